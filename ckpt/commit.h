@@ -1,0 +1,76 @@
+/*
+ * ckpt/commit.h - a checkpoint root, its steps, and the all-or-nothing way to add one.
+ *
+ *     ROOT/step-00000500/            a committed step: manifest.json and shards
+ *     ROOT/step-00000500.tmp-<id>/   one being written, or left by a crash
+ *     ROOT/epoch                     number of the newest job; an older job's commit is refused
+ *     ROOT/lock                      held (flock) over check and rename
+ *     ROOT/latest                    symbolic link to the newest step; a convenience for people
+ *
+ * Order of a commit: shards written and fsynced, manifest.json written and fsynced, the temporary
+ * directory fsynced, renamed to step-N (exchanged when step-N exists and force is set), ROOT
+ * fsynced. A reader sees the old or the new step, never a mixture.
+ */
+#ifndef CKPT_COMMIT_H
+#define CKPT_COMMIT_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/manifest.h"
+#include "core/arena.h"
+#include "core/err.h"
+
+/* ---- finding ---- */
+
+struct ckpt_step {
+    int64_t step;
+    char name[NAME_MAX + 1];
+    bool complete; /* manifest.json is there and parses; else it is a temporary or damaged */
+};
+
+/* The step directories of a root, ascending by step; temporaries of crashed saves are listed as
+ * incomplete. TP_E_NOTFOUND: no such directory; an empty list is no error. */
+tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
+                    struct tp_err *err);
+
+/* What CKPT on a command line means: a root (its newest complete step, or `step` when >= 0) or a
+ * step directory. dir gets the step directory, m its manifest.
+ * TP_E_NOTFOUND: no such path, no complete step, or a folder that is no checkpoint (what was looked
+ * for is said); TP_E_CORRUPT: the step asked for is damaged. */
+tp_status ckpt_open(char dir[PATH_MAX], struct manifest *m, const char *path, int64_t step,
+                    struct arena *arena, struct tp_err *err);
+
+/* ---- adding ---- */
+
+struct ckpt_txn {
+    char root[PATH_MAX];
+    char tmp[PATH_MAX]; /* where shards and manifest go: ROOT/step-N.tmp-<save id> */
+    char save_id[SAVE_ID_TEXT];
+    int64_t step, epoch;
+    bool force;
+};
+
+/* Take the next epoch of a root (made if absent): from now on jobs with older ones cannot commit.
+ * Once a job; tp-reshard and import use epoch 0 of a root that has none. */
+tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err);
+
+/* Begin a step: refuses at once with TP_E_EXISTS when step-N is there and force is not set; makes
+ * ROOT and the temporary directory; removes temporaries of dead writers of the same step. */
+tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t epoch, bool force,
+                     struct tp_err *err);
+
+/* Write the manifest (save_id, step and epoch are the transaction's) and make the step appear.
+ * TP_E_STALE: a newer job has claimed the root. On failure nothing has appeared. */
+tp_status ckpt_commit(struct ckpt_txn *t, struct manifest *m, struct tp_err *err);
+
+/* Remove what was begun. */
+void ckpt_abort(struct ckpt_txn *t);
+
+/* Delete complete steps but for the newest `keep` (and those divisible by keep_every when > 0).
+ * A step is renamed to a temporary first, so that it is never half there. */
+tp_status ckpt_prune(const char *root, int keep, int64_t keep_every, bool dry_run,
+                     void (*each)(void *ctx, const char *name), void *ctx, struct tp_err *err);
+
+#endif

@@ -1,0 +1,35 @@
+/*
+ * ckpt/digest.h - a fingerprint of a tensor that does not depend on how it is cut.
+ *
+ * Polynomial fingerprint (Karp and Rabin 1987): with v_i the bits of element i in row-major order
+ * of the whole tensor, as an unsigned number, D = sum (v_i + 1) r^i modulo 2^61 - 1, at two fixed
+ * points r: 122 bits. The digest of a tensor is the sum of the digests of any boxes that tile it,
+ * so parts can be summed in any order, by rows or by columns. 8-byte elements count as two 4-byte
+ * ones. Two tensors of n elements that differ collide with a probability of about (n / 2^61)^2.
+ * Not a defence against someone who crafts collisions.
+ */
+#ifndef CKPT_DIGEST_H
+#define CKPT_DIGEST_H
+
+#include <stdint.h>
+
+#include "layout/box.h"
+
+enum { DIGEST_TEXT_MAX = 40 };
+
+struct digest {
+    uint64_t d[2]; /* each < 2^61 - 1 */
+};
+
+/* The contribution of `box` of a tensor of this shape; data is the box, row-major. elem_bytes:
+ * 1, 2, 4 or 8. */
+struct digest digest_box(const void *data, const struct box *box, int ndim, const int64_t *shape,
+                         int elem_bytes);
+
+/* *sum += part. */
+void digest_add(struct digest *sum, const struct digest *part);
+
+/* 32 hexadecimal digits. Returns buf. */
+char *digest_format(char buf[DIGEST_TEXT_MAX], const struct digest *d);
+
+#endif

@@ -1,0 +1,102 @@
+/*
+ * comm/comm.h - collectives between ranks, and a count of what was sent.
+ *
+ * Three ways to have ranks, one interface: self (one rank), shm (ranks of one host, started by our
+ * own launcher, shared memory and futexes: waiting ranks sleep, they do not spin), mpi (started by
+ * mpirun or srun). Sums are always taken in rank order, so a result does not depend on timing and
+ * is the same on every rank.
+ *
+ * A collective is called by every rank of the communicator, in the same order, from one thread.
+ * Buffers are borrowed. When a rank is gone the others get TP_E_COMM or are ended by the launcher.
+ */
+#ifndef COMM_COMM_H
+#define COMM_COMM_H
+
+#include <stdint.h>
+
+#include "core/err.h"
+
+struct comm;
+
+enum comm_type { COMM_F32, COMM_F64, COMM_I64 };
+enum comm_op { COMM_SUM, COMM_MAX };
+
+/* What is counted; an index of comm_counts. */
+enum comm_call {
+    COMM_ALL_REDUCE,
+    COMM_ALL_GATHER,
+    COMM_REDUCE_SCATTER,
+    COMM_BROADCAST,
+    COMM_GATHER,
+    COMM_SEND,
+    COMM_RECV,
+    COMM_BARRIER,
+    COMM_CALLS,
+};
+
+struct comm_counts {
+    int64_t calls[COMM_CALLS];
+    int64_t bytes[COMM_CALLS]; /* payload a call was given on this rank: n * size of an element */
+};
+
+/* The world of this process: by the environment that our launcher (TP_RANK, TP_WORLD, ...) or MPI's
+ * (OMPI_COMM_WORLD_SIZE, PMIX_RANK, PMI_RANK, ...) has set; else one rank. Call once.
+ * `local_bytes` is address space for comm_alloc a rank (reserved, not touched). */
+tp_status comm_init(struct comm **world, int64_t local_bytes, struct tp_err *err);
+
+/* End: collective; frees the world and all that comm_alloc gave. After an error pass abort = the
+ * status, and the other ranks are brought down rather than waited for. */
+void comm_end(struct comm *world, tp_status abort);
+
+int comm_rank(const struct comm *c);
+int comm_size(const struct comm *c);
+
+/* Ranks on this rank's host, for the default number of threads. */
+int comm_local_size(const struct comm *c);
+
+/* Ranks with the same color form a new communicator, ordered by key. Collective over c. A color < 0
+ * gets none (*out = NULL). Freed by comm_free or with the world. */
+tp_status comm_split(struct comm **out, struct comm *c, int color, int key, struct tp_err *err);
+void comm_free(struct comm *c);
+
+/* Memory that collectives of any communicator reach without copies (where the way has such, else
+ * plain memory): 64-byte aligned, zeroed. Collective over c, the same n_bytes on every rank.
+ * Lives until the world ends. */
+tp_status comm_alloc(void **out, struct comm *c, int64_t n_bytes, struct tp_err *err);
+
+/* In place: buf[i] = op over ranks of buf[i]. */
+tp_status comm_all_reduce(struct comm *c, void *buf, int64_t n, enum comm_type type,
+                          enum comm_op op, struct tp_err *err);
+
+/* out[r * n + i] = rank r's in[i]. in may be out + rank * n. */
+tp_status comm_all_gather(struct comm *c, void *out, const void *in, int64_t n,
+                          enum comm_type type, struct tp_err *err);
+
+/* out[i] = sum over ranks of in[rank * n + i]; in holds size * n elements. out may be
+ * in + rank * n. */
+tp_status comm_reduce_scatter(struct comm *c, void *out, const void *in, int64_t n,
+                              enum comm_type type, struct tp_err *err);
+
+/* n_bytes of the root's buf to everyone. */
+tp_status comm_broadcast(struct comm *c, void *buf, int64_t n_bytes, int root,
+                         struct tp_err *err);
+
+/* Every rank's bytes to rank 0, concatenated in rank order; sizes may differ. On rank 0 *out is
+ * malloc'ed (the caller frees) and sizes[size] is filled; elsewhere *out = NULL. */
+tp_status comm_gather(struct comm *c, const void *in, int64_t n_bytes, void **out,
+                      int64_t *sizes, struct tp_err *err);
+
+/* Blocking point-to-point, matched in order for each pair. */
+tp_status comm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
+tp_status comm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
+
+tp_status comm_barrier(struct comm *c, struct tp_err *err);
+
+/* Agree on a status: if any rank passes a failure, every rank gets the failure of the lowest such
+ * rank, its message included ("rank 3: ..." is put before it elsewhere). */
+tp_status comm_agree(struct comm *c, tp_status st, struct tp_err *err);
+
+/* What was called on c since it was made. Borrowed; the collectives inside comm_agree count. */
+const struct comm_counts *comm_counts(const struct comm *c);
+
+#endif

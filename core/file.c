@@ -1,0 +1,248 @@
+/* core/file.c - see core/file.h. */
+#include "core/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* One transfer's ceiling: Linux moves at most 0x7ffff000 bytes a call anyway. */
+enum { CHUNK_MAX = 1 << 30 };
+
+tp_status file_read_at(int fd, const char *path, int64_t offset, void *buf, size_t n,
+                       struct tp_err *err)
+{
+    unsigned char *p = buf;
+
+    while (n > 0) {
+        ssize_t got = pread(fd, p, n < CHUNK_MAX ? n : CHUNK_MAX, offset);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return tp_fail_errno(err, "%s: cannot read %zu bytes at offset %lld", path, n,
+                                 (long long)offset);
+        if (got == 0)
+            return tp_fail(err, TP_E_CORRUPT, "%s: ends at byte %lld, expected %zu bytes more",
+                           path, (long long)offset, n);
+        p += got;
+        offset += got;
+        n -= (size_t)got;
+    }
+    return TP_OK;
+}
+
+tp_status file_write_at(int fd, const char *path, int64_t offset, const void *buf, size_t n,
+                        struct tp_err *err)
+{
+    const unsigned char *p = buf;
+
+    while (n > 0) {
+        ssize_t put = pwrite(fd, p, n < CHUNK_MAX ? n : CHUNK_MAX, offset);
+
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put == 0)
+            errno = ENOSPC;
+        if (put <= 0)
+            return tp_fail_errno(err, "%s: cannot write %zu bytes at offset %lld", path, n,
+                                 (long long)offset);
+        p += put;
+        offset += put;
+        n -= (size_t)put;
+    }
+    return TP_OK;
+}
+
+tp_status file_open_read(int *fd, int64_t *size, const char *path, struct tp_err *err)
+{
+    struct stat sb;
+    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+
+    if (f < 0 && (errno == ENOENT || errno == ENOTDIR))
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such file", path);
+    if (f < 0 && errno == ELOOP)
+        return tp_fail(err, TP_E_CORRUPT, "%s: is a symbolic link, expected a regular file", path);
+    if (f < 0)
+        return tp_fail_errno(err, "%s: cannot open", path);
+    if (fstat(f, &sb) != 0) {
+        tp_fail_errno(err, "%s: cannot stat", path);
+        close(f);
+        return TP_E_IO;
+    }
+    if (!S_ISREG(sb.st_mode)) {
+        close(f);
+        return tp_fail(err, TP_E_CORRUPT, "%s: expected a regular file", path);
+    }
+    *fd = f;
+    *size = sb.st_size;
+    return TP_OK;
+}
+
+tp_status file_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
+                        struct arena *arena, struct tp_err *err)
+{
+    int64_t n = 0;
+    int fd = -1;
+    char *buf;
+    tp_status st = file_open_read(&fd, &n, path, err);
+
+    if (st)
+        return st;
+    if ((uint64_t)n > max_bytes) {
+        st = tp_fail(err, TP_E_CORRUPT, "%s: %lld bytes, more than the %zu allowed", path,
+                     (long long)n, max_bytes);
+        goto done;
+    }
+    buf = arena_alloc(arena, (size_t)n + 1);
+    if (!buf) {
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for %lld bytes", path, (long long)n);
+        goto done;
+    }
+    TP_TRY(file_read_at(fd, path, 0, buf, (size_t)n, err));
+    buf[n] = 0;
+    *data = buf;
+    *size = (size_t)n;
+done:
+    close(fd);
+    return st;
+}
+
+static tp_status write_and_sync(int fd, const char *path, const void *data, size_t size,
+                                struct tp_err *err)
+{
+    tp_status st = file_write_at(fd, path, 0, data, size, err);
+
+    if (!st && fsync(fd) != 0)
+        st = tp_fail_errno(err, "%s: fsync failed", path);
+    if (close(fd) != 0 && !st)
+        st = tp_fail_errno(err, "%s: close failed", path);
+    return st;
+}
+
+tp_status file_write_new(const char *path, const void *data, size_t size, struct tp_err *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    tp_status st;
+
+    if (fd < 0)
+        return tp_fail_errno(err, "%s: cannot create", path);
+    st = write_and_sync(fd, path, data, size, err);
+    if (st)
+        unlink(path);
+    return st;
+}
+
+/* Directory of path, for fsync; buf holds PATH_MAX bytes. */
+static const char *parent_of(const char *path, char *buf)
+{
+    char *slash;
+
+    snprintf(buf, PATH_MAX, "%s", path);
+    slash = strrchr(buf, '/');
+    if (!slash)
+        return ".";
+    if (slash == buf)
+        slash++;
+    *slash = 0;
+    return buf;
+}
+
+tp_status file_replace(const char *path, const void *data, size_t size, struct tp_err *err)
+{
+    char tmp[PATH_MAX], dir[PATH_MAX];
+    tp_status st;
+
+    if (snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid()) >= (int)sizeof tmp)
+        return tp_fail(err, TP_E_USAGE, "%s: path is too long", path);
+    unlink(tmp); /* a leftover of a dead process that had our id */
+    st = file_write_new(tmp, data, size, err);
+    if (st)
+        return st;
+    if (rename(tmp, path) != 0) {
+        tp_fail_errno(err, "%s: cannot rename %s over it", path, tmp);
+        unlink(tmp);
+        return TP_E_IO;
+    }
+    return file_sync_dir(parent_of(path, dir), err);
+}
+
+tp_status file_sync_dir(const char *path, struct tp_err *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    tp_status st = TP_OK;
+
+    if (fd < 0)
+        return tp_fail_errno(err, "%s: cannot open directory", path);
+    if (fsync(fd) != 0)
+        st = tp_fail_errno(err, "%s: fsync of the directory failed", path);
+    close(fd);
+    return st;
+}
+
+tp_status file_make_dirs(const char *path, struct tp_err *err)
+{
+    char buf[PATH_MAX];
+
+    if (snprintf(buf, sizeof buf, "%s", path) >= (int)sizeof buf)
+        return tp_fail(err, TP_E_USAGE, "%s: path is too long", path);
+    for (char *p = buf + 1;; p++) {
+        char c = *p;
+
+        if (c && c != '/')
+            continue;
+        *p = 0;
+        if (mkdir(buf, 0777) != 0 && errno != EEXIST)
+            return tp_fail_errno(err, "%s: cannot create directory", buf);
+        *p = c;
+        if (!c)
+            break;
+    }
+    if (!file_is_dir(buf))
+        return tp_fail(err, TP_E_EXISTS, "%s: exists and is not a directory", path);
+    return TP_OK;
+}
+
+static int remove_entry(const char *path, const struct stat *sb, int type, struct FTW *ftw)
+{
+    (void)sb;
+    (void)type;
+    (void)ftw;
+    return remove(path) != 0 && errno != ENOENT ? -1 : 0;
+}
+
+tp_status file_remove_tree(const char *path, struct tp_err *err)
+{
+    if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
+        return tp_fail_errno(err, "%s: cannot remove", path);
+    return TP_OK;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat sb;
+
+    return lstat(path, &sb) == 0;
+}
+
+bool file_is_dir(const char *path)
+{
+    struct stat sb;
+
+    return stat(path, &sb) == 0 && S_ISDIR(sb.st_mode);
+}
+
+bool file_name_is_plain(const char *name)
+{
+    if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strlen(name) > NAME_MAX)
+        return false;
+    for (const unsigned char *p = (const unsigned char *)name; *p; p++)
+        if (*p == '/' || *p < 0x20 || *p == 0x7f)
+            return false;
+    return true;
+}

@@ -1,0 +1,286 @@
+/* core/opt.c - see core/opt.h. */
+#include "core/opt.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/size.h"
+
+enum { OPT_MAX = 64, LONG_BASE = 256, ID_HELP = 1000, ID_VERSION = 1001, HELP_COLUMN = 26 };
+
+static bool is_positional(const struct opt *o)
+{
+    return o->kind == OPT_KIND_ARG || o->kind == OPT_KIND_ARG_OPT;
+}
+
+static bool is_option(const struct opt *o)
+{
+    return !is_positional(o) && o->kind != OPT_KIND_HEADING;
+}
+
+/* Edit distance of two short names, to suggest what was meant. */
+static int distance(const char *a, const char *b)
+{
+    int row[64], n = (int)strlen(b);
+
+    if (n > 62)
+        return 99;
+    for (int j = 0; j <= n; j++)
+        row[j] = j;
+    for (int i = 1; *a; a++, i++) {
+        int diagonal = row[0];
+
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int up = row[j], best = diagonal + (*a != b[j - 1]);
+
+            if (up + 1 < best)
+                best = up + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            diagonal = up;
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+static tp_status unknown_option(const struct opt *opts, const char *word, struct tp_err *err)
+{
+    const char *nearest = NULL;
+    char name[64];
+    int best = 4;
+
+    snprintf(name, sizeof name, "%s", word + strspn(word, "-"));
+    name[strcspn(name, "=")] = 0;
+    for (const struct opt *o = opts; o->kind != OPT_KIND_END; o++) {
+        int d = is_option(o) ? distance(name, o->name) : 99;
+
+        if (d < best) {
+            best = d;
+            nearest = o->name;
+        }
+    }
+    if (nearest && word[1] == '-')
+        return tp_fail(err, TP_E_USAGE, "unknown option '%s'; did you mean --%s?", word, nearest);
+    return tp_fail(err, TP_E_USAGE, "unknown option '%s'; --help lists the options", word);
+}
+
+static tp_status parse_integer(int64_t *out, int64_t max, const struct opt *o, const char *text,
+                               struct tp_err *err)
+{
+    char *end;
+    long long v;
+
+    errno = 0;
+    v = strtoll(text, &end, 10);
+    if (end == text || *end || errno || v < 0 || v > max)
+        return tp_fail(err, TP_E_USAGE, "--%s takes a whole number from 0 to %lld, not '%s'",
+                       o->name, (long long)max, text);
+    *out = v;
+    return TP_OK;
+}
+
+static tp_status parse_double(double *out, const struct opt *o, const char *text,
+                              struct tp_err *err)
+{
+    char *end;
+    double v = strtod(text, &end);
+
+    if (end == text || *end || !isfinite(v))
+        return tp_fail(err, TP_E_USAGE, "--%s takes a number, not '%s'", o->name, text);
+    *out = v;
+    return TP_OK;
+}
+
+static tp_status store_value(const struct opt *o, char *text, struct tp_err *err)
+{
+    int64_t v = 0;
+    tp_status st = TP_OK;
+
+    switch (o->kind) {
+    case OPT_KIND_FLAG:
+        *(bool *)o->out = true;
+        break;
+    case OPT_KIND_INT:
+        if (!(st = parse_integer(&v, INT_MAX, o, text, err)))
+            *(int *)o->out = (int)v;
+        break;
+    case OPT_KIND_INT64:
+        st = parse_integer(o->out, INT64_MAX, o, text, err);
+        break;
+    case OPT_KIND_DOUBLE:
+        st = parse_double(o->out, o, text, err);
+        break;
+    case OPT_KIND_SIZE:
+        st = size_parse(o->out, text, err);
+        if (st)
+            return tp_fail_in(err, "--%s", o->name);
+        break;
+    case OPT_KIND_STR:
+        *(const char **)o->out = text;
+        break;
+    case OPT_KIND_STR_OPT:
+        *(const char **)o->out = text ? text : "";
+        break;
+    default:
+        return tp_fail(err, TP_E_INTERNAL, "option table: kind %d", (int)o->kind);
+    }
+    if (!st && o->given)
+        *o->given = true;
+    return st;
+}
+
+/* getopt's two tables from ours; ids are LONG_BASE + index. */
+static void getopt_tables(const struct opt *opts, struct option *longs, char *shorts)
+{
+    int n = 0;
+
+    *shorts++ = ':';
+    for (int i = 0; opts[i].kind != OPT_KIND_END && n < OPT_MAX; i++) {
+        const struct opt *o = &opts[i];
+        int has = o->kind == OPT_KIND_FLAG      ? no_argument
+                  : o->kind == OPT_KIND_STR_OPT ? optional_argument
+                                                : required_argument;
+
+        if (!is_option(o))
+            continue;
+        longs[n++] = (struct option){ o->name, has, NULL, LONG_BASE + i };
+        if (o->letter) {
+            *shorts++ = o->letter;
+            if (has == required_argument)
+                *shorts++ = ':';
+        }
+    }
+    longs[n++] = (struct option){ "help", no_argument, NULL, ID_HELP };
+    longs[n++] = (struct option){ "version", no_argument, NULL, ID_VERSION };
+    longs[n] = (struct option){ 0 };
+    *shorts++ = 'h';
+    *shorts = 0;
+}
+
+static const struct opt *find(const struct opt *opts, int id)
+{
+    if (id >= LONG_BASE)
+        return &opts[id - LONG_BASE];
+    for (const struct opt *o = opts; o->kind != OPT_KIND_END; o++)
+        if (is_option(o) && o->letter == id)
+            return o;
+    return NULL;
+}
+
+static tp_status parse_positionals(const struct opt *opts, int n, char **args, struct tp_err *err)
+{
+    for (const struct opt *o = opts; o->kind != OPT_KIND_END; o++) {
+        if (!is_positional(o))
+            continue;
+        if (n > 0) {
+            *(const char **)o->out = *args++;
+            n--;
+        } else if (o->kind == OPT_KIND_ARG) {
+            return tp_fail(err, TP_E_USAGE, "%s is missing: %s", o->name, o->help);
+        }
+    }
+    if (n > 0)
+        return tp_fail(err, TP_E_USAGE, "'%s' is one argument too many; --help shows the usage",
+                       *args);
+    return TP_OK;
+}
+
+tp_status opt_parse(const struct opt *opts, int argc, char **argv, enum opt_result *result,
+                    struct tp_err *err)
+{
+    struct option longs[OPT_MAX + 3];
+    char shorts[3 * OPT_MAX];
+    int id;
+
+    getopt_tables(opts, longs, shorts);
+    *result = OPT_GO_ON;
+    optind = 0; /* glibc: start afresh, permuting */
+    opterr = 0;
+    while ((id = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
+        const struct opt *o;
+        tp_status st;
+
+        if (id == ID_HELP || id == 'h') {
+            *result = OPT_HELP;
+            return TP_OK;
+        }
+        if (id == ID_VERSION) {
+            *result = OPT_VERSION;
+            return TP_OK;
+        }
+        if (id == ':')
+            return tp_fail(err, TP_E_USAGE, "'%s' needs a value", argv[optind - 1]);
+        if (id == '?' && optopt >= LONG_BASE && optopt < ID_HELP)
+            return tp_fail(err, TP_E_USAGE, "--%s takes no value", find(opts, optopt)->name);
+        if (id == '?')
+            return unknown_option(opts, argv[optind - 1], err);
+        o = find(opts, id);
+        if ((st = store_value(o, optarg, err)))
+            return st;
+    }
+    return parse_positionals(opts, argc - optind, argv + optind, err);
+}
+
+static void help_line(FILE *f, const char *left, const char *help)
+{
+    const char *line = help;
+    int width = fprintf(f, "  %s", left);
+
+    if (width >= HELP_COLUMN - 1) {
+        fputc('\n', f);
+        width = 0;
+    }
+    while (line && *line) {
+        int n = (int)strcspn(line, "\n");
+
+        fprintf(f, "%*s%.*s\n", HELP_COLUMN - width, "", n, line);
+        width = 0;
+        line = line[n] ? line + n + 1 : NULL;
+    }
+}
+
+static void help_option(FILE *f, const struct opt *o)
+{
+    char left[96], value[48] = "";
+
+    if (o->kind == OPT_KIND_STR_OPT)
+        snprintf(value, sizeof value, "[=%s]", o->value);
+    else if (o->value)
+        snprintf(value, sizeof value, " %s", o->value);
+    if (o->letter)
+        snprintf(left, sizeof left, "-%c, --%s%s", o->letter, o->name, value);
+    else
+        snprintf(left, sizeof left, "--%s%s", o->name, value);
+    help_line(f, left, o->help);
+}
+
+void opt_help(FILE *f, const char *prog, const struct opt *opts, const char *intro,
+              const char *tail)
+{
+    fprintf(f, "usage: %s", prog);
+    for (const struct opt *o = opts; o->kind != OPT_KIND_END; o++)
+        if (is_positional(o))
+            fprintf(f, o->kind == OPT_KIND_ARG ? " %s" : " [%s]", o->name);
+    fprintf(f, " [options]\n");
+    if (intro)
+        fprintf(f, "\n%s\n", intro);
+    fputc('\n', f);
+    for (const struct opt *o = opts; o->kind != OPT_KIND_END; o++) {
+        if (is_positional(o))
+            help_line(f, o->name, o->help);
+        else if (o->kind == OPT_KIND_HEADING)
+            fprintf(f, "\n%s:\n", o->help);
+        else
+            help_option(f, o);
+    }
+    help_line(f, "-h, --help", "this text");
+    help_line(f, "--version", "the version");
+    if (tail)
+        fprintf(f, "\n%s\n", tail);
+}

@@ -1,0 +1,39 @@
+/*
+ * kernels/attention.h - causal softmax attention with grouped queries, in blocks that never hold
+ * a whole T x T matrix (Dao et al. 2022): the forward pass keeps the log-sum-exp of each row, the
+ * backward pass recomputes the scores.
+ *
+ * q[batch * seq][heads * head_dim], k and v[batch * seq][kv_heads * head_dim], out as q; all
+ * `type` (f32 or bf16) but for gradients, which are f32. Rows may be strided (ld*, in elements) so
+ * that q, k and v can lie side by side. Query head h reads kv head h / (heads / kv_heads).
+ */
+#ifndef KERNELS_ATTENTION_H
+#define KERNELS_ATTENTION_H
+
+#include <stdint.h>
+
+#include "core/err.h"
+#include "layout/dtype.h"
+
+struct attention {
+    int64_t batch, seq, heads, kv_heads, head_dim;
+    enum dtype type;
+    const void *q, *k, *v;
+    int64_t ldq, ldk, ldv;
+    void *out; /* [batch * seq][ldo] */
+    int64_t ldo;
+    float *lse;   /* [batch][heads][seq] */
+    float scale;  /* 1 / sqrt(head_dim) */
+    float *workspace; /* attention_workspace(a) floats */
+};
+
+int64_t attention_workspace(const struct attention *a);
+
+tp_status attention_forward(const struct attention *a, struct tp_err *err);
+
+/* dq, dk, dv (f32, row strides lddq, lddk, lddv) are overwritten. d_out is `type`, stride ldo;
+ * a->out and a->lse are those of the forward pass. */
+tp_status attention_backward(const struct attention *a, const void *d_out, float *dq, int64_t lddq,
+                             float *dk, int64_t lddk, float *dv, int64_t lddv, struct tp_err *err);
+
+#endif

@@ -1,0 +1,19 @@
+/*
+ * kernels/rope.h - rotary position embedding (Su et al. 2021), rotating halves as Hugging Face's
+ * Llama does: element i pairs with i + head_dim / 2.
+ */
+#ifndef KERNELS_ROPE_H
+#define KERNELS_ROPE_H
+
+#include <stdint.h>
+
+/* cos_sin[t][0][i] = cos, [t][1][i] = sin of t * theta^(-2i / head_dim), i < head_dim / 2, for
+ * positions first .. first + n_positions - 1; computed in double, stored in float. */
+void rope_table(float *cos_sin, int64_t first, int64_t n_positions, int64_t head_dim, double theta);
+
+/* Rotate x in place: rows of `heads` heads at `stride` floats a row; row r is position
+ * r % n_positions. sign +1: forward; -1: backward (the inverse rotation). */
+void rope_apply(float *x, const float *cos_sin, int64_t rows, int64_t n_positions, int64_t heads,
+                int64_t head_dim, int64_t stride, int sign);
+
+#endif

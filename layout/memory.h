@@ -1,0 +1,26 @@
+/*
+ * layout/memory.h - bytes that a rank of tp-train needs, by arithmetic, before anything is allocated.
+ */
+#ifndef LAYOUT_MEMORY_H
+#define LAYOUT_MEMORY_H
+
+#include <stdint.h>
+
+#include "layout/dtype.h"
+#include "layout/layout.h"
+#include "layout/model.h"
+
+struct memory_need {
+    int64_t params, grads, master, moments; /* this rank's shard */
+    int64_t activations;                    /* kept from forward to backward, one microbatch */
+    int64_t workspace;                      /* reused by every layer: logits, gradients of one layer */
+    int64_t staging;                        /* copy of the state that is being saved */
+    int64_t overhead;                       /* program, libraries, tables */
+    int64_t total;
+};
+
+/* The need of the largest rank. micro: sequences in a microbatch; seq: tokens in a sequence. */
+struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
+                                   int64_t micro, int64_t seq, bool saves);
+
+#endif

@@ -1,0 +1,57 @@
+/*
+ * reshard/safetensors.h - safetensors files, one or many with an index, as source and target.
+ * Format: github.com/huggingface/safetensors, with the limits its readers have.
+ */
+#ifndef RESHARD_SAFETENSORS_H
+#define RESHARD_SAFETENSORS_H
+
+#include "core/arena.h"
+#include "reshard/engine.h"
+
+struct safetensors_tensor {
+    const char *name;
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[BOX_NDIM_MAX];
+};
+
+/* ---- reading ---- */
+
+struct safetensors_source;
+
+/* A folder (model.safetensors, or model.safetensors.index.json and its parts) or one file. Headers
+ * are checked: no holes, overlaps, duplicates, or offsets outside the file. TP_E_CORRUPT,
+ * TP_E_NOTFOUND. */
+tp_status safetensors_open(struct safetensors_source **out, const char *path, struct tp_err *err);
+
+/* Names in file order. Borrowed. */
+const struct safetensors_tensor *safetensors_list(const struct safetensors_source *s, int *n);
+
+/* Engine tensors are `names`; each must be there with this shape, else TP_E_CORRUPT names it and
+ * both shapes. */
+tp_status safetensors_select(struct safetensors_source *s, const struct move_tensor *tensors,
+                             int n_tensors, struct tp_err *err);
+const struct port *safetensors_source_port(const struct safetensors_source *s);
+void safetensors_source_close(struct safetensors_source *s);
+
+/* ---- writing ---- */
+
+struct safetensors_target;
+
+/* Create file(s) in dir, which exists: model.safetensors, or model-0000i-of-0000n.safetensors and
+ * model.safetensors.index.json when the tensors need more than max_shard_bytes (0: never). Engine
+ * tensor i is tensors[i], whole. metadata {"format": "pt"}. */
+tp_status safetensors_create(struct safetensors_target **out, const char *dir,
+                             const struct safetensors_tensor *tensors, int n_tensors,
+                             int64_t max_shard_bytes, struct tp_err *err);
+const struct port *safetensors_target_port(const struct safetensors_target *t);
+
+/* fsync and close the files, write the index. */
+tp_status safetensors_finish(struct safetensors_target *t, struct tp_err *err);
+void safetensors_target_close(struct safetensors_target *t);
+
+/* One small file at once: for --logits. tensors[i] has data[i], row-major. Atomic (rename). */
+tp_status safetensors_write_file(const char *path, const struct safetensors_tensor *tensors,
+                                 const void *const *data, int n, struct tp_err *err);
+
+#endif
