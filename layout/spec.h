@@ -43,7 +43,7 @@ struct spec spec_default(void);
 /* Read a spec: axis and degree in any order, each at most once, any case, `tp8pp2`, `tp=8,pp=2`.
  * zero2 is read as zero1. Missing axes get their defaults; `given` tells which were named.
  * TP_E_USAGE: not a spec, degree 0 or absurd, axis twice; TP_E_LAYOUT: ep > 1 (no model here has
- * experts), vpp > 1 without pp > 1. */
+ * experts). That vpp > 1 needs pp > 1 is for layout_make: pp may come from spec_fill. */
 tp_status spec_parse(struct spec *out, const char *text, struct tp_err *err);
 
 /* Take every axis that `s` does not name from `base`. */
