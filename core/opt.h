@@ -44,50 +44,19 @@ struct opt {
     bool *given;      /* set when the option is on the command line; may be NULL */
 };
 
-#define OPT_ARG(nm, o, h)               \
-    {                                   \
-        OPT_KIND_ARG, 0, nm, 0, o, h, 0 \
-    }
-#define OPT_ARG_OPT(nm, o, h)               \
-    {                                       \
-        OPT_KIND_ARG_OPT, 0, nm, 0, o, h, 0 \
-    }
-#define OPT_FLAG(l, nm, o, h)            \
-    {                                    \
-        OPT_KIND_FLAG, l, nm, 0, o, h, 0 \
-    }
-#define OPT_INT(l, nm, v, o, h)         \
-    {                                   \
-        OPT_KIND_INT, l, nm, v, o, h, 0 \
-    }
-#define OPT_INT64(l, nm, v, o, h)         \
-    {                                     \
-        OPT_KIND_INT64, l, nm, v, o, h, 0 \
-    }
-#define OPT_DOUBLE(l, nm, v, o, h)         \
-    {                                      \
-        OPT_KIND_DOUBLE, l, nm, v, o, h, 0 \
-    }
-#define OPT_SIZE(l, nm, v, o, h)         \
-    {                                    \
-        OPT_KIND_SIZE, l, nm, v, o, h, 0 \
-    }
-#define OPT_STR(l, nm, v, o, h)         \
-    {                                   \
-        OPT_KIND_STR, l, nm, v, o, h, 0 \
-    }
-#define OPT_STR_OPT(l, nm, v, o, h)         \
-    {                                       \
-        OPT_KIND_STR_OPT, l, nm, v, o, h, 0 \
-    }
-#define OPT_HEADING(h)                     \
-    {                                      \
-        OPT_KIND_HEADING, 0, 0, 0, 0, h, 0 \
-    }
-#define OPT_END                        \
-    {                                  \
-        OPT_KIND_END, 0, 0, 0, 0, 0, 0 \
-    }
+/* clang-format off */
+#define OPT_ARG(nm, o, h)           { OPT_KIND_ARG, 0, nm, 0, o, h, 0 }
+#define OPT_ARG_OPT(nm, o, h)       { OPT_KIND_ARG_OPT, 0, nm, 0, o, h, 0 }
+#define OPT_FLAG(l, nm, o, h)       { OPT_KIND_FLAG, l, nm, 0, o, h, 0 }
+#define OPT_INT(l, nm, v, o, h)     { OPT_KIND_INT, l, nm, v, o, h, 0 }
+#define OPT_INT64(l, nm, v, o, h)   { OPT_KIND_INT64, l, nm, v, o, h, 0 }
+#define OPT_DOUBLE(l, nm, v, o, h)  { OPT_KIND_DOUBLE, l, nm, v, o, h, 0 }
+#define OPT_SIZE(l, nm, v, o, h)    { OPT_KIND_SIZE, l, nm, v, o, h, 0 }
+#define OPT_STR(l, nm, v, o, h)     { OPT_KIND_STR, l, nm, v, o, h, 0 }
+#define OPT_STR_OPT(l, nm, v, o, h) { OPT_KIND_STR_OPT, l, nm, v, o, h, 0 }
+#define OPT_HEADING(h)              { OPT_KIND_HEADING, 0, 0, 0, 0, h, 0 }
+#define OPT_END                     { OPT_KIND_END, 0, 0, 0, 0, 0, 0 }
+/* clang-format on */
 
 enum opt_result { OPT_GO_ON, OPT_HELP, OPT_VERSION };
 
