@@ -21,6 +21,8 @@ SAN_FLAGS  := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all 
 WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 -Wundef
 ALL_CFLAGS := -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' -I. $(WARNINGS) $(CFLAGS) -fopenmp \
               -isystem /usr/include/hdf5/serial $(subst -I,-isystem ,$(PKG_CFLAGS)) $(SAN_FLAGS)
+# what the vector loops need (kernels/vec.h says why); results stay those of IEEE arithmetic
+KERNEL_FLAGS := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 LIBS       := $(PKG_LIBS) -ldnnl -lm -lpthread
 
 LIB_SRC  := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c))
@@ -37,6 +39,7 @@ $(BUILD)/libtp.a: $(LIB_OBJ)
 	@rm -f $@
 	@ar rcs $@ $^
 
+$(BUILD)/kernels/%.o: ALL_CFLAGS += $(KERNEL_FLAGS)
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "  CC    $<"

@@ -57,18 +57,20 @@ static void adamw_range(void *ctx, int64_t lo, int64_t hi, int thread)
 void adamw_step(float *p, float *m, float *v, const float *grad, uint16_t *p_bf16, int64_t n,
                 const struct adamw *h)
 {
-    struct adamw_work w = {
-        p, m, v, grad, p_bf16,
-        { .decay = (float)(1.0 - h->lr * h->weight_decay),
-          .beta1 = (float)h->beta1,
-          .rest1 = (float)(1.0 - h->beta1),
-          .beta2 = (float)h->beta2,
-          .rest2 = (float)(1.0 - h->beta2),
-          .step = (float)(h->lr / h->correction1),
-          .root = (float)(1.0 / sqrt(h->correction2)),
-          .eps = (float)h->eps,
-          .grad_scale = (float)h->grad_scale }
-    };
+    struct adamw_work w = { p,
+                            m,
+                            v,
+                            grad,
+                            p_bf16,
+                            { .decay = (float)(1.0 - h->lr * h->weight_decay),
+                              .beta1 = (float)h->beta1,
+                              .rest1 = (float)(1.0 - h->beta1),
+                              .beta2 = (float)h->beta2,
+                              .rest2 = (float)(1.0 - h->beta2),
+                              .step = (float)(h->lr / h->correction1),
+                              .root = (float)(1.0 / sqrt(h->correction2)),
+                              .eps = (float)h->eps,
+                              .grad_scale = (float)h->grad_scale } };
 
     kernels_for(n, kernels_grain(28), adamw_range, &w);
 }

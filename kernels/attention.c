@@ -83,9 +83,18 @@ static void tile_at(struct tile *t, const struct attention *a, int64_t b, int64_
 static tp_status scores(const struct tile *t, struct tp_err *err)
 {
     const struct attention *a = t->a;
-    const struct gemm g = { .trans_b = true, .m = t->rows, .n = t->cols, .k = a->head_dim,
-                            .a = t->q, .lda = a->ldq, .b = t->k, .ldb = a->ldk,
-                            .c = t->s, .ldc = t->cols, .alpha = a->scale, .type = a->type };
+    const struct gemm g = { .trans_b = true,
+                            .m = t->rows,
+                            .n = t->cols,
+                            .k = a->head_dim,
+                            .a = t->q,
+                            .lda = a->ldq,
+                            .b = t->k,
+                            .ldb = a->ldk,
+                            .c = t->s,
+                            .ldc = t->cols,
+                            .alpha = a->scale,
+                            .type = a->type };
     return gemm(&g, err);
 }
 
@@ -132,10 +141,17 @@ static tp_status forward_tile(const struct tile *t, struct tp_err *err)
 {
     const struct attention *a = t->a;
     bool f32 = a->type == DTYPE_F32;
-    const struct gemm pv = { .m = t->rows, .n = a->head_dim, .k = t->cols,
-                             .a = f32 ? (void *)t->s : (void *)t->p16, .lda = t->cols,
-                             .b = t->v, .ldb = a->ldv, .c = t->o, .ldc = a->head_dim,
-                             .alpha = 1, .type = a->type };
+    const struct gemm pv = { .m = t->rows,
+                             .n = a->head_dim,
+                             .k = t->cols,
+                             .a = f32 ? (void *)t->s : (void *)t->p16,
+                             .lda = t->cols,
+                             .b = t->v,
+                             .ldb = a->ldv,
+                             .c = t->o,
+                             .ldc = a->head_dim,
+                             .alpha = 1,
+                             .type = a->type };
     float sum[BLOCK];
     tp_status st = scores(t, err);
 
@@ -239,11 +255,10 @@ static tp_status backward_scores(const struct tile *t, const char *d_out, struct
     for (int64_t i = 0; i < t->rows; i++) {
         int64_t at = i * a->ldo;
         probability_row(t->s + i * t->cols, t->lse[i], t->row0 + i + 1, t->cols);
-        t->delta[i] =
-            a->type == DTYPE_F32
-                ? dot_f32((const float *)d_out + at, (const float *)t->out + at, a->head_dim)
-                : dot_bf16((const uint16_t *)d_out + at, (const uint16_t *)t->out + at,
-                           a->head_dim);
+        t->delta[i] = a->type == DTYPE_F32 ? dot_f32((const float *)d_out + at,
+                                                     (const float *)t->out + at, a->head_dim)
+                                           : dot_bf16((const uint16_t *)d_out + at,
+                                                      (const uint16_t *)t->out + at, a->head_dim);
     }
     if (a->type != DTYPE_F32)
         round_row(t->p16, t->s, t->rows * t->cols);
@@ -260,19 +275,54 @@ static tp_status backward_tile(const struct tile *t, const char *d_out, float *d
     float beta = first ? 0 : 1;
     const void *p = f32 ? (const void *)t->s : t->p16;
     const void *ds = f32 ? (const void *)t->ds : t->p16;
-    const struct gemm to_dv = { .trans_a = true, .m = t->cols, .n = a->head_dim, .k = t->rows,
-                                .a = p, .lda = t->cols, .b = d_out, .ldb = a->ldo,
-                                .c = dv, .ldc = g->lddv, .alpha = 1, .beta = beta,
+    const struct gemm to_dv = { .trans_a = true,
+                                .m = t->cols,
+                                .n = a->head_dim,
+                                .k = t->rows,
+                                .a = p,
+                                .lda = t->cols,
+                                .b = d_out,
+                                .ldb = a->ldo,
+                                .c = dv,
+                                .ldc = g->lddv,
+                                .alpha = 1,
+                                .beta = beta,
                                 .type = a->type };
-    const struct gemm to_dp = { .trans_b = true, .m = t->rows, .n = t->cols, .k = a->head_dim,
-                                .a = d_out, .lda = a->ldo, .b = t->v, .ldb = a->ldv,
-                                .c = t->ds, .ldc = t->cols, .alpha = 1, .type = a->type };
-    const struct gemm to_dq = { .m = t->rows, .n = a->head_dim, .k = t->cols,
-                                .a = ds, .lda = t->cols, .b = t->k, .ldb = a->ldk,
-                                .c = dq, .ldc = g->lddq, .alpha = a->scale, .type = a->type };
-    const struct gemm to_dk = { .trans_a = true, .m = t->cols, .n = a->head_dim, .k = t->rows,
-                                .a = ds, .lda = t->cols, .b = t->q, .ldb = a->ldq,
-                                .c = dk, .ldc = g->lddk, .alpha = a->scale, .beta = beta,
+    const struct gemm to_dp = { .trans_b = true,
+                                .m = t->rows,
+                                .n = t->cols,
+                                .k = a->head_dim,
+                                .a = d_out,
+                                .lda = a->ldo,
+                                .b = t->v,
+                                .ldb = a->ldv,
+                                .c = t->ds,
+                                .ldc = t->cols,
+                                .alpha = 1,
+                                .type = a->type };
+    const struct gemm to_dq = { .m = t->rows,
+                                .n = a->head_dim,
+                                .k = t->cols,
+                                .a = ds,
+                                .lda = t->cols,
+                                .b = t->k,
+                                .ldb = a->ldk,
+                                .c = dq,
+                                .ldc = g->lddq,
+                                .alpha = a->scale,
+                                .type = a->type };
+    const struct gemm to_dk = { .trans_a = true,
+                                .m = t->cols,
+                                .n = a->head_dim,
+                                .k = t->rows,
+                                .a = ds,
+                                .lda = t->cols,
+                                .b = t->q,
+                                .ldb = a->ldq,
+                                .c = dk,
+                                .ldc = g->lddk,
+                                .alpha = a->scale,
+                                .beta = beta,
                                 .type = a->type };
     tp_status st;
 
@@ -289,8 +339,8 @@ done:
     return st;
 }
 
-/* All query heads of one kv head of one sequence. The last block comes first: it meets every key, so
- * it writes dk and dv and the others add. */
+/* All query heads of one kv head of one sequence. The last block comes first: it meets every key,
+ * so it writes dk and dv and the others add. */
 static tp_status backward_group(const struct work *w, int64_t b, int64_t kv, int thread,
                                 struct tp_err *err)
 {

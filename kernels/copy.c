@@ -12,8 +12,8 @@ struct copy {
 };
 
 /* One size known to the compiler, so that a run of a few elements costs a few instructions. */
-#define COPY_ROWS(bytes)                                                                           \
-    for (; c.row < hi; copy_cursor_next(&c, r))                                                    \
+#define COPY_ROWS(bytes)                        \
+    for (; c.row < hi; copy_cursor_next(&c, r)) \
     memcpy(dst + c.dst, src + c.src, bytes)
 
 static void copy_range(void *ctx, int64_t lo, int64_t hi, int thread)

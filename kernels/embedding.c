@@ -33,8 +33,14 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 void embedding_forward(float *x, const void *table, enum dtype type, const int32_t *ids, int64_t n,
                        int64_t first, int64_t rows, int64_t cols)
 {
-    struct embedding e = { .x = x,       .table = table, .type = type, .ids = ids, .n = n,
-                           .first = first, .rows = rows,   .cols = cols };
+    struct embedding e = { .x = x,
+                           .table = table,
+                           .type = type,
+                           .ids = ids,
+                           .n = n,
+                           .first = first,
+                           .rows = rows,
+                           .cols = cols };
 
     kernels_for(n, kernels_grain(cols * 8), forward_range, &e);
 }
@@ -61,8 +67,9 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 void embedding_backward(float *dtable, const float *dx, const int32_t *ids, int64_t n,
                         int64_t first, int64_t rows, int64_t cols)
 {
-    struct embedding e = { .x = dtable,    .dx = dx,     .ids = ids,  .n = n,
-                           .first = first, .rows = rows, .cols = cols };
+    struct embedding e = {
+        .x = dtable, .dx = dx, .ids = ids, .n = n, .first = first, .rows = rows, .cols = cols
+    };
     int64_t grain = kernels_grain(n * 12);
 
     kernels_for(cols, grain < 64 ? 64 : grain, backward_range, &e);

@@ -39,7 +39,8 @@ struct cache {
     struct entry entry[CACHE_ENTRIES];
 };
 
-/* The only way from a call without a context to a thread's cache, and to its end with the thread. */
+/* The only way from a call without a context to a thread's cache, and to its end with the thread.
+ */
 static pthread_key_t cache_key;
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
 

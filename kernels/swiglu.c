@@ -53,9 +53,9 @@ void swiglu_forward(void *y, enum dtype type, const float *gate, const float *up
 }
 
 /* y = g s(g) u, so dy/du = g s and dy/dg = u s (1 + g (1 - s)). */
-#define SWIGLU_GRADIENTS                                                                           \
-    float g = gate[i], s = sigmoid(g);                                                             \
-    float du = dy[i] * (g * s);                                                                    \
+#define SWIGLU_GRADIENTS               \
+    float g = gate[i], s = sigmoid(g); \
+    float du = dy[i] * (g * s);        \
     float dg = dy[i] * up[i] * (s * (1.0f + g * (1.0f - s)))
 
 /* dgate and dup may be gate and up: each element is read before it is written, and no other. */

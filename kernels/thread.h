@@ -17,12 +17,12 @@ int kernels_threads(void);
 typedef void (*kernels_range_fn)(void *ctx, int64_t lo, int64_t hi, int thread);
 
 /* Cut 0 .. n - 1 into one range a thread, in order and as even as `grain` allows (every range but
- * the last is a multiple of it), and call fn for each. The cut depends on n, grain and the number of
- * threads alone; with one thread, or too little work for two, fn is called here and now. */
+ * the last is a multiple of it), and call fn for each. The cut depends on n, grain and the number
+ * of threads alone; with one thread, or too little work for two, fn is called here and now. */
 void kernels_for(int64_t n, int64_t grain, kernels_range_fn fn, void *ctx);
 
-/* Items that make a thread worth waking, for loops that cost about `item_bytes` of memory traffic an
- * item; at least 1. */
+/* Items that make a thread worth waking, for loops that cost about `item_bytes` of memory traffic
+ * an item; at least 1. */
 int64_t kernels_grain(int64_t item_bytes);
 
 #endif

@@ -4,8 +4,8 @@
  *
  * The loops are plain C that the compiler vectorises (`#pragma omp simd` where it needs a promise
  * or where a sum may be taken in lanes); this folder is compiled with -fno-math-errno
- * -fno-trapping-math, so that sqrtf and selects vectorise, and -ffp-contract=fast, so that a * b + c
- * is one rounding where the processor has it. Nothing depends on -ffast-math.
+ * -fno-trapping-math, so that sqrtf and selects vectorise, and -ffp-contract=fast, so that a * b +
+ * c is one rounding where the processor has it. Nothing depends on -ffast-math.
  */
 #ifndef KERNELS_VEC_H
 #define KERNELS_VEC_H
@@ -15,10 +15,9 @@
 
 /* One binary runs on any x86-64 and uses AVX-512 or AVX2 where they are: the loader picks a clone.
  * Sanitizers cannot run in the loader's resolver; clang 14 has no target_clones by architecture. */
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) &&       \
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(TP_SANITIZE)
-#define KERNEL_CLONES                                                                              \
-    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define KERNEL_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define KERNEL_CLONES
 #endif
@@ -82,8 +81,8 @@ VEC_INLINE uint16_t vec_to_f16(float x)
 }
 
 /*
- * e^x to within 1.01 units in the last place, subnormal results included; 0, infinity and NaN as expf.
- * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q by a minimax fit of degree 4
+ * e^x to within 1.01 units in the last place, subnormal results included; 0, infinity and NaN as
+ * expf. x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q by a minimax fit of degree 4
  * (relative error of e^r 2^-28); 2^n in two factors, as n reaches -150 and 128.
  */
 VEC_INLINE float vec_exp(float x)
@@ -93,7 +92,7 @@ VEC_INLINE float vec_exp(float x)
     c = c > 89.0f ? 89.0f : c;
     float shifted = c * 0x1.715476p0f + magic;
     float n = shifted - magic;
-    float r = c - n * 0x1.62ep-1f;  /* ln 2 in two parts: n times the first is exact */
+    float r = c - n * 0x1.62ep-1f; /* ln 2 in two parts: n times the first is exact */
     r = r - n * 0x1.0bfbe8p-15f;
     float q = 0x1.6a23dp-10f;
     q = q * r + 0x1.123a2p-7f;
