@@ -30,6 +30,9 @@ struct window {
     int *from, *to; /* positions in the indexes; the owner's, with room for most_from, most_to */
 };
 
+/* Bytes of buffer that a window needs for each of its elements. */
+int64_t window_need(enum dtype from, enum dtype to);
+
 /* Elements of the largest window of a tensor that fits a worker's buffer; 0: not even one does. */
 int64_t window_elements(const struct move_plan *p, int tensor);
 

@@ -199,7 +199,7 @@ int region_index_meet(const struct region_index *x, int tensor, const struct box
     if (box_is_empty(b))
         return 0;
     if (b->ndim == 0) {
-        for (int i = 0; i < n; i++)
+        for (int i = 0; positions && i < n; i++)
             positions[i] = i;
         return n;
     }
@@ -208,8 +208,11 @@ int region_index_meet(const struct region_index *x, int tensor, const struct box
 
         if (r->lo[axis] >= end_of(b, axis))
             break;
-        if (box_meet(&meet, r, b))
-            positions[found++] = i;
+        if (!box_meet(&meet, r, b))
+            continue;
+        if (positions)
+            positions[found] = i;
+        found++;
     }
     return found;
 }

@@ -27,8 +27,8 @@ int region_index_region(const struct region_index *x, int tensor, int position);
 /* Box of the region at a position. Borrowed. */
 const struct box *region_index_box(const struct region_index *x, int tensor, int position);
 
-/* Positions of the regions that meet b, ascending. positions has room for all of the tensor's.
- * Returns how many. */
+/* Positions of the regions that meet b, ascending. positions has room for all of the tensor's, or
+ * is NULL. Returns how many. */
 int region_index_meet(const struct region_index *x, int tensor, const struct box *b,
                       int *positions);
 
