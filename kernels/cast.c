@@ -1,5 +1,6 @@
 #include "kernels/cast.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels/thread.h"
@@ -53,7 +54,7 @@ static KERNEL_CLONES void f64_to_f32_odd(float *restrict dst, const double *rest
         float y = (float)x;
         double back = y;
         uint32_t bits = vec_bits(y);
-        uint32_t away = (back > 0 ? back > x : back < x) ? 1 : 0;
+        uint32_t away = fabs(back) > fabs(x) ? 1 : 0;
         uint32_t odd = (bits - away) | 1;
 
         dst[i] = vec_float(back == x || x != x ? bits : odd);
