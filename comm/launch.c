@@ -1,7 +1,7 @@
 /* comm/launch.c - see comm/launch.h. */
 #include "comm/launch.h"
 
-#include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,11 +42,14 @@ static int64_t now_ms(void)
     return t.tv_sec * INT64_C(1000) + t.tv_nsec / 1000000;
 }
 
+/* A number > 0 in the environment, else 0. */
 static int env_int(const char *name)
 {
     const char *text = getenv(name);
 
-    return text ? atoi(text) : 0;
+    long n = text ? strtol(text, NULL, 10) : 0;
+
+    return n > 0 && n <= INT_MAX ? (int)n : 0;
 }
 
 bool launch_is_mpi(int *world)
@@ -181,7 +184,7 @@ static void watch(struct launcher *l, const sigset_t *signals)
     }
 }
 
-/* In the child. */
+/* In the child: end with the launcher, leave the signals to it, be found by comm_init. */
 static tp_status become_rank(struct shm_job *job, int rank, int card_fd, pid_t launcher,
                              const sigset_t *mask, struct tp_err *err)
 {
