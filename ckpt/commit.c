@@ -75,8 +75,10 @@ static tp_status read_epoch(int64_t *epoch, const char *root, struct tp_err *err
     errno = 0;
     *epoch = strtoll(text, &end, 10);
     if (errno || end == text || strcmp(end, "\n") != 0 || *epoch < 0 || *epoch == INT64_MAX)
-        st = tp_fail(err, TP_E_CORRUPT, "%s: is no number; when no job is running, write the "
-                     "highest epoch of its manifests into it", path);
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: is no number; when no job is running, write the "
+                     "highest epoch of its manifests into it",
+                     path);
 done:
     arena_free(&arena);
     return st;
@@ -189,7 +191,7 @@ tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t
 
     if (step < 0)
         return tp_fail(err, TP_E_INTERNAL, "step %lld", (long long)step);
-    
+
     if (snprintf(txn.root, sizeof txn.root, "%s", root) >= (int)sizeof txn.root)
         return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", root);
     TP_TRY(refuse_existing(root, step, force, err));
@@ -320,9 +322,10 @@ static tp_status check_epoch(const struct ckpt_txn *t, struct tp_err *err)
     tp_status st = read_epoch(&newest, t->root, err);
 
     if (!st && newest > t->epoch)
-        st = tp_fail(err, TP_E_STALE, "%s: belongs to a newer job (epoch %lld, this one has %lld); "
-                     "step %lld was not committed", t->root, (long long)newest,
-                     (long long)t->epoch, (long long)t->step);
+        st = tp_fail(err, TP_E_STALE,
+                     "%s: belongs to a newer job (epoch %lld, this one has %lld); "
+                     "step %lld was not committed",
+                     t->root, (long long)newest, (long long)t->epoch, (long long)t->step);
     return st;
 }
 

@@ -72,12 +72,14 @@ tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t
  * TP_E_STALE: a newer job has claimed the root. On failure nothing has appeared. */
 tp_status ckpt_commit(struct ckpt_txn *t, struct manifest *m, struct tp_err *err);
 
-/* Remove what was begun. Also for a transaction that is all zeroes, committed or aborted already. */
+/* Remove what was begun. Also for a transaction that is all zeroes, committed or aborted already.
+ */
 void ckpt_abort(struct ckpt_txn *t);
 
-/* Delete complete steps but for the newest `keep` >= 1 (and those divisible by keep_every when > 0),
- * and temporaries of dead writers. A step is renamed to a temporary first, so that it is never half
- * there. Damaged steps are left for people to look at. `each` hears every name, before it goes. */
+/* Delete complete steps but for the newest `keep` >= 1 (and those divisible by keep_every when >
+ * 0), and temporaries of dead writers. A step is renamed to a temporary first, so that it is never
+ * half there. Damaged steps are left for people to look at. `each` hears every name, before it
+ * goes. */
 tp_status ckpt_prune(const char *root, int keep, int64_t keep_every, bool dry_run,
                      void (*each)(void *ctx, const char *name), void *ctx, struct tp_err *err);
 

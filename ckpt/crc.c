@@ -45,7 +45,8 @@ static uint32_t run(const unsigned char *p, size_t n, uint32_t init)
     while (n > 0) {
         size_t part = n < ISAL_MAX ? n : ISAL_MAX;
 
-        init = crc32_iscsi((unsigned char *)p, (int)part, init); /* takes no const, writes nothing */
+        init =
+            crc32_iscsi((unsigned char *)p, (int)part, init); /* takes no const, writes nothing */
         p += part;
         n -= part;
     }

@@ -25,9 +25,9 @@ static const uint64_t point[POINTS] = { 0x0d413cccfe779921, 0x176cf5d0b09954e7 }
 
 /* Computed once, the same for everyone. */
 static struct {
-    uint64_t limb[POINTS][LIMBS][BLOCK];  /* of r^j */
-    uint64_t prefix[POINTS][BLOCK + 1];   /* sum of r^0 .. r^(n-1) */
-    uint64_t square[POINTS][64];          /* r^(2^k) */
+    uint64_t limb[POINTS][LIMBS][BLOCK]; /* of r^j */
+    uint64_t prefix[POINTS][BLOCK + 1];  /* sum of r^0 .. r^(n-1) */
+    uint64_t square[POINTS][64];         /* r^(2^k) */
 } table;
 
 static uint64_t add(uint64_t a, uint64_t b)
@@ -110,8 +110,8 @@ static void sum_plain(uint64_t sum[POINTS][LIMBS], const unsigned char *data, in
     }
 }
 
-__attribute__((target("avx2"), always_inline)) static inline __m256i
-load4(const unsigned char *data, int elem_bytes)
+__attribute__((target("avx2"), always_inline)) static inline __m256i load4(
+    const unsigned char *data, int elem_bytes)
 {
     int32_t four;
 
@@ -123,8 +123,8 @@ load4(const unsigned char *data, int elem_bytes)
     return _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four));
 }
 
-__attribute__((target("avx2"), always_inline)) static inline int
-sum_avx2_of(uint64_t sum[POINTS][LIMBS], const unsigned char *data, const int elem_bytes, int n)
+__attribute__((target("avx2"), always_inline)) static inline int sum_avx2_of(
+    uint64_t sum[POINTS][LIMBS], const unsigned char *data, const int elem_bytes, int n)
 {
     __m256i acc[POINTS][LIMBS];
     int j = 0;
@@ -211,8 +211,7 @@ static void walk_row(struct walk *w, int64_t n, const uint64_t start[POINTS])
 }
 
 /* Rows of the box from `axis` on; `last` is the axis whose indices are consecutive elements. */
-static void walk_axis(struct walk *w, int axis, int last, int64_t run,
-                      const uint64_t start[POINTS])
+static void walk_axis(struct walk *w, int axis, int last, int64_t run, const uint64_t start[POINTS])
 {
     uint64_t power[POINTS] = { start[0], start[1] };
 

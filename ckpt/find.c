@@ -95,8 +95,10 @@ static tp_status open_step_dir(char dir[PATH_MAX], struct manifest *m, const cha
     tp_status st = step_load(&found, path, arena, err);
 
     if (st == TP_E_NOTFOUND)
-        return tp_fail(err, TP_E_NOTFOUND, "%s: has no " MANIFEST_FILE ", so it is no complete "
-                       "checkpoint; a save may have been interrupted", path);
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has no " MANIFEST_FILE ", so it is no complete "
+                       "checkpoint; a save may have been interrupted",
+                       path);
     if (st)
         return st;
     if (step >= 0 && found.step != step)
@@ -138,8 +140,10 @@ static tp_status open_newest(char dir[PATH_MAX], struct manifest *m, const char 
             first = why;
     }
     if (!first.status)
-        return tp_fail(err, TP_E_NOTFOUND, "%s: has no complete checkpoint, only what an "
-                       "interrupted save left (%s)", root, steps[n - 1].name);
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has no complete checkpoint, only what an "
+                       "interrupted save left (%s)",
+                       root, steps[n - 1].name);
     *err = first;
     return err->status;
 }
@@ -158,8 +162,10 @@ tp_status ckpt_open(char dir[PATH_MAX], struct manifest *m, const char *path, in
         return open_step_dir(dir, m, clean, step, arena, err);
     TP_TRY(step_scan(&steps, &n, clean, err));
     if (n == 0) {
-        st = tp_fail(err, TP_E_NOTFOUND, "%s: is no checkpoint: it has neither a " MANIFEST_FILE
-                     " nor step-NNNNNNNN directories", clean);
+        st = tp_fail(err, TP_E_NOTFOUND,
+                     "%s: is no checkpoint: it has neither a " MANIFEST_FILE
+                     " nor step-NNNNNNNN directories",
+                     clean);
         goto done;
     }
     if (step < 0) {

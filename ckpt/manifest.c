@@ -27,8 +27,11 @@ static tp_status put(FILE *f, const char *key, json_t *value, const char *end, s
         bad = json_dumpf(value, f, JSON_PRESERVE_ORDER | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     json_decref(value);
     fputs(end, f);
-    return bad ? tp_fail(err, TP_E_NOMEM, "the manifest's %s cannot be written: not UTF-8, or no "
-                         "memory", key ? key : "list") : TP_OK;
+    return bad ? tp_fail(err, TP_E_NOMEM,
+                         "the manifest's %s cannot be written: not UTF-8, or no "
+                         "memory",
+                         key ? key : "list")
+               : TP_OK;
 }
 
 static json_t *ints(const int64_t *values, int n)
@@ -72,8 +75,8 @@ static json_t *layout_json(const struct layout *l)
 
 static json_t *train_json(const struct train_state *s)
 {
-    json_t *options = s->options ? json_loads(s->options, JSON_REJECT_DUPLICATES, NULL)
-                                 : json_object();
+    json_t *options =
+        s->options ? json_loads(s->options, JSON_REJECT_DUPLICATES, NULL) : json_object();
     char seed[32];
 
     if (!options)

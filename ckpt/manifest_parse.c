@@ -95,8 +95,7 @@ static tp_status get_text(const struct parse *p, const char **out, json_t *objec
     return TP_OK;
 }
 
-static tp_status keep_text(const struct parse *p, const char **out, json_t *object,
-                           const char *key)
+static tp_status keep_text(const struct parse *p, const char **out, json_t *object, const char *key)
 {
     const char *text = NULL;
     tp_status st = get_text(p, &text, object, key);
@@ -247,7 +246,8 @@ done:
 
 static int by_name(const void *a, const void *b)
 {
-    const struct tensor *x = *(const struct tensor *const *)a, *y = *(const struct tensor *const *)b;
+    const struct tensor *x = *(const struct tensor *const *)a,
+                        *y = *(const struct tensor *const *)b;
     int order = strcmp(x->group, y->group);
 
     return order ? order : strcmp(x->name, y->name);
@@ -328,8 +328,7 @@ static tp_status parse_shards(const struct parse *p, struct manifest *m, json_t 
     for (int i = 0; i < m->n_shards; i++) {
         TP_TRY(parse_shard(p, &m->shards[i], json_array_get(list, (size_t)i), n_ranks));
         if (i > 0 && m->shards[i].rank <= m->shards[i - 1].rank)
-            return bad(p, "the shard of rank %d is there twice or out of order",
-                       m->shards[i].rank);
+            return bad(p, "the shard of rank %d is there twice or out of order", m->shards[i].rank);
     }
 done:
     return st;
@@ -421,8 +420,10 @@ static tp_status check_version(const struct parse *p, json_t *root)
         return bad(p, "member 'format' is '%.100s', expected '%s'", format, MANIFEST_FORMAT);
     st = get_int(p, &version, root, "version", 1, INT64_MAX);
     if (!st && version > MANIFEST_VERSION)
-        st = bad(p, "was written in version %lld of the format; this program reads up to version "
-                 "%d: use a newer one", (long long)version, MANIFEST_VERSION);
+        st = bad(p,
+                 "was written in version %lld of the format; this program reads up to version "
+                 "%d: use a newer one",
+                 (long long)version, MANIFEST_VERSION);
     return st;
 }
 

@@ -42,7 +42,8 @@ static tp_status open_plists(struct session *s, struct tp_err *err)
     s->link_plist = H5Pcreate(H5P_LINK_CREATE);
     s->data_plist = H5Pcreate(H5P_DATASET_CREATE);
     if (s->fapl < 0 || s->fcpl < 0 || s->group_plist < 0 || s->link_plist < 0 ||
-        s->data_plist < 0 || H5Pset_libver_bounds(s->fapl, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) < 0 ||
+        s->data_plist < 0 ||
+        H5Pset_libver_bounds(s->fapl, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) < 0 ||
         H5Pset_alignment(s->fapl, PAYLOAD_ALIGN, PAYLOAD_ALIGN) < 0 ||
         H5Pset_obj_track_times(s->fcpl, 0) < 0 || H5Pset_obj_track_times(s->group_plist, 0) < 0 ||
         H5Pset_obj_track_times(s->data_plist, 0) < 0 ||
@@ -85,8 +86,14 @@ static tp_status session_close(struct session *s, struct tp_err *err)
 
 static void session_init(struct session *s, int fd, const char *path)
 {
-    *s = (struct session){ .driver = -1, .fapl = -1, .fcpl = -1, .file = -1, .group_plist = -1,
-                           .link_plist = -1, .data_plist = -1, .group = -1 };
+    *s = (struct session){ .driver = -1,
+                           .fapl = -1,
+                           .fcpl = -1,
+                           .file = -1,
+                           .group_plist = -1,
+                           .link_plist = -1,
+                           .data_plist = -1,
+                           .group = -1 };
     s->vfd.fd = fd;
     s->vfd.path = path;
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* libraries do not print */
@@ -103,8 +110,7 @@ static hid_t make_float16(int exponent_bits, int mantissa_bits, int bias)
         return -1;
     if (H5Tset_fields(t, 15, (size_t)mantissa_bits, (size_t)exponent_bits, 0,
                       (size_t)mantissa_bits) < 0 ||
-        H5Tset_precision(t, 16) < 0 || H5Tset_size(t, 2) < 0 ||
-        H5Tset_ebias(t, (size_t)bias) < 0) {
+        H5Tset_precision(t, 16) < 0 || H5Tset_size(t, 2) < 0 || H5Tset_ebias(t, (size_t)bias) < 0) {
         H5Tclose(t);
         return -1;
     }
@@ -190,8 +196,8 @@ static bool put_ints(hid_t where, const char *name, const int64_t *values, int n
 {
     hsize_t dims = (hsize_t)n;
     hid_t space = H5Screate_simple(1, &dims, NULL);
-    bool ok = space >= 0 &&
-              put_attribute(where, name, H5T_STD_I64LE, space, H5T_NATIVE_INT64, values);
+    bool ok =
+        space >= 0 && put_attribute(where, name, H5T_STD_I64LE, space, H5T_NATIVE_INT64, values);
 
     if (space >= 0)
         H5Sclose(space);
@@ -201,8 +207,8 @@ static bool put_ints(hid_t where, const char *name, const int64_t *values, int n
 static bool put_int(hid_t where, const char *name, int64_t value)
 {
     hid_t space = H5Screate(H5S_SCALAR);
-    bool ok = space >= 0 &&
-              put_attribute(where, name, H5T_STD_I64LE, space, H5T_NATIVE_INT64, &value);
+    bool ok =
+        space >= 0 && put_attribute(where, name, H5T_STD_I64LE, space, H5T_NATIVE_INT64, &value);
 
     if (space >= 0)
         H5Sclose(space);
@@ -213,8 +219,7 @@ static bool put_text(hid_t where, const char *name, const char *text)
 {
     hid_t space = H5Screate(H5S_SCALAR), type = H5Tcopy(H5T_C_S1);
     bool ok = space >= 0 && type >= 0 && H5Tset_size(type, strlen(text)) >= 0 &&
-              H5Tset_strpad(type, H5T_STR_NULLPAD) >= 0 &&
-              H5Tset_cset(type, H5T_CSET_UTF8) >= 0 &&
+              H5Tset_strpad(type, H5T_STR_NULLPAD) >= 0 && H5Tset_cset(type, H5T_CSET_UTF8) >= 0 &&
               put_attribute(where, name, type, space, type, text);
 
     if (space >= 0)
@@ -244,8 +249,7 @@ static tp_status enter_group(struct session *s, const char *name, struct tp_err 
     if (H5Lexists(s->file, name, H5P_DEFAULT) > 0)
         s->group = H5Gopen2(s->file, name, H5P_DEFAULT);
     else
-        s->group =
-            H5Gcreate2(s->file, name, s->link_plist, s->group_plist, H5P_DEFAULT);
+        s->group = H5Gcreate2(s->file, name, s->link_plist, s->group_plist, H5P_DEFAULT);
     s->group_name = name;
     return s->group < 0 ? refused(s, name, err) : TP_OK;
 }
@@ -291,8 +295,7 @@ static tp_status add_index(struct session *s, int64_t n_rows, int64_t *offset, s
     haddr_t at = HADDR_UNDEF;
 
     if (type >= 0 && space >= 0)
-        data = H5Dcreate2(s->file, "index", type, space, s->link_plist, s->data_plist,
-                          H5P_DEFAULT);
+        data = H5Dcreate2(s->file, "index", type, space, s->link_plist, s->data_plist, H5P_DEFAULT);
     if (data >= 0) {
         at = H5Dget_offset(data);
         H5Dclose(data);

@@ -57,13 +57,17 @@ static tp_status open_file(struct shard_reader *r, const char *dir, struct tp_er
         return tp_fail(err, TP_E_CORRUPT, "%s: has %lld bytes, the manifest says %lld", r->path,
                        (long long)size, (long long)info->size_bytes);
     if (info->index_rows < 1 || info->index_rows > SHARD_ROWS_MAX)
-        return tp_fail(err, TP_E_CORRUPT, "%s: the manifest says /index has %lld rows, expected 1 "
-                       "to %d", r->path, (long long)info->index_rows, SHARD_ROWS_MAX);
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: the manifest says /index has %lld rows, expected 1 "
+                       "to %d",
+                       r->path, (long long)info->index_rows, SHARD_ROWS_MAX);
     index_bytes = info->index_rows * SHARD_ROW_BYTES;
     if (info->index_offset < 0 || index_bytes > size || info->index_offset > size - index_bytes)
-        return tp_fail(err, TP_E_CORRUPT, "%s: the manifest says /index is %lld bytes at offset "
-                       "%lld, beyond the file's %lld", r->path, (long long)index_bytes,
-                       (long long)info->index_offset, (long long)size);
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: the manifest says /index is %lld bytes at offset "
+                       "%lld, beyond the file's %lld",
+                       r->path, (long long)index_bytes, (long long)info->index_offset,
+                       (long long)size);
     return TP_OK;
 }
 
@@ -92,9 +96,10 @@ static tp_status check_index_hash(struct shard_reader *r, unsigned char *buf, st
     }
     hash_text(h, found);
     if (!st && strcmp(found, r->info.index_sha256) != 0)
-        st = tp_fail(err, TP_E_CORRUPT, "%s: /index has SHA-256 %.16s..., the manifest says "
-                     "%.16s...: the file is damaged or of another save", r->path, found,
-                     r->info.index_sha256);
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: /index has SHA-256 %.16s..., the manifest says "
+                     "%.16s...: the file is damaged or of another save",
+                     r->path, found, r->info.index_sha256);
     return st;
 }
 
@@ -130,8 +135,7 @@ static tp_status check_row(const struct shard_reader *r, int64_t number,
     return TP_OK;
 }
 
-static tp_status append_row(struct shard_reader *r, const struct shard_row *row,
-                            struct tp_err *err)
+static tp_status append_row(struct shard_reader *r, const struct shard_row *row, struct tp_err *err)
 {
     if (r->n_rows == r->capacity) {
         int64_t capacity = r->capacity ? 2 * r->capacity : 64;
@@ -214,8 +218,8 @@ static tp_status check_datasets(const struct shard_reader *r, struct tp_err *err
         tensor = first->tensor;
         if (first->part != n_parts || n_parts == SHARD_PARTS_MAX)
             return bad_row(r, from, "has a part number out of order", err);
-        for (to = from + 1; to < r->n_rows && r->rows[to].tensor == tensor &&
-                            r->rows[to].part == first->part;)
+        for (to = from + 1;
+             to < r->n_rows && r->rows[to].tensor == tensor && r->rows[to].part == first->part;)
             to++;
         TP_TRY(check_dataset(r, from, to, &boxes[n_parts], err));
         for (int p = 0; p < n_parts; p++)
@@ -321,9 +325,10 @@ tp_status shard_fail_crc(const struct shard_reader *r, int64_t row, uint32_t fou
     const struct shard_row *e = &r->rows[row];
     char text[BOX_TEXT_MAX];
 
-    return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s, box %s, %lld bytes at offset %lld: CRC32C "
-                   "is %08x, expected %08x: the bytes are damaged", r->path,
-                   r->tensors[e->tensor].group, r->tensors[e->tensor].name,
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s: tensor %s/%s, box %s, %lld bytes at offset %lld: CRC32C "
+                   "is %08x, expected %08x: the bytes are damaged",
+                   r->path, r->tensors[e->tensor].group, r->tensors[e->tensor].name,
                    box_format(text, &e->box), (long long)e->raw_bytes, (long long)e->offset, found,
                    e->crc32c);
 }
@@ -331,12 +336,13 @@ tp_status shard_fail_crc(const struct shard_reader *r, int64_t row, uint32_t fou
 tp_status shard_check_meta(const struct shard_reader *r, struct tp_err *err)
 {
     char found[HASH_TEXT];
-    tp_status st = rows_hash_rest(found, r->fd, r->path, r->info.size_bytes, r->rows, r->n_rows,
-                                  err);
+    tp_status st =
+        rows_hash_rest(found, r->fd, r->path, r->info.size_bytes, r->rows, r->n_rows, err);
 
     if (!st && strcmp(found, r->info.meta_sha256) != 0)
-        st = tp_fail(err, TP_E_CORRUPT, "%s: the bytes outside payloads have SHA-256 %.16s..., the "
-                     "manifest says %.16s...: HDF5's own structures are damaged", r->path, found,
-                     r->info.meta_sha256);
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: the bytes outside payloads have SHA-256 %.16s..., the "
+                     "manifest says %.16s...: HDF5's own structures are damaged",
+                     r->path, found, r->info.meta_sha256);
     return st;
 }

@@ -77,9 +77,8 @@ static bool get_count(int64_t *out, const unsigned char *p)
 bool row_decode(struct shard_row *out, const unsigned char *in)
 {
     struct shard_row r = { 0 };
-    bool ok = get_int(&r.tensor, in) && get_int(&r.part, in + 4) &&
-              get_int(&r.box.ndim, in + 8) && get_int(&r.codec, in + 12) &&
-              get_count(&r.offset, in + AT_OFFSET) &&
+    bool ok = get_int(&r.tensor, in) && get_int(&r.part, in + 4) && get_int(&r.box.ndim, in + 8) &&
+              get_int(&r.codec, in + 12) && get_count(&r.offset, in + AT_OFFSET) &&
               get_count(&r.stored_bytes, in + AT_OFFSET + 8) &&
               get_count(&r.raw_bytes, in + AT_OFFSET + 16) && get32(in + AT_RESERVED) == 0 &&
               r.box.ndim <= BOX_NDIM_MAX;

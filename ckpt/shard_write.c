@@ -176,8 +176,7 @@ static tp_status lay_out(struct shard_writer *w, struct tp_err *err)
         }
     }
     if (ftruncate(w->fd, w->size) != 0)
-        st = tp_fail_errno(err, "%s: cannot make it %lld bytes long", w->path,
-                           (long long)w->size);
+        st = tp_fail_errno(err, "%s: cannot make it %lld bytes long", w->path, (long long)w->size);
     else if (fallocate(w->fd, 0, 0, w->size) != 0 && (errno == ENOSPC || errno == EDQUOT))
         st = tp_fail_errno(err, "%s: needs %lld bytes", w->path, (long long)w->size);
 done:
@@ -366,8 +365,10 @@ static tp_status fill_checksums(struct shard_writer *w, struct tp_err *err)
         const uint64_t *sum = w->sums + r * WORDS;
 
         if (sum[0] >> 32 != (mark(0) ^ mark(row->raw_bytes)) >> 32)
-            return tp_fail(err, TP_E_INTERNAL, "%s: tensor %s: not every byte of %s was written "
-                           "once", w->path, w->layout->tensors[row->tensor].name,
+            return tp_fail(err, TP_E_INTERNAL,
+                           "%s: tensor %s: not every byte of %s was written "
+                           "once",
+                           w->path, w->layout->tensors[row->tensor].name,
                            box_format(text, &row->box));
         row->crc32c = crc32c_whole((uint32_t)sum[0], (uint64_t)row->raw_bytes);
         row->digest = (struct digest){ { sum[1], sum[2] } };
@@ -377,8 +378,10 @@ static tp_status fill_checksums(struct shard_writer *w, struct tp_err *err)
 
 tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct tp_err *err)
 {
-    struct shard_info found = { .rank = w->rank, .size_bytes = w->size,
-                                .index_offset = w->index_offset, .index_rows = w->n_rows };
+    struct shard_info found = { .rank = w->rank,
+                                .size_bytes = w->size,
+                                .index_offset = w->index_offset,
+                                .index_rows = w->n_rows };
     tp_status st;
 
     memcpy(found.file, w->file, sizeof found.file);

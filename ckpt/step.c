@@ -26,8 +26,7 @@ enum step_kind step_name_parse(int64_t *step, const char *name)
     char canonical[STEP_NAME_MAX];
     size_t n;
 
-    if (strncmp(name, prefix, strlen(prefix)) != 0 ||
-        !isdigit((unsigned char)name[strlen(prefix)]))
+    if (strncmp(name, prefix, strlen(prefix)) != 0 || !isdigit((unsigned char)name[strlen(prefix)]))
         return STEP_NONE;
     errno = 0;
     *step = strtoll(name + strlen(prefix), NULL, 10);
