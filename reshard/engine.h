@@ -86,8 +86,9 @@ struct move_plan;
 
 /* Plan; what m points to outlives it. Collective over m->comm; all processes work with the least
  * memory and jobs that any of them has. TP_E_BUDGET: even windows of one element need more than
- * memory_bytes; the sentence says how much. TP_E_CORRUPT: the source does not cover what the target wants (tensor and box named), or
- * covers it twice. TP_E_INTERNAL: the target's regions overlap or leave gaps. */
+ * memory_bytes; the sentence says how much. TP_E_CORRUPT: the source does not cover what the target
+ * wants (tensor and box named), or covers it twice. TP_E_INTERNAL: the target's regions overlap or
+ * leave gaps. */
 tp_status move_plan(struct move_plan **out, const struct move *m, struct tp_err *err);
 
 /* What executing will do (bytes, windows, buffers). */

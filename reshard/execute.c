@@ -18,8 +18,8 @@ enum { ALIGN = 64 };
 struct worker {
     char *buffer;
     struct window w;
-    int *hits;      /* positions of the targets that a source's run meets */
-    int64_t *place; /* [position of a target]: its run's offset in `runs`; -1: none */
+    int *hits;                /* positions of the targets that a source's run meets */
+    int64_t *place;           /* [position of a target]: its run's offset in `runs`; -1: none */
     char *read, *cast, *runs; /* the parts of the buffer, for this window */
     int64_t runs_used;
     bool is_cast; /* what is read has been cast */
@@ -57,8 +57,8 @@ static tp_status read_run(struct execution *e, const struct meeting *m, void *bu
     const struct port *port = e->p->move.from;
 
     atomic_fetch_add(&e->bytes_read, bytes_of(&m->from_run, m->from_type));
-    return port->read(port->ctx, region_index_region(e->p->from, m->tensor, m->from),
-                      &m->from_run, buf, err);
+    return port->read(port->ctx, region_index_region(e->p->from, m->tensor, m->from), &m->from_run,
+                      buf, err);
 }
 
 static tp_status write_run(struct execution *e, const struct meeting *m, const void *buf,
@@ -149,10 +149,9 @@ static tp_status move_source(struct execution *e, struct worker *k, struct meeti
         m->to_run = run_of(e->p->to, w, m->to);
         box_meet(&m->common, &m->from_run, &m->to_run);
         if (leaves_whole(m))
-            TP_TRY(write_run(e, m,
-                             data + box_offset_in(&m->from_run, &m->to_run) *
-                                        dtype_bytes(m->from_type),
-                             err));
+            TP_TRY(write_run(
+                e, m, data + box_offset_in(&m->from_run, &m->to_run) * dtype_bytes(m->from_type),
+                err));
         else
             gather(k, m, data);
     }

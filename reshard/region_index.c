@@ -6,10 +6,10 @@
 
 struct region_index {
     const struct region *regions;
-    int *first;       /* [n_tensors + 1] where a tensor's regions begin in the arrays below */
+    int *first;        /* [n_tensors + 1] where a tensor's regions begin in the arrays below */
     signed char *axis; /* [n_tensors] the axis they are sorted along */
-    int *order;       /* region numbers by lo[axis] */
-    int64_t *max_end; /* largest end on the axis among the tensor's regions up to here */
+    int *order;        /* region numbers by lo[axis] */
+    int64_t *max_end;  /* largest end on the axis among the tensor's regions up to here */
 };
 
 static int64_t end_of(const struct box *b, int axis)
@@ -190,8 +190,7 @@ static int first_reaching(const int64_t *max_end, int n, int64_t at)
     return low;
 }
 
-int region_index_meet(const struct region_index *x, int tensor, const struct box *b,
-                      int *positions)
+int region_index_meet(const struct region_index *x, int tensor, const struct box *b, int *positions)
 {
     int n = region_index_count(x, tensor), found = 0, axis = x->axis[tensor];
     struct box meet;

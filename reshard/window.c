@@ -124,7 +124,7 @@ static int64_t elements_in(const struct region_index *x, const struct window *w,
 void window_bytes(const struct move_plan *p, const struct window *w, int64_t *read,
                   int64_t *written)
 {
-    *read = elements_in(p->from, w, w->from, w->n_from) *
-            dtype_bytes(p->move.from->dtypes[w->tensor]);
+    *read =
+        elements_in(p->from, w, w->from, w->n_from) * dtype_bytes(p->move.from->dtypes[w->tensor]);
     *written = elements_in(p->to, w, w->to, w->n_to) * dtype_bytes(p->move.to->dtypes[w->tensor]);
 }
