@@ -73,7 +73,7 @@ configure() {
     cp -r /etc/apt/trusted.gpg.d /etc/apt/keyrings "$root/etc/apt/" 2>/dev/null || true
     cp -r /etc/apt/auth.conf.d "$root/etc/apt/" 2>/dev/null || true
     apt-config dump | grep -E '^Acquire::(http|https|Retries|Check)' >"$root/etc/apt/apt.conf.d/90host" || true
-    cp -rL /etc/ssl/certs/. "$root/etc/ssl/certs/"
+    cp -L --remove-destination /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
     cp -L /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null || true
     mount -t proc proc "$root/proc"
     mount -t sysfs sysfs "$root/sys"
