@@ -6,9 +6,11 @@
 #include "kernels/vec.h"
 
 struct loss {
-    float *row_max, *row_sum, *row_target;
-    float *logits;
+    const float *logits; /* loss_max; in loss_backward the exponentials */
+    float *exps;         /* loss_sum_exp: logits, overwritten */
     char *dlogits;
+    const float *row_max, *row_sum;
+    float *max_out, *sum_out, *target_out;
     enum dtype type;
     const int32_t *targets;
     int64_t first, cols;
@@ -70,12 +72,12 @@ static void max_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++)
-        l->row_max[r] = max_of(l->logits + r * l->cols, l->cols);
+        l->max_out[r] = max_of(l->logits + r * l->cols, l->cols);
 }
 
 void loss_max(float *row_max, const float *logits, int64_t rows, int64_t cols)
 {
-    struct loss l = { .row_max = row_max, .logits = (float *)(uintptr_t)logits, .cols = cols };
+    struct loss l = { .max_out = row_max, .logits = logits, .cols = cols };
 
     kernels_for(rows, kernels_grain(cols * 4), max_range, &l);
 }
@@ -86,21 +88,21 @@ static void sum_exp_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
-        float *row = l->logits + r * l->cols;
+        float *row = l->exps + r * l->cols;
         int64_t c = target_column(l, r);
 
-        l->row_target[r] = c >= 0 ? row[c] - l->row_max[r] : 0;
-        l->row_sum[r] = (float)exp_sum(row, l->row_max[r], l->cols);
+        l->target_out[r] = c >= 0 ? row[c] - l->row_max[r] : 0;
+        l->sum_out[r] = (float)exp_sum(row, l->row_max[r], l->cols);
     }
 }
 
 void loss_sum_exp(float *row_sum, float *row_target, float *logits, const float *row_max,
                   const int32_t *targets, int64_t first, int64_t rows, int64_t cols)
 {
-    struct loss l = { .row_max = (float *)(uintptr_t)row_max,
-                      .row_sum = row_sum,
-                      .row_target = row_target,
-                      .logits = logits,
+    struct loss l = { .exps = logits,
+                      .row_max = row_max,
+                      .sum_out = row_sum,
+                      .target_out = row_target,
                       .targets = targets,
                       .first = first,
                       .cols = cols };
@@ -136,8 +138,8 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 void loss_backward(void *dlogits, enum dtype type, const float *exps, const float *row_sum,
                    const int32_t *targets, int64_t first, int64_t rows, int64_t cols, float scale)
 {
-    struct loss l = { .row_sum = (float *)(uintptr_t)row_sum,
-                      .logits = (float *)(uintptr_t)exps,
+    struct loss l = { .row_sum = row_sum,
+                      .logits = exps,
                       .dlogits = dlogits,
                       .type = type,
                       .targets = targets,

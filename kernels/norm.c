@@ -6,15 +6,19 @@
 #include "kernels/thread.h"
 #include "kernels/vec.h"
 
-struct norm {
+struct norm_forward {
     char *y;
     enum dtype type;
     float *rstd, *x;
     const float *residual, *w;
-    int64_t rows, cols;
+    int64_t cols;
     float eps;
-    float *dx, *dw;
-    const float *dy;
+};
+
+struct norm_backward {
+    float *dx, *workspace;
+    const float *dy, *x, *rstd, *w;
+    int64_t cols;
 };
 
 /* Sums over a row are taken in vector lanes of 1024 elements and in double over those. */
@@ -56,7 +60,7 @@ static KERNEL_CLONES void scale_bf16(uint16_t *restrict y, const float *restrict
 
 static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct norm *a = ctx;
+    const struct norm_forward *a = ctx;
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
@@ -75,15 +79,14 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 void norm_rms_forward(void *y, enum dtype type, float *rstd, float *x, const float *residual,
                       const float *w, int64_t rows, int64_t cols, float eps)
 {
-    struct norm a = { .y = y,
-                      .type = type,
-                      .rstd = rstd,
-                      .x = x,
-                      .residual = residual,
-                      .w = w,
-                      .rows = rows,
-                      .cols = cols,
-                      .eps = eps };
+    struct norm_forward a = { .y = y,
+                              .type = type,
+                              .rstd = rstd,
+                              .x = x,
+                              .residual = residual,
+                              .w = w,
+                              .cols = cols,
+                              .eps = eps };
 
     kernels_for(rows, kernels_grain(cols * (residual ? 16 : 8)), forward_range, &a);
 }
@@ -126,8 +129,8 @@ static KERNEL_CLONES void add_and_clear(float *restrict total, float *restrict p
  * worst in two short chains rather than one long one. */
 static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct norm *a = ctx;
-    float *total = a->dw + 2 * thread * a->cols, *part = total + a->cols;
+    const struct norm_backward *a = ctx;
+    float *total = a->workspace + 2 * thread * a->cols, *part = total + a->cols;
 
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->cols;
@@ -144,14 +147,7 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 void norm_rms_backward(float *dx, float *dw, const float *dy, const float *x, const float *rstd,
                        const float *w, int64_t rows, int64_t cols, float *workspace)
 {
-    struct norm a = { .rstd = (float *)(uintptr_t)rstd,
-                      .x = (float *)(uintptr_t)x,
-                      .w = w,
-                      .rows = rows,
-                      .cols = cols,
-                      .dx = dx,
-                      .dw = workspace,
-                      .dy = dy };
+    struct norm_backward a = { dx, workspace, dy, x, rstd, w, cols };
     int threads = kernels_threads();
 
     memset(workspace, 0, (size_t)norm_rms_workspace(cols) * sizeof *workspace);

@@ -7,7 +7,8 @@
 
 #include <stdint.h>
 
-/* n >= 1. Results do not depend on it, but for sums whose order the header of a kernel names.
+/* n >= 1. Results do not depend on it, but for products (oneDNN may cut k over threads) and sums
+ * whose order the header of a kernel names; they are the same from run to run.
  * Threads that wait are OpenMP's: whoever starts several ranks on few cores sets
  * OMP_WAIT_POLICY=passive in their environment, before the process begins. */
 void kernels_set_threads(int n);
