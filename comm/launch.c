@@ -64,6 +64,22 @@ bool launch_is_mpi(int *world)
     return *world > 0 || getenv("PMIX_RANK");
 }
 
+void launch_prepare_env(char **argv)
+{
+    char self[4096];
+    ssize_t n;
+
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
+        return;
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    /* The link's target rather than the link: under a debugger that is the program too. */
+    n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0)
+        return;
+    self[n] = 0;
+    execv(self, argv);
+}
+
 static void kill_ranks(const struct launcher *l, int signal_number)
 {
     for (int r = 0; r < l->job->n_ranks; r++)

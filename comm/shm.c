@@ -336,7 +336,8 @@ static tp_status shm_broadcast(struct comm *c, void *buf, int64_t n_bytes, int r
     return TP_OK;
 }
 
-/* Rank 0: sizes from the posts, and room for all; the longest part in *longest (on every rank). */
+/* Rank 0: sizes from the posts, and room for all of it, *all; then every rank learns whether there
+ * is. The longest part in *longest. */
 static tp_status gather_prepare(struct comm *c, int parity, char **all, int64_t *sizes,
                                 int64_t *longest, struct tp_err *err)
 {
@@ -352,8 +353,12 @@ static tp_status gather_prepare(struct comm *c, int parity, char **all, int64_t 
         total += n;
     }
     *all = c->rank == 0 ? malloc(total ? (size_t)total : 1) : NULL;
-    if (c->rank == 0 && !*all)
-        return tp_fail(err, TP_E_NOMEM, "out of memory: %lld bytes to gather", (long long)total);
+    parity = turn(c->impl);
+    post_of(c, parity, c->rank)->shared = *all;
+    meet(c);
+    if (!post_of(c, parity, 0)->shared)
+        return tp_fail(err, TP_E_NOMEM, "rank 0 is out of memory: %lld bytes to gather",
+                       (long long)total);
     return TP_OK;
 }
 
@@ -367,7 +372,8 @@ static tp_status shm_gather(struct comm *c, const void *in, int64_t n_bytes, voi
 
     if ((st = post(c, parity, &(struct shm_post){ COMM_GATHER, 0, n_bytes, NULL }, err)))
         return st;
-    st = gather_prepare(c, parity, &all, sizes, &longest, err);
+    if ((st = gather_prepare(c, parity, &all, sizes, &longest, err)))
+        return st;
     for (int64_t at = 0; at < longest; at += SHM_SLOT_BYTES) {
         int64_t offset = 0;
 
@@ -385,7 +391,7 @@ static tp_status shm_gather(struct comm *c, const void *in, int64_t n_bytes, voi
         }
     }
     *out = all;
-    return st;
+    return TP_OK;
 }
 
 static tp_status shm_alloc(void **out, struct comm *world, int64_t n_bytes, struct tp_err *err)
