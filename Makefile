@@ -54,9 +54,11 @@ LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 MPI      := $(patsubst tests/mpi/%.c,$(BUILD)/tests/mpi/%,$(wildcard tests/mpi/*.c))
+FIXTURE  := $(patsubst tests/fixture/%.c,$(BUILD)/tests/%,$(wildcard tests/fixture/*.c))
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(wildcard tests/fault/*.c))
-C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/bench tests/fault, \
+C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/bench tests/fault \
+              tests/fixture, \
               $(d)/*.c $(d)/*.h $(d)/*.cu $(d)/*.cuh))
 
 ## all           build the programs into bin/ (what plain make does; never installs anything)
@@ -121,7 +123,7 @@ RUN_TESTS = CC='$(CC)' BUILD=$(BUILD) BIN=$(BIN) PYTHON=$(PYTHON) JOBS=$(JOBS) \
             SANITIZE=$(SANITIZE) T='$(T)' tests/run.sh
 
 ## tests         build the programs and all tests, run nothing
-tests: all unit mpi fault
+tests: all unit mpi fault $(FIXTURE)
 ## unit          build the unit tests (one program a file of tests/unit)
 unit: $(UNIT)
 mpi: $(MPI)
@@ -131,6 +133,12 @@ $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(CLI_OBJ) $(BUILD)/libtp.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) -lcriterion $(LIBS) -o $@
+
+# Programs that make what tests read.
+$(FIXTURE): $(BUILD)/tests/%: $(BUILD)/tests/fixture/%.o $(CLI_OBJ) $(BUILD)/libtp.a
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
 
 $(BUILD)/tests/mpi/%: $(BUILD)/tests/mpi/%.o $(CLI_OBJ) $(BUILD)/libtp.a
 	@mkdir -p $(@D)

@@ -45,6 +45,10 @@ tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct a
 tp_status ckpt_open(char dir[PATH_MAX], struct manifest *m, const char *path, int64_t step,
                     struct arena *arena, struct tp_err *err);
 
+/* As ckpt_open, for the directory alone, whether what is in it can be read or not: the newest step
+ * that is no temporary, or `step`. */
+tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err);
+
 /* ---- adding ---- */
 
 struct ckpt_txn {

@@ -148,37 +148,79 @@ static tp_status open_newest(char dir[PATH_MAX], struct manifest *m, const char 
     return err->status;
 }
 
-tp_status ckpt_open(char dir[PATH_MAX], struct manifest *m, const char *path, int64_t step,
-                    struct arena *arena, struct tp_err *err)
+/* What a path names: a step directory (*n is 0), or a root and its entries. */
+static tp_status look_at(char clean[PATH_MAX], struct ckpt_step **steps, int *n, const char *path,
+                         struct tp_err *err)
 {
-    char clean[PATH_MAX], name[STEP_NAME_MAX], step_dir[PATH_MAX];
-    struct ckpt_step *steps = NULL;
-    int n = 0;
     tp_status st;
 
+    *n = 0;
     TP_TRY(clean_path(clean, path, err));
     TP_TRY(check_is_dir(clean, err));
     if (is_step_dir(clean))
-        return open_step_dir(dir, m, clean, step, arena, err);
-    TP_TRY(step_scan(&steps, &n, clean, err));
-    if (n == 0) {
+        return TP_OK;
+    TP_TRY(step_scan(steps, n, clean, err));
+    if (*n == 0)
         st = tp_fail(err, TP_E_NOTFOUND,
                      "%s: is no checkpoint: it has neither a " MANIFEST_FILE
                      " nor step-NNNNNNNN directories",
                      clean);
-        goto done;
-    }
-    if (step < 0) {
+done:
+    return st;
+}
+
+static tp_status step_dir_of(char dir[PATH_MAX], const char *root, int64_t step,
+                             const char *newest, struct tp_err *err)
+{
+    char name[STEP_NAME_MAX];
+    tp_status st = step_path(dir, root, step_name(name, step), err);
+
+    if (!st && !file_is_dir(dir))
+        st = tp_fail(err, TP_E_NOTFOUND, "%s: has no step %lld; its newest entry is %s", root,
+                     (long long)step, newest);
+    return st;
+}
+
+tp_status ckpt_open(char dir[PATH_MAX], struct manifest *m, const char *path, int64_t step,
+                    struct arena *arena, struct tp_err *err)
+{
+    char clean[PATH_MAX], step_dir[PATH_MAX];
+    struct ckpt_step *steps = NULL;
+    int n = 0;
+    tp_status st;
+
+    TP_TRY(look_at(clean, &steps, &n, path, err));
+    if (n == 0) {
+        st = open_step_dir(dir, m, clean, step, arena, err);
+    } else if (step < 0) {
         st = open_newest(dir, m, clean, steps, n, arena, err);
-        goto done;
+    } else {
+        TP_TRY(step_dir_of(step_dir, clean, step, steps[n - 1].name, err));
+        st = open_step_dir(dir, m, step_dir, step, arena, err);
     }
-    TP_TRY(step_path(step_dir, clean, step_name(name, step), err));
-    if (!file_is_dir(step_dir)) {
-        st = tp_fail(err, TP_E_NOTFOUND, "%s: has no step %lld; its newest entry is %s", clean,
-                     (long long)step, steps[n - 1].name);
-        goto done;
-    }
-    st = open_step_dir(dir, m, step_dir, step, arena, err);
+done:
+    free(steps);
+    return st;
+}
+
+tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err)
+{
+    struct ckpt_step *steps = NULL;
+    char clean[PATH_MAX];
+    int64_t number = 0;
+    int n = 0, newest;
+    tp_status st;
+
+    TP_TRY(look_at(clean, &steps, &n, path, err));
+    newest = n - 1;
+    while (newest > 0 && step_name_parse(&number, steps[newest].name) != STEP_DIR)
+        newest--;
+    if (n == 0)
+        memcpy(dir, clean, sizeof clean);
+    else if (step >= 0)
+        st = step_dir_of(dir, clean, step, steps[n - 1].name, err);
+    else
+        st = step_path(dir, clean, steps[newest].name, err);
 done:
     free(steps);
     return st;

@@ -200,26 +200,27 @@ static tp_status check_dataset(const struct shard_reader *r, int64_t from, int64
     return TP_OK;
 }
 
-/* Datasets ascend by tensor, then part, parts 0, 1, ...; boxes of one tensor do not meet. */
+/* Datasets ascend by tensor, then part; boxes of one tensor do not meet. */
 static tp_status check_datasets(const struct shard_reader *r, struct tp_err *err)
 {
     struct box boxes[SHARD_PARTS_MAX], meet;
     int64_t from = 0, to;
-    int tensor = -1, n_parts = 0;
+    int tensor = -1, part = -1, n_parts = 0;
     tp_status st = TP_OK;
 
     for (; from < r->n_rows; from = to) {
         const struct shard_row *first = &r->rows[from];
 
-        if (first->tensor < tensor)
+        if (first->tensor < tensor || (first->tensor == tensor && first->part <= part))
             return bad_row(r, from, "is out of order", err);
+        if (first->part >= SHARD_PARTS_MAX)
+            return bad_row(r, from, "has a part number that is too high", err);
         if (first->tensor > tensor)
             n_parts = 0;
         tensor = first->tensor;
-        if (first->part != n_parts || n_parts == SHARD_PARTS_MAX)
-            return bad_row(r, from, "has a part number out of order", err);
+        part = first->part;
         for (to = from + 1;
-             to < r->n_rows && r->rows[to].tensor == tensor && r->rows[to].part == first->part;)
+             to < r->n_rows && r->rows[to].tensor == tensor && r->rows[to].part == part;)
             to++;
         TP_TRY(check_dataset(r, from, to, &boxes[n_parts], err));
         for (int p = 0; p < n_parts; p++)

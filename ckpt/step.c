@@ -70,7 +70,8 @@ static tp_status check_files(const struct manifest *m, const char *dir, struct t
     return TP_OK;
 }
 
-tp_status step_load(struct manifest *m, const char *dir, struct arena *arena, struct tp_err *err)
+tp_status step_manifest(struct manifest *m, const char *dir, struct arena *arena,
+                        struct tp_err *err)
 {
     char path[PATH_MAX], *text = NULL;
     struct manifest found = { 0 };
@@ -86,9 +87,20 @@ tp_status step_load(struct manifest *m, const char *dir, struct arena *arena, st
     if (step_name_parse(&step, name) == STEP_DIR && step != found.step)
         return tp_fail(err, TP_E_CORRUPT, "%s: is of step %lld, its directory of step %lld", path,
                        (long long)found.step, (long long)step);
-    TP_TRY(check_files(&found, dir, err));
     *m = found;
 done:
+    return st;
+}
+
+tp_status step_load(struct manifest *m, const char *dir, struct arena *arena, struct tp_err *err)
+{
+    struct manifest found = { 0 };
+    tp_status st = step_manifest(&found, dir, arena, err);
+
+    if (!st)
+        st = check_files(&found, dir, err);
+    if (!st)
+        *m = found;
     return st;
 }
 

@@ -25,7 +25,11 @@ enum step_kind step_name_parse(int64_t *step, const char *name);
 tp_status step_path(char path[PATH_MAX], const char *dir, const char *name, struct tp_err *err);
 
 /* The manifest of a step directory. TP_E_NOTFOUND: it has none. TP_E_CORRUPT also when the
- * directory is called after another step, or a shard is missing or not as long as it should be. */
+ * directory is called after another step. */
+tp_status step_manifest(struct manifest *m, const char *dir, struct arena *arena,
+                        struct tp_err *err);
+
+/* The same; TP_E_CORRUPT also when a shard is missing or not as long as it should be. */
 tp_status step_load(struct manifest *m, const char *dir, struct arena *arena, struct tp_err *err);
 
 /* Every step and temporary of a root, ascending by step; malloc'ed. complete is not set. */
