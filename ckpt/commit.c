@@ -84,6 +84,11 @@ done:
     return st;
 }
 
+tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
+{
+    return read_epoch(epoch, root, err);
+}
+
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
 {
     char path[PATH_MAX], text[32];

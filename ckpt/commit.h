@@ -62,8 +62,12 @@ struct ckpt_txn {
 };
 
 /* Take the next epoch of a root (made if absent): from now on jobs with older ones cannot commit.
- * Once a job; tp-reshard and import use epoch 0 of a root that has none. */
+ * Once a job. */
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err);
+
+/* The epoch of a root's newest job, without claiming anything: who adds a step that belongs to what
+ * is there (tp-reshard, import) begins with it. 0: no job has claimed it, or there is no such root. */
+tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err);
 
 /* Begin a step: refuses at once with TP_E_EXISTS when step-N is there and force is not set; makes
  * ROOT and the temporary directory; removes temporaries of dead writers of the same step. Ends with

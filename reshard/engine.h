@@ -95,6 +95,9 @@ tp_status move_plan(struct move_plan **out, const struct move *m, struct tp_err 
 void move_plan_stats(const struct move_plan *p, struct move_stats *stats);
 void move_plan_tensor(const struct move_plan *p, int tensor, struct move_tensor_stats *stats);
 
+/* Whom to tell of bytes written from now on; NULL: nobody. */
+void move_plan_progress(struct move_plan *p, struct progress *progress);
+
 /* Execute, then `check` the source; collective over the move's comm, and every process gets the
  * same status. The target is not to be committed unless this returns TP_OK. */
 tp_status move_execute(struct move_plan *p, struct move_stats *stats, struct tp_err *err);

@@ -305,6 +305,11 @@ void move_plan_tensor(const struct move_plan *p, int tensor, struct move_tensor_
     s->split = fans(from, to, tensor);
 }
 
+void move_plan_progress(struct move_plan *p, struct progress *progress)
+{
+    p->move.progress = progress;
+}
+
 void move_plan_free(struct move_plan *p)
 {
     if (!p)

@@ -31,11 +31,21 @@ void ckpt_source_close(struct ckpt_source *s);
 
 struct ckpt_target;
 
-/* Create the shards of `layout` in t->tmp; engine tensor i is layout->tensors[i]. Collective over
- * comm when not NULL (rank 0 creates, the others join). */
-tp_status ckpt_target_create(struct ckpt_target **out, const struct ckpt_txn *t,
-                             const struct layout *layout, struct comm *comm, struct tp_err *err);
+/* A target for planning: nothing is created yet. Engine tensor i is layout->tensors[i], a region is
+ * a box that some rank writes. layout and comm (NULL: this process alone) outlive it. */
+tp_status ckpt_target_plan(struct ckpt_target **out, const struct layout *layout, struct comm *comm,
+                           struct tp_err *err);
+
+/* Create the shards in txn->tmp; now the port can be written to. Collective over comm: rank 0
+ * creates, the others join; they need only txn->tmp. All get the same status. */
+tp_status ckpt_target_create(struct ckpt_target *t, const struct ckpt_txn *txn, struct tp_err *err);
 const struct port *ckpt_target_port(const struct ckpt_target *t);
+
+/* Bytes of tensors that a rank's file will hold; 0: it has none. */
+int64_t ckpt_target_rank_bytes(const struct ckpt_target *t, int rank);
+
+/* Chunks in all files: rows of their tables. */
+int64_t ckpt_target_rows(const struct ckpt_target *t);
 
 /* After move_execute: combine checksums over processes, finish every shard (its index, fsync);
  * m->shards (in the arena) is filled on rank 0. Collective; all get the same status. */

@@ -88,27 +88,17 @@ static tp_status open_writers(struct ckpt_target *t, const char *dir, bool creat
     return st;
 }
 
-tp_status ckpt_target_create(struct ckpt_target **out, const struct ckpt_txn *txn,
-                             const struct layout *layout, struct comm *comm, struct tp_err *err)
+tp_status ckpt_target_plan(struct ckpt_target **out, const struct layout *layout, struct comm *comm,
+                           struct tp_err *err)
 {
     struct ckpt_target *t = calloc(1, sizeof *t);
-    tp_status st = TP_OK;
+    tp_status st;
 
     if (!t)
-        st = tp_fail(err, TP_E_NOMEM, "%s: no memory to begin", txn->tmp);
-    else {
-        t->layout = layout;
-        t->comm = comm;
-        st = allocate(t, err);
-        if (!st && is_root(t))
-            st = open_writers(t, txn->tmp, true, err);
-    }
-    if (comm)
-        st = comm_agree(comm, st, err);
-    if (!st && !is_root(t))
-        st = open_writers(t, txn->tmp, false, err);
-    if (comm)
-        st = comm_agree(comm, st, err);
+        return tp_fail(err, TP_E_NOMEM, "no memory for a plan");
+    t->layout = layout;
+    t->comm = comm;
+    st = allocate(t, err);
     if (st) {
         ckpt_target_close(t);
         return st;
@@ -117,9 +107,47 @@ tp_status ckpt_target_create(struct ckpt_target **out, const struct ckpt_txn *tx
     return TP_OK;
 }
 
+tp_status ckpt_target_create(struct ckpt_target *t, const struct ckpt_txn *txn, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (is_root(t))
+        st = open_writers(t, txn->tmp, true, err);
+    st = agree(t, st, err);
+    if (!st && !is_root(t))
+        st = open_writers(t, txn->tmp, false, err);
+    return agree(t, st, err);
+}
+
 const struct port *ckpt_target_port(const struct ckpt_target *t)
 {
     return &t->port;
+}
+
+int64_t ckpt_target_rank_bytes(const struct ckpt_target *t, int rank)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < t->port.n_regions; i++)
+        if (t->extents[i].rank == rank)
+            sum += box_elements(&t->extents[i].box) * dtype_bytes(t->dtypes[t->extents[i].tensor]);
+    return sum;
+}
+
+static int64_t extent_rows(const struct ckpt_target *t, int i)
+{
+    const struct extent *e = &t->extents[i];
+
+    return box_run_count(&e->box, SHARD_CHUNK_BYTES / dtype_bytes(t->dtypes[e->tensor]));
+}
+
+int64_t ckpt_target_rows(const struct ckpt_target *t)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < t->port.n_regions; i++)
+        sum += extent_rows(t, i);
+    return sum;
 }
 
 static void add_sums(uint64_t *into, const uint64_t *from, int64_t n)
@@ -147,7 +175,7 @@ static tp_status sum_digests(struct ckpt_target *t, int rank, const uint64_t *su
 
         if (e->rank != rank)
             continue;
-        rows = box_run_count(&e->box, SHARD_CHUNK_BYTES / dtype_bytes(t->dtypes[e->tensor]));
+        rows = extent_rows(t, i);
         for (; rows > 0 && (row + 1) * SUM_WORDS <= n; rows--, row++) {
             const uint64_t *w = sums + row * SUM_WORDS;
             const struct digest d = { { w[SUM_D0], w[SUM_D1] } };
