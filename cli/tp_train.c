@@ -1,5 +1,6 @@
 /* cli/tp_train.c - tp-train: train a transformer over many ranks, with checkpoints that any other
  * layout can go on from. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -243,14 +244,32 @@ static bool env_is_nonzero(const char *name)
     return text && atoi(text) > 0;
 }
 
-/* Of many processes that find the same fault in a command line, one says so. */
-static void silence_all_but_first(void)
+/* Whether another process of this mpirun or srun finds the same faults in the same command line. */
+static bool is_echo(void)
 {
-    if (!env_is_nonzero("OMPI_COMM_WORLD_RANK") && !env_is_nonzero("PMIX_RANK") &&
-        !env_is_nonzero("PMI_RANK"))
+    return env_is_nonzero("OMPI_COMM_WORLD_RANK") || env_is_nonzero("PMIX_RANK") ||
+           env_is_nonzero("PMI_RANK");
+}
+
+/* Send stream to /dev/null; returns what stream_restore takes, -1: it could not be done. */
+static int stream_silence(FILE *stream)
+{
+    int saved = dup(fileno(stream)), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    if (saved >= 0 && null >= 0)
+        dup2(null, fileno(stream));
+    if (null >= 0)
+        close(null);
+    return saved;
+}
+
+static void stream_restore(FILE *stream, int saved)
+{
+    fflush(stream);
+    if (saved < 0)
         return;
-    if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))
-        return; /* said more than once, then */
+    dup2(saved, fileno(stream));
+    close(saved);
 }
 
 static int run_under_mpi(struct request *r, int world)
@@ -259,6 +278,8 @@ static int run_under_mpi(struct request *r, int world)
     char text[SPEC_TEXT_MAX];
     int n = spec_world(&r->config.spec);
 
+    if (world && world != n && is_echo())
+        return tp_exit_code(TP_E_USAGE);
     if (world && world != n)
         return report(PROG,
                       tp_fail(&err, TP_E_USAGE,
@@ -280,22 +301,35 @@ static int run_own_ranks(struct request *r)
     return rank >= 0 ? run_rank(r) : code;
 }
 
+/* Read and check the command line. False: *code is what to exit with; of many processes one has
+ * said why. */
+static bool understand(struct request *r, int *code, int argc, char **argv)
+{
+    struct tp_err err = { 0 };
+    bool echo = is_echo(), ok;
+    int out = echo ? stream_silence(stdout) : -1, error = echo ? stream_silence(stderr) : -1;
+    tp_status st;
+
+    ok = parse_options(r, code, argc, argv);
+    if (ok && (st = read_request(r, &err))) {
+        *code = report(PROG, st, &err);
+        ok = false;
+    }
+    stream_restore(stdout, out);
+    stream_restore(stderr, error);
+    return ok;
+}
+
 int main(int argc, char **argv)
 {
     struct request r = { .config = train_config_default() };
-    struct tp_err err = { 0 };
     int code = 0, world = 0;
     bool mpi = launch_is_mpi(&world);
-    tp_status st;
 
-    if (mpi) {
+    if (mpi)
         stop_listen();
-        silence_all_but_first();
-    }
-    if (parse_options(&r, &code, argc, argv)) {
-        st = read_request(&r, &err);
-        code = st ? report(PROG, st, &err) : mpi ? run_under_mpi(&r, world) : run_own_ranks(&r);
-    }
+    if (understand(&r, &code, argc, argv))
+        code = mpi ? run_under_mpi(&r, world) : run_own_ranks(&r);
     arena_free(&r.arena);
     return code;
 }
