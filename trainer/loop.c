@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "core/size.h"
@@ -21,8 +22,10 @@ struct loop {
     bool is_first;             /* rank 0: speaks and logs */
     struct snapshot *snapshot; /* NULL without --ckpt */
     FILE *log;
-    bool stopping; /* some rank was asked to stop */
-    bool any_busy; /* some rank's save is still at work */
+    bool stopping;     /* some rank was asked to stop */
+    bool any_busy;     /* some rank's save is still at work */
+    double cpu;        /* processor time of this rank at the last exchange */
+    double cpu_of_all; /* that all ranks together took since the exchange before */
 };
 
 static double now(void)
@@ -31,6 +34,22 @@ static double now(void)
 
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Processor time of this process, all threads. */
+static double cpu_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int64_t peak_rss_bytes(void)
+{
+    struct rusage u;
+
+    return getrusage(RUSAGE_SELF, &u) == 0 ? (int64_t)u.ru_maxrss * 1024 : 0;
 }
 
 __attribute__((format(printf, 3, 4))) static void say(const struct loop *l, bool result,
@@ -70,6 +89,15 @@ static void say_start(const struct loop *l, const struct restore_report *r)
         say(l, false, "warning: %s", r->warning);
 }
 
+static void say_plan(const struct loop *l)
+{
+    char line[DESCRIBE_MAX];
+
+    for (int i = 0; l->is_first && i < DESCRIBE_LINES; i++)
+        say(l, false, "%s", describe_line(line, l->t, i));
+}
+
+/* Whatever can fail comes before the first word: then an error is all that is said. */
 static tp_status begin(struct loop *l, struct tp_err *err)
 {
     const struct train_config *c = l->t->config;
@@ -77,21 +105,22 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     struct restore_report report;
     tp_status st;
 
-    for (int i = 0; l->is_first && i < DESCRIBE_LINES; i++) {
-        char line[DESCRIBE_MAX];
-
-        say(l, false, "%s", describe_line(line, l->t, i));
-    }
     TP_TRY(restore_start(l->t, &report, err));
-    say_start(l, &report);
+    if (l->is_first && c->log)
+        st = log_open(&l->log, c->log, err);
+    TP_TRY(comm_agree(world, st, err));
     if (c->ckpt)
         TP_TRY(snapshot_open(&l->snapshot, l->t, c->resume != RESUME_NO, err));
-    if (c->logits) {
+    if (c->logits)
         TP_TRY(logits_write(l->t, c->logits, err));
+    if (l->log && c->resume == RESUME_NO)
+        st = log_empty(l->log, c->log, err);
+    TP_TRY(comm_agree(world, st, err));
+    say_plan(l);
+    say_start(l, &report);
+    if (c->logits)
         say(l, false, "logits of the first batch are in %s", c->logits);
-    }
-    st = l->is_first && c->log ? log_open(&l->log, c->log, c->resume != RESUME_NO, err) : TP_OK;
-    st = comm_agree(world, st, err);
+    l->cpu = cpu_seconds();
 done:
     return st;
 }
@@ -102,15 +131,18 @@ done:
 static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *err)
 {
     struct comm *world = l->t->parallel.world;
+    double cpu = cpu_seconds();
     double words[] = { r->loss_share, stop_requested(),
-                       l->snapshot && snapshot_is_busy(l->snapshot) };
+                       l->snapshot && snapshot_is_busy(l->snapshot), cpu - l->cpu };
     tp_status st = TP_OK;
 
     if (comm_size(world) > 1)
-        st = comm_all_reduce(world, words, 3, COMM_F64, COMM_SUM, err);
+        st = comm_all_reduce(world, words, 4, COMM_F64, COMM_SUM, err);
     r->loss_share = words[0];
     l->stopping = words[1] > 0;
     l->any_busy = words[2] > 0;
+    l->cpu_of_all = words[3];
+    l->cpu = cpu;
     return st;
 }
 
@@ -155,6 +187,8 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
                                  .seconds = seconds,
                                  .tokens_per_s = (double)(c->batch * c->seq) / seconds,
                                  .save_seconds = save_seconds,
+                                 .cpu_seconds = l->cpu_of_all,
+                                 .peak_rss_bytes = peak_rss_bytes(),
                                  .layout = spec_format(spec, &c->spec) };
 
     if (!l->is_first)
