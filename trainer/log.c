@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { NUMBER_MAX = 32 };
 
@@ -15,9 +17,9 @@ static const char *number(char buf[NUMBER_MAX], double v)
     return buf;
 }
 
-tp_status log_open(FILE **out, const char *path, int append, struct tp_err *err)
+tp_status log_open(FILE **out, const char *path, struct tp_err *err)
 {
-    FILE *f = fopen(path, append ? "ae" : "we");
+    FILE *f = fopen(path, "ae");
 
     if (!f)
         return tp_fail_errno(err, "--log %s: cannot be written", path);
@@ -25,18 +27,30 @@ tp_status log_open(FILE **out, const char *path, int append, struct tp_err *err)
     return TP_OK;
 }
 
+tp_status log_empty(FILE *f, const char *path, struct tp_err *err)
+{
+    struct stat s;
+
+    if (fstat(fileno(f), &s) == 0 && !S_ISREG(s.st_mode))
+        return TP_OK; /* a pipe or a terminal */
+    if (ftruncate(fileno(f), 0) != 0)
+        return tp_fail_errno(err, "--log %s: cannot be emptied", path);
+    return TP_OK;
+}
+
 tp_status log_write(FILE *f, const char *path, const struct log_entry *e, struct tp_err *err)
 {
     char loss[NUMBER_MAX], norm[NUMBER_MAX], lr[NUMBER_MAX], seconds[NUMBER_MAX];
-    char rate[NUMBER_MAX], save[NUMBER_MAX];
+    char rate[NUMBER_MAX], save[NUMBER_MAX], cpu[NUMBER_MAX];
 
     fprintf(f,
             "{\"step\": %" PRId64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, \"tokens\": "
             "%" PRId64 ", \"seconds\": %s, \"tokens_per_s\": %s, \"save_seconds\": %s, "
-            "\"layout\": \"%s\"}\n",
+            "\"cpu_seconds\": %s, \"peak_rss_bytes\": %" PRId64 ", \"layout\": \"%s\"}\n",
             e->step, number(loss, e->loss), number(norm, e->grad_norm), number(lr, e->lr),
             e->tokens, number(seconds, e->seconds), number(rate, e->tokens_per_s),
-            number(save, e->save_seconds), e->layout);
+            number(save, e->save_seconds), number(cpu, e->cpu_seconds), e->peak_rss_bytes,
+            e->layout);
     if (fflush(f) != 0 || ferror(f))
         return tp_fail_errno(err, "--log %s: cannot be written", path);
     return TP_OK;

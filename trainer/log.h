@@ -19,12 +19,17 @@ struct log_entry {
     int64_t tokens; /* so far */
     double seconds; /* of the step, without what saving took */
     double tokens_per_s;
-    double save_seconds; /* that the loop stood still for saving after this step */
+    double save_seconds;    /* that the loop stood still for saving after this step */
+    double cpu_seconds;     /* processor time of all ranks since the entry before */
+    int64_t peak_rss_bytes; /* of rank 0, no rank is larger */
     const char *layout;
 };
 
-/* Open for appending; an existing file is emptied unless `append`. */
-tp_status log_open(FILE **out, const char *path, int append, struct tp_err *err);
+/* Open for appending. */
+tp_status log_open(FILE **out, const char *path, struct tp_err *err);
+
+/* Throw away what an earlier run wrote. */
+tp_status log_empty(FILE *f, const char *path, struct tp_err *err);
 
 /* Write the JSON line and flush it. TP_E_IO. */
 tp_status log_write(FILE *f, const char *path, const struct log_entry *e, struct tp_err *err);

@@ -85,7 +85,7 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
                        struct comm *world, struct tp_err *err)
 {
     struct span shared = { 0 };
-    struct trainer_size largest;
+    struct trainer_size largest = { 0 };
     void *memory;
     tp_status st;
 
