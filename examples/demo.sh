@@ -113,7 +113,7 @@ training 75 --layout tp8 --ckpt ckpt --save-every "$half" --exit-step "$half" \
 
 say "2. The checkpoint: one HDF5 file a rank, and a manifest"
 step tp-ckpt ls ckpt
-step tp-ckpt show ckpt model.layers.0.mlp.gate_proj.weight
+step tp-ckpt show ckpt param/model.layers.0.mlp.gate_proj.weight
 step h5dump -H -d /param/model.layers.0.mlp.gate_proj.weight \
     "ckpt/step-$(printf %08d "$half")/rank-00005.h5"
 
