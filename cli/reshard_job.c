@@ -1,6 +1,7 @@
 /* cli/reshard_job.c - see cli/reshard_job.h. */
 #include "cli/reshard_job.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,9 +115,9 @@ static tp_status choose_tensors(struct reshard_job *job, const struct reshard_re
 static tp_status make_layout(struct reshard_job *job, const struct reshard_request *q,
                              struct tp_err *err)
 {
-    struct tensor *tensors;
+    struct tensor *tensors = NULL;
     struct spec to;
-    int n;
+    int n = 0;
     tp_status st = spec_parse(&to, q->to, err);
 
     if (st)
