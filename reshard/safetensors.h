@@ -5,6 +5,7 @@
 #ifndef RESHARD_SAFETENSORS_H
 #define RESHARD_SAFETENSORS_H
 
+#include "ckpt/digest.h"
 #include "core/arena.h"
 #include "reshard/engine.h"
 
@@ -45,6 +46,12 @@ tp_status safetensors_create(struct safetensors_target **out, const char *dir,
                              const struct safetensors_tensor *tensors, int n_tensors,
                              int64_t max_shard_bytes, struct tp_err *err);
 const struct port *safetensors_target_port(const struct safetensors_target *t);
+
+/* What was written of an engine tensor so far. */
+struct digest safetensors_target_digest(const struct safetensors_target *t, int tensor);
+
+/* Number of files of tensors. */
+int safetensors_target_files(const struct safetensors_target *t);
 
 /* fsync and close the files, write the index. */
 tp_status safetensors_finish(struct safetensors_target *t, struct tp_err *err);
