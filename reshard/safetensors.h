@@ -33,6 +33,10 @@ const struct safetensors_tensor *safetensors_list(const struct safetensors_sourc
 tp_status safetensors_select(struct safetensors_source *s, const struct move_tensor *tensors,
                              int n_tensors, struct tp_err *err);
 const struct port *safetensors_source_port(const struct safetensors_source *s);
+
+/* What was read of an engine tensor so far: these files have no checksums of their own, but what is
+ * written elsewhere can be compared. */
+struct digest safetensors_source_digest(const struct safetensors_source *s, int tensor);
 void safetensors_source_close(struct safetensors_source *s);
 
 /* ---- writing ---- */
