@@ -75,8 +75,8 @@ COPY_FN void copy_rows_make(struct copy_rows *r, const struct box *dst_box,
     }
     for (int a = 0; a < r->n_axes; a++)
         r->n_rows *= r->count[a];
-    if (r->run_bytes == 0)
-        r->n_rows = 0;
+    if (r->run_bytes == 0 || r->n_rows == 0)
+        r->n_rows = r->n_axes = 0; /* no axis of length 0 for a cursor to divide by */
 }
 
 /* Stand at row `first`, to go on by `step` rows at a time. */
@@ -89,7 +89,7 @@ COPY_FN void copy_cursor_begin(struct copy_cursor *c, const struct copy_rows *r,
     c->step = step;
     c->dst = r->dst_offset;
     c->src = r->src_offset;
-    for (int a = 0; a < r->n_axes && first < r->n_rows; a++) {
+    for (int a = 0; a < r->n_axes; a++) {
         c->index[a] = row % r->count[a];
         c->digit[a] = left % r->count[a];
         row /= r->count[a];

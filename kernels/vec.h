@@ -22,6 +22,14 @@
 #define KERNEL_CLONES
 #endif
 
+/* Before a loop whose only result is the maximum m. clang 14 does not take maxima in lanes, and
+ * warns when told to. */
+#ifdef __clang__
+#define VEC_SIMD_MAX
+#else
+#define VEC_SIMD_MAX _Pragma("omp simd reduction(max : m)")
+#endif
+
 #define VEC_INLINE static inline __attribute__((always_inline, unused))
 
 VEC_INLINE uint32_t vec_bits(float x)
