@@ -107,7 +107,7 @@ function legend(row, colour, broad, s,    y) {
 function hop(i,    x) {
     x = px((step[i - 1] + step[i]) / 2)
     printf "<path d=\"M%s %sv%s\" stroke=\"#111111\" stroke-dasharray=\"5 4\"/>\n", x, top, height
-    text(x + 7, top + height * 0.45, 13, "start", "#111111",
+    text(x + 7, top + height * 0.3, 13, "start", "#111111",
          "tp-reshard " layout[i - 1] " &#8594; " layout[i])
 }
 
@@ -119,7 +119,7 @@ function picture(    i, a, k, colours) {
     print "<rect width=\"800\" height=\"460\" fill=\"#ffffff\"/>"
     text(left, 28, 17, "start", "#111111", title)
     if (note != "")
-        text(left + width, top + height - 12, 12, "end", "#555555", note)
+        text(left + width, top + height + 44, 12, "end", "#555555", note)
     axes()
     if (n_ref) {
         line(1, n_ref, 1, "stroke=\"#bbbbbb\" stroke-width=\"7\" stroke-opacity=\"0.7\"")
