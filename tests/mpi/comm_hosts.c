@@ -8,5 +8,5 @@
 int main(void)
 {
     setenv("TP_HOST_RANKS", "2", 1);
-    return prop_main("mpi/comm_hosts");
+    return prop_main("mpi/comm_hosts", NULL);
 }

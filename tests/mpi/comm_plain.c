@@ -7,5 +7,5 @@
 int main(void)
 {
     setenv("TP_HOST_RANKS", "1", 1);
-    return prop_main("mpi/comm_plain");
+    return prop_main("mpi/comm_plain", NULL);
 }

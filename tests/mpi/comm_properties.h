@@ -433,8 +433,8 @@ static inline int prop_counts(struct comm *world)
     return failures;
 }
 
-/* Everything, under mpirun; the program's exit code. */
-static inline int prop_main(const char *test)
+/* Everything, under mpirun, and one property more (or NULL); the program's exit code. */
+static inline int prop_main(const char *test, int (*more)(struct comm *world))
 {
     struct comm *world = NULL;
     struct tp_err err = { 0 };
@@ -457,6 +457,8 @@ static inline int prop_main(const char *test)
         if (comm_size(world) % columns == 0)
             failures += prop_grid(world, columns, rng_next(&r));
     failures += prop_counts(world);
+    if (more && comm_size(world) > 1)
+        failures += more(world);
     comm_end(world, failures ? TP_E_CORRUPT : TP_OK);
     return failures > 0;
 }
