@@ -241,7 +241,7 @@ static bool env_is_nonzero(const char *name)
 {
     const char *text = getenv(name);
 
-    return text && atoi(text) > 0;
+    return text && strtol(text, NULL, 10) > 0;
 }
 
 /* Whether another process of this mpirun or srun finds the same faults in the same command line. */
