@@ -37,6 +37,12 @@ tp_status comm_init(struct comm **out, int64_t local_bytes, struct tp_err *err)
     return TP_OK;
 }
 
+static void release(struct comm *c)
+{
+    c->ops->free(c);
+    free(c);
+}
+
 void comm_free(struct comm *c)
 {
     struct comm **link;
@@ -46,8 +52,7 @@ void comm_free(struct comm *c)
     for (link = &c->world->next; *link != c; link = &(*link)->next)
         ;
     *link = c->next;
-    c->ops->free(c);
-    free(c);
+    release(c);
 }
 
 void comm_end(struct comm *world, tp_status abort)
@@ -60,8 +65,10 @@ void comm_end(struct comm *world, tp_status abort)
         return;
     if (failed && !world->agreed)
         world->way->abort(world, tp_exit_code(abort));
-    while (world->next)
-        comm_free(world->next);
+    for (struct comm *c = world->next, *next; c; c = next) {
+        next = c->next;
+        release(c);
+    }
     world->way->end(world);
     free(world);
 }

@@ -275,43 +275,41 @@ static tp_status recv_pieces(struct comm *c, void *buf, int64_t n_bytes, int fro
     return TP_OK;
 }
 
-/* Room on rank 0; all learn whether there is. */
-static tp_status gather_room(struct comm *c, char **all, const int64_t *sizes, struct tp_err *err)
+/* The other ranks' parts, after rank 0's own. */
+static tp_status gather_parts(struct comm *c, char *all, const int64_t *sizes, struct tp_err *err)
 {
-    struct mpi_comm *m = c->impl;
-    int64_t total = 0;
-    int ok = 1;
+    int64_t offset = sizes[0];
+    tp_status st = TP_OK;
 
-    *all = NULL;
-    if (c->rank == 0) {
-        for (int r = 0; r < c->size; r++)
-            total += sizes[r];
-        *all = malloc(total ? (size_t)total : 1);
-        ok = *all != NULL;
-    }
-    MPI_TRY(MPI_Bcast(&ok, 1, MPI_INT, 0, m->comm));
-    return ok ? TP_OK : tp_fail(err, TP_E_NOMEM, "rank 0 is out of memory to gather in");
+    for (int r = 1; r < c->size && !st; offset += sizes[r++])
+        st = recv_pieces(c, all + offset, sizes[r], r, TAG_INSIDE, err);
+    return st;
 }
 
 static tp_status mpi_gather(struct comm *c, const void *in, int64_t n_bytes, void **out,
                             int64_t *sizes, struct tp_err *err)
 {
     struct mpi_comm *m = c->impl;
-    int64_t offset = n_bytes;
-    char *all;
+    int64_t total = 0;
+    char *all = NULL;
+    int ok = 1;
     tp_status st;
 
     MPI_TRY(MPI_Gather(&n_bytes, 1, MPI_INT64_T, sizes, 1, MPI_INT64_T, 0, m->comm));
-    if ((st = gather_room(c, &all, sizes, err)))
-        return st;
-    if (c->rank != 0) {
-        *out = NULL;
-        return send_pieces(c, in, n_bytes, 0, TAG_INSIDE, err);
+    if (c->rank == 0) {
+        for (int r = 0; r < c->size; r++)
+            total += sizes[r];
+        all = malloc(total ? (size_t)total : 1);
+        ok = all != NULL;
+        if (all && n_bytes)
+            memcpy(all, in, (size_t)n_bytes);
     }
-    if (n_bytes)
-        memcpy(all, in, (size_t)n_bytes);
-    for (int r = 1; r < c->size && !st; offset += sizes[r++])
-        st = recv_pieces(c, all + offset, sizes[r], r, TAG_INSIDE, err);
+    st = mpi_broadcast(c, &ok, sizeof ok, 0, err); /* all learn whether there is room */
+    if (!st && !ok)
+        st = tp_fail(err, TP_E_NOMEM, "rank 0 is out of memory to gather in");
+    if (!st)
+        st = c->rank == 0 ? gather_parts(c, all, sizes, err)
+                          : send_pieces(c, in, n_bytes, 0, TAG_INSIDE, err);
     if (st) {
         free(all);
         return st;

@@ -34,7 +34,8 @@ enum {
 enum shm_state {
     SHM_STARTED,
     SHM_IN_WORLD, /* after comm_init */
-    SHM_ENDED,    /* after comm_end */
+    SHM_ENDED,    /* after comm_end, for success or an end that all have agreed on */
+    SHM_FAILED,   /* after comm_end, for a failure of its own */
 };
 
 struct shm_rank {
@@ -103,6 +104,9 @@ struct shm_post *shm_group_post(const struct shm_job *job, struct shm_group *g, 
 char *shm_group_slot(const struct shm_job *job, struct shm_group *g, int parity, int rank);
 struct shm_ring *shm_group_ring(const struct shm_job *job, struct shm_group *g, int from, int to);
 char *shm_group_ring_bytes(const struct shm_job *job, struct shm_group *g, int from, int to);
+
+/* Whether rank sleeps, waiting for a word that has not changed. */
+bool shm_is_blocked(const struct shm_job *job, int rank);
 
 /* Where rank's arena begins, and whether n_bytes at p lie in any arena. */
 char *shm_arena(const struct shm_job *job, int rank);

@@ -241,18 +241,21 @@ void shm_job_find(struct shm_job **out, int *rank)
 {
     const char *text = getenv(SHM_ENV);
     struct shm_card card;
-    int fd, r;
+    char *rest;
+    long fd, r;
 
     *out = NULL;
-    if (!text || sscanf(text, "%d %d", &r, &fd) != 2)
+    if (!text)
         return;
+    r = strtol(text, &rest, 10);
+    fd = strtol(rest, NULL, 10);
     /* The card is gone after an exec, and then so is the mapping. */
-    if (pread(fd, &card, sizeof card, 0) != (ssize_t)sizeof card || card.magic != SHM_MAGIC)
+    if (pread((int)fd, &card, sizeof card, 0) != (ssize_t)sizeof card || card.magic != SHM_MAGIC)
         return;
     if (r < 0 || r >= card.job->n_ranks || card.job->ranks[r].pid != getpid())
         return;
     *out = card.job;
-    *rank = r;
+    *rank = (int)r;
 }
 
 static struct shm_group *group_at(struct shm_job *job, int i)
@@ -324,6 +327,18 @@ bool shm_in_arena(const struct shm_job *job, const void *p, int64_t n_bytes)
     uintptr_t hi = (uintptr_t)job + (uintptr_t)job->total_bytes;
 
     return at >= lo && at <= hi && (uintptr_t)n_bytes <= hi - at;
+}
+
+bool shm_is_blocked(const struct shm_job *job, int rank)
+{
+    const struct shm_rank *r = &job->ranks[rank];
+    struct shm_word *w = atomic_load(&r->sleep.word);
+
+    /* A rank may have died of writing anywhere. */
+    if ((uintptr_t)w <= (uintptr_t)job ||
+        (uintptr_t)w >= (uintptr_t)job + (uintptr_t)job->total_bytes)
+        return false;
+    return atomic_load(&w->value) == atomic_load(&r->sleep.value);
 }
 
 tp_status shm_alloc(void **out, struct shm_job *job, int rank, int64_t n_bytes, struct tp_err *err)

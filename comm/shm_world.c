@@ -6,15 +6,18 @@
 
 static void shm_abort(struct comm *world, int code)
 {
-    (void)world; /* the launcher sees the exit code, and ends the others */
-    (void)code;
+    struct shm_job *job = world->process;
+
+    (void)code; /* the launcher sees the exit code, and ends the others */
+    job->ranks[world->rank].state = SHM_FAILED;
 }
 
 static void shm_end(struct comm *world)
 {
     struct shm_job *job = world->process;
 
-    job->ranks[world->rank].state = SHM_ENDED;
+    if (job->ranks[world->rank].state == SHM_IN_WORLD)
+        job->ranks[world->rank].state = SHM_ENDED;
     comm_shm_ops.free(world);
     shm_job_unmap(job);
 }

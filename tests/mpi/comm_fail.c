@@ -5,7 +5,9 @@
  *
  * agreed: one rank fails, all agree, rank 0 says so after a while; exit code 3.
  * alone:  the last rank fails while the others wait in a barrier; exit code 2.
+ * killed: the last rank is killed while the others wait.
  */
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,12 +24,16 @@ int main(int argc, char **argv)
     tp_status st = comm_init(&world, 1 << 20, &err);
     bool last;
 
-    if (st)
+    if (st) {
+        fprintf(stderr, "%s\n", err.msg);
         return tp_exit_code(st);
+    }
     last = comm_rank(world) == comm_size(world) - 1;
+    if (last && !strcmp(how, "killed"))
+        raise(SIGKILL);
     if (last && *how)
         st = tp_fail(&err, strcmp(how, "alone") ? TP_E_IO : TP_E_USAGE, "the disk is full");
-    if (!strcmp(how, "alone"))
+    if (*how && strcmp(how, "agreed"))
         st = st ? st : comm_barrier(world, &err);
     else
         st = comm_agree(world, st, &err);
