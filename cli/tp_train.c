@@ -324,8 +324,10 @@ int main(int argc, char **argv)
 {
     struct request r = { .config = train_config_default() };
     int code = 0, world = 0;
-    bool mpi = launch_is_mpi(&world);
+    bool mpi;
 
+    launch_prepare_env(argv);
+    mpi = launch_is_mpi(&world);
     if (mpi)
         stop_listen();
     if (understand(&r, &code, argc, argv))
