@@ -241,7 +241,7 @@ static bool env_is_nonzero(const char *name)
 {
     const char *text = getenv(name);
 
-    return text && atoi(text) > 0;
+    return text && strtol(text, NULL, 10) > 0;
 }
 
 /* Whether another process of this mpirun or srun finds the same faults in the same command line. */
@@ -324,8 +324,10 @@ int main(int argc, char **argv)
 {
     struct request r = { .config = train_config_default() };
     int code = 0, world = 0;
-    bool mpi = launch_is_mpi(&world);
+    bool mpi;
 
+    launch_prepare_env(argv);
+    mpi = launch_is_mpi(&world);
     if (mpi)
         stop_listen();
     if (understand(&r, &code, argc, argv))

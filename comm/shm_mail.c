@@ -32,7 +32,7 @@ static struct mail mail_open(struct comm *c, int from, int to)
         .ring = shm_group_ring(s->job, s->group, from, to),
         .bytes = shm_group_ring_bytes(s->job, s->group, from, to),
         .spins = s->job->spins,
-        .sleep = &s->job->ranks[s->world_rank].sleep,
+        .sleep = &s->job->ranks[s->host_rank].sleep,
     };
 }
 

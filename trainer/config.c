@@ -84,7 +84,7 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
     share = c->batch / c->spec.dp;
     if (c->micro == 0)
         c->micro = share;
-    if (c->micro < 0 || c->micro > share || share % c->micro)
+    if (c->micro < 1 || c->micro > share || share % c->micro)
         return tp_fail(err, TP_E_USAGE,
                        "--micro %" PRId64 " does not divide the %" PRId64
                        " sequences of a data-parallel rank (--batch %" PRId64 " over dp %d)",

@@ -102,6 +102,10 @@ static void line_messages(char *buf, const struct trainer *t)
     struct messages m = describe_messages(t);
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX];
 
+    if (spec_world(&t->config->spec) == 1) {
+        snprintf(buf, DESCRIBE_MAX, "messages of a step: none, there is one rank");
+        return;
+    }
     snprintf(buf, DESCRIBE_MAX,
              "messages of a step and rank: %" PRId64 " all-reduces over tp (%s), %" PRId64
              " over shared key-value heads (%s), %" PRId64 " over dp (%s), %" PRId64

@@ -16,7 +16,7 @@ static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp
     tp_status st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits");
 
     st = comm_agree(t->parallel.world, st, err);
-    for (int64_t i = 0; !st && i < micros; i++) {
+    for (int64_t i = 0; all && !st && i < micros; i++) {
         st = step_forward(t, i, err);
         if (!st)
             memcpy(all + i * each, t->scratch.wide, (size_t)each * sizeof *all);

@@ -124,7 +124,7 @@ check_headers() {
             [ -e "$header" ] || continue
             said=$(printf '#include "%s"\n#include "%s"\n' "$header" "$header" |
                 ${CC:-gcc} -std=c11 -D_GNU_SOURCE -I. -isystem /usr/include/hdf5/serial \
-                    -fopenmp -Wall -Wextra -Werror -fsyntax-only -x c - 2>&1) ||
+                    $(pkg-config --cflags ompi-c) -fopenmp -Wall -Wextra -Werror -fsyntax-only -x c - 2>&1) ||
                 breach "$header:1: does not compile alone: $(head -n 2 <<<"$said" | tail -n 1)"
         done
     done
