@@ -32,6 +32,7 @@ static const int64_t COMM_SLACK = INT64_C(16) << 20;
 struct request {
     struct train_config config;
     struct model model;
+    struct trainer_size size;
     struct arena arena;
     const char *layout, *dtype, *device, *recompute, *resume, *plan;
     bool quiet;
@@ -172,6 +173,7 @@ static tp_status read_request(struct request *r, struct tp_err *err)
     TP_TRY(read_model(r, err));
     TP_TRY(train_config_check(c, &r->model, err));
     TP_TRY(trainer_layout(&layout, c, &r->model, &r->arena, err));
+    TP_TRY(trainer_measure(&r->size, c, &r->model, err));
     TP_TRY(budget_check(c, &r->model, err));
 done:
     return st;
@@ -216,13 +218,10 @@ static tp_status train(struct request *r, struct comm *world, bool *agreed, stru
 static int run_rank(struct request *r)
 {
     struct tp_err err = { 0 };
-    struct trainer_size size;
     struct comm *world = NULL;
     bool agreed = false, speaks;
-    tp_status st = trainer_measure(&size, &r->config, &r->model, &err);
+    tp_status st = comm_init(&world, r->size.shared + COMM_SLACK, &err);
 
-    if (!st)
-        st = comm_init(&world, size.shared + COMM_SLACK, &err);
     if (st)
         return report(PROG, st, &err);
     st = train(r, world, &agreed, &err);

@@ -73,8 +73,7 @@ static int64_t scratch_bytes(const struct model *m, const struct share *r, int64
  * sums its part in all of them. */
 static int64_t foreign_bytes(int64_t n, int64_t bytes, int64_t buffers)
 {
-    return least((n - 1) * bytes,
-                 (n - 1) * bytes / n + (n - 1) * buffers * (int64_t)FAULT_AROUND_BYTES);
+    return (n - 1) * least(bytes, bytes / n + buffers * (int64_t)FAULT_AROUND_BYTES);
 }
 
 struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,

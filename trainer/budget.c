@@ -51,13 +51,15 @@ static int list_layouts(char *buf, size_t size, const struct train_config *c, co
 
 tp_status budget_check(const struct train_config *c, const struct model *m, struct tp_err *err)
 {
-    struct memory_need need =
-        memory_estimate(m, &c->spec, c->dtype, c->micro, c->seq, c->ckpt != NULL);
+    struct memory_need need;
     char spec[SPEC_TEXT_MAX], total[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX], weights[SIZE_TEXT_MAX];
     char state[SIZE_TEXT_MAX], act[SIZE_TEXT_MAX], staging[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
     char layouts[256] = "", micro[96] = "";
 
-    if (c->mem_bytes == 0 || need.total <= c->mem_bytes)
+    if (c->mem_bytes == 0)
+        return TP_OK;
+    need = memory_estimate(m, &c->spec, c->dtype, c->micro, c->seq, c->ckpt != NULL);
+    if (need.total <= c->mem_bytes)
         return TP_OK;
     if (list_layouts(layouts, sizeof layouts, c, m) == 0)
         snprintf(layouts, sizeof layouts, "no tensor-parallel degree");

@@ -1,6 +1,6 @@
 /*
- * trainer/config.h - what a training run is asked to do. Defaults and rules of the numbers are in
- * docs/parallelism/tensor.md's companion, tests/oracle/oracle_numpy.py.
+ * trainer/config.h - what a training run is asked to do. The rules that its numbers follow are
+ * written down at the head of tests/oracle/oracle_numpy.py.
  */
 #ifndef TRAINER_CONFIG_H
 #define TRAINER_CONFIG_H

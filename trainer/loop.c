@@ -78,7 +78,7 @@ static void say_start(const struct loop *l, const struct restore_report *r)
     if (r->kind == RESTORE_CKPT)
         say(l, false,
             "resumed from %s (written by %s) at %s: step %" PRId64 " of %" PRId64
-            ", %s read by each of the largest ranks",
+            "; rank 0 read %s",
             r->from, r->layout, spec_format(spec, &c->spec), l->t->position.step, c->steps,
             size_format(bytes, r->bytes_read));
     else if (r->kind == RESTORE_SAFETENSORS)
