@@ -175,13 +175,14 @@ done:
     return st;
 }
 
-/* The step to go on from, -1: none. Damaged steps with nothing complete beside them are an error:
- * beginning anew would be silent loss. */
-static tp_status newest(int64_t *step, const struct train_config *c, struct tp_err *err)
+/* The step to go on from, -1: none; r->damaged names a newer one that is not whole. Damaged steps
+ * with nothing complete beside them are an error: beginning anew would be silent loss. */
+static tp_status newest(int64_t *step, struct restore_report *r, const struct train_config *c,
+                        struct tp_err *err)
 {
     struct arena a = { 0 };
     struct ckpt_step *steps = NULL;
-    const char *damaged = NULL;
+    const char *damaged = "";
     int n = 0;
     tp_status st = TP_OK;
 
@@ -189,23 +190,26 @@ static tp_status newest(int64_t *step, const struct train_config *c, struct tp_e
     if (file_exists(c->ckpt))
         st = ckpt_list(&steps, &n, c->ckpt, &a, err);
     for (int i = 0; !st && i < n; i++) {
-        if (steps[i].complete)
+        if (steps[i].complete) {
             *step = steps[i].step;
-        else if (!strstr(steps[i].name, ".tmp"))
+            damaged = "";
+        } else if (!strstr(steps[i].name, ".tmp")) {
             damaged = steps[i].name;
+        }
     }
     if (!st && c->resume == RESUME_NO && *step >= 0)
         st = tp_fail(err, TP_E_EXISTS,
                      "%s has checkpoints already (step %" PRId64
                      "): go on with --resume, or name another --ckpt",
                      c->ckpt, *step);
-    else if (!st && c->resume != RESUME_NO && *step < 0 && damaged)
+    else if (!st && c->resume != RESUME_NO && *step < 0 && *damaged)
         st = tp_fail(err, TP_E_CORRUPT,
                      "%s: no complete checkpoint, and %s is damaged; remove it to start from the "
                      "beginning",
                      c->ckpt, damaged);
     else if (!st && c->resume == RESUME_MUST && *step < 0)
         st = tp_fail(err, TP_E_NOTFOUND, "%s has no checkpoint to resume (--resume=must)", c->ckpt);
+    snprintf(r->damaged, sizeof r->damaged, "%s", damaged);
     arena_free(&a);
     return st;
 }
@@ -257,7 +261,7 @@ tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_e
 
     *r = (struct restore_report){ .kind = RESTORE_RANDOM };
     if (t->config->ckpt && comm_rank(world) == 0)
-        st = newest(&step, t->config, err);
+        st = newest(&step, r, t->config, err);
     TP_TRY(comm_agree(world, st, err));
     TP_TRY(comm_broadcast(world, &step, sizeof step, 0, err));
     r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;

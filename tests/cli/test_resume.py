@@ -154,6 +154,17 @@ def test_auto_does_not_begin_anew_over_a_damaged_checkpoint(model, straight, tmp
     assert r.rc == 3 and "step-00000020" in r.err, repr(r)
 
 
+def test_a_damaged_newest_checkpoint_is_passed_over_loudly(model, straight, tmp_path):
+    root, log = tmp_path / "ckpt", tmp_path / "log"
+    ok(*argv(model, "tp4", root, log, "--save-every", 12))
+    manifest = root / "step-00000020" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-40])
+    r = ok(*argv(model, "tp2", root, log, "--resume"))
+    assert "step-00000020 IS DAMAGED" in r.err and "back to step 12" in r.err, repr(r)
+    assert_same_curve(lines(log)[20:], straight()[0][12:])
+    ok("tp-ckpt", "verify", root)
+
+
 # ---- signals --------------------------------------------------------------------------------------
 
 
