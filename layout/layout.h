@@ -18,6 +18,7 @@
 #include "layout/box.h"
 #include "layout/dtype.h"
 #include "layout/model.h"
+#include "layout/plan.h"
 #include "layout/spec.h"
 
 /* How tensor parallelism cuts a tensor: shard(dim, unit, blocks, repeat). */
@@ -48,7 +49,8 @@ struct tensor {
     int ndim;
     int64_t shape[BOX_NDIM_MAX];
     struct rule rule;
-    int layer; /* 0 .. n_layers - 1, LAYER_FIRST or LAYER_LAST */
+    int layer;      /* 0 .. n_layers - 1, LAYER_FIRST or LAYER_LAST */
+    enum role role; /* what it is to the model; ROLE_NONE where only a checkpoint told of it */
 };
 
 struct layout {
@@ -67,8 +69,9 @@ struct extent {
     struct box box;
 };
 
-/* The parameters of a model in canonical order (embedding, layers, norm, head), group "param".
- * A tied head is absent. *tensors lives in the arena. */
+/* The parameters of a model in canonical order (embedding, layers, norm, head), group "param",
+ * named and cut by the model's plan. A tied head is absent. *tensors lives in the arena.
+ * TP_E_USAGE: the plan does not fit the model (plan_check). */
 tp_status model_params(struct tensor **tensors, int *n, const struct model *m, enum dtype dtype,
                        struct arena *arena, struct tp_err *err);
 

@@ -44,7 +44,12 @@ static struct share share_of(const struct model *m, const struct spec *s)
     r.ffn = ceil_div(m->ffn, s->tp);
     r.vocab = ceil_div(m->vocab, s->tp);
     layer = 2 * h + h * (2 * r.q + 2 * r.kv) + 3 * h * r.ffn;
-    r.elements = m->layers * layer + r.vocab * h * (m->tied ? 1 : 2) + h;
+    r.elements = h + r.vocab * h * (m->tied ? 1 : 2);
+    if (m->arch == MODEL_GPT2) { /* one matrix less, biases, positions */
+        layer += 4 * h + r.q + 2 * r.kv + r.ffn - h * r.ffn;
+        r.elements += h + m->max_positions * h;
+    }
+    r.elements += m->layers * layer;
     return r;
 }
 
