@@ -43,6 +43,9 @@ struct comm_ops {
                         struct tp_err *err);
     tp_status (*send)(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
     tp_status (*recv)(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
+    tp_status (*post)(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                      struct comm_ticket *ticket, struct tp_err *err);
+    tp_status (*wait)(struct comm *c, struct comm_ticket *ticket, struct tp_err *err);
     tp_status (*barrier)(struct comm *c, struct tp_err *err);
 };
 

@@ -276,6 +276,29 @@ tp_status comm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct
     return c->ops->recv(c, buf, n_bytes, from, err);
 }
 
+tp_status comm_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                    struct comm_ticket *ticket, struct tp_err *err)
+{
+    tp_status st = check_peer(c, to, "send to", false, err);
+
+    if (st)
+        return st;
+    count(c, COMM_SEND, n_bytes);
+    if ((st = c->ops->post(c, buf, n_bytes, to, ticket, err)))
+        return st;
+    ticket->to = to;
+    ticket->pending = true;
+    return TP_OK;
+}
+
+tp_status comm_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
+{
+    if (!ticket->pending)
+        return TP_OK;
+    ticket->pending = false;
+    return c->ops->wait(c, ticket, err);
+}
+
 tp_status comm_barrier(struct comm *c, struct tp_err *err)
 {
     count(c, COMM_BARRIER, 0);

@@ -374,6 +374,38 @@ static tp_status mpi_recv(struct comm *c, void *buf, int64_t n_bytes, int from, 
     return TP_OK;
 }
 
+/* A request a piece, in a list that the ticket holds. */
+static tp_status mpi_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                          struct comm_ticket *ticket, struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+
+    ticket->requests = NULL;
+    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES) {
+        struct outgoing *o = malloc(sizeof *o);
+
+        if (!o)
+            return tp_fail(err, TP_E_NOMEM, "out of memory to send");
+        o->next = ticket->requests;
+        ticket->requests = o;
+        MPI_TRY(MPI_Isend((const char *)buf + at, (int)at_most(n_bytes - at, PIECE_BYTES), MPI_BYTE,
+                          to, TAG_MESSAGE, m->comm, &o->request));
+    }
+    return TP_OK;
+}
+
+static tp_status mpi_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
+{
+    struct outgoing *o;
+
+    while ((o = ticket->requests)) {
+        MPI_TRY(MPI_Wait(&o->request, MPI_STATUS_IGNORE));
+        ticket->requests = o->next;
+        free(o);
+    }
+    return TP_OK;
+}
+
 static tp_status mpi_split(struct comm *out, struct comm *c, const int *members, int n_members,
                            struct tp_err *err)
 {
@@ -413,6 +445,8 @@ const struct comm_ops comm_mpi_ops = {
     .gather = mpi_gather,
     .send = mpi_send,
     .recv = mpi_recv,
+    .post = mpi_post,
+    .wait = mpi_wait,
     .barrier = mpi_barrier,
 };
 

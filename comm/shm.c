@@ -461,5 +461,7 @@ const struct comm_ops comm_shm_ops = {
     .gather = shm_gather,
     .send = shm_send,
     .recv = shm_recv,
+    .post = shm_mail_post,
+    .wait = shm_mail_wait,
     .barrier = shm_barrier,
 };

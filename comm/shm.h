@@ -131,5 +131,8 @@ extern const struct comm_ops comm_shm_ops;
 /* comm/shm_mail.c */
 tp_status shm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
 tp_status shm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
+tp_status shm_mail_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                        struct comm_ticket *ticket, struct tp_err *err);
+tp_status shm_mail_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err);
 
 #endif

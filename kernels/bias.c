@@ -8,7 +8,7 @@
 
 struct bias {
     float *x, *workspace;
-    const float *bias;
+    const float *residual, *bias;
     const char *dy;
     enum dtype type;
     int64_t cols;
@@ -31,8 +31,12 @@ static void add_range(void *ctx, int64_t lo, int64_t hi, int thread)
     const struct bias *b = ctx;
 
     (void)thread;
-    for (int64_t r = lo; r < hi; r++)
-        add_f32(b->x + r * b->cols, b->bias, b->cols);
+    for (int64_t r = lo; r < hi; r++) {
+        if (b->residual)
+            add_f32(b->x + r * b->cols, b->residual + r * b->cols, b->cols);
+        if (b->bias)
+            add_f32(b->x + r * b->cols, b->bias, b->cols);
+    }
 }
 
 void bias_add(float *x, const float *bias, int64_t rows, int64_t cols)
@@ -40,6 +44,13 @@ void bias_add(float *x, const float *bias, int64_t rows, int64_t cols)
     struct bias b = { .x = x, .bias = bias, .cols = cols };
 
     kernels_for(rows, kernels_grain(cols * 8), add_range, &b);
+}
+
+void residual_add(float *x, const float *residual, const float *bias, int64_t rows, int64_t cols)
+{
+    struct bias b = { .x = x, .residual = residual, .bias = bias, .cols = cols };
+
+    kernels_for(rows, kernels_grain(cols * 12), add_range, &b);
 }
 
 /* Rows are summed 32 at a time, and those sums in turn, as in kernels/norm.c. */

@@ -115,13 +115,18 @@ int layout_tp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, s
     return part_boxes(t, &c, tp_rank / c.repeat, boxes);
 }
 
+bool layout_holds(const struct layout *l, int t, int rank)
+{
+    return pp_rank_of(l, l->tensors[t].layer) == mesh_coord_of(&l->spec, rank).pp;
+}
+
 int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes)
 {
     const struct tensor *tensor = &l->tensors[t];
     struct mesh_coord at = mesh_coord_of(&l->spec, rank);
     int n;
 
-    if (pp_rank_of(l, tensor->layer) != at.pp)
+    if (!layout_holds(l, t, rank))
         return 0;
     n = layout_tp_boxes(tensor, &l->spec, at.tp, boxes);
     if (is_zero_sharded(&l->spec, tensor))

@@ -91,6 +91,9 @@ tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
 /* Boxes of tensor t that `rank` holds: 0 .. TENSOR_BOXES_MAX, none empty, in storage order. */
 int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes);
 
+/* Whether `rank` is on the pipeline stage that tensor t belongs to. */
+bool layout_holds(const struct layout *l, int t, int rank);
+
 /* As layout_boxes for `at` on the axes of tensor parallelism alone (no stages, no ZeRO): what a
  * rank computes with, when ZeRO shards what it stores. */
 int layout_tp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, struct box *boxes);

@@ -101,6 +101,13 @@ bool role_is_of_layer(enum role r)
     return roles[r].of_layer;
 }
 
+bool role_is_bias(enum role r)
+{
+    const char *dot = strrchr(roles[r].name, '.');
+
+    return dot && strcmp(dot, ".bias") == 0;
+}
+
 const char *role_unit(enum role r)
 {
     return roles[r].unit;

@@ -77,6 +77,9 @@ const char *cut_name(enum cut c);
 /* Whether every layer has a tensor of this role. */
 bool role_is_of_layer(enum role r);
 
+/* Whether it is added: the bias of a norm or of a linear layer. */
+bool role_is_bias(enum role r);
+
 /* What must stay whole of a tensor that is cut: "head", "kv_head", "feature", "token"; "" where
  * there is nothing to cut. */
 const char *role_unit(enum role r);

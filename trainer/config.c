@@ -34,9 +34,7 @@ int64_t train_config_micros(const struct train_config *c)
 
 static tp_status check_axes(const struct spec *s, struct tp_err *err)
 {
-    const char *axis = s->pp > 1     ? "pipeline parallelism (pp)"
-                       : s->vpp > 1  ? "interleaved pipelines (vpp)"
-                       : s->cp > 1   ? "context parallelism (cp)"
+    const char *axis = s->cp > 1     ? "context parallelism (cp)"
                        : s->sp       ? "sequence parallelism (sp)"
                        : s->zero > 0 ? "sharded optimizer state (zero)"
                                      : NULL;
@@ -44,10 +42,11 @@ static tp_status check_axes(const struct spec *s, struct tp_err *err)
 
     if (!axis)
         return TP_OK;
-    return tp_fail(err, TP_E_LAYOUT,
-                   "layout %s asks for %s, which tp-train cannot run yet; it runs tp and dp, and "
-                   "tp-reshard turns checkpoints of other layouts into those",
-                   spec_format(text, s), axis);
+    return tp_fail(
+        err, TP_E_LAYOUT,
+        "layout %s asks for %s, which tp-train cannot run yet; it runs tp, pp, vpp and dp, and "
+        "tp-reshard turns checkpoints of other layouts into those",
+        spec_format(text, s), axis);
 }
 
 static tp_status check_optimizer(const struct optimizer_options *o, struct tp_err *err)
@@ -89,6 +88,13 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
                        "--micro %" PRId64 " does not divide the %" PRId64
                        " sequences of a data-parallel rank (--batch %" PRId64 " over dp %d)",
                        c->micro, share, c->batch, c->spec.dp);
+    if (c->spec.vpp > 1 && share / c->micro % c->spec.pp)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "interleaved pipelines (vpp %d) run microbatches in groups of pp: the "
+                       "%" PRId64
+                       " microbatches of a step are no multiple of %d; change --batch or "
+                       "--micro",
+                       c->spec.vpp, share / c->micro, c->spec.pp);
     if (c->micro * c->seq > INT32_MAX)
         return tp_fail(err, TP_E_USAGE,
                        "a microbatch of %" PRId64 " sequences of %" PRId64

@@ -21,10 +21,15 @@
 #include "layout/dtype.h"
 
 struct linear {
-    const void *weight; /* [out][in], `type` */
-    float *grad;        /* [out][in] */
+    const void *weight; /* [out][in], or where in_out: [parts][in][out / parts]; `type` */
+    float *grad;        /* the same shape, f32 */
     int64_t out, in;    /* of this rank's part */
-    enum dtype type;    /* of weight, x and dy: f32 or bf16; y and dx are f32 */
+    bool in_out;        /* stored with inputs first, as GPT-2 does */
+    int parts;          /* matrices whose outputs lie side by side in y; more than 1: in_out */
+    const float *bias;  /* [out] f32, or NULL; adding it is the caller's, for a row layer's goes on
+                         * top of the sum over ranks */
+    float *bias_grad;
+    enum dtype type; /* of weight, x and dy: f32 or bf16; y and dx are f32 */
     struct comm *tp;
 };
 

@@ -4,15 +4,13 @@
 #include <string.h>
 
 #include "kernels/loss.h"
-#include "kernels/norm.h"
 
-tp_status loss_tp_logits(const struct pass *p, struct slot *s, const float *residual,
+tp_status loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in,
                          struct tp_err *err)
 {
     const struct net *n = p->net;
 
-    norm_rms_forward(s->normed, n->dtype, s->rstd, s->x, residual, n->final_norm.weight, p->rows,
-                     n->model->hidden, (float)n->model->norm_eps);
+    stream_norm(p, &n->final_norm, s->normed, s->stats, s->x, in);
     return linear_column_forward(&n->head, p->scratch->wide, s->normed, p->rows, err);
 }
 
@@ -39,8 +37,7 @@ tp_status loss_tp_forward(const struct pass *p, const struct slot *s, double *to
     return TP_OK;
 }
 
-tp_status loss_tp_backward(const struct pass *p, const struct slot *s, float scale,
-                           struct tp_err *err)
+tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, struct tp_err *err)
 {
     const struct net *n = p->net;
     const struct scratch *w = p->scratch;
@@ -54,7 +51,6 @@ tp_status loss_tp_backward(const struct pass *p, const struct slot *s, float sca
     if (st)
         return st;
     memset(w->dx, 0, (size_t)(p->rows * hidden) * sizeof(float));
-    norm_rms_backward(w->dx, n->final_norm.grad, w->dnormed, s->x, s->rstd, n->final_norm.weight,
-                      p->rows, hidden, w->norm);
+    stream_norm_backward(p, &n->final_norm, w->dx, w->dnormed, s->x, s->stats);
     return TP_OK;
 }

@@ -18,6 +18,9 @@ tp_status optimizer_reduce(const struct params *p, const struct parallel *par, s
             n += p->list[++i].n; /* k and v of a layer in one call */
         TP_TRY(comm_all_reduce(par->kv, p->grad + at, n, COMM_F32, COMM_SUM, err));
     }
+    if (p->tied >= 0)
+        TP_TRY(comm_all_reduce(par->ends, p->grad + p->list[p->tied].at, p->list[p->tied].n,
+                               COMM_F32, COMM_SUM, err));
     if (comm_size(par->dp) > 1)
         st = comm_all_reduce(par->dp, p->grad, p->n_elements, COMM_F32, COMM_SUM, err);
 done:
@@ -33,8 +36,8 @@ tp_status optimizer_norm(double *norm, const struct params *p, const struct para
     for (int i = 0; i < p->n; i++)
         if (p->list[i].counted)
             squares += sum_squares(p->grad + p->list[i].at, p->list[i].n);
-    if (comm_size(par->tp) > 1)
-        st = comm_all_reduce(par->tp, &squares, 1, COMM_F64, COMM_SUM, err);
+    if (comm_size(par->model) > 1)
+        st = comm_all_reduce(par->model, &squares, 1, COMM_F64, COMM_SUM, err);
     if (!st)
         *norm = sqrt(squares);
     return st;

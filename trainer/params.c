@@ -9,51 +9,110 @@
 
 enum { GAP_ELEMENTS = 16 }; /* tensors start on cache lines */
 
-/* Whether a tensor goes straight behind the one before it: they are one matrix to the products. */
-static bool joins_previous(const char *name)
+/* Whether tensor t goes straight behind the one before it: they are one matrix to the products. */
+static bool joins_previous(const struct layout *l, int t)
 {
-    return strstr(name, ".k_proj.") || strstr(name, ".v_proj.") || strstr(name, ".up_proj.");
+    enum role before = t > 0 ? l->tensors[t - 1].role : ROLE_NONE;
+
+    switch (l->tensors[t].role) {
+    case ROLE_K:
+        return before == ROLE_Q;
+    case ROLE_V:
+        return before == ROLE_K;
+    case ROLE_UP:
+        return before == ROLE_GATE;
+    default:
+        return false;
+    }
 }
 
-static tp_status add(struct params *p, const struct layout *l, int t, int rank, struct tp_err *err)
+/* Entries that a rank has of tensor t: one a part, none when it is another stage's. */
+static int parts_of(const struct layout *l, int t, int rank)
+{
+    const struct tensor *tensor = &l->tensors[t];
+
+    if (!layout_holds(l, t, rank))
+        return 0;
+    return tensor->rule.dim < 0 ? 1 : tensor->rule.blocks;
+}
+
+static tp_status add_entry(struct params *p, const struct layout *l, const struct param *entry,
+                           bool joins, struct tp_err *err)
+{
+    struct param *q = &p->list[p->n++];
+
+    *q = *entry;
+    if (!joins)
+        p->n_elements = (p->n_elements + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;
+    q->at = p->n_elements;
+    if (__builtin_add_overflow(p->n_elements, q->n, &p->n_elements))
+        return tp_fail(err, TP_E_LAYOUT, "%s: too many parameters", l->tensors[q->tensor].name);
+    return TP_OK;
+}
+
+/* The boxes of tensor t that tensor parallelism gives this rank. */
+static tp_status add(struct params *p, const struct layout *l, int t, int rank, int parts,
+                     bool copy, struct tp_err *err)
 {
     const struct tensor *tensor = &l->tensors[t];
     struct mesh_coord at = mesh_coord_of(&l->spec, rank);
     struct box boxes[TENSOR_BOXES_MAX];
-    int n = layout_boxes(l, t, rank, boxes);
-    struct param *q = &p->list[p->n];
+    int n = layout_tp_boxes(tensor, &l->spec, at.tp, boxes);
+    bool first = parallel_first_holder(tensor, &l->spec, at.tp) == at.tp;
+    struct param q = { .tensor = t,
+                       .decay = tensor->ndim >= 2,
+                       .copy = copy,
+                       .shared = tensor->rule.share,
+                       .counted = first && !copy };
+    tp_status st;
 
-    if (n > 1)
-        return tp_fail(err, TP_E_INTERNAL, "%s: a fused tensor in %d parts", tensor->name, n);
-    *q = (struct param){ .tensor = t,
-                         .decay = tensor->ndim >= 2,
-                         .shared = tensor->rule.share,
-                         .counted = parallel_first_holder(tensor, &l->spec, at.tp) == at.tp };
-    q->box.ndim = tensor->ndim;
-    if (n == 1)
-        q->box = boxes[0];
-    q->n = n == 1 ? box_elements(&boxes[0]) : 0;
-    if (!joins_previous(tensor->name))
-        p->n_elements = (p->n_elements + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;
-    q->at = p->n_elements;
-    if (__builtin_add_overflow(p->n_elements, q->n, &p->n_elements))
-        return tp_fail(err, TP_E_LAYOUT, "%s: too many parameters", tensor->name);
-    p->n++;
+    for (q.part = 0; q.part < parts; q.part++) {
+        q.box = (struct box){ .ndim = tensor->ndim };
+        if (q.part < n)
+            q.box = boxes[q.part];
+        q.n = q.part < n ? box_elements(&q.box) : 0;
+        if ((st = add_entry(p, l, &q, q.part > 0 || joins_previous(l, t), err)))
+            return st;
+    }
     return TP_OK;
+}
+
+/* Whether tensor t is an embedding that is the head too and pipelines put at both ends. The first
+ * stage owns it, the last has a copy. */
+static bool is_at_both_ends(const struct layout *l, int t)
+{
+    if (l->tensors[t].role != ROLE_EMBEDDING || l->spec.pp == 1)
+        return false;
+    for (int i = 0; i < l->n_tensors; i++)
+        if (l->tensors[i].role == ROLE_HEAD)
+            return false;
+    return true;
 }
 
 tp_status params_init(struct params *p, const struct layout *l, int rank, enum dtype dtype,
                       struct arena *arena, struct tp_err *err)
 {
     tp_status st;
+    size_t most = 0;
 
-    *p = (struct params){ .dtype = dtype };
-    p->list = arena_array(arena, (size_t)l->n_tensors, sizeof *p->list);
+    *p = (struct params){ .dtype = dtype, .tied = -1 };
+    for (int t = 0; t < l->n_tensors; t++)
+        most += (size_t)l->tensors[t].rule.blocks;
+    p->list = arena_array(arena, most, sizeof *p->list);
     if (!p->list)
         return tp_fail(err, TP_E_NOMEM, "no memory for the list of parameters");
-    for (int t = 0; t < l->n_tensors; t++)
-        if (!strcmp(l->tensors[t].group, GROUP_PARAM) && (st = add(p, l, t, rank, err)))
+    for (int t = 0; t < l->n_tensors; t++) {
+        bool ends = is_at_both_ends(l, t);
+        bool copy = ends && mesh_coord_of(&l->spec, rank).pp == l->spec.pp - 1;
+        int parts = copy ? 1 : parts_of(l, t, rank);
+
+        if (strcmp(l->tensors[t].group, GROUP_PARAM) != 0)
+            continue;
+        if (ends && parts)
+            p->tied = p->n;
+        if ((st = add(p, l, t, rank, parts, copy, err)))
             return st;
+    }
     p->n_elements = (p->n_elements + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;
     return TP_OK;
 }
@@ -68,10 +127,22 @@ void params_take(struct params *p, struct span *shared, struct span *own)
         p->value_bf16 = span_take(own, p->n_elements, sizeof(uint16_t));
 }
 
-int params_find(const struct params *p, const struct layout *l, const char *name)
+int params_find(const struct params *p, const struct layout *l, enum role role, int layer)
+{
+    for (int i = 0; i < p->n; i++) {
+        const struct tensor *t = &l->tensors[p->list[i].tensor];
+
+        if (t->role == role && t->layer == layer)
+            return i;
+    }
+    return -1;
+}
+
+int params_find_box(const struct params *p, const struct layout *l, const char *name,
+                    const struct box *box)
 {
     for (int i = 0; i < p->n; i++)
-        if (!strcmp(l->tensors[p->list[i].tensor].name, name))
+        if (!strcmp(l->tensors[p->list[i].tensor].name, name) && box_contains(&p->list[i].box, box))
             return i;
     return -1;
 }

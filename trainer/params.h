@@ -19,11 +19,13 @@
 
 struct param {
     int tensor; /* index in the layout: group "param" */
+    int part;   /* of a tensor that is fused of several: one entry each, without a gap between */
     struct box box;
     int64_t at, n; /* elements, in every span; n may be 0 */
     bool decay;    /* matrices, not norms */
     bool counted;  /* in this rank's part of the gradient norm: of several tp ranks that hold the
                       same part, the first counts it */
+    bool copy;     /* of a tensor that another stage holds: the embedding, for a tied head */
     bool shared;   /* other tp ranks hold the same part and see other heads' gradients of it */
 };
 
@@ -31,6 +33,7 @@ struct params {
     enum dtype dtype;
     int n;
     struct param *list;
+    int tied;             /* entry of a tied embedding that another stage has too; -1: none */
     int64_t n_elements;   /* of a span; gaps between tensors are zero and stay it */
     float *value;         /* what AdamW updates: the weights, in bf16 their masters */
     uint16_t *value_bf16; /* rounded, for the products; NULL in fp32 */
@@ -45,8 +48,13 @@ tp_status params_init(struct params *p, const struct layout *l, int rank, enum d
 /* Take the spans; shared is memory for collectives. */
 void params_take(struct params *p, struct span *shared, struct span *own);
 
-/* Number in the list of the tensor of this name, or -1: not on this rank's stage. */
-int params_find(const struct params *p, const struct layout *l, const char *name);
+/* Number in the list of the (first part of the) tensor of this role and layer, or -1: not on this
+ * rank's stage. */
+int params_find(const struct params *p, const struct layout *l, enum role role, int layer);
+
+/* Number in the list of the entry of this tensor's name whose box contains `box`, or -1. */
+int params_find_box(const struct params *p, const struct layout *l, const char *name,
+                    const struct box *box);
 
 /* What products read: bf16 in bf16, else f32. */
 const void *params_operand(const struct params *p, int64_t at);

@@ -17,7 +17,7 @@ static const int64_t READ_BYTES = INT64_C(64) << 20;
 /* ---- what to read, as the engine wants it ---- */
 
 struct wish {
-    int n; /* regions and engine tensors: one each */
+    int n, n_tensors; /* regions; engine tensors: one for all parts of a fused one */
     int *ids;
     struct move_tensor *tensors;
     struct region *regions;
@@ -28,7 +28,7 @@ struct wish {
 static tp_status wish_init(struct wish *w, const struct params *p, struct arena *a,
                            struct tp_err *err)
 {
-    size_t most = 3 * (size_t)p->n; /* weights and two moments */
+    size_t most = 3 * (size_t)p->n; /* weights and two moments, or one of each */
 
     *w = (struct wish){ .ids = arena_array(a, most, sizeof *w->ids),
                         .tensors = arena_array(a, most, sizeof *w->tensors),
@@ -44,14 +44,17 @@ static tp_status wish_init(struct wish *w, const struct params *p, struct arena 
 static void wish_add(struct wish *w, const struct param *q, const struct tensor *t, float *span,
                      int id)
 {
-    struct move_tensor *m = &w->tensors[w->n];
+    if (q->part == 0 || w->n_tensors == 0) {
+        struct move_tensor *m = &w->tensors[w->n_tensors];
 
-    *m = (struct move_tensor){ .name = t->name, .ndim = t->ndim };
-    memcpy(m->shape, t->shape, sizeof m->shape);
-    w->ids[w->n] = id;
-    w->regions[w->n] = (struct region){ .tensor = w->n, .box = q->box };
+        *m = (struct move_tensor){ .name = t->name, .ndim = t->ndim };
+        memcpy(m->shape, t->shape, sizeof m->shape);
+        w->ids[w->n_tensors] = id;
+        w->dtypes[w->n_tensors] = DTYPE_F32;
+        w->n_tensors++;
+    }
+    w->regions[w->n] = (struct region){ .tensor = w->n_tensors - 1, .box = q->box };
     w->data[w->n] = span + q->at;
-    w->dtypes[w->n] = DTYPE_F32;
     w->n++;
 }
 
@@ -162,8 +165,8 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     TP_TRY(check_model(t, &m, r->from, a, err));
     TP_TRY(wish_init(&w, &t->params, a, err));
     TP_TRY(wish_ckpt(&w, t, &m, r->from, err));
-    TP_TRY(restore_boxes(r->from, &m, w.ids, w.n, w.regions, w.data, w.dtypes, w.n, READ_BYTES, 1,
-                         &stats, err));
+    TP_TRY(restore_boxes(r->from, &m, w.ids, w.n_tensors, w.regions, w.data, w.dtypes, w.n,
+                         READ_BYTES, 1, &stats, err));
     t->position = (struct position){ .step = m.state.step,
                                      .next_sample = m.state.next_sample,
                                      .tokens = m.state.tokens };
@@ -229,8 +232,8 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
     for (int i = 0; i < p->n; i++)
         if (p->list[i].n)
             wish_add(&w, &p->list[i], &t->layout.tensors[p->list[i].tensor], p->value, 0);
-    st = restore_safetensors(t->config->model_path, w.tensors, w.n, w.regions, w.data, w.dtypes,
-                             w.n, READ_BYTES, 1, &stats, err);
+    st = restore_safetensors(t->config->model_path, w.tensors, w.n_tensors, w.regions, w.data,
+                             w.dtypes, w.n, READ_BYTES, 1, &stats, err);
     snprintf(r->from, sizeof r->from, "%s", t->config->model_path);
     r->kind = RESTORE_SAFETENSORS;
     r->bytes_read = stats.bytes_read;

@@ -200,7 +200,8 @@ static void stage(struct snapshot *s, const struct trainer *t)
     for (int i = s->first; i < s->first + s->n_mine; i++) {
         const struct extent *e = &s->extents[i];
         const struct tensor *tensor = &s->layout->tensors[e->tensor];
-        const struct param *p = &t->params.list[params_find(&t->params, s->layout, tensor->name)];
+        const struct param *p =
+            &t->params.list[params_find_box(&t->params, s->layout, tensor->name, &e->box)];
         enum dtype dtype;
         const char *span = params_span(&t->params, tensor->group, &dtype);
         void *dst = span_take(&to, box_elements(&e->box), dtype_bytes(dtype));

@@ -22,6 +22,9 @@ Test(bias, adds_to_every_row_and_sums_over_them)
         bias_add(x, bias, rows, cols);
         for (int64_t k = 0; k < n; k++)
             cr_assert_eq(x[k], was[k] + bias[k % cols]);
+        residual_add(was, was, bias, rows, cols); /* twice as much, and the bias */
+        for (int64_t k = 0; k < n; k++)
+            cr_assert(fabsf(was[k] - (2 * x[k] - bias[k % cols])) < 1e-6f * 8);
         dy = stored_as(type, x, n);
         bias_gradient(db, dy, type, rows, cols, workspace);
         for (int64_t c = 0; c < cols; c++) {
