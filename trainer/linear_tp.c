@@ -10,9 +10,14 @@ struct part {
     int64_t at, n; /* columns of y */
 };
 
+static int parts_of(const struct linear *l)
+{
+    return l->parts > 1 ? l->parts : 1;
+}
+
 static struct part part_of(const struct linear *l, int i)
 {
-    int64_t n = l->out / l->parts, at = i * n * l->in;
+    int64_t n = l->out / parts_of(l), at = i * n * l->in;
 
     return (struct part){ (const char *)l->weight + at * dtype_bytes(l->type), l->grad + at, i * n,
                           n };
@@ -24,7 +29,7 @@ static tp_status product(const struct linear *l, float *y, const void *x, int64_
 {
     tp_status st = TP_OK;
 
-    for (int i = 0; i < l->parts && !st; i++) {
+    for (int i = 0; i < parts_of(l) && !st; i++) {
         struct part w = part_of(l, i);
         const struct gemm g = { .trans_b = !l->in_out,
                                 .m = rows,
@@ -50,7 +55,7 @@ static tp_status input_gradient(const struct linear *l, float *dx, const void *d
 {
     tp_status st = TP_OK;
 
-    for (int i = 0; i < l->parts && !st; i++) {
+    for (int i = 0; i < parts_of(l) && !st; i++) {
         struct part w = part_of(l, i);
         const struct gemm g = { .trans_b = l->in_out,
                                 .m = rows,
@@ -77,7 +82,7 @@ static tp_status weight_gradient(const struct linear *l, const void *dy, const v
 {
     tp_status st = TP_OK;
 
-    for (int i = 0; i < l->parts && !st; i++) {
+    for (int i = 0; i < parts_of(l) && !st; i++) {
         struct part w = part_of(l, i);
         const void *dy_part = (const char *)dy + w.at * dtype_bytes(l->type);
         const struct gemm g = { .trans_a = true,

@@ -25,7 +25,7 @@ struct linear {
     float *grad;        /* the same shape, f32 */
     int64_t out, in;    /* of this rank's part */
     bool in_out;        /* stored with inputs first, as GPT-2 does */
-    int parts;          /* matrices whose outputs lie side by side in y; more than 1: in_out */
+    int parts;          /* matrices whose outputs lie side by side in y; 0: one. More: in_out */
     const float *bias;  /* [out] f32, or NULL; adding it is the caller's, for a row layer's goes on
                          * top of the sum over ranks */
     float *bias_grad;
