@@ -12,10 +12,14 @@ enum {
     FAULT_AROUND_BYTES = 64 << 10,
 };
 
-/* A rank's share of everything; the first rank's, parts being cut from the front. */
+/* What one rank has; of its stage the first, parts being cut from the front. */
 struct share {
-    int64_t q, kv, ffn, vocab, heads; /* rows of each */
-    int64_t elements;                 /* of parameters */
+    int64_t q, kv, ffn, up, vocab, heads; /* rows of each; up: gate and up together */
+    int64_t stats;                        /* floats that a norm leaves a row */
+    int64_t layers;                       /* of all its chunks */
+    int64_t slots, slot_layers;           /* microbatches' chunks that it keeps; layers of one */
+    bool is_first, is_last, is_pipeline;
+    int64_t elements; /* of parameters */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -33,44 +37,70 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static struct share share_of(const struct model *m, const struct spec *s)
+/* The layers of rank `pp` of a pipeline, and what it keeps (Narayanan et al. 2021) when there are
+ * microbatches enough. */
+static void count_layers(struct share *r, const struct model *m, const struct spec *s, int pp)
 {
-    int64_t h = m->hidden, layer;
+    int64_t stages = (int64_t)s->pp * s->vpp, behind = s->pp - pp;
+
+    for (int64_t stage = pp; stage < stages; stage += s->pp)
+        r->layers += m->layers / stages + (stage < m->layers % stages);
+    r->slot_layers = m->layers / stages + (pp < m->layers % stages);
+    r->slots = s->vpp == 1 ? behind : 2 * (behind - 1) + (int64_t)(s->vpp - 1) * s->pp + 1;
+    r->is_first = pp == 0;
+    r->is_last = pp == s->pp - 1;
+    r->is_pipeline = s->pp > 1;
+}
+
+static int64_t count_elements(const struct share *r, const struct model *m)
+{
+    int64_t h = m->hidden, layer = 2 * h + h * (2 * r->q + 2 * r->kv) + h * (r->up + r->ffn);
+    int64_t table = r->vocab * h, n = 0;
+
+    if (m->arch == MODEL_GPT2) /* biases */
+        layer += 4 * h + r->q + 2 * r->kv + r->ffn;
+    if (r->is_first)
+        n += table + (m->arch == MODEL_GPT2 ? m->max_positions * h : 0);
+    if (r->is_last)
+        n += (m->arch == MODEL_GPT2 ? 2 : 1) * h + (m->tied && r->is_first ? 0 : table);
+    return n + r->layers * layer;
+}
+
+static struct share share_of(const struct model *m, const struct spec *s, int pp)
+{
     struct share r = { 0 };
 
     r.heads = ceil_div(m->heads, s->tp);
     r.q = r.heads * m->head_dim;
     r.kv = ceil_div(m->kv_heads, s->tp) * m->head_dim;
     r.ffn = ceil_div(m->ffn, s->tp);
-    r.vocab = ceil_div(m->vocab, s->tp);
-    layer = 2 * h + h * (2 * r.q + 2 * r.kv) + 3 * h * r.ffn;
-    r.elements = h + r.vocab * h * (m->tied ? 1 : 2);
-    if (m->arch == MODEL_GPT2) { /* one matrix less, biases, positions */
-        layer += 4 * h + r.q + 2 * r.kv + r.ffn - h * r.ffn;
-        r.elements += h + m->max_positions * h;
-    }
-    r.elements += m->layers * layer;
+    r.up = (m->arch == MODEL_GPT2 ? 1 : 2) * r.ffn;
+    r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
+    count_layers(&r, m, s, pp);
+    if (r.is_first || r.is_last)
+        r.vocab = ceil_div(m->vocab, s->tp);
+    r.elements = count_elements(&r, m);
     return r;
 }
 
 /* Kept from the forward to the backward pass of a microbatch: struct slot. */
 static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e, int64_t rows)
 {
-    int64_t stream = 4 * m->hidden, normed = e * m->hidden, qkv = e * (r->q + 2 * r->kv);
-    int64_t layer =
-        2 * (stream + normed + 4) + qkv + e * r->q + 4 * r->heads + (4 * 2 + e) * r->ffn;
+    int64_t stream = 4 * m->hidden, normed = e * m->hidden + 4 * r->stats;
+    int64_t qkv = e * (r->q + 2 * r->kv);
+    int64_t layer = 2 * (stream + normed) + qkv + e * r->q + 4 * r->heads + 4 * r->up + e * r->ffn;
 
-    return rows * (m->layers * layer + stream + normed + 4 + 8);
+    return rows * (r->slot_layers * layer + stream + (r->is_last ? normed : 0) + 8);
 }
 
 /* Used by layer after layer: struct scratch. */
 static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e, int64_t rows)
 {
     int64_t qkv = r->q + 2 * r->kv, wide = most(most(r->ffn, r->q), r->vocab);
-    int64_t row = 4 * (2 * m->hidden + wide + qkv + 3);
+    int64_t row = 4 * ((r->is_pipeline ? 3 : 2) * m->hidden + wide + qkv + 3);
 
     if (e < 4)
-        row += 2 * (most(most(2 * r->ffn, qkv), r->vocab) + m->hidden);
+        row += 2 * (most(most(r->up, qkv), r->vocab) + m->hidden);
     return rows * row;
 }
 
@@ -81,11 +111,11 @@ static int64_t foreign_bytes(int64_t n, int64_t bytes, int64_t buffers)
     return (n - 1) * least(bytes, bytes / n + buffers * (int64_t)FAULT_AROUND_BYTES);
 }
 
-struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
-                                   int64_t micro, int64_t seq, bool saves)
+static struct memory_need need_of(const struct model *m, const struct spec *s, enum dtype dtype,
+                                  int64_t micro, int64_t seq, bool saves, int pp)
 {
-    struct share r = share_of(m, s);
-    int64_t rows = micro * seq, e = dtype_bytes(dtype);
+    struct share r = share_of(m, s, pp);
+    int64_t rows = micro * seq, e = dtype_bytes(dtype), streams = r.slots * (2 * r.slot_layers + 1);
     struct memory_need need = { 0 };
 
     need.params = r.elements * e;
@@ -93,15 +123,30 @@ struct memory_need memory_estimate(const struct model *m, const struct spec *s, 
     need.moments = r.elements * 8;
     if (dtype != DTYPE_F32)
         need.master = r.elements * 4;
-    need.activations = slot_bytes(m, &r, e, rows);
-    need.workspace = scratch_bytes(m, &r, e, rows) + 4 * seq * m->head_dim;
-    if (saves) /* replicas share the writing */
+    need.activations = r.slots * slot_bytes(m, &r, e, rows);
+    need.workspace = scratch_bytes(m, &r, e, rows);
+    if (m->arch == MODEL_LLAMA)
+        need.workspace += 4 * seq * m->head_dim; /* rotary table */
+    if (saves)                                   /* replicas share the writing */
         need.staging = (need.params + need.master + need.moments) / s->dp + SAVING_BYTES;
-    need.overhead =
-        PROGRAM_BYTES +
-        foreign_bytes(s->tp, (2 * m->layers + 2) * rows * 4 * m->hidden, 2 * m->layers + 2) +
-        foreign_bytes(s->dp, need.grads, 1);
+    need.overhead = PROGRAM_BYTES +
+                    foreign_bytes(s->tp, (streams + 1) * rows * 4 * m->hidden, streams + 1) +
+                    foreign_bytes(s->dp, need.grads, 1);
     need.total = need.params + need.grads + need.moments + need.master + need.activations +
                  need.workspace + need.staging + need.overhead;
     return need;
+}
+
+struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
+                                   int64_t micro, int64_t seq, bool saves)
+{
+    struct memory_need largest = { 0 };
+
+    for (int pp = 0; pp < s->pp; pp++) {
+        struct memory_need need = need_of(m, s, dtype, micro, seq, saves, pp);
+
+        if (need.total > largest.total)
+            largest = need;
+    }
+    return largest;
 }

@@ -13,15 +13,26 @@ struct messages describe_messages(const struct trainer *t)
     const struct train_config *c = t->config;
     const struct net *n = &t->net;
     int64_t rows = c->micro * c->seq, h = n->model->hidden, micros = train_config_micros(c);
+    const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct messages m = { 0 };
 
     if (c->spec.tp > 1) {
-        /* of a microbatch: two all-reduces of rows x h a layer forward and two backward, one of
-         * the embedding and one of the head's input, and three floats a row in two calls */
-        m.tp_calls = micros * (4 * n->n_layers + 2 + 2);
-        m.tp_bytes = micros * rows * 4 * (h * (4 * n->n_layers + 2) + 3);
-        m.tiny_calls++;
+        /* of a microbatch: two all-reduces of rows x h a layer forward and two backward, one of the
+         * embedding, one of the head's input and three floats a row in two calls */
+        int64_t whole = 4 * n->n_layers + n->is_first + n->is_last, narrow = n->is_last ? 3 : 0;
+
+        m.tp_calls = micros * (whole + (n->is_last ? 2 : 0));
+        m.tp_bytes = micros * rows * 4 * (h * whole + narrow);
     }
+    for (int i = 0; i < ops->n_ops; i++)
+        m.pp_calls += ops->ops[i].to >= 0;
+    m.pp_bytes = m.pp_calls * rows * h * 4;
+    if (t->params.tied >= 0) {
+        m.ends_calls = 1;
+        m.ends_bytes = t->params.list[t->params.tied].n * 4;
+    }
+    if (comm_size(t->parallel.model) > 1)
+        m.tiny_calls++;
     if (t->parallel.kv) {
         m.kv_calls = n->n_layers;
         m.kv_bytes = n->n_layers * 2 * n->kv_width * h * 4;
@@ -54,10 +65,10 @@ static void line_model(char *buf, const struct trainer *t)
     const struct model *m = t->model;
 
     snprintf(buf, DESCRIBE_MAX,
-             "model: %s, Llama, %" PRId64 " parameters, %d layers, hidden %" PRId64
+             "model: %s, %s, %" PRId64 " parameters, %d layers, hidden %" PRId64
              ", %d heads of %" PRId64 " (%d key-value), ffn %" PRId64 ", vocab %" PRId64 "%s, %s",
-             t->config->model_path, parameters(t), m->layers, m->hidden, m->heads, m->head_dim,
-             m->kv_heads, m->ffn, m->vocab, m->tied ? " (tied head)" : "",
+             t->config->model_path, model_arch_name(m->arch), parameters(t), m->layers, m->hidden,
+             m->heads, m->head_dim, m->kv_heads, m->ffn, m->vocab, m->tied ? " (tied head)" : "",
              t->config->dtype == DTYPE_BF16 ? "bf16 with fp32 masters" : "fp32");
 }
 
@@ -114,10 +125,28 @@ static void line_messages(char *buf, const struct trainer *t)
              m.dp_calls, size_format(c, m.dp_bytes), m.tiny_calls);
 }
 
+static void line_pipeline(char *buf, const struct trainer *t)
+{
+    const struct schedule *s = &t->schedule;
+    struct messages m = describe_messages(t);
+    char a[SIZE_TEXT_MAX];
+
+    if (s->p == 1) {
+        snprintf(buf, DESCRIBE_MAX, "pipeline: none");
+        return;
+    }
+    snprintf(buf, DESCRIBE_MAX,
+             "pipeline: %d stages of %d chunk%s, %d microbatches: the bubble adds %.1f %% to the "
+             "work; rank 0 keeps %d of %d chunks' passes; it sends %" PRId64
+             " messages (%s) a step",
+             s->p, s->v, s->v == 1 ? "" : "s", s->m, 100.0 * (s->p - 1) / ((double)s->v * s->m),
+             s->ranks[0].n_slots, s->m * s->v, m.pp_calls, size_format(a, m.pp_bytes));
+}
+
 char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i)
 {
     static void (*const lines[DESCRIBE_LINES])(char *, const struct trainer *) = {
-        line_model, line_mesh, line_batch, line_bytes, line_messages
+        line_model, line_mesh, line_batch, line_bytes, line_messages, line_pipeline
     };
 
     lines[i](buf, t);
