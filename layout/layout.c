@@ -120,6 +120,14 @@ bool layout_holds(const struct layout *l, int t, int rank)
     return pp_rank_of(l, l->tensors[t].layer) == mesh_coord_of(&l->spec, rank).pp;
 }
 
+int layout_dp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, int dp_rank,
+                    struct box *boxes)
+{
+    int n = layout_tp_boxes(t, s, tp_rank, boxes);
+
+    return zero_boxes(t, s->dp, dp_rank, boxes, n);
+}
+
 int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes)
 {
     const struct tensor *tensor = &l->tensors[t];

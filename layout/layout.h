@@ -98,6 +98,10 @@ bool layout_holds(const struct layout *l, int t, int rank);
  * rank computes with, when ZeRO shards what it stores. */
 int layout_tp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, struct box *boxes);
 
+/* As layout_tp_boxes, cut further as ZeRO cuts it: what dp rank `dp_rank` owns of it. */
+int layout_dp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, int dp_rank,
+                    struct box *boxes);
+
 /* Every box of every tensor exactly once, with its writer; ordered by rank, then tensor, then part.
  * The same on every rank. TP_E_INTERNAL if the boxes of a tensor do not tile it (never, by tests).
  */

@@ -19,7 +19,7 @@ struct share {
     int64_t layers;                       /* of all its chunks */
     int64_t slots, slot_layers;           /* microbatches' chunks that it keeps; layers of one */
     bool is_first, is_last, is_pipeline;
-    int64_t elements; /* of parameters */
+    int64_t elements, owned; /* of parameters; those that this rank updates */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -52,18 +52,34 @@ static void count_layers(struct share *r, const struct model *m, const struct sp
     r->is_pipeline = s->pp > 1;
 }
 
-static int64_t count_elements(const struct share *r, const struct model *m)
+/* Elements of a tensor's part that the first of `owners` ranks has when ZeRO deals its rows. */
+static int64_t owned(int64_t rows, int64_t cols, int64_t owners)
 {
-    int64_t h = m->hidden, layer = 2 * h + h * (2 * r->q + 2 * r->kv) + h * (r->up + r->ffn);
-    int64_t table = r->vocab * h, n = 0;
+    return ceil_div(rows, owners) * cols;
+}
 
-    if (m->arch == MODEL_GPT2) /* biases */
-        layer += 4 * h + r->q + 2 * r->kv + r->ffn;
+static int64_t layer_elements(const struct share *r, const struct model *m, int64_t owners)
+{
+    int64_t h = m->hidden, n = 2 * owned(h, 1, owners);
+
+    if (m->arch == MODEL_GPT2)
+        return n + 4 * owned(h, 1, owners) + owned(h, r->q + 2 * r->kv, owners) +
+               owned(r->q + 2 * r->kv, 1, owners) + owned(r->q, h, owners) +
+               owned(h, r->ffn, owners) + owned(r->ffn, 1, owners) + owned(r->ffn, h, owners);
+    return n + owned(r->q, h, owners) + 2 * owned(r->kv, h, owners) + owned(h, r->q, owners) +
+           2 * owned(r->ffn, h, owners) + owned(h, r->ffn, owners);
+}
+
+static int64_t count_elements(const struct share *r, const struct model *m, int64_t owners)
+{
+    int64_t h = m->hidden, table = owned(r->vocab, h, owners), norm = owned(h, 1, owners);
+    int64_t n = r->layers * layer_elements(r, m, owners);
+
     if (r->is_first)
-        n += table + (m->arch == MODEL_GPT2 ? m->max_positions * h : 0);
+        n += table + (m->arch == MODEL_GPT2 ? owned(m->max_positions, h, owners) : 0);
     if (r->is_last)
-        n += (m->arch == MODEL_GPT2 ? 2 : 1) * h + (m->tied && r->is_first ? 0 : table);
-    return n + r->layers * layer;
+        n += (m->arch == MODEL_GPT2 ? 2 : 1) * norm + (m->tied && r->is_first ? 0 : table);
+    return n;
 }
 
 static struct share share_of(const struct model *m, const struct spec *s, int pp)
@@ -79,7 +95,8 @@ static struct share share_of(const struct model *m, const struct spec *s, int pp
     count_layers(&r, m, s, pp);
     if (r.is_first || r.is_last)
         r.vocab = ceil_div(m->vocab, s->tp);
-    r.elements = count_elements(&r, m);
+    r.elements = count_elements(&r, m, 1);
+    r.owned = count_elements(&r, m, s->zero ? s->dp : 1);
     return r;
 }
 
@@ -120,7 +137,9 @@ static struct memory_need need_of(const struct model *m, const struct spec *s, e
 
     need.params = r.elements * e;
     need.grads = r.elements * 4;
-    need.moments = r.elements * 8;
+    need.moments = r.owned * 8;
+    if (s->zero && s->dp > 1) /* where they lie together, owner by owner */
+        need.grads += s->dp * r.owned * 4;
     if (dtype != DTYPE_F32)
         need.master = r.elements * 4;
     need.activations = r.slots * slot_bytes(m, &r, e, rows);
@@ -128,7 +147,8 @@ static struct memory_need need_of(const struct model *m, const struct spec *s, e
     if (m->arch == MODEL_LLAMA)
         need.workspace += 4 * seq * m->head_dim; /* rotary table */
     if (saves)                                   /* replicas share the writing */
-        need.staging = (need.params + need.master + need.moments) / s->dp + SAVING_BYTES;
+        need.staging = (need.params + need.master) / s->dp + need.moments / (s->zero ? 1 : s->dp) +
+                       SAVING_BYTES;
     need.overhead = PROGRAM_BYTES +
                     foreign_bytes(s->tp, (streams + 1) * rows * 4 * m->hidden, streams + 1) +
                     foreign_bytes(s->dp, need.grads, 1);

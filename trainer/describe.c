@@ -31,13 +31,16 @@ struct messages describe_messages(const struct trainer *t)
         m.ends_calls = 1;
         m.ends_bytes = t->params.list[t->params.tied].n * 4;
     }
-    if (comm_size(t->parallel.model) > 1)
+    if (comm_size(t->parallel.model) > 1 || t->params.n_owners > 1)
         m.tiny_calls++;
     if (t->parallel.kv) {
         m.kv_calls = n->n_layers;
         m.kv_bytes = n->n_layers * 2 * n->kv_width * h * 4;
     }
-    if (c->spec.dp > 1) {
+    if (t->params.n_owners > 1) { /* reduce-scatter and all-gather of what a rank owns */
+        m.dp_calls = 2;
+        m.dp_bytes = 2 * t->params.n_moments * 4;
+    } else if (c->spec.dp > 1) {
         m.dp_calls = 1;
         m.dp_bytes = t->params.n_elements * 4;
     }

@@ -18,8 +18,9 @@ tp_status optimizer_reduce(const struct params *p, const struct parallel *par, s
 tp_status optimizer_norm(double *norm, const struct params *p, const struct parallel *par,
                          struct tp_err *err);
 
-/* Clip by `norm` and update weights and moments; step from 0. */
-void optimizer_update(const struct params *p, const struct optimizer_options *o, int64_t step,
-                      double lr, double norm);
+/* Clip by `norm` and update weights and moments; step from 0. Collective over dp under ZeRO. */
+tp_status optimizer_update(const struct params *p, const struct parallel *par,
+                           const struct optimizer_options *o, int64_t step, double lr, double norm,
+                           struct tp_err *err);
 
 #endif

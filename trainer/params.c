@@ -89,6 +89,48 @@ static bool is_at_both_ends(const struct layout *l, int t)
     return true;
 }
 
+/* The rows of entry q that dp rank `owner` updates; `to` is behind what it has already. */
+static struct piece piece_of(const struct params *p, const struct param *q, const struct layout *l,
+                             int tp_rank, int owner, int64_t *to)
+{
+    struct box boxes[TENSOR_BOXES_MAX];
+    struct piece piece = { .box = q->box, .from = q->at, .n = q->n, .to = *to };
+
+    if (p->n_owners > 1 && q->n) {
+        int n = layout_dp_boxes(&l->tensors[q->tensor], &l->spec, tp_rank, owner, boxes);
+
+        piece.n = 0;
+        for (int i = 0; i < n; i++)
+            if (box_contains(&q->box, &boxes[i])) {
+                piece.box = boxes[i];
+                piece.n = box_elements(&boxes[i]);
+                piece.from += box_offset_in(&q->box, &boxes[i]);
+            }
+    }
+    *to += (piece.n + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;
+    return piece;
+}
+
+static tp_status deal_pieces(struct params *p, const struct layout *l, struct mesh_coord at,
+                             struct arena *arena, struct tp_err *err)
+{
+    p->n_owners = l->spec.zero ? l->spec.dp : 1;
+    p->pieces = arena_array(arena, (size_t)p->n_owners * (size_t)p->n + 1, sizeof *p->pieces);
+    if (!p->pieces)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the list of parameters");
+    for (int owner = 0; owner < p->n_owners; owner++) {
+        int64_t to = 0;
+
+        for (int i = 0; i < p->n; i++)
+            p->pieces[owner * p->n + i] = piece_of(p, &p->list[i], l, at.tp, owner, &to);
+        if (to > p->n_moments)
+            p->n_moments = to;
+    }
+    for (int i = 0; i < p->n; i++)
+        p->list[i].own = p->pieces[(p->n_owners > 1 ? at.dp : 0) * p->n + i];
+    return TP_OK;
+}
+
 tp_status params_init(struct params *p, const struct layout *l, int rank, enum dtype dtype,
                       struct arena *arena, struct tp_err *err)
 {
@@ -114,15 +156,17 @@ tp_status params_init(struct params *p, const struct layout *l, int rank, enum d
             return st;
     }
     p->n_elements = (p->n_elements + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;
-    return TP_OK;
+    return deal_pieces(p, l, mesh_coord_of(&l->spec, rank), arena, err);
 }
 
 void params_take(struct params *p, struct span *shared, struct span *own)
 {
     p->grad = span_take(shared, p->n_elements, sizeof(float));
     p->value = span_take(own, p->n_elements, sizeof(float));
-    p->exp_avg = span_take(own, p->n_elements, sizeof(float));
-    p->exp_avg_sq = span_take(own, p->n_elements, sizeof(float));
+    p->exp_avg = span_take(own, p->n_moments, sizeof(float));
+    p->exp_avg_sq = span_take(own, p->n_moments, sizeof(float));
+    if (p->n_owners > 1)
+        p->pack = span_take(shared, p->n_owners * p->n_moments, sizeof(float));
     if (p->dtype == DTYPE_BF16)
         p->value_bf16 = span_take(own, p->n_elements, sizeof(uint16_t));
 }
@@ -160,18 +204,26 @@ void params_round(struct params *p)
         cast(p->value_bf16, DTYPE_BF16, p->value, DTYPE_F32, p->n_elements);
 }
 
-void *params_span(const struct params *p, const char *group, enum dtype *dtype)
+void *params_place(const struct params *p, const struct layout *l, const struct tensor *t,
+                   const struct box *box, struct box *within, enum dtype *dtype)
 {
+    int i = params_find_box(p, l, t->name, box);
+    const struct param *q = &p->list[i < 0 ? 0 : i];
+
+    if (i < 0)
+        return NULL;
     *dtype = DTYPE_F32;
-    if (!strcmp(group, GROUP_EXP_AVG))
-        return p->exp_avg;
-    if (!strcmp(group, GROUP_EXP_AVG_SQ))
-        return p->exp_avg_sq;
-    if (!strcmp(group, p->dtype == DTYPE_BF16 ? GROUP_MASTER : GROUP_PARAM))
-        return p->value;
-    if (!strcmp(group, GROUP_PARAM)) {
+    *within = q->box;
+    if (!strcmp(t->group, p->dtype == DTYPE_BF16 ? GROUP_MASTER : GROUP_PARAM))
+        return p->value + q->at;
+    if (!strcmp(t->group, GROUP_PARAM)) {
         *dtype = DTYPE_BF16;
-        return p->value_bf16;
+        return p->value_bf16 + q->at;
     }
-    return NULL;
+    *within = q->own.box;
+    if (!box_contains(within, box))
+        return NULL;
+    if (!strcmp(t->group, GROUP_EXP_AVG))
+        return p->exp_avg + q->own.to;
+    return strcmp(t->group, GROUP_EXP_AVG_SQ) ? NULL : p->exp_avg_sq + q->own.to;
 }

@@ -17,16 +17,25 @@
 #include "layout/layout.h"
 #include "trainer/span.h"
 
+/* Some rows of an entry. */
+struct piece {
+    struct box box;
+    int64_t from, n; /* elements in the spans of weights and gradients; n may be 0 */
+    int64_t to;      /* where it lies in its owner's moments, and in its part of `pack` */
+};
+
 struct param {
     int tensor; /* index in the layout: group "param" */
     int part;   /* of a tensor that is fused of several: one entry each, without a gap between */
     struct box box;
     int64_t at, n; /* elements, in every span; n may be 0 */
-    bool decay;    /* matrices, not norms */
-    bool counted;  /* in this rank's part of the gradient norm: of several tp ranks that hold the
-                      same part, the first counts it */
-    bool copy;     /* of a tensor that another stage holds: the embedding, for a tied head */
-    bool shared;   /* other tp ranks hold the same part and see other heads' gradients of it */
+    struct piece
+        own;      /* what this rank updates and keeps the moments of: all, or with ZeRO a part */
+    bool decay;   /* matrices, not norms */
+    bool counted; /* in this rank's part of the gradient norm: of several tp ranks that hold the
+                     same part, the first counts it */
+    bool copy;    /* of a tensor that another stage holds: the embedding, for a tied head */
+    bool shared;  /* other tp ranks hold the same part and see other heads' gradients of it */
 };
 
 struct params {
@@ -38,7 +47,13 @@ struct params {
     float *value;         /* what AdamW updates: the weights, in bf16 their masters */
     uint16_t *value_bf16; /* rounded, for the products; NULL in fp32 */
     float *grad;          /* in memory that collectives reach */
+    int64_t n_moments;    /* elements of each span of moments */
     float *exp_avg, *exp_avg_sq;
+
+    /* ZeRO over the n_owners ranks of dp (1: everyone owns all); see trainer/zero.h */
+    int n_owners;
+    struct piece *pieces; /* [n_owners][n] */
+    float *pack;          /* [n_owners][n_moments] in memory that collectives reach */
 };
 
 /* List the parameters of `rank` and lay them out. Memory comes with params_take. */
@@ -62,7 +77,9 @@ const void *params_operand(const struct params *p, int64_t at);
 /* Round all masters to bf16; nothing in fp32. */
 void params_round(struct params *p);
 
-/* The span that holds tensors of this group, and *dtype of its elements; NULL: no such group. */
-void *params_span(const struct params *p, const char *group, enum dtype *dtype);
+/* Where this rank keeps what is in `box` of a tensor: *within gets the box that lies there,
+ * row-major, as *dtype. NULL: it keeps no such thing. */
+void *params_place(const struct params *p, const struct layout *l, const struct tensor *t,
+                   const struct box *box, struct box *within, enum dtype *dtype);
 
 #endif

@@ -40,11 +40,13 @@ static tp_status wish_init(struct wish *w, const struct params *p, struct arena 
     return TP_OK;
 }
 
-/* This rank's part of parameter q, into span; id is the tensor's in a manifest. */
-static void wish_add(struct wish *w, const struct param *q, const struct tensor *t, float *span,
+/* This rank's part of tensor t, which is `box` and belongs to `to`; id is the tensor's in a
+ * manifest. */
+static void wish_add(struct wish *w, const struct tensor *t, const struct box *box, float *to,
                      int id)
 {
-    if (q->part == 0 || w->n_tensors == 0) {
+    if (!w->n_tensors || strcmp(w->tensors[w->n_tensors - 1].name, t->name) != 0 ||
+        w->ids[w->n_tensors - 1] != id) {
         struct move_tensor *m = &w->tensors[w->n_tensors];
 
         *m = (struct move_tensor){ .name = t->name, .ndim = t->ndim };
@@ -53,8 +55,8 @@ static void wish_add(struct wish *w, const struct param *q, const struct tensor 
         w->dtypes[w->n_tensors] = DTYPE_F32;
         w->n_tensors++;
     }
-    w->regions[w->n] = (struct region){ .tensor = w->n_tensors - 1, .box = q->box };
-    w->data[w->n] = span + q->at;
+    w->regions[w->n] = (struct region){ .tensor = w->n_tensors - 1, .box = *box };
+    w->data[w->n] = to;
     w->n++;
 }
 
@@ -110,11 +112,12 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
 {
     const struct params *p = &t->params;
     static const char *const groups[] = { GROUP_MASTER, GROUP_EXP_AVG, GROUP_EXP_AVG_SQ };
-    float *spans[] = { p->value, p->exp_avg, p->exp_avg_sq };
+    float *const moments[] = { NULL, p->exp_avg, p->exp_avg_sq };
 
     for (int g = 0; g < 3; g++)
         for (int i = 0; i < p->n; i++) {
-            const struct tensor *tensor = &t->layout.tensors[p->list[i].tensor];
+            const struct param *q = &p->list[i];
+            const struct tensor *tensor = &t->layout.tensors[q->tensor];
             int id = find_saved(m, groups[g], tensor->name);
 
             if (id < 0 && g == 0)
@@ -130,8 +133,10 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
                        (size_t)tensor->ndim * sizeof *tensor->shape) != 0)
                 return tp_fail(err, TP_E_USAGE, "%s: %s has another shape than in %s", dir,
                                tensor->name, t->config->model_path);
-            if (p->list[i].n)
-                wish_add(w, &p->list[i], tensor, spans[g], id);
+            if (g == 0 && q->n)
+                wish_add(w, tensor, &q->box, p->value + q->at, id);
+            if (g > 0 && q->own.n)
+                wish_add(w, tensor, &q->own.box, moments[g] + q->own.to, id);
         }
     return TP_OK;
 }
@@ -231,7 +236,8 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
         return st;
     for (int i = 0; i < p->n; i++)
         if (p->list[i].n)
-            wish_add(&w, &p->list[i], &t->layout.tensors[p->list[i].tensor], p->value, 0);
+            wish_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].box,
+                     p->value + p->list[i].at, 0);
     st = restore_safetensors(t->config->model_path, w.tensors, w.n_tensors, w.regions, w.data,
                              w.dtypes, w.n, READ_BYTES, 1, &stats, err);
     snprintf(r->from, sizeof r->from, "%s", t->config->model_path);

@@ -127,7 +127,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     TP_TRY(optimizer_reduce(&t->params, &t->parallel, err));
     TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);
-    optimizer_update(&t->params, &c->opt, at->step, r->lr, r->grad_norm);
+    TP_TRY(optimizer_update(&t->params, &t->parallel, &c->opt, at->step, r->lr, r->grad_norm, err));
     /* tp ranks of the last stage all know their replica's loss: one of them speaks for it */
     r->loss_share =
         t->net.is_last && t->parallel.at.tp == 0 ? loss / (double)(c->batch * c->seq) : 0;

@@ -72,7 +72,7 @@ static tp_status measure(struct trainer *t, struct tp_err *err)
     *s = (struct trainer_size){ .shared = shared.used, .own = own.used };
     s->params = n * (t->config->dtype == DTYPE_BF16 ? 6 : 4);
     s->grads = n * 4;
-    s->moments = n * 8;
+    s->moments = t->params.n_moments * 8;
     s->activations = s->shared + s->own - s->params - s->grads - s->moments;
     return TP_OK;
 }
