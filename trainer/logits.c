@@ -79,7 +79,7 @@ static tp_status write_file(const struct trainer *t, const char *path, const flo
         st = tp_fail(err, TP_E_NOMEM, "no memory for --logits");
         goto done;
     }
-    data_fetch(&t->data, t->position.next_sample, c->batch, pair, pair + rows);
+    TP_TRY(data_fetch(&t->data, t->position.next_sample, c->batch, pair, pair + rows, err));
     for (int64_t i = 0; i < rows; i++)
         ids[i] = pair[i];
     assemble(t, whole, parts);

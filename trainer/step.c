@@ -19,13 +19,13 @@ static int64_t stream_bytes(const struct pass *p)
     return p->rows * p->net->model->hidden * (int64_t)sizeof(float);
 }
 
-static void fetch(struct trainer *t, int64_t micro, struct slot *s)
+static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     int64_t share = c->batch / c->spec.dp;
     int64_t first = t->position.next_sample + t->parallel.at.dp * share + micro * c->micro;
 
-    data_fetch(&t->data, first, c->micro, s->ids, s->targets);
+    return data_fetch(&t->data, first, c->micro, s->ids, s->targets, err);
 }
 
 /* The forward pass of a microbatch through a chunk, from the stage before to the stage after. */
@@ -33,10 +33,10 @@ static tp_status run_forward(struct trainer *t, const struct op *op, struct tp_e
 {
     struct slot *s = &t->slots[op->slot];
     struct pass p = pass_of(t, op->micro);
-    tp_status st;
+    tp_status st = TP_OK;
 
     if (t->net.is_first || t->net.is_last)
-        fetch(t, op->micro, s);
+        TP_TRY(fetch(t, op->micro, s, err));
     if (op->from >= 0)
         TP_TRY(comm_recv(t->parallel.pp_forward, stage_input(s), stream_bytes(&p), op->from, err));
     TP_TRY(stage_forward(&p, op->chunk, s, err));
