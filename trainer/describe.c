@@ -19,10 +19,12 @@ struct messages describe_messages(const struct trainer *t)
     if (c->spec.tp > 1) {
         /* of a microbatch: two all-reduces of rows x h a layer forward and two backward, one of the
          * embedding, one of the head's input and three floats a row in two calls */
-        int64_t whole = 4 * n->n_layers + n->is_first + n->is_last, narrow = n->is_last ? 3 : 0;
+        const struct layer *y = &n->layers[0];
+        int cut = (y->out.tp ? 2 : 0) + (y->down.tp ? 2 : 0), head = n->is_last && n->head.tp;
+        int64_t whole = cut * n->n_layers + (n->is_first && n->embedding_tp) + head;
 
-        m.tp_calls = micros * (whole + (n->is_last ? 2 : 0));
-        m.tp_bytes = micros * rows * 4 * (h * whole + narrow);
+        m.tp_calls = micros * (whole + 2 * head);
+        m.tp_bytes = micros * rows * 4 * (h * whole + 3 * head);
     }
     for (int i = 0; i < ops->n_ops; i++)
         m.pp_calls += ops->ops[i].to >= 0;

@@ -13,8 +13,8 @@ tp_status embedding_tp_forward(const struct pass *p, float *x, const int32_t *id
     tp_status st = TP_OK;
 
     embedding_forward(x, n->embedding, n->dtype, ids, p->rows, n->vocab_first, n->vocab, h);
-    if (comm_size(n->tp) > 1)
-        st = comm_all_reduce(n->tp, x, p->rows * h, COMM_F32, COMM_SUM, err);
+    if (n->embedding_tp && comm_size(n->embedding_tp) > 1)
+        st = comm_all_reduce(n->embedding_tp, x, p->rows * h, COMM_F32, COMM_SUM, err);
     if (n->positions && !st) /* a sequence is one long row to which all positions are added */
         bias_add(x, n->positions, p->sequences, n->seq * h);
     return st;

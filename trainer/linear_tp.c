@@ -106,7 +106,7 @@ static tp_status weight_gradient(const struct linear *l, const void *dy, const v
 
 static tp_status sum_over_ranks(const struct linear *l, float *x, int64_t n, struct tp_err *err)
 {
-    if (comm_size(l->tp) == 1)
+    if (!l->tp || comm_size(l->tp) == 1)
         return TP_OK;
     return comm_all_reduce(l->tp, x, n, COMM_F32, COMM_SUM, err);
 }

@@ -30,7 +30,7 @@ struct linear {
                          * top of the sum over ranks */
     float *bias_grad;
     enum dtype type; /* of weight, x and dy: f32 or bf16; y and dx are f32 */
-    struct comm *tp;
+    struct comm *tp; /* NULL: not cut, every rank computes all of it */
 };
 
 tp_status linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows,

@@ -20,17 +20,17 @@ tp_status loss_tp_forward(const struct pass *p, const struct slot *s, double *to
     const struct net *n = p->net;
     const struct scratch *w = p->scratch;
     float *sum = w->row_sums, *target = w->row_sums + p->rows;
-    bool alone = comm_size(n->tp) == 1;
+    bool alone = !n->head.tp || comm_size(n->head.tp) == 1;
     tp_status st = TP_OK;
 
     loss_max(w->row_max, w->wide, p->rows, n->vocab);
     if (!alone)
-        st = comm_all_reduce(n->tp, w->row_max, p->rows, COMM_F32, COMM_MAX, err);
+        st = comm_all_reduce(n->head.tp, w->row_max, p->rows, COMM_F32, COMM_MAX, err);
     if (st)
         return st;
     loss_sum_exp(sum, target, w->wide, w->row_max, s->targets, n->vocab_first, p->rows, n->vocab);
     if (!alone)
-        st = comm_all_reduce(n->tp, sum, 2 * p->rows, COMM_F32, COMM_SUM, err);
+        st = comm_all_reduce(n->head.tp, sum, 2 * p->rows, COMM_F32, COMM_SUM, err);
     if (st)
         return st;
     *total = loss_total(sum, target, p->rows);

@@ -29,12 +29,18 @@ static tp_status need(const struct param **out, const struct source *s, enum rol
     return TP_OK;
 }
 
-/* Elements of the axis that tensor parallelism cuts, in all parts. */
-static int64_t cut_width(const struct source *s, const struct param *p)
+static bool is_cut(const struct source *s, const struct param *p)
 {
-    const struct tensor *t = &s->layout->tensors[p->tensor];
+    return s->layout->tensors[p->tensor].rule.dim >= 0;
+}
 
-    return p->box.len[t->rule.dim < 0 ? 0 : t->rule.dim];
+/* Outputs of a column layer that this rank has, of one part of it. */
+static int64_t width_of(const struct source *s, const struct param *p)
+{
+    bool fused = s->layout->tensors[p->tensor].role == ROLE_QKV;
+    int axis = s->net->model->arch == MODEL_GPT2 ? 1 : 0;
+
+    return fused && !is_cut(s, p) ? p->box.len[axis] / 3 : p->box.len[axis];
 }
 
 /* The layers of this rank's stages, chunk by chunk. */
@@ -63,9 +69,9 @@ static tp_status count_widths(struct net *n, const struct source *s, struct tp_e
     TP_TRY(need(&q, s, fused ? ROLE_QKV : ROLE_Q, layer, err));
     TP_TRY(need(&k, s, fused ? ROLE_QKV : ROLE_K, layer, err));
     TP_TRY(need(&up, s, ROLE_UP, layer, err));
-    n->q_width = cut_width(s, q);
-    n->kv_width = cut_width(s, k);
-    n->ffn = cut_width(s, up);
+    n->q_width = width_of(s, q);
+    n->kv_width = width_of(s, k);
+    n->ffn = width_of(s, up);
     n->qkv_width = n->q_width + 2 * n->kv_width;
     n->up_width = (m->arch == MODEL_GPT2 ? 1 : 2) * n->ffn;
     n->heads = n->q_width / m->head_dim;
@@ -127,9 +133,9 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
                             .out = width,
                             .in = in,
                             .in_out = s->net->model->arch == MODEL_GPT2 && layer >= 0,
-                            .parts = role == ROLE_QKV ? 3 : 1,
+                            .parts = role == ROLE_QKV && is_cut(s, w) ? 3 : 1,
                             .type = s->net->dtype,
-                            .tp = s->net->tp };
+                            .tp = is_cut(s, w) ? s->net->tp : NULL };
     b = bias == ROLE_NONE ? NULL : find(s, bias, layer);
     if (b) {
         out->bias = p->value + b->at;
@@ -184,6 +190,7 @@ static tp_status bind_first(struct net *n, const struct source *s, struct tp_err
         return st;
     n->embedding = params_operand(p, embed->at);
     n->embedding_grad = p->grad + embed->at;
+    n->embedding_tp = is_cut(s, embed) ? n->tp : NULL;
     positions = find(s, ROLE_POSITIONS, LAYER_FIRST);
     if (positions) {
         n->positions = p->value + positions->at;

@@ -49,7 +49,8 @@ struct net {
     struct chunk *chunks;
     const void *embedding;
     float *embedding_grad;
-    const float *positions; /* [max_positions][h] f32, learned; NULL: rotary */
+    struct comm *embedding_tp; /* NULL: every rank has all of it */
+    const float *positions;    /* [max_positions][h] f32, learned; NULL: rotary */
     float *positions_grad;
     struct norm final_norm;
     struct linear head; /* its weight is the embedding when tied */
