@@ -91,7 +91,9 @@ static bool parse_options(struct request *r, int *exit_code, int argc, char **ar
         OPT_STR(0, "device", "D", &r->device, "auto, cpu or cuda (this build: cpu)"),
         OPT_INT('t', "threads", "N", &c->threads, "of a rank (default: cores / ranks of the host)"),
         OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes, "refuse what needs more a rank, by estimate"),
-        OPT_STR(0, "recompute", "R", &r->recompute, "none"),
+        OPT_STR(0, "recompute", "R", &r->recompute,
+                "none (default), or full: keep the layers' inputs only and run each\nforward again "
+                "before it goes back"),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
                 "names of the model's tensors and how each is cut,\n"
@@ -132,19 +134,16 @@ static tp_status read_resume(struct request *r, struct tp_err *err)
     return TP_OK;
 }
 
-static tp_status read_machine(const struct request *r, struct tp_err *err)
+static tp_status read_machine(struct request *r, struct tp_err *err)
 {
     if (r->device && strcmp(r->device, "cuda") == 0)
         return tp_fail(err, TP_E_USAGE,
                        "--device cuda: this build of tp-train has no CUDA; use --device cpu");
     if (r->device && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
         return tp_fail(err, TP_E_USAGE, "--device is auto, cpu or cuda, not '%s'", r->device);
-    if (r->recompute && strcmp(r->recompute, "full") == 0)
-        return tp_fail(
-            err, TP_E_USAGE,
-            "--recompute full is not there yet; a smaller --micro saves activations too");
-    if (r->recompute && strcmp(r->recompute, "none") != 0)
+    if (r->recompute && strcmp(r->recompute, "none") != 0 && strcmp(r->recompute, "full") != 0)
         return tp_fail(err, TP_E_USAGE, "--recompute is none or full, not '%s'", r->recompute);
+    r->config.recompute = r->recompute && strcmp(r->recompute, "full") == 0;
     return TP_OK;
 }
 

@@ -2,6 +2,8 @@
  * trainer/activation.h; a test compares the two to the byte but for alignment. */
 #include "layout/memory.h"
 
+#include <stdbool.h>
+
 enum {
     /* measured: program and libraries, code that oneDNN generates and what it packs operands into,
      * small buffers of collectives; 18 MiB with one thread, 30 with two */
@@ -100,25 +102,33 @@ static struct share share_of(const struct model *m, const struct spec *s, int pp
     return r;
 }
 
-/* Kept from the forward to the backward pass of a microbatch: struct slot. */
-static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e, int64_t rows)
+/* A row of struct layer_slot, but for x. */
+static int64_t layer_bytes(const struct model *m, const struct share *r, int64_t e)
 {
-    int64_t stream = 4 * m->hidden, normed = e * m->hidden + 4 * r->stats;
-    int64_t qkv = e * (r->q + 2 * r->kv);
-    int64_t layer = 2 * (stream + normed) + qkv + e * r->q + 4 * r->heads + 4 * r->up + e * r->ffn;
+    int64_t normed = e * m->hidden + 4 * r->stats, qkv = e * (r->q + 2 * r->kv);
 
-    return rows * (r->slot_layers * layer + stream + (r->is_last ? normed : 0) + 8);
+    return 4 * m->hidden + 2 * normed + qkv + e * r->q + 4 * r->heads + 4 * r->up + e * r->ffn;
 }
 
-/* Used by layer after layer: struct scratch. */
-static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e, int64_t rows)
+/* Kept from the forward to the backward pass of a microbatch, a row: struct slot. */
+static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e, bool recompute)
+{
+    int64_t stream = 4 * m->hidden, layer = recompute ? 0 : layer_bytes(m, r, e);
+
+    return r->slot_layers * (stream + layer) + stream + 8 +
+           (r->is_last ? e * m->hidden + 4 * r->stats : 0);
+}
+
+/* Used by layer after layer, a row: struct scratch. */
+static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e,
+                             bool recompute)
 {
     int64_t qkv = r->q + 2 * r->kv, wide = most(most(r->ffn, r->q), r->vocab);
     int64_t row = 4 * ((r->is_pipeline ? 3 : 2) * m->hidden + wide + qkv + 3);
 
     if (e < 4)
         row += 2 * (most(most(r->up, qkv), r->vocab) + m->hidden);
-    return rows * row;
+    return row + (recompute ? layer_bytes(m, r, e) : 0);
 }
 
 /* Resident pages of the other ranks' buffers: of each buffer that n ranks reduce together a rank
@@ -129,11 +139,12 @@ static int64_t foreign_bytes(int64_t n, int64_t bytes, int64_t buffers)
 }
 
 static struct memory_need need_of(const struct model *m, const struct spec *s, enum dtype dtype,
-                                  int64_t micro, int64_t seq, bool saves, int pp)
+                                  int64_t micro, int64_t seq, int flags, int pp)
 {
     struct share r = share_of(m, s, pp);
     int64_t rows = micro * seq, e = dtype_bytes(dtype), streams = r.slots * (2 * r.slot_layers + 1);
     struct memory_need need = { 0 };
+    bool again = flags & MEMORY_RECOMPUTES;
 
     need.params = r.elements * e;
     need.grads = r.elements * 4;
@@ -142,11 +153,11 @@ static struct memory_need need_of(const struct model *m, const struct spec *s, e
         need.grads += s->dp * r.owned * 4;
     if (dtype != DTYPE_F32)
         need.master = r.elements * 4;
-    need.activations = r.slots * slot_bytes(m, &r, e, rows);
-    need.workspace = scratch_bytes(m, &r, e, rows);
+    need.activations = r.slots * rows * slot_bytes(m, &r, e, again);
+    need.workspace = rows * scratch_bytes(m, &r, e, again);
     if (m->arch == MODEL_LLAMA)
         need.workspace += 4 * seq * m->head_dim; /* rotary table */
-    if (saves)                                   /* replicas share the writing */
+    if (flags & MEMORY_SAVES)                    /* replicas share the writing */
         need.staging = (need.params + need.master) / s->dp + need.moments / (s->zero ? 1 : s->dp) +
                        SAVING_BYTES;
     need.overhead = PROGRAM_BYTES +
@@ -158,12 +169,12 @@ static struct memory_need need_of(const struct model *m, const struct spec *s, e
 }
 
 struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
-                                   int64_t micro, int64_t seq, bool saves)
+                                   int64_t micro, int64_t seq, int flags)
 {
     struct memory_need largest = { 0 };
 
     for (int pp = 0; pp < s->pp; pp++) {
-        struct memory_need need = need_of(m, s, dtype, micro, seq, saves, pp);
+        struct memory_need need = need_of(m, s, dtype, micro, seq, flags, pp);
 
         if (need.total > largest.total)
             largest = need;

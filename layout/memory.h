@@ -5,7 +5,6 @@
 #ifndef LAYOUT_MEMORY_H
 #define LAYOUT_MEMORY_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "layout/dtype.h"
@@ -21,9 +20,12 @@ struct memory_need {
     int64_t total;
 };
 
+/* What the run does besides: bits of `flags`. */
+enum { MEMORY_SAVES = 1 << 0, MEMORY_RECOMPUTES = 1 << 1 };
+
 /* The need of the largest rank. micro: sequences in a microbatch; seq: tokens in a sequence.
  * Pipelines: when there are as many microbatches as they can keep. */
 struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
-                                   int64_t micro, int64_t seq, bool saves);
+                                   int64_t micro, int64_t seq, int flags);
 
 #endif

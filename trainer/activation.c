@@ -34,12 +34,12 @@ static int64_t stats_of(const struct net *n)
     return n->model->arch == MODEL_GPT2 ? 2 : 1;
 }
 
+/* Everything but x. */
 static void layer_take(struct layer_slot *s, const struct net *n, int64_t rows, struct span *shared,
                        struct span *own)
 {
     int64_t h = n->model->hidden, e = dtype_bytes(n->dtype), stats = stats_of(n);
 
-    s->x = span_take(shared, rows * h, sizeof(float));
     s->stats = span_take(own, stats * rows, sizeof(float));
     s->normed = span_take(own, rows * h, e);
     s->qkv = span_take(own, rows * n->qkv_width, e);
@@ -59,8 +59,11 @@ void slot_take(struct slot *s, const struct net *n, int64_t sequences, struct sp
 
     s->ids = span_take(own, rows, sizeof(int32_t));
     s->targets = span_take(own, rows, sizeof(int32_t));
-    for (int i = 0; i < largest_chunk(n); i++)
-        layer_take(&s->layers[i], n, rows, shared, own);
+    for (int i = 0; i < largest_chunk(n); i++) {
+        s->layers[i].x = span_take(shared, rows * h, sizeof(float));
+        if (!n->recompute)
+            layer_take(&s->layers[i], n, rows, shared, own);
+    }
     s->x = span_take(shared, rows * h, sizeof(float));
     if (n->is_last) {
         s->stats = span_take(own, stats_of(n) * rows, sizeof(float));
@@ -99,6 +102,8 @@ void scratch_take(struct scratch *s, const struct net *n, int64_t sequences, str
                               sizeof(uint16_t));
         s->dy = span_take(own, rows * h, sizeof(uint16_t));
     }
+    if (n->recompute)
+        layer_take(&s->layer, n, rows, shared, own);
     s->row_max = span_take(shared, rows, sizeof(float));
     s->row_sums = span_take(shared, 2 * rows, sizeof(float));
     s->attention = span_take(own, block_attention_workspace(n, sequences), sizeof(float));

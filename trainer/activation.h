@@ -29,6 +29,7 @@ struct layer_slot {
     void *hidden;     /* [rows][ffn] type: silu(gate) * up, or gelu(up) */
 };
 
+/* With recomputation a slot keeps x of its layers alone, and scratch has one of everything else. */
 struct slot {
     int32_t *ids, *targets; /* [rows] */
     struct layer_slot *layers;
@@ -47,9 +48,10 @@ struct scratch {
     float *dnormed; /* [rows][h] gradient of a norm's output; for collectives */
     float *wide;    /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row layer's input */
     float *dqkv;    /* [rows][qkv_width]; forward in bf16: before rounding */
-    uint16_t *narrow; /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
-    uint16_t *dy;     /* bf16: [rows][h] rounded dx */
-    float *row_max;   /* [rows] of the loss; for collectives */
+    uint16_t *narrow;        /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
+    uint16_t *dy;            /* bf16: [rows][h] rounded dx */
+    struct layer_slot layer; /* with recomputation: of the layer at work, without x */
+    float *row_max;          /* [rows] of the loss; for collectives */
     float *row_sums;  /* [2][rows]: sums of exponentials, logits of targets; for collectives */
     float *attention; /* the kernels' own */
     float *sums;      /* of gradients over rows: the kernels' own */

@@ -43,6 +43,8 @@ tp_status block_mlp_forward(const struct pass *p, const struct layer *y, struct 
     if (y->up.bias)
         bias_add(s->up, y->up.bias, p->rows, n->up_width);
     activate(p, s);
+    if (!out)
+        return TP_OK;
     return linear_row_forward(&y->down, out, s->hidden, p->rows, err);
 }
 

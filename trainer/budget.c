@@ -9,10 +9,15 @@
 
 enum { LAYOUTS_SHOWN = 3, TP_TRIED_MAX = 256 };
 
+static int flags_of(const struct train_config *c)
+{
+    return (c->ckpt ? MEMORY_SAVES : 0) | (c->recompute ? MEMORY_RECOMPUTES : 0);
+}
+
 static int64_t need_of(const struct train_config *c, const struct model *m, const struct spec *s,
                        int64_t micro)
 {
-    return memory_estimate(m, s, c->dtype, micro, c->seq, c->ckpt != NULL).total;
+    return memory_estimate(m, s, c->dtype, micro, c->seq, flags_of(c)).total;
 }
 
 static bool is_legal(const struct train_config *c, const struct model *m, const struct spec *s)
@@ -58,7 +63,7 @@ tp_status budget_check(const struct train_config *c, const struct model *m, stru
 
     if (c->mem_bytes == 0)
         return TP_OK;
-    need = memory_estimate(m, &c->spec, c->dtype, c->micro, c->seq, c->ckpt != NULL);
+    need = memory_estimate(m, &c->spec, c->dtype, c->micro, c->seq, flags_of(c));
     if (need.total <= c->mem_bytes)
         return TP_OK;
     if (list_layouts(layouts, sizeof layouts, c, m) == 0)

@@ -20,7 +20,8 @@ struct messages describe_messages(const struct trainer *t)
         /* of a microbatch: two all-reduces of rows x h a layer forward and two backward, one of the
          * embedding, one of the head's input and three floats a row in two calls */
         const struct layer *y = &n->layers[0];
-        int cut = (y->out.tp ? 2 : 0) + (y->down.tp ? 2 : 0), head = n->is_last && n->head.tp;
+        int cut = (y->out.tp ? 2 + n->recompute : 0) + (y->down.tp ? 2 : 0),
+            head = n->is_last && n->head.tp;
         int64_t whole = cut * n->n_layers + (n->is_first && n->embedding_tp) + head;
 
         m.tp_calls = micros * (whole + 2 * head);

@@ -38,6 +38,7 @@ struct net {
     enum dtype dtype;
     struct comm *tp;
     int64_t seq;
+    bool recompute;               /* layers are run forward again before they go back */
     int64_t heads, kv_heads, ffn; /* of this rank */
     int64_t q_width, kv_width, qkv_width;
     int64_t up_width;           /* 2 ffn or ffn */

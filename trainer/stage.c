@@ -23,11 +23,22 @@ float *stage_input(const struct slot *s)
     return s->layers[0].x;
 }
 
+/* What a pass keeps of layer i of the chunk, or what is at work in its place. */
+static struct layer_slot layer_of(const struct pass *p, const struct slot *s, int i)
+{
+    struct layer_slot layer = p->net->recompute ? p->scratch->layer : s->layers[i];
+
+    layer.x = s->layers[i].x;
+    return layer;
+}
+
 /* What the last layer of a chunk left to be added to s->x. */
 static struct arriving leaving(const struct net *n, int chunk, const struct slot *s)
 {
     int last = n->chunks[chunk].n - 1;
 
+    if (n->recompute)
+        return (struct arriving){ 0 };
     return (struct arriving){ s->layers[last].mid,
                               n->layers[n->chunks[chunk].first + last].down.bias };
 }
@@ -43,13 +54,17 @@ tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct 
         st = embedding_tp_forward(p, stage_input(s), s->ids, err);
     for (int i = 0; i < c->n && !st; i++) {
         const struct layer *y = &n->layers[c->first + i];
-        struct layer_slot *layer = &s->layers[i];
+        struct layer_slot layer = layer_of(p, s, i);
         float *out = i + 1 < c->n ? s->layers[i + 1].x : s->x;
 
-        if ((st = block_attention_forward(p, y, layer, &in, err)))
+        if ((st = block_attention_forward(p, y, &layer, &in, err)))
             break;
-        st = block_mlp_forward(p, y, layer, out, err);
-        in = (struct arriving){ layer->mid, y->down.bias };
+        st = block_mlp_forward(p, y, &layer, out, err);
+        in = (struct arriving){ layer.mid, y->down.bias };
+        if (n->recompute) { /* the layer's memory is the next one's too */
+            stream_finish(p, out, &in);
+            in = (struct arriving){ 0 };
+        }
     }
     if (!st && !stage_is_last(n, chunk))
         stream_finish(p, s->x, &in);
@@ -75,6 +90,16 @@ tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *
     return loss_tp_backward(p, s, scale, err);
 }
 
+/* A layer forward, from its input, but for the product whose result its backward does not need. */
+static tp_status run_again(const struct pass *p, const struct layer *y, struct layer_slot *layer,
+                           struct tp_err *err)
+{
+    const struct arriving in = { 0 };
+    tp_status st = block_attention_forward(p, y, layer, &in, err);
+
+    return st ? st : block_mlp_forward(p, y, layer, NULL, err);
+}
+
 tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err)
 {
     const struct net *n = p->net;
@@ -83,10 +108,13 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
 
     for (int i = c->n - 1; i >= 0; i--) {
         const struct layer *y = &n->layers[c->first + i];
+        struct layer_slot layer = layer_of(p, s, i);
 
-        if ((st = block_mlp_backward(p, y, &s->layers[i], err)))
+        if (n->recompute && (st = run_again(p, y, &layer, err)))
             return st;
-        if ((st = block_attention_backward(p, y, &s->layers[i], err)))
+        if ((st = block_mlp_backward(p, y, &layer, err)))
+            return st;
+        if ((st = block_attention_backward(p, y, &layer, err)))
             return st;
     }
     if (stage_is_first(n, chunk))

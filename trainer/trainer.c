@@ -42,6 +42,7 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, &t->arena, err));
     TP_TRY(
         net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));
+    t->net.recompute = t->config->recompute;
     TP_TRY(prepare_slots(t, mesh_coord_of(&t->layout.spec, rank).pp, err));
 done:
     return st;
