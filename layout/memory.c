@@ -20,6 +20,7 @@ struct share {
     int64_t stats;                        /* floats that a norm leaves a row */
     int64_t layers;                       /* of all its chunks */
     int64_t slots, slot_layers;           /* microbatches' chunks that it keeps; layers of one */
+    int64_t split;                        /* ranks that share the rows of the stream */
     bool is_first, is_last, is_pipeline;
     int64_t elements, owned; /* of parameters; those that this rank updates */
 };
@@ -94,6 +95,7 @@ static struct share share_of(const struct model *m, const struct spec *s, int pp
     r.ffn = ceil_div(m->ffn, s->tp);
     r.up = (m->arch == MODEL_GPT2 ? 1 : 2) * r.ffn;
     r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
+    r.split = s->sp ? s->tp : 1;
     count_layers(&r, m, s, pp);
     if (r.is_first || r.is_last)
         r.vocab = ceil_div(m->vocab, s->tp);
@@ -102,33 +104,54 @@ static struct share share_of(const struct model *m, const struct spec *s, int pp
     return r;
 }
 
-/* A row of struct layer_slot, but for x. */
+/* The buffers below are counted for as many rows as ranks share the stream: one row of that and
+ * `split` rows of everything else. */
+
+/* struct layer_slot, but for x. */
 static int64_t layer_bytes(const struct model *m, const struct share *r, int64_t e)
 {
     int64_t normed = e * m->hidden + 4 * r->stats, qkv = e * (r->q + 2 * r->kv);
 
-    return 4 * m->hidden + 2 * normed + qkv + e * r->q + 4 * r->heads + 4 * r->up + e * r->ffn;
+    return 4 * m->hidden + 2 * normed +
+           r->split * (qkv + e * r->q + 4 * r->heads + 4 * r->up + e * r->ffn);
 }
 
-/* Kept from the forward to the backward pass of a microbatch, a row: struct slot. */
+/* Kept from the forward to the backward pass of a microbatch: struct slot. */
 static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e, bool recompute)
 {
     int64_t stream = 4 * m->hidden, layer = recompute ? 0 : layer_bytes(m, r, e);
 
-    return r->slot_layers * (stream + layer) + stream + 8 +
+    return r->slot_layers * (stream + layer) + stream + 8 * r->split +
            (r->is_last ? e * m->hidden + 4 * r->stats : 0);
 }
 
-/* Used by layer after layer, a row: struct scratch. */
+/* Used by layer after layer: struct scratch. */
 static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e,
                              bool recompute)
 {
     int64_t qkv = r->q + 2 * r->kv, wide = most(most(r->ffn, r->q), r->vocab);
-    int64_t row = 4 * ((r->is_pipeline ? 3 : 2) * m->hidden + wide + qkv + 3);
+    int64_t stream = 4 * m->hidden * (r->is_pipeline ? 3 : 2), row = 4 * (wide + qkv + 3);
 
-    if (e < 4)
-        row += 2 * (most(most(r->up, qkv), r->vocab) + m->hidden);
-    return row + (recompute ? layer_bytes(m, r, e) : 0);
+    if (r->split > 1) /* gathered rows */
+        row += 4 * m->hidden;
+    if (e < 4) {
+        stream += 2 * m->hidden;
+        row += 2 * most(most(r->up, qkv), r->vocab);
+    }
+    return stream + r->split * row + (recompute ? layer_bytes(m, r, e) : 0);
+}
+
+/* Gradients that sp sums over tp: of everything that is not cut. */
+static int64_t partial_elements(const struct share *r, const struct model *m)
+{
+    int64_t h = m->hidden, n;
+
+    if (r->split == 1)
+        return 0;
+    n = r->layers * (m->arch == MODEL_GPT2 ? 6 : 2) * h;
+    if (r->is_last)
+        n += (m->arch == MODEL_GPT2 ? 2 : 1) * h;
+    return n + (r->is_first && m->arch == MODEL_GPT2 ? m->max_positions * h : 0);
 }
 
 /* Resident pages of the other ranks' buffers: of each buffer that n ranks reduce together a rank
@@ -153,16 +176,17 @@ static struct memory_need need_of(const struct model *m, const struct spec *s, e
         need.grads += s->dp * r.owned * 4;
     if (dtype != DTYPE_F32)
         need.master = r.elements * 4;
-    need.activations = r.slots * rows * slot_bytes(m, &r, e, again);
-    need.workspace = rows * scratch_bytes(m, &r, e, again);
+    need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, again);
+    need.workspace = rows / r.split * scratch_bytes(m, &r, e, again) + 4 * partial_elements(&r, m);
     if (m->arch == MODEL_LLAMA)
         need.workspace += 4 * seq * m->head_dim; /* rotary table */
     if (flags & MEMORY_SAVES)                    /* replicas share the writing */
         need.staging = (need.params + need.master) / s->dp + need.moments / (s->zero ? 1 : s->dp) +
                        SAVING_BYTES;
-    need.overhead = PROGRAM_BYTES +
-                    foreign_bytes(s->tp, (streams + 1) * rows * 4 * m->hidden, streams + 1) +
-                    foreign_bytes(s->dp, need.grads, 1);
+    need.overhead =
+        PROGRAM_BYTES +
+        foreign_bytes(s->tp, (streams + 1) * rows / r.split * 4 * m->hidden, streams + 1) +
+        foreign_bytes(s->dp, need.grads, 1);
     need.total = need.params + need.grads + need.moments + need.master + need.activations +
                  need.workspace + need.staging + need.overhead;
     return need;

@@ -39,15 +39,16 @@ static void layer_take(struct layer_slot *s, const struct net *n, int64_t rows, 
                        struct span *own)
 {
     int64_t h = n->model->hidden, e = dtype_bytes(n->dtype), stats = stats_of(n);
+    int64_t stream_rows = rows / n->split;
 
-    s->stats = span_take(own, stats * rows, sizeof(float));
-    s->normed = span_take(own, rows * h, e);
+    s->stats = span_take(own, stats * stream_rows, sizeof(float));
+    s->normed = span_take(own, stream_rows * h, e);
     s->qkv = span_take(own, rows * n->qkv_width, e);
     s->attended = span_take(own, rows * n->q_width, e);
     s->lse = span_take(own, rows * n->heads, sizeof(float));
-    s->mid = span_take(shared, rows * h, sizeof(float));
-    s->mid_stats = span_take(own, stats * rows, sizeof(float));
-    s->mid_normed = span_take(own, rows * h, e);
+    s->mid = span_take(shared, stream_rows * h, sizeof(float));
+    s->mid_stats = span_take(own, stats * stream_rows, sizeof(float));
+    s->mid_normed = span_take(own, stream_rows * h, e);
     s->up = span_take(own, rows * n->up_width, sizeof(float));
     s->hidden = span_take(own, rows * n->ffn, e);
 }
@@ -55,19 +56,19 @@ static void layer_take(struct layer_slot *s, const struct net *n, int64_t rows, 
 void slot_take(struct slot *s, const struct net *n, int64_t sequences, struct span *shared,
                struct span *own)
 {
-    int64_t rows = sequences * n->seq, h = n->model->hidden;
+    int64_t rows = sequences * n->seq, h = n->model->hidden, stream_rows = rows / n->split;
 
     s->ids = span_take(own, rows, sizeof(int32_t));
     s->targets = span_take(own, rows, sizeof(int32_t));
     for (int i = 0; i < largest_chunk(n); i++) {
-        s->layers[i].x = span_take(shared, rows * h, sizeof(float));
+        s->layers[i].x = span_take(shared, stream_rows * h, sizeof(float));
         if (!n->recompute)
             layer_take(&s->layers[i], n, rows, shared, own);
     }
-    s->x = span_take(shared, rows * h, sizeof(float));
+    s->x = span_take(shared, stream_rows * h, sizeof(float));
     if (n->is_last) {
-        s->stats = span_take(own, stats_of(n) * rows, sizeof(float));
-        s->normed = span_take(own, rows * h, dtype_bytes(n->dtype));
+        s->stats = span_take(own, stats_of(n) * stream_rows, sizeof(float));
+        s->normed = span_take(own, stream_rows * h, dtype_bytes(n->dtype));
     }
 }
 
@@ -89,18 +90,18 @@ static bool is_pipeline(const struct net *n)
 void scratch_take(struct scratch *s, const struct net *n, int64_t sequences, struct span *shared,
                   struct span *own)
 {
-    int64_t rows = sequences * n->seq, h = n->model->hidden;
+    int64_t rows = sequences * n->seq, h = n->model->hidden, stream_rows = rows / n->split;
 
     for (int i = 0; i < (is_pipeline(n) ? SCHEDULE_BUFFERS : 1); i++)
-        s->dx_buffers[i] = span_take(is_pipeline(n) ? shared : own, rows * h, sizeof(float));
+        s->dx_buffers[i] = span_take(is_pipeline(n) ? shared : own, stream_rows * h, sizeof(float));
     s->dx = s->dx_buffers[0];
-    s->dnormed = span_take(shared, rows * h, sizeof(float));
+    s->dnormed = span_take(shared, stream_rows * h, sizeof(float));
     s->wide = span_take(own, rows * most(most(n->ffn, n->q_width), n->vocab), sizeof(float));
     s->dqkv = span_take(own, rows * n->qkv_width, sizeof(float));
     if (n->dtype == DTYPE_BF16) {
         s->narrow = span_take(own, rows * most(most(n->up_width, n->qkv_width), n->vocab),
                               sizeof(uint16_t));
-        s->dy = span_take(own, rows * h, sizeof(uint16_t));
+        s->dy = span_take(own, stream_rows * h, sizeof(uint16_t));
     }
     if (n->recompute)
         layer_take(&s->layer, n, rows, shared, own);

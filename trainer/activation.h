@@ -62,7 +62,8 @@ struct pass {
     const struct net *net;
     const struct scratch *scratch;
     int64_t sequences, rows;
-    bool add; /* gradients add to those of the step's earlier microbatches */
+    int64_t stream_rows; /* that this rank has of the stream: all, or under sp a part */
+    bool add;            /* gradients add to those of the step's earlier microbatches */
 };
 
 /* layers of slot come from the arena: as many as the largest chunk has. */

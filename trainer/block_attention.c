@@ -84,10 +84,10 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     tp_status st;
 
     if (narrow) {
-        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->rows * n->model->hidden);
+        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->stream_rows * n->model->hidden);
         dy = w->dy;
     }
-    stream_bias_backward(p, &y->out, w->dx, DTYPE_F32);
+    stream_bias_backward(p, &y->out, w->dx, DTYPE_F32, p->stream_rows);
     if ((st = linear_row_backward(&y->out, w->wide, dy, s->attended, p->rows, p->add, err)))
         return st;
     if (narrow) {
@@ -103,7 +103,7 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
         cast(w->narrow, DTYPE_BF16, w->dqkv, DTYPE_F32, p->rows * n->qkv_width);
         dqkv = w->narrow;
     }
-    stream_bias_backward(p, &y->qkv, dqkv, n->dtype);
+    stream_bias_backward(p, &y->qkv, dqkv, n->dtype, p->rows);
     st = linear_column_backward(&y->qkv, w->dnormed, dqkv, s->normed, p->rows, p->add, err);
     if (st)
         return st;

@@ -59,15 +59,15 @@ tp_status block_mlp_backward(const struct pass *p, const struct layer *y, struct
     tp_status st;
 
     if (narrow) {
-        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->rows * n->model->hidden);
+        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->stream_rows * n->model->hidden);
         dy = w->dy;
         dup = (char *)w->narrow;
     }
-    stream_bias_backward(p, &y->down, w->dx, DTYPE_F32);
+    stream_bias_backward(p, &y->down, w->dx, DTYPE_F32, p->stream_rows);
     if ((st = linear_row_backward(&y->down, w->wide, dy, s->hidden, p->rows, p->add, err)))
         return st;
     activate_backward(p, dup, w->wide, s);
-    stream_bias_backward(p, &y->up, dup, n->dtype);
+    stream_bias_backward(p, &y->up, dup, n->dtype, p->rows);
     st = linear_column_backward(&y->up, w->dnormed, dup, s->mid_normed, p->rows, p->add, err);
     if (st)
         return st;

@@ -8,28 +8,53 @@
 #include "core/size.h"
 #include "kernels/thread.h"
 
+/* Of a microbatch: two all-reduces of rows x h a layer forward and two backward, one of the
+ * embedding, one of the head's input and three floats a row in two calls. */
+static void count_tp(struct messages *m, const struct trainer *t)
+{
+    const struct net *n = &t->net;
+    const struct layer *y = &n->layers[0];
+    int64_t rows = t->config->micro * t->config->seq, micros = train_config_micros(t->config);
+    int cut = (y->out.tp ? 2 + n->recompute : 0) + (y->down.tp ? 2 : 0);
+    int head = n->is_last && n->head.tp;
+    int64_t whole = cut * n->n_layers + (n->is_first && n->embedding_tp) + head;
+
+    m->tp_calls = micros * (whole + 2 * head);
+    m->tp_bytes = micros * rows * 4 * (n->model->hidden * whole + 3 * head);
+}
+
+/* The same under sp, of rows / t each. A layer forward: two gathers, of the run's dtype, and two
+ * reduce-scatters, in fp32; backward: two of each, and two gathers more of the inputs, of which
+ * only a part was kept. Once a step the gradients of what is not cut. */
+static void count_sp(struct messages *m, const struct trainer *t)
+{
+    const struct net *n = &t->net;
+    int64_t rows = t->config->micro * t->config->seq, micros = train_config_micros(t->config);
+    int64_t part = rows / n->split * n->model->hidden, e = dtype_bytes(n->dtype);
+    int64_t gathers = n->n_layers * (6 + 2 * n->recompute) + 2 * n->is_last;
+    int64_t scatters = n->n_layers * (4 + n->recompute) + n->is_first + n->is_last;
+
+    m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last) + 1;
+    m->tp_bytes =
+        micros * (part * (gathers * e + (scatters + n->is_first) * 4) + n->is_last * rows * 4 * 3) +
+        t->params.n_partial * 4;
+}
+
 struct messages describe_messages(const struct trainer *t)
 {
     const struct train_config *c = t->config;
     const struct net *n = &t->net;
-    int64_t rows = c->micro * c->seq, h = n->model->hidden, micros = train_config_micros(c);
+    int64_t rows = c->micro * c->seq, h = n->model->hidden;
     const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct messages m = { 0 };
 
-    if (c->spec.tp > 1) {
-        /* of a microbatch: two all-reduces of rows x h a layer forward and two backward, one of the
-         * embedding, one of the head's input and three floats a row in two calls */
-        const struct layer *y = &n->layers[0];
-        int cut = (y->out.tp ? 2 + n->recompute : 0) + (y->down.tp ? 2 : 0),
-            head = n->is_last && n->head.tp;
-        int64_t whole = cut * n->n_layers + (n->is_first && n->embedding_tp) + head;
-
-        m.tp_calls = micros * (whole + 2 * head);
-        m.tp_bytes = micros * rows * 4 * (h * whole + 3 * head);
-    }
+    if (n->split > 1)
+        count_sp(&m, t);
+    else if (c->spec.tp > 1)
+        count_tp(&m, t);
     for (int i = 0; i < ops->n_ops; i++)
         m.pp_calls += ops->ops[i].to >= 0;
-    m.pp_bytes = m.pp_calls * rows * h * 4;
+    m.pp_bytes = m.pp_calls * rows / n->split * h * 4;
     if (t->params.tied >= 0) {
         m.ends_calls = 1;
         m.ends_bytes = t->params.list[t->params.tied].n * 4;

@@ -14,7 +14,7 @@ char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i);
 
 /* Collectives of one step on one rank, by arithmetic (tests compare with comm_counts). */
 struct messages {
-    int64_t tp_calls, tp_bytes;     /* activations and loss */
+    int64_t tp_calls, tp_bytes;     /* activations and loss; under sp gradients of norms */
     int64_t kv_calls, kv_bytes;     /* gradients of shared KV heads */
     int64_t dp_calls, dp_bytes;     /* gradients */
     int64_t pp_calls, pp_bytes;     /* sent to other stages: activations and gradients */

@@ -111,36 +111,59 @@ static tp_status sum_over_ranks(const struct linear *l, float *x, int64_t n, str
     return comm_all_reduce(l->tp, x, n, COMM_F32, COMM_SUM, err);
 }
 
+/* Every rank's rows of x, [rows][width] of the layer's type, in l->whole. Halves of floats travel
+ * as floats: nothing is computed with them. */
+static tp_status gather_rows(const struct linear *l, const void *x, int64_t rows, int64_t width,
+                             struct tp_err *err)
+{
+    int64_t floats = rows * width * dtype_bytes(l->type) / (int64_t)sizeof(float);
+
+    return comm_all_gather(l->tp, l->whole, x, floats / comm_size(l->tp), COMM_F32, err);
+}
+
 tp_status linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows,
                                 struct tp_err *err)
 {
-    return product(l, y, x, rows, err);
+    tp_status st = l->whole ? gather_rows(l, x, rows, l->in, err) : TP_OK;
+
+    return st ? st : product(l, y, l->whole ? l->whole : x, rows, err);
 }
 
+/* Sums of dX are done before W's gradient, which needs nothing of them. */
 tp_status linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
                                  int64_t rows, bool add, struct tp_err *err)
 {
     tp_status st;
 
-    if ((st = input_gradient(l, dx, dy, rows, err)))
+    if ((st = input_gradient(l, l->whole ? l->whole : dx, dy, rows, err)))
         return st;
-    if ((st = sum_over_ranks(l, dx, rows * l->in, err)))
-        return st;
-    return weight_gradient(l, dy, x, rows, add, err);
+    if (!l->whole)
+        st = sum_over_ranks(l, dx, rows * l->in, err);
+    else if (!(st = comm_reduce_scatter(l->tp, dx, l->whole, rows * l->in / comm_size(l->tp),
+                                        COMM_F32, err)))
+        st = gather_rows(l, x, rows, l->in, err);
+    return st ? st : weight_gradient(l, dy, l->whole ? l->whole : x, rows, add, err);
 }
 
 tp_status linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows,
                              struct tp_err *err)
 {
-    tp_status st = product(l, y, x, rows, err);
+    tp_status st = product(l, l->whole ? l->whole : y, x, rows, err);
 
+    if (!st && l->whole)
+        return comm_reduce_scatter(l->tp, y, l->whole, rows * l->out / comm_size(l->tp), COMM_F32,
+                                   err);
     return st ? st : sum_over_ranks(l, y, rows * l->out, err);
 }
 
 tp_status linear_row_backward(const struct linear *l, float *dx, const void *dy, const void *x,
                               int64_t rows, bool add, struct tp_err *err)
 {
-    tp_status st = input_gradient(l, dx, dy, rows, err);
+    tp_status st = l->whole ? gather_rows(l, dy, rows, l->out, err) : TP_OK;
 
+    if (l->whole)
+        dy = l->whole;
+    if (!st)
+        st = input_gradient(l, dx, dy, rows, err);
     return st ? st : weight_gradient(l, dy, x, rows, add, err);
 }

@@ -50,7 +50,7 @@ tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, st
     st = linear_column_backward(&n->head, w->dnormed, dlogits, s->normed, p->rows, p->add, err);
     if (st)
         return st;
-    memset(w->dx, 0, (size_t)(p->rows * hidden) * sizeof(float));
+    memset(w->dx, 0, (size_t)(p->stream_rows * hidden) * sizeof(float));
     stream_norm_backward(p, &n->final_norm, w->dx, w->dnormed, s->x, s->stats);
     return TP_OK;
 }

@@ -97,6 +97,7 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
     *n = (struct net){ .model = m,
                        .dtype = p->dtype,
                        .seq = seq,
+                       .split = l->spec.sp ? l->spec.tp : 1,
                        .is_first = pp == 0,
                        .is_last = pp == l->spec.pp - 1,
                        .n_chunks = l->spec.vpp };
@@ -109,8 +110,10 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
     return count_widths(n, &s, err);
 }
 
-void net_take(struct net *n, struct span *own)
+void net_take(struct net *n, int64_t sequences, struct span *shared, struct span *own)
 {
+    if (n->split > 1)
+        n->whole = span_take(shared, sequences * n->seq * n->model->hidden, sizeof(float));
     if (n->model->arch == MODEL_LLAMA)
         n->rope = span_take(own, n->seq * n->model->head_dim, sizeof(float));
 }
@@ -135,6 +138,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
                             .in_out = s->net->model->arch == MODEL_GPT2 && layer >= 0,
                             .parts = role == ROLE_QKV && is_cut(s, w) ? 3 : 1,
                             .type = s->net->dtype,
+                            .whole = s->net->whole,
                             .tp = is_cut(s, w) ? s->net->tp : NULL };
     b = bias == ROLE_NONE ? NULL : find(s, bias, layer);
     if (b) {

@@ -38,6 +38,8 @@ struct net {
     enum dtype dtype;
     struct comm *tp;
     int64_t seq;
+    int split;                    /* ranks that share the rows of the stream: tp under sp, else 1 */
+    float *whole;                 /* under sp: [rows][h] for collectives */
     bool recompute;               /* layers are run forward again before they go back */
     int64_t heads, kv_heads, ffn; /* of this rank */
     int64_t q_width, kv_width, qkv_width;
@@ -63,7 +65,7 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                    const struct params *p, int rank, int64_t seq, struct arena *arena,
                    struct tp_err *err);
 
-void net_take(struct net *n, struct span *own);
+void net_take(struct net *n, int64_t sequences, struct span *shared, struct span *own);
 
 /* Point the layers at parameters that have memory, and fill the rotary table. */
 tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,

@@ -2,9 +2,38 @@
 #include "trainer/optimizer.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/adamw.h"
 #include "trainer/zero.h"
+
+/* Copy the gradients that are partial to p->partial, or back. */
+static void move_partial(const struct params *p, bool back)
+{
+    float *at = p->partial;
+
+    for (int i = 0; i < p->n; i++) {
+        const struct param *q = &p->list[i];
+        float *grad = p->grad + q->at;
+
+        if (!q->partial)
+            continue;
+        memcpy(back ? grad : at, back ? at : grad, (size_t)q->n * sizeof *at);
+        at += q->n;
+    }
+}
+
+/* In one call: each is small. */
+static tp_status reduce_partial(const struct params *p, struct comm *tp, struct tp_err *err)
+{
+    tp_status st;
+
+    move_partial(p, false);
+    st = comm_all_reduce(tp, p->partial, p->n_partial, COMM_F32, COMM_SUM, err);
+    if (!st)
+        move_partial(p, true);
+    return st;
+}
 
 tp_status optimizer_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
 {
@@ -19,6 +48,8 @@ tp_status optimizer_reduce(const struct params *p, const struct parallel *par, s
             n += p->list[++i].n; /* k and v of a layer in one call */
         TP_TRY(comm_all_reduce(par->kv, p->grad + at, n, COMM_F32, COMM_SUM, err));
     }
+    if (p->n_partial)
+        TP_TRY(reduce_partial(p, par->tp, err));
     if (p->tied >= 0)
         TP_TRY(comm_all_reduce(par->ends, p->grad + p->list[p->tied].at, p->list[p->tied].n,
                                COMM_F32, COMM_SUM, err));

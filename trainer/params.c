@@ -62,6 +62,7 @@ static tp_status add(struct params *p, const struct layout *l, int t, int rank, 
     struct param q = { .tensor = t,
                        .decay = tensor->ndim >= 2,
                        .copy = copy,
+                       .partial = l->spec.sp && l->spec.tp > 1 && tensor->rule.dim < 0,
                        .shared = tensor->rule.share,
                        .counted = first && !copy };
     tp_status st;
@@ -71,6 +72,7 @@ static tp_status add(struct params *p, const struct layout *l, int t, int rank, 
         if (q.part < n)
             q.box = boxes[q.part];
         q.n = q.part < n ? box_elements(&q.box) : 0;
+        p->n_partial += q.partial ? q.n : 0;
         if ((st = add_entry(p, l, &q, q.part > 0 || joins_previous(l, t), err)))
             return st;
     }
@@ -162,6 +164,8 @@ tp_status params_init(struct params *p, const struct layout *l, int rank, enum d
 void params_take(struct params *p, struct span *shared, struct span *own)
 {
     p->grad = span_take(shared, p->n_elements, sizeof(float));
+    if (p->n_partial)
+        p->partial = span_take(shared, p->n_partial, sizeof(float));
     p->value = span_take(own, p->n_elements, sizeof(float));
     p->exp_avg = span_take(own, p->n_moments, sizeof(float));
     p->exp_avg_sq = span_take(own, p->n_moments, sizeof(float));

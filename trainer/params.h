@@ -34,6 +34,7 @@ struct param {
     bool decay;   /* matrices, not norms */
     bool counted; /* in this rank's part of the gradient norm: of several tp ranks that hold the
                      same part, the first counts it */
+    bool partial; /* under sp: each tp rank has the gradient of its own rows of the stream */
     bool copy;    /* of a tensor that another stage holds: the embedding, for a tied head */
     bool shared;  /* other tp ranks hold the same part and see other heads' gradients of it */
 };
@@ -47,6 +48,8 @@ struct params {
     float *value;         /* what AdamW updates: the weights, in bf16 their masters */
     uint16_t *value_bf16; /* rounded, for the products; NULL in fp32 */
     float *grad;          /* in memory that collectives reach */
+    int64_t n_partial;    /* elements of all that are partial */
+    float *partial;       /* where they are summed together, in memory that collectives reach */
     int64_t n_moments;    /* elements of each span of moments */
     float *exp_avg, *exp_avg_sq;
 

@@ -118,7 +118,7 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
             return st;
     }
     if (stage_is_first(n, chunk))
-        embedding_tp_backward(p, s->ids);
+        return embedding_tp_backward(p, s->ids, err);
     return TP_OK;
 }
 

@@ -11,12 +11,13 @@ static struct pass pass_of(const struct trainer *t, int64_t micro)
                           .scratch = &t->scratch,
                           .sequences = t->config->micro,
                           .rows = t->config->micro * t->config->seq,
+                          .stream_rows = t->config->micro * t->config->seq / t->net.split,
                           .add = micro > 0 };
 }
 
 static int64_t stream_bytes(const struct pass *p)
 {
-    return p->rows * p->net->model->hidden * (int64_t)sizeof(float);
+    return p->stream_rows * p->net->model->hidden * (int64_t)sizeof(float);
 }
 
 static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct tp_err *err)

@@ -7,13 +7,13 @@
 
 static struct layernorm view(const struct pass *p, const struct norm *norm, float *x, float *stats)
 {
-    return (struct layernorm){ .rows = p->rows,
+    return (struct layernorm){ .rows = p->stream_rows,
                                .cols = p->net->model->hidden,
                                .eps = (float)p->net->model->norm_eps,
                                .w = norm->weight,
                                .b = norm->bias,
                                .x = x,
-                               .mean = stats + p->rows,
+                               .mean = stats + p->stream_rows,
                                .rstd = stats };
 }
 
@@ -27,8 +27,8 @@ void stream_norm(const struct pass *p, const struct norm *norm, void *y, float *
 
         layernorm_forward(y, p->net->dtype, &a, in->residual, in->bias);
     } else {
-        norm_rms_forward(y, p->net->dtype, stats, x, in->residual, norm->weight, p->rows, m->hidden,
-                         (float)m->norm_eps);
+        norm_rms_forward(y, p->net->dtype, stats, x, in->residual, norm->weight, p->stream_rows,
+                         m->hidden, (float)m->norm_eps);
     }
 }
 
@@ -40,19 +40,19 @@ void stream_norm_backward(const struct pass *p, const struct norm *norm, float *
 
         layernorm_backward(dx, norm->grad, norm->bias_grad, dy, &a, p->scratch->sums);
     } else {
-        norm_rms_backward(dx, norm->grad, dy, x, stats, norm->weight, p->rows,
+        norm_rms_backward(dx, norm->grad, dy, x, stats, norm->weight, p->stream_rows,
                           p->net->model->hidden, p->scratch->sums);
     }
 }
 
 void stream_finish(const struct pass *p, float *x, const struct arriving *in)
 {
-    residual_add(x, in->residual, in->bias, p->rows, p->net->model->hidden);
+    residual_add(x, in->residual, in->bias, p->stream_rows, p->net->model->hidden);
 }
 
 void stream_bias_backward(const struct pass *p, const struct linear *l, const void *dy,
-                          enum dtype type)
+                          enum dtype type, int64_t rows)
 {
     if (l->bias_grad)
-        bias_gradient(l->bias_grad, dy, type, p->rows, l->out, p->scratch->sums);
+        bias_gradient(l->bias_grad, dy, type, rows, l->out, p->scratch->sums);
 }

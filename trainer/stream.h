@@ -26,8 +26,9 @@ void stream_norm_backward(const struct pass *p, const struct norm *norm, float *
 /* x becomes the stream: at the end of a stage. */
 void stream_finish(const struct pass *p, float *x, const struct arriving *in);
 
-/* Gradient of a linear layer's bias from that of its result, rows x out of `type`. */
+/* Gradient of a linear layer's bias, if it has one, from that of its result, rows x out of `type`:
+ * all rows of a column layer, the stream's of a row layer. */
 void stream_bias_backward(const struct pass *p, const struct linear *l, const void *dy,
-                          enum dtype type);
+                          enum dtype type, int64_t rows);
 
 #endif

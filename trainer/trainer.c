@@ -54,7 +54,7 @@ static void take(struct trainer *t, struct span *shared, struct span *own)
     int64_t sequences = t->config->micro;
 
     params_take(&t->params, shared, own);
-    net_take(&t->net, own);
+    net_take(&t->net, sequences, shared, own);
     for (int i = 0; i < t->n_slots; i++)
         slot_take(&t->slots[i], &t->net, sequences, shared, own);
     scratch_take(&t->scratch, &t->net, sequences, shared, own);

@@ -34,12 +34,13 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
     do {
         c->spec = random_spec(r, m);
         c->spec.cp = 1;
-        c->spec.sp = false;
         c->spec.zero = rng_int(r, 0, 1);
     } while (spec_world(&c->spec) > max_world);
     c->seq = rng_int(r, 1, m->max_positions < 16 ? m->max_positions : 16);
     c->micro = rng_int(r, 1, 3);
     c->recompute = rng_int(r, 0, 1);
+    c->spec.sp = c->spec.sp && c->seq * c->micro % c->spec.tp == 0 &&
+                 (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);
     micros = rng_int(r, 1, 2) * (c->spec.vpp > 1 ? 2 : 1) * c->spec.pp;
     c->batch = c->micro * micros * c->spec.dp;
     cr_assert_eq(train_config_check(c, m, &err), TP_OK, "%s", err.msg);
