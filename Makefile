@@ -1,67 +1,218 @@
-# tp: checkpoint resharding and training orchestration, in C. `make help` lists the targets.
+# tp: checkpoint resharding and tensor-parallel training, in C. `make help` lists the targets.
 .DEFAULT_GOAL := all
-VERSION  := 0.1.0
-PREFIX   ?= /usr/local
-CC       ?= gcc
-CFLAGS   ?= -O3 -g
-NVCC     ?= $(shell command -v nvcc 2>/dev/null)
-# `make SANITIZE=address,undefined` builds beside the plain build
-SANITIZE ?=
-BUILD    := build/$(if $(SANITIZE),san-$(subst $(comma),-,$(SANITIZE)),plain)
-BIN      := $(if $(SANITIZE),$(BUILD)/bin,bin)
-comma    := ,
+comma := ,
+empty :=
+space := $(empty) $(empty)
 
-FOLDERS  := core layout kernels comm ckpt reshard trainer
+VERSION := 0.1.0
+PREFIX  ?= /usr/local
+PYTHON  ?= /usr/bin/python3
+JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
+CFLAGS  ?= -O3 -g
+NVCC    ?= $(shell command -v nvcc 2>/dev/null)
+
+# Knobs: SANITIZE=address,undefined and CC=clang build beside the plain build, in folders of their
+# own; WERROR=1 makes warnings errors; V=1 shows the commands.
+SANITIZE ?=
+FLAVOUR  := $(if $(SANITIZE),san-$(subst $(comma),-,$(SANITIZE)),plain)$(if \
+              $(filter-out gcc,$(CC)),-$(notdir $(firstword $(CC))))
+BUILD    := build/$(FLAVOUR)
+BIN      := $(if $(filter plain,$(FLAVOUR)),bin,$(BUILD)/bin)
+Q        := $(if $(V),,@)
+
+# Every processor, unless -j says otherwise; but several goals (make clean all) go one by one.
+ifeq ($(MAKELEVEL)$(word 2,$(MAKECMDGOALS)),0)
+MAKEFLAGS += -j$(JOBS)
+endif
+MAKEFLAGS += --no-print-directory
+
+# ---- what is compiled, and how --------------------------------------------------------------
+
+FOLDERS  := core layout device kernels comm ckpt reshard trainer
 PROGRAMS := $(patsubst cli/tp_%.c,tp-%,$(wildcard cli/tp_*.c))
 PACKAGES := jansson hdf5-serial libcrypto libisal ompi-c
 
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
-SAN_FLAGS  := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer -DTP_SANITIZE)
-WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 -Wundef
-ALL_CFLAGS := -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' -I. $(WARNINGS) $(CFLAGS) -fopenmp \
+SAN_FLAGS  := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
+                -fno-omit-frame-pointer -DTP_SANITIZE)
+WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 \
+              -Wundef $(if $(WERROR),-Werror)
+TP_CFLAGS  := -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' -I. $(WARNINGS) -fopenmp \
               -isystem /usr/include/hdf5/serial $(subst -I,-isystem ,$(PKG_CFLAGS)) $(SAN_FLAGS)
-LIBS       := $(PKG_LIBS) -ldnnl -lm -lpthread
+ALL_CFLAGS := $(TP_CFLAGS) $(CFLAGS)
+LIBS       := $(PKG_LIBS) -ldnnl -lm -lpthread -ldl
 
 LIB_SRC  := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c))
 CLI_SRC  := $(filter-out cli/tp_%,$(wildcard cli/*.c))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
-UNIT_SRC := $(wildcard tests/unit/*.c)
-UNIT     := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
+UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
+MPI      := $(patsubst tests/mpi/%.c,$(BUILD)/tests/mpi/%,$(wildcard tests/mpi/*.c))
+BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
+SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(wildcard tests/fault/*.c))
+C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/bench tests/fault, \
+              $(d)/*.c $(d)/*.h $(d)/*.cu $(d)/*.cuh))
 
-## all: build the programs into bin/
+## all           build the programs into bin/ (what plain make does; never installs anything)
 all: $(PROGRAMS:%=$(BIN)/%)
 
-$(BUILD)/libtp.a: $(LIB_OBJ)
+# The archive is named anew when its members change, so that a removed file's object goes too.
+$(BUILD)/libtp.a: $(LIB_OBJ) $(BUILD)/libtp.list
 	@rm -f $@
-	@ar rcs $@ $^
+	$(Q)ar rcs $@ $(LIB_OBJ)
 
-$(BUILD)/%.o: %.c
+$(BUILD)/libtp.list: FORCE | $(BUILD)/.tools
+	@echo '$(LIB_OBJ)' | cmp -s - $@ || echo '$(LIB_OBJ)' > $@
+
+$(BUILD)/%.o: %.c $(BUILD)/.flags | $(BUILD)/.tools
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
-	@$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
 
 $(BIN)/tp-%: $(BUILD)/cli/tp_%.o $(CLI_OBJ) $(BUILD)/libtp.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
-	@$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
+	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
 
-## unit: build the unit tests (one program a file of tests/unit)
+# Says once per build folder which compiler, header or library is missing, by its package.
+$(BUILD)/.tools:
+	@CC='$(CC)' tools/setup.sh --check build
+	@mkdir -p $(@D) && touch $@
+
+# Other flags: everything is compiled again.
+$(BUILD)/.flags: FORCE | $(BUILD)/.tools
+	@echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' | cmp -s - $@ || \
+	  echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' > $@
+
+## demo          train at tp8, reshard to tp4, go on, export; installs what is missing; into demo/
+demo:
+	@tools/setup.sh build demo
+	@$(MAKE) all
+	@BIN=$(BIN) examples/demo.sh
+
+# ---- tests ----------------------------------------------------------------------------------
+
+## test          install what is missing, build, run the tests; T=pattern runs those that match
+test:
+	@tools/setup.sh build test
+	@$(MAKE) tests
+	@$(RUN_TESTS)
+
+## test-long     the tests that take longer: the fresh Debian, long properties, every fault point
+test-long:
+	@tools/setup.sh build test chroot
+	@$(MAKE) tests
+	@LONG=1 $(RUN_TESTS)
+
+## test-clients  ask transformers and PyTorch (from PyPI, into .venv/) whether they agree
+test-clients:
+	@tools/setup.sh build test clients
+	@$(MAKE) all
+	@BIN=$(BIN) tests/clients/run.sh
+
+RUN_TESTS = CC='$(CC)' BUILD=$(BUILD) BIN=$(BIN) PYTHON=$(PYTHON) JOBS=$(JOBS) \
+            SANITIZE=$(SANITIZE) T='$(T)' tests/run.sh
+
+## tests         build the programs and all tests, run nothing
+tests: all unit mpi fault
+## unit          build the unit tests (one program a file of tests/unit)
 unit: $(UNIT)
+mpi: $(MPI)
+fault: $(SHIM)
+
 $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(CLI_OBJ) $(BUILD)/libtp.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
-	@$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) -lcriterion $(LIBS) -o $@
+	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) -lcriterion $(LIBS) -o $@
 
-## help: this list
-help:
-	@sed -n 's/^## //p' Makefile
+$(BUILD)/tests/mpi/%: $(BUILD)/tests/mpi/%.o $(CLI_OBJ) $(BUILD)/libtp.a
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
 
-## clean: remove what was built
+$(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(CLI_OBJ) $(BUILD)/libtp.a
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
+
+# Preloaded into the programs, so never built with a sanitizer.
+$(BUILD)/tests/fault/%.so: tests/fault/%.c | $(BUILD)/.tools
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -fPIC -shared $< -o $@ -ldl -lpthread
+
+## bench         build the benchmarks and print their figures
+bench: all $(BENCH)
+	@for b in $(BENCH) $(wildcard tests/bench/*.sh); do \
+	  echo "== $$b"; BIN=$(BIN) BUILD=$(BUILD) $$b || exit 1; done
+
+# ---- checks ---------------------------------------------------------------------------------
+
+## lint          clang-format, clang-tidy, cppcheck, shellcheck, and make check-deps
+lint: check-format check-tidy check-cpp check-shell check-deps
+
+check-format:
+	@clang-format --dry-run -Werror $(C_FILES)
+	@echo "  ok    clang-format ($(words $(C_FILES)) files)"
+
+check-tidy: $(LIB_SRC:%.c=$(BUILD)/tidy/%.ok) $(patsubst %.c,$(BUILD)/tidy/%.ok,$(wildcard cli/*.c))
+	@echo "  ok    clang-tidy ($(words $^) files)"
+$(BUILD)/tidy/%.ok: %.c .clang-tidy
+	@mkdir -p $(@D)
+	@echo "  TIDY  $<"
+	@clang-tidy --quiet --warnings-as-errors='*' $< -- $(TP_CFLAGS) 2>$@.log || \
+	  { cat $@.log; exit 1; }
+	@touch $@
+
+check-cpp:
+	@cppcheck --quiet --std=c11 --language=c -j $(JOBS) -I. --error-exitcode=1 --inline-suppr \
+	  --enable=warning,performance,portability --suppressions-list=tests/check/cppcheck.txt \
+	  $(LIB_SRC) $(wildcard cli/*.c)
+	@echo "  ok    cppcheck"
+
+check-shell:
+	@shellcheck -x $(wildcard tools/*.sh examples/*.sh tests/*.sh tests/*/*.sh) .ci/run
+	@echo "  ok    shellcheck"
+
+## check-deps    folders include only those above them; no banned calls; headers stand alone
+check-deps: | $(BUILD)/.tools
+	@CC='$(CC)' tests/check/deps.sh
+
+## format        rewrite every C file as clang-format wants it
+format:
+	@clang-format -i $(C_FILES)
+
+# ---- the rest -------------------------------------------------------------------------------
+
+## setup         install what building, testing and the demo need (apt-get, as root or with sudo)
+setup:
+	@tools/setup.sh build demo test && echo "setup: all is there"
+
+## install       copy the programs to PREFIX/bin (default /usr/local; DESTDIR is honoured)
+install: all
+	@mkdir -p '$(DESTDIR)$(PREFIX)/bin'
+	@for p in $(PROGRAMS); do \
+	  echo "  INSTALL $(DESTDIR)$(PREFIX)/bin/$$p"; \
+	  install -m 755 $(BIN)/$$p '$(DESTDIR)$(PREFIX)/bin/' || exit 1; done
+
+## uninstall     remove them again
+uninstall:
+	@for p in $(PROGRAMS); do rm -f '$(DESTDIR)$(PREFIX)/bin/'$$p; done
+
+## clean         remove what was built (and the demo's folder)
 clean:
-	rm -rf build bin
+	rm -rf build bin demo
 
-.PHONY: all unit help clean
+## help          this list; knobs: T= SANITIZE= CC= CFLAGS= WERROR=1 V=1 PREFIX= DESTDIR= JOBS=
+help:
+	@sed -n 's/^## /  /p' Makefile
+
+.PHONY: all demo test test-long test-clients tests unit mpi fault bench lint check-format \
+        check-tidy check-cpp check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
--include $(shell find build -name '*.d' 2>/dev/null)
+.DELETE_ON_ERROR:
+-include $(patsubst %.o,%.d,$(shell find $(BUILD) -name '*.o' 2>/dev/null))

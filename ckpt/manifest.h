@@ -29,16 +29,15 @@ struct manifest {
     char save_id[SAVE_ID_TEXT]; /* 32 hexadecimal digits, random */
     int64_t epoch;              /* of the writing job; see ckpt/commit.h */
     int64_t step;
-    struct layout layout;       /* spec, stage table, tensors in id order */
-    const char *model_config;   /* config.json text; NULL when the model is unknown */
+    struct layout layout;     /* spec, stage table, tensors in id order */
+    const char *model_config; /* config.json text; NULL when the model is unknown */
     struct train_state state;
     int n_shards;
     struct shard_info *shards;
 };
 
 /* JSON text, its own checksum last. *text is malloc'ed. */
-tp_status manifest_format(char **text, size_t *size, const struct manifest *m,
-                          struct tp_err *err);
+tp_status manifest_format(char **text, size_t *size, const struct manifest *m, struct tp_err *err);
 
 /* Parse and check: version, checksum, every field's kind and range, names that are plain and
  * unique, shards once each. Everything lives in the arena.

@@ -93,8 +93,7 @@ tp_status shard_read(const struct shard_reader *r, int64_t row, int64_t skip, vo
                      struct tp_err *err);
 
 /* Read a whole row and check it. TP_E_CORRUPT names file, tensor, box and both checksums. */
-tp_status shard_read_row(const struct shard_reader *r, int64_t row, void *buf,
-                         struct tp_err *err);
+tp_status shard_read_row(const struct shard_reader *r, int64_t row, void *buf, struct tp_err *err);
 
 /* The sentence for a row whose CRC is not what the index says. */
 tp_status shard_fail_crc(const struct shard_reader *r, int64_t row, uint32_t found,

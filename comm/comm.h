@@ -69,8 +69,8 @@ tp_status comm_all_reduce(struct comm *c, void *buf, int64_t n, enum comm_type t
                           enum comm_op op, struct tp_err *err);
 
 /* out[r * n + i] = rank r's in[i]. in may be out + rank * n. */
-tp_status comm_all_gather(struct comm *c, void *out, const void *in, int64_t n,
-                          enum comm_type type, struct tp_err *err);
+tp_status comm_all_gather(struct comm *c, void *out, const void *in, int64_t n, enum comm_type type,
+                          struct tp_err *err);
 
 /* out[i] = sum over ranks of in[rank * n + i]; in holds size * n elements. out may be
  * in + rank * n. */
@@ -78,13 +78,12 @@ tp_status comm_reduce_scatter(struct comm *c, void *out, const void *in, int64_t
                               enum comm_type type, struct tp_err *err);
 
 /* n_bytes of the root's buf to everyone. */
-tp_status comm_broadcast(struct comm *c, void *buf, int64_t n_bytes, int root,
-                         struct tp_err *err);
+tp_status comm_broadcast(struct comm *c, void *buf, int64_t n_bytes, int root, struct tp_err *err);
 
 /* Every rank's bytes to rank 0, concatenated in rank order; sizes may differ. On rank 0 *out is
  * malloc'ed (the caller frees) and sizes[size] is filled; elsewhere *out = NULL. */
-tp_status comm_gather(struct comm *c, const void *in, int64_t n_bytes, void **out,
-                      int64_t *sizes, struct tp_err *err);
+tp_status comm_gather(struct comm *c, const void *in, int64_t n_bytes, void **out, int64_t *sizes,
+                      struct tp_err *err);
 
 /* Blocking point-to-point, matched in order for each pair. */
 tp_status comm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);

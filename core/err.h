@@ -52,10 +52,10 @@ tp_status tp_fail_in(struct tp_err *err, const char *fmt, ...)
 int tp_exit_code(tp_status st);
 
 /* Evaluate a call that returns tp_status; on failure leave it in the local `st`, `goto done`. */
-#define TP_TRY(call)                                                                               \
-    do {                                                                                           \
-        if ((st = (call)) != TP_OK)                                                                \
-            goto done;                                                                             \
+#define TP_TRY(call)                \
+    do {                            \
+        if ((st = (call)) != TP_OK) \
+            goto done;              \
     } while (0)
 
 #endif

@@ -22,16 +22,16 @@
 
 enum opt_kind {
     OPT_KIND_END,
-    OPT_KIND_ARG,      /* positional, required */
-    OPT_KIND_ARG_OPT,  /* positional, may be absent (stays NULL) */
-    OPT_KIND_FLAG,     /* bool: present or not */
-    OPT_KIND_INT,      /* int, >= 0 */
-    OPT_KIND_INT64,    /* int64_t, >= 0 */
-    OPT_KIND_DOUBLE,   /* double, finite */
-    OPT_KIND_SIZE,     /* int64_t bytes: 64M */
-    OPT_KIND_STR,      /* const char * */
-    OPT_KIND_STR_OPT,  /* const char *: `--name` alone gives "", `--name=V` gives V */
-    OPT_KIND_HEADING,  /* a line in --help */
+    OPT_KIND_ARG,     /* positional, required */
+    OPT_KIND_ARG_OPT, /* positional, may be absent (stays NULL) */
+    OPT_KIND_FLAG,    /* bool: present or not */
+    OPT_KIND_INT,     /* int, >= 0 */
+    OPT_KIND_INT64,   /* int64_t, >= 0 */
+    OPT_KIND_DOUBLE,  /* double, finite */
+    OPT_KIND_SIZE,    /* int64_t bytes: 64M */
+    OPT_KIND_STR,     /* const char * */
+    OPT_KIND_STR_OPT, /* const char *: `--name` alone gives "", `--name=V` gives V */
+    OPT_KIND_HEADING, /* a line in --help */
 };
 
 struct opt {
@@ -44,17 +44,19 @@ struct opt {
     bool *given;      /* set when the option is on the command line; may be NULL */
 };
 
-#define OPT_ARG(nm, o, h)            { OPT_KIND_ARG, 0, nm, 0, o, h, 0 }
-#define OPT_ARG_OPT(nm, o, h)        { OPT_KIND_ARG_OPT, 0, nm, 0, o, h, 0 }
-#define OPT_FLAG(l, nm, o, h)        { OPT_KIND_FLAG, l, nm, 0, o, h, 0 }
-#define OPT_INT(l, nm, v, o, h)      { OPT_KIND_INT, l, nm, v, o, h, 0 }
-#define OPT_INT64(l, nm, v, o, h)    { OPT_KIND_INT64, l, nm, v, o, h, 0 }
-#define OPT_DOUBLE(l, nm, v, o, h)   { OPT_KIND_DOUBLE, l, nm, v, o, h, 0 }
-#define OPT_SIZE(l, nm, v, o, h)     { OPT_KIND_SIZE, l, nm, v, o, h, 0 }
-#define OPT_STR(l, nm, v, o, h)      { OPT_KIND_STR, l, nm, v, o, h, 0 }
-#define OPT_STR_OPT(l, nm, v, o, h)  { OPT_KIND_STR_OPT, l, nm, v, o, h, 0 }
-#define OPT_HEADING(h)               { OPT_KIND_HEADING, 0, 0, 0, 0, h, 0 }
-#define OPT_END                      { OPT_KIND_END, 0, 0, 0, 0, 0, 0 }
+/* clang-format off */
+#define OPT_ARG(nm, o, h)           { OPT_KIND_ARG, 0, nm, 0, o, h, 0 }
+#define OPT_ARG_OPT(nm, o, h)       { OPT_KIND_ARG_OPT, 0, nm, 0, o, h, 0 }
+#define OPT_FLAG(l, nm, o, h)       { OPT_KIND_FLAG, l, nm, 0, o, h, 0 }
+#define OPT_INT(l, nm, v, o, h)     { OPT_KIND_INT, l, nm, v, o, h, 0 }
+#define OPT_INT64(l, nm, v, o, h)   { OPT_KIND_INT64, l, nm, v, o, h, 0 }
+#define OPT_DOUBLE(l, nm, v, o, h)  { OPT_KIND_DOUBLE, l, nm, v, o, h, 0 }
+#define OPT_SIZE(l, nm, v, o, h)    { OPT_KIND_SIZE, l, nm, v, o, h, 0 }
+#define OPT_STR(l, nm, v, o, h)     { OPT_KIND_STR, l, nm, v, o, h, 0 }
+#define OPT_STR_OPT(l, nm, v, o, h) { OPT_KIND_STR_OPT, l, nm, v, o, h, 0 }
+#define OPT_HEADING(h)              { OPT_KIND_HEADING, 0, 0, 0, 0, h, 0 }
+#define OPT_END                     { OPT_KIND_END, 0, 0, 0, 0, 0, 0 }
+/* clang-format on */
 
 enum opt_result { OPT_GO_ON, OPT_HELP, OPT_VERSION };
 

@@ -12,7 +12,8 @@
 typedef tp_status (*pool_fn)(void *ctx, int64_t item, int worker, struct tp_err *err);
 
 /* Call fn for every item 0 .. n_items - 1, in ascending order of start, on n_workers threads (the
- * caller's is one of them). Stops handing out items after the first failure and returns that one. */
+ * caller's is one of them). Stops handing out items after the first failure and returns that one.
+ */
 tp_status pool_run(pool_fn fn, void *ctx, int64_t n_items, int n_workers, struct tp_err *err);
 
 /* Processors this process may run on; at least 1. */

@@ -51,7 +51,10 @@ char *size_format(char buf[SIZE_TEXT_MAX], int64_t bytes)
     if (unit == 0)
         snprintf(buf, SIZE_TEXT_MAX, "%lld B", (long long)bytes);
     else
-        snprintf(buf, SIZE_TEXT_MAX, "%.*f %ciB", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value,
-                 units[unit]);
+        snprintf(buf, SIZE_TEXT_MAX, "%.*f %ciB",
+                 value < 9.995   ? 2
+                 : value < 99.95 ? 1
+                                 : 0,
+                 value, units[unit]);
     return buf;
 }

@@ -22,8 +22,8 @@ struct attention {
     int64_t ldq, ldk, ldv;
     void *out; /* [batch * seq][ldo] */
     int64_t ldo;
-    float *lse;   /* [batch][heads][seq] */
-    float scale;  /* 1 / sqrt(head_dim) */
+    float *lse;       /* [batch][heads][seq] */
+    float scale;      /* 1 / sqrt(head_dim) */
     float *workspace; /* attention_workspace(a) floats */
 };
 

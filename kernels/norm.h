@@ -9,8 +9,8 @@
 
 #include "layout/dtype.h"
 
-/* rstd[r] = 1 / sqrt(mean(x[r]^2) + eps); y = x * rstd * w. When residual is not NULL, x += residual
- * first, in place (the sum is what the next block's residual is). */
+/* rstd[r] = 1 / sqrt(mean(x[r]^2) + eps); y = x * rstd * w. When residual is not NULL, x +=
+ * residual first, in place (the sum is what the next block's residual is). */
 void norm_rms_forward(void *y, enum dtype type, float *rstd, float *x, const float *residual,
                       const float *w, int64_t rows, int64_t cols, float eps);
 

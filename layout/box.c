@@ -153,7 +153,7 @@ char *box_format(char buf[BOX_TEXT_MAX], const struct box *b)
 {
     size_t used = 1;
 
-    strcpy(buf, "[");
+    buf[0] = '[';
     for (int d = 0; d < b->ndim && used < BOX_TEXT_MAX; d++)
         used += (size_t)snprintf(buf + used, BOX_TEXT_MAX - used, "%s%lld:%lld", d ? ", " : "",
                                  (long long)b->lo[d], (long long)(b->lo[d] + b->len[d]));

@@ -108,8 +108,8 @@ static int param_count(const struct model *m)
 }
 
 /* Write the parameters as one group to t; false when memory is out. */
-static bool fill_group(struct tensor *t, const char *group, enum dtype dtype,
-                       const struct model *m, struct arena *arena)
+static bool fill_group(struct tensor *t, const char *group, enum dtype dtype, const struct model *m,
+                       struct arena *arena)
 {
     *t++ = make(&llama_embed, llama_embed.name, group, dtype, LAYER_FIRST, m);
     for (int layer = 0; layer < m->layers; layer++)

@@ -27,7 +27,8 @@ static struct cut cut_of(const struct tensor *t, int tp)
     return c;
 }
 
-/* Part number `part` of n units in `parts`: ceil(n / parts) each, the last ones shorter or empty. */
+/* Part number `part` of n units in `parts`: ceil(n / parts) each, the last ones shorter or empty.
+ */
 static void cut_part(int64_t n, int parts, int part, int64_t *lo, int64_t *len)
 {
     int64_t each = (n + parts - 1) / parts, end;
@@ -150,8 +151,8 @@ static bool refuses_tp(const struct tensor *t, int tp, char *why, size_t size)
         snprintf(why, size, "its %lld %sheads of %lld on axis %d do not divide by tp %d",
                  (long long)units, r->share ? "key-value " : "", (long long)r->unit, r->dim, tp);
     else
-        snprintf(why, size, "its %lld features on axis %d do not divide by tp %d",
-                 (long long)units, r->dim, tp);
+        snprintf(why, size, "its %lld features on axis %d do not divide by tp %d", (long long)units,
+                 r->dim, tp);
     return true;
 }
 
@@ -183,7 +184,7 @@ char *layout_suggest(char *buf, size_t size, const struct spec *spec, int n_laye
         s.tp = tp;
         if (s.pp > n_layers)
             s.pp = n_layers > 0 ? n_layers : 1;
-        if (s.pp == 1 || s.pp * s.vpp > n_layers)
+        if (s.pp == 1 || (int64_t)s.pp * s.vpp > n_layers)
             s.vpp = 1;
         used += (size_t)snprintf(buf + used, size - used, "%s%s", found ? ", " : "",
                                  spec_format(text, &s));
@@ -207,14 +208,15 @@ static tp_status fail_layout(const struct spec *spec, const char *what, const ch
 static tp_status check_spec(const struct spec *spec, int n_layers, struct tensor *tensors, int n,
                             struct tp_err *err)
 {
+    int64_t stages = (int64_t)spec->pp * spec->vpp;
     char why[160];
 
     if (spec->vpp > 1 && spec->pp == 1)
         return fail_layout(spec, "any model", "vpp needs pp of at least 2", n_layers, tensors, n,
                            err);
-    if ((int64_t)spec->pp * spec->vpp > n_layers && spec->pp * spec->vpp > 1) {
-        snprintf(why, sizeof why, "its %d layers are fewer than its %d stages", n_layers,
-                 spec->pp * spec->vpp);
+    if (stages > n_layers && stages > 1) {
+        snprintf(why, sizeof why, "its %d layers are fewer than its %lld stages", n_layers,
+                 (long long)stages);
         return fail_layout(spec, "the model", why, n_layers, tensors, n, err);
     }
     for (int i = 0; i < n; i++)
@@ -227,12 +229,12 @@ tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
                       struct tensor *tensors, int n_tensors, struct arena *arena,
                       struct tp_err *err)
 {
-    int n_stages = spec->pp * spec->vpp, layer = 0;
     tp_status st = check_spec(spec, n_layers, tensors, n_tensors, err);
-    int *stage_of;
+    int *stage_of, n_stages, layer = 0;
 
     if (st)
         return st;
+    n_stages = spec->pp * spec->vpp; /* at most n_layers, or 1 */
     stage_of = arena_array(arena, (size_t)n_layers, sizeof *stage_of);
     if (!stage_of)
         return tp_fail(err, TP_E_NOMEM, "no memory for a table of %d layers", n_layers);

@@ -3,9 +3,9 @@
  *
  * Every tensor has one name and one logical shape whatever the layout. A rule says how tensor
  * parallelism cuts it; pipeline stages take whole layers; ZeRO cuts what tensor parallelism left
- * along its first axis. Every cut is by one formula, ceil(units / parts) each, the last ones shorter
- * or empty. So what a rank holds is always a short list of boxes.
- * Pure arithmetic on values: no I/O.
+ * along its first axis. Every cut is by one formula, ceil(units / parts) each, the last ones
+ * shorter or empty. So what a rank holds is always a short list of boxes. Pure arithmetic on
+ * values: no I/O.
  */
 #ifndef LAYOUT_LAYOUT_H
 #define LAYOUT_LAYOUT_H
@@ -30,8 +30,8 @@ struct rule {
 };
 
 enum {
-    LAYER_FIRST = -1, /* before the layers: on the first stage (embeddings, a tied head) */
-    LAYER_LAST = -2,  /* after them: on the last stage (final norm, head) */
+    LAYER_FIRST = -1,     /* before the layers: on the first stage (embeddings, a tied head) */
+    LAYER_LAST = -2,      /* after them: on the last stage (final norm, head) */
     TENSOR_BOXES_MAX = 8, /* boxes a rank can hold of one tensor: one per fused block */
 };
 
@@ -79,7 +79,8 @@ tp_status model_state(struct tensor **tensors, int *n, const struct model *m, en
 
 /* Make a layout: checks that the spec divides every tensor and that there are layers for every
  * stage, and deals layers to stages evenly, the first stages one more. tensors is borrowed.
- * TP_E_LAYOUT names the tensor, the axis and the numbers that do not divide, and degrees that do. */
+ * TP_E_LAYOUT names the tensor, the axis and the numbers that do not divide, and degrees that do.
+ */
 tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
                       struct tensor *tensors, int n_tensors, struct arena *arena,
                       struct tp_err *err);
@@ -92,7 +93,8 @@ int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes);
 int layout_tp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, struct box *boxes);
 
 /* Every box of every tensor exactly once, with its writer; ordered by rank, then tensor, then part.
- * The same on every rank. TP_E_INTERNAL if the boxes of a tensor do not tile it (never, by tests). */
+ * The same on every rank. TP_E_INTERNAL if the boxes of a tensor do not tile it (never, by tests).
+ */
 tp_status layout_extents(struct extent **extents, int *n, const struct layout *l,
                          struct arena *arena, struct tp_err *err);
 

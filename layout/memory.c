@@ -41,8 +41,8 @@ struct memory_need memory_estimate(const struct model *m, const struct spec *s, 
     need.activations = m->layers * rows *
                        (2 * 4 * m->hidden + 2 * size * m->hidden + size * (q + 2 * kv) + size * q +
                         4 * 2 * ffn + size * ffn + 4 * (m->heads / s->tp + 2));
-    need.workspace = rows * 4 * (4 * m->hidden + 2 * (q + 2 * kv) + 3 * ffn +
-                                 ceil_div(m->vocab, s->tp));
+    need.workspace =
+        rows * 4 * (4 * m->hidden + 2 * (q + 2 * kv) + 3 * ffn + ceil_div(m->vocab, s->tp));
     if (saves)
         need.staging = need.params + need.master + need.moments;
     need.overhead = OVERHEAD_BYTES;

@@ -1,5 +1,6 @@
 /*
- * layout/memory.h - bytes that a rank of tp-train needs, by arithmetic, before anything is allocated.
+ * layout/memory.h - bytes that a rank of tp-train needs, by arithmetic, before anything is
+ * allocated.
  */
 #ifndef LAYOUT_MEMORY_H
 #define LAYOUT_MEMORY_H
@@ -13,9 +14,9 @@
 struct memory_need {
     int64_t params, grads, master, moments; /* this rank's shard */
     int64_t activations;                    /* kept from forward to backward, one microbatch */
-    int64_t workspace;                      /* reused by every layer: logits, gradients of one layer */
-    int64_t staging;                        /* copy of the state that is being saved */
-    int64_t overhead;                       /* program, libraries, tables */
+    int64_t workspace; /* reused by every layer: logits, gradients of one layer */
+    int64_t staging;   /* copy of the state that is being saved */
+    int64_t overhead;  /* program, libraries, tables */
     int64_t total;
 };
 

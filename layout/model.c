@@ -141,9 +141,8 @@ static void read_heads(struct reader *r, struct model *m)
 {
     m->heads = (int)read_count(r, "num_attention_heads", WIDTH_MAX, 0);
     m->kv_heads = (int)read_count(r, "num_key_value_heads", WIDTH_MAX, m->heads);
-    m->head_dim = read_count(r, "head_dim", WIDTH_MAX, m->hidden >= m->heads
-                                                           ? m->hidden / m->heads
-                                                           : 1);
+    m->head_dim =
+        read_count(r, "head_dim", WIDTH_MAX, m->hidden >= m->heads ? m->hidden / m->heads : 1);
     if (r->st)
         return;
     if (m->heads % m->kv_heads != 0)

@@ -19,8 +19,8 @@ struct model {
     int64_t head_dim; /* apart from hidden / heads */
     int64_t max_positions;
     double norm_eps, rope_theta, init_std;
-    bool tied;           /* lm_head is embed_tokens */
-    const char *config;  /* config.json as it was, for the checkpoint and the export */
+    bool tied;          /* lm_head is embed_tokens */
+    const char *config; /* config.json as it was, for the checkpoint and the export */
 };
 
 /* Read config.json text (size bytes, any bytes); `path` is for messages.
@@ -34,7 +34,8 @@ tp_status model_parse(struct model *out, const char *text, size_t size, const ch
 int64_t model_matmul_params(const struct model *m);
 
 /* Floating-point operations of one training step on `tokens` tokens in sequences of `seq`:
- * 6 N + 12 L H Q T a token (Chowdhery et al. 2022, PaLM, appendix B; nothing saved for the mask). */
+ * 6 N + 12 L H Q T a token (Chowdhery et al. 2022, PaLM, appendix B; nothing saved for the mask).
+ */
 double model_step_flops(const struct model *m, int64_t tokens, int64_t seq);
 
 #endif

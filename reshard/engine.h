@@ -40,8 +40,7 @@ struct port {
     void *ctx;
     /* Move `run` (contiguous in region number `region`) to or from row-major buf. Thread safe. A
      * source has read, a target write. */
-    tp_status (*read)(void *ctx, int region, const struct box *run, void *buf,
-                      struct tp_err *err);
+    tp_status (*read)(void *ctx, int region, const struct box *run, void *buf, struct tp_err *err);
     tp_status (*write)(void *ctx, int region, const struct box *run, const void *buf,
                        struct tp_err *err);
     /* Source: after all reads, check what was read (checksums); NULL: nothing to check. */
@@ -60,9 +59,9 @@ struct move {
     const struct port *from, *to;
     int64_t memory_bytes; /* for all buffers of this process together */
     int jobs;             /* threads, >= 1 */
-    bool partial;         /* the target's regions may leave parts of a tensor out (one rank's resume);
-                             else they must tile every tensor */
-    struct comm *comm;    /* processes that share the work; NULL: this one alone */
+    bool partial;      /* the target's regions may leave parts of a tensor out (one rank's resume);
+                          else they must tile every tensor */
+    struct comm *comm; /* processes that share the work; NULL: this one alone */
     struct progress *progress; /* bytes written; NULL: none */
 };
 
@@ -70,8 +69,9 @@ struct move_stats {
     int64_t bytes_read, bytes_written; /* by this process */
     int64_t windows;
     int64_t buffer_bytes; /* of this process */
-    int splits, merges, copies; /* tensors by what happens to them: a source region feeds several
-                                   targets; a target several sources; neither (both: counted in each) */
+    int splits, merges,
+        copies; /* tensors by what happens to them: a source region feeds several
+                   targets; a target several sources; neither (both: counted in each) */
 };
 
 struct move_plan;

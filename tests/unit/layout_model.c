@@ -1,0 +1,115 @@
+/* tests/unit/layout_model.c - reading config.json. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "layout/layout.h"
+#include "layout/model.h"
+
+#define BASE                                                                                 \
+    "\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 260, \"hidden_size\": 128, " \
+    "\"intermediate_size\": 344, \"num_hidden_layers\": 6, \"num_attention_heads\": 8"
+
+static tp_status parse(struct model *m, const char *text, struct arena *arena, struct tp_err *err)
+{
+    return model_parse(m, text, strlen(text), "config.json", arena, err);
+}
+
+Test(model, reads_old_and_new_rotary_fields)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+
+    cr_assert_eq(parse(&m, "{" BASE ", \"rope_theta\": 5e5}", &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert(m.rope_theta == 5e5 && m.kv_heads == 8 && m.head_dim == 16 && !m.tied);
+    cr_assert_eq(parse(&m,
+                       "{" BASE ", \"num_key_value_heads\": 2, \"head_dim\": 32, "
+                       "\"tie_word_embeddings\": true, \"rope_parameters\": "
+                       "{\"rope_type\": \"default\", \"rope_theta\": 7}}",
+                       &arena, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert(m.rope_theta == 7 && m.kv_heads == 2 && m.head_dim == 32 && m.tied);
+    arena_free(&arena);
+}
+
+Test(model, refuses_what_it_cannot_do_by_name)
+{
+    static const struct {
+        const char *extra, *named;
+    } bad[] = {
+        { ", \"attention_bias\": true", "attention_bias" },
+        { ", \"hidden_act\": \"gelu\"", "hidden_act" },
+        { ", \"num_key_value_heads\": 3", "num_key_value_heads" },
+        { ", \"num_key_value_heads\": 0", "num_key_value_heads" },
+        { ", \"head_dim\": -4", "head_dim" },
+        { ", \"head_dim\": 7", "head_dim" },
+        { ", \"rope_theta\": \"x\"", "rope_theta" },
+        { ", \"rms_norm_eps\": -1", "rms_norm_eps" },
+        { ", \"rope_scaling\": {\"rope_type\": \"yarn\"}", "rope_scaling" },
+        { ", \"attention_dropout\": 0.1", "attention_dropout" },
+        { ", \"tie_word_embeddings\": 3", "tie_word_embeddings" },
+        { ", \"vocab_size\": 1", "duplicate" },
+    };
+    struct arena arena = { 0 };
+    struct model m;
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct tp_err err = { 0 };
+        char text[1024];
+
+        snprintf(text, sizeof text, "{" BASE "%s}", bad[i].extra);
+        cr_expect_eq(parse(&m, text, &arena, &err), TP_E_USAGE, "%s", bad[i].extra);
+        cr_expect(strstr(err.msg, bad[i].named), "%s", err.msg);
+    }
+    arena_free(&arena);
+}
+
+Test(model, refuses_missing_and_absurd_fields)
+{
+    static const char *const bad[] = {
+        "",
+        "[]",
+        "{}",
+        "{\"architectures\": [\"BertModel\"]}",
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 1e99}",
+        "{\"model_type\": \"llama\", \"vocab_size\": 99999999999999999999}",
+        "{\"model_type\": \"llama\", \"vocab_size\": 8, \"hidden_size\": 0}",
+    };
+    struct arena arena = { 0 };
+    struct model m;
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct tp_err err = { 0 };
+
+        cr_expect_eq(parse(&m, bad[i], &arena, &err), TP_E_USAGE, "%s", bad[i]);
+        cr_expect(strstr(err.msg, "config.json"), "%s", err.msg);
+    }
+    arena_free(&arena);
+}
+
+/* 217,664 parameters: the same count that transformers gives for this configuration. */
+Test(model, catalogue_counts_the_parameters_of_transformers)
+{
+    struct model m = { .heads = 4,
+                       .kv_heads = 2,
+                       .head_dim = 16,
+                       .hidden = 64,
+                       .ffn = 176,
+                       .vocab = 256,
+                       .layers = 4 };
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct tensor *t;
+    int64_t sum = 0;
+    int n;
+
+    cr_assert_eq(model_params(&t, &n, &m, DTYPE_F32, &arena, &err), TP_OK);
+    for (int i = 0; i < n; i++) {
+        struct box b = box_whole(t[i].ndim, t[i].shape);
+
+        sum += box_elements(&b);
+    }
+    cr_assert_eq(sum, 217664);
+    arena_free(&arena);
+}

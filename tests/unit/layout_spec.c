@@ -1,0 +1,90 @@
+/* tests/unit/layout_spec.c - the strings that name meshes. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "layout/spec.h"
+#include "tests/unit/random_model.h"
+
+static tp_status parse(struct spec *s, const char *text)
+{
+    struct tp_err err = { 0 };
+    tp_status st = spec_parse(s, text, &err);
+
+    cr_assert_eq(st != TP_OK, err.msg[0] != 0, "a failure says why");
+    return st;
+}
+
+Test(spec, reads_the_forms_of_the_contract)
+{
+    struct spec s;
+
+    cr_assert_eq(parse(&s, "tp8"), TP_OK);
+    cr_assert(s.tp == 8 && s.pp == 1 && s.dp == 1 && s.given == SPEC_TP);
+    cr_assert_eq(parse(&s, "TP4pp2vpp2dp2zero1"), TP_OK);
+    cr_assert(s.tp == 4 && s.pp == 2 && s.vpp == 2 && s.dp == 2 && s.zero == 1);
+    cr_assert_eq(parse(&s, "tp=8,pp=2"), TP_OK);
+    cr_assert(s.tp == 8 && s.pp == 2);
+    cr_assert_eq(parse(&s, "zero2dp2sptp2cp3"), TP_OK);
+    cr_assert(s.zero == 1 && s.sp && s.cp == 3);
+}
+
+Test(spec, refuses_what_is_no_spec)
+{
+    static const char *const bad[] = { "",
+                                       "8",
+                                       "tp",
+                                       "tp0",
+                                       "tp-1",
+                                       "tpx",
+                                       "tp8tp4",
+                                       "zero4",
+                                       "xp2",
+                                       "tp99999999999",
+                                       "tp8;dp2",
+                                       "sp2",
+                                       "tp65536dp65536" };
+    struct spec s;
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        cr_expect_eq(parse(&s, bad[i]), TP_E_USAGE, "'%s'", bad[i]);
+    cr_expect_eq(parse(&s, "tp2ep2"), TP_E_LAYOUT);
+    cr_expect_eq(parse(&s, "tp2ep1"), TP_OK);
+}
+
+Test(spec, text_of_a_spec_reads_back_as_the_same)
+{
+    struct rng r = rng_start("spec/round_trip");
+
+    for (int i = 0; i < 1000; i++) {
+        struct model m = random_model(&r);
+        struct spec s = random_spec(&r, &m), back;
+        char text[SPEC_TEXT_MAX];
+
+        cr_assert_eq(parse(&back, spec_format(text, &s)), TP_OK, "%s", text);
+        cr_assert(spec_matches(&back, &s) && spec_world(&back) == spec_world(&s), "%s", text);
+    }
+}
+
+Test(spec, fill_takes_only_what_is_missing)
+{
+    struct spec base, s;
+
+    cr_assert_eq(parse(&base, "tp8pp2dp4spzero1"), TP_OK);
+    cr_assert_eq(parse(&s, "tp4"), TP_OK);
+    cr_assert(!spec_matches(&s, &base));
+    spec_fill(&s, &base);
+    cr_assert(s.tp == 4 && s.pp == 2 && s.dp == 4 && s.sp && s.zero == 1);
+}
+
+Test(spec, coordinates_count_tp_fastest)
+{
+    struct spec s;
+
+    cr_assert_eq(parse(&s, "tp2cp3dp2pp2"), TP_OK);
+    for (int rank = 0; rank < spec_world(&s); rank++)
+        cr_assert_eq(mesh_rank_of(&s, mesh_coord_of(&s, rank)), rank);
+    cr_assert_eq(mesh_coord_of(&s, 1).tp, 1);
+    cr_assert_eq(mesh_coord_of(&s, 2).cp, 1);
+    cr_assert_eq(mesh_coord_of(&s, 6).dp, 1);
+    cr_assert_eq(mesh_coord_of(&s, 12).pp, 1);
+}

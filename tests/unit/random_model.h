@@ -1,0 +1,52 @@
+/*
+ * tests/unit/random_model.h - random models and layouts that fit them, for property tests.
+ */
+#ifndef TESTS_UNIT_RANDOM_MODEL_H
+#define TESTS_UNIT_RANDOM_MODEL_H
+
+#include "layout/layout.h"
+#include "layout/model.h"
+#include "tests/unit/random.h"
+
+/* A Llama with dimensions that most degrees up to 8 divide; the vocabulary is any number. */
+static inline struct model random_model(struct rng *r)
+{
+    struct model m = { .arch = MODEL_LLAMA };
+
+    m.heads = 1 << rng_int(r, 0, 3);
+    m.kv_heads = m.heads >> rng_int(r, 0, 3);
+    if (m.kv_heads < 1)
+        m.kv_heads = 1;
+    m.head_dim = 2 * rng_int(r, 1, 4);
+    m.hidden = rng_int(r, 1, 24);
+    m.ffn = 8 * rng_int(r, 1, 4);
+    m.vocab = rng_int(r, 1, 40);
+    m.layers = (int)rng_int(r, 1, 7);
+    m.tied = rng_int(r, 0, 1) == 1;
+    m.norm_eps = 1e-5;
+    m.rope_theta = 10000;
+    m.init_std = 0.02;
+    m.max_positions = 64;
+    return m;
+}
+
+/* A spec that the model can have, of every axis. */
+static inline struct spec random_spec(struct rng *r, const struct model *m)
+{
+    struct spec s = spec_default();
+    int tp_max = m->heads < 8 ? m->heads : 8;
+
+    s.tp = 1 << rng_int(r, 0, 3);
+    while (s.tp > tp_max)
+        s.tp /= 2;
+    s.pp = (int)rng_int(r, 1, m->layers);
+    if (s.pp > 1 && m->layers / s.pp > 1)
+        s.vpp = (int)rng_int(r, 1, m->layers / s.pp);
+    s.dp = (int)rng_int(r, 1, 3);
+    s.cp = (int)rng_int(r, 1, 2);
+    s.sp = rng_int(r, 0, 1) == 1;
+    s.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
+    return s;
+}
+
+#endif
