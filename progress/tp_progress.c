@@ -2,6 +2,8 @@
  */
 #include "progress/tp_progress.h"
 
+#include <stddef.h>
+
 #include "core/slot.h"
 
 _Static_assert((int)TP_PHASE_DRAIN == (int)SLOT_DRAIN, "phases are numbered alike");

@@ -25,6 +25,9 @@ extern "C" {
 
 struct tp_progress;
 
+/* Visible though the library hides the rest. */
+#define TP_PROGRESS_API __attribute__((visibility("default")))
+
 enum tp_phase {
     TP_PHASE_INIT = 0,  /* from start to the first step: where open leaves it */
     TP_PHASE_LOAD = 1,  /* reading a checkpoint */
@@ -34,19 +37,19 @@ enum tp_phase {
 };
 
 /* This rank's slot, made under $TP_PROGRESS_DIR. NULL: not under tp-run, or it cannot be made. */
-struct tp_progress *tp_progress_open(int rank, int world);
+TP_PROGRESS_API struct tp_progress *tp_progress_open(int rank, int world);
 
 /* `step` steps of the whole run are done, the last with this loss (NaN where it is not known). */
-void tp_progress_step(struct tp_progress *p, int64_t step, double loss);
+TP_PROGRESS_API void tp_progress_step(struct tp_progress *p, int64_t step, double loss);
 
 /* A phase begins. */
-void tp_progress_phase(struct tp_progress *p, enum tp_phase phase);
+TP_PROGRESS_API void tp_progress_phase(struct tp_progress *p, enum tp_phase phase);
 
 /* enter 1: a collective begins; 0: it is over. */
-void tp_progress_collective(struct tp_progress *p, int enter);
+TP_PROGRESS_API void tp_progress_collective(struct tp_progress *p, int enter);
 
 /* This rank ends in order. Frees p. */
-void tp_progress_close(struct tp_progress *p);
+TP_PROGRESS_API void tp_progress_close(struct tp_progress *p);
 
 #ifdef __cplusplus
 }

@@ -1,12 +1,12 @@
 /*
- * progress/example.c - the smallest trainer that tp-run can watch:
- *     cc example.c -ltp-progress
+ * examples/progress.c - the smallest trainer that tp-run can watch:
+ *     cc progress.c -ltp-progress
  * One rank, a step every 50 ms, a "loss" that falls.
  */
 #include <stdio.h>
 #include <time.h>
 
-#include "progress/tp_progress.h"
+#include <tp_progress.h>
 
 int main(void)
 {
