@@ -45,6 +45,8 @@ WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -W
 TP_CFLAGS  := -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' -I. $(WARNINGS) -fopenmp \
               -isystem /usr/include/hdf5/serial $(subst -I,-isystem ,$(PKG_CFLAGS)) $(SAN_FLAGS)
 ALL_CFLAGS := $(TP_CFLAGS) $(CFLAGS)
+# what the vector loops need (kernels/vec.h says why); results stay those of IEEE arithmetic
+KERNEL_FLAGS := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 LIBS       := $(PKG_LIBS) -ldnnl -lm -lpthread -ldl
 
 LIB_SRC  := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c))
@@ -53,9 +55,11 @@ LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 MPI      := $(patsubst tests/mpi/%.c,$(BUILD)/tests/mpi/%,$(wildcard tests/mpi/*.c))
+FIXTURE  := $(patsubst tests/fixture/%.c,$(BUILD)/tests/%,$(wildcard tests/fixture/*.c))
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(wildcard tests/fault/*.c))
-C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/bench tests/fault, \
+C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/bench tests/fault \
+              tests/fixture, \
               $(d)/*.c $(d)/*.h $(d)/*.cu $(d)/*.cuh))
 
 ## all           build the programs into bin/ (what plain make does; never installs anything)
@@ -69,6 +73,7 @@ $(BUILD)/libtp.a: $(LIB_OBJ) $(BUILD)/libtp.list
 $(BUILD)/libtp.list: FORCE | $(BUILD)/.tools
 	@echo '$(LIB_OBJ)' | cmp -s - $@ || echo '$(LIB_OBJ)' > $@
 
+$(BUILD)/kernels/%.o: ALL_CFLAGS += $(KERNEL_FLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/.flags | $(BUILD)/.tools
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
@@ -125,7 +130,7 @@ RUN_TESTS = CC='$(CC)' BUILD=$(BUILD) BIN=$(BIN) PYTHON=$(PYTHON) JOBS=$(JOBS) \
             SANITIZE=$(SANITIZE) T='$(T)' tests/run.sh
 
 ## tests         build the programs and all tests, run nothing
-tests: all unit mpi fault
+tests: all unit mpi fault $(FIXTURE)
 ## unit          build the unit tests (one program a file of tests/unit)
 unit: $(UNIT)
 mpi: $(MPI)
@@ -135,6 +140,12 @@ $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(CLI_OBJ) $(BUILD)/libtp.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) -lcriterion $(LIBS) -o $@
+
+# Programs that make what tests read.
+$(FIXTURE): $(BUILD)/tests/%: $(BUILD)/tests/fixture/%.o $(CLI_OBJ) $(BUILD)/libtp.a
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
 
 $(BUILD)/tests/mpi/%: $(BUILD)/tests/mpi/%.o $(CLI_OBJ) $(BUILD)/libtp.a
 	@mkdir -p $(@D)

@@ -27,7 +27,8 @@
 struct ckpt_step {
     int64_t step;
     char name[NAME_MAX + 1];
-    bool complete; /* manifest.json is there and parses; else it is a temporary or damaged */
+    bool complete; /* manifest.json parses and every shard is there with its length; else it is a
+                      temporary or damaged */
 };
 
 /* The step directories of a root, ascending by step; temporaries of crashed saves are listed as
@@ -37,10 +38,16 @@ tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct a
 
 /* What CKPT on a command line means: a root (its newest complete step, or `step` when >= 0) or a
  * step directory. dir gets the step directory, m its manifest.
+ * When newer steps of a root were passed over since they are damaged, the result is TP_OK and
+ * err->msg says which and why (else it is left as it was): print it, never fall back in silence.
  * TP_E_NOTFOUND: no such path, no complete step, or a folder that is no checkpoint (what was looked
  * for is said); TP_E_CORRUPT: the step asked for is damaged. */
 tp_status ckpt_open(char dir[PATH_MAX], struct manifest *m, const char *path, int64_t step,
                     struct arena *arena, struct tp_err *err);
+
+/* As ckpt_open, for the directory alone, whether what is in it can be read or not: the newest step
+ * that is no temporary, or `step`. */
+tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err);
 
 /* ---- adding ---- */
 
@@ -50,14 +57,22 @@ struct ckpt_txn {
     char save_id[SAVE_ID_TEXT];
     int64_t step, epoch;
     bool force;
+    bool made_root; /* the root was not there before */
+    int alive; /* descriptor that holds a lock on tmp: who can take it knows that we are dead */
 };
 
 /* Take the next epoch of a root (made if absent): from now on jobs with older ones cannot commit.
- * Once a job; tp-reshard and import use epoch 0 of a root that has none. */
+ * Once a job. */
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err);
 
+/* The epoch of a root's newest job, without claiming anything: who adds a step that belongs to what
+ * is there (tp-reshard, import) begins with it. 0: no job has claimed it, or there is no such root. */
+tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err);
+
 /* Begin a step: refuses at once with TP_E_EXISTS when step-N is there and force is not set; makes
- * ROOT and the temporary directory; removes temporaries of dead writers of the same step. */
+ * ROOT and the temporary directory; removes temporaries of dead writers of the same step. Ends with
+ * ckpt_commit that succeeds, or with ckpt_abort. Other processes of the job may write into tmp (a
+ * copy of the transaction tells them where); begin, commit and abort belong to one. */
 tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t epoch, bool force,
                      struct tp_err *err);
 
@@ -65,11 +80,14 @@ tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t
  * TP_E_STALE: a newer job has claimed the root. On failure nothing has appeared. */
 tp_status ckpt_commit(struct ckpt_txn *t, struct manifest *m, struct tp_err *err);
 
-/* Remove what was begun. */
+/* Remove what was begun. Also for a transaction that is all zeroes, committed or aborted already.
+ */
 void ckpt_abort(struct ckpt_txn *t);
 
-/* Delete complete steps but for the newest `keep` (and those divisible by keep_every when > 0).
- * A step is renamed to a temporary first, so that it is never half there. */
+/* Delete complete steps but for the newest `keep` >= 1 (and those divisible by keep_every when >
+ * 0), and temporaries of dead writers. A step is renamed to a temporary first, so that it is never
+ * half there. Damaged steps are left for people to look at. `each` hears every name, before it
+ * goes. */
 tp_status ckpt_prune(const char *root, int keep, int64_t keep_every, bool dry_run,
                      void (*each)(void *ctx, const char *name), void *ctx, struct tp_err *err);
 

@@ -29,7 +29,7 @@ struct digest digest_box(const void *data, const struct box *box, int ndim, cons
 /* *sum += part. */
 void digest_add(struct digest *sum, const struct digest *part);
 
-/* 32 hexadecimal digits. Returns buf. */
+/* 32 hexadecimal digits: d[0], then d[1]. Returns buf. */
 char *digest_format(char buf[DIGEST_TEXT_MAX], const struct digest *d);
 
 #endif

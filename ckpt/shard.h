@@ -19,7 +19,14 @@
 #include "core/err.h"
 #include "layout/layout.h"
 
-enum { SHARD_SHA_TEXT = 65, SHARD_NAME_MAX = 32, SHARD_CHUNK_BYTES = 4 << 20 };
+enum {
+    SHARD_SHA_TEXT = 65,
+    SHARD_NAME_MAX = 32,
+    SHARD_CHUNK_BYTES = 4 << 20, /* raw bytes of a row, at most */
+    SHARD_ROW_BYTES = 160,       /* of a row of /index in the file */
+    SHARD_ROWS_MAX = 1 << 22,    /* rows of a shard: 16 TiB of chunks */
+    SHARD_PARTS_MAX = 64,        /* boxes of one tensor in one shard */
+};
 
 /* What the manifest says of a shard. */
 struct shard_info {
@@ -65,7 +72,8 @@ tp_status shard_write(struct shard_writer *w, int extent, const struct box *run,
                       struct tp_err *err);
 
 /* Checksums gathered so far, to be combined over processes: n 64-bit words, of three kinds in turn
- * for each row: crc (combine by xor), d[0], d[1] (add modulo 2^61 - 1). Borrowed. */
+ * for each row: crc (combine by xor; its upper half tells shard_finish which bytes were written),
+ * d[0], d[1] (add modulo 2^61 - 1; digest_add). Borrowed. */
 uint64_t *shard_sums(struct shard_writer *w, int64_t *n_words);
 
 /* Write /index, fsync, and say what the manifest has to know. By the creator alone, after all

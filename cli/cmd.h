@@ -1,5 +1,6 @@
 /*
- * cli/cmd.h - the verbs of tp-ckpt: one file each. argv[0] is the verb; the result is the exit code.
+ * cli/cmd.h - the verbs of tp-ckpt: one file each. argv[0] is the verb; the result is the exit
+ * code.
  */
 #ifndef CLI_CMD_H
 #define CLI_CMD_H

@@ -39,13 +39,17 @@ struct comm_counts {
     int64_t bytes[COMM_CALLS]; /* payload a call was given on this rank: n * size of an element */
 };
 
-/* The world of this process: by the environment that our launcher (TP_RANK, TP_WORLD, ...) or MPI's
- * (OMPI_COMM_WORLD_SIZE, PMIX_RANK, PMI_RANK, ...) has set; else one rank. Call once.
- * `local_bytes` is address space for comm_alloc a rank (reserved, not touched). */
+/* The world of this process: by what launch_ranks has left, or by the environment of mpirun or srun
+ * (launch_is_mpi); else one rank. Call once. `local_bytes` is the address space that comm_alloc
+ * will need on a rank (the launcher has reserved 64 GiB, or less under ulimit -v, and touched none
+ * of it). TP_E_NOMEM: less is left than that. TP_E_COMM: MPI fails, or knows of other ranks than
+ * the environment does. */
 tp_status comm_init(struct comm **world, int64_t local_bytes, struct tp_err *err);
 
-/* End: collective; frees the world and all that comm_alloc gave. After an error pass abort = the
- * status, and the other ranks are brought down rather than waited for. */
+/* End: collective; frees the world, what was split from it, and all that comm_alloc gave. After an
+ * error pass abort = the status, once its sentence is printed: the other ranks are brought down
+ * rather than waited for (under MPI this does not return), unless all have agreed on the error by
+ * comm_agree over the world. TP_E_STOPPED and TP_E_NO are ends like TP_OK. */
 void comm_end(struct comm *world, tp_status abort);
 
 int comm_rank(const struct comm *c);
@@ -54,8 +58,9 @@ int comm_size(const struct comm *c);
 /* Ranks on this rank's host, for the default number of threads. */
 int comm_local_size(const struct comm *c);
 
-/* Ranks with the same color form a new communicator, ordered by key. Collective over c. A color < 0
- * gets none (*out = NULL). Freed by comm_free or with the world. */
+/* Ranks with the same color form a new communicator, ordered by key, then rank. Collective over c.
+ * A color < 0 gets none (*out = NULL). Freed by comm_free, which waits for no other rank (all that
+ * is sent on it must have been received), or with the world. */
 tp_status comm_split(struct comm **out, struct comm *c, int color, int key, struct tp_err *err);
 void comm_free(struct comm *c);
 
@@ -81,11 +86,14 @@ tp_status comm_reduce_scatter(struct comm *c, void *out, const void *in, int64_t
 tp_status comm_broadcast(struct comm *c, void *buf, int64_t n_bytes, int root, struct tp_err *err);
 
 /* Every rank's bytes to rank 0, concatenated in rank order; sizes may differ. On rank 0 *out is
- * malloc'ed (the caller frees) and sizes[size] is filled; elsewhere *out = NULL. */
+ * malloc'ed (the caller frees) and sizes[size] is filled; elsewhere *out = NULL and sizes is not
+ * used. TP_E_NOMEM on every rank when rank 0 has no room. */
 tp_status comm_gather(struct comm *c, const void *in, int64_t n_bytes, void **out, int64_t *sizes,
                       struct tp_err *err);
 
-/* Blocking point-to-point, matched in order for each pair. */
+/* Blocking point-to-point, matched in order for each pair; both sides know the size. Up to 64 KiB
+ * a send does not wait for its receiver, if no other message to it is under way. TP_E_INTERNAL: the
+ * sizes differ. */
 tp_status comm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
 tp_status comm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
 

@@ -7,10 +7,11 @@
 
 #include <stdint.h>
 
+/* In double, so that 1 - beta is that of the decimal number; the arithmetic is in float. */
 struct adamw {
-    float lr, beta1, beta2, eps, weight_decay; /* weight_decay 0 for norms and biases */
-    float correction1, correction2;            /* 1 - beta^t */
-    float grad_scale;                          /* of clipping */
+    double lr, beta1, beta2, eps, weight_decay; /* weight_decay 0 for norms and biases */
+    double correction1, correction2;            /* 1 - beta^t */
+    double grad_scale;                          /* of clipping */
 };
 
 /* One step, in f32: p *= 1 - lr * weight_decay; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
@@ -19,7 +20,7 @@ struct adamw {
 void adamw_step(float *p, float *m, float *v, const float *grad, uint16_t *p_bf16, int64_t n,
                 const struct adamw *h);
 
-/* Sum of squares in double. */
+/* Sum of squares in double; the same for any number of threads. */
 double sum_squares(const float *x, int64_t n);
 
 #endif

@@ -1,6 +1,6 @@
 /*
  * kernels/norm.h - root-mean-square norm (Zhang and Sennrich 2019).
- * x, w, rstd, dx, dw are f32; y and dy are `type` (f32 or bf16). rows x cols, row-major.
+ * x, w, rstd, dx, dw and dy are f32; y is `type` (f32 or bf16). rows x cols, row-major.
  */
 #ifndef KERNELS_NORM_H
 #define KERNELS_NORM_H

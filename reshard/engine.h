@@ -10,9 +10,9 @@
  * plan:    for every tensor, windows (ranges of rows) sized by the memory budget; proof that the
  *          target's regions tile what they claim and that the source covers them, each byte once.
  * execute: per window, read each source region's run that meets it, gather and split in memory
- *          (kernels/copy), cast if the types differ, write each target region's run. Reads and
- *          writes are large and sequential; several threads take windows in order; several
- *          processes share the windows under MPI.
+ *          (kernels/copy), cast if the types differ, write each target region's run. A run that
+ *          lies contiguous at both ends passes through one buffer without a copy. Several threads
+ *          take windows in order; several processes share the windows under MPI.
  */
 #ifndef RESHARD_ENGINE_H
 #define RESHARD_ENGINE_H
@@ -43,7 +43,8 @@ struct port {
     tp_status (*read)(void *ctx, int region, const struct box *run, void *buf, struct tp_err *err);
     tp_status (*write)(void *ctx, int region, const struct box *run, const void *buf,
                        struct tp_err *err);
-    /* Source: after all reads, check what was read (checksums); NULL: nothing to check. */
+    /* Source: after all reads, check what was read (checksums); NULL: nothing to check. Called by
+     * every process of the move, in the same order. */
     tp_status (*check)(void *ctx, struct tp_err *err);
 };
 
@@ -74,17 +75,31 @@ struct move_stats {
                    targets; a target several sources; neither (both: counted in each) */
 };
 
+/* What happens to one tensor. */
+struct move_tensor_stats {
+    int from, to;      /* regions of it that the source and the target have */
+    bool split, merge; /* see move_stats */
+    bool cast;
+};
+
 struct move_plan;
 
-/* Plan. TP_E_BUDGET: even windows of one run need more than memory_bytes; the sentence says how
- * much. TP_E_CORRUPT: the source does not cover what the target wants (tensor and box named), or
- * covers it twice. TP_E_INTERNAL: the target's regions overlap or leave gaps. */
+/* Plan; what m points to outlives it. Collective over m->comm; all processes work with the least
+ * memory and jobs that any of them has. TP_E_BUDGET: even windows of one element need more than
+ * memory_bytes; the sentence says how much. TP_E_CORRUPT: the source does not cover what the target
+ * wants (tensor and box named), or covers it twice. TP_E_INTERNAL: the target's regions overlap or
+ * leave gaps. */
 tp_status move_plan(struct move_plan **out, const struct move *m, struct tp_err *err);
 
 /* What executing will do (bytes, windows, buffers). */
 void move_plan_stats(const struct move_plan *p, struct move_stats *stats);
+void move_plan_tensor(const struct move_plan *p, int tensor, struct move_tensor_stats *stats);
 
-/* Execute, then `check` the source. The target is not to be committed unless this returns TP_OK. */
+/* Whom to tell of bytes written from now on; NULL: nobody. */
+void move_plan_progress(struct move_plan *p, struct progress *progress);
+
+/* Execute, then `check` the source; collective over the move's comm, and every process gets the
+ * same status. The target is not to be committed unless this returns TP_OK. */
 tp_status move_execute(struct move_plan *p, struct move_stats *stats, struct tp_err *err);
 
 void move_plan_free(struct move_plan *p);

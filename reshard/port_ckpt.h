@@ -11,15 +11,19 @@
 
 struct ckpt_source;
 
-/* Open the shards of dir that hold any of `ids` (manifest tensor ids); engine tensor i is ids[i].
- * Every chunk that is read in part is read once by the engine when everything is moved; `check`
- * then compares the checksum of every chunk that was read whole, and rereads whole those that were
- * read in part. */
+/* Open the shards of dir that hold any of `ids` (manifest tensor ids); engine tensor i is ids[i],
+ * a region is a stored box. The checksums of chunks are added up as their parts are read, in any
+ * order; the port's `check` compares those of chunks that were read whole (by all processes of comm
+ * together, when it is not NULL) and reads again, whole, those that were read in part.
+ * TP_E_CORRUPT: a shard is missing or damaged, or its chunks do not make up a box. */
 tp_status ckpt_source_open(struct ckpt_source **out, const char *dir, const struct manifest *m,
-                           const int *ids, int n_ids, struct tp_err *err);
+                           const int *ids, int n_ids, struct comm *comm, struct tp_err *err);
 const struct port *ckpt_source_port(const struct ckpt_source *s);
 
-/* Sum of the digests in the index, per engine tensor. */
+/* Bytes that `check` had to read again. */
+int64_t ckpt_source_reread_bytes(const struct ckpt_source *s);
+
+/* Sum of the digests in the shards' indexes, per engine tensor. */
 struct digest ckpt_source_digest(const struct ckpt_source *s, int tensor);
 void ckpt_source_close(struct ckpt_source *s);
 
@@ -27,16 +31,28 @@ void ckpt_source_close(struct ckpt_source *s);
 
 struct ckpt_target;
 
-/* Create the shards of `layout` in t->tmp; engine tensor i is layout->tensors[i]. Collective over
- * comm when not NULL (rank 0 creates, the others join). */
-tp_status ckpt_target_create(struct ckpt_target **out, const struct ckpt_txn *t,
-                             const struct layout *layout, struct comm *comm, struct tp_err *err);
+/* A target for planning: nothing is created yet. Engine tensor i is layout->tensors[i], a region is
+ * a box that some rank writes. layout and comm (NULL: this process alone) outlive it. */
+tp_status ckpt_target_plan(struct ckpt_target **out, const struct layout *layout, struct comm *comm,
+                           struct tp_err *err);
+
+/* Create the shards in txn->tmp; now the port can be written to. Collective over comm: rank 0
+ * creates, the others join; they need only txn->tmp. All get the same status. */
+tp_status ckpt_target_create(struct ckpt_target *t, const struct ckpt_txn *txn, struct tp_err *err);
 const struct port *ckpt_target_port(const struct ckpt_target *t);
 
-/* After move_execute: combine checksums over processes, finish every shard; m->shards (in the
- * arena) is filled on rank 0. */
+/* Bytes of tensors that a rank's file will hold; 0: it has none. */
+int64_t ckpt_target_rank_bytes(const struct ckpt_target *t, int rank);
+
+/* Chunks in all files: rows of their tables. */
+int64_t ckpt_target_rows(const struct ckpt_target *t);
+
+/* After move_execute: combine checksums over processes, finish every shard (its index, fsync);
+ * m->shards (in the arena) is filled on rank 0. Collective; all get the same status. */
 tp_status ckpt_target_finish(struct ckpt_target *t, struct manifest *m, struct arena *arena,
                              struct tp_err *err);
+
+/* What was written, per engine tensor; on rank 0, after ckpt_target_finish. */
 struct digest ckpt_target_digest(const struct ckpt_target *t, int tensor);
 void ckpt_target_close(struct ckpt_target *t);
 

@@ -1,0 +1,156 @@
+/*
+ * ckpt/manifest.c - writing manifest.json. docs/FORMAT.md specifies it.
+ *
+ * One line a tensor and a shard, so that people can grep and diff it. The checksum is over all the
+ * text before its own line.
+ */
+#include "ckpt/manifest.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/hash.h"
+#include "ckpt/manifest_text.h"
+#include "ckpt/name.h"
+
+/* A line `"key": value,` with a value that is consumed. */
+static tp_status put(FILE *f, const char *key, json_t *value, const char *end, struct tp_err *err)
+{
+    int bad = !value;
+
+    if (key)
+        fprintf(f, "\"%s\": ", key);
+    if (!bad)
+        bad = json_dumpf(value, f, JSON_PRESERVE_ORDER | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    json_decref(value);
+    fputs(end, f);
+    return bad ? tp_fail(err, TP_E_NOMEM,
+                         "the manifest's %s cannot be written: not UTF-8, or no "
+                         "memory",
+                         key ? key : "list")
+               : TP_OK;
+}
+
+static json_t *ints(const int64_t *values, int n)
+{
+    json_t *a = json_array();
+
+    for (int i = 0; i < n; i++)
+        json_array_append_new(a, json_integer(values[i]));
+    return a;
+}
+
+static json_t *tensor_json(const struct tensor *t, int id)
+{
+    const struct rule *r = &t->rule;
+
+    return json_pack("{s:i, s:s, s:s, s:s, s:o, s:i, s:{s:i, s:I, s:i, s:b, s:b}}", "id", id,
+                     "group", t->group, "name", t->name, "dtype", dtype_name(t->dtype), "shape",
+                     ints(t->shape, t->ndim), "layer", t->layer, "rule", "dim", r->dim, "unit",
+                     (json_int_t)r->unit, "blocks", r->blocks, "share", (int)r->share, "pad",
+                     (int)r->pad);
+}
+
+static json_t *shard_json(const struct shard_info *s)
+{
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:s}", "file", s->file, "rank", s->rank,
+                     "size_bytes", (json_int_t)s->size_bytes, "index_offset",
+                     (json_int_t)s->index_offset, "index_rows", (json_int_t)s->index_rows,
+                     "index_sha256", s->index_sha256, "meta_sha256", s->meta_sha256);
+}
+
+static json_t *layout_json(const struct layout *l)
+{
+    char spec[SPEC_TEXT_MAX];
+    json_t *stages = json_array();
+
+    for (int i = 0; i < l->n_layers; i++)
+        json_array_append_new(stages, json_integer(l->stage_of[i]));
+    return json_pack("{s:s, s:i, s:i, s:o}", "spec", spec_format(spec, &l->spec), "ranks",
+                     spec_world(&l->spec), "layers", l->n_layers, "stage_of", stages);
+}
+
+static json_t *train_json(const struct train_state *s)
+{
+    json_t *options =
+        s->options ? json_loads(s->options, JSON_REJECT_DUPLICATES, NULL) : json_object();
+    char seed[32];
+
+    if (!options)
+        return NULL;
+    snprintf(seed, sizeof seed, "%" PRIu64, s->seed); /* text: 64 bits do not fit JSON's numbers */
+    return json_pack("{s:I, s:I, s:I, s:s, s:s, s:o}", "step", (json_int_t)s->step, "next_sample",
+                     (json_int_t)s->next_sample, "tokens", (json_int_t)s->tokens, "seed", seed,
+                     "dtype", s->dtype ? s->dtype : "fp32", "options", options);
+}
+
+static tp_status put_head(FILE *f, const struct manifest *m, struct tp_err *err)
+{
+    tp_status st;
+
+    fprintf(f, "{\n");
+    TP_TRY(put(f, "format", json_string(MANIFEST_FORMAT), ",\n", err));
+    TP_TRY(put(f, "version", json_integer(MANIFEST_VERSION), ",\n", err));
+    TP_TRY(put(f, "save_id", json_string(m->save_id), ",\n", err));
+    TP_TRY(put(f, "epoch", json_integer(m->epoch), ",\n", err));
+    TP_TRY(put(f, "step", json_integer(m->step), ",\n", err));
+    TP_TRY(put(f, "layout", layout_json(&m->layout), ",\n", err));
+    TP_TRY(put(f, "train", train_json(&m->state), ",\n", err));
+    TP_TRY(put(f, "model_config", m->model_config ? json_string(m->model_config) : json_null(),
+               ",\n", err));
+done:
+    return st;
+}
+
+static tp_status put_body(FILE *f, const struct manifest *m, struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(put_head(f, m, err));
+    fprintf(f, "\"tensors\": [\n");
+    for (int i = 0; i < m->layout.n_tensors; i++) {
+        TP_TRY(name_check(&m->layout.tensors[i], err));
+        TP_TRY(put(f, NULL, tensor_json(&m->layout.tensors[i], i),
+                   i + 1 < m->layout.n_tensors ? ",\n" : "\n", err));
+    }
+    fprintf(f, "],\n\"shards\": [\n");
+    for (int i = 0; i < m->n_shards; i++)
+        TP_TRY(put(f, NULL, shard_json(&m->shards[i]), i + 1 < m->n_shards ? ",\n" : "\n", err));
+    fprintf(f, "],\n");
+done:
+    return st;
+}
+
+tp_status manifest_format(char **text, size_t *size, const struct manifest *m, struct tp_err *err)
+{
+    char sha[HASH_TEXT], *buf = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&buf, &n);
+    tp_status st;
+
+    if (!f)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the manifest");
+    TP_TRY(put_body(f, m, err));
+    if (fflush(f) != 0) {
+        st = tp_fail(err, TP_E_NOMEM, "no memory for the manifest");
+        goto done;
+    }
+    TP_TRY(hash_bytes(sha, buf, n, err));
+    fprintf(f, MANIFEST_TAIL_HEAD "%s" MANIFEST_TAIL_END, sha);
+done:
+    if (fclose(f) != 0 && !st)
+        st = tp_fail(err, TP_E_NOMEM, "no memory for the manifest");
+    if (!st && n > MANIFEST_MAX_BYTES)
+        st = tp_fail(err, TP_E_USAGE, "the manifest would be %zu bytes, more than %d", n,
+                     MANIFEST_MAX_BYTES);
+    if (st) {
+        free(buf);
+        return st;
+    }
+    *text = buf;
+    *size = n;
+    return TP_OK;
+}

@@ -1,0 +1,389 @@
+/*
+ * ckpt/shard_hdf5.c - see ckpt/shard_hdf5.h.
+ * Object times are off everywhere, or no two saves would be the same bytes.
+ */
+#include "ckpt/shard_hdf5.h"
+
+#include <hdf5.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/manifest.h"
+#include "ckpt/name.h"
+#include "ckpt/shard.h"
+#include "ckpt/vfd.h"
+
+enum { PAYLOAD_ALIGN = 4096 };
+
+/* Everything that is open while a file is laid out; -1: not yet. */
+struct session {
+    struct vfd vfd;
+    hid_t driver, fapl, fcpl, file;
+    hid_t group_plist, link_plist, data_plist;
+    hid_t group;            /* the one that is open */
+    const char *group_name; /* its name, or NULL */
+};
+
+/* One save at a time talks to libhdf5, whether it was built thread-safe or not. */
+static pthread_mutex_t hdf5_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static tp_status refused(const struct session *s, const char *what, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_INTERNAL, "%s: libhdf5 refused to make %s", s->vfd.path, what);
+}
+
+static tp_status open_plists(struct session *s, struct tp_err *err)
+{
+    s->fapl = H5Pcreate(H5P_FILE_ACCESS);
+    s->fcpl = H5Pcreate(H5P_FILE_CREATE);
+    s->group_plist = H5Pcreate(H5P_GROUP_CREATE);
+    s->link_plist = H5Pcreate(H5P_LINK_CREATE);
+    s->data_plist = H5Pcreate(H5P_DATASET_CREATE);
+    if (s->fapl < 0 || s->fcpl < 0 || s->group_plist < 0 || s->link_plist < 0 ||
+        s->data_plist < 0 ||
+        H5Pset_libver_bounds(s->fapl, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) < 0 ||
+        H5Pset_alignment(s->fapl, PAYLOAD_ALIGN, PAYLOAD_ALIGN) < 0 ||
+        H5Pset_obj_track_times(s->fcpl, 0) < 0 || H5Pset_obj_track_times(s->group_plist, 0) < 0 ||
+        H5Pset_obj_track_times(s->data_plist, 0) < 0 ||
+        H5Pset_char_encoding(s->link_plist, H5T_CSET_UTF8) < 0 ||
+        H5Pset_layout(s->data_plist, H5D_CONTIGUOUS) < 0 ||
+        H5Pset_alloc_time(s->data_plist, H5D_ALLOC_TIME_EARLY) < 0 ||
+        H5Pset_fill_time(s->data_plist, H5D_FILL_TIME_NEVER) < 0 ||
+        vfd_select(s->fapl, &s->vfd, &s->driver) < 0)
+        return refused(s, "property lists", err);
+    return TP_OK;
+}
+
+/* Close what is open. The file is complete only when this succeeds. */
+static tp_status session_close(struct session *s, struct tp_err *err)
+{
+    bool bad = false;
+
+    if (s->group >= 0)
+        bad |= H5Gclose(s->group) < 0;
+    if (s->file >= 0)
+        bad |= H5Fclose(s->file) < 0;
+    if (s->fapl >= 0)
+        H5Pclose(s->fapl);
+    if (s->fcpl >= 0)
+        H5Pclose(s->fcpl);
+    if (s->group_plist >= 0)
+        H5Pclose(s->group_plist);
+    if (s->link_plist >= 0)
+        H5Pclose(s->link_plist);
+    if (s->data_plist >= 0)
+        H5Pclose(s->data_plist);
+    if (s->driver >= 0)
+        H5FDunregister(s->driver);
+    if (s->vfd.first.status) {
+        *err = s->vfd.first;
+        return err->status;
+    }
+    return bad ? refused(s, "the file complete", err) : TP_OK;
+}
+
+static void session_init(struct session *s, int fd, const char *path)
+{
+    *s = (struct session){ .driver = -1,
+                           .fapl = -1,
+                           .fcpl = -1,
+                           .file = -1,
+                           .group_plist = -1,
+                           .link_plist = -1,
+                           .data_plist = -1,
+                           .group = -1 };
+    s->vfd.fd = fd;
+    s->vfd.path = path;
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* libraries do not print */
+}
+
+/* ---- types ---- */
+
+/* Floats that HDF5 has no name for: 16 bits, sign on top, then exponent, then mantissa. */
+static hid_t make_float16(int exponent_bits, int mantissa_bits, int bias)
+{
+    hid_t t = H5Tcopy(H5T_IEEE_F32LE);
+
+    if (t < 0)
+        return -1;
+    if (H5Tset_fields(t, 15, (size_t)mantissa_bits, (size_t)exponent_bits, 0,
+                      (size_t)mantissa_bits) < 0 ||
+        H5Tset_precision(t, 16) < 0 || H5Tset_size(t, 2) < 0 || H5Tset_ebias(t, (size_t)bias) < 0) {
+        H5Tclose(t);
+        return -1;
+    }
+    return t;
+}
+
+static hid_t make_type(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        return H5Tcopy(H5T_IEEE_F32LE);
+    case DTYPE_BF16:
+        return make_float16(8, 7, 127);
+    case DTYPE_F16:
+        return make_float16(5, 10, 15);
+    case DTYPE_F64:
+        return H5Tcopy(H5T_IEEE_F64LE);
+    case DTYPE_I64:
+        return H5Tcopy(H5T_STD_I64LE);
+    case DTYPE_I32:
+        return H5Tcopy(H5T_STD_I32LE);
+    case DTYPE_U8:
+        return H5Tcopy(H5T_STD_U8LE);
+    default:
+        return -1;
+    }
+}
+
+static herr_t insert(hid_t type, const char *name, size_t *offset, hid_t member, int count)
+{
+    hsize_t n = (hsize_t)count;
+    hid_t t = count > 1 ? H5Tarray_create2(member, 1, &n) : H5Tcopy(member);
+    herr_t result = t < 0 ? -1 : H5Tinsert(type, name, *offset, t);
+
+    if (t >= 0) {
+        *offset += H5Tget_size(t);
+        H5Tclose(t);
+    }
+    return result;
+}
+
+/* A row of /index, packed: what shard_row.c encodes and docs/FORMAT.md specifies. */
+static hid_t make_row_type(void)
+{
+    hid_t t = H5Tcreate(H5T_COMPOUND, SHARD_ROW_BYTES);
+    size_t at = 0;
+
+    if (t < 0)
+        return -1;
+    if (insert(t, "tensor", &at, H5T_STD_U32LE, 1) < 0 ||
+        insert(t, "part", &at, H5T_STD_U32LE, 1) < 0 ||
+        insert(t, "ndim", &at, H5T_STD_U32LE, 1) < 0 ||
+        insert(t, "codec", &at, H5T_STD_U32LE, 1) < 0 ||
+        insert(t, "lo", &at, H5T_STD_I64LE, BOX_NDIM_MAX) < 0 ||
+        insert(t, "len", &at, H5T_STD_I64LE, BOX_NDIM_MAX) < 0 ||
+        insert(t, "offset", &at, H5T_STD_I64LE, 1) < 0 ||
+        insert(t, "stored_bytes", &at, H5T_STD_I64LE, 1) < 0 ||
+        insert(t, "raw_bytes", &at, H5T_STD_I64LE, 1) < 0 ||
+        insert(t, "crc32c", &at, H5T_STD_U32LE, 1) < 0 ||
+        insert(t, "reserved", &at, H5T_STD_U32LE, 1) < 0 ||
+        insert(t, "digest0", &at, H5T_STD_U64LE, 1) < 0 ||
+        insert(t, "digest1", &at, H5T_STD_U64LE, 1) < 0 || at != SHARD_ROW_BYTES) {
+        H5Tclose(t);
+        return -1;
+    }
+    return t;
+}
+
+/* ---- attributes: for people with h5py; nothing here reads them ---- */
+
+static bool put_attribute(hid_t where, const char *name, hid_t file_type, hid_t space,
+                          hid_t memory_type, const void *value)
+{
+    hid_t a = H5Acreate2(where, name, file_type, space, H5P_DEFAULT, H5P_DEFAULT);
+    bool ok = a >= 0 && H5Awrite(a, memory_type, value) >= 0;
+
+    if (a >= 0)
+        H5Aclose(a);
+    return ok;
+}
+
+static bool put_ints(hid_t where, const char *name, const int64_t *values, int n)
+{
+    hsize_t dims = (hsize_t)n;
+    hid_t space = H5Screate_simple(1, &dims, NULL);
+    bool ok =
+        space >= 0 && put_attribute(where, name, H5T_STD_I64LE, space, H5T_NATIVE_INT64, values);
+
+    if (space >= 0)
+        H5Sclose(space);
+    return ok;
+}
+
+static bool put_int(hid_t where, const char *name, int64_t value)
+{
+    hid_t space = H5Screate(H5S_SCALAR);
+    bool ok =
+        space >= 0 && put_attribute(where, name, H5T_STD_I64LE, space, H5T_NATIVE_INT64, &value);
+
+    if (space >= 0)
+        H5Sclose(space);
+    return ok;
+}
+
+static bool put_text(hid_t where, const char *name, const char *text)
+{
+    hid_t space = H5Screate(H5S_SCALAR), type = H5Tcopy(H5T_C_S1);
+    bool ok = space >= 0 && type >= 0 && H5Tset_size(type, strlen(text)) >= 0 &&
+              H5Tset_strpad(type, H5T_STR_NULLPAD) >= 0 && H5Tset_cset(type, H5T_CSET_UTF8) >= 0 &&
+              put_attribute(where, name, type, space, type, text);
+
+    if (space >= 0)
+        H5Sclose(space);
+    if (type >= 0)
+        H5Tclose(type);
+    return ok;
+}
+
+static bool put_root_attributes(hid_t file, const struct layout *layout, int rank)
+{
+    char spec[SPEC_TEXT_MAX];
+
+    return put_text(file, "format", "tp-ckpt") && put_int(file, "version", MANIFEST_VERSION) &&
+           put_text(file, "layout", spec_format(spec, &layout->spec)) &&
+           put_int(file, "rank", rank);
+}
+
+/* ---- datasets ---- */
+
+static tp_status enter_group(struct session *s, const char *name, struct tp_err *err)
+{
+    if (s->group_name && strcmp(s->group_name, name) == 0)
+        return TP_OK;
+    if (s->group >= 0)
+        H5Gclose(s->group);
+    if (H5Lexists(s->file, name, H5P_DEFAULT) > 0)
+        s->group = H5Gopen2(s->file, name, H5P_DEFAULT);
+    else
+        s->group = H5Gcreate2(s->file, name, s->link_plist, s->group_plist, H5P_DEFAULT);
+    s->group_name = name;
+    return s->group < 0 ? refused(s, name, err) : TP_OK;
+}
+
+/* A dataset for one box; *offset gets where its bytes go. */
+static tp_status add_payload(struct session *s, const struct tensor *t, const struct extent *e,
+                             int64_t *offset, struct tp_err *err)
+{
+    char name[NAME_BYTES_MAX + 16];
+    hsize_t dims[BOX_NDIM_MAX];
+    hid_t type = make_type(t->dtype), space, data = -1;
+    haddr_t at = HADDR_UNDEF;
+    bool ok;
+
+    snprintf(name, sizeof name, e->part ? "%s@%d" : "%s", t->name, e->part);
+    for (int d = 0; d < t->ndim; d++)
+        dims[d] = (hsize_t)e->box.len[d];
+    space = t->ndim ? H5Screate_simple(t->ndim, dims, NULL) : H5Screate(H5S_SCALAR);
+    if (type >= 0 && space >= 0)
+        data = H5Dcreate2(s->group, name, type, space, s->link_plist, s->data_plist, H5P_DEFAULT);
+    ok = data >= 0;
+    if (ok && t->ndim)
+        ok = put_ints(data, "global_shape", t->shape, t->ndim) &&
+             put_ints(data, "offset", e->box.lo, t->ndim);
+    if (ok)
+        at = H5Dget_offset(data);
+    if (data >= 0)
+        ok &= H5Dclose(data) >= 0;
+    if (space >= 0)
+        H5Sclose(space);
+    if (type >= 0)
+        H5Tclose(type);
+    if (!ok || at == HADDR_UNDEF)
+        return refused(s, name, err);
+    *offset = (int64_t)at;
+    return TP_OK;
+}
+
+static tp_status add_index(struct session *s, int64_t n_rows, int64_t *offset, struct tp_err *err)
+{
+    hsize_t dims = (hsize_t)n_rows;
+    hid_t type = make_row_type(), space = H5Screate_simple(1, &dims, NULL), data = -1;
+    haddr_t at = HADDR_UNDEF;
+
+    if (type >= 0 && space >= 0)
+        data = H5Dcreate2(s->file, "index", type, space, s->link_plist, s->data_plist, H5P_DEFAULT);
+    if (data >= 0) {
+        at = H5Dget_offset(data);
+        H5Dclose(data);
+    }
+    if (space >= 0)
+        H5Sclose(space);
+    if (type >= 0)
+        H5Tclose(type);
+    if (at == HADDR_UNDEF)
+        return refused(s, "/index", err);
+    *offset = (int64_t)at;
+    return TP_OK;
+}
+
+static tp_status lay_out(struct session *s, struct shard_places *places,
+                         const struct layout *layout, const struct extent *extents, int n_extents,
+                         int64_t n_rows, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    TP_TRY(open_plists(s, err));
+    s->file = H5Fcreate(s->vfd.path, H5F_ACC_TRUNC, s->fcpl, s->fapl);
+    if (s->file < 0)
+        return refused(s, "the file", err);
+    if (!put_root_attributes(s->file, layout, extents[0].rank))
+        return refused(s, "the attributes of /", err);
+    for (int i = 0; i < n_extents; i++) {
+        const struct tensor *t = &layout->tensors[extents[i].tensor];
+
+        TP_TRY(enter_group(s, t->group, err));
+        TP_TRY(add_payload(s, t, &extents[i], &places->payload[i], err));
+    }
+    TP_TRY(add_index(s, n_rows, &places->index, err));
+done:
+    return st;
+}
+
+tp_status shard_hdf5_create(struct shard_places *places, int fd, const char *path,
+                            const struct layout *layout, const struct extent *extents,
+                            int n_extents, int64_t n_rows, struct tp_err *err)
+{
+    struct tp_err close_err = { 0 };
+    struct session s;
+    tp_status st, closed;
+
+    pthread_mutex_lock(&hdf5_lock);
+    session_init(&s, fd, path);
+    st = lay_out(&s, places, layout, extents, n_extents, n_rows, err);
+    closed = session_close(&s, &close_err);
+    pthread_mutex_unlock(&hdf5_lock);
+    if (closed && (!st || closed == TP_E_IO)) { /* what the disk said comes first */
+        *err = close_err;
+        return closed;
+    }
+    places->size = s.vfd.end;
+    return st;
+}
+
+tp_status shard_hdf5_find_index(int64_t *offset, int64_t *n_rows, int fd, const char *path,
+                                struct tp_err *err)
+{
+    struct tp_err close_err = { 0 };
+    struct session s;
+    hid_t data = -1, space = -1;
+    haddr_t at = HADDR_UNDEF;
+    tp_status st;
+
+    pthread_mutex_lock(&hdf5_lock);
+    session_init(&s, fd, path);
+    st = open_plists(&s, err);
+    if (!st)
+        s.file = H5Fopen(path, H5F_ACC_RDONLY, s.fapl);
+    if (s.file >= 0)
+        data = H5Dopen2(s.file, "index", H5P_DEFAULT);
+    if (data >= 0) {
+        at = H5Dget_offset(data);
+        space = H5Dget_space(data);
+        *n_rows = H5Sget_simple_extent_npoints(space);
+        H5Sclose(space);
+        H5Dclose(data);
+    }
+    if (!st && at == HADDR_UNDEF)
+        st = tp_fail(err, TP_E_CORRUPT, "%s: has no /index", path);
+    *offset = (int64_t)at;
+    if (session_close(&s, &close_err) && !st) {
+        *err = close_err;
+        st = err->status;
+    }
+    pthread_mutex_unlock(&hdf5_lock);
+    return st;
+}

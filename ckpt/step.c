@@ -1,0 +1,158 @@
+/* ckpt/step.c - see ckpt/step.h. */
+#include "ckpt/step.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/file.h"
+
+static const char prefix[] = "step-";
+static const char tmp_mark[] = ".tmp-";
+
+char *step_name(char buf[STEP_NAME_MAX], int64_t step)
+{
+    snprintf(buf, STEP_NAME_MAX, "%s%08" PRId64, prefix, step);
+    return buf;
+}
+
+enum step_kind step_name_parse(int64_t *step, const char *name)
+{
+    char canonical[STEP_NAME_MAX];
+    size_t n;
+
+    if (strncmp(name, prefix, strlen(prefix)) != 0 || !isdigit((unsigned char)name[strlen(prefix)]))
+        return STEP_NONE;
+    errno = 0;
+    *step = strtoll(name + strlen(prefix), NULL, 10);
+    if (errno)
+        return STEP_NONE;
+    n = strlen(step_name(canonical, *step));
+    if (strncmp(name, canonical, n) != 0)
+        return STEP_NONE;
+    if (name[n] == 0)
+        return STEP_DIR;
+    return strncmp(name + n, tmp_mark, strlen(tmp_mark)) == 0 ? STEP_TMP : STEP_NONE;
+}
+
+tp_status step_path(char path[PATH_MAX], const char *dir, const char *name, struct tp_err *err)
+{
+    if (snprintf(path, PATH_MAX, "%s/%s", dir, name) >= PATH_MAX)
+        return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", dir);
+    return TP_OK;
+}
+
+/* Cheap facts that say a step cannot be read: a shard that is absent or of another length. */
+static tp_status check_files(const struct manifest *m, const char *dir, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    struct stat sb;
+
+    for (int i = 0; i < m->n_shards; i++) {
+        tp_status st = step_path(path, dir, m->shards[i].file, err);
+
+        if (st)
+            return st;
+        if (lstat(path, &sb) != 0)
+            return tp_fail(err, TP_E_CORRUPT, "%s: the shard of rank %d is missing", path,
+                           m->shards[i].rank);
+        if (!S_ISREG(sb.st_mode))
+            return tp_fail(err, TP_E_CORRUPT, "%s: expected a regular file", path);
+        if (sb.st_size != m->shards[i].size_bytes)
+            return tp_fail(err, TP_E_CORRUPT, "%s: has %lld bytes, the manifest says %lld", path,
+                           (long long)sb.st_size, (long long)m->shards[i].size_bytes);
+    }
+    return TP_OK;
+}
+
+tp_status step_manifest(struct manifest *m, const char *dir, struct arena *arena,
+                        struct tp_err *err)
+{
+    char path[PATH_MAX], *text = NULL;
+    struct manifest found = { 0 };
+    const char *name = strrchr(dir, '/');
+    int64_t step = 0;
+    size_t size = 0;
+    tp_status st;
+
+    TP_TRY(step_path(path, dir, MANIFEST_FILE, err));
+    TP_TRY(file_read_all(&text, &size, path, MANIFEST_MAX_BYTES, arena, err));
+    TP_TRY(manifest_parse(&found, text, size, path, arena, err));
+    name = name ? name + 1 : dir;
+    if (step_name_parse(&step, name) == STEP_DIR && step != found.step)
+        return tp_fail(err, TP_E_CORRUPT, "%s: is of step %lld, its directory of step %lld", path,
+                       (long long)found.step, (long long)step);
+    *m = found;
+done:
+    return st;
+}
+
+tp_status step_load(struct manifest *m, const char *dir, struct arena *arena, struct tp_err *err)
+{
+    struct manifest found = { 0 };
+    tp_status st = step_manifest(&found, dir, arena, err);
+
+    if (!st)
+        st = check_files(&found, dir, err);
+    if (!st)
+        *m = found;
+    return st;
+}
+
+static int by_step(const void *a, const void *b)
+{
+    const struct ckpt_step *x = a, *y = b;
+
+    if (x->step != y->step)
+        return x->step < y->step ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+tp_status step_scan(struct ckpt_step **steps, int *n, const char *root, struct tp_err *err)
+{
+    struct ckpt_step *list = NULL;
+    struct dirent *entry;
+    int count = 0, capacity = 0;
+    DIR *d = opendir(root);
+
+    if (!d && (errno == ENOENT || errno == ENOTDIR))
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such directory", root);
+    if (!d)
+        return tp_fail_errno(err, "%s: cannot open directory", root);
+    while ((errno = 0, entry = readdir(d))) {
+        int64_t step = 0;
+
+        if (step_name_parse(&step, entry->d_name) == STEP_NONE)
+            continue;
+        if (count == capacity) {
+            struct ckpt_step *more;
+
+            capacity = capacity ? 2 * capacity : 32;
+            more = realloc(list, (size_t)capacity * sizeof *list);
+            if (!more) {
+                errno = ENOMEM;
+                break;
+            }
+            list = more;
+        }
+        list[count] = (struct ckpt_step){ .step = step };
+        snprintf(list[count++].name, sizeof list->name, "%s", entry->d_name);
+    }
+    if (errno) {
+        tp_fail_errno(err, "%s: cannot list directory", root);
+        closedir(d);
+        free(list);
+        return TP_E_IO;
+    }
+    closedir(d);
+    if (list)
+        qsort(list, (size_t)count, sizeof *list, by_step);
+    *steps = list;
+    *n = count;
+    return TP_OK;
+}

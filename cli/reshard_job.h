@@ -1,0 +1,58 @@
+/*
+ * cli/reshard_job.h - a checkpoint rewritten at another layout: what tp-reshard does, without its
+ * options and its printing.
+ */
+#ifndef CLI_RESHARD_JOB_H
+#define CLI_RESHARD_JOB_H
+
+#include <limits.h>
+
+#include "ckpt/manifest.h"
+#include "comm/comm.h"
+#include "reshard/engine.h"
+#include "reshard/port_ckpt.h"
+
+struct reshard_request {
+    const char *ckpt;        /* root or step directory */
+    const char *to;          /* spec */
+    const char *from;        /* spec, or NULL: not checked */
+    const char *out;         /* root, or NULL: CKPT-SPEC */
+    int64_t step;            /* -1: the newest */
+    int64_t memory_bytes;    /* resident memory of this process, at most */
+    int jobs;                /* threads */
+    bool no_optim;           /* weights only */
+    const enum dtype *dtype; /* cast of the weights, or NULL */
+    bool force;              /* replace the step of OUT */
+};
+
+struct reshard_job {
+    struct arena arena;
+    struct comm *comm;
+    bool force;
+    char dir[PATH_MAX];          /* step directory of the source */
+    char out[PATH_MAX];          /* root of the target */
+    struct manifest m;           /* the source's */
+    struct layout layout;        /* the target's */
+    int *ids;                    /* [layout.n_tensors] the same tensors in m */
+    struct move_tensor *tensors; /* [layout.n_tensors] */
+    struct ckpt_source *source;
+    struct ckpt_target *target;
+    struct move_plan *plan;
+    struct move_stats planned, done; /* of this process */
+    int64_t base_bytes;              /* resident without the buffers, as foreseen */
+    int digests_equal;               /* tensors whose digest is the same at both ends, by proof */
+    int casts;                       /* tensors that were cast, so that it cannot be */
+    char note[TP_ERR_MAX];           /* what is worth saying though the work goes on, or "" */
+};
+
+/* Open, lay out, prove, size; nothing is created. job is zeroed by the caller and freed by it in
+ * any case. Collective over comm (NULL: this process alone), as is reshard_job_run. */
+tp_status reshard_job_plan(struct reshard_job *job, const struct reshard_request *request,
+                           struct comm *comm, struct tp_err *err);
+
+/* Write OUT's step. On failure nothing has appeared and what was begun is gone. */
+tp_status reshard_job_run(struct reshard_job *job, struct progress *progress, struct tp_err *err);
+
+void reshard_job_free(struct reshard_job *job);
+
+#endif

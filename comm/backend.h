@@ -1,0 +1,75 @@
+/*
+ * comm/backend.h - what a way to have ranks (self, shm, mpi) provides; inside comm/ only.
+ *
+ * comm.c checks arguments, counts, and calls these. Every back end sums with comm/reduce.h in rank
+ * order. `impl` is the back end's own state of a communicator.
+ */
+#ifndef COMM_BACKEND_H
+#define COMM_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "comm/comm.h"
+
+struct comm_ops {
+    /* This rank fails alone: bring the others down. code is this process's exit code. Need not
+     * return. */
+    void (*abort)(struct comm *world, int code);
+    void (*end)(struct comm *world);
+
+    /* Fill out->impl for the communicator of `members` (ranks of c in their new order; two or
+     * more). Collective over c: a rank that is alone or has no color calls it with out = NULL. */
+    tp_status (*split)(struct comm *out, struct comm *c, const int *members, int n_members,
+                       struct tp_err *err);
+    void (*free)(struct comm *c);
+
+    /* This rank's part of comm_alloc; not collective. */
+    tp_status (*alloc)(void **out, struct comm *world, int64_t n_bytes, struct tp_err *err);
+    tp_status (*all_reduce)(struct comm *c, void *buf, int64_t n, enum comm_type type,
+                            enum comm_op op, struct tp_err *err);
+    tp_status (*all_gather)(struct comm *c, void *out, const void *in, int64_t n_bytes,
+                            struct tp_err *err);
+    tp_status (*reduce_scatter)(struct comm *c, void *out, const void *in, int64_t n,
+                                enum comm_type type, struct tp_err *err);
+    tp_status (*broadcast)(struct comm *c, void *buf, int64_t n_bytes, int root,
+                           struct tp_err *err);
+    tp_status (*gather)(struct comm *c, const void *in, int64_t n_bytes, void **out, int64_t *sizes,
+                        struct tp_err *err);
+    tp_status (*send)(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
+    tp_status (*recv)(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
+    tp_status (*barrier)(struct comm *c, struct tp_err *err);
+};
+
+struct comm {
+    const struct comm_ops *ops;
+    void *impl;
+    int rank, size, local_size;
+    bool
+        agreed; /* of the world: all ranks know of a failure (comm_agree), so all come to the end */
+    struct comm_counts counts;
+    struct comm *world, *next; /* the world has a list of what was split from it */
+};
+
+/* Fill world's ops, impl, rank, size and local_size. comm_shm_init sets *is_rank to false, and does
+ * nothing else, where launch_ranks did not make this process. */
+void comm_self_init(struct comm *world);
+tp_status comm_shm_init(struct comm *world, int64_t local_bytes, bool *is_rank, struct tp_err *err);
+tp_status comm_mpi_init(struct comm *world, int expected_size, struct tp_err *err);
+
+/* Every communicator of one rank, the world or not, uses these. */
+extern const struct comm_ops comm_self_ops;
+
+/* Zeroed memory in a list that is given back as a whole: comm_alloc of self and mpi. */
+struct comm_memory;
+tp_status comm_memory_add(void **out, struct comm_memory **list, int64_t n_bytes,
+                          struct tp_err *err);
+void comm_memory_free(struct comm_memory *list);
+
+/* Bytes of an element. */
+static inline int64_t comm_type_bytes(enum comm_type type)
+{
+    return type == COMM_F32 ? 4 : 8;
+}
+
+#endif

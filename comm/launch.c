@@ -1,0 +1,275 @@
+/* comm/launch.c - see comm/launch.h. */
+#include "comm/launch.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/shm.h"
+#include "core/stop.h"
+
+enum {
+    TICK_MS = 20,        /* how often ranks are looked at while some are being waited for to end */
+    GRACE_MS = 2000,     /* for a rank to report and end after another has failed */
+    BLOCKED_MS = 60,     /* the same for one that sleeps waiting for the others */
+    SECOND_INT_MS = 200, /* two interrupts nearer than this are one */
+};
+
+struct launcher {
+    struct shm_job *job;
+    pid_t pids[SHM_RANKS_MAX]; /* 0: not started, or ended and reaped */
+    int n_alive;
+    int first_code;    /* exit code of the first rank that failed, else 0 */
+    bool stopped;      /* some rank ended with 75 */
+    bool killing;      /* SIGKILL was sent to all */
+    int64_t failed_at; /* when the first one failed, ms; 0: none has */
+    int64_t int_at;    /* when SIGINT last came, ms; 0: not yet */
+    tp_status status;
+    struct tp_err *err;
+};
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000) + t.tv_nsec / 1000000;
+}
+
+/* A number > 0 in the environment, else 0. */
+static int env_int(const char *name)
+{
+    const char *text = getenv(name);
+
+    long n = text ? strtol(text, NULL, 10) : 0;
+
+    return n > 0 && n <= INT_MAX ? (int)n : 0;
+}
+
+bool launch_is_mpi(int *world)
+{
+    *world = env_int("OMPI_COMM_WORLD_SIZE");
+    if (!*world)
+        *world = env_int("PMI_SIZE");
+    /* Of Slurm's variables only those of a step with several tasks mean that srun started us: a
+     * batch script and a shell of salloc have the others too. */
+    if (!*world && getenv("SLURM_PROCID") && env_int("SLURM_STEP_NUM_TASKS") > 1)
+        *world = env_int("SLURM_STEP_NUM_TASKS");
+    return *world > 0 || getenv("PMIX_RANK");
+}
+
+void launch_prepare_env(char **argv)
+{
+    char self[4096];
+    ssize_t n;
+
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
+        return;
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    /* The link's target rather than the link: under a debugger that is the program too. */
+    n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0)
+        return;
+    self[n] = 0;
+    execv(self, argv);
+}
+
+static void kill_ranks(const struct launcher *l, int signal_number)
+{
+    for (int r = 0; r < l->job->n_ranks; r++)
+        if (l->pids[r])
+            kill(l->pids[r], signal_number);
+}
+
+static void end_all(struct launcher *l)
+{
+    l->killing = true;
+    kill_ranks(l, SIGKILL);
+}
+
+static void fail(struct launcher *l, const char *text)
+{
+    if (!l->status)
+        l->status = tp_fail(l->err, TP_E_COMM, "%s", text);
+}
+
+/* Asleep, waiting for a word that has not changed. */
+static bool is_blocked(const struct shm_rank *r)
+{
+    struct shm_word *w = atomic_load(&r->sleep.word);
+
+    return w && atomic_load(&w->value) == atomic_load(&r->sleep.value);
+}
+
+/* A rank is gone that the others may wait for. Those that do end soon, the rest a little later:
+ * they may be about to report an error that all have agreed on. */
+static void end_leftover(struct launcher *l)
+{
+    int64_t since = now_ms() - l->failed_at;
+
+    for (int r = 0; r < l->job->n_ranks; r++)
+        if (l->pids[r] &&
+            (since >= GRACE_MS || (since >= BLOCKED_MS && is_blocked(&l->job->ranks[r]))))
+            kill(l->pids[r], SIGKILL);
+}
+
+static void rank_killed(struct launcher *l, int rank, int signal_number)
+{
+    char text[256];
+    const char *name = sigabbrev_np(signal_number);
+
+    if (l->killing || l->failed_at)
+        return;
+    snprintf(text, sizeof text, "rank %d was killed by signal %d (%s%s)%s", rank, signal_number,
+             name ? "SIG" : "", name ? name : "unknown",
+             signal_number == SIGKILL
+                 ? "; if nobody sent it, the system was out of memory (see dmesg)"
+                 : "");
+    fail(l, text);
+    end_all(l);
+}
+
+static void rank_exited(struct launcher *l, int rank, int code)
+{
+    char text[128];
+
+    if (code == tp_exit_code(TP_E_STOPPED)) {
+        l->stopped = true;
+    } else if (code && !l->failed_at) {
+        l->first_code = code;
+        l->failed_at = now_ms();
+    } else if (!code && l->n_alive && l->job->ranks[rank].state == SHM_IN_WORLD && !l->failed_at) {
+        snprintf(text, sizeof text,
+                 "rank %d ended without leaving the job, which has %d ranks left", rank,
+                 l->n_alive);
+        fail(l, text);
+        end_all(l);
+    }
+}
+
+static void reap(struct launcher *l)
+{
+    int how;
+
+    for (int r = 0; r < l->job->n_ranks; r++) {
+        if (!l->pids[r] || waitpid(l->pids[r], &how, WNOHANG) != l->pids[r])
+            continue;
+        l->pids[r] = 0;
+        l->n_alive--;
+        if (WIFSIGNALED(how))
+            rank_killed(l, r, WTERMSIG(how));
+        else
+            rank_exited(l, r, WEXITSTATUS(how));
+    }
+}
+
+/* The first interrupt, and every other signal, asks the ranks to save; a second one ends them. */
+static void pass_on(struct launcher *l, int signal_number)
+{
+    int64_t now = now_ms();
+
+    if (signal_number == SIGINT && l->int_at && now - l->int_at >= SECOND_INT_MS) {
+        fail(l, "interrupted twice: the ranks were ended without saving");
+        end_all(l);
+        return;
+    }
+    if (signal_number == SIGINT && !l->int_at)
+        l->int_at = now;
+    kill_ranks(l, SIGUSR1);
+}
+
+static void watch(struct launcher *l, const sigset_t *signals)
+{
+    const struct timespec tick = { .tv_nsec = TICK_MS * 1000000L };
+
+    while (l->n_alive) {
+        /* While nothing has failed there is nothing to look at between signals. */
+        int got = sigtimedwait(signals, NULL, l->failed_at ? &tick : NULL);
+
+        if (got > 0 && got != SIGCHLD)
+            pass_on(l, got);
+        reap(l);
+        if (l->failed_at)
+            end_leftover(l);
+    }
+}
+
+/* In the child: end with the launcher, leave the signals to it, be found by comm_init. */
+static tp_status become_rank(struct shm_job *job, int rank, int card_fd, pid_t launcher,
+                             const sigset_t *mask, struct tp_err *err)
+{
+    struct sigaction ignore = { .sa_handler = SIG_IGN };
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher) /* it died before that took effect */
+        _exit(tp_exit_code(TP_E_COMM));
+    /* Ctrl-C reaches every process of the terminal: the launcher alone decides what it means. */
+    sigaction(SIGINT, &ignore, NULL);
+    sigaction(SIGTERM, &ignore, NULL);
+    pthread_sigmask(SIG_SETMASK, mask, NULL);
+    stop_listen();
+    job->ranks[rank].pid = getpid();
+    return shm_job_announce(rank, card_fd, err);
+}
+
+static tp_status fork_ranks(struct launcher *l, int card_fd, int *rank, const sigset_t *mask,
+                            struct tp_err *err)
+{
+    pid_t launcher = getpid();
+
+    fflush(NULL); /* or each rank would write what is in the buffers again */
+    for (int r = 0; r < l->job->n_ranks; r++) {
+        l->pids[r] = fork();
+        if (l->pids[r] < 0) {
+            l->pids[r] = 0;
+            return tp_fail_errno(err, "cannot start rank %d of %d: fork", r, l->job->n_ranks);
+        }
+        if (l->pids[r] == 0) {
+            *rank = r;
+            return become_rank(l->job, r, card_fd, launcher, mask, err);
+        }
+        l->n_alive++;
+    }
+    return TP_OK;
+}
+
+tp_status launch_ranks(int n_ranks, int *rank, int *exit_code, struct tp_err *err)
+{
+    static const int passed_on[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1 };
+    struct launcher l = { .err = err };
+    struct sigaction plain = { .sa_handler = SIG_DFL }, old_chld;
+    sigset_t signals, old_mask;
+    int card_fd;
+    tp_status st;
+
+    if ((st = shm_job_make(&l.job, &card_fd, n_ranks, err)))
+        return st;
+    sigemptyset(&signals);
+    for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
+        sigaddset(&signals, passed_on[i]);
+    pthread_sigmask(SIG_BLOCK, &signals, &old_mask);
+    sigaction(SIGCHLD, &plain, &old_chld); /* if ignored, children vanish unseen */
+
+    *rank = -1;
+    st = fork_ranks(&l, card_fd, rank, &old_mask, err);
+    if (*rank >= 0)
+        return st;
+    if (st) {
+        l.status = st;
+        end_all(&l);
+    }
+    watch(&l, &signals);
+    *exit_code = l.first_code ? l.first_code : l.stopped ? tp_exit_code(TP_E_STOPPED) : 0;
+
+    sigaction(SIGCHLD, &old_chld, NULL);
+    pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
+    close(card_fd);
+    shm_job_unmap(l.job);
+    return l.status;
+}

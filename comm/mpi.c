@@ -1,0 +1,515 @@
+/*
+ * comm/mpi.c - ranks that mpirun or srun started.
+ *
+ * MPI_Allreduce may add in any order, and in another one with other sizes or ranks, so it is not
+ * used: small sums gather every rank's elements and add them in rank order; large ones send each
+ * rank its slice of all the others' buffers, add there, and send the sums round. Both cost what
+ * MPI's own algorithms cost. Large data go by point-to-point pieces, whose counts fit an int.
+ */
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/backend.h"
+#include "comm/reduce.h"
+
+enum {
+    SMALL_BYTES = 16 << 10,    /* of an all-reduce that gathers */
+    SCRATCH_BYTES = 4 << 20,   /* others' slices of a piece */
+    PIECE_BYTES = 256 << 20,   /* of a message */
+    BUFFERED_BYTES = 64 << 10, /* messages up to this never wait for their receiver */
+    TAG_MESSAGE = 1,           /* comm_send */
+    TAG_INSIDE = 2,            /* of the collectives here */
+};
+
+/* A message under way, in a copy of our own. */
+struct outgoing {
+    struct outgoing *next;
+    MPI_Request request;
+    char bytes[];
+};
+
+/* What goes to, or comes from, one rank. */
+struct part {
+    char *at;
+    int64_t n_bytes;
+};
+
+struct mpi_comm {
+    MPI_Comm comm;
+    char *scratch;
+    int64_t scratch_bytes;
+    struct part *send, *recv; /* [size] each, for exchange() */
+    MPI_Request *requests;    /* [2 * size] */
+    const void **rows;        /* [size] */
+    struct outgoing *outgoing;
+    struct comm_memory *memory; /* of the world: comm_alloc */
+};
+
+/* MPI's own sentence about code. */
+static tp_status mpi_fail(const struct comm *c, int code, const char *what, struct tp_err *err)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int len = 0;
+
+    MPI_Error_string(code, text, &len);
+    return tp_fail(err, TP_E_COMM, "rank %d of %d: %s failed: %s", c->rank, c->size, what, text);
+}
+
+#define MPI_TRY(call)                                  \
+    do {                                               \
+        int mpi_code_ = (call);                        \
+        if (mpi_code_ != MPI_SUCCESS)                  \
+            return mpi_fail(c, mpi_code_, #call, err); \
+    } while (0)
+
+static tp_status need_scratch(struct mpi_comm *m, int64_t n_bytes, struct tp_err *err)
+{
+    if (n_bytes <= m->scratch_bytes)
+        return TP_OK;
+    free(m->scratch);
+    m->scratch_bytes = 0;
+    if (!(m->scratch = aligned_alloc(64, (size_t)(n_bytes + 63) / 64 * 64)))
+        return tp_fail(err, TP_E_NOMEM, "out of memory: %lld bytes for a collective",
+                       (long long)n_bytes);
+    m->scratch_bytes = n_bytes;
+    return TP_OK;
+}
+
+static void handle_free(struct mpi_comm *m)
+{
+    if (!m)
+        return;
+    free(m->scratch);
+    free(m->send);
+    free(m->recv);
+    free(m->requests);
+    free(m->rows);
+    free(m);
+}
+
+static struct mpi_comm *handle_new(int size)
+{
+    struct mpi_comm *m = calloc(1, sizeof *m);
+
+    if (!m)
+        return NULL;
+    m->comm = MPI_COMM_NULL;
+    m->send = calloc((size_t)size, sizeof *m->send);
+    m->recv = calloc((size_t)size, sizeof *m->recv);
+    m->requests = calloc((size_t)size * 2, sizeof *m->requests);
+    m->rows = calloc((size_t)size, sizeof *m->rows);
+    if (m->send && m->recv && m->requests && m->rows)
+        return m;
+    handle_free(m);
+    return NULL;
+}
+
+/* Every rank sends send[r] to rank r and gets recv[r] from it; this rank's own parts stay. */
+static tp_status exchange(struct comm *c, struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+    int n = 0;
+
+    for (int r = 0; r < c->size; r++)
+        if (r != c->rank && m->recv[r].n_bytes)
+            MPI_TRY(MPI_Irecv(m->recv[r].at, (int)m->recv[r].n_bytes, MPI_BYTE, r, TAG_INSIDE,
+                              m->comm, &m->requests[n++]));
+    for (int i = 1; i < c->size; i++) {
+        int r = (c->rank + i) % c->size; /* not all to rank 0 first */
+
+        if (m->send[r].n_bytes)
+            MPI_TRY(MPI_Isend(m->send[r].at, (int)m->send[r].n_bytes, MPI_BYTE, r, TAG_INSIDE,
+                              m->comm, &m->requests[n++]));
+    }
+    MPI_TRY(MPI_Waitall(n, m->requests, MPI_STATUSES_IGNORE));
+    return TP_OK;
+}
+
+static tp_status mpi_barrier(struct comm *c, struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+
+    MPI_TRY(MPI_Barrier(m->comm));
+    return TP_OK;
+}
+
+static int64_t at_most(int64_t n, int64_t limit)
+{
+    return n < limit ? n : limit;
+}
+
+static tp_status all_reduce_small(struct comm *c, void *buf, int64_t n, enum comm_type type,
+                                  enum comm_op op, struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+    int64_t n_bytes = n * comm_type_bytes(type);
+    tp_status st = need_scratch(m, n_bytes * c->size, err);
+
+    if (st)
+        return st;
+    MPI_TRY(
+        MPI_Allgather(buf, (int)n_bytes, MPI_BYTE, m->scratch, (int)n_bytes, MPI_BYTE, m->comm));
+    for (int r = 0; r < c->size; r++)
+        m->rows[r] = m->scratch + r * n_bytes;
+    comm_reduce(&buf, 1, m->rows, c->size, n, type, op);
+    return TP_OK;
+}
+
+/* n elements, of which rank r reduces those from each * r on. */
+static tp_status all_reduce_piece(struct comm *c, char *buf, int64_t n, enum comm_type type,
+                                  enum comm_op op, struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+    int64_t width = comm_type_bytes(type), each = (n + c->size - 1) / c->size * width;
+    struct part own = { 0 };
+    void *dst;
+    tp_status st;
+
+    for (int r = 0; r < c->size; r++) {
+        int64_t lo = at_most(r * each, n * width);
+
+        m->send[r] = (struct part){ buf + lo, at_most(each, n * width - lo) };
+    }
+    own = m->send[c->rank];
+    for (int r = 0; r < c->size; r++)
+        m->recv[r] = (struct part){ m->scratch + r * each, own.n_bytes };
+    if ((st = exchange(c, err)))
+        return st;
+    for (int r = 0; r < c->size; r++)
+        m->rows[r] = r == c->rank ? own.at : m->recv[r].at;
+    dst = own.at;
+    comm_reduce(&dst, 1, m->rows, c->size, own.n_bytes / width, type, op);
+    for (int r = 0; r < c->size; r++) {
+        m->recv[r] = m->send[r];
+        m->send[r] = own;
+    }
+    return exchange(c, err);
+}
+
+static tp_status mpi_all_reduce(struct comm *c, void *buf, int64_t n, enum comm_type type,
+                                enum comm_op op, struct tp_err *err)
+{
+    int64_t width = comm_type_bytes(type), piece = SCRATCH_BYTES / width;
+    tp_status st;
+
+    if (n * width <= SMALL_BYTES)
+        return n ? all_reduce_small(c, buf, n, type, op, err) : TP_OK;
+    /* each rank's slice is rounded up by less than an element of each */
+    if ((st = need_scratch(c->impl, SCRATCH_BYTES + c->size * width, err)))
+        return st;
+    for (int64_t at = 0; at < n && !st; at += piece)
+        st = all_reduce_piece(c, (char *)buf + at * width, at_most(n - at, piece), type, op, err);
+    return st;
+}
+
+static tp_status mpi_all_gather(struct comm *c, void *out, const void *in, int64_t n_bytes,
+                                struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+    char *own = (char *)out + c->rank * n_bytes;
+    tp_status st = TP_OK;
+
+    if (n_bytes && own != in)
+        memmove(own, in, (size_t)n_bytes);
+    if (n_bytes <= SMALL_BYTES) {
+        MPI_TRY(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, out, (int)n_bytes, MPI_BYTE,
+                              m->comm));
+        return TP_OK;
+    }
+    for (int64_t at = 0; at < n_bytes && !st; at += PIECE_BYTES) {
+        int64_t len = at_most(n_bytes - at, PIECE_BYTES);
+
+        for (int r = 0; r < c->size; r++) {
+            m->send[r] = (struct part){ own + at, len };
+            m->recv[r] = (struct part){ (char *)out + r * n_bytes + at, len };
+        }
+        st = exchange(c, err);
+    }
+    return st;
+}
+
+static tp_status mpi_reduce_scatter(struct comm *c, void *out, const void *in, int64_t n,
+                                    enum comm_type type, struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+    int64_t width = comm_type_bytes(type), piece = SCRATCH_BYTES / c->size / width;
+    tp_status st;
+
+    piece = piece > 0 ? piece : 1;
+    if ((st = need_scratch(m, SCRATCH_BYTES + c->size * width, err)))
+        return st;
+    for (int64_t at = 0; at < n; at += piece) {
+        int64_t len = at_most(n - at, piece);
+        void *dst = (char *)out + at * width;
+
+        for (int r = 0; r < c->size; r++) {
+            m->send[r] = (struct part){ (char *)(uintptr_t)in + (r * n + at) * width, len * width };
+            m->recv[r] = (struct part){ m->scratch + r * piece * width, len * width };
+            m->rows[r] = r == c->rank ? m->send[r].at : m->recv[r].at;
+        }
+        if ((st = exchange(c, err)))
+            return st;
+        comm_reduce(&dst, 1, m->rows, c->size, len, type, COMM_SUM);
+    }
+    return TP_OK;
+}
+
+static tp_status mpi_broadcast(struct comm *c, void *buf, int64_t n_bytes, int root,
+                               struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+
+    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES)
+        MPI_TRY(MPI_Bcast((char *)buf + at, (int)at_most(n_bytes - at, PIECE_BYTES), MPI_BYTE, root,
+                          m->comm));
+    return TP_OK;
+}
+
+static tp_status send_pieces(struct comm *c, const void *buf, int64_t n_bytes, int to, int tag,
+                             struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+
+    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES)
+        MPI_TRY(MPI_Send((const char *)buf + at, (int)at_most(n_bytes - at, PIECE_BYTES), MPI_BYTE,
+                         to, tag, m->comm));
+    return TP_OK;
+}
+
+static tp_status recv_pieces(struct comm *c, void *buf, int64_t n_bytes, int from, int tag,
+                             struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+
+    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES) {
+        int want = (int)at_most(n_bytes - at, PIECE_BYTES), got = 0;
+        MPI_Status status;
+
+        MPI_TRY(MPI_Recv((char *)buf + at, want, MPI_BYTE, from, tag, m->comm, &status));
+        MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &got));
+        if (got != want)
+            return tp_fail(err, TP_E_INTERNAL, "rank %d sends %d bytes, and rank %d expects %d",
+                           from, got, c->rank, want);
+    }
+    return TP_OK;
+}
+
+/* Room on rank 0; all learn whether there is. */
+static tp_status gather_room(struct comm *c, char **all, const int64_t *sizes, struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+    int64_t total = 0;
+    int ok = 1;
+
+    *all = NULL;
+    if (c->rank == 0) {
+        for (int r = 0; r < c->size; r++)
+            total += sizes[r];
+        *all = malloc(total ? (size_t)total : 1);
+        ok = *all != NULL;
+    }
+    MPI_TRY(MPI_Bcast(&ok, 1, MPI_INT, 0, m->comm));
+    return ok ? TP_OK : tp_fail(err, TP_E_NOMEM, "rank 0 is out of memory to gather in");
+}
+
+static tp_status mpi_gather(struct comm *c, const void *in, int64_t n_bytes, void **out,
+                            int64_t *sizes, struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+    int64_t offset = n_bytes;
+    char *all;
+    tp_status st;
+
+    MPI_TRY(MPI_Gather(&n_bytes, 1, MPI_INT64_T, sizes, 1, MPI_INT64_T, 0, m->comm));
+    if ((st = gather_room(c, &all, sizes, err)))
+        return st;
+    if (c->rank != 0) {
+        *out = NULL;
+        return send_pieces(c, in, n_bytes, 0, TAG_INSIDE, err);
+    }
+    if (n_bytes)
+        memcpy(all, in, (size_t)n_bytes);
+    for (int r = 1; r < c->size && !st; offset += sizes[r++])
+        st = recv_pieces(c, all + offset, sizes[r], r, TAG_INSIDE, err);
+    if (st) {
+        free(all);
+        return st;
+    }
+    *out = all;
+    return TP_OK;
+}
+
+/* Forget the messages that have arrived; wait for all if so asked. */
+static tp_status outgoing_clear(struct comm *c, bool wait, struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+    struct outgoing **link = &m->outgoing;
+
+    while (*link) {
+        struct outgoing *o = *link;
+        int done = 1;
+
+        if (wait)
+            MPI_TRY(MPI_Wait(&o->request, MPI_STATUS_IGNORE));
+        else
+            MPI_TRY(MPI_Test(&o->request, &done, MPI_STATUS_IGNORE));
+        if (done) {
+            *link = o->next;
+            free(o);
+        } else {
+            link = &o->next;
+        }
+    }
+    return TP_OK;
+}
+
+static tp_status mpi_send(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                          struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+    struct outgoing *o;
+    tp_status st;
+
+    if (n_bytes > BUFFERED_BYTES)
+        return send_pieces(c, buf, n_bytes, to, TAG_MESSAGE, err);
+    if ((st = outgoing_clear(c, false, err)))
+        return st;
+    if (!(o = malloc(sizeof *o + (size_t)n_bytes)))
+        return tp_fail(err, TP_E_NOMEM, "out of memory: %lld bytes to send", (long long)n_bytes);
+    if (n_bytes)
+        memcpy(o->bytes, buf, (size_t)n_bytes);
+    o->next = m->outgoing;
+    m->outgoing = o;
+    o->request = MPI_REQUEST_NULL;
+    MPI_TRY(MPI_Isend(o->bytes, (int)n_bytes, MPI_BYTE, to, TAG_MESSAGE, m->comm, &o->request));
+    return TP_OK;
+}
+
+static tp_status mpi_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+
+    if (n_bytes)
+        return recv_pieces(c, buf, n_bytes, from, TAG_MESSAGE, err);
+    MPI_TRY(MPI_Recv(buf, 0, MPI_BYTE, from, TAG_MESSAGE, m->comm, MPI_STATUS_IGNORE));
+    return TP_OK;
+}
+
+static tp_status mpi_alloc(void **out, struct comm *world, int64_t n_bytes, struct tp_err *err)
+{
+    struct mpi_comm *m = world->impl;
+
+    return comm_memory_add(out, &m->memory, n_bytes, err);
+}
+
+static tp_status mpi_split(struct comm *out, struct comm *c, const int *members, int n_members,
+                           struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl, *made = out ? handle_new(n_members) : NULL;
+    int ok = !out || made, all_ok = 0;
+    MPI_Comm comm;
+
+    MPI_TRY(MPI_Allreduce(&ok, &all_ok, 1, MPI_INT, MPI_MIN, m->comm));
+    if (!all_ok) {
+        handle_free(made);
+        return tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
+    }
+    MPI_TRY(MPI_Comm_split(m->comm, out ? members[0] : MPI_UNDEFINED, out ? out->rank : 0, &comm));
+    if (!out)
+        return TP_OK;
+    made->comm = comm;
+    out->impl = made;
+    MPI_TRY(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+    return TP_OK;
+}
+
+static void mpi_free(struct comm *c)
+{
+    struct mpi_comm *m = c->impl;
+    struct tp_err err;
+
+    outgoing_clear(c, true, &err);
+    MPI_Comm_free(&m->comm);
+    handle_free(m);
+}
+
+static void mpi_abort(struct comm *world, int code)
+{
+    struct mpi_comm *m = world->impl;
+
+    MPI_Abort(m->comm, code);
+}
+
+static void mpi_end(struct comm *world)
+{
+    struct mpi_comm *m = world->impl;
+    struct tp_err err;
+
+    outgoing_clear(world, true, &err);
+    comm_memory_free(m->memory);
+    handle_free(m);
+    MPI_Finalize();
+}
+
+static const struct comm_ops mpi_ops = {
+    .abort = mpi_abort,
+    .end = mpi_end,
+    .split = mpi_split,
+    .free = mpi_free,
+    .alloc = mpi_alloc,
+    .all_reduce = mpi_all_reduce,
+    .all_gather = mpi_all_gather,
+    .reduce_scatter = mpi_reduce_scatter,
+    .broadcast = mpi_broadcast,
+    .gather = mpi_gather,
+    .send = mpi_send,
+    .recv = mpi_recv,
+    .barrier = mpi_barrier,
+};
+
+static tp_status fill_world(struct comm *c, struct tp_err *err)
+{
+    MPI_Comm host;
+
+    c->ops = &mpi_ops;
+    MPI_TRY(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    MPI_TRY(MPI_Comm_rank(MPI_COMM_WORLD, &c->rank));
+    MPI_TRY(MPI_Comm_size(MPI_COMM_WORLD, &c->size));
+    MPI_TRY(
+        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL, &host));
+    MPI_TRY(MPI_Comm_size(host, &c->local_size));
+    MPI_TRY(MPI_Comm_free(&host));
+    return TP_OK;
+}
+
+tp_status comm_mpi_init(struct comm *world, int expected_size, struct tp_err *err)
+{
+    struct mpi_comm *m;
+    int level = 0;
+    tp_status st;
+
+    /* A rank that waits gives its core to one that works; the user's own setting stays. */
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
+        return tp_fail(err, TP_E_COMM, "MPI_Init_thread failed");
+    if ((st = fill_world(world, err)))
+        goto fail;
+    if (expected_size > 0 && world->size != expected_size) {
+        st = tp_fail(err, TP_E_COMM,
+                     "%d ranks were started, and MPI knows of %d: under Slurm use srun "
+                     "--mpi=pmix, elsewhere the mpirun of the Open MPI this was built with",
+                     expected_size, world->size);
+        goto fail;
+    }
+    if (!(m = handle_new(world->size))) {
+        st = tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
+        goto fail;
+    }
+    m->comm = MPI_COMM_WORLD;
+    world->impl = m;
+    return TP_OK;
+fail:
+    MPI_Finalize();
+    return st;
+}

@@ -1,0 +1,249 @@
+/* comm/shm_job.c - the shared mapping: made, found, and divided (comm/shm.h). */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/shm.h"
+
+#define SHM_MAGIC UINT64_C(0x74702d72616e6b73) /* "tp-ranks" */
+
+enum { HUGE_BYTES = 2 << 20 };
+static const int64_t ARENA_MAX_BYTES = INT64_C(64) << 30;
+static const int64_t ARENA_MIN_BYTES = INT64_C(64) << 20;
+
+/* The card: a small file in memory, closed on exec, that says where the mapping is. */
+struct shm_card {
+    uint64_t magic;
+    struct shm_job *job;
+};
+
+static int64_t round_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+static int64_t posts_bytes(int64_t n_ranks)
+{
+    return 2 * n_ranks * (int64_t)sizeof(struct shm_post);
+}
+
+static int64_t rings_bytes(int64_t n_ranks)
+{
+    return n_ranks * n_ranks * (int64_t)sizeof(struct shm_ring);
+}
+
+/* Offsets in a group. */
+static int64_t rings_at(int64_t n_ranks)
+{
+    return round_up((int64_t)sizeof(struct shm_group) + posts_bytes(n_ranks), 4096);
+}
+
+static int64_t slots_at(int64_t n_ranks)
+{
+    return round_up(rings_at(n_ranks) + rings_bytes(n_ranks), 4096);
+}
+
+static int64_t ring_bytes_at(int64_t n_ranks)
+{
+    return slots_at(n_ranks) + 2 * n_ranks * SHM_SLOT_BYTES;
+}
+
+static int64_t groups_at(void)
+{
+    return round_up((int64_t)sizeof(struct shm_job), 4096);
+}
+
+static int64_t arenas_at(const struct shm_job *job)
+{
+    return round_up(groups_at() + job->n_groups * job->group_bytes, HUGE_BYTES);
+}
+
+/* Every axis of a mesh, and every pair of axes, splits the world into at most n groups. */
+static int groups_for(int n_ranks)
+{
+    int n = 64 + 16 * n_ranks;
+
+    return n < SHM_GROUPS_MAX ? n : SHM_GROUPS_MAX;
+}
+
+static int spins_for(int n_ranks)
+{
+    cpu_set_t cores;
+    int n_cores = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
+
+    return n_ranks <= n_cores ? 300 : 0;
+}
+
+/* Map it with the largest arenas that the system's limits allow. */
+static struct shm_job *map_job(struct shm_job *plan)
+{
+    for (int64_t arena = ARENA_MAX_BYTES; arena >= ARENA_MIN_BYTES; arena /= 2) {
+        void *p;
+
+        plan->arena_bytes = arena;
+        plan->total_bytes = arenas_at(plan) + plan->n_ranks * arena;
+        p = mmap(NULL, (size_t)plan->total_bytes, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED)
+            continue;
+        madvise(p, (size_t)plan->total_bytes, MADV_DONTDUMP);
+        madvise((char *)p + arenas_at(plan), (size_t)(plan->n_ranks * arena), MADV_HUGEPAGE);
+        return p;
+    }
+    return NULL;
+}
+
+static tp_status make_card(int *card_fd, struct shm_job *job, struct tp_err *err)
+{
+    struct shm_card card = { SHM_MAGIC, job };
+
+    *card_fd = memfd_create("tp-ranks", MFD_CLOEXEC);
+    if (*card_fd < 0)
+        return tp_fail_errno(err, "cannot start ranks: memfd_create");
+    if (pwrite(*card_fd, &card, sizeof card, 0) != (ssize_t)sizeof card) {
+        tp_fail_errno(err, "cannot start ranks: write to a memfd");
+        close(*card_fd);
+        return err->status;
+    }
+    return TP_OK;
+}
+
+tp_status shm_job_make(struct shm_job **out, int *card_fd, int n_ranks, struct tp_err *err)
+{
+    struct shm_job *job, plan = { .magic = SHM_MAGIC, .n_ranks = n_ranks };
+    tp_status st;
+
+    if (n_ranks < 1 || n_ranks > SHM_RANKS_MAX)
+        return tp_fail(err, TP_E_USAGE,
+                       "%d ranks on one host: 1 to %d can be started here, more with mpirun",
+                       n_ranks, SHM_RANKS_MAX);
+    plan.n_groups = groups_for(n_ranks);
+    plan.spins = spins_for(n_ranks);
+    plan.group_bytes = ring_bytes_at(n_ranks) + (int64_t)n_ranks * n_ranks * SHM_RING_BYTES;
+    job = map_job(&plan);
+    if (!job)
+        return tp_fail_errno(err, "no address space for %d ranks (ulimit -v?): mmap of %lld bytes",
+                             n_ranks, (long long)plan.total_bytes);
+    job->magic = plan.magic;
+    job->n_ranks = plan.n_ranks;
+    job->n_groups = plan.n_groups;
+    job->spins = plan.spins;
+    job->group_bytes = plan.group_bytes;
+    job->arena_bytes = plan.arena_bytes;
+    job->total_bytes = plan.total_bytes;
+    shm_group_take(job, n_ranks); /* the first group is the world's */
+    if ((st = make_card(card_fd, job, err))) {
+        shm_job_unmap(job);
+        return st;
+    }
+    *out = job;
+    return TP_OK;
+}
+
+void shm_job_unmap(struct shm_job *job)
+{
+    munmap(job, (size_t)job->total_bytes);
+}
+
+tp_status shm_job_announce(int rank, int card_fd, struct tp_err *err)
+{
+    char text[32];
+
+    snprintf(text, sizeof text, "%d %d", rank, card_fd);
+    if (setenv(SHM_ENV, text, 1))
+        return tp_fail_errno(err, "cannot start rank %d: setenv", rank);
+    return TP_OK;
+}
+
+void shm_job_find(struct shm_job **out, int *rank)
+{
+    const char *text = getenv(SHM_ENV);
+    struct shm_card card;
+    int fd, r;
+
+    *out = NULL;
+    if (!text || sscanf(text, "%d %d", &r, &fd) != 2)
+        return;
+    /* The card is gone after an exec, and then so is the mapping. */
+    if (pread(fd, &card, sizeof card, 0) != (ssize_t)sizeof card || card.magic != SHM_MAGIC)
+        return;
+    if (r < 0 || r >= card.job->n_ranks || card.job->ranks[r].pid != getpid())
+        return;
+    *out = card.job;
+    *rank = r;
+}
+
+static struct shm_group *group_at(struct shm_job *job, int i)
+{
+    return (struct shm_group *)((char *)job + groups_at() + i * job->group_bytes);
+}
+
+struct shm_group *shm_group_world(struct shm_job *job)
+{
+    return group_at(job, 0);
+}
+
+struct shm_group *shm_group_take(struct shm_job *job, int size)
+{
+    for (int i = 0; i < job->n_groups; i++) {
+        struct shm_group *g = group_at(job, i);
+        int32_t free_mark = 0;
+
+        if (!atomic_compare_exchange_strong(&job->group_used[i], &free_mark, 1))
+            continue;
+        memset(g, 0, sizeof *g);
+        memset(shm_group_ring(job, g, 0, 0), 0, (size_t)rings_bytes(size));
+        g->size = size;
+        g->members_left = size;
+        return g;
+    }
+    return NULL;
+}
+
+void shm_group_leave(struct shm_job *job, struct shm_group *g)
+{
+    int64_t i = ((char *)g - (char *)group_at(job, 0)) / job->group_bytes;
+
+    if (atomic_fetch_sub(&g->members_left, 1) == 1)
+        atomic_store(&job->group_used[i], 0);
+}
+
+struct shm_post *shm_group_post(const struct shm_job *job, struct shm_group *g, int parity,
+                                int rank)
+{
+    return (struct shm_post *)(g + 1) + parity * job->n_ranks + rank;
+}
+
+char *shm_group_slot(const struct shm_job *job, struct shm_group *g, int parity, int rank)
+{
+    return (char *)g + slots_at(job->n_ranks) +
+           ((int64_t)parity * job->n_ranks + rank) * SHM_SLOT_BYTES;
+}
+
+struct shm_ring *shm_group_ring(const struct shm_job *job, struct shm_group *g, int from, int to)
+{
+    return (struct shm_ring *)((char *)g + rings_at(job->n_ranks)) + from * g->size + to;
+}
+
+char *shm_group_ring_bytes(const struct shm_job *job, struct shm_group *g, int from, int to)
+{
+    return (char *)g + ring_bytes_at(job->n_ranks) +
+           ((int64_t)from * g->size + to) * SHM_RING_BYTES;
+}
+
+char *shm_arena(const struct shm_job *job, int rank)
+{
+    return (char *)job + arenas_at(job) + rank * job->arena_bytes;
+}
+
+bool shm_in_arena(const struct shm_job *job, const void *p, int64_t n_bytes)
+{
+    uintptr_t lo = (uintptr_t)shm_arena(job, 0), at = (uintptr_t)p;
+    uintptr_t hi = (uintptr_t)job + (uintptr_t)job->total_bytes;
+
+    return at >= lo && at <= hi && (uintptr_t)n_bytes <= hi - at;
+}

@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+#
+# examples/demo.sh - the whole way, on real text, in demo/ (`make demo` calls this).
+#
+# Trains a small byte-level Llama on Debian's license texts at tp8, stops in the middle, reshards
+# the checkpoint to tp4, trains on, and exports the merged weights. Every command is printed before
+# it runs, so that it can be typed again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+repo=$PWD
+demo=$repo/demo
+steps=${DEMO_STEPS:-120}
+half=$((steps / 2))
+bin=$(cd "${BIN:-bin}" && pwd)
+export PATH="$bin:$PATH"
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+    bold=$'\e[1m' plain=$'\e[0m'
+else
+    bold='' plain=''
+fi
+
+say() {
+    printf '\n%s%s%s\n' "$bold" "$*" "$plain"
+}
+
+# Print a command as one would type it, then run it. Says what it answered when that is not 0.
+# The answer in `want` (75: saved and stopped before the end) is as it should be.
+want=0
+step() {
+    local rc=0
+    printf '\n%s$ %s%s\n' "$bold" "$*" "$plain"
+    "$@" || rc=$?
+    [ "$rc" -eq "$want" ] && return
+    echo "demo: '$1' ended with $rc where $want was expected; everything made so far is in $demo" >&2
+    exit 1
+}
+
+# The longest difference of loss between two logs, over the steps that both have.
+furthest() {
+    awk '
+        function field(name) {
+            if (!match($0, "\"" name "\": *[-+0-9.eE]+")) return ""
+            return substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 3) + 0
+        }
+        FNR == NR { loss[field("step")] = field("loss"); next }
+        field("step") in loss {
+            d = field("loss") - loss[field("step")]
+            if (d < 0) d = -d
+            if (d > most) most = d
+            n++
+        }
+        END { printf "%.1e over %d steps", most, n }' "$1" "$2"
+}
+
+size_of() {
+    du -sh "$1" | cut -f1
+}
+
+row() {
+    printf '  %-30s %8s   %s\n' "$1" "$(size_of "$demo/$1")" "$2"
+}
+
+started=$SECONDS
+rm -rf "$demo"
+mkdir -p "$demo/runs"
+cp -r examples/llama-tiny "$demo/model"
+find /usr/share/common-licenses -type f | LC_ALL=C sort | xargs cat >"$demo/text"
+cd "$demo/runs"
+
+train=(tp-train --model ../model --data ../text --steps "$steps" --batch 8 --seq 128
+    --lr 2e-3 --warmup 10)
+
+say "1. Train at tp8: eight ranks, each with an eighth of every matrix; stop after $half of $steps steps"
+echo "(in $PWD, with $bin on the PATH)"
+want=75 step "${train[@]}" --layout tp8 --ckpt ckpt --save-every "$half" --exit-step "$half" \
+    --log tp8.jsonl
+
+say "2. The checkpoint: one HDF5 file a rank, and a manifest"
+step tp-ckpt ls ckpt
+step tp-ckpt show ckpt model.layers.0.mlp.gate_proj.weight
+step h5dump -H -d /param/model.layers.0.mlp.gate_proj.weight \
+    "ckpt/step-$(printf %08d "$half")/rank-00005.h5"
+
+say "3. Reshard it: weights, both moments of AdamW, the state of the run"
+step tp-reshard ckpt --from tp8 --to tp4
+step tp-ckpt diff ckpt ckpt-tp4
+
+say "4. Go on at tp4, to step $steps"
+step "${train[@]}" --layout tp4 --ckpt ckpt-tp4 --resume=must --log tp4.jsonl
+
+say "5. Is it the same curve? The whole run once more, on one rank, never stopped"
+step "${train[@]}" --layout tp1 --log tp1.jsonl
+cat tp8.jsonl tp4.jsonl >log.jsonl
+echo "furthest apart in loss: $(furthest tp1.jsonl log.jsonl)"
+
+say "6. Check every byte, and merge the weights for Hugging Face's transformers"
+step tp-ckpt verify ckpt-tp4
+step tp-ckpt export ckpt-tp4 --format safetensors -o ../hf
+
+awk -f "$repo/examples/curve.awk" -v ref=tp1.jsonl -v ref_name="the same run at tp1, never stopped" \
+    -v title="A byte-level Llama on Debian's license texts, over two layouts" log.jsonl >../curve.svg
+ln -s runs/ckpt ../ckpt
+
+say "What was made, in $demo ($((SECONDS - started)) seconds)"
+row text "the text: Debian's licenses"
+row model/config.json "the model: a Llama of 4 layers, 8 heads"
+row runs/ckpt "the checkpoint at tp8, after $half steps"
+row runs/ckpt-tp4 "the same at tp4, and after $steps steps"
+row runs/log.jsonl "loss, gradient norm, speed of every step"
+row hf "merged weights: AutoModelForCausalLM.from_pretrained('demo/hf')"
+row curve.svg "the picture of the loss; open it in a browser"
+echo
+echo "  loss  $(awk -f "$repo/examples/curve.awk" -v spark=60 log.jsonl)  (| tp8 to tp4)"
+cat <<END
+
+Now yourself:
+  cd demo
+  ../bin/tp-reshard ckpt --from tp8 --to tp4     (makes ckpt-tp4; try --to tp2, dp2, --dry-run)
+  ../bin/tp-ckpt diff ckpt runs/ckpt-tp4 --step $half
+END

@@ -1,0 +1,44 @@
+#include "kernels/thread.h"
+
+#include <omp.h>
+#include <stdatomic.h>
+
+/* The process's setting; OpenMP's own is kept per calling thread, so it is not the place. */
+static atomic_int n_threads = 1;
+
+void kernels_set_threads(int n)
+{
+    atomic_store(&n_threads, n < 1 ? 1 : n);
+    omp_set_num_threads(n < 1 ? 1 : n);
+}
+
+int kernels_threads(void)
+{
+    return atomic_load(&n_threads);
+}
+
+void kernels_for(int64_t n, int64_t grain, kernels_range_fn fn, void *ctx)
+{
+    int64_t n_grains = (n + grain - 1) / grain;
+    int64_t parts = kernels_threads() < n_grains ? kernels_threads() : n_grains;
+
+    if (n <= 0)
+        return;
+    if (parts <= 1 || omp_in_parallel()) {
+        fn(ctx, 0, n, 0);
+        return;
+    }
+#pragma omp parallel for num_threads((int)parts) schedule(static, 1)
+    for (int64_t t = 0; t < parts; t++) {
+        int64_t lo = n_grains * t / parts * grain;
+        int64_t hi = n_grains * (t + 1) / parts * grain;
+        fn(ctx, lo, hi < n ? hi : n, (int)t);
+    }
+}
+
+int64_t kernels_grain(int64_t item_bytes)
+{
+    const int64_t worth_bytes = 64 << 10; /* some 5 microseconds, what waking a thread costs */
+
+    return item_bytes >= worth_bytes ? 1 : worth_bytes / (item_bytes > 0 ? item_bytes : 1);
+}

@@ -1,0 +1,36 @@
+/* reshard/combine.c - see reshard/combine.h. */
+#include "reshard/combine.h"
+
+#include <stdlib.h>
+
+enum { SLICE_GROUPS = 4096 };
+
+static tp_status combine_slice(struct comm *c, uint64_t *words, int64_t n, combine_fn add,
+                               int64_t *sizes, struct tp_err *err)
+{
+    void *all = NULL;
+    tp_status st = comm_gather(c, words, n * (int64_t)sizeof *words, &all, sizes, err);
+
+    if (!st && comm_rank(c) == 0)
+        for (int r = 1; r < comm_size(c); r++)
+            add(words, (const uint64_t *)all + r * n, n);
+    free(all);
+    return st;
+}
+
+tp_status combine_words(struct comm *c, uint64_t *words, int64_t n, int group, combine_fn add,
+                        struct tp_err *err)
+{
+    int64_t *sizes = calloc((size_t)comm_size(c), sizeof *sizes);
+    int64_t step = (int64_t)SLICE_GROUPS * group;
+    tp_status st = TP_OK;
+
+    if (!sizes)
+        st = tp_fail(err, TP_E_NOMEM, "no memory to combine checksums");
+    TP_TRY(comm_agree(c, st, err));
+    for (int64_t at = 0; at < n; at += step)
+        TP_TRY(combine_slice(c, words + at, n - at < step ? n - at : step, add, sizes, err));
+done:
+    free(sizes);
+    return st;
+}

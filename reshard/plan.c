@@ -1,0 +1,321 @@
+/* reshard/plan.c - proof and sizes of a move; see reshard/engine.h. */
+#include "reshard/plan.h"
+
+#include <stdlib.h>
+
+/* Buffers smaller than this make I/O slow; rather fewer threads, as long as there are several. */
+enum { WORKER_BYTES_LEAST = 2 << 20 };
+
+/* Elements of a tensor, checked: byte counts of 8-byte elements stay far from overflow. */
+static tp_status check_tensor(const struct move *m, int t, struct tp_err *err)
+{
+    const struct move_tensor *mt = &m->tensors[t];
+    enum dtype from = m->from->dtypes[t], to = m->to->dtypes[t];
+    int64_t n = 1;
+
+    if (mt->ndim < 0 || mt->ndim > BOX_NDIM_MAX)
+        return tp_fail(err, TP_E_CORRUPT, "tensor %s has %d axes; at most %d are supported",
+                       mt->name, mt->ndim, BOX_NDIM_MAX);
+    for (int d = 0; d < mt->ndim; d++)
+        if (mt->shape[d] < 0 || __builtin_mul_overflow(n, mt->shape[d], &n) || n > INT64_MAX >> 6)
+            return tp_fail(err, TP_E_CORRUPT, "tensor %s has an absurd shape: axis %d is %lld",
+                           mt->name, d, (long long)mt->shape[d]);
+    if (from != to && !(dtype_is_float(from) && dtype_is_float(to)))
+        return tp_fail(err, TP_E_USAGE, "tensor %s is %s, which cannot be cast to %s", mt->name,
+                       dtype_name(from), dtype_name(to));
+    return TP_OK;
+}
+
+static tp_status check_disjoint(const struct region_index *x, const struct port *port,
+                                tp_status kind, const struct move_tensor *mt, int t,
+                                struct tp_err *err)
+{
+    char a_text[BOX_TEXT_MAX], b_text[BOX_TEXT_MAX];
+    int a, b;
+
+    if (!region_index_overlap(x, t, &a, &b))
+        return TP_OK;
+    return tp_fail(err, kind, "%s: tensor %s has an element twice, in the boxes %s and %s",
+                   port->what, mt->name, box_format(a_text, region_index_box(x, t, a)),
+                   box_format(b_text, region_index_box(x, t, b)));
+}
+
+/* Disjoint regions tile a tensor when their elements are as many as its own. */
+static tp_status check_tiles(const struct move_plan *p, int t, struct tp_err *err)
+{
+    const struct move_tensor *mt = &p->move.tensors[t];
+    struct box whole = box_whole(mt->ndim, mt->shape);
+    int64_t sum = 0;
+
+    for (int i = 0; i < region_index_count(p->to, t); i++)
+        sum += box_elements(region_index_box(p->to, t, i));
+    if (sum == box_elements(&whole))
+        return TP_OK;
+    return tp_fail(err, TP_E_INTERNAL,
+                   "%s: the target's boxes of tensor %s hold %lld elements of %lld",
+                   p->move.to->what, mt->name, (long long)sum, (long long)box_elements(&whole));
+}
+
+/* The source's regions are disjoint, so they cover a box when their meets with it add up to it. */
+static tp_status check_covered(struct move_plan *p, int t, int *hits, struct tp_err *err)
+{
+    const struct move_tensor *mt = &p->move.tensors[t];
+    char text[BOX_TEXT_MAX];
+
+    for (int i = 0; i < region_index_count(p->to, t); i++) {
+        const struct box *want = region_index_box(p->to, t, i);
+        int n = region_index_meet(p->from, t, want, hits);
+        int64_t sum = 0;
+        struct box meet;
+
+        for (int j = 0; j < n; j++)
+            if (box_meet(&meet, want, region_index_box(p->from, t, hits[j])))
+                sum += box_elements(&meet);
+        if (sum != box_elements(want))
+            return tp_fail(err, TP_E_CORRUPT,
+                           "%s: tensor %s: of the box %s only %lld of %lld elements are there",
+                           p->move.from->what, mt->name, box_format(text, want), (long long)sum,
+                           (long long)box_elements(want));
+    }
+    return TP_OK;
+}
+
+static tp_status prove(struct move_plan *p, int *hits, struct tp_err *err)
+{
+    const struct move *m = &p->move;
+    tp_status st = TP_OK;
+
+    for (int t = 0; t < m->n_tensors; t++) {
+        const struct move_tensor *mt = &m->tensors[t];
+
+        TP_TRY(check_disjoint(p->to, m->to, TP_E_INTERNAL, mt, t, err));
+        TP_TRY(check_disjoint(p->from, m->from, TP_E_CORRUPT, mt, t, err));
+        if (!m->partial)
+            TP_TRY(check_tiles(p, t, err));
+        TP_TRY(check_covered(p, t, hits, err));
+    }
+done:
+    return st;
+}
+
+/* Buffer a worker would have with all the memory it can use, and workers. */
+static tp_status size_buffers(struct move_plan *p, struct tp_err *err)
+{
+    const struct move *m = &p->move;
+    int64_t most = 0, least = 1;
+
+    p->jobs = m->jobs > 1 ? m->jobs : 1;
+    if (p->jobs > m->memory_bytes / WORKER_BYTES_LEAST)
+        p->jobs = (int)(m->memory_bytes / WORKER_BYTES_LEAST);
+    if (p->jobs < 1)
+        p->jobs = 1;
+    p->worker_bytes = m->memory_bytes / p->jobs;
+    for (int t = 0; t < m->n_tensors; t++) {
+        int64_t need = window_need(m->from->dtypes[t], m->to->dtypes[t]);
+        int64_t bytes = window_elements(p, t) * need;
+
+        if (need > least)
+            least = need;
+        if (bytes > most)
+            most = bytes;
+    }
+    if (p->worker_bytes < least)
+        return tp_fail(err, TP_E_BUDGET, "moving needs at least %lld bytes of buffers, not %lld",
+                       (long long)least, (long long)m->memory_bytes);
+    p->worker_bytes = most;
+    return TP_OK;
+}
+
+static int64_t tensor_windows(const struct move_plan *p, int t)
+{
+    const struct move_tensor *mt = &p->move.tensors[t];
+    struct box whole = box_whole(mt->ndim, mt->shape);
+
+    return region_index_count(p->to, t) > 0 ? box_run_count(&whole, window_elements(p, t)) : 0;
+}
+
+static void number_windows(struct move_plan *p)
+{
+    for (int t = 0; t < p->move.n_tensors; t++)
+        p->first_window[t + 1] = p->first_window[t] + tensor_windows(p, t);
+    p->begin = 0;
+    p->end = p->first_window[p->move.n_tensors];
+}
+
+/* Bytes of this process's windows, one by one: exact also where a target wants a part. */
+static void count_bytes(struct move_plan *p, struct window *w)
+{
+    p->stats.windows = p->end - p->begin;
+    for (int64_t k = p->begin; k < p->end; k++) {
+        int64_t read, written;
+
+        window_get(p, k, w);
+        window_bytes(p, w, &read, &written);
+        p->stats.bytes_read += read;
+        p->stats.bytes_written += written;
+    }
+}
+
+/* Deal the windows to the processes of the move: each a range, with about the same bytes. */
+static void deal(struct move_plan *p, struct window *w)
+{
+    int n = p->move.comm ? comm_size(p->move.comm) : 1;
+    int rank = p->move.comm ? comm_rank(p->move.comm) : 0;
+    int64_t all = p->end, total, seen = 0, begin = all, end = all;
+
+    if (n == 1)
+        return;
+    count_bytes(p, w);
+    total = p->stats.bytes_written;
+    p->stats = (struct move_stats){ 0 };
+    for (int64_t k = 0; k < all; k++) {
+        int64_t read, written;
+        int owner;
+
+        window_get(p, k, w);
+        window_bytes(p, w, &read, &written);
+        owner = total > 0 ? (int)((double)seen / (double)total * n) : 0;
+        if (owner >= n)
+            owner = n - 1;
+        if (owner == rank && begin == all)
+            begin = k;
+        if (owner > rank && end == all)
+            end = k;
+        seen += written;
+    }
+    p->begin = begin;
+    p->end = end > begin ? end : begin;
+}
+
+static void count_kinds(struct move_plan *p)
+{
+    for (int t = 0; t < p->move.n_tensors; t++) {
+        struct move_tensor_stats s;
+
+        move_plan_tensor(p, t, &s);
+        p->stats.splits += s.split;
+        p->stats.merges += s.merge;
+        p->stats.copies += s.to > 0 && !s.split && !s.merge;
+    }
+}
+
+static int most_regions(const struct region_index *x, int n_tensors)
+{
+    int most = 1;
+
+    for (int t = 0; t < n_tensors; t++)
+        if (region_index_count(x, t) > most)
+            most = region_index_count(x, t);
+    return most;
+}
+
+/* Windows must be the same everywhere: all take the least memory and jobs that any has. */
+static tp_status agree_on_means(struct move *m, struct tp_err *err)
+{
+    int64_t least[2] = { -m->memory_bytes, -m->jobs };
+    tp_status st;
+
+    if (!m->comm)
+        return TP_OK;
+    st = comm_all_reduce(m->comm, least, 2, COMM_I64, COMM_MAX, err);
+    if (st)
+        return st;
+    m->memory_bytes = -least[0];
+    m->jobs = (int)-least[1];
+    return TP_OK;
+}
+
+static tp_status build(struct move_plan *p, struct tp_err *err)
+{
+    const struct move *m = &p->move;
+    struct window w = { 0 };
+    tp_status st = TP_OK;
+
+    for (int t = 0; t < m->n_tensors; t++)
+        TP_TRY(check_tensor(m, t, err));
+    TP_TRY(region_index_make(&p->from, m->from, m->tensors, m->n_tensors, err));
+    TP_TRY(region_index_make(&p->to, m->to, m->tensors, m->n_tensors, err));
+    p->most_from = most_regions(p->from, m->n_tensors);
+    p->most_to = most_regions(p->to, m->n_tensors);
+    p->first_window = calloc((size_t)m->n_tensors + 1, sizeof *p->first_window);
+    w.from = calloc((size_t)p->most_from, sizeof *w.from);
+    w.to = calloc((size_t)p->most_to, sizeof *w.to);
+    if (!p->first_window || !w.from || !w.to) {
+        st = tp_fail(err, TP_E_NOMEM, "no memory for the plan of %d tensors", m->n_tensors);
+        goto done;
+    }
+    TP_TRY(prove(p, w.from, err));
+    TP_TRY(size_buffers(p, err));
+    number_windows(p);
+    deal(p, &w);
+    count_bytes(p, &w);
+    count_kinds(p);
+    p->stats.buffer_bytes = p->jobs * p->worker_bytes;
+done:
+    free(w.from);
+    free(w.to);
+    return st;
+}
+
+tp_status move_plan(struct move_plan **out, const struct move *m, struct tp_err *err)
+{
+    struct move_plan *p = calloc(1, sizeof *p);
+    tp_status st;
+
+    if (!p)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a plan");
+    p->move = *m;
+    st = agree_on_means(&p->move, err);
+    if (!st)
+        st = build(p, err);
+    if (m->comm)
+        st = comm_agree(m->comm, st, err);
+    if (st) {
+        move_plan_free(p);
+        return st;
+    }
+    *out = p;
+    return TP_OK;
+}
+
+void move_plan_stats(const struct move_plan *p, struct move_stats *stats)
+{
+    *stats = p->stats;
+}
+
+/* Whether a region of one index meets several of the other. */
+static bool fans(const struct region_index *one, const struct region_index *other, int tensor)
+{
+    for (int i = 0; i < region_index_count(one, tensor); i++)
+        if (region_index_meet(other, tensor, region_index_box(one, tensor, i), NULL) > 1)
+            return true;
+    return false;
+}
+
+void move_plan_tensor(const struct move_plan *p, int tensor, struct move_tensor_stats *s)
+{
+    const struct region_index *from = p->from, *to = p->to;
+
+    *s = (struct move_tensor_stats){
+        .from = region_index_count(from, tensor),
+        .to = region_index_count(to, tensor),
+        .cast = p->move.from->dtypes[tensor] != p->move.to->dtypes[tensor],
+    };
+    s->merge = fans(to, from, tensor);
+    s->split = fans(from, to, tensor);
+}
+
+void move_plan_progress(struct move_plan *p, struct progress *progress)
+{
+    p->move.progress = progress;
+}
+
+void move_plan_free(struct move_plan *p)
+{
+    if (!p)
+        return;
+    region_index_free(p->from);
+    region_index_free(p->to);
+    free(p->first_window);
+    free(p);
+}

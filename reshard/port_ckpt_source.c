@@ -1,0 +1,411 @@
+/* reshard/port_ckpt_source.c - a checkpoint's shards as a source; see reshard/port_ckpt.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/crc.h"
+#include "reshard/combine.h"
+#include "reshard/port_ckpt.h"
+
+/* Of every row of a shard: what was read of it. */
+enum { SUM_CRC, SUM_BYTES, SUM_WORDS };
+
+struct shard {
+    struct shard_reader *reader;
+    const struct shard_row *rows;
+    int64_t n_rows;
+    uint64_t *sums; /* [n_rows * SUM_WORDS] */
+};
+
+/* A stored box: rows order[first .. first + n - 1] of a shard, ascending in the box's storage. */
+struct stored {
+    int shard;
+    int64_t first, n;
+};
+
+struct ckpt_source {
+    struct port port;
+    struct shard *shards;
+    int n_shards;
+    struct stored *stored;  /* [port.n_regions] */
+    struct region *regions; /* [port.n_regions] */
+    int64_t *order;         /* rows of all shards that are wanted, grouped by box */
+    int64_t n_order, regions_room;
+    enum dtype *dtypes;
+    struct digest *digests; /* [n_ids] */
+    int *engine_of;         /* [tensors of the manifest] engine tensor, or -1 */
+    struct comm *comm;
+    int64_t reread_bytes;
+};
+
+/* ---- reading ---- */
+
+/* Offset of a row's first byte in the storage of its box. */
+static int64_t row_begin(const struct ckpt_source *s, int region, int64_t i)
+{
+    const struct stored *b = &s->stored[region];
+    const struct shard_row *row = &s->shards[b->shard].rows[s->order[b->first + i]];
+    const struct region *r = &s->regions[region];
+
+    return box_offset_in(&r->box, &row->box) * dtype_bytes(s->dtypes[r->tensor]);
+}
+
+/* The row of a box in which its byte `at` lies. */
+static int64_t row_of(const struct ckpt_source *s, int region, int64_t at)
+{
+    int64_t low = 0, high = s->stored[region].n - 1;
+
+    while (low < high) {
+        int64_t mid = low + (high - low + 1) / 2;
+
+        if (row_begin(s, region, mid) <= at)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
+/* Read a part of a row and add to its sums. */
+static tp_status read_part(struct shard *shard, int64_t row, int64_t skip, void *buf, int64_t n,
+                           struct tp_err *err)
+{
+    uint64_t *sums = &shard->sums[row * SUM_WORDS];
+    tp_status st = shard_read(shard->reader, row, skip, buf, n, err);
+    uint32_t crc;
+
+    if (st)
+        return st;
+    crc = crc32c_part(buf, (size_t)n, (uint64_t)(shard->rows[row].raw_bytes - skip - n));
+    __atomic_fetch_xor(&sums[SUM_CRC], crc, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&sums[SUM_BYTES], (uint64_t)n, __ATOMIC_RELAXED);
+    return TP_OK;
+}
+
+static tp_status source_read(void *ctx, int region, const struct box *run, void *buf,
+                             struct tp_err *err)
+{
+    struct ckpt_source *s = ctx;
+    const struct stored *b = &s->stored[region];
+    const struct region *r = &s->regions[region];
+    struct shard *shard = &s->shards[b->shard];
+    int elem = dtype_bytes(s->dtypes[r->tensor]);
+    int64_t at = box_offset_in(&r->box, run) * elem, left = box_elements(run) * elem;
+    tp_status st = TP_OK;
+
+    for (int64_t i = row_of(s, region, at); left > 0 && !st; i++) {
+        int64_t row = s->order[b->first + i], skip = at - row_begin(s, region, i);
+        int64_t n = shard->rows[row].raw_bytes - skip;
+
+        if (n > left)
+            n = left;
+        st = read_part(shard, row, skip, buf, n, err);
+        buf = (char *)buf + n;
+        at += n;
+        left -= n;
+    }
+    return st;
+}
+
+/* ---- checking ---- */
+
+static void add_sums(uint64_t *into, const uint64_t *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += SUM_WORDS) {
+        into[i + SUM_CRC] ^= from[i + SUM_CRC];
+        into[i + SUM_BYTES] += from[i + SUM_BYTES];
+    }
+}
+
+static tp_status check_row(struct ckpt_source *s, struct shard *shard, int64_t row, char **buf,
+                           struct tp_err *err)
+{
+    const struct shard_row *r = &shard->rows[row];
+    uint64_t read = shard->sums[row * SUM_WORDS + SUM_BYTES];
+    uint32_t crc;
+
+    if (read == 0)
+        return TP_OK;
+    if (read == (uint64_t)r->raw_bytes) {
+        crc = crc32c_whole((uint32_t)shard->sums[row * SUM_WORDS + SUM_CRC], read);
+        return crc == r->crc32c ? TP_OK : shard_fail_crc(shard->reader, row, crc, err);
+    }
+    if (!*buf && !(*buf = malloc(SHARD_CHUNK_BYTES)))
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to check what was read", s->port.what);
+    s->reread_bytes += r->raw_bytes;
+    return shard_read_row(shard->reader, row, *buf, err);
+}
+
+static tp_status check_shard(struct ckpt_source *s, struct shard *shard, char **buf,
+                             struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (s->comm)
+        TP_TRY(combine_words(s->comm, shard->sums, shard->n_rows * SUM_WORDS, SUM_WORDS, add_sums,
+                             err));
+    if (s->comm && comm_rank(s->comm) != 0)
+        return TP_OK;
+    for (int64_t row = 0; row < shard->n_rows; row++)
+        TP_TRY(check_row(s, shard, row, buf, err));
+done:
+    return st;
+}
+
+static tp_status source_check(void *ctx, struct tp_err *err)
+{
+    struct ckpt_source *s = ctx;
+    char *buf = NULL;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < s->n_shards && !st; i++) {
+        if (s->shards[i].reader)
+            st = check_shard(s, &s->shards[i], &buf, err);
+        if (s->comm) /* so that nobody waits in the next shard's collective */
+            st = comm_agree(s->comm, st, err);
+    }
+    free(buf);
+    return st;
+}
+
+/* ---- opening ---- */
+
+/* By tensor, part, and place in the box: rows of a box are runs of it, so their first corners
+ * ascend in lexicographic order. */
+static int by_place(const void *a, const void *b, void *arg)
+{
+    const struct shard_row *rows = arg;
+    const struct shard_row *x = &rows[*(const int64_t *)a], *y = &rows[*(const int64_t *)b];
+
+    if (x->tensor != y->tensor)
+        return x->tensor < y->tensor ? -1 : 1;
+    if (x->part != y->part)
+        return x->part < y->part ? -1 : 1;
+    for (int d = 0; d < x->box.ndim; d++)
+        if (x->box.lo[d] != y->box.lo[d])
+            return x->box.lo[d] < y->box.lo[d] ? -1 : 1;
+    return 0;
+}
+
+/* The smallest box around all rows of a group. */
+static struct box hull(const struct shard_row *rows, const int64_t *order, int64_t n)
+{
+    struct box b = rows[order[0]].box;
+
+    for (int64_t i = 1; i < n; i++)
+        for (int d = 0; d < b.ndim; d++) {
+            const struct box *r = &rows[order[i]].box;
+            int64_t end = b.lo[d] + b.len[d], r_end = r->lo[d] + r->len[d];
+
+            b.lo[d] = r->lo[d] < b.lo[d] ? r->lo[d] : b.lo[d];
+            b.len[d] = (r_end > end ? r_end : end) - b.lo[d];
+        }
+    return b;
+}
+
+/* The rows of a group must follow each other in the storage of their hull and fill it. */
+static tp_status check_group(const struct ckpt_source *s, const char *file, int region,
+                             const char *name, struct tp_err *err)
+{
+    const struct stored *b = &s->stored[region];
+    const struct region *r = &s->regions[region];
+    int elem = dtype_bytes(s->dtypes[r->tensor]);
+    int64_t at = 0;
+    char text[BOX_TEXT_MAX];
+
+    for (int64_t i = 0; i < b->n; i++) {
+        const struct shard_row *row = &s->shards[b->shard].rows[s->order[b->first + i]];
+
+        if (row->codec != 0 || row->raw_bytes > SHARD_CHUNK_BYTES)
+            return tp_fail(err, TP_E_CORRUPT,
+                           "%s/%s: tensor %s is stored in a way (codec %d, %lld "
+                           "bytes a chunk) that this version does not read",
+                           s->port.what, file, name, row->codec, (long long)row->raw_bytes);
+        if (!box_is_run_in(&r->box, &row->box) || row_begin(s, region, i) != at)
+            break;
+        at += row->raw_bytes;
+    }
+    if (at == box_elements(&r->box) * elem)
+        return TP_OK;
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s/%s: the chunks of tensor %s do not make up the box %s: chunks are missing",
+                   s->port.what, file, name, box_format(text, &r->box));
+}
+
+static tp_status grow_regions(struct ckpt_source *s, struct tp_err *err)
+{
+    int64_t room = s->regions_room ? 2 * s->regions_room : 1024;
+    void *regions, *stored;
+
+    if (s->port.n_regions < s->regions_room)
+        return TP_OK;
+    regions = realloc(s->regions, (size_t)room * sizeof *s->regions);
+    if (regions)
+        s->regions = regions;
+    stored = realloc(s->stored, (size_t)room * sizeof *s->stored);
+    if (stored)
+        s->stored = stored;
+    if (!regions || !stored)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->port.what);
+    s->regions_room = room;
+    return TP_OK;
+}
+
+static bool same_box(const struct shard_row *a, const struct shard_row *b)
+{
+    return a->tensor == b->tensor && a->part == b->part;
+}
+
+/* Make a region of every group of rows order[begin ..]. */
+static tp_status group_rows(struct ckpt_source *s, const struct manifest *m, int shard,
+                            int64_t begin, struct tp_err *err)
+{
+    const struct shard_row *rows = s->shards[shard].rows;
+    int64_t next;
+    tp_status st = TP_OK;
+
+    for (int64_t i = begin; i < s->n_order; i = next) {
+        const struct shard_row *row = &rows[s->order[i]];
+        int region = s->port.n_regions;
+
+        for (next = i + 1; next < s->n_order && same_box(row, &rows[s->order[next]]); next++)
+            ;
+        TP_TRY(grow_regions(s, err));
+        s->stored[region] = (struct stored){ shard, i, next - i };
+        s->regions[region] =
+            (struct region){ s->engine_of[row->tensor], hull(rows, s->order + i, next - i) };
+        s->port.n_regions++;
+        TP_TRY(check_group(s, m->shards[shard].file, region, m->layout.tensors[row->tensor].name,
+                           err));
+    }
+done:
+    return st;
+}
+
+/* Keep the wanted rows of a shard, sorted; close it when there are none. */
+static tp_status take_shard(struct ckpt_source *s, const struct manifest *m, int number,
+                            struct tp_err *err)
+{
+    struct shard *shard = &s->shards[number];
+    int64_t begin = s->n_order;
+    int64_t *order;
+
+    order = realloc(s->order, (size_t)(s->n_order + shard->n_rows + 1) * sizeof *order);
+    if (!order)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->port.what);
+    s->order = order;
+    for (int64_t row = 0; row < shard->n_rows; row++) {
+        int tensor = s->engine_of[shard->rows[row].tensor];
+
+        if (tensor < 0)
+            continue;
+        digest_add(&s->digests[tensor], &shard->rows[row].digest);
+        s->order[s->n_order++] = row;
+    }
+    if (s->n_order == begin) {
+        shard_reader_close(shard->reader);
+        *shard = (struct shard){ 0 };
+        return TP_OK;
+    }
+    shard->sums = calloc((size_t)shard->n_rows * SUM_WORDS, sizeof *shard->sums);
+    if (!shard->sums)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for checksums", s->port.what);
+    qsort_r(s->order + begin, (size_t)(s->n_order - begin), sizeof *s->order, by_place,
+            (void *)shard->rows);
+    return group_rows(s, m, number, begin, err);
+}
+
+static tp_status open_shards(struct ckpt_source *s, const struct manifest *m, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < m->n_shards; i++) {
+        struct shard *shard = &s->shards[i];
+
+        TP_TRY(shard_open(&shard->reader, s->port.what, &m->shards[i], m->layout.tensors,
+                          m->layout.n_tensors, err));
+        shard->rows = shard_rows(shard->reader, &shard->n_rows);
+        TP_TRY(take_shard(s, m, i, err));
+    }
+done:
+    return st;
+}
+
+static tp_status allocate(struct ckpt_source *s, const char *dir, const struct manifest *m,
+                          const int *ids, int n_ids, struct tp_err *err)
+{
+    s->port.what = strdup(dir);
+    s->n_shards = m->n_shards;
+    s->shards = calloc((size_t)m->n_shards + 1, sizeof *s->shards);
+    s->dtypes = calloc((size_t)n_ids + 1, sizeof *s->dtypes);
+    s->digests = calloc((size_t)n_ids + 1, sizeof *s->digests);
+    s->engine_of = calloc((size_t)m->layout.n_tensors + 1, sizeof *s->engine_of);
+    if (!s->port.what || !s->shards || !s->dtypes || !s->digests || !s->engine_of)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", dir);
+    for (int t = 0; t < m->layout.n_tensors; t++)
+        s->engine_of[t] = -1;
+    for (int i = 0; i < n_ids; i++) {
+        if (ids[i] < 0 || ids[i] >= m->layout.n_tensors)
+            return tp_fail(err, TP_E_INTERNAL, "%s: no tensor has the id %d", dir, ids[i]);
+        s->engine_of[ids[i]] = i;
+        s->dtypes[i] = m->layout.tensors[ids[i]].dtype;
+    }
+    return TP_OK;
+}
+
+tp_status ckpt_source_open(struct ckpt_source **out, const char *dir, const struct manifest *m,
+                           const int *ids, int n_ids, struct comm *comm, struct tp_err *err)
+{
+    struct ckpt_source *s = calloc(1, sizeof *s);
+    tp_status st;
+
+    if (!s)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", dir);
+    s->comm = comm;
+    TP_TRY(allocate(s, dir, m, ids, n_ids, err));
+    TP_TRY(open_shards(s, m, err));
+    s->port.regions = s->regions;
+    s->port.dtypes = s->dtypes;
+    s->port.ctx = s;
+    s->port.read = source_read;
+    s->port.check = source_check;
+    *out = s;
+    s = NULL;
+done:
+    ckpt_source_close(s);
+    return st;
+}
+
+const struct port *ckpt_source_port(const struct ckpt_source *s)
+{
+    return &s->port;
+}
+
+int64_t ckpt_source_reread_bytes(const struct ckpt_source *s)
+{
+    return s->reread_bytes;
+}
+
+struct digest ckpt_source_digest(const struct ckpt_source *s, int tensor)
+{
+    return s->digests[tensor];
+}
+
+void ckpt_source_close(struct ckpt_source *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; s->shards && i < s->n_shards; i++) {
+        if (s->shards[i].reader)
+            shard_reader_close(s->shards[i].reader);
+        free(s->shards[i].sums);
+    }
+    free((char *)s->port.what);
+    free(s->shards);
+    free(s->stored);
+    free(s->regions);
+    free(s->order);
+    free(s->dtypes);
+    free(s->digests);
+    free(s->engine_of);
+    free(s);
+}

@@ -1,0 +1,240 @@
+/* reshard/region_index.c - see reshard/region_index.h. */
+#include "reshard/region_index.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct region_index {
+    const struct region *regions;
+    int *first;        /* [n_tensors + 1] where a tensor's regions begin in the arrays below */
+    signed char *axis; /* [n_tensors] the axis they are sorted along */
+    int *order;        /* region numbers by lo[axis] */
+    int64_t *max_end;  /* largest end on the axis among the tensor's regions up to here */
+};
+
+static int64_t end_of(const struct box *b, int axis)
+{
+    return b->lo[axis] + b->len[axis];
+}
+
+static tp_status check_region(const struct port *port, int i, const struct move_tensor *tensors,
+                              int n_tensors, struct tp_err *err)
+{
+    const struct region *r = &port->regions[i];
+    const struct move_tensor *t;
+    char text[BOX_TEXT_MAX];
+    struct box whole;
+
+    if (r->tensor < 0 || r->tensor >= n_tensors)
+        return tp_fail(err, TP_E_INTERNAL, "%s: region %d is of tensor %d, of %d tensors",
+                       port->what, i, r->tensor, n_tensors);
+    t = &tensors[r->tensor];
+    whole = box_whole(t->ndim, t->shape);
+    if (r->box.ndim != t->ndim || (!box_is_empty(&r->box) && !box_contains(&whole, &r->box)))
+        return tp_fail(err, TP_E_INTERNAL, "%s: region %s does not fit into tensor %s", port->what,
+                       box_format(text, &r->box), t->name);
+    return TP_OK;
+}
+
+/* Counting sort by tensor, which keeps the order of the port. */
+static void group_by_tensor(struct region_index *x, const struct port *port, int n_tensors)
+{
+    for (int i = 0; i < port->n_regions; i++)
+        if (!box_is_empty(&port->regions[i].box))
+            x->first[port->regions[i].tensor + 1]++;
+    for (int t = 0; t < n_tensors; t++)
+        x->first[t + 1] += x->first[t];
+    for (int i = 0; i < port->n_regions; i++)
+        if (!box_is_empty(&port->regions[i].box))
+            x->order[x->first[port->regions[i].tensor]++] = i;
+    for (int t = n_tensors; t > 0; t--) /* each moved on to the start of the next */
+        x->first[t] = x->first[t - 1];
+    x->first[0] = 0;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The axis with the most different offsets; scratch has room for n values. */
+static int widest_axis(const struct region_index *x, const int *order, int n, int64_t *scratch)
+{
+    int ndim = x->regions[order[0]].box.ndim, best = 0, best_distinct = 0;
+
+    for (int axis = 0; axis < ndim; axis++) {
+        int distinct = 1;
+
+        for (int i = 0; i < n; i++)
+            scratch[i] = x->regions[order[i]].box.lo[axis];
+        qsort(scratch, (size_t)n, sizeof *scratch, by_value);
+        for (int i = 1; i < n; i++)
+            distinct += scratch[i] != scratch[i - 1];
+        if (distinct > best_distinct) {
+            best_distinct = distinct;
+            best = axis;
+        }
+    }
+    return best;
+}
+
+struct order_by {
+    const struct region *regions;
+    int axis;
+};
+
+static int by_offset(const void *a, const void *b, void *arg)
+{
+    const struct order_by *by = arg;
+    int i = *(const int *)a, j = *(const int *)b;
+    int64_t x = by->regions[i].box.lo[by->axis], y = by->regions[j].box.lo[by->axis];
+
+    return x != y ? (x > y) - (x < y) : (i > j) - (i < j);
+}
+
+static void sort_tensor(struct region_index *x, int tensor)
+{
+    int begin = x->first[tensor], n = x->first[tensor + 1] - begin;
+    int64_t max_end = 0;
+
+    if (n == 0)
+        return;
+    if (n > 1 && x->regions[x->order[begin]].box.ndim > 0) {
+        struct order_by by = { x->regions, 0 };
+
+        by.axis = widest_axis(x, x->order + begin, n, x->max_end + begin);
+        x->axis[tensor] = (signed char)by.axis;
+        qsort_r(x->order + begin, (size_t)n, sizeof *x->order, by_offset, &by);
+    }
+    for (int i = begin; i < begin + n; i++) {
+        const struct box *b = &x->regions[x->order[i]].box;
+        int64_t end = b->ndim > 0 ? end_of(b, x->axis[tensor]) : 1;
+
+        if (end > max_end)
+            max_end = end;
+        x->max_end[i] = max_end;
+    }
+}
+
+tp_status region_index_make(struct region_index **out, const struct port *port,
+                            const struct move_tensor *tensors, int n_tensors, struct tp_err *err)
+{
+    struct region_index *x = calloc(1, sizeof *x);
+    size_t n = (size_t)port->n_regions;
+    tp_status st = TP_OK;
+
+    if (!x)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for the plan", port->what);
+    x->regions = port->regions;
+    x->first = calloc((size_t)n_tensors + 1, sizeof *x->first);
+    x->axis = calloc((size_t)n_tensors + 1, sizeof *x->axis);
+    x->order = calloc(n + 1, sizeof *x->order);
+    x->max_end = calloc(n + 1, sizeof *x->max_end);
+    if (!x->first || !x->axis || !x->order || !x->max_end) {
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for the plan of %zu regions", port->what, n);
+        goto done;
+    }
+    for (int i = 0; i < port->n_regions; i++)
+        TP_TRY(check_region(port, i, tensors, n_tensors, err));
+    group_by_tensor(x, port, n_tensors);
+    for (int t = 0; t < n_tensors; t++)
+        sort_tensor(x, t);
+    *out = x;
+    x = NULL;
+done:
+    region_index_free(x);
+    return st;
+}
+
+void region_index_free(struct region_index *x)
+{
+    if (!x)
+        return;
+    free(x->first);
+    free(x->axis);
+    free(x->order);
+    free(x->max_end);
+    free(x);
+}
+
+int region_index_count(const struct region_index *x, int tensor)
+{
+    return x->first[tensor + 1] - x->first[tensor];
+}
+
+int region_index_region(const struct region_index *x, int tensor, int position)
+{
+    return x->order[x->first[tensor] + position];
+}
+
+const struct box *region_index_box(const struct region_index *x, int tensor, int position)
+{
+    return &x->regions[region_index_region(x, tensor, position)].box;
+}
+
+/* First position whose max_end is greater than `at`: the regions before it all end before. */
+static int first_reaching(const int64_t *max_end, int n, int64_t at)
+{
+    int low = 0, high = n;
+
+    while (low < high) {
+        int mid = low + (high - low) / 2;
+
+        if (max_end[mid] > at)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
+}
+
+int region_index_meet(const struct region_index *x, int tensor, const struct box *b, int *positions)
+{
+    int n = region_index_count(x, tensor), found = 0, axis = x->axis[tensor];
+    struct box meet;
+
+    if (box_is_empty(b))
+        return 0;
+    if (b->ndim == 0) {
+        for (int i = 0; positions && i < n; i++)
+            positions[i] = i;
+        return n;
+    }
+    for (int i = first_reaching(x->max_end + x->first[tensor], n, b->lo[axis]); i < n; i++) {
+        const struct box *r = region_index_box(x, tensor, i);
+
+        if (r->lo[axis] >= end_of(b, axis))
+            break;
+        if (!box_meet(&meet, r, b))
+            continue;
+        if (positions)
+            positions[found] = i;
+        found++;
+    }
+    return found;
+}
+
+bool region_index_overlap(const struct region_index *x, int tensor, int *a, int *b)
+{
+    int n = region_index_count(x, tensor), axis = x->axis[tensor];
+    struct box meet;
+
+    for (int i = 0; i < n; i++) {
+        const struct box *p = region_index_box(x, tensor, i);
+
+        for (int j = i + 1; j < n; j++) {
+            const struct box *q = region_index_box(x, tensor, j);
+
+            if (p->ndim > 0 && q->lo[axis] >= end_of(p, axis))
+                break;
+            if (box_meet(&meet, p, q)) {
+                *a = i;
+                *b = j;
+                return true;
+            }
+        }
+    }
+    return false;
+}

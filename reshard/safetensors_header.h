@@ -1,0 +1,32 @@
+/*
+ * reshard/safetensors_header.h - the JSON at the head of a safetensors file.
+ *
+ *     u64 N, little-endian | N bytes of JSON, padded with spaces | data
+ *     {"__metadata__": {...}, "NAME": {"dtype": "F32", "shape": [...], "data_offsets": [b, e]},
+ * ...}
+ *
+ * Offsets count from the end of the header. Readers want the data without holes, and N at most
+ * 100,000,000.
+ */
+#ifndef RESHARD_SAFETENSORS_HEADER_H
+#define RESHARD_SAFETENSORS_HEADER_H
+
+#include "core/arena.h"
+#include "reshard/safetensors.h"
+
+struct safetensors_entry {
+    struct safetensors_tensor tensor; /* dtype DTYPE_COUNT: a type that is not supported here */
+    int64_t begin, end;               /* bytes in the file */
+};
+
+/* Read and check the header of an open file: entries in the order of the data, in the arena.
+ * TP_E_CORRUPT says what is wrong. */
+tp_status safetensors_header_read(struct safetensors_entry **entries, int *n, int fd, int64_t size,
+                                  const char *path, struct arena *arena, struct tp_err *err);
+
+/* Lay out a file: fills begin and end of the entries, which keep their order in the data as given,
+ * and makes the bytes before the data. *header is malloc'ed. */
+tp_status safetensors_header_make(char **header, int64_t *header_bytes,
+                                  struct safetensors_entry *entries, int n, struct tp_err *err);
+
+#endif

@@ -1,0 +1,298 @@
+/* reshard/safetensors_source.c - reading safetensors; see reshard/safetensors.h. */
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "reshard/safetensors_header.h"
+
+enum { INDEX_MAX_BYTES = 256 << 20 };
+
+struct file {
+    int fd;
+    const char *path;
+};
+
+/* A tensor of the folder: an entry of one of its files. */
+struct found {
+    struct safetensors_entry entry;
+    int file;
+};
+
+struct safetensors_source {
+    struct port port;
+    struct arena arena;
+    const char *path;
+    struct file *files;
+    int n_files;
+    struct found *found; /* by name */
+    int n_found;
+    struct safetensors_tensor *list; /* in file order */
+    const struct found **selected;   /* [port.n_regions] */
+};
+
+static tp_status no_memory(const struct safetensors_source *s, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
+}
+
+static tp_status source_read(void *ctx, int region, const struct box *run, void *buf,
+                             struct tp_err *err)
+{
+    struct safetensors_source *s = ctx;
+    const struct found *f = s->selected[region];
+    const struct file *file = &s->files[f->file];
+    struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
+    int elem = dtype_bytes(f->entry.tensor.dtype);
+
+    return file_read_at(file->fd, file->path, f->entry.begin + box_offset_in(&whole, run) * elem,
+                        buf, (size_t)(box_elements(run) * elem), err);
+}
+
+/* ---- opening ---- */
+
+/* Open a file and append its tensors to s->found, in file order. */
+static tp_status add_file(struct safetensors_source *s, const char *path, struct tp_err *err)
+{
+    struct safetensors_entry *entries;
+    struct file *file = &s->files[s->n_files];
+    int64_t size;
+    void *grown;
+    int n;
+    tp_status st = file_open_read(&file->fd, &size, path, err);
+
+    if (st)
+        return st;
+    s->n_files++; /* from here on it is closed with s */
+    file->path = arena_strdup(&s->arena, path);
+    if (!file->path)
+        return no_memory(s, err);
+    TP_TRY(safetensors_header_read(&entries, &n, file->fd, size, file->path, &s->arena, err));
+    grown = realloc(s->found, (size_t)(s->n_found + n + 1) * sizeof *s->found);
+    if (!grown)
+        return no_memory(s, err);
+    s->found = grown;
+    for (int i = 0; i < n; i++)
+        s->found[s->n_found++] = (struct found){ entries[i], s->n_files - 1 };
+done:
+    return st;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The different files that an index names, ascending. */
+static tp_status index_files(const char ***names, int *n, const json_t *map, const char *path,
+                             struct arena *arena, struct tp_err *err)
+{
+    const char **list = arena_array(arena, json_object_size(map) + 1, sizeof *list);
+    const char *tensor;
+    json_t *value;
+    int all = 0;
+
+    if (!list)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for it", path);
+    json_object_foreach((json_t *)map, tensor, value)
+    {
+        const char *file = json_string_value(value);
+
+        if (!file || !file_name_is_plain(file))
+            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has no plain file name", path, tensor);
+        list[all++] = arena_strdup(arena, file);
+        if (!list[all - 1])
+            return tp_fail(err, TP_E_NOMEM, "%s: no memory for it", path);
+    }
+    qsort(list, (size_t)all, sizeof *list, by_text);
+    *n = 0;
+    for (int i = 0; i < all; i++)
+        if (i == 0 || strcmp(list[i], list[i - 1]) != 0)
+            list[(*n)++] = list[i];
+    *names = list;
+    return TP_OK;
+}
+
+static tp_status add_indexed(struct safetensors_source *s, const char *index, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    json_error_t why;
+    json_t *root = NULL, *map;
+    const char **names = NULL;
+    char *text;
+    size_t size;
+    int n;
+    tp_status st;
+
+    TP_TRY(file_read_all(&text, &size, index, INDEX_MAX_BYTES, &arena, err));
+    root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+    map = json_object_get(root, "weight_map");
+    if (!json_is_object(map)) {
+        st = tp_fail(err, TP_E_CORRUPT, "%s: no JSON object with a weight_map", index);
+        goto done;
+    }
+    TP_TRY(index_files(&names, &n, map, index, &arena, err));
+    s->files = calloc((size_t)n + 1, sizeof *s->files);
+    if (!s->files) {
+        st = no_memory(s, err);
+        goto done;
+    }
+    for (int i = 0; i < n; i++) {
+        char path[PATH_MAX];
+
+        if (snprintf(path, sizeof path, "%s/%s", s->path, names[i]) >= (int)sizeof path) {
+            st = tp_fail(err, TP_E_USAGE, "%s/%s: the path is too long", s->path, names[i]);
+            goto done;
+        }
+        TP_TRY(add_file(s, path, err));
+    }
+done:
+    json_decref(root);
+    arena_free(&arena);
+    return st;
+}
+
+static tp_status add_files(struct safetensors_source *s, struct tp_err *err)
+{
+    char one[PATH_MAX], index[PATH_MAX];
+    bool fits = snprintf(one, sizeof one, "%s/model.safetensors", s->path) < (int)sizeof one &&
+                snprintf(index, sizeof index, "%s.index.json", one) < (int)sizeof index;
+
+    if (!fits)
+        return tp_fail(err, TP_E_USAGE, "%s: the path is too long", s->path);
+    if (!file_exists(s->path))
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such file or folder", s->path);
+    if (file_is_dir(s->path) && !file_exists(one) && file_exists(index))
+        return add_indexed(s, index, err);
+    if (file_is_dir(s->path) && !file_exists(one))
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has neither model.safetensors nor model.safetensors.index.json",
+                       s->path);
+    s->files = calloc(1, sizeof *s->files);
+    if (!s->files)
+        return no_memory(s, err);
+    return add_file(s, file_is_dir(s->path) ? one : s->path, err);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct found *)a)->entry.tensor.name,
+                  ((const struct found *)b)->entry.tensor.name);
+}
+
+/* Remember the file order for people, then sort by name for look-ups. */
+static tp_status sort_found(struct safetensors_source *s, struct tp_err *err)
+{
+    s->list = arena_array(&s->arena, (size_t)s->n_found + 1, sizeof *s->list);
+    if (!s->list)
+        return no_memory(s, err);
+    for (int i = 0; i < s->n_found; i++)
+        s->list[i] = s->found[i].entry.tensor;
+    if (s->n_found > 0)
+        qsort(s->found, (size_t)s->n_found, sizeof *s->found, by_name);
+    for (int i = 1; i < s->n_found; i++)
+        if (by_name(&s->found[i - 1], &s->found[i]) == 0)
+            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is there twice, in %s and in %s",
+                           s->path, s->found[i].entry.tensor.name,
+                           s->files[s->found[i - 1].file].path, s->files[s->found[i].file].path);
+    return TP_OK;
+}
+
+tp_status safetensors_open(struct safetensors_source **out, const char *path, struct tp_err *err)
+{
+    struct safetensors_source *s = calloc(1, sizeof *s);
+    tp_status st = TP_OK;
+
+    if (!s || !(s->path = arena_strdup(&s->arena, path))) {
+        free(s);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
+    }
+    TP_TRY(add_files(s, err));
+    TP_TRY(sort_found(s, err));
+    *out = s;
+    s = NULL;
+done:
+    safetensors_source_close(s);
+    return st;
+}
+
+const struct safetensors_tensor *safetensors_list(const struct safetensors_source *s, int *n)
+{
+    *n = s->n_found;
+    return s->list;
+}
+
+/* ---- selecting ---- */
+
+static tp_status match(const struct found **out, const struct safetensors_source *s,
+                       const struct move_tensor *want, struct tp_err *err)
+{
+    struct found key = { .entry.tensor.name = want->name };
+    const struct found *f =
+        s->n_found ? bsearch(&key, s->found, (size_t)s->n_found, sizeof key, by_name) : NULL;
+    char want_text[BOX_TEXT_MAX], found_text[BOX_TEXT_MAX];
+    struct box want_box = box_whole(want->ndim, want->shape), found_box;
+
+    if (!f)
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is missing", s->path, want->name);
+    found_box = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
+    if (!box_equal(&want_box, &found_box))
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is %s, where the model has %s", s->path,
+                       want->name, box_format(found_text, &found_box),
+                       box_format(want_text, &want_box));
+    if (f->entry.tensor.dtype == DTYPE_COUNT)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: tensor %s has a dtype that is not supported (F32, BF16, F16, F64, I64, "
+                       "I32 and U8 are)",
+                       s->path, want->name);
+    *out = f;
+    return TP_OK;
+}
+
+tp_status safetensors_select(struct safetensors_source *s, const struct move_tensor *tensors,
+                             int n_tensors, struct tp_err *err)
+{
+    size_t n = (size_t)n_tensors + 1;
+    struct region *regions = arena_array(&s->arena, n, sizeof *regions);
+    enum dtype *dtypes = arena_array(&s->arena, n, sizeof *dtypes);
+    tp_status st = TP_OK;
+
+    s->selected = arena_array(&s->arena, n, sizeof *s->selected);
+    if (!regions || !dtypes || !s->selected)
+        return no_memory(s, err);
+    for (int i = 0; i < n_tensors; i++) {
+        TP_TRY(match(&s->selected[i], s, &tensors[i], err));
+        regions[i] = (struct region){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
+        dtypes[i] = s->selected[i]->entry.tensor.dtype;
+    }
+    s->port = (struct port){
+        .what = s->path,
+        .n_regions = n_tensors,
+        .regions = regions,
+        .dtypes = dtypes,
+        .ctx = s,
+        .read = source_read,
+    };
+done:
+    return st;
+}
+
+const struct port *safetensors_source_port(const struct safetensors_source *s)
+{
+    return &s->port;
+}
+
+void safetensors_source_close(struct safetensors_source *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < s->n_files; i++)
+        close(s->files[i].fd);
+    free(s->files);
+    free(s->found);
+    arena_free(&s->arena);
+    free(s);
+}

@@ -1,0 +1,24 @@
+"""Fixtures of the integration tests: a tiny model and a checkpoint of it, made once a worker."""
+import pytest
+
+import harness
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """A config.json of a tiny Llama."""
+    return harness.write_config(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, tiny):
+    """A root with one complete step, written at tp2; tests copy it (see `ckpt`)."""
+    root = tmp_path_factory.mktemp("trained") / "ckpt"
+    harness.train(tiny, root, steps=2, layout="tp2")
+    return root
+
+
+@pytest.fixture
+def ckpt(trained, tmp_path):
+    """The test's own copy of `trained`."""
+    return harness.copy(trained, tmp_path / "ckpt")

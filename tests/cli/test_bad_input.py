@@ -1,0 +1,514 @@
+"""Bad input: one clear sentence, the exit code of the contract, and nothing changed."""
+import json
+import os
+import random
+import subprocess
+
+import pytest
+
+import harness
+from harness import REPO, TEXT, TINY, run, train_args, write_config
+
+SEED = 20240611
+
+
+def assert_sentence(r, program, *words):
+    """The last line on stderr is one sentence of the program's that holds the words."""
+    assert r.lines, "said nothing: %r" % r
+    last = r.lines[-1]
+    assert last.startswith(program), repr(r)
+    assert len(last) < 1100 and len(last.split()) >= 3, repr(r)
+    for word in words:
+        assert str(word) in last, "no %r in the sentence: %r" % (str(word), r)
+
+
+def assert_refused(r, program, *words, rc=2):
+    """A wrong request is answered by its one sentence, and nothing besides."""
+    assert r.rc == rc, repr(r)
+    assert_sentence(r, program, *words)
+    assert len(r.lines) == 1, "more than one sentence: %r" % r
+    assert r.out == "", repr(r)
+
+
+def reader_commands(ckpt, out):
+    """Every way of reading a checkpoint, as (program, argv)."""
+    return [
+        ("tp-reshard", ["tp-reshard", ckpt, "--to", "tp4", "-o", out]),
+        ("tp-ckpt", ["tp-ckpt", "show", ckpt]),
+        ("tp-ckpt", ["tp-ckpt", "verify", ckpt]),
+        ("tp-ckpt", ["tp-ckpt", "digest", ckpt]),
+        ("tp-ckpt", ["tp-ckpt", "diff", ckpt, ckpt]),
+        ("tp-ckpt", ["tp-ckpt", "export", ckpt, "--format", "safetensors", "-o", out]),
+    ]
+
+
+READERS = ["reshard", "show", "verify", "digest", "diff", "export"]
+# Those that read every byte, and so must find damage in any.
+BYTE_READERS = ["reshard", "verify", "digest", "export"]
+
+
+def reader(name, ckpt, out):
+    return reader_commands(ckpt, out)[READERS.index(name)]
+
+
+# ---- what is no checkpoint --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("what", ["a source folder", "an empty folder", "nothing", "a file"])
+def test_what_is_no_checkpoint_is_refused_by_name(name, what, tmp_path):
+    path = tmp_path / "there"
+    if what == "a source folder":
+        path = REPO / "ckpt"
+    elif what == "an empty folder":
+        path.mkdir()
+    elif what == "a file":
+        path.write_text("not a checkpoint\n")
+    program, argv = reader(name, path, tmp_path / "out")
+    before = harness.tree(tmp_path, REPO / "ckpt")
+    assert_refused(run(*argv), program, path)
+    assert harness.tree(tmp_path, REPO / "ckpt") == before
+
+
+def test_ls_and_prune_refuse_what_is_no_root(tmp_path):
+    for verb in (["ls"], ["prune", "--keep", "1"]):
+        for path in (REPO / "ckpt", tmp_path / "absent"):
+            r = run("tp-ckpt", verb[0], path, *verb[1:])
+            assert_refused(r, "tp-ckpt", path)
+
+
+def test_a_step_that_is_not_there_is_named(ckpt, tmp_path):
+    r = run("tp-reshard", ckpt, "--to", "tp4", "--step", 77, "-o", tmp_path / "out")
+    assert_refused(r, "tp-reshard", "77")
+    assert not (tmp_path / "out").exists()
+
+
+# ---- wrong command lines ----------------------------------------------------------------------
+
+WRONG_LINES = [
+    (["tp-train"], ""),
+    (["tp-train", "--colour"], "--colour"),
+    (["tp-train", "--model"], "--model"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT], "--steps"),
+    (["tp-train", "--data", TEXT, "--steps", "1"], "--model"),
+    (["tp-train", "--model", "CONFIG", "--steps", "1"], "--data"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "many"], "many"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "-3"], "-3"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "surplus"], "surplus"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--lr", "nan"], "nan"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--mem", "12Q"], "12Q"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--dtype", "f8"], "f8"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--device", "tpu"], "tpu"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--seq", "0"], "seq"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--batch", "0"], "batch"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--batch", "7",
+      "--micro", "2"], "micro"),
+    (["tp-reshard"], "CKPT"),
+    (["tp-reshard", "CKPT"], "--to"),
+    (["tp-reshard", "CKPT", "--to"], "--to"),
+    (["tp-reshard", "CKPT", "--to", "tp4", "--bogus"], "--bogus"),
+    (["tp-reshard", "CKPT", "--to", "tp4", "--mem", "-1G"], "-1G"),
+    (["tp-reshard", "CKPT", "--to", "tp4", "--dtype", "int4"], "int4"),
+    (["tp-reshard", "CKPT", "--to", "tp4", "--step", "x"], "x"),
+    (["tp-ckpt"], ""),
+    (["tp-ckpt", "frobnicate", "CKPT"], "frobnicate"),
+    (["tp-ckpt", "show"], "CKPT"),
+    (["tp-ckpt", "verify", "CKPT", "--quickly"], "--quickly"),
+    (["tp-ckpt", "export", "CKPT", "-o", "OUT", "--format", "pickle"], "pickle"),
+    (["tp-ckpt", "export", "CKPT", "--format", "safetensors"], "-o"),
+    (["tp-ckpt", "diff", "CKPT"], ""),
+    (["tp-ckpt", "show", "CKPT", "no.such.tensor"], "no.such.tensor"),
+]
+
+
+@pytest.mark.parametrize("line,word", WRONG_LINES, ids=[" ".join(w[0]) for w in WRONG_LINES])
+def test_a_wrong_command_line_is_answered_by_one_sentence(line, word, ckpt, tiny, tmp_path):
+    stand = {"CONFIG": tiny, "CKPT": ckpt, "OUT": tmp_path / "out"}
+    # "CKPT" as the missing argument's name is a word to find, not a path
+    argv = [stand.get(a, a) for a in line]
+    before = harness.tree(tmp_path)
+    r = run(*argv, cwd=tmp_path)
+    assert r.rc == 2, repr(r)
+    assert_sentence(r, line[0], word)
+    assert harness.tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("spec", [
+    "", "tp", "tp0", "tp-2", "xp4", "tp8tp4", "tp8,tp4", "tp=", "tp2pp", "zero9", "tp2 dp2", "8",
+    "tp99999999999999999999", "tp2147483648dp2147483648", "ep2", "tp2\n", "t" * 5000])
+def test_a_spec_that_is_none_is_refused(spec, ckpt, tiny, tmp_path):
+    before = harness.tree(tmp_path)
+    assert_refused(run("tp-reshard", ckpt, "--to", spec, "-o", tmp_path / "out"), "tp-reshard")
+    assert_refused(run(*train_args(tiny, layout=spec)), "tp-train")
+    assert harness.tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("program", ["tp-train", "tp-reshard", "tp-ckpt"])
+def test_help_and_version_answer_on_stdout(program):
+    for flag in ("--help", "--version"):
+        r = run(program, flag)
+        assert r.rc == 0 and r.out and not r.err, repr(r)
+
+
+# ---- layouts that cannot be -------------------------------------------------------------------
+
+UNDIVIDED = [
+    ({"num_attention_heads": 6, "num_key_value_heads": 6, "hidden_size": 48}, "tp4", "self_attn"),
+    ({"intermediate_size": 100}, "tp8", "mlp."),
+    ({"num_attention_heads": 12, "num_key_value_heads": 3, "hidden_size": 96}, "tp4", "self_attn"),
+]
+
+
+@pytest.mark.parametrize("changes,spec,tensor", UNDIVIDED, ids=["heads", "features", "kv heads"])
+def test_a_layout_that_does_not_divide_the_model_names_the_tensor(changes, spec, tensor, tmp_path):
+    config = write_config(tmp_path / "model", **changes)
+    root = tmp_path / "ckpt"
+    harness.train(config, root, layout="tp1", steps=1)
+    before = harness.tree(tmp_path)
+    assert_refused(run(*train_args(config, tmp_path / "other", layout=spec)), "tp-train", tensor)
+    r = run("tp-reshard", root, "--to", spec, "-o", tmp_path / "out")
+    assert_refused(r, "tp-reshard", tensor)
+    assert_refused(run(*train_args(config, root, layout=spec, steps=2, resume=True)), "tp-train",
+                   tensor)
+    assert harness.tree(tmp_path) == before
+
+
+def test_from_that_is_not_so_names_both_layouts(ckpt, tmp_path):
+    before = harness.tree(tmp_path)
+    r = run("tp-reshard", ckpt, "--from", "tp8", "--to", "tp4", "-o", tmp_path / "out")
+    assert_refused(r, "tp-reshard", "tp8", "tp2")
+    assert harness.tree(tmp_path) == before
+
+
+def test_a_world_that_is_not_the_layouts_is_refused(tiny, tmp_path):
+    r = run("mpirun", "-n", 3, str(harness.BIN / "tp-train"),
+            *train_args(tiny, tmp_path / "ckpt", layout="tp2")[1:])
+    said = [line for line in r.lines if line.startswith("tp-train")]
+    assert r.rc == 2 and len(said) == 1, repr(r)
+    assert "3" in said[0] and "tp2" in said[0], repr(r)
+    assert not (tmp_path / "ckpt").exists()
+
+
+# ---- damage -----------------------------------------------------------------------------------
+
+
+def shards(root):
+    return sorted(harness.steps(root)[-1].glob("*.h5"))
+
+
+def assert_damage_found(name, ckpt, tmp_path, *words):
+    """A reader answers 3 (verify: 1), names the file, and leaves all as it was."""
+    out = tmp_path / "out"
+    before = harness.tree(tmp_path)
+    program, argv = reader(name, ckpt, out)
+    r = run(*argv, timeout=60)
+    assert r.rc == (1 if name == "verify" else 3), repr(r)
+    for word in words:
+        assert str(word) in r.err + r.out, repr(r)
+    if name != "verify":
+        assert_sentence(r, program, *words)
+    assert harness.tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", BYTE_READERS)
+def test_a_missing_shard_is_named(name, ckpt, tmp_path):
+    shards(ckpt)[1].unlink()
+    assert_damage_found(name, ckpt, tmp_path, "rank-00001.h5")
+
+
+@pytest.mark.parametrize("name", BYTE_READERS)
+@pytest.mark.parametrize("part", [0, 0.01, 0.5, 0.999])
+def test_a_truncated_shard_is_named(name, part, ckpt, tmp_path):
+    shard = shards(ckpt)[0]
+    os.truncate(shard, int(shard.stat().st_size * part))
+    assert_damage_found(name, ckpt, tmp_path, shard.name)
+
+
+@pytest.mark.parametrize("name", BYTE_READERS)
+@pytest.mark.parametrize("what", ["fifo", "folder", "link"])
+def test_a_shard_that_is_no_file_is_refused_without_waiting(name, what, ckpt, tmp_path):
+    shard = shards(ckpt)[0]
+    aside = tmp_path / "aside.h5"
+    shard.rename(aside)
+    if what == "fifo":
+        os.mkfifo(shard)
+    elif what == "folder":
+        shard.mkdir()
+    else:
+        shard.symlink_to(aside)
+    assert_damage_found(name, ckpt, tmp_path, shard.name)
+
+
+def flip(path, rng):
+    """Turn one random bit of a file; where."""
+    data = bytearray(path.read_bytes())
+    at = rng.randrange(len(data) * 8)
+    data[at // 8] ^= 1 << at % 8
+    path.write_bytes(data)
+    return at
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_a_flipped_bit_in_a_shard_is_found(n, ckpt, tmp_path):
+    rng = random.Random(SEED + n)
+    shard = rng.choice(shards(ckpt))
+    at = flip(shard, rng)
+    print("seed", SEED + n, shard.name, "bit", at)
+    assert_damage_found("verify", ckpt, tmp_path, shard.name)
+    # The others use only the tables and the payloads. Where the bit is one of those they refuse;
+    # else what they make is what an undamaged checkpoint gives.
+    for name in ("reshard", "export"):
+        out = tmp_path / name
+        program, argv = reader(name, ckpt, out)
+        r = run(*argv)
+        assert r.rc in (0, 3), repr(r)
+        if r.rc == 3:
+            assert_sentence(r, program, shard.name)
+            assert not out.exists()
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_a_flipped_bit_in_the_manifest_is_found(n, ckpt, tmp_path):
+    rng = random.Random(SEED + n)
+    step = harness.steps(ckpt)[-1]
+    at = flip(step / "manifest.json", rng)
+    print("seed", SEED + n, "bit", at)
+    for name in READERS:
+        assert_damage_found(name, step, tmp_path, "manifest.json")
+
+
+@pytest.mark.parametrize("part", [0, 0.3, 0.99])
+def test_a_truncated_manifest_is_found(part, ckpt, tmp_path):
+    step = harness.steps(ckpt)[-1]
+    manifest = step / "manifest.json"
+    os.truncate(manifest, int(manifest.stat().st_size * part))
+    for name in READERS:
+        assert_damage_found(name, step, tmp_path, "manifest.json")
+
+
+def test_without_manifest_there_is_no_checkpoint(ckpt, tmp_path):
+    (harness.steps(ckpt)[-1] / "manifest.json").unlink()
+    before = harness.tree(tmp_path)
+    for name in READERS:
+        program, argv = reader(name, ckpt, tmp_path / "out")
+        assert_refused(run(*argv), program, ckpt)
+    assert harness.tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("damage", ["shard missing", "shard flipped", "manifest cut"])
+def test_resume_refuses_a_damaged_checkpoint(damage, ckpt, tiny, tmp_path):
+    step = harness.steps(ckpt)[-1]
+    if damage == "shard missing":
+        shards(ckpt)[0].unlink()
+    elif damage == "shard flipped":
+        shard = shards(ckpt)[0]
+        data = bytearray(shard.read_bytes())
+        data[len(data) * 3 // 4] ^= 4
+        shard.write_bytes(data)
+    else:
+        os.truncate(step / "manifest.json", 100)
+    before = harness.tree(tmp_path, but=("lock", "epoch"))
+    r = run(*train_args(tiny, ckpt, steps=4, layout="tp4", resume="must"))
+    assert r.rc in (2, 3), repr(r)
+    assert any(line.startswith("tp-train") for line in r.lines), repr(r)
+    assert harness.tree(tmp_path, but=("lock", "epoch")) == before
+
+
+# ---- places that do not take a file -----------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 256 KiB; needs root (or a user namespace of one's own)."""
+    at = tmp_path / "small"
+    at.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", at],
+                          capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip("mounting a small file system needs root: " + made.stderr.strip())
+    yield at
+    subprocess.run(["umount", at], check=True)
+
+
+def test_a_full_disk_fails_the_save_and_keeps_the_last(tiny, small_disk, ckpt):
+    root = small_disk / "ckpt"
+    r = run(*train_args(tiny, root, steps=2, layout="tp2"))
+    assert r.rc == 3, repr(r)
+    assert_sentence(r, "tp-train", "space")
+    assert harness.steps(root) == [] if root.exists() else True
+    left = [p for p in harness.tree(root) if ".tmp" in p] if root.exists() else []
+    assert left == [], "left behind: %s" % left
+
+
+@pytest.mark.parametrize("name", ["reshard", "export"])
+def test_a_full_disk_fails_the_copy_and_leaves_nothing(name, small_disk, ckpt):
+    (small_disk / "mine").write_text("was here before\n")
+    program, argv = reader(name, ckpt, small_disk / "out")
+    before = harness.tree(ckpt, small_disk)
+    r = run(*argv)
+    assert r.rc == 3, repr(r)
+    assert_sentence(r, program, "space")
+    assert harness.tree(ckpt, small_disk) == before
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """A folder nothing can be made in, for root too where that can be had."""
+    at = tmp_path / "locked"
+    at.mkdir()
+    if os.geteuid():
+        at.chmod(0o555)
+        yield at
+        at.chmod(0o755)
+        return
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", at],
+                          capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip("a folder that is read-only for root needs a mount: " + made.stderr.strip())
+    yield at
+    subprocess.run(["umount", at], check=True)
+
+
+def test_a_read_only_folder_is_named(locked, tiny, ckpt):
+    before = harness.tree(ckpt)
+    for program, argv in [
+            ("tp-train", train_args(tiny, locked / "out", steps=1)),
+            ("tp-reshard", ["tp-reshard", ckpt, "--to", "tp4", "-o", locked / "out"]),
+            ("tp-ckpt", ["tp-ckpt", "export", ckpt, "--format", "safetensors", "-o",
+                         locked / "out"])]:
+        r = run(*argv)
+        assert r.rc == 3, repr(r)
+        assert_sentence(r, program, locked)
+    assert harness.tree(ckpt) == before
+
+
+def test_an_output_that_exists_is_kept(ckpt, tmp_path):
+    out = tmp_path / "out"
+    harness.ok("tp-reshard", ckpt, "--to", "tp4", "-o", out)
+    before = harness.tree(tmp_path)
+    assert_refused(run("tp-reshard", ckpt, "--to", "tp1", "-o", out), "tp-reshard", out, "--force")
+    assert harness.tree(tmp_path) == before
+    harness.ok("tp-reshard", ckpt, "--to", "tp1", "-o", out, "--force")
+    assert harness.digest(out) == harness.digest(ckpt)
+
+
+def test_an_export_into_a_folder_with_files_is_refused(ckpt, tmp_path):
+    out = tmp_path / "hf"
+    argv = ["tp-ckpt", "export", ckpt, "--format", "safetensors", "-o", out]
+    harness.ok(*argv)
+    before = harness.tree(tmp_path)
+    assert_refused(run(*argv), "tp-ckpt", out)
+    assert harness.tree(tmp_path) == before
+
+
+# ---- data and models --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 32])
+def test_data_that_is_too_short_is_refused_with_both_lengths(size, tiny, tmp_path):
+    data = tmp_path / "data"
+    data.write_bytes(b"x" * size)
+    argv = train_args(tiny, tmp_path / "ckpt")
+    argv[argv.index(TEXT)] = data
+    before = harness.tree(tmp_path)
+    assert_refused(run(*argv), "tp-train", data, "33")
+    assert harness.tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("what", ["absent", "folder", "fifo"])
+def test_data_that_is_no_file_is_refused(what, tiny, tmp_path):
+    data = tmp_path / "data"
+    if what == "folder":
+        data.mkdir()
+    elif what == "fifo":
+        os.mkfifo(data)
+    argv = train_args(tiny, tmp_path / "ckpt")
+    argv[argv.index(TEXT)] = data
+    r = run(*argv, timeout=60)
+    assert r.rc in (2, 3), repr(r)
+    assert_sentence(r, "tp-train", data)
+    assert len(r.lines) == 1 and not (tmp_path / "ckpt").exists(), repr(r)
+
+
+BAD_CONFIGS = [
+    (key, value) for key, values in {
+        "hidden_size": [None, 0, -64, 1 << 40, 1 << 62, 63.5, "64", [], True],
+        "num_hidden_layers": [None, 0, -1, 1 << 31, 1 << 62],
+        "num_attention_heads": [None, 0, -8, 1 << 31, 7],
+        "num_key_value_heads": [0, 3, 16, -4],
+        "intermediate_size": [None, 0, -1, 1 << 50],
+        "vocab_size": [None, 0, 255, -256, 1 << 60],
+        "head_dim": [0, 7, -8, 1 << 40],
+        "rms_norm_eps": [-1, "small"],
+        "rope_theta": [0, -5.0, "big"],
+        "architectures": [None, [], ["MambaForCausalLM"], "LlamaForCausalLM", [7]],
+        "hidden_act": ["relu"],
+        "attention_bias": [True],
+        "mlp_bias": [True],
+        "rope_scaling": [{"rope_type": "yarn", "factor": 4.0}],
+    }.items() for value in values]
+
+
+@pytest.mark.parametrize("key,value", BAD_CONFIGS, ids=["%s=%s" % c for c in BAD_CONFIGS])
+def test_a_config_with_a_missing_or_absurd_value_names_the_key(key, value, tmp_path):
+    config = write_config(tmp_path / "model", **{key: value})
+    before = harness.tree(tmp_path)
+    r = run(*train_args(config, tmp_path / "ckpt", layout="tp1"), timeout=60)
+    assert r.rc in (2, 3), repr(r)
+    assert_sentence(r, "tp-train", "config.json")
+    assert key in r.lines[-1] or str(value) in r.lines[-1], repr(r)
+    assert len(r.lines) == 1, repr(r)
+    assert harness.tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", "null", "{}", "\0\0\0\0", "[" * 100000, '{"a":' * 100000,
+    json.dumps(TINY) + "x", json.dumps(TINY)[:-20], '{"hidden_size": 1e999}',
+    json.dumps(TINY).replace("64", "9" * 400)],
+    ids=["empty", "brace", "list", "null", "no keys", "zeros", "deep list", "deep object",
+         "tail", "cut", "infinite", "long number"])
+def test_a_config_that_is_none_is_refused(text, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(text)
+    r = run(*train_args(config, tmp_path / "ckpt", layout="tp1"), timeout=60)
+    assert r.rc in (2, 3), repr(r)
+    assert_sentence(r, "tp-train", "config.json")
+    assert len(r.lines) == 1 and not (tmp_path / "ckpt").exists(), repr(r)
+
+
+def test_a_model_folder_with_damaged_weights_is_refused(ckpt, tmp_path):
+    model = tmp_path / "hf"
+    harness.ok("tp-ckpt", "export", ckpt, "--format", "safetensors", "-o", model)
+    weights = model / "model.safetensors"
+    whole = weights.read_bytes()
+    n_header = int.from_bytes(whole[:8], "little")
+    spoilt = {
+        "empty": b"",
+        "short": whole[:-5],
+        "header of 2^63": (1 << 63).to_bytes(8, "little") + whole[8:],
+        "header no JSON": whole[:8] + b"#" * n_header + whole[8 + n_header:],
+        "shape": whole.replace(b'"shape":[256,64]', b'"shape":[255,64]', 1),
+        "dtype": whole.replace(b'"F32"', b'"F33"', 1),
+    }
+    for what, data in spoilt.items():
+        assert data != whole, what
+        weights.write_bytes(data)
+        r = run(*train_args(model, tmp_path / "new", layout="tp2"))
+        assert r.rc in (2, 3), "%s: %r" % (what, r)
+        assert_sentence(r, "tp-train", "model.safetensors")
+        assert not (tmp_path / "new").exists()
+
+
+def test_resume_with_another_model_is_refused(ckpt, tmp_path):
+    other = write_config(tmp_path / "other", intermediate_size=128)
+    before = harness.tree(ckpt)
+    r = run(*train_args(other, ckpt, steps=4, resume="must"))
+    assert r.rc == 2, repr(r)
+    assert_sentence(r, "tp-train")
+    assert harness.tree(ckpt) == before
+
+
+def test_resume_must_on_an_empty_root_is_refused(tiny, tmp_path):
+    r = run(*train_args(tiny, tmp_path / "none", resume="must"))
+    assert_refused(r, "tp-train", tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,275 @@
+"""Death and failure at every change of the file system, in a save and in a reshard.
+
+tests/fault/shim.c numbers the calls that change files; each test runs a program once to learn how
+many there are (the points), then once for every point, and looks at what is left: the old
+checkpoint or the new one, complete, and a second run that succeeds. By default a spread of points
+is tried that takes a share of `make test`; TP_LONG=1 tries all.
+"""
+import os
+import random
+import re
+import signal
+import subprocess
+
+import pytest
+
+import harness
+from harness import train_args
+
+SEED = 7
+SHIM = harness.BUILD / "tests/fault/shim.so"
+# What the shim calls them, by the kernel's names.
+KERNEL_NAMES = {
+    "openat": "open", "open": "open", "creat": "open", "write": "write", "pwrite64": "pwrite",
+    "writev": "writev", "pwritev": "pwritev", "copy_file_range": "copy_file_range",
+    "fsync": "fsync", "fdatasync": "fsync", "ftruncate": "ftruncate", "fallocate": "fallocate",
+    "close": "close", "mkdir": "mkdir", "mkdirat": "mkdir", "unlink": "unlink",
+    "unlinkat": "unlink", "rmdir": "rmdir", "rename": "rename", "renameat": "rename",
+    "renameat2": "rename", "symlink": "symlink", "symlinkat": "symlink", "link": "link",
+}
+
+
+def preload():
+    """LD_PRELOAD of the shim; a sanitizer's runtime has to come first."""
+    first = []
+    if "address" in harness.SANITIZE:
+        first = [subprocess.check_output(["gcc", "-print-file-name=libasan.so"], text=True).strip()]
+    return ":".join(first + [str(SHIM)])
+
+
+class Shim:
+    """Runs a command under the shim, in a process group of its own."""
+
+    def __init__(self, folder, under):
+        self.counter, self.log, self.under = folder / "counter", folder / "log", under
+
+    def env(self, at=0, do=""):
+        self.counter.write_bytes(bytes(8))
+        self.log.write_bytes(b"")
+        return {**os.environ, "LD_PRELOAD": preload(), "TP_FAULT_UNDER": str(self.under),
+                "TP_FAULT_COUNTER": str(self.counter), "TP_FAULT_LOG": str(self.log),
+                "TP_FAULT_AT": str(at), "TP_FAULT_DO": do}
+
+    def run(self, argv, at=0, do=""):
+        """(status, stderr); a status below 0 is the signal that ended it."""
+        p = subprocess.Popen(harness.command(argv), env=self.env(at, do), start_new_session=True,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+        try:
+            _, err = p.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            os.killpg(p.pid, signal.SIGKILL)
+            raise AssertionError("hangs at point %d (%s): %s" % (at, do, argv))
+        return p.returncode, err
+
+    def points(self):
+        """[call, ...] as the last run made them."""
+        return [line.split(" ", 2)[1] for line in self.log.read_text().splitlines()]
+
+
+class Save:
+    """tp-train at step 2 of 4: goes on, saves step 4 over what is there."""
+
+    def __init__(self, tmp_path, tiny):
+        self.root, self.tiny = tmp_path / "root", tiny
+        self.argv = train_args(tiny, self.root, steps=2, layout="tp1", save_every=1, resume=True)
+        harness.train(tiny, self.root, steps=1, layout="tp1", exit_step=1)
+        self.old = {harness.digest(self.root)}
+        self.start = tmp_path / "start"
+        harness.copy(self.root, self.start)
+        self.before = harness.tree(self.start)
+
+    def reset(self):
+        harness.ok("rm", "-rf", self.root)
+        harness.copy(self.start, self.root)
+
+    def assert_old_or_new(self, new):
+        """The newest complete step verifies and is one of the two."""
+        harness.ok("tp-ckpt", "verify", self.root)
+        found = harness.digest(self.root)
+        assert found in self.old or found == new
+        return found
+
+    def assert_again(self, new):
+        harness.ok(*self.argv)
+        assert harness.digest(self.root) == new
+        self.assert_nothing_left(self.root)
+
+    @staticmethod
+    def assert_nothing_left(root):
+        left = [p for p in os.listdir(root) if ".tmp" in p]
+        assert left == [], "temporaries that nobody removed: %s" % left
+
+
+class Reshard(Save):
+    """tp-reshard from tp2 to tp4 into a root of its own; the source is never touched."""
+
+    def __init__(self, tmp_path, tiny, force=False):
+        self.source, self.root = tmp_path / "source", tmp_path / "root"
+        harness.train(tiny, self.source, steps=1, layout="tp2")
+        self.argv = ["tp-reshard", self.source, "--to", "tp4", "-o", self.root]
+        self.source_tree = harness.tree(self.source)
+        self.old, self.force, self.start = set(), force, tmp_path / "start"
+        if force:
+            other = tmp_path / "other"
+            harness.train(tiny, other, steps=1, layout="tp1", seed=99)
+            harness.ok("tp-reshard", other, "--to", "tp1", "-o", self.start)
+            self.old = {harness.digest(self.start)}
+            self.argv.append("--force")
+
+    def reset(self):
+        harness.ok("rm", "-rf", self.root)
+        if self.force:
+            harness.copy(self.start, self.root)
+
+    def assert_old_or_new(self, new):
+        assert harness.tree(self.source) == self.source_tree, "the source was written to"
+        if not self.force and not (self.root.exists() and harness.steps(self.root)):
+            return None
+        return super().assert_old_or_new(new)
+
+    def assert_again(self, new):
+        argv = self.argv + ([] if self.force else ["--force"])
+        harness.ok(*argv)
+        assert harness.digest(self.root) == new
+        self.assert_nothing_left(self.root)
+
+
+@pytest.fixture
+def save(tmp_path, tiny):
+    return Save(tmp_path, tiny)
+
+
+@pytest.fixture(params=["new", "over"])
+def reshard(request, tmp_path, tiny):
+    return Reshard(tmp_path, tiny, force=request.param == "over")
+
+
+def spread(n, share, rng):
+    """Which of the points 1..n to try: all when TP_LONG, else `share` of them and both ends."""
+    if harness.LONG or n <= share:
+        return list(range(1, n + 1))
+    return sorted({1, n} | set(rng.sample(range(2, n), share - 2)))
+
+
+def enumerate_points(job, tmp_path, do, share, after):
+    """Run job with `do` at each point, and after(status, stderr, new digest, call) each time."""
+    rng = random.Random(SEED)
+    shim = Shim(tmp_path, job.root)
+    job.reset()
+    status, err = shim.run(job.argv)
+    assert status == 0, err
+    new, calls = harness.digest(job.root), shim.points()
+    assert len(calls) > 10, "the shim sees too little: %s" % calls
+    tried = spread(len(calls), share, rng)
+    for at in tried:
+        job.reset()
+        status, err = shim.run(job.argv, at, do)
+        try:
+            after(status, err, new, calls[at - 1])
+        except AssertionError as e:
+            raise AssertionError("%s at point %d of %d (%s), seed %d, exit %d\n%s\n%s" % (
+                do, at, len(calls), calls[at - 1], SEED, status, err, e)) from e
+    print("%s: %d of %d points" % (do, len(tried), len(calls)))
+
+
+def died(status):
+    return status == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("do", ["kill", "torn"])
+def test_a_save_killed_at_any_point_leaves_old_or_new(save, tmp_path, do):
+    def after(status, err, new, call):
+        assert died(status)
+        save.assert_old_or_new(new)
+        save.assert_again(new)
+    enumerate_points(save, tmp_path, do, 10, after)
+
+
+def test_a_save_whose_rank_is_killed_says_so(save, tmp_path):
+    def after(status, err, new, call):
+        assert status == 3 and "tp-train" in err, err
+        save.assert_old_or_new(new)
+        save.assert_again(new)
+    enumerate_points(save, tmp_path, "kill-self", 5, after)
+
+
+@pytest.mark.parametrize("do", ["kill", "torn"])
+def test_a_reshard_killed_at_any_point_leaves_old_or_new(reshard, tmp_path, do):
+    def after(status, err, new, call):
+        assert died(status)
+        reshard.assert_old_or_new(new)
+        reshard.assert_again(new)
+    enumerate_points(reshard, tmp_path, do, 10, after)
+
+
+# A link for people and a lock's own closing may fail without the checkpoint failing.
+HARMLESS = {"symlink", "close", "unlink", "rmdir"}
+
+
+def failing(job, do):
+    def after(status, err, new, call):
+        found = job.assert_old_or_new(new)
+        if status == 0:
+            assert call in HARMLESS or found == new, "success, yet nothing new is there"
+        else:
+            assert status == 3, "exit %d" % status
+            sentences = [line for line in err.splitlines() if line.startswith("tp-")]
+            assert sentences, "failed and said nothing"
+        job.assert_again(new)
+    return after
+
+
+@pytest.mark.parametrize("do", ["enospc", "eio"])
+def test_a_save_that_fails_at_any_point_says_so_and_keeps_the_old(save, tmp_path, do):
+    enumerate_points(save, tmp_path, do, 10, failing(save, do))
+
+
+@pytest.mark.parametrize("do", ["enospc", "eio"])
+def test_a_reshard_that_fails_at_any_point_says_so_and_keeps_the_old(reshard, tmp_path, do):
+    enumerate_points(reshard, tmp_path, do, 10, failing(reshard, do))
+
+
+@pytest.mark.parametrize("do", ["short", "eintr"])
+def test_short_and_interrupted_writes_are_finished(reshard, tmp_path, do):
+    def after(status, err, new, call):
+        assert status == 0, err
+        harness.ok("tp-ckpt", "verify", reshard.root)
+        assert harness.digest(reshard.root) == new
+    enumerate_points(reshard, tmp_path, do, 10, after)
+
+
+def kernel_calls(trace, under):
+    """The changing calls below `under` in strace's output, counted by the shim's names."""
+    counts = {}
+    for line in trace.splitlines():
+        m = re.match(r"(?:\d+ +)?(\w+)\((.*)", line)
+        if not m or m[1] not in KERNEL_NAMES or str(under) not in line.split(" = ")[0]:
+            continue
+        name, args = KERNEL_NAMES[m[1]], m[2]
+        if name == "open" and not re.search(r"O_CREAT|O_TRUNC", args):
+            continue
+        if name == "unlink" and "AT_REMOVEDIR" in args:
+            name = "rmdir"
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def test_the_shim_sees_what_the_kernel_sees(save, tmp_path):
+    """By strace, of the same run: a shim on the wrong name would miss every write."""
+    shim, trace = Shim(tmp_path, save.root), tmp_path / "trace"
+    save.reset()
+    argv = ["strace", "-f", "-y", "-qq", "-s", "0", "-o", trace,
+            "-e", "trace=" + ",".join(KERNEL_NAMES)]
+    env = shim.env()
+    for name in [n for n in env if n.startswith("TP_FAULT") or n == "LD_PRELOAD"]:
+        argv += ["-E", "%s=%s" % (name, env[name])]
+    harness.ok(*argv, *harness.command(save.argv))
+    kernel = kernel_calls(trace.read_text(), save.root)
+    seen = {}
+    for call in shim.points():
+        seen[call] = seen.get(call, 0) + 1
+    # closing what was only read counts for the kernel, not for the shim
+    kernel.pop("close", None)
+    seen.pop("close", None)
+    assert seen == kernel

@@ -1,0 +1,117 @@
+"""PyTorch trains the same model: every loss and gradient norm of tp-train is its, at any layout."""
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import harness  # noqa: E402
+import oracle_torch  # noqa: E402
+
+# fp32 on both sides; PyTorch's own run is within 7e-7 of the exact losses, 6e-8 of the norms.
+LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
+
+MODELS = {
+    "small": dict(),
+    "eight heads, tied, 260 words": dict(
+        vocab_size=260, hidden_size=128, intermediate_size=344, num_hidden_layers=6,
+        num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=True),
+    "head_dim apart, rope_theta, 259 words": dict(
+        vocab_size=259, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
+        num_attention_heads=8, num_key_value_heads=8, head_dim=10,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0}),
+}
+BATCH = {"small": 8, "eight heads, tied, 260 words": 16, "head_dim apart, rope_theta, 259 words": 8}
+CASES = [
+    ("small", "tp1", {}), ("small", "tp2", {}), ("small", "tp4", {}), ("small", "dp2", {}),
+    ("small", "dp4", {}), ("small", "tp2dp2", {}), ("small", "tp2", {"micro": 2}),
+    ("small", "dp2", {"micro": 1}),
+    ("eight heads, tied, 260 words", "tp1", {}), ("eight heads, tied, 260 words", "tp4", {}),
+    ("eight heads, tied, 260 words", "tp8", {}), ("eight heads, tied, 260 words", "tp8dp2", {}),
+    ("eight heads, tied, 260 words", "tp4dp2", {"micro": 4}),
+    ("head_dim apart, rope_theta, 259 words", "tp1", {}),
+    ("head_dim apart, rope_theta, 259 words", "tp8", {}),
+]
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    """name -> (model folder, trace), each computed once."""
+    known = {}
+
+    def get(name):
+        if name not in known:
+            folder = tmp_path_factory.mktemp("model")
+            oracle_torch.make_model(folder, seed=1234, **MODELS[name])
+            known[name] = folder, oracle_torch.train(folder, harness.TEXT, batch=BATCH[name])
+        return known[name]
+    return get
+
+
+def tp_train(folder, name, log, layout, *more, **options):
+    argv = ["tp-train", "--model", folder, "--data", harness.TEXT, "--steps", 20, "--batch",
+            BATCH[name], "--seq", 64, "--layout", layout, "--log", log, *more]
+    for key, value in options.items():
+        argv += ["--" + key, value]
+    return argv
+
+
+def read(log):
+    return [json.loads(line) for line in open(log)]
+
+
+def assert_same(got, want, loss_within=LOSS_WITHIN, norm_within=NORM_WITHIN):
+    assert [r["step"] for r in got] == [r["step"] for r in want]
+    loss = max(abs(g["loss"] - w["loss"]) for g, w in zip(got, want))
+    norm = max(abs(g["grad_norm"] / w["grad_norm"] - 1) for g, w in zip(got, want))
+    rate = max(abs(g["lr"] / w["lr"] - 1) for g, w in zip(got, want))
+    print("furthest: loss %.1e, norm %.1e relative, lr %.1e" % (loss, norm, rate))
+    assert loss <= loss_within and norm <= norm_within and rate < 1e-8
+
+
+@pytest.mark.parametrize("name,layout,options", CASES,
+                         ids=["%s-%s%s" % (n.split(",")[0], l, "-micro" if o else "")
+                              for n, l, o in CASES])
+def test_losses_and_norms_are_pytorchs(name, layout, options, oracle, tmp_path):
+    folder, want = oracle(name)
+    log = tmp_path / "log"
+    harness.ok(*tp_train(folder, name, log, layout, **options))
+    assert_same(read(log), want)
+
+
+def test_a_run_that_moved_from_tp8_to_tp4_has_pytorchs_curve(oracle, tmp_path):
+    name = "eight heads, tied, 260 words"
+    folder, want = oracle(name)
+    log, root = tmp_path / "log", tmp_path / "ckpt"
+    r = harness.run(*tp_train(folder, name, log, "tp8", "--exit-step", 10, "--ckpt", root))
+    assert r.rc == 75, repr(r)
+    harness.ok("tp-reshard", "ckpt", "--from", "tp8", "--to", "tp4", cwd=tmp_path)
+    harness.ok(*tp_train(folder, name, log, "tp4", "--resume=must", "--ckpt", tmp_path / "ckpt-tp4"))
+    assert_same(read(log), want)
+
+
+def test_bf16_follows_the_fp32_curve(oracle, tmp_path):
+    folder, want = oracle("small")
+    log = tmp_path / "log"
+    harness.ok(*tp_train(folder, "small", log, "tp2", dtype="bf16"))
+    worst = max(abs(g["loss"] - w["loss"]) for g, w in zip(read(log), want))
+    print("furthest: loss %.1e" % worst)
+    assert worst <= 2e-2
+
+
+def test_the_oracle_notices_a_wrong_rule(oracle, tmp_path):
+    """The measure is sharp enough: a run with weight decay a tenth off fails it."""
+    folder, want = oracle("small")
+    log = tmp_path / "log"
+    harness.ok(*tp_train(folder, "small", log, "tp1", **{"weight-decay": 0.09}))
+    with pytest.raises(AssertionError):
+        assert_same(read(log), want)
+
+
+def test_the_oracle_runs_alone(oracle):
+    folder, want = oracle("small")
+    out = subprocess.check_output([sys.executable, oracle_torch.__file__, folder, harness.TEXT],
+                                  text=True)
+    assert [json.loads(line) for line in out.splitlines()] == want

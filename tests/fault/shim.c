@@ -1,0 +1,412 @@
+/*
+ * tests/fault/shim.c - stop or spoil a program at its n-th change of the file system.
+ *
+ * Preloaded (LD_PRELOAD), it numbers every call that changes what lies under one folder: making,
+ * writing, syncing, cutting, renaming, linking, removing, and closing what was open for writing.
+ * The numbers run through all processes of the job, in a file that they map together.
+ *
+ *   TP_FAULT_UNDER    absolute path: only calls on it and below it count; without it nothing does
+ *   TP_FAULT_COUNTER  file of at least 8 bytes, zeroed by the test: the shared number
+ *   TP_FAULT_AT       the number to act at (from 1); 0 or absent: only count
+ *   TP_FAULT_DO       kill: SIGKILL to the whole process group, before the call
+ *                     kill-self: SIGKILL to the calling process alone
+ *                     torn: half of a write is done, then as kill
+ *                     enospc, eio: the call fails with it, and so does every later call that takes
+ *                     space (enospc: a full disk stays full)
+ *                     short: a write does half and says so
+ *                     eintr: a write or fsync is interrupted once
+ *   TP_FAULT_LOG      file that gets "number call path" of each
+ *
+ * Calls go to the kernel by number, so the shim needs nothing of the C library's own versions. What
+ * the library calls inside itself (stdio) passes by unseen, therefore the test compares the log
+ * with strace.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum action { GO_ON, FAIL, SHORT };
+
+/* The two paths that a call names; the second only for rename and link. */
+struct what {
+    const char *call;
+    char path[PATH_MAX], other[PATH_MAX];
+    size_t bytes;     /* of a write, else 0 */
+    bool takes_space; /* fails on a full disk */
+};
+
+static bool is_under(const char *path)
+{
+    const char *under = getenv("TP_FAULT_UNDER");
+    size_t n = under ? strlen(under) : 0;
+
+    return n && !strncmp(path, under, n) && (path[n] == '/' || path[n] == '\0');
+}
+
+/* Absolute form of a path that is relative to a directory's descriptor. */
+static void path_at(char out[PATH_MAX], int dirfd, const char *path)
+{
+    char link[64], dir[PATH_MAX] = "";
+
+    if (path[0] != '/' && dirfd == AT_FDCWD) {
+        syscall(SYS_getcwd, dir, sizeof dir);
+    } else if (path[0] != '/') {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", dirfd);
+        syscall(SYS_readlinkat, AT_FDCWD, link, dir, sizeof dir - 1);
+    }
+    if (snprintf(out, PATH_MAX, "%s%s%s", dir, dir[0] ? "/" : "", path) >= PATH_MAX)
+        out[0] = '\0';
+}
+
+/* Path of a descriptor that can be written through; "" for others. */
+static void path_of(char out[PATH_MAX], int fd, bool any_mode)
+{
+    char link[64];
+    long n, flags = syscall(SYS_fcntl, fd, F_GETFL);
+
+    out[0] = '\0';
+    if (flags < 0 || (!any_mode && (flags & O_ACCMODE) == O_RDONLY))
+        return;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    n = syscall(SYS_readlinkat, AT_FDCWD, link, out, PATH_MAX - 1);
+    out[n > 0 ? n : 0] = '\0';
+}
+
+static uint64_t next_number(void)
+{
+    static _Atomic(uint64_t) *counter; /* the same page in every process */
+    const char *file = getenv("TP_FAULT_COUNTER");
+
+    if (!counter && file) {
+        long fd = syscall(SYS_openat, AT_FDCWD, file, O_RDWR | O_CLOEXEC, 0);
+        void *p =
+            fd < 0 ? MAP_FAILED : mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
+
+        if (p != MAP_FAILED)
+            counter = p;
+        if (fd >= 0)
+            syscall(SYS_close, fd);
+    }
+    return counter ? atomic_fetch_add(counter, 1) + 1 : 0;
+}
+
+static void note(uint64_t number, const struct what *w)
+{
+    char line[PATH_MAX + 64];
+    const char *file = getenv("TP_FAULT_LOG");
+    long fd;
+    int n;
+
+    if (!file)
+        return;
+    fd = syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return;
+    n = snprintf(line, sizeof line, "%llu %s %s\n", (unsigned long long)number, w->call, w->path);
+    syscall(SYS_write, fd, line, n);
+    syscall(SYS_close, fd);
+}
+
+static void die(bool all)
+{
+    syscall(SYS_kill, all ? 0 : (pid_t)syscall(SYS_getpid), SIGKILL);
+    for (;;)
+        syscall(SYS_pause);
+}
+
+/* What is to happen to this call; errno is set for FAIL. */
+static enum action decide(const struct what *w)
+{
+    const char *at = getenv("TP_FAULT_AT"), *what = getenv("TP_FAULT_DO");
+    uint64_t number, when = at ? strtoull(at, NULL, 10) : 0;
+
+    if (!is_under(w->path) && !is_under(w->other))
+        return GO_ON;
+    number = next_number();
+    note(number, w);
+    if (!when || !what || number < when)
+        return GO_ON;
+    if (!strcmp(what, "enospc") && w->takes_space) {
+        errno = ENOSPC;
+        return FAIL;
+    }
+    if (number > when)
+        return GO_ON;
+    if (!strcmp(what, "kill") || !strcmp(what, "kill-self"))
+        die(!strcmp(what, "kill"));
+    if (!strcmp(what, "torn") && w->bytes < 2)
+        die(true);
+    if (!strcmp(what, "eio")) {
+        errno = EIO;
+        return FAIL;
+    }
+    if (!strcmp(what, "eintr") && (w->bytes || !strcmp(w->call, "fsync"))) {
+        errno = EINTR;
+        return FAIL;
+    }
+    return (!strcmp(what, "short") || !strcmp(what, "torn")) && w->bytes > 1 ? SHORT : GO_ON;
+}
+
+static void after_short(void)
+{
+    const char *what = getenv("TP_FAULT_DO");
+
+    if (what && !strcmp(what, "torn"))
+        die(true);
+}
+
+/* ---- calls on a path --------------------------------------------------------------------- */
+
+static int open_at(const char *call, int dirfd, const char *path, int flags, mode_t mode)
+{
+    struct what w = { .call = call, .takes_space = true };
+
+    if (flags & (O_CREAT | O_TRUNC)) {
+        path_at(w.path, dirfd, path);
+        if (decide(&w) == FAIL)
+            return -1;
+    }
+    return (int)syscall(SYS_openat, dirfd, path, flags, mode);
+}
+
+#define MODE_ARGUMENT(flags, mode)           \
+    mode_t mode = 0;                         \
+    if ((flags) & (O_CREAT | __O_TMPFILE)) { \
+        va_list ap;                          \
+        va_start(ap, flags);                 \
+        mode = va_arg(ap, mode_t);           \
+        va_end(ap);                          \
+    }
+
+int open(const char *path, int flags, ...)
+{
+    MODE_ARGUMENT(flags, mode)
+    return open_at("open", AT_FDCWD, path, flags, mode);
+}
+
+int open64(const char *path, int flags, ...)
+{
+    MODE_ARGUMENT(flags, mode)
+    return open_at("open", AT_FDCWD, path, flags, mode);
+}
+
+int openat(int dirfd, const char *path, int flags, ...)
+{
+    MODE_ARGUMENT(flags, mode)
+    return open_at("open", dirfd, path, flags, mode);
+}
+
+int openat64(int dirfd, const char *path, int flags, ...)
+{
+    MODE_ARGUMENT(flags, mode)
+    return open_at("open", dirfd, path, flags, mode);
+}
+
+int creat(const char *path, mode_t mode)
+{
+    return open_at("open", AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+}
+
+/* Whether the call on one path, or two, may go on. */
+static bool path_goes_on(const char *call, int dirfd, const char *path, int other_dirfd,
+                         const char *other, bool takes_space)
+{
+    struct what w = { .call = call, .takes_space = takes_space };
+
+    path_at(w.path, dirfd, path);
+    if (other)
+        path_at(w.other, other_dirfd, other);
+    return decide(&w) != FAIL;
+}
+
+int mkdirat(int dirfd, const char *path, mode_t mode)
+{
+    if (!path_goes_on("mkdir", dirfd, path, 0, NULL, true))
+        return -1;
+    return (int)syscall(SYS_mkdirat, dirfd, path, mode);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    return mkdirat(AT_FDCWD, path, mode);
+}
+
+int unlinkat(int dirfd, const char *path, int flags)
+{
+    if (!path_goes_on(flags & AT_REMOVEDIR ? "rmdir" : "unlink", dirfd, path, 0, NULL, false))
+        return -1;
+    return (int)syscall(SYS_unlinkat, dirfd, path, flags);
+}
+
+int unlink(const char *path)
+{
+    return unlinkat(AT_FDCWD, path, 0);
+}
+
+int rmdir(const char *path)
+{
+    return unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
+}
+
+int remove(const char *path)
+{
+    int rc = unlink(path);
+
+    return rc && errno == EISDIR ? rmdir(path) : rc;
+}
+
+int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
+{
+    if (!path_goes_on("rename", from_fd, from, to_fd, to, false))
+        return -1;
+    return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
+}
+
+int renameat(int from_fd, const char *from, int to_fd, const char *to)
+{
+    return renameat2(from_fd, from, to_fd, to, 0);
+}
+
+int rename(const char *from, const char *to)
+{
+    return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int symlinkat(const char *target, int dirfd, const char *path)
+{
+    if (!path_goes_on("symlink", dirfd, path, 0, NULL, true))
+        return -1;
+    return (int)syscall(SYS_symlinkat, target, dirfd, path);
+}
+
+int symlink(const char *target, const char *path)
+{
+    return symlinkat(target, AT_FDCWD, path);
+}
+
+int link(const char *from, const char *to)
+{
+    if (!path_goes_on("link", AT_FDCWD, from, AT_FDCWD, to, true))
+        return -1;
+    return (int)syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+/* ---- calls on a descriptor --------------------------------------------------------------- */
+
+static enum action fd_decide(const char *call, int fd, size_t bytes, bool takes_space)
+{
+    struct what w = { .call = call, .bytes = bytes, .takes_space = takes_space };
+    bool directory_too = !strcmp(call, "fsync");
+
+    path_of(w.path, fd, directory_too);
+    return decide(&w);
+}
+
+ssize_t write(int fd, const void *buf, size_t n)
+{
+    enum action a = fd_decide("write", fd, n, true);
+    ssize_t done;
+
+    if (a == FAIL)
+        return -1;
+    done = syscall(SYS_write, fd, buf, a == SHORT ? n / 2 : n);
+    if (a == SHORT)
+        after_short();
+    return done;
+}
+
+ssize_t pwrite(int fd, const void *buf, size_t n, off_t offset)
+{
+    enum action a = fd_decide("pwrite", fd, n, true);
+    ssize_t done;
+
+    if (a == FAIL)
+        return -1;
+    done = syscall(SYS_pwrite64, fd, buf, a == SHORT ? n / 2 : n, offset);
+    if (a == SHORT)
+        after_short();
+    return done;
+}
+
+ssize_t pwrite64(int fd, const void *buf, size_t n, off_t offset)
+{
+    return pwrite(fd, buf, n, offset);
+}
+
+ssize_t writev(int fd, const struct iovec *v, int n)
+{
+    if (fd_decide("writev", fd, 0, true) == FAIL)
+        return -1;
+    return syscall(SYS_writev, fd, v, n);
+}
+
+ssize_t pwritev(int fd, const struct iovec *v, int n, off_t offset)
+{
+    if (fd_decide("pwritev", fd, 0, true) == FAIL)
+        return -1;
+    return syscall(SYS_pwritev, fd, v, n, offset, 0);
+}
+
+ssize_t copy_file_range(int in, off64_t *in_at, int out, off64_t *out_at, size_t n, unsigned flags)
+{
+    if (fd_decide("copy_file_range", out, 0, true) == FAIL)
+        return -1;
+    return syscall(SYS_copy_file_range, in, in_at, out, out_at, n, flags);
+}
+
+int fsync(int fd)
+{
+    return fd_decide("fsync", fd, 0, false) == FAIL ? -1 : (int)syscall(SYS_fsync, fd);
+}
+
+int fdatasync(int fd)
+{
+    return fd_decide("fsync", fd, 0, false) == FAIL ? -1 : (int)syscall(SYS_fdatasync, fd);
+}
+
+int ftruncate(int fd, off_t n)
+{
+    return fd_decide("ftruncate", fd, 0, true) == FAIL ? -1 : (int)syscall(SYS_ftruncate, fd, n);
+}
+
+int ftruncate64(int fd, off64_t n)
+{
+    return ftruncate(fd, n);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t n)
+{
+    if (fd_decide("fallocate", fd, 0, true) == FAIL)
+        return -1;
+    return (int)syscall(SYS_fallocate, fd, mode, offset, n);
+}
+
+int posix_fallocate(int fd, off_t offset, off_t n)
+{
+    return fallocate(fd, 0, offset, n) ? errno : 0;
+}
+
+/* A failing close has closed all the same. */
+int close(int fd)
+{
+    enum action a = fd_decide("close", fd, 0, false);
+    int e = errno, rc = (int)syscall(SYS_close, fd);
+
+    if (a != FAIL)
+        return rc;
+    errno = e;
+    return -1;
+}

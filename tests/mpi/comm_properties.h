@@ -1,0 +1,432 @@
+/*
+ * tests/mpi/comm_properties.h - what must hold for communicators, however the ranks were started.
+ *
+ * tests/unit/comm_shm.c runs these under our own launcher, tests/mpi/comm.c under mpirun. Every
+ * function is called by all ranks of `world` with the same seed; each rank draws the same random
+ * numbers, so that it knows every other rank's input and computes the result itself, in rank
+ * order. They return the number of failures, which are printed.
+ */
+#ifndef TESTS_MPI_COMM_PROPERTIES_H
+#define TESTS_MPI_COMM_PROPERTIES_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+#include "tests/unit/random.h"
+
+enum { PROP_MAX = 1 << 18, PROP_CALLS = 60 }; /* elements of a buffer; calls of a run */
+
+#define PROP_EXPECT(ok, ...)                                \
+    do {                                                    \
+        if (!(ok)) {                                        \
+            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
+            fprintf(stderr, __VA_ARGS__);                   \
+            fputc('\n', stderr);                            \
+            failures++;                                     \
+        }                                                   \
+    } while (0)
+
+/* Element i of rank's input to a call; magnitudes differ, so that the order of a sum shows. */
+static inline double prop_value(uint64_t call, int rank, int64_t i)
+{
+    struct rng r = { call * 1000003u + (uint64_t)rank * 7919u + (uint64_t)i * 0x100000001b3u };
+    double x = rng_real(&r);
+
+    return x * (double)(INT64_C(1) << rng_int(&r, 0, 20));
+}
+
+static inline void prop_store(void *buf, int64_t i, enum comm_type type, double x)
+{
+    if (type == COMM_F32)
+        ((float *)buf)[i] = (float)x;
+    else if (type == COMM_F64)
+        ((double *)buf)[i] = x;
+    else
+        ((int64_t *)buf)[i] = (int64_t)x;
+}
+
+static inline int64_t prop_width(enum comm_type type)
+{
+    return type == COMM_F32 ? 4 : 8;
+}
+
+/* The reference: one element at a time, rank 0 first. base shifts the index (reduce_scatter). */
+static inline void prop_reduce(void *out, int64_t n, int64_t base, const int *ranks, int n_ranks,
+                               uint64_t call, enum comm_type type, enum comm_op op)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int r = 0; r < n_ranks; r++) {
+            double x = prop_value(call, ranks[r], base + i);
+
+            if (type == COMM_F32) {
+                float *o = (float *)out + i, v = (float)x;
+                *o = r == 0 ? v : op == COMM_SUM ? *o + v : *o > v ? *o : v;
+            } else if (type == COMM_F64) {
+                double *o = (double *)out + i;
+                *o = r == 0 ? x : op == COMM_SUM ? *o + x : *o > x ? *o : x;
+            } else {
+                int64_t *o = (int64_t *)out + i, v = (int64_t)x;
+                *o = r == 0 ? v : op == COMM_SUM ? *o + v : *o > v ? *o : v;
+            }
+        }
+}
+
+/* Sizes around the ones where the way changes, and any other. */
+static inline int64_t prop_size(struct rng *r)
+{
+    static const int64_t edges[] = { 0,    1,    15,    16,    17,    2047,  2048,  2049,  4095,
+                                     4096, 4097, 32768, 32769, 65535, 65536, 65537, 131073 };
+
+    if (rng_int(r, 0, 2) == 0)
+        return edges[rng_int(r, 0, sizeof edges / sizeof *edges - 1)];
+    return rng_int(r, 0, (int64_t)1 << rng_int(r, 0, 17));
+}
+
+/* A communicator under test: ranks[] are its members' numbers in the world. */
+struct prop {
+    struct comm *comm;
+    const int *ranks;
+    char *shared, *plain, *expect; /* shared: of comm_alloc */
+};
+
+/* Where this rank puts a buffer is its own matter. */
+static inline char *prop_place(const struct prop *p, uint64_t call)
+{
+    struct rng r = { call * 31u + (uint64_t)comm_rank(p->comm) };
+    int mode = (int)(call % 3);
+
+    return (mode == 0 || (mode == 1 && rng_next(&r) % 2)) ? p->shared : p->plain;
+}
+
+static inline int prop_check_bytes(const struct prop *p, const void *got, int64_t n_bytes,
+                                   uint64_t call, const char *what)
+{
+    int failures = 0;
+
+    for (int64_t i = 0; i < n_bytes; i++)
+        if (((const char *)got)[i] != p->expect[i]) {
+            PROP_EXPECT(false, "%s %llu: rank %d of %d differs at byte %lld of %lld", what,
+                        (unsigned long long)call, comm_rank(p->comm), comm_size(p->comm),
+                        (long long)i, (long long)n_bytes);
+            break;
+        }
+    return failures;
+}
+
+static inline int prop_all_reduce(const struct prop *p, struct rng *r, uint64_t call)
+{
+    enum comm_type type = (enum comm_type)rng_int(r, 0, 2);
+    enum comm_op op = (enum comm_op)rng_int(r, 0, 1);
+    int64_t n = prop_size(r);
+    char *buf = prop_place(p, call);
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        prop_store(buf, i, type, prop_value(call, p->ranks[comm_rank(p->comm)], i));
+    prop_reduce(p->expect, n, 0, p->ranks, comm_size(p->comm), call, type, op);
+    PROP_EXPECT(comm_all_reduce(p->comm, buf, n, type, op, &err) == TP_OK, "%s", err.msg);
+    return failures + prop_check_bytes(p, buf, n * prop_width(type), call, "all_reduce");
+}
+
+static inline int prop_all_gather(const struct prop *p, struct rng *r, uint64_t call)
+{
+    enum comm_type type = (enum comm_type)rng_int(r, 0, 2);
+    int size = comm_size(p->comm), me = comm_rank(p->comm);
+    int64_t n = prop_size(r) / size, width = prop_width(type);
+    bool in_place = rng_int(r, 0, 1);
+    char *out = prop_place(p, call);
+    char *in = in_place ? out + me * n * width : out + size * n * width;
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        prop_store(in, i, type, prop_value(call, p->ranks[me], i));
+    for (int q = 0; q < size; q++)
+        for (int64_t i = 0; i < n; i++)
+            prop_store(p->expect + q * n * width, i, type, prop_value(call, p->ranks[q], i));
+    PROP_EXPECT(comm_all_gather(p->comm, out, in, n, type, &err) == TP_OK, "%s", err.msg);
+    return failures + prop_check_bytes(p, out, size * n * width, call, "all_gather");
+}
+
+static inline int prop_reduce_scatter(const struct prop *p, struct rng *r, uint64_t call)
+{
+    enum comm_type type = (enum comm_type)rng_int(r, 0, 2);
+    int size = comm_size(p->comm), me = comm_rank(p->comm);
+    int64_t n = prop_size(r) / size, width = prop_width(type);
+    bool in_place = rng_int(r, 0, 1);
+    char *in = prop_place(p, call);
+    char *out = in_place ? in + me * n * width : in + size * n * width;
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    for (int64_t i = 0; i < n * size; i++)
+        prop_store(in, i, type, prop_value(call, p->ranks[me], i));
+    prop_reduce(p->expect, n, me * n, p->ranks, size, call, type, COMM_SUM);
+    PROP_EXPECT(comm_reduce_scatter(p->comm, out, in, n, type, &err) == TP_OK, "%s", err.msg);
+    return failures + prop_check_bytes(p, out, n * width, call, "reduce_scatter");
+}
+
+/* Bytes of a message; they depend on who sends. */
+static inline void prop_bytes(char *buf, int64_t n, uint64_t call, int rank)
+{
+    struct rng r = { call * 65537u + (uint64_t)rank };
+
+    for (int64_t i = 0; i < n; i++)
+        buf[i] = (char)rng_next(&r);
+}
+
+static inline int prop_broadcast(const struct prop *p, struct rng *r, uint64_t call)
+{
+    int root = (int)rng_int(r, 0, comm_size(p->comm) - 1);
+    int64_t n = prop_size(r) * 5;
+    char *buf = prop_place(p, call);
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    prop_bytes(p->expect, n, call, root);
+    memset(buf, 0, (size_t)n);
+    if (comm_rank(p->comm) == root)
+        memcpy(buf, p->expect, (size_t)n);
+    PROP_EXPECT(comm_broadcast(p->comm, buf, n, root, &err) == TP_OK, "%s", err.msg);
+    return failures + prop_check_bytes(p, buf, n, call, "broadcast");
+}
+
+static inline int prop_gather(const struct prop *p, struct rng *r, uint64_t call)
+{
+    int size = comm_size(p->comm), me = comm_rank(p->comm);
+    int64_t sizes[64], want[64], total = 0;
+    char *buf = prop_place(p, call);
+    void *all = sizes; /* anything but NULL */
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    for (int q = 0; q < size; q++) {
+        want[q] = rng_int(r, 0, 3) ? prop_size(r) * 8 / size : 0;
+        prop_bytes(p->expect + total, want[q], call, p->ranks[q]);
+        total += want[q];
+    }
+    prop_bytes(buf, want[me], call, p->ranks[me]);
+    PROP_EXPECT(comm_gather(p->comm, buf, want[me], &all, sizes, &err) == TP_OK, "%s", err.msg);
+    if (me != 0) {
+        PROP_EXPECT(all == NULL, "gather %llu: rank %d got something", (unsigned long long)call,
+                    me);
+        return failures;
+    }
+    PROP_EXPECT(memcmp(sizes, want, (size_t)size * sizeof *want) == 0, "gather: sizes differ");
+    failures += prop_check_bytes(p, all, total, call, "gather");
+    free(all);
+    return failures;
+}
+
+/* Messages round the ring, both ways: each rank first sends small ones to both sides. */
+static inline int prop_ring(const struct prop *p, struct rng *r, uint64_t call)
+{
+    int size = comm_size(p->comm), me = comm_rank(p->comm);
+    int next = (me + 1) % size, before = (me + size - 1) % size;
+    int64_t n = rng_int(r, 0, 64 << 10);
+    char *buf = prop_place(p, call), *in = buf + (64 << 10);
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    if (size == 1)
+        return 0;
+    prop_bytes(buf, n, call, p->ranks[me]);
+    PROP_EXPECT(!comm_send(p->comm, buf, n, next, &err), "%s", err.msg);
+    PROP_EXPECT(!comm_recv(p->comm, in, n, before, &err), "%s", err.msg);
+    prop_bytes(p->expect, n, call, p->ranks[before]);
+    failures += prop_check_bytes(p, in, n, call, "ring");
+    PROP_EXPECT(!comm_send(p->comm, buf, n, before, &err), "%s", err.msg);
+    PROP_EXPECT(!comm_recv(p->comm, in, n, next, &err), "%s", err.msg);
+    prop_bytes(p->expect, n, call, p->ranks[next]);
+    return failures + prop_check_bytes(p, in, n, call, "ring back");
+}
+
+/* Large ones down the line, as pipeline stages do, several in a row. */
+static inline int prop_line(const struct prop *p, struct rng *r, uint64_t call)
+{
+    int size = comm_size(p->comm), me = comm_rank(p->comm);
+    int64_t n = prop_size(r) * 8;
+    char *buf = prop_place(p, call);
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    for (int i = 0; i < 3; i++) {
+        prop_bytes(p->expect, n, call + (uint64_t)i, 0);
+        if (me == 0)
+            memcpy(buf, p->expect, (size_t)n);
+        else
+            PROP_EXPECT(!comm_recv(p->comm, buf, n, me - 1, &err), "%s", err.msg);
+        failures += prop_check_bytes(p, buf, n, call, "line");
+        if (me + 1 < size)
+            PROP_EXPECT(!comm_send(p->comm, buf, n, me + 1, &err), "%s", err.msg);
+    }
+    return failures;
+}
+
+static inline int prop_agree(const struct prop *p, struct rng *r, uint64_t call)
+{
+    int size = comm_size(p->comm), me = comm_rank(p->comm);
+    int first = (int)rng_int(r, 0, size), second = (int)rng_int(r, 0, size);
+    struct tp_err err = { 0 };
+    tp_status st = TP_OK, got;
+    char want[64];
+    int failures = 0;
+
+    if (me == first || me == second)
+        st = tp_fail(&err, me % 2 ? TP_E_CORRUPT : TP_E_IO, "call %llu went wrong",
+                     (unsigned long long)call);
+    got = comm_agree(p->comm, st, &err);
+    first = first < second ? first : second;
+    if (first == size) {
+        PROP_EXPECT(got == TP_OK, "agree: rank %d gets status %d, none failed", me, got);
+        return failures;
+    }
+    PROP_EXPECT(got == (first % 2 ? TP_E_CORRUPT : TP_E_IO) && err.status == got,
+                "agree: rank %d gets status %d of rank %d", me, got, first);
+    snprintf(want, sizeof want, "rank %d: call %llu went wrong", first, (unsigned long long)call);
+    PROP_EXPECT(strcmp(err.msg, me == first ? strstr(want, "call") : want) == 0,
+                "agree: rank %d reads '%s'", me, err.msg);
+    return failures;
+}
+
+static inline int prop_barrier(const struct prop *p, struct rng *r, uint64_t call)
+{
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    (void)r;
+    (void)call;
+    PROP_EXPECT(!comm_barrier(p->comm, &err), "%s", err.msg);
+    return failures;
+}
+
+/* A random sequence of calls on c; `ranks` are its members' numbers for prop_value. */
+static inline int prop_sequence(struct comm *c, const int *ranks, uint64_t seed, int n_calls)
+{
+    static int (*const calls[])(const struct prop *, struct rng *, uint64_t) = {
+        prop_all_reduce, prop_all_reduce, prop_all_gather, prop_reduce_scatter, prop_broadcast,
+        prop_gather,     prop_ring,       prop_line,       prop_agree,          prop_barrier,
+    };
+    struct rng r = { seed };
+    struct prop p = { .comm = c, .ranks = ranks };
+    struct tp_err err = { 0 };
+    void *shared = NULL;
+    int failures = 0;
+
+    PROP_EXPECT(!comm_alloc(&shared, c, PROP_MAX * 8, &err), "%s", err.msg);
+    PROP_EXPECT((uintptr_t)shared % 64 == 0, "comm_alloc gives %p", shared);
+    if (!shared)
+        return failures;
+    p.shared = shared;
+    for (int64_t i = 0; i < PROP_MAX * 8; i++)
+        if (p.shared[i]) {
+            PROP_EXPECT(false, "comm_alloc: byte %lld is not 0", (long long)i);
+            break;
+        }
+    p.plain = malloc(PROP_MAX * 8);
+    p.expect = malloc(PROP_MAX * 8);
+    for (int i = 0; p.plain && p.expect && i < n_calls && !failures; i++) {
+        uint64_t call = rng_next(&r) >> 16;
+
+        failures += calls[rng_int(&r, 0, sizeof calls / sizeof *calls - 1)](&p, &r, call);
+    }
+    free(p.plain);
+    free(p.expect);
+    return failures;
+}
+
+static inline int prop_world(struct comm *world, uint64_t seed)
+{
+    int ranks[64];
+
+    for (int q = 0; q < comm_size(world); q++)
+        ranks[q] = q;
+    return prop_sequence(world, ranks, seed, PROP_CALLS);
+}
+
+/* Rows and columns of a grid with n_columns, in turn on each rank and at once on different ranks;
+ * then both are freed and made again, the other way round. */
+static inline int prop_grid(struct comm *world, int n_columns, uint64_t seed)
+{
+    int me = comm_rank(world), n_rows = comm_size(world) / n_columns;
+    int row = me / n_columns, column = me % n_columns, ranks[64];
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    for (int turn = 0; turn < 3; turn++) {
+        struct comm *in_row = NULL, *in_column = NULL, *none = world;
+        int sign = turn % 2 ? -1 : 1; /* keys: the order is turned round */
+
+        PROP_EXPECT(!comm_split(&in_row, world, row, sign * me, &err), "%s", err.msg);
+        PROP_EXPECT(!comm_split(&in_column, world, 7 + column, sign * me, &err), "%s", err.msg);
+        PROP_EXPECT(!comm_split(&none, world, me ? -1 : 3, 0, &err), "%s", err.msg);
+        PROP_EXPECT((none != NULL) == (me == 0), "rank %d: color -1", me);
+        if (!in_row || !in_column)
+            return failures;
+        PROP_EXPECT(comm_size(in_row) == n_columns && comm_size(in_column) == n_rows,
+                    "rank %d: row of %d, column of %d", me, comm_size(in_row),
+                    comm_size(in_column));
+        for (int q = 0; q < n_columns; q++)
+            ranks[q] = row * n_columns + (turn % 2 ? n_columns - 1 - q : q);
+        failures += prop_sequence(in_row, ranks, seed + (uint64_t)(turn * 64 + row), 12);
+        for (int q = 0; q < n_rows; q++)
+            ranks[q] = (turn % 2 ? n_rows - 1 - q : q) * n_columns + column;
+        failures += prop_sequence(in_column, ranks, seed + (uint64_t)(turn * 64 + 32 + column), 12);
+        comm_free(none);
+        comm_free(in_row);
+        comm_free(in_column);
+    }
+    return failures;
+}
+
+/* Calls and bytes, exactly. */
+static inline int prop_counts(struct comm *world)
+{
+    struct comm_counts want = { 0 };
+    int64_t x[4096] = { 0 }, *sizes = calloc((size_t)comm_size(world), sizeof *sizes);
+    int me = comm_rank(world), size = comm_size(world);
+    struct comm *c = NULL;
+    struct tp_err err = { 0 };
+    void *all = NULL;
+    int failures = 0;
+
+    PROP_EXPECT(!comm_split(&c, world, 0, 0, &err), "%s", err.msg);
+    PROP_EXPECT(!memcmp(comm_counts(c), &want, sizeof want), "a new communicator has counted");
+    comm_all_reduce(c, x, 100, COMM_F32, COMM_SUM, &err);
+    comm_all_reduce(c, x, 7, COMM_I64, COMM_MAX, &err);
+    comm_all_gather(c, x, x + me, 1, COMM_F64, &err);
+    comm_reduce_scatter(c, x + me, x, 1, COMM_I64, &err);
+    comm_broadcast(c, x, 33, size - 1, &err);
+    comm_gather(c, x, 10 + me, &all, sizes, &err);
+    comm_barrier(c, &err);
+    comm_agree(c, TP_OK, &err);
+    want.calls[COMM_ALL_REDUCE] = 2, want.bytes[COMM_ALL_REDUCE] = 456;
+    want.calls[COMM_ALL_GATHER] = 2, want.bytes[COMM_ALL_GATHER] = 16; /* one is comm_agree's */
+    want.calls[COMM_REDUCE_SCATTER] = 1, want.bytes[COMM_REDUCE_SCATTER] = 8;
+    want.calls[COMM_BROADCAST] = 1, want.bytes[COMM_BROADCAST] = 33;
+    want.calls[COMM_GATHER] = 1, want.bytes[COMM_GATHER] = 10 + me;
+    want.calls[COMM_BARRIER] = 1;
+    if (size > 1 && me < 2) {
+        if (me == 0)
+            comm_send(c, x, 77, 1, &err);
+        else
+            comm_recv(c, x, 77, 0, &err);
+        want.calls[me ? COMM_RECV : COMM_SEND] = 1;
+        want.bytes[me ? COMM_RECV : COMM_SEND] = 77;
+    }
+    for (int k = 0; k < COMM_CALLS; k++)
+        PROP_EXPECT(comm_counts(c)->calls[k] == want.calls[k] &&
+                        comm_counts(c)->bytes[k] == want.bytes[k],
+                    "rank %d, call %d: counted %lld and %lld bytes, not %lld and %lld", me, k,
+                    (long long)comm_counts(c)->calls[k], (long long)comm_counts(c)->bytes[k],
+                    (long long)want.calls[k], (long long)want.bytes[k]);
+    free(all);
+    free(sizes);
+    return failures;
+}
+
+#endif

@@ -1,0 +1,200 @@
+/* tests/unit/kernels_attention.c - causal attention against the whole matrix in double, forward and
+ * gradients. */
+#include "kernels/attention.h"
+
+#include "kernels/thread.h"
+#include "tests/unit/kernels_support.h"
+
+/* One case: q, k and v side by side in rows of `ld`, as the trainer has them, and the reference. */
+struct setup {
+    struct attention a;
+    int64_t rows, ld;
+    float *qkv, *d_out; /* as stored, in float */
+    void *qkv_stored, *d_out_stored;
+    double *out, *lse, *dqkv; /* [rows][heads * head_dim], [batch][heads][seq], [rows][ld] */
+    double *p, *dp;           /* [seq] */
+};
+
+static void *zeroes(int64_t n, size_t size)
+{
+    void *p = calloc((size_t)n + 1, size);
+
+    cr_assert(p);
+    return p;
+}
+
+static struct setup setup_make(struct rng *r, struct attention a)
+{
+    int64_t head_dim = a.head_dim, kv = a.kv_heads * head_dim, pad = rng_int(r, 0, 4);
+    struct setup s = { .rows = a.batch * a.seq, .ld = a.heads * head_dim + 2 * kv + pad };
+    int64_t bytes = dtype_bytes(a.type);
+
+    s.qkv = random_floats(r, s.rows * s.ld, 2);
+    s.qkv_stored = stored_as(a.type, s.qkv, s.rows * s.ld);
+    a.q = s.qkv_stored;
+    a.k = (char *)s.qkv_stored + a.heads * head_dim * bytes;
+    a.v = (char *)s.qkv_stored + (a.heads * head_dim + kv) * bytes;
+    a.ldq = a.ldk = a.ldv = s.ld;
+    a.ldo = a.heads * head_dim + rng_int(r, 0, 4);
+    s.d_out = random_floats(r, s.rows * a.ldo, 1);
+    s.d_out_stored = stored_as(a.type, s.d_out, s.rows * a.ldo);
+    a.out = zeroes(s.rows * a.ldo, 4);
+    a.lse = zeroes(a.batch * a.heads * a.seq, 4);
+    a.scale = (float)(1 / sqrt((double)head_dim));
+    a.workspace = filled_floats(attention_workspace(&a), NAN);
+    s.out = zeroes(s.rows * a.ldo, sizeof(double));
+    s.lse = zeroes(a.batch * a.heads * a.seq, sizeof(double));
+    s.dqkv = zeroes(s.rows * s.ld, sizeof(double));
+    s.p = zeroes(a.seq, sizeof(double));
+    s.dp = zeroes(a.seq, sizeof(double));
+    s.a = a;
+    return s;
+}
+
+static void setup_free(struct setup *s)
+{
+    void *all[] = { s->qkv,         s->qkv_stored, s->d_out, s->d_out_stored, s->a.out, s->a.lse,
+                    s->a.workspace, s->out,        s->lse,   s->dqkv,         s->p,     s->dp };
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+/* One query row of one head: its output, and its part of every gradient. */
+static void reference_row(struct setup *s, int64_t b, int64_t h, int64_t t)
+{
+    const struct attention *a = &s->a;
+    int64_t d = a->head_dim, kv = h / (a->heads / a->kv_heads), row = b * a->seq + t;
+    int64_t at_q = h * d, at_k = (a->heads + kv) * d, at_v = (a->heads + a->kv_heads + kv) * d;
+    const float *q = s->qkv + row * s->ld + at_q, *d_out = s->d_out + row * a->ldo + h * d;
+    double *out = s->out + row * a->ldo + h * d, max = -INFINITY, sum = 0, delta = 0;
+
+    for (int64_t j = 0; j <= t; j++) {
+        const float *k = s->qkv + (b * a->seq + j) * s->ld + at_k;
+        s->p[j] = 0;
+        for (int64_t i = 0; i < d; i++)
+            s->p[j] += (double)q[i] * (double)k[i] * (double)a->scale;
+        max = fmax(max, s->p[j]);
+    }
+    for (int64_t j = 0; j <= t; j++)
+        sum += s->p[j] = exp(s->p[j] - max);
+    s->lse[(b * a->heads + h) * a->seq + t] = max + log(sum);
+    for (int64_t j = 0; j <= t; j++) {
+        const float *v = s->qkv + (b * a->seq + j) * s->ld + at_v;
+        double *dv = s->dqkv + (b * a->seq + j) * s->ld + at_v;
+        s->p[j] /= sum;
+        s->dp[j] = 0;
+        for (int64_t i = 0; i < d; i++) {
+            out[i] += s->p[j] * (double)v[i];
+            dv[i] += s->p[j] * (double)d_out[i];
+            s->dp[j] += (double)v[i] * (double)d_out[i];
+        }
+        delta += s->p[j] * s->dp[j];
+    }
+    for (int64_t j = 0; j <= t; j++) {
+        double ds = s->p[j] * (s->dp[j] - delta) * (double)a->scale;
+        const float *k = s->qkv + (b * a->seq + j) * s->ld + at_k;
+        double *dk = s->dqkv + (b * a->seq + j) * s->ld + at_k;
+        for (int64_t i = 0; i < d; i++) {
+            s->dqkv[row * s->ld + at_q + i] += ds * (double)k[i];
+            dk[i] += ds * (double)q[i];
+        }
+    }
+}
+
+/* Root of the mean square of errors, and of the reference, over n elements. */
+static void assert_close(const float *got, const double *want, int64_t n, double tolerance,
+                         const char *what)
+{
+    double off = 0, size = 1e-30, worst = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        double e = fabs((double)got[i] - want[i]);
+        off += e * e;
+        size += want[i] * want[i];
+        worst = fmax(worst, e);
+    }
+    cr_assert(sqrt(off / size) <= tolerance, "%s: relative error %.3g, allowed %.3g", what,
+              sqrt(off / size), tolerance);
+    cr_assert(worst <= 30 * tolerance * (1 + sqrt(size / (double)(n + 1))), "%s: one off by %.3g",
+              what, worst);
+}
+
+static void check(struct setup *s)
+{
+    const struct attention *a = &s->a;
+    double tolerance = a->type == DTYPE_F32 ? 1.5e-6 : 1.5e-2;
+    float *grad = filled_floats(s->rows * s->ld, 0), *out;
+    struct tp_err err = { 0 };
+
+    for (int64_t i = 0; i < s->rows * s->ld; i++)
+        if (i % s->ld < (a->heads + 2 * a->kv_heads) * a->head_dim)
+            grad[i] = NAN; /* to be overwritten */
+    for (int64_t i = 0; i < a->batch * a->heads * a->seq; i++)
+        reference_row(s, i / a->seq / a->heads, i / a->seq % a->heads, i % a->seq);
+    cr_assert_eq(attention_forward(a, &err), TP_OK, "%s", err.msg);
+    out = as_floats(a->type, a->out, s->rows * a->ldo);
+    assert_close(out, s->out, s->rows * a->ldo, tolerance, "out");
+    assert_close(a->lse, s->lse, a->batch * a->heads * a->seq, 1e-6, "lse");
+    cr_assert_eq(attention_backward(a, s->d_out_stored, grad, s->ld, grad + a->heads * a->head_dim,
+                                    s->ld, grad + (a->heads + a->kv_heads) * a->head_dim, s->ld,
+                                    &err),
+                 TP_OK, "%s", err.msg);
+    assert_close(grad, s->dqkv, s->rows * s->ld, tolerance, "gradients");
+    free(grad);
+    free(out);
+}
+
+static void random_cases(const char *name, enum dtype type, int times, int64_t seq_max)
+{
+    struct rng r = rng_start(name);
+
+    for (int i = 0; i < times; i++) {
+        struct attention a = { .batch = rng_int(&r, 1, 3),
+                               .seq = rng_int(&r, 1, seq_max),
+                               .kv_heads = rng_int(&r, 1, 3),
+                               .head_dim = 2 * rng_int(&r, 1, 20),
+                               .type = type };
+        struct setup s;
+
+        a.heads = a.kv_heads * rng_int(&r, 1, 3);
+        if (i % 5 == 0)
+            a.seq = 64 * rng_int(&r, 1, 3);
+        s = setup_make(&r, a);
+        check(&s);
+        setup_free(&s);
+    }
+}
+
+Test(attention, f32)
+{
+    random_cases("attention/f32 short", DTYPE_F32, 40, 20);
+    random_cases("attention/f32 long", DTYPE_F32, 8, 300);
+}
+
+Test(attention, bf16)
+{
+    random_cases("attention/bf16 short", DTYPE_BF16, 20, 20);
+    random_cases("attention/bf16 long", DTYPE_BF16, 5, 300);
+}
+
+Test(attention, with_threads)
+{
+    kernels_set_threads(3);
+    random_cases("attention/f32, 3 threads", DTYPE_F32, 10, 150);
+}
+
+Test(attention, nothing_to_do)
+{
+    struct attention a = {
+        .batch = 0, .seq = 7, .heads = 2, .kv_heads = 1, .head_dim = 4, .type = DTYPE_F32
+    };
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(attention_forward(&a, &err), TP_OK);
+    cr_assert_eq(attention_backward(&a, NULL, NULL, 8, NULL, 4, NULL, 4, &err), TP_OK);
+    a.batch = 2;
+    a.seq = 0;
+    cr_assert_eq(attention_forward(&a, &err), TP_OK);
+    cr_assert_eq(attention_backward(&a, NULL, NULL, 8, NULL, 4, NULL, 4, &err), TP_OK);
+}

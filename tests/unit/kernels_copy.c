@@ -1,0 +1,143 @@
+/* tests/unit/kernels_copy.c - gather and split of boxes, element by element. */
+#include "kernels/copy.h"
+
+#include "kernels/copy_body.h"
+#include "kernels/thread.h"
+#include "tests/unit/kernels_support.h"
+
+enum { BYTES_MAX = 8 * 6 * 6 * 6 * 6 };
+
+/* A region inside a random box that contains it. */
+static void random_case(struct rng *r, struct box *outer, const struct box *region)
+{
+    outer->ndim = region->ndim;
+    for (int d = 0; d < region->ndim; d++) {
+        int64_t before = rng_int(r, 0, 2) * rng_int(r, 0, 1);
+        int64_t after = rng_int(r, 0, 2) * rng_int(r, 0, 1);
+        outer->lo[d] = region->lo[d] - before;
+        outer->len[d] = region->len[d] + before + after;
+    }
+}
+
+/* The definition: every element of region, at its place in both; nothing else touched. */
+static void reference(unsigned char *dst, const struct box *dst_box, const unsigned char *src,
+                      const struct box *src_box, const struct box *region, int elem)
+{
+    struct box at = *region;
+
+    for (int64_t i = 0; i < box_elements(region); i++) {
+        int64_t rest = i;
+        for (int d = region->ndim - 1; d >= 0; d--) {
+            at.lo[d] = region->lo[d] + rest % region->len[d];
+            at.len[d] = 1;
+            rest /= region->len[d];
+        }
+        memcpy(dst + box_offset_in(dst_box, &at) * elem, src + box_offset_in(src_box, &at) * elem,
+               (size_t)elem);
+    }
+}
+
+static void random_copies(const char *name, int times)
+{
+    struct rng r = rng_start(name);
+    unsigned char *src = malloc(1 << 20), *dst = malloc(1 << 20), *want = malloc(1 << 20);
+
+    cr_assert(src && dst && want);
+    for (int i = 0; i < 1 << 20; i++)
+        src[i] = (unsigned char)rng_next(&r);
+    for (int i = 0; i < times; i++) {
+        struct box region = { .ndim = (int)rng_int(&r, 0, 4) }, dst_box, src_box;
+        int elem = 1 << rng_int(&r, 0, 3);
+        size_t bytes;
+
+        for (int d = 0; d < region.ndim; d++) {
+            region.lo[d] = rng_int(&r, 5, 50);
+            region.len[d] = rng_int(&r, rng_int(&r, 0, 9) > 0, 6);
+        }
+        random_case(&r, &dst_box, &region);
+        random_case(&r, &src_box, &region);
+        bytes = (size_t)(box_elements(&dst_box) * elem);
+        memset(dst, 0xee, bytes + 8);
+        memset(want, 0xee, bytes + 8);
+        copy_box(dst, &dst_box, src, &src_box, &region, elem);
+        reference(want, &dst_box, src, &src_box, &region, elem);
+        cr_assert_eq(memcmp(dst, want, bytes + 8), 0, "case %d of %s", i, name);
+    }
+    free(src);
+    free(dst);
+    free(want);
+}
+
+Test(copy, moves_the_region_and_nothing_else)
+{
+    random_copies("copy", 20000);
+}
+
+Test(copy, threads_change_nothing)
+{
+    struct rng r = rng_start("copy/threads");
+    int64_t shape[2] = { 1000, 300 };
+    struct box whole = box_whole(2, shape);
+    float *src = random_floats(&r, 300000, 1), *dst = filled_floats(300000, 0),
+          *want = filled_floats(300000, 0);
+
+    for (int i = 0; i < 20; i++) {
+        struct box part = { .ndim = 2, .lo = { rng_int(&r, 0, 200), rng_int(&r, 0, 99) } };
+        part.len[0] = rng_int(&r, 700, 800);
+        part.len[1] = rng_int(&r, 1, 200);
+        kernels_set_threads(1);
+        copy_box(want, &part, src, &whole, &part, 4);
+        kernels_set_threads(3);
+        copy_box(dst, &part, src, &whole, &part, 4);
+        cr_assert_eq(memcmp(dst, want, (size_t)box_elements(&part) * 4), 0);
+    }
+    free(src);
+    free(dst);
+    free(want);
+}
+
+Test(copy, contiguous_axes_join_into_one_run)
+{
+    int64_t shape[3] = { 4, 5, 6 };
+    struct box whole = box_whole(3, shape), half = whole, column = whole;
+    struct copy_rows rows;
+
+    half.len[0] = 2;
+    copy_rows_make(&rows, &half, &whole, &half, 4);
+    cr_assert_eq(rows.n_rows, 1);
+    cr_assert_eq(rows.run_bytes, 2 * 5 * 6 * 4);
+    column.lo[2] = 3;
+    column.len[2] = 3;
+    copy_rows_make(&rows, &column, &whole, &column, 4);
+    cr_assert_eq(rows.n_axes, 1, "axes 0 and 1 join");
+    cr_assert_eq(rows.n_rows, 20);
+    cr_assert_eq(rows.run_bytes, 12);
+}
+
+Test(copy, workers_with_any_step_meet_every_row_once)
+{
+    struct rng r = rng_start("copy/cursor");
+
+    for (int i = 0; i < 300; i++) {
+        struct box region = { .ndim = 4 }, dst_box, src_box;
+        struct copy_rows rows;
+        struct copy_cursor one, many;
+        int64_t workers = rng_int(&r, 1, 40);
+
+        for (int d = 0; d < 4; d++) {
+            region.lo[d] = 9;
+            region.len[d] = rng_int(&r, 1, 6);
+        }
+        random_case(&r, &dst_box, &region);
+        random_case(&r, &src_box, &region);
+        copy_rows_make(&rows, &dst_box, &src_box, &region, 2);
+        for (int64_t w = 0; w < workers; w++) {
+            copy_cursor_begin(&many, &rows, w, workers);
+            for (; many.row < rows.n_rows; copy_cursor_next(&many, &rows)) {
+                copy_cursor_begin(&one, &rows, many.row, 1);
+                cr_assert_eq(one.dst, many.dst);
+                cr_assert_eq(one.src, many.src);
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+/* tests/unit/kernels_norm.c - root-mean-square norm, forward and gradients, against double. */
+#include "kernels/norm.h"
+
+#include "kernels/thread.h"
+#include "tests/unit/kernels_support.h"
+
+static double root_mean_square(const float *x, int64_t n, double eps)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sqrt(sum / (double)n + eps);
+}
+
+static void forward_case(struct rng *r, enum dtype type, int64_t rows, int64_t cols)
+{
+    int64_t n = rows * cols;
+    float *x = random_floats(r, n, 3), *residual = random_floats(r, n, 1);
+    float *w = random_floats(r, cols, 2), *rstd = filled_floats(rows, 0);
+    float *sum = filled_floats(n, 0), *y;
+    void *out = calloc((size_t)n + 1, 4);
+    bool add = rng_int(r, 0, 1);
+
+    for (int64_t i = 0; i < n; i++)
+        sum[i] = add ? x[i] + residual[i] : x[i];
+    norm_rms_forward(out, type, rstd, x, add ? residual : NULL, w, rows, cols, 1e-5f);
+    y = as_floats(type, out, n);
+    cr_assert_eq(memcmp(x, sum, (size_t)n * 4), 0, "x holds the sum with the residual");
+    for (int64_t i = 0; i < n; i++) {
+        double by = root_mean_square(sum + i / cols * cols, cols, (double)1e-5f);
+        double want = (double)sum[i] / by * (double)w[i % cols];
+        assert_near(rstd[i / cols], 1 / by, 1.5e-7 / by, "rstd");
+        assert_near(y[i], want, (type == DTYPE_F32 ? 4e-7 : 0x1p-8) * fabs(want) + 1e-30, "y");
+    }
+    free(x);
+    free(residual);
+    free(w);
+    free(rstd);
+    free(sum);
+    free(y);
+    free(out);
+}
+
+/* dx_j = dy_j w_j / s - x_j sum(dy w x) / (n s^3), dw_j = sum over rows of dy_j x_j / s. */
+static void backward_case(struct rng *r, int64_t rows, int64_t cols)
+{
+    int64_t n = rows * cols;
+    float *x = random_floats(r, n, 3), *dy = random_floats(r, n, 1), *w = random_floats(r, cols, 2);
+    float *rstd = filled_floats(rows, 0), *dx = filled_floats(n, 0.5f);
+    float *dw = filled_floats(cols, 0.25f), *y = filled_floats(n, 0);
+    float *workspace = filled_floats(norm_rms_workspace(cols), NAN);
+    double *want_dw = calloc((size_t)cols, sizeof *want_dw);
+
+    norm_rms_forward(y, DTYPE_F32, rstd, x, NULL, w, rows, cols, 1e-6f);
+    norm_rms_backward(dx, dw, dy, x, rstd, w, rows, cols, workspace);
+    for (int64_t i = 0; i < rows; i++) {
+        const float *xi = x + i * cols, *dyi = dy + i * cols;
+        double s = root_mean_square(xi, cols, (double)1e-6f), dot = 0;
+        for (int64_t j = 0; j < cols; j++)
+            dot += (double)dyi[j] * (double)w[j] * (double)xi[j];
+        for (int64_t j = 0; j < cols; j++) {
+            double want = (double)dyi[j] * (double)w[j] / s -
+                          (double)xi[j] * dot / ((double)cols * s * s * s);
+            assert_near(dx[i * cols + j], 0.5 + want, 1e-6 * (1 + 3 / s), "dx");
+            want_dw[j] += (double)dyi[j] * (double)xi[j] / s;
+        }
+    }
+    for (int64_t j = 0; j < cols; j++)
+        assert_near(dw[j], 0.25 + want_dw[j], 1e-6 * (1 + sqrt((double)rows)), "dw");
+    free(x);
+    free(dy);
+    free(w);
+    free(rstd);
+    free(dx);
+    free(dw);
+    free(y);
+    free(workspace);
+    free(want_dw);
+}
+
+Test(norm, forward_f32_and_bf16)
+{
+    struct rng r = rng_start("norm/forward");
+
+    for (int i = 0; i < 60; i++)
+        forward_case(&r, i & 1 ? DTYPE_BF16 : DTYPE_F32, rng_int(&r, 0, 9), rng_int(&r, 1, 300));
+    forward_case(&r, DTYPE_F32, 3, 5000);
+}
+
+Test(norm, gradients)
+{
+    struct rng r = rng_start("norm/backward");
+
+    for (int i = 0; i < 60; i++)
+        backward_case(&r, rng_int(&r, 0, 80), rng_int(&r, 1, 100));
+}
+
+Test(norm, gradients_with_threads)
+{
+    struct rng r = rng_start("norm/backward, 3 threads");
+
+    kernels_set_threads(3);
+    for (int i = 0; i < 5; i++)
+        backward_case(&r, rng_int(&r, 0, 400), 300);
+}

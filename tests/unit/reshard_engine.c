@@ -1,0 +1,499 @@
+/* tests/unit/reshard_engine.c - moves between random layouts and tilings, in memory. */
+#include <criterion/criterion.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/cast.h"
+#include "reshard/engine.h"
+#include "reshard/port_memory.h"
+#include "tests/unit/random_model.h"
+
+/* Regions with memory of their own. */
+struct store {
+    struct region *regions;
+    void **data;
+    enum dtype *dtypes;
+    int n, n_tensors;
+    struct memory_port mp;
+    struct port port;
+};
+
+static void store_make(struct store *s, struct region *regions, int n,
+                       const struct move_tensor *tensors, int n_tensors, const enum dtype *dtypes)
+{
+    (void)tensors;
+    s->regions = regions;
+    s->n = n;
+    s->n_tensors = n_tensors;
+    s->dtypes = calloc((size_t)n_tensors + 1, sizeof *s->dtypes);
+    s->data = calloc((size_t)n + 1, sizeof *s->data);
+    memcpy(s->dtypes, dtypes, (size_t)n_tensors * sizeof *dtypes);
+    for (int i = 0; i < n; i++)
+        s->data[i] = calloc((size_t)box_elements(&regions[i].box) + 1,
+                            (size_t)dtype_bytes(dtypes[regions[i].tensor]));
+    s->mp = (struct memory_port){ regions, s->dtypes, s->data, n };
+    s->port = memory_port_make(&s->mp);
+}
+
+static void store_free(struct store *s)
+{
+    for (int i = 0; i < s->n; i++)
+        free(s->data[i]);
+    free(s->data);
+    free(s->dtypes);
+    free(s->regions);
+}
+
+static size_t region_bytes(const struct store *s, int i)
+{
+    return (size_t)(box_elements(&s->regions[i].box) *
+                    dtype_bytes(s->dtypes[s->regions[i].tensor]));
+}
+
+/* The bits of element number i of a tensor: any function of both that never repeats soon. */
+static uint64_t value_of(int tensor, int64_t i)
+{
+    struct rng r = { (uint64_t)tensor * 0x10001 + (uint64_t)i * 7919 };
+
+    return rng_next(&r);
+}
+
+static int64_t element_index(const struct box *b, const struct move_tensor *t, int64_t i)
+{
+    int64_t index = 0, at[BOX_NDIM_MAX] = { 0 };
+
+    for (int d = b->ndim - 1; d >= 0; d--) {
+        at[d] = b->lo[d] + i % b->len[d];
+        i /= b->len[d];
+    }
+    for (int d = 0; d < b->ndim; d++)
+        index = index * t->shape[d] + at[d];
+    return index;
+}
+
+/* Fill with values, or count elements that differ from them. f32 values are small numbers. */
+static int64_t store_visit(struct store *s, const struct move_tensor *tensors, bool fill)
+{
+    int64_t wrong = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        int t = s->regions[i].tensor, bytes = dtype_bytes(s->dtypes[t]);
+
+        for (int64_t e = 0; e < box_elements(&s->regions[i].box); e++) {
+            int64_t index = element_index(&s->regions[i].box, &tensors[t], e);
+            uint64_t bits = value_of(t, index);
+            char *at = (char *)s->data[i] + e * bytes;
+
+            if (fill)
+                memcpy(at, &bits, (size_t)bytes);
+            else
+                wrong += memcmp(at, &bits, (size_t)bytes) != 0;
+        }
+    }
+    return wrong;
+}
+
+static tp_status move_run(const struct store *from, const struct store *to,
+                          const struct move_tensor *tensors, int64_t memory, int jobs, bool partial,
+                          struct move_stats *stats, struct tp_err *err)
+{
+    struct move m = {
+        .n_tensors = from->n_tensors,
+        .tensors = tensors,
+        .from = &from->port,
+        .to = &to->port,
+        .memory_bytes = memory,
+        .jobs = jobs,
+        .partial = partial,
+    };
+    struct move_plan *p;
+    tp_status st = move_plan(&p, &m, err);
+
+    if (st)
+        return st;
+    st = move_execute(p, stats, err);
+    move_plan_free(p);
+    return st;
+}
+
+/* A layout's boxes as a store. */
+static void store_of_layout(struct store *s, const struct layout *l,
+                            const struct move_tensor *tensors, const enum dtype *dtypes,
+                            struct arena *arena)
+{
+    struct tp_err err = { 0 };
+    struct region *regions;
+    struct extent *e;
+    int n;
+
+    cr_assert_eq(layout_extents(&e, &n, l, arena, &err), TP_OK, "%s", err.msg);
+    regions = calloc((size_t)n + 1, sizeof *regions);
+    for (int i = 0; i < n; i++)
+        regions[i] = (struct region){ e[i].tensor, e[i].box };
+    store_make(s, regions, n, tensors, l->n_tensors, dtypes);
+}
+
+struct world {
+    struct arena arena;
+    struct model model;
+    struct tensor *tensors;
+    struct move_tensor *moved;
+    enum dtype *dtypes;
+    int n;
+};
+
+static void world_make(struct world *w, struct rng *r)
+{
+    struct tp_err err = { 0 };
+
+    *w = (struct world){ .model = random_model(r) };
+    cr_assert_eq(model_state(&w->tensors, &w->n, &w->model, DTYPE_BF16, &w->arena, &err), TP_OK);
+    w->moved = arena_array(&w->arena, (size_t)w->n, sizeof *w->moved);
+    w->dtypes = arena_array(&w->arena, (size_t)w->n, sizeof *w->dtypes);
+    for (int t = 0; t < w->n; t++) {
+        w->moved[t].name = w->tensors[t].name;
+        w->moved[t].ndim = w->tensors[t].ndim;
+        memcpy(w->moved[t].shape, w->tensors[t].shape, sizeof w->moved[t].shape);
+        w->dtypes[t] = w->tensors[t].dtype;
+    }
+}
+
+static void random_store(struct store *s, struct world *w, struct rng *r)
+{
+    struct spec spec = random_spec(r, &w->model);
+    struct tp_err err = { 0 };
+    struct layout l;
+
+    cr_assert_eq(layout_make(&l, &spec, w->model.layers, w->tensors, w->n, &w->arena, &err), TP_OK,
+                 "%s", err.msg);
+    store_of_layout(s, &l, w->moved, w->dtypes, &w->arena);
+}
+
+static void must_move(const struct store *from, const struct store *to, struct world *w,
+                      struct rng *r)
+{
+    struct tp_err err = { 0 };
+    struct move_stats stats;
+    int64_t memory = rng_int(r, 0, 1) ? rng_int(r, 10, 300) : rng_int(r, 300, 64 << 20);
+    int64_t bytes = 0;
+
+    for (int i = 0; i < to->n; i++)
+        bytes += (int64_t)region_bytes(to, i);
+    cr_assert_eq(move_run(from, to, w->moved, memory, (int)rng_int(r, 1, 4), false, &stats, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert_eq(stats.bytes_read, bytes);
+    cr_assert_eq(stats.bytes_written, bytes);
+    cr_assert_leq(stats.buffer_bytes, memory);
+}
+
+Test(engine, a_to_b_to_a_is_bit_identical_and_a_to_c_is_a_to_b_to_c)
+{
+    struct rng r = rng_start("engine/layouts");
+
+    for (int i = 0; i < 150; i++) {
+        struct world w;
+        struct store a, b, c, back, direct;
+
+        world_make(&w, &r);
+        random_store(&a, &w, &r);
+        random_store(&b, &w, &r);
+        random_store(&c, &w, &r);
+        store_visit(&a, w.moved, true);
+        must_move(&a, &b, &w, &r);
+        cr_assert_eq(store_visit(&b, w.moved, false), 0);
+        must_move(&b, &c, &w, &r);
+        cr_assert_eq(store_visit(&c, w.moved, false), 0);
+        store_make(&back,
+                   memcpy(malloc((size_t)a.n * sizeof *a.regions), a.regions,
+                          (size_t)a.n * sizeof *a.regions),
+                   a.n, w.moved, w.n, w.dtypes);
+        must_move(&b, &back, &w, &r);
+        for (int k = 0; k < a.n; k++)
+            cr_assert_eq(memcmp(a.data[k], back.data[k], region_bytes(&a, k)), 0);
+        store_make(&direct,
+                   memcpy(malloc((size_t)c.n * sizeof *c.regions), c.regions,
+                          (size_t)c.n * sizeof *c.regions),
+                   c.n, w.moved, w.n, w.dtypes);
+        must_move(&a, &direct, &w, &r);
+        for (int k = 0; k < c.n; k++)
+            cr_assert_eq(memcmp(c.data[k], direct.data[k], region_bytes(&c, k)), 0);
+        store_free(&a);
+        store_free(&b);
+        store_free(&c);
+        store_free(&back);
+        store_free(&direct);
+        arena_free(&w.arena);
+    }
+}
+
+/* Cut a box in two at random, again and again. */
+static void cut(struct rng *r, struct region *out, int *n, struct region whole, int depth)
+{
+    int axis = whole.box.ndim ? (int)rng_int(r, 0, whole.box.ndim - 1) : 0;
+
+    if (depth == 0 || whole.box.ndim == 0 || whole.box.len[axis] < 2) {
+        out[(*n)++] = whole;
+        return;
+    }
+    struct region left = whole, right = whole;
+
+    left.box.len[axis] = rng_int(r, 1, whole.box.len[axis] - 1);
+    right.box.lo[axis] += left.box.len[axis];
+    right.box.len[axis] -= left.box.len[axis];
+    cut(r, out, n, left, depth - 1);
+    cut(r, out, n, right, depth - 1);
+}
+
+enum { TILING_TENSORS = 4 };
+
+static void random_tiling(struct store *s, const struct move_tensor *tensors, enum dtype dtype,
+                          struct rng *r)
+{
+    struct region *regions = calloc(TILING_TENSORS * 32, sizeof *regions);
+    enum dtype dtypes[TILING_TENSORS];
+    int n = 0;
+
+    for (int t = 0; t < TILING_TENSORS; t++) {
+        struct region whole = { t, box_whole(tensors[t].ndim, tensors[t].shape) };
+
+        cut(r, regions, &n, whole, (int)rng_int(r, 0, 4));
+        dtypes[t] = dtype;
+    }
+    for (int i = n - 1; i > 0; i--) { /* in any order */
+        int j = (int)rng_int(r, 0, i);
+        struct region swap = regions[i];
+
+        regions[i] = regions[j];
+        regions[j] = swap;
+    }
+    store_make(s, regions, n, tensors, TILING_TENSORS, dtypes);
+}
+
+static void random_shapes(struct move_tensor *tensors, struct rng *r)
+{
+    for (int t = 0; t < TILING_TENSORS; t++) {
+        tensors[t] = (struct move_tensor){ .name = "any", .ndim = (int)rng_int(r, 0, 4) };
+        for (int d = 0; d < tensors[t].ndim; d++)
+            tensors[t].shape[d] = rng_int(r, 1, 9);
+    }
+}
+
+Test(engine, any_tiling_becomes_any_other)
+{
+    struct rng r = rng_start("engine/tilings");
+
+    for (int i = 0; i < 2000; i++) {
+        static const enum dtype types[] = { DTYPE_U8, DTYPE_BF16, DTYPE_F32, DTYPE_I64 };
+        enum dtype dtype = types[rng_int(&r, 0, 3)];
+        struct move_tensor tensors[TILING_TENSORS];
+        struct store a, b;
+        struct move_stats stats;
+        struct tp_err err = { 0 };
+
+        random_shapes(tensors, &r);
+        random_tiling(&a, tensors, dtype, &r);
+        random_tiling(&b, tensors, dtype, &r);
+        store_visit(&a, tensors, true);
+        cr_assert_eq(move_run(&a, &b, tensors, rng_int(&r, 16, 2000), 1, false, &stats, &err),
+                     TP_OK, "%s", err.msg);
+        cr_assert_eq(store_visit(&b, tensors, false), 0);
+        store_free(&a);
+        store_free(&b);
+    }
+}
+
+Test(engine, a_cast_on_the_way_is_the_cast_of_the_elements)
+{
+    struct rng r = rng_start("engine/cast");
+
+    for (int i = 0; i < 1000; i++) {
+        static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64 };
+        enum dtype from = types[rng_int(&r, 0, 3)], to = types[rng_int(&r, 0, 3)];
+        struct move_tensor tensors[TILING_TENSORS];
+        struct store a, b, straight;
+        struct move_stats stats;
+        struct tp_err err = { 0 };
+
+        random_shapes(tensors, &r);
+        random_tiling(&a, tensors, from, &r);
+        random_tiling(&b, tensors, to, &r);
+        store_visit(&a, tensors, true);
+        cr_assert_eq(move_run(&a, &b, tensors, rng_int(&r, 40, 2000), 2, false, &stats, &err),
+                     TP_OK, "%s", err.msg);
+        /* The same without a cast, then cast region by region. */
+        store_make(&straight,
+                   memcpy(calloc((size_t)b.n + 1, sizeof *b.regions), b.regions,
+                          (size_t)b.n * sizeof *b.regions),
+                   b.n, tensors, TILING_TENSORS, a.dtypes);
+        cr_assert_eq(move_run(&a, &straight, tensors, 1 << 20, 1, false, &stats, &err), TP_OK);
+        for (int k = 0; k < b.n; k++) {
+            int64_t n = box_elements(&b.regions[k].box);
+            char *want = malloc((size_t)(n * dtype_bytes(to)));
+
+            cast(want, to, straight.data[k], from, n);
+            cr_assert_eq(memcmp(want, b.data[k], (size_t)(n * dtype_bytes(to))), 0);
+            free(want);
+        }
+        store_free(&a);
+        store_free(&b);
+        store_free(&straight);
+    }
+}
+
+Test(engine, a_partial_move_reads_no_more_rows_than_wanted)
+{
+    struct rng r = rng_start("engine/partial");
+
+    for (int i = 0; i < 1000; i++) {
+        struct move_tensor tensors[TILING_TENSORS];
+        struct store a, b;
+        struct move_stats stats;
+        struct tp_err err = { 0 };
+        int64_t wanted = 0;
+
+        random_shapes(tensors, &r);
+        random_tiling(&a, tensors, DTYPE_F32, &r);
+        random_tiling(&b, tensors, DTYPE_F32, &r);
+        b.mp.n = b.port.n_regions = (int)rng_int(&r, 0, b.n);
+        for (int k = 0; k < b.mp.n; k++)
+            wanted += (int64_t)region_bytes(&b, k);
+        store_visit(&a, tensors, true);
+        cr_assert_eq(move_run(&a, &b, tensors, rng_int(&r, 16, 2000), 1, true, &stats, &err), TP_OK,
+                     "%s", err.msg);
+        cr_assert_eq(stats.bytes_written, wanted);
+        for (int k = 0, n = b.n; k < n; k++) {
+            b.n = k + 1;
+            if (k < b.mp.n)
+                continue;
+            for (size_t x = 0; x < region_bytes(&b, k); x++)
+                cr_assert_eq(((char *)b.data[k])[x], 0, "what was not asked for is untouched");
+        }
+        int all = b.n;
+        b.n = b.mp.n;
+        cr_assert_eq(store_visit(&b, tensors, false), 0);
+        b.n = all;
+        store_free(&a);
+        store_free(&b);
+    }
+}
+
+Test(engine, gaps_and_overlaps_are_found_before_anything_moves)
+{
+    struct rng r = rng_start("engine/proof");
+
+    for (int i = 0; i < 1000; i++) {
+        struct move_tensor tensors[TILING_TENSORS];
+        struct store a, b;
+        struct move_stats stats;
+        struct tp_err err = { 0 };
+        bool in_source = rng_int(&r, 0, 1), gap = rng_int(&r, 0, 1);
+
+        random_shapes(tensors, &r);
+        random_tiling(&a, tensors, DTYPE_U8, &r);
+        random_tiling(&b, tensors, DTYPE_U8, &r);
+        store_visit(&a, tensors, true);
+
+        struct store *s = in_source ? &a : &b;
+        int victim = (int)rng_int(&r, 0, s->n - 1);
+
+        if (gap) {
+            for (int d = 0; d < BOX_NDIM_MAX; d++)
+                s->regions[victim].box.len[d] = 0;
+            if (s->regions[victim].box.ndim == 0)
+                s->mp.n = s->port.n_regions = victim; /* drops others as well: a gap still */
+        } else {
+            s->regions = realloc(s->regions, (size_t)(s->n + 1) * sizeof *s->regions);
+            s->regions[s->n] = s->regions[victim];
+            s->mp.regions = s->port.regions = s->regions;
+            s->port.n_regions = s->n + 1;
+        }
+        cr_assert_eq(move_run(&a, &b, tensors, 1000, 1, false, &stats, &err),
+                     in_source ? TP_E_CORRUPT : TP_E_INTERNAL);
+        cr_assert(strstr(err.msg, "any"), "%s", err.msg);
+        for (int k = 0; k < b.n; k++)
+            for (int64_t e = 0; e < box_elements(&b.regions[k].box); e++)
+                cr_assert_eq(((char *)b.data[k])[e], 0);
+        store_free(&a);
+        store_free(&b);
+    }
+}
+
+Test(engine, too_little_memory_is_refused_with_the_number)
+{
+    struct move_tensor t = { .name = "w", .ndim = 1, .shape = { 100 } };
+    struct region *a_regions = calloc(1, sizeof *a_regions),
+                  *b_regions = calloc(1, sizeof *a_regions);
+    enum dtype f32 = DTYPE_F32, bf16 = DTYPE_BF16;
+    struct store a, b;
+    struct move_stats stats;
+    struct tp_err err = { 0 };
+
+    a_regions[0].box = b_regions[0].box = box_whole(1, t.shape);
+    store_make(&a, a_regions, 1, &t, 1, &f32);
+    store_make(&b, b_regions, 1, &t, 1, &bf16);
+    cr_assert_eq(move_run(&a, &b, &t, 7, 1, false, &stats, &err), TP_E_BUDGET);
+    cr_assert(strstr(err.msg, "at least 8 bytes"), "%s", err.msg);
+    cr_assert_eq(move_run(&a, &b, &t, 8, 1, false, &stats, &err), TP_OK);
+    store_free(&a);
+    store_free(&b);
+}
+
+static double now(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+Test(engine, hundred_thousand_tensors_are_planned_in_well_under_a_second)
+{
+    enum { N = 100000 };
+    struct move_tensor *tensors = calloc(N + 1, sizeof *tensors);
+    struct region *from = calloc(N, sizeof *from), *to = calloc(4 * N, sizeof *to);
+    enum dtype *dtypes = calloc(N + 1, sizeof *dtypes);
+    struct port a = { .what = "a", .n_regions = N, .regions = from, .dtypes = dtypes };
+    struct port b = { .what = "b", .n_regions = 4 * N, .regions = to, .dtypes = dtypes };
+    struct move m = { N, tensors, &a, &b, 1 << 28, 4, false, NULL, NULL };
+    struct move_stats stats;
+    struct move_plan *p;
+    struct tp_err err = { 0 };
+    double start;
+
+    for (int i = 0; i < N; i++) {
+        tensors[i] = (struct move_tensor){ "t", 2, { 64, 64 } };
+        from[i] = (struct region){ i, box_whole(2, tensors[i].shape) };
+        for (int k = 0; k < 4; k++) {
+            to[4 * i + k] = from[i];
+            to[4 * i + k].box.lo[1] = 16 * k;
+            to[4 * i + k].box.len[1] = 16;
+        }
+    }
+    start = now();
+    cr_assert_eq(move_plan(&p, &m, &err), TP_OK, "%s", err.msg);
+    cr_log_info("planned in %.3f s", now() - start);
+    cr_expect_lt(now() - start, 1.0);
+    move_plan_stats(p, &stats);
+    cr_expect_eq(stats.windows, N);
+    cr_expect_eq(stats.splits, N);
+    cr_expect_eq(stats.merges, 0);
+    move_plan_free(p);
+
+    /* One tensor of a hundred thousand rows, a region each, to as many columns. */
+    tensors[0] = (struct move_tensor){ "t", 2, { N, 64 } };
+    for (int i = 0; i < N; i++)
+        from[i] = (struct region){ 0, { 2, { i, 0 }, { 1, 64 } } };
+    for (int k = 0; k < 64; k++)
+        to[k] = (struct region){ 0, { 2, { 0, k }, { N, 1 } } };
+    m.n_tensors = 1;
+    b.n_regions = 64;
+    start = now();
+    cr_assert_eq(move_plan(&p, &m, &err), TP_OK, "%s", err.msg);
+    cr_log_info("planned in %.3f s", now() - start);
+    cr_expect_lt(now() - start, 1.0);
+    move_plan_free(p);
+    free(tensors);
+    free(from);
+    free(to);
+    free(dtypes);
+}

@@ -1,0 +1,67 @@
+/*
+ * trainer/activation.h - what a microbatch leaves between its forward and its backward pass, and
+ * the scratch that layers use one after another.
+ *
+ * rows = sequences * tokens of a microbatch. Per layer, in elements: rows * (4 h + (2 q + 2 kv + 3
+ * f of this rank)), Korthikanti et al. 2022 without dropout and without stored attention scores,
+ * plus three floats a row (two norms, and one log-sum-exp a head). A schedule with several
+ * microbatches in flight has several slots and one scratch.
+ */
+#ifndef TRAINER_ACTIVATION_H
+#define TRAINER_ACTIVATION_H
+
+#include "trainer/net.h"
+#include "trainer/span.h"
+
+/* `type` below is the run's dtype: f32 or bf16. */
+struct layer_slot {
+    float *x;       /* [rows][h] residual stream that enters the layer; for collectives */
+    float *rstd;    /* [rows] of attn_norm */
+    void *normed;   /* [rows][h] type: attn_norm(x) */
+    void *qkv;      /* [rows][qkv_width] type, rotated */
+    void *attended; /* [rows][q_width] type */
+    float *lse;     /* [sequences][heads][tokens] */
+    float *mid;     /* [rows][h] residual stream between the blocks; for collectives */
+    float *mid_rstd;
+    void *mid_normed; /* [rows][h] type: mlp_norm(mid) */
+    float *gate_up;   /* [rows][2 ffn]; backward, in fp32: their gradients */
+    void *hidden;     /* [rows][ffn] type: silu(gate) * up */
+};
+
+struct slot {
+    int32_t *ids, *targets; /* [rows] */
+    struct layer_slot *layers;
+    float *x; /* [rows][h] that leaves the last layer */
+    float *rstd;
+    void *normed; /* final_norm(x): what the head reads */
+};
+
+struct scratch {
+    float *dx;      /* [rows][h] gradient of the residual stream */
+    float *dnormed; /* [rows][h] gradient of a norm's output; for collectives */
+    float *wide;    /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row layer's input */
+    float *dqkv;    /* [rows][qkv_width]; forward in bf16: before rounding */
+    uint16_t *narrow; /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
+    uint16_t *dy;     /* bf16: [rows][h] rounded dx */
+    float *row_max;   /* [rows] of the loss; for collectives */
+    float *row_sums;  /* [2][rows]: sums of exponentials, logits of targets; for collectives */
+    float *attention; /* the kernels' own */
+    float *norm;
+};
+
+/* A pass of one microbatch through a rank's layers. */
+struct pass {
+    const struct net *net;
+    const struct scratch *scratch;
+    int64_t sequences, rows;
+    bool add; /* gradients add to those of the step's earlier microbatches */
+};
+
+/* layers of slot come from the arena. */
+tp_status slot_init(struct slot *s, const struct net *n, struct arena *arena, struct tp_err *err);
+void slot_take(struct slot *s, const struct net *n, int64_t sequences, struct span *shared,
+               struct span *own);
+void scratch_take(struct scratch *s, const struct net *n, int64_t sequences, struct span *shared,
+                  struct span *own);
+
+#endif

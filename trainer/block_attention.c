@@ -1,0 +1,108 @@
+/* trainer/block_attention.c - see trainer/block_attention.h. */
+#include "trainer/block_attention.h"
+
+#include <math.h>
+
+#include "kernels/attention.h"
+#include "kernels/cast.h"
+#include "kernels/norm.h"
+#include "kernels/rope.h"
+
+/* The kernel's view of a slot: q, k and v lie side by side in each row. */
+static struct attention view(const struct net *n, int64_t sequences, const struct layer_slot *s,
+                             float *workspace)
+{
+    int64_t e = dtype_bytes(n->dtype);
+    const char *qkv = s->qkv;
+
+    return (struct attention){ .batch = sequences,
+                               .seq = n->seq,
+                               .heads = n->heads,
+                               .kv_heads = n->kv_heads,
+                               .head_dim = n->model->head_dim,
+                               .type = n->dtype,
+                               .q = qkv,
+                               .k = qkv ? qkv + n->q_width * e : NULL,
+                               .v = qkv ? qkv + (n->q_width + n->kv_width) * e : NULL,
+                               .ldq = n->qkv_width,
+                               .ldk = n->qkv_width,
+                               .ldv = n->qkv_width,
+                               .out = s->attended,
+                               .ldo = n->q_width,
+                               .lse = s->lse,
+                               .scale = (float)(1 / sqrt((double)n->model->head_dim)),
+                               .workspace = workspace };
+}
+
+int64_t block_attention_workspace(const struct net *n, int64_t sequences)
+{
+    const struct layer_slot none = { 0 };
+    struct attention a = view(n, sequences, &none, NULL);
+
+    return attention_workspace(&a);
+}
+
+/* q and k are neighbours: their heads are rotated as one run. */
+static void rotate(const struct net *n, float *qkv, int64_t rows, int sign)
+{
+    rope_apply(qkv, n->rope, rows, n->seq, n->heads + n->kv_heads, n->model->head_dim, n->qkv_width,
+               sign);
+}
+
+tp_status block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
+                                  const float *residual, struct tp_err *err)
+{
+    const struct net *n = p->net;
+    bool narrow = n->dtype == DTYPE_BF16;
+    float *qkv = narrow ? p->scratch->dqkv : s->qkv;
+    struct attention a = view(n, p->sequences, s, p->scratch->attention);
+    tp_status st;
+
+    norm_rms_forward(s->normed, n->dtype, s->rstd, s->x, residual, y->attn_norm.weight, p->rows,
+                     n->model->hidden, (float)n->model->norm_eps);
+    if ((st = linear_column_forward(&y->qkv, qkv, s->normed, p->rows, err)))
+        return st;
+    rotate(n, qkv, p->rows, +1);
+    if (narrow)
+        cast(s->qkv, DTYPE_BF16, qkv, DTYPE_F32, p->rows * n->qkv_width);
+    if ((st = attention_forward(&a, err)))
+        return st;
+    return linear_row_forward(&y->out, s->mid, s->attended, p->rows, err);
+}
+
+tp_status block_attention_backward(const struct pass *p, const struct layer *y,
+                                   struct layer_slot *s, struct tp_err *err)
+{
+    const struct net *n = p->net;
+    const struct scratch *w = p->scratch;
+    bool narrow = n->dtype == DTYPE_BF16;
+    struct attention a = view(n, p->sequences, s, w->attention);
+    float *dq = w->dqkv, *dk = dq + n->q_width, *dv = dk + n->kv_width;
+    const void *dy = w->dx, *d_attended = w->wide, *dqkv = w->dqkv;
+    tp_status st;
+
+    if (narrow) {
+        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->rows * n->model->hidden);
+        dy = w->dy;
+    }
+    if ((st = linear_row_backward(&y->out, w->wide, dy, s->attended, p->rows, p->add, err)))
+        return st;
+    if (narrow) {
+        cast(w->narrow, DTYPE_BF16, w->wide, DTYPE_F32, p->rows * n->q_width);
+        d_attended = w->narrow;
+    }
+    if ((st = attention_backward(&a, d_attended, dq, n->qkv_width, dk, n->qkv_width, dv,
+                                 n->qkv_width, err)))
+        return st;
+    rotate(n, w->dqkv, p->rows, -1);
+    if (narrow) {
+        cast(w->narrow, DTYPE_BF16, w->dqkv, DTYPE_F32, p->rows * n->qkv_width);
+        dqkv = w->narrow;
+    }
+    st = linear_column_backward(&y->qkv, w->dnormed, dqkv, s->normed, p->rows, p->add, err);
+    if (st)
+        return st;
+    norm_rms_backward(w->dx, y->attn_norm.grad, w->dnormed, s->x, s->rstd, y->attn_norm.weight,
+                      p->rows, n->model->hidden, w->norm);
+    return TP_OK;
+}

@@ -1,0 +1,22 @@
+/*
+ * trainer/block_attention.h - the attention half of a layer: norm, q k v side by side (column),
+ * rotary embedding, attention over this rank's heads, output projection (row).
+ */
+#ifndef TRAINER_BLOCK_ATTENTION_H
+#define TRAINER_BLOCK_ATTENTION_H
+
+#include "trainer/activation.h"
+
+/* s->x holds what the block before it added, residual the stream before that (NULL: s->x is the
+ * stream already); s->x becomes the stream. s->mid gets what this block adds to it. */
+tp_status block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
+                                  const float *residual, struct tp_err *err);
+
+/* scratch dx: from the gradient of s->mid (as a stream) to that of s->x. */
+tp_status block_attention_backward(const struct pass *p, const struct layer *y,
+                                   struct layer_slot *s, struct tp_err *err);
+
+/* Floats that kernels/attention.h needs for so many sequences. */
+int64_t block_attention_workspace(const struct net *n, int64_t sequences);
+
+#endif

@@ -1,0 +1,122 @@
+/* trainer/config.c - see trainer/config.h. */
+#include "trainer/config.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+
+/* Sequences a step and tokens a sequence: far above any run, far below overflow of their product
+ * with a row of any buffer. */
+enum { COUNT_MAX = 1 << 24 };
+
+struct train_config train_config_default(void)
+{
+    return (struct train_config){
+        .spec = spec_default(),
+        .seq = 64,
+        .batch = 8,
+        .seed = 1234,
+        .dtype = DTYPE_F32,
+        .opt = { .lr = 1e-3,
+                 .min_lr = 1e-4,
+                 .beta1 = 0.9,
+                 .beta2 = 0.95,
+                 .eps = 1e-8,
+                 .weight_decay = 0.1,
+                 .clip = 1.0,
+                 .warmup = 5 },
+    };
+}
+
+int64_t train_config_micros(const struct train_config *c)
+{
+    return c->batch / c->spec.dp / c->micro;
+}
+
+static tp_status check_axes(const struct spec *s, struct tp_err *err)
+{
+    const char *axis = s->pp > 1     ? "pipeline parallelism (pp)"
+                       : s->vpp > 1  ? "interleaved pipelines (vpp)"
+                       : s->cp > 1   ? "context parallelism (cp)"
+                       : s->sp       ? "sequence parallelism (sp)"
+                       : s->zero > 0 ? "sharded optimizer state (zero)"
+                                     : NULL;
+    char text[SPEC_TEXT_MAX];
+
+    if (!axis)
+        return TP_OK;
+    return tp_fail(err, TP_E_LAYOUT,
+                   "layout %s asks for %s, which tp-train cannot run yet; it runs tp and dp, and "
+                   "tp-reshard turns checkpoints of other layouts into those",
+                   spec_format(text, s), axis);
+}
+
+static tp_status check_optimizer(const struct optimizer_options *o, struct tp_err *err)
+{
+    if (o->lr < 0 || o->min_lr < 0)
+        return tp_fail(err, TP_E_USAGE, "--lr %g and --min-lr %g must not be negative", o->lr,
+                       o->min_lr);
+    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
+        return tp_fail(err, TP_E_USAGE, "--beta1 %g and --beta2 %g must lie in [0, 1)", o->beta1,
+                       o->beta2);
+    if (!(o->eps > 0))
+        return tp_fail(err, TP_E_USAGE, "--eps %g must be more than 0", o->eps);
+    if (o->weight_decay < 0 || o->clip < 0)
+        return tp_fail(err, TP_E_USAGE, "--weight-decay %g and --clip %g must not be negative",
+                       o->weight_decay, o->clip);
+    return TP_OK;
+}
+
+/* The batch is dealt evenly over dp, and a rank's share evenly into microbatches. */
+static tp_status check_batch(struct train_config *c, struct tp_err *err)
+{
+    int64_t share;
+
+    if (c->seq < 1 || c->seq > COUNT_MAX)
+        return tp_fail(err, TP_E_USAGE, "--seq %" PRId64 " must lie between 1 and %d", c->seq,
+                       COUNT_MAX);
+    if (c->batch < 1 || c->batch > COUNT_MAX)
+        return tp_fail(err, TP_E_USAGE, "--batch %" PRId64 " must lie between 1 and %d", c->batch,
+                       COUNT_MAX);
+    if (c->batch % c->spec.dp)
+        return tp_fail(err, TP_E_USAGE,
+                       "--batch %" PRId64 " cannot be dealt to %d data-parallel ranks evenly",
+                       c->batch, c->spec.dp);
+    share = c->batch / c->spec.dp;
+    if (c->micro == 0)
+        c->micro = share;
+    if (c->micro < 0 || c->micro > share || share % c->micro)
+        return tp_fail(err, TP_E_USAGE,
+                       "--micro %" PRId64 " does not divide the %" PRId64
+                       " sequences of a data-parallel rank (--batch %" PRId64 " over dp %d)",
+                       c->micro, share, c->batch, c->spec.dp);
+    if (c->micro * c->seq > INT32_MAX)
+        return tp_fail(err, TP_E_USAGE,
+                       "a microbatch of %" PRId64 " sequences of %" PRId64
+                       " tokens is too large; make --micro smaller",
+                       c->micro, c->seq);
+    return TP_OK;
+}
+
+tp_status train_config_check(struct train_config *c, const struct model *m, struct tp_err *err)
+{
+    tp_status st;
+
+    if (c->steps < 1)
+        return tp_fail(err, TP_E_USAGE, "--steps must be at least 1: the length of the whole run");
+    if (c->seq > m->max_positions)
+        return tp_fail(err, TP_E_USAGE,
+                       "--seq %" PRId64
+                       " is more than the model's max_position_embeddings %" PRId64,
+                       c->seq, m->max_positions);
+    if (c->dtype != DTYPE_F32 && c->dtype != DTYPE_BF16)
+        return tp_fail(err, TP_E_USAGE, "--dtype is fp32 or bf16, not %s", dtype_name(c->dtype));
+    if (!c->ckpt && (c->resume != RESUME_NO || c->save_every || c->exit_step))
+        return tp_fail(err, TP_E_USAGE,
+                       "--resume, --save-every and --exit-step need --ckpt ROOT: where checkpoints "
+                       "are");
+    if ((st = check_axes(&c->spec, err)))
+        return st;
+    if ((st = check_optimizer(&c->opt, err)))
+        return st;
+    return check_batch(c, err);
+}

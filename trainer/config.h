@@ -1,0 +1,59 @@
+/*
+ * trainer/config.h - what a training run is asked to do. Defaults and rules of the numbers are in
+ * docs/parallelism/tensor.md's companion, tests/oracle/oracle_numpy.py.
+ */
+#ifndef TRAINER_CONFIG_H
+#define TRAINER_CONFIG_H
+
+#include <stdint.h>
+
+#include "core/err.h"
+#include "layout/dtype.h"
+#include "layout/model.h"
+#include "layout/spec.h"
+
+enum resume_mode {
+    RESUME_NO,
+    RESUME_AUTO, /* an empty root starts from the beginning, said loudly */
+    RESUME_MUST, /* an empty root is an error */
+};
+
+/* AdamW (Loshchilov and Hutter 2019), linear warmup, then a cosine to min_lr at the last step. */
+struct optimizer_options {
+    double lr, min_lr, beta1, beta2, eps, weight_decay;
+    double clip; /* largest L2 norm of all gradients; 0: no clipping */
+    int64_t warmup;
+};
+
+struct train_config {
+    const char *model_path; /* folder or config.json, for messages */
+    const char *data_path;
+    struct spec spec;
+    int64_t steps;     /* of the whole run */
+    int64_t exit_step; /* save and stop after so many; 0: never */
+    int64_t seq;       /* tokens in a sequence */
+    int64_t batch;     /* sequences in a step, over all ranks */
+    int64_t micro;     /* sequences a dp rank takes at once; 0: all of its share */
+    struct optimizer_options opt;
+    int64_t seed;
+    enum dtype dtype;   /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */
+    int threads;        /* kernel threads a rank; 0: cores / ranks of the host */
+    int64_t mem_bytes;  /* most a rank may need; 0: no limit */
+    const char *ckpt;   /* root; NULL: nothing is saved */
+    int64_t save_every; /* 0: the last step only */
+    int keep;           /* newest checkpoints that stay; 0: all */
+    enum resume_mode resume;
+    const char *log, *logits; /* files, or NULL */
+};
+
+/* The defaults; paths are NULL. */
+struct train_config train_config_default(void);
+
+/* Fill micro and check every number against the others and the model: TP_E_USAGE or TP_E_LAYOUT
+ * with a sentence that names the flag. Axes that this trainer cannot run yet are refused here. */
+tp_status train_config_check(struct train_config *c, const struct model *m, struct tp_err *err);
+
+/* Microbatches that a dp rank runs in a step. */
+int64_t train_config_micros(const struct train_config *c);
+
+#endif

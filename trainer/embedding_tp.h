@@ -1,0 +1,17 @@
+/*
+ * trainer/embedding_tp.h - the embedding cut along the vocabulary: every rank looks up the ids that
+ * it has, the others give zero, and one all-reduce puts the rows together. Backward sends nothing.
+ */
+#ifndef TRAINER_EMBEDDING_TP_H
+#define TRAINER_EMBEDDING_TP_H
+
+#include "trainer/activation.h"
+
+/* x[rows][h], memory for collectives. */
+tp_status embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids,
+                               struct tp_err *err);
+
+/* From scratch dx; adds to the table's gradient. */
+void embedding_tp_backward(const struct pass *p, const int32_t *ids);
+
+#endif

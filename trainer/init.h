@@ -1,0 +1,18 @@
+/*
+ * trainer/init.h - random starts that depend on (seed, tensor name, global index) alone, so that a
+ * model begins with the same weights at every layout. Matrices are N(0, init_std), norms 1.
+ */
+#ifndef TRAINER_INIT_H
+#define TRAINER_INIT_H
+
+#include "layout/model.h"
+#include "trainer/params.h"
+
+/* Fill this rank's weights (masters in bf16). */
+void init_weights(const struct params *p, const struct layout *l, const struct model *m,
+                  uint64_t seed);
+
+/* Element `index` (row-major, of the whole tensor) of tensor `name`: a standard normal number. */
+double init_normal(uint64_t seed, const char *name, int64_t index);
+
+#endif

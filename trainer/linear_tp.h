@@ -1,0 +1,46 @@
+/*
+ * trainer/linear_tp.h - the two linear layers of tensor parallelism (Shoeybi et al. 2019) and where
+ * their collectives are. Y = X W^T, W[out, in] as Hugging Face stores it, this rank's part dense.
+ *
+ *   column: W is cut along `out`, X is the same on every rank, Y is this rank's part of the
+ * columns. Forward sends nothing; backward sums the parts of dX over the ranks. row:    W is cut
+ * along `in`, X is this rank's part of the columns, Y needs the sum over the ranks. Forward sums;
+ * backward sends nothing.
+ *
+ * So a column layer whose output feeds a row layer, with only elementwise work between them, costs
+ * one all-reduce forward and one backward for the pair.
+ */
+#ifndef TRAINER_LINEAR_TP_H
+#define TRAINER_LINEAR_TP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "core/err.h"
+#include "layout/dtype.h"
+
+struct linear {
+    const void *weight; /* [out][in], `type` */
+    float *grad;        /* [out][in] */
+    int64_t out, in;    /* of this rank's part */
+    enum dtype type;    /* of weight, x and dy: f32 or bf16; y and dx are f32 */
+    struct comm *tp;
+};
+
+tp_status linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows,
+                                struct tp_err *err);
+
+/* dx is memory for collectives. add: gradients of the weight add to what is there (a further
+ * microbatch, or a tied head before the embedding); else they replace it. */
+tp_status linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
+                                 int64_t rows, bool add, struct tp_err *err);
+
+/* y is memory for collectives. */
+tp_status linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows,
+                             struct tp_err *err);
+
+tp_status linear_row_backward(const struct linear *l, float *dx, const void *dy, const void *x,
+                              int64_t rows, bool add, struct tp_err *err);
+
+#endif

@@ -1,0 +1,103 @@
+/* trainer/logits.c - see trainer/logits.h. */
+#include "trainer/logits.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "reshard/safetensors.h"
+#include "trainer/step.h"
+
+/* This rank's columns for its share of the batch: *out is malloc'ed, [rows][net.vocab]. */
+static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp_err *err)
+{
+    int64_t micros = train_config_micros(t->config);
+    int64_t each = t->config->micro * t->config->seq * t->net.vocab;
+    float *all = malloc((size_t)(micros * each) * sizeof *all + 1);
+    tp_status st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits");
+
+    st = comm_agree(t->parallel.world, st, err);
+    for (int64_t i = 0; !st && i < micros; i++) {
+        st = step_forward(t, i, err);
+        if (!st)
+            memcpy(all + i * each, t->scratch.wide, (size_t)each * sizeof *all);
+    }
+    if (st) {
+        free(all);
+        return st;
+    }
+    *out = all;
+    *n = micros * each;
+    return TP_OK;
+}
+
+/* Put every rank's columns of its rows in their place: whole[batch * seq][vocab]. */
+static void assemble(const struct trainer *t, float *whole, const float *parts)
+{
+    const struct train_config *c = t->config;
+    const char *name = t->model->tied ? "model.embed_tokens.weight" : "lm_head.weight";
+    const struct tensor *head = &t->layout.tensors[layout_find(&t->layout, GROUP_PARAM, name)];
+    int64_t rows = c->batch / c->spec.dp * c->seq, vocab = t->model->vocab;
+
+    for (int rank = 0; rank < spec_world(&c->spec); rank++) {
+        struct mesh_coord at = mesh_coord_of(&c->spec, rank);
+        struct box b[TENSOR_BOXES_MAX];
+
+        if (layout_tp_boxes(head, &c->spec, at.tp, b) == 0)
+            continue;
+        for (int64_t r = 0; r < rows; r++, parts += b[0].len[0])
+            memcpy(whole + (at.dp * rows + r) * vocab + b[0].lo[0], parts,
+                   (size_t)b[0].len[0] * sizeof *parts);
+    }
+}
+
+static tp_status write_file(const struct trainer *t, const char *path, const float *parts,
+                            struct tp_err *err)
+{
+    const struct train_config *c = t->config;
+    int64_t rows = c->batch * c->seq, vocab = t->model->vocab;
+    const struct safetensors_tensor tensors[] = {
+        { "input_ids", DTYPE_I64, 2, { c->batch, c->seq } },
+        { "logits", DTYPE_F32, 3, { c->batch, c->seq, vocab } },
+    };
+    float *whole = malloc((size_t)(rows * vocab) * sizeof *whole);
+    int64_t *ids = malloc((size_t)rows * sizeof *ids);
+    int32_t *pair = malloc(2 * (size_t)rows * sizeof *pair); /* inputs, targets */
+    const void *data[] = { ids, whole };
+    tp_status st = TP_OK;
+
+    if (!whole || !ids || !pair) {
+        st = tp_fail(err, TP_E_NOMEM, "no memory for --logits");
+        goto done;
+    }
+    data_fetch(&t->data, t->position.next_sample, c->batch, pair, pair + rows);
+    for (int64_t i = 0; i < rows; i++)
+        ids[i] = pair[i];
+    assemble(t, whole, parts);
+    st = safetensors_write_file(path, tensors, data, 2, err);
+done:
+    free(whole);
+    free(ids);
+    free(pair);
+    return st;
+}
+
+tp_status logits_write(struct trainer *t, const char *path, struct tp_err *err)
+{
+    struct comm *world = t->parallel.world;
+    int64_t n = 0, *sizes = NULL;
+    float *share = NULL;
+    void *parts = NULL;
+    tp_status st;
+
+    TP_TRY(run_share(t, &share, &n, err));
+    sizes = calloc((size_t)comm_size(world), sizeof *sizes);
+    TP_TRY(
+        comm_agree(world, sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits"), err));
+    TP_TRY(comm_gather(world, share, n * (int64_t)sizeof *share, &parts, sizes, err));
+    st = comm_agree(world, parts ? write_file(t, path, parts, err) : TP_OK, err);
+done:
+    free(share);
+    free(sizes);
+    free(parts);
+    return st;
+}

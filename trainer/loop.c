@@ -1,0 +1,258 @@
+/* trainer/loop.c - see trainer/loop.h. */
+#include "trainer/loop.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "core/size.h"
+#include "core/stop.h"
+#include "trainer/describe.h"
+#include "trainer/log.h"
+#include "trainer/logits.h"
+#include "trainer/restore.h"
+#include "trainer/snapshot.h"
+#include "trainer/step.h"
+
+struct loop {
+    struct trainer *t;
+    const struct loop_voice *voice;
+    bool is_first;             /* rank 0: speaks and logs */
+    struct snapshot *snapshot; /* NULL without --ckpt */
+    FILE *log;
+    bool stopping;     /* some rank was asked to stop */
+    bool any_busy;     /* some rank's save is still at work */
+    double cpu;        /* processor time of this rank at the last exchange */
+    double cpu_of_all; /* that all ranks together took since the exchange before */
+};
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Processor time of this process, all threads. */
+static double cpu_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int64_t peak_rss_bytes(void)
+{
+    struct rusage u;
+
+    return getrusage(RUSAGE_SELF, &u) == 0 ? (int64_t)u.ru_maxrss * 1024 : 0;
+}
+
+__attribute__((format(printf, 3, 4))) static void say(const struct loop *l, bool result,
+                                                      const char *fmt, ...)
+{
+    char line[TP_ERR_MAX];
+    va_list ap;
+
+    if (!l->is_first)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    l->voice->say(l->voice->ctx, result, line);
+}
+
+/* ---- before the first step ---- */
+
+static void say_start(const struct loop *l, const struct restore_report *r)
+{
+    const struct train_config *c = l->t->config;
+    char bytes[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
+
+    if (r->root_was_empty)
+        say(l, false, "NOTHING TO RESUME in %s: starting from the beginning", c->ckpt);
+    if (r->kind == RESTORE_CKPT)
+        say(l, false,
+            "resumed from %s (written by %s) at %s: step %" PRId64 " of %" PRId64
+            ", %s read by each of the largest ranks",
+            r->from, r->layout, spec_format(spec, &c->spec), l->t->position.step, c->steps,
+            size_format(bytes, r->bytes_read));
+    else if (r->kind == RESTORE_SAFETENSORS)
+        say(l, false, "start: weights of %s", r->from);
+    else
+        say(l, false, "start: random weights, seed %" PRId64, c->seed);
+    if (r->warning[0])
+        say(l, false, "warning: %s", r->warning);
+}
+
+static void say_plan(const struct loop *l)
+{
+    char line[DESCRIBE_MAX];
+
+    for (int i = 0; l->is_first && i < DESCRIBE_LINES; i++)
+        say(l, false, "%s", describe_line(line, l->t, i));
+}
+
+/* Whatever can fail comes before the first word: then an error is all that is said. */
+static tp_status begin(struct loop *l, struct tp_err *err)
+{
+    const struct train_config *c = l->t->config;
+    struct comm *world = l->t->parallel.world;
+    struct restore_report report;
+    tp_status st;
+
+    TP_TRY(restore_start(l->t, &report, err));
+    if (l->is_first && c->log)
+        st = log_open(&l->log, c->log, err);
+    TP_TRY(comm_agree(world, st, err));
+    if (c->ckpt)
+        TP_TRY(snapshot_open(&l->snapshot, l->t, c->resume != RESUME_NO, err));
+    if (c->logits)
+        TP_TRY(logits_write(l->t, c->logits, err));
+    if (l->log && c->resume == RESUME_NO)
+        st = log_empty(l->log, c->log, err);
+    TP_TRY(comm_agree(world, st, err));
+    say_plan(l);
+    say_start(l, &report);
+    if (c->logits)
+        say(l, false, "logits of the first batch are in %s", c->logits);
+    l->cpu = cpu_seconds();
+done:
+    return st;
+}
+
+/* ---- between steps ---- */
+
+/* What every rank has to know of the others after a step, in one small reduction. */
+static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *err)
+{
+    struct comm *world = l->t->parallel.world;
+    double cpu = cpu_seconds();
+    double words[] = { r->loss_share, stop_requested(),
+                       l->snapshot && snapshot_is_busy(l->snapshot), cpu - l->cpu };
+    tp_status st = TP_OK;
+
+    if (comm_size(world) > 1)
+        st = comm_all_reduce(world, words, 4, COMM_F64, COMM_SUM, err);
+    r->loss_share = words[0];
+    l->stopping = words[1] > 0;
+    l->any_busy = words[2] > 0;
+    l->cpu_of_all = words[3];
+    l->cpu = cpu;
+    return st;
+}
+
+static bool is_last(const struct loop *l)
+{
+    const struct train_config *c = l->t->config;
+    int64_t step = l->t->position.step;
+
+    return step >= c->steps || l->stopping || (c->exit_step && step >= c->exit_step);
+}
+
+/* Go on with a save under way, begin one that is due; the last one is waited for. */
+static tp_status save(struct loop *l, struct tp_err *err)
+{
+    const struct train_config *c = l->t->config;
+    bool last = is_last(l);
+    tp_status st = TP_OK;
+
+    if (!l->snapshot)
+        return TP_OK;
+    if (snapshot_is_pending(l->snapshot) && !l->any_busy)
+        TP_TRY(snapshot_advance(l->snapshot, err));
+    if (last || (c->save_every && l->t->position.step % c->save_every == 0))
+        TP_TRY(snapshot_begin(l->snapshot, l->t, err));
+    if (last)
+        TP_TRY(snapshot_wait(l->snapshot, err));
+done:
+    return st;
+}
+
+static tp_status record(struct loop *l, const struct step_result *r, double seconds,
+                        double save_seconds, struct tp_err *err)
+{
+    const struct train_config *c = l->t->config;
+    char spec[SPEC_TEXT_MAX], line[LOG_TEXT_MAX];
+    const struct log_entry e = { .step = l->t->position.step - 1,
+                                 .steps = c->steps,
+                                 .loss = r->loss_share,
+                                 .grad_norm = r->grad_norm,
+                                 .lr = r->lr,
+                                 .tokens = l->t->position.tokens,
+                                 .seconds = seconds,
+                                 .tokens_per_s = (double)(c->batch * c->seq) / seconds,
+                                 .save_seconds = save_seconds,
+                                 .cpu_seconds = l->cpu_of_all,
+                                 .peak_rss_bytes = peak_rss_bytes(),
+                                 .layout = spec_format(spec, &c->spec) };
+
+    if (!l->is_first)
+        return TP_OK;
+    say(l, true, "%s", log_format(line, &e));
+    return l->log ? log_write(l->log, c->log, &e, err) : TP_OK;
+}
+
+static tp_status run_step(struct loop *l, bool *agreed, struct tp_err *err)
+{
+    struct step_result r = { 0 };
+    double start = now(), trained, saved;
+    tp_status st;
+
+    *agreed = false;
+    TP_TRY(step_run(l->t, &r, err));
+    TP_TRY(exchange(l, &r, err));
+    trained = now();
+    *agreed = true;
+    TP_TRY(save(l, err));
+    saved = now();
+    *agreed = false;
+    TP_TRY(record(l, &r, trained - start, l->snapshot ? saved - trained : 0, err));
+    *agreed = true;
+done:
+    return st;
+}
+
+/* ---- the run ---- */
+
+static tp_status end(struct loop *l, struct tp_err *err)
+{
+    const struct train_config *c = l->t->config;
+    int64_t step = l->t->position.step;
+
+    if (step >= c->steps) {
+        say(l, false, "done: %" PRId64 " steps%s%s", step, c->ckpt ? ", saved in " : "",
+            c->ckpt ? c->ckpt : "");
+        return TP_OK;
+    }
+    if (!c->ckpt)
+        return tp_fail(err, TP_E_STOPPED,
+                       "asked to stop after step %" PRId64 " of %" PRId64
+                       "; nothing was saved, for there is no --ckpt",
+                       step, c->steps);
+    return tp_fail(err, TP_E_STOPPED,
+                   "saved and stopped after step %" PRId64 " of %" PRId64
+                   "; go on with --resume --ckpt %s",
+                   step, c->steps, c->ckpt);
+}
+
+tp_status loop_run(struct trainer *t, const struct loop_voice *v, bool *agreed, struct tp_err *err)
+{
+    struct loop l = { .t = t, .voice = v, .is_first = comm_rank(t->parallel.world) == 0 };
+    tp_status st;
+
+    *agreed = true;
+    TP_TRY(begin(&l, err));
+    while (!is_last(&l))
+        TP_TRY(run_step(&l, agreed, err));
+    st = end(&l, err);
+done:
+    snapshot_close(l.snapshot);
+    if (l.log)
+        fclose(l.log);
+    return st;
+}

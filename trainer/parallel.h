@@ -1,0 +1,30 @@
+/*
+ * trainer/parallel.h - the communicators of a rank, one for each axis of the mesh that it shares
+ * work along.
+ */
+#ifndef TRAINER_PARALLEL_H
+#define TRAINER_PARALLEL_H
+
+#include "comm/comm.h"
+#include "layout/layout.h"
+
+struct parallel {
+    struct spec spec;
+    struct mesh_coord at;
+    struct comm *world; /* borrowed */
+    struct comm *tp;    /* ranks that hold the parts of one replica's layers */
+    struct comm *dp;    /* ranks that hold the same parts of all replicas */
+    struct comm *kv;    /* tp ranks that hold the same KV heads; NULL when there is no sharing */
+};
+
+/* Collective over world. The layout tells which tp ranks hold the same part of the K and V
+ * projections. */
+tp_status parallel_make(struct parallel *out, struct comm *world, const struct layout *l,
+                        struct tp_err *err);
+void parallel_free(struct parallel *p);
+
+/* First of the tp ranks that hold the same boxes of tensor t as tp_rank does; tp_rank itself when
+ * nobody before it does. Holders of the same part are always neighbours. */
+int parallel_first_holder(const struct tensor *t, const struct spec *s, int tp_rank);
+
+#endif

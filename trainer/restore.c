@@ -1,0 +1,268 @@
+/* trainer/restore.c - see trainer/restore.h. */
+#include "trainer/restore.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/commit.h"
+#include "core/file.h"
+#include "reshard/restore.h"
+#include "trainer/init.h"
+
+/* Buffers of reading; the activations' memory is not touched yet by then. */
+static const int64_t READ_BYTES = INT64_C(64) << 20;
+
+/* ---- what to read, as the engine wants it ---- */
+
+struct wish {
+    int n; /* regions and engine tensors: one each */
+    int *ids;
+    struct move_tensor *tensors;
+    struct region *regions;
+    void **data;
+    enum dtype *dtypes;
+};
+
+static tp_status wish_init(struct wish *w, const struct params *p, struct arena *a,
+                           struct tp_err *err)
+{
+    size_t most = 3 * (size_t)p->n; /* weights and two moments */
+
+    *w = (struct wish){ .ids = arena_array(a, most, sizeof *w->ids),
+                        .tensors = arena_array(a, most, sizeof *w->tensors),
+                        .regions = arena_array(a, most, sizeof *w->regions),
+                        .data = arena_array(a, most, sizeof *w->data),
+                        .dtypes = arena_array(a, most, sizeof *w->dtypes) };
+    if (!w->ids || !w->tensors || !w->regions || !w->data || !w->dtypes)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a list of %zu tensors", most);
+    return TP_OK;
+}
+
+/* This rank's part of parameter q, into span; id is the tensor's in a manifest. */
+static void wish_add(struct wish *w, const struct param *q, const struct tensor *t, float *span,
+                     int id)
+{
+    struct move_tensor *m = &w->tensors[w->n];
+
+    *m = (struct move_tensor){ .name = t->name, .ndim = t->ndim };
+    memcpy(m->shape, t->shape, sizeof m->shape);
+    w->ids[w->n] = id;
+    w->regions[w->n] = (struct region){ .tensor = w->n, .box = q->box };
+    w->data[w->n] = span + q->at;
+    w->dtypes[w->n] = DTYPE_F32;
+    w->n++;
+}
+
+/* ---- a checkpoint ---- */
+
+static tp_status other_model(const char *what, int64_t saved, int64_t now, const char *dir,
+                             const char *path, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_USAGE,
+                   "%s is a checkpoint of another model than %s: its %s is %" PRId64
+                   ", not %" PRId64,
+                   dir, path, what, saved, now);
+}
+
+static tp_status check_model(const struct trainer *t, const struct manifest *m, const char *dir,
+                             struct arena *a, struct tp_err *err)
+{
+    const struct model *now = t->model;
+    struct model was;
+    tp_status st;
+
+    if (!m->model_config)
+        return TP_OK; /* the tensors' shapes are compared anyway */
+    st = model_parse(&was, m->model_config, strlen(m->model_config), dir, a, err);
+    if (st)
+        return st;
+    const struct {
+        const char *name;
+        int64_t was, now;
+    } fields[] = { { "hidden_size", was.hidden, now->hidden },
+                   { "num_hidden_layers", was.layers, now->layers },
+                   { "num_attention_heads", was.heads, now->heads },
+                   { "num_key_value_heads", was.kv_heads, now->kv_heads },
+                   { "head_dim", was.head_dim, now->head_dim },
+                   { "intermediate_size", was.ffn, now->ffn },
+                   { "vocab_size", was.vocab, now->vocab },
+                   { "tie_word_embeddings", was.tied, now->tied } };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].was != fields[i].now)
+            return other_model(fields[i].name, fields[i].was, fields[i].now, dir,
+                               t->config->model_path, err);
+    return TP_OK;
+}
+
+static int find_saved(const struct manifest *m, const char *group, const char *name)
+{
+    return layout_find(&m->layout, group, name);
+}
+
+/* The weights' master if it was saved, else the weights; and both moments. */
+static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct manifest *m,
+                           const char *dir, struct tp_err *err)
+{
+    const struct params *p = &t->params;
+    static const char *const groups[] = { GROUP_MASTER, GROUP_EXP_AVG, GROUP_EXP_AVG_SQ };
+    float *spans[] = { p->value, p->exp_avg, p->exp_avg_sq };
+
+    for (int g = 0; g < 3; g++)
+        for (int i = 0; i < p->n; i++) {
+            const struct tensor *tensor = &t->layout.tensors[p->list[i].tensor];
+            int id = find_saved(m, groups[g], tensor->name);
+
+            if (id < 0 && g == 0)
+                id = find_saved(m, GROUP_PARAM, tensor->name);
+            if (id < 0)
+                return tp_fail(
+                    err, TP_E_USAGE,
+                    "%s has no %s of %s: it was saved without optimizer state; export it "
+                    "and start from --model instead",
+                    dir, groups[g], tensor->name);
+            if (m->layout.tensors[id].ndim != tensor->ndim ||
+                memcmp(m->layout.tensors[id].shape, tensor->shape,
+                       (size_t)tensor->ndim * sizeof *tensor->shape) != 0)
+                return tp_fail(err, TP_E_USAGE, "%s: %s has another shape than in %s", dir,
+                               tensor->name, t->config->model_path);
+            if (p->list[i].n)
+                wish_add(w, &p->list[i], tensor, spans[g], id);
+        }
+    return TP_OK;
+}
+
+/* What a person should know of before trusting the curve. */
+static void compare_state(struct restore_report *r, const struct trainer *t,
+                          const struct manifest *m)
+{
+    const struct train_state *was = &m->state;
+    const char *dtype = t->config->dtype == DTYPE_BF16 ? "bf16" : "fp32";
+
+    if (was->dtype && strcmp(was->dtype, dtype) != 0)
+        snprintf(r->warning, sizeof r->warning, "saved by a %s run, going on in %s", was->dtype,
+                 dtype);
+    else if (was->next_sample != was->step * t->config->batch)
+        snprintf(r->warning, sizeof r->warning,
+                 "saved by a run with another --batch: %" PRId64 " sequences in %" PRId64
+                 " steps; data goes on where it was",
+                 was->next_sample, was->step);
+}
+
+static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t step,
+                           struct arena *a, struct tp_err *err)
+{
+    struct move_stats stats = { 0 };
+    struct manifest m;
+    struct wish w;
+    tp_status st;
+
+    TP_TRY(ckpt_open(r->from, &m, t->config->ckpt, step, a, err));
+    TP_TRY(check_model(t, &m, r->from, a, err));
+    TP_TRY(wish_init(&w, &t->params, a, err));
+    TP_TRY(wish_ckpt(&w, t, &m, r->from, err));
+    TP_TRY(restore_boxes(r->from, &m, w.ids, w.n, w.regions, w.data, w.dtypes, w.n, READ_BYTES, 1,
+                         &stats, err));
+    t->position = (struct position){ .step = m.state.step,
+                                     .next_sample = m.state.next_sample,
+                                     .tokens = m.state.tokens };
+    r->kind = RESTORE_CKPT;
+    r->bytes_read = stats.bytes_read;
+    spec_format(r->layout, &m.layout.spec);
+    compare_state(r, t, &m);
+done:
+    return st;
+}
+
+/* The step to go on from, -1: none. Damaged steps with nothing complete beside them are an error:
+ * beginning anew would be silent loss. */
+static tp_status newest(int64_t *step, const struct train_config *c, struct tp_err *err)
+{
+    struct arena a = { 0 };
+    struct ckpt_step *steps = NULL;
+    const char *damaged = NULL;
+    int n = 0;
+    tp_status st = TP_OK;
+
+    *step = -1;
+    if (file_exists(c->ckpt))
+        st = ckpt_list(&steps, &n, c->ckpt, &a, err);
+    for (int i = 0; !st && i < n; i++) {
+        if (steps[i].complete)
+            *step = steps[i].step;
+        else if (!strstr(steps[i].name, ".tmp"))
+            damaged = steps[i].name;
+    }
+    if (!st && c->resume == RESUME_NO && *step >= 0)
+        st = tp_fail(err, TP_E_EXISTS,
+                     "%s has checkpoints already (step %" PRId64
+                     "): go on with --resume, or name another --ckpt",
+                     c->ckpt, *step);
+    else if (!st && c->resume != RESUME_NO && *step < 0 && damaged)
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: no complete checkpoint, and %s is damaged; remove it to start from the "
+                     "beginning",
+                     c->ckpt, damaged);
+    else if (!st && c->resume == RESUME_MUST && *step < 0)
+        st = tp_fail(err, TP_E_NOTFOUND, "%s has no checkpoint to resume (--resume=must)", c->ckpt);
+    arena_free(&a);
+    return st;
+}
+
+/* ---- safetensors, random ---- */
+
+static tp_status read_safetensors(struct trainer *t, struct restore_report *r, struct arena *a,
+                                  struct tp_err *err)
+{
+    const struct params *p = &t->params;
+    struct move_stats stats = { 0 };
+    struct wish w;
+    tp_status st = wish_init(&w, p, a, err);
+
+    if (st)
+        return st;
+    for (int i = 0; i < p->n; i++)
+        if (p->list[i].n)
+            wish_add(&w, &p->list[i], &t->layout.tensors[p->list[i].tensor], p->value, 0);
+    st = restore_safetensors(t->config->model_path, w.tensors, w.n, w.regions, w.data, w.dtypes,
+                             w.n, READ_BYTES, 1, &stats, err);
+    snprintf(r->from, sizeof r->from, "%s", t->config->model_path);
+    r->kind = RESTORE_SAFETENSORS;
+    r->bytes_read = stats.bytes_read;
+    return st;
+}
+
+static tp_status read_start(struct trainer *t, struct restore_report *r, int64_t step,
+                            struct tp_err *err)
+{
+    struct arena a = { 0 };
+    tp_status st = TP_OK;
+
+    if (step >= 0)
+        st = read_ckpt(t, r, step, &a, err);
+    else if (file_is_dir(t->config->model_path))
+        st = read_safetensors(t, r, &a, err);
+    else
+        init_weights(&t->params, &t->layout, t->model, (uint64_t)t->config->seed);
+    arena_free(&a);
+    return st;
+}
+
+tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_err *err)
+{
+    struct comm *world = t->parallel.world;
+    int64_t step = -1;
+    tp_status st = TP_OK;
+
+    *r = (struct restore_report){ .kind = RESTORE_RANDOM };
+    if (t->config->ckpt && comm_rank(world) == 0)
+        st = newest(&step, t->config, err);
+    TP_TRY(comm_agree(world, st, err));
+    TP_TRY(comm_broadcast(world, &step, sizeof step, 0, err));
+    r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;
+    TP_TRY(comm_agree(world, read_start(t, r, step, err), err));
+    params_round(&t->params);
+done:
+    return st;
+}

@@ -1,0 +1,316 @@
+/* trainer/snapshot.c - see trainer/snapshot.h. */
+#include "trainer/snapshot.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/commit.h"
+#include "ckpt/shard.h"
+#include "kernels/copy.h"
+
+enum phase { IDLE, WRITING, COMMITTING };
+
+struct snapshot {
+    struct comm *world; /* borrowed */
+    const struct layout *layout;
+    const struct train_config *config;
+    const struct model *model;
+    int rank;
+    bool force;
+    int64_t epoch; /* rank 0 */
+    struct extent *extents;
+    int n_extents;
+    int first, n_mine; /* this rank's run of extents */
+    struct arena arena;
+    struct span staging;
+    int64_t staging_bytes;
+
+    enum phase phase;
+    struct ckpt_txn txn;
+    struct position position; /* of what is staged */
+    struct shard_info info;   /* of this rank's shard */
+    struct shard_info *infos; /* rank 0: of all; malloc'ed */
+    int n_infos;
+    char newest[NAME_MAX + 1];
+
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool busy;
+    tp_status st; /* of the thread; read after joining it */
+    struct tp_err err;
+};
+
+/* ---- opening ---- */
+
+static tp_status claim(struct snapshot *s, struct tp_err *err)
+{
+    return s->rank == 0 ? ckpt_claim(&s->epoch, s->config->ckpt, err) : TP_OK;
+}
+
+/* Find this rank's extents and make room for them. */
+static tp_status make_room(struct snapshot *s, struct tp_err *err)
+{
+    tp_status st = layout_extents(&s->extents, &s->n_extents, s->layout, &s->arena, err);
+
+    if (st)
+        return st;
+    for (int i = 0; i < s->n_extents; i++) {
+        const struct extent *e = &s->extents[i];
+        struct span count = { .used = s->staging_bytes };
+
+        if (e->rank != s->rank)
+            continue;
+        if (s->n_mine++ == 0)
+            s->first = i;
+        span_take(&count, box_elements(&e->box), dtype_bytes(s->layout->tensors[e->tensor].dtype));
+        s->staging_bytes = count.used;
+    }
+    return span_map(&s->staging, s->staging_bytes, err);
+}
+
+tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,
+                        struct tp_err *err)
+{
+    struct snapshot *s = calloc(1, sizeof *s);
+    struct comm *world = t->parallel.world;
+    tp_status st;
+
+    TP_TRY(comm_agree(world, s ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"), err));
+    s->world = world;
+    s->layout = &t->layout;
+    s->config = t->config;
+    s->model = t->model;
+    s->rank = comm_rank(world);
+    s->force = force;
+    TP_TRY(comm_agree(world, make_room(s, err), err));
+    TP_TRY(comm_agree(world, claim(s, err), err));
+    *out = s;
+    s = NULL;
+done:
+    snapshot_close(s);
+    return st;
+}
+
+/* ---- the threads ---- */
+
+static tp_status write_shard(struct snapshot *s, struct tp_err *err)
+{
+    struct span data = { .base = s->staging.base };
+    struct shard_writer *w = NULL;
+    tp_status st = TP_OK;
+
+    if (s->n_mine == 0)
+        return TP_OK;
+    TP_TRY(shard_create(&w, s->txn.tmp, s->rank, s->layout, s->extents, s->n_extents, err));
+    for (int i = s->first; i < s->first + s->n_mine; i++) {
+        const struct extent *e = &s->extents[i];
+        const void *from = span_take(&data, box_elements(&e->box),
+                                     dtype_bytes(s->layout->tensors[e->tensor].dtype));
+
+        TP_TRY(shard_write(w, i, &e->box, from, err));
+    }
+    TP_TRY(shard_finish(w, &s->info, err));
+done:
+    shard_close(w);
+    return st;
+}
+
+static char *options_text(const struct snapshot *s, struct arena *a)
+{
+    const struct train_config *c = s->config;
+    const struct optimizer_options *o = &c->opt;
+
+    return arena_printf(a,
+                        "{\"steps\": %" PRId64 ", \"batch\": %" PRId64 ", \"seq\": %" PRId64
+                        ", \"micro\": %" PRId64 ", \"lr\": %.17g, \"min_lr\": %.17g, \"warmup\": "
+                        "%" PRId64 ", \"beta1\": %.17g, \"beta2\": %.17g, \"eps\": %.17g, "
+                        "\"weight_decay\": %.17g, \"clip\": %.17g, \"seed\": %" PRId64 "}",
+                        c->steps, c->batch, c->seq, c->micro, o->lr, o->min_lr, o->warmup, o->beta1,
+                        o->beta2, o->eps, o->weight_decay, o->clip, c->seed);
+}
+
+/* Rank 0, with every rank's shard complete: make the step appear, then remove old ones. */
+static tp_status commit(struct snapshot *s, struct tp_err *err)
+{
+    struct arena a = { 0 };
+    struct manifest m = {
+        .step = s->position.step,
+        .layout = *s->layout,
+        .model_config = s->model->config,
+        .state = { .step = s->position.step,
+                   .next_sample = s->position.next_sample,
+                   .tokens = s->position.tokens,
+                   .seed = (uint64_t)s->config->seed,
+                   .dtype = s->config->dtype == DTYPE_BF16 ? "bf16" : "fp32",
+                   .options = options_text(s, &a) },
+        .n_shards = s->n_infos,
+        .shards = s->infos,
+    };
+    tp_status st = m.state.options ? ckpt_commit(&s->txn, &m, err)
+                                   : tp_fail(err, TP_E_NOMEM, "no memory for the manifest");
+
+    if (!st)
+        snprintf(s->newest, sizeof s->newest, "step-%08" PRId64, s->position.step);
+    if (!st && s->config->keep > 0)
+        st = ckpt_prune(s->config->ckpt, s->config->keep, 0, false, NULL, NULL, err);
+    arena_free(&a);
+    return st;
+}
+
+static void *work(void *arg)
+{
+    struct snapshot *s = arg;
+
+    s->st = s->phase == WRITING ? write_shard(s, &s->err) : commit(s, &s->err);
+    atomic_store(&s->busy, false);
+    return NULL;
+}
+
+/* Without a thread to be had, the work is done here and now. */
+static void start_work(struct snapshot *s)
+{
+    s->st = TP_OK;
+    s->err = (struct tp_err){ 0 };
+    atomic_store(&s->busy, true);
+    s->has_thread = pthread_create(&s->thread, NULL, work, s) == 0;
+    if (!s->has_thread)
+        work(s);
+}
+
+static tp_status join_work(struct snapshot *s, struct tp_err *err)
+{
+    if (s->has_thread)
+        pthread_join(s->thread, NULL);
+    s->has_thread = false;
+    if (s->st)
+        *err = s->err;
+    return s->st;
+}
+
+/* ---- phases ---- */
+
+static void stage(struct snapshot *s, const struct trainer *t)
+{
+    struct span to = { .base = s->staging.base };
+
+    for (int i = s->first; i < s->first + s->n_mine; i++) {
+        const struct extent *e = &s->extents[i];
+        const struct tensor *tensor = &s->layout->tensors[e->tensor];
+        const struct param *p = &t->params.list[params_find(&t->params, s->layout, tensor->name)];
+        enum dtype dtype;
+        const char *span = params_span(&t->params, tensor->group, &dtype);
+        void *dst = span_take(&to, box_elements(&e->box), dtype_bytes(dtype));
+
+        copy_box(dst, &e->box, span + p->at * dtype_bytes(dtype), &p->box, &e->box,
+                 dtype_bytes(dtype));
+    }
+    s->position = t->position;
+}
+
+tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_err *err)
+{
+    bool force = s->force;
+    tp_status st = TP_OK;
+
+    TP_TRY(snapshot_wait(s, err));
+    if (s->rank == 0)
+        st = ckpt_begin(&s->txn, s->config->ckpt, t->position.step, s->epoch, force, err);
+    TP_TRY(comm_agree(s->world, st, err));
+    s->phase = WRITING; /* from here on there is something to remove */
+    TP_TRY(comm_broadcast(s->world, &s->txn, sizeof s->txn, 0, err));
+    stage(s, t);
+    start_work(s);
+done:
+    return st;
+}
+
+/* Rank 0 gets every shard's info, of ranks that have one. */
+static tp_status gather_infos(struct snapshot *s, struct tp_err *err)
+{
+    int64_t *sizes = calloc((size_t)comm_size(s->world), sizeof *sizes), total = 0;
+    void *all = NULL;
+    tp_status st;
+
+    TP_TRY(
+        comm_agree(s->world, sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"), err));
+    TP_TRY(
+        comm_gather(s->world, &s->info, s->n_mine ? (int64_t)sizeof s->info : 0, &all, sizes, err));
+    for (int r = 0; all && r < comm_size(s->world); r++)
+        total += sizes[r];
+    free(s->infos);
+    s->infos = all;
+    s->n_infos = (int)(total / (int64_t)sizeof *s->infos);
+done:
+    free(sizes);
+    return st;
+}
+
+static void give_up(struct snapshot *s)
+{
+    if (s->phase != IDLE && s->rank == 0)
+        ckpt_abort(&s->txn);
+    s->phase = IDLE;
+}
+
+tp_status snapshot_advance(struct snapshot *s, struct tp_err *err)
+{
+    tp_status st = comm_agree(s->world, join_work(s, err), err);
+
+    if (!st && s->phase == WRITING && !(st = gather_infos(s, err))) {
+        s->phase = COMMITTING;
+        if (s->rank == 0)
+            start_work(s);
+        return TP_OK;
+    }
+    if (st)
+        give_up(s);
+    s->phase = IDLE;
+    return st;
+}
+
+tp_status snapshot_wait(struct snapshot *s, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    while (!st && s->phase != IDLE)
+        st = snapshot_advance(s, err);
+    return st;
+}
+
+bool snapshot_is_pending(const struct snapshot *s)
+{
+    return s->phase != IDLE;
+}
+
+bool snapshot_is_busy(const struct snapshot *s)
+{
+    return atomic_load(&s->busy);
+}
+
+const char *snapshot_newest(const struct snapshot *s)
+{
+    return s->newest;
+}
+
+int64_t snapshot_bytes(const struct snapshot *s)
+{
+    return s->staging_bytes;
+}
+
+void snapshot_close(struct snapshot *s)
+{
+    struct tp_err ignored;
+
+    if (!s)
+        return;
+    join_work(s, &ignored);
+    give_up(s);
+    free(s->infos);
+    span_unmap(&s->staging, s->staging_bytes);
+    arena_free(&s->arena);
+    free(s);
+}

@@ -1,0 +1,50 @@
+/*
+ * trainer/snapshot.h - saving while training goes on.
+ *
+ * At a step boundary every rank copies what it has to write to a staging buffer and hands it to a
+ * thread. At later boundaries, once all ranks' threads are done, rank 0 commits (another thread),
+ * and once that is done the save is over. In between the loop only looks. One save at a time: a
+ * further one waits for it.
+ *
+ *     boundary:  begin -> WRITING -- all done, advance --> COMMITTING -- done, advance --> IDLE
+ */
+#ifndef TRAINER_SNAPSHOT_H
+#define TRAINER_SNAPSHOT_H
+
+#include <stdbool.h>
+
+#include "trainer/trainer.h"
+
+struct snapshot;
+
+/* Take the root's next epoch and allocate the staging buffer. Collective. force: a step that exists
+ * is replaced (a resumed run). */
+tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,
+                        struct tp_err *err);
+
+/* Whether a save is under way; the same on every rank. */
+bool snapshot_is_pending(const struct snapshot *s);
+
+/* Whether this rank's thread is still at work. */
+bool snapshot_is_busy(const struct snapshot *s);
+
+/* Begin to save t as it is; waits for a save under way. Collective. */
+tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_err *err);
+
+/* Go on to the next phase, waiting for this one's threads: call it at once when no rank is busy.
+ * Collective. After a failure nothing has appeared and what was begun is removed. */
+tp_status snapshot_advance(struct snapshot *s, struct tp_err *err);
+
+/* Advance until no save is pending. Collective. */
+tp_status snapshot_wait(struct snapshot *s, struct tp_err *err);
+
+/* Name of the newest committed step ("step-00000040"), or "" so far. */
+const char *snapshot_newest(const struct snapshot *s);
+
+/* Bytes of the staging buffer of this rank. */
+int64_t snapshot_bytes(const struct snapshot *s);
+
+/* Free; a save under way is given up and removed. s may be NULL. Not collective. */
+void snapshot_close(struct snapshot *s);
+
+#endif

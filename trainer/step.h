@@ -1,0 +1,22 @@
+/*
+ * trainer/step.h - one optimizer step: microbatches forward and backward, reduction, clipping,
+ * AdamW.
+ */
+#ifndef TRAINER_STEP_H
+#define TRAINER_STEP_H
+
+#include "trainer/trainer.h"
+
+struct step_result {
+    double loss_share; /* summed over all ranks of the world it is the step's mean loss */
+    double grad_norm;  /* before clipping */
+    double lr;
+};
+
+/* Run step number t->position.step and advance the position. Collective; allocates nothing. */
+tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err);
+
+/* Forward alone: microbatch `micro` of the next step; leaves its logits in t->scratch.wide. */
+tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err);
+
+#endif

@@ -1,0 +1,110 @@
+/* trainer/trainer.c - see trainer/trainer.h. */
+#include "trainer/trainer.h"
+
+#include <string.h>
+
+tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
+                         struct arena *arena, struct tp_err *err)
+{
+    struct tensor *tensors;
+    int n;
+    tp_status st = model_state(&tensors, &n, m, c->dtype, arena, err);
+
+    return st ? st : layout_make(out, &c->spec, m->layers, tensors, n, arena, err);
+}
+
+/* Lists and counts: everything that needs no memory for tensors. */
+static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(trainer_layout(&t->layout, t->config, t->model, &t->arena, err));
+    TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, &t->arena, err));
+    TP_TRY(net_init(&t->net, t->model, &t->layout, &t->params, t->config->seq, &t->arena, err));
+    TP_TRY(slot_init(&t->slot, &t->net, &t->arena, err));
+done:
+    return st;
+}
+
+/* Take every buffer from the two spans; over spans without memory it only counts. */
+static void take(struct trainer *t, struct span *shared, struct span *own)
+{
+    int64_t sequences = t->config->micro;
+
+    params_take(&t->params, shared, own);
+    net_take(&t->net, own);
+    slot_take(&t->slot, &t->net, sequences, shared, own);
+    scratch_take(&t->scratch, &t->net, sequences, shared, own);
+}
+
+static tp_status measure(struct trainer *t, struct tp_err *err)
+{
+    struct span shared = { 0 }, own = { 0 };
+    struct trainer_size *s = &t->size;
+    int64_t n = t->params.n_elements;
+
+    take(t, &shared, &own);
+    if (shared.used > INT64_MAX / 4 || own.used > INT64_MAX / 4)
+        return tp_fail(err, TP_E_LAYOUT, "%s: a model too large to count the bytes of",
+                       t->config->model_path);
+    *s = (struct trainer_size){ .shared = shared.used, .own = own.used };
+    s->params = n * (t->config->dtype == DTYPE_BF16 ? 6 : 4);
+    s->grads = n * 4;
+    s->moments = n * 8;
+    s->activations = s->shared + s->own - s->params - s->grads - s->moments;
+    return TP_OK;
+}
+
+tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
+                          const struct model *m, struct tp_err *err)
+{
+    struct trainer t = { .config = c, .model = m };
+    tp_status st;
+
+    TP_TRY(prepare(&t, 0, err));
+    TP_TRY(measure(&t, err));
+    *size = t.size;
+done:
+    arena_free(&t.arena);
+    return st;
+}
+
+static tp_status open_alone(struct trainer *t, int rank, struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(prepare(t, rank, err));
+    TP_TRY(measure(t, err));
+    TP_TRY(span_map(&t->own, t->size.own, err));
+    TP_TRY(data_open(&t->data, t->config->data_path, t->config->seq, t->model->vocab, err));
+done:
+    return st;
+}
+
+tp_status trainer_open(struct trainer *t, const struct train_config *c, const struct model *m,
+                       struct comm *world, struct tp_err *err)
+{
+    struct span shared = { 0 };
+    struct trainer_size largest = { 0 };
+    void *memory;
+    tp_status st;
+
+    *t = (struct trainer){ .config = c, .model = m };
+    TP_TRY(comm_agree(world, open_alone(t, comm_rank(world), err), err));
+    TP_TRY(comm_agree(world, trainer_measure(&largest, c, m, err), err));
+    TP_TRY(parallel_make(&t->parallel, world, &t->layout, err));
+    TP_TRY(comm_alloc(&memory, world, largest.shared, err));
+    shared.base = memory;
+    take(t, &shared, &t->own);
+    TP_TRY(net_bind(&t->net, &t->layout, &t->params, &t->parallel, err));
+done:
+    return st;
+}
+
+void trainer_close(struct trainer *t)
+{
+    parallel_free(&t->parallel);
+    data_close(&t->data);
+    span_unmap(&t->own, t->size.own);
+    arena_free(&t->arena);
+}

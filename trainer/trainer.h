@@ -1,0 +1,62 @@
+/*
+ * trainer/trainer.h - one rank of a training run: everything it holds between steps.
+ */
+#ifndef TRAINER_TRAINER_H
+#define TRAINER_TRAINER_H
+
+#include "core/arena.h"
+#include "trainer/activation.h"
+#include "trainer/config.h"
+#include "trainer/data.h"
+#include "trainer/net.h"
+#include "trainer/parallel.h"
+#include "trainer/params.h"
+
+/* What a checkpoint carries besides tensors. */
+struct position {
+    int64_t step;        /* steps done: the number of the next one */
+    int64_t next_sample; /* global index of the next sequence */
+    int64_t tokens;      /* seen so far */
+};
+
+/* Bytes of a rank's buffers. */
+struct trainer_size {
+    int64_t
+        shared;  /* that collectives reach: gradients, residual streams; the same on every rank */
+    int64_t own; /* weights, moments, other activations, scratch */
+    int64_t params, grads, moments; /* parts of the sum of both; masters count as params */
+    int64_t activations;            /* the rest: slots and scratch */
+};
+
+struct trainer {
+    const struct train_config *config; /* borrowed */
+    const struct model *model;         /* borrowed */
+    struct layout layout;              /* of the whole state: param, (master), moments */
+    struct parallel parallel;
+    struct params params;
+    struct net net;
+    struct slot slot;
+    struct scratch scratch;
+    struct data data;
+    struct position position;
+    struct arena arena;
+    struct span own;
+    struct trainer_size size;
+};
+
+/* The layout of everything that a run of this config holds. TP_E_LAYOUT as layout_make. */
+tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
+                         struct arena *arena, struct tp_err *err);
+
+/* What rank 0, which is never smaller than another, will hold. Allocates nothing that stays. */
+tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
+                          const struct model *m, struct tp_err *err);
+
+/* Allocate and bind everything; weights are zero. Collective over world: on failure every rank gets
+ * the same sentence. Kernel threads are set by then. Free with trainer_close, also after failure.
+ */
+tp_status trainer_open(struct trainer *t, const struct train_config *c, const struct model *m,
+                       struct comm *world, struct tp_err *err);
+void trainer_close(struct trainer *t);
+
+#endif
