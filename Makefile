@@ -85,7 +85,7 @@ $(BIN)/tp-%: $(BUILD)/cli/tp_%.o $(CLI_OBJ) $(BUILD)/libtp.a
 	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
 
 # The five calls with which any trainer tells tp-run how far it is: nothing but libc.
-$(PROGRESS): progress/tp_progress.c core/slot.c core/err.c progress/tp_progress.h core/slot.h
+$(PROGRESS): progress/tp_progress.c core/tell.c core/err.c progress/tp_progress.h core/tell.h
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(TP_CFLAGS) -O2 -g -fvisibility=hidden -fPIC -shared $(filter %.c,$^) -o $@

@@ -18,7 +18,7 @@ static const int64_t LOOK_MAX_NS = 1000000000; /* longer between two looks: the 
 struct rank {
     bool seen, told_slow;
     char state;
-    struct slot_image slot;
+    struct tell_slot slot;
     int64_t changed_ns;                       /* by the watcher's clock */
     int64_t mark_step, mark_wait_ns, mark_ns; /* where the window for `slow` began */
     double compute_ns;                        /* a step, over the last full window; 0: none yet */
@@ -74,7 +74,7 @@ static double quantile(const double *v, int n, double q)
 }
 
 /* A step ended on this rank: its time, if nothing but training was in it. */
-static void learn_step(struct monitor *m, const struct rank *r, const struct slot_image *slot)
+static void learn_step(struct monitor *m, const struct rank *r, const struct tell_slot *slot)
 {
     if (r->slot.step < 0 || slot->step_len_ns <= 0 ||
         slot->phase_ns > slot->step_ns - slot->step_len_ns)
@@ -85,9 +85,9 @@ static void learn_step(struct monitor *m, const struct rank *r, const struct slo
 }
 
 /* Computing time a step over windows of slow_steps. */
-static void learn_compute(struct monitor *m, struct rank *r, const struct slot_image *slot)
+static void learn_compute(struct monitor *m, struct rank *r, const struct tell_slot *slot)
 {
-    if (r->slot.step < 0 || slot->phase != SLOT_TRAIN || slot->phase_ns > r->mark_ns) {
+    if (r->slot.step < 0 || slot->phase != TELL_TRAIN || slot->phase_ns > r->mark_ns) {
         r->mark_step = slot->step;
         r->mark_wait_ns = slot->wait_ns;
         r->mark_ns = slot->step_ns;
@@ -100,7 +100,7 @@ static void learn_compute(struct monitor *m, struct rank *r, const struct slot_i
     }
 }
 
-void monitor_feed(struct monitor *m, int rank, const struct slot_image *slot, char process_state,
+void monitor_feed(struct monitor *m, int rank, const struct tell_slot *slot, char process_state,
                   int64_t now_ns)
 {
     struct rank *r = rank >= 0 && rank < m->world ? &m->rank[rank] : NULL;
@@ -111,7 +111,7 @@ void monitor_feed(struct monitor *m, int rank, const struct slot_image *slot, ch
     if (!r->seen || slot->step != r->slot.step || slot->entered != r->slot.entered ||
         slot->left != r->slot.left || slot->phase != r->slot.phase)
         r->changed_ns = now_ns;
-    if (r->seen && r->slot.phase == SLOT_SAVE && slot->phase != SLOT_SAVE &&
+    if (r->seen && r->slot.phase == TELL_SAVE && slot->phase != TELL_SAVE &&
         slot->phase_ns - r->slot.phase_ns > m->save_ns)
         m->save_ns = slot->phase_ns - r->slot.phase_ns;
     if (slot->step != r->slot.step) {
@@ -151,12 +151,12 @@ static int64_t deadline_now(const struct monitor *m)
     int64_t longest = 0;
 
     for (int i = 0; i < m->world; i++) {
-        const struct slot_image *s = &m->rank[i].slot;
+        const struct tell_slot *s = &m->rank[i].slot;
         int64_t d = monitor_deadline(m);
 
-        if (!m->rank[i].seen || s->step < 0 || s->phase == SLOT_INIT || s->phase == SLOT_LOAD)
+        if (!m->rank[i].seen || s->step < 0 || s->phase == TELL_INIT || s->phase == TELL_LOAD)
             d = m->limits.init_ns;
-        else if (s->phase == SLOT_SAVE || s->phase == SLOT_DRAIN)
+        else if (s->phase == TELL_SAVE || s->phase == TELL_DRAIN)
             d = m->save_ns ? (int64_t)(m->limits.factor * (double)m->save_ns) : m->limits.save_ns;
         if (d > longest)
             longest = d;
@@ -191,7 +191,7 @@ static int guilty(const struct monitor *m)
     for (int i = 0; i < m->world; i++) {
         int c = worst < 0 ? -1 : behind(&m->rank[i], &m->rank[worst]);
 
-        if (m->rank[i].seen && m->rank[i].slot.phase == SLOT_DONE)
+        if (m->rank[i].seen && m->rank[i].slot.phase == TELL_DONE)
             continue;
         ties = c < 0 ? 1 : ties + (c == 0);
         worst = c < 0 ? i : worst;
@@ -214,7 +214,7 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
     for (int i = 0; i < m->world; i++) {
         int64_t at = m->rank[i].seen ? m->rank[i].changed_ns : m->began_ns;
 
-        if (!(m->rank[i].seen && m->rank[i].slot.phase == SLOT_DONE) && at < oldest)
+        if (!(m->rank[i].seen && m->rank[i].slot.phase == TELL_DONE) && at < oldest)
             oldest = at;
     }
     if (now_ns - oldest <= deadline)
@@ -225,7 +225,7 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
     v->deadline_ns = deadline;
     r = v->rank >= 0 ? &m->rank[v->rank] : &m->rank[0];
     v->step = r->seen ? r->slot.step : -1;
-    v->phase = r->seen ? r->slot.phase : SLOT_INIT;
+    v->phase = r->seen ? r->slot.phase : TELL_INIT;
     if (v->rank < 0)
         snprintf(v->text, sizeof v->text,
                  "no rank made progress for %.1f s (deadline %.1f s); all stand at step %lld, so "
@@ -239,7 +239,7 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
                  "rank %d made no progress for %.1f s (deadline %.1f s): step %lld, collective "
                  "%lld, phase %s%s",
                  v->rank, (double)v->waited_ns / 1e9, (double)deadline / 1e9, (long long)v->step,
-                 (long long)r->slot.entered, slot_phase_name(v->phase),
+                 (long long)r->slot.entered, tell_phase_name(v->phase),
                  r->state == 'T' || r->state == 't' ? ", process stopped" : "");
     return true;
 }
@@ -273,7 +273,7 @@ static bool judge_slow(struct monitor *m, struct monitor_verdict *v)
 /* Rank 0's loss, once a step. */
 static bool judge_loss(struct monitor *m, struct monitor_verdict *v)
 {
-    const struct slot_image *s = &m->rank[0].slot;
+    const struct tell_slot *s = &m->rank[0].slot;
     int n = m->n_losses < LOSSES ? m->n_losses : LOSSES;
 
     if (!m->rank[0].seen || s->step < 0 || s->step == m->judged_step || m->told_nan)
@@ -367,12 +367,12 @@ double monitor_step_seconds(const struct monitor *m)
 bool monitor_saving(const struct monitor *m)
 {
     for (int i = 0; i < m->world; i++)
-        if (m->rank[i].seen && m->rank[i].slot.phase == SLOT_SAVE)
+        if (m->rank[i].seen && m->rank[i].slot.phase == TELL_SAVE)
             return true;
     return false;
 }
 
-bool monitor_present(const struct monitor *m, int rank, struct slot_image *slot)
+bool monitor_present(const struct monitor *m, int rank, struct tell_slot *slot)
 {
     if (rank < 0 || rank >= m->world || !m->rank[rank].seen)
         return false;

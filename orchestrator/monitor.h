@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "core/slot.h"
+#include "core/tell.h"
 
 struct monitor_limits {
     int64_t floor_ns, init_ns, save_ns;
@@ -47,7 +47,7 @@ struct monitor_verdict {
     int rank;     /* guilty; -1: cannot be told */
     int64_t step; /* of that rank */
     int64_t waited_ns, deadline_ns;
-    int64_t phase;  /* enum slot_phase */
+    int64_t phase;  /* enum tell_phase */
     double value;   /* SLOW: times the median; NAN, JUMP: the loss */
     char text[256]; /* one sentence */
 };
@@ -59,7 +59,7 @@ struct monitor *monitor_new(int world, const struct monitor_limits *limits, int6
 void monitor_free(struct monitor *m);
 
 /* What rank's slot shows now. process_state: as of process_state(), 0 when not known. */
-void monitor_feed(struct monitor *m, int rank, const struct slot_image *slot, char process_state,
+void monitor_feed(struct monitor *m, int rank, const struct tell_slot *slot, char process_state,
                   int64_t now_ns);
 
 /* Call at each look, after the feeds. */
@@ -74,6 +74,6 @@ double monitor_loss(const struct monitor *m);
 double monitor_step_seconds(const struct monitor *m); /* median, 0: not known */
 int64_t monitor_deadline(const struct monitor *m);    /* for a training step, ns */
 bool monitor_saving(const struct monitor *m);
-bool monitor_present(const struct monitor *m, int rank, struct slot_image *slot); /* last fed */
+bool monitor_present(const struct monitor *m, int rank, struct tell_slot *slot); /* last fed */
 
 #endif

@@ -13,7 +13,7 @@ enum { WORLD = 4 };
 /* A simulated synchronous job: every step has two collectives. */
 struct sim {
     struct monitor *m;
-    struct slot_image slot[WORLD];
+    struct tell_slot slot[WORLD];
     char state[WORLD];
     int64_t now;
 };
@@ -32,7 +32,7 @@ static void sim_init(struct sim *s)
     s->now = 1000 * S;
     s->m = monitor_new(WORLD, &LIMITS, s->now);
     for (int r = 0; r < WORLD; r++) {
-        s->slot[r] = (struct slot_image){ .rank = r, .world = WORLD, .step = -1, .saved = -1 };
+        s->slot[r] = (struct tell_slot){ .rank = r, .world = WORLD, .step = -1, .saved = -1 };
         s->slot[r].loss = NAN;
         s->state[r] = 'S';
     }
@@ -53,9 +53,9 @@ static struct monitor_verdict step(struct sim *s, int64_t len, const int64_t *co
 {
     s->now += len;
     for (int r = 0; r < WORLD; r++) {
-        struct slot_image *m = &s->slot[r];
+        struct tell_slot *m = &s->slot[r];
 
-        m->phase = SLOT_TRAIN;
+        m->phase = TELL_TRAIN;
         m->step_len_ns = m->step < 0 ? 0 : len;
         m->step++;
         m->step_ns = s->now;
@@ -160,7 +160,7 @@ Test(monitor, saves_have_a_deadline_of_their_own)
     for (int i = 0; i < 50; i++)
         step(&s, 50 * MS, NULL, 2);
     for (int r = 0; r < WORLD; r++) {
-        s.slot[r].phase = SLOT_SAVE;
+        s.slot[r].phase = TELL_SAVE;
         s.slot[r].phase_ns = s.now;
     }
     for (int i = 0; i < 5000; i++) {

@@ -1,47 +1,47 @@
 /*
- * core/slot.h - the progress slot: what a rank tells to whoever watches it.
+ * core/tell.h - the progress slot: what a rank tells to whoever watches it.
  *
- * One file a rank, DIR/rank-00003, of fixed layout (struct slot_image), mapped by the rank that
+ * One file a rank, DIR/rank-00003, of fixed layout (struct tell_slot), mapped by the rank that
  * writes it and read with pread by the watcher. There are no locks and no system calls after
- * slot_open: a rank stores a few aligned words, so that telling costs nanoseconds and a watcher
- * that dies or stops costs nothing. DIR comes from the environment (SLOT_DIR_ENV); without it
- * slot_open gives NULL, and every call takes NULL and does nothing.
+ * tell_open: a rank stores a few aligned words, so that telling costs nanoseconds and a watcher
+ * that dies or stops costs nothing. DIR comes from the environment (TELL_DIR_ENV); without it
+ * tell_open gives NULL, and every call takes NULL and does nothing.
  *
  * Times are CLOCK_MONOTONIC of the rank's host, in nanoseconds: never the wall clock.
  * One thread of the rank writes. Numbers are little-endian; the layout is frozen by
- * SLOT_VERSION, and the same for programs that link libtp-progress (progress/tp_progress.h).
+ * TELL_VERSION, and the same for programs that link libtp-progress (progress/tp_progress.h).
  */
-#ifndef CORE_SLOT_H
-#define CORE_SLOT_H
+#ifndef CORE_TELL_H
+#define CORE_TELL_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "core/err.h"
 
-#define SLOT_DIR_ENV "TP_PROGRESS_DIR"
+#define TELL_DIR_ENV "TP_PROGRESS_DIR"
 
-enum { SLOT_VERSION = 1, SLOT_BYTES = 256 };
+enum { TELL_VERSION = 1, TELL_BYTES = 256 };
 
 /* What a rank is doing. Deadlines are kept for each apart. */
-enum slot_phase {
-    SLOT_INIT,  /* from start to the first step */
-    SLOT_LOAD,  /* reading a checkpoint */
-    SLOT_TRAIN, /* steps */
-    SLOT_SAVE,  /* writing a checkpoint, while steps wait for it */
-    SLOT_DRAIN, /* was asked to stop: the last step and its save */
-    SLOT_DONE,  /* closed in order: the process may go */
-    SLOT_PHASES,
+enum tell_phase {
+    TELL_INIT,  /* from start to the first step */
+    TELL_LOAD,  /* reading a checkpoint */
+    TELL_TRAIN, /* steps */
+    TELL_SAVE,  /* writing a checkpoint, while steps wait for it */
+    TELL_DRAIN, /* was asked to stop: the last step and its save */
+    TELL_DONE,  /* closed in order: the process may go */
+    TELL_PHASES,
 };
 
 /* The file. Words that change are written with one aligned 8-byte store each. */
-struct slot_image {
+struct tell_slot {
     char magic[8]; /* "TPSLOT\0\1": the last byte is the version */
     int64_t rank, world;
     int64_t pid;         /* in the rank's own pid namespace */
     int64_t pid_start;   /* field 22 of /proc/PID/stat: tells a reused pid from the rank */
-    int64_t opened_ns;   /* when slot_open was called */
-    int64_t phase;       /* enum slot_phase */
+    int64_t opened_ns;   /* when tell_open was called */
+    int64_t phase;       /* enum tell_phase */
     int64_t phase_ns;    /* when the phase began */
     int64_t step;        /* steps done in the whole run; -1 until this process has done one */
     int64_t step_ns;     /* when the last step ended */
@@ -53,46 +53,46 @@ struct slot_image {
     int64_t saved;       /* newest step that is committed, -1: none by this job */
     int64_t spare[16];   /* 0 */
 };
-_Static_assert(sizeof(struct slot_image) == SLOT_BYTES, "the slot's layout is frozen");
+_Static_assert(sizeof(struct tell_slot) == TELL_BYTES, "the slot's layout is frozen");
 
-struct slot;
+struct tell;
 
 /* Make this rank's slot in dir (NULL: $TP_PROGRESS_DIR; when that is unset too *out = NULL and all
  * is well). The file appears whole. TP_E_IO: cannot be made; training can go on without. */
-tp_status slot_open(struct slot **out, const char *dir, int rank, int world, struct tp_err *err);
+tp_status tell_open(struct tell **out, const char *dir, int rank, int world, struct tp_err *err);
 
 /* `step` steps are done, the last with this loss (NaN: not known on this rank). step_len_ns stays 0
  * until two steps were told. */
-void slot_step(struct slot *s, int64_t step, double loss);
+void tell_step(struct tell *s, int64_t step, double loss);
 
 /* A new phase begins. */
-void slot_phase(struct slot *s, enum slot_phase phase);
+void tell_phase(struct tell *s, enum tell_phase phase);
 
 /* A checkpoint of `step` is committed. */
-void slot_saved(struct slot *s, int64_t step);
+void tell_saved(struct tell *s, int64_t step);
 
 /* enter: a collective begins; else the one that had begun is over. */
-void slot_collective(struct slot *s, bool enter);
+void tell_collective(struct tell *s, bool enter);
 
-/* Mark as done in order and unmap; the file stays for the watcher. */
-void slot_close(struct slot *s);
+/* Unmap; the file stays for the watcher. in_order: this rank is done, that it ends is no fault. */
+void tell_close(struct tell *s, bool in_order);
 
 /* ---- the watcher's side ---- */
 
 /* DIR/rank-00003 into buf. Returns buf. */
-char *slot_path(char *buf, int buf_size, const char *dir, int rank);
+char *tell_path(char *buf, int buf_size, const char *dir, int rank);
 
 /* Read a slot as it is now. TP_E_NOTFOUND: the rank has not opened it yet; TP_E_CORRUPT: not a slot
  * of this version, or another rank's. Counters that changed between are those of one moment or the
  * next: step and loss belong together. */
-tp_status slot_read(struct slot_image *out, const char *path, int rank, struct tp_err *err);
+tp_status tell_read(struct tell_slot *out, const char *path, int rank, struct tp_err *err);
 
 /* Whether the bytes are a slot of this version for `rank` (from a file or from a node's agent). */
-bool slot_is_valid(const struct slot_image *image, int rank);
+bool tell_is_valid(const struct tell_slot *image, int rank);
 
-const char *slot_phase_name(int64_t phase);
+const char *tell_phase_name(int64_t phase);
 
 /* CLOCK_MONOTONIC in nanoseconds. */
-int64_t slot_clock_ns(void);
+int64_t tell_clock_ns(void);
 
 #endif

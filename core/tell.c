@@ -1,5 +1,5 @@
-/* core/slot.c - see core/slot.h. */
-#include "core/slot.h"
+/* core/tell.c - see core/tell.h. */
+#include "core/tell.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,14 +12,14 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char MAGIC[8] = { 'T', 'P', 'S', 'L', 'O', 'T', 0, SLOT_VERSION };
+static const char MAGIC[8] = { 'T', 'P', 'S', 'L', 'O', 'T', 0, TELL_VERSION };
 
-struct slot {
-    struct slot_image *image; /* mapped */
-    int64_t entered_ns;       /* when the collective that is open began */
+struct tell {
+    struct tell_slot *image; /* mapped */
+    int64_t entered_ns;      /* when the collective that is open began */
 };
 
-int64_t slot_clock_ns(void)
+int64_t tell_clock_ns(void)
 {
     struct timespec t;
 
@@ -54,15 +54,15 @@ static int64_t own_start(void)
     return start;
 }
 
-char *slot_path(char *buf, int buf_size, const char *dir, int rank)
+char *tell_path(char *buf, int buf_size, const char *dir, int rank)
 {
     snprintf(buf, (size_t)buf_size, "%s/rank-%05d", dir, rank);
     return buf;
 }
 
-static void image_init(struct slot_image *m, int rank, int world)
+static void image_init(struct tell_slot *m, int rank, int world)
 {
-    int64_t now = slot_clock_ns();
+    int64_t now = tell_clock_ns();
 
     memcpy(m->magic, MAGIC, sizeof MAGIC);
     m->rank = rank;
@@ -70,32 +70,32 @@ static void image_init(struct slot_image *m, int rank, int world)
     m->pid = getpid();
     m->pid_start = own_start();
     m->opened_ns = m->phase_ns = m->step_ns = now;
-    m->phase = SLOT_INIT;
+    m->phase = TELL_INIT;
     m->step = -1;
     m->saved = -1;
     m->loss = NAN;
 }
 
-tp_status slot_open(struct slot **out, const char *dir, int rank, int world, struct tp_err *err)
+tp_status tell_open(struct tell **out, const char *dir, int rank, int world, struct tp_err *err)
 {
     char path[PATH_MAX], tmp[PATH_MAX + 8];
-    struct slot *s = NULL;
+    struct tell *s = NULL;
     void *map = MAP_FAILED;
     int fd = -1;
 
-    dir = dir ? dir : getenv(SLOT_DIR_ENV);
+    dir = dir ? dir : getenv(TELL_DIR_ENV);
     if (!dir || !dir[0]) {
         *out = NULL;
         return TP_OK;
     }
-    slot_path(path, sizeof path, dir, rank);
+    tell_path(path, sizeof path, dir, rank);
     snprintf(tmp, sizeof tmp, "%s.tmp", path);
     fd = open(tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0 || ftruncate(fd, SLOT_BYTES) != 0) {
+    if (fd < 0 || ftruncate(fd, TELL_BYTES) != 0) {
         tp_fail_errno(err, "%s: rank %d cannot make its progress slot", tmp, rank);
         goto fail;
     }
-    map = mmap(NULL, SLOT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    map = mmap(NULL, TELL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) {
         tp_fail_errno(err, "%s: rank %d cannot map its progress slot", tmp, rank);
         goto fail;
@@ -116,20 +116,20 @@ tp_status slot_open(struct slot **out, const char *dir, int rank, int world, str
     return TP_OK;
 fail:
     if (map != MAP_FAILED)
-        munmap(map, SLOT_BYTES);
+        munmap(map, TELL_BYTES);
     if (fd >= 0)
         close(fd);
     free(s);
     return err->status;
 }
 
-void slot_step(struct slot *s, int64_t step, double loss)
+void tell_step(struct tell *s, int64_t step, double loss)
 {
     int64_t now;
 
     if (!s)
         return;
-    now = slot_clock_ns();
+    now = tell_clock_ns();
     if (s->image->step >= 0)
         put(&s->image->step_len_ns, now - s->image->step_ns);
     __atomic_store(&s->image->loss, &loss, __ATOMIC_RELEASE);
@@ -137,27 +137,27 @@ void slot_step(struct slot *s, int64_t step, double loss)
     put(&s->image->step, step);
 }
 
-void slot_phase(struct slot *s, enum slot_phase phase)
+void tell_phase(struct tell *s, enum tell_phase phase)
 {
     if (!s)
         return;
-    put(&s->image->phase_ns, slot_clock_ns());
+    put(&s->image->phase_ns, tell_clock_ns());
     put(&s->image->phase, phase);
 }
 
-void slot_saved(struct slot *s, int64_t step)
+void tell_saved(struct tell *s, int64_t step)
 {
     if (s)
         put(&s->image->saved, step);
 }
 
-void slot_collective(struct slot *s, bool enter)
+void tell_collective(struct tell *s, bool enter)
 {
     int64_t now;
 
     if (!s)
         return;
-    now = slot_clock_ns();
+    now = tell_clock_ns();
     if (enter) {
         s->entered_ns = now;
         put(&s->image->entered, s->image->entered + 1);
@@ -167,25 +167,26 @@ void slot_collective(struct slot *s, bool enter)
     }
 }
 
-void slot_close(struct slot *s)
+void tell_close(struct tell *s, bool in_order)
 {
     if (!s)
         return;
-    slot_phase(s, SLOT_DONE);
-    munmap(s->image, SLOT_BYTES);
+    if (in_order)
+        tell_phase(s, TELL_DONE);
+    munmap(s->image, TELL_BYTES);
     free(s);
 }
 
-bool slot_is_valid(const struct slot_image *m, int rank)
+bool tell_is_valid(const struct tell_slot *m, int rank)
 {
     return memcmp(m->magic, MAGIC, sizeof MAGIC) == 0 && m->rank == rank && m->world > rank &&
-           m->pid > 0 && m->phase >= 0 && m->phase < SLOT_PHASES && m->step >= -1 &&
+           m->pid > 0 && m->phase >= 0 && m->phase < TELL_PHASES && m->step >= -1 &&
            m->entered >= m->left && m->left >= 0;
 }
 
-tp_status slot_read(struct slot_image *out, const char *path, int rank, struct tp_err *err)
+tp_status tell_read(struct tell_slot *out, const char *path, int rank, struct tp_err *err)
 {
-    struct slot_image a, b;
+    struct tell_slot a, b;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     ssize_t n = 0;
 
@@ -201,22 +202,22 @@ tp_status slot_read(struct slot_image *out, const char *path, int rank, struct t
     close(fd);
     if (n != sizeof b)
         return tp_fail(err, TP_E_CORRUPT, "%s: %zd bytes, a progress slot has %d", path, n,
-                       SLOT_BYTES);
+                       TELL_BYTES);
     /* a collective may end between the loads of its two counters */
     if (a.left > a.entered)
         a.left = a.entered;
-    if (!slot_is_valid(&a, rank))
+    if (!tell_is_valid(&a, rank))
         return tp_fail(err, TP_E_CORRUPT, "%s: not a progress slot of version %d for rank %d", path,
-                       SLOT_VERSION, rank);
+                       TELL_VERSION, rank);
     *out = a;
     return TP_OK;
 }
 
-const char *slot_phase_name(int64_t phase)
+const char *tell_phase_name(int64_t phase)
 {
-    static const char *const names[SLOT_PHASES] = {
+    static const char *const names[TELL_PHASES] = {
         "init", "load", "train", "save", "drain", "done"
     };
 
-    return phase >= 0 && phase < SLOT_PHASES ? names[phase] : "?";
+    return phase >= 0 && phase < TELL_PHASES ? names[phase] : "?";
 }
