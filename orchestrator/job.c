@@ -173,8 +173,9 @@ static char *fill(const char *word, const char *const names[][2], struct arena *
     return text;
 }
 
-tp_status job_command(struct job_words *out, const struct job *j, const struct spec *layout,
-                      int64_t attempt, bool must_resume, struct arena *arena, struct tp_err *err)
+tp_status job_fill(struct job_words *out, const struct job *j, const struct job_words *words,
+                   const struct spec *layout, int64_t attempt, struct arena *arena,
+                   struct tp_err *err)
 {
     char spec[SPEC_TEXT_MAX], ranks[16], number[24];
     const char *const names[][2] = { { "{layout}", spec_format(spec, layout) },
@@ -187,24 +188,43 @@ tp_status job_command(struct job_words *out, const struct job *j, const struct s
 
     snprintf(ranks, sizeof ranks, "%d", spec_world(layout));
     snprintf(number, sizeof number, "%lld", (long long)attempt);
-    w.word = arena_array(arena, (size_t)j->command.n + 8, sizeof *w.word);
+    w.word = arena_array(arena, (size_t)words->n + 8, sizeof *w.word);
+    for (; w.word && w.n < words->n; w.n++)
+        if (!(w.word[w.n] = fill(words->word[w.n], names, arena)))
+            w.word = NULL;
     if (!w.word)
         return tp_fail(err, TP_E_NOMEM, "no memory for the command");
-    for (int i = 0; i < j->command.n; i++) {
-        if (j->is_tp_train && strncmp(j->command.word[i], "--resume", 8) == 0)
-            continue; /* tp-run decides: see below */
-        w.word[w.n++] = fill(j->command.word[i], names, arena);
+    *out = w;
+    return TP_OK;
+}
+
+tp_status job_command(struct job_words *out, const struct job *j, const struct spec *layout,
+                      int64_t attempt, bool must_resume, struct arena *arena, struct tp_err *err)
+{
+    char spec[SPEC_TEXT_MAX];
+    struct job_words w;
+    tp_status st = job_fill(&w, j, &j->command, layout, attempt, arena, err);
+    int n = 0;
+
+    if (st)
+        return st;
+    if (!j->is_tp_train) {
+        *out = w;
+        return TP_OK;
     }
-    if (j->is_tp_train) {
-        if (!job_flag(j, "--layout"))
-            w.word[w.n++] = arena_printf(arena, "--layout=%s", spec);
-        if (!job_flag(j, "--ckpt"))
-            w.word[w.n++] = arena_printf(arena, "--ckpt=%s", j->ckpt);
-        if (!job_flag(j, "--log"))
-            w.word[w.n++] = arena_printf(arena, "--log=%s/steps.jsonl", j->state);
-        w.word[w.n++] = arena_strdup(arena, must_resume ? "--resume=must" : "--resume=auto");
-    }
-    for (int i = 0; i < w.n; i++)
+    for (int i = 0; i < w.n; i++) /* whether it resumes is decided here */
+        if (strncmp(w.word[i], "--resume", 8) != 0)
+            w.word[n++] = w.word[i];
+    if (!job_flag(j, "--layout"))
+        w.word[n++] = arena_printf(arena, "--layout=%s", spec_format(spec, layout));
+    if (!job_flag(j, "--ckpt"))
+        w.word[n++] = arena_printf(arena, "--ckpt=%s", j->ckpt);
+    if (!job_flag(j, "--log"))
+        w.word[n++] = arena_printf(arena, "--log=%s/steps.jsonl", j->state);
+    w.word[n++] = arena_strdup(arena, must_resume ? "--resume=must" : "--resume=auto");
+    w.word[n] = NULL;
+    w.n = n;
+    for (int i = 0; i < n; i++)
         if (!w.word[i])
             return tp_fail(err, TP_E_NOMEM, "no memory for the command");
     *out = w;

@@ -40,7 +40,7 @@ struct job_node {
 struct job {
     const char *path, *dir; /* the file; its folder, absolute */
     const char *name;
-    struct job_words command;
+    struct job_words command, prepare;
     bool is_tp_train; /* the command's program is tp-train: flags are added and read */
     const char *ckpt; /* checkpoint root, absolute */
     int checkpoints;  /* enum job_checkpoints, never AUTO after job_read */
@@ -113,6 +113,11 @@ const char *job_flag(const struct job *j, const char *name);
  * for tp-train the flags --layout, --ckpt, --resume and --log added where they are missing. */
 tp_status job_command(struct job_words *out, const struct job *j, const struct spec *layout,
                       int64_t attempt, bool must_resume, struct arena *arena, struct tp_err *err);
+
+/* Other words of the job with the same names filled in. */
+tp_status job_fill(struct job_words *out, const struct job *j, const struct job_words *words,
+                   const struct spec *layout, int64_t attempt, struct arena *arena,
+                   struct tp_err *err);
 
 /* All slots of all nodes. */
 int job_ranks(const struct job *j);

@@ -29,6 +29,9 @@ static const struct job_key KEYS[] = {
         "--ckpt, --resume and --log are added when they are not there; any other program runs as it\n"
         "stands and is watched by exit and progress slots (libtp-progress).",
         "tp-train --model model/ --data data.txt --steps 1000 --save-every 50"),
+    KEY("", "prepare", WORDS, prepare, "[]",
+        "a command to run before each launch, with the same names filled in: a conversion that the\n"
+        "command needs, say. tp-train needs none: its --resume reads any layout."),
     SHOWN("", "ckpt", PATH, ckpt, NULL, "the checkpoint root", "ckpt"),
     ONE_OF("", "checkpoints", checkpoints, "auto|tp|none", "auto",
         "tp: ROOT holds this toolkit's checkpoints: verify before a restart, quarantine bad ones,\n"
