@@ -58,7 +58,7 @@ MPI      := $(patsubst tests/mpi/%.c,$(BUILD)/tests/mpi/%,$(wildcard tests/mpi/*
 FIXTURE  := $(patsubst tests/fixture/%.c,$(BUILD)/tests/%,$(wildcard tests/fixture/*.c))
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(wildcard tests/fault/*.c))
-C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/bench tests/fault \
+C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/bench tests/fault tests/gpu \
               tests/fixture, \
               $(d)/*.c $(d)/*.h $(d)/*.cu $(d)/*.cuh))
 
@@ -99,6 +99,31 @@ $(BUILD)/.tools:
 $(BUILD)/.flags: FORCE | $(BUILD)/.tools
 	@echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' | cmp -s - $@ || \
 	  echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' > $@
+
+## cuda          the CUDA kernels' objects, where nvcc is found (part of all; no program links them yet)
+CUDA_OBJ   := $(if $(NVCC),$(patsubst kernels/%.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/*.cu)))
+# sm_90: Hopper. A kernel that spills registers is an error: it would be slow without a word.
+NVCC_FLAGS := -std=c++17 -O3 -arch=sm_90 -I. -Xcompiler -Wall,-Wextra -Xptxas -warn-spills \
+              -Werror all-warnings
+cuda: $(CUDA_OBJ)
+all: $(if $(filter plain,$(FLAVOUR)),cuda)
+
+$(BUILD)/cuda/%.o: kernels/%.cu
+	@mkdir -p $(@D)
+	@echo "  NVCC  $<"
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -c $< -o $@
+
+## gpu-check     compare the CUDA kernels with those in C on this machine's GPU; exit 3: none here
+gpu-check: $(BUILD)/gpu_check
+	$(BUILD)/gpu_check
+	@if command -v compute-sanitizer >/dev/null; then \
+	    compute-sanitizer --error-exitcode 1 $(BUILD)/gpu_check --quick; \
+	else echo "compute-sanitizer is not installed: memory of the GPU was not checked"; fi
+
+$(BUILD)/gpu_check: tests/gpu/gpu_check.cu $(CUDA_OBJ) $(BUILD)/libtp.a
+	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed; nothing was checked." >&2; exit 3; }
+	@echo "  NVCC  $<"
+	$(Q)$(NVCC) $(NVCC_FLAGS) $< $(CUDA_OBJ) $(BUILD)/libtp.a -Xcompiler -fopenmp -o $@
 
 ## demo          train at tp8, reshard to tp4, go on, export; installs what is missing; into demo/
 demo:
@@ -232,7 +257,7 @@ clean:
 help:
 	@sed -n 's/^## /  /p' Makefile
 
-.PHONY: all demo test test-long test-clients tests unit mpi fault bench lint check-format \
+.PHONY: all cuda gpu-check demo test test-long test-clients tests unit mpi fault bench lint check-format \
         check-tidy check-cpp check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:

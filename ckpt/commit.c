@@ -9,6 +9,7 @@
  */
 #include "ckpt/commit.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -145,6 +146,19 @@ static tp_status reap(const char *root, const char *name, bool dry_run, bool *de
     return st;
 }
 
+/* Remove what was to become ROOT/epoch or ROOT/latest when its writer died. Under ROOT/lock. */
+static void reap_names(const char *root)
+{
+    DIR *dir = opendir(root);
+    const struct dirent *e;
+
+    while (dir && (e = readdir(dir)))
+        if (!strncmp(e->d_name, "epoch.tmp-", 10) || !strncmp(e->d_name, "latest.tmp-", 11))
+            unlinkat(dirfd(dir), e->d_name, 0);
+    if (dir)
+        closedir(dir);
+}
+
 /* Remove what dead writers of this step left. */
 static tp_status reap_step(const char *root, int64_t step, struct tp_err *err)
 {
@@ -205,6 +219,7 @@ tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t
     TP_TRY(file_make_dirs(root, err));
     TP_TRY(lock_root(&lock, root, err));
     TP_TRY(reap_step(root, step, err));
+    reap_names(root);
     step_name(name, step);
     if (snprintf(txn.tmp, sizeof txn.tmp, "%s/%s.tmp-%s", root, name, txn.save_id) >=
         (int)sizeof txn.tmp) {

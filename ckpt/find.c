@@ -169,8 +169,8 @@ done:
     return st;
 }
 
-static tp_status step_dir_of(char dir[PATH_MAX], const char *root, int64_t step,
-                             const char *newest, struct tp_err *err)
+static tp_status step_dir_of(char dir[PATH_MAX], const char *root, int64_t step, const char *newest,
+                             struct tp_err *err)
 {
     char name[STEP_NAME_MAX];
     tp_status st = step_path(dir, root, step_name(name, step), err);

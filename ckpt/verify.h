@@ -14,8 +14,8 @@
 #include "core/progress.h"
 
 struct verify {
-    const char *dir; /* a step directory (ckpt_locate) */
-    int jobs;        /* threads, >= 1; each needs SHARD_CHUNK_BYTES */
+    const char *dir;           /* a step directory (ckpt_locate) */
+    int jobs;                  /* threads, >= 1; each needs SHARD_CHUNK_BYTES */
     struct progress *progress; /* bytes of payload; NULL: none. Its total is set here */
     /* Told of every finding, a sentence; one call at a time. */
     void (*found)(void *ctx, const char *sentence);

@@ -1,23 +1,16 @@
 /* cli/reshard_job.c - see cli/reshard_job.h. */
 #include "cli/reshard_job.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/commit.h"
 #include "cli/rss.h"
-#include "core/size.h"
 
 /* What will become resident besides the buffers, measured generously: libhdf5 and the code that is
- * touched later; a row of a shard's table in the writer and on its way to the file; stacks and
- * allocator of a thread. */
-enum {
-    LATER_BYTES = 12 << 20,
-    ROW_BYTES = 512,
-    FILE_BYTES = 64 << 10,
-    THREAD_BYTES = 512 << 10,
-    BUFFERS_LEAST = 4 << 20,
-};
+ * touched later; a row of a shard's table in the writer and on its way to the file; a file. */
+enum { LATER_BYTES = 12 << 20, ROW_BYTES = 512, FILE_BYTES = 64 << 10 };
 
 /* ---- names ---- */
 
@@ -114,9 +107,9 @@ static tp_status choose_tensors(struct reshard_job *job, const struct reshard_re
 static tp_status make_layout(struct reshard_job *job, const struct reshard_request *q,
                              struct tp_err *err)
 {
-    struct tensor *tensors;
+    struct tensor *tensors = NULL;
     struct spec to;
-    int n;
+    int n = 0;
     tp_status st = spec_parse(&to, q->to, err);
 
     if (st)
@@ -129,16 +122,6 @@ static tp_status make_layout(struct reshard_job *job, const struct reshard_reque
 
 /* ---- the plan ---- */
 
-/* What is resident when everything but the buffers is there. */
-static int64_t foresee_base(const struct reshard_job *job, int jobs)
-{
-    int64_t base = rss_now_bytes() + LATER_BYTES + (int64_t)jobs * THREAD_BYTES;
-
-    base += ckpt_target_rows(job->target) * ROW_BYTES;
-    base += (int64_t)spec_world(&job->layout.spec) * FILE_BYTES;
-    return base;
-}
-
 static tp_status make_plan(struct reshard_job *job, const struct reshard_request *q,
                            struct tp_err *err)
 {
@@ -150,18 +133,11 @@ static tp_status make_plan(struct reshard_job *job, const struct reshard_request
         .jobs = q->jobs,
         .comm = job->comm,
     };
-    char least[SIZE_TEXT_MAX], base[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX];
-    tp_status st = TP_OK;
+    int64_t later = LATER_BYTES + ckpt_target_rows(job->target) * ROW_BYTES +
+                    (int64_t)spec_world(&job->layout.spec) * FILE_BYTES;
+    tp_status st =
+        rss_budget(&m.memory_bytes, &job->base_bytes, q->memory_bytes, later, q->jobs, err);
 
-    job->base_bytes = foresee_base(job, q->jobs);
-    m.memory_bytes = q->memory_bytes - job->base_bytes;
-    if (m.memory_bytes < BUFFERS_LEAST)
-        st = tp_fail(
-            err, TP_E_BUDGET,
-            "--mem %s is too little for this checkpoint: at least %s is needed (%s for the "
-            "program and its tables, the rest for buffers)",
-            size_format(mem, q->memory_bytes), size_format(least, job->base_bytes + BUFFERS_LEAST),
-            size_format(base, job->base_bytes));
     if (job->comm)
         st = comm_agree(job->comm, st, err);
     if (!st)
@@ -209,22 +185,17 @@ tp_status reshard_job_plan(struct reshard_job *job, const struct reshard_request
  * and what was read is what was saved. */
 static tp_status compare_digests(struct reshard_job *job, struct tp_err *err)
 {
-    char read[DIGEST_TEXT_MAX], written[DIGEST_TEXT_MAX];
-
     for (int i = 0; i < job->layout.n_tensors; i++) {
-        struct digest from = ckpt_source_digest(job->source, i);
         struct digest to = ckpt_target_digest(job->target, i);
+        tp_status st;
 
         if (job->layout.tensors[i].dtype != job->m.layout.tensors[job->ids[i]].dtype) {
             job->casts++;
             continue;
         }
-        if (from.d[0] != to.d[0] || from.d[1] != to.d[1])
-            return tp_fail(err, TP_E_CORRUPT,
-                           "%s: tensor %s has the digest %s, but what was written has %s: nothing "
-                           "was committed",
-                           job->dir, job->tensors[i].name, digest_format(read, &from),
-                           digest_format(written, &to));
+        st = ckpt_source_compare(job->source, i, job->tensors[i].name, &to, err);
+        if (st)
+            return st;
         job->digests_equal++;
     }
     return TP_OK;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/print.h"
 #include "core/size.h"
 
 enum { FOLDED_MAX = 160, GROUPS_MAX = 96, FILES_SHOWN = 8 };
@@ -222,8 +223,8 @@ static json_t *kinds_json(const struct reshard_job *job)
     return list;
 }
 
-tp_status reshard_print_json(FILE *f, const struct reshard_job *job,
-                             const struct reshard_totals *totals, bool dry_run, struct tp_err *err)
+tp_status reshard_print_json(const struct reshard_job *job, const struct reshard_totals *totals,
+                             bool dry_run, struct tp_err *err)
 {
     const struct move_stats *s = &job->planned;
     char from[SPEC_TEXT_MAX], to[SPEC_TEXT_MAX];
@@ -246,10 +247,10 @@ tp_status reshard_print_json(FILE *f, const struct reshard_job *job,
     else
         json_object_update_new(more, json_pack("{s:i, s:i}", "digests_equal", job->digests_equal,
                                                "casts", job->casts));
-    if (!o || !more || json_object_update(o, more) != 0 || json_dumpf(o, f, 0) != 0)
-        st = tp_fail(err, TP_E_IO, "cannot print JSON: a path that is no UTF-8?");
+    if (!o || !more || json_object_update(o, more) != 0)
+        st = tp_fail(err, TP_E_IO, "%s: cannot be printed as JSON: is it UTF-8?", job->out);
     else
-        fputc('\n', f);
+        print_json(o);
     json_decref(more);
     json_decref(o);
     return st;

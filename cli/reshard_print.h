@@ -24,8 +24,8 @@ void reshard_print_plan(FILE *f, const struct reshard_job *job,
 void reshard_print_result(FILE *f, const struct reshard_job *job,
                           const struct reshard_totals *totals);
 
-/* One JSON object: the contract's fields and more; with dry_run the plan's figures. */
-tp_status reshard_print_json(FILE *f, const struct reshard_job *job,
-                             const struct reshard_totals *totals, bool dry_run, struct tp_err *err);
+/* One JSON object on stdout: the contract's fields and more; with dry_run the plan's figures. */
+tp_status reshard_print_json(const struct reshard_job *job, const struct reshard_totals *totals,
+                             bool dry_run, struct tp_err *err);
 
 #endif

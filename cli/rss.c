@@ -4,6 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/size.h"
+
+enum { THREAD_BYTES = 512 << 10, BUFFERS_LEAST = 4 << 20 };
+
 /* A field of /proc/self/status in bytes. Not getrusage: its maximum is inherited through exec. */
 static int64_t status_bytes(const char *field)
 {
@@ -29,4 +33,20 @@ int64_t rss_now_bytes(void)
 int64_t rss_peak_bytes(void)
 {
     return status_bytes("VmHWM");
+}
+
+tp_status rss_budget(int64_t *buffers, int64_t *base, int64_t mem_bytes, int64_t later_bytes,
+                     int jobs, struct tp_err *err)
+{
+    char least[SIZE_TEXT_MAX], program[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX];
+
+    *base = rss_now_bytes() + later_bytes + (int64_t)jobs * THREAD_BYTES;
+    *buffers = mem_bytes - *base;
+    if (*buffers >= BUFFERS_LEAST)
+        return TP_OK;
+    return tp_fail(err, TP_E_BUDGET,
+                   "--mem %s is too little here: at least %s is needed (%s for the program and its "
+                   "tables, the rest for buffers)",
+                   size_format(mem, mem_bytes), size_format(least, *base + BUFFERS_LEAST),
+                   size_format(program, *base));
 }

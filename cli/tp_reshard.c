@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/print.h"
 #include "cli/report.h"
 #include "cli/reshard_job.h"
 #include "cli/reshard_print.h"
@@ -112,7 +113,7 @@ static tp_status print_plan(const struct options *o, const struct reshard_job *j
                             const struct reshard_totals *totals, struct tp_err *err)
 {
     if (o->json)
-        return reshard_print_json(stdout, job, totals, true, err);
+        return reshard_print_json(job, totals, true, err);
     reshard_print_plan(stdout, job, totals);
     return TP_OK;
 }
@@ -140,7 +141,7 @@ static tp_status work(const struct options *o, struct reshard_job *job, struct c
     if (!root)
         goto done;
     if (o->json)
-        st = reshard_print_json(stdout, job, &totals, false, err);
+        st = reshard_print_json(job, &totals, false, err);
     else
         reshard_print_result(stdout, job, &totals);
 done:
@@ -184,7 +185,7 @@ int main(int argc, char **argv)
     st = work(&o, &job, world, start, &err);
     reshard_job_free(&job);
     comm_end(world, TP_OK); /* statuses are agreed on: nobody waits */
-    if (fflush(stdout) != 0 && !st)
-        st = tp_fail_errno(&err, "cannot write to stdout");
+    if (!st)
+        st = print_done(&err);
     return rank == 0 ? report(PROG, st, &err) : tp_exit_code(st);
 }

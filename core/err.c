@@ -1,6 +1,9 @@
 /* core/err.c - see core/err.h. */
 #include "core/err.h"
 
+#undef tp_fail
+#undef tp_fail_errno
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

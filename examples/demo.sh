@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 repo=$PWD
 demo=$repo/demo
-steps=${DEMO_STEPS:-120}
+steps=${DEMO_STEPS:-300}
 half=$((steps / 2))
 bin=$(cd "${BIN:-bin}" && pwd)
 export PATH="$bin:$PATH"
@@ -25,16 +25,50 @@ say() {
     printf '\n%s%s%s\n' "$bold" "$*" "$plain"
 }
 
-# Print a command as one would type it, then run it. Says what it answered when that is not 0.
-# The answer in `want` (75: saved and stopped before the end) is as it should be.
-want=0
+# Of the lines that tp-train prints, one a step, a dozen or so; all others as they are.
+thinned() {
+    local line n every=$((steps / 12))
+    while IFS= read -r line; do
+        case $line in
+        "step "[0-9]*/*)
+            n=${line#step }
+            n=${n%%/*}
+            [ "$n" -ne 1 ] && [ $((n % every)) -ne 0 ] && continue
+            ;;
+        esac
+        echo "$line"
+    done
+}
+
+announce() {
+    printf '\n%s$ %s%s\n' "$bold" "$*" "$plain"
+}
+
+# The command answered RC; WANT is as it should be.
+judge() { # RC WANT COMMAND
+    [ "$1" -eq "$2" ] && return
+    echo "demo: '$3' ended with $1 where $2 was expected; all made so far is in $demo" >&2
+    exit 1
+}
+
+# Print a command as one would type it, then run it.
 step() {
     local rc=0
-    printf '\n%s$ %s%s\n' "$bold" "$*" "$plain"
+    announce "$@"
     "$@" || rc=$?
-    [ "$rc" -eq "$want" ] && return
-    echo "demo: '$1' ended with $rc where $want was expected; everything made so far is in $demo" >&2
-    exit 1
+    judge "$rc" 0 "$1"
+}
+
+# A training run: its lines thinned out. WANT 75: saved and stopped before its end.
+training() { # WANT MORE...
+    local want=$1 rc
+    shift
+    announce "${train[@]}" "$@"
+    set +e
+    "${train[@]}" "$@" 2>&1 | thinned
+    rc=${PIPESTATUS[0]}
+    set -e
+    judge "$rc" "$want" "${train[0]}"
 }
 
 # The longest difference of loss between two logs, over the steps that both have.
@@ -69,17 +103,17 @@ cp -r examples/llama-tiny "$demo/model"
 find /usr/share/common-licenses -type f | LC_ALL=C sort | xargs cat >"$demo/text"
 cd "$demo/runs"
 
-train=(tp-train --model ../model --data ../text --steps "$steps" --batch 8 --seq 128
-    --lr 2e-3 --warmup 10)
+train=(tp-train --model ../model/config.json --data ../text --steps "$steps" --batch 8 --seq 128
+    --lr 1e-3 --warmup 10)
 
 say "1. Train at tp8: eight ranks, each with an eighth of every matrix; stop after $half of $steps steps"
 echo "(in $PWD, with $bin on the PATH)"
-want=75 step "${train[@]}" --layout tp8 --ckpt ckpt --save-every "$half" --exit-step "$half" \
+training 75 --layout tp8 --ckpt ckpt --save-every "$half" --exit-step "$half" \
     --log tp8.jsonl
 
 say "2. The checkpoint: one HDF5 file a rank, and a manifest"
 step tp-ckpt ls ckpt
-step tp-ckpt show ckpt model.layers.0.mlp.gate_proj.weight
+step tp-ckpt show ckpt param/model.layers.0.mlp.gate_proj.weight
 step h5dump -H -d /param/model.layers.0.mlp.gate_proj.weight \
     "ckpt/step-$(printf %08d "$half")/rank-00005.h5"
 
@@ -88,10 +122,10 @@ step tp-reshard ckpt --from tp8 --to tp4
 step tp-ckpt diff ckpt ckpt-tp4
 
 say "4. Go on at tp4, to step $steps"
-step "${train[@]}" --layout tp4 --ckpt ckpt-tp4 --resume=must --log tp4.jsonl
+training 0 --layout tp4 --ckpt ckpt-tp4 --resume=must --log tp4.jsonl
 
 say "5. Is it the same curve? The whole run once more, on one rank, never stopped"
-step "${train[@]}" --layout tp1 --log tp1.jsonl
+training 0 --layout tp1 --log tp1.jsonl
 cat tp8.jsonl tp4.jsonl >log.jsonl
 echo "furthest apart in loss: $(furthest tp1.jsonl log.jsonl)"
 

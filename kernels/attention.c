@@ -163,7 +163,7 @@ static KERNEL_CLONES float softmax_row(float *s, int64_t n, int64_t ld, float *m
     int64_t lanes = mask_row(s, n, ld) * LANES; /* known to be whole vectors */
     float m = -INFINITY, sum = 0;
 
-#pragma omp simd reduction(max : m)
+    VEC_SIMD_MAX
     for (int64_t i = 0; i < lanes; i++)
         m = s[i] > m ? s[i] : m;
 #pragma omp simd reduction(+ : sum)

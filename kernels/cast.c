@@ -1,6 +1,5 @@
 #include "kernels/cast.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "kernels/thread.h"
@@ -44,21 +43,10 @@ static KERNEL_CLONES void f64_to_f32(float *restrict dst, const double *restrict
         dst[i] = (float)src[i];
 }
 
-/* Round to odd: toward zero, and the last bit set when anything was lost. A second rounding, to a
- * type at least two bits narrower, then gives what one rounding would have (Boldo and Melquiond
- * 2008). */
 static KERNEL_CLONES void f64_to_f32_odd(float *restrict dst, const double *restrict src, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) {
-        double x = src[i];
-        float y = (float)x;
-        double back = y;
-        uint32_t bits = vec_bits(y);
-        uint32_t away = fabs(back) > fabs(x) ? 1 : 0;
-        uint32_t odd = (bits - away) | 1;
-
-        dst[i] = vec_float(back == x || x != x ? bits : odd);
-    }
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = vec_odd_from_f64(src[i]);
 }
 
 /* n <= CHUNK elements of a type to f32; exact but from f64, which is rounded to odd. */

@@ -40,28 +40,17 @@ static void copy_range(void *ctx, int64_t lo, int64_t hi, int thread)
         COPY_ROWS(8);
         break;
     default:
-        COPY_ROWS((size_t)r->run_bytes);
+        COPY_ROWS((size_t)c.bytes);
     }
-}
-
-/* A single run: cut in ranges of bytes. */
-static void copy_bytes(void *ctx, int64_t lo, int64_t hi, int thread)
-{
-    const struct copy *c = ctx;
-
-    (void)thread;
-    memcpy(c->dst + c->rows.dst_offset + lo, c->src + c->rows.src_offset + lo, (size_t)(hi - lo));
 }
 
 void copy_box(void *dst, const struct box *dst_box, const void *src, const struct box *src_box,
               const struct box *region, int elem_bytes)
 {
+    enum { PIECE_BYTES = 1 << 20 }; /* long enough for memcpy, short enough to share */
     struct copy copy = { .dst = dst, .src = src };
-    const struct copy_rows *r = &copy.rows;
 
     copy_rows_make(&copy.rows, dst_box, src_box, region, elem_bytes);
-    if (r->n_rows == 1)
-        kernels_for(r->run_bytes, kernels_grain(2), copy_bytes, &copy);
-    else
-        kernels_for(r->n_rows, kernels_grain(2 * r->run_bytes), copy_range, &copy);
+    copy_rows_cut(&copy.rows, PIECE_BYTES);
+    kernels_for(copy.rows.n_rows, kernels_grain(2 * copy.rows.run_bytes), copy_range, &copy);
 }

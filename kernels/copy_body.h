@@ -20,13 +20,14 @@
 #define COPY_FN static inline __attribute__((unused))
 #endif
 
-enum { COPY_AXES = BOX_NDIM_MAX };
+enum { COPY_AXES = BOX_NDIM_MAX + 1 }; /* one more for pieces of a run */
 
 /* Offsets, strides and run in bytes. Axis 0 varies fastest. */
 struct copy_rows {
     int64_t dst_offset, src_offset;
     int64_t run_bytes;
-    int64_t n_rows; /* product of count; 0: nothing to copy */
+    int64_t last_bytes; /* what is left of run_bytes at the last index of axis 0 */
+    int64_t n_rows;     /* product of count; 0: nothing to copy */
     int n_axes;
     int64_t count[COPY_AXES], dst_stride[COPY_AXES], src_stride[COPY_AXES];
 };
@@ -34,7 +35,7 @@ struct copy_rows {
 /* Where a worker stands. */
 struct copy_cursor {
     int64_t row, step;
-    int64_t dst, src; /* byte offsets of the row */
+    int64_t dst, src, bytes; /* byte offsets of the row, and its length */
     int64_t index[COPY_AXES], digit[COPY_AXES];
 };
 
@@ -75,8 +76,37 @@ COPY_FN void copy_rows_make(struct copy_rows *r, const struct box *dst_box,
     }
     for (int a = 0; a < r->n_axes; a++)
         r->n_rows *= r->count[a];
-    if (r->run_bytes == 0)
-        r->n_rows = 0;
+    if (r->run_bytes == 0 || r->n_rows == 0)
+        r->n_rows = r->n_axes = 0; /* no axis of length 0 for a cursor to divide by */
+    r->last_bytes = r->run_bytes;
+}
+
+/* Cut runs longer than piece_bytes into pieces, which become axis 0, so that few long runs have
+ * work for many workers. */
+COPY_FN void copy_rows_cut(struct copy_rows *r, int64_t piece_bytes)
+{
+    int64_t pieces = (r->run_bytes + piece_bytes - 1) / piece_bytes;
+
+    if (pieces <= 1 || r->n_rows == 0)
+        return;
+    for (int a = r->n_axes; a > 0; a--) {
+        r->count[a] = r->count[a - 1];
+        r->dst_stride[a] = r->dst_stride[a - 1];
+        r->src_stride[a] = r->src_stride[a - 1];
+    }
+    r->count[0] = pieces;
+    r->dst_stride[0] = r->src_stride[0] = piece_bytes;
+    r->n_axes++;
+    r->n_rows *= pieces;
+    r->last_bytes = r->run_bytes - (pieces - 1) * piece_bytes;
+    r->run_bytes = piece_bytes;
+}
+
+COPY_FN void copy_cursor_measure(struct copy_cursor *c, const struct copy_rows *r)
+{
+    int last = r->n_axes > 0 && c->index[0] == r->count[0] - 1;
+
+    c->bytes = last ? r->last_bytes : r->run_bytes;
 }
 
 /* Stand at row `first`, to go on by `step` rows at a time. */
@@ -89,7 +119,7 @@ COPY_FN void copy_cursor_begin(struct copy_cursor *c, const struct copy_rows *r,
     c->step = step;
     c->dst = r->dst_offset;
     c->src = r->src_offset;
-    for (int a = 0; a < r->n_axes && first < r->n_rows; a++) {
+    for (int a = 0; a < r->n_axes; a++) {
         c->index[a] = row % r->count[a];
         c->digit[a] = left % r->count[a];
         row /= r->count[a];
@@ -97,6 +127,7 @@ COPY_FN void copy_cursor_begin(struct copy_cursor *c, const struct copy_rows *r,
         c->dst += c->index[a] * r->dst_stride[a];
         c->src += c->index[a] * r->src_stride[a];
     }
+    copy_cursor_measure(c, r);
 }
 
 /* Go on by `step` rows; c->row >= r->n_rows means the end. */
@@ -118,6 +149,121 @@ COPY_FN void copy_cursor_next(struct copy_cursor *c, const struct copy_rows *r)
         c->dst += move * r->dst_stride[a];
         c->src += move * r->src_stride[a];
     }
+    copy_cursor_measure(c, r);
+}
+
+/*
+ * What follows is the GPU's way through the rows; in C it serves tests. A group of `lanes` threads,
+ * a power of two up to a warp, takes a row: narrow rows share a warp, wide ones have it.
+ */
+enum { COPY_WARP = 32, COPY_WORD = 16, COPY_PIECE = 32 << 10, COPY_UNROLL = 4 };
+
+/* One copy of a table of copies. */
+struct copy_item {
+    char *dst;
+    const char *src;
+    struct copy_rows rows;
+    int lanes;          /* threads a row */
+    int64_t first_warp; /* where its row 0 goes, so that small items spread over the device */
+};
+
+COPY_FN void copy_item_make(struct copy_item *it, void *dst, const struct box *dst_box,
+                            const void *src, const struct box *src_box, const struct box *region,
+                            int elem_bytes)
+{
+    it->dst = (char *)dst;
+    it->src = (const char *)src;
+    copy_rows_make(&it->rows, dst_box, src_box, region, elem_bytes);
+    copy_rows_cut(&it->rows, COPY_PIECE);
+    it->lanes = 1;
+    while (it->lanes < COPY_WARP && it->lanes * COPY_WORD < it->rows.run_bytes)
+        it->lanes *= 2;
+    it->first_warp = 0;
+}
+
+/* Warps that an item keeps busy for a row each. */
+COPY_FN int64_t copy_item_warps(const struct copy_item *it)
+{
+    int64_t rows_a_warp = COPY_WARP / it->lanes;
+
+    return (it->rows.n_rows + rows_a_warp - 1) / rows_a_warp;
+}
+
+/* Elements that may hold any type. The largest is one load instruction. */
+typedef uint8_t copy_1 __attribute__((may_alias));
+typedef uint16_t copy_2 __attribute__((may_alias));
+typedef uint32_t copy_4 __attribute__((may_alias));
+typedef uint64_t copy_8 __attribute__((may_alias));
+typedef struct copy_16 {
+    uint64_t low, high;
+} __attribute__((may_alias, aligned(16))) copy_16;
+
+/* Elements lane, lane + lanes, ... of n; COPY_UNROLL of them are loaded before any is stored. */
+#define COPY_UNITS(type, dst, src, n)                                             \
+    do {                                                                          \
+        type *d_ = (type *)(dst);                                                 \
+        const type *s_ = (const type *)(src);                                     \
+        int64_t i_ = lane;                                                        \
+        for (; i_ + (COPY_UNROLL - 1) * lanes < (n); i_ += COPY_UNROLL * lanes) { \
+            type a_ = s_[i_], b_ = s_[i_ + lanes];                                \
+            type c_ = s_[i_ + 2 * lanes], e_ = s_[i_ + 3 * lanes];                \
+            d_[i_] = a_;                                                          \
+            d_[i_ + lanes] = b_;                                                  \
+            d_[i_ + 2 * lanes] = c_;                                              \
+            d_[i_ + 3 * lanes] = e_;                                              \
+        }                                                                         \
+        for (; i_ < (n); i_ += lanes)                                             \
+            d_[i_] = s_[i_];                                                      \
+    } while (0)
+
+/* One row, by lane number `lane` of `lanes`: in the widest unit in which both sides can be aligned
+ * at once, after a few single bytes up to that alignment. */
+COPY_FN void copy_run(char *dst, const char *src, int64_t bytes, int lane, int lanes)
+{
+    uintptr_t apart = ((uintptr_t)dst ^ (uintptr_t)src) | COPY_WORD;
+    int64_t unit = (int64_t)(apart & (~apart + 1)); /* lowest bit: 1, 2, 4, 8 or 16 */
+    int64_t head = (int64_t)((~(uintptr_t)dst + 1) & (uintptr_t)(unit - 1));
+    int64_t n, tail;
+
+    head = head < bytes ? head : bytes;
+    n = (bytes - head) / unit; /* unit is a power of two: a shift */
+    tail = head + n * unit;
+    for (int64_t i = lane; i < head; i += lanes)
+        dst[i] = src[i];
+    switch (unit) {
+    case 16:
+        COPY_UNITS(copy_16, dst + head, src + head, n);
+        break;
+    case 8:
+        COPY_UNITS(copy_8, dst + head, src + head, n);
+        break;
+    case 4:
+        COPY_UNITS(copy_4, dst + head, src + head, n);
+        break;
+    case 2:
+        COPY_UNITS(copy_2, dst + head, src + head, n);
+        break;
+    default:
+        COPY_UNITS(copy_1, dst + head, src + head, n);
+    }
+    for (int64_t i = tail + lane; i < bytes; i += lanes)
+        dst[i] = src[i];
+}
+
+/* Thread `thread` of n_threads (a multiple of COPY_WARP) does its part of an item. */
+COPY_FN void copy_item_work(const struct copy_item *it, int64_t thread, int64_t n_threads)
+{
+    int64_t workers = n_threads / it->lanes;
+    int64_t shift = it->first_warp % (n_threads / COPY_WARP) * (COPY_WARP / it->lanes);
+    int64_t worker = thread / it->lanes - shift;
+    struct copy_cursor c;
+
+    worker += worker < 0 ? workers : 0;
+    if (worker >= it->rows.n_rows)
+        return;
+    copy_cursor_begin(&c, &it->rows, worker, workers);
+    for (; c.row < it->rows.n_rows; copy_cursor_next(&c, &it->rows))
+        copy_run(it->dst + c.dst, it->src + c.src, c.bytes, (int)(thread % it->lanes), it->lanes);
 }
 
 #endif

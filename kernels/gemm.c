@@ -19,7 +19,7 @@
 /* What a primitive is made for; compared as bytes, so it is zeroed first and has no padding. */
 struct key {
     int64_t m, n, k, lda, ldb, ldc;
-    float alpha, beta;
+    uint32_t alpha, beta; /* bits of the floats */
     int32_t trans_a, trans_b, threads, unused;
 };
 
@@ -70,26 +70,29 @@ static void cache_key_make(void)
         abort(); /* out of keys at the first call of the process: nothing can work */
 }
 
-static tp_status cache_get(struct cache **out, struct tp_err *err)
+/* The calling thread's cache, made when it is first asked for; NULL: err is filled. */
+static struct cache *cache_get(struct tp_err *err)
 {
     struct cache *cache;
     dnnl_status_t s;
 
     pthread_once(&cache_once, cache_key_make);
     cache = pthread_getspecific(cache_key);
-    if (!cache) {
-        if (!(cache = calloc(1, sizeof *cache)))
-            return tp_fail(err, TP_E_NOMEM, "out of memory for the table of bf16 products");
-        s = dnnl_engine_create(&cache->engine, dnnl_cpu, 0);
-        if (s == dnnl_success)
-            s = dnnl_stream_create(&cache->stream, cache->engine, dnnl_stream_default_flags);
-        if (s != dnnl_success || pthread_setspecific(cache_key, cache)) {
-            cache_free(cache);
-            return tp_fail(err, TP_E_INTERNAL, "oneDNN gave no engine (status %d)", (int)s);
-        }
+    if (cache)
+        return cache;
+    if (!(cache = calloc(1, sizeof *cache))) {
+        tp_fail(err, TP_E_NOMEM, "out of memory for the table of bf16 products");
+        return NULL;
     }
-    *out = cache;
-    return TP_OK;
+    s = dnnl_engine_create(&cache->engine, dnnl_cpu, 0);
+    if (s == dnnl_success)
+        s = dnnl_stream_create(&cache->stream, cache->engine, dnnl_stream_default_flags);
+    if (s != dnnl_success || pthread_setspecific(cache_key, cache)) {
+        cache_free(cache);
+        tp_fail(err, TP_E_INTERNAL, "oneDNN gave no engine (status %d)", (int)s);
+        return NULL;
+    }
+    return cache;
 }
 
 /* Row-major rows x cols with ld between rows, as stored, seen transposed when trans. */
@@ -142,7 +145,7 @@ static dnnl_status_t entry_make(struct entry *e, const struct key *key, dnnl_eng
         (s = matrix_desc(&b, key->trans_b, key->k, key->n, key->ldb, dnnl_bf16)) ||
         (s = matrix_desc(&c, false, key->m, key->n, key->ldc, dnnl_f32)) ||
         (s = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c)) ||
-        (s = attr_make(&attr, key->alpha, key->beta)) ||
+        (s = attr_make(&attr, vec_float(key->alpha), vec_float(key->beta))) ||
         (s = dnnl_primitive_desc_create(&pd, &desc, attr, engine, NULL)))
         goto done;
     if (is_reference(pd)) {
@@ -169,7 +172,7 @@ static struct entry *cache_entry(struct cache *cache, const struct gemm *g)
     memset(&key, 0, sizeof key);
     key.m = g->m, key.n = g->n, key.k = g->k;
     key.lda = g->lda, key.ldb = g->ldb, key.ldc = g->ldc;
-    key.alpha = g->alpha, key.beta = g->beta;
+    key.alpha = vec_bits(g->alpha), key.beta = vec_bits(g->beta);
     key.trans_a = g->trans_a, key.trans_b = g->trans_b;
     key.threads = omp_in_parallel() ? 1 : omp_get_max_threads();
     for (size_t i = 0; i < sizeof key / 8; i++) {
@@ -227,13 +230,12 @@ static tp_status gemm_by_cast(const struct gemm *g, struct tp_err *err)
 
 static tp_status gemm_bf16(const struct gemm *g, struct tp_err *err)
 {
-    struct cache *cache = NULL;
+    struct cache *cache = cache_get(err);
     struct entry *e;
     dnnl_status_t s;
-    tp_status st = cache_get(&cache, err);
 
-    if (st != TP_OK)
-        return st;
+    if (!cache)
+        return err->status;
     e = cache_entry(cache, g);
     if (e->refused)
         return gemm_by_cast(g, err);

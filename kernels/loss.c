@@ -20,7 +20,7 @@ struct loss {
 static KERNEL_CLONES float max_of(const float *x, int64_t n)
 {
     float m = -INFINITY;
-#pragma omp simd reduction(max : m)
+    VEC_SIMD_MAX
     for (int64_t i = 0; i < n; i++)
         m = x[i] > m ? x[i] : m;
     return m;

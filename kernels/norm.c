@@ -21,8 +21,8 @@ struct norm_backward {
     int64_t cols;
 };
 
-/* Sums over a row are taken in vector lanes of 1024 elements and in double over those. */
-enum { SUM_RUN = 1024 };
+/* Sums over a row are taken in vector lanes of 256 elements and in double over those. */
+enum { SUM_RUN = 256 };
 
 static KERNEL_CLONES double add_and_square(float *x, const float *residual, int64_t n)
 {

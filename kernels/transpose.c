@@ -8,15 +8,16 @@ enum { LANES = TRANSPOSE_LANES };
 
 /* A square is transposed by four perfect shuffles: each interleaves the rows of the upper half with
  * those of the lower, so that an element's row and column bits rotate by one. */
-#define SHUFFLE(to, from)                                                                         \
-    for (int i = 0; i < LANES / 2; i++) {                                                         \
-        to[2 * i] = __builtin_shufflevector(from[i], from[i + LANES / 2], 0, 16, 1, 17, 2, 18, 3, \
-                                            19, 4, 20, 5, 21, 6, 22, 7, 23);                      \
-        to[2 * i + 1] = __builtin_shufflevector(from[i], from[i + LANES / 2], 8, 24, 9, 25, 10,   \
-                                                26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);      \
+#define SHUFFLE(to, from)                                                                          \
+    for (int i = 0; i < LANES / 2; i++) {                                                          \
+        (to)[2 * i] = __builtin_shufflevector((from)[i], (from)[i + LANES / 2], 0, 16, 1, 17, 2,   \
+                                              18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);              \
+        (to)[2 * i + 1] = __builtin_shufflevector((from)[i], (from)[i + LANES / 2], 8, 24, 9, 25,  \
+                                                  10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31); \
     }
 
-/* Squares at the edges are filled with zeroes. */
+/* Squares at the edges are filled with zeroes.
+ * NOLINTBEGIN(bugprone-macro-parentheses): a type cannot stand in parentheses. */
 #define TRANSPOSE(name, element)                                                             \
     typedef element name##_row __attribute__((vector_size(LANES * sizeof(element))));        \
                                                                                              \
@@ -49,6 +50,7 @@ enum { LANES = TRANSPOSE_LANES };
                               cols - c < LANES ? cols - c : LANES);                          \
     }
 
+/* NOLINTEND(bugprone-macro-parentheses) */
 TRANSPOSE(transpose_32, uint32_t)
 TRANSPOSE(transpose_16, uint16_t)
 

@@ -1,6 +1,6 @@
 /*
  * kernels/vec.h - what the vector loops of this folder share: compilation for several processors,
- * bf16 and f16 bit patterns, and an exponential that vectorises.
+ * bf16 and f16 bit patterns, and an exponential that vectorises. The conversions are CUDA's too.
  *
  * The loops are plain C that the compiler vectorises (`#pragma omp simd` where it needs a promise
  * or where a sum may be taken in lanes); this folder is compiled with -fno-math-errno
@@ -10,6 +10,7 @@
 #ifndef KERNELS_VEC_H
 #define KERNELS_VEC_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -22,7 +23,19 @@
 #define KERNEL_CLONES
 #endif
 
+/* Before a loop whose only result is the maximum m. clang 14 does not take maxima in lanes, and
+ * warns when told to. */
+#ifdef __clang__
+#define VEC_SIMD_MAX
+#else
+#define VEC_SIMD_MAX _Pragma("omp simd reduction(max : m)")
+#endif
+
+#ifdef __CUDACC__
+#define VEC_INLINE static inline __host__ __device__ __attribute__((unused))
+#else
 #define VEC_INLINE static inline __attribute__((always_inline, unused))
+#endif
 
 VEC_INLINE uint32_t vec_bits(float x)
 {
@@ -78,6 +91,20 @@ VEC_INLINE uint16_t vec_to_f16(float x)
     uint32_t h = a >= 0x47800000 ? large : (a < 0x38800000 ? small : normal);
 
     return (uint16_t)(sign | h);
+}
+
+/* f64 to f32, rounded to odd: toward zero, and the last bit set when anything was lost. A second
+ * rounding, to a type at least two bits narrower, then gives what one rounding would have (Boldo
+ * and Melquiond 2008). */
+VEC_INLINE float vec_odd_from_f64(double x)
+{
+    float y = (float)x;
+    double back = y;
+    uint32_t bits = vec_bits(y);
+    uint32_t away = fabs(back) > fabs(x) ? 1 : 0;
+    uint32_t odd = (bits - away) | 1;
+
+    return vec_float(back == x || x != x ? bits : odd);
 }
 
 /*

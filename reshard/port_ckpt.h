@@ -23,8 +23,10 @@ const struct port *ckpt_source_port(const struct ckpt_source *s);
 /* Bytes that `check` had to read again. */
 int64_t ckpt_source_reread_bytes(const struct ckpt_source *s);
 
-/* Sum of the digests in the shards' indexes, per engine tensor. */
-struct digest ckpt_source_digest(const struct ckpt_source *s, int tensor);
+/* Whether what was written of an engine tensor has the digest that the shards' indexes give for it,
+ * however both are cut; types must be the same. TP_E_CORRUPT names the tensor as `name`. */
+tp_status ckpt_source_compare(const struct ckpt_source *s, int tensor, const char *name,
+                              const struct digest *written, struct tp_err *err);
 void ckpt_source_close(struct ckpt_source *s);
 
 /* ---- target: a new step with a layout, in a transaction ---- */

@@ -385,9 +385,18 @@ int64_t ckpt_source_reread_bytes(const struct ckpt_source *s)
     return s->reread_bytes;
 }
 
-struct digest ckpt_source_digest(const struct ckpt_source *s, int tensor)
+tp_status ckpt_source_compare(const struct ckpt_source *s, int tensor, const char *name,
+                              const struct digest *written, struct tp_err *err)
 {
-    return s->digests[tensor];
+    const struct digest *read = &s->digests[tensor];
+    char read_text[DIGEST_TEXT_MAX], written_text[DIGEST_TEXT_MAX];
+
+    if (read->d[0] == written->d[0] && read->d[1] == written->d[1])
+        return TP_OK;
+    return tp_fail(err, TP_E_CORRUPT,
+                   "%s: tensor %s has the digest %s, but what was written has %s: nothing is kept",
+                   s->port.what, name, digest_format(read_text, read),
+                   digest_format(written_text, written));
 }
 
 void ckpt_source_close(struct ckpt_source *s)

@@ -5,6 +5,7 @@
 #ifndef RESHARD_SAFETENSORS_H
 #define RESHARD_SAFETENSORS_H
 
+#include "ckpt/digest.h"
 #include "core/arena.h"
 #include "reshard/engine.h"
 
@@ -32,6 +33,10 @@ const struct safetensors_tensor *safetensors_list(const struct safetensors_sourc
 tp_status safetensors_select(struct safetensors_source *s, const struct move_tensor *tensors,
                              int n_tensors, struct tp_err *err);
 const struct port *safetensors_source_port(const struct safetensors_source *s);
+
+/* What was read of an engine tensor so far: these files have no checksums of their own, but what is
+ * written elsewhere can be compared. */
+struct digest safetensors_source_digest(const struct safetensors_source *s, int tensor);
 void safetensors_source_close(struct safetensors_source *s);
 
 /* ---- writing ---- */
@@ -45,6 +50,12 @@ tp_status safetensors_create(struct safetensors_target **out, const char *dir,
                              const struct safetensors_tensor *tensors, int n_tensors,
                              int64_t max_shard_bytes, struct tp_err *err);
 const struct port *safetensors_target_port(const struct safetensors_target *t);
+
+/* What was written of an engine tensor so far. */
+struct digest safetensors_target_digest(const struct safetensors_target *t, int tensor);
+
+/* Number of files of tensors. */
+int safetensors_target_files(const struct safetensors_target *t);
 
 /* fsync and close the files, write the index. */
 tp_status safetensors_finish(struct safetensors_target *t, struct tp_err *err);

@@ -1,6 +1,7 @@
 /* reshard/safetensors_source.c - reading safetensors; see reshard/safetensors.h. */
 #include <jansson.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,8 @@ struct safetensors_source {
     int n_found;
     struct safetensors_tensor *list; /* in file order */
     const struct found **selected;   /* [port.n_regions] */
+    struct digest *digests;          /* [port.n_regions] */
+    pthread_mutex_t lock;            /* guards digests */
 };
 
 static tp_status no_memory(const struct safetensors_source *s, struct tp_err *err)
@@ -48,8 +51,18 @@ static tp_status source_read(void *ctx, int region, const struct box *run, void 
     struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
     int elem = dtype_bytes(f->entry.tensor.dtype);
 
-    return file_read_at(file->fd, file->path, f->entry.begin + box_offset_in(&whole, run) * elem,
-                        buf, (size_t)(box_elements(run) * elem), err);
+    tp_status st =
+        file_read_at(file->fd, file->path, f->entry.begin + box_offset_in(&whole, run) * elem, buf,
+                     (size_t)(box_elements(run) * elem), err);
+    struct digest part;
+
+    if (st)
+        return st;
+    part = digest_box(buf, run, f->entry.tensor.ndim, f->entry.tensor.shape, elem);
+    pthread_mutex_lock(&s->lock);
+    digest_add(&s->digests[region], &part);
+    pthread_mutex_unlock(&s->lock);
+    return TP_OK;
 }
 
 /* ---- opening ---- */
@@ -210,6 +223,7 @@ tp_status safetensors_open(struct safetensors_source **out, const char *path, st
         free(s);
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path);
     }
+    pthread_mutex_init(&s->lock, NULL);
     TP_TRY(add_files(s, err));
     TP_TRY(sort_found(s, err));
     *out = s;
@@ -261,7 +275,8 @@ tp_status safetensors_select(struct safetensors_source *s, const struct move_ten
     tp_status st = TP_OK;
 
     s->selected = arena_array(&s->arena, n, sizeof *s->selected);
-    if (!regions || !dtypes || !s->selected)
+    s->digests = arena_array(&s->arena, n, sizeof *s->digests);
+    if (!regions || !dtypes || !s->selected || !s->digests)
         return no_memory(s, err);
     for (int i = 0; i < n_tensors; i++) {
         TP_TRY(match(&s->selected[i], s, &tensors[i], err));
@@ -285,6 +300,11 @@ const struct port *safetensors_source_port(const struct safetensors_source *s)
     return &s->port;
 }
 
+struct digest safetensors_source_digest(const struct safetensors_source *s, int tensor)
+{
+    return s->digests[tensor];
+}
+
 void safetensors_source_close(struct safetensors_source *s)
 {
     if (!s)
@@ -293,6 +313,7 @@ void safetensors_source_close(struct safetensors_source *s)
         close(s->files[i].fd);
     free(s->files);
     free(s->found);
+    pthread_mutex_destroy(&s->lock);
     arena_free(&s->arena);
     free(s);
 }

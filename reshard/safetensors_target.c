@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,8 @@ struct safetensors_target {
     const char *dir;
     struct safetensors_entry *entries; /* [n]; region i is tensor i */
     int *file_of;                      /* [n] ascending */
+    struct digest *digests;            /* [n] */
+    pthread_mutex_t lock;              /* guards digests */
     int n;
     struct file *files;
     int n_files;
@@ -43,6 +46,11 @@ static tp_status target_write(void *ctx, int region, const struct box *run, cons
     struct box whole = box_whole(e->tensor.ndim, e->tensor.shape);
     int elem = dtype_bytes(e->tensor.dtype);
 
+    struct digest part = digest_box(buf, run, e->tensor.ndim, e->tensor.shape, elem);
+
+    pthread_mutex_lock(&t->lock);
+    digest_add(&t->digests[region], &part);
+    pthread_mutex_unlock(&t->lock);
     return file_write_at(file->fd, file->path, e->begin + box_offset_in(&whole, run) * elem, buf,
                          (size_t)(box_elements(run) * elem), err);
 }
@@ -76,7 +84,8 @@ static tp_status allocate(struct safetensors_target *t, const char *dir,
     t->dir = arena_strdup(&t->arena, dir);
     t->entries = arena_array(&t->arena, (size_t)n + 1, sizeof *t->entries);
     t->file_of = arena_array(&t->arena, (size_t)n + 1, sizeof *t->file_of);
-    if (!regions || !dtypes || !t->dir || !t->entries || !t->file_of)
+    t->digests = arena_array(&t->arena, (size_t)n + 1, sizeof *t->digests);
+    if (!regions || !dtypes || !t->dir || !t->entries || !t->file_of || !t->digests)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", dir, n);
     for (int i = 0; i < n; i++) {
         t->entries[i].tensor = tensors[i];
@@ -147,6 +156,7 @@ tp_status safetensors_create(struct safetensors_target **out, const char *dir,
 
     if (!t)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory to begin", dir);
+    pthread_mutex_init(&t->lock, NULL);
     TP_TRY(allocate(t, dir, tensors, n_tensors, max_shard_bytes, err));
     for (int i = 0, begin = 0; i < t->n_files; i++) {
         int end = begin;
@@ -166,6 +176,16 @@ done:
 const struct port *safetensors_target_port(const struct safetensors_target *t)
 {
     return &t->port;
+}
+
+struct digest safetensors_target_digest(const struct safetensors_target *t, int tensor)
+{
+    return t->digests[tensor];
+}
+
+int safetensors_target_files(const struct safetensors_target *t)
+{
+    return t->n_files;
 }
 
 static char *index_text(const struct safetensors_target *t)
@@ -228,6 +248,7 @@ void safetensors_target_close(struct safetensors_target *t)
     for (int i = 0; t->files && i < t->n_files; i++)
         if (t->files[i].fd >= 0)
             close(t->files[i].fd);
+    pthread_mutex_destroy(&t->lock);
     arena_free(&t->arena);
     free(t);
 }

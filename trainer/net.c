@@ -31,7 +31,7 @@ static tp_status find_in_layer(const struct param **out, const struct layout *l,
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                    const struct params *p, int64_t seq, struct arena *arena, struct tp_err *err)
 {
-    const struct param *q, *k, *gate, *embed;
+    const struct param *q = NULL, *k = NULL, *gate = NULL, *embed = NULL;
     tp_status st;
 
     *n = (struct net){ .model = m, .dtype = p->dtype, .seq = seq, .n_layers = m->layers };
@@ -79,7 +79,8 @@ static tp_status bind_layer(struct net *n, int i, const struct layout *l, const 
                             struct tp_err *err)
 {
     struct layer *y = &n->layers[i];
-    const struct param *norm, *q, *o, *norm2, *gate, *down;
+    const struct param *norm = NULL, *q = NULL, *o = NULL, *norm2 = NULL, *gate = NULL,
+                       *down = NULL;
     int64_t hidden = n->model->hidden;
     tp_status st;
 
@@ -103,7 +104,7 @@ tp_status net_bind(struct net *n, const struct layout *l, const struct params *p
                    const struct parallel *par, struct tp_err *err)
 {
     const struct model *m = n->model;
-    const struct param *embed, *norm, *head;
+    const struct param *embed = NULL, *norm = NULL, *head;
     tp_status st = TP_OK;
 
     n->tp = par->tp;

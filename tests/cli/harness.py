@@ -17,6 +17,10 @@ SANITIZE = os.environ.get("TP_SANITIZE", "")
 LONG = bool(os.environ.get("TP_LONG"))
 TEXT = "/usr/share/common-licenses/GPL-3"
 
+if os.geteuid() == 0:  # mpirun asks for it
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+
 # 8 heads and 8 shares of everything, so that every power of two up to 8 divides it; fewer KV heads
 # than that, so that tp8 repeats them.
 TINY = {
@@ -84,7 +88,7 @@ def train_args(model, root=None, steps=2, layout="tp2", **options):
         argv += ["--ckpt", root]
     for name, value in options.items():
         name = "--" + name.replace("_", "-")
-        argv += [name] if value is True else [name, value]
+        argv.append(name if value is True else "%s=%s" % (name, value))
     return argv
 
 

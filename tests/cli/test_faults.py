@@ -152,7 +152,7 @@ def spread(n, share, rng):
     return sorted({1, n} | set(rng.sample(range(2, n), share - 2)))
 
 
-def enumerate_points(job, tmp_path, do, share, after):
+def enumerate_points(job, tmp_path, do, share, after, figure):
     """Run job with `do` at each point, and after(status, stderr, new digest, call) each time."""
     rng = random.Random(SEED)
     shim = Shim(tmp_path, job.root)
@@ -170,7 +170,7 @@ def enumerate_points(job, tmp_path, do, share, after):
         except AssertionError as e:
             raise AssertionError("%s at point %d of %d (%s), seed %d, exit %d\n%s\n%s" % (
                 do, at, len(calls), calls[at - 1], SEED, status, err, e)) from e
-    print("%s: %d of %d points" % (do, len(tried), len(calls)))
+    figure("points tried, %s" % do, "%d of %d" % (len(tried), len(calls)))
 
 
 def died(status):
@@ -178,29 +178,29 @@ def died(status):
 
 
 @pytest.mark.parametrize("do", ["kill", "torn"])
-def test_a_save_killed_at_any_point_leaves_old_or_new(save, tmp_path, do):
+def test_a_save_killed_at_any_point_leaves_old_or_new(save, tmp_path, do, figure):
     def after(status, err, new, call):
         assert died(status)
         save.assert_old_or_new(new)
         save.assert_again(new)
-    enumerate_points(save, tmp_path, do, 10, after)
+    enumerate_points(save, tmp_path, do, 10, after, figure)
 
 
-def test_a_save_whose_rank_is_killed_says_so(save, tmp_path):
+def test_a_save_whose_rank_is_killed_says_so(save, tmp_path, figure):
     def after(status, err, new, call):
         assert status == 3 and "tp-train" in err, err
         save.assert_old_or_new(new)
         save.assert_again(new)
-    enumerate_points(save, tmp_path, "kill-self", 5, after)
+    enumerate_points(save, tmp_path, "kill-self", 5, after, figure)
 
 
 @pytest.mark.parametrize("do", ["kill", "torn"])
-def test_a_reshard_killed_at_any_point_leaves_old_or_new(reshard, tmp_path, do):
+def test_a_reshard_killed_at_any_point_leaves_old_or_new(reshard, tmp_path, do, figure):
     def after(status, err, new, call):
         assert died(status)
         reshard.assert_old_or_new(new)
         reshard.assert_again(new)
-    enumerate_points(reshard, tmp_path, do, 10, after)
+    enumerate_points(reshard, tmp_path, do, 10, after, figure)
 
 
 # A link for people and a lock's own closing may fail without the checkpoint failing.
@@ -221,22 +221,22 @@ def failing(job, do):
 
 
 @pytest.mark.parametrize("do", ["enospc", "eio"])
-def test_a_save_that_fails_at_any_point_says_so_and_keeps_the_old(save, tmp_path, do):
-    enumerate_points(save, tmp_path, do, 10, failing(save, do))
+def test_a_save_that_fails_at_any_point_says_so_and_keeps_the_old(save, tmp_path, do, figure):
+    enumerate_points(save, tmp_path, do, 10, failing(save, do), figure)
 
 
 @pytest.mark.parametrize("do", ["enospc", "eio"])
-def test_a_reshard_that_fails_at_any_point_says_so_and_keeps_the_old(reshard, tmp_path, do):
-    enumerate_points(reshard, tmp_path, do, 10, failing(reshard, do))
+def test_a_reshard_that_fails_at_any_point_says_so_and_keeps_the_old(reshard, tmp_path, do, figure):
+    enumerate_points(reshard, tmp_path, do, 10, failing(reshard, do), figure)
 
 
 @pytest.mark.parametrize("do", ["short", "eintr"])
-def test_short_and_interrupted_writes_are_finished(reshard, tmp_path, do):
+def test_short_and_interrupted_writes_are_finished(reshard, tmp_path, do, figure):
     def after(status, err, new, call):
         assert status == 0, err
         harness.ok("tp-ckpt", "verify", reshard.root)
         assert harness.digest(reshard.root) == new
-    enumerate_points(reshard, tmp_path, do, 10, after)
+    enumerate_points(reshard, tmp_path, do, 10, after, figure)
 
 
 def kernel_calls(trace, under):
@@ -255,7 +255,7 @@ def kernel_calls(trace, under):
     return counts
 
 
-def test_the_shim_sees_what_the_kernel_sees(save, tmp_path):
+def test_the_shim_sees_what_the_kernel_sees(save, tmp_path, figure):
     """By strace, of the same run: a shim on the wrong name would miss every write."""
     shim, trace = Shim(tmp_path, save.root), tmp_path / "trace"
     save.reset()
@@ -273,3 +273,4 @@ def test_the_shim_sees_what_the_kernel_sees(save, tmp_path):
     kernel.pop("close", None)
     seen.pop("close", None)
     assert seen == kernel
+    figure("calls seen by both", sum(seen.values()))

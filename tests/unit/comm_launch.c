@@ -443,6 +443,36 @@ Test(comm_launch, what_a_rank_starts_is_no_rank, .timeout = 30)
     cr_expect_eq(b->mark, N);
 }
 
+/* Begins before main, like a library that reads the environment when it is loaded. */
+__attribute__((constructor)) static void executed_again(void)
+{
+    const char *policy = getenv("OMP_WAIT_POLICY");
+
+    if (getenv("TP_TEST_EXECUTED_AGAIN"))
+        _exit(policy && !strcmp(policy, "passive") ? 42 : 1);
+}
+
+Test(comm_launch, the_program_is_executed_again_with_a_passive_wait_policy)
+{
+    char *argv[] = { "tp", NULL };
+    pid_t pid;
+
+    setenv("TP_TEST_EXECUTED_AGAIN", "1", 1);
+    unsetenv("GOMP_SPINCOUNT");
+    unsetenv("OMP_WAIT_POLICY");
+    if ((pid = fork()) == 0) {
+        launch_prepare_env(argv);
+        _exit(2);
+    }
+    cr_expect_eq(wait_code(pid), 42);
+    setenv("OMP_WAIT_POLICY", "active", 1); /* the user's own stays */
+    if ((pid = fork()) == 0) {
+        launch_prepare_env(argv);
+        _exit(2);
+    }
+    cr_expect_eq(wait_code(pid), 2);
+}
+
 Test(comm_launch, absurd_numbers_of_ranks_are_refused)
 {
     struct tp_err err = { 0 };

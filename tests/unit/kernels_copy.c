@@ -5,8 +5,6 @@
 #include "kernels/thread.h"
 #include "tests/unit/kernels_support.h"
 
-enum { BYTES_MAX = 8 * 6 * 6 * 6 * 6 };
-
 /* A region inside a random box that contains it. */
 static void random_case(struct rng *r, struct box *outer, const struct box *region)
 {
@@ -37,7 +35,23 @@ static void reference(unsigned char *dst, const struct box *dst_box, const unsig
     }
 }
 
-static void random_copies(const char *name, int times)
+/* copy_box, or the GPU's way through the same rows, thread after thread. */
+static void by_lanes(void *dst, const struct box *dst_box, const void *src,
+                     const struct box *src_box, const struct box *region, int elem)
+{
+    struct copy_item item;
+    int64_t n_threads = COPY_WARP * 3;
+
+    copy_item_make(&item, dst, dst_box, src, src_box, region, elem);
+    item.first_warp = elem + 1; /* any place will do */
+    for (int64_t t = 0; t < n_threads; t++)
+        copy_item_work(&item, t, n_threads);
+}
+
+typedef void (*copy_fn)(void *, const struct box *, const void *, const struct box *,
+                        const struct box *, int);
+
+static void random_copies(const char *name, int times, copy_fn fn)
 {
     struct rng r = rng_start(name);
     unsigned char *src = malloc(1 << 20), *dst = malloc(1 << 20), *want = malloc(1 << 20);
@@ -48,19 +62,24 @@ static void random_copies(const char *name, int times)
     for (int i = 0; i < times; i++) {
         struct box region = { .ndim = (int)rng_int(&r, 0, 4) }, dst_box, src_box;
         int elem = 1 << rng_int(&r, 0, 3);
+        int64_t longest = i % 50 ? 6 : 2000; /* also rows that need several words a lane */
+        unsigned char *from = src + elem * rng_int(&r, 0, 16);
         size_t bytes;
+
+        if (longest > 6)
+            region.ndim = 1;
 
         for (int d = 0; d < region.ndim; d++) {
             region.lo[d] = rng_int(&r, 5, 50);
-            region.len[d] = rng_int(&r, rng_int(&r, 0, 9) > 0, 6);
+            region.len[d] = rng_int(&r, rng_int(&r, 0, 9) > 0, longest);
         }
         random_case(&r, &dst_box, &region);
         random_case(&r, &src_box, &region);
         bytes = (size_t)(box_elements(&dst_box) * elem);
         memset(dst, 0xee, bytes + 8);
         memset(want, 0xee, bytes + 8);
-        copy_box(dst, &dst_box, src, &src_box, &region, elem);
-        reference(want, &dst_box, src, &src_box, &region, elem);
+        fn(dst, &dst_box, from, &src_box, &region, elem);
+        reference(want, &dst_box, from, &src_box, &region, elem);
         cr_assert_eq(memcmp(dst, want, bytes + 8), 0, "case %d of %s", i, name);
     }
     free(src);
@@ -70,7 +89,12 @@ static void random_copies(const char *name, int times)
 
 Test(copy, moves_the_region_and_nothing_else)
 {
-    random_copies("copy", 20000);
+    random_copies("copy", 20000, copy_box);
+}
+
+Test(copy, lanes_of_a_gpu_move_the_same)
+{
+    random_copies("copy/lanes", 5000, by_lanes);
 }
 
 Test(copy, threads_change_nothing)
@@ -112,6 +136,28 @@ Test(copy, contiguous_axes_join_into_one_run)
     cr_assert_eq(rows.n_axes, 1, "axes 0 and 1 join");
     cr_assert_eq(rows.n_rows, 20);
     cr_assert_eq(rows.run_bytes, 12);
+}
+
+Test(copy, pieces_of_long_runs_make_the_whole)
+{
+    struct rng r = rng_start("copy/pieces");
+
+    for (int i = 0; i < 300; i++) {
+        int64_t shape[2] = { rng_int(&r, 1, 5), rng_int(&r, 1, 90) }, whole_bytes = 0;
+        struct box whole = box_whole(2, shape), part = whole;
+        struct copy_rows rows;
+        struct copy_cursor c;
+
+        part.len[1] = rng_int(&r, 1, shape[1]);
+        copy_rows_make(&rows, &part, &whole, &part, 2);
+        copy_rows_cut(&rows, rng_int(&r, 1, 100));
+        for (copy_cursor_begin(&c, &rows, 0, 1); c.row < rows.n_rows; copy_cursor_next(&c, &rows)) {
+            cr_assert_eq(c.dst, whole_bytes, "the parts follow each other");
+            cr_assert_gt(c.bytes, 0);
+            whole_bytes += c.bytes;
+        }
+        cr_assert_eq(whole_bytes, box_elements(&part) * 2);
+    }
 }
 
 Test(copy, workers_with_any_step_meet_every_row_once)

@@ -25,8 +25,8 @@ static void one_case(struct rng *r)
                 continue;
             }
             double angle = (double)(first + row % seq) / pow(theta, (double)i / (double)half);
-            double complex z = CMPLX((double)before[at], (double)before[at + half]);
-            z *= CMPLX(cos(angle), sin(angle));
+            double complex z = (double)before[at] + (double)before[at + half] * I;
+            z *= cexp(angle * I);
             assert_near(x[row * stride + c], c % head_dim < half ? creal(z) : cimag(z), 2.5e-7,
                         "rotated");
         }

@@ -1,0 +1,380 @@
+"""tp-ckpt's verbs on checkpoints that no trainer wrote (tests/fixture/make_ckpt.c), and the format
+against other readers: tests/reader/read_ckpt.py, h5py, h5dump, h5stat."""
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+import harness
+from harness import ok, run
+
+READER = harness.REPO / "tests/reader/read_ckpt.py"
+LAYOUTS = ["tp1", "tp2", "tp8", "tp4dp2zero1", "tp2pp2dp2zero3"]
+
+
+def make(root, config, spec, step=10, seed=1, dtype="fp32"):
+    subprocess.run([harness.BUILD / "tests/make_ckpt", config, spec, root, str(step), str(seed),
+                    dtype], check=True)
+    return pathlib.Path(root)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, tiny):
+    """{spec: root} with step 10 of the same tensors (bf16, masters and moments) in each layout."""
+    top = tmp_path_factory.mktemp("made")
+    return {spec: make(top / spec, tiny, spec, dtype="bf16") for spec in LAYOUTS}
+
+
+@pytest.fixture
+def tp4(tmp_path, tiny):
+    """A root of the test's own: step 10 at tp4."""
+    return make(tmp_path / "ckpt", tiny, "tp4")
+
+
+def reader(step, *more):
+    p = subprocess.run([sys.executable, READER, step, *more], stdout=subprocess.PIPE,
+                       stderr=subprocess.PIPE, text=True)
+    return p.returncode, p.stdout, p.stderr
+
+
+def manifest(step):
+    return json.loads((step / "manifest.json").read_text())
+
+
+def sign(step, text):
+    """Write manifest text with a checksum that is right for it."""
+    body = text[:text.index('"checksum": ')]
+    sha = hashlib.sha256(body.encode()).hexdigest()
+    (step / "manifest.json").write_text(body + '"checksum": "%s"\n}\n' % sha)
+
+
+def rows_of(step, shard):
+    """[(tensor entry, dataset path, offset, bytes)] of a shard, through h5py."""
+    tensors = manifest(step)["tensors"]
+    with h5py.File(step / shard, "r") as f:
+        return [(tensors[r["tensor"]], int(r["offset"]), int(r["stored_bytes"]))
+                for r in f["index"][()]]
+
+
+# ---- the format, by other readers ------------------------------------------------------------
+
+@pytest.mark.parametrize("spec", LAYOUTS)
+def test_the_independent_reader_reads_the_same_tensors_at_every_layout(spec, made):
+    rc, out, err = reader(made[spec] / "step-00000010")
+    assert rc == 0, err
+    assert out == reader(made["tp1"] / "step-00000010")[1]
+    assert len(out.splitlines()) == len(manifest(made[spec] / "step-00000010")["tensors"])
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_independent_reader_agrees_with_export(dtype, tiny, tmp_path):
+    root = make(tmp_path / "ckpt", tiny, "tp4", dtype=dtype)
+    ok("tp-ckpt", "export", root, "--format", "safetensors", "-o", tmp_path / "hf")
+    rc, _, err = reader(root / "step-00000010", tmp_path / "all.npz")
+    assert rc == 0, err
+    whole = np.load(tmp_path / "all.npz")
+    raw = (tmp_path / "hf/model.safetensors").read_bytes()
+    n = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + n])
+    header.pop("__metadata__", None)
+    assert {"param/" + k for k in header} == {k for k in whole if k.startswith("param/")}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        assert raw[8 + n + begin:8 + n + end] == whole["param/" + name].tobytes(), name
+        assert entry["shape"] == list(whole["param/" + name].shape)
+
+
+@pytest.mark.parametrize("spec", LAYOUTS)
+def test_h5py_h5dump_and_h5stat_read_every_shard(spec, made):
+    step = made[spec] / "step-00000010"
+    for entry in manifest(step)["shards"]:
+        path = step / entry["file"]
+        for tool in (["h5dump", "-H"], ["h5dump", "-d", "/index"], ["h5stat"]):
+            p = subprocess.run([*tool, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            assert p.returncode == 0 and not p.stderr, p.stderr
+        with h5py.File(path, "r") as f:
+            assert f.attrs["format"] == b"tp-ckpt" or f.attrs["format"] == "tp-ckpt"
+            assert f.attrs["rank"] == entry["rank"] and f.attrs["version"] == 1
+            assert len(f["index"]) == entry["index_rows"]
+            assert f["index"].id.get_offset() == entry["index_offset"]
+            for row in f["index"][()]:
+                t = manifest(step)["tensors"][row["tensor"]]
+                name = t["name"] + ("@%d" % row["part"] if row["part"] else "")
+                data = f[t["group"]][name]
+                assert list(data.attrs["global_shape"]) == t["shape"]
+                assert np.isfinite(data[()].astype("f8")).all()
+
+
+def test_h5py_reads_bf16_as_numbers(made):
+    path = made["tp2"] / "step-00000010/rank-00000.h5"
+    with h5py.File(path, "r") as f:
+        data = f["param/model.layers.0.mlp.up_proj.weight"]
+        values, where = data[()], data.id.get_offset()
+    raw = np.fromfile(path, "<u2", values.size, offset=where)
+    assert np.array_equal((raw.astype("<u4") << 16).view("<f4"), values.reshape(-1).astype("<f4"))
+
+
+def test_digest_is_the_formula_of_the_format(tp4):
+    sys.path.insert(0, str(READER.parent))
+    import read_ckpt
+    step = tp4 / "step-00000010"
+    lines = dict(reversed(line.split("  ")) for line in ok("tp-ckpt", "digest", tp4).out.splitlines())
+    rc, _, err = reader(step, tp4.parent / "all.npz")
+    assert rc == 0, err
+    whole = np.load(tp4.parent / "all.npz")
+    small = [t for t in manifest(step)["tensors"] if np.prod(t["shape"]) <= 4096]
+    assert len(small) > 10
+    for t in small:
+        name = "%s/%s" % (t["group"], t["name"])
+        text = "%s [%s] %016x%016x" % (t["dtype"], ", ".join(map(str, t["shape"])),
+                                       *read_ckpt.digest(whole[name]))
+        assert lines[name] == hashlib.sha256(text.encode()).hexdigest(), name
+
+
+# ---- digest, diff ----------------------------------------------------------------------------
+
+@pytest.mark.parametrize("spec", LAYOUTS[1:])
+def test_digest_and_diff_do_not_see_the_layout(spec, made):
+    expected = ok("tp-ckpt", "digest", made["tp1"]).out
+    assert ok("tp-ckpt", "digest", made[spec]).out == expected
+    assert ok("tp-ckpt", "digest", "--index", made[spec]).out == expected
+    assert "equal" in ok("tp-ckpt", "diff", made["tp1"], made[spec]).out
+
+
+def test_digest_lines_are_sorted_and_summed(made):
+    lines = ok("tp-ckpt", "digest", made["tp2"]).out.splitlines(keepends=True)
+    assert lines[:-1] == sorted(lines[:-1], key=lambda s: s.split("  ", 1)[1])
+    assert all(re.fullmatch(r"[0-9a-f]{64}  (param|master|exp_avg|exp_avg_sq)/\S+\n", s)
+               for s in lines[:-1])
+    assert lines[-1] == hashlib.sha256("".join(lines[:-1]).encode()).hexdigest() + "  all\n"
+    js = json.loads(ok("tp-ckpt", "digest", "--json", made["tp2"]).out)
+    assert js["all"] == lines[-1].split()[0] and len(js["tensors"]) == len(lines) - 1
+
+
+def test_diff_counts_and_names_what_differs(tp4, tiny, tmp_path):
+    other = make(tmp_path / "other", tiny, "tp2", seed=2)
+    r = run("tp-ckpt", "diff", tp4, other)
+    assert r.rc == 1 and not r.err, r
+    assert "param/model.embed_tokens.weight: " in r.out and "elements differ" in r.out
+    assert run("tp-ckpt", "diff", tp4, other, "--atol", "1e30").rc == 0
+    assert run("tp-ckpt", "diff", tp4, other, "--rtol", "1e-3").rc == 1
+    js = run("tp-ckpt", "diff", tp4, other, "--json")
+    assert js.rc == 1 and json.loads(js.out)["equal"] is False
+    bf16 = make(tmp_path / "bf16", tiny, "tp4", dtype="bf16")
+    r = run("tp-ckpt", "diff", tp4, bf16)
+    assert r.rc == 1 and "only in the second" in r.out and "bf16" in r.out
+
+
+# ---- ls, show, choosing a step ---------------------------------------------------------------
+
+def test_ls_tells_complete_from_damaged_and_unfinished(tp4, tiny):
+    make(tp4, tiny, "tp2", step=20)
+    make(tp4, tiny, "tp2dp2zero1", step=30)
+    (tp4 / "step-00000030/rank-00001.h5").unlink()
+    (tp4 / "step-00000040.tmp-00112233").mkdir()
+    entries = {e["name"]: e for e in json.loads(ok("tp-ckpt", "ls", "--json", tp4).out)}
+    assert [e["complete"] for e in entries.values()] == [True, True, False, False]
+    assert entries["step-00000020"]["layout"] == "tp2"
+    assert "rank-00001.h5" in entries["step-00000030"]["reason"]
+    text = ok("tp-ckpt", "ls", tp4).out
+    assert len(re.findall(r"complete$", text, re.M)) == 2 and "step-00000040.tmp-" in text
+    assert "step-00000010" in ok("tp-ckpt", "ls", tp4 / "step-00000010").out
+
+
+def test_a_root_means_its_newest_complete_step_and_says_what_it_passed_over(tp4, tiny):
+    make(tp4, tiny, "tp2", step=20)
+    assert json.loads(ok("tp-ckpt", "show", "--json", tp4).out)["step"] == 20
+    assert json.loads(ok("tp-ckpt", "show", "--json", tp4 / "latest").out)["step"] == 20
+    assert json.loads(ok("tp-ckpt", "show", "--json", tp4, "--step", "10").out)["step"] == 10
+    (tp4 / "step-00000020/rank-00001.h5").unlink()
+    r = ok("tp-ckpt", "show", "--json", tp4)
+    assert json.loads(r.out)["step"] == 10
+    assert "rank-00001.h5" in r.err and "step-00000010" in r.err
+    assert run("tp-ckpt", "show", tp4, "--step", "20").rc == 3
+    assert run("tp-ckpt", "show", tp4, "--step", "30").rc == 2
+
+
+def test_show_says_where_the_bytes_of_a_tensor_are(tp4):
+    step = tp4 / "step-00000010"
+    name = "model.layers.1.mlp.down_proj.weight"
+    js = json.loads(ok("tp-ckpt", "show", "--json", tp4, "exp_avg/" + name).out)
+    assert len(js["tensors"]) == 1 and len(js["boxes"]) == 4
+    rc, _, err = reader(step, tp4.parent / "all.npz")
+    whole = np.load(tp4.parent / "all.npz")["exp_avg/" + name]
+    for b in js["boxes"]:
+        values = np.fromfile(step / b["file"], "<f4", b["bytes"] // 4, offset=b["offset"])
+        box = tuple(slice(lo, lo + n) for lo, n in zip(b["lo"], b["len"]))
+        assert np.array_equal(values.reshape(b["len"]), whole[box])
+    assert len(json.loads(ok("tp-ckpt", "show", "--json", tp4, name).out)["tensors"]) == 3
+    r = run("tp-ckpt", "show", tp4, "nobody")
+    assert r.rc == 2 and "nobody" in r.err
+
+
+def test_every_verb_has_help(tp4):
+    for verb in ["ls", "show", "verify", "digest", "diff", "export", "prune"]:
+        r = ok("tp-ckpt", verb, "--help")
+        assert r.out.startswith("usage: tp-ckpt " + verb) and not r.err
+        assert run("tp-ckpt", verb, "--nonsense").rc == 2
+    r = run("tp-ckpt", "verfy")
+    assert r.rc == 2 and "verfy" in r.err
+
+
+def test_a_step_directory_can_be_moved_and_copied(tp4, tmp_path):
+    shutil.copytree(tp4 / "step-00000010", tmp_path / "kept")
+    ok("tp-ckpt", "verify", tmp_path / "kept")
+    (tp4 / "step-00000010").rename(tp4 / "step-00000011")
+    r = run("tp-ckpt", "verify", tp4)
+    assert r.rc == 1 and "step 10" in r.out
+
+
+# ---- verify ----------------------------------------------------------------------------------
+
+def damaged(root, *words):
+    """verify must answer no, with these words in its findings, and sum up last."""
+    r = run("tp-ckpt", "verify", root)
+    assert r.rc == 1, r
+    assert r.out.splitlines()[-1].startswith("damaged: "), r
+    for word in words:
+        assert word in r.out, r
+    js = run("tp-ckpt", "verify", "--json", root)
+    assert js.rc == 1 and json.loads(js.out)["findings"] and not json.loads(js.out)["ok"]
+    return r
+
+
+def flip(path, at, bit=0):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 1 << bit]))
+
+
+def test_verify_of_an_intact_checkpoint_is_one_line(made):
+    for root in made.values():
+        r = ok("tp-ckpt", "verify", root, "--jobs", "3")
+        assert len(r.out.splitlines()) == 1 and r.out.startswith("intact: ")
+    js = json.loads(ok("tp-ckpt", "verify", "--json", made["tp8"]).out)
+    assert js["ok"] and js["findings"] == [] and js["shards"] == 8
+
+
+def test_verify_names_every_damaged_box(tp4):
+    step = tp4 / "step-00000010"
+    rng = random.Random(7)
+    hit = []
+    for shard in ("rank-00000.h5", "rank-00003.h5"):
+        tensor, offset, size = rng.choice(rows_of(step, shard))
+        flip(step / shard, offset + rng.randrange(size), rng.randrange(8))
+        hit += [shard, "%s/%s" % (tensor["group"], tensor["name"])]
+    r = damaged(tp4, *hit, "CRC32C", "expected")
+    assert "2 findings" in r.out
+
+
+def test_verify_finds_a_flip_in_any_byte_of_a_shard(tp4):
+    path = tp4 / "step-00000010/rank-00002.h5"
+    rng = random.Random(11)
+    for _ in range(40):
+        at, bit = rng.randrange(path.stat().st_size), rng.randrange(8)
+        flip(path, at, bit)
+        damaged(tp4, "rank-00002.h5")
+        flip(path, at, bit)
+    ok("tp-ckpt", "verify", tp4)
+
+
+def test_verify_finds_shards_of_another_step(tp4, tiny):
+    make(tp4, tiny, "tp4", step=20, seed=2)
+    a, b = (tp4 / s / "rank-00001.h5" for s in ("step-00000010", "step-00000020"))
+    shutil.copy(a, b)
+    damaged(tp4, "rank-00001.h5", "another save")
+
+
+def test_verify_finds_extra_and_missing_shards(tp4):
+    step = tp4 / "step-00000010"
+    shutil.copy(step / "rank-00001.h5", step / "rank-00009.h5")
+    damaged(tp4, "rank-00009.h5")
+    (step / "rank-00009.h5").unlink()
+    (step / "README.txt").write_text("a note of mine\n")
+    ok("tp-ckpt", "verify", tp4)
+    (step / "rank-00001.h5").unlink()
+    damaged(tp4, "rank-00001.h5", "missing")
+
+
+def test_a_shard_that_a_signed_manifest_leaves_out_is_missed_by_its_boxes(tp4):
+    step = tp4 / "step-00000010"
+    m = manifest(step)
+    text = (step / "manifest.json").read_text()
+    line = next(s for s in text.splitlines() if '"file": "rank-00002.h5"' in s)
+    sign(step, text.replace(line + "\n", ""))
+    assert len(manifest(step)["shards"]) == len(m["shards"]) - 1
+    damaged(tp4, "are in no shard", "rank-00002.h5")
+    assert run("tp-ckpt", "diff", tp4, tp4).rc == 3
+
+
+@pytest.mark.parametrize("old,new,word", [
+    ('"rank-00000.h5"', '"../rank-00000.h5"', "../rank-00000.h5"),
+    ('"rank-00000.h5"', '"/etc/passwd"', "/etc/passwd"),
+    ('"version": 1', '"version": 7', "version 7"),
+    ('"index_rows": ', '"index_rows": 99999999', "index_rows"),
+    ('"size_bytes": ', '"size_bytes": 1', "bytes"),
+    ('"step": 10', '"step": 11', "step"),
+])
+def test_a_signed_manifest_that_lies_is_refused(old, new, word, tp4):
+    step = tp4 / "step-00000010"
+    text = (step / "manifest.json").read_text()
+    assert old in text
+    sign(step, text.replace(old, new, 1))
+    damaged(tp4, word)
+    for verb in ["show", "digest"]:
+        r = run("tp-ckpt", verb, tp4)
+        assert r.rc == 3 and word in r.err and len(r.lines) == 1, r
+
+
+@pytest.mark.parametrize("what", ["fifo", "link", "folder"])
+def test_a_shard_that_is_no_regular_file_is_refused_at_once(what, tp4):
+    path = tp4 / "step-00000010/rank-00001.h5"
+    moved = path.rename(tp4 / "moved.h5")
+    if what == "fifo":
+        os.mkfifo(path)
+    elif what == "link":
+        path.symlink_to(moved)
+    else:
+        path.mkdir()
+    r = run("tp-ckpt", "verify", tp4, timeout=20)
+    assert r.rc == 1 and "rank-00001.h5" in r.out
+    r = run("tp-ckpt", "digest", tp4, timeout=20)
+    assert r.rc == 3 and "rank-00001.h5" in r.err
+
+
+def test_a_source_folder_is_no_checkpoint_and_stays_as_it_is(tmp_path):
+    folder = harness.copy(harness.REPO / "ckpt", tmp_path / "ckpt")
+    before = harness.tree(folder)
+    for argv in (["ls"], ["show"], ["verify"], ["digest"], ["prune", "--keep", "1"]):
+        r = run("tp-ckpt", argv[0], folder, *argv[1:])
+        assert r.rc == 2 and len(r.lines) == 1 and str(folder) in r.err, r
+    assert harness.tree(folder) == before
+
+
+# ---- prune -----------------------------------------------------------------------------------
+
+def test_prune_keeps_what_it_is_told(tp4, tiny):
+    for step in (20, 30, 40, 50):
+        make(tp4, tiny, "tp1", step=step)
+    (tp4 / "step-00000045.tmp-dead").mkdir()
+    before = harness.tree(tp4)
+    assert ok("tp-ckpt", "prune", tp4, "--keep", 1, "--keep-every", 20, "--dry-run").out.count(
+        "would delete") == 3
+    assert harness.tree(tp4) == before
+    ok("tp-ckpt", "prune", tp4, "--keep", 1, "--keep-every", 20)
+    assert [p.name for p in harness.steps(tp4)] == [
+        "step-00000020", "step-00000040", "step-00000050"]
+    assert not list(tp4.glob("*.tmp-*"))
+    for bad in (["--keep", "0"], []):
+        assert run("tp-ckpt", "prune", tp4, *bad).rc == 2

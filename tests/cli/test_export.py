@@ -1,0 +1,190 @@
+"""tp-ckpt export and import: safetensors that hold exactly what the checkpoint holds."""
+import json
+import os
+import random
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+import harness
+
+sys.path.insert(0, str(harness.REPO / "tests/oracle"))
+import naive_reshard
+from test_reshard import make, random_config, random_spec, step_dir
+
+SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
+TYPES = {"F32": "u4", "BF16": "u2", "F16": "u2"}
+
+
+def read_safetensors(path):
+    """{name: (dtype, bits)} by the format's description; also checks what readers insist on."""
+    data = path.read_bytes()
+    n, = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + n])
+    assert header.pop("__metadata__") == {"format": "pt"} and n % 8 == 0
+    tensors, at = {}, 0
+    for name, t in sorted(header.items(), key=lambda x: x[1]["data_offsets"]):
+        lo, hi = t["data_offsets"]
+        assert lo == at, "a hole before " + name
+        at = hi
+        bits = np.frombuffer(data[8 + n + lo:8 + n + hi], TYPES[t["dtype"]])
+        tensors[name] = t["dtype"], bits.reshape(t["shape"])
+    assert 8 + n + at == len(data)
+    return tensors
+
+
+def read_folder(folder):
+    tensors = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, t in read_safetensors(path).items():
+            assert name not in tensors
+            tensors[name] = t
+    return tensors
+
+
+def weights(root, group="param"):
+    _, types, whole, _ = naive_reshard.assemble(step_dir(root))
+    return {name: (types[g, name], bits) for (g, name), bits in whole.items() if g == group}
+
+
+def export(root, out, *more):
+    return json.loads(harness.ok("tp-ckpt", "export", root, "-o", out, "--json", *more).out)
+
+
+def assert_same(got, want):
+    assert list(sorted(got)) == list(sorted(want))
+    for name in want:
+        assert got[name][0].lower() == want[name][0]
+        assert np.array_equal(got[name][1], want[name][1]), name
+
+
+@pytest.mark.parametrize("n", range(20 if harness.LONG else 4))
+def test_any_layout_exports_the_same_whole_tensors(n, tmp_path):
+    rng = random.Random(SEED + n)
+    config = random_config(rng)
+    spec = random_spec(rng, config)
+    print("TP_SEED=%d: %s of %s" % (SEED + n, spec, config))
+    root = make(tmp_path, spec, config, seed=n, dtype=rng.choice(["bf16", "fp32"]))
+    before = harness.tree(root)
+    size = rng.choice([1, 1000, 10000, 5 << 30])
+    result = export(root, tmp_path / "hf", "--max-shard-size", size)
+    assert_same(read_folder(tmp_path / "hf"), weights(root))
+    assert result["digests_equal"] == result["tensors"]
+    assert harness.tree(root) == before
+
+    spec = random_spec(rng, config)
+    harness.ok("tp-ckpt", "import", tmp_path / "hf", "--layout", spec, "-o", tmp_path / "again")
+    harness.ok("tp-ckpt", "verify", tmp_path / "again")
+    export(tmp_path / "again", tmp_path / "hf2", "--max-shard-size", size)
+    for path in (tmp_path / "hf").iterdir():
+        assert path.read_bytes() == (tmp_path / "hf2" / path.name).read_bytes(), path.name
+
+
+def test_many_files_have_an_index_that_names_every_tensor(tmp_path):
+    root = make(tmp_path, "tp2")
+    out = tmp_path / "hf"
+    result = export(root, out, "--max-shard-size", "20k")
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    files = sorted(p.name for p in out.glob("*.safetensors"))
+    assert files == ["model-%05d-of-%05d.safetensors" % (i + 1, len(files))
+                     for i in range(len(files))]
+    assert len(files) == result["files"] > 2
+    total = 0
+    for name in files:
+        tensors = read_safetensors(out / name)
+        size = sum(bits.nbytes for _, bits in tensors.values())
+        assert size <= 20 << 10 or len(tensors) == 1
+        total += size
+        for tensor in tensors:
+            assert index["weight_map"].pop(tensor) == name
+    assert not index["weight_map"] and index["metadata"]["total_size"] == total
+
+
+def test_f32_comes_from_the_masters(tmp_path):
+    root = make(tmp_path, "tp4", dtype="bf16")
+    export(root, tmp_path / "hf", "--dtype", "f32")
+    assert_same(read_folder(tmp_path / "hf"), weights(root, "master"))
+
+
+def test_a_cast_is_the_cast_of_what_was_trained(tmp_path):
+    root = make(tmp_path, "tp4", dtype="bf16")
+    export(root, tmp_path / "hf", "--dtype", "f16")
+    got = read_folder(tmp_path / "hf")
+    for name, (_, bits) in weights(root).items():
+        with np.errstate(over="ignore"):
+            want = (bits.astype("u4") << 16).view("f4").astype("f2").view("u2")
+        assert np.array_equal(got[name][1], want), name
+
+
+def test_config_is_what_both_transformers_read(tmp_path):
+    root = make(tmp_path, "tp2", {"rope_theta": 500000.0}, dtype="bf16")
+    export(root, tmp_path / "hf")
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    given = json.loads((tmp_path / "config.json").read_text())
+    assert {k: config[k] for k in given} == given
+    assert config["dtype"] == config["torch_dtype"] == "bfloat16"
+    assert config["rope_parameters"] == {"rope_theta": 500000.0, "rope_type": "default"}
+    export(root, tmp_path / "hf32", "--dtype", "f32")
+    assert json.loads((tmp_path / "hf32/config.json").read_text())["dtype"] == "float32"
+
+
+def test_assets_are_copied_as_they_are(tmp_path):
+    root = make(tmp_path, "tp2")
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    for name in ("tokenizer.json", "generation_config.json", "chat_template.jinja"):
+        (assets / name).write_bytes(os.urandom(100))
+    (assets / "config.json").write_text("{}")
+    (assets / "model.safetensors").write_text("not this one")
+    export(root, tmp_path / "hf", "--assets", assets)
+    for name in ("tokenizer.json", "generation_config.json", "chat_template.jinja"):
+        assert (tmp_path / "hf" / name).read_bytes() == (assets / name).read_bytes()
+    assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == "llama"
+    assert len(read_folder(tmp_path / "hf")) > 3
+    r = harness.run("tp-ckpt", "export", root, "-o", tmp_path / "none", "--assets", root)
+    assert r.rc == 2 and "tokenizer" in r.err
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith("none")]
+
+
+def test_force_replaces_an_export_and_nothing_else(tmp_path):
+    root = make(tmp_path, "tp2")
+    out = tmp_path / "hf"
+    export(root, out)
+    before = harness.tree(out)
+    assert harness.run("tp-ckpt", "export", root, "-o", out).rc == 2
+    assert harness.tree(out) == before
+    export(root, out, "--force", "--dtype", "f32")
+    assert harness.tree(out) != before
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.tex").write_text("years of work")
+    r = harness.run("tp-ckpt", "export", root, "-o", home, "--force")
+    assert r.rc == 2 and (home / "thesis.tex").exists()
+    assert not list(tmp_path.glob("*.tmp*"))
+
+
+def test_a_tensor_that_is_missing_is_named(tmp_path):
+    root = make(tmp_path, "tp2")
+    export(root, tmp_path / "hf")
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    config["num_hidden_layers"] += 1
+    (tmp_path / "hf/config.json").write_text(json.dumps(config))
+    r = harness.run("tp-ckpt", "import", tmp_path / "hf", "-o", tmp_path / "b")
+    assert r.rc == 3 and "model.layers.2." in r.err and "missing" in r.err
+    config["num_hidden_layers"] -= 1
+    config["hidden_size"] = 128
+    (tmp_path / "hf/config.json").write_text(json.dumps(config))
+    r = harness.run("tp-ckpt", "import", tmp_path / "hf", "-o", tmp_path / "b")
+    assert r.rc == 3 and "[0:256, 0:64]" in r.err and "[0:256, 0:128]" in r.err
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("format", ["gguf", "nonsense"])
+def test_formats_that_are_not_there_are_refused(format, tmp_path):
+    root = make(tmp_path, "tp1")
+    r = harness.run("tp-ckpt", "export", root, "-o", tmp_path / "x", "--format", format)
+    assert r.rc == 2 and format in r.err and not (tmp_path / "x").exists()
+    r = harness.run("tp-ckpt", "import", root, "-o", tmp_path / "x", "--format", "megatron")
+    assert r.rc == 2 and "megatron" in r.err

@@ -1,0 +1,202 @@
+"""Going on: at any layout with the same curve, after a signal, and saving that is not in the way."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+import harness
+from harness import TEXT, ok, run
+
+# 8 heads over 2 KV heads, and a vocabulary that nothing divides.
+MODEL = dict(num_key_value_heads=2, vocab_size=259, tie_word_embeddings=True)
+LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return harness.write_config(tmp_path_factory.mktemp("model"), **MODEL)
+
+
+def argv(model, layout, root, log, *more):
+    return ["tp-train", "--model", model, "--data", TEXT, "--steps", 20, "--batch", 8, "--seq", 32,
+            "--layout", layout, "--ckpt", root, "--log", log, *more]
+
+
+def lines(log):
+    return [json.loads(line) for line in open(log)]
+
+
+@pytest.fixture(scope="module")
+def straight(model, tmp_path_factory):
+    """dtype -> (log, root) of 20 steps that nothing interrupted."""
+    done = {}
+
+    def get(dtype="fp32"):
+        if dtype not in done:
+            folder = tmp_path_factory.mktemp("straight")
+            ok(*argv(model, "tp8", folder / "ckpt", folder / "log", "--dtype", dtype))
+            done[dtype] = lines(folder / "log"), folder / "ckpt"
+        return done[dtype]
+    return get
+
+
+def canonical(layout):
+    return layout if layout.startswith("tp") else "tp1" + layout
+
+
+def assert_same_curve(log, straight, loss_within=LOSS_WITHIN, norm_within=NORM_WITHIN):
+    assert [x["step"] for x in log] == [x["step"] for x in straight]
+    for a, b in zip(log, straight):
+        assert abs(a["loss"] - b["loss"]) <= loss_within, a
+        assert abs(a["grad_norm"] / b["grad_norm"] - 1) <= norm_within, a
+        assert a["lr"] == b["lr"] and a["tokens"] == b["tokens"]
+
+
+@pytest.mark.parametrize("hops", [["tp8", "tp4"], ["tp8", "tp1"], ["tp1", "tp8"],
+                                  ["tp2dp2", "tp4", "dp4", "tp8dp2", "tp1"]], ids="-".join)
+def test_resuming_at_another_layout_keeps_the_curve(model, straight, hops, tmp_path):
+    root, log = tmp_path / "ckpt", tmp_path / "log"
+    for i, layout in enumerate(hops):
+        more = ["--resume=must"] if i else []
+        last = i == len(hops) - 1
+        if not last:
+            more += ["--exit-step", 20 * (i + 1) // len(hops)]
+        r = run(*argv(model, layout, root, log, *more))
+        assert r.rc == (0 if last else 75), repr(r)
+        if i:
+            assert "written by %s)" % canonical(hops[i - 1]) in r.err, repr(r)
+    got = lines(log)
+    assert_same_curve(got, straight()[0])
+    assert {x["layout"] for x in got} == set(hops)
+
+
+def test_resuming_at_the_same_layout_is_the_same_bits(model, straight, tmp_path):
+    root, log = tmp_path / "ckpt", tmp_path / "log"
+    r = run(*argv(model, "tp8", root, log, "--exit-step", 7))
+    assert r.rc == 75
+    ok(*argv(model, "tp8", root, log, "--resume"))
+    want, want_root = straight()
+    for a, b in zip(lines(log), want):
+        assert (a["loss"], a["grad_norm"]) == (b["loss"], b["grad_norm"])
+    assert harness.digest(root) == harness.digest(want_root)
+
+
+def test_resuming_in_bf16_keeps_the_curve(model, straight, tmp_path):
+    root, log = tmp_path / "ckpt", tmp_path / "log"
+    assert run(*argv(model, "tp8", root, log, "--dtype", "bf16", "--exit-step", 10)).rc == 75
+    ok(*argv(model, "tp8", root, log, "--dtype", "bf16", "--resume"))
+    want, want_root = straight("bf16")
+    assert_same_curve(lines(log), want, 0, 0)
+    assert harness.digest(root) == harness.digest(want_root)
+    ok("tp-ckpt", "verify", root)
+
+
+def test_a_resumed_run_may_change_its_arithmetic(model, straight, tmp_path):
+    root, log = tmp_path / "ckpt", tmp_path / "log"
+    assert run(*argv(model, "tp2", root, log, "--dtype", "bf16", "--exit-step", 10)).rc == 75
+    r = ok(*argv(model, "tp4", root, log, "--resume"))
+    assert "bf16" in r.err and "fp32" in r.err
+    assert_same_curve(lines(log), straight()[0], 2e-2, 5e-2)
+
+
+def test_saving_changes_nothing_and_says_what_it_cost(model, straight, tmp_path):
+    root, log = tmp_path / "ckpt", tmp_path / "log"
+    ok(*argv(model, "tp8", root, log, "--save-every", 3))
+    got = lines(log)
+    assert_same_curve(got, straight()[0], 0, 0)
+    assert [s.name for s in harness.steps(root)] == ["step-%08d" % n for n in
+                                                    (3, 6, 9, 12, 15, 18, 20)]
+    assert all(got[n - 1]["save_seconds"] > 0 for n in (3, 6, 20))
+    ok("tp-ckpt", "verify", root)
+
+
+def test_keep_keeps_the_newest(model, tmp_path):
+    ok(*argv(model, "tp2", tmp_path / "ckpt", tmp_path / "log", "--save-every", 4, "--keep", 2))
+    assert [s.name for s in harness.steps(tmp_path / "ckpt")] == ["step-00000016", "step-00000020"]
+
+
+def test_auto_on_an_empty_root_starts_from_the_beginning_loudly(model, straight, tmp_path):
+    r = ok(*argv(model, "tp8", tmp_path / "ckpt", tmp_path / "log", "--resume"))
+    assert "NOTHING TO RESUME" in r.err
+    assert_same_curve(lines(tmp_path / "log"), straight()[0], 0, 0)
+
+
+def test_a_run_that_is_complete_stays_so(model, straight, tmp_path):
+    root = harness.copy(straight()[1], tmp_path / "ckpt")
+    before = harness.digest(root)
+    r = ok(*argv(model, "tp2", root, tmp_path / "log", "--resume"))
+    assert "done: 20 steps" in r.err and lines(tmp_path / "log") == []
+    assert harness.digest(root) == before
+
+
+def test_without_resume_a_root_with_checkpoints_is_refused(model, straight, tmp_path):
+    root = harness.copy(straight()[1], tmp_path / "ckpt")
+    before = harness.tree(root)
+    r = run(*argv(model, "tp2", root, tmp_path / "log"))
+    assert r.rc == 2 and len(r.lines) == 1 and "--resume" in r.err, repr(r)
+    assert harness.tree(root) == before
+
+
+def test_auto_does_not_begin_anew_over_a_damaged_checkpoint(model, straight, tmp_path):
+    root = harness.copy(straight()[1], tmp_path / "ckpt")
+    manifest = root / "step-00000020" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-40])
+    r = run(*argv(model, "tp2", root, tmp_path / "log", "--resume"))
+    assert r.rc == 3 and "step-00000020" in r.err, repr(r)
+
+
+# ---- signals --------------------------------------------------------------------------------------
+
+
+def start(words, n):
+    """Start and wait until n steps are logged."""
+    log = pathlib.Path(words[words.index("--log") + 1])
+    words = words[:]
+    words[words.index("--steps") + 1] = 100000
+    p = subprocess.Popen(harness.command(words), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                         text=True, env=dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
+                                             OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                                             OMPI_MCA_rmaps_base_oversubscribe="1",
+                                             OMPI_MCA_mpi_yield_when_idle="1"))
+    end = time.time() + 60
+    while time.time() < end and p.poll() is None:
+        if log.exists() and len(log.read_text().splitlines()) >= n:
+            return p
+        time.sleep(0.02)
+    p.kill()
+    raise AssertionError("no %d steps within a minute: %s" % (n, p.communicate()[1]))
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_saves_and_stops(name, model, tmp_path):
+    root, log = tmp_path / "ckpt", tmp_path / "log"
+    p = start(argv(model, "tp2dp2", root, log), 5)
+    p.send_signal(getattr(signal, name))
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 75 and "saved and stopped" in err, err
+    done = len(lines(log))
+    assert [s.name for s in harness.steps(root)] == ["step-%08d" % done]
+    words = argv(model, "tp4", root, log, "--resume=must")
+    words[words.index("--steps") + 1] = done + 3
+    ok(*words)
+    assert [x["step"] for x in lines(log)] == list(range(done + 3))
+
+
+def test_a_signal_under_mpirun_saves_and_stops(model, tmp_path):
+    root, log = tmp_path / "ckpt", tmp_path / "log"
+    p = start(["mpirun", "-n", 2] + argv(model, "tp2", root, log), 5)
+    p.send_signal(signal.SIGUSR1)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 75 and "saved and stopped" in err, err
+    assert [s.name for s in harness.steps(root)] == ["step-%08d" % len(lines(log))]
+
+
+def test_under_mpirun_the_numbers_are_the_same(model, straight, tmp_path):
+    env = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+               OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1")
+    ok("mpirun", "-n", 4, *argv(model, "tp2dp2", tmp_path / "ckpt", tmp_path / "log"), env=env)
+    assert_same_curve(lines(tmp_path / "log"), straight()[0])

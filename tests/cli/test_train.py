@@ -1,0 +1,229 @@
+"""tp-train's numbers: every loss and gradient norm is the numpy oracle's, at any layout."""
+import json
+import pathlib
+import re
+import sys
+
+import pytest
+
+import harness
+from harness import TEXT, ok, run
+
+sys.path.insert(0, str(harness.REPO / "tests" / "oracle"))
+import oracle_numpy as oracle  # noqa: E402
+
+LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
+
+LLAMA = dict(harness.TINY, hidden_size=64, intermediate_size=176, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+MODELS = {
+    "untied": dict(LLAMA, num_hidden_layers=3),
+    # two KV heads for up to eight ranks; 259 rows of vocabulary, which nothing divides
+    "tied": dict(LLAMA, num_hidden_layers=2, hidden_size=48, intermediate_size=96,
+                 num_attention_heads=8, num_key_value_heads=2, head_dim=12, vocab_size=259,
+                 tie_word_embeddings=True),
+    # more KV heads than ranks; other constants
+    "constants": dict(LLAMA, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
+                      head_dim=8, rms_norm_eps=1e-3, rope_theta=50.0),
+    # so few words that three of eight ranks have none
+    "nine words": dict(LLAMA, num_hidden_layers=1, num_attention_heads=8, num_key_value_heads=8,
+                       head_dim=8, vocab_size=9),
+}
+OPTIONS = {
+    "untied": dict(batch=8, seq=64),
+    "tied": dict(batch=16, seq=32, warmup=2, lr=3e-3),
+    "constants": dict(batch=4, seq=32, wd=0.0, clip=0.5, beta1=0.8, beta2=0.99, min_lr=0.0, eps=1e-6),
+    "nine words": dict(batch=4, seq=16, clip=0.0, warmup=0),
+}
+FLAGS = {"wd": "weight-decay"}  # of those that are called otherwise
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """name -> (model folder, data file, the oracle's trace), each computed once."""
+    done = {}
+
+    def get(name):
+        if name not in done:
+            folder = tmp_path_factory.mktemp("model")
+            weights = oracle.random_weights(MODELS[name], seed=1234)
+            oracle.save_model(folder, MODELS[name], weights)
+            data = pathlib.Path(TEXT)
+            if MODELS[name]["vocab_size"] < 256:
+                text = data.read_bytes()
+                data = folder / "few-words"
+                data.write_bytes(bytes(b % MODELS[name]["vocab_size"] for b in text))
+            trace, _ = oracle.train(MODELS[name], weights, data.read_bytes(), **OPTIONS[name])
+            done[name] = folder, data, trace
+        return done[name]
+    return get
+
+
+def train(known, name, layout, log, *more):
+    folder, data, trace = known(name)
+    argv = ["tp-train", "--model", folder, "--data", data, "--steps", 20, "--layout", layout,
+            "--log", log]
+    for key, value in OPTIONS[name].items():
+        argv += ["--" + FLAGS.get(key, key).replace("_", "-"), value]
+    r = ok(*argv, *more)
+    return r, [json.loads(line) for line in open(log)], trace
+
+
+CASES = [("untied", layout, ()) for layout in ("tp1", "tp2", "tp4", "dp2", "dp4", "tp2dp2")]
+CASES += [("tied", layout, ()) for layout in ("tp1", "tp2", "tp4", "tp8", "tp8dp2")]
+CASES += [("constants", layout, ()) for layout in ("tp1", "tp8", "tp2dp4")]
+CASES += [("nine words", layout, ()) for layout in ("tp1", "tp8")]
+CASES += [("untied", "tp1", ("--micro", 1)), ("untied", "tp2dp2", ("--micro", 2)),
+          ("tied", "tp8", ("--micro", 4)), ("tied", "dp2", ("--micro", 4)),
+          ("constants", "tp1", ("--threads", 2))]
+
+
+@pytest.mark.parametrize("name, layout, more", CASES,
+                         ids=["-".join(map(str, (n, l) + m)).replace(" ", "-") for n, l, m in CASES])
+def test_losses_and_norms_are_the_oracles(known, name, layout, more, tmp_path):
+    _, log, trace = train(known, name, layout, tmp_path / "log", *more)
+    dloss, dnorm = oracle.deviation(log, trace)
+    print("%s %s: |dloss| %.1e, relative dnorm %.1e" % (name, layout, dloss, dnorm))
+    assert dloss <= LOSS_WITHIN and dnorm <= NORM_WITHIN
+    assert [x["lr"] for x in log] == pytest.approx([x["lr"] for x in trace], rel=1e-8)
+
+
+@pytest.mark.parametrize("name, layout", [("untied", "tp1"), ("untied", "tp2dp2"), ("tied", "tp8")])
+def test_bf16_follows_the_fp32_curve(known, name, layout, tmp_path):
+    _, log, trace = train(known, name, layout, tmp_path / "log", "--dtype", "bf16")
+    dloss, _ = oracle.deviation(log, trace)
+    assert 1e-6 < dloss <= 2e-2  # and it is not fp32 that was compared
+
+
+def test_the_oracle_notices_a_wrong_rule(known):
+    """What the tolerances are worth: each rule spoilt a little is seen."""
+    folder, data, trace = known("nine words")
+    weights = oracle.load_safetensors(folder / "model.safetensors")
+    for spoilt in (dict(wd=0.11), dict(eps=1e-6), dict(beta2=0.951), dict(warmup=1)):
+        options = {**OPTIONS["nine words"], **spoilt}
+        other, _ = oracle.train(MODELS["nine words"], weights, data.read_bytes(), **options)
+        assert oracle.deviation(other, trace)[1] > NORM_WITHIN, spoilt
+
+
+def test_the_oracles_gradient_is_the_slope_of_its_loss():
+    """The oracle's backward pass is written by hand: differences check it."""
+    config = dict(MODELS["tied"], vocab_size=11)
+    w = {k: x.astype(float) * 5 for k, x in oracle.random_weights(config, 3).items()}
+    model, data = oracle.Llama(config, 8), bytes(i * i % 11 for i in range(100))
+    ids, targets = oracle.batch_of(data, dict(batch=2, seq=8), 0)
+    logits, saved = model.forward(w, ids)
+    g = model.backward(w, oracle.loss_of(logits, targets)[1], saved)
+
+    def loss():
+        return oracle.loss_of(model.forward(w, ids)[0], targets)[0]
+
+    for name, x in w.items():
+        at = tuple(n // 2 for n in x.shape)
+        keep = x[at]
+        x[at] = keep + 1e-5
+        up = loss()
+        x[at] = keep - 1e-5
+        slope = (up - loss()) / 2e-5
+        x[at] = keep
+        assert slope == pytest.approx(g[name][at], rel=1e-4, abs=1e-8), name
+
+
+@pytest.mark.parametrize("layout", ["tp1", "tp4", "tp2dp2"])
+def test_logits_are_the_oracles(known, layout, tmp_path):
+    folder, data, _ = known("untied")
+    out = tmp_path / "logits.safetensors"
+    ok("tp-train", "--model", folder, "--data", data, "--steps", 1, "--layout", layout,
+       "--logits", out, "--micro", 2)
+    got = oracle.load_safetensors(out)
+    ids, _ = oracle.batch_of(data.read_bytes(), OPTIONS["untied"], 0)
+    assert (got["input_ids"] == ids).all()
+    w = {k: x.astype(float)
+         for k, x in oracle.load_safetensors(folder / "model.safetensors").items()}
+    want, _ = oracle.Llama(MODELS["untied"], 64).forward(w, ids)
+    assert got["logits"].shape == want.shape
+    assert abs(got["logits"] - want).max() < 2e-5
+
+
+def test_a_random_start_is_the_same_at_every_layout(tmp_path):
+    config = harness.write_config(tmp_path, **{k: v for k, v in MODELS["tied"].items()})
+    logits = []
+    for layout in ("tp1", "tp8", "tp2dp2"):
+        out = tmp_path / layout
+        ok("tp-train", "--model", config, "--data", TEXT, "--steps", 1, "--layout", layout,
+           "--logits", out, "--seed", 7)
+        logits.append(oracle.load_safetensors(out)["logits"])
+    assert logits[0].std() > 1e-3
+    for other in logits[1:]:
+        assert abs(logits[0] - other).max() < 1e-6
+    ok("tp-train", "--model", config, "--data", TEXT, "--steps", 1, "--logits", out, "--seed", 8)
+    assert abs(logits[0] - oracle.load_safetensors(out)["logits"]).max() > 1e-3
+
+
+def test_two_runs_are_the_same_bits(tiny, tmp_path):
+    for name in "ab":
+        harness.train(tiny, tmp_path / name, steps=5, layout="tp4dp2", save_every=2)
+    assert harness.digest(tmp_path / "a") == harness.digest(tmp_path / "b")
+
+
+# ---- what is printed ------------------------------------------------------------------------------
+
+
+def test_the_log_has_the_fields_of_the_contract(known, tmp_path):
+    r, log, _ = train(known, "nine words", "tp2dp2", tmp_path / "log")
+    assert [x["step"] for x in log] == list(range(20))
+    for i, x in enumerate(log):
+        assert x["tokens"] == (i + 1) * 4 * 16 and x["layout"] == "tp2dp2"
+        assert x["seconds"] > 0 and x["tokens_per_s"] > 0 and x["save_seconds"] == 0
+    assert len(r.out.splitlines()) == 20  # the same for people
+    for line in open(tmp_path / "log"):
+        for number in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", line.split('"layout"')[0]):
+            assert len(number.split("e")[0].replace(".", "").lstrip("-0")) <= 12, number
+
+
+def test_the_start_says_what_will_be_done(known, tmp_path):
+    r, _, _ = train(known, "tied", "tp8dp2", tmp_path / "log")
+    for word in ("tp8dp2, 16 ranks", "1 heads", "(shared by neighbours)", "gradients", "optimizer",
+                 "activations", "all-reduces over tp", "over dp"):
+        assert word in r.err, word
+
+
+# ---- memory ---------------------------------------------------------------------------------------
+
+# Weights and state of 29 M parameters: much beside what the program itself takes.
+LARGE = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=6, num_attention_heads=8,
+             num_key_value_heads=8, head_dim=64)
+
+
+def test_a_model_too_large_for_a_rank_is_refused_at_tp1_and_trains_at_tp4(tmp_path):
+    config = harness.write_config(tmp_path, **LARGE)
+    argv = ["tp-train", "--model", config, "--data", TEXT, "--steps", 2, "--batch", 1, "--seq", 64,
+            "--mem", "256M", "--ckpt", tmp_path / "ckpt"]
+    r = run(*argv)
+    assert r.rc == 2 and len(r.lines) == 1, repr(r)
+    assert "256 MiB" in r.err and "tp4" in r.err and "does not fit at tp1" in r.err, repr(r)
+    assert not (tmp_path / "ckpt").exists()
+    ok(*argv, "--layout", "tp4", "--log", tmp_path / "log")
+    peak = json.loads(open(tmp_path / "log").readlines()[-1])["peak_rss_bytes"]
+    print("peak of a rank: %.0f MiB" % (peak / 2**20))
+    assert peak <= 256 << 20
+
+
+@pytest.mark.skipif("address" in harness.SANITIZE or "thread" in harness.SANITIZE,
+                    reason="a sanitizer's own memory is not estimated")
+@pytest.mark.parametrize("layout, dtype, micro, saves", [
+    ("tp1", "fp32", 4, False), ("tp2", "fp32", 4, True), ("tp2", "bf16", 2, True),
+    ("dp2", "fp32", 2, False), ("tp4", "bf16", 4, False)])
+def test_the_estimate_is_near_what_is_measured(layout, dtype, micro, saves, tmp_path):
+    config = harness.write_config(tmp_path, **dict(LARGE, num_hidden_layers=3))
+    argv = ["tp-train", "--model", config, "--data", TEXT, "--steps", 2, "--batch", 4, "--micro",
+            micro, "--seq", 64, "--layout", layout, "--dtype", dtype]
+    if saves:
+        argv += ["--ckpt", tmp_path / "ckpt"]
+    r = run(*argv, "--mem", "1M")
+    number, unit = re.search(r"needs about ([\d.]+) (\w+)", r.err).groups()
+    estimate = float(number) * {"MiB": 1 << 20, "GiB": 1 << 30}[unit]
+    ok(*argv, "--log", tmp_path / "log")
+    peak = json.loads(open(tmp_path / "log").readlines()[-1])["peak_rss_bytes"]
+    print("%s %s: estimated %.1f MiB, measured %.1f MiB"
+          % (layout, dtype, estimate / 2**20, peak / 2**20))
+    assert 0.75 * estimate <= peak <= estimate

@@ -1,0 +1,291 @@
+/*
+ * tests/gpu/gpu_check.cu - copies and conversions of a GPU against those in C, bit for bit, and
+ * their bandwidth. `gpu_check --quick` does fewer cases and no bandwidth (for compute-sanitizer).
+ *
+ * Exit: 0 all equal, 1 a difference, 3 no GPU or CUDA failed.
+ */
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <vector>
+
+#include "kernels/cuda.h"
+extern "C" {
+#include "kernels/cast.h"
+#include "kernels/copy.h"
+#include "tests/unit/random.h"
+}
+
+#define CUDA_MUST(call)                                                            \
+    do {                                                                           \
+        cudaError_t e_ = (call);                                                   \
+        if (e_ != cudaSuccess) {                                                   \
+            fprintf(stderr, "gpu-check: %s: %s\n", #call, cudaGetErrorString(e_)); \
+            exit(3);                                                               \
+        }                                                                          \
+    } while (0)
+
+static void must(tp_status st, const struct tp_err *err)
+{
+    if (st != TP_OK) {
+        fprintf(stderr, "gpu-check: %s\n", err->msg);
+        exit(3);
+    }
+}
+
+/* Bytes on both sides. */
+struct arena_pair {
+    std::vector<unsigned char> host;
+    unsigned char *device;
+
+    explicit arena_pair(size_t n) : host(n), device(nullptr)
+    {
+        CUDA_MUST(cudaMalloc(&device, n));
+    }
+    ~arena_pair()
+    {
+        cudaFree(device);
+    }
+    arena_pair(const arena_pair &) = delete;
+    arena_pair &operator=(const arena_pair &) = delete;
+    void to_device()
+    {
+        CUDA_MUST(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice));
+    }
+    /* Compare the device's first n bytes with the host's; the first difference is printed. */
+    bool equal(size_t n, const char *what) const
+    {
+        std::vector<unsigned char> back(n);
+
+        CUDA_MUST(cudaMemcpy(back.data(), device, n, cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < n; i++)
+            if (back[i] != host[i]) {
+                printf("%s: byte %zu is %02x on the GPU and %02x in C\n", what, i, back[i],
+                       host[i]);
+                return false;
+            }
+        return true;
+    }
+};
+
+struct copy_case {
+    struct box region, dst_box, src_box;
+    int elem;
+    int64_t dst_at, src_at; /* bytes: where the boxes' storage begins */
+};
+
+static struct box around(struct rng *r, const struct box *region)
+{
+    struct box b = *region;
+
+    for (int d = 0; d < b.ndim; d++) {
+        int64_t before = rng_int(r, 0, 3) * rng_int(r, 0, 1);
+
+        b.lo[d] -= before;
+        b.len[d] += before + rng_int(r, 0, 3) * rng_int(r, 0, 1);
+    }
+    return b;
+}
+
+/* Mostly small boxes of up to five axes, now and then rows of thousands of elements. */
+static struct copy_case random_case(struct rng *r, int64_t dst_at)
+{
+    struct copy_case c = {};
+    bool wide = rng_int(r, 0, 4) == 0;
+
+    c.region.ndim = (int)rng_int(r, 0, wide ? 2 : 5);
+    for (int d = 0; d < c.region.ndim; d++) {
+        c.region.lo[d] = 10;
+        c.region.len[d] = rng_int(r, rng_int(r, 0, 20) > 0, wide && d > 0 ? 20000 : 7);
+    }
+    c.dst_box = around(r, &c.region);
+    c.src_box = around(r, &c.region);
+    c.elem = 1 << rng_int(r, 0, 3);
+    c.dst_at = (dst_at + 15) / 16 * 16 + c.elem * rng_int(r, 0, 16);
+    c.src_at = c.elem * rng_int(r, 0, 16);
+    return c;
+}
+
+/* n random copies one by one or as one table; the poison around them must stay. */
+static bool check_copies(struct rng *r, int n, bool as_table)
+{
+    const size_t src_bytes = 8 << 20;
+    std::vector<copy_case> cases;
+    std::vector<copy_item> items((size_t)n);
+    int64_t end = 0;
+    struct tp_err err = {};
+
+    for (int i = 0; i < n; i++) {
+        cases.push_back(random_case(r, end));
+        end = cases.back().dst_at + box_elements(&cases.back().dst_box) * cases.back().elem;
+    }
+    arena_pair src(src_bytes), dst((size_t)end + 64), table((size_t)n * sizeof(copy_item));
+    for (size_t i = 0; i < src_bytes; i++)
+        src.host[i] = (unsigned char)rng_next(r);
+    memset(dst.host.data(), 0xee, dst.host.size());
+    src.to_device();
+    dst.to_device();
+    for (int i = 0; i < n; i++) {
+        const copy_case *c = &cases[(size_t)i];
+        copy_box(dst.host.data() + c->dst_at, &c->dst_box, src.host.data() + c->src_at, &c->src_box,
+                 &c->region, c->elem);
+        copy_item_make(&items[(size_t)i], dst.device + c->dst_at, &c->dst_box,
+                       src.device + c->src_at, &c->src_box, &c->region, c->elem);
+        if (!as_table)
+            must(copy_box_cuda(dst.device + c->dst_at, &c->dst_box, src.device + c->src_at,
+                               &c->src_box, &c->region, c->elem, 0, &err),
+                 &err);
+    }
+    if (as_table) {
+        copy_table_place(items.data(), n);
+        memcpy(table.host.data(), items.data(), table.host.size());
+        table.to_device();
+        must(copy_table_cuda(reinterpret_cast<copy_item *>(table.device), n, 0, &err), &err);
+    }
+    CUDA_MUST(cudaDeviceSynchronize());
+    return dst.equal(dst.host.size(), as_table ? "table of copies" : "copies");
+}
+
+/* Every pattern of 16 bits, random ones of 32 and 64, at any alignment. */
+static bool check_cast(struct rng *r, enum dtype to, enum dtype from, int64_t n)
+{
+    int64_t src_at = rng_int(r, 0, 1) * rng_int(r, 0, 15) * dtype_bytes(from);
+    int64_t dst_at = rng_int(r, 0, 1) * rng_int(r, 0, 15) * dtype_bytes(to);
+    arena_pair src((size_t)(n + 16) * 8), dst((size_t)(n + 16) * 8);
+    struct tp_err err = {};
+    char what[64];
+
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t bits = rng_next(r);
+        double near_f16 = ldexp(rng_real(r), (int)rng_int(r, -30, 20));
+        float near_f32 = (float)near_f16;
+        unsigned char *at = src.host.data() + src_at + i * dtype_bytes(from);
+        const void *value = i & 1               ? (const void *)&bits
+                            : from == DTYPE_F32 ? (const void *)&near_f32
+                                                : (const void *)&near_f16;
+        if (dtype_bytes(from) == 2) {
+            uint16_t pattern = (uint16_t)i;
+            memcpy(at, &pattern, 2);
+        } else {
+            memcpy(at, value, (size_t)dtype_bytes(from));
+        }
+    }
+    memset(dst.host.data(), 0xee, dst.host.size());
+    src.to_device();
+    dst.to_device();
+    cast(dst.host.data() + dst_at, to, src.host.data() + src_at, from, n);
+    must(cast_cuda(dst.device + dst_at, to, src.device + src_at, from, n, 0, &err), &err);
+    CUDA_MUST(cudaDeviceSynchronize());
+    snprintf(what, sizeof what, "%s to %s", dtype_name(from), dtype_name(to));
+    return dst.equal(dst.host.size(), what);
+}
+
+static bool check_all(bool quick)
+{
+    const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64 };
+    struct rng r = rng_start("gpu-check");
+    int rounds = quick ? 2 : 40;
+    bool ok = true;
+
+    for (int i = 0; i < rounds && ok; i++)
+        ok = check_copies(&r, 200, false) && check_copies(&r, 500, true);
+    printf("copies: %d random boxes %s\n", rounds * 700, ok ? "equal" : "DIFFER");
+    for (int to = 0; to < 4; to++)
+        for (int from = 0; from < 4; from++)
+            for (int i = 0; i < (quick ? 1 : 4); i++)
+                ok = check_cast(&r, types[to], types[from], 65536 + i) && ok;
+    printf("casts: 16 pairs of types %s\n", ok ? "equal" : "DIFFER");
+    return ok;
+}
+
+/* Milliseconds of one call, best of several. */
+template <typename F> static double best_ms(F work)
+{
+    cudaEvent_t begin, end;
+    double best = 1e9;
+
+    CUDA_MUST(cudaEventCreate(&begin));
+    CUDA_MUST(cudaEventCreate(&end));
+    for (int i = 0; i < 20; i++) {
+        float ms = 0;
+        CUDA_MUST(cudaEventRecord(begin));
+        work();
+        CUDA_MUST(cudaEventRecord(end));
+        CUDA_MUST(cudaEventSynchronize(end));
+        CUDA_MUST(cudaEventElapsedTime(&ms, begin, end));
+        best = (double)ms < best ? (double)ms : best;
+    }
+    CUDA_MUST(cudaEventDestroy(begin));
+    CUDA_MUST(cudaEventDestroy(end));
+    return best;
+}
+
+/* The left `cols` bytes of rows of `pitch` bytes, gathered; beside cudaMemcpy2DAsync. */
+static void bandwidth_of(const char *what, unsigned char *dst, unsigned char *src, int64_t total,
+                         int64_t cols, int64_t pitch, int64_t offset)
+{
+    int64_t rows = total / pitch;
+    struct box whole = {}, part;
+    struct tp_err err = {};
+    double bytes = 2.0 * (double)rows * (double)cols, own, theirs;
+
+    whole.ndim = 2;
+    whole.len[0] = rows;
+    whole.len[1] = pitch / 2;
+    part = whole;
+    part.lo[1] = offset / 2;
+    part.len[1] = cols / 2;
+    own = best_ms([&] { must(copy_box_cuda(dst, &part, src, &whole, &part, 2, 0, &err), &err); });
+    theirs = best_ms([&] {
+        CUDA_MUST(cudaMemcpy2DAsync(dst, (size_t)cols, src + offset, (size_t)pitch, (size_t)cols,
+                                    (size_t)rows, cudaMemcpyDeviceToDevice));
+    });
+    printf("%-40s %8.0f GB/s   cudaMemcpy2DAsync %8.0f GB/s\n", what, bytes / own * 1e-6,
+           bytes / theirs * 1e-6);
+}
+
+static void bandwidth(void)
+{
+    const int64_t total = 1ll << 30;
+    unsigned char *src = nullptr, *dst = nullptr;
+    struct tp_err err = {};
+    double ms;
+
+    CUDA_MUST(cudaMalloc(&src, (size_t)total));
+    CUDA_MUST(cudaMalloc(&dst, (size_t)total));
+    CUDA_MUST(cudaMemset(src, 1, (size_t)total));
+    printf("bandwidth, read and written, 1 GiB of source:\n");
+    bandwidth_of("contiguous", dst, src, total, 8192, 8192, 0);
+    bandwidth_of("half of rows of 8 KiB", dst, src, total, 4096, 8192, 0);
+    bandwidth_of("half of rows of 1 KiB", dst, src, total, 512, 1024, 512);
+    bandwidth_of("a quarter of rows of 256 B", dst, src, total, 64, 256, 64);
+    bandwidth_of("1000 B of rows of 2 KiB, aligned to 8", dst, src, total, 1000, 2048, 8);
+    bandwidth_of("998 B of rows of 2 KiB, aligned to 2", dst, src, total, 998, 2048, 2);
+    ms = best_ms(
+        [&] { must(cast_cuda(dst, DTYPE_BF16, src, DTYPE_F32, total / 4, 0, &err), &err); });
+    printf("%-40s %8.0f GB/s\n", "cast f32 to bf16", (double)total * 1.5 / ms * 1e-6);
+    CUDA_MUST(cudaFree(src));
+    CUDA_MUST(cudaFree(dst));
+}
+
+int main(int argc, char **argv)
+{
+    bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    cudaDeviceProp device;
+    int n_devices = 0;
+    cudaError_t e = cudaGetDeviceCount(&n_devices);
+
+    if (e != cudaSuccess || n_devices == 0) {
+        printf("gpu-check: there is no GPU here (%s); nothing was checked.\n",
+               e == cudaSuccess ? "no device" : cudaGetErrorString(e));
+        return 3;
+    }
+    CUDA_MUST(cudaGetDeviceProperties(&device, 0));
+    printf("gpu-check on %s, %d processors\n", device.name, device.multiProcessorCount);
+    if (!check_all(quick))
+        return 1;
+    if (!quick)
+        bandwidth();
+    return 0;
+}

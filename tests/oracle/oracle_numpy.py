@@ -1,0 +1,309 @@
+#!/usr/bin/python3
+"""The numbers that tp-train must print, computed apart from it: a Llama in numpy, in float64, whose
+backward pass is written by hand. Nothing here knows of ranks.
+
+The rules, all of them:
+  tokens     bytes of the data file, 0 .. 255.
+  windows    there are (bytes - 1) // T. Sequence b of step s (both from 0) is window
+             (s * B + b) % windows: inputs are its T bytes, targets the T bytes one further.
+  loss       mean over the B * T targets of -log softmax(logits)[target].
+  norm       L2 over the gradients of all parameters, a tied matrix once. With clip > 0 every
+             gradient is multiplied by min(1, clip / (norm + 1e-6)).
+  rate       s < warmup: lr (s + 1) / warmup; else a half cosine from lr to min_lr over the
+             max(1, steps - warmup) steps that follow.
+  AdamW      t = s + 1; matrices are first multiplied by 1 - rate * weight_decay (embedding and head
+             too, norms not); m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g;
+             p -= rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
+
+Run by itself it compares with a trace that some other program wrote:
+    oracle_numpy.py MODEL_FOLDER TRACE.jsonl DATA
+where the trace has lines {"step": 0, "loss": ..., "grad_norm": ...} and may begin with one of options.
+"""
+import json
+import math
+import pathlib
+import struct
+import sys
+
+import numpy as np
+
+OPTIONS = dict(steps=20, batch=8, seq=64, lr=1e-3, min_lr=1e-4, warmup=5, wd=0.1, clip=1.0,
+               beta1=0.9, beta2=0.95, eps=1e-8)
+
+
+# ---- weights ------------------------------------------------------------------------------------
+
+
+def shapes(c):
+    """{name: shape} of the model of this config.json, as a dictionary."""
+    dim, ffn, vocab = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
+    heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
+    width = c.get("head_dim") or dim // heads
+    s = {"model.embed_tokens.weight": (vocab, dim)}
+    for i in range(c["num_hidden_layers"]):
+        p = "model.layers.%d." % i
+        s[p + "input_layernorm.weight"] = (dim,)
+        s[p + "self_attn.q_proj.weight"] = (heads * width, dim)
+        s[p + "self_attn.k_proj.weight"] = (kv * width, dim)
+        s[p + "self_attn.v_proj.weight"] = (kv * width, dim)
+        s[p + "self_attn.o_proj.weight"] = (dim, heads * width)
+        s[p + "post_attention_layernorm.weight"] = (dim,)
+        s[p + "mlp.gate_proj.weight"] = (ffn, dim)
+        s[p + "mlp.up_proj.weight"] = (ffn, dim)
+        s[p + "mlp.down_proj.weight"] = (dim, ffn)
+    s["model.norm.weight"] = (dim,)
+    if not c.get("tie_word_embeddings"):
+        s["lm_head.weight"] = (vocab, dim)
+    return s
+
+
+def random_weights(c, seed):
+    """Matrices N(0, 0.02); norms 1 + N(0, 0.1), so that two swapped norms show."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    w = {}
+    for name, shape in shapes(c).items():
+        r = rng.standard_normal(shape)
+        w[name] = (1 + 0.1 * r if len(shape) == 1 else 0.02 * r).astype(np.float32)
+    return w
+
+
+def save_safetensors(path, tensors):
+    head, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, x in tensors.items():
+        head[name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
+        at += x.nbytes
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for x in tensors.values():
+            f.write(np.ascontiguousarray(x, np.float32).tobytes())
+
+
+def load_safetensors(path):
+    raw = pathlib.Path(path).read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    head = json.loads(raw[8:8 + n])
+    types = {"F32": np.float32, "I64": np.int64}
+    return {name: np.frombuffer(raw[8 + n + h["data_offsets"][0]:8 + n + h["data_offsets"][1]],
+                                types[h["dtype"]]).reshape(h["shape"])
+            for name, h in head.items() if name != "__metadata__"}
+
+
+def save_model(folder, config, weights):
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    save_safetensors(folder / "model.safetensors", weights)
+    return folder
+
+
+# ---- the model ----------------------------------------------------------------------------------
+
+
+def norm_forward(x, w, eps):
+    r = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    return x * r * w, r
+
+
+def norm_backward(dy, x, w, r):
+    """(dx, dw)"""
+    unit, dunit = x * r, dy * w
+    return r * (dunit - unit * (dunit * unit).mean(-1, keepdims=True)), (dy * unit).sum((0, 1))
+
+
+class Llama:
+    def __init__(self, config, seq):
+        c = self.c = config
+        self.heads, self.kv = c["num_attention_heads"], c["num_key_value_heads"]
+        self.width = c.get("head_dim") or c["hidden_size"] // self.heads
+        self.eps, self.tied = c["rms_norm_eps"], bool(c.get("tie_word_embeddings"))
+        theta = c.get("rope_parameters", c).get("rope_theta", 10000.0)
+        angle = np.arange(seq)[:, None] * theta ** (-np.arange(0, self.width, 2) / self.width)
+        self.cos, self.sin = np.cos(angle), np.sin(angle)
+        self.mask = np.triu(np.ones((seq, seq), bool), 1)
+
+    def rotate(self, x, sign=1):
+        """Element i of a head turns with i + width / 2."""
+        a, b = np.split(x, 2, -1)
+        s = sign * self.sin
+        return np.concatenate((a * self.cos - b * s, b * self.cos + a * s), -1)
+
+    def split(self, x, n):
+        return x.reshape(*x.shape[:2], n, self.width).swapaxes(1, 2)
+
+    @staticmethod
+    def join(x):
+        return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+    def attention_forward(self, n, w, p):
+        q = self.rotate(self.split(n @ w[p + "q_proj.weight"].T, self.heads))
+        k = self.rotate(self.split(n @ w[p + "k_proj.weight"].T, self.kv))
+        v = self.split(n @ w[p + "v_proj.weight"].T, self.kv)
+        group = self.heads // self.kv
+        kk, vv = k.repeat(group, 1), v.repeat(group, 1)
+        s = np.where(self.mask, -np.inf, q @ kk.swapaxes(2, 3) / math.sqrt(self.width))
+        e = np.exp(s - s.max(-1, keepdims=True))
+        a = e / e.sum(-1, keepdims=True)
+        o = self.join(a @ vv)
+        return o @ w[p + "o_proj.weight"].T, (n, q, kk, vv, a, o)
+
+    def attention_backward(self, d, saved, w, p, g):
+        n, q, kk, vv, a, o = saved
+        g[p + "o_proj.weight"] = outer(d, o)
+        do = self.split(d @ w[p + "o_proj.weight"], self.heads)
+        da = do @ vv.swapaxes(2, 3)
+        ds = a * (da - (da * a).sum(-1, keepdims=True)) / math.sqrt(self.width)
+        dq, dkk, dvv = ds @ kk, ds.swapaxes(2, 3) @ q, a.swapaxes(2, 3) @ do
+        b, _, t, _ = dkk.shape
+        dk, dv = (x.reshape(b, self.kv, -1, t, self.width).sum(2) for x in (dkk, dvv))
+        dn = 0
+        for name, dx in (("q", self.rotate(dq, -1)), ("k", self.rotate(dk, -1)), ("v", dv)):
+            dx = self.join(dx)
+            g[p + name + "_proj.weight"] = outer(dx, n)
+            dn = dn + dx @ w[p + name + "_proj.weight"]
+        return dn
+
+    @staticmethod
+    def mlp_forward(n, w, p):
+        gate, up = n @ w[p + "gate_proj.weight"].T, n @ w[p + "up_proj.weight"].T
+        sig = 1 / (1 + np.exp(-gate))
+        h = gate * sig * up
+        return h @ w[p + "down_proj.weight"].T, (n, gate, up, sig, h)
+
+    @staticmethod
+    def mlp_backward(d, saved, w, p, g):
+        n, gate, up, sig, h = saved
+        g[p + "down_proj.weight"] = outer(d, h)
+        dh = d @ w[p + "down_proj.weight"]
+        dup, dgate = dh * gate * sig, dh * up * sig * (1 + gate * (1 - sig))
+        g[p + "gate_proj.weight"], g[p + "up_proj.weight"] = outer(dgate, n), outer(dup, n)
+        return dgate @ w[p + "gate_proj.weight"] + dup @ w[p + "up_proj.weight"]
+
+    def forward(self, w, ids):
+        """(logits, what backward needs)"""
+        x, saved = w["model.embed_tokens.weight"][ids], []
+        for i in range(self.c["num_hidden_layers"]):
+            p = "model.layers.%d." % i
+            n, r = norm_forward(x, w[p + "input_layernorm.weight"], self.eps)
+            y, attention = self.attention_forward(n, w, p + "self_attn.")
+            mid = x + y
+            n, r2 = norm_forward(mid, w[p + "post_attention_layernorm.weight"], self.eps)
+            y, mlp = self.mlp_forward(n, w, p + "mlp.")
+            saved.append((x, r, attention, mid, r2, mlp))
+            x = mid + y
+        n, r = norm_forward(x, w["model.norm.weight"], self.eps)
+        return n @ self.head(w).T, (ids, saved, x, r, n)
+
+    def head(self, w):
+        return w["model.embed_tokens.weight" if self.tied else "lm_head.weight"]
+
+    def backward(self, w, dlogits, saved):
+        """{name: gradient}"""
+        ids, layers, x, r, n = saved
+        g, dhead = {}, outer(dlogits, n)
+        d, g["model.norm.weight"] = norm_backward(dlogits @ self.head(w), x,
+                                                  w["model.norm.weight"], r)
+        for i in reversed(range(len(layers))):
+            p, (x, r, attention, mid, r2, mlp) = "model.layers.%d." % i, layers[i]
+            for norm, inner, stream, rr in (
+                    ("post_attention_layernorm",
+                     lambda: self.mlp_backward(d, mlp, w, p + "mlp.", g), mid, r2),
+                    ("input_layernorm",
+                     lambda: self.attention_backward(d, attention, w, p + "self_attn.", g), x, r)):
+                dx, g[p + norm + ".weight"] = norm_backward(inner(), stream,
+                                                            w[p + norm + ".weight"], rr)
+                d = d + dx
+        table = np.zeros_like(w["model.embed_tokens.weight"])
+        np.add.at(table, ids.reshape(-1), d.reshape(-1, d.shape[-1]))
+        if self.tied:
+            table += dhead
+        else:
+            g["lm_head.weight"] = dhead
+        g["model.embed_tokens.weight"] = table
+        return g
+
+
+def outer(dy, x):
+    """Sum over all tokens of dy x^T: the gradient of a weight [out, in]."""
+    return dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1])
+
+
+# ---- training -----------------------------------------------------------------------------------
+
+
+def rate_of(o, s):
+    if s < o["warmup"]:
+        return o["lr"] * (s + 1) / o["warmup"]
+    part = (s - o["warmup"]) / max(1, o["steps"] - o["warmup"])
+    return o["min_lr"] + (o["lr"] - o["min_lr"]) * (1 + math.cos(math.pi * part)) / 2
+
+
+def batch_of(data, o, s):
+    """(inputs, targets) of step s."""
+    t, windows = o["seq"], (len(data) - 1) // o["seq"]
+    starts = [(s * o["batch"] + b) % windows * t for b in range(o["batch"])]
+    rows = np.array([np.frombuffer(data[at:at + t + 1], np.uint8) for at in starts], np.int64)
+    return rows[:, :-1], rows[:, 1:]
+
+
+def loss_of(logits, targets):
+    """(loss, its gradient)"""
+    e = np.exp(logits - logits.max(-1, keepdims=True))
+    p = e / e.sum(-1, keepdims=True)
+    at = np.take_along_axis(p, targets[..., None], -1)
+    d = p.copy()
+    np.put_along_axis(d, targets[..., None], at - 1, -1)
+    return -np.log(at).mean(), d / targets.size
+
+
+def adamw(o, s, rate, w, g, m, v):
+    t = s + 1
+    for name, p in w.items():
+        if p.ndim >= 2:
+            p *= 1 - rate * o["wd"]
+        m[name] = o["beta1"] * m[name] + (1 - o["beta1"]) * g[name]
+        v[name] = o["beta2"] * v[name] + (1 - o["beta2"]) * g[name] ** 2
+        p -= rate * (m[name] / (1 - o["beta1"] ** t)) / (
+            np.sqrt(v[name] / (1 - o["beta2"] ** t)) + o["eps"])
+
+
+def train(config, weights, data, **options):
+    """([{step, loss, grad_norm, lr}], final weights)"""
+    o = {**OPTIONS, **options}
+    model = Llama(config, o["seq"])
+    w = {k: x.astype(np.float64) for k, x in weights.items()}
+    m, v = ({k: np.zeros_like(x) for k, x in w.items()} for _ in range(2))
+    trace = []
+    for s in range(o["steps"]):
+        ids, targets = batch_of(data, o, s)
+        logits, saved = model.forward(w, ids)
+        loss, dlogits = loss_of(logits, targets)
+        g = model.backward(w, dlogits, saved)
+        norm = math.sqrt(sum(float((x * x).sum()) for x in g.values()))
+        scale = min(1, o["clip"] / (norm + 1e-6)) if o["clip"] > 0 else 1
+        rate = rate_of(o, s)
+        adamw(o, s, rate, w, {k: x * scale for k, x in g.items()}, m, v)
+        trace.append(dict(step=s, loss=float(loss), grad_norm=norm, lr=rate))
+    return trace, w
+
+
+def deviation(trace, other):
+    """Largest |difference of losses| and relative difference of norms; the steps must be the same."""
+    assert [x["step"] for x in trace] == [x["step"] for x in other]
+    return (max(abs(a["loss"] - b["loss"]) for a, b in zip(trace, other)),
+            max(abs(a["grad_norm"] / b["grad_norm"] - 1) for a, b in zip(trace, other)))
+
+
+def main(folder, trace, data):
+    config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    lines = [json.loads(line) for line in open(trace)]
+    options = {k: v for line in lines for k, v in line.items() if k in OPTIONS and "step" not in line}
+    mine, _ = train(config, load_safetensors(pathlib.Path(folder) / "model.safetensors"),
+                    pathlib.Path(data).read_bytes(), **options)
+    print("largest |dloss| %.2e, largest relative dnorm %.2e"
+          % deviation([x for x in lines if "step" in x], mine))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

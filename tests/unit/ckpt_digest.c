@@ -1,0 +1,142 @@
+/* tests/unit/ckpt_digest.c - the digest does not see how a tensor is cut, and sees all else. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "ckpt/digest.h"
+#include "tests/unit/random.h"
+
+#define PRIME ((UINT64_C(1) << 61) - 1)
+
+enum { ELEMENTS_MAX = 9000 };
+
+/* The definition in ckpt/digest.h, an element at a time. */
+static struct digest slow_digest(const unsigned char *data, int64_t n, int elem)
+{
+    const uint64_t point[2] = { 0x0d413cccfe779921, 0x176cf5d0b09954e7 };
+    uint64_t power[2] = { 1, 1 };
+    struct digest d = { { 0, 0 } };
+    int width = elem == 8 ? 4 : elem;
+
+    for (int64_t i = 0; i < n * elem / width; i++) {
+        uint64_t v = 0;
+
+        memcpy(&v, data + i * width, (size_t)width);
+        for (int p = 0; p < 2; p++) {
+            d.d[p] = (uint64_t)((d.d[p] + (unsigned __int128)(v + 1) * power[p]) % PRIME);
+            power[p] = (uint64_t)((unsigned __int128)power[p] * point[p] % PRIME);
+        }
+    }
+    return d;
+}
+
+/* Digest of box b of a tensor, from the tensor's whole data. */
+static struct digest cut_out(const unsigned char *whole_data, const struct box *b, int ndim,
+                             const int64_t *shape, int elem)
+{
+    static unsigned char part[ELEMENTS_MAX * 8];
+    const struct box whole = box_whole(ndim, shape);
+    int64_t n = box_elements(b);
+
+    for (int64_t i = 0; i < n; i++) {
+        struct box one;
+
+        box_run(&one, b, 1, i);
+        memcpy(part + i * elem, whole_data + box_offset_in(&whole, &one) * elem, (size_t)elem);
+    }
+    return digest_box(part, b, ndim, shape, elem);
+}
+
+/* Cut b at random along random axes and add up the pieces' digests. */
+static void add_tiles(struct rng *r, struct digest *sum, const unsigned char *data,
+                      const struct box *b, int ndim, const int64_t *shape, int elem, int depth)
+{
+    int axis = ndim ? (int)rng_int(r, 0, ndim - 1) : 0;
+    struct box left = *b, right = *b;
+
+    if (depth == 0 || ndim == 0 || b->len[axis] < 2) {
+        struct digest part = cut_out(data, b, ndim, shape, elem);
+
+        digest_add(sum, &part);
+        return;
+    }
+    left.len[axis] = rng_int(r, 1, b->len[axis] - 1);
+    right.lo[axis] += left.len[axis];
+    right.len[axis] -= left.len[axis];
+    add_tiles(r, sum, data, &right, ndim, shape, elem, depth - 1);
+    add_tiles(r, sum, data, &left, ndim, shape, elem, depth - 1);
+}
+
+/* A random shape of at most ELEMENTS_MAX elements. */
+static int64_t random_shape(struct rng *r, int *ndim, int64_t *shape)
+{
+    int64_t n = 1, room = ELEMENTS_MAX;
+
+    *ndim = (int)rng_int(r, 0, 4);
+    for (int d = 0; d < *ndim; d++) {
+        shape[d] = rng_int(r, 1, d == *ndim - 1 ? room : room < 40 ? room : 40);
+        n *= shape[d];
+        room /= shape[d];
+    }
+    return n;
+}
+
+Test(digest, is_the_same_for_every_tiling_and_equals_the_definition)
+{
+    static unsigned char data[ELEMENTS_MAX * 8];
+    struct rng r = rng_start("digest/tiling");
+
+    for (int round = 0; round < 300; round++) {
+        const int elem = 1 << rng_int(&r, 0, 3);
+        int64_t shape[BOX_NDIM_MAX] = { 0 }, n;
+        struct digest expected, sum = { { 0, 0 } };
+        struct box whole;
+        int ndim;
+
+        n = random_shape(&r, &ndim, shape);
+        for (int64_t i = 0; i < n * elem; i++)
+            data[i] = (unsigned char)(round % 3 ? rng_next(&r) : 0xff); /* the largest too */
+        whole = box_whole(ndim, shape);
+        expected = slow_digest(data, n, elem);
+        add_tiles(&r, &sum, data, &whole, ndim, shape, elem, 4);
+        cr_assert_eq(memcmp(&sum, &expected, sizeof sum), 0, "round %d: %d axes, %d bytes", round,
+                     ndim, elem);
+    }
+}
+
+Test(digest, sees_every_flipped_bit_and_every_swap)
+{
+    unsigned char data[64];
+    const int64_t shape[] = { 4, 4 };
+    const struct box whole = box_whole(2, shape);
+    struct rng r = rng_start("digest/flips");
+    struct digest before, after;
+
+    for (int i = 0; i < 64; i++)
+        data[i] = (unsigned char)rng_next(&r);
+    before = digest_box(data, &whole, 2, shape, 4);
+    for (int bit = 0; bit < 64 * 8; bit++) {
+        data[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        after = digest_box(data, &whole, 2, shape, 4);
+        cr_assert(after.d[0] != before.d[0] && after.d[1] != before.d[1]);
+        data[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    for (int i = 1; i < 16; i++) {
+        unsigned char swapped[64];
+
+        memcpy(swapped, data, 64);
+        memcpy(swapped, data + 4 * i, 4);
+        memcpy(swapped + 4 * i, data, 4);
+        after = digest_box(swapped, &whole, 2, shape, 4);
+        cr_assert(after.d[0] != before.d[0] && after.d[1] != before.d[1]);
+    }
+}
+
+Test(digest, zeros_of_another_length_are_another_tensor)
+{
+    const unsigned char zeros[256] = { 0 };
+    const int64_t a[] = { 32 }, b[] = { 33 };
+    const struct box box_a = box_whole(1, a), box_b = box_whole(1, b);
+    struct digest da = digest_box(zeros, &box_a, 1, a, 4), db = digest_box(zeros, &box_b, 1, b, 4);
+
+    cr_expect(da.d[0] != db.d[0] && da.d[1] != db.d[1]);
+}

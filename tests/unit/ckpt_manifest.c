@@ -1,0 +1,223 @@
+/* tests/unit/ckpt_manifest.c - manifest.json: what is written is read, and damage is refused. */
+#include <criterion/criterion.h>
+#include <jansson.h>
+
+#include "ckpt/hash.h"
+#include "tests/unit/fixture.h"
+
+enum { TAIL = 13 + 64 + 4 };
+
+struct example {
+    struct arena arena;
+    struct manifest m;
+    char *text;
+    size_t size;
+};
+
+static struct example make_example(struct rng *r)
+{
+    struct example x = { .size = 0 };
+    struct model model = random_model(r);
+    struct spec s = random_spec(r, &model);
+    struct tp_err err = { 0 };
+    struct tensor *tensors;
+    int n;
+
+    cr_assert_eq(model_state(&tensors, &n, &model, DTYPE_BF16, &x.arena, &err), TP_OK);
+    cr_assert_eq(layout_make(&x.m.layout, &s, model.layers, tensors, n, &x.arena, &err), TP_OK);
+    memset(x.m.save_id, 'a', SAVE_ID_TEXT - 1);
+    x.m.epoch = rng_int(r, 0, 5);
+    x.m.step = rng_int(r, 0, INT64_MAX - 1);
+    x.m.model_config = "{ \"a\": \"\\u00e9\",\n\t\"b\": 1.50 }\n";
+    x.m.state = (struct train_state){ .step = x.m.step,
+                                      .next_sample = 5,
+                                      .tokens = 6,
+                                      .seed = UINT64_MAX,
+                                      .dtype = "bf16",
+                                      .options = "{\"lr\": 0.0003, \"steps\": 20}" };
+    x.m.n_shards = spec_world(&s) < 3 ? spec_world(&s) : 3;
+    x.m.shards = arena_array(&x.arena, 3, sizeof *x.m.shards);
+    for (int i = 0; i < x.m.n_shards; i++) {
+        struct shard_info *info = &x.m.shards[i];
+
+        *info = (struct shard_info){
+            .rank = i, .size_bytes = 4096, .index_offset = 96, .index_rows = 3
+        };
+        snprintf(info->file, sizeof info->file, "rank-%05d.h5", i);
+        memset(info->index_sha256, '1', SHARD_SHA_TEXT - 1);
+        memset(info->meta_sha256, 'e', SHARD_SHA_TEXT - 1);
+    }
+    cr_assert_eq(manifest_format(&x.text, &x.size, &x.m, &err), TP_OK, "%s", err.msg);
+    return x;
+}
+
+static void free_example(struct example *x)
+{
+    free(x->text);
+    arena_free(&x->arena);
+}
+
+static tp_status parse(const char *text, size_t size, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct manifest m;
+    tp_status st = manifest_parse(&m, text, size, "manifest.json", &arena, err);
+
+    arena_free(&arena);
+    return st;
+}
+
+/* The text with a checksum that is right for it; malloc'ed. */
+static char *sign(const char *body, size_t n, size_t *size)
+{
+    char sha[HASH_TEXT], *out = malloc(n + TAIL + 1);
+    struct tp_err err;
+
+    hash_bytes(sha, body, n, &err);
+    memcpy(out, body, n);
+    *size = n + (size_t)snprintf(out + n, TAIL + 1, "\"checksum\": \"%s\"\n}\n", sha);
+    return out;
+}
+
+Test(manifest, says_what_was_put_in)
+{
+    struct rng r = rng_start("manifest/round trip");
+
+    for (int i = 0; i < 50; i++) {
+        struct example x = make_example(&r);
+        struct tp_err err = { 0 };
+        struct manifest m;
+        char *again;
+        size_t size;
+
+        cr_assert_eq(manifest_parse(&m, x.text, x.size, "manifest.json", &x.arena, &err), TP_OK,
+                     "%s", err.msg);
+        cr_assert_eq(manifest_format(&again, &size, &m, &err), TP_OK);
+        cr_assert_eq(size, x.size);
+        cr_assert_eq(memcmp(again, x.text, size), 0);
+        cr_assert_str_eq(m.model_config, x.m.model_config);
+        cr_assert_eq(m.state.seed, UINT64_MAX);
+        cr_assert_eq(m.step, x.m.step);
+        free(again);
+        free_example(&x);
+    }
+}
+
+Test(manifest, every_changed_byte_and_every_truncation_is_refused, .timeout = 300)
+{
+    struct rng r = rng_start("manifest/bytes");
+    struct example x = make_example(&r);
+    struct tp_err err = { 0 };
+    size_t step = x.size > 20000 ? 3 : 1; /* hashing 20 kB for each of 20000 bytes is enough */
+
+    for (size_t i = 0; i < x.size; i++) {
+        char c = x.text[i];
+
+        if (i % step && i + 2 * TAIL < x.size)
+            continue;
+        x.text[i] ^= (char)(1 << rng_int(&r, 0, 7));
+        cr_assert_eq(parse(x.text, x.size, &err), TP_E_CORRUPT, "byte %zu", i);
+        x.text[i] = c;
+        cr_assert_eq(parse(x.text, i, &err), TP_E_CORRUPT, "cut to %zu", i);
+    }
+    free_example(&x);
+}
+
+/* Damage that someone signed: it may be refused or harmless, and never crashes. */
+Test(manifest, signed_random_damage_never_crashes, .timeout = 300)
+{
+    struct rng r = rng_start("manifest/signed damage");
+    static const char alphabet[] = "0123456789-+eE.,:[]{}\"\\ntrufalse/@\n\t\x01\x80\xff ";
+
+    for (int round = 0; round < 3000; round++) {
+        struct example x = make_example(&r);
+        size_t n = x.size - TAIL, size;
+        char *text;
+        struct tp_err err = { 0 };
+
+        for (int k = 0; k <= round % 4; k++) {
+            size_t at = (size_t)rng_int(&r, 0, (int64_t)n - 1);
+            size_t many = (size_t)rng_int(&r, 1, 20);
+
+            if (round % 3 == 0 && at + many < n) { /* leave bytes out */
+                memmove(x.text + at, x.text + at + many, n - at - many);
+                n -= many;
+            } else {
+                x.text[at] = alphabet[rng_int(&r, 0, sizeof alphabet - 2)];
+            }
+        }
+        text = sign(x.text, n, &size);
+        if (parse(text, size, &err))
+            cr_assert(err.status == TP_E_CORRUPT && err.msg[0]);
+        free(text);
+        free_example(&x);
+    }
+}
+
+/* The example with one text replaced by another, signed, must be refused with this word in it. */
+static void refuse(const struct example *x, const char *from, const char *to, const char *word)
+{
+    const char *at = strstr(x->text, from);
+    size_t n = x->size - TAIL, size;
+    char *body = malloc(n + strlen(to) + 1), *text;
+    struct tp_err err = { 0 };
+    size_t head;
+
+    cr_assert_not_null(at, "%s", from);
+    head = (size_t)(at - x->text);
+    memcpy(body, x->text, head);
+    memcpy(body + head, to, strlen(to));
+    memcpy(body + head + strlen(to), at + strlen(from), n - head - strlen(from));
+    text = sign(body, n + strlen(to) - strlen(from), &size);
+    cr_expect_eq(parse(text, size, &err), TP_E_CORRUPT, "%s", to);
+    cr_expect(strstr(err.msg, word), "'%s' lacks '%s'", err.msg, word);
+    free(body);
+    free(text);
+}
+
+Test(manifest, lies_are_refused_by_name)
+{
+    struct rng r = rng_start("manifest/lies");
+    struct example x = make_example(&r);
+
+    refuse(&x, "\"version\": 1", "\"version\": 2", "version 2");
+    refuse(&x, "\"version\": 1", "\"version\": 99999999", "version 99999999");
+    refuse(&x, "\"version\": 1", "\"version\": \"1\"", "version");
+    refuse(&x, "\"format\": \"tp-ckpt\"", "\"format\": \"gguf\"", "gguf");
+    refuse(&x, "\"step\": ", "\"step\": -", "step");
+    refuse(&x, "\"epoch\": ", "\"epoch\": 1, \"epoch\": ", "JSON");
+    refuse(&x, "rank-00000.h5", "../../rank-00000.h5", "rank-00000.h5");
+    refuse(&x, "rank-00000.h5", "/etc/passwd", "rank-00000.h5");
+    refuse(&x, "\"index_rows\": 3", "\"index_rows\": 9223372036854775807", "index_rows");
+    refuse(&x, "\"size_bytes\": 4096", "\"size_bytes\": 99999999999999999999", "JSON");
+    refuse(&x, "\"dtype\": \"bf16\", \"shape\"", "\"dtype\": \"int3\", \"shape\"", "int3");
+    refuse(&x, "\"shape\": [", "\"shape\": [4611686018427387904, ", "elements");
+    refuse(&x, "\"shape\": [", "\"shape\": [0, 3037000500, 3037000500, ", "elements");
+    refuse(&x, "\"shape\": [", "\"shape\": [-1, ", "size");
+    refuse(&x, "\"shape\": [", "\"shape\": [1, 1, 1, 1, 1, 1, 1, ", "shape");
+    refuse(&x, "\"name\": \"model.embed_tokens.weight\"", "\"name\": \"a/b\"", "a/b");
+    refuse(&x, "\"name\": \"model.embed_tokens.weight\"", "\"name\": \".\"", "HDF5");
+    refuse(&x, "\"name\": \"model.embed_tokens.weight\"",
+           "\"name\": \"model.layers.0.input_layernorm.weight\"", "twice");
+    refuse(&x, "\"spec\": \"", "\"spec\": \"tp0", "layout");
+    refuse(&x, "\"seed\": \"18446744073709551615\"", "\"seed\": \"18446744073709551616\"", "seed");
+    refuse(&x, "\"group\": \"param\"", "\"group\": \"index\"", "index");
+    free_example(&x);
+}
+
+Test(manifest, names_that_hdf5_cannot_hold_are_refused_when_writing)
+{
+    struct rng r = rng_start("manifest/names");
+    struct example x = make_example(&r);
+    const char *bad[] = { "", ".", "a/b", "a@1", "a\nb", "\xff\xfe", "\xc0\xaf", "\xed\xa0\x80" };
+    char *text;
+    size_t size;
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct tp_err err = { 0 };
+
+        x.m.layout.tensors[0].name = bad[i];
+        cr_expect_eq(manifest_format(&text, &size, &x.m, &err), TP_E_USAGE, "name %zu", i);
+    }
+    free_example(&x);
+}

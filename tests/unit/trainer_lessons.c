@@ -1,0 +1,212 @@
+/*
+ * tests/unit/trainer_lessons.c - the two lessons of tensor parallelism, in numbers small enough to
+ * check by hand. docs/parallelism/tensor.md tells them; what is sent is counted, not claimed.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "comm/launch.h"
+#include "trainer/linear_tp.h"
+
+enum { ROWS = 3, IN = 4, MID = 6, OUT = 4, RANKS = 2, HALF = MID / RANKS };
+
+static const float X[ROWS][IN] = { { 1, 2, 3, 4 }, { 5, 6, 7, 8 }, { 9, 10, 11, 12 } };
+static const float W[IN][MID] = {
+    { 1, 0, 2, 1, 0, 1 }, { 0, 1, 1, 0, 2, 1 }, { 1, 1, 0, 2, 1, 0 }, { 2, 0, 1, 1, 0, 1 }
+};
+static const float C[MID][OUT] = { { 1, 0, 1, 0 }, { 0, 1, 0, 1 }, { 1, 1, 0, 0 },
+                                   { 0, 0, 1, 1 }, { 2, 0, 0, 1 }, { 0, 2, 1, 0 } };
+/* by hand */
+static const float XW[ROWS][MID] = { { 12, 5, 8, 11, 7, 7 },
+                                     { 28, 13, 24, 27, 19, 19 },
+                                     { 44, 21, 40, 43, 31, 31 } };
+static const float XWC[ROWS][OUT] = { { 34, 27, 30, 23 },
+                                      { 90, 75, 74, 59 },
+                                      { 146, 123, 118, 95 } };
+
+typedef int (*lesson_fn)(struct comm *world);
+
+/* Run fn in two ranks; it returns the number of things that are wrong. */
+static void run_ranks(lesson_fn fn)
+{
+    struct comm *world = NULL;
+    struct tp_err err = { 0 };
+    int rank, code = 0, wrong;
+    tp_status st = launch_ranks(RANKS, &rank, &code, &err);
+
+    if (rank < 0) {
+        cr_assert_eq(st, TP_OK, "%s", err.msg);
+        cr_assert_eq(code, 0, "%d things are wrong", code);
+        return;
+    }
+    if (st || comm_init(&world, 1 << 20, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        _exit(100);
+    }
+    wrong = fn(world);
+    comm_end(world, wrong ? TP_E_NO : TP_OK);
+    _exit(wrong);
+}
+
+static int check(int ok, const char *what)
+{
+    if (!ok)
+        fprintf(stderr, "wrong: %s\n", what);
+    return !ok;
+}
+
+/* Columns first .. first + n - 1 of a [rows][cols], stored transposed as linear layers are. */
+static void columns_of(float *out, const float *a, int rows, int cols, int first, int n)
+{
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < rows; i++)
+            out[j * rows + i] = a[i * cols + first + j];
+}
+
+/* What was called on c since `before`, other than `call` n times with `floats` elements each. */
+static int check_calls(const struct comm *c, const struct comm_counts *before, int call, int n,
+                       int floats)
+{
+    int wrong = 0;
+
+    for (int i = 0; i < COMM_CALLS; i++) {
+        int64_t calls = comm_counts(c)->calls[i] - before->calls[i];
+        int64_t bytes = comm_counts(c)->bytes[i] - before->bytes[i];
+
+        wrong += check(calls == (i == call ? n : 0), "number of calls");
+        wrong += check(bytes == (i == call ? 4 * n * floats : 0), "bytes sent");
+    }
+    return wrong;
+}
+
+/* Every rank's [ROWS][n] side by side: [ROWS][n * RANKS]. One all-gather. */
+static void concatenate(struct comm *world, float *whole, const float *part, int n)
+{
+    float all[RANKS * ROWS * MID];
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(comm_all_gather(world, all, part, ROWS * n, COMM_F32, &err), TP_OK);
+    for (int r = 0; r < RANKS; r++)
+        for (int i = 0; i < ROWS; i++)
+            memcpy(whole + i * n * RANKS + r * n, all + (r * ROWS + i) * n,
+                   (size_t)n * sizeof *all);
+}
+
+/* ---- lesson 1: a product is its halves' products side by side ---- */
+
+static int halves(struct comm *world)
+{
+    float half[HALF * IN], part[ROWS * HALF], whole[ROWS * MID];
+    struct comm_counts before = *comm_counts(world);
+    struct linear l = { .weight = half, .out = HALF, .in = IN, .tp = world };
+    struct tp_err err = { 0 };
+    int wrong;
+
+    columns_of(half, &W[0][0], IN, MID, comm_rank(world) * HALF, HALF);
+    cr_assert_eq(linear_column_forward(&l, part, X, ROWS, &err), TP_OK);
+    wrong = check_calls(world, &before, -1, 0, 0); /* the product itself sends nothing */
+    concatenate(world, whole, part, HALF);
+    wrong += check(memcmp(whole, XW, sizeof XW) == 0, "halves side by side");
+    return wrong + check_calls(world, &before, COMM_ALL_GATHER, 1, ROWS * HALF);
+}
+
+Test(trainer_lessons, a_product_is_the_products_of_its_halves_side_by_side)
+{
+    run_ranks(halves);
+}
+
+/* ---- lesson 2: which cut the second matrix has decides what is sent ---- */
+
+static int column_then_column(struct comm *world)
+{
+    float b[HALF * IN], c[OUT / RANKS * MID], part[ROWS * HALF], mid[ROWS * MID];
+    float part2[ROWS * OUT / RANKS], whole[ROWS * OUT];
+    struct linear first = { .weight = b, .out = HALF, .in = IN, .tp = world };
+    struct linear second = { .weight = c, .out = OUT / RANKS, .in = MID, .tp = world };
+    struct comm_counts before = *comm_counts(world), between;
+    struct tp_err err = { 0 };
+    int wrong;
+
+    columns_of(b, &W[0][0], IN, MID, comm_rank(world) * HALF, HALF);
+    columns_of(c, &C[0][0], MID, OUT, comm_rank(world) * OUT / RANKS, OUT / RANKS);
+    cr_assert_eq(linear_column_forward(&first, part, X, ROWS, &err), TP_OK);
+    concatenate(world, mid, part, HALF); /* every column of C meets all of X B */
+    wrong = check_calls(world, &before, COMM_ALL_GATHER, 1, ROWS * HALF);
+    cr_assert_eq(linear_column_forward(&second, part2, mid, ROWS, &err), TP_OK);
+    between = *comm_counts(world);
+    concatenate(world, whole, part2, OUT / RANKS);
+    wrong += check_calls(world, &between, COMM_ALL_GATHER, 1, ROWS * OUT / RANKS);
+    return wrong + check(memcmp(whole, XWC, sizeof XWC) == 0, "X B C");
+}
+
+static int column_then_row(struct comm *world)
+{
+    float b[HALF * IN], c[OUT * HALF], part[ROWS * HALF], whole[ROWS * OUT];
+    struct linear first = { .weight = b, .out = HALF, .in = IN, .tp = world };
+    struct linear second = { .weight = c, .out = OUT, .in = HALF, .tp = world };
+    struct comm_counts before = *comm_counts(world);
+    struct tp_err err = { 0 };
+    int wrong, row = comm_rank(world) * HALF;
+
+    columns_of(b, &W[0][0], IN, MID, row, HALF);
+    columns_of(c, &C[row][0], HALF, OUT, 0, OUT);
+    cr_assert_eq(linear_column_forward(&first, part, X, ROWS, &err), TP_OK);
+    wrong = check_calls(world, &before, -1, 0, 0); /* nothing in between */
+    cr_assert_eq(linear_row_forward(&second, whole, part, ROWS, &err), TP_OK);
+    wrong += check(memcmp(whole, XWC, sizeof XWC) == 0, "X B C");
+    return wrong + check_calls(world, &before, COMM_ALL_REDUCE, 1, ROWS * OUT);
+}
+
+Test(trainer_lessons, column_then_column_gathers_in_between)
+{
+    run_ranks(column_then_column);
+}
+
+Test(trainer_lessons, column_then_row_needs_one_all_reduce)
+{
+    run_ranks(column_then_row);
+}
+
+/* And backward mirrors it: with dY = XWC, dX = dY C^T B^T needs one all-reduce, at the column
+ * layer; the gradients of both matrices need none. */
+static int backward(struct comm *world)
+{
+    float b[HALF * IN], db[HALF * IN], c[OUT * HALF], dc[OUT * HALF], part[ROWS * HALF];
+    float dpart[ROWS * HALF], dx[ROWS * IN], expect;
+    struct linear first = { .weight = b, .grad = db, .out = HALF, .in = IN, .tp = world };
+    struct linear second = { .weight = c, .grad = dc, .out = OUT, .in = HALF, .tp = world };
+    struct comm_counts before = *comm_counts(world);
+    struct tp_err err = { 0 };
+    int wrong = 0, row = comm_rank(world) * HALF;
+
+    columns_of(b, &W[0][0], IN, MID, row, HALF);
+    columns_of(c, &C[row][0], HALF, OUT, 0, OUT);
+    cr_assert_eq(linear_column_forward(&first, part, X, ROWS, &err), TP_OK);
+    cr_assert_eq(linear_row_backward(&second, dpart, XWC, part, ROWS, false, &err), TP_OK);
+    wrong += check_calls(world, &before, -1, 0, 0);
+    cr_assert_eq(linear_column_backward(&first, dx, dpart, X, ROWS, false, &err), TP_OK);
+    for (int i = 0; i < ROWS; i++)
+        for (int k = 0; k < IN; k++) {
+            expect = 0;
+            for (int m = 0; m < MID; m++)
+                for (int o = 0; o < OUT; o++)
+                    expect += XWC[i][o] * C[m][o] * W[k][m];
+            wrong += check(dx[i * IN + k] == expect, "gradient of X");
+        }
+    for (int o = 0; o < OUT; o++)
+        for (int m = 0; m < HALF; m++) {
+            expect = 0;
+            for (int i = 0; i < ROWS; i++)
+                expect += XWC[i][o] * XW[i][row + m];
+            wrong += check(dc[o * HALF + m] == expect, "gradient of C's rows");
+        }
+    return wrong + check_calls(world, &before, COMM_ALL_REDUCE, 1, ROWS * IN);
+}
+
+Test(trainer_lessons, backward_needs_one_all_reduce_for_the_pair_too)
+{
+    run_ranks(backward);
+}

@@ -1,0 +1,228 @@
+/*
+ * tests/unit/trainer_step.c - a rank's memory, messages and random start: what is said beforehand
+ * is what happens, for random models and layouts.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/launch.h"
+#include "kernels/attention.h"
+#include "kernels/norm.h"
+#include "layout/memory.h"
+#include "tests/unit/random_model.h"
+#include "trainer/describe.h"
+#include "trainer/init.h"
+#include "trainer/step.h"
+
+static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
+
+/* A random run on tp and dp alone, at most max_world ranks. */
+static void random_run(struct rng *r, struct model *m, struct train_config *c, int max_world)
+{
+    struct tp_err err = { 0 };
+
+    *m = random_model(r);
+    *c = train_config_default();
+    c->data_path = TEXT;
+    c->model_path = "a random model";
+    c->steps = 3;
+    c->dtype = rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
+    do {
+        c->spec = random_spec(r, m);
+        c->spec.pp = c->spec.vpp = c->spec.cp = 1;
+        c->spec.sp = false;
+        c->spec.zero = 0;
+    } while (spec_world(&c->spec) > max_world);
+    c->seq = rng_int(r, 1, 16);
+    c->micro = rng_int(r, 1, 3);
+    c->batch = c->micro * rng_int(r, 1, 2) * c->spec.dp;
+    cr_assert_eq(train_config_check(c, m, &err), TP_OK, "%s", err.msg);
+}
+
+/* ---- memory ---- */
+
+/* Of kernels, which the estimate counts with the program; and what alignment can cost. */
+static int64_t slack_of(const struct model *m, const struct train_config *c)
+{
+    const struct attention a = { .batch = c->micro,
+                                 .seq = c->seq,
+                                 .heads = m->heads / c->spec.tp,
+                                 .kv_heads = 1,
+                                 .head_dim = m->head_dim,
+                                 .type = c->dtype };
+    int64_t buffers = 20 * (int64_t)m->layers + 30;
+
+    return 4 * (attention_workspace(&a) + norm_rms_workspace(m->hidden)) + 64 * 5 * buffers;
+}
+
+Test(trainer_step, the_estimate_is_what_is_allocated)
+{
+    struct rng r = rng_start("trainer_step/memory");
+
+    for (int round = 0; round < 300; round++) {
+        struct train_config c;
+        struct trainer_size size;
+        struct memory_need need;
+        struct model m;
+        struct tp_err err = { 0 };
+        char spec[SPEC_TEXT_MAX];
+        int64_t more;
+
+        random_run(&r, &m, &c, 64);
+        cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
+        need = memory_estimate(&m, &c.spec, c.dtype, c.micro, c.seq, false);
+        more = size.own + size.shared - (need.total - need.overhead);
+        cr_assert(more >= 0 && more <= slack_of(&m, &c),
+                  "%s: allocated %lld, estimated %lld, slack %lld", spec_format(spec, &c.spec),
+                  (long long)(size.own + size.shared), (long long)(need.total - need.overhead),
+                  (long long)slack_of(&m, &c));
+    }
+}
+
+/* ---- messages ---- */
+
+static int64_t calls_of(const struct comm *c)
+{
+    return c ? comm_counts(c)->calls[COMM_ALL_REDUCE] : 0;
+}
+
+static int64_t bytes_of(const struct comm *c)
+{
+    return c ? comm_counts(c)->bytes[COMM_ALL_REDUCE] : 0;
+}
+
+/* Two steps in this rank; 0 when everything that was sent is what was said. */
+static int step_as_said(const struct train_config *c, const struct model *m, struct comm *world)
+{
+    struct trainer t;
+    struct tp_err err = { 0 };
+    struct step_result result;
+    struct messages said;
+    int wrong = 0;
+
+    if (trainer_open(&t, c, m, world, &err))
+        return fprintf(stderr, "%s\n", err.msg), 1;
+    init_weights(&t.params, &t.layout, m, 1);
+    params_round(&t.params);
+    said = describe_messages(&t);
+    for (int i = 0; i < 2 && !wrong; i++) {
+        const struct parallel *p = &t.parallel;
+        int64_t tp = calls_of(p->tp), kv = calls_of(p->kv), dp = calls_of(p->dp);
+        int64_t tp_bytes = bytes_of(p->tp), kv_bytes = bytes_of(p->kv), dp_bytes = bytes_of(p->dp);
+        int norm = c->spec.tp > 1;
+
+        wrong += step_run(&t, &result, &err) != TP_OK;
+        wrong += !isfinite(result.grad_norm) || !(result.grad_norm > 0);
+        wrong += calls_of(p->tp) - tp != said.tp_calls + norm;
+        wrong += bytes_of(p->tp) - tp_bytes != said.tp_bytes + norm * (int64_t)sizeof(double);
+        wrong +=
+            calls_of(p->kv) - kv != said.kv_calls || bytes_of(p->kv) - kv_bytes != said.kv_bytes;
+        wrong +=
+            calls_of(p->dp) - dp != said.dp_calls || bytes_of(p->dp) - dp_bytes != said.dp_bytes;
+    }
+    trainer_close(&t);
+    return wrong;
+}
+
+Test(trainer_step, what_is_sent_is_what_was_said)
+{
+    struct rng r = rng_start("trainer_step/messages");
+
+    for (int round = 0; round < 12; round++) {
+        struct train_config c;
+        struct trainer_size size;
+        struct model m;
+        struct comm *world = NULL;
+        struct tp_err err = { 0 };
+        char spec[SPEC_TEXT_MAX];
+        int rank, code = 0, wrong;
+
+        random_run(&r, &m, &c, 8);
+        m.vocab = 256; /* bytes are tokens */
+        cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK);
+        cr_assert_eq(launch_ranks(spec_world(&c.spec), &rank, &code, &err), TP_OK, "%s", err.msg);
+        if (rank < 0) {
+            cr_assert_eq(code, 0, "%s, %d heads, %d of keys: %d things are wrong",
+                         spec_format(spec, &c.spec), m.heads, m.kv_heads, code);
+            continue;
+        }
+        if (comm_init(&world, size.shared + (1 << 20), &err)) {
+            fprintf(stderr, "%s\n", err.msg);
+            _exit(100);
+        }
+        wrong = step_as_said(&c, &m, world);
+        comm_end(world, wrong ? TP_E_NO : TP_OK);
+        _exit(wrong);
+    }
+}
+
+/* ---- the random start ---- */
+
+Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
+{
+    struct rng r = rng_start("trainer_step/init");
+
+    for (int round = 0; round < 30; round++) {
+        struct train_config c;
+        struct model m;
+        struct layout l;
+        struct params p;
+        struct arena a = { 0 };
+        struct span shared = { 0 }, own = { 0 };
+        struct tp_err err = { 0 };
+        int64_t n_own;
+
+        random_run(&r, &m, &c, 64);
+        cr_assert_eq(trainer_layout(&l, &c, &m, &a, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(
+            params_init(&p, &l, (int)rng_int(&r, 0, spec_world(&c.spec) - 1), c.dtype, &a, &err),
+            TP_OK);
+        params_take(&p, &shared, &own);
+        n_own = own.used;
+        cr_assert_eq(span_map(&own, n_own, &err), TP_OK);
+        params_take(&p, &shared, &own);
+        init_weights(&p, &l, &m, 99);
+        for (int i = 0; i < p.n; i++) {
+            const struct param *q = &p.list[i];
+            const struct tensor *t = &l.tensors[q->tensor];
+            struct box whole = box_whole(t->ndim, t->shape), one = q->box;
+            int64_t pick = q->n ? rng_int(&r, 0, q->n - 1) : 0, at = pick;
+
+            if (q->n == 0)
+                continue;
+            for (int d = one.ndim - 1; d >= 0; d--) {
+                one.lo[d] += at % one.len[d];
+                at /= one.len[d];
+                one.len[d] = 1;
+            }
+            at = box_offset_in(&whole, &one);
+            cr_expect_eq(p.value[q->at + pick],
+                         q->decay ? (float)(m.init_std * init_normal(99, t->name, at)) : 1.0f, "%s",
+                         t->name);
+        }
+        span_unmap(&own, n_own);
+        arena_free(&a);
+    }
+}
+
+Test(trainer_step, random_numbers_are_normal)
+{
+    double sum = 0, squares = 0, fourth = 0, neighbours = 0, last = 0;
+    int64_t n = 200000;
+
+    for (int64_t i = 0; i < n; i++) {
+        double x = init_normal(1234, "model.layers.0.self_attn.q_proj.weight", i);
+
+        sum += x;
+        squares += x * x;
+        fourth += x * x * x * x;
+        neighbours += x * last;
+        last = x;
+    }
+    cr_expect(fabs(sum / (double)n) < 0.012, "mean %g", sum / (double)n);
+    cr_expect(fabs(squares / (double)n - 1) < 0.016, "variance %g", squares / (double)n);
+    cr_expect(fabs(fourth / (double)n - 3) < 0.12, "fourth moment %g", fourth / (double)n);
+    cr_expect(fabs(neighbours / (double)n) < 0.012, "correlation %g", neighbours / (double)n);
+}
