@@ -132,6 +132,10 @@ void tell_step(struct tell *s, int64_t step, double loss)
     now = tell_clock_ns();
     if (s->image->step >= 0)
         put(&s->image->step_len_ns, now - s->image->step_ns);
+    if (isfinite(loss))
+        s->loss_known = true;
+    else if (s->loss_known && !s->image->bad_step)
+        put(&s->image->bad_step, step);
     __atomic_store(&s->image->loss, &loss, __ATOMIC_RELEASE);
     put(&s->image->step_ns, now);
     put(&s->image->step, step);

@@ -51,7 +51,8 @@ struct tell_slot {
     int64_t left;        /* collectives ended; less than entered: waiting inside one */
     int64_t wait_ns;     /* time spent inside collectives so far */
     int64_t saved;       /* newest step that is committed, -1: none by this job */
-    int64_t spare[16];   /* 0 */
+    int64_t bad_step;    /* first step whose loss was not finite after one that was, 0: none */
+    int64_t spare[15];   /* 0 */
 };
 _Static_assert(sizeof(struct tell_slot) == TELL_BYTES, "the slot's layout is frozen");
 

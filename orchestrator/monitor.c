@@ -279,15 +279,15 @@ static bool judge_loss(struct monitor *m, struct monitor_verdict *v)
     if (!m->rank[0].seen || s->step < 0 || s->step == m->judged_step || m->told_nan)
         return false;
     m->judged_step = s->step;
-    v->step = s->step;
-    v->value = s->loss;
-    if (isfinite(s->loss)) {
+    v->step = s->bad_step > 0 ? s->bad_step : s->step;
+    v->value = s->bad_step > 0 ? NAN : s->loss;
+    if (s->bad_step == 0 && isfinite(s->loss)) {
         m->limits.loss_known = true;
-    } else if (m->limits.loss_known) {
+    } else if (s->bad_step > 0 || m->limits.loss_known) {
         m->told_nan = true;
         v->what = MONITOR_NAN;
-        snprintf(v->text, sizeof v->text, "the loss of step %lld is %s", (long long)s->step,
-                 isnan(s->loss) ? "NaN" : "infinite");
+        snprintf(v->text, sizeof v->text, "the loss of step %lld is not finite",
+                 (long long)v->step);
         return true;
     } else {
         return false;

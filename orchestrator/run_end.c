@@ -354,7 +354,7 @@ static tp_status decide(struct run *r)
                    o->exit_code == 75 ? "saved and stopped" : "stopped; it had not saved");
         return TP_OK;
     }
-    if (!o->started && r->fault.kind != FAULT_LOST) {
+    if (!o->started) {
         char text[TP_ERR_MAX];
 
         snprintf(text, sizeof text, "%.400s: cannot be executed: %s", r->job->command.word[0],
@@ -389,7 +389,7 @@ tp_status run_keeper_gone(struct run *r)
     if (r->monitor)
         run_watch_last(r);
     if (keep_read(&r->outcome, r->exit_path, &r->err)) {
-        r->outcome = (struct keep_outcome){ .exit_code = -1 };
+        r->outcome = (struct keep_outcome){ .exit_code = -1, .started = 1 };
         if (r->fault.kind == FAULT_NONE) {
             r->fault = (struct fault){ .kind = FAULT_LOST, .rank = -1, .node = -1 };
             snprintf(r->fault.reason, sizeof r->fault.reason,

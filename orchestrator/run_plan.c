@@ -45,11 +45,13 @@ tp_status run_choose(struct run *r, struct candidate *out, bool settled_only, st
 
 tp_status run_plan_begin(struct run *r)
 {
+    tp_status st;
+
+    run_forget_attempt(r);
     ledger_switch(r->ledger, LEDGER_PLANNING, run_now());
     r->is_verified = false;
     r->no_nodes_told = false;
-    tp_status st = run_edge(r, RUN_PLAN, "intent");
-
+    st = run_edge(r, RUN_PLAN, "intent");
     return st ? st : run_plan_tick(r);
 }
 

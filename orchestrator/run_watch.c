@@ -218,9 +218,10 @@ tp_status run_rank_gone(struct run *r, int rank)
     close(k->pidfd);
     k->pidfd = -1;
     k->gone = true;
+    if (r->book.state != RUN_INIT && r->book.state != RUN_TRAIN && r->book.state != RUN_SAVE)
+        return TP_OK;
     look(r);
-    if (r->book.state == RUN_DRAIN ||
-        (monitor_present(r->monitor, rank, &slot) && slot.phase == TELL_DONE))
+    if (monitor_present(r->monitor, rank, &slot) && slot.phase == TELL_DONE)
         return TP_OK;
     f.step = monitor_best_step(r->monitor);
     snprintf(f.reason, sizeof f.reason, "rank %d is gone (pid %d)", rank, (int)k->pid);
