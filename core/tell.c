@@ -17,6 +17,7 @@ static const char MAGIC[8] = { 'T', 'P', 'S', 'L', 'O', 'T', 0, TELL_VERSION };
 struct tell {
     struct tell_slot *image; /* mapped */
     int64_t entered_ns;      /* when the collective that is open began */
+    bool loss_known;         /* a finite one was told */
 };
 
 int64_t tell_clock_ns(void)
