@@ -90,6 +90,8 @@ $(PROGRESS): progress/tp_progress.c core/tell.c core/err.c progress/tp_progress.
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(TP_CFLAGS) -O2 -g -fvisibility=hidden -fPIC -shared $(filter %.c,$^) -o $@
 
+$(BUILD)/orchestrator/page.o: orchestrator/page.html
+
 # Says once per build folder which compiler, header or library is missing, by its package.
 $(BUILD)/.tools:
 	@CC='$(CC)' tools/setup.sh --check build
