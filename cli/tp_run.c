@@ -19,6 +19,7 @@ static const struct {
     { "node", cmd_run_node, "take a node away, or give it back" },
     { "keep", cmd_run_keep, NULL },
     { "check", cmd_run_check, NULL },
+    { "relay", cmd_run_relay, NULL },
 };
 enum { N_VERBS = sizeof VERBS / sizeof VERBS[0] };
 

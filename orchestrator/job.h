@@ -90,8 +90,9 @@ struct job {
     struct {
         struct job_words options; /* of sbatch and salloc */
         int64_t nodes, min_nodes, tasks_per_node;
-        double margin; /* seconds before the wall time at which to save and chain */
-        bool drain;    /* drain nodes at fault */
+        bool drain;  /* drain nodes at fault */
+        double lost; /* seconds without a beat after which a node is lost */
+        long job_id; /* the allocation; set by slurm_allocate */
     } slurm;
 };
 

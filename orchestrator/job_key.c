@@ -94,12 +94,12 @@ static const struct job_key KEYS[] = {
         "not loopback needs token_file."),
     KEY("page", "token_file", PATH, page.token_file, NULL, "file with the token that requests must carry"),
 
-    SHOWN("slurm", "options", WORDS, slurm.options, "[]", "sbatch's own: account, partition, time, container",
+    SHOWN("slurm", "options", WORDS, slurm.options, "[]", "salloc's own: account, partition, time, container",
         "[--partition=main, --time=1:00:00]"),
     KEY("slurm", "nodes", INT, slurm.nodes, "1", "nodes to ask for"),
-    KEY("slurm", "min_nodes", INT, slurm.min_nodes, "1", "with fewer left a new allocation is asked for"),
+    KEY("slurm", "min_nodes", INT, slurm.min_nodes, "1", "with fewer left the allocation is given back and a new one asked for"),
     KEY("slurm", "tasks_per_node", INT, slurm.tasks_per_node, "1", "ranks a node holds"),
-    KEY("slurm", "margin", SECONDS, slurm.margin, "2m", "save this long before the wall time ends, and chain"),
+    KEY("slurm", "lost", SECONDS, slurm.lost, "3s", "a node without a sign of life for so long is lost"),
     KEY("slurm", "drain", BOOL, slurm.drain, "false", "drain nodes at fault (needs the right to)"),
     { NULL, NULL, JOB_KIND_END, 0, NULL, NULL, NULL, NULL },
 };

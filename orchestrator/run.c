@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "orchestrator/run_inside.h"
+#include "orchestrator/slurm.h"
 
 enum { TICK_MS = 100, BATCH = 32, WEBHOOK_PATIENCE_S = 3 };
 
@@ -245,13 +246,15 @@ static json_t *give_events(void *ctx)
     return json_copy((json_t *)(uintptr_t)events_list(((struct run *)ctx)->events));
 }
 
-static tp_status open_all(struct run *r, json_t **last)
+static tp_status open_all(struct run *r, struct job *job, json_t **last)
 {
     const struct page_source source = { give_status, give_timeline, give_events, r };
     const struct job *j = r->job;
     tp_status st;
 
     TP_TRY(journal_open(&r->journal, last, j->state, &r->err));
+    if (j->backend == JOB_SLURM)
+        TP_TRY(slurm_allocate(job, &r->kept, &r->err));
     if (*last)
         st = book_read(&r->book, json_object_get(*last, "book"), j, run_now(), &r->err);
     else
@@ -279,7 +282,10 @@ static void close_all(struct run *r)
     events_close(r->events);
     journal_close(r->journal);
     book_free(&r->book);
+    if (r->over && r->job->backend == JOB_SLURM)
+        slurm_release(r->job);
     arena_free(&r->arena);
+    arena_free(&r->kept);
     for (int fd = 0, fds[] = { r->epoll, r->timer, r->signals }; fd < 3; fd++)
         if (fds[fd] >= 0)
             close(fds[fd]);
@@ -306,11 +312,13 @@ static tp_status begin(struct run *r, bool is_old)
         r->book.stop = false;
         r->book.fails_in_row = r->book.n_restarts = 0;
         r->book.nan_step = -1;
+        if (r->job->backend == JOB_SLURM) /* another allocation: its nodes are as Slurm gave them */
+            memset(r->book.nodes, 0, (size_t)r->book.n_nodes * sizeof *r->book.nodes);
     }
     return run_plan_begin(r);
 }
 
-tp_status run_job(const struct job *job, const char *self, const struct run_voice *voice,
+tp_status run_job(struct job *job, const char *self, const struct run_voice *voice,
                   struct tp_err *err)
 {
     struct run *r = calloc(1, sizeof *r);
@@ -323,7 +331,7 @@ tp_status run_job(const struct job *job, const char *self, const struct run_voic
     r->self = self;
     r->voice = voice;
     r->epoll = r->timer = r->signals = r->keeper_pidfd = -1;
-    st = open_all(r, &last);
+    st = open_all(r, job, &last);
     if (st == TP_OK)
         st = begin(r, last != NULL);
     if (st == TP_OK)

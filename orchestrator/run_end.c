@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "orchestrator/process.h"
 #include "orchestrator/run_inside.h"
+#include "orchestrator/slurm.h"
 
 /* After a rank is gone the command may end by itself, saying why, before it is killed. Another
  * program's ranks may be about to end in order without having said so. */
@@ -104,6 +105,14 @@ tp_status run_drain_tick(struct run *r)
         run_event(r, "killed",
                   json_pack("{s:f,s:s}", "seconds", r->job->grace, "reason",
                             "the job did not save and end within its grace"));
+    if (r->job->backend == JOB_SLURM) { /* what srun leaves on the nodes: see relay.h */
+        char stop[PATH_MAX];
+        struct tp_err ignored;
+
+        snprintf(stop, sizeof stop, "%.4000s/stop", r->slots);
+        if (!file_exists(stop))
+            file_write_new(stop, "", 0, &ignored);
+    }
     process_sweep(PROCESS_ID_ENV, id, SIGKILL);
     r->drain_killed = true;
     r->drain_until = run_now() + KILL_AGAIN_S;
@@ -128,7 +137,7 @@ void run_forget_attempt(struct run *r)
         close(r->keeper_pidfd);
     r->keeper_pidfd = -1;
     r->keeper = 0;
-    if (r->slots[0] && !r->book.open)
+    if (r->slots[0] && !r->book.open && r->job->backend == JOB_LOCAL)
         file_remove_tree(r->slots, &ignored);
 }
 
@@ -222,6 +231,8 @@ static void blame_node(struct run *r)
     n->blame = 0;
     n->excluded_to = run_now() + r->job->restart.exclude_for;
     n->back_since = n->excluded_to;
+    if (r->job->backend == JOB_SLURM && r->job->slurm.drain)
+        slurm_drain(r->job->nodes[f->node].name, f->reason);
     run_event(r, "node_lost",
               json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[f->node].name, "reason",
                         "excluded after repeated faults", "seconds", r->job->restart.exclude_for));
@@ -231,7 +242,8 @@ static tp_status give_up(struct run *r, const char *why)
 {
     char text[TP_ERR_MAX];
 
-    snprintf(text, sizeof text, "%.160s; the last: %.400s (log: %.300s)", why, r->fault.reason, r->log);
+    snprintf(text, sizeof text, "%.160s; the last: %.400s (log: %.300s)", why, r->fault.reason,
+             r->log);
     run_finish(r, RUN_FAILED, TP_E_COMM, text);
     return TP_OK;
 }

@@ -54,7 +54,9 @@ struct fault {
 /* A rank of the attempt under way, as tp-run sees it. */
 struct run_rank {
     int node;
-    int pidfd; /* -1: not seen yet, or gone */
+    int pidfd;    /* -1: not seen yet, or gone */
+    int64_t beat; /* slurm: of its relay, and when it came */
+    double beat_at;
     pid_t pid;
     bool gone;
 };
@@ -69,6 +71,7 @@ struct run {
     const char *self;
     const struct run_voice *voice;
     struct arena arena; /* of the attempt; emptied at each launch */
+    struct arena kept;  /* of the whole run */
     struct journal *journal;
     struct book book;
     struct events *events;
@@ -99,6 +102,7 @@ struct run {
     double saving_since;    /* when the save under way began */
     double next_scale_look; /* when to look again whether scaling up is worth it */
     double line_at;         /* when the live line was last shown */
+    double looked_at;       /* when the beats were last looked at */
     bool no_nodes_told;
     bool over;        /* a final state */
     tp_status result; /* then */

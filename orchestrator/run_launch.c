@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "orchestrator/process.h"
 #include "orchestrator/run_inside.h"
+#include "orchestrator/slurm.h"
 
 void run_attempt_id(const struct run *r, char buf[64])
 {
@@ -34,7 +35,8 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
         return pid;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    setenv("PATH", path, 1); /* tp-train is found beside tp-run */
+    setenv("PATH", path, 1);                        /* tp-train is found beside tp-run */
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); /* ranks may share processors */
     unsetenv("TP_RUN_DIE_AFTER");
     if (keeper) {
         setsid();
@@ -63,7 +65,7 @@ static void name_files(struct run *r)
 
     snprintf(r->log, sizeof r->log, "%.3900s/attempt-%04lld.log", state, n);
     snprintf(r->exit_path, sizeof r->exit_path, "%.3900s/attempt-%04lld.exit", state, n);
-    if (access("/dev/shm", W_OK) == 0)
+    if (r->job->backend == JOB_LOCAL && access("/dev/shm", W_OK) == 0)
         snprintf(r->slots, sizeof r->slots, "/dev/shm/tp-run-%s/%lld", r->book.run_id, n);
     else
         snprintf(r->slots, sizeof r->slots, "%.3900s/slots/%lld", state, n);
@@ -105,6 +107,24 @@ static tp_status new_monitor(struct run *r)
     return r->monitor ? TP_OK : tp_fail(&r->err, TP_E_NOMEM, "no memory for the monitor");
 }
 
+/* srun for the nodes that the ranks were dealt to. */
+static tp_status slurm_step(struct run *r, struct job_words *out)
+{
+    char *nodes = NULL;
+    int n = 0;
+
+    for (int i = 0; i < r->world; i++) {
+        const char *name = r->job->nodes[r->ranks[i].node].name;
+
+        if (i > 0 && r->ranks[i].node == r->ranks[i - 1].node)
+            continue;
+        nodes =
+            nodes ? arena_printf(&r->arena, "%s,%s", nodes, name) : arena_strdup(&r->arena, name);
+        n++;
+    }
+    return slurm_command(out, r->job, nodes ? nodes : "", n, r->world, &r->arena, &r->err);
+}
+
 /* What the keeper is asked to run. */
 static tp_status keeper_command(struct run *r, struct job_words *out)
 {
@@ -117,7 +137,7 @@ static tp_status keeper_command(struct run *r, struct job_words *out)
 
     if (st)
         return st;
-    out->word = arena_array(&r->arena, (size_t)w.n + 16, sizeof *out->word);
+    out->word = arena_array(&r->arena, (size_t)w.n + 40, sizeof *out->word);
     if (!out->word)
         return tp_fail(&r->err, TP_E_NOMEM, "no memory for the command");
     run_attempt_id(r, id);
@@ -125,7 +145,17 @@ static tp_status keeper_command(struct run *r, struct job_words *out)
     out->word[n++] = "keep";
     out->word[n++] = arena_strdup(&r->arena, id);
     out->word[n++] = r->exit_path;
-    if (r->job->launcher == JOB_LAUNCH_MPIRUN) {
+    if (r->job->backend == JOB_SLURM) {
+        struct job_words s;
+
+        if ((st = slurm_step(r, &s)))
+            return st;
+        for (int i = 0; i < s.n; i++)
+            out->word[n++] = s.word[i];
+        out->word[n++] = (char *)(uintptr_t)r->self;
+        out->word[n++] = "relay";
+        out->word[n++] = r->slots;
+    } else if (r->job->launcher == JOB_LAUNCH_MPIRUN) {
         for (size_t i = 0; i < sizeof mpirun / sizeof mpirun[0]; i++)
             out->word[n++] = mpirun[i];
         out->word[n++] = arena_printf(&r->arena, "%d", r->world);

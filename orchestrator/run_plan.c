@@ -78,6 +78,18 @@ static tp_status wait_for_nodes(struct run *r)
     return TP_OK;
 }
 
+/* Slurm: nodes were lost, and what is left is too little. */
+static bool needs_allocation(const struct run *r, tp_status chosen)
+{
+    int usable = 0;
+
+    if (r->job->backend != JOB_SLURM)
+        return false;
+    for (int i = 0; i < r->job->n_nodes; i++)
+        usable += run_node_usable(r, i, false);
+    return usable < r->job->n_nodes && (usable < r->job->slurm.min_nodes || chosen == TP_E_LAYOUT);
+}
+
 static tp_status verify_checkpoint(struct run *r)
 {
     char *argv[] = { (char *)(uintptr_t)r->self, "check", r->choice.dir, NULL };
@@ -151,6 +163,11 @@ tp_status run_plan_tick(struct run *r)
     }
     r->wait_until = 0;
     st = run_choose(r, &r->layout, false, &r->err);
+    if (needs_allocation(r, st)) {
+        run_finish(r, RUN_STOPPED, TP_E_NOTFOUND,
+                   "too few nodes of the allocation are left: a new one is needed");
+        return TP_OK;
+    }
     if (st == TP_E_LAYOUT)
         return wait_for_nodes(r);
     if (st)

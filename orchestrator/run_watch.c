@@ -1,8 +1,10 @@
 /* orchestrator/run_watch.c - INIT, TRAIN, SAVE: what ranks tell, and what follows from it. */
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "orchestrator/process.h"
+#include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
 
 enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at each look */
@@ -59,6 +61,43 @@ static void remember_time(struct run *r)
     b->n_measured += i == b->n_measured;
     snprintf(b->measured[i].layout, SPEC_TEXT_MAX, "%s", spec);
     b->measured[i].seconds = seconds;
+}
+
+/* The relays on Slurm's nodes beat: where one stops, the node is gone or cut off. */
+static tp_status check_beats(struct run *r)
+{
+    double now = run_now();
+
+    for (int i = 0; i < r->world && r->job->backend == JOB_SLURM; i++) {
+        struct run_rank *k = &r->ranks[i];
+        struct fault f = { .kind = FAULT_NODE, .rank = i, .node = k->node };
+        struct tell_slot slot;
+        char path[PATH_MAX];
+        int fd = open(tell_path(path, sizeof path, r->slots, i), O_RDONLY | O_CLOEXEC);
+        bool beats = fd >= 0 && pread(fd, &slot, sizeof slot, 0) == sizeof slot &&
+                     slot.spare[RELAY_BEAT] != k->beat;
+
+        if (fd >= 0)
+            close(fd);
+        if (beats) {
+            k->beat = slot.spare[RELAY_BEAT];
+            k->beat_at = now;
+        }
+        if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost ||
+            now - r->looked_at > r->job->slurm.lost / 2)
+            continue;
+        f.waited = now - k->beat_at;
+        f.step = monitor_best_step(r->monitor);
+        snprintf(f.reason, sizeof f.reason, "node %s gave no sign of life for %.1f s",
+                 r->job->nodes[k->node].name, f.waited);
+        r->book.nodes[k->node].down = true;
+        run_event(r, "node_lost",
+                  json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[k->node].name, "reason",
+                            f.reason, "seconds", f.waited));
+        return run_drain_fault(r, &f);
+    }
+    r->looked_at = now;
+    return TP_OK;
 }
 
 /* Every rank has done a step. */
@@ -184,9 +223,12 @@ tp_status run_watch_tick(struct run *r)
         st = all_train(r);
     if (st == TP_OK && r->book.state != RUN_INIT)
         st = follow_saves(r);
-    monitor_judge(r->monitor, &v, tell_clock_ns());
     if (st == TP_OK)
-        st = act(r, &v);
+        st = check_beats(r);
+    if (st || r->book.state == RUN_DRAIN)
+        return st;
+    monitor_judge(r->monitor, &v, tell_clock_ns());
+    st = act(r, &v);
     if (st == TP_OK && r->book.state != RUN_DRAIN && r->book.state != RUN_INIT)
         st = learn(r);
     return st;
