@@ -99,7 +99,7 @@ static const struct job_key KEYS[] = {
     KEY("slurm", "nodes", INT, slurm.nodes, "1", "nodes to ask for"),
     KEY("slurm", "min_nodes", INT, slurm.min_nodes, "1", "with fewer left the allocation is given back and a new one asked for"),
     KEY("slurm", "tasks_per_node", INT, slurm.tasks_per_node, "1", "ranks a node holds"),
-    KEY("slurm", "lost", SECONDS, slurm.lost, "3s", "a node without a sign of life for so long is lost"),
+    KEY("slurm", "lost", SECONDS, slurm.lost, "2s", "a node without a sign of life for so long is lost"),
     KEY("slurm", "drain", BOOL, slurm.drain, "false", "drain nodes at fault (needs the right to)"),
     { NULL, NULL, JOB_KIND_END, 0, NULL, NULL, NULL, NULL },
 };

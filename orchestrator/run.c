@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/slurm.h"
 
@@ -286,7 +287,7 @@ static void close_all(struct run *r)
         slurm_release(r->job);
     arena_free(&r->arena);
     arena_free(&r->kept);
-    for (int fd = 0, fds[] = { r->epoll, r->timer, r->signals }; fd < 3; fd++)
+    for (int fd = 0, fds[] = { r->epoll, r->timer, r->signals, r->beats }; fd < 4; fd++)
         if (fds[fd] >= 0)
             close(fds[fd]);
 }
@@ -330,6 +331,7 @@ tp_status run_job(struct job *job, const char *self, const struct run_voice *voi
     r->job = job;
     r->self = self;
     r->voice = voice;
+    r->beats = job->backend == JOB_SLURM ? relay_listen(&r->beats_port) : -1;
     r->epoll = r->timer = r->signals = r->keeper_pidfd = -1;
     st = open_all(r, job, &last);
     if (st == TP_OK)

@@ -186,6 +186,24 @@ static int named_rank(const char *tail, char *line, size_t size)
     return rank;
 }
 
+/* Slurm's own words about a node that it cannot reach: that node is lost. */
+static void look_for_lost_node(struct run *r, const char *tail)
+{
+    static const char *const words[] = { "failed on node ", "Node failure on " };
+
+    for (size_t k = 0; tail && k < sizeof words / sizeof words[0]; k++)
+        for (int i = 0; i < r->job->n_nodes; i++) {
+            const char *name = r->job->nodes[i].name, *at = strstr(tail, words[k]);
+
+            if (!at || r->book.nodes[i].down || strncmp(at + strlen(words[k]), name, strlen(name)))
+                continue;
+            r->book.nodes[i].down = true;
+            run_event(
+                r, "node_lost",
+                json_pack("{s:s,s:s}", "node", name, "reason", "Slurm cannot start ranks on it"));
+        }
+}
+
 /* What ended the attempt, in r->fault, if nothing else did. */
 static void explain_exit(struct run *r)
 {
@@ -194,6 +212,8 @@ static void explain_exit(struct run *r)
     char *tail = log_tail(r);
     int rank = named_rank(tail, line, sizeof line);
 
+    if (r->job->backend == JOB_SLURM)
+        look_for_lost_node(r, tail);
     free(tail);
     if (r->outcome.signal)
         snprintf(how, sizeof how, "signal %d", r->outcome.signal);

@@ -54,9 +54,8 @@ struct fault {
 /* A rank of the attempt under way, as tp-run sees it. */
 struct run_rank {
     int node;
-    int pidfd;    /* -1: not seen yet, or gone */
-    int64_t beat; /* slurm: of its relay, and when it came */
-    double beat_at;
+    int pidfd;      /* -1: not seen yet, or gone */
+    double beat_at; /* slurm: when its relay's last beat came */
     pid_t pid;
     bool gone;
 };
@@ -80,6 +79,7 @@ struct run {
     struct page *page;
     struct webhook *webhook;
     int epoll, timer, signals;
+    int beats, beats_port; /* slurm: where relays' beats arrive; -1 */
 
     /* the attempt */
     struct candidate layout; /* chosen, or of the attempt */

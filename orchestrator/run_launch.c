@@ -9,6 +9,7 @@
 #include "ckpt/commit.h"
 #include "core/file.h"
 #include "orchestrator/process.h"
+#include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/slurm.h"
 
@@ -20,7 +21,7 @@ void run_attempt_id(const struct run *r, char buf[64])
 /* Start a child of tp-run with its output in `log`. keeper: in a session of its own, marked. */
 pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
 {
-    char id[64], epoch[32], path[8192];
+    char id[64], epoch[32], port[16], path[8192];
     const char *old = getenv("PATH"), *slash = strrchr(r->self, '/');
     sigset_t none;
     pid_t pid;
@@ -35,7 +36,10 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
         return pid;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    setenv("PATH", path, 1);                        /* tp-train is found beside tp-run */
+    setenv("PATH", path, 1); /* tp-train is found beside tp-run */
+    snprintf(port, sizeof port, "%d", r->beats_port);
+    if (r->beats >= 0)
+        setenv(RELAY_PORT_ENV, port, 1);
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); /* ranks may share processors */
     unsetenv("TP_RUN_DIE_AFTER");
     if (keeper) {

@@ -1,5 +1,4 @@
 /* orchestrator/run_watch.c - INIT, TRAIN, SAVE: what ranks tell, and what follows from it. */
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -67,22 +66,19 @@ static void remember_time(struct run *r)
 static tp_status check_beats(struct run *r)
 {
     double now = run_now();
+    char id[RELAY_ID_TEXT];
+    int rank;
 
-    for (int i = 0; i < r->world && r->job->backend == JOB_SLURM; i++) {
+    if (r->beats < 0)
+        return TP_OK;
+    run_attempt_id(r, id);
+    while ((rank = relay_next(r->beats, id)) >= 0)
+        if (rank < r->world)
+            r->ranks[rank].beat_at = now;
+    for (int i = 0; i < r->world; i++) {
         struct run_rank *k = &r->ranks[i];
         struct fault f = { .kind = FAULT_NODE, .rank = i, .node = k->node };
-        struct tell_slot slot;
-        char path[PATH_MAX];
-        int fd = open(tell_path(path, sizeof path, r->slots, i), O_RDONLY | O_CLOEXEC);
-        bool beats = fd >= 0 && pread(fd, &slot, sizeof slot, 0) == sizeof slot &&
-                     slot.spare[RELAY_BEAT] != k->beat;
 
-        if (fd >= 0)
-            close(fd);
-        if (beats) {
-            k->beat = slot.spare[RELAY_BEAT];
-            k->beat_at = now;
-        }
         if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost ||
             now - r->looked_at > r->job->slurm.lost / 2)
             continue;

@@ -141,9 +141,13 @@ down() {
         node_crash "${ns%.pid}"
     done
     if [ -s "$D/run/ctl.pid" ]; then kill -9 "$(cat "$D/run/ctl.pid")" 2>/dev/null || true; fi
-    if [ -s "$D/munge/run/munged.pid" ]; then kill "$(cat "$D/munge/run/munged.pid")" 2>/dev/null || true; fi
+    if [ -s "$D/munge/run/munged.pid" ]; then
+        kill -9 "$(cat "$D/munge/run/munged.pid")" 2>/dev/null || true
+        rm -f "$D"/munge/run/*
+    fi
     for ns in $(ip netns list | awk '/^tpr-n/{print $1}'); do
         ip netns pids "$ns" 2>/dev/null | xargs -r kill -9 2>/dev/null || true
+        ip link del "tprv${ns#tpr-n}" 2>/dev/null || true # else it goes later, by itself
         ip netns del "$ns"
     done
     ip link del $BRIDGE 2>/dev/null || true
