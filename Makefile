@@ -21,6 +21,7 @@ FLAVOUR  := $(if $(SANITIZE),san-$(subst $(comma),-,$(SANITIZE)),plain)$(if \
               $(filter-out gcc,$(CC)),-$(notdir $(firstword $(CC))))
 BUILD    := build/$(FLAVOUR)
 BIN      := $(if $(filter plain,$(FLAVOUR)),bin,$(BUILD)/bin)
+PROGRESS := $(patsubst %bin,%lib,$(BIN))/libtp-progress.so
 Q        := $(if $(V),,@)
 
 # Every processor, unless -j says otherwise; but several goals (make clean all) go one by one.
@@ -31,9 +32,9 @@ MAKEFLAGS += --no-print-directory
 
 # ---- what is compiled, and how --------------------------------------------------------------
 
-FOLDERS  := core layout device kernels comm ckpt reshard trainer
+FOLDERS  := core layout device kernels comm ckpt reshard trainer progress orchestrator
 PROGRAMS := $(patsubst cli/tp_%.c,tp-%,$(wildcard cli/tp_*.c))
-PACKAGES := jansson hdf5-serial libcrypto libisal ompi-c
+PACKAGES := jansson hdf5-serial libcrypto libisal ompi-c yaml-0.1 libmicrohttpd libcurl
 
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
@@ -62,7 +63,7 @@ C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/ben
               $(d)/*.c $(d)/*.h $(d)/*.cu $(d)/*.cuh))
 
 ## all           build the programs into bin/ (what plain make does; never installs anything)
-all: $(PROGRAMS:%=$(BIN)/%)
+all: $(PROGRAMS:%=$(BIN)/%) $(PROGRESS)
 
 # The archive is named anew when its members change, so that a removed file's object goes too.
 $(BUILD)/libtp.a: $(LIB_OBJ) $(BUILD)/libtp.list
@@ -82,6 +83,14 @@ $(BIN)/tp-%: $(BUILD)/cli/tp_%.o $(CLI_OBJ) $(BUILD)/libtp.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
+
+# The five calls with which any trainer tells tp-run how far it is: nothing but libc.
+$(PROGRESS): progress/tp_progress.c core/tell.c core/err.c progress/tp_progress.h core/tell.h
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(TP_CFLAGS) -O2 -g -fvisibility=hidden -fPIC -shared $(filter %.c,$^) -o $@
+
+$(BUILD)/orchestrator/page.o: orchestrator/page.html
 
 # Says once per build folder which compiler, header or library is missing, by its package.
 $(BUILD)/.tools:
@@ -234,14 +243,17 @@ install: all
 	@for p in $(PROGRAMS); do \
 	  echo "  INSTALL $(DESTDIR)$(PREFIX)/bin/$$p"; \
 	  install -m 755 $(BIN)/$$p '$(DESTDIR)$(PREFIX)/bin/' || exit 1; done
+	@install -D -m 755 $(PROGRESS) '$(DESTDIR)$(PREFIX)/lib/libtp-progress.so'
+	@install -D -m 644 progress/tp_progress.h '$(DESTDIR)$(PREFIX)/include/tp_progress.h'
 
 ## uninstall     remove them again
 uninstall:
 	@for p in $(PROGRAMS); do rm -f '$(DESTDIR)$(PREFIX)/bin/'$$p; done
+	@rm -f '$(DESTDIR)$(PREFIX)/lib/libtp-progress.so' '$(DESTDIR)$(PREFIX)/include/tp_progress.h'
 
 ## clean         remove what was built (and the demo's folder)
 clean:
-	rm -rf build bin demo
+	rm -rf build bin lib demo
 
 ## help          this list; knobs: T= SANITIZE= CC= CFLAGS= WERROR=1 V=1 PREFIX= DESTDIR= JOBS=
 help:

@@ -59,6 +59,7 @@ struct comm {
         agreed; /* of the world: all ranks know of a failure (comm_agree), so all come to the end */
     struct comm_counts counts;
     struct comm *world, *next; /* the world has a list of what was split from it */
+    struct tell *tell;         /* of the world: who watches this rank, or NULL; borrowed */
 };
 
 /* Fill all of world. comm_shm_init sets *is_rank to false, and does

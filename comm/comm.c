@@ -93,10 +93,23 @@ const struct comm_counts *comm_counts(const struct comm *c)
     return &c->counts;
 }
 
-static void count(struct comm *c, enum comm_call call, int64_t n_bytes)
+void comm_watch(struct comm *world, struct tell *t)
+{
+    world->tell = t;
+}
+
+/* A call begins: count it and tell who watches. */
+static void enter(struct comm *c, enum comm_call call, int64_t n_bytes)
 {
     c->counts.calls[call]++;
     c->counts.bytes[call] += n_bytes;
+    tell_collective(c->world->tell, true);
+}
+
+static tp_status leave(struct comm *c, tp_status st)
+{
+    tell_collective(c->world->tell, false);
+    return st;
 }
 
 /* comm_split */
@@ -212,22 +225,22 @@ done:
 tp_status comm_all_reduce(struct comm *c, void *buf, int64_t n, enum comm_type type,
                           enum comm_op op, struct tp_err *err)
 {
-    count(c, COMM_ALL_REDUCE, n * comm_type_bytes(type));
-    return c->ops->all_reduce(c, buf, n, type, op, err);
+    enter(c, COMM_ALL_REDUCE, n * comm_type_bytes(type));
+    return leave(c, c->ops->all_reduce(c, buf, n, type, op, err));
 }
 
 tp_status comm_all_gather(struct comm *c, void *out, const void *in, int64_t n, enum comm_type type,
                           struct tp_err *err)
 {
-    count(c, COMM_ALL_GATHER, n * comm_type_bytes(type));
-    return c->ops->all_gather(c, out, in, n * comm_type_bytes(type), err);
+    enter(c, COMM_ALL_GATHER, n * comm_type_bytes(type));
+    return leave(c, c->ops->all_gather(c, out, in, n * comm_type_bytes(type), err));
 }
 
 tp_status comm_reduce_scatter(struct comm *c, void *out, const void *in, int64_t n,
                               enum comm_type type, struct tp_err *err)
 {
-    count(c, COMM_REDUCE_SCATTER, n * comm_type_bytes(type));
-    return c->ops->reduce_scatter(c, out, in, n, type, err);
+    enter(c, COMM_REDUCE_SCATTER, n * comm_type_bytes(type));
+    return leave(c, c->ops->reduce_scatter(c, out, in, n, type, err));
 }
 
 static tp_status check_peer(const struct comm *c, int peer, const char *what, bool may_be_self,
@@ -245,15 +258,15 @@ tp_status comm_broadcast(struct comm *c, void *buf, int64_t n_bytes, int root, s
 
     if (st)
         return st;
-    count(c, COMM_BROADCAST, n_bytes);
-    return c->ops->broadcast(c, buf, n_bytes, root, err);
+    enter(c, COMM_BROADCAST, n_bytes);
+    return leave(c, c->ops->broadcast(c, buf, n_bytes, root, err));
 }
 
 tp_status comm_gather(struct comm *c, const void *in, int64_t n_bytes, void **out, int64_t *sizes,
                       struct tp_err *err)
 {
-    count(c, COMM_GATHER, n_bytes);
-    return c->ops->gather(c, in, n_bytes, out, sizes, err);
+    enter(c, COMM_GATHER, n_bytes);
+    return leave(c, c->ops->gather(c, in, n_bytes, out, sizes, err));
 }
 
 tp_status comm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err)
@@ -262,8 +275,8 @@ tp_status comm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, st
 
     if (st)
         return st;
-    count(c, COMM_SEND, n_bytes);
-    return c->ops->send(c, buf, n_bytes, to, err);
+    enter(c, COMM_SEND, n_bytes);
+    return leave(c, c->ops->send(c, buf, n_bytes, to, err));
 }
 
 tp_status comm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err)
@@ -272,8 +285,8 @@ tp_status comm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct
 
     if (st)
         return st;
-    count(c, COMM_RECV, n_bytes);
-    return c->ops->recv(c, buf, n_bytes, from, err);
+    enter(c, COMM_RECV, n_bytes);
+    return leave(c, c->ops->recv(c, buf, n_bytes, from, err));
 }
 
 tp_status comm_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
@@ -301,8 +314,8 @@ tp_status comm_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *e
 
 tp_status comm_barrier(struct comm *c, struct tp_err *err)
 {
-    count(c, COMM_BARRIER, 0);
-    return c->ops->barrier(c, err);
+    enter(c, COMM_BARRIER, 0);
+    return leave(c, c->ops->barrier(c, err));
 }
 
 /* comm_agree */

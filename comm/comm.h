@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "core/tell.h"
 
 struct comm;
 
@@ -55,6 +56,10 @@ void comm_end(struct comm *world, tp_status abort);
 
 int comm_rank(const struct comm *c);
 int comm_size(const struct comm *c);
+
+/* From now on tell a watcher when a collective of any communicator begins and ends. t is borrowed
+ * until the world ends; NULL: nobody watches. */
+void comm_watch(struct comm *world, struct tell *t);
 
 /* Ranks on this rank's host, for the default number of threads. */
 int comm_local_size(const struct comm *c);

@@ -27,6 +27,9 @@ build|hdr:hdf5.h|libhdf5-dev|HDF5, the checkpoint's shards
 build|hdr:jansson.h|libjansson-dev|JSON, manifests and config.json
 build|hdr:isa-l.h|libisal-dev|ISA-L, fast CRC32C
 build|hdr:openssl/evp.h|libssl-dev|OpenSSL, SHA-256
+build|hdr:yaml.h|libyaml-dev|YAML, job files
+build|hdr:microhttpd.h|libmicrohttpd-dev|the status page of tp-run
+build|hdr:curl/curl.h|libcurl4-openssl-dev|webhooks
 demo|cmd:h5dump|hdf5-tools|looking into a shard with somebody else's program
 test|hdr:criterion/criterion.h|libcriterion-dev|Criterion, unit tests
 test|file:/usr/bin/python3|python3|integration tests

@@ -9,6 +9,7 @@
 
 #include "core/size.h"
 #include "core/stop.h"
+#include "core/tell.h"
 #include "trainer/describe.h"
 #include "trainer/log.h"
 #include "trainer/logits.h"
@@ -21,6 +22,7 @@ struct loop {
     const struct loop_voice *voice;
     bool is_first;             /* rank 0: speaks and logs */
     struct snapshot *snapshot; /* NULL without --ckpt */
+    struct tell *tell;         /* NULL when nobody watches */
     FILE *log;
     bool stopping;     /* some rank was asked to stop */
     bool any_busy;     /* some rank's save is still at work */
@@ -108,6 +110,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     struct restore_report report;
     tp_status st;
 
+    tell_phase(l->tell, TELL_LOAD);
     TP_TRY(restore_start(l->t, &report, err));
     if (l->is_first && c->log)
         st = log_open(&l->log, c->log, err);
@@ -123,6 +126,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     say_start(l, &report);
     if (c->logits)
         say(l, false, "logits of the first batch are in %s", c->logits);
+    tell_phase(l->tell, TELL_TRAIN);
     l->cpu = cpu_seconds();
 done:
     return st;
@@ -168,10 +172,14 @@ static tp_status save(struct loop *l, struct tp_err *err)
         return TP_OK;
     if (snapshot_is_pending(l->snapshot) && !l->any_busy)
         TP_TRY(snapshot_advance(l->snapshot, err));
-    if (last || (c->save_every && l->t->position.step % c->save_every == 0))
+    if (last || (c->save_every && l->t->position.step % c->save_every == 0)) {
+        tell_phase(l->tell, TELL_SAVE);
         TP_TRY(snapshot_begin(l->snapshot, l->t, err));
-    if (last)
-        TP_TRY(snapshot_wait(l->snapshot, err));
+        if (last)
+            TP_TRY(snapshot_wait(l->snapshot, err));
+        tell_phase(l->tell, TELL_TRAIN);
+    }
+    tell_saved(l->tell, snapshot_newest_step(l->snapshot));
 done:
     return st;
 }
@@ -213,6 +221,7 @@ static tp_status run_step(struct loop *l, bool *agreed, struct tp_err *err)
     *agreed = true;
     TP_TRY(save(l, err));
     saved = now();
+    tell_step(l->tell, l->t->position.step, r.loss_share);
     *agreed = false;
     TP_TRY(record(l, &r, trained - start, l->snapshot ? saved - trained : 0, err));
     *agreed = true;
@@ -249,6 +258,11 @@ tp_status loop_run(struct trainer *t, const struct loop_voice *v, bool *agreed, 
     tp_status st;
 
     *agreed = true;
+    /* whoever watches is told, but a run that cannot tell goes on */
+    if (tell_open(&l.tell, NULL, comm_rank(t->parallel.world), comm_size(t->parallel.world), err))
+        say(&l, false, "warning: %s", err->msg);
+    *err = (struct tp_err){ 0 };
+    comm_watch(t->parallel.world, l.tell);
     TP_TRY(begin(&l, err));
     while (!is_last(&l))
         TP_TRY(run_step(&l, agreed, err));
@@ -257,5 +271,7 @@ done:
     snapshot_close(l.snapshot);
     if (l.log)
         fclose(l.log);
+    comm_watch(t->parallel.world, NULL);
+    tell_close(l.tell, st == TP_OK || st == TP_E_STOPPED);
     return st;
 }

@@ -36,6 +36,7 @@ struct snapshot {
     struct shard_info *infos; /* rank 0: of all; malloc'ed */
     int n_infos;
     char newest[NAME_MAX + 1];
+    int64_t newest_step;
 
     pthread_t thread;
     bool has_thread;
@@ -48,7 +49,25 @@ struct snapshot {
 
 static tp_status claim(struct snapshot *s, struct tp_err *err)
 {
-    return s->rank == 0 ? ckpt_claim(&s->epoch, s->config->ckpt, err) : TP_OK;
+    const char *given = getenv("TP_EPOCH");
+    int64_t newest = 0;
+    char *end;
+    tp_status st;
+
+    if (s->rank != 0)
+        return TP_OK;
+    if (!given || !given[0])
+        return ckpt_claim(&s->epoch, s->config->ckpt, err);
+    s->epoch = strtoll(given, &end, 10);
+    if (*end || s->epoch < 1)
+        return tp_fail(err, TP_E_USAGE, "TP_EPOCH is \"%s\", expected a number from 1", given);
+    if ((st = ckpt_epoch(&newest, s->config->ckpt, err)))
+        return st;
+    return newest == s->epoch ? TP_OK
+                              : tp_fail(err, TP_E_STALE,
+                                        "%s: this launch has epoch %" PRId64
+                                        ", the newest is %" PRId64 ": a newer job owns it",
+                                        s->config->ckpt, s->epoch, newest);
 }
 
 /* Find this rank's extents and make room for them. */
@@ -153,8 +172,10 @@ static tp_status commit(struct snapshot *s, struct tp_err *err)
     tp_status st = m.state.options ? ckpt_commit(&s->txn, &m, err)
                                    : tp_fail(err, TP_E_NOMEM, "no memory for the manifest");
 
-    if (!st)
+    if (!st) {
         snprintf(s->newest, sizeof s->newest, "step-%08" PRId64, s->position.step);
+        s->newest_step = s->position.step;
+    }
     if (!st && s->config->keep > 0)
         st = ckpt_prune(s->config->ckpt, s->config->keep, 0, false, NULL, NULL, err);
     arena_free(&a);
@@ -288,6 +309,11 @@ bool snapshot_is_pending(const struct snapshot *s)
 bool snapshot_is_busy(const struct snapshot *s)
 {
     return atomic_load(&s->busy);
+}
+
+int64_t snapshot_newest_step(const struct snapshot *s)
+{
+    return s->newest[0] ? s->newest_step : -1;
 }
 
 const char *snapshot_newest(const struct snapshot *s)

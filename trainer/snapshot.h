@@ -18,7 +18,10 @@
 struct snapshot;
 
 /* Take the root's next epoch and allocate the staging buffer. Collective. force: a step that exists
- * is replaced (a resumed run). */
+ * is replaced (a resumed run). An orchestrator that has claimed an epoch for this launch gives it
+ * in $TP_EPOCH: then that one is used, and TP_E_STALE is returned when a newer job has come
+ * meanwhile.
+ */
 tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,
                         struct tp_err *err);
 
@@ -40,6 +43,9 @@ tp_status snapshot_wait(struct snapshot *s, struct tp_err *err);
 
 /* Name of the newest committed step ("step-00000040"), or "" so far. */
 const char *snapshot_newest(const struct snapshot *s);
+
+/* Its step, -1 so far. */
+int64_t snapshot_newest_step(const struct snapshot *s);
 
 /* Bytes of the staging buffer of this rank. */
 int64_t snapshot_bytes(const struct snapshot *s);

@@ -12,7 +12,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 
-folders="core layout device kernels comm ckpt reshard trainer cli"
+folders="core layout device kernels comm ckpt reshard trainer progress orchestrator cli"
 
 # The folders that one may include, itself aside. kernels/ knows dtypes and boxes, nothing more of
 # layout/.
@@ -26,7 +26,9 @@ may_include() {
     ckpt) echo core layout ;;
     reshard) echo core layout device kernels comm ckpt ;;
     trainer) echo core layout device kernels comm ckpt reshard ;;
-    cli) echo core layout device kernels comm ckpt reshard trainer ;;
+    progress) echo core ;;
+    orchestrator) echo core layout ckpt ;;
+    cli) echo core layout device kernels comm ckpt reshard trainer orchestrator ;;
     esac
 }
 

@@ -1,0 +1,21 @@
+/*
+ * cli/cmd_run.h - the verbs of tp-run: one file each. argv[0] is the verb; the result is the exit
+ * code.
+ */
+#ifndef CLI_CMD_RUN_H
+#define CLI_CMD_RUN_H
+
+int cmd_run_job(int argc, char **argv);
+int cmd_run_plan(int argc, char **argv);
+int cmd_run_status(int argc, char **argv);
+int cmd_run_events(int argc, char **argv);
+int cmd_run_stop(int argc, char **argv);
+int cmd_run_resize(int argc, char **argv);
+int cmd_run_node(int argc, char **argv);
+
+/* For tp-run itself: the keeper of an attempt, and the check of a checkpoint. */
+int cmd_run_keep(int argc, char **argv);
+int cmd_run_check(int argc, char **argv);
+int cmd_run_relay(int argc, char **argv);
+
+#endif

@@ -1,0 +1,31 @@
+/* cli/cmd_run_resize.c - tp-run resize JOB.yaml SPEC|RANKS: go on at another layout. */
+#include <stdio.h>
+
+#include "cli/cmd_run.h"
+#include "cli/report.h"
+#include "cli/run_ask.h"
+
+int cmd_run_resize(int argc, char **argv)
+{
+    const char *path = NULL, *to = NULL;
+    struct tp_err err = { 0 };
+    json_t *answer = NULL;
+    int code;
+    const struct opt opts[] = {
+        OPT_ARG("JOB.yaml", &path, "the job file"),
+        OPT_ARG("SPEC|RANKS", &to, "a layout (tp2dp2), a number of ranks, or auto"), OPT_END
+    };
+
+    if (!report_options(&code, "tp-run resize", opts, argc, argv,
+                        "The job saves at its next step and goes on at the layout; auto gives the\n"
+                        "choice back to tp-run.\n",
+                        NULL))
+        return code;
+    code = report("tp-run",
+                  run_ask(&answer, path, json_pack("{s:s,s:s}", "verb", "resize", "to", to), &err),
+                  &err);
+    if (code == 0)
+        puts(json_string_value(json_object_get(answer, "text")));
+    json_decref(answer);
+    return code;
+}

@@ -1,0 +1,17 @@
+/*
+ * cli/run_ask.h - what the verbs share that talk to a running tp-run.
+ */
+#ifndef CLI_RUN_ASK_H
+#define CLI_RUN_ASK_H
+
+#include <jansson.h>
+
+#include "core/arena.h"
+#include "core/err.h"
+#include "orchestrator/job.h"
+
+/* Read the job file and send its tp-run the request (stolen); *answer is the caller's.
+ * What tp-run refuses comes back as a failure with its sentence. */
+tp_status run_ask(json_t **answer, const char *path, json_t *request, struct tp_err *err);
+
+#endif

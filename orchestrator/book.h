@@ -1,0 +1,115 @@
+/*
+ * orchestrator/book.h - all that tp-run must remember when it is killed: the book.
+ *
+ * Every journal record carries the book as it is after the edge, so a tp-run that takes over reads
+ * one record. Times are CLOCK_MONOTONIC seconds (of this boot): setting the clock changes nothing.
+ * After a reboot they lie in the future and are forgotten.
+ */
+#ifndef ORCHESTRATOR_BOOK_H
+#define ORCHESTRATOR_BOOK_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "layout/spec.h"
+#include "orchestrator/job.h"
+
+/* Where the job is; every change is a journal record before the action it stands for. */
+enum run_state {
+    RUN_PLAN,     /* choosing layout and checkpoint; waiting for nodes or for a back-off */
+    RUN_RESHARD,  /* the job's prepare command is at work */
+    RUN_LAUNCH,   /* starting the command */
+    RUN_INIT,     /* started, not every rank has done a step */
+    RUN_TRAIN,    /* every rank has */
+    RUN_SAVE,     /* ranks wait for a save */
+    RUN_DRAIN,    /* ending the attempt */
+    RUN_DIAGNOSE, /* it has ended: why, and what now */
+    RUN_DONE,     /* final: all steps are done */
+    RUN_STOPPED,  /* final for this tp-run: saved and stopped, goes on when started again */
+    RUN_FAILED,   /* final: given up, with the reason */
+    RUN_STATES,
+};
+
+enum {
+    BOOK_RESTARTS_MAX = 1024,
+    BOOK_BAD_MAX = 64,
+    BOOK_MEASURED_MAX = 64,
+    BOOK_TEXT_MAX = 512,
+    RUN_ID_TEXT = 17,
+};
+
+/* What time was spent on. */
+enum ledger_cause {
+    LEDGER_TRAINING,
+    LEDGER_SAVING,
+    LEDGER_LOST,      /* steps that have to be done again */
+    LEDGER_DETECTING, /* from the last sign of life to the verdict */
+    LEDGER_PLANNING,
+    LEDGER_RESHARDING,
+    LEDGER_STARTING,
+    LEDGER_WAITING,  /* for nodes, or backing off */
+    LEDGER_STOPPING, /* the last step and save of an attempt that was asked to stop */
+    LEDGER_CAUSES,
+};
+
+struct book_node {
+    bool down;          /* lost, or taken away */
+    int64_t blame;      /* faults of its ranks since it was last excluded */
+    double excluded_to; /* until then, 0: is not */
+    double back_since;  /* when it came back, 0: was never away */
+};
+
+struct book {
+    char run_id[RUN_ID_TEXT];
+    enum run_state state;
+    int64_t attempt, epoch;
+    struct spec layout; /* of the attempt */
+    bool open;          /* processes of the attempt may be alive */
+    int64_t keeper, keeper_start;
+    int64_t best_step;      /* highest step that any attempt trained to */
+    int64_t best_at_launch; /* the same when the attempt began */
+    int64_t resumed_at;     /* the step that it began from */
+    int64_t saved;          /* newest step known to be committed, -1: none */
+    int64_t fails_in_row;   /* without a new step */
+    int64_t nan_step;       /* where a loss was not finite, -1 */
+    bool loss_known, stop, new_layout;
+    char resize[SPEC_TEXT_MAX]; /* asked for: a spec or a number of ranks; "" none */
+    char reason[BOOK_TEXT_MAX]; /* of the last fault, or of the end */
+    int n_restarts;
+    double restarts[BOOK_RESTARTS_MAX];
+    int n_bad;
+    struct {
+        int64_t step, fails;
+    } bad[BOOK_BAD_MAX]; /* checkpoints that did not load or verify */
+    int n_measured;
+    struct {
+        char layout[SPEC_TEXT_MAX];
+        double seconds;
+    } measured[BOOK_MEASURED_MAX]; /* median step time of a layout */
+    double spent[LEDGER_CAUSES];   /* seconds */
+    double fault_at;               /* of the fault that is being recovered from, 0: none */
+    double restart_seconds;        /* median cost of the restarts so far, 0: not known */
+    int n_nodes;
+    struct book_node *nodes; /* as in the job; malloc'ed */
+};
+
+/* A new book for the job. */
+tp_status book_init(struct book *b, const struct job *job, struct tp_err *err);
+
+/* Read what book_json wrote. Nodes are matched by name; times after `now` are forgotten. */
+tp_status book_read(struct book *b, const json_t *json, const struct job *job, double now,
+                    struct tp_err *err);
+void book_free(struct book *b);
+
+/* NULL: no memory. */
+json_t *book_json(const struct book *b, const struct job *job);
+
+const char *run_state_name(enum run_state s);
+const char *ledger_cause_name(enum ledger_cause c);
+
+/* Share of all time so far that trained steps which were kept. 0 .. 1. */
+double book_goodput(const struct book *b);
+
+#endif

@@ -1,0 +1,68 @@
+/* orchestrator/choice.c - see orchestrator/choice.h. */
+#include "orchestrator/choice.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/commit.h"
+#include "core/file.h"
+
+static bool has_entries(const char *dir)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    bool any = false;
+
+    while (d && (e = readdir(d)))
+        any = any || e->d_name[0] != '.';
+    if (d)
+        closedir(d);
+    return any;
+}
+
+tp_status choice_find(struct choice *out, const char *root, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct ckpt_step *steps = NULL;
+    struct choice c = { .step = -1 };
+    char quarantine[PATH_MAX];
+    int n = 0;
+    tp_status st = ckpt_list(&steps, &n, root, &arena, err);
+
+    if (st == TP_E_NOTFOUND)
+        st = TP_OK;
+    if (st)
+        goto done;
+    snprintf(quarantine, sizeof quarantine, "%s/quarantine", root);
+    c.any_ever = has_entries(quarantine);
+    for (int i = 0; i < n; i++) {
+        c.any_ever = c.any_ever || strstr(steps[i].name, ".tmp") == NULL;
+        if (!steps[i].complete || steps[i].step < c.step)
+            continue;
+        c.step = steps[i].step;
+        snprintf(c.dir, sizeof c.dir, "%s/%s", root, steps[i].name);
+    }
+    *out = c;
+done:
+    arena_free(&arena);
+    return st;
+}
+
+tp_status choice_quarantine(char to[PATH_MAX], const struct choice *c, const char *root,
+                            struct tp_err *err)
+{
+    char dir[PATH_MAX];
+    const char *name = strrchr(c->dir, '/') + 1;
+    tp_status st;
+
+    snprintf(dir, sizeof dir, "%s/quarantine", root);
+    if ((st = file_make_dirs(dir, err)))
+        return st;
+    snprintf(to, PATH_MAX, "%s/%s", dir, name);
+    for (int i = 1; file_exists(to) && i < 1000; i++)
+        snprintf(to, PATH_MAX, "%s/%s.%d", dir, name, i);
+    if (rename(c->dir, to) != 0)
+        return tp_fail_errno(err, "%s: cannot move to %s", c->dir, to);
+    return file_sync_dir(root, err);
+}

@@ -1,0 +1,241 @@
+/* orchestrator/job.c - see orchestrator/job.h. */
+#include "orchestrator/job.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "core/size.h"
+#include "orchestrator/job_yaml.h"
+
+tp_status job_split(struct job_words *out, const char *text, struct arena *arena,
+                    struct tp_err *err)
+{
+    size_t n = strlen(text);
+    char **word = arena_array(arena, n / 2 + 2, sizeof *word);
+    char *to = arena_alloc(arena, n + 1);
+    const char *p = text;
+    int count = 0;
+
+    if (!word || !to)
+        return tp_fail(err, TP_E_NOMEM, "no memory");
+    while (*(p += strspn(p, " \t\r\n"))) {
+        char quote = 0;
+
+        word[count++] = to;
+        for (; *p && (quote || !strchr(" \t\r\n", *p)); p++) {
+            if (*p == quote)
+                quote = 0;
+            else if (!quote && (*p == '\'' || *p == '"'))
+                quote = *p;
+            else if (*p == '\\' && quote != '\'' && p[1])
+                *to++ = *++p;
+            else
+                *to++ = *p;
+        }
+        if (quote)
+            return tp_fail(err, TP_E_USAGE, "the quote %c is not closed", quote);
+        *to++ = 0;
+        if (*p)
+            p++;
+    }
+    word[count] = NULL;
+    *out = (struct job_words){ .n = count, .word = word };
+    return TP_OK;
+}
+
+const char *job_flag(const struct job *j, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (int i = 1; i < j->command.n; i++) {
+        const char *w = j->command.word[i];
+
+        if (strncmp(w, name, n) != 0)
+            continue;
+        if (w[n] == '=')
+            return w + n + 1;
+        if (!w[n])
+            return i + 1 < j->command.n ? j->command.word[i + 1] : "";
+    }
+    return NULL;
+}
+
+static void flag_number(int64_t *out, const struct job *j, const char *name, int64_t missing)
+{
+    const char *v = job_flag(j, name);
+
+    if (*out == 0)
+        *out = v ? strtoll(v, NULL, 10) : missing;
+}
+
+/* What tp-train's own command line says need not be said twice. */
+static tp_status read_flags(struct job *j, struct arena *arena, struct tp_err *err)
+{
+    const char *model = job_flag(j, "--model"), *mem = job_flag(j, "--mem");
+
+    flag_number(&j->steps, j, "--steps", 0);
+    flag_number(&j->layouts.batch, j, "--batch", 0);
+    flag_number(&j->layouts.micro, j, "--micro", 0);
+    flag_number(&j->layouts.seq, j, "--seq", 0);
+    if (!j->layouts.model && model && !strchr(model, '{'))
+        j->layouts.model = model[0] == '/' ? model : arena_printf(arena, "%s/%s", j->dir, model);
+    if (!j->layouts.dtype)
+        j->layouts.dtype = job_flag(j, "--dtype");
+    if (!j->layouts.memory && mem)
+        return size_parse(&j->layouts.memory, mem, err);
+    return TP_OK;
+}
+
+static tp_status check(const struct job *j, struct tp_err *err)
+{
+    if (j->command.n == 0)
+        return tp_fail(err, TP_E_USAGE, "%s: the key \"command\" is missing", j->path);
+    if (!j->ckpt)
+        return tp_fail(err, TP_E_USAGE, "%s: the key \"ckpt\" is missing", j->path);
+    if (j->layouts.axes.n == 0)
+        return tp_fail(err, TP_E_USAGE, "%s: layouts.axes is empty", j->path);
+    for (int i = 0; i < j->layouts.axes.n; i++)
+        if (strcmp(j->layouts.axes.word[i], "tp") && strcmp(j->layouts.axes.word[i], "dp") &&
+            strcmp(j->layouts.axes.word[i], "pp") && strcmp(j->layouts.axes.word[i], "cp"))
+            return tp_fail(err, TP_E_USAGE, "%s: layouts.axes: \"%s\" is no axis (tp dp pp cp)",
+                           j->path, j->layouts.axes.word[i]);
+    if (j->restart.spares >= j->n_nodes && j->backend == JOB_LOCAL)
+        return tp_fail(err, TP_E_USAGE, "%s: restart.spares: %lld of %d nodes leave none to work",
+                       j->path, (long long)j->restart.spares, j->n_nodes);
+    if (j->watch.factor < 1)
+        return tp_fail(err, TP_E_USAGE, "%s: watch.factor must be at least 1", j->path);
+    return TP_OK;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+tp_status job_parse(struct job *out, const char *text, size_t size, const char *path,
+                    struct arena *arena, struct tp_err *err)
+{
+    struct job j = { .path = arena_strdup(arena, path) };
+    char dir[PATH_MAX], full[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    tp_status st;
+
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    j.dir = arena_strdup(arena, realpath(dir, full) ? full : dir);
+    st = job_yaml(&j, text, size, arena, err);
+    if (st)
+        return st;
+    j.is_tp_train = j.command.n > 0 && strcmp(base_name(j.command.word[0]), "tp-train") == 0;
+    if (j.is_tp_train && (st = read_flags(&j, arena, err)))
+        return st;
+    if (j.checkpoints == JOB_CKPT_AUTO)
+        j.checkpoints = j.is_tp_train ? JOB_CKPT_TP : JOB_CKPT_NONE;
+    if (!j.state) {
+        const char *name = base_name(path), *dot = strrchr(name, '.');
+
+        j.state = arena_printf(arena, "%s/%.*s.run", j.dir,
+                               dot && dot > name ? (int)(dot - name) : (int)strlen(name), name);
+    }
+    st = check(&j, err);
+    if (st == TP_OK)
+        *out = j;
+    return st;
+}
+
+tp_status job_read(struct job *out, const char *path, struct arena *arena, struct tp_err *err)
+{
+    char *text;
+    size_t size;
+    tp_status st = file_read_all(&text, &size, path, JOB_FILE_MAX, arena, err);
+
+    return st ? st : job_parse(out, text, size, path, arena, err);
+}
+
+/* One word with its {names} filled in; what was filled in is not looked at again. */
+static char *fill(const char *word, const char *const names[][2], struct arena *arena)
+{
+    char *text = arena_strdup(arena, "");
+
+    while (*word && text) {
+        int i = 0;
+
+        while (names[i][0] && strncmp(word, names[i][0], strlen(names[i][0])) != 0)
+            i++;
+        text = names[i][0] ? arena_printf(arena, "%s%s", text, names[i][1])
+                           : arena_printf(arena, "%s%c", text, *word);
+        word += names[i][0] ? strlen(names[i][0]) : 1;
+    }
+    return text;
+}
+
+tp_status job_fill(struct job_words *out, const struct job *j, const struct job_words *words,
+                   const struct spec *layout, int64_t attempt, struct arena *arena,
+                   struct tp_err *err)
+{
+    char spec[SPEC_TEXT_MAX], ranks[16], number[24];
+    const char *const names[][2] = { { "{layout}", spec_format(spec, layout) },
+                                     { "{ckpt}", j->ckpt },
+                                     { "{ranks}", ranks },
+                                     { "{attempt}", number },
+                                     { "{state}", j->state },
+                                     { NULL, NULL } };
+    struct job_words w = { 0 };
+
+    snprintf(ranks, sizeof ranks, "%d", spec_world(layout));
+    snprintf(number, sizeof number, "%lld", (long long)attempt);
+    w.word = arena_array(arena, (size_t)words->n + 8, sizeof *w.word);
+    for (; w.word && w.n < words->n; w.n++)
+        if (!(w.word[w.n] = fill(words->word[w.n], names, arena)))
+            w.word = NULL;
+    if (!w.word)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the command");
+    *out = w;
+    return TP_OK;
+}
+
+tp_status job_command(struct job_words *out, const struct job *j, const struct spec *layout,
+                      int64_t attempt, bool must_resume, struct arena *arena, struct tp_err *err)
+{
+    char spec[SPEC_TEXT_MAX];
+    struct job_words w;
+    tp_status st = job_fill(&w, j, &j->command, layout, attempt, arena, err);
+    int n = 0;
+
+    if (st)
+        return st;
+    if (!j->is_tp_train) {
+        *out = w;
+        return TP_OK;
+    }
+    for (int i = 0; i < w.n; i++) /* whether it resumes is decided here */
+        if (strncmp(w.word[i], "--resume", 8) != 0)
+            w.word[n++] = w.word[i];
+    if (!job_flag(j, "--layout"))
+        w.word[n++] = arena_printf(arena, "--layout=%s", spec_format(spec, layout));
+    if (!job_flag(j, "--ckpt"))
+        w.word[n++] = arena_printf(arena, "--ckpt=%s", j->ckpt);
+    if (!job_flag(j, "--log"))
+        w.word[n++] = arena_printf(arena, "--log=%s/steps.jsonl", j->state);
+    w.word[n++] = arena_strdup(arena, must_resume ? "--resume=must" : "--resume=auto");
+    w.word[n] = NULL;
+    w.n = n;
+    for (int i = 0; i < n; i++)
+        if (!w.word[i])
+            return tp_fail(err, TP_E_NOMEM, "no memory for the command");
+    *out = w;
+    return TP_OK;
+}
+
+int job_ranks(const struct job *j)
+{
+    int n = 0;
+
+    for (int i = 0; i < j->n_nodes; i++)
+        n += j->nodes[i].slots;
+    return n;
+}

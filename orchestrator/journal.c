@@ -1,0 +1,183 @@
+/* orchestrator/journal.c - see orchestrator/journal.h. */
+#include "orchestrator/journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <isa-l.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "core/arena.h"
+#include "core/file.h"
+
+enum { JOURNAL_MAX = 256 << 20, FRAME = 20 }; /* "%08x %010zu " */
+
+struct journal {
+    int fd, lock;
+    int64_t size;
+    int64_t records;
+    char path[PATH_MAX];
+};
+
+static unsigned frame_crc(const char *text, size_t n)
+{
+    return crc32_iscsi((unsigned char *)text, (int)n, 0);
+}
+
+/* Length of the good prefix of text; *last gets the record at its end. */
+static size_t scan(const char *text, size_t size, json_t **last, int64_t *records)
+{
+    size_t good = 0;
+
+    *records = 0;
+    while (size - good > FRAME) {
+        unsigned crc;
+        size_t n;
+        json_t *record;
+
+        if (sscanf(text + good, "%8x %10zu ", &crc, &n) != 2 || n > size - good - FRAME ||
+            size - good - FRAME - n < 1 || text[good + FRAME + n] != '\n' ||
+            frame_crc(text + good + FRAME, n) != crc)
+            break;
+        record = json_loadb(text + good + FRAME, n, JSON_REJECT_DUPLICATES, NULL);
+        if (!record)
+            break;
+        json_decref(*last);
+        *last = record;
+        good += FRAME + n + 1;
+        ++*records;
+    }
+    return good;
+}
+
+static tp_status read_last(json_t **last, size_t *good, int64_t *records, const char *path,
+                           struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    char *text;
+    size_t size;
+    tp_status st = file_read_all(&text, &size, path, JOURNAL_MAX, &arena, err);
+
+    if (st == TP_OK)
+        *good = scan(text, size, last, records);
+    arena_free(&arena);
+    return st;
+}
+
+static tp_status take_lock(struct journal *j, const char *state, struct tp_err *err)
+{
+    char path[PATH_MAX], pid[32] = "";
+    ssize_t n;
+
+    snprintf(path, sizeof path, "%s/lock", state);
+    j->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (j->lock < 0)
+        return tp_fail_errno(err, "%s: cannot open", path);
+    if (flock(j->lock, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK)
+            return tp_fail_errno(err, "%s: cannot lock", path);
+        n = pread(j->lock, pid, sizeof pid - 1, 0);
+        pid[n > 0 ? n : 0] = 0;
+        return tp_fail(err, TP_E_EXISTS,
+                       "%s: this job is run by another tp-run (pid %s); see tp-run status", state,
+                       pid[0] ? pid : "unknown");
+    }
+    n = snprintf(pid, sizeof pid, "%d", (int)getpid());
+    if (ftruncate(j->lock, 0) != 0 || pwrite(j->lock, pid, (size_t)n, 0) != n)
+        return tp_fail_errno(err, "%s: cannot write", path);
+    return TP_OK;
+}
+
+tp_status journal_open(struct journal **out, json_t **last, const char *state, struct tp_err *err)
+{
+    struct journal *j = calloc(1, sizeof *j);
+    size_t good = 0;
+    tp_status st;
+
+    *last = NULL;
+    if (!j)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the journal");
+    j->fd = j->lock = -1;
+    snprintf(j->path, sizeof j->path, "%s/journal", state);
+    TP_TRY(file_make_dirs(state, err));
+    TP_TRY(take_lock(j, state, err));
+    st = read_last(last, &good, &j->records, j->path, err);
+    if (st && st != TP_E_NOTFOUND)
+        goto done;
+    st = TP_OK;
+    j->fd = open(j->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (j->fd < 0 || ftruncate(j->fd, (off_t)good) != 0)
+        TP_TRY(tp_fail_errno(err, "%s: cannot open the journal", j->path));
+    j->size = (int64_t)good;
+    TP_TRY(file_sync_dir(state, err));
+    *out = j;
+    j = NULL;
+done:
+    if (st) {
+        json_decref(*last);
+        *last = NULL;
+    }
+    journal_close(j);
+    return st;
+}
+
+tp_status journal_append(struct journal *j, json_t *record, struct tp_err *err)
+{
+    const char *die = getenv("TP_RUN_DIE_AFTER"); /* fault point: SIGKILL after that record */
+    char *text = NULL, *frame = NULL;
+    size_t n;
+    tp_status st = TP_OK;
+
+    json_object_set_new(record, "n", json_integer(j->records + 1));
+    text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    n = text ? strlen(text) : 0;
+    frame = malloc(n + FRAME + 16);
+    if (!text || !frame)
+        TP_TRY(tp_fail(err, TP_E_NOMEM, "no memory for a journal record"));
+    snprintf(frame, FRAME + 15, "%08x %010u ", frame_crc(text, n), (unsigned)n);
+    memcpy(frame + FRAME, text, n);
+    frame[FRAME + n] = '\n';
+    TP_TRY(file_write_at(j->fd, j->path, j->size, frame, FRAME + n + 1, err));
+    if (fdatasync(j->fd) != 0)
+        TP_TRY(tp_fail_errno(err, "%s: cannot sync the journal", j->path));
+    j->size += (int64_t)(FRAME + n + 1);
+    j->records++;
+    if (die && strtoll(die, NULL, 10) == j->records)
+        raise(SIGKILL);
+done:
+    free(text);
+    free(frame);
+    json_decref(record);
+    return st;
+}
+
+void journal_close(struct journal *j)
+{
+    if (!j)
+        return;
+    if (j->fd >= 0)
+        close(j->fd);
+    if (j->lock >= 0)
+        close(j->lock);
+    free(j);
+}
+
+tp_status journal_peek(json_t **last, const char *state, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    size_t good = 0;
+    int64_t records;
+    tp_status st;
+
+    *last = NULL;
+    snprintf(path, sizeof path, "%s/journal", state);
+    st = read_last(last, &good, &records, path, err);
+    if (st == TP_OK && !*last)
+        st = tp_fail(err, TP_E_NOTFOUND, "%s: no record", path);
+    return st;
+}

@@ -1,0 +1,161 @@
+/* orchestrator/relay.c - see orchestrator/relay.h. */
+#include "orchestrator/relay.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/file.h"
+
+struct relay {
+    int rank;
+    const char *shared;
+    char local[PATH_MAX];
+    int udp; /* connected to tp-run, -1: none */
+    struct relay_beat beat;
+};
+
+int relay_listen(int *port)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET };
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, n) != 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &n) != 0) {
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    *port = ntohs(a.sin_port);
+    return fd;
+}
+
+int relay_next(int fd, const char *id)
+{
+    struct relay_beat b;
+    ssize_t n;
+
+    while ((n = recv(fd, &b, sizeof b, 0)) >= 0)
+        if (n == sizeof b && strncmp(b.id, id, sizeof b.id) == 0)
+            return b.rank;
+    return -1;
+}
+
+/* To the host that srun was started on: Slurm tells its address. */
+static int connect_home(void)
+{
+    const char *host = getenv("SLURM_LAUNCH_NODE_IPADDR"), *port = getenv(RELAY_PORT_ENV);
+    struct sockaddr_in a = { .sin_family = AF_INET };
+    int fd;
+
+    if (!host || !port || inet_pton(AF_INET, host, &a.sin_addr) != 1)
+        return -1;
+    a.sin_port = htons((uint16_t)strtol(port, NULL, 10));
+    fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+/* A copy of the rank's slot, if it has one yet, and a sign of life. */
+static void beat(struct relay *r)
+{
+    char from[PATH_MAX + 32], to[PATH_MAX];
+    struct tell_slot slot;
+    struct tp_err ignored;
+    int fd;
+
+    if (r->udp >= 0)
+        (void)!send(r->udp, &r->beat, sizeof r->beat, 0);
+    if (tell_read(&slot, tell_path(from, sizeof from, r->local, r->rank), r->rank, &ignored))
+        return;
+    fd = open(tell_path(to, sizeof to, r->shared, r->rank), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return;
+    (void)!pwrite(fd, &slot, sizeof slot, 0); /* the next one makes good for it */
+    close(fd);
+}
+
+static pid_t start(char **argv, const struct relay *r, const sigset_t *mask)
+{
+    pid_t parent = getpid(), pid = fork();
+
+    if (pid != 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(127);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    setenv(TELL_DIR_ENV, r->local, 1);
+    execvp(argv[0], argv);
+    dprintf(2, "tp-run relay: %s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+/* Beat until the rank ends; its wait status. */
+static int follow(struct relay *r, pid_t child, const sigset_t *signals)
+{
+    const struct timespec period = { .tv_nsec = RELAY_PERIOD_MS * 1000000L };
+    char stop[PATH_MAX];
+    int status;
+
+    snprintf(stop, sizeof stop, "%.4000s/stop", r->shared);
+    for (;;) {
+        int got = sigtimedwait(signals, NULL, &period);
+
+        if (got > 0 && got != SIGCHLD)
+            kill(child, got);
+        if (waitpid(child, &status, WNOHANG) == child) {
+            beat(r);
+            return status;
+        }
+        if (file_exists(stop))
+            kill(child, SIGKILL);
+        if (got <= 0)
+            beat(r);
+    }
+}
+
+tp_status relay_run(char **argv, const char *dir, int *exit_code, struct tp_err *err)
+{
+    static const int handed_on[] = { SIGCHLD, SIGTERM, SIGINT, SIGUSR1 };
+    const char *rank = getenv("SLURM_PROCID"), *id = getenv("TP_RUN_ID");
+    struct relay r = { .rank = rank ? (int)strtol(rank, NULL, 10) : 0, .shared = dir };
+    sigset_t signals, before;
+    pid_t child;
+    int status;
+    tp_status st;
+
+    snprintf(r.local, sizeof r.local, "%s/tp-relay-%.100s",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", id ? id : "job");
+    if ((st = file_make_dirs(r.local, err)))
+        return st;
+    r.udp = connect_home();
+    r.beat.rank = r.rank;
+    snprintf(r.beat.id, sizeof r.beat.id, "%s", id ? id : "");
+    sigemptyset(&signals);
+    for (size_t i = 0; i < sizeof handed_on / sizeof handed_on[0]; i++)
+        sigaddset(&signals, handed_on[i]);
+    sigprocmask(SIG_BLOCK, &signals, &before);
+    child = start(argv, &r, &before);
+    if (child < 0)
+        return tp_fail_errno(err, "cannot fork");
+    beat(&r);
+    status = follow(&r, child, &signals);
+    *exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return TP_OK;
+}

@@ -1,0 +1,36 @@
+/*
+ * orchestrator/relay.h - tp-run on a node: between Slurm's step and a rank.
+ *
+ * A rank's slot lies in its node's memory. The relay starts the rank, and five times a second
+ * copies the slot to the state folder, which all nodes share, and sends a beat, a datagram, to
+ * tp-run: a node whose beats stop is crashed or cut off, whatever its ranks do. Each copy is open,
+ * write, close, so that it is seen over NFS too. When DIR/stop appears the relay kills its rank at
+ * once: so a step whose srun is gone ends within a beat. Where no datagram ever arrives (a
+ * firewall) nodes are not watched this way, only ranks.
+ */
+#ifndef ORCHESTRATOR_RELAY_H
+#define ORCHESTRATOR_RELAY_H
+
+#include "core/err.h"
+#include "core/tell.h"
+
+#define RELAY_PORT_ENV "TP_RUN_BEAT_PORT" /* of tp-run, on the host that srun was started on */
+
+enum { RELAY_PERIOD_MS = 200, RELAY_ID_TEXT = 64 };
+
+/* A beat. id is that of the attempt, so that nobody else's is taken for it. */
+struct relay_beat {
+    char id[RELAY_ID_TEXT];
+    int32_t rank; /* little-endian, as all here */
+};
+
+/* tp-run's side: a socket that beats arrive at; *port is where. -1: none can be had. */
+int relay_listen(int *port);
+
+/* The rank of the next beat with this id that waits, -1: none. */
+int relay_next(int fd, const char *id);
+
+/* Run argv as rank SLURM_PROCID, with its slot copied to dir; *exit_code is the rank's. */
+tp_status relay_run(char **argv, const char *dir, int *exit_code, struct tp_err *err);
+
+#endif

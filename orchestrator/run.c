@@ -1,0 +1,349 @@
+/* orchestrator/run.c - see orchestrator/run.h and run_inside.h: the loop and the edges. */
+#include "orchestrator/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "orchestrator/relay.h"
+#include "orchestrator/run_inside.h"
+#include "orchestrator/slurm.h"
+
+enum { TICK_MS = 100, BATCH = 32, WEBHOOK_PATIENCE_S = 3 };
+
+double run_now(void)
+{
+    return (double)tell_clock_ns() / 1e9;
+}
+
+const char *run_spec_text(const struct run *r, char *buf)
+{
+    return spec_format(buf, &r->book.layout);
+}
+
+static double wall_clock(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+tp_status run_edge(struct run *r, enum run_state to, const char *what)
+{
+    json_t *record, *book;
+
+    r->book.state = to;
+    book = book_json(&r->book, r->job);
+    record = book ? json_pack("{s:f,s:s,s:s,s:o}", "time", wall_clock(), "edge", run_state_name(to),
+                              "what", what, "book", book)
+                  : NULL;
+    if (!record)
+        return tp_fail(&r->err, TP_E_NOMEM, "no memory for a journal record");
+    return journal_append(r->journal, record, &r->err);
+}
+
+static bool is_bad_news(const char *event)
+{
+    static const char *const news[] = { "rank_exit", "hang", "node_lost",  "nan",
+                                        "failed",    "done", "quarantine", "loss_jump" };
+
+    for (size_t i = 0; i < sizeof news / sizeof news[0]; i++)
+        if (strcmp(event, news[i]) == 0)
+            return true;
+    return false;
+}
+
+void run_event(struct run *r, const char *event, json_t *more)
+{
+    char spec[SPEC_TEXT_MAX];
+    struct tp_err ignored;
+    int64_t step = r->monitor ? monitor_best_step(r->monitor) : -1;
+    json_t *o = json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", wall_clock(), "event", event, "attempt",
+                          (json_int_t)r->book.attempt, "layout", run_spec_text(r, spec), "step",
+                          (json_int_t)(step >= 0 ? step : r->book.best_step));
+
+    if (o && more)
+        json_object_update(o, more);
+    json_decref(more);
+    if (!o)
+        return;
+    if (r->voice->event)
+        r->voice->event(r->voice->ctx, o);
+    if (r->webhook && is_bad_news(event)) {
+        json_t *copy = json_copy(o);
+
+        json_object_set_new(copy, "job", json_string(r->job->name));
+        webhook_post(r->webhook, copy);
+        json_decref(copy);
+    }
+    events_add(r->events, o, &ignored);
+}
+
+void run_finish(struct run *r, enum run_state final, tp_status result, const char *text)
+{
+    r->over = true;
+    r->result = result;
+    snprintf(r->result_text, sizeof r->result_text, "%s", text);
+    snprintf(r->book.reason, sizeof r->book.reason, "%.*s", BOOK_TEXT_MAX - 1, text);
+    if (final == RUN_FAILED)
+        run_event(r, "failed", json_pack("{s:s}", "reason", text));
+    else
+        run_event(r, final == RUN_DONE ? "done" : "stopped", json_pack("{s:s}", "reason", text));
+    if (run_edge(r, final, "final")) {
+        r->result = r->err.status;
+        snprintf(r->result_text, sizeof r->result_text, "%s", r->err.msg);
+    }
+}
+
+/* ---- the loop ---- */
+
+int run_watch_fd(struct run *r, int fd)
+{
+    struct epoll_event e = { .events = EPOLLIN, .data.fd = fd };
+
+    return fd < 0 ? -1 : epoll_ctl(r->epoll, EPOLL_CTL_ADD, fd, &e);
+}
+
+static tp_status on_signal(struct run *r)
+{
+    struct signalfd_siginfo info;
+    tp_status st = TP_OK;
+    int status;
+    pid_t pid;
+
+    while (st == TP_OK && read(r->signals, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGCHLD)
+            continue;
+        if (r->book.stop && r->drain_until > 0) { /* asked twice: now */
+            r->drain_until = run_now();
+            continue;
+        }
+        r->book.stop = true;
+        if (r->book.open)
+            st = run_drain_softly(r, "asked to stop by a signal");
+    }
+    while (st == TP_OK && (pid = waitpid(-1, &status, WNOHANG)) > 0)
+        if (pid == r->helper.pid) {
+            r->helper.pid = 0;
+            st = run_helper_done(r, WIFEXITED(status) ? WEXITSTATUS(status) : 128);
+        }
+    return st;
+}
+
+static tp_status tick(struct run *r)
+{
+    uint64_t times;
+    tp_status st = TP_OK;
+
+    if (read(r->timer, &times, sizeof times) < 0)
+        return TP_OK;
+    webhook_tick(r->webhook);
+    if (r->page)
+        page_serve(r->page);
+    switch (r->book.state) {
+    case RUN_PLAN:
+        st = run_plan_tick(r);
+        break;
+    case RUN_INIT:
+    case RUN_TRAIN:
+    case RUN_SAVE:
+        st = run_watch_tick(r);
+        break;
+    case RUN_DRAIN:
+        st = run_drain_tick(r);
+        break;
+    default:
+        break;
+    }
+    if (!r->over)
+        run_live_line(r);
+    return st;
+}
+
+static tp_status dispatch(struct run *r, int fd)
+{
+    if (fd == r->timer)
+        return tick(r);
+    if (fd == r->signals)
+        return on_signal(r);
+    if (fd == control_fd(r->control)) {
+        control_serve(r->control, run_answer, r);
+        return r->err.status;
+    }
+    if (r->page && fd == page_fd(r->page)) {
+        page_serve(r->page);
+        return TP_OK;
+    }
+    if (fd == r->keeper_pidfd)
+        return run_keeper_gone(r);
+    for (int i = 0; i < r->world; i++)
+        if (r->ranks[i].pidfd == fd)
+            return run_rank_gone(r, i);
+    return TP_OK;
+}
+
+static tp_status loop(struct run *r)
+{
+    tp_status st = TP_OK;
+
+    while (!r->over && st == TP_OK) {
+        struct epoll_event e[BATCH];
+        int n = epoll_wait(r->epoll, e, BATCH, -1);
+
+        r->err = (struct tp_err){ 0 };
+        for (int i = 0; i < n && !r->over && st == TP_OK; i++)
+            st = dispatch(r, e[i].data.fd);
+    }
+    return st;
+}
+
+/* ---- beginning and end ---- */
+
+static tp_status open_fds(struct run *r)
+{
+    const struct itimerspec every = { .it_value = { 0, TICK_MS * 1000000L },
+                                      .it_interval = { 0, TICK_MS * 1000000L } };
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    r->epoll = epoll_create1(EPOLL_CLOEXEC);
+    r->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    r->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (r->epoll < 0 || r->timer < 0 || r->signals < 0 ||
+        timerfd_settime(r->timer, 0, &every, NULL) != 0 || run_watch_fd(r, r->timer) != 0 ||
+        run_watch_fd(r, r->signals) != 0 || run_watch_fd(r, control_fd(r->control)) != 0)
+        return tp_fail_errno(&r->err, "cannot make an event loop");
+    if (r->page)
+        run_watch_fd(r, page_fd(r->page));
+    return TP_OK;
+}
+
+static json_t *give_status(void *ctx)
+{
+    return run_status(ctx);
+}
+
+static json_t *give_timeline(void *ctx)
+{
+    return run_timeline(ctx);
+}
+
+static json_t *give_events(void *ctx)
+{
+    return json_copy((json_t *)(uintptr_t)events_list(((struct run *)ctx)->events));
+}
+
+static tp_status open_all(struct run *r, struct job *job, json_t **last)
+{
+    const struct page_source source = { give_status, give_timeline, give_events, r };
+    const struct job *j = r->job;
+    tp_status st;
+
+    TP_TRY(journal_open(&r->journal, last, j->state, &r->err));
+    if (j->backend == JOB_SLURM)
+        TP_TRY(slurm_allocate(job, &r->kept, &r->err));
+    if (*last)
+        st = book_read(&r->book, json_object_get(*last, "book"), j, run_now(), &r->err);
+    else
+        st = book_init(&r->book, j, &r->err);
+    TP_TRY(st);
+    TP_TRY(events_open(&r->events, j->state, &r->err));
+    TP_TRY(ledger_open(&r->ledger, j->state, r->book.spent, run_now(), &r->err));
+    TP_TRY(control_open(&r->control, j->state, &r->err));
+    TP_TRY(webhook_open(&r->webhook, j->webhook, &r->err));
+    if (j->page.listen && j->page.listen[0])
+        TP_TRY(page_open(&r->page, j->page.listen, j->page.token_file, &source, &r->err));
+    st = open_fds(r);
+done:
+    return st;
+}
+
+static void close_all(struct run *r)
+{
+    run_forget_attempt(r);
+    page_close(r->page);
+    webhook_close(r->webhook, WEBHOOK_PATIENCE_S);
+    control_close(r->control);
+    if (r->ledger)
+        ledger_close(r->ledger, run_now());
+    events_close(r->events);
+    journal_close(r->journal);
+    book_free(&r->book);
+    if (r->over && r->job->backend == JOB_SLURM)
+        slurm_release(r->job);
+    arena_free(&r->arena);
+    arena_free(&r->kept);
+    for (int fd = 0, fds[] = { r->epoll, r->timer, r->signals, r->beats }; fd < 4; fd++)
+        if (fds[fd] >= 0)
+            close(fds[fd]);
+}
+
+static tp_status begin(struct run *r, bool is_old)
+{
+    enum run_state was = r->book.state;
+
+    if (r->page && r->voice->line) {
+        char text[256];
+
+        snprintf(text, sizeof text, "status page: %s", page_url(r->page));
+        r->voice->line(r->voice->ctx, text);
+    }
+    if (is_old && was == RUN_DONE) {
+        r->over = true;
+        r->result = TP_OK;
+        return TP_OK;
+    }
+    if (is_old && r->book.open)
+        return run_take_over(r);
+    if (was == RUN_STOPPED || was == RUN_FAILED) { /* somebody wants it to go on */
+        r->book.stop = false;
+        r->book.fails_in_row = r->book.n_restarts = 0;
+        r->book.nan_step = -1;
+        if (r->job->backend == JOB_SLURM) /* another allocation: its nodes are as Slurm gave them */
+            memset(r->book.nodes, 0, (size_t)r->book.n_nodes * sizeof *r->book.nodes);
+    }
+    return run_plan_begin(r);
+}
+
+tp_status run_job(struct job *job, const char *self, const struct run_voice *voice,
+                  struct tp_err *err)
+{
+    struct run *r = calloc(1, sizeof *r);
+    json_t *last = NULL;
+    tp_status st;
+
+    if (!r)
+        return tp_fail(err, TP_E_NOMEM, "no memory");
+    r->job = job;
+    r->self = self;
+    r->voice = voice;
+    r->beats = job->backend == JOB_SLURM ? relay_listen(&r->beats_port) : -1;
+    r->epoll = r->timer = r->signals = r->keeper_pidfd = -1;
+    st = open_all(r, job, &last);
+    if (st == TP_OK)
+        st = begin(r, last != NULL);
+    if (st == TP_OK)
+        st = loop(r);
+    if (st)
+        *err = r->err;
+    else if (r->result)
+        st = tp_fail(err, r->result, "%s", r->result_text);
+    json_decref(last);
+    close_all(r);
+    free(r);
+    return st;
+}

@@ -1,0 +1,27 @@
+/*
+ * orchestrator/run.h - run a job to its end, restarting it as needed.
+ */
+#ifndef ORCHESTRATOR_RUN_H
+#define ORCHESTRATOR_RUN_H
+
+#include <jansson.h>
+
+#include "core/err.h"
+#include "orchestrator/job.h"
+
+/* How run_job talks to people; each may be NULL. */
+struct run_voice {
+    void (*event)(void *ctx, const json_t *event); /* as in events.jsonl */
+    void (*line)(void *ctx, const char *text);     /* the live line, at most twice a second */
+    void *ctx;
+};
+
+/* Run or take over the job. self: path of the tp-run program, for keepers.
+ * job: with backend slurm its nodes are set here, from the allocation.
+ * TP_OK: all steps are done. TP_E_STOPPED: it was asked to stop, and the job saved and ended.
+ * TP_E_EXISTS: another tp-run runs it. TP_E_NOTFOUND: Slurm's nodes are lost; call again for
+ * others. Else the job has failed; err says why. */
+tp_status run_job(struct job *job, const char *self, const struct run_voice *voice,
+                  struct tp_err *err);
+
+#endif

@@ -1,0 +1,116 @@
+/* orchestrator/run_control.c - requests from other terminals: status, stop, resize, node. */
+#include <stddef.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "orchestrator/run_inside.h"
+
+static json_t *refuse(const char *why, int exit_code)
+{
+    return json_pack("{s:b,s:s,s:i}", "ok", 0, "error", why, "exit", exit_code);
+}
+
+static json_t *accept(const char *what)
+{
+    return json_pack("{s:b,s:s}", "ok", 1, "text", what);
+}
+
+static json_t *stop(struct run *r)
+{
+    r->book.stop = true;
+    if (r->book.open && run_drain_softly(r, "asked to stop"))
+        return refuse(r->err.msg, 3);
+    return accept("the job saves at its next step and ends");
+}
+
+static json_t *resize(struct run *r, const json_t *request)
+{
+    const char *to = json_string_value(json_object_get(request, "to"));
+    struct candidate c, *list = NULL;
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    char spec[SPEC_TEXT_MAX], text[160];
+    int n = 0;
+
+    if (!to || strlen(to) >= SPEC_TEXT_MAX)
+        return refuse("resize to what?", 2);
+    if (strcmp(to, "auto") == 0)
+        to = "";
+    if (scale_candidates(&list, &n, r->job, &r->book, run_free_ranks(r, false), &arena, &err) ||
+        scale_pick(&c, list, n, to, &err)) {
+        arena_free(&arena);
+        return refuse(err.msg, tp_exit_code(err.status));
+    }
+    arena_free(&arena);
+    snprintf(r->book.resize, sizeof r->book.resize, "%s", to);
+    spec_format(spec, &c.spec);
+    if (r->book.open && memcmp(&c.spec, &r->book.layout, offsetof(struct spec, given)) == 0) {
+        snprintf(text, sizeof text, "it runs at %s already", spec);
+        return accept(text);
+    }
+    r->book.new_layout = true;
+    snprintf(text, sizeof text, "asked to run at %s", spec);
+    if (r->book.open && run_drain_softly(r, text))
+        return refuse(r->err.msg, 3);
+    snprintf(text, sizeof text, "the job saves at its next step and goes on at %s", spec);
+    return accept(text);
+}
+
+/* A node is gone: so are its ranks. */
+static json_t *lose_node(struct run *r, int node)
+{
+    struct fault f = { .kind = FAULT_NODE, .rank = -1, .node = node };
+    bool used = false;
+
+    r->book.nodes[node].down = true;
+    r->book.nodes[node].back_since = 0;
+    run_event(r, "node_lost", json_pack("{s:s}", "node", r->job->nodes[node].name));
+    for (int i = 0; r->ranks && i < r->world; i++)
+        if (r->ranks[i].node == node) {
+            used = true;
+            if (r->ranks[i].pidfd >= 0)
+                syscall(SYS_pidfd_send_signal, r->ranks[i].pidfd, SIGKILL, NULL, 0);
+        }
+    snprintf(f.reason, sizeof f.reason, "node %s is lost", r->job->nodes[node].name);
+    if (used && r->book.open && r->book.state != RUN_DRAIN)
+        run_drain_fault(r, &f);
+    else
+        run_edge(r, r->book.state, "node lost");
+    return accept(f.reason);
+}
+
+static json_t *node(struct run *r, const json_t *request)
+{
+    const char *name = json_string_value(json_object_get(request, "node"));
+    bool up = json_is_true(json_object_get(request, "up"));
+    int i = 0;
+
+    while (i < r->job->n_nodes && (!name || strcmp(r->job->nodes[i].name, name) != 0))
+        i++;
+    if (i == r->job->n_nodes)
+        return refuse("the job file has no node of that name", 2);
+    if (!up)
+        return lose_node(r, i);
+    r->book.nodes[i] = (struct book_node){ .back_since = run_now() };
+    run_event(r, "node_back", json_pack("{s:s}", "node", name));
+    if (run_edge(r, r->book.state, "node back"))
+        return refuse(r->err.msg, 3);
+    return accept("it counts again once it has stayed for restart.settle");
+}
+
+json_t *run_answer(void *ctx, const json_t *request)
+{
+    struct run *r = ctx;
+    const char *verb = json_string_value(json_object_get(request, "verb"));
+
+    if (verb && strcmp(verb, "status") == 0)
+        return json_pack("{s:b,s:o}", "ok", 1, "status", run_status(r));
+    if (verb && strcmp(verb, "stop") == 0)
+        return stop(r);
+    if (verb && strcmp(verb, "resize") == 0)
+        return resize(r, request);
+    if (verb && strcmp(verb, "node") == 0)
+        return node(r, request);
+    return refuse("no such request", 2);
+}

@@ -1,0 +1,445 @@
+/* orchestrator/run_end.c - DRAIN and DIAGNOSE: ending an attempt, and what comes next. */
+#include <ctype.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ckpt/commit.h"
+#include "core/file.h"
+#include "orchestrator/process.h"
+#include "orchestrator/run_inside.h"
+#include "orchestrator/slurm.h"
+
+/* After a rank is gone the command may end by itself, saying why, before it is killed. Another
+ * program's ranks may be about to end in order without having said so. */
+static const double PATIENCE_TP_TRAIN_S = 0.5, PATIENCE_OTHER_S = 5, KILL_AGAIN_S = 2;
+
+enum { TAIL_BYTES = 16384 };
+
+/* ---- DRAIN ---- */
+
+tp_status run_drain_softly(struct run *r, const char *why)
+{
+    tp_status st;
+
+    if (r->book.state == RUN_DRAIN)
+        return TP_OK;
+    run_event(r, "drain", json_pack("{s:s,s:f}", "reason", why, "grace", r->job->grace));
+    st = run_edge(r, RUN_DRAIN, "save and stop");
+    ledger_switch(r->ledger, LEDGER_STOPPING, run_now());
+    r->drain_until = run_now() + r->job->grace;
+    if (r->keeper > 0)
+        kill(r->keeper, SIGUSR1);
+    return st;
+}
+
+/* Where every rank stands in the kernel, for people: STATE/attempt-N.stacks. */
+static void note_stacks(const struct run *r)
+{
+    static const char *const files[] = { "status", "wchan", "stack", "syscall" };
+    char path[PATH_MAX];
+    FILE *out;
+
+    snprintf(path, sizeof path, "%.3900s/attempt-%04lld.stacks", r->job->state,
+             (long long)r->book.attempt);
+    out = fopen(path, "we");
+    for (int i = 0; out && i < r->world; i++) {
+        fprintf(out, "== rank %d, pid %d\n", i, (int)r->ranks[i].pid);
+        for (size_t k = 0; r->ranks[i].pid && k < sizeof files / sizeof files[0]; k++) {
+            char name[64], text[4096];
+            size_t n;
+            FILE *in;
+
+            snprintf(name, sizeof name, "/proc/%d/%s", (int)r->ranks[i].pid, files[k]);
+            in = fopen(name, "re");
+            n = in ? fread(text, 1, sizeof text, in) : 0;
+            if (in)
+                fclose(in);
+            fprintf(out, "-- %s\n%.*s\n", files[k], (int)n, text);
+        }
+    }
+    if (out)
+        fclose(out);
+}
+
+tp_status run_drain_fault(struct run *r, const struct fault *f)
+{
+    double now = run_now(), patience = 0;
+    tp_status st;
+
+    r->fault = *f;
+    if (f->kind == FAULT_HANG) {
+        run_event(r, "hang",
+                  json_pack("{s:i,s:s,s:f,s:s}", "rank", f->rank, "node",
+                            f->node >= 0 ? r->job->nodes[f->node].name : "", "seconds", f->waited,
+                            "reason", f->reason));
+        note_stacks(r);
+    } else if (f->kind == FAULT_NAN) {
+        run_event(r, "nan",
+                  json_pack("{s:s,s:I}", "reason", f->reason, "at_step", (json_int_t)f->step));
+    } else if (f->kind == FAULT_RANK) {
+        patience = r->job->is_tp_train ? PATIENCE_TP_TRAIN_S : PATIENCE_OTHER_S;
+    }
+    if (r->book.fault_at <= 0)
+        r->book.fault_at = now - f->waited;
+    ledger_fault(r->ledger, r->saved_at, now - f->waited, LEDGER_PLANNING, now);
+    st = run_edge(r, RUN_DRAIN, "fault");
+    r->drain_until = now + patience;
+    return st || patience > 0 ? st : run_drain_tick(r);
+}
+
+tp_status run_drain_tick(struct run *r)
+{
+    char id[64];
+
+    if (run_now() < r->drain_until)
+        return TP_OK;
+    run_attempt_id(r, id);
+    if (r->drain_killed) /* the keeper itself does not get anywhere */
+        process_sweep(PROCESS_KEEPER_ENV, id, SIGKILL);
+    else if (r->fault.kind == FAULT_NONE)
+        run_event(r, "killed",
+                  json_pack("{s:f,s:s}", "seconds", r->job->grace, "reason",
+                            "the job did not save and end within its grace"));
+    if (r->job->backend == JOB_SLURM) { /* what srun leaves on the nodes: see relay.h */
+        char stop[PATH_MAX];
+        struct tp_err ignored;
+
+        snprintf(stop, sizeof stop, "%.4000s/stop", r->slots);
+        if (!file_exists(stop))
+            file_write_new(stop, "", 0, &ignored);
+    }
+    process_sweep(PROCESS_ID_ENV, id, SIGKILL);
+    r->drain_killed = true;
+    r->drain_until = run_now() + KILL_AGAIN_S;
+    return r->keeper_pidfd < 0 ? run_keeper_gone(r) : TP_OK;
+}
+
+/* ---- DIAGNOSE ---- */
+
+void run_forget_attempt(struct run *r)
+{
+    struct tp_err ignored;
+
+    for (int i = 0; r->ranks && i < r->world; i++)
+        if (r->ranks[i].pidfd >= 0)
+            close(r->ranks[i].pidfd);
+    free(r->ranks);
+    r->ranks = NULL;
+    r->world = 0;
+    monitor_free(r->monitor);
+    r->monitor = NULL;
+    if (r->keeper_pidfd >= 0)
+        close(r->keeper_pidfd);
+    r->keeper_pidfd = -1;
+    r->keeper = 0;
+    if (r->slots[0] && !r->book.open && r->job->backend == JOB_LOCAL)
+        file_remove_tree(r->slots, &ignored);
+}
+
+/* The end of the attempt's log, 0-terminated; malloc'ed, NULL when there is none. */
+static char *log_tail(const struct run *r)
+{
+    char *text = calloc(1, TAIL_BYTES + 1);
+    int fd = open(r->log, O_RDONLY | O_CLOEXEC);
+    struct stat sb;
+    off_t from =
+        fd >= 0 && fstat(fd, &sb) == 0 && sb.st_size > TAIL_BYTES ? sb.st_size - TAIL_BYTES : 0;
+
+    if (!text || fd < 0 || pread(fd, text, TAIL_BYTES, from) < 0) {
+        free(text);
+        text = NULL;
+    }
+    if (fd >= 0)
+        close(fd);
+    return text;
+}
+
+/* "rank 3 was killed by signal 9", "process rank 3 with PID 17 ... exited on signal 9": the rank
+ * that a launcher names, -1 when it names none. *line gets the last line that is not empty. */
+static int named_rank(const char *tail, char *line, size_t size)
+{
+    static const char *const words[] = { "kill", "signal", "exited", "ended", "terminated" };
+    int rank = -1;
+
+    line[0] = 0;
+    for (const char *p = tail; p && *p;) {
+        int n = (int)strcspn(p, "\n");
+        char text[512];
+        const char *at;
+
+        snprintf(text, sizeof text, "%.*s", n < 500 ? n : 500, p);
+        if (strspn(text, " \t\r") < strlen(text))
+            snprintf(line, size, "%.*s", (int)size - 1, text);
+        at = strstr(text, "rank ");
+        for (size_t k = 0;
+             rank < 0 && at && isdigit((unsigned char)at[5]) && k < sizeof words / sizeof words[0];
+             k++)
+            if (strstr(at, words[k]))
+                rank = (int)strtol(at + 5, NULL, 10);
+        p += n + (p[n] == '\n');
+    }
+    return rank;
+}
+
+/* Slurm's own words about a node that it cannot reach: that node is lost. */
+static void look_for_lost_node(struct run *r, const char *tail)
+{
+    static const char *const words[] = { "failed on node ", "Node failure on " };
+
+    for (size_t k = 0; tail && k < sizeof words / sizeof words[0]; k++)
+        for (int i = 0; i < r->job->n_nodes; i++) {
+            const char *name = r->job->nodes[i].name, *at = strstr(tail, words[k]);
+
+            if (!at || r->book.nodes[i].down || strncmp(at + strlen(words[k]), name, strlen(name)))
+                continue;
+            r->book.nodes[i].down = true;
+            run_event(
+                r, "node_lost",
+                json_pack("{s:s,s:s}", "node", name, "reason", "Slurm cannot start ranks on it"));
+        }
+}
+
+/* What ended the attempt, in r->fault, if nothing else did. */
+static void explain_exit(struct run *r)
+{
+    struct fault *f = &r->fault;
+    char line[300], how[64];
+    char *tail = log_tail(r);
+    int rank = named_rank(tail, line, sizeof line);
+
+    if (r->job->backend == JOB_SLURM)
+        look_for_lost_node(r, tail);
+    free(tail);
+    if (r->outcome.signal)
+        snprintf(how, sizeof how, "signal %d", r->outcome.signal);
+    else
+        snprintf(how, sizeof how, "exit code %d", r->outcome.exit_code);
+    if (f->kind == FAULT_NONE) {
+        *f = (struct fault){ .kind = FAULT_EXIT, .rank = -1, .node = -1 };
+        snprintf(f->reason, sizeof f->reason, "the command ended with %s", how);
+    }
+    if (f->kind != FAULT_RANK && f->kind != FAULT_EXIT)
+        return;
+    if (rank >= 0 && rank < r->world) {
+        f->rank = rank;
+        f->node = r->ranks[rank].node;
+    }
+    if (line[0])
+        snprintf(f->reason, sizeof f->reason, "%s: %.250s", how, line);
+    f->step = r->monitor ? monitor_best_step(r->monitor) : -1;
+    run_event(r, "rank_exit",
+              json_pack("{s:i,s:s,s:s,s:i,s:i}", "rank", f->rank, "node",
+                        f->node >= 0 ? r->job->nodes[f->node].name : "", "reason", f->reason,
+                        "exit_code", r->outcome.exit_code, "signal", r->outcome.signal));
+}
+
+/* Faults are held against the node; after some it is left out for a while. */
+static void blame_node(struct run *r)
+{
+    const struct fault *f = &r->fault;
+    struct book_node *n = f->node >= 0 ? &r->book.nodes[f->node] : NULL;
+
+    if (!n || n->down || (f->kind != FAULT_RANK && f->kind != FAULT_HANG && f->kind != FAULT_EXIT))
+        return;
+    if (++n->blame < r->job->restart.blame)
+        return;
+    n->blame = 0;
+    n->excluded_to = run_now() + r->job->restart.exclude_for;
+    n->back_since = n->excluded_to;
+    if (r->job->backend == JOB_SLURM && r->job->slurm.drain)
+        slurm_drain(r->job->nodes[f->node].name, f->reason);
+    run_event(r, "node_lost",
+              json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[f->node].name, "reason",
+                        "excluded after repeated faults", "seconds", r->job->restart.exclude_for));
+}
+
+static tp_status give_up(struct run *r, const char *why)
+{
+    char text[TP_ERR_MAX];
+
+    snprintf(text, sizeof text, "%.160s; the last: %.400s (log: %.300s)", why, r->fault.reason,
+             r->log);
+    run_finish(r, RUN_FAILED, TP_E_COMM, text);
+    return TP_OK;
+}
+
+/* Whether the budgets allow one more start; if not, it is over. */
+static bool may_restart(struct run *r)
+{
+    struct book *b = &r->book;
+    double now = run_now();
+    char text[160];
+    int kept = 0;
+
+    for (int i = 0; i < b->n_restarts; i++)
+        if (now - b->restarts[i] < r->job->restart.within)
+            b->restarts[kept++] = b->restarts[i];
+    b->n_restarts = kept;
+    if (b->fails_in_row >= r->job->restart.no_progress) {
+        snprintf(text, sizeof text, "%lld starts in a row without a step beyond %lld",
+                 (long long)b->fails_in_row, (long long)b->best_step);
+        give_up(r, text);
+        return false;
+    }
+    if (kept >= r->job->restart.max || kept == BOOK_RESTARTS_MAX) {
+        snprintf(text, sizeof text, "%d restarts within %.0f s", kept, r->job->restart.within);
+        give_up(r, text);
+        return false;
+    }
+    b->restarts[b->n_restarts++] = now;
+    return true;
+}
+
+/* A loss that is not finite: what was saved after the last good step is of no use. */
+static tp_status after_nan(struct run *r)
+{
+    struct choice c;
+    int64_t at = r->fault.step;
+
+    if (r->job->watch.on_nan == JOB_NAN_STOP)
+        return give_up(r, "the loss is not finite and watch.nan is stop");
+    if (r->book.nan_step == at)
+        return give_up(r, "the loss is not finite at the same step again");
+    r->book.nan_step = at;
+    while (r->job->checkpoints == JOB_CKPT_TP && choice_find(&c, r->job->ckpt, &r->err) == TP_OK &&
+           c.step >= at) {
+        char to[PATH_MAX];
+
+        if (choice_quarantine(to, &c, r->job->ckpt, &r->err))
+            return r->err.status;
+        run_event(r, "quarantine",
+                  json_pack("{s:I,s:s,s:s}", "step", (json_int_t)c.step, "reason",
+                            "saved after the loss was not finite", "to", to));
+    }
+    return TP_OK;
+}
+
+/* Another job has claimed the checkpoint root: this one must not go on. */
+static bool is_fenced(struct run *r)
+{
+    struct tp_err ignored;
+    int64_t newest = 0;
+    char text[200];
+
+    if (r->job->checkpoints != JOB_CKPT_TP || ckpt_epoch(&newest, r->job->ckpt, &ignored) ||
+        newest <= r->book.epoch)
+        return false;
+    snprintf(text, sizeof text, "a newer job (epoch %lld, ours was %lld) owns the checkpoint root",
+             (long long)newest, (long long)r->book.epoch);
+    give_up(r, text);
+    return true;
+}
+
+static tp_status restart_after_fault(struct run *r)
+{
+    struct book *b = &r->book;
+    bool trained = b->best_step > b->best_at_launch;
+    tp_status st = TP_OK;
+
+    if (!trained && r->choice.step >= 0 && r->fault.kind == FAULT_EXIT &&
+        r->outcome.exit_code == tp_exit_code(TP_E_CORRUPT))
+        st = run_bad_checkpoint(r, &r->choice, "an attempt could not load it");
+    if (st == TP_OK && r->fault.kind == FAULT_NAN)
+        st = after_nan(r);
+    if (st || r->over)
+        return st;
+    b->fails_in_row = trained ? 0 : b->fails_in_row + 1;
+    blame_node(r);
+    if (!may_restart(r))
+        return TP_OK;
+    if (b->fails_in_row > 1) {
+        double wait = r->job->restart.backoff;
+
+        for (int64_t i = 2; i < b->fails_in_row && wait < r->job->restart.backoff_max; i++)
+            wait *= 2;
+        r->wait_until =
+            run_now() + (wait < r->job->restart.backoff_max ? wait : r->job->restart.backoff_max);
+    }
+    run_event(r, "restart",
+              json_pack("{s:s,s:I,s:f}", "reason", r->fault.reason, "fails_in_row",
+                        (json_int_t)b->fails_in_row, "backoff",
+                        r->wait_until > 0 ? r->wait_until - run_now() : 0.0));
+    return run_plan_begin(r);
+}
+
+static tp_status decide(struct run *r)
+{
+    struct book *b = &r->book;
+    const struct keep_outcome *o = &r->outcome;
+    bool soft = r->fault.kind == FAULT_NONE || r->fault.kind == FAULT_RANK;
+
+    if (soft && o->started && o->exit_code == 0 && !o->signal) {
+        run_finish(r, RUN_DONE, TP_OK, "all steps are done");
+        return TP_OK;
+    }
+    if (is_fenced(r))
+        return TP_OK;
+    if (soft && o->exit_code == 75 && b->new_layout && !b->stop)
+        return run_plan_begin(r);
+    if ((soft && o->exit_code == 75) || b->stop) {
+        run_finish(r, RUN_STOPPED, TP_E_STOPPED,
+                   o->exit_code == 75 ? "saved and stopped" : "stopped; it had not saved");
+        return TP_OK;
+    }
+    if (!o->started) {
+        char text[TP_ERR_MAX];
+
+        snprintf(text, sizeof text, "%.400s: cannot be executed: %s", r->job->command.word[0],
+                 strerror(o->exit_code));
+        run_finish(r, RUN_FAILED, TP_E_USAGE, text);
+        return TP_OK;
+    }
+    if (r->fault.kind == FAULT_NODE && b->new_layout)
+        b->new_layout = false;
+    explain_exit(r);
+    if (r->fault.kind == FAULT_EXIT && o->exit_code == 2 && b->best_step <= b->best_at_launch)
+        return give_up(r, "the command line is refused");
+    return restart_after_fault(r);
+}
+
+tp_status run_keeper_gone(struct run *r)
+{
+    char id[64];
+    double now = run_now();
+    bool planned = r->book.state == RUN_DRAIN && r->fault.kind == FAULT_NONE;
+    tp_status st;
+
+    run_attempt_id(r, id);
+    if (r->keeper_pidfd >= 0)
+        close(r->keeper_pidfd); /* leaves epoll too */
+    r->keeper_pidfd = -1;
+    if (process_sweep(PROCESS_ID_ENV, id, SIGKILL) > 0) { /* its keeper was killed: look again */
+        r->drain_until = now + 0.05;
+        r->drain_killed = true;
+        return r->book.state == RUN_DRAIN ? TP_OK : run_edge(r, RUN_DRAIN, "the keeper is gone");
+    }
+    if (r->monitor)
+        run_watch_last(r);
+    if (keep_read(&r->outcome, r->exit_path, &r->err)) {
+        r->outcome = (struct keep_outcome){ .exit_code = -1, .started = 1 };
+        if (r->fault.kind == FAULT_NONE) {
+            r->fault = (struct fault){ .kind = FAULT_LOST, .rank = -1, .node = -1 };
+            snprintf(r->fault.reason, sizeof r->fault.reason,
+                     "the attempt ended without a word (its keeper was killed)");
+        }
+    }
+    if (!planned && r->fault.kind == FAULT_NONE && r->book.fault_at <= 0 &&
+        !(r->outcome.started && r->outcome.exit_code == 0))
+        r->book.fault_at = now;
+    if (r->book.state != RUN_DRAIN)
+        ledger_fault(r->ledger,
+                     r->outcome.exit_code == 0 || r->outcome.exit_code == 75 ? now : r->saved_at,
+                     now, LEDGER_PLANNING, now);
+    r->book.open = false;
+    st = run_edge(r, RUN_DIAGNOSE, "ended");
+    if (st == TP_OK)
+        st = decide(r);
+    if (r->over || r->book.state == RUN_PLAN)
+        ledger_flush(r->ledger);
+    return st;
+}

@@ -1,0 +1,159 @@
+/*
+ * orchestrator/run_inside.h - inside of orchestrator/run: the state that its files share.
+ *
+ *     run.c         the epoll loop and the edges
+ *     run_plan.c    PLAN, RESHARD: nodes, layout, checkpoint
+ *     run_launch.c  LAUNCH, and taking over
+ *     run_watch.c   INIT, TRAIN, SAVE: slots, verdicts, scaling up
+ *     run_end.c     DRAIN, DIAGNOSE: ending an attempt, and what comes next
+ *     run_status.c  what `status` and the page show
+ *     run_control.c requests from other terminals
+ */
+#ifndef ORCHESTRATOR_RUN_INSIDE_H
+#define ORCHESTRATOR_RUN_INSIDE_H
+
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/arena.h"
+#include "orchestrator/book.h"
+#include "orchestrator/choice.h"
+#include "orchestrator/control.h"
+#include "orchestrator/events.h"
+#include "orchestrator/journal.h"
+#include "orchestrator/keep.h"
+#include "orchestrator/ledger.h"
+#include "orchestrator/monitor.h"
+#include "orchestrator/page.h"
+#include "orchestrator/run.h"
+#include "orchestrator/scale.h"
+#include "orchestrator/webhook.h"
+
+enum fault_kind {
+    FAULT_NONE,
+    FAULT_RANK,  /* a rank ended that should not have */
+    FAULT_HANG,  /* no progress */
+    FAULT_NAN,   /* the loss */
+    FAULT_NODE,  /* a node was lost */
+    FAULT_EXIT,  /* the command ended with an error of its own */
+    FAULT_LOST,  /* the keeper is gone and left no word */
+    FAULT_START, /* the command cannot be executed */
+};
+
+struct fault {
+    enum fault_kind kind;
+    int rank; /* -1: not known */
+    int node; /* -1 */
+    int64_t step;
+    double waited; /* seconds from the last sign of life */
+    char reason[BOOK_TEXT_MAX];
+};
+
+/* A rank of the attempt under way, as tp-run sees it. */
+struct run_rank {
+    int node;
+    int pidfd;      /* -1: not seen yet, or gone */
+    double beat_at; /* slurm: when its relay's last beat came */
+    pid_t pid;
+    bool gone;
+};
+
+/* A child at work for tp-run itself: verifying a checkpoint, or the prepare command. */
+struct run_helper {
+    pid_t pid; /* 0: none */
+};
+
+struct run {
+    const struct job *job;
+    const char *self;
+    const struct run_voice *voice;
+    struct arena arena; /* of the attempt; emptied at each launch */
+    struct arena kept;  /* of the whole run */
+    struct journal *journal;
+    struct book book;
+    struct events *events;
+    struct ledger *ledger;
+    struct control *control;
+    struct page *page;
+    struct webhook *webhook;
+    int epoll, timer, signals;
+    int beats, beats_port; /* slurm: where relays' beats arrive; -1 */
+
+    /* the attempt */
+    struct candidate layout; /* chosen, or of the attempt */
+    struct choice choice;    /* the checkpoint that it begins from */
+    bool is_verified;
+    int world;
+    struct run_rank *ranks; /* malloc'ed */
+    struct monitor *monitor;
+    struct keep_outcome outcome;
+    pid_t keeper;
+    int keeper_pidfd; /* -1: none */
+    char slots[PATH_MAX], log[PATH_MAX], exit_path[PATH_MAX];
+    struct fault fault;
+    struct run_helper helper;
+    double drain_until; /* SIGKILL then; 0: no attempt is being ended */
+    bool drain_killed;
+    double wait_until;      /* back-off, 0: none */
+    double launched_at;     /* seconds */
+    double saved_at;        /* when the newest checkpoint was begun, as far as is known */
+    double saving_since;    /* when the save under way began */
+    double next_scale_look; /* when to look again whether scaling up is worth it */
+    double line_at;         /* when the live line was last shown */
+    double looked_at;       /* when the beats were last looked at */
+    bool no_nodes_told;
+    bool over;        /* a final state */
+    tp_status result; /* then */
+    char result_text[TP_ERR_MAX];
+    struct tp_err err; /* of what is going on now */
+};
+
+/* ---- run.c ---- */
+double run_now(void);
+/* Go to a state: the journal record, then return; st is that of the journal. */
+tp_status run_edge(struct run *r, enum run_state to, const char *what);
+/* An event; fmt is a json_pack object format with what belongs to it, "" for none. */
+void run_event(struct run *r, const char *event, json_t *more);
+void run_finish(struct run *r, enum run_state final, tp_status result, const char *text);
+int run_watch_fd(struct run *r, int fd);
+const char *run_spec_text(const struct run *r, char *buf);
+
+/* ---- run_plan.c ---- */
+tp_status run_plan_begin(struct run *r);
+tp_status run_plan_tick(struct run *r);
+tp_status run_helper_done(struct run *r, int exit_code);
+tp_status run_bad_checkpoint(struct run *r, const struct choice *c, const char *why);
+int run_free_ranks(const struct run *r, bool settled_only);
+bool run_node_usable(const struct run *r, int node, bool settled_only);
+tp_status run_choose(struct run *r, struct candidate *out, bool settled_only, struct tp_err *err);
+
+/* ---- run_launch.c ---- */
+tp_status run_launch(struct run *r);
+tp_status run_take_over(struct run *r);
+void run_attempt_id(const struct run *r, char buf[64]);
+pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper);
+
+/* ---- run_watch.c ---- */
+tp_status run_watch_tick(struct run *r);
+tp_status run_rank_gone(struct run *r, int rank);
+/* What the slots say after the end. */
+void run_watch_last(struct run *r);
+
+/* ---- run_end.c ---- */
+/* Ask the attempt to save and end. */
+tp_status run_drain_softly(struct run *r, const char *why);
+/* End it at once because of r->fault. */
+tp_status run_drain_fault(struct run *r, const struct fault *f);
+tp_status run_drain_tick(struct run *r);
+tp_status run_keeper_gone(struct run *r);
+void run_forget_attempt(struct run *r);
+
+/* ---- run_control.c, run_status.c ---- */
+json_t *run_answer(void *ctx, const json_t *request);
+json_t *run_status(const struct run *r);
+json_t *run_timeline(const struct run *r);
+void run_live_line(struct run *r);
+
+#endif

@@ -1,0 +1,232 @@
+/* orchestrator/run_plan.c - PLAN and RESHARD: nodes, layout, checkpoint. See run_inside.h. */
+#include <string.h>
+
+#include "orchestrator/run_inside.h"
+
+bool run_node_usable(const struct run *r, int node, bool settled_only)
+{
+    const struct book_node *n = &r->book.nodes[node];
+    double now = run_now();
+
+    if (n->down || n->excluded_to > now)
+        return false;
+    return !settled_only || n->back_since <= 0 || now - n->back_since >= r->job->restart.settle;
+}
+
+/* Ranks that can be used: of all nodes but the spares, which step in as others are lost. */
+int run_free_ranks(const struct run *r, bool settled_only)
+{
+    int64_t most = r->job->n_nodes - r->job->restart.spares, used = 0;
+    int ranks = 0;
+
+    for (int i = 0; i < r->job->n_nodes && used < most; i++)
+        if (run_node_usable(r, i, settled_only)) {
+            ranks += r->job->nodes[i].slots;
+            used++;
+        }
+    return ranks;
+}
+
+tp_status run_choose(struct run *r, struct candidate *out, bool settled_only, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct candidate *c = NULL;
+    int n = 0;
+    tp_status st =
+        scale_candidates(&c, &n, r->job, &r->book, run_free_ranks(r, settled_only), &arena, err);
+
+    if (st == TP_OK)
+        st = scale_pick(out, c, n, r->book.resize, err);
+    if (st == TP_E_LAYOUT && r->book.resize[0]) /* not possible now: as good as it gets */
+        st = scale_pick(out, c, n, "", err);
+    arena_free(&arena);
+    return st;
+}
+
+tp_status run_plan_begin(struct run *r)
+{
+    tp_status st;
+
+    run_forget_attempt(r);
+    ledger_switch(r->ledger, LEDGER_PLANNING, run_now());
+    r->is_verified = false;
+    r->no_nodes_told = false;
+    st = run_edge(r, RUN_PLAN, "intent");
+    return st ? st : run_plan_tick(r);
+}
+
+/* No layout for the nodes that are left: wait for some, unless none is missing. */
+static tp_status wait_for_nodes(struct run *r)
+{
+    bool all = true;
+
+    for (int i = 0; i < r->job->n_nodes; i++)
+        all = all && run_node_usable(r, i, false);
+    if (all) {
+        char text[TP_ERR_MAX];
+
+        snprintf(text, sizeof text, "%s", r->err.msg);
+        run_finish(r, RUN_FAILED, TP_E_LAYOUT, text);
+        return TP_OK;
+    }
+    if (!r->no_nodes_told)
+        run_event(r, "plan",
+                  json_pack("{s:s,s:s,s:i}", "result", "waiting for nodes", "reason", r->err.msg,
+                            "ranks", run_free_ranks(r, false)));
+    r->no_nodes_told = true;
+    ledger_switch(r->ledger, LEDGER_WAITING, run_now());
+    return TP_OK;
+}
+
+/* Slurm: nodes were lost, and what is left is too little. */
+static bool needs_allocation(const struct run *r, tp_status chosen)
+{
+    int usable = 0;
+
+    if (r->job->backend != JOB_SLURM)
+        return false;
+    for (int i = 0; i < r->job->n_nodes; i++)
+        usable += run_node_usable(r, i, false);
+    return usable < r->job->n_nodes && (usable < r->job->slurm.min_nodes || chosen == TP_E_LAYOUT);
+}
+
+static tp_status verify_checkpoint(struct run *r)
+{
+    char *argv[] = { (char *)(uintptr_t)r->self, "check", r->choice.dir, NULL };
+
+    r->helper.pid = run_spawn(r, argv, "/dev/null", false);
+    return r->helper.pid > 0 ? TP_OK : tp_fail_errno(&r->err, "cannot fork");
+}
+
+/* *ready: a checkpoint is chosen, or there is none and never was. */
+static tp_status choose_checkpoint(struct run *r, bool *ready)
+{
+    tp_status st;
+
+    *ready = true;
+    r->choice.step = -1;
+    if (r->job->checkpoints != JOB_CKPT_TP)
+        return TP_OK;
+    if ((st = choice_find(&r->choice, r->job->ckpt, &r->err)))
+        return st;
+    if (r->choice.step < 0 && (r->choice.any_ever || r->book.saved >= 0)) {
+        char text[TP_ERR_MAX];
+
+        snprintf(text, sizeof text,
+                 "%.500s: there were checkpoints and none is good; to begin again from step 0, "
+                 "move the root away",
+                 r->job->ckpt);
+        run_finish(r, RUN_FAILED, TP_E_CORRUPT, text);
+        *ready = false;
+        return TP_OK;
+    }
+    if (r->choice.step < 0 || r->is_verified)
+        return TP_OK;
+    *ready = false;
+    return verify_checkpoint(r);
+}
+
+static tp_status prepare(struct run *r)
+{
+    struct job_words w;
+    char log[PATH_MAX];
+    tp_status st = job_fill(&w, r->job, &r->job->prepare, &r->layout.spec, r->book.attempt + 1,
+                            &r->arena, &r->err);
+
+    if (st == TP_OK)
+        st = run_edge(r, RUN_RESHARD, "intent");
+    if (st)
+        return st;
+    ledger_switch(r->ledger, LEDGER_RESHARDING, run_now());
+    run_event(r, "reshard", NULL);
+    snprintf(log, sizeof log, "%s/prepare.log", r->job->state);
+    r->helper.pid = run_spawn(r, w.word, log, false);
+    return r->helper.pid > 0 ? TP_OK : tp_fail_errno(&r->err, "cannot fork");
+}
+
+tp_status run_plan_tick(struct run *r)
+{
+    double now = run_now();
+    char spec[SPEC_TEXT_MAX];
+    bool ready;
+    tp_status st;
+
+    if (r->helper.pid)
+        return TP_OK;
+    if (r->book.stop) {
+        run_finish(r, RUN_STOPPED, TP_E_STOPPED, "stopped before it was started");
+        return TP_OK;
+    }
+    if (r->wait_until > now) {
+        ledger_switch(r->ledger, LEDGER_WAITING, now);
+        return TP_OK;
+    }
+    r->wait_until = 0;
+    st = run_choose(r, &r->layout, false, &r->err);
+    if (needs_allocation(r, st)) {
+        run_finish(r, RUN_STOPPED, TP_E_NOTFOUND,
+                   "too few nodes of the allocation are left: a new one is needed");
+        return TP_OK;
+    }
+    if (st == TP_E_LAYOUT)
+        return wait_for_nodes(r);
+    if (st)
+        return st;
+    ledger_switch(r->ledger, LEDGER_PLANNING, now);
+    st = choose_checkpoint(r, &ready);
+    if (st || !ready || r->over)
+        return st;
+    run_event(r, "plan",
+              json_pack("{s:s,s:s,s:i,s:i,s:I}", "result", "launch", "layout",
+                        spec_format(spec, &r->layout.spec), "ranks", r->layout.ranks, "free_ranks",
+                        run_free_ranks(r, false), "checkpoint", (json_int_t)r->choice.step));
+    return r->job->prepare.n ? prepare(r) : run_launch(r);
+}
+
+/* A checkpoint did not verify or load: the second time it is put away. */
+tp_status run_bad_checkpoint(struct run *r, const struct choice *c, const char *why)
+{
+    struct book *b = &r->book;
+    char to[PATH_MAX];
+    int i = 0;
+
+    while (i < b->n_bad && b->bad[i].step != c->step)
+        i++;
+    if (i == b->n_bad) {
+        i = b->n_bad < BOOK_BAD_MAX ? b->n_bad++ : 0;
+        b->bad[i].step = c->step;
+        b->bad[i].fails = 0;
+    }
+    b->bad[i].fails++;
+    if (b->bad[i].fails < 2)
+        return run_edge(r, b->state, "a checkpoint failed once");
+    if (run_edge(r, b->state, "quarantine") || choice_quarantine(to, c, r->job->ckpt, &r->err))
+        return r->err.status;
+    b->bad[i] = b->bad[--b->n_bad];
+    run_event(r, "quarantine",
+              json_pack("{s:I,s:s,s:s}", "step", (json_int_t)c->step, "reason", why, "to", to));
+    return TP_OK;
+}
+
+tp_status run_helper_done(struct run *r, int exit_code)
+{
+    tp_status st = TP_OK;
+
+    if (r->book.state == RUN_RESHARD && exit_code == 0)
+        return run_launch(r);
+    if (r->book.state == RUN_RESHARD) {
+        char text[256];
+
+        snprintf(text, sizeof text, "the prepare command ended with exit code %d; see %.100s/%s",
+                 exit_code, r->job->state, "prepare.log");
+        run_finish(r, RUN_FAILED, TP_E_IO, text);
+        return TP_OK;
+    }
+    if (r->book.state != RUN_PLAN)
+        return TP_OK;
+    if (exit_code == 0)
+        r->is_verified = true;
+    else
+        st = run_bad_checkpoint(r, &r->choice, "it does not verify");
+    return st ? st : run_plan_tick(r);
+}

@@ -1,0 +1,267 @@
+/* orchestrator/run_watch.c - INIT, TRAIN, SAVE: what ranks tell, and what follows from it. */
+#include <string.h>
+#include <unistd.h>
+
+#include "orchestrator/process.h"
+#include "orchestrator/relay.h"
+#include "orchestrator/run_inside.h"
+
+enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at each look */
+
+/* First sight of a rank: hold on to its process. */
+static void meet(struct run *r, int rank, const struct tell_slot *slot)
+{
+    struct run_rank *k = &r->ranks[rank];
+    int fd;
+
+    if (k->pid || k->gone || r->job->backend != JOB_LOCAL)
+        return;
+    k->pid = (pid_t)slot->pid;
+    fd = process_pidfd(k->pid);
+    if (fd >= 0 && process_start(k->pid) == slot->pid_start && run_watch_fd(r, fd) == 0)
+        k->pidfd = fd;
+    else if (fd >= 0)
+        close(fd);
+}
+
+static void look(struct run *r)
+{
+    int64_t now = tell_clock_ns();
+
+    for (int i = 0; i < r->world; i++) {
+        struct tell_slot slot;
+        struct tp_err ignored;
+        char path[PATH_MAX];
+        char state = 0;
+
+        if (tell_read(&slot, tell_path(path, sizeof path, r->slots, i), i, &ignored))
+            continue;
+        meet(r, i, &slot);
+        if (r->ranks[i].pid && i < STATES_LOOKED_AT)
+            state = process_state(r->ranks[i].pid);
+        monitor_feed(r->monitor, i, &slot, state, now);
+    }
+}
+
+static void remember_time(struct run *r)
+{
+    struct book *b = &r->book;
+    double seconds = monitor_step_seconds(r->monitor);
+    char spec[SPEC_TEXT_MAX];
+    int i = 0;
+
+    if (seconds <= 0)
+        return;
+    run_spec_text(r, spec);
+    while (i < b->n_measured && strcmp(b->measured[i].layout, spec) != 0)
+        i++;
+    if (i == BOOK_MEASURED_MAX)
+        return;
+    b->n_measured += i == b->n_measured;
+    snprintf(b->measured[i].layout, SPEC_TEXT_MAX, "%s", spec);
+    b->measured[i].seconds = seconds;
+}
+
+/* The relays on Slurm's nodes beat: where one stops, the node is gone or cut off. */
+static tp_status check_beats(struct run *r)
+{
+    double now = run_now();
+    char id[RELAY_ID_TEXT];
+    int rank;
+
+    if (r->beats < 0)
+        return TP_OK;
+    run_attempt_id(r, id);
+    while ((rank = relay_next(r->beats, id)) >= 0)
+        if (rank < r->world)
+            r->ranks[rank].beat_at = now;
+    for (int i = 0; i < r->world; i++) {
+        struct run_rank *k = &r->ranks[i];
+        struct fault f = { .kind = FAULT_NODE, .rank = i, .node = k->node };
+
+        if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost ||
+            now - r->looked_at > r->job->slurm.lost / 2)
+            continue;
+        f.waited = now - k->beat_at;
+        f.step = monitor_best_step(r->monitor);
+        snprintf(f.reason, sizeof f.reason, "node %s gave no sign of life for %.1f s",
+                 r->job->nodes[k->node].name, f.waited);
+        r->book.nodes[k->node].down = true;
+        run_event(r, "node_lost",
+                  json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[k->node].name, "reason",
+                            f.reason, "seconds", f.waited));
+        return run_drain_fault(r, &f);
+    }
+    r->looked_at = now;
+    return TP_OK;
+}
+
+/* Every rank has done a step. */
+static tp_status all_train(struct run *r)
+{
+    struct book *b = &r->book;
+    double now = run_now(), from = b->fault_at > 0 ? b->fault_at : r->launched_at;
+
+    ledger_switch(r->ledger, LEDGER_TRAINING, now);
+    run_event(r, "training",
+              json_pack("{s:f,s:b,s:I}", "seconds", now - from, "after_fault", b->fault_at > 0,
+                        "resumed_at", (json_int_t)b->resumed_at));
+    if (b->attempt > 1)
+        b->restart_seconds =
+            b->restart_seconds > 0 ? (b->restart_seconds + now - from) / 2 : now - from;
+    b->fault_at = 0;
+    return run_edge(r, RUN_TRAIN, "every rank trains");
+}
+
+static tp_status follow_saves(struct run *r)
+{
+    bool saving = monitor_saving(r->monitor);
+    int64_t saved = monitor_saved(r->monitor);
+    double now = run_now();
+
+    if (saving && r->saving_since <= 0)
+        r->saving_since = now;
+    if (saved > r->book.saved) {
+        r->book.saved = saved;
+        r->saved_at = r->saving_since > 0 ? r->saving_since : now;
+        run_event(r, "save", json_pack("{s:I}", "step", (json_int_t)saved));
+    }
+    if (!saving)
+        r->saving_since = saved >= r->book.saved ? 0 : r->saving_since;
+    if (saving == (r->book.state == RUN_SAVE))
+        return TP_OK;
+    ledger_switch(r->ledger, saving ? LEDGER_SAVING : LEDGER_TRAINING, now);
+    return run_edge(r, saving ? RUN_SAVE : RUN_TRAIN, saving ? "ranks save" : "saved");
+}
+
+static tp_status act(struct run *r, const struct monitor_verdict *v)
+{
+    struct fault f = { .kind = FAULT_HANG,
+                       .rank = v->rank,
+                       .node = v->rank >= 0 ? r->ranks[v->rank].node : -1,
+                       .step = v->step,
+                       .waited = (double)v->waited_ns / 1e9 };
+
+    snprintf(f.reason, sizeof f.reason, "%s", v->text);
+    switch (v->what) {
+    case MONITOR_HANG:
+        return run_drain_fault(r, &f);
+    case MONITOR_SLOW:
+        run_event(
+            r, "slow",
+            json_pack("{s:i,s:f,s:s}", "rank", v->rank, "times", v->value, "reason", v->text));
+        return TP_OK;
+    case MONITOR_JUMP:
+        run_event(r, "loss_jump", json_pack("{s:f,s:s}", "loss", v->value, "reason", v->text));
+        return TP_OK;
+    case MONITOR_NAN:
+        f.kind = FAULT_NAN;
+        if (r->job->watch.on_nan != JOB_NAN_IGNORE)
+            return run_drain_fault(r, &f);
+        run_event(r, "nan", json_pack("{s:s}", "reason", v->text));
+        return TP_OK;
+    default:
+        return TP_OK;
+    }
+}
+
+/* Nodes have come back, or a node's exclusion is over: is a larger layout worth a restart?
+ * With a list of layouts the earlier one is what the job wants. Else the time that the rest of
+ * the run takes at each must differ by `worth` times what restarts cost here. */
+static tp_status consider_scaling(struct run *r)
+{
+    struct candidate best;
+    struct tp_err ignored;
+    double left, gain, cost = r->book.restart_seconds > 0 ? r->book.restart_seconds : 10;
+    int64_t step = monitor_best_step(r->monitor);
+    char text[160], to[SPEC_TEXT_MAX];
+
+    if (run_choose(r, &best, true, &ignored) || best.ranks <= r->world)
+        return TP_OK;
+    if (r->job->layouts.n_allow == 0 && best.seconds > 0) {
+        double here = monitor_step_seconds(r->monitor);
+
+        left = r->job->steps > 0 ? (double)(r->job->steps - step) : 600 / (here > 0 ? here : 1);
+        gain = left * (here - best.seconds);
+        if (here <= 0 || gain < r->job->restart.worth * cost)
+            return TP_OK;
+    }
+    snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.spec));
+    r->book.new_layout = true;
+    return run_drain_softly(r, text);
+}
+
+static tp_status learn(struct run *r)
+{
+    struct book *b = &r->book;
+    int64_t best = monitor_best_step(r->monitor);
+    double now = run_now();
+
+    ledger_loss(r->ledger, b->attempt, best, monitor_loss(r->monitor));
+    if (best > b->best_step) {
+        b->best_step = best;
+        b->fails_in_row = 0;
+    }
+    if (now < r->next_scale_look)
+        return TP_OK;
+    r->next_scale_look = now + 1;
+    remember_time(r);
+    return r->book.state == RUN_TRAIN ? consider_scaling(r) : TP_OK;
+}
+
+tp_status run_watch_tick(struct run *r)
+{
+    struct monitor_verdict v;
+    tp_status st = TP_OK;
+
+    look(r);
+    if (r->book.state == RUN_INIT && monitor_step(r->monitor) >= 0)
+        st = all_train(r);
+    if (st == TP_OK && r->book.state != RUN_INIT)
+        st = follow_saves(r);
+    if (st == TP_OK)
+        st = check_beats(r);
+    if (st || r->book.state == RUN_DRAIN)
+        return st;
+    monitor_judge(r->monitor, &v, tell_clock_ns());
+    st = act(r, &v);
+    if (st == TP_OK && r->book.state != RUN_DRAIN && r->book.state != RUN_INIT)
+        st = learn(r);
+    return st;
+}
+
+void run_watch_last(struct run *r)
+{
+    int64_t saved;
+
+    look(r);
+    remember_time(r);
+    if (monitor_best_step(r->monitor) > r->book.best_step)
+        r->book.best_step = monitor_best_step(r->monitor);
+    ledger_loss(r->ledger, r->book.attempt, monitor_best_step(r->monitor),
+                monitor_loss(r->monitor));
+    r->book.loss_known = r->book.loss_known || monitor_loss(r->monitor) == monitor_loss(r->monitor);
+    if ((saved = monitor_saved(r->monitor)) > r->book.saved) {
+        r->book.saved = saved;
+        run_event(r, "save", json_pack("{s:I}", "step", (json_int_t)saved));
+    }
+}
+
+tp_status run_rank_gone(struct run *r, int rank)
+{
+    struct run_rank *k = &r->ranks[rank];
+    struct tell_slot slot;
+    struct fault f = { .kind = FAULT_RANK, .rank = rank, .node = k->node };
+
+    close(k->pidfd);
+    k->pidfd = -1;
+    k->gone = true;
+    if (r->book.state != RUN_INIT && r->book.state != RUN_TRAIN && r->book.state != RUN_SAVE)
+        return TP_OK;
+    look(r);
+    if (monitor_present(r->monitor, rank, &slot) && slot.phase == TELL_DONE)
+        return TP_OK;
+    f.step = monitor_best_step(r->monitor);
+    snprintf(f.reason, sizeof f.reason, "rank %d is gone (pid %d)", rank, (int)k->pid);
+    return run_drain_fault(r, &f);
+}

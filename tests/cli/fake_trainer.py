@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""A trainer that is not ours: RANKS processes, steps of 20 ms with a barrier, told to fail.
+
+    fake_trainer.py RANKS [--steps N] [--state FILE] [--nan-at STEP] [--jump-at STEP] [--slow RANK]
+                    [--exit-at STEP CODE] [--never-start] [--ignore-signals]
+
+It remembers its step in FILE and goes on from there. SIGUSR1 or SIGTERM: remember, exit 75.
+"""
+import argparse
+import math
+import mmap
+import os
+import pathlib
+import signal
+import struct
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "progress"))
+from tp_progress import Progress  # noqa: E402
+
+
+def barrier(shared, rank, world, count):
+    """Everybody has come count times."""
+    shared[8 * rank:8 * rank + 8] = struct.pack("q", count)
+    while min(struct.unpack("%dq" % world, shared[:8 * world])) < count:
+        time.sleep(0.001)
+
+
+def work(rank, a, shared, stop):
+    first = int((pathlib.Path(a.state).read_text() if os.path.isfile(a.state) else "") or 0)
+    progress = Progress(rank, a.ranks)
+    progress.phase(Progress.TRAIN)
+    for step in range(first, a.steps):
+        time.sleep(0.1 if rank == a.slow else 0.02)
+        if a.exit_at and step == a.exit_at[0]:
+            sys.exit(a.exit_at[1] if rank == 0 else 0)
+        with progress.collective():
+            barrier(shared, rank, a.ranks, step + 1)
+        loss = 3 + 1 / (1 + step) + 0.01 * math.sin(step)
+        loss = math.nan if step == a.nan_at else 50 if step == a.jump_at else loss
+        progress.step(step + 1, loss)
+        if rank == 0 and a.state != os.devnull:
+            pathlib.Path(a.state + ".new").write_text(str(step + 1))
+            os.replace(a.state + ".new", a.state)
+        if stop[0] == 1 and not a.ignore_signals:
+            sys.exit(75)
+    progress.close()
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("ranks", type=int)
+    p.add_argument("--steps", type=int, default=100)
+    p.add_argument("--state", default=os.devnull)
+    p.add_argument("--nan-at", type=int)
+    p.add_argument("--jump-at", type=int)
+    p.add_argument("--slow", type=int)
+    p.add_argument("--exit-at", type=int, nargs=2)
+    p.add_argument("--never-start", action="store_true")
+    p.add_argument("--ignore-signals", action="store_true")
+    a = p.parse_args()
+    if a.never_start:
+        sys.exit("fake: cannot start")
+    shared, stop, pids = mmap.mmap(-1, 4096), mmap.mmap(-1, 4096), []
+    for rank in range(a.ranks):
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            work(rank, a, shared, stop)
+            sys.exit(0)
+        pids.append(pid)
+    for s in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(s, lambda *_: stop.__setitem__(0, 1))
+    code = 0
+    while pids:
+        pid, status = os.wait()
+        pids.remove(pid)
+        if status and not code:
+            code = os.waitstatus_to_exitcode(status)
+            print("fake: rank with pid %d ended: %d" % (pid, code), file=sys.stderr)
+            if code != 75:
+                for other in pids:
+                    os.kill(other, signal.SIGKILL)
+    sys.exit(code if code >= 0 else 1)
+
+
+main()

@@ -1,0 +1,172 @@
+"""What the tests of tp-run share: a job in a folder of its own, run in the background."""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import harness
+
+FAKE = pathlib.Path(__file__).with_name("fake_trainer.py")
+PACE = {"seq": 64, "batch": 8, "save-every": 10}  # tp-train: some 10 ms a step of the tiny model
+
+
+class Job:
+    """A job file and its tp-run. Use as a context: nothing of it is left at the end."""
+
+    def __init__(self, folder, command, nodes="[a, b, c, d]", allow="[tp4, tp2, tp1]", name="job",
+                 state=None, ckpt="ckpt", **sections):
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.path = self.folder / (name + ".yaml")
+        self.ckpt = self.folder / ckpt
+        self.state = self.folder / (name + ".run")
+        self.process, self.output = None, self.folder / (name + ".out")
+        sections.setdefault("layouts", {}).setdefault("allow", allow)
+        sections.setdefault("watch", {}).setdefault("floor", "2s")
+        sections.setdefault("restart", {}).setdefault("settle", "0.2s")
+        text = "name: %s\ncommand: %s\nckpt: %s\nnodes: %s\ngrace: 20s\n" % (
+            name, json.dumps([str(c) for c in command]), ckpt, nodes)
+        for key, value in sections.items():
+            if isinstance(value, dict):
+                text += "%s: {%s}\n" % (key, ", ".join("%s: %s" % kv for kv in value.items()))
+            else:
+                text += "%s: %s\n" % (key, value)
+        self.path.write_text(text)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def start(self, env=None):
+        out = open(self.output, "a")
+        self.process = subprocess.Popen([str(harness.BIN / "tp-run"), str(self.path)], stdout=out,
+                                        stderr=out, stdin=subprocess.DEVNULL,
+                                        env={**os.environ, **(env or {})})
+        out.close()
+        return self
+
+    def wait(self, timeout=120):
+        """The exit code of tp-run."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError("tp-run has not ended\n" + self.story()) from None
+
+    def verb(self, verb, *args):
+        return harness.run("tp-run", verb, self.path, *args)
+
+    def status(self):
+        r = self.verb("status", "--json")
+        return json.loads(r.out) if r.rc == 0 else None
+
+    def events(self, kind=None):
+        try:
+            lines = (self.state / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        events = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                events.append(json.loads(line))
+        return [e for e in events if kind is None or e["event"] == kind]
+
+    def await_event(self, kind, count=1, timeout=60, **fields):
+        """Wait for the count-th event of a kind (with these fields)."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            found = [e for e in self.events(kind) if all(e.get(k) == v for k, v in fields.items())]
+            if len(found) >= count:
+                return found[count - 1]
+            if self.process.poll() is not None and time.monotonic() > end - timeout + 1:
+                break
+            time.sleep(0.02)
+        raise AssertionError("no event %s %s\n%s" % (kind, fields, self.story()))
+
+    def await_step(self, step, timeout=60):
+        """Wait until every rank trains and the job is at this step or further."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            s = self.status()
+            if s and s.get("step", -1) >= step and s.get("state") in ("train", "save"):
+                return s
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise AssertionError("not at step %d\n%s" % (step, self.story()))
+
+    def rank_pid(self, rank):
+        return self.status()["ranks"][rank]["pid"]
+
+    def run_id(self):
+        last = (self.state / "journal").read_bytes().splitlines()[-1]
+        return json.loads(last[20:])["book"]["run_id"]
+
+    def journal(self):
+        return [json.loads(l[20:]) for l in (self.state / "journal").read_bytes().splitlines()]
+
+    def processes(self, keepers=True):
+        """Pids that belong to this job, by their environment."""
+        try:
+            run_id = self.run_id()
+        except (FileNotFoundError, IndexError, ValueError):
+            return []
+        names = [b"TP_RUN_ID=" + run_id.encode()]
+        if keepers:
+            names.append(b"TP_KEEPER_ID=" + run_id.encode())
+        pids = []
+        for p in pathlib.Path("/proc").iterdir():
+            if p.name.isdigit():
+                with contextlib.suppress(OSError):
+                    env = (p / "environ").read_bytes()
+                    state = (p / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                    if state != "Z" and any(n in env for n in names):
+                        pids.append(int(p.name))
+        return pids
+
+    def losses(self):
+        """{step: loss}: of each step the last that was logged, which is the one that was kept."""
+        out = {}
+        for line in (self.state / "steps.jsonl").read_text().splitlines():
+            with contextlib.suppress(ValueError):  # a line that a kill has torn
+                e = json.loads(line)
+                out[e["step"]] = e["loss"]
+        return out
+
+    def story(self):
+        text = self.output.read_text() if self.output.exists() else ""
+        for log in sorted(self.state.glob("attempt-*.log"))[-2:]:
+            text += "-- %s\n%s" % (log.name, log.read_text()[-1500:])
+        return text[-6000:]
+
+
+def train_job(folder, model, steps=200, **kw):
+    """A job of tp-train on the tiny model."""
+    command = ["tp-train", "--model", model, "--data", harness.TEXT, "--steps", steps, "--warmup", 2]
+    options = {**PACE, **kw.pop("options", {})}
+    for name, value in options.items():
+        command += ["--" + name, value]
+    return Job(folder, command, **kw)
+
+
+def fake_job(folder, *args, nodes="[a, b]", allow="[dp2, dp1]", **kw):
+    """A job of the fake trainer: watched through libtp-progress alone."""
+    return Job(folder, [sys.executable, FAKE, "{ranks}", *args], nodes=nodes, allow=allow,
+               checkpoints="none", **kw)
+
+
+def alive(pid):
+    try:
+        return pathlib.Path("/proc/%d/stat" % pid).read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,122 @@
+/* tests/unit/core_slot.c - the progress slot: what is told is what is read, and costs nothing. */
+#include "core/tell.h"
+
+#include <criterion/criterion.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+
+static char dir[] = "/tmp/tp-slot-XXXXXX";
+static struct tp_err err;
+
+static void make_dir(void)
+{
+    cr_assert_not_null(mkdtemp(dir));
+}
+
+static void drop_dir(void)
+{
+    file_remove_tree(dir, &err);
+}
+
+TestSuite(tell, .init = make_dir, .fini = drop_dir);
+
+Test(tell, reader_sees_what_the_writer_told)
+{
+    struct tell *s = NULL;
+    struct tell_slot m;
+    char path[PATH_MAX];
+
+    cr_assert_eq(tell_open(&s, dir, 3, 8, &err), TP_OK, "%s", err.msg);
+    tell_path(path, sizeof path, dir, 3);
+    cr_assert_eq(tell_read(&m, path, 3, &err), TP_OK, "%s", err.msg);
+    cr_expect(m.step == -1 && isnan(m.loss) && m.phase == TELL_INIT && m.world == 8);
+    cr_expect_eq(m.pid, getpid());
+    cr_expect_gt(m.pid_start, 0);
+    tell_phase(s, TELL_TRAIN);
+    tell_collective(s, true);
+    tell_collective(s, false);
+    tell_collective(s, true);
+    tell_step(s, 41, 2.5);
+    tell_step(s, 42, 2.25);
+    tell_saved(s, 40);
+    cr_assert_eq(tell_read(&m, path, 3, &err), TP_OK, "%s", err.msg);
+    cr_expect(m.step == 42 && m.loss == 2.25 && m.phase == TELL_TRAIN && m.saved == 40);
+    cr_expect(m.entered == 2 && m.left == 1 && m.step_len_ns > 0);
+    tell_close(s, true);
+    cr_assert_eq(tell_read(&m, path, 3, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(m.phase, TELL_DONE);
+}
+
+Test(tell, another_ranks_file_garbage_and_short_files_are_refused)
+{
+    struct tell *s = NULL;
+    struct tell_slot m;
+    char path[PATH_MAX], junk[TELL_BYTES];
+
+    cr_assert_eq(tell_open(&s, dir, 1, 4, &err), TP_OK, "%s", err.msg);
+    tell_path(path, sizeof path, dir, 1);
+    cr_expect_eq(tell_read(&m, path, 2, &err), TP_E_CORRUPT);
+    tell_path(path, sizeof path, dir, 9);
+    cr_expect_eq(tell_read(&m, path, 9, &err), TP_E_NOTFOUND);
+    memset(junk, 0x5a, sizeof junk);
+    cr_assert_eq(file_write_new(path, junk, sizeof junk, &err), TP_OK);
+    cr_expect_eq(tell_read(&m, path, 9, &err), TP_E_CORRUPT);
+    cr_assert_eq(truncate(path, 100), 0);
+    cr_expect_eq(tell_read(&m, path, 9, &err), TP_E_CORRUPT);
+    tell_close(s, true);
+}
+
+Test(tell, without_a_directory_every_call_does_nothing)
+{
+    struct tell *s = (struct tell *)1;
+
+    unsetenv(TELL_DIR_ENV);
+    cr_assert_eq(tell_open(&s, NULL, 0, 1, &err), TP_OK);
+    cr_assert_null(s);
+    tell_phase(s, TELL_TRAIN);
+    tell_collective(s, true);
+    tell_step(s, 1, 1.0);
+    tell_saved(s, 1);
+    tell_close(s, true);
+    cr_expect_eq(tell_open(&s, "/nonexistent/dir", 0, 1, &err), TP_E_IO);
+}
+
+static void *write_steps(void *arg)
+{
+    for (int64_t i = 0; i < 300000; i++)
+        tell_step(arg, i, (double)i);
+    return NULL;
+}
+
+Test(tell, step_and_loss_are_read_as_a_pair_while_they_change)
+{
+    struct tell *s = NULL;
+    struct tell_slot m;
+    char path[PATH_MAX];
+    pthread_t writer;
+    int64_t seen = 0, last = -1;
+
+    cr_assert_eq(tell_open(&s, dir, 0, 1, &err), TP_OK);
+    tell_path(path, sizeof path, dir, 0);
+    pthread_create(&writer, NULL, write_steps, s);
+    while (last < 299999) {
+        cr_assert_eq(tell_read(&m, path, 0, &err), TP_OK, "%s", err.msg);
+        cr_assert_geq(m.step, last, "steps never go back");
+        /* loss is stored before its step: at most one ahead */
+        if (m.step >= 0)
+            cr_assert(m.loss - (double)m.step >= 0 && m.loss - (double)m.step <= 1,
+                      "step %ld has loss %g", (long)m.step, m.loss);
+        last = m.step;
+        seen++;
+    }
+    pthread_join(writer, NULL);
+    tell_close(s, true);
+    cr_expect_gt(seen, 1);
+}

@@ -1,0 +1,124 @@
+/* tests/unit/orchestrator_job.c - the job file. */
+#include "orchestrator/job.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct arena arena;
+static struct tp_err err;
+
+static tp_status parse(struct job *j, const char *text)
+{
+    return job_parse(j, text, strlen(text), "/tmp/x.yaml", &arena, &err);
+}
+
+Test(job, the_example_parses_and_has_the_defaults)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    struct job example, plain;
+
+    job_example(f);
+    fclose(f);
+    cr_assert_eq(job_parse(&example, text, size, "/tmp/x.yaml", &arena, &err), TP_OK, "%s",
+                 err.msg);
+    cr_assert_eq(parse(&plain, "command: tp-train --steps 1000\nckpt: ckpt\n"), TP_OK, "%s",
+                 err.msg);
+    cr_expect(example.is_tp_train && example.steps == 1000 && plain.steps == 1000);
+    cr_expect_eq(memcmp(&example.restart, &plain.restart, sizeof plain.restart), 0);
+    cr_expect_eq(memcmp(&example.watch, &plain.watch, sizeof plain.watch), 0);
+    cr_expect_str_eq(example.ckpt, "/tmp/ckpt");
+    cr_expect_str_eq(plain.state, "/tmp/x.run");
+    cr_expect_eq(example.n_nodes, 2);
+    cr_expect_eq(job_ranks(&example), 4);
+    cr_expect_eq(job_ranks(&plain), 1);
+    free(text);
+}
+
+Test(job, words_are_cut_like_a_shell_does)
+{
+    struct job_words w;
+
+    cr_assert_eq(job_split(&w, " a 'b c'\t\"d \\\" e\" f\\ g '' ", &arena, &err), TP_OK);
+    cr_assert_eq(w.n, 5);
+    cr_expect_str_eq(w.word[1], "b c");
+    cr_expect_str_eq(w.word[2], "d \" e");
+    cr_expect_str_eq(w.word[3], "f g");
+    cr_expect_str_eq(w.word[4], "");
+    cr_expect_eq(job_split(&w, "a 'b", &arena, &err), TP_E_USAGE);
+}
+
+Test(job, mistakes_are_named_with_their_line)
+{
+    static const char *const bad[][2] = {
+        { "command: x\n", "\"ckpt\" is missing" },
+        { "ckpt: y\n", "\"command\" is missing" },
+        { "command: x\nckpt: y\nwach: {}\n", ":3: there is no key \"wach\"" },
+        { "command: x\nckpt: y\nwatch: {flor: 3}\n", "no key \"watch.flor\"" },
+        { "command: x\nckpt: y\nwatch: {floor: soon}\n", "expected a time such as" },
+        { "command: x\nckpt: y\nnodes: [a:0]\n", "expected name:slots" },
+        { "command: x\nckpt: y\nnodes: [a, a]\n", "stands there twice" },
+        { "command: x\nckpt: y\nckpt: z\n", "stands there twice" },
+        { "command: x\nckpt: y\nnodes: 0\n", "expected a list such as" },
+        { "command: x\nckpt: y\nlayouts: {allow: [tp3x]}\n", "tp3x" },
+        { "command: x\nckpt: y\nbackend: k8s\n", "local|slurm" },
+        { "command: x\nckpt: y\nrestart: {max: -1}\n", "whole number" },
+        { "command: x\nckpt: y\nnodes: 2\nrestart: {spares: 2}\n", "leave none to work" },
+        { "command: 'x\n", "not YAML" },
+        { "[1, 2]\n", "a job file is keys and values" },
+        { "", "a job file is keys and values" },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct job j;
+
+        cr_expect_eq(parse(&j, bad[i][0]), TP_E_USAGE, "%s", bad[i][0]);
+        cr_expect(strstr(err.msg, bad[i][1]), "expected \"%s\" in: %s", bad[i][1], err.msg);
+    }
+}
+
+Test(job, the_command_gets_layout_checkpoint_and_resume)
+{
+    struct job j;
+    struct job_words w;
+    struct spec s;
+
+    cr_assert_eq(spec_parse(&s, "tp2dp2", &err), TP_OK);
+    cr_assert_eq(parse(&j, "command: tp-train --steps 9 --resume\nckpt: c\n"), TP_OK);
+    cr_assert_eq(job_command(&w, &j, &s, 3, true, &arena, &err), TP_OK);
+    cr_assert_eq(w.n, 7);
+    cr_expect_str_eq(w.word[3], "--layout=tp2dp2");
+    cr_expect_str_eq(w.word[4], "--ckpt=/tmp/c");
+    cr_expect_str_eq(w.word[6], "--resume=must");
+    cr_assert_eq(parse(&j, "command: [my, '{layout}@{ranks}', '-c{ckpt}']\nckpt: /c\n"), TP_OK);
+    cr_assert_eq(job_command(&w, &j, &s, 3, true, &arena, &err), TP_OK);
+    cr_assert_eq(w.n, 3);
+    cr_expect_str_eq(w.word[1], "tp2dp2@4");
+    cr_expect_str_eq(w.word[2], "-c/c");
+}
+
+Test(job, damaged_text_never_crashes)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    unsigned seed = 7;
+
+    job_example(f);
+    fclose(f);
+    for (int i = 0; i < 3000; i++) {
+        struct arena local = { 0 };
+        struct job j;
+        char *copy = malloc(size);
+
+        memcpy(copy, text, size);
+        for (int k = 0; k < 3; k++)
+            copy[(size_t)rand_r(&seed) % size] = "\0:{}[]-'\"\n#\xff"[rand_r(&seed) % 12];
+        (void)job_parse(&j, copy, size, "/tmp/x.yaml", &local, &err);
+        arena_free(&local);
+        free(copy);
+    }
+    free(text);
+}

@@ -1,0 +1,234 @@
+/* tests/unit/orchestrator_monitor.c - verdicts on a simulated clock. */
+#include "orchestrator/monitor.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#define MS 1000000LL
+#define S  1000000000LL
+
+enum { WORLD = 4 };
+
+/* A simulated synchronous job: every step has two collectives. */
+struct sim {
+    struct monitor *m;
+    struct tell_slot slot[WORLD];
+    char state[WORLD];
+    int64_t now;
+};
+
+static const struct monitor_limits LIMITS = { .floor_ns = 3 * S,
+                                              .init_ns = 60 * S,
+                                              .save_ns = 600 * S,
+                                              .factor = 15,
+                                              .slow = 3,
+                                              .jump = 20,
+                                              .slow_steps = 20 };
+
+static void sim_init(struct sim *s)
+{
+    memset(s, 0, sizeof *s);
+    s->now = 1000 * S;
+    s->m = monitor_new(WORLD, &LIMITS, s->now);
+    for (int r = 0; r < WORLD; r++) {
+        s->slot[r] = (struct tell_slot){ .rank = r, .world = WORLD, .step = -1, .saved = -1 };
+        s->slot[r].loss = NAN;
+        s->state[r] = 'S';
+    }
+}
+
+static struct monitor_verdict look(struct sim *s)
+{
+    struct monitor_verdict v;
+
+    for (int r = 0; r < WORLD; r++)
+        monitor_feed(s->m, r, &s->slot[r], s->state[r], s->now);
+    monitor_judge(s->m, &v, s->now);
+    return v;
+}
+
+/* One step of len ns; rank r computes compute[r] (NULL: half) and waits for the rest. */
+static struct monitor_verdict step(struct sim *s, int64_t len, const int64_t *compute, double loss)
+{
+    s->now += len;
+    for (int r = 0; r < WORLD; r++) {
+        struct tell_slot *m = &s->slot[r];
+
+        m->phase = TELL_TRAIN;
+        m->step_len_ns = m->step < 0 ? 0 : len;
+        m->step++;
+        m->step_ns = s->now;
+        m->entered += 2;
+        m->left = m->entered;
+        m->wait_ns += len - (compute ? compute[r] : len / 2);
+        m->loss = loss;
+    }
+    return look(s);
+}
+
+/* Everybody but the stopped rank gets to the next collective; then nothing for up to `most`. */
+static struct monitor_verdict stall(struct sim *s, int stopped, int64_t most)
+{
+    struct monitor_verdict v = { 0 };
+
+    for (int r = 0; r < WORLD; r++)
+        s->slot[r].entered += r != stopped;
+    for (int64_t t = 0; t < most; t += 100 * MS) {
+        s->now += 100 * MS;
+        v = look(s);
+        if (v.what == MONITOR_HANG)
+            break;
+    }
+    return v;
+}
+
+Test(monitor, a_stopped_rank_is_named_within_its_learnt_deadline)
+{
+    for (int guilty = 0; guilty < WORLD; guilty++) {
+        struct sim s;
+        struct monitor_verdict v;
+
+        sim_init(&s);
+        for (int i = 0; i < 50; i++)
+            cr_assert_eq(step(&s, 50 * MS, NULL, 2).what, MONITOR_FINE);
+        v = stall(&s, guilty, 60 * S);
+        cr_assert_eq(v.what, MONITOR_HANG);
+        cr_expect_eq(v.rank, guilty, "%s", v.text);
+        cr_expect_leq(v.waited_ns, 5 * S);
+        cr_expect_geq(v.waited_ns, 3 * S);
+        monitor_free(s.m);
+    }
+}
+
+Test(monitor, deadlines_grow_with_the_steps_of_the_job)
+{
+    struct sim s;
+    struct monitor_verdict v;
+
+    sim_init(&s);
+    for (int i = 0; i < 50; i++)
+        cr_assert_eq(step(&s, 10 * S, NULL, 2).what, MONITOR_FINE);
+    v = stall(&s, 2, 400 * S);
+    cr_assert_eq(v.what, MONITOR_HANG);
+    cr_expect(v.waited_ns > 150 * S && v.waited_ns <= 200 * S, "%s", v.text);
+    monitor_free(s.m);
+}
+
+Test(monitor, equally_far_ranks_are_told_apart_by_the_kernel_or_not_at_all)
+{
+    for (int k = 0; k < 2; k++) {
+        struct sim s;
+        struct monitor_verdict v;
+
+        sim_init(&s);
+        for (int i = 0; i < 20; i++)
+            step(&s, 50 * MS, NULL, 2);
+        for (int r = 0; r < WORLD; r++)
+            s.slot[r].entered++;
+        if (k)
+            s.state[3] = 'T';
+        s.now += 1 * S;
+        look(&s);
+        for (int i = 0; i < 60 && (v = look(&s)).what == MONITOR_FINE; i++)
+            s.now += 100 * MS;
+        cr_assert_eq(v.what, MONITOR_HANG);
+        cr_expect_eq(v.rank, k ? 3 : -1, "%s", v.text);
+        monitor_free(s.m);
+    }
+}
+
+Test(monitor, a_watcher_that_stood_still_blames_nobody)
+{
+    struct sim s;
+
+    sim_init(&s);
+    for (int i = 0; i < 50; i++)
+        step(&s, 50 * MS, NULL, 2);
+    s.now += 3600 * S; /* the whole machine was suspended */
+    cr_expect_eq(look(&s).what, MONITOR_FINE);
+    for (int i = 0; i < 50; i++)
+        cr_assert_eq(step(&s, 50 * MS, NULL, 2).what, MONITOR_FINE);
+    monitor_free(s.m);
+}
+
+Test(monitor, saves_have_a_deadline_of_their_own)
+{
+    struct sim s;
+
+    sim_init(&s);
+    for (int i = 0; i < 50; i++)
+        step(&s, 50 * MS, NULL, 2);
+    for (int r = 0; r < WORLD; r++) {
+        s.slot[r].phase = TELL_SAVE;
+        s.slot[r].phase_ns = s.now;
+    }
+    for (int i = 0; i < 5000; i++) {
+        s.now += 100 * MS;
+        cr_assert_eq(look(&s).what, MONITOR_FINE);
+    }
+    for (int i = 0; i < 2000; i++) {
+        s.now += 100 * MS;
+        if (look(&s).what == MONITOR_HANG)
+            break;
+    }
+    cr_expect_eq(look(&s).what, MONITOR_HANG);
+    monitor_free(s.m);
+}
+
+Test(monitor, the_slow_rank_is_the_one_that_does_not_wait)
+{
+    static const int64_t compute[WORLD] = { 40 * MS, 190 * MS, 40 * MS, 42 * MS };
+    struct sim s;
+    struct monitor_verdict v = { 0 };
+    int told = 0;
+
+    sim_init(&s);
+    for (int i = 0; i < 100; i++) {
+        struct monitor_verdict now = step(&s, 200 * MS, compute, 2);
+
+        if (now.what == MONITOR_SLOW) {
+            v = now;
+            told++;
+        }
+    }
+    cr_expect_eq(told, 1);
+    cr_expect_eq(v.rank, 1, "%s", v.text);
+    monitor_free(s.m);
+}
+
+Test(monitor, losses_that_are_nan_or_jump_are_told_once)
+{
+    struct sim s;
+    int nan = 0, jump = 0;
+
+    sim_init(&s);
+    cr_expect_eq(step(&s, 50 * MS, NULL, NAN).what, MONITOR_FINE); /* knows no loss (yet) */
+    for (int i = 0; i < 60; i++) {
+        double loss = i < 40 ? 3 + 0.05 * sin(i) : 9;
+
+        jump += step(&s, 50 * MS, NULL, loss).what == MONITOR_JUMP;
+    }
+    for (int i = 0; i < 5; i++)
+        nan += step(&s, 50 * MS, NULL, NAN).what == MONITOR_NAN;
+    cr_expect_eq(jump, 1);
+    cr_expect_eq(nan, 1);
+    monitor_free(s.m);
+}
+
+Test(monitor, a_rank_that_never_reports_is_named)
+{
+    struct sim s;
+    struct monitor_verdict v;
+
+    sim_init(&s);
+    do {
+        for (int r = 0; r < WORLD - 1; r++)
+            monitor_feed(s.m, r, &s.slot[r], 'S', s.now);
+        monitor_judge(s.m, &v, s.now);
+        s.now += 500 * MS;
+    } while (v.what == MONITOR_FINE && s.now < 2000 * S);
+    cr_assert_eq(v.what, MONITOR_HANG);
+    cr_expect_eq(v.rank, WORLD - 1, "%s", v.text);
+    monitor_free(s.m);
+}
