@@ -296,8 +296,8 @@ tp_status comm_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
 
     if (st)
         return st;
-    count(c, COMM_SEND, n_bytes);
-    if ((st = c->ops->post(c, buf, n_bytes, to, ticket, err)))
+    enter(c, COMM_SEND, n_bytes);
+    if ((st = leave(c, c->ops->post(c, buf, n_bytes, to, ticket, err))))
         return st;
     ticket->to = to;
     ticket->pending = true;
