@@ -169,6 +169,20 @@ def oracle_spec(layout):
                    for k in ("tp", "pp", "vpp", "dp", "zero"))
 
 
+def test_gpt2_is_read_with_and_without_its_names_prefix(known, tmp_path):
+    folder, trace = known("gpt2")
+    weights = oracle.load_safetensors(folder / "model.safetensors")
+    bare = {k.replace("transformer.", "", 1): x for k, x in weights.items()}
+    oracle.save_model(tmp_path / "m", MODELS["gpt2"], bare)
+    ok(*argv_of(tmp_path / "m", "tp2", tmp_path / "log"))
+    assert_same_curve([json.loads(x) for x in open(tmp_path / "log")], trace, "bare names")
+    ok("tp-ckpt", "import", tmp_path / "m", "--layout", "tp2pp2", "-o", tmp_path / "ckpt")
+    ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "safetensors", "-o", tmp_path / "out")
+    out = oracle.load_safetensors(tmp_path / "out" / "model.safetensors")
+    assert out.keys() == weights.keys()
+    assert all((out[k] == weights[k]).all() for k in out)
+
+
 # ---- plan, schedule, data -------------------------------------------------------------------------
 
 
