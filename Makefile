@@ -191,9 +191,9 @@ $(BUILD)/tests/fault/%.so: tests/fault/%.c | $(BUILD)/.tools
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -fPIC -shared $< -o $@ -ldl -lpthread
 
 ## bench         build the benchmarks and print their figures
-bench: all $(BENCH)
-	@for b in $(BENCH) $(wildcard tests/bench/*.sh); do \
-	  echo "== $$b"; BIN=$(BIN) BUILD=$(BUILD) $$b || exit 1; done
+bench: all tests $(BENCH)
+	@for b in $(BENCH) $(wildcard tests/bench/*.sh tests/bench/*.py); do \
+	  echo "== $$b"; TP_BIN=$(CURDIR)/$(BIN) TP_BUILD=$(CURDIR)/$(BUILD) $$b || exit 1; done
 
 # ---- checks ---------------------------------------------------------------------------------
 

@@ -90,9 +90,30 @@ tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
     return read_epoch(epoch, root, err);
 }
 
+/* Replace ROOT/epoch. Under the lock, so that the temporary can have one name, and what a dead job
+ * left of it is no obstacle. */
+static tp_status write_epoch(const char *root, int64_t epoch, struct tp_err *err)
+{
+    char path[PATH_MAX], tmp[PATH_MAX], text[32];
+    int n = snprintf(text, sizeof text, "%" PRId64 "\n", epoch);
+    tp_status st;
+
+    TP_TRY(step_path(path, root, "epoch", err));
+    TP_TRY(step_path(tmp, root, "epoch.tmp", err));
+    unlink(tmp);
+    TP_TRY(file_write_new(tmp, text, (size_t)n, err));
+    if (rename(tmp, path) != 0) {
+        tp_fail_errno(err, "%s: cannot rename %s to it", path, tmp);
+        unlink(tmp);
+        return TP_E_IO;
+    }
+    TP_TRY(file_sync_dir(root, err));
+done:
+    return st;
+}
+
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
 {
-    char path[PATH_MAX], text[32];
     int64_t last = 0;
     int lock = -1;
     tp_status st;
@@ -100,9 +121,7 @@ tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
     TP_TRY(file_make_dirs(root, err));
     TP_TRY(lock_root(&lock, root, err));
     TP_TRY(read_epoch(&last, root, err));
-    TP_TRY(step_path(path, root, "epoch", err));
-    snprintf(text, sizeof text, "%" PRId64 "\n", last + 1);
-    TP_TRY(file_replace(path, text, strlen(text), err));
+    TP_TRY(write_epoch(root, last + 1, err));
     *epoch = last + 1;
 done:
     if (lock >= 0)
@@ -159,20 +178,18 @@ static void reap_names(const char *root)
         closedir(dir);
 }
 
-/* Remove what dead writers of this step left. */
-static tp_status reap_step(const char *root, int64_t step, struct tp_err *err)
+/* Remove what dead writers left. */
+static tp_status reap_all(const char *root, struct tp_err *err)
 {
     struct ckpt_step *steps = NULL;
+    int64_t step;
     int n = 0;
+    bool dead;
     tp_status st = step_scan(&steps, &n, root, err);
 
-    for (int i = 0; i < n && !st; i++) {
-        int64_t of = 0;
-        bool dead;
-
-        if (step_name_parse(&of, steps[i].name) == STEP_TMP && of == step)
+    for (int i = 0; i < n && !st; i++)
+        if (step_name_parse(&step, steps[i].name) == STEP_TMP)
             st = reap(root, steps[i].name, false, &dead, err);
-    }
     free(steps);
     return st;
 }
@@ -218,7 +235,7 @@ tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t
     txn.made_root = !file_exists(root);
     TP_TRY(file_make_dirs(root, err));
     TP_TRY(lock_root(&lock, root, err));
-    TP_TRY(reap_step(root, step, err));
+    TP_TRY(reap_all(root, err));
     reap_names(root);
     step_name(name, step);
     if (snprintf(txn.tmp, sizeof txn.tmp, "%s/%s.tmp-%s", root, name, txn.save_id) >=
@@ -314,25 +331,24 @@ static tp_status rename_in(const struct ckpt_txn *t, const char *dir, bool *exch
     return TP_OK;
 }
 
-/* ROOT/latest -> the step with the highest number. A convenience: failure is none. */
+/* ROOT/latest -> the step with the highest number. A convenience: failure is none. Under the lock,
+ * as write_epoch. */
 static void point_latest(const char *root)
 {
-    char link[PATH_MAX], tmp[PATH_MAX], random[SAVE_ID_TEXT], name[NAME_MAX + 1];
+    char link[PATH_MAX], tmp[PATH_MAX];
     struct ckpt_step *steps = NULL;
     struct tp_err err;
     int64_t step;
     int n = 0;
 
-    if (step_scan(&steps, &n, root, &err))
+    if (step_path(link, root, "latest", &err) || step_path(tmp, root, "latest.tmp", &err) ||
+        step_scan(&steps, &n, root, &err))
         return;
     while (n > 0 && step_name_parse(&step, steps[n - 1].name) != STEP_DIR)
         n--;
-    if (n > 0 && !make_save_id(random, &err)) {
-        snprintf(name, sizeof name, "latest.tmp-%s", random);
-        if (!step_path(link, root, "latest", &err) && !step_path(tmp, root, name, &err) &&
-            symlink(steps[n - 1].name, tmp) == 0 && rename(tmp, link) != 0)
-            unlink(tmp);
-    }
+    unlink(tmp);
+    if (n > 0 && symlink(steps[n - 1].name, tmp) == 0 && rename(tmp, link) != 0)
+        unlink(tmp);
     free(steps);
 }
 

@@ -66,11 +66,12 @@ struct ckpt_txn {
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err);
 
 /* The epoch of a root's newest job, without claiming anything: who adds a step that belongs to what
- * is there (tp-reshard, import) begins with it. 0: no job has claimed it, or there is no such root. */
+ * is there (tp-reshard, import) begins with it. 0: no job has claimed it, or there is no such
+ * root. */
 tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err);
 
 /* Begin a step: refuses at once with TP_E_EXISTS when step-N is there and force is not set; makes
- * ROOT and the temporary directory; removes temporaries of dead writers of the same step. Ends with
+ * ROOT and the temporary directory; removes temporaries of dead writers. Ends with
  * ckpt_commit that succeeds, or with ckpt_abort. Other processes of the job may write into tmp (a
  * copy of the transaction tells them where); begin, commit and abort belong to one. */
 tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t epoch, bool force,

@@ -97,7 +97,7 @@ static tp_status get_text(const struct parse *p, const char **out, json_t *objec
 
 static tp_status keep_text(const struct parse *p, const char **out, json_t *object, const char *key)
 {
-    const char *text = NULL;
+    const char *text = "";
     tp_status st = get_text(p, &text, object, key);
 
     if (st)
@@ -130,7 +130,7 @@ static tp_status get_object(const struct parse *p, json_t **out, json_t *object,
 static tp_status get_hex(const struct parse *p, char *out, size_t digits, json_t *object,
                          const char *key)
 {
-    const char *text = NULL;
+    const char *text = "";
     tp_status st = get_text(p, &text, object, key);
 
     if (st)
@@ -145,7 +145,7 @@ static tp_status get_hex(const struct parse *p, char *out, size_t digits, json_t
 
 static tp_status parse_layout(const struct parse *p, struct layout *l, json_t *root)
 {
-    const char *text = NULL;
+    const char *text = "";
     struct tp_err spec_err = { 0 };
     json_t *object = NULL, *list = NULL;
     size_t n = 0;
@@ -222,7 +222,7 @@ static tp_status parse_shape(const struct parse *p, struct tensor *t, json_t *ob
 static tp_status parse_tensor(const struct parse *p, struct tensor *t, json_t *object, int number,
                               int n_layers)
 {
-    const char *dtype = NULL;
+    const char *dtype = "";
     struct tp_err name_err = { 0 };
     int64_t id;
     tp_status st;
@@ -291,7 +291,7 @@ done:
 static tp_status parse_shard(const struct parse *p, struct shard_info *s, json_t *object,
                              int n_ranks)
 {
-    const char *file = NULL;
+    const char *file = "";
     char expected[SHARD_NAME_MAX];
     tp_status st;
 
@@ -336,7 +336,7 @@ done:
 
 static tp_status parse_seed(const struct parse *p, uint64_t *seed, json_t *object)
 {
-    const char *text = NULL;
+    const char *text = "";
     char *end;
     tp_status st = get_text(p, &text, object, "seed");
 
@@ -410,7 +410,7 @@ static tp_status check_checksum(const struct parse *p, const char *text, size_t 
 
 static tp_status check_version(const struct parse *p, json_t *root)
 {
-    const char *format = NULL;
+    const char *format = "";
     int64_t version = 0;
     tp_status st = get_text(p, &format, root, "format");
 

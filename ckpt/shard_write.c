@@ -23,7 +23,7 @@
 #include "ckpt/shard_row.h"
 #include "core/file.h"
 
-enum { WORDS = 3 };
+enum { WORDS = 3, WRITEBACK_BYTES = 256 << 10 };
 
 struct shard_writer {
     char path[PATH_MAX];
@@ -332,7 +332,8 @@ tp_status shard_write(struct shard_writer *w, int extent, const struct box *run,
         return st;
     /* Have the kernel begin to write it now, so that shard_finish's fsync finds little to do. A
      * hint: when it is refused, fsync does the work. */
-    (void)sync_file_range(w->fd, at, left, SYNC_FILE_RANGE_WRITE);
+    if (left >= WRITEBACK_BYTES)
+        (void)sync_file_range(w->fd, at, left, SYNC_FILE_RANGE_WRITE);
     for (; left > 0; r++) {
         const struct shard_row *row = &w->rows[r];
         int64_t skip = at - row->offset;

@@ -2,6 +2,7 @@
 #include "cli/rss.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/size.h"
@@ -17,22 +18,23 @@ static int64_t status_bytes(const char *field)
 
     if (!f)
         return 0;
-    while (fgets(line, sizeof line, f))
-        if (strncmp(line, field, strlen(field)) == 0 &&
-            sscanf(line + strlen(field), ": %lld kB", &kib) == 1)
+    while (fgets(line, sizeof line, f)) /* "VmRSS:      1234 kB" */
+        if (strncmp(line, field, strlen(field)) == 0) {
+            kib = strtoll(line + strlen(field), NULL, 10);
             break;
+        }
     fclose(f);
     return kib * 1024;
 }
 
 int64_t rss_now_bytes(void)
 {
-    return status_bytes("VmRSS");
+    return status_bytes("VmRSS:");
 }
 
 int64_t rss_peak_bytes(void)
 {
-    return status_bytes("VmHWM");
+    return status_bytes("VmHWM:");
 }
 
 tp_status rss_budget(int64_t *buffers, int64_t *base, int64_t mem_bytes, int64_t later_bytes,

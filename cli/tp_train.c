@@ -15,10 +15,12 @@
 #include "kernels/thread.h"
 #include "trainer/budget.h"
 #include "trainer/loop.h"
+#include "trainer/schedule_picture.h"
 
 static const char PROG[] = "tp-train";
 static const char INTRO[] =
-    "Train LlamaForCausalLM on the bytes of a file, tensor- and data-parallel on CPUs.\n"
+    "Train LlamaForCausalLM or GPT2LMHeadModel on many ranks: tensor, pipeline and data parallel,\n"
+    "on CPUs.\n"
     "Starts its own ranks, or runs under mpirun or srun with as many as the layout has.";
 static const char TAIL[] =
     "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun: SIGUSR1).\n"
@@ -32,8 +34,11 @@ static const int64_t COMM_SLACK = INT64_C(16) << 20;
 struct request {
     struct train_config config;
     struct model model;
+    struct trainer_size size;
     struct arena arena;
-    const char *layout, *dtype, *device, *recompute, *resume, *plan;
+    const char *layout, *dtype, *device, *recompute, *resume, *plan_path, *print_schedule;
+    bool print_plan;
+    struct plan plan;
     bool quiet;
 };
 
@@ -47,9 +52,12 @@ static bool parse_options(struct request *r, int *exit_code, int argc, char **ar
         OPT_STR('m', "model", "PATH", &c->model_path,
                 "folder with config.json and model.safetensors (the start),\n"
                 "or a config.json alone (random start)"),
-        OPT_STR('d', "data", "FILE", &c->data_path, "text or any file; a byte is a token"),
+        OPT_STR('d', "data", "FILE", &c->data_path,
+                "text or any file, a byte a token; or the prefix of Megatron's\n"
+                "token files, FILE.bin and FILE.idx"),
         OPT_INT64('n', "steps", "N", &c->steps, "length of the whole run"),
-        OPT_STR('l', "layout", "SPEC", &r->layout, "mesh of ranks: tp4, tp2dp2 (default tp1)"),
+        OPT_STR('l', "layout", "SPEC", &r->layout,
+                "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1)"),
         OPT_INT64(0, "seq", "T", &c->seq, "tokens in a sequence (default 64)"),
         OPT_INT64(0, "batch", "B", &c->batch, "sequences in a step, over all ranks (default 8)"),
         OPT_INT64(0, "micro", "M", &c->micro,
@@ -83,8 +91,17 @@ static bool parse_options(struct request *r, int *exit_code, int argc, char **ar
         OPT_STR(0, "device", "D", &r->device, "auto, cpu or cuda (this build: cpu)"),
         OPT_INT('t', "threads", "N", &c->threads, "of a rank (default: cores / ranks of the host)"),
         OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes, "refuse what needs more a rank, by estimate"),
-        OPT_STR(0, "recompute", "R", &r->recompute, "none"),
-        OPT_STR(0, "plan", "FILE", &r->plan, "not yet: the parallel plan is built in"),
+        OPT_STR(0, "recompute", "R", &r->recompute,
+                "none (default), or full: keep the layers' inputs only and run each\nforward again "
+                "before it goes back"),
+        OPT_HEADING("parallel plan and schedule"),
+        OPT_STR(0, "plan", "FILE", &r->plan_path,
+                "names of the model's tensors and how each is cut,\n"
+                "instead of the built-in plan (layout/plan.h)"),
+        OPT_FLAG(0, "print-plan", &r->print_plan, "print that table and exit"),
+        OPT_STR_OPT(0, "print-schedule", "svg", &r->print_schedule,
+                    "print what each rank of the pipeline does when, and exit;\n"
+                    "as text, or as a picture"),
         OPT_END
     };
 
@@ -117,23 +134,36 @@ static tp_status read_resume(struct request *r, struct tp_err *err)
     return TP_OK;
 }
 
-static tp_status read_machine(const struct request *r, struct tp_err *err)
+static tp_status read_machine(struct request *r, struct tp_err *err)
 {
     if (r->device && strcmp(r->device, "cuda") == 0)
         return tp_fail(err, TP_E_USAGE,
                        "--device cuda: this build of tp-train has no CUDA; use --device cpu");
     if (r->device && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
         return tp_fail(err, TP_E_USAGE, "--device is auto, cpu or cuda, not '%s'", r->device);
-    if (r->recompute && strcmp(r->recompute, "full") == 0)
-        return tp_fail(
-            err, TP_E_USAGE,
-            "--recompute full is not there yet; a smaller --micro saves activations too");
-    if (r->recompute && strcmp(r->recompute, "none") != 0)
+    if (r->recompute && strcmp(r->recompute, "none") != 0 && strcmp(r->recompute, "full") != 0)
         return tp_fail(err, TP_E_USAGE, "--recompute is none or full, not '%s'", r->recompute);
-    if (r->plan)
-        return tp_fail(err, TP_E_USAGE,
-                       "--plan is not there yet; the plan of LlamaForCausalLM is built in");
+    r->config.recompute = r->recompute && strcmp(r->recompute, "full") == 0;
     return TP_OK;
+}
+
+static tp_status read_plan(struct request *r, struct tp_err *err)
+{
+    char *text;
+    size_t size;
+    tp_status st;
+
+    if (!r->plan_path)
+        return TP_OK;
+    st = file_read_all(&text, &size, r->plan_path, PLAN_BYTES_MAX, &r->arena, err);
+    if (st == TP_E_CORRUPT)
+        st = err->status = TP_E_USAGE;
+    if (st)
+        return tp_fail_in(err, "--plan");
+    if ((st = plan_parse(&r->plan, text, size, r->plan_path, &r->arena, err)))
+        return st;
+    r->model.plan = &r->plan;
+    return plan_check(&r->plan, &r->model, r->plan_path, err);
 }
 
 static tp_status read_model(struct request *r, struct tp_err *err)
@@ -155,6 +185,52 @@ static tp_status read_model(struct request *r, struct tp_err *err)
     return model_parse(&r->model, text, size, file, &r->arena, err);
 }
 
+/* ---- the plan and the schedule, for people ---- */
+
+static bool prints_only(const struct request *r)
+{
+    return r->print_plan || r->print_schedule;
+}
+
+static tp_status print_plan(struct request *r, struct tp_err *err)
+{
+    const struct plan *plan = r->model.plan ? r->model.plan : plan_builtin(r->model.arch);
+    char *text = plan_format(plan, &r->arena);
+
+    if (!text)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the plan");
+    fputs(text, stdout);
+    return TP_OK;
+}
+
+static tp_status print_schedule(struct request *r, struct tp_err *err)
+{
+    const struct spec *s = &r->config.spec;
+    struct schedule schedule;
+    tp_status st;
+
+    if (*r->print_schedule && strcmp(r->print_schedule, "svg") != 0)
+        return tp_fail(err, TP_E_USAGE, "--print-schedule is without a value, or svg, not '%s'",
+                       r->print_schedule);
+    st = schedule_make(&schedule, s->pp, (int)train_config_micros(&r->config), s->vpp, &r->arena,
+                       err);
+    if (st)
+        return st;
+    return *r->print_schedule ? schedule_print_svg(stdout, &schedule, err)
+                              : schedule_print_text(stdout, &schedule, err);
+}
+
+static tp_status print(struct request *r, struct tp_err *err)
+{
+    tp_status st = r->print_plan ? print_plan(r, err) : TP_OK;
+
+    if (!st && r->print_schedule)
+        st = print_schedule(r, err);
+    if (!st && (fflush(stdout) || ferror(stdout)))
+        st = tp_fail_errno(err, "standard output cannot be written");
+    return st;
+}
+
 /* Everything that can be refused before a rank starts. */
 static tp_status read_request(struct request *r, struct tp_err *err)
 {
@@ -163,15 +239,22 @@ static tp_status read_request(struct request *r, struct tp_err *err)
     tp_status st;
 
     TP_TRY(need(c->model_path, "--model", err));
-    TP_TRY(need(c->data_path, "--data", err));
+    if (prints_only(r))
+        c->steps = 1;
+    else
+        TP_TRY(need(c->data_path, "--data", err));
     if (r->layout)
         TP_TRY(spec_parse(&c->spec, r->layout, err));
     TP_TRY(read_dtype(r, err));
     TP_TRY(read_resume(r, err));
     TP_TRY(read_machine(r, err));
     TP_TRY(read_model(r, err));
+    TP_TRY(read_plan(r, err));
     TP_TRY(train_config_check(c, &r->model, err));
     TP_TRY(trainer_layout(&layout, c, &r->model, &r->arena, err));
+    if (prints_only(r))
+        return print(r, err);
+    TP_TRY(trainer_measure(&r->size, c, &r->model, err));
     TP_TRY(budget_check(c, &r->model, err));
 done:
     return st;
@@ -216,13 +299,10 @@ static tp_status train(struct request *r, struct comm *world, bool *agreed, stru
 static int run_rank(struct request *r)
 {
     struct tp_err err = { 0 };
-    struct trainer_size size;
     struct comm *world = NULL;
     bool agreed = false, speaks;
-    tp_status st = trainer_measure(&size, &r->config, &r->model, &err);
+    tp_status st = comm_init(&world, r->size.shared + COMM_SLACK, &err);
 
-    if (!st)
-        st = comm_init(&world, size.shared + COMM_SLACK, &err);
     if (st)
         return report(PROG, st, &err);
     st = train(r, world, &agreed, &err);
@@ -241,7 +321,7 @@ static bool env_is_nonzero(const char *name)
 {
     const char *text = getenv(name);
 
-    return text && atoi(text) > 0;
+    return text && strtol(text, NULL, 10) > 0;
 }
 
 /* Whether another process of this mpirun or srun finds the same faults in the same command line. */
@@ -315,6 +395,7 @@ static bool understand(struct request *r, int *code, int argc, char **argv)
         *code = report(PROG, st, &err);
         ok = false;
     }
+    ok = ok && !prints_only(r); /* that was all */
     stream_restore(stdout, out);
     stream_restore(stderr, error);
     return ok;
@@ -324,8 +405,10 @@ int main(int argc, char **argv)
 {
     struct request r = { .config = train_config_default() };
     int code = 0, world = 0;
-    bool mpi = launch_is_mpi(&world);
+    bool mpi;
 
+    launch_prepare_env(argv);
+    mpi = launch_is_mpi(&world);
     if (mpi)
         stop_listen();
     if (understand(&r, &code, argc, argv))

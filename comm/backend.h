@@ -2,7 +2,8 @@
  * comm/backend.h - what a way to have ranks (self, shm, mpi) provides; inside comm/ only.
  *
  * comm.c checks arguments, counts, and calls these. Every back end sums with comm/reduce.h in rank
- * order. `impl` is the back end's own state of a communicator.
+ * order. A communicator need not be of the same kind as its world: one rank alone is `self`, and
+ * the ranks of one host share memory also where MPI has started them.
  */
 #ifndef COMM_BACKEND_H
 #define COMM_BACKEND_H
@@ -12,20 +13,24 @@
 
 #include "comm/comm.h"
 
-struct comm_ops {
+/* What concerns the whole process. */
+struct comm_way {
     /* This rank fails alone: bring the others down. code is this process's exit code. Need not
      * return. */
     void (*abort)(struct comm *world, int code);
     void (*end)(struct comm *world);
+    /* This rank's part of comm_alloc; not collective. */
+    tp_status (*alloc)(void **out, struct comm *world, int64_t n_bytes, struct tp_err *err);
+};
 
+/* What a communicator does. */
+struct comm_ops {
     /* Fill out->impl for the communicator of `members` (ranks of c in their new order; two or
      * more). Collective over c: a rank that is alone or has no color calls it with out = NULL. */
     tp_status (*split)(struct comm *out, struct comm *c, const int *members, int n_members,
                        struct tp_err *err);
-    void (*free)(struct comm *c);
+    void (*free)(struct comm *c); /* of c->impl; not for the world */
 
-    /* This rank's part of comm_alloc; not collective. */
-    tp_status (*alloc)(void **out, struct comm *world, int64_t n_bytes, struct tp_err *err);
     tp_status (*all_reduce)(struct comm *c, void *buf, int64_t n, enum comm_type type,
                             enum comm_op op, struct tp_err *err);
     tp_status (*all_gather)(struct comm *c, void *out, const void *in, int64_t n_bytes,
@@ -38,12 +43,17 @@ struct comm_ops {
                         struct tp_err *err);
     tp_status (*send)(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
     tp_status (*recv)(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
+    tp_status (*post)(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                      struct comm_ticket *ticket, struct tp_err *err);
+    tp_status (*wait)(struct comm *c, struct comm_ticket *ticket, struct tp_err *err);
     tp_status (*barrier)(struct comm *c, struct tp_err *err);
 };
 
 struct comm {
     const struct comm_ops *ops;
-    void *impl;
+    void *impl;                 /* of ops */
+    const struct comm_way *way; /* of the world */
+    void *process;              /* of way */
     int rank, size, local_size;
     bool
         agreed; /* of the world: all ranks know of a failure (comm_agree), so all come to the end */
@@ -52,11 +62,12 @@ struct comm {
     struct tell *tell;         /* of the world: who watches this rank, or NULL; borrowed */
 };
 
-/* Fill world's ops, impl, rank, size and local_size. comm_shm_init sets *is_rank to false, and does
+/* Fill all of world. comm_shm_init sets *is_rank to false, and does
  * nothing else, where launch_ranks did not make this process. */
 void comm_self_init(struct comm *world);
 tp_status comm_shm_init(struct comm *world, int64_t local_bytes, bool *is_rank, struct tp_err *err);
-tp_status comm_mpi_init(struct comm *world, int expected_size, struct tp_err *err);
+tp_status comm_mpi_init(struct comm *world, int expected_size, int64_t local_bytes,
+                        struct tp_err *err);
 
 /* Every communicator of one rank, the world or not, uses these. */
 extern const struct comm_ops comm_self_ops;

@@ -16,7 +16,7 @@ static tp_status world_start(struct comm *world, int64_t local_bytes, struct tp_
     if ((st = comm_shm_init(world, local_bytes, &is_rank, err)) || is_rank)
         return st;
     if (launch_is_mpi(&mpi_size))
-        return comm_mpi_init(world, mpi_size, err);
+        return comm_mpi_init(world, mpi_size, local_bytes, err);
     comm_self_init(world);
     return TP_OK;
 }
@@ -37,6 +37,12 @@ tp_status comm_init(struct comm **out, int64_t local_bytes, struct tp_err *err)
     return TP_OK;
 }
 
+static void release(struct comm *c)
+{
+    c->ops->free(c);
+    free(c);
+}
+
 void comm_free(struct comm *c)
 {
     struct comm **link;
@@ -46,8 +52,7 @@ void comm_free(struct comm *c)
     for (link = &c->world->next; *link != c; link = &(*link)->next)
         ;
     *link = c->next;
-    c->ops->free(c);
-    free(c);
+    release(c);
 }
 
 void comm_end(struct comm *world, tp_status abort)
@@ -59,10 +64,12 @@ void comm_end(struct comm *world, tp_status abort)
     if (!world)
         return;
     if (failed && !world->agreed)
-        world->ops->abort(world, tp_exit_code(abort));
-    while (world->next)
-        comm_free(world->next);
-    world->ops->end(world);
+        world->way->abort(world, tp_exit_code(abort));
+    for (struct comm *c = world->next, *next; c; c = next) {
+        next = c->next;
+        release(c);
+    }
+    world->way->end(world);
     free(world);
 }
 
@@ -191,7 +198,7 @@ tp_status comm_alloc(void **out, struct comm *c, int64_t n_bytes, struct tp_err 
         return tp_fail(err, TP_E_INTERNAL, "comm_alloc of %lld bytes", (long long)n_bytes);
     if (!(all = calloc((size_t)c->size, sizeof *all)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for a communication buffer");
-    mine.status = c->world->ops->alloc(&got, c->world, n_bytes, err);
+    mine.status = c->world->way->alloc(&got, c->world, n_bytes, err);
     TP_TRY(c->ops->all_gather(c, all, &mine, sizeof mine, err));
     for (int r = 0; r < c->size; r++) {
         if (all[r].n_bytes != n_bytes)
@@ -280,6 +287,29 @@ tp_status comm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct
         return st;
     enter(c, COMM_RECV, n_bytes);
     return leave(c, c->ops->recv(c, buf, n_bytes, from, err));
+}
+
+tp_status comm_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                    struct comm_ticket *ticket, struct tp_err *err)
+{
+    tp_status st = check_peer(c, to, "send to", false, err);
+
+    if (st)
+        return st;
+    enter(c, COMM_SEND, n_bytes);
+    if ((st = leave(c, c->ops->post(c, buf, n_bytes, to, ticket, err))))
+        return st;
+    ticket->to = to;
+    ticket->pending = true;
+    return TP_OK;
+}
+
+tp_status comm_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
+{
+    if (!ticket->pending)
+        return TP_OK;
+    ticket->pending = false;
+    return c->ops->wait(c, ticket, err);
 }
 
 tp_status comm_barrier(struct comm *c, struct tp_err *err)

@@ -12,6 +12,7 @@
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/err.h"
@@ -101,6 +102,20 @@ tp_status comm_gather(struct comm *c, const void *in, int64_t n_bytes, void **ou
  * sizes differ. */
 tp_status comm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
 tp_status comm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
+
+/* Send without waiting: buf, which comm_alloc gave, stays as it is until comm_wait. Posts and sends
+ * to one rank arrive in order; a ticket of zeroes has nothing to wait for. */
+struct comm_ticket {
+    bool pending;
+    int to;
+    uint32_t end;   /* shm: where the message ends in the ring */
+    void *requests; /* mpi */
+};
+tp_status comm_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                    struct comm_ticket *ticket, struct tp_err *err);
+
+/* Until the receiver has what was posted. */
+tp_status comm_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err);
 
 tp_status comm_barrier(struct comm *c, struct tp_err *err);
 

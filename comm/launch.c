@@ -16,7 +16,8 @@
 
 enum {
     TICK_MS = 20,        /* how often ranks are looked at while some are being waited for to end */
-    GRACE_MS = 2000,     /* for a rank to report and end after another has failed */
+    GRACE_MS = 2000,     /* for a rank to end after another has failed alone */
+    AGREED_MS = 60000,   /* the same after a failure that all have agreed on */
     BLOCKED_MS = 60,     /* the same for one that sleeps waiting for the others */
     SECOND_INT_MS = 200, /* two interrupts nearer than this are one */
 };
@@ -26,10 +27,11 @@ struct launcher {
     pid_t pids[SHM_RANKS_MAX]; /* 0: not started, or ended and reaped */
     int n_alive;
     int first_code;    /* exit code of the first rank that failed, else 0 */
+    bool agreed;       /* that failure was agreed on by all */
     bool stopped;      /* some rank ended with 75 */
     bool killing;      /* SIGKILL was sent to all */
     int64_t failed_at; /* when the first one failed, ms; 0: none has */
-    int64_t int_at;    /* when SIGINT last came, ms; 0: not yet */
+    int64_t int_at;    /* when SIGINT first came, ms; 0: not yet */
     tp_status status;
     struct tp_err *err;
 };
@@ -99,23 +101,14 @@ static void fail(struct launcher *l, const char *text)
         l->status = tp_fail(l->err, TP_E_COMM, "%s", text);
 }
 
-/* Asleep, waiting for a word that has not changed. */
-static bool is_blocked(const struct shm_rank *r)
-{
-    struct shm_word *w = atomic_load(&r->sleep.word);
-
-    return w && atomic_load(&w->value) == atomic_load(&r->sleep.value);
-}
-
-/* A rank is gone that the others may wait for. Those that do end soon, the rest a little later:
- * they may be about to report an error that all have agreed on. */
+/* A rank has failed. Those that wait for it end soon. If it failed alone, so do the rest a little
+ * later; if all have agreed, they may be reporting, and removing what was begun. */
 static void end_leftover(struct launcher *l)
 {
-    int64_t since = now_ms() - l->failed_at;
+    int64_t since = now_ms() - l->failed_at, grace = l->agreed ? AGREED_MS : GRACE_MS;
 
     for (int r = 0; r < l->job->n_ranks; r++)
-        if (l->pids[r] &&
-            (since >= GRACE_MS || (since >= BLOCKED_MS && is_blocked(&l->job->ranks[r]))))
+        if (l->pids[r] && (since >= grace || (since >= BLOCKED_MS && shm_is_blocked(l->job, r))))
             kill(l->pids[r], SIGKILL);
 }
 
@@ -144,6 +137,7 @@ static void rank_exited(struct launcher *l, int rank, int code)
     } else if (code && !l->failed_at) {
         l->first_code = code;
         l->failed_at = now_ms();
+        l->agreed = l->job->ranks[rank].state == SHM_ENDED;
     } else if (!code && l->n_alive && l->job->ranks[rank].state == SHM_IN_WORLD && !l->failed_at) {
         snprintf(text, sizeof text,
                  "rank %d ended without leaving the job, which has %d ranks left", rank,

@@ -4,7 +4,8 @@
  * The launcher stays as the parent: it forwards SIGTERM, SIGINT and SIGUSR1 to its ranks as SIGUSR1
  * (save and stop: a rank asks core/stop.h), and a second Ctrl-C ends them at once. When a rank is
  * killed it ends the others at once, naming it; when one fails it ends those that wait for it at
- * once, and the others, which may be about to report what all have agreed on, after two seconds.
+ * once, and the rest after two seconds, or a minute if all have agreed on the failure (comm_agree)
+ * and may be reporting it and removing what was begun.
  * Ranks die with the launcher.
  */
 #ifndef COMM_LAUNCH_H

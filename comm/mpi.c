@@ -1,16 +1,15 @@
 /*
- * comm/mpi.c - ranks that mpirun or srun started.
+ * comm/mpi.c - collectives and messages of ranks that do not share memory, over MPI.
  *
  * MPI_Allreduce may add in any order, and in another one with other sizes or ranks, so it is not
  * used: small sums gather every rank's elements and add them in rank order; large ones send each
  * rank its slice of all the others' buffers, add there, and send the sums round. Both cost what
  * MPI's own algorithms cost. Large data go by point-to-point pieces, whose counts fit an int.
  */
-#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/backend.h"
+#include "comm/mpi_world.h"
 #include "comm/reduce.h"
 
 enum {
@@ -35,19 +34,7 @@ struct part {
     int64_t n_bytes;
 };
 
-struct mpi_comm {
-    MPI_Comm comm;
-    char *scratch;
-    int64_t scratch_bytes;
-    struct part *send, *recv; /* [size] each, for exchange() */
-    MPI_Request *requests;    /* [2 * size] */
-    const void **rows;        /* [size] */
-    struct outgoing *outgoing;
-    struct comm_memory *memory; /* of the world: comm_alloc */
-};
-
-/* MPI's own sentence about code. */
-static tp_status mpi_fail(const struct comm *c, int code, const char *what, struct tp_err *err)
+tp_status mpi_fail(const struct comm *c, int code, const char *what, struct tp_err *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int len = 0;
@@ -55,13 +42,6 @@ static tp_status mpi_fail(const struct comm *c, int code, const char *what, stru
     MPI_Error_string(code, text, &len);
     return tp_fail(err, TP_E_COMM, "rank %d of %d: %s failed: %s", c->rank, c->size, what, text);
 }
-
-#define MPI_TRY(call)                                  \
-    do {                                               \
-        int mpi_code_ = (call);                        \
-        if (mpi_code_ != MPI_SUCCESS)                  \
-            return mpi_fail(c, mpi_code_, #call, err); \
-    } while (0)
 
 static tp_status need_scratch(struct mpi_comm *m, int64_t n_bytes, struct tp_err *err)
 {
@@ -295,43 +275,41 @@ static tp_status recv_pieces(struct comm *c, void *buf, int64_t n_bytes, int fro
     return TP_OK;
 }
 
-/* Room on rank 0; all learn whether there is. */
-static tp_status gather_room(struct comm *c, char **all, const int64_t *sizes, struct tp_err *err)
+/* The other ranks' parts, after rank 0's own. */
+static tp_status gather_parts(struct comm *c, char *all, const int64_t *sizes, struct tp_err *err)
 {
-    struct mpi_comm *m = c->impl;
-    int64_t total = 0;
-    int ok = 1;
+    int64_t offset = sizes[0];
+    tp_status st = TP_OK;
 
-    *all = NULL;
-    if (c->rank == 0) {
-        for (int r = 0; r < c->size; r++)
-            total += sizes[r];
-        *all = malloc(total ? (size_t)total : 1);
-        ok = *all != NULL;
-    }
-    MPI_TRY(MPI_Bcast(&ok, 1, MPI_INT, 0, m->comm));
-    return ok ? TP_OK : tp_fail(err, TP_E_NOMEM, "rank 0 is out of memory to gather in");
+    for (int r = 1; r < c->size && !st; offset += sizes[r++])
+        st = recv_pieces(c, all + offset, sizes[r], r, TAG_INSIDE, err);
+    return st;
 }
 
 static tp_status mpi_gather(struct comm *c, const void *in, int64_t n_bytes, void **out,
                             int64_t *sizes, struct tp_err *err)
 {
     struct mpi_comm *m = c->impl;
-    int64_t offset = n_bytes;
-    char *all;
+    int64_t total = 0;
+    char *all = NULL;
+    int ok = 1;
     tp_status st;
 
     MPI_TRY(MPI_Gather(&n_bytes, 1, MPI_INT64_T, sizes, 1, MPI_INT64_T, 0, m->comm));
-    if ((st = gather_room(c, &all, sizes, err)))
-        return st;
-    if (c->rank != 0) {
-        *out = NULL;
-        return send_pieces(c, in, n_bytes, 0, TAG_INSIDE, err);
+    if (c->rank == 0) {
+        for (int r = 0; r < c->size; r++)
+            total += sizes[r];
+        all = malloc(total ? (size_t)total : 1);
+        ok = all != NULL;
+        if (all && n_bytes)
+            memcpy(all, in, (size_t)n_bytes);
     }
-    if (n_bytes)
-        memcpy(all, in, (size_t)n_bytes);
-    for (int r = 1; r < c->size && !st; offset += sizes[r++])
-        st = recv_pieces(c, all + offset, sizes[r], r, TAG_INSIDE, err);
+    st = mpi_broadcast(c, &ok, sizeof ok, 0, err); /* all learn whether there is room */
+    if (!st && !ok)
+        st = tp_fail(err, TP_E_NOMEM, "rank 0 is out of memory to gather in");
+    if (!st)
+        st = c->rank == 0 ? gather_parts(c, all, sizes, err)
+                          : send_pieces(c, in, n_bytes, 0, TAG_INSIDE, err);
     if (st) {
         free(all);
         return st;
@@ -396,32 +374,52 @@ static tp_status mpi_recv(struct comm *c, void *buf, int64_t n_bytes, int from, 
     return TP_OK;
 }
 
-static tp_status mpi_alloc(void **out, struct comm *world, int64_t n_bytes, struct tp_err *err)
+/* A request a piece, in a list that the ticket holds. */
+static tp_status mpi_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                          struct comm_ticket *ticket, struct tp_err *err)
 {
-    struct mpi_comm *m = world->impl;
+    struct mpi_comm *m = c->impl;
 
-    return comm_memory_add(out, &m->memory, n_bytes, err);
+    ticket->requests = NULL;
+    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES) {
+        struct outgoing *o = malloc(sizeof *o);
+
+        if (!o)
+            return tp_fail(err, TP_E_NOMEM, "out of memory to send");
+        o->next = ticket->requests;
+        ticket->requests = o;
+        MPI_TRY(MPI_Isend((const char *)buf + at, (int)at_most(n_bytes - at, PIECE_BYTES), MPI_BYTE,
+                          to, TAG_MESSAGE, m->comm, &o->request));
+    }
+    return TP_OK;
+}
+
+static tp_status mpi_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
+{
+    struct outgoing *o;
+
+    while ((o = ticket->requests)) {
+        MPI_TRY(MPI_Wait(&o->request, MPI_STATUS_IGNORE));
+        ticket->requests = o->next;
+        free(o);
+    }
+    return TP_OK;
 }
 
 static tp_status mpi_split(struct comm *out, struct comm *c, const int *members, int n_members,
                            struct tp_err *err)
 {
-    struct mpi_comm *m = c->impl, *made = out ? handle_new(n_members) : NULL;
-    int ok = !out || made, all_ok = 0;
-    MPI_Comm comm;
+    struct mpi_comm *m = c->impl;
+    MPI_Comm mine;
+    tp_status st;
 
-    MPI_TRY(MPI_Allreduce(&ok, &all_ok, 1, MPI_INT, MPI_MIN, m->comm));
-    if (!all_ok) {
-        handle_free(made);
-        return tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
-    }
-    MPI_TRY(MPI_Comm_split(m->comm, out ? members[0] : MPI_UNDEFINED, out ? out->rank : 0, &comm));
+    (void)n_members;
+    MPI_TRY(MPI_Comm_split(m->comm, out ? members[0] : MPI_UNDEFINED, out ? out->rank : 0, &mine));
     if (!out)
         return TP_OK;
-    made->comm = comm;
-    out->impl = made;
-    MPI_TRY(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
-    return TP_OK;
+    if ((st = mpi_attach(out, mine, err)))
+        return st;
+    return mpi_share_host(out, err);
 }
 
 static void mpi_free(struct comm *c)
@@ -429,35 +427,17 @@ static void mpi_free(struct comm *c)
     struct mpi_comm *m = c->impl;
     struct tp_err err;
 
+    if (!m)
+        return;
     outgoing_clear(c, true, &err);
-    MPI_Comm_free(&m->comm);
+    if (m->comm != MPI_COMM_WORLD)
+        MPI_Comm_free(&m->comm);
     handle_free(m);
 }
 
-static void mpi_abort(struct comm *world, int code)
-{
-    struct mpi_comm *m = world->impl;
-
-    MPI_Abort(m->comm, code);
-}
-
-static void mpi_end(struct comm *world)
-{
-    struct mpi_comm *m = world->impl;
-    struct tp_err err;
-
-    outgoing_clear(world, true, &err);
-    comm_memory_free(m->memory);
-    handle_free(m);
-    MPI_Finalize();
-}
-
-static const struct comm_ops mpi_ops = {
-    .abort = mpi_abort,
-    .end = mpi_end,
+const struct comm_ops comm_mpi_ops = {
     .split = mpi_split,
     .free = mpi_free,
-    .alloc = mpi_alloc,
     .all_reduce = mpi_all_reduce,
     .all_gather = mpi_all_gather,
     .reduce_scatter = mpi_reduce_scatter,
@@ -465,51 +445,20 @@ static const struct comm_ops mpi_ops = {
     .gather = mpi_gather,
     .send = mpi_send,
     .recv = mpi_recv,
+    .post = mpi_post,
+    .wait = mpi_wait,
     .barrier = mpi_barrier,
 };
 
-static tp_status fill_world(struct comm *c, struct tp_err *err)
+tp_status mpi_attach(struct comm *c, MPI_Comm mine, struct tp_err *err)
 {
-    MPI_Comm host;
+    struct mpi_comm *m = handle_new(c->size);
 
-    c->ops = &mpi_ops;
-    MPI_TRY(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-    MPI_TRY(MPI_Comm_rank(MPI_COMM_WORLD, &c->rank));
-    MPI_TRY(MPI_Comm_size(MPI_COMM_WORLD, &c->size));
-    MPI_TRY(
-        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL, &host));
-    MPI_TRY(MPI_Comm_size(host, &c->local_size));
-    MPI_TRY(MPI_Comm_free(&host));
+    if (!m)
+        return tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
+    m->comm = mine;
+    c->ops = &comm_mpi_ops;
+    c->impl = m;
+    MPI_TRY(MPI_Comm_set_errhandler(mine, MPI_ERRORS_RETURN));
     return TP_OK;
-}
-
-tp_status comm_mpi_init(struct comm *world, int expected_size, struct tp_err *err)
-{
-    struct mpi_comm *m;
-    int level = 0;
-    tp_status st;
-
-    /* A rank that waits gives its core to one that works; the user's own setting stays. */
-    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
-        return tp_fail(err, TP_E_COMM, "MPI_Init_thread failed");
-    if ((st = fill_world(world, err)))
-        goto fail;
-    if (expected_size > 0 && world->size != expected_size) {
-        st = tp_fail(err, TP_E_COMM,
-                     "%d ranks were started, and MPI knows of %d: under Slurm use srun "
-                     "--mpi=pmix, elsewhere the mpirun of the Open MPI this was built with",
-                     expected_size, world->size);
-        goto fail;
-    }
-    if (!(m = handle_new(world->size))) {
-        st = tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
-        goto fail;
-    }
-    m->comm = MPI_COMM_WORLD;
-    world->impl = m;
-    return TP_OK;
-fail:
-    MPI_Finalize();
-    return st;
 }

@@ -43,17 +43,6 @@ void comm_memory_free(struct comm_memory *list)
     }
 }
 
-static void self_abort(struct comm *world, int code)
-{
-    (void)world;
-    (void)code;
-}
-
-static void self_end(struct comm *world)
-{
-    comm_memory_free(world->impl);
-}
-
 static tp_status self_split(struct comm *out, struct comm *c, const int *members, int n_members,
                             struct tp_err *err)
 {
@@ -68,15 +57,6 @@ static tp_status self_split(struct comm *out, struct comm *c, const int *members
 static void self_free(struct comm *c)
 {
     (void)c;
-}
-
-static tp_status self_alloc(void **out, struct comm *world, int64_t n_bytes, struct tp_err *err)
-{
-    struct comm_memory *list = world->impl;
-    tp_status st = comm_memory_add(out, &list, n_bytes, err);
-
-    world->impl = list;
-    return st;
 }
 
 static tp_status self_all_reduce(struct comm *c, void *buf, int64_t n, enum comm_type type,
@@ -151,6 +131,21 @@ static tp_status self_recv(struct comm *c, void *buf, int64_t n_bytes, int from,
     return tp_fail(err, TP_E_INTERNAL, "one rank cannot receive from rank %d", from);
 }
 
+static tp_status self_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                           struct comm_ticket *ticket, struct tp_err *err)
+{
+    (void)ticket;
+    return self_send(c, buf, n_bytes, to, err);
+}
+
+static tp_status self_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
+{
+    (void)c;
+    (void)ticket;
+    (void)err;
+    return TP_OK;
+}
+
 static tp_status self_barrier(struct comm *c, struct tp_err *err)
 {
     (void)c;
@@ -159,11 +154,8 @@ static tp_status self_barrier(struct comm *c, struct tp_err *err)
 }
 
 const struct comm_ops comm_self_ops = {
-    .abort = self_abort,
-    .end = self_end,
     .split = self_split,
     .free = self_free,
-    .alloc = self_alloc,
     .all_reduce = self_all_reduce,
     .all_gather = self_all_gather,
     .reduce_scatter = self_reduce_scatter,
@@ -171,12 +163,37 @@ const struct comm_ops comm_self_ops = {
     .gather = self_gather,
     .send = self_send,
     .recv = self_recv,
+    .post = self_post,
+    .wait = self_wait,
     .barrier = self_barrier,
 };
+
+static void self_abort(struct comm *world, int code)
+{
+    (void)world;
+    (void)code;
+}
+
+static void self_end(struct comm *world)
+{
+    comm_memory_free(world->process);
+}
+
+static tp_status self_alloc(void **out, struct comm *world, int64_t n_bytes, struct tp_err *err)
+{
+    struct comm_memory *list = world->process;
+    tp_status st = comm_memory_add(out, &list, n_bytes, err);
+
+    world->process = list;
+    return st;
+}
+
+static const struct comm_way self_way = { self_abort, self_end, self_alloc };
 
 void comm_self_init(struct comm *world)
 {
     world->ops = &comm_self_ops;
+    world->way = &self_way;
     world->rank = 0;
     world->size = world->local_size = 1;
 }

@@ -31,7 +31,7 @@ static void meet(struct comm *c)
     uint32_t phase = atomic_load_explicit(&g->phase.value, memory_order_relaxed);
 
     if (atomic_fetch_add(&g->arrived, 1) + 1 < c->size) {
-        shm_word_wait(&g->phase, phase, s->job->spins, &s->job->ranks[s->world_rank].sleep);
+        shm_word_wait(&g->phase, phase, s->job->spins, &s->job->ranks[s->host_rank].sleep);
         return;
     }
     atomic_store(&g->arrived, 0);
@@ -394,32 +394,19 @@ static tp_status shm_gather(struct comm *c, const void *in, int64_t n_bytes, voi
     return TP_OK;
 }
 
-static tp_status shm_alloc(void **out, struct comm *world, int64_t n_bytes, struct tp_err *err)
-{
-    struct shm_comm *s = world->impl;
-    int64_t left = s->job->arena_bytes - s->arena_used;
-
-    if (n_bytes > left - 64)
-        return tp_fail(err, TP_E_NOMEM,
-                       "%lld bytes of shared memory do not fit the %lld that are left of rank %d's "
-                       "%lld (a limit on address space, ulimit -v, makes it small)",
-                       (long long)n_bytes, (long long)left, world->rank,
-                       (long long)s->job->arena_bytes);
-    *out = shm_arena(s->job, world->rank) + s->arena_used;
-    s->arena_used += (n_bytes + 63) / 64 * 64;
-    return TP_OK;
-}
-
-static struct shm_comm *new_handle(struct shm_job *job, struct shm_group *g, int world_rank)
+tp_status shm_attach(struct comm *c, struct shm_job *job, struct shm_group *g, int host_rank,
+                     struct tp_err *err)
 {
     struct shm_comm *s = calloc(1, sizeof *s);
 
     if (!s)
-        return NULL;
+        return tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
     s->job = job;
     s->group = g;
-    s->world_rank = world_rank;
-    return s;
+    s->host_rank = host_rank;
+    c->impl = s;
+    c->ops = &comm_shm_ops;
+    return TP_OK;
 }
 
 /* The first member takes a group and tells the others where it is. */
@@ -435,7 +422,7 @@ static tp_status shm_split(struct comm *out, struct comm *c, const int *members,
     if (first && !(g = shm_group_take(s->job, n_members)))
         mine.kind = 1;
     memcpy(slot_of(c, parity, c->rank), &g, sizeof g);
-    if (out && !(out->impl = new_handle(s->job, NULL, s->world_rank)))
+    if (out && shm_attach(out, s->job, NULL, s->host_rank, err))
         mine.kind = 2;
     *post_of(c, parity, c->rank) = mine;
     meet(c);
@@ -464,27 +451,9 @@ static void shm_free(struct comm *c)
     free(s);
 }
 
-static void shm_abort(struct comm *world, int code)
-{
-    (void)world; /* the launcher sees the exit code, and ends the others */
-    (void)code;
-}
-
-static void shm_end(struct comm *world)
-{
-    struct shm_comm *s = world->impl;
-
-    s->job->ranks[world->rank].state = SHM_ENDED;
-    shm_job_unmap(s->job);
-    free(s);
-}
-
-static const struct comm_ops shm_ops = {
-    .abort = shm_abort,
-    .end = shm_end,
+const struct comm_ops comm_shm_ops = {
     .split = shm_split,
     .free = shm_free,
-    .alloc = shm_alloc,
     .all_reduce = shm_all_reduce,
     .all_gather = shm_all_gather,
     .reduce_scatter = shm_reduce_scatter,
@@ -492,32 +461,7 @@ static const struct comm_ops shm_ops = {
     .gather = shm_gather,
     .send = shm_send,
     .recv = shm_recv,
+    .post = shm_mail_post,
+    .wait = shm_mail_wait,
     .barrier = shm_barrier,
 };
-
-tp_status comm_shm_init(struct comm *world, int64_t local_bytes, bool *is_rank, struct tp_err *err)
-{
-    struct shm_job *job;
-    struct shm_comm *s;
-    int rank;
-
-    shm_job_find(&job, &rank);
-    *is_rank = job != NULL;
-    if (!job)
-        return TP_OK;
-    if (local_bytes > job->arena_bytes)
-        return tp_fail(
-            err, TP_E_NOMEM,
-            "rank %d needs %lld bytes of address space for shared memory, and the system "
-            "gave %lld (ulimit -v?)",
-            rank, (long long)local_bytes, (long long)job->arena_bytes);
-    if (!(s = new_handle(job, NULL, rank)))
-        return tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
-    s->group = shm_group_world(job);
-    world->impl = s;
-    world->ops = &shm_ops;
-    world->rank = rank;
-    world->size = world->local_size = job->n_ranks;
-    job->ranks[rank].state = SHM_IN_WORLD;
-    return TP_OK;
-}

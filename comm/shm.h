@@ -1,14 +1,15 @@
 /*
  * comm/shm.h - the memory that the ranks of one launcher share; inside comm/ only.
  *
- * One anonymous mapping, made before the ranks are forked, so it lies at the same address in each:
+ * One mapping, at the same address in each rank: an anonymous one, made before the ranks are
+ * forked; or, where mpirun has started them, a file in memory that all map at an address agreed on.
  *
  *     struct shm_job                                the ranks, and which groups are in use
  *     n_groups times: struct shm_group, rings, slots    what one communicator needs
  *     n_ranks times: an arena of arena_bytes            what comm_alloc gives
  *
  * It is address space only: a page takes memory when it is first touched. Pointers may be stored in
- * it. Ranks find it through the environment (SHM_ENV), checked against a memfd that does not
+ * it. Forked ranks find it through the environment (SHM_ENV), checked against a memfd that does not
  * outlive an exec, so that a program that a rank starts does not take itself for that rank.
  */
 #ifndef COMM_SHM_H
@@ -18,7 +19,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "comm/comm.h"
+#include "comm/backend.h"
 #include "comm/futex.h"
 
 #define SHM_ENV "TP_RANK_OF_JOB" /* "<rank> <descriptor of the job's card>" */
@@ -33,13 +34,15 @@ enum {
 enum shm_state {
     SHM_STARTED,
     SHM_IN_WORLD, /* after comm_init */
-    SHM_ENDED,    /* after comm_end */
+    SHM_ENDED,    /* after comm_end, for success or an end that all have agreed on */
+    SHM_FAILED,   /* after comm_end, for a failure of its own */
 };
 
 struct shm_rank {
     _Alignas(64) struct shm_sleep sleep;
     _Atomic int state; /* enum shm_state */
     _Atomic pid_t pid;
+    int64_t arena_used; /* by comm_alloc */
 };
 
 /* What a rank is about to do, so that the others see its buffer, and that they agree. */
@@ -74,6 +77,14 @@ struct shm_job {
 
 /* Launcher: map a job and make its card, *card_fd. TP_E_USAGE: too many ranks. */
 tp_status shm_job_make(struct shm_job **out, int *card_fd, int n_ranks, struct tp_err *err);
+
+/* Ranks that somebody else started: the first of a host makes the job in a file in memory, at an
+ * address that is free in most processes, and the others map it there too (*out stays NULL where
+ * that cannot be done; *fd is to be closed when all have). */
+void shm_job_make_file(struct shm_job **out, int *fd, int n_ranks);
+void shm_job_join(struct shm_job **out, pid_t maker, int fd, const struct shm_job *address,
+                  int64_t total_bytes);
+
 void shm_job_unmap(struct shm_job *job);
 
 /* Rank: write and read SHM_ENV. *out is NULL when this process is no rank. */
@@ -94,21 +105,34 @@ char *shm_group_slot(const struct shm_job *job, struct shm_group *g, int parity,
 struct shm_ring *shm_group_ring(const struct shm_job *job, struct shm_group *g, int from, int to);
 char *shm_group_ring_bytes(const struct shm_job *job, struct shm_group *g, int from, int to);
 
+/* Whether rank sleeps, waiting for a word that has not changed. */
+bool shm_is_blocked(const struct shm_job *job, int rank);
+
 /* Where rank's arena begins, and whether n_bytes at p lie in any arena. */
 char *shm_arena(const struct shm_job *job, int rank);
 bool shm_in_arena(const struct shm_job *job, const void *p, int64_t n_bytes);
+
+/* n_bytes of rank's arena. TP_E_NOMEM: less is left. */
+tp_status shm_alloc(void **out, struct shm_job *job, int rank, int64_t n_bytes, struct tp_err *err);
 
 /* A rank's handle of a communicator: comm->impl. */
 struct shm_comm {
     struct shm_job *job;
     struct shm_group *group;
-    int world_rank;
-    int parity;         /* of the next post and slots: alternates, see shm.c */
-    int64_t arena_used; /* of the world */
+    int host_rank; /* of the job's ranks */
+    int parity;    /* of the next post and slots: alternates, see shm.c */
 };
+
+/* Make c a communicator of group g: fills c->ops and c->impl. */
+tp_status shm_attach(struct comm *c, struct shm_job *job, struct shm_group *g, int host_rank,
+                     struct tp_err *err);
+extern const struct comm_ops comm_shm_ops;
 
 /* comm/shm_mail.c */
 tp_status shm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
 tp_status shm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
+tp_status shm_mail_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                        struct comm_ticket *ticket, struct tp_err *err);
+tp_status shm_mail_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err);
 
 #endif

@@ -1,9 +1,11 @@
 /* comm/shm_job.c - the shared mapping: made, found, and divided (comm/shm.h). */
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +14,11 @@
 #define SHM_MAGIC UINT64_C(0x74702d72616e6b73) /* "tp-ranks" */
 
 enum { HUGE_BYTES = 2 << 20 };
+
+/* Half-way between where Linux puts programs and their libraries, and clear of what the sanitizers
+ * keep for themselves. */
+#define FILE_ADDRESS ((void *)UINT64_C(0x200000000000))
+
 static const int64_t ARENA_MAX_BYTES = INT64_C(64) << 30;
 static const int64_t ARENA_MIN_BYTES = INT64_C(64) << 20;
 
@@ -78,23 +85,54 @@ static int spins_for(int n_ranks)
     return n_ranks <= n_cores ? 300 : 0;
 }
 
-/* Map it with the largest arenas that the system's limits allow. */
-static struct shm_job *map_job(struct shm_job *plan)
+static struct shm_job plan_job(int n_ranks)
 {
+    return (struct shm_job){
+        .magic = SHM_MAGIC,
+        .n_ranks = n_ranks,
+        .n_groups = groups_for(n_ranks),
+        .spins = spins_for(n_ranks),
+        .group_bytes = ring_bytes_at(n_ranks) + (int64_t)n_ranks * n_ranks * SHM_RING_BYTES,
+    };
+}
+
+/* Map it with the largest arenas that the system's limits allow; fd < 0: anonymous. NULL: errno. */
+static struct shm_job *map_job(struct shm_job *plan, int fd, void *address)
+{
+    int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : MAP_FIXED_NOREPLACE);
+
     for (int64_t arena = ARENA_MAX_BYTES; arena >= ARENA_MIN_BYTES; arena /= 2) {
         void *p;
 
         plan->arena_bytes = arena;
         plan->total_bytes = arenas_at(plan) + plan->n_ranks * arena;
-        p = mmap(NULL, (size_t)plan->total_bytes, PROT_READ | PROT_WRITE,
-                 MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED)
+        if (fd >= 0 && ftruncate(fd, plan->total_bytes))
             continue;
-        madvise(p, (size_t)plan->total_bytes, MADV_DONTDUMP);
-        madvise((char *)p + arenas_at(plan), (size_t)(plan->n_ranks * arena), MADV_HUGEPAGE);
-        return p;
+        p = mmap(address, (size_t)plan->total_bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+        if (p != MAP_FAILED)
+            return p;
     }
     return NULL;
+}
+
+/* Fill in a mapping that is all zeroes. */
+static void begin_job(struct shm_job *job, const struct shm_job *plan)
+{
+    job->magic = plan->magic;
+    job->n_ranks = plan->n_ranks;
+    job->n_groups = plan->n_groups;
+    job->spins = plan->spins;
+    job->group_bytes = plan->group_bytes;
+    job->arena_bytes = plan->arena_bytes;
+    job->total_bytes = plan->total_bytes;
+    shm_group_take(job, plan->n_ranks); /* the first group is the world's */
+}
+
+/* Large pages make large buffers cheaper; none of it belongs in a core dump. */
+static void advise_job(struct shm_job *job)
+{
+    madvise(job, (size_t)job->total_bytes, MADV_DONTDUMP);
+    madvise(shm_arena(job, 0), (size_t)(job->n_ranks * job->arena_bytes), MADV_HUGEPAGE);
 }
 
 static tp_status make_card(int *card_fd, struct shm_job *job, struct tp_err *err)
@@ -114,34 +152,74 @@ static tp_status make_card(int *card_fd, struct shm_job *job, struct tp_err *err
 
 tp_status shm_job_make(struct shm_job **out, int *card_fd, int n_ranks, struct tp_err *err)
 {
-    struct shm_job *job, plan = { .magic = SHM_MAGIC, .n_ranks = n_ranks };
+    struct shm_job *job, plan;
     tp_status st;
 
     if (n_ranks < 1 || n_ranks > SHM_RANKS_MAX)
         return tp_fail(err, TP_E_USAGE,
                        "%d ranks on one host: 1 to %d can be started here, more with mpirun",
                        n_ranks, SHM_RANKS_MAX);
-    plan.n_groups = groups_for(n_ranks);
-    plan.spins = spins_for(n_ranks);
-    plan.group_bytes = ring_bytes_at(n_ranks) + (int64_t)n_ranks * n_ranks * SHM_RING_BYTES;
-    job = map_job(&plan);
+    plan = plan_job(n_ranks);
+    job = map_job(&plan, -1, NULL);
     if (!job)
         return tp_fail_errno(err, "no address space for %d ranks (ulimit -v?): mmap of %lld bytes",
                              n_ranks, (long long)plan.total_bytes);
-    job->magic = plan.magic;
-    job->n_ranks = plan.n_ranks;
-    job->n_groups = plan.n_groups;
-    job->spins = plan.spins;
-    job->group_bytes = plan.group_bytes;
-    job->arena_bytes = plan.arena_bytes;
-    job->total_bytes = plan.total_bytes;
-    shm_group_take(job, n_ranks); /* the first group is the world's */
+    begin_job(job, &plan);
+    advise_job(job);
     if ((st = make_card(card_fd, job, err))) {
         shm_job_unmap(job);
         return st;
     }
     *out = job;
     return TP_OK;
+}
+
+void shm_job_make_file(struct shm_job **out, int *fd, int n_ranks)
+{
+    struct shm_job plan = plan_job(n_ranks);
+    struct rlimit limit;
+
+    *out = NULL;
+    /* A limit on the size of files ends the process that exceeds it. */
+    if (n_ranks > SHM_RANKS_MAX || getrlimit(RLIMIT_FSIZE, &limit) ||
+        limit.rlim_cur != RLIM_INFINITY)
+        return;
+    *fd = memfd_create("tp-ranks", MFD_CLOEXEC);
+    if (*fd < 0)
+        return;
+    *out = map_job(&plan, *fd, FILE_ADDRESS);
+    if (!*out) {
+        close(*fd);
+        return;
+    }
+    begin_job(*out, &plan);
+    advise_job(*out);
+}
+
+void shm_job_join(struct shm_job **out, pid_t maker, int fd, const struct shm_job *address,
+                  int64_t total_bytes)
+{
+    char path[64];
+    void *p;
+    int own;
+
+    *out = NULL;
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)maker, fd);
+    own = open(path, O_RDWR | O_CLOEXEC);
+    if (own < 0)
+        return;
+    p = mmap((void *)(uintptr_t)address, (size_t)total_bytes, PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, own, 0);
+    close(own);
+    if (p == MAP_FAILED)
+        return;
+    *out = p;
+    if (p != address || (*out)->magic != SHM_MAGIC || (*out)->total_bytes != total_bytes) {
+        munmap(p, (size_t)total_bytes);
+        *out = NULL;
+        return;
+    }
+    advise_job(*out);
 }
 
 void shm_job_unmap(struct shm_job *job)
@@ -163,18 +241,21 @@ void shm_job_find(struct shm_job **out, int *rank)
 {
     const char *text = getenv(SHM_ENV);
     struct shm_card card;
-    int fd, r;
+    char *rest;
+    long fd, r;
 
     *out = NULL;
-    if (!text || sscanf(text, "%d %d", &r, &fd) != 2)
+    if (!text)
         return;
+    r = strtol(text, &rest, 10);
+    fd = strtol(rest, NULL, 10);
     /* The card is gone after an exec, and then so is the mapping. */
-    if (pread(fd, &card, sizeof card, 0) != (ssize_t)sizeof card || card.magic != SHM_MAGIC)
+    if (pread((int)fd, &card, sizeof card, 0) != (ssize_t)sizeof card || card.magic != SHM_MAGIC)
         return;
     if (r < 0 || r >= card.job->n_ranks || card.job->ranks[r].pid != getpid())
         return;
     *out = card.job;
-    *rank = r;
+    *rank = (int)r;
 }
 
 static struct shm_group *group_at(struct shm_job *job, int i)
@@ -246,4 +327,30 @@ bool shm_in_arena(const struct shm_job *job, const void *p, int64_t n_bytes)
     uintptr_t hi = (uintptr_t)job + (uintptr_t)job->total_bytes;
 
     return at >= lo && at <= hi && (uintptr_t)n_bytes <= hi - at;
+}
+
+bool shm_is_blocked(const struct shm_job *job, int rank)
+{
+    const struct shm_rank *r = &job->ranks[rank];
+    struct shm_word *w = atomic_load(&r->sleep.word);
+
+    /* A rank may have died of writing anywhere. */
+    if ((uintptr_t)w <= (uintptr_t)job ||
+        (uintptr_t)w >= (uintptr_t)job + (uintptr_t)job->total_bytes)
+        return false;
+    return atomic_load(&w->value) == atomic_load(&r->sleep.value);
+}
+
+tp_status shm_alloc(void **out, struct shm_job *job, int rank, int64_t n_bytes, struct tp_err *err)
+{
+    int64_t *used = &job->ranks[rank].arena_used, left = job->arena_bytes - *used;
+
+    if (n_bytes > left - 64)
+        return tp_fail(err, TP_E_NOMEM,
+                       "%lld bytes of shared memory do not fit the %lld that are left of rank %d's "
+                       "%lld (a limit on address space, ulimit -v, makes it small)",
+                       (long long)n_bytes, (long long)left, rank, (long long)job->arena_bytes);
+    *out = shm_arena(job, rank) + *used;
+    *used += (n_bytes + 63) / 64 * 64;
+    return TP_OK;
 }

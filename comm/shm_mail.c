@@ -32,7 +32,7 @@ static struct mail mail_open(struct comm *c, int from, int to)
         .ring = shm_group_ring(s->job, s->group, from, to),
         .bytes = shm_group_ring_bytes(s->job, s->group, from, to),
         .spins = s->job->spins,
-        .sleep = &s->job->ranks[s->world_rank].sleep,
+        .sleep = &s->job->ranks[s->host_rank].sleep,
     };
 }
 
@@ -104,27 +104,64 @@ static void ring_read(struct mail *m, void *buf, int64_t n)
     }
 }
 
+/* Tell where the bytes are. The receiver reads one byte more once it has copied them; *end gets the
+ * ring position behind it. */
+static void put_direct(struct mail *m, const void *buf, int64_t n_bytes, uint32_t *end)
+{
+    struct mail_header h = { .n_bytes = n_bytes, .shared = buf };
+    char done = 0;
+
+    ring_write(m, &h, sizeof h);
+    ring_write(m, &done, 1);
+    *end = atomic_load(&m->ring->written.value);
+}
+
+/* Until the receiver has read up to `end`; positions are modulo 2^32. */
+static void wait_until_read(struct mail *m, uint32_t end)
+{
+    uint32_t read;
+
+    while ((int32_t)((read = atomic_load(&m->ring->read.value)) - end) < 0)
+        shm_word_wait(&m->ring->read, read, m->spins, m->sleep);
+}
+
 tp_status shm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err)
 {
     struct shm_comm *s = c->impl;
     struct mail m = mail_open(c, c->rank, to);
     struct mail_header h = { .n_bytes = n_bytes };
-    char done;
+    uint32_t end;
 
     (void)err;
-    if (n_bytes > DIRECT_MIN_BYTES && shm_in_arena(s->job, buf, n_bytes))
-        h.shared = buf;
-    ring_write(&m, &h, sizeof h);
-    if (!h.shared) {
-        ring_write(&m, buf, n_bytes);
+    if (n_bytes > DIRECT_MIN_BYTES && shm_in_arena(s->job, buf, n_bytes)) {
+        put_direct(&m, buf, n_bytes, &end);
+        wait_until_read(&m, end);
         return TP_OK;
     }
-    /* The receiver reads one byte more once it has copied. */
-    done = 0;
-    ring_write(&m, &done, 1);
-    for (uint32_t end = atomic_load(&m.ring->written.value), read;
-         (read = atomic_load(&m.ring->read.value)) != end;)
-        shm_word_wait(&m.ring->read, read, m.spins, m.sleep);
+    ring_write(&m, &h, sizeof h);
+    ring_write(&m, buf, n_bytes);
+    return TP_OK;
+}
+
+tp_status shm_mail_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                        struct comm_ticket *ticket, struct tp_err *err)
+{
+    struct shm_comm *s = c->impl;
+    struct mail m = mail_open(c, c->rank, to);
+
+    if (!shm_in_arena(s->job, buf, n_bytes))
+        return tp_fail(err, TP_E_INTERNAL, "a message to rank %d is posted from private memory",
+                       to);
+    put_direct(&m, buf, n_bytes, &ticket->end);
+    return TP_OK;
+}
+
+tp_status shm_mail_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
+{
+    struct mail m = mail_open(c, c->rank, ticket->to);
+
+    (void)err;
+    wait_until_read(&m, ticket->end);
     return TP_OK;
 }
 

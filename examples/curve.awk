@@ -1,6 +1,6 @@
 # examples/curve.awk - draw the loss of one run over several layouts, from logs of tp-train.
 #
-#   awk -f examples/curve.awk [-v ref=reference.jsonl] [-v title=TEXT] LOG... > curve.svg
+#   awk -f examples/curve.awk [-v ref=LOG -v ref_name=TEXT -v title=TEXT -v note=TEXT] LOG... > SVG
 #   awk -f examples/curve.awk -v spark=60 LOG...           one line of text, 60 characters wide
 #
 # Each stretch of steps at one layout has a colour of its own; the change from one to the next is
@@ -99,15 +99,15 @@ function line(a, b, of_ref, style,    i) {
 
 function legend(row, colour, broad, s,    y) {
     y = top + 14 + 22 * row
-    printf "<path d=\"M%s %sh28\" stroke=\"%s\" stroke-width=\"%s\"/>\n", left + width - 250, y,
+    printf "<path d=\"M%s %sh28\" stroke=\"%s\" stroke-width=\"%s\"/>\n", left + width - 262, y,
            colour, broad
-    text(left + width - 214, y + 4, 13, "start", "#111111", s)
+    text(left + width - 226, y + 4, 13, "start", "#111111", s)
 }
 
 function hop(i,    x) {
     x = px((step[i - 1] + step[i]) / 2)
     printf "<path d=\"M%s %sv%s\" stroke=\"#111111\" stroke-dasharray=\"5 4\"/>\n", x, top, height
-    text(x + 7, top + height * 0.45, 13, "start", "#111111",
+    text(x + 7, top + height * 0.3, 13, "start", "#111111",
          "tp-reshard " layout[i - 1] " &#8594; " layout[i])
 }
 
@@ -118,6 +118,8 @@ function picture(    i, a, k, colours) {
           "font-family=\"Helvetica, Arial, DejaVu Sans, sans-serif\">"
     print "<rect width=\"800\" height=\"460\" fill=\"#ffffff\"/>"
     text(left, 28, 17, "start", "#111111", title)
+    if (note != "")
+        text(left + width, top + height + 44, 12, "end", "#555555", note)
     axes()
     if (n_ref) {
         line(1, n_ref, 1, "stroke=\"#bbbbbb\" stroke-width=\"7\" stroke-opacity=\"0.7\"")

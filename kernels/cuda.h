@@ -7,7 +7,6 @@
 #ifndef KERNELS_CUDA_H
 #define KERNELS_CUDA_H
 
-#include <cuda_runtime_api.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -18,6 +17,9 @@ extern "C" {
 #include "kernels/copy_body.h"
 #include "layout/box.h"
 #include "layout/dtype.h"
+
+/* As CUDA declares it, so that callers compile without CUDA's headers. */
+typedef struct CUstream_st *cudaStream_t;
 
 /* copy_box (kernels/copy.h); dst and src are device memory. TP_E_INTERNAL: the launch failed. */
 tp_status copy_box_cuda(void *dst, const struct box *dst_box, const void *src,

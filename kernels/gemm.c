@@ -43,6 +43,7 @@ struct cache {
  */
 static pthread_key_t cache_key;
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
+static bool cache_has_key; /* written under cache_once alone */
 
 static void entry_clear(struct entry *e)
 {
@@ -66,8 +67,7 @@ static void cache_free(void *p)
 
 static void cache_key_make(void)
 {
-    if (pthread_key_create(&cache_key, cache_free))
-        abort(); /* out of keys at the first call of the process: nothing can work */
+    cache_has_key = pthread_key_create(&cache_key, cache_free) == 0;
 }
 
 /* The calling thread's cache, made when it is first asked for; NULL: err is filled. */
@@ -77,6 +77,10 @@ static struct cache *cache_get(struct tp_err *err)
     dnnl_status_t s;
 
     pthread_once(&cache_once, cache_key_make);
+    if (!cache_has_key) {
+        tp_fail(err, TP_E_INTERNAL, "no thread-specific key is left for the bf16 products");
+        return NULL;
+    }
     cache = pthread_getspecific(cache_key);
     if (cache)
         return cache;

@@ -1,49 +1,74 @@
 /*
- * layout/catalogue.c - the tensors of each architecture, their shapes and their rules.
- * The tables are the parallel plan of Shoeybi et al. 2019 (Megatron-LM): column-parallel products
- * cut their output rows, row-parallel ones their input columns, the vocabulary is cut in both
- * embeddings, norms are replicated. Hugging Face stores a linear layer as [out, in].
+ * layout/catalogue.c - the tensors of each architecture, their shapes, and how the plan's words
+ * become rules. A linear layer is stored [out, in] by Llama and [in, out] by GPT-2 (Conv1D).
  */
+#include "layout/catalogue.h"
+
+#include <stdio.h>
 #include <string.h>
 
 #include "layout/layout.h"
 
 /* A dimension of a model, by name, so that shapes can stand in a table. */
-enum dimension { NONE, VOCAB, HIDDEN, FFN, Q_WIDTH, KV_WIDTH };
-
-/* What tensor parallelism does. */
-enum cut { REPLICATED, VOCABULARY, HEADS_OUT, KV_OUT, HEADS_IN, FEATURES_OUT, FEATURES_IN };
+enum dimension { NONE, VOCAB, POSITIONS, HIDDEN, FFN, Q_WIDTH, KV_WIDTH, QKV_WIDTH };
 
 struct entry {
-    const char *name;
+    enum role role;
     enum dimension shape[2];
-    enum cut cut;
+    int out;    /* axis of a linear layer's outputs */
+    int blocks; /* parts of a fused tensor; 0: one */
 };
 
-static const struct entry llama_layer[] = {
-    { "input_layernorm.weight", { HIDDEN, NONE }, REPLICATED },
-    { "self_attn.q_proj.weight", { Q_WIDTH, HIDDEN }, HEADS_OUT },
-    { "self_attn.k_proj.weight", { KV_WIDTH, HIDDEN }, KV_OUT },
-    { "self_attn.v_proj.weight", { KV_WIDTH, HIDDEN }, KV_OUT },
-    { "self_attn.o_proj.weight", { HIDDEN, Q_WIDTH }, HEADS_IN },
-    { "post_attention_layernorm.weight", { HIDDEN, NONE }, REPLICATED },
-    { "mlp.gate_proj.weight", { FFN, HIDDEN }, FEATURES_OUT },
-    { "mlp.up_proj.weight", { FFN, HIDDEN }, FEATURES_OUT },
-    { "mlp.down_proj.weight", { HIDDEN, FFN }, FEATURES_IN },
+static const struct entry llama[] = {
+    { ROLE_EMBEDDING, { VOCAB, HIDDEN }, 0, 0 }, { ROLE_ATTENTION_NORM, { HIDDEN, NONE }, 0, 0 },
+    { ROLE_Q, { Q_WIDTH, HIDDEN }, 0, 0 },       { ROLE_K, { KV_WIDTH, HIDDEN }, 0, 0 },
+    { ROLE_V, { KV_WIDTH, HIDDEN }, 0, 0 },      { ROLE_OUT, { HIDDEN, Q_WIDTH }, 0, 0 },
+    { ROLE_MLP_NORM, { HIDDEN, NONE }, 0, 0 },   { ROLE_GATE, { FFN, HIDDEN }, 0, 0 },
+    { ROLE_UP, { FFN, HIDDEN }, 0, 0 },          { ROLE_DOWN, { HIDDEN, FFN }, 0, 0 },
+    { ROLE_FINAL_NORM, { HIDDEN, NONE }, 0, 0 }, { ROLE_HEAD, { VOCAB, HIDDEN }, 0, 0 },
+    { ROLE_NONE, { NONE, NONE }, 0, 0 },
 };
-static const struct entry llama_embed = { "model.embed_tokens.weight",
-                                          { VOCAB, HIDDEN },
-                                          VOCABULARY };
-static const struct entry llama_norm = { "model.norm.weight", { HIDDEN, NONE }, REPLICATED };
-static const struct entry llama_head = { "lm_head.weight", { VOCAB, HIDDEN }, VOCABULARY };
 
-enum { LLAMA_LAYER = sizeof llama_layer / sizeof llama_layer[0] };
+static const struct entry gpt2[] = {
+    { ROLE_EMBEDDING, { VOCAB, HIDDEN }, 0, 0 },
+    { ROLE_POSITIONS, { POSITIONS, HIDDEN }, 0, 0 },
+    { ROLE_ATTENTION_NORM, { HIDDEN, NONE }, 0, 0 },
+    { ROLE_ATTENTION_NORM_BIAS, { HIDDEN, NONE }, 0, 0 },
+    { ROLE_QKV, { HIDDEN, QKV_WIDTH }, 1, 3 },
+    { ROLE_QKV_BIAS, { QKV_WIDTH, NONE }, 0, 3 },
+    { ROLE_OUT, { Q_WIDTH, HIDDEN }, 1, 0 },
+    { ROLE_OUT_BIAS, { HIDDEN, NONE }, 0, 0 },
+    { ROLE_MLP_NORM, { HIDDEN, NONE }, 0, 0 },
+    { ROLE_MLP_NORM_BIAS, { HIDDEN, NONE }, 0, 0 },
+    { ROLE_UP, { HIDDEN, FFN }, 1, 0 },
+    { ROLE_UP_BIAS, { FFN, NONE }, 0, 0 },
+    { ROLE_DOWN, { FFN, HIDDEN }, 1, 0 },
+    { ROLE_DOWN_BIAS, { HIDDEN, NONE }, 0, 0 },
+    { ROLE_FINAL_NORM, { HIDDEN, NONE }, 0, 0 },
+    { ROLE_FINAL_NORM_BIAS, { HIDDEN, NONE }, 0, 0 },
+    { ROLE_NONE, { NONE, NONE }, 0, 0 },
+};
+
+static const struct entry *entries_of(enum model_arch arch)
+{
+    return arch == MODEL_GPT2 ? gpt2 : llama;
+}
+
+bool catalogue_has(enum model_arch arch, enum role role)
+{
+    for (const struct entry *e = entries_of(arch); e->role != ROLE_NONE; e++)
+        if (e->role == role)
+            return true;
+    return false;
+}
 
 static int64_t size_of(enum dimension d, const struct model *m)
 {
     switch (d) {
     case VOCAB:
         return m->vocab;
+    case POSITIONS:
+        return m->max_positions;
     case HIDDEN:
         return m->hidden;
     case FFN:
@@ -52,79 +77,105 @@ static int64_t size_of(enum dimension d, const struct model *m)
         return m->heads * m->head_dim;
     case KV_WIDTH:
         return m->kv_heads * m->head_dim;
+    case QKV_WIDTH:
+        return (m->heads + 2 * (int64_t)m->kv_heads) * m->head_dim;
     default:
         return 0;
     }
 }
 
-static struct rule rule_of(enum cut cut, const struct model *m)
+/* What a cut does to the tensor of an entry. */
+static struct rule rule_of(const struct entry *e, enum cut cut, const struct model *m)
 {
     struct rule r = { .dim = -1, .unit = 1, .blocks = 1 };
+    const char *unit = role_unit(e->role);
 
-    switch (cut) {
-    case VOCABULARY:
+    if (cut == CUT_VOCABULARY) {
         r.dim = 0;
         r.pad = true;
-        break;
-    case HEADS_OUT:
-        r.dim = 0;
-        r.unit = m->head_dim;
-        break;
-    case KV_OUT:
-        r.dim = 0;
-        r.unit = m->head_dim;
-        r.share = true;
-        break;
-    case HEADS_IN:
-        r.dim = 1;
-        r.unit = m->head_dim;
-        break;
-    case FEATURES_OUT:
-        r.dim = 0;
-        break;
-    case FEATURES_IN:
-        r.dim = 1;
-        break;
-    default:
-        break;
+    } else if (cut == CUT_COLUMN) {
+        r.dim = e->out;
+    } else if (cut == CUT_ROW) {
+        r.dim = 1 - e->out;
     }
+    if (r.dim < 0)
+        return r;
+    if (e->blocks)
+        r.blocks = e->blocks;
+    if (strcmp(unit, "head") == 0 || strcmp(unit, "kv_head") == 0)
+        r.unit = m->head_dim;
+    r.share = strcmp(unit, "kv_head") == 0;
     return r;
 }
 
-static struct tensor make(const struct entry *e, const char *name, const char *group,
-                          enum dtype dtype, int layer, const struct model *m)
+/* Where a tensor's values begin, before the layers or after them. */
+static int layer_of(enum role role)
 {
-    struct tensor t = { .name = name, .group = group, .dtype = dtype, .layer = layer };
+    return role == ROLE_EMBEDDING || role == ROLE_POSITIONS ? LAYER_FIRST : LAYER_LAST;
+}
 
+static bool make(struct tensor *out, const struct entry *e, int layer, const struct model *m,
+                 const struct plan *plan, enum dtype dtype, struct arena *arena)
+{
+    const struct plan_entry *p = plan_find(plan, e->role);
+    const char *star = strchr(p->pattern, '*');
+    struct tensor t = { .group = GROUP_PARAM, .dtype = dtype, .layer = layer, .role = e->role };
+
+    t.name = star ? arena_printf(arena, "%.*s%d%s", (int)(star - p->pattern), p->pattern, layer,
+                                 star + 1)
+                  : arena_strdup(arena, p->pattern);
     for (t.ndim = 0; t.ndim < 2 && e->shape[t.ndim] != NONE; t.ndim++)
         t.shape[t.ndim] = size_of(e->shape[t.ndim], m);
-    t.rule = rule_of(e->cut, m);
-    return t;
+    t.rule = rule_of(e, p->cut, m);
+    *out = t;
+    return t.name != NULL;
+}
+
+/* Tensors that belong to `layer` (or LAYER_FIRST, LAYER_LAST), to t when it is not NULL; how many,
+ * or -1: memory is out. */
+static int fill_layer(struct tensor *t, int layer, const struct model *m, const struct plan *plan,
+                      enum dtype dtype, struct arena *arena)
+{
+    int n = 0;
+
+    for (const struct entry *e = entries_of(m->arch); e->role != ROLE_NONE; e++) {
+        bool here = role_is_of_layer(e->role) ? layer >= 0 : layer_of(e->role) == layer;
+
+        if (!here || (e->role == ROLE_HEAD && m->tied))
+            continue;
+        if (t && !make(&t[n], e, layer, m, plan, dtype, arena))
+            return -1;
+        n++;
+    }
+    return n;
 }
 
 static int param_count(const struct model *m)
 {
-    return m->layers * LLAMA_LAYER + 2 + (m->tied ? 0 : 1);
+    return fill_layer(NULL, LAYER_FIRST, m, NULL, DTYPE_F32, NULL) +
+           m->layers * fill_layer(NULL, 0, m, NULL, DTYPE_F32, NULL) +
+           fill_layer(NULL, LAYER_LAST, m, NULL, DTYPE_F32, NULL);
 }
 
-/* Write the parameters as one group to t; false when memory is out. */
-static bool fill_group(struct tensor *t, const char *group, enum dtype dtype, const struct model *m,
-                       struct arena *arena)
+/* Write the parameters to t: embedding, layers, norm, head. */
+static tp_status fill_params(struct tensor *t, const struct model *m, enum dtype dtype,
+                             struct arena *arena, struct tp_err *err)
 {
-    *t++ = make(&llama_embed, llama_embed.name, group, dtype, LAYER_FIRST, m);
-    for (int layer = 0; layer < m->layers; layer++)
-        for (int i = 0; i < LLAMA_LAYER; i++) {
-            const char *name =
-                arena_printf(arena, "model.layers.%d.%s", layer, llama_layer[i].name);
+    const struct plan *plan = m->plan ? m->plan : plan_builtin(m->arch);
+    tp_status st = plan_check(plan, m, m->plan ? "the parallel plan" : "the built-in plan", err);
+    int filled = 0;
 
-            if (!name)
-                return false;
-            *t++ = make(&llama_layer[i], name, group, dtype, layer, m);
-        }
-    *t++ = make(&llama_norm, llama_norm.name, group, dtype, LAYER_LAST, m);
-    if (!m->tied)
-        *t = make(&llama_head, llama_head.name, group, dtype, LAYER_LAST, m);
-    return true;
+    if (st)
+        return st;
+    for (int i = -1; i <= m->layers; i++) {
+        int layer = i < 0 ? LAYER_FIRST : i == m->layers ? LAYER_LAST : i;
+        int n = fill_layer(t + filled, layer, m, plan, dtype, arena);
+
+        if (n < 0)
+            return tp_fail(err, TP_E_NOMEM, "no memory for a list of tensors");
+        filled += n;
+    }
+    return TP_OK;
 }
 
 tp_status model_params(struct tensor **tensors, int *n, const struct model *m, enum dtype dtype,
@@ -132,9 +183,12 @@ tp_status model_params(struct tensor **tensors, int *n, const struct model *m, e
 {
     int count = param_count(m);
     struct tensor *t = arena_array(arena, (size_t)count, sizeof *t);
+    tp_status st;
 
-    if (!t || !fill_group(t, GROUP_PARAM, dtype, m, arena))
+    if (!t)
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", count);
+    if ((st = fill_params(t, m, dtype, arena, err)))
+        return st;
     *tensors = t;
     *n = count;
     return TP_OK;
@@ -147,9 +201,12 @@ tp_status model_state(struct tensor **tensors, int *n, const struct model *m, en
                                           GROUP_EXP_AVG_SQ };
     int count = param_count(m), filled = 0;
     struct tensor *t = arena_array(arena, 4 * (size_t)count, sizeof *t);
+    tp_status st;
 
-    if (!t || !fill_group(t, GROUP_PARAM, dtype, m, arena))
+    if (!t)
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", 4 * count);
+    if ((st = fill_params(t, m, dtype, arena, err)))
+        return st;
     filled = count;
     for (int g = 1; g < 4; g++) {
         if (dtype == DTYPE_F32 && strcmp(groups[g], GROUP_MASTER) == 0)

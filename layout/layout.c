@@ -6,14 +6,14 @@
 #include <string.h>
 
 /* How a tensor is cut by tp: `parts` different shards, each held by `repeat` neighbouring ranks. */
-struct cut {
+struct parts {
     int64_t units; /* of each fused block */
     int parts, repeat;
 };
 
-static struct cut cut_of(const struct tensor *t, int tp)
+static struct parts cut_of(const struct tensor *t, int tp)
 {
-    struct cut c = { .units = 1, .parts = 1, .repeat = tp };
+    struct parts c = { .units = 1, .parts = 1, .repeat = tp };
 
     if (t->rule.dim < 0)
         return c;
@@ -41,7 +41,7 @@ static void cut_part(int64_t n, int parts, int part, int64_t *lo, int64_t *len)
 }
 
 /* Boxes of shard number `part`; empty ones are left out. */
-static int part_boxes(const struct tensor *t, const struct cut *c, int part, struct box *boxes)
+static int part_boxes(const struct tensor *t, const struct parts *c, int part, struct box *boxes)
 {
     const struct rule *r = &t->rule;
     int64_t lo, len, block;
@@ -110,9 +110,22 @@ static int pp_rank_of(const struct layout *l, int layer)
 
 int layout_tp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, struct box *boxes)
 {
-    struct cut c = cut_of(t, s->tp);
+    struct parts c = cut_of(t, s->tp);
 
     return part_boxes(t, &c, tp_rank / c.repeat, boxes);
+}
+
+bool layout_holds(const struct layout *l, int t, int rank)
+{
+    return pp_rank_of(l, l->tensors[t].layer) == mesh_coord_of(&l->spec, rank).pp;
+}
+
+int layout_dp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, int dp_rank,
+                    struct box *boxes)
+{
+    int n = layout_tp_boxes(t, s, tp_rank, boxes);
+
+    return zero_boxes(t, s->dp, dp_rank, boxes, n);
 }
 
 int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes)
@@ -121,7 +134,7 @@ int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes)
     struct mesh_coord at = mesh_coord_of(&l->spec, rank);
     int n;
 
-    if (pp_rank_of(l, tensor->layer) != at.pp)
+    if (!layout_holds(l, t, rank))
         return 0;
     n = layout_tp_boxes(tensor, &l->spec, at.tp, boxes);
     if (is_zero_sharded(&l->spec, tensor))
@@ -267,7 +280,7 @@ struct dealer {
 };
 
 /* The least loaded rank that holds shard (tp part, dp part) of t; the lowest of equals. */
-static int pick_writer(const struct dealer *d, const struct tensor *t, const struct cut *c,
+static int pick_writer(const struct dealer *d, const struct tensor *t, const struct parts *c,
                        int part, int dp_first, int dp_count)
 {
     const struct spec *s = &d->layout->spec;
@@ -290,7 +303,7 @@ static void deal_tensor(struct dealer *d, int t, int64_t *count)
 {
     const struct tensor *tensor = &d->layout->tensors[t];
     const struct spec *s = &d->layout->spec;
-    struct cut c = cut_of(tensor, s->tp);
+    struct parts c = cut_of(tensor, s->tp);
     bool sharded = is_zero_sharded(s, tensor);
     int dp_parts = sharded ? s->dp : 1;
 

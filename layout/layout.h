@@ -18,6 +18,7 @@
 #include "layout/box.h"
 #include "layout/dtype.h"
 #include "layout/model.h"
+#include "layout/plan.h"
 #include "layout/spec.h"
 
 /* How tensor parallelism cuts a tensor: shard(dim, unit, blocks, repeat). */
@@ -48,7 +49,8 @@ struct tensor {
     int ndim;
     int64_t shape[BOX_NDIM_MAX];
     struct rule rule;
-    int layer; /* 0 .. n_layers - 1, LAYER_FIRST or LAYER_LAST */
+    int layer;      /* 0 .. n_layers - 1, LAYER_FIRST or LAYER_LAST */
+    enum role role; /* what it is to the model; ROLE_NONE where only a checkpoint told of it */
 };
 
 struct layout {
@@ -67,8 +69,9 @@ struct extent {
     struct box box;
 };
 
-/* The parameters of a model in canonical order (embedding, layers, norm, head), group "param".
- * A tied head is absent. *tensors lives in the arena. */
+/* The parameters of a model in canonical order (embedding, layers, norm, head), group "param",
+ * named and cut by the model's plan. A tied head is absent. *tensors lives in the arena.
+ * TP_E_USAGE: the plan does not fit the model (plan_check). */
 tp_status model_params(struct tensor **tensors, int *n, const struct model *m, enum dtype dtype,
                        struct arena *arena, struct tp_err *err);
 
@@ -88,9 +91,16 @@ tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
 /* Boxes of tensor t that `rank` holds: 0 .. TENSOR_BOXES_MAX, none empty, in storage order. */
 int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes);
 
+/* Whether `rank` is on the pipeline stage that tensor t belongs to. */
+bool layout_holds(const struct layout *l, int t, int rank);
+
 /* As layout_boxes for `at` on the axes of tensor parallelism alone (no stages, no ZeRO): what a
  * rank computes with, when ZeRO shards what it stores. */
 int layout_tp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, struct box *boxes);
+
+/* As layout_tp_boxes, cut further as ZeRO cuts it: what dp rank `dp_rank` owns of it. */
+int layout_dp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, int dp_rank,
+                    struct box *boxes);
 
 /* Every box of every tensor exactly once, with its writer; ordered by rank, then tensor, then part.
  * The same on every rank. TP_E_INTERNAL if the boxes of a tensor do not tile it (never, by tests).

@@ -2,6 +2,8 @@
  * trainer/activation.h; a test compares the two to the byte but for alignment. */
 #include "layout/memory.h"
 
+#include <stdbool.h>
+
 enum {
     /* measured: program and libraries, code that oneDNN generates and what it packs operands into,
      * small buffers of collectives; 18 MiB with one thread, 30 with two */
@@ -12,10 +14,15 @@ enum {
     FAULT_AROUND_BYTES = 64 << 10,
 };
 
-/* A rank's share of everything; the first rank's, parts being cut from the front. */
+/* What one rank has; of its stage the first, parts being cut from the front. */
 struct share {
-    int64_t q, kv, ffn, vocab, heads; /* rows of each */
-    int64_t elements;                 /* of parameters */
+    int64_t q, kv, ffn, up, vocab, heads; /* rows of each; up: gate and up together */
+    int64_t stats;                        /* floats that a norm leaves a row */
+    int64_t layers;                       /* of all its chunks */
+    int64_t slots, slot_layers;           /* microbatches' chunks that it keeps; layers of one */
+    int64_t split;                        /* ranks that share the rows of the stream */
+    bool is_first, is_last, is_pipeline;
+    int64_t elements, owned; /* of parameters; those that this rank updates */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -33,71 +40,168 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static struct share share_of(const struct model *m, const struct spec *s)
+/* The layers of rank `pp` of a pipeline, and what it keeps (Narayanan et al. 2021) when there are
+ * microbatches enough. */
+static void count_layers(struct share *r, const struct model *m, const struct spec *s, int pp)
 {
-    int64_t h = m->hidden, layer;
+    int64_t stages = (int64_t)s->pp * s->vpp, behind = s->pp - pp;
+
+    for (int64_t stage = pp; stage < stages; stage += s->pp)
+        r->layers += m->layers / stages + (stage < m->layers % stages);
+    r->slot_layers = m->layers / stages + (pp < m->layers % stages);
+    r->slots = s->vpp == 1 ? behind : 2 * (behind - 1) + (int64_t)(s->vpp - 1) * s->pp + 1;
+    r->is_first = pp == 0;
+    r->is_last = pp == s->pp - 1;
+    r->is_pipeline = s->pp > 1;
+}
+
+/* Elements of a tensor's part that the first of `owners` ranks has when ZeRO deals its rows. */
+static int64_t owned(int64_t rows, int64_t cols, int64_t owners)
+{
+    return ceil_div(rows, owners) * cols;
+}
+
+static int64_t layer_elements(const struct share *r, const struct model *m, int64_t owners)
+{
+    int64_t h = m->hidden, n = 2 * owned(h, 1, owners);
+
+    if (m->arch == MODEL_GPT2)
+        return n + 4 * owned(h, 1, owners) + owned(h, r->q + 2 * r->kv, owners) +
+               owned(r->q + 2 * r->kv, 1, owners) + owned(r->q, h, owners) +
+               owned(h, r->ffn, owners) + owned(r->ffn, 1, owners) + owned(r->ffn, h, owners);
+    return n + owned(r->q, h, owners) + 2 * owned(r->kv, h, owners) + owned(h, r->q, owners) +
+           2 * owned(r->ffn, h, owners) + owned(h, r->ffn, owners);
+}
+
+static int64_t count_elements(const struct share *r, const struct model *m, int64_t owners)
+{
+    int64_t h = m->hidden, table = owned(r->vocab, h, owners), norm = owned(h, 1, owners);
+    int64_t n = r->layers * layer_elements(r, m, owners);
+
+    if (r->is_first)
+        n += table + (m->arch == MODEL_GPT2 ? owned(m->max_positions, h, owners) : 0);
+    if (r->is_last)
+        n += (m->arch == MODEL_GPT2 ? 2 : 1) * norm + (m->tied && r->is_first ? 0 : table);
+    return n;
+}
+
+static struct share share_of(const struct model *m, const struct spec *s, int pp)
+{
     struct share r = { 0 };
 
     r.heads = ceil_div(m->heads, s->tp);
     r.q = r.heads * m->head_dim;
     r.kv = ceil_div(m->kv_heads, s->tp) * m->head_dim;
     r.ffn = ceil_div(m->ffn, s->tp);
-    r.vocab = ceil_div(m->vocab, s->tp);
-    layer = 2 * h + h * (2 * r.q + 2 * r.kv) + 3 * h * r.ffn;
-    r.elements = m->layers * layer + r.vocab * h * (m->tied ? 1 : 2) + h;
+    r.up = (m->arch == MODEL_GPT2 ? 1 : 2) * r.ffn;
+    r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
+    r.split = s->sp ? s->tp : 1;
+    count_layers(&r, m, s, pp);
+    if (r.is_first || r.is_last)
+        r.vocab = ceil_div(m->vocab, s->tp);
+    r.elements = count_elements(&r, m, 1);
+    r.owned = count_elements(&r, m, s->zero ? s->dp : 1);
     return r;
 }
 
-/* Kept from the forward to the backward pass of a microbatch: struct slot. */
-static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e, int64_t rows)
-{
-    int64_t stream = 4 * m->hidden, normed = e * m->hidden, qkv = e * (r->q + 2 * r->kv);
-    int64_t layer =
-        2 * (stream + normed + 4) + qkv + e * r->q + 4 * r->heads + (4 * 2 + e) * r->ffn;
+/* The buffers below are counted for as many rows as ranks share the stream: one row of that and
+ * `split` rows of everything else. */
 
-    return rows * (m->layers * layer + stream + normed + 4 + 8);
+/* struct layer_slot, but for x. */
+static int64_t layer_bytes(const struct model *m, const struct share *r, int64_t e)
+{
+    int64_t normed = e * m->hidden + 4 * r->stats, qkv = e * (r->q + 2 * r->kv);
+
+    return 4 * m->hidden + 2 * normed +
+           r->split * (qkv + e * r->q + 4 * r->heads + 4 * r->up + e * r->ffn);
+}
+
+/* Kept from the forward to the backward pass of a microbatch: struct slot. */
+static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e, bool recompute)
+{
+    int64_t stream = 4 * m->hidden, layer = recompute ? 0 : layer_bytes(m, r, e);
+
+    return r->slot_layers * (stream + layer) + stream + 8 * r->split +
+           (r->is_last ? e * m->hidden + 4 * r->stats : 0);
 }
 
 /* Used by layer after layer: struct scratch. */
-static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e, int64_t rows)
+static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e,
+                             bool recompute)
 {
     int64_t qkv = r->q + 2 * r->kv, wide = most(most(r->ffn, r->q), r->vocab);
-    int64_t row = 4 * (2 * m->hidden + wide + qkv + 3);
+    int64_t stream = 4 * m->hidden * (r->is_pipeline ? 3 : 2), row = 4 * (wide + qkv + 3);
 
-    if (e < 4)
-        row += 2 * (most(most(2 * r->ffn, qkv), r->vocab) + m->hidden);
-    return rows * row;
+    if (r->split > 1) /* gathered rows */
+        row += 4 * m->hidden;
+    if (e < 4) {
+        stream += 2 * m->hidden;
+        row += 2 * most(most(r->up, qkv), r->vocab);
+    }
+    return stream + r->split * row + (recompute ? layer_bytes(m, r, e) : 0);
+}
+
+/* Gradients that sp sums over tp: of everything that is not cut. */
+static int64_t partial_elements(const struct share *r, const struct model *m)
+{
+    int64_t h = m->hidden, n;
+
+    if (r->split == 1)
+        return 0;
+    n = r->layers * (m->arch == MODEL_GPT2 ? 6 : 2) * h;
+    if (r->is_last)
+        n += (m->arch == MODEL_GPT2 ? 2 : 1) * h;
+    return n + (r->is_first && m->arch == MODEL_GPT2 ? m->max_positions * h : 0);
 }
 
 /* Resident pages of the other ranks' buffers: of each buffer that n ranks reduce together a rank
  * sums its part in all of them. */
 static int64_t foreign_bytes(int64_t n, int64_t bytes, int64_t buffers)
 {
-    return least((n - 1) * bytes,
-                 (n - 1) * bytes / n + (n - 1) * buffers * (int64_t)FAULT_AROUND_BYTES);
+    return (n - 1) * least(bytes, bytes / n + buffers * (int64_t)FAULT_AROUND_BYTES);
 }
 
-struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
-                                   int64_t micro, int64_t seq, bool saves)
+static struct memory_need need_of(const struct model *m, const struct spec *s, enum dtype dtype,
+                                  int64_t micro, int64_t seq, int flags, int pp)
 {
-    struct share r = share_of(m, s);
-    int64_t rows = micro * seq, e = dtype_bytes(dtype);
+    struct share r = share_of(m, s, pp);
+    int64_t rows = micro * seq, e = dtype_bytes(dtype), streams = r.slots * (2 * r.slot_layers + 1);
     struct memory_need need = { 0 };
+    bool again = flags & MEMORY_RECOMPUTES;
 
     need.params = r.elements * e;
     need.grads = r.elements * 4;
-    need.moments = r.elements * 8;
+    need.moments = r.owned * 8;
+    if (s->zero && s->dp > 1) /* where they lie together, owner by owner */
+        need.grads += s->dp * r.owned * 4;
     if (dtype != DTYPE_F32)
         need.master = r.elements * 4;
-    need.activations = slot_bytes(m, &r, e, rows);
-    need.workspace = scratch_bytes(m, &r, e, rows) + 4 * seq * m->head_dim;
-    if (saves) /* replicas share the writing */
-        need.staging = (need.params + need.master + need.moments) / s->dp + SAVING_BYTES;
+    need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, again);
+    need.workspace = rows / r.split * scratch_bytes(m, &r, e, again) + 4 * partial_elements(&r, m);
+    if (m->arch == MODEL_LLAMA)
+        need.workspace += 4 * seq * m->head_dim; /* rotary table */
+    if (flags & MEMORY_SAVES)                    /* replicas share the writing */
+        need.staging = (need.params + need.master) / s->dp + need.moments / (s->zero ? 1 : s->dp) +
+                       SAVING_BYTES;
     need.overhead =
         PROGRAM_BYTES +
-        foreign_bytes(s->tp, (2 * m->layers + 2) * rows * 4 * m->hidden, 2 * m->layers + 2) +
+        foreign_bytes(s->tp, (streams + 1) * rows / r.split * 4 * m->hidden, streams + 1) +
         foreign_bytes(s->dp, need.grads, 1);
     need.total = need.params + need.grads + need.moments + need.master + need.activations +
                  need.workspace + need.staging + need.overhead;
     return need;
+}
+
+struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
+                                   int64_t micro, int64_t seq, int flags)
+{
+    struct memory_need largest = { 0 };
+
+    for (int pp = 0; pp < s->pp; pp++) {
+        struct memory_need need = need_of(m, s, dtype, micro, seq, flags, pp);
+
+        if (need.total > largest.total)
+            largest = need;
+    }
+    return largest;
 }

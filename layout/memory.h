@@ -13,15 +13,19 @@
 
 struct memory_need {
     int64_t params, grads, master, moments; /* this rank's shard */
-    int64_t activations;                    /* kept from forward to backward, one microbatch */
+    int64_t activations;                    /* kept from forward to backward */
     int64_t workspace; /* reused by every layer: logits, gradients of one layer */
     int64_t staging;   /* copy of the state that is being saved */
     int64_t overhead;  /* program, libraries, tables */
     int64_t total;
 };
 
-/* The need of the largest rank. micro: sequences in a microbatch; seq: tokens in a sequence. */
+/* What the run does besides: bits of `flags`. */
+enum { MEMORY_SAVES = 1 << 0, MEMORY_RECOMPUTES = 1 << 1 };
+
+/* The need of the largest rank. micro: sequences in a microbatch; seq: tokens in a sequence.
+ * Pipelines: when there are as many microbatches as they can keep. */
 struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
-                                   int64_t micro, int64_t seq, bool saves);
+                                   int64_t micro, int64_t seq, int flags);
 
 #endif

@@ -122,19 +122,32 @@ static double read_rope(struct reader *r)
                          read_positive(r, r->root, "rope_theta", 10000.0));
 }
 
+static const struct {
+    const char *name, *type;
+} archs[] = {
+    [MODEL_LLAMA] = { "LlamaForCausalLM", "llama" },
+    [MODEL_GPT2] = { "GPT2LMHeadModel", "gpt2" },
+};
+
+const char *model_arch_name(enum model_arch arch)
+{
+    return archs[arch].name;
+}
+
 static void read_architecture(struct reader *r, struct model *m)
 {
+    static const char supported[] = "[\"LlamaForCausalLM\"] or [\"GPT2LMHeadModel\"]";
     json_t *list = json_object_get(r->root, "architectures");
     json_t *type = json_object_get(r->root, "model_type");
     json_t *first = json_array_get(list, 0);
+    const char *name = json_string_value(first), *kind = json_string_value(type);
 
-    if (json_is_string(first)) {
-        if (strcmp(json_string_value(first), "LlamaForCausalLM") != 0)
-            fail(r, "architectures", "[\"LlamaForCausalLM\"]", list);
-    } else if (!json_is_string(type) || strcmp(json_string_value(type), "llama") != 0) {
-        fail(r, "architectures", "[\"LlamaForCausalLM\"]", list ? list : type);
-    }
-    m->arch = MODEL_LLAMA;
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++)
+        if (name ? strcmp(name, archs[i].name) == 0 : kind && strcmp(kind, archs[i].type) == 0) {
+            m->arch = (enum model_arch)i;
+            return;
+        }
+    fail(r, "architectures", supported, list || !type ? list : type);
 }
 
 static void read_heads(struct reader *r, struct model *m)
@@ -163,6 +176,71 @@ static void read_heads(struct reader *r, struct model *m)
                         r->path, m->heads, (long long)m->head_dim, WIDTH_MAX);
 }
 
+static void read_llama(struct reader *r, struct model *m)
+{
+    m->hidden = read_count(r, "hidden_size", WIDTH_MAX, 0);
+    m->ffn = read_count(r, "intermediate_size", WIDTH_MAX, 0);
+    m->layers = (int)read_count(r, "num_hidden_layers", LAYERS_MAX, 0);
+    m->max_positions = read_count(r, "max_position_embeddings", INT64_C(1) << 40, 2048);
+    if (!r->st)
+        read_heads(r, m);
+    m->norm_eps = read_positive(r, r->root, "rms_norm_eps", 1e-6);
+    m->rope_theta = read_rope(r);
+    m->tied = read_flag(r, "tie_word_embeddings", false);
+    refuse_unsupported(r);
+}
+
+/* A flag of GPT-2 that has to be as its only implemented value. */
+static void need_flag(struct reader *r, const char *key, bool value, const char *why)
+{
+    if (read_flag(r, key, value) != value && !r->st)
+        fail(r, key, why, json_object_get(r->root, key));
+}
+
+/* Dropout is noise of a training run, not part of what the weights mean: it is noted, not refused.
+ */
+static double read_dropout(struct reader *r)
+{
+    static const char *const keys[] = { "attn_pdrop", "embd_pdrop", "resid_pdrop" };
+    double most = 0;
+
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        json_t *v = json_object_get(r->root, keys[i]);
+        double p = absent(v) ? 0.1 : json_number_value(v);
+
+        if (!r->st && !absent(v) && (!json_is_number(v) || !(p >= 0 && p < 1)))
+            fail(r, keys[i], "a number from 0 to 1", v);
+        most = p > most ? p : most;
+    }
+    return most;
+}
+
+static void read_gpt2(struct reader *r, struct model *m)
+{
+    json_t *act = json_object_get(r->root, "activation_function");
+
+    m->hidden = read_count(r, "n_embd", WIDTH_MAX, 768);
+    m->layers = (int)read_count(r, "n_layer", LAYERS_MAX, 12);
+    m->heads = (int)read_count(r, "n_head", WIDTH_MAX, 12);
+    m->ffn = read_count(r, "n_inner", WIDTH_MAX, 4 * m->hidden);
+    m->max_positions = read_count(r, "n_positions", WIDTH_MAX, 1024);
+    m->norm_eps = read_positive(r, r->root, "layer_norm_epsilon", 1e-5);
+    m->kv_heads = m->heads;
+    m->tied = true;
+    need_flag(r, "tie_word_embeddings", true, "true (a head of its own is not supported)");
+    need_flag(r, "scale_attn_weights", true, "true");
+    need_flag(r, "scale_attn_by_inverse_layer_idx", false, "false");
+    need_flag(r, "add_cross_attention", false, "false");
+    m->dropout = read_dropout(r);
+    if (!r->st && !absent(act) &&
+        (!json_is_string(act) || strcmp(json_string_value(act), "gelu_new") != 0))
+        fail(r, "activation_function", "\"gelu_new\"", act);
+    if (!r->st && m->hidden % m->heads != 0)
+        r->st = tp_fail(r->err, TP_E_USAGE, "%s: n_head %d does not divide n_embd %lld", r->path,
+                        m->heads, (long long)m->hidden);
+    m->head_dim = m->hidden / m->heads;
+}
+
 tp_status model_parse(struct model *out, const char *text, size_t size, const char *path,
                       struct arena *arena, struct tp_err *err)
 {
@@ -179,17 +257,11 @@ tp_status model_parse(struct model *out, const char *text, size_t size, const ch
     }
     read_architecture(&r, &m);
     m.vocab = read_count(&r, "vocab_size", VOCAB_MAX, 0);
-    m.hidden = read_count(&r, "hidden_size", WIDTH_MAX, 0);
-    m.ffn = read_count(&r, "intermediate_size", WIDTH_MAX, 0);
-    m.layers = (int)read_count(&r, "num_hidden_layers", LAYERS_MAX, 0);
-    m.max_positions = read_count(&r, "max_position_embeddings", INT64_C(1) << 40, 2048);
-    if (!r.st)
-        read_heads(&r, &m);
-    m.norm_eps = read_positive(&r, r.root, "rms_norm_eps", 1e-6);
     m.init_std = read_positive(&r, r.root, "initializer_range", 0.02);
-    m.rope_theta = read_rope(&r);
-    m.tied = read_flag(&r, "tie_word_embeddings", false);
-    refuse_unsupported(&r);
+    if (m.arch == MODEL_GPT2)
+        read_gpt2(&r, &m);
+    else
+        read_llama(&r, &m);
     if (r.st)
         goto done;
     copy = arena_alloc(arena, size + 1);
@@ -208,7 +280,7 @@ done:
 int64_t model_matmul_params(const struct model *m)
 {
     int64_t attention = 2 * m->hidden * m->head_dim * (m->heads + m->kv_heads);
-    int64_t mlp = 3 * m->hidden * m->ffn;
+    int64_t mlp = (m->arch == MODEL_GPT2 ? 2 : 3) * m->hidden * m->ffn;
 
     return m->layers * (attention + mlp) + m->hidden * m->vocab;
 }

@@ -10,7 +10,9 @@
 #include "core/arena.h"
 #include "core/err.h"
 
-enum model_arch { MODEL_LLAMA };
+enum model_arch { MODEL_LLAMA, MODEL_GPT2 };
+
+struct plan; /* layout/plan.h */
 
 struct model {
     enum model_arch arch;
@@ -19,9 +21,14 @@ struct model {
     int64_t head_dim; /* apart from hidden / heads */
     int64_t max_positions;
     double norm_eps, rope_theta, init_std;
-    bool tied;          /* lm_head is embed_tokens */
-    const char *config; /* config.json as it was, for the checkpoint and the export */
+    double dropout;          /* the largest that config.json asks for; tp-train has none */
+    bool tied;               /* lm_head is embed_tokens */
+    const struct plan *plan; /* names and cuts of its tensors; NULL: the architecture's own */
+    const char *config;      /* config.json as it was, for the checkpoint and the export */
 };
+
+/* "LlamaForCausalLM", "GPT2LMHeadModel". */
+const char *model_arch_name(enum model_arch arch);
 
 /* Read config.json text (size bytes, any bytes); `path` is for messages.
  * Accepts rope_theta at top level and in rope_parameters. Optional fields have transformers'

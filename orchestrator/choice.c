@@ -54,14 +54,16 @@ tp_status choice_quarantine(char to[PATH_MAX], const struct choice *c, const cha
 {
     char dir[PATH_MAX];
     const char *name = strrchr(c->dir, '/') + 1;
+    int n = snprintf(dir, sizeof dir, "%s/quarantine", root);
     tp_status st;
 
-    snprintf(dir, sizeof dir, "%s/quarantine", root);
+    if (n < 0 || (size_t)n + strlen(name) + 8 > sizeof dir)
+        return tp_fail(err, TP_E_USAGE, "%s: path is too long", root);
     if ((st = file_make_dirs(dir, err)))
         return st;
-    snprintf(to, PATH_MAX, "%s/%s", dir, name);
+    n = snprintf(to, PATH_MAX, "%s/%s", dir, name);
     for (int i = 1; file_exists(to) && i < 1000; i++)
-        snprintf(to, PATH_MAX, "%s/%s.%d", dir, name, i);
+        snprintf(to + n, (size_t)(PATH_MAX - n), ".%d", i);
     if (rename(c->dir, to) != 0)
         return tp_fail_errno(err, "%s: cannot move to %s", c->dir, to);
     return file_sync_dir(root, err);

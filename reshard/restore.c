@@ -9,17 +9,18 @@
 #include "reshard/safetensors.h"
 
 /* Plan and execute; from->check sees to the checksums. */
-static tp_status run(const struct port *from, struct memory_port *to, struct move *m,
+static tp_status run(const struct port *from, struct memory_port *to, const struct move *base,
                      struct move_stats *stats, struct tp_err *err)
 {
     struct port port = memory_port_make(to);
+    struct move m = *base;
     struct move_plan *plan = NULL;
     tp_status st;
 
-    m->from = from;
-    m->to = &port;
-    m->partial = true;
-    TP_TRY(move_plan(&plan, m, err));
+    m.from = from;
+    m.to = &port;
+    m.partial = true;
+    TP_TRY(move_plan(&plan, &m, err));
     TP_TRY(move_execute(plan, stats, err));
 done:
     move_plan_free(plan);

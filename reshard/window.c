@@ -3,7 +3,7 @@
 
 /* Larger gains nothing in I/O; smaller keeps more of a window in the caches between its read, its
  * checksum, its copy and its write. */
-enum { WINDOW_BYTES = 8 << 20 };
+enum { WINDOW_BYTES = 4 << 20 };
 
 int64_t window_elements(const struct move_plan *p, int tensor)
 {

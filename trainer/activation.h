@@ -11,42 +11,50 @@
 #define TRAINER_ACTIVATION_H
 
 #include "trainer/net.h"
+#include "trainer/schedule.h"
 #include "trainer/span.h"
 
 /* `type` below is the run's dtype: f32 or bf16. */
 struct layer_slot {
     float *x;       /* [rows][h] residual stream that enters the layer; for collectives */
-    float *rstd;    /* [rows] of attn_norm */
+    float *stats;   /* [2][rows] of attn_norm; root mean square: [1][rows] */
     void *normed;   /* [rows][h] type: attn_norm(x) */
     void *qkv;      /* [rows][qkv_width] type, rotated */
     void *attended; /* [rows][q_width] type */
     float *lse;     /* [sequences][heads][tokens] */
     float *mid;     /* [rows][h] residual stream between the blocks; for collectives */
-    float *mid_rstd;
+    float *mid_stats;
     void *mid_normed; /* [rows][h] type: mlp_norm(mid) */
-    float *gate_up;   /* [rows][2 ffn]; backward, in fp32: their gradients */
-    void *hidden;     /* [rows][ffn] type: silu(gate) * up */
+    float *up;        /* [rows][up_width] gate and up, or up; backward, in fp32: their gradients */
+    void *hidden;     /* [rows][ffn] type: silu(gate) * up, or gelu(up) */
 };
 
+/* With recomputation a slot keeps x of its layers alone, and scratch has one of everything else. */
 struct slot {
     int32_t *ids, *targets; /* [rows] */
     struct layer_slot *layers;
-    float *x; /* [rows][h] that leaves the last layer */
-    float *rstd;
+    float *x;                /* [rows][h] that leaves the last layer; for messages */
+    struct comm_ticket sent; /* x, to the next stage */
+    float *stats;
     void *normed; /* final_norm(x): what the head reads */
 };
 
 struct scratch {
-    float *dx;      /* [rows][h] gradient of the residual stream */
+    float *dx; /* [rows][h] gradient of the residual stream: one of dx_buffers */
+    float
+        *dx_buffers[SCHEDULE_BUFFERS]; /* the second one, and memory for messages, with pipelines */
+    struct comm_ticket sent[SCHEDULE_BUFFERS]; /* each, to the stage before */
+    int dx_next;
     float *dnormed; /* [rows][h] gradient of a norm's output; for collectives */
     float *wide;    /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row layer's input */
     float *dqkv;    /* [rows][qkv_width]; forward in bf16: before rounding */
-    uint16_t *narrow; /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
-    uint16_t *dy;     /* bf16: [rows][h] rounded dx */
-    float *row_max;   /* [rows] of the loss; for collectives */
+    uint16_t *narrow;        /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
+    uint16_t *dy;            /* bf16: [rows][h] rounded dx */
+    struct layer_slot layer; /* with recomputation: of the layer at work, without x */
+    float *row_max;          /* [rows] of the loss; for collectives */
     float *row_sums;  /* [2][rows]: sums of exponentials, logits of targets; for collectives */
     float *attention; /* the kernels' own */
-    float *norm;
+    float *sums;      /* of gradients over rows: the kernels' own */
 };
 
 /* A pass of one microbatch through a rank's layers. */
@@ -54,10 +62,11 @@ struct pass {
     const struct net *net;
     const struct scratch *scratch;
     int64_t sequences, rows;
-    bool add; /* gradients add to those of the step's earlier microbatches */
+    int64_t stream_rows; /* that this rank has of the stream: all, or under sp a part */
+    bool add;            /* gradients add to those of the step's earlier microbatches */
 };
 
-/* layers of slot come from the arena. */
+/* layers of slot come from the arena: as many as the largest chunk has. */
 tp_status slot_init(struct slot *s, const struct net *n, struct arena *arena, struct tp_err *err);
 void slot_take(struct slot *s, const struct net *n, int64_t sequences, struct span *shared,
                struct span *own);

@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "kernels/attention.h"
+#include "kernels/bias.h"
 #include "kernels/cast.h"
-#include "kernels/norm.h"
 #include "kernels/rope.h"
 
 /* The kernel's view of a slot: q, k and v lie side by side in each row. */
@@ -50,7 +50,7 @@ static void rotate(const struct net *n, float *qkv, int64_t rows, int sign)
 }
 
 tp_status block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                                  const float *residual, struct tp_err *err)
+                                  const struct arriving *in, struct tp_err *err)
 {
     const struct net *n = p->net;
     bool narrow = n->dtype == DTYPE_BF16;
@@ -58,11 +58,13 @@ tp_status block_attention_forward(const struct pass *p, const struct layer *y, s
     struct attention a = view(n, p->sequences, s, p->scratch->attention);
     tp_status st;
 
-    norm_rms_forward(s->normed, n->dtype, s->rstd, s->x, residual, y->attn_norm.weight, p->rows,
-                     n->model->hidden, (float)n->model->norm_eps);
+    stream_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
     if ((st = linear_column_forward(&y->qkv, qkv, s->normed, p->rows, err)))
         return st;
-    rotate(n, qkv, p->rows, +1);
+    if (y->qkv.bias)
+        bias_add(qkv, y->qkv.bias, p->rows, n->qkv_width);
+    if (n->rope)
+        rotate(n, qkv, p->rows, +1);
     if (narrow)
         cast(s->qkv, DTYPE_BF16, qkv, DTYPE_F32, p->rows * n->qkv_width);
     if ((st = attention_forward(&a, err)))
@@ -82,9 +84,10 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     tp_status st;
 
     if (narrow) {
-        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->rows * n->model->hidden);
+        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->stream_rows * n->model->hidden);
         dy = w->dy;
     }
+    stream_bias_backward(p, &y->out, w->dx, DTYPE_F32, p->stream_rows);
     if ((st = linear_row_backward(&y->out, w->wide, dy, s->attended, p->rows, p->add, err)))
         return st;
     if (narrow) {
@@ -94,15 +97,16 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     if ((st = attention_backward(&a, d_attended, dq, n->qkv_width, dk, n->qkv_width, dv,
                                  n->qkv_width, err)))
         return st;
-    rotate(n, w->dqkv, p->rows, -1);
+    if (n->rope)
+        rotate(n, w->dqkv, p->rows, -1);
     if (narrow) {
         cast(w->narrow, DTYPE_BF16, w->dqkv, DTYPE_F32, p->rows * n->qkv_width);
         dqkv = w->narrow;
     }
+    stream_bias_backward(p, &y->qkv, dqkv, n->dtype, p->rows);
     st = linear_column_backward(&y->qkv, w->dnormed, dqkv, s->normed, p->rows, p->add, err);
     if (st)
         return st;
-    norm_rms_backward(w->dx, y->attn_norm.grad, w->dnormed, s->x, s->rstd, y->attn_norm.weight,
-                      p->rows, n->model->hidden, w->norm);
+    stream_norm_backward(p, &y->attn_norm, w->dx, w->dnormed, s->x, s->stats);
     return TP_OK;
 }

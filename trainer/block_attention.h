@@ -6,11 +6,12 @@
 #define TRAINER_BLOCK_ATTENTION_H
 
 #include "trainer/activation.h"
+#include "trainer/stream.h"
 
-/* s->x holds what the block before it added, residual the stream before that (NULL: s->x is the
- * stream already); s->x becomes the stream. s->mid gets what this block adds to it. */
+/* s->x with `in` becomes the stream. s->mid gets what this block adds to it, but for the bias of
+ * its row layer. */
 tp_status block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                                  const float *residual, struct tp_err *err);
+                                  const struct arriving *in, struct tp_err *err);
 
 /* scratch dx: from the gradient of s->mid (as a stream) to that of s->x. */
 tp_status block_attention_backward(const struct pass *p, const struct layer *y,

@@ -1,22 +1,50 @@
 /* trainer/block_mlp.c - see trainer/block_mlp.h. */
 #include "trainer/block_mlp.h"
 
+#include "kernels/bias.h"
 #include "kernels/cast.h"
-#include "kernels/norm.h"
+#include "kernels/gelu.h"
 #include "kernels/swiglu.h"
+#include "trainer/stream.h"
+
+static void activate(const struct pass *p, struct layer_slot *s)
+{
+    const struct net *n = p->net;
+
+    if (n->up_width == n->ffn)
+        gelu_forward(s->hidden, n->dtype, s->up, p->rows * n->ffn);
+    else
+        swiglu_forward(s->hidden, n->dtype, s->up, s->up + n->ffn, 2 * n->ffn, p->rows, n->ffn);
+}
+
+/* dup: the gradient of s->up, of the run's dtype; may be s->up itself in fp32. */
+static void activate_backward(const struct pass *p, char *dup, const float *dy,
+                              const struct layer_slot *s)
+{
+    const struct net *n = p->net;
+
+    if (n->up_width == n->ffn)
+        gelu_backward(dup, n->dtype, dy, s->up, p->rows * n->ffn);
+    else
+        swiglu_backward(dup, dup + n->ffn * dtype_bytes(n->dtype), n->dtype, dy, s->up,
+                        s->up + n->ffn, 2 * n->ffn, p->rows, n->ffn);
+}
 
 tp_status block_mlp_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
                             float *out, struct tp_err *err)
 {
     const struct net *n = p->net;
+    const struct arriving in = { s->x, y->out.bias };
     tp_status st;
 
-    norm_rms_forward(s->mid_normed, n->dtype, s->mid_rstd, s->mid, s->x, y->mlp_norm.weight,
-                     p->rows, n->model->hidden, (float)n->model->norm_eps);
-    if ((st = linear_column_forward(&y->gate_up, s->gate_up, s->mid_normed, p->rows, err)))
+    stream_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
+    if ((st = linear_column_forward(&y->up, s->up, s->mid_normed, p->rows, err)))
         return st;
-    swiglu_forward(s->hidden, n->dtype, s->gate_up, s->gate_up + n->ffn, 2 * n->ffn, p->rows,
-                   n->ffn);
+    if (y->up.bias)
+        bias_add(s->up, y->up.bias, p->rows, n->up_width);
+    activate(p, s);
+    if (!out)
+        return TP_OK;
     return linear_row_forward(&y->down, out, s->hidden, p->rows, err);
 }
 
@@ -27,23 +55,22 @@ tp_status block_mlp_backward(const struct pass *p, const struct layer *y, struct
     const struct scratch *w = p->scratch;
     bool narrow = n->dtype == DTYPE_BF16;
     const void *dy = w->dx;
-    char *dgate_up = (char *)s->gate_up; /* in place: nothing reads gate and up afterwards */
+    char *dup = (char *)s->up; /* in place: nothing reads it afterwards */
     tp_status st;
 
     if (narrow) {
-        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->rows * n->model->hidden);
+        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->stream_rows * n->model->hidden);
         dy = w->dy;
-        dgate_up = (char *)w->narrow;
+        dup = (char *)w->narrow;
     }
+    stream_bias_backward(p, &y->down, w->dx, DTYPE_F32, p->stream_rows);
     if ((st = linear_row_backward(&y->down, w->wide, dy, s->hidden, p->rows, p->add, err)))
         return st;
-    swiglu_backward(dgate_up, dgate_up + n->ffn * dtype_bytes(n->dtype), n->dtype, w->wide,
-                    s->gate_up, s->gate_up + n->ffn, 2 * n->ffn, p->rows, n->ffn);
-    st = linear_column_backward(&y->gate_up, w->dnormed, dgate_up, s->mid_normed, p->rows, p->add,
-                                err);
+    activate_backward(p, dup, w->wide, s);
+    stream_bias_backward(p, &y->up, dup, n->dtype, p->rows);
+    st = linear_column_backward(&y->up, w->dnormed, dup, s->mid_normed, p->rows, p->add, err);
     if (st)
         return st;
-    norm_rms_backward(w->dx, y->mlp_norm.grad, w->dnormed, s->mid, s->mid_rstd, y->mlp_norm.weight,
-                      p->rows, n->model->hidden, w->norm);
+    stream_norm_backward(p, &y->mlp_norm, w->dx, w->dnormed, s->mid, s->mid_stats);
     return TP_OK;
 }

@@ -1,6 +1,6 @@
 /*
  * trainer/block_mlp.h - the feed-forward half of a layer: norm, gate and up side by side (column),
- * SwiGLU, down (row).
+ * SwiGLU, down (row); or up, gelu, down.
  */
 #ifndef TRAINER_BLOCK_MLP_H
 #define TRAINER_BLOCK_MLP_H
@@ -8,7 +8,8 @@
 #include "trainer/activation.h"
 
 /* s->mid holds what the attention block added to s->x, and becomes the stream. out (memory for
- * collectives) gets what this block adds to it. */
+ * collectives) gets what this block adds to it, but for the bias of its row layer; NULL: it is not
+ * wanted, the slot is. */
 tp_status block_mlp_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
                             float *out, struct tp_err *err);
 

@@ -9,10 +9,15 @@
 
 enum { LAYOUTS_SHOWN = 3, TP_TRIED_MAX = 256 };
 
+static int flags_of(const struct train_config *c)
+{
+    return (c->ckpt ? MEMORY_SAVES : 0) | (c->recompute ? MEMORY_RECOMPUTES : 0);
+}
+
 static int64_t need_of(const struct train_config *c, const struct model *m, const struct spec *s,
                        int64_t micro)
 {
-    return memory_estimate(m, s, c->dtype, micro, c->seq, c->ckpt != NULL).total;
+    return memory_estimate(m, s, c->dtype, micro, c->seq, flags_of(c)).total;
 }
 
 static bool is_legal(const struct train_config *c, const struct model *m, const struct spec *s)
@@ -51,13 +56,15 @@ static int list_layouts(char *buf, size_t size, const struct train_config *c, co
 
 tp_status budget_check(const struct train_config *c, const struct model *m, struct tp_err *err)
 {
-    struct memory_need need =
-        memory_estimate(m, &c->spec, c->dtype, c->micro, c->seq, c->ckpt != NULL);
+    struct memory_need need;
     char spec[SPEC_TEXT_MAX], total[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX], weights[SIZE_TEXT_MAX];
     char state[SIZE_TEXT_MAX], act[SIZE_TEXT_MAX], staging[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
     char layouts[256] = "", micro[96] = "";
 
-    if (c->mem_bytes == 0 || need.total <= c->mem_bytes)
+    if (c->mem_bytes == 0)
+        return TP_OK;
+    need = memory_estimate(m, &c->spec, c->dtype, c->micro, c->seq, flags_of(c));
+    if (need.total <= c->mem_bytes)
         return TP_OK;
     if (list_layouts(layouts, sizeof layouts, c, m) == 0)
         snprintf(layouts, sizeof layouts, "no tensor-parallel degree");

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stddef.h>
 
+#include "layout/plan.h"
+
 /* Sequences a step and tokens a sequence: far above any run, far below overflow of their product
  * with a row of any buffer. */
 enum { COUNT_MAX = 1 << 24 };
@@ -34,19 +36,17 @@ int64_t train_config_micros(const struct train_config *c)
 
 static tp_status check_axes(const struct spec *s, struct tp_err *err)
 {
-    const char *axis = s->pp > 1     ? "pipeline parallelism (pp)"
-                       : s->vpp > 1  ? "interleaved pipelines (vpp)"
-                       : s->cp > 1   ? "context parallelism (cp)"
-                       : s->sp       ? "sequence parallelism (sp)"
-                       : s->zero > 0 ? "sharded optimizer state (zero)"
+    const char *axis = s->cp > 1 ? "context parallelism (cp)"
+
+                       : s->zero > 1 ? "sharded parameters (zero3)"
                                      : NULL;
     char text[SPEC_TEXT_MAX];
 
     if (!axis)
         return TP_OK;
     return tp_fail(err, TP_E_LAYOUT,
-                   "layout %s asks for %s, which tp-train cannot run yet; it runs tp and dp, and "
-                   "tp-reshard turns checkpoints of other layouts into those",
+                   "layout %s asks for %s, which tp-train cannot run yet; it runs tp, sp, pp, vpp, "
+                   "dp and zero1, and tp-reshard turns checkpoints of other layouts into those",
                    spec_format(text, s), axis);
 }
 
@@ -84,16 +84,53 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
     share = c->batch / c->spec.dp;
     if (c->micro == 0)
         c->micro = share;
-    if (c->micro < 0 || c->micro > share || share % c->micro)
+    if (c->micro < 1 || c->micro > share || share % c->micro)
         return tp_fail(err, TP_E_USAGE,
                        "--micro %" PRId64 " does not divide the %" PRId64
                        " sequences of a data-parallel rank (--batch %" PRId64 " over dp %d)",
                        c->micro, share, c->batch, c->spec.dp);
+    if (c->spec.vpp > 1 && share / c->micro % c->spec.pp)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "interleaved pipelines (vpp %d) run microbatches in groups of pp: the "
+                       "%" PRId64
+                       " microbatches of a step are no multiple of %d; change --batch or "
+                       "--micro",
+                       c->spec.vpp, share / c->micro, c->spec.pp);
+    if (c->spec.sp && c->micro * c->seq % c->spec.tp)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "sequence parallelism (sp) deals the tokens of a microbatch to tp ranks: "
+                       "%" PRId64 " (--micro %" PRId64 " x --seq %" PRId64
+                       ") do not divide by tp %d",
+                       c->micro * c->seq, c->micro, c->seq, c->spec.tp);
     if (c->micro * c->seq > INT32_MAX)
         return tp_fail(err, TP_E_USAGE,
                        "a microbatch of %" PRId64 " sequences of %" PRId64
                        " tokens is too large; make --micro smaller",
                        c->micro, c->seq);
+    return TP_OK;
+}
+
+/* Under sp whatever is not cut works on a part of the sequence, which attention cannot; the others
+ * could, but nobody has asked. In bf16 pairs of halves travel. */
+static tp_status check_sp(const struct train_config *c, const struct model *m, struct tp_err *err)
+{
+    const struct plan *plan = m->plan ? m->plan : plan_builtin(m->arch);
+
+    if (!c->spec.sp || c->spec.tp == 1)
+        return TP_OK;
+    for (int i = 0; i < plan->n; i++) {
+        const struct plan_entry *e = &plan->entries[i];
+
+        if (e->cut == CUT_REPLICATED && e->role != ROLE_POSITIONS)
+            return tp_fail(err, TP_E_LAYOUT,
+                           "sequence parallelism (sp) needs a plan that cuts every product and has "
+                           "sequence for norms and biases: %s (%s) is replicated",
+                           e->pattern, role_name(e->role));
+    }
+    if (c->dtype == DTYPE_BF16 && m->hidden % 2)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "sequence parallelism (sp) in bf16 needs an even hidden size, not %" PRId64,
+                       m->hidden);
     return TP_OK;
 }
 
@@ -117,6 +154,8 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
     if ((st = check_axes(&c->spec, err)))
         return st;
     if ((st = check_optimizer(&c->opt, err)))
+        return st;
+    if ((st = check_sp(c, m, err)))
         return st;
     return check_batch(c, err);
 }

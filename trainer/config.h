@@ -1,10 +1,11 @@
 /*
- * trainer/config.h - what a training run is asked to do. Defaults and rules of the numbers are in
- * docs/parallelism/tensor.md's companion, tests/oracle/oracle_numpy.py.
+ * trainer/config.h - what a training run is asked to do. The rules that its numbers follow are
+ * written down at the head of tests/oracle/oracle_numpy.py.
  */
 #ifndef TRAINER_CONFIG_H
 #define TRAINER_CONFIG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/err.h"
@@ -36,10 +37,11 @@ struct train_config {
     int64_t micro;     /* sequences a dp rank takes at once; 0: all of its share */
     struct optimizer_options opt;
     int64_t seed;
-    enum dtype dtype;   /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */
-    int threads;        /* kernel threads a rank; 0: cores / ranks of the host */
-    int64_t mem_bytes;  /* most a rank may need; 0: no limit */
-    const char *ckpt;   /* root; NULL: nothing is saved */
+    enum dtype dtype;  /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */
+    bool recompute;    /* keep a layer's input only, and run it forward again before it goes back */
+    int threads;       /* kernel threads a rank; 0: cores / ranks of the host */
+    int64_t mem_bytes; /* most a rank may need; 0: no limit */
+    const char *ckpt;  /* root; NULL: nothing is saved */
     int64_t save_every; /* 0: the last step only */
     int keep;           /* newest checkpoints that stay; 0: all */
     enum resume_mode resume;

@@ -2,74 +2,82 @@
 #include "trainer/data.h"
 
 #include <inttypes.h>
-#include <stddef.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include "core/file.h"
+/* Tokens that are looked at before the run begins: a fraction of a second. */
+static const int64_t CHECKED_AT_OPEN = INT64_C(1) << 26;
 
-static tp_status check_bytes(const struct data *d, const char *path, int64_t vocab,
-                             struct tp_err *err)
+static tp_status fail_token(const struct data *d, int64_t at, struct tp_err *err)
 {
-    if (vocab >= 256)
+    int64_t token = tokens_at(&d->tokens, at);
+
+    if (d->tokens.documents == 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: byte %" PRId64 " at offset %" PRId64
+                       " is no token: the model's vocabulary is %" PRId64 " (bytes need 256)",
+                       d->path, token, at, d->vocab);
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: token %" PRId64 " at position %" PRId64
+                   " is not in the model's vocabulary of %" PRId64
+                   ": it was tokenized for another model",
+                   d->path, token, at, d->vocab);
+}
+
+static tp_status check_tokens(const struct data *d, struct tp_err *err)
+{
+    int64_t n = d->tokens.n < CHECKED_AT_OPEN ? d->tokens.n : CHECKED_AT_OPEN;
+
+    if (d->tokens.type == TOKEN_U8 && d->vocab >= 256)
         return TP_OK;
-    for (int64_t i = 0; i < d->size; i++)
-        if (d->bytes[i] >= vocab)
-            return tp_fail(err, TP_E_USAGE,
-                           "%s: byte %d at offset %" PRId64
-                           " is no token: the model's vocabulary is %" PRId64 " (bytes need 256)",
-                           path, d->bytes[i], i, vocab);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t token = tokens_at(&d->tokens, i);
+
+        if (token < 0 || token >= d->vocab)
+            return fail_token(d, i, err);
+    }
     return TP_OK;
 }
 
 tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab,
                     struct tp_err *err)
 {
-    struct data new = { .seq = seq };
-    void *map;
-    int fd;
-    tp_status st = file_open_read(&fd, &new.size, path, err);
+    struct data new = { .path = path, .seq = seq, .vocab = vocab };
+    tp_status st = tokens_open(&new.tokens, path, err);
 
-    if (st == TP_E_CORRUPT) /* not a regular file: the request is wrong, nothing is damaged */
-        st = err->status = TP_E_USAGE;
     if (st)
         return tp_fail_in(err, "--data");
-    if (new.size < seq + 1) {
-        close(fd);
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: %" PRId64 " bytes are too few: one sequence of --seq %" PRId64
-                       " tokens and its target need %" PRId64,
-                       path, new.size, seq, seq + 1);
-    }
-    map = mmap(NULL, (size_t) new.size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (map == MAP_FAILED)
-        return tp_fail_errno(err, "%s: cannot be mapped", path);
-    new.bytes = map;
-    new.windows = (new.size - 1) / seq;
-    if ((st = check_bytes(&new, path, vocab, err))) {
+    if (new.tokens.n < seq + 1)
+        st = tp_fail(err, TP_E_USAGE,
+                     "%s: %" PRId64 " %s are too few: one sequence of --seq %" PRId64
+                     " tokens and its target need %" PRId64,
+                     path, new.tokens.n, new.tokens.documents ? "tokens" : "bytes", seq, seq + 1);
+    if (!st)
+        st = check_tokens(&new, err);
+    if (st) {
         data_close(&new);
         return st;
     }
+    new.windows = (new.tokens.n - 1) / seq;
     *d = new;
     return TP_OK;
 }
 
 void data_close(struct data *d)
 {
-    if (d->bytes)
-        munmap((void *)(uintptr_t)d->bytes, (size_t)d->size);
+    tokens_close(&d->tokens);
     *d = (struct data){ 0 };
 }
 
-void data_fetch(const struct data *d, int64_t first, int64_t n, int32_t *ids, int32_t *targets)
+tp_status data_fetch(const struct data *d, int64_t first, int64_t n, int32_t *ids, int32_t *targets,
+                     struct tp_err *err)
 {
     for (int64_t i = 0; i < n; i++) {
-        const unsigned char *w = d->bytes + (first + i) % d->windows * d->seq;
+        int64_t at = (first + i) % d->windows * d->seq, bad;
 
-        for (int64_t t = 0; t < d->seq; t++) {
-            *ids++ = w[t];
-            *targets++ = w[t + 1];
-        }
+        bad = tokens_read(&d->tokens, at, d->seq, d->vocab, ids + i * d->seq);
+        if (bad < 0)
+            bad = tokens_read(&d->tokens, at + 1, d->seq, d->vocab, targets + i * d->seq);
+        if (bad >= 0)
+            return fail_token(d, bad, err);
     }
+    return TP_OK;
 }

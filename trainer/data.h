@@ -1,9 +1,10 @@
 /*
- * trainer/data.h - training text: any file, a byte a token. Order is a function of the global
- * sample index alone, so it is the same at every layout and after every restart.
+ * trainer/data.h - training data: a long row of tokens (trainer/tokens.h) in windows. Order is a
+ * function of the global sample index alone, so it is the same at every layout and after every
+ * restart.
  *
- * windows = (file bytes - 1) / seq. Sequence g of the run (step * batch + its number in the batch)
- * is window w = g % windows: inputs are bytes [w seq, w seq + seq), targets one further.
+ * windows = (tokens - 1) / seq. Sequence g of the run (step * batch + its number in the batch) is
+ * window w = g % windows: inputs are tokens [w seq, w seq + seq), targets one further.
  */
 #ifndef TRAINER_DATA_H
 #define TRAINER_DATA_H
@@ -11,19 +12,24 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "trainer/tokens.h"
 
 struct data {
-    const unsigned char *bytes; /* mapped */
-    int64_t size, seq, windows;
+    struct tokens tokens;
+    const char *path; /* borrowed */
+    int64_t seq, vocab, windows;
 };
 
-/* Map the file and check it. TP_E_USAGE: empty, shorter than seq + 1 bytes, or with a byte that is
- * no token of a vocabulary of `vocab` (value and offset named); TP_E_NOTFOUND. */
+/* Open and check. TP_E_USAGE: fewer than seq + 1 tokens, or one that is no token of a vocabulary of
+ * `vocab` (value and place named; of very long files that is left to data_fetch); else as
+ * tokens_open. */
 tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab,
                     struct tp_err *err);
 void data_close(struct data *d);
 
-/* Sequences first .. first + n - 1 of the run, to ids[n][seq] and targets[n][seq]. */
-void data_fetch(const struct data *d, int64_t first, int64_t n, int32_t *ids, int32_t *targets);
+/* Sequences first .. first + n - 1 of the run, to ids[n][seq] and targets[n][seq].
+ * TP_E_USAGE: a token outside the vocabulary. */
+tp_status data_fetch(const struct data *d, int64_t first, int64_t n, int32_t *ids, int32_t *targets,
+                     struct tp_err *err);
 
 #endif

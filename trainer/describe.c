@@ -8,25 +8,67 @@
 #include "core/size.h"
 #include "kernels/thread.h"
 
+/* Of a microbatch: two all-reduces of rows x h a layer forward and two backward, one of the
+ * embedding, one of the head's input and three floats a row in two calls. */
+static void count_tp(struct messages *m, const struct trainer *t)
+{
+    const struct net *n = &t->net;
+    const struct layer *y = &n->layers[0];
+    int64_t rows = t->config->micro * t->config->seq, micros = train_config_micros(t->config);
+    int cut = (y->out.tp ? 2 + n->recompute : 0) + (y->down.tp ? 2 : 0);
+    int head = n->is_last && n->head.tp;
+    int64_t whole = cut * n->n_layers + (n->is_first && n->embedding_tp) + head;
+
+    m->tp_calls = micros * (whole + 2 * head);
+    m->tp_bytes = micros * rows * 4 * (n->model->hidden * whole + 3 * head);
+}
+
+/* The same under sp, of rows / t each. A layer forward: two gathers, of the run's dtype, and two
+ * reduce-scatters, in fp32; backward: two of each, and two gathers more of the inputs, of which
+ * only a part was kept. Once a step the gradients of what is not cut. */
+static void count_sp(struct messages *m, const struct trainer *t)
+{
+    const struct net *n = &t->net;
+    int64_t rows = t->config->micro * t->config->seq, micros = train_config_micros(t->config);
+    int64_t part = rows / n->split * n->model->hidden, e = dtype_bytes(n->dtype);
+    int64_t gathers = n->n_layers * (6 + 2 * n->recompute) + 2 * n->is_last;
+    int64_t scatters = n->n_layers * (4 + n->recompute) + n->is_first + n->is_last;
+
+    m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last) + 1;
+    m->tp_bytes =
+        micros * (part * (gathers * e + (scatters + n->is_first) * 4) + n->is_last * rows * 4 * 3) +
+        t->params.n_partial * 4;
+}
+
 struct messages describe_messages(const struct trainer *t)
 {
     const struct train_config *c = t->config;
     const struct net *n = &t->net;
-    int64_t rows = c->micro * c->seq, h = n->model->hidden, micros = train_config_micros(c);
+    int64_t rows = c->micro * c->seq, h = n->model->hidden;
+    const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct messages m = { 0 };
 
-    if (c->spec.tp > 1) {
-        /* of a microbatch: two all-reduces of rows x h a layer forward and two backward, one of
-         * the embedding and one of the head's input, and three floats a row in two calls */
-        m.tp_calls = micros * (4 * n->n_layers + 2 + 2);
-        m.tp_bytes = micros * rows * 4 * (h * (4 * n->n_layers + 2) + 3);
-        m.tiny_calls++;
+    if (n->split > 1)
+        count_sp(&m, t);
+    else if (c->spec.tp > 1)
+        count_tp(&m, t);
+    for (int i = 0; i < ops->n_ops; i++)
+        m.pp_calls += ops->ops[i].to >= 0;
+    m.pp_bytes = m.pp_calls * rows / n->split * h * 4;
+    if (t->params.tied >= 0) {
+        m.ends_calls = 1;
+        m.ends_bytes = t->params.list[t->params.tied].n * 4;
     }
+    if (comm_size(t->parallel.model) > 1 || t->params.n_owners > 1)
+        m.tiny_calls++;
     if (t->parallel.kv) {
         m.kv_calls = n->n_layers;
         m.kv_bytes = n->n_layers * 2 * n->kv_width * h * 4;
     }
-    if (c->spec.dp > 1) {
+    if (t->params.n_owners > 1) { /* reduce-scatter and all-gather of what a rank owns */
+        m.dp_calls = 2;
+        m.dp_bytes = 2 * t->params.n_moments * 4;
+    } else if (c->spec.dp > 1) {
         m.dp_calls = 1;
         m.dp_bytes = t->params.n_elements * 4;
     }
@@ -54,10 +96,10 @@ static void line_model(char *buf, const struct trainer *t)
     const struct model *m = t->model;
 
     snprintf(buf, DESCRIBE_MAX,
-             "model: %s, Llama, %" PRId64 " parameters, %d layers, hidden %" PRId64
+             "model: %s, %s, %" PRId64 " parameters, %d layers, hidden %" PRId64
              ", %d heads of %" PRId64 " (%d key-value), ffn %" PRId64 ", vocab %" PRId64 "%s, %s",
-             t->config->model_path, parameters(t), m->layers, m->hidden, m->heads, m->head_dim,
-             m->kv_heads, m->ffn, m->vocab, m->tied ? " (tied head)" : "",
+             t->config->model_path, model_arch_name(m->arch), parameters(t), m->layers, m->hidden,
+             m->heads, m->head_dim, m->kv_heads, m->ffn, m->vocab, m->tied ? " (tied head)" : "",
              t->config->dtype == DTYPE_BF16 ? "bf16 with fp32 masters" : "fp32");
 }
 
@@ -102,6 +144,10 @@ static void line_messages(char *buf, const struct trainer *t)
     struct messages m = describe_messages(t);
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX];
 
+    if (spec_world(&t->config->spec) == 1) {
+        snprintf(buf, DESCRIBE_MAX, "messages of a step: none, there is one rank");
+        return;
+    }
     snprintf(buf, DESCRIBE_MAX,
              "messages of a step and rank: %" PRId64 " all-reduces over tp (%s), %" PRId64
              " over shared key-value heads (%s), %" PRId64 " over dp (%s), %" PRId64
@@ -110,10 +156,28 @@ static void line_messages(char *buf, const struct trainer *t)
              m.dp_calls, size_format(c, m.dp_bytes), m.tiny_calls);
 }
 
+static void line_pipeline(char *buf, const struct trainer *t)
+{
+    const struct schedule *s = &t->schedule;
+    struct messages m = describe_messages(t);
+    char a[SIZE_TEXT_MAX];
+
+    if (s->p == 1) {
+        snprintf(buf, DESCRIBE_MAX, "pipeline: none");
+        return;
+    }
+    snprintf(buf, DESCRIBE_MAX,
+             "pipeline: %d stages of %d chunk%s, %d microbatches: the bubble adds %.1f %% to the "
+             "work; rank 0 keeps %d of %d chunks' passes; it sends %" PRId64
+             " messages (%s) a step",
+             s->p, s->v, s->v == 1 ? "" : "s", s->m, 100.0 * (s->p - 1) / ((double)s->v * s->m),
+             s->ranks[0].n_slots, s->m * s->v, m.pp_calls, size_format(a, m.pp_bytes));
+}
+
 char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i)
 {
     static void (*const lines[DESCRIBE_LINES])(char *, const struct trainer *) = {
-        line_model, line_mesh, line_batch, line_bytes, line_messages
+        line_model, line_mesh, line_batch, line_bytes, line_messages, line_pipeline
     };
 
     lines[i](buf, t);

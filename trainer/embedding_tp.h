@@ -1,6 +1,8 @@
 /*
  * trainer/embedding_tp.h - the embedding cut along the vocabulary: every rank looks up the ids that
  * it has, the others give zero, and one all-reduce puts the rows together. Backward sends nothing.
+ * Under sp a reduce-scatter leaves this rank's rows of the stream, and backward gathers them.
+ * Learned positions are whole on every rank, and added after that.
  */
 #ifndef TRAINER_EMBEDDING_TP_H
 #define TRAINER_EMBEDDING_TP_H
@@ -11,7 +13,7 @@
 tp_status embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids,
                                struct tp_err *err);
 
-/* From scratch dx; adds to the table's gradient. */
-void embedding_tp_backward(const struct pass *p, const int32_t *ids);
+/* From scratch dx; adds to the tables' gradients. */
+tp_status embedding_tp_backward(const struct pass *p, const int32_t *ids, struct tp_err *err);
 
 #endif

@@ -63,6 +63,6 @@ void init_weights(const struct params *p, const struct layout *l, const struct m
             fill(p->value + q->at, &l->tensors[q->tensor], &q->box, m->init_std, seed);
         else
             for (int64_t j = 0; j < q->n; j++)
-                p->value[q->at + j] = 1;
+                p->value[q->at + j] = role_is_bias(l->tensors[q->tensor].role) ? 0 : 1;
     }
 }

@@ -1,6 +1,7 @@
 /*
  * trainer/init.h - random starts that depend on (seed, tensor name, global index) alone, so that a
- * model begins with the same weights at every layout. Matrices are N(0, init_std), norms 1.
+ * model begins with the same weights at every layout. Matrices are N(0, init_std), norms 1, biases
+ * 0.
  */
 #ifndef TRAINER_INIT_H
 #define TRAINER_INIT_H

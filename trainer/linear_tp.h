@@ -7,6 +7,11 @@
  * along `in`, X is this rank's part of the columns, Y needs the sum over the ranks. Forward sums;
  * backward sends nothing.
  *
+ * Sequence parallelism (Korthikanti et al. 2022) keeps what is between the pairs cut along the
+ * rows: an all-gather before the column layer and a reduce-scatter after the row layer send what
+ * the all-reduce sent. Of the gathered X only this rank's rows are kept, so backward gathers it
+ * again. `rows` is always the number of all rows; what is cut has rows / ranks of them.
+ *
  * So a column layer whose output feeds a row layer, with only elementwise work between them, costs
  * one all-reduce forward and one backward for the pair.
  */
@@ -21,11 +26,17 @@
 #include "layout/dtype.h"
 
 struct linear {
-    const void *weight; /* [out][in], `type` */
-    float *grad;        /* [out][in] */
+    const void *weight; /* [out][in], or where in_out: [parts][in][out / parts]; `type` */
+    float *grad;        /* the same shape, f32 */
     int64_t out, in;    /* of this rank's part */
-    enum dtype type;    /* of weight, x and dy: f32 or bf16; y and dx are f32 */
-    struct comm *tp;
+    bool in_out;        /* stored with inputs first, as GPT-2 does */
+    int parts;          /* matrices whose outputs lie side by side in y; 0: one. More: in_out */
+    const float *bias;  /* [out] f32, or NULL; adding it is the caller's, for a row layer's goes on
+                         * top of the sum over ranks */
+    float *bias_grad;
+    enum dtype type; /* of weight, x and dy: f32 or bf16; y and dx are f32 */
+    float *whole;    /* sequence parallelism: [rows][in or out] for collectives; NULL: off */
+    struct comm *tp; /* NULL: not cut, every rank computes all of it */
 };
 
 tp_status linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows,

@@ -60,7 +60,7 @@ char *log_format(char buf[LOG_TEXT_MAX], const struct log_entry *e)
 {
     char save[48] = "";
 
-    if (e->save_seconds > 0)
+    if (e->save_seconds >= 0.0005)
         snprintf(save, sizeof save, "  save %.3f s", e->save_seconds);
     snprintf(
         buf, LOG_TEXT_MAX,

@@ -11,12 +11,12 @@
 static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp_err *err)
 {
     int64_t micros = train_config_micros(t->config);
-    int64_t each = t->config->micro * t->config->seq * t->net.vocab;
+    int64_t each = t->net.is_last ? t->config->micro * t->config->seq * t->net.vocab : 0;
     float *all = malloc((size_t)(micros * each) * sizeof *all + 1);
     tp_status st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits");
 
     st = comm_agree(t->parallel.world, st, err);
-    for (int64_t i = 0; !st && i < micros; i++) {
+    for (int64_t i = 0; all && !st && i < micros; i++) {
         st = step_forward(t, i, err);
         if (!st)
             memcpy(all + i * each, t->scratch.wide, (size_t)each * sizeof *all);
@@ -30,19 +30,29 @@ static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp
     return TP_OK;
 }
 
+/* The tensor whose cut is that of the logits. */
+static const struct tensor *find_head(const struct trainer *t)
+{
+    enum role role = t->model->tied ? ROLE_EMBEDDING : ROLE_HEAD;
+    const struct tensor *tensor = t->layout.tensors;
+
+    while (tensor->role != role)
+        tensor++;
+    return tensor;
+}
+
 /* Put every rank's columns of its rows in their place: whole[batch * seq][vocab]. */
 static void assemble(const struct trainer *t, float *whole, const float *parts)
 {
     const struct train_config *c = t->config;
-    const char *name = t->model->tied ? "model.embed_tokens.weight" : "lm_head.weight";
-    const struct tensor *head = &t->layout.tensors[layout_find(&t->layout, GROUP_PARAM, name)];
+    const struct tensor *head = find_head(t);
     int64_t rows = c->batch / c->spec.dp * c->seq, vocab = t->model->vocab;
 
     for (int rank = 0; rank < spec_world(&c->spec); rank++) {
         struct mesh_coord at = mesh_coord_of(&c->spec, rank);
         struct box b[TENSOR_BOXES_MAX];
 
-        if (layout_tp_boxes(head, &c->spec, at.tp, b) == 0)
+        if (at.pp < c->spec.pp - 1 || layout_tp_boxes(head, &c->spec, at.tp, b) == 0)
             continue;
         for (int64_t r = 0; r < rows; r++, parts += b[0].len[0])
             memcpy(whole + (at.dp * rows + r) * vocab + b[0].lo[0], parts,
@@ -69,7 +79,7 @@ static tp_status write_file(const struct trainer *t, const char *path, const flo
         st = tp_fail(err, TP_E_NOMEM, "no memory for --logits");
         goto done;
     }
-    data_fetch(&t->data, t->position.next_sample, c->batch, pair, pair + rows);
+    TP_TRY(data_fetch(&t->data, t->position.next_sample, c->batch, pair, pair + rows, err));
     for (int64_t i = 0; i < rows; i++)
         ids[i] = pair[i];
     assemble(t, whole, parts);

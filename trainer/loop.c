@@ -75,12 +75,15 @@ static void say_start(const struct loop *l, const struct restore_report *r)
     const struct train_config *c = l->t->config;
     char bytes[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
 
+    if (r->damaged[0])
+        say(l, false, "%s/%s IS DAMAGED (tp-ckpt verify says how): going back to step %" PRId64,
+            c->ckpt, r->damaged, l->t->position.step);
     if (r->root_was_empty)
         say(l, false, "NOTHING TO RESUME in %s: starting from the beginning", c->ckpt);
     if (r->kind == RESTORE_CKPT)
         say(l, false,
             "resumed from %s (written by %s) at %s: step %" PRId64 " of %" PRId64
-            ", %s read by each of the largest ranks",
+            "; rank 0 read %s",
             r->from, r->layout, spec_format(spec, &c->spec), l->t->position.step, c->steps,
             size_format(bytes, r->bytes_read));
     else if (r->kind == RESTORE_SAFETENSORS)

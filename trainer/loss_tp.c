@@ -4,15 +4,13 @@
 #include <string.h>
 
 #include "kernels/loss.h"
-#include "kernels/norm.h"
 
-tp_status loss_tp_logits(const struct pass *p, struct slot *s, const float *residual,
+tp_status loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in,
                          struct tp_err *err)
 {
     const struct net *n = p->net;
 
-    norm_rms_forward(s->normed, n->dtype, s->rstd, s->x, residual, n->final_norm.weight, p->rows,
-                     n->model->hidden, (float)n->model->norm_eps);
+    stream_norm(p, &n->final_norm, s->normed, s->stats, s->x, in);
     return linear_column_forward(&n->head, p->scratch->wide, s->normed, p->rows, err);
 }
 
@@ -22,25 +20,24 @@ tp_status loss_tp_forward(const struct pass *p, const struct slot *s, double *to
     const struct net *n = p->net;
     const struct scratch *w = p->scratch;
     float *sum = w->row_sums, *target = w->row_sums + p->rows;
-    bool alone = comm_size(n->tp) == 1;
+    bool alone = !n->head.tp || comm_size(n->head.tp) == 1;
     tp_status st = TP_OK;
 
     loss_max(w->row_max, w->wide, p->rows, n->vocab);
     if (!alone)
-        st = comm_all_reduce(n->tp, w->row_max, p->rows, COMM_F32, COMM_MAX, err);
+        st = comm_all_reduce(n->head.tp, w->row_max, p->rows, COMM_F32, COMM_MAX, err);
     if (st)
         return st;
     loss_sum_exp(sum, target, w->wide, w->row_max, s->targets, n->vocab_first, p->rows, n->vocab);
     if (!alone)
-        st = comm_all_reduce(n->tp, sum, 2 * p->rows, COMM_F32, COMM_SUM, err);
+        st = comm_all_reduce(n->head.tp, sum, 2 * p->rows, COMM_F32, COMM_SUM, err);
     if (st)
         return st;
     *total = loss_total(sum, target, p->rows);
     return TP_OK;
 }
 
-tp_status loss_tp_backward(const struct pass *p, const struct slot *s, float scale,
-                           struct tp_err *err)
+tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, struct tp_err *err)
 {
     const struct net *n = p->net;
     const struct scratch *w = p->scratch;
@@ -53,8 +50,7 @@ tp_status loss_tp_backward(const struct pass *p, const struct slot *s, float sca
     st = linear_column_backward(&n->head, w->dnormed, dlogits, s->normed, p->rows, p->add, err);
     if (st)
         return st;
-    memset(w->dx, 0, (size_t)(p->rows * hidden) * sizeof(float));
-    norm_rms_backward(w->dx, n->final_norm.grad, w->dnormed, s->x, s->rstd, n->final_norm.weight,
-                      p->rows, hidden, w->norm);
+    memset(w->dx, 0, (size_t)(p->stream_rows * hidden) * sizeof(float));
+    stream_norm_backward(p, &n->final_norm, w->dx, w->dnormed, s->x, s->stats);
     return TP_OK;
 }

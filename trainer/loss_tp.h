@@ -7,10 +7,11 @@
 #define TRAINER_LOSS_TP_H
 
 #include "trainer/activation.h"
+#include "trainer/stream.h"
 
-/* From s->x (what the last block added; residual: the stream before it) to scratch wide: this
- * rank's columns of the logits, [rows][net.vocab]. */
-tp_status loss_tp_logits(const struct pass *p, struct slot *s, const float *residual,
+/* From s->x, which with `in` becomes the stream, to scratch wide: this rank's columns of the
+ * logits, [rows][net.vocab]. */
+tp_status loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in,
                          struct tp_err *err);
 
 /* After loss_tp_logits, which it overwrites: *total gets the sum over rows of -log softmax at the
@@ -20,7 +21,6 @@ tp_status loss_tp_forward(const struct pass *p, const struct slot *s, double *to
 
 /* After loss_tp_forward: scratch dx gets the gradient of the stream s->x. scale: what one row's
  * loss counts for in the step's loss. */
-tp_status loss_tp_backward(const struct pass *p, const struct slot *s, float scale,
-                           struct tp_err *err);
+tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, struct tp_err *err);
 
 #endif

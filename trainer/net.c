@@ -1,125 +1,228 @@
 /* trainer/net.c - see trainer/net.h. */
 #include "trainer/net.h"
 
-#include <stdio.h>
+#include <string.h>
 
 #include "kernels/rope.h"
 
-enum { NAME_MAX_TEXT = 128 };
+/* Where the views of a rank's parameters come from. */
+struct source {
+    const struct net *net;
+    const struct layout *layout;
+    const struct params *params;
+};
 
-static tp_status find(const struct param **out, const struct layout *l, const struct params *p,
-                      const char *name, struct tp_err *err)
+static const struct param *find(const struct source *s, enum role role, int layer)
 {
-    int i = params_find(p, l, name);
+    int i = params_find(s->params, s->layout, role, layer);
 
-    if (i < 0)
-        return tp_fail(err, TP_E_INTERNAL, "%s is not among this rank's tensors", name);
-    *out = &p->list[i];
+    return i < 0 ? NULL : &s->params->list[i];
+}
+
+static tp_status need(const struct param **out, const struct source *s, enum role role, int layer,
+                      struct tp_err *err)
+{
+    *out = find(s, role, layer);
+    if (!*out)
+        return tp_fail(err, TP_E_INTERNAL, "%s of layer %d is not among this rank's tensors",
+                       role_name(role), layer);
     return TP_OK;
 }
 
-static tp_status find_in_layer(const struct param **out, const struct layout *l,
-                               const struct params *p, int layer, const char *suffix,
-                               struct tp_err *err)
+static bool is_cut(const struct source *s, const struct param *p)
 {
-    char name[NAME_MAX_TEXT];
+    return s->layout->tensors[p->tensor].rule.dim >= 0;
+}
 
-    snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, suffix);
-    return find(out, l, p, name, err);
+/* Outputs of a column layer that this rank has, of one part of it. */
+static int64_t width_of(const struct source *s, const struct param *p)
+{
+    bool fused = s->layout->tensors[p->tensor].role == ROLE_QKV;
+    int axis = s->net->model->arch == MODEL_GPT2 ? 1 : 0;
+
+    return fused && !is_cut(s, p) ? p->box.len[axis] / 3 : p->box.len[axis];
+}
+
+/* The layers of this rank's stages, chunk by chunk. */
+static void list_layers(struct net *n, const struct layout *l, int rank)
+{
+    int pp = mesh_coord_of(&l->spec, rank).pp;
+
+    n->n_layers = 0;
+    for (int c = 0; c < n->n_chunks; c++) {
+        n->chunks[c].first = n->n_layers;
+        for (int i = 0; i < l->n_layers; i++)
+            if (l->stage_of[i] == c * l->spec.pp + pp)
+                n->layer_numbers[n->n_layers++] = i;
+        n->chunks[c].n = n->n_layers - n->chunks[c].first;
+    }
+}
+
+static tp_status count_widths(struct net *n, const struct source *s, struct tp_err *err)
+{
+    const struct model *m = n->model;
+    const struct param *q = NULL, *k = NULL, *up = NULL, *embed;
+    int layer = n->layer_numbers[0];
+    bool fused = m->arch == MODEL_GPT2;
+    tp_status st;
+
+    TP_TRY(need(&q, s, fused ? ROLE_QKV : ROLE_Q, layer, err));
+    TP_TRY(need(&k, s, fused ? ROLE_QKV : ROLE_K, layer, err));
+    TP_TRY(need(&up, s, ROLE_UP, layer, err));
+    n->q_width = width_of(s, q);
+    n->kv_width = width_of(s, k);
+    n->ffn = width_of(s, up);
+    n->qkv_width = n->q_width + 2 * n->kv_width;
+    n->up_width = (m->arch == MODEL_GPT2 ? 1 : 2) * n->ffn;
+    n->heads = n->q_width / m->head_dim;
+    n->kv_heads = n->kv_width / m->head_dim;
+    embed = find(s, ROLE_EMBEDDING, LAYER_FIRST);
+    if (!embed)
+        embed = find(s, ROLE_HEAD, LAYER_LAST);
+    if (embed && embed->n) {
+        n->vocab = embed->box.len[0];
+        n->vocab_first = embed->box.lo[0];
+    }
+done:
+    return st;
 }
 
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
-                   const struct params *p, int64_t seq, struct arena *arena, struct tp_err *err)
+                   const struct params *p, int rank, int64_t seq, struct arena *arena,
+                   struct tp_err *err)
 {
-    const struct param *q = NULL, *k = NULL, *gate = NULL, *embed = NULL;
-    tp_status st;
+    const struct source s = { n, l, p };
+    int pp = mesh_coord_of(&l->spec, rank).pp;
 
-    *n = (struct net){ .model = m, .dtype = p->dtype, .seq = seq, .n_layers = m->layers };
-    TP_TRY(find_in_layer(&q, l, p, 0, "self_attn.q_proj", err));
-    TP_TRY(find_in_layer(&k, l, p, 0, "self_attn.k_proj", err));
-    TP_TRY(find_in_layer(&gate, l, p, 0, "mlp.gate_proj", err));
-    TP_TRY(find(&embed, l, p, "model.embed_tokens.weight", err));
-    n->q_width = q->box.len[0];
-    n->kv_width = k->box.len[0];
-    n->qkv_width = n->q_width + 2 * n->kv_width;
-    n->heads = n->q_width / m->head_dim;
-    n->kv_heads = n->kv_width / m->head_dim;
-    n->ffn = gate->box.len[0];
-    n->vocab = embed->n ? embed->box.len[0] : 0;
-    n->vocab_first = embed->n ? embed->box.lo[0] : 0;
-    n->layers = arena_array(arena, (size_t)n->n_layers, sizeof *n->layers);
-    if (!n->layers)
-        return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", n->n_layers);
-done:
-    return st;
+    *n = (struct net){ .model = m,
+                       .dtype = p->dtype,
+                       .seq = seq,
+                       .split = l->spec.sp ? l->spec.tp : 1,
+                       .is_first = pp == 0,
+                       .is_last = pp == l->spec.pp - 1,
+                       .n_chunks = l->spec.vpp };
+    n->chunks = arena_array(arena, (size_t)n->n_chunks, sizeof *n->chunks);
+    n->layer_numbers = arena_array(arena, (size_t)m->layers, sizeof *n->layer_numbers);
+    n->layers = arena_array(arena, (size_t)m->layers, sizeof *n->layers);
+    if (!n->chunks || !n->layer_numbers || !n->layers)
+        return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", m->layers);
+    list_layers(n, l, rank);
+    return count_widths(n, &s, err);
 }
 
-void net_take(struct net *n, struct span *own)
+void net_take(struct net *n, int64_t sequences, struct span *shared, struct span *own)
 {
-    n->rope = span_take(own, n->seq * n->model->head_dim, sizeof(float));
+    if (n->split > 1)
+        n->whole = span_take(shared, sequences * n->seq * n->model->hidden, sizeof(float));
+    if (n->model->arch == MODEL_LLAMA)
+        n->rope = span_take(own, n->seq * n->model->head_dim, sizeof(float));
 }
 
-static struct linear linear_at(const struct net *n, const struct params *p, int64_t at, int64_t out,
-                               int64_t in)
+/* ---- views ---- */
+
+/* A linear layer of this rank; bias: its role, or ROLE_NONE. */
+static tp_status bind_linear(struct linear *out, const struct source *s, enum role role,
+                             enum role bias, int layer, int64_t width, int64_t in,
+                             struct tp_err *err)
 {
-    return (struct linear){ .weight = params_operand(p, at),
-                            .grad = p->grad + at,
-                            .out = out,
+    const struct params *p = s->params;
+    const struct param *w = NULL, *b;
+    tp_status st = need(&w, s, role, layer, err);
+
+    if (st)
+        return st;
+    *out = (struct linear){ .weight = params_operand(p, w->at),
+                            .grad = p->grad + w->at,
+                            .out = width,
                             .in = in,
-                            .type = n->dtype,
-                            .tp = n->tp };
+                            .in_out = s->net->model->arch == MODEL_GPT2 && layer >= 0,
+                            .parts = role == ROLE_QKV && is_cut(s, w) ? 3 : 1,
+                            .type = s->net->dtype,
+                            .whole = s->net->whole,
+                            .tp = is_cut(s, w) ? s->net->tp : NULL };
+    b = bias == ROLE_NONE ? NULL : find(s, bias, layer);
+    if (b) {
+        out->bias = p->value + b->at;
+        out->bias_grad = p->grad + b->at;
+    }
+    return TP_OK;
 }
 
-static struct norm norm_at(const struct params *p, int64_t at)
+static tp_status bind_norm(struct norm *out, const struct source *s, enum role role, enum role bias,
+                           int layer, struct tp_err *err)
 {
-    return (struct norm){ .weight = p->value + at, .grad = p->grad + at };
+    const struct params *p = s->params;
+    const struct param *w = NULL, *b = find(s, bias, layer);
+    tp_status st = need(&w, s, role, layer, err);
+
+    if (st)
+        return st;
+    *out = (struct norm){ .weight = p->value + w->at, .grad = p->grad + w->at };
+    if (b) {
+        out->bias = p->value + b->at;
+        out->bias_grad = p->grad + b->at;
+    }
+    return TP_OK;
 }
 
-static tp_status bind_layer(struct net *n, int i, const struct layout *l, const struct params *p,
-                            struct tp_err *err)
+static tp_status bind_layer(struct layer *y, const struct source *s, int layer, struct tp_err *err)
 {
-    struct layer *y = &n->layers[i];
-    const struct param *norm = NULL, *q = NULL, *o = NULL, *norm2 = NULL, *gate = NULL,
-                       *down = NULL;
-    int64_t hidden = n->model->hidden;
+    const struct net *n = s->net;
+    bool gpt2 = n->model->arch == MODEL_GPT2;
+    int64_t h = n->model->hidden;
     tp_status st;
 
-    TP_TRY(find_in_layer(&norm, l, p, i, "input_layernorm", err));
-    TP_TRY(find_in_layer(&q, l, p, i, "self_attn.q_proj", err));
-    TP_TRY(find_in_layer(&o, l, p, i, "self_attn.o_proj", err));
-    TP_TRY(find_in_layer(&norm2, l, p, i, "post_attention_layernorm", err));
-    TP_TRY(find_in_layer(&gate, l, p, i, "mlp.gate_proj", err));
-    TP_TRY(find_in_layer(&down, l, p, i, "mlp.down_proj", err));
-    y->attn_norm = norm_at(p, norm->at);
-    y->qkv = linear_at(n, p, q->at, n->qkv_width, hidden);
-    y->out = linear_at(n, p, o->at, hidden, n->q_width);
-    y->mlp_norm = norm_at(p, norm2->at);
-    y->gate_up = linear_at(n, p, gate->at, 2 * n->ffn, hidden);
-    y->down = linear_at(n, p, down->at, hidden, n->ffn);
+    TP_TRY(bind_norm(&y->attn_norm, s, ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS, layer, err));
+    TP_TRY(bind_linear(&y->qkv, s, gpt2 ? ROLE_QKV : ROLE_Q, ROLE_QKV_BIAS, layer, n->qkv_width, h,
+                       err));
+    TP_TRY(bind_linear(&y->out, s, ROLE_OUT, ROLE_OUT_BIAS, layer, h, n->q_width, err));
+    TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, layer, err));
+    TP_TRY(bind_linear(&y->up, s, gpt2 ? ROLE_UP : ROLE_GATE, ROLE_UP_BIAS, layer, n->up_width, h,
+                       err));
+    TP_TRY(bind_linear(&y->down, s, ROLE_DOWN, ROLE_DOWN_BIAS, layer, h, n->ffn, err));
 done:
     return st;
+}
+
+static tp_status bind_first(struct net *n, const struct source *s, struct tp_err *err)
+{
+    const struct params *p = s->params;
+    const struct param *embed = NULL, *positions;
+    tp_status st = need(&embed, s, ROLE_EMBEDDING, LAYER_FIRST, err);
+
+    if (st)
+        return st;
+    n->embedding = params_operand(p, embed->at);
+    n->embedding_grad = p->grad + embed->at;
+    n->embedding_tp = is_cut(s, embed) ? n->tp : NULL;
+    positions = find(s, ROLE_POSITIONS, LAYER_FIRST);
+    if (positions) {
+        n->positions = p->value + positions->at;
+        n->positions_grad = p->grad + positions->at;
+    }
+    return TP_OK;
 }
 
 tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,
                    const struct parallel *par, struct tp_err *err)
 {
     const struct model *m = n->model;
-    const struct param *embed = NULL, *norm = NULL, *head;
+    const struct source s = { n, l, p };
     tp_status st = TP_OK;
 
     n->tp = par->tp;
     for (int i = 0; i < n->n_layers; i++)
-        TP_TRY(bind_layer(n, i, l, p, err));
-    TP_TRY(find(&embed, l, p, "model.embed_tokens.weight", err));
-    TP_TRY(find(&norm, l, p, "model.norm.weight", err));
-    head = embed;
-    if (!m->tied)
-        TP_TRY(find(&head, l, p, "lm_head.weight", err));
-    n->embedding = params_operand(p, embed->at);
-    n->embedding_grad = p->grad + embed->at;
-    n->final_norm = norm_at(p, norm->at);
-    n->head = linear_at(n, p, head->at, n->vocab, m->hidden);
-    rope_table(n->rope, 0, n->seq, m->head_dim, m->rope_theta);
+        TP_TRY(bind_layer(&n->layers[i], &s, n->layer_numbers[i], err));
+    if (n->is_first)
+        TP_TRY(bind_first(n, &s, err));
+    if (n->is_last) {
+        TP_TRY(
+            bind_norm(&n->final_norm, &s, ROLE_FINAL_NORM, ROLE_FINAL_NORM_BIAS, LAYER_LAST, err));
+        TP_TRY(bind_linear(&n->head, &s, m->tied ? ROLE_EMBEDDING : ROLE_HEAD, ROLE_NONE,
+                           m->tied ? LAYER_FIRST : LAYER_LAST, n->vocab, m->hidden, err));
+    }
+    if (n->rope)
+        rope_table(n->rope, 0, n->seq, m->head_dim, m->rope_theta);
 done:
     return st;
 }

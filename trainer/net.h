@@ -17,12 +17,20 @@
 struct norm {
     const float *weight; /* f32 in bf16 too: the master */
     float *grad;
+    const float *bias; /* of a layer norm; NULL: root mean square */
+    float *bias_grad;
 };
 
 struct layer {
     struct norm attn_norm, mlp_norm;
     struct linear qkv, out; /* column, row */
-    struct linear gate_up, down;
+    struct linear up, down; /* column (with Llama gate and up side by side), row */
+};
+
+/* A run of layers that microbatches pass through at once: all of a rank's, or with interleaved
+ * pipelines one of several. */
+struct chunk {
+    int first, n; /* in net.layers */
 };
 
 struct net {
@@ -30,23 +38,34 @@ struct net {
     enum dtype dtype;
     struct comm *tp;
     int64_t seq;
+    int split;                    /* ranks that share the rows of the stream: tp under sp, else 1 */
+    float *whole;                 /* under sp: [rows][h] for collectives */
+    bool recompute;               /* layers are run forward again before they go back */
     int64_t heads, kv_heads, ffn; /* of this rank */
     int64_t q_width, kv_width, qkv_width;
+    int64_t up_width;           /* 2 ffn or ffn */
     int64_t vocab_first, vocab; /* this rank's rows of the embedding and the head; may be 0 */
-    int n_layers;               /* of this rank's stage */
+    bool is_first, is_last;     /* has the embedding; has the head */
+    int n_layers, n_chunks;     /* of this rank's stages */
     struct layer *layers;
+    int *layer_numbers; /* [n_layers] in the model */
+    struct chunk *chunks;
     const void *embedding;
     float *embedding_grad;
+    struct comm *embedding_tp; /* NULL: every rank has all of it */
+    const float *positions;    /* [max_positions][h] f32, learned; NULL: rotary */
+    float *positions_grad;
     struct norm final_norm;
     struct linear head; /* its weight is the embedding when tied */
     float *rope;        /* kernels/rope.h's table for seq positions */
 };
 
-/* Count heads, features and rows from the boxes of `p`. */
+/* Find this rank's layers, and count heads, features and rows from the boxes of `p`. */
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
-                   const struct params *p, int64_t seq, struct arena *arena, struct tp_err *err);
+                   const struct params *p, int rank, int64_t seq, struct arena *arena,
+                   struct tp_err *err);
 
-void net_take(struct net *n, struct span *own);
+void net_take(struct net *n, int64_t sequences, struct span *shared, struct span *own);
 
 /* Point the layers at parameters that have memory, and fill the rotary table. */
 tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,

@@ -2,8 +2,38 @@
 #include "trainer/optimizer.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/adamw.h"
+#include "trainer/zero.h"
+
+/* Copy the gradients that are partial to p->partial, or back. */
+static void move_partial(const struct params *p, bool back)
+{
+    float *at = p->partial;
+
+    for (int i = 0; i < p->n; i++) {
+        const struct param *q = &p->list[i];
+        float *grad = p->grad + q->at;
+
+        if (!q->partial)
+            continue;
+        memcpy(back ? grad : at, back ? at : grad, (size_t)q->n * sizeof *at);
+        at += q->n;
+    }
+}
+
+/* In one call: each is small. */
+static tp_status reduce_partial(const struct params *p, struct comm *tp, struct tp_err *err)
+{
+    tp_status st;
+
+    move_partial(p, false);
+    st = comm_all_reduce(tp, p->partial, p->n_partial, COMM_F32, COMM_SUM, err);
+    if (!st)
+        move_partial(p, true);
+    return st;
+}
 
 tp_status optimizer_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
 {
@@ -18,30 +48,46 @@ tp_status optimizer_reduce(const struct params *p, const struct parallel *par, s
             n += p->list[++i].n; /* k and v of a layer in one call */
         TP_TRY(comm_all_reduce(par->kv, p->grad + at, n, COMM_F32, COMM_SUM, err));
     }
+    if (p->n_partial)
+        TP_TRY(reduce_partial(p, par->tp, err));
+    if (p->tied >= 0)
+        TP_TRY(comm_all_reduce(par->ends, p->grad + p->list[p->tied].at, p->list[p->tied].n,
+                               COMM_F32, COMM_SUM, err));
+    if (p->n_owners > 1)
+        return zero_reduce(p, par->dp, err);
     if (comm_size(par->dp) > 1)
         st = comm_all_reduce(par->dp, p->grad, p->n_elements, COMM_F32, COMM_SUM, err);
 done:
     return st;
 }
 
+/* The reduced gradient of what this rank owns of entry q. */
+static const float *gradient_of(const struct params *p, const struct param *q,
+                                const struct parallel *par)
+{
+    return p->n_owners > 1 ? zero_gradients(p, par->dp) + q->own.to : p->grad + q->own.from;
+}
+
 tp_status optimizer_norm(double *norm, const struct params *p, const struct parallel *par,
                          struct tp_err *err)
 {
+    struct comm *holders = p->n_owners > 1 ? par->world : par->model;
     double squares = 0;
     tp_status st = TP_OK;
 
     for (int i = 0; i < p->n; i++)
         if (p->list[i].counted)
-            squares += sum_squares(p->grad + p->list[i].at, p->list[i].n);
-    if (comm_size(par->tp) > 1)
-        st = comm_all_reduce(par->tp, &squares, 1, COMM_F64, COMM_SUM, err);
+            squares += sum_squares(gradient_of(p, &p->list[i], par), p->list[i].own.n);
+    if (comm_size(holders) > 1)
+        st = comm_all_reduce(holders, &squares, 1, COMM_F64, COMM_SUM, err);
     if (!st)
         *norm = sqrt(squares);
     return st;
 }
 
-void optimizer_update(const struct params *p, const struct optimizer_options *o, int64_t step,
-                      double lr, double norm)
+tp_status optimizer_update(const struct params *p, const struct parallel *par,
+                           const struct optimizer_options *o, int64_t step, double lr, double norm,
+                           struct tp_err *err)
 {
     double t = (double)(step + 1);
     struct adamw h = { .lr = (float)lr,
@@ -55,10 +101,12 @@ void optimizer_update(const struct params *p, const struct optimizer_options *o,
     if (o->clip > 0 && norm + 1e-6 > o->clip)
         h.grad_scale = (float)(o->clip / (norm + 1e-6));
     for (int i = 0; i < p->n; i++) {
-        int64_t at = p->list[i].at;
+        const struct param *q = &p->list[i];
 
-        h.weight_decay = p->list[i].decay ? (float)o->weight_decay : 0;
-        adamw_step(p->value + at, p->exp_avg + at, p->exp_avg_sq + at, p->grad + at,
-                   p->value_bf16 ? p->value_bf16 + at : NULL, p->list[i].n, &h);
+        h.weight_decay = q->decay ? (float)o->weight_decay : 0;
+        adamw_step(p->value + q->own.from, p->exp_avg + q->own.to, p->exp_avg_sq + q->own.to,
+                   gradient_of(p, q, par), p->value_bf16 ? p->value_bf16 + q->own.from : NULL,
+                   q->own.n, &h);
     }
+    return p->n_owners > 1 ? zero_gather(p, par->dp, err) : TP_OK;
 }

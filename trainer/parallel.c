@@ -23,6 +23,23 @@ int parallel_first_holder(const struct tensor *t, const struct spec *s, int tp_r
     return tp_rank;
 }
 
+/* The communicators of a pipeline. */
+static tp_status make_pipeline(struct parallel *p, struct tp_err *err)
+{
+    const struct spec *s = &p->spec;
+    const struct mesh_coord *at = &p->at;
+    int lane = (at->dp * s->cp + at->cp) * s->tp + at->tp; /* of this pipeline */
+    bool is_end = at->pp == 0 || at->pp == s->pp - 1;
+    tp_status st;
+
+    TP_TRY(comm_split(&p->model, p->world, at->dp * s->cp + at->cp, comm_rank(p->world), err));
+    TP_TRY(comm_split(&p->pp_forward, p->world, lane, at->pp, err));
+    TP_TRY(comm_split(&p->pp_backward, p->world, lane, at->pp, err));
+    TP_TRY(comm_split(&p->ends, p->world, is_end ? lane : -1, at->pp, err));
+done:
+    return st;
+}
+
 tp_status parallel_make(struct parallel *out, struct comm *world, const struct layout *l,
                         struct tp_err *err)
 {
@@ -43,6 +60,9 @@ tp_status parallel_make(struct parallel *out, struct comm *world, const struct l
         comm_free(p.kv);
         p.kv = NULL;
     }
+    p.model = p.tp;
+    if (l->spec.pp > 1)
+        TP_TRY(make_pipeline(&p, err));
     *out = p;
     return TP_OK;
 done:
@@ -52,11 +72,16 @@ done:
 
 void parallel_free(struct parallel *p)
 {
-    if (p->kv)
-        comm_free(p->kv);
-    if (p->dp)
-        comm_free(p->dp);
-    if (p->tp)
-        comm_free(p->tp);
-    p->kv = p->dp = p->tp = NULL;
+    struct comm *const all[] = { p->model == p->tp ? NULL : p->model,
+                                 p->pp_forward,
+                                 p->pp_backward,
+                                 p->ends,
+                                 p->kv,
+                                 p->dp,
+                                 p->tp };
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i])
+            comm_free(all[i]);
+    *p = (struct parallel){ .spec = p->spec, .at = p->at, .world = p->world };
 }

@@ -14,7 +14,11 @@ struct parallel {
     struct comm *world; /* borrowed */
     struct comm *tp;    /* ranks that hold the parts of one replica's layers */
     struct comm *dp;    /* ranks that hold the same parts of all replicas */
-    struct comm *kv;    /* tp ranks that hold the same KV heads; NULL when there is no sharing */
+    struct comm *model; /* ranks that together hold one replica, of all stages; tp when pp is 1 */
+    struct comm *pp_forward, *pp_backward; /* the stages of a pipeline: one way a channel. NULL when
+                                              pp is 1, and so is the next */
+    struct comm *ends;                     /* first and last stage, on those; elsewhere NULL */
+    struct comm *kv; /* tp ranks that hold the same KV heads; NULL when there is no sharing */
 };
 
 /* Collective over world. The layout tells which tp ranks hold the same part of the K and V

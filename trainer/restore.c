@@ -17,7 +17,7 @@ static const int64_t READ_BYTES = INT64_C(64) << 20;
 /* ---- what to read, as the engine wants it ---- */
 
 struct wish {
-    int n; /* regions and engine tensors: one each */
+    int n, n_tensors; /* regions; engine tensors: one for all parts of a fused one */
     int *ids;
     struct move_tensor *tensors;
     struct region *regions;
@@ -28,7 +28,7 @@ struct wish {
 static tp_status wish_init(struct wish *w, const struct params *p, struct arena *a,
                            struct tp_err *err)
 {
-    size_t most = 3 * (size_t)p->n; /* weights and two moments */
+    size_t most = 3 * (size_t)p->n; /* weights and two moments, or one of each */
 
     *w = (struct wish){ .ids = arena_array(a, most, sizeof *w->ids),
                         .tensors = arena_array(a, most, sizeof *w->tensors),
@@ -40,18 +40,23 @@ static tp_status wish_init(struct wish *w, const struct params *p, struct arena 
     return TP_OK;
 }
 
-/* This rank's part of parameter q, into span; id is the tensor's in a manifest. */
-static void wish_add(struct wish *w, const struct param *q, const struct tensor *t, float *span,
+/* This rank's part of tensor t, which is `box` and belongs to `to`; id is the tensor's in a
+ * manifest. */
+static void wish_add(struct wish *w, const struct tensor *t, const struct box *box, float *to,
                      int id)
 {
-    struct move_tensor *m = &w->tensors[w->n];
+    if (!w->n_tensors || strcmp(w->tensors[w->n_tensors - 1].name, t->name) != 0 ||
+        w->ids[w->n_tensors - 1] != id) {
+        struct move_tensor *m = &w->tensors[w->n_tensors];
 
-    *m = (struct move_tensor){ .name = t->name, .ndim = t->ndim };
-    memcpy(m->shape, t->shape, sizeof m->shape);
-    w->ids[w->n] = id;
-    w->regions[w->n] = (struct region){ .tensor = w->n, .box = q->box };
-    w->data[w->n] = span + q->at;
-    w->dtypes[w->n] = DTYPE_F32;
+        *m = (struct move_tensor){ .name = t->name, .ndim = t->ndim };
+        memcpy(m->shape, t->shape, sizeof m->shape);
+        w->ids[w->n_tensors] = id;
+        w->dtypes[w->n_tensors] = DTYPE_F32;
+        w->n_tensors++;
+    }
+    w->regions[w->n] = (struct region){ .tensor = w->n_tensors - 1, .box = *box };
+    w->data[w->n] = to;
     w->n++;
 }
 
@@ -107,11 +112,12 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
 {
     const struct params *p = &t->params;
     static const char *const groups[] = { GROUP_MASTER, GROUP_EXP_AVG, GROUP_EXP_AVG_SQ };
-    float *spans[] = { p->value, p->exp_avg, p->exp_avg_sq };
+    float *const moments[] = { NULL, p->exp_avg, p->exp_avg_sq };
 
     for (int g = 0; g < 3; g++)
         for (int i = 0; i < p->n; i++) {
-            const struct tensor *tensor = &t->layout.tensors[p->list[i].tensor];
+            const struct param *q = &p->list[i];
+            const struct tensor *tensor = &t->layout.tensors[q->tensor];
             int id = find_saved(m, groups[g], tensor->name);
 
             if (id < 0 && g == 0)
@@ -127,8 +133,10 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
                        (size_t)tensor->ndim * sizeof *tensor->shape) != 0)
                 return tp_fail(err, TP_E_USAGE, "%s: %s has another shape than in %s", dir,
                                tensor->name, t->config->model_path);
-            if (p->list[i].n)
-                wish_add(w, &p->list[i], tensor, spans[g], id);
+            if (g == 0 && q->n)
+                wish_add(w, tensor, &q->box, p->value + q->at, id);
+            if (g > 0 && q->own.n)
+                wish_add(w, tensor, &q->own.box, moments[g] + q->own.to, id);
         }
     return TP_OK;
 }
@@ -162,8 +170,8 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     TP_TRY(check_model(t, &m, r->from, a, err));
     TP_TRY(wish_init(&w, &t->params, a, err));
     TP_TRY(wish_ckpt(&w, t, &m, r->from, err));
-    TP_TRY(restore_boxes(r->from, &m, w.ids, w.n, w.regions, w.data, w.dtypes, w.n, READ_BYTES, 1,
-                         &stats, err));
+    TP_TRY(restore_boxes(r->from, &m, w.ids, w.n_tensors, w.regions, w.data, w.dtypes, w.n,
+                         READ_BYTES, 1, &stats, err));
     t->position = (struct position){ .step = m.state.step,
                                      .next_sample = m.state.next_sample,
                                      .tokens = m.state.tokens };
@@ -175,13 +183,14 @@ done:
     return st;
 }
 
-/* The step to go on from, -1: none. Damaged steps with nothing complete beside them are an error:
- * beginning anew would be silent loss. */
-static tp_status newest(int64_t *step, const struct train_config *c, struct tp_err *err)
+/* The step to go on from, -1: none; r->damaged names a newer one that is not whole. Damaged steps
+ * with nothing complete beside them are an error: beginning anew would be silent loss. */
+static tp_status newest(int64_t *step, struct restore_report *r, const struct train_config *c,
+                        struct tp_err *err)
 {
     struct arena a = { 0 };
     struct ckpt_step *steps = NULL;
-    const char *damaged = NULL;
+    const char *damaged = "";
     int n = 0;
     tp_status st = TP_OK;
 
@@ -189,23 +198,26 @@ static tp_status newest(int64_t *step, const struct train_config *c, struct tp_e
     if (file_exists(c->ckpt))
         st = ckpt_list(&steps, &n, c->ckpt, &a, err);
     for (int i = 0; !st && i < n; i++) {
-        if (steps[i].complete)
+        if (steps[i].complete) {
             *step = steps[i].step;
-        else if (!strstr(steps[i].name, ".tmp"))
+            damaged = "";
+        } else if (!strstr(steps[i].name, ".tmp")) {
             damaged = steps[i].name;
+        }
     }
     if (!st && c->resume == RESUME_NO && *step >= 0)
         st = tp_fail(err, TP_E_EXISTS,
                      "%s has checkpoints already (step %" PRId64
                      "): go on with --resume, or name another --ckpt",
                      c->ckpt, *step);
-    else if (!st && c->resume != RESUME_NO && *step < 0 && damaged)
+    else if (!st && c->resume != RESUME_NO && *step < 0 && *damaged)
         st = tp_fail(err, TP_E_CORRUPT,
                      "%s: no complete checkpoint, and %s is damaged; remove it to start from the "
                      "beginning",
                      c->ckpt, damaged);
     else if (!st && c->resume == RESUME_MUST && *step < 0)
         st = tp_fail(err, TP_E_NOTFOUND, "%s has no checkpoint to resume (--resume=must)", c->ckpt);
+    snprintf(r->damaged, sizeof r->damaged, "%s", damaged);
     arena_free(&a);
     return st;
 }
@@ -224,9 +236,10 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
         return st;
     for (int i = 0; i < p->n; i++)
         if (p->list[i].n)
-            wish_add(&w, &p->list[i], &t->layout.tensors[p->list[i].tensor], p->value, 0);
-    st = restore_safetensors(t->config->model_path, w.tensors, w.n, w.regions, w.data, w.dtypes,
-                             w.n, READ_BYTES, 1, &stats, err);
+            wish_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].box,
+                     p->value + p->list[i].at, 0);
+    st = restore_safetensors(t->config->model_path, w.tensors, w.n_tensors, w.regions, w.data,
+                             w.dtypes, w.n, READ_BYTES, 1, &stats, err);
     snprintf(r->from, sizeof r->from, "%s", t->config->model_path);
     r->kind = RESTORE_SAFETENSORS;
     r->bytes_read = stats.bytes_read;
@@ -257,7 +270,7 @@ tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_e
 
     *r = (struct restore_report){ .kind = RESTORE_RANDOM };
     if (t->config->ckpt && comm_rank(world) == 0)
-        st = newest(&step, t->config, err);
+        st = newest(&step, r, t->config, err);
     TP_TRY(comm_agree(world, st, err));
     TP_TRY(comm_broadcast(world, &step, sizeof step, 0, err));
     r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;

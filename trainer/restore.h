@@ -19,6 +19,7 @@ struct restore_report {
     char layout[SPEC_TEXT_MAX]; /* that wrote the checkpoint */
     int64_t bytes_read;         /* by this rank */
     char warning[256];          /* what differs from the run that was saved, or "" */
+    char damaged[NAME_MAX + 1]; /* rank 0: a newer step that was passed over, or "" */
 };
 
 /* Fill weights, moments and position of t. Collective; on failure every rank gets the sentence.

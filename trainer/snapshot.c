@@ -221,13 +221,12 @@ static void stage(struct snapshot *s, const struct trainer *t)
     for (int i = s->first; i < s->first + s->n_mine; i++) {
         const struct extent *e = &s->extents[i];
         const struct tensor *tensor = &s->layout->tensors[e->tensor];
-        const struct param *p = &t->params.list[params_find(&t->params, s->layout, tensor->name)];
+        struct box within;
         enum dtype dtype;
-        const char *span = params_span(&t->params, tensor->group, &dtype);
+        const void *from = params_place(&t->params, s->layout, tensor, &e->box, &within, &dtype);
         void *dst = span_take(&to, box_elements(&e->box), dtype_bytes(dtype));
 
-        copy_box(dst, &e->box, span + p->at * dtype_bytes(dtype), &p->box, &e->box,
-                 dtype_bytes(dtype));
+        copy_box(dst, &e->box, from, &within, &e->box, dtype_bytes(dtype));
     }
     s->position = t->position;
 }

@@ -8,45 +8,132 @@
 #include "trainer/embedding_tp.h"
 #include "trainer/loss_tp.h"
 
-tp_status stage_forward(const struct pass *p, struct slot *s, struct tp_err *err)
+bool stage_is_first(const struct net *n, int chunk)
 {
-    const struct net *n = p->net;
-    const float *residual = NULL; /* what enters the first layer is the stream already */
-    tp_status st = embedding_tp_forward(p, n->n_layers ? s->layers[0].x : s->x, s->ids, err);
-
-    if (st)
-        return st;
-    for (int i = 0; i < n->n_layers; i++) {
-        struct layer_slot *layer = &s->layers[i];
-        float *out = i + 1 < n->n_layers ? s->layers[i + 1].x : s->x;
-
-        if ((st = block_attention_forward(p, &n->layers[i], layer, residual, err)))
-            return st;
-        if ((st = block_mlp_forward(p, &n->layers[i], layer, out, err)))
-            return st;
-        residual = layer->mid;
-    }
-    return loss_tp_logits(p, s, residual, err);
+    return n->is_first && chunk == 0;
 }
 
-tp_status stage_backward(const struct pass *p, struct slot *s, struct tp_err *err)
+bool stage_is_last(const struct net *n, int chunk)
+{
+    return n->is_last && chunk == n->n_chunks - 1;
+}
+
+float *stage_input(const struct slot *s)
+{
+    return s->layers[0].x;
+}
+
+/* What a pass keeps of layer i of the chunk, or what is at work in its place. */
+static struct layer_slot layer_of(const struct pass *p, const struct slot *s, int i)
+{
+    struct layer_slot layer = p->net->recompute ? p->scratch->layer : s->layers[i];
+
+    layer.x = s->layers[i].x;
+    return layer;
+}
+
+/* What the last layer of a chunk left to be added to s->x. */
+static struct arriving leaving(const struct net *n, int chunk, const struct slot *s)
+{
+    int last = n->chunks[chunk].n - 1;
+
+    if (n->recompute)
+        return (struct arriving){ 0 };
+    return (struct arriving){ s->layers[last].mid,
+                              n->layers[n->chunks[chunk].first + last].down.bias };
+}
+
+tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err)
 {
     const struct net *n = p->net;
+    const struct chunk *c = &n->chunks[chunk];
+    struct arriving in = { 0 }; /* what enters the first layer is the stream already */
+    tp_status st = TP_OK;
+
+    if (stage_is_first(n, chunk))
+        st = embedding_tp_forward(p, stage_input(s), s->ids, err);
+    for (int i = 0; i < c->n && !st; i++) {
+        const struct layer *y = &n->layers[c->first + i];
+        struct layer_slot layer = layer_of(p, s, i);
+        float *out = i + 1 < c->n ? s->layers[i + 1].x : s->x;
+
+        if ((st = block_attention_forward(p, y, &layer, &in, err)))
+            break;
+        st = block_mlp_forward(p, y, &layer, out, err);
+        in = (struct arriving){ layer.mid, y->down.bias };
+        if (n->recompute) { /* the layer's memory is the next one's too */
+            stream_finish(p, out, &in);
+            in = (struct arriving){ 0 };
+        }
+    }
+    if (!st && !stage_is_last(n, chunk))
+        stream_finish(p, s->x, &in);
+    return st;
+}
+
+tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err)
+{
+    struct arriving in = leaving(p->net, p->net->n_chunks - 1, s);
+
+    return loss_tp_logits(p, s, &in, err);
+}
+
+tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
+                     struct tp_err *err)
+{
     tp_status st;
 
-    for (int i = n->n_layers - 1; i >= 0; i--) {
-        if ((st = block_mlp_backward(p, &n->layers[i], &s->layers[i], err)))
+    if ((st = stage_logits(p, s, err)))
+        return st;
+    if ((st = loss_tp_forward(p, s, total, err)))
+        return st;
+    return loss_tp_backward(p, s, scale, err);
+}
+
+/* A layer forward, from its input, but for the product whose result its backward does not need. */
+static tp_status run_again(const struct pass *p, const struct layer *y, struct layer_slot *layer,
+                           struct tp_err *err)
+{
+    const struct arriving in = { 0 };
+    tp_status st = block_attention_forward(p, y, layer, &in, err);
+
+    return st ? st : block_mlp_forward(p, y, layer, NULL, err);
+}
+
+tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err)
+{
+    const struct net *n = p->net;
+    const struct chunk *c = &n->chunks[chunk];
+    tp_status st;
+
+    for (int i = c->n - 1; i >= 0; i--) {
+        const struct layer *y = &n->layers[c->first + i];
+        struct layer_slot layer = layer_of(p, s, i);
+
+        if (n->recompute && (st = run_again(p, y, &layer, err)))
             return st;
-        if ((st = block_attention_backward(p, &n->layers[i], &s->layers[i], err)))
+        if ((st = block_mlp_backward(p, y, &layer, err)))
+            return st;
+        if ((st = block_attention_backward(p, y, &layer, err)))
             return st;
     }
-    embedding_tp_backward(p, s->ids);
+    if (stage_is_first(n, chunk))
+        return embedding_tp_backward(p, s->ids, err);
     return TP_OK;
 }
 
+/* ---- gradients that are added to ---- */
+
 static void clear(float *x, int64_t n)
 {
-    memset(x, 0, (size_t)n * sizeof *x);
+    if (x)
+        memset(x, 0, (size_t)n * sizeof *x);
+}
+
+static void clear_norm(const struct norm *norm, int64_t hidden)
+{
+    clear(norm->grad, hidden);
+    clear(norm->bias_grad, hidden);
 }
 
 void stage_clear_gradients(const struct net *n)
@@ -54,10 +141,20 @@ void stage_clear_gradients(const struct net *n)
     int64_t hidden = n->model->hidden;
 
     for (int i = 0; i < n->n_layers; i++) {
-        clear(n->layers[i].attn_norm.grad, hidden);
-        clear(n->layers[i].mlp_norm.grad, hidden);
+        const struct layer *y = &n->layers[i];
+
+        clear_norm(&y->attn_norm, hidden);
+        clear_norm(&y->mlp_norm, hidden);
+        clear(y->qkv.bias_grad, y->qkv.out);
+        clear(y->out.bias_grad, y->out.out);
+        clear(y->up.bias_grad, y->up.out);
+        clear(y->down.bias_grad, y->down.out);
     }
-    clear(n->final_norm.grad, hidden);
-    if (!n->model->tied)
-        clear(n->embedding_grad, n->vocab * hidden);
+    if (n->is_last)
+        clear_norm(&n->final_norm, hidden);
+    if (n->is_first) {
+        clear(n->positions_grad, n->model->max_positions * hidden);
+        if (!(n->model->tied && n->is_last))
+            clear(n->embedding_grad, n->vocab * hidden);
+    }
 }

@@ -1,20 +1,40 @@
 /*
- * trainer/stage.h - forward and backward of one microbatch through the layers that a rank has.
- * With pipelines a rank has some of the layers and a schedule calls these per microbatch, each with
- * a slot of its own.
+ * trainer/stage.h - forward and backward of one microbatch through a chunk of the layers that a
+ * rank has. A schedule calls these per microbatch and chunk, each with a slot of its own.
  */
 #ifndef TRAINER_STAGE_H
 #define TRAINER_STAGE_H
 
 #include "trainer/activation.h"
 
-/* slot ids and targets are filled in. Leaves this rank's columns of the logits in scratch wide. */
-tp_status stage_forward(const struct pass *p, struct slot *s, struct tp_err *err);
+/* The model's first and last stage are chunks too: the first begins with the embedding, the last
+ * ends with the head. */
+bool stage_is_first(const struct net *n, int chunk);
+bool stage_is_last(const struct net *n, int chunk);
 
-/* After loss_tp_backward, from scratch dx: all gradients down to the embedding. */
-tp_status stage_backward(const struct pass *p, struct slot *s, struct tp_err *err);
+/* Where a chunk's input belongs: the stream, before stage_forward. The first stage makes it itself.
+ */
+float *stage_input(const struct slot *s);
 
-/* Zero those gradients that kernels only ever add to: norms, and an embedding that is not tied. */
+/* slot ids (on the first stage) and input are filled in. Leaves the stream in s->x, but for the
+ * last stage, where stage_head finishes it. */
+tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err);
+
+/* Last stage, after stage_forward: this rank's columns of the logits, in scratch wide. */
+tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err);
+
+/* Last stage, after stage_forward, slot targets filled in: logits, loss and their gradients.
+ * *total gets the sum of losses over rows; scale: what one row's loss counts for. Leaves the
+ * gradient of the stream in scratch dx. */
+tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
+                     struct tp_err *err);
+
+/* From the gradient of the stream that leaves the chunk, in scratch dx, to that of its input, in
+ * the same place; the first stage goes down to the embedding. */
+tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err);
+
+/* Zero those gradients that kernels only ever add to: norms, biases, and an embedding whose
+ * gradient no head has written before. */
 void stage_clear_gradients(const struct net *n);
 
 #endif

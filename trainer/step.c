@@ -1,7 +1,6 @@
 /* trainer/step.c - see trainer/step.h. */
 #include "trainer/step.h"
 
-#include "trainer/loss_tp.h"
 #include "trainer/optimizer.h"
 #include "trainer/schedule_lr.h"
 #include "trainer/stage.h"
@@ -12,32 +11,101 @@ static struct pass pass_of(const struct trainer *t, int64_t micro)
                           .scratch = &t->scratch,
                           .sequences = t->config->micro,
                           .rows = t->config->micro * t->config->seq,
+                          .stream_rows = t->config->micro * t->config->seq / t->net.split,
                           .add = micro > 0 };
+}
+
+static int64_t stream_bytes(const struct pass *p)
+{
+    return p->stream_rows * p->net->model->hidden * (int64_t)sizeof(float);
+}
+
+static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct tp_err *err)
+{
+    const struct train_config *c = t->config;
+    int64_t share = c->batch / c->spec.dp;
+    int64_t first = t->position.next_sample + t->parallel.at.dp * share + micro * c->micro;
+
+    return data_fetch(&t->data, first, c->micro, s->ids, s->targets, err);
+}
+
+/* The forward pass of a microbatch through a chunk, from the stage before to the stage after. */
+static tp_status run_forward(struct trainer *t, const struct op *op, struct tp_err *err)
+{
+    struct slot *s = &t->slots[op->slot];
+    struct pass p = pass_of(t, op->micro);
+    tp_status st = TP_OK;
+
+    if (t->net.is_first || t->net.is_last)
+        TP_TRY(fetch(t, op->micro, s, err));
+    if (op->from >= 0)
+        TP_TRY(comm_recv(t->parallel.pp_forward, stage_input(s), stream_bytes(&p), op->from, err));
+    TP_TRY(stage_forward(&p, op->chunk, s, err));
+    if (op->to >= 0)
+        TP_TRY(comm_post(t->parallel.pp_forward, s->x, stream_bytes(&p), op->to, &s->sent, err));
+done:
+    return st;
+}
+
+/* The backward pass; it begins with the loss where the model ends. */
+static tp_status run_backward(struct trainer *t, const struct op *op, double *loss,
+                              struct tp_err *err)
+{
+    struct slot *s = &t->slots[op->slot];
+    struct scratch *w = &t->scratch;
+    struct pass p = pass_of(t, op->micro);
+    int buffer = t->schedule.p > 1 ? w->dx_next : 0;
+    double total = 0;
+    tp_status st;
+
+    w->dx = w->dx_buffers[buffer];
+    w->dx_next = (buffer + 1) % SCHEDULE_BUFFERS;
+    TP_TRY(comm_wait(t->parallel.pp_forward, &s->sent, err));
+    TP_TRY(comm_wait(t->parallel.pp_backward, &w->sent[buffer], err));
+    if (op->from >= 0) {
+        TP_TRY(comm_recv(t->parallel.pp_backward, w->dx, stream_bytes(&p), op->from, err));
+    } else {
+        float scale = (float)(1 / (double)(t->config->batch * t->config->seq));
+
+        TP_TRY(stage_loss(&p, s, scale, &total, err));
+        *loss += total;
+    }
+    TP_TRY(stage_backward(&p, op->chunk, s, err));
+    if (op->to >= 0)
+        TP_TRY(comm_post(t->parallel.pp_backward, w->dx, stream_bytes(&p), op->to, &w->sent[buffer],
+                         err));
+done:
+    return st;
+}
+
+/* Gradients that are still under way when the schedule ends. */
+static tp_status wait_for_sent(struct trainer *t, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < SCHEDULE_BUFFERS && !st; i++)
+        st = comm_wait(t->parallel.pp_backward, &t->scratch.sent[i], err);
+    return st;
 }
 
 tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err)
 {
-    const struct train_config *c = t->config;
+    const struct schedule *s = &t->schedule;
     struct pass p = pass_of(t, micro);
-    int64_t share = c->batch / c->spec.dp;
-    int64_t first = t->position.next_sample + t->parallel.at.dp * share + micro * c->micro;
+    struct op op = { .micro = (int)micro };
+    tp_status st = TP_OK;
 
-    data_fetch(&t->data, first, c->micro, t->slot.ids, t->slot.targets);
-    return stage_forward(&p, &t->slot, err);
-}
+    for (int chunk = 0; chunk < s->v; chunk++) {
+        int stage = schedule_stage(s, t->parallel.at.pp, chunk);
 
-static tp_status run_micro(struct trainer *t, int64_t micro, double *loss, struct tp_err *err)
-{
-    struct pass p = pass_of(t, micro);
-    float scale = (float)(1 / (double)(t->config->batch * t->config->seq));
-    double total;
-    tp_status st;
-
-    TP_TRY(step_forward(t, micro, err));
-    TP_TRY(loss_tp_forward(&p, &t->slot, &total, err));
-    *loss += total;
-    TP_TRY(loss_tp_backward(&p, &t->slot, scale, err));
-    TP_TRY(stage_backward(&p, &t->slot, err));
+        op.chunk = chunk;
+        op.from = stage > 0 ? (stage - 1) % s->p : -1;
+        op.to = stage < s->p * s->v - 1 ? (stage + 1) % s->p : -1;
+        TP_TRY(run_forward(t, &op, err));
+        TP_TRY(comm_wait(t->parallel.pp_forward, &t->slots[0].sent, err));
+    }
+    if (t->net.is_last)
+        st = stage_logits(&p, &t->slots[0], err);
 done:
     return st;
 }
@@ -45,19 +113,25 @@ done:
 tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
 {
     const struct train_config *c = t->config;
+    const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct position *at = &t->position;
     double loss = 0;
-    tp_status st;
+    tp_status st = TP_OK;
 
     stage_clear_gradients(&t->net);
-    for (int64_t i = 0; i < train_config_micros(c); i++)
-        TP_TRY(run_micro(t, i, &loss, err));
+    for (int i = 0; i < ops->n_ops; i++) {
+        const struct op *op = &ops->ops[i];
+
+        TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err) : run_backward(t, op, &loss, err));
+    }
+    TP_TRY(wait_for_sent(t, err));
     TP_TRY(optimizer_reduce(&t->params, &t->parallel, err));
     TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);
-    optimizer_update(&t->params, &c->opt, at->step, r->lr, r->grad_norm);
-    /* tp ranks all know their replica's loss: one of them speaks for it */
-    r->loss_share = t->parallel.at.tp == 0 ? loss / (double)(c->batch * c->seq) : 0;
+    TP_TRY(optimizer_update(&t->params, &t->parallel, &c->opt, at->step, r->lr, r->grad_norm, err));
+    /* tp ranks of the last stage all know their replica's loss: one of them speaks for it */
+    r->loss_share =
+        t->net.is_last && t->parallel.at.tp == 0 ? loss / (double)(c->batch * c->seq) : 0;
     at->step++;
     at->next_sample += c->batch;
     at->tokens += c->batch * c->seq;

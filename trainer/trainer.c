@@ -13,6 +13,26 @@ tp_status trainer_layout(struct layout *out, const struct train_config *c, const
     return st ? st : layout_make(out, &c->spec, m->layers, tensors, n, arena, err);
 }
 
+/* A slot for every microbatch and chunk that the schedule keeps at a time. */
+static tp_status prepare_slots(struct trainer *t, int pp, struct tp_err *err)
+{
+    const struct spec *s = &t->config->spec;
+    int64_t micros = train_config_micros(t->config);
+    tp_status st;
+
+    if (micros > INT32_MAX)
+        return tp_fail(err, TP_E_LAYOUT, "too many microbatches in a step");
+    TP_TRY(schedule_make(&t->schedule, s->pp, (int)micros, s->vpp, &t->arena, err));
+    t->n_slots = t->schedule.ranks[pp].n_slots;
+    t->slots = arena_array(&t->arena, (size_t)t->n_slots, sizeof *t->slots);
+    if (!t->slots)
+        return tp_fail(err, TP_E_NOMEM, "no memory for %d slots", t->n_slots);
+    for (int i = 0; i < t->n_slots; i++)
+        TP_TRY(slot_init(&t->slots[i], &t->net, &t->arena, err));
+done:
+    return st;
+}
+
 /* Lists and counts: everything that needs no memory for tensors. */
 static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
 {
@@ -20,8 +40,10 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
 
     TP_TRY(trainer_layout(&t->layout, t->config, t->model, &t->arena, err));
     TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, &t->arena, err));
-    TP_TRY(net_init(&t->net, t->model, &t->layout, &t->params, t->config->seq, &t->arena, err));
-    TP_TRY(slot_init(&t->slot, &t->net, &t->arena, err));
+    TP_TRY(
+        net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));
+    t->net.recompute = t->config->recompute;
+    TP_TRY(prepare_slots(t, mesh_coord_of(&t->layout.spec, rank).pp, err));
 done:
     return st;
 }
@@ -32,8 +54,9 @@ static void take(struct trainer *t, struct span *shared, struct span *own)
     int64_t sequences = t->config->micro;
 
     params_take(&t->params, shared, own);
-    net_take(&t->net, own);
-    slot_take(&t->slot, &t->net, sequences, shared, own);
+    net_take(&t->net, sequences, shared, own);
+    for (int i = 0; i < t->n_slots; i++)
+        slot_take(&t->slots[i], &t->net, sequences, shared, own);
     scratch_take(&t->scratch, &t->net, sequences, shared, own);
 }
 
@@ -50,7 +73,7 @@ static tp_status measure(struct trainer *t, struct tp_err *err)
     *s = (struct trainer_size){ .shared = shared.used, .own = own.used };
     s->params = n * (t->config->dtype == DTYPE_BF16 ? 6 : 4);
     s->grads = n * 4;
-    s->moments = n * 8;
+    s->moments = t->params.n_moments * 8;
     s->activations = s->shared + s->own - s->params - s->grads - s->moments;
     return TP_OK;
 }
@@ -58,14 +81,25 @@ static tp_status measure(struct trainer *t, struct tp_err *err)
 tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
                           const struct model *m, struct tp_err *err)
 {
-    struct trainer t = { .config = c, .model = m };
-    tp_status st;
+    struct trainer_size largest = { 0 };
+    tp_status st = TP_OK;
 
-    TP_TRY(prepare(&t, 0, err));
-    TP_TRY(measure(&t, err));
-    *size = t.size;
-done:
-    arena_free(&t.arena);
+    /* of a stage, the first rank is never smaller than another */
+    for (int pp = 0; pp < c->spec.pp && !st; pp++) {
+        struct trainer t = { .config = c, .model = m };
+        struct mesh_coord at = { .pp = pp };
+        int64_t shared = largest.shared;
+
+        if (!(st = prepare(&t, mesh_rank_of(&c->spec, at), err)))
+            st = measure(&t, err);
+        if (t.size.shared + t.size.own > largest.shared + largest.own)
+            largest = t.size;
+        largest.shared = t.size.shared > shared ? t.size.shared : largest.shared;
+        largest.shared = shared > largest.shared ? shared : largest.shared;
+        arena_free(&t.arena);
+    }
+    if (!st)
+        *size = largest;
     return st;
 }
 

@@ -11,6 +11,7 @@
 #include "trainer/net.h"
 #include "trainer/parallel.h"
 #include "trainer/params.h"
+#include "trainer/schedule.h"
 
 /* What a checkpoint carries besides tensors. */
 struct position {
@@ -35,7 +36,9 @@ struct trainer {
     struct parallel parallel;
     struct params params;
     struct net net;
-    struct slot slot;
+    struct schedule schedule;
+    int n_slots;
+    struct slot *slots;
     struct scratch scratch;
     struct data data;
     struct position position;
@@ -48,7 +51,8 @@ struct trainer {
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
                          struct arena *arena, struct tp_err *err);
 
-/* What rank 0, which is never smaller than another, will hold. Allocates nothing that stays. */
+/* What the largest rank will hold, and of collective memory the most of any. Allocates nothing that
+ * stays. */
 tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
                           const struct model *m, struct tp_err *err);
 

@@ -120,12 +120,13 @@ check_calls() {
 }
 
 check_headers() {
-    local dir header said
+    local dir header said flags
+    read -ra flags <<<"$(pkg-config --cflags ompi-c jansson hdf5-serial 2>/dev/null)"
     for dir in $folders; do
         for header in "$dir"/*.h; do
             [ -e "$header" ] || continue
             said=$(printf '#include "%s"\n#include "%s"\n' "$header" "$header" |
-                ${CC:-gcc} -std=c11 -D_GNU_SOURCE -I. -isystem /usr/include/hdf5/serial \
+                ${CC:-gcc} -std=c11 -D_GNU_SOURCE -I. "${flags[@]}" \
                     -fopenmp -Wall -Wextra -Werror -fsyntax-only -x c - 2>&1) ||
                 breach "$header:1: does not compile alone: $(head -n 2 <<<"$said" | tail -n 1)"
         done

@@ -4,20 +4,6 @@ import pytest
 import harness
 
 
-@pytest.fixture
-def figure(record_property):
-    """figure("points", 127): a number that the run prints at its end."""
-    return record_property
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Print the figures that tests recorded, from all workers."""
-    for report in terminalreporter.getreports("passed"):
-        for name, value in report.user_properties:
-            terminalreporter.write_line("figure  %s: %s = %s" % (
-                report.nodeid.split("/")[-1], name, value))
-
-
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """A config.json of a tiny Llama."""

@@ -220,7 +220,7 @@ def test_show_says_where_the_bytes_of_a_tensor_are(tp4):
 
 
 def test_every_verb_has_help(tp4):
-    for verb in ["ls", "show", "verify", "digest", "diff", "export", "prune"]:
+    for verb in ["ls", "show", "verify", "digest", "diff", "export", "import", "prune"]:
         r = ok("tp-ckpt", verb, "--help")
         assert r.out.startswith("usage: tp-ckpt " + verb) and not r.err
         assert run("tp-ckpt", verb, "--nonsense").rc == 2

@@ -14,6 +14,11 @@ from harness import TEXT, ok, run
 # 8 heads over 2 KV heads, and a vocabulary that nothing divides.
 MODEL = dict(num_key_value_heads=2, vocab_size=259, tie_word_embeddings=True)
 LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
+# Eight ranks on two cores, also as root; OpenMPI leaks in modules that it has unloaded by the end,
+# which a leak sanitizer cannot name and so not forgive.
+MPI = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
+           ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +76,7 @@ def test_resuming_at_another_layout_keeps_the_curve(model, straight, hops, tmp_p
             assert "written by %s)" % canonical(hops[i - 1]) in r.err, repr(r)
     got = lines(log)
     assert_same_curve(got, straight()[0])
-    assert {x["layout"] for x in got} == set(hops)
+    assert {x["layout"] for x in got} == set(map(canonical, hops))
 
 
 def test_resuming_at_the_same_layout_is_the_same_bits(model, straight, tmp_path):
@@ -149,6 +154,17 @@ def test_auto_does_not_begin_anew_over_a_damaged_checkpoint(model, straight, tmp
     assert r.rc == 3 and "step-00000020" in r.err, repr(r)
 
 
+def test_a_damaged_newest_checkpoint_is_passed_over_loudly(model, straight, tmp_path):
+    root, log = tmp_path / "ckpt", tmp_path / "log"
+    ok(*argv(model, "tp4", root, log, "--save-every", 12))
+    manifest = root / "step-00000020" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-40])
+    r = ok(*argv(model, "tp2", root, log, "--resume"))
+    assert "step-00000020 IS DAMAGED" in r.err and "back to step 12" in r.err, repr(r)
+    assert_same_curve(lines(log)[20:], straight()[0][12:])
+    ok("tp-ckpt", "verify", root)
+
+
 # ---- signals --------------------------------------------------------------------------------------
 
 
@@ -158,10 +174,7 @@ def start(words, n):
     words = words[:]
     words[words.index("--steps") + 1] = 100000
     p = subprocess.Popen(harness.command(words), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                         text=True, env=dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
-                                             OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                                             OMPI_MCA_rmaps_base_oversubscribe="1",
-                                             OMPI_MCA_mpi_yield_when_idle="1"))
+                         text=True, env={**os.environ, **(MPI if words[0] == "mpirun" else {})})
     end = time.time() + 60
     while time.time() < end and p.poll() is None:
         if log.exists() and len(log.read_text().splitlines()) >= n:
@@ -196,7 +209,5 @@ def test_a_signal_under_mpirun_saves_and_stops(model, tmp_path):
 
 
 def test_under_mpirun_the_numbers_are_the_same(model, straight, tmp_path):
-    env = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-               OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1")
-    ok("mpirun", "-n", 4, *argv(model, "tp2dp2", tmp_path / "ckpt", tmp_path / "log"), env=env)
+    ok("mpirun", "-n", 4, *argv(model, "tp2dp2", tmp_path / "ckpt", tmp_path / "log"), env=MPI)
     assert_same_curve(lines(tmp_path / "log"), straight()[0])

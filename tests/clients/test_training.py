@@ -62,26 +62,26 @@ def read(log):
     return [json.loads(line) for line in open(log)]
 
 
-def assert_same(got, want, loss_within=LOSS_WITHIN, norm_within=NORM_WITHIN):
+def assert_same(got, want, figure=lambda name, value: None):
     assert [r["step"] for r in got] == [r["step"] for r in want]
     loss = max(abs(g["loss"] - w["loss"]) for g, w in zip(got, want))
     norm = max(abs(g["grad_norm"] / w["grad_norm"] - 1) for g, w in zip(got, want))
     rate = max(abs(g["lr"] / w["lr"] - 1) for g, w in zip(got, want))
-    print("furthest: loss %.1e, norm %.1e relative, lr %.1e" % (loss, norm, rate))
-    assert loss <= loss_within and norm <= norm_within and rate < 1e-8
+    figure("furthest from PyTorch", "loss %.1e, norm %.1e relative" % (loss, norm))
+    assert loss <= LOSS_WITHIN and norm <= NORM_WITHIN and rate < 1e-8, (loss, norm, rate)
 
 
 @pytest.mark.parametrize("name,layout,options", CASES,
                          ids=["%s-%s%s" % (n.split(",")[0], l, "-micro" if o else "")
                               for n, l, o in CASES])
-def test_losses_and_norms_are_pytorchs(name, layout, options, oracle, tmp_path):
+def test_losses_and_norms_are_pytorchs(name, layout, options, oracle, tmp_path, figure):
     folder, want = oracle(name)
     log = tmp_path / "log"
     harness.ok(*tp_train(folder, name, log, layout, **options))
-    assert_same(read(log), want)
+    assert_same(read(log), want, figure)
 
 
-def test_a_run_that_moved_from_tp8_to_tp4_has_pytorchs_curve(oracle, tmp_path):
+def test_a_run_that_moved_from_tp8_to_tp4_has_pytorchs_curve(oracle, tmp_path, figure):
     name = "eight heads, tied, 260 words"
     folder, want = oracle(name)
     log, root = tmp_path / "log", tmp_path / "ckpt"
@@ -89,15 +89,15 @@ def test_a_run_that_moved_from_tp8_to_tp4_has_pytorchs_curve(oracle, tmp_path):
     assert r.rc == 75, repr(r)
     harness.ok("tp-reshard", "ckpt", "--from", "tp8", "--to", "tp4", cwd=tmp_path)
     harness.ok(*tp_train(folder, name, log, "tp4", "--resume=must", "--ckpt", tmp_path / "ckpt-tp4"))
-    assert_same(read(log), want)
+    assert_same(read(log), want, figure)
 
 
-def test_bf16_follows_the_fp32_curve(oracle, tmp_path):
+def test_bf16_follows_the_fp32_curve(oracle, tmp_path, figure):
     folder, want = oracle("small")
     log = tmp_path / "log"
     harness.ok(*tp_train(folder, "small", log, "tp2", dtype="bf16"))
     worst = max(abs(g["loss"] - w["loss"]) for g, w in zip(read(log), want))
-    print("furthest: loss %.1e" % worst)
+    figure("furthest from fp32", "%.1e" % worst)
     assert worst <= 2e-2
 
 

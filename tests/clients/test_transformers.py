@@ -93,7 +93,7 @@ def test_a_resharded_checkpoint_exports_the_same(kept, tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["tp1", "tp2", "tp8"])
-def test_logits_of_the_export_are_those_of_training(layout, kept, tmp_path):
+def test_logits_of_the_export_are_those_of_training(layout, kept, tmp_path, figure):
     _, root = kept
     out = export(root, tmp_path / "hf")
     harness.ok("tp-train", "--model", out, "--data", harness.TEXT, "--steps", 1, "--batch", 4,
@@ -103,7 +103,7 @@ def test_logits_of_the_export_are_those_of_training(layout, kept, tmp_path):
         theirs = load(out)(input_ids=ours["input_ids"].long()).logits
     assert ours["logits"].shape == theirs.shape
     worst = (ours["logits"] - theirs).abs().max().item()
-    print("furthest: %.1e, of logits up to %.1f" % (worst, theirs.abs().max()))
+    figure("furthest logit", "%.1e, of up to %.1f" % (worst, theirs.abs().max()))
     assert worst <= LOGITS_WITHIN
 
 

@@ -13,11 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "comm/comm.h"
 #include "tests/unit/random.h"
 
-enum { PROP_MAX = 1 << 18, PROP_CALLS = 60 }; /* elements of a buffer; calls of a run */
+/* Of a buffer (the largest size twice, of 8 bytes an element); calls of a run. */
+enum { PROP_BYTES = 5 << 19, PROP_CALLS = 60 };
 
 #define PROP_EXPECT(ok, ...)                                \
     do {                                                    \
@@ -317,18 +319,18 @@ static inline int prop_sequence(struct comm *c, const int *ranks, uint64_t seed,
     void *shared = NULL;
     int failures = 0;
 
-    PROP_EXPECT(!comm_alloc(&shared, c, PROP_MAX * 8, &err), "%s", err.msg);
+    PROP_EXPECT(!comm_alloc(&shared, c, PROP_BYTES, &err), "%s", err.msg);
     PROP_EXPECT((uintptr_t)shared % 64 == 0, "comm_alloc gives %p", shared);
     if (!shared)
         return failures;
     p.shared = shared;
-    for (int64_t i = 0; i < PROP_MAX * 8; i++)
+    for (int64_t i = 0; i < PROP_BYTES; i++)
         if (p.shared[i]) {
             PROP_EXPECT(false, "comm_alloc: byte %lld is not 0", (long long)i);
             break;
         }
-    p.plain = malloc(PROP_MAX * 8);
-    p.expect = malloc(PROP_MAX * 8);
+    p.plain = malloc(PROP_BYTES);
+    p.expect = malloc(PROP_BYTES);
     for (int i = 0; p.plain && p.expect && i < n_calls && !failures; i++) {
         uint64_t call = rng_next(&r) >> 16;
 
@@ -336,6 +338,8 @@ static inline int prop_sequence(struct comm *c, const int *ranks, uint64_t seed,
     }
     free(p.plain);
     free(p.expect);
+    if (failures) /* this rank is out of step: the others would wait for it */
+        _exit(1);
     return failures;
 }
 
@@ -427,6 +431,36 @@ static inline int prop_counts(struct comm *world)
     free(all);
     free(sizes);
     return failures;
+}
+
+/* Everything, under mpirun, and one property more (or NULL); the program's exit code. */
+static inline int prop_main(const char *test, int (*more)(struct comm *world))
+{
+    struct comm *world = NULL;
+    struct tp_err err = { 0 };
+    struct rng r = { 0 };
+    int failures = 0;
+
+    if (comm_init(&world, 1 << 28, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 3;
+    }
+    if (comm_rank(world) == 0)
+        r = rng_start(test);
+    PROP_EXPECT(!comm_broadcast(world, &r, sizeof r, 0, &err), "%s", err.msg);
+    PROP_EXPECT(getenv("OMPI_COMM_WORLD_SIZE") != NULL, "not started by mpirun");
+    PROP_EXPECT(comm_local_size(world) == comm_size(world), "local size %d",
+                comm_local_size(world));
+    for (int i = 0; i < 3; i++)
+        failures += prop_world(world, rng_next(&r));
+    for (int columns = 1; columns <= comm_size(world); columns++)
+        if (comm_size(world) % columns == 0)
+            failures += prop_grid(world, columns, rng_next(&r));
+    failures += prop_counts(world);
+    if (more && comm_size(world) > 1)
+        failures += more(world);
+    comm_end(world, failures ? TP_E_CORRUPT : TP_OK);
+    return failures > 0;
 }
 
 #endif

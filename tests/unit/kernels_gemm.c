@@ -70,6 +70,14 @@ Test(gemm, bf16_equals_the_plain_loop)
     random_products("gemm/bf16 large", DTYPE_BF16, 150, 60);
 }
 
+/* oneDNN reads the variable at its first use; Criterion gives every test a process of its own. */
+Test(gemm, bf16_without_the_instructions_equals_the_plain_loop)
+{
+    setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+    random_products("gemm/bf16 by cast, small", DTYPE_BF16, 9, 150);
+    random_products("gemm/bf16 by cast, large", DTYPE_BF16, 150, 60);
+}
+
 Test(gemm, two_threads_give_the_same)
 {
     kernels_set_threads(2);

@@ -88,6 +88,56 @@ Test(model, refuses_missing_and_absurd_fields)
     arena_free(&arena);
 }
 
+#define GPT2 "\"architectures\": [\"GPT2LMHeadModel\"], \"vocab_size\": 256"
+
+Test(model, reads_gpt2_with_the_defaults_of_transformers)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+
+    cr_assert_eq(parse(&m, "{" GPT2 "}", &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert(m.arch == MODEL_GPT2 && m.hidden == 768 && m.layers == 12 && m.heads == 12 &&
+              m.kv_heads == 12 && m.head_dim == 64 && m.ffn == 3072 && m.max_positions == 1024 &&
+              m.norm_eps == 1e-5 && m.tied && m.dropout == 0.1);
+    cr_assert_eq(parse(&m,
+                       "{" GPT2
+                       ", \"n_embd\": 64, \"n_head\": 4, \"n_layer\": 3, \"n_inner\": 100, "
+                       "\"attn_pdrop\": 0, \"embd_pdrop\": 0.0, \"resid_pdrop\": 0.0}",
+                       &arena, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert(m.head_dim == 16 && m.ffn == 100 && m.dropout == 0);
+    arena_free(&arena);
+}
+
+Test(model, refuses_what_it_cannot_do_with_gpt2_by_name)
+{
+    static const struct {
+        const char *extra, *named;
+    } bad[] = {
+        { ", \"activation_function\": \"relu\"", "activation_function" },
+        { ", \"n_head\": 5", "n_head" },
+        { ", \"tie_word_embeddings\": false", "tie_word_embeddings" },
+        { ", \"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx" },
+        { ", \"scale_attn_weights\": false", "scale_attn_weights" },
+        { ", \"attn_pdrop\": 2", "attn_pdrop" },
+        { ", \"n_inner\": -1", "n_inner" },
+        { ", \"layer_norm_epsilon\": \"x\"", "layer_norm_epsilon" },
+    };
+    struct arena arena = { 0 };
+    struct model m;
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct tp_err err = { 0 };
+        char text[1024];
+
+        snprintf(text, sizeof text, "{" GPT2 "%s}", bad[i].extra);
+        cr_expect_eq(parse(&m, text, &arena, &err), TP_E_USAGE, "%s", bad[i].extra);
+        cr_expect(strstr(err.msg, bad[i].named), "%s", err.msg);
+    }
+    arena_free(&arena);
+}
+
 /* 217,664 parameters: the same count that transformers gives for this configuration. */
 Test(model, catalogue_counts_the_parameters_of_transformers)
 {

@@ -8,10 +8,11 @@
 #include "layout/model.h"
 #include "tests/unit/random.h"
 
-/* A Llama with dimensions that most degrees up to 8 divide; the vocabulary is any number. */
+/* A Llama or a GPT-2 with dimensions that most degrees up to 8 divide; the vocabulary is any
+ * number. */
 static inline struct model random_model(struct rng *r)
 {
-    struct model m = { .arch = MODEL_LLAMA };
+    struct model m = { .arch = rng_int(r, 0, 2) ? MODEL_LLAMA : MODEL_GPT2 };
 
     m.heads = 1 << rng_int(r, 0, 3);
     m.kv_heads = m.heads >> rng_int(r, 0, 3);
@@ -26,7 +27,12 @@ static inline struct model random_model(struct rng *r)
     m.norm_eps = 1e-5;
     m.rope_theta = 10000;
     m.init_std = 0.02;
-    m.max_positions = 64;
+    m.max_positions = rng_int(r, 1, 64);
+    if (m.arch == MODEL_GPT2) {
+        m.kv_heads = m.heads;
+        m.hidden = m.heads * m.head_dim;
+        m.tied = true;
+    }
     return m;
 }
 

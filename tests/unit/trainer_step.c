@@ -18,10 +18,12 @@
 
 static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 
-/* A random run on tp and dp alone, at most max_world ranks. */
+/* A random run of the axes that tp-train has, at most max_world ranks; pipelines with microbatches
+ * enough. */
 static void random_run(struct rng *r, struct model *m, struct train_config *c, int max_world)
 {
     struct tp_err err = { 0 };
+    int64_t micros;
 
     *m = random_model(r);
     *c = train_config_default();
@@ -31,13 +33,16 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
     c->dtype = rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
     do {
         c->spec = random_spec(r, m);
-        c->spec.pp = c->spec.vpp = c->spec.cp = 1;
-        c->spec.sp = false;
-        c->spec.zero = 0;
+        c->spec.cp = 1;
+        c->spec.zero = rng_int(r, 0, 1);
     } while (spec_world(&c->spec) > max_world);
-    c->seq = rng_int(r, 1, 16);
+    c->seq = rng_int(r, 1, m->max_positions < 16 ? m->max_positions : 16);
     c->micro = rng_int(r, 1, 3);
-    c->batch = c->micro * rng_int(r, 1, 2) * c->spec.dp;
+    c->recompute = rng_int(r, 0, 1);
+    c->spec.sp = c->spec.sp && c->seq * c->micro % c->spec.tp == 0 &&
+                 (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);
+    micros = rng_int(r, 1, 2) * (c->spec.vpp > 1 ? 2 : 1) * c->spec.pp;
+    c->batch = c->micro * micros * c->spec.dp;
     cr_assert_eq(train_config_check(c, m, &err), TP_OK, "%s", err.msg);
 }
 
@@ -52,7 +57,7 @@ static int64_t slack_of(const struct model *m, const struct train_config *c)
                                  .kv_heads = 1,
                                  .head_dim = m->head_dim,
                                  .type = c->dtype };
-    int64_t buffers = 20 * (int64_t)m->layers + 30;
+    int64_t buffers = 20 * (int64_t)m->layers + 30 + 20 * (int64_t)m->layers * c->spec.dp;
 
     return 4 * (attention_workspace(&a) + norm_rms_workspace(m->hidden)) + 64 * 5 * buffers;
 }
@@ -72,7 +77,8 @@ Test(trainer_step, the_estimate_is_what_is_allocated)
 
         random_run(&r, &m, &c, 64);
         cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
-        need = memory_estimate(&m, &c.spec, c.dtype, c.micro, c.seq, false);
+        need = memory_estimate(&m, &c.spec, c.dtype, c.micro, c.seq,
+                               c.recompute ? MEMORY_RECOMPUTES : 0);
         more = size.own + size.shared - (need.total - need.overhead);
         cr_assert(more >= 0 && more <= slack_of(&m, &c),
                   "%s: allocated %lld, estimated %lld, slack %lld", spec_format(spec, &c.spec),
@@ -85,12 +91,23 @@ Test(trainer_step, the_estimate_is_what_is_allocated)
 
 static int64_t calls_of(const struct comm *c)
 {
-    return c ? comm_counts(c)->calls[COMM_ALL_REDUCE] : 0;
+    const int64_t *calls = c ? comm_counts(c)->calls : NULL;
+
+    return c ? calls[COMM_ALL_REDUCE] + calls[COMM_REDUCE_SCATTER] + calls[COMM_ALL_GATHER] : 0;
 }
 
 static int64_t bytes_of(const struct comm *c)
 {
-    return c ? comm_counts(c)->bytes[COMM_ALL_REDUCE] : 0;
+    const int64_t *bytes = c ? comm_counts(c)->bytes : NULL;
+
+    return c ? bytes[COMM_ALL_REDUCE] + bytes[COMM_REDUCE_SCATTER] + bytes[COMM_ALL_GATHER] : 0;
+}
+
+static int64_t sent_on(const struct comm *c, bool bytes)
+{
+    if (!c)
+        return 0;
+    return bytes ? comm_counts(c)->bytes[COMM_SEND] : comm_counts(c)->calls[COMM_SEND];
 }
 
 /* Two steps in this rank; 0 when everything that was sent is what was said. */
@@ -111,7 +128,11 @@ static int step_as_said(const struct train_config *c, const struct model *m, str
         const struct parallel *p = &t.parallel;
         int64_t tp = calls_of(p->tp), kv = calls_of(p->kv), dp = calls_of(p->dp);
         int64_t tp_bytes = bytes_of(p->tp), kv_bytes = bytes_of(p->kv), dp_bytes = bytes_of(p->dp);
-        int norm = c->spec.tp > 1;
+        int64_t ends = calls_of(p->ends), ends_bytes = bytes_of(p->ends);
+        int64_t sent = sent_on(p->pp_forward, false) + sent_on(p->pp_backward, false);
+        int64_t sent_bytes = sent_on(p->pp_forward, true) + sent_on(p->pp_backward, true);
+        int norm = c->spec.tp > 1 && c->spec.pp == 1 &&
+                   t.params.n_owners == 1; /* else over other communicators */
 
         wrong += step_run(&t, &result, &err) != TP_OK;
         wrong += !isfinite(result.grad_norm) || !(result.grad_norm > 0);
@@ -121,6 +142,12 @@ static int step_as_said(const struct train_config *c, const struct model *m, str
             calls_of(p->kv) - kv != said.kv_calls || bytes_of(p->kv) - kv_bytes != said.kv_bytes;
         wrong +=
             calls_of(p->dp) - dp != said.dp_calls || bytes_of(p->dp) - dp_bytes != said.dp_bytes;
+        wrong += calls_of(p->ends) - ends != said.ends_calls ||
+                 bytes_of(p->ends) - ends_bytes != said.ends_bytes;
+        wrong +=
+            sent_on(p->pp_forward, false) + sent_on(p->pp_backward, false) - sent != said.pp_calls;
+        wrong += sent_on(p->pp_forward, true) + sent_on(p->pp_backward, true) - sent_bytes !=
+                 said.pp_bytes;
     }
     trainer_close(&t);
     return wrong;
@@ -199,8 +226,10 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
             }
             at = box_offset_in(&whole, &one);
             cr_expect_eq(p.value[q->at + pick],
-                         q->decay ? (float)(m.init_std * init_normal(99, t->name, at)) : 1.0f, "%s",
-                         t->name);
+                         q->decay ? (float)(m.init_std * init_normal(99, t->name, at))
+                         : role_is_bias(t->role) ? 0.0f
+                                                 : 1.0f,
+                         "%s", t->name);
         }
         span_unmap(&own, n_own);
         arena_free(&a);

@@ -1,0 +1,178 @@
+/*
+ * tests/bench/bench_ckpt.c - how fast checksums, a save and a verification are, beside what the
+ * disk does with plain writes of the same bytes. Folder: TMPDIR, or /tmp.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ckpt/commit.h"
+#include "ckpt/crc.h"
+#include "ckpt/hash.h"
+#include "ckpt/verify.h"
+#include "core/file.h"
+#include "core/pool.h"
+
+enum { ROWS = 8192, COLUMNS = 4096, TENSORS = 4, RUN_ROWS = 512 }; /* 128 MiB each */
+
+#define TOTAL_BYTES (4.0 * ROWS * COLUMNS * TENSORS)
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void print_rate(const char *what, double bytes, double seconds)
+{
+    printf("%-44s %8.2f GB/s\n", what, bytes / seconds / 1e9);
+}
+
+/* ---- one core ---- */
+
+static void bench_sums(const float *data, size_t bytes)
+{
+    const int64_t n = (int64_t)bytes / 4, shape[] = { n / COLUMNS, COLUMNS };
+    const int64_t wide[] = { n / 512, 4096 };
+    const struct box whole = box_whole(2, shape), cut = { 2, { 0, 512 }, { n / 512, 512 } };
+    char text[HASH_TEXT];
+    struct tp_err err;
+    uint32_t keep;
+    double t = now();
+
+    keep = crc32c(data, bytes);
+    print_rate("crc32c, one core", (double)bytes, now() - t);
+    t = now();
+    keep ^= (uint32_t)digest_box(data, &whole, 2, shape, 4).d[0];
+    print_rate("digest of f32, one core", (double)bytes, now() - t);
+    t = now();
+    keep ^= (uint32_t)digest_box(data, &cut, 2, wide, 4).d[0];
+    print_rate("digest of f32, cut by columns, one core", (double)bytes, now() - t);
+    t = now();
+    hash_bytes(text, data, bytes / 4, &err);
+    print_rate("SHA-256, one core, for comparison", (double)bytes / 4, now() - t);
+    printf("%-44s %08x\n", "(sum of the above, so that it is computed)", keep);
+}
+
+/* ---- the disk ---- */
+
+static tp_status plain_write(const char *path, const float *data, size_t bytes, struct tp_err *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    double t = now();
+    tp_status st = TP_OK;
+
+    if (fd < 0)
+        return tp_fail_errno(err, "%s", path);
+    for (int i = 0; i < TENSORS && !st; i++)
+        st = file_write_at(fd, path, (int64_t)i * (int64_t)bytes, data, bytes, err);
+    fsync(fd);
+    print_rate("plain write and fsync", TOTAL_BYTES, now() - t);
+    close(fd);
+    unlink(path);
+    return st;
+}
+
+/* One shard, written by `jobs` threads in runs. */
+struct saving {
+    struct shard_writer *writer;
+    const struct extent *extents;
+    const float *data;
+};
+
+static tp_status save_run(void *ctx, int64_t item, int worker, struct tp_err *err)
+{
+    struct saving *s = ctx;
+    int tensor = (int)(item / (ROWS / RUN_ROWS));
+    struct box run = { 2, { item % (ROWS / RUN_ROWS) * RUN_ROWS, 0 }, { RUN_ROWS, COLUMNS } };
+
+    (void)worker;
+    return shard_write(s->writer, tensor, &run, s->data + run.lo[0] * COLUMNS, err);
+}
+
+static tp_status save(const char *root, int jobs, const float *data, struct tp_err *err)
+{
+    static struct tensor tensors[TENSORS];
+    static const char *const names[TENSORS] = { "a", "b", "c", "d" };
+    struct extent extents[TENSORS];
+    struct layout layout = { .spec = spec_default(), .n_tensors = TENSORS, .tensors = tensors };
+    struct saving s = { .extents = extents, .data = data };
+    struct shard_info info;
+    struct ckpt_txn txn = { 0 };
+    struct manifest m = { .layout = layout, .n_shards = 1, .shards = &info };
+    double t = now();
+    char what[64];
+    tp_status st;
+
+    for (int i = 0; i < TENSORS; i++) {
+        tensors[i] = (struct tensor){ .name = names[i],
+                                      .group = "param",
+                                      .ndim = 2,
+                                      .shape = { ROWS, COLUMNS },
+                                      .rule = { -1, 1, 1, 0, 0 },
+                                      .layer = LAYER_FIRST };
+        extents[i] = (struct extent){ .tensor = i, .box = box_whole(2, tensors[i].shape) };
+    }
+    TP_TRY(ckpt_begin(&txn, root, 1, 0, true, err));
+    TP_TRY(shard_create(&s.writer, txn.tmp, 0, &layout, extents, TENSORS, err));
+    TP_TRY(pool_run(save_run, &s, TENSORS * ROWS / RUN_ROWS, jobs, err));
+    TP_TRY(shard_finish(s.writer, &info, err));
+    TP_TRY(ckpt_commit(&txn, &m, err));
+    snprintf(what, sizeof what, "save with checksums, fsync, commit; %d threads", jobs);
+    print_rate(what, TOTAL_BYTES, now() - t);
+done:
+    shard_close(s.writer);
+    ckpt_abort(&txn);
+    return st;
+}
+
+static tp_status verify(const char *dir, int jobs, struct tp_err *err)
+{
+    struct verify v = { .dir = dir, .jobs = jobs };
+    struct arena arena = { 0 };
+    double t = now();
+    char what[64];
+    tp_status st = ckpt_verify(&v, &arena, err);
+
+    snprintf(what, sizeof what, "verify from the page cache, %d threads", jobs);
+    print_rate(what, TOTAL_BYTES, now() - t);
+    if (!st && v.findings)
+        st = tp_fail(err, TP_E_NO, "what was saved does not verify");
+    arena_free(&arena);
+    return st;
+}
+
+int main(void)
+{
+    const size_t bytes = (size_t)4 * ROWS * COLUMNS;
+    const char *tmp = getenv("TMPDIR");
+    char top[256], path[300], dir[330];
+    struct tp_err err = { 0 }, ignored;
+    float *data = malloc(bytes);
+    tp_status st;
+
+    snprintf(top, sizeof top, "%s/tp-bench-XXXXXX", tmp ? tmp : "/tmp");
+    if (!data || !mkdtemp(top))
+        return 1;
+    for (size_t i = 0; i < bytes / 4; i++)
+        data[i] = (float)(i * 2654435761u) * 1e-9f;
+    snprintf(path, sizeof path, "%s/root", top);
+    snprintf(dir, sizeof dir, "%s/step-00000001", path);
+    bench_sums(data, bytes);
+    TP_TRY(plain_write(path, data, bytes, &err));
+    TP_TRY(save(path, 1, data, &err));
+    TP_TRY(save(path, 2, data, &err));
+    TP_TRY(verify(dir, 1, &err));
+    TP_TRY(verify(dir, 2, &err));
+done:
+    file_remove_tree(top, &ignored);
+    free(data);
+    if (st)
+        fprintf(stderr, "bench_ckpt: %s\n", err.msg);
+    return tp_exit_code(st);
+}

@@ -1,0 +1,112 @@
+/*
+ * tests/bench/bench_train.c - the rate of sgemm over exactly the products of one training step, in
+ * a trainer's shapes and proportions, per second of processor time: what model FLOPs are compared
+ * with. One thread; prints one number, GFLOP/s. bench_train.py measures it in turn with tp-train.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "core/opt.h"
+#include "kernels/gemm.h"
+
+struct shapes {
+    int dim, layers, q_width, kv_width, ffn, vocab, rows;
+    float *x, *y, *z; /* operands and result of any product */
+    double flops;
+};
+
+static double cpu_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void product(struct shapes *s, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k)
+{
+    const struct gemm g = { .trans_a = trans_a,
+                            .trans_b = trans_b,
+                            .m = m,
+                            .n = n,
+                            .k = k,
+                            .a = s->x,
+                            .b = s->y,
+                            .c = s->z,
+                            .lda = trans_a ? m : k,
+                            .ldb = trans_b ? k : n,
+                            .ldc = n,
+                            .alpha = 1 };
+    struct tp_err err = { 0 };
+
+    if (gemm(&g, &err)) {
+        fprintf(stderr, "bench_train: %s\n", err.msg);
+        exit(3);
+    }
+    s->flops += 2 * (double)m * (double)n * (double)k;
+}
+
+/* Forward, gradient of the input, gradient of the weight. */
+static void linear(struct shapes *s, int64_t out, int64_t in)
+{
+    product(s, false, true, s->rows, out, in);
+    product(s, false, false, s->rows, in, out);
+    product(s, true, false, out, in, s->rows);
+}
+
+static void step(struct shapes *s)
+{
+    for (int i = 0; i < s->layers; i++) {
+        linear(s, s->q_width + 2 * s->kv_width, s->dim);
+        linear(s, s->dim, s->q_width);
+        linear(s, 2 * s->ffn, s->dim);
+        linear(s, s->dim, s->ffn);
+    }
+    linear(s, s->vocab, s->dim);
+}
+
+static float *random_floats(size_t n)
+{
+    float *x = malloc(n * sizeof *x);
+
+    for (size_t i = 0; x && i < n; i++)
+        x[i] = (float)((i * 2654435761u) % 1000) * 1e-3f - 0.5f;
+    return x;
+}
+
+int main(int argc, char **argv)
+{
+    struct shapes s = { 512, 8, 512, 512, 1376, 256, 1024, NULL, NULL, NULL, 0 };
+    enum opt_result result;
+    struct tp_err err = { 0 };
+    const struct opt opts[] = { OPT_INT(0, "dim", "N", &s.dim, "width (512)"),
+                                OPT_INT(0, "layers", "N", &s.layers, "layers (8)"),
+                                OPT_INT(0, "q-width", "N", &s.q_width, "of all heads (512)"),
+                                OPT_INT(0, "kv-width", "N", &s.kv_width, "of KV heads (512)"),
+                                OPT_INT(0, "ffn", "N", &s.ffn, "features (1376)"),
+                                OPT_INT(0, "vocab", "N", &s.vocab, "rows of the head (256)"),
+                                OPT_INT(0, "rows", "N", &s.rows, "tokens of a step (1024)"),
+                                OPT_END };
+    size_t largest = 8u << 20;
+    double start;
+
+    if (opt_parse(opts, argc, argv, &result, &err) || result != OPT_GO_ON) {
+        opt_help(stdout, "bench_train", opts, NULL, NULL);
+        return tp_exit_code(err.status);
+    }
+    s.x = random_floats(largest);
+    s.y = random_floats(largest);
+    s.z = random_floats(largest);
+    if (!s.x || !s.y || !s.z)
+        return 3;
+    step(&s); /* code is generated, memory touched */
+    s.flops = 0;
+    start = cpu_now();
+    step(&s);
+    printf("%.1f\n", s.flops / (cpu_now() - start) * 1e-9);
+    free(s.x);
+    free(s.y);
+    free(s.z);
+    return 0;
+}

@@ -1,0 +1,62 @@
+"""How failures end a job that mpirun has started (tests/mpi/comm_fail.c)."""
+import os
+import subprocess
+import time
+
+import pytest
+
+import harness
+
+FAIL = harness.BUILD / "tests/mpi/comm_fail"
+ENV = {**os.environ, "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def mpirun(how, **env):
+    start = time.time()
+    p = subprocess.run(["mpirun", "-n", "4", FAIL, how], env={**ENV, **env}, text=True,
+                       capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+    p.seconds = time.time() - start
+    return p
+
+
+def left_over(tag):
+    """Processes that have `tag` in their environment."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/environ" % pid, "rb") as f:
+                if tag.encode() in f.read():
+                    found.append(pid)
+        except OSError:
+            pass  # another user's, or gone meanwhile
+    return found
+
+
+@pytest.mark.parametrize("host_ranks", ["4", "1"])  # shared memory, messages
+def test_an_agreed_failure_is_said_once_and_gives_its_code(host_ranks):
+    p = mpirun("agreed", TP_HOST_RANKS=host_ranks)
+    assert p.returncode == 3, p
+    assert p.stderr.count("rank 3: the disk is full") == 1, p.stderr
+
+
+@pytest.mark.parametrize("how,code", [("alone", 2), ("killed", None)])
+@pytest.mark.parametrize("host_ranks", ["4", "1"])
+def test_a_rank_that_is_gone_ends_the_others(how, code, host_ranks):
+    tag = "TP_TEST_TAG=%s-%s-%d" % (how, host_ranks, os.getpid())
+    p = mpirun(how, TP_HOST_RANKS=host_ranks, TP_TEST_TAG=tag.split("=")[1])
+    assert p.returncode != 0 and code in (None, p.returncode), p
+    assert p.seconds < 20, p.seconds
+    deadline = time.time() + 5
+    while left_over(tag) and time.time() < deadline:
+        time.sleep(0.05)
+    assert not left_over(tag)
+
+
+def test_ranks_that_do_not_find_each_other_are_told_what_to_do():
+    """srun without --mpi=pmix starts tasks that MPI knows nothing of."""
+    env = {**ENV, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+    p = subprocess.run([FAIL], env=env, text=True, capture_output=True, timeout=60)
+    assert p.returncode == 3, p
+    assert "4 ranks were started, and MPI knows of 1" in p.stderr, p.stderr
+    assert "srun --mpi=pmix" in p.stderr

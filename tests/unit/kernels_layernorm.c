@@ -1,0 +1,117 @@
+/* tests/unit/kernels_layernorm.c - layer norm, forward and gradients, against double. */
+#include "kernels/layernorm.h"
+
+#include "kernels/thread.h"
+#include "tests/unit/kernels_support.h"
+
+struct moments {
+    double mean, s; /* s = sqrt(variance + eps) */
+};
+
+static struct moments moments_of(const float *x, int64_t n, double eps)
+{
+    struct moments m = { 0 };
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        m.mean += (double)x[i] / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        sum += ((double)x[i] - m.mean) * ((double)x[i] - m.mean);
+    m.s = sqrt(sum / (double)n + eps);
+    return m;
+}
+
+static void forward_case(struct rng *r, enum dtype type, int64_t rows, int64_t cols)
+{
+    int64_t n = rows * cols;
+    float *x = random_floats(r, n, 3), *residual = random_floats(r, n, 1);
+    float *w = random_floats(r, cols, 2), *b = random_floats(r, cols, 2);
+    float *x_bias = random_floats(r, cols, 2), *mean = filled_floats(rows, 0);
+    float *rstd = filled_floats(rows, 0), *sum = filled_floats(n, 0), *y;
+    void *out = calloc((size_t)n + 1, 4);
+    bool add = rng_int(r, 0, 1), bias = rng_int(r, 0, 1);
+    struct layernorm a = { rows, cols, 1e-5f, w, b, x, mean, rstd };
+
+    for (int64_t i = 0; i < n; i++) {
+        sum[i] = add ? x[i] + residual[i] : x[i];
+        sum[i] = bias ? sum[i] + x_bias[i % cols] : sum[i];
+    }
+    layernorm_forward(out, type, &a, add ? residual : NULL, bias ? x_bias : NULL);
+    y = as_floats(type, out, n);
+    cr_assert_eq(memcmp(x, sum, (size_t)n * 4), 0, "x holds the sum with residual and bias");
+    for (int64_t i = 0; i < n; i++) {
+        struct moments m = moments_of(sum + i / cols * cols, cols, (double)1e-5f);
+        double z = ((double)sum[i] - m.mean) / m.s;
+        double want = z * (double)w[i % cols] + (double)b[i % cols];
+        double size = fabs(z * (double)w[i % cols]) + fabs((double)b[i % cols]);
+
+        assert_near(mean[i / cols], m.mean, 1e-6, "mean");
+        assert_near(rstd[i / cols], 1 / m.s, 1e-6 / m.s, "rstd");
+        /* cols = 1: x - mean is rounding alone, and 1 / s is large */
+        assert_near(y[i], want, (type == DTYPE_F32 ? 2e-6 : 0x1p-8) * size + 1e-6 / m.s, "y");
+    }
+    free(x), free(residual), free(w), free(b), free(x_bias), free(mean), free(rstd), free(sum);
+    free(y), free(out);
+}
+
+/* dx_j = (g_j - mean(g) - z_j mean(g z)) / s with g = dy w, z = (x - mean) / s. */
+static void backward_case(struct rng *r, int64_t rows, int64_t cols)
+{
+    int64_t n = rows * cols;
+    float *x = random_floats(r, n, 3), *dy = random_floats(r, n, 1), *w = random_floats(r, cols, 2);
+    float *b = random_floats(r, cols, 2), *mean = filled_floats(rows, 0);
+    float *rstd = filled_floats(rows, 0), *dx = filled_floats(n, 0.5f);
+    float *dw = filled_floats(cols, 0.25f), *db = filled_floats(cols, 0.125f);
+    float *y = filled_floats(n, 0), *workspace = filled_floats(layernorm_workspace(cols), NAN);
+    double *want_dw = calloc((size_t)cols, sizeof *want_dw);
+    double *want_db = calloc((size_t)cols, sizeof *want_db);
+    struct layernorm a = { rows, cols, 0.01f, w, b, x, mean, rstd };
+
+    layernorm_forward(y, DTYPE_F32, &a, NULL, NULL);
+    layernorm_backward(dx, dw, db, dy, &a, workspace);
+    for (int64_t i = 0; i < rows; i++) {
+        const float *xi = x + i * cols, *dyi = dy + i * cols;
+        struct moments m = moments_of(xi, cols, (double)0.01f);
+        double g_mean = 0, gz_mean = 0;
+
+        for (int64_t j = 0; j < cols; j++) {
+            double g = (double)dyi[j] * (double)w[j];
+            g_mean += g / (double)cols;
+            gz_mean += g * ((double)xi[j] - m.mean) / m.s / (double)cols;
+        }
+        for (int64_t j = 0; j < cols; j++) {
+            double z = ((double)xi[j] - m.mean) / m.s;
+            double want = ((double)dyi[j] * (double)w[j] - g_mean - z * gz_mean) / m.s;
+
+            assert_near(dx[i * cols + j], 0.5 + want, 2e-6 * (1 + 3 / m.s), "dx");
+            want_dw[j] += (double)dyi[j] * z;
+            want_db[j] += (double)dyi[j];
+        }
+    }
+    for (int64_t j = 0; j < cols; j++) {
+        assert_near(dw[j], 0.25 + want_dw[j], 2e-6 * (3 + sqrt((double)rows)), "dw");
+        assert_near(db[j], 0.125 + want_db[j], 1e-6 * (1 + sqrt((double)rows)), "db");
+    }
+    free(x), free(dy), free(w), free(b), free(mean), free(rstd), free(dx), free(dw), free(db);
+    free(y), free(workspace), free(want_dw), free(want_db);
+}
+
+Test(layernorm, forward_is_that_of_double_arithmetic)
+{
+    struct rng r = rng_start("layernorm/forward");
+
+    for (int i = 0; i < 60; i++) {
+        kernels_set_threads((int)rng_int(&r, 1, 3));
+        forward_case(&r, i % 2 ? DTYPE_F32 : DTYPE_BF16, rng_int(&r, 1, 40), rng_int(&r, 2, 1500));
+    }
+}
+
+Test(layernorm, gradients_are_those_of_double_arithmetic)
+{
+    struct rng r = rng_start("layernorm/backward");
+
+    for (int i = 0; i < 60; i++) {
+        kernels_set_threads((int)rng_int(&r, 1, 3));
+        backward_case(&r, rng_int(&r, 1, 200), rng_int(&r, 2, 300));
+    }
+}

@@ -1,0 +1,63 @@
+/* tests/unit/kernels_thread.c - the cut of a loop over threads. */
+#include "kernels/thread.h"
+
+#include <stdatomic.h>
+
+#include "tests/unit/kernels_support.h"
+
+struct seen {
+    int64_t n, grain;
+    atomic_int times[400]; /* an item */
+    atomic_int threads[8]; /* calls a thread number */
+};
+
+static void note(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    struct seen *s = ctx;
+
+    cr_assert(lo < hi && lo % s->grain == 0 && (hi % s->grain == 0 || hi == s->n));
+    s->threads[thread]++;
+    for (int64_t i = lo; i < hi; i++)
+        s->times[i]++;
+}
+
+Test(thread, every_item_once_and_no_thread_number_twice)
+{
+    struct rng r = rng_start("thread");
+
+    for (int i = 0; i < 500; i++) {
+        struct seen s = { .n = rng_int(&r, 0, 400), .grain = rng_int(&r, 1, 70) };
+        int threads = (int)rng_int(&r, 1, 8);
+
+        kernels_set_threads(threads);
+        cr_assert_eq(kernels_threads(), threads);
+        kernels_for(s.n, s.grain, note, &s);
+        for (int64_t j = 0; j < 400; j++)
+            cr_assert_eq(s.times[j], j < s.n, "item %lld of %lld", (long long)j, (long long)s.n);
+        for (int t = 0; t < 8; t++)
+            cr_assert_leq(s.threads[t], t < threads);
+    }
+}
+
+static void nested(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    struct seen *all = ctx;
+
+    (void)thread;
+    for (int64_t i = lo; i < hi; i++) {
+        struct seen inner = { .n = 100, .grain = 1 };
+        kernels_for(inner.n, inner.grain, note, &inner);
+        cr_assert_eq(inner.threads[0], 1, "here and now, in one piece");
+        all->times[i]++;
+    }
+}
+
+Test(thread, a_loop_within_a_loop_runs_in_place)
+{
+    struct seen s = { .n = 0 };
+
+    kernels_set_threads(3);
+    kernels_for(30, 1, nested, &s);
+    for (int i = 0; i < 30; i++)
+        cr_assert_eq(s.times[i], 1);
+}

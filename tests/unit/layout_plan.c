@@ -1,0 +1,323 @@
+/* tests/unit/layout_plan.c - parallel plans: text, sense, and what they do to a layout. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layout/layout.h"
+#include "layout/plan.h"
+#include "tests/unit/random_model.h"
+
+static const struct model llama = { .arch = MODEL_LLAMA,
+                                    .heads = 8,
+                                    .kv_heads = 2,
+                                    .head_dim = 16,
+                                    .hidden = 128,
+                                    .ffn = 344,
+                                    .vocab = 260,
+                                    .layers = 3 };
+static const struct model gpt2 = { .arch = MODEL_GPT2,
+                                   .heads = 8,
+                                   .kv_heads = 8,
+                                   .head_dim = 16,
+                                   .hidden = 128,
+                                   .ffn = 512,
+                                   .vocab = 260,
+                                   .layers = 3,
+                                   .max_positions = 64,
+                                   .tied = true };
+
+/* Runs of spaces become one. */
+static void squeeze(char *text)
+{
+    char *to = text;
+
+    for (const char *from = text; *from; from++)
+        if (*from != ' ' || to == text || to[-1] != ' ')
+            *to++ = *from;
+    *to = 0;
+}
+
+/* The built-in plan's text, with single spaces, and `from` replaced by `to`, once. */
+static char *edited(const struct model *m, const char *from, const char *to, struct arena *arena)
+{
+    char *text = plan_format(plan_builtin(m->arch), arena), *at;
+
+    squeeze(text);
+    cr_assert(text && (at = strstr(text, from)), "no '%s' in the plan", from);
+    return arena_printf(arena, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+}
+
+static tp_status parse_and_check(struct plan *p, const char *text, const struct model *m,
+                                 struct arena *arena, struct tp_err *err)
+{
+    tp_status st = plan_parse(p, text, strlen(text), "my.plan", arena, err);
+
+    return st ? st : plan_check(p, m, "my.plan", err);
+}
+
+Test(plan, built_in_plans_make_sense_and_read_back_as_they_are_printed)
+{
+    static const struct model *const models[] = { &llama, &gpt2 };
+
+    for (int i = 0; i < 2; i++) {
+        const struct plan *want = plan_builtin(models[i]->arch);
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct plan got;
+
+        cr_assert_eq(plan_check(want, models[i], "built in", &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(parse_and_check(&got, plan_format(want, &arena), models[i], &arena, &err),
+                     TP_OK, "%s", err.msg);
+        cr_assert_eq(got.n, want->n);
+        for (int k = 0; k < want->n; k++) {
+            cr_assert_eq(got.entries[k].role, want->entries[k].role);
+            cr_assert_eq(got.entries[k].cut, want->entries[k].cut);
+            cr_assert_str_eq(got.entries[k].pattern, want->entries[k].pattern);
+        }
+        arena_free(&arena);
+    }
+}
+
+/* 220,544 parameters and these names: what transformers writes for the configuration. */
+Test(plan, gpt2_has_the_names_and_shapes_of_transformers)
+{
+    static const struct {
+        const char *name;
+        int64_t shape[2];
+    } want[] = {
+        { "transformer.wte.weight", { 256, 64 } },
+        { "transformer.wpe.weight", { 64, 64 } },
+        { "transformer.h.0.ln_1.weight", { 64, 0 } },
+        { "transformer.h.0.ln_1.bias", { 64, 0 } },
+        { "transformer.h.0.attn.c_attn.weight", { 64, 192 } },
+        { "transformer.h.0.attn.c_attn.bias", { 192, 0 } },
+        { "transformer.h.0.attn.c_proj.weight", { 64, 64 } },
+        { "transformer.h.0.attn.c_proj.bias", { 64, 0 } },
+        { "transformer.h.0.ln_2.weight", { 64, 0 } },
+        { "transformer.h.0.ln_2.bias", { 64, 0 } },
+        { "transformer.h.0.mlp.c_fc.weight", { 64, 256 } },
+        { "transformer.h.0.mlp.c_fc.bias", { 256, 0 } },
+        { "transformer.h.0.mlp.c_proj.weight", { 256, 64 } },
+        { "transformer.h.0.mlp.c_proj.bias", { 64, 0 } },
+    };
+    struct model m = { .arch = MODEL_GPT2,
+                       .heads = 4,
+                       .kv_heads = 4,
+                       .head_dim = 16,
+                       .hidden = 64,
+                       .ffn = 256,
+                       .vocab = 256,
+                       .layers = 4,
+                       .max_positions = 64,
+                       .tied = true };
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct tensor *t;
+    int64_t sum = 0;
+    int n;
+
+    cr_assert_eq(model_params(&t, &n, &m, DTYPE_F32, &arena, &err), TP_OK, "%s", err.msg);
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        cr_assert_str_eq(t[i].name, want[i].name);
+        cr_assert(t[i].shape[0] == want[i].shape[0] && t[i].shape[1] == want[i].shape[1]);
+    }
+    cr_assert_str_eq(t[n - 2].name, "transformer.ln_f.weight");
+    cr_assert_str_eq(t[n - 1].name, "transformer.ln_f.bias");
+    for (int i = 0; i < n; i++) {
+        struct box b = box_whole(t[i].ndim, t[i].shape);
+
+        sum += box_elements(&b);
+    }
+    cr_assert_eq(sum, 220544);
+    arena_free(&arena);
+}
+
+/* Column then row, each third of c_attn by itself, its bias alike. */
+Test(plan, gpt2_is_cut_by_outputs_then_by_inputs)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct spec s = spec_default();
+    struct tensor *t;
+    struct box b[TENSOR_BOXES_MAX];
+    int n;
+
+    s.tp = 4;
+    cr_assert_eq(model_params(&t, &n, &gpt2, DTYPE_F32, &arena, &err), TP_OK);
+    for (int i = 0; i < n; i++) {
+        int boxes = layout_tp_boxes(&t[i], &s, 1, b);
+
+        if (t[i].role == ROLE_QKV || t[i].role == ROLE_QKV_BIAS) {
+            int dim = t[i].role == ROLE_QKV ? 1 : 0;
+
+            cr_assert_eq(boxes, 3);
+            for (int k = 0; k < 3; k++)
+                cr_assert(b[k].lo[dim] == 128 * k + 32 && b[k].len[dim] == 32);
+        } else if (t[i].role == ROLE_UP || t[i].role == ROLE_UP_BIAS) {
+            int dim = t[i].role == ROLE_UP ? 1 : 0;
+
+            cr_assert(boxes == 1 && b[0].lo[dim] == 128 && b[0].len[dim] == 128);
+        } else if (t[i].role == ROLE_OUT || t[i].role == ROLE_DOWN) {
+            cr_assert(boxes == 1 && b[0].len[0] == t[i].shape[0] / 4 && b[0].len[1] == 128);
+        } else if (t[i].role != ROLE_EMBEDDING) {
+            struct box whole = box_whole(t[i].ndim, t[i].shape);
+
+            cr_assert(boxes == 1 && box_equal(&b[0], &whole), "%s", t[i].name);
+        }
+    }
+    arena_free(&arena);
+}
+
+Test(plan, says_what_does_not_fit_and_what_would)
+{
+    static const struct {
+        const struct model *m;
+        const char *from, *to, *says[3];
+    } bad[] = {
+        { &llama,
+          "o_proj.weight row head",
+          "o_proj.weight replicated",
+          { "self_attn.q_proj.weight (attention.q) is column-parallel",
+            "o_proj.weight (attention.out), which reads it, is replicated",
+            "make attention.out row, or attention.q replicated" } },
+        { &llama,
+          "down_proj.weight row",
+          "down_proj.weight column",
+          { "mlp.gate", "column-parallel", "make mlp.down row" } },
+        { &llama,
+          "q_proj.weight column",
+          "q_proj.weight row",
+          { "(attention.q) is row-parallel", "attention.norm", "column or replicated" } },
+        { &llama,
+          "gate_proj.weight column",
+          "gate_proj.weight replicated",
+          { "(mlp.down) is row-parallel", "(mlp.gate)", "replicated" } },
+        { &llama,
+          "input_layernorm.weight sequence",
+          "input_layernorm.weight column",
+          { "attention.norm", "cannot be cut by column" } },
+        { &llama,
+          "model.norm.weight",
+          "lm_head.weight",
+          { "same name", "lm_head.weight", "norm" } },
+        { &llama,
+          "norm model.norm.weight",
+          "positions model.norm.weight",
+          { "positions", "no part of a LlamaForCausalLM" } },
+        { &gpt2,
+          "c_fc.bias column",
+          "c_fc.bias replicated",
+          { "c_fc.weight is column", "c_fc.bias is replicated", "must be column too" } },
+        { &gpt2,
+          "transformer.wpe.weight replicated",
+          "transformer.wpe.weight vocabulary",
+          { "wpe", "cannot be cut by vocabulary" } },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct plan p;
+        char *text = edited(bad[i].m, bad[i].from, bad[i].to, &arena);
+
+        cr_expect_eq(parse_and_check(&p, text, bad[i].m, &arena, &err), TP_E_USAGE, "case %zu", i);
+        for (int k = 0; k < 3 && bad[i].says[k]; k++)
+            cr_expect(strstr(err.msg, bad[i].says[k]) && strstr(err.msg, "my.plan"),
+                      "case %zu: '%s' is not in: %s", i, bad[i].says[k], err.msg);
+        arena_free(&arena);
+    }
+}
+
+Test(plan, names_the_line_that_cannot_be_read)
+{
+    static const struct {
+        const char *text, *says;
+    } bad[] = {
+        { "attention.q", "my.plan:1: has 1 words" },
+        { "# x\n\nattention.z a.*.b column", "my.plan:3: role 'attention.z'" },
+        { "attention.q a.b column", "pattern with one '*'" },
+        { "attention.q a.*.*.b column", "pattern with one '*'" },
+        { "embedding a.*.b vocabulary", "without '*'" },
+        { "embedding a.b diagonal", "cut 'diagonal'" },
+        { "attention.q a.*.b column kv_head", "cut by 'head', not by 'kv_head'" },
+        { "attention.q a.*.b column head more", "more than 4 words" },
+        { "attention.q a.*.b column\nattention.q c.*.d column", "my.plan:2: a second line" },
+        { "attention.q a.*%s column", "plain ASCII" },
+        { "attention.q a.*\xff column", "plain ASCII" },
+        { "", "no line for embedding" },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct plan p;
+
+        cr_expect_eq(parse_and_check(&p, bad[i].text, &llama, &arena, &err), TP_E_USAGE);
+        cr_expect(strstr(err.msg, bad[i].says), "'%s' is not in: %s", bad[i].says, err.msg);
+        arena_free(&arena);
+    }
+}
+
+/* Any bytes: an answer, never a crash. */
+Test(plan, hostile_text_is_refused)
+{
+    struct rng r = rng_start("plan/hostile");
+
+    for (int i = 0; i < 500; i++) {
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct plan p;
+        char *text = plan_format(plan_builtin(MODEL_LLAMA), &arena), *copy;
+        size_t size = strlen(text);
+
+        copy = malloc(size); /* exactly: reading past the end is seen by the sanitizer */
+        memcpy(copy, text, size);
+        for (int64_t k = rng_int(&r, 1, 6); k > 0; k--)
+            copy[rng_int(&r, 0, (int64_t)size - 1)] = (char)rng_int(&r, 0, 255);
+        if (plan_parse(&p, copy, (size_t)rng_int(&r, 0, (int64_t)size), "x", &arena, &err) == TP_OK)
+            plan_check(&p, &llama, "x", &err);
+        free(copy);
+        arena_free(&arena);
+    }
+}
+
+/* Another model's names, the MLP not cut at all. */
+Test(plan, other_names_and_cuts_reach_the_layout)
+{
+    static const char text[] = "embedding tok.weight vocabulary token\n"
+                               "attention.norm blk.*.n1 sequence\n"
+                               "attention.q blk.*.wq column head\n"
+                               "attention.k blk.*.wk column kv_head\n"
+                               "attention.v blk.*.wv column kv_head # shared when tp > 2\n"
+                               "attention.out blk.*.wo row head\n"
+                               "mlp.norm blk.*.n2 sequence\n"
+                               "mlp.gate blk.*.w1 replicated\n"
+                               "mlp.up blk.*.w3 replicated\n"
+                               "mlp.down blk.*.w2 replicated\n"
+                               "norm out.norm sequence\n"
+                               "head out.weight vocabulary\n";
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m = llama;
+    struct spec s = spec_default();
+    struct plan p;
+    struct tensor *t;
+    struct box b[TENSOR_BOXES_MAX];
+    int n, seen = 0;
+
+    s.tp = 8;
+    cr_assert_eq(parse_and_check(&p, text, &m, &arena, &err), TP_OK, "%s", err.msg);
+    m.plan = &p;
+    cr_assert_eq(model_params(&t, &n, &m, DTYPE_F32, &arena, &err), TP_OK, "%s", err.msg);
+    for (int i = 0; i < n; i++)
+        if (strcmp(t[i].name, "blk.2.wq") == 0) {
+            cr_assert(layout_tp_boxes(&t[i], &s, 3, b) == 1 && b[0].lo[0] == 48);
+            seen++;
+        } else if (strcmp(t[i].name, "blk.2.w1") == 0) {
+            cr_assert(layout_tp_boxes(&t[i], &s, 3, b) == 1 && b[0].len[0] == 344);
+            seen++;
+        }
+    cr_assert_eq(seen, 2);
+    arena_free(&arena);
+}
