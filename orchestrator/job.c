@@ -89,6 +89,12 @@ static tp_status read_flags(struct job *j, struct arena *arena, struct tp_err *e
     return TP_OK;
 }
 
+static bool is_axis(const char *name)
+{
+    return strcmp(name, "tp") == 0 || strcmp(name, "dp") == 0 || strcmp(name, "pp") == 0 ||
+           strcmp(name, "cp") == 0;
+}
+
 static tp_status check(const struct job *j, struct tp_err *err)
 {
     if (j->command.n == 0)
@@ -98,8 +104,7 @@ static tp_status check(const struct job *j, struct tp_err *err)
     if (j->layouts.axes.n == 0)
         return tp_fail(err, TP_E_USAGE, "%s: layouts.axes is empty", j->path);
     for (int i = 0; i < j->layouts.axes.n; i++)
-        if (strcmp(j->layouts.axes.word[i], "tp") && strcmp(j->layouts.axes.word[i], "dp") &&
-            strcmp(j->layouts.axes.word[i], "pp") && strcmp(j->layouts.axes.word[i], "cp"))
+        if (!is_axis(j->layouts.axes.word[i]))
             return tp_fail(err, TP_E_USAGE, "%s: layouts.axes: \"%s\" is no axis (tp dp pp cp)",
                            j->path, j->layouts.axes.word[i]);
     if (j->restart.spares >= j->n_nodes && j->backend == JOB_LOCAL)

@@ -118,7 +118,7 @@ static tp_status read_scalar(struct reader *r, const struct job_key *k, void *ou
     case JOB_KIND_BOOL:
         *expected = "true or false";
         *(bool *)out = strcmp(text, "true") == 0;
-        return strcmp(text, "true") && strcmp(text, "false") ? TP_E_USAGE : TP_OK;
+        return *(bool *)out || strcmp(text, "false") == 0 ? TP_OK : TP_E_USAGE;
     case JOB_KIND_ENUM:
         *expected = k->names;
         return read_enum(out, text, k->names);

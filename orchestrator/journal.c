@@ -36,15 +36,16 @@ static size_t scan(const char *text, size_t size, json_t **last, int64_t *record
 
     *records = 0;
     while (size - good > FRAME) {
-        unsigned crc;
-        size_t n;
+        const char *frame = text + good, *json = frame + FRAME;
+        char *end;
+        unsigned long crc = strtoul(frame, &end, 16);
+        size_t n = end == frame + 8 ? strtoul(end, &end, 10) : SIZE_MAX;
         json_t *record;
 
-        if (sscanf(text + good, "%8x %10zu ", &crc, &n) != 2 || n > size - good - FRAME ||
-            size - good - FRAME - n < 1 || text[good + FRAME + n] != '\n' ||
-            frame_crc(text + good + FRAME, n) != crc)
+        if (end != frame + FRAME - 1 || n >= size - good - FRAME || json[n] != '\n' ||
+            frame_crc(json, n) != crc)
             break;
-        record = json_loadb(text + good + FRAME, n, JSON_REJECT_DUPLICATES, NULL);
+        record = json_loadb(json, n, JSON_REJECT_DUPLICATES, NULL);
         if (!record)
             break;
         json_decref(*last);
@@ -109,7 +110,6 @@ tp_status journal_open(struct journal **out, json_t **last, const char *state, s
     st = read_last(last, &good, &j->records, j->path, err);
     if (st && st != TP_E_NOTFOUND)
         goto done;
-    st = TP_OK;
     j->fd = open(j->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (j->fd < 0 || ftruncate(j->fd, (off_t)good) != 0)
         TP_TRY(tp_fail_errno(err, "%s: cannot open the journal", j->path));

@@ -195,7 +195,8 @@ static void look_for_lost_node(struct run *r, const char *tail)
         for (int i = 0; i < r->job->n_nodes; i++) {
             const char *name = r->job->nodes[i].name, *at = strstr(tail, words[k]);
 
-            if (!at || r->book.nodes[i].down || strncmp(at + strlen(words[k]), name, strlen(name)))
+            if (!at || r->book.nodes[i].down ||
+                strncmp(at + strlen(words[k]), name, strlen(name)) != 0)
                 continue;
             r->book.nodes[i].down = true;
             run_event(

@@ -103,11 +103,11 @@ void webhook_tick(struct webhook *w)
 
 void webhook_close(struct webhook *w, double seconds)
 {
-    const struct timespec wait = { .tv_nsec = 20 * 1000 * 1000 };
+    const struct timespec wait = { .tv_nsec = 20 * 1000 * 1000 }; /* 50 a second */
 
     if (!w)
         return;
-    for (double t = 0; t < seconds && w->n > 0; t += 0.02) {
+    for (int i = 0; i < (int)(seconds * 50) && w->n > 0; i++) {
         webhook_tick(w);
         nanosleep(&wait, NULL);
     }

@@ -7,7 +7,7 @@
 #   tools/setup.sh --check GROUP...    only say what is missing; exit 1 if anything is
 #   tools/setup.sh --list GROUP...     print the package names of the groups
 #
-# Groups: build (plain make), demo, test, lint, clients, chroot. A thing counts as there when its
+# Groups: build (plain make), demo, test, lint, clients, chroot, slurm, browser. A thing counts as there when its
 # probe finds it, wherever it came from; Debian's package is only the way to get it.
 set -euo pipefail
 
@@ -46,6 +46,15 @@ lint|cmd:cppcheck|cppcheck|static analysis
 lint|cmd:shellcheck|shellcheck|shell scripts
 lint|lib:libclang_rt.asan*.a|libclang-rt-14-dev|clang's sanitizers
 lint|lib:libomp.so|libomp-dev|clang's OpenMP
+slurm|cmd:slurmctld|slurmctld|tests of tp-run on a real Slurm
+slurm|cmd:slurmd|slurmd|tests of tp-run on a real Slurm
+slurm|cmd:srun|slurm-client|tests of tp-run on a real Slurm
+slurm|lib:mpi_pmix.so|slurm-wlm-basic-plugins|tests of tp-run on a real Slurm
+slurm|cmd:munged|munge|tests of tp-run on a real Slurm
+slurm|cmd:ip|iproute2|nodes in network namespaces
+test|cmd:ss|iproute2|who listens where
+test|lib:libfaketime.so.1|faketime|a wall clock that jumps
+browser|cmd:chromium|chromium|the status page in a browser
 clients|file:/usr/bin/python3|python3|a virtual environment
 clients|py:venv|python3-venv|a virtual environment
 clients|py:ensurepip|python3-venv|a virtual environment

@@ -26,7 +26,7 @@ class Job:
         self.state = self.folder / (name + ".run")
         self.process, self.output = None, self.folder / (name + ".out")
         sections.setdefault("layouts", {}).setdefault("allow", allow)
-        sections.setdefault("watch", {}).setdefault("floor", "2s")
+        sections.setdefault("watch", {}).setdefault("floor", "3s")
         sections.setdefault("restart", {}).setdefault("settle", "0.2s")
         text = "name: %s\ncommand: %s\nckpt: %s\nnodes: %s\ngrace: 20s\n" % (
             name, json.dumps([str(c) for c in command]), ckpt, nodes)

@@ -100,9 +100,10 @@ def test_too_few_nodes_ask_for_a_new_allocation(tmp_path, model, cluster):
     with slurm_job(tmp_path, model, min_nodes=3) as job:
         job.start()
         job.await_event("save", timeout=90)
-        cluster("crash", "n3")
+        node = node_of(job, 2)
+        cluster("crash", node)
         job.await_event("node_lost", timeout=60)
-        cluster("start", "n3")
+        cluster("start", node)
         job.await_event("training", 2, timeout=120)
         assert len({a for a in allocations(job)}) == 2
         job.verb("stop", "--wait")

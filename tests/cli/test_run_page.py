@@ -1,0 +1,145 @@
+"""The status page of tp-run: JSON, Prometheus, the token, the webhook, and a real browser."""
+import contextlib
+import http.server
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+import harness
+from run_job import fake_job, train_job
+
+
+def get(url, token=None, host=None):
+    request = urllib.request.Request(url)
+    if token:
+        request.add_header("Authorization", "Bearer " + token)
+    if host:
+        request.add_header("Host", host)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def test_json_and_metrics_agree_with_the_job(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=3000) as job:
+        job.start()
+        page = job.await_step(20)["page"]
+        os.kill(job.rank_pid(3), signal.SIGKILL)
+        job.await_event("training", 2)
+        job.await_step(20)
+        status = json.loads(get(page + "status")[1])
+        assert status["state"] in ("train", "save") and len(status["ranks"]) == 4
+        assert 0 < status["goodput"] <= 1 and status["spent"]["lost"] >= 0
+        metrics = get(page + "metrics")[1]
+        for line in metrics.splitlines():
+            assert re.fullmatch(r'# (HELP|TYPE) .*|[a-z_]+(\{cause="[a-z]+"\})? -?[0-9.e+-]+', line)
+        assert "tp_run_attempt 2" in metrics and 'tp_run_seconds_total{cause="lost"}' in metrics
+        timeline = json.loads(get(page + "timeline")[1])
+        spans = timeline["spans"]
+        assert all(abs(a[1] - b[0]) < 1e-3 for a, b in zip(spans, spans[1:])), "gaps"
+        assert {"training", "lost", "starting"} <= {s[2] for s in spans}
+        assert {p[0] for p in timeline["curve"]} == {1, 2}
+        spent = json.loads(get(page + "status")[1])["spent"]
+        by_cause = {}
+        for begin, end, cause in spans:
+            by_cause[cause] = by_cause.get(cause, 0) + end - begin
+        for cause in ("lost", "starting", "planning"):
+            assert abs(by_cause.get(cause, 0) - spent[cause]) < 0.05, cause
+        assert [e["event"] for e in json.loads(get(page + "events")[1])] == \
+            [e["event"] for e in job.events()]
+        assert get(page + "nothing")[0] == 404
+        assert get(page + "status", host="evil.example")[0] == 403
+        ss = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True).stdout
+        port = page.rstrip("/").rsplit(":", 1)[1]
+        assert all("127.0.0.1:" in line for line in ss.splitlines() if (":%s " % port) in line)
+        job.verb("stop", "--wait")
+
+
+def test_a_token_is_asked_for(tmp_path):
+    (tmp_path / "token").write_text("0123456789abcdef0123\n")
+    with fake_job(tmp_path, "--steps", 10000,
+                  page={"listen": "0.0.0.0:0", "token_file": "token"}) as job:
+        job.start()
+        page = job.await_step(3)["page"].replace("0.0.0.0", "127.0.0.1")
+        for path in ("", "status", "metrics", "timeline", "events"):
+            assert get(page + path)[0] == 401
+            assert get(page + path, token="0123456789abcdef012")[0] == 401
+            assert get(page + path, token="0123456789abcdef0123")[0] == 200
+            assert get(page + path + "?token=0123456789abcdef0123")[0] == 200
+        job.verb("stop")
+
+
+def test_a_short_token_is_refused(tmp_path):
+    (tmp_path / "token").write_text("short")
+    with fake_job(tmp_path, page={"listen": "0.0.0.0:0", "token_file": "token"}) as job:
+        assert job.start().wait() == 2
+
+
+@contextlib.contextmanager
+def receiver(code=200):
+    got = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(code)
+            self.end_headers()
+
+        def log_message(self, *a):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield "http://127.0.0.1:%d/hook" % server.server_port, got
+    server.shutdown()
+
+
+def test_the_webhook_is_told_of_failures(tmp_path):
+    with receiver() as (url, got):
+        with fake_job(tmp_path, "--exit-at", 3, 7, webhook=url,
+                      restart={"no_progress": 2, "backoff": "0.1s"}) as job:
+            assert job.start().wait() == 3
+        assert [e["event"] for e in got][-1] == "failed"
+        assert "rank_exit" in [e["event"] for e in got] and all(e["job"] == "job" for e in got)
+
+
+def test_a_webhook_that_fails_does_not_matter(tmp_path):
+    with fake_job(tmp_path, "--steps", 20, webhook="http://127.0.0.1:9/none") as job:
+        assert job.start().wait() == 0
+
+
+def test_the_page_in_a_browser_also_during_a_rescale(tmp_path, tiny):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if not browser:
+        pytest.skip("needs chromium")
+
+    def dom(page):
+        r = subprocess.run([browser, "--headless=new", "--no-sandbox", "--disable-gpu",
+                            "--virtual-time-budget=4000", "--user-data-dir=%s" % (tmp_path / "b"),
+                            "--dump-dom", page], capture_output=True, text=True, timeout=90)
+        return r.stdout
+
+    with train_job(tmp_path, tiny, steps=100000) as job:
+        job.start()
+        page = job.await_step(20)["page"]
+        text = dom(page)
+        assert text.count('class="rank"') == 4 and "<polyline" in text and "<rect" in text, text
+        assert '<span id="stale"></span>' in text, "the page says that tp-run does not answer"
+        threading.Timer(0.5, lambda: job.verb("resize", "tp2")).start()
+        dom(page)  # across the rescale
+        job.await_event("training", 2)
+        text = dom(page)
+        assert text.count('class="rank"') == 2 and 'data-attempt="2"' in text
+        assert "rescale" in text and '<span id="stale"></span>' in text
+        assert not re.search(r'(src|href)="', text), "assets from outside"
+        job.verb("stop", "--wait")

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+#
+# tests/slurm/run.sh - the tests of tp-run on a real Slurm; the last line counts them.
+# They bring a cluster up in namespaces of this machine and take it down again. Without root or
+# without Slurm they are skipped, and say so.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+TP_BIN=${TP_BIN:-$PWD/bin}
+export TP_BIN
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+timeout 1200 "${PYTHON:-/usr/bin/python3}" -m pytest -c tests/pytest.ini --rootdir=. -q -rs tests/slurm \
+    2>&1 | tee "$log"
+rc=${PIPESTATUS[0]}
+count() { grep -oE "[0-9]+ $1" "$log" | tail -n 1 | cut -d' ' -f1; }
+passed=$(count passed) failed=$(count failed) errors=$(count errors?) skipped=$(count skipped)
+failed=$((${failed:-0} + ${errors:-0}))
+if [ "$rc" -ne 0 ] && [ "$failed" -eq 0 ]; then failed=1; fi
+echo "${passed:-0} passed, $failed failed, ${skipped:-0} skipped"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,120 @@
+/* tests/unit/orchestrator_journal.c - whatever is cut off or damaged, the last good record is
+ * found. */
+#include "orchestrator/journal.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/file.h"
+
+static char dir[] = "/tmp/tp-journal-XXXXXX";
+static char path[64];
+static struct tp_err err;
+
+static void setup(void)
+{
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/journal", dir);
+}
+
+static void teardown(void)
+{
+    file_remove_tree(dir, &err);
+}
+
+TestSuite(journal, .init = setup, .fini = teardown);
+
+static void write_records(int n)
+{
+    struct journal *j = NULL;
+    json_t *last;
+
+    cr_assert_eq(journal_open(&j, &last, dir, &err), TP_OK, "%s", err.msg);
+    json_decref(last);
+    for (int i = 1; i <= n; i++)
+        cr_assert_eq(journal_append(j, json_pack("{s:i}", "value", i), &err), TP_OK);
+    journal_close(j);
+}
+
+static json_int_t last_value(void)
+{
+    json_t *last = NULL;
+    json_int_t v = 0;
+
+    if (journal_peek(&last, dir, &err) == TP_OK)
+        v = json_integer_value(json_object_get(last, "value"));
+    json_decref(last);
+    return v;
+}
+
+Test(journal, cut_at_every_byte_it_has_the_records_before)
+{
+    struct stat sb;
+    off_t line;
+
+    write_records(5);
+    cr_assert_eq(stat(path, &sb), 0);
+    line = sb.st_size / 5;
+    cr_assert_eq(last_value(), 5);
+    for (off_t size = sb.st_size - 1; size >= 0; size--) {
+        cr_assert_eq(truncate(path, size), 0);
+        cr_assert_eq(last_value(), size / line, "cut at %ld", (long)size);
+    }
+}
+
+Test(journal, a_flipped_bit_ends_the_good_part)
+{
+    struct stat sb;
+    off_t line;
+    int fd;
+
+    write_records(4);
+    cr_assert_eq(stat(path, &sb), 0);
+    line = sb.st_size / 4;
+    fd = open(path, O_RDWR);
+    for (off_t at = 0; at < sb.st_size; at++) {
+        unsigned char byte, bad;
+
+        cr_assert_eq(pread(fd, &byte, 1, at), 1);
+        bad = byte ^ 4;
+        cr_assert_eq(pwrite(fd, &bad, 1, at), 1);
+        /* a blank that became another blank changes nothing; all else must be found */
+        cr_assert_leq(last_value(), 4);
+        if (at % line >= 20)
+            cr_assert_eq(last_value(), at / line, "byte %ld", (long)at);
+        cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
+    }
+    close(fd);
+}
+
+Test(journal, after_a_torn_record_it_goes_on)
+{
+    struct stat sb;
+
+    write_records(3);
+    cr_assert_eq(stat(path, &sb), 0);
+    cr_assert_eq(truncate(path, sb.st_size - 7), 0);
+    write_records(1);
+    cr_expect_eq(last_value(), 1);
+    cr_assert_eq(stat(path, &sb), 0);
+}
+
+Test(journal, only_one_process_has_it)
+{
+    struct journal *j = NULL, *second = NULL;
+    json_t *last;
+
+    cr_assert_eq(journal_open(&j, &last, dir, &err), TP_OK);
+    json_decref(last);
+    cr_expect_eq(journal_open(&second, &last, dir, &err), TP_E_EXISTS);
+    cr_expect_null(second);
+    journal_close(j);
+    cr_assert_eq(journal_open(&j, &last, dir, &err), TP_OK);
+    json_decref(last);
+    journal_close(j);
+}
