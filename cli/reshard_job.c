@@ -261,7 +261,7 @@ static tp_status commit(struct reshard_job *job, struct manifest *m, struct tp_e
     tp_status st = compare_digests(job, err);
 
     if (!st && job->journal.file)
-        st = journal_remove(job->journal.file, err);
+        st = move_journal_remove(job->journal.file, err);
     return st ? st : ckpt_commit(&job->txn, m, err);
 }
 
@@ -289,7 +289,7 @@ done:
 
 void reshard_job_free(struct reshard_job *job)
 {
-    journal_close(job->journal.file);
+    move_journal_close(job->journal.file);
     move_plan_free(job->plan);
     ckpt_target_close(job->target);
     ckpt_source_close(job->source);

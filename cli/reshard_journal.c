@@ -57,10 +57,10 @@ done:
 static bool same_job(void *ctx, const char *tmp)
 {
     struct reshard_job *job = ctx;
-    struct journal_head *mine = &job->journal.head, head = { .n_windows = 0 };
+    struct move_journal_head *mine = &job->journal.head, head = { .n_windows = 0 };
     struct tp_err ignored;
 
-    if (journal_peek(&head, tmp, &ignored) ||
+    if (move_journal_peek(&head, tmp, &ignored) ||
         memcmp(head.identity_sha256, mine->identity_sha256, sizeof head.identity_sha256) != 0)
         return false;
     mine->worker_bytes = head.worker_bytes;
@@ -85,9 +85,9 @@ int64_t reshard_journal_bytes(const struct reshard_job *job)
 static bool same_windows(void *ctx, const char *tmp)
 {
     struct reshard_job *job = ctx;
-    struct journal_head *mine = &job->journal.head, head = { .n_windows = 0 };
+    struct move_journal_head *mine = &job->journal.head, head = { .n_windows = 0 };
     struct tp_err err;
-    tp_status st = journal_peek(&head, tmp, &err);
+    tp_status st = move_journal_peek(&head, tmp, &err);
 
     if (!st &&
         memcmp(head.identity_sha256, mine->identity_sha256, sizeof head.identity_sha256) == 0 &&
@@ -116,7 +116,7 @@ static tp_status between(void *ctx, int64_t done, struct tp_err *err)
     if (!stop && start - j->recorded_s < wait)
         return TP_OK;
     TP_TRY(ckpt_target_sync(job->target, err));
-    TP_TRY(journal_append(j->file, done, err));
+    TP_TRY(move_journal_append(j->file, done, err));
     j->recorded_s = now();
     j->record_s = j->recorded_s - start;
     if (stop)
@@ -152,7 +152,7 @@ static tp_status start_over(struct reshard_job *job, struct tp_err *err)
     if (!st)
         st = list_sums(job, err);
     if (!st)
-        st = journal_create(&j->file, job->txn.tmp, &j->head, j->sums, j->n_sums, err);
+        st = move_journal_create(&j->file, job->txn.tmp, &j->head, j->sums, j->n_sums, err);
     return st;
 }
 
@@ -164,8 +164,8 @@ static tp_status go_on(struct reshard_job *job, struct tp_err *err)
     job->txn.made_root = j->head.made_root;
     TP_TRY(ckpt_target_recreate(job->target, &job->txn, err));
     TP_TRY(list_sums(job, err));
-    TP_TRY(
-        journal_resume(&j->file, &j->done_before, job->txn.tmp, &j->head, j->sums, j->n_sums, err));
+    TP_TRY(move_journal_resume(&j->file, &j->done_before, job->txn.tmp, &j->head, j->sums,
+                               j->n_sums, err));
     TP_TRY(move_plan_skip(job->plan, j->done_before, err));
     move_plan_stats(job->plan, &job->planned);
     snprintf(job->note, sizeof job->note, "going on: %lld of %lld windows were done",
@@ -181,7 +181,7 @@ static tp_status replace(struct reshard_job *job, int64_t epoch, const struct tp
     struct reshard_journal *j = &job->journal;
 
     snprintf(job->note, sizeof job->note, "cannot go on, so starting over: %.900s", why->msg);
-    journal_close(j->file);
+    move_journal_close(j->file);
     j->file = NULL;
     j->done_before = 0;
     for (int i = 0; i < j->n_sums; i++)

@@ -203,8 +203,11 @@ int main(int argc, char **argv)
     rank = comm_rank(world);
     st = work(&o, &job, world, start, &err);
     reshard_job_free(&job);
-    comm_end(world, TP_OK); /* statuses are agreed on: nobody waits */
     if (!st)
         st = print_done(&err);
-    return rank == 0 ? report(PROG, st, &err) : tp_exit_code(st);
+    exit_code = rank == 0 ? report(PROG, st, &err) : tp_exit_code(st);
+    /* Statuses are agreed on, so nobody waits for long; but the others leave only when rank 0 has
+     * said what there is to say: mpirun ends all when one exits with an error. */
+    comm_end(world, TP_OK);
+    return exit_code;
 }

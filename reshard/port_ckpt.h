@@ -6,7 +6,7 @@
 
 #include "ckpt/commit.h"
 #include "reshard/engine.h"
-#include "reshard/journal.h"
+#include "reshard/move_journal.h"
 
 /* ---- source: tensors of a manifest, chosen and numbered by the caller ---- */
 

@@ -1,5 +1,5 @@
-/* reshard/journal.c - see reshard/journal.h. */
-#include "reshard/journal.h"
+/* reshard/move_journal.c - see reshard/move_journal.h. */
+#include "reshard/move_journal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 /*
  * The file is frames, the head first. A frame: struct frame, `bytes` of payload, CRC32C of both.
- * Payload of the head: struct journal_head, all other bytes zero. Of a record: the number of
+ * Payload of the head: struct move_journal_head, all other bytes zero. Of a record: the number of
  * windows done, then runs of words: first word (counted through all arrays), how many, the words.
  */
 struct frame {
@@ -26,7 +26,7 @@ struct frame {
 
 enum { KIND_HEAD = 0x31747074, KIND_RECORD = 0x72747074, CRC_BYTES = 4, GAP = 2 };
 
-struct journal {
+struct move_journal {
     char path[PATH_MAX];
     int fd;
     const struct sums *sums;
@@ -41,8 +41,8 @@ struct journal {
 
 /* Write a frame at the end of the journal; buf has room for struct frame before its `bytes` of
  * payload and for the CRC after them. */
-static tp_status write_frame(struct journal *j, uint32_t kind, unsigned char *buf, uint64_t bytes,
-                             struct tp_err *err)
+static tp_status write_frame(struct move_journal *j, uint32_t kind, unsigned char *buf,
+                             uint64_t bytes, struct tp_err *err)
 {
     const struct frame f = { kind, j->crc, bytes };
     size_t covered = sizeof f + bytes;
@@ -64,8 +64,8 @@ static tp_status write_frame(struct journal *j, uint32_t kind, unsigned char *bu
 
 /* Read the frame at the end of what has been read: malloc'ed, *bytes of payload after the struct.
  * TP_E_CORRUPT: there is none that is whole. */
-static tp_status read_frame(unsigned char **out, uint64_t *bytes, struct journal *j, uint32_t kind,
-                            int64_t size, struct tp_err *err)
+static tp_status read_frame(unsigned char **out, uint64_t *bytes, struct move_journal *j,
+                            uint32_t kind, int64_t size, struct tp_err *err)
 {
     const int64_t least = (int64_t)sizeof(struct frame) + CRC_BYTES;
     unsigned char *buf = NULL;
@@ -103,14 +103,14 @@ static tp_status read_frame(unsigned char **out, uint64_t *bytes, struct journal
 
 /* ---- the head ---- */
 
-static tp_status name_journal(struct journal *j, const char *dir, struct tp_err *err)
+static tp_status name_journal(struct move_journal *j, const char *dir, struct tp_err *err)
 {
     if (snprintf(j->path, sizeof j->path, "%s/" JOURNAL_FILE, dir) >= (int)sizeof j->path)
         return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", dir);
     return TP_OK;
 }
 
-static tp_status open_old(struct journal *j, int64_t *size, const char *dir, int how,
+static tp_status open_old(struct move_journal *j, int64_t *size, const char *dir, int how,
                           struct tp_err *err)
 {
     struct stat sb;
@@ -129,7 +129,7 @@ static tp_status open_old(struct journal *j, int64_t *size, const char *dir, int
     return TP_OK;
 }
 
-static tp_status read_head(struct journal_head *head, struct journal *j, int64_t size,
+static tp_status read_head(struct move_journal_head *head, struct move_journal *j, int64_t size,
                            struct tp_err *err)
 {
     unsigned char *buf = NULL;
@@ -146,9 +146,9 @@ static tp_status read_head(struct journal_head *head, struct journal *j, int64_t
     return st;
 }
 
-tp_status journal_peek(struct journal_head *head, const char *dir, struct tp_err *err)
+tp_status move_journal_peek(struct move_journal_head *head, const char *dir, struct tp_err *err)
 {
-    struct journal j = { .fd = -1 };
+    struct move_journal j = { .fd = -1 };
     int64_t size = 0;
     tp_status st = open_old(&j, &size, dir, O_RDONLY, err);
 
@@ -159,10 +159,10 @@ tp_status journal_peek(struct journal_head *head, const char *dir, struct tp_err
     return st;
 }
 
-static tp_status journal_new(struct journal **out, const struct sums *sums, int n_sums,
+static tp_status journal_new(struct move_journal **out, const struct sums *sums, int n_sums,
                              int64_t n_windows, struct tp_err *err)
 {
-    struct journal *j = calloc(1, sizeof *j);
+    struct move_journal *j = calloc(1, sizeof *j);
 
     if (!j)
         return tp_fail(err, TP_E_NOMEM, "no memory for a journal");
@@ -174,7 +174,7 @@ static tp_status journal_new(struct journal **out, const struct sums *sums, int 
         j->n_words += sums[i].n;
     j->last = calloc((size_t)j->n_words + 1, sizeof *j->last);
     if (!j->last) {
-        journal_close(j);
+        move_journal_close(j);
         return tp_fail(err, TP_E_NOMEM, "no memory for a journal of %lld sums",
                        (long long)j->n_words);
     }
@@ -182,12 +182,13 @@ static tp_status journal_new(struct journal **out, const struct sums *sums, int 
     return TP_OK;
 }
 
-tp_status journal_create(struct journal **out, const char *dir, const struct journal_head *head,
-                         const struct sums *sums, int n_sums, struct tp_err *err)
+tp_status move_journal_create(struct move_journal **out, const char *dir,
+                              const struct move_journal_head *head, const struct sums *sums,
+                              int n_sums, struct tp_err *err)
 {
     unsigned char buf[sizeof(struct frame) + sizeof *head + CRC_BYTES] = { 0 };
-    struct journal_head h;
-    struct journal *j = NULL;
+    struct move_journal_head h;
+    struct move_journal *j = NULL;
     tp_status st;
 
     TP_TRY(journal_new(&j, sums, n_sums, head->n_windows, err));
@@ -205,14 +206,14 @@ tp_status journal_create(struct journal **out, const char *dir, const struct jou
     *out = j;
     j = NULL;
 done:
-    journal_close(j);
+    move_journal_close(j);
     return st;
 }
 
 /* ---- records ---- */
 
 /* Whether a record's runs lie within the words, and its windows go on from what is known. */
-static bool record_fits(const struct journal *j, const unsigned char *at, uint64_t bytes)
+static bool record_fits(const struct move_journal *j, const unsigned char *at, uint64_t bytes)
 {
     const unsigned char *end = at + bytes;
     uint64_t run[2];
@@ -235,7 +236,7 @@ static bool record_fits(const struct journal *j, const unsigned char *at, uint64
     return true;
 }
 
-static void take_record(struct journal *j, const unsigned char *at, uint64_t bytes)
+static void take_record(struct move_journal *j, const unsigned char *at, uint64_t bytes)
 {
     const unsigned char *end = at + bytes;
     uint64_t run[2];
@@ -249,7 +250,7 @@ static void take_record(struct journal *j, const unsigned char *at, uint64_t byt
 }
 
 /* Take all good records. */
-static tp_status read_records(struct journal *j, int64_t size, struct tp_err *err)
+static tp_status read_records(struct move_journal *j, int64_t size, struct tp_err *err)
 {
     struct tp_err why = { 0 };
 
@@ -275,19 +276,19 @@ static tp_status read_records(struct journal *j, int64_t size, struct tp_err *er
     }
 }
 
-static bool same_head(const struct journal_head *a, const struct journal_head *b)
+static bool same_head(const struct move_journal_head *a, const struct move_journal_head *b)
 {
     return strncmp(a->identity_sha256, b->identity_sha256, JOURNAL_SHA_TEXT) == 0 &&
            strncmp(a->places_sha256, b->places_sha256, JOURNAL_SHA_TEXT) == 0 &&
            a->worker_bytes == b->worker_bytes && a->n_windows == b->n_windows;
 }
 
-tp_status journal_resume(struct journal **out, int64_t *done, const char *dir,
-                         const struct journal_head *head, const struct sums *sums, int n_sums,
-                         struct tp_err *err)
+tp_status move_journal_resume(struct move_journal **out, int64_t *done, const char *dir,
+                              const struct move_journal_head *head, const struct sums *sums,
+                              int n_sums, struct tp_err *err)
 {
-    struct journal_head found;
-    struct journal *j = NULL;
+    struct move_journal_head found;
+    struct move_journal *j = NULL;
     int64_t size = 0, at = 0;
     tp_status st;
 
@@ -309,13 +310,13 @@ tp_status journal_resume(struct journal **out, int64_t *done, const char *dir,
     *out = j;
     j = NULL;
 done:
-    journal_close(j);
+    move_journal_close(j);
     return st;
 }
 
 /* Runs of words that differ from the last record; those GAP words apart count as one. Written to
  * `to` when it is not NULL, where `last` follows. Returns their bytes. */
-static size_t put_changes(struct journal *j, unsigned char *to)
+static size_t put_changes(struct move_journal *j, unsigned char *to)
 {
     size_t bytes = 0;
     int64_t base = 0;
@@ -345,7 +346,7 @@ static size_t put_changes(struct journal *j, unsigned char *to)
     return bytes;
 }
 
-tp_status journal_append(struct journal *j, int64_t done, struct tp_err *err)
+tp_status move_journal_append(struct move_journal *j, int64_t done, struct tp_err *err)
 {
     size_t bytes = sizeof done + put_changes(j, NULL);
     unsigned char *buf = malloc(sizeof(struct frame) + bytes + CRC_BYTES);
@@ -362,12 +363,12 @@ tp_status journal_append(struct journal *j, int64_t done, struct tp_err *err)
     return st;
 }
 
-tp_status journal_remove(struct journal *j, struct tp_err *err)
+tp_status move_journal_remove(struct move_journal *j, struct tp_err *err)
 {
     return unlink(j->path) == 0 ? TP_OK : tp_fail_errno(err, "%s: cannot remove", j->path);
 }
 
-void journal_close(struct journal *j)
+void move_journal_close(struct move_journal *j)
 {
     if (!j)
         return;
