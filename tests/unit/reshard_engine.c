@@ -454,7 +454,7 @@ Test(engine, hundred_thousand_tensors_are_planned_in_well_under_a_second)
     enum dtype *dtypes = calloc(N + 1, sizeof *dtypes);
     struct port a = { .what = "a", .n_regions = N, .regions = from, .dtypes = dtypes };
     struct port b = { .what = "b", .n_regions = 4 * N, .regions = to, .dtypes = dtypes };
-    struct move m = { N, tensors, &a, &b, 1 << 28, 4, false, NULL, NULL };
+    struct move m = { N, tensors, &a, &b, 1 << 28, 4, false, NULL, NULL, 0 };
     struct move_stats stats;
     struct move_plan *p;
     struct tp_err err = { 0 };

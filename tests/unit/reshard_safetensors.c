@@ -90,7 +90,7 @@ Test(safetensors, what_is_written_is_read_in_one_file_and_in_many)
         char *dir = temp_dir(), path[128];
         struct memory_port mp = { b.regions, b.dtypes, b.data, N };
         struct port from = memory_port_make(&mp);
-        struct move m = { N, b.moved, &from, NULL, 1 << 20, 1, false, NULL, NULL };
+        struct move m = { N, b.moved, &from, NULL, 1 << 20, 1, false, NULL, NULL, 0 };
         struct safetensors_target *t;
         struct move_plan *p;
         struct move_stats stats;

@@ -269,8 +269,9 @@ Test(tokens, refuses_what_is_no_data)
     put(p.idx, "x", 1);
     cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_E_NOTFOUND);
     cr_assert(strstr(err.msg, "text_document.bin"), "%s", err.msg);
-    put(p.prefix, "", 0);
-    cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_E_USAGE);
-    cr_assert(strstr(err.msg, "empty"), "%s", err.msg);
+    put(p.prefix, "", 0); /* no tokens: how many are needed is for the reader to say */
+    cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(t.n, 0);
+    tokens_close(&t);
     place_remove(&p);
 }
