@@ -217,11 +217,100 @@ static tp_status refuse_existing(const char *root, int64_t step, bool force, str
     return st;
 }
 
+/* Go on with one temporary of our step, when it fits and its writer is dead. Under ROOT/lock. */
+static tp_status adopt(struct ckpt_txn *t, const char *name, ckpt_fits_fn fits, void *ctx,
+                       struct tp_err *err)
+{
+    const char *id = strstr(name, ".tmp-") + 5;
+    char path[PATH_MAX];
+    tp_status st = step_path(path, t->root, name, err);
+    int fd;
+
+    if (st)
+        return st;
+    fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return TP_OK; /* gone, or not ours to judge */
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EWOULDBLOCK)
+            st = tp_fail(err, TP_E_EXISTS,
+                         "%s: another process is writing step %lld there (%s); wait for it, or "
+                         "stop it and run this again",
+                         t->root, (long long)t->step, name);
+        close(fd);
+        return st;
+    }
+    if (strlen(id) != SAVE_ID_TEXT - 1 || strspn(id, "0123456789abcdef") != SAVE_ID_TEXT - 1 ||
+        !fits(ctx, path)) {
+        close(fd);
+        return TP_OK;
+    }
+    unlinkat(fd, MANIFEST_FILE, 0); /* of a commit that did not happen */
+    memcpy(t->save_id, id, SAVE_ID_TEXT);
+    memcpy(t->tmp, path, sizeof t->tmp);
+    t->alive = fd;
+    return TP_OK;
+}
+
+/* Go on with any of them. */
+static tp_status adopt_any(struct ckpt_txn *t, ckpt_fits_fn fits, void *ctx, struct tp_err *err)
+{
+    struct ckpt_step *steps = NULL;
+    int64_t step;
+    int n = 0;
+    tp_status st = step_scan(&steps, &n, t->root, err);
+
+    for (int i = 0; i < n && !st && !t->tmp[0]; i++)
+        if (step_name_parse(&step, steps[i].name) == STEP_TMP && step == t->step)
+            st = adopt(t, steps[i].name, fits, ctx, err);
+    free(steps);
+    return st;
+}
+
+void ckpt_look_tmp(const char *root, int64_t step, ckpt_fits_fn fits, void *ctx)
+{
+    struct ckpt_step *steps = NULL;
+    struct tp_err ignored;
+    char path[PATH_MAX];
+    int64_t found;
+    int n = 0;
+
+    if (!file_is_dir(root) || step_scan(&steps, &n, root, &ignored))
+        return;
+    for (int i = 0; i < n; i++)
+        if (step_name_parse(&found, steps[i].name) == STEP_TMP && found == step &&
+            !step_path(path, root, steps[i].name, &ignored) && fits(ctx, path))
+            break;
+    free(steps);
+}
+
+/* Begin anew, when there is nothing to go on with: what dead writers left goes. */
+static tp_status begin_tmp(struct ckpt_txn *t, struct tp_err *err)
+{
+    char name[STEP_NAME_MAX];
+
+    step_name(name, t->step);
+    if (snprintf(t->tmp, sizeof t->tmp, "%s/%s.tmp-%s", t->root, name, t->save_id) >=
+        (int)sizeof t->tmp) {
+        t->tmp[0] = 0;
+        return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", t->root);
+    }
+    return make_tmp(t, err);
+}
+
 tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t epoch, bool force,
                      struct tp_err *err)
 {
+    bool resumed;
+
+    return ckpt_begin_again(t, &resumed, root, step, epoch, force, NULL, NULL, err);
+}
+
+tp_status ckpt_begin_again(struct ckpt_txn *t, bool *resumed, const char *root, int64_t step,
+                           int64_t epoch, bool force, ckpt_fits_fn fits, void *ctx,
+                           struct tp_err *err)
+{
     struct ckpt_txn txn = { .step = step, .epoch = epoch, .force = force, .alive = -1 };
-    char name[STEP_NAME_MAX];
     int lock = -1;
     tp_status st;
 
@@ -235,16 +324,13 @@ tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t
     txn.made_root = !file_exists(root);
     TP_TRY(file_make_dirs(root, err));
     TP_TRY(lock_root(&lock, root, err));
+    if (fits)
+        TP_TRY(adopt_any(&txn, fits, ctx, err));
+    *resumed = txn.tmp[0] != 0; /* then it is locked, and not reaped */
     TP_TRY(reap_all(root, err));
     reap_names(root);
-    step_name(name, step);
-    if (snprintf(txn.tmp, sizeof txn.tmp, "%s/%s.tmp-%s", root, name, txn.save_id) >=
-        (int)sizeof txn.tmp) {
-        txn.tmp[0] = 0;
-        st = tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", root);
-        goto done;
-    }
-    TP_TRY(make_tmp(&txn, err));
+    if (!*resumed)
+        TP_TRY(begin_tmp(&txn, err));
     *t = txn;
     txn.tmp[0] = 0;
     txn.alive = -1;
@@ -285,6 +371,14 @@ void ckpt_abort(struct ckpt_txn *t)
     file_remove_tree(t->tmp, &ignored);
     if (t->made_root)
         remove_root(t->root);
+    if (t->alive >= 0)
+        close(t->alive);
+    t->alive = -1;
+    t->tmp[0] = 0;
+}
+
+void ckpt_leave(struct ckpt_txn *t)
+{
     if (t->alive >= 0)
         close(t->alive);
     t->alive = -1;

@@ -77,6 +77,24 @@ tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err);
 tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t epoch, bool force,
                      struct tp_err *err);
 
+/* Whether a temporary directory is one to go on with. */
+typedef bool (*ckpt_fits_fn)(void *ctx, const char *tmp);
+
+/* As ckpt_begin, but go on with what a dead writer left of the same step, when fits(ctx, tmp) says
+ * so: *resumed. fits is called under ROOT/lock, and the writer is known to be dead.
+ * TP_E_EXISTS also when a writer of the step is alive. t->made_root is false then: who wants to
+ * know has to keep it. */
+tp_status ckpt_begin_again(struct ckpt_txn *t, bool *resumed, const char *root, int64_t step,
+                           int64_t epoch, bool force, ckpt_fits_fn fits, void *ctx,
+                           struct tp_err *err);
+
+/* Call fits for the step's temporaries, of writers dead or alive, until it says yes. Only a look:
+ * nothing is locked, so the answer may be old. A root that is not there has none. */
+void ckpt_look_tmp(const char *root, int64_t step, ckpt_fits_fn fits, void *ctx);
+
+/* Leave what was begun as it is, for another process to go on with. */
+void ckpt_leave(struct ckpt_txn *t);
+
 /* Write the manifest (save_id, step and epoch are the transaction's) and make the step appear.
  * TP_E_STALE: a newer job has claimed the root. On failure nothing has appeared. */
 tp_status ckpt_commit(struct ckpt_txn *t, struct manifest *m, struct tp_err *err);

@@ -66,6 +66,20 @@ tp_status shard_join(struct shard_writer **out, const char *dir, int rank,
                      const struct layout *layout, const struct extent *extents, int n_extents,
                      struct tp_err *err);
 
+/* Go on with a file that shard_create made for a process that died: what libhdf5 lays out is laid
+ * out anew, payload stays as it is, shard_sums are to be filled in by the caller. TP_E_CORRUPT: the
+ * file has another length than it should have. */
+tp_status shard_recreate(struct shard_writer **out, const char *dir, int rank,
+                         const struct layout *layout, const struct extent *extents, int n_extents,
+                         struct tp_err *err);
+
+/* SHA-256 of which boxes lie where in the file, known before anything is written. Only of a writer
+ * that was created or recreated. Borrowed. */
+const char *shard_places_sha256(const struct shard_writer *w);
+
+/* Return when all that was written so far lasts. */
+tp_status shard_sync(struct shard_writer *w, struct tp_err *err);
+
 /* Write `run`, a box that is contiguous in extent number `extent`, from row-major data. Its
  * checksums are added up on the way. Each byte is written once. Thread safe. */
 tp_status shard_write(struct shard_writer *w, int extent, const struct box *run, const void *data,

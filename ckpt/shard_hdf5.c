@@ -343,6 +343,7 @@ tp_status shard_hdf5_create(struct shard_places *places, int fd, const char *pat
 
     pthread_mutex_lock(&hdf5_lock);
     session_init(&s, fd, path);
+    s.vfd.blank = true;
     st = lay_out(&s, places, layout, extents, n_extents, n_rows, err);
     closed = session_close(&s, &close_err);
     pthread_mutex_unlock(&hdf5_lock);

@@ -14,8 +14,9 @@ struct shard_places {
     int64_t size;     /* of the file */
 };
 
-/* Lay out the empty file fd: a dataset for each extent (all of one rank), and /index of n_rows.
- * Payload and index are allocated and not written. Deterministic. path is for messages. */
+/* Lay out the file fd as if it were empty: a dataset for each extent (all of one rank), and /index
+ * of n_rows. Payload and index are allocated and not written. Deterministic: in a file that was
+ * laid out before, the same bytes go to the same places. path is for messages. */
 tp_status shard_hdf5_create(struct shard_places *places, int fd, const char *path,
                             const struct layout *layout, const struct extent *extents,
                             int n_extents, int64_t n_rows, struct tp_err *err);

@@ -34,7 +34,8 @@ struct shard_writer {
     int first, n;
     int64_t *row_of; /* [n + 1]: number of each extent's first row */
     struct shard_row *rows;
-    uint64_t *sums; /* [n_rows * WORDS] */
+    uint64_t *sums;                /* [n_rows * WORDS] */
+    char places_sha256[HASH_TEXT]; /* of the index without checksums */
     int64_t n_rows, index_offset, size;
     pthread_mutex_t lock; /* guards sums */
 };
@@ -189,7 +190,6 @@ tp_status shard_create(struct shard_writer **out, const char *dir, int rank,
                        struct tp_err *err)
 {
     struct shard_writer *w = NULL;
-    char sha[HASH_TEXT];
     tp_status st;
 
     TP_TRY(writer_new(&w, dir, rank, layout, extents, n_extents, err));
@@ -199,12 +199,57 @@ tp_status shard_create(struct shard_writer **out, const char *dir, int rank,
         goto done;
     }
     TP_TRY(lay_out(w, err));
-    TP_TRY(write_index(w, sha, err)); /* without checksums: for shard_join */
+    TP_TRY(write_index(w, w->places_sha256, err)); /* without checksums: for shard_join */
     *out = w;
     w = NULL;
 done:
     shard_close(w);
     return st;
+}
+
+/* Open a file that was created before, and see how long it is. */
+static tp_status open_again(struct shard_writer *w, int64_t *size, struct tp_err *err)
+{
+    struct stat sb;
+
+    w->fd = open(w->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (w->fd < 0)
+        return tp_fail_errno(err, "%s: cannot open", w->path);
+    if (fstat(w->fd, &sb) != 0)
+        return tp_fail_errno(err, "%s: cannot stat", w->path);
+    if (!S_ISREG(sb.st_mode))
+        return tp_fail(err, TP_E_CORRUPT, "%s: expected a regular file", w->path);
+    *size = sb.st_size;
+    return TP_OK;
+}
+
+tp_status shard_recreate(struct shard_writer **out, const char *dir, int rank,
+                         const struct layout *layout, const struct extent *extents, int n_extents,
+                         struct tp_err *err)
+{
+    struct shard_writer *w = NULL;
+    int64_t size = 0;
+    tp_status st;
+
+    TP_TRY(writer_new(&w, dir, rank, layout, extents, n_extents, err));
+    TP_TRY(open_again(w, &size, err));
+    TP_TRY(lay_out(w, err));
+    if (size != w->size) {
+        st = tp_fail(err, TP_E_CORRUPT, "%s: had %lld bytes, not %lld", w->path, (long long)size,
+                     (long long)w->size);
+        goto done;
+    }
+    TP_TRY(write_index(w, w->places_sha256, err));
+    *out = w;
+    w = NULL;
+done:
+    shard_close(w);
+    return st;
+}
+
+const char *shard_places_sha256(const struct shard_writer *w)
+{
+    return w->places_sha256;
 }
 
 /* Take the rows' offsets from the index that the creator wrote. */
@@ -347,6 +392,11 @@ tp_status shard_write(struct shard_writer *w, int extent, const struct box *run,
         left -= n;
     }
     return TP_OK;
+}
+
+tp_status shard_sync(struct shard_writer *w, struct tp_err *err)
+{
+    return fdatasync(w->fd) == 0 ? TP_OK : tp_fail_errno(err, "%s: fdatasync failed", w->path);
 }
 
 uint64_t *shard_sums(struct shard_writer *w, int64_t *n_words)

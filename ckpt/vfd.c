@@ -34,7 +34,7 @@ static H5FD_t *vfd_open(const char *name, unsigned flags, hid_t fapl, haddr_t ma
         return NULL;
     }
     f->vfd = info->vfd;
-    f->eof = (haddr_t)sb.st_size;
+    f->eof = info->vfd->blank ? 0 : (haddr_t)sb.st_size;
     return &f->base;
 }
 

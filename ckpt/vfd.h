@@ -10,6 +10,7 @@
 #define CKPT_VFD_H
 
 #include <hdf5.h>
+#include <stdbool.h>
 
 #include "core/err.h"
 
@@ -18,6 +19,7 @@ struct vfd {
     int fd;
     const char *path;    /* for messages and H5Fcreate; borrowed */
     struct tp_err first; /* the first failure, or TP_OK */
+    bool blank;          /* take the file for empty, whatever it holds: all is laid out anew */
     int64_t end;         /* one behind the last byte that libhdf5 allocated */
 };
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/commit.h"
 #include "cli/rss.h"
+#include "core/stop.h"
 
 /* What will become resident besides the buffers, measured generously: libhdf5 and the code that is
  * touched later; a row of a shard's table in the writer and on its way to the file; a file. */
@@ -122,6 +122,21 @@ static tp_status make_layout(struct reshard_job *job, const struct reshard_reque
 
 /* ---- the plan ---- */
 
+/* Plan; with the windows of an earlier run when there is one and its buffers fit. */
+static tp_status plan_move(struct reshard_job *job, struct move *m, struct tp_err *err)
+{
+    tp_status st;
+
+    if (job->comm)
+        return move_plan(&job->plan, m, err);
+    m->worker_bytes = reshard_journal_worker_bytes(job);
+    st = move_plan(&job->plan, m, err);
+    if (st != TP_E_BUDGET || m->worker_bytes == 0)
+        return st;
+    m->worker_bytes = 0;
+    return move_plan(&job->plan, m, err);
+}
+
 static tp_status make_plan(struct reshard_job *job, const struct reshard_request *q,
                            struct tp_err *err)
 {
@@ -134,14 +149,15 @@ static tp_status make_plan(struct reshard_job *job, const struct reshard_request
         .comm = job->comm,
     };
     int64_t later = LATER_BYTES + ckpt_target_rows(job->target) * ROW_BYTES +
-                    (int64_t)spec_world(&job->layout.spec) * FILE_BYTES;
+                    (int64_t)spec_world(&job->layout.spec) * FILE_BYTES +
+                    reshard_journal_bytes(job);
     tp_status st =
         rss_budget(&m.memory_bytes, &job->base_bytes, q->memory_bytes, later, q->jobs, err);
 
     if (job->comm)
         st = comm_agree(job->comm, st, err);
     if (!st)
-        st = move_plan(&job->plan, &m, err);
+        st = plan_move(job, &m, err);
     if (!st)
         move_plan_stats(job->plan, &job->planned);
     return st;
@@ -162,6 +178,7 @@ static tp_status open_ports(struct reshard_job *job, const struct reshard_reques
     TP_TRY(ckpt_source_open(&job->source, job->dir, &job->m, job->ids, job->layout.n_tensors,
                             job->comm, err));
     TP_TRY(ckpt_target_plan(&job->target, &job->layout, job->comm, err));
+    TP_TRY(reshard_journal_identify(job, q, err));
 done:
     return st;
 }
@@ -201,58 +218,78 @@ static tp_status compare_digests(struct reshard_job *job, struct tp_err *err)
     return TP_OK;
 }
 
-/* Begin the step on rank 0 and tell the others where. */
-static tp_status begin(struct reshard_job *job, struct ckpt_txn *txn, struct tp_err *err)
+/* Several processes: begin the step on rank 0, tell the others where, make the shards. */
+static tp_status begin_together(struct reshard_job *job, struct tp_err *err)
 {
+    struct ckpt_txn txn = { .alive = -1 };
     int64_t epoch = 0;
+    bool root = comm_rank(job->comm) == 0;
     tp_status st = TP_OK;
 
-    if (!job->comm || comm_rank(job->comm) == 0) {
+    if (root) {
         st = ckpt_epoch(&epoch, job->out, err);
         if (!st)
-            st = ckpt_begin(txn, job->out, job->m.step, epoch, job->force, err);
+            st = ckpt_begin(&txn, job->out, job->m.step, epoch, job->force, err);
     }
-    if (!job->comm)
-        return st;
-    if ((st = comm_agree(job->comm, st, err)))
-        return st;
-    return comm_broadcast(job->comm, txn->tmp, sizeof txn->tmp, 0, err);
+    TP_TRY(comm_agree(job->comm, st, err));
+    TP_TRY(comm_broadcast(job->comm, txn.tmp, sizeof txn.tmp, 0, err));
+    TP_TRY(ckpt_target_create(job->target, &txn, err));
+done:
+    if (root && st)
+        ckpt_abort(&txn);
+    job->txn = txn;
+    return st;
+}
+
+tp_status reshard_job_begin(struct reshard_job *job, struct tp_err *err)
+{
+    int64_t epoch = 0;
+    tp_status st;
+
+    job->note[0] = 0;
+    job->txn.alive = -1;
+    if (job->comm)
+        return begin_together(job, err);
+    stop_listen_all();
+    st = ckpt_epoch(&epoch, job->out, err);
+    return st ? st : reshard_journal_begin(job, epoch, err);
 }
 
 /* After all has been written: prove, then make the step appear. Rank 0 alone. */
-static tp_status commit(struct reshard_job *job, struct ckpt_txn *txn, struct manifest *m,
-                        struct tp_err *err)
+static tp_status commit(struct reshard_job *job, struct manifest *m, struct tp_err *err)
 {
     tp_status st = compare_digests(job, err);
 
-    return st ? st : ckpt_commit(txn, m, err);
+    if (!st && job->journal.file)
+        st = move_journal_remove(job->journal.file, err);
+    return st ? st : ckpt_commit(&job->txn, m, err);
 }
 
 tp_status reshard_job_run(struct reshard_job *job, struct progress *progress, struct tp_err *err)
 {
     bool root = !job->comm || comm_rank(job->comm) == 0;
-    struct ckpt_txn txn = { .alive = -1 };
     struct manifest m = job->m;
     tp_status st;
 
     m.layout = job->layout;
-    TP_TRY(begin(job, &txn, err));
-    TP_TRY(ckpt_target_create(job->target, &txn, err));
     move_plan_progress(job->plan, progress);
     TP_TRY(move_execute(job->plan, &job->done, err));
     TP_TRY(ckpt_target_finish(job->target, &m, &job->arena, err));
     if (root)
-        st = commit(job, &txn, &m, err);
+        st = commit(job, &m, err);
     if (job->comm)
         st = comm_agree(job->comm, st, err);
 done:
-    if (root && st)
-        ckpt_abort(&txn);
+    if (st == TP_E_STOPPED)
+        ckpt_leave(&job->txn);
+    else if (root && st)
+        ckpt_abort(&job->txn);
     return st;
 }
 
 void reshard_job_free(struct reshard_job *job)
 {
+    move_journal_close(job->journal.file);
     move_plan_free(job->plan);
     ckpt_target_close(job->target);
     ckpt_source_close(job->source);

@@ -198,6 +198,9 @@ void reshard_print_result(FILE *f, const struct reshard_job *job,
     fprintf(f, "bytes    %s read, %s written in %.2f s (%s/s)\n",
             size_format(a, totals->bytes_read), size_format(b, totals->bytes_written),
             totals->seconds, size_format(c, (int64_t)((double)totals->bytes_written / seconds)));
+    if (job->journal.done_before > 0)
+        fprintf(f, "went on  %lld of %lld windows had been done before\n",
+                (long long)job->journal.done_before, (long long)job->journal.windows);
     fprintf(f, "memory   %s at its peak%s\n", size_format(a, totals->peak_bytes),
             totals->processes > 1 ? ", in the process that needed most" : "");
     fprintf(f, "checked  every checksum of the source; %d tensors, digests equal\n",
@@ -245,8 +248,9 @@ tp_status reshard_print_json(const struct reshard_job *job, const struct reshard
     if (dry_run)
         json_object_set_new(more, "plan", kinds_json(job));
     else
-        json_object_update_new(more, json_pack("{s:i, s:i}", "digests_equal", job->digests_equal,
-                                               "casts", job->casts));
+        json_object_update_new(
+            more, json_pack("{s:i, s:i, s:I}", "digests_equal", job->digests_equal, "casts",
+                            job->casts, "windows_before", (json_int_t)job->journal.done_before));
     if (!o || !more || json_object_update(o, more) != 0)
         st = tp_fail(err, TP_E_IO, "%s: cannot be printed as JSON: is it UTF-8?", job->out);
     else

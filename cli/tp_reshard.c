@@ -14,6 +14,8 @@
 
 #define PROG "tp-reshard"
 
+enum { JOURNAL_S = 2 };
+
 struct options {
     struct reshard_request request;
     enum dtype dtype;
@@ -31,7 +33,13 @@ static const char tail[] =
     "does not name stay as the source has them. Under `mpirun -n K " PROG
     " ...` K processes share\n"
     "the work.\n\n"
-    "exit codes: 0 done; 2 the request is wrong; 3 it failed: with both nothing was committed.";
+    "After Ctrl-C, SIGTERM, a crash or a power cut, the same command goes on where it was: what "
+    "was\n"
+    "begun stays in OUT, in step-N.tmp-ID. It starts over when CKPT or what is asked for has "
+    "changed,\n"
+    "and under mpirun. An error removes what was begun.\n\n"
+    "exit codes: 0 done; 2 the request is wrong; 3 it failed: with both nothing was committed;\n"
+    "75 stopped by SIGINT or SIGTERM, to be gone on with.";
 
 static double now(void)
 {
@@ -61,6 +69,8 @@ static bool parse(struct options *o, int *exit_code, int argc, char **argv)
         OPT_FLAG(0, "no-compress", &o->no_compress, "do not compress (the default)"),
         OPT_FLAG('n', "dry-run", &o->dry_run, "print the plan and write nothing"),
         OPT_FLAG('f', "force", &q->force, "replace OUT's step when it exists"),
+        OPT_DOUBLE(0, "journal", "SECONDS", &q->journal_s,
+                   "how often it is made to last how far it is (default 2)"),
         OPT_FLAG(0, "json", &o->json, "one JSON object on stdout"),
         OPT_END
     };
@@ -74,6 +84,9 @@ static tp_status check_options(struct options *o, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "--to is missing: the layout to write, as --to tp4");
     if (o->request.jobs < 1)
         return tp_fail(err, TP_E_USAGE, "--jobs must be at least 1");
+    if (o->request.journal_s < 0)
+        return tp_fail(err, TP_E_USAGE, "--journal: %g is less than 0 seconds",
+                       o->request.journal_s);
     if (o->zstd && o->no_compress)
         return tp_fail(err, TP_E_USAGE, "--zstd and --no-compress exclude each other");
     if (o->zstd)
@@ -132,6 +145,9 @@ static tp_status work(const struct options *o, struct reshard_job *job, struct c
     TP_TRY(add_up(&totals, &job->planned, job->base_bytes + job->planned.buffer_bytes, world, err));
     if (o->dry_run)
         return root ? print_plan(o, job, &totals, err) : TP_OK;
+    TP_TRY(reshard_job_begin(job, err));
+    if (root && job->note[0])
+        report_note(PROG, "%s", job->note);
     progress = progress_new("resharding", job->planned.bytes_written, !root);
     st = reshard_job_run(job, progress, err);
     progress_end(progress, st == TP_OK);
@@ -162,7 +178,10 @@ static void raise_open_files(void)
 int main(int argc, char **argv)
 {
     struct options o = {
-        .request = { .step = -1, .memory_bytes = INT64_C(1) << 30, .jobs = pool_cores() },
+        .request = { .step = -1,
+                     .memory_bytes = INT64_C(1) << 30,
+                     .jobs = pool_cores(),
+                     .journal_s = JOURNAL_S },
         .device = "auto",
     };
     struct reshard_job job = { 0 };
@@ -184,8 +203,11 @@ int main(int argc, char **argv)
     rank = comm_rank(world);
     st = work(&o, &job, world, start, &err);
     reshard_job_free(&job);
-    comm_end(world, TP_OK); /* statuses are agreed on: nobody waits */
     if (!st)
         st = print_done(&err);
-    return rank == 0 ? report(PROG, st, &err) : tp_exit_code(st);
+    exit_code = rank == 0 ? report(PROG, st, &err) : tp_exit_code(st);
+    /* Statuses are agreed on, so nobody waits for long; but the others leave only when rank 0 has
+     * said what there is to say: mpirun ends all when one exits with an error. */
+    comm_end(world, TP_OK);
+    return exit_code;
 }

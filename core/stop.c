@@ -12,9 +12,25 @@ void stop_listen(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
+void stop_listen_all(void)
+{
+    struct sigaction is;
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGUSR1);
+    if (sigaction(SIGINT, NULL, &is) == 0 && is.sa_handler != SIG_IGN)
+        sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
 bool stop_requested(void)
 {
     sigset_t pending;
 
-    return sigpending(&pending) == 0 && sigismember(&pending, SIGUSR1) == 1;
+    /* one that is not blocked is never pending for long: it has been delivered */
+    return sigpending(&pending) == 0 &&
+           (sigismember(&pending, SIGUSR1) == 1 || sigismember(&pending, SIGTERM) == 1 ||
+            sigismember(&pending, SIGINT) == 1);
 }

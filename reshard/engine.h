@@ -64,6 +64,20 @@ struct move {
                           else they must tile every tensor */
     struct comm *comm; /* processes that share the work; NULL: this one alone */
     struct progress *progress; /* bytes written; NULL: none */
+    int64_t worker_bytes; /* 0: chosen; else a thread's buffer, as in the plan whose windows are to
+                             be met again (move_plan_worker_bytes) */
+};
+
+/*
+ * Who wants to look between windows. They are done in order, in rounds; between two rounds none is
+ * in hand, so what ports have added up is of the windows 0 .. done - 1 exactly. Not for a move that
+ * several processes share.
+ */
+struct move_watch {
+    double round_s; /* what a round should take, in seconds; 0: as few windows as threads */
+    /* After each round but the last. A failure ends the move with that status. */
+    tp_status (*between)(void *ctx, int64_t done, struct tp_err *err);
+    void *ctx;
 };
 
 struct move_stats {
@@ -97,6 +111,16 @@ void move_plan_tensor(const struct move_plan *p, int tensor, struct move_tensor_
 
 /* Whom to tell of bytes written from now on; NULL: nobody. */
 void move_plan_progress(struct move_plan *p, struct progress *progress);
+
+/* A thread's buffer: with the same one, the same tensors are cut into the same windows. */
+int64_t move_plan_worker_bytes(const struct move_plan *p);
+
+/* Leave out the windows 0 .. n - 1, which are done: what the statistics and move_execute say is of
+ * the others. */
+tp_status move_plan_skip(struct move_plan *p, int64_t n, struct tp_err *err);
+
+/* Who looks between windows; borrowed; NULL: nobody. */
+void move_plan_watch(struct move_plan *p, const struct move_watch *watch);
 
 /* Execute, then `check` the source; collective over the move's comm, and every process gets the
  * same status. The target is not to be committed unless this returns TP_OK. */

@@ -1,6 +1,7 @@
 /* reshard/execute.c - windows through a worker's buffer; see reshard/engine.h. */
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "core/pool.h"
 #include "kernels/cast.h"
@@ -28,6 +29,7 @@ struct worker {
 struct execution {
     const struct move_plan *p;
     struct worker *workers;
+    int64_t first; /* window of the round */
     atomic_llong bytes_read, bytes_written;
 };
 
@@ -184,7 +186,7 @@ static tp_status move_window(void *ctx, int64_t item, int worker, struct tp_err 
     struct meeting m;
     tp_status st = TP_OK;
 
-    window_get(e->p, e->p->begin + item, w);
+    window_get(e->p, e->first + item, w);
     divide_buffer(e, k);
     m.tensor = w->tensor;
     m.from_type = e->p->move.from->dtypes[w->tensor];
@@ -242,6 +244,41 @@ static tp_status make_workers(struct worker **out, const struct move_plan *p, st
     return TP_OK;
 }
 
+static double now(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+/* All windows, in rounds whose number of windows is led to take about as long as they should. At a
+ * round's end threads wait for the last one, which long rounds make up for. */
+static tp_status move_rounds(struct execution *e, struct tp_err *err)
+{
+    const struct move_plan *p = e->p;
+    int64_t n = p->watch ? p->jobs : p->end - p->begin;
+    tp_status st = TP_OK;
+
+    for (e->first = p->begin; !st && e->first < p->end;) {
+        int64_t left = p->end - e->first;
+        double start = now(), seconds;
+
+        n = n < left ? n : left;
+        st = pool_run(move_window, e, n, p->jobs, err);
+        e->first += n;
+        if (st || e->first == p->end)
+            break;
+        seconds = now() - start;
+        st = p->watch->between(p->watch->ctx, e->first, err);
+        if (seconds < p->watch->round_s / 2)
+            n *= 2;
+        else if (seconds > p->watch->round_s * 2 && n / 2 >= p->jobs)
+            n /= 2;
+    }
+    return st;
+}
+
 static tp_status check_source(const struct move *m, struct tp_err *err)
 {
     tp_status st = m->from->check ? m->from->check(m->from->ctx, err) : TP_OK;
@@ -255,7 +292,7 @@ tp_status move_execute(struct move_plan *p, struct move_stats *stats, struct tp_
     tp_status st = make_workers(&e.workers, p, err);
 
     if (!st)
-        st = pool_run(move_window, &e, p->end - p->begin, p->jobs, err);
+        st = move_rounds(&e, err);
     free_workers(e.workers, p->jobs);
     if (p->move.comm)
         st = comm_agree(p->move.comm, st, err);

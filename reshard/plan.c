@@ -102,14 +102,20 @@ done:
 static tp_status size_buffers(struct move_plan *p, struct tp_err *err)
 {
     const struct move *m = &p->move;
+    int64_t per_worker = m->worker_bytes > 0 ? m->worker_bytes : WORKER_BYTES_LEAST;
     int64_t most = 0, least = 1;
 
     p->jobs = m->jobs > 1 ? m->jobs : 1;
-    if (p->jobs > m->memory_bytes / WORKER_BYTES_LEAST)
-        p->jobs = (int)(m->memory_bytes / WORKER_BYTES_LEAST);
+    if (p->jobs > m->memory_bytes / per_worker)
+        p->jobs = (int)(m->memory_bytes / per_worker);
     if (p->jobs < 1)
         p->jobs = 1;
     p->worker_bytes = m->memory_bytes / p->jobs;
+    if (m->worker_bytes > p->worker_bytes)
+        return tp_fail(err, TP_E_BUDGET, "a buffer of %lld bytes does not fit into %lld",
+                       (long long)m->worker_bytes, (long long)m->memory_bytes);
+    if (m->worker_bytes > 0)
+        p->worker_bytes = m->worker_bytes;
     for (int t = 0; t < m->n_tensors; t++) {
         int64_t need = window_need(m->from->dtypes[t], m->to->dtypes[t]);
         int64_t bytes = window_elements(p, t) * need;
@@ -303,6 +309,37 @@ void move_plan_tensor(const struct move_plan *p, int tensor, struct move_tensor_
     };
     s->merge = fans(to, from, tensor);
     s->split = fans(from, to, tensor);
+}
+
+int64_t move_plan_worker_bytes(const struct move_plan *p)
+{
+    return p->worker_bytes;
+}
+
+tp_status move_plan_skip(struct move_plan *p, int64_t n, struct tp_err *err)
+{
+    struct window w = { .from = calloc((size_t)p->most_from, sizeof *w.from),
+                        .to = calloc((size_t)p->most_to, sizeof *w.to) };
+    tp_status st = TP_OK;
+
+    if (p->move.comm || n < 0 || n > p->end)
+        st = tp_fail(err, TP_E_INTERNAL, "%lld of %lld windows cannot be skipped", (long long)n,
+                     (long long)p->end);
+    else if (!w.from || !w.to)
+        st = tp_fail(err, TP_E_NOMEM, "no memory to count windows");
+    if (!st) {
+        p->begin = n;
+        p->stats.bytes_read = p->stats.bytes_written = 0;
+        count_bytes(p, &w);
+    }
+    free(w.from);
+    free(w.to);
+    return st;
+}
+
+void move_plan_watch(struct move_plan *p, const struct move_watch *watch)
+{
+    p->watch = watch;
 }
 
 void move_plan_progress(struct move_plan *p, struct progress *progress)

@@ -16,6 +16,7 @@ struct move_plan {
     int64_t worker_bytes;           /* buffer of one */
     int most_from, most_to;         /* regions of the tensor that has the most */
     struct move_stats stats;
+    const struct move_watch *watch;
 };
 
 /*

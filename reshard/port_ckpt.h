@@ -6,6 +6,7 @@
 
 #include "ckpt/commit.h"
 #include "reshard/engine.h"
+#include "reshard/move_journal.h"
 
 /* ---- source: tensors of a manifest, chosen and numbered by the caller ---- */
 
@@ -19,6 +20,14 @@ struct ckpt_source;
 tp_status ckpt_source_open(struct ckpt_source **out, const char *dir, const struct manifest *m,
                            const int *ids, int n_ids, struct comm *comm, struct tp_err *err);
 const struct port *ckpt_source_port(const struct ckpt_source *s);
+
+/* Chunks in the shards that are read: rows of their tables. */
+int64_t ckpt_source_rows(const struct ckpt_source *s);
+
+/* What has been added up of the chunks that were read, an array a shard: with them, a later run
+ * goes on as if it had read those parts itself. `sums` has room for them, or is NULL. Returns how
+ * many arrays. */
+int ckpt_source_sums(const struct ckpt_source *s, struct sums *sums);
 
 /* Bytes that `check` had to read again. */
 int64_t ckpt_source_reread_bytes(const struct ckpt_source *s);
@@ -41,6 +50,26 @@ tp_status ckpt_target_plan(struct ckpt_target **out, const struct layout *layout
 /* Create the shards in txn->tmp; now the port can be written to. Collective over comm: rank 0
  * creates, the others join; they need only txn->tmp. All get the same status. */
 tp_status ckpt_target_create(struct ckpt_target *t, const struct ckpt_txn *txn, struct tp_err *err);
+
+/* ---- going on, in one process (comm is NULL) ---- */
+
+/* As ckpt_target_create, for shards that a dead process created in txn->tmp. */
+tp_status ckpt_target_recreate(struct ckpt_target *t, const struct ckpt_txn *txn,
+                               struct tp_err *err);
+
+/* Forget the shards; then they can be created again elsewhere. */
+void ckpt_target_reset(struct ckpt_target *t);
+
+/* What has been added up of what was written; as ckpt_source_sums. After create or recreate. */
+int ckpt_target_sums(const struct ckpt_target *t, struct sums *sums);
+
+/* SHA-256 of what lies where in the shards. After create or recreate. */
+tp_status ckpt_target_places(const struct ckpt_target *t, char sha256[JOURNAL_SHA_TEXT],
+                             struct tp_err *err);
+
+/* Return when all that was written so far lasts. */
+tp_status ckpt_target_sync(const struct ckpt_target *t, struct tp_err *err);
+
 const struct port *ckpt_target_port(const struct ckpt_target *t);
 
 /* Bytes of tensors that a rank's file will hold; 0: it has none. */

@@ -380,6 +380,30 @@ const struct port *ckpt_source_port(const struct ckpt_source *s)
     return &s->port;
 }
 
+int64_t ckpt_source_rows(const struct ckpt_source *s)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < s->n_shards; i++)
+        if (s->shards[i].reader)
+            n += s->shards[i].n_rows;
+    return n;
+}
+
+int ckpt_source_sums(const struct ckpt_source *s, struct sums *sums)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n_shards; i++) {
+        if (!s->shards[i].reader)
+            continue;
+        if (sums)
+            sums[n] = (struct sums){ s->shards[i].sums, s->shards[i].n_rows * SUM_WORDS };
+        n++;
+    }
+    return n;
+}
+
 int64_t ckpt_source_reread_bytes(const struct ckpt_source *s)
 {
     return s->reread_bytes;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/hash.h"
 #include "core/arena.h"
 #include "reshard/combine.h"
 #include "reshard/port_ckpt.h"
@@ -70,9 +71,13 @@ static tp_status allocate(struct ckpt_target *t, struct tp_err *err)
     return TP_OK;
 }
 
-/* Create, or join, the shard of every rank that has something to write. Extents are ordered by
- * rank. */
-static tp_status open_writers(struct ckpt_target *t, const char *dir, bool create,
+/* shard_create, shard_join or shard_recreate. */
+typedef tp_status (*open_shard)(struct shard_writer **out, const char *dir, int rank,
+                                const struct layout *layout, const struct extent *extents,
+                                int n_extents, struct tp_err *err);
+
+/* Open the shard of every rank that has something to write. Extents are ordered by rank. */
+static tp_status open_writers(struct ckpt_target *t, const char *dir, open_shard open,
                               struct tp_err *err)
 {
     tp_status st = TP_OK;
@@ -82,8 +87,7 @@ static tp_status open_writers(struct ckpt_target *t, const char *dir, bool creat
 
         if (t->writers[rank])
             continue;
-        st = (create ? shard_create : shard_join)(&t->writers[rank], dir, rank, t->layout,
-                                                  t->extents, t->port.n_regions, err);
+        st = open(&t->writers[rank], dir, rank, t->layout, t->extents, t->port.n_regions, err);
     }
     return st;
 }
@@ -112,11 +116,66 @@ tp_status ckpt_target_create(struct ckpt_target *t, const struct ckpt_txn *txn, 
     tp_status st = TP_OK;
 
     if (is_root(t))
-        st = open_writers(t, txn->tmp, true, err);
+        st = open_writers(t, txn->tmp, shard_create, err);
     st = agree(t, st, err);
     if (!st && !is_root(t))
-        st = open_writers(t, txn->tmp, false, err);
+        st = open_writers(t, txn->tmp, shard_join, err);
     return agree(t, st, err);
+}
+
+tp_status ckpt_target_recreate(struct ckpt_target *t, const struct ckpt_txn *txn,
+                               struct tp_err *err)
+{
+    return open_writers(t, txn->tmp, shard_recreate, err);
+}
+
+void ckpt_target_reset(struct ckpt_target *t)
+{
+    for (int rank = 0; rank < t->world; rank++) {
+        shard_close(t->writers[rank]);
+        t->writers[rank] = NULL;
+    }
+}
+
+int ckpt_target_sums(const struct ckpt_target *t, struct sums *sums)
+{
+    int n = 0;
+
+    for (int rank = 0; rank < t->world; rank++) {
+        if (!t->writers[rank])
+            continue;
+        if (sums)
+            sums[n].words = shard_sums(t->writers[rank], &sums[n].n);
+        n++;
+    }
+    return n;
+}
+
+tp_status ckpt_target_places(const struct ckpt_target *t, char sha256[JOURNAL_SHA_TEXT],
+                             struct tp_err *err)
+{
+    struct hash *h;
+    tp_status st = hash_new(&h, err);
+
+    if (st)
+        return st;
+    for (int rank = 0; rank < t->world; rank++)
+        if (t->writers[rank]) {
+            hash_add(h, &rank, sizeof rank);
+            hash_add(h, shard_places_sha256(t->writers[rank]), JOURNAL_SHA_TEXT);
+        }
+    hash_text(h, sha256);
+    return TP_OK;
+}
+
+tp_status ckpt_target_sync(const struct ckpt_target *t, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int rank = 0; rank < t->world && !st; rank++)
+        if (t->writers[rank])
+            st = shard_sync(t->writers[rank], err);
+    return st;
 }
 
 const struct port *ckpt_target_port(const struct ckpt_target *t)

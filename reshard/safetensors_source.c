@@ -241,12 +241,29 @@ const struct safetensors_tensor *safetensors_list(const struct safetensors_sourc
 
 /* ---- selecting ---- */
 
+static const struct found *find(const struct safetensors_source *s, const char *name)
+{
+    struct found key = { .entry.tensor.name = name };
+
+    return s->n_found ? bsearch(&key, s->found, (size_t)s->n_found, sizeof key, by_name) : NULL;
+}
+
+/* GPT-2 as it was first published names its tensors without the model's own prefix; transformers
+ * reads both. */
+static const struct found *find_either(const struct safetensors_source *s, const char *name)
+{
+    static const char prefix[] = "transformer.";
+    const struct found *f = find(s, name);
+
+    if (!f && strncmp(name, prefix, sizeof prefix - 1) == 0)
+        f = find(s, name + sizeof prefix - 1);
+    return f;
+}
+
 static tp_status match(const struct found **out, const struct safetensors_source *s,
                        const struct move_tensor *want, struct tp_err *err)
 {
-    struct found key = { .entry.tensor.name = want->name };
-    const struct found *f =
-        s->n_found ? bsearch(&key, s->found, (size_t)s->n_found, sizeof key, by_name) : NULL;
+    const struct found *f = find_either(s, want->name);
     char want_text[BOX_TEXT_MAX], found_text[BOX_TEXT_MAX];
     struct box want_box = box_whole(want->ndim, want->shape), found_box;
 

@@ -151,6 +151,8 @@ pythons() {
     [ -z "${LONG:-}" ] && args+=(-m "not long")
     ls tests/cli/test_*.py >/dev/null 2>&1 || return 0
     sanitizer_env pytest
+    # Whole stacks, as for MPI programs: tests run those too.
+    ASAN_OPTIONS+=:fast_unwind_on_malloc=0
     TP_BIN=$PWD/$BIN TP_BUILD=$PWD/$BUILD TP_SANITIZE=${SANITIZE:-} PYTHONDONTWRITEBYTECODE=1 \
         timeout 5000 "$PYTHON" -m pytest "${args[@]}" tests/cli </dev/null 2>&1 |
         tee "$out/pytest.log"

@@ -233,8 +233,6 @@ tp_status tokens_open(struct tokens *t, const char *path, struct tp_err *err)
                        file_exists(idx) ? idx : bin, file_exists(idx) ? bin : idx);
     if ((st = map(&m, path, err)))
         return st;
-    if (m.size == 0)
-        return tp_fail(err, TP_E_USAGE, "%s: is empty", path);
     *t = (struct tokens){ TOKEN_U8, m.size, 0, m.bytes, m.size };
     return TP_OK;
 }

@@ -171,7 +171,8 @@ def test_a_dry_run_tells_what_is_done_and_does_nothing(tmp_path):
         assert plan[field] == done[field], field
     assert sum(k["bytes"] for k in plan["plan"]) == done["bytes_written"]
     assert sum(k["count"] for k in plan["plan"]) == done["tensors"]
-    assert done["peak_rss_bytes"] <= plan["peak_rss_bytes"]
+    if not harness.SANITIZE:  # sanitizers have memory of their own
+        assert done["peak_rss_bytes"] <= plan["peak_rss_bytes"]
 
 
 def test_json_has_the_fields_of_the_contract(tmp_path):

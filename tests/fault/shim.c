@@ -48,6 +48,15 @@ struct what {
     bool takes_space; /* fails on a full disk */
 };
 
+/* Before this library's turn to start (a sanitizer's runtime starts earlier, and may make its log's
+ * folder) calls only pass through. */
+static bool ready;
+
+__attribute__((constructor)) static void start(void)
+{
+    ready = true;
+}
+
 static bool is_under(const char *path)
 {
     const char *under = getenv("TP_FAULT_UNDER");
@@ -174,7 +183,7 @@ static int open_at(const char *call, int dirfd, const char *path, int flags, mod
 {
     struct what w = { .call = call, .takes_space = true };
 
-    if (flags & (O_CREAT | O_TRUNC)) {
+    if (ready && flags & (O_CREAT | O_TRUNC)) {
         path_at(w.path, dirfd, path);
         if (decide(&w) == FAIL)
             return -1;
@@ -226,6 +235,8 @@ static bool path_goes_on(const char *call, int dirfd, const char *path, int othe
 {
     struct what w = { .call = call, .takes_space = takes_space };
 
+    if (!ready)
+        return true;
     path_at(w.path, dirfd, path);
     if (other)
         path_at(w.other, other_dirfd, other);
@@ -309,9 +320,10 @@ int link(const char *from, const char *to)
 static enum action fd_decide(const char *call, int fd, size_t bytes, bool takes_space)
 {
     struct what w = { .call = call, .bytes = bytes, .takes_space = takes_space };
-    bool directory_too = !strcmp(call, "fsync");
 
-    path_of(w.path, fd, directory_too);
+    if (!ready)
+        return GO_ON;
+    path_of(w.path, fd, !strcmp(call, "fsync")); /* a directory is open for reading only */
     return decide(&w);
 }
 

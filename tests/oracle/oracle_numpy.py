@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""The numbers that tp-train must print, computed apart from it: a Llama in numpy, in float64, whose
-backward pass is written by hand. Nothing here knows of ranks.
+"""The numbers that tp-train must print, computed apart from it: a Llama and a GPT-2 in numpy, in
+float64, whose backward passes are written by hand. Nothing here knows of ranks.
 
 The rules, all of them:
-  tokens     bytes of the data file, 0 .. 255.
+  tokens     bytes of the data file, 0 .. 255 (or a list of numbers).
   windows    there are (bytes - 1) // T. Sequence b of step s (both from 0) is window
              (s * B + b) % windows: inputs are its T bytes, targets the T bytes one further.
   loss       mean over the B * T targets of -log softmax(logits)[target].
@@ -11,8 +11,8 @@ The rules, all of them:
              gradient is multiplied by min(1, clip / (norm + 1e-6)).
   rate       s < warmup: lr (s + 1) / warmup; else a half cosine from lr to min_lr over the
              max(1, steps - warmup) steps that follow.
-  AdamW      t = s + 1; matrices are first multiplied by 1 - rate * weight_decay (embedding and head
-             too, norms not); m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g;
+  AdamW      t = s + 1; matrices are first multiplied by 1 - rate * weight_decay (embeddings and head
+             too, norms and biases not); m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g;
              p -= rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
 Run by itself it compares with a trace that some other program wrote:
@@ -34,8 +34,29 @@ OPTIONS = dict(steps=20, batch=8, seq=64, lr=1e-3, min_lr=1e-4, warmup=5, wd=0.1
 # ---- weights ------------------------------------------------------------------------------------
 
 
+def is_gpt2(c):
+    return c["architectures"] == ["GPT2LMHeadModel"]
+
+
+def gpt2_shapes(c):
+    """Conv1D: weights are [in, out]."""
+    dim, ffn = c["n_embd"], c.get("n_inner") or 4 * c["n_embd"]
+    s = {"transformer.wte.weight": (c["vocab_size"], dim),
+         "transformer.wpe.weight": (c["n_positions"], dim)}
+    for i in range(c["n_layer"]):
+        p = "transformer.h.%d." % i
+        for name, shape in (("ln_1", (dim,)), ("attn.c_attn", (dim, 3 * dim)),
+                            ("attn.c_proj", (dim, dim)), ("ln_2", (dim,)),
+                            ("mlp.c_fc", (dim, ffn)), ("mlp.c_proj", (ffn, dim))):
+            s[p + name + ".weight"], s[p + name + ".bias"] = shape, shape[-1:]
+    s["transformer.ln_f.weight"] = s["transformer.ln_f.bias"] = (dim,)
+    return s
+
+
 def shapes(c):
     """{name: shape} of the model of this config.json, as a dictionary."""
+    if is_gpt2(c):
+        return gpt2_shapes(c)
     dim, ffn, vocab = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
     heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
     width = c.get("head_dim") or dim // heads
@@ -58,12 +79,13 @@ def shapes(c):
 
 
 def random_weights(c, seed):
-    """Matrices N(0, 0.02); norms 1 + N(0, 0.1), so that two swapped norms show."""
+    """Matrices and biases N(0, 0.02); norms 1 + N(0, 0.1), so that two swapped norms show."""
     rng = np.random.Generator(np.random.Philox(seed))
     w = {}
     for name, shape in shapes(c).items():
         r = rng.standard_normal(shape)
-        w[name] = (1 + 0.1 * r if len(shape) == 1 else 0.02 * r).astype(np.float32)
+        is_norm = len(shape) == 1 and name.endswith("weight")
+        w[name] = (1 + 0.1 * r if is_norm else 0.02 * r).astype(np.float32)
     return w
 
 
@@ -224,6 +246,101 @@ class Llama:
         return g
 
 
+class GPT2:
+    """LayerNorm with bias, learned positions, q k v side by side, gelu_new, a tied head."""
+
+    def __init__(self, config, seq):
+        self.c, self.seq = config, seq
+        self.heads, self.width = config["n_head"], config["n_embd"] // config["n_head"]
+        self.eps = config["layer_norm_epsilon"]
+        self.mask = np.triu(np.ones((seq, seq), bool), 1)
+
+    def norm(self, x, w, p):
+        d = x - x.mean(-1, keepdims=True)
+        r = 1 / np.sqrt((d * d).mean(-1, keepdims=True) + self.eps)
+        return d * r * w[p + ".weight"] + w[p + ".bias"], (d * r, r)
+
+    @staticmethod
+    def norm_backward(dy, saved, w, p, g):
+        unit, r = saved
+        g[p + ".weight"], g[p + ".bias"] = (dy * unit).sum((0, 1)), dy.sum((0, 1))
+        d = dy * w[p + ".weight"]
+        return r * (d - d.mean(-1, keepdims=True) - unit * (d * unit).mean(-1, keepdims=True))
+
+    @staticmethod
+    def linear(x, w, p):
+        return x @ w[p + ".weight"] + w[p + ".bias"]
+
+    @staticmethod
+    def linear_backward(dy, x, w, p, g):
+        g[p + ".weight"], g[p + ".bias"] = outer(x, dy), dy.sum((0, 1))
+        return dy @ w[p + ".weight"].T
+
+    def split(self, x):
+        return x.reshape(*x.shape[:2], self.heads, self.width).swapaxes(1, 2)
+
+    def attention(self, n, w, p):
+        q, k, v = (self.split(x) for x in np.split(self.linear(n, w, p + "c_attn"), 3, -1))
+        s = np.where(self.mask, -np.inf, q @ k.swapaxes(2, 3) / math.sqrt(self.width))
+        e = np.exp(s - s.max(-1, keepdims=True))
+        a = e / e.sum(-1, keepdims=True)
+        o = Llama.join(a @ v)
+        return self.linear(o, w, p + "c_proj"), (n, q, k, v, a, o)
+
+    def attention_backward(self, d, saved, w, p, g):
+        n, q, k, v, a, o = saved
+        do = self.split(self.linear_backward(d, o, w, p + "c_proj", g))
+        da = do @ v.swapaxes(2, 3)
+        ds = a * (da - (da * a).sum(-1, keepdims=True)) / math.sqrt(self.width)
+        parts = ds @ k, ds.swapaxes(2, 3) @ q, a.swapaxes(2, 3) @ do
+        return self.linear_backward(np.concatenate([Llama.join(x) for x in parts], -1), n, w,
+                                    p + "c_attn", g)
+
+    def mlp(self, n, w, p):
+        u = self.linear(n, w, p + "c_fc")
+        t = np.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u ** 3))
+        return self.linear(0.5 * u * (1 + t), w, p + "c_proj"), (n, u, t)
+
+    def mlp_backward(self, d, saved, w, p, g):
+        n, u, t = saved
+        dh = self.linear_backward(d, 0.5 * u * (1 + t), w, p + "c_proj", g)
+        inner = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * u ** 2)
+        return self.linear_backward(dh * 0.5 * (1 + t + u * (1 - t * t) * inner), n, w, p + "c_fc",
+                                    g)
+
+    def forward(self, w, ids):
+        """(logits, what backward needs)"""
+        x = w["transformer.wte.weight"][ids] + w["transformer.wpe.weight"][:self.seq]
+        saved = []
+        for i in range(self.c["n_layer"]):
+            p = "transformer.h.%d." % i
+            n, norm = self.norm(x, w, p + "ln_1")
+            y, attention = self.attention(n, w, p + "attn.")
+            x = x + y
+            n, norm2 = self.norm(x, w, p + "ln_2")
+            y, mlp = self.mlp(n, w, p + "mlp.")
+            saved.append((norm, attention, norm2, mlp))
+            x = x + y
+        n, norm = self.norm(x, w, "transformer.ln_f")
+        return n @ w["transformer.wte.weight"].T, (ids, saved, norm, n)
+
+    def backward(self, w, dlogits, saved):
+        """{name: gradient}"""
+        ids, layers, norm, n = saved
+        g = {"transformer.wte.weight": outer(dlogits, n)}
+        d = self.norm_backward(dlogits @ w["transformer.wte.weight"], norm, w, "transformer.ln_f", g)
+        for i in reversed(range(len(layers))):
+            p, (norm, attention, norm2, mlp) = "transformer.h.%d." % i, layers[i]
+            dn = self.mlp_backward(d, mlp, w, p + "mlp.", g)
+            d = d + self.norm_backward(dn, norm2, w, p + "ln_2", g)
+            dn = self.attention_backward(d, attention, w, p + "attn.", g)
+            d = d + self.norm_backward(dn, norm, w, p + "ln_1", g)
+        np.add.at(g["transformer.wte.weight"], ids.reshape(-1), d.reshape(-1, d.shape[-1]))
+        g["transformer.wpe.weight"] = np.zeros_like(w["transformer.wpe.weight"])
+        g["transformer.wpe.weight"][:self.seq] = d.sum(0)
+        return g
+
+
 def outer(dy, x):
     """Sum over all tokens of dy x^T: the gradient of a weight [out, in]."""
     return dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1])
@@ -243,7 +360,7 @@ def batch_of(data, o, s):
     """(inputs, targets) of step s."""
     t, windows = o["seq"], (len(data) - 1) // o["seq"]
     starts = [(s * o["batch"] + b) % windows * t for b in range(o["batch"])]
-    rows = np.array([np.frombuffer(data[at:at + t + 1], np.uint8) for at in starts], np.int64)
+    rows = np.array([list(data[at:at + t + 1]) for at in starts], np.int64)
     return rows[:, :-1], rows[:, 1:]
 
 
@@ -271,7 +388,7 @@ def adamw(o, s, rate, w, g, m, v):
 def train(config, weights, data, **options):
     """([{step, loss, grad_norm, lr}], final weights)"""
     o = {**OPTIONS, **options}
-    model = Llama(config, o["seq"])
+    model = (GPT2 if is_gpt2(config) else Llama)(config, o["seq"])
     w = {k: x.astype(np.float64) for k, x in weights.items()}
     m, v = ({k: np.zeros_like(x) for k, x in w.items()} for _ in range(2))
     trace = []

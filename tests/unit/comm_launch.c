@@ -211,7 +211,8 @@ Test(comm_launch, an_agreed_failure_leaves_rank_0_time_to_report, .timeout = 30)
 
 static int rank_1_leaves(struct comm *world, struct board *b, struct tp_err *err)
 {
-    (void)b;
+    while (comm_rank(world) == 1 && b->ready < N)
+        sleep_ms(1); /* the others are ended at once: let them begin first */
     if (comm_rank(world) == 1)
         return 0;
     return comm_barrier(world, err) ? 3 : 0;

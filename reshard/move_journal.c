@@ -1,0 +1,379 @@
+/* reshard/move_journal.c - see reshard/move_journal.h. */
+#include "reshard/move_journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/crc.h"
+#include "core/file.h"
+
+/*
+ * The file is frames, the head first. A frame: struct frame, `bytes` of payload, CRC32C of both.
+ * Payload of the head: struct move_journal_head, all other bytes zero. Of a record: the number of
+ * windows done, then runs of words: first word (counted through all arrays), how many, the words.
+ */
+struct frame {
+    uint32_t kind;
+    uint32_t before; /* CRC of the frame before; 0 for the head */
+    uint64_t bytes;
+};
+
+enum { KIND_HEAD = 0x31747074, KIND_RECORD = 0x72747074, CRC_BYTES = 4, GAP = 2 };
+
+struct move_journal {
+    char path[PATH_MAX];
+    int fd;
+    const struct sums *sums;
+    int n_sums;
+    int64_t n_words, n_windows, done;
+    uint64_t *last; /* [n_words] as of the last record */
+    int64_t end;    /* where the next frame goes */
+    uint32_t crc;   /* of the last frame */
+};
+
+/* ---- frames ---- */
+
+/* Write a frame at the end of the journal; buf has room for struct frame before its `bytes` of
+ * payload and for the CRC after them. */
+static tp_status write_frame(struct move_journal *j, uint32_t kind, unsigned char *buf,
+                             uint64_t bytes, struct tp_err *err)
+{
+    const struct frame f = { kind, j->crc, bytes };
+    size_t covered = sizeof f + bytes;
+    uint32_t crc;
+    tp_status st;
+
+    memcpy(buf, &f, sizeof f);
+    crc = crc32c(buf, covered);
+    memcpy(buf + covered, &crc, sizeof crc);
+    st = file_write_at(j->fd, j->path, j->end, buf, covered + sizeof crc, err);
+    if (!st && fdatasync(j->fd) != 0)
+        st = tp_fail_errno(err, "%s: fdatasync failed", j->path);
+    if (st)
+        return st;
+    j->crc = crc;
+    j->end += (int64_t)(covered + sizeof crc);
+    return TP_OK;
+}
+
+/* Read the frame at the end of what has been read: malloc'ed, *bytes of payload after the struct.
+ * TP_E_CORRUPT: there is none that is whole. */
+static tp_status read_frame(unsigned char **out, uint64_t *bytes, struct move_journal *j,
+                            uint32_t kind, int64_t size, struct tp_err *err)
+{
+    const int64_t least = (int64_t)sizeof(struct frame) + CRC_BYTES;
+    unsigned char *buf = NULL;
+    struct frame f = { 0 };
+    uint32_t crc = 0;
+    tp_status st =
+        tp_fail(err, TP_E_CORRUPT, "%s: damaged at byte %lld", j->path, (long long)j->end);
+
+    if (size - j->end < least)
+        return st;
+    if (file_read_at(j->fd, j->path, j->end, &f, sizeof f, err))
+        return err->status;
+    if (f.kind != kind || f.before != j->crc || f.bytes > (uint64_t)(size - j->end - least))
+        return st;
+    buf = malloc(sizeof f + f.bytes + CRC_BYTES);
+    if (!buf)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for %llu bytes", j->path,
+                       (unsigned long long)f.bytes);
+    st = file_read_at(j->fd, j->path, j->end, buf, sizeof f + f.bytes + CRC_BYTES, err);
+    if (!st) {
+        memcpy(&crc, buf + sizeof f + f.bytes, sizeof crc);
+        if (crc != crc32c(buf, sizeof f + f.bytes))
+            st = tp_fail(err, TP_E_CORRUPT, "%s: damaged at byte %lld", j->path, (long long)j->end);
+    }
+    if (st) {
+        free(buf);
+        return st;
+    }
+    j->crc = crc;
+    j->end += (int64_t)(sizeof f + f.bytes + CRC_BYTES);
+    *out = buf;
+    *bytes = f.bytes;
+    return TP_OK;
+}
+
+/* ---- the head ---- */
+
+static tp_status name_journal(struct move_journal *j, const char *dir, struct tp_err *err)
+{
+    if (snprintf(j->path, sizeof j->path, "%s/" JOURNAL_FILE, dir) >= (int)sizeof j->path)
+        return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", dir);
+    return TP_OK;
+}
+
+static tp_status open_old(struct move_journal *j, int64_t *size, const char *dir, int how,
+                          struct tp_err *err)
+{
+    struct stat sb;
+    tp_status st = name_journal(j, dir, err);
+
+    if (st)
+        return st;
+    j->fd = open(j->path, how | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (j->fd < 0 && errno == ENOENT)
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such file", j->path);
+    if (j->fd < 0 || fstat(j->fd, &sb) != 0)
+        return tp_fail_errno(err, "%s: cannot open", j->path);
+    if (!S_ISREG(sb.st_mode))
+        return tp_fail(err, TP_E_CORRUPT, "%s: expected a regular file", j->path);
+    *size = sb.st_size;
+    return TP_OK;
+}
+
+static tp_status read_head(struct move_journal_head *head, struct move_journal *j, int64_t size,
+                           struct tp_err *err)
+{
+    unsigned char *buf = NULL;
+    uint64_t bytes = 0;
+    tp_status st = read_frame(&buf, &bytes, j, KIND_HEAD, size, err);
+
+    if (st)
+        return st;
+    if (bytes == sizeof *head)
+        memcpy(head, buf + sizeof(struct frame), sizeof *head);
+    else
+        st = tp_fail(err, TP_E_CORRUPT, "%s: is of another version", j->path);
+    free(buf);
+    return st;
+}
+
+tp_status move_journal_peek(struct move_journal_head *head, const char *dir, struct tp_err *err)
+{
+    struct move_journal j = { .fd = -1 };
+    int64_t size = 0;
+    tp_status st = open_old(&j, &size, dir, O_RDONLY, err);
+
+    if (!st)
+        st = read_head(head, &j, size, err);
+    if (j.fd >= 0)
+        close(j.fd);
+    return st;
+}
+
+static tp_status journal_new(struct move_journal **out, const struct sums *sums, int n_sums,
+                             int64_t n_windows, struct tp_err *err)
+{
+    struct move_journal *j = calloc(1, sizeof *j);
+
+    if (!j)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a journal");
+    j->fd = -1;
+    j->sums = sums;
+    j->n_sums = n_sums;
+    j->n_windows = n_windows;
+    for (int i = 0; i < n_sums; i++)
+        j->n_words += sums[i].n;
+    j->last = calloc((size_t)j->n_words + 1, sizeof *j->last);
+    if (!j->last) {
+        move_journal_close(j);
+        return tp_fail(err, TP_E_NOMEM, "no memory for a journal of %lld sums",
+                       (long long)j->n_words);
+    }
+    *out = j;
+    return TP_OK;
+}
+
+tp_status move_journal_create(struct move_journal **out, const char *dir,
+                              const struct move_journal_head *head, const struct sums *sums,
+                              int n_sums, struct tp_err *err)
+{
+    unsigned char buf[sizeof(struct frame) + sizeof *head + CRC_BYTES] = { 0 };
+    struct move_journal_head h;
+    struct move_journal *j = NULL;
+    tp_status st;
+
+    TP_TRY(journal_new(&j, sums, n_sums, head->n_windows, err));
+    TP_TRY(name_journal(j, dir, err));
+    j->fd = open(j->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (j->fd < 0) {
+        st = tp_fail_errno(err, "%s: cannot create", j->path);
+        goto done;
+    }
+    memcpy(&h, head, sizeof h);
+    h.n_words = j->n_words;
+    memcpy(buf + sizeof(struct frame), &h, sizeof h);
+    TP_TRY(write_frame(j, KIND_HEAD, buf, sizeof h, err));
+    TP_TRY(file_sync_dir(dir, err)); /* its name, and those of the shards that it speaks of */
+    *out = j;
+    j = NULL;
+done:
+    move_journal_close(j);
+    return st;
+}
+
+/* ---- records ---- */
+
+/* Whether a record's runs lie within the words, and its windows go on from what is known. */
+static bool record_fits(const struct move_journal *j, const unsigned char *at, uint64_t bytes)
+{
+    const unsigned char *end = at + bytes;
+    uint64_t run[2];
+    int64_t done;
+
+    if (bytes < sizeof done)
+        return false;
+    memcpy(&done, at, sizeof done);
+    if (done < j->done || done > j->n_windows)
+        return false;
+    for (at += sizeof done; at < end; at += run[1] * sizeof(uint64_t)) {
+        if ((size_t)(end - at) < sizeof run)
+            return false;
+        memcpy(run, at, sizeof run);
+        at += sizeof run;
+        if (run[0] > (uint64_t)j->n_words || run[1] > (uint64_t)j->n_words - run[0] ||
+            run[1] > (uint64_t)(end - at) / sizeof(uint64_t))
+            return false;
+    }
+    return true;
+}
+
+static void take_record(struct move_journal *j, const unsigned char *at, uint64_t bytes)
+{
+    const unsigned char *end = at + bytes;
+    uint64_t run[2];
+
+    memcpy(&j->done, at, sizeof j->done);
+    for (at += sizeof j->done; at < end; at += run[1] * sizeof(uint64_t)) {
+        memcpy(run, at, sizeof run);
+        at += sizeof run;
+        memcpy(j->last + run[0], at, run[1] * sizeof(uint64_t));
+    }
+}
+
+/* Take all good records. */
+static tp_status read_records(struct move_journal *j, int64_t size, struct tp_err *err)
+{
+    struct tp_err why = { 0 };
+
+    for (;;) {
+        int64_t at = j->end;
+        uint32_t crc = j->crc;
+        unsigned char *buf = NULL;
+        uint64_t bytes = 0;
+        tp_status st = read_frame(&buf, &bytes, j, KIND_RECORD, size, &why);
+        bool fits = !st && record_fits(j, buf + sizeof(struct frame), bytes);
+
+        if (fits)
+            take_record(j, buf + sizeof(struct frame), bytes);
+        free(buf);
+        if (fits)
+            continue;
+        j->end = at; /* what is there is not part of it */
+        j->crc = crc;
+        if (!st || st == TP_E_CORRUPT)
+            return TP_OK;
+        *err = why;
+        return st;
+    }
+}
+
+static bool same_head(const struct move_journal_head *a, const struct move_journal_head *b)
+{
+    return strncmp(a->identity_sha256, b->identity_sha256, JOURNAL_SHA_TEXT) == 0 &&
+           strncmp(a->places_sha256, b->places_sha256, JOURNAL_SHA_TEXT) == 0 &&
+           a->worker_bytes == b->worker_bytes && a->n_windows == b->n_windows;
+}
+
+tp_status move_journal_resume(struct move_journal **out, int64_t *done, const char *dir,
+                              const struct move_journal_head *head, const struct sums *sums,
+                              int n_sums, struct tp_err *err)
+{
+    struct move_journal_head found;
+    struct move_journal *j = NULL;
+    int64_t size = 0, at = 0;
+    tp_status st;
+
+    TP_TRY(journal_new(&j, sums, n_sums, head->n_windows, err));
+    TP_TRY(open_old(j, &size, dir, O_RDWR, err));
+    TP_TRY(read_head(&found, j, size, err));
+    if (!same_head(&found, head) || found.n_words != j->n_words) {
+        st = tp_fail(err, TP_E_CORRUPT, "%s: belongs to another move", j->path);
+        goto done;
+    }
+    TP_TRY(read_records(j, size, err));
+    if (ftruncate(j->fd, j->end) != 0) {
+        st = tp_fail_errno(err, "%s: cannot cut", j->path);
+        goto done;
+    }
+    for (int i = 0; i < n_sums; at += sums[i++].n)
+        memcpy(sums[i].words, j->last + at, (size_t)sums[i].n * sizeof(uint64_t));
+    *done = j->done;
+    *out = j;
+    j = NULL;
+done:
+    move_journal_close(j);
+    return st;
+}
+
+/* Runs of words that differ from the last record; those GAP words apart count as one. Written to
+ * `to` when it is not NULL, where `last` follows. Returns their bytes. */
+static size_t put_changes(struct move_journal *j, unsigned char *to)
+{
+    size_t bytes = 0;
+    int64_t base = 0;
+
+    for (int s = 0; s < j->n_sums; base += j->sums[s++].n) {
+        const uint64_t *now = j->sums[s].words;
+        uint64_t *last = j->last + base;
+        int64_t n = j->sums[s].n;
+
+        for (int64_t i = 0, end; i < n; i = end) {
+            end = i + 1;
+            if (now[i] == last[i])
+                continue;
+            for (int64_t k = end; k < n && k <= end + GAP; k++)
+                if (now[k] != last[k])
+                    end = k + 1;
+            if (to) {
+                const uint64_t run[2] = { (uint64_t)(base + i), (uint64_t)(end - i) };
+
+                memcpy(to + bytes, run, sizeof run);
+                memcpy(to + bytes + sizeof run, now + i, (size_t)(end - i) * sizeof *now);
+                memcpy(last + i, now + i, (size_t)(end - i) * sizeof *now);
+            }
+            bytes += 2 * sizeof(uint64_t) + (size_t)(end - i) * sizeof *now;
+        }
+    }
+    return bytes;
+}
+
+tp_status move_journal_append(struct move_journal *j, int64_t done, struct tp_err *err)
+{
+    size_t bytes = sizeof done + put_changes(j, NULL);
+    unsigned char *buf = malloc(sizeof(struct frame) + bytes + CRC_BYTES);
+    tp_status st;
+
+    if (!buf)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for a record of %zu bytes", j->path, bytes);
+    memcpy(buf + sizeof(struct frame), &done, sizeof done);
+    put_changes(j, buf + sizeof(struct frame) + sizeof done);
+    st = write_frame(j, KIND_RECORD, buf, bytes, err);
+    free(buf);
+    if (!st)
+        j->done = done;
+    return st;
+}
+
+tp_status move_journal_remove(struct move_journal *j, struct tp_err *err)
+{
+    return unlink(j->path) == 0 ? TP_OK : tp_fail_errno(err, "%s: cannot remove", j->path);
+}
+
+void move_journal_close(struct move_journal *j)
+{
+    if (!j)
+        return;
+    if (j->fd >= 0)
+        close(j->fd);
+    free(j->last);
+    free(j);
+}

@@ -1,0 +1,276 @@
+"""Every kind of parallelism and its combinations: the same mathematics, checkpoints between all."""
+import itertools
+import json
+import re
+import struct
+import sys
+import xml.etree.ElementTree as xml
+
+import pytest
+
+import harness
+from harness import TEXT, ok, run
+
+sys.path.insert(0, str(harness.REPO / "tests" / "oracle"))
+import oracle_numpy as oracle  # noqa: E402
+
+LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
+
+LLAMA = dict(harness.TINY, hidden_size=32, intermediate_size=64, num_attention_heads=8,
+             num_key_value_heads=2, head_dim=8)
+MODELS = {
+    # five layers, which neither stages nor chunks divide; fewer KV heads than tp4 and tp8
+    "untied": dict(LLAMA, num_hidden_layers=5),
+    # 259 rows of vocabulary; the head's gradient comes from the last stage
+    "tied": dict(LLAMA, num_hidden_layers=6, num_key_value_heads=8, vocab_size=259,
+                 tie_word_embeddings=True),
+    "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 257,
+             "n_embd": 32, "n_head": 8, "n_layer": 5, "n_positions": 40,
+             "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "attn_pdrop": 0.0,
+             "embd_pdrop": 0.0, "resid_pdrop": 0.0},
+}
+OPTIONS = dict(batch=16, seq=32, lr=3e-3, steps=20)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """name -> (model folder, the oracle's trace), each computed once."""
+    done = {}
+
+    def get(name):
+        if name not in done:
+            folder = tmp_path_factory.mktemp("model")
+            weights = oracle.random_weights(MODELS[name], seed=99)
+            oracle.save_model(folder, MODELS[name], weights)
+            trace, _ = oracle.train(MODELS[name], weights, open(TEXT, "rb").read(), **OPTIONS)
+            done[name] = folder, trace
+        return done[name]
+    return get
+
+
+def argv_of(folder, layout, log, *more):
+    argv = ["tp-train", "--model", folder, "--data", TEXT, "--layout", layout, "--log", log]
+    for key, value in OPTIONS.items():
+        argv += ["--" + key, value]
+    return argv + list(more)
+
+
+def train(known, name, layout, log, *more):
+    folder, trace = known(name)
+    r = ok(*argv_of(folder, layout, log, *more))
+    return r, [json.loads(line) for line in open(log)], trace
+
+
+def assert_same_curve(log, trace, what):
+    dloss, dnorm = oracle.deviation(log, trace)
+    print("%s: |dloss| %.1e, relative dnorm %.1e" % (what, dloss, dnorm))
+    assert dloss <= LOSS_WITHIN and dnorm <= NORM_WITHIN
+
+
+# Each axis alone, every pair, triples, all together; up to 16 ranks. The number is --micro.
+LAYOUTS = [
+    ("tp2", 0), ("pp2", 4), ("pp5", 2), ("dp2", 0), ("dp4zero1", 0), ("dp2zero1", 2),
+    ("pp2vpp2", 4), ("tp4", 0), ("tp8", 4), ("tp2sp", 0), ("tp8sp", 2),
+    ("tp2pp2", 4), ("tp2dp2", 4), ("tp4dp2zero1", 2), ("pp2dp2", 2), ("pp3dp2zero1", 4),
+    ("tp2pp2vpp2", 2), ("pp2vpp2dp2", 2), ("tp2pp2sp", 4), ("tp4dp2sp", 4), ("pp2vpp2dp2zero1", 4),
+    ("tp2pp2dp2", 2), ("tp2pp2dp2zero1", 2), ("tp4pp2dp2", 4), ("tp4pp2dp2zero1", 2),
+    ("tp2pp3dp2", 2), ("tp2pp2vpp2dp2", 2), ("tp2dp4spzero1", 2), ("tp2pp2dp2sp", 4),
+    ("tp8pp2", 2), ("tp8dp2zero1", 4), ("tp2pp2vpp2dp2spzero1", 2), ("tp4pp2vpp2dp2spzero1", 2),
+]
+RECOMPUTED = [("tp1", 4), ("tp2sp", 0), ("pp2vpp2", 4), ("tp2pp2dp2spzero1", 2)]
+
+
+def cases():
+    some = {"untied": 1, "gpt2": 2, "tied": 3}  # the others have some of the layouts
+    for name, every in some.items():
+        for i, (layout, micro) in enumerate(LAYOUTS):
+            if i % every == 0:
+                yield name, layout, micro, ()
+    for name, (layout, micro) in itertools.product(("untied", "gpt2"), RECOMPUTED):
+        yield name, layout, micro, ("--recompute", "full")
+
+
+@pytest.mark.parametrize("name, layout, micro, more", cases(),
+                         ids=lambda x: "-".join(x) if isinstance(x, tuple) else str(x))
+def test_losses_and_norms_are_the_oracles(known, name, layout, micro, more, tmp_path):
+    _, log, trace = train(known, name, layout, tmp_path / "log", "--micro", micro, *more)
+    assert_same_curve(log, trace, name + " " + layout)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bf16_follows_the_curve_at_every_axis(known, name, tmp_path):
+    _, log, trace = train(known, name, "tp2pp2vpp2dp2spzero1", tmp_path / "log", "--micro", 2,
+                          "--dtype", "bf16", "--recompute", "full")
+    dloss, _ = oracle.deviation(log, trace)
+    assert 1e-6 < dloss <= 2e-2
+
+
+def test_the_gpt2_oracles_gradient_is_the_slope_of_its_loss():
+    config = dict(MODELS["gpt2"], vocab_size=11, n_layer=2)
+    w = {k: x.astype(float) * 3 for k, x in oracle.random_weights(config, 3).items()}
+    model, data = oracle.GPT2(config, 8), bytes(i * i % 11 for i in range(100))
+    ids, targets = oracle.batch_of(data, dict(batch=2, seq=8), 0)
+    logits, saved = model.forward(w, ids)
+    g = model.backward(w, oracle.loss_of(logits, targets)[1], saved)
+
+    def loss():
+        return oracle.loss_of(model.forward(w, ids)[0], targets)[0]
+
+    for name, x in w.items():
+        at = tuple(min(n // 2, 5) for n in x.shape)
+        keep = x[at]
+        x[at] = keep + 1e-5
+        up = loss()
+        x[at] = keep - 1e-5
+        slope = (up - loss()) / 2e-5
+        x[at] = keep
+        assert slope == pytest.approx(g[name][at], rel=1e-4, abs=1e-8), name
+
+
+# ---- checkpoints between layouts ------------------------------------------------------------------
+
+HOPS = {
+    "untied": ["tp2pp2dp2zero1", "dp4zero1", "tp8", "pp2vpp2dp2", "tp4dp2sp"],
+    "gpt2": ["pp2vpp2", "tp2dp2spzero1", "tp8", "tp2pp2dp2zero1", "dp2"],
+    "tied": ["pp3dp2zero1", "tp8", "tp2pp2sp", "dp2zero1", "tp2pp2vpp2"],
+}
+
+
+@pytest.mark.parametrize("name", HOPS)
+def test_a_run_that_hops_through_five_layouts_has_the_same_curve(known, name, tmp_path):
+    folder, trace = known(name)
+    ckpt, log = tmp_path / "ckpt", tmp_path / "log"
+    for i, layout in enumerate(HOPS[name]):
+        more = ["--resume=must"] * (i > 0) + ["--exit-step", 4 * (i + 1)] * (i < 4)
+        r = run(*argv_of(folder, layout, log, "--micro", 2, "--ckpt", ckpt, *more))
+        assert r.rc == (75 if i < 4 else 0), r.err
+    assert_same_curve([json.loads(line) for line in open(log)], trace, "hops of " + name)
+    ok("tp-ckpt", "verify", ckpt)
+
+
+@pytest.mark.parametrize("name", HOPS)
+def test_resharding_there_and_back_keeps_every_bit(known, name, tmp_path):
+    folder, _ = known(name)
+    at = tmp_path / "0"
+    run(*argv_of(folder, HOPS[name][0], tmp_path / "log", "--micro", 2, "--ckpt", at,
+                 "--exit-step", 3))
+    first = harness.digest(at)
+    for i, layout in enumerate(HOPS[name][1:] + HOPS[name][:1]):
+        # axes that a spec does not name stay: name them all
+        spec = oracle_spec(layout)
+        ok("tp-reshard", at, "--to", spec, "-o", tmp_path / str(i + 1))
+        at = tmp_path / str(i + 1)
+        assert harness.digest(at) == first, layout
+
+
+def oracle_spec(layout):
+    named = dict(re.findall(r"(vpp|tp|pp|dp|zero)(\d+)", layout))
+    return "".join("%s%s" % (k, named.get(k, 0 if k == "zero" else 1))
+                   for k in ("tp", "pp", "vpp", "dp", "zero"))
+
+
+def test_gpt2_is_read_with_and_without_its_names_prefix(known, tmp_path):
+    folder, trace = known("gpt2")
+    weights = oracle.load_safetensors(folder / "model.safetensors")
+    bare = {k.replace("transformer.", "", 1): x for k, x in weights.items()}
+    oracle.save_model(tmp_path / "m", MODELS["gpt2"], bare)
+    ok(*argv_of(tmp_path / "m", "tp2", tmp_path / "log"))
+    assert_same_curve([json.loads(x) for x in open(tmp_path / "log")], trace, "bare names")
+    ok("tp-ckpt", "import", tmp_path / "m", "--layout", "tp2pp2", "-o", tmp_path / "ckpt")
+    ok("tp-ckpt", "export", tmp_path / "ckpt", "--format", "safetensors", "-o", tmp_path / "out")
+    out = oracle.load_safetensors(tmp_path / "out" / "model.safetensors")
+    assert out.keys() == weights.keys()
+    assert all((out[k] == weights[k]).all() for k in out)
+
+
+# ---- plan, schedule, data -------------------------------------------------------------------------
+
+
+def test_a_plan_for_other_names_trains_to_the_same_curve(known, tmp_path):
+    folder, trace = known("untied")
+    text = ok("tp-train", "--model", folder, "--print-plan").out
+    weights = oracle.load_safetensors(folder / "model.safetensors")
+
+    def other(name):
+        return name.replace("model.layers.", "blocks.").replace("_proj.", ".").replace("self_", "")
+
+    oracle.save_model(tmp_path / "m", MODELS["untied"], {other(k): x for k, x in weights.items()})
+    plan = tmp_path / "other.plan"
+    # besides, an MLP that is not cut
+    lines = [other(line) for line in text.splitlines()]
+    plan.write_text("\n".join(re.sub(r"(mlp\.(?:gate|up|down) +\S+ +).*", r"\1replicated", line)
+                              for line in lines))
+    ok(*argv_of(tmp_path / "m", "tp4pp2", tmp_path / "log", "--micro", 4, "--plan", plan))
+    assert_same_curve([json.loads(x) for x in open(tmp_path / "log")], trace, "plan")
+    r = run(*argv_of(folder, "tp2", tmp_path / "log2", "--plan", plan))
+    assert r.rc == 3 and "tensor blocks.0" in r.err  # the model's file has other names
+
+
+def test_a_plan_whose_pieces_do_not_fit_is_refused(known, tmp_path):
+    folder, _ = known("untied")
+    text = ok("tp-train", "--model", folder, "--print-plan").out
+    plan = tmp_path / "bad.plan"
+    plan.write_text(re.sub(r"(o_proj.weight +)row +head", r"\1replicated", text))
+    r = run("tp-train", "--model", folder, "--print-plan", "--plan", plan)
+    assert r.rc == 2 and "column-parallel" in r.err and "o_proj" in r.err and "row" in r.err
+
+
+def test_the_schedule_is_printed_as_text_and_as_a_picture(known):
+    folder, _ = known("untied")
+    argv = ["tp-train", "--model", folder, "--layout", "pp2vpp2", "--batch", 8, "--micro", 1]
+    text = ok(*argv, "--print-schedule").out
+    assert "bubble 0.0625 of the ideal time" in text  # (p - 1) / (v m)
+    assert "48 messages" in text  # 2 m (p v - 1)
+    root = xml.fromstring(ok(*argv, "--print-schedule=svg").out)
+    titles = [x.text for x in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == 2 * 2 * 8 * 2  # forward and backward, chunks, microbatches, ranks
+
+
+def write_pair(prefix, tokens, sizes):
+    """PREFIX.bin and PREFIX.idx of unsigned 16-bit tokens, as Megatron-LM writes them."""
+    pointers = [2 * sum(sizes[:i]) for i in range(len(sizes))]
+    with open(str(prefix) + ".bin", "wb") as f:
+        f.write(struct.pack("<%dH" % len(tokens), *tokens))
+    with open(str(prefix) + ".idx", "wb") as f:
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(sizes), len(sizes) + 1))
+        f.write(struct.pack("<%di" % len(sizes), *sizes))
+        f.write(struct.pack("<%dq" % len(sizes), *pointers))
+        f.write(struct.pack("<%dq" % (len(sizes) + 1), *range(len(sizes) + 1)))
+
+
+def test_megatrons_token_files_train_a_large_vocabulary(tmp_path):
+    config = dict(MODELS["gpt2"], vocab_size=5003, n_layer=2)
+    weights = oracle.random_weights(config, seed=5)
+    oracle.save_model(tmp_path / "m", config, weights)
+    text = open(TEXT, "rb").read(20000)
+    tokens = [(a * 256 + b) % 5003 for a, b in zip(text, text[1:])]
+    write_pair(tmp_path / "words", tokens, [7000, 1, 0, len(tokens) - 7001])
+    options = dict(OPTIONS, steps=6, batch=4)
+    trace, _ = oracle.train(config, weights, tokens, **options)
+    argv = ["tp-train", "--model", tmp_path / "m", "--data", tmp_path / "words", "--layout",
+            "tp4pp2", "--micro", 2, "--log", tmp_path / "log"]
+    for key, value in options.items():
+        argv += ["--" + key, value]
+    ok(*argv)
+    assert_same_curve([json.loads(x) for x in open(tmp_path / "log")], trace, "tokens")
+    r = run(*argv[:2], harness.write_config(tmp_path, **harness.TINY), *argv[3:])
+    assert r.rc == 2 and "tokenized for another model" in r.err
+
+
+# ---- refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout, more, says", [
+    ("cp2", (), "context parallelism"),
+    ("dp2zero3", (), "zero3"),
+    ("pp6", (), "its 5 layers are fewer than its 6 stages"),
+    ("vpp2", (), "vpp needs pp"),
+    ("pp2vpp2", ("--micro", 16), "no multiple of 2"),
+    ("tp8sp", ("--micro", 1, "--seq", 31), "do not divide by tp 8"),
+    ("tp3pp2", (), "tp 3"),
+])
+def test_what_it_cannot_run_is_refused_with_a_sentence(known, layout, more, says, tmp_path):
+    folder, _ = known("untied")
+    r = run(*argv_of(folder, layout, tmp_path / "log", *more))
+    assert r.rc == 2 and says in r.err and len(r.err.strip().splitlines()) == 1, r.err
+    assert not (tmp_path / "log").exists()
