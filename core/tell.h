@@ -3,9 +3,9 @@
  *
  * One file a rank, DIR/rank-00003, of fixed layout (struct tell_slot), mapped by the rank that
  * writes it and read with pread by the watcher. There are no locks and no system calls after
- * tell_open: a rank stores a few aligned words, so that telling costs nanoseconds and a watcher
- * that dies or stops costs nothing. DIR comes from the environment (TELL_DIR_ENV); without it
- * tell_open gives NULL, and every call takes NULL and does nothing.
+ * tell_open: a rank stores a few aligned words, so that telling costs two readings of the clock and
+ * a watcher that dies or stops costs nothing. DIR comes from the environment (TELL_DIR_ENV);
+ * without it tell_open gives NULL, and every call takes NULL and does nothing.
  *
  * Times are CLOCK_MONOTONIC of the rank's host, in nanoseconds: never the wall clock.
  * One thread of the rank writes. Numbers are little-endian; the layout is frozen by

@@ -28,6 +28,7 @@ struct monitor {
     struct monitor_limits limits;
     int world, steps_seen;
     int64_t began_ns, looked_ns;
+    int64_t init_took_ns; /* until every rank had done a step, 0: not yet */
     int n_times, n_losses;
     double times[TIMES];
     double losses[LOSSES];
@@ -139,8 +140,13 @@ static void forgive_pause(struct monitor *m, int64_t now_ns)
 int64_t monitor_deadline(const struct monitor *m)
 {
     int n = m->n_times < TIMES ? m->n_times : TIMES;
-    double learnt = n < LEARNT_AFTER ? (double)m->limits.init_ns
-                                     : m->limits.factor * quantile(m->times, n, 0.99);
+    double base = n >= LEARNT_AFTER    ? quantile(m->times, n, 0.99)
+                  : m->limits.prior_ns ? (double)m->limits.prior_ns
+                                       : (double)m->init_took_ns;
+    double learnt = base > 0 ? m->limits.factor * base : (double)m->limits.init_ns;
+
+    if (n < LEARNT_AFTER && learnt > (double)m->limits.init_ns)
+        learnt = (double)m->limits.init_ns;
 
     return learnt > (double)m->limits.floor_ns ? (int64_t)learnt : m->limits.floor_ns;
 }
@@ -313,6 +319,8 @@ void monitor_judge(struct monitor *m, struct monitor_verdict *v, int64_t now_ns)
 {
     *v = (struct monitor_verdict){ .rank = -1, .step = monitor_step(m) };
     forgive_pause(m, now_ns);
+    if (!m->init_took_ns && monitor_step(m) >= 0)
+        m->init_took_ns = now_ns - m->began_ns;
     if (judge_hang(m, v, now_ns))
         return;
     if (judge_loss(m, v))

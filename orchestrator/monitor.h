@@ -6,11 +6,13 @@
  *
  * Hang. A rank makes progress when any of step, collective number or phase changes. One that made
  * none for longer than the deadline is stuck: max(floor, factor x p99 of the job's own step
- * times), or the cap of its phase (init, load, save) while such a phase lasts. Ranks of a
- * synchronous job stop together, so blame goes to the one that is furthest behind: the lowest
- * (step, collectives begun and ended). Where several are equally far, one that the kernel shows as
- * stopped, traced or in an uninterruptible wait is taken; else it is said that they cannot be told
- * apart. A watcher that was stopped itself (or the whole machine) does not count that time.
+ * times), or the cap of its phase (init, load, save) while such a phase lasts. Until five steps
+ * were seen the step time of earlier launches stands in, or the time that it took to the first
+ * step. Ranks of a synchronous job stop together, so blame goes to the one that is furthest behind:
+ * the lowest (step, collectives begun and ended). Where several are equally far, one that the
+ * kernel shows as stopped, traced or in an uninterruptible wait is taken; else it is said that they
+ * cannot be told apart. A watcher that was stopped itself (or the whole machine) does not count
+ * that time.
  *
  * Slow. Of each step a rank computes for a part and waits in collectives for the rest; the slow
  * rank is the one that does not wait. Over slow_steps steps its computing time must be `slow` times
@@ -31,7 +33,8 @@ struct monitor_limits {
     int64_t floor_ns, init_ns, save_ns;
     double factor, slow, jump;
     int64_t slow_steps;
-    bool loss_known; /* a finite loss was told before this launch, so NaN means NaN */
+    int64_t prior_ns; /* a step's time in earlier launches, 0: not known */
+    bool loss_known;  /* a finite loss was told before this launch, so NaN means NaN */
 };
 
 enum monitor_what {

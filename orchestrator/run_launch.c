@@ -95,9 +95,20 @@ static tp_status place_ranks(struct run *r)
     return TP_OK;
 }
 
+/* The longest step time that any layout had so far; 0: none is known. */
+static double slowest_measured(const struct book *b)
+{
+    double most = 0;
+
+    for (int i = 0; i < b->n_measured; i++)
+        most = b->measured[i].seconds > most ? b->measured[i].seconds : most;
+    return most;
+}
+
 static tp_status new_monitor(struct run *r)
 {
     const struct job *j = r->job;
+    double prior = slowest_measured(&r->book);
     const struct monitor_limits limits = { .floor_ns = (int64_t)(j->watch.floor * 1e9),
                                            .init_ns = (int64_t)(j->watch.init * 1e9),
                                            .save_ns = (int64_t)(j->watch.save * 1e9),
@@ -105,6 +116,7 @@ static tp_status new_monitor(struct run *r)
                                            .slow = j->watch.slow,
                                            .jump = j->watch.jump,
                                            .slow_steps = j->watch.slow_steps,
+                                           .prior_ns = (int64_t)(prior * 1e9),
                                            .loss_known = r->book.loss_known };
 
     r->monitor = monitor_new(r->world, &limits, tell_clock_ns());

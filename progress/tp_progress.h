@@ -11,7 +11,7 @@
  *     tp_progress_close(p);
  *
  * Outside of tp-run (TP_PROGRESS_DIR is not set) open returns NULL, and every call takes NULL and
- * does nothing. After open there are no system calls and no locks; a call costs some 30 ns. One
+ * does nothing. After open there are no system calls and no locks; a call costs some 100 ns. One
  * thread of a rank calls. docs/ORCHESTRATOR.md tells what tp-run makes of it.
  */
 #ifndef TP_PROGRESS_H

@@ -2,10 +2,9 @@
 
   kill    kill -9 of one of 4 ranks until every rank has done a step at the next layout (tp2)
   stop    SIGSTOP of one of 4 ranks: until it is named, and until every rank has done a step
-  watch   processor time of tp-run and its keeper, as a share of that of the ranks, and the time
-          that two of the calls with which a rank tells its progress take
+  watch   processor time of tp-run and its keeper, as a share of that of the ranks (what the ranks
+          themselves pay for telling is bench_tell's)
 """
-import ctypes
 import os
 import pathlib
 import signal
@@ -67,22 +66,6 @@ def watching(folder, model):
         return (last[0] - first[0]) / (last[1] - first[1])
 
 
-def call_ns(folder):
-    lib = ctypes.CDLL(str(harness.BIN.parent / "lib" / "libtp-progress.so"))
-    lib.tp_progress_open.restype = ctypes.c_void_p
-    os.environ["TP_PROGRESS_DIR"] = str(folder)
-    slot = ctypes.c_void_p(lib.tp_progress_open(0, 1))
-    call, n = lib.tp_progress_collective, 200000
-    begin = time.perf_counter()
-    for _ in range(n):
-        call(slot, 1)
-    told = time.perf_counter() - begin
-    begin = time.perf_counter()
-    for _ in range(n):
-        call(None, 1)
-    return (told - (time.perf_counter() - begin)) / n * 1e9
-
-
 def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -98,7 +81,6 @@ def main():
                                               1e3 * statistics.median(step), RUNS, max(lost)))
         print("watch tp-run and keeper  %.3f %% of the ranks' processor time" %
               (100 * watching(folder / "watch", model)))
-        print("watch telling a collective's begin  %.0f ns" % call_ns(folder))
 
 
 main()

@@ -101,6 +101,20 @@ Test(monitor, a_stopped_rank_is_named_within_its_learnt_deadline)
     }
 }
 
+Test(monitor, a_rank_that_stops_after_the_first_step_is_seen_too)
+{
+    struct sim s;
+    struct monitor_verdict v;
+
+    sim_init(&s);
+    cr_assert_eq(step(&s, 1 * S, NULL, 2).what, MONITOR_FINE); /* a second from launch to step 1 */
+    v = stall(&s, 1, 60 * S);
+    cr_assert_eq(v.what, MONITOR_HANG);
+    cr_expect_eq(v.rank, 1, "%s", v.text);
+    cr_expect_leq(v.waited_ns, 16 * S);
+    monitor_free(s.m);
+}
+
 Test(monitor, deadlines_grow_with_the_steps_of_the_job)
 {
     struct sim s;

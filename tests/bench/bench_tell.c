@@ -1,0 +1,36 @@
+/* tests/bench/bench_tell.c - what a rank pays for telling its progress: nanoseconds a call. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/file.h"
+#include "core/tell.h"
+
+enum { CALLS = 5000000 };
+
+int main(void)
+{
+    char dir[] = "/dev/shm/tp-bench-XXXXXX";
+    struct tp_err err = { 0 };
+    struct tell *t = NULL;
+    int64_t begin, pair, step;
+
+    if (!mkdtemp(dir) || tell_open(&t, dir, 0, 1, &err)) {
+        fprintf(stderr, "bench_tell: %s\n", err.msg);
+        return 3;
+    }
+    begin = tell_clock_ns();
+    for (int i = 0; i < CALLS; i++) {
+        tell_collective(t, true);
+        tell_collective(t, false);
+    }
+    pair = tell_clock_ns() - begin;
+    begin = tell_clock_ns();
+    for (int i = 0; i < CALLS; i++)
+        tell_step(t, i, 1.0);
+    step = tell_clock_ns() - begin;
+    printf("a collective, begin and end  %.1f ns\na step                       %.1f ns\n",
+           (double)pair / CALLS, (double)step / CALLS);
+    tell_close(t, true);
+    file_remove_tree(dir, &err);
+    return 0;
+}
