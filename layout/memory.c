@@ -85,6 +85,14 @@ static int64_t count_elements(const struct share *r, const struct model *m, int6
     return n;
 }
 
+static int64_t largest_tensor(const struct share *r, const struct model *m, int64_t owners)
+{
+    int64_t rows =
+        most(most(r->vocab, r->ffn), most(r->q + 2 * r->kv, r->is_first ? m->max_positions : 0));
+
+    return owners * (owned(rows, m->hidden, owners) + m->hidden);
+}
+
 static struct share share_of(const struct model *m, const struct spec *s, int pp)
 {
     struct share r = { 0 };
@@ -172,8 +180,8 @@ static struct memory_need need_of(const struct model *m, const struct spec *s, e
     need.params = r.elements * e;
     need.grads = r.elements * 4;
     need.moments = r.owned * 8;
-    if (s->zero && s->dp > 1) /* where they lie together, owner by owner */
-        need.grads += s->dp * r.owned * 4;
+    if (s->zero && s->dp > 1) /* a bucket, owner by owner */
+        need.grads += 4 * least(s->dp * r.owned, MEMORY_BUCKET + largest_tensor(&r, m, s->dp));
     if (dtype != DTYPE_F32)
         need.master = r.elements * 4;
     need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, again);

@@ -65,9 +65,10 @@ struct messages describe_messages(const struct trainer *t)
         m.kv_calls = n->n_layers;
         m.kv_bytes = n->n_layers * 2 * n->kv_width * h * 4;
     }
-    if (t->params.n_owners > 1) { /* reduce-scatter and all-gather of what a rank owns */
-        m.dp_calls = 2;
-        m.dp_bytes = 2 * t->params.n_moments * 4;
+    if (t->params.n_owners > 1) { /* of a bucket a reduce-scatter and an all-gather */
+        m.dp_calls = 2 * t->params.n_buckets;
+        for (int i = 0; i < t->params.n_buckets; i++)
+            m.dp_bytes += 2 * t->params.buckets[i].each * 4;
     } else if (c->spec.dp > 1) {
         m.dp_calls = 1;
         m.dp_bytes = t->params.n_elements * 4;
@@ -149,11 +150,12 @@ static void line_messages(char *buf, const struct trainer *t)
         return;
     }
     snprintf(buf, DESCRIBE_MAX,
-             "messages of a step and rank: %" PRId64 " all-reduces over tp (%s), %" PRId64
+             "messages of a step and rank: %" PRId64 " %s over tp (%s), %" PRId64
              " over shared key-value heads (%s), %" PRId64 " over dp (%s), %" PRId64
              " of a few words",
-             m.tp_calls, size_format(a, m.tp_bytes), m.kv_calls, size_format(b, m.kv_bytes),
-             m.dp_calls, size_format(c, m.dp_bytes), m.tiny_calls);
+             m.tp_calls, t->net.split > 1 ? "collectives" : "all-reduces",
+             size_format(a, m.tp_bytes), m.kv_calls, size_format(b, m.kv_bytes), m.dp_calls,
+             size_format(c, m.dp_bytes), m.tiny_calls);
 }
 
 static void line_pipeline(char *buf, const struct trainer *t)

@@ -61,13 +61,6 @@ done:
     return st;
 }
 
-/* The reduced gradient of what this rank owns of entry q. */
-static const float *gradient_of(const struct params *p, const struct param *q,
-                                const struct parallel *par)
-{
-    return p->n_owners > 1 ? zero_gradients(p, par->dp) + q->own.to : p->grad + q->own.from;
-}
-
 tp_status optimizer_norm(double *norm, const struct params *p, const struct parallel *par,
                          struct tp_err *err)
 {
@@ -77,7 +70,7 @@ tp_status optimizer_norm(double *norm, const struct params *p, const struct para
 
     for (int i = 0; i < p->n; i++)
         if (p->list[i].counted)
-            squares += sum_squares(gradient_of(p, &p->list[i], par), p->list[i].own.n);
+            squares += sum_squares(p->grad + p->list[i].own.from, p->list[i].own.n);
     if (comm_size(holders) > 1)
         st = comm_all_reduce(holders, &squares, 1, COMM_F64, COMM_SUM, err);
     if (!st)
@@ -105,7 +98,7 @@ tp_status optimizer_update(const struct params *p, const struct parallel *par,
 
         h.weight_decay = q->decay ? (float)o->weight_decay : 0;
         adamw_step(p->value + q->own.from, p->exp_avg + q->own.to, p->exp_avg_sq + q->own.to,
-                   gradient_of(p, q, par), p->value_bf16 ? p->value_bf16 + q->own.from : NULL,
+                   p->grad + q->own.from, p->value_bf16 ? p->value_bf16 + q->own.from : NULL,
                    q->own.n, &h);
     }
     return p->n_owners > 1 ? zero_gather(p, par->dp, err) : TP_OK;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/cast.h"
+#include "layout/memory.h"
 #include "trainer/parallel.h"
 
 enum { GAP_ELEMENTS = 16 }; /* tensors start on cache lines */
@@ -113,12 +114,48 @@ static struct piece piece_of(const struct params *p, const struct param *q, cons
     return piece;
 }
 
+/* Close a bucket once it has MEMORY_BUCKET elements, and lay out its owners' parts. */
+static void fill_buckets(struct params *p)
+{
+    for (int first = 0; first < p->n;) {
+        struct bucket *b = &p->buckets[p->n_buckets++];
+        int64_t sum = 0;
+
+        *b = (struct bucket){ .first = first };
+        while (first < p->n && sum < MEMORY_BUCKET) {
+            sum += p->list[first++].n;
+            b->n++;
+        }
+        for (int owner = 0; owner < p->n_owners; owner++) {
+            int64_t at = 0;
+
+            for (int i = b->first; i < b->first + b->n; i++) {
+                struct piece *x = &p->pieces[owner * p->n + i];
+
+                x->packed = at;
+                at += x->n;
+            }
+            b->each = at > b->each ? at : b->each;
+        }
+    }
+}
+
+static int64_t largest_bucket(const struct params *p)
+{
+    int64_t largest = 0;
+
+    for (int i = 0; i < p->n_buckets; i++)
+        largest = p->buckets[i].each > largest ? p->buckets[i].each : largest;
+    return largest;
+}
+
 static tp_status deal_pieces(struct params *p, const struct layout *l, struct mesh_coord at,
                              struct arena *arena, struct tp_err *err)
 {
     p->n_owners = l->spec.zero ? l->spec.dp : 1;
     p->pieces = arena_array(arena, (size_t)p->n_owners * (size_t)p->n + 1, sizeof *p->pieces);
-    if (!p->pieces)
+    p->buckets = arena_array(arena, (size_t)p->n + 1, sizeof *p->buckets);
+    if (!p->pieces || !p->buckets)
         return tp_fail(err, TP_E_NOMEM, "no memory for the list of parameters");
     for (int owner = 0; owner < p->n_owners; owner++) {
         int64_t to = 0;
@@ -128,6 +165,8 @@ static tp_status deal_pieces(struct params *p, const struct layout *l, struct me
         if (to > p->n_moments)
             p->n_moments = to;
     }
+    if (p->n_owners > 1)
+        fill_buckets(p);
     for (int i = 0; i < p->n; i++)
         p->list[i].own = p->pieces[(p->n_owners > 1 ? at.dp : 0) * p->n + i];
     return TP_OK;
@@ -170,7 +209,7 @@ void params_take(struct params *p, struct span *shared, struct span *own)
     p->exp_avg = span_take(own, p->n_moments, sizeof(float));
     p->exp_avg_sq = span_take(own, p->n_moments, sizeof(float));
     if (p->n_owners > 1)
-        p->pack = span_take(shared, p->n_owners * p->n_moments, sizeof(float));
+        p->pack = span_take(shared, p->n_owners * largest_bucket(p), sizeof(float));
     if (p->dtype == DTYPE_BF16)
         p->value_bf16 = span_take(own, p->n_elements, sizeof(uint16_t));
 }

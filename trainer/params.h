@@ -21,7 +21,14 @@
 struct piece {
     struct box box;
     int64_t from, n; /* elements in the spans of weights and gradients; n may be 0 */
-    int64_t to;      /* where it lies in its owner's moments, and in its part of `pack` */
+    int64_t to;      /* where it lies in its owner's moments */
+    int64_t packed;  /* and in its owner's part of `pack`, when its bucket is there */
+};
+
+/* Entries that ZeRO sends together: neighbours in the list. */
+struct bucket {
+    int first, n;
+    int64_t each; /* elements of an owner's part: the most that any has of them */
 };
 
 struct param {
@@ -56,7 +63,9 @@ struct params {
     /* ZeRO over the n_owners ranks of dp (1: everyone owns all); see trainer/zero.h */
     int n_owners;
     struct piece *pieces; /* [n_owners][n] */
-    float *pack;          /* [n_owners][n_moments] in memory that collectives reach */
+    int n_buckets;
+    struct bucket *buckets;
+    float *pack; /* [n_owners][each] of one bucket, in memory that collectives reach */
 };
 
 /* List the parameters of `rank` and lay them out. Memory comes with params_take. */

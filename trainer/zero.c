@@ -11,40 +11,59 @@ static void copy(float *to, const float *from, int64_t n)
         memcpy(to, from, (size_t)n * sizeof *to);
 }
 
-float *zero_gradients(const struct params *p, const struct comm *dp)
+/* What `owner` owns of a bucket: from `span` to its part of pack, or back. */
+static void move(const struct params *p, const struct bucket *b, int owner, float *span, bool back)
 {
-    return p->pack + comm_rank(dp) * p->n_moments;
+    float *part = p->pack + owner * b->each;
+
+    for (int i = b->first; i < b->first + b->n; i++) {
+        const struct piece *x = &p->pieces[owner * p->n + i];
+        float *in = span + x->from, *packed = part + x->packed;
+
+        copy(back ? in : packed, back ? packed : in, x->n);
+    }
 }
 
 tp_status zero_reduce(const struct params *p, struct comm *dp, struct tp_err *err)
 {
-    for (int owner = 0; owner < p->n_owners; owner++)
-        for (int i = 0; i < p->n; i++) {
-            const struct piece *x = &p->pieces[owner * p->n + i];
+    int me = comm_rank(dp);
+    tp_status st = TP_OK;
 
-            copy(p->pack + owner * p->n_moments + x->to, p->grad + x->from, x->n);
-        }
-    return comm_reduce_scatter(dp, zero_gradients(p, dp), p->pack, p->n_moments, COMM_F32, err);
+    for (int i = 0; i < p->n_buckets && !st; i++) {
+        const struct bucket *b = &p->buckets[i];
+
+        for (int owner = 0; owner < p->n_owners; owner++)
+            move(p, b, owner, p->grad, false);
+        st = comm_reduce_scatter(dp, p->pack + me * b->each, p->pack, b->each, COMM_F32, err);
+        if (!st)
+            move(p, b, me, p->grad, true);
+    }
+    return st;
+}
+
+/* Round the masters that came from other ranks. */
+static void round_bucket(const struct params *p, const struct bucket *b)
+{
+    for (int i = b->first; p->value_bf16 && i < b->first + b->n; i++)
+        cast(p->value_bf16 + p->list[i].at, DTYPE_BF16, p->value + p->list[i].at, DTYPE_F32,
+             p->list[i].n);
 }
 
 tp_status zero_gather(const struct params *p, struct comm *dp, struct tp_err *err)
 {
-    float *mine = zero_gradients(p, dp); /* which are used up */
+    int me = comm_rank(dp);
     tp_status st;
 
-    for (int i = 0; i < p->n; i++)
-        copy(mine + p->list[i].own.to, p->value + p->list[i].own.from, p->list[i].own.n);
-    if ((st = comm_all_gather(dp, p->pack, mine, p->n_moments, COMM_F32, err)))
-        return st;
-    for (int owner = 0; owner < p->n_owners; owner++)
-        for (int i = 0; i < p->n; i++) {
-            const struct piece *x = &p->pieces[owner * p->n + i];
+    for (int i = 0; i < p->n_buckets; i++) {
+        const struct bucket *b = &p->buckets[i];
 
-            if (owner == comm_rank(dp))
-                continue;
-            copy(p->value + x->from, p->pack + owner * p->n_moments + x->to, x->n);
-            if (p->value_bf16)
-                cast(p->value_bf16 + x->from, DTYPE_BF16, p->value + x->from, DTYPE_F32, x->n);
-        }
+        move(p, b, me, p->value, false);
+        if ((st = comm_all_gather(dp, p->pack, p->pack + me * b->each, b->each, COMM_F32, err)))
+            return st;
+        for (int owner = 0; owner < p->n_owners; owner++)
+            if (owner != me)
+                move(p, b, owner, p->value, true);
+        round_bucket(p, b);
+    }
     return TP_OK;
 }

@@ -4,7 +4,7 @@
  * weights go round. That is what an all-reduce sends, in two halves with the update between them.
  *
  * A rank owns rows of every tensor, as the layout cuts them, so that a checkpoint has boxes and
- * never intervals of a bucket. Both collectives run over p->pack, where what a rank owns lies
+ * never intervals of a bucket. Tensors go in buckets through p->pack, where what a rank owns lies
  * together: part r is rank r's pieces, one after the other.
  */
 #ifndef TRAINER_ZERO_H
@@ -14,9 +14,8 @@
 #include "core/err.h"
 #include "trainer/params.h"
 
-/* Sum the gradients over dp; this rank's pieces of them are then in zero_gradients. */
+/* Sum the gradients over dp: this rank's pieces of them are then right, in their place. */
 tp_status zero_reduce(const struct params *p, struct comm *dp, struct tp_err *err);
-float *zero_gradients(const struct params *p, const struct comm *dp);
 
 /* Every rank's updated weights to all. */
 tp_status zero_gather(const struct params *p, struct comm *dp, struct tp_err *err);
