@@ -90,7 +90,7 @@ class Job:
         shutil.copytree(self.out, self.out.parent / "kept", symlinks=True)
 
     def again(self):
-        shutil.rmtree(self.out)
+        shutil.rmtree(self.out, ignore_errors=True)
         shutil.copytree(self.out.parent / "kept", self.out, symlinks=True)
 
 
