@@ -260,9 +260,11 @@ static tp_status commit(struct reshard_job *job, struct manifest *m, struct tp_e
 {
     tp_status st = compare_digests(job, err);
 
+    if (!st)
+        st = ckpt_commit(&job->txn, m, err);
     if (!st && job->journal.file)
-        st = move_journal_remove(job->journal.file, err);
-    return st ? st : ckpt_commit(&job->txn, m, err);
+        move_journal_remove(job->journal.file);
+    return st;
 }
 
 tp_status reshard_job_run(struct reshard_job *job, struct progress *progress, struct tp_err *err)

@@ -28,7 +28,7 @@ enum { KIND_HEAD = 0x31747074, KIND_RECORD = 0x72747074, CRC_BYTES = 4, GAP = 2 
 
 struct move_journal {
     char path[PATH_MAX];
-    int fd;
+    int fd, dir;
     const struct sums *sums;
     int n_sums;
     int64_t n_words, n_windows, done;
@@ -110,6 +110,12 @@ static tp_status name_journal(struct move_journal *j, const char *dir, struct tp
     return TP_OK;
 }
 
+static tp_status open_dir(struct move_journal *j, const char *dir, struct tp_err *err)
+{
+    j->dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return j->dir >= 0 ? TP_OK : tp_fail_errno(err, "%s: cannot open", dir);
+}
+
 static tp_status open_old(struct move_journal *j, int64_t *size, const char *dir, int how,
                           struct tp_err *err)
 {
@@ -148,7 +154,7 @@ static tp_status read_head(struct move_journal_head *head, struct move_journal *
 
 tp_status move_journal_peek(struct move_journal_head *head, const char *dir, struct tp_err *err)
 {
-    struct move_journal j = { .fd = -1 };
+    struct move_journal j = { .fd = -1, .dir = -1 };
     int64_t size = 0;
     tp_status st = open_old(&j, &size, dir, O_RDONLY, err);
 
@@ -166,7 +172,7 @@ static tp_status journal_new(struct move_journal **out, const struct sums *sums,
 
     if (!j)
         return tp_fail(err, TP_E_NOMEM, "no memory for a journal");
-    j->fd = -1;
+    j->fd = j->dir = -1;
     j->sums = sums;
     j->n_sums = n_sums;
     j->n_windows = n_windows;
@@ -193,6 +199,7 @@ tp_status move_journal_create(struct move_journal **out, const char *dir,
 
     TP_TRY(journal_new(&j, sums, n_sums, head->n_windows, err));
     TP_TRY(name_journal(j, dir, err));
+    TP_TRY(open_dir(j, dir, err));
     j->fd = open(j->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (j->fd < 0) {
         st = tp_fail_errno(err, "%s: cannot create", j->path);
@@ -293,6 +300,7 @@ tp_status move_journal_resume(struct move_journal **out, int64_t *done, const ch
     tp_status st;
 
     TP_TRY(journal_new(&j, sums, n_sums, head->n_windows, err));
+    TP_TRY(open_dir(j, dir, err));
     TP_TRY(open_old(j, &size, dir, O_RDWR, err));
     TP_TRY(read_head(&found, j, size, err));
     if (!same_head(&found, head) || found.n_words != j->n_words) {
@@ -363,9 +371,9 @@ tp_status move_journal_append(struct move_journal *j, int64_t done, struct tp_er
     return st;
 }
 
-tp_status move_journal_remove(struct move_journal *j, struct tp_err *err)
+void move_journal_remove(struct move_journal *j)
 {
-    return unlink(j->path) == 0 ? TP_OK : tp_fail_errno(err, "%s: cannot remove", j->path);
+    unlinkat(j->dir, JOURNAL_FILE, 0);
 }
 
 void move_journal_close(struct move_journal *j)
@@ -374,6 +382,8 @@ void move_journal_close(struct move_journal *j)
         return;
     if (j->fd >= 0)
         close(j->fd);
+    if (j->dir >= 0)
+        close(j->dir);
     free(j->last);
     free(j);
 }

@@ -58,8 +58,10 @@ tp_status move_journal_resume(struct move_journal **out, int64_t *done, const ch
 /* Windows below `done` are done, with the sums as they are now. Returns when the record lasts. */
 tp_status move_journal_append(struct move_journal *j, int64_t done, struct tp_err *err);
 
-/* Delete the file, before its directory becomes a checkpoint. */
-tp_status move_journal_remove(struct move_journal *j, struct tp_err *err);
+/* Delete the file, under whatever name its directory has by now: after the directory has become a
+ * checkpoint, so that there is no moment at which a crash loses all. One that hits before this
+ * leaves the file there, where nobody minds it. */
+void move_journal_remove(struct move_journal *j);
 
 /* Close and free; j may be NULL. The file stays. */
 void move_journal_close(struct move_journal *j);
