@@ -92,6 +92,10 @@ static void say_start(const struct loop *l, const struct restore_report *r)
         say(l, false, "start: random weights, seed %" PRId64, c->seed);
     if (r->warning[0])
         say(l, false, "warning: %s", r->warning);
+    if (l->t->model->dropout > 0)
+        say(l, false,
+            "warning: the model's config.json asks for dropout (%g); there is none in this run",
+            l->t->model->dropout);
 }
 
 static void say_plan(const struct loop *l)

@@ -295,6 +295,41 @@ static inline int prop_agree(const struct prop *p, struct rng *r, uint64_t call)
     return failures;
 }
 
+/* Large messages posted to both sides before either is received: waiting sends would deadlock. */
+static inline int prop_post(const struct prop *p, struct rng *r, uint64_t call)
+{
+    int size = comm_size(p->comm), me = comm_rank(p->comm);
+    int next = (me + 1) % size, before = (me + size - 1) % size;
+    int64_t n = 1 + prop_size(r) * 3;
+    struct comm_ticket tickets[2] = { 0 };
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    if (size < 2)
+        return 0;
+    for (int side = 0; side < 2; side++) {
+        char *buf = p->shared + side * n;
+
+        prop_bytes(p->expect, n, call + (uint64_t)side, p->ranks[me]);
+        memcpy(buf, p->expect, (size_t)n);
+        PROP_EXPECT(!comm_post(p->comm, buf, n, side ? before : next, &tickets[side], &err), "%s",
+                    err.msg);
+    }
+    for (int side = 0; side < 2; side++) {
+        int from = side ? next : before;
+
+        PROP_EXPECT(!comm_recv(p->comm, p->plain, n, from, &err), "%s", err.msg);
+        prop_bytes(p->expect, n, call + (uint64_t)side, p->ranks[from]);
+        failures += prop_check_bytes(p, p->plain, n, call, "post");
+    }
+    for (int side = 0; side < 2; side++) {
+        PROP_EXPECT(!comm_wait(p->comm, &tickets[side], &err), "%s", err.msg);
+        PROP_EXPECT(!tickets[side].pending, "a ticket that was waited for");
+        memset(p->shared + side * n, 0, (size_t)n); /* which is ours again */
+    }
+    return failures;
+}
+
 static inline int prop_barrier(const struct prop *p, struct rng *r, uint64_t call)
 {
     struct tp_err err = { 0 };
@@ -310,8 +345,9 @@ static inline int prop_barrier(const struct prop *p, struct rng *r, uint64_t cal
 static inline int prop_sequence(struct comm *c, const int *ranks, uint64_t seed, int n_calls)
 {
     static int (*const calls[])(const struct prop *, struct rng *, uint64_t) = {
-        prop_all_reduce, prop_all_reduce, prop_all_gather, prop_reduce_scatter, prop_broadcast,
-        prop_gather,     prop_ring,       prop_line,       prop_agree,          prop_barrier,
+        prop_all_reduce, prop_all_reduce, prop_all_gather, prop_reduce_scatter,
+        prop_broadcast,  prop_gather,     prop_ring,       prop_line,
+        prop_post,       prop_agree,      prop_barrier,
     };
     struct rng r = { seed };
     struct prop p = { .comm = c, .ranks = ranks };
