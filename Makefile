@@ -216,6 +216,7 @@ $(BUILD)/tidy/%.ok: %.c .clang-tidy
 check-cpp:
 	@cppcheck --quiet --std=c11 --language=c -j $(JOBS) -I. --error-exitcode=1 --inline-suppr \
 	  --enable=warning,performance,portability --suppressions-list=tests/check/cppcheck.txt \
+	  '-Djson_array_foreach(a,i,v)=for(;;)' '-Djson_object_foreach(o,k,v)=for(;;)' \
 	  $(LIB_SRC) $(wildcard cli/*.c)
 	@echo "  ok    cppcheck"
 

@@ -151,8 +151,9 @@ pythons() {
     [ -z "${LONG:-}" ] && args+=(-m "not long")
     ls tests/cli/test_*.py >/dev/null 2>&1 || return 0
     sanitizer_env pytest
-    # Whole stacks, as for MPI programs: tests run those too.
-    ASAN_OPTIONS+=:fast_unwind_on_malloc=0
+    # For ranks of mpirun whole stacks, as above; for all programs they would cost too much time.
+    [ -n "${SANITIZE:-}" ] &&
+        export OMPI_MCA_mca_base_env_list="ASAN_OPTIONS=$ASAN_OPTIONS:fast_unwind_on_malloc=0"
     TP_BIN=$PWD/$BIN TP_BUILD=$PWD/$BUILD TP_SANITIZE=${SANITIZE:-} PYTHONDONTWRITEBYTECODE=1 \
         timeout 5000 "$PYTHON" -m pytest "${args[@]}" tests/cli </dev/null 2>&1 |
         tee "$out/pytest.log"

@@ -55,7 +55,8 @@ def test_a_rank_that_is_gone_ends_the_others(how, code, host_ranks):
 
 def test_ranks_that_do_not_find_each_other_are_told_what_to_do():
     """srun without --mpi=pmix starts tasks that MPI knows nothing of."""
-    env = {**ENV, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+    env = {**ENV, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4",
+           "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":fast_unwind_on_malloc=0"}
     p = subprocess.run([FAIL], env=env, text=True, capture_output=True, timeout=60)
     assert p.returncode == 3, p
     assert "4 ranks were started, and MPI knows of 1" in p.stderr, p.stderr
