@@ -174,8 +174,9 @@ static tp_status dispatch(struct run *r, int fd)
     if (fd == r->signals)
         return on_signal(r);
     if (fd == control_fd(r->control)) {
+        r->asked = TP_OK;
         control_serve(r->control, run_answer, r);
-        return r->err.status;
+        return r->asked;
     }
     if (r->page && fd == page_fd(r->page)) {
         page_serve(r->page);
@@ -197,9 +198,10 @@ static tp_status loop(struct run *r)
         struct epoll_event e[BATCH];
         int n = epoll_wait(r->epoll, e, BATCH, -1);
 
-        r->err = (struct tp_err){ 0 };
-        for (int i = 0; i < n && !r->over && st == TP_OK; i++)
+        for (int i = 0; i < n && !r->over && st == TP_OK; i++) {
+            r->err = (struct tp_err){ 0 };
             st = dispatch(r, e[i].data.fd);
+        }
     }
     return st;
 }

@@ -19,7 +19,7 @@ static json_t *accept(const char *what)
 static json_t *stop(struct run *r)
 {
     r->book.stop = true;
-    if (r->book.open && run_drain_softly(r, "asked to stop"))
+    if (r->book.open && (r->asked = run_drain_softly(r, "asked to stop")))
         return refuse(r->err.msg, 3);
     return accept("the job saves at its next step and ends");
 }
@@ -51,7 +51,7 @@ static json_t *resize(struct run *r, const json_t *request)
     }
     r->book.new_layout = true;
     snprintf(text, sizeof text, "asked to run at %s", spec);
-    if (r->book.open && run_drain_softly(r, text))
+    if (r->book.open && (r->asked = run_drain_softly(r, text)))
         return refuse(r->err.msg, 3);
     snprintf(text, sizeof text, "the job saves at its next step and goes on at %s", spec);
     return accept(text);
@@ -74,9 +74,9 @@ static json_t *lose_node(struct run *r, int node)
         }
     snprintf(f.reason, sizeof f.reason, "node %s is lost", r->job->nodes[node].name);
     if (used && r->book.open && r->book.state != RUN_DRAIN)
-        run_drain_fault(r, &f);
+        r->asked = run_drain_fault(r, &f);
     else
-        run_edge(r, r->book.state, "node lost");
+        r->asked = run_edge(r, r->book.state, "node lost");
     return accept(f.reason);
 }
 
@@ -94,7 +94,7 @@ static json_t *node(struct run *r, const json_t *request)
         return lose_node(r, i);
     r->book.nodes[i] = (struct book_node){ .back_since = run_now() };
     run_event(r, "node_back", json_pack("{s:s}", "node", name));
-    if (run_edge(r, r->book.state, "node back"))
+    if ((r->asked = run_edge(r, r->book.state, "node back")))
         return refuse(r->err.msg, 3);
     return accept("it counts again once it has stayed for restart.settle");
 }
