@@ -180,9 +180,9 @@ static tp_status journal_new(struct move_journal **out, const struct sums *sums,
         j->n_words += sums[i].n;
     j->last = calloc((size_t)j->n_words + 1, sizeof *j->last);
     if (!j->last) {
+        tp_fail(err, TP_E_NOMEM, "no memory for a journal of %lld sums", (long long)j->n_words);
         move_journal_close(j);
-        return tp_fail(err, TP_E_NOMEM, "no memory for a journal of %lld sums",
-                       (long long)j->n_words);
+        return TP_E_NOMEM;
     }
     *out = j;
     return TP_OK;
