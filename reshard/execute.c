@@ -267,8 +267,8 @@ static tp_status move_rounds(struct execution *e, struct tp_err *err)
         n = n < left ? n : left;
         st = pool_run(move_window, e, n, p->jobs, err);
         e->first += n;
-        if (st || e->first == p->end)
-            break;
+        if (st || !p->watch || e->first == p->end)
+            break; /* unwatched, one round is all */
         seconds = now() - start;
         st = p->watch->between(p->watch->ctx, e->first, err);
         if (seconds < p->watch->round_s / 2)
