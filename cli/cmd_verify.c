@@ -1,13 +1,13 @@
 /* cli/cmd_verify.c - tp-ckpt verify: is every byte what was saved? */
 #include <jansson.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "ckpt/commit.h"
 #include "ckpt/verify.h"
 #include "cli/cmd.h"
 #include "cli/print.h"
 #include "cli/report.h"
+#include "core/clock.h"
 #include "core/pool.h"
 #include "core/size.h"
 
@@ -37,14 +37,6 @@ static void print_finding(void *ctx, const char *sentence)
     print_safe(sentence);
     putchar('\n');
     fflush(stdout);
-}
-
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
 static void print_summary(const struct verify *v, const struct findings *f, double seconds)
@@ -88,7 +80,7 @@ int cmd_verify(int argc, char **argv)
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     struct findings f;
-    double start = now();
+    double start = clock_seconds();
     tp_status st;
 
     if (!report_options(&code, "tp-ckpt verify", opts, argc, argv, intro, tail))
@@ -102,7 +94,7 @@ int cmd_verify(int argc, char **argv)
     progress_end(v.progress, st == TP_OK && v.manifest.n_shards > 0);
     if (st)
         goto done;
-    print_summary(&v, &f, now() - start);
+    print_summary(&v, &f, clock_seconds() - start);
     st = print_done(&err);
     if (!st && v.findings)
         st = tp_fail(&err, TP_E_NO, "%s", ""); /* stdout has said it */

@@ -4,24 +4,16 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "ckpt/hash.h"
 #include "cli/reshard_job.h"
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/stop.h"
 
 /* Journals may cost a twentieth of the time; rounds of windows are a quarter of what lies between
  * two records. A sum takes 8 bytes in the journal's copy and up to 16 in a record. */
 enum { COST_LIMIT = 20, ROUNDS_A_RECORD = 4, SUM_BYTES = 24 };
-
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
 
 /* ---- which job it is ---- */
 
@@ -107,7 +99,7 @@ static tp_status between(void *ctx, int64_t done, struct tp_err *err)
 {
     struct reshard_job *job = ctx;
     struct reshard_journal *j = &job->journal;
-    double start = now(), wait = j->record_s * COST_LIMIT;
+    double start = clock_seconds(), wait = j->record_s * COST_LIMIT;
     bool stop = stop_requested();
     tp_status st;
 
@@ -117,7 +109,7 @@ static tp_status between(void *ctx, int64_t done, struct tp_err *err)
         return TP_OK;
     TP_TRY(ckpt_target_sync(job->target, err));
     TP_TRY(move_journal_append(j->file, done, err));
-    j->recorded_s = now();
+    j->recorded_s = clock_seconds();
     j->record_s = j->recorded_s - start;
     if (stop)
         st = tp_fail(err, TP_E_STOPPED,
@@ -213,7 +205,7 @@ tp_status reshard_journal_begin(struct reshard_job *job, int64_t epoch, struct t
     }
     if (!resumed)
         TP_TRY(start_over(job, err));
-    j->recorded_s = now();
+    j->recorded_s = clock_seconds();
     j->watch = (struct move_watch){ j->every_s / ROUNDS_A_RECORD, between, job };
     move_plan_watch(job->plan, &j->watch);
 done:

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/print.h"
@@ -10,6 +9,7 @@
 #include "cli/reshard_job.h"
 #include "cli/reshard_print.h"
 #include "cli/rss.h"
+#include "core/clock.h"
 #include "core/pool.h"
 
 #define PROG "tp-reshard"
@@ -40,14 +40,6 @@ static const char tail[] =
     "and under mpirun. An error removes what was begun.\n\n"
     "exit codes: 0 done; 2 the request is wrong; 3 it failed: with both nothing was committed;\n"
     "75 stopped by SIGINT or SIGTERM, to be gone on with.";
-
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
 
 /* False: *exit_code is what to return. */
 static bool parse(struct options *o, int *exit_code, int argc, char **argv)
@@ -153,7 +145,7 @@ static tp_status work(const struct options *o, struct reshard_job *job, struct c
     progress_end(progress, st == TP_OK);
     TP_TRY(st);
     TP_TRY(add_up(&totals, &job->done, rss_peak_bytes(), world, err));
-    totals.seconds = now() - start;
+    totals.seconds = clock_seconds() - start;
     if (!root)
         goto done;
     if (o->json)
@@ -187,7 +179,7 @@ int main(int argc, char **argv)
     struct reshard_job job = { 0 };
     struct comm *world = NULL;
     struct tp_err err = { 0 };
-    double start = now();
+    double start = clock_seconds();
     int exit_code, rank;
     tp_status st;
 

@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/size.h"
 
 struct progress {
@@ -16,14 +16,6 @@ struct progress {
     bool quiet, tty, drawn;
     pthread_mutex_t lock;
 };
-
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
 
 struct progress *progress_new(const char *title, int64_t total_bytes, bool quiet)
 {
@@ -35,7 +27,7 @@ struct progress *progress_new(const char *title, int64_t total_bytes, bool quiet
     p->total = total_bytes;
     p->quiet = quiet;
     p->tty = isatty(STDERR_FILENO) != 0;
-    p->start = p->last = now();
+    p->start = p->last = clock_seconds();
     pthread_mutex_init(&p->lock, NULL);
     return p;
 }
@@ -70,7 +62,7 @@ void progress_add(struct progress *p, int64_t n_bytes)
         return;
     pthread_mutex_lock(&p->lock);
     p->done += n_bytes;
-    t = now();
+    t = clock_seconds();
     if (t - p->last >= (p->tty ? 0.1 : 10.0)) {
         p->last = t;
         draw(p, t);
@@ -84,7 +76,7 @@ void progress_end(struct progress *p, bool ok)
         return;
     if (!p->quiet && ok) {
         char done[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
-        double elapsed = now() - p->start;
+        double elapsed = clock_seconds() - p->start;
 
         fprintf(stderr, "%s%s: %s in %.2f s, %s/s%s\n", p->tty ? "\r" : "", p->title,
                 size_format(done, p->done), elapsed,

@@ -1,8 +1,8 @@
 /* reshard/execute.c - windows through a worker's buffer; see reshard/engine.h. */
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/pool.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
@@ -244,14 +244,6 @@ static tp_status make_workers(struct worker **out, const struct move_plan *p, st
     return TP_OK;
 }
 
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
 /* All windows, in rounds whose number of windows is led to take about as long as they should. At a
  * round's end threads wait for the last one, which long rounds make up for. */
 static tp_status move_rounds(struct execution *e, struct tp_err *err)
@@ -262,14 +254,14 @@ static tp_status move_rounds(struct execution *e, struct tp_err *err)
 
     for (e->first = p->begin; !st && e->first < p->end;) {
         int64_t left = p->end - e->first;
-        double start = now(), seconds;
+        double start = clock_seconds(), seconds;
 
         n = n < left ? n : left;
         st = pool_run(move_window, e, n, p->jobs, err);
         e->first += n;
         if (st || !p->watch || e->first == p->end)
             break; /* unwatched, one round is all */
-        seconds = now() - start;
+        seconds = clock_seconds() - start;
         st = p->watch->between(p->watch->ctx, e->first, err);
         if (seconds < p->watch->round_s / 2)
             n *= 2;

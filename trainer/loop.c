@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/size.h"
 #include "core/stop.h"
 #include "core/tell.h"
@@ -29,14 +30,6 @@ struct loop {
     double cpu;        /* processor time of this rank at the last exchange */
     double cpu_of_all; /* that all ranks together took since the exchange before */
 };
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Processor time of this process, all threads. */
 static double cpu_seconds(void)
@@ -215,16 +208,16 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
 static tp_status run_step(struct loop *l, bool *agreed, struct tp_err *err)
 {
     struct step_result r = { 0 };
-    double start = now(), trained, saved;
+    double start = clock_seconds(), trained, saved;
     tp_status st;
 
     *agreed = false;
     TP_TRY(step_run(l->t, &r, err));
     TP_TRY(exchange(l, &r, err));
-    trained = now();
+    trained = clock_seconds();
     *agreed = true;
     TP_TRY(save(l, err));
-    saved = now();
+    saved = clock_seconds();
     tell_step(l->tell, l->t->position.step, r.loss_share);
     *agreed = false;
     TP_TRY(record(l, &r, trained - start, l->snapshot ? saved - trained : 0, err));

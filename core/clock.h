@@ -1,0 +1,11 @@
+/*
+ * core/clock.h - how long things take. The monotonic clock: setting the time of day changes
+ * nothing.
+ */
+#ifndef CORE_CLOCK_H
+#define CORE_CLOCK_H
+
+/* Seconds since some moment before this process began; only differences mean something. */
+double clock_seconds(void);
+
+#endif
