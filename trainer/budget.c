@@ -11,7 +11,8 @@ enum { LAYOUTS_SHOWN = 3, TP_TRIED_MAX = 256 };
 
 static int flags_of(const struct train_config *c)
 {
-    return (c->ckpt ? MEMORY_SAVES : 0) | (c->recompute ? MEMORY_RECOMPUTES : 0);
+    return (c->ckpt ? MEMORY_SAVES : 0) | (c->recompute ? MEMORY_RECOMPUTES : 0) |
+           (c->recompute_attention ? MEMORY_RECOMPUTES_ATTENTION : 0);
 }
 
 static int64_t need_of(const struct train_config *c, const struct model *m, const struct spec *s,

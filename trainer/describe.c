@@ -14,7 +14,7 @@ static void count_tp(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
     const struct layer *y = &n->layers[0];
-    int64_t rows = t->config->micro * t->config->seq, micros = train_config_micros(t->config);
+    int64_t rows = t->config->micro * n->seq, micros = train_config_micros(t->config);
     int cut = (y->out.tp ? 2 + n->recompute : 0) + (y->down.tp ? 2 : 0);
     int head = n->is_last && n->head.tp;
     int64_t whole = cut * n->n_layers + (n->is_first && n->embedding_tp) + head;
@@ -29,7 +29,7 @@ static void count_tp(struct messages *m, const struct trainer *t)
 static void count_sp(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
-    int64_t rows = t->config->micro * t->config->seq, micros = train_config_micros(t->config);
+    int64_t rows = t->config->micro * n->seq, micros = train_config_micros(t->config);
     int64_t part = rows / n->split * n->model->hidden, e = dtype_bytes(n->dtype);
     int64_t gathers = n->n_layers * (6 + 2 * n->recompute) + 2 * n->is_last;
     int64_t scatters = n->n_layers * (4 + n->recompute) + n->is_first + n->is_last;
@@ -40,11 +40,41 @@ static void count_sp(struct messages *m, const struct trainer *t)
         t->params.n_partial * 4;
 }
 
+/* A layer and microbatch: the keys and values of each other rank of the ring forward, and when
+ * attention is computed again, and backward, with their gradients in fp32. */
+static void count_ring(struct messages *m, const struct trainer *t)
+{
+    const struct net *n = &t->net;
+    int64_t blocks = train_config_micros(t->config) * n->n_layers * (t->config->spec.cp - 1);
+    int64_t elements = t->config->micro * n->seq * 2 * n->kv_width;
+    int again = n->recompute || n->recompute_attention;
+
+    m->cp_calls = blocks * (3 + again);
+    m->cp_bytes = blocks * elements * ((2 + again) * dtype_bytes(n->dtype) + 4);
+}
+
+/* Of a bucket of ZeRO's a reduce-scatter and an all-gather over dp, and a sum of what is owned over
+ * cp; else one all-reduce of everything. */
+static void count_gradients(struct messages *m, const struct trainer *t)
+{
+    const struct spec *s = &t->config->spec;
+    int calls = 2 + (s->cp > 1);
+
+    if (t->params.n_owners > 1) {
+        m->dp_calls = calls * t->params.n_buckets;
+        for (int i = 0; i < t->params.n_buckets; i++)
+            m->dp_bytes += calls * t->params.buckets[i].each * 4;
+    } else if (s->dp * s->cp > 1) {
+        m->dp_calls = 1;
+        m->dp_bytes = t->params.n_elements * 4;
+    }
+}
+
 struct messages describe_messages(const struct trainer *t)
 {
     const struct train_config *c = t->config;
     const struct net *n = &t->net;
-    int64_t rows = c->micro * c->seq, h = n->model->hidden;
+    int64_t rows = c->micro * n->seq, h = n->model->hidden;
     const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct messages m = { 0 };
 
@@ -65,14 +95,8 @@ struct messages describe_messages(const struct trainer *t)
         m.kv_calls = n->n_layers;
         m.kv_bytes = n->n_layers * 2 * n->kv_width * h * 4;
     }
-    if (t->params.n_owners > 1) { /* of a bucket a reduce-scatter and an all-gather */
-        m.dp_calls = 2 * t->params.n_buckets;
-        for (int i = 0; i < t->params.n_buckets; i++)
-            m.dp_bytes += 2 * t->params.buckets[i].each * 4;
-    } else if (c->spec.dp > 1) {
-        m.dp_calls = 1;
-        m.dp_bytes = t->params.n_elements * 4;
-    }
+    count_ring(&m, t);
+    count_gradients(&m, t);
     if (spec_world(&c->spec) > 1)
         m.tiny_calls++;
     return m;
@@ -121,11 +145,15 @@ static void line_mesh(char *buf, const struct trainer *t)
 static void line_batch(char *buf, const struct trainer *t)
 {
     const struct train_config *c = t->config;
+    char cut[96] = "";
 
+    if (c->spec.cp > 1)
+        snprintf(cut, sizeof cut, ", each cut over %d ranks, which have two blocks of %" PRId64,
+                 c->spec.cp, t->net.seq / 2);
     snprintf(buf, DESCRIBE_MAX,
-             "batch: %" PRId64 " sequences of %" PRId64 " tokens = %d dp x %" PRId64
+             "batch: %" PRId64 " sequences of %" PRId64 " tokens%s = %d dp x %" PRId64
              " microbatches x %" PRId64 "; %s has %" PRId64 " windows",
-             c->batch, c->seq, c->spec.dp, train_config_micros(c), c->micro, c->data_path,
+             c->batch, c->seq, cut, c->spec.dp, train_config_micros(c), c->micro, c->data_path,
              t->data.windows);
 }
 
@@ -143,19 +171,22 @@ static void line_bytes(char *buf, const struct trainer *t)
 static void line_messages(char *buf, const struct trainer *t)
 {
     struct messages m = describe_messages(t);
-    char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX];
+    char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX], ring[80] = "";
 
     if (spec_world(&t->config->spec) == 1) {
         snprintf(buf, DESCRIBE_MAX, "messages of a step: none, there is one rank");
         return;
     }
+    if (t->config->spec.cp > 1)
+        snprintf(ring, sizeof ring, "%" PRId64 " along the ring of cp (%s), ", m.cp_calls,
+                 size_format(d, m.cp_bytes));
     snprintf(buf, DESCRIBE_MAX,
              "messages of a step and rank: %" PRId64 " %s over tp (%s), %" PRId64
-             " over shared key-value heads (%s), %" PRId64 " over dp (%s), %" PRId64
+             " over shared key-value heads (%s), %s%" PRId64 " of gradients over %s (%s), %" PRId64
              " of a few words",
              m.tp_calls, t->net.split > 1 ? "collectives" : "all-reduces",
-             size_format(a, m.tp_bytes), m.kv_calls, size_format(b, m.kv_bytes), m.dp_calls,
-             size_format(c, m.dp_bytes), m.tiny_calls);
+             size_format(a, m.tp_bytes), m.kv_calls, size_format(b, m.kv_bytes), ring, m.dp_calls,
+             t->config->spec.cp > 1 ? "dp and cp" : "dp", size_format(c, m.dp_bytes), m.tiny_calls);
 }
 
 static void line_pipeline(char *buf, const struct trainer *t)

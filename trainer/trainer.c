@@ -43,6 +43,7 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(
         net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));
     t->net.recompute = t->config->recompute;
+    t->net.recompute_attention = t->config->recompute_attention;
     TP_TRY(prepare_slots(t, mesh_coord_of(&t->layout.spec, rank).pp, err));
 done:
     return st;

@@ -76,8 +76,13 @@ LAYOUTS = [
     ("tp2pp2dp2", 2), ("tp2pp2dp2zero1", 2), ("tp4pp2dp2", 4), ("tp4pp2dp2zero1", 2),
     ("tp2pp3dp2", 2), ("tp2pp2vpp2dp2", 2), ("tp2dp4spzero1", 2), ("tp2pp2dp2sp", 4),
     ("tp8pp2", 2), ("tp8dp2zero1", 4), ("tp2pp2vpp2dp2spzero1", 2), ("tp4pp2vpp2dp2spzero1", 2),
+    # sequences cut over ranks: alone, with each other axis, several, all
+    ("cp2", 0), ("cp4", 4), ("cp8", 8), ("cp16", 16), ("tp2cp2", 4), ("tp8cp2", 8),
+    ("tp4cp2sp", 4), ("pp2cp2", 4), ("pp5cp2", 8), ("pp2vpp2cp2", 4), ("cp2dp2", 4),
+    ("cp2dp2zero1", 4), ("cp4dp2zero1", 2), ("tp2pp2cp2", 2), ("tp2cp2dp2zero1", 2),
+    ("tp2pp2cp2dp2", 2), ("tp2pp2vpp2cp2dp2spzero1", 2),
 ]
-RECOMPUTED = [("tp1", 4), ("tp2sp", 0), ("pp2vpp2", 4), ("tp2pp2dp2spzero1", 2)]
+RECOMPUTED = [("tp1", 4), ("tp2sp", 0), ("pp2vpp2", 4), ("tp2pp2dp2spzero1", 2), ("tp2cp2sp", 4)]
 
 
 def cases():
@@ -88,6 +93,7 @@ def cases():
                 yield name, layout, micro, ()
     for name, (layout, micro) in itertools.product(("untied", "gpt2"), RECOMPUTED):
         yield name, layout, micro, ("--recompute", "full")
+        yield name, layout, micro, ("--recompute", "selective")
 
 
 @pytest.mark.parametrize("name, layout, micro, more", cases(),
@@ -97,9 +103,10 @@ def test_losses_and_norms_are_the_oracles(known, name, layout, micro, more, tmp_
     assert_same_curve(log, trace, name + " " + layout)
 
 
+@pytest.mark.parametrize("layout", ["tp2pp2vpp2dp2spzero1", "tp2pp2vpp2cp2spzero1", "cp4"])
 @pytest.mark.parametrize("name", MODELS)
-def test_bf16_follows_the_curve_at_every_axis(known, name, tmp_path):
-    _, log, trace = train(known, name, "tp2pp2vpp2dp2spzero1", tmp_path / "log", "--micro", 2,
+def test_bf16_follows_the_curve_at_every_axis(known, name, layout, tmp_path):
+    _, log, trace = train(known, name, layout, tmp_path / "log", "--micro", 2,
                           "--dtype", "bf16", "--recompute", "full")
     dloss, _ = oracle.deviation(log, trace)
     assert 1e-6 < dloss <= 2e-2
@@ -130,9 +137,9 @@ def test_the_gpt2_oracles_gradient_is_the_slope_of_its_loss():
 # ---- checkpoints between layouts ------------------------------------------------------------------
 
 HOPS = {
-    "untied": ["tp2pp2dp2zero1", "dp4zero1", "tp8", "pp2vpp2dp2", "tp4dp2sp"],
-    "gpt2": ["pp2vpp2", "tp2dp2spzero1", "tp8", "tp2pp2dp2zero1", "dp2"],
-    "tied": ["pp3dp2zero1", "tp8", "tp2pp2sp", "dp2zero1", "tp2pp2vpp2"],
+    "untied": ["tp2pp2dp2zero1", "cp4dp2zero1", "tp8", "pp2vpp2cp2", "tp4dp2sp"],
+    "gpt2": ["pp2vpp2", "tp2dp2spzero1", "cp8", "tp2pp2dp2zero1", "dp2"],
+    "tied": ["pp3dp2zero1", "tp8", "tp2pp2cp2sp", "dp2zero1", "tp2pp2vpp2"],
 }
 
 
@@ -164,9 +171,9 @@ def test_resharding_there_and_back_keeps_every_bit(known, name, tmp_path):
 
 
 def oracle_spec(layout):
-    named = dict(re.findall(r"(vpp|tp|pp|dp|zero)(\d+)", layout))
+    named = dict(re.findall(r"(vpp|tp|pp|cp|dp|zero)(\d+)", layout))
     return "".join("%s%s" % (k, named.get(k, 0 if k == "zero" else 1))
-                   for k in ("tp", "pp", "vpp", "dp", "zero"))
+                   for k in ("tp", "pp", "vpp", "cp", "dp", "zero"))
 
 
 def test_gpt2_is_read_with_and_without_its_names_prefix(known, tmp_path):
@@ -261,7 +268,9 @@ def test_megatrons_token_files_train_a_large_vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize("layout, more, says", [
-    ("cp2", (), "context parallelism"),
+    ("cp3", (), "nearest that fit: cp1, cp2, cp4, --seq 30, --seq 36"),
+    ("cp32", (), "nearest that fit: cp1, cp16, cp8, --seq 64"),
+    ("tp8cp2sp", ("--micro", 1, "--seq", 12), "6 (--micro 1 x --seq 12 / cp 2) do not divide"),
     ("dp2zero3", (), "zero3"),
     ("pp6", (), "its 5 layers are fewer than its 6 stages"),
     ("vpp2", (), "vpp needs pp"),
