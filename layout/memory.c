@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 enum {
+    ATTENTION_ROWS = 64, /* of scores at a time: kernels/attention.c's block */
     /* measured: program and libraries, code that oneDNN generates and what it packs operands into,
      * small buffers of collectives; 18 MiB with one thread, 30 with two */
     PROGRAM_BYTES = 36 << 20,
@@ -168,6 +169,14 @@ static int64_t scratch_bytes(const struct model *m, const struct share *r, int64
     return stream + r->split * (row + ring_bytes(r, e));
 }
 
+/* The attention kernel's own, of one thread: a head's keys and values, and a block of rows of
+ * scores with their gradients, in bf16 also rounded. */
+static int64_t attention_bytes(const struct model *m, int64_t tokens)
+{
+    return 4 * (tokens * (2 * m->head_dim + ATTENTION_ROWS * 5 / 2) +
+                ATTENTION_ROWS * (m->head_dim + 1));
+}
+
 /* Gradients that sp sums over tp: of everything that is not cut. */
 static int64_t partial_elements(const struct share *r, const struct model *m)
 {
@@ -204,7 +213,8 @@ static struct memory_need need_of(const struct model *m, const struct spec *s, e
     if (dtype != DTYPE_F32)
         need.master = r.elements * 4;
     need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, flags);
-    need.workspace = rows / r.split * scratch_bytes(m, &r, e, flags) + 4 * partial_elements(&r, m);
+    need.workspace = rows / r.split * scratch_bytes(m, &r, e, flags) + 4 * partial_elements(&r, m) +
+                     attention_bytes(m, tokens);
     if (m->arch == MODEL_LLAMA)
         need.workspace += 4 * tokens * m->head_dim; /* rotary table */
     if (flags & MEMORY_SAVES)                       /* replicas share the writing */

@@ -27,7 +27,7 @@ enum { MEMORY_BUCKET = 1 << 20 };
 enum { MEMORY_SAVES = 1 << 0, MEMORY_RECOMPUTES = 1 << 1, MEMORY_RECOMPUTES_ATTENTION = 1 << 2 };
 
 /* The need of the largest rank. micro: sequences in a microbatch; seq: tokens in a whole sequence.
- * Pipelines: when there are as many microbatches as they can keep. */
+ * Pipelines: when there are as many microbatches as they can keep. Kernels: with one thread. */
 struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
                                    int64_t micro, int64_t seq, int flags);
 

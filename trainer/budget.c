@@ -3,11 +3,12 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/size.h"
 #include "layout/memory.h"
 
-enum { LAYOUTS_SHOWN = 3, TP_TRIED_MAX = 256 };
+enum { LAYOUTS_SHOWN = 2, DEGREES_TRIED_MAX = 256 }; /* of each axis */
 
 static int flags_of(const struct train_config *c)
 {
@@ -35,24 +36,46 @@ static bool is_legal(const struct train_config *c, const struct model *m, const 
     return ok;
 }
 
-/* " tp4 (812 MiB), tp8 (...)": larger tensor degrees that fit, nearest first. */
+/* Whether the run would be accepted at s, and fits. */
+static bool would_fit(const struct train_config *c, const struct model *m, const struct spec *s)
+{
+    struct train_config other = *c;
+    struct tp_err ignored = { 0 };
+
+    other.spec = *s;
+    return !train_config_check(&other, m, &ignored) && is_legal(c, m, s) &&
+           need_of(c, m, s, c->micro) <= c->mem_bytes;
+}
+
+/* "tp4 (812 MiB), tp8 (...)": larger degrees of an axis (tp or cp of *s) that fit, nearest first.
+ * Appends to buf; returns how many. */
+static int list_degrees(char *buf, size_t size, const struct train_config *c, const struct model *m,
+                        struct spec *s, int *degree)
+{
+    int was = *degree, n = 0;
+
+    for (int d = was + 1; d <= DEGREES_TRIED_MAX && n < LAYOUTS_SHOWN; d++) {
+        char text[SPEC_TEXT_MAX], bytes[SIZE_TEXT_MAX];
+        size_t used = strlen(buf);
+
+        *degree = d;
+        if (!would_fit(c, m, s))
+            continue;
+        snprintf(buf + used, size - used, "%s%s (%s)", used ? ", " : "", spec_format(text, s),
+                 size_format(bytes, need_of(c, m, s, c->micro)));
+        n++;
+    }
+    *degree = was;
+    return n;
+}
+
+/* Layouts with more ranks along tp, or along cp, that fit. */
 static int list_layouts(char *buf, size_t size, const struct train_config *c, const struct model *m)
 {
-    size_t used = 0;
-    int n = 0;
+    struct spec s = c->spec;
+    int n = list_degrees(buf, size, c, m, &s, &s.tp);
 
-    for (int tp = c->spec.tp + 1; tp <= TP_TRIED_MAX && n < LAYOUTS_SHOWN; tp++) {
-        struct spec s = c->spec;
-        char text[SPEC_TEXT_MAX], bytes[SIZE_TEXT_MAX];
-
-        s.tp = tp;
-        if (!is_legal(c, m, &s) || need_of(c, m, &s, c->micro) > c->mem_bytes)
-            continue;
-        used += (size_t)snprintf(buf + used, size - used, "%s%s (%s)", n++ ? ", " : "",
-                                 spec_format(text, &s),
-                                 size_format(bytes, need_of(c, m, &s, c->micro)));
-    }
-    return n;
+    return n + list_degrees(buf, size, c, m, &s, &s.cp);
 }
 
 tp_status budget_check(const struct train_config *c, const struct model *m, struct tp_err *err)
@@ -60,7 +83,7 @@ tp_status budget_check(const struct train_config *c, const struct model *m, stru
     struct memory_need need;
     char spec[SPEC_TEXT_MAX], total[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX], weights[SIZE_TEXT_MAX];
     char state[SIZE_TEXT_MAX], act[SIZE_TEXT_MAX], staging[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
-    char layouts[256] = "", micro[96] = "";
+    char layouts[384] = "", micro[96] = "";
 
     if (c->mem_bytes == 0)
         return TP_OK;
@@ -68,7 +91,7 @@ tp_status budget_check(const struct train_config *c, const struct model *m, stru
     if (need.total <= c->mem_bytes)
         return TP_OK;
     if (list_layouts(layouts, sizeof layouts, c, m) == 0)
-        snprintf(layouts, sizeof layouts, "no tensor-parallel degree");
+        snprintf(layouts, sizeof layouts, "no degree of tp or cp");
     if (c->micro > 1 && need_of(c, m, &c->spec, 1) <= c->mem_bytes)
         snprintf(micro, sizeof micro, "; so would --micro 1 at this layout (%s)",
                  size_format(other, need_of(c, m, &c->spec, 1)));

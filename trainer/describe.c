@@ -148,12 +148,13 @@ static void line_batch(char *buf, const struct trainer *t)
     char cut[96] = "";
 
     if (c->spec.cp > 1)
-        snprintf(cut, sizeof cut, ", each cut over %d ranks, which have two blocks of %" PRId64,
+        snprintf(cut, sizeof cut,
+                 "; a sequence is cut over %d ranks, each has two blocks of %" PRId64 " tokens",
                  c->spec.cp, t->net.seq / 2);
     snprintf(buf, DESCRIBE_MAX,
-             "batch: %" PRId64 " sequences of %" PRId64 " tokens%s = %d dp x %" PRId64
-             " microbatches x %" PRId64 "; %s has %" PRId64 " windows",
-             c->batch, c->seq, cut, c->spec.dp, train_config_micros(c), c->micro, c->data_path,
+             "batch: %" PRId64 " sequences of %" PRId64 " tokens = %d dp x %" PRId64
+             " microbatches x %" PRId64 "%s; %s has %" PRId64 " windows",
+             c->batch, c->seq, c->spec.dp, train_config_micros(c), c->micro, cut, c->data_path,
              t->data.windows);
 }
 
