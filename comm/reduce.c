@@ -31,6 +31,15 @@ REDUCE_LOOP static void sum_f32(float *out, const float *a, const float *b, int6
         out[i] = a[i] + b[i];
 }
 
+/* Two levels of the tree at once, for what is summed most: partial sums stay in registers. */
+REDUCE_LOOP static void sum4_f32(float *out, const float *a, const float *b, const float *c,
+                                 const float *d, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (a[i] + b[i]) + (c[i] + d[i]);
+}
+
 REDUCE_LOOP static void sum_f64(double *out, const double *a, const double *b, int64_t n)
 {
 #pragma omp simd
@@ -90,6 +99,11 @@ static void combine(union block *out, const void *a, const void *b, const struct
         max_i64(out->i64, a, b, r->n);
 }
 
+static const void *row_of(const struct run *r, int row)
+{
+    return (const char *)r->rows[row] + r->lo * comm_type_bytes(r->type);
+}
+
 /* Rows first .. first + n_rows - 1 along the tree: where their result is, a row itself when it is
  * one, else *out. Blocks behind `out` are for partial results, one a level. */
 static const void *reduce_tree(union block *out, const struct run *r, int first, int n_rows)
@@ -98,7 +112,12 @@ static const void *reduce_tree(union block *out, const struct run *r, int first,
     const void *a, *b;
 
     if (n_rows == 1)
-        return (const char *)r->rows[first] + r->lo * comm_type_bytes(r->type);
+        return row_of(r, first);
+    if (n_rows == 4 && r->type == COMM_F32 && r->op == COMM_SUM) {
+        sum4_f32(out->f32, row_of(r, first), row_of(r, first + 1), row_of(r, first + 2),
+                 row_of(r, first + 3), r->n);
+        return out;
+    }
     while (2 * left < n_rows)
         left *= 2;
     a = reduce_tree(out, r, first, left);
@@ -112,7 +131,7 @@ void comm_reduce(void *const *dsts, int n_dsts, const void *const *rows, int n_r
 {
     int64_t width = comm_type_bytes(type), step = BLOCK_BYTES / width;
     struct run r = { .rows = rows, .type = type, .op = op };
-    union block partial[COMM_REDUCE_LEVELS];
+    _Alignas(64) union block partial[COMM_REDUCE_LEVELS];
 
     for (r.lo = 0; r.lo < n; r.lo += step) {
         const void *result;
