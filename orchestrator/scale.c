@@ -191,8 +191,13 @@ static bool batch_divides(const struct scale *s, struct candidate *c)
 static bool fits_memory(const struct scale *s, struct candidate *c)
 {
     char need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
-    struct memory_need m = memory_estimate(&s->model, &c->spec, s->dtype, micro_of(s, &c->spec),
-                                           s->seq ? s->seq : 128, true);
+    int64_t micro = micro_of(s, &c->spec);
+    const struct memory_run run = { .dtype = s->dtype,
+                                    .seq = s->seq ? s->seq : 128,
+                                    .micro = micro,
+                                    .micros = s->batch / c->spec.dp / micro,
+                                    .flags = MEMORY_SAVES };
+    struct memory_need m = memory_estimate(&s->model, &c->spec, &run);
 
     c->memory = m.total;
     if (!s->job->layouts.memory || m.total <= s->job->layouts.memory)
