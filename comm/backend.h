@@ -1,9 +1,9 @@
 /*
  * comm/backend.h - what a way to have ranks (self, shm, mpi) provides; inside comm/ only.
  *
- * comm.c checks arguments, counts, and calls these. Every back end sums with comm/reduce.h in rank
- * order. A communicator need not be of the same kind as its world: one rank alone is `self`, and
- * the ranks of one host share memory also where MPI has started them.
+ * comm.c checks arguments, counts, and calls these. Every back end sums with comm/reduce.h. A
+ * communicator need not be of the same kind as its world: one rank alone is `self`, and the ranks
+ * of one host share memory also where MPI has started them.
  */
 #ifndef COMM_BACKEND_H
 #define COMM_BACKEND_H

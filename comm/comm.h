@@ -3,8 +3,9 @@
  *
  * Three ways to have ranks, one interface: self (one rank), shm (ranks of one host, started by our
  * own launcher, shared memory and futexes: waiting ranks sleep, they do not spin), mpi (started by
- * mpirun or srun). Sums are always taken in rank order, so a result does not depend on timing and
- * is the same on every rank.
+ * mpirun or srun). Sums are always taken along one binary tree over the ranks (comm/reduce.h:
+ * neighbours first, then pairs of pairs), so a result does not depend on timing and is the same on
+ * every rank, and a rank that adds 2^k neighbouring terms itself leaves the bits as they are.
  *
  * A collective is called by every rank of the communicator, in the same order, from one thread.
  * Buffers are borrowed. When a rank is gone the others get TP_E_COMM or are ended by the launcher.

@@ -2,9 +2,9 @@
  * comm/mpi.c - collectives and messages of ranks that do not share memory, over MPI.
  *
  * MPI_Allreduce may add in any order, and in another one with other sizes or ranks, so it is not
- * used: small sums gather every rank's elements and add them in rank order; large ones send each
- * rank its slice of all the others' buffers, add there, and send the sums round. Both cost what
- * MPI's own algorithms cost. Large data go by point-to-point pieces, whose counts fit an int.
+ * used: small sums gather every rank's elements and add them along the tree of comm/reduce.h; large
+ * ones send each rank its slice of all the others' buffers, add there, and send the sums round. Both
+ * cost what MPI's own algorithms cost. Large data go by point-to-point pieces, whose counts fit an int.
  */
 #include <stdlib.h>
 #include <string.h>

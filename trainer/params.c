@@ -92,11 +92,13 @@ static bool is_at_both_ends(const struct layout *l, int t)
     return true;
 }
 
-/* The rows of entry q that dp rank `owner` updates; `to` is behind what it has already. */
+/* The rows of entry q that dp rank `owner` updates: what the entry has of the owner's boxes. Those
+ * are disjoint rows of the fused parts of a tensor, and an entry lies within one part, so it meets
+ * at most one, in whole rows of its own. `to` is behind what the owner has already. */
 static struct piece piece_of(const struct params *p, const struct param *q, const struct layout *l,
                              int tp_rank, int owner, int64_t *to)
 {
-    struct box boxes[TENSOR_BOXES_MAX];
+    struct box boxes[TENSOR_BOXES_MAX], meet;
     struct piece piece = { .box = q->box, .from = q->at, .n = q->n, .to = *to };
 
     if (p->n_owners > 1 && q->n) {
@@ -104,10 +106,10 @@ static struct piece piece_of(const struct params *p, const struct param *q, cons
 
         piece.n = 0;
         for (int i = 0; i < n; i++)
-            if (box_contains(&q->box, &boxes[i])) {
-                piece.box = boxes[i];
-                piece.n = box_elements(&boxes[i]);
-                piece.from += box_offset_in(&q->box, &boxes[i]);
+            if (box_meet(&meet, &q->box, &boxes[i])) {
+                piece.box = meet;
+                piece.n = box_elements(&meet);
+                piece.from += box_offset_in(&q->box, &meet);
             }
     }
     *to += (piece.n + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;

@@ -24,20 +24,23 @@ static void move(const struct params *p, const struct bucket *b, int owner, floa
     }
 }
 
-tp_status zero_reduce(const struct params *p, struct comm *dp, struct tp_err *err)
+tp_status zero_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
 {
-    int me = comm_rank(dp);
+    int me = comm_rank(par->dp);
     tp_status st = TP_OK;
 
-    for (int i = 0; i < p->n_buckets && !st; i++) {
+    for (int i = 0; i < p->n_buckets; i++) {
         const struct bucket *b = &p->buckets[i];
+        float *part = p->pack + me * b->each;
 
         for (int owner = 0; owner < p->n_owners; owner++)
             move(p, b, owner, p->grad, false);
-        st = comm_reduce_scatter(dp, p->pack + me * b->each, p->pack, b->each, COMM_F32, err);
-        if (!st)
-            move(p, b, me, p->grad, true);
+        TP_TRY(comm_reduce_scatter(par->dp, part, p->pack, b->each, COMM_F32, err));
+        if (comm_size(par->cp) > 1)
+            TP_TRY(comm_all_reduce(par->cp, part, b->each, COMM_F32, COMM_SUM, err));
+        move(p, b, me, p->grad, true);
     }
+done:
     return st;
 }
 

@@ -3,8 +3,8 @@
  *
  * tests/unit/comm_shm.c runs these under our own launcher, tests/mpi/comm.c under mpirun. Every
  * function is called by all ranks of `world` with the same seed; each rank draws the same random
- * numbers, so that it knows every other rank's input and computes the result itself, in rank
- * order. They return the number of failures, which are printed.
+ * numbers, so that it knows every other rank's input and computes the result itself, along the tree
+ * of comm/reduce.h. They return the number of failures, which are printed.
  */
 #ifndef TESTS_MPI_COMM_PROPERTIES_H
 #define TESTS_MPI_COMM_PROPERTIES_H
@@ -55,25 +55,57 @@ static inline int64_t prop_width(enum comm_type type)
     return type == COMM_F32 ? 4 : 8;
 }
 
-/* The reference: one element at a time, rank 0 first. base shifts the index (reduce_scatter). */
+/* One element, as its type has it. */
+union prop_one {
+    float f32;
+    double f64;
+    int64_t i64;
+};
+
+static inline union prop_one prop_combine(union prop_one a, union prop_one b, enum comm_type type,
+                                          enum comm_op op)
+{
+    if (type == COMM_F32)
+        a.f32 = op == COMM_SUM ? a.f32 + b.f32 : a.f32 > b.f32 ? a.f32 : b.f32;
+    else if (type == COMM_F64)
+        a.f64 = op == COMM_SUM ? a.f64 + b.f64 : a.f64 > b.f64 ? a.f64 : b.f64;
+    else
+        a.i64 = op == COMM_SUM ? a.i64 + b.i64 : a.i64 > b.i64 ? a.i64 : b.i64;
+    return a;
+}
+
+/* Element `at` over the ranks, as a binary counter carries: place k holds the result of 2^k ranks
+ * side by side; what is left in it at the end comes together from the lowest place upwards. */
+static inline union prop_one prop_counter(int64_t at, const int *ranks, int n_ranks, uint64_t call,
+                                          enum comm_type type, enum comm_op op)
+{
+    union prop_one place[8] = { { 0 } }, carry;
+    int k;
+
+    for (int r = 0; r < n_ranks; r++) {
+        prop_store(&carry, 0, type, prop_value(call, ranks[r], at));
+        for (k = 0; r >> k & 1; k++)
+            carry = prop_combine(place[k], carry, type, op);
+        place[k] = carry;
+    }
+    for (k = 0; !(n_ranks >> k & 1); k++)
+        ;
+    carry = place[k];
+    for (k++; n_ranks >> k; k++)
+        if (n_ranks >> k & 1)
+            carry = prop_combine(place[k], carry, type, op);
+    return carry;
+}
+
+/* The reference: one element at a time. base shifts the index (reduce_scatter). */
 static inline void prop_reduce(void *out, int64_t n, int64_t base, const int *ranks, int n_ranks,
                                uint64_t call, enum comm_type type, enum comm_op op)
 {
-    for (int64_t i = 0; i < n; i++)
-        for (int r = 0; r < n_ranks; r++) {
-            double x = prop_value(call, ranks[r], base + i);
+    for (int64_t i = 0; i < n; i++) {
+        union prop_one x = prop_counter(base + i, ranks, n_ranks, call, type, op);
 
-            if (type == COMM_F32) {
-                float *o = (float *)out + i, v = (float)x;
-                *o = r == 0 ? v : op == COMM_SUM ? *o + v : *o > v ? *o : v;
-            } else if (type == COMM_F64) {
-                double *o = (double *)out + i;
-                *o = r == 0 ? x : op == COMM_SUM ? *o + x : *o > x ? *o : x;
-            } else {
-                int64_t *o = (int64_t *)out + i, v = (int64_t)x;
-                *o = r == 0 ? v : op == COMM_SUM ? *o + v : *o > v ? *o : v;
-            }
-        }
+        memcpy((char *)out + i * prop_width(type), &x, (size_t)prop_width(type));
+    }
 }
 
 /* Sizes around the ones where the way changes, and any other. */
