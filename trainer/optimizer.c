@@ -54,9 +54,9 @@ tp_status optimizer_reduce(const struct params *p, const struct parallel *par, s
         TP_TRY(comm_all_reduce(par->ends, p->grad + p->list[p->tied].at, p->list[p->tied].n,
                                COMM_F32, COMM_SUM, err));
     if (p->n_owners > 1)
-        return zero_reduce(p, par->dp, err);
-    if (comm_size(par->dp) > 1)
-        st = comm_all_reduce(par->dp, p->grad, p->n_elements, COMM_F32, COMM_SUM, err);
+        return zero_reduce(p, par, err);
+    if (comm_size(par->replicas) > 1)
+        st = comm_all_reduce(par->replicas, p->grad, p->n_elements, COMM_F32, COMM_SUM, err);
 done:
     return st;
 }
@@ -64,7 +64,7 @@ done:
 tp_status optimizer_norm(double *norm, const struct params *p, const struct parallel *par,
                          struct tp_err *err)
 {
-    struct comm *holders = p->n_owners > 1 ? par->world : par->model;
+    struct comm *holders = p->n_owners > 1 ? par->owners : par->model;
     double squares = 0;
     tp_status st = TP_OK;
 

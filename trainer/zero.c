@@ -76,19 +76,21 @@ void zero_unpack_weights(const struct params *p, const struct bucket *b, const f
     }
 }
 
-tp_status zero_reduce(const struct params *p, struct comm *dp, struct tp_err *err)
+tp_status zero_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
-    for (int i = 0; i < p->n_buckets && !st; i++) {
+    for (int i = 0; i < p->n_buckets; i++) {
         const struct bucket *b = &p->buckets[i];
-        float *part = p->pack + comm_rank(dp) * b->each;
+        float *part = p->pack + comm_rank(par->dp) * b->each;
 
         zero_pack_grads(p, b, p->pack);
-        st = comm_reduce_scatter(dp, part, p->pack, b->each, COMM_F32, err);
-        if (!st)
-            unpack_sums(p, b, part);
+        TP_TRY(comm_reduce_scatter(par->dp, part, p->pack, b->each, COMM_F32, err));
+        if (comm_size(par->cp) > 1)
+            TP_TRY(comm_all_reduce(par->cp, part, b->each, COMM_F32, COMM_SUM, err));
+        unpack_sums(p, b, part);
     }
+done:
     return st;
 }
 
