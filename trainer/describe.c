@@ -58,12 +58,15 @@ static void count_ring(struct messages *m, const struct trainer *t)
 static void count_gradients(struct messages *m, const struct trainer *t)
 {
     const struct spec *s = &t->config->spec;
-    int calls = 2 + (s->cp > 1);
+    int cp = s->cp > 1;
 
     if (t->params.n_owners > 1) {
-        m->dp_calls = calls * t->params.n_buckets;
-        for (int i = 0; i < t->params.n_buckets; i++)
-            m->dp_bytes += calls * t->params.buckets[i].each * 4;
+        m->dp_calls = (2 + cp) * t->params.n_buckets;
+        for (int i = 0; i < t->params.n_buckets; i++) {
+            const struct bucket *b = &t->params.buckets[i];
+
+            m->dp_bytes += ((1 + cp) * b->each + b->weights_each) * 4;
+        }
     } else if (s->dp * s->cp > 1) {
         m->dp_calls = 1;
         m->dp_bytes = t->params.n_elements * 4;

@@ -70,7 +70,7 @@ tp_status optimizer_norm(double *norm, const struct params *p, const struct para
 
     for (int i = 0; i < p->n; i++)
         if (p->list[i].counted)
-            squares += sum_squares(p->grad + p->list[i].own.from, p->list[i].own.n);
+            squares += sum_squares(params_owned(p, &p->list[i]).grad, p->list[i].own.n);
     if (comm_size(holders) > 1)
         st = comm_all_reduce(holders, &squares, 1, COMM_F64, COMM_SUM, err);
     if (!st)
@@ -94,12 +94,10 @@ tp_status optimizer_update(const struct params *p, const struct parallel *par,
     if (o->clip > 0 && norm + 1e-6 > o->clip)
         h.grad_scale = (float)(o->clip / (norm + 1e-6));
     for (int i = 0; i < p->n; i++) {
-        const struct param *q = &p->list[i];
+        const struct owned x = params_owned(p, &p->list[i]);
 
-        h.weight_decay = q->decay ? (float)o->weight_decay : 0;
-        adamw_step(p->value + q->own.from, p->exp_avg + q->own.to, p->exp_avg_sq + q->own.to,
-                   p->grad + q->own.from, p->value_bf16 ? p->value_bf16 + q->own.from : NULL,
-                   q->own.n, &h);
+        h.weight_decay = p->list[i].decay ? (float)o->weight_decay : 0;
+        adamw_step(x.value, x.exp_avg, x.exp_avg_sq, x.grad, x.value_bf16, x.n, &h);
     }
-    return p->n_owners > 1 ? zero_gather(p, par->dp, err) : TP_OK;
+    return p->n_owners > 1 && !p->sharded ? zero_gather(p, par->dp, err) : TP_OK;
 }
