@@ -40,6 +40,23 @@ static void count_sp(struct messages *m, const struct trainer *t)
         t->params.n_partial * 4;
 }
 
+/* Weights of every unit that is gathered, gradients of every unit after each of its backward
+ * passes; a tied head of the same stage has a backward pass of its own. */
+static void count_units(struct messages *m, const struct trainer *t)
+{
+    const struct params *p = &t->params;
+    const struct net *n = &t->net;
+    int64_t micros = train_config_micros(t->config), floats = 0;
+    bool joined = n->is_first && n->first_unit == n->last_unit;
+
+    m->dp_calls = t->units.n_visits + micros * (p->n_buckets + joined);
+    for (int i = 0; i < t->units.n_visits; i++)
+        floats += p->buckets[t->units.visits[i]].weights_each;
+    for (int i = 0; i < p->n_buckets; i++)
+        floats += micros * (1 + (joined && i == n->first_unit)) * p->buckets[i].each;
+    m->dp_bytes = floats * 4;
+}
+
 struct messages describe_messages(const struct trainer *t)
 {
     const struct train_config *c = t->config;
@@ -57,15 +74,19 @@ struct messages describe_messages(const struct trainer *t)
     m.pp_bytes = m.pp_calls * rows / n->split * h * 4;
     if (t->params.tied >= 0) {
         m.ends_calls = 1;
-        m.ends_bytes = t->params.list[t->params.tied].n * 4;
+        m.ends_bytes = params_sums(&t->params, &t->params.list[t->params.tied]).n * 4;
     }
     if (comm_size(t->parallel.model) > 1 || t->params.n_owners > 1)
         m.tiny_calls++;
     if (t->parallel.kv) {
         m.kv_calls = n->n_layers;
-        m.kv_bytes = n->n_layers * 2 * n->kv_width * h * 4;
+        for (int i = 0; i < t->params.n; i++)
+            if (t->params.list[i].shared)
+                m.kv_bytes += params_sums(&t->params, &t->params.list[i]).n * 4;
     }
-    if (t->params.n_owners > 1) { /* of a bucket a reduce-scatter and an all-gather */
+    if (t->params.sharded)
+        count_units(&m, t);
+    else if (t->params.n_owners > 1) { /* of a bucket a reduce-scatter and an all-gather */
         m.dp_calls = 2 * t->params.n_buckets;
         for (int i = 0; i < t->params.n_buckets; i++)
             m.dp_bytes += (t->params.buckets[i].each + t->params.buckets[i].weights_each) * 4;

@@ -35,7 +35,7 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
     do {
         c->spec = random_spec(r, m);
         c->spec.cp = 1;
-        c->spec.zero = rng_int(r, 0, 1);
+        c->spec.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
     } while (spec_world(&c->spec) > max_world);
     c->seq = rng_int(r, 1, m->max_positions < 16 ? m->max_positions : 16);
     c->micro = rng_int(r, 1, 3);
