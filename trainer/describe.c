@@ -150,15 +150,40 @@ static void line_batch(char *buf, const struct trainer *t)
              t->data.windows);
 }
 
+/* Parameters that zero3 gathers at a time, at most. */
+static int64_t largest_unit(const struct trainer *t)
+{
+    const struct params *p = &t->params;
+    int64_t most = 0;
+
+    for (int b = 0; b < p->n_buckets; b++) {
+        int64_t n = 0;
+
+        for (int i = 0; i < p->buckets[b].n; i++)
+            n += p->list[p->buckets[b].first + i].n;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 static void line_bytes(char *buf, const struct trainer *t)
 {
     const struct trainer_size *s = &t->size;
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX], e[SIZE_TEXT_MAX];
+    int n = snprintf(
+        buf, DESCRIBE_MAX,
+        "bytes of a rank: weights %s, gradients %s, optimizer %s, activations %s; together %s",
+        size_format(a, s->params), size_format(b, s->grads), size_format(c, s->moments),
+        size_format(d, s->activations), size_format(e, s->shared + s->own));
 
-    snprintf(buf, DESCRIBE_MAX,
-             "bytes of a rank: weights %s, gradients %s, optimizer %s, activations %s; together %s",
-             size_format(a, s->params), size_format(b, s->grads), size_format(c, s->moments),
-             size_format(d, s->activations), size_format(e, s->shared + s->own));
+    if (!t->params.sharded)
+        return;
+    snprintf(
+        buf + n, DESCRIBE_MAX - (size_t)n,
+        "; zero3: weights and gradients are dealt to %d ranks, %d times a step one of %d units "
+        "(the largest has %" PRId64 " parameters) is gathered in windows of %s",
+        t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t),
+        size_format(a, s->windows));
 }
 
 static void line_messages(char *buf, const struct trainer *t)
