@@ -38,6 +38,7 @@ struct monitor {
     int first_told, n_told;
     struct monitor_verdict told[TOLD];
     int64_t save_ns; /* longest save seen */
+    int64_t load_ns; /* longest time of reading a checkpoint */
     struct rank rank[];
 };
 
@@ -100,6 +101,9 @@ void monitor_feed(struct monitor *m, int rank, const struct tell_slot *slot, cha
     if (r->seen && r->slot.phase == TELL_SAVE && slot->phase != TELL_SAVE &&
         slot->phase_ns - r->slot.phase_ns > m->save_ns)
         m->save_ns = slot->phase_ns - r->slot.phase_ns;
+    if (r->seen && r->slot.phase == TELL_LOAD && slot->phase == TELL_TRAIN &&
+        slot->phase_ns - r->slot.phase_ns > m->load_ns)
+        m->load_ns = slot->phase_ns - r->slot.phase_ns;
     if (slot->step != r->slot.step) {
         if (r->seen)
             learn_step(m, r, slot);
@@ -354,6 +358,11 @@ double monitor_step_seconds(const struct monitor *m)
     int n = m->n_times < TIMES ? m->n_times : TIMES;
 
     return n ? quantile(m->times, n, 0.5) / 1e9 : 0;
+}
+
+double monitor_load_seconds(const struct monitor *m)
+{
+    return (double)m->load_ns / 1e9;
 }
 
 bool monitor_saving(const struct monitor *m)

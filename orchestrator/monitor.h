@@ -85,6 +85,7 @@ int64_t monitor_saved(const struct monitor *m);     /* newest committed, -1 */
 double monitor_loss(const struct monitor *m);
 double monitor_step_seconds(const struct monitor *m); /* median, 0: not known */
 int64_t monitor_deadline(const struct monitor *m);    /* for a training step, ns */
+double monitor_load_seconds(const struct monitor *m); /* longest of any rank, 0: not seen */
 bool monitor_saving(const struct monitor *m);
 bool monitor_present(const struct monitor *m, int rank, struct tell_slot *slot); /* last fed */
 

@@ -130,6 +130,8 @@ static tp_status all_train(struct run *r)
     if (b->attempt > 1)
         b->restart_seconds =
             b->restart_seconds > 0 ? (b->restart_seconds + now - from) / 2 : now - from;
+    if (r->crosses && monitor_load_seconds(r->monitor) > 0)
+        b->load_rate = (double)r->choice.bytes / monitor_load_seconds(r->monitor);
     b->fault_at = 0;
     return run_edge(r, RUN_TRAIN, "every rank trains");
 }
