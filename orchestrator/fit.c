@@ -220,13 +220,17 @@ static double seconds_of(const struct fit *f, const struct way *w, bool *measure
 
 static int64_t memory_of(const struct fit *f, const struct way *w, int64_t micro)
 {
-    int flags = MEMORY_SAVES;
+    struct memory_run run = { .dtype = f->work.dtype,
+                              .seq = f->work.seq,
+                              .micro = micro,
+                              .micros = f->work.batch / w->spec.dp / micro,
+                              .flags = MEMORY_SAVES };
 
     if (!f->has_model)
         return 0;
     if (f->work.recompute || w->recompute)
-        flags |= MEMORY_RECOMPUTES;
-    return memory_estimate(&f->model, &w->spec, f->work.dtype, micro, f->work.seq, flags).total;
+        run.flags |= MEMORY_RECOMPUTES;
+    return memory_estimate(&f->model, &w->spec, &run).total;
 }
 
 /* One pair of microbatch and recomputation: takes c's place in *best when it fits and is faster

@@ -14,10 +14,21 @@ static int flags_of(const struct train_config *c)
     return (c->ckpt ? MEMORY_SAVES : 0) | (c->recompute ? MEMORY_RECOMPUTES : 0);
 }
 
+static struct memory_run run_of(const struct train_config *c, const struct spec *s, int64_t micro)
+{
+    return (struct memory_run){ .dtype = c->dtype,
+                                .seq = c->seq,
+                                .micro = micro,
+                                .micros = c->batch / s->dp / micro,
+                                .flags = flags_of(c) };
+}
+
 static int64_t need_of(const struct train_config *c, const struct model *m, const struct spec *s,
                        int64_t micro)
 {
-    return memory_estimate(m, s, c->dtype, micro, c->seq, flags_of(c)).total;
+    const struct memory_run run = run_of(c, s, micro);
+
+    return memory_estimate(m, s, &run).total;
 }
 
 static bool is_legal(const struct train_config *c, const struct model *m, const struct spec *s)
@@ -56,6 +67,7 @@ static int list_layouts(char *buf, size_t size, const struct train_config *c, co
 
 tp_status budget_check(const struct train_config *c, const struct model *m, struct tp_err *err)
 {
+    struct memory_run run;
     struct memory_need need;
     char spec[SPEC_TEXT_MAX], total[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX], weights[SIZE_TEXT_MAX];
     char state[SIZE_TEXT_MAX], act[SIZE_TEXT_MAX], staging[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
@@ -63,7 +75,8 @@ tp_status budget_check(const struct train_config *c, const struct model *m, stru
 
     if (c->mem_bytes == 0)
         return TP_OK;
-    need = memory_estimate(m, &c->spec, c->dtype, c->micro, c->seq, flags_of(c));
+    run = run_of(c, &c->spec, c->micro);
+    need = memory_estimate(m, &c->spec, &run);
     if (need.total <= c->mem_bytes)
         return TP_OK;
     if (list_layouts(layouts, sizeof layouts, c, m) == 0)

@@ -68,7 +68,7 @@ struct messages describe_messages(const struct trainer *t)
     if (t->params.n_owners > 1) { /* of a bucket a reduce-scatter and an all-gather */
         m.dp_calls = 2 * t->params.n_buckets;
         for (int i = 0; i < t->params.n_buckets; i++)
-            m.dp_bytes += 2 * t->params.buckets[i].each * 4;
+            m.dp_bytes += (t->params.buckets[i].each + t->params.buckets[i].weights_each) * 4;
     } else if (c->spec.dp > 1) {
         m.dp_calls = 1;
         m.dp_bytes = t->params.n_elements * 4;

@@ -131,8 +131,8 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
 
     if (st)
         return st;
-    *out = (struct linear){ .weight = params_operand(p, w->at),
-                            .grad = p->grad + w->at,
+    *out = (struct linear){ .weight = params_weight(p, w),
+                            .grad = params_grad(p, w),
                             .out = width,
                             .in = in,
                             .in_out = s->net->model->arch == MODEL_GPT2 && layer >= 0,
@@ -142,8 +142,8 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
                             .tp = is_cut(s, w) ? s->net->tp : NULL };
     b = bias == ROLE_NONE ? NULL : find(s, bias, layer);
     if (b) {
-        out->bias = p->value + b->at;
-        out->bias_grad = p->grad + b->at;
+        out->bias = params_weight(p, b);
+        out->bias_grad = params_grad(p, b);
     }
     return TP_OK;
 }
@@ -157,10 +157,10 @@ static tp_status bind_norm(struct norm *out, const struct source *s, enum role r
 
     if (st)
         return st;
-    *out = (struct norm){ .weight = p->value + w->at, .grad = p->grad + w->at };
+    *out = (struct norm){ .weight = params_weight(p, w), .grad = params_grad(p, w) };
     if (b) {
-        out->bias = p->value + b->at;
-        out->bias_grad = p->grad + b->at;
+        out->bias = params_weight(p, b);
+        out->bias_grad = params_grad(p, b);
     }
     return TP_OK;
 }
@@ -192,13 +192,13 @@ static tp_status bind_first(struct net *n, const struct source *s, struct tp_err
 
     if (st)
         return st;
-    n->embedding = params_operand(p, embed->at);
-    n->embedding_grad = p->grad + embed->at;
+    n->embedding = params_weight(p, embed);
+    n->embedding_grad = params_grad(p, embed);
     n->embedding_tp = is_cut(s, embed) ? n->tp : NULL;
     positions = find(s, ROLE_POSITIONS, LAYER_FIRST);
     if (positions) {
-        n->positions = p->value + positions->at;
-        n->positions_grad = p->grad + positions->at;
+        n->positions = params_weight(p, positions);
+        n->positions_grad = params_grad(p, positions);
     }
     return TP_OK;
 }

@@ -54,9 +54,9 @@ tp_status optimizer_reduce(const struct params *p, const struct parallel *par, s
         TP_TRY(comm_all_reduce(par->ends, p->grad + p->list[p->tied].at, p->list[p->tied].n,
                                COMM_F32, COMM_SUM, err));
     if (p->n_owners > 1)
-        return zero_reduce(p, par->dp, err);
-    if (comm_size(par->dp) > 1)
-        st = comm_all_reduce(par->dp, p->grad, p->n_elements, COMM_F32, COMM_SUM, err);
+        return zero_reduce(p, par, err);
+    if (comm_size(par->replicas) > 1)
+        st = comm_all_reduce(par->replicas, p->grad, p->n_elements, COMM_F32, COMM_SUM, err);
 done:
     return st;
 }
@@ -64,13 +64,13 @@ done:
 tp_status optimizer_norm(double *norm, const struct params *p, const struct parallel *par,
                          struct tp_err *err)
 {
-    struct comm *holders = p->n_owners > 1 ? par->world : par->model;
+    struct comm *holders = p->n_owners > 1 ? par->owners : par->model;
     double squares = 0;
     tp_status st = TP_OK;
 
     for (int i = 0; i < p->n; i++)
         if (p->list[i].counted)
-            squares += sum_squares(p->grad + p->list[i].own.from, p->list[i].own.n);
+            squares += sum_squares(params_owned(p, &p->list[i]).grad, p->list[i].own.n);
     if (comm_size(holders) > 1)
         st = comm_all_reduce(holders, &squares, 1, COMM_F64, COMM_SUM, err);
     if (!st)
@@ -94,12 +94,10 @@ tp_status optimizer_update(const struct params *p, const struct parallel *par,
     if (o->clip > 0 && norm + 1e-6 > o->clip)
         h.grad_scale = (float)(o->clip / (norm + 1e-6));
     for (int i = 0; i < p->n; i++) {
-        const struct param *q = &p->list[i];
+        const struct owned x = params_owned(p, &p->list[i]);
 
-        h.weight_decay = q->decay ? (float)o->weight_decay : 0;
-        adamw_step(p->value + q->own.from, p->exp_avg + q->own.to, p->exp_avg_sq + q->own.to,
-                   p->grad + q->own.from, p->value_bf16 ? p->value_bf16 + q->own.from : NULL,
-                   q->own.n, &h);
+        h.weight_decay = p->list[i].decay ? (float)o->weight_decay : 0;
+        adamw_step(x.value, x.exp_avg, x.exp_avg_sq, x.grad, x.value_bf16, x.n, &h);
     }
-    return p->n_owners > 1 ? zero_gather(p, par->dp, err) : TP_OK;
+    return p->n_owners > 1 && !p->sharded ? zero_gather(p, par->dp, err) : TP_OK;
 }

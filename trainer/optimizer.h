@@ -10,7 +10,8 @@
 #include "trainer/params.h"
 
 /* Sum gradients of shared KV heads over the tp ranks that hold them, under sp of what is not cut
- * over all of tp, of a tied head over the stages that hold it, then everything over dp. */
+ * over all of tp, of a tied head over the stages that hold it, then everything over all ranks that
+ * hold the same parameters. */
 tp_status optimizer_reduce(const struct params *p, const struct parallel *par, struct tp_err *err);
 
 /* L2 norm over all parameters of the model, each element counted once. Collective over the

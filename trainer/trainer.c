@@ -64,17 +64,17 @@ static tp_status measure(struct trainer *t, struct tp_err *err)
 {
     struct span shared = { 0 }, own = { 0 };
     struct trainer_size *s = &t->size;
-    int64_t n = t->params.n_elements;
 
     take(t, &shared, &own);
     if (shared.used > INT64_MAX / 4 || own.used > INT64_MAX / 4)
         return tp_fail(err, TP_E_LAYOUT, "%s: a model too large to count the bytes of",
                        t->config->model_path);
     *s = (struct trainer_size){ .shared = shared.used, .own = own.used };
-    s->params = n * (t->config->dtype == DTYPE_BF16 ? 6 : 4);
-    s->grads = n * 4;
-    s->moments = t->params.n_moments * 8;
-    s->activations = s->shared + s->own - s->params - s->grads - s->moments;
+    s->params = params_value_bytes(&t->params);
+    s->grads = params_grad_bytes(&t->params);
+    s->moments = t->params.n_owned * 8;
+    s->windows = params_window_bytes(&t->params);
+    s->activations = s->shared + s->own - s->params - s->grads - s->moments - s->windows;
     return TP_OK;
 }
 

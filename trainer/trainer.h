@@ -26,6 +26,7 @@ struct trainer_size {
         shared;  /* that collectives reach: gradients, residual streams; the same on every rank */
     int64_t own; /* weights, moments, other activations, scratch */
     int64_t params, grads, moments; /* parts of the sum of both; masters count as params */
+    int64_t windows;                /* zero3: where a unit's weights and gradients come together */
     int64_t activations;            /* the rest: slots and scratch */
 };
 
