@@ -82,6 +82,11 @@ class Bench:
         return Run([x["cpu_seconds"] for x in steps[WARM:]], [x["seconds"] for x in steps[WARM:]],
                    [x["loss"] for x in steps], steps[-1]["peak_rss_bytes"], p.stderr)
 
+    def has(self, module):
+        """Whether the python of --torch has a module."""
+        return self.python and subprocess.run([self.python, "-c", "import " + module],
+                                              stderr=subprocess.DEVNULL).returncode == 0
+
     def torch(self, mode, bf16=False):
         words = {"config": CONFIG, "folder": str(self.weights), "data": DATA, "mode": mode, "ranks": 2,
                  "batch": BATCH, "seq": SEQ, "steps": STEPS, "bf16": bf16}
