@@ -33,60 +33,70 @@ static int64_t need_of(const struct train_config *c, const struct model *m, cons
     return memory_estimate(m, s, &run).total;
 }
 
+/* Whether the run would be accepted at s. */
 static bool is_legal(const struct train_config *c, const struct model *m, const struct spec *s)
 {
+    struct train_config other = *c;
     struct arena a = { 0 };
     struct tp_err ignored = { 0 };
     struct tensor *tensors;
     struct layout l;
     int n;
-    bool ok = !model_params(&tensors, &n, m, c->dtype, &a, &ignored) &&
-              !layout_make(&l, s, m->layers, tensors, n, &a, &ignored);
+    bool ok;
+
+    other.spec = *s;
+    ok = !train_config_check(&other, m, &ignored) &&
+         !model_params(&tensors, &n, m, c->dtype, &a, &ignored) &&
+         !layout_make(&l, s, m->layers, tensors, n, &a, &ignored);
 
     arena_free(&a);
     return ok;
 }
 
-/* Whether the run would be accepted at s, and fits. */
-static bool would_fit(const struct train_config *c, const struct model *m, const struct spec *s)
-{
-    struct train_config other = *c;
-    struct tp_err ignored = { 0 };
+/* Layouts that would fit, as "tp4 (812 MiB), tp8 (...)". */
+struct fitting {
+    char text[384];
+    size_t used;
+    int n;
+};
 
-    other.spec = *s;
-    return !train_config_check(&other, m, &ignored) && is_legal(c, m, s) &&
-           need_of(c, m, s, c->micro) <= c->mem_bytes;
+static bool add_if_fits(struct fitting *f, const struct train_config *c, const struct model *m,
+                        const struct spec *s)
+{
+    int64_t need = need_of(c, m, s, c->micro);
+    char text[SPEC_TEXT_MAX], bytes[SIZE_TEXT_MAX];
+
+    if (need > c->mem_bytes || !is_legal(c, m, s))
+        return false;
+    f->used += (size_t)snprintf(f->text + f->used, sizeof f->text - f->used, "%s%s (%s)",
+                                f->n++ ? ", " : "", spec_format(text, s), size_format(bytes, need));
+    return true;
 }
 
-/* "tp4 (812 MiB), tp8 (...)": larger degrees of an axis (tp or cp of *s) that fit, nearest first.
- * Appends to buf; returns how many. */
-static int list_degrees(char *buf, size_t size, const struct train_config *c, const struct model *m,
+/* Larger degrees of an axis (of tp or cp in s), nearest first. */
+static void add_degrees(struct fitting *f, const struct train_config *c, const struct model *m,
                         struct spec *s, int *degree)
 {
-    int was = *degree, n = 0;
+    int was = *degree, found = 0;
 
-    for (int d = was + 1; d <= DEGREES_TRIED_MAX && n < LAYOUTS_SHOWN; d++) {
-        char text[SPEC_TEXT_MAX], bytes[SIZE_TEXT_MAX];
-        size_t used = strlen(buf);
-
-        *degree = d;
-        if (!would_fit(c, m, s))
-            continue;
-        snprintf(buf + used, size - used, "%s%s (%s)", used ? ", " : "", spec_format(text, s),
-                 size_format(bytes, need_of(c, m, s, c->micro)));
-        n++;
-    }
+    for (*degree = was + 1; *degree <= DEGREES_TRIED_MAX && found < LAYOUTS_SHOWN; ++*degree)
+        found += add_if_fits(f, c, m, s);
     *degree = was;
-    return n;
 }
 
-/* Layouts with more ranks along tp, or along cp, that fit. */
-static int list_layouts(char *buf, size_t size, const struct train_config *c, const struct model *m)
+/* The same ranks that share their state first, then more ranks along tp and along cp. */
+static void find_fitting(struct fitting *f, const struct train_config *c, const struct model *m)
 {
     struct spec s = c->spec;
-    int n = list_degrees(buf, size, c, m, &s, &s.tp);
 
-    return n + list_degrees(buf, size, c, m, &s, &s.cp);
+    for (s.zero = 1; s.dp > 1 && s.zero <= 3; s.zero += 2)
+        if (s.zero > c->spec.zero)
+            add_if_fits(f, c, m, &s);
+    s = c->spec;
+    add_degrees(f, c, m, &s, &s.tp);
+    add_degrees(f, c, m, &s, &s.cp);
+    if (f->n == 0)
+        snprintf(f->text, sizeof f->text, "no degree of tp or cp");
 }
 
 tp_status budget_check(const struct train_config *c, const struct model *m, struct tp_err *err)
@@ -95,7 +105,8 @@ tp_status budget_check(const struct train_config *c, const struct model *m, stru
     struct memory_need need;
     char spec[SPEC_TEXT_MAX], total[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX], weights[SIZE_TEXT_MAX];
     char state[SIZE_TEXT_MAX], act[SIZE_TEXT_MAX], staging[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
-    char layouts[384] = "", micro[96] = "";
+    struct fitting layouts = { .n = 0 };
+    char micro[96] = "";
 
     if (c->mem_bytes == 0)
         return TP_OK;
@@ -103,8 +114,7 @@ tp_status budget_check(const struct train_config *c, const struct model *m, stru
     need = memory_estimate(m, &c->spec, &run);
     if (need.total <= c->mem_bytes)
         return TP_OK;
-    if (list_layouts(layouts, sizeof layouts, c, m) == 0)
-        snprintf(layouts, sizeof layouts, "no degree of tp or cp");
+    find_fitting(&layouts, c, m);
     if (c->micro > 1 && need_of(c, m, &c->spec, 1) <= c->mem_bytes)
         snprintf(micro, sizeof micro, "; so would --micro 1 at this layout (%s)",
                  size_format(other, need_of(c, m, &c->spec, 1)));
@@ -116,5 +126,5 @@ tp_status budget_check(const struct train_config *c, const struct model *m, stru
         size_format(mem, c->mem_bytes), size_format(weights, need.params + need.master),
         size_format(state, need.grads + need.moments),
         size_format(act, need.activations + need.workspace), size_format(staging, need.staging),
-        size_format(other, need.overhead), layouts, micro);
+        size_format(other, need.overhead), layouts.text, micro);
 }

@@ -36,20 +36,6 @@ int64_t train_config_micros(const struct train_config *c)
     return c->batch / c->spec.dp / c->micro;
 }
 
-static tp_status check_axes(const struct spec *s, struct tp_err *err)
-{
-    const char *axis = s->zero > 1 ? "sharded parameters (zero3)" : NULL;
-    char text[SPEC_TEXT_MAX];
-
-    if (!axis)
-        return TP_OK;
-    return tp_fail(
-        err, TP_E_LAYOUT,
-        "layout %s asks for %s, which tp-train cannot run yet; it runs tp, sp, cp, pp, "
-        "vpp, dp and zero1, and tp-reshard turns checkpoints of other layouts into those",
-        spec_format(text, s), axis);
-}
-
 static tp_status check_optimizer(const struct optimizer_options *o, struct tp_err *err)
 {
     if (o->lr < 0 || o->min_lr < 0)
@@ -198,8 +184,6 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
         return tp_fail(err, TP_E_USAGE,
                        "--resume, --save-every and --exit-step need --ckpt ROOT: where checkpoints "
                        "are");
-    if ((st = check_axes(&c->spec, err)))
-        return st;
     if ((st = check_optimizer(&c->opt, err)))
         return st;
     if ((st = check_sp(c, m, err)))

@@ -13,13 +13,12 @@ static void move_partial(const struct params *p, bool back)
     float *at = p->partial;
 
     for (int i = 0; i < p->n; i++) {
-        const struct param *q = &p->list[i];
-        float *grad = p->grad + q->at;
+        const struct sums g = params_sums(p, &p->list[i]);
 
-        if (!q->partial)
+        if (!p->list[i].partial || !g.n)
             continue;
-        memcpy(back ? grad : at, back ? at : grad, (size_t)q->n * sizeof *at);
-        at += q->n;
+        memcpy(back ? g.at : at, back ? at : g.at, (size_t)g.n * sizeof *at);
+        at += g.n;
     }
 }
 
@@ -35,28 +34,43 @@ static tp_status reduce_partial(const struct params *p, struct comm *tp, struct 
     return st;
 }
 
+/* The sum over dp, and over cp. */
+static tp_status reduce_replicas(const struct params *p, const struct parallel *par,
+                                 struct tp_err *err)
+{
+    if (p->sharded) /* over dp a microbatch at a time, as it came */
+        return comm_size(par->cp) > 1
+                   ? comm_all_reduce(par->cp, p->owned_grad, p->n_owned, COMM_F32, COMM_SUM, err)
+                   : TP_OK;
+    if (p->n_owners > 1)
+        return zero_reduce(p, par, err);
+    if (comm_size(par->replicas) > 1)
+        return comm_all_reduce(par->replicas, p->grad, p->n_elements, COMM_F32, COMM_SUM, err);
+    return TP_OK;
+}
+
 tp_status optimizer_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
     for (int i = 0; par->kv && i < p->n; i++) {
-        int64_t at = p->list[i].at, n = p->list[i].n;
+        struct sums g = params_sums(p, &p->list[i]);
 
         if (!p->list[i].shared)
             continue;
-        while (i + 1 < p->n && p->list[i + 1].shared && p->list[i + 1].at == at + n)
-            n += p->list[++i].n; /* k and v of a layer in one call */
-        TP_TRY(comm_all_reduce(par->kv, p->grad + at, n, COMM_F32, COMM_SUM, err));
+        while (i + 1 < p->n && p->list[i + 1].shared &&
+               params_sums(p, &p->list[i + 1]).at == g.at + g.n)
+            g.n += params_sums(p, &p->list[++i]).n; /* k and v of a layer in one call */
+        TP_TRY(comm_all_reduce(par->kv, g.at, g.n, COMM_F32, COMM_SUM, err));
     }
     if (p->n_partial)
         TP_TRY(reduce_partial(p, par->tp, err));
-    if (p->tied >= 0)
-        TP_TRY(comm_all_reduce(par->ends, p->grad + p->list[p->tied].at, p->list[p->tied].n,
-                               COMM_F32, COMM_SUM, err));
-    if (p->n_owners > 1)
-        return zero_reduce(p, par, err);
-    if (comm_size(par->replicas) > 1)
-        st = comm_all_reduce(par->replicas, p->grad, p->n_elements, COMM_F32, COMM_SUM, err);
+    if (p->tied >= 0) {
+        struct sums g = params_sums(p, &p->list[p->tied]);
+
+        TP_TRY(comm_all_reduce(par->ends, g.at, g.n, COMM_F32, COMM_SUM, err));
+    }
+    st = reduce_replicas(p, par, err);
 done:
     return st;
 }

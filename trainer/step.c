@@ -14,7 +14,8 @@ static struct pass pass_of(struct trainer *t, int64_t micro)
                           .sequences = t->config->micro,
                           .rows = rows,
                           .stream_rows = rows / t->net.split,
-                          .add = micro > 0 };
+                          .units = &t->units,
+                          .add = micro > 0 && !t->params.sharded };
 }
 
 static int64_t stream_bytes(const struct pass *p)
@@ -121,12 +122,14 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     tp_status st = TP_OK;
 
     stage_clear_gradients(&t->net);
+    TP_TRY(units_begin(&t->units, err));
     for (int i = 0; i < ops->n_ops; i++) {
         const struct op *op = &ops->ops[i];
 
         TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err) : run_backward(t, op, &loss, err));
     }
     TP_TRY(wait_for_sent(t, err));
+    TP_TRY(units_end(&t->units, err));
     TP_TRY(optimizer_reduce(&t->params, &t->parallel, err));
     TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);

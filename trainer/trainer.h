@@ -12,6 +12,7 @@
 #include "trainer/parallel.h"
 #include "trainer/params.h"
 #include "trainer/schedule.h"
+#include "trainer/units.h"
 
 /* What a checkpoint carries besides tensors. */
 struct position {
@@ -38,6 +39,7 @@ struct trainer {
     struct params params;
     struct net net;
     struct schedule schedule;
+    struct units units;
     int n_slots;
     struct slot *slots;
     struct scratch scratch;

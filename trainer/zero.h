@@ -36,6 +36,10 @@ tp_status zero_start(struct params *p, struct comm *dp, struct tp_err *err);
 /* All gradients of a bucket, to pack[n_owners][b->each]. */
 void zero_pack_grads(const struct params *p, const struct bucket *b, float *pack);
 
+/* Add the sums of the gradients that this rank owns, from its part of a pack, to where it keeps
+ * them. */
+void zero_add_sums(const struct params *p, const struct bucket *b, const float *part);
+
 /* The weights of a bucket that rank `me` owns, to its part of pack[n_owners][b->weights_each]; and
  * everyone's from there to where layers read them. */
 void zero_pack_weights(const struct params *p, const struct bucket *b, int me, float *pack);

@@ -45,7 +45,7 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
     c->dtype = rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
     do {
         c->spec = random_spec(r, m);
-        c->spec.zero = rng_int(r, 0, 1);
+        c->spec.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
     } while (spec_world(&c->spec) > max_world);
     random_tokens(r, m, c);
     c->recompute = rng_int(r, 0, 2) == 0;
