@@ -25,7 +25,7 @@ static void count_tp(struct messages *m, const struct trainer *t)
 
 /* The same under sp, of rows / t each. A layer forward: two gathers, of the run's dtype, and two
  * reduce-scatters, in fp32; backward: two of each, and two gathers more of the inputs, of which
- * only a part was kept. Once a step the gradients of what is not cut. */
+ * only a part was kept. Once a step, bucket by bucket, the gradients of what is not cut. */
 static void count_sp(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
@@ -34,7 +34,8 @@ static void count_sp(struct messages *m, const struct trainer *t)
     int64_t gathers = n->n_layers * (6 + 2 * n->recompute) + 2 * n->is_last;
     int64_t scatters = n->n_layers * (4 + n->recompute) + n->is_first + n->is_last;
 
-    m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last) + 1;
+    m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last) +
+                  reduction_partial_calls(&t->params);
     m->tp_bytes =
         micros * (part * (gathers * e + (scatters + n->is_first) * 4) + n->is_last * rows * 4 * 3) +
         t->params.n_partial * 4;
@@ -69,8 +70,8 @@ struct messages describe_messages(const struct trainer *t)
         m.dp_calls = 2 * t->params.n_buckets;
         for (int i = 0; i < t->params.n_buckets; i++)
             m.dp_bytes += (t->params.buckets[i].each + t->params.buckets[i].weights_each) * 4;
-    } else if (c->spec.dp > 1) {
-        m.dp_calls = 1;
+    } else if (comm_size(t->parallel.replicas) > 1) {
+        m.dp_calls = t->params.n_buckets;
         m.dp_bytes = t->params.n_elements * 4;
     }
     if (spec_world(&c->spec) > 1)
