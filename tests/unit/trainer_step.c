@@ -169,7 +169,7 @@ Test(trainer_step, what_is_sent_is_what_was_said)
         int rank, code = 0, wrong;
 
         random_run(&r, &m, &c, 8);
-        m.vocab = 256; /* bytes are tokens */
+        m.vocab = 256;      /* bytes are tokens */
         if (round % 3 == 0) /* several buckets of gradients */
             m.ffn = 16384;
         cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK);
