@@ -40,16 +40,31 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The layers of rank `pp` of a pipeline, and what it keeps (Narayanan et al. 2021) when there are
- * microbatches enough. */
-static void count_layers(struct share *r, const struct model *m, const struct spec *s, int pp)
+/* Passes of a chunk that rank `pp` keeps at a time: those before its first backward pass, of
+ * trainer/schedule.h, and that one (Narayanan et al. 2021). */
+static int64_t slots_of(const struct spec *s, int pp, int64_t micros)
 {
-    int64_t stages = (int64_t)s->pp * s->vpp, behind = s->pp - pp;
+    int64_t behind = s->pp - pp, all = micros * s->vpp, slots;
+
+    if (s->vpp == 1)
+        slots = behind;
+    else if (micros == s->pp) /* one group of microbatches: nothing to interleave with */
+        slots = all;
+    else
+        slots = 2 * (behind - 1) + (int64_t)(s->vpp - 1) * s->pp + 1;
+    return micros ? least(slots, all) : slots;
+}
+
+/* The layers of rank `pp` of a pipeline, and what it keeps. */
+static void count_layers(struct share *r, const struct model *m, const struct spec *s, int pp,
+                         int64_t micros)
+{
+    int64_t stages = (int64_t)s->pp * s->vpp;
 
     for (int64_t stage = pp; stage < stages; stage += s->pp)
         r->layers += m->layers / stages + (stage < m->layers % stages);
     r->slot_layers = m->layers / stages + (pp < m->layers % stages);
-    r->slots = s->vpp == 1 ? behind : 2 * (behind - 1) + (int64_t)(s->vpp - 1) * s->pp + 1;
+    r->slots = slots_of(s, pp, micros);
     r->is_first = pp == 0;
     r->is_last = pp == s->pp - 1;
     r->is_pipeline = s->pp > 1;
@@ -155,7 +170,7 @@ static int64_t largest_tensor(const struct share *r, const struct model *m, int6
     return owners * (owned(rows, m->hidden, owners) + m->hidden);
 }
 
-static struct share share_of(const struct model *m, const struct spec *s, int pp)
+static struct share share_of(const struct model *m, const struct spec *s, int pp, int64_t micros)
 {
     struct share r = { 0 };
 
@@ -166,7 +181,7 @@ static struct share share_of(const struct model *m, const struct spec *s, int pp
     r.up = (m->arch == MODEL_GPT2 ? 1 : 2) * r.ffn;
     r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
     r.split = s->sp ? s->tp : 1;
-    count_layers(&r, m, s, pp);
+    count_layers(&r, m, s, pp, micros);
     if (r.is_first || r.is_last)
         r.vocab = ceil_div(m->vocab, s->tp);
     r.elements = count_elements(&r, m, 1);
@@ -248,13 +263,14 @@ static void count_state(struct memory_need *need, const struct share *r, const s
         need->params += 4 * count_vectors(r, m);
 }
 
-static struct memory_need need_of(const struct model *m, const struct spec *s, enum dtype dtype,
-                                  int64_t micro, int64_t seq, int flags, int pp)
+static struct memory_need need_of(const struct model *m, const struct spec *s,
+                                  const struct memory_run *run, int pp)
 {
-    struct share r = share_of(m, s, pp);
-    int64_t rows = micro * seq, e = dtype_bytes(dtype), streams = r.slots * (2 * r.slot_layers + 1);
+    struct share r = share_of(m, s, pp, run->micros);
+    int64_t rows = run->micro * run->seq, e = dtype_bytes(run->dtype);
+    int64_t streams = r.slots * (2 * r.slot_layers + 1);
     struct memory_need need = { 0 };
-    bool again = flags & MEMORY_RECOMPUTES, sharded = s->zero == 3 && s->dp > 1;
+    bool again = run->flags & MEMORY_RECOMPUTES, sharded = s->zero == 3 && s->dp > 1;
     int64_t windows = sharded ? window_bytes(&r, m, e, s->dp) : 0;
 
     count_state(&need, &r, m, s, e);
@@ -262,8 +278,8 @@ static struct memory_need need_of(const struct model *m, const struct spec *s, e
     need.workspace = rows / r.split * scratch_bytes(m, &r, e, again) + windows +
                      4 * partial_elements(&r, m, sharded ? s->dp : 1);
     if (m->arch == MODEL_LLAMA)
-        need.workspace += 4 * seq * m->head_dim; /* rotary table */
-    if (flags & MEMORY_SAVES)                    /* replicas share the writing */
+        need.workspace += 4 * run->seq * m->head_dim; /* rotary table */
+    if (run->flags & MEMORY_SAVES)                    /* replicas share the writing */
         need.staging = need.params / (sharded ? 1 : s->dp) +
                        (need.master + need.moments) / (s->zero ? 1 : s->dp) + SAVING_BYTES;
     need.overhead =
@@ -275,13 +291,13 @@ static struct memory_need need_of(const struct model *m, const struct spec *s, e
     return need;
 }
 
-struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
-                                   int64_t micro, int64_t seq, int flags)
+struct memory_need memory_estimate(const struct model *m, const struct spec *s,
+                                   const struct memory_run *run)
 {
     struct memory_need largest = { 0 };
 
     for (int pp = 0; pp < s->pp; pp++) {
-        struct memory_need need = need_of(m, s, dtype, micro, seq, flags, pp);
+        struct memory_need need = need_of(m, s, run, pp);
 
         if (need.total > largest.total)
             largest = need;

@@ -14,6 +14,7 @@
 #include "core/arena.h"
 #include "core/err.h"
 #include "layout/spec.h"
+#include "orchestrator/way.h"
 
 enum {
     JOB_NODES_MAX = 4096,
@@ -111,14 +112,18 @@ void job_example(FILE *f);
 const char *job_flag(const struct job *j, const char *name);
 
 /* The command for one attempt, argv style: {layout} {ckpt} {ranks} {attempt} {state} filled in;
- * for tp-train the flags --layout, --ckpt, --resume and --log added where they are missing. */
-tp_status job_command(struct job_words *out, const struct job *j, const struct spec *layout,
+ * for tp-train the flags --layout, --ckpt, --resume and --log added where they are missing, and
+ * --micro and --recompute where the way asks for them. */
+tp_status job_command(struct job_words *out, const struct job *j, const struct way *way,
                       int64_t attempt, bool must_resume, struct arena *arena, struct tp_err *err);
 
 /* Other words of the job with the same names filled in. */
 tp_status job_fill(struct job_words *out, const struct job *j, const struct job_words *words,
                    const struct spec *layout, int64_t attempt, struct arena *arena,
                    struct tp_err *err);
+
+/* Whether layouts.axes names an axis of scale.h: tp pp vpp cp dp sp zero1 zero3. */
+bool job_has_axis(const struct job *j, const char *axis);
 
 /* All slots of all nodes. */
 int job_ranks(const struct job *j);

@@ -24,7 +24,7 @@ double run_now(void)
 
 const char *run_spec_text(const struct run *r, char *buf)
 {
-    return spec_format(buf, &r->book.layout);
+    return spec_format(buf, &r->book.way.spec);
 }
 
 static double wall_clock(void)

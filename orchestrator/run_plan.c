@@ -130,7 +130,7 @@ static tp_status prepare(struct run *r)
 {
     struct job_words w;
     char log[PATH_MAX];
-    tp_status st = job_fill(&w, r->job, &r->job->prepare, &r->layout.spec, r->book.attempt + 1,
+    tp_status st = job_fill(&w, r->job, &r->job->prepare, &r->layout.way.spec, r->book.attempt + 1,
                             &r->arena, &r->err);
 
     if (st == TP_OK)
@@ -178,8 +178,9 @@ tp_status run_plan_tick(struct run *r)
         return st;
     run_event(r, "plan",
               json_pack("{s:s,s:s,s:i,s:i,s:I}", "result", "launch", "layout",
-                        spec_format(spec, &r->layout.spec), "ranks", r->layout.ranks, "free_ranks",
-                        run_free_ranks(r, false), "checkpoint", (json_int_t)r->choice.step));
+                        spec_format(spec, &r->layout.way.spec), "ranks", r->layout.ranks,
+                        "free_ranks", run_free_ranks(r, false), "checkpoint",
+                        (json_int_t)r->choice.step));
     return r->job->prepare.n ? prepare(r) : run_launch(r);
 }
 

@@ -47,18 +47,18 @@ static void remember_time(struct run *r)
 {
     struct book *b = &r->book;
     double seconds = monitor_step_seconds(r->monitor);
-    char spec[SPEC_TEXT_MAX];
+    char way[WAY_TEXT_MAX];
     int i = 0;
 
     if (seconds <= 0)
         return;
-    run_spec_text(r, spec);
-    while (i < b->n_measured && strcmp(b->measured[i].layout, spec) != 0)
+    way_format(way, &b->way);
+    while (i < b->n_measured && strcmp(b->measured[i].way, way) != 0)
         i++;
     if (i == BOOK_MEASURED_MAX)
         return;
     b->n_measured += i == b->n_measured;
-    snprintf(b->measured[i].layout, SPEC_TEXT_MAX, "%s", spec);
+    snprintf(b->measured[i].way, WAY_TEXT_MAX, "%s", way);
     b->measured[i].seconds = seconds;
 }
 
@@ -186,7 +186,7 @@ static tp_status consider_scaling(struct run *r)
         if (here <= 0 || gain < r->job->restart.worth * cost)
             return TP_OK;
     }
-    snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.spec));
+    snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.way.spec));
     r->book.new_layout = true;
     return run_drain_softly(r, text);
 }

@@ -41,6 +41,23 @@ static void count_sp(struct messages *m, const struct trainer *t)
         t->params.n_partial * 4;
 }
 
+/* Weights of every unit that is gathered, gradients of every unit after each of its backward
+ * passes; a tied head of the same stage has a backward pass of its own. */
+static void count_units(struct messages *m, const struct trainer *t)
+{
+    const struct params *p = &t->params;
+    const struct net *n = &t->net;
+    int64_t micros = train_config_micros(t->config), floats = 0;
+    bool joined = n->is_first && n->first_unit == n->last_unit;
+
+    m->dp_calls = t->units.n_visits + micros * (p->n_buckets + joined);
+    for (int i = 0; i < t->units.n_visits; i++)
+        floats += p->buckets[t->units.visits[i]].weights_each;
+    for (int i = 0; i < p->n_buckets; i++)
+        floats += micros * (1 + (joined && i == n->first_unit)) * p->buckets[i].each;
+    m->dp_bytes = floats * 4;
+}
+
 struct messages describe_messages(const struct trainer *t)
 {
     const struct train_config *c = t->config;
@@ -58,15 +75,19 @@ struct messages describe_messages(const struct trainer *t)
     m.pp_bytes = m.pp_calls * rows / n->split * h * 4;
     if (t->params.tied >= 0) {
         m.ends_calls = 1;
-        m.ends_bytes = t->params.list[t->params.tied].n * 4;
+        m.ends_bytes = params_sums(&t->params, &t->params.list[t->params.tied]).n * 4;
     }
     if (comm_size(t->parallel.model) > 1 || t->params.n_owners > 1)
         m.tiny_calls++;
     if (t->parallel.kv) {
         m.kv_calls = n->n_layers;
-        m.kv_bytes = n->n_layers * 2 * n->kv_width * h * 4;
+        for (int i = 0; i < t->params.n; i++)
+            if (t->params.list[i].shared)
+                m.kv_bytes += params_sums(&t->params, &t->params.list[i]).n * 4;
     }
-    if (t->params.n_owners > 1) { /* of a bucket a reduce-scatter and an all-gather */
+    if (t->params.sharded)
+        count_units(&m, t);
+    else if (t->params.n_owners > 1) { /* of a bucket a reduce-scatter and an all-gather */
         m.dp_calls = 2 * t->params.n_buckets;
         for (int i = 0; i < t->params.n_buckets; i++)
             m.dp_bytes += (t->params.buckets[i].each + t->params.buckets[i].weights_each) * 4;
@@ -130,15 +151,40 @@ static void line_batch(char *buf, const struct trainer *t)
              t->data.windows);
 }
 
+/* Parameters that zero3 gathers at a time, at most. */
+static int64_t largest_unit(const struct trainer *t)
+{
+    const struct params *p = &t->params;
+    int64_t most = 0;
+
+    for (int b = 0; b < p->n_buckets; b++) {
+        int64_t n = 0;
+
+        for (int i = 0; i < p->buckets[b].n; i++)
+            n += p->list[p->buckets[b].first + i].n;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 static void line_bytes(char *buf, const struct trainer *t)
 {
     const struct trainer_size *s = &t->size;
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX], e[SIZE_TEXT_MAX];
+    int n = snprintf(
+        buf, DESCRIBE_MAX,
+        "bytes of a rank: weights %s, gradients %s, optimizer %s, activations %s; together %s",
+        size_format(a, s->params), size_format(b, s->grads), size_format(c, s->moments),
+        size_format(d, s->activations), size_format(e, s->shared + s->own));
 
-    snprintf(buf, DESCRIBE_MAX,
-             "bytes of a rank: weights %s, gradients %s, optimizer %s, activations %s; together %s",
-             size_format(a, s->params), size_format(b, s->grads), size_format(c, s->moments),
-             size_format(d, s->activations), size_format(e, s->shared + s->own));
+    if (!t->params.sharded)
+        return;
+    snprintf(
+        buf + n, DESCRIBE_MAX - (size_t)n,
+        "; zero3: weights and gradients are dealt to %d ranks, %d times a step one of %d units "
+        "(the largest has %" PRId64 " parameters) is gathered in windows of %s",
+        t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t),
+        size_format(a, s->windows));
 }
 
 static void line_messages(char *buf, const struct trainer *t)

@@ -135,11 +135,23 @@ int params_find(const struct params *p, const struct layout *l, enum role role, 
 int params_find_box(const struct params *p, const struct layout *l, const char *name,
                     const struct box *box);
 
+/* Number of the unit of a layer, LAYER_FIRST or LAYER_LAST among the buckets; -1: there is none, or
+ * no zero3. */
+int params_unit(const struct params *p, int unit);
+
 /* Where layers read an entry, as q->type, and leave its gradient. */
 const void *params_weight(const struct params *p, const struct param *q);
 float *params_grad(const struct params *p, const struct param *q);
 
 struct owned params_owned(const struct params *p, const struct param *q);
+
+/* Where the gradient of an entry is summed up over the microbatches: of all of it, or with zero3 of
+ * what this rank owns. */
+struct sums {
+    float *at;
+    int64_t n;
+};
+struct sums params_sums(const struct params *p, const struct param *q);
 
 /* Round what this rank owns to bf16; nothing in fp32. */
 void params_round(struct params *p);

@@ -108,6 +108,13 @@ struct owned params_owned(const struct params *p, const struct param *q)
     return o;
 }
 
+struct sums params_sums(const struct params *p, const struct param *q)
+{
+    if (p->sharded)
+        return (struct sums){ p->owned_grad + q->own.to, q->own.n };
+    return (struct sums){ p->grad + q->at, q->n };
+}
+
 void params_round(struct params *p)
 {
     for (int i = 0; p->dtype == DTYPE_BF16 && i < p->n; i++) {

@@ -5,13 +5,6 @@
 
 /* ---- sums within a replica ---- */
 
-/* The gradients of an entry that this rank has whole: all, with zero3 what it owns. */
-static float *grads_of(const struct params *p, const struct param *q, int64_t *n)
-{
-    *n = p->sharded ? q->own.n : q->n;
-    return p->sharded ? params_owned(p, q).grad : params_grad(p, q);
-}
-
 /* Entries first .. end - 1 of heads that several tp ranks have: k and v of a layer, which lie side
  * by side, in one call. */
 static tp_status reduce_shared(const struct params *p, int first, int end, struct comm *kv,
@@ -20,17 +13,14 @@ static tp_status reduce_shared(const struct params *p, int first, int end, struc
     tp_status st = TP_OK;
 
     for (int i = first; i < end && !st; i++) {
-        int64_t n, more;
-        float *grad = grads_of(p, &p->list[i], &n);
+        struct sums g = params_sums(p, &p->list[i]);
 
         if (!p->list[i].shared)
             continue;
         while (i + 1 < end && p->list[i + 1].shared &&
-               grads_of(p, &p->list[i + 1], &more) == grad + n) {
-            n += more;
-            i++;
-        }
-        st = comm_all_reduce(kv, grad, n, COMM_F32, COMM_SUM, err);
+               params_sums(p, &p->list[i + 1]).at == g.at + g.n)
+            g.n += params_sums(p, &p->list[++i]).n;
+        st = comm_all_reduce(kv, g.at, g.n, COMM_F32, COMM_SUM, err);
     }
     return st;
 }
@@ -41,13 +31,12 @@ static int64_t move_partial(const struct params *p, int first, int end, bool bac
     float *at = p->partial;
 
     for (int i = first; i < end; i++) {
-        int64_t n;
-        float *grad = grads_of(p, &p->list[i], &n);
+        const struct sums g = params_sums(p, &p->list[i]);
 
-        if (!p->list[i].partial || !n)
+        if (!p->list[i].partial || !g.n)
             continue;
-        memcpy(back ? grad : at, back ? at : grad, (size_t)n * sizeof *at);
-        at += n;
+        memcpy(back ? g.at : at, back ? at : g.at, (size_t)g.n * sizeof *at);
+        at += g.n;
     }
     return at - p->partial;
 }
@@ -72,16 +61,15 @@ static tp_status reduce_within(const struct reduction *r, int first, int end, st
     const struct params *p = r->params;
     const struct parallel *par = r->parallel;
     tp_status st = TP_OK;
-    int64_t n;
 
     if (par->kv)
         TP_TRY(reduce_shared(p, first, end, par->kv, err));
     if (p->n_partial)
         TP_TRY(reduce_partial(p, first, end, par->tp, err));
     if (p->tied >= first && p->tied < end) {
-        float *grad = grads_of(p, &p->list[p->tied], &n);
+        struct sums g = params_sums(p, &p->list[p->tied]);
 
-        TP_TRY(comm_all_reduce(par->ends, grad, n, COMM_F32, COMM_SUM, err));
+        TP_TRY(comm_all_reduce(par->ends, g.at, g.n, COMM_F32, COMM_SUM, err));
     }
 done:
     return st;
@@ -138,7 +126,6 @@ void reduction_begin(struct reduction *r)
     r->n_left = r->params->n_buckets;
 }
 
-/* With zero3 gradients have gone to their owners microbatch by microbatch. */
 tp_status reduction_ready(struct reduction *r, int unit, struct tp_err *err)
 {
     const struct params *p = r->params;
@@ -154,13 +141,26 @@ tp_status reduction_ready(struct reduction *r, int unit, struct tp_err *err)
     return st;
 }
 
+/* With zero3 gradients have gone to their owners over dp, microbatch by microbatch; the owner's
+ * twins have seen other tokens. */
+static tp_status end_sharded(const struct reduction *r, struct tp_err *err)
+{
+    const struct params *p = r->params;
+    tp_status st = reduce_within(r, 0, p->n, err);
+
+    if (!st && r->parallel->twins)
+        st =
+            comm_all_reduce(r->parallel->twins, p->owned_grad, p->n_owned, COMM_F32, COMM_SUM, err);
+    return st;
+}
+
 tp_status reduction_end(struct reduction *r, struct tp_err *err)
 {
     const struct params *p = r->params;
     tp_status st = TP_OK;
 
     if (p->sharded)
-        return reduce_within(r, 0, p->n, err);
+        return end_sharded(r, err);
     while (r->n_left)
         TP_TRY(start_bucket(r, --r->n_left, err));
     if (p->n_owners > 1)

@@ -5,14 +5,15 @@
 #include "trainer/schedule_lr.h"
 #include "trainer/stage.h"
 
-static struct pass pass_of(const struct trainer *t, int64_t micro)
+static struct pass pass_of(struct trainer *t, int64_t micro)
 {
     return (struct pass){ .net = &t->net,
                           .scratch = &t->scratch,
                           .sequences = t->config->micro,
                           .rows = t->config->micro * t->config->seq,
                           .stream_rows = t->config->micro * t->config->seq / t->net.split,
-                          .add = micro > 0 };
+                          .units = &t->units,
+                          .add = micro > 0 && !t->params.sharded };
 }
 
 static int64_t stream_bytes(const struct pass *p)
@@ -121,6 +122,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     tp_status st = TP_OK;
 
     stage_clear_gradients(&t->net);
+    TP_TRY(units_begin(&t->units, err));
     reduction_begin(&t->reduction);
     for (int i = 0; i < ops->n_ops; i++) {
         const struct op *op = &ops->ops[i];
@@ -128,6 +130,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
         TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err) : run_backward(t, op, &loss, err));
     }
     TP_TRY(wait_for_sent(t, err));
+    TP_TRY(units_end(&t->units, err));
     TP_TRY(reduction_end(&t->reduction, err));
     TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);

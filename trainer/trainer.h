@@ -13,6 +13,7 @@
 #include "trainer/params.h"
 #include "trainer/reduction.h"
 #include "trainer/schedule.h"
+#include "trainer/units.h"
 
 /* What a checkpoint carries besides tensors. */
 struct position {
@@ -40,6 +41,7 @@ struct trainer {
     struct reduction reduction;
     struct net net;
     struct schedule schedule;
+    struct units units;
     int n_slots;
     struct slot *slots;
     struct scratch scratch;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "kernels/bias.h"
 #include "kernels/cast.h"
 
 static void copy(void *to, const void *from, int64_t n_bytes)
@@ -33,6 +34,15 @@ static void unpack_sums(const struct params *p, const struct bucket *b, const fl
         const struct param *q = &p->list[i];
 
         copy(params_owned(p, q).grad, part + q->own.packed, q->own.n * 4);
+    }
+}
+
+void zero_add_sums(const struct params *p, const struct bucket *b, const float *part)
+{
+    for (int i = b->first; i < b->first + b->n; i++) {
+        const struct param *q = &p->list[i];
+
+        residual_add(params_owned(p, q).grad, part + q->own.packed, NULL, 1, q->own.n);
     }
 }
 

@@ -4,7 +4,7 @@
  * zero1 deals the optimizer's: gradients are reduced to the rank that owns the rows, it updates
  * them, and the new weights go round. That is what an all-reduce sends, in two halves with the
  * update between them; in bf16 the masters stay with their owners, and the second half is bf16
- * but for what layers read in fp32. zero3 deals weights and gradients too; see trainer/shards.h.
+ * but for what layers read in fp32. zero3 deals weights and gradients too; see trainer/units.h.
  *
  * A rank owns rows of every tensor, as the layout cuts them, so that a checkpoint has boxes and
  * never intervals of a bucket. Tensors go in buckets through a pack, where what a rank owns lies
@@ -48,6 +48,10 @@ tp_status zero_start(struct params *p, const struct parallel *par, struct tp_err
 
 /* All gradients of a bucket, to pack[n_owners][b->each]. */
 void zero_pack_grads(const struct params *p, const struct bucket *b, float *pack);
+
+/* Add the sums of the gradients that this rank owns, from its part of a pack, to where it keeps
+ * them. */
+void zero_add_sums(const struct params *p, const struct bucket *b, const float *part);
 
 /* The weights of a bucket that rank `me` owns, to its part of pack[n_owners][b->weights_each]; and
  * everyone's from there to where layers read them. */

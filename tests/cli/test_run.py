@@ -60,21 +60,6 @@ def test_requests_without_a_running_job(tmp_path, tiny):
     assert r.rc == 2 and "absent.yaml" in r.err
 
 
-def test_plan_says_why_layouts_are_refused(tmp_path, tiny):
-    job = train_job(tmp_path, tiny, allow="[]")
-    plan = {c["layout"]: c for c in json.loads(job.verb("plan", "--json", "--ranks", 6).out)}
-    assert plan["tp4"]["legal"] and plan["tp2dp2"]["legal"] and plan["tp1"]["legal"]
-    assert not plan["tp3"]["legal"] and "3" in plan["tp3"]["why"]
-    assert not plan["tp1dp3"]["legal"] and "batch of 8" in plan["tp1dp3"]["why"]
-    small = train_job(tmp_path / "small", tiny, allow="[]", name="small")
-    need = plan["tp1"]["memory_bytes"]
-    small.path.write_text(small.path.read_text().replace(
-        "layouts: {", "layouts: {memory: %d, " % (need - 1)))
-    plan = {c["layout"]: c for c in json.loads(small.verb("plan", "--json").out)}
-    assert not plan["tp1"]["legal"] and "layouts.memory" in plan["tp1"]["why"]
-    assert plan["tp4"]["legal"]
-
-
 # ---- faults ----
 
 def test_a_killed_rank_means_the_next_layout_and_the_same_curve(tmp_path, tiny, reference, figure):

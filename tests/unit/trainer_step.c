@@ -35,14 +35,14 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
     do {
         c->spec = random_spec(r, m);
         c->spec.cp = 1;
-        c->spec.zero = rng_int(r, 0, 1);
+        c->spec.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
     } while (spec_world(&c->spec) > max_world);
     c->seq = rng_int(r, 1, m->max_positions < 16 ? m->max_positions : 16);
     c->micro = rng_int(r, 1, 3);
     c->recompute = rng_int(r, 0, 1);
     c->spec.sp = c->spec.sp && c->seq * c->micro % c->spec.tp == 0 &&
                  (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);
-    micros = rng_int(r, 1, 2) * (c->spec.vpp > 1 ? 2 : 1) * c->spec.pp;
+    micros = c->spec.vpp > 1 ? rng_int(r, 1, 3) * c->spec.pp : rng_int(r, 1, 2 * c->spec.pp);
     c->batch = c->micro * micros * c->spec.dp;
     cr_assert_eq(train_config_check(c, m, &err), TP_OK, "%s", err.msg);
 }
@@ -78,8 +78,13 @@ Test(trainer_step, the_estimate_is_what_is_allocated)
 
         random_run(&r, &m, &c, 64);
         cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
-        need = memory_estimate(&m, &c.spec, c.dtype, c.micro, c.seq,
-                               c.recompute ? MEMORY_RECOMPUTES : 0);
+        need =
+            memory_estimate(&m, &c.spec,
+                            &(struct memory_run){ .dtype = c.dtype,
+                                                  .seq = c.seq,
+                                                  .micro = c.micro,
+                                                  .micros = train_config_micros(&c),
+                                                  .flags = c.recompute ? MEMORY_RECOMPUTES : 0 });
         more = size.own + size.shared - (need.total - need.overhead);
         cr_assert(more >= 0 && more <= slack_of(&m, &c),
                   "%s: allocated %lld, estimated %lld, slack %lld", spec_format(spec, &c.spec),
