@@ -25,7 +25,7 @@ static void count_tp(struct messages *m, const struct trainer *t)
 
 /* The same under sp, of rows / t each. A layer forward: two gathers, of the run's dtype, and two
  * reduce-scatters, in fp32; backward: two of each, and two gathers more of the inputs, of which
- * only a part was kept. Once a step the gradients of what is not cut. */
+ * only a part was kept. Once a step, bucket by bucket, the gradients of what is not cut. */
 static void count_sp(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
@@ -34,7 +34,8 @@ static void count_sp(struct messages *m, const struct trainer *t)
     int64_t gathers = n->n_layers * (6 + 2 * n->recompute) + 2 * n->is_last;
     int64_t scatters = n->n_layers * (4 + n->recompute) + n->is_first + n->is_last;
 
-    m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last) + 1;
+    m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last) +
+                  reduction_partial_calls(&t->params);
     m->tp_bytes =
         micros * (part * (gathers * e + (scatters + n->is_first) * 4) + n->is_last * rows * 4 * 3) +
         t->params.n_partial * 4;
@@ -70,9 +71,8 @@ static void count_units(struct messages *m, const struct trainer *t)
     m->dp_bytes = floats * 4;
 }
 
-/* Without ZeRO one all-reduce of everything. Of a bucket of zero1's a reduce-scatter and an
- * all-gather over dp. Under cp what is owned is summed over that too: bucket by bucket, or with
- * zero3 at once. */
+/* Of a bucket an all-reduce, or with zero1 a reduce-scatter and an all-gather over dp. Under cp
+ * what is owned is summed over that too: bucket by bucket, or with zero3 at once. */
 static void count_gradients(struct messages *m, const struct trainer *t)
 {
     const struct spec *s = &t->config->spec;
@@ -90,7 +90,7 @@ static void count_gradients(struct messages *m, const struct trainer *t)
             m->dp_bytes += ((1 + cp) * b->each + b->weights_each) * 4;
         }
     } else if (s->dp * s->cp > 1) {
-        m->dp_calls = 1;
+        m->dp_calls = t->params.n_buckets;
         m->dp_bytes = t->params.n_elements * 4;
     }
 }
