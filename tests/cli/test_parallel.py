@@ -117,6 +117,17 @@ def test_losses_and_norms_are_the_oracles(known, name, layout, micro, more, tmp_
     assert_same_curve(log, trace, name + " " + layout)
 
 
+@pytest.mark.parametrize("layout, host_ranks", [
+    ("cp4", "1"), ("tp2cp2dp2zero1", "8")])  # messages alone; shared memory
+def test_under_mpirun_rings_give_the_same_curve(known, layout, host_ranks, tmp_path):
+    folder, trace = known("untied")
+    argv = argv_of(folder, layout, tmp_path / "log", "--micro", 8)
+    ranks = 8 if "dp2" in layout else 4
+    ok("mpirun", "-n", ranks, *harness.command(argv), env={"TP_HOST_RANKS": host_ranks})
+    log = [json.loads(line) for line in open(tmp_path / "log")]
+    assert_same_curve(log, trace, "%s under mpirun" % layout)
+
+
 @pytest.mark.parametrize("layout", ["tp2pp2vpp2dp2spzero1", "tp2pp2vpp2cp2spzero1", "cp4"])
 @pytest.mark.parametrize("name", MODELS)
 def test_bf16_follows_the_curve_at_every_axis(known, name, layout, tmp_path):
