@@ -45,11 +45,12 @@ static const struct field {
     {                                            \
 #f, FIELD_BOOL, offsetof(struct book, f) \
     }
-    INT(attempt),      INT(epoch),          INT(keeper),      INT(keeper_start),
-    INT(best_step),    INT(best_at_launch), INT(resumed_at),  INT(saved),
-    INT(fails_in_row), INT(nan_step),       DOUBLE(fault_at), DOUBLE(restart_seconds),
-    BOOL(open),        BOOL(loss_known),    BOOL(stop),       BOOL(new_layout),
-    INT(way.micro),    BOOL(way.recompute),
+    INT(attempt),         INT(epoch),          INT(keeper),       INT(keeper_start),
+    INT(best_step),       INT(best_at_launch), INT(resumed_at),   INT(saved),
+    INT(fails_in_row),    INT(nan_step),       DOUBLE(fault_at),  DOUBLE(restart_seconds),
+    BOOL(open),           BOOL(loss_known),    BOOL(stop),        BOOL(new_layout),
+    INT(way.micro),       BOOL(way.recompute), DOUBLE(read_rate), DOUBLE(load_rate),
+    DOUBLE(convert_rate),
 };
 enum { N_FIELDS = sizeof FIELDS / sizeof FIELDS[0] };
 

@@ -91,7 +91,8 @@ struct book {
     } measured[BOOK_MEASURED_MAX]; /* median step time of a way to run it */
     double spent[LEDGER_CAUSES];   /* seconds */
     double fault_at;               /* of the fault that is being recovered from, 0: none */
-    double restart_seconds;        /* median cost of the restarts so far, 0: not known */
+    double read_rate, load_rate, convert_rate; /* bytes a second, see convert.h; 0: not known */
+    double restart_seconds; /* median cost of the restarts so far, 0: not known */
     int n_nodes;
     struct book_node *nodes; /* as in the job; malloc'ed */
 };

@@ -26,6 +26,7 @@ enum {
 enum job_backend { JOB_LOCAL, JOB_SLURM };
 enum job_launcher { JOB_LAUNCH_SELF, JOB_LAUNCH_MPIRUN };
 enum job_checkpoints { JOB_CKPT_AUTO, JOB_CKPT_TP, JOB_CKPT_NONE };
+enum job_reshard { JOB_RESHARD_AUTO, JOB_RESHARD_ALWAYS, JOB_RESHARD_NEVER };
 enum job_on_nan { JOB_NAN_RESTART, JOB_NAN_STOP, JOB_NAN_IGNORE };
 
 struct job_words {
@@ -45,6 +46,7 @@ struct job {
     bool is_tp_train; /* the command's program is tp-train: flags are added and read */
     const char *ckpt; /* checkpoint root, absolute */
     int checkpoints;  /* enum job_checkpoints, never AUTO after job_read */
+    int reshard;      /* enum job_reshard */
     int64_t steps;    /* the whole run; 0: not known */
     int backend, launcher;
     int n_nodes;

@@ -31,11 +31,14 @@ static const struct job_key KEYS[] = {
         "tp-train --model model/ --data data.txt --steps 1000 --save-every 50"),
     KEY("", "prepare", WORDS, prepare, "[]",
         "a command to run before each launch, with the same names filled in: a conversion that the\n"
-        "command needs, say. tp-train needs none: its --resume reads any layout."),
+        "command needs that `reshard` does not do, say."),
     SHOWN("", "ckpt", PATH, ckpt, NULL, "the checkpoint root", "ckpt"),
     ONE_OF("", "checkpoints", checkpoints, "auto|tp|none", "auto",
         "tp: ROOT holds this toolkit's checkpoints: verify before a restart, quarantine bad ones,\n"
         "fence older jobs. none: the command looks after itself. auto: tp for tp-train."),
+    ONE_OF("", "reshard", reshard, "auto|always|never", "auto",
+        "a checkpoint of another layout (checkpoints: tp): convert it with tp-reshard before the launch?\n"
+        "auto: for tp-train when that is quicker than --resume reading it, for others yes."),
     KEY("", "steps", INT, steps, "0", "steps of the whole run (0: tp-train's --steps; else not known)"),
     ONE_OF("", "backend", backend, "local|slurm", "local", "where ranks run"),
     ONE_OF("", "launcher", launcher, "self|mpirun", "self",

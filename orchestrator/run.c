@@ -126,13 +126,15 @@ static tp_status on_signal(struct run *r)
             continue;
         }
         r->book.stop = true;
+        run_helper_stop(r);
         if (r->book.open)
             st = run_drain_softly(r, "asked to stop by a signal");
     }
     while (st == TP_OK && (pid = waitpid(-1, &status, WNOHANG)) > 0)
         if (pid == r->helper.pid) {
             r->helper.pid = 0;
-            st = run_helper_done(r, WIFEXITED(status) ? WEXITSTATUS(status) : 128);
+            st = run_helper_done(r,
+                                 WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
         }
     return st;
 }

@@ -18,6 +18,7 @@ static json_t *accept(const char *what)
 static json_t *stop(struct run *r)
 {
     r->book.stop = true;
+    run_helper_stop(r);
     if (r->book.open && (r->asked = run_drain_softly(r, "asked to stop")))
         return refuse(r->err.msg, 3);
     return accept("the job saves at its next step and ends");

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,13 +19,14 @@ void run_attempt_id(const struct run *r, char buf[64])
     snprintf(buf, 64, "%s.%lld", r->book.run_id, (long long)r->book.attempt);
 }
 
-/* Start a child of tp-run with its output in `log`. keeper: in a session of its own, marked. */
+/* Start a child of tp-run with its output in `log`. keeper: in a session of its own, marked; others
+ * die with tp-run. */
 pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
 {
     char id[64], epoch[32], port[16], path[8192];
     const char *old = getenv("PATH"), *slash = strrchr(r->self, '/');
     sigset_t none;
-    pid_t pid;
+    pid_t pid, parent = getpid();
     int fd;
 
     run_attempt_id(r, id);
@@ -42,7 +44,11 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
         setenv(RELAY_PORT_ENV, port, 1);
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); /* ranks may share processors */
     unsetenv("TP_RUN_DIE_AFTER");
-    if (keeper) {
+    if (!keeper) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(127);
+    } else {
         setsid();
         setenv(PROCESS_KEEPER_ENV, id, 1);
         setenv(TELL_DIR_ENV, r->slots, 1);
@@ -220,6 +226,7 @@ tp_status run_launch(struct run *r)
     ledger_switch(r->ledger, LEDGER_STARTING, run_now());
     arena_free(&r->arena);
     memset(&r->fault, 0, sizeof r->fault);
+    r->stays_for = (struct way){ 0 };
     r->drain_until = 0;
     r->drain_killed = false;
     TP_TRY(announce(r));

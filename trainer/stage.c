@@ -7,6 +7,7 @@
 #include "trainer/block_mlp.h"
 #include "trainer/embedding_tp.h"
 #include "trainer/loss_tp.h"
+#include "trainer/reduction.h"
 #include "trainer/units.h"
 
 bool stage_is_first(const struct net *n, int chunk)
@@ -89,6 +90,12 @@ tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err)
     return st ? st : loss_tp_logits(p, s, &in, err);
 }
 
+/* The gradients of a unit have had their last microbatch. */
+static tp_status is_final(const struct pass *p, int unit, struct tp_err *err)
+{
+    return p->reduction ? reduction_ready(p->reduction, unit, err) : TP_OK;
+}
+
 tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
                      struct tp_err *err)
 {
@@ -99,8 +106,10 @@ tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *
     if ((st = loss_tp_forward(p, s, total, err)))
         return st;
     units_clear(p->units, p->net->last_unit);
-    st = loss_tp_backward(p, s, scale, err);
-    return st ? st : units_reduce(p->units, p->net->last_unit, err);
+    if ((st = loss_tp_backward(p, s, scale, err)))
+        return st;
+    st = units_reduce(p->units, p->net->last_unit, err);
+    return st ? st : is_final(p, LAYER_LAST, err);
 }
 
 /* A layer forward, from its input, but for the product whose result its backward does not need. */
@@ -134,12 +143,16 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
             return st;
         if ((st = units_reduce(p->units, y->unit, err)))
             return st;
+        if ((st = is_final(p, n->layer_numbers[c->first + i], err)))
+            return st;
     }
     if (!stage_is_first(n, chunk))
         return TP_OK;
     units_clear(p->units, n->first_unit);
-    st = embedding_tp_backward(p, s->ids, err);
-    return st ? st : units_reduce(p->units, n->first_unit, err);
+    if ((st = embedding_tp_backward(p, s->ids, err)))
+        return st;
+    st = units_reduce(p->units, n->first_unit, err);
+    return st ? st : is_final(p, LAYER_FIRST, err);
 }
 
 /* ---- gradients that are added to ---- */

@@ -177,6 +177,17 @@ def test_a_slow_rank_and_a_jump_are_reported(tmp_path):
         assert job.events("loss_jump")[0]["loss"] == 50
 
 
+def test_a_jump_or_a_nan_of_one_short_step_is_not_missed(tmp_path):
+    """Steps of a millisecond or two, of which tp-run looks at one in fifty."""
+    with fake_job(tmp_path / "jump", "--step-ms", 1, "--jump-at", 333, "--steps", 600) as job:
+        assert job.start().wait() == 0
+        assert [e["loss"] for e in job.events("loss_jump")] == [50]
+    with fake_job(tmp_path / "nan", "--step-ms", 1, "--nan-at", 333, "--steps", 600,
+                  watch={"nan": "stop"}) as job:
+        assert job.start().wait() == 3
+        assert [e["at_step"] for e in job.events("nan")] == [334]
+
+
 def test_another_trainer_is_stopped_resumed_and_done(tmp_path):
     with fake_job(tmp_path, "--state", tmp_path / "step", "--steps", 150) as job:
         job.start()
