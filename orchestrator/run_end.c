@@ -12,7 +12,7 @@
 #include "core/file.h"
 #include "orchestrator/process.h"
 #include "orchestrator/run_inside.h"
-#include "orchestrator/slurm.h"
+#include "orchestrator/run_slurm.h"
 
 /* After a rank is gone the command may end by itself, saying why, before it is killed. Another
  * program's ranks may be about to end in order without having said so. */
@@ -253,7 +253,7 @@ static void blame_node(struct run *r)
     n->excluded_to = run_now() + r->job->restart.exclude_for;
     n->back_since = n->excluded_to;
     if (r->job->backend == JOB_SLURM && r->job->slurm.drain)
-        slurm_drain(r->job->nodes[f->node].name, f->reason);
+        run_slurm_drain(r, f->node, f->reason);
     run_event(r, "node_lost",
               json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[f->node].name, "reason",
                         "excluded after repeated faults", "seconds", r->job->restart.exclude_for));
@@ -380,6 +380,8 @@ static tp_status decide(struct run *r)
     }
     if (is_fenced(r))
         return TP_OK;
+    if (run_slurm_is_ending(r) && !b->stop)
+        return run_slurm_hand_over(r, "the wall time ends");
     if (soft && o->exit_code == 75 && b->new_layout && !b->stop)
         return run_plan_begin(r);
     if ((soft && o->exit_code == 75) || b->stop) {

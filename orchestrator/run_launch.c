@@ -124,7 +124,7 @@ static tp_status new_monitor(struct run *r)
 }
 
 /* srun for the nodes that the ranks were dealt to. */
-static tp_status slurm_step(struct run *r, struct job_words *out)
+static tp_status step_command(struct run *r, struct job_words *out)
 {
     char *nodes = NULL;
     int n = 0;
@@ -138,7 +138,8 @@ static tp_status slurm_step(struct run *r, struct job_words *out)
             nodes ? arena_printf(&r->arena, "%s,%s", nodes, name) : arena_strdup(&r->arena, name);
         n++;
     }
-    return slurm_command(out, r->job, nodes ? nodes : "", n, r->world, &r->arena, &r->err);
+    return slurm_step(out, r->job, (long)r->book.slurm_job, nodes ? nodes : "", n, r->world,
+                      &r->arena, &r->err);
 }
 
 /* What the keeper is asked to run. */
@@ -164,7 +165,7 @@ static tp_status keeper_command(struct run *r, struct job_words *out)
     if (r->job->backend == JOB_SLURM) {
         struct job_words s;
 
-        if ((st = slurm_step(r, &s)))
+        if ((st = step_command(r, &s)))
             return st;
         for (int i = 0; i < s.n; i++)
             out->word[n++] = s.word[i];

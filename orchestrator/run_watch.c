@@ -5,6 +5,7 @@
 #include "orchestrator/process.h"
 #include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
+#include "orchestrator/run_slurm.h"
 
 enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at each look */
 
@@ -77,20 +78,13 @@ static tp_status check_beats(struct run *r)
             r->ranks[rank].beat_at = now;
     for (int i = 0; i < r->world; i++) {
         struct run_rank *k = &r->ranks[i];
-        struct fault f = { .kind = FAULT_NODE, .rank = i, .node = k->node };
+        char text[80];
 
         if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost ||
             now - r->looked_at > r->job->slurm.lost / 2)
             continue;
-        f.waited = now - k->beat_at;
-        f.step = monitor_best_step(r->monitor);
-        snprintf(f.reason, sizeof f.reason, "node %s gave no sign of life for %.1f s",
-                 r->job->nodes[k->node].name, f.waited);
-        r->book.nodes[k->node].down = true;
-        run_event(r, "node_lost",
-                  json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[k->node].name, "reason",
-                            f.reason, "seconds", f.waited));
-        return run_drain_fault(r, &f);
+        snprintf(text, sizeof text, "no sign of life for %.1f s", now - k->beat_at);
+        return run_node_lost(r, k->node, text, now - k->beat_at);
     }
     r->looked_at = now;
     return TP_OK;
@@ -168,24 +162,37 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
 /* Nodes have come back, or a node's exclusion is over: is a larger layout worth a restart?
  * With a list of layouts the earlier one is what the job wants. Else the time that the rest of
  * the run takes at each must differ by `worth` times what restarts cost here. */
+static bool is_worth(const struct run *r, const struct candidate *best)
+{
+    double left, gain, cost = r->book.restart_seconds > 0 ? r->book.restart_seconds : 10;
+    double here = monitor_step_seconds(r->monitor);
+    int64_t step = monitor_best_step(r->monitor);
+
+    if (best->ranks <= r->world)
+        return false;
+    if (r->job->layouts.n_allow != 0 || best->seconds <= 0)
+        return true;
+    left = r->job->steps > 0 ? (double)(r->job->steps - step) : 600 / (here > 0 ? here : 1);
+    gain = left * (here - best->seconds);
+    return here > 0 && gain >= r->job->restart.worth * cost;
+}
+
+bool run_scaling_pays(struct run *r, int ranks)
+{
+    struct candidate best;
+    struct tp_err ignored;
+
+    return run_choose_of(r, &best, ranks, &ignored) == TP_OK && is_worth(r, &best);
+}
+
 static tp_status consider_scaling(struct run *r)
 {
     struct candidate best;
     struct tp_err ignored;
-    double left, gain, cost = r->book.restart_seconds > 0 ? r->book.restart_seconds : 10;
-    int64_t step = monitor_best_step(r->monitor);
     char text[160], to[SPEC_TEXT_MAX];
 
-    if (run_choose(r, &best, true, &ignored) || best.ranks <= r->world)
+    if (run_choose(r, &best, true, &ignored) || !is_worth(r, &best))
         return TP_OK;
-    if (r->job->layouts.n_allow == 0 && best.seconds > 0) {
-        double here = monitor_step_seconds(r->monitor);
-
-        left = r->job->steps > 0 ? (double)(r->job->steps - step) : 600 / (here > 0 ? here : 1);
-        gain = left * (here - best.seconds);
-        if (here <= 0 || gain < r->job->restart.worth * cost)
-            return TP_OK;
-    }
     snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.spec));
     r->book.new_layout = true;
     return run_drain_softly(r, text);
