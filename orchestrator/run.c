@@ -121,6 +121,11 @@ static tp_status on_signal(struct run *r)
     while (st == TP_OK && read(r->signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             continue;
+        if (info.ssi_signo == SIGTERM && run_slurm_is_terminated(r)) {
+            if (r->book.open)
+                st = run_drain_softly(r, "Slurm ends the job");
+            continue;
+        }
         if (r->book.stop && r->drain_until > 0) { /* asked twice: now */
             r->drain_until = run_now();
             continue;

@@ -79,6 +79,7 @@ void run_slurm_drop_growth(struct run *r)
 {
     struct run_slurm *s = r->slurm;
     struct arena arena = { 0 };
+    struct tp_err ignored;
     char log[PATH_MAX];
     bool granted;
 
@@ -87,7 +88,7 @@ void run_slurm_drop_growth(struct run *r)
     if (!s->grow_id)
         s->grow_id = slurm_allocated(run_slurm_alloc_text(r, CHORE_GROW, &arena), &granted);
     if (s->grow_id)
-        slurm_cancel(r->job, s->grow_id);
+        slurm_cancel(r->job, s->grow_id, &ignored);
     s->grow_id = 0;
     alloc_log(r, CHORE_GROW, log);
     unlink(log);
@@ -323,7 +324,7 @@ static tp_status viewed(struct run *r, int exit_code)
         s->view_text = text;
         s->seen_at = run_now();
         s->away_told = false;
-        return slurm_view_read(&s->view, text)
+        return slurm_view_read(&s->view, text, time(NULL))
                    ? use_view(r)
                    : tp_fail(&r->err, TP_E_IO, "squeue: not what was asked for: %.200s", c->text);
     }
@@ -456,6 +457,29 @@ tp_status run_slurm_ready(struct run *r, bool *ready)
     return request(r);
 }
 
+bool run_slurm_is_terminated(struct run *r)
+{
+    struct run_slurm *s = r->slurm;
+    struct arena arena = { 0 };
+    struct job_words words;
+    struct slurm_view view;
+    struct tp_err ignored;
+    char *text;
+    bool ends = s && s->ending;
+
+    if (!s || ends || !s->inside || s->inside != r->book.slurm_job || !r->job->slurm.chain)
+        return ends;
+    slurm_view_words(&words, s->inside, &arena);
+    if (slurm_ask(&text, &words, r->job->state, &arena, &ignored) == TP_OK &&
+        slurm_view_read(&view, text, time(NULL)))
+        ends = strcmp(view.reason, "TimeLimit") == 0 ||
+               (strncmp(view.state, "CANCELLED", 9) != 0 && view.left >= 0 &&
+                view.left <= r->job->slurm.margin);
+    arena_free(&arena);
+    s->ending = ends;
+    return ends;
+}
+
 /* ---- the end ---- */
 
 tp_status run_slurm_renew(struct run *r, const char *why)
@@ -491,18 +515,19 @@ void run_slurm_close(struct run *r)
 {
     struct run_slurm *s = r->slurm;
     struct book *b = &r->book;
+    struct tp_err ignored;
     char log[PATH_MAX];
 
     if (!s)
         return;
     if (r->over) {
         if (!b->chained && b->slurm_next)
-            slurm_cancel(r->job, b->slurm_next);
+            slurm_cancel(r->job, (long)b->slurm_next, &ignored);
         run_slurm_drop_growth(r);
         if (b->slurm_own) {
             end_request(r);
             if (b->slurm_job)
-                slurm_cancel(r->job, b->slurm_job);
+                slurm_cancel(r->job, (long)b->slurm_job, &ignored);
             alloc_log(r, CHORE_ALLOC, log);
             unlink(log);
         }

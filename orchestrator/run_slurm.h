@@ -72,6 +72,9 @@ tp_status run_slurm_tick(struct run *r);
 tp_status run_slurm_reaped(struct run *r, pid_t pid, int status, bool *mine);
 /* PLAN: *ready when there are nodes to plan for; else it was set going, or the run is over. */
 tp_status run_slurm_ready(struct run *r, bool *ready);
+/* Any backend, at a SIGTERM: whether it is Slurm's, because the wall time ends or the job is
+ * preempted, and no wish of somebody's that the job stop. Asks Slurm, waiting. */
+bool run_slurm_is_terminated(struct run *r);
 /* Give the allocation back and ask for another one. */
 tp_status run_slurm_renew(struct run *r, const char *why);
 /* Any backend. The run is over or this tp-run ends: give back what is not needed. */

@@ -161,7 +161,7 @@ static tp_status submit_now(struct run *r)
     struct tp_err err = { 0 };
     char *text = "";
     long id;
-    tp_status st;
+    tp_status st = TP_OK;
 
     find_words(r, &words, &arena);
     if (slurm_ask(&text, &words, r->job->state, &arena, &err) == TP_OK &&
@@ -169,11 +169,10 @@ static tp_status submit_now(struct run *r)
         arena_free(&arena);
         return take_next(r, id);
     }
-    st = next_words(r, &words, &arena);
-    if (st == TP_OK && slurm_ask(&text, &words, r->job->state, &arena, &err) == TP_OK &&
-        (id = slurm_submitted(text)) != 0)
+    if (slurm_submit(&id, r->job, r->self, (long)r->book.slurm_job,
+                     r->slurm->view_text ? &r->slurm->view : NULL, r->slurm->wanted, &err) == TP_OK)
         st = take_next(r, id);
-    else
+    else /* then nothing goes on, and the end says why */
         snprintf(r->slurm->submit_why, sizeof r->slurm->submit_why, "%.190s", err.msg);
     arena_free(&arena);
     return st;

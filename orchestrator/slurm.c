@@ -11,7 +11,7 @@
 #include "core/file.h"
 #include "orchestrator/child.h"
 
-#define VIEW_FORMAT "%T|%r|%L|%D|%l|%a|%P|%q|%N"
+#define VIEW_FORMAT "%T|%r|%L|%e|%D|%l|%a|%P|%q|%N"
 
 enum { WORDS_MAX = 24 }; /* of ours, in one command */
 
@@ -69,14 +69,29 @@ static char *line_with_bars(char *text, int n)
     return NULL;
 }
 
-bool slurm_view_read(struct slurm_view *out, char *text)
+/* "2026-11-21T16:03:15", of the local clock: seconds from now; -1: it is no time. */
+static double seconds_until(const char *text, time_t now)
 {
-    text = line_with_bars(text, 8);
+    struct tm t = { .tm_isdst = -1 };
+    const char *end = strptime(text, "%Y-%m-%dT%H:%M:%S", &t);
+    double left = end && !*end ? difftime(mktime(&t), now) : -1;
+
+    return !end || *end ? -1 : left > 0 ? left : 0;
+}
+
+bool slurm_view_read(struct slurm_view *out, char *text, time_t now)
+{
+    double end;
+
+    text = line_with_bars(text, 9);
     if (!text)
         return false;
     out->state = field(&text);
     out->reason = field(&text);
     out->left = slurm_seconds(field(&text));
+    end = seconds_until(field(&text), now);
+    if (end >= 0 && (out->left < 0 || end < out->left))
+        out->left = end;
     out->nodes = strtoll(field(&text), NULL, 10);
     out->limit = field(&text);
     out->account = field(&text);
@@ -103,8 +118,9 @@ long slurm_allocated(const char *text, bool *granted)
 
 long slurm_submitted(const char *text)
 {
+    const char *newline = strrchr(text, '\n');
     char *end;
-    long id = strtol(text, &end, 10);
+    long id = strtol(text = newline ? newline + 1 : text, &end, 10);
 
     return end != text && (*end == 0 || *end == ';') && id > 0 ? id : 0;
 }
@@ -352,13 +368,31 @@ tp_status slurm_ask(char **output, const struct job_words *words, const char *di
     return st;
 }
 
-void slurm_cancel(const struct job *job, long id)
+tp_status slurm_cancel(const struct job *job, long id, struct tp_err *err)
 {
     struct arena arena = { 0 };
-    struct tp_err ignored;
     struct job_words words;
+    tp_status st;
 
     slurm_words(&words, &arena, "scancel", arena_printf(&arena, "%ld", id), NULL);
-    slurm_ask(NULL, &words, job->state, &arena, &ignored);
+    st = slurm_ask(NULL, &words, job->state, &arena, err);
     arena_free(&arena);
+    return st;
+}
+
+tp_status slurm_submit(long *id, const struct job *job, const char *self, long after,
+                       const struct slurm_view *like, int64_t nodes, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct job_words words;
+    char *text;
+    tp_status st = slurm_sbatch(&words, job, self, after, like, nodes, &arena, err);
+
+    if (st == TP_OK)
+        st = slurm_ask(&text, &words, job->state, &arena, err);
+    *id = st ? 0 : slurm_submitted(text);
+    if (st == TP_OK && *id == 0)
+        st = tp_fail(err, TP_E_IO, "sbatch: not a job's number: %.200s", text);
+    arena_free(&arena);
+    return st;
 }

@@ -7,6 +7,8 @@
 #ifndef ORCHESTRATOR_SLURM_H
 #define ORCHESTRATOR_SLURM_H
 
+#include <time.h>
+
 #include "core/arena.h"
 #include "core/err.h"
 #include "orchestrator/job.h"
@@ -22,7 +24,7 @@ struct slurm_request {
 /* What squeue says of a job. The texts lie in the text that was read. */
 struct slurm_view {
     const char *state, *reason; /* "RUNNING"; "Resources", "None" */
-    double left;                /* seconds until its end, -1: no limit */
+    double left;                /* seconds until its end, -1: no limit; see slurm_view_read */
     int64_t nodes;              /* how many it has or waits for */
     const char *list;           /* of its nodes, "n[1-3]"; "" when it has none */
     /* as it was submitted; "" where there is none */
@@ -31,8 +33,9 @@ struct slurm_view {
 
 /* What Slurm's programs print for a program to read. */
 void slurm_view_words(struct job_words *out, long id, struct arena *arena);
-/* Cuts the text. false: no line of it is an answer. */
-bool slurm_view_read(struct slurm_view *out, char *text);
+/* Cuts the text. now: the wall clock, which is what Slurm ends jobs by; the end may be earlier than
+ * the time limit (an administrator, a reservation, a preemption). false: no line is an answer. */
+bool slurm_view_read(struct slurm_view *out, char *text, time_t now);
 
 /* "1-02:03:04", "5:00", "UNLIMITED" -> seconds, -1: no limit, or not known yet. */
 double slurm_seconds(const char *text);
@@ -69,7 +72,11 @@ void slurm_words(struct job_words *out, struct arena *arena, ...);
 tp_status slurm_ask(char **output, const struct job_words *words, const char *dir,
                     struct arena *arena, struct tp_err *err);
 
-/* scancel, waiting for it. */
-void slurm_cancel(const struct job *job, long id);
+/* scancel, waiting for it. TP_E_IO: Slurm refuses. */
+tp_status slurm_cancel(const struct job *job, long id, struct tp_err *err);
+
+/* sbatch of tp-run itself, waiting for it: see slurm_sbatch. *id: the Slurm job. */
+tp_status slurm_submit(long *id, const struct job *job, const char *self, long after,
+                       const struct slurm_view *like, int64_t nodes, struct tp_err *err);
 
 #endif
