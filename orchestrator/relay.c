@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,8 +140,8 @@ static pid_t start(char **argv, const struct relay *r, const sigset_t *mask)
     _exit(127);
 }
 
-/* Beat until the rank ends; its wait status. */
-static int follow(struct relay *r, pid_t child, const sigset_t *signals)
+/* Beat until the rank ends; its wait status. *asked: it was told to. */
+static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *asked)
 {
     const struct timespec period = { .tv_nsec = RELAY_PERIOD_MS * 1000000L };
     char stop[PATH_MAX];
@@ -151,19 +152,19 @@ static int follow(struct relay *r, pid_t child, const sigset_t *signals)
         int got = sigtimedwait(signals, NULL, &period);
 
         if (got > 0 && got != SIGCHLD)
-            kill(child, got);
+            *asked = kill(child, got) == 0;
         if (waitpid(child, &status, WNOHANG) == child) {
             beat(r);
             return status;
         }
         if (file_exists(stop))
-            kill(child, SIGKILL);
+            *asked = kill(child, SIGKILL) == 0;
         if (got <= 0)
             beat(r);
     }
 }
 
-tp_status relay_run(char **argv, const char *dir, int *exit_code, struct tp_err *err)
+tp_status relay_run(struct relay_end *end, char **argv, const char *dir, struct tp_err *err)
 {
     static const int handed_on[] = { SIGCHLD, SIGTERM, SIGINT, SIGUSR1 };
     const char *rank = getenv("SLURM_PROCID"), *id = getenv("TP_RUN_ID");
@@ -188,9 +189,11 @@ tp_status relay_run(char **argv, const char *dir, int *exit_code, struct tp_err 
     if (child < 0)
         return tp_fail_errno(err, "cannot fork");
     beat(&r);
-    status = follow(&r, child, &signals);
+    *end = (struct relay_end){ .rank = r.rank };
+    status = follow(&r, child, &signals, &end->asked);
     unlink(tell_path(slot, sizeof slot, r.local, r.rank));
     rmdir(r.local); /* the last rank's relay on the node succeeds */
-    *exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    end->exit_code = end->signal ? 128 + end->signal : WEXITSTATUS(status);
     return TP_OK;
 }

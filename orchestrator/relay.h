@@ -13,6 +13,8 @@
 #ifndef ORCHESTRATOR_RELAY_H
 #define ORCHESTRATOR_RELAY_H
 
+#include <stdbool.h>
+
 #include "core/err.h"
 #include "core/tell.h"
 
@@ -33,7 +35,15 @@ tp_status relay_tell_port(const char *dir, int port, struct tp_err *err);
 /* The rank of the next beat with this id that waits, -1: none. */
 int relay_next(int fd, const char *id);
 
-/* Run argv as rank SLURM_PROCID, with its slot copied to dir; *exit_code is the rank's. */
-tp_status relay_run(char **argv, const char *dir, int *exit_code, struct tp_err *err);
+/* How the rank ended. */
+struct relay_end {
+    int rank;
+    int exit_code; /* 128 + the signal, where one ended it */
+    int signal;    /* 0: none */
+    bool asked;    /* the relay was told to end it, or handed a signal on */
+};
+
+/* Run argv as rank SLURM_PROCID, with its slot copied to dir. */
+tp_status relay_run(struct relay_end *end, char **argv, const char *dir, struct tp_err *err);
 
 #endif
