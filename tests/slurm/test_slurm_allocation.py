@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import time
 
+import pytest
+
 import harness
 from slurm_job import end_in, queue, slurm, slurm_job, wait_until
 
@@ -171,3 +173,18 @@ def test_allocations_without_progress_are_the_last(tmp_path, model, cluster):
         assert "allocations in a row" in job.events("failed")[0]["reason"]
         time.sleep(0.5)
         assert queue() == []
+
+
+# ---- tp-run itself dies ----
+
+@pytest.mark.parametrize("n", range(1, 13) if harness.LONG else [1, 2, 3, 5])
+def test_killed_after_each_record_there_is_one_allocation_and_none_in_the_end(tmp_path, model,
+                                                                              cluster, n):
+    with slurm_job(tmp_path, model, steps=30) as job:
+        job.start(env={"TP_RUN_DIE_AFTER": str(n)})
+        assert job.wait(60) in (-9, 0)
+        job.start()
+        assert job.wait(90) == 0, job.story()
+        assert len(queue(states="all")) == 1, "it asked for nodes twice"
+        assert wait_until(lambda: not queue())
+        assert kept_curve(job) and len(job.losses()) == 30
