@@ -254,8 +254,9 @@ static void count_state(struct memory_need *need, const struct share *r, const s
     need->params = kept * e;
     need->grads = kept * 4;
     need->moments = r->owned * 8;
-    if (dealt && !sharded) /* a bucket, owner by owner */
-        need->grads += 4 * least(s->dp * r->owned, MEMORY_BUCKET + largest_tensor(r, m, s->dp));
+    if (dealt && !sharded) /* two buckets, owner by owner, where there is more than one */
+        need->grads +=
+            4 * least(s->dp * r->owned, 2 * (MEMORY_BUCKET + largest_tensor(r, m, s->dp)));
     if (e < 4)
         need->master = (dealt ? r->owned : r->elements) * 4;
     if (e < 4 && dealt && !sharded)

@@ -58,6 +58,17 @@ static void list_layers(struct net *n, const struct layout *l, int rank)
     }
 }
 
+/* What the parts of the network are gathered with. */
+static void find_units(struct net *n, const struct params *p)
+{
+    bool joined = n->model->tied && n->is_first && n->is_last;
+
+    n->first_unit = n->is_first ? params_unit(p, LAYER_FIRST) : -1;
+    n->last_unit = n->is_last ? params_unit(p, joined ? LAYER_FIRST : LAYER_LAST) : -1;
+    for (int i = 0; i < n->n_layers; i++)
+        n->layers[i].unit = params_unit(p, n->layer_numbers[i]);
+}
+
 static tp_status count_widths(struct net *n, const struct source *s, struct tp_err *err)
 {
     const struct model *m = n->model;
@@ -98,6 +109,7 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                        .dtype = p->dtype,
                        .seq = seq,
                        .split = l->spec.sp ? l->spec.tp : 1,
+                       .is_sharded = p->sharded,
                        .is_first = pp == 0,
                        .is_last = pp == l->spec.pp - 1,
                        .n_chunks = l->spec.vpp };
@@ -107,6 +119,7 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
     if (!n->chunks || !n->layer_numbers || !n->layers)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", m->layers);
     list_layers(n, l, rank);
+    find_units(n, p);
     return count_widths(n, &s, err);
 }
 

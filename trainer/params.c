@@ -201,3 +201,11 @@ int params_find_box(const struct params *p, const struct layout *l, const char *
             return i;
     return -1;
 }
+
+int params_unit(const struct params *p, int unit)
+{
+    for (int i = 0; p->sharded && i < p->n_buckets; i++)
+        if (p->buckets[i].unit == unit)
+            return i;
+    return -1;
+}

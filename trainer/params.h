@@ -17,6 +17,8 @@
 #include "layout/layout.h"
 #include "trainer/span.h"
 
+enum { PARAMS_PACKS_MAX = 2 };
+
 /* Some rows of an entry. */
 struct piece {
     struct box box;
@@ -26,18 +28,20 @@ struct piece {
     int64_t packed_bytes; /* and when its bucket's weights are */
 };
 
-/* Entries that ZeRO sends together: neighbours in the list. With zero3 a unit: the entries of a
- * layer, or of what comes before the layers, or after them. */
+/* Entries whose gradients, and with ZeRO weights, are sent together: neighbours in the list. With
+ * zero3 a unit: the entries of a layer, or of what comes before the layers, or after them. */
 struct bucket {
     int first, n;
-    int unit;             /* zero3: of its entries */
+    int64_t from, to;     /* in the whole spans, gaps behind entries too: buckets tile them */
+    int unit;             /* of its entries the one whose gradients are final last */
     int64_t each;         /* elements of an owner's part of the gradients: the most that any has */
     int64_t weights_each; /* floats of an owner's part of the weights, as they are sent */
 };
 
 struct param {
     int tensor; /* index in the layout: group "param" */
-    int unit;   /* zero3: what it is gathered with: layer, LAYER_FIRST or LAYER_LAST */
+    int unit;   /* what it is ready with in a backward pass, and with zero3 gathered: layer,
+                   LAYER_FIRST or LAYER_LAST */
     int part;   /* of a tensor that is fused of several: one entry each, without a gap between */
     struct box box;
     int64_t at, n;     /* elements, in every span of whole entries; n may be 0 */
@@ -84,14 +88,24 @@ struct params {
     float *owned_grad; /* zero3: summed over the microbatches; in memory that collectives reach */
     float *exp_avg, *exp_avg_sq;
 
+    int n_buckets;
+    struct bucket *buckets;
+
     /* ZeRO over the n_owners ranks of dp (1: everyone owns all); see trainer/zero.h */
     int n_owners;
     struct piece *pieces; /* [n_owners][n] */
-    int n_buckets;
-    struct bucket *buckets;
-    float *pack;      /* [n_owners][each] of one bucket, in memory that collectives reach */
+    int n_packs;          /* buckets that can be under way at a time */
+    int64_t pack_each;    /* floats of a pack */
+    float *pack;      /* [n_packs][pack_each]: each [n_owners][each] of one bucket, in memory that
+                         collectives reach */
     float *grad_pack; /* zero3: for gradients, while `pack` is for weights */
 };
+
+/* Whether the gradients of unit a are final before those of b. */
+static inline bool params_is_before(int a, int b)
+{
+    return a != b && (a == LAYER_LAST || b == LAYER_FIRST || (b >= 0 && a > b));
+}
 
 /* What this rank updates of an entry: n elements each. */
 struct owned {
@@ -121,11 +135,23 @@ int params_find(const struct params *p, const struct layout *l, enum role role, 
 int params_find_box(const struct params *p, const struct layout *l, const char *name,
                     const struct box *box);
 
+/* Number of the unit of a layer, LAYER_FIRST or LAYER_LAST among the buckets; -1: there is none, or
+ * no zero3. */
+int params_unit(const struct params *p, int unit);
+
 /* Where layers read an entry, as q->type, and leave its gradient. */
 const void *params_weight(const struct params *p, const struct param *q);
 float *params_grad(const struct params *p, const struct param *q);
 
 struct owned params_owned(const struct params *p, const struct param *q);
+
+/* Where the gradient of an entry is summed up over the microbatches: of all of it, or with zero3 of
+ * what this rank owns. */
+struct sums {
+    float *at;
+    int64_t n;
+};
+struct sums params_sums(const struct params *p, const struct param *q);
 
 /* Round what this rank owns to bf16; nothing in fp32. */
 void params_round(struct params *p);

@@ -48,8 +48,10 @@ void params_take(struct params *p, struct span *shared, struct span *own)
         p->owned_bf16 = span_take(own, p->n_owned, HALF);
     p->exp_avg = span_take(own, p->n_owned, FLOAT);
     p->exp_avg_sq = span_take(own, p->n_owned, FLOAT);
-    if (is_dealt(p))
-        p->pack = span_take(shared, pack_floats(p, true, !p->sharded), FLOAT);
+    if (is_dealt(p)) {
+        p->pack_each = (pack_floats(p, true, !p->sharded) + 15) / 16 * 16;
+        p->pack = span_take(shared, p->n_packs * p->pack_each, FLOAT);
+    }
     if (p->sharded)
         p->grad_pack = span_take(shared, pack_floats(p, false, true), FLOAT);
 }
@@ -104,6 +106,13 @@ struct owned params_owned(const struct params *p, const struct param *q)
     if (p->dtype == DTYPE_BF16)
         o.value_bf16 = p->sharded ? p->owned_bf16 + q->own.to : p->value_bf16 + q->own.from;
     return o;
+}
+
+struct sums params_sums(const struct params *p, const struct param *q)
+{
+    if (p->sharded)
+        return (struct sums){ p->owned_grad + q->own.to, q->own.n };
+    return (struct sums){ p->grad + q->at, q->n };
 }
 
 void params_round(struct params *p)

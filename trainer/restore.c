@@ -275,7 +275,7 @@ tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_e
     TP_TRY(comm_broadcast(world, &step, sizeof step, 0, err));
     r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;
     TP_TRY(comm_agree(world, read_start(t, r, step, err), err));
-    st = zero_start(&t->params, t->parallel.dp, err);
+    st = zero_start(&t->params, &t->parallel, err);
 done:
     return st;
 }

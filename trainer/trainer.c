@@ -36,14 +36,17 @@ done:
 /* Lists and counts: everything that needs no memory for tensors. */
 static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
 {
+    int pp = mesh_coord_of(&t->config->spec, rank).pp;
     tp_status st;
 
     TP_TRY(trainer_layout(&t->layout, t->config, t->model, &t->arena, err));
     TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, &t->arena, err));
+    TP_TRY(reduction_init(&t->reduction, &t->params, &t->parallel, &t->arena, err));
     TP_TRY(
         net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));
     t->net.recompute = t->config->recompute;
-    TP_TRY(prepare_slots(t, mesh_coord_of(&t->layout.spec, rank).pp, err));
+    TP_TRY(prepare_slots(t, pp, err));
+    TP_TRY(units_init(&t->units, &t->params, &t->net, &t->schedule.ranks[pp], &t->arena, err));
 done:
     return st;
 }
@@ -127,6 +130,7 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
     TP_TRY(comm_agree(world, open_alone(t, comm_rank(world), err), err));
     TP_TRY(comm_agree(world, trainer_measure(&largest, c, m, err), err));
     TP_TRY(parallel_make(&t->parallel, world, &t->layout, err));
+    t->units.dp = t->parallel.dp;
     TP_TRY(comm_alloc(&memory, world, largest.shared, err));
     shared.base = memory;
     take(t, &shared, &t->own);

@@ -11,7 +11,9 @@
 #include "trainer/net.h"
 #include "trainer/parallel.h"
 #include "trainer/params.h"
+#include "trainer/reduction.h"
 #include "trainer/schedule.h"
+#include "trainer/units.h"
 
 /* What a checkpoint carries besides tensors. */
 struct position {
@@ -36,8 +38,10 @@ struct trainer {
     struct layout layout;              /* of the whole state: param, (master), moments */
     struct parallel parallel;
     struct params params;
+    struct reduction reduction;
     struct net net;
     struct schedule schedule;
+    struct units units;
     int n_slots;
     struct slot *slots;
     struct scratch scratch;

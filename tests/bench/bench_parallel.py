@@ -4,8 +4,9 @@
     tests/bench/bench_parallel.py [--rounds 5] [--torch PYTHON]
 
 Same weights, same text, same rules (lib/llama.py); that the losses are the same is checked, within 1e-4.
-Every round runs each program once, in turn; the table has medians, `ratio` the median over the rounds of
-PyTorch's processor time by tp-train's, for the same axis; `wall` is the quickest step.
+Megatron-core is measured too where PYTHON has it (lib/megatron_llama.py). Every round runs each program
+once, in turn; the table has medians, `ratio` the median over the rounds of the peer's processor time by
+tp-train's on the same axis; `wall` is the quickest step.
 """
 import pathlib
 import sys
@@ -17,6 +18,7 @@ SAME = 1e-4
 TABLE = [  # what, who, and with which run of tp-train it is compared
     ("tp-train tp2", ("tp", "tp2"), None),
     ("PyTorch DTensor TP2", ("torch", "tp"), "tp-train tp2"),
+    ("Megatron-core TP2", ("torch", "megatron"), "tp-train tp2"),
     ("tp-train tp2sp", ("tp", "tp2sp"), None),
     ("PyTorch DTensor TP2, sequence", ("torch", "sp"), "tp-train tp2sp"),
     ("tp-train dp2", ("tp", "dp2"), None),
@@ -29,15 +31,16 @@ def main():
     bench = llama.Bench(a.torch)
     if not bench.python:
         sys.exit("no %s: nothing to compare with (make test-clients installs it)" % a.torch)
+    table = [row for row in TABLE if row[1][1] != "megatron" or bench.has("megatron.core")]
     runs = {name: (lambda who=who, what=what: getattr(bench, who)(what))
-            for name, (who, what), _ in TABLE}
+            for name, (who, what), _ in table}
     print(llama.machine())
     done = llama.in_turn(runs, a.rounds)
     first = done["tp-train tp2"][0]
     print("%-30s %10s %12s %9s %9s %11s %9s" % ("", "CPU s/step", "tokens/CPU s", "ratio", "wall",
                                                 "peak a rank", "loss off"))
     worst = 0.0
-    for name, _, against in TABLE:
+    for name, _, against in table:
         r = done[name]
         off = llama.farthest(r, first)
         worst = max(worst, off)

@@ -41,14 +41,14 @@ class Run:
 
     @property
     def sent(self):
-        """(messages, MiB) that a rank sends in a step, as tp-train says at its start."""
-        line = re.search(r"messages of a step.*|$", self.report).group()
-        pipe = re.search(r"pipeline:.*|$", self.report).group()
-        calls = sum(map(int, re.findall(r"(\d+) (?:\S+ )+?(?:\([\d.]+ \w+\)|of a few words)", line)))
-        calls += sum(map(int, re.findall(r"(\d+) messages", pipe)))
-        sizes = re.findall(r"\(([\d.]+) (B|KiB|MiB|GiB)\)", line + pipe)
-        return calls, sum(float(x) * 1024.0 ** (["B", "KiB", "MiB", "GiB"].index(u) - 2)
-                          for x, u in sizes)
+        """(messages, bytes as text) of a step of rank 0, as tp-train says at its start."""
+        found = re.search(r"messages of a step.* together (\d+) \((.*?)\)", self.report)
+        return (int(found.group(1)), found.group(2)) if found else (0, "0 B")
+
+    @property
+    def said(self):
+        """Bytes that a rank was said to take, as text."""
+        return re.search(r"bytes of a rank:.*together (\S+ \w+)", self.report).group(1)
 
 
 class Bench:
@@ -81,6 +81,11 @@ class Bench:
         steps = [json.loads(line) for line in open(log)]
         return Run([x["cpu_seconds"] for x in steps[WARM:]], [x["seconds"] for x in steps[WARM:]],
                    [x["loss"] for x in steps], steps[-1]["peak_rss_bytes"], p.stderr)
+
+    def has(self, module):
+        """Whether the python of --torch has a module."""
+        return self.python and subprocess.run([self.python, "-c", "import " + module],
+                                              stderr=subprocess.DEVNULL).returncode == 0
 
     def torch(self, mode, bf16=False):
         words = {"config": CONFIG, "folder": str(self.weights), "data": DATA, "mode": mode, "ranks": 2,

@@ -3,14 +3,15 @@
     PYTHON torch_llama.py '{"mode": "tp", ...}'      (lib/llama.py writes the words)
 
 The model is the one of torchtitan and of any tutorial on DTensor: fused RMSNorm, scaled dot-product
-attention, separate products for q, k, v, gate and up; about 5 % quicker than transformers' own. AdamW is
-the fused one, gradients are clipped in one fused pass, zeroed by dropping them. One thread a process.
+attention, separate products for q, k, v, gate and up; quicker than transformers' own. AdamW is the
+fused one, gradients are clipped in one fused pass, zeroed by dropping them. One thread a process.
 
   mode  one  one process
         tp   DTensor: parallelize_module, column- and row-parallel layers, vocabulary-parallel embedding
              and head, parallel loss
         sp   the same with norms and residuals cut along the sequence (torchtitan's default)
         dp   DistributedDataParallel: buckets all-reduced under the backward pass
+        megatron  Megatron-core's layers (megatron_llama.py)
 
 Ranks speak gloo over loopback. Prints one JSON object: of every step the loss (of the whole batch), the
 processor seconds of all ranks together, the wall seconds of the slowest; and each rank's peak memory.
@@ -146,14 +147,19 @@ def local(x):
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
-def clip(groups, most):
-    """Of groups that are DTensors or not, but each of one kind."""
-    norm = nn.utils.get_total_norm([p.grad for p in groups[0]], foreach=True)
-    norms = [local(norm), local(nn.utils.get_total_norm([p.grad for p in groups[1]], foreach=True))]
-    norm = torch.linalg.vector_norm(torch.stack(norms))
+def square_norm(grads, is_part):
+    """Of gradients that are all DTensors, all whole on each rank, or all a rank's part."""
+    square = local(nn.utils.get_total_norm(grads, foreach=True)) ** 2
+    if is_part:
+        dist.all_reduce(square)
+    return square
+
+
+def clip(groups, most, is_part):
+    wide, thin = ([p.grad for p in g] for g in groups)
+    norm = (square_norm(wide, is_part) + square_norm(thin, False)).sqrt()
     for g in groups:
         nn.utils.clip_grads_with_norm_(g, most, norm, foreach=True)
-    return norm.item()
 
 
 def batches(w, rank):
@@ -169,18 +175,32 @@ def batches(w, rank):
         yield torch.stack([text[i:i + w["seq"] + 1] for i in at])
 
 
-def train(w, rank):
-    torch.set_num_threads(1)
+def built(w):
+    """(module whose parameters are trained, loss of token windows, context of a step)."""
     c, mode = w["config"], w["mode"]
-    model = Llama(c)
+    if mode == "megatron":
+        import megatron_llama
+        model = megatron_llama.build(c)
+        megatron_llama.load(model, w["folder"], c)
+        return model, lambda x: megatron_llama.loss_of(model, x), contextlib.nullcontext
+    model = around = Llama(c)
+    context = contextlib.nullcontext
     load(model, w["folder"])
-    around, context = model, contextlib.nullcontext
     if mode in ("tp", "sp"):
-        from torch.distributed.tensor.parallel import loss_parallel
+        from torch.distributed.tensor.parallel import loss_parallel as context
         tensor_parallel(model, mode == "sp")
-        context = loss_parallel
     if mode == "dp":
         around = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+    def loss_of(x):
+        logits = around(x[:, :-1])
+        return F.cross_entropy(logits.float().flatten(0, 1), x[:, 1:].flatten())
+    return model, loss_of, context
+
+
+def train(w, rank):
+    torch.set_num_threads(1)
+    model, loss_of, context = built(w)
     groups = [[p for p in model.parameters() if (p.dim() > 1) == wide] for wide in (True, False)]
     opt = torch.optim.AdamW([{"params": groups[0], "weight_decay": 0.1},
                              {"params": groups[1], "weight_decay": 0.0}],
@@ -189,10 +209,9 @@ def train(w, rank):
     for x in batches(w, rank):
         cpu, wall = time.process_time(), time.monotonic()
         with context(), torch.autocast("cpu", torch.bfloat16, enabled=w["bf16"]):
-            logits = around(x[:, :-1])
-            loss = F.cross_entropy(logits.float().flatten(0, 1), x[:, 1:].flatten())
+            loss = loss_of(x)
             loss.backward()
-        clip(groups, 1.0)
+        clip(groups, 1.0, w["mode"] == "megatron")
         opt.step()
         opt.zero_grad()
         out["loss"].append(local(loss.detach()).item())
