@@ -3,15 +3,17 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/size.h"
 #include "layout/memory.h"
 
-enum { LAYOUTS_SHOWN = 3, TP_TRIED_MAX = 256 };
+enum { LAYOUTS_SHOWN = 2, DEGREES_TRIED_MAX = 256 }; /* of each axis */
 
 static int flags_of(const struct train_config *c)
 {
-    return (c->ckpt ? MEMORY_SAVES : 0) | (c->recompute ? MEMORY_RECOMPUTES : 0);
+    return (c->ckpt ? MEMORY_SAVES : 0) | (c->recompute ? MEMORY_RECOMPUTES : 0) |
+           (c->recompute_attention ? MEMORY_RECOMPUTES_ATTENTION : 0);
 }
 
 static struct memory_run run_of(const struct train_config *c, const struct spec *s, int64_t micro)
@@ -31,15 +33,21 @@ static int64_t need_of(const struct train_config *c, const struct model *m, cons
     return memory_estimate(m, s, &run).total;
 }
 
+/* Whether the run would be accepted at s. */
 static bool is_legal(const struct train_config *c, const struct model *m, const struct spec *s)
 {
+    struct train_config other = *c;
     struct arena a = { 0 };
     struct tp_err ignored = { 0 };
     struct tensor *tensors;
     struct layout l;
     int n;
-    bool ok = !model_params(&tensors, &n, m, c->dtype, &a, &ignored) &&
-              !layout_make(&l, s, m->layers, tensors, n, &a, &ignored);
+    bool ok;
+
+    other.spec = *s;
+    ok = !train_config_check(&other, m, &ignored) &&
+         !model_params(&tensors, &n, m, c->dtype, &a, &ignored) &&
+         !layout_make(&l, s, m->layers, tensors, n, &a, &ignored);
 
     arena_free(&a);
     return ok;
@@ -47,24 +55,36 @@ static bool is_legal(const struct train_config *c, const struct model *m, const 
 
 /* Layouts that would fit, as "tp4 (812 MiB), tp8 (...)". */
 struct fitting {
-    char text[256];
+    char text[384];
     size_t used;
     int n;
 };
 
-static void add_if_fits(struct fitting *f, const struct train_config *c, const struct model *m,
+static bool add_if_fits(struct fitting *f, const struct train_config *c, const struct model *m,
                         const struct spec *s)
 {
     int64_t need = need_of(c, m, s, c->micro);
     char text[SPEC_TEXT_MAX], bytes[SIZE_TEXT_MAX];
 
-    if (f->n == LAYOUTS_SHOWN || need > c->mem_bytes || !is_legal(c, m, s))
-        return;
+    if (need > c->mem_bytes || !is_legal(c, m, s))
+        return false;
     f->used += (size_t)snprintf(f->text + f->used, sizeof f->text - f->used, "%s%s (%s)",
                                 f->n++ ? ", " : "", spec_format(text, s), size_format(bytes, need));
+    return true;
 }
 
-/* The same ranks that share their state first, then larger tensor degrees, nearest first. */
+/* Larger degrees of an axis (of tp or cp in s), nearest first. */
+static void add_degrees(struct fitting *f, const struct train_config *c, const struct model *m,
+                        struct spec *s, int *degree)
+{
+    int was = *degree, found = 0;
+
+    for (*degree = was + 1; *degree <= DEGREES_TRIED_MAX && found < LAYOUTS_SHOWN; ++*degree)
+        found += add_if_fits(f, c, m, s);
+    *degree = was;
+}
+
+/* The same ranks that share their state first, then more ranks along tp and along cp. */
 static void find_fitting(struct fitting *f, const struct train_config *c, const struct model *m)
 {
     struct spec s = c->spec;
@@ -73,10 +93,10 @@ static void find_fitting(struct fitting *f, const struct train_config *c, const 
         if (s.zero > c->spec.zero)
             add_if_fits(f, c, m, &s);
     s = c->spec;
-    for (s.tp = c->spec.tp + 1; s.tp <= TP_TRIED_MAX; s.tp++)
-        add_if_fits(f, c, m, &s);
+    add_degrees(f, c, m, &s, &s.tp);
+    add_degrees(f, c, m, &s, &s.cp);
     if (f->n == 0)
-        snprintf(f->text, sizeof f->text, "no tensor-parallel degree");
+        snprintf(f->text, sizeof f->text, "no degree of tp or cp");
 }
 
 tp_status budget_check(const struct train_config *c, const struct model *m, struct tp_err *err)

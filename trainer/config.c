@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "layout/plan.h"
 
@@ -34,20 +36,6 @@ int64_t train_config_micros(const struct train_config *c)
     return c->batch / c->spec.dp / c->micro;
 }
 
-static tp_status check_axes(const struct spec *s, struct tp_err *err)
-{
-    const char *axis = s->cp > 1 ? "context parallelism (cp)" : NULL;
-    char text[SPEC_TEXT_MAX];
-
-    if (!axis)
-        return TP_OK;
-    return tp_fail(
-        err, TP_E_LAYOUT,
-        "layout %s asks for %s, which tp-train cannot run yet; it runs tp, sp, pp, vpp, "
-        "dp, zero1 and zero3, and tp-reshard turns checkpoints of other layouts into those",
-        spec_format(text, s), axis);
-}
-
 static tp_status check_optimizer(const struct optimizer_options *o, struct tp_err *err)
 {
     if (o->lr < 0 || o->min_lr < 0)
@@ -62,6 +50,59 @@ static tp_status check_optimizer(const struct optimizer_options *o, struct tp_er
         return tp_fail(err, TP_E_USAGE, "--weight-decay %g and --clip %g must not be negative",
                        o->weight_decay, o->clip);
     return TP_OK;
+}
+
+/* ", cp2, cp4": degrees near `cp` that cut sequences of seq tokens evenly. */
+static void list_degrees(char *buf, size_t size, int64_t seq, int cp)
+{
+    int found = 0;
+
+    buf[0] = 0;
+    for (int d = 1; d <= 2 * cp + 64 && found < 2; d++) {
+        int n = cp + (d % 2 ? -(d + 1) / 2 : d / 2);
+
+        if (n < 2 || seq % (2 * (int64_t)n))
+            continue;
+        snprintf(buf + strlen(buf), size - strlen(buf), ", cp%d", n);
+        found++;
+    }
+}
+
+/* Context parallelism cuts every sequence into two blocks a rank. */
+static tp_status check_cp(const struct train_config *c, const struct model *m, struct tp_err *err)
+{
+    int64_t blocks = 2 * (int64_t)c->spec.cp, below = c->seq / blocks * blocks;
+    char lengths[64] = "", degrees[48];
+
+    if (c->spec.cp == 1 || c->seq % blocks == 0)
+        return TP_OK;
+    if (below)
+        snprintf(lengths, sizeof lengths, ", --seq %" PRId64, below);
+    if (below + blocks <= m->max_positions)
+        snprintf(lengths + strlen(lengths), sizeof lengths - strlen(lengths), ", --seq %" PRId64,
+                 below + blocks);
+    list_degrees(degrees, sizeof degrees, c->seq, c->spec.cp);
+    return tp_fail(err, TP_E_LAYOUT,
+                   "context parallelism (cp %d) cuts a sequence into %" PRId64
+                   " equal blocks, two a rank, and --seq %" PRId64
+                   " does not divide; nearest that fit: cp1%s%s",
+                   c->spec.cp, blocks, c->seq, degrees, lengths);
+}
+
+/* Under sp the tokens of a microbatch that a cp rank has are dealt to its tp ranks. */
+static tp_status check_rows(const struct train_config *c, struct tp_err *err)
+{
+    int64_t rows = c->micro * c->seq / c->spec.cp;
+    char cp[32] = "";
+
+    if (!c->spec.sp || rows % c->spec.tp == 0)
+        return TP_OK;
+    if (c->spec.cp > 1)
+        snprintf(cp, sizeof cp, " / cp %d", c->spec.cp);
+    return tp_fail(err, TP_E_LAYOUT,
+                   "sequence parallelism (sp) deals the tokens of a microbatch to tp ranks: "
+                   "%" PRId64 " (--micro %" PRId64 " x --seq %" PRId64 "%s) do not divide by tp %d",
+                   rows, c->micro, c->seq, cp, c->spec.tp);
 }
 
 /* The batch is dealt evenly over dp, and a rank's share evenly into microbatches. */
@@ -94,18 +135,12 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
                        " microbatches of a step are no multiple of %d; change --batch or "
                        "--micro",
                        c->spec.vpp, share / c->micro, c->spec.pp);
-    if (c->spec.sp && c->micro * c->seq % c->spec.tp)
-        return tp_fail(err, TP_E_LAYOUT,
-                       "sequence parallelism (sp) deals the tokens of a microbatch to tp ranks: "
-                       "%" PRId64 " (--micro %" PRId64 " x --seq %" PRId64
-                       ") do not divide by tp %d",
-                       c->micro * c->seq, c->micro, c->seq, c->spec.tp);
     if (c->micro * c->seq > INT32_MAX)
         return tp_fail(err, TP_E_USAGE,
                        "a microbatch of %" PRId64 " sequences of %" PRId64
                        " tokens is too large; make --micro smaller",
                        c->micro, c->seq);
-    return TP_OK;
+    return check_rows(c, err);
 }
 
 /* Under sp whatever is not cut works on a part of the sequence, which attention cannot; the others
@@ -149,11 +184,11 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
         return tp_fail(err, TP_E_USAGE,
                        "--resume, --save-every and --exit-step need --ckpt ROOT: where checkpoints "
                        "are");
-    if ((st = check_axes(&c->spec, err)))
-        return st;
     if ((st = check_optimizer(&c->opt, err)))
         return st;
     if ((st = check_sp(c, m, err)))
+        return st;
+    if ((st = check_cp(c, m, err)))
         return st;
     return check_batch(c, err);
 }
