@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layout/column.h"
+
 /* How a tensor is cut by tp: `parts` different shards, each held by `repeat` neighbouring ranks. */
 struct parts {
     int64_t units; /* of each fused block */
@@ -298,6 +300,23 @@ static int pick_writer(const struct dealer *d, const struct tensor *t, const str
     return best;
 }
 
+/* Give a box to its writer as the blocks in which it is stored; the first is number `part`. Returns
+ * how many. */
+static int deal_box(struct dealer *d, int t, int part, int writer, const struct box *box,
+                    int64_t *count)
+{
+    const struct tensor *tensor = &d->layout->tensors[t];
+    struct box blocks[COLUMN_BLOCKS_MAX];
+    int n = column_blocks(tensor, box, blocks);
+
+    for (int i = 0; i < n; i++) {
+        d->extents[d->n++] = (struct extent){ t, part + i, writer, blocks[i] };
+        d->bytes_of[writer] += box_elements(&blocks[i]) * dtype_bytes(tensor->dtype);
+        *count += box_elements(&blocks[i]);
+    }
+    return n;
+}
+
 /* Deal every shard of tensor t; `count` gets the elements dealt. */
 static void deal_tensor(struct dealer *d, int t, int64_t *count)
 {
@@ -317,11 +336,8 @@ static void deal_tensor(struct dealer *d, int t, int64_t *count)
             if (n == 0)
                 continue;
             writer = pick_writer(d, tensor, &c, part, dp, sharded ? 1 : s->dp);
-            for (int i = 0; i < n; i++) {
-                d->extents[d->n++] = (struct extent){ t, i, writer, boxes[i] };
-                d->bytes_of[writer] += box_elements(&boxes[i]) * dtype_bytes(tensor->dtype);
-                *count += box_elements(&boxes[i]);
-            }
+            for (int i = 0, parts = 0; i < n; i++)
+                parts += deal_box(d, t, parts, writer, &boxes[i], count);
         }
 }
 
@@ -352,6 +368,7 @@ tp_status layout_extents(struct extent **extents, int *n, const struct layout *l
 
     for (int t = 0; t < l->n_tensors; t++)
         room += (int64_t)cut_of(&l->tensors[t], l->spec.tp).parts * l->tensors[t].rule.blocks *
+                (l->tensors[t].rule.dim > 0 ? COLUMN_BLOCKS_MAX : 1) *
                 (is_zero_sharded(&l->spec, &l->tensors[t]) ? l->spec.dp : 1);
     d.bytes_of = calloc((size_t)spec_world(&l->spec), sizeof *d.bytes_of);
     d.extents = room < INT32_MAX ? arena_array(arena, (size_t)room, sizeof *d.extents) : NULL;

@@ -61,7 +61,8 @@ struct layout {
     struct tensor *tensors;
 };
 
-/* One box that has to be stored, and the rank that writes it. */
+/* One box that has to be stored, and the rank that writes it: what a rank holds, or a block of its
+ * columns (layout/column.h). */
 struct extent {
     int tensor; /* index in layout.tensors */
     int part;   /* 0, 1, ...: number of this box among the boxes of the tensor in its rank's file */
