@@ -1,5 +1,4 @@
-"""Resuming at another layout reads what the ranks need and little else; what they say of it is what the
-kernel saw them read."""
+"""Resuming at another layout reads what the ranks need and little else."""
 import re
 import shutil
 
