@@ -13,7 +13,7 @@
 #define REDUCE_LOOP
 #endif
 
-enum { BLOCK_BYTES = 8192 }; /* of the accumulator: stays in the first-level cache */
+enum { BLOCK_BYTES = 4096 }; /* of a partial sum: some of them stay in the first-level cache */
 
 union block {
     float f32[BLOCK_BYTES / sizeof(float)];
@@ -22,72 +22,127 @@ union block {
     int64_t i64[BLOCK_BYTES / sizeof(int64_t)];
 };
 
-REDUCE_LOOP static void sum_f32(float *restrict acc, const float *restrict x, int64_t n)
+/* out = a op b; out may be a. */
+
+REDUCE_LOOP static void sum_f32(float *out, const float *a, const float *b, int64_t n)
 {
+#pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        acc[i] += x[i];
+        out[i] = a[i] + b[i];
 }
 
-REDUCE_LOOP static void sum_f64(double *restrict acc, const double *restrict x, int64_t n)
+/* Two levels of the tree at once, for what is summed most: partial sums stay in registers. */
+REDUCE_LOOP static void sum4_f32(float *out, const float *a, const float *b, const float *c,
+                                 const float *d, int64_t n)
 {
+#pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        acc[i] += x[i];
+        out[i] = (a[i] + b[i]) + (c[i] + d[i]);
 }
 
-REDUCE_LOOP static void sum_u64(uint64_t *restrict acc, const uint64_t *restrict x, int64_t n)
+REDUCE_LOOP static void sum_f64(double *out, const double *a, const double *b, int64_t n)
 {
+#pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        acc[i] += x[i];
+        out[i] = a[i] + b[i];
 }
 
-REDUCE_LOOP static void max_f32(float *restrict acc, const float *restrict x, int64_t n)
+REDUCE_LOOP static void sum_u64(uint64_t *out, const uint64_t *a, const uint64_t *b, int64_t n)
 {
+#pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        acc[i] = acc[i] > x[i] || acc[i] != acc[i] ? acc[i] : x[i];
+        out[i] = a[i] + b[i];
 }
 
-REDUCE_LOOP static void max_f64(double *restrict acc, const double *restrict x, int64_t n)
+REDUCE_LOOP static void max_f32(float *out, const float *a, const float *b, int64_t n)
 {
+#pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        acc[i] = acc[i] > x[i] || acc[i] != acc[i] ? acc[i] : x[i];
+        out[i] = a[i] > b[i] || a[i] != a[i] ? a[i] : b[i];
 }
 
-REDUCE_LOOP static void max_i64(int64_t *restrict acc, const int64_t *restrict x, int64_t n)
+REDUCE_LOOP static void max_f64(double *out, const double *a, const double *b, int64_t n)
 {
+#pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        acc[i] = acc[i] > x[i] ? acc[i] : x[i];
+        out[i] = a[i] > b[i] || a[i] != a[i] ? a[i] : b[i];
 }
 
-static void add_row(union block *acc, const void *row, int64_t n, enum comm_type type,
-                    enum comm_op op)
+REDUCE_LOOP static void max_i64(int64_t *out, const int64_t *a, const int64_t *b, int64_t n)
 {
-    if (type == COMM_F32 && op == COMM_SUM)
-        sum_f32(acc->f32, row, n);
-    else if (type == COMM_F32)
-        max_f32(acc->f32, row, n);
-    else if (type == COMM_F64 && op == COMM_SUM)
-        sum_f64(acc->f64, row, n);
-    else if (type == COMM_F64)
-        max_f64(acc->f64, row, n);
-    else if (op == COMM_SUM)
-        sum_u64(acc->u64, row, n);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = a[i] > b[i] ? a[i] : b[i];
+}
+
+/* What is reduced: elements lo .. lo + n - 1 of every row. */
+struct run {
+    const void *const *rows;
+    int64_t lo, n;
+    enum comm_type type;
+    enum comm_op op;
+};
+
+static void combine(union block *out, const void *a, const void *b, const struct run *r)
+{
+    if (r->type == COMM_F32 && r->op == COMM_SUM)
+        sum_f32(out->f32, a, b, r->n);
+    else if (r->type == COMM_F32)
+        max_f32(out->f32, a, b, r->n);
+    else if (r->type == COMM_F64 && r->op == COMM_SUM)
+        sum_f64(out->f64, a, b, r->n);
+    else if (r->type == COMM_F64)
+        max_f64(out->f64, a, b, r->n);
+    else if (r->op == COMM_SUM)
+        sum_u64(out->u64, a, b, r->n);
     else
-        max_i64(acc->i64, row, n);
+        max_i64(out->i64, a, b, r->n);
+}
+
+static const void *row_of(const struct run *r, int row)
+{
+    return (const char *)r->rows[row] + r->lo * comm_type_bytes(r->type);
+}
+
+/* Rows first .. first + n_rows - 1 along the tree: where their result is, a row itself when it is
+ * one, else *out. Blocks behind `out` are for partial results, one a level. */
+static const void *reduce_tree(union block *out, const struct run *r, int first, int n_rows)
+{
+    int left = 1;
+    const void *a, *b;
+
+    if (n_rows == 1)
+        return row_of(r, first);
+    if (n_rows == 4 && r->type == COMM_F32 && r->op == COMM_SUM) {
+        sum4_f32(out->f32, row_of(r, first), row_of(r, first + 1), row_of(r, first + 2),
+                 row_of(r, first + 3), r->n);
+        return out;
+    }
+    while (2 * left < n_rows)
+        left *= 2;
+    a = reduce_tree(out, r, first, left);
+    b = reduce_tree(out + 1, r, first + left, n_rows - left);
+    combine(out, a, b, r);
+    return out;
 }
 
 void comm_reduce(void *const *dsts, int n_dsts, const void *const *rows, int n_rows, int64_t n,
                  enum comm_type type, enum comm_op op)
 {
     int64_t width = comm_type_bytes(type), step = BLOCK_BYTES / width;
-    union block acc;
+    struct run r = { .rows = rows, .type = type, .op = op };
+    _Alignas(64) union block partial[COMM_REDUCE_LEVELS];
 
-    for (int64_t lo = 0; lo < n; lo += step) {
-        int64_t len = n - lo < step ? n - lo : step;
+    for (r.lo = 0; r.lo < n; r.lo += step) {
+        const void *result;
 
-        memcpy(&acc, (const char *)rows[0] + lo * width, (size_t)(len * width));
-        for (int r = 1; r < n_rows; r++)
-            add_row(&acc, (const char *)rows[r] + lo * width, len, type, op);
-        for (int d = 0; d < n_dsts; d++)
-            memcpy((char *)dsts[d] + lo * width, &acc, (size_t)(len * width));
+        r.n = n - r.lo < step ? n - r.lo : step;
+        result = reduce_tree(partial, &r, 0, n_rows);
+        for (int d = 0; d < n_dsts; d++) {
+            char *dst = (char *)dsts[d] + r.lo * width;
+
+            if (dst != result) /* one row alone */
+                memcpy(dst, result, (size_t)(r.n * width));
+        }
     }
 }

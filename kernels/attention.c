@@ -2,23 +2,23 @@
 
 #include <math.h>
 #include <stdatomic.h>
-#include <string.h>
+#include <stddef.h>
 
+#include "kernels/attention_row.h"
 #include "kernels/gemm.h"
 #include "kernels/thread.h"
 #include "kernels/transpose.h"
-#include "kernels/vec.h"
 
 /*
- * A block of BLOCK query rows meets keys 0 .. its last row, as one product, so that what lies right
- * of the diagonal's block is never computed. Scores of a block are BLOCK x seq and live in the
- * second-level cache for the lengths trained here.
+ * A block of BLOCK query rows meets keys 0 .. its last row (or, without a mask, all keys), as one
+ * product, so that what lies right of the diagonal's block is never computed. Scores of a block are
+ * BLOCK x seq and live in the second-level cache for the lengths trained here.
  *
  * Keys and values of a head are transposed once, because small products of the form A B run at 108
  * GFLOP/s where A B^T runs at 50 to 90 (oneDNN 2.6, one Zen 4 core, 64 x 64 .. 256 x 64). Rows of
  * scores are padded to LANES, so that loops over them are whole vectors.
  */
-enum { BLOCK = 64, LANES = TRANSPOSE_LANES };
+enum { BLOCK = 64, LANES = ATTENTION_LANES };
 
 static int64_t padded(int64_t n)
 {
@@ -27,7 +27,7 @@ static int64_t padded(int64_t n)
 
 /* A thread's part of the workspace. */
 struct scratch {
-    float *kt, *vt;   /* keys and values of one head, [head_dim][padded(seq)] of `type` */
+    float *kt, *vt;   /* keys and values of one head, [head_dim][padded(keys)] of `type` */
     float *s, *ds;    /* scores and their gradient, [BLOCK][padded(cols)] */
     uint16_t *p16;    /* either in bf16 */
     float *o, *delta; /* [BLOCK][head_dim], [BLOCK] */
@@ -40,8 +40,9 @@ struct tile {
     const struct scratch *w;
     int64_t row0, rows, cols; /* query rows row0 .. row0 + rows - 1; keys 0 .. cols - 1 */
     int64_t ld;               /* padded(cols) */
-    const char *q, *k;        /* q at row0, k at position 0 */
+    const char *q, *k, *v;    /* q at row0, k and v at their first key */
     char *out;
+    float *sum; /* instead of out, or NULL */
     float *lse;
 };
 
@@ -58,10 +59,33 @@ struct work {
     atomic_int failed;
 };
 
+/* Keys of a sequence. */
+static int64_t keys_of(const struct attention *a)
+{
+    return a->keys ? a->keys : a->seq;
+}
+
+/* Rows from one sequence to the next. */
+static int64_t q_step_of(const struct attention *a)
+{
+    return a->q_step ? a->q_step : a->seq;
+}
+
+static int64_t k_step_of(const struct attention *a)
+{
+    return a->k_step ? a->k_step : keys_of(a);
+}
+
+/* Keys that row i of a tile sees. */
+static int64_t seen_by(const struct tile *t, int64_t i)
+{
+    return t->a->keys ? t->a->keys : t->row0 + i + 1;
+}
+
 /* Floats of the parts of a thread's scratch, in the order of its fields. */
 static int64_t scratch_floats(const struct attention *a, struct scratch *w, float *base)
 {
-    int64_t kv = padded(a->seq) * a->head_dim, scores = padded(a->seq) * BLOCK;
+    int64_t kv = padded(keys_of(a)) * a->head_dim, scores = padded(keys_of(a)) * BLOCK;
 
     if (w) {
         w->kt = base;
@@ -91,39 +115,46 @@ static int64_t element_bytes(const struct attention *a)
     return a->type == DTYPE_F32 ? 4 : 2;
 }
 
+/* Where kv head `kv` of sequence b begins in rows x of k or v. */
+static const char *kv_at(const struct attention *a, const void *x, int64_t ld, int64_t b,
+                         int64_t kv)
+{
+    return (const char *)x + (b * k_step_of(a) * ld + kv * a->head_dim) * element_bytes(a);
+}
+
 /* Keys (and values, where wanted) of kv head `kv` of sequence b, unless they are there already. */
 static void load_head(struct scratch *w, const struct attention *a, int64_t b, int64_t kv,
                       bool values)
 {
-    int64_t bytes = element_bytes(a), at = b * a->kv_heads + kv;
+    int64_t bytes = element_bytes(a), at = b * a->kv_heads + kv, n = keys_of(a);
 
     if (w->kt_of == at)
         return;
     w->kt_of = at;
-    transpose(w->kt, padded(a->seq),
-              (const char *)a->k + (b * a->seq * a->ldk + kv * a->head_dim) * bytes, a->ldk, a->seq,
-              a->head_dim, (int)bytes);
+    transpose(w->kt, padded(n), kv_at(a, a->k, a->ldk, b, kv), a->ldk, n, a->head_dim, (int)bytes);
     if (values)
-        transpose(w->vt, padded(a->seq),
-                  (const char *)a->v + (b * a->seq * a->ldv + kv * a->head_dim) * bytes, a->ldv,
-                  a->seq, a->head_dim, (int)bytes);
+        transpose(w->vt, padded(n), kv_at(a, a->v, a->ldv, b, kv), a->ldv, n, a->head_dim,
+                  (int)bytes);
 }
 
 static void tile_at(struct tile *t, const struct attention *a, const struct scratch *w, int64_t b,
                     int64_t h, int64_t row0)
 {
     int64_t bytes = element_bytes(a), kv = h / (a->heads / a->kv_heads);
+    int64_t row = b * q_step_of(a) + row0;
 
     t->a = a;
     t->w = w;
     t->row0 = row0;
     t->rows = a->seq - row0 < BLOCK ? a->seq - row0 : BLOCK;
-    t->cols = row0 + t->rows;
+    t->cols = a->keys ? a->keys : row0 + t->rows;
     t->ld = padded(t->cols);
-    t->q = (const char *)a->q + ((b * a->seq + row0) * a->ldq + h * a->head_dim) * bytes;
-    t->k = (const char *)a->k + (b * a->seq * a->ldk + kv * a->head_dim) * bytes;
-    t->out = (char *)a->out + ((b * a->seq + row0) * a->ldo + h * a->head_dim) * bytes;
-    t->lse = a->lse + (b * a->heads + h) * a->seq + row0;
+    t->q = (const char *)a->q + (row * a->ldq + h * a->head_dim) * bytes;
+    t->k = kv_at(a, a->k, a->ldk, b, kv);
+    t->v = kv_at(a, a->v, a->ldv, b, kv);
+    t->out = (char *)a->out + (row * a->ldo + h * a->head_dim) * bytes;
+    t->sum = a->sum ? a->sum + row * a->ldo + h * a->head_dim : NULL;
+    t->lse = a->lse + (b * a->heads + h) * q_step_of(a) + row0;
 }
 
 /* Scores s = scale q k^T of the tile; those right of the diagonal are nonsense. */
@@ -136,7 +167,7 @@ static tp_status scores(const struct tile *t, struct tp_err *err)
                             .a = t->q,
                             .lda = a->ldq,
                             .b = t->w->kt,
-                            .ldb = padded(a->seq),
+                            .ldb = padded(keys_of(a)),
                             .c = t->w->s,
                             .ldc = t->ld,
                             .alpha = a->scale,
@@ -144,58 +175,33 @@ static tp_status scores(const struct tile *t, struct tp_err *err)
     return gemm(&g, err);
 }
 
-/* The n first scores of a row count: the rest of their vector is made -infinity, whose exponential
- * is 0; what lies beyond becomes 0 directly. Returns the number of whole vectors. */
-VEC_INLINE int64_t mask_row(float *s, int64_t n, int64_t ld)
+/* log(e^x + e^y) */
+static float add_logs(float x, float y)
 {
-    int64_t vectors = (n + LANES - 1) / LANES;
+    float high = x > y ? x : y, low = x > y ? y : x;
 
-    for (int64_t i = n; i < vectors * LANES; i++)
-        s[i] = -INFINITY;
-    memset(s + vectors * LANES, 0, (size_t)(ld - vectors * LANES) * sizeof *s);
-    return vectors;
+    return high + log1pf(expf(low - high));
 }
 
-/* Softmax over s[0 .. n - 1], not yet divided by the sum, which is returned; zero to ld.
- * *max gets the largest score. */
-static KERNEL_CLONES float softmax_row(float *s, int64_t n, int64_t ld, float *max)
+/* From the sum of values of row i, in w->o, to its result; `max` and `sum` are those of its scores
+ * here. */
+static void finish_row(const struct tile *t, int64_t i, float max, float sum)
 {
-    int64_t lanes = mask_row(s, n, ld) * LANES; /* known to be whole vectors */
-    float m = -INFINITY, sum = 0;
+    const struct attention *a = t->a;
+    const float *o = t->w->o + i * a->head_dim;
+    float *y = t->sum ? t->sum + i * a->ldo : (float *)t->out + i * a->ldo;
+    float lse = max + logf(sum), before = t->lse[i];
 
-    VEC_SIMD_MAX
-    for (int64_t i = 0; i < lanes; i++)
-        m = s[i] > m ? s[i] : m;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < lanes; i++) {
-        s[i] = vec_exp(s[i] - m);
-        sum += s[i];
-    }
-    *max = m;
-    return sum;
+    t->lse[i] = a->more ? add_logs(before, lse) : lse;
+    if (a->more)
+        attention_merge_row(y, expf(before - t->lse[i]), o, expf(max - t->lse[i]), a->head_dim);
+    else if (t->sum || a->type == DTYPE_F32)
+        attention_scale_row_f32(y, o, 1.0f / sum, a->head_dim);
+    else
+        attention_scale_row_bf16((uint16_t *)t->out + i * a->ldo, o, 1.0f / sum, a->head_dim);
 }
 
-static KERNEL_CLONES void round_row(uint16_t *restrict y, const float *restrict x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = vec_to_bf16(x[i]);
-}
-
-static KERNEL_CLONES void scale_row_f32(float *y, const float *x, float by, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] * by;
-}
-
-static KERNEL_CLONES void scale_row_bf16(uint16_t *y, const float *x, float by, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        y[i] = vec_to_bf16(x[i] * by);
-}
-
-static tp_status forward_tile(const struct tile *t, const void *v, struct tp_err *err)
+static tp_status forward_tile(const struct tile *t, struct tp_err *err)
 {
     const struct attention *a = t->a;
     const struct scratch *w = t->w;
@@ -205,33 +211,26 @@ static tp_status forward_tile(const struct tile *t, const void *v, struct tp_err
                              .k = t->cols,
                              .a = f32 ? (const void *)w->s : w->p16,
                              .lda = t->ld,
-                             .b = v,
+                             .b = t->v,
                              .ldb = a->ldv,
                              .c = w->o,
                              .ldc = a->head_dim,
                              .alpha = 1,
                              .type = a->type };
-    float sum[BLOCK];
+    float sum[BLOCK], max[BLOCK];
     tp_status st = scores(t, err);
 
     if (st != TP_OK)
         return st;
     for (int64_t i = 0; i < t->rows; i++) {
-        float max;
-        sum[i] = softmax_row(w->s + i * t->ld, t->row0 + i + 1, t->ld, &max);
-        t->lse[i] = max + logf(sum[i]);
+        sum[i] = attention_softmax_row(w->s + i * t->ld, seen_by(t, i), t->ld, &max[i]);
         if (!f32)
-            round_row(w->p16 + i * t->ld, w->s + i * t->ld, t->ld);
+            attention_round_row(w->p16 + i * t->ld, w->s + i * t->ld, t->ld);
     }
     if ((st = gemm(&pv, err)) != TP_OK)
         return st;
-    for (int64_t i = 0; i < t->rows; i++) {
-        const float *o = w->o + i * a->head_dim;
-        if (f32)
-            scale_row_f32((float *)t->out + i * a->ldo, o, 1.0f / sum[i], a->head_dim);
-        else
-            scale_row_bf16((uint16_t *)t->out + i * a->ldo, o, 1.0f / sum[i], a->head_dim);
-    }
+    for (int64_t i = 0; i < t->rows; i++)
+        finish_row(t, i, max[i], sum[i]);
     return TP_OK;
 }
 
@@ -246,16 +245,13 @@ static void fail(struct work *w, const struct tp_err *err)
 static tp_status forward_head(const struct attention *a, struct scratch *w, int64_t b, int64_t h,
                               struct tp_err *err)
 {
-    int64_t kv = h / (a->heads / a->kv_heads);
-    const char *v =
-        (const char *)a->v + (b * a->seq * a->ldv + kv * a->head_dim) * element_bytes(a);
     struct tile t;
     tp_status st = TP_OK;
 
-    load_head(w, a, b, kv, false);
+    load_head(w, a, b, h / (a->heads / a->kv_heads), false);
     for (int64_t row0 = 0; row0 < a->seq; row0 += BLOCK) {
         tile_at(&t, a, w, b, h, row0);
-        TP_TRY(forward_tile(&t, v, err));
+        TP_TRY(forward_tile(&t, err));
     }
 done:
     return st;
@@ -281,45 +277,6 @@ tp_status attention_forward(const struct attention *a, struct tp_err *err)
     return atomic_load(&w.failed) ? err->status : TP_OK;
 }
 
-/* p = exp(s - lse) left of the diagonal, zero right of it. */
-static KERNEL_CLONES void probability_row(float *s, float lse, int64_t n, int64_t ld)
-{
-    int64_t lanes = mask_row(s, n, ld) * LANES;
-
-#pragma omp simd
-    for (int64_t i = 0; i < lanes; i++)
-        s[i] = vec_exp(s[i] - lse);
-}
-
-static KERNEL_CLONES float dot_f32(const float *x, const float *y, int64_t n)
-{
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += x[i] * y[i];
-    return sum;
-}
-
-static KERNEL_CLONES float dot_bf16(const uint16_t *x, const uint16_t *y, int64_t n)
-{
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += vec_from_bf16(x[i]) * vec_from_bf16(y[i]);
-    return sum;
-}
-
-/* Gradient of the scores before scaling, in place of the probabilities' gradient dp:
- * ds = p (dp - delta). */
-static KERNEL_CLONES void score_gradient(float *dp, const float *p, float delta, int64_t vectors)
-{
-    int64_t lanes = vectors * LANES;
-
-#pragma omp simd
-    for (int64_t i = 0; i < lanes; i++)
-        dp[i] = p[i] * (dp[i] - delta);
-}
-
 /* Probabilities into w->s (and w->p16), rowsum(d_out * out) into w->delta. */
 static tp_status backward_scores(const struct tile *t, const char *d_out, struct tp_err *err)
 {
@@ -332,12 +289,14 @@ static tp_status backward_scores(const struct tile *t, const char *d_out, struct
         return st;
     for (int64_t i = 0; i < t->rows; i++) {
         int64_t at = i * a->ldo, d = a->head_dim;
-        probability_row(w->s + i * t->ld, t->lse[i], t->row0 + i + 1, t->ld);
+        attention_probability_row(w->s + i * t->ld, t->lse[i], seen_by(t, i), t->ld);
         if (f32) {
-            w->delta[i] = dot_f32((const float *)d_out + at, (const float *)t->out + at, d);
+            w->delta[i] =
+                attention_dot_f32((const float *)d_out + at, (const float *)t->out + at, d);
         } else {
-            w->delta[i] = dot_bf16((const uint16_t *)d_out + at, (const uint16_t *)t->out + at, d);
-            round_row(w->p16 + i * t->ld, w->s + i * t->ld, t->ld);
+            w->delta[i] =
+                attention_dot_bf16((const uint16_t *)d_out + at, (const uint16_t *)t->out + at, d);
+            attention_round_row(w->p16 + i * t->ld, w->s + i * t->ld, t->ld);
         }
     }
     return TP_OK;
@@ -354,7 +313,7 @@ static tp_status backward_softmax(const struct tile *t, const char *d_out, struc
                                 .a = d_out,
                                 .lda = a->ldo,
                                 .b = w->vt,
-                                .ldb = padded(a->seq),
+                                .ldb = padded(keys_of(a)),
                                 .c = w->ds,
                                 .ldc = t->ld,
                                 .alpha = 1,
@@ -364,15 +323,15 @@ static tp_status backward_softmax(const struct tile *t, const char *d_out, struc
     if (st != TP_OK)
         return st;
     for (int64_t i = 0; i < t->rows; i++) {
-        score_gradient(w->ds + i * t->ld, w->s + i * t->ld, w->delta[i], t->ld / LANES);
+        attention_score_gradient(w->ds + i * t->ld, w->s + i * t->ld, w->delta[i], t->ld / LANES);
         if (a->type != DTYPE_F32)
-            round_row(w->p16 + i * t->ld, w->ds + i * t->ld, t->ld);
+            attention_round_row(w->p16 + i * t->ld, w->ds + i * t->ld, t->ld);
     }
     return TP_OK;
 }
 
 /* Add one tile's part to dq (its rows), dk and dv (keys 0 .. cols - 1). `first`: dk and dv are
- * written, not added to. */
+ * written, not added to; dq is written unless there is more. */
 static tp_status backward_tile(const struct tile *t, const char *d_out, const struct grad *at,
                                bool first, struct tp_err *err)
 {
@@ -405,6 +364,7 @@ static tp_status backward_tile(const struct tile *t, const char *d_out, const st
                                 .c = at->dq,
                                 .ldc = at->lddq,
                                 .alpha = a->scale,
+                                .beta = a->more ? 1 : 0,
                                 .type = a->type };
     const struct gemm to_dk = { .trans_a = true,
                                 .m = t->cols,
@@ -431,7 +391,7 @@ done:
 }
 
 /* All query heads of one kv head of one sequence. The last block comes first: it meets every key,
- * so it writes dk and dv and the others add. */
+ * so it writes dk and dv, where they are not added to, and the others add. */
 static tp_status backward_group(const struct work *work, struct scratch *w, int64_t b, int64_t kv,
                                 struct tp_err *err)
 {
@@ -444,15 +404,17 @@ static tp_status backward_group(const struct work *work, struct scratch *w, int6
     tp_status st = TP_OK;
 
     load_head(w, a, b, kv, true);
-    at.dk = g->dk + b * a->seq * g->lddk + kv * d;
-    at.dv = g->dv + b * a->seq * g->lddv + kv * d;
+    at.dk = g->dk + b * k_step_of(a) * g->lddk + kv * d;
+    at.dv = g->dv + b * k_step_of(a) * g->lddv + kv * d;
     for (int64_t h = kv * group; h < (kv + 1) * group; h++)
         for (int64_t row0 = last; row0 >= 0; row0 -= BLOCK) {
-            int64_t row = b * a->seq + row0;
+            int64_t row = b * q_step_of(a) + row0;
+            bool first = !a->more && h == kv * group && row0 == last;
+
             at.dq = g->dq + row * g->lddq + h * d;
             tile_at(&t, a, w, b, h, row0);
             TP_TRY(backward_tile(&t, g->d_out + (row * a->ldo + h * d) * element_bytes(a), &at,
-                                 h == kv * group && row0 == last, err));
+                                 first, err));
         }
 done:
     return st;

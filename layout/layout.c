@@ -13,13 +13,21 @@ struct parts {
     int parts, repeat;
 };
 
+/* Units of each fused block; of a padded tensor the last may be short. */
+static int64_t units_of(const struct tensor *t)
+{
+    int64_t block = t->shape[t->rule.dim] / t->rule.blocks;
+
+    return block / t->rule.unit + (t->rule.pad && block % t->rule.unit != 0);
+}
+
 static struct parts cut_of(const struct tensor *t, int tp)
 {
     struct parts c = { .units = 1, .parts = 1, .repeat = tp };
 
     if (t->rule.dim < 0)
         return c;
-    c.units = t->shape[t->rule.dim] / t->rule.blocks / t->rule.unit;
+    c.units = units_of(t);
     c.parts = tp;
     c.repeat = 1;
     if (t->rule.share && c.units < tp) {
@@ -42,11 +50,16 @@ static void cut_part(int64_t n, int parts, int part, int64_t *lo, int64_t *len)
     *len = (end > n ? n : end) - *lo;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* Boxes of shard number `part`; empty ones are left out. */
 static int part_boxes(const struct tensor *t, const struct parts *c, int part, struct box *boxes)
 {
     const struct rule *r = &t->rule;
-    int64_t lo, len, block;
+    int64_t lo, len, block, from, to;
     int n = 0;
 
     boxes[0] = box_whole(t->ndim, t->shape);
@@ -54,10 +67,12 @@ static int part_boxes(const struct tensor *t, const struct parts *c, int part, s
         return box_is_empty(&boxes[0]) ? 0 : 1;
     cut_part(c->units, c->parts, part, &lo, &len);
     block = t->shape[r->dim] / r->blocks;
+    from = least(lo * r->unit, block);
+    to = least((lo + len) * r->unit, block);
     for (int b = 0; b < r->blocks; b++) {
         boxes[n] = box_whole(t->ndim, t->shape);
-        boxes[n].lo[r->dim] = b * block + lo * r->unit;
-        boxes[n].len[r->dim] = len * r->unit;
+        boxes[n].lo[r->dim] = b * block + from;
+        boxes[n].len[r->dim] = to - from;
         if (!box_is_empty(&boxes[n]))
             n++;
     }
@@ -154,8 +169,8 @@ static bool refuses_tp(const struct tensor *t, int tp, char *why, size_t size)
 
     if (r->dim < 0)
         return false;
-    units = t->shape[r->dim] / r->blocks / r->unit;
-    if (t->shape[r->dim] % (r->blocks * r->unit) != 0) {
+    units = units_of(t);
+    if (t->shape[r->dim] % (r->blocks * (r->pad ? 1 : r->unit)) != 0) {
         snprintf(why, size, "its axis %d of %lld is no multiple of %d x %lld", r->dim,
                  (long long)t->shape[r->dim], r->blocks, (long long)r->unit);
         return true;

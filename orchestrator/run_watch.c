@@ -1,4 +1,5 @@
 /* orchestrator/run_watch.c - INIT, TRAIN, SAVE: what ranks tell, and what follows from it. */
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -6,7 +7,12 @@
 #include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
 
-enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at each look */
+enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at a look */
+
+/* What a restart costs before one was measured; how far a run of unknown length is taken to go. */
+static const double RESTART_GUESS_S = 10, HORIZON_S = 600;
+
+static const int64_t SILENCE_NS = 1000000000; /* it is read once a rank was silent for so long */
 
 /* First sight of a rank: hold on to its process. */
 static void meet(struct run *r, int rank, const struct tell_slot *slot)
@@ -24,6 +30,21 @@ static void meet(struct run *r, int rank, const struct tell_slot *slot)
         close(fd);
 }
 
+/* Rank 0's losses since the last look, every step's. A slot without a history (a copy from another
+ * node) gives the last one, and the first that was not finite. */
+static void hear_losses(struct run *r, const char *path, const struct tell_slot *slot)
+{
+    struct tell_loss e[TELL_HISTORY];
+    int n = tell_losses(e, TELL_HISTORY, path, slot, monitor_heard(r->monitor));
+
+    if (slot->bad_step > 0 && (n == 0 || e[0].step > slot->bad_step))
+        monitor_loss_of(r->monitor, slot->bad_step, NAN); /* the history does not reach so far */
+    for (int i = 0; i < n; i++)
+        monitor_loss_of(r->monitor, e[i].step, e[i].loss);
+    if (n == 0)
+        monitor_loss_of(r->monitor, slot->step, slot->loss);
+}
+
 static void look(struct run *r)
 {
     int64_t now = tell_clock_ns();
@@ -37,9 +58,12 @@ static void look(struct run *r)
         if (tell_read(&slot, tell_path(path, sizeof path, r->slots, i), i, &ignored))
             continue;
         meet(r, i, &slot);
-        if (r->ranks[i].pid && i < STATES_LOOKED_AT)
+        if (r->ranks[i].pid && i < STATES_LOOKED_AT &&
+            monitor_silence(r->monitor, i, now) > SILENCE_NS)
             state = process_state(r->ranks[i].pid);
         monitor_feed(r->monitor, i, &slot, state, now);
+        if (i == 0)
+            hear_losses(r, path, &slot);
     }
 }
 
@@ -47,18 +71,18 @@ static void remember_time(struct run *r)
 {
     struct book *b = &r->book;
     double seconds = monitor_step_seconds(r->monitor);
-    char spec[SPEC_TEXT_MAX];
+    char way[WAY_TEXT_MAX];
     int i = 0;
 
     if (seconds <= 0)
         return;
-    run_spec_text(r, spec);
-    while (i < b->n_measured && strcmp(b->measured[i].layout, spec) != 0)
+    way_format(way, &b->way);
+    while (i < b->n_measured && strcmp(b->measured[i].way, way) != 0)
         i++;
     if (i == BOOK_MEASURED_MAX)
         return;
     b->n_measured += i == b->n_measured;
-    snprintf(b->measured[i].layout, SPEC_TEXT_MAX, "%s", spec);
+    snprintf(b->measured[i].way, WAY_TEXT_MAX, "%s", way);
     b->measured[i].seconds = seconds;
 }
 
@@ -109,6 +133,8 @@ static tp_status all_train(struct run *r)
     if (b->attempt > 1)
         b->restart_seconds =
             b->restart_seconds > 0 ? (b->restart_seconds + now - from) / 2 : now - from;
+    if (r->crosses && monitor_load_seconds(r->monitor) > 0)
+        b->load_rate = (double)r->choice.bytes / monitor_load_seconds(r->monitor);
     b->fault_at = 0;
     return run_edge(r, RUN_TRAIN, "every rank trains");
 }
@@ -165,6 +191,24 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
     }
 }
 
+/* It stays at its layout though nodes are free: said once for every better one. */
+static void tell_stay(struct run *r, const struct candidate *best, double left, double here,
+                      double gain, double need)
+{
+    char to[SPEC_TEXT_MAX], why[256];
+
+    if (way_same(&r->stays_for, &best->way))
+        return;
+    r->stays_for = best->way;
+    snprintf(why, sizeof why,
+             "%s would take about %.0f ms a step, here it is %.0f ms: over %.0f steps that saves "
+             "%.1f s, and restart.worth asks for %.1f s",
+             spec_format(to, &best->way.spec), 1e3 * best->seconds, 1e3 * here, left, gain, need);
+    run_event(r, "plan",
+              json_pack("{s:s,s:s,s:s,s:f,s:f}", "result", "stays", "better", to, "reason", why,
+                        "gain_seconds", gain, "needed_seconds", need));
+}
+
 /* Nodes have come back, or a node's exclusion is over: is a larger layout worth a restart?
  * With a list of layouts the earlier one is what the job wants. Else the time that the rest of
  * the run takes at each must differ by `worth` times what restarts cost here. */
@@ -172,21 +216,30 @@ static tp_status consider_scaling(struct run *r)
 {
     struct candidate best;
     struct tp_err ignored;
-    double left, gain, cost = r->book.restart_seconds > 0 ? r->book.restart_seconds : 10;
-    int64_t step = monitor_best_step(r->monitor);
+    double left, gain,
+        cost = r->book.restart_seconds > 0 ? r->book.restart_seconds : RESTART_GUESS_S;
     char text[160], to[SPEC_TEXT_MAX];
 
-    if (run_choose(r, &best, true, &ignored) || best.ranks <= r->world)
+    if (run_free_ranks(r, true) <= r->world || run_choose(r, &best, true, &ignored) ||
+        best.ranks <= r->world)
         return TP_OK;
     if (r->job->layouts.n_allow == 0 && best.seconds > 0) {
-        double here = monitor_step_seconds(r->monitor);
+        double here = monitor_step_seconds(r->monitor), need = r->job->restart.worth * cost;
 
-        left = r->job->steps > 0 ? (double)(r->job->steps - step) : 600 / (here > 0 ? here : 1);
+        left = r->job->steps > 0 ? (double)(r->job->steps - monitor_best_step(r->monitor))
+                                 : HORIZON_S / (here > 0 ? here : 1);
         gain = left * (here - best.seconds);
-        if (here <= 0 || gain < r->job->restart.worth * cost)
+        if (here <= 0)
             return TP_OK;
+        if (gain < need) {
+            tell_stay(r, &best, left, here, gain, need);
+            return TP_OK;
+        }
+        snprintf(text, sizeof text, "%s fits again and saves about %.1f s",
+                 spec_format(to, &best.way.spec), gain);
+    } else {
+        snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.way.spec));
     }
-    snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.spec));
     r->book.new_layout = true;
     return run_drain_softly(r, text);
 }

@@ -57,13 +57,18 @@ struct scratch {
     float *sums;      /* of gradients over rows: the kernels' own */
 };
 
+struct reduction;
+struct units; /* trainer/units.h */
+
 /* A pass of one microbatch through a rank's layers. */
 struct pass {
     const struct net *net;
     const struct scratch *scratch;
+    struct units *units;
     int64_t sequences, rows;
-    int64_t stream_rows; /* that this rank has of the stream: all, or under sp a part */
-    bool add;            /* gradients add to those of the step's earlier microbatches */
+    int64_t stream_rows;         /* that this rank has of the stream: all, or under sp a part */
+    bool add;                    /* gradients add to those of the step's earlier microbatches */
+    struct reduction *reduction; /* backward of the last microbatch: told what is final; or NULL */
 };
 
 /* layers of slot come from the arena: as many as the largest chunk has. */

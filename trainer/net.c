@@ -58,6 +58,17 @@ static void list_layers(struct net *n, const struct layout *l, int rank)
     }
 }
 
+/* What the parts of the network are gathered with. */
+static void find_units(struct net *n, const struct params *p)
+{
+    bool joined = n->model->tied && n->is_first && n->is_last;
+
+    n->first_unit = n->is_first ? params_unit(p, LAYER_FIRST) : -1;
+    n->last_unit = n->is_last ? params_unit(p, joined ? LAYER_FIRST : LAYER_LAST) : -1;
+    for (int i = 0; i < n->n_layers; i++)
+        n->layers[i].unit = params_unit(p, n->layer_numbers[i]);
+}
+
 static tp_status count_widths(struct net *n, const struct source *s, struct tp_err *err)
 {
     const struct model *m = n->model;
@@ -98,6 +109,7 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                        .dtype = p->dtype,
                        .seq = seq,
                        .split = l->spec.sp ? l->spec.tp : 1,
+                       .is_sharded = p->sharded,
                        .is_first = pp == 0,
                        .is_last = pp == l->spec.pp - 1,
                        .n_chunks = l->spec.vpp };
@@ -107,6 +119,7 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
     if (!n->chunks || !n->layer_numbers || !n->layers)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", m->layers);
     list_layers(n, l, rank);
+    find_units(n, p);
     return count_widths(n, &s, err);
 }
 
@@ -131,8 +144,8 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
 
     if (st)
         return st;
-    *out = (struct linear){ .weight = params_operand(p, w->at),
-                            .grad = p->grad + w->at,
+    *out = (struct linear){ .weight = params_weight(p, w),
+                            .grad = params_grad(p, w),
                             .out = width,
                             .in = in,
                             .in_out = s->net->model->arch == MODEL_GPT2 && layer >= 0,
@@ -142,8 +155,8 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
                             .tp = is_cut(s, w) ? s->net->tp : NULL };
     b = bias == ROLE_NONE ? NULL : find(s, bias, layer);
     if (b) {
-        out->bias = p->value + b->at;
-        out->bias_grad = p->grad + b->at;
+        out->bias = params_weight(p, b);
+        out->bias_grad = params_grad(p, b);
     }
     return TP_OK;
 }
@@ -157,10 +170,10 @@ static tp_status bind_norm(struct norm *out, const struct source *s, enum role r
 
     if (st)
         return st;
-    *out = (struct norm){ .weight = p->value + w->at, .grad = p->grad + w->at };
+    *out = (struct norm){ .weight = params_weight(p, w), .grad = params_grad(p, w) };
     if (b) {
-        out->bias = p->value + b->at;
-        out->bias_grad = p->grad + b->at;
+        out->bias = params_weight(p, b);
+        out->bias_grad = params_grad(p, b);
     }
     return TP_OK;
 }
@@ -192,13 +205,13 @@ static tp_status bind_first(struct net *n, const struct source *s, struct tp_err
 
     if (st)
         return st;
-    n->embedding = params_operand(p, embed->at);
-    n->embedding_grad = p->grad + embed->at;
+    n->embedding = params_weight(p, embed);
+    n->embedding_grad = params_grad(p, embed);
     n->embedding_tp = is_cut(s, embed) ? n->tp : NULL;
     positions = find(s, ROLE_POSITIONS, LAYER_FIRST);
     if (positions) {
-        n->positions = p->value + positions->at;
-        n->positions_grad = p->grad + positions->at;
+        n->positions = params_weight(p, positions);
+        n->positions_grad = params_grad(p, positions);
     }
     return TP_OK;
 }

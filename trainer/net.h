@@ -25,6 +25,7 @@ struct layer {
     struct norm attn_norm, mlp_norm;
     struct linear qkv, out; /* column, row */
     struct linear up, down; /* column (with Llama gate and up side by side), row */
+    int unit;               /* zero3: what its weights are gathered with (trainer/units.h); or -1 */
 };
 
 /* A run of layers that microbatches pass through at once: all of a rank's, or with interleaved
@@ -46,6 +47,8 @@ struct net {
     int64_t up_width;           /* 2 ffn or ffn */
     int64_t vocab_first, vocab; /* this rank's rows of the embedding and the head; may be 0 */
     bool is_first, is_last;     /* has the embedding; has the head */
+    bool is_sharded;            /* zero3: weights are there while they are needed */
+    int first_unit, last_unit;  /* of the embedding, of the head; -1: always there */
     int n_layers, n_chunks;     /* of this rank's stages */
     struct layer *layers;
     int *layer_numbers; /* [n_layers] in the model */

@@ -2,80 +2,36 @@
 #include "trainer/optimizer.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "kernels/adamw.h"
 #include "trainer/zero.h"
 
-/* Copy the gradients that are partial to p->partial, or back. */
-static void move_partial(const struct params *p, bool back)
-{
-    float *at = p->partial;
-
-    for (int i = 0; i < p->n; i++) {
-        const struct param *q = &p->list[i];
-        float *grad = p->grad + q->at;
-
-        if (!q->partial)
-            continue;
-        memcpy(back ? grad : at, back ? at : grad, (size_t)q->n * sizeof *at);
-        at += q->n;
-    }
-}
-
-/* In one call: each is small. */
-static tp_status reduce_partial(const struct params *p, struct comm *tp, struct tp_err *err)
-{
-    tp_status st;
-
-    move_partial(p, false);
-    st = comm_all_reduce(tp, p->partial, p->n_partial, COMM_F32, COMM_SUM, err);
-    if (!st)
-        move_partial(p, true);
-    return st;
-}
-
-tp_status optimizer_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    for (int i = 0; par->kv && i < p->n; i++) {
-        int64_t at = p->list[i].at, n = p->list[i].n;
-
-        if (!p->list[i].shared)
-            continue;
-        while (i + 1 < p->n && p->list[i + 1].shared && p->list[i + 1].at == at + n)
-            n += p->list[++i].n; /* k and v of a layer in one call */
-        TP_TRY(comm_all_reduce(par->kv, p->grad + at, n, COMM_F32, COMM_SUM, err));
-    }
-    if (p->n_partial)
-        TP_TRY(reduce_partial(p, par->tp, err));
-    if (p->tied >= 0)
-        TP_TRY(comm_all_reduce(par->ends, p->grad + p->list[p->tied].at, p->list[p->tied].n,
-                               COMM_F32, COMM_SUM, err));
-    if (p->n_owners > 1)
-        return zero_reduce(p, par->dp, err);
-    if (comm_size(par->dp) > 1)
-        st = comm_all_reduce(par->dp, p->grad, p->n_elements, COMM_F32, COMM_SUM, err);
-done:
-    return st;
-}
-
 tp_status optimizer_norm(double *norm, const struct params *p, const struct parallel *par,
                          struct tp_err *err)
 {
-    struct comm *holders = p->n_owners > 1 ? par->world : par->model;
+    struct comm *holders = p->n_owners > 1 ? par->owners : par->model;
     double squares = 0;
     tp_status st = TP_OK;
 
     for (int i = 0; i < p->n; i++)
         if (p->list[i].counted)
-            squares += sum_squares(p->grad + p->list[i].own.from, p->list[i].own.n);
+            squares += sum_squares(params_owned(p, &p->list[i]).grad, p->list[i].own.n);
     if (comm_size(holders) > 1)
         st = comm_all_reduce(holders, &squares, 1, COMM_F64, COMM_SUM, err);
     if (!st)
         *norm = sqrt(squares);
     return st;
+}
+
+static void update_bucket(const struct params *p, const struct bucket *b, struct adamw *h,
+                          float weight_decay)
+{
+    for (int i = b->first; i < b->first + b->n; i++) {
+        const struct owned x = params_owned(p, &p->list[i]);
+
+        h->weight_decay = p->list[i].decay ? weight_decay : 0;
+        adamw_step(x.value, x.exp_avg, x.exp_avg_sq, x.grad, x.value_bf16, x.n, h);
+    }
 }
 
 tp_status optimizer_update(const struct params *p, const struct parallel *par,
@@ -90,16 +46,17 @@ tp_status optimizer_update(const struct params *p, const struct parallel *par,
                        .correction1 = (float)(1 - pow(o->beta1, t)),
                        .correction2 = (float)(1 - pow(o->beta2, t)),
                        .grad_scale = 1 };
+    struct zero_way way = { .weights = true };
+    tp_status st = TP_OK;
 
     if (o->clip > 0 && norm + 1e-6 > o->clip)
         h.grad_scale = (float)(o->clip / (norm + 1e-6));
-    for (int i = 0; i < p->n; i++) {
-        const struct param *q = &p->list[i];
-
-        h.weight_decay = q->decay ? (float)o->weight_decay : 0;
-        adamw_step(p->value + q->own.from, p->exp_avg + q->own.to, p->exp_avg_sq + q->own.to,
-                   p->grad + q->own.from, p->value_bf16 ? p->value_bf16 + q->own.from : NULL,
-                   q->own.n, &h);
+    for (int i = 0; i < p->n_buckets; i++) {
+        update_bucket(p, &p->buckets[i], &h, (float)o->weight_decay);
+        if (p->n_owners > 1 && !p->sharded)
+            TP_TRY(zero_send(p, par, &way, i, err)); /* while the next one is updated */
     }
-    return p->n_owners > 1 ? zero_gather(p, par->dp, err) : TP_OK;
+    TP_TRY(zero_land(p, par, &way, err));
+done:
+    return st;
 }

@@ -40,6 +40,28 @@ done:
     return st;
 }
 
+/* Ranks that hold the same parameters, and those that hold all of them once. */
+static tp_status make_replicas(struct parallel *p, struct tp_err *err)
+{
+    const struct spec *s = &p->spec;
+    const struct mesh_coord *at = &p->at;
+    int part = at->pp * s->tp + at->tp, rank = comm_rank(p->world);
+    tp_status st;
+
+    TP_TRY(comm_split(&p->dp, p->world, part * s->cp + at->cp, rank, err));
+    TP_TRY(comm_split(&p->cp, p->world, part * s->dp + at->dp, rank, err));
+    p->replicas = p->dp;
+    p->owners = p->world;
+    if (s->cp > 1) {
+        p->replicas = p->twins = NULL;
+        TP_TRY(comm_split(&p->replicas, p->world, part, rank, err));
+        TP_TRY(comm_split(&p->twins, p->world, part * s->dp + at->dp, rank, err));
+        TP_TRY(comm_split(&p->owners, p->world, at->cp, rank, err));
+    }
+done:
+    return st;
+}
+
 tp_status parallel_make(struct parallel *out, struct comm *world, const struct layout *l,
                         struct tp_err *err)
 {
@@ -54,7 +76,7 @@ tp_status parallel_make(struct parallel *out, struct comm *world, const struct l
             break;
         }
     TP_TRY(comm_split(&p.tp, world, rank / n_tp, p.at.tp, err));
-    TP_TRY(comm_split(&p.dp, world, p.at.pp * n_tp + p.at.tp, p.at.dp, err));
+    TP_TRY(make_replicas(&p, err));
     TP_TRY(comm_split(&p.kv, p.tp, kv, p.at.tp, err));
     if (p.kv && comm_size(p.kv) == 1) {
         comm_free(p.kv);
@@ -73,11 +95,15 @@ done:
 void parallel_free(struct parallel *p)
 {
     struct comm *const all[] = { p->model == p->tp ? NULL : p->model,
+                                 p->owners == p->world ? NULL : p->owners,
+                                 p->replicas == p->dp ? NULL : p->replicas,
+                                 p->twins,
                                  p->pp_forward,
                                  p->pp_backward,
                                  p->ends,
                                  p->kv,
                                  p->dp,
+                                 p->cp,
                                  p->tp };
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)

@@ -7,6 +7,8 @@
 #include "trainer/block_mlp.h"
 #include "trainer/embedding_tp.h"
 #include "trainer/loss_tp.h"
+#include "trainer/reduction.h"
+#include "trainer/units.h"
 
 bool stage_is_first(const struct net *n, int chunk)
 {
@@ -32,12 +34,19 @@ static struct layer_slot layer_of(const struct pass *p, const struct slot *s, in
     return layer;
 }
 
+/* Whether every layer leaves the stream, rather than what is to be added to it: with recomputation
+ * its memory is the next one's too, and with zero3 so is that of a bias which would be added. */
+static bool finishes_layers(const struct net *n)
+{
+    return n->recompute || (n->is_sharded && n->layers[0].down.bias);
+}
+
 /* What the last layer of a chunk left to be added to s->x. */
 static struct arriving leaving(const struct net *n, int chunk, const struct slot *s)
 {
     int last = n->chunks[chunk].n - 1;
 
-    if (n->recompute)
+    if (finishes_layers(n))
         return (struct arriving){ 0 };
     return (struct arriving){ s->layers[last].mid,
                               n->layers[n->chunks[chunk].first + last].down.bias };
@@ -50,18 +59,20 @@ tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct 
     struct arriving in = { 0 }; /* what enters the first layer is the stream already */
     tp_status st = TP_OK;
 
-    if (stage_is_first(n, chunk))
+    if (stage_is_first(n, chunk) && !(st = units_need(p->units, n->first_unit, err)))
         st = embedding_tp_forward(p, stage_input(s), s->ids, err);
     for (int i = 0; i < c->n && !st; i++) {
         const struct layer *y = &n->layers[c->first + i];
         struct layer_slot layer = layer_of(p, s, i);
         float *out = i + 1 < c->n ? s->layers[i + 1].x : s->x;
 
+        if ((st = units_need(p->units, y->unit, err)))
+            break;
         if ((st = block_attention_forward(p, y, &layer, &in, err)))
             break;
         st = block_mlp_forward(p, y, &layer, out, err);
         in = (struct arriving){ layer.mid, y->down.bias };
-        if (n->recompute) { /* the layer's memory is the next one's too */
+        if (finishes_layers(n)) {
             stream_finish(p, out, &in);
             in = (struct arriving){ 0 };
         }
@@ -74,8 +85,15 @@ tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct 
 tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err)
 {
     struct arriving in = leaving(p->net, p->net->n_chunks - 1, s);
+    tp_status st = units_need(p->units, p->net->last_unit, err);
 
-    return loss_tp_logits(p, s, &in, err);
+    return st ? st : loss_tp_logits(p, s, &in, err);
+}
+
+/* The gradients of a unit have had their last microbatch. */
+static tp_status is_final(const struct pass *p, int unit, struct tp_err *err)
+{
+    return p->reduction ? reduction_ready(p->reduction, unit, err) : TP_OK;
 }
 
 tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
@@ -87,7 +105,11 @@ tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *
         return st;
     if ((st = loss_tp_forward(p, s, total, err)))
         return st;
-    return loss_tp_backward(p, s, scale, err);
+    units_clear(p->units, p->net->last_unit);
+    if ((st = loss_tp_backward(p, s, scale, err)))
+        return st;
+    st = units_reduce(p->units, p->net->last_unit, err);
+    return st ? st : is_final(p, LAYER_LAST, err);
 }
 
 /* A layer forward, from its input, but for the product whose result its backward does not need. */
@@ -110,16 +132,27 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
         const struct layer *y = &n->layers[c->first + i];
         struct layer_slot layer = layer_of(p, s, i);
 
+        if ((st = units_need(p->units, y->unit, err)))
+            return st;
         if (n->recompute && (st = run_again(p, y, &layer, err)))
             return st;
+        units_clear(p->units, y->unit);
         if ((st = block_mlp_backward(p, y, &layer, err)))
             return st;
         if ((st = block_attention_backward(p, y, &layer, err)))
             return st;
+        if ((st = units_reduce(p->units, y->unit, err)))
+            return st;
+        if ((st = is_final(p, n->layer_numbers[c->first + i], err)))
+            return st;
     }
-    if (stage_is_first(n, chunk))
-        return embedding_tp_backward(p, s->ids, err);
-    return TP_OK;
+    if (!stage_is_first(n, chunk))
+        return TP_OK;
+    units_clear(p->units, n->first_unit);
+    if ((st = embedding_tp_backward(p, s->ids, err)))
+        return st;
+    st = units_reduce(p->units, n->first_unit, err);
+    return st ? st : is_final(p, LAYER_FIRST, err);
 }
 
 /* ---- gradients that are added to ---- */
@@ -140,6 +173,8 @@ void stage_clear_gradients(const struct net *n)
 {
     int64_t hidden = n->model->hidden;
 
+    if (n->is_sharded) /* units_clear does, a unit at a time */
+        return;
     for (int i = 0; i < n->n_layers; i++) {
         const struct layer *y = &n->layers[i];
 

@@ -5,14 +5,15 @@
 #include "trainer/schedule_lr.h"
 #include "trainer/stage.h"
 
-static struct pass pass_of(const struct trainer *t, int64_t micro)
+static struct pass pass_of(struct trainer *t, int64_t micro)
 {
     return (struct pass){ .net = &t->net,
                           .scratch = &t->scratch,
                           .sequences = t->config->micro,
                           .rows = t->config->micro * t->config->seq,
                           .stream_rows = t->config->micro * t->config->seq / t->net.split,
-                          .add = micro > 0 };
+                          .units = &t->units,
+                          .add = micro > 0 && !t->params.sharded };
 }
 
 static int64_t stream_bytes(const struct pass *p)
@@ -54,10 +55,12 @@ static tp_status run_backward(struct trainer *t, const struct op *op, double *lo
     struct slot *s = &t->slots[op->slot];
     struct scratch *w = &t->scratch;
     struct pass p = pass_of(t, op->micro);
+    bool is_last = op->micro == t->schedule.m - 1;
     int buffer = t->schedule.p > 1 ? w->dx_next : 0;
     double total = 0;
     tp_status st;
 
+    p.reduction = is_last ? &t->reduction : NULL;
     w->dx = w->dx_buffers[buffer];
     w->dx_next = (buffer + 1) % SCHEDULE_BUFFERS;
     TP_TRY(comm_wait(t->parallel.pp_forward, &s->sent, err));
@@ -119,13 +122,16 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     tp_status st = TP_OK;
 
     stage_clear_gradients(&t->net);
+    TP_TRY(units_begin(&t->units, err));
+    reduction_begin(&t->reduction);
     for (int i = 0; i < ops->n_ops; i++) {
         const struct op *op = &ops->ops[i];
 
         TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err) : run_backward(t, op, &loss, err));
     }
     TP_TRY(wait_for_sent(t, err));
-    TP_TRY(optimizer_reduce(&t->params, &t->parallel, err));
+    TP_TRY(units_end(&t->units, err));
+    TP_TRY(reduction_end(&t->reduction, err));
     TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);
     TP_TRY(optimizer_update(&t->params, &t->parallel, &c->opt, at->step, r->lr, r->grad_norm, err));

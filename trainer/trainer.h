@@ -11,7 +11,9 @@
 #include "trainer/net.h"
 #include "trainer/parallel.h"
 #include "trainer/params.h"
+#include "trainer/reduction.h"
 #include "trainer/schedule.h"
+#include "trainer/units.h"
 
 /* What a checkpoint carries besides tensors. */
 struct position {
@@ -26,6 +28,7 @@ struct trainer_size {
         shared;  /* that collectives reach: gradients, residual streams; the same on every rank */
     int64_t own; /* weights, moments, other activations, scratch */
     int64_t params, grads, moments; /* parts of the sum of both; masters count as params */
+    int64_t windows;                /* zero3: where a unit's weights and gradients come together */
     int64_t activations;            /* the rest: slots and scratch */
 };
 
@@ -35,8 +38,10 @@ struct trainer {
     struct layout layout;              /* of the whole state: param, (master), moments */
     struct parallel parallel;
     struct params params;
+    struct reduction reduction;
     struct net net;
     struct schedule schedule;
+    struct units units;
     int n_slots;
     struct slot *slots;
     struct scratch scratch;

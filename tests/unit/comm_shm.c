@@ -32,7 +32,7 @@ static void run_ranks(int n, rank_fn fn, uint64_t seed)
     _exit(failures > 0);
 }
 
-Test(comm_shm, every_collective_equals_the_reference_in_rank_order)
+Test(comm_shm, every_collective_equals_the_reference_bit_for_bit)
 {
     struct rng r = rng_start("comm_shm/collectives");
 

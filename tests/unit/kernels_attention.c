@@ -53,8 +53,9 @@ static struct setup setup_make(struct rng *r, struct attention a)
 
 static void setup_free(struct setup *s)
 {
-    void *all[] = { s->qkv,         s->qkv_stored, s->d_out, s->d_out_stored, s->a.out, s->a.lse,
-                    s->a.workspace, s->out,        s->lse,   s->dqkv,         s->p,     s->dp };
+    void *all[] = { s->qkv,   s->qkv_stored,  s->d_out, s->d_out_stored, s->a.out,
+                    s->a.lse, s->a.workspace, s->out,   s->lse,          s->dqkv,
+                    s->p,     s->dp,          s->a.sum };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
@@ -120,38 +121,119 @@ static void assert_close(const float *got, const double *want, int64_t n, double
               what, worst);
 }
 
-static void check(struct setup *s)
+struct gradients {
+    float *dq, *dk, *dv; /* rows of s->ld */
+};
+
+/* Rows row0 .. row0 + rows - 1 of all sequences, and keys from key0 on: n of them unmasked, or (0)
+ * as many as rows, causal. */
+static struct attention part_of(const struct setup *s, int64_t row0, int64_t rows, int64_t key0,
+                                int64_t n)
+{
+    int64_t e = dtype_bytes(s->a.type);
+    struct attention a = s->a;
+
+    a.q = (const char *)a.q + row0 * a.ldq * e;
+    a.k = (const char *)a.k + key0 * a.ldk * e;
+    a.v = (const char *)a.v + key0 * a.ldv * e;
+    a.out = (char *)a.out + row0 * a.ldo * e;
+    a.sum = a.sum ? a.sum + row0 * a.ldo : NULL;
+    a.lse = a.lse + row0;
+    a.seq = rows;
+    a.keys = n;
+    a.q_step = a.k_step = s->a.seq;
+    a.more = n > 0;
+    return a;
+}
+
+static void part_backward(const struct setup *s, const struct attention *a, int64_t row0,
+                          int64_t key0, const struct gradients *g)
+{
+    const char *d_out = (const char *)s->d_out_stored + row0 * a->ldo * dtype_bytes(a->type);
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(attention_backward(a, d_out, g->dq + row0 * s->ld, s->ld, g->dk + key0 * s->ld,
+                                    s->ld, g->dv + key0 * s->ld, s->ld, &err),
+                 TP_OK, "%s", err.msg);
+}
+
+/* The same attention in parts: rows before `cut` and behind it by themselves, then those behind it
+ * with runs of the keys before it; the runs' ends are ends[0 .. n - 1], the last is `cut`. */
+static void run_in_parts(struct setup *s, int64_t cut, const int64_t *ends, int n,
+                         const struct gradients *g)
+{
+    int64_t tail = s->a.seq - cut, elements = s->rows * s->a.ldo;
+    struct attention head = part_of(s, 0, cut, 0, 0), rest = part_of(s, cut, tail, cut, 0);
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(attention_forward(&head, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(attention_forward(&rest, &err), TP_OK, "%s", err.msg);
+    for (int i = 0; i < n; i++) {
+        int64_t key0 = i ? ends[i - 1] : 0;
+        struct attention more = part_of(s, cut, tail, key0, ends[i] - key0);
+
+        cr_assert_eq(attention_forward(&more, &err), TP_OK, "%s", err.msg);
+    }
+    if (s->a.sum)
+        cast(s->a.out, s->a.type, s->a.sum, DTYPE_F32, elements);
+    part_backward(s, &rest, cut, cut, g);
+    part_backward(s, &head, 0, 0, g);
+    for (int i = 0; i < n; i++) {
+        int64_t key0 = i ? ends[i - 1] : 0;
+        struct attention more = part_of(s, cut, tail, key0, ends[i] - key0);
+
+        part_backward(s, &more, cut, key0, g);
+    }
+}
+
+/* With a random cut; r NULL: whole. */
+static void run(struct setup *s, struct rng *r, const struct gradients *g)
+{
+    int64_t ends[4], cut = r ? rng_int(r, 1, s->a.seq - 1) : 0;
+    struct tp_err err = { 0 };
+    int n = 0;
+
+    if (r) {
+        for (int64_t at = 0; at < cut; at = ends[n++])
+            ends[n] = n == 3 ? cut : rng_int(r, at + 1, cut);
+        run_in_parts(s, cut, ends, n, g);
+        return;
+    }
+    cr_assert_eq(attention_forward(&s->a, &err), TP_OK, "%s", err.msg);
+    part_backward(s, &s->a, 0, 0, g);
+}
+
+/* The whole attention, or (r) the same in random parts. */
+static void check(struct setup *s, struct rng *r)
 {
     const struct attention *a = &s->a;
     double tolerance = a->type == DTYPE_F32 ? 1.5e-6 : 1.5e-2;
     float *grad = filled_floats(s->rows * s->ld, 0), *out;
-    struct tp_err err = { 0 };
 
     for (int64_t i = 0; i < s->rows * s->ld; i++)
         if (i % s->ld < (a->heads + 2 * a->kv_heads) * a->head_dim)
             grad[i] = NAN; /* to be overwritten */
     for (int64_t i = 0; i < a->batch * a->heads * a->seq; i++)
         reference_row(s, i / a->seq / a->heads, i / a->seq % a->heads, i % a->seq);
-    cr_assert_eq(attention_forward(a, &err), TP_OK, "%s", err.msg);
+    run(s, r,
+        &(struct gradients){ grad, grad + a->heads * a->head_dim,
+                             grad + (a->heads + a->kv_heads) * a->head_dim });
     out = as_floats(a->type, a->out, s->rows * a->ldo);
     assert_close(out, s->out, s->rows * a->ldo, tolerance, "out");
     assert_close(a->lse, s->lse, a->batch * a->heads * a->seq, 1e-6, "lse");
-    cr_assert_eq(attention_backward(a, s->d_out_stored, grad, s->ld, grad + a->heads * a->head_dim,
-                                    s->ld, grad + (a->heads + a->kv_heads) * a->head_dim, s->ld,
-                                    &err),
-                 TP_OK, "%s", err.msg);
     assert_close(grad, s->dqkv, s->rows * s->ld, tolerance, "gradients");
     free(grad);
     free(out);
 }
 
-static void random_cases(const char *name, enum dtype type, int times, int64_t seq_max)
+static void random_cases(const char *name, enum dtype type, int times, int64_t seq_max,
+                         bool in_parts)
 {
     struct rng r = rng_start(name);
 
     for (int i = 0; i < times; i++) {
         struct attention a = { .batch = rng_int(&r, 1, 3),
-                               .seq = rng_int(&r, 1, seq_max),
+                               .seq = rng_int(&r, in_parts ? 2 : 1, seq_max),
                                .kv_heads = rng_int(&r, 1, 3),
                                .head_dim = 2 * rng_int(&r, 1, 20),
                                .type = type };
@@ -161,27 +243,38 @@ static void random_cases(const char *name, enum dtype type, int times, int64_t s
         if (i % 5 == 0)
             a.seq = 64 * rng_int(&r, 1, 3);
         s = setup_make(&r, a);
-        check(&s);
+        if (in_parts && type == DTYPE_BF16)
+            s.a.sum = filled_floats(s.rows * s.a.ldo, 0);
+        check(&s, in_parts ? &r : NULL);
         setup_free(&s);
     }
 }
 
 Test(attention, f32)
 {
-    random_cases("attention/f32 short", DTYPE_F32, 40, 20);
-    random_cases("attention/f32 long", DTYPE_F32, 8, 300);
+    random_cases("attention/f32 short", DTYPE_F32, 40, 20, false);
+    random_cases("attention/f32 long", DTYPE_F32, 8, 300, false);
 }
 
 Test(attention, bf16)
 {
-    random_cases("attention/bf16 short", DTYPE_BF16, 20, 20);
-    random_cases("attention/bf16 long", DTYPE_BF16, 5, 300);
+    random_cases("attention/bf16 short", DTYPE_BF16, 20, 20, false);
+    random_cases("attention/bf16 long", DTYPE_BF16, 5, 300, false);
+}
+
+Test(attention, in_parts_is_the_whole)
+{
+    random_cases("attention/f32 short, in parts", DTYPE_F32, 40, 20, true);
+    random_cases("attention/f32 long, in parts", DTYPE_F32, 10, 300, true);
+    random_cases("attention/bf16, in parts", DTYPE_BF16, 10, 150, true);
+    kernels_set_threads(3);
+    random_cases("attention/f32, in parts, 3 threads", DTYPE_F32, 10, 150, true);
 }
 
 Test(attention, with_threads)
 {
     kernels_set_threads(3);
-    random_cases("attention/f32, 3 threads", DTYPE_F32, 10, 150);
+    random_cases("attention/f32, 3 threads", DTYPE_F32, 10, 150, false);
 }
 
 Test(attention, nothing_to_do)
