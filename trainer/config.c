@@ -64,6 +64,16 @@ static tp_status check_optimizer(const struct optimizer_options *o, struct tp_er
     return TP_OK;
 }
 
+/* The largest divisor of n that is at most `most`, and at least 1. */
+static int64_t divisor_below(int64_t n, int64_t most)
+{
+    int64_t d = most < n ? most : n;
+
+    while (d > 1 && n % d)
+        d--;
+    return d > 1 ? d : 1;
+}
+
 /* The batch is dealt evenly over dp, and a rank's share evenly into microbatches. */
 static tp_status check_batch(struct train_config *c, struct tp_err *err)
 {
@@ -76,7 +86,7 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "--batch %" PRId64 " must lie between 1 and %d", c->batch,
                        COUNT_MAX);
     if (c->batch % c->spec.dp)
-        return tp_fail(err, TP_E_USAGE,
+        return tp_fail(err, TP_E_LAYOUT,
                        "--batch %" PRId64 " cannot be dealt to %d data-parallel ranks evenly",
                        c->batch, c->spec.dp);
     share = c->batch / c->spec.dp;
@@ -85,8 +95,9 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
     if (c->micro < 1 || c->micro > share || share % c->micro)
         return tp_fail(err, TP_E_USAGE,
                        "--micro %" PRId64 " does not divide the %" PRId64
-                       " sequences of a data-parallel rank (--batch %" PRId64 " over dp %d)",
-                       c->micro, share, c->batch, c->spec.dp);
+                       " sequences of a data-parallel rank (--batch %" PRId64
+                       " over dp %d); --micro %" PRId64 " does",
+                       c->micro, share, c->batch, c->spec.dp, divisor_below(share, c->micro));
     if (c->spec.vpp > 1 && share / c->micro % c->spec.pp)
         return tp_fail(err, TP_E_LAYOUT,
                        "interleaved pipelines (vpp %d) run microbatches in groups of pp: the "
