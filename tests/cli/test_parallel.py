@@ -329,8 +329,8 @@ def test_megatrons_token_files_train_a_large_vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize("layout, more, says", [
-    ("cp3", (), "nearest that fit: cp1, cp2, cp4, --seq 30, --seq 36"),
-    ("cp32", (), "nearest that fit: cp1, cp16, cp8, --seq 64"),
+    ("cp3", (), "--seq 30 would; nearest that would run: tp1cp2"),
+    ("cp32", (), "nearest that would run: tp1cp16"),
     ("tp8cp2sp", ("--micro", 1, "--seq", 12), "6 (--micro 1 x --seq 12 / cp 2) do not divide"),
     ("pp6", (), "its 5 layers are fewer than its 6 stages"),
     ("vpp2", (), "vpp needs pp"),
