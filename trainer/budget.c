@@ -3,7 +3,8 @@
 
 static int flags_of(const struct train_config *c)
 {
-    return (c->ckpt ? MEMORY_SAVES : 0) | (c->recompute ? MEMORY_RECOMPUTES : 0);
+    return (c->ckpt ? MEMORY_SAVES : 0) | (c->recompute ? MEMORY_RECOMPUTES : 0) |
+           (c->recompute_attention ? MEMORY_RECOMPUTES_ATTENTION : 0);
 }
 
 struct memory_need budget_need(const struct train_config *c, const struct model *m)
