@@ -17,6 +17,7 @@
 /* After a rank is gone the command may end by itself, saying why, before it is killed. Another
  * program's ranks may be about to end in order without having said so. */
 static const double PATIENCE_TP_TRAIN_S = 0.5, PATIENCE_OTHER_S = 5, KILL_AGAIN_S = 2;
+static const double STUCK_S = 5; /* who is alive so long after SIGKILL will not go soon */
 
 enum { TAIL_BYTES = 16384 };
 
@@ -392,6 +393,33 @@ static tp_status decide(struct run *r)
     return restart_after_fault(r);
 }
 
+/* Processes of the attempt are left though all were sent SIGKILL (their keeper may have been
+ * killed, and they go now). Those that stay wait in the kernel, uninterruptibly: their node is of
+ * no use, and the job goes on without it. When they do come back they die, and the epoch keeps them
+ * from committing anything before. */
+static bool are_stuck(struct run *r, double now)
+{
+    char text[120];
+
+    if (r->stuck_since <= 0)
+        r->stuck_since = now;
+    if (now - r->stuck_since < STUCK_S)
+        return false;
+    for (int i = 0; r->ranks && i < r->world; i++) {
+        int node = r->ranks[i].node;
+
+        if (r->ranks[i].pid == 0 || process_start(r->ranks[i].pid) == 0 ||
+            process_state(r->ranks[i].pid) == 'Z' || r->book.nodes[node].down)
+            continue;
+        r->book.nodes[node].down = true;
+        snprintf(text, sizeof text, "rank %d (pid %d) cannot be killed: its state is %c", i,
+                 (int)r->ranks[i].pid, process_state(r->ranks[i].pid));
+        run_event(r, "node_lost",
+                  json_pack("{s:s,s:s}", "node", r->job->nodes[node].name, "reason", text));
+    }
+    return true;
+}
+
 tp_status run_keeper_gone(struct run *r)
 {
     char id[64];
@@ -403,7 +431,7 @@ tp_status run_keeper_gone(struct run *r)
     if (r->keeper_pidfd >= 0)
         close(r->keeper_pidfd); /* leaves epoll too */
     r->keeper_pidfd = -1;
-    if (process_sweep(PROCESS_ID_ENV, id, SIGKILL) > 0) { /* its keeper was killed: look again */
+    if (process_sweep(PROCESS_ID_ENV, id, SIGKILL) > 0 && !are_stuck(r, now)) {
         r->drain_until = now + 0.05;
         r->drain_killed = true;
         return r->book.state == RUN_DRAIN ? TP_OK : run_edge(r, RUN_DRAIN, "the keeper is gone");

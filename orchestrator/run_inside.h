@@ -110,6 +110,7 @@ struct run {
     struct run_helper helper;
     double drain_until; /* SIGKILL then; 0: no attempt is being ended */
     bool drain_killed;
+    double stuck_since;     /* SIGKILL was sent and processes are left; 0: no */
     double wait_until;      /* back-off, 0: none */
     double launched_at;     /* seconds */
     double saved_at;        /* when the newest checkpoint was begun, as far as is known */

@@ -25,10 +25,12 @@ struct loop {
     struct snapshot *snapshot; /* NULL without --ckpt */
     struct tell *tell;         /* NULL when nobody watches */
     FILE *log;
-    bool stopping;     /* some rank was asked to stop */
-    bool any_busy;     /* some rank's save is still at work */
-    double cpu;        /* processor time of this rank at the last exchange */
-    double cpu_of_all; /* that all ranks together took since the exchange before */
+    bool stopping;           /* some rank was asked to stop */
+    bool any_busy;           /* some rank's save is still at work */
+    double cpu;              /* processor time of this rank at the last exchange */
+    double cpu_of_all;       /* that all ranks together took since the exchange before */
+    struct comm_times times; /* of this rank at the last exchange */
+    double waited, hidden;   /* since the exchange before, a mean of the ranks */
 };
 
 /* Processor time of this process, all threads. */
@@ -126,6 +128,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
         say(l, false, "logits of the first batch are in %s", c->logits);
     tell_phase(l->tell, TELL_TRAIN);
     l->cpu = cpu_seconds();
+    l->times = comm_times(world);
 done:
     return st;
 }
@@ -136,17 +139,25 @@ done:
 static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *err)
 {
     struct comm *world = l->t->parallel.world;
-    double cpu = cpu_seconds();
-    double words[] = { r->loss_share, stop_requested(),
-                       l->snapshot && snapshot_is_busy(l->snapshot), cpu - l->cpu };
+    struct comm_times now = comm_times(world), before = l->times;
+    double cpu = cpu_seconds(), n = comm_size(world);
+    double words[] = { r->loss_share,
+                       stop_requested(),
+                       l->snapshot && snapshot_is_busy(l->snapshot),
+                       cpu - l->cpu,
+                       (now.waited - before.waited) / n,
+                       (now.hidden - before.hidden) / n };
     tp_status st = TP_OK;
 
     if (comm_size(world) > 1)
-        st = comm_all_reduce(world, words, 4, COMM_F64, COMM_SUM, err);
+        st = comm_all_reduce(world, words, 6, COMM_F64, COMM_SUM, err);
     r->loss_share = words[0];
     l->stopping = words[1] > 0;
     l->any_busy = words[2] > 0;
     l->cpu_of_all = words[3];
+    l->waited = words[4];
+    l->hidden = words[5];
+    l->times = now;
     l->cpu = cpu;
     return st;
 }
@@ -197,6 +208,8 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
                                  .tokens_per_s = (double)(c->batch * c->seq) / seconds,
                                  .save_seconds = save_seconds,
                                  .cpu_seconds = l->cpu_of_all,
+                                 .comm_wait_seconds = l->waited,
+                                 .comm_hidden_seconds = l->hidden,
                                  .peak_rss_bytes = peak_rss_bytes(),
                                  .layout = spec_format(spec, &c->spec) };
 

@@ -118,6 +118,37 @@ def test_bf16_follows_the_curve_at_every_axis(known, name, tmp_path):
     assert 1e-6 < dloss <= 2e-2
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_dealing_state_over_dp_changes_no_bit(known, dtype, tmp_path):
+    """One microbatch, so that sums over ranks and over microbatches cannot change places; no tied
+    head, whose two gradients zero3 sums over the ranks one by one."""
+    folder, _ = known("untied")
+    for layout in ("dp2", "dp2zero1", "dp2zero3"):
+        run(*argv_of(folder, layout, tmp_path / "log", "--dtype", dtype, "--ckpt",
+                     tmp_path / layout, "--exit-step", 5))
+    digests = [harness.digest(tmp_path / x) for x in ("dp2", "dp2zero1", "dp2zero3")]
+    assert digests[0] == digests[1] == digests[2]
+
+
+@pytest.mark.parametrize("name, dp, micros", [("untied", 2, 2), ("untied", 4, 1), ("gpt2", 2, 4)])
+def test_zero3_sends_three_times_the_weights_a_microbatch(known, name, dp, micros, tmp_path):
+    """docs/parallelism/data.md: calls and bytes of gathers and reductions, where all rows divide."""
+    config = dict(MODELS[name], vocab_size=256, hidden_size=32)
+    layers = config.get("num_hidden_layers") or config["n_layer"]
+    weights = oracle.random_weights(config, seed=1)
+    oracle.save_model(tmp_path / "m", config, weights)
+    sizes = {k: x.size for k, x in weights.items()}
+    of_layers = sum(n for k, n in sizes.items() if re.search(r"\.\d+\.", k))
+    r = ok(*argv_of(tmp_path / "m", "dp%dzero3" % dp, tmp_path / "log", "--steps", 1, "--micro",
+                    OPTIONS["batch"] // dp // micros))
+    calls, number, unit = re.search(r"(\d+) over dp \(([\d.]+) (\w+)\)", r.err).groups()
+    # untied: the embedding and the head once each way; tied: together, twice each way
+    ends = (sum(sizes.values()) - of_layers) * (2 if name == "untied" else 4)
+    assert int(calls) == micros * (3 * layers + 4)
+    said = float(number) * {"KiB": 1 << 10, "MiB": 1 << 20}[unit]
+    assert said == pytest.approx(4 * micros * (3 * of_layers + ends) / dp, rel=6e-3)
+
+
 def test_the_gpt2_oracles_gradient_is_the_slope_of_its_loss():
     config = dict(MODELS["gpt2"], vocab_size=11, n_layer=2)
     w = {k: x.astype(float) * 3 for k, x in oracle.random_weights(config, 3).items()}
