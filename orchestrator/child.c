@@ -14,8 +14,6 @@
 
 enum { OUTPUT_MAX = 1 << 20, PIECE = 4096 };
 
-extern char **environ;
-
 /* SLURM_CONF and SLURM_CLUSTERS say where Slurm is; the rest is about the job around us. */
 static void forget_job(void)
 {

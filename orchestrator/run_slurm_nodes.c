@@ -165,15 +165,6 @@ void run_slurm_free_nodes(struct run *r)
     r->slurm->job->n_nodes = 0;
 }
 
-int run_slurm_live(const struct run *r)
-{
-    int n = 0;
-
-    for (int i = 0; i < r->job->n_nodes; i++)
-        n += !r->book.nodes[i].down;
-    return n;
-}
-
 const char *run_slurm_excluded(const struct run *r, struct arena *arena)
 {
     const char *list = "";
@@ -279,10 +270,7 @@ tp_status run_slurm_probe(struct run *r)
         return TP_OK;
     s->next_probe = now + r->job->slurm.poll;
     s->probed = node;
-    slurm_words(&words, &arena, "srun",
-                arena_printf(&arena, "--jobid=%lld", (long long)r->book.slurm_job), "--overlap",
-                "--mpi=none", "--nodes=1", "--ntasks=1",
-                arena_printf(&arena, "--nodelist=%s", r->job->nodes[node].name), "true", NULL);
+    slurm_on_node(&words, (long)r->book.slurm_job, r->job->nodes[node].name, &arena, "true", NULL);
     st = run_slurm_start(r, CHORE_PROBE, &words, PROBE_PATIENCE_S);
     arena_free(&arena);
     return st;
@@ -319,7 +307,8 @@ void run_slurm_drain(struct run *r, int node, const char *reason)
                 arena_printf(&arena, "NodeName=%s", r->job->nodes[node].name), "State=DRAIN", why,
                 NULL);
     if (run_slurm_busy(r, CHORE_DRAIN))
-        slurm_ask(NULL, &words, r->job->state, &arena, &r->err); /* two at once: seldom */
+        slurm_ask(NULL, &words, r->job->state, PROBE_PATIENCE_S, &arena,
+                  &r->err); /* two at once: seldom */
     else
         run_slurm_start(r, CHORE_DRAIN, &words, PROBE_PATIENCE_S);
     arena_free(&arena);
