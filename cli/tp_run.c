@@ -21,6 +21,7 @@ static const struct {
     { "keep", cmd_run_keep, NULL },
     { "check", cmd_run_check, NULL },
     { "ask", cmd_run_ask, NULL },
+    { "guard", cmd_run_guard, NULL },
     { "relay", cmd_run_relay, NULL },
 };
 enum { N_VERBS = sizeof VERBS / sizeof VERBS[0] };

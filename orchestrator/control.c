@@ -48,11 +48,11 @@ static tp_status write_home(const char *path, struct tp_err *err)
     return file_replace(path, text, (size_t)n, err);
 }
 
-bool control_is_elsewhere(struct control_home *out, const char *state)
+bool control_home_read(struct control_home *out, const char *state)
 {
     struct arena arena = { 0 };
     struct tp_err ignored;
-    char path[PATH_MAX], host[256] = "", *text;
+    char path[PATH_MAX], *text;
     size_t n;
     bool known;
 
@@ -61,8 +61,15 @@ bool control_is_elsewhere(struct control_home *out, const char *state)
     known = file_read_all(&text, &n, path, 1024, &arena, &ignored) == TP_OK &&
             sscanf(text, "%255s %ld %255s", out->host, &out->slurm_job, out->node) >= 2;
     arena_free(&arena);
+    return known;
+}
+
+bool control_is_elsewhere(struct control_home *out, const char *state)
+{
+    char host[256] = "";
+
     gethostname(host, sizeof host - 1);
-    return known && strcmp(host, out->host) != 0;
+    return control_home_read(out, state) && strcmp(host, out->host) != 0;
 }
 
 tp_status control_open(struct control **out, const char *state, struct tp_err *err)

@@ -27,6 +27,9 @@ struct control_home {
 tp_status control_open(struct control **out, const char *state, struct tp_err *err);
 void control_close(struct control *c);
 
+/* Where it is; false: nowhere. */
+bool control_home_read(struct control_home *out, const char *state);
+
 /* Where it is, if that is another host than this one; false: it is here, or nowhere. */
 bool control_is_elsewhere(struct control_home *out, const char *state);
 

@@ -165,6 +165,7 @@ static tp_status done(struct run *r, enum slurm_chore what, int exit_code)
                   json_pack("{s:s,s:b,s:s}", "node", s->drained, "ok", exit_code == 0, "reason",
                             child_last_line(c)));
         return TP_OK;
+    case CHORE_GUARD:
     case CHORE_CANCEL:
         return TP_OK;
     default:
@@ -199,6 +200,8 @@ tp_status run_slurm_tick(struct run *r)
     if (st == TP_OK && s->stage == SLURM_HELD)
         st = run_slurm_watch_end(r);
     if (st == TP_OK && s->stage == SLURM_HELD && !r->over && !s->ending)
+        st = run_slurm_post_guard(r);
+    if (st == TP_OK && s->stage == SLURM_HELD && !r->over && !s->ending)
         st = run_slurm_probe(r);
     if (st == TP_OK && s->stage == SLURM_HELD && !r->over && !s->ending)
         st = run_slurm_grow(r);
@@ -230,6 +233,9 @@ void run_slurm_close(struct run *r)
     } else { /* its request lives on, for the next tp-run */
         s->chore[CHORE_ALLOC].pid = 0;
     }
+    if (s->chore[CHORE_GUARD].pid) /* it ends by itself too, for STATE/home is gone */
+        kill(s->chore[CHORE_GUARD].pid, SIGTERM);
+    s->chore[CHORE_GUARD].pid = 0;
     for (int i = 0; i < CHORES; i++)
         child_free(&s->chore[i]);
     run_slurm_free_nodes(r);

@@ -36,6 +36,7 @@ enum slurm_chore {
     CHORE_IDLE,   /* sinfo: idle nodes */
     CHORE_GROW,   /* salloc of nodes that shall join the allocation */
     CHORE_JOIN,   /* scontrol: they join */
+    CHORE_GUARD,  /* srun: tp-run's stand-by on another node of the batch job */
     CHORE_CANCEL, /* scancel of what is not needed any more */
     CHORE_DRAIN,  /* scontrol: a node is drained */
     CHORES,
@@ -53,8 +54,8 @@ struct run_slurm {
     double seen_at;   /* when view was read */
     double margin;    /* before the end; not more than half of what there was */
     double next_look; /* at the allocation */
-    double next_request, next_submit, next_probe, next_grow; /* not before */
-    int probed;                                              /* node under probe */
+    double next_request, next_submit, next_probe, next_grow, next_guard; /* not before */
+    int probed;                                                          /* node under probe */
     long grow_id;    /* the Slurm job that brings more nodes, 0: none */
     bool must_look;  /* the allocation may be over: look before it is used again */
     bool ending;     /* its wall time is nearly over: the job saves for that reason */
@@ -117,6 +118,7 @@ tp_status run_slurm_restore_nodes(struct run *r, const json_t *last);
  * new, whatever was held against them. */
 tp_status run_slurm_set_nodes(struct run *r, const char *names, bool fresh);
 tp_status run_slurm_see_states(struct run *r, const char *text);
+tp_status run_slurm_post_guard(struct run *r);
 tp_status run_slurm_probe(struct run *r);
 tp_status run_slurm_probed(struct run *r, int exit_code);
 void run_slurm_free_nodes(struct run *r);

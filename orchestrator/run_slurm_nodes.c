@@ -4,7 +4,7 @@
 
 #include "orchestrator/run_slurm.h"
 
-static const double PROBE_PATIENCE_S = 10;
+static const double PROBE_PATIENCE_S = 10, GUARD_AGAIN_S = 10;
 
 /* ---- which there are ---- */
 
@@ -291,6 +291,34 @@ tp_status run_slurm_probed(struct run *r, int exit_code)
               json_pack("{s:s,s:s}", "node", r->job->nodes[node].name, "reason",
                         "it starts processes again"));
     return run_edge(r, r->book.state, "node back");
+}
+
+/* In a batch job: somebody on another node to go on if this one dies. See orchestrator/guard.h. */
+tp_status run_slurm_post_guard(struct run *r)
+{
+    struct run_slurm *s = r->slurm;
+    const char *here = getenv("SLURMD_NODENAME"), *slash;
+    struct arena arena = { 0 };
+    struct job_words words;
+    int node = r->job->n_nodes - 1;
+    tp_status st;
+
+    if (!here || s->inside != r->book.slurm_job || r->book.slurm_own || run_now() < s->next_guard ||
+        run_slurm_busy(r, CHORE_GUARD))
+        return TP_OK;
+    while (node >= 0 && (r->book.nodes[node].down || r->book.nodes[node].left ||
+                         strcmp(r->job->nodes[node].name, here) == 0))
+        node--;
+    s->next_guard = run_now() + GUARD_AGAIN_S;
+    if (node < 0)
+        return TP_OK;
+    slash = strrchr(r->job->path, '/');
+    slurm_on_node(&words, s->inside, r->job->nodes[node].name, &arena, r->self, "guard",
+                  arena_printf(&arena, "%s/%s", r->job->dir, slash ? slash + 1 : r->job->path),
+                  NULL);
+    st = run_slurm_start(r, CHORE_GUARD, &words, 0);
+    arena_free(&arena);
+    return st;
 }
 
 /* ---- drained ---- */
