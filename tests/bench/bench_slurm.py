@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Restart times of tp-run on a Slurm of three nodes in namespaces (cluster.sh; needs root).
 
   crash   a node's first process is killed, and all on it: until tp-run says that the node is lost,
@@ -9,16 +10,15 @@ Medians of RUNS (default 5). Slurm itself sets a node down after SlurmdTimeout, 
 """
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "cli"))
-os.environ.setdefault("TP_BIN", os.environ.get("BIN", "bin"))
-os.environ["TP_BIN"] = str(pathlib.Path(os.environ["TP_BIN"]).resolve())
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "cli"), str(TESTS / "slurm")]
 import harness  # noqa: E402
 from slurm_job import end_in, node_of, queue, slurm_job  # noqa: E402
 
@@ -30,7 +30,7 @@ OPTIONS = {"seq": 64, "batch": 4, "save-every": 10}
 
 
 def cluster(*argv):
-    subprocess.run([str(HERE / "cluster.sh"), *argv], check=True, timeout=90,
+    subprocess.run([str(TESTS / "slurm/cluster.sh"), *argv], check=True, timeout=90,
                    stdin=subprocess.DEVNULL)
 
 
@@ -57,6 +57,9 @@ def one(kind, folder, model):
 
 
 def main():
+    if os.geteuid() != 0 or not shutil.which("slurmctld"):
+        print("skipped: needs root and Slurm")
+        return
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         model = harness.write_config(folder / "model", **MODEL)
