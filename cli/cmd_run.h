@@ -11,6 +11,7 @@ int cmd_run_status(int argc, char **argv);
 int cmd_run_events(int argc, char **argv);
 int cmd_run_stop(int argc, char **argv);
 int cmd_run_resize(int argc, char **argv);
+int cmd_run_submit(int argc, char **argv);
 int cmd_run_node(int argc, char **argv);
 
 /* For tp-run itself: the keeper of an attempt, and the check of a checkpoint. */

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Restart times of tp-run on this machine, and beside them torchrun's.
 
   kill    kill -9 of one of 4 ranks: until it is named, until every rank has done a step at the next
@@ -24,7 +25,6 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
-os.environ["TP_BIN"] = str(pathlib.Path(os.environ.get("TP_BIN") or os.environ.get("BIN", "bin")).resolve())
 import harness  # noqa: E402
 from run_job import train_job  # noqa: E402
 
