@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "core/clock.h"
 #include "core/size.h"
@@ -32,15 +31,6 @@ struct loop {
     struct comm_times times; /* of this rank at the last exchange */
     double waited, hidden;   /* since the exchange before, a mean of the ranks */
 };
-
-/* Processor time of this process, all threads. */
-static double cpu_seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int64_t peak_rss_bytes(void)
 {
@@ -127,7 +117,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     if (c->logits)
         say(l, false, "logits of the first batch are in %s", c->logits);
     tell_phase(l->tell, TELL_TRAIN);
-    l->cpu = cpu_seconds();
+    l->cpu = clock_cpu_seconds();
     l->times = comm_times(world);
 done:
     return st;
@@ -140,7 +130,7 @@ static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *
 {
     struct comm *world = l->t->parallel.world;
     struct comm_times now = comm_times(world), before = l->times;
-    double cpu = cpu_seconds(), n = comm_size(world);
+    double cpu = clock_cpu_seconds(), n = comm_size(world);
     double words[] = { r->loss_share,
                        stop_requested(),
                        l->snapshot && snapshot_is_busy(l->snapshot),
