@@ -213,20 +213,26 @@ static void line_bytes(char *buf, const struct trainer *t)
 {
     const struct trainer_size *s = &t->size;
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX], e[SIZE_TEXT_MAX];
-    int n = snprintf(
-        buf, DESCRIBE_MAX,
-        "bytes of a rank: weights %s, gradients %s, optimizer %s, activations %s; together %s",
-        size_format(a, s->params), size_format(b, s->grads), size_format(c, s->moments),
-        size_format(d, s->activations), size_format(e, s->shared + s->own));
+    char windows[SIZE_TEXT_MAX + 16] = "";
 
-    if (!t->params.sharded)
-        return;
-    snprintf(
-        buf + n, DESCRIBE_MAX - (size_t)n,
-        "; zero3: weights and gradients are dealt to %d ranks, %d times a step one of %d units "
-        "(the largest has %" PRId64 " parameters) is gathered in windows of %s",
-        t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t),
-        size_format(a, s->windows));
+    if (t->params.sharded)
+        snprintf(windows, sizeof windows, ", windows %s", size_format(a, s->windows));
+    snprintf(buf, DESCRIBE_MAX,
+             "bytes of a rank: weights %s, gradients %s%s, optimizer %s, activations %s; together "
+             "%s",
+             size_format(a, s->params), size_format(b, s->grads), windows,
+             size_format(c, s->moments), size_format(d, s->activations),
+             size_format(e, s->shared + s->own));
+}
+
+static void line_zero3(char *buf, const struct trainer *t)
+{
+    buf[0] = '\0';
+    if (t->params.sharded)
+        snprintf(buf, DESCRIBE_MAX,
+                 "zero3: weights and gradients are dealt to %d ranks; %d times a step one of %d "
+                 "units is gathered into the windows (the largest has %" PRId64 " parameters)",
+                 t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t));
 }
 
 /* "36 all-reduces over tp (68.0 MiB), " behind what buf has; nothing where there are none. */
@@ -299,7 +305,7 @@ static void line_pipeline(char *buf, const struct trainer *t)
 char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i)
 {
     static void (*const lines[DESCRIBE_LINES])(char *, const struct trainer *) = {
-        line_model, line_mesh, line_batch, line_bytes, line_messages, line_pipeline
+        line_model, line_mesh, line_batch, line_bytes, line_zero3, line_messages, line_pipeline
     };
 
     lines[i](buf, t);
