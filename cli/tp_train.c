@@ -13,7 +13,7 @@
 #include "core/pool.h"
 #include "core/stop.h"
 #include "kernels/thread.h"
-#include "trainer/budget.h"
+#include "trainer/advice.h"
 #include "trainer/loop.h"
 #include "trainer/schedule_picture.h"
 
@@ -247,7 +247,7 @@ static tp_status print(struct request *r, struct tp_err *err)
 /* Everything that can be refused before a rank starts. */
 static tp_status read_request(struct request *r, struct tp_err *err)
 {
-    struct train_config *c = &r->config;
+    struct train_config *c = &r->config, asked;
     struct layout layout;
     tp_status st;
 
@@ -263,12 +263,13 @@ static tp_status read_request(struct request *r, struct tp_err *err)
     TP_TRY(read_machine(r, err));
     TP_TRY(read_model(r, err));
     TP_TRY(read_plan(r, err));
-    TP_TRY(train_config_check(c, &r->model, err));
+    asked = *c;
+    TP_TRY(advice_check(c, &asked, &r->model, err));
     TP_TRY(trainer_layout(&layout, c, &r->model, &r->arena, err));
     if (prints_only(r))
         return print(r, err);
     TP_TRY(trainer_measure(&r->size, c, &r->model, err));
-    TP_TRY(budget_check(c, &r->model, err));
+    TP_TRY(advice_budget(&asked, &r->model, err));
 done:
     return st;
 }

@@ -52,41 +52,20 @@ static tp_status check_optimizer(const struct optimizer_options *o, struct tp_er
     return TP_OK;
 }
 
-/* ", cp2, cp4": degrees near `cp` that cut sequences of seq tokens evenly. */
-static void list_degrees(char *buf, size_t size, int64_t seq, int cp)
-{
-    int found = 0;
-
-    buf[0] = 0;
-    for (int d = 1; d <= 2 * cp + 64 && found < 2; d++) {
-        int n = cp + (d % 2 ? -(d + 1) / 2 : d / 2);
-
-        if (n < 2 || seq % (2 * (int64_t)n))
-            continue;
-        snprintf(buf + strlen(buf), size - strlen(buf), ", cp%d", n);
-        found++;
-    }
-}
-
 /* Context parallelism cuts every sequence into two blocks a rank. */
-static tp_status check_cp(const struct train_config *c, const struct model *m, struct tp_err *err)
+static tp_status check_cp(const struct train_config *c, struct tp_err *err)
 {
     int64_t blocks = 2 * (int64_t)c->spec.cp, below = c->seq / blocks * blocks;
-    char lengths[64] = "", degrees[48];
+    char lengths[64] = "";
 
     if (c->spec.cp == 1 || c->seq % blocks == 0)
         return TP_OK;
     if (below)
-        snprintf(lengths, sizeof lengths, ", --seq %" PRId64, below);
-    if (below + blocks <= m->max_positions)
-        snprintf(lengths + strlen(lengths), sizeof lengths - strlen(lengths), ", --seq %" PRId64,
-                 below + blocks);
-    list_degrees(degrees, sizeof degrees, c->seq, c->spec.cp);
+        snprintf(lengths, sizeof lengths, "; --seq %" PRId64 " would", below);
     return tp_fail(err, TP_E_LAYOUT,
                    "context parallelism (cp %d) cuts a sequence into %" PRId64
-                   " equal blocks, two a rank, and --seq %" PRId64
-                   " does not divide; nearest that fit: cp1%s%s",
-                   c->spec.cp, blocks, c->seq, degrees, lengths);
+                   " equal blocks, two a rank, and --seq %" PRId64 " does not divide%s",
+                   c->spec.cp, blocks, c->seq, lengths);
 }
 
 /* Under sp the tokens of a microbatch that a cp rank has are dealt to its tp ranks. */
@@ -105,6 +84,16 @@ static tp_status check_rows(const struct train_config *c, struct tp_err *err)
                    rows, c->micro, c->seq, cp, c->spec.tp);
 }
 
+/* The largest divisor of n that is at most `most`, and at least 1. */
+static int64_t divisor_below(int64_t n, int64_t most)
+{
+    int64_t d = most < n ? most : n;
+
+    while (d > 1 && n % d)
+        d--;
+    return d > 1 ? d : 1;
+}
+
 /* The batch is dealt evenly over dp, and a rank's share evenly into microbatches. */
 static tp_status check_batch(struct train_config *c, struct tp_err *err)
 {
@@ -117,7 +106,7 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "--batch %" PRId64 " must lie between 1 and %d", c->batch,
                        COUNT_MAX);
     if (c->batch % c->spec.dp)
-        return tp_fail(err, TP_E_USAGE,
+        return tp_fail(err, TP_E_LAYOUT,
                        "--batch %" PRId64 " cannot be dealt to %d data-parallel ranks evenly",
                        c->batch, c->spec.dp);
     share = c->batch / c->spec.dp;
@@ -126,8 +115,9 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
     if (c->micro < 1 || c->micro > share || share % c->micro)
         return tp_fail(err, TP_E_USAGE,
                        "--micro %" PRId64 " does not divide the %" PRId64
-                       " sequences of a data-parallel rank (--batch %" PRId64 " over dp %d)",
-                       c->micro, share, c->batch, c->spec.dp);
+                       " sequences of a data-parallel rank (--batch %" PRId64
+                       " over dp %d); --micro %" PRId64 " does",
+                       c->micro, share, c->batch, c->spec.dp, divisor_below(share, c->micro));
     if (c->spec.vpp > 1 && share / c->micro % c->spec.pp)
         return tp_fail(err, TP_E_LAYOUT,
                        "interleaved pipelines (vpp %d) run microbatches in groups of pp: the "
@@ -188,7 +178,7 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
         return st;
     if ((st = check_sp(c, m, err)))
         return st;
-    if ((st = check_cp(c, m, err)))
+    if ((st = check_cp(c, err)))
         return st;
     return check_batch(c, err);
 }

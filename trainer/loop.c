@@ -58,7 +58,8 @@ __attribute__((format(printf, 3, 4))) static void say(const struct loop *l, bool
 static void say_start(const struct loop *l, const struct restore_report *r)
 {
     const struct train_config *c = l->t->config;
-    char bytes[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
+    char bytes[SIZE_TEXT_MAX], needed[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
+    char all[SIZE_TEXT_MAX], all_needed[SIZE_TEXT_MAX];
 
     if (r->damaged[0])
         say(l, false, "%s/%s IS DAMAGED (tp-ckpt verify says how): going back to step %" PRId64,
@@ -68,9 +69,10 @@ static void say_start(const struct loop *l, const struct restore_report *r)
     if (r->kind == RESTORE_CKPT)
         say(l, false,
             "resumed from %s (written by %s) at %s: step %" PRId64 " of %" PRId64
-            "; rank 0 read %s",
+            "; read %s of %s needed (rank 0: %s of %s)",
             r->from, r->layout, spec_format(spec, &c->spec), l->t->position.step, c->steps,
-            size_format(bytes, r->bytes_read));
+            size_format(all, r->all_bytes_read), size_format(all_needed, r->all_bytes_needed),
+            size_format(bytes, r->bytes_read), size_format(needed, r->bytes_needed));
     else if (r->kind == RESTORE_SAFETENSORS)
         say(l, false, "start: weights of %s", r->from);
     else
