@@ -14,9 +14,9 @@ static struct run run_at(const struct pass *p, int64_t row)
 {
     const struct net *n = p->net;
     int64_t first = n->split > 1 ? comm_rank(n->tp) * p->stream_rows : 0;
-    struct run r = { .row = row, .position = (first + row) % n->seq };
+    struct run r = { .row = row };
 
-    r.n = n->seq - r.position;
+    r.position = zigzag_position(&n->tokens, (first + row) % n->seq, &r.n);
     if (r.n > p->stream_rows - row)
         r.n = p->stream_rows - row;
     return r;

@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "core/clock.h"
 #include "core/size.h"
@@ -33,15 +32,6 @@ struct loop {
     double waited, hidden;   /* since the exchange before, a mean of the ranks */
 };
 
-/* Processor time of this process, all threads. */
-static double cpu_seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int64_t peak_rss_bytes(void)
 {
     struct rusage u;
@@ -68,7 +58,8 @@ __attribute__((format(printf, 3, 4))) static void say(const struct loop *l, bool
 static void say_start(const struct loop *l, const struct restore_report *r)
 {
     const struct train_config *c = l->t->config;
-    char bytes[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
+    char bytes[SIZE_TEXT_MAX], needed[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
+    char all[SIZE_TEXT_MAX], all_needed[SIZE_TEXT_MAX];
 
     if (r->damaged[0])
         say(l, false, "%s/%s IS DAMAGED (tp-ckpt verify says how): going back to step %" PRId64,
@@ -78,9 +69,10 @@ static void say_start(const struct loop *l, const struct restore_report *r)
     if (r->kind == RESTORE_CKPT)
         say(l, false,
             "resumed from %s (written by %s) at %s: step %" PRId64 " of %" PRId64
-            "; rank 0 read %s",
+            "; read %s of %s needed (rank 0: %s of %s)",
             r->from, r->layout, spec_format(spec, &c->spec), l->t->position.step, c->steps,
-            size_format(bytes, r->bytes_read));
+            size_format(all, r->all_bytes_read), size_format(all_needed, r->all_bytes_needed),
+            size_format(bytes, r->bytes_read), size_format(needed, r->bytes_needed));
     else if (r->kind == RESTORE_SAFETENSORS)
         say(l, false, "start: weights of %s", r->from);
     else
@@ -127,7 +119,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     if (c->logits)
         say(l, false, "logits of the first batch are in %s", c->logits);
     tell_phase(l->tell, TELL_TRAIN);
-    l->cpu = cpu_seconds();
+    l->cpu = clock_cpu_seconds();
     l->times = comm_times(world);
 done:
     return st;
@@ -140,7 +132,7 @@ static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *
 {
     struct comm *world = l->t->parallel.world;
     struct comm_times now = comm_times(world), before = l->times;
-    double cpu = cpu_seconds(), n = comm_size(world);
+    double cpu = clock_cpu_seconds(), n = comm_size(world);
     double words[] = { r->loss_share,
                        stop_requested(),
                        l->snapshot && snapshot_is_busy(l->snapshot),

@@ -13,6 +13,7 @@
 #include "trainer/linear_tp.h"
 #include "trainer/parallel.h"
 #include "trainer/params.h"
+#include "trainer/zigzag.h"
 
 struct norm {
     const float *weight; /* f32 in bf16 too: the master */
@@ -37,11 +38,13 @@ struct chunk {
 struct net {
     const struct model *model;
     enum dtype dtype;
-    struct comm *tp;
-    int64_t seq;
+    struct comm *tp, *cp;
+    struct zigzag tokens;         /* of a sequence that this rank has */
+    int64_t seq;                  /* how many: of the whole sequence, or under cp a part */
     int split;                    /* ranks that share the rows of the stream: tp under sp, else 1 */
     float *whole;                 /* under sp: [rows][h] for collectives */
     bool recompute;               /* layers are run forward again before they go back */
+    bool recompute_attention;     /* of layers only attention is, from q, k and v */
     int64_t heads, kv_heads, ffn; /* of this rank */
     int64_t q_width, kv_width, qkv_width;
     int64_t up_width;           /* 2 ffn or ffn */
@@ -60,10 +63,11 @@ struct net {
     float *positions_grad;
     struct norm final_norm;
     struct linear head; /* its weight is the embedding when tied */
-    float *rope;        /* kernels/rope.h's table for seq positions */
+    float *rope;        /* kernels/rope.h's table for the rank's seq positions */
 };
 
-/* Find this rank's layers, and count heads, features and rows from the boxes of `p`. */
+/* Find this rank's layers and tokens, and count heads, features and rows from the boxes of `p`.
+ * seq: tokens of a whole sequence. */
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                    const struct params *p, int rank, int64_t seq, struct arena *arena,
                    struct tp_err *err);

@@ -7,11 +7,13 @@
 
 static struct pass pass_of(struct trainer *t, int64_t micro)
 {
+    int64_t rows = t->config->micro * t->net.seq;
+
     return (struct pass){ .net = &t->net,
                           .scratch = &t->scratch,
                           .sequences = t->config->micro,
-                          .rows = t->config->micro * t->config->seq,
-                          .stream_rows = t->config->micro * t->config->seq / t->net.split,
+                          .rows = rows,
+                          .stream_rows = rows / t->net.split,
                           .units = &t->units,
                           .add = micro > 0 && !t->params.sharded };
 }
@@ -27,7 +29,7 @@ static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct 
     int64_t share = c->batch / c->spec.dp;
     int64_t first = t->position.next_sample + t->parallel.at.dp * share + micro * c->micro;
 
-    return data_fetch(&t->data, first, c->micro, s->ids, s->targets, err);
+    return data_fetch(&t->data, first, c->micro, &t->net.tokens, s->ids, s->targets, err);
 }
 
 /* The forward pass of a microbatch through a chunk, from the stage before to the stage after. */
@@ -81,14 +83,14 @@ done:
     return st;
 }
 
-/* Gradients that are still under way when the schedule ends. */
+/* What is still under way when the schedule ends. */
 static tp_status wait_for_sent(struct trainer *t, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
     for (int i = 0; i < SCHEDULE_BUFFERS && !st; i++)
         st = comm_wait(t->parallel.pp_backward, &t->scratch.sent[i], err);
-    return st;
+    return st ? st : ring_wait(&t->net, &t->scratch.ring, err);
 }
 
 tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err)
@@ -135,7 +137,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);
     TP_TRY(optimizer_update(&t->params, &t->parallel, &c->opt, at->step, r->lr, r->grad_norm, err));
-    /* tp ranks of the last stage all know their replica's loss: one of them speaks for it */
+    /* tp ranks of the last stage all know the loss of their tokens: one of them speaks for it */
     r->loss_share =
         t->net.is_last && t->parallel.at.tp == 0 ? loss / (double)(c->batch * c->seq) : 0;
     at->step++;

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Restart times of tp-run on this machine: medians of RUNS (default 5), steps of some 50 ms.
 
   kill    kill -9 of one of 4 ranks until every rank has done a step at the next layout (tp2)
@@ -14,8 +15,6 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
-os.environ.setdefault("TP_BIN", os.environ.get("BIN", "bin"))
-os.environ["TP_BIN"] = str(pathlib.Path(os.environ["TP_BIN"]).resolve())
 import harness  # noqa: E402
 from run_job import train_job  # noqa: E402
 
