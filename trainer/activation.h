@@ -14,7 +14,9 @@
 #include "trainer/schedule.h"
 #include "trainer/span.h"
 
-/* `type` below is the run's dtype: f32 or bf16. */
+/* `type` below is the run's dtype: f32 or bf16. With --same-bits a rank plays several shards: what
+ * has the width of a part (qkv, attended, lse, up, hidden; wide, dqkv, narrow) is [shards][rows]
+ * [width of a shard]. */
 struct layer_slot {
     float *x;       /* [rows][h] residual stream that enters the layer; for collectives */
     float *stats;   /* [2][rows] of attn_norm; root mean square: [1][rows] */
@@ -52,7 +54,10 @@ struct scratch {
     uint16_t *dy;            /* bf16: [rows][h] rounded dx */
     struct layer_slot layer; /* with recomputation: of the layer at work, without x */
     float *row_max;          /* [rows] of the loss; for collectives */
-    float *row_sums;  /* [2][rows]: sums of exponentials, logits of targets; for collectives */
+    float *row_sums; /* [2][rows]: sums of exponentials, logits of targets; for collectives */
+    float *part_max, *part_sums; /* with several shards: [shards] of each of the two above */
+    float *blocks; /* --same-bits: [blocks][stats][h], gradients of blocks of the stream's rows; for
+                      collectives */
     float *attention; /* the kernels' own */
     float *sums;      /* of gradients over rows: the kernels' own */
 };
@@ -63,7 +68,9 @@ struct pass {
     const struct scratch *scratch;
     int64_t sequences, rows;
     int64_t stream_rows; /* that this rank has of the stream: all, or under sp a part */
-    bool add;            /* gradients add to those of the step's earlier microbatches */
+    bool add;            /* gradients add to those of the step's earlier microbatches (of the leaf,
+                            with --same-bits) */
+    int64_t leaf;        /* --same-bits: that this microbatch completes; -1: none */
 };
 
 /* layers of slot come from the arena: as many as the largest chunk has. */

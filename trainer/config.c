@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "layout/plan.h"
+#include "trainer/same_bits.h"
 
 /* Sequences a step and tokens a sequence: far above any run, far below overflow of their product
  * with a row of any buffer. */
@@ -83,7 +84,7 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
                        c->batch, c->spec.dp);
     share = c->batch / c->spec.dp;
     if (c->micro == 0)
-        c->micro = share;
+        c->micro = c->same_bits ? 1 : share;
     if (c->micro < 1 || c->micro > share || share % c->micro)
         return tp_fail(err, TP_E_USAGE,
                        "--micro %" PRId64 " does not divide the %" PRId64
@@ -157,5 +158,7 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
         return st;
     if ((st = check_sp(c, m, err)))
         return st;
-    return check_batch(c, err);
+    if ((st = check_batch(c, err)))
+        return st;
+    return c->same_bits ? same_bits_check(c, m, err) : TP_OK;
 }

@@ -23,6 +23,22 @@ static void count_tp(struct messages *m, const struct trainer *t)
     m->tp_bytes = micros * rows * 4 * (n->model->hidden * whole + 3 * head);
 }
 
+/* With --same-bits each of these gradients goes over tp at once: of norms (and their biases), and
+ * of the biases of row layers. */
+static void count_row_sums(struct messages *m, const struct trainer *t)
+{
+    const struct net *n = &t->net;
+    int64_t micros = train_config_micros(t->config), of_norm = n->final_norm.bias ? 2 : 1;
+    const struct layer *y = &n->layers[0];
+    int biases = (y->out.bias != NULL) + (y->down.bias != NULL);
+
+    if (y->attn_norm.bias)
+        of_norm = 2;
+    m->tp_calls += micros * (n->n_layers * (2 + biases) + n->is_last);
+    m->tp_bytes += micros * n->model->hidden * 4 *
+                   (n->n_layers * (2 * of_norm + biases) + n->is_last * of_norm);
+}
+
 /* The same under sp, of rows / t each. A layer forward: two gathers, of the run's dtype, and two
  * reduce-scatters, in fp32; backward: two of each, and two gathers more of the inputs, of which
  * only a part was kept. Once a step the gradients of what is not cut. */
@@ -34,10 +50,39 @@ static void count_sp(struct messages *m, const struct trainer *t)
     int64_t gathers = n->n_layers * (6 + 2 * n->recompute) + 2 * n->is_last;
     int64_t scatters = n->n_layers * (4 + n->recompute) + n->is_first + n->is_last;
 
-    m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last) + 1;
+    m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last);
     m->tp_bytes =
-        micros * (part * (gathers * e + (scatters + n->is_first) * 4) + n->is_last * rows * 4 * 3) +
-        t->params.n_partial * 4;
+        micros * (part * (gathers * e + (scatters + n->is_first) * 4) + n->is_last * rows * 4 * 3);
+    if (n->same_bits)
+        count_row_sums(m, t);
+    else
+        m->tp_calls++, m->tp_bytes += t->params.n_partial * 4;
+}
+
+/* Gradients of KV heads that other ranks hold too: one of the rank's shards speaks for all. */
+static void count_holders(struct messages *m, const struct trainer *t)
+{
+    for (int i = 0; i < t->params.n; i++) {
+        const struct param *q = &t->params.list[i];
+
+        if (!q->shared || q->own.n == 0 || q->shard != t->params.list[0].shard)
+            continue;
+        m->kv_calls++;
+        m->kv_bytes += q->own.n * 4;
+    }
+}
+
+/* With --same-bits: the loss; under ZeRO also the rows of the norm and a tied head. */
+static void count_same_bits_dp(struct messages *m, const struct trainer *t)
+{
+    const struct params *p = &t->params;
+
+    if (t->net.is_last)
+        m->dp_calls++, m->dp_bytes += (int64_t)sizeof(double);
+    if (p->n_owners == 1)
+        return;
+    m->dp_calls += 1 + (p->head.n > 0);
+    m->dp_bytes += p->n_rows * (int64_t)sizeof(double) + p->head.n * 4;
 }
 
 struct messages describe_messages(const struct trainer *t)
@@ -55,13 +100,15 @@ struct messages describe_messages(const struct trainer *t)
     for (int i = 0; i < ops->n_ops; i++)
         m.pp_calls += ops->ops[i].to >= 0;
     m.pp_bytes = m.pp_calls * rows / n->split * h * 4;
-    if (t->params.tied >= 0) {
+    if (t->params.tied.n) {
         m.ends_calls = 1;
-        m.ends_bytes = t->params.list[t->params.tied].n * 4;
+        m.ends_bytes = t->params.tied.n * 4;
     }
     if (comm_size(t->parallel.model) > 1 || t->params.n_owners > 1)
         m.tiny_calls++;
-    if (t->parallel.kv) {
+    if (t->parallel.kv && n->same_bits) {
+        count_holders(&m, t);
+    } else if (t->parallel.kv) {
         m.kv_calls = n->n_layers;
         m.kv_bytes = n->n_layers * 2 * n->kv_width * h * 4;
     }
@@ -71,8 +118,10 @@ struct messages describe_messages(const struct trainer *t)
             m.dp_bytes += 2 * t->params.buckets[i].each * 4;
     } else if (c->spec.dp > 1) {
         m.dp_calls = 1;
-        m.dp_bytes = t->params.n_elements * 4;
+        m.dp_bytes = (t->params.n_elements + t->params.head.n) * 4;
     }
+    if (n->same_bits && c->spec.dp > 1)
+        count_same_bits_dp(&m, t);
     if (spec_world(&c->spec) > 1)
         m.tiny_calls++;
     return m;
@@ -114,8 +163,8 @@ static void line_mesh(char *buf, const struct trainer *t)
              " key-value heads%s, %" PRId64 " features, %" PRId64 " rows of the vocabulary",
              spec_format(spec, &t->config->spec), spec_world(&t->config->spec),
              spec_world(&t->config->spec) == 1 ? "" : "s", kernels_threads(),
-             kernels_threads() == 1 ? "" : "s", n->heads, n->kv_heads,
-             t->parallel.kv ? " (shared by neighbours)" : "", n->ffn, n->vocab);
+             kernels_threads() == 1 ? "" : "s", n->heads * n->shards, n->kv_heads * n->shards,
+             t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards, n->all_vocab);
 }
 
 static void line_batch(char *buf, const struct trainer *t)
@@ -176,10 +225,28 @@ static void line_pipeline(char *buf, const struct trainer *t)
              s->ranks[0].n_slots, s->m * s->v, m.pp_calls, size_format(a, m.pp_bytes));
 }
 
+static void line_same_bits(char *buf, const struct trainer *t)
+{
+    const struct train_config *c = t->config;
+    const struct fold *f = &t->params.fold;
+    char bytes[SIZE_TEXT_MAX];
+
+    *buf = 0;
+    if (!c->same_bits)
+        return;
+    snprintf(buf, DESCRIBE_MAX,
+             "same bits: as with tp %d at every layout (batch %" PRId64 ", micro %" PRId64
+             "); a rank plays %d tensor shard%s, one thread each, and keeps %d further span%s of "
+             "gradients (%s)",
+             c->same_bits, c->batch, c->micro, t->net.shards, t->net.shards == 1 ? "" : "s",
+             f->levels, f->levels == 1 ? "" : "s",
+             size_format(bytes, f->levels * 4 * (t->params.n_elements + t->params.head.n)));
+}
+
 char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i)
 {
     static void (*const lines[DESCRIBE_LINES])(char *, const struct trainer *) = {
-        line_model, line_mesh, line_batch, line_bytes, line_messages, line_pipeline
+        line_model, line_mesh, line_batch, line_bytes, line_messages, line_pipeline, line_same_bits
     };
 
     lines[i](buf, t);

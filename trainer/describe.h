@@ -7,9 +7,9 @@
 
 #include "trainer/trainer.h"
 
-enum { DESCRIBE_LINES = 6, DESCRIBE_MAX = 512 };
+enum { DESCRIBE_LINES = 7, DESCRIBE_MAX = 512 };
 
-/* Line number i, without a newline. t is open. Returns buf. */
+/* Line number i, without a newline; empty where there is nothing to say. t is open. Returns buf. */
 char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i);
 
 /* Collectives of one step on one rank, by arithmetic (tests compare with comm_counts). */

@@ -96,7 +96,8 @@ static void say_plan(const struct loop *l)
     char line[DESCRIBE_MAX];
 
     for (int i = 0; l->is_first && i < DESCRIBE_LINES; i++)
-        say(l, false, "%s", describe_line(line, l->t, i));
+        if (*describe_line(line, l->t, i))
+            say(l, false, "%s", line);
 }
 
 /* Whatever can fail comes before the first word: then an error is all that is said. */

@@ -83,8 +83,19 @@ static tp_status count_widths(struct net *n, const struct source *s, struct tp_e
         n->vocab = embed->box.len[0];
         n->vocab_first = embed->box.lo[0];
     }
+    for (int i = 0; embed && i < s->params->n; i++)
+        if (s->params->list[i].tensor == embed->tensor && s->params->list[i].n)
+            n->all_vocab += s->params->list[i].box.len[0];
 done:
     return st;
+}
+
+int64_t net_vocab(const struct net *n, int shard, int64_t *first)
+{
+    int64_t left = n->all_vocab - shard * n->vocab;
+
+    *first = n->vocab_first + shard * n->vocab;
+    return left < 0 ? 0 : left < n->vocab ? left : n->vocab;
 }
 
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
@@ -100,7 +111,10 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                        .split = l->spec.sp ? l->spec.tp : 1,
                        .is_first = pp == 0,
                        .is_last = pp == l->spec.pp - 1,
-                       .n_chunks = l->spec.vpp };
+                       .n_chunks = l->spec.vpp,
+                       .shards = p->n_shards,
+                       .n_virtual = p->n_virtual,
+                       .same_bits = p->same_bits };
     n->chunks = arena_array(arena, (size_t)n->n_chunks, sizeof *n->chunks);
     n->layer_numbers = arena_array(arena, (size_t)m->layers, sizeof *n->layer_numbers);
     n->layers = arena_array(arena, (size_t)m->layers, sizeof *n->layers);
@@ -114,11 +128,19 @@ void net_take(struct net *n, int64_t sequences, struct span *shared, struct span
 {
     if (n->split > 1)
         n->whole = span_take(shared, sequences * n->seq * n->model->hidden, sizeof(float));
+    if (n->shards > 1)
+        n->sums = span_take(own, n->shards * sequences * n->seq * n->model->hidden, sizeof(float));
     if (n->model->arch == MODEL_LLAMA)
         n->rope = span_take(own, n->seq * n->model->head_dim, sizeof(float));
 }
 
 /* ---- views ---- */
+
+/* Elements between the shards of an entry's tensor. */
+static int64_t stride_of(const struct source *s, const struct param *p)
+{
+    return params_stride(s->params, (int)(p - s->params->list));
+}
 
 /* A linear layer of this rank; bias: its role, or ROLE_NONE. */
 static tp_status bind_linear(struct linear *out, const struct source *s, enum role role,
@@ -137,6 +159,9 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
                             .in = in,
                             .in_out = s->net->model->arch == MODEL_GPT2 && layer >= 0,
                             .parts = role == ROLE_QKV && is_cut(s, w) ? 3 : 1,
+                            .shards = s->net->same_bits ? s->net->shards : 0,
+                            .stride = stride_of(s, w),
+                            .sums = s->net->sums,
                             .type = s->net->dtype,
                             .whole = s->net->whole,
                             .tp = is_cut(s, w) ? s->net->tp : NULL };
@@ -144,6 +169,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
     if (b) {
         out->bias = p->value + b->at;
         out->bias_grad = p->grad + b->at;
+        out->bias_stride = stride_of(s, b);
     }
     return TP_OK;
 }
@@ -194,6 +220,7 @@ static tp_status bind_first(struct net *n, const struct source *s, struct tp_err
         return st;
     n->embedding = params_operand(p, embed->at);
     n->embedding_grad = p->grad + embed->at;
+    n->embedding_stride = stride_of(s, embed);
     n->embedding_tp = is_cut(s, embed) ? n->tp : NULL;
     positions = find(s, ROLE_POSITIONS, LAYER_FIRST);
     if (positions) {
@@ -201,6 +228,34 @@ static tp_status bind_first(struct net *n, const struct source *s, struct tp_err
         n->positions_grad = p->grad + positions->at;
     }
     return TP_OK;
+}
+
+/* The stretch of the spans where a rank keeps tensors of `layer`; copy: of another stage's. */
+static struct range range_of(const struct source *s, int layer, bool copy)
+{
+    struct range r = { 0 };
+
+    for (int i = 0; i < s->params->n; i++) {
+        const struct param *q = &s->params->list[i];
+
+        if (s->layout->tensors[q->tensor].layer != layer || q->copy != copy)
+            continue;
+        if (r.n == 0)
+            r.at = q->at;
+        r.n = q->at + q->n - r.at;
+    }
+    return r;
+}
+
+/* What the gradients of a microbatch are, as far as they are complete at once. */
+static void bind_ranges(struct net *n, const struct source *s)
+{
+    for (int i = 0; i < n->n_layers; i++)
+        n->layers[i].grads = range_of(s, n->layer_numbers[i], false);
+    n->before = range_of(s, LAYER_FIRST, false);
+    n->after[0] = range_of(s, LAYER_LAST, false);
+    n->after[1] = s->params->head.n ? s->params->head : range_of(s, LAYER_FIRST, true);
+    n->fold = &s->params->fold;
 }
 
 tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,
@@ -220,7 +275,11 @@ tp_status net_bind(struct net *n, const struct layout *l, const struct params *p
             bind_norm(&n->final_norm, &s, ROLE_FINAL_NORM, ROLE_FINAL_NORM_BIAS, LAYER_LAST, err));
         TP_TRY(bind_linear(&n->head, &s, m->tied ? ROLE_EMBEDDING : ROLE_HEAD, ROLE_NONE,
                            m->tied ? LAYER_FIRST : LAYER_LAST, n->vocab, m->hidden, err));
+        n->head.all_out = n->all_vocab;
+        if (p->head.n)
+            n->head.grad = p->grad + p->head.at;
     }
+    bind_ranges(n, &s);
     if (n->rope)
         rope_table(n->rope, 0, n->seq, m->head_dim, m->rope_theta);
 done:

@@ -25,6 +25,7 @@ struct layer {
     struct norm attn_norm, mlp_norm;
     struct linear qkv, out; /* column, row */
     struct linear up, down; /* column (with Llama gate and up side by side), row */
+    struct range grads;     /* of all its parameters */
 };
 
 /* A run of layers that microbatches pass through at once: all of a rank's, or with interleaved
@@ -41,10 +42,14 @@ struct net {
     int split;                    /* ranks that share the rows of the stream: tp under sp, else 1 */
     float *whole;                 /* under sp: [rows][h] for collectives */
     bool recompute;               /* layers are run forward again before they go back */
-    int64_t heads, kv_heads, ffn; /* of this rank */
+    bool same_bits;               /* whatever could change a sum is one way; see trainer/shards.h */
+    int shards, n_virtual;        /* parts below that this rank has; and all ranks of tp together */
+    float *sums;                  /* with several: [shards][rows][h], what is to be added up */
+    int64_t heads, kv_heads, ffn; /* of a shard; without --same-bits a rank is one */
     int64_t q_width, kv_width, qkv_width;
     int64_t up_width;           /* 2 ffn or ffn */
-    int64_t vocab_first, vocab; /* this rank's rows of the embedding and the head; may be 0 */
+    int64_t vocab_first, vocab; /* rows of the embedding and the head; may be 0 */
+    int64_t all_vocab;          /* of all shards of this rank; the last ones may be short */
     bool is_first, is_last;     /* has the embedding; has the head */
     int n_layers, n_chunks;     /* of this rank's stages */
     struct layer *layers;
@@ -52,18 +57,24 @@ struct net {
     struct chunk *chunks;
     const void *embedding;
     float *embedding_grad;
+    int64_t embedding_stride;  /* elements to the next shard's */
     struct comm *embedding_tp; /* NULL: every rank has all of it */
     const float *positions;    /* [max_positions][h] f32, learned; NULL: rotary */
     float *positions_grad;
     struct norm final_norm;
-    struct linear head; /* its weight is the embedding when tied */
-    float *rope;        /* kernels/rope.h's table for seq positions */
+    struct linear head;            /* its weight is the embedding when tied */
+    struct range before, after[2]; /* gradients of what comes before the layers, and after them */
+    const struct fold *fold;       /* borrowed */
+    float *rope;                   /* kernels/rope.h's table for seq positions */
 };
 
 /* Find this rank's layers, and count heads, features and rows from the boxes of `p`. */
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                    const struct params *p, int rank, int64_t seq, struct arena *arena,
                    struct tp_err *err);
+
+/* Rows of the vocabulary that a shard has; *first is the first of them. */
+int64_t net_vocab(const struct net *n, int shard, int64_t *first);
 
 void net_take(struct net *n, int64_t sequences, struct span *shared, struct span *own);
 

@@ -4,7 +4,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "comm/reduce.h"
 #include "kernels/adamw.h"
+#include "kernels/bias.h"
+#include "trainer/shards.h"
 #include "trainer/zero.h"
 
 /* Copy the gradients that are partial to p->partial, or back. */
@@ -35,10 +38,126 @@ static tp_status reduce_partial(const struct params *p, struct comm *tp, struct 
     return st;
 }
 
+/* ---- with --same-bits ---- */
+
+/* Shards of entry i's tensor that hold the same part: their gradients in rows; how many. 0: an
+ * earlier entry's group. */
+static int find_holders(const struct params *p, int i, void *rows[SHARDS_MAX])
+{
+    const struct param *q = &p->list[i];
+    int n = 0;
+
+    for (int k = 0; k < p->n; k++) {
+        const struct param *x = &p->list[k];
+
+        if (x->tensor != q->tensor || !box_equal(&x->box, &q->box))
+            continue;
+        if (k < i)
+            return 0;
+        rows[n++] = p->grad + x->own.from;
+    }
+    return n;
+}
+
+/* Sum the gradients of KV heads that several shards hold, here and over ranks. */
+static tp_status sum_holders(const struct params *p, const struct parallel *par, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < p->n && !st; i++) {
+        void *rows[SHARDS_MAX];
+        int64_t n = p->list[i].own.n;
+        int holders = p->list[i].shared && n ? find_holders(p, i, rows) : 0;
+
+        if (holders > 1)
+            comm_reduce(rows, holders, (const void *const *)rows, holders, n, COMM_F32, COMM_SUM);
+        if (holders == 0 || !par->kv)
+            continue;
+        st = comm_all_reduce(par->kv, rows[0], n, COMM_F32, COMM_SUM, err);
+        for (int k = 1; k < holders; k++)
+            memcpy(rows[k], rows[0], (size_t)n * sizeof(float));
+    }
+    return st;
+}
+
+/* A tied head's gradients to the embedding's, from the other end of the pipeline or from here. */
+static tp_status sum_ends(const struct params *p, const struct parallel *par, struct tp_err *err)
+{
+    if (p->tied.n)
+        return comm_all_reduce(par->ends, p->grad + p->tied.at, p->tied.n, COMM_F32, COMM_SUM, err);
+    if (p->head.n) /* the embedding comes first */
+        bias_add(p->grad + p->list[0].at, p->grad + p->head.at, 1, p->head.n);
+    return TP_OK;
+}
+
+/* Sequences first, all of them, for they are what ranks and microbatches share in any way. */
+static tp_status reduce_in_order(const struct params *p, const struct parallel *par,
+                                 struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (p->n_owners > 1) {
+        TP_TRY(zero_reduce(p, par, err));
+        if (p->head.n)
+            TP_TRY(
+                comm_all_reduce(par->dp, p->grad + p->head.at, p->head.n, COMM_F32, COMM_SUM, err));
+    } else if (comm_size(par->dp) > 1) {
+        TP_TRY(
+            comm_all_reduce(par->dp, p->grad, p->n_elements + p->head.n, COMM_F32, COMM_SUM, err));
+    }
+    TP_TRY(sum_holders(p, par, err));
+    st = sum_ends(p, par, err);
+done:
+    return st;
+}
+
+/* Squares of the rows that this rank has of what it counts; the others are zero. */
+static void square_rows(const struct params *p)
+{
+    memset(p->rows, 0, (size_t)p->n_rows * sizeof *p->rows);
+    for (int i = 0; i < p->n; i++) {
+        const struct param *q = &p->list[i];
+        int64_t cols = q->n ? q->n / q->box.len[0] : 0;
+
+        if (q->counted && q->own.n)
+            sum_squares_rows(p->rows + q->row + (q->own.from - q->at) / cols, p->grad + q->own.from,
+                             q->own.n / cols, cols);
+    }
+}
+
+/* The squares of all gradients by rows, by entries, over a list of entries that is the same at
+ * every layout. Who does not have a row or an entry has a zero, so sums over ranks are exact. */
+static tp_status norm_in_order(double *norm, const struct params *p, const struct parallel *par,
+                               struct tp_err *err)
+{
+    double squares = 0;
+    tp_status st = TP_OK;
+
+    square_rows(p);
+    if (p->n_owners > 1)
+        TP_TRY(comm_all_reduce(par->dp, p->rows, p->n_rows, COMM_F64, COMM_SUM, err));
+    memset(p->places, 0, (size_t)p->n_places * sizeof *p->places);
+    for (int i = 0; i < p->n; i++) {
+        const struct param *q = &p->list[i];
+
+        for (int64_t r = 0; q->counted && q->n && r < q->box.len[0]; r++)
+            p->places[q->place] += p->rows[q->row + r];
+    }
+    if (comm_size(par->model) > 1)
+        TP_TRY(comm_all_reduce(par->model, p->places, p->n_places, COMM_F64, COMM_SUM, err));
+    for (int i = 0; i < p->n_places; i++)
+        squares += p->places[i];
+    *norm = sqrt(squares);
+done:
+    return st;
+}
+
 tp_status optimizer_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
+    if (p->same_bits)
+        return reduce_in_order(p, par, err);
     for (int i = 0; par->kv && i < p->n; i++) {
         int64_t at = p->list[i].at, n = p->list[i].n;
 
@@ -50,9 +169,9 @@ tp_status optimizer_reduce(const struct params *p, const struct parallel *par, s
     }
     if (p->n_partial)
         TP_TRY(reduce_partial(p, par->tp, err));
-    if (p->tied >= 0)
-        TP_TRY(comm_all_reduce(par->ends, p->grad + p->list[p->tied].at, p->list[p->tied].n,
-                               COMM_F32, COMM_SUM, err));
+    if (p->tied.n)
+        TP_TRY(
+            comm_all_reduce(par->ends, p->grad + p->tied.at, p->tied.n, COMM_F32, COMM_SUM, err));
     if (p->n_owners > 1)
         return zero_reduce(p, par, err);
     if (comm_size(par->replicas) > 1)
@@ -68,6 +187,8 @@ tp_status optimizer_norm(double *norm, const struct params *p, const struct para
     double squares = 0;
     tp_status st = TP_OK;
 
+    if (p->same_bits)
+        return norm_in_order(norm, p, par, err);
     for (int i = 0; i < p->n; i++)
         if (p->list[i].counted)
             squares += sum_squares(p->grad + p->list[i].own.from, p->list[i].own.n);

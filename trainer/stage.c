@@ -78,6 +78,77 @@ tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err)
     return loss_tp_logits(p, s, &in, err);
 }
 
+/* ---- gradients that are added to ---- */
+
+static void clear(float *x, int64_t n)
+{
+    if (x)
+        memset(x, 0, (size_t)n * sizeof *x);
+}
+
+static void clear_norm(const struct norm *norm, int64_t hidden)
+{
+    clear(norm->grad, hidden);
+    clear(norm->bias_grad, hidden);
+}
+
+static void clear_linear_bias(const struct linear *l)
+{
+    for (int s = 0; s == 0 || s < l->shards; s++)
+        clear(l->bias_grad ? l->bias_grad + s * l->bias_stride : NULL, l->out);
+}
+
+static void clear_layer(const struct net *n, const struct layer *y)
+{
+    int64_t hidden = n->model->hidden;
+
+    clear_norm(&y->attn_norm, hidden);
+    clear_norm(&y->mlp_norm, hidden);
+    clear_linear_bias(&y->qkv);
+    clear_linear_bias(&y->out);
+    clear_linear_bias(&y->up);
+    clear_linear_bias(&y->down);
+}
+
+/* The embedding's, if no head has written them before. */
+static void clear_before(const struct net *n)
+{
+    clear(n->positions_grad, n->model->max_positions * n->model->hidden);
+    if (n->same_bits || !(n->model->tied && n->is_last))
+        for (int s = 0; s < n->shards; s++) {
+            int64_t first, rows = net_vocab(n, s, &first);
+
+            clear(n->embedding_grad + s * n->embedding_stride, rows * n->model->hidden);
+        }
+}
+
+void stage_clear_gradients(const struct net *n)
+{
+    if (n->same_bits)
+        return; /* when a leaf begins */
+    for (int i = 0; i < n->n_layers; i++)
+        clear_layer(n, &n->layers[i]);
+    if (n->is_last)
+        clear_norm(&n->final_norm, n->model->hidden);
+    if (n->is_first)
+        clear_before(n);
+}
+
+/* With --same-bits the gradients of a leaf are zero when it begins, and go where those of earlier
+ * leaves are when it ends. */
+static bool begins_leaf(const struct pass *p)
+{
+    return p->net->same_bits && !p->add;
+}
+
+static void end_leaf(const struct pass *p, struct range r)
+{
+    if (p->leaf >= 0)
+        fold_add(p->net->fold, r, p->leaf);
+}
+
+/* ---- backward ---- */
+
 tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
                      struct tp_err *err)
 {
@@ -87,7 +158,12 @@ tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *
         return st;
     if ((st = loss_tp_forward(p, s, total, err)))
         return st;
-    return loss_tp_backward(p, s, scale, err);
+    if (begins_leaf(p))
+        clear_norm(&p->net->final_norm, p->net->model->hidden);
+    st = loss_tp_backward(p, s, scale, err);
+    for (int i = 0; i < 2; i++)
+        end_leaf(p, p->net->after[i]);
+    return st;
 }
 
 /* A layer forward, from its input, but for the product whose result its backward does not need. */
@@ -110,51 +186,21 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
         const struct layer *y = &n->layers[c->first + i];
         struct layer_slot layer = layer_of(p, s, i);
 
+        if (begins_leaf(p))
+            clear_layer(n, y);
         if (n->recompute && (st = run_again(p, y, &layer, err)))
             return st;
         if ((st = block_mlp_backward(p, y, &layer, err)))
             return st;
         if ((st = block_attention_backward(p, y, &layer, err)))
             return st;
+        end_leaf(p, y->grads);
     }
-    if (stage_is_first(n, chunk))
-        return embedding_tp_backward(p, s->ids, err);
-    return TP_OK;
-}
-
-/* ---- gradients that are added to ---- */
-
-static void clear(float *x, int64_t n)
-{
-    if (x)
-        memset(x, 0, (size_t)n * sizeof *x);
-}
-
-static void clear_norm(const struct norm *norm, int64_t hidden)
-{
-    clear(norm->grad, hidden);
-    clear(norm->bias_grad, hidden);
-}
-
-void stage_clear_gradients(const struct net *n)
-{
-    int64_t hidden = n->model->hidden;
-
-    for (int i = 0; i < n->n_layers; i++) {
-        const struct layer *y = &n->layers[i];
-
-        clear_norm(&y->attn_norm, hidden);
-        clear_norm(&y->mlp_norm, hidden);
-        clear(y->qkv.bias_grad, y->qkv.out);
-        clear(y->out.bias_grad, y->out.out);
-        clear(y->up.bias_grad, y->up.out);
-        clear(y->down.bias_grad, y->down.out);
-    }
-    if (n->is_last)
-        clear_norm(&n->final_norm, hidden);
-    if (n->is_first) {
-        clear(n->positions_grad, n->model->max_positions * hidden);
-        if (!(n->model->tied && n->is_last))
-            clear(n->embedding_grad, n->vocab * hidden);
-    }
+    if (!stage_is_first(n, chunk))
+        return TP_OK;
+    if (begins_leaf(p))
+        clear_before(n);
+    st = embedding_tp_backward(p, s->ids, err);
+    end_leaf(p, n->before);
+    return st;
 }

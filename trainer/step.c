@@ -2,17 +2,22 @@
 #include "trainer/step.h"
 
 #include "trainer/optimizer.h"
+#include "trainer/same_bits.h"
 #include "trainer/schedule_lr.h"
 #include "trainer/stage.h"
 
 static struct pass pass_of(const struct trainer *t, int64_t micro)
 {
+    int64_t leaf = same_bits_leaf(t->config);
+    bool in_leaf = t->config->same_bits;
+
     return (struct pass){ .net = &t->net,
                           .scratch = &t->scratch,
                           .sequences = t->config->micro,
                           .rows = t->config->micro * t->config->seq,
                           .stream_rows = t->config->micro * t->config->seq / t->net.split,
-                          .add = micro > 0 };
+                          .add = in_leaf ? micro % leaf > 0 : micro > 0,
+                          .leaf = in_leaf && micro % leaf == leaf - 1 ? micro / leaf : -1 };
 }
 
 static int64_t stream_bytes(const struct pass *p)
@@ -47,8 +52,23 @@ done:
     return st;
 }
 
+/* Losses of a step's microbatches: added up as they come, or with --same-bits as gradients are. */
+struct losses {
+    double sum; /* of the leaf at work */
+    double level[FOLD_LEVELS_MAX + 1];
+};
+
+static void add_loss(struct losses *l, const struct pass *p, double loss)
+{
+    l->sum += loss;
+    if (p->leaf < 0)
+        return;
+    fold_add_double(l->level, l->sum, p->leaf);
+    l->sum = 0;
+}
+
 /* The backward pass; it begins with the loss where the model ends. */
-static tp_status run_backward(struct trainer *t, const struct op *op, double *loss,
+static tp_status run_backward(struct trainer *t, const struct op *op, struct losses *losses,
                               struct tp_err *err)
 {
     struct slot *s = &t->slots[op->slot];
@@ -68,7 +88,7 @@ static tp_status run_backward(struct trainer *t, const struct op *op, double *lo
         float scale = (float)(1 / (double)(t->config->batch * t->config->seq));
 
         TP_TRY(stage_loss(&p, s, scale, &total, err));
-        *loss += total;
+        add_loss(losses, &p, total);
     }
     TP_TRY(stage_backward(&p, op->chunk, s, err));
     if (op->to >= 0)
@@ -110,28 +130,44 @@ done:
     return st;
 }
 
+/* What this rank says of the step's loss: one of each replica's last stage, where all tp ranks know
+ * it, or with --same-bits one of all. */
+static tp_status share_loss(double *share, struct trainer *t, const struct losses *l,
+                            struct tp_err *err)
+{
+    const struct train_config *c = t->config;
+    const struct parallel *par = &t->parallel;
+    double sum = c->same_bits ? l->level[t->params.fold.levels] : l->sum;
+    bool speaks = t->net.is_last && par->at.tp == 0 && !(c->same_bits && par->at.dp > 0);
+    tp_status st = TP_OK;
+
+    if (c->same_bits && t->net.is_last && c->spec.dp > 1)
+        st = comm_all_reduce(par->dp, &sum, 1, COMM_F64, COMM_SUM, err);
+    *share = speaks ? sum / (double)(c->batch * c->seq) : 0;
+    return st;
+}
+
 tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct position *at = &t->position;
-    double loss = 0;
+    struct losses losses = { 0 };
     tp_status st = TP_OK;
 
     stage_clear_gradients(&t->net);
     for (int i = 0; i < ops->n_ops; i++) {
         const struct op *op = &ops->ops[i];
 
-        TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err) : run_backward(t, op, &loss, err));
+        TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err)
+                                      : run_backward(t, op, &losses, err));
     }
     TP_TRY(wait_for_sent(t, err));
     TP_TRY(optimizer_reduce(&t->params, &t->parallel, err));
     TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);
     TP_TRY(optimizer_update(&t->params, &t->parallel, &c->opt, at->step, r->lr, r->grad_norm, err));
-    /* tp ranks of the last stage all know their replica's loss: one of them speaks for it */
-    r->loss_share =
-        t->net.is_last && t->parallel.at.tp == 0 ? loss / (double)(c->batch * c->seq) : 0;
+    TP_TRY(share_loss(&r->loss_share, t, &losses, err));
     at->step++;
     at->next_sample += c->batch;
     at->tokens += c->batch * c->seq;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "trainer/same_bits.h"
+
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
                          struct arena *arena, struct tp_err *err)
 {
@@ -10,6 +12,8 @@ tp_status trainer_layout(struct layout *out, const struct train_config *c, const
     int n;
     tp_status st = model_state(&tensors, &n, m, c->dtype, arena, err);
 
+    if (!st && c->same_bits)
+        same_bits_cut(tensors, n, c->same_bits);
     return st ? st : layout_make(out, &c->spec, m->layers, tensors, n, arena, err);
 }
 
@@ -39,7 +43,9 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
     tp_status st;
 
     TP_TRY(trainer_layout(&t->layout, t->config, t->model, &t->arena, err));
-    TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, &t->arena, err));
+    TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, t->config->same_bits,
+                       &t->arena, err));
+    t->params.fold.levels = same_bits_levels(t->config);
     TP_TRY(
         net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));
     t->net.recompute = t->config->recompute;
@@ -72,7 +78,7 @@ static tp_status measure(struct trainer *t, struct tp_err *err)
                        t->config->model_path);
     *s = (struct trainer_size){ .shared = shared.used, .own = own.used };
     s->params = n * (t->config->dtype == DTYPE_BF16 ? 6 : 4);
-    s->grads = n * 4;
+    s->grads = (n + t->params.head.n) * 4 * (1 + t->params.fold.levels);
     s->moments = t->params.n_moments * 8;
     s->activations = s->shared + s->own - s->params - s->grads - s->moments;
     return TP_OK;

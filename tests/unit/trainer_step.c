@@ -204,7 +204,7 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
         random_run(&r, &m, &c, 64);
         cr_assert_eq(trainer_layout(&l, &c, &m, &a, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(
-            params_init(&p, &l, (int)rng_int(&r, 0, spec_world(&c.spec) - 1), c.dtype, &a, &err),
+            params_init(&p, &l, (int)rng_int(&r, 0, spec_world(&c.spec) - 1), c.dtype, 0, &a, &err),
             TP_OK);
         params_take(&p, &shared, &own);
         n_own = own.used;
