@@ -12,6 +12,7 @@
 #include "cli/publish.h"
 #include "cli/report.h"
 #include "cli/rss.h"
+#include "cli/transfer.h"
 #include "core/file.h"
 #include "core/pool.h"
 #include "core/size.h"
@@ -51,8 +52,8 @@ struct export
     struct ckpt_source *source;
     struct safetensors_target *target;
     struct publish publish;
-    struct move_stats stats;
-    int n_files, digests_equal;
+    struct transfer transfer;
+    int n_files;
 };
 
 static bool parse(struct options *o, int *exit_code, int argc, char **argv)
@@ -89,12 +90,7 @@ static tp_status check_options(struct options *o, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "--format is safetensors, not '%s'", o->format);
     if (o->jobs < 1)
         return tp_fail(err, TP_E_USAGE, "--jobs must be at least 1");
-    o->has_dtype = o->dtype_text != NULL;
-    if (o->has_dtype &&
-        (!dtype_parse(&o->dtype, o->dtype_text) ||
-         (o->dtype != DTYPE_F32 && o->dtype != DTYPE_BF16 && o->dtype != DTYPE_F16)))
-        return tp_fail(err, TP_E_USAGE, "--dtype is f32, bf16 or f16, not '%s'", o->dtype_text);
-    return TP_OK;
+    return transfer_dtype(&o->dtype, &o->has_dtype, o->dtype_text, err);
 }
 
 /* The checkpoint must hold every tensor of its model, with the model's shape. */
@@ -179,45 +175,26 @@ done:
 
 static tp_status move(struct export *x, const struct options *o, struct tp_err *err)
 {
-    struct move m = {
-        .n_tensors = x->n,
-        .tensors = x->moved,
-        .from = ckpt_source_port(x->source),
-        .to = safetensors_target_port(x->target),
-        .jobs = o->jobs,
-    };
-    struct move_plan *plan = NULL;
-    struct progress *progress;
-    int64_t base;
     tp_status st;
 
-    TP_TRY(rss_budget(&m.memory_bytes, &base, o->mem, LATER_BYTES, o->jobs, err));
-    TP_TRY(move_plan(&plan, &m, err));
-    move_plan_stats(plan, &x->stats);
-    progress = progress_new("exporting", x->stats.bytes_written, false);
-    move_plan_progress(plan, progress);
-    st = move_execute(plan, &x->stats, err);
-    progress_end(progress, st == TP_OK);
+    x->transfer.move = (struct move){ .n_tensors = x->n,
+                                      .tensors = x->moved,
+                                      .from = ckpt_source_port(x->source),
+                                      .to = safetensors_target_port(x->target),
+                                      .jobs = o->jobs };
+    TP_TRY(transfer_plan(&x->transfer, o->mem, LATER_BYTES, err));
+    TP_TRY(transfer_run(&x->transfer, "exporting", err));
 done:
-    move_plan_free(plan);
     return st;
 }
 
-/* What was written must be what the checkpoint's digests say, where nothing was cast. */
-static tp_status compare(struct export *x, struct tp_err *err)
+/* What was written must be what the checkpoint's digests say. */
+static tp_status compare(void *ctx, int i, struct tp_err *err)
 {
-    for (int i = 0; i < x->n; i++) {
-        struct digest written = safetensors_target_digest(x->target, i);
-        tp_status st;
+    const struct export *x = ctx;
+    struct digest written = safetensors_target_digest(x->target, i);
 
-        if (x->tensors[i].dtype != x->m.layout.tensors[x->ids[i]].dtype)
-            continue;
-        st = ckpt_source_compare(x->source, i, x->tensors[i].name, &written, err);
-        if (st)
-            return st;
-        x->digests_equal++;
-    }
-    return TP_OK;
+    return ckpt_source_compare(x->source, i, x->tensors[i].name, &written, err);
 }
 
 static tp_status write_config(struct export *x, struct tp_err *err)
@@ -242,7 +219,7 @@ static tp_status write_folder(struct export *x, const struct options *o, struct 
     TP_TRY(publish_begin(&x->publish, o->out, o->force, "config.json", err));
     TP_TRY(safetensors_create(&x->target, x->publish.tmp, x->tensors, x->n, o->max_shard, err));
     TP_TRY(move(x, o, err));
-    TP_TRY(compare(x, err));
+    TP_TRY(transfer_compare(&x->transfer, compare, x, err));
     x->n_files = safetensors_target_files(x->target);
     TP_TRY(safetensors_finish(x->target, err));
     TP_TRY(write_config(x, err));
@@ -259,21 +236,21 @@ static void print_result(const struct export *x, const struct options *o)
     char bytes[SIZE_TEXT_MAX];
 
     if (o->json) {
-        json_t *root = json_pack(
-            "{s:s, s:I, s:i, s:i, s:i, s:I, s:s, s:I}", "out", x->publish.dir, "step",
-            (json_int_t)x->m.step, "tensors", x->n, "files", x->n_files, "digests_equal",
-            x->digests_equal, "bytes_written", (json_int_t)x->stats.bytes_written, "dtype",
-            dtype_name(x->tensors[0].dtype), "peak_rss_bytes", (json_int_t)rss_peak_bytes());
+        json_t *root = json_pack("{s:s, s:I, s:i, s:i, s:i, s:I, s:s, s:I}", "out", x->publish.dir,
+                                 "step", (json_int_t)x->m.step, "tensors", x->n, "files",
+                                 x->n_files, "digests_equal", x->transfer.digests_equal,
+                                 "bytes_written", (json_int_t)x->transfer.stats.bytes_written,
+                                 "dtype", dtype_name(x->tensors[0].dtype), "peak_rss_bytes",
+                                 (json_int_t)rss_peak_bytes());
 
         print_json(root);
         json_decref(root);
         return;
     }
     printf("exported %s\nto       %s\ntensors  %d, %s as %s, in %d file%s\n", x->dir,
-           x->publish.dir, x->n, size_format(bytes, x->stats.bytes_written),
+           x->publish.dir, x->n, size_format(bytes, x->transfer.stats.bytes_written),
            dtype_name(x->tensors[0].dtype), x->n_files, x->n_files == 1 ? "" : "s");
-    printf("checked  every checksum of the source; %d tensors, digests equal%s\n", x->digests_equal,
-           x->digests_equal < x->n ? "; the others were cast" : "");
+    transfer_print_checked(&x->transfer, "every checksum of the source; ");
 }
 
 int cmd_export(int argc, char **argv)
@@ -296,6 +273,7 @@ int cmd_export(int argc, char **argv)
     print_result(&x, &o);
     st = print_done(&err);
 done:
+    transfer_free(&x.transfer);
     safetensors_target_close(x.target);
     ckpt_source_close(x.source);
     arena_free(&x.arena);

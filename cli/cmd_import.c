@@ -9,6 +9,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "cli/rss.h"
+#include "cli/transfer.h"
 #include "core/file.h"
 #include "core/pool.h"
 #include "core/size.h"
@@ -42,8 +43,7 @@ struct import {
     struct move_tensor *moved;
     struct safetensors_source *source;
     struct ckpt_target *target;
-    struct move_stats stats;
-    int digests_equal;
+    struct transfer transfer;
 };
 
 static bool parse(struct options *o, int *exit_code, int argc, char **argv)
@@ -78,12 +78,7 @@ static tp_status check_options(struct options *o, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "--format is auto or safetensors, not '%s'", o->format);
     if (o->jobs < 1)
         return tp_fail(err, TP_E_USAGE, "--jobs must be at least 1");
-    o->has_dtype = o->dtype_text != NULL;
-    if (o->has_dtype &&
-        (!dtype_parse(&o->dtype, o->dtype_text) ||
-         (o->dtype != DTYPE_F32 && o->dtype != DTYPE_BF16 && o->dtype != DTYPE_F16)))
-        return tp_fail(err, TP_E_USAGE, "--dtype is f32, bf16 or f16, not '%s'", o->dtype_text);
-    return TP_OK;
+    return transfer_dtype(&o->dtype, &o->has_dtype, o->dtype_text, err);
 }
 
 static tp_status read_model(struct import *x, const struct options *o, struct tp_err *err)
@@ -141,32 +136,17 @@ done:
     return st;
 }
 
-static tp_status move(struct import *x, struct move_plan *plan, struct tp_err *err)
+/* Bytes that were read and bytes that were written must be the same. */
+static tp_status compare(void *ctx, int i, struct tp_err *err)
 {
-    struct progress *progress = progress_new("importing", x->stats.bytes_written, false);
-    tp_status st;
+    const struct import *x = ctx;
+    struct digest read = safetensors_source_digest(x->source, i);
+    struct digest written = ckpt_target_digest(x->target, i);
 
-    move_plan_progress(plan, progress);
-    st = move_execute(plan, &x->stats, err);
-    progress_end(progress, st == TP_OK);
-    return st;
-}
-
-/* Bytes that were read and bytes that were written must be the same, where nothing was cast. */
-static tp_status compare(struct import *x, const struct options *o, struct tp_err *err)
-{
-    for (int i = 0; i < x->layout.n_tensors; i++) {
-        struct digest read = safetensors_source_digest(x->source, i);
-        struct digest written = ckpt_target_digest(x->target, i);
-
-        if (safetensors_source_port(x->source)->dtypes[i] != x->layout.tensors[i].dtype)
-            continue;
-        if (read.d[0] != written.d[0] || read.d[1] != written.d[1])
-            return tp_fail(err, TP_E_INTERNAL, "%s: tensor %s was not written as it was read",
-                           o->src, x->layout.tensors[i].name);
-        x->digests_equal++;
-    }
-    return TP_OK;
+    if (read.d[0] == written.d[0] && read.d[1] == written.d[1])
+        return TP_OK;
+    return tp_fail(err, TP_E_INTERNAL, "%s: tensor %s was not written as it was read",
+                   safetensors_source_port(x->source)->what, x->layout.tensors[i].name);
 }
 
 static void fill_manifest(struct manifest *m, const struct import *x)
@@ -175,36 +155,41 @@ static void fill_manifest(struct manifest *m, const struct import *x)
     m->state.dtype = x->layout.tensors[0].dtype == DTYPE_BF16 ? "bf16" : "fp32";
 }
 
+static tp_status plan(struct import *x, const struct options *o, struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(ckpt_target_plan(&x->target, &x->layout, NULL, err));
+    x->transfer.move = (struct move){ .n_tensors = x->layout.n_tensors,
+                                      .tensors = x->moved,
+                                      .from = safetensors_source_port(x->source),
+                                      .to = ckpt_target_port(x->target),
+                                      .jobs = o->jobs };
+    TP_TRY(transfer_plan(&x->transfer, o->mem,
+                         LATER_BYTES + ROW_BYTES * ckpt_target_rows(x->target), err));
+done:
+    return st;
+}
+
 static tp_status write_checkpoint(struct import *x, const struct options *o, struct tp_err *err)
 {
     struct ckpt_txn txn = { .alive = -1 };
-    struct move m = { .n_tensors = x->layout.n_tensors,
-                      .tensors = x->moved,
-                      .from = safetensors_source_port(x->source),
-                      .jobs = o->jobs };
-    struct move_plan *plan = NULL;
     struct manifest manifest;
-    int64_t base, epoch;
+    int64_t epoch;
     tp_status st;
 
     fill_manifest(&manifest, x);
-    TP_TRY(ckpt_target_plan(&x->target, &x->layout, NULL, err));
-    m.to = ckpt_target_port(x->target);
-    TP_TRY(rss_budget(&m.memory_bytes, &base, o->mem,
-                      LATER_BYTES + ROW_BYTES * ckpt_target_rows(x->target), o->jobs, err));
-    TP_TRY(move_plan(&plan, &m, err));
-    move_plan_stats(plan, &x->stats);
+    TP_TRY(plan(x, o, err));
     TP_TRY(ckpt_epoch(&epoch, o->out, err));
     TP_TRY(ckpt_begin(&txn, o->out, 0, epoch, o->force, err));
     TP_TRY(ckpt_target_create(x->target, &txn, err));
-    TP_TRY(move(x, plan, err));
+    TP_TRY(transfer_run(&x->transfer, "importing", err));
     TP_TRY(ckpt_target_finish(x->target, &manifest, &x->arena, err));
-    TP_TRY(compare(x, o, err));
+    TP_TRY(transfer_compare(&x->transfer, compare, x, err));
     TP_TRY(ckpt_commit(&txn, &manifest, err));
 done:
     if (st)
         ckpt_abort(&txn);
-    move_plan_free(plan);
     return st;
 }
 
@@ -214,21 +199,20 @@ static void print_result(const struct import *x, const struct options *o)
 
     spec_format(spec, &x->layout.spec);
     if (o->json) {
-        json_t *root =
-            json_pack("{s:s, s:s, s:i, s:I, s:i, s:i, s:I, s:I}", "out", o->out, "layout", spec,
-                      "step", 0, "tensors", (json_int_t)x->layout.n_tensors, "boxes",
-                      ckpt_target_port(x->target)->n_regions, "digests_equal", x->digests_equal,
-                      "bytes_written", (json_int_t)x->stats.bytes_written, "peak_rss_bytes",
-                      (json_int_t)rss_peak_bytes());
+        json_t *root = json_pack(
+            "{s:s, s:s, s:i, s:I, s:i, s:i, s:I, s:I}", "out", o->out, "layout", spec, "step", 0,
+            "tensors", (json_int_t)x->layout.n_tensors, "boxes",
+            ckpt_target_port(x->target)->n_regions, "digests_equal", x->transfer.digests_equal,
+            "bytes_written", (json_int_t)x->transfer.stats.bytes_written, "peak_rss_bytes",
+            (json_int_t)rss_peak_bytes());
 
         print_json(root);
         json_decref(root);
         return;
     }
     printf("imported %s\nto       %s, step 0, %s\ntensors  %d, %s\n", o->src, o->out, spec,
-           x->layout.n_tensors, size_format(bytes, x->stats.bytes_written));
-    printf("checked  %d tensors, digests equal%s\n", x->digests_equal,
-           x->digests_equal < x->layout.n_tensors ? "; the others were cast" : "");
+           x->layout.n_tensors, size_format(bytes, x->transfer.stats.bytes_written));
+    transfer_print_checked(&x->transfer, "");
 }
 
 int cmd_import(int argc, char **argv)
@@ -250,6 +234,7 @@ int cmd_import(int argc, char **argv)
     print_result(&x, &o);
     st = print_done(&err);
 done:
+    transfer_free(&x.transfer);
     ckpt_target_close(x.target);
     safetensors_source_close(x.source);
     arena_free(&x.arena);

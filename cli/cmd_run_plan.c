@@ -11,9 +11,9 @@
 
 static void print_candidate(const struct candidate *c, bool best)
 {
-    char spec[SPEC_TEXT_MAX], memory[SIZE_TEXT_MAX];
+    char way[WAY_TEXT_MAX], memory[SIZE_TEXT_MAX];
 
-    printf("%c %-18s %5d  ", best ? '*' : ' ', spec_format(spec, &c->spec), c->ranks);
+    printf("%c %-26s %5d  ", best ? '*' : ' ', way_format(way, &c->way), c->ranks);
     if (!c->legal) {
         printf("%9s %11s  no: %s\n", "", c->memory ? size_format(memory, c->memory) : "", c->why);
         return;
@@ -29,32 +29,57 @@ static json_t *candidate_json(const struct candidate *c)
 {
     char spec[SPEC_TEXT_MAX];
 
-    return json_pack("{s:s,s:i,s:b,s:f,s:b,s:I,s:s}", "layout", spec_format(spec, &c->spec),
-                     "ranks", c->ranks, "legal", c->legal, "step_seconds", c->seconds, "measured",
-                     c->measured, "memory_bytes", (json_int_t)c->memory, "why", c->why);
+    return json_pack("{s:s,s:I,s:b,s:i,s:b,s:f,s:b,s:I,s:s}", "layout",
+                     spec_format(spec, &c->way.spec), "micro", (json_int_t)c->way.micro,
+                     "recompute", c->way.recompute, "ranks", c->ranks, "legal", c->legal,
+                     "step_seconds", c->seconds, "measured", c->measured, "memory_bytes",
+                     (json_int_t)c->memory, "why", c->why);
 }
 
-static void print_all(const struct candidate *c, int n, int ranks, bool as_json)
+/* Whether an earlier line has the same mesh: of its variants (sp, ZeRO, vpp) the best is shown. */
+static bool is_variant(const struct candidate *c, int i)
+{
+    const struct spec *a = &c[i].way.spec;
+
+    for (int k = 0; k < i; k++) {
+        const struct spec *b = &c[k].way.spec;
+
+        if (a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->dp == b->dp)
+            return true;
+    }
+    return false;
+}
+
+static void print_people(const struct candidate *c, int n, int ranks, bool variants)
+{
+    bool found = false;
+    int hidden = 0;
+
+    printf("for up to %d ranks, the best first (*: what tp-run would take; m: measured)\n\n"
+           "  %-26s %5s  %9s %11s\n",
+           ranks, "layout", "ranks", "step", "a rank");
+    for (int i = 0; i < n; i++) {
+        if (!variants && is_variant(c, i)) {
+            hidden++;
+            continue;
+        }
+        print_candidate(&c[i], c[i].legal && !found);
+        found = found || c[i].legal;
+    }
+    if (!found)
+        printf("none fits\n");
+    if (hidden)
+        printf("\n%d more differ from these in sp, ZeRO or vpp alone: --all\n", hidden);
+}
+
+static void print_json(const struct candidate *c, int n)
 {
     json_t *all = json_array();
-    bool found = false;
 
     for (int i = 0; i < n; i++)
         json_array_append_new(all, candidate_json(&c[i]));
-    if (as_json) {
-        json_dumpf(all, stdout, JSON_COMPACT);
-        putchar('\n');
-    } else {
-        printf("for up to %d ranks, the best first (*: what tp-run would take; m: measured)\n\n"
-               "  %-18s %5s  %9s %11s\n",
-               ranks, "layout", "ranks", "step", "a rank");
-        for (int i = 0; i < n; i++) {
-            print_candidate(&c[i], c[i].legal && !found);
-            found = found || c[i].legal;
-        }
-        if (!found)
-            printf("none fits\n");
-    }
+    json_dumpf(all, stdout, JSON_COMPACT);
+    putchar('\n');
     json_decref(all);
 }
 
@@ -62,7 +87,7 @@ int cmd_run_plan(int argc, char **argv)
 {
     const char *path = NULL;
     int ranks = 0;
-    bool as_json = false;
+    bool as_json = false, variants = false;
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     struct job job;
@@ -70,10 +95,12 @@ int cmd_run_plan(int argc, char **argv)
     struct candidate *c = NULL;
     json_t *last = NULL;
     int code, n = 0;
-    const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
-                                OPT_INT('n', "ranks", "N", &ranks,
-                                        "as if there were so many ranks (default: all nodes)"),
-                                OPT_FLAG(0, "json", &as_json, "as JSON"), OPT_END };
+    const struct opt opts[] = {
+        OPT_ARG("JOB.yaml", &path, "the job file"),
+        OPT_INT('n', "ranks", "N", &ranks, "as if there were so many ranks (default: all nodes)"),
+        OPT_FLAG('a', "all", &variants, "also what differs in sp, ZeRO or vpp alone"),
+        OPT_FLAG(0, "json", &as_json, "as JSON"), OPT_END
+    };
     tp_status st;
 
     if (!report_options(&code, "tp-run plan", opts, argc, argv,
@@ -86,7 +113,10 @@ int cmd_run_plan(int argc, char **argv)
     if (!ranks)
         ranks = job_ranks(&job);
     TP_TRY(scale_candidates(&c, &n, &job, last ? &book : NULL, ranks, &arena, &err));
-    print_all(c, n, ranks, as_json);
+    if (as_json)
+        print_json(c, n);
+    else
+        print_people(c, n, ranks, variants);
 done:
     book_free(&book);
     json_decref(last);

@@ -57,7 +57,8 @@ static bool parse_options(struct request *r, int *exit_code, int argc, char **ar
                 "token files, FILE.bin and FILE.idx"),
         OPT_INT64('n', "steps", "N", &c->steps, "length of the whole run"),
         OPT_STR('l', "layout", "SPEC", &r->layout,
-                "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1)"),
+                "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1); zero1 deals the\n"
+                "optimizer's state to the dp ranks, zero3 weights and gradients too"),
         OPT_INT64(0, "seq", "T", &c->seq, "tokens in a sequence (default 64)"),
         OPT_INT64(0, "batch", "B", &c->batch, "sequences in a step, over all ranks (default 8)"),
         OPT_INT64(0, "micro", "M", &c->micro,

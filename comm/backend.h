@@ -21,6 +21,9 @@ struct comm_way {
     void (*end)(struct comm *world);
     /* This rank's part of comm_alloc; not collective. */
     tp_status (*alloc)(void **out, struct comm *world, int64_t n_bytes, struct tp_err *err);
+    /* From now on this rank's caller waits for its background thread, or does no more: for whoever
+     * looks for ranks that are blocked. NULL: nobody does. */
+    void (*finishing)(struct comm *world, bool waits);
 };
 
 /* What a communicator does. */
@@ -58,9 +61,26 @@ struct comm {
     bool
         agreed; /* of the world: all ranks know of a failure (comm_agree), so all come to the end */
     struct comm_counts counts;
+    bool overlaps;             /* its collectives may be run by another thread than the caller's */
+    bool behind;               /* has jobs, so it is the background thread that is at work on it */
+    int n_jobs;                /* not finished */
     struct comm *world, *next; /* the world has a list of what was split from it */
-    struct tell *tell;         /* of the world: who watches this rank, or NULL; borrowed */
+
+    /* of the world alone */
+    struct tell *tell;                  /* who watches this rank, or NULL; borrowed */
+    struct comm_background *background; /* NULL until the first job */
+    double entered, waited;             /* when the caller's collective began; seconds in all */
 };
+
+/* A call begins: refuse it where jobs are open, count it, tell who watches. */
+tp_status comm_enter(struct comm *c, enum comm_call call, int64_t n_bytes, struct tp_err *err);
+
+/* It is over; returns st. */
+tp_status comm_leave(struct comm *c, tp_status st);
+
+/* comm/background.c: end the thread of the world, if there is one. false: a job is under way that
+ * will never end, and so are its memory and the thread. */
+bool comm_background_end(struct comm *world, bool failed);
 
 /* Fill all of world. comm_shm_init sets *is_rank to false, and does
  * nothing else, where launch_ranks did not make this process. */

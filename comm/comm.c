@@ -6,6 +6,7 @@
 
 #include "comm/backend.h"
 #include "comm/launch.h"
+#include "core/clock.h"
 
 static tp_status world_start(struct comm *world, int64_t local_bytes, struct tp_err *err)
 {
@@ -47,7 +48,7 @@ void comm_free(struct comm *c)
 {
     struct comm **link;
 
-    if (!c || c == c->world)
+    if (!c || c == c->world || c->n_jobs) /* after a failure: comm_end decides */
         return;
     for (link = &c->world->next; *link != c; link = &(*link)->next)
         ;
@@ -59,12 +60,15 @@ void comm_end(struct comm *world, tp_status abort)
 {
     /* Saved and stopped, and an answer of no, are ends that all ranks come to together; and so is a
      * failure that they have agreed on. */
-    bool failed = abort != TP_OK && abort != TP_E_STOPPED && abort != TP_E_NO;
+    bool failed = abort != TP_OK && abort != TP_E_STOPPED && abort != TP_E_NO, alive;
 
     if (!world)
         return;
-    if (failed && !world->agreed)
+    alive = !comm_background_end(world, failed);
+    if (failed && (!world->agreed || alive))
         world->way->abort(world, tp_exit_code(abort));
+    if (alive) /* the thread is inside a collective, until the process ends */
+        return;
     for (struct comm *c = world->next, *next; c; c = next) {
         next = c->next;
         release(c);
@@ -83,6 +87,11 @@ int comm_size(const struct comm *c)
     return c->size;
 }
 
+bool comm_overlaps(const struct comm *c)
+{
+    return c->overlaps;
+}
+
 int comm_local_size(const struct comm *c)
 {
     return c->world->local_size;
@@ -98,17 +107,30 @@ void comm_watch(struct comm *world, struct tell *t)
     world->tell = t;
 }
 
-/* A call begins: count it and tell who watches. */
-static void enter(struct comm *c, enum comm_call call, int64_t n_bytes)
+static tp_status refuse_busy(const struct comm *c, struct tp_err *err)
 {
-    c->counts.calls[call]++;
-    c->counts.bytes[call] += n_bytes;
-    tell_collective(c->world->tell, true);
+    return tp_fail(
+        err, TP_E_INTERNAL,
+        "rank %d of %d: a collective is called on a communicator that has %d jobs in the "
+        "background",
+        c->rank, c->size, c->n_jobs);
 }
 
-static tp_status leave(struct comm *c, tp_status st)
+tp_status comm_enter(struct comm *c, enum comm_call call, int64_t n_bytes, struct tp_err *err)
+{
+    if (c->n_jobs)
+        return refuse_busy(c, err);
+    c->counts.calls[call]++;
+    c->counts.bytes[call] += n_bytes;
+    c->world->entered = clock_seconds();
+    tell_collective(c->world->tell, true);
+    return TP_OK;
+}
+
+tp_status comm_leave(struct comm *c, tp_status st)
 {
     tell_collective(c->world->tell, false);
+    c->world->waited += clock_seconds() - c->world->entered;
     return st;
 }
 
@@ -157,8 +179,10 @@ tp_status comm_split(struct comm **out, struct comm *c, int color, int key, stru
     int *members = calloc((size_t)c->size, sizeof *members);
     struct comm *made = NULL;
     int n = 0;
-    tp_status st = TP_OK;
+    tp_status st = c->n_jobs ? refuse_busy(c, err) : TP_OK;
 
+    if (st)
+        goto done;
     if (!all || !members) {
         st = tp_fail(err, TP_E_NOMEM, "out of memory for a communicator of %d ranks", c->size);
         goto done;
@@ -225,22 +249,25 @@ done:
 tp_status comm_all_reduce(struct comm *c, void *buf, int64_t n, enum comm_type type,
                           enum comm_op op, struct tp_err *err)
 {
-    enter(c, COMM_ALL_REDUCE, n * comm_type_bytes(type));
-    return leave(c, c->ops->all_reduce(c, buf, n, type, op, err));
+    tp_status st = comm_enter(c, COMM_ALL_REDUCE, n * comm_type_bytes(type), err);
+
+    return st ? st : comm_leave(c, c->ops->all_reduce(c, buf, n, type, op, err));
 }
 
 tp_status comm_all_gather(struct comm *c, void *out, const void *in, int64_t n, enum comm_type type,
                           struct tp_err *err)
 {
-    enter(c, COMM_ALL_GATHER, n * comm_type_bytes(type));
-    return leave(c, c->ops->all_gather(c, out, in, n * comm_type_bytes(type), err));
+    tp_status st = comm_enter(c, COMM_ALL_GATHER, n * comm_type_bytes(type), err);
+
+    return st ? st : comm_leave(c, c->ops->all_gather(c, out, in, n * comm_type_bytes(type), err));
 }
 
 tp_status comm_reduce_scatter(struct comm *c, void *out, const void *in, int64_t n,
                               enum comm_type type, struct tp_err *err)
 {
-    enter(c, COMM_REDUCE_SCATTER, n * comm_type_bytes(type));
-    return leave(c, c->ops->reduce_scatter(c, out, in, n, type, err));
+    tp_status st = comm_enter(c, COMM_REDUCE_SCATTER, n * comm_type_bytes(type), err);
+
+    return st ? st : comm_leave(c, c->ops->reduce_scatter(c, out, in, n, type, err));
 }
 
 static tp_status check_peer(const struct comm *c, int peer, const char *what, bool may_be_self,
@@ -256,37 +283,35 @@ tp_status comm_broadcast(struct comm *c, void *buf, int64_t n_bytes, int root, s
 {
     tp_status st = check_peer(c, root, "broadcast from", true, err);
 
-    if (st)
+    if (st || (st = comm_enter(c, COMM_BROADCAST, n_bytes, err)))
         return st;
-    enter(c, COMM_BROADCAST, n_bytes);
-    return leave(c, c->ops->broadcast(c, buf, n_bytes, root, err));
+    return comm_leave(c, c->ops->broadcast(c, buf, n_bytes, root, err));
 }
 
 tp_status comm_gather(struct comm *c, const void *in, int64_t n_bytes, void **out, int64_t *sizes,
                       struct tp_err *err)
 {
-    enter(c, COMM_GATHER, n_bytes);
-    return leave(c, c->ops->gather(c, in, n_bytes, out, sizes, err));
+    tp_status st = comm_enter(c, COMM_GATHER, n_bytes, err);
+
+    return st ? st : comm_leave(c, c->ops->gather(c, in, n_bytes, out, sizes, err));
 }
 
 tp_status comm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err)
 {
     tp_status st = check_peer(c, to, "send to", false, err);
 
-    if (st)
+    if (st || (st = comm_enter(c, COMM_SEND, n_bytes, err)))
         return st;
-    enter(c, COMM_SEND, n_bytes);
-    return leave(c, c->ops->send(c, buf, n_bytes, to, err));
+    return comm_leave(c, c->ops->send(c, buf, n_bytes, to, err));
 }
 
 tp_status comm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err)
 {
     tp_status st = check_peer(c, from, "receive from", false, err);
 
-    if (st)
+    if (st || (st = comm_enter(c, COMM_RECV, n_bytes, err)))
         return st;
-    enter(c, COMM_RECV, n_bytes);
-    return leave(c, c->ops->recv(c, buf, n_bytes, from, err));
+    return comm_leave(c, c->ops->recv(c, buf, n_bytes, from, err));
 }
 
 tp_status comm_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
@@ -296,8 +321,9 @@ tp_status comm_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
 
     if (st)
         return st;
-    enter(c, COMM_SEND, n_bytes);
-    if ((st = leave(c, c->ops->post(c, buf, n_bytes, to, ticket, err))))
+    if ((st = comm_enter(c, COMM_SEND, n_bytes, err)))
+        return st;
+    if ((st = comm_leave(c, c->ops->post(c, buf, n_bytes, to, ticket, err))))
         return st;
     ticket->to = to;
     ticket->pending = true;
@@ -314,8 +340,9 @@ tp_status comm_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *e
 
 tp_status comm_barrier(struct comm *c, struct tp_err *err)
 {
-    enter(c, COMM_BARRIER, 0);
-    return leave(c, c->ops->barrier(c, err));
+    tp_status st = comm_enter(c, COMM_BARRIER, 0, err);
+
+    return st ? st : comm_leave(c, c->ops->barrier(c, err));
 }
 
 /* comm_agree */

@@ -120,6 +120,43 @@ tp_status comm_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *e
 
 tp_status comm_barrier(struct comm *c, struct tp_err *err);
 
+/* ---- in the background ----
+ *
+ * The same collectives, done by one thread of this process while the caller goes on: same sums,
+ * same counts (when they are started). It runs them one after the other in the order in which they
+ * were started, on whatever communicator, and sleeps while it waits; so ranks start jobs of
+ * communicators that they share in the same order. Buffers are of comm_alloc, and nobody's but the
+ * job's until comm_finish. While a communicator has jobs that are not finished, nothing else may be
+ * called on it (TP_E_INTERNAL). Nothing is allocated by a call; the thread begins with the first
+ * job and ends in comm_end. Where comm_overlaps says no, comm_start_* itself does the work before
+ * it returns. */
+struct comm_job {
+    struct comm *comm; /* NULL: nothing was started, or it is finished */
+    uint64_t number;
+};
+
+tp_status comm_start_all_reduce(struct comm *c, void *buf, int64_t n, enum comm_type type,
+                                enum comm_op op, struct comm_job *job, struct tp_err *err);
+tp_status comm_start_all_gather(struct comm *c, void *out, const void *in, int64_t n,
+                                enum comm_type type, struct comm_job *job, struct tp_err *err);
+tp_status comm_start_reduce_scatter(struct comm *c, void *out, const void *in, int64_t n,
+                                    enum comm_type type, struct comm_job *job, struct tp_err *err);
+
+/* Until the job is done; nothing for a job of zeroes. In any order. After a failure every job of
+ * this rank fails. */
+tp_status comm_finish(struct comm *c, struct comm_job *job, struct tp_err *err);
+
+/* Whether jobs on c are done while the caller goes on: c has several ranks, and where it is MPI
+ * that moves their data, that allows threads (MPI_THREAD_MULTIPLE). */
+bool comm_overlaps(const struct comm *c);
+
+/* Seconds that this rank has spent so far: its callers inside collectives and comm_finish, and its
+ * thread inside jobs. */
+struct comm_times {
+    double waited, background;
+};
+struct comm_times comm_times(const struct comm *world);
+
 /* Agree on a status: if any rank passes a failure, every rank gets the failure of the lowest such
  * rank, its message included ("rank 3: ..." is put before it elsewhere). */
 tp_status comm_agree(struct comm *c, tp_status st, struct tp_err *err);

@@ -3,11 +3,13 @@
  *
  * MPI_Allreduce may add in any order, and in another one with other sizes or ranks, so it is not
  * used: small sums gather every rank's elements and add them along the tree of comm/reduce.h; large
- * ones send each rank its slice of all the others' buffers, add there, and send the sums round. Both
- * cost what MPI's own algorithms cost. Large data go by point-to-point pieces, whose counts fit an int.
+ * ones send each rank its slice of all the others' buffers, add there, and send the sums round.
+ * Both cost what MPI's own algorithms cost. Large data go by point-to-point pieces, whose counts
+ * fit an int.
  */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "comm/mpi_world.h"
 #include "comm/reduce.h"
@@ -17,8 +19,10 @@ enum {
     SCRATCH_BYTES = 4 << 20,   /* others' slices of a piece */
     PIECE_BYTES = 256 << 20,   /* of a message */
     BUFFERED_BYTES = 64 << 10, /* messages up to this never wait for their receiver */
-    TAG_MESSAGE = 1,           /* comm_send */
-    TAG_INSIDE = 2,            /* of the collectives here */
+    NAP_MIN_NS = 10000,        /* of the background thread between two looks */
+    NAP_MAX_NS = 200000,
+    TAG_MESSAGE = 1, /* comm_send */
+    TAG_INSIDE = 2,  /* of the collectives here */
 };
 
 /* A message under way, in a copy of our own. */
@@ -85,6 +89,43 @@ static struct mpi_comm *handle_new(int size)
     return NULL;
 }
 
+/* Until n requests are done. A caller waits inside MPI; the background thread asks now and then and
+ * sleeps in between, for MPI's own waiting takes a core. */
+static tp_status wait_for_all(struct comm *c, int n, MPI_Request *requests, struct tp_err *err)
+{
+    struct timespec nap = { .tv_nsec = NAP_MIN_NS };
+    int done = 0;
+
+    if (!c->behind) {
+        MPI_TRY(MPI_Waitall(n, requests, MPI_STATUSES_IGNORE));
+        return TP_OK;
+    }
+    for (;;) {
+        MPI_TRY(MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE));
+        if (done)
+            return TP_OK;
+        nanosleep(&nap, NULL);
+        nap.tv_nsec = nap.tv_nsec < NAP_MAX_NS ? 2 * nap.tv_nsec : NAP_MAX_NS;
+    }
+}
+
+/* Every rank's n_bytes to all, where they are few. in may be MPI_IN_PLACE. */
+static tp_status gather_small(struct comm *c, void *out, const void *in, int64_t n_bytes,
+                              struct tp_err *err)
+{
+    struct mpi_comm *m = c->impl;
+    MPI_Request request;
+    int n = (int)n_bytes, given = in == MPI_IN_PLACE ? 0 : n;
+    MPI_Datatype type = in == MPI_IN_PLACE ? MPI_DATATYPE_NULL : MPI_BYTE;
+
+    if (!c->behind) {
+        MPI_TRY(MPI_Allgather(in, given, type, out, n, MPI_BYTE, m->comm));
+        return TP_OK;
+    }
+    MPI_TRY(MPI_Iallgather(in, given, type, out, n, MPI_BYTE, m->comm, &request));
+    return wait_for_all(c, 1, &request, err);
+}
+
 /* Every rank sends send[r] to rank r and gets recv[r] from it; this rank's own parts stay. */
 static tp_status exchange(struct comm *c, struct tp_err *err)
 {
@@ -102,8 +143,7 @@ static tp_status exchange(struct comm *c, struct tp_err *err)
             MPI_TRY(MPI_Isend(m->send[r].at, (int)m->send[r].n_bytes, MPI_BYTE, r, TAG_INSIDE,
                               m->comm, &m->requests[n++]));
     }
-    MPI_TRY(MPI_Waitall(n, m->requests, MPI_STATUSES_IGNORE));
-    return TP_OK;
+    return wait_for_all(c, n, m->requests, err);
 }
 
 static tp_status mpi_barrier(struct comm *c, struct tp_err *err)
@@ -126,10 +166,8 @@ static tp_status all_reduce_small(struct comm *c, void *buf, int64_t n, enum com
     int64_t n_bytes = n * comm_type_bytes(type);
     tp_status st = need_scratch(m, n_bytes * c->size, err);
 
-    if (st)
+    if (st || (st = gather_small(c, m->scratch, buf, n_bytes, err)))
         return st;
-    MPI_TRY(
-        MPI_Allgather(buf, (int)n_bytes, MPI_BYTE, m->scratch, (int)n_bytes, MPI_BYTE, m->comm));
     for (int r = 0; r < c->size; r++)
         m->rows[r] = m->scratch + r * n_bytes;
     comm_reduce(&buf, 1, m->rows, c->size, n, type, op);
@@ -192,11 +230,8 @@ static tp_status mpi_all_gather(struct comm *c, void *out, const void *in, int64
 
     if (n_bytes && own != in)
         memmove(own, in, (size_t)n_bytes);
-    if (n_bytes <= SMALL_BYTES) {
-        MPI_TRY(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, out, (int)n_bytes, MPI_BYTE,
-                              m->comm));
-        return TP_OK;
-    }
+    if (n_bytes <= SMALL_BYTES)
+        return gather_small(c, out, MPI_IN_PLACE, n_bytes, err);
     for (int64_t at = 0; at < n_bytes && !st; at += PIECE_BYTES) {
         int64_t len = at_most(n_bytes - at, PIECE_BYTES);
 
@@ -459,6 +494,7 @@ tp_status mpi_attach(struct comm *c, MPI_Comm mine, struct tp_err *err)
     m->comm = mine;
     c->ops = &comm_mpi_ops;
     c->impl = m;
+    c->overlaps = ((struct mpi_process *)c->world->process)->threads;
     MPI_TRY(MPI_Comm_set_errhandler(mine, MPI_ERRORS_RETURN));
     return TP_OK;
 }

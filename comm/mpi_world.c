@@ -140,10 +140,12 @@ static tp_status way_alloc(void **out, struct comm *world, int64_t n_bytes, stru
     return comm_memory_add(out, &p->memory, n_bytes, err);
 }
 
-static const struct comm_way mpi_way = { way_abort, way_end, way_alloc };
+static const struct comm_way mpi_way = { way_abort, way_end, way_alloc, NULL };
 
-static tp_status start(struct comm *c, int expected_size, int64_t local_bytes, struct tp_err *err)
+static tp_status start(struct comm *c, int expected_size, bool threads, int64_t local_bytes,
+                       struct tp_err *err)
 {
+    struct mpi_process *p;
     tp_status st;
 
     MPI_TRY(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -154,8 +156,9 @@ static tp_status start(struct comm *c, int expected_size, int64_t local_bytes, s
                        "%d ranks were started, and MPI knows of %d: under Slurm use srun "
                        "--mpi=pmix, elsewhere the mpirun of the Open MPI this was built with",
                        expected_size, c->size);
-    if (!(c->process = calloc(1, sizeof(struct mpi_process))))
+    if (!(c->process = p = calloc(1, sizeof *p)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
+    p->threads = threads;
     if ((st = mpi_attach(c, MPI_COMM_WORLD, err)) || (st = find_host(c, local_bytes, err)))
         return st;
     return mpi_share_host(c, err);
@@ -169,10 +172,11 @@ tp_status comm_mpi_init(struct comm *world, int expected_size, int64_t local_byt
 
     /* A rank that waits gives its core to one that works; the user's own setting stays. */
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
+    /* for collectives in the background; where it gives less there are none */
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
         return tp_fail(err, TP_E_COMM, "MPI_Init_thread failed");
     world->way = &mpi_way;
-    st = start(world, expected_size, local_bytes, err);
+    st = start(world, expected_size, level == MPI_THREAD_MULTIPLE, local_bytes, err);
     if (st) { /* nothing of world is used any more; the process is about to end */
         MPI_Finalize();
         free(world->process);

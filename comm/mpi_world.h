@@ -13,6 +13,7 @@
 /* world->process */
 struct mpi_process {
     struct shm_job *job; /* of the ranks on this host; NULL: they do not share memory */
+    bool threads;        /* MPI may be called by several at once */
     int host_rank;
     int host;                   /* the first world rank of the host; < 0, unique: no job */
     struct comm_memory *memory; /* of comm_alloc where there is no job */

@@ -188,7 +188,7 @@ static tp_status self_alloc(void **out, struct comm *world, int64_t n_bytes, str
     return st;
 }
 
-static const struct comm_way self_way = { self_abort, self_end, self_alloc };
+static const struct comm_way self_way = { self_abort, self_end, self_alloc, NULL };
 
 void comm_self_init(struct comm *world)
 {

@@ -28,10 +28,11 @@ static void meet(struct comm *c)
 {
     struct shm_comm *s = c->impl;
     struct shm_group *g = s->group;
+    struct shm_rank *rank = &s->job->ranks[s->host_rank];
     uint32_t phase = atomic_load_explicit(&g->phase.value, memory_order_relaxed);
 
     if (atomic_fetch_add(&g->arrived, 1) + 1 < c->size) {
-        shm_word_wait(&g->phase, phase, s->job->spins, &s->job->ranks[s->host_rank].sleep);
+        shm_word_wait(&g->phase, phase, s->job->spins, c->behind ? &rank->behind : &rank->sleep);
         return;
     }
     atomic_store(&g->arrived, 0);
@@ -406,6 +407,7 @@ tp_status shm_attach(struct comm *c, struct shm_job *job, struct shm_group *g, i
     s->host_rank = host_rank;
     c->impl = s;
     c->ops = &comm_shm_ops;
+    c->overlaps = true;
     return TP_OK;
 }
 

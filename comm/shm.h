@@ -40,7 +40,9 @@ enum shm_state {
 
 struct shm_rank {
     _Alignas(64) struct shm_sleep sleep;
-    _Atomic int state; /* enum shm_state */
+    struct shm_sleep behind; /* the same of its background thread */
+    _Atomic bool finishing;  /* it waits for that thread */
+    _Atomic int state;       /* enum shm_state */
     _Atomic pid_t pid;
     int64_t arena_used; /* by comm_alloc */
 };
@@ -105,7 +107,8 @@ char *shm_group_slot(const struct shm_job *job, struct shm_group *g, int parity,
 struct shm_ring *shm_group_ring(const struct shm_job *job, struct shm_group *g, int from, int to);
 char *shm_group_ring_bytes(const struct shm_job *job, struct shm_group *g, int from, int to);
 
-/* Whether rank sleeps, waiting for a word that has not changed. */
+/* Whether rank sleeps, waiting for a word that has not changed, itself or by its background thread.
+ */
 bool shm_is_blocked(const struct shm_job *job, int rank);
 
 /* Where rank's arena begins, and whether n_bytes at p lie in any arena. */

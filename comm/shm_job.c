@@ -329,16 +329,22 @@ bool shm_in_arena(const struct shm_job *job, const void *p, int64_t n_bytes)
     return at >= lo && at <= hi && (uintptr_t)n_bytes <= hi - at;
 }
 
-bool shm_is_blocked(const struct shm_job *job, int rank)
+static bool sleeps(const struct shm_job *job, const struct shm_sleep *sleep)
 {
-    const struct shm_rank *r = &job->ranks[rank];
-    struct shm_word *w = atomic_load(&r->sleep.word);
+    struct shm_word *w = atomic_load(&sleep->word);
 
     /* A rank may have died of writing anywhere. */
     if ((uintptr_t)w <= (uintptr_t)job ||
         (uintptr_t)w >= (uintptr_t)job + (uintptr_t)job->total_bytes)
         return false;
-    return atomic_load(&w->value) == atomic_load(&r->sleep.value);
+    return atomic_load(&w->value) == atomic_load(&sleep->value);
+}
+
+bool shm_is_blocked(const struct shm_job *job, int rank)
+{
+    const struct shm_rank *r = &job->ranks[rank];
+
+    return sleeps(job, &r->sleep) || (r->finishing && sleeps(job, &r->behind));
 }
 
 tp_status shm_alloc(void **out, struct shm_job *job, int rank, int64_t n_bytes, struct tp_err *err)

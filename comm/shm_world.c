@@ -28,7 +28,14 @@ static tp_status shm_world_alloc(void **out, struct comm *world, int64_t n_bytes
     return shm_alloc(out, world->process, world->rank, n_bytes, err);
 }
 
-static const struct comm_way shm_way = { shm_abort, shm_end, shm_world_alloc };
+static void shm_finishing(struct comm *world, bool waits)
+{
+    struct shm_job *job = world->process;
+
+    job->ranks[world->rank].finishing = waits;
+}
+
+static const struct comm_way shm_way = { shm_abort, shm_end, shm_world_alloc, shm_finishing };
 
 tp_status comm_shm_init(struct comm *world, int64_t local_bytes, bool *is_rank, struct tp_err *err)
 {

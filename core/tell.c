@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { FILE_BYTES = TELL_BYTES + TELL_HISTORY * sizeof(struct tell_loss) };
+
 static const char MAGIC[8] = { 'T', 'P', 'S', 'L', 'O', 'T', 0, TELL_VERSION };
 
 struct tell {
@@ -75,6 +77,7 @@ static void image_init(struct tell_slot *m, int rank, int world)
     m->step = -1;
     m->saved = -1;
     m->loss = NAN;
+    m->history = TELL_HISTORY;
 }
 
 tp_status tell_open(struct tell **out, const char *dir, int rank, int world, struct tp_err *err)
@@ -92,11 +95,11 @@ tp_status tell_open(struct tell **out, const char *dir, int rank, int world, str
     tell_path(path, sizeof path, dir, rank);
     snprintf(tmp, sizeof tmp, "%s.tmp", path);
     fd = open(tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0 || ftruncate(fd, TELL_BYTES) != 0) {
+    if (fd < 0 || ftruncate(fd, FILE_BYTES) != 0) {
         tp_fail_errno(err, "%s: rank %d cannot make its progress slot", tmp, rank);
         goto fail;
     }
-    map = mmap(NULL, TELL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    map = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) {
         tp_fail_errno(err, "%s: rank %d cannot map its progress slot", tmp, rank);
         goto fail;
@@ -117,11 +120,21 @@ tp_status tell_open(struct tell **out, const char *dir, int rank, int world, str
     return TP_OK;
 fail:
     if (map != MAP_FAILED)
-        munmap(map, TELL_BYTES);
+        munmap(map, FILE_BYTES);
     if (fd >= 0)
         close(fd);
     free(s);
     return err->status;
+}
+
+/* The entry says that it is not whole while it is written. */
+static void remember(struct tell_slot *m, int64_t step, double loss)
+{
+    struct tell_loss *e = (struct tell_loss *)(m + 1) + step % TELL_HISTORY;
+
+    put(&e->step, -1);
+    __atomic_store(&e->loss, &loss, __ATOMIC_RELEASE);
+    put(&e->step, step);
 }
 
 void tell_step(struct tell *s, int64_t step, double loss)
@@ -137,6 +150,8 @@ void tell_step(struct tell *s, int64_t step, double loss)
         s->loss_known = true;
     else if (s->loss_known && !s->image->bad_step)
         put(&s->image->bad_step, step);
+    if (step > 0)
+        remember(s->image, step, loss);
     __atomic_store(&s->image->loss, &loss, __ATOMIC_RELEASE);
     put(&s->image->step_ns, now);
     put(&s->image->step, step);
@@ -178,7 +193,7 @@ void tell_close(struct tell *s, bool in_order)
         return;
     if (in_order)
         tell_phase(s, TELL_DONE);
-    munmap(s->image, TELL_BYTES);
+    munmap(s->image, FILE_BYTES);
     free(s);
 }
 
@@ -216,6 +231,29 @@ tp_status tell_read(struct tell_slot *out, const char *path, int rank, struct tp
                        TELL_VERSION, rank);
     *out = a;
     return TP_OK;
+}
+
+int tell_losses(struct tell_loss *out, int max, const char *path, const struct tell_slot *slot,
+                int64_t after)
+{
+    int64_t entries = slot->history, first = after + 1;
+    int fd, n = 0;
+
+    if (entries < 1 || entries > 1 << 20 || slot->step <= after)
+        return 0;
+    if (first <= slot->step - entries)
+        first = slot->step - entries + 1;
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    for (int64_t s = first < 1 ? 1 : first; fd >= 0 && s <= slot->step && n < max; s++) {
+        struct tell_loss e;
+        off_t at = TELL_BYTES + (off_t)(s % entries) * (off_t)sizeof e;
+
+        if (pread(fd, &e, sizeof e, at) == sizeof e && e.step == s)
+            out[n++] = e;
+    }
+    if (fd >= 0)
+        close(fd);
+    return n;
 }
 
 const char *tell_phase_name(int64_t phase)

@@ -21,7 +21,7 @@
 
 #define TELL_DIR_ENV "TP_PROGRESS_DIR"
 
-enum { TELL_VERSION = 1, TELL_BYTES = 256 };
+enum { TELL_VERSION = 1, TELL_BYTES = 256, TELL_HISTORY = 1024 };
 
 /* What a rank is doing. Deadlines are kept for each apart. */
 enum tell_phase {
@@ -52,9 +52,17 @@ struct tell_slot {
     int64_t wait_ns;     /* time spent inside collectives so far */
     int64_t saved;       /* newest step that is committed, -1: none by this job */
     int64_t bad_step;    /* first step whose loss was not finite after one that was, 0: none */
-    int64_t spare[15];   /* 0 */
+    int64_t history;     /* entries of struct tell_loss behind the slot, 0: none */
+    int64_t spare[14];   /* 0 */
 };
 _Static_assert(sizeof(struct tell_slot) == TELL_BYTES, "the slot's layout is frozen");
+
+/* Behind the slot lie the last losses, step s in entry s % history, so that a watcher who looks
+ * rarely, or was not there for a while, still sees every one. */
+struct tell_loss {
+    int64_t step; /* -1: the entry is being written; 0: never was */
+    double loss;
+};
 
 struct tell;
 
@@ -87,6 +95,11 @@ char *tell_path(char *buf, int buf_size, const char *dir, int rank);
  * of this version, or another rank's. Counters that changed between are those of one moment or the
  * next: step and loss belong together. */
 tp_status tell_read(struct tell_slot *out, const char *path, int rank, struct tp_err *err);
+
+/* Losses of the steps after `after` up to slot->step as the history in path has them, oldest first,
+ * at most `max`. Returns how many: 0 also where the file has no history. */
+int tell_losses(struct tell_loss *out, int max, const char *path, const struct tell_slot *slot,
+                int64_t after);
 
 /* Whether the bytes are a slot of this version for `rank` (from a file or from a node's agent). */
 bool tell_is_valid(const struct tell_slot *image, int rank);

@@ -40,16 +40,31 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The layers of rank `pp` of a pipeline, and what it keeps (Narayanan et al. 2021) when there are
- * microbatches enough. */
-static void count_layers(struct share *r, const struct model *m, const struct spec *s, int pp)
+/* Passes of a chunk that rank `pp` keeps at a time: those before its first backward pass, of
+ * trainer/schedule.h, and that one (Narayanan et al. 2021). */
+static int64_t slots_of(const struct spec *s, int pp, int64_t micros)
 {
-    int64_t stages = (int64_t)s->pp * s->vpp, behind = s->pp - pp;
+    int64_t behind = s->pp - pp, all = micros * s->vpp, slots;
+
+    if (s->vpp == 1)
+        slots = behind;
+    else if (micros == s->pp) /* one group of microbatches: nothing to interleave with */
+        slots = all;
+    else
+        slots = 2 * (behind - 1) + (int64_t)(s->vpp - 1) * s->pp + 1;
+    return micros ? least(slots, all) : slots;
+}
+
+/* The layers of rank `pp` of a pipeline, and what it keeps. */
+static void count_layers(struct share *r, const struct model *m, const struct spec *s, int pp,
+                         int64_t micros)
+{
+    int64_t stages = (int64_t)s->pp * s->vpp;
 
     for (int64_t stage = pp; stage < stages; stage += s->pp)
         r->layers += m->layers / stages + (stage < m->layers % stages);
     r->slot_layers = m->layers / stages + (pp < m->layers % stages);
-    r->slots = s->vpp == 1 ? behind : 2 * (behind - 1) + (int64_t)(s->vpp - 1) * s->pp + 1;
+    r->slots = slots_of(s, pp, micros);
     r->is_first = pp == 0;
     r->is_last = pp == s->pp - 1;
     r->is_pipeline = s->pp > 1;
@@ -73,16 +88,78 @@ static int64_t layer_elements(const struct share *r, const struct model *m, int6
            2 * owned(r->ffn, h, owners) + owned(h, r->ffn, owners);
 }
 
+/* Before the layers, and after them; a tied head of the same stage counts before. */
+static int64_t first_elements(const struct share *r, const struct model *m, int64_t owners)
+{
+    int64_t h = m->hidden, positions = m->arch == MODEL_GPT2 ? m->max_positions : 0;
+
+    return r->is_first ? owned(r->vocab, h, owners) + owned(positions, h, owners) : 0;
+}
+
+static int64_t last_elements(const struct share *r, const struct model *m, int64_t owners)
+{
+    int64_t h = m->hidden, norms = (m->arch == MODEL_GPT2 ? 2 : 1) * owned(h, 1, owners);
+
+    if (!r->is_last)
+        return 0;
+    return norms + (m->tied && r->is_first ? 0 : owned(r->vocab, h, owners));
+}
+
 static int64_t count_elements(const struct share *r, const struct model *m, int64_t owners)
 {
-    int64_t h = m->hidden, table = owned(r->vocab, h, owners), norm = owned(h, 1, owners);
-    int64_t n = r->layers * layer_elements(r, m, owners);
+    return r->layers * layer_elements(r, m, owners) + first_elements(r, m, owners) +
+           last_elements(r, m, owners);
+}
 
-    if (r->is_first)
-        n += table + (m->arch == MODEL_GPT2 ? owned(m->max_positions, h, owners) : 0);
-    if (r->is_last)
-        n += (m->arch == MODEL_GPT2 ? 2 : 1) * norm + (m->tied && r->is_first ? 0 : table);
-    return n;
+/* The elements among those that layers add and therefore read in fp32: norms, biases, positions. */
+static int64_t layer_vectors(const struct share *r, const struct model *m, int64_t owners)
+{
+    int64_t norm = owned(m->hidden, 1, owners);
+
+    if (m->arch != MODEL_GPT2)
+        return 2 * norm;
+    return 6 * norm + owned(r->q + 2 * r->kv, 1, owners) + owned(r->ffn, 1, owners);
+}
+
+static int64_t first_vectors(const struct share *r, const struct model *m, int64_t owners)
+{
+    return r->is_first && m->arch == MODEL_GPT2 ? owned(m->max_positions, m->hidden, owners) : 0;
+}
+
+static int64_t last_vectors(const struct share *r, const struct model *m, int64_t owners)
+{
+    return r->is_last ? (m->arch == MODEL_GPT2 ? 2 : 1) * owned(m->hidden, 1, owners) : 0;
+}
+
+static int64_t count_vectors(const struct share *r, const struct model *m)
+{
+    return r->layers * layer_vectors(r, m, 1) + first_vectors(r, m, 1) + last_vectors(r, m, 1);
+}
+
+/* Of what zero3 gathers at a time: a layer, or what is before or after, which a tied head joins. */
+static int64_t largest_unit(const struct share *r, const struct model *m, int64_t layer,
+                            int64_t first, int64_t last)
+{
+    bool joined = m->tied && r->is_first && r->is_last;
+
+    return most(layer, joined ? first + last : most(first, last));
+}
+
+/* The windows and packs of zero3, for weights of e bytes and gradients. */
+static int64_t window_bytes(const struct share *r, const struct model *m, int64_t e, int64_t dp)
+{
+    int64_t layer = layer_elements(r, m, dp), layer_v = layer_vectors(r, m, dp);
+    int64_t first = first_elements(r, m, dp), first_v = first_vectors(r, m, dp);
+    int64_t last = last_elements(r, m, dp), last_v = last_vectors(r, m, dp);
+    int64_t unit = largest_unit(r, m, layer_elements(r, m, 1), first_elements(r, m, 1),
+                                last_elements(r, m, 1));
+    int64_t vectors =
+        largest_unit(r, m, layer_vectors(r, m, 1), first_vectors(r, m, 1), last_vectors(r, m, 1));
+    int64_t grads = 4 * largest_unit(r, m, layer, first, last);
+    int64_t weights = largest_unit(r, m, e * layer + (4 - e) * layer_v,
+                                   e * first + (4 - e) * first_v, e * last + (4 - e) * last_v);
+
+    return unit * (4 + e) + (e < 4 ? 4 * vectors : 0) + dp * (weights + grads);
 }
 
 static int64_t largest_tensor(const struct share *r, const struct model *m, int64_t owners)
@@ -93,7 +170,7 @@ static int64_t largest_tensor(const struct share *r, const struct model *m, int6
     return owners * (owned(rows, m->hidden, owners) + m->hidden);
 }
 
-static struct share share_of(const struct model *m, const struct spec *s, int pp)
+static struct share share_of(const struct model *m, const struct spec *s, int pp, int64_t micros)
 {
     struct share r = { 0 };
 
@@ -104,7 +181,7 @@ static struct share share_of(const struct model *m, const struct spec *s, int pp
     r.up = (m->arch == MODEL_GPT2 ? 1 : 2) * r.ffn;
     r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
     r.split = s->sp ? s->tp : 1;
-    count_layers(&r, m, s, pp);
+    count_layers(&r, m, s, pp, micros);
     if (r.is_first || r.is_last)
         r.vocab = ceil_div(m->vocab, s->tp);
     r.elements = count_elements(&r, m, 1);
@@ -150,16 +227,14 @@ static int64_t scratch_bytes(const struct model *m, const struct share *r, int64
 }
 
 /* Gradients that sp sums over tp: of everything that is not cut. */
-static int64_t partial_elements(const struct share *r, const struct model *m)
+static int64_t partial_elements(const struct share *r, const struct model *m, int64_t owners)
 {
-    int64_t h = m->hidden, n;
+    int64_t norm = owned(m->hidden, 1, owners);
 
     if (r->split == 1)
         return 0;
-    n = r->layers * (m->arch == MODEL_GPT2 ? 6 : 2) * h;
-    if (r->is_last)
-        n += (m->arch == MODEL_GPT2 ? 2 : 1) * h;
-    return n + (r->is_first && m->arch == MODEL_GPT2 ? m->max_positions * h : 0);
+    return r->layers * (m->arch == MODEL_GPT2 ? 6 : 2) * norm + first_vectors(r, m, owners) +
+           last_vectors(r, m, owners);
 }
 
 /* Resident pages of the other ranks' buffers: of each buffer that n ranks reduce together a rank
@@ -169,44 +244,59 @@ static int64_t foreign_bytes(int64_t n, int64_t bytes, int64_t buffers)
     return (n - 1) * least(bytes, bytes / n + buffers * (int64_t)FAULT_AROUND_BYTES);
 }
 
-static struct memory_need need_of(const struct model *m, const struct spec *s, enum dtype dtype,
-                                  int64_t micro, int64_t seq, int flags, int pp)
+/* Parameters and what the optimizer keeps of them (struct params). */
+static void count_state(struct memory_need *need, const struct share *r, const struct model *m,
+                        const struct spec *s, int64_t e)
 {
-    struct share r = share_of(m, s, pp);
-    int64_t rows = micro * seq, e = dtype_bytes(dtype), streams = r.slots * (2 * r.slot_layers + 1);
-    struct memory_need need = { 0 };
-    bool again = flags & MEMORY_RECOMPUTES;
+    bool dealt = s->zero && s->dp > 1, sharded = dealt && s->zero == 3;
+    int64_t kept = sharded ? r->owned : r->elements;
 
-    need.params = r.elements * e;
-    need.grads = r.elements * 4;
-    need.moments = r.owned * 8;
-    if (s->zero && s->dp > 1) /* a bucket, owner by owner */
-        need.grads += 4 * least(s->dp * r.owned, MEMORY_BUCKET + largest_tensor(&r, m, s->dp));
-    if (dtype != DTYPE_F32)
-        need.master = r.elements * 4;
+    need->params = kept * e;
+    need->grads = kept * 4;
+    need->moments = r->owned * 8;
+    if (dealt && !sharded) /* a bucket, owner by owner */
+        need->grads += 4 * least(s->dp * r->owned, MEMORY_BUCKET + largest_tensor(r, m, s->dp));
+    if (e < 4)
+        need->master = (dealt ? r->owned : r->elements) * 4;
+    if (e < 4 && dealt && !sharded)
+        need->params += 4 * count_vectors(r, m);
+}
+
+static struct memory_need need_of(const struct model *m, const struct spec *s,
+                                  const struct memory_run *run, int pp)
+{
+    struct share r = share_of(m, s, pp, run->micros);
+    int64_t rows = run->micro * run->seq, e = dtype_bytes(run->dtype);
+    int64_t streams = r.slots * (2 * r.slot_layers + 1);
+    struct memory_need need = { 0 };
+    bool again = run->flags & MEMORY_RECOMPUTES, sharded = s->zero == 3 && s->dp > 1;
+    int64_t windows = sharded ? window_bytes(&r, m, e, s->dp) : 0;
+
+    count_state(&need, &r, m, s, e);
     need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, again);
-    need.workspace = rows / r.split * scratch_bytes(m, &r, e, again) + 4 * partial_elements(&r, m);
+    need.workspace = rows / r.split * scratch_bytes(m, &r, e, again) + windows +
+                     4 * partial_elements(&r, m, sharded ? s->dp : 1);
     if (m->arch == MODEL_LLAMA)
-        need.workspace += 4 * seq * m->head_dim; /* rotary table */
-    if (flags & MEMORY_SAVES)                    /* replicas share the writing */
-        need.staging = (need.params + need.master) / s->dp + need.moments / (s->zero ? 1 : s->dp) +
-                       SAVING_BYTES;
+        need.workspace += 4 * run->seq * m->head_dim; /* rotary table */
+    if (run->flags & MEMORY_SAVES)                    /* replicas share the writing */
+        need.staging = need.params / (sharded ? 1 : s->dp) +
+                       (need.master + need.moments) / (s->zero ? 1 : s->dp) + SAVING_BYTES;
     need.overhead =
         PROGRAM_BYTES +
         foreign_bytes(s->tp, (streams + 1) * rows / r.split * 4 * m->hidden, streams + 1) +
-        foreign_bytes(s->dp, need.grads, 1);
+        foreign_bytes(s->dp, sharded ? windows : need.grads, sharded ? 2 : 1);
     need.total = need.params + need.grads + need.moments + need.master + need.activations +
                  need.workspace + need.staging + need.overhead;
     return need;
 }
 
-struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
-                                   int64_t micro, int64_t seq, int flags)
+struct memory_need memory_estimate(const struct model *m, const struct spec *s,
+                                   const struct memory_run *run)
 {
     struct memory_need largest = { 0 };
 
     for (int pp = 0; pp < s->pp; pp++) {
-        struct memory_need need = need_of(m, s, dtype, micro, seq, flags, pp);
+        struct memory_need need = need_of(m, s, run, pp);
 
         if (need.total > largest.total)
             largest = need;

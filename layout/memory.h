@@ -26,9 +26,17 @@ enum { MEMORY_BUCKET = 1 << 20 };
 /* What the run does besides: bits of `flags`. */
 enum { MEMORY_SAVES = 1 << 0, MEMORY_RECOMPUTES = 1 << 1 };
 
-/* The need of the largest rank. micro: sequences in a microbatch; seq: tokens in a sequence.
- * Pipelines: when there are as many microbatches as they can keep. */
-struct memory_need memory_estimate(const struct model *m, const struct spec *s, enum dtype dtype,
-                                   int64_t micro, int64_t seq, int flags);
+/* What a run does with a model and a layout, as far as memory depends on it. */
+struct memory_run {
+    enum dtype dtype;
+    int64_t seq;    /* tokens in a sequence */
+    int64_t micro;  /* sequences in a microbatch */
+    int64_t micros; /* microbatches of a step; 0: unknown, as many as a pipeline can keep */
+    int flags;      /* MEMORY_SAVES ... */
+};
+
+/* The need of the largest rank. */
+struct memory_need memory_estimate(const struct model *m, const struct spec *s,
+                                   const struct memory_run *run);
 
 #endif

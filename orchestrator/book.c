@@ -45,10 +45,12 @@ static const struct field {
     {                                            \
 #f, FIELD_BOOL, offsetof(struct book, f) \
     }
-    INT(attempt),      INT(epoch),          INT(keeper),      INT(keeper_start),
-    INT(best_step),    INT(best_at_launch), INT(resumed_at),  INT(saved),
-    INT(fails_in_row), INT(nan_step),       DOUBLE(fault_at), DOUBLE(restart_seconds),
-    BOOL(open),        BOOL(loss_known),    BOOL(stop),       BOOL(new_layout),
+    INT(attempt),         INT(epoch),          INT(keeper),       INT(keeper_start),
+    INT(best_step),       INT(best_at_launch), INT(resumed_at),   INT(saved),
+    INT(fails_in_row),    INT(nan_step),       DOUBLE(fault_at),  DOUBLE(restart_seconds),
+    BOOL(open),           BOOL(loss_known),    BOOL(stop),        BOOL(new_layout),
+    INT(way.micro),       BOOL(way.recompute), DOUBLE(read_rate), DOUBLE(load_rate),
+    DOUBLE(convert_rate),
 };
 enum { N_FIELDS = sizeof FIELDS / sizeof FIELDS[0] };
 
@@ -57,7 +59,7 @@ tp_status book_init(struct book *b, const struct job *job, struct tp_err *err)
     unsigned char random[(RUN_ID_TEXT - 1) / 2];
 
     *b = (struct book){ .state = RUN_PLAN,
-                        .layout = spec_default(),
+                        .way.spec = spec_default(),
                         .best_step = -1,
                         .best_at_launch = -1,
                         .resumed_at = -1,
@@ -105,7 +107,7 @@ static json_t *lists_json(const struct book *b)
         json_array_append_new(
             bad, json_pack("[I,I]", (json_int_t)b->bad[i].step, (json_int_t)b->bad[i].fails));
     for (int i = 0; i < b->n_measured; i++)
-        json_object_set_new(measured, b->measured[i].layout, json_real(b->measured[i].seconds));
+        json_object_set_new(measured, b->measured[i].way, json_real(b->measured[i].seconds));
     for (int i = 0; i < LEDGER_CAUSES; i++)
         json_object_set_new(spent, ledger_cause_name((enum ledger_cause)i), json_real(b->spent[i]));
     return json_pack("{s:o,s:o,s:o,s:o}", "restarts", restarts, "bad", bad, "measured", measured,
@@ -116,7 +118,7 @@ json_t *book_json(const struct book *b, const struct job *job)
 {
     char spec[SPEC_TEXT_MAX];
     json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:o}", "run_id", b->run_id, "state",
-                          run_state_name(b->state), "layout", spec_format(spec, &b->layout),
+                          run_state_name(b->state), "layout", spec_format(spec, &b->way.spec),
                           "resize", b->resize, "reason", b->reason, "nodes", nodes_json(b, job));
     json_t *lists = lists_json(b);
 
@@ -179,7 +181,7 @@ static void read_lists(struct book *b, const json_t *o, double now)
     {
         if (b->n_measured == BOOK_MEASURED_MAX)
             break;
-        snprintf(b->measured[b->n_measured].layout, SPEC_TEXT_MAX, "%s", name);
+        snprintf(b->measured[b->n_measured].way, WAY_TEXT_MAX, "%s", name);
         b->measured[b->n_measured++].seconds = json_number_value(v);
     }
     for (int c = 0; c < LEDGER_CAUSES; c++)
@@ -218,7 +220,7 @@ tp_status book_read(struct book *b, const json_t *o, const struct job *job, doub
     read_nodes(b, json_object_get(o, "nodes"), job, now);
     read_lists(b, o, now);
     if (strlen(b->run_id) != RUN_ID_TEXT - 1 || !state || !spec ||
-        spec_parse(&b->layout, spec, err)) {
+        spec_parse(&b->way.spec, spec, err)) {
         book_free(b);
         return tp_fail(err, TP_E_CORRUPT, "%s: the journal's last record is no book", job->state);
     }

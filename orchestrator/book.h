@@ -15,6 +15,7 @@
 #include "core/err.h"
 #include "layout/spec.h"
 #include "orchestrator/job.h"
+#include "orchestrator/way.h"
 
 /* Where the job is; every change is a journal record before the action it stands for. */
 enum run_state {
@@ -65,8 +66,8 @@ struct book {
     char run_id[RUN_ID_TEXT];
     enum run_state state;
     int64_t attempt, epoch;
-    struct spec layout; /* of the attempt */
-    bool open;          /* processes of the attempt may be alive */
+    struct way way; /* of the attempt */
+    bool open;      /* processes of the attempt may be alive */
     int64_t keeper, keeper_start;
     int64_t best_step;      /* highest step that any attempt trained to */
     int64_t best_at_launch; /* the same when the attempt began */
@@ -85,12 +86,13 @@ struct book {
     } bad[BOOK_BAD_MAX]; /* checkpoints that did not load or verify */
     int n_measured;
     struct {
-        char layout[SPEC_TEXT_MAX];
+        char way[WAY_TEXT_MAX];
         double seconds;
-    } measured[BOOK_MEASURED_MAX]; /* median step time of a layout */
+    } measured[BOOK_MEASURED_MAX]; /* median step time of a way to run it */
     double spent[LEDGER_CAUSES];   /* seconds */
     double fault_at;               /* of the fault that is being recovered from, 0: none */
-    double restart_seconds;        /* median cost of the restarts so far, 0: not known */
+    double read_rate, load_rate, convert_rate; /* bytes a second, see convert.h; 0: not known */
+    double restart_seconds; /* median cost of the restarts so far, 0: not known */
     int n_nodes;
     struct book_node *nodes; /* as in the job; malloc'ed */
 };

@@ -21,6 +21,23 @@ static bool has_entries(const char *dir)
     return any;
 }
 
+/* Layout and size of the step that was chosen, from its manifest. */
+static tp_status measure(struct choice *c, struct arena *arena, struct tp_err *err)
+{
+    struct manifest m;
+    char dir[PATH_MAX];
+    tp_status st;
+
+    if (c->step < 0)
+        return TP_OK;
+    st = ckpt_open(dir, &m, c->dir, -1, arena, err);
+    for (int i = 0; st == TP_OK && i < m.n_shards; i++)
+        c->bytes += m.shards[i].size_bytes;
+    if (st == TP_OK)
+        c->spec = m.layout.spec;
+    return st;
+}
+
 tp_status choice_find(struct choice *out, const char *root, struct tp_err *err)
 {
     struct arena arena = { 0 };
@@ -43,6 +60,8 @@ tp_status choice_find(struct choice *out, const char *root, struct tp_err *err)
         c.step = steps[i].step;
         snprintf(c.dir, sizeof c.dir, "%s/%s", root, steps[i].name);
     }
+    if ((st = measure(&c, &arena, err)))
+        goto done;
     *out = c;
 done:
     arena_free(&arena);

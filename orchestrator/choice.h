@@ -13,10 +13,13 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "layout/spec.h"
 
 struct choice {
     int64_t step;       /* newest complete, -1: none */
     char dir[PATH_MAX]; /* its folder */
+    struct spec spec;   /* layout that wrote it */
+    int64_t bytes;      /* of its files */
     bool any_ever;      /* there are or were steps: complete, damaged or quarantined */
 };
 

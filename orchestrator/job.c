@@ -10,6 +10,8 @@
 #include "core/size.h"
 #include "orchestrator/job_yaml.h"
 
+enum { TRAIN_BATCH = 8, TRAIN_SEQ = 64 }; /* what tp-train takes when they are not given */
+
 tp_status job_split(struct job_words *out, const char *text, struct arena *arena,
                     struct tp_err *err)
 {
@@ -77,9 +79,9 @@ static tp_status read_flags(struct job *j, struct arena *arena, struct tp_err *e
     const char *model = job_flag(j, "--model"), *mem = job_flag(j, "--mem");
 
     flag_number(&j->steps, j, "--steps", 0);
-    flag_number(&j->layouts.batch, j, "--batch", 0);
+    flag_number(&j->layouts.batch, j, "--batch", TRAIN_BATCH);
     flag_number(&j->layouts.micro, j, "--micro", 0);
-    flag_number(&j->layouts.seq, j, "--seq", 0);
+    flag_number(&j->layouts.seq, j, "--seq", TRAIN_SEQ);
     if (!j->layouts.model && model && !strchr(model, '{'))
         j->layouts.model = model[0] == '/' ? model : arena_printf(arena, "%s/%s", j->dir, model);
     if (!j->layouts.dtype)
@@ -91,8 +93,24 @@ static tp_status read_flags(struct job *j, struct arena *arena, struct tp_err *e
 
 static bool is_axis(const char *name)
 {
-    return strcmp(name, "tp") == 0 || strcmp(name, "dp") == 0 || strcmp(name, "pp") == 0 ||
-           strcmp(name, "cp") == 0;
+    static const char *const axes[] = { "tp", "pp",    "vpp",   "cp",  "dp",
+                                        "sp", "zero1", "zero3", "zero" };
+
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++)
+        if (strcmp(name, axes[i]) == 0)
+            return true;
+    return false;
+}
+
+bool job_has_axis(const struct job *j, const char *axis)
+{
+    for (int i = 0; i < j->layouts.axes.n; i++) {
+        const char *word = j->layouts.axes.word[i];
+
+        if (strcmp(word, axis) == 0 || (strcmp(word, "zero") == 0 && strncmp(axis, "zero", 4) == 0))
+            return true;
+    }
+    return false;
 }
 
 static tp_status check(const struct job *j, struct tp_err *err)
@@ -105,7 +123,8 @@ static tp_status check(const struct job *j, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "%s: layouts.axes is empty", j->path);
     for (int i = 0; i < j->layouts.axes.n; i++)
         if (!is_axis(j->layouts.axes.word[i]))
-            return tp_fail(err, TP_E_USAGE, "%s: layouts.axes: \"%s\" is no axis (tp dp pp cp)",
+            return tp_fail(err, TP_E_USAGE,
+                           "%s: layouts.axes: \"%s\" is no axis (tp pp vpp cp dp sp zero1 zero3)",
                            j->path, j->layouts.axes.word[i]);
     if (j->restart.spares >= j->n_nodes && j->backend == JOB_LOCAL)
         return tp_fail(err, TP_E_USAGE, "%s: restart.spares: %lld of %d nodes leave none to work",
@@ -203,12 +222,12 @@ tp_status job_fill(struct job_words *out, const struct job *j, const struct job_
     return TP_OK;
 }
 
-tp_status job_command(struct job_words *out, const struct job *j, const struct spec *layout,
+tp_status job_command(struct job_words *out, const struct job *j, const struct way *way,
                       int64_t attempt, bool must_resume, struct arena *arena, struct tp_err *err)
 {
     char spec[SPEC_TEXT_MAX];
     struct job_words w;
-    tp_status st = job_fill(&w, j, &j->command, layout, attempt, arena, err);
+    tp_status st = job_fill(&w, j, &j->command, &way->spec, attempt, arena, err);
     int n = 0;
 
     if (st)
@@ -221,7 +240,11 @@ tp_status job_command(struct job_words *out, const struct job *j, const struct s
         if (strncmp(w.word[i], "--resume", 8) != 0)
             w.word[n++] = w.word[i];
     if (!job_flag(j, "--layout"))
-        w.word[n++] = arena_printf(arena, "--layout=%s", spec_format(spec, layout));
+        w.word[n++] = arena_printf(arena, "--layout=%s", spec_format(spec, &way->spec));
+    if (way->micro)
+        w.word[n++] = arena_printf(arena, "--micro=%lld", (long long)way->micro);
+    if (way->recompute)
+        w.word[n++] = arena_strdup(arena, "--recompute=full");
     if (!job_flag(j, "--ckpt"))
         w.word[n++] = arena_printf(arena, "--ckpt=%s", j->ckpt);
     if (!job_flag(j, "--log"))

@@ -14,6 +14,7 @@
 #include "core/arena.h"
 #include "core/err.h"
 #include "layout/spec.h"
+#include "orchestrator/way.h"
 
 enum {
     JOB_NODES_MAX = 4096,
@@ -25,6 +26,7 @@ enum {
 enum job_backend { JOB_LOCAL, JOB_SLURM };
 enum job_launcher { JOB_LAUNCH_SELF, JOB_LAUNCH_MPIRUN };
 enum job_checkpoints { JOB_CKPT_AUTO, JOB_CKPT_TP, JOB_CKPT_NONE };
+enum job_reshard { JOB_RESHARD_AUTO, JOB_RESHARD_ALWAYS, JOB_RESHARD_NEVER };
 enum job_on_nan { JOB_NAN_RESTART, JOB_NAN_STOP, JOB_NAN_IGNORE };
 
 struct job_words {
@@ -44,6 +46,7 @@ struct job {
     bool is_tp_train; /* the command's program is tp-train: flags are added and read */
     const char *ckpt; /* checkpoint root, absolute */
     int checkpoints;  /* enum job_checkpoints, never AUTO after job_read */
+    int reshard;      /* enum job_reshard */
     int64_t steps;    /* the whole run; 0: not known */
     int backend, launcher;
     int n_nodes;
@@ -111,14 +114,18 @@ void job_example(FILE *f);
 const char *job_flag(const struct job *j, const char *name);
 
 /* The command for one attempt, argv style: {layout} {ckpt} {ranks} {attempt} {state} filled in;
- * for tp-train the flags --layout, --ckpt, --resume and --log added where they are missing. */
-tp_status job_command(struct job_words *out, const struct job *j, const struct spec *layout,
+ * for tp-train the flags --layout, --ckpt, --resume and --log added where they are missing, and
+ * --micro and --recompute where the way asks for them. */
+tp_status job_command(struct job_words *out, const struct job *j, const struct way *way,
                       int64_t attempt, bool must_resume, struct arena *arena, struct tp_err *err);
 
 /* Other words of the job with the same names filled in. */
 tp_status job_fill(struct job_words *out, const struct job *j, const struct job_words *words,
                    const struct spec *layout, int64_t attempt, struct arena *arena,
                    struct tp_err *err);
+
+/* Whether layouts.axes names an axis of scale.h: tp pp vpp cp dp sp zero1 zero3. */
+bool job_has_axis(const struct job *j, const char *axis);
 
 /* All slots of all nodes. */
 int job_ranks(const struct job *j);

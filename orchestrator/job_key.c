@@ -31,11 +31,14 @@ static const struct job_key KEYS[] = {
         "tp-train --model model/ --data data.txt --steps 1000 --save-every 50"),
     KEY("", "prepare", WORDS, prepare, "[]",
         "a command to run before each launch, with the same names filled in: a conversion that the\n"
-        "command needs, say. tp-train needs none: its --resume reads any layout."),
+        "command needs that `reshard` does not do, say."),
     SHOWN("", "ckpt", PATH, ckpt, NULL, "the checkpoint root", "ckpt"),
     ONE_OF("", "checkpoints", checkpoints, "auto|tp|none", "auto",
         "tp: ROOT holds this toolkit's checkpoints: verify before a restart, quarantine bad ones,\n"
         "fence older jobs. none: the command looks after itself. auto: tp for tp-train."),
+    ONE_OF("", "reshard", reshard, "auto|always|never", "auto",
+        "a checkpoint of another layout (checkpoints: tp): convert it with tp-reshard before the launch?\n"
+        "auto: for tp-train when that is quicker than --resume reading it, for others yes."),
     KEY("", "steps", INT, steps, "0", "steps of the whole run (0: tp-train's --steps; else not known)"),
     ONE_OF("", "backend", backend, "local|slurm", "local", "where ranks run"),
     ONE_OF("", "launcher", launcher, "self|mpirun", "self",
@@ -51,7 +54,8 @@ static const struct job_key KEYS[] = {
     KEY("layouts", "allow", SPECS, layouts.allow, NULL,
         "layouts in order of preference; the first that fits is taken. Without it they are\n"
         "enumerated within the limits below, and the fastest by the cost model is taken."),
-    KEY("layouts", "axes", WORDS, layouts.axes, "[tp, dp]", "axes that may be larger than 1"),
+    KEY("layouts", "axes", WORDS, layouts.axes, "[tp, pp, vpp, dp, sp, zero1]",
+        "what layouts may be made of: tp pp vpp cp dp sp zero1 zero3"),
     KEY("layouts", "min_ranks", INT, layouts.min_ranks, "1", "with fewer the job waits for nodes"),
     KEY("layouts", "max_ranks", INT, layouts.max_ranks, "0", "0: as many as the nodes hold"),
     KEY("layouts", "memory", SIZE, layouts.memory, "0", "what a rank may use (0: no limit; tp-train's --mem)"),

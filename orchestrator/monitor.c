@@ -6,11 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "orchestrator/loss_watch.h"
+#include "orchestrator/quantile.h"
+
 enum {
-    TIMES = 256,      /* step times remembered */
-    LOSSES = 64,      /* losses remembered */
-    WARM_STEPS = 2,   /* the first are slower: buffers are touched, kernels are made */
-    LEARNT_AFTER = 5, /* step times that make a deadline */
+    TIMES = QUANTILE_MAX, /* step times remembered */
+    TOLD = 16,            /* findings about losses that wait to be reported */
+    WARM_STEPS = 2,       /* the first are slower: buffers are touched, kernels are made */
+    LEARNT_AFTER = 5,     /* step times that make a deadline */
 };
 
 static const int64_t LOOK_MAX_NS = 1000000000; /* longer between two looks: the watcher stood */
@@ -29,12 +32,13 @@ struct monitor {
     int world, steps_seen;
     int64_t began_ns, looked_ns;
     int64_t init_took_ns; /* until every rank had done a step, 0: not yet */
-    int n_times, n_losses;
+    int n_times;
     double times[TIMES];
-    double losses[LOSSES];
+    struct loss_watch loss;
+    int first_told, n_told;
+    struct monitor_verdict told[TOLD];
     int64_t save_ns; /* longest save seen */
-    int64_t judged_step;
-    bool told_nan;
+    int64_t load_ns; /* longest time of reading a checkpoint */
     struct rank rank[];
 };
 
@@ -47,31 +51,13 @@ struct monitor *monitor_new(int world, const struct monitor_limits *limits, int6
     m->world = world;
     m->limits = *limits;
     m->began_ns = m->looked_ns = now_ns;
-    m->judged_step = -1;
+    m->loss = (struct loss_watch){ .jump = limits->jump, .known = limits->loss_known, .heard = -1 };
     return m;
 }
 
 void monitor_free(struct monitor *m)
 {
     free(m);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* The q-quantile of v[0 .. n - 1], nearest rank; v is copied. n <= TIMES. */
-static double quantile(const double *v, int n, double q)
-{
-    double sorted[TIMES];
-    int at = (int)ceil(q * n) - 1;
-
-    memcpy(sorted, v, (size_t)n * sizeof *v);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-    return sorted[at < 0 ? 0 : at];
 }
 
 /* A step ended on this rank: its time, if nothing but training was in it. */
@@ -115,6 +101,9 @@ void monitor_feed(struct monitor *m, int rank, const struct tell_slot *slot, cha
     if (r->seen && r->slot.phase == TELL_SAVE && slot->phase != TELL_SAVE &&
         slot->phase_ns - r->slot.phase_ns > m->save_ns)
         m->save_ns = slot->phase_ns - r->slot.phase_ns;
+    if (r->seen && r->slot.phase == TELL_LOAD && slot->phase == TELL_TRAIN &&
+        slot->phase_ns - r->slot.phase_ns > m->load_ns)
+        m->load_ns = slot->phase_ns - r->slot.phase_ns;
     if (slot->step != r->slot.step) {
         if (r->seen)
             learn_step(m, r, slot);
@@ -276,43 +265,42 @@ static bool judge_slow(struct monitor *m, struct monitor_verdict *v)
     return false;
 }
 
-/* Rank 0's loss, once a step. */
+int64_t monitor_silence(const struct monitor *m, int rank, int64_t now_ns)
+{
+    return m->rank[rank].seen ? now_ns - m->rank[rank].changed_ns : 0;
+}
+
+void monitor_loss_of(struct monitor *m, int64_t step, double loss)
+{
+    struct monitor_verdict *v = &m->told[(m->n_told + m->first_told) % TOLD];
+    enum loss_finding f;
+
+    if (m->n_told == TOLD)
+        return;
+    f = loss_watch_step(&m->loss, step, loss, v->text, sizeof v->text);
+    if (f == LOSS_FINE)
+        return;
+    v->what = f == LOSS_JUMPED ? MONITOR_JUMP : MONITOR_NAN;
+    v->rank = -1;
+    v->step = step;
+    v->value = loss;
+    m->n_told++;
+}
+
+int64_t monitor_heard(const struct monitor *m)
+{
+    return m->loss.heard;
+}
+
+/* The oldest finding about a loss that was not reported yet. */
 static bool judge_loss(struct monitor *m, struct monitor_verdict *v)
 {
-    const struct tell_slot *s = &m->rank[0].slot;
-    int n = m->n_losses < LOSSES ? m->n_losses : LOSSES;
-
-    if (!m->rank[0].seen || s->step < 0 || s->step == m->judged_step || m->told_nan)
+    if (m->n_told == 0)
         return false;
-    m->judged_step = s->step;
-    v->step = s->bad_step > 0 ? s->bad_step : s->step;
-    v->value = s->bad_step > 0 ? NAN : s->loss;
-    if (s->bad_step == 0 && isfinite(s->loss)) {
-        m->limits.loss_known = true;
-    } else if (s->bad_step > 0 || m->limits.loss_known) {
-        m->told_nan = true;
-        v->what = MONITOR_NAN;
-        snprintf(v->text, sizeof v->text, "the loss of step %lld is not finite",
-                 (long long)v->step);
-        return true;
-    } else {
-        return false;
-    }
-    if (m->limits.jump > 0 && n >= 20) {
-        double median = quantile(m->losses, n, 0.5);
-        double spread = quantile(m->losses, n, 0.9) - quantile(m->losses, n, 0.1);
-
-        if (s->loss - median > m->limits.jump * (spread > 1e-3 ? spread : 1e-3)) {
-            v->what = MONITOR_JUMP;
-            m->n_losses = 0; /* told once; learns the new level */
-            snprintf(v->text, sizeof v->text,
-                     "the loss of step %lld is %.4g; the median of the %d before is %.4g",
-                     (long long)s->step, s->loss, n, median);
-            return true;
-        }
-    }
-    m->losses[m->n_losses++ % LOSSES] = s->loss;
-    return false;
+    *v = m->told[m->first_told];
+    m->first_told = (m->first_told + 1) % TOLD;
+    m->n_told--;
+    return true;
 }
 
 void monitor_judge(struct monitor *m, struct monitor_verdict *v, int64_t now_ns)
@@ -370,6 +358,11 @@ double monitor_step_seconds(const struct monitor *m)
     int n = m->n_times < TIMES ? m->n_times : TIMES;
 
     return n ? quantile(m->times, n, 0.5) / 1e9 : 0;
+}
+
+double monitor_load_seconds(const struct monitor *m)
+{
+    return (double)m->load_ns / 1e9;
 }
 
 bool monitor_saving(const struct monitor *m)

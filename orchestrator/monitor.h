@@ -18,7 +18,7 @@
  * rank is the one that does not wait. Over slow_steps steps its computing time must be `slow` times
  * the median of all ranks.
  *
- * Loss. Rank 0's. A program that never told a finite loss is taken not to know it.
+ * Loss. Rank 0's, of every step (orchestrator/loss_watch.h).
  */
 #ifndef ORCHESTRATOR_MONITOR_H
 #define ORCHESTRATOR_MONITOR_H
@@ -65,6 +65,15 @@ void monitor_free(struct monitor *m);
 void monitor_feed(struct monitor *m, int rank, const struct tell_slot *slot, char process_state,
                   int64_t now_ns);
 
+/* How long ago this rank's slot last changed; 0: it has none yet. */
+int64_t monitor_silence(const struct monitor *m, int rank, int64_t now_ns);
+
+/* The loss of a step, in the order of steps; those that were heard before are passed over. */
+void monitor_loss_of(struct monitor *m, int64_t step, double loss);
+
+/* The last step whose loss was heard, -1: none. */
+int64_t monitor_heard(const struct monitor *m);
+
 /* Call at each look, after the feeds. */
 void monitor_judge(struct monitor *m, struct monitor_verdict *out, int64_t now_ns);
 
@@ -76,6 +85,7 @@ int64_t monitor_saved(const struct monitor *m);     /* newest committed, -1 */
 double monitor_loss(const struct monitor *m);
 double monitor_step_seconds(const struct monitor *m); /* median, 0: not known */
 int64_t monitor_deadline(const struct monitor *m);    /* for a training step, ns */
+double monitor_load_seconds(const struct monitor *m); /* longest of any rank, 0: not seen */
 bool monitor_saving(const struct monitor *m);
 bool monitor_present(const struct monitor *m, int rank, struct tell_slot *slot); /* last fed */
 

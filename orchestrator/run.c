@@ -24,7 +24,7 @@ double run_now(void)
 
 const char *run_spec_text(const struct run *r, char *buf)
 {
-    return spec_format(buf, &r->book.layout);
+    return spec_format(buf, &r->book.way.spec);
 }
 
 static double wall_clock(void)
@@ -126,13 +126,15 @@ static tp_status on_signal(struct run *r)
             continue;
         }
         r->book.stop = true;
+        run_helper_stop(r);
         if (r->book.open)
             st = run_drain_softly(r, "asked to stop by a signal");
     }
     while (st == TP_OK && (pid = waitpid(-1, &status, WNOHANG)) > 0)
         if (pid == r->helper.pid) {
             r->helper.pid = 0;
-            st = run_helper_done(r, WIFEXITED(status) ? WEXITSTATUS(status) : 128);
+            st = run_helper_done(r,
+                                 WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
         }
     return st;
 }

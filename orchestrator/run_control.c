@@ -1,5 +1,4 @@
 /* orchestrator/run_control.c - requests from other terminals: status, stop, resize, node. */
-#include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@ static json_t *accept(const char *what)
 static json_t *stop(struct run *r)
 {
     r->book.stop = true;
+    run_helper_stop(r);
     if (r->book.open && (r->asked = run_drain_softly(r, "asked to stop")))
         return refuse(r->err.msg, 3);
     return accept("the job saves at its next step and ends");
@@ -44,8 +44,8 @@ static json_t *resize(struct run *r, const json_t *request)
     }
     arena_free(&arena);
     snprintf(r->book.resize, sizeof r->book.resize, "%s", to);
-    spec_format(spec, &c.spec);
-    if (r->book.open && memcmp(&c.spec, &r->book.layout, offsetof(struct spec, given)) == 0) {
+    spec_format(spec, &c.way.spec);
+    if (r->book.open && way_same(&c.way, &r->book.way)) {
         snprintf(text, sizeof text, "it runs at %s already", spec);
         return accept(text);
     }

@@ -336,21 +336,11 @@ static bool is_fenced(struct run *r)
     return true;
 }
 
-static tp_status restart_after_fault(struct run *r)
+/* Once more, if the budgets allow, at once or after a back-off. */
+static tp_status start_again(struct run *r)
 {
     struct book *b = &r->book;
-    bool trained = b->best_step > b->best_at_launch;
-    tp_status st = TP_OK;
 
-    if (!trained && r->choice.step >= 0 && r->fault.kind == FAULT_EXIT &&
-        r->outcome.exit_code == tp_exit_code(TP_E_CORRUPT))
-        st = run_bad_checkpoint(r, &r->choice, "an attempt could not load it");
-    if (st == TP_OK && r->fault.kind == FAULT_NAN)
-        st = after_nan(r);
-    if (st || r->over)
-        return st;
-    b->fails_in_row = trained ? 0 : b->fails_in_row + 1;
-    blame_node(r);
     if (!may_restart(r))
         return TP_OK;
     if (b->fails_in_row > 1) {
@@ -366,6 +356,30 @@ static tp_status restart_after_fault(struct run *r)
                         (json_int_t)b->fails_in_row, "backoff",
                         r->wait_until > 0 ? r->wait_until - run_now() : 0.0));
     return run_plan_begin(r);
+}
+
+static tp_status restart_after_fault(struct run *r)
+{
+    struct book *b = &r->book;
+    bool trained = b->best_step > b->best_at_launch;
+    tp_status st = TP_OK;
+
+    if (!trained && r->choice.step >= 0 && r->fault.kind == FAULT_EXIT &&
+        r->outcome.exit_code == tp_exit_code(TP_E_CORRUPT))
+        st = run_bad_checkpoint(r, &r->choice, "an attempt could not load it");
+    if (st == TP_OK && r->fault.kind == FAULT_NAN)
+        st = after_nan(r);
+    if (st || r->over)
+        return st;
+    b->fails_in_row = trained ? 0 : b->fails_in_row + 1;
+    blame_node(r);
+    return start_again(r);
+}
+
+tp_status run_retry(struct run *r)
+{
+    r->book.fails_in_row++;
+    return start_again(r);
 }
 
 static tp_status decide(struct run *r)

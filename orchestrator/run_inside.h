@@ -2,7 +2,8 @@
  * orchestrator/run_inside.h - inside of orchestrator/run: the state that its files share.
  *
  *     run.c         the epoll loop and the edges
- *     run_plan.c    PLAN, RESHARD: nodes, layout, checkpoint
+ *     run_plan.c    PLAN: nodes, layout, checkpoint
+ *     run_reshard.c RESHARD: a conversion, the prepare command
  *     run_launch.c  LAUNCH, and taking over
  *     run_watch.c   INIT, TRAIN, SAVE: slots, verdicts, scaling up
  *     run_end.c     DRAIN, DIAGNOSE: ending an attempt, and what comes next
@@ -33,13 +34,14 @@
 
 enum fault_kind {
     FAULT_NONE,
-    FAULT_RANK,  /* a rank ended that should not have */
-    FAULT_HANG,  /* no progress */
-    FAULT_NAN,   /* the loss */
-    FAULT_NODE,  /* a node was lost */
-    FAULT_EXIT,  /* the command ended with an error of its own */
-    FAULT_LOST,  /* the keeper is gone and left no word */
-    FAULT_START, /* the command cannot be executed */
+    FAULT_RANK,    /* a rank ended that should not have */
+    FAULT_HANG,    /* no progress */
+    FAULT_NAN,     /* the loss */
+    FAULT_NODE,    /* a node was lost */
+    FAULT_EXIT,    /* the command ended with an error of its own */
+    FAULT_LOST,    /* the keeper is gone and left no word */
+    FAULT_START,   /* the command cannot be executed */
+    FAULT_RESHARD, /* the conversion before a launch failed */
 };
 
 struct fault {
@@ -60,9 +62,17 @@ struct run_rank {
     bool gone;
 };
 
-/* A child at work for tp-run itself: verifying a checkpoint, or the prepare command. */
+/* A child at work for tp-run itself; it dies with tp-run. */
+enum helper_kind {
+    HELPER_CHECK,   /* verifies a checkpoint */
+    HELPER_CONVERT, /* tp-reshard */
+    HELPER_PREPARE, /* the job's own command */
+};
+
 struct run_helper {
     pid_t pid; /* 0: none */
+    enum helper_kind kind;
+    double since;
 };
 
 struct run {
@@ -85,6 +95,8 @@ struct run {
     struct candidate layout; /* chosen, or of the attempt */
     struct choice choice;    /* the checkpoint that it begins from */
     bool is_verified;
+    bool no_convert; /* a conversion for this launch failed */
+    bool crosses;    /* the attempt reads a checkpoint of another layout as it is */
     int world;
     struct run_rank *ranks; /* malloc'ed */
     struct monitor *monitor;
@@ -124,11 +136,17 @@ const char *run_spec_text(const struct run *r, char *buf);
 /* ---- run_plan.c ---- */
 tp_status run_plan_begin(struct run *r);
 tp_status run_plan_tick(struct run *r);
-tp_status run_helper_done(struct run *r, int exit_code);
 tp_status run_bad_checkpoint(struct run *r, const struct choice *c, const char *why);
 int run_free_ranks(const struct run *r, bool settled_only);
 bool run_node_usable(const struct run *r, int node, bool settled_only);
 tp_status run_choose(struct run *r, struct candidate *out, bool settled_only, struct tp_err *err);
+
+/* ---- run_reshard.c ---- */
+tp_status run_verify_checkpoint(struct run *r);
+/* Layout and checkpoint are chosen: convert if need be, prepare, launch. */
+tp_status run_reshard_begin(struct run *r);
+tp_status run_helper_done(struct run *r, int exit_code);
+void run_helper_stop(const struct run *r);
 
 /* ---- run_launch.c ---- */
 tp_status run_launch(struct run *r);
@@ -150,6 +168,8 @@ tp_status run_drain_fault(struct run *r, const struct fault *f);
 tp_status run_drain_tick(struct run *r);
 tp_status run_keeper_gone(struct run *r);
 void run_forget_attempt(struct run *r);
+/* r->fault kept a launch from training: once more, after a back-off, while the budgets allow. */
+tp_status run_retry(struct run *r);
 
 /* ---- run_control.c, run_status.c ---- */
 json_t *run_answer(void *ctx, const json_t *request);

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,13 +19,14 @@ void run_attempt_id(const struct run *r, char buf[64])
     snprintf(buf, 64, "%s.%lld", r->book.run_id, (long long)r->book.attempt);
 }
 
-/* Start a child of tp-run with its output in `log`. keeper: in a session of its own, marked. */
+/* Start a child of tp-run with its output in `log`. keeper: in a session of its own, marked; others
+ * die with tp-run. */
 pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
 {
     char id[64], epoch[32], port[16], path[8192];
     const char *old = getenv("PATH"), *slash = strrchr(r->self, '/');
     sigset_t none;
-    pid_t pid;
+    pid_t pid, parent = getpid();
     int fd;
 
     run_attempt_id(r, id);
@@ -42,7 +44,11 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
         setenv(RELAY_PORT_ENV, port, 1);
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); /* ranks may share processors */
     unsetenv("TP_RUN_DIE_AFTER");
-    if (keeper) {
+    if (!keeper) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(127);
+    } else {
         setsid();
         setenv(PROCESS_KEEPER_ENV, id, 1);
         setenv(TELL_DIR_ENV, r->slots, 1);
@@ -81,7 +87,7 @@ static tp_status place_ranks(struct run *r)
     int node = 0, left = 0;
 
     free(r->ranks);
-    r->world = spec_world(&r->book.layout);
+    r->world = spec_world(&r->book.way.spec);
     r->ranks = calloc((size_t)r->world, sizeof *r->ranks);
     if (!r->ranks)
         return tp_fail(&r->err, TP_E_NOMEM, "no memory for %d ranks", r->world);
@@ -148,7 +154,7 @@ static tp_status keeper_command(struct run *r, struct job_words *out)
     struct job_words w;
     char id[64];
     int n = 0;
-    tp_status st = job_command(&w, r->job, &r->book.layout, r->book.attempt, r->choice.step >= 0,
+    tp_status st = job_command(&w, r->job, &r->book.way, r->book.attempt, r->choice.step >= 0,
                                &r->arena, &r->err);
 
     if (st)
@@ -197,10 +203,10 @@ static tp_status watch_keeper(struct run *r, pid_t pid)
 static tp_status announce(struct run *r)
 {
     struct book *b = &r->book;
-    bool changed = b->attempt > 0 && spec_world(&b->layout) != r->layout.ranks;
+    bool changed = b->attempt > 0 && spec_world(&b->way.spec) != r->layout.ranks;
 
     b->attempt++;
-    b->layout = r->layout.spec;
+    b->way = r->layout.way;
     b->open = true;
     b->keeper = b->keeper_start = 0;
     b->best_at_launch = b->best_step;
@@ -272,7 +278,7 @@ tp_status run_take_over(struct run *r)
     if ((st = place_ranks(r)) || (st = new_monitor(r)))
         return st;
     r->launched_at = r->saved_at = run_now();
-    r->layout.spec = r->book.layout;
+    r->layout.way = r->book.way;
     r->choice.step = r->book.resumed_at;
     if (r->choice.step >= 0)
         choice_find(&r->choice, r->job->ckpt, &r->err);

@@ -1,4 +1,4 @@
-/* orchestrator/run_plan.c - PLAN and RESHARD: nodes, layout, checkpoint. See run_inside.h. */
+/* orchestrator/run_plan.c - PLAN: nodes, layout, checkpoint. See run_inside.h. */
 #include <string.h>
 
 #include "orchestrator/run_inside.h"
@@ -49,7 +49,7 @@ tp_status run_plan_begin(struct run *r)
 
     run_forget_attempt(r);
     ledger_switch(r->ledger, LEDGER_PLANNING, run_now());
-    r->is_verified = false;
+    r->is_verified = r->no_convert = r->crosses = false;
     r->no_nodes_told = false;
     st = run_edge(r, RUN_PLAN, "intent");
     return st ? st : run_plan_tick(r);
@@ -90,14 +90,6 @@ static bool needs_allocation(const struct run *r, tp_status chosen)
     return usable < r->job->n_nodes && (usable < r->job->slurm.min_nodes || chosen == TP_E_LAYOUT);
 }
 
-static tp_status verify_checkpoint(struct run *r)
-{
-    char *argv[] = { (char *)(uintptr_t)r->self, "check", r->choice.dir, NULL };
-
-    r->helper.pid = run_spawn(r, argv, "/dev/null", false);
-    return r->helper.pid > 0 ? TP_OK : tp_fail_errno(&r->err, "cannot fork");
-}
-
 /* *ready: a checkpoint is chosen, or there is none and never was. */
 static tp_status choose_checkpoint(struct run *r, bool *ready)
 {
@@ -123,25 +115,7 @@ static tp_status choose_checkpoint(struct run *r, bool *ready)
     if (r->choice.step < 0 || r->is_verified)
         return TP_OK;
     *ready = false;
-    return verify_checkpoint(r);
-}
-
-static tp_status prepare(struct run *r)
-{
-    struct job_words w;
-    char log[PATH_MAX];
-    tp_status st = job_fill(&w, r->job, &r->job->prepare, &r->layout.spec, r->book.attempt + 1,
-                            &r->arena, &r->err);
-
-    if (st == TP_OK)
-        st = run_edge(r, RUN_RESHARD, "intent");
-    if (st)
-        return st;
-    ledger_switch(r->ledger, LEDGER_RESHARDING, run_now());
-    run_event(r, "reshard", NULL);
-    snprintf(log, sizeof log, "%s/prepare.log", r->job->state);
-    r->helper.pid = run_spawn(r, w.word, log, false);
-    return r->helper.pid > 0 ? TP_OK : tp_fail_errno(&r->err, "cannot fork");
+    return run_verify_checkpoint(r);
 }
 
 tp_status run_plan_tick(struct run *r)
@@ -178,9 +152,10 @@ tp_status run_plan_tick(struct run *r)
         return st;
     run_event(r, "plan",
               json_pack("{s:s,s:s,s:i,s:i,s:I}", "result", "launch", "layout",
-                        spec_format(spec, &r->layout.spec), "ranks", r->layout.ranks, "free_ranks",
-                        run_free_ranks(r, false), "checkpoint", (json_int_t)r->choice.step));
-    return r->job->prepare.n ? prepare(r) : run_launch(r);
+                        spec_format(spec, &r->layout.way.spec), "ranks", r->layout.ranks,
+                        "free_ranks", run_free_ranks(r, false), "checkpoint",
+                        (json_int_t)r->choice.step));
+    return run_reshard_begin(r);
 }
 
 /* A checkpoint did not verify or load: the second time it is put away. */
@@ -206,27 +181,4 @@ tp_status run_bad_checkpoint(struct run *r, const struct choice *c, const char *
     run_event(r, "quarantine",
               json_pack("{s:I,s:s,s:s}", "step", (json_int_t)c->step, "reason", why, "to", to));
     return TP_OK;
-}
-
-tp_status run_helper_done(struct run *r, int exit_code)
-{
-    tp_status st = TP_OK;
-
-    if (r->book.state == RUN_RESHARD && exit_code == 0)
-        return run_launch(r);
-    if (r->book.state == RUN_RESHARD) {
-        char text[256];
-
-        snprintf(text, sizeof text, "the prepare command ended with exit code %d; see %.100s/%s",
-                 exit_code, r->job->state, "prepare.log");
-        run_finish(r, RUN_FAILED, TP_E_IO, text);
-        return TP_OK;
-    }
-    if (r->book.state != RUN_PLAN)
-        return TP_OK;
-    if (exit_code == 0)
-        r->is_verified = true;
-    else
-        st = run_bad_checkpoint(r, &r->choice, "it does not verify");
-    return st ? st : run_plan_tick(r);
 }

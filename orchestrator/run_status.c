@@ -9,7 +9,7 @@ static const double LINE_EVERY_S = 0.5;
 static json_t *rank_json(const struct run *r, int i)
 {
     const struct run_rank *k = &r->ranks[i];
-    struct mesh_coord at = mesh_coord_of(&r->book.layout, i);
+    struct mesh_coord at = mesh_coord_of(&r->book.way.spec, i);
     struct tell_slot s;
     bool seen = monitor_present(r->monitor, i, &s);
     json_t *o =
@@ -60,7 +60,7 @@ json_t *run_status(const struct run *r)
         json_object_set_new(spent, ledger_cause_name((enum ledger_cause)i), json_real(b->spent[i]));
     o = json_pack("{s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:o,s:o,s:o,s:s,s:s,s:i}", "job",
                   r->job->name, "state", run_state_name(b->state), "attempt",
-                  (json_int_t)b->attempt, "layout", spec_format(spec, &b->layout), "step",
+                  (json_int_t)b->attempt, "layout", spec_format(spec, &b->way.spec), "step",
                   (json_int_t)(r->monitor ? monitor_best_step(r->monitor) : b->best_step), "steps",
                   (json_int_t)r->job->steps, "checkpoint", (json_int_t)b->saved, "epoch",
                   (json_int_t)b->epoch, "restarts", (json_int_t)b->n_restarts, "goodput",
@@ -92,7 +92,7 @@ void run_live_line(struct run *r)
         return;
     r->line_at = now;
     ledger_touch(r->ledger, now);
-    spec_format(spec, &b->layout);
+    spec_format(spec, &b->way.spec);
     step = r->monitor ? monitor_best_step(r->monitor) : b->best_step;
     loss = r->monitor ? monitor_loss(r->monitor) : NAN;
     if (r->world && step >= 0)

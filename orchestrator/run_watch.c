@@ -1,4 +1,5 @@
 /* orchestrator/run_watch.c - INIT, TRAIN, SAVE: what ranks tell, and what follows from it. */
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -6,7 +7,9 @@
 #include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
 
-enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at each look */
+enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at a look */
+
+static const int64_t SILENCE_NS = 1000000000; /* it is read once a rank was silent for so long */
 
 /* First sight of a rank: hold on to its process. */
 static void meet(struct run *r, int rank, const struct tell_slot *slot)
@@ -24,6 +27,21 @@ static void meet(struct run *r, int rank, const struct tell_slot *slot)
         close(fd);
 }
 
+/* Rank 0's losses since the last look, every step's. A slot without a history (a copy from another
+ * node) gives the last one, and the first that was not finite. */
+static void hear_losses(struct run *r, const char *path, const struct tell_slot *slot)
+{
+    struct tell_loss e[TELL_HISTORY];
+    int n = tell_losses(e, TELL_HISTORY, path, slot, monitor_heard(r->monitor));
+
+    if (slot->bad_step > 0 && (n == 0 || e[0].step > slot->bad_step))
+        monitor_loss_of(r->monitor, slot->bad_step, NAN); /* the history does not reach so far */
+    for (int i = 0; i < n; i++)
+        monitor_loss_of(r->monitor, e[i].step, e[i].loss);
+    if (n == 0)
+        monitor_loss_of(r->monitor, slot->step, slot->loss);
+}
+
 static void look(struct run *r)
 {
     int64_t now = tell_clock_ns();
@@ -37,9 +55,12 @@ static void look(struct run *r)
         if (tell_read(&slot, tell_path(path, sizeof path, r->slots, i), i, &ignored))
             continue;
         meet(r, i, &slot);
-        if (r->ranks[i].pid && i < STATES_LOOKED_AT)
+        if (r->ranks[i].pid && i < STATES_LOOKED_AT &&
+            monitor_silence(r->monitor, i, now) > SILENCE_NS)
             state = process_state(r->ranks[i].pid);
         monitor_feed(r->monitor, i, &slot, state, now);
+        if (i == 0)
+            hear_losses(r, path, &slot);
     }
 }
 
@@ -47,18 +68,18 @@ static void remember_time(struct run *r)
 {
     struct book *b = &r->book;
     double seconds = monitor_step_seconds(r->monitor);
-    char spec[SPEC_TEXT_MAX];
+    char way[WAY_TEXT_MAX];
     int i = 0;
 
     if (seconds <= 0)
         return;
-    run_spec_text(r, spec);
-    while (i < b->n_measured && strcmp(b->measured[i].layout, spec) != 0)
+    way_format(way, &b->way);
+    while (i < b->n_measured && strcmp(b->measured[i].way, way) != 0)
         i++;
     if (i == BOOK_MEASURED_MAX)
         return;
     b->n_measured += i == b->n_measured;
-    snprintf(b->measured[i].layout, SPEC_TEXT_MAX, "%s", spec);
+    snprintf(b->measured[i].way, WAY_TEXT_MAX, "%s", way);
     b->measured[i].seconds = seconds;
 }
 
@@ -109,6 +130,8 @@ static tp_status all_train(struct run *r)
     if (b->attempt > 1)
         b->restart_seconds =
             b->restart_seconds > 0 ? (b->restart_seconds + now - from) / 2 : now - from;
+    if (r->crosses && monitor_load_seconds(r->monitor) > 0)
+        b->load_rate = (double)r->choice.bytes / monitor_load_seconds(r->monitor);
     b->fault_at = 0;
     return run_edge(r, RUN_TRAIN, "every rank trains");
 }
@@ -186,7 +209,7 @@ static tp_status consider_scaling(struct run *r)
         if (here <= 0 || gain < r->job->restart.worth * cost)
             return TP_OK;
     }
-    snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.spec));
+    snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.way.spec));
     r->book.new_layout = true;
     return run_drain_softly(r, text);
 }

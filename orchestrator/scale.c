@@ -1,259 +1,128 @@
 /* orchestrator/scale.c - see orchestrator/scale.h. */
 #include "orchestrator/scale.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/file.h"
-#include "core/size.h"
-#include "layout/layout.h"
-#include "layout/memory.h"
+#include "orchestrator/fit.h"
 
-enum { TERMS = 4, CONFIG_MAX = 16 << 20, CANDIDATES_MAX = 4096 };
+enum { CANDIDATES_MAX = 1 << 16, FIRST_CAPACITY = 256 };
 
-/* Seconds for a flop, a byte over tp, a byte over dp, a collective: the guess before measuring. */
-static const double GUESS[TERMS] = { 1 / 50e9, 1 / 2e9, 1 / 2e9, 20e-6 };
-
-/* How far the guess holds against measurements: relative, as if it were measured this well. */
-static const double GUESS_WEIGHT = 0.05;
-
-struct scale {
-    const struct job *job;
-    const struct book *book;
+struct list {
+    struct fit *fit;
     struct arena *arena;
-    bool has_model;
-    struct model model;
-    struct tensor *tensors;
-    int n_tensors;
-    enum dtype dtype;
-    int64_t batch, micro, seq; /* 0: not known */
-    double weight[TERMS];
-    struct candidate *list;
-    int n;
+    int max_ranks, n, capacity;
+    struct candidate *c;
+    tp_status st;
 };
 
-static tp_status read_model(struct scale *s, struct tp_err *err)
+static bool allowed(const struct list *l, const char *axis)
 {
-    char path[PATH_MAX];
-    char *text;
-    size_t size;
-    tp_status st;
-
-    if (!s->job->layouts.model)
-        return TP_OK;
-    snprintf(path, sizeof path, "%s%s", s->job->layouts.model,
-             file_is_dir(s->job->layouts.model) ? "/config.json" : "");
-    st = file_read_all(&text, &size, path, CONFIG_MAX, s->arena, err);
-    if (st == TP_OK)
-        st = model_parse(&s->model, text, size, path, s->arena, err);
-    s->dtype = s->job->layouts.dtype && strcmp(s->job->layouts.dtype, "bf16") == 0 ? DTYPE_BF16
-                                                                                   : DTYPE_F32;
-    if (st == TP_OK)
-        st = model_params(&s->tensors, &s->n_tensors, &s->model, s->dtype, s->arena, err);
-    s->has_model = st == TP_OK;
-    return st;
+    return job_has_axis(fit_job(l->fit), axis);
 }
 
-/* The sequences of a microbatch: as the job says, or all that a dp rank has. */
-static int64_t micro_of(const struct scale *s, const struct spec *p)
+static void add(struct list *l, const struct spec *p)
 {
-    if (s->micro)
-        return s->micro;
-    return s->batch ? (s->batch + p->dp - 1) / p->dp : 1;
-}
+    struct candidate *c;
 
-/* What a step of this layout is made of. */
-static void terms(double x[TERMS], const struct scale *s, const struct spec *p)
-{
-    const struct model *m = &s->model;
-    double tokens = (double)(s->batch ? s->batch : 1) * (double)(s->seq ? s->seq : 128);
-    double rows = tokens / p->dp, params = (double)model_matmul_params(m);
-    double microbatches =
-        s->micro && s->batch ? ceil((double)s->batch / p->dp / (double)s->micro) : 1;
+    if (l->st)
+        return;
+    if (l->n == l->capacity) {
+        int more = l->capacity ? 2 * l->capacity : FIRST_CAPACITY;
+        struct candidate *grown =
+            more <= CANDIDATES_MAX ? arena_array(l->arena, (size_t)more, sizeof *grown) : NULL;
 
-    x[0] = model_step_flops(m, (int64_t)tokens, s->seq ? s->seq : 128) / spec_world(p);
-    x[1] = p->tp > 1 ? m->layers * 4.0 * rows * (double)m->hidden * 4 * 2 * (p->tp - 1) / p->tp : 0;
-    x[2] = p->dp > 1 ? params / p->tp / p->pp * 4 * 2 * (p->dp - 1) / p->dp : 0;
-    x[3] = (p->tp > 1 ? m->layers * 4 * microbatches : 0) + (p->dp > 1 ? 8 : 0) + 2;
-}
-
-/* Solve the symmetric system a w = b in place (Gauss; it is positive definite). */
-static void solve(double a[TERMS][TERMS], double b[TERMS], double w[TERMS])
-{
-    for (int i = 0; i < TERMS; i++)
-        for (int k = i + 1; k < TERMS; k++) {
-            double f = a[k][i] / a[i][i];
-
-            for (int j = i; j < TERMS; j++)
-                a[k][j] -= f * a[i][j];
-            b[k] -= f * b[i];
+        if (!grown) {
+            l->st = more > CANDIDATES_MAX ? TP_E_USAGE : TP_E_NOMEM;
+            return;
         }
-    for (int i = TERMS - 1; i >= 0; i--) {
-        w[i] = b[i];
-        for (int j = i + 1; j < TERMS; j++)
-            w[i] -= a[i][j] * w[j];
-        w[i] /= a[i][i];
+        if (l->n)
+            memcpy(grown, l->c, (size_t)l->n * sizeof *grown);
+        l->c = grown;
+        l->capacity = more;
+    }
+    c = &l->c[l->n++];
+    *c = (struct candidate){ .way.spec = *p, .ranks = spec_world(p), .why = "" };
+    fit_check(l->fit, c, l->max_ranks);
+}
+
+/* ---- enumerating ---- */
+
+/* A mesh with what may be added to it without changing the ranks. */
+static void add_variants(struct list *l, const struct spec *mesh)
+{
+    static const int zeros[] = { 0, 1, 3 };
+    int64_t layers = fit_layers(l->fit);
+    struct spec p = *mesh;
+
+    for (p.vpp = 1; p.vpp <= 4; p.vpp *= 2) {
+        if (p.vpp > 1 && (p.pp == 1 || !allowed(l, "vpp") || layers % ((int64_t)p.pp * p.vpp)))
+            break;
+        for (int sp = 0; sp <= (p.tp > 1 && allowed(l, "sp")); sp++)
+            for (int z = 0; z < 3; z++) {
+                p.sp = sp;
+                p.zero = zeros[z];
+                if (p.zero == 0 || (p.dp > 1 && allowed(l, p.zero == 1 ? "zero1" : "zero3")))
+                    add(l, &p);
+            }
     }
 }
 
-/* Weights relative to the guess, v = w / guess, near one common factor: minimise
- * sum ((v.x - t) / t)^2 + GUESS_WEIGHT |v - f|^2 with f the factor that fits best alone. */
-static void fit(struct scale *s)
+/* Degrees 1 .. most of one axis that can be at all, into out; those that cannot are added as
+ * refused candidates. Returns how many. */
+static int degrees(struct list *l, int *out, const char *axis, int most)
 {
-    double a[TERMS][TERMS] = { { 0 } }, b[TERMS] = { 0 }, v[TERMS], top = 0, bottom = 0, factor = 1;
-    double x[BOOK_MEASURED_MAX][TERMS], t[BOOK_MEASURED_MAX];
     int n = 0;
 
-    memcpy(s->weight, GUESS, sizeof GUESS);
-    for (int i = 0; s->book && s->has_model && i < s->book->n_measured; i++) {
+    for (int d = 1; d <= most; d++) {
+        struct spec p = spec_default();
+        char text[32];
         struct tp_err ignored;
-        struct spec p;
 
-        if (spec_parse(&p, s->book->measured[i].layout, &ignored) ||
-            s->book->measured[i].seconds <= 0)
+        snprintf(text, sizeof text, "%s%d", axis, d);
+        if (spec_parse(&p, text, &ignored))
+            break;
+        if (d > 1 && (!allowed(l, axis) || (p.pp > 1 && !fit_stages_even(l->fit, d))))
             continue;
-        t[n] = s->book->measured[i].seconds;
-        terms(x[n], s, &p);
-        for (int k = 0; k < TERMS; k++)
-            x[n][k] *= GUESS[k] / t[n];
-        for (int k = 0; k < TERMS; k++)
-            bottom += x[n][k];
-        top += 1;
-        n++;
+        if (d == 1 || fit_is_possible(l->fit, &p))
+            out[n++] = d;
+        else if (d <= SCALE_REFUSED_TOLD || (d & (d - 1)) == 0)
+            add(l, &p);
     }
-    if (n == 0)
-        return;
-    factor = bottom > 0 ? top / bottom : 1;
-    for (int k = 0; k < TERMS; k++) {
-        a[k][k] = GUESS_WEIGHT;
-        b[k] = GUESS_WEIGHT * factor;
-    }
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < TERMS; k++) {
-            b[k] += x[i][k];
-            for (int j = 0; j < TERMS; j++)
-                a[k][j] += x[i][k] * x[i][j];
-        }
-    solve(a, b, v);
-    for (int k = 0; k < TERMS; k++)
-        s->weight[k] = GUESS[k] * (v[k] > 0 ? v[k] : 0);
+    return n;
 }
 
-static double predict(const struct scale *s, struct candidate *c)
+static tp_status enumerate(struct list *l)
 {
-    char text[SPEC_TEXT_MAX];
-    double x[TERMS], t = 0;
-
-    spec_format(text, &c->spec);
-    for (int i = 0; s->book && i < s->book->n_measured; i++)
-        if (strcmp(s->book->measured[i].layout, text) == 0) {
-            c->measured = true;
-            return s->book->measured[i].seconds;
-        }
-    if (!s->has_model)
-        return 0;
-    terms(x, s, &c->spec);
-    for (int k = 0; k < TERMS; k++)
-        t += s->weight[k] * x[k];
-    return t;
-}
-
-static bool axis_allowed(const struct job *job, const char *axis)
-{
-    for (int i = 0; i < job->layouts.axes.n; i++)
-        if (strcmp(job->layouts.axes.word[i], axis) == 0)
-            return true;
-    return false;
-}
-
-static bool refuse(struct candidate *c, const char *why)
-{
-    snprintf(c->why, sizeof c->why, "%.*s", (int)sizeof c->why - 1, why);
-    return false;
-}
-
-static bool batch_divides(const struct scale *s, struct candidate *c)
-{
-    int64_t micro = micro_of(s, &c->spec);
-
-    if (s->batch && s->batch % (c->spec.dp * micro) != 0) {
-        snprintf(c->why, sizeof c->why,
-                 "the global batch of %lld does not divide by dp%d x microbatches of %lld",
-                 (long long)s->batch, c->spec.dp, (long long)micro);
-        return false;
-    }
-    return true;
-}
-
-static bool fits_memory(const struct scale *s, struct candidate *c)
-{
-    char need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
-    struct memory_need m = memory_estimate(&s->model, &c->spec, s->dtype, micro_of(s, &c->spec),
-                                           s->seq ? s->seq : 128, true);
-
-    c->memory = m.total;
-    if (!s->job->layouts.memory || m.total <= s->job->layouts.memory)
-        return true;
-    snprintf(c->why, sizeof c->why, "a rank needs %s, layouts.memory is %s",
-             size_format(need, m.total), size_format(limit, s->job->layouts.memory));
-    return false;
-}
-
-static bool check(const struct scale *s, struct candidate *c, int max_ranks)
-{
-    struct tp_err why = { 0 };
-    struct layout layout;
-
-    if (c->ranks > max_ranks) {
-        snprintf(c->why, sizeof c->why, "needs %d ranks, there are %d", c->ranks, max_ranks);
-        return false;
-    }
-    if (c->ranks < s->job->layouts.min_ranks)
-        return refuse(c, "fewer ranks than layouts.min_ranks");
-    if (s->job->layouts.max_ranks && c->ranks > s->job->layouts.max_ranks)
-        return refuse(c, "more ranks than layouts.max_ranks");
-    if ((c->spec.pp > 1 && !axis_allowed(s->job, "pp")) ||
-        (c->spec.cp > 1 && !axis_allowed(s->job, "cp")) ||
-        (c->spec.dp > 1 && !axis_allowed(s->job, "dp")) ||
-        (c->spec.tp > 1 && !axis_allowed(s->job, "tp")))
-        return refuse(c, "uses an axis that layouts.axes does not name");
-    if (!batch_divides(s, c))
-        return false;
-    if (!s->has_model)
-        return true;
-    if (layout_make(&layout, &c->spec, s->model.layers, s->tensors, s->n_tensors, s->arena, &why))
-        return refuse(c, why.msg);
-    return fits_memory(s, c);
-}
-
-static void add(struct scale *s, const struct spec *p, int max_ranks)
-{
-    struct candidate *c = &s->list[s->n];
-
-    if (s->n == CANDIDATES_MAX)
-        return;
-    *c = (struct candidate){ .spec = *p, .ranks = spec_world(p) };
-    c->legal = check(s, c, max_ranks);
-    c->seconds = c->legal ? predict(s, c) : 0;
-    s->n++;
-}
-
-static void enumerate(struct scale *s, int max_ranks)
-{
-    bool tp = axis_allowed(s->job, "tp") && (s->has_model), dp = axis_allowed(s->job, "dp");
-    bool pp = axis_allowed(s->job, "pp") && s->has_model;
-    bool cp = axis_allowed(s->job, "cp") && s->has_model;
+    size_t most = (size_t)l->max_ranks + 1;
+    int *d = arena_array(l->arena, 4 * most, sizeof *d);
+    int *tp = d, *pp = d + most, *cp = pp + most, *dp = cp + most, n[4];
     struct spec p = spec_default();
 
-    for (p.tp = 1; p.tp <= (tp ? max_ranks : 1); p.tp++)
-        for (p.pp = 1; p.pp <= (pp ? max_ranks / p.tp : 1); p.pp++)
-            for (p.cp = 1; p.cp <= (cp ? max_ranks / p.tp / p.pp : 1); p.cp++)
-                for (p.dp = 1; p.dp <= (dp ? max_ranks / p.tp / p.pp / p.cp : 1); p.dp++)
-                    add(s, &p, max_ranks);
+    if (!d)
+        return TP_E_NOMEM;
+    n[0] = degrees(l, tp, "tp", l->max_ranks);
+    n[1] = degrees(l, pp, "pp", l->max_ranks);
+    n[2] = degrees(l, cp, "cp", l->max_ranks);
+    n[3] = degrees(l, dp, "dp", l->max_ranks);
+    for (int a = 0; a < n[0]; a++)
+        for (int b = 0; b < n[1] && tp[a] * pp[b] <= l->max_ranks; b++)
+            for (int c = 0; c < n[2] && tp[a] * pp[b] * cp[c] <= l->max_ranks; c++)
+                for (int e = 0; e < n[3] && tp[a] * pp[b] * cp[c] * dp[e] <= l->max_ranks; e++) {
+                    p.tp = tp[a];
+                    p.pp = pp[b];
+                    p.cp = cp[c];
+                    p.dp = dp[e];
+                    add_variants(l, &p);
+                }
+    return l->st;
 }
+
+/* ---- ordering ---- */
 
 /* Steps of 2 %, so that what is about equal compares equal (and the order stays one). */
 static double grade(const struct candidate *c)
@@ -261,9 +130,18 @@ static double grade(const struct candidate *c)
     return c->seconds > 0 ? floor(log(c->seconds) / 0.02) : 0;
 }
 
+/* How much there is to a layout besides its ranks. */
+static int complexity(const struct way *w)
+{
+    return (w->spec.pp > 1) + (w->spec.cp > 1) + 2 * (w->spec.vpp > 1) + w->spec.sp + w->spec.zero +
+           4 * w->recompute;
+}
+
 static int by_merit(const void *pa, const void *pb)
 {
     const struct candidate *a = pa, *b = pb;
+    int x = complexity(&a->way), y = complexity(&b->way);
+    char s[WAY_TEXT_MAX], t[WAY_TEXT_MAX];
 
     if (a->legal != b->legal)
         return a->legal ? -1 : 1;
@@ -273,35 +151,35 @@ static int by_merit(const void *pa, const void *pb)
         return b->ranks - a->ranks; /* cannot be predicted: more ranks are quicker */
     if (a->ranks != b->ranks)
         return a->ranks - b->ranks;
-    return a->spec.tp - b->spec.tp;
+    if (x != y)
+        return x - y;
+    return strcmp(way_format(s, &a->way), way_format(t, &b->way));
 }
 
 tp_status scale_candidates(struct candidate **out, int *n, const struct job *job,
                            const struct book *book, int max_ranks, struct arena *arena,
                            struct tp_err *err)
 {
-    struct scale s = { .job = job,
-                       .book = book,
-                       .arena = arena,
-                       .batch = job->layouts.batch,
-                       .micro = job->layouts.micro,
-                       .seq = job->layouts.seq };
-    tp_status st = read_model(&s, err);
+    struct list l = { .arena = arena, .max_ranks = max_ranks };
+    tp_status st = fit_open(&l.fit, job, book, arena, err);
 
     if (st)
         return st;
-    s.list = arena_array(arena, CANDIDATES_MAX, sizeof *s.list);
-    if (!s.list)
-        return tp_fail(err, TP_E_NOMEM, "no memory to plan");
-    fit(&s);
     for (int i = 0; i < job->layouts.n_allow; i++)
-        add(&s, &job->layouts.allow[i], max_ranks);
-    if (job->layouts.n_allow == 0) {
-        enumerate(&s, max_ranks);
-        qsort(s.list, (size_t)s.n, sizeof *s.list, by_merit);
-    }
-    *out = s.list;
-    *n = s.n;
+        add(&l, &job->layouts.allow[i]);
+    if (job->layouts.n_allow == 0)
+        l.st = enumerate(&l);
+    if (l.st == TP_E_USAGE)
+        return tp_fail(err, l.st,
+                       "%s: more than %d layouts are possible for %d ranks: name fewer "
+                       "layouts.axes, or those wanted in layouts.allow",
+                       job->path, CANDIDATES_MAX, max_ranks);
+    if (l.st)
+        return tp_fail(err, l.st, "no memory to plan");
+    if (job->layouts.n_allow == 0 && l.n > 0)
+        qsort(l.c, (size_t)l.n, sizeof *l.c, by_merit);
+    *out = l.c;
+    *n = l.n;
     return TP_OK;
 }
 
@@ -309,24 +187,29 @@ tp_status scale_pick(struct candidate *out, const struct candidate *c, int n, co
                      struct tp_err *err)
 {
     bool is_count = text[0] && strspn(text, "0123456789") == strlen(text);
+    bool is_spec = text[0] && !is_count;
     long most = is_count ? strtol(text, NULL, 10) : INT_MAX;
+    const struct candidate *refused = NULL;
     struct spec wanted;
     char found[SPEC_TEXT_MAX];
     tp_status st;
 
-    if (text[0] && !is_count && (st = spec_parse(&wanted, text, err)))
+    if (is_spec && (st = spec_parse(&wanted, text, err)))
         return st;
     for (int i = 0; i < n; i++) {
-        if (text[0] && !is_count &&
-            (!spec_matches(&wanted, &c[i].spec) || spec_world(&wanted) != c[i].ranks))
+        if (is_spec &&
+            (!spec_matches(&wanted, &c[i].way.spec) || spec_world(&wanted) != c[i].ranks))
             continue;
         if (c[i].legal && c[i].ranks <= most) {
             *out = c[i];
             return TP_OK;
         }
-        if (text[0] && !is_count)
-            return tp_fail(err, TP_E_LAYOUT, "%s: %s", spec_format(found, &c[i].spec), c[i].why);
+        if (is_spec && !refused)
+            refused = &c[i];
     }
+    if (refused)
+        return tp_fail(err, TP_E_LAYOUT, "%s: %s", spec_format(found, &refused->way.spec),
+                       refused->why);
     return tp_fail(err, TP_E_LAYOUT, "no layout%s%s is among those allowed for the ranks there are",
                    text[0] ? " " : "", text);
 }

@@ -1,16 +1,22 @@
 /*
  * orchestrator/scale.h - which layout for the ranks that are left.
  *
- * Candidates are every tp x dp (x pp x cp, where the job's axes allow them) of at most the ranks
- * there are, or the job's own list. Each is checked against the model (layout_make), the global
- * batch, which stays what it is, and a rank's memory (layout/memory.h); what is refused says why.
+ * Candidates are the layouts of at most the ranks there are on the axes that the job allows
+ * (layouts.axes), or the job's own list (layouts.allow). Each is checked against the model
+ * (layout_make), the global batch, which stays what it is, what tp-train asks of its axes, and a
+ * rank's memory (layout/memory.h); what is refused says why. Enumerated are every tp, pp, cp and dp
+ * that the model and the batch allow (of pp those whose largest stage is at most a third above the
+ * mean), each mesh with and without vpp, sp and ZeRO; a degree that can never be is there once, by
+ * itself, with the reason (above SCALE_REFUSED_TOLD only powers of two).
  *
- * Order: with a list (layouts.allow) the list's own. Else the shortest predicted step, where a
- * step costs
- *     w0 flops/ranks + w1 bytes(tp) + w2 bytes(dp) + w3 collectives
- * and w is fitted to the step times that were measured in this job (ridge regression towards a
- * guess, so that a single measurement already scales all). A layout that was measured has its own
- * time. Equal within 2 %: fewer ranks.
+ * For tp-train each candidate also gets the size of a microbatch and whether activations are
+ * recomputed, where the command line leaves that open: the fastest predicted pair that fits
+ * memory, so that recomputation is asked for only when memory forces it, and a pipeline gets
+ * microbatches to fill it.
+ *
+ * Order: with a list (layouts.allow) the list's own. Else the shortest predicted step
+ * (orchestrator/cost.h); a way that was measured in this job has its own time. Equal within 2 %:
+ * fewer ranks, then the simpler layout.
  */
 #ifndef ORCHESTRATOR_SCALE_H
 #define ORCHESTRATOR_SCALE_H
@@ -20,23 +26,25 @@
 
 #include "core/arena.h"
 #include "core/err.h"
-#include "layout/spec.h"
 #include "orchestrator/book.h"
 #include "orchestrator/job.h"
+#include "orchestrator/way.h"
+
+enum { SCALE_REFUSED_TOLD = 16 };
 
 struct candidate {
-    struct spec spec;
+    struct way way;
     int ranks;
     bool legal;
-    double seconds; /* predicted step, 0: cannot be predicted (no model is known) */
     bool measured;
-    int64_t memory; /* bytes of the largest rank, 0: not known */
-    char why[320];  /* what speaks against it */
+    double seconds;  /* predicted step, 0: cannot be predicted (no model is known) */
+    int64_t memory;  /* bytes of the largest rank, 0: not known */
+    const char *why; /* what speaks against it, "" */
 };
 
 /* All candidates for at most max_ranks ranks, the best first, the refused ones last. In the arena.
  * book gives the measured steps; may be NULL.
- * TP_E_USAGE, TP_E_NOTFOUND: the model's config cannot be read. */
+ * TP_E_USAGE, TP_E_NOTFOUND: the model's config cannot be read; there are too many. */
 tp_status scale_candidates(struct candidate **out, int *n, const struct job *job,
                            const struct book *book, int max_ranks, struct arena *arena,
                            struct tp_err *err);

@@ -62,10 +62,13 @@ struct scratch {
     float *sums;      /* of gradients over rows: the kernels' own */
 };
 
+struct units; /* trainer/units.h */
+
 /* A pass of one microbatch through a rank's layers. */
 struct pass {
     const struct net *net;
     const struct scratch *scratch;
+    struct units *units;
     int64_t sequences, rows;
     int64_t stream_rows; /* that this rank has of the stream: all, or under sp a part */
     bool add;            /* gradients add to those of the step's earlier microbatches (of the leaf,

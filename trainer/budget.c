@@ -14,10 +14,21 @@ static int flags_of(const struct train_config *c)
     return (c->ckpt ? MEMORY_SAVES : 0) | (c->recompute ? MEMORY_RECOMPUTES : 0);
 }
 
+static struct memory_run run_of(const struct train_config *c, const struct spec *s, int64_t micro)
+{
+    return (struct memory_run){ .dtype = c->dtype,
+                                .seq = c->seq,
+                                .micro = micro,
+                                .micros = c->batch / s->dp / micro,
+                                .flags = flags_of(c) };
+}
+
 static int64_t need_of(const struct train_config *c, const struct model *m, const struct spec *s,
                        int64_t micro)
 {
-    return memory_estimate(m, s, c->dtype, micro, c->seq, flags_of(c)).total;
+    const struct memory_run run = run_of(c, s, micro);
+
+    return memory_estimate(m, s, &run).total;
 }
 
 static bool is_legal(const struct train_config *c, const struct model *m, const struct spec *s)
@@ -34,40 +45,56 @@ static bool is_legal(const struct train_config *c, const struct model *m, const 
     return ok;
 }
 
-/* " tp4 (812 MiB), tp8 (...)": larger tensor degrees that fit, nearest first. */
-static int list_layouts(char *buf, size_t size, const struct train_config *c, const struct model *m)
+/* Layouts that would fit, as "tp4 (812 MiB), tp8 (...)". */
+struct fitting {
+    char text[256];
+    size_t used;
+    int n;
+};
+
+static void add_if_fits(struct fitting *f, const struct train_config *c, const struct model *m,
+                        const struct spec *s)
 {
-    size_t used = 0;
-    int n = 0;
+    int64_t need = need_of(c, m, s, c->micro);
+    char text[SPEC_TEXT_MAX], bytes[SIZE_TEXT_MAX];
 
-    for (int tp = c->spec.tp + 1; tp <= TP_TRIED_MAX && n < LAYOUTS_SHOWN; tp++) {
-        struct spec s = c->spec;
-        char text[SPEC_TEXT_MAX], bytes[SIZE_TEXT_MAX];
+    if (f->n == LAYOUTS_SHOWN || need > c->mem_bytes || !is_legal(c, m, s))
+        return;
+    f->used += (size_t)snprintf(f->text + f->used, sizeof f->text - f->used, "%s%s (%s)",
+                                f->n++ ? ", " : "", spec_format(text, s), size_format(bytes, need));
+}
 
-        s.tp = tp;
-        if (!is_legal(c, m, &s) || need_of(c, m, &s, c->micro) > c->mem_bytes)
-            continue;
-        used += (size_t)snprintf(buf + used, size - used, "%s%s (%s)", n++ ? ", " : "",
-                                 spec_format(text, &s),
-                                 size_format(bytes, need_of(c, m, &s, c->micro)));
-    }
-    return n;
+/* The same ranks that share their state first, then larger tensor degrees, nearest first. */
+static void find_fitting(struct fitting *f, const struct train_config *c, const struct model *m)
+{
+    struct spec s = c->spec;
+
+    for (s.zero = 1; s.dp > 1 && s.zero <= 3; s.zero += 2)
+        if (s.zero > c->spec.zero)
+            add_if_fits(f, c, m, &s);
+    s = c->spec;
+    for (s.tp = c->spec.tp + 1; s.tp <= TP_TRIED_MAX; s.tp++)
+        add_if_fits(f, c, m, &s);
+    if (f->n == 0)
+        snprintf(f->text, sizeof f->text, "no tensor-parallel degree");
 }
 
 tp_status budget_check(const struct train_config *c, const struct model *m, struct tp_err *err)
 {
+    struct memory_run run;
     struct memory_need need;
     char spec[SPEC_TEXT_MAX], total[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX], weights[SIZE_TEXT_MAX];
     char state[SIZE_TEXT_MAX], act[SIZE_TEXT_MAX], staging[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
-    char layouts[256] = "", micro[96] = "";
+    struct fitting layouts = { .n = 0 };
+    char micro[96] = "";
 
     if (c->mem_bytes == 0)
         return TP_OK;
-    need = memory_estimate(m, &c->spec, c->dtype, c->micro, c->seq, flags_of(c));
+    run = run_of(c, &c->spec, c->micro);
+    need = memory_estimate(m, &c->spec, &run);
     if (need.total <= c->mem_bytes)
         return TP_OK;
-    if (list_layouts(layouts, sizeof layouts, c, m) == 0)
-        snprintf(layouts, sizeof layouts, "no tensor-parallel degree");
+    find_fitting(&layouts, c, m);
     if (c->micro > 1 && need_of(c, m, &c->spec, 1) <= c->mem_bytes)
         snprintf(micro, sizeof micro, "; so would --micro 1 at this layout (%s)",
                  size_format(other, need_of(c, m, &c->spec, 1)));
@@ -79,5 +106,5 @@ tp_status budget_check(const struct train_config *c, const struct model *m, stru
         size_format(mem, c->mem_bytes), size_format(weights, need.params + need.master),
         size_format(state, need.grads + need.moments),
         size_format(act, need.activations + need.workspace), size_format(staging, need.staging),
-        size_format(other, need.overhead), layouts, micro);
+        size_format(other, need.overhead), layouts.text, micro);
 }

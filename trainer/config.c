@@ -35,20 +35,25 @@ int64_t train_config_micros(const struct train_config *c)
     return c->batch / c->spec.dp / c->micro;
 }
 
+int64_t train_config_sequence(const struct train_config *c, int dp_rank, int64_t micro)
+{
+    if (c->same_bits && c->spec.zero == 3)
+        return (micro * c->spec.dp + dp_rank) * c->micro;
+    return c->batch / c->spec.dp * dp_rank + micro * c->micro;
+}
+
 static tp_status check_axes(const struct spec *s, struct tp_err *err)
 {
-    const char *axis = s->cp > 1 ? "context parallelism (cp)"
-
-                       : s->zero > 1 ? "sharded parameters (zero3)"
-                                     : NULL;
+    const char *axis = s->cp > 1 ? "context parallelism (cp)" : NULL;
     char text[SPEC_TEXT_MAX];
 
     if (!axis)
         return TP_OK;
-    return tp_fail(err, TP_E_LAYOUT,
-                   "layout %s asks for %s, which tp-train cannot run yet; it runs tp, sp, pp, vpp, "
-                   "dp and zero1, and tp-reshard turns checkpoints of other layouts into those",
-                   spec_format(text, s), axis);
+    return tp_fail(
+        err, TP_E_LAYOUT,
+        "layout %s asks for %s, which tp-train cannot run yet; it runs tp, sp, pp, vpp, "
+        "dp, zero1 and zero3, and tp-reshard turns checkpoints of other layouts into those",
+        spec_format(text, s), axis);
 }
 
 static tp_status check_optimizer(const struct optimizer_options *o, struct tp_err *err)

@@ -59,4 +59,8 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
 /* Microbatches that a dp rank runs in a step. */
 int64_t train_config_micros(const struct train_config *c);
 
+/* Number in the batch of the first sequence of such a microbatch. A dp rank has a run of them; with
+ * --same-bits and zero3, which sums over dp first, they are dealt in turn. */
+int64_t train_config_sequence(const struct train_config *c, int dp_rank, int64_t micro);
+
 #endif

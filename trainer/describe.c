@@ -28,12 +28,10 @@ static void count_tp(struct messages *m, const struct trainer *t)
 static void count_row_sums(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
-    int64_t micros = train_config_micros(t->config), of_norm = n->final_norm.bias ? 2 : 1;
     const struct layer *y = &n->layers[0];
+    int64_t micros = train_config_micros(t->config), of_norm = y->attn_norm.bias ? 2 : 1;
     int biases = (y->out.bias != NULL) + (y->down.bias != NULL);
 
-    if (y->attn_norm.bias)
-        of_norm = 2;
     m->tp_calls += micros * (n->n_layers * (2 + biases) + n->is_last);
     m->tp_bytes += micros * n->model->hidden * 4 *
                    (n->n_layers * (2 * of_norm + biases) + n->is_last * of_norm);
@@ -53,10 +51,29 @@ static void count_sp(struct messages *m, const struct trainer *t)
     m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last);
     m->tp_bytes =
         micros * (part * (gathers * e + (scatters + n->is_first) * 4) + n->is_last * rows * 4 * 3);
-    if (n->same_bits)
+    if (n->same_bits) {
         count_row_sums(m, t);
-    else
-        m->tp_calls++, m->tp_bytes += t->params.n_partial * 4;
+    } else {
+        m->tp_calls++;
+        m->tp_bytes += t->params.n_partial * 4;
+    }
+}
+
+/* Weights of every unit that is gathered, gradients of every unit after each of its backward
+ * passes; a tied head of the same stage has a backward pass of its own. */
+static void count_units(struct messages *m, const struct trainer *t)
+{
+    const struct params *p = &t->params;
+    const struct net *n = &t->net;
+    int64_t micros = train_config_micros(t->config), floats = 0;
+    bool joined = n->is_first && n->first_unit == n->last_unit;
+
+    m->dp_calls = t->units.n_visits + micros * (p->n_buckets + joined);
+    for (int i = 0; i < t->units.n_visits; i++)
+        floats += p->buckets[t->units.visits[i]].weights_each;
+    for (int i = 0; i < p->n_buckets; i++)
+        floats += micros * (1 + (joined && i == n->first_unit)) * p->buckets[i].each;
+    m->dp_bytes = floats * 4;
 }
 
 /* Gradients of KV heads that other ranks hold too: one of the rank's shards speaks for all. */
@@ -65,7 +82,7 @@ static void count_holders(struct messages *m, const struct trainer *t)
     for (int i = 0; i < t->params.n; i++) {
         const struct param *q = &t->params.list[i];
 
-        if (!q->shared || q->own.n == 0 || q->shard != t->params.list[0].shard)
+        if (!q->shared || q->own.n == 0 || params_twin(&t->params, i) != i)
             continue;
         m->kv_calls++;
         m->kv_bytes += q->own.n * 4;
@@ -76,13 +93,21 @@ static void count_holders(struct messages *m, const struct trainer *t)
 static void count_same_bits_dp(struct messages *m, const struct trainer *t)
 {
     const struct params *p = &t->params;
+    int64_t losses = p->sharded ? train_config_micros(t->config) : 1, doubles = 0;
 
-    if (t->net.is_last)
-        m->dp_calls++, m->dp_bytes += (int64_t)sizeof(double);
-    if (p->n_owners == 1)
-        return;
-    m->dp_calls += 1 + (p->head.n > 0);
-    m->dp_bytes += p->n_rows * (int64_t)sizeof(double) + p->head.n * 4;
+    if (t->net.is_last) {
+        m->dp_calls++;
+        doubles += losses;
+    }
+    if (p->n_owners > 1) {
+        m->dp_calls++;
+        doubles += p->n_rows;
+    }
+    m->dp_bytes += doubles * (int64_t)sizeof(double);
+    if (p->n_owners > 1 && p->head.n && !p->sharded) {
+        m->dp_calls++;
+        m->dp_bytes += p->head.n * 4;
+    }
 }
 
 struct messages describe_messages(const struct trainer *t)
@@ -100,9 +125,11 @@ struct messages describe_messages(const struct trainer *t)
     for (int i = 0; i < ops->n_ops; i++)
         m.pp_calls += ops->ops[i].to >= 0;
     m.pp_bytes = m.pp_calls * rows / n->split * h * 4;
-    if (t->params.tied.n) {
-        m.ends_calls = 1;
-        m.ends_bytes = t->params.tied.n * 4;
+    for (int i = 0; t->params.tied >= 0 && i < t->params.n_shards; i++) {
+        int64_t n_sums = params_sums(&t->params, &t->params.list[t->params.tied + i]).n;
+
+        m.ends_calls += n_sums > 0 || !n->same_bits;
+        m.ends_bytes += n_sums * 4;
     }
     if (comm_size(t->parallel.model) > 1 || t->params.n_owners > 1)
         m.tiny_calls++;
@@ -110,12 +137,16 @@ struct messages describe_messages(const struct trainer *t)
         count_holders(&m, t);
     } else if (t->parallel.kv) {
         m.kv_calls = n->n_layers;
-        m.kv_bytes = n->n_layers * 2 * n->kv_width * h * 4;
+        for (int i = 0; i < t->params.n; i++)
+            if (t->params.list[i].shared)
+                m.kv_bytes += params_sums(&t->params, &t->params.list[i]).n * 4;
     }
-    if (t->params.n_owners > 1) { /* of a bucket a reduce-scatter and an all-gather */
+    if (t->params.sharded)
+        count_units(&m, t);
+    else if (t->params.n_owners > 1) { /* of a bucket a reduce-scatter and an all-gather */
         m.dp_calls = 2 * t->params.n_buckets;
         for (int i = 0; i < t->params.n_buckets; i++)
-            m.dp_bytes += 2 * t->params.buckets[i].each * 4;
+            m.dp_bytes += (t->params.buckets[i].each + t->params.buckets[i].weights_each) * 4;
     } else if (c->spec.dp > 1) {
         m.dp_calls = 1;
         m.dp_bytes = (t->params.n_elements + t->params.head.n) * 4;
@@ -153,94 +184,160 @@ static void line_model(char *buf, const struct trainer *t)
              t->config->dtype == DTYPE_BF16 ? "bf16 with fp32 masters" : "fp32");
 }
 
+static const char *plural(int64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+/* Of which with --same-bits a rank may have copies. */
+static int64_t own_kv_heads(const struct trainer *t)
+{
+    int64_t all = t->net.kv_heads * t->net.shards, most = t->model->kv_heads / t->config->spec.tp;
+
+    most = most < 1 ? 1 : most;
+    return all < most ? all : most;
+}
+
 static void line_mesh(char *buf, const struct trainer *t)
 {
     const struct net *n = &t->net;
+    int world = spec_world(&t->config->spec);
     char spec[SPEC_TEXT_MAX];
 
     snprintf(buf, DESCRIBE_MAX,
-             "mesh: %s, %d rank%s of %d thread%s; a rank has %" PRId64 " heads, %" PRId64
-             " key-value heads%s, %" PRId64 " features, %" PRId64 " rows of the vocabulary",
-             spec_format(spec, &t->config->spec), spec_world(&t->config->spec),
-             spec_world(&t->config->spec) == 1 ? "" : "s", kernels_threads(),
-             kernels_threads() == 1 ? "" : "s", n->heads * n->shards, n->kv_heads * n->shards,
-             t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards, n->all_vocab);
+             "mesh: %s, %d rank%s of %d thread%s; rank 0 has %d layer%s, %" PRId64
+             " heads, %" PRId64 " key-value heads%s, %" PRId64 " features, %" PRId64
+             " rows of the vocabulary",
+             spec_format(spec, &t->config->spec), world, plural(world), kernels_threads(),
+             plural(kernels_threads()), n->n_layers, plural(n->n_layers), n->heads * n->shards,
+             own_kv_heads(t), t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
+             n->all_vocab);
 }
 
 static void line_batch(char *buf, const struct trainer *t)
 {
     const struct train_config *c = t->config;
+    int64_t micros = train_config_micros(c);
+    char replicas[48] = "";
 
+    if (c->spec.dp > 1)
+        snprintf(replicas, sizeof replicas, "each of %d dp ranks has ", c->spec.dp);
     snprintf(buf, DESCRIBE_MAX,
-             "batch: %" PRId64 " sequences of %" PRId64 " tokens = %d dp x %" PRId64
-             " microbatches x %" PRId64 "; %s has %" PRId64 " windows",
-             c->batch, c->seq, c->spec.dp, train_config_micros(c), c->micro, c->data_path,
+             "batch: %" PRId64 " sequences of %" PRId64 " tokens; %s%" PRId64
+             " microbatch%s of %" PRId64 "; %s has %" PRId64 " windows",
+             c->batch, c->seq, replicas, micros, micros == 1 ? "" : "es", c->micro, c->data_path,
              t->data.windows);
+}
+
+/* Parameters that zero3 gathers at a time, at most. */
+static int64_t largest_unit(const struct trainer *t)
+{
+    const struct params *p = &t->params;
+    int64_t most = 0;
+
+    for (int b = 0; b < p->n_buckets; b++) {
+        int64_t n = 0;
+
+        for (int i = 0; i < p->buckets[b].n; i++)
+            n += p->list[p->buckets[b].first + i].n;
+        most = n > most ? n : most;
+    }
+    return most;
 }
 
 static void line_bytes(char *buf, const struct trainer *t)
 {
     const struct trainer_size *s = &t->size;
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX], e[SIZE_TEXT_MAX];
+    int n = snprintf(
+        buf, DESCRIBE_MAX,
+        "bytes of a rank: weights %s, gradients %s, optimizer %s, activations %s; together %s",
+        size_format(a, s->params), size_format(b, s->grads), size_format(c, s->moments),
+        size_format(d, s->activations), size_format(e, s->shared + s->own));
 
-    snprintf(buf, DESCRIBE_MAX,
-             "bytes of a rank: weights %s, gradients %s, optimizer %s, activations %s; together %s",
-             size_format(a, s->params), size_format(b, s->grads), size_format(c, s->moments),
-             size_format(d, s->activations), size_format(e, s->shared + s->own));
+    if (!t->params.sharded)
+        return;
+    snprintf(
+        buf + n, DESCRIBE_MAX - (size_t)n,
+        "; zero3: weights and gradients are dealt to %d ranks, %d times a step one of %d units "
+        "(the largest has %" PRId64 " parameters) is gathered in windows of %s",
+        t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t),
+        size_format(a, s->windows));
+}
+
+/* "36 all-reduces over tp (68.0 MiB), " behind what buf has; nothing where there are none. */
+static void append_calls(char *buf, int64_t calls, int64_t bytes, const char *what)
+{
+    size_t at = strlen(buf);
+    char size[SIZE_TEXT_MAX];
+
+    if (calls)
+        snprintf(buf + at, DESCRIBE_MAX - at, "%" PRId64 " %s (%s), ", calls, what,
+                 size_format(size, bytes));
 }
 
 static void line_messages(char *buf, const struct trainer *t)
 {
-    struct messages m = describe_messages(t);
-    char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX];
+    const struct messages m = describe_messages(t);
+    const struct calls {
+        int64_t calls, bytes;
+        const char *what;
+    } kinds[] = {
+        { m.tp_calls, m.tp_bytes,
+          t->net.split > 1 ? "gathers and reductions over tp" : "all-reduces over tp" },
+        { m.kv_calls, m.kv_bytes, "over shared key-value heads" },
+        { m.pp_calls, m.pp_bytes, "to other stages" },
+        { m.ends_calls, m.ends_bytes, "of the tied head's gradient" },
+        { m.dp_calls, m.dp_bytes,
+          t->params.n_owners > 1 ? "of gradients and weights over dp" : "of gradients over dp" },
+    };
+    int64_t calls = m.tiny_calls, bytes = 0;
+    char size[SIZE_TEXT_MAX];
+    size_t at;
 
     if (spec_world(&t->config->spec) == 1) {
         snprintf(buf, DESCRIBE_MAX, "messages of a step: none, there is one rank");
         return;
     }
-    snprintf(buf, DESCRIBE_MAX,
-             "messages of a step and rank: %" PRId64 " %s over tp (%s), %" PRId64
-             " over shared key-value heads (%s), %" PRId64 " over dp (%s), %" PRId64
-             " of a few words",
-             m.tp_calls, t->net.split > 1 ? "collectives" : "all-reduces",
-             size_format(a, m.tp_bytes), m.kv_calls, size_format(b, m.kv_bytes), m.dp_calls,
-             size_format(c, m.dp_bytes), m.tiny_calls);
+    snprintf(buf, DESCRIBE_MAX, "messages of a step of rank 0: ");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        append_calls(buf, kinds[i].calls, kinds[i].bytes, kinds[i].what);
+        calls += kinds[i].calls;
+        bytes += kinds[i].bytes;
+    }
+    at = strlen(buf);
+    snprintf(buf + at, DESCRIBE_MAX - at, "%" PRId64 " of a few words; together %" PRId64 " (%s)",
+             m.tiny_calls, calls, size_format(size, bytes));
 }
 
 static void line_pipeline(char *buf, const struct trainer *t)
 {
     const struct schedule *s = &t->schedule;
-    struct messages m = describe_messages(t);
-    char a[SIZE_TEXT_MAX];
 
-    if (s->p == 1) {
-        snprintf(buf, DESCRIBE_MAX, "pipeline: none");
-        return;
-    }
-    snprintf(buf, DESCRIBE_MAX,
-             "pipeline: %d stages of %d chunk%s, %d microbatches: the bubble adds %.1f %% to the "
-             "work; rank 0 keeps %d of %d chunks' passes; it sends %" PRId64
-             " messages (%s) a step",
-             s->p, s->v, s->v == 1 ? "" : "s", s->m, 100.0 * (s->p - 1) / ((double)s->v * s->m),
-             s->ranks[0].n_slots, s->m * s->v, m.pp_calls, size_format(a, m.pp_bytes));
+    buf[0] = '\0';
+    if (s->p > 1)
+        snprintf(buf, DESCRIBE_MAX,
+                 "pipeline: %d stages of %d chunk%s, %d microbatches: the bubble adds %.1f %% to "
+                 "the work; rank 0 keeps %d of %d passes",
+                 s->p, s->v, plural(s->v), s->m, 100.0 * (s->p - 1) / ((double)s->v * s->m),
+                 s->ranks[0].n_slots, s->m * s->v);
 }
 
 static void line_same_bits(char *buf, const struct trainer *t)
 {
     const struct train_config *c = t->config;
-    const struct fold *f = &t->params.fold;
+    int levels = t->params.fold.levels, shards = t->net.shards;
     char bytes[SIZE_TEXT_MAX];
 
     *buf = 0;
     if (!c->same_bits)
         return;
     snprintf(buf, DESCRIBE_MAX,
-             "same bits: as with tp %d at every layout (batch %" PRId64 ", micro %" PRId64
-             "); a rank plays %d tensor shard%s, one thread each, and keeps %d further span%s of "
+             "same bits: as with tp %d at every layout, of batch %" PRId64 " and micro %" PRId64
+             "; a rank plays %d tensor shard%s, a thread each, and keeps %d further span%s of "
              "gradients (%s)",
-             c->same_bits, c->batch, c->micro, t->net.shards, t->net.shards == 1 ? "" : "s",
-             f->levels, f->levels == 1 ? "" : "s",
-             size_format(bytes, f->levels * 4 * (t->params.n_elements + t->params.head.n)));
+             c->same_bits, c->batch, c->micro, shards, plural(shards), levels, plural(levels),
+             size_format(bytes, t->size.grads / (1 + levels) * levels));
 }
 
 char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i)

@@ -56,13 +56,14 @@ void init_weights(const struct params *p, const struct layout *l, const struct m
 {
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
+        const struct owned o = params_owned(p, q);
 
-        if (q->n == 0)
+        if (o.n == 0)
             continue;
         if (q->decay)
-            fill(p->value + q->at, &l->tensors[q->tensor], &q->box, m->init_std, seed);
+            fill(o.value, &l->tensors[q->tensor], &q->own.box, m->init_std, seed);
         else
-            for (int64_t j = 0; j < q->n; j++)
-                p->value[q->at + j] = role_is_bias(l->tensors[q->tensor].role) ? 0 : 1;
+            for (int64_t j = 0; j < o.n; j++)
+                o.value[j] = role_is_bias(l->tensors[q->tensor].role) ? 0 : 1;
     }
 }

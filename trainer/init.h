@@ -9,7 +9,7 @@
 #include "layout/model.h"
 #include "trainer/params.h"
 
-/* Fill this rank's weights (masters in bf16). */
+/* Fill the weights (masters in bf16) that this rank owns; zero_start makes them everyone's. */
 void init_weights(const struct params *p, const struct layout *l, const struct model *m,
                   uint64_t seed);
 

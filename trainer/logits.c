@@ -67,12 +67,16 @@ static void assemble(const struct trainer *t, float *whole, const float *parts)
     for (int rank = 0; rank < spec_world(&c->spec); rank++) {
         struct mesh_coord at = mesh_coord_of(&c->spec, rank);
         struct box b[TENSOR_BOXES_MAX];
+        int64_t micro_rows = c->micro * c->seq;
 
         if (at.pp < c->spec.pp - 1 || layout_tp_boxes(head, &c->spec, at.tp, b) == 0)
             continue;
-        for (int64_t r = 0; r < rows; r++, parts += b[0].len[0])
-            memcpy(whole + (at.dp * rows + r) * vocab + b[0].lo[0], parts,
+        for (int64_t r = 0; r < rows; r++, parts += b[0].len[0]) {
+            int64_t first = train_config_sequence(c, at.dp, r / micro_rows) * c->seq;
+
+            memcpy(whole + (first + r % micro_rows) * vocab + b[0].lo[0], parts,
                    (size_t)b[0].len[0] * sizeof *parts);
+        }
     }
 }
 

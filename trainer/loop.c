@@ -96,7 +96,7 @@ static void say_plan(const struct loop *l)
     char line[DESCRIBE_MAX];
 
     for (int i = 0; l->is_first && i < DESCRIBE_LINES; i++)
-        if (*describe_line(line, l->t, i))
+        if (describe_line(line, l->t, i)[0])
             say(l, false, "%s", line);
 }
 

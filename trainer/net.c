@@ -58,6 +58,17 @@ static void list_layers(struct net *n, const struct layout *l, int rank)
     }
 }
 
+/* What the parts of the network are gathered with. */
+static void find_units(struct net *n, const struct params *p)
+{
+    bool joined = n->model->tied && n->is_first && n->is_last;
+
+    n->first_unit = n->is_first ? params_unit(p, LAYER_FIRST) : -1;
+    n->last_unit = n->is_last ? params_unit(p, joined ? LAYER_FIRST : LAYER_LAST) : -1;
+    for (int i = 0; i < n->n_layers; i++)
+        n->layers[i].unit = params_unit(p, n->layer_numbers[i]);
+}
+
 static tp_status count_widths(struct net *n, const struct source *s, struct tp_err *err)
 {
     const struct model *m = n->model;
@@ -109,6 +120,7 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                        .dtype = p->dtype,
                        .seq = seq,
                        .split = l->spec.sp ? l->spec.tp : 1,
+                       .is_sharded = p->sharded,
                        .is_first = pp == 0,
                        .is_last = pp == l->spec.pp - 1,
                        .n_chunks = l->spec.vpp,
@@ -121,6 +133,7 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
     if (!n->chunks || !n->layer_numbers || !n->layers)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", m->layers);
     list_layers(n, l, rank);
+    find_units(n, p);
     return count_widths(n, &s, err);
 }
 
@@ -153,8 +166,8 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
 
     if (st)
         return st;
-    *out = (struct linear){ .weight = params_operand(p, w->at),
-                            .grad = p->grad + w->at,
+    *out = (struct linear){ .weight = params_weight(p, w),
+                            .grad = params_grad(p, w),
                             .out = width,
                             .in = in,
                             .in_out = s->net->model->arch == MODEL_GPT2 && layer >= 0,
@@ -167,8 +180,8 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
                             .tp = is_cut(s, w) ? s->net->tp : NULL };
     b = bias == ROLE_NONE ? NULL : find(s, bias, layer);
     if (b) {
-        out->bias = p->value + b->at;
-        out->bias_grad = p->grad + b->at;
+        out->bias = params_weight(p, b);
+        out->bias_grad = params_grad(p, b);
         out->bias_stride = stride_of(s, b);
     }
     return TP_OK;
@@ -183,10 +196,10 @@ static tp_status bind_norm(struct norm *out, const struct source *s, enum role r
 
     if (st)
         return st;
-    *out = (struct norm){ .weight = p->value + w->at, .grad = p->grad + w->at };
+    *out = (struct norm){ .weight = params_weight(p, w), .grad = params_grad(p, w) };
     if (b) {
-        out->bias = p->value + b->at;
-        out->bias_grad = p->grad + b->at;
+        out->bias = params_weight(p, b);
+        out->bias_grad = params_grad(p, b);
     }
     return TP_OK;
 }
@@ -218,19 +231,19 @@ static tp_status bind_first(struct net *n, const struct source *s, struct tp_err
 
     if (st)
         return st;
-    n->embedding = params_operand(p, embed->at);
-    n->embedding_grad = p->grad + embed->at;
+    n->embedding = params_weight(p, embed);
+    n->embedding_grad = params_grad(p, embed);
     n->embedding_stride = stride_of(s, embed);
     n->embedding_tp = is_cut(s, embed) ? n->tp : NULL;
     positions = find(s, ROLE_POSITIONS, LAYER_FIRST);
     if (positions) {
-        n->positions = p->value + positions->at;
-        n->positions_grad = p->grad + positions->at;
+        n->positions = params_weight(p, positions);
+        n->positions_grad = params_grad(p, positions);
     }
     return TP_OK;
 }
 
-/* The stretch of the spans where a rank keeps tensors of `layer`; copy: of another stage's. */
+/* The stretch of whole spans that has a rank's tensors of `layer`; copy: those of another stage. */
 static struct range range_of(const struct source *s, int layer, bool copy)
 {
     struct range r = { 0 };
@@ -247,15 +260,17 @@ static struct range range_of(const struct source *s, int layer, bool copy)
     return r;
 }
 
-/* What the gradients of a microbatch are, as far as they are complete at once. */
+/* Which gradients are complete when; zero3 has units for that. */
 static void bind_ranges(struct net *n, const struct source *s)
 {
+    n->fold = &s->params->fold;
+    if (n->is_sharded)
+        return;
     for (int i = 0; i < n->n_layers; i++)
         n->layers[i].grads = range_of(s, n->layer_numbers[i], false);
     n->before = range_of(s, LAYER_FIRST, false);
     n->after[0] = range_of(s, LAYER_LAST, false);
     n->after[1] = s->params->head.n ? s->params->head : range_of(s, LAYER_FIRST, true);
-    n->fold = &s->params->fold;
 }
 
 tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,
@@ -276,7 +291,7 @@ tp_status net_bind(struct net *n, const struct layout *l, const struct params *p
         TP_TRY(bind_linear(&n->head, &s, m->tied ? ROLE_EMBEDDING : ROLE_HEAD, ROLE_NONE,
                            m->tied ? LAYER_FIRST : LAYER_LAST, n->vocab, m->hidden, err));
         n->head.all_out = n->all_vocab;
-        if (p->head.n)
+        if (p->head.n && !p->sharded)
             n->head.grad = p->grad + p->head.at;
     }
     bind_ranges(n, &s);

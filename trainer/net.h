@@ -25,7 +25,8 @@ struct layer {
     struct norm attn_norm, mlp_norm;
     struct linear qkv, out; /* column, row */
     struct linear up, down; /* column (with Llama gate and up side by side), row */
-    struct range grads;     /* of all its parameters */
+    struct range grads;     /* of all its parameters, in whole spans */
+    int unit;               /* zero3: what its weights are gathered with (trainer/units.h); or -1 */
 };
 
 /* A run of layers that microbatches pass through at once: all of a rank's, or with interleaved
@@ -39,18 +40,20 @@ struct net {
     enum dtype dtype;
     struct comm *tp;
     int64_t seq;
-    int split;                    /* ranks that share the rows of the stream: tp under sp, else 1 */
-    float *whole;                 /* under sp: [rows][h] for collectives */
-    bool recompute;               /* layers are run forward again before they go back */
-    bool same_bits;               /* whatever could change a sum is one way; see trainer/shards.h */
-    int shards, n_virtual;        /* parts below that this rank has; and all ranks of tp together */
-    float *sums;                  /* with several: [shards][rows][h], what is to be added up */
-    int64_t heads, kv_heads, ffn; /* of a shard; without --same-bits a rank is one */
+    int split;             /* ranks that share the rows of the stream: tp under sp, else 1 */
+    float *whole;          /* under sp: [rows][h] for collectives */
+    bool recompute;        /* layers are run forward again before they go back */
+    bool same_bits;        /* every sum is taken one way; see trainer/same_bits.h */
+    int shards, n_virtual; /* tensor shards that this rank plays, and of all: 1 and tp without */
+    float *sums;           /* of several: [shards][rows][h], what is to be added up */
+    int64_t heads, kv_heads, ffn; /* of a shard: what this rank has if it plays one */
     int64_t q_width, kv_width, qkv_width;
     int64_t up_width;           /* 2 ffn or ffn */
     int64_t vocab_first, vocab; /* rows of the embedding and the head; may be 0 */
     int64_t all_vocab;          /* of all shards of this rank; the last ones may be short */
     bool is_first, is_last;     /* has the embedding; has the head */
+    bool is_sharded;            /* zero3: weights are there while they are needed */
+    int first_unit, last_unit;  /* of the embedding, of the head; -1: always there */
     int n_layers, n_chunks;     /* of this rank's stages */
     struct layer *layers;
     int *layer_numbers; /* [n_layers] in the model */

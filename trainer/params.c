@@ -1,14 +1,15 @@
 /* trainer/params.c - see trainer/params.h. */
 #include "trainer/params.h"
 
-#include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
-#include "kernels/cast.h"
-#include "layout/memory.h"
 #include "trainer/parallel.h"
 
-enum { GAP_ELEMENTS = 16 }; /* tensors start on cache lines */
+enum {
+    GAP_ELEMENTS = 16, /* tensors start on cache lines */
+    ANY_UNIT = INT_MAX,
+};
 
 /* Whether tensor t goes straight behind the one before it: they are one matrix to the products. */
 static bool joins_previous(const struct layout *l, int t)
@@ -37,33 +38,88 @@ static int parts_of(const struct layout *l, int t, int rank)
     return tensor->rule.dim < 0 ? 1 : tensor->rule.blocks;
 }
 
+static int64_t round_up(int64_t n)
+{
+    return (n + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;
+}
+
+/* Where the next entry goes in the whole spans. */
+struct cursor {
+    int64_t at, vector_at;
+};
+
 static tp_status add_entry(struct params *p, const struct layout *l, const struct param *entry,
-                           bool joins, struct tp_err *err)
+                           bool joins, struct cursor *c, struct tp_err *err)
 {
     struct param *q = &p->list[p->n++];
 
     *q = *entry;
     if (!joins)
-        p->n_elements = (p->n_elements + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;
-    q->at = p->n_elements;
-    if (__builtin_add_overflow(p->n_elements, q->n, &p->n_elements))
+        c->at = round_up(c->at);
+    q->at = c->at;
+    if (__builtin_add_overflow(c->at, q->n, &c->at) || c->at > INT64_MAX - GAP_ELEMENTS)
         return tp_fail(err, TP_E_LAYOUT, "%s: too many parameters", l->tensors[q->tensor].name);
+    p->n_elements = c->at > p->n_elements ? c->at : p->n_elements;
+    if (q->type == p->dtype)
+        return TP_OK;
+    q->vector_at = c->vector_at;
+    c->vector_at += round_up(q->n);
+    p->n_vectors = c->vector_at > p->n_vectors ? c->vector_at : p->n_vectors;
     return TP_OK;
+}
+
+/* What layers add, in fp32 always: norms, biases, learned positions. */
+static bool is_added(enum role role)
+{
+    return role_is_bias(role) || role == ROLE_POSITIONS || role == ROLE_ATTENTION_NORM ||
+           role == ROLE_MLP_NORM || role == ROLE_FINAL_NORM;
+}
+
+static bool has_head(const struct layout *l)
+{
+    for (int i = 0; i < l->n_tensors; i++)
+        if (l->tensors[i].role == ROLE_HEAD)
+            return true;
+    return false;
+}
+
+/* Whether tensor t is an embedding that is the head too and pipelines put at both ends. The first
+ * stage owns it, the last has a copy. */
+static bool is_at_both_ends(const struct layout *l, int t)
+{
+    return l->tensors[t].role == ROLE_EMBEDDING && l->spec.pp > 1 && !has_head(l);
+}
+
+/* What tensor t of this rank is gathered with: its layer, or what is before or after the layers. On
+ * the last stage the copy of the embedding is a head; a single stage has both in one. */
+static int unit_of(const struct layout *l, int t, bool copy)
+{
+    int layer = l->tensors[t].layer;
+
+    if (layer == LAYER_FIRST && copy)
+        return LAYER_LAST;
+    if (layer == LAYER_LAST && l->spec.pp == 1 && !has_head(l))
+        return LAYER_FIRST;
+    return layer;
 }
 
 /* The boxes of tensor t that tensor parallelism gives to (virtual) tp rank `shard`. */
 static tp_status add(struct params *p, const struct layout *l, int t, int shard, int parts,
-                     bool joins, bool copy, struct tp_err *err)
+                     bool copy, struct cursor *c, struct tp_err *err)
 {
     const struct tensor *tensor = &l->tensors[t];
     struct spec spec = l->spec;
     struct box boxes[TENSOR_BOXES_MAX];
     struct param q = { .tensor = t,
                        .shard = shard,
+                       .unit = unit_of(l, t, copy),
+                       .type = is_added(tensor->role) ? DTYPE_F32 : p->dtype,
                        .decay = tensor->ndim >= 2,
+                       .summed = is_added(tensor->role) || tensor->role == ROLE_EMBEDDING,
                        .copy = copy,
                        .partial =
                            l->spec.sp && l->spec.tp > 1 && tensor->rule.dim < 0 && !p->same_bits,
+                       .after = tensor->layer == LAYER_LAST,
                        .shared = tensor->rule.share };
     tp_status st;
     int n;
@@ -76,122 +132,13 @@ static tp_status add(struct params *p, const struct layout *l, int t, int shard,
         if (q.part < n)
             q.box = boxes[q.part];
         q.n = q.part < n ? box_elements(&q.box) : 0;
-        p->n_partial += q.partial ? q.n : 0;
-        if ((st = add_entry(p, l, &q, q.part > 0 || joins, err)))
+        if ((st = add_entry(p, l, &q, q.part > 0 || joins_previous(l, t), c, err)))
             return st;
     }
     return TP_OK;
 }
 
-/* Tensors first .. first + n - 1, which are one matrix to the products, shard by shard. */
-static tp_status add_group(struct params *p, const struct layout *l, int first, int n, int rank,
-                           bool copy, struct tp_err *err)
-{
-    int first_shard = mesh_coord_of(&l->spec, rank).tp * p->n_shards;
-    int shards = l->tensors[first].rule.dim < 0 ? 1 : p->n_shards;
-    tp_status st = TP_OK;
-
-    for (int s = first_shard; s < first_shard + shards && !st; s++)
-        for (int t = first; t < first + n && !st; t++)
-            st = add(p, l, t, s, copy ? 1 : parts_of(l, t, rank), t > first, copy, err);
-    return st;
-}
-
-/* Whether tensor t is an embedding that is the head too. Pipelines put it at both ends: the first
- * stage owns it, the last has a copy. */
-static bool is_tied(const struct layout *l, int t)
-{
-    if (l->tensors[t].role != ROLE_EMBEDDING)
-        return false;
-    for (int i = 0; i < l->n_tensors; i++)
-        if (l->tensors[i].role == ROLE_HEAD)
-            return false;
-    return true;
-}
-
-/* The rows of entry q that dp rank `owner` updates: what the entry has of the owner's boxes. Those
- * are disjoint rows of the fused parts of a tensor, and an entry lies within one part, so it meets
- * at most one, in whole rows of its own. `to` is behind what the owner has already. */
-static struct piece piece_of(const struct params *p, const struct param *q, const struct layout *l,
-                             int tp_rank, int owner, int64_t *to)
-{
-    struct box boxes[TENSOR_BOXES_MAX], meet;
-    struct piece piece = { .box = q->box, .from = q->at, .n = q->n, .to = *to };
-
-    if (p->n_owners > 1 && q->n) {
-        int n = layout_dp_boxes(&l->tensors[q->tensor], &l->spec, tp_rank, owner, boxes);
-
-        piece.n = 0;
-        for (int i = 0; i < n; i++)
-            if (box_meet(&meet, &q->box, &boxes[i])) {
-                piece.box = meet;
-                piece.n = box_elements(&meet);
-                piece.from += box_offset_in(&q->box, &meet);
-            }
-    }
-    *to += (piece.n + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;
-    return piece;
-}
-
-/* Close a bucket once it has MEMORY_BUCKET elements, and lay out its owners' parts. */
-static void fill_buckets(struct params *p)
-{
-    for (int first = 0; first < p->n;) {
-        struct bucket *b = &p->buckets[p->n_buckets++];
-        int64_t sum = 0;
-
-        *b = (struct bucket){ .first = first };
-        while (first < p->n && sum < MEMORY_BUCKET) {
-            sum += p->list[first++].n;
-            b->n++;
-        }
-        for (int owner = 0; owner < p->n_owners; owner++) {
-            int64_t at = 0;
-
-            for (int i = b->first; i < b->first + b->n; i++) {
-                struct piece *x = &p->pieces[owner * p->n + i];
-
-                x->packed = at;
-                at += x->n;
-            }
-            b->each = at > b->each ? at : b->each;
-        }
-    }
-}
-
-static int64_t largest_bucket(const struct params *p)
-{
-    int64_t largest = 0;
-
-    for (int i = 0; i < p->n_buckets; i++)
-        largest = p->buckets[i].each > largest ? p->buckets[i].each : largest;
-    return largest;
-}
-
-static tp_status deal_pieces(struct params *p, const struct layout *l, struct mesh_coord at,
-                             struct arena *arena, struct tp_err *err)
-{
-    p->n_owners = l->spec.zero ? l->spec.dp : 1;
-    p->pieces = arena_array(arena, (size_t)p->n_owners * (size_t)p->n + 1, sizeof *p->pieces);
-    p->buckets = arena_array(arena, (size_t)p->n + 1, sizeof *p->buckets);
-    if (!p->pieces || !p->buckets)
-        return tp_fail(err, TP_E_NOMEM, "no memory for the list of parameters");
-    for (int owner = 0; owner < p->n_owners; owner++) {
-        int64_t to = 0;
-
-        for (int i = 0; i < p->n; i++)
-            p->pieces[owner * p->n + i] = piece_of(p, &p->list[i], l, at.tp, owner, &to);
-        if (to > p->n_moments)
-            p->n_moments = to;
-    }
-    if (p->n_owners > 1)
-        fill_buckets(p);
-    for (int i = 0; i < p->n; i++)
-        p->list[i].own = p->pieces[(p->n_owners > 1 ? at.dp : 0) * p->n + i];
-    return TP_OK;
-}
-
-/* Tensors from t on that are one matrix to the products. */
+/* Tensor t and those behind it that are one matrix with it to the products: how many. */
 static int group_size(const struct layout *l, int t)
 {
     int n = 1;
@@ -201,64 +148,78 @@ static int group_size(const struct layout *l, int t)
     return n;
 }
 
-/* A tied embedding is the head too: another stage's, or this one's. */
-static void note_tied(struct params *p, const struct layout *l, int first, int same_bits)
+/* Tensors first .. first + n - 1, shard by shard. */
+static tp_status add_group(struct params *p, const struct layout *l, int first, int n, int rank,
+                           bool copy, struct cursor *c, struct tp_err *err)
 {
-    const struct param *q = &p->list[first];
-    struct range table = { q->at, p->n_elements - q->at };
-
-    if (l->spec.pp > 1)
-        p->tied = table;
-    else if (same_bits)
-        p->head.n = table.n;
-}
-
-static tp_status list_entries(struct params *p, const struct layout *l, int rank, int same_bits,
-                              struct tp_err *err)
-{
-    bool last = mesh_coord_of(&l->spec, rank).pp == l->spec.pp - 1;
+    int shard = mesh_coord_of(&l->spec, rank).tp * p->n_shards;
+    int end = shard + (l->tensors[first].rule.dim < 0 ? 1 : p->n_shards);
     tp_status st = TP_OK;
 
-    for (int t = 0, n; t < l->n_tensors && !st; t += n) {
-        bool tied = is_tied(l, t), copy = tied && l->spec.pp > 1 && last;
-        int first = p->n;
-
-        n = group_size(l, t);
-        if (strcmp(l->tensors[t].group, GROUP_PARAM) != 0 || !(copy || layout_holds(l, t, rank)))
-            continue;
-        st = add_group(p, l, t, n, rank, copy, err);
-        if (tied && !st)
-            note_tied(p, l, first, same_bits);
-    }
+    for (; shard < end && !st; shard++)
+        for (int t = first; t < first + n && !st; t++)
+            st = add(p, l, t, shard, copy ? 1 : parts_of(l, t, rank), copy, c, err);
     return st;
 }
 
-static int64_t round_up(int64_t n)
+/* Add the tensors of the unit, ANY_UNIT: of all. With zero3 each unit begins the spans anew. */
+static tp_status add_unit(struct params *p, const struct layout *l, int rank, int unit,
+                          struct tp_err *err)
 {
-    return (n + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;
+    struct cursor c = { 0 };
+    tp_status st;
+
+    for (int t = 0, n; t < l->n_tensors; t += n) {
+        bool ends = is_at_both_ends(l, t);
+        bool copy = ends && mesh_coord_of(&l->spec, rank).pp == l->spec.pp - 1;
+
+        n = group_size(l, t);
+        if (strcmp(l->tensors[t].group, GROUP_PARAM) != 0)
+            continue;
+        if (unit != ANY_UNIT && unit_of(l, t, copy) != unit)
+            continue;
+        if (ends && (copy || layout_holds(l, t, rank)))
+            p->tied = p->n;
+        if ((st = add_group(p, l, t, n, rank, copy, &c, err)))
+            return st;
+    }
+    return TP_OK;
 }
 
-/* Give every entry its rows and its number of the gradient norm: the same at every layout. */
+/* Give every entry its rows and its number of the gradient norm, the same at every layout. */
 static void number_places(struct params *p, const struct layout *l)
 {
     for (int t = 0; t < l->n_tensors; t++) {
-        const struct tensor *tensor = &l->tensors[t];
+        const struct rule *r = &l->tensors[t].rule;
 
-        if (strcmp(tensor->group, GROUP_PARAM) != 0)
+        if (strcmp(l->tensors[t].group, GROUP_PARAM) != 0)
             continue;
         for (int i = 0; i < p->n; i++)
             if (p->list[i].tensor == t)
                 p->list[i].place =
-                    p->n_places +
-                    (tensor->rule.dim < 0 ? 0 : p->list[i].shard) * tensor->rule.blocks +
-                    p->list[i].part;
-        p->n_places += tensor->rule.dim < 0 ? 1 : p->n_virtual * tensor->rule.blocks;
+                    p->n_places + p->list[i].part + (r->dim < 0 ? 0 : p->list[i].shard * r->blocks);
+        p->n_places += r->dim < 0 ? 1 : p->n_virtual * r->blocks;
     }
     for (int i = 0; i < p->n; i++) {
         p->list[i].row = p->n_rows;
         if (p->list[i].counted && p->list[i].n)
             p->n_rows += p->list[i].box.len[0];
     }
+}
+
+/* Room for the gradients of a tied head beside those of its embedding, on a stage that has both. */
+static void add_head(struct params *p, const struct layout *l)
+{
+    int first = params_find(p, l, ROLE_EMBEDDING, LAYER_FIRST);
+    const struct param *a = &p->list[first], *b = a + p->n_shards - 1;
+
+    if (l->spec.pp > 1 || has_head(l))
+        return;
+    p->table = first;
+    if (p->sharded)
+        p->head = (struct range){ p->n_owned, b->own.to + b->own.n - a->own.to };
+    else
+        p->head = (struct range){ p->n_elements, b->at + b->n - a->at };
 }
 
 tp_status params_init(struct params *p, const struct layout *l, int rank, enum dtype dtype,
@@ -268,6 +229,8 @@ tp_status params_init(struct params *p, const struct layout *l, int rank, enum d
     size_t most = 0;
 
     *p = (struct params){ .dtype = dtype,
+                          .sharded = l->spec.zero == 3 && l->spec.dp > 1,
+                          .tied = -1,
                           .same_bits = same_bits > 0,
                           .n_virtual = same_bits ? same_bits : l->spec.tp };
     p->n_shards = p->n_virtual / l->spec.tp;
@@ -276,33 +239,17 @@ tp_status params_init(struct params *p, const struct layout *l, int rank, enum d
     p->list = arena_array(arena, most, sizeof *p->list);
     if (!p->list)
         return tp_fail(err, TP_E_NOMEM, "no memory for the list of parameters");
-    if ((st = list_entries(p, l, rank, same_bits, err)))
-        return st;
+    if (!p->sharded)
+        TP_TRY(add_unit(p, l, rank, ANY_UNIT, err));
+    for (int unit = LAYER_LAST; p->sharded && unit < l->n_layers; unit++)
+        TP_TRY(add_unit(p, l, rank, unit, err));
     p->n_elements = round_up(p->n_elements);
-    p->head.at = p->n_elements;
+    TP_TRY(params_deal(p, l, mesh_coord_of(&l->spec, rank), arena, err));
     number_places(p, l);
-    return deal_pieces(p, l, mesh_coord_of(&l->spec, rank), arena, err);
-}
-
-void params_take(struct params *p, struct span *shared, struct span *own)
-{
-    p->grad = span_take(shared, p->n_elements + p->head.n, sizeof(float));
-    p->fold.grad = p->grad;
-    for (int i = 0; i < p->fold.levels; i++)
-        p->fold.level[i] = span_take(own, p->n_elements + p->head.n, sizeof(float));
-    if (p->same_bits) {
-        p->places = span_take(shared, p->n_places, sizeof(double));
-        p->rows = span_take(shared, p->n_rows, sizeof(double));
-    }
-    if (p->n_partial)
-        p->partial = span_take(shared, p->n_partial, sizeof(float));
-    p->value = span_take(own, p->n_elements, sizeof(float));
-    p->exp_avg = span_take(own, p->n_moments, sizeof(float));
-    p->exp_avg_sq = span_take(own, p->n_moments, sizeof(float));
-    if (p->n_owners > 1)
-        p->pack = span_take(shared, p->n_owners * largest_bucket(p), sizeof(float));
-    if (p->dtype == DTYPE_BF16)
-        p->value_bf16 = span_take(own, p->n_elements, sizeof(uint16_t));
+    if (same_bits)
+        add_head(p, l);
+done:
+    return st;
 }
 
 int params_find(const struct params *p, const struct layout *l, enum role role, int layer)
@@ -326,25 +273,6 @@ int params_twin(const struct params *p, int i)
     return k;
 }
 
-static void copy(float *to, const float *from, int64_t n)
-{
-    if (n)
-        memcpy(to, from, (size_t)n * sizeof *to);
-}
-
-void params_copy_twins(const struct params *p)
-{
-    for (int i = 0; i < p->n; i++) {
-        const struct param *q = &p->list[i], *x = &p->list[params_twin(p, i)];
-
-        if (x == q || q->n == 0)
-            continue;
-        copy(p->value + q->at, p->value + x->at, q->n);
-        copy(p->exp_avg + q->own.to, p->exp_avg + x->own.to, q->own.n);
-        copy(p->exp_avg_sq + q->own.to, p->exp_avg_sq + x->own.to, q->own.n);
-    }
-}
-
 int64_t params_stride(const struct params *p, int i)
 {
     const struct param *q = &p->list[i];
@@ -355,36 +283,10 @@ int64_t params_stride(const struct params *p, int i)
     return 0;
 }
 
-const void *params_operand(const struct params *p, int64_t at)
+int params_unit(const struct params *p, int unit)
 {
-    if (p->dtype == DTYPE_BF16)
-        return p->value_bf16 + at;
-    return p->value + at;
-}
-
-void params_round(struct params *p)
-{
-    if (p->value_bf16)
-        cast(p->value_bf16, DTYPE_BF16, p->value, DTYPE_F32, p->n_elements);
-}
-
-void *params_place(const struct params *p, int i, const char *group, struct box *within,
-                   enum dtype *dtype)
-{
-    const struct param *q = &p->list[i];
-
-    *dtype = DTYPE_F32;
-    *within = q->box;
-    if (!strcmp(group, p->dtype == DTYPE_BF16 ? GROUP_MASTER : GROUP_PARAM))
-        return p->value + q->at;
-    if (!strcmp(group, GROUP_PARAM)) {
-        *dtype = DTYPE_BF16;
-        return p->value_bf16 + q->at;
-    }
-    *within = q->own.box;
-    if (q->own.n == 0)
-        return NULL;
-    if (!strcmp(group, GROUP_EXP_AVG))
-        return p->exp_avg + q->own.to;
-    return strcmp(group, GROUP_EXP_AVG_SQ) ? NULL : p->exp_avg_sq + q->own.to;
+    for (int i = 0; p->sharded && i < p->n_buckets; i++)
+        if (p->buckets[i].unit == unit)
+            return i;
+    return -1;
 }

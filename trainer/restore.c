@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "reshard/restore.h"
 #include "trainer/init.h"
+#include "trainer/zero.h"
 
 /* Buffers of reading; the activations' memory is not touched yet by then. */
 static const int64_t READ_BYTES = INT64_C(64) << 20;
@@ -124,11 +125,12 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
 {
     const struct params *p = &t->params;
     static const char *const groups[] = { GROUP_MASTER, GROUP_EXP_AVG, GROUP_EXP_AVG_SQ };
-    float *const moments[] = { NULL, p->exp_avg, p->exp_avg_sq };
 
     for (int g = 0; g < 3; g++)
         for (int i = 0; i < p->n; i++) {
             const struct param *q = &p->list[i];
+            const struct owned o = params_owned(p, q);
+            float *const to[] = { o.value, o.exp_avg, o.exp_avg_sq };
             const struct tensor *tensor = &t->layout.tensors[q->tensor];
             int id = find_saved(m, groups[g], tensor->name);
 
@@ -145,12 +147,8 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
                        (size_t)tensor->ndim * sizeof *tensor->shape) != 0)
                 return tp_fail(err, TP_E_USAGE, "%s: %s has another shape than in %s", dir,
                                tensor->name, t->config->model_path);
-            if (params_twin(p, i) != i)
-                continue;
-            if (g == 0 && q->n)
-                wish_add(w, tensor, &q->box, p->value + q->at, id);
-            if (g > 0 && q->own.n)
-                wish_add(w, tensor, &q->own.box, moments[g] + q->own.to, id);
+            if (o.n && params_twin(p, i) == i)
+                wish_add(w, tensor, &q->own.box, to[g], id);
         }
     return TP_OK;
 }
@@ -249,9 +247,9 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
     if (st)
         return st;
     for (int i = 0; i < p->n; i++)
-        if (p->list[i].n && params_twin(p, i) == i)
-            wish_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].box,
-                     p->value + p->list[i].at, 0);
+        if (p->list[i].own.n && params_twin(p, i) == i)
+            wish_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].own.box,
+                     params_owned(p, &p->list[i]).value, 0);
     st = restore_safetensors(t->config->model_path, w.tensors, w.n_tensors, w.regions, w.data,
                              w.dtypes, w.n, READ_BYTES, 1, &stats, err);
     snprintf(r->from, sizeof r->from, "%s", t->config->model_path);
@@ -290,7 +288,7 @@ tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_e
     r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;
     TP_TRY(comm_agree(world, read_start(t, r, step, err), err));
     params_copy_twins(&t->params);
-    params_round(&t->params);
+    st = zero_start(&t->params, t->parallel.dp, err);
 done:
     return st;
 }

@@ -88,6 +88,12 @@ static tp_status check_spec(const struct train_config *c, struct tp_err *err)
                        "at tp %d; nearest: tp%" PRId64,
                        c->same_bits, s->tp,
                        s->tp > c->same_bits ? c->same_bits : power_below(s->tp));
+    if (s->zero == 3 && s->dp > 1 && same_bits_leaf(c) > 1)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "--same-bits under zero3 sums a microbatch over dp at once, so the "
+                       "%" PRId64 " microbatches of a step (--batch %" PRId64 " / --micro %" PRId64
+                       ") must be a power of two; zero1 takes any",
+                       c->batch / c->micro, c->batch, c->micro);
     if (!is_power_of_two(s->dp))
         return tp_fail(err, TP_E_LAYOUT,
                        "--same-bits needs dp to be a power of two, not %d; nearest: dp%" PRId64,

@@ -15,6 +15,8 @@
 
 #include "layout/layout.h"
 #include "trainer/config.h"
+#include "trainer/parallel.h"
+#include "trainer/params.h"
 
 /* c->same_bits is set and c->micro filled. TP_E_USAGE or TP_E_LAYOUT: what does not divide, and
  * what would. */
@@ -27,5 +29,15 @@ void same_bits_cut(struct tensor *tensors, int n, int same_bits);
  * c->same_bits is 0. */
 int64_t same_bits_leaf(const struct train_config *c);
 int same_bits_levels(const struct train_config *c);
+
+/* *sum gets the loss of all dp ranks' microbatches; losses has this rank's and is overwritten.
+ * Collective over dp. */
+tp_status same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
+                         struct tp_err *err);
+
+/* As optimizer_reduce and optimizer_norm, each sum in the one order. */
+tp_status same_bits_reduce(const struct params *p, const struct parallel *par, struct tp_err *err);
+tp_status same_bits_norm(double *norm, const struct params *p, const struct parallel *par,
+                         struct tp_err *err);
 
 #endif

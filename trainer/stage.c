@@ -7,6 +7,7 @@
 #include "trainer/block_mlp.h"
 #include "trainer/embedding_tp.h"
 #include "trainer/loss_tp.h"
+#include "trainer/units.h"
 
 bool stage_is_first(const struct net *n, int chunk)
 {
@@ -32,12 +33,19 @@ static struct layer_slot layer_of(const struct pass *p, const struct slot *s, in
     return layer;
 }
 
+/* Whether every layer leaves the stream, rather than what is to be added to it: with recomputation
+ * its memory is the next one's too, and with zero3 so is that of a bias which would be added. */
+static bool finishes_layers(const struct net *n)
+{
+    return n->recompute || (n->is_sharded && n->layers[0].down.bias);
+}
+
 /* What the last layer of a chunk left to be added to s->x. */
 static struct arriving leaving(const struct net *n, int chunk, const struct slot *s)
 {
     int last = n->chunks[chunk].n - 1;
 
-    if (n->recompute)
+    if (finishes_layers(n))
         return (struct arriving){ 0 };
     return (struct arriving){ s->layers[last].mid,
                               n->layers[n->chunks[chunk].first + last].down.bias };
@@ -50,18 +58,20 @@ tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct 
     struct arriving in = { 0 }; /* what enters the first layer is the stream already */
     tp_status st = TP_OK;
 
-    if (stage_is_first(n, chunk))
+    if (stage_is_first(n, chunk) && !(st = units_need(p->units, n->first_unit, err)))
         st = embedding_tp_forward(p, stage_input(s), s->ids, err);
     for (int i = 0; i < c->n && !st; i++) {
         const struct layer *y = &n->layers[c->first + i];
         struct layer_slot layer = layer_of(p, s, i);
         float *out = i + 1 < c->n ? s->layers[i + 1].x : s->x;
 
+        if ((st = units_need(p->units, y->unit, err)))
+            break;
         if ((st = block_attention_forward(p, y, &layer, &in, err)))
             break;
         st = block_mlp_forward(p, y, &layer, out, err);
         in = (struct arriving){ layer.mid, y->down.bias };
-        if (n->recompute) { /* the layer's memory is the next one's too */
+        if (finishes_layers(n)) {
             stream_finish(p, out, &in);
             in = (struct arriving){ 0 };
         }
@@ -74,8 +84,9 @@ tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct 
 tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err)
 {
     struct arriving in = leaving(p->net, p->net->n_chunks - 1, s);
+    tp_status st = units_need(p->units, p->net->last_unit, err);
 
-    return loss_tp_logits(p, s, &in, err);
+    return st ? st : loss_tp_logits(p, s, &in, err);
 }
 
 /* ---- gradients that are added to ---- */
@@ -94,38 +105,36 @@ static void clear_norm(const struct norm *norm, int64_t hidden)
 
 static void clear_linear_bias(const struct linear *l)
 {
-    for (int s = 0; s == 0 || s < l->shards; s++)
-        clear(l->bias_grad ? l->bias_grad + s * l->bias_stride : NULL, l->out);
+    for (int s = 0; l->bias_grad && (s == 0 || s < l->shards); s++)
+        clear(l->bias_grad + s * l->bias_stride, l->out);
 }
 
 static void clear_layer(const struct net *n, const struct layer *y)
 {
-    int64_t hidden = n->model->hidden;
-
-    clear_norm(&y->attn_norm, hidden);
-    clear_norm(&y->mlp_norm, hidden);
+    clear_norm(&y->attn_norm, n->model->hidden);
+    clear_norm(&y->mlp_norm, n->model->hidden);
     clear_linear_bias(&y->qkv);
     clear_linear_bias(&y->out);
     clear_linear_bias(&y->up);
     clear_linear_bias(&y->down);
 }
 
-/* The embedding's, if no head has written them before. */
+/* What comes before the layers; an embedding if no head has written its gradients before. */
 static void clear_before(const struct net *n)
 {
-    clear(n->positions_grad, n->model->max_positions * n->model->hidden);
-    if (n->same_bits || !(n->model->tied && n->is_last))
-        for (int s = 0; s < n->shards; s++) {
-            int64_t first, rows = net_vocab(n, s, &first);
+    int64_t hidden = n->model->hidden, first;
 
-            clear(n->embedding_grad + s * n->embedding_stride, rows * n->model->hidden);
-        }
+    clear(n->positions_grad, n->model->max_positions * hidden);
+    if (n->model->tied && n->is_last && !n->same_bits)
+        return;
+    for (int s = 0; s < n->shards; s++)
+        clear(n->embedding_grad + s * n->embedding_stride, net_vocab(n, s, &first) * hidden);
 }
 
 void stage_clear_gradients(const struct net *n)
 {
-    if (n->same_bits)
-        return; /* when a leaf begins */
+    if (n->is_sharded || n->same_bits) /* a unit at a time; when a leaf begins */
+        return;
     for (int i = 0; i < n->n_layers; i++)
         clear_layer(n, &n->layers[i]);
     if (n->is_last)
@@ -134,17 +143,17 @@ void stage_clear_gradients(const struct net *n)
         clear_before(n);
 }
 
-/* With --same-bits the gradients of a leaf are zero when it begins, and go where those of earlier
- * leaves are when it ends. */
+/* With --same-bits a leaf's gradients are zero when it begins, and go to those of earlier leaves
+ * when it ends. */
 static bool begins_leaf(const struct pass *p)
 {
-    return p->net->same_bits && !p->add;
+    return p->net->same_bits && !p->net->is_sharded && !p->add;
 }
 
 static void end_leaf(const struct pass *p, struct range r)
 {
-    if (p->leaf >= 0)
-        fold_add(p->net->fold, r, p->leaf);
+    if (p->leaf >= 0 && !p->net->is_sharded)
+        fold_add(p->net->fold, r, p->leaf, p->net->fold->sum + r.at);
 }
 
 /* ---- backward ---- */
@@ -152,18 +161,21 @@ static void end_leaf(const struct pass *p, struct range r)
 tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
                      struct tp_err *err)
 {
+    const struct net *n = p->net;
     tp_status st;
 
     if ((st = stage_logits(p, s, err)))
         return st;
     if ((st = loss_tp_forward(p, s, total, err)))
         return st;
+    units_clear(p->units, n->last_unit);
     if (begins_leaf(p))
-        clear_norm(&p->net->final_norm, p->net->model->hidden);
-    st = loss_tp_backward(p, s, scale, err);
-    for (int i = 0; i < 2; i++)
-        end_leaf(p, p->net->after[i]);
-    return st;
+        clear_norm(&n->final_norm, n->model->hidden);
+    if ((st = loss_tp_backward(p, s, scale, err)))
+        return st;
+    end_leaf(p, n->after[0]);
+    end_leaf(p, n->after[1]);
+    return units_reduce(p->units, n->last_unit, UNITS_AFTER, p->leaf, err);
 }
 
 /* A layer forward, from its input, but for the product whose result its backward does not need. */
@@ -186,21 +198,28 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
         const struct layer *y = &n->layers[c->first + i];
         struct layer_slot layer = layer_of(p, s, i);
 
-        if (begins_leaf(p))
-            clear_layer(n, y);
+        if ((st = units_need(p->units, y->unit, err)))
+            return st;
         if (n->recompute && (st = run_again(p, y, &layer, err)))
             return st;
+        units_clear(p->units, y->unit);
+        if (begins_leaf(p))
+            clear_layer(n, y);
         if ((st = block_mlp_backward(p, y, &layer, err)))
             return st;
         if ((st = block_attention_backward(p, y, &layer, err)))
             return st;
         end_leaf(p, y->grads);
+        if ((st = units_reduce(p->units, y->unit, UNITS_LAYER, p->leaf, err)))
+            return st;
     }
     if (!stage_is_first(n, chunk))
         return TP_OK;
+    units_clear(p->units, n->first_unit);
     if (begins_leaf(p))
         clear_before(n);
-    st = embedding_tp_backward(p, s->ids, err);
+    if ((st = embedding_tp_backward(p, s->ids, err)))
+        return st;
     end_leaf(p, n->before);
-    return st;
+    return units_reduce(p->units, n->first_unit, UNITS_BEFORE, p->leaf, err);
 }

@@ -6,18 +6,19 @@
 #include "trainer/schedule_lr.h"
 #include "trainer/stage.h"
 
-static struct pass pass_of(const struct trainer *t, int64_t micro)
+static struct pass pass_of(struct trainer *t, int64_t micro)
 {
-    int64_t leaf = same_bits_leaf(t->config);
-    bool in_leaf = t->config->same_bits;
+    int64_t leaf = same_bits_leaf(t->config), in_leaf = micro % leaf;
+    bool same_bits = t->config->same_bits;
 
     return (struct pass){ .net = &t->net,
                           .scratch = &t->scratch,
                           .sequences = t->config->micro,
                           .rows = t->config->micro * t->config->seq,
                           .stream_rows = t->config->micro * t->config->seq / t->net.split,
-                          .add = in_leaf ? micro % leaf > 0 : micro > 0,
-                          .leaf = in_leaf && micro % leaf == leaf - 1 ? micro / leaf : -1 };
+                          .units = &t->units,
+                          .add = (same_bits ? in_leaf : micro) > 0 && !t->params.sharded,
+                          .leaf = same_bits && in_leaf == leaf - 1 ? micro / leaf : -1 };
 }
 
 static int64_t stream_bytes(const struct pass *p)
@@ -28,10 +29,9 @@ static int64_t stream_bytes(const struct pass *p)
 static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct tp_err *err)
 {
     const struct train_config *c = t->config;
-    int64_t share = c->batch / c->spec.dp;
-    int64_t first = t->position.next_sample + t->parallel.at.dp * share + micro * c->micro;
+    int64_t first = train_config_sequence(c, t->parallel.at.dp, micro);
 
-    return data_fetch(&t->data, first, c->micro, s->ids, s->targets, err);
+    return data_fetch(&t->data, t->position.next_sample + first, c->micro, s->ids, s->targets, err);
 }
 
 /* The forward pass of a microbatch through a chunk, from the stage before to the stage after. */
@@ -52,30 +52,13 @@ done:
     return st;
 }
 
-/* Losses of a step's microbatches: added up as they come, or with --same-bits as gradients are. */
-struct losses {
-    double sum; /* of the leaf at work */
-    double level[FOLD_LEVELS_MAX + 1];
-};
-
-static void add_loss(struct losses *l, const struct pass *p, double loss)
-{
-    l->sum += loss;
-    if (p->leaf < 0)
-        return;
-    fold_add_double(l->level, l->sum, p->leaf);
-    l->sum = 0;
-}
-
 /* The backward pass; it begins with the loss where the model ends. */
-static tp_status run_backward(struct trainer *t, const struct op *op, struct losses *losses,
-                              struct tp_err *err)
+static tp_status run_backward(struct trainer *t, const struct op *op, struct tp_err *err)
 {
     struct slot *s = &t->slots[op->slot];
     struct scratch *w = &t->scratch;
     struct pass p = pass_of(t, op->micro);
     int buffer = t->schedule.p > 1 ? w->dx_next : 0;
-    double total = 0;
     tp_status st;
 
     w->dx = w->dx_buffers[buffer];
@@ -87,8 +70,7 @@ static tp_status run_backward(struct trainer *t, const struct op *op, struct los
     } else {
         float scale = (float)(1 / (double)(t->config->batch * t->config->seq));
 
-        TP_TRY(stage_loss(&p, s, scale, &total, err));
-        add_loss(losses, &p, total);
+        TP_TRY(stage_loss(&p, s, scale, &t->losses[op->micro], err));
     }
     TP_TRY(stage_backward(&p, op->chunk, s, err));
     if (op->to >= 0)
@@ -130,20 +112,23 @@ done:
     return st;
 }
 
-/* What this rank says of the step's loss: one of each replica's last stage, where all tp ranks know
- * it, or with --same-bits one of all. */
-static tp_status share_loss(double *share, struct trainer *t, const struct losses *l,
-                            struct tp_err *err)
+/* What this rank says of the step's loss: tp ranks of the last stage all know their replica's, so
+ * one of them speaks for it; with --same-bits one for all replicas. */
+static tp_status share_loss(double *share, struct trainer *t, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     const struct parallel *par = &t->parallel;
-    double sum = c->same_bits ? l->level[t->params.fold.levels] : l->sum;
-    bool speaks = t->net.is_last && par->at.tp == 0 && !(c->same_bits && par->at.dp > 0);
+    int64_t micros = train_config_micros(c);
+    double sum = 0;
     tp_status st = TP_OK;
 
-    if (c->same_bits && t->net.is_last && c->spec.dp > 1)
-        st = comm_all_reduce(par->dp, &sum, 1, COMM_F64, COMM_SUM, err);
-    *share = speaks ? sum / (double)(c->batch * c->seq) : 0;
+    if (t->net.is_last && c->same_bits)
+        st = same_bits_loss(&sum, t->losses, c, par->dp, err);
+    else if (t->net.is_last)
+        for (int64_t i = 0; i < micros; i++)
+            sum += t->losses[i];
+    *share =
+        par->at.tp == 0 && !(c->same_bits && par->at.dp) ? sum / (double)(c->batch * c->seq) : 0;
     return st;
 }
 
@@ -152,22 +137,22 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     const struct train_config *c = t->config;
     const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct position *at = &t->position;
-    struct losses losses = { 0 };
     tp_status st = TP_OK;
 
     stage_clear_gradients(&t->net);
+    TP_TRY(units_begin(&t->units, err));
     for (int i = 0; i < ops->n_ops; i++) {
         const struct op *op = &ops->ops[i];
 
-        TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err)
-                                      : run_backward(t, op, &losses, err));
+        TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err) : run_backward(t, op, err));
     }
     TP_TRY(wait_for_sent(t, err));
+    TP_TRY(units_end(&t->units, err));
     TP_TRY(optimizer_reduce(&t->params, &t->parallel, err));
     TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);
     TP_TRY(optimizer_update(&t->params, &t->parallel, &c->opt, at->step, r->lr, r->grad_norm, err));
-    TP_TRY(share_loss(&r->loss_share, t, &losses, err));
+    TP_TRY(share_loss(&r->loss_share, t, err));
     at->step++;
     at->next_sample += c->batch;
     at->tokens += c->batch * c->seq;

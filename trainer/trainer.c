@@ -33,6 +33,9 @@ static tp_status prepare_slots(struct trainer *t, int pp, struct tp_err *err)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d slots", t->n_slots);
     for (int i = 0; i < t->n_slots; i++)
         TP_TRY(slot_init(&t->slots[i], &t->net, &t->arena, err));
+    t->losses = arena_array(&t->arena, (size_t)micros, sizeof *t->losses);
+    if (!t->losses)
+        return tp_fail(err, TP_E_NOMEM, "no memory for %d losses", (int)micros);
 done:
     return st;
 }
@@ -40,6 +43,7 @@ done:
 /* Lists and counts: everything that needs no memory for tensors. */
 static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
 {
+    int pp = mesh_coord_of(&t->config->spec, rank).pp;
     tp_status st;
 
     TP_TRY(trainer_layout(&t->layout, t->config, t->model, &t->arena, err));
@@ -49,7 +53,8 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(
         net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));
     t->net.recompute = t->config->recompute;
-    TP_TRY(prepare_slots(t, mesh_coord_of(&t->layout.spec, rank).pp, err));
+    TP_TRY(prepare_slots(t, pp, err));
+    TP_TRY(units_init(&t->units, &t->params, &t->net, &t->schedule.ranks[pp], &t->arena, err));
 done:
     return st;
 }
@@ -70,17 +75,17 @@ static tp_status measure(struct trainer *t, struct tp_err *err)
 {
     struct span shared = { 0 }, own = { 0 };
     struct trainer_size *s = &t->size;
-    int64_t n = t->params.n_elements;
 
     take(t, &shared, &own);
     if (shared.used > INT64_MAX / 4 || own.used > INT64_MAX / 4)
         return tp_fail(err, TP_E_LAYOUT, "%s: a model too large to count the bytes of",
                        t->config->model_path);
     *s = (struct trainer_size){ .shared = shared.used, .own = own.used };
-    s->params = n * (t->config->dtype == DTYPE_BF16 ? 6 : 4);
-    s->grads = (n + t->params.head.n) * 4 * (1 + t->params.fold.levels);
-    s->moments = t->params.n_moments * 8;
-    s->activations = s->shared + s->own - s->params - s->grads - s->moments;
+    s->params = params_value_bytes(&t->params);
+    s->grads = params_grad_bytes(&t->params);
+    s->moments = t->params.n_owned * 8;
+    s->windows = params_window_bytes(&t->params);
+    s->activations = s->shared + s->own - s->params - s->grads - s->moments - s->windows;
     return TP_OK;
 }
 
@@ -133,6 +138,7 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
     TP_TRY(comm_agree(world, open_alone(t, comm_rank(world), err), err));
     TP_TRY(comm_agree(world, trainer_measure(&largest, c, m, err), err));
     TP_TRY(parallel_make(&t->parallel, world, &t->layout, err));
+    t->units.dp = t->parallel.dp;
     TP_TRY(comm_alloc(&memory, world, largest.shared, err));
     shared.base = memory;
     take(t, &shared, &t->own);

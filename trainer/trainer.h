@@ -12,6 +12,7 @@
 #include "trainer/parallel.h"
 #include "trainer/params.h"
 #include "trainer/schedule.h"
+#include "trainer/units.h"
 
 /* What a checkpoint carries besides tensors. */
 struct position {
@@ -26,6 +27,7 @@ struct trainer_size {
         shared;  /* that collectives reach: gradients, residual streams; the same on every rank */
     int64_t own; /* weights, moments, other activations, scratch */
     int64_t params, grads, moments; /* parts of the sum of both; masters count as params */
+    int64_t windows;                /* zero3: where a unit's weights and gradients come together */
     int64_t activations;            /* the rest: slots and scratch */
 };
 
@@ -37,9 +39,11 @@ struct trainer {
     struct params params;
     struct net net;
     struct schedule schedule;
+    struct units units;
     int n_slots;
     struct slot *slots;
     struct scratch scratch;
+    double *losses; /* of a step's microbatches, in order; on the last stage */
     struct data data;
     struct position position;
     struct arena arena;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A trainer that is not ours: RANKS processes, steps of 20 ms with a barrier, told to fail.
+"""A trainer that is not ours: RANKS processes, steps of 20 ms (--step-ms) with a barrier, told to fail.
 
     fake_trainer.py RANKS [--steps N] [--state FILE] [--nan-at STEP] [--jump-at STEP] [--slow RANK]
-                    [--exit-at STEP CODE] [--never-start] [--ignore-signals]
+                    [--exit-at STEP CODE] [--never-start] [--ignore-signals] [--step-ms MS]
 
 It remembers its step in FILE and goes on from there. SIGUSR1 or SIGTERM: remember, exit 75.
 """
@@ -32,7 +32,7 @@ def work(rank, a, shared, stop):
     progress = Progress(rank, a.ranks)
     progress.phase(Progress.TRAIN)
     for step in range(first, a.steps):
-        time.sleep(0.1 if rank == a.slow else 0.02)
+        time.sleep(0.1 if rank == a.slow else a.step_ms / 1000)
         if a.exit_at and step == a.exit_at[0]:
             sys.exit(a.exit_at[1] if rank == 0 else 0)
         with progress.collective():
@@ -56,6 +56,7 @@ def main():
     p.add_argument("--nan-at", type=int)
     p.add_argument("--jump-at", type=int)
     p.add_argument("--slow", type=int)
+    p.add_argument("--step-ms", type=float, default=20)
     p.add_argument("--exit-at", type=int, nargs=2)
     p.add_argument("--never-start", action="store_true")
     p.add_argument("--ignore-signals", action="store_true")

@@ -11,6 +11,7 @@ import time
 import harness
 
 FAKE = pathlib.Path(__file__).with_name("fake_trainer.py")
+PICKY = pathlib.Path(__file__).with_name("picky_trainer.py")
 PACE = {"seq": 64, "batch": 8, "save-every": 10}  # tp-train: some 10 ms a step of the tiny model
 
 
@@ -18,12 +19,13 @@ class Job:
     """A job file and its tp-run. Use as a context: nothing of it is left at the end."""
 
     def __init__(self, folder, command, nodes="[a, b, c, d]", allow="[tp4, tp2, tp1]", name="job",
-                 state=None, ckpt="ckpt", **sections):
+                 bin=harness.BIN, ckpt="ckpt", **sections):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / (name + ".yaml")
         self.ckpt = self.folder / ckpt
         self.state = self.folder / (name + ".run")
+        self.bin = pathlib.Path(bin)
         self.process, self.output = None, self.folder / (name + ".out")
         sections.setdefault("layouts", {}).setdefault("allow", allow)
         sections.setdefault("watch", {}).setdefault("floor", "3s")
@@ -50,7 +52,7 @@ class Job:
 
     def start(self, env=None):
         out = open(self.output, "a")
-        self.process = subprocess.Popen([str(harness.BIN / "tp-run"), str(self.path)], stdout=out,
+        self.process = subprocess.Popen([str(self.bin / "tp-run"), str(self.path)], stdout=out,
                                         stderr=out, stdin=subprocess.DEVNULL,
                                         env={**os.environ, **(env or {})})
         out.close()
@@ -157,6 +159,15 @@ def train_job(folder, model, steps=200, **kw):
     for name, value in options.items():
         command += ["--" + name, value]
     return Job(folder, command, **kw)
+
+
+def picky_job(folder, model, steps=60, **kw):
+    """A trainer that writes this toolkit's checkpoints and reads no layout but its own."""
+    command = [sys.executable, PICKY, "{layout}", "{ckpt}", "--model", model, "--data", harness.TEXT,
+               "--steps", steps, "--warmup", 2, "--log", "{state}/steps.jsonl"]
+    for name, value in {**PACE, **kw.pop("options", {})}.items():
+        command += ["--" + name, value]
+    return Job(folder, command, checkpoints="tp", steps=steps, **kw)
 
 
 def fake_job(folder, *args, nodes="[a, b]", allow="[dp2, dp1]", **kw):

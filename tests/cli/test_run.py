@@ -60,21 +60,6 @@ def test_requests_without_a_running_job(tmp_path, tiny):
     assert r.rc == 2 and "absent.yaml" in r.err
 
 
-def test_plan_says_why_layouts_are_refused(tmp_path, tiny):
-    job = train_job(tmp_path, tiny, allow="[]")
-    plan = {c["layout"]: c for c in json.loads(job.verb("plan", "--json", "--ranks", 6).out)}
-    assert plan["tp4"]["legal"] and plan["tp2dp2"]["legal"] and plan["tp1"]["legal"]
-    assert not plan["tp3"]["legal"] and "3" in plan["tp3"]["why"]
-    assert not plan["tp1dp3"]["legal"] and "batch of 8" in plan["tp1dp3"]["why"]
-    small = train_job(tmp_path / "small", tiny, allow="[]", name="small")
-    need = plan["tp1"]["memory_bytes"]
-    small.path.write_text(small.path.read_text().replace(
-        "layouts: {", "layouts: {memory: %d, " % (need - 1)))
-    plan = {c["layout"]: c for c in json.loads(small.verb("plan", "--json").out)}
-    assert not plan["tp1"]["legal"] and "layouts.memory" in plan["tp1"]["why"]
-    assert plan["tp4"]["legal"]
-
-
 # ---- faults ----
 
 def test_a_killed_rank_means_the_next_layout_and_the_same_curve(tmp_path, tiny, reference, figure):
@@ -190,6 +175,17 @@ def test_a_slow_rank_and_a_jump_are_reported(tmp_path):
         assert job.start().wait() == 0
         assert job.events("slow")[0]["rank"] == 1
         assert job.events("loss_jump")[0]["loss"] == 50
+
+
+def test_a_jump_or_a_nan_of_one_short_step_is_not_missed(tmp_path):
+    """Steps of a millisecond or two, of which tp-run looks at one in fifty."""
+    with fake_job(tmp_path / "jump", "--step-ms", 1, "--jump-at", 333, "--steps", 600) as job:
+        assert job.start().wait() == 0
+        assert [e["loss"] for e in job.events("loss_jump")] == [50]
+    with fake_job(tmp_path / "nan", "--step-ms", 1, "--nan-at", 333, "--steps", 600,
+                  watch={"nan": "stop"}) as job:
+        assert job.start().wait() == 3
+        assert [e["at_step"] for e in job.events("nan")] == [334]
 
 
 def test_another_trainer_is_stopped_resumed_and_done(tmp_path):

@@ -213,7 +213,8 @@ def test_a_model_too_large_for_a_rank_is_refused_at_tp1_and_trains_at_tp4(tmp_pa
                     reason="a sanitizer's own memory is not estimated")
 @pytest.mark.parametrize("layout, dtype, micro, saves", [
     ("tp1", "fp32", 4, False), ("tp2", "fp32", 4, True), ("tp2", "bf16", 2, True),
-    ("dp2", "fp32", 2, False), ("tp4", "bf16", 4, False)])
+    ("dp2", "fp32", 2, False), ("tp4", "bf16", 4, False), ("dp2zero1", "bf16", 2, True),
+    ("dp4zero3", "fp32", 1, False), ("dp2zero3", "bf16", 1, True)])
 def test_the_estimate_is_near_what_is_measured(layout, dtype, micro, saves, tmp_path):
     config = harness.write_config(tmp_path, **dict(LARGE, num_hidden_layers=3))
     argv = ["tp-train", "--model", config, "--data", TEXT, "--steps", 2, "--batch", 4, "--micro",

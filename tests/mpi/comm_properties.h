@@ -21,6 +21,9 @@
 /* Of a buffer (the largest size twice, of 8 bytes an element); calls of a run. */
 enum { PROP_BYTES = 5 << 19, PROP_CALLS = 60 };
 
+/* Jobs in the background at a time, each with a slice of its own. */
+enum { PROP_JOBS = 4, PROP_SLICE = PROP_BYTES / PROP_JOBS };
+
 #define PROP_EXPECT(ok, ...)                                \
     do {                                                    \
         if (!(ok)) {                                        \
@@ -373,13 +376,70 @@ static inline int prop_barrier(const struct prop *p, struct rng *r, uint64_t cal
     return failures;
 }
 
+/* One job of a random kind in slice k of the shared buffer; its result is to be `*n_bytes` at *got.
+ */
+static inline tp_status prop_start(const struct prop *p, struct rng *r, uint64_t call, int k,
+                                   struct comm_job *job, char **got, int64_t *n_bytes,
+                                   struct tp_err *err)
+{
+    enum comm_type type = (enum comm_type)rng_int(r, 0, 2);
+    int size = comm_size(p->comm), me = comm_rank(p->comm), kind = (int)rng_int(r, 0, 2);
+    int64_t width = prop_width(type), n = rng_int(r, 0, (int64_t)1 << rng_int(r, 0, 16)) / size;
+    char *buf = p->shared + k * PROP_SLICE, *expect = p->expect + k * PROP_SLICE;
+    char *own = buf + me * n * width;
+
+    for (int64_t i = 0; i < n * size; i++)
+        prop_store(buf, i, type, prop_value(call, p->ranks[me], i));
+    *got = buf;
+    *n_bytes = n * size * width;
+    if (kind == 0) {
+        prop_reduce(expect, n * size, 0, p->ranks, size, call, type, COMM_SUM);
+        return comm_start_all_reduce(p->comm, buf, n * size, type, COMM_SUM, job, err);
+    }
+    if (kind == 1) {
+        for (int64_t i = 0; i < n * size; i++)
+            prop_store(expect, i, type, prop_value(call, p->ranks[i / n], i));
+        return comm_start_all_gather(p->comm, buf, own, n, type, job, err);
+    }
+    *got = own;
+    *n_bytes = n * width;
+    prop_reduce(expect, n, me * n, p->ranks, size, call, type, COMM_SUM);
+    return comm_start_reduce_scatter(p->comm, own, buf, n, type, job, err);
+}
+
+/* Jobs in the background, finished in any order; nothing else may be called meanwhile. */
+static inline int prop_background(const struct prop *p, struct rng *r, uint64_t call)
+{
+    struct comm_job jobs[PROP_JOBS] = { { 0 } }, none = { 0 };
+    char *got[PROP_JOBS];
+    int64_t n_bytes[PROP_JOBS];
+    int n = (int)rng_int(r, 1, PROP_JOBS), first = (int)rng_int(r, 0, n - 1), failures = 0;
+    struct tp_err err = { 0 };
+
+    for (int k = 0; k < n; k++)
+        PROP_EXPECT(!prop_start(p, r, call + (uint64_t)k, k, &jobs[k], &got[k], &n_bytes[k], &err),
+                    "%s", err.msg);
+    if (comm_overlaps(p->comm))
+        PROP_EXPECT(comm_barrier(p->comm, &err) == TP_E_INTERNAL, "a barrier beside jobs");
+    PROP_EXPECT(!comm_finish(p->comm, &none, &err), "%s", err.msg);
+    for (int i = 0; i < n; i++) {
+        int k = (first + i) % n;
+
+        PROP_EXPECT(!comm_finish(p->comm, &jobs[k], &err), "%s", err.msg);
+        PROP_EXPECT(!memcmp(got[k], p->expect + k * PROP_SLICE, (size_t)n_bytes[k]),
+                    "job %d of %d, call %llu: rank %d of %d has other bytes", k, n,
+                    (unsigned long long)call, comm_rank(p->comm), comm_size(p->comm));
+    }
+    return failures;
+}
+
 /* A random sequence of calls on c; `ranks` are its members' numbers for prop_value. */
 static inline int prop_sequence(struct comm *c, const int *ranks, uint64_t seed, int n_calls)
 {
     static int (*const calls[])(const struct prop *, struct rng *, uint64_t) = {
         prop_all_reduce, prop_all_reduce, prop_all_gather, prop_reduce_scatter,
         prop_broadcast,  prop_gather,     prop_ring,       prop_line,
-        prop_post,       prop_agree,      prop_barrier,
+        prop_post,       prop_agree,      prop_barrier,    prop_background,
     };
     struct rng r = { seed };
     struct prop p = { .comm = c, .ranks = ranks };
@@ -462,8 +522,9 @@ static inline int prop_counts(struct comm *world)
     int64_t x[4096] = { 0 }, *sizes = calloc((size_t)comm_size(world), sizeof *sizes);
     int me = comm_rank(world), size = comm_size(world);
     struct comm *c = NULL;
+    struct comm_job job;
     struct tp_err err = { 0 };
-    void *all = NULL;
+    void *all = NULL, *shared = NULL;
     int failures = 0;
 
     PROP_EXPECT(!comm_split(&c, world, 0, 0, &err), "%s", err.msg);
@@ -482,6 +543,10 @@ static inline int prop_counts(struct comm *world)
     want.calls[COMM_BROADCAST] = 1, want.bytes[COMM_BROADCAST] = 33;
     want.calls[COMM_GATHER] = 1, want.bytes[COMM_GATHER] = 10 + me;
     want.calls[COMM_BARRIER] = 1;
+    PROP_EXPECT(!comm_alloc(&shared, world, 4096, &err), "%s", err.msg);
+    comm_start_all_reduce(c, shared, 5, COMM_F64, COMM_SUM, &job, &err);
+    comm_finish(c, &job, &err);
+    want.calls[COMM_ALL_REDUCE]++, want.bytes[COMM_ALL_REDUCE] += 40;
     if (size > 1 && me < 2) {
         if (me == 0)
             comm_send(c, x, 77, 1, &err);

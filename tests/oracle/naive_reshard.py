@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""An independent resharder for Llama checkpoints: whole tensors in memory, numpy and h5py, none of
+"""An independent resharder for Llama and GPT-2 checkpoints: whole tensors in memory, numpy, none of
 our code and none of our tables. It knows how each tensor is cut from the tensor's name alone.
 
 usage: naive_reshard.py A B SPEC
 exit: 0 when step directory B is exactly A at SPEC: every box in the file of a rank that holds it,
 the same bits, every element once; 1 with a sentence when not.
+
+Boxes are found by h5py, or (by_index=True: a hundred times faster, for very many files) in the table
+that docs/FORMAT.md calls /index.
 """
+import functools
 import itertools
 import json
 import pathlib
@@ -17,6 +21,12 @@ import numpy as np
 
 SIZE = {"f32": 4, "bf16": 2, "f16": 2}
 AXES = ("tp", "pp", "vpp", "dp", "cp", "zero")
+ROW = np.dtype([("tensor", "<u4"), ("part", "<u4"), ("ndim", "<u4"), ("codec", "<u4"),
+                ("lo", "<i8", 6), ("len", "<i8", 6), ("offset", "<i8"), ("stored_bytes", "<i8"),
+                ("raw_bytes", "<i8"), ("crc32c", "<u4"), ("reserved", "<u4"),
+                ("digest0", "<u8"), ("digest1", "<u8")])
+PRIME = (1 << 61) - 1
+POINTS = (0x0D413CCCFE779921, 0x176CF5D0B09954E7)
 
 
 class Differs(Exception):
@@ -30,49 +40,94 @@ def parse_spec(text):
     return spec
 
 
-# ---- reading: h5py says where a dataset lies; its bits are taken from the file as they are ----
+# ---- reading: where boxes lie; their bits are taken from the file as they are ----
 
-def boxes_of_file(path, dtypes):
-    """{(group, name): [(offset, bits), ...]} of one shard."""
-    found = {}
-    raw = np.fromfile(path, np.uint8)
-    with h5py.File(path, "r") as f:
-        for group in (g for g in f if isinstance(f[g], h5py.Group)):
-            for key, dataset in f[group].items():
-                name = (group, key.split("@")[0])
-                at, size = dataset.id.get_offset(), SIZE[dtypes[name]]
-                bits = raw[at:at + int(np.prod(dataset.shape)) * size].view("u%d" % size)
-                offset = tuple(int(x) for x in dataset.attrs["offset"])
-                found.setdefault(name, []).append((offset, bits.reshape(dataset.shape)))
-    return found
+class Step:
+    """A step directory: its manifest, and the boxes in the file of every rank.
+
+    keys: [(group, name)] by id; files: {rank: {key: [(offset, bits), ...]}}; sums: {key: the digest
+    that the tables state}, when they are read.
+    """
+
+    def __init__(self, folder, by_index=False):
+        self.folder = pathlib.Path(folder)
+        self.manifest = json.loads((self.folder / "manifest.json").read_text())
+        tensors = self.manifest["tensors"]
+        self.keys = [(t["group"], t["name"]) for t in tensors]
+        self.dtypes = {k: t["dtype"] for k, t in zip(self.keys, tensors)}
+        self.shapes = {k: tuple(t["shape"]) for k, t in zip(self.keys, tensors)}
+        self.sums = {k: [0, 0] for k in self.keys}
+        read = self.boxes_by_index if by_index else self.boxes_by_hdf5
+        self.files = {s["rank"]: read(s) for s in self.manifest["shards"]}
+
+    def boxes_by_hdf5(self, shard):
+        found = {}
+        path = self.folder / shard["file"]
+        raw = np.fromfile(path, np.uint8)
+        with h5py.File(path, "r") as f:
+            for group in (g for g in f if isinstance(f[g], h5py.Group)):
+                for name, dataset in f[group].items():
+                    key = (group, name.split("@")[0])
+                    at, size = dataset.id.get_offset(), SIZE[self.dtypes[key]]
+                    bits = raw[at:at + int(np.prod(dataset.shape)) * size].view("u%d" % size)
+                    offset = tuple(int(x) for x in dataset.attrs["offset"])
+                    found.setdefault(key, []).append((offset, bits.reshape(dataset.shape)))
+        return found
+
+    def boxes_by_index(self, shard):
+        """Of boxes that are one chunk each, as those of small tensors are."""
+        found = {}
+        raw = (self.folder / shard["file"]).read_bytes()
+        rows = np.frombuffer(raw, ROW, shard["index_rows"], shard["index_offset"]).tolist()
+        for tensor, part, ndim, codec, lo, extent, at, _, n, _, _, d0, d1 in rows:
+            key = self.keys[tensor]
+            size, boxes = SIZE[self.dtypes[key]], found.setdefault(key, [])
+            shape = extent[:ndim]
+            if codec or part != len(boxes) or n != int(np.prod(shape)) * size:
+                raise Differs("%s/%s: %s/%s has more than a chunk a box"
+                              % ((self.folder, shard["file"]) + key))
+            bits = np.frombuffer(raw, "u%d" % size, n // size, at).reshape(shape)
+            boxes.append((tuple(lo[:ndim]), bits))
+            total = self.sums[key]
+            total[0], total[1] = (total[0] + d0) % PRIME, (total[1] + d1) % PRIME
+        return found
+
+    def whole(self):
+        """{key: whole tensor as bits}; every element must be there once."""
+        whole = {k: np.zeros(s, "u%d" % SIZE[self.dtypes[k]]) for k, s in self.shapes.items()}
+        times = {k: np.zeros(s, np.uint8) for k, s in self.shapes.items()}
+        for boxes in self.files.values():
+            for key, parts in boxes.items():
+                for offset, bits in parts:
+                    at = place(offset, bits)
+                    whole[key][at] = bits
+                    times[key][at] += 1
+        for key, t in times.items():
+            if not (t == 1).all():
+                raise Differs("%s: %s/%s: %d elements are missing, %d are there more than once"
+                              % ((self.folder,) + key + ((t == 0).sum(), (t > 1).sum())))
+        return whole
 
 
-def read_step(step):
-    """The manifest, {(group, name): shape}, and {rank: boxes of its file}."""
-    step = pathlib.Path(step)
-    manifest = json.loads((step / "manifest.json").read_text())
-    dtypes = {(t["group"], t["name"]): t["dtype"] for t in manifest["tensors"]}
-    shapes = {(t["group"], t["name"]): tuple(t["shape"]) for t in manifest["tensors"]}
-    files = {s["rank"]: boxes_of_file(step / s["file"], dtypes) for s in manifest["shards"]}
-    return manifest, dtypes, shapes, files
+def place(offset, bits):
+    return tuple(slice(o, o + n) for o, n in zip(offset, bits.shape))
 
 
-def assemble(step):
-    """Whole tensors as bits; every element must be there once."""
-    manifest, dtypes, shapes, files = read_step(step)
-    whole = {k: np.zeros(s, "u%d" % SIZE[dtypes[k]]) for k, s in shapes.items()}
-    times = {k: np.zeros(s, np.uint8) for k, s in shapes.items()}
-    for boxes in files.values():
-        for key, parts in boxes.items():
-            for offset, bits in parts:
-                at = tuple(slice(o, o + n) for o, n in zip(offset, bits.shape))
-                whole[key][at] = bits
-                times[key][at] += 1
-    for key, t in times.items():
-        if not (t == 1).all():
-            raise Differs("%s: %s/%s: %d elements are missing, %d are there more than once"
-                          % ((step,) + key + ((t == 0).sum(), (t > 1).sum())))
-    return manifest, dtypes, whole, files
+def assemble(folder):
+    """The manifest, {key: dtype}, {key: whole tensor as bits} and the files of a step."""
+    step = Step(folder)
+    return step.manifest, step.dtypes, step.whole(), step.files
+
+
+def digest(bits):
+    """D_0 and D_1 of a whole tensor, by Horner's rule from the last element."""
+    sums = []
+    for point in POINTS:
+        total = 0
+        for v in reversed(bits.reshape(-1).tolist()):
+            total = (total * point + v + 1) % PRIME
+        sums.append(total)
+    return sums
 
 
 # ---- who holds what, by the rules of tensor parallelism, stages and ZeRO ----
@@ -82,55 +137,82 @@ def ceil_cut(n, parts, part):
     return min(each * part, n), min(each * (part + 1), n)
 
 
-def tp_slice(name, shape, spec, tp, config):
-    """(axis, lo, hi) of a tensor-parallel rank's shard; None: the whole tensor."""
-    hd = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    heads = config["num_attention_heads"]
-    kv = config.get("num_key_value_heads", heads)
-    if re.search(r"embed_tokens|lm_head", name):
-        return (0,) + ceil_cut(shape[0], spec["tp"], tp)
-    if "q_proj" in name or "o_proj" in name:
-        lo, hi = ceil_cut(heads, spec["tp"], tp)
-        return int("o_proj" in name), lo * hd, hi * hd
-    if "k_proj" in name or "v_proj" in name:
-        lo, hi = (ceil_cut(kv, spec["tp"], tp) if kv >= spec["tp"] else
-                  (tp * kv // spec["tp"], tp * kv // spec["tp"] + 1))
-        return 0, lo * hd, hi * hd
-    if "gate_proj" in name or "up_proj" in name:
-        return (0,) + ceil_cut(shape[0], spec["tp"], tp)
-    if "down_proj" in name:
-        return (1,) + ceil_cut(shape[1], spec["tp"], tp)
-    return None
+class Model:
+    """What of a config.json the cuts depend on."""
 
+    def __init__(self, config):
+        gpt2 = config["architectures"] == ["GPT2LMHeadModel"]
+        self.layers = config["n_layer" if gpt2 else "num_hidden_layers"]
+        self.heads = config["n_head" if gpt2 else "num_attention_heads"]
+        self.kv = self.heads if gpt2 else config.get("num_key_value_heads", self.heads)
+        hidden = config["n_embd" if gpt2 else "hidden_size"]
+        self.head_dim = config.get("head_dim") or hidden // self.heads
 
-def stage_rank(name, spec, n_layers):
-    """The pipeline rank that has a tensor."""
-    if "embed_tokens" in name:
-        return 0
-    layer = re.search(r"layers\.(\d+)\.", name)
-    if not layer:
-        return spec["pp"] - 1
-    stages, at = spec["pp"] * spec["vpp"], 0
-    for stage in range(stages):
-        at += n_layers // stages + (stage < n_layers % stages)
-        if int(layer.group(1)) < at:
-            return stage % spec["pp"]
-    raise AssertionError(name)
+    def heads_of(self, heads, tp, rank):
+        """Elements of the heads that a tensor-parallel rank has; of too few, neighbours share."""
+        lo, hi = ceil_cut(heads, tp, rank) if heads >= tp else (rank * heads // tp,) * 2
+        hi += heads < tp
+        return lo * self.head_dim, hi * self.head_dim
 
-
-def held(key, shape, spec, coord, config):
-    """[lo, hi) on every axis of what the rank at coord holds, or None."""
-    group, name = key
-    if stage_rank(name, spec, config["num_hidden_layers"]) != coord["pp"]:
+    def tp_cut(self, name, shape, tp, rank):
+        """(axis, [(lo, hi), ...]) of a tensor-parallel rank's shard; None: the whole tensor."""
+        if re.search(r"embed_tokens|lm_head|wte", name):
+            return 0, [ceil_cut(shape[0], tp, rank)]
+        if "q_proj" in name or "o_proj" in name:
+            return int("o_proj" in name), [self.heads_of(self.heads, tp, rank)]
+        if "k_proj" in name or "v_proj" in name:
+            return 0, [self.heads_of(self.kv, tp, rank)]
+        if "gate_proj" in name or "up_proj" in name or "mlp.c_fc" in name:
+            axis = len(shape) - 1 if "c_fc" in name else 0  # GPT-2's matrices are [in, out]
+            return axis, [ceil_cut(shape[axis], tp, rank)]
+        if "down_proj" in name:
+            return 1, [ceil_cut(shape[1], tp, rank)]
+        if "c_attn" in name:
+            lo, hi = self.heads_of(self.heads, tp, rank)
+            third = shape[-1] // 3
+            return len(shape) - 1, [(i * third + lo, i * third + hi) for i in range(3)]
+        if "attn.c_proj.weight" in name:
+            return 0, [self.heads_of(self.heads, tp, rank)]
+        if "mlp.c_proj.weight" in name:
+            return 0, [ceil_cut(shape[0], tp, rank)]
         return None
-    box = [[0, n] for n in shape]
-    cut = tp_slice(name, shape, spec, coord["tp"], config)
-    if cut:
-        box[cut[0]] = list(cut[1:])
-    if spec["dp"] > 1 and (spec["zero"] == 3 or (spec["zero"] and group != "param")):
-        lo, hi = ceil_cut(box[0][1] - box[0][0], spec["dp"], coord["dp"])
-        box[0] = [box[0][0] + lo, box[0][0] + hi]
-    return None if any(lo >= hi for lo, hi in box) else box
+
+    def stage_rank(self, name, spec):
+        """The pipeline rank that has a tensor."""
+        if re.search(r"embed_tokens|wte|wpe", name):
+            return 0
+        layer = re.search(r"(layers|h)\.(\d+)\.", name)
+        if not layer:
+            return spec["pp"] - 1
+        stages, at = spec["pp"] * spec["vpp"], 0
+        for stage in range(stages):
+            at += self.layers // stages + (stage < self.layers % stages)
+            if int(layer.group(2)) < at:
+                return stage % spec["pp"]
+        raise AssertionError(name)
+
+    def held(self, key, shape, spec, coord):
+        """What the rank at coord holds: a list of boxes, [(lo, hi), ...] on every axis."""
+        group, name = key
+        if self.stage_rank(name, spec) != coord["pp"]:
+            return []
+        axis, cuts = self.tp_cut(name, shape, spec["tp"], coord["tp"]) or (0, [(0, shape[0])])
+        rows = cuts if axis == 0 else [(0, shape[0])]  # one after the other in the shard
+        if spec["dp"] > 1 and (spec["zero"] == 3 or (spec["zero"] and group != "param")):
+            lo, hi = ceil_cut(sum(b - a for a, b in rows), spec["dp"], coord["dp"])
+            rows = list(cut_rows(rows, lo, hi))
+        boxes = [[row] + [(0, n) for n in shape[1:]] for row in rows if row[0] < row[1]]
+        if axis == 1:
+            boxes = [[box[0], cut] for box in boxes for cut in cuts if cut[0] < cut[1]]
+        return boxes
+
+
+def cut_rows(rows, lo, hi):
+    """Numbers lo to hi of the rows in ranges that lie one after the other."""
+    for a, b in rows:
+        if max(lo, 0) < min(hi, b - a):
+            yield a + max(lo, 0), a + min(hi, b - a)
+        lo, hi = lo - (b - a), hi - (b - a)
 
 
 def coords(spec):
@@ -141,26 +223,41 @@ def coords(spec):
 
 # ---- comparing ----
 
-def check(a, b, spec_text):
-    manifest_a, dtypes_a, want, _ = assemble(a)
-    manifest, dtypes, got, files = assemble(b)
-    spec, config = parse_spec(spec_text), json.loads(manifest["model_config"])
+def check_places(step, spec_text, want=None):
+    """Every box is one that its rank holds, and (want: whole tensors) has the bits of that place."""
+    spec = parse_spec(spec_text)
+    model, at = Model(json.loads(step.manifest["model_config"])), coords(spec)
+    held = functools.lru_cache(None)(lambda key, rank: model.held(key, step.shapes[key], spec, at[rank]))
+    for rank, boxes in step.files.items():
+        for key, parts in boxes.items():
+            have = [[(o, o + n) for o, n in zip(offset, bits.shape)] for offset, bits in parts]
+            if have != held(key, rank):
+                raise Differs("%s: rank %d has %s/%s%s, by the rules it holds %s"
+                              % ((step.folder, rank) + key + (have, held(key, rank))))
+            for offset, bits in parts if want else ():
+                if not np.array_equal(want[key][place(offset, bits)], bits):
+                    raise Differs("%s: %s/%s differs in the file of rank %d"
+                                  % ((step.folder,) + key + (rank,)))
+
+
+def check_same(a, b, want):
+    """Step b carries all of step a along, whose whole tensors are want."""
     for field in ("step", "train", "model_config"):
-        if manifest[field] != manifest_a[field]:
-            raise Differs("%s: %s is not carried over" % (b, field))
-    if dtypes != dtypes_a or list(want) != list(got):
-        raise Differs("%s: other tensors than %s" % (b, a))
+        if b.manifest[field] != a.manifest[field]:
+            raise Differs("%s: %s is not carried over" % (b.folder, field))
+    if b.dtypes != a.dtypes or b.shapes != a.shapes:
+        raise Differs("%s: other tensors than %s" % (b.folder, a.folder))
+    got = b.whole()
     for key in want:
         if not np.array_equal(want[key], got[key]):
-            raise Differs("%s: %s/%s differs" % ((b,) + key))
-    for rank, boxes in files.items():
-        coord = coords(spec)[rank]
-        for key, parts in boxes.items():
-            box = held(key, want[key].shape, spec, coord, config)
-            have = [[[o, o + n] for o, n in zip(offset, bits.shape)] for offset, bits in parts]
-            if have != [box]:
-                raise Differs("%s: rank %d has %s/%s%s, by the rules it holds %s"
-                              % ((b, rank) + key + (have, box)))
+            raise Differs("%s: %s/%s differs" % ((b.folder,) + key))
+
+
+def check(a, b, spec_text, by_index=False):
+    a, b = Step(a, by_index), Step(b, by_index)
+    want = a.whole()
+    check_same(a, b, want)
+    check_places(b, spec_text, want)
 
 
 if __name__ == "__main__":

@@ -153,6 +153,48 @@ Test(comm_launch, a_rank_that_fails_alone_gives_its_code_and_ends_those_that_wai
     expect_none_left(b);
 }
 
+/* A job in the background that rank 2 never starts: it fails alone, with one of its own open that
+ * the others never start, while they wait for theirs. */
+static int rank_2_fails_beside_jobs(struct comm *world, struct board *b, struct tp_err *err)
+{
+    struct comm_job job, second;
+    struct comm *other = NULL;
+    void *x = NULL;
+
+    (void)b;
+    if (comm_alloc(&x, world, 1 << 20, err) || comm_split(&other, world, 0, 0, err))
+        return 99;
+    if (comm_start_all_reduce(world, x, 1000, COMM_F32, COMM_SUM, &job, err) ||
+        comm_finish(world, &job, err))
+        return 98;
+    if (comm_start_all_reduce(other, x, 1000, COMM_F32, COMM_SUM, &job, err))
+        return 97;
+    if (comm_rank(world) == 2) {
+        comm_finish(other, &job, err);
+        comm_start_all_reduce(other, x, 1000, COMM_F32, COMM_SUM, &second, err);
+        comm_free(other);
+        comm_end(world, TP_E_USAGE);
+        return 2;
+    }
+    comm_finish(other, &job, err);
+    comm_start_all_reduce(world, x, 1000, COMM_F32, COMM_SUM, &second, err);
+    comm_finish(world, &second, err);
+    return 96;
+}
+
+Test(comm_launch, a_failure_beside_jobs_in_the_background_ends_everybody, .timeout = 30)
+{
+    struct board *b = board_new();
+    struct tp_err err = { 0 };
+    double seconds;
+    int code;
+
+    cr_assert_eq(run(rank_2_fails_beside_jobs, b, &code, &seconds, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(code, 2, "exit code %d", code);
+    cr_expect_lt(seconds, 1.9, "%.2f s", seconds); /* who waits for a job is seen to be blocked */
+    expect_none_left(b);
+}
+
 /* All fail together, and rank 0 needs some time to say why. */
 static int all_agree_to_fail(struct comm *world, struct board *b, struct tp_err *err)
 {

@@ -54,6 +54,43 @@ Test(tell, reader_sees_what_the_writer_told)
     cr_expect_eq(m.phase, TELL_DONE);
 }
 
+/* Whenever one looks, the losses since the last look are there, but for those that the history has
+ * no place for any more. */
+Test(tell, no_loss_is_missed_between_two_looks)
+{
+    struct tell *s = NULL;
+    struct tell_slot m;
+    struct tell_loss e[TELL_HISTORY];
+    char path[PATH_MAX];
+    unsigned seed = (unsigned)getpid();
+    int64_t told = 0, heard = 0;
+
+    fprintf(stderr, "seed %u\n", seed);
+    cr_assert_eq(tell_open(&s, dir, 0, 1, &err), TP_OK, "%s", err.msg);
+    tell_path(path, sizeof path, dir, 0);
+    for (int look = 0; look < 200; look++) {
+        int steps = rand_r(&seed) % (look % 10 == 9 ? 2 * TELL_HISTORY : 40), n;
+
+        for (int i = 0; i < steps; i++) {
+            told++;
+            tell_step(s, told, 0.5 * (double)told);
+        }
+        cr_assert_eq(tell_read(&m, path, 0, &err), TP_OK, "%s", err.msg);
+        n = tell_losses(e, TELL_HISTORY, path, &m, heard);
+        cr_assert_eq(n, steps < TELL_HISTORY ? steps : TELL_HISTORY);
+        for (int i = 0; i < n; i++) {
+            cr_assert_eq(e[i].step, told - n + 1 + i);
+            cr_assert_eq(e[i].loss, 0.5 * (double)e[i].step);
+        }
+        heard = told;
+    }
+    m.history = INT64_MAX; /* a file that lies */
+    cr_expect_eq(tell_losses(e, TELL_HISTORY, path, &m, 0), 0);
+    m.history = 0;
+    cr_expect_eq(tell_losses(e, TELL_HISTORY, path, &m, 0), 0);
+    tell_close(s, true);
+}
+
 Test(tell, another_ranks_file_garbage_and_short_files_are_refused)
 {
     struct tell *s = NULL;

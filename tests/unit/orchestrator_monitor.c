@@ -64,6 +64,7 @@ static struct monitor_verdict step(struct sim *s, int64_t len, const int64_t *co
         m->wait_ns += len - (compute ? compute[r] : len / 2);
         m->loss = loss;
     }
+    monitor_loss_of(s->m, s->slot[0].step, loss);
     return look(s);
 }
 
@@ -228,6 +229,25 @@ Test(monitor, losses_that_are_nan_or_jump_are_told_once)
     cr_expect_eq(jump, 1);
     cr_expect_eq(nan, 1);
     monitor_free(s.m);
+}
+
+/* A watcher that looks once in many steps hears every one of them: none that jumps is missed. */
+Test(monitor, a_jump_of_a_single_step_is_told_however_rarely_one_looks)
+{
+    for (int at = 30; at < 300; at += 7) {
+        struct sim s;
+        struct monitor_verdict v = { 0 };
+
+        sim_init(&s);
+        for (int64_t i = 0; i < 400; i++)
+            monitor_loss_of(s.m, i, i == at ? 50 : 3 + 0.05 * sin((double)i));
+        cr_expect_eq(monitor_heard(s.m), 399);
+        v = look(&s);
+        cr_expect_eq(v.what, MONITOR_JUMP, "step %d", at);
+        cr_expect_eq(v.step, at);
+        cr_expect_eq(look(&s).what, MONITOR_FINE, "told twice");
+        monitor_free(s.m);
+    }
 }
 
 Test(monitor, a_rank_that_never_reports_is_named)

@@ -15,6 +15,7 @@
 #include "trainer/describe.h"
 #include "trainer/init.h"
 #include "trainer/step.h"
+#include "trainer/zero.h"
 
 static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 
@@ -34,14 +35,14 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
     do {
         c->spec = random_spec(r, m);
         c->spec.cp = 1;
-        c->spec.zero = rng_int(r, 0, 1);
+        c->spec.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
     } while (spec_world(&c->spec) > max_world);
     c->seq = rng_int(r, 1, m->max_positions < 16 ? m->max_positions : 16);
     c->micro = rng_int(r, 1, 3);
     c->recompute = rng_int(r, 0, 1);
     c->spec.sp = c->spec.sp && c->seq * c->micro % c->spec.tp == 0 &&
                  (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);
-    micros = rng_int(r, 1, 2) * (c->spec.vpp > 1 ? 2 : 1) * c->spec.pp;
+    micros = c->spec.vpp > 1 ? rng_int(r, 1, 3) * c->spec.pp : rng_int(r, 1, 2 * c->spec.pp);
     c->batch = c->micro * micros * c->spec.dp;
     cr_assert_eq(train_config_check(c, m, &err), TP_OK, "%s", err.msg);
 }
@@ -77,8 +78,13 @@ Test(trainer_step, the_estimate_is_what_is_allocated)
 
         random_run(&r, &m, &c, 64);
         cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
-        need = memory_estimate(&m, &c.spec, c.dtype, c.micro, c.seq,
-                               c.recompute ? MEMORY_RECOMPUTES : 0);
+        need =
+            memory_estimate(&m, &c.spec,
+                            &(struct memory_run){ .dtype = c.dtype,
+                                                  .seq = c.seq,
+                                                  .micro = c.micro,
+                                                  .micros = train_config_micros(&c),
+                                                  .flags = c.recompute ? MEMORY_RECOMPUTES : 0 });
         more = size.own + size.shared - (need.total - need.overhead);
         cr_assert(more >= 0 && more <= slack_of(&m, &c),
                   "%s: allocated %lld, estimated %lld, slack %lld", spec_format(spec, &c.spec),
@@ -122,7 +128,8 @@ static int step_as_said(const struct train_config *c, const struct model *m, str
     if (trainer_open(&t, c, m, world, &err))
         return fprintf(stderr, "%s\n", err.msg), 1;
     init_weights(&t.params, &t.layout, m, 1);
-    params_round(&t.params);
+    if (zero_start(&t.params, t.parallel.dp, &err))
+        return fprintf(stderr, "%s\n", err.msg), 1;
     said = describe_messages(&t);
     for (int i = 0; i < 2 && !wrong; i++) {
         const struct parallel *p = &t.parallel;
@@ -199,7 +206,7 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
         struct arena a = { 0 };
         struct span shared = { 0 }, own = { 0 };
         struct tp_err err = { 0 };
-        int64_t n_own;
+        int64_t n_own, n_shared;
 
         random_run(&r, &m, &c, 64);
         cr_assert_eq(trainer_layout(&l, &c, &m, &a, &err), TP_OK, "%s", err.msg);
@@ -208,16 +215,19 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
             TP_OK);
         params_take(&p, &shared, &own);
         n_own = own.used;
+        n_shared = shared.used;
         cr_assert_eq(span_map(&own, n_own, &err), TP_OK);
+        cr_assert_eq(span_map(&shared, n_shared, &err), TP_OK);
         params_take(&p, &shared, &own);
         init_weights(&p, &l, &m, 99);
         for (int i = 0; i < p.n; i++) {
             const struct param *q = &p.list[i];
             const struct tensor *t = &l.tensors[q->tensor];
-            struct box whole = box_whole(t->ndim, t->shape), one = q->box;
-            int64_t pick = q->n ? rng_int(&r, 0, q->n - 1) : 0, at = pick;
+            const struct owned o = params_owned(&p, q);
+            struct box whole = box_whole(t->ndim, t->shape), one = q->own.box;
+            int64_t pick = o.n ? rng_int(&r, 0, o.n - 1) : 0, at = pick;
 
-            if (q->n == 0)
+            if (o.n == 0)
                 continue;
             for (int d = one.ndim - 1; d >= 0; d--) {
                 one.lo[d] += at % one.len[d];
@@ -225,13 +235,14 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
                 one.len[d] = 1;
             }
             at = box_offset_in(&whole, &one);
-            cr_expect_eq(p.value[q->at + pick],
+            cr_expect_eq(o.value[pick],
                          q->decay ? (float)(m.init_std * init_normal(99, t->name, at))
                          : role_is_bias(t->role) ? 0.0f
                                                  : 1.0f,
                          "%s", t->name);
         }
         span_unmap(&own, n_own);
+        span_unmap(&shared, n_shared);
         arena_free(&a);
     }
 }

@@ -1,0 +1,57 @@
+/* orchestrator/way.c - see orchestrator/way.h. */
+#include "orchestrator/way.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char MICRO[] = " micro", RECOMPUTE[] = " recompute";
+
+char *way_format(char buf[WAY_TEXT_MAX], const struct way *w)
+{
+    char spec[SPEC_TEXT_MAX], micro[32] = "";
+
+    if (w->micro > 0)
+        snprintf(micro, sizeof micro, "%s%" PRId64, MICRO, w->micro);
+    snprintf(buf, WAY_TEXT_MAX, "%s%s%s", spec_format(spec, &w->spec), micro,
+             w->recompute ? RECOMPUTE : "");
+    return buf;
+}
+
+tp_status way_parse(struct way *out, const char *text, struct tp_err *err)
+{
+    struct way w = { 0 };
+    char spec[SPEC_TEXT_MAX];
+    size_t n = strcspn(text, " ");
+    const char *rest = text + n;
+    tp_status st;
+
+    if (n >= sizeof spec)
+        return tp_fail(err, TP_E_USAGE, "\"%.80s\" is no layout", text);
+    snprintf(spec, sizeof spec, "%.*s", (int)n, text);
+    if ((st = spec_parse(&w.spec, spec, err)))
+        return st;
+    if (strncmp(rest, MICRO, strlen(MICRO)) == 0) {
+        char *end;
+
+        w.micro = strtoll(rest + strlen(MICRO), &end, 10);
+        rest = w.micro > 0 ? end : rest;
+    }
+    if (strcmp(rest, RECOMPUTE) == 0) {
+        w.recompute = true;
+        rest += strlen(RECOMPUTE);
+    }
+    if (*rest)
+        return tp_fail(err, TP_E_USAGE, "\"%.80s\" is no layout, microbatch and recomputation",
+                       text);
+    *out = w;
+    return TP_OK;
+}
+
+bool way_same(const struct way *a, const struct way *b)
+{
+    char x[WAY_TEXT_MAX], y[WAY_TEXT_MAX];
+
+    return strcmp(way_format(x, a), way_format(y, b)) == 0;
+}

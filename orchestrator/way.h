@@ -1,0 +1,30 @@
+/*
+ * orchestrator/way.h - how a job's step is run: the layout, and what may be chosen besides without
+ * changing the result (size of a microbatch, recomputation).
+ */
+#ifndef ORCHESTRATOR_WAY_H
+#define ORCHESTRATOR_WAY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "layout/spec.h"
+
+enum { WAY_TEXT_MAX = SPEC_TEXT_MAX + 48 };
+
+struct way {
+    struct spec spec;
+    int64_t micro;  /* sequences in a microbatch that tp-run asks for; 0: as the command has it */
+    bool recompute; /* tp-run asks for --recompute=full */
+};
+
+/* "tp2pp2", "tp2pp2 micro1", "tp2pp2 micro1 recompute": also a key in the journal. Returns buf. */
+char *way_format(char buf[WAY_TEXT_MAX], const struct way *w);
+
+/* What way_format wrote. TP_E_USAGE: something else. */
+tp_status way_parse(struct way *out, const char *text, struct tp_err *err);
+
+bool way_same(const struct way *a, const struct way *b);
+
+#endif

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""tp2 and dp2 beside PyTorch's DTensor TP2 and DistributedDataParallel, two ranks on two cores.
+
+    tests/bench/bench_parallel.py [--rounds 5] [--torch PYTHON]
+
+Same weights, same text, same rules (lib/llama.py); that the losses are the same is checked, within 1e-4.
+Megatron-core is measured too where PYTHON has it (lib/megatron_llama.py). Every round runs each program
+once, in turn; the table has medians, `ratio` the median over the rounds of the peer's processor time by
+tp-train's on the same axis; `wall` is the quickest step.
+"""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
+import llama  # noqa: E402
+
+SAME = 1e-4
+TABLE = [  # what, who, and with which run of tp-train it is compared
+    ("tp-train tp2", ("tp", "tp2"), None),
+    ("PyTorch DTensor TP2", ("torch", "tp"), "tp-train tp2"),
+    ("Megatron-core TP2", ("torch", "megatron"), "tp-train tp2"),
+    ("tp-train tp2sp", ("tp", "tp2sp"), None),
+    ("PyTorch DTensor TP2, sequence", ("torch", "sp"), "tp-train tp2sp"),
+    ("tp-train dp2", ("tp", "dp2"), None),
+    ("PyTorch DDP 2", ("torch", "dp"), "tp-train dp2"),
+]
+
+
+def main():
+    a = llama.arguments(__doc__, 5).parse_args()
+    bench = llama.Bench(a.torch)
+    if not bench.python:
+        sys.exit("no %s: nothing to compare with (make test-clients installs it)" % a.torch)
+    table = [row for row in TABLE if row[1][1] != "megatron" or bench.has("megatron.core")]
+    runs = {name: (lambda who=who, what=what: getattr(bench, who)(what))
+            for name, (who, what), _ in table}
+    print(llama.machine())
+    done = llama.in_turn(runs, a.rounds)
+    first = done["tp-train tp2"][0]
+    print("%-30s %10s %12s %9s %9s %11s %9s" % ("", "CPU s/step", "tokens/CPU s", "ratio", "wall",
+                                                "peak a rank", "loss off"))
+    worst = 0.0
+    for name, _, against in table:
+        r = done[name]
+        off = llama.farthest(r, first)
+        worst = max(worst, off)
+        print("%-30s %10.3f %12.0f %9s %9.3f %7.0f MiB %9.1e"
+              % (name, llama.cpu(r), llama.TOKENS / llama.cpu(r),
+                 "%.2f" % llama.ratio(r, done[against]) if against else "", min(x.wall for x in r),
+                 max(x.rss for x in r) / 2**20, off))
+    if worst > SAME:
+        sys.exit("losses differ by %.1e: these programs do not train the same" % worst)
+
+
+if __name__ == "__main__":
+    main()

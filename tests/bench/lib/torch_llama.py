@@ -1,0 +1,260 @@
+"""The peer that the training benchmarks measure: a Llama in PyTorch, one process or two ranks.
+
+    PYTHON torch_llama.py '{"mode": "tp", ...}'      (lib/llama.py writes the words)
+
+The model is the one of torchtitan and of any tutorial on DTensor: fused RMSNorm, scaled dot-product
+attention, separate products for q, k, v, gate and up; quicker than transformers' own. AdamW is the
+fused one, gradients are clipped in one fused pass, zeroed by dropping them. One thread a process.
+
+  mode  one  one process
+        tp   DTensor: parallelize_module, column- and row-parallel layers, vocabulary-parallel embedding
+             and head, parallel loss
+        sp   the same with norms and residuals cut along the sequence (torchtitan's default)
+        dp   DistributedDataParallel: buckets all-reduced under the backward pass
+        megatron  Megatron-core's layers (megatron_llama.py)
+
+Ranks speak gloo over loopback. Prints one JSON object: of every step the loss (of the whole batch), the
+processor seconds of all ranks together, the wall seconds of the slowest; and each rank's peak memory.
+"""
+import contextlib
+import json
+import os
+import resource
+import sys
+import time
+
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"
+
+import torch  # noqa: E402 (threads are set before it is loaded)
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        h, kv = c["hidden_size"], c["num_key_value_heads"] * c["head_dim"]
+        self.head_dim = c["head_dim"]
+        self.q_proj = nn.Linear(h, h, bias=False)
+        self.k_proj = nn.Linear(h, kv, bias=False)
+        self.v_proj = nn.Linear(h, kv, bias=False)
+        self.o_proj = nn.Linear(h, h, bias=False)
+
+    def forward(self, x, cos, sin):
+        q, k, v = (p(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+                   for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True,
+                                           enable_gqa=k.shape[1] != q.shape[1])
+        return self.o_proj(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        h, f = c["hidden_size"], c["intermediate_size"]
+        self.gate_proj = nn.Linear(h, f, bias=False)
+        self.up_proj = nn.Linear(h, f, bias=False)
+        self.down_proj = nn.Linear(f, h, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        h, eps = c["hidden_size"], c["rms_norm_eps"]
+        self.input_layernorm = nn.RMSNorm(h, eps)
+        self.self_attn = Attention(c)
+        self.post_attention_layernorm = nn.RMSNorm(h, eps)
+        self.mlp = MLP(c)
+
+    def forward(self, x, cos, sin):
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Llama(nn.Module):
+    """Parameters have Hugging Face's names, without the leading "model."."""
+
+    def __init__(self, c):
+        super().__init__()
+        h = c["hidden_size"]
+        self.embed_tokens = nn.Embedding(c["vocab_size"], h)
+        self.layers = nn.ModuleList(Layer(c) for _ in range(c["num_hidden_layers"]))
+        self.norm = nn.RMSNorm(h, c["rms_norm_eps"])
+        self.lm_head = nn.Linear(h, c["vocab_size"], bias=False)
+        angle = torch.outer(torch.arange(c["max_position_embeddings"]).float(),
+                            c["rope_theta"] ** (-torch.arange(0, c["head_dim"], 2).float()
+                                                / c["head_dim"]))
+        self.register_buffer("cos", angle.cos().repeat(1, 2), persistent=False)
+        self.register_buffer("sin", angle.sin().repeat(1, 2), persistent=False)
+
+    def forward(self, ids):
+        x, t = self.embed_tokens(ids), ids.shape[1]
+        for layer in self.layers:
+            x = layer(x, self.cos[:t], self.sin[:t])
+        return self.lm_head(self.norm(x))
+
+
+def rotate(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def load(model, folder):
+    from safetensors.torch import load_file
+    state = load_file(os.path.join(folder, "model.safetensors"))
+    model.load_state_dict({k.removeprefix("model."): v for k, v in state.items()})
+
+
+def tensor_parallel(model, sequence):
+    """Megatron's cuts as DTensors; with `sequence` the residual stream is cut along it as well."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput,
+                                                   RowwiseParallel, SequenceParallel,
+                                                   parallelize_module)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    between = Shard(1) if sequence else Replicate()
+
+    def row(**kw):
+        return RowwiseParallel(output_layouts=between, **kw)
+
+    parallelize_module(model, mesh, {
+        "embed_tokens": row(input_layouts=Replicate()),
+        "lm_head": ColwiseParallel(input_layouts=between, output_layouts=Shard(-1),
+                                   use_local_output=False)})
+    plan = {"self_attn.o_proj": row(), "mlp.down_proj": row()}
+    for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj",
+                 "mlp.up_proj"):
+        plan[name] = ColwiseParallel()
+    if sequence:
+        plan |= {"input_layernorm": SequenceParallel(), "post_attention_layernorm": SequenceParallel(),
+                 "self_attn": PrepareModuleInput(input_layouts=(Shard(1), None, None),
+                                                 desired_input_layouts=(Replicate(), None, None)),
+                 "mlp": PrepareModuleInput(input_layouts=(Shard(1),),
+                                           desired_input_layouts=(Replicate(),))}
+        parallelize_module(model, mesh, {"norm": SequenceParallel()})
+    for layer in model.layers:
+        parallelize_module(layer, mesh, plan)
+
+
+def local(x):
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+def square_norm(grads, is_part):
+    """Of gradients that are all DTensors, all whole on each rank, or all a rank's part."""
+    square = local(nn.utils.get_total_norm(grads, foreach=True)) ** 2
+    if is_part:
+        dist.all_reduce(square)
+    return square
+
+
+def clip(groups, most, is_part):
+    wide, thin = ([p.grad for p in g] for g in groups)
+    norm = (square_norm(wide, is_part) + square_norm(thin, False)).sqrt()
+    for g in groups:
+        nn.utils.clip_grads_with_norm_(g, most, norm, foreach=True)
+
+
+def batches(w, rank):
+    """Token windows of this rank, of every step."""
+    text = torch.frombuffer(bytearray(open(w["data"], "rb").read()), dtype=torch.uint8).long()
+    windows, share = (len(text) - 1) // w["seq"], w["batch"]
+    first = 0
+    if w["mode"] == "dp":
+        share //= w["ranks"]
+        first = rank * share
+    for s in range(w["steps"]):
+        at = [(s * w["batch"] + first + b) % windows * w["seq"] for b in range(share)]
+        yield torch.stack([text[i:i + w["seq"] + 1] for i in at])
+
+
+def built(w):
+    """(module whose parameters are trained, loss of token windows, context of a step)."""
+    c, mode = w["config"], w["mode"]
+    if mode == "megatron":
+        import megatron_llama
+        model = megatron_llama.build(c)
+        megatron_llama.load(model, w["folder"], c)
+        return model, lambda x: megatron_llama.loss_of(model, x), contextlib.nullcontext
+    model = around = Llama(c)
+    context = contextlib.nullcontext
+    load(model, w["folder"])
+    if mode in ("tp", "sp"):
+        from torch.distributed.tensor.parallel import loss_parallel as context
+        tensor_parallel(model, mode == "sp")
+    if mode == "dp":
+        around = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+    def loss_of(x):
+        logits = around(x[:, :-1])
+        return F.cross_entropy(logits.float().flatten(0, 1), x[:, 1:].flatten())
+    return model, loss_of, context
+
+
+def train(w, rank):
+    torch.set_num_threads(1)
+    model, loss_of, context = built(w)
+    groups = [[p for p in model.parameters() if (p.dim() > 1) == wide] for wide in (True, False)]
+    opt = torch.optim.AdamW([{"params": groups[0], "weight_decay": 0.1},
+                             {"params": groups[1], "weight_decay": 0.0}],
+                            lr=1e-3, betas=(0.9, 0.95), eps=1e-8, fused=True)
+    out = {"cpu": [], "wall": [], "loss": []}
+    for x in batches(w, rank):
+        cpu, wall = time.process_time(), time.monotonic()
+        with context(), torch.autocast("cpu", torch.bfloat16, enabled=w["bf16"]):
+            loss = loss_of(x)
+            loss.backward()
+        clip(groups, 1.0, w["mode"] == "megatron")
+        opt.step()
+        opt.zero_grad()
+        out["loss"].append(local(loss.detach()).item())
+        out["cpu"].append(time.process_time() - cpu)
+        out["wall"].append(time.monotonic() - wall)
+    out["rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return out
+
+
+def rank_main(rank, w, port, answers):
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank,
+                            world_size=w["ranks"])
+    answers.put(train(w, rank))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def together(w):
+    import socket
+
+    import torch.multiprocessing as mp
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    answers = mp.get_context("spawn").SimpleQueue()
+    ranks = mp.spawn(rank_main, (w, port, answers), nprocs=w["ranks"], join=False)
+    every = [answers.get() for _ in range(w["ranks"])]
+    ranks.join()
+    steps = [list(zip(*(r[k] for r in every))) for k in ("cpu", "wall", "loss")]
+    mean = [sum(x) / len(x) for x in steps[2]]  # under dp each rank has the mean of its own share
+    return {"cpu": [sum(x) for x in steps[0]], "wall": [max(x) for x in steps[1]], "loss": mean,
+            "rss": [r["rss"] for r in every]}
+
+
+def main():
+    w = json.loads(sys.argv[1])
+    if w["mode"] == "one":
+        out = train(w, 0)
+        out["rss"] = [out["rss"]]
+    else:
+        out = together(w)
+    print(json.dumps(out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""tp-run and checkpoints of another layout: read as they are, or converted by tp-reshard first."""
+import os
+import shutil
+import signal
+import stat
+import time
+
+import pytest
+
+import harness
+from run_job import picky_job, train_job
+from test_faults import Shim
+
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, tiny):
+    """Losses of a run that never failed."""
+    log = tmp_path_factory.mktemp("reference") / "log"
+    harness.ok("tp-train", "--model", tiny, "--data", harness.TEXT, "--steps", STEPS, "--warmup", 2,
+               "--seq", 64, "--batch", 8, "--log", log)
+    return harness.losses(log)
+
+
+def assert_whole(job, reference):
+    """Every step once, the losses of the run that never failed, every checkpoint intact."""
+    got = job.losses()
+    assert sorted(got) == list(range(len(reference)))
+    for s, loss in enumerate(reference):
+        assert abs(got[s] - loss) <= (5e-6 if s < 20 else 2e-4), s
+    for step in harness.steps(job.ckpt):
+        harness.ok("tp-ckpt", "verify", step)
+    assert not list(job.ckpt.glob("*.tmp-*")) and job.processes() == []
+
+
+def lose_a_rank(job):
+    """At tp4 with a checkpoint: one node is gone for good, so that tp2 is next."""
+    job.start()
+    job.await_event("save")
+    os.kill(job.rank_pid(3), signal.SIGKILL)
+
+
+LOSE = {"restart": {"blame": 1, "exclude_for": "1h", "backoff": "0.1s"}}
+
+
+def bin_with(folder, script):
+    """A bin/ whose tp-reshard is a shell script; REAL is the true one."""
+    folder.mkdir(parents=True)
+    for name in ("tp-run", "tp-train"):
+        shutil.copy(harness.BIN / name, folder / name)
+    path = folder / "tp-reshard"
+    path.write_text("#!/bin/sh\nREAL='%s'\n%s\n" % (harness.BIN / "tp-reshard", script))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def shimmed(folder, root, at, do):
+    """Shell lines that run tp-reshard under the fault shim."""
+    env = Shim(folder, root).env(at, do)
+    names = ["LD_PRELOAD"] + [n for n in env if n.startswith("TP_FAULT")]
+    return " ".join("%s='%s'" % (n, env[n]) for n in names) + ' "$REAL" "$@"'
+
+
+def await_file(path):
+    end = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < end, "%s does not appear" % path
+        time.sleep(0.02)
+
+
+# ---- which of the two ----
+
+def test_tp_train_reads_another_layout_as_it_is_and_says_why(tmp_path, tiny, reference):
+    with train_job(tmp_path, tiny, steps=STEPS, **LOSE) as job:
+        lose_a_rank(job)
+        assert job.wait() == 0
+        event, = job.events("reshard")
+        assert event["how"] == "resume" and event["from"] == "tp4" and event["to"] == "tp2"
+        assert event["resume_seconds"] < event["convert_seconds"]
+        assert "--resume reads" in event["reason"]
+        size = sum(f.stat().st_size for f in harness.steps(job.ckpt)[0].glob("*.h5"))
+        assert 0.9 * size < event["bytes"] < 1.1 * size
+        assert_whole(job, reference)
+
+
+def test_reshard_always_converts_for_tp_train_too(tmp_path, tiny, reference):
+    with train_job(tmp_path, tiny, steps=STEPS, reshard="always", **LOSE) as job:
+        lose_a_rank(job)
+        assert job.wait() == 0
+        event, = job.events("reshard")
+        assert event["how"] == "convert" and len(job.events("resharded")) == 1
+        assert "(written by tp2) at tp2" in (job.state / "attempt-0002.log").read_text()
+        assert_whole(job, reference)
+
+
+def test_a_trainer_that_reads_its_own_layout_alone_gets_it(tmp_path, tiny, reference):
+    with picky_job(tmp_path, tiny, steps=STEPS, **LOSE) as job:
+        lose_a_rank(job)
+        assert job.wait() == 0
+        event, = job.events("reshard")
+        assert event["how"] == "convert" and "not tp-train" in event["reason"]
+        assert job.events("training")[1]["layout"] == "tp2"
+        assert_whole(job, reference)
+
+
+def test_reshard_never_leaves_it_to_the_command(tmp_path, tiny):
+    with picky_job(tmp_path, tiny, steps=STEPS, reshard="never", **LOSE) as job:
+        lose_a_rank(job)
+        assert job.wait() == 3
+        assert job.events("reshard")[0]["how"] == "resume"
+        assert "picky:" in job.events("failed")[0]["reason"]
+
+
+# ---- faults on the way ----
+
+@pytest.mark.parametrize("at", [3, 9, 16, 1000])
+def test_a_killed_tp_reshard_goes_on(tmp_path, tiny, reference, at):
+    """Killed at a change of the file system, the first time (1000: never reached)."""
+    once = tmp_path / "once"
+    script = "if [ -e '%s' ]; then exec \"$REAL\" \"$@\"; fi\n: > '%s'\n%s" % (
+        once, once, shimmed(tmp_path, tmp_path / "ckpt", at, "kill-self"))
+    with picky_job(tmp_path, tiny, steps=STEPS, bin=bin_with(tmp_path / "bin", script),
+                   **LOSE) as job:
+        lose_a_rank(job)
+        assert job.wait() == 0
+        failed = job.events("reshard_failed")
+        assert len(failed) == (at < 1000), job.story()
+        assert all("signal 9" in e["reason"] for e in failed)
+        assert len(job.events("reshard")) == 1 + len(failed)
+        assert_whole(job, reference)
+
+
+@pytest.mark.parametrize("picky", [False, True])
+def test_no_space_for_a_conversion(tmp_path, tiny, reference, picky):
+    """tp-train goes on without it; who needs it gets a sentence. Nothing is lost in either case."""
+    bin_dir = bin_with(tmp_path / "bin", shimmed(tmp_path, tmp_path / "ckpt", 4, "enospc"))
+    kind = picky_job if picky else train_job
+    with kind(tmp_path, tiny, steps=STEPS, bin=bin_dir, reshard="always", **LOSE) as job:
+        lose_a_rank(job)
+        code = job.wait()
+        failed = job.events("reshard_failed")
+        assert "No space left" in failed[0]["reason"], failed
+        if picky:
+            assert code == 3 and len(failed) == 3
+            assert "No space left" in job.events("failed")[0]["reason"]
+            for step in harness.steps(job.ckpt):
+                harness.ok("tp-ckpt", "verify", step)
+            assert not list(job.ckpt.glob("*.tmp-*")) and job.processes() == []
+        else:
+            assert code == 0 and len(failed) == 1
+            assert [e["how"] for e in job.events("reshard")] == ["convert", "resume"]
+            assert_whole(job, reference)
+
+
+def test_stopped_while_it_converts(tmp_path, tiny, reference):
+    """It ends at once, and the conversion is done when it is started again."""
+    slow = tmp_path / "slow"
+    slow.write_text("")
+    script = "[ -e '%s' ] && { : > '%s'; exec sleep 60; }\nexec \"$REAL\" \"$@\"" % (
+        slow, tmp_path / "asleep")
+    with picky_job(tmp_path, tiny, steps=STEPS, bin=bin_with(tmp_path / "bin", script),
+                   **LOSE) as job:
+        lose_a_rank(job)
+        job.await_event("reshard")
+        await_file(tmp_path / "asleep")
+        assert job.status()["state"] == "reshard"
+        assert job.verb("stop").rc == 0
+        assert job.wait(10) == 75
+        slow.unlink()
+        assert job.start().wait() == 0
+        assert_whole(job, reference)
+
+
+def test_a_node_that_is_back_before_the_conversion_ends_changes_the_plan(tmp_path, tiny, reference):
+    go = tmp_path / "go"
+    script = ": > '%s'; while [ ! -e '%s' ]; do sleep 0.05; done\nexec \"$REAL\" \"$@\"" % (
+        tmp_path / "asleep", go)
+    with picky_job(tmp_path, tiny, steps=STEPS, bin=bin_with(tmp_path / "bin", script)) as job:
+        job.start()
+        job.await_event("save")
+        job.verb("node", "down", "d")
+        job.await_event("reshard", to="tp2")
+        await_file(tmp_path / "asleep")
+        job.verb("node", "up", "d")
+        go.write_text("")
+        assert job.await_event("training", 2)["layout"] == "tp4"
+        assert job.wait() == 0
+        assert_whole(job, reference)
+
+
+def test_tp_run_killed_around_a_conversion(tmp_path, tiny, reference, figure):
+    """At each journal record from the fault to the next training."""
+    with picky_job(tmp_path / "first", tiny, steps=STEPS, **LOSE) as job:
+        lose_a_rank(job)
+        assert job.wait() == 0
+        edges = [r["edge"] for r in job.journal()]
+    around = [i + 1 for i, edge in enumerate(edges) if "reshard" in edges[max(i - 3, 0):i + 3]]
+    assert len(around) >= 5, edges
+    died = []
+    for record in around:
+        with picky_job(tmp_path / str(record), tiny, steps=STEPS, **LOSE) as job:
+            job.start({"TP_RUN_DIE_AFTER": str(record)})
+            job.await_event("save")
+            os.kill(job.rank_pid(3), signal.SIGKILL)
+            assert job.process.wait(60) == -signal.SIGKILL, job.story()
+            died.append(job.journal()[-1]["edge"])
+            assert job.start().wait() == 0, job.story()
+            assert_whole(job, reference)
+    figure("tp-run killed after these records", died)
+    assert "reshard" in died
+
+
+def test_the_journal_keeps_what_was_measured(tmp_path, tiny):
+    with picky_job(tmp_path, tiny, steps=STEPS, **LOSE) as job:
+        lose_a_rank(job)
+        assert job.wait() == 0
+        book = job.journal()[-1]["book"]
+        assert book["read_rate"] > 0 and book["convert_rate"] > 0
