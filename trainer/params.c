@@ -62,8 +62,10 @@ static tp_status add_entry(struct params *p, const struct layout *l, const struc
     p->n_elements = c->at > p->n_elements ? c->at : p->n_elements;
     if (q->type == p->dtype)
         return TP_OK;
+    if (!joins) /* parts of a fused bias stay one row */
+        c->vector_at = round_up(c->vector_at);
     q->vector_at = c->vector_at;
-    c->vector_at += round_up(q->n);
+    c->vector_at += q->n;
     p->n_vectors = c->vector_at > p->n_vectors ? c->vector_at : p->n_vectors;
     return TP_OK;
 }
