@@ -20,8 +20,9 @@ struct memory_need {
     int64_t total;
 };
 
-/* Elements after which ZeRO closes a bucket of tensors that it sends together. */
-enum { MEMORY_BUCKET = 1 << 20 };
+/* Elements after which a bucket of gradients that are sent together is closed: few enough that most
+ * are on their way while backward still works, enough that what a call costs does not matter. */
+enum { MEMORY_BUCKET = 1 << 18 };
 
 /* What the run does besides: bits of `flags`. */
 enum { MEMORY_SAVES = 1 << 0, MEMORY_RECOMPUTES = 1 << 1 };
@@ -32,6 +33,8 @@ struct memory_run {
     int64_t seq;    /* tokens in a sequence */
     int64_t micro;  /* sequences in a microbatch */
     int64_t micros; /* microbatches of a step; 0: unknown, as many as a pipeline can keep */
+    int same_bits;  /* tensor shards that there seem to be (tp-train --same-bits); 0: as many as tp
+                     */
     int flags;      /* MEMORY_SAVES ... */
 };
 

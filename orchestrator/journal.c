@@ -20,7 +20,7 @@ enum { JOURNAL_MAX = 256 << 20, FRAME = 20 }; /* "%08x %010zu " */
 struct journal {
     int fd, lock;
     int64_t size;
-    int64_t records;
+    int64_t records, matched; /* matched: records at which a fault point looked */
     char path[PATH_MAX];
 };
 
@@ -126,9 +126,23 @@ done:
     return st;
 }
 
+/* Fault point: TP_RUN_DIE_AFTER is a number, of the record after which to die by SIGKILL, or
+ * EDGE:K, the K-th of that edge that this process writes. */
+static bool dies_here(struct journal *j, const json_t *record)
+{
+    const char *die = getenv("TP_RUN_DIE_AFTER"), *colon = die ? strchr(die, ':') : NULL;
+    const char *edge = json_string_value(json_object_get(record, "edge"));
+
+    if (!die)
+        return false;
+    if (!colon)
+        return strtoll(die, NULL, 10) == j->records;
+    j->matched += edge && strncmp(edge, die, (size_t)(colon - die)) == 0 && !edge[colon - die];
+    return j->matched == strtoll(colon + 1, NULL, 10);
+}
+
 tp_status journal_append(struct journal *j, json_t *record, struct tp_err *err)
 {
-    const char *die = getenv("TP_RUN_DIE_AFTER"); /* fault point: SIGKILL after that record */
     char *text = NULL, *frame = NULL;
     size_t n;
     tp_status st = TP_OK;
@@ -147,7 +161,7 @@ tp_status journal_append(struct journal *j, json_t *record, struct tp_err *err)
         TP_TRY(tp_fail_errno(err, "%s: cannot sync the journal", j->path));
     j->size += (int64_t)(FRAME + n + 1);
     j->records++;
-    if (die && strtoll(die, NULL, 10) == j->records)
+    if (dies_here(j, record))
         raise(SIGKILL);
 done:
     free(text);

@@ -112,6 +112,7 @@ struct run {
     double launched_at;     /* seconds */
     double saved_at;        /* when the newest checkpoint was begun, as far as is known */
     double saving_since;    /* when the save under way began */
+    struct way stays_for;   /* a better layout that was found not to be worth a restart */
     double next_scale_look; /* when to look again whether scaling up is worth it */
     double line_at;         /* when the live line was last shown */
     double looked_at;       /* when the beats were last looked at */

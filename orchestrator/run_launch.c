@@ -226,6 +226,7 @@ tp_status run_launch(struct run *r)
     ledger_switch(r->ledger, LEDGER_STARTING, run_now());
     arena_free(&r->arena);
     memset(&r->fault, 0, sizeof r->fault);
+    r->stays_for = (struct way){ 0 };
     r->drain_until = 0;
     r->drain_killed = false;
     TP_TRY(announce(r));

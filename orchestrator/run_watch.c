@@ -9,6 +9,9 @@
 
 enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at a look */
 
+/* What a restart costs before one was measured; how far a run of unknown length is taken to go. */
+static const double RESTART_GUESS_S = 10, HORIZON_S = 600;
+
 static const int64_t SILENCE_NS = 1000000000; /* it is read once a rank was silent for so long */
 
 /* First sight of a rank: hold on to its process. */
@@ -188,6 +191,24 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
     }
 }
 
+/* It stays at its layout though nodes are free: said once for every better one. */
+static void tell_stay(struct run *r, const struct candidate *best, double left, double here,
+                      double gain, double need)
+{
+    char to[SPEC_TEXT_MAX], why[256];
+
+    if (way_same(&r->stays_for, &best->way))
+        return;
+    r->stays_for = best->way;
+    snprintf(why, sizeof why,
+             "%s would take about %.0f ms a step, here it is %.0f ms: over %.0f steps that saves "
+             "%.1f s, and restart.worth asks for %.1f s",
+             spec_format(to, &best->way.spec), 1e3 * best->seconds, 1e3 * here, left, gain, need);
+    run_event(r, "plan",
+              json_pack("{s:s,s:s,s:s,s:f,s:f}", "result", "stays", "better", to, "reason", why,
+                        "gain_seconds", gain, "needed_seconds", need));
+}
+
 /* Nodes have come back, or a node's exclusion is over: is a larger layout worth a restart?
  * With a list of layouts the earlier one is what the job wants. Else the time that the rest of
  * the run takes at each must differ by `worth` times what restarts cost here. */
@@ -195,21 +216,30 @@ static tp_status consider_scaling(struct run *r)
 {
     struct candidate best;
     struct tp_err ignored;
-    double left, gain, cost = r->book.restart_seconds > 0 ? r->book.restart_seconds : 10;
-    int64_t step = monitor_best_step(r->monitor);
+    double left, gain,
+        cost = r->book.restart_seconds > 0 ? r->book.restart_seconds : RESTART_GUESS_S;
     char text[160], to[SPEC_TEXT_MAX];
 
-    if (run_choose(r, &best, true, &ignored) || best.ranks <= r->world)
+    if (run_free_ranks(r, true) <= r->world || run_choose(r, &best, true, &ignored) ||
+        best.ranks <= r->world)
         return TP_OK;
     if (r->job->layouts.n_allow == 0 && best.seconds > 0) {
-        double here = monitor_step_seconds(r->monitor);
+        double here = monitor_step_seconds(r->monitor), need = r->job->restart.worth * cost;
 
-        left = r->job->steps > 0 ? (double)(r->job->steps - step) : 600 / (here > 0 ? here : 1);
+        left = r->job->steps > 0 ? (double)(r->job->steps - monitor_best_step(r->monitor))
+                                 : HORIZON_S / (here > 0 ? here : 1);
         gain = left * (here - best.seconds);
-        if (here <= 0 || gain < r->job->restart.worth * cost)
+        if (here <= 0)
             return TP_OK;
+        if (gain < need) {
+            tell_stay(r, &best, left, here, gain, need);
+            return TP_OK;
+        }
+        snprintf(text, sizeof text, "%s fits again and saves about %.1f s",
+                 spec_format(to, &best.way.spec), gain);
+    } else {
+        snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.way.spec));
     }
-    snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.way.spec));
     r->book.new_layout = true;
     return run_drain_softly(r, text);
 }

@@ -62,6 +62,7 @@ struct scratch {
     float *sums;      /* of gradients over rows: the kernels' own */
 };
 
+struct reduction;
 struct units; /* trainer/units.h */
 
 /* A pass of one microbatch through a rank's layers. */
@@ -74,6 +75,7 @@ struct pass {
     bool add;            /* gradients add to those of the step's earlier microbatches (of the leaf,
                             with --same-bits) */
     int64_t leaf;        /* --same-bits: that this microbatch completes; -1: none */
+    struct reduction *reduction; /* backward of the last microbatch: told what is final; or NULL */
 };
 
 /* layers of slot come from the arena: as many as the largest chunk has. */

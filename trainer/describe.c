@@ -39,7 +39,7 @@ static void count_row_sums(struct messages *m, const struct trainer *t)
 
 /* The same under sp, of rows / t each. A layer forward: two gathers, of the run's dtype, and two
  * reduce-scatters, in fp32; backward: two of each, and two gathers more of the inputs, of which
- * only a part was kept. Once a step the gradients of what is not cut. */
+ * only a part was kept. Once a step, bucket by bucket, the gradients of what is not cut. */
 static void count_sp(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
@@ -54,7 +54,7 @@ static void count_sp(struct messages *m, const struct trainer *t)
     if (n->same_bits) {
         count_row_sums(m, t);
     } else {
-        m->tp_calls++;
+        m->tp_calls += reduction_partial_calls(&t->params);
         m->tp_bytes += t->params.n_partial * 4;
     }
 }
@@ -104,7 +104,7 @@ static void count_same_bits_dp(struct messages *m, const struct trainer *t)
         doubles += p->n_rows;
     }
     m->dp_bytes += doubles * (int64_t)sizeof(double);
-    if (p->n_owners > 1 && p->head.n && !p->sharded) {
+    if (p->head.n && !p->sharded) {
         m->dp_calls++;
         m->dp_bytes += p->head.n * 4;
     }
@@ -147,9 +147,9 @@ struct messages describe_messages(const struct trainer *t)
         m.dp_calls = 2 * t->params.n_buckets;
         for (int i = 0; i < t->params.n_buckets; i++)
             m.dp_bytes += (t->params.buckets[i].each + t->params.buckets[i].weights_each) * 4;
-    } else if (c->spec.dp > 1) {
-        m.dp_calls = 1;
-        m.dp_bytes = (t->params.n_elements + t->params.head.n) * 4;
+    } else if (comm_size(t->parallel.replicas) > 1) {
+        m.dp_calls = t->params.n_buckets;
+        m.dp_bytes = t->params.n_elements * 4;
     }
     if (n->same_bits && c->spec.dp > 1)
         count_same_bits_dp(&m, t);

@@ -50,12 +50,14 @@ static tp_status make_replicas(struct parallel *p, struct tp_err *err)
 
     TP_TRY(comm_split(&p->dp, p->world, part * s->cp + at->cp, rank, err));
     TP_TRY(comm_split(&p->cp, p->world, part * s->dp + at->dp, rank, err));
-    p->replicas = s->dp == 1 ? p->cp : p->dp;
+    p->replicas = p->dp;
     p->owners = p->world;
-    if (s->cp > 1 && s->dp > 1)
+    if (s->cp > 1) {
+        p->replicas = p->twins = NULL;
         TP_TRY(comm_split(&p->replicas, p->world, part, rank, err));
-    if (s->cp > 1)
+        TP_TRY(comm_split(&p->twins, p->world, part * s->dp + at->dp, rank, err));
         TP_TRY(comm_split(&p->owners, p->world, at->cp, rank, err));
+    }
 done:
     return st;
 }
@@ -92,10 +94,10 @@ done:
 
 void parallel_free(struct parallel *p)
 {
-    bool both = p->replicas != p->dp && p->replicas != p->cp;
     struct comm *const all[] = { p->model == p->tp ? NULL : p->model,
                                  p->owners == p->world ? NULL : p->owners,
-                                 both ? p->replicas : NULL,
+                                 p->replicas == p->dp ? NULL : p->replicas,
+                                 p->twins,
                                  p->pp_forward,
                                  p->pp_backward,
                                  p->ends,

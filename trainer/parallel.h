@@ -15,8 +15,9 @@ struct parallel {
     struct comm *tp;    /* ranks that hold the parts of one replica's layers */
     struct comm *dp;    /* ranks that hold the same parts and see other sequences */
     struct comm *cp; /* ranks that hold the same parts and see other tokens of the same sequences */
-    struct comm *replicas; /* all that hold the same parts, dp x cp: gradients are summed over them;
-                              dp when cp is 1, cp when dp is 1 */
+    struct comm *replicas; /* all that hold the same parts, dp x cp: gradients are summed over them,
+                              beside what goes over cp; dp when cp is 1 */
+    struct comm *twins;    /* cp once more, for gradients under ZeRO; NULL when cp is 1 */
     struct comm *model;  /* ranks that together hold one replica, of all stages; tp when pp is 1 */
     struct comm *owners; /* ranks that together have every piece that ZeRO deals once: those of
                             equal cp; the world when cp is 1 */

@@ -22,6 +22,8 @@
 #include "trainer/fold.h"
 #include "trainer/span.h"
 
+enum { PARAMS_PACKS_MAX = 2 };
+
 /* Some rows of an entry. */
 struct piece {
     struct box box;
@@ -31,18 +33,20 @@ struct piece {
     int64_t packed_bytes; /* and when its bucket's weights are */
 };
 
-/* Entries that ZeRO sends together: neighbours in the list. With zero3 a unit: the entries of a
- * layer, or of what comes before the layers, or after them. */
+/* Entries whose gradients, and with ZeRO weights, are sent together: neighbours in the list. With
+ * zero3 a unit: the entries of a layer, or of what comes before the layers, or after them. */
 struct bucket {
     int first, n;
-    int unit;             /* zero3: of its entries */
+    int64_t from, to;     /* in the whole spans, gaps behind entries too: buckets tile them */
+    int unit;             /* of its entries the one whose gradients are final last */
     int64_t each;         /* elements of an owner's part of the gradients: the most that any has */
     int64_t weights_each; /* floats of an owner's part of the weights, as they are sent */
 };
 
 struct param {
     int tensor; /* index in the layout: group "param" */
-    int unit;   /* zero3: what it is gathered with: layer, LAYER_FIRST or LAYER_LAST */
+    int unit;   /* what it is ready with in a backward pass, and with zero3 gathered: layer,
+                   LAYER_FIRST or LAYER_LAST */
     int part;   /* of a tensor that is fused of several: one entry each, without a gap between */
     int shard;  /* the tp rank, or with --same-bits the virtual one, whose part this is */
     struct box box;
@@ -94,12 +98,16 @@ struct params {
     float *owned_grad; /* zero3: summed over the microbatches; in memory that collectives reach */
     float *exp_avg, *exp_avg_sq;
 
+    int n_buckets;
+    struct bucket *buckets;
+
     /* ZeRO over the n_owners ranks of dp (1: everyone owns all); see trainer/zero.h */
     int n_owners;
     struct piece *pieces; /* [n_owners][n] */
-    int n_buckets;
-    struct bucket *buckets;
-    float *pack;      /* [n_owners][each] of one bucket, in memory that collectives reach */
+    int n_packs;          /* buckets that can be under way at a time */
+    int64_t pack_each;    /* floats of a pack */
+    float *pack;      /* [n_packs][pack_each]: each [n_owners][each] of one bucket, in memory that
+                         collectives reach */
     float *grad_pack; /* zero3: for gradients, while `pack` is for weights */
 
     /* --same-bits; see trainer/same_bits.h */
@@ -115,6 +123,12 @@ struct params {
     int64_t n_rows;    /* of all entries that this rank counts */
     double *rows;
 };
+
+/* Whether the gradients of unit a are final before those of b. */
+static inline bool params_is_before(int a, int b)
+{
+    return a != b && (a == LAYER_LAST || b == LAYER_FIRST || (b >= 0 && a > b));
+}
 
 /* What this rank updates of an entry: n elements each. */
 struct owned {

@@ -71,12 +71,15 @@ static void lay_out_packs(struct params *p, struct bucket *b)
     }
 }
 
-/* Whether bucket b, which has `sum` elements, goes on with entry i. */
+/* Whether bucket b, which has `sum` elements, goes on with entry i: shared k and v of a layer stay
+ * together, for they are summed in one call. */
 static bool takes(const struct params *p, const struct bucket *b, int64_t sum, int i)
 {
     if (i == p->n)
         return false;
-    return p->sharded ? b->n == 0 || p->list[i].unit == b->unit : sum < MEMORY_BUCKET;
+    if (p->sharded)
+        return b->n == 0 || p->list[i].unit == b->unit;
+    return sum < MEMORY_BUCKET || (p->list[i].shared && continues(p, i));
 }
 
 static void fill_buckets(struct params *p)
@@ -85,11 +88,14 @@ static void fill_buckets(struct params *p)
         struct bucket *b = &p->buckets[p->n_buckets++];
         int64_t sum = 0;
 
-        *b = (struct bucket){ .first = i, .unit = p->list[i].unit };
+        *b = (struct bucket){ .first = i, .from = p->list[i].at, .unit = p->list[i].unit };
         while (takes(p, b, sum, i)) {
+            if (params_is_before(b->unit, p->list[i].unit))
+                b->unit = p->list[i].unit;
             sum += p->list[i++].n;
             b->n++;
         }
+        b->to = i < p->n ? p->list[i].at : p->n_elements;
         lay_out_packs(p, b);
     }
 }
@@ -104,8 +110,8 @@ tp_status params_deal(struct params *p, const struct layout *l, struct mesh_coor
         return tp_fail(err, TP_E_NOMEM, "no memory for the list of parameters");
     for (int owner = 0; owner < p->n_owners; owner++)
         deal_to(p, l, at.tp, owner);
-    if (p->n_owners > 1)
-        fill_buckets(p);
+    fill_buckets(p);
+    p->n_packs = p->sharded || p->n_buckets == 1 ? 1 : PARAMS_PACKS_MAX;
     for (int i = 0; i < p->n; i++) {
         struct param *q = &p->list[i];
 

@@ -55,8 +55,10 @@ void params_take(struct params *p, struct span *shared, struct span *own)
         p->owned_bf16 = span_take(own, p->n_owned, HALF);
     p->exp_avg = span_take(own, p->n_owned, FLOAT);
     p->exp_avg_sq = span_take(own, p->n_owned, FLOAT);
-    if (is_dealt(p))
-        p->pack = span_take(shared, pack_floats(p, true, !p->sharded), FLOAT);
+    if (is_dealt(p)) {
+        p->pack_each = (pack_floats(p, true, !p->sharded) + 15) / 16 * 16;
+        p->pack = span_take(shared, p->n_packs * p->pack_each, FLOAT);
+    }
     if (p->sharded)
         p->grad_pack = span_take(shared, pack_floats(p, false, true), FLOAT);
     p->fold.sum = p->sharded ? p->owned_grad : p->grad;

@@ -288,7 +288,7 @@ tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_e
     r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;
     TP_TRY(comm_agree(world, read_start(t, r, step, err), err));
     params_copy_twins(&t->params);
-    st = zero_start(&t->params, t->parallel.dp, err);
+    st = zero_start(&t->params, &t->parallel, err);
 done:
     return st;
 }

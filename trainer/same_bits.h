@@ -35,8 +35,9 @@ int same_bits_levels(const struct train_config *c);
 tp_status same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
                          struct tp_err *err);
 
-/* As optimizer_reduce and optimizer_norm, each sum in the one order. */
+/* Sums of gradients that follow those over dp: holders of the same KV heads, ends of a pipeline. */
 tp_status same_bits_reduce(const struct params *p, const struct parallel *par, struct tp_err *err);
+/* As optimizer_norm, in the one order. */
 tp_status same_bits_norm(double *norm, const struct params *p, const struct parallel *par,
                          struct tp_err *err);
 

@@ -94,30 +94,18 @@ static tp_status sum_ends(const struct params *p, const struct parallel *par, st
     return st;
 }
 
-/* Over dp; zero3 has done that with each microbatch. */
-static tp_status sum_dp(const struct params *p, const struct parallel *par, struct tp_err *err)
-{
-    tp_status st;
-
-    if (p->sharded || comm_size(par->dp) == 1)
-        return TP_OK;
-    if (p->n_owners == 1)
-        return comm_all_reduce(par->dp, p->grad, p->n_elements + p->head.n, COMM_F32, COMM_SUM,
-                               err);
-    st = zero_reduce(p, par, err);
-    if (!st && p->head.n)
-        st = comm_all_reduce(par->dp, p->grad + p->head.at, p->head.n, COMM_F32, COMM_SUM, err);
-    return st;
-}
-
-/* Leaves first, all of them, for ranks and microbatches share them in any way. */
+/* Leaves first, all of them, for ranks and microbatches share them in any way: the sum over dp is
+ * taken but for that of a tied head's own gradients. */
 tp_status same_bits_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
 {
-    tp_status st = sum_dp(p, par, err);
+    tp_status st = TP_OK;
 
-    if (!st)
-        st = sum_holders(p, par, err);
-    return st ? st : sum_ends(p, par, err);
+    if (p->head.n && !p->sharded && comm_size(par->dp) > 1)
+        TP_TRY(comm_all_reduce(par->dp, p->grad + p->head.at, p->head.n, COMM_F32, COMM_SUM, err));
+    TP_TRY(sum_holders(p, par, err));
+    TP_TRY(sum_ends(p, par, err));
+done:
+    return st;
 }
 
 /* ---- the norm ---- */

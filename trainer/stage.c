@@ -7,6 +7,7 @@
 #include "trainer/block_mlp.h"
 #include "trainer/embedding_tp.h"
 #include "trainer/loss_tp.h"
+#include "trainer/reduction.h"
 #include "trainer/units.h"
 
 bool stage_is_first(const struct net *n, int chunk)
@@ -156,6 +157,12 @@ static void end_leaf(const struct pass *p, struct range r)
         fold_add(p->net->fold, r, p->leaf, p->net->fold->sum + r.at);
 }
 
+/* The gradients of a unit have had their last microbatch. */
+static tp_status is_final(const struct pass *p, int unit, struct tp_err *err)
+{
+    return p->reduction ? reduction_ready(p->reduction, unit, err) : TP_OK;
+}
+
 /* ---- backward ---- */
 
 tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
@@ -175,7 +182,8 @@ tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *
         return st;
     end_leaf(p, n->after[0]);
     end_leaf(p, n->after[1]);
-    return units_reduce(p->units, n->last_unit, UNITS_AFTER, p->leaf, err);
+    st = units_reduce(p->units, n->last_unit, UNITS_AFTER, p->leaf, err);
+    return st ? st : is_final(p, LAYER_LAST, err);
 }
 
 /* A layer forward, from its input, but for the product whose result its backward does not need. */
@@ -212,6 +220,8 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
         end_leaf(p, y->grads);
         if ((st = units_reduce(p->units, y->unit, UNITS_LAYER, p->leaf, err)))
             return st;
+        if ((st = is_final(p, n->layer_numbers[c->first + i], err)))
+            return st;
     }
     if (!stage_is_first(n, chunk))
         return TP_OK;
@@ -221,5 +231,6 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
     if ((st = embedding_tp_backward(p, s->ids, err)))
         return st;
     end_leaf(p, n->before);
-    return units_reduce(p->units, n->first_unit, UNITS_BEFORE, p->leaf, err);
+    st = units_reduce(p->units, n->first_unit, UNITS_BEFORE, p->leaf, err);
+    return st ? st : is_final(p, LAYER_FIRST, err);
 }

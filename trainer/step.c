@@ -58,9 +58,11 @@ static tp_status run_backward(struct trainer *t, const struct op *op, struct tp_
     struct slot *s = &t->slots[op->slot];
     struct scratch *w = &t->scratch;
     struct pass p = pass_of(t, op->micro);
+    bool is_last = op->micro == t->schedule.m - 1;
     int buffer = t->schedule.p > 1 ? w->dx_next : 0;
     tp_status st;
 
+    p.reduction = is_last ? &t->reduction : NULL;
     w->dx = w->dx_buffers[buffer];
     w->dx_next = (buffer + 1) % SCHEDULE_BUFFERS;
     TP_TRY(comm_wait(t->parallel.pp_forward, &s->sent, err));
@@ -141,6 +143,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
 
     stage_clear_gradients(&t->net);
     TP_TRY(units_begin(&t->units, err));
+    reduction_begin(&t->reduction);
     for (int i = 0; i < ops->n_ops; i++) {
         const struct op *op = &ops->ops[i];
 
@@ -148,7 +151,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     }
     TP_TRY(wait_for_sent(t, err));
     TP_TRY(units_end(&t->units, err));
-    TP_TRY(optimizer_reduce(&t->params, &t->parallel, err));
+    TP_TRY(reduction_end(&t->reduction, err));
     TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);
     TP_TRY(optimizer_update(&t->params, &t->parallel, &c->opt, at->step, r->lr, r->grad_norm, err));

@@ -50,6 +50,7 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, t->config->same_bits,
                        &t->arena, err));
     t->params.fold.levels = same_bits_levels(t->config);
+    TP_TRY(reduction_init(&t->reduction, &t->params, &t->parallel, &t->arena, err));
     TP_TRY(
         net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));
     t->net.recompute = t->config->recompute;

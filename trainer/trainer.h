@@ -11,6 +11,7 @@
 #include "trainer/net.h"
 #include "trainer/parallel.h"
 #include "trainer/params.h"
+#include "trainer/reduction.h"
 #include "trainer/schedule.h"
 #include "trainer/units.h"
 
@@ -37,6 +38,7 @@ struct trainer {
     struct layout layout;              /* of the whole state: param, (master), moments */
     struct parallel parallel;
     struct params params;
+    struct reduction reduction;
     struct net net;
     struct schedule schedule;
     struct units units;

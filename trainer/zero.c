@@ -86,43 +86,80 @@ void zero_unpack_weights(const struct params *p, const struct bucket *b, const f
     }
 }
 
-tp_status zero_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
+/* ---- on their way ---- */
+
+static float *pack_of(const struct params *p, int lane)
 {
-    tp_status st = TP_OK;
+    return p->pack + lane * p->pack_each;
+}
 
-    for (int i = 0; i < p->n_buckets; i++) {
-        const struct bucket *b = &p->buckets[i];
-        float *part = p->pack + comm_rank(par->dp) * b->each;
+/* Wait for what is in the lane, if anything, and put it in its place. */
+static tp_status land(const struct params *p, const struct parallel *par, struct zero_way *way,
+                      int lane, struct tp_err *err)
+{
+    struct zero_lane *x = &way->lanes[lane];
+    const struct bucket *b = x->bucket;
+    tp_status st;
 
-        zero_pack_grads(p, b, p->pack);
-        TP_TRY(comm_reduce_scatter(par->dp, part, p->pack, b->each, COMM_F32, err));
-        if (comm_size(par->cp) > 1)
-            TP_TRY(comm_all_reduce(par->cp, part, b->each, COMM_F32, COMM_SUM, err));
-        unpack_sums(p, b, part);
-    }
+    if (!b)
+        return TP_OK;
+    x->bucket = NULL;
+    TP_TRY(comm_finish(par->dp, &x->job, err));
+    if (par->twins)
+        TP_TRY(comm_finish(par->twins, &x->twins, err));
+    if (way->weights)
+        zero_unpack_weights(p, b, pack_of(p, lane));
+    else
+        unpack_sums(p, b, pack_of(p, lane) + comm_rank(par->dp) * b->each);
 done:
     return st;
 }
 
-tp_status zero_gather(const struct params *p, struct comm *dp, struct tp_err *err)
+tp_status zero_send(const struct params *p, const struct parallel *par, struct zero_way *way,
+                    int bucket, struct tp_err *err)
 {
-    int me = comm_rank(dp);
-    tp_status st = TP_OK;
+    const struct bucket *b = &p->buckets[bucket];
+    int me = comm_rank(par->dp), lane = bucket % p->n_packs;
+    struct zero_lane *x = &way->lanes[lane];
+    float *pack = pack_of(p, lane), *part = pack + me * b->each;
+    tp_status st;
 
-    for (int i = 0; i < p->n_buckets && !st; i++) {
-        const struct bucket *b = &p->buckets[i];
-        float *part = p->pack + me * b->weights_each;
-
-        zero_pack_weights(p, b, me, p->pack);
-        st = comm_all_gather(dp, p->pack, part, b->weights_each, COMM_F32, err);
-        if (!st)
-            zero_unpack_weights(p, b, p->pack);
+    TP_TRY(land(p, par, way, lane, err));
+    if (way->weights) {
+        zero_pack_weights(p, b, me, pack);
+        TP_TRY(comm_start_all_gather(par->dp, pack, pack + me * b->weights_each, b->weights_each,
+                                     COMM_F32, &x->job, err));
+    } else {
+        zero_pack_grads(p, b, pack);
+        TP_TRY(comm_start_reduce_scatter(par->dp, part, pack, b->each, COMM_F32, &x->job, err));
+        if (par->twins)
+            TP_TRY(comm_start_all_reduce(par->twins, part, b->each, COMM_F32, COMM_SUM, &x->twins,
+                                         err));
     }
+    x->bucket = b;
+done:
     return st;
 }
 
-tp_status zero_start(struct params *p, struct comm *dp, struct tp_err *err)
+tp_status zero_land(const struct params *p, const struct parallel *par, struct zero_way *way,
+                    struct tp_err *err)
 {
+    tp_status st = TP_OK;
+
+    for (int lane = 0; lane < p->n_packs && !st; lane++)
+        st = land(p, par, way, lane, err);
+    return st;
+}
+
+tp_status zero_start(struct params *p, const struct parallel *par, struct tp_err *err)
+{
+    struct zero_way way = { .weights = true };
+    tp_status st = TP_OK;
+
     params_round(p);
-    return p->n_owners > 1 && !p->sharded ? zero_gather(p, dp, err) : TP_OK;
+    if (p->n_owners == 1 || p->sharded)
+        return TP_OK;
+    for (int i = 0; i < p->n_buckets && !st; i++)
+        st = zero_send(p, par, &way, i, err);
+    return st ? st : zero_land(p, par, &way, err);
 }

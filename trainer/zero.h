@@ -21,15 +21,28 @@
 #include "trainer/parallel.h"
 #include "trainer/params.h"
 
-/* Sum the gradients over dp and cp: this rank's pieces of them are then right, in their place. */
-tp_status zero_reduce(const struct params *p, const struct parallel *par, struct tp_err *err);
+/* Buckets on their way through the packs: gradients to the ranks that own them, summed over dp and
+ * cp, or the owners' weights to all. Zeroed (but for `weights`): none are. */
+struct zero_way {
+    bool weights;
+    struct zero_lane {
+        const struct bucket *bucket; /* NULL: the pack is free */
+        struct comm_job job, twins;
+    } lanes[PARAMS_PACKS_MAX];
+};
 
-/* Every rank's updated weights to all. */
-tp_status zero_gather(const struct params *p, struct comm *dp, struct tp_err *err);
+/* Send a bucket, by its number. Waits for the one that has its pack now, and does not wait for this
+ * one. Buckets are sent in the same order on all ranks. */
+tp_status zero_send(const struct params *p, const struct parallel *par, struct zero_way *way,
+                    int bucket, struct tp_err *err);
+
+/* Wait for all that was sent: sums and weights are then in their place. */
+tp_status zero_land(const struct params *p, const struct parallel *par, struct zero_way *way,
+                    struct tp_err *err);
 
 /* Once every rank has the weights that it owns (masters, in bf16): make of them what layers read.
  * Collective over dp under zero1, else nothing is sent. */
-tp_status zero_start(struct params *p, struct comm *dp, struct tp_err *err);
+tp_status zero_start(struct params *p, const struct parallel *par, struct tp_err *err);
 
 /* ---- packs ---- */
 

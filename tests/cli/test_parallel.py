@@ -28,6 +28,10 @@ MODELS = {
              "n_embd": 32, "n_head": 8, "n_layer": 5, "n_positions": 40,
              "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "attn_pdrop": 0.0,
              "embd_pdrop": 0.0, "resid_pdrop": 0.0},
+    # parameters enough for several buckets of gradients
+    "wide": dict(LLAMA, hidden_size=128, intermediate_size=256, num_hidden_layers=4),
+    "wide tied": dict(LLAMA, hidden_size=128, intermediate_size=256, num_hidden_layers=4,
+                      tie_word_embeddings=True),
 }
 OPTIONS = dict(batch=16, seq=32, lr=3e-3, steps=20)
 
@@ -81,6 +85,8 @@ LAYOUTS = [
     ("pp2vpp2dp2zero3", 2), ("tp2dp4zero3", 2), ("tp4dp4zero3", 2), ("tp8dp2zero3", 8),
     ("tp2pp2dp2spzero3", 2), ("tp2pp2vpp2dp2spzero3", 2), ("dp16zero3", 0), ("pp3dp4zero3", 2),
 ]
+SEVERAL_BUCKETS = [("wide", "dp4zero1", 2), ("wide", "tp4dp2sp", 4), ("wide", "pp2vpp2dp2", 4),
+                   ("wide tied", "pp2dp2zero1", 4)]
 RECOMPUTED = [("tp1", 4), ("tp2sp", 0), ("pp2vpp2", 4), ("tp2pp2dp2spzero1", 2),
               ("tp2pp2dp2spzero3", 2)]
 
@@ -91,6 +97,8 @@ def cases():
         for i, (layout, micro) in enumerate(LAYOUTS):
             if i % every == 0:
                 yield name, layout, micro, ()
+    for name, layout, micro in SEVERAL_BUCKETS:
+        yield name, layout, micro, ()
     for name, (layout, micro) in itertools.product(("untied", "gpt2"), RECOMPUTED):
         yield name, layout, micro, ("--recompute", "full")
 
