@@ -19,6 +19,20 @@
 
 static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 
+/* Tensor shards of a rank, and what they ask of the run. */
+static void want_same_bits(struct rng *r, struct model *m, struct train_config *c)
+{
+    c->same_bits = c->spec.tp;
+    while (c->same_bits < m->heads && rng_int(r, 0, 2))
+        c->same_bits *= 2;
+    c->spec.dp = c->spec.dp > 1 ? 2 : 1;
+    if (c->spec.zero == 3) /* whose microbatches are a power of two */
+        c->spec.zero = rng_int(r, 0, 1);
+    m->vocab += 64;
+    m->max_positions += 7;
+    c->seq = 8;
+}
+
 /* A random run of the axes that tp-train has, at most max_world ranks; pipelines with microbatches
  * enough. */
 static void random_run(struct rng *r, struct model *m, struct train_config *c, int max_world)
@@ -38,17 +52,14 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
         c->spec.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
     } while (spec_world(&c->spec) > max_world);
     c->seq = rng_int(r, 1, m->max_positions < 16 ? m->max_positions : 16);
-    if (m->max_positions >= 8 && rng_int(r, 0, 1))
-        c->seq = 8; /* which --same-bits wants */
+    if (rng_int(r, 0, 2) == 0)
+        want_same_bits(r, m, c);
     c->micro = rng_int(r, 1, 3);
     c->recompute = rng_int(r, 0, 1);
     c->spec.sp = c->spec.sp && c->seq * c->micro % c->spec.tp == 0 &&
                  (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);
     micros = c->spec.vpp > 1 ? rng_int(r, 1, 3) * c->spec.pp : rng_int(r, 1, 2 * c->spec.pp);
     c->batch = c->micro * micros * c->spec.dp;
-    c->same_bits = 1 << rng_int(r, 0, 3);
-    if (train_config_check(c, m, &err))
-        c->same_bits = 0;
     cr_assert_eq(train_config_check(c, m, &err), TP_OK, "%s", err.msg);
 }
 
@@ -145,12 +156,13 @@ static int step_as_said(const struct train_config *c, const struct model *m, str
         int64_t sent = sent_on(p->pp_forward, false) + sent_on(p->pp_backward, false);
         int64_t sent_bytes = sent_on(p->pp_forward, true) + sent_on(p->pp_backward, true);
         int norm = c->spec.tp > 1 && c->spec.pp == 1 &&
-                   t.params.n_owners == 1; /* else over other communicators */
+                   (t.params.n_owners == 1 || c->same_bits); /* else over other communicators */
+        int64_t norm_bytes = (c->same_bits ? t.params.n_places : 1) * (int64_t)sizeof(double);
 
         wrong += step_run(&t, &result, &err) != TP_OK;
         wrong += !isfinite(result.grad_norm) || !(result.grad_norm > 0);
         wrong += calls_of(p->tp) - tp != said.tp_calls + norm;
-        wrong += bytes_of(p->tp) - tp_bytes != said.tp_bytes + norm * (int64_t)sizeof(double);
+        wrong += bytes_of(p->tp) - tp_bytes != said.tp_bytes + norm * norm_bytes;
         wrong +=
             calls_of(p->kv) - kv != said.kv_calls || bytes_of(p->kv) - kv_bytes != said.kv_bytes;
         wrong +=
