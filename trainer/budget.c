@@ -20,6 +20,7 @@ static struct memory_run run_of(const struct train_config *c, const struct spec 
                                 .seq = c->seq,
                                 .micro = micro,
                                 .micros = c->batch / s->dp / micro,
+                                .same_bits = c->same_bits,
                                 .flags = flags_of(c) };
 }
 
@@ -58,7 +59,8 @@ static void add_if_fits(struct fitting *f, const struct train_config *c, const s
     int64_t need = need_of(c, m, s, c->micro);
     char text[SPEC_TEXT_MAX], bytes[SIZE_TEXT_MAX];
 
-    if (f->n == LAYOUTS_SHOWN || need > c->mem_bytes || !is_legal(c, m, s))
+    if (f->n == LAYOUTS_SHOWN || need > c->mem_bytes || !is_legal(c, m, s) ||
+        (c->same_bits && !spec_keeps_bits(s, c->same_bits)))
         return;
     f->used += (size_t)snprintf(f->text + f->used, sizeof f->text - f->used, "%s%s (%s)",
                                 f->n++ ? ", " : "", spec_format(text, s), size_format(bytes, need));
