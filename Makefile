@@ -58,8 +58,8 @@ MPI      := $(patsubst tests/mpi/%.c,$(BUILD)/tests/mpi/%,$(wildcard tests/mpi/*
 FIXTURE  := $(patsubst tests/fixture/%.c,$(BUILD)/tests/%,$(wildcard tests/fixture/*.c))
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(wildcard tests/fault/*.c))
-C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/bench tests/fault tests/gpu \
-              tests/fixture, \
+C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/bench tests/bench/lib \
+              tests/fault tests/gpu tests/fixture, \
               $(d)/*.c $(d)/*.h $(d)/*.cu $(d)/*.cuh))
 
 ## all           build the programs into bin/ (what plain make does; never installs anything)

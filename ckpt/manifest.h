@@ -12,7 +12,7 @@
 #include "core/err.h"
 #include "layout/layout.h"
 
-enum { MANIFEST_VERSION = 1, MANIFEST_MAX_BYTES = 256 << 20, SAVE_ID_TEXT = 33 };
+enum { MANIFEST_VERSION = 2, MANIFEST_MAX_BYTES = 256 << 20, SAVE_ID_TEXT = 33 };
 
 /* What a trainer needs besides tensors to go on with the same curve. */
 struct train_state {

@@ -38,9 +38,8 @@ struct shard_info {
     char meta_sha256[SHARD_SHA_TEXT]; /* all bytes outside payloads, /index among them */
 };
 
-/* A row of /index: a stored extent. A box is cut into chunks of at most SHARD_CHUNK_BYTES raw bytes
- * (box_run with that size), each with a checksum of its own, so that a reader of a part can check
- * what it reads. */
+/* A row of /index: a stored extent. A box is cut into chunks of at most SHARD_CHUNK_BYTES raw
+ * bytes, each with a checksum of its own, so that a reader of a part can check what it reads. */
 struct shard_row {
     int tensor; /* id: index in the manifest's tensors */
     int part;   /* dataset /GROUP/NAME@part (no suffix for 0) */
@@ -50,6 +49,11 @@ struct shard_row {
     uint32_t crc32c; /* of the stored bytes */
     struct digest digest;
 };
+
+/* Elements of a chunk of b, a box of t: the writer cuts b by box_run with that number. Small
+ * tensors are cut so that the edges of likely cuts of their rows (to 2, 4, 8, 16 ranks) are edges
+ * of chunks: who reads a part reads little else. Readers take any cut. */
+int64_t shard_chunk_elements(const struct tensor *t, const struct box *b);
 
 /* ---- writing ---- */
 

@@ -101,11 +101,6 @@ bool row_decode(struct shard_row *out, const unsigned char *in)
     return ok;
 }
 
-int64_t row_chunk_elements(enum dtype dtype)
-{
-    return SHARD_CHUNK_BYTES / dtype_bytes(dtype);
-}
-
 static int by_offset(const void *a, const void *b)
 {
     const struct row_span *x = a, *y = b;

@@ -13,9 +13,6 @@ void row_encode(unsigned char *out, const struct shard_row *row);
 /* The inverse. False: reserved bytes or unused axes are not zero, or a number is negative. */
 bool row_decode(struct shard_row *out, const unsigned char *in);
 
-/* Elements in a chunk of a box, at most. */
-int64_t row_chunk_elements(enum dtype dtype);
-
 /* SHA-256 of all bytes of the file (size bytes) that belong to no row's payload. rows are in any
  * order, inside the file, and do not overlap. */
 tp_status rows_hash_rest(char out[HASH_TEXT], int fd, const char *path, int64_t size,

@@ -81,7 +81,7 @@ static tp_status make_rows(struct shard_writer *w, struct tp_err *err)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", w->path);
     for (int i = 0; i < w->n; i++) {
         const struct extent *e = &w->extents[w->first + i];
-        int64_t chunk = row_chunk_elements(w->layout->tensors[e->tensor].dtype);
+        int64_t chunk = shard_chunk_elements(&w->layout->tensors[e->tensor], &e->box);
 
         w->row_of[i + 1] = w->row_of[i] + box_run_count(&e->box, chunk);
     }
@@ -95,15 +95,16 @@ static tp_status make_rows(struct shard_writer *w, struct tp_err *err)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", w->path);
     for (int i = 0; i < w->n; i++) {
         const struct extent *e = &w->extents[w->first + i];
-        enum dtype dtype = w->layout->tensors[e->tensor].dtype;
+        const struct tensor *t = &w->layout->tensors[e->tensor];
+        int64_t chunk = shard_chunk_elements(t, &e->box);
 
         for (int64_t r = w->row_of[i]; r < w->row_of[i + 1]; r++) {
             struct shard_row *row = &w->rows[r];
 
             row->tensor = e->tensor;
             row->part = e->part;
-            box_run(&row->box, &e->box, row_chunk_elements(dtype), r - w->row_of[i]);
-            row->raw_bytes = row->stored_bytes = box_elements(&row->box) * dtype_bytes(dtype);
+            box_run(&row->box, &e->box, chunk, r - w->row_of[i]);
+            row->raw_bytes = row->stored_bytes = box_elements(&row->box) * dtype_bytes(t->dtype);
         }
     }
     return TP_OK;

@@ -14,7 +14,7 @@ struct screen {
     time_t line_at;
 };
 
-enum { LOG_LINE_EVERY_S = 10, ALLOCATIONS_MAX = 100 };
+enum { LOG_LINE_EVERY_S = 10 };
 
 static void clear(struct screen *s)
 {
@@ -104,12 +104,8 @@ int cmd_run_job(int argc, char **argv)
     if (st == TP_OK && n <= 0)
         st = tp_fail_errno(&err, "/proc/self/exe: cannot read");
     self[n > 0 ? n : 0] = 0;
-    for (int i = 0; st == TP_OK && i < ALLOCATIONS_MAX; i++) {
+    if (st == TP_OK)
         st = run_job(&job, self, quiet ? &silence : &voice, &err);
-        if (st != TP_E_NOTFOUND || job.backend != JOB_SLURM)
-            break;
-        st = i + 1 < ALLOCATIONS_MAX ? TP_OK : st;
-    }
     clear(&screen);
     code = report("tp-run", st, &err);
     arena_free(&arena);

@@ -20,6 +20,21 @@ static long long integer(const json_t *o, const char *name)
     return json_integer_value(json_object_get(o, name));
 }
 
+static void print_slurm(const json_t *o)
+{
+    double left = json_number_value(json_object_get(o, "left"));
+
+    printf("slurm       job %lld %s", integer(o, "job"), text(o, "state"));
+    if (text(o, "reason")[0] && strcmp(text(o, "reason"), "None") != 0)
+        printf(" (%s)", text(o, "reason"));
+    if (left >= 0)
+        printf(", %lld:%02lld:%02lld of its wall time left", (long long)left / 3600,
+               (long long)left / 60 % 60, (long long)left % 60);
+    if (integer(o, "next"))
+        printf(", then job %lld goes on", integer(o, "next"));
+    putchar('\n');
+}
+
 static void print_status(const json_t *s)
 {
     json_t *v, *loss = json_object_get(s, "loss");
@@ -37,7 +52,10 @@ static void print_status(const json_t *s)
            100 * json_number_value(json_object_get(s, "goodput")));
     json_object_foreach(json_object_get(s, "spent"), cause, v) if (json_number_value(v) >= 0.05)
         printf(" %s %.1f s", cause, json_number_value(v));
-    printf("\npage        %s\nnodes      ", text(s, "page"));
+    putchar('\n');
+    if (json_object_get(s, "slurm"))
+        print_slurm(json_object_get(s, "slurm"));
+    printf("page        %s\nnodes      ", text(s, "page"));
     json_array_foreach(json_object_get(s, "nodes"), i, v)
         printf(" %s:%lld %s", text(v, "node"), integer(v, "slots"), text(v, "state"));
     putchar('\n');

@@ -6,6 +6,8 @@
 #include "cli/report.h"
 #include "cli/run_ask.h"
 #include "orchestrator/control.h"
+#include "orchestrator/journal.h"
+#include "orchestrator/slurm.h"
 
 /* Until nobody listens any more. */
 static void wait_for_end(const char *path)
@@ -20,24 +22,54 @@ static void wait_for_end(const char *path)
     }
 }
 
+/* Nobody runs it now, but a batch job may wait to go on with it: that one is cancelled. */
+static tp_status stop_next(const char *path, char *text, size_t size, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct tp_err ignored;
+    struct job job;
+    json_t *last = NULL, *book;
+    long next = 0;
+    tp_status st = TP_E_NOTFOUND;
+
+    if (job_read(&job, path, &arena, &ignored) == TP_OK && job.backend == JOB_SLURM &&
+        journal_peek(&last, job.state, &ignored) == TP_OK) {
+        book = json_object_get(last, "book");
+        if (json_is_true(json_object_get(book, "chained")))
+            next = (long)json_integer_value(json_object_get(book, "slurm_next"));
+    }
+    if (next) {
+        st = slurm_cancel(&job, next, err);
+        snprintf(text, size, "Slurm job %ld, which would have gone on, is cancelled", next);
+    }
+    json_decref(last);
+    arena_free(&arena);
+    return st;
+}
+
 int cmd_run_stop(int argc, char **argv)
 {
     const char *path = NULL;
     bool wait = false;
     struct tp_err err = { 0 };
     json_t *answer = NULL;
+    char text[160] = "";
     int code;
+    tp_status st;
     const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
                                 OPT_FLAG('w', "wait", &wait, "return when it has ended"), OPT_END };
 
     if (!report_options(&code, "tp-run stop", opts, argc, argv,
                         "The job saves at its next step and ends; tp-run exits with 75.\n", NULL))
         return code;
-    code = report("tp-run", run_ask(&answer, path, json_pack("{s:s}", "verb", "stop"), &err), &err);
-    if (code == 0 && wait)
+    st = run_ask(&answer, path, json_pack("{s:s}", "verb", "stop"), &err);
+    if (st == TP_E_NOTFOUND)
+        st = stop_next(path, text, sizeof text, &err);
+    code = report("tp-run", st, &err);
+    if (code == 0 && wait && answer)
         wait_for_end(path);
     else if (code == 0)
-        puts(json_string_value(json_object_get(answer, "text")));
+        puts(answer ? json_string_value(json_object_get(answer, "text")) : text);
     json_decref(answer);
     return code;
 }

@@ -16,9 +16,12 @@ static const struct {
     { "events", cmd_run_events, "what happened" },
     { "stop", cmd_run_stop, "save at the next step and end" },
     { "resize", cmd_run_resize, "save and go on at another layout or number of ranks" },
+    { "submit", cmd_run_submit, "backend slurm: run the job in a batch job of its own" },
     { "node", cmd_run_node, "take a node away, or give it back" },
     { "keep", cmd_run_keep, NULL },
     { "check", cmd_run_check, NULL },
+    { "ask", cmd_run_ask, NULL },
+    { "guard", cmd_run_guard, NULL },
     { "relay", cmd_run_relay, NULL },
 };
 enum { N_VERBS = sizeof VERBS / sizeof VERBS[0] };

@@ -13,14 +13,14 @@
 #include "core/pool.h"
 #include "core/stop.h"
 #include "kernels/thread.h"
-#include "trainer/budget.h"
+#include "trainer/advice.h"
 #include "trainer/loop.h"
 #include "trainer/schedule_picture.h"
 
 static const char PROG[] = "tp-train";
 static const char INTRO[] =
-    "Train LlamaForCausalLM or GPT2LMHeadModel on many ranks: tensor, pipeline and data parallel,\n"
-    "on CPUs.\n"
+    "Train LlamaForCausalLM or GPT2LMHeadModel on many ranks: tensor, sequence, context, pipeline\n"
+    "and data parallel, on CPUs.\n"
     "Starts its own ranks, or runs under mpirun or srun with as many as the layout has.";
 static const char TAIL[] =
     "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun: SIGUSR1).\n"
@@ -97,8 +97,9 @@ static bool parse_options(struct request *r, int *exit_code, int argc, char **ar
                 "then 1 unless given, and the bits depend on it (docs/parallelism/same-bits.md)"),
         OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes, "refuse what needs more a rank, by estimate"),
         OPT_STR(0, "recompute", "R", &r->recompute,
-                "none (default), or full: keep the layers' inputs only and run each\nforward again "
-                "before it goes back"),
+                "none (default); selective: run attention again before a layer goes\n"
+                "back, rather than keep its result; full: keep the layers' inputs\n"
+                "only and run all of each again"),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
                 "names of the model's tensors and how each is cut,\n"
@@ -139,6 +140,20 @@ static tp_status read_resume(struct request *r, struct tp_err *err)
     return TP_OK;
 }
 
+static tp_status read_recompute(struct request *r, struct tp_err *err)
+{
+    if (!r->recompute || strcmp(r->recompute, "none") == 0)
+        return TP_OK;
+    if (strcmp(r->recompute, "full") == 0)
+        r->config.recompute = true;
+    else if (strcmp(r->recompute, "selective") == 0)
+        r->config.recompute_attention = true;
+    else
+        return tp_fail(err, TP_E_USAGE, "--recompute is none, selective or full, not '%s'",
+                       r->recompute);
+    return TP_OK;
+}
+
 static tp_status read_machine(struct request *r, struct tp_err *err)
 {
     if (r->device && strcmp(r->device, "cuda") == 0)
@@ -146,10 +161,7 @@ static tp_status read_machine(struct request *r, struct tp_err *err)
                        "--device cuda: this build of tp-train has no CUDA; use --device cpu");
     if (r->device && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
         return tp_fail(err, TP_E_USAGE, "--device is auto, cpu or cuda, not '%s'", r->device);
-    if (r->recompute && strcmp(r->recompute, "none") != 0 && strcmp(r->recompute, "full") != 0)
-        return tp_fail(err, TP_E_USAGE, "--recompute is none or full, not '%s'", r->recompute);
-    r->config.recompute = r->recompute && strcmp(r->recompute, "full") == 0;
-    return TP_OK;
+    return read_recompute(r, err);
 }
 
 static tp_status read_plan(struct request *r, struct tp_err *err)
@@ -239,7 +251,7 @@ static tp_status print(struct request *r, struct tp_err *err)
 /* Everything that can be refused before a rank starts. */
 static tp_status read_request(struct request *r, struct tp_err *err)
 {
-    struct train_config *c = &r->config;
+    struct train_config *c = &r->config, asked;
     struct layout layout;
     tp_status st;
 
@@ -255,12 +267,13 @@ static tp_status read_request(struct request *r, struct tp_err *err)
     TP_TRY(read_machine(r, err));
     TP_TRY(read_model(r, err));
     TP_TRY(read_plan(r, err));
-    TP_TRY(train_config_check(c, &r->model, err));
+    asked = *c;
+    TP_TRY(advice_check(c, &asked, &r->model, err));
     TP_TRY(trainer_layout(&layout, c, &r->model, &r->arena, err));
     if (prints_only(r))
         return print(r, err);
     TP_TRY(trainer_measure(&r->size, c, &r->model, err));
-    TP_TRY(budget_check(c, &r->model, err));
+    TP_TRY(advice_budget(&asked, &r->model, err));
 done:
     return st;
 }

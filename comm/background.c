@@ -33,8 +33,8 @@ struct comm_background {
     struct call ring[RING];
     uint64_t started, finished; /* so far; call number k is done when finished >= k */
     bool ending;
-    double busy;       /* seconds */
-    struct tp_err err; /* the first failure: nothing is called after it */
+    double busy, awaited; /* seconds: of the thread in jobs; of the caller in comm_finish */
+    struct tp_err err;    /* the first failure: nothing is called after it */
 };
 
 static tp_status run(const struct call *x, struct tp_err *err)
@@ -226,7 +226,7 @@ tp_status comm_finish(struct comm *c, struct comm_job *job, struct tp_err *err)
 {
     struct comm *world = c->world;
     struct comm_background *b = world->background;
-    double began = clock_seconds();
+    double began = clock_seconds(), waited;
     tp_status st;
 
     if (!job->comm)
@@ -237,12 +237,14 @@ tp_status comm_finish(struct comm *c, struct comm_job *job, struct tp_err *err)
     tell_collective(world->tell, true);
     pthread_mutex_lock(&b->lock);
     wait_for(world, b, job->number);
+    waited = clock_seconds() - began;
+    b->awaited += waited;
     st = b->err.status;
     if (st)
         *err = b->err;
     pthread_mutex_unlock(&b->lock);
     tell_collective(world->tell, false);
-    world->waited += clock_seconds() - began;
+    world->waited += waited;
     job->comm = NULL;
     if (--c->n_jobs == 0)
         c->behind = false;
@@ -256,7 +258,7 @@ struct comm_times comm_times(const struct comm *world)
 
     if (b) {
         pthread_mutex_lock(&b->lock);
-        t.background = b->busy;
+        t.hidden = b->busy > b->awaited ? b->busy - b->awaited : 0;
         pthread_mutex_unlock(&b->lock);
     }
     return t;

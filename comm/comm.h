@@ -150,10 +150,10 @@ tp_status comm_finish(struct comm *c, struct comm_job *job, struct tp_err *err);
  * that moves their data, that allows threads (MPI_THREAD_MULTIPLE). */
 bool comm_overlaps(const struct comm *c);
 
-/* Seconds that this rank has spent so far: its callers inside collectives and comm_finish, and its
- * thread inside jobs. */
+/* Seconds so far: that this rank's callers were inside collectives and comm_finish; that its thread
+ * was inside jobs while nobody waited for one. */
 struct comm_times {
-    double waited, background;
+    double waited, hidden;
 };
 struct comm_times comm_times(const struct comm *world);
 

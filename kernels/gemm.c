@@ -37,6 +37,8 @@ struct cache {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     struct entry entry[CACHE_ENTRIES];
+    float *cast; /* operands of a product that is not bf16's: [n_cast] */
+    int64_t n_cast;
 };
 
 /* The only way from a call without a context to a thread's cache, and to its end with the thread.
@@ -62,6 +64,7 @@ static void cache_free(void *p)
         entry_clear(&cache->entry[i]);
     dnnl_stream_destroy(cache->stream);
     dnnl_engine_destroy(cache->engine);
+    free(cache->cast);
     free(cache);
 }
 
@@ -215,21 +218,31 @@ static int64_t extent(bool trans, int64_t rows, int64_t cols, int64_t ld)
     return trans ? (cols - 1) * ld + rows : (rows - 1) * ld + cols;
 }
 
-static tp_status gemm_by_cast(const struct gemm *g, struct tp_err *err)
+/* Room for n floats, kept for the next product. */
+static tp_status need_cast(struct cache *cache, int64_t n, struct tp_err *err)
+{
+    if (n <= cache->n_cast)
+        return TP_OK;
+    free(cache->cast);
+    cache->n_cast = 0;
+    if (!(cache->cast = malloc((size_t)n * sizeof *cache->cast)))
+        return tp_fail(err, TP_E_NOMEM, "out of memory for %lld elements of a bf16 product",
+                       (long long)n);
+    cache->n_cast = n;
+    return TP_OK;
+}
+
+static tp_status gemm_by_cast(const struct gemm *g, struct cache *cache, struct tp_err *err)
 {
     int64_t n_a = extent(g->trans_a, g->m, g->k, g->lda);
     int64_t n_b = extent(g->trans_b, g->k, g->n, g->ldb);
-    float *a = malloc((size_t)(n_a + n_b) * sizeof *a);
-    tp_status st;
+    tp_status st = need_cast(cache, n_a + n_b, err);
 
-    if (!a)
-        return tp_fail(err, TP_E_NOMEM, "out of memory for %lld elements of a bf16 product",
-                       (long long)(n_a + n_b));
-    cast(a, DTYPE_F32, g->a, DTYPE_BF16, n_a);
-    cast(a + n_a, DTYPE_F32, g->b, DTYPE_BF16, n_b);
-    st = sgemm(g, a, a + n_a, err);
-    free(a);
-    return st;
+    if (st)
+        return st;
+    cast(cache->cast, DTYPE_F32, g->a, DTYPE_BF16, n_a);
+    cast(cache->cast + n_a, DTYPE_F32, g->b, DTYPE_BF16, n_b);
+    return sgemm(g, cache->cast, cache->cast + n_a, err);
 }
 
 static tp_status gemm_bf16(const struct gemm *g, struct tp_err *err)
@@ -242,7 +255,7 @@ static tp_status gemm_bf16(const struct gemm *g, struct tp_err *err)
         return err->status;
     e = cache_entry(cache, g);
     if (e->refused)
-        return gemm_by_cast(g, err);
+        return gemm_by_cast(g, cache, err);
     /* oneDNN takes inputs through the same type as outputs; it does not write them. */
     if ((s = dnnl_memory_set_data_handle(e->a, (void *)(uintptr_t)g->a)) == dnnl_success &&
         (s = dnnl_memory_set_data_handle(e->b, (void *)(uintptr_t)g->b)) == dnnl_success &&

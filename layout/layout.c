@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layout/column.h"
+#include "layout/suggest.h"
+
 /* How a tensor is cut by tp: `parts` different shards, each held by `repeat` neighbouring ranks. */
 struct parts {
     int64_t units; /* of each fused block */
@@ -184,73 +187,53 @@ static bool refuses_tp(const struct tensor *t, int tp, char *why, size_t size)
     return true;
 }
 
-static bool tp_is_legal(const struct tensor *tensors, int n, int tp)
-{
-    char why[128];
-
-    for (int i = 0; i < n; i++)
-        if (refuses_tp(&tensors[i], tp, why, sizeof why))
-            return false;
-    return true;
-}
-
-char *layout_suggest(char *buf, size_t size, const struct spec *spec, int n_layers,
-                     struct tensor *tensors, int n_tensors)
-{
-    size_t used = 0;
-    int found = 0;
-
-    buf[0] = 0;
-    /* distances 0, 1, 2, ... from the degree that was asked for, smaller first */
-    for (int d = 0; d <= 2 * spec->tp + 64 && found < 4; d++) {
-        int tp = spec->tp + (d % 2 ? -(d + 1) / 2 : d / 2);
-        struct spec s = *spec;
-        char text[SPEC_TEXT_MAX];
-
-        if (tp < 1 || !tp_is_legal(tensors, n_tensors, tp))
-            continue;
-        s.tp = tp;
-        if (s.pp > n_layers)
-            s.pp = n_layers > 0 ? n_layers : 1;
-        if (s.pp == 1 || (int64_t)s.pp * s.vpp > n_layers)
-            s.vpp = 1;
-        used += (size_t)snprintf(buf + used, size - used, "%s%s", found ? ", " : "",
-                                 spec_format(text, &s));
-        found++;
-        if (used + SPEC_TEXT_MAX >= size)
-            break;
-    }
-    return buf;
-}
-
 static tp_status fail_layout(const struct spec *spec, const char *what, const char *why,
-                             int n_layers, struct tensor *tensors, int n, struct tp_err *err)
+                             struct tp_err *err)
 {
-    char text[SPEC_TEXT_MAX], near[256];
+    char text[SPEC_TEXT_MAX];
 
-    return tp_fail(err, TP_E_LAYOUT, "layout %s does not fit %s: %s; nearest that fit: %s",
-                   spec_format(text, spec), what, why,
-                   layout_suggest(near, sizeof near, spec, n_layers, tensors, n));
+    return tp_fail(err, TP_E_LAYOUT, "layout %s does not fit %s: %s", spec_format(text, spec), what,
+                   why);
 }
 
-static tp_status check_spec(const struct spec *spec, int n_layers, struct tensor *tensors, int n,
-                            struct tp_err *err)
+tp_status layout_check(const struct spec *spec, int n_layers, const struct tensor *tensors, int n,
+                       struct tp_err *err)
 {
     int64_t stages = (int64_t)spec->pp * spec->vpp;
     char why[160];
 
     if (spec->vpp > 1 && spec->pp == 1)
-        return fail_layout(spec, "any model", "vpp needs pp of at least 2", n_layers, tensors, n,
-                           err);
+        return fail_layout(spec, "any model", "vpp needs pp of at least 2", err);
     if (stages > n_layers && stages > 1) {
         snprintf(why, sizeof why, "its %d layers are fewer than its %lld stages", n_layers,
                  (long long)stages);
-        return fail_layout(spec, "the model", why, n_layers, tensors, n, err);
+        return fail_layout(spec, "the model", why, err);
     }
     for (int i = 0; i < n; i++)
         if (refuses_tp(&tensors[i], spec->tp, why, sizeof why))
-            return fail_layout(spec, tensors[i].name, why, n_layers, tensors, n, err);
+            return fail_layout(spec, tensors[i].name, why, err);
     return TP_OK;
+}
+
+/* The sentence of layout_check, with what would work. */
+static tp_status check_spec(const struct spec *spec, int n_layers, const struct tensor *tensors,
+                            int n, struct tp_err *err)
+{
+    const struct suggest near = {
+        .asked = spec, .n_layers = n_layers, .tensors = tensors, .n_tensors = n
+    };
+    tp_status st = layout_check(spec, n_layers, tensors, n, err);
+    struct spec specs[SUGGEST_MAX];
+    struct tp_err why;
+    char text[SUGGEST_TEXT_MAX];
+    int found;
+
+    if (!st)
+        return TP_OK;
+    why = *err;
+    found = suggest_specs(specs, &near);
+    return tp_fail(err, st, "%.700s; nearest that fit: %s", why.msg,
+                   suggest_text(text, specs, found));
 }
 
 tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
@@ -313,6 +296,23 @@ static int pick_writer(const struct dealer *d, const struct tensor *t, const str
     return best;
 }
 
+/* Give a box to its writer as the blocks in which it is stored; the first is number `part`. Returns
+ * how many. */
+static int deal_box(struct dealer *d, int t, int part, int writer, const struct box *box,
+                    int64_t *count)
+{
+    const struct tensor *tensor = &d->layout->tensors[t];
+    struct box blocks[COLUMN_BLOCKS_MAX];
+    int n = column_blocks(tensor, box, blocks);
+
+    for (int i = 0; i < n; i++) {
+        d->extents[d->n++] = (struct extent){ t, part + i, writer, blocks[i] };
+        d->bytes_of[writer] += box_elements(&blocks[i]) * dtype_bytes(tensor->dtype);
+        *count += box_elements(&blocks[i]);
+    }
+    return n;
+}
+
 /* Deal every shard of tensor t; `count` gets the elements dealt. */
 static void deal_tensor(struct dealer *d, int t, int64_t *count)
 {
@@ -332,11 +332,8 @@ static void deal_tensor(struct dealer *d, int t, int64_t *count)
             if (n == 0)
                 continue;
             writer = pick_writer(d, tensor, &c, part, dp, sharded ? 1 : s->dp);
-            for (int i = 0; i < n; i++) {
-                d->extents[d->n++] = (struct extent){ t, i, writer, boxes[i] };
-                d->bytes_of[writer] += box_elements(&boxes[i]) * dtype_bytes(tensor->dtype);
-                *count += box_elements(&boxes[i]);
-            }
+            for (int i = 0, parts = 0; i < n; i++)
+                parts += deal_box(d, t, parts, writer, &boxes[i], count);
         }
 }
 
@@ -367,6 +364,7 @@ tp_status layout_extents(struct extent **extents, int *n, const struct layout *l
 
     for (int t = 0; t < l->n_tensors; t++)
         room += (int64_t)cut_of(&l->tensors[t], l->spec.tp).parts * l->tensors[t].rule.blocks *
+                (l->tensors[t].rule.dim > 0 ? COLUMN_BLOCKS_MAX : 1) *
                 (is_zero_sharded(&l->spec, &l->tensors[t]) ? l->spec.dp : 1);
     d.bytes_of = calloc((size_t)spec_world(&l->spec), sizeof *d.bytes_of);
     d.extents = room < INT32_MAX ? arena_array(arena, (size_t)room, sizeof *d.extents) : NULL;

@@ -62,7 +62,8 @@ struct layout {
     struct tensor *tensors;
 };
 
-/* One box that has to be stored, and the rank that writes it. */
+/* One box that has to be stored, and the rank that writes it: what a rank holds, or a block of its
+ * columns (layout/column.h). */
 struct extent {
     int tensor; /* index in layout.tensors */
     int part;   /* 0, 1, ...: number of this box among the boxes of the tensor in its rank's file */
@@ -81,9 +82,15 @@ tp_status model_params(struct tensor **tensors, int *n, const struct model *m, e
 tp_status model_state(struct tensor **tensors, int *n, const struct model *m, enum dtype dtype,
                       struct arena *arena, struct tp_err *err);
 
+/* Whether a spec divides every tensor and leaves layers for every stage. TP_E_LAYOUT names the
+ * tensor, the axis and the numbers that do not divide. */
+tp_status layout_check(const struct spec *spec, int n_layers, const struct tensor *tensors,
+                       int n_tensors, struct tp_err *err);
+
 /* Make a layout: checks that the spec divides every tensor and that there are layers for every
  * stage, and deals layers to stages evenly, the first stages one more. tensors is borrowed.
- * TP_E_LAYOUT names the tensor, the axis and the numbers that do not divide, and degrees that do.
+ * TP_E_LAYOUT names the tensor, the axis and the numbers that do not divide, and the nearest specs
+ * that do.
  */
 tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
                       struct tensor *tensors, int n_tensors, struct arena *arena,
@@ -111,10 +118,5 @@ tp_status layout_extents(struct extent **extents, int *n, const struct layout *l
 
 /* Index of (group, name), or -1. */
 int layout_find(const struct layout *l, const char *group, const char *name);
-
-/* Specs near `spec` with the same axes that this model can have, best first, as "tp4, tp2": for
- * messages. Returns buf. */
-char *layout_suggest(char *buf, size_t size, const struct spec *spec, int n_layers,
-                     struct tensor *tensors, int n_tensors);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 enum {
+    ATTENTION_ROWS = 64, /* of scores at a time: kernels/attention.c's block */
     /* measured: program and libraries, code that oneDNN generates and what it packs operands into,
      * small buffers of collectives; 18 MiB with one thread, 30 with two */
     PROGRAM_BYTES = 36 << 20,
@@ -24,8 +25,8 @@ struct share {
     int64_t layers;             /* of all its chunks */
     int64_t slots, slot_layers; /* microbatches' chunks that it keeps; layers of one */
     int64_t split;              /* ranks that share the rows of the stream */
+    bool is_first, is_last, is_pipeline, ring; /* ring: sequences are cut over cp ranks */
     bool same_bits;
-    bool is_first, is_last, is_pipeline;
     int64_t elements, owned; /* of parameters; those that this rank updates */
 };
 
@@ -189,6 +190,7 @@ static struct share share_of(const struct model *m, const struct spec *s,
     r.up = (m->arch == MODEL_GPT2 ? 1 : 2) * r.ffn;
     r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
     r.split = s->sp ? s->tp : 1;
+    r.ring = s->cp > 1;
     count_layers(&r, m, s, pp, run->micros);
     if (r.is_first || r.is_last) {
         r.wide_vocab = r.shards * ceil_div(m->vocab, r.n_virtual);
@@ -202,27 +204,41 @@ static struct share share_of(const struct model *m, const struct spec *s,
 /* The buffers below are counted for as many rows as ranks share the stream: one row of that and
  * `split` rows of everything else. */
 
-/* struct layer_slot, but for x. */
+/* What attention leaves: its result and log-sum-exp. */
+static int64_t attended_bytes(const struct share *r, int64_t e)
+{
+    return r->split * (e * r->q + 4 * r->heads);
+}
+
+/* struct layer_slot, but for x and what attention leaves. */
 static int64_t layer_bytes(const struct model *m, const struct share *r, int64_t e)
 {
     int64_t normed = e * m->hidden + 4 * r->stats, qkv = e * (r->q + 2 * r->kv);
 
-    return 4 * m->hidden + 2 * normed +
-           r->split * (qkv + e * r->q + 4 * r->heads + 4 * r->up + e * r->ffn);
+    return 4 * m->hidden + 2 * normed + r->split * (qkv + 4 * r->up + e * r->ffn);
 }
 
 /* Kept from the forward to the backward pass of a microbatch: struct slot. */
-static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e, bool recompute)
+static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e, int flags)
 {
-    int64_t stream = 4 * m->hidden, layer = recompute ? 0 : layer_bytes(m, r, e);
+    int64_t stream = 4 * m->hidden, layer = 0;
 
+    if (!(flags & MEMORY_RECOMPUTES))
+        layer = layer_bytes(m, r, e);
+    if (!(flags & (MEMORY_RECOMPUTES | MEMORY_RECOMPUTES_ATTENTION)))
+        layer += attended_bytes(r, e);
     return r->slot_layers * (stream + layer) + stream + 8 * r->split +
            (r->is_last ? e * m->hidden + 4 * r->stats : 0);
 }
 
+/* struct ring: keys and values that go round, and their gradients, two of each. */
+static int64_t ring_bytes(const struct share *r, int64_t e)
+{
+    return r->ring ? 2 * (e + 4) * 2 * r->kv : 0;
+}
+
 /* Used by layer after layer: struct scratch. */
-static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e,
-                             bool recompute)
+static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e, int flags)
 {
     int64_t qkv = r->q + 2 * r->kv, wide = most(most(r->ffn, r->q), r->wide_vocab);
     int64_t stream = 4 * m->hidden * (r->is_pipeline ? 3 : 2), row = 4 * (wide + qkv + 3);
@@ -235,7 +251,19 @@ static int64_t scratch_bytes(const struct model *m, const struct share *r, int64
     }
     if (r->shards > 1) /* what they add up, and of the loss */
         row += 4 * r->shards * (m->hidden + 3);
-    return stream + r->split * row + (recompute ? layer_bytes(m, r, e) : 0);
+    if (flags & MEMORY_RECOMPUTES)
+        stream += layer_bytes(m, r, e);
+    if (flags & (MEMORY_RECOMPUTES | MEMORY_RECOMPUTES_ATTENTION))
+        stream += attended_bytes(r, e);
+    return stream + r->split * (row + ring_bytes(r, e));
+}
+
+/* The attention kernel's own, of one thread: a head's keys and values, and a block of rows of
+ * scores with their gradients, in bf16 also rounded. */
+static int64_t attention_bytes(const struct model *m, int64_t tokens)
+{
+    return 4 * (tokens * (2 * m->head_dim + ATTENTION_ROWS * 5 / 2) +
+                ATTENTION_ROWS * (m->head_dim + 1));
 }
 
 /* Gradients that sp sums over tp: of everything that is not cut. */
@@ -326,27 +354,29 @@ static struct memory_need need_of(const struct model *m, const struct spec *s,
                                   const struct memory_run *run, int pp)
 {
     struct share r = share_of(m, s, run, pp);
-    int64_t rows = run->micro * run->seq, e = dtype_bytes(run->dtype);
+    int64_t tokens = run->seq / s->cp, rows = run->micro * tokens, e = dtype_bytes(run->dtype);
     int64_t streams = r.slots * (2 * r.slot_layers + 1);
     struct memory_need need = { 0 };
-    bool again = run->flags & MEMORY_RECOMPUTES, sharded = s->zero == 3 && s->dp > 1;
+    bool dealt = s->zero && s->dp > 1, sharded = dealt && s->zero == 3;
     int64_t windows = sharded ? window_bytes(&r, m, e, s->dp) : 0;
 
     count_state(&need, &r, m, s, e);
-    need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, again);
+    need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, run->flags);
     need.workspace =
-        rows / r.split * scratch_bytes(m, &r, e, again) + windows +
-        4 * partial_elements(&r, m, sharded ? s->dp : 1) +
+        rows / r.split * scratch_bytes(m, &r, e, run->flags) + windows +
+        4 * partial_elements(&r, m, sharded ? s->dp : 1) + attention_bytes(m, tokens) +
         same_bits_bytes(&r, m, sharded ? r.owned : r.elements, sharded ? s->dp : 1, run->micros);
     if (m->arch == MODEL_LLAMA)
-        need.workspace += 4 * run->seq * m->head_dim; /* rotary table */
-    if (run->flags & MEMORY_SAVES)                    /* replicas share the writing */
-        need.staging = need.params / (sharded ? 1 : s->dp) +
-                       (need.master + need.moments) / (s->zero ? 1 : s->dp) + SAVING_BYTES;
+        need.workspace += 4 * tokens * m->head_dim; /* rotary table */
+    if (run->flags & MEMORY_SAVES)                  /* replicas share the writing */
+        need.staging = need.params / (sharded ? 1 : s->dp) / s->cp +
+                       (need.master + need.moments) / (s->zero ? 1 : s->dp) / s->cp + SAVING_BYTES;
     need.overhead =
         PROGRAM_BYTES +
         foreign_bytes(s->tp, (streams + 1) * rows / r.split * 4 * m->hidden, streams + 1) +
-        foreign_bytes(s->dp, sharded ? windows : need.grads, sharded ? 2 : 1);
+        foreign_bytes(dealt ? s->dp : s->dp * s->cp, sharded ? windows : need.grads,
+                      sharded ? 2 : 1) +
+        foreign_bytes(dealt ? s->cp : 1, 4 * r.owned, 1) + rows * ring_bytes(&r, e);
     need.total = need.params + need.grads + need.moments + need.master + need.activations +
                  need.workspace + need.staging + need.overhead;
     return need;

@@ -25,12 +25,12 @@ struct memory_need {
 enum { MEMORY_BUCKET = 1 << 18 };
 
 /* What the run does besides: bits of `flags`. */
-enum { MEMORY_SAVES = 1 << 0, MEMORY_RECOMPUTES = 1 << 1 };
+enum { MEMORY_SAVES = 1 << 0, MEMORY_RECOMPUTES = 1 << 1, MEMORY_RECOMPUTES_ATTENTION = 1 << 2 };
 
 /* What a run does with a model and a layout, as far as memory depends on it. */
 struct memory_run {
     enum dtype dtype;
-    int64_t seq;    /* tokens in a sequence */
+    int64_t seq;    /* tokens in a whole sequence */
     int64_t micro;  /* sequences in a microbatch */
     int64_t micros; /* microbatches of a step; 0: unknown, as many as a pipeline can keep */
     int same_bits;  /* tensor shards that there seem to be (tp-train --same-bits); 0: as many as tp
@@ -38,7 +38,7 @@ struct memory_run {
     int flags;      /* MEMORY_SAVES ... */
 };
 
-/* The need of the largest rank. */
+/* The need of the largest rank, with one kernel thread. */
 struct memory_need memory_estimate(const struct model *m, const struct spec *s,
                                    const struct memory_run *run);
 

@@ -50,7 +50,8 @@ static const struct field {
     INT(fails_in_row),    INT(nan_step),       DOUBLE(fault_at),  DOUBLE(restart_seconds),
     BOOL(open),           BOOL(loss_known),    BOOL(stop),        BOOL(new_layout),
     INT(way.micro),       BOOL(way.recompute), DOUBLE(read_rate), DOUBLE(load_rate),
-    DOUBLE(convert_rate),
+    DOUBLE(convert_rate), INT(slurm_job),      INT(slurm_next),   INT(slurm_link),
+    INT(link_saved),      INT(idle_links),     BOOL(slurm_own),   BOOL(chained),
 };
 enum { N_FIELDS = sizeof FIELDS / sizeof FIELDS[0] };
 
@@ -70,7 +71,7 @@ tp_status book_init(struct book *b, const struct job *job, struct tp_err *err)
         return tp_fail_errno(err, "no random numbers");
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(b->run_id + 2 * i, 3, "%02x", random[i]);
-    b->nodes = calloc((size_t)job->n_nodes, sizeof *b->nodes);
+    b->nodes = calloc((size_t)job->n_nodes + 1, sizeof *b->nodes);
     return b->nodes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for %d nodes", job->n_nodes);
 }
 
@@ -87,7 +88,8 @@ static json_t *nodes_json(const struct book *b, const struct job *job)
     for (int i = 0; i < b->n_nodes; i++) {
         const struct book_node *n = &b->nodes[i];
 
-        if (n->down || n->blame || n->excluded_to > 0 || n->back_since > 0)
+        if (job->backend == JOB_SLURM || n->down || n->blame || n->excluded_to > 0 ||
+            n->back_since > 0)
             json_object_set_new(all, job->nodes[i].name,
                                 json_pack("{s:b,s:I,s:f,s:f}", "down", n->down, "blame",
                                           (json_int_t)n->blame, "excluded_to", n->excluded_to,

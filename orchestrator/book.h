@@ -60,6 +60,9 @@ struct book_node {
     int64_t blame;      /* faults of its ranks since it was last excluded */
     double excluded_to; /* until then, 0: is not */
     double back_since;  /* when it came back, 0: was never away */
+    /* not remembered, for they are Slurm's to say: */
+    bool left;    /* it was taken out of the allocation */
+    bool suspect; /* it is down, does not answer or is drained */
 };
 
 struct book {
@@ -93,6 +96,13 @@ struct book {
     double fault_at;               /* of the fault that is being recovered from, 0: none */
     double read_rate, load_rate, convert_rate; /* bytes a second, see convert.h; 0: not known */
     double restart_seconds; /* median cost of the restarts so far, 0: not known */
+    int64_t slurm_job;      /* the allocation, asked for or held; 0: none */
+    int64_t slurm_next;     /* the batch job that goes on after this one, 0: none */
+    int64_t slurm_link;     /* the newest allocation that was held */
+    int64_t link_saved;     /* progress when it was first held: as run_slurm counts it */
+    int64_t idle_links;     /* allocations in a row without progress */
+    bool slurm_own;         /* tp-run asked for slurm_job, and gives it back */
+    bool chained;           /* stopped because the wall time ended; slurm_next goes on */
     int n_nodes;
     struct book_node *nodes; /* as in the job; malloc'ed */
 };

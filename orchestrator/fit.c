@@ -204,9 +204,13 @@ static bool check_micro(struct fit *f, struct candidate *c, int64_t share, int64
         return refuse(f, c,
                       "vpp runs microbatches in groups of pp: %" PRId64 " are no multiple of %d",
                       share / micro, p->pp);
-    if (p->sp && f->job->layouts.seq && micro * f->work.seq % p->tp)
+    if (p->cp > 1 && f->job->layouts.seq && f->work.seq % (2 * (int64_t)p->cp))
+        return refuse(f, c,
+                      "cp cuts a sequence into %d blocks: its %" PRId64 " tokens do not divide",
+                      2 * p->cp, f->work.seq);
+    if (p->sp && f->job->layouts.seq && micro * f->work.seq / p->cp % p->tp)
         return refuse(f, c, "sp deals tokens over tp: %" PRId64 " do not divide by %d",
-                      micro * f->work.seq, p->tp);
+                      micro * f->work.seq / p->cp, p->tp);
     return true;
 }
 

@@ -129,6 +129,14 @@ static tp_status check(const struct job *j, struct tp_err *err)
     if (j->restart.spares >= j->n_nodes && j->backend == JOB_LOCAL)
         return tp_fail(err, TP_E_USAGE, "%s: restart.spares: %lld of %d nodes leave none to work",
                        j->path, (long long)j->restart.spares, j->n_nodes);
+    if (j->backend == JOB_SLURM &&
+        (j->slurm.tasks_per_node < 1 || j->slurm.tasks_per_node > JOB_RANKS_MAX ||
+         j->slurm.nodes > JOB_NODES_MAX))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: slurm.tasks_per_node must be 1 to %d, slurm.nodes at most %d", j->path,
+                       JOB_RANKS_MAX, JOB_NODES_MAX);
+    if (j->backend == JOB_SLURM && j->slurm.poll < 0.2)
+        return tp_fail(err, TP_E_USAGE, "%s: slurm.poll must be at least 0.2s", j->path);
     if (j->watch.factor < 1)
         return tp_fail(err, TP_E_USAGE, "%s: watch.factor must be at least 1", j->path);
     return TP_OK;
@@ -157,6 +165,8 @@ tp_status job_parse(struct job *out, const char *text, size_t size, const char *
     j.is_tp_train = j.command.n > 0 && strcmp(base_name(j.command.word[0]), "tp-train") == 0;
     if (j.is_tp_train && (st = read_flags(&j, arena, err)))
         return st;
+    if (j.backend == JOB_SLURM)
+        j.n_nodes = 0; /* they are Slurm's to name */
     if (j.checkpoints == JOB_CKPT_AUTO)
         j.checkpoints = j.is_tp_train ? JOB_CKPT_TP : JOB_CKPT_NONE;
     if (!j.state) {
@@ -263,6 +273,8 @@ int job_ranks(const struct job *j)
 {
     int n = 0;
 
+    if (j->backend == JOB_SLURM && j->n_nodes == 0)
+        return (int)((j->slurm.nodes ? j->slurm.nodes : 1) * j->slurm.tasks_per_node);
     for (int i = 0; i < j->n_nodes; i++)
         n += j->nodes[i].slots;
     return n;

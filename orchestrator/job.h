@@ -26,6 +26,7 @@ enum {
 enum job_backend { JOB_LOCAL, JOB_SLURM };
 enum job_launcher { JOB_LAUNCH_SELF, JOB_LAUNCH_MPIRUN };
 enum job_checkpoints { JOB_CKPT_AUTO, JOB_CKPT_TP, JOB_CKPT_NONE };
+enum job_grow { JOB_GROW_EXPAND, JOB_GROW_NEW, JOB_GROW_OFF };
 enum job_reshard { JOB_RESHARD_AUTO, JOB_RESHARD_ALWAYS, JOB_RESHARD_NEVER };
 enum job_on_nan { JOB_NAN_RESTART, JOB_NAN_STOP, JOB_NAN_IGNORE };
 
@@ -91,11 +92,16 @@ struct job {
         const char *token_file;
     } page;
     struct {
-        struct job_words options; /* of sbatch and salloc */
-        int64_t nodes, min_nodes, tasks_per_node;
-        bool drain;  /* drain nodes at fault */
-        double lost; /* seconds without a beat after which a node is lost */
-        long job_id; /* the allocation; set by slurm_allocate */
+        struct job_words options;      /* of salloc and sbatch */
+        struct job_words step_options; /* of srun */
+        int64_t nodes;                 /* 0: as many as the batch job has, or 1 */
+        int64_t min_nodes, tasks_per_node;
+        bool chain;    /* go on in another Slurm job when the wall time ends */
+        double margin; /* seconds before that end in which the job saves */
+        int grow;      /* enum job_grow: how lost nodes are made up for */
+        bool drain;    /* drain nodes at fault */
+        double lost;   /* seconds without a beat after which a node is lost */
+        double poll;   /* seconds between two looks at the allocation */
     } slurm;
 };
 
@@ -127,7 +133,7 @@ tp_status job_fill(struct job_words *out, const struct job *j, const struct job_
 /* Whether layouts.axes names an axis of scale.h: tp pp vpp cp dp sp zero1 zero3. */
 bool job_has_axis(const struct job *j, const char *axis);
 
-/* All slots of all nodes. */
+/* All slots of all nodes; for Slurm, until its nodes are known, those that are asked for. */
 int job_ranks(const struct job *j);
 
 /* Cut text into words like a shell does: blanks, '...', "...", backslash; nothing is expanded. */

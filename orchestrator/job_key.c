@@ -54,7 +54,7 @@ static const struct job_key KEYS[] = {
     KEY("layouts", "allow", SPECS, layouts.allow, NULL,
         "layouts in order of preference; the first that fits is taken. Without it they are\n"
         "enumerated within the limits below, and the fastest by the cost model is taken."),
-    KEY("layouts", "axes", WORDS, layouts.axes, "[tp, pp, vpp, dp, sp, zero1]",
+    KEY("layouts", "axes", WORDS, layouts.axes, "[tp, pp, vpp, dp, sp, zero1, zero3]",
         "what layouts may be made of: tp pp vpp cp dp sp zero1 zero3"),
     KEY("layouts", "min_ranks", INT, layouts.min_ranks, "1", "with fewer the job waits for nodes"),
     KEY("layouts", "max_ranks", INT, layouts.max_ranks, "0", "0: as many as the nodes hold"),
@@ -98,13 +98,26 @@ static const struct job_key KEYS[] = {
         "not loopback needs token_file."),
     KEY("page", "token_file", PATH, page.token_file, NULL, "file with the token that requests must carry"),
 
-    SHOWN("slurm", "options", WORDS, slurm.options, "[]", "salloc's own: account, partition, time, container",
+    SHOWN("slurm", "options", WORDS, slurm.options, "[]",
+        "salloc's and sbatch's own, one word each: account, partition, time, qos, container and any other.\n"
+        "--container... goes to salloc and to the srun of the ranks.",
         "[--partition=main, --time=1:00:00]"),
-    KEY("slurm", "nodes", INT, slurm.nodes, "1", "nodes to ask for"),
+    KEY("slurm", "step_options", WORDS, slurm.step_options, "[]", "options for the srun of the ranks: --cpu-bind, --gpus-per-task"),
+    KEY("slurm", "nodes", INT, slurm.nodes, "0", "nodes to ask for (0: 1, or as many as the batch job around tp-run has)"),
     KEY("slurm", "min_nodes", INT, slurm.min_nodes, "1", "with fewer left the allocation is given back and a new one asked for"),
     KEY("slurm", "tasks_per_node", INT, slurm.tasks_per_node, "1", "ranks a node holds"),
+    KEY("slurm", "chain", BOOL, slurm.chain, "true",
+        "when the wall time ends go on in another Slurm job: in a batch job the next one is submitted\n"
+        "beforehand (and cancelled when it is not needed), else a new allocation is asked for"),
+    KEY("slurm", "margin", SECONDS, slurm.margin, "2m", "so long before the end of the wall time the job saves and ends"),
+    ONE_OF("slurm", "grow", slurm.grow, "expand|new|off", "expand",
+        "how nodes that were lost are made up for, when that is worth a restart. expand: more nodes join\n"
+        "the allocation (permit_job_expansion in slurm.conf); new: when nodes are idle the allocation is\n"
+        "given back for a whole one; off: not before the next allocation"),
     KEY("slurm", "lost", SECONDS, slurm.lost, "2s", "a node without a sign of life for so long is lost"),
-    KEY("slurm", "drain", BOOL, slurm.drain, "false", "drain nodes at fault (needs the right to)"),
+    KEY("slurm", "poll", SECONDS, slurm.poll, "5s", "between two looks at the allocation: its end, its nodes"),
+    KEY("slurm", "drain", BOOL, slurm.drain, "false",
+        "drain a node when it is excluded for its faults (needs the right to); an administrator resumes it"),
     { NULL, NULL, JOB_KIND_END, 0, NULL, NULL, NULL, NULL },
 };
 

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +19,16 @@
 
 #include "core/file.h"
 
+enum { PORT_EVERY_BEATS = 5 };
+
 struct relay {
     int rank;
     const char *shared;
     char local[PATH_MAX];
-    int udp; /* connected to tp-run, -1: none */
+    int udp;  /* connected to tp-run, -1: none */
+    int port; /* there */
+    int beats;
+    int64_t heard; /* the newest step whose loss was copied */
     struct relay_beat beat;
 };
 
@@ -53,22 +59,64 @@ int relay_next(int fd, const char *id)
     return -1;
 }
 
-/* To the host that srun was started on: Slurm tells its address. */
-static int connect_home(void)
+static void port_path(char path[PATH_MAX], const char *dir)
 {
-    const char *host = getenv("SLURM_LAUNCH_NODE_IPADDR"), *port = getenv(RELAY_PORT_ENV);
-    struct sockaddr_in a = { .sin_family = AF_INET };
-    int fd;
+    snprintf(path, PATH_MAX, "%.4000s/beats", dir);
+}
 
-    if (!host || !port || inet_pton(AF_INET, host, &a.sin_addr) != 1)
-        return -1;
-    a.sin_port = htons((uint16_t)strtol(port, NULL, 10));
-    fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
-        close(fd);
-        fd = -1;
+tp_status relay_tell_port(const char *dir, int port, struct tp_err *err)
+{
+    char path[PATH_MAX], text[16];
+
+    port_path(path, dir);
+    return file_replace(path, text, (size_t)snprintf(text, sizeof text, "%d\n", port), err);
+}
+
+/* tp-run's port now, 0: not known. */
+static int read_port(const char *dir)
+{
+    struct arena arena = { 0 };
+    struct tp_err ignored;
+    char path[PATH_MAX], *text;
+    size_t n;
+    long port = 0;
+
+    port_path(path, dir);
+    if (file_read_all(&text, &n, path, 16, &arena, &ignored) == TP_OK)
+        port = strtol(text, NULL, 10);
+    arena_free(&arena);
+    return port > 0 && port < 65536 ? (int)port : 0;
+}
+
+/* To the host that srun was started on: Slurm tells its address. */
+static void connect_home(struct relay *r)
+{
+    const char *host = getenv("SLURM_LAUNCH_NODE_IPADDR");
+    struct sockaddr_in a = { .sin_family = AF_INET };
+    int port = read_port(r->shared);
+
+    if (port == 0 || port == r->port || !host || inet_pton(AF_INET, host, &a.sin_addr) != 1)
+        return;
+    if (r->udp < 0)
+        r->udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    a.sin_port = htons((uint16_t)port);
+    if (r->udp >= 0 && connect(r->udp, (struct sockaddr *)&a, sizeof a) == 0)
+        r->port = port;
+}
+
+/* Every step's loss since the last copy, before the slot that says that they are there: the watcher
+ * looks at rank 0's. */
+static void copy_losses(struct relay *r, int to, const char *from, const struct tell_slot *slot)
+{
+    struct tell_loss e[TELL_HISTORY];
+    int n = r->rank == 0 ? tell_losses(e, TELL_HISTORY, from, slot, r->heard) : 0;
+
+    for (int i = 0; i < n; i++) {
+        off_t at = TELL_BYTES + (off_t)(e[i].step % slot->history) * (off_t)sizeof e[i];
+
+        if (pwrite(to, &e[i], sizeof e[i], at) == sizeof e[i])
+            r->heard = e[i].step;
     }
-    return fd;
 }
 
 /* A copy of the rank's slot, if it has one yet, and a sign of life. */
@@ -79,6 +127,8 @@ static void beat(struct relay *r)
     struct tp_err ignored;
     int fd;
 
+    if (r->beats++ % PORT_EVERY_BEATS == 0)
+        connect_home(r);
     if (r->udp >= 0)
         (void)!send(r->udp, &r->beat, sizeof r->beat, 0);
     if (tell_read(&slot, tell_path(from, sizeof from, r->local, r->rank), r->rank, &ignored))
@@ -86,6 +136,7 @@ static void beat(struct relay *r)
     fd = open(tell_path(to, sizeof to, r->shared, r->rank), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         return;
+    copy_losses(r, fd, from, &slot);
     (void)!pwrite(fd, &slot, sizeof slot, 0); /* the next one makes good for it */
     close(fd);
 }
@@ -106,8 +157,8 @@ static pid_t start(char **argv, const struct relay *r, const sigset_t *mask)
     _exit(127);
 }
 
-/* Beat until the rank ends; its wait status. */
-static int follow(struct relay *r, pid_t child, const sigset_t *signals)
+/* Beat until the rank ends; its wait status. *asked: it was told to. */
+static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *asked)
 {
     const struct timespec period = { .tv_nsec = RELAY_PERIOD_MS * 1000000L };
     char stop[PATH_MAX];
@@ -118,23 +169,24 @@ static int follow(struct relay *r, pid_t child, const sigset_t *signals)
         int got = sigtimedwait(signals, NULL, &period);
 
         if (got > 0 && got != SIGCHLD)
-            kill(child, got);
+            *asked = kill(child, got) == 0;
         if (waitpid(child, &status, WNOHANG) == child) {
             beat(r);
             return status;
         }
         if (file_exists(stop))
-            kill(child, SIGKILL);
+            *asked = kill(child, SIGKILL) == 0;
         if (got <= 0)
             beat(r);
     }
 }
 
-tp_status relay_run(char **argv, const char *dir, int *exit_code, struct tp_err *err)
+tp_status relay_run(struct relay_end *end, char **argv, const char *dir, struct tp_err *err)
 {
     static const int handed_on[] = { SIGCHLD, SIGTERM, SIGINT, SIGUSR1 };
     const char *rank = getenv("SLURM_PROCID"), *id = getenv("TP_RUN_ID");
-    struct relay r = { .rank = rank ? (int)strtol(rank, NULL, 10) : 0, .shared = dir };
+    struct relay r = { .rank = rank ? (int)strtol(rank, NULL, 10) : 0, .shared = dir, .udp = -1 };
+    char slot[PATH_MAX + 32];
     sigset_t signals, before;
     pid_t child;
     int status;
@@ -144,7 +196,6 @@ tp_status relay_run(char **argv, const char *dir, int *exit_code, struct tp_err 
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", id ? id : "job");
     if ((st = file_make_dirs(r.local, err)))
         return st;
-    r.udp = connect_home();
     r.beat.rank = r.rank;
     snprintf(r.beat.id, sizeof r.beat.id, "%s", id ? id : "");
     sigemptyset(&signals);
@@ -155,7 +206,11 @@ tp_status relay_run(char **argv, const char *dir, int *exit_code, struct tp_err 
     if (child < 0)
         return tp_fail_errno(err, "cannot fork");
     beat(&r);
-    status = follow(&r, child, &signals);
-    *exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    *end = (struct relay_end){ .rank = r.rank };
+    status = follow(&r, child, &signals, &end->asked);
+    unlink(tell_path(slot, sizeof slot, r.local, r.rank));
+    rmdir(r.local); /* the last rank's relay on the node succeeds */
+    end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    end->exit_code = end->signal ? 128 + end->signal : WEXITSTATUS(status);
     return TP_OK;
 }

@@ -5,16 +5,18 @@
  * copies the slot to the state folder, which all nodes share, and sends a beat, a datagram, to
  * tp-run: a node whose beats stop is crashed or cut off, whatever its ranks do. Each copy is open,
  * write, close, so that it is seen over NFS too. When DIR/stop appears the relay kills its rank at
- * once: so a step whose srun is gone ends within a beat. Where no datagram ever arrives (a
+ * once: so a step whose srun is gone ends within a beat. DIR/beats says at which port tp-run
+ * listens, on the host that srun was started on; it is read again every second, because a tp-run
+ * that takes over has another one. Where no datagram ever arrives (a
  * firewall) nodes are not watched this way, only ranks.
  */
 #ifndef ORCHESTRATOR_RELAY_H
 #define ORCHESTRATOR_RELAY_H
 
+#include <stdbool.h>
+
 #include "core/err.h"
 #include "core/tell.h"
-
-#define RELAY_PORT_ENV "TP_RUN_BEAT_PORT" /* of tp-run, on the host that srun was started on */
 
 enum { RELAY_PERIOD_MS = 200, RELAY_ID_TEXT = 64 };
 
@@ -27,10 +29,21 @@ struct relay_beat {
 /* tp-run's side: a socket that beats arrive at; *port is where. -1: none can be had. */
 int relay_listen(int *port);
 
+/* Tell the relays of the attempt whose slots are in dir where to. */
+tp_status relay_tell_port(const char *dir, int port, struct tp_err *err);
+
 /* The rank of the next beat with this id that waits, -1: none. */
 int relay_next(int fd, const char *id);
 
-/* Run argv as rank SLURM_PROCID, with its slot copied to dir; *exit_code is the rank's. */
-tp_status relay_run(char **argv, const char *dir, int *exit_code, struct tp_err *err);
+/* How the rank ended. */
+struct relay_end {
+    int rank;
+    int exit_code; /* 128 + the signal, where one ended it */
+    int signal;    /* 0: none */
+    bool asked;    /* the relay was told to end it, or handed a signal on */
+};
+
+/* Run argv as rank SLURM_PROCID, with its slot copied to dir. */
+tp_status relay_run(struct relay_end *end, char **argv, const char *dir, struct tp_err *err);
 
 #endif

@@ -13,7 +13,7 @@
 
 #include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
-#include "orchestrator/slurm.h"
+#include "orchestrator/run_slurm.h"
 
 enum { TICK_MS = 100, BATCH = 32, WEBHOOK_PATIENCE_S = 3 };
 
@@ -121,6 +121,11 @@ static tp_status on_signal(struct run *r)
     while (st == TP_OK && read(r->signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             continue;
+        if (info.ssi_signo == SIGTERM && run_slurm_is_terminated(r)) {
+            if (r->book.open)
+                st = run_drain_softly(r, "Slurm ends the job");
+            continue;
+        }
         if (r->book.stop && r->drain_until > 0) { /* asked twice: now */
             r->drain_until = run_now();
             continue;
@@ -130,12 +135,16 @@ static tp_status on_signal(struct run *r)
         if (r->book.open)
             st = run_drain_softly(r, "asked to stop by a signal");
     }
-    while (st == TP_OK && (pid = waitpid(-1, &status, WNOHANG)) > 0)
-        if (pid == r->helper.pid) {
+    while (st == TP_OK && (pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        bool slurms;
+
+        st = run_slurm_reaped(r, pid, status, &slurms);
+        if (!slurms && pid == r->helper.pid) {
             r->helper.pid = 0;
             st = run_helper_done(r,
                                  WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
         }
+    }
     return st;
 }
 
@@ -149,6 +158,10 @@ static tp_status tick(struct run *r)
     webhook_tick(r->webhook);
     if (r->page)
         page_serve(r->page);
+    if (r->slurm)
+        st = run_slurm_tick(r);
+    if (st || r->over)
+        return st;
     switch (r->book.state) {
     case RUN_PLAN:
         st = run_plan_tick(r);
@@ -259,12 +272,14 @@ static tp_status open_all(struct run *r, struct job *job, json_t **last)
 
     TP_TRY(journal_open(&r->journal, last, j->state, &r->err));
     if (j->backend == JOB_SLURM)
-        TP_TRY(slurm_allocate(job, &r->kept, &r->err));
+        TP_TRY(run_slurm_open(r, job, *last));
     if (*last)
         st = book_read(&r->book, json_object_get(*last, "book"), j, run_now(), &r->err);
     else
         st = book_init(&r->book, j, &r->err);
     TP_TRY(st);
+    if (r->slurm)
+        run_slurm_begin(r);
     TP_TRY(events_open(&r->events, j->state, &r->err));
     TP_TRY(ledger_open(&r->ledger, j->state, r->book.spent, run_now(), &r->err));
     TP_TRY(control_open(&r->control, j->state, &r->err));
@@ -287,8 +302,7 @@ static void close_all(struct run *r)
     events_close(r->events);
     journal_close(r->journal);
     book_free(&r->book);
-    if (r->over && r->job->backend == JOB_SLURM)
-        slurm_release(r->job);
+    run_slurm_close(r);
     arena_free(&r->arena);
     arena_free(&r->kept);
     for (int fd = 0, fds[] = { r->epoll, r->timer, r->signals, r->beats }; fd < 4; fd++)
@@ -315,10 +329,11 @@ static tp_status begin(struct run *r, bool is_old)
         return run_take_over(r);
     if (was == RUN_STOPPED || was == RUN_FAILED) { /* somebody wants it to go on */
         r->book.stop = false;
-        r->book.fails_in_row = r->book.n_restarts = 0;
-        r->book.nan_step = -1;
-        if (r->job->backend == JOB_SLURM) /* another allocation: its nodes are as Slurm gave them */
-            memset(r->book.nodes, 0, (size_t)r->book.n_nodes * sizeof *r->book.nodes);
+        if (!r->book.chained) {
+            r->book.fails_in_row = r->book.n_restarts = r->book.idle_links = 0;
+            r->book.nan_step = -1;
+        }
+        r->book.chained = false;
     }
     return run_plan_begin(r);
 }

@@ -17,10 +17,9 @@ struct run_voice {
 };
 
 /* Run or take over the job. self: path of the tp-run program, for keepers.
- * job: with backend slurm its nodes are set here, from the allocation.
+ * job: with backend slurm its nodes are set here while it runs, from the allocation.
  * TP_OK: all steps are done. TP_E_STOPPED: it was asked to stop, and the job saved and ended.
- * TP_E_EXISTS: another tp-run runs it. TP_E_NOTFOUND: Slurm's nodes are lost; call again for
- * others. Else the job has failed; err says why. */
+ * TP_E_EXISTS: another tp-run runs it. Else the job has failed; err says why. */
 tp_status run_job(struct job *job, const char *self, const struct run_voice *voice,
                   struct tp_err *err);
 

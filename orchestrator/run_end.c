@@ -1,5 +1,4 @@
 /* orchestrator/run_end.c - DRAIN and DIAGNOSE: ending an attempt, and what comes next. */
-#include <ctype.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +9,15 @@
 
 #include "ckpt/commit.h"
 #include "core/file.h"
+#include "orchestrator/last_words.h"
 #include "orchestrator/process.h"
 #include "orchestrator/run_inside.h"
-#include "orchestrator/slurm.h"
+#include "orchestrator/run_slurm.h"
 
 /* After a rank is gone the command may end by itself, saying why, before it is killed. Another
  * program's ranks may be about to end in order without having said so. */
 static const double PATIENCE_TP_TRAIN_S = 0.5, PATIENCE_OTHER_S = 5, KILL_AGAIN_S = 2;
+static const double STUCK_S = 5; /* who is alive so long after SIGKILL will not go soon */
 
 enum { TAIL_BYTES = 16384 };
 
@@ -159,33 +160,6 @@ static char *log_tail(const struct run *r)
     return text;
 }
 
-/* "rank 3 was killed by signal 9", "process rank 3 with PID 17 ... exited on signal 9": the rank
- * that a launcher names, -1 when it names none. *line gets the last line that is not empty. */
-static int named_rank(const char *tail, char *line, size_t size)
-{
-    static const char *const words[] = { "kill", "signal", "exited", "ended", "terminated" };
-    int rank = -1;
-
-    line[0] = 0;
-    for (const char *p = tail; p && *p;) {
-        int n = (int)strcspn(p, "\n");
-        char text[512];
-        const char *at;
-
-        snprintf(text, sizeof text, "%.*s", n < 500 ? n : 500, p);
-        if (strspn(text, " \t\r") < strlen(text))
-            snprintf(line, size, "%.*s", (int)size - 1, text);
-        at = strstr(text, "rank ");
-        for (size_t k = 0;
-             rank < 0 && at && isdigit((unsigned char)at[5]) && k < sizeof words / sizeof words[0];
-             k++)
-            if (strstr(at, words[k]))
-                rank = (int)strtol(at + 5, NULL, 10);
-        p += n + (p[n] == '\n');
-    }
-    return rank;
-}
-
 /* Slurm's own words about a node that it cannot reach: that node is lost. */
 static void look_for_lost_node(struct run *r, const char *tail)
 {
@@ -211,7 +185,7 @@ static void explain_exit(struct run *r)
     struct fault *f = &r->fault;
     char line[300], how[64];
     char *tail = log_tail(r);
-    int rank = named_rank(tail, line, sizeof line);
+    int rank = last_words_rank(tail, line, sizeof line);
 
     if (r->job->backend == JOB_SLURM)
         look_for_lost_node(r, tail);
@@ -253,7 +227,7 @@ static void blame_node(struct run *r)
     n->excluded_to = run_now() + r->job->restart.exclude_for;
     n->back_since = n->excluded_to;
     if (r->job->backend == JOB_SLURM && r->job->slurm.drain)
-        slurm_drain(r->job->nodes[f->node].name, f->reason);
+        run_slurm_drain(r, f->node, f->reason);
     run_event(r, "node_lost",
               json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[f->node].name, "reason",
                         "excluded after repeated faults", "seconds", r->job->restart.exclude_for));
@@ -394,6 +368,8 @@ static tp_status decide(struct run *r)
     }
     if (is_fenced(r))
         return TP_OK;
+    if (run_slurm_is_ending(r) && !b->stop)
+        return run_slurm_hand_over(r, "the wall time ends");
     if (soft && o->exit_code == 75 && b->new_layout && !b->stop)
         return run_plan_begin(r);
     if ((soft && o->exit_code == 75) || b->stop) {
@@ -417,6 +393,33 @@ static tp_status decide(struct run *r)
     return restart_after_fault(r);
 }
 
+/* Processes of the attempt are left though all were sent SIGKILL (their keeper may have been
+ * killed, and they go now). Those that stay wait in the kernel, uninterruptibly: their node is of
+ * no use, and the job goes on without it. When they do come back they die, and the epoch keeps them
+ * from committing anything before. */
+static bool are_stuck(struct run *r, double now)
+{
+    char text[120];
+
+    if (r->stuck_since <= 0)
+        r->stuck_since = now;
+    if (now - r->stuck_since < STUCK_S)
+        return false;
+    for (int i = 0; r->ranks && i < r->world; i++) {
+        int node = r->ranks[i].node;
+
+        if (r->ranks[i].pid == 0 || process_start(r->ranks[i].pid) == 0 ||
+            process_state(r->ranks[i].pid) == 'Z' || r->book.nodes[node].down)
+            continue;
+        r->book.nodes[node].down = true;
+        snprintf(text, sizeof text, "rank %d (pid %d) cannot be killed: its state is %c", i,
+                 (int)r->ranks[i].pid, process_state(r->ranks[i].pid));
+        run_event(r, "node_lost",
+                  json_pack("{s:s,s:s}", "node", r->job->nodes[node].name, "reason", text));
+    }
+    return true;
+}
+
 tp_status run_keeper_gone(struct run *r)
 {
     char id[64];
@@ -428,7 +431,7 @@ tp_status run_keeper_gone(struct run *r)
     if (r->keeper_pidfd >= 0)
         close(r->keeper_pidfd); /* leaves epoll too */
     r->keeper_pidfd = -1;
-    if (process_sweep(PROCESS_ID_ENV, id, SIGKILL) > 0) { /* its keeper was killed: look again */
+    if (process_sweep(PROCESS_ID_ENV, id, SIGKILL) > 0 && !are_stuck(r, now)) {
         r->drain_until = now + 0.05;
         r->drain_killed = true;
         return r->book.state == RUN_DRAIN ? TP_OK : run_edge(r, RUN_DRAIN, "the keeper is gone");

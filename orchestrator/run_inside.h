@@ -9,6 +9,7 @@
  *     run_end.c     DRAIN, DIAGNOSE: ending an attempt, and what comes next
  *     run_status.c  what `status` and the page show
  *     run_control.c requests from other terminals
+ *     run_slurm.h   backend slurm: the allocation
  */
 #ifndef ORCHESTRATOR_RUN_INSIDE_H
 #define ORCHESTRATOR_RUN_INSIDE_H
@@ -88,6 +89,7 @@ struct run {
     struct control *control;
     struct page *page;
     struct webhook *webhook;
+    struct run_slurm *slurm; /* NULL: another backend */
     int epoll, timer, signals;
     int beats, beats_port; /* slurm: where relays' beats arrive; -1 */
 
@@ -108,6 +110,7 @@ struct run {
     struct run_helper helper;
     double drain_until; /* SIGKILL then; 0: no attempt is being ended */
     bool drain_killed;
+    double stuck_since;     /* SIGKILL was sent and processes are left; 0: no */
     double wait_until;      /* back-off, 0: none */
     double launched_at;     /* seconds */
     double saved_at;        /* when the newest checkpoint was begun, as far as is known */
@@ -141,6 +144,8 @@ tp_status run_bad_checkpoint(struct run *r, const struct choice *c, const char *
 int run_free_ranks(const struct run *r, bool settled_only);
 bool run_node_usable(const struct run *r, int node, bool settled_only);
 tp_status run_choose(struct run *r, struct candidate *out, bool settled_only, struct tp_err *err);
+/* The same with so many ranks. */
+tp_status run_choose_of(const struct run *r, struct candidate *out, int ranks, struct tp_err *err);
 
 /* ---- run_reshard.c ---- */
 tp_status run_verify_checkpoint(struct run *r);
@@ -158,6 +163,8 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper);
 /* ---- run_watch.c ---- */
 tp_status run_watch_tick(struct run *r);
 tp_status run_rank_gone(struct run *r, int rank);
+/* Whether with so many ranks there is a larger layout that is worth a restart. */
+bool run_scaling_pays(const struct run *r, int ranks);
 /* What the slots say after the end. */
 void run_watch_last(struct run *r);
 

@@ -23,7 +23,7 @@ void run_attempt_id(const struct run *r, char buf[64])
  * die with tp-run. */
 pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
 {
-    char id[64], epoch[32], port[16], path[8192];
+    char id[64], epoch[32], path[8192];
     const char *old = getenv("PATH"), *slash = strrchr(r->self, '/');
     sigset_t none;
     pid_t pid, parent = getpid();
@@ -38,10 +38,7 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
         return pid;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    setenv("PATH", path, 1); /* tp-train is found beside tp-run */
-    snprintf(port, sizeof port, "%d", r->beats_port);
-    if (r->beats >= 0)
-        setenv(RELAY_PORT_ENV, port, 1);
+    setenv("PATH", path, 1);                        /* tp-train is found beside tp-run */
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); /* ranks may share processors */
     unsetenv("TP_RUN_DIE_AFTER");
     if (!keeper) {
@@ -130,7 +127,7 @@ static tp_status new_monitor(struct run *r)
 }
 
 /* srun for the nodes that the ranks were dealt to. */
-static tp_status slurm_step(struct run *r, struct job_words *out)
+static tp_status step_command(struct run *r, struct job_words *out)
 {
     char *nodes = NULL;
     int n = 0;
@@ -144,7 +141,8 @@ static tp_status slurm_step(struct run *r, struct job_words *out)
             nodes ? arena_printf(&r->arena, "%s,%s", nodes, name) : arena_strdup(&r->arena, name);
         n++;
     }
-    return slurm_command(out, r->job, nodes ? nodes : "", n, r->world, &r->arena, &r->err);
+    return slurm_step(out, r->job, (long)r->book.slurm_job, nodes ? nodes : "", n, r->world,
+                      &r->arena, &r->err);
 }
 
 /* What the keeper is asked to run. */
@@ -170,7 +168,7 @@ static tp_status keeper_command(struct run *r, struct job_words *out)
     if (r->job->backend == JOB_SLURM) {
         struct job_words s;
 
-        if ((st = slurm_step(r, &s)))
+        if ((st = step_command(r, &s)))
             return st;
         for (int i = 0; i < s.n; i++)
             out->word[n++] = s.word[i];
@@ -229,12 +227,15 @@ tp_status run_launch(struct run *r)
     r->stays_for = (struct way){ 0 };
     r->drain_until = 0;
     r->drain_killed = false;
+    r->stuck_since = 0;
     TP_TRY(announce(r));
     if (r->job->checkpoints == JOB_CKPT_TP)
         TP_TRY(ckpt_claim(&r->book.epoch, r->job->ckpt, &r->err));
     name_files(r);
     TP_TRY(file_remove_tree(r->slots, &r->err));
     TP_TRY(file_make_dirs(r->slots, &r->err));
+    if (r->beats >= 0)
+        TP_TRY(relay_tell_port(r->slots, r->beats_port, &r->err));
     unlink(r->exit_path);
     TP_TRY(place_ranks(r));
     TP_TRY(new_monitor(r));
@@ -247,24 +248,30 @@ tp_status run_launch(struct run *r)
     r->book.keeper = pid;
     r->book.keeper_start = process_start(pid);
     run_event(r, "launch",
-              json_pack("{s:i,s:I,s:I}", "ranks", r->world, "resumed_at",
-                        (json_int_t)r->choice.step, "epoch", (json_int_t)r->book.epoch));
+              json_pack("{s:i,s:I,s:I,s:I,s:b}", "ranks", r->world, "resumed_at",
+                        (json_int_t)r->choice.step, "epoch", (json_int_t)r->book.epoch, "micro",
+                        (json_int_t)r->book.way.micro, "recompute", r->book.way.recompute));
     st = run_edge(r, RUN_INIT, "started");
 done:
     return st;
 }
 
-/* Nothing of the run may be alive when a new attempt begins. */
+/* Nothing of the run may be alive when a new attempt begins. On other nodes (tp-run may have been
+ * started anew on another host than before) it is for the relays to see to it. */
 static void end_strays(struct run *r, const char *id)
 {
     const struct timespec wait = { .tv_nsec = 20 * 1000 * 1000 };
+    char stop[PATH_MAX];
+    struct tp_err ignored;
 
+    snprintf(stop, sizeof stop, "%.4000s/stop", r->slots);
+    if (r->slurm && file_is_dir(r->slots) && !file_exists(stop))
+        file_write_new(stop, "", 0, &ignored);
     for (int i = 0; i < 250 && process_sweep(PROCESS_KEEPER_ENV, id, SIGKILL) +
                                        process_sweep(PROCESS_ID_ENV, id, SIGKILL) >
                                    0;
          i++)
         nanosleep(&wait, NULL);
-    (void)r;
 }
 
 tp_status run_take_over(struct run *r)
@@ -290,6 +297,8 @@ tp_status run_take_over(struct run *r)
         end_strays(r, id);
         return run_keeper_gone(r);
     }
+    if (r->beats >= 0 && file_is_dir(r->slots) && relay_tell_port(r->slots, r->beats_port, &r->err))
+        return r->err.status;
     if ((st = watch_keeper(r, keeper)))
         return st;
     ledger_switch(r->ledger, LEDGER_STARTING, run_now());

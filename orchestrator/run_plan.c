@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "orchestrator/run_inside.h"
+#include "orchestrator/run_slurm.h"
 
 bool run_node_usable(const struct run *r, int node, bool settled_only)
 {
@@ -27,13 +28,12 @@ int run_free_ranks(const struct run *r, bool settled_only)
     return ranks;
 }
 
-tp_status run_choose(struct run *r, struct candidate *out, bool settled_only, struct tp_err *err)
+tp_status run_choose_of(const struct run *r, struct candidate *out, int ranks, struct tp_err *err)
 {
     struct arena arena = { 0 };
     struct candidate *c = NULL;
     int n = 0;
-    tp_status st =
-        scale_candidates(&c, &n, r->job, &r->book, run_free_ranks(r, settled_only), &arena, err);
+    tp_status st = scale_candidates(&c, &n, r->job, &r->book, ranks, &arena, err);
 
     if (st == TP_OK)
         st = scale_pick(out, c, n, r->book.resize, err);
@@ -43,9 +43,19 @@ tp_status run_choose(struct run *r, struct candidate *out, bool settled_only, st
     return st;
 }
 
+tp_status run_choose(struct run *r, struct candidate *out, bool settled_only, struct tp_err *err)
+{
+    return run_choose_of(r, out, run_free_ranks(r, settled_only), err);
+}
+
 tp_status run_plan_begin(struct run *r)
 {
     tp_status st;
+
+    if (r->slurm && (r->fault.kind == FAULT_EXIT || r->fault.kind == FAULT_LOST)) {
+        r->slurm->must_look = r->slurm->stage == SLURM_HELD; /* srun ended: why? */
+        r->slurm->next_look = 0;
+    }
 
     run_forget_attempt(r);
     ledger_switch(r->ledger, LEDGER_PLANNING, run_now());
@@ -136,12 +146,11 @@ tp_status run_plan_tick(struct run *r)
         return TP_OK;
     }
     r->wait_until = 0;
+    if (r->slurm && ((st = run_slurm_ready(r, &ready)) || !ready || r->over))
+        return st;
     st = run_choose(r, &r->layout, false, &r->err);
-    if (needs_allocation(r, st)) {
-        run_finish(r, RUN_STOPPED, TP_E_NOTFOUND,
-                   "too few nodes of the allocation are left: a new one is needed");
-        return TP_OK;
-    }
+    if (needs_allocation(r, st))
+        return run_slurm_hand_over(r, "too few nodes of the allocation are left");
     if (st == TP_E_LAYOUT)
         return wait_for_nodes(r);
     if (st)

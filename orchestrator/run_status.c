@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "orchestrator/run_inside.h"
+#include "orchestrator/run_slurm.h"
 
 static const double LINE_EVERY_S = 0.5;
 
@@ -70,6 +71,8 @@ json_t *run_status(const struct run *r)
                   r->page ? page_url(r->page) : "", "world", r->world);
     if (o && isfinite(loss))
         json_object_set_new(o, "loss", json_real(loss));
+    if (o && r->slurm)
+        json_object_set_new(o, "slurm", run_slurm_json(r));
     if (o && r->monitor)
         json_object_set_new(o, "deadline_seconds",
                             json_real((double)monitor_deadline(r->monitor) / 1e9));
@@ -104,5 +107,7 @@ void run_live_line(struct run *r)
     else
         snprintf(line, sizeof line, "%s: %s%s%s", r->job->name, run_state_name(b->state),
                  r->world ? " at " : "", r->world ? spec : "");
+    if (r->slurm)
+        run_slurm_line(r, line, sizeof line);
     r->voice->line(r->voice->ctx, line);
 }

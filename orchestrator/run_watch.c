@@ -6,6 +6,7 @@
 #include "orchestrator/process.h"
 #include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
+#include "orchestrator/run_slurm.h"
 
 enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at a look */
 
@@ -101,20 +102,13 @@ static tp_status check_beats(struct run *r)
             r->ranks[rank].beat_at = now;
     for (int i = 0; i < r->world; i++) {
         struct run_rank *k = &r->ranks[i];
-        struct fault f = { .kind = FAULT_NODE, .rank = i, .node = k->node };
+        char text[80];
 
         if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost ||
             now - r->looked_at > r->job->slurm.lost / 2)
             continue;
-        f.waited = now - k->beat_at;
-        f.step = monitor_best_step(r->monitor);
-        snprintf(f.reason, sizeof f.reason, "node %s gave no sign of life for %.1f s",
-                 r->job->nodes[k->node].name, f.waited);
-        r->book.nodes[k->node].down = true;
-        run_event(r, "node_lost",
-                  json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[k->node].name, "reason",
-                            f.reason, "seconds", f.waited));
-        return run_drain_fault(r, &f);
+        snprintf(text, sizeof text, "no sign of life for %.1f s", now - k->beat_at);
+        return run_node_lost(r, k->node, text, now - k->beat_at);
     }
     r->looked_at = now;
     return TP_OK;
@@ -191,22 +185,57 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
     }
 }
 
+/* What a larger layout would bring; all in seconds. */
+struct prospect {
+    struct candidate best;
+    double left;       /* steps of the run */
+    double here;       /* a step takes now, 0: not known */
+    double gain, need; /* over the rest of the run */
+};
+
 /* It stays at its layout though nodes are free: said once for every better one. */
-static void tell_stay(struct run *r, const struct candidate *best, double left, double here,
-                      double gain, double need)
+static void tell_stay(struct run *r, const struct prospect *p)
 {
     char to[SPEC_TEXT_MAX], why[256];
 
-    if (way_same(&r->stays_for, &best->way))
+    if (way_same(&r->stays_for, &p->best.way))
         return;
-    r->stays_for = best->way;
+    r->stays_for = p->best.way;
     snprintf(why, sizeof why,
              "%s would take about %.0f ms a step, here it is %.0f ms: over %.0f steps that saves "
              "%.1f s, and restart.worth asks for %.1f s",
-             spec_format(to, &best->way.spec), 1e3 * best->seconds, 1e3 * here, left, gain, need);
+             spec_format(to, &p->best.way.spec), 1e3 * p->best.seconds, 1e3 * p->here, p->left,
+             p->gain, p->need);
     run_event(r, "plan",
               json_pack("{s:s,s:s,s:s,s:f,s:f}", "result", "stays", "better", to, "reason", why,
-                        "gain_seconds", gain, "needed_seconds", need));
+                        "gain_seconds", p->gain, "needed_seconds", p->need));
+}
+
+/* Whether so many ranks would run at a larger layout; if so what that would bring. need is 0 where
+ * the job's own list of layouts says what it wants. */
+static bool look_ahead(struct prospect *p, const struct run *r, int ranks)
+{
+    double cost = r->book.restart_seconds > 0 ? r->book.restart_seconds : RESTART_GUESS_S;
+    struct tp_err ignored;
+
+    *p = (struct prospect){ .here = monitor_step_seconds(r->monitor) };
+    if (ranks <= r->world || run_choose_of(r, &p->best, ranks, &ignored) ||
+        p->best.ranks <= r->world)
+        return false;
+    if (r->job->layouts.n_allow != 0 || p->best.seconds <= 0)
+        return true;
+    p->left = r->job->steps > 0 ? (double)(r->job->steps - monitor_best_step(r->monitor))
+                                : HORIZON_S / (p->here > 0 ? p->here : 1);
+    p->gain = p->left * (p->here - p->best.seconds);
+    p->need = r->job->restart.worth * cost;
+    return p->here > 0;
+}
+
+bool run_scaling_pays(const struct run *r, int ranks)
+{
+    struct prospect p;
+
+    return look_ahead(&p, r, ranks) && p.gain >= p.need;
 }
 
 /* Nodes have come back, or a node's exclusion is over: is a larger layout worth a restart?
@@ -214,32 +243,20 @@ static void tell_stay(struct run *r, const struct candidate *best, double left, 
  * the run takes at each must differ by `worth` times what restarts cost here. */
 static tp_status consider_scaling(struct run *r)
 {
-    struct candidate best;
-    struct tp_err ignored;
-    double left, gain,
-        cost = r->book.restart_seconds > 0 ? r->book.restart_seconds : RESTART_GUESS_S;
+    struct prospect p;
     char text[160], to[SPEC_TEXT_MAX];
 
-    if (run_free_ranks(r, true) <= r->world || run_choose(r, &best, true, &ignored) ||
-        best.ranks <= r->world)
+    if (!look_ahead(&p, r, run_free_ranks(r, true)))
         return TP_OK;
-    if (r->job->layouts.n_allow == 0 && best.seconds > 0) {
-        double here = monitor_step_seconds(r->monitor), need = r->job->restart.worth * cost;
-
-        left = r->job->steps > 0 ? (double)(r->job->steps - monitor_best_step(r->monitor))
-                                 : HORIZON_S / (here > 0 ? here : 1);
-        gain = left * (here - best.seconds);
-        if (here <= 0)
-            return TP_OK;
-        if (gain < need) {
-            tell_stay(r, &best, left, here, gain, need);
-            return TP_OK;
-        }
-        snprintf(text, sizeof text, "%s fits again and saves about %.1f s",
-                 spec_format(to, &best.way.spec), gain);
-    } else {
-        snprintf(text, sizeof text, "%s fits again", spec_format(to, &best.way.spec));
+    if (p.gain < p.need) {
+        tell_stay(r, &p);
+        return TP_OK;
     }
+    spec_format(to, &p.best.way.spec);
+    if (p.need > 0)
+        snprintf(text, sizeof text, "%s fits again and saves about %.1f s", to, p.gain);
+    else
+        snprintf(text, sizeof text, "%s fits again", to);
     r->book.new_layout = true;
     return run_drain_softly(r, text);
 }

@@ -210,6 +210,12 @@ tp_status scale_pick(struct candidate *out, const struct candidate *c, int n, co
     if (refused)
         return tp_fail(err, TP_E_LAYOUT, "%s: %s", spec_format(found, &refused->way.spec),
                        refused->why);
-    return tp_fail(err, TP_E_LAYOUT, "no layout%s%s is among those allowed for the ranks there are",
-                   text[0] ? " " : "", text);
+    for (int i = 0; i < n && !refused; i++) /* one that the ranks would do for */
+        if (!c[i].legal && strncmp(c[i].why, "needs ", 6) != 0)
+            refused = &c[i];
+    return tp_fail(err, TP_E_LAYOUT,
+                   "no layout%s%s is among those allowed for the ranks there are%s%s%s%s%s",
+                   text[0] ? " " : "", text, refused ? " (" : "",
+                   refused ? spec_format(found, &refused->way.spec) : "", refused ? ": " : "",
+                   refused ? refused->why : "", refused ? ")" : "");
 }

@@ -1,233 +1,292 @@
 /* orchestrator/slurm.c - see orchestrator/slurm.h. */
 #include "orchestrator/slurm.h"
 
-#include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <signal.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
+#include <time.h>
 
+#include "core/clock.h"
 #include "core/file.h"
+#include "orchestrator/child.h"
 
-enum { OUTPUT_MAX = 1 << 20 };
+enum { WORDS_MAX = 24 }; /* of ours, in one command */
 
-static void child(char *const *argv, int out)
+static const double PATIENCE_S = 60;
+
+void slurm_words(struct job_words *out, struct arena *arena, ...)
 {
-    sigset_t none;
-    int null = open("/dev/null", O_RDONLY);
+    va_list list;
+    char *word;
 
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    dup2(null, 0);
-    dup2(out, 1);
-    dup2(out, 2);
-    execvp(argv[0], argv);
-    dprintf(2, "%s: %s\n", argv[0], strerror(errno));
-    _exit(127);
+    *out = (struct job_words){ .word = arena_array(arena, WORDS_MAX + 1, sizeof *out->word) };
+    va_start(list, arena);
+    while (out->word && out->n < WORDS_MAX && (word = va_arg(list, char *)))
+        out->word[out->n++] = word;
+    va_end(list);
+    if (out->word)
+        out->word[out->n] = NULL;
 }
 
-/* Run a program to its end; *output gets what it said, in the arena.
- * TP_E_IO: it said no; its last line is in err. */
-static tp_status ask(char **output, char *const *argv, struct arena *arena, struct tp_err *err)
+void slurm_on_node(struct job_words *out, long id, const char *node, struct arena *arena, ...)
 {
-    char *text = arena_alloc(arena, OUTPUT_MAX + 1);
-    size_t n = 0;
-    ssize_t got;
-    int fds[2], status = -1;
-    pid_t pid;
+    va_list list;
+    char *word;
 
-    if (!text || pipe2(fds, O_CLOEXEC) != 0)
-        return tp_fail(err, TP_E_NOMEM, "no memory to run %s", argv[0]);
-    pid = fork();
-    if (pid == 0)
-        child(argv, fds[1]);
-    close(fds[1]);
-    while (n < OUTPUT_MAX && (got = read(fds[0], text + n, OUTPUT_MAX - n)) > 0)
-        n += (size_t)got;
-    close(fds[0]);
-    if (pid < 0 || waitpid(pid, &status, 0) != pid)
-        return tp_fail_errno(err, "cannot run %s", argv[0]);
-    while (n > 0 && isspace((unsigned char)text[n - 1]))
-        text[--n] = 0;
-    if (status != 0) {
-        const char *last = strrchr(text, '\n');
+    slurm_words(out, arena, "srun", arena_printf(arena, "--jobid=%ld", id), "--overlap",
+                "--mpi=none", "--nodes=1", "--ntasks=1", "--quiet",
+                arena_printf(arena, "--nodelist=%s", node), NULL);
+    va_start(list, arena);
+    while (out->word && out->n < WORDS_MAX && (word = va_arg(list, char *)))
+        out->word[out->n++] = word;
+    va_end(list);
+    if (out->word)
+        out->word[out->n] = NULL;
+}
 
-        return tp_fail(err, TP_E_IO, "%s failed: %.300s", argv[0], last ? last + 1 : text);
+void slurm_view_words(struct job_words *out, long id, struct arena *arena)
+{
+    slurm_words(out, arena, "squeue", "-h", "-t", "all", "-j", arena_printf(arena, "%ld", id), "-o",
+                SLURM_VIEW_FORMAT, NULL);
+}
+
+/* Words being put together. */
+struct builder {
+    struct job_words *out;
+    struct arena *arena;
+    int room;
+    bool failed;
+};
+
+static struct builder builder(struct job_words *out, const struct job *job, struct arena *arena)
+{
+    struct builder b = { out, arena, WORDS_MAX + job->slurm.options.n + job->slurm.step_options.n,
+                         false };
+
+    *out = (struct job_words){ .word = arena_array(arena, (size_t)b.room + 1, sizeof *out->word) };
+    b.failed = !out->word;
+    return b;
+}
+
+static void add(struct builder *b, char *word)
+{
+    b->failed = b->failed || !word || b->out->n == b->room;
+    if (b->failed)
+        return;
+    b->out->word[b->out->n++] = word;
+    b->out->word[b->out->n] = NULL;
+}
+
+/* name=value, unless there is no value. */
+static void add_option(struct builder *b, const char *name, const char *value)
+{
+    if (value && value[0])
+        add(b, arena_printf(b->arena, "%s=%s", name, value));
+}
+
+static void add_number(struct builder *b, const char *name, int64_t value)
+{
+    add(b, arena_printf(b->arena, "%s=%lld", name, (long long)value));
+}
+
+static bool is_container(const char *word)
+{
+    return strncmp(word, "--container", 11) == 0;
+}
+
+/* slurm.options: containers are where the ranks run, the rest says which nodes. */
+static void add_options(struct builder *b, const struct job *job, bool containers, bool others)
+{
+    for (int i = 0; i < job->slurm.options.n; i++)
+        if (is_container(job->slurm.options.word[i]) ? containers : others)
+            add(b, job->slurm.options.word[i]);
+}
+
+static tp_status finish(struct builder *b, struct tp_err *err)
+{
+    return b->failed ? tp_fail(err, TP_E_NOMEM, "no memory for a command of Slurm") : TP_OK;
+}
+
+/* The nodes that are at fault, beside those that the options exclude: the last --exclude counts. */
+static const char *also_excluded(const struct job *job, const char *nodes, struct arena *arena)
+{
+    static const char name[] = "--exclude=";
+
+    for (int i = 0; nodes[0] && i < job->slurm.options.n; i++)
+        if (strncmp(job->slurm.options.word[i], name, sizeof name - 1) == 0)
+            nodes =
+                arena_printf(arena, "%s,%s", job->slurm.options.word[i] + sizeof name - 1, nodes);
+    return nodes;
+}
+
+tp_status slurm_salloc(struct job_words *out, const struct job *job, const struct slurm_request *q,
+                       struct arena *arena, struct tp_err *err)
+{
+    struct builder b = builder(out, job, arena);
+
+    add(&b, "salloc");
+    add(&b, "--no-shell");
+    add(&b, "--no-kill");
+    add_option(&b, "--job-name", job->name);
+    add_number(&b, "--nodes", q->nodes);
+    add_number(&b, "--ntasks-per-node", job->slurm.tasks_per_node);
+    add_options(&b, job, true, true);
+    add_option(&b, "--exclude", also_excluded(job, q->exclude, arena));
+    if (q->expand) { /* what the options say of nodes and time is about the whole */
+        add(&b, arena_printf(arena, "--dependency=expand:%ld", q->expand));
+        add_number(&b, "--nodes", q->nodes);
+        if (q->seconds > 0)
+            add_number(&b, "--time", (int64_t)(q->seconds / 60) + 1);
     }
-    *output = text;
-    return TP_OK;
+    return finish(&b, err);
 }
 
-static void forget(const struct job *job)
+/* 'text' for a shell. */
+static char *quote(const char *text, struct arena *arena)
 {
-    char path[PATH_MAX];
+    char *out = arena_alloc(arena, 4 * strlen(text) + 3), *p = out;
 
-    snprintf(path, sizeof path, "%.4000s/allocation", job->state);
-    unlink(path);
+    if (!out)
+        return NULL;
+    *p++ = '\'';
+    for (; *text; text++)
+        if (*text == '\'') {
+            memcpy(p, "'\\''", 4);
+            p += 4;
+        } else {
+            *p++ = *text;
+        }
+    *p++ = '\'';
+    *p = 0;
+    return out;
 }
 
-/* "own 12" or "found 12"; 0 when there is none. */
-static long remembered(const struct job *job, bool *own)
+/* STATE/batch.sh: sbatch copies it when it submits. */
+static tp_status write_script(char **path, const struct job *job, const char *self,
+                              struct arena *arena, struct tp_err *err)
 {
-    struct arena arena = { 0 };
-    struct tp_err ignored;
-    char path[PATH_MAX], *text;
-    size_t n;
-    long id = 0;
+    const char *program = quote(self, arena), *file = quote(job->path, arena);
+    const char *dir = quote(job->dir, arena), *base = strrchr(job->path, '/');
+    char *text;
 
-    snprintf(path, sizeof path, "%.4000s/allocation", job->state);
-    if (file_read_all(&text, &n, path, 64, &arena, &ignored) == TP_OK) {
-        *own = strncmp(text, "own ", 4) == 0;
-        id = strchr(text, ' ') ? strtol(strchr(text, ' '), NULL, 10) : 0;
+    if (base)
+        file = quote(base + 1, arena);
+    *path = arena_printf(arena, "%s/batch.sh", job->state);
+    text = program && file && dir
+               ? arena_printf(arena, "#!/bin/sh\ncd %s && exec %s %s\n", dir, program, file)
+               : NULL;
+    if (!*path || !text)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a batch script");
+    return file_replace(*path, text, strlen(text), err);
+}
+
+tp_status slurm_sbatch(struct job_words *out, const struct job *job, const char *self, long after,
+                       const struct slurm_view *like, int64_t nodes, struct arena *arena,
+                       struct tp_err *err)
+{
+    struct builder b = builder(out, job, arena);
+    char *script;
+    tp_status st = write_script(&script, job, self, arena, err);
+
+    if (st)
+        return st;
+    add(&b, "sbatch");
+    add(&b, "--parsable");
+    add(&b, "--no-kill");
+    add_option(&b, "--job-name", job->name);
+    add(&b, arena_printf(arena, "--output=%s/slurm-%%j.out", job->state));
+    if (like) {
+        add_option(&b, "--account", like->account);
+        add_option(&b, "--partition", like->partition);
+        add_option(&b, "--qos", like->qos);
+        if (slurm_seconds(like->limit) > 0)
+            add_option(&b, "--time", like->limit);
     }
-    arena_free(&arena);
-    return id;
+    add_number(&b, "--nodes", nodes);
+    add_number(&b, "--ntasks-per-node", job->slurm.tasks_per_node);
+    add_options(&b, job, false, true);
+    if (after)
+        add(&b, arena_printf(arena, "--dependency=afterany:%ld", after));
+    add(&b, script);
+    return finish(&b, err);
 }
 
-/* The nodes of a running job; TP_E_IO when it does not run (any more). */
-static tp_status node_list(char **list, long id, struct arena *arena, struct tp_err *err)
+tp_status slurm_step(struct job_words *out, const struct job *job, long id, const char *nodes,
+                     int n_nodes, int ranks, struct arena *arena, struct tp_err *err)
 {
-    char *argv[] = { "squeue", "-h", "-j", arena_printf(arena, "%ld", id), "-t", "RUNNING",
-                     "-o",     "%N", NULL };
-    tp_status st = ask(list, argv, arena, err);
+    struct builder b = builder(out, job, arena);
 
-    if (st == TP_OK && !(*list)[0])
-        st = tp_fail(err, TP_E_IO, "Slurm job %ld is not running", id);
+    add(&b, "srun");
+    add(&b, arena_printf(arena, "--jobid=%ld", id));
+    add(&b, "--overlap");
+    add(&b, "--mpi=pmix");
+    add(&b, "--kill-on-bad-exit=1");
+    add(&b, "--distribution=block");
+    add(&b, "--export=ALL");
+    add_options(&b, job, true, false);
+    for (int i = 0; i < job->slurm.step_options.n; i++)
+        add(&b, job->slurm.step_options.word[i]);
+    add_number(&b, "--nodes", n_nodes);
+    add_number(&b, "--ntasks", ranks);
+    add_option(&b, "--nodelist", nodes);
+    return finish(&b, err);
+}
+
+/* ---- asking and waiting for the answer ---- */
+
+tp_status slurm_ask(char **output, const struct job_words *words, const char *dir,
+                    double patience_s, struct arena *arena, struct tp_err *err)
+{
+    const struct timespec pause = { .tv_nsec = 5 * 1000 * 1000 };
+    struct child c = { .fd = -1 };
+    int status = -1, code;
+    pid_t gone = 0;
+    tp_status st = words->n ? child_start(&c, words->word, dir, NULL, err)
+                            : tp_fail(err, TP_E_NOMEM, "no memory for a command of Slurm");
+
+    if (st)
+        return st;
+    c.until = patience_s > 0 ? clock_seconds() + patience_s : 0;
+    while ((gone = waitpid(c.pid, &status, WNOHANG)) == 0 || (gone < 0 && errno == EINTR)) {
+        child_look(&c, clock_seconds());
+        nanosleep(&pause, NULL);
+    }
+    code = child_over(&c, status);
+    if (code)
+        st = tp_fail(err, TP_E_IO, "%s failed: %.300s", words->word[0], child_last_line(&c));
+    else if (output)
+        *output = arena_strdup(arena, c.text ? c.text : "");
+    child_free(&c);
     return st;
 }
 
-static tp_status make(long *id, const struct job *job, struct arena *arena, struct tp_err *err)
+tp_status slurm_cancel(const struct job *job, long id, struct tp_err *err)
 {
-    char **argv = arena_array(arena, (size_t)job->slurm.options.n + 16, sizeof *argv);
-    const char *granted;
-    char *said;
-    int n = 0;
+    struct arena arena = { 0 };
+    struct job_words words;
     tp_status st;
 
-    if (!argv)
-        return tp_fail(err, TP_E_NOMEM, "no memory to run salloc");
-    argv[n++] = "salloc";
-    argv[n++] = "--no-shell";
-    argv[n++] = "--no-kill";
-    argv[n++] = arena_printf(arena, "--job-name=%s", job->name);
-    argv[n++] = arena_printf(arena, "--nodes=%lld", (long long)job->slurm.nodes);
-    argv[n++] = arena_printf(arena, "--ntasks-per-node=%lld", (long long)job->slurm.tasks_per_node);
-    for (int i = 0; i < job->slurm.options.n; i++)
-        argv[n++] = job->slurm.options.word[i];
-    st = ask(&said, argv, arena, err);
-    granted = st ? NULL : strstr(said, "Granted job allocation ");
-    if (st)
-        return st;
-    *id = granted ? strtol(granted + strlen("Granted job allocation "), NULL, 10) : 0;
-    return *id > 0 ? TP_OK : tp_fail(err, TP_E_IO, "salloc said no job id: %.200s", said);
+    slurm_words(&words, &arena, "scancel", arena_printf(&arena, "%ld", id), NULL);
+    st = slurm_ask(NULL, &words, job->state, PATIENCE_S, &arena, err);
+    arena_free(&arena);
+    return st;
 }
 
-static tp_status use_nodes(struct job *job, char *list, struct arena *arena, struct tp_err *err)
-{
-    char *argv[] = { "scontrol", "show", "hostnames", list, NULL };
-    char *names;
-    int n = 1;
-    tp_status st = ask(&names, argv, arena, err);
-
-    if (st)
-        return st;
-    for (const char *p = names; *p; p++)
-        n += *p == '\n';
-    job->nodes = arena_array(arena, (size_t)n, sizeof *job->nodes);
-    if (!job->nodes || n > JOB_NODES_MAX)
-        return tp_fail(err, TP_E_NOMEM, "no room for %d nodes", n);
-    job->n_nodes = 0;
-    for (char *p = names; *p;) {
-        size_t len = strcspn(p, "\n");
-
-        job->nodes[job->n_nodes++] =
-            (struct job_node){ .name = arena_printf(arena, "%.*s", (int)len, p),
-                               .slots = (int)job->slurm.tasks_per_node };
-        p += len + (p[len] == '\n');
-    }
-    return TP_OK;
-}
-
-tp_status slurm_allocate(struct job *job, struct arena *arena, struct tp_err *err)
-{
-    const char *inside = getenv("SLURM_JOB_ID");
-    char path[PATH_MAX], text[64], *list = NULL;
-    bool own = false;
-    long id = remembered(job, &own);
-    tp_status st = TP_OK;
-
-    if (id <= 0 || node_list(&list, id, arena, err)) {
-        own = !inside;
-        id = inside ? strtol(inside, NULL, 10) : 0;
-        if (own)
-            st = make(&id, job, arena, err);
-        if (st || (st = node_list(&list, id, arena, err)))
-            return st;
-    }
-    snprintf(path, sizeof path, "%.4000s/allocation", job->state);
-    snprintf(text, sizeof text, "%s %ld\n", own ? "own" : "found", id);
-    if ((st = file_replace(path, text, strlen(text), err)) ||
-        (st = use_nodes(job, list, arena, err)))
-        return st;
-    job->slurm.job_id = id;
-    return TP_OK;
-}
-
-void slurm_release(const struct job *job)
+tp_status slurm_submit(long *id, const struct job *job, const char *self, long after,
+                       const struct slurm_view *like, int64_t nodes, struct tp_err *err)
 {
     struct arena arena = { 0 };
-    struct tp_err ignored;
-    bool own = false;
-    long id = remembered(job, &own);
-    char *argv[] = { "scancel", arena_printf(&arena, "%ld", id), NULL }, *said;
+    struct job_words words;
+    char *text;
+    tp_status st = slurm_sbatch(&words, job, self, after, like, nodes, &arena, err);
 
-    if (own && id > 0)
-        ask(&said, argv, &arena, &ignored);
-    forget(job);
+    if (st == TP_OK)
+        st = slurm_ask(&text, &words, job->state, PATIENCE_S, &arena, err);
+    *id = st ? 0 : slurm_submitted(text);
+    if (st == TP_OK && *id == 0)
+        st = tp_fail(err, TP_E_IO, "sbatch: not a job's number: %.200s", text);
     arena_free(&arena);
-}
-
-tp_status slurm_command(struct job_words *out, const struct job *job, const char *nodes,
-                        int n_nodes, int ranks, struct arena *arena, struct tp_err *err)
-{
-    int n = 0;
-
-    out->word = arena_array(arena, 24, sizeof *out->word);
-    if (!out->word)
-        return tp_fail(err, TP_E_NOMEM, "no memory for the command");
-    out->word[n++] = "srun";
-    out->word[n++] = arena_printf(arena, "--jobid=%ld", job->slurm.job_id);
-    out->word[n++] = "--overlap";
-    out->word[n++] = "--mpi=pmix";
-    out->word[n++] = "--kill-on-bad-exit=1";
-    out->word[n++] = arena_printf(arena, "--nodes=%d", n_nodes);
-    out->word[n++] = arena_printf(arena, "--ntasks=%d", ranks);
-    out->word[n++] = arena_printf(arena, "--nodelist=%s", nodes);
-    out->word[n++] = "--distribution=block";
-    out->word[n++] = "--export=ALL";
-    out->n = n;
-    for (int i = 0; i < n; i++)
-        if (!out->word[i])
-            return tp_fail(err, TP_E_NOMEM, "no memory for the command");
-    return TP_OK;
-}
-
-void slurm_drain(const char *node, const char *reason)
-{
-    struct arena arena = { 0 };
-    struct tp_err ignored;
-    char *said, *argv[] = { "scontrol",
-                            "update",
-                            arena_printf(&arena, "NodeName=%s", node),
-                            "State=DRAIN",
-                            arena_printf(&arena, "Reason=tp-run: %.100s", reason),
-                            NULL };
-
-    ask(&said, argv, &arena, &ignored);
-    arena_free(&arena);
+    return st;
 }

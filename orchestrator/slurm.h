@@ -1,10 +1,8 @@
 /*
- * orchestrator/slurm.h - nodes from Slurm: one held allocation, a step an attempt.
+ * orchestrator/slurm.h - the command lines of Slurm's programs.
  *
- * The allocation is made with salloc --no-shell --no-kill: it stays when a node dies, so that the
- * next step starts on the survivors without queueing. Inside a batch job or salloc's shell
- * (SLURM_JOB_ID is set) that job's allocation is used. STATE/allocation remembers it for a tp-run
- * that takes over.
+ * What is run when stands in run_slurm.h, what comes back is read by slurm_answer.h. All words live
+ * in the arena that is passed.
  */
 #ifndef ORCHESTRATOR_SLURM_H
 #define ORCHESTRATOR_SLURM_H
@@ -12,19 +10,51 @@
 #include "core/arena.h"
 #include "core/err.h"
 #include "orchestrator/job.h"
+#include "orchestrator/slurm_answer.h"
 
-/* Find or make the allocation (this may wait in Slurm's queue) and put its nodes into the job.
- * TP_E_IO: Slurm's programs are missing or refuse; their words are in err. */
-tp_status slurm_allocate(struct job *job, struct arena *arena, struct tp_err *err);
+/* A request for nodes. */
+struct slurm_request {
+    int64_t nodes;
+    const char *exclude; /* node names with commas, "" */
+    long expand;         /* grow this Slurm job by what is given; 0: a job of its own */
+    double seconds;      /* with expand: how long they are wanted, -1: without limit */
+};
 
-/* Give back an allocation that slurm_allocate made; one that it found is left. */
-void slurm_release(const struct job *job);
+/* squeue, for slurm_view_read. */
+void slurm_view_words(struct job_words *out, long id, struct arena *arena);
 
-/* The words before the command: srun with the step's nodes. nodes: names with commas. */
-tp_status slurm_command(struct job_words *out, const struct job *job, const char *nodes,
-                        int n_nodes, int ranks, struct arena *arena, struct tp_err *err);
+/* salloc, with slurm.options. */
+tp_status slurm_salloc(struct job_words *out, const struct job *job, const struct slurm_request *q,
+                       struct arena *arena, struct tp_err *err);
 
-/* Tell Slurm not to give this node to anybody until someone has looked at it. */
-void slurm_drain(const char *node, const char *reason);
+/* sbatch of `tp-run JOB.yaml`, with slurm.options; script: a file to be written here. after: begin
+ * when this Slurm job has ended, 0: at any time. like: the job to resemble where options say
+ * nothing, or NULL. */
+tp_status slurm_sbatch(struct job_words *out, const struct job *job, const char *self, long after,
+                       const struct slurm_view *like, int64_t nodes, struct arena *arena,
+                       struct tp_err *err);
+
+/* srun, before the command of an attempt. nodes: names with commas. */
+tp_status slurm_step(struct job_words *out, const struct job *job, long id, const char *nodes,
+                     int n_nodes, int ranks, struct arena *arena, struct tp_err *err);
+
+/* Words from a list that ends with NULL. out->n is 0 when there is no memory. */
+void slurm_words(struct job_words *out, struct arena *arena, ...);
+
+/* srun of one process on one node of a Slurm job, beside whatever runs there; the words of what it
+ * runs follow, a list that ends with NULL. */
+void slurm_on_node(struct job_words *out, long id, const char *node, struct arena *arena, ...);
+
+/* Run words to their end, waiting, at most patience_s seconds (0: any time). *output, if not NULL,
+ * gets what was said. TP_E_IO: it said no, and its last line is in err. */
+tp_status slurm_ask(char **output, const struct job_words *words, const char *dir,
+                    double patience_s, struct arena *arena, struct tp_err *err);
+
+/* scancel, waiting for it. TP_E_IO: Slurm refuses. */
+tp_status slurm_cancel(const struct job *job, long id, struct tp_err *err);
+
+/* sbatch of tp-run itself, waiting for it: see slurm_sbatch. *id: the Slurm job. */
+tp_status slurm_submit(long *id, const struct job *job, const char *self, long after,
+                       const struct slurm_view *like, int64_t nodes, struct tp_err *err);
 
 #endif

@@ -82,6 +82,7 @@ struct move_watch {
 
 struct move_stats {
     int64_t bytes_read, bytes_written; /* by this process */
+    int64_t bytes_wanted;              /* what the target's regions hold, as the source stores it */
     int64_t windows;
     int64_t buffer_bytes; /* of this process */
     int splits, merges,

@@ -202,6 +202,9 @@ static void count_kinds(struct move_plan *p)
         p->stats.splits += s.split;
         p->stats.merges += s.merge;
         p->stats.copies += s.to > 0 && !s.split && !s.merge;
+        for (int i = 0; i < region_index_count(p->to, t); i++)
+            p->stats.bytes_wanted +=
+                box_elements(region_index_box(p->to, t, i)) * dtype_bytes(p->move.from->dtypes[t]);
     }
 }
 

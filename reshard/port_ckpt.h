@@ -15,7 +15,7 @@ struct ckpt_source;
 /* Open the shards of dir that hold any of `ids` (manifest tensor ids); engine tensor i is ids[i],
  * a region is a stored box. The checksums of chunks are added up as their parts are read, in any
  * order; the port's `check` compares those of chunks that were read whole (by all processes of comm
- * together, when it is not NULL) and reads again, whole, those that were read in part.
+ * together, when it is not NULL) and reads the rest of those that were read in part.
  * TP_E_CORRUPT: a shard is missing or damaged, or its chunks do not make up a box. */
 tp_status ckpt_source_open(struct ckpt_source **out, const char *dir, const struct manifest *m,
                            const int *ids, int n_ids, struct comm *comm, struct tp_err *err);
@@ -29,8 +29,9 @@ int64_t ckpt_source_rows(const struct ckpt_source *s);
  * many arrays. */
 int ckpt_source_sums(const struct ckpt_source *s, struct sums *sums);
 
-/* Bytes that `check` had to read again. */
-int64_t ckpt_source_reread_bytes(const struct ckpt_source *s);
+/* Bytes that were read besides what was asked for: the shards' tables, and the rest of chunks that
+ * were read in part, which `check` reads. */
+int64_t ckpt_source_other_bytes(const struct ckpt_source *s);
 
 /* Whether what was written of an engine tensor has the digest that the shards' indexes give for it,
  * however both are cut; types must be the same. TP_E_CORRUPT names the tensor as `name`. */

@@ -9,11 +9,17 @@
 /* Of every row of a shard: what was read of it. */
 enum { SUM_CRC, SUM_BYTES, SUM_WORDS };
 
+/* The smallest range around what this process read of a row. */
+struct range {
+    int64_t lo, end;
+};
+
 struct shard {
     struct shard_reader *reader;
     const struct shard_row *rows;
     int64_t n_rows;
-    uint64_t *sums; /* [n_rows * SUM_WORDS] */
+    uint64_t *sums;       /* [n_rows * SUM_WORDS] */
+    struct range *ranges; /* [n_rows] */
 };
 
 /* A stored box: rows order[first .. first + n - 1] of a shard, ascending in the box's storage. */
@@ -34,7 +40,7 @@ struct ckpt_source {
     struct digest *digests; /* [n_ids] */
     int *engine_of;         /* [tensors of the manifest] engine tensor, or -1 */
     struct comm *comm;
-    int64_t reread_bytes;
+    int64_t other_bytes;
 };
 
 /* ---- reading ---- */
@@ -65,6 +71,20 @@ static int64_t row_of(const struct ckpt_source *s, int region, int64_t at)
     return low;
 }
 
+/* Several threads at once. */
+static void widen(struct range *r, int64_t lo, int64_t end)
+{
+    int64_t was = __atomic_load_n(&r->lo, __ATOMIC_RELAXED);
+
+    while (lo < was &&
+           !__atomic_compare_exchange_n(&r->lo, &was, lo, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+    was = __atomic_load_n(&r->end, __ATOMIC_RELAXED);
+    while (end > was && !__atomic_compare_exchange_n(&r->end, &was, end, true, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED))
+        ;
+}
+
 /* Read a part of a row and add to its sums. */
 static tp_status read_part(struct shard *shard, int64_t row, int64_t skip, void *buf, int64_t n,
                            struct tp_err *err)
@@ -78,6 +98,7 @@ static tp_status read_part(struct shard *shard, int64_t row, int64_t skip, void 
     crc = crc32c_part(buf, (size_t)n, (uint64_t)(shard->rows[row].raw_bytes - skip - n));
     __atomic_fetch_xor(&sums[SUM_CRC], crc, __ATOMIC_RELAXED);
     __atomic_fetch_add(&sums[SUM_BYTES], (uint64_t)n, __ATOMIC_RELAXED);
+    widen(&shard->ranges[row], skip, skip + n);
     return TP_OK;
 }
 
@@ -116,23 +137,46 @@ static void add_sums(uint64_t *into, const uint64_t *from, int64_t n)
     }
 }
 
+/* Read what is missing of a row, of which one range was read, so that its checksum can be told. */
+static tp_status read_rest(struct ckpt_source *s, struct shard *shard, int64_t row, char *buf,
+                           struct tp_err *err)
+{
+    const int64_t raw_bytes = shard->rows[row].raw_bytes;
+    const struct range was = shard->ranges[row];
+    tp_status st = TP_OK;
+
+    s->other_bytes += raw_bytes - (was.end - was.lo);
+    if (was.lo > 0)
+        TP_TRY(read_part(shard, row, 0, buf, was.lo, err));
+    if (was.end < raw_bytes)
+        TP_TRY(read_part(shard, row, was.end, buf, raw_bytes - was.end, err));
+done:
+    return st;
+}
+
 static tp_status check_row(struct ckpt_source *s, struct shard *shard, int64_t row, char **buf,
                            struct tp_err *err)
 {
     const struct shard_row *r = &shard->rows[row];
+    const struct range *range = &shard->ranges[row];
     uint64_t read = shard->sums[row * SUM_WORDS + SUM_BYTES];
     uint32_t crc;
+    tp_status st;
 
     if (read == 0)
         return TP_OK;
-    if (read == (uint64_t)r->raw_bytes) {
-        crc = crc32c_whole((uint32_t)shard->sums[row * SUM_WORDS + SUM_CRC], read);
-        return crc == r->crc32c ? TP_OK : shard_fail_crc(shard->reader, row, crc, err);
+    if (read < (uint64_t)r->raw_bytes) {
+        if (!*buf && !(*buf = malloc(SHARD_CHUNK_BYTES)))
+            return tp_fail(err, TP_E_NOMEM, "%s: no memory to check what was read", s->port.what);
+        if (read != (uint64_t)(range->end - range->lo)) { /* with gaps, or by others too */
+            s->other_bytes += r->raw_bytes;
+            return shard_read_row(shard->reader, row, *buf, err);
+        }
+        if ((st = read_rest(s, shard, row, *buf, err)))
+            return st;
     }
-    if (!*buf && !(*buf = malloc(SHARD_CHUNK_BYTES)))
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory to check what was read", s->port.what);
-    s->reread_bytes += r->raw_bytes;
-    return shard_read_row(shard->reader, row, *buf, err);
+    crc = crc32c_whole((uint32_t)shard->sums[row * SUM_WORDS + SUM_CRC], (uint64_t)r->raw_bytes);
+    return crc == r->crc32c ? TP_OK : shard_fail_crc(shard->reader, row, crc, err);
 }
 
 static tp_status check_shard(struct ckpt_source *s, struct shard *shard, char **buf,
@@ -307,8 +351,11 @@ static tp_status take_shard(struct ckpt_source *s, const struct manifest *m, int
         return TP_OK;
     }
     shard->sums = calloc((size_t)shard->n_rows * SUM_WORDS, sizeof *shard->sums);
-    if (!shard->sums)
+    shard->ranges = calloc((size_t)shard->n_rows, sizeof *shard->ranges);
+    if (!shard->sums || !shard->ranges)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for checksums", s->port.what);
+    for (int64_t row = 0; row < shard->n_rows; row++)
+        shard->ranges[row].lo = shard->rows[row].raw_bytes;
     qsort_r(s->order + begin, (size_t)(s->n_order - begin), sizeof *s->order, by_place,
             (void *)shard->rows);
     return group_rows(s, m, number, begin, err);
@@ -324,6 +371,7 @@ static tp_status open_shards(struct ckpt_source *s, const struct manifest *m, st
         TP_TRY(shard_open(&shard->reader, s->port.what, &m->shards[i], m->layout.tensors,
                           m->layout.n_tensors, err));
         shard->rows = shard_rows(shard->reader, &shard->n_rows);
+        s->other_bytes += shard->n_rows * SHARD_ROW_BYTES;
         TP_TRY(take_shard(s, m, i, err));
     }
 done:
@@ -404,9 +452,9 @@ int ckpt_source_sums(const struct ckpt_source *s, struct sums *sums)
     return n;
 }
 
-int64_t ckpt_source_reread_bytes(const struct ckpt_source *s)
+int64_t ckpt_source_other_bytes(const struct ckpt_source *s)
 {
-    return s->reread_bytes;
+    return s->other_bytes;
 }
 
 tp_status ckpt_source_compare(const struct ckpt_source *s, int tensor, const char *name,
@@ -431,6 +479,7 @@ void ckpt_source_close(struct ckpt_source *s)
         if (s->shards[i].reader)
             shard_reader_close(s->shards[i].reader);
         free(s->shards[i].sums);
+        free(s->shards[i].ranges);
     }
     free((char *)s->port.what);
     free(s->shards);

@@ -197,7 +197,7 @@ static int64_t extent_rows(const struct ckpt_target *t, int i)
 {
     const struct extent *e = &t->extents[i];
 
-    return box_run_count(&e->box, SHARD_CHUNK_BYTES / dtype_bytes(t->dtypes[e->tensor]));
+    return box_run_count(&e->box, shard_chunk_elements(&t->layout->tensors[e->tensor], &e->box));
 }
 
 int64_t ckpt_target_rows(const struct ckpt_target *t)

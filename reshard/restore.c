@@ -57,7 +57,7 @@ tp_status restore_boxes(const char *dir, const struct manifest *m, const int *id
         return tp_fail(err, TP_E_NOMEM, "%s: no memory to restore %d tensors", dir, n);
     TP_TRY(ckpt_source_open(&source, dir, m, ids, n, NULL, err));
     TP_TRY(run(ckpt_source_port(source), &to, &move, stats, err));
-    stats->bytes_read += ckpt_source_reread_bytes(source);
+    stats->bytes_read += ckpt_source_other_bytes(source);
 done:
     ckpt_source_close(source);
     free(tensors);

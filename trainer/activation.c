@@ -34,7 +34,14 @@ static int64_t stats_of(const struct net *n)
     return n->model->arch == MODEL_GPT2 ? 2 : 1;
 }
 
-/* Everything but x. */
+/* What attention leaves. */
+static void attended_take(struct layer_slot *s, const struct net *n, int64_t rows, struct span *own)
+{
+    s->attended = span_take(own, rows * n->shards * n->q_width, dtype_bytes(n->dtype));
+    s->lse = span_take(own, rows * n->shards * n->heads, sizeof(float));
+}
+
+/* Everything but x; what attention leaves only where it is kept. */
 static void layer_take(struct layer_slot *s, const struct net *n, int64_t rows, struct span *shared,
                        struct span *own)
 {
@@ -44,8 +51,8 @@ static void layer_take(struct layer_slot *s, const struct net *n, int64_t rows, 
     s->stats = span_take(own, stats * stream_rows, sizeof(float));
     s->normed = span_take(own, stream_rows * h, e);
     s->qkv = span_take(own, parts * n->qkv_width, e);
-    s->attended = span_take(own, parts * n->q_width, e);
-    s->lse = span_take(own, parts * n->heads, sizeof(float));
+    if (!n->recompute_attention)
+        attended_take(s, n, rows, own);
     s->mid = span_take(shared, stream_rows * h, sizeof(float));
     s->mid_stats = span_take(own, stats * stream_rows, sizeof(float));
     s->mid_normed = span_take(own, stream_rows * h, e);
@@ -106,6 +113,9 @@ void scratch_take(struct scratch *s, const struct net *n, int64_t sequences, str
     }
     if (n->recompute)
         layer_take(&s->layer, n, rows, shared, own);
+    if (n->recompute_attention)
+        attended_take(&s->layer, n, rows, own);
+    ring_take(&s->ring, n, sequences, shared);
     s->row_max = span_take(shared, rows, sizeof(float));
     s->row_sums = span_take(shared, 2 * rows, sizeof(float));
     if (n->shards > 1) {

@@ -2,14 +2,15 @@
  * trainer/activation.h - what a microbatch leaves between its forward and its backward pass, and
  * the scratch that layers use one after another.
  *
- * rows = sequences * tokens of a microbatch. Per layer, in elements: rows * (4 h + (2 q + 2 kv + 3
- * f of this rank)), Korthikanti et al. 2022 without dropout and without stored attention scores,
- * plus three floats a row (two norms, and one log-sum-exp a head). A schedule with several
- * microbatches in flight has several slots and one scratch.
+ * rows = sequences * tokens of a microbatch that this rank has. Per layer, in elements: rows * (4 h
+ * + (2 q + 2 kv + 3 f of this rank)), Korthikanti et al. 2022 without dropout and without stored
+ * attention scores, plus three floats a row (two norms, and one log-sum-exp a head). A schedule
+ * with several microbatches in flight has several slots and one scratch.
  */
 #ifndef TRAINER_ACTIVATION_H
 #define TRAINER_ACTIVATION_H
 
+#include "trainer/attention_cp.h"
 #include "trainer/net.h"
 #include "trainer/schedule.h"
 #include "trainer/span.h"
@@ -31,7 +32,8 @@ struct layer_slot {
     void *hidden;     /* [rows][ffn] type: silu(gate) * up, or gelu(up) */
 };
 
-/* With recomputation a slot keeps x of its layers alone, and scratch has one of everything else. */
+/* With recomputation a slot keeps x of its layers alone, and scratch has one of everything else;
+ * with that of attention alone scratch has one of attended and lse. */
 struct slot {
     int32_t *ids, *targets; /* [rows] */
     struct layer_slot *layers;
@@ -52,14 +54,16 @@ struct scratch {
     float *dqkv;    /* [rows][qkv_width]; forward in bf16: before rounding */
     uint16_t *narrow;        /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
     uint16_t *dy;            /* bf16: [rows][h] rounded dx */
-    struct layer_slot layer; /* with recomputation: of the layer at work, without x */
+    struct layer_slot layer; /* with recomputation: of the layer at work, without x; or only
+                                attended and lse */
     float *row_max;          /* [rows] of the loss; for collectives */
     float *row_sums; /* [2][rows]: sums of exponentials, logits of targets; for collectives */
     float *part_max, *part_sums; /* with several shards: [shards] of each of the two above */
     float *blocks; /* --same-bits: [blocks][stats][h], gradients of blocks of the stream's rows; for
                       collectives */
     float *attention; /* the kernels' own */
-    float *sums;      /* of gradients over rows: the kernels' own */
+    struct ring ring;
+    float *sums; /* of gradients over rows: the kernels' own */
 };
 
 struct reduction;
@@ -68,13 +72,13 @@ struct units; /* trainer/units.h */
 /* A pass of one microbatch through a rank's layers. */
 struct pass {
     const struct net *net;
-    const struct scratch *scratch;
+    struct scratch *scratch;
     struct units *units;
-    int64_t sequences, rows;
-    int64_t stream_rows; /* that this rank has of the stream: all, or under sp a part */
-    bool add;            /* gradients add to those of the step's earlier microbatches (of the leaf,
-                            with --same-bits) */
-    int64_t leaf;        /* --same-bits: that this microbatch completes; -1: none */
+    int64_t sequences, rows;     /* under cp a sequence's rows are those that this rank has */
+    int64_t stream_rows;         /* that this rank has of the stream: all, or under sp a part */
+    bool add;                    /* gradients add to those of the step's earlier microbatches (with
+                                    --same-bits: of the leaf's) */
+    int64_t leaf;                /* --same-bits: that this microbatch completes; -1: none */
     struct reduction *reduction; /* backward of the last microbatch: told what is final; or NULL */
 };
 

@@ -49,6 +49,15 @@ static void rotate(const struct net *n, float *qkv, int64_t rows, int sign)
                n->qkv_width, sign);
 }
 
+/* s->attended and s->lse, from s->qkv. */
+static tp_status attend(const struct pass *p, const struct layer_slot *s, struct tp_err *err)
+{
+    struct scratch *w = p->scratch;
+    struct attention a = view(p->net, p->sequences, s, w->attention);
+
+    return attention_cp_forward(p->net, &w->ring, &a, w->wide, err);
+}
+
 tp_status block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
                                   const struct arriving *in, struct tp_err *err)
 {
@@ -56,7 +65,6 @@ tp_status block_attention_forward(const struct pass *p, const struct layer *y, s
     bool narrow = n->dtype == DTYPE_BF16;
     float *qkv = narrow ? p->scratch->dqkv : s->qkv;
     int64_t parts = p->rows * n->shards;
-    struct attention a = view(n, p->sequences, s, p->scratch->attention);
     tp_status st;
 
     stream_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
@@ -67,7 +75,7 @@ tp_status block_attention_forward(const struct pass *p, const struct layer *y, s
         rotate(n, qkv, p->rows, +1);
     if (narrow)
         cast(s->qkv, DTYPE_BF16, qkv, DTYPE_F32, parts * n->qkv_width);
-    if ((st = attention_forward(&a, err)))
+    if ((st = attend(p, s, err)))
         return st;
     return linear_row_forward(&y->out, s->mid, s->attended, p->rows, err);
 }
@@ -76,14 +84,15 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
                                    struct layer_slot *s, struct tp_err *err)
 {
     const struct net *n = p->net;
-    const struct scratch *w = p->scratch;
+    struct scratch *w = p->scratch;
     bool narrow = n->dtype == DTYPE_BF16;
     struct attention a = view(n, p->sequences, s, w->attention);
-    float *dq = w->dqkv, *dk = dq + n->q_width, *dv = dk + n->kv_width;
     const void *dy = w->dx, *d_attended = w->wide, *dqkv = w->dqkv;
     int64_t parts = p->rows * n->shards;
     tp_status st;
 
+    if (n->recompute_attention && (st = attend(p, s, err)))
+        return st;
     if (narrow) {
         cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->stream_rows * n->model->hidden);
         dy = w->dy;
@@ -96,8 +105,7 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
         cast(w->narrow, DTYPE_BF16, w->wide, DTYPE_F32, parts * n->q_width);
         d_attended = w->narrow;
     }
-    if ((st = attention_backward(&a, d_attended, dq, n->qkv_width, dk, n->qkv_width, dv,
-                                 n->qkv_width, err)))
+    if ((st = attention_cp_backward(n, &w->ring, &a, d_attended, w->dqkv, err)))
         return st;
     if (n->rope)
         rotate(n, w->dqkv, p->rows, -1);

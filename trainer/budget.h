@@ -1,12 +1,13 @@
 /*
- * trainer/budget.h - --mem: whether a rank's need fits, before anything is allocated.
+ * trainer/budget.h - what a rank of a run needs, before anything is allocated.
  */
 #ifndef TRAINER_BUDGET_H
 #define TRAINER_BUDGET_H
 
+#include "layout/memory.h"
 #include "trainer/config.h"
 
-/* TP_E_BUDGET: the sentence has the numbers, and the nearest layouts that would fit. */
-tp_status budget_check(const struct train_config *c, const struct model *m, struct tp_err *err);
+/* The largest rank's need; c is checked (train_config_check). With --ckpt staging is counted. */
+struct memory_need budget_need(const struct train_config *c, const struct model *m);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "layout/plan.h"
 #include "trainer/same_bits.h"
@@ -42,20 +44,6 @@ int64_t train_config_sequence(const struct train_config *c, int dp_rank, int64_t
     return c->batch / c->spec.dp * dp_rank + micro * c->micro;
 }
 
-static tp_status check_axes(const struct spec *s, struct tp_err *err)
-{
-    const char *axis = s->cp > 1 ? "context parallelism (cp)" : NULL;
-    char text[SPEC_TEXT_MAX];
-
-    if (!axis)
-        return TP_OK;
-    return tp_fail(
-        err, TP_E_LAYOUT,
-        "layout %s asks for %s, which tp-train cannot run yet; it runs tp, sp, pp, vpp, "
-        "dp, zero1 and zero3, and tp-reshard turns checkpoints of other layouts into those",
-        spec_format(text, s), axis);
-}
-
 static tp_status check_optimizer(const struct optimizer_options *o, struct tp_err *err)
 {
     if (o->lr < 0 || o->min_lr < 0)
@@ -72,6 +60,48 @@ static tp_status check_optimizer(const struct optimizer_options *o, struct tp_er
     return TP_OK;
 }
 
+/* Context parallelism cuts every sequence into two blocks a rank. */
+static tp_status check_cp(const struct train_config *c, struct tp_err *err)
+{
+    int64_t blocks = 2 * (int64_t)c->spec.cp, below = c->seq / blocks * blocks;
+    char lengths[64] = "";
+
+    if (c->spec.cp == 1 || c->seq % blocks == 0)
+        return TP_OK;
+    if (below)
+        snprintf(lengths, sizeof lengths, "; --seq %" PRId64 " would", below);
+    return tp_fail(err, TP_E_LAYOUT,
+                   "context parallelism (cp %d) cuts a sequence into %" PRId64
+                   " equal blocks, two a rank, and --seq %" PRId64 " does not divide%s",
+                   c->spec.cp, blocks, c->seq, lengths);
+}
+
+/* Under sp the tokens of a microbatch that a cp rank has are dealt to its tp ranks. */
+static tp_status check_rows(const struct train_config *c, struct tp_err *err)
+{
+    int64_t rows = c->micro * c->seq / c->spec.cp;
+    char cp[32] = "";
+
+    if (!c->spec.sp || rows % c->spec.tp == 0)
+        return TP_OK;
+    if (c->spec.cp > 1)
+        snprintf(cp, sizeof cp, " / cp %d", c->spec.cp);
+    return tp_fail(err, TP_E_LAYOUT,
+                   "sequence parallelism (sp) deals the tokens of a microbatch to tp ranks: "
+                   "%" PRId64 " (--micro %" PRId64 " x --seq %" PRId64 "%s) do not divide by tp %d",
+                   rows, c->micro, c->seq, cp, c->spec.tp);
+}
+
+/* The largest divisor of n that is at most `most`, and at least 1. */
+static int64_t divisor_below(int64_t n, int64_t most)
+{
+    int64_t d = most < n ? most : n;
+
+    while (d > 1 && n % d)
+        d--;
+    return d > 1 ? d : 1;
+}
+
 /* The batch is dealt evenly over dp, and a rank's share evenly into microbatches. */
 static tp_status check_batch(struct train_config *c, struct tp_err *err)
 {
@@ -84,7 +114,7 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "--batch %" PRId64 " must lie between 1 and %d", c->batch,
                        COUNT_MAX);
     if (c->batch % c->spec.dp)
-        return tp_fail(err, TP_E_USAGE,
+        return tp_fail(err, TP_E_LAYOUT,
                        "--batch %" PRId64 " cannot be dealt to %d data-parallel ranks evenly",
                        c->batch, c->spec.dp);
     share = c->batch / c->spec.dp;
@@ -93,8 +123,9 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
     if (c->micro < 1 || c->micro > share || share % c->micro)
         return tp_fail(err, TP_E_USAGE,
                        "--micro %" PRId64 " does not divide the %" PRId64
-                       " sequences of a data-parallel rank (--batch %" PRId64 " over dp %d)",
-                       c->micro, share, c->batch, c->spec.dp);
+                       " sequences of a data-parallel rank (--batch %" PRId64
+                       " over dp %d); --micro %" PRId64 " does",
+                       c->micro, share, c->batch, c->spec.dp, divisor_below(share, c->micro));
     if (c->spec.vpp > 1 && share / c->micro % c->spec.pp)
         return tp_fail(err, TP_E_LAYOUT,
                        "interleaved pipelines (vpp %d) run microbatches in groups of pp: the "
@@ -102,18 +133,12 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
                        " microbatches of a step are no multiple of %d; change --batch or "
                        "--micro",
                        c->spec.vpp, share / c->micro, c->spec.pp);
-    if (c->spec.sp && c->micro * c->seq % c->spec.tp)
-        return tp_fail(err, TP_E_LAYOUT,
-                       "sequence parallelism (sp) deals the tokens of a microbatch to tp ranks: "
-                       "%" PRId64 " (--micro %" PRId64 " x --seq %" PRId64
-                       ") do not divide by tp %d",
-                       c->micro * c->seq, c->micro, c->seq, c->spec.tp);
     if (c->micro * c->seq > INT32_MAX)
         return tp_fail(err, TP_E_USAGE,
                        "a microbatch of %" PRId64 " sequences of %" PRId64
                        " tokens is too large; make --micro smaller",
                        c->micro, c->seq);
-    return TP_OK;
+    return check_rows(c, err);
 }
 
 /* Under sp whatever is not cut works on a part of the sequence, which attention cannot; the others
@@ -157,11 +182,11 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
         return tp_fail(err, TP_E_USAGE,
                        "--resume, --save-every and --exit-step need --ckpt ROOT: where checkpoints "
                        "are");
-    if ((st = check_axes(&c->spec, err)))
-        return st;
     if ((st = check_optimizer(&c->opt, err)))
         return st;
     if ((st = check_sp(c, m, err)))
+        return st;
+    if ((st = check_cp(c, err)))
         return st;
     if ((st = check_batch(c, err)))
         return st;

@@ -37,12 +37,13 @@ struct train_config {
     int64_t micro;     /* sequences a dp rank takes at once; 0: all of its share */
     struct optimizer_options opt;
     int64_t seed;
-    enum dtype dtype;  /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */
-    bool recompute;    /* keep a layer's input only, and run it forward again before it goes back */
-    int same_bits;     /* tensor shards that there seem to be at every layout; 0: as many as tp */
-    int threads;       /* kernel threads a rank; 0: cores / ranks of the host */
-    int64_t mem_bytes; /* most a rank may need; 0: no limit */
-    const char *ckpt;  /* root; NULL: nothing is saved */
+    enum dtype dtype; /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */
+    bool recompute;   /* keep a layer's input only, and run it forward again before it goes back */
+    bool recompute_attention; /* keep all but what attention leaves, and run that again; not both */
+    int same_bits;      /* tensor shards that there seem to be at every layout; 0: as tp has */
+    int threads;        /* kernel threads a rank; 0: cores / ranks of the host */
+    int64_t mem_bytes;  /* most a rank may need; 0: no limit */
+    const char *ckpt;   /* root; NULL: nothing is saved */
     int64_t save_every; /* 0: the last step only */
     int keep;           /* newest checkpoints that stay; 0: all */
     enum resume_mode resume;

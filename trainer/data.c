@@ -67,15 +67,21 @@ void data_close(struct data *d)
     *d = (struct data){ 0 };
 }
 
-tp_status data_fetch(const struct data *d, int64_t first, int64_t n, int32_t *ids, int32_t *targets,
-                     struct tp_err *err)
+tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struct zigzag *part,
+                     int32_t *ids, int32_t *targets, struct tp_err *err)
 {
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = (first + i) % d->windows * d->seq, bad;
+    const struct zigzag whole = { .seq = d->seq, .n = 1 };
+    int64_t each, run;
 
-        bad = tokens_read(&d->tokens, at, d->seq, d->vocab, ids + i * d->seq);
+    part = part ? part : &whole;
+    each = zigzag_tokens(part);
+    for (int64_t i = 0; i < n * each; i += run) {
+        int64_t window = (first + i / each) % d->windows, bad;
+        int64_t at = window * d->seq + zigzag_position(part, i % each, &run);
+
+        bad = tokens_read(&d->tokens, at, run, d->vocab, ids + i);
         if (bad < 0)
-            bad = tokens_read(&d->tokens, at + 1, d->seq, d->vocab, targets + i * d->seq);
+            bad = tokens_read(&d->tokens, at + 1, run, d->vocab, targets + i);
         if (bad >= 0)
             return fail_token(d, bad, err);
     }

@@ -13,6 +13,7 @@
 
 #include "core/err.h"
 #include "trainer/tokens.h"
+#include "trainer/zigzag.h"
 
 struct data {
     struct tokens tokens;
@@ -27,9 +28,10 @@ tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab
                     struct tp_err *err);
 void data_close(struct data *d);
 
-/* Sequences first .. first + n - 1 of the run, to ids[n][seq] and targets[n][seq].
- * TP_E_USAGE: a token outside the vocabulary. */
-tp_status data_fetch(const struct data *d, int64_t first, int64_t n, int32_t *ids, int32_t *targets,
-                     struct tp_err *err);
+/* Sequences first .. first + n - 1 of the run, to ids[n][seq] and targets[n][seq]; of each only the
+ * tokens that a context-parallel rank has, in the order in which it has them, when `part` is not
+ * NULL. TP_E_USAGE: a token outside the vocabulary. */
+tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struct zigzag *part,
+                     int32_t *ids, int32_t *targets, struct tp_err *err);
 
 #endif

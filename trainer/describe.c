@@ -14,7 +14,7 @@ static void count_tp(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
     const struct layer *y = &n->layers[0];
-    int64_t rows = t->config->micro * t->config->seq, micros = train_config_micros(t->config);
+    int64_t rows = t->config->micro * n->seq, micros = train_config_micros(t->config);
     int cut = (y->out.tp ? 2 + n->recompute : 0) + (y->down.tp ? 2 : 0);
     int head = n->is_last && n->head.tp;
     int64_t whole = cut * n->n_layers + (n->is_first && n->embedding_tp) + head;
@@ -43,7 +43,7 @@ static void count_row_sums(struct messages *m, const struct trainer *t)
 static void count_sp(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
-    int64_t rows = t->config->micro * t->config->seq, micros = train_config_micros(t->config);
+    int64_t rows = t->config->micro * n->seq, micros = train_config_micros(t->config);
     int64_t part = rows / n->split * n->model->hidden, e = dtype_bytes(n->dtype);
     int64_t gathers = n->n_layers * (6 + 2 * n->recompute) + 2 * n->is_last;
     int64_t scatters = n->n_layers * (4 + n->recompute) + n->is_first + n->is_last;
@@ -57,6 +57,19 @@ static void count_sp(struct messages *m, const struct trainer *t)
         m->tp_calls += reduction_partial_calls(&t->params);
         m->tp_bytes += t->params.n_partial * 4;
     }
+}
+
+/* A layer and microbatch: the keys and values of each other rank of the ring forward, and when
+ * attention is computed again, and backward, with their gradients in fp32. */
+static void count_ring(struct messages *m, const struct trainer *t)
+{
+    const struct net *n = &t->net;
+    int64_t blocks = train_config_micros(t->config) * n->n_layers * (t->config->spec.cp - 1);
+    int64_t elements = t->config->micro * n->seq * 2 * n->kv_width;
+    int again = n->recompute || n->recompute_attention;
+
+    m->cp_calls = blocks * (3 + again);
+    m->cp_bytes = blocks * elements * ((2 + again) * dtype_bytes(n->dtype) + 4);
 }
 
 /* Weights of every unit that is gathered, gradients of every unit after each of its backward
@@ -74,6 +87,30 @@ static void count_units(struct messages *m, const struct trainer *t)
     for (int i = 0; i < p->n_buckets; i++)
         floats += micros * (1 + (joined && i == n->first_unit)) * p->buckets[i].each;
     m->dp_bytes = floats * 4;
+}
+
+/* Of a bucket an all-reduce, or with zero1 a reduce-scatter and an all-gather over dp. Under cp
+ * what is owned is summed over that too: bucket by bucket, or with zero3 at once. */
+static void count_gradients(struct messages *m, const struct trainer *t)
+{
+    const struct spec *s = &t->config->spec;
+    int cp = s->cp > 1;
+
+    if (t->params.sharded) {
+        count_units(m, t);
+        m->dp_calls += cp;
+        m->dp_bytes += cp * t->params.n_owned * 4;
+    } else if (t->params.n_owners > 1) {
+        m->dp_calls = (2 + cp) * t->params.n_buckets;
+        for (int i = 0; i < t->params.n_buckets; i++) {
+            const struct bucket *b = &t->params.buckets[i];
+
+            m->dp_bytes += ((1 + cp) * b->each + b->weights_each) * 4;
+        }
+    } else if (s->dp * s->cp > 1) {
+        m->dp_calls = t->params.n_buckets;
+        m->dp_bytes = t->params.n_elements * 4;
+    }
 }
 
 /* Gradients of KV heads that other ranks hold too: one of the rank's shards speaks for all. */
@@ -114,7 +151,7 @@ struct messages describe_messages(const struct trainer *t)
 {
     const struct train_config *c = t->config;
     const struct net *n = &t->net;
-    int64_t rows = c->micro * c->seq, h = n->model->hidden;
+    int64_t rows = c->micro * n->seq, h = n->model->hidden;
     const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct messages m = { 0 };
 
@@ -141,16 +178,8 @@ struct messages describe_messages(const struct trainer *t)
             if (t->params.list[i].shared)
                 m.kv_bytes += params_sums(&t->params, &t->params.list[i]).n * 4;
     }
-    if (t->params.sharded)
-        count_units(&m, t);
-    else if (t->params.n_owners > 1) { /* of a bucket a reduce-scatter and an all-gather */
-        m.dp_calls = 2 * t->params.n_buckets;
-        for (int i = 0; i < t->params.n_buckets; i++)
-            m.dp_bytes += (t->params.buckets[i].each + t->params.buckets[i].weights_each) * 4;
-    } else if (comm_size(t->parallel.replicas) > 1) {
-        m.dp_calls = t->params.n_buckets;
-        m.dp_bytes = t->params.n_elements * 4;
-    }
+    count_ring(&m, t);
+    count_gradients(&m, t);
     if (n->same_bits && c->spec.dp > 1)
         count_same_bits_dp(&m, t);
     if (spec_world(&c->spec) > 1)
@@ -218,15 +247,18 @@ static void line_batch(char *buf, const struct trainer *t)
 {
     const struct train_config *c = t->config;
     int64_t micros = train_config_micros(c);
-    char replicas[48] = "";
+    char replicas[48] = "", cut[96] = "";
 
     if (c->spec.dp > 1)
         snprintf(replicas, sizeof replicas, "each of %d dp ranks has ", c->spec.dp);
+    if (c->spec.cp > 1)
+        snprintf(cut, sizeof cut, " cut over %d cp ranks in two blocks of %" PRId64, c->spec.cp,
+                 t->net.seq / 2);
     snprintf(buf, DESCRIBE_MAX,
-             "batch: %" PRId64 " sequences of %" PRId64 " tokens; %s%" PRId64
+             "batch: %" PRId64 " sequences of %" PRId64 " tokens%s; %s%" PRId64
              " microbatch%s of %" PRId64 "; %s has %" PRId64 " windows",
-             c->batch, c->seq, replicas, micros, micros == 1 ? "" : "es", c->micro, c->data_path,
-             t->data.windows);
+             c->batch, c->seq, cut, replicas, micros, micros == 1 ? "" : "es", c->micro,
+             c->data_path, t->data.windows);
 }
 
 /* Parameters that zero3 gathers at a time, at most. */
@@ -249,20 +281,26 @@ static void line_bytes(char *buf, const struct trainer *t)
 {
     const struct trainer_size *s = &t->size;
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX], e[SIZE_TEXT_MAX];
-    int n = snprintf(
-        buf, DESCRIBE_MAX,
-        "bytes of a rank: weights %s, gradients %s, optimizer %s, activations %s; together %s",
-        size_format(a, s->params), size_format(b, s->grads), size_format(c, s->moments),
-        size_format(d, s->activations), size_format(e, s->shared + s->own));
+    char windows[SIZE_TEXT_MAX + 16] = "";
 
-    if (!t->params.sharded)
-        return;
-    snprintf(
-        buf + n, DESCRIBE_MAX - (size_t)n,
-        "; zero3: weights and gradients are dealt to %d ranks, %d times a step one of %d units "
-        "(the largest has %" PRId64 " parameters) is gathered in windows of %s",
-        t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t),
-        size_format(a, s->windows));
+    if (t->params.sharded)
+        snprintf(windows, sizeof windows, ", windows %s", size_format(a, s->windows));
+    snprintf(buf, DESCRIBE_MAX,
+             "bytes of a rank: weights %s, gradients %s%s, optimizer %s, activations %s; together "
+             "%s",
+             size_format(a, s->params), size_format(b, s->grads), windows,
+             size_format(c, s->moments), size_format(d, s->activations),
+             size_format(e, s->shared + s->own));
+}
+
+static void line_zero3(char *buf, const struct trainer *t)
+{
+    buf[0] = '\0';
+    if (t->params.sharded)
+        snprintf(buf, DESCRIBE_MAX,
+                 "zero3: weights and gradients are dealt to %d ranks; %d times a step one of %d "
+                 "units is gathered into the windows (the largest has %" PRId64 " parameters)",
+                 t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t));
 }
 
 /* "36 all-reduces over tp (68.0 MiB), " behind what buf has; nothing where there are none. */
@@ -274,6 +312,15 @@ static void append_calls(char *buf, int64_t calls, int64_t bytes, const char *wh
     if (calls)
         snprintf(buf + at, DESCRIBE_MAX - at, "%" PRId64 " %s (%s), ", calls, what,
                  size_format(size, bytes));
+}
+
+static const char *gradients_of(const struct trainer *t)
+{
+    bool cp = t->config->spec.cp > 1;
+
+    if (t->params.n_owners > 1)
+        return cp ? "of gradients and weights over dp, cp" : "of gradients and weights over dp";
+    return cp ? "of gradients over dp, cp" : "of gradients over dp";
 }
 
 static void line_messages(char *buf, const struct trainer *t)
@@ -288,8 +335,8 @@ static void line_messages(char *buf, const struct trainer *t)
         { m.kv_calls, m.kv_bytes, "over shared key-value heads" },
         { m.pp_calls, m.pp_bytes, "to other stages" },
         { m.ends_calls, m.ends_bytes, "of the tied head's gradient" },
-        { m.dp_calls, m.dp_bytes,
-          t->params.n_owners > 1 ? "of gradients and weights over dp" : "of gradients over dp" },
+        { m.cp_calls, m.cp_bytes, "along the ring of cp" },
+        { m.dp_calls, m.dp_bytes, gradients_of(t) },
     };
     int64_t calls = m.tiny_calls, bytes = 0;
     char size[SIZE_TEXT_MAX];
@@ -343,7 +390,8 @@ static void line_same_bits(char *buf, const struct trainer *t)
 char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i)
 {
     static void (*const lines[DESCRIBE_LINES])(char *, const struct trainer *) = {
-        line_model, line_mesh, line_batch, line_bytes, line_messages, line_pipeline, line_same_bits
+        line_model, line_mesh,     line_batch,    line_bytes,
+        line_zero3, line_messages, line_pipeline, line_same_bits
     };
 
     lines[i](buf, t);

@@ -17,9 +17,9 @@ struct run {
 
 static struct run run_at(const struct net *n, struct rows rows, int64_t row)
 {
-    struct run r = { .row = row, .position = (rows.first + row) % n->seq };
+    struct run r = { .row = row };
 
-    r.n = n->seq - r.position;
+    r.position = zigzag_position(&n->tokens, (rows.first + row) % n->seq, &r.n);
     if (r.n > rows.n - row)
         r.n = rows.n - row;
     return r;

@@ -41,16 +41,18 @@ tp_status log_empty(FILE *f, const char *path, struct tp_err *err)
 tp_status log_write(FILE *f, const char *path, const struct log_entry *e, struct tp_err *err)
 {
     char loss[NUMBER_MAX], norm[NUMBER_MAX], lr[NUMBER_MAX], seconds[NUMBER_MAX];
-    char rate[NUMBER_MAX], save[NUMBER_MAX], cpu[NUMBER_MAX];
+    char rate[NUMBER_MAX], save[NUMBER_MAX], cpu[NUMBER_MAX], wait[NUMBER_MAX], hidden[NUMBER_MAX];
 
     fprintf(f,
             "{\"step\": %" PRId64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %s, \"tokens\": "
             "%" PRId64 ", \"seconds\": %s, \"tokens_per_s\": %s, \"save_seconds\": %s, "
-            "\"cpu_seconds\": %s, \"peak_rss_bytes\": %" PRId64 ", \"layout\": \"%s\"}\n",
+            "\"cpu_seconds\": %s, \"comm_wait_seconds\": %s, \"comm_hidden_seconds\": %s, "
+            "\"peak_rss_bytes\": %" PRId64 ", \"layout\": \"%s\"}\n",
             e->step, number(loss, e->loss), number(norm, e->grad_norm), number(lr, e->lr),
             e->tokens, number(seconds, e->seconds), number(rate, e->tokens_per_s),
-            number(save, e->save_seconds), number(cpu, e->cpu_seconds), e->peak_rss_bytes,
-            e->layout);
+            number(save, e->save_seconds), number(cpu, e->cpu_seconds),
+            number(wait, e->comm_wait_seconds), number(hidden, e->comm_hidden_seconds),
+            e->peak_rss_bytes, e->layout);
     if (fflush(f) != 0 || ferror(f))
         return tp_fail_errno(err, "--log %s: cannot be written", path);
     return TP_OK;

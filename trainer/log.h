@@ -19,9 +19,11 @@ struct log_entry {
     int64_t tokens; /* so far */
     double seconds; /* of the step, without what saving took */
     double tokens_per_s;
-    double save_seconds;    /* that the loop stood still for saving after this step */
-    double cpu_seconds;     /* processor time of all ranks since the entry before */
-    int64_t peak_rss_bytes; /* of rank 0, no rank is larger */
+    double save_seconds;        /* that the loop stood still for saving after this step */
+    double cpu_seconds;         /* processor time of all ranks since the entry before */
+    double comm_wait_seconds;   /* of the step, a mean of the ranks: inside collectives */
+    double comm_hidden_seconds; /* and of collectives that went on beside computing */
+    int64_t peak_rss_bytes;     /* of rank 0, no rank is larger */
     const char *layout;
 };
 

@@ -11,7 +11,7 @@
 static void collect(float *out, const struct trainer *t)
 {
     const struct net *n = &t->net;
-    int64_t rows = t->config->micro * t->config->seq, first;
+    int64_t rows = t->config->micro * n->seq, first;
 
     for (int s = 0; s < n->shards; s++) {
         const float *from = t->scratch.wide + s * rows * n->vocab;
@@ -27,7 +27,7 @@ static void collect(float *out, const struct trainer *t)
 static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp_err *err)
 {
     int64_t micros = train_config_micros(t->config);
-    int64_t each = t->net.is_last ? t->config->micro * t->config->seq * t->net.all_vocab : 0;
+    int64_t each = t->net.is_last ? t->config->micro * t->net.seq * t->net.all_vocab : 0;
     float *all = malloc((size_t)(micros * each) * sizeof *all + 1);
     tp_status st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits");
 
@@ -57,26 +57,38 @@ static const struct tensor *find_head(const struct trainer *t)
     return tensor;
 }
 
+/* The columns `b` of the rows of one rank, to the rows of its sequences; returns what follows them
+ * in `parts`. */
+static const float *assemble_rank(float *whole, const struct box *b, struct zigzag z,
+                                  int64_t sequences, int64_t vocab, const float *parts)
+{
+    int64_t each = zigzag_tokens(&z), run;
+
+    for (int64_t r = 0; r < sequences * each; r++, parts += b->len[0]) {
+        int64_t row = r / each * z.seq + zigzag_position(&z, r % each, &run);
+
+        memcpy(whole + row * vocab + b->lo[0], parts, (size_t)b->len[0] * sizeof *parts);
+    }
+    return parts;
+}
+
 /* Put every rank's columns of its rows in their place: whole[batch * seq][vocab]. */
 static void assemble(const struct trainer *t, float *whole, const float *parts)
 {
     const struct train_config *c = t->config;
     const struct tensor *head = find_head(t);
-    int64_t rows = c->batch / c->spec.dp * c->seq, vocab = t->model->vocab;
+    int64_t vocab = t->model->vocab;
 
     for (int rank = 0; rank < spec_world(&c->spec); rank++) {
         struct mesh_coord at = mesh_coord_of(&c->spec, rank);
         struct box b[TENSOR_BOXES_MAX];
-        int64_t micro_rows = c->micro * c->seq;
 
         if (at.pp < c->spec.pp - 1 || layout_tp_boxes(head, &c->spec, at.tp, b) == 0)
             continue;
-        for (int64_t r = 0; r < rows; r++, parts += b[0].len[0]) {
-            int64_t first = train_config_sequence(c, at.dp, r / micro_rows) * c->seq;
-
-            memcpy(whole + (first + r % micro_rows) * vocab + b[0].lo[0], parts,
-                   (size_t)b[0].len[0] * sizeof *parts);
-        }
+        for (int64_t i = 0; i < train_config_micros(c); i++)
+            parts =
+                assemble_rank(whole + train_config_sequence(c, at.dp, i) * c->seq * vocab, &b[0],
+                              zigzag_of(&c->spec, at.cp, c->seq), c->micro, vocab, parts);
     }
 }
 
@@ -99,7 +111,7 @@ static tp_status write_file(const struct trainer *t, const char *path, const flo
         st = tp_fail(err, TP_E_NOMEM, "no memory for --logits");
         goto done;
     }
-    TP_TRY(data_fetch(&t->data, t->position.next_sample, c->batch, pair, pair + rows, err));
+    TP_TRY(data_fetch(&t->data, t->position.next_sample, c->batch, NULL, pair, pair + rows, err));
     for (int64_t i = 0; i < rows; i++)
         ids[i] = pair[i];
     assemble(t, whole, parts);

@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "core/clock.h"
 #include "core/size.h"
@@ -25,20 +24,13 @@ struct loop {
     struct snapshot *snapshot; /* NULL without --ckpt */
     struct tell *tell;         /* NULL when nobody watches */
     FILE *log;
-    bool stopping;     /* some rank was asked to stop */
-    bool any_busy;     /* some rank's save is still at work */
-    double cpu;        /* processor time of this rank at the last exchange */
-    double cpu_of_all; /* that all ranks together took since the exchange before */
+    bool stopping;           /* some rank was asked to stop */
+    bool any_busy;           /* some rank's save is still at work */
+    double cpu;              /* processor time of this rank at the last exchange */
+    double cpu_of_all;       /* that all ranks together took since the exchange before */
+    struct comm_times times; /* of this rank at the last exchange */
+    double waited, hidden;   /* since the exchange before, a mean of the ranks */
 };
-
-/* Processor time of this process, all threads. */
-static double cpu_seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int64_t peak_rss_bytes(void)
 {
@@ -66,7 +58,8 @@ __attribute__((format(printf, 3, 4))) static void say(const struct loop *l, bool
 static void say_start(const struct loop *l, const struct restore_report *r)
 {
     const struct train_config *c = l->t->config;
-    char bytes[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
+    char bytes[SIZE_TEXT_MAX], needed[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
+    char all[SIZE_TEXT_MAX], all_needed[SIZE_TEXT_MAX];
 
     if (r->damaged[0])
         say(l, false, "%s/%s IS DAMAGED (tp-ckpt verify says how): going back to step %" PRId64,
@@ -76,9 +69,10 @@ static void say_start(const struct loop *l, const struct restore_report *r)
     if (r->kind == RESTORE_CKPT)
         say(l, false,
             "resumed from %s (written by %s) at %s: step %" PRId64 " of %" PRId64
-            "; rank 0 read %s",
+            "; read %s of %s needed (rank 0: %s of %s)",
             r->from, r->layout, spec_format(spec, &c->spec), l->t->position.step, c->steps,
-            size_format(bytes, r->bytes_read));
+            size_format(all, r->all_bytes_read), size_format(all_needed, r->all_bytes_needed),
+            size_format(bytes, r->bytes_read), size_format(needed, r->bytes_needed));
     else if (r->kind == RESTORE_SAFETENSORS)
         say(l, false, "start: weights of %s", r->from);
     else
@@ -125,7 +119,8 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     if (c->logits)
         say(l, false, "logits of the first batch are in %s", c->logits);
     tell_phase(l->tell, TELL_TRAIN);
-    l->cpu = cpu_seconds();
+    l->cpu = clock_cpu_seconds();
+    l->times = comm_times(world);
 done:
     return st;
 }
@@ -136,17 +131,25 @@ done:
 static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *err)
 {
     struct comm *world = l->t->parallel.world;
-    double cpu = cpu_seconds();
-    double words[] = { r->loss_share, stop_requested(),
-                       l->snapshot && snapshot_is_busy(l->snapshot), cpu - l->cpu };
+    struct comm_times now = comm_times(world), before = l->times;
+    double cpu = clock_cpu_seconds(), n = comm_size(world);
+    double words[] = { r->loss_share,
+                       stop_requested(),
+                       l->snapshot && snapshot_is_busy(l->snapshot),
+                       cpu - l->cpu,
+                       (now.waited - before.waited) / n,
+                       (now.hidden - before.hidden) / n };
     tp_status st = TP_OK;
 
     if (comm_size(world) > 1)
-        st = comm_all_reduce(world, words, 4, COMM_F64, COMM_SUM, err);
+        st = comm_all_reduce(world, words, 6, COMM_F64, COMM_SUM, err);
     r->loss_share = words[0];
     l->stopping = words[1] > 0;
     l->any_busy = words[2] > 0;
     l->cpu_of_all = words[3];
+    l->waited = words[4];
+    l->hidden = words[5];
+    l->times = now;
     l->cpu = cpu;
     return st;
 }
@@ -197,6 +200,8 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
                                  .tokens_per_s = (double)(c->batch * c->seq) / seconds,
                                  .save_seconds = save_seconds,
                                  .cpu_seconds = l->cpu_of_all,
+                                 .comm_wait_seconds = l->waited,
+                                 .comm_hidden_seconds = l->hidden,
                                  .peak_rss_bytes = peak_rss_bytes(),
                                  .layout = spec_format(spec, &c->spec) };
 

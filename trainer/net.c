@@ -114,15 +114,17 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                    struct tp_err *err)
 {
     const struct source s = { n, l, p };
-    int pp = mesh_coord_of(&l->spec, rank).pp;
+    struct mesh_coord at = mesh_coord_of(&l->spec, rank);
+    struct zigzag tokens = zigzag_of(&l->spec, at.cp, seq);
 
     *n = (struct net){ .model = m,
                        .dtype = p->dtype,
-                       .seq = seq,
+                       .tokens = tokens,
+                       .seq = zigzag_tokens(&tokens),
                        .split = l->spec.sp ? l->spec.tp : 1,
                        .is_sharded = p->sharded,
-                       .is_first = pp == 0,
-                       .is_last = pp == l->spec.pp - 1,
+                       .is_first = at.pp == 0,
+                       .is_last = at.pp == l->spec.pp - 1,
                        .n_chunks = l->spec.vpp,
                        .shards = p->n_shards,
                        .n_virtual = p->n_virtual,
@@ -273,6 +275,18 @@ static void bind_ranges(struct net *n, const struct source *s)
     n->after[1] = s->params->head.n ? s->params->head : range_of(s, LAYER_FIRST, true);
 }
 
+/* The rotary table, for the positions of this rank's tokens. */
+static void fill_rope(struct net *n)
+{
+    int64_t head_dim = n->model->head_dim, run;
+
+    for (int64_t i = 0; i < n->seq; i += run) {
+        int64_t position = zigzag_position(&n->tokens, i, &run);
+
+        rope_table(n->rope + i * head_dim, position, run, head_dim, n->model->rope_theta);
+    }
+}
+
 tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,
                    const struct parallel *par, struct tp_err *err)
 {
@@ -281,6 +295,7 @@ tp_status net_bind(struct net *n, const struct layout *l, const struct params *p
     tp_status st = TP_OK;
 
     n->tp = par->tp;
+    n->cp = par->cp;
     for (int i = 0; i < n->n_layers; i++)
         TP_TRY(bind_layer(&n->layers[i], &s, n->layer_numbers[i], err));
     if (n->is_first)
@@ -296,7 +311,7 @@ tp_status net_bind(struct net *n, const struct layout *l, const struct params *p
     }
     bind_ranges(n, &s);
     if (n->rope)
-        rope_table(n->rope, 0, n->seq, m->head_dim, m->rope_theta);
+        fill_rope(n);
 done:
     return st;
 }

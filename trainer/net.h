@@ -13,6 +13,7 @@
 #include "trainer/linear_tp.h"
 #include "trainer/parallel.h"
 #include "trainer/params.h"
+#include "trainer/zigzag.h"
 
 struct norm {
     const float *weight; /* f32 in bf16 too: the master */
@@ -38,14 +39,16 @@ struct chunk {
 struct net {
     const struct model *model;
     enum dtype dtype;
-    struct comm *tp;
-    int64_t seq;
-    int split;             /* ranks that share the rows of the stream: tp under sp, else 1 */
-    float *whole;          /* under sp: [rows][h] for collectives */
-    bool recompute;        /* layers are run forward again before they go back */
-    bool same_bits;        /* every sum is taken one way; see trainer/same_bits.h */
-    int shards, n_virtual; /* tensor shards that this rank plays, and of all: 1 and tp without */
-    float *sums;           /* of several: [shards][rows][h], what is to be added up */
+    struct comm *tp, *cp;
+    struct zigzag tokens;     /* of a sequence that this rank has */
+    int64_t seq;              /* how many: of the whole sequence, or under cp a part */
+    int split;                /* ranks that share the rows of the stream: tp under sp, else 1 */
+    float *whole;             /* under sp: [rows][h] for collectives */
+    bool recompute;           /* layers are run forward again before they go back */
+    bool recompute_attention; /* of layers only attention is, from q, k and v */
+    bool same_bits;           /* every sum is taken one way; see trainer/same_bits.h */
+    int shards, n_virtual;    /* tensor shards that this rank plays, and of all: 1 and tp without */
+    float *sums;              /* of several: [shards][rows][h], what is to be added up */
     int64_t heads, kv_heads, ffn; /* of a shard: what this rank has if it plays one */
     int64_t q_width, kv_width, qkv_width;
     int64_t up_width;           /* 2 ffn or ffn */
@@ -68,10 +71,11 @@ struct net {
     struct linear head;            /* its weight is the embedding when tied */
     struct range before, after[2]; /* gradients of what comes before the layers, and after them */
     const struct fold *fold;       /* borrowed */
-    float *rope;                   /* kernels/rope.h's table for seq positions */
+    float *rope;                   /* kernels/rope.h's table for the rank's seq positions */
 };
 
-/* Find this rank's layers, and count heads, features and rows from the boxes of `p`. */
+/* Find this rank's layers and tokens, and count heads, features and rows from the boxes of `p`.
+ * seq: tokens of a whole sequence. */
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                    const struct params *p, int rank, int64_t seq, struct arena *arena,
                    struct tp_err *err);

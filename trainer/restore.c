@@ -189,6 +189,7 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
                                      .tokens = m.state.tokens };
     r->kind = RESTORE_CKPT;
     r->bytes_read = stats.bytes_read;
+    r->bytes_needed = stats.bytes_wanted;
     spec_format(r->layout, &m.layout.spec);
     compare_state(r, t, &m);
 done:
@@ -255,6 +256,7 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
     snprintf(r->from, sizeof r->from, "%s", t->config->model_path);
     r->kind = RESTORE_SAFETENSORS;
     r->bytes_read = stats.bytes_read;
+    r->bytes_needed = stats.bytes_wanted;
     return st;
 }
 
@@ -274,6 +276,16 @@ static tp_status read_start(struct trainer *t, struct restore_report *r, int64_t
     return st;
 }
 
+static tp_status sum_bytes(struct restore_report *r, struct comm *world, struct tp_err *err)
+{
+    int64_t sums[2] = { r->bytes_read, r->bytes_needed };
+    tp_status st = comm_all_reduce(world, sums, 2, COMM_I64, COMM_SUM, err);
+
+    r->all_bytes_read = sums[0];
+    r->all_bytes_needed = sums[1];
+    return st;
+}
+
 tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_err *err)
 {
     struct comm *world = t->parallel.world;
@@ -288,6 +300,7 @@ tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_e
     r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;
     TP_TRY(comm_agree(world, read_start(t, r, step, err), err));
     params_copy_twins(&t->params);
+    TP_TRY(sum_bytes(r, world, err));
     st = zero_start(&t->params, &t->parallel, err);
 done:
     return st;

@@ -14,12 +14,13 @@ enum restore_kind { RESTORE_RANDOM, RESTORE_SAFETENSORS, RESTORE_CKPT };
 
 struct restore_report {
     enum restore_kind kind;
-    bool root_was_empty;        /* --resume=auto found nothing and began from the start */
-    char from[PATH_MAX];        /* step directory, or folder of safetensors */
-    char layout[SPEC_TEXT_MAX]; /* that wrote the checkpoint */
-    int64_t bytes_read;         /* by this rank */
-    char warning[256];          /* what differs from the run that was saved, or "" */
-    char damaged[NAME_MAX + 1]; /* rank 0: a newer step that was passed over, or "" */
+    bool root_was_empty;              /* --resume=auto found nothing and began from the start */
+    char from[PATH_MAX];              /* step directory, or folder of safetensors */
+    char layout[SPEC_TEXT_MAX];       /* that wrote the checkpoint */
+    int64_t bytes_read, bytes_needed; /* by this rank: from files; of what it asked for */
+    int64_t all_bytes_read, all_bytes_needed; /* by all ranks */
+    char warning[256];                        /* what differs from the run that was saved, or "" */
+    char damaged[NAME_MAX + 1];               /* rank 0: a newer step that was passed over, or "" */
 };
 
 /* Fill weights, moments and position of t. Collective; on failure every rank gets the sentence.

@@ -31,6 +31,10 @@ static struct layer_slot layer_of(const struct pass *p, const struct slot *s, in
     struct layer_slot layer = p->net->recompute ? p->scratch->layer : s->layers[i];
 
     layer.x = s->layers[i].x;
+    if (p->net->recompute_attention) {
+        layer.attended = p->scratch->layer.attended;
+        layer.lse = p->scratch->layer.lse;
+    }
     return layer;
 }
 

@@ -9,13 +9,14 @@
 static struct pass pass_of(struct trainer *t, int64_t micro)
 {
     int64_t leaf = same_bits_leaf(t->config), in_leaf = micro % leaf;
+    int64_t rows = t->config->micro * t->net.seq;
     bool same_bits = t->config->same_bits;
 
     return (struct pass){ .net = &t->net,
                           .scratch = &t->scratch,
                           .sequences = t->config->micro,
-                          .rows = t->config->micro * t->config->seq,
-                          .stream_rows = t->config->micro * t->config->seq / t->net.split,
+                          .rows = rows,
+                          .stream_rows = rows / t->net.split,
                           .units = &t->units,
                           .add = (same_bits ? in_leaf : micro) > 0 && !t->params.sharded,
                           .leaf = same_bits && in_leaf == leaf - 1 ? micro / leaf : -1 };
@@ -31,7 +32,8 @@ static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct 
     const struct train_config *c = t->config;
     int64_t first = train_config_sequence(c, t->parallel.at.dp, micro);
 
-    return data_fetch(&t->data, t->position.next_sample + first, c->micro, s->ids, s->targets, err);
+    return data_fetch(&t->data, t->position.next_sample + first, c->micro, &t->net.tokens, s->ids,
+                      s->targets, err);
 }
 
 /* The forward pass of a microbatch through a chunk, from the stage before to the stage after. */
@@ -82,14 +84,14 @@ done:
     return st;
 }
 
-/* Gradients that are still under way when the schedule ends. */
+/* What is still under way when the schedule ends. */
 static tp_status wait_for_sent(struct trainer *t, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
     for (int i = 0; i < SCHEDULE_BUFFERS && !st; i++)
         st = comm_wait(t->parallel.pp_backward, &t->scratch.sent[i], err);
-    return st;
+    return st ? st : ring_wait(&t->net, &t->scratch.ring, err);
 }
 
 tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err)
@@ -114,8 +116,8 @@ done:
     return st;
 }
 
-/* What this rank says of the step's loss: tp ranks of the last stage all know their replica's, so
- * one of them speaks for it; with --same-bits one for all replicas. */
+/* What this rank says of the step's loss: tp ranks of the last stage all know that of their
+ * tokens, so one of them speaks for it; with --same-bits one for all replicas. */
 static tp_status share_loss(double *share, struct trainer *t, struct tp_err *err)
 {
     const struct train_config *c = t->config;

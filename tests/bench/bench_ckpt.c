@@ -6,27 +6,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/commit.h"
 #include "ckpt/crc.h"
 #include "ckpt/hash.h"
 #include "ckpt/verify.h"
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/pool.h"
 
 enum { ROWS = 8192, COLUMNS = 4096, TENSORS = 4, RUN_ROWS = 512 }; /* 128 MiB each */
 
 #define TOTAL_BYTES (4.0 * ROWS * COLUMNS * TENSORS)
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void print_rate(const char *what, double bytes, double seconds)
 {
@@ -43,19 +35,19 @@ static void bench_sums(const float *data, size_t bytes)
     char text[HASH_TEXT];
     struct tp_err err;
     uint32_t keep;
-    double t = now();
+    double t = clock_seconds();
 
     keep = crc32c(data, bytes);
-    print_rate("crc32c, one core", (double)bytes, now() - t);
-    t = now();
+    print_rate("crc32c, one core", (double)bytes, clock_seconds() - t);
+    t = clock_seconds();
     keep ^= (uint32_t)digest_box(data, &whole, 2, shape, 4).d[0];
-    print_rate("digest of f32, one core", (double)bytes, now() - t);
-    t = now();
+    print_rate("digest of f32, one core", (double)bytes, clock_seconds() - t);
+    t = clock_seconds();
     keep ^= (uint32_t)digest_box(data, &cut, 2, wide, 4).d[0];
-    print_rate("digest of f32, cut by columns, one core", (double)bytes, now() - t);
-    t = now();
+    print_rate("digest of f32, cut by columns, one core", (double)bytes, clock_seconds() - t);
+    t = clock_seconds();
     hash_bytes(text, data, bytes / 4, &err);
-    print_rate("SHA-256, one core, for comparison", (double)bytes / 4, now() - t);
+    print_rate("SHA-256, one core, for comparison", (double)bytes / 4, clock_seconds() - t);
     printf("%-44s %08x\n", "(sum of the above, so that it is computed)", keep);
 }
 
@@ -64,7 +56,7 @@ static void bench_sums(const float *data, size_t bytes)
 static tp_status plain_write(const char *path, const float *data, size_t bytes, struct tp_err *err)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    double t = now();
+    double t = clock_seconds();
     tp_status st = TP_OK;
 
     if (fd < 0)
@@ -72,7 +64,7 @@ static tp_status plain_write(const char *path, const float *data, size_t bytes, 
     for (int i = 0; i < TENSORS && !st; i++)
         st = file_write_at(fd, path, (int64_t)i * (int64_t)bytes, data, bytes, err);
     fsync(fd);
-    print_rate("plain write and fsync", TOTAL_BYTES, now() - t);
+    print_rate("plain write and fsync", TOTAL_BYTES, clock_seconds() - t);
     close(fd);
     unlink(path);
     return st;
@@ -105,7 +97,7 @@ static tp_status save(const char *root, int jobs, const float *data, struct tp_e
     struct shard_info info;
     struct ckpt_txn txn = { 0 };
     struct manifest m = { .layout = layout, .n_shards = 1, .shards = &info };
-    double t = now();
+    double t = clock_seconds();
     char what[64];
     tp_status st;
 
@@ -124,7 +116,7 @@ static tp_status save(const char *root, int jobs, const float *data, struct tp_e
     TP_TRY(shard_finish(s.writer, &info, err));
     TP_TRY(ckpt_commit(&txn, &m, err));
     snprintf(what, sizeof what, "save with checksums, fsync, commit; %d threads", jobs);
-    print_rate(what, TOTAL_BYTES, now() - t);
+    print_rate(what, TOTAL_BYTES, clock_seconds() - t);
 done:
     shard_close(s.writer);
     ckpt_abort(&txn);
@@ -135,12 +127,12 @@ static tp_status verify(const char *dir, int jobs, struct tp_err *err)
 {
     struct verify v = { .dir = dir, .jobs = jobs };
     struct arena arena = { 0 };
-    double t = now();
+    double t = clock_seconds();
     char what[64];
     tp_status st = ckpt_verify(&v, &arena, err);
 
     snprintf(what, sizeof what, "verify from the page cache, %d threads", jobs);
-    print_rate(what, TOTAL_BYTES, now() - t);
+    print_rate(what, TOTAL_BYTES, clock_seconds() - t);
     if (!st && v.findings)
         st = tp_fail(err, TP_E_NO, "what was saved does not verify");
     arena_free(&arena);

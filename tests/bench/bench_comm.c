@@ -11,29 +11,13 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "comm/comm.h"
 #include "comm/launch.h"
+#include "core/clock.h"
 
 enum { MIN_BYTES = 4 << 10, MAX_BYTES = 16 << 20, ROUNDS = 3 };
-
-static double wall(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static double cpu(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Seconds of wall and of processor time (mean of the ranks) a call; the best of some rounds. */
 static tp_status measure(struct comm *c, float *buf, int64_t n_bytes, double best[2],
@@ -47,10 +31,10 @@ static tp_status measure(struct comm *c, float *buf, int64_t n_bytes, double bes
         double t[2];
 
         TP_TRY(comm_barrier(c, err));
-        t[0] = wall(), t[1] = cpu();
+        t[0] = clock_seconds(), t[1] = clock_cpu_seconds();
         for (int i = 0; i < calls; i++)
             TP_TRY(comm_all_reduce(c, buf, n_bytes / 4, COMM_F32, COMM_SUM, err));
-        t[0] = wall() - t[0], t[1] = cpu() - t[1];
+        t[0] = clock_seconds() - t[0], t[1] = clock_cpu_seconds() - t[1];
         TP_TRY(comm_all_reduce(c, t, 2, COMM_F64, COMM_SUM, err));
         for (int k = 0; k < 2; k++)
             if (t[k] / comm_size(c) / calls < best[k])
@@ -62,9 +46,9 @@ done:
 
 static void work_ms(double ms)
 {
-    double until = cpu() + ms * 1e-3;
+    double until = clock_cpu_seconds() + ms * 1e-3;
 
-    while (cpu() < until)
+    while (clock_cpu_seconds() < until)
         ;
 }
 
@@ -77,14 +61,14 @@ static tp_status step_share(struct comm *c, float *buf, double *share, struct tp
     tp_status st = TP_OK;
 
     for (int i = 0; i < 33; i++) {
-        double start = cpu(), before;
+        double start = clock_cpu_seconds(), before;
 
         seed = seed * 1664525u + 1013904223u;
         work_ms(10 + 2.0 * (seed >> 16) / 65536);
-        before = cpu();
+        before = clock_cpu_seconds();
         TP_TRY(comm_all_reduce(c, buf, 2 << 18, COMM_F32, COMM_SUM, err));
-        inside += cpu() - before;
-        whole += cpu() - start;
+        inside += clock_cpu_seconds() - before;
+        whole += clock_cpu_seconds() - start;
     }
     *share = inside / whole;
     TP_TRY(comm_all_reduce(c, share, 1, COMM_F64, COMM_SUM, err));

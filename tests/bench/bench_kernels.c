@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/err.h"
 #include "core/opt.h"
 #include "kernels/adamw.h"
@@ -24,6 +24,7 @@
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
 #include "kernels/thread.h"
+#include "tests/bench/lib/product.h"
 
 /* A model and batch, and arrays large enough for every kernel. */
 struct bench {
@@ -36,27 +37,19 @@ struct bench {
 
 typedef void (*work_fn)(struct bench *b, const void *arg);
 
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
 /* Best time of one call, in seconds; a sample is at least 2 ms. */
 static double best_time(struct bench *b, work_fn fn, const void *arg)
 {
-    double best = 1e9, start = now();
+    double best = 1e9, start = clock_seconds();
     int times;
 
     fn(b, arg);
-    times = 1 + (int)(2e-3 / (now() - start + 1e-9));
+    times = 1 + (int)(2e-3 / (clock_seconds() - start + 1e-9));
     for (int i = 0; i < b->runs; i++) {
-        double t = now();
+        double t = clock_seconds();
         for (int j = 0; j < times; j++)
             fn(b, arg);
-        t = (now() - t) / times;
+        t = (clock_seconds() - t) / times;
         best = t < best ? t : best;
     }
     return best;
@@ -82,21 +75,12 @@ static void run_gemm(struct bench *b, const void *arg)
 static void product(struct bench *b, const char *what, bool trans_a, bool trans_b, int64_t m,
                     int64_t n, int64_t k, int times)
 {
-    struct gemm g = { .trans_a = trans_a,
-                      .trans_b = trans_b,
-                      .m = m,
-                      .n = n,
-                      .k = k,
-                      .a = b->x,
-                      .b = b->y,
-                      .c = b->z,
-                      .lda = trans_a ? m : k,
-                      .ldb = trans_b ? k : n,
-                      .ldc = n,
-                      .alpha = 1,
-                      .beta = trans_a ? 1 : 0,
-                      .type = b->type };
-    double flops = 2.0 * (double)m * (double)n * (double)k, t = best_time(b, run_gemm, &g);
+    struct gemm g = product_of(trans_a, trans_b, m, n, k, b->x, b->y, b->z);
+    double flops = 2.0 * (double)m * (double)n * (double)k, t;
+
+    g.beta = trans_a ? 1 : 0;
+    g.type = b->type;
+    t = best_time(b, run_gemm, &g);
 
     printf("%-22s %c%c %5lld x %5lld x %5lld %8.3f ms %8.1f GFLOP/s\n", what, trans_a ? 'T' : 'N',
            trans_b ? 'T' : 'N', (long long)m, (long long)n, (long long)k, t * 1e3,

@@ -5,10 +5,10 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/opt.h"
-#include "kernels/gemm.h"
+#include "tests/bench/lib/product.h"
 
 struct shapes {
     int dim, layers, q_width, kv_width, ffn, vocab, rows;
@@ -16,28 +16,9 @@ struct shapes {
     double flops;
 };
 
-static double cpu_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void product(struct shapes *s, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k)
 {
-    const struct gemm g = { .trans_a = trans_a,
-                            .trans_b = trans_b,
-                            .m = m,
-                            .n = n,
-                            .k = k,
-                            .a = s->x,
-                            .b = s->y,
-                            .c = s->z,
-                            .lda = trans_a ? m : k,
-                            .ldb = trans_b ? k : n,
-                            .ldc = n,
-                            .alpha = 1 };
+    const struct gemm g = product_of(trans_a, trans_b, m, n, k, s->x, s->y, s->z);
     struct tp_err err = { 0 };
 
     if (gemm(&g, &err)) {
@@ -102,9 +83,9 @@ int main(int argc, char **argv)
         return 3;
     step(&s); /* code is generated, memory touched */
     s.flops = 0;
-    start = cpu_now();
+    start = clock_cpu_seconds();
     step(&s);
-    printf("%.1f\n", s.flops / (cpu_now() - start) * 1e-9);
+    printf("%.1f\n", s.flops / (clock_cpu_seconds() - start) * 1e-9);
     free(s.x);
     free(s.y);
     free(s.z);

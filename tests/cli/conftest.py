@@ -18,6 +18,22 @@ def trained(tmp_path_factory, tiny):
     return root
 
 
+@pytest.fixture(scope="session")
+def curve(tmp_path_factory, tiny):
+    """curve(steps): {step: loss} of a run of the tiny model that never failed, at run_job's PACE."""
+    known = {}
+
+    def of(steps):
+        if steps not in known:
+            log = tmp_path_factory.mktemp("curve") / "log"
+            harness.ok("tp-train", "--model", tiny, "--data", harness.TEXT, "--steps", steps,
+                       "--warmup", 2, "--seq", 64, "--batch", 8, "--log", log)
+            known[steps] = dict(enumerate(harness.losses(log)))
+        return known[steps]
+
+    return of
+
+
 @pytest.fixture
 def ckpt(trained, tmp_path):
     """The test's own copy of `trained`."""

@@ -181,3 +181,13 @@ def alive(pid):
         return pathlib.Path("/proc/%d/stat" % pid).read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def assert_same_curve(job, reference):
+    """Every step is there, with the losses of the run that never failed, within the tolerances of
+    the oracle for 20 and for 200 steps. (The decay of the learning rate depends on --steps, so the
+    reference has as many.)"""
+    got = job.losses()
+    assert sorted(got) == sorted(reference), "steps are missing"
+    for s in got:
+        assert abs(got[s] - reference[s]) <= (5e-6 if s < 20 else 2e-4), s

@@ -103,7 +103,7 @@ def test_h5py_h5dump_and_h5stat_read_every_shard(spec, made):
             assert p.returncode == 0 and not p.stderr, p.stderr
         with h5py.File(path, "r") as f:
             assert f.attrs["format"] == b"tp-ckpt" or f.attrs["format"] == "tp-ckpt"
-            assert f.attrs["rank"] == entry["rank"] and f.attrs["version"] == 1
+            assert f.attrs["rank"] == entry["rank"] and f.attrs["version"] == 2
             assert len(f["index"]) == entry["index_rows"]
             assert f["index"].id.get_offset() == entry["index_offset"]
             for row in f["index"][()]:
@@ -321,7 +321,7 @@ def test_a_shard_that_a_signed_manifest_leaves_out_is_missed_by_its_boxes(tp4):
 @pytest.mark.parametrize("old,new,word", [
     ('"rank-00000.h5"', '"../rank-00000.h5"', "../rank-00000.h5"),
     ('"rank-00000.h5"', '"/etc/passwd"', "/etc/passwd"),
-    ('"version": 1', '"version": 7', "version 7"),
+    ('"version": 2', '"version": 7', "version 7"),
     ('"index_rows": ', '"index_rows": 99999999', "index_rows"),
     ('"size_bytes": ', '"size_bytes": 1', "bytes"),
     ('"step": 10', '"step": 11', "step"),
@@ -335,6 +335,16 @@ def test_a_signed_manifest_that_lies_is_refused(old, new, word, tp4):
     for verb in ["show", "digest"]:
         r = run("tp-ckpt", verb, tp4)
         assert r.rc == 3 and word in r.err and len(r.lines) == 1, r
+
+
+def test_a_checkpoint_of_version_1_is_read(tp4):
+    step = tp4 / "step-00000010"
+    before = ok("tp-ckpt", "digest", tp4).out
+    sign(step, (step / "manifest.json").read_text().replace('"version": 2', '"version": 1', 1))
+    assert manifest(step)["version"] == 1
+    ok("tp-ckpt", "verify", tp4)
+    assert ok("tp-ckpt", "digest", tp4).out == before
+    assert reader(step)[0] == 0
 
 
 @pytest.mark.parametrize("what", ["fifo", "link", "folder"])

@@ -80,15 +80,21 @@ LAYOUTS = [
     ("tp2pp2dp2", 2), ("tp2pp2dp2zero1", 2), ("tp4pp2dp2", 4), ("tp4pp2dp2zero1", 2),
     ("tp2pp3dp2", 2), ("tp2pp2vpp2dp2", 2), ("tp2dp4spzero1", 2), ("tp2pp2dp2sp", 4),
     ("tp8pp2", 2), ("tp8dp2zero1", 4), ("tp2pp2vpp2dp2spzero1", 2), ("tp4pp2vpp2dp2spzero1", 2),
+    # sequences cut over ranks: alone, with each other axis, several, all
+    ("cp2", 0), ("cp4", 4), ("cp8", 8), ("cp16", 16), ("tp2cp2", 4), ("tp8cp2", 8),
+    ("tp4cp2sp", 4), ("pp2cp2", 4), ("pp5cp2", 8), ("pp2vpp2cp2", 4), ("cp2dp2", 4),
+    ("cp2dp2zero1", 4), ("cp4dp2zero1", 2), ("tp2pp2cp2", 2), ("tp2cp2dp2zero1", 2),
+    ("tp2pp2cp2dp2", 2), ("tp2pp2vpp2cp2dp2spzero1", 2),
     # zero3: rows of 257 and 259 tokens over 2, 4, 8 owners; owners with few rows or none
     ("dp2zero3", 0), ("dp4zero3", 2), ("tp2dp2zero3", 4), ("pp2dp2zero3", 4),
     ("pp2vpp2dp2zero3", 2), ("tp2dp4zero3", 2), ("tp4dp4zero3", 2), ("tp8dp2zero3", 8),
     ("tp2pp2dp2spzero3", 2), ("tp2pp2vpp2dp2spzero3", 2), ("dp16zero3", 0), ("pp3dp4zero3", 2),
+    ("cp2dp2zero3", 4), ("tp2pp2cp2dp2spzero3", 2),
 ]
 SEVERAL_BUCKETS = [("wide", "dp4zero1", 2), ("wide", "tp4dp2sp", 4), ("wide", "pp2vpp2dp2", 4),
                    ("wide tied", "pp2dp2zero1", 4)]
 RECOMPUTED = [("tp1", 4), ("tp2sp", 0), ("pp2vpp2", 4), ("tp2pp2dp2spzero1", 2),
-              ("tp2pp2dp2spzero3", 2)]
+              ("tp2pp2dp2spzero3", 2), ("tp2cp2sp", 4)]
 
 
 def cases():
@@ -101,6 +107,7 @@ def cases():
         yield name, layout, micro, ()
     for name, (layout, micro) in itertools.product(("untied", "gpt2"), RECOMPUTED):
         yield name, layout, micro, ("--recompute", "full")
+        yield name, layout, micro, ("--recompute", "selective")
 
 
 @pytest.mark.parametrize("name, layout, micro, more", cases(),
@@ -110,12 +117,60 @@ def test_losses_and_norms_are_the_oracles(known, name, layout, micro, more, tmp_
     assert_same_curve(log, trace, name + " " + layout)
 
 
+@pytest.mark.parametrize("layout, host_ranks", [
+    ("cp4", "1"), ("tp2cp2dp2zero1", "8")])  # messages alone; shared memory
+def test_under_mpirun_rings_give_the_same_curve(known, layout, host_ranks, tmp_path):
+    folder, trace = known("untied")
+    argv = argv_of(folder, layout, tmp_path / "log", "--micro", 8)
+    ranks = 8 if "dp2" in layout else 4
+    ok("mpirun", "-n", ranks, *harness.command(argv), env={"TP_HOST_RANKS": host_ranks})
+    log = [json.loads(line) for line in open(tmp_path / "log")]
+    assert_same_curve(log, trace, "%s under mpirun" % layout)
+
+
+@pytest.mark.parametrize("layout", ["tp2pp2vpp2dp2spzero1", "tp2pp2vpp2dp2spzero3",
+                                    "tp2pp2vpp2cp2spzero1", "cp4"])
 @pytest.mark.parametrize("name", MODELS)
-def test_bf16_follows_the_curve_at_every_axis(known, name, tmp_path):
-    _, log, trace = train(known, name, "tp2pp2vpp2dp2spzero1", tmp_path / "log", "--micro", 2,
+def test_bf16_follows_the_curve_at_every_axis(known, name, layout, tmp_path):
+    _, log, trace = train(known, name, layout, tmp_path / "log", "--micro", 2,
                           "--dtype", "bf16", "--recompute", "full")
     dloss, _ = oracle.deviation(log, trace)
     assert 1e-6 < dloss <= 2e-2
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name, layout, zeros", [("untied", "tp2dp2", ("zero1", "zero3")),
+                                                 ("gpt2", "tp4dp2", ("zero1",)),
+                                                 ("untied", "tp2pp2dp2", ("zero3",))])
+def test_dealing_state_over_dp_changes_no_bit(known, name, layout, zeros, dtype, tmp_path):
+    """One microbatch, so that sums over ranks and over microbatches cannot change places; no tied
+    head and no shared key-value heads with zero3, which sums over dp first."""
+    folder, _ = known(name)
+    digests = set()
+    for zero in ("",) + zeros:
+        run(*argv_of(folder, layout + zero, tmp_path / "log", "--dtype", dtype, "--ckpt",
+                     tmp_path / ("as" + zero), "--exit-step", 3))
+        digests.add(str(harness.digest(tmp_path / ("as" + zero))))
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("name, dp, micros", [("untied", 2, 2), ("untied", 4, 1), ("gpt2", 2, 4)])
+def test_zero3_sends_three_times_the_weights_a_microbatch(known, name, dp, micros, tmp_path):
+    """docs/parallelism/data.md: calls and bytes of gathers and reductions, where all rows divide."""
+    config = dict(MODELS[name], vocab_size=256, hidden_size=32)
+    layers = config.get("num_hidden_layers") or config["n_layer"]
+    weights = oracle.random_weights(config, seed=1)
+    oracle.save_model(tmp_path / "m", config, weights)
+    sizes = {k: x.size for k, x in weights.items()}
+    of_layers = sum(n for k, n in sizes.items() if re.search(r"\.\d+\.", k))
+    r = ok(*argv_of(tmp_path / "m", "dp%dzero3" % dp, tmp_path / "log", "--steps", 1, "--micro",
+                    OPTIONS["batch"] // dp // micros))
+    calls, number, unit = re.search(r"(\d+) over dp \(([\d.]+) (\w+)\)", r.err).groups()
+    # untied: the embedding and the head once each way; tied: together, twice each way
+    ends = (sum(sizes.values()) - of_layers) * (2 if name == "untied" else 4)
+    assert int(calls) == micros * (3 * layers + 4)
+    said = float(number) * {"KiB": 1 << 10, "MiB": 1 << 20}[unit]
+    assert said == pytest.approx(4 * micros * (3 * of_layers + ends) / dp, rel=6e-3)
 
 
 def test_the_gpt2_oracles_gradient_is_the_slope_of_its_loss():
@@ -143,9 +198,9 @@ def test_the_gpt2_oracles_gradient_is_the_slope_of_its_loss():
 # ---- checkpoints between layouts ------------------------------------------------------------------
 
 HOPS = {
-    "untied": ["tp2pp2dp2zero1", "dp4zero1", "tp8", "pp2vpp2dp2zero3", "tp4dp2sp"],
-    "gpt2": ["pp2vpp2", "tp2dp2spzero1", "tp8", "tp2pp2dp2zero3", "dp2"],
-    "tied": ["pp3dp2zero3", "tp8", "tp2pp2sp", "dp2zero1", "tp2pp2vpp2"],
+    "untied": ["tp2pp2dp2zero1", "cp4dp2zero1", "tp8", "pp2cp2dp2zero3", "tp4dp2sp"],
+    "gpt2": ["pp2vpp2", "tp2dp2spzero1", "cp8", "tp2pp2dp2zero3", "dp2"],
+    "tied": ["pp3dp2zero3", "tp8", "tp2pp2cp2sp", "dp2zero1", "tp2pp2vpp2"],
 }
 
 
@@ -177,9 +232,9 @@ def test_resharding_there_and_back_keeps_every_bit(known, name, tmp_path):
 
 
 def oracle_spec(layout):
-    named = dict(re.findall(r"(vpp|tp|pp|dp|zero)(\d+)", layout))
+    named = dict(re.findall(r"(vpp|tp|pp|cp|dp|zero)(\d+)", layout))
     return "".join("%s%s" % (k, named.get(k, 0 if k == "zero" else 1))
-                   for k in ("tp", "pp", "vpp", "dp", "zero"))
+                   for k in ("tp", "pp", "vpp", "cp", "dp", "zero"))
 
 
 def test_gpt2_is_read_with_and_without_its_names_prefix(known, tmp_path):
@@ -274,7 +329,9 @@ def test_megatrons_token_files_train_a_large_vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize("layout, more, says", [
-    ("cp2", (), "context parallelism"),
+    ("cp3", (), "--seq 30 would; nearest that would run: tp1cp2"),
+    ("cp32", (), "nearest that would run: tp1cp16"),
+    ("tp8cp2sp", ("--micro", 1, "--seq", 12), "6 (--micro 1 x --seq 12 / cp 2) do not divide"),
     ("pp6", (), "its 5 layers are fewer than its 6 stages"),
     ("vpp2", (), "vpp needs pp"),
     ("pp2vpp2", ("--micro", 16), "no multiple of 2"),

@@ -9,26 +9,9 @@ import time
 import pytest
 
 import harness
-from run_job import Job, alive, fake_job, train_job
+from run_job import Job, alive, assert_same_curve, fake_job, train_job
 
 STEPS = 150
-
-
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory, tiny):
-    """{step: loss} of a run that never failed."""
-    log = tmp_path_factory.mktemp("reference") / "log"
-    harness.ok("tp-train", "--model", tiny, "--data", harness.TEXT, "--steps", STEPS, "--warmup", 2,
-               "--seq", 64, "--batch", 8, "--log", log)
-    return dict(enumerate(harness.losses(log)))
-
-
-def assert_same_curve(job, reference, steps):
-    """The decay of the learning rate depends on --steps, so the reference has as many."""
-    got = job.losses()
-    assert sorted(got) == list(range(steps)), "steps are missing"
-    for s in got:  # the oracle's tolerances for 20 and for 200 steps
-        assert abs(got[s] - reference[s]) <= (5e-6 if s < 20 else 2e-4), s
 
 
 # ---- the job file ----
@@ -62,7 +45,7 @@ def test_requests_without_a_running_job(tmp_path, tiny):
 
 # ---- faults ----
 
-def test_a_killed_rank_means_the_next_layout_and_the_same_curve(tmp_path, tiny, reference, figure):
+def test_a_killed_rank_means_the_next_layout_and_the_same_curve(tmp_path, tiny, curve, figure):
     with train_job(tmp_path, tiny, steps=STEPS, restart={"blame": 1, "exclude_for": "1h"}) as job:
         job.start()
         job.await_event("save")
@@ -73,7 +56,7 @@ def test_a_killed_rank_means_the_next_layout_and_the_same_curve(tmp_path, tiny, 
         figure("seconds from kill to training at tp2", round(again["seconds"], 2))
         assert again["layout"] == "tp2" and again["resumed_at"] >= 10
         assert job.wait() == 0
-        assert_same_curve(job, reference, STEPS)
+        assert_same_curve(job, curve(STEPS))
         assert job.processes() == []
 
 
@@ -147,6 +130,15 @@ def test_a_crash_loop_backs_off_and_stops_with_the_reason(tmp_path):
         assert len(job.events("launch")) == 3
         failed = job.events("failed")[0]["reason"]
         assert "3 starts in a row" in failed and "fake: cannot start" in failed
+
+
+def test_dying_at_the_same_step_again_and_again_is_no_progress(tmp_path):
+    """It trains each time, and gets no further: that is a loop as well."""
+    with fake_job(tmp_path, "--exit-at", 5, 9, restart={"no_progress": 3,
+                                                        "backoff": "0.1s"}) as job:
+        assert job.start().wait() == 3
+        assert len(job.events("launch")) == 4  # the first got to step 5
+        assert "3 starts in a row without a step beyond 5" in job.events("failed")[0]["reason"]
 
 
 def test_a_budget_of_restarts_is_kept(tmp_path):
@@ -230,7 +222,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, tiny, how):
         assert harness.ok("tp-run", job.path).rc == 0  # done already: nothing to do
 
 
-def test_resize_down_and_up_while_training(tmp_path, tiny, reference):
+def test_resize_down_and_up_while_training(tmp_path, tiny, curve):
     with train_job(tmp_path, tiny, steps=STEPS) as job:
         job.start()
         job.await_step(10)
@@ -242,7 +234,7 @@ def test_resize_down_and_up_while_training(tmp_path, tiny, reference):
         assert job.verb("resize", "auto").rc == 0
         assert job.await_event("training", 4)["layout"] == "tp4"
         assert job.wait() == 0
-        assert_same_curve(job, reference, STEPS)
+        assert_same_curve(job, curve(STEPS))
         drained = [e["seconds"] for e in job.events("training")[1:]]
         assert max(drained) < 10, drained
 
@@ -263,7 +255,7 @@ def stop_with_checkpoints(job):
     return harness.steps(job.ckpt)
 
 
-def test_a_corrupt_newest_checkpoint_is_put_away_loudly(tmp_path, tiny, reference):
+def test_a_corrupt_newest_checkpoint_is_put_away_loudly(tmp_path, tiny, curve):
     with train_job(tmp_path, tiny, steps=STEPS) as job:
         steps = stop_with_checkpoints(job)
         flip(next(steps[-1].glob("*.h5")))
@@ -272,7 +264,7 @@ def test_a_corrupt_newest_checkpoint_is_put_away_loudly(tmp_path, tiny, referenc
         assert [e["step"] for e in bad] == [int(steps[-1].name[5:])]
         assert job.events("training")[1]["resumed_at"] == int(steps[-2].name[5:])
         assert (job.ckpt / "quarantine" / steps[-1].name).is_dir()
-        assert_same_curve(job, reference, STEPS)
+        assert_same_curve(job, curve(STEPS))
 
 
 def test_when_none_is_good_it_never_begins_at_0(tmp_path, tiny):
@@ -282,187 +274,3 @@ def test_when_none_is_good_it_never_begins_at_0(tmp_path, tiny):
         assert job.start().wait() == 3
         assert "to begin again from step 0" in job.events("failed")[-1]["reason"]
         assert len(job.events("launch")) == 1
-
-
-# ---- tp-run itself ----
-
-def test_two_orchestrators_of_one_job(tmp_path, tiny):
-    with train_job(tmp_path, tiny, steps=2000) as job:
-        job.start()
-        job.await_step(10)
-        r = harness.run("tp-run", job.path)
-        assert r.rc == 2 and "another tp-run (pid %d)" % job.process.pid in r.err
-        job.verb("stop", "--wait")
-
-
-def test_killed_while_training_it_takes_over_the_running_job(tmp_path, tiny, reference):
-    with train_job(tmp_path, tiny, steps=STEPS) as job:
-        job.start()
-        job.await_step(20)
-        pids = sorted(r["pid"] for r in job.status()["ranks"])
-        job.process.kill()
-        job.process.wait()
-        assert all(alive(p) for p in pids)
-        job.start()
-        job.await_event("takeover", running=True)
-        assert sorted(r["pid"] for r in job.await_step(20)["ranks"]) == pids
-        assert job.wait() == 0
-        assert len(job.events("launch")) == 1
-        assert_same_curve(job, reference, STEPS)
-
-
-def test_a_job_that_ended_while_nobody_watched(tmp_path, tiny):
-    with train_job(tmp_path, tiny, steps=100) as job:
-        job.start()
-        job.await_step(5)
-        job.process.kill()
-        job.process.wait()
-        end = time.monotonic() + 60
-        while job.processes() and time.monotonic() < end:
-            time.sleep(0.1)
-        assert job.start().wait() == 0
-        assert len(job.events("launch")) == 1 and job.events("done")
-
-
-def test_killed_after_each_journal_record_it_goes_on(tmp_path, tiny, reference, figure):
-    """Each run dies after one more record; a fault on the way makes every state come by."""
-    died = 0
-    for record in range(1, 60):
-        with train_job(tmp_path / str(record), tiny, steps=60,
-                       options={"save-every": 25}) as job:
-            job.start({"TP_RUN_DIE_AFTER": str(record)})
-            fault = None
-            while job.process.poll() is None:
-                s = job.status() if fault is None else None
-                if s and s.get("state") == "train" and s.get("step", 0) >= 5 and s["ranks"]:
-                    fault = s["ranks"][-1]["pid"]
-                    os.kill(fault, signal.SIGKILL)
-                time.sleep(0.01)
-            if job.process.returncode == 0:
-                break
-            assert job.process.returncode == -signal.SIGKILL, job.story()
-            died += 1
-            attempts = {p for p in job.processes(keepers=True)}
-            assert job.start().wait() == 0, job.story()
-            assert job.processes() == [], attempts
-            got = job.losses()
-            assert sorted(got) == list(range(60)), record
-            assert harness.ok("tp-ckpt", "verify", job.ckpt).rc == 0
-    else:
-        raise AssertionError("the job has more than 60 journal records")
-    figure("orchestrator killed after each of its journal records", died)
-    assert died >= 10
-
-
-def test_a_stale_job_that_wakes_up_cannot_write(tmp_path, tiny):
-    """A job and its tp-run are frozen; another takes the root; the first wakes up."""
-    with train_job(tmp_path, tiny, steps=3000, name="old") as old, \
-            train_job(tmp_path, tiny, steps=3000, name="new") as new:
-        old.start()
-        old.await_event("save")
-        frozen = [old.process.pid] + old.processes()
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
-        new.start()
-        new.await_event("save", 2)
-        for pid in frozen:
-            os.kill(pid, signal.SIGCONT)
-        assert old.wait() == 3
-        assert "a newer job" in old.events("failed")[-1]["reason"]
-        new.verb("stop", "--wait")
-        epochs = {json.loads((s / "manifest.json").read_text())["epoch"]
-                  for s in harness.steps(new.ckpt)}
-        assert epochs == {1, 2}
-        assert harness.ok("tp-ckpt", "verify", new.ckpt).rc == 0
-
-
-def test_the_wall_clock_may_jump_a_year(tmp_path, tiny):
-    if harness.SANITIZE:
-        pytest.skip("libfaketime and a sanitizer's library each have to be loaded first")
-    lib = subprocess.run("ls /usr/lib/*/faketime/libfaketime.so.1", shell=True,
-                         capture_output=True, text=True).stdout.strip()
-    if not lib:
-        pytest.skip("needs libfaketime (Debian: faketime)")
-    stamp = tmp_path / "stamp"
-    stamp.write_text("+0")
-    with train_job(tmp_path, tiny, steps=300) as job:
-        job.start({"LD_PRELOAD": lib, "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                   "DONT_FAKE_MONOTONIC": "1", "FAKETIME_NO_CACHE": "1",
-                   "FAKETIME_TIMESTAMP_FILE": str(stamp)})
-        for jump in ("+1y", "-1y", "+0"):
-            s = job.await_step(10)
-            stamp.write_text(jump)
-            job.await_step(s["step"] + 30)
-        assert job.wait() == 0
-        times = [e["time"] for e in job.events()]
-        assert max(times) - min(times) > 300 * 86400  # the clock did jump
-        assert len(job.events("launch")) == 1 and not job.events("hang")
-
-
-def test_under_mpirun(tmp_path, tiny, reference):
-    with train_job(tmp_path, tiny, steps=STEPS, launcher="mpirun", allow="[tp2]",
-                   nodes="[a, b]") as job:
-        job.start()
-        job.await_event("save", timeout=120)
-        os.kill(job.rank_pid(1), signal.SIGKILL)
-        assert job.await_event("rank_exit")["rank"] == 1, job.story()
-        job.await_event("training", 2, timeout=120)
-        assert job.wait(300) == 0
-        assert_same_curve(job, reference, STEPS)
-        assert job.processes() == []
-
-
-# ---- many faults ----
-
-@pytest.mark.long
-def test_twenty_random_faults_in_one_run(tmp_path, figure):
-    seed = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
-    rng = random.Random(seed)
-    figure("seed", seed)
-    steps = 200
-    model = harness.write_config(tmp_path / "model", hidden_size=256, intermediate_size=704,
-                                 num_hidden_layers=4, head_dim=32, max_position_embeddings=256)
-    log = tmp_path / "reference"
-    harness.ok("tp-train", "--model", model, "--data", harness.TEXT, "--steps", steps, "--warmup",
-               2, "--seq", 64, "--batch", 8, "--log", log)
-    reference = dict(enumerate(harness.losses(log)))
-    down, faults = set(), {}
-    with train_job(tmp_path, model, steps=steps, options={"save-every": 5},
-                   restart={"max": 1000, "blame": 1000, "settle": "0.1s", "backoff": "0.1s",
-                            "no_progress": 20}) as job:
-        job.start()
-        job.await_event("save")
-        while sum(faults.values()) < 20:
-            job.await_step(0)
-            time.sleep(rng.uniform(0.05, 0.3))
-            s = job.await_step(0)
-            rank = rng.choice(s["ranks"])
-            kind = rng.choice(["kill", "stop", "node", "orchestrator", "keeper"])
-            seen = len(job.events("training"))
-            if down and rng.random() < 0.5:
-                job.verb("node", "up", down.pop())  # no fault: it scales up again
-                continue
-            if kind == "node" and len(down) == 2:
-                continue
-            faults[kind] = faults.get(kind, 0) + 1
-            if kind in ("kill", "stop"):
-                os.kill(rank["pid"], signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
-            elif kind == "keeper":
-                os.kill(next(p for p in job.processes() if p not in
-                             job.processes(keepers=False)), signal.SIGKILL)
-            elif kind == "orchestrator":
-                job.process.kill()
-                job.process.wait()
-                job.start()
-            else:
-                down.add(rank["node"])
-                job.verb("node", "down", rank["node"])
-            if kind != "orchestrator":
-                job.await_event("training", seen + 1)
-        figure("faults", faults)
-        assert job.wait(300) == 0
-        got = job.losses()
-        assert sorted(got) == list(range(steps))
-        figure("worst difference of a loss", max(abs(got[s] - reference[s]) for s in got))
-        assert_same_curve(job, reference, steps)
-        assert job.processes() == []

@@ -8,27 +8,20 @@ import time
 import pytest
 
 import harness
-from run_job import picky_job, train_job
+from run_job import assert_same_curve, picky_job, train_job
 from test_faults import Shim
 
 STEPS = 60
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory, tiny):
-    """Losses of a run that never failed."""
-    log = tmp_path_factory.mktemp("reference") / "log"
-    harness.ok("tp-train", "--model", tiny, "--data", harness.TEXT, "--steps", STEPS, "--warmup", 2,
-               "--seq", 64, "--batch", 8, "--log", log)
-    return harness.losses(log)
+@pytest.fixture
+def reference(curve):
+    return curve(STEPS)
 
 
 def assert_whole(job, reference):
     """Every step once, the losses of the run that never failed, every checkpoint intact."""
-    got = job.losses()
-    assert sorted(got) == list(range(len(reference)))
-    for s, loss in enumerate(reference):
-        assert abs(got[s] - loss) <= (5e-6 if s < 20 else 2e-4), s
+    assert_same_curve(job, reference)
     for step in harness.steps(job.ckpt):
         harness.ok("tp-ckpt", "verify", step)
     assert not list(job.ckpt.glob("*.tmp-*")) and job.processes() == []

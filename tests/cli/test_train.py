@@ -129,7 +129,7 @@ def test_the_oracles_gradient_is_the_slope_of_its_loss():
         assert slope == pytest.approx(g[name][at], rel=1e-4, abs=1e-8), name
 
 
-@pytest.mark.parametrize("layout", ["tp1", "tp4", "tp2dp2"])
+@pytest.mark.parametrize("layout", ["tp1", "tp4", "tp2dp2", "cp4", "tp2pp2cp2dp2"])
 def test_logits_are_the_oracles(known, layout, tmp_path):
     folder, data, _ = known("untied")
     out = tmp_path / "logits.safetensors"
@@ -195,6 +195,10 @@ LARGE = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=6, num_a
              num_key_value_heads=8, head_dim=64)
 
 
+# Little to hold but the tokens' activations.
+LONG = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=8192)
+
+
 def test_a_model_too_large_for_a_rank_is_refused_at_tp1_and_trains_at_tp4(tmp_path):
     config = harness.write_config(tmp_path, **LARGE)
     argv = ["tp-train", "--model", config, "--data", TEXT, "--steps", 2, "--batch", 1, "--seq", 64,
@@ -209,12 +213,31 @@ def test_a_model_too_large_for_a_rank_is_refused_at_tp1_and_trains_at_tp4(tmp_pa
     assert peak <= 256 << 20
 
 
+def test_a_sequence_too_long_for_a_rank_is_refused_at_cp1_and_trains_at_cp4(tmp_path):
+    config = harness.write_config(tmp_path, **LONG)
+    argv = ["tp-train", "--model", config, "--data", TEXT, "--steps", 2, "--batch", 1, "--seq",
+            8192]
+    r = run(*argv, "--mem", "64M")
+    assert r.rc == 2 and len(r.lines) == 1, repr(r)
+    assert "does not fit at tp1" in r.err and "tp1cp4 (" in r.err, repr(r)
+    ok(*argv, "--log", tmp_path / "whole")
+    ok(*argv, "--log", tmp_path / "cut", "--layout", "cp4", "--mem", "64M")
+    whole, cut = ([json.loads(x) for x in open(tmp_path / f)] for f in ("whole", "cut"))
+    dloss, dnorm = oracle.deviation(cut, whole)
+    print("8192 tokens at cp4 against cp1: |dloss| %.1e, relative dnorm %.1e; peak of a rank "
+          "%.0f MiB, was %.0f MiB" % (dloss, dnorm, cut[-1]["peak_rss_bytes"] / 2**20,
+                                      whole[-1]["peak_rss_bytes"] / 2**20))
+    assert dloss <= LOSS_WITHIN and dnorm <= NORM_WITHIN
+    if not harness.SANITIZE:
+        assert cut[-1]["peak_rss_bytes"] <= 64 << 20 < whole[-1]["peak_rss_bytes"]
+
+
 @pytest.mark.skipif("address" in harness.SANITIZE or "thread" in harness.SANITIZE,
                     reason="a sanitizer's own memory is not estimated")
 @pytest.mark.parametrize("layout, dtype, micro, saves", [
     ("tp1", "fp32", 4, False), ("tp2", "fp32", 4, True), ("tp2", "bf16", 2, True),
     ("dp2", "fp32", 2, False), ("tp4", "bf16", 4, False), ("dp2zero1", "bf16", 2, True),
-    ("dp4zero3", "fp32", 1, False), ("dp2zero3", "bf16", 1, True)])
+    ("dp4zero3", "fp32", 1, False), ("dp2zero3", "bf16", 1, True), ("cp2", "fp32", 4, True)])
 def test_the_estimate_is_near_what_is_measured(layout, dtype, micro, saves, tmp_path):
     config = harness.write_config(tmp_path, **dict(LARGE, num_hidden_layers=3))
     argv = ["tp-train", "--model", config, "--data", TEXT, "--steps", 2, "--batch", 4, "--micro",

@@ -38,7 +38,7 @@ def read_manifest(folder):
     found = hashlib.sha256(text[:-81]).hexdigest()
     check(found == tail[13:77].decode(), "manifest: its checksum differs")
     manifest = json.loads(text)
-    check(manifest["format"] == "tp-ckpt" and manifest["version"] == 1, "manifest: other version")
+    check(manifest["format"] == "tp-ckpt" and manifest["version"] in (1, 2), "manifest: other version")
     return manifest
 
 

@@ -73,7 +73,7 @@ MessageTimeout=5
 KillWait=5
 InactiveLimit=0
 MailProg=/bin/true
-SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=2
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=2,permit_job_expansion
 SlurmdParameters=config_overrides
 NodeName=n[1-$1] NodeAddr=$NET.[11-$((10 + $1))] CPUs=2 RealMemory=1000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP

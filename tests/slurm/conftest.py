@@ -1,15 +1,35 @@
-"""The printing of figures, as in tests/cli."""
+"""What the tests on Slurm share: the cluster, jobs on it."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
 import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "cli"))
+import harness  # noqa: E402
+
+CLUSTER = str(HERE / "cluster.sh")
+MISSING = [p for p in ("slurmctld", "slurmd", "srun", "munged", "ip") if not shutil.which(p)]
+
+
+def pytest_collection_modifyitems(items):
+    why = "needs root (namespaces, munge)" if os.geteuid() != 0 else (
+        "needs " + ", ".join(MISSING) if MISSING else "")
+    for item in items if why else []:
+        item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    return harness.write_config(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
-def figure(record_property):
-    """figure("points", 127): a number that the run prints at its end."""
-    return record_property
-
-
-def pytest_terminal_summary(terminalreporter):
-    for report in terminalreporter.getreports("passed"):
-        for name, value in report.user_properties:
-            terminalreporter.write_line("figure  %s: %s = %s" % (
-                report.nodeid.split("/")[-1], name, value))
+def cluster():
+    """Three nodes of two processors; cluster("crash", "n1") and so on, see cluster.sh."""
+    subprocess.run([CLUSTER, "up", "3"], check=True, timeout=90, stdin=subprocess.DEVNULL)
+    yield lambda *a: subprocess.run([CLUSTER, *a], check=True, timeout=60)
+    subprocess.run([CLUSTER, "down"], timeout=60)

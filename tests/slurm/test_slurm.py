@@ -1,51 +1,18 @@
-"""tp-run on a real Slurm of several nodes on this machine (cluster.sh): crash, cut, batch job.
+"""tp-run on a real Slurm of several nodes on this machine (cluster.sh): nodes crash and come back.
 
 Needs root and Debian's slurmctld, slurmd, slurm-client, munge, iproute2; skipped, saying so, where
 they are missing. Not to be run beside itself: one cluster a machine.
 """
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "cli"))
-import harness  # noqa: E402
-from run_job import train_job  # noqa: E402
-
-CLUSTER = str(HERE / "cluster.sh")
-MISSING = [p for p in ("slurmctld", "slurmd", "srun", "munged", "ip") if not shutil.which(p)]
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root (namespaces, munge)"),
-    pytest.mark.skipif(bool(MISSING), reason="needs %s" % ", ".join(MISSING)),
-]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return harness.write_config(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def cluster():
-    subprocess.run([CLUSTER, "up", "3"], check=True, timeout=90, stdin=subprocess.DEVNULL)
-    yield lambda *a: subprocess.run([CLUSTER, *a], check=True, timeout=60)
-    subprocess.run([CLUSTER, "down"], timeout=60)
-
-
-def slurm_job(folder, model, steps=3000, **slurm):
-    return train_job(folder, model, steps=steps, nodes="1", backend="slurm",
-                     slurm={"nodes": 3, "tasks_per_node": 2, **slurm},
-                     watch={"floor": "3s"})
-
-
-def node_of(job, rank):
-    return job.status()["ranks"][rank]["node"]
+import harness
+from slurm_job import node_of, queue, slurm, slurm_job, wait_until
 
 
 @pytest.mark.parametrize("fault", ["crash", "cut"])
@@ -65,8 +32,7 @@ def test_a_lost_node_means_the_survivors_go_on(tmp_path, model, cluster, figure,
         assert job.verb("stop", "--wait").rc == 0
         assert job.wait() == 75
         assert harness.ok("tp-ckpt", "verify", job.ckpt).rc == 0
-        queue = subprocess.run(["squeue", "-h", "-t", "RUNNING"], capture_output=True, text=True)
-        assert queue.stdout.strip() == "", "the allocation was not given back"
+        assert queue() == [], "the allocation was not given back"
 
 
 def test_a_killed_rank_and_a_killed_orchestrator(tmp_path, model, cluster):
@@ -85,14 +51,22 @@ def test_a_killed_rank_and_a_killed_orchestrator(tmp_path, model, cluster):
         assert sorted(job.losses()) == list(range(300))
 
 
-def pids_of(program, word):
+def rank_of(proc):
+    for word in (proc / "environ").read_bytes().split(b"\0"):
+        if word.startswith(b"SLURM_PROCID="):
+            return int(word[13:])
+    return -1
+
+
+def pids_of(program, word, rank=None):
     for p in pathlib.Path("/proc").iterdir():
         if p.name.isdigit():
             try:
                 line = (p / "cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            if line[0].endswith(program) and word in " ".join(line):
+            if line[0].endswith(program) and word in " ".join(line) and rank in (
+                    None, rank_of(p)):
                 yield int(p.name)
 
 
@@ -105,14 +79,98 @@ def test_too_few_nodes_ask_for_a_new_allocation(tmp_path, model, cluster):
         job.await_event("node_lost", timeout=60)
         cluster("start", node)
         job.await_event("training", 2, timeout=120)
-        assert len({a for a in allocations(job)}) == 2
+        assert len(queue(states="all")) == 2
         job.verb("stop", "--wait")
 
 
-def allocations(job):
-    out = subprocess.run(["squeue", "-h", "-t", "all", "-n", "job", "-o", "%i"],
-                         capture_output=True, text=True).stdout
-    return out.split()
+def test_a_lost_node_that_has_no_ranks_is_seen_too(tmp_path, model, cluster):
+    with slurm_job(tmp_path, model, grow="off") as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        idle = ({"n1", "n2", "n3"} - {r["node"] for r in job.status()["ranks"]}).pop()
+        cluster("crash", idle)
+        lost = job.await_event("node_lost", timeout=60)
+        assert lost["node"] == idle and "Slurm" in lost["reason"]
+        step = job.status()["step"]
+        job.await_step(step + 5)
+        assert job.status()["attempt"] == 1, "the training was disturbed\n" + job.story()
+        assert {n["node"]: n["state"] for n in job.status()["nodes"]}[idle] == "down"
+        job.verb("stop", "--wait")
+
+
+@pytest.mark.parametrize("grow", ["expand", "new"])
+def test_more_nodes_make_up_for_a_lost_one(tmp_path, model, cluster, grow):
+    with slurm_job(tmp_path, model, steps=100000, nodes=2, allow="[tp4, tp2]", grow=grow) as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        cluster("crash", node_of(job, 2))
+        job.await_event("node_lost", timeout=60)
+        small = job.await_event("training", 2, timeout=60)
+        assert small["layout"] == "tp2"
+        wide = job.await_event("training", 3, timeout=90)
+        assert wide["layout"] == "tp4" and not wide["after_fault"]
+        drain = job.events("drain")[-1]
+        assert wide["resumed_at"] >= drain["step"], "steps were lost by scaling up"
+        assert len(queue(states="RUNNING")) == 1, "more than one allocation is held"
+        one = len({e["slurm_job"] for e in job.events("allocation") if e["result"] == "held"})
+        assert one == (1 if grow == "expand" else 2), job.story()
+        if grow == "expand":
+            assert job.events("node_back")[0]["node"] == "n3"
+        job.verb("stop", "--wait")
+        assert queue() == []
+
+
+def test_a_node_that_was_cut_off_is_used_again(tmp_path, model, cluster):
+    """Slurm notices nothing: the node is back when it starts a process."""
+    with slurm_job(tmp_path, model, steps=100000, nodes=2, allow="[tp4, tp2]", grow="off") as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        node = node_of(job, 2)
+        cluster("cut", node)
+        assert job.await_event("node_lost", timeout=30)["node"] == node
+        job.await_event("training", 2, timeout=60)
+        assert job.events("node_back") == [], "it counts as back while it is cut off"
+        cluster("join", node)
+        assert job.await_event("node_back", timeout=60)["node"] == node
+        assert job.await_event("training", 3, timeout=60)["layout"] == "tp4"
+        assert queue("%i|%D") == ["1|2"]
+        job.verb("stop", "--wait")
+
+
+def test_a_node_at_fault_is_drained(tmp_path, model, cluster):
+    with slurm_job(tmp_path, model, steps=100000, allow="[tp4, tp2]", drain="true",
+                   restart={"blame": 1, "exclude_for": "1h"}) as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        node, pid = node_of(job, 3), next(pids_of("tp-train", "layout=tp4", 3))
+        os.kill(pid, signal.SIGKILL)
+        assert job.await_event("rank_exit", timeout=30)["node"] == node, job.story()
+        done = job.await_event("node_drained", timeout=30)
+        assert done["node"] == node and done["ok"], done
+        state = wait_until(lambda: slurm("sinfo", "-h", "-N", "-n", node, "-o", "%T %E"))
+        assert state.startswith("drain") and "tp-run job" in state, state
+        job.await_event("training", 2, timeout=60)
+        assert node not in {r["node"] for r in job.status()["ranks"]}
+        job.verb("stop", "--wait")
+
+
+def test_after_a_takeover_nodes_are_watched_again(tmp_path, model, cluster, figure):
+    with slurm_job(tmp_path, model) as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        job.process.kill()
+        job.process.wait()
+        job.start()
+        job.await_event("takeover", running=True)
+        job.await_step(30)
+        time.sleep(2)
+        node, begin = node_of(job, 2), time.time()
+        cluster("cut", node)
+        lost = job.await_event("node_lost", timeout=12)
+        assert lost["node"] == node and "no sign of life" in lost["reason"], lost
+        figure("seconds until it is noticed", round(lost["time"] - begin, 2))
+        job.await_event("training", 3, timeout=60)
+        job.verb("stop", "--wait")
 
 
 def test_inside_a_batch_job_it_uses_that_allocation(tmp_path, model, cluster):
@@ -123,3 +181,29 @@ def test_inside_a_batch_job_it_uses_that_allocation(tmp_path, model, cluster):
                           str(tmp_path / "out"), str(script)], timeout=150)
     assert out.returncode == 0, (tmp_path / "out").read_text() + job.story()
     assert sorted(job.losses()) == list(range(60))
+
+
+def test_in_a_batch_job_another_node_takes_over_from_a_lost_tp_run(tmp_path, model, cluster, figure):
+    job = slurm_job(tmp_path, model, steps=100000, allow="[tp4, tp2]", grow="off")
+    job.verb("submit")
+    wait_until(lambda: job.events("save"))
+    home = (job.state / "home").read_text().split()[2]
+    wait_until(lambda: list_steps("guard"), 30)
+    begin = time.time()
+    cluster("crash", home)
+    again = wait_until(lambda: job.events("training")[1:], 90)[0]
+    figure("seconds, Slurm's own verdict of 10 to 17 among them", round(again["time"] - begin, 1))
+    assert again["resumed_at"] >= 10
+    assert (job.state / "home").read_text().split()[2] != home
+    assert len(queue(states="RUNNING")) == 1
+    assert home not in {r["node"] for r in job.status()["ranks"]}
+    assert job.verb("stop").rc == 0
+    wait_until(lambda: not queue(), 30)
+    assert job.events("stopped")[0]["reason"] == "saved and stopped"
+    steps = job.losses()
+    assert sorted(steps) == list(range(len(steps)))
+
+
+def list_steps(name):
+    """Processes of tp-run under this name, on any node: they share this machine."""
+    return list(pids_of("tp-run", name))

@@ -189,9 +189,9 @@ Test(manifest, lies_are_refused_by_name)
         model = random_model(&r);
     x = make_example_of(&r, model);
 
-    refuse(&x, "\"version\": 1", "\"version\": 2", "version 2");
-    refuse(&x, "\"version\": 1", "\"version\": 99999999", "version 99999999");
-    refuse(&x, "\"version\": 1", "\"version\": \"1\"", "version");
+    refuse(&x, "\"version\": 2", "\"version\": 3", "version 3");
+    refuse(&x, "\"version\": 2", "\"version\": 99999999", "version 99999999");
+    refuse(&x, "\"version\": 2", "\"version\": \"2\"", "version");
     refuse(&x, "\"format\": \"tp-ckpt\"", "\"format\": \"gguf\"", "gguf");
     refuse(&x, "\"step\": ", "\"step\": -", "step");
     refuse(&x, "\"epoch\": ", "\"epoch\": 1, \"epoch\": ", "JSON");

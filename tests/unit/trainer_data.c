@@ -40,7 +40,7 @@ Test(trainer_data, sequence_g_is_window_g_modulo_their_number)
         write_text(path, &r, n, 256);
         cr_assert_eq(data_open(&d, path, seq, 256, &err), TP_OK, "%s", err.msg);
         cr_expect_eq(d.windows, windows);
-        cr_assert_eq(data_fetch(&d, first, 5, ids, targets, &err), TP_OK);
+        cr_assert_eq(data_fetch(&d, first, 5, NULL, ids, targets, &err), TP_OK);
         for (int i = 0; i < 5; i++)
             for (int t = 0; t < seq; t++) {
                 int64_t at = (first + i) % windows * seq + t;

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "comm/launch.h"
-#include "kernels/attention.h"
 #include "kernels/norm.h"
 #include "layout/memory.h"
 #include "tests/unit/random_model.h"
@@ -19,12 +18,25 @@
 
 static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 
+/* Tokens that the cp ranks can share, of few sequences. */
+static void random_tokens(struct rng *r, const struct model *m, struct train_config *c)
+{
+    int64_t unit = c->spec.cp > 1 ? 2 * c->spec.cp : 1;
+    int64_t most = m->max_positions < 16 ? m->max_positions : 16;
+
+    if (most < unit)
+        c->spec.cp = unit = 1;
+    c->seq = unit * rng_int(r, 1, most / unit);
+    c->micro = rng_int(r, 1, 3);
+}
+
 /* Tensor shards of a rank, and what they ask of the run. */
 static void want_same_bits(struct rng *r, struct model *m, struct train_config *c)
 {
     c->same_bits = c->spec.tp;
     while (c->same_bits < m->heads && rng_int(r, 0, 2))
         c->same_bits *= 2;
+    c->spec.cp = 1;
     c->spec.dp = c->spec.dp > 1 ? 2 : 1;
     if (c->spec.zero == 3) /* whose microbatches are a power of two */
         c->spec.zero = rng_int(r, 0, 1);
@@ -48,15 +60,14 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
     c->dtype = rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
     do {
         c->spec = random_spec(r, m);
-        c->spec.cp = 1;
         c->spec.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
     } while (spec_world(&c->spec) > max_world);
-    c->seq = rng_int(r, 1, m->max_positions < 16 ? m->max_positions : 16);
+    random_tokens(r, m, c);
     if (rng_int(r, 0, 2) == 0)
         want_same_bits(r, m, c);
-    c->micro = rng_int(r, 1, 3);
-    c->recompute = rng_int(r, 0, 1);
-    c->spec.sp = c->spec.sp && c->seq * c->micro % c->spec.tp == 0 &&
+    c->recompute = rng_int(r, 0, 2) == 0;
+    c->recompute_attention = !c->recompute && rng_int(r, 0, 1);
+    c->spec.sp = c->spec.sp && c->seq / c->spec.cp * c->micro % c->spec.tp == 0 &&
                  (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);
     micros = c->spec.vpp > 1 ? rng_int(r, 1, 3) * c->spec.pp : rng_int(r, 1, 2 * c->spec.pp);
     c->batch = c->micro * micros * c->spec.dp;
@@ -65,18 +76,14 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
 
 /* ---- memory ---- */
 
-/* Of kernels, which the estimate counts with the program; and what alignment can cost. */
+/* Of other kernels than attention, which the estimate counts with the program; and what alignment
+ * can cost, of buffers and of rows within attention. */
 static int64_t slack_of(const struct model *m, const struct train_config *c)
 {
-    const struct attention a = { .batch = c->micro,
-                                 .seq = c->seq,
-                                 .heads = m->heads / c->spec.tp,
-                                 .kv_heads = 1,
-                                 .head_dim = m->head_dim,
-                                 .type = c->dtype };
     int64_t buffers = 20 * (int64_t)m->layers + 30 + 20 * (int64_t)m->layers * c->spec.dp;
+    int64_t attention = 16 * (2 * m->head_dim + 64 * 5 / 2) + 64 * 16;
 
-    return 4 * (attention_workspace(&a) + norm_rms_workspace(m->hidden)) + 64 * 5 * buffers;
+    return 4 * (attention + norm_rms_workspace(m->hidden)) + 64 * 5 * buffers;
 }
 
 Test(trainer_step, the_estimate_is_what_is_allocated)
@@ -94,14 +101,16 @@ Test(trainer_step, the_estimate_is_what_is_allocated)
 
         random_run(&r, &m, &c, 64);
         cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
-        need =
-            memory_estimate(&m, &c.spec,
-                            &(struct memory_run){ .dtype = c.dtype,
-                                                  .seq = c.seq,
-                                                  .micro = c.micro,
-                                                  .micros = train_config_micros(&c),
-                                                  .same_bits = c.same_bits,
-                                                  .flags = c.recompute ? MEMORY_RECOMPUTES : 0 });
+        need = memory_estimate(
+            &m, &c.spec,
+            &(struct memory_run){ .dtype = c.dtype,
+                                  .seq = c.seq,
+                                  .micro = c.micro,
+                                  .micros = train_config_micros(&c),
+                                  .same_bits = c.same_bits,
+                                  .flags =
+                                      (c.recompute ? MEMORY_RECOMPUTES : 0) |
+                                      (c.recompute_attention ? MEMORY_RECOMPUTES_ATTENTION : 0) });
         more = size.own + size.shared - (need.total - need.overhead);
         cr_assert(more >= 0 && more <= slack_of(&m, &c),
                   "%s: allocated %lld, estimated %lld, slack %lld", spec_format(spec, &c.spec),
@@ -133,6 +142,12 @@ static int64_t sent_on(const struct comm *c, bool bytes)
     return bytes ? comm_counts(c)->bytes[COMM_SEND] : comm_counts(c)->calls[COMM_SEND];
 }
 
+/* Over dp, cp and both: collectives of gradients. */
+static int64_t of_gradients(const struct parallel *p, int64_t (*count)(const struct comm *))
+{
+    return count(p->dp) + count(p->twins) + (p->replicas == p->dp ? 0 : count(p->replicas));
+}
+
 /* Two steps in this rank; 0 when everything that was sent is what was said. */
 static int step_as_said(const struct train_config *c, const struct model *m, struct comm *world)
 {
@@ -150,8 +165,10 @@ static int step_as_said(const struct train_config *c, const struct model *m, str
     said = describe_messages(&t);
     for (int i = 0; i < 2 && !wrong; i++) {
         const struct parallel *p = &t.parallel;
-        int64_t tp = calls_of(p->tp), kv = calls_of(p->kv), dp = calls_of(p->dp);
-        int64_t tp_bytes = bytes_of(p->tp), kv_bytes = bytes_of(p->kv), dp_bytes = bytes_of(p->dp);
+        int64_t tp = calls_of(p->tp), kv = calls_of(p->kv), dp = of_gradients(p, calls_of);
+        int64_t tp_bytes = bytes_of(p->tp), kv_bytes = bytes_of(p->kv);
+        int64_t dp_bytes = of_gradients(p, bytes_of);
+        int64_t ring = sent_on(p->cp, false), ring_bytes = sent_on(p->cp, true);
         int64_t ends = calls_of(p->ends), ends_bytes = bytes_of(p->ends);
         int64_t sent = sent_on(p->pp_forward, false) + sent_on(p->pp_backward, false);
         int64_t sent_bytes = sent_on(p->pp_forward, true) + sent_on(p->pp_backward, true);
@@ -165,8 +182,10 @@ static int step_as_said(const struct train_config *c, const struct model *m, str
         wrong += bytes_of(p->tp) - tp_bytes != said.tp_bytes + norm * norm_bytes;
         wrong +=
             calls_of(p->kv) - kv != said.kv_calls || bytes_of(p->kv) - kv_bytes != said.kv_bytes;
-        wrong +=
-            calls_of(p->dp) - dp != said.dp_calls || bytes_of(p->dp) - dp_bytes != said.dp_bytes;
+        wrong += of_gradients(p, calls_of) - dp != said.dp_calls ||
+                 of_gradients(p, bytes_of) - dp_bytes != said.dp_bytes;
+        wrong += sent_on(p->cp, false) - ring != said.cp_calls ||
+                 sent_on(p->cp, true) - ring_bytes != said.cp_bytes;
         wrong += calls_of(p->ends) - ends != said.ends_calls ||
                  bytes_of(p->ends) - ends_bytes != said.ends_bytes;
         wrong +=

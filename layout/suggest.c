@@ -1,0 +1,228 @@
+/* layout/suggest.c - see layout/suggest.h. */
+#include "layout/suggest.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Candidates are all specs that differ from the asked one in at most two axes, and those with its
+ * number of ranks by way of dp; all values near the asked ones, and 1. */
+/* So far away that it is no help that the number of ranks is the same. */
+static const double FAR = 4;
+
+enum { DEGREE_MOST = 256, VALUES_MAX = 2 * DEGREE_MOST, CANDIDATES_MAX = 1 << 14, CHANGES_MAX = 2 };
+
+struct candidate {
+    struct spec spec;
+    double distance;
+};
+
+struct list {
+    const struct suggest *q;
+    struct candidate *item; /* [CANDIDATES_MAX] */
+    int n;
+};
+
+static double ratio(double a, double b)
+{
+    return fabs(log2(a / b));
+}
+
+static double distance(const struct spec *a, const struct spec *b)
+{
+    double steps = (a->sp != b->sp) + (a->zero != b->zero) + (a->vpp != b->vpp);
+    int ranks = spec_world(a), were = spec_world(b);
+
+    return ratio(a->tp, b->tp) + ratio(a->pp, b->pp) + ratio(a->dp, b->dp) + ratio(a->cp, b->cp) +
+           0.25 * steps + (ranks > were ? 1.5 : 0.5) * ratio(ranks, were) +
+           (a->cp > b->cp ? 0.5 : 0); /* another axis is rarely what is wanted first */
+}
+
+static int changes(const struct spec *a, const struct spec *b)
+{
+    return (a->tp != b->tp) + (a->pp != b->pp) + (a->dp != b->dp) + (a->cp != b->cp) +
+           (a->vpp != b->vpp) + (a->sp != b->sp) + (a->zero != b->zero);
+}
+
+/* An axis that does nothing is not turned on to make a difference. */
+static bool is_idle(const struct spec *s, const struct spec *asked)
+{
+    return (s->sp && !asked->sp && s->tp == 1) ||
+           (s->zero && s->zero != asked->zero && s->dp == 1) ||
+           (s->vpp > 1 && s->vpp != asked->vpp && s->pp == 1);
+}
+
+static void add(struct list *l, const struct spec *s)
+{
+    const struct spec *asked = l->q->asked;
+    int n = changes(s, asked);
+
+    if (n == 0 || l->n == CANDIDATES_MAX || is_idle(s, asked))
+        return;
+    if (n > CHANGES_MAX && spec_world(s) != spec_world(asked))
+        return;
+    l->item[l->n++] = (struct candidate){ *s, distance(s, asked) };
+}
+
+/* sp, zero and vpp of a mesh. */
+static void add_switches(struct list *l, const struct spec *mesh)
+{
+    static const int zeros[] = { 0, 1, 3 };
+    const struct spec *asked = l->q->asked;
+    const int vpps[] = { asked->vpp, 1, 2 };
+
+    for (int v = 0; v < 3; v++)
+        for (int sp = 0; sp < 2; sp++)
+            for (int z = 0; z < 3; z++) {
+                struct spec s = *mesh;
+
+                if (v > 0 && vpps[v] == asked->vpp)
+                    continue;
+                s.vpp = vpps[v];
+                s.sp = sp;
+                s.zero = zeros[z];
+                if (changes(&s, asked) - changes(mesh, asked) <= 1 ||
+                    changes(&s, asked) <= CHANGES_MAX)
+                    add(l, &s);
+            }
+}
+
+static bool is_round(int d)
+{
+    return (d & (d - 1)) == 0;
+}
+
+/* Degrees worth trying for an axis: around the asked one, and round ones. */
+static int near_degrees(int out[VALUES_MAX], int asked, int most)
+{
+    int n = 0;
+
+    for (int d = 1; d <= most && d <= DEGREE_MOST && d <= 4 * asked + 8; d++)
+        if (is_round(d) || (d % 3 == 0 && is_round(d / 3)) || (d % 5 == 0 && is_round(d / 5)) ||
+            abs(d - asked) <= 2 || asked % d == 0)
+            out[n++] = d;
+    return n;
+}
+
+/* Replicas of a mesh of tp, pp and cp: as asked, some more or fewer, or what keeps the ranks. */
+static void add_replicas(struct list *l, struct spec mesh)
+{
+    const struct spec *asked = l->q->asked;
+    int world = spec_world(asked), part = mesh.tp * mesh.pp * mesh.cp;
+    int degrees[VALUES_MAX], n = near_degrees(degrees, asked->dp, SPEC_DEGREE_MAX / part);
+
+    mesh.dp = 1;
+    for (int i = 0; i < n; i++) {
+        mesh.dp = degrees[i];
+        if (changes(&mesh, asked) <= CHANGES_MAX)
+            add_switches(l, &mesh);
+    }
+    mesh.dp = world / part;
+    if (world % part == 0 && changes(&mesh, asked) > CHANGES_MAX)
+        add(l, &mesh);
+}
+
+static void add_meshes(struct list *l)
+{
+    const struct spec *asked = l->q->asked;
+    int tp[VALUES_MAX], pp[VALUES_MAX], cp[VALUES_MAX];
+    int n_tp = near_degrees(tp, asked->tp, SPEC_DEGREE_MAX);
+    int n_pp = near_degrees(pp, asked->pp, l->q->n_layers > 1 ? l->q->n_layers : 1);
+    int n_cp = near_degrees(cp, asked->cp, SPEC_DEGREE_MAX);
+    struct spec s = *asked;
+
+    for (int i = 0; i < n_tp; i++)
+        for (int j = 0; j < n_pp; j++)
+            for (int k = 0; k < n_cp; k++) {
+                s.tp = tp[i];
+                s.pp = pp[j];
+                s.cp = cp[k];
+                if ((int64_t)s.tp * s.pp * s.cp <= SPEC_DEGREE_MAX &&
+                    (s.cp <= asked->cp || s.cp == 2 * asked->cp ||
+                     (s.tp == asked->tp && s.pp == asked->pp)))
+                    add_replicas(l, s);
+            }
+}
+
+static int by_distance(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+
+    if (x->distance != y->distance)
+        return x->distance < y->distance ? -1 : 1;
+    if (spec_world(&x->spec) != spec_world(&y->spec)) /* rather fewer ranks: there are so many */
+        return spec_world(&x->spec) - spec_world(&y->spec);
+    if (x->spec.tp != y->spec.tp)
+        return x->spec.tp - y->spec.tp;
+    return x->spec.zero - y->spec.zero;
+}
+
+static bool works(const struct suggest *q, const struct spec *s)
+{
+    struct tp_err ignored = { 0 };
+
+    return layout_check(s, q->n_layers, q->tensors, q->n_tensors, &ignored) == TP_OK &&
+           (!q->fits || q->fits(q->ctx, s));
+}
+
+/* A change of axes that have nothing to do with what is wrong is no other suggestion. */
+static bool is_repeat(const struct spec *found, int n, const struct spec *s)
+{
+    for (int i = 0; i < n; i++) {
+        const struct spec *f = &found[i];
+
+        if (f->tp == s->tp && f->pp == s->pp && f->dp == s->dp && f->cp == s->cp &&
+            (f->sp == s->sp) + (f->zero == s->zero) + (f->vpp == s->vpp) >= 2)
+            return true;
+    }
+    return false;
+}
+
+static int take_nearest(struct spec out[SUGGEST_MAX], const struct list *l)
+{
+    int world = spec_world(l->q->asked), n = 0;
+    bool same = false;
+
+    for (int i = 0; i < l->n && (n < SUGGEST_MAX || !same); i++) {
+        const struct spec *s = &l->item[i].spec;
+        bool is_same = spec_world(s) == world;
+
+        if (n == SUGGEST_MAX && l->item[i].distance > FAR)
+            break;
+        if ((n == SUGGEST_MAX && !is_same) || is_repeat(out, n, s) || !works(l->q, s))
+            continue;
+        out[n < SUGGEST_MAX ? n++ : SUGGEST_MAX - 1] = *s;
+        same |= is_same;
+    }
+    return n;
+}
+
+int suggest_specs(struct spec out[SUGGEST_MAX], const struct suggest *q)
+{
+    struct list l = { .q = q, .item = malloc(CANDIDATES_MAX * sizeof *l.item) };
+    int n;
+
+    if (!l.item)
+        return 0;
+    add_meshes(&l);
+    qsort(l.item, (size_t)l.n, sizeof *l.item, by_distance);
+    n = take_nearest(out, &l);
+    free(l.item);
+    if (n == 0) { /* far from everything: one rank may do */
+        out[0] = spec_default();
+        n = changes(&out[0], q->asked) > 0 && works(q, &out[0]);
+    }
+    return n;
+}
+
+char *suggest_text(char buf[SUGGEST_TEXT_MAX], const struct spec *specs, int n)
+{
+    char text[SPEC_TEXT_MAX];
+    size_t used = 0;
+
+    snprintf(buf, SUGGEST_TEXT_MAX, "none");
+    for (int i = 0; i < n && i < SUGGEST_MAX; i++)
+        used += (size_t)snprintf(buf + used, SUGGEST_TEXT_MAX - used, "%s%s", i ? ", " : "",
+                                 spec_format(text, &specs[i]));
+    return buf;
+}

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""One step of the same model at every kind of layout: processor time, memory, messages.
+
+    tests/bench/bench_layouts.py [--rounds 3] [--only WORD]
+
+The model, batch and rules stand in lib/llama.py. Every round runs each layout once, in turn; `CPU` is the
+median over the rounds of its processor time by tp1's. `said` and `sent` are what tp-train says at its start
+of rank 0 (tests/unit/trainer_step.c holds both to the byte), `peak` is the largest resident memory of a
+rank that the system measured: the program itself and oneDNN's code are some 25 MiB of it.
+"""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
+import llama  # noqa: E402
+
+LAYOUTS = [
+    "tp1", "tp1 --recompute=full", "tp2", "tp2sp", "tp2 --recompute=full", "pp2 --micro=1",
+    "pp2vpp2 --micro=1", "dp2", "dp2zero1", "tp2dp2", "tp2pp2 --micro=1", "tp1 --dtype=bf16",
+    "tp2sp --dtype=bf16",
+]
+
+
+def main():
+    p = llama.arguments(__doc__, 3)
+    p.add_argument("--only", metavar="WORD", help="layouts with this word in them, and tp1")
+    a = p.parse_args()
+    layouts = [x for x in LAYOUTS if x == "tp1" or not a.only or a.only in x]
+    bench = llama.Bench(None)
+    print(llama.machine())
+    done = llama.in_turn({x: (lambda x=x: bench.tp(*x.split())) for x in layouts}, a.rounds)
+    print("%-26s %10s %7s %9s %10s %9s %10s %10s"
+          % ("", "CPU s/step", "CPU", "wall", "said", "peak", "messages", "sent"))
+    for name, r in done.items():
+        calls, size = r[0].sent
+        print("%-26s %10.3f %6.0f%% %9.3f %10s %5.0f MiB %10d %10s"
+              % (name, llama.cpu(r), 100 * llama.ratio(r, done["tp1"]), min(x.wall for x in r),
+                 r[0].said, max(x.rss for x in r) / 2**20, calls, size))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""What the tests on Slurm share: a job on the cluster, and what Slurm says of it."""
+import subprocess
+import time
+
+from run_job import train_job
+
+
+def slurm_job(folder, model, steps=3000, allow="[tp4, tp2, tp1]", restart=None, train_options=None,
+              **slurm):
+    return train_job(folder, model, steps=steps, options=train_options or {}, nodes="1", allow=allow, backend="slurm",
+                     slurm={"nodes": 3, "tasks_per_node": 2, "poll": "0.5s", **slurm},
+                     watch={"floor": "3s"}, restart={"settle": "0.2s", **(restart or {})})
+
+
+def slurm(*argv):
+    """What one of Slurm's programs prints."""
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def queue(form="%i", states="PENDING,RUNNING", name="job"):
+    """A line for every Slurm job of this name in these states."""
+    return slurm("squeue", "-h", "-t", states, "-n", name, "-o", form).splitlines()
+
+
+def node_of(job, rank):
+    return job.status()["ranks"][rank]["node"]
+
+
+def end_in(slurm_id, seconds):
+    """Slurm will end the job then: time limits are whole minutes, an end is not."""
+    end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + seconds))
+    slurm("scontrol", "update", "JobId=%s" % slurm_id, "EndTime=" + end)
+
+
+def wait_until(what, timeout=60, every=0.1):
+    """Until what() is true; its value."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        value = what()
+        if value:
+            return value
+        time.sleep(every)
+    raise AssertionError("it does not come to pass within %s s" % timeout)

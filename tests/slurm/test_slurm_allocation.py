@@ -1,0 +1,194 @@
+"""The allocation of a tp-run on Slurm: queued for, ended by its wall time, passed options."""
+import json
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+
+import harness
+from slurm_job import end_in, queue, slurm, slurm_job, wait_until
+
+
+def occupy():
+    """All nodes are somebody else's; the Slurm job that has them."""
+    said = subprocess.run(["salloc", "--no-shell", "-N3", "--exclusive", "-J", "other"],
+                          capture_output=True, text=True, check=True).stderr
+    return said.split()[-1]
+
+
+def kept_curve(job):
+    steps = job.losses()
+    return sorted(steps) == list(range(len(steps)))
+
+
+# ---- the queue ----
+
+def test_status_and_stop_answer_while_the_request_is_queued(tmp_path, model, cluster):
+    occupy()
+    with slurm_job(tmp_path, model) as job:
+        job.start()
+        s = wait_until(lambda: (job.status() or {}).get("slurm", {}).get("state") == "PENDING"
+                       and job.status())
+        assert s["slurm"]["reason"] == "Resources" and s["state"] == "plan"
+        assert "PENDING (Resources)" in job.verb("status").out
+        assert job.verb("stop", "--wait").rc == 0
+        assert job.wait(20) == 75
+        assert wait_until(lambda: not queue()), "the request was left in the queue"
+
+
+def test_killed_while_queued_it_waits_on_in_the_same_place(tmp_path, model, cluster):
+    other = occupy()
+    with slurm_job(tmp_path, model, steps=40) as job:
+        for _ in range(2):
+            job.start()
+            wait_until(lambda: (job.status() or {}).get("slurm", {}).get("state") == "PENDING")
+            job.process.kill()
+            job.process.wait()
+        job.start()
+        slurm("scancel", other)
+        assert job.wait(90) == 0, job.story()
+        assert len(queue(states="all")) == 1, "it asked twice"
+        assert kept_curve(job) and len(job.losses()) == 40
+
+
+def test_a_request_that_slurm_refuses_is_one_sentence(tmp_path, model, cluster):
+    with slurm_job(tmp_path, model, options="[--partition=absent]") as job:
+        job.start()
+        assert job.wait(30) == 3
+        reason = job.events("failed")[0]["reason"]
+        assert "salloc" in reason and "nvalid partition" in reason, reason
+
+
+# ---- options ----
+
+def test_options_are_passed_on(tmp_path, model, cluster):
+    """To salloc, to sbatch, and containers to srun: seen by programs in front of Slurm's own."""
+    front = tmp_path / "front"
+    front.mkdir()
+    for name in ("salloc", "sbatch", "srun"):  # this cluster has no containers
+        program = front / name
+        program.write_text("""#!/bin/bash
+printf '%%s\\n' "$*" >>%s/%s.said
+args=()
+for a in "$@"; do [[ $a == --container* || $a == --account* ]] || args+=("$a"); done
+exec %s "${args[@]}"
+""" % (front, name, shutil.which(name)))
+        program.chmod(0o755)
+    env = {"PATH": "%s:%s" % (front, os.environ["PATH"])}
+    options = ["--partition=main", "--time=7", "--account=phys", "--comment=of mine",
+               "--container=/images/x"]
+    with slurm_job(tmp_path, model, steps=20, options=json.dumps(options),
+                   step_options="[--cpu-bind=none]") as job:
+        job.start(env=env)
+        job.await_event("training", timeout=60)
+        assert queue("%P|%l|%k") == ["main|7:00|of mine"]
+        assert job.wait(60) == 0
+        said = (front / "salloc.said").read_text()
+        assert all(o in said for o in options), said
+        step = next(s for s in (front / "srun.said").read_text().splitlines() if "--mpi=pmix" in s)
+        assert "--container=/images/x" in step and "--cpu-bind=none" in step
+        assert "--partition" not in step
+    with slurm_job(tmp_path / "b", model, steps=20, options=json.dumps(options)) as job:
+        r = harness.run("tp-run", "submit", job.path, env=env)
+        assert r.rc == 0, repr(r)
+        said = (front / "sbatch.said").read_text()
+        assert all(o in said for o in options[:-1]) and "--container" not in said, said
+        assert queue("%P|%l|%k") == ["main|7:00|of mine"]
+        wait_until(lambda: job.events("done"), 60)
+
+
+# ---- the end of the wall time ----
+
+def test_outside_of_slurm_another_allocation_follows(tmp_path, model, cluster, figure):
+    with slurm_job(tmp_path, model, steps=100000, options="[--time=60]", margin="12s") as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        end_in(queue()[0], 14)
+        ends = job.await_event("allocation", result="ends", timeout=30)
+        again = job.await_event("training", 2, timeout=60)
+        figure("seconds without training", round(again["time"] - ends["time"], 2))
+        assert again["resumed_at"] >= ends["step"], "steps were lost"
+        assert len(queue(states="RUNNING")) == 1 and len(queue(states="all")) == 2
+        assert not job.events("restart"), "it counts as a fault"
+        job.verb("stop", "--wait")
+        assert kept_curve(job) and job.wait() == 75 and queue() == []
+
+
+def test_batch_jobs_follow_each_other(tmp_path, model, cluster, figure):
+    job = slurm_job(tmp_path, model, steps=100000, options="[--time=60]", margin="12s")
+    first = int(job.verb("submit").out)
+    wait_until(lambda: job.events("save"))
+    wait_until(lambda: job.events("chain"))
+    waiting = queue("%i|%E", states="PENDING")
+    assert len(waiting) == 1 and "afterany:%d" % first in waiting[0]
+    end_in(first, 14)
+    most = 0
+
+    def trains_again():
+        nonlocal most
+        most = max(most, len(queue(states="RUNNING")))
+        return job.events("training")[1:]
+    again = wait_until(trains_again, 90)[0]
+    assert most == 1, "two ran at once"
+    ends = [e for e in job.events("allocation") if e["result"] == "ends"][0]
+    figure("seconds without training", round(again["time"] - ends["time"], 2))
+    assert again["resumed_at"] >= ends["step"], "steps were lost"
+    assert "goes on" in job.events("stopped")[0]["reason"]
+    wait_until(lambda: len(job.events("chain")) == 2)
+    assert (job.state / "home").read_text().split()[2] in ("n1", "n2", "n3")
+    s = job.status()  # asked on its node, through srun: this host is none of Slurm's
+    assert s["slurm"]["job"] == int(waiting[0].split("|")[0]) and s["slurm"]["next"]
+    assert job.verb("resize", "tp3").rc == 2, "a refusal comes through as it is"
+    assert harness.run("tp-run", "stop", job.path).rc == 0
+    wait_until(lambda: not queue(), 30)
+    assert kept_curve(job)
+
+
+def test_stopped_between_two_batch_jobs_nothing_goes_on(tmp_path, model, cluster):
+    job = slurm_job(tmp_path, model, steps=100000, options="[--time=60]", margin="12s")
+    first = int(job.verb("submit").out)
+    wait_until(lambda: job.events("chain"))
+    slurm("scontrol", "hold", queue(states="PENDING")[0])
+    end_in(first, 14)
+    wait_until(lambda: job.events("stopped"), 60)
+    wait_until(lambda: not queue(states="RUNNING,COMPLETING"))
+    assert "cancelled" in job.verb("stop").out
+    assert queue() == []
+
+
+def test_allocations_without_progress_are_the_last(tmp_path, model, cluster):
+    """Each ends before the first step: after restart.no_progress of them it gives up."""
+    with slurm_job(tmp_path, model, restart={"no_progress": 2}, options="[--time=60]") as job:
+        text = job.path.read_text()
+        command = text[text.index("command:"):text.index("\nckpt")]
+        job.path.write_text(text.replace(command, "command: sleep 600\ncheckpoints: none"))
+        job.start()
+        for n in range(1, 4):
+            wait_until(lambda: [e for e in job.events("allocation") if e["result"] == "held"][n - 1:]
+                       or job.process.poll() is not None)
+            if job.process.poll() is not None:
+                break
+            wait_until(lambda: job.events("launch")[n - 1:] or job.process.poll() is not None)
+            for i in queue(states="RUNNING"):
+                end_in(i, 4)
+        assert job.wait(60) == 3
+        assert "allocations in a row" in job.events("failed")[0]["reason"]
+        time.sleep(0.5)
+        assert queue() == []
+
+
+# ---- tp-run itself dies ----
+
+@pytest.mark.parametrize("n", range(1, 13) if harness.LONG else [1, 2, 3, 5])
+def test_killed_after_each_record_there_is_one_allocation_and_none_in_the_end(tmp_path, model,
+                                                                              cluster, n):
+    with slurm_job(tmp_path, model, steps=30) as job:
+        job.start(env={"TP_RUN_DIE_AFTER": str(n)})
+        assert job.wait(60) in (-9, 0)
+        job.start()
+        assert job.wait(90) == 0, job.story()
+        assert len(queue(states="all")) == 1, "it asked for nodes twice"
+        assert wait_until(lambda: not queue())
+        assert kept_curve(job) and len(job.losses()) == 30

@@ -1,0 +1,123 @@
+/* tests/unit/trainer_advice.c - runs that are refused: what is named instead would run. */
+#include <criterion/criterion.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/size.h"
+#include "tests/unit/random_model.h"
+#include "trainer/advice.h"
+#include "trainer/budget.h"
+#include "trainer/trainer.h"
+
+static struct train_config random_config(struct rng *r, const struct model *m)
+{
+    struct train_config c = train_config_default();
+
+    c.model_path = "a random model";
+    c.steps = 1;
+    c.dtype = rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
+    c.seq = rng_int(r, 1, m->max_positions);
+    c.batch = rng_int(r, 1, 64);
+    c.micro = rng_int(r, 0, 1) ? 0 : rng_int(r, 1, 4);
+    c.spec.tp = (int)rng_int(r, 1, 9);
+    c.spec.pp = (int)rng_int(r, 1, 6);
+    c.spec.vpp = rng_int(r, 0, 3) ? 1 : 2;
+    c.spec.dp = (int)rng_int(r, 1, 5);
+    c.spec.sp = rng_int(r, 0, 2) == 0;
+    c.spec.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
+    return c;
+}
+
+/* The run that a phrase ("tp4pp2", "--micro 2", "--recompute full --micro 2") asks for. */
+static struct train_config as_said(const struct train_config *asked, const char *phrase)
+{
+    struct train_config c = *asked;
+    const char *micro = strstr(phrase, "--micro ");
+    struct tp_err err = { 0 };
+
+    if (strstr(phrase, "--recompute")) {
+        c.recompute = strstr(phrase, "full") != NULL;
+        c.recompute_attention = !c.recompute;
+    }
+    if (micro)
+        c.micro = strtoll(micro + 8, NULL, 10);
+    if (phrase[0] != '-')
+        cr_assert_eq(spec_parse(&c.spec, phrase, &err), TP_OK, "%s", err.msg);
+    return c;
+}
+
+/* Check every "NAME (BYTES), ..." behind `lead` in a sentence; how many there are. */
+static int check_phrases(const struct train_config *asked, const struct model *m,
+                         const char *sentence, const char *lead)
+{
+    const char *list = strstr(sentence, lead);
+    char copy[TP_ERR_MAX], *rest = copy, *phrase;
+    int n = 0;
+
+    if (!list || strstr(list, "nothing near"))
+        return 0;
+    snprintf(copy, sizeof copy, "%s", list + strlen(lead));
+    while ((phrase = strtok_r(NULL, ",", &rest))) {
+        struct train_config c, run;
+        struct tp_err err = { 0 };
+        struct arena arena = { 0 };
+        struct layout layout;
+
+        phrase += strspn(phrase, " ");
+        phrase[strcspn(phrase, "(")] = 0;
+        while (phrase[0] && phrase[strlen(phrase) - 1] == ' ')
+            phrase[strlen(phrase) - 1] = 0;
+        run = c = as_said(asked, phrase);
+        cr_assert_eq(advice_check(&run, &c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
+        cr_assert_eq(trainer_layout(&layout, &run, m, &arena, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(advice_budget(&c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
+        arena_free(&arena);
+        n++;
+    }
+    return n;
+}
+
+Test(advice, layouts_named_instead_of_one_that_cannot_run_do_run)
+{
+    struct rng r = rng_start("advice/layouts");
+    int refused = 0, named = 0;
+
+    for (int i = 0; i < 300; i++) {
+        struct model m = random_model(&r);
+        struct train_config asked = random_config(&r, &m), c;
+        struct tp_err err = { 0 };
+
+        if (advice_check(&c, &asked, &m, &err) != TP_E_LAYOUT)
+            continue;
+        refused++;
+        named += check_phrases(&asked, &m, err.msg, "nearest that would run: ");
+    }
+    cr_assert(refused > 50 && named > refused, "%d refused, %d named", refused, named);
+}
+
+Test(advice, what_is_named_instead_of_a_run_that_is_too_large_fits)
+{
+    struct rng r = rng_start("advice/budget");
+    int refused = 0, named = 0;
+
+    for (int i = 0; i < 300; i++) {
+        struct model m = random_model(&r);
+        struct train_config asked, c;
+        struct tp_err err = { 0 };
+
+        m.hidden *= m.arch == MODEL_GPT2 ? 1 : 64;
+        m.vocab *= 100;
+        asked = random_config(&r, &m);
+        asked.spec = random_spec(&r, &m);
+        asked.spec.cp = 1;
+        if (advice_check(&c, &asked, &m, &err) != TP_OK)
+            continue;
+        asked.mem_bytes = budget_need(&c, &m).total * rng_int(&r, 70, 99) / 100;
+        cr_assert_eq(advice_budget(&asked, &m, &err), TP_E_BUDGET);
+        refused++;
+        named += check_phrases(&asked, &m, err.msg, "would fit: ");
+    }
+    cr_assert(refused > 20 && named > 10, "%d refused, %d named", refused, named);
+}
