@@ -117,12 +117,13 @@ static int64_t micro_that_fits(const struct train_config *c, const struct model 
 static void try_at_this_layout(struct options *o, const struct train_config *c,
                                const struct model *m)
 {
-    struct train_config other = *c;
     char name[64];
 
     for (int again = c->recompute; again < 2; again++) {
-        other.micro = c->micro;
+        struct train_config other = *c;
+
         other.recompute = again;
+        other.recompute_attention = c->recompute_attention && !again;
         other.micro = micro_that_fits(&other, m);
         if (other.micro == 0)
             continue;
