@@ -132,6 +132,15 @@ def test_a_crash_loop_backs_off_and_stops_with_the_reason(tmp_path):
         assert "3 starts in a row" in failed and "fake: cannot start" in failed
 
 
+def test_dying_at_the_same_step_again_and_again_is_no_progress(tmp_path):
+    """It trains each time, and gets no further: that is a loop as well."""
+    with fake_job(tmp_path, "--exit-at", 5, 9, restart={"no_progress": 3,
+                                                        "backoff": "0.1s"}) as job:
+        assert job.start().wait() == 3
+        assert len(job.events("launch")) == 4  # the first got to step 5
+        assert "3 starts in a row without a step beyond 5" in job.events("failed")[0]["reason"]
+
+
 def test_a_budget_of_restarts_is_kept(tmp_path):
     with fake_job(tmp_path, "--exit-at", 5, 9, restart={"max": 2, "no_progress": 99,
                                                         "backoff": "0.1s"}) as job:

@@ -43,6 +43,8 @@ def test_json_and_metrics_agree_with_the_job(tmp_path, tiny):
         metrics = get(page + "metrics")[1]
         for line in metrics.splitlines():
             assert re.fullmatch(r'# (HELP|TYPE) .*|[a-z_]+(\{cause="[a-z]+"\})? -?[0-9.e+-]+', line)
+        goodput = float(re.search(r"^tp_run_goodput_ratio (\S+)", metrics, re.M).group(1))
+        assert abs(goodput - json.loads(get(page + "status")[1])["goodput"]) < 0.1
         assert "tp_run_attempt 2" in metrics and 'tp_run_seconds_total{cause="lost"}' in metrics
         timeline = json.loads(get(page + "timeline")[1])
         spans = timeline["spans"]
@@ -129,17 +131,18 @@ def test_the_page_in_a_browser_also_during_a_rescale(tmp_path, tiny):
                             "--dump-dom", page], capture_output=True, text=True, timeout=90)
         return r.stdout
 
-    with train_job(tmp_path, tiny, steps=100000) as job:
+    with train_job(tmp_path, tiny, steps=100000, allow="[tp2pp2, tp2, tp1]") as job:
         job.start()
         page = job.await_step(20)["page"]
         text = dom(page)
+        assert text.count('class="stage"') == 2 and "stage 1" in text
         assert text.count('class="rank"') == 4 and "<polyline" in text and "<rect" in text, text
         assert '<span id="stale"></span>' in text, "the page says that tp-run does not answer"
         threading.Timer(0.5, lambda: job.verb("resize", "tp2")).start()
         dom(page)  # across the rescale
         job.await_event("training", 2)
         text = dom(page)
-        assert text.count('class="rank"') == 2 and 'data-attempt="2"' in text
+        assert text.count('class="stage"') == 1 and text.count('class="rank"') == 2 and 'data-attempt="2"' in text
         assert "rescale" in text and '<span id="stale"></span>' in text
         assert not re.search(r'(src|href)="', text), "assets from outside"
         job.verb("stop", "--wait")

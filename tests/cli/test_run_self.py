@@ -179,55 +179,90 @@ def test_the_wall_clock_may_jump_a_year(tmp_path, tiny):
 
 # ---- many faults ----
 
+class Faults:
+    """Random faults for a job that trains, and what is not one: nodes that come back, resizing."""
+
+    def __init__(self, job, rng, specs):
+        self.job, self.rng, self.specs = job, rng, specs
+        self.down, self.count = set(), {}
+
+    def happen(self):
+        """One of them; returns when every rank trains again."""
+        job, rng = self.job, self.rng
+        ranks = job.await_step(0)["ranks"]
+        seen = len(job.events("training"))
+        kind = rng.choice(["kill", "stop", "node", "orchestrator", "keeper", "corrupt", "resize"])
+        if not ranks or (kind == "node" and len(self.down) == 2):
+            return
+        rank = rng.choice(ranks)
+        if self.down and rng.random() < 0.4:
+            job.verb("node", "up", self.down.pop())  # no fault: it scales up again, when worth it
+        elif kind == "resize":
+            job.verb("resize", rng.choice(self.specs + ["auto"]))
+        else:
+            getattr(self, kind)(rank)
+            self.count[kind] = self.count.get(kind, 0) + 1
+            if kind != "orchestrator":
+                job.await_event("training", seen + 1)
+
+    def kill(self, rank):
+        os.kill(rank["pid"], signal.SIGKILL)
+
+    def stop(self, rank):
+        os.kill(rank["pid"], signal.SIGSTOP)
+
+    def node(self, rank):
+        self.down.add(rank["node"])
+        self.job.verb("node", "down", rank["node"])
+
+    def orchestrator(self, _):
+        self.job.process.kill()
+        self.job.process.wait()
+        self.job.start()
+
+    def keeper(self, _):
+        ranks = self.job.processes(keepers=False)
+        os.kill(next(p for p in self.job.processes() if p not in ranks), signal.SIGKILL)
+
+    def corrupt(self, rank):
+        """The newest checkpoint has a flipped bit when it is needed."""
+        os.kill(rank["pid"], signal.SIGSTOP)
+        shards = sorted(harness.steps(self.job.ckpt)[-1].glob("*.h5"))
+        if len(harness.steps(self.job.ckpt)) > 1 and shards:
+            data = bytearray(shards[0].read_bytes())
+            data[-1000] ^= 4
+            shards[0].write_bytes(data)
+        os.kill(rank["pid"], signal.SIGKILL)
+
+
 @pytest.mark.long
 def test_twenty_random_faults_in_one_run(tmp_path, figure):
+    """On all axes; the losses are those of the run that never failed: within 5e-6 in the first 20 steps
+    and 2e-4 in 200, the oracle's tolerances."""
     seed = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
-    rng = random.Random(seed)
+    rng, steps = random.Random(seed), 200
     figure("seed", seed)
-    steps = 200
     model = harness.write_config(tmp_path / "model", hidden_size=256, intermediate_size=704,
                                  num_hidden_layers=4, head_dim=32, max_position_embeddings=256)
     log = tmp_path / "reference"
     harness.ok("tp-train", "--model", model, "--data", harness.TEXT, "--steps", steps, "--warmup",
                2, "--seq", 64, "--batch", 8, "--log", log)
     reference = dict(enumerate(harness.losses(log)))
-    down, faults = set(), {}
-    with train_job(tmp_path, model, steps=steps, options={"save-every": 5},
+    with train_job(tmp_path, model, steps=steps, options={"save-every": 5}, allow="[]",
                    restart={"max": 1000, "blame": 1000, "settle": "0.1s", "backoff": "0.1s",
-                            "no_progress": 20}) as job:
+                            "no_progress": 20, "worth": 0.01}) as job:
+        specs = [c["layout"] for c in json.loads(job.verb("plan", "--json").out) if c["legal"]]
         job.start()
         job.await_event("save")
-        while sum(faults.values()) < 20:
-            job.await_step(0)
+        faults = Faults(job, rng, specs)
+        while sum(faults.count.values()) < 20:
             time.sleep(rng.uniform(0.05, 0.3))
-            s = job.await_step(0)
-            rank = rng.choice(s["ranks"])
-            kind = rng.choice(["kill", "stop", "node", "orchestrator", "keeper"])
-            seen = len(job.events("training"))
-            if down and rng.random() < 0.5:
-                job.verb("node", "up", down.pop())  # no fault: it scales up again
-                continue
-            if kind == "node" and len(down) == 2:
-                continue
-            faults[kind] = faults.get(kind, 0) + 1
-            if kind in ("kill", "stop"):
-                os.kill(rank["pid"], signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
-            elif kind == "keeper":
-                os.kill(next(p for p in job.processes() if p not in
-                             job.processes(keepers=False)), signal.SIGKILL)
-            elif kind == "orchestrator":
-                job.process.kill()
-                job.process.wait()
-                job.start()
-            else:
-                down.add(rank["node"])
-                job.verb("node", "down", rank["node"])
-            if kind != "orchestrator":
-                job.await_event("training", seen + 1)
-        figure("faults", faults)
-        assert job.wait(300) == 0
+            faults.happen()
+        assert job.wait(300) == 0, job.story()
         got = job.losses()
-        assert sorted(got) == list(range(steps))
+        figure("faults", faults.count)
+        figure("layouts", sorted({e["layout"] for e in job.events("training")}))
         figure("worst difference of a loss", max(abs(got[s] - reference[s]) for s in got))
         assert_same_curve(job, reference)
         assert job.processes() == []
+        assert harness.ok("tp-ckpt", "verify", job.ckpt).rc == 0
