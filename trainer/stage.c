@@ -94,25 +94,99 @@ tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err)
     return st ? st : loss_tp_logits(p, s, &in, err);
 }
 
+/* ---- gradients that are added to ---- */
+
+static void clear(float *x, int64_t n)
+{
+    if (x)
+        memset(x, 0, (size_t)n * sizeof *x);
+}
+
+static void clear_norm(const struct norm *norm, int64_t hidden)
+{
+    clear(norm->grad, hidden);
+    clear(norm->bias_grad, hidden);
+}
+
+static void clear_linear_bias(const struct linear *l)
+{
+    for (int s = 0; l->bias_grad && (s == 0 || s < l->shards); s++)
+        clear(l->bias_grad + s * l->bias_stride, l->out);
+}
+
+static void clear_layer(const struct net *n, const struct layer *y)
+{
+    clear_norm(&y->attn_norm, n->model->hidden);
+    clear_norm(&y->mlp_norm, n->model->hidden);
+    clear_linear_bias(&y->qkv);
+    clear_linear_bias(&y->out);
+    clear_linear_bias(&y->up);
+    clear_linear_bias(&y->down);
+}
+
+/* What comes before the layers; an embedding if no head has written its gradients before. */
+static void clear_before(const struct net *n)
+{
+    int64_t hidden = n->model->hidden, first;
+
+    clear(n->positions_grad, n->model->max_positions * hidden);
+    if (n->model->tied && n->is_last && !n->same_bits)
+        return;
+    for (int s = 0; s < n->shards; s++)
+        clear(n->embedding_grad + s * n->embedding_stride, net_vocab(n, s, &first) * hidden);
+}
+
+void stage_clear_gradients(const struct net *n)
+{
+    if (n->is_sharded || n->same_bits) /* a unit at a time; when a leaf begins */
+        return;
+    for (int i = 0; i < n->n_layers; i++)
+        clear_layer(n, &n->layers[i]);
+    if (n->is_last)
+        clear_norm(&n->final_norm, n->model->hidden);
+    if (n->is_first)
+        clear_before(n);
+}
+
+/* With --same-bits a leaf's gradients are zero when it begins, and go to those of earlier leaves
+ * when it ends. */
+static bool begins_leaf(const struct pass *p)
+{
+    return p->net->same_bits && !p->net->is_sharded && !p->add;
+}
+
+static void end_leaf(const struct pass *p, struct range r)
+{
+    if (p->leaf >= 0 && !p->net->is_sharded)
+        fold_add(p->net->fold, r, p->leaf, p->net->fold->sum + r.at);
+}
+
 /* The gradients of a unit have had their last microbatch. */
 static tp_status is_final(const struct pass *p, int unit, struct tp_err *err)
 {
     return p->reduction ? reduction_ready(p->reduction, unit, err) : TP_OK;
 }
 
+/* ---- backward ---- */
+
 tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
                      struct tp_err *err)
 {
+    const struct net *n = p->net;
     tp_status st;
 
     if ((st = stage_logits(p, s, err)))
         return st;
     if ((st = loss_tp_forward(p, s, total, err)))
         return st;
-    units_clear(p->units, p->net->last_unit);
+    units_clear(p->units, n->last_unit);
+    if (begins_leaf(p))
+        clear_norm(&n->final_norm, n->model->hidden);
     if ((st = loss_tp_backward(p, s, scale, err)))
         return st;
-    st = units_reduce(p->units, p->net->last_unit, err);
+    end_leaf(p, n->after[0]);
+    end_leaf(p, n->after[1]);
+    st = units_reduce(p->units, n->last_unit, UNITS_AFTER, p->leaf, err);
     return st ? st : is_final(p, LAYER_LAST, err);
 }
 
@@ -141,11 +215,14 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
         if (n->recompute && (st = run_again(p, y, &layer, err)))
             return st;
         units_clear(p->units, y->unit);
+        if (begins_leaf(p))
+            clear_layer(n, y);
         if ((st = block_mlp_backward(p, y, &layer, err)))
             return st;
         if ((st = block_attention_backward(p, y, &layer, err)))
             return st;
-        if ((st = units_reduce(p->units, y->unit, err)))
+        end_leaf(p, y->grads);
+        if ((st = units_reduce(p->units, y->unit, UNITS_LAYER, p->leaf, err)))
             return st;
         if ((st = is_final(p, n->layer_numbers[c->first + i], err)))
             return st;
@@ -153,47 +230,11 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
     if (!stage_is_first(n, chunk))
         return TP_OK;
     units_clear(p->units, n->first_unit);
+    if (begins_leaf(p))
+        clear_before(n);
     if ((st = embedding_tp_backward(p, s->ids, err)))
         return st;
-    st = units_reduce(p->units, n->first_unit, err);
+    end_leaf(p, n->before);
+    st = units_reduce(p->units, n->first_unit, UNITS_BEFORE, p->leaf, err);
     return st ? st : is_final(p, LAYER_FIRST, err);
-}
-
-/* ---- gradients that are added to ---- */
-
-static void clear(float *x, int64_t n)
-{
-    if (x)
-        memset(x, 0, (size_t)n * sizeof *x);
-}
-
-static void clear_norm(const struct norm *norm, int64_t hidden)
-{
-    clear(norm->grad, hidden);
-    clear(norm->bias_grad, hidden);
-}
-
-void stage_clear_gradients(const struct net *n)
-{
-    int64_t hidden = n->model->hidden;
-
-    if (n->is_sharded) /* units_clear does, a unit at a time */
-        return;
-    for (int i = 0; i < n->n_layers; i++) {
-        const struct layer *y = &n->layers[i];
-
-        clear_norm(&y->attn_norm, hidden);
-        clear_norm(&y->mlp_norm, hidden);
-        clear(y->qkv.bias_grad, y->qkv.out);
-        clear(y->out.bias_grad, y->out.out);
-        clear(y->up.bias_grad, y->up.out);
-        clear(y->down.bias_grad, y->down.out);
-    }
-    if (n->is_last)
-        clear_norm(&n->final_norm, hidden);
-    if (n->is_first) {
-        clear(n->positions_grad, n->model->max_positions * hidden);
-        if (!(n->model->tied && n->is_last))
-            clear(n->embedding_grad, n->vocab * hidden);
-    }
 }
