@@ -17,6 +17,8 @@ int cmd_run_node(int argc, char **argv);
 /* For tp-run itself: the keeper of an attempt, and the check of a checkpoint. */
 int cmd_run_keep(int argc, char **argv);
 int cmd_run_check(int argc, char **argv);
+int cmd_run_ask(int argc, char **argv);
+int cmd_run_guard(int argc, char **argv);
 int cmd_run_relay(int argc, char **argv);
 
 #endif

@@ -10,7 +10,8 @@
 #include "core/err.h"
 #include "orchestrator/job.h"
 
-/* Read the job file and send its tp-run the request (stolen); *answer is the caller's.
+/* Read the job file and send its tp-run the request (stolen); *answer is the caller's. A tp-run in
+ * a batch job on another host is asked through Slurm: srun starts `tp-run ask` beside it.
  * What tp-run refuses comes back as a failure with its sentence. */
 tp_status run_ask(json_t **answer, const char *path, json_t *request, struct tp_err *err);
 

@@ -20,6 +20,8 @@ static const struct {
     { "node", cmd_run_node, "take a node away, or give it back" },
     { "keep", cmd_run_keep, NULL },
     { "check", cmd_run_check, NULL },
+    { "ask", cmd_run_ask, NULL },
+    { "guard", cmd_run_guard, NULL },
     { "relay", cmd_run_relay, NULL },
 };
 enum { N_VERBS = sizeof VERBS / sizeof VERBS[0] };

@@ -138,7 +138,8 @@ static void add_meshes(struct list *l)
                 s.pp = pp[j];
                 s.cp = cp[k];
                 if ((int64_t)s.tp * s.pp * s.cp <= SPEC_DEGREE_MAX &&
-                    (s.cp == asked->cp || s.cp < asked->cp || s.cp == 2 * asked->cp))
+                    (s.cp <= asked->cp || s.cp == 2 * asked->cp ||
+                     (s.tp == asked->tp && s.pp == asked->pp)))
                     add_replicas(l, s);
             }
 }

@@ -14,10 +14,8 @@
 
 enum { OUTPUT_MAX = 1 << 20, PIECE = 4096 };
 
-extern char **environ;
-
 /* SLURM_CONF and SLURM_CLUSTERS say where Slurm is; the rest is about the job around us. */
-static void forget_job(void)
+void child_forget_job(void)
 {
     for (int i = 0; environ[i];) {
         char name[128];
@@ -38,7 +36,7 @@ static void run(char *const *argv, const char *dir, int out, bool own_session)
 
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    forget_job();
+    child_forget_job();
     if (own_session)
         setsid();
     dup2(null, 0);

@@ -27,6 +27,9 @@ struct child {
 tp_status child_start(struct child *c, char *const *argv, const char *dir, const char *log,
                       struct tp_err *err);
 
+/* Forget, in this process, what Slurm put into the environment about a job. */
+void child_forget_job(void);
+
 /* Take what it has said; kill it when its time is over. */
 void child_look(struct child *c, double now);
 

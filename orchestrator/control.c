@@ -14,11 +14,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "core/file.h"
+
 enum { REQUEST_MAX = 64 << 10, ANSWER_MAX = 64 << 20, PATIENCE_MS = 300, ASK_PATIENCE_S = 10 };
 
 struct control {
     int fd;
-    char path[PATH_MAX];
+    char path[PATH_MAX], home[PATH_MAX];
 };
 
 /* A socket's address holds 108 bytes; a folder's path may be longer, /proc/self/fd/N is not. */
@@ -34,6 +36,42 @@ static tp_status address(struct sockaddr_un *a, int *dir, const char *state, str
     return TP_OK;
 }
 
+static tp_status write_home(const char *path, struct tp_err *err)
+{
+    const char *node = getenv("SLURMD_NODENAME"), *job = getenv("SLURM_JOB_ID");
+    char host[256] = "", text[700];
+    int n;
+
+    gethostname(host, sizeof host - 1);
+    n = snprintf(text, sizeof text, "%s %ld %.255s\n", host, job ? strtol(job, NULL, 10) : 0,
+                 job && node ? node : "");
+    return file_replace(path, text, (size_t)n, err);
+}
+
+bool control_home_read(struct control_home *out, const char *state)
+{
+    struct arena arena = { 0 };
+    struct tp_err ignored;
+    char path[PATH_MAX], *text;
+    size_t n;
+    bool known;
+
+    *out = (struct control_home){ 0 };
+    snprintf(path, sizeof path, "%.4000s/home", state);
+    known = file_read_all(&text, &n, path, 1024, &arena, &ignored) == TP_OK &&
+            sscanf(text, "%255s %ld %255s", out->host, &out->slurm_job, out->node) >= 2;
+    arena_free(&arena);
+    return known;
+}
+
+bool control_is_elsewhere(struct control_home *out, const char *state)
+{
+    char host[256] = "";
+
+    gethostname(host, sizeof host - 1);
+    return control_home_read(out, state) && strcmp(host, out->host) != 0;
+}
+
 tp_status control_open(struct control **out, const char *state, struct tp_err *err)
 {
     struct control *c = calloc(1, sizeof *c);
@@ -45,12 +83,14 @@ tp_status control_open(struct control **out, const char *state, struct tp_err *e
         return tp_fail(err, TP_E_NOMEM, "no memory");
     c->fd = -1;
     snprintf(c->path, sizeof c->path, "%s/control", state);
+    snprintf(c->home, sizeof c->home, "%.4000s/home", state);
     TP_TRY(address(&a, &dir, state, err));
     unlink(c->path); /* of a tp-run that was killed: we hold the lock */
     c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (c->fd < 0 || bind(c->fd, (struct sockaddr *)&a, sizeof a) != 0 ||
         chmod(c->path, 0600) != 0 || listen(c->fd, 16) != 0)
         TP_TRY(tp_fail_errno(err, "%s: cannot listen", c->path));
+    TP_TRY(write_home(c->home, err));
     *out = c;
     c = NULL;
 done:
@@ -67,6 +107,7 @@ void control_close(struct control *c)
     if (c->fd >= 0) {
         close(c->fd);
         unlink(c->path);
+        unlink(c->home);
     }
     free(c);
 }

@@ -28,6 +28,7 @@ struct relay {
     int udp;  /* connected to tp-run, -1: none */
     int port; /* there */
     int beats;
+    int64_t heard; /* the newest step whose loss was copied */
     struct relay_beat beat;
 };
 
@@ -103,6 +104,21 @@ static void connect_home(struct relay *r)
         r->port = port;
 }
 
+/* Every step's loss since the last copy, before the slot that says that they are there: the watcher
+ * looks at rank 0's. */
+static void copy_losses(struct relay *r, int to, const char *from, const struct tell_slot *slot)
+{
+    struct tell_loss e[TELL_HISTORY];
+    int n = r->rank == 0 ? tell_losses(e, TELL_HISTORY, from, slot, r->heard) : 0;
+
+    for (int i = 0; i < n; i++) {
+        off_t at = TELL_BYTES + (off_t)(e[i].step % slot->history) * (off_t)sizeof e[i];
+
+        if (pwrite(to, &e[i], sizeof e[i], at) == sizeof e[i])
+            r->heard = e[i].step;
+    }
+}
+
 /* A copy of the rank's slot, if it has one yet, and a sign of life. */
 static void beat(struct relay *r)
 {
@@ -120,6 +136,7 @@ static void beat(struct relay *r)
     fd = open(tell_path(to, sizeof to, r->shared, r->rank), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         return;
+    copy_losses(r, fd, from, &slot);
     (void)!pwrite(fd, &slot, sizeof slot, 0); /* the next one makes good for it */
     close(fd);
 }

@@ -1,7 +1,8 @@
 /*
  * orchestrator/run_slurm.h - inside of orchestrator/run: what it does with backend slurm.
  *
- *     run_slurm.c        the allocation: found, asked for, looked at every slurm.poll, given back
+ *     run_slurm.c        beginning and end, chores, what is looked at while it lasts
+ *     run_slurm_alloc.c  the allocation: found, asked for, looked at every slurm.poll, given back
  *     run_slurm_nodes.c  its nodes: lost, back, drained
  *     run_slurm_next.c   its end: saving in time, the next one; more nodes for this one
  *
@@ -15,6 +16,8 @@
 #include "orchestrator/child.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/slurm.h"
+
+#define RUN_SLURM_ENV "TP_SALLOC_ID" /* in salloc: of which run */
 
 enum slurm_stage {
     SLURM_NONE,  /* no allocation */
@@ -33,6 +36,7 @@ enum slurm_chore {
     CHORE_IDLE,   /* sinfo: idle nodes */
     CHORE_GROW,   /* salloc of nodes that shall join the allocation */
     CHORE_JOIN,   /* scontrol: they join */
+    CHORE_GUARD,  /* srun: tp-run's stand-by on another node of the batch job */
     CHORE_CANCEL, /* scancel of what is not needed any more */
     CHORE_DRAIN,  /* scontrol: a node is drained */
     CHORES,
@@ -50,8 +54,8 @@ struct run_slurm {
     double seen_at;   /* when view was read */
     double margin;    /* before the end; not more than half of what there was */
     double next_look; /* at the allocation */
-    double next_request, next_submit, next_probe, next_grow; /* not before */
-    int probed;                                              /* node under probe */
+    double next_request, next_submit, next_probe, next_grow, next_guard; /* not before */
+    int probed;                                                          /* node under probe */
     long grow_id;    /* the Slurm job that brings more nodes, 0: none */
     bool must_look;  /* the allocation may be over: look before it is used again */
     bool ending;     /* its wall time is nearly over: the job saves for that reason */
@@ -70,13 +74,6 @@ void run_slurm_begin(struct run *r);
 tp_status run_slurm_tick(struct run *r);
 /* Any backend: a child was reaped. *mine: it was one of these. */
 tp_status run_slurm_reaped(struct run *r, pid_t pid, int status, bool *mine);
-/* PLAN: *ready when there are nodes to plan for; else it was set going, or the run is over. */
-tp_status run_slurm_ready(struct run *r, bool *ready);
-/* Any backend, at a SIGTERM: whether it is Slurm's, because the wall time ends or the job is
- * preempted, and no wish of somebody's that the job stop. Asks Slurm, waiting. */
-bool run_slurm_is_terminated(struct run *r);
-/* Give the allocation back and ask for another one. */
-tp_status run_slurm_renew(struct run *r, const char *why);
 /* Any backend. The run is over or this tp-run ends: give back what is not needed. */
 void run_slurm_close(struct run *r);
 /* For status: about the allocation. */
@@ -95,17 +92,36 @@ void run_slurm_event(struct run *r, const char *result, const char *reason);
 /* Seconds until the allocation ends, -1: no limit. */
 double run_slurm_left(const struct run *r);
 
+/* The file that the salloc of CHORE_ALLOC or CHORE_GROW writes to. */
+void run_slurm_alloc_log(const struct run *r, enum slurm_chore what, char path[PATH_MAX]);
+
+/* ---- run_slurm_alloc.c ---- */
+/* PLAN: *ready when there are nodes to plan for; else it was set going, or the run is over. */
+tp_status run_slurm_ready(struct run *r, bool *ready);
+/* Any backend, at a SIGTERM: whether it is Slurm's, because the wall time ends or the job is
+ * preempted, and no wish of somebody's that the job stop. Asks Slurm, waiting. */
+bool run_slurm_is_terminated(struct run *r);
+/* Give the allocation back and ask for another one. */
+tp_status run_slurm_renew(struct run *r, const char *why);
+/* Ask squeue; salloc's file; salloc to end: at the end of tp-run. */
+tp_status run_slurm_ask_view(struct run *r);
+tp_status run_slurm_read_request(struct run *r);
+void run_slurm_end_request(struct run *r);
+/* Chores are done. */
+tp_status run_slurm_viewed(struct run *r, int exit_code);
+tp_status run_slurm_named(struct run *r, int exit_code);
+tp_status run_slurm_requested(struct run *r, int exit_code);
+
 /* ---- run_slurm_nodes.c ---- */
 tp_status run_slurm_restore_nodes(struct run *r, const json_t *last);
 /* Names, a line each, in Slurm's order, are the allocation's nodes now. fresh: all of them are as
  * new, whatever was held against them. */
 tp_status run_slurm_set_nodes(struct run *r, const char *names, bool fresh);
 tp_status run_slurm_see_states(struct run *r, const char *text);
+tp_status run_slurm_post_guard(struct run *r);
 tp_status run_slurm_probe(struct run *r);
 tp_status run_slurm_probed(struct run *r, int exit_code);
 void run_slurm_free_nodes(struct run *r);
-/* Nodes of the allocation that are not lost. */
-int run_slurm_live(const struct run *r);
 const char *run_slurm_excluded(const struct run *r, struct arena *arena);
 /* Any backend: a node is lost, and the attempt with it if it has ranks there. */
 tp_status run_node_lost(struct run *r, int node, const char *reason, double waited);

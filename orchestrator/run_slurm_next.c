@@ -164,7 +164,7 @@ static tp_status submit_now(struct run *r)
     tp_status st = TP_OK;
 
     find_words(r, &words, &arena);
-    if (slurm_ask(&text, &words, r->job->state, &arena, &err) == TP_OK &&
+    if (slurm_ask(&text, &words, r->job->state, REQUEST_PATIENCE_S, &arena, &err) == TP_OK &&
         (id = find_dependent(text, r->book.slurm_job)) != 0) {
         arena_free(&arena);
         return take_next(r, id);

@@ -4,7 +4,7 @@
 
 #include "orchestrator/run_slurm.h"
 
-static const double PROBE_PATIENCE_S = 10;
+static const double PROBE_PATIENCE_S = 10, GUARD_AGAIN_S = 10;
 
 /* ---- which there are ---- */
 
@@ -165,15 +165,6 @@ void run_slurm_free_nodes(struct run *r)
     r->slurm->job->n_nodes = 0;
 }
 
-int run_slurm_live(const struct run *r)
-{
-    int n = 0;
-
-    for (int i = 0; i < r->job->n_nodes; i++)
-        n += !r->book.nodes[i].down;
-    return n;
-}
-
 const char *run_slurm_excluded(const struct run *r, struct arena *arena)
 {
     const char *list = "";
@@ -279,10 +270,7 @@ tp_status run_slurm_probe(struct run *r)
         return TP_OK;
     s->next_probe = now + r->job->slurm.poll;
     s->probed = node;
-    slurm_words(&words, &arena, "srun",
-                arena_printf(&arena, "--jobid=%lld", (long long)r->book.slurm_job), "--overlap",
-                "--mpi=none", "--nodes=1", "--ntasks=1",
-                arena_printf(&arena, "--nodelist=%s", r->job->nodes[node].name), "true", NULL);
+    slurm_on_node(&words, (long)r->book.slurm_job, r->job->nodes[node].name, &arena, "true", NULL);
     st = run_slurm_start(r, CHORE_PROBE, &words, PROBE_PATIENCE_S);
     arena_free(&arena);
     return st;
@@ -305,6 +293,34 @@ tp_status run_slurm_probed(struct run *r, int exit_code)
     return run_edge(r, r->book.state, "node back");
 }
 
+/* In a batch job: somebody on another node to go on if this one dies. See orchestrator/guard.h. */
+tp_status run_slurm_post_guard(struct run *r)
+{
+    struct run_slurm *s = r->slurm;
+    const char *here = getenv("SLURMD_NODENAME"), *slash;
+    struct arena arena = { 0 };
+    struct job_words words;
+    int node = r->job->n_nodes - 1;
+    tp_status st;
+
+    if (!here || s->inside != r->book.slurm_job || r->book.slurm_own || run_now() < s->next_guard ||
+        run_slurm_busy(r, CHORE_GUARD))
+        return TP_OK;
+    while (node >= 0 && (r->book.nodes[node].down || r->book.nodes[node].left ||
+                         strcmp(r->job->nodes[node].name, here) == 0))
+        node--;
+    s->next_guard = run_now() + GUARD_AGAIN_S;
+    if (node < 0)
+        return TP_OK;
+    slash = strrchr(r->job->path, '/');
+    slurm_on_node(&words, s->inside, r->job->nodes[node].name, &arena, r->self, "guard",
+                  arena_printf(&arena, "%s/%s", r->job->dir, slash ? slash + 1 : r->job->path),
+                  NULL);
+    st = run_slurm_start(r, CHORE_GUARD, &words, 0);
+    arena_free(&arena);
+    return st;
+}
+
 /* ---- drained ---- */
 
 void run_slurm_drain(struct run *r, int node, const char *reason)
@@ -319,7 +335,8 @@ void run_slurm_drain(struct run *r, int node, const char *reason)
                 arena_printf(&arena, "NodeName=%s", r->job->nodes[node].name), "State=DRAIN", why,
                 NULL);
     if (run_slurm_busy(r, CHORE_DRAIN))
-        slurm_ask(NULL, &words, r->job->state, &arena, &r->err); /* two at once: seldom */
+        slurm_ask(NULL, &words, r->job->state, PROBE_PATIENCE_S, &arena,
+                  &r->err); /* two at once: seldom */
     else
         run_slurm_start(r, CHORE_DRAIN, &words, PROBE_PATIENCE_S);
     arena_free(&arena);

@@ -8,136 +8,13 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "orchestrator/child.h"
 
-#define VIEW_FORMAT "%T|%r|%L|%e|%D|%l|%a|%P|%q|%N"
-
 enum { WORDS_MAX = 24 }; /* of ours, in one command */
 
-/* ---- texts ---- */
-
-double slurm_seconds(const char *text)
-{
-    const char *dash = strchr(text, '-');
-    double total = 0;
-    int colons = 0;
-
-    if (text[0] < '0' || text[0] > '9')
-        return -1; /* UNLIMITED, NOT_SET, INVALID */
-    for (const char *p = dash ? dash + 1 : text; *p;) {
-        char *end;
-
-        total = total * 60 + (double)strtol(p, &end, 10);
-        if (end == p || (*end && *end != ':'))
-            return -1;
-        colons += *end == ':';
-        p = end + (*end == ':');
-    }
-    if (colons == 0) /* "1-12": hours after the days; "90": minutes */
-        total *= dash ? 3600 : 60;
-    else if (dash && colons == 1)
-        total *= 60;
-    return total + (dash ? 86400 * (double)strtol(text, NULL, 10) : 0);
-}
-
-/* The next field of a line that '|' divides; squeue's words for "none" become "". */
-static const char *field(char **p)
-{
-    char *begin = *p, *bar = strchr(begin, '|');
-
-    *p = bar ? bar + 1 : begin + strlen(begin);
-    if (bar)
-        *bar = 0;
-    return strcmp(begin, "(null)") == 0 || strcmp(begin, "N/A") == 0 ? "" : begin;
-}
-
-/* The first line with n bars, cut off from what follows: warnings may stand around it. */
-static char *line_with_bars(char *text, int n)
-{
-    for (char *next; text; text = next) {
-        int bars = 0;
-
-        next = strchr(text, '\n');
-        if (next)
-            *next++ = 0;
-        for (const char *p = text; *p; p++)
-            bars += *p == '|';
-        if (bars == n)
-            return text;
-    }
-    return NULL;
-}
-
-/* "2026-11-21T16:03:15", of the local clock: seconds from now; -1: it is no time. */
-static double seconds_until(const char *text, time_t now)
-{
-    struct tm t = { .tm_isdst = -1 };
-    const char *end = strptime(text, "%Y-%m-%dT%H:%M:%S", &t);
-    double left = end && !*end ? difftime(mktime(&t), now) : -1;
-
-    return !end || *end ? -1 : left > 0 ? left : 0;
-}
-
-bool slurm_view_read(struct slurm_view *out, char *text, time_t now)
-{
-    double end;
-
-    text = line_with_bars(text, 9);
-    if (!text)
-        return false;
-    out->state = field(&text);
-    out->reason = field(&text);
-    out->left = slurm_seconds(field(&text));
-    end = seconds_until(field(&text), now);
-    if (end >= 0 && (out->left < 0 || end < out->left))
-        out->left = end;
-    out->nodes = strtoll(field(&text), NULL, 10);
-    out->limit = field(&text);
-    out->account = field(&text);
-    out->partition = field(&text);
-    out->qos = field(&text);
-    out->list = field(&text);
-    return true;
-}
-
-long slurm_allocated(const char *text, bool *granted)
-{
-    static const char *const words[] = { "Granted job allocation ", "Pending job allocation " };
-
-    for (int i = 0; i < 2; i++) {
-        const char *at = strstr(text, words[i]);
-
-        if (at) {
-            *granted = i == 0;
-            return strtol(at + strlen(words[i]), NULL, 10);
-        }
-    }
-    return 0;
-}
-
-long slurm_submitted(const char *text)
-{
-    const char *newline = strrchr(text, '\n');
-    char *end;
-    long id = strtol(text = newline ? newline + 1 : text, &end, 10);
-
-    return end != text && (*end == 0 || *end == ';') && id > 0 ? id : 0;
-}
-
-bool slurm_is_away(const char *text)
-{
-    static const char *const words[] = { "Unable to contact slurm", "Socket timed out",
-                                         "Connection refused",      "Zero Bytes were transmitted",
-                                         "Connection timed out",    "try again later" };
-
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (strcasestr(text, words[i]))
-            return true;
-    return false;
-}
-
-/* ---- words ---- */
+static const double PATIENCE_S = 60;
 
 void slurm_words(struct job_words *out, struct arena *arena, ...)
 {
@@ -153,10 +30,26 @@ void slurm_words(struct job_words *out, struct arena *arena, ...)
         out->word[out->n] = NULL;
 }
 
+void slurm_on_node(struct job_words *out, long id, const char *node, struct arena *arena, ...)
+{
+    va_list list;
+    char *word;
+
+    slurm_words(out, arena, "srun", arena_printf(arena, "--jobid=%ld", id), "--overlap",
+                "--mpi=none", "--nodes=1", "--ntasks=1", "--quiet",
+                arena_printf(arena, "--nodelist=%s", node), NULL);
+    va_start(list, arena);
+    while (out->word && out->n < WORDS_MAX && (word = va_arg(list, char *)))
+        out->word[out->n++] = word;
+    va_end(list);
+    if (out->word)
+        out->word[out->n] = NULL;
+}
+
 void slurm_view_words(struct job_words *out, long id, struct arena *arena)
 {
     slurm_words(out, arena, "squeue", "-h", "-t", "all", "-j", arena_printf(arena, "%ld", id), "-o",
-                VIEW_FORMAT, NULL);
+                SLURM_VIEW_FORMAT, NULL);
 }
 
 /* Words being put together. */
@@ -344,7 +237,7 @@ tp_status slurm_step(struct job_words *out, const struct job *job, long id, cons
 /* ---- asking and waiting for the answer ---- */
 
 tp_status slurm_ask(char **output, const struct job_words *words, const char *dir,
-                    struct arena *arena, struct tp_err *err)
+                    double patience_s, struct arena *arena, struct tp_err *err)
 {
     const struct timespec pause = { .tv_nsec = 5 * 1000 * 1000 };
     struct child c = { .fd = -1 };
@@ -355,8 +248,9 @@ tp_status slurm_ask(char **output, const struct job_words *words, const char *di
 
     if (st)
         return st;
+    c.until = patience_s > 0 ? clock_seconds() + patience_s : 0;
     while ((gone = waitpid(c.pid, &status, WNOHANG)) == 0 || (gone < 0 && errno == EINTR)) {
-        child_look(&c, 0);
+        child_look(&c, clock_seconds());
         nanosleep(&pause, NULL);
     }
     code = child_over(&c, status);
@@ -375,7 +269,7 @@ tp_status slurm_cancel(const struct job *job, long id, struct tp_err *err)
     tp_status st;
 
     slurm_words(&words, &arena, "scancel", arena_printf(&arena, "%ld", id), NULL);
-    st = slurm_ask(NULL, &words, job->state, &arena, err);
+    st = slurm_ask(NULL, &words, job->state, PATIENCE_S, &arena, err);
     arena_free(&arena);
     return st;
 }
@@ -389,7 +283,7 @@ tp_status slurm_submit(long *id, const struct job *job, const char *self, long a
     tp_status st = slurm_sbatch(&words, job, self, after, like, nodes, &arena, err);
 
     if (st == TP_OK)
-        st = slurm_ask(&text, &words, job->state, &arena, err);
+        st = slurm_ask(&text, &words, job->state, PATIENCE_S, &arena, err);
     *id = st ? 0 : slurm_submitted(text);
     if (st == TP_OK && *id == 0)
         st = tp_fail(err, TP_E_IO, "sbatch: not a job's number: %.200s", text);

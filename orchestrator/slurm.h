@@ -1,17 +1,16 @@
 /*
- * orchestrator/slurm.h - the words of Slurm's programs, and what their answers mean.
+ * orchestrator/slurm.h - the command lines of Slurm's programs.
  *
- * Builds command lines and reads texts; what is run when stands in run_slurm.c. All words live in
- * the arena that is passed.
+ * What is run when stands in run_slurm.h, what comes back is read by slurm_answer.h. All words live
+ * in the arena that is passed.
  */
 #ifndef ORCHESTRATOR_SLURM_H
 #define ORCHESTRATOR_SLURM_H
 
-#include <time.h>
-
 #include "core/arena.h"
 #include "core/err.h"
 #include "orchestrator/job.h"
+#include "orchestrator/slurm_answer.h"
 
 /* A request for nodes. */
 struct slurm_request {
@@ -21,33 +20,8 @@ struct slurm_request {
     double seconds;      /* with expand: how long they are wanted, -1: without limit */
 };
 
-/* What squeue says of a job. The texts lie in the text that was read. */
-struct slurm_view {
-    const char *state, *reason; /* "RUNNING"; "Resources", "None" */
-    double left;                /* seconds until its end, -1: no limit; see slurm_view_read */
-    int64_t nodes;              /* how many it has or waits for */
-    const char *list;           /* of its nodes, "n[1-3]"; "" when it has none */
-    /* as it was submitted; "" where there is none */
-    const char *limit, *account, *partition, *qos;
-};
-
-/* What Slurm's programs print for a program to read. */
+/* squeue, for slurm_view_read. */
 void slurm_view_words(struct job_words *out, long id, struct arena *arena);
-/* Cuts the text. now: the wall clock, which is what Slurm ends jobs by; the end may be earlier than
- * the time limit (an administrator, a reservation, a preemption). false: no line is an answer. */
-bool slurm_view_read(struct slurm_view *out, char *text, time_t now);
-
-/* "1-02:03:04", "5:00", "UNLIMITED" -> seconds, -1: no limit, or not known yet. */
-double slurm_seconds(const char *text);
-
-/* The id in salloc's "Pending|Granted job allocation N", 0: it is not there (yet). */
-long slurm_allocated(const char *text, bool *granted);
-
-/* The id in sbatch --parsable's "N" or "N;cluster", 0: it is not one. */
-long slurm_submitted(const char *text);
-
-/* Whether Slurm could not be asked, rather than said no: worth asking again. */
-bool slurm_is_away(const char *text);
 
 /* salloc, with slurm.options. */
 tp_status slurm_salloc(struct job_words *out, const struct job *job, const struct slurm_request *q,
@@ -67,10 +41,14 @@ tp_status slurm_step(struct job_words *out, const struct job *job, long id, cons
 /* Words from a list that ends with NULL. out->n is 0 when there is no memory. */
 void slurm_words(struct job_words *out, struct arena *arena, ...);
 
-/* Run words to their end, waiting. *output, if not NULL, gets what was said.
- * TP_E_IO: it said no, and its last line is in err. */
+/* srun of one process on one node of a Slurm job, beside whatever runs there; the words of what it
+ * runs follow, a list that ends with NULL. */
+void slurm_on_node(struct job_words *out, long id, const char *node, struct arena *arena, ...);
+
+/* Run words to their end, waiting, at most patience_s seconds (0: any time). *output, if not NULL,
+ * gets what was said. TP_E_IO: it said no, and its last line is in err. */
 tp_status slurm_ask(char **output, const struct job_words *words, const char *dir,
-                    struct arena *arena, struct tp_err *err);
+                    double patience_s, struct arena *arena, struct tp_err *err);
 
 /* scancel, waiting for it. TP_E_IO: Slurm refuses. */
 tp_status slurm_cancel(const struct job *job, long id, struct tp_err *err);

@@ -1,9 +1,9 @@
-"""A thousand triples of layouts: A to B to A is A bit for bit, A to C is A to B to C, digests are equal
-throughout, and every shard is what an independent resharder cuts from whole tensors.
+"""A thousand triples of layouts: A to B to A is A bit for bit, A to C is A to B to C, digests are
+equal throughout, and every shard is what an independent resharder cuts from whole tensors.
 
 The conversions run in one process (tests/fixture/reshard_triples.c: the engine and ports of
-tp-reshard, real files, buffers of a few bytes to many), the judgement is numpy's. Seeds are printed;
-TP_SEED gives one.
+tp-reshard, real files, buffers of a few bytes to many), the judgement is numpy's. Seeds are
+printed; TP_SEED gives one.
 """
 import filecmp
 import os
@@ -28,7 +28,11 @@ AT_ONCE = 25  # conversions whose files lie there together
 
 
 def random_model(rng):
-    """A config.json: sizes small and mostly odd, fewer KV heads than ranks, any number of layers."""
+    """A config.json: sizes small and mostly odd, fewer KV heads than ranks, some layers."""
+    if rng.random() < 0.01:  # large enough that columns are stored in blocks, and boxes in chunks
+        return {"num_attention_heads": 8, "num_key_value_heads": rng.choice([2, 8]), "head_dim": 96,
+                "hidden_size": 16 * rng.randint(14, 17), "intermediate_size": 8 * rng.randint(1, 9),
+                "vocab_size": rng.randint(1, 30), "num_hidden_layers": 1}
     heads, head_dim = rng.choice([1, 2, 2, 3, 4, 4, 6, 8]), 2 * rng.randint(1, 2)
     layers, vocab = rng.choice([1, 1, 1, 2, 2, 2, 3, 4, 5]), rng.randint(1, 30)
     if rng.random() < 0.3:
@@ -71,14 +75,19 @@ class Case:
         self.specs = [random_spec(rng, self.config, most) for _ in "abc"]
         self.dtype = rng.choice(["bf16", "fp32"])
         # all groups of the optimizer are cut alike: most cases have one of them, to be quick
-        group = rng.choice(["master" if self.dtype == "bf16" else "exp_avg", "exp_avg", "exp_avg_sq"])
+        group = rng.choice(["master" if self.dtype == "bf16" else "exp_avg", "exp_avg",
+                            "exp_avg_sq"])
         group = "all" if rng.random() < (1 if harness.LONG else 0.125) else group
+        memory = rng.choice([64, 500, 4000, 1 << 16]) * (64 if self.is_large() else 1)
         self.line = [harness.write_config(folder, **self.config), self.dtype, group, seed,
-                     *self.specs, rng.randint(1, 2), rng.choice([64, 500, 4000, 1 << 16]), folder]
+                     *self.specs, rng.randint(1, 2), memory, folder]
 
     def __repr__(self):
         return "TP_SEED=%d: %s, %s of %s" % (self.seed, " -> ".join(self.specs), self.dtype,
                                              self.config)
+
+    def is_large(self):
+        return (self.config.get("hidden_size") or 0) > 200
 
     def step(self, name):
         return self.folder / name / "step-00000005"
@@ -128,7 +137,8 @@ def test_there_and_back_and_by_way_of_another_nothing_changes(batch, folder):
     first = SEED + batch * CASES
     print("TP_SEED=%d" % first)
     for n in range(first, first + CASES, AT_ONCE):
-        cases = [Case(seed, folder / str(seed)) for seed in range(n, min(n + AT_ONCE, first + CASES))]
+        seeds = range(n, min(n + AT_ONCE, first + CASES))
+        cases = [Case(seed, folder / str(seed)) for seed in seeds]
         convert(cases)
         for case in cases:
             try:

@@ -5,8 +5,9 @@ import time
 from run_job import train_job
 
 
-def slurm_job(folder, model, steps=3000, allow="[tp4, tp2, tp1]", restart=None, **slurm):
-    return train_job(folder, model, steps=steps, nodes="1", allow=allow, backend="slurm",
+def slurm_job(folder, model, steps=3000, allow="[tp4, tp2, tp1]", restart=None, train_options=None,
+              **slurm):
+    return train_job(folder, model, steps=steps, options=train_options or {}, nodes="1", allow=allow, backend="slurm",
                      slurm={"nodes": 3, "tasks_per_node": 2, "poll": "0.5s", **slurm},
                      watch={"floor": "3s"}, restart={"settle": "0.2s", **(restart or {})})
 

@@ -181,3 +181,29 @@ def test_inside_a_batch_job_it_uses_that_allocation(tmp_path, model, cluster):
                           str(tmp_path / "out"), str(script)], timeout=150)
     assert out.returncode == 0, (tmp_path / "out").read_text() + job.story()
     assert sorted(job.losses()) == list(range(60))
+
+
+def test_in_a_batch_job_another_node_takes_over_from_a_lost_tp_run(tmp_path, model, cluster, figure):
+    job = slurm_job(tmp_path, model, steps=100000, allow="[tp4, tp2]", grow="off")
+    job.verb("submit")
+    wait_until(lambda: job.events("save"))
+    home = (job.state / "home").read_text().split()[2]
+    wait_until(lambda: list_steps("guard"), 30)
+    begin = time.time()
+    cluster("crash", home)
+    again = wait_until(lambda: job.events("training")[1:], 90)[0]
+    figure("seconds, Slurm's own verdict of 10 to 17 among them", round(again["time"] - begin, 1))
+    assert again["resumed_at"] >= 10
+    assert (job.state / "home").read_text().split()[2] != home
+    assert len(queue(states="RUNNING")) == 1
+    assert home not in {r["node"] for r in job.status()["ranks"]}
+    assert job.verb("stop").rc == 0
+    wait_until(lambda: not queue(), 30)
+    assert job.events("stopped")[0]["reason"] == "saved and stopped"
+    steps = job.losses()
+    assert sorted(steps) == list(range(len(steps)))
+
+
+def list_steps(name):
+    """Processes of tp-run under this name, on any node: they share this machine."""
+    return list(pids_of("tp-run", name))

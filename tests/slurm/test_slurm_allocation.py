@@ -137,6 +137,10 @@ def test_batch_jobs_follow_each_other(tmp_path, model, cluster, figure):
     assert again["resumed_at"] >= ends["step"], "steps were lost"
     assert "goes on" in job.events("stopped")[0]["reason"]
     wait_until(lambda: len(job.events("chain")) == 2)
+    assert (job.state / "home").read_text().split()[2] in ("n1", "n2", "n3")
+    s = job.status()  # asked on its node, through srun: this host is none of Slurm's
+    assert s["slurm"]["job"] == int(waiting[0].split("|")[0]) and s["slurm"]["next"]
+    assert job.verb("resize", "tp3").rc == 2, "a refusal comes through as it is"
     assert harness.run("tp-run", "stop", job.path).rc == 0
     wait_until(lambda: not queue(), 30)
     assert kept_curve(job)

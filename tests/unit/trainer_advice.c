@@ -37,8 +37,10 @@ static struct train_config as_said(const struct train_config *asked, const char 
     const char *micro = strstr(phrase, "--micro ");
     struct tp_err err = { 0 };
 
-    if (strstr(phrase, "--recompute full"))
-        c.recompute = 1;
+    if (strstr(phrase, "--recompute")) {
+        c.recompute = strstr(phrase, "full") != NULL;
+        c.recompute_attention = !c.recompute;
+    }
     if (micro)
         c.micro = strtoll(micro + 8, NULL, 10);
     if (phrase[0] != '-')

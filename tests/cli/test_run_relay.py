@@ -1,0 +1,108 @@
+"""tp-run relay, which stands between Slurm's step and a rank: here without Slurm."""
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+
+import harness
+
+TRAINER = """
+import sys, time
+sys.path.insert(0, %r)
+from tp_progress import Progress
+p = Progress(0, 1)
+p.phase(Progress.TRAIN)
+for step in range(1, int(sys.argv[1]) + 1):
+    p.step(step, 1 / step)
+    time.sleep(0.002)
+p.close()
+""" % str(harness.REPO / "progress")
+
+
+@pytest.fixture
+def listener():
+    """A socket that beats arrive at, and its port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        s.settimeout(10)
+        yield s
+
+
+def tell_port(folder, listener):
+    new = folder / "beats.new"
+    new.write_text("%d\n" % listener.getsockname()[1])
+    new.rename(folder / "beats")
+
+
+def relay(folder, *command, run_id="%016x.1" % os.getpid()):
+    env = {**os.environ, "SLURM_PROCID": "0", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+           "TP_RUN_ID": run_id}
+    return subprocess.Popen([str(harness.BIN / "tp-run"), "relay", str(folder), *command], env=env,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def finish(process, timeout=20):
+    said = process.communicate(timeout=timeout)[1]
+    return process.returncode, said
+
+
+def losses(path):
+    """{step: loss} of the history behind a slot (core/tell.h)."""
+    data = path.read_bytes()
+    entries = (struct.unpack_from("<qd", data, at) for at in range(256, len(data) - 15, 16))
+    return {step: loss for step, loss in entries if step > 0}
+
+
+def test_every_loss_and_the_slot_come_to_the_shared_folder(tmp_path):
+    """The relay looks five times a second, the trainer does 500 steps in that time."""
+    code, said = finish(relay(tmp_path, sys.executable, "-c", TRAINER, "600"))
+    assert code == 0, said
+    assert losses(tmp_path / "rank-00000") == {s: 1 / s for s in range(1, 601)}
+    left = list(pathlib.Path("/dev/shm").glob("tp-relay-%016x*" % os.getpid()))
+    assert left == [], "it left its folder behind"
+
+
+def test_beats_go_to_whoever_listens_now(tmp_path, listener):
+    tell_port(tmp_path, listener)
+    p = relay(tmp_path, "sleep", "60", run_id="a.7")
+    beat = listener.recv(1000)
+    assert beat[:64].rstrip(b"\0") == b"a.7" and struct.unpack("<i", beat[64:68]) == (0,)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        other.settimeout(10)
+        tell_port(tmp_path, other)
+        assert other.recv(1000)[:3] == b"a.7"
+    p.terminate()
+    assert finish(p)[0] == 128 + signal.SIGTERM
+
+
+def test_the_stop_file_ends_the_rank_at_once(tmp_path):
+    p = relay(tmp_path, "sleep", "60")
+    time.sleep(0.3)
+    (tmp_path / "stop").write_text("")
+    code, said = finish(p, 5)
+    assert code == 128 + signal.SIGKILL and said == "", "what was asked for is no news"
+
+
+def test_a_rank_that_dies_is_named(tmp_path):
+    assert finish(relay(tmp_path, "sh", "-c", "kill -9 $$")) == (
+        137, "tp-run relay: rank 0 was killed by signal 9\n")
+    assert finish(relay(tmp_path, "sh", "-c", "exit 3")) == (
+        3, "tp-run relay: rank 0 ended with exit code 3\n")
+    assert finish(relay(tmp_path, "sh", "-c", "exit 75")) == (75, "")
+
+
+def test_a_signal_is_handed_on(tmp_path):
+    script = "trap 'exit 75' USR1; echo ready; while :; do sleep 0.05; done"
+    p = subprocess.Popen([str(harness.BIN / "tp-run"), "relay", str(tmp_path), "sh", "-c", script],
+                         stdout=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "ready\n"
+    p.send_signal(signal.SIGUSR1)
+    assert p.wait(10) == 75
+    p.stdout.close()
