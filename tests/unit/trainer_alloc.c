@@ -20,14 +20,14 @@
 #include "trainer/step.h"
 #include "trainer/zero.h"
 
-static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
-
 #ifdef TP_SANITIZE
 Test(trainer_alloc, a_warm_step_allocates_nothing)
 {
     cr_skip("the sanitizer's own malloc cannot be replaced");
 }
 #else
+
+static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
