@@ -1,5 +1,5 @@
 /*
- * comm/mpi.c - collectives and messages of ranks that do not share memory, over MPI.
+ * comm/mpi.c - collectives of ranks that do not share memory, over MPI; messages: comm/mpi_mail.c.
  *
  * MPI_Allreduce may add in any order, and in another one with other sizes or ranks, so it is not
  * used: small sums gather every rank's elements and add them along the tree of comm/reduce.h; large
@@ -15,21 +15,11 @@
 #include "comm/reduce.h"
 
 enum {
-    SMALL_BYTES = 16 << 10,    /* of an all-reduce that gathers */
-    SCRATCH_BYTES = 4 << 20,   /* others' slices of a piece */
-    PIECE_BYTES = 256 << 20,   /* of a message */
-    BUFFERED_BYTES = 64 << 10, /* messages up to this never wait for their receiver */
-    NAP_MIN_NS = 10000,        /* of the background thread between two looks */
+    SMALL_BYTES = 16 << 10,  /* of an all-reduce that gathers */
+    SCRATCH_BYTES = 4 << 20, /* others' slices of a piece */
+    NAP_MIN_NS = 10000,      /* of the background thread between two looks */
     NAP_MAX_NS = 200000,
     TAG_MESSAGE = 1, /* comm_send */
-    TAG_INSIDE = 2,  /* of the collectives here */
-};
-
-/* A message under way, in a copy of our own. */
-struct outgoing {
-    struct outgoing *next;
-    MPI_Request request;
-    char bytes[];
 };
 
 /* What goes to, or comes from, one rank. */
@@ -134,13 +124,13 @@ static tp_status exchange(struct comm *c, struct tp_err *err)
 
     for (int r = 0; r < c->size; r++)
         if (r != c->rank && m->recv[r].n_bytes)
-            MPI_TRY(MPI_Irecv(m->recv[r].at, (int)m->recv[r].n_bytes, MPI_BYTE, r, TAG_INSIDE,
+            MPI_TRY(MPI_Irecv(m->recv[r].at, (int)m->recv[r].n_bytes, MPI_BYTE, r, MPI_TAG_INSIDE,
                               m->comm, &m->requests[n++]));
     for (int i = 1; i < c->size; i++) {
         int r = (c->rank + i) % c->size; /* not all to rank 0 first */
 
         if (m->send[r].n_bytes)
-            MPI_TRY(MPI_Isend(m->send[r].at, (int)m->send[r].n_bytes, MPI_BYTE, r, TAG_INSIDE,
+            MPI_TRY(MPI_Isend(m->send[r].at, (int)m->send[r].n_bytes, MPI_BYTE, r, MPI_TAG_INSIDE,
                               m->comm, &m->requests[n++]));
     }
     return wait_for_all(c, n, m->requests, err);
@@ -232,8 +222,8 @@ static tp_status mpi_all_gather(struct comm *c, void *out, const void *in, int64
         memmove(own, in, (size_t)n_bytes);
     if (n_bytes <= SMALL_BYTES)
         return gather_small(c, out, MPI_IN_PLACE, n_bytes, err);
-    for (int64_t at = 0; at < n_bytes && !st; at += PIECE_BYTES) {
-        int64_t len = at_most(n_bytes - at, PIECE_BYTES);
+    for (int64_t at = 0; at < n_bytes && !st; at += MPI_PIECE_BYTES) {
+        int64_t len = at_most(n_bytes - at, MPI_PIECE_BYTES);
 
         for (int r = 0; r < c->size; r++) {
             m->send[r] = (struct part){ own + at, len };
@@ -275,169 +265,9 @@ static tp_status mpi_broadcast(struct comm *c, void *buf, int64_t n_bytes, int r
 {
     struct mpi_comm *m = c->impl;
 
-    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES)
-        MPI_TRY(MPI_Bcast((char *)buf + at, (int)at_most(n_bytes - at, PIECE_BYTES), MPI_BYTE, root,
-                          m->comm));
-    return TP_OK;
-}
-
-static tp_status send_pieces(struct comm *c, const void *buf, int64_t n_bytes, int to, int tag,
-                             struct tp_err *err)
-{
-    struct mpi_comm *m = c->impl;
-
-    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES)
-        MPI_TRY(MPI_Send((const char *)buf + at, (int)at_most(n_bytes - at, PIECE_BYTES), MPI_BYTE,
-                         to, tag, m->comm));
-    return TP_OK;
-}
-
-static tp_status recv_pieces(struct comm *c, void *buf, int64_t n_bytes, int from, int tag,
-                             struct tp_err *err)
-{
-    struct mpi_comm *m = c->impl;
-
-    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES) {
-        int want = (int)at_most(n_bytes - at, PIECE_BYTES), got = 0;
-        MPI_Status status;
-
-        MPI_TRY(MPI_Recv((char *)buf + at, want, MPI_BYTE, from, tag, m->comm, &status));
-        MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &got));
-        if (got != want)
-            return tp_fail(err, TP_E_INTERNAL, "rank %d sends %d bytes, and rank %d expects %d",
-                           from, got, c->rank, want);
-    }
-    return TP_OK;
-}
-
-/* The other ranks' parts, after rank 0's own. */
-static tp_status gather_parts(struct comm *c, char *all, const int64_t *sizes, struct tp_err *err)
-{
-    int64_t offset = sizes[0];
-    tp_status st = TP_OK;
-
-    for (int r = 1; r < c->size && !st; offset += sizes[r++])
-        st = recv_pieces(c, all + offset, sizes[r], r, TAG_INSIDE, err);
-    return st;
-}
-
-static tp_status mpi_gather(struct comm *c, const void *in, int64_t n_bytes, void **out,
-                            int64_t *sizes, struct tp_err *err)
-{
-    struct mpi_comm *m = c->impl;
-    int64_t total = 0;
-    char *all = NULL;
-    int ok = 1;
-    tp_status st;
-
-    MPI_TRY(MPI_Gather(&n_bytes, 1, MPI_INT64_T, sizes, 1, MPI_INT64_T, 0, m->comm));
-    if (c->rank == 0) {
-        for (int r = 0; r < c->size; r++)
-            total += sizes[r];
-        all = malloc(total ? (size_t)total : 1);
-        ok = all != NULL;
-        if (all && n_bytes)
-            memcpy(all, in, (size_t)n_bytes);
-    }
-    st = mpi_broadcast(c, &ok, sizeof ok, 0, err); /* all learn whether there is room */
-    if (!st && !ok)
-        st = tp_fail(err, TP_E_NOMEM, "rank 0 is out of memory to gather in");
-    if (!st)
-        st = c->rank == 0 ? gather_parts(c, all, sizes, err)
-                          : send_pieces(c, in, n_bytes, 0, TAG_INSIDE, err);
-    if (st) {
-        free(all);
-        return st;
-    }
-    *out = all;
-    return TP_OK;
-}
-
-/* Forget the messages that have arrived; wait for all if so asked. */
-static tp_status outgoing_clear(struct comm *c, bool wait, struct tp_err *err)
-{
-    struct mpi_comm *m = c->impl;
-    struct outgoing **link = &m->outgoing;
-
-    while (*link) {
-        struct outgoing *o = *link;
-        int done = 1;
-
-        if (wait)
-            MPI_TRY(MPI_Wait(&o->request, MPI_STATUS_IGNORE));
-        else
-            MPI_TRY(MPI_Test(&o->request, &done, MPI_STATUS_IGNORE));
-        if (done) {
-            *link = o->next;
-            free(o);
-        } else {
-            link = &o->next;
-        }
-    }
-    return TP_OK;
-}
-
-static tp_status mpi_send(struct comm *c, const void *buf, int64_t n_bytes, int to,
-                          struct tp_err *err)
-{
-    struct mpi_comm *m = c->impl;
-    struct outgoing *o;
-    tp_status st;
-
-    if (n_bytes > BUFFERED_BYTES)
-        return send_pieces(c, buf, n_bytes, to, TAG_MESSAGE, err);
-    if ((st = outgoing_clear(c, false, err)))
-        return st;
-    if (!(o = malloc(sizeof *o + (size_t)n_bytes)))
-        return tp_fail(err, TP_E_NOMEM, "out of memory: %lld bytes to send", (long long)n_bytes);
-    if (n_bytes)
-        memcpy(o->bytes, buf, (size_t)n_bytes);
-    o->next = m->outgoing;
-    m->outgoing = o;
-    o->request = MPI_REQUEST_NULL;
-    MPI_TRY(MPI_Isend(o->bytes, (int)n_bytes, MPI_BYTE, to, TAG_MESSAGE, m->comm, &o->request));
-    return TP_OK;
-}
-
-static tp_status mpi_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err)
-{
-    struct mpi_comm *m = c->impl;
-
-    if (n_bytes)
-        return recv_pieces(c, buf, n_bytes, from, TAG_MESSAGE, err);
-    MPI_TRY(MPI_Recv(buf, 0, MPI_BYTE, from, TAG_MESSAGE, m->comm, MPI_STATUS_IGNORE));
-    return TP_OK;
-}
-
-/* A request a piece, in a list that the ticket holds. */
-static tp_status mpi_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
-                          struct comm_ticket *ticket, struct tp_err *err)
-{
-    struct mpi_comm *m = c->impl;
-
-    ticket->requests = NULL;
-    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES) {
-        struct outgoing *o = malloc(sizeof *o);
-
-        if (!o)
-            return tp_fail(err, TP_E_NOMEM, "out of memory to send");
-        o->next = ticket->requests;
-        ticket->requests = o;
-        MPI_TRY(MPI_Isend((const char *)buf + at, (int)at_most(n_bytes - at, PIECE_BYTES), MPI_BYTE,
-                          to, TAG_MESSAGE, m->comm, &o->request));
-    }
-    return TP_OK;
-}
-
-static tp_status mpi_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
-{
-    struct outgoing *o;
-
-    while ((o = ticket->requests)) {
-        MPI_TRY(MPI_Wait(&o->request, MPI_STATUS_IGNORE));
-        ticket->requests = o->next;
-        free(o);
-    }
+    for (int64_t at = 0; at < n_bytes; at += MPI_PIECE_BYTES)
+        MPI_TRY(MPI_Bcast((char *)buf + at, (int)at_most(n_bytes - at, MPI_PIECE_BYTES), MPI_BYTE,
+                          root, m->comm));
     return TP_OK;
 }
 
@@ -460,11 +290,10 @@ static tp_status mpi_split(struct comm *out, struct comm *c, const int *members,
 static void mpi_free(struct comm *c)
 {
     struct mpi_comm *m = c->impl;
-    struct tp_err err;
 
     if (!m)
         return;
-    outgoing_clear(c, true, &err);
+    mpi_mail_clear(c);
     if (m->comm != MPI_COMM_WORLD)
         MPI_Comm_free(&m->comm);
     handle_free(m);

@@ -1,6 +1,6 @@
 /*
- * comm/mpi_world.h - what comm/mpi.c (collectives) and comm/mpi_world.c (the process) share; inside
- * comm/ only.
+ * comm/mpi_world.h - what comm/mpi.c (collectives), comm/mpi_mail.c (messages) and comm/mpi_world.c
+ * (the process) share; inside comm/ only.
  */
 #ifndef COMM_MPI_WORLD_H
 #define COMM_MPI_WORLD_H
@@ -24,10 +24,16 @@ struct mpi_comm {
     MPI_Comm comm;
     char *scratch;
     int64_t scratch_bytes;
-    struct part *send, *recv; /* [size] each, for exchange() */
-    MPI_Request *requests;    /* [2 * size] */
-    const void **rows;        /* [size] */
-    struct outgoing *outgoing;
+    struct part *send, *recv;  /* [size] each, for exchange() */
+    MPI_Request *requests;     /* [2 * size] */
+    const void **rows;         /* [size] */
+    struct outgoing *outgoing; /* small messages that may still be under way */
+    struct outgoing *spare;    /* requests for posts to come */
+};
+
+enum {
+    MPI_PIECE_BYTES = 256 << 20, /* of a message */
+    MPI_TAG_INSIDE = 2,          /* of messages that make up a collective */
 };
 
 extern const struct comm_ops comm_mpi_ops;
@@ -37,6 +43,18 @@ tp_status mpi_attach(struct comm *c, MPI_Comm mine, struct tp_err *err);
 
 /* Where all ranks of c, which has comm_mpi_ops, share memory: make that its way. Collective. */
 tp_status mpi_share_host(struct comm *c, struct tp_err *err);
+
+/* comm/mpi_mail.c */
+tp_status mpi_gather(struct comm *c, const void *in, int64_t n_bytes, void **out, int64_t *sizes,
+                     struct tp_err *err);
+tp_status mpi_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
+tp_status mpi_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
+tp_status mpi_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
+                   struct comm_ticket *ticket, struct tp_err *err);
+tp_status mpi_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err);
+
+/* Wait for what may be under way, and free what messages have left. */
+void mpi_mail_clear(struct comm *c);
 
 /* Fill err with MPI's own sentence about code; TP_E_COMM. */
 tp_status mpi_fail(const struct comm *c, int code, const char *what, struct tp_err *err);

@@ -15,9 +15,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
 import llama  # noqa: E402
 
 LAYOUTS = [
-    "tp1", "tp1 --recompute=full", "tp2", "tp2sp", "tp2 --recompute=full", "pp2 --micro=1",
-    "pp2vpp2 --micro=1", "dp2", "dp2zero1", "tp2dp2", "tp2pp2 --micro=1", "tp1 --dtype=bf16",
-    "tp2sp --dtype=bf16",
+    "tp1", "tp1 --recompute=selective", "tp1 --recompute=full",
+    "tp2", "tp2sp", "tp2 --recompute=full",
+    "pp2 --micro=1", "pp2vpp2 --micro=1", "cp2", "cp2 --recompute=selective",
+    "dp2", "dp2zero1", "dp2zero3",
+    "tp2dp2", "tp2pp2 --micro=1", "tp2sp --dtype=bf16", "tp1 --dtype=bf16",
 ]
 
 

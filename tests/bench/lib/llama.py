@@ -26,7 +26,7 @@ CONFIG = {
     "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
     "tie_word_embeddings": False, "initializer_range": 0.02,
 }
-BATCH, SEQ, STEPS, WARM = 4, 256, 8, 3
+BATCH, SEQ, STEPS, WARM = 4, 256, 6, 2
 TOKENS = BATCH * SEQ
 MATMUL = 8 * (4 * 512 * 512 + 3 * 512 * 1376) + 256 * 512
 FLOPS = TOKENS * (6 * MATMUL + 12 * 8 * 512 * SEQ)  # PaLM's count
