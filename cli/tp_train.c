@@ -91,6 +91,10 @@ static bool parse_options(struct request *r, int *exit_code, int argc, char **ar
         OPT_HEADING("machine"),
         OPT_STR(0, "device", "D", &r->device, "auto, cpu or cuda (this build: cpu)"),
         OPT_INT('t', "threads", "N", &c->threads, "of a rank (default: cores / ranks of the host)"),
+        OPT_INT(0, "same-bits", "N", &c->same_bits,
+                "the same losses, norms and checkpoints, bit for bit, at every tp up\n"
+                "to N (a power of two) and every pp, vpp, sp, dp and zero; --micro is\n"
+                "then 1 unless given, and the bits depend on it (docs/parallelism/same-bits.md)"),
         OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes, "refuse what needs more a rank, by estimate"),
         OPT_STR(0, "recompute", "R", &r->recompute,
                 "none (default); selective: run attention again before a layer goes\n"

@@ -84,6 +84,28 @@ static KERNEL_CLONES double squares(const float *x, int64_t n)
     return sum;
 }
 
+struct rows_work {
+    double *out;
+    const float *x;
+    int64_t cols;
+};
+
+static void rows_range(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct rows_work *w = ctx;
+
+    (void)thread;
+    for (int64_t r = lo; r < hi; r++)
+        w->out[r] = squares(w->x + r * w->cols, w->cols);
+}
+
+void sum_squares_rows(double *out, const float *x, int64_t rows, int64_t cols)
+{
+    struct rows_work w = { out, x, cols };
+
+    kernels_for(rows, kernels_grain(cols * 4), rows_range, &w);
+}
+
 enum { SUM_PARTS = 64 }; /* the same partial sums for any number of threads */
 
 struct sum_work {

@@ -23,4 +23,7 @@ void adamw_step(float *p, float *m, float *v, const float *grad, uint16_t *p_bf1
 /* Sum of squares in double; the same for any number of threads. */
 double sum_squares(const float *x, int64_t n);
 
+/* out[r] = sum of squares of row r of x[rows][cols]. */
+void sum_squares_rows(double *out, const float *x, int64_t rows, int64_t cols);
+
 #endif

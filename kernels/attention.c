@@ -269,11 +269,20 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
             fail(w, &err);
 }
 
+/* A single item's products may be all threads'. */
+static void deal(const struct attention *a, int64_t n, kernels_range_fn fn, struct work *w)
+{
+    if (a->alone && n == 1)
+        kernels_each(n, fn, w);
+    else
+        kernels_for(n, 1, fn, w);
+}
+
 tp_status attention_forward(const struct attention *a, struct tp_err *err)
 {
     struct work w = { .a = a, .err = err };
 
-    kernels_for(a->batch * a->heads, 1, forward_range, &w);
+    deal(a, a->batch * a->heads, forward_range, &w);
     return atomic_load(&w.failed) ? err->status : TP_OK;
 }
 
@@ -438,6 +447,6 @@ tp_status attention_backward(const struct attention *a, const void *d_out, float
     struct work w = { .a = a, .g = { d_out, dq, dk, dv, lddq, lddk, lddv }, .err = err };
 
     if (a->seq > 0)
-        kernels_for(a->batch * a->kv_heads, 1, backward_range, &w);
+        deal(a, a->batch * a->kv_heads, backward_range, &w);
     return atomic_load(&w.failed) ? err->status : TP_OK;
 }

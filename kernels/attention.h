@@ -27,6 +27,8 @@ struct attention {
     float *lse;       /* [batch][heads][seq] */
     float scale;      /* 1 / sqrt(head_dim) */
     float *workspace; /* attention_workspace(a) floats */
+    bool alone; /* a head is one thread's even if it is the only one: then no result depends on
+                   the number of threads */
 
     /* A part of a longer attention: some rows and some keys, of several calls for the same rows.
      * All zero: the whole of it. */

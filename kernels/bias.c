@@ -75,9 +75,9 @@ void bias_gradient(float *dbias, const void *dy, enum dtype type, int64_t rows, 
                    float *workspace)
 {
     struct bias b = { .dy = dy, .type = type, .cols = cols, .workspace = workspace };
-    int threads = kernels_threads();
+    int threads = kernels_team();
 
-    memset(workspace, 0, (size_t)bias_workspace(cols) * sizeof *workspace);
+    memset(workspace, 0, (size_t)(2 * cols * threads) * sizeof *workspace);
     kernels_for(rows, kernels_grain(cols * 8), gradient_range, &b);
     for (int t = 0; t < threads; t++)
         add_f32(dbias, workspace + 2 * t * cols, cols);

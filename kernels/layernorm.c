@@ -177,9 +177,9 @@ void layernorm_backward(float *dx, float *dw, float *db, const float *dy, const 
                         float *workspace)
 {
     struct backward f = { a, dx, workspace, dy };
-    int threads = kernels_threads();
+    int threads = kernels_team();
 
-    memset(workspace, 0, (size_t)layernorm_workspace(a->cols) * sizeof *workspace);
+    memset(workspace, 0, (size_t)(4 * a->cols * threads) * sizeof *workspace);
     kernels_for(a->rows, kernels_grain(a->cols * 20), backward_range, &f);
     for (int t = 0; t < threads; t++) {
         add_and_clear(dw, workspace + 4 * t * a->cols, a->cols);

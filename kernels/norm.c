@@ -148,9 +148,9 @@ void norm_rms_backward(float *dx, float *dw, const float *dy, const float *x, co
                        const float *w, int64_t rows, int64_t cols, float *workspace)
 {
     struct norm_backward a = { dx, workspace, dy, x, rstd, w, cols };
-    int threads = kernels_threads();
+    int threads = kernels_team();
 
-    memset(workspace, 0, (size_t)norm_rms_workspace(cols) * sizeof *workspace);
+    memset(workspace, 0, (size_t)(2 * cols * threads) * sizeof *workspace);
     kernels_for(rows, kernels_grain(cols * 16), backward_range, &a);
     for (int t = 0; t < threads; t++)
         add_and_clear(dw, workspace + 2 * t * cols, cols);

@@ -17,14 +17,19 @@ int kernels_threads(void)
     return atomic_load(&n_threads);
 }
 
+int kernels_team(void)
+{
+    return omp_in_parallel() ? 1 : kernels_threads();
+}
+
 void kernels_for(int64_t n, int64_t grain, kernels_range_fn fn, void *ctx)
 {
     int64_t n_grains = (n + grain - 1) / grain;
-    int64_t parts = kernels_threads() < n_grains ? kernels_threads() : n_grains;
+    int64_t parts = kernels_team() < n_grains ? kernels_team() : n_grains;
 
     if (n <= 0)
         return;
-    if (parts <= 1 || omp_in_parallel()) {
+    if (parts <= 1) {
         fn(ctx, 0, n, 0);
         return;
     }
@@ -34,6 +39,16 @@ void kernels_for(int64_t n, int64_t grain, kernels_range_fn fn, void *ctx)
         int64_t hi = n_grains * (t + 1) / parts * grain;
         fn(ctx, lo, hi < n ? hi : n, (int)t);
     }
+}
+
+void kernels_each(int64_t n, kernels_range_fn fn, void *ctx)
+{
+    int threads = kernels_team();
+
+    /* even for one item: within a parallel region products do not spread over threads */
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+    for (int64_t i = 0; i < n; i++)
+        fn(ctx, i, i + 1, threads > 1 ? omp_get_thread_num() : 0);
 }
 
 int64_t kernels_grain(int64_t item_bytes)

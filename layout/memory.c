@@ -18,12 +18,16 @@ enum {
 /* What one rank has; of its stage the first, parts being cut from the front. */
 struct share {
     int64_t q, kv, ffn, up, vocab, heads; /* rows of each; up: gate and up together */
-    int64_t stats;                        /* floats that a norm leaves a row */
-    int64_t layers;                       /* of all its chunks */
-    int64_t slots, slot_layers;           /* microbatches' chunks that it keeps; layers of one */
-    int64_t split;                        /* ranks that share the rows of the stream */
+    int64_t shards, n_virtual;            /* tensor shards that it plays, and of all; 1 and tp */
+    int64_t own_kv;                       /* kv but for copies; wide_vocab: as if all were full */
+    int64_t wide_vocab;
+    int64_t stats;              /* floats that a norm leaves a row */
+    int64_t layers;             /* of all its chunks */
+    int64_t slots, slot_layers; /* microbatches' chunks that it keeps; layers of one */
+    int64_t split;              /* ranks that share the rows of the stream */
     bool is_first, is_last, is_pipeline, ring; /* ring: sequences are cut over cp ranks */
-    int64_t elements, owned;                   /* of parameters; those that this rank updates */
+    bool same_bits;
+    int64_t elements, owned; /* of parameters; those that this rank updates */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -171,21 +175,27 @@ static int64_t largest_tensor(const struct share *r, const struct model *m, int6
     return owners * (owned(rows, m->hidden, owners) + m->hidden);
 }
 
-static struct share share_of(const struct model *m, const struct spec *s, int pp, int64_t micros)
+static struct share share_of(const struct model *m, const struct spec *s,
+                             const struct memory_run *run, int pp)
 {
-    struct share r = { 0 };
+    struct share r = { .same_bits = run->same_bits > 0,
+                       .n_virtual = run->same_bits ? run->same_bits : s->tp };
 
+    r.shards = r.n_virtual / s->tp;
     r.heads = ceil_div(m->heads, s->tp);
     r.q = r.heads * m->head_dim;
-    r.kv = ceil_div(m->kv_heads, s->tp) * m->head_dim;
+    r.own_kv = ceil_div(m->kv_heads, s->tp) * m->head_dim;
+    r.kv = r.shards * ceil_div(m->kv_heads, r.n_virtual) * m->head_dim;
     r.ffn = ceil_div(m->ffn, s->tp);
     r.up = (m->arch == MODEL_GPT2 ? 1 : 2) * r.ffn;
     r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
     r.split = s->sp ? s->tp : 1;
     r.ring = s->cp > 1;
-    count_layers(&r, m, s, pp, micros);
-    if (r.is_first || r.is_last)
-        r.vocab = ceil_div(m->vocab, s->tp);
+    count_layers(&r, m, s, pp, run->micros);
+    if (r.is_first || r.is_last) {
+        r.wide_vocab = r.shards * ceil_div(m->vocab, r.n_virtual);
+        r.vocab = least(m->vocab, r.wide_vocab);
+    }
     r.elements = count_elements(&r, m, 1);
     r.owned = count_elements(&r, m, s->zero ? s->dp : 1);
     return r;
@@ -230,15 +240,17 @@ static int64_t ring_bytes(const struct share *r, int64_t e)
 /* Used by layer after layer: struct scratch. */
 static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e, int flags)
 {
-    int64_t qkv = r->q + 2 * r->kv, wide = most(most(r->ffn, r->q), r->vocab);
+    int64_t qkv = r->q + 2 * r->kv, wide = most(most(r->ffn, r->q), r->wide_vocab);
     int64_t stream = 4 * m->hidden * (r->is_pipeline ? 3 : 2), row = 4 * (wide + qkv + 3);
 
     if (r->split > 1) /* gathered rows */
         row += 4 * m->hidden;
     if (e < 4) {
         stream += 2 * m->hidden;
-        row += 2 * most(most(r->up, qkv), r->vocab);
+        row += 2 * most(most(r->up, qkv), r->wide_vocab);
     }
+    if (r->shards > 1) /* what they add up, and of the loss */
+        row += 4 * r->shards * (m->hidden + 3);
     if (flags & MEMORY_RECOMPUTES)
         stream += layer_bytes(m, r, e);
     if (flags & (MEMORY_RECOMPUTES | MEMORY_RECOMPUTES_ATTENTION))
@@ -259,10 +271,57 @@ static int64_t partial_elements(const struct share *r, const struct model *m, in
 {
     int64_t norm = owned(m->hidden, 1, owners);
 
-    if (r->split == 1)
+    if (r->split == 1 || r->same_bits)
         return 0;
     return r->layers * (m->arch == MODEL_GPT2 ? 6 : 2) * norm + first_vectors(r, m, owners) +
            last_vectors(r, m, owners);
+}
+
+/* Rows of all that this rank counts in the gradient norm: of what several shards hold once. */
+static int64_t counted_rows(const struct share *r, const struct model *m)
+{
+    int64_t h = m->hidden, layer, ends = 0;
+
+    if (m->arch == MODEL_GPT2)
+        layer = 6 * h + 4 * r->shards * h + 4 * r->q + 2 * r->ffn;
+    else
+        layer = 2 * h + r->q + 2 * r->own_kv + 2 * r->shards * h + 2 * r->ffn;
+    if (r->is_first)
+        ends += r->vocab + (m->arch == MODEL_GPT2 ? m->max_positions : 0);
+    if (r->is_last)
+        ends += (m->arch == MODEL_GPT2 ? 2 : 1) * h + (m->tied ? 0 : r->vocab);
+    return r->layers * layer + ends;
+}
+
+/* Numbers that the gradient norm is made of: one a shard of each part of what is cut. */
+static int64_t norm_places(const struct share *r, const struct model *m)
+{
+    int64_t n = r->n_virtual;
+
+    if (m->arch == MODEL_GPT2)
+        return m->layers * (6 + 10 * n) + n + 1 + 2;
+    return m->layers * (2 + 7 * n) + n + 1 + (m->tied ? 0 : n);
+}
+
+/* What --same-bits keeps besides: spans of gradients, one for each time that the microbatches (but
+ * for their odd factor) can be halved; numbers of the norm; sums of blocks of rows. A tied head on
+ * the embedding's stage has gradients of its own. */
+static int64_t same_bits_bytes(const struct share *r, const struct model *m, int64_t sums,
+                               int64_t owners, int64_t micros)
+{
+    int64_t levels = 0, table = 0;
+
+    if (!r->same_bits)
+        return 0;
+    while (micros > 0 && micros % 2 == 0) {
+        micros /= 2;
+        levels++;
+    }
+    if (m->tied && r->is_first && r->is_last)
+        table = owned(r->vocab, m->hidden, owners);
+    return 4 * (levels * sums + (levels + 1) * table) +
+           8 * (counted_rows(r, m) + norm_places(r, m)) +
+           4 * r->n_virtual / r->split * r->stats * m->hidden;
 }
 
 /* Resident pages of the other ranks' buffers: of each buffer that n ranks reduce together a rank
@@ -294,7 +353,7 @@ static void count_state(struct memory_need *need, const struct share *r, const s
 static struct memory_need need_of(const struct model *m, const struct spec *s,
                                   const struct memory_run *run, int pp)
 {
-    struct share r = share_of(m, s, pp, run->micros);
+    struct share r = share_of(m, s, run, pp);
     int64_t tokens = run->seq / s->cp, rows = run->micro * tokens, e = dtype_bytes(run->dtype);
     int64_t streams = r.slots * (2 * r.slot_layers + 1);
     struct memory_need need = { 0 };
@@ -303,8 +362,10 @@ static struct memory_need need_of(const struct model *m, const struct spec *s,
 
     count_state(&need, &r, m, s, e);
     need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, run->flags);
-    need.workspace = rows / r.split * scratch_bytes(m, &r, e, run->flags) + windows +
-                     4 * partial_elements(&r, m, sharded ? s->dp : 1) + attention_bytes(m, tokens);
+    need.workspace =
+        rows / r.split * scratch_bytes(m, &r, e, run->flags) + windows +
+        4 * partial_elements(&r, m, sharded ? s->dp : 1) + attention_bytes(m, tokens) +
+        same_bits_bytes(&r, m, sharded ? r.owned : r.elements, sharded ? s->dp : 1, run->micros);
     if (m->arch == MODEL_LLAMA)
         need.workspace += 4 * tokens * m->head_dim; /* rotary table */
     if (run->flags & MEMORY_SAVES)                  /* replicas share the writing */

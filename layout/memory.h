@@ -33,6 +33,8 @@ struct memory_run {
     int64_t seq;    /* tokens in a whole sequence */
     int64_t micro;  /* sequences in a microbatch */
     int64_t micros; /* microbatches of a step; 0: unknown, as many as a pipeline can keep */
+    int same_bits;  /* tensor shards that there seem to be (tp-train --same-bits); 0: as many as tp
+                     */
     int flags;      /* MEMORY_SAVES ... */
 };
 

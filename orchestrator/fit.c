@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/file.h"
@@ -22,6 +23,7 @@ struct fit {
     struct arena *arena;
     bool has_model;
     bool sets_micro, sets_recompute; /* the command line leaves it to tp-run */
+    int same_bits;                   /* --same-bits of tp-train, or 0 */
     struct model model;
     struct plan plan; /* of --plan */
     struct tensor *tensors;
@@ -105,19 +107,21 @@ tp_status fit_open(struct fit **out, const struct job *job, const struct book *b
 {
     struct fit *f = arena_alloc(arena, sizeof *f);
     const char *dtype = job->layouts.dtype, *recompute = job_flag(job, "--recompute");
+    const char *same_bits = job->is_tp_train ? job_flag(job, "--same-bits") : NULL;
     tp_status st;
 
     if (!f)
         return tp_fail(err, TP_E_NOMEM, "no memory to plan");
     *f = (struct fit){ .job = job, .book = book, .arena = arena };
-    f->sets_micro = job->is_tp_train && !job->layouts.micro;
+    f->same_bits = same_bits ? (int)strtol(same_bits, NULL, 10) : 0;
+    f->sets_micro = job->is_tp_train && !job->layouts.micro && !f->same_bits;
     f->sets_recompute = job->is_tp_train && !recompute;
     f->work =
         (struct cost_work){ .model = &f->model,
                             .dtype = dtype && strcmp(dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32,
                             .batch = job->layouts.batch ? job->layouts.batch : 1,
                             .seq = job->layouts.seq ? job->layouts.seq : SEQ_GUESS,
-                            .micro = job->layouts.micro,
+                            .micro = job->layouts.micro || !f->same_bits ? job->layouts.micro : 1,
                             .recompute = level_of(recompute) };
     if ((st = read_model(f, err)))
         return st;
@@ -205,6 +209,10 @@ static bool check_shape(struct fit *f, struct candidate *c)
     struct tp_err why = { 0 };
     struct layout layout;
 
+    if (f->same_bits && !spec_keeps_bits(p, f->same_bits))
+        return refuse(f, c,
+                      "--same-bits %d runs without cp at powers of two of tp (up to it) and dp",
+                      f->same_bits);
     if (f->job->layouts.batch && f->work.batch % p->dp)
         return refuse(f, c, "the global batch of %" PRId64 " does not divide by dp%d",
                       f->work.batch, p->dp);
@@ -278,6 +286,7 @@ static int64_t memory_of(const struct fit *f, const struct way *w, int64_t micro
                               .seq = f->work.seq,
                               .micro = micro,
                               .micros = f->work.batch / w->spec.dp / micro,
+                              .same_bits = f->same_bits,
                               .flags = MEMORY_SAVES };
 
     if (!f->has_model)
@@ -313,7 +322,7 @@ void fit_check(struct fit *f, struct candidate *c, int max_ranks)
         return;
     share = f->work.batch / c->way.spec.dp;
     share = share > 0 ? share : 1;
-    whole = f->sets_micro || !f->job->layouts.micro ? share : f->job->layouts.micro;
+    whole = f->sets_micro || !f->work.micro ? share : f->work.micro;
     for (int64_t again = WAY_KEEP; again <= (f->sets_recompute ? WAY_FULL : WAY_KEEP); again++)
         for (int64_t n = 1; n <= whole && n <= (f->sets_micro ? MICROS_MAX : 1); n++) {
             struct candidate t = *c;

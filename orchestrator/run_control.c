@@ -86,6 +86,10 @@ static json_t *node(struct run *r, const json_t *request)
     bool up = json_is_true(json_object_get(request, "up"));
     int i = 0;
 
+    if (r->slurm)
+        return refuse("Slurm's nodes are taken away by Slurm: scontrol update NodeName=... "
+                      "State=DRAIN Reason=...",
+                      2);
     while (i < r->job->n_nodes && (!name || strcmp(r->job->nodes[i].name, name) != 0))
         i++;
     if (i == r->job->n_nodes)

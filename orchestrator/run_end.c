@@ -369,7 +369,7 @@ static tp_status decide(struct run *r)
     if (is_fenced(r))
         return TP_OK;
     if (run_slurm_is_ending(r) && !b->stop)
-        return run_slurm_hand_over(r, "the wall time ends");
+        return run_slurm_hand_over(r, r->slurm->why);
     if (soft && o->exit_code == 75 && b->new_layout && !b->stop)
         return run_plan_begin(r);
     if ((soft && o->exit_code == 75) || b->stop) {

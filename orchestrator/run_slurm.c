@@ -79,7 +79,8 @@ void run_slurm_drop_growth(struct run *r)
     char log[PATH_MAX];
     bool granted;
 
-    if (s->chore[CHORE_GROW].pid)
+    s->grow_dropped = s->chore[CHORE_GROW].pid != 0;
+    if (s->grow_dropped)
         kill(s->chore[CHORE_GROW].pid, SIGTERM); /* salloc cancels what it waits for */
     if (!s->grow_id)
         s->grow_id = slurm_allocated(run_slurm_alloc_text(r, CHORE_GROW, &arena), &granted);
@@ -106,6 +107,7 @@ tp_status run_slurm_open(struct run *r, struct job *job, const json_t *last)
                 : s->inside && size ? strtol(size, NULL, 10)
                                     : 1;
     s->probed = -1;
+    s->why = "";
     s->view.left = -1;
     s->view_text = NULL;
     r->slurm = s;
@@ -151,7 +153,9 @@ static tp_status done(struct run *r, enum slurm_chore what, int exit_code)
         return run_slurm_named(r, exit_code);
     case CHORE_STATES:
         s->must_look = false;
-        return exit_code || !c->text || r->over ? TP_OK : run_slurm_see_states(r, c->text);
+        return exit_code || !c->text || r->over || r->book.slurm_job != s->looked_at
+                   ? TP_OK
+                   : run_slurm_see_states(r, c->text);
     case CHORE_ALLOC:
         return run_slurm_requested(r, exit_code);
     case CHORE_FIND:

@@ -56,11 +56,14 @@ struct run_slurm {
     double next_look; /* at the allocation */
     double next_request, next_submit, next_probe, next_grow, next_guard; /* not before */
     int probed;                                                          /* node under probe */
-    long grow_id;    /* the Slurm job that brings more nodes, 0: none */
-    bool must_look;  /* the allocation may be over: look before it is used again */
-    bool ending;     /* its wall time is nearly over: the job saves for that reason */
-    bool remembered; /* the allocation is an earlier tp-run's: its end says nothing about ours */
-    bool never_held; /* the last one ended before it was given */
+    long grow_id;      /* the Slurm job that brings more nodes, 0: none */
+    bool must_look;    /* the allocation may be over: look before it is used again */
+    bool ending;       /* the job saves because the allocation is to end */
+    const char *why;   /* then */
+    int64_t looked_at; /* the Slurm job that the chores under way are about */
+    bool grow_dropped; /* the salloc of CHORE_GROW was told to end */
+    bool remembered;   /* the allocation is an earlier tp-run's: its end says nothing about ours */
+    bool never_held;   /* the last one ended before it was given */
     bool away_told;
     char over[32];        /* how the last allocation ended, "" */
     char drained[64];     /* node that CHORE_DRAIN is about */

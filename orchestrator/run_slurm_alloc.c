@@ -19,8 +19,14 @@ static tp_status request(struct run *r)
     const struct slurm_request q = { .nodes = s->wanted, .exclude = run_slurm_excluded(r, &arena) };
     tp_status st;
 
-    if (run_now() < s->next_request || process_find(RUN_SLURM_ENV, r->book.run_id) > 0)
-        return TP_OK; /* an earlier tp-run's salloc is still to say its job's number */
+    if (run_now() < s->next_request)
+        return TP_OK;
+    if ((st = run_slurm_read_request(r)) || r->book.slurm_job) { /* an earlier tp-run's */
+        s->stage = SLURM_ASKED;
+        return st;
+    }
+    if (process_find(RUN_SLURM_ENV, r->book.run_id) > 0)
+        return TP_OK; /* it is still to say its job's number */
     r->book.slurm_own = true;
     s->over[0] = 0;
     st = run_edge(r, r->book.state, "asking Slurm for nodes");
@@ -116,6 +122,7 @@ tp_status run_slurm_ask_view(struct run *r)
     struct job_words words;
     tp_status st;
 
+    r->slurm->looked_at = r->book.slurm_job;
     slurm_view_words(&words, (long)r->book.slurm_job, &arena);
     st = run_slurm_start(r, CHORE_VIEW, &words, CHORE_PATIENCE_S);
     arena_free(&arena);
@@ -164,6 +171,8 @@ static tp_status use_view(struct run *r)
 
     if (is_waiting(state) || (is_running(state) && !s->view.list[0]))
         return TP_OK;
+    if (strcmp(state, "COMPLETING") == 0 && r->book.slurm_own)
+        return TP_OK; /* it is over, and will say in which way */
     if (!is_running(state))
         return allocation_over(r, state);
     if (s->list && strcmp(s->list, s->view.list) == 0 && s->stage == SLURM_HELD)
@@ -174,35 +183,47 @@ static tp_status use_view(struct run *r)
                    : tp_fail(&r->err, TP_E_NOMEM, "no memory for the nodes");
 }
 
+/* Said once, until it answers again. */
+static void tell_away(struct run *r, const char *said)
+{
+    if (!r->slurm->away_told)
+        run_slurm_event(r, "Slurm does not answer", said);
+    r->slurm->away_told = true;
+}
+
+/* The view in squeue's text, which is taken, replaces the one before. false: there is none. */
+static bool keep_view(struct run_slurm *s, char *text)
+{
+    struct slurm_view view;
+
+    if (!slurm_view_read(&view, text, time(NULL))) {
+        free(text);
+        return false;
+    }
+    free(s->view_text);
+    s->view_text = text;
+    s->view = view;
+    s->seen_at = run_now();
+    s->away_told = false;
+    return true;
+}
+
 tp_status run_slurm_viewed(struct run *r, int exit_code)
 {
     struct run_slurm *s = r->slurm;
     const struct child *c = &s->chore[CHORE_VIEW];
-    char *text = strdup(c->text ? c->text : "");
+    const char *said = child_last_line(c);
+    char *text;
 
     s->next_look = run_now() + (s->stage == SLURM_HELD ? r->job->slurm.poll : QUEUE_LOOK_S);
-    if (!text)
-        return tp_fail(&r->err, TP_E_NOMEM, "no memory for squeue's answer");
-    if (r->book.slurm_job == 0 || r->over) { /* it was forgotten meanwhile */
-        free(text);
+    if (r->book.slurm_job != s->looked_at || r->over) /* it was given back meanwhile */
         return TP_OK;
-    }
-    if (exit_code == 0 && text[0]) {
-        free(s->view_text);
-        s->view_text = text;
-        s->seen_at = run_now();
-        s->away_told = false;
-        return slurm_view_read(&s->view, text, time(NULL))
-                   ? use_view(r)
-                   : tp_fail(&r->err, TP_E_IO, "squeue: not what was asked for: %.200s", c->text);
-    }
-    free(text);
-    if (exit_code == 0 || strstr(child_last_line(c), "Invalid job id"))
+    if (exit_code == 0 ? !said[0] : strstr(said, "Invalid job id") != NULL)
         return allocation_over(r, "gone");
-    if (!s->away_told)
-        run_slurm_event(r, "Slurm does not answer", child_last_line(c));
-    s->away_told = true;
-    s->next_look = run_now() + r->job->slurm.poll;
+    text = exit_code == 0 ? strdup(c->text) : NULL;
+    if (text && keep_view(s, text))
+        return use_view(r);
+    tell_away(r, said);
     return TP_OK;
 }
 
@@ -214,11 +235,12 @@ tp_status run_slurm_named(struct run *r, int exit_code)
     bool fresh = b->slurm_link != b->slurm_job;
     tp_status st;
 
-    if (exit_code || !s->chore[CHORE_HOSTS].text)
-        return tp_fail(&r->err, TP_E_IO, "scontrol show hostnames: %.200s",
-                       child_last_line(&s->chore[CHORE_HOSTS]));
-    if (b->slurm_job == 0 || r->over)
+    if (b->slurm_job != s->looked_at || r->over)
         return TP_OK;
+    if (exit_code || !s->chore[CHORE_HOSTS].text) {
+        tell_away(r, child_last_line(&s->chore[CHORE_HOSTS]));
+        return TP_OK;
+    }
     if ((st = run_slurm_set_nodes(r, s->chore[CHORE_HOSTS].text, fresh)))
         return st;
     if (s->stage != SLURM_HELD) {
@@ -247,7 +269,7 @@ tp_status run_slurm_ready(struct run *r, bool *ready)
         return TP_OK;
     ledger_switch(r->ledger, LEDGER_WAITING, run_now());
     if (s->stage == SLURM_HELD && run_slurm_is_ending(r))
-        return run_slurm_hand_over(r, "the wall time ends");
+        return run_slurm_hand_over(r, s->why);
     if (s->stage != SLURM_NONE)
         return TP_OK;
     if (s->over[0] && (!b->slurm_own || !r->job->slurm.chain ||
@@ -279,6 +301,7 @@ bool run_slurm_is_terminated(struct run *r)
                 view.left <= r->job->slurm.margin);
     arena_free(&arena);
     s->ending = ends;
+    s->why = "Slurm ends the job";
     return ends;
 }
 

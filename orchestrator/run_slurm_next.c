@@ -145,12 +145,31 @@ tp_status run_slurm_watch_end(struct run *r)
     }
     if (st || s->ending || left > s->margin)
         return st;
-    s->ending = true;
+    s->ending = b->new_layout = true; /* new_layout: a tp-run that takes over goes on too */
+    s->why = "the wall time ends";
     snprintf(text, sizeof text, "%.0f s of the wall time are left", left);
     run_slurm_event(r, "ends", text);
     if (b->state == RUN_INIT || b->state == RUN_TRAIN || b->state == RUN_SAVE)
         st = run_drain_softly(r, text);
     return st;
+}
+
+/* Is the next job still there? Somebody may have cancelled it. */
+static bool next_waits(const struct run *r)
+{
+    struct arena arena = { 0 };
+    struct job_words words;
+    struct slurm_view view;
+    struct tp_err ignored;
+    char *text;
+    bool waits = true;
+
+    slurm_view_words(&words, (long)r->book.slurm_next, &arena);
+    if (slurm_ask(&text, &words, r->job->state, REQUEST_PATIENCE_S, &arena, &ignored) == TP_OK &&
+        slurm_view_read(&view, text, time(NULL)))
+        waits = strcmp(view.state, "PENDING") == 0;
+    arena_free(&arena);
+    return waits;
 }
 
 /* In a batch job that could go on but should not: the next one is submitted now, waiting. */
@@ -190,6 +209,8 @@ tp_status run_slurm_hand_over(struct run *r, const char *why)
         st = run_slurm_renew(r, why);
         return st || b->state == RUN_PLAN ? st : run_plan_begin(r);
     }
+    if (b->slurm_next && !next_waits(r))
+        b->slurm_next = 0;
     if (!b->slurm_own && r->job->slurm.chain && !b->slurm_next)
         st = submit_now(r);
     if (st)
@@ -287,6 +308,10 @@ static tp_status join(struct run *r, int exit_code)
     bool granted = false;
     tp_status st = TP_OK;
 
+    if (s->grow_dropped) {
+        s->grow_dropped = false;
+        return TP_OK;
+    }
     snprintf(text, sizeof text, "%.299s", run_slurm_alloc_text(r, CHORE_GROW, &arena));
     s->grow_id = slurm_allocated(text, &granted);
     if (exit_code == 0 && granted) {
@@ -332,7 +357,8 @@ static tp_status look_for_idle(struct run *r, int exit_code)
 
     if (nodes == 0 || idle < nodes || r->book.state != RUN_TRAIN || run_slurm_is_ending(r))
         return TP_OK;
-    r->slurm->ending = true;
+    r->slurm->ending = r->book.new_layout = true;
+    r->slurm->why = "nodes are idle that make a whole allocation";
     return run_drain_softly(r, "nodes are idle: a whole allocation is asked for");
 }
 

@@ -216,7 +216,7 @@ static tp_status see_state(struct run *r, int node, const char *state)
 {
     static const char *const dead[] = { "down",  "fail",    "error",  "unknown",
                                         "power", "no_resp", "reboot", NULL };
-    static const char *const draining[] = { "drain", "maint", NULL };
+    static const char *const draining[] = { "drain", NULL };
     struct book_node *n = &r->book.nodes[node];
     char text[80];
 

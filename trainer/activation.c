@@ -37,8 +37,8 @@ static int64_t stats_of(const struct net *n)
 /* What attention leaves. */
 static void attended_take(struct layer_slot *s, const struct net *n, int64_t rows, struct span *own)
 {
-    s->attended = span_take(own, rows * n->q_width, dtype_bytes(n->dtype));
-    s->lse = span_take(own, rows * n->heads, sizeof(float));
+    s->attended = span_take(own, rows * n->shards * n->q_width, dtype_bytes(n->dtype));
+    s->lse = span_take(own, rows * n->shards * n->heads, sizeof(float));
 }
 
 /* Everything but x; what attention leaves only where it is kept. */
@@ -46,18 +46,18 @@ static void layer_take(struct layer_slot *s, const struct net *n, int64_t rows, 
                        struct span *own)
 {
     int64_t h = n->model->hidden, e = dtype_bytes(n->dtype), stats = stats_of(n);
-    int64_t stream_rows = rows / n->split;
+    int64_t stream_rows = rows / n->split, parts = rows * n->shards;
 
     s->stats = span_take(own, stats * stream_rows, sizeof(float));
     s->normed = span_take(own, stream_rows * h, e);
-    s->qkv = span_take(own, rows * n->qkv_width, e);
+    s->qkv = span_take(own, parts * n->qkv_width, e);
     if (!n->recompute_attention)
         attended_take(s, n, rows, own);
     s->mid = span_take(shared, stream_rows * h, sizeof(float));
     s->mid_stats = span_take(own, stats * stream_rows, sizeof(float));
     s->mid_normed = span_take(own, stream_rows * h, e);
-    s->up = span_take(own, rows * n->up_width, sizeof(float));
-    s->hidden = span_take(own, rows * n->ffn, e);
+    s->up = span_take(own, parts * n->up_width, sizeof(float));
+    s->hidden = span_take(own, parts * n->ffn, e);
 }
 
 void slot_take(struct slot *s, const struct net *n, int64_t sequences, struct span *shared,
@@ -98,15 +98,16 @@ void scratch_take(struct scratch *s, const struct net *n, int64_t sequences, str
                   struct span *own)
 {
     int64_t rows = sequences * n->seq, h = n->model->hidden, stream_rows = rows / n->split;
+    int64_t parts = rows * n->shards;
 
     for (int i = 0; i < (is_pipeline(n) ? SCHEDULE_BUFFERS : 1); i++)
         s->dx_buffers[i] = span_take(is_pipeline(n) ? shared : own, stream_rows * h, sizeof(float));
     s->dx = s->dx_buffers[0];
     s->dnormed = span_take(shared, stream_rows * h, sizeof(float));
-    s->wide = span_take(own, rows * most(most(n->ffn, n->q_width), n->vocab), sizeof(float));
-    s->dqkv = span_take(own, rows * n->qkv_width, sizeof(float));
+    s->wide = span_take(own, parts * most(most(n->ffn, n->q_width), n->vocab), sizeof(float));
+    s->dqkv = span_take(own, parts * n->qkv_width, sizeof(float));
     if (n->dtype == DTYPE_BF16) {
-        s->narrow = span_take(own, rows * most(most(n->up_width, n->qkv_width), n->vocab),
+        s->narrow = span_take(own, parts * most(most(n->up_width, n->qkv_width), n->vocab),
                               sizeof(uint16_t));
         s->dy = span_take(own, stream_rows * h, sizeof(uint16_t));
     }
@@ -117,6 +118,12 @@ void scratch_take(struct scratch *s, const struct net *n, int64_t sequences, str
     ring_take(&s->ring, n, sequences, shared);
     s->row_max = span_take(shared, rows, sizeof(float));
     s->row_sums = span_take(shared, 2 * rows, sizeof(float));
+    if (n->shards > 1) {
+        s->part_max = span_take(own, parts, sizeof(float));
+        s->part_sums = span_take(own, 2 * parts, sizeof(float));
+    }
+    if (n->same_bits)
+        s->blocks = span_take(shared, n->n_virtual / n->split * stats_of(n) * h, sizeof(float));
     s->attention = span_take(own, block_attention_workspace(n, sequences), sizeof(float));
     s->sums = span_take(own, sums_of(n), sizeof(float));
 }

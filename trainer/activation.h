@@ -15,7 +15,9 @@
 #include "trainer/schedule.h"
 #include "trainer/span.h"
 
-/* `type` below is the run's dtype: f32 or bf16. */
+/* `type` below is the run's dtype: f32 or bf16. With --same-bits a rank plays several shards: what
+ * has the width of a part (qkv, attended, lse, up, hidden; wide, dqkv, narrow) is [shards][rows]
+ * [width of a shard]. */
 struct layer_slot {
     float *x;       /* [rows][h] residual stream that enters the layer; for collectives */
     float *stats;   /* [2][rows] of attn_norm; root mean square: [1][rows] */
@@ -55,7 +57,10 @@ struct scratch {
     struct layer_slot layer; /* with recomputation: of the layer at work, without x; or only
                                 attended and lse */
     float *row_max;          /* [rows] of the loss; for collectives */
-    float *row_sums;  /* [2][rows]: sums of exponentials, logits of targets; for collectives */
+    float *row_sums; /* [2][rows]: sums of exponentials, logits of targets; for collectives */
+    float *part_max, *part_sums; /* with several shards: [shards] of each of the two above */
+    float *blocks; /* --same-bits: [blocks][stats][h], gradients of blocks of the stream's rows; for
+                      collectives */
     float *attention; /* the kernels' own */
     struct ring ring;
     float *sums; /* of gradients over rows: the kernels' own */
@@ -71,7 +76,10 @@ struct pass {
     struct units *units;
     int64_t sequences, rows;     /* under cp a sequence's rows are those that this rank has */
     int64_t stream_rows;         /* that this rank has of the stream: all, or under sp a part */
-    bool add;                    /* gradients add to those of the step's earlier microbatches */
+    bool add;                    /* gradients add to those of the step's earlier microbatches (with
+                                    --same-bits: of the leaf's) */
+    int64_t leaf;                /* --same-bits: that this microbatch is of */
+    bool ends_leaf;              /* and completes; false without */
     struct reduction *reduction; /* backward of the last microbatch: told what is final; or NULL */
 };
 

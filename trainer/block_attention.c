@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "kernels/attention.h"
-#include "kernels/bias.h"
 #include "kernels/cast.h"
 #include "kernels/rope.h"
 
@@ -15,7 +14,8 @@ static struct attention view(const struct net *n, int64_t sequences, const struc
     int64_t e = dtype_bytes(n->dtype);
     const char *qkv = s->qkv;
 
-    return (struct attention){ .batch = sequences,
+    return (struct attention){ .batch = sequences * n->shards,
+                               .alone = n->same_bits,
                                .seq = n->seq,
                                .heads = n->heads,
                                .kv_heads = n->kv_heads,
@@ -45,8 +45,8 @@ int64_t block_attention_workspace(const struct net *n, int64_t sequences)
 /* q and k are neighbours: their heads are rotated as one run. */
 static void rotate(const struct net *n, float *qkv, int64_t rows, int sign)
 {
-    rope_apply(qkv, n->rope, rows, n->seq, n->heads + n->kv_heads, n->model->head_dim, n->qkv_width,
-               sign);
+    rope_apply(qkv, n->rope, rows * n->shards, n->seq, n->heads + n->kv_heads, n->model->head_dim,
+               n->qkv_width, sign);
 }
 
 /* s->attended and s->lse, from s->qkv. */
@@ -64,17 +64,17 @@ tp_status block_attention_forward(const struct pass *p, const struct layer *y, s
     const struct net *n = p->net;
     bool narrow = n->dtype == DTYPE_BF16;
     float *qkv = narrow ? p->scratch->dqkv : s->qkv;
+    int64_t parts = p->rows * n->shards;
     tp_status st;
 
     stream_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
     if ((st = linear_column_forward(&y->qkv, qkv, s->normed, p->rows, err)))
         return st;
-    if (y->qkv.bias)
-        bias_add(qkv, y->qkv.bias, p->rows, n->qkv_width);
+    linear_bias_add(&y->qkv, qkv, p->rows);
     if (n->rope)
         rotate(n, qkv, p->rows, +1);
     if (narrow)
-        cast(s->qkv, DTYPE_BF16, qkv, DTYPE_F32, p->rows * n->qkv_width);
+        cast(s->qkv, DTYPE_BF16, qkv, DTYPE_F32, parts * n->qkv_width);
     if ((st = attend(p, s, err)))
         return st;
     return linear_row_forward(&y->out, s->mid, s->attended, p->rows, err);
@@ -88,6 +88,7 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     bool narrow = n->dtype == DTYPE_BF16;
     struct attention a = view(n, p->sequences, s, w->attention);
     const void *dy = w->dx, *d_attended = w->wide, *dqkv = w->dqkv;
+    int64_t parts = p->rows * n->shards;
     tp_status st;
 
     if (n->recompute_attention && (st = attend(p, s, err)))
@@ -96,11 +97,12 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
         cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->stream_rows * n->model->hidden);
         dy = w->dy;
     }
-    stream_bias_backward(p, &y->out, w->dx, DTYPE_F32, p->stream_rows);
+    if ((st = stream_bias_backward(p, &y->out, w->dx, err)))
+        return st;
     if ((st = linear_row_backward(&y->out, w->wide, dy, s->attended, p->rows, p->add, err)))
         return st;
     if (narrow) {
-        cast(w->narrow, DTYPE_BF16, w->wide, DTYPE_F32, p->rows * n->q_width);
+        cast(w->narrow, DTYPE_BF16, w->wide, DTYPE_F32, parts * n->q_width);
         d_attended = w->narrow;
     }
     if ((st = attention_cp_backward(n, &w->ring, &a, d_attended, w->dqkv, err)))
@@ -108,13 +110,12 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     if (n->rope)
         rotate(n, w->dqkv, p->rows, -1);
     if (narrow) {
-        cast(w->narrow, DTYPE_BF16, w->dqkv, DTYPE_F32, p->rows * n->qkv_width);
+        cast(w->narrow, DTYPE_BF16, w->dqkv, DTYPE_F32, parts * n->qkv_width);
         dqkv = w->narrow;
     }
-    stream_bias_backward(p, &y->qkv, dqkv, n->dtype, p->rows);
+    linear_bias_backward(&y->qkv, dqkv, p->rows, w->sums);
     st = linear_column_backward(&y->qkv, w->dnormed, dqkv, s->normed, p->rows, p->add, err);
     if (st)
         return st;
-    stream_norm_backward(p, &y->attn_norm, w->dx, w->dnormed, s->x, s->stats);
-    return TP_OK;
+    return stream_norm_backward(p, &y->attn_norm, w->dx, w->dnormed, s->x, s->stats, err);
 }

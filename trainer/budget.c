@@ -13,6 +13,7 @@ struct memory_need budget_need(const struct train_config *c, const struct model 
                                     .seq = c->seq,
                                     .micro = c->micro,
                                     .micros = train_config_micros(c),
+                                    .same_bits = c->same_bits,
                                     .flags = flags_of(c) };
 
     return memory_estimate(m, &c->spec, &run);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "layout/plan.h"
+#include "trainer/same_bits.h"
 
 /* Sequences a step and tokens a sequence: far above any run, far below overflow of their product
  * with a row of any buffer. */
@@ -34,6 +35,13 @@ struct train_config train_config_default(void)
 int64_t train_config_micros(const struct train_config *c)
 {
     return c->batch / c->spec.dp / c->micro;
+}
+
+int64_t train_config_sequence(const struct train_config *c, int dp_rank, int64_t micro)
+{
+    if (c->same_bits && c->spec.zero == 3)
+        return (micro * c->spec.dp + dp_rank) * c->micro;
+    return c->batch / c->spec.dp * dp_rank + micro * c->micro;
 }
 
 static tp_status check_optimizer(const struct optimizer_options *o, struct tp_err *err)
@@ -111,7 +119,7 @@ static tp_status check_batch(struct train_config *c, struct tp_err *err)
                        c->batch, c->spec.dp);
     share = c->batch / c->spec.dp;
     if (c->micro == 0)
-        c->micro = share;
+        c->micro = c->same_bits ? 1 : share;
     if (c->micro < 1 || c->micro > share || share % c->micro)
         return tp_fail(err, TP_E_USAGE,
                        "--micro %" PRId64 " does not divide the %" PRId64
@@ -180,5 +188,7 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
         return st;
     if ((st = check_cp(c, err)))
         return st;
-    return check_batch(c, err);
+    if ((st = check_batch(c, err)))
+        return st;
+    return c->same_bits ? same_bits_check(c, m, err) : TP_OK;
 }

@@ -40,11 +40,12 @@ struct train_config {
     enum dtype dtype; /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */
     bool recompute;   /* keep a layer's input only, and run it forward again before it goes back */
     bool recompute_attention; /* keep all but what attention leaves, and run that again; not both */
-    int threads;              /* kernel threads a rank; 0: cores / ranks of the host */
-    int64_t mem_bytes;        /* most a rank may need; 0: no limit */
-    const char *ckpt;         /* root; NULL: nothing is saved */
-    int64_t save_every;       /* 0: the last step only */
-    int keep;                 /* newest checkpoints that stay; 0: all */
+    int same_bits;      /* tensor shards that there seem to be at every layout; 0: as tp has */
+    int threads;        /* kernel threads a rank; 0: cores / ranks of the host */
+    int64_t mem_bytes;  /* most a rank may need; 0: no limit */
+    const char *ckpt;   /* root; NULL: nothing is saved */
+    int64_t save_every; /* 0: the last step only */
+    int keep;           /* newest checkpoints that stay; 0: all */
     enum resume_mode resume;
     const char *log, *logits; /* files, or NULL */
 };
@@ -58,5 +59,9 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
 
 /* Microbatches that a dp rank runs in a step. */
 int64_t train_config_micros(const struct train_config *c);
+
+/* Number in the batch of the first sequence of such a microbatch. A dp rank has a run of them; with
+ * --same-bits and zero3, which sums over dp first, they are dealt in turn. */
+int64_t train_config_sequence(const struct train_config *c, int dp_rank, int64_t micro);
 
 #endif

@@ -23,6 +23,20 @@ static void count_tp(struct messages *m, const struct trainer *t)
     m->tp_bytes = micros * rows * 4 * (n->model->hidden * whole + 3 * head);
 }
 
+/* With --same-bits each of these gradients goes over tp at once: of norms (and their biases), and
+ * of the biases of row layers. */
+static void count_row_sums(struct messages *m, const struct trainer *t)
+{
+    const struct net *n = &t->net;
+    const struct layer *y = &n->layers[0];
+    int64_t micros = train_config_micros(t->config), of_norm = y->attn_norm.bias ? 2 : 1;
+    int biases = (y->out.bias != NULL) + (y->down.bias != NULL);
+
+    m->tp_calls += micros * (n->n_layers * (2 + biases) + n->is_last);
+    m->tp_bytes += micros * n->model->hidden * 4 *
+                   (n->n_layers * (2 * of_norm + biases) + n->is_last * of_norm);
+}
+
 /* The same under sp, of rows / t each. A layer forward: two gathers, of the run's dtype, and two
  * reduce-scatters, in fp32; backward: two of each, and two gathers more of the inputs, of which
  * only a part was kept. Once a step, bucket by bucket, the gradients of what is not cut. */
@@ -34,11 +48,15 @@ static void count_sp(struct messages *m, const struct trainer *t)
     int64_t gathers = n->n_layers * (6 + 2 * n->recompute) + 2 * n->is_last;
     int64_t scatters = n->n_layers * (4 + n->recompute) + n->is_first + n->is_last;
 
-    m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last) +
-                  reduction_partial_calls(&t->params);
+    m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last);
     m->tp_bytes =
-        micros * (part * (gathers * e + (scatters + n->is_first) * 4) + n->is_last * rows * 4 * 3) +
-        t->params.n_partial * 4;
+        micros * (part * (gathers * e + (scatters + n->is_first) * 4) + n->is_last * rows * 4 * 3);
+    if (n->same_bits) {
+        count_row_sums(m, t);
+    } else {
+        m->tp_calls += reduction_partial_calls(&t->params);
+        m->tp_bytes += t->params.n_partial * 4;
+    }
 }
 
 /* A layer and microbatch: the keys and values of each other rank of the ring forward, and when
@@ -95,6 +113,40 @@ static void count_gradients(struct messages *m, const struct trainer *t)
     }
 }
 
+/* Gradients of KV heads that other ranks hold too: one of the rank's shards speaks for all. */
+static void count_holders(struct messages *m, const struct trainer *t)
+{
+    for (int i = 0; i < t->params.n; i++) {
+        const struct param *q = &t->params.list[i];
+
+        if (!q->shared || q->own.n == 0 || params_twin(&t->params, i) != i)
+            continue;
+        m->kv_calls++;
+        m->kv_bytes += q->own.n * 4;
+    }
+}
+
+/* With --same-bits: the loss; under ZeRO also the rows of the norm and a tied head. */
+static void count_same_bits_dp(struct messages *m, const struct trainer *t)
+{
+    const struct params *p = &t->params;
+    int64_t losses = p->sharded ? train_config_micros(t->config) : 1, doubles = 0;
+
+    if (t->net.is_last) {
+        m->dp_calls++;
+        doubles += losses;
+    }
+    if (p->n_owners > 1) {
+        m->dp_calls++;
+        doubles += p->n_rows;
+    }
+    m->dp_bytes += doubles * (int64_t)sizeof(double);
+    if (p->head.n && !p->sharded) {
+        m->dp_calls++;
+        m->dp_bytes += p->head.n * 4;
+    }
+}
+
 struct messages describe_messages(const struct trainer *t)
 {
     const struct train_config *c = t->config;
@@ -110,13 +162,17 @@ struct messages describe_messages(const struct trainer *t)
     for (int i = 0; i < ops->n_ops; i++)
         m.pp_calls += ops->ops[i].to >= 0;
     m.pp_bytes = m.pp_calls * rows / n->split * h * 4;
-    if (t->params.tied >= 0) {
-        m.ends_calls = 1;
-        m.ends_bytes = params_sums(&t->params, &t->params.list[t->params.tied]).n * 4;
+    for (int i = 0; t->params.tied >= 0 && i < t->params.n_shards; i++) {
+        int64_t n_sums = params_sums(&t->params, &t->params.list[t->params.tied + i]).n;
+
+        m.ends_calls += n_sums > 0 || !n->same_bits;
+        m.ends_bytes += n_sums * 4;
     }
     if (comm_size(t->parallel.model) > 1 || t->params.n_owners > 1)
         m.tiny_calls++;
-    if (t->parallel.kv) {
+    if (t->parallel.kv && n->same_bits) {
+        count_holders(&m, t);
+    } else if (t->parallel.kv) {
         m.kv_calls = n->n_layers;
         for (int i = 0; i < t->params.n; i++)
             if (t->params.list[i].shared)
@@ -124,6 +180,8 @@ struct messages describe_messages(const struct trainer *t)
     }
     count_ring(&m, t);
     count_gradients(&m, t);
+    if (n->same_bits && c->spec.dp > 1)
+        count_same_bits_dp(&m, t);
     if (spec_world(&c->spec) > 1)
         m.tiny_calls++;
     return m;
@@ -160,6 +218,15 @@ static const char *plural(int64_t n)
     return n == 1 ? "" : "s";
 }
 
+/* Of which with --same-bits a rank may have copies. */
+static int64_t own_kv_heads(const struct trainer *t)
+{
+    int64_t all = t->net.kv_heads * t->net.shards, most = t->model->kv_heads / t->config->spec.tp;
+
+    most = most < 1 ? 1 : most;
+    return all < most ? all : most;
+}
+
 static void line_mesh(char *buf, const struct trainer *t)
 {
     const struct net *n = &t->net;
@@ -171,8 +238,9 @@ static void line_mesh(char *buf, const struct trainer *t)
              " heads, %" PRId64 " key-value heads%s, %" PRId64 " features, %" PRId64
              " rows of the vocabulary",
              spec_format(spec, &t->config->spec), world, plural(world), kernels_threads(),
-             plural(kernels_threads()), n->n_layers, plural(n->n_layers), n->heads, n->kv_heads,
-             t->parallel.kv ? " (shared by neighbours)" : "", n->ffn, n->vocab);
+             plural(kernels_threads()), n->n_layers, plural(n->n_layers), n->heads * n->shards,
+             own_kv_heads(t), t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
+             n->all_vocab);
 }
 
 static void line_batch(char *buf, const struct trainer *t)
@@ -302,10 +370,28 @@ static void line_pipeline(char *buf, const struct trainer *t)
                  s->ranks[0].n_slots, s->m * s->v);
 }
 
+static void line_same_bits(char *buf, const struct trainer *t)
+{
+    const struct train_config *c = t->config;
+    int levels = t->params.fold.levels, shards = t->net.shards;
+    char bytes[SIZE_TEXT_MAX];
+
+    *buf = 0;
+    if (!c->same_bits)
+        return;
+    snprintf(buf, DESCRIBE_MAX,
+             "same bits: as with tp %d at every layout, of batch %" PRId64 " and micro %" PRId64
+             "; a rank plays %d tensor shard%s, a thread each, and keeps %d further span%s of "
+             "gradients (%s)",
+             c->same_bits, c->batch, c->micro, shards, plural(shards), levels, plural(levels),
+             size_format(bytes, t->size.grads / (1 + levels) * levels));
+}
+
 char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i)
 {
     static void (*const lines[DESCRIBE_LINES])(char *, const struct trainer *) = {
-        line_model, line_mesh, line_batch, line_bytes, line_zero3, line_messages, line_pipeline
+        line_model, line_mesh,     line_batch,    line_bytes,
+        line_zero3, line_messages, line_pipeline, line_same_bits
     };
 
     lines[i](buf, t);

@@ -7,7 +7,7 @@
 
 #include "trainer/trainer.h"
 
-enum { DESCRIBE_LINES = 7, DESCRIBE_MAX = 512 };
+enum { DESCRIBE_LINES = 8, DESCRIBE_MAX = 512 };
 
 /* Line number i, without a newline; empty where there is nothing to say. t is open. Returns buf. */
 char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i);

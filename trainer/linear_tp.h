@@ -12,6 +12,11 @@
  * the all-reduce sent. Of the gathered X only this rank's rows are kept, so backward gathers it
  * again. `rows` is always the number of all rows; what is cut has rows / ranks of them.
  *
+ * With --same-bits a rank has several shards of the layer and does for each what a rank of its own
+ * would: y and dy of a column layer, x and dx of a row layer are [shards][rows][width of a shard].
+ * Each shard's product is one thread's, and what the shards give to a sum is added along the tree
+ * that the ranks' sums follow (comm/reduce.h).
+ *
  * So a column layer whose output feeds a row layer, with only elementwise work between them, costs
  * one all-reduce forward and one backward for the pair.
  */
@@ -28,16 +33,30 @@
 struct linear {
     const void *weight; /* [out][in], or where in_out: [parts][in][out / parts]; `type` */
     float *grad;        /* the same shape, f32 */
-    int64_t out, in;    /* of this rank's part */
-    bool in_out;        /* stored with inputs first, as GPT-2 does */
-    int parts;          /* matrices whose outputs lie side by side in y; 0: one. More: in_out */
-    const float *bias;  /* [out] f32, or NULL; adding it is the caller's, for a row layer's goes on
-                         * top of the sum over ranks */
+    int64_t out, in;    /* of this rank's part, or of a shard of it */
+    int shards;         /* 0: the rank's part is one, and its products are all threads' */
+    int64_t stride;     /* elements of weight and grad from one shard to the next */
+    int64_t all_out;    /* outputs of all shards: the last ones of the head may be short */
+    int64_t bias_stride;
+    float *sums;       /* with shards: [shards][rows][whole side], what is to be added up */
+    bool in_out;       /* stored with inputs first, as GPT-2 does */
+    int parts;         /* matrices whose outputs lie side by side in y; 0: one. More: in_out */
+    const float *bias; /* [out] f32, or NULL; adding it is the caller's, for a row layer's goes on
+                        * top of the sum over ranks */
     float *bias_grad;
     enum dtype type; /* of weight, x and dy: f32 or bf16; y and dx are f32 */
     float *whole;    /* sequence parallelism: [rows][in or out] for collectives; NULL: off */
     struct comm *tp; /* NULL: not cut, every rank computes all of it */
 };
+
+/* y += bias; nothing without one. Of a column layer. */
+void linear_bias_add(const struct linear *l, float *y, int64_t rows);
+
+/* The bias' gradient, from all rows of dy, `type`. workspace: bias_workspace(out) floats. */
+void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows, float *workspace);
+
+/* Outputs of a shard of a column layer. */
+int64_t linear_shard_out(const struct linear *l, int shard);
 
 tp_status linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows,
                                 struct tp_err *err);

@@ -7,19 +7,35 @@
 #include "reshard/safetensors.h"
 #include "trainer/step.h"
 
-/* This rank's columns for its share of the batch: *out is malloc'ed, [rows][net.vocab]. */
+/* One microbatch's logits, whose columns may be several shards', as [rows][net.all_vocab]. */
+static void collect(float *out, const struct trainer *t)
+{
+    const struct net *n = &t->net;
+    int64_t rows = t->config->micro * n->seq, first;
+
+    for (int s = 0; s < n->shards; s++) {
+        const float *from = t->scratch.wide + s * rows * n->vocab;
+        int64_t cols = net_vocab(n, s, &first);
+
+        for (int64_t r = 0; r < rows && cols; r++)
+            memcpy(out + r * n->all_vocab + s * n->vocab, from + r * cols,
+                   (size_t)cols * sizeof *out);
+    }
+}
+
+/* This rank's columns for its share of the batch: *out is malloc'ed, [rows][net.all_vocab]. */
 static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp_err *err)
 {
     int64_t micros = train_config_micros(t->config);
-    int64_t each = t->net.is_last ? t->config->micro * t->net.seq * t->net.vocab : 0;
+    int64_t each = t->net.is_last ? t->config->micro * t->net.seq * t->net.all_vocab : 0;
     float *all = malloc((size_t)(micros * each) * sizeof *all + 1);
     tp_status st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits");
 
     st = comm_agree(t->parallel.world, st, err);
     for (int64_t i = 0; all && !st && i < micros; i++) {
         st = step_forward(t, i, err);
-        if (!st)
-            memcpy(all + i * each, t->scratch.wide, (size_t)each * sizeof *all);
+        if (!st && each)
+            collect(all + i * each, t);
     }
     if (st) {
         free(all);
@@ -61,7 +77,7 @@ static void assemble(const struct trainer *t, float *whole, const float *parts)
 {
     const struct train_config *c = t->config;
     const struct tensor *head = find_head(t);
-    int64_t sequences = c->batch / c->spec.dp, vocab = t->model->vocab;
+    int64_t vocab = t->model->vocab;
 
     for (int rank = 0; rank < spec_world(&c->spec); rank++) {
         struct mesh_coord at = mesh_coord_of(&c->spec, rank);
@@ -69,8 +85,10 @@ static void assemble(const struct trainer *t, float *whole, const float *parts)
 
         if (at.pp < c->spec.pp - 1 || layout_tp_boxes(head, &c->spec, at.tp, b) == 0)
             continue;
-        parts = assemble_rank(whole + at.dp * sequences * c->seq * vocab, &b[0],
-                              zigzag_of(&c->spec, at.cp, c->seq), sequences, vocab, parts);
+        for (int64_t i = 0; i < train_config_micros(c); i++)
+            parts =
+                assemble_rank(whole + train_config_sequence(c, at.dp, i) * c->seq * vocab, &b[0],
+                              zigzag_of(&c->spec, at.cp, c->seq), c->micro, vocab, parts);
     }
 }
 

@@ -94,8 +94,19 @@ static tp_status count_widths(struct net *n, const struct source *s, struct tp_e
         n->vocab = embed->box.len[0];
         n->vocab_first = embed->box.lo[0];
     }
+    for (int i = 0; embed && i < s->params->n; i++)
+        if (s->params->list[i].tensor == embed->tensor && s->params->list[i].n)
+            n->all_vocab += s->params->list[i].box.len[0];
 done:
     return st;
+}
+
+int64_t net_vocab(const struct net *n, int shard, int64_t *first)
+{
+    int64_t left = n->all_vocab - shard * n->vocab;
+
+    *first = n->vocab_first + shard * n->vocab;
+    return left < 0 ? 0 : left < n->vocab ? left : n->vocab;
 }
 
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
@@ -114,7 +125,10 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                        .is_sharded = p->sharded,
                        .is_first = at.pp == 0,
                        .is_last = at.pp == l->spec.pp - 1,
-                       .n_chunks = l->spec.vpp };
+                       .n_chunks = l->spec.vpp,
+                       .shards = p->n_shards,
+                       .n_virtual = p->n_virtual,
+                       .same_bits = p->same_bits };
     n->chunks = arena_array(arena, (size_t)n->n_chunks, sizeof *n->chunks);
     n->layer_numbers = arena_array(arena, (size_t)m->layers, sizeof *n->layer_numbers);
     n->layers = arena_array(arena, (size_t)m->layers, sizeof *n->layers);
@@ -129,11 +143,19 @@ void net_take(struct net *n, int64_t sequences, struct span *shared, struct span
 {
     if (n->split > 1)
         n->whole = span_take(shared, sequences * n->seq * n->model->hidden, sizeof(float));
+    if (n->shards > 1)
+        n->sums = span_take(own, n->shards * sequences * n->seq * n->model->hidden, sizeof(float));
     if (n->model->arch == MODEL_LLAMA)
         n->rope = span_take(own, n->seq * n->model->head_dim, sizeof(float));
 }
 
 /* ---- views ---- */
+
+/* Elements between the shards of an entry's tensor. */
+static int64_t stride_of(const struct source *s, const struct param *p)
+{
+    return params_stride(s->params, (int)(p - s->params->list));
+}
 
 /* A linear layer of this rank; bias: its role, or ROLE_NONE. */
 static tp_status bind_linear(struct linear *out, const struct source *s, enum role role,
@@ -152,6 +174,9 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
                             .in = in,
                             .in_out = s->net->model->arch == MODEL_GPT2 && layer >= 0,
                             .parts = role == ROLE_QKV && is_cut(s, w) ? 3 : 1,
+                            .shards = s->net->same_bits ? s->net->shards : 0,
+                            .stride = stride_of(s, w),
+                            .sums = s->net->sums,
                             .type = s->net->dtype,
                             .whole = s->net->whole,
                             .tp = is_cut(s, w) ? s->net->tp : NULL };
@@ -159,6 +184,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
     if (b) {
         out->bias = params_weight(p, b);
         out->bias_grad = params_grad(p, b);
+        out->bias_stride = stride_of(s, b);
     }
     return TP_OK;
 }
@@ -209,6 +235,7 @@ static tp_status bind_first(struct net *n, const struct source *s, struct tp_err
         return st;
     n->embedding = params_weight(p, embed);
     n->embedding_grad = params_grad(p, embed);
+    n->embedding_stride = stride_of(s, embed);
     n->embedding_tp = is_cut(s, embed) ? n->tp : NULL;
     positions = find(s, ROLE_POSITIONS, LAYER_FIRST);
     if (positions) {
@@ -216,6 +243,36 @@ static tp_status bind_first(struct net *n, const struct source *s, struct tp_err
         n->positions_grad = params_grad(p, positions);
     }
     return TP_OK;
+}
+
+/* The stretch of whole spans that has a rank's tensors of `layer`; copy: those of another stage. */
+static struct range range_of(const struct source *s, int layer, bool copy)
+{
+    struct range r = { 0 };
+
+    for (int i = 0; i < s->params->n; i++) {
+        const struct param *q = &s->params->list[i];
+
+        if (s->layout->tensors[q->tensor].layer != layer || q->copy != copy)
+            continue;
+        if (r.n == 0)
+            r.at = q->at;
+        r.n = q->at + q->n - r.at;
+    }
+    return r;
+}
+
+/* Which gradients are complete when; zero3 has units for that. */
+static void bind_ranges(struct net *n, const struct source *s)
+{
+    n->fold = &s->params->fold;
+    if (n->is_sharded)
+        return;
+    for (int i = 0; i < n->n_layers; i++)
+        n->layers[i].grads = range_of(s, n->layer_numbers[i], false);
+    n->before = range_of(s, LAYER_FIRST, false);
+    n->after[0] = range_of(s, LAYER_LAST, false);
+    n->after[1] = s->params->head.n ? s->params->head : range_of(s, LAYER_FIRST, true);
 }
 
 /* The rotary table, for the positions of this rank's tokens. */
@@ -248,7 +305,11 @@ tp_status net_bind(struct net *n, const struct layout *l, const struct params *p
             bind_norm(&n->final_norm, &s, ROLE_FINAL_NORM, ROLE_FINAL_NORM_BIAS, LAYER_LAST, err));
         TP_TRY(bind_linear(&n->head, &s, m->tied ? ROLE_EMBEDDING : ROLE_HEAD, ROLE_NONE,
                            m->tied ? LAYER_FIRST : LAYER_LAST, n->vocab, m->hidden, err));
+        n->head.all_out = n->all_vocab;
+        if (p->head.n && !p->sharded)
+            n->head.grad = p->grad + p->head.at;
     }
+    bind_ranges(n, &s);
     if (n->rope)
         fill_rope(n);
 done:

@@ -26,6 +26,7 @@ struct layer {
     struct norm attn_norm, mlp_norm;
     struct linear qkv, out; /* column, row */
     struct linear up, down; /* column (with Llama gate and up side by side), row */
+    struct range grads;     /* of all its parameters, in whole spans */
     int unit;               /* zero3: what its weights are gathered with (trainer/units.h); or -1 */
 };
 
@@ -39,16 +40,20 @@ struct net {
     const struct model *model;
     enum dtype dtype;
     struct comm *tp, *cp;
-    struct zigzag tokens;         /* of a sequence that this rank has */
-    int64_t seq;                  /* how many: of the whole sequence, or under cp a part */
-    int split;                    /* ranks that share the rows of the stream: tp under sp, else 1 */
-    float *whole;                 /* under sp: [rows][h] for collectives */
-    bool recompute;               /* layers are run forward again before they go back */
-    bool recompute_attention;     /* of layers only attention is, from q, k and v */
-    int64_t heads, kv_heads, ffn; /* of this rank */
+    struct zigzag tokens;     /* of a sequence that this rank has */
+    int64_t seq;              /* how many: of the whole sequence, or under cp a part */
+    int split;                /* ranks that share the rows of the stream: tp under sp, else 1 */
+    float *whole;             /* under sp: [rows][h] for collectives */
+    bool recompute;           /* layers are run forward again before they go back */
+    bool recompute_attention; /* of layers only attention is, from q, k and v */
+    bool same_bits;           /* every sum is taken one way; see trainer/same_bits.h */
+    int shards, n_virtual;    /* tensor shards that this rank plays, and of all: 1 and tp without */
+    float *sums;              /* of several: [shards][rows][h], what is to be added up */
+    int64_t heads, kv_heads, ffn; /* of a shard: what this rank has if it plays one */
     int64_t q_width, kv_width, qkv_width;
     int64_t up_width;           /* 2 ffn or ffn */
-    int64_t vocab_first, vocab; /* this rank's rows of the embedding and the head; may be 0 */
+    int64_t vocab_first, vocab; /* rows of the embedding and the head; may be 0 */
+    int64_t all_vocab;          /* of all shards of this rank; the last ones may be short */
     bool is_first, is_last;     /* has the embedding; has the head */
     bool is_sharded;            /* zero3: weights are there while they are needed */
     int first_unit, last_unit;  /* of the embedding, of the head; -1: always there */
@@ -58,12 +63,15 @@ struct net {
     struct chunk *chunks;
     const void *embedding;
     float *embedding_grad;
+    int64_t embedding_stride;  /* elements to the next shard's */
     struct comm *embedding_tp; /* NULL: every rank has all of it */
     const float *positions;    /* [max_positions][h] f32, learned; NULL: rotary */
     float *positions_grad;
     struct norm final_norm;
-    struct linear head; /* its weight is the embedding when tied */
-    float *rope;        /* kernels/rope.h's table for the rank's seq positions */
+    struct linear head;            /* its weight is the embedding when tied */
+    struct range before, after[2]; /* gradients of what comes before the layers, and after them */
+    const struct fold *fold;       /* borrowed */
+    float *rope;                   /* kernels/rope.h's table for the rank's seq positions */
 };
 
 /* Find this rank's layers and tokens, and count heads, features and rows from the boxes of `p`.
@@ -71,6 +79,9 @@ struct net {
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                    const struct params *p, int rank, int64_t seq, struct arena *arena,
                    struct tp_err *err);
+
+/* Rows of the vocabulary that a shard has; *first is the first of them. */
+int64_t net_vocab(const struct net *n, int shard, int64_t *first);
 
 void net_take(struct net *n, int64_t sequences, struct span *shared, struct span *own);
 

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "kernels/adamw.h"
+#include "trainer/same_bits.h"
 #include "trainer/zero.h"
 
 tp_status optimizer_norm(double *norm, const struct params *p, const struct parallel *par,
@@ -13,6 +14,8 @@ tp_status optimizer_norm(double *norm, const struct params *p, const struct para
     double squares = 0;
     tp_status st = TP_OK;
 
+    if (p->same_bits)
+        return same_bits_norm(norm, p, par, err);
     for (int i = 0; i < p->n; i++)
         if (p->list[i].counted)
             squares += sum_squares(params_owned(p, &p->list[i]).grad, p->list[i].own.n);

@@ -5,6 +5,10 @@
  *
  * Which box of which tensor a rank holds is the layout's to say. q, k and v of a layer follow each
  * other without a gap, and so do gate and up: each group is one matrix to the products.
+ *
+ * With --same-bits N a rank of tp ranks plays N / tp virtual ranks: it has of every cut tensor (or
+ * group) what each of them would have at tp N, one after the other, each on a cache line of its
+ * own. Where N is more than the KV heads several shards are copies of one another.
  */
 #ifndef TRAINER_PARAMS_H
 #define TRAINER_PARAMS_H
@@ -15,6 +19,7 @@
 #include "core/arena.h"
 #include "core/err.h"
 #include "layout/layout.h"
+#include "trainer/fold.h"
 #include "trainer/span.h"
 
 enum { PARAMS_PACKS_MAX = 2 };
@@ -43,6 +48,7 @@ struct param {
     int unit;   /* what it is ready with in a backward pass, and with zero3 gathered: layer,
                    LAYER_FIRST or LAYER_LAST */
     int part;   /* of a tensor that is fused of several: one entry each, without a gap between */
+    int shard;  /* the tp rank, or with --same-bits the virtual one, whose part this is */
     struct box box;
     int64_t at, n;     /* elements, in every span of whole entries; n may be 0 */
     int64_t vector_at; /* in `vectors` */
@@ -53,9 +59,13 @@ struct param {
     bool summed;  /* kernels add to its gradient, and never replace it */
     bool counted; /* in this rank's part of the gradient norm: of several tp ranks that hold the
                      same part, the first counts it */
-    bool partial; /* under sp: each tp rank has the gradient of its own rows of the stream */
+    bool partial; /* under sp: each tp rank has the gradient of its own rows of the stream, until
+                     the step's end; with --same-bits they are added at once */
+    bool after;   /* the layers */
     bool copy;    /* of a tensor that another stage holds: the embedding, for a tied head */
-    bool shared;  /* other tp ranks hold the same part and see other heads' gradients of it */
+    bool shared;  /* other tp ranks (or shards) hold the same part and see other heads' gradients */
+    int place;    /* --same-bits: in params.places, of its part of the gradient norm */
+    int64_t row;  /* and of its first row in params.rows */
 };
 
 /*
@@ -99,6 +109,19 @@ struct params {
     float *pack;      /* [n_packs][pack_each]: each [n_owners][each] of one bucket, in memory that
                          collectives reach */
     float *grad_pack; /* zero3: for gradients, while `pack` is for weights */
+
+    /* --same-bits; see trainer/same_bits.h */
+    bool same_bits;
+    int n_virtual;     /* tp ranks that there seem to be; without it those that there are */
+    int n_shards;      /* of them, those that this rank plays */
+    struct fold fold;  /* where gradients of earlier microbatches are */
+    int table;         /* entry of the embedding's first shard, where the next has any */
+    struct range head; /* behind the other sums: gradients of a tied head on the embedding's own
+                          stage, kept apart until the step's end as on another; n 0: none */
+    int n_places;      /* numbers that the gradient norm is made of, all ranks' */
+    double *places;    /* in memory that collectives reach, as the next */
+    int64_t n_rows;    /* of all entries that this rank counts */
+    double *rows;
 };
 
 /* Whether the gradients of unit a are final before those of b. */
@@ -115,10 +138,11 @@ struct owned {
     float *grad, *exp_avg, *exp_avg_sq;
 };
 
-/* List the parameters of `rank` and lay them out. Memory comes with params_take. With zero3 the
- * list begins with what is not of a layer. */
+/* List the parameters of `rank` and lay them out. same_bits: the virtual tensor degree, a multiple
+ * of tp; 0: there is none. Memory comes with params_take. With zero3 the list begins with what is
+ * not of a layer. */
 tp_status params_init(struct params *p, const struct layout *l, int rank, enum dtype dtype,
-                      struct arena *arena, struct tp_err *err);
+                      int same_bits, struct arena *arena, struct tp_err *err);
 
 /* Deal the entries to the ranks that update them, and put them into buckets. For params_init. */
 tp_status params_deal(struct params *p, const struct layout *l, struct mesh_coord at,
@@ -127,13 +151,18 @@ tp_status params_deal(struct params *p, const struct layout *l, struct mesh_coor
 /* Take the spans; shared is memory for collectives. */
 void params_take(struct params *p, struct span *shared, struct span *own);
 
-/* Number in the list of the (first part of the) tensor of this role and layer, or -1: not on this
- * rank's stage. */
+/* Number in the list of the (first part of the first shard of the) tensor of this role and layer,
+ * or -1: not on this rank's stage. */
 int params_find(const struct params *p, const struct layout *l, enum role role, int layer);
 
-/* Number in the list of the entry of this tensor's name whose box contains `box`, or -1. */
-int params_find_box(const struct params *p, const struct layout *l, const char *name,
-                    const struct box *box);
+/* The first entry that holds what entry i does: of KV heads several shards may. */
+int params_twin(const struct params *p, int i);
+
+/* Give what this rank owns of an entry to the entries that hold the same. */
+void params_copy_twins(const struct params *p);
+
+/* Elements from one shard of entry i's tensor to the next; 0: there is one. */
+int64_t params_stride(const struct params *p, int i);
 
 /* Number of the unit of a layer, LAYER_FIRST or LAYER_LAST among the buckets; -1: there is none, or
  * no zero3. */
@@ -162,9 +191,9 @@ int64_t params_value_bytes(const struct params *p);
 int64_t params_grad_bytes(const struct params *p);
 int64_t params_window_bytes(const struct params *p);
 
-/* Where this rank keeps what is in `box` of a tensor: *within gets the box that lies there,
- * row-major, as *dtype. NULL: it keeps no such thing. */
-void *params_place(const struct params *p, const struct layout *l, const struct tensor *t,
-                   const struct box *box, struct box *within, enum dtype *dtype);
+/* Where this rank keeps what entry i has of `group`: *within gets the box that lies there,
+ * row-major, as *dtype. NULL: it keeps nothing of it. */
+void *params_place(const struct params *p, int i, const char *group, struct box *within,
+                   enum dtype *dtype);
 
 #endif

@@ -27,11 +27,18 @@ static int64_t pack_floats(const struct params *p, bool weights, bool grads)
     return p->n_owners * most;
 }
 
+/* Of a span of gradients that are summed up. */
+static int64_t sums_elements(const struct params *p)
+{
+    return (p->sharded ? p->n_owned : p->n_elements) + p->head.n;
+}
+
 void params_take(struct params *p, struct span *shared, struct span *own)
 {
     bool bf16 = p->dtype == DTYPE_BF16;
 
-    p->grad = span_take(p->sharded ? own : shared, p->n_elements, FLOAT);
+    p->grad =
+        span_take(p->sharded ? own : shared, p->n_elements + (p->sharded ? 0 : p->head.n), FLOAT);
     if (p->n_partial)
         p->partial = span_take(shared, p->n_partial, FLOAT);
     if (bf16)
@@ -43,7 +50,7 @@ void params_take(struct params *p, struct span *shared, struct span *own)
     if (p->sharded || (bf16 && is_dealt(p)))
         p->owned = span_take(own, p->n_owned, FLOAT);
     if (p->sharded)
-        p->owned_grad = span_take(shared, p->n_owned, FLOAT);
+        p->owned_grad = span_take(shared, p->n_owned + p->head.n, FLOAT);
     if (p->sharded && bf16)
         p->owned_bf16 = span_take(own, p->n_owned, HALF);
     p->exp_avg = span_take(own, p->n_owned, FLOAT);
@@ -54,6 +61,13 @@ void params_take(struct params *p, struct span *shared, struct span *own)
     }
     if (p->sharded)
         p->grad_pack = span_take(shared, pack_floats(p, false, true), FLOAT);
+    p->fold.sum = p->sharded ? p->owned_grad : p->grad;
+    for (int i = 0; i < p->fold.levels; i++)
+        p->fold.level[i] = span_take(own, sums_elements(p), FLOAT);
+    if (p->same_bits) {
+        p->places = span_take(shared, p->n_places, sizeof *p->places);
+        p->rows = span_take(shared, p->n_rows, sizeof *p->rows);
+    }
 }
 
 int64_t params_value_bytes(const struct params *p)
@@ -71,7 +85,7 @@ int64_t params_value_bytes(const struct params *p)
 
 int64_t params_grad_bytes(const struct params *p)
 {
-    return (p->sharded ? p->n_owned : p->n_elements) * FLOAT;
+    return sums_elements(p) * (1 + p->fold.levels) * FLOAT;
 }
 
 int64_t params_window_bytes(const struct params *p)
@@ -126,9 +140,10 @@ void params_round(struct params *p)
 
 /* Of the group of the same name: weights in bf16 may be there in whole, the rest is what is owned.
  */
-static void *place_of(const struct params *p, const struct param *q, const char *group,
-                      struct box *within, enum dtype *dtype)
+void *params_place(const struct params *p, int i, const char *group, struct box *within,
+                   enum dtype *dtype)
 {
+    const struct param *q = &p->list[i];
     const struct owned o = params_owned(p, q);
     bool bf16 = p->dtype == DTYPE_BF16;
 
@@ -149,11 +164,22 @@ static void *place_of(const struct params *p, const struct param *q, const char 
     return bf16 ? (void *)(p->value_bf16 + q->at) : p->value + q->at;
 }
 
-void *params_place(const struct params *p, const struct layout *l, const struct tensor *t,
-                   const struct box *box, struct box *within, enum dtype *dtype)
+static void copy(float *to, const float *from, int64_t n)
 {
-    int i = params_find_box(p, l, t->name, box);
-    void *at = i < 0 ? NULL : place_of(p, &p->list[i], t->group, within, dtype);
+    if (n)
+        memcpy(to, from, (size_t)n * sizeof *to);
+}
 
-    return at && box_contains(within, box) ? at : NULL;
+void params_copy_twins(const struct params *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const struct owned to = params_owned(p, &p->list[i]);
+        const struct owned from = params_owned(p, &p->list[params_twin(p, i)]);
+
+        if (to.value == from.value)
+            continue;
+        copy(to.value, from.value, to.n);
+        copy(to.exp_avg, from.exp_avg, to.n);
+        copy(to.exp_avg_sq, from.exp_avg_sq, to.n);
+    }
 }

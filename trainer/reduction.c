@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "trainer/same_bits.h"
+
 /* ---- sums within a replica ---- */
 
 /* Entries first .. end - 1 of heads that several tp ranks have: k and v of a layer, which lie side
@@ -62,6 +64,8 @@ static tp_status reduce_within(const struct reduction *r, int first, int end, st
     const struct parallel *par = r->parallel;
     tp_status st = TP_OK;
 
+    if (p->same_bits) /* after the sum over replicas, in reduction_end */
+        return TP_OK;
     if (par->kv)
         TP_TRY(reduce_shared(p, first, end, par->kv, err));
     if (p->n_partial)
@@ -126,6 +130,12 @@ void reduction_begin(struct reduction *r)
     r->n_left = r->params->n_buckets;
 }
 
+/* Whether a bucket has a tied head, whose sum is taken within the replica before. */
+static bool waits_for_end(const struct params *p, const struct bucket *b)
+{
+    return !p->same_bits && p->tied >= b->first && p->tied < b->first + b->n;
+}
+
 tp_status reduction_ready(struct reduction *r, int unit, struct tp_err *err)
 {
     const struct params *p = r->params;
@@ -134,7 +144,7 @@ tp_status reduction_ready(struct reduction *r, int unit, struct tp_err *err)
     while (!p->sharded && r->n_left && !st) {
         const struct bucket *b = &p->buckets[r->n_left - 1];
 
-        if (params_is_before(unit, b->unit) || (p->tied >= b->first && p->tied < b->first + b->n))
+        if (params_is_before(unit, b->unit) || waits_for_end(p, b))
             break;
         st = start_bucket(r, --r->n_left, err);
     }
@@ -154,13 +164,12 @@ static tp_status end_sharded(const struct reduction *r, struct tp_err *err)
     return st;
 }
 
-tp_status reduction_end(struct reduction *r, struct tp_err *err)
+/* Start what is left and wait for all sums over replicas. */
+static tp_status end_replicas(struct reduction *r, struct tp_err *err)
 {
     const struct params *p = r->params;
     tp_status st = TP_OK;
 
-    if (p->sharded)
-        return end_sharded(r, err);
     while (r->n_left)
         TP_TRY(start_bucket(r, --r->n_left, err));
     if (p->n_owners > 1)
@@ -169,4 +178,12 @@ tp_status reduction_end(struct reduction *r, struct tp_err *err)
         TP_TRY(comm_finish(r->parallel->replicas, &r->jobs[i], err));
 done:
     return st;
+}
+
+tp_status reduction_end(struct reduction *r, struct tp_err *err)
+{
+    const struct params *p = r->params;
+    tp_status st = p->sharded ? end_sharded(r, err) : end_replicas(r, err);
+
+    return st || !p->same_bits ? st : same_bits_reduce(p, r->parallel, err);
 }

@@ -41,14 +41,26 @@ static tp_status wish_init(struct wish *w, const struct params *p, struct arena 
     return TP_OK;
 }
 
+/* Number of a tensor that is wished for already, or -1. Its shards are not far apart. */
+static int find_wish(const struct wish *w, const struct tensor *t, int id)
+{
+    enum { GROUP = 3 }; /* q, k and v of a shard, and of the next */
+
+    for (int i = w->n_tensors - 1; i >= 0 && i >= w->n_tensors - GROUP; i--)
+        if (w->ids[i] == id && strcmp(w->tensors[i].name, t->name) == 0)
+            return i;
+    return -1;
+}
+
 /* This rank's part of tensor t, which is `box` and belongs to `to`; id is the tensor's in a
  * manifest. */
 static void wish_add(struct wish *w, const struct tensor *t, const struct box *box, float *to,
                      int id)
 {
-    if (!w->n_tensors || strcmp(w->tensors[w->n_tensors - 1].name, t->name) != 0 ||
-        w->ids[w->n_tensors - 1] != id) {
-        struct move_tensor *m = &w->tensors[w->n_tensors];
+    int known = find_wish(w, t, id);
+
+    if (known < 0) {
+        struct move_tensor *m = &w->tensors[known = w->n_tensors];
 
         *m = (struct move_tensor){ .name = t->name, .ndim = t->ndim };
         memcpy(m->shape, t->shape, sizeof m->shape);
@@ -56,7 +68,7 @@ static void wish_add(struct wish *w, const struct tensor *t, const struct box *b
         w->dtypes[w->n_tensors] = DTYPE_F32;
         w->n_tensors++;
     }
-    w->regions[w->n] = (struct region){ .tensor = w->n_tensors - 1, .box = *box };
+    w->regions[w->n] = (struct region){ .tensor = known, .box = *box };
     w->data[w->n] = to;
     w->n++;
 }
@@ -135,7 +147,7 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
                        (size_t)tensor->ndim * sizeof *tensor->shape) != 0)
                 return tp_fail(err, TP_E_USAGE, "%s: %s has another shape than in %s", dir,
                                tensor->name, t->config->model_path);
-            if (o.n)
+            if (o.n && params_twin(p, i) == i)
                 wish_add(w, tensor, &q->own.box, to[g], id);
         }
     return TP_OK;
@@ -236,7 +248,7 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
     if (st)
         return st;
     for (int i = 0; i < p->n; i++)
-        if (p->list[i].own.n)
+        if (p->list[i].own.n && params_twin(p, i) == i)
             wish_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].own.box,
                      params_owned(p, &p->list[i]).value, 0);
     st = restore_safetensors(t->config->model_path, w.tensors, w.n_tensors, w.regions, w.data,
@@ -287,6 +299,7 @@ tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_e
     TP_TRY(comm_broadcast(world, &step, sizeof step, 0, err));
     r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;
     TP_TRY(comm_agree(world, read_start(t, r, step, err), err));
+    params_copy_twins(&t->params);
     TP_TRY(sum_bytes(r, world, err));
     st = zero_start(&t->params, &t->parallel, err);
 done:

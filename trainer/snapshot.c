@@ -214,6 +214,25 @@ static tp_status join_work(struct snapshot *s, struct tp_err *err)
 
 /* ---- phases ---- */
 
+/* What this rank has of an extent, entry by entry: a tensor's shards may be several. */
+static void stage_extent(void *dst, const struct extent *e, const struct tensor *tensor,
+                         const struct trainer *t)
+{
+    const struct params *p = &t->params;
+
+    for (int i = 0; i < p->n; i++) {
+        struct box within, meet;
+        enum dtype dtype;
+        const void *from;
+
+        if (strcmp(t->layout.tensors[p->list[i].tensor].name, tensor->name) != 0)
+            continue;
+        from = params_place(p, i, tensor->group, &within, &dtype);
+        if (from && box_meet(&meet, &within, &e->box))
+            copy_box(dst, &e->box, from, &within, &meet, dtype_bytes(dtype));
+    }
+}
+
 static void stage(struct snapshot *s, const struct trainer *t)
 {
     struct span to = { .base = s->staging.base };
@@ -221,12 +240,9 @@ static void stage(struct snapshot *s, const struct trainer *t)
     for (int i = s->first; i < s->first + s->n_mine; i++) {
         const struct extent *e = &s->extents[i];
         const struct tensor *tensor = &s->layout->tensors[e->tensor];
-        struct box within;
-        enum dtype dtype;
-        const void *from = params_place(&t->params, s->layout, tensor, &e->box, &within, &dtype);
-        void *dst = span_take(&to, box_elements(&e->box), dtype_bytes(dtype));
 
-        copy_box(dst, &e->box, from, &within, &e->box, dtype_bytes(dtype));
+        stage_extent(span_take(&to, box_elements(&e->box), dtype_bytes(tensor->dtype)), e, tensor,
+                     t);
     }
     s->position = t->position;
 }

@@ -2,12 +2,15 @@
 #include "trainer/step.h"
 
 #include "trainer/optimizer.h"
+#include "trainer/same_bits.h"
 #include "trainer/schedule_lr.h"
 #include "trainer/stage.h"
 
 static struct pass pass_of(struct trainer *t, int64_t micro)
 {
+    int64_t leaf = same_bits_leaf(t->config), in_leaf = micro % leaf;
     int64_t rows = t->config->micro * t->net.seq;
+    bool same_bits = t->config->same_bits;
 
     return (struct pass){ .net = &t->net,
                           .scratch = &t->scratch,
@@ -15,7 +18,9 @@ static struct pass pass_of(struct trainer *t, int64_t micro)
                           .rows = rows,
                           .stream_rows = rows / t->net.split,
                           .units = &t->units,
-                          .add = micro > 0 && !t->params.sharded };
+                          .add = (same_bits ? in_leaf : micro) > 0 && !t->params.sharded,
+                          .leaf = micro / leaf,
+                          .ends_leaf = same_bits && in_leaf == leaf - 1 };
 }
 
 static int64_t stream_bytes(const struct pass *p)
@@ -26,10 +31,10 @@ static int64_t stream_bytes(const struct pass *p)
 static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct tp_err *err)
 {
     const struct train_config *c = t->config;
-    int64_t share = c->batch / c->spec.dp;
-    int64_t first = t->position.next_sample + t->parallel.at.dp * share + micro * c->micro;
+    int64_t first = train_config_sequence(c, t->parallel.at.dp, micro);
 
-    return data_fetch(&t->data, first, c->micro, &t->net.tokens, s->ids, s->targets, err);
+    return data_fetch(&t->data, t->position.next_sample + first, c->micro, &t->net.tokens, s->ids,
+                      s->targets, err);
 }
 
 /* The forward pass of a microbatch through a chunk, from the stage before to the stage after. */
@@ -51,15 +56,13 @@ done:
 }
 
 /* The backward pass; it begins with the loss where the model ends. */
-static tp_status run_backward(struct trainer *t, const struct op *op, double *loss,
-                              struct tp_err *err)
+static tp_status run_backward(struct trainer *t, const struct op *op, struct tp_err *err)
 {
     struct slot *s = &t->slots[op->slot];
     struct scratch *w = &t->scratch;
     struct pass p = pass_of(t, op->micro);
     bool is_last = op->micro == t->schedule.m - 1;
     int buffer = t->schedule.p > 1 ? w->dx_next : 0;
-    double total = 0;
     tp_status st;
 
     p.reduction = is_last ? &t->reduction : NULL;
@@ -72,8 +75,7 @@ static tp_status run_backward(struct trainer *t, const struct op *op, double *lo
     } else {
         float scale = (float)(1 / (double)(t->config->batch * t->config->seq));
 
-        TP_TRY(stage_loss(&p, s, scale, &total, err));
-        *loss += total;
+        TP_TRY(stage_loss(&p, s, scale, &t->losses[op->micro], err));
     }
     TP_TRY(stage_backward(&p, op->chunk, s, err));
     if (op->to >= 0)
@@ -115,12 +117,31 @@ done:
     return st;
 }
 
+/* What this rank says of the step's loss: tp ranks of the last stage all know that of their
+ * tokens, so one of them speaks for it; with --same-bits one for all replicas. */
+static tp_status share_loss(double *share, struct trainer *t, struct tp_err *err)
+{
+    const struct train_config *c = t->config;
+    const struct parallel *par = &t->parallel;
+    int64_t micros = train_config_micros(c);
+    double sum = 0;
+    tp_status st = TP_OK;
+
+    if (t->net.is_last && c->same_bits)
+        st = same_bits_loss(&sum, t->losses, c, par->dp, err);
+    else if (t->net.is_last)
+        for (int64_t i = 0; i < micros; i++)
+            sum += t->losses[i];
+    *share =
+        par->at.tp == 0 && !(c->same_bits && par->at.dp) ? sum / (double)(c->batch * c->seq) : 0;
+    return st;
+}
+
 tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct position *at = &t->position;
-    double loss = 0;
     tp_status st = TP_OK;
 
     stage_clear_gradients(&t->net);
@@ -129,7 +150,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     for (int i = 0; i < ops->n_ops; i++) {
         const struct op *op = &ops->ops[i];
 
-        TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err) : run_backward(t, op, &loss, err));
+        TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err) : run_backward(t, op, err));
     }
     TP_TRY(wait_for_sent(t, err));
     TP_TRY(units_end(&t->units, err));
@@ -137,9 +158,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);
     TP_TRY(optimizer_update(&t->params, &t->parallel, &c->opt, at->step, r->lr, r->grad_norm, err));
-    /* tp ranks of the last stage all know the loss of their tokens: one of them speaks for it */
-    r->loss_share =
-        t->net.is_last && t->parallel.at.tp == 0 ? loss / (double)(c->batch * c->seq) : 0;
+    TP_TRY(share_loss(&r->loss_share, t, err));
     at->step++;
     at->next_sample += c->batch;
     at->tokens += c->batch * c->seq;

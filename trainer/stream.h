@@ -20,15 +20,14 @@ void stream_norm(const struct pass *p, const struct norm *norm, void *y, float *
                  const struct arriving *in);
 
 /* dx += gradient of the stream, from dy; also the norm's own gradients. */
-void stream_norm_backward(const struct pass *p, const struct norm *norm, float *dx, const float *dy,
-                          float *x, float *stats);
+tp_status stream_norm_backward(const struct pass *p, const struct norm *norm, float *dx,
+                               const float *dy, float *x, float *stats, struct tp_err *err);
 
 /* x becomes the stream: at the end of a stage. */
 void stream_finish(const struct pass *p, float *x, const struct arriving *in);
 
-/* Gradient of a linear layer's bias, if it has one, from that of its result, rows x out of `type`:
- * all rows of a column layer, the stream's of a row layer. */
-void stream_bias_backward(const struct pass *p, const struct linear *l, const void *dy,
-                          enum dtype type, int64_t rows);
+/* Gradient of a row layer's bias, if it has one, from that of the stream. */
+tp_status stream_bias_backward(const struct pass *p, const struct linear *l, const float *dx,
+                               struct tp_err *err);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "trainer/same_bits.h"
+
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
                          struct arena *arena, struct tp_err *err)
 {
@@ -10,6 +12,8 @@ tp_status trainer_layout(struct layout *out, const struct train_config *c, const
     int n;
     tp_status st = model_state(&tensors, &n, m, c->dtype, arena, err);
 
+    if (!st && c->same_bits)
+        same_bits_cut(tensors, n, c->same_bits);
     return st ? st : layout_make(out, &c->spec, m->layers, tensors, n, arena, err);
 }
 
@@ -29,6 +33,9 @@ static tp_status prepare_slots(struct trainer *t, int pp, struct tp_err *err)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d slots", t->n_slots);
     for (int i = 0; i < t->n_slots; i++)
         TP_TRY(slot_init(&t->slots[i], &t->net, &t->arena, err));
+    t->losses = arena_array(&t->arena, (size_t)micros, sizeof *t->losses);
+    if (!t->losses)
+        return tp_fail(err, TP_E_NOMEM, "no memory for %d losses", (int)micros);
 done:
     return st;
 }
@@ -40,7 +47,9 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
     tp_status st;
 
     TP_TRY(trainer_layout(&t->layout, t->config, t->model, &t->arena, err));
-    TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, &t->arena, err));
+    TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, t->config->same_bits,
+                       &t->arena, err));
+    t->params.fold.levels = same_bits_levels(t->config);
     TP_TRY(reduction_init(&t->reduction, &t->params, &t->parallel, &t->arena, err));
     TP_TRY(
         net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));

@@ -45,6 +45,7 @@ struct trainer {
     int n_slots;
     struct slot *slots;
     struct scratch scratch;
+    double *losses; /* of a step's microbatches, in order; on the last stage */
     struct data data;
     struct position position;
     struct arena arena;

@@ -119,6 +119,36 @@ void units_clear(const struct units *u, int unit)
     }
 }
 
+/* Where --same-bits keeps an entry's gradients of a pass, n 0: the pass has none of it. Those of a
+ * tied head are apart from its embedding's. */
+static struct range place_of(const struct units *u, const struct param *q)
+{
+    const struct params *p = u->params;
+    const struct param *table = &p->list[p->table];
+    struct range own = { q->own.to, q->own.n };
+
+    if (p->head.n == 0 || u->leaving_pass == UNITS_LAYER)
+        return own;
+    if (u->leaving_pass == UNITS_AFTER && q->tensor == table->tensor)
+        own.at += p->head.at - table->own.to;
+    else if (q->after != (u->leaving_pass == UNITS_AFTER))
+        own.n = 0;
+    return own;
+}
+
+/* The gradients of a microbatch, from this rank's part of a pack to its sums. */
+static void take_sums(struct units *u, const struct bucket *b, const float *part)
+{
+    const struct params *p = u->params;
+
+    if (!p->same_bits) {
+        zero_add_sums(p, b, part);
+        return;
+    }
+    for (int i = b->first; i < b->first + b->n; i++)
+        fold_add(&p->fold, place_of(u, &p->list[i]), u->leaving_leaf, part + p->list[i].own.packed);
+}
+
 /* Until the gradients that are under way are in their owners' sums. */
 static tp_status finish_reduce(struct units *u, struct tp_err *err)
 {
@@ -130,7 +160,7 @@ static tp_status finish_reduce(struct units *u, struct tp_err *err)
     if ((st = comm_finish(u->dp, &u->reduce, err)))
         return st;
     b = bucket_of(u, u->leaving);
-    zero_add_sums(u->params, b, u->params->grad_pack + comm_rank(u->dp) * b->each);
+    take_sums(u, b, u->params->grad_pack + comm_rank(u->dp) * b->each);
     u->leaving = NONE;
     return TP_OK;
 }
@@ -145,10 +175,13 @@ static tp_status start_reduce(struct units *u, int unit, struct tp_err *err)
     return comm_start_reduce_scatter(u->dp, part, pack, b->each, COMM_F32, &u->reduce, err);
 }
 
-tp_status units_reduce(struct units *u, int unit, struct tp_err *err)
+tp_status units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf,
+                       struct tp_err *err)
 {
     tp_status st = u->params->sharded ? finish_reduce(u, err) : TP_OK;
 
+    u->leaving_pass = pass;
+    u->leaving_leaf = leaf;
     return st || !u->params->sharded ? st : start_reduce(u, unit, err);
 }
 

@@ -23,6 +23,10 @@
 #include "trainer/params.h"
 #include "trainer/schedule.h"
 
+/* Which pass a unit's gradients are of: a tied head on the embedding's stage makes one unit of what
+ * is before the layers and what is after. */
+enum units_pass { UNITS_BEFORE, UNITS_LAYER, UNITS_AFTER };
+
 struct units {
     const struct params *params; /* borrowed, and so is dp */
     struct comm *dp;
@@ -32,6 +36,8 @@ struct units {
     int held;    /* the unit in the window, -1: none */
     int coming;  /* the unit whose weights are under way, -1: none */
     int leaving; /* the unit whose gradients are, -1: none */
+    enum units_pass leaving_pass;
+    int64_t leaving_leaf;
     struct comm_job gather, reduce;
 };
 
@@ -49,8 +55,10 @@ tp_status units_need(struct units *u, int unit, struct tp_err *err);
 /* Before a unit's backward pass: zero what kernels add to in the window for gradients. */
 void units_clear(const struct units *u, int unit);
 
-/* After it: send what is in that window to the owners. */
-tp_status units_reduce(struct units *u, int unit, struct tp_err *err);
+/* After it: send what is in that window to the owners. leaf: with --same-bits the microbatch's
+ * number, else not used. */
+tp_status units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf,
+                       struct tp_err *err);
 
 /* The step's passes are over: what this rank owns of the gradients is complete. */
 tp_status units_end(struct units *u, struct tp_err *err);

@@ -8,13 +8,11 @@ import xml.etree.ElementTree as xml
 
 import pytest
 
+import curves
 import harness
+from curves import assert_same as assert_same_curve, oracle
 from harness import TEXT, ok, run
 
-sys.path.insert(0, str(harness.REPO / "tests" / "oracle"))
-import oracle_numpy as oracle  # noqa: E402
-
-LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
 
 LLAMA = dict(harness.TINY, hidden_size=32, intermediate_size=64, num_attention_heads=8,
              num_key_value_heads=2, head_dim=8)
@@ -38,18 +36,7 @@ OPTIONS = dict(batch=16, seq=32, lr=3e-3, steps=20)
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
-    """name -> (model folder, the oracle's trace), each computed once."""
-    done = {}
-
-    def get(name):
-        if name not in done:
-            folder = tmp_path_factory.mktemp("model")
-            weights = oracle.random_weights(MODELS[name], seed=99)
-            oracle.save_model(folder, MODELS[name], weights)
-            trace, _ = oracle.train(MODELS[name], weights, open(TEXT, "rb").read(), **OPTIONS)
-            done[name] = folder, trace
-        return done[name]
-    return get
+    return curves.Known(tmp_path_factory, MODELS, OPTIONS, seed=99)
 
 
 def argv_of(folder, layout, log, *more):
@@ -60,18 +47,11 @@ def argv_of(folder, layout, log, *more):
 
 
 def train(known, name, layout, log, *more):
-    folder, trace = known(name)
-    r = ok(*argv_of(folder, layout, log, *more))
-    return r, [json.loads(line) for line in open(log)], trace
+    return known.train(name, layout, log, *more)
 
 
-def assert_same_curve(log, trace, what):
-    dloss, dnorm = oracle.deviation(log, trace)
-    print("%s: |dloss| %.1e, relative dnorm %.1e" % (what, dloss, dnorm))
-    assert dloss <= LOSS_WITHIN and dnorm <= NORM_WITHIN
-
-
-# Each axis alone, every pair, triples, all together; up to 16 ranks. The number is --micro.
+# Each axis alone, every pair, triples, all together (test_the_matrix_has_every_pair); up to 16 ranks.
+# The number is --micro.
 LAYOUTS = [
     ("tp2", 0), ("pp2", 4), ("pp5", 2), ("dp2", 0), ("dp4zero1", 0), ("dp2zero1", 2),
     ("pp2vpp2", 4), ("tp4", 0), ("tp8", 4), ("tp2sp", 0), ("tp8sp", 2),
@@ -89,12 +69,14 @@ LAYOUTS = [
     ("dp2zero3", 0), ("dp4zero3", 2), ("tp2dp2zero3", 4), ("pp2dp2zero3", 4),
     ("pp2vpp2dp2zero3", 2), ("tp2dp4zero3", 2), ("tp4dp4zero3", 2), ("tp8dp2zero3", 8),
     ("tp2pp2dp2spzero3", 2), ("tp2pp2vpp2dp2spzero3", 2), ("dp16zero3", 0), ("pp3dp4zero3", 2),
-    ("cp2dp2zero3", 4), ("tp2pp2cp2dp2spzero3", 2),
+    ("cp2dp2zero3", 4), ("tp2pp2cp2dp2spzero3", 2), ("tp2dp2spzero3", 4),
+    ("tp2pp2vpp2sp", 4), ("tp2pp2vpp2cp2dp2spzero3", 2),
 ]
 SEVERAL_BUCKETS = [("wide", "dp4zero1", 2), ("wide", "tp4dp2sp", 4), ("wide", "pp2vpp2dp2", 4),
                    ("wide tied", "pp2dp2zero1", 4)]
 RECOMPUTED = [("tp1", 4), ("tp2sp", 0), ("pp2vpp2", 4), ("tp2pp2dp2spzero1", 2),
-              ("tp2pp2dp2spzero3", 2), ("tp2cp2sp", 4)]
+              ("tp2pp2dp2spzero3", 2), ("tp2cp2sp", 4), ("tp2", 4), ("pp2", 4), ("cp2", 4),
+              ("dp2", 4), ("dp2zero1", 4), ("dp2zero3", 4)]
 
 
 def cases():
@@ -108,6 +90,61 @@ def cases():
     for name, (layout, micro) in itertools.product(("untied", "gpt2"), RECOMPUTED):
         yield name, layout, micro, ("--recompute", "full")
         yield name, layout, micro, ("--recompute", "selective")
+    yield "tied", "tp2pp2dp2spzero1", 2, ("--recompute", "full")
+    yield "tied", "pp2cp2dp2zero3", 2, ("--recompute", "selective")
+
+
+AXES = ("tp", "pp", "vpp", "cp", "dp", "sp", "zero1", "zero3", "full", "selective")
+NEEDS = {"vpp": "pp", "sp": "tp", "zero1": "dp", "zero3": "dp"}
+EXCLUSIVE = [{"zero1", "zero3"}, {"full", "selective"}]
+
+
+def axes_of(layout, more):
+    """The axes that a run uses."""
+    used = {a for a, n in re.findall(r"(vpp|tp|pp|cp|dp)(\d+)", layout) if int(n) > 1}
+    return frozenset(used | set(re.findall(r"zero[13]|sp", layout)) | set(more[1:]))
+
+
+def needed_by(*axes):
+    return frozenset(axes) | {NEEDS[a] for a in axes if a in NEEDS}
+
+
+def test_the_matrix_has_every_pair():
+    """So that it stays what the page says it is: each axis and each pair with nothing but what it
+    needs on Llama, each pair on GPT-2, triples, everything at once; 16 ranks, 40 layouts and more."""
+    seen = {name: {axes_of(layout, more) for n, layout, _, more in cases() if n == name}
+            for name in MODELS}
+    pairs = [set(p) for p in itertools.combinations(AXES, 2) if set(p) not in EXCLUSIVE]
+    for axes in [{a} for a in AXES] + pairs:
+        assert needed_by(*axes) in seen["untied"], "nothing but %s" % sorted(axes)
+    for pair in pairs:
+        assert any(pair <= used for used in seen["gpt2"]), "GPT-2: %s" % sorted(pair)
+    for axis in AXES:
+        assert any(axis in used for used in seen["tied"]), "tied: " + axis
+    triples = [u for u in seen["untied"] if len(u - set(NEEDS.values())) >= 2 and len(u) >= 3]
+    assert len(triples) >= 15
+    for zero in ("zero1", "zero3"):
+        assert set(AXES[:6]) | {zero} in seen["untied"]
+    worlds = {layout: ranks_of(layout) for _, layout, _, _ in cases()}
+    assert len(worlds) >= 40 and max(worlds.values()) == 16
+
+
+def ranks_of(layout):
+    ranks = 1
+    for degree in re.findall(r"(?<!v)(?:tp|pp|dp|cp)(\d+)", layout):
+        ranks *= int(degree)
+    return ranks
+
+
+def test_no_axis_is_left_out_of_the_matrix():
+    """What tp-train says that it knows is what the matrix has."""
+    def says(pattern, *more):
+        r = run("tp-train", "--model", "x", "--data", "x", "--steps", 1, *more)
+        return set(re.search(pattern, r.err).group(1).split()) - {"or"}
+
+    axes = says(r"axes: ([a-z ]+)\)", "--layout", "nonsense") - {"zero"}
+    kinds = says(r"--recompute is none, ([a-z ]+),", "--recompute", "nonsense")
+    assert axes | {"zero1", "zero3"} | kinds == set(AXES)
 
 
 @pytest.mark.parametrize("name, layout, micro, more", cases(),

@@ -1,18 +1,14 @@
 """tp-train's numbers: every loss and gradient norm is the numpy oracle's, at any layout."""
 import json
-import pathlib
 import re
-import sys
 
 import pytest
 
+import curves
 import harness
+from curves import NORM_WITHIN, oracle
 from harness import TEXT, ok, run
 
-sys.path.insert(0, str(harness.REPO / "tests" / "oracle"))
-import oracle_numpy as oracle  # noqa: E402
-
-LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
 
 LLAMA = dict(harness.TINY, hidden_size=64, intermediate_size=176, num_hidden_layers=4,
              num_attention_heads=4, num_key_value_heads=2, head_dim=16)
@@ -35,38 +31,11 @@ OPTIONS = {
     "constants": dict(batch=4, seq=32, wd=0.0, clip=0.5, beta1=0.8, beta2=0.99, min_lr=0.0, eps=1e-6),
     "nine words": dict(batch=4, seq=16, clip=0.0, warmup=0),
 }
-FLAGS = {"wd": "weight-decay"}  # of those that are called otherwise
 
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
-    """name -> (model folder, data file, the oracle's trace), each computed once."""
-    done = {}
-
-    def get(name):
-        if name not in done:
-            folder = tmp_path_factory.mktemp("model")
-            weights = oracle.random_weights(MODELS[name], seed=1234)
-            oracle.save_model(folder, MODELS[name], weights)
-            data = pathlib.Path(TEXT)
-            if MODELS[name]["vocab_size"] < 256:
-                text = data.read_bytes()
-                data = folder / "few-words"
-                data.write_bytes(bytes(b % MODELS[name]["vocab_size"] for b in text))
-            trace, _ = oracle.train(MODELS[name], weights, data.read_bytes(), **OPTIONS[name])
-            done[name] = folder, data, trace
-        return done[name]
-    return get
-
-
-def train(known, name, layout, log, *more):
-    folder, data, trace = known(name)
-    argv = ["tp-train", "--model", folder, "--data", data, "--steps", 20, "--layout", layout,
-            "--log", log]
-    for key, value in OPTIONS[name].items():
-        argv += ["--" + FLAGS.get(key, key).replace("_", "-"), value]
-    r = ok(*argv, *more)
-    return r, [json.loads(line) for line in open(log)], trace
+    return curves.Known(tmp_path_factory, MODELS, OPTIONS, seed=1234)
 
 
 CASES = [("untied", layout, ()) for layout in ("tp1", "tp2", "tp4", "dp2", "dp4", "tp2dp2")]
@@ -81,16 +50,14 @@ CASES += [("untied", "tp1", ("--micro", 1)), ("untied", "tp2dp2", ("--micro", 2)
 @pytest.mark.parametrize("name, layout, more", CASES,
                          ids=["-".join(map(str, (n, l) + m)).replace(" ", "-") for n, l, m in CASES])
 def test_losses_and_norms_are_the_oracles(known, name, layout, more, tmp_path):
-    _, log, trace = train(known, name, layout, tmp_path / "log", *more)
-    dloss, dnorm = oracle.deviation(log, trace)
-    print("%s %s: |dloss| %.1e, relative dnorm %.1e" % (name, layout, dloss, dnorm))
-    assert dloss <= LOSS_WITHIN and dnorm <= NORM_WITHIN
+    _, log, trace = known.train(name, layout, tmp_path / "log", *more)
+    curves.assert_same(log, trace, name + " " + layout)
     assert [x["lr"] for x in log] == pytest.approx([x["lr"] for x in trace], rel=1e-8)
 
 
 @pytest.mark.parametrize("name, layout", [("untied", "tp1"), ("untied", "tp2dp2"), ("tied", "tp8")])
 def test_bf16_follows_the_fp32_curve(known, name, layout, tmp_path):
-    _, log, trace = train(known, name, layout, tmp_path / "log", "--dtype", "bf16")
+    _, log, trace = known.train(name, layout, tmp_path / "log", "--dtype", "bf16")
     dloss, _ = oracle.deviation(log, trace)
     print("%s %s bf16: |dloss| %.1e" % (name, layout, dloss))
     assert 1e-6 < dloss <= 2e-2  # and it is not fp32 that was compared
@@ -98,7 +65,7 @@ def test_bf16_follows_the_fp32_curve(known, name, layout, tmp_path):
 
 def test_the_oracle_notices_a_wrong_rule(known):
     """What the tolerances are worth: each rule spoilt a little is seen."""
-    folder, data, trace = known("nine words")
+    (folder, trace), data = known("nine words"), known.data("nine words")
     weights = oracle.load_safetensors(folder / "model.safetensors")
     for spoilt in (dict(wd=0.11), dict(eps=1e-6), dict(beta2=0.951), dict(warmup=1)):
         options = {**OPTIONS["nine words"], **spoilt}
@@ -131,7 +98,7 @@ def test_the_oracles_gradient_is_the_slope_of_its_loss():
 
 @pytest.mark.parametrize("layout", ["tp1", "tp4", "tp2dp2", "cp4", "tp2pp2cp2dp2"])
 def test_logits_are_the_oracles(known, layout, tmp_path):
-    folder, data, _ = known("untied")
+    (folder, _), data = known("untied"), known.data("untied")
     out = tmp_path / "logits.safetensors"
     ok("tp-train", "--model", folder, "--data", data, "--steps", 1, "--layout", layout,
        "--logits", out, "--micro", 2)
@@ -170,7 +137,7 @@ def test_two_runs_are_the_same_bits(tiny, tmp_path):
 
 
 def test_the_log_has_the_fields_of_the_contract(known, tmp_path):
-    r, log, _ = train(known, "nine words", "tp2dp2", tmp_path / "log")
+    r, log, _ = known.train("nine words", "tp2dp2", tmp_path / "log")
     assert [x["step"] for x in log] == list(range(20))
     for i, x in enumerate(log):
         assert x["tokens"] == (i + 1) * 4 * 16 and x["layout"] == "tp2dp2"
@@ -182,7 +149,7 @@ def test_the_log_has_the_fields_of_the_contract(known, tmp_path):
 
 
 def test_the_start_says_what_will_be_done(known, tmp_path):
-    r, _, _ = train(known, "tied", "tp8dp2", tmp_path / "log")
+    r, _, _ = known.train("tied", "tp8dp2", tmp_path / "log")
     for word in ("tp8dp2, 16 ranks", "1 heads", "(shared by neighbours)", "gradients", "optimizer",
                  "activations", "all-reduces over tp", "over dp"):
         assert word in r.err, word
@@ -227,7 +194,7 @@ def test_a_sequence_too_long_for_a_rank_is_refused_at_cp1_and_trains_at_cp4(tmp_
     print("8192 tokens at cp4 against cp1: |dloss| %.1e, relative dnorm %.1e; peak of a rank "
           "%.0f MiB, was %.0f MiB" % (dloss, dnorm, cut[-1]["peak_rss_bytes"] / 2**20,
                                       whole[-1]["peak_rss_bytes"] / 2**20))
-    assert dloss <= LOSS_WITHIN and dnorm <= NORM_WITHIN
+    assert dloss <= curves.LOSS_WITHIN and dnorm <= NORM_WITHIN
     if not harness.SANITIZE:
         assert cut[-1]["peak_rss_bytes"] <= 64 << 20 < whole[-1]["peak_rss_bytes"]
 

@@ -5,6 +5,7 @@ they are missing. Not to be run beside itself: one cluster a machine.
 """
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import time
@@ -207,3 +208,72 @@ def test_in_a_batch_job_another_node_takes_over_from_a_lost_tp_run(tmp_path, mod
 def list_steps(name):
     """Processes of tp-run under this name, on any node: they share this machine."""
     return list(pids_of("tp-run", name))
+
+
+# ---- faults of all kinds in one run ----
+
+STEPS = 300
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory, model):
+    """{step: loss} of a run that never failed."""
+    log = tmp_path_factory.mktemp("reference") / "log"
+    harness.ok("tp-train", "--model", model, "--data", harness.TEXT, "--steps", STEPS, "--warmup", 2,
+               "--seq", 64, "--batch", 8, "--log", log)
+    return dict(enumerate(harness.losses(log)))
+
+
+class Faults:
+    """What can happen to a job on the cluster. Each method does one thing and returns its name."""
+
+    def __init__(self, job, cluster, rng):
+        self.job, self.cluster, self.rng, self.away = job, cluster, rng, {}
+
+    def signal_rank(self, number):
+        pids = list(pids_of("tp-train", "layout=" + self.job.status()["layout"]))
+        if pids:
+            os.kill(self.rng.choice(pids), number)
+
+    def kill(self):
+        self.signal_rank(signal.SIGKILL)
+
+    def stop(self):
+        self.signal_rank(signal.SIGSTOP)
+
+    def orchestrator(self):
+        self.job.process.kill()
+        self.job.process.wait()
+        self.job.start()
+
+    def node(self):
+        """A node goes, or the one that is gone comes back: two of three are always there."""
+        if self.away:
+            node, how = self.away.popitem()
+            self.cluster({"crash": "start", "cut": "join"}[how], node)
+            return
+        how, node = self.rng.choice(["crash", "cut"]), self.rng.choice(["n1", "n2", "n3"])
+        self.away[node] = how
+        self.cluster(how, node)
+
+
+@pytest.mark.parametrize("faults", [12 if harness.LONG else 4])
+def test_the_curve_is_that_of_a_run_that_never_failed(tmp_path, model, cluster, reference, figure,
+                                                      faults):
+    seed = int(os.environ.get("TP_SEED", 0)) or random.randrange(1 << 30)
+    print("seed %d" % seed)
+    rng, done = random.Random(seed), []
+    with slurm_job(tmp_path, model, steps=STEPS, restart={"blame": 100}) as job:
+        job.start()
+        happen = Faults(job, cluster, rng)
+        for i in range(faults):
+            job.await_step((i + 1) * STEPS // (faults + 2), timeout=120)
+            done.append(rng.choice(["kill", "stop", "orchestrator", "node", "node"]))
+            getattr(happen, done[-1])()
+        assert job.wait(200) == 0, "seed %d %s\n%s" % (seed, done, job.story())
+        got = job.losses()
+        assert sorted(got) == list(range(STEPS)), "seed %d %s" % (seed, done)
+        worst = max(abs(got[s] - reference[s]) for s in got)
+        figure("worst difference of a loss after %s (seed %d)" % (" ".join(done), seed), worst)
+        assert worst <= 2e-4 and max(abs(got[s] - reference[s]) for s in range(20)) <= 5e-6, seed
+        assert queue() == []

@@ -18,6 +18,23 @@ def occupy():
     return said.split()[-1]
 
 
+def in_front(folder, *names):
+    """Programs in front of Slurm's that note what they are asked in NAME.said; the environment.
+
+    Accounts and containers are not passed on: this cluster has none."""
+    folder.mkdir()
+    for name in names:
+        program = folder / name
+        program.write_text("""#!/bin/bash
+printf '%%s\\n' "$*" >>%s/%s.said
+args=()
+for a in "$@"; do [[ $a == --container* || $a == --account* ]] || args+=("$a"); done
+exec %s "${args[@]}"
+""" % (folder, name, shutil.which(name)))
+        program.chmod(0o755)
+    return {"PATH": "%s:%s" % (folder, os.environ["PATH"])}
+
+
 def kept_curve(job):
     steps = job.losses()
     return sorted(steps) == list(range(len(steps)))
@@ -61,22 +78,28 @@ def test_a_request_that_slurm_refuses_is_one_sentence(tmp_path, model, cluster):
         assert "salloc" in reason and "nvalid partition" in reason, reason
 
 
+def test_somebody_who_cancels_the_allocation_ends_the_run(tmp_path, model, cluster):
+    """An allocation that Slurm ends is made up for; one that a person ends is not."""
+    with slurm_job(tmp_path, model) as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        slurm("scancel", queue()[0])
+        assert job.wait(60) == 75
+        assert "CANCELLED" in job.events("stopped")[0]["reason"]
+        assert len(queue(states="all")) == 1 and queue() == []
+        job.start()
+        assert job.await_event("training", 2, timeout=60)["resumed_at"] >= 10, "a new run may"
+        r = job.verb("node", "down", "n1")
+        assert r.rc == 2 and "scontrol" in r.err
+        job.verb("stop", "--wait")
+
+
 # ---- options ----
 
 def test_options_are_passed_on(tmp_path, model, cluster):
-    """To salloc, to sbatch, and containers to srun: seen by programs in front of Slurm's own."""
+    """To salloc, to sbatch, and containers to srun."""
     front = tmp_path / "front"
-    front.mkdir()
-    for name in ("salloc", "sbatch", "srun"):  # this cluster has no containers
-        program = front / name
-        program.write_text("""#!/bin/bash
-printf '%%s\\n' "$*" >>%s/%s.said
-args=()
-for a in "$@"; do [[ $a == --container* || $a == --account* ]] || args+=("$a"); done
-exec %s "${args[@]}"
-""" % (front, name, shutil.which(name)))
-        program.chmod(0o755)
-    env = {"PATH": "%s:%s" % (front, os.environ["PATH"])}
+    env = in_front(front, "salloc", "sbatch", "srun")
     options = ["--partition=main", "--time=7", "--account=phys", "--comment=of mine",
                "--container=/images/x"]
     with slurm_job(tmp_path, model, steps=20, options=json.dumps(options),
@@ -138,6 +161,9 @@ def test_batch_jobs_follow_each_other(tmp_path, model, cluster, figure):
     assert "goes on" in job.events("stopped")[0]["reason"]
     wait_until(lambda: len(job.events("chain")) == 2)
     assert (job.state / "home").read_text().split()[2] in ("n1", "n2", "n3")
+    front = in_front(tmp_path / "front", "srun")
+    harness.run("tp-run", "status", job.path, env=front)
+    assert " ask " in (tmp_path / "front/srun.said").read_text()
     s = job.status()  # asked on its node, through srun: this host is none of Slurm's
     assert s["slurm"]["job"] == int(waiting[0].split("|")[0]) and s["slurm"]["next"]
     assert job.verb("resize", "tp3").rc == 2, "a refusal comes through as it is"
@@ -156,6 +182,18 @@ def test_stopped_between_two_batch_jobs_nothing_goes_on(tmp_path, model, cluster
     wait_until(lambda: not queue(states="RUNNING,COMPLETING"))
     assert "cancelled" in job.verb("stop").out
     assert queue() == []
+
+
+def test_a_next_batch_job_that_somebody_cancelled_is_submitted_again(tmp_path, model, cluster):
+    job = slurm_job(tmp_path, model, steps=100000, options="[--time=60]", margin="12s")
+    first = int(job.verb("submit").out)
+    wait_until(lambda: job.events("chain") and job.events("save"))
+    slurm("scancel", queue(states="PENDING")[0])
+    end_in(first, 14)
+    wait_until(lambda: job.events("training")[1:], 90)
+    assert queue(states="RUNNING") == [str(first + 2)]
+    assert job.verb("stop").rc == 0
+    wait_until(lambda: not queue(), 30)
 
 
 def test_allocations_without_progress_are_the_last(tmp_path, model, cluster):

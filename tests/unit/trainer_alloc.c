@@ -180,8 +180,9 @@ static void expect_none(const char *spec, enum dtype dtype, int threads, bool re
 
 Test(trainer_alloc, a_warm_step_allocates_nothing)
 {
-    static const char *const specs[] = { "tp1", "tp4",      "tp2sp",    "pp2vpp2",
-                                         "dp2", "dp2zero1", "dp2zero3", "tp2pp2dp2spzero1" };
+    static const char *const specs[] = { "tp1", "tp4",           "tp2sp",    "pp2vpp2",
+                                         "dp2", "dp2zero1",      "dp2zero3", "tp2pp2dp2spzero1",
+                                         "cp2", "tp2cp2dp2zero1" };
 
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
         expect_none(specs[i], i % 2 ? DTYPE_BF16 : DTYPE_F32, 1, i % 3 == 0);

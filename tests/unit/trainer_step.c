@@ -30,6 +30,21 @@ static void random_tokens(struct rng *r, const struct model *m, struct train_con
     c->micro = rng_int(r, 1, 3);
 }
 
+/* Tensor shards of a rank, and what they ask of the run. */
+static void want_same_bits(struct rng *r, struct model *m, struct train_config *c)
+{
+    c->same_bits = c->spec.tp;
+    while (c->same_bits < m->heads && rng_int(r, 0, 2))
+        c->same_bits *= 2;
+    c->spec.cp = 1;
+    c->spec.dp = c->spec.dp > 1 ? 2 : 1;
+    if (c->spec.zero == 3) /* whose microbatches are a power of two */
+        c->spec.zero = rng_int(r, 0, 1);
+    m->vocab += 64;
+    m->max_positions += 7;
+    c->seq = 8;
+}
+
 /* A random run of the axes that tp-train has, at most max_world ranks; pipelines with microbatches
  * enough. */
 static void random_run(struct rng *r, struct model *m, struct train_config *c, int max_world)
@@ -48,6 +63,8 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
         c->spec.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
     } while (spec_world(&c->spec) > max_world);
     random_tokens(r, m, c);
+    if (rng_int(r, 0, 2) == 0)
+        want_same_bits(r, m, c);
     c->recompute = rng_int(r, 0, 2) == 0;
     c->recompute_attention = !c->recompute && rng_int(r, 0, 1);
     c->spec.sp = c->spec.sp && c->seq / c->spec.cp * c->micro % c->spec.tp == 0 &&
@@ -90,6 +107,7 @@ Test(trainer_step, the_estimate_is_what_is_allocated)
                                   .seq = c.seq,
                                   .micro = c.micro,
                                   .micros = train_config_micros(&c),
+                                  .same_bits = c.same_bits,
                                   .flags =
                                       (c.recompute ? MEMORY_RECOMPUTES : 0) |
                                       (c.recompute_attention ? MEMORY_RECOMPUTES_ATTENTION : 0) });
@@ -155,12 +173,13 @@ static int step_as_said(const struct train_config *c, const struct model *m, str
         int64_t sent = sent_on(p->pp_forward, false) + sent_on(p->pp_backward, false);
         int64_t sent_bytes = sent_on(p->pp_forward, true) + sent_on(p->pp_backward, true);
         int norm = c->spec.tp > 1 && c->spec.pp == 1 &&
-                   t.params.n_owners == 1; /* else over other communicators */
+                   (t.params.n_owners == 1 || c->same_bits); /* else over other communicators */
+        int64_t norm_bytes = (c->same_bits ? t.params.n_places : 1) * (int64_t)sizeof(double);
 
         wrong += step_run(&t, &result, &err) != TP_OK;
         wrong += !isfinite(result.grad_norm) || !(result.grad_norm > 0);
         wrong += calls_of(p->tp) - tp != said.tp_calls + norm;
-        wrong += bytes_of(p->tp) - tp_bytes != said.tp_bytes + norm * (int64_t)sizeof(double);
+        wrong += bytes_of(p->tp) - tp_bytes != said.tp_bytes + norm * norm_bytes;
         wrong +=
             calls_of(p->kv) - kv != said.kv_calls || bytes_of(p->kv) - kv_bytes != said.kv_bytes;
         wrong += of_gradients(p, calls_of) - dp != said.dp_calls ||
@@ -231,7 +250,7 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
         random_run(&r, &m, &c, 64);
         cr_assert_eq(trainer_layout(&l, &c, &m, &a, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(
-            params_init(&p, &l, (int)rng_int(&r, 0, spec_world(&c.spec) - 1), c.dtype, &a, &err),
+            params_init(&p, &l, (int)rng_int(&r, 0, spec_world(&c.spec) - 1), c.dtype, 0, &a, &err),
             TP_OK);
         params_take(&p, &shared, &own);
         n_own = own.used;

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""What --same-bits costs: processor time of a step with it and without, measured in turn.
+
+    tests/bench/bench_same_bits.py [--rounds 3]
+
+The model and the rules of measuring stand in lib/llama.py. `ratio` is to the same layout without
+--same-bits (one microbatch of four sequences), median over the rounds. Two things cost: sums over
+shards along the tree, products of a shard's size (N), and gradients of every microbatch written and
+added by themselves (--micro).
+"""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
+import llama  # noqa: E402
+
+SHARDS = (2, 4, 8)
+MICROS = (4, 2, 1)
+
+
+def main():
+    a = llama.arguments(__doc__, 3).parse_args()
+    bench = llama.Bench(None)
+    runs, base = {}, {}
+    for layout in ("tp1", "tp2"):
+        for micro in MICROS:
+            name = "%s --micro %d" % (layout, micro)
+            runs[name] = lambda o=(layout, "--micro", str(micro)): bench.tp(*o)
+            for n in SHARDS if micro == 4 else SHARDS[-1:]:
+                name = "%s --same-bits %d --micro %d" % (layout, n, micro)
+                runs[name] = lambda o=(layout, "--micro", str(micro), "--same-bits", str(n)): \
+                    bench.tp(*o)
+                base[name] = "%s --micro %d" % (layout, MICROS[0])
+    print(llama.machine())
+    done = llama.in_turn(runs, a.rounds)
+    print("%-30s %10s %12s %10s %7s" % ("", "CPU s/step", "tokens/CPU s", "peak MiB", "ratio"))
+    for name, r in done.items():
+        plain = base.get(name)
+        print("%-30s %10.3f %12.0f %10.0f %7s"
+              % (name, llama.cpu(r), llama.TOKENS / llama.cpu(r), max(x.rss for x in r) / 2**20,
+                 "%.2f" % llama.ratio(r, done[plain]) if plain else ""))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,368 @@
+/*
+ * tests/unit/trainer_formulas.c - what the papers say that each kind of parallelism sends and
+ * keeps, in numbers of their own, against counters and allocations, exactly: sizes here divide.
+ *
+ * t, p, v, d: degrees; m microbatches of b sequences of s tokens; h hidden, f ffn, a heads, V
+ * vocabulary, L layers, P parameters. Wire bytes of a ring (Chan et al. 2007): all-reduce
+ * 2 (n - 1) / n of the buffer, all-gather and reduce-scatter (n - 1) of a rank's part.
+ * Bubble, held microbatches and the number of messages are in trainer_schedule.c.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/launch.h"
+#include "trainer/init.h"
+#include "trainer/step.h"
+#include "trainer/zero.h"
+
+/* Rows of everything in sixteens, a cache line, so that nothing is lost to alignment. */
+enum { B = 2, S = 8, H = 64, HEADS = 4, HEAD_DIM = 16, F = 64, FLOAT = 4 };
+
+static struct model llama(int layers, int kv_heads, int64_t vocab, bool tied)
+{
+    return (struct model){ .arch = MODEL_LLAMA,
+                           .vocab = vocab,
+                           .hidden = H,
+                           .ffn = F,
+                           .layers = layers,
+                           .heads = HEADS,
+                           .kv_heads = kv_heads,
+                           .head_dim = HEAD_DIM,
+                           .max_positions = 64,
+                           .norm_eps = 1e-5,
+                           .rope_theta = 10000,
+                           .init_std = 0.02,
+                           .tied = tied };
+}
+
+static struct model gpt2(int layers)
+{
+    struct model m = llama(layers, HEADS, 256, true);
+
+    m.arch = MODEL_GPT2;
+    m.ffn = 4 * H;
+    return m;
+}
+
+static struct train_config config(const char *spec, int64_t micros)
+{
+    struct train_config c = train_config_default();
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(spec_parse(&c.spec, spec, &err), TP_OK, "%s", err.msg);
+    c.data_path = "/usr/share/common-licenses/GPL-3";
+    c.model_path = "a model";
+    c.steps = 1;
+    c.seq = S;
+    c.micro = B;
+    c.batch = B * micros * c.spec.dp;
+    return c;
+}
+
+static int64_t parameters(const struct model *m)
+{
+    int64_t kv = (int64_t)m->kv_heads * m->head_dim;
+    int64_t layer = 2 * H * H + 2 * kv * H + 3 * F * H + 2 * H;
+
+    return m->layers * layer + H + (m->tied ? 1 : 2) * m->vocab * H;
+}
+
+/* ---- what is sent ---- */
+
+/* What this rank gave to collectives and messages in one step. */
+struct sent {
+    struct comm_counts tp, dp, ends;
+    int64_t sends, send_bytes;
+};
+
+/* Holds a rank's traffic against formulas; how many are wrong. */
+typedef int (*judge_fn)(const struct sent *s, const struct trainer *t);
+
+static struct comm_counts minus(const struct comm *c, const struct comm_counts *before)
+{
+    struct comm_counts n = { .calls = { 0 } };
+
+    for (int i = 0; c && i < COMM_CALLS; i++) {
+        n.calls[i] = comm_counts(c)->calls[i] - before->calls[i];
+        n.bytes[i] = comm_counts(c)->bytes[i] - before->bytes[i];
+    }
+    return n;
+}
+
+static struct comm_counts now(const struct comm *c)
+{
+    return c ? *comm_counts(c) : (struct comm_counts){ .calls = { 0 } };
+}
+
+static int step_and_judge(const struct train_config *c, const struct model *m, struct comm *world,
+                          judge_fn judge)
+{
+    struct comm_counts tp, dp, ends, forward, backward;
+    struct step_result result;
+    struct tp_err err = { 0 };
+    struct sent sent;
+    struct trainer t;
+    const struct parallel *p = &t.parallel;
+    int wrong = 0;
+
+    if (trainer_open(&t, c, m, world, &err))
+        return fprintf(stderr, "%s\n", err.msg), 1;
+    init_weights(&t.params, &t.layout, m, 1);
+    wrong += zero_start(&t.params, p, &err) != TP_OK;
+    tp = now(p->tp), dp = now(p->replicas), ends = now(p->ends);
+    forward = now(p->pp_forward), backward = now(p->pp_backward);
+    wrong += step_run(&t, &result, &err) != TP_OK;
+    sent = (struct sent){ .tp = minus(p->tp, &tp),
+                          .dp = minus(p->replicas, &dp),
+                          .ends = minus(p->ends, &ends) };
+    forward = minus(p->pp_forward, &forward);
+    backward = minus(p->pp_backward, &backward);
+    sent.sends = forward.calls[COMM_SEND] + backward.calls[COMM_SEND];
+    sent.send_bytes = forward.bytes[COMM_SEND] + backward.bytes[COMM_SEND];
+    wrong += judge(&sent, &t);
+    trainer_close(&t);
+    return wrong;
+}
+
+static void expect(const char *spec, int64_t micros, const struct model *m, judge_fn judge)
+{
+    struct train_config c = config(spec, micros);
+    struct trainer_size size;
+    struct comm *world = NULL;
+    struct tp_err err = { 0 };
+    int rank, code = 0, wrong;
+
+    cr_assert_eq(train_config_check(&c, m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(trainer_measure(&size, &c, m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(launch_ranks(spec_world(&c.spec), &rank, &code, &err), TP_OK, "%s", err.msg);
+    if (rank < 0) {
+        cr_expect_eq(code, 0, "%s, %d layers: %d numbers are not the formula's", spec, m->layers,
+                     code);
+        return;
+    }
+    if (comm_init(&world, size.shared + (1 << 20), &err))
+        _exit(100);
+    wrong = step_and_judge(&c, m, world, judge);
+    comm_end(world, wrong ? TP_E_NO : TP_OK);
+    _exit(wrong);
+}
+
+static int differs(const char *what, int64_t is, int64_t formula)
+{
+    if (is != formula)
+        fprintf(stderr, "%s: %lld, by the formula %lld\n", what, (long long)is, (long long)formula);
+    return is != formula;
+}
+
+/* A layer: two all-reduces of b s h forward and two backward; one of the embedding, one of the
+ * head's input; of the loss three floats a token, whatever V is. And the norm's square. */
+static int judge_tp(const struct sent *s, const struct trainer *t)
+{
+    int64_t m = train_config_micros(t->config), L = t->model->layers;
+    int64_t bsh = (int64_t)B * S * H * FLOAT, bs = (int64_t)B * S * FLOAT;
+
+    return differs("all-reduces over tp", s->tp.calls[COMM_ALL_REDUCE], m * (4 * L + 2 + 2) + 1) +
+           differs("their bytes", s->tp.bytes[COMM_ALL_REDUCE],
+                   m * ((4 * L + 2) * bsh + 3 * bs) + (int64_t)sizeof(double)) +
+           differs("gathers over tp", s->tp.calls[COMM_ALL_GATHER], 0) +
+           differs("reduce-scatters over tp", s->tp.calls[COMM_REDUCE_SCATTER], 0);
+}
+
+Test(formulas, tensor_parallelism_and_a_loss_whose_bytes_know_no_vocabulary)
+{
+    for (int layers = 1; layers <= 3; layers++)
+        for (int64_t vocab = 256; vocab <= 4096; vocab *= 4) {
+            const struct model m = llama(layers, 2, vocab, false);
+
+            expect("tp2", 3, &m, judge_tp);
+        }
+}
+
+/* Reduce-scatter and all-gather in place of each all-reduce, and two gathers more of inputs of
+ * which only a part was kept: of layers alone, 5/4 of what tensor parallelism puts on the wire.
+ * Norms' gradients, which every rank has a part of, are summed once a step. */
+static int judge_sp(const struct sent *s, const struct trainer *t)
+{
+    int64_t m = train_config_micros(t->config), L = t->model->layers, n = t->config->spec.tp;
+    int64_t part = (int64_t)B * S * H * FLOAT / n, gathers = s->tp.calls[COMM_ALL_GATHER];
+    int64_t scatters = s->tp.calls[COMM_REDUCE_SCATTER], ends_gathers = 3 * m,
+            ends_scatters = 2 * m;
+    int64_t wire = (n - 1) * (gathers - ends_gathers + scatters - ends_scatters) * part;
+    int64_t wire_of_tp = m * 4 * L * 2 * (n - 1) * part;
+
+    return differs("gathers over tp", gathers, m * 6 * L + ends_gathers) +
+           differs("reduce-scatters over tp", scatters, m * 4 * L + ends_scatters) +
+           differs("bytes of gathers", s->tp.bytes[COMM_ALL_GATHER], gathers * part) +
+           differs("bytes of reduce-scatters", s->tp.bytes[COMM_REDUCE_SCATTER], scatters * part) +
+           differs("wire bytes of layers, four times", 4 * wire, 5 * wire_of_tp) +
+           differs("bytes of the loss, norms and the norm", s->tp.bytes[COMM_ALL_REDUCE],
+                   m * 3 * (int64_t)B * S * FLOAT + (2 * L + 1) * H * FLOAT +
+                       (int64_t)sizeof(double));
+}
+
+Test(formulas, sequence_parallelism_sends_a_quarter_more)
+{
+    for (int layers = 1; layers <= 3; layers++) {
+        const struct model m = llama(layers, 4, 256, false);
+
+        expect("tp2sp", 2, &m, judge_sp);
+        expect("tp4sp", 1, &m, judge_sp);
+    }
+}
+
+/* Wire bytes of all gradients once, however they go: 2 (d - 1) / d of them. */
+static int judge_dp(const struct sent *s, const struct trainer *t)
+{
+    int64_t d = t->config->spec.dp, P = parameters(t->model) * FLOAT;
+    int64_t wire = s->dp.bytes[COMM_ALL_REDUCE] / d * 2 * (d - 1) +
+                   (s->dp.bytes[COMM_REDUCE_SCATTER] + s->dp.bytes[COMM_ALL_GATHER]) * (d - 1);
+    bool zero = t->config->spec.zero;
+
+    return differs("wire bytes over dp", wire, 2 * (d - 1) * P / d) +
+           differs("bytes of all-reduces over dp", s->dp.bytes[COMM_ALL_REDUCE], zero ? 0 : P);
+}
+
+Test(formulas, zero1_sends_what_an_all_reduce_does)
+{
+    const struct model m = llama(2, 2, 256, false);
+
+    expect("dp2", 2, &m, judge_dp);
+    expect("dp2zero1", 2, &m, judge_dp);
+    expect("dp4", 1, &m, judge_dp);
+    expect("dp4zero1", 1, &m, judge_dp);
+}
+
+/* Messages carry b s h, under sp b s h / t; all ranks of a pipeline send 2 m (p v - 1) of them. */
+static int judge_pp(const struct sent *s, const struct trainer *t)
+{
+    const struct spec *spec = &t->config->spec;
+    int64_t m = train_config_micros(t->config), all = s->sends;
+    struct tp_err err = { 0 };
+    int wrong = differs("bytes of messages", s->send_bytes,
+                        s->sends * B * S * H * FLOAT / (spec->sp ? spec->tp : 1));
+
+    if (comm_all_reduce(t->parallel.world, &all, 1, COMM_I64, COMM_SUM, &err))
+        return 1;
+    return wrong + differs("messages of all ranks", all,
+                           spec->tp * 2 * m * ((int64_t)spec->pp * spec->vpp - 1));
+}
+
+Test(formulas, pipelines_send_two_messages_a_boundary_and_microbatch)
+{
+    const struct model m = llama(4, 2, 256, false);
+
+    expect("pp2", 3, &m, judge_pp);
+    expect("pp4", 5, &m, judge_pp);
+    expect("pp2vpp2", 4, &m, judge_pp);
+    expect("tp2pp2sp", 2, &m, judge_pp);
+}
+
+/* A head that is tied across stages: the embedding's gradient, V h / t, once a step. */
+static int judge_tied(const struct sent *s, const struct trainer *t)
+{
+    bool end = t->net.is_first || t->net.is_last;
+
+    return differs("sums between the ends", s->ends.calls[COMM_ALL_REDUCE], end) +
+           differs("their bytes", s->ends.bytes[COMM_ALL_REDUCE],
+                   end * t->model->vocab / t->config->spec.tp * H * FLOAT);
+}
+
+Test(formulas, a_tied_head_costs_a_sum_of_the_embedding_between_the_ends)
+{
+    const struct model m = llama(3, 2, 256, true);
+
+    expect("tp2pp3", 3, &m, judge_tied);
+    expect("pp2", 2, &m, judge_tied);
+}
+
+/* ---- what is kept ---- */
+
+static struct trainer_size size_of(const char *spec, int64_t micros, int recompute,
+                                   const struct model *m)
+{
+    struct train_config c = config(spec, micros);
+    struct trainer_size size;
+    struct tp_err err = { 0 };
+
+    c.recompute = recompute == 2;
+    c.recompute_attention = recompute == 1;
+    cr_assert_eq(train_config_check(&c, m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(trainer_measure(&size, &c, m, &err), TP_OK, "%s", err.msg);
+    return size;
+}
+
+/* Bytes that one layer more keeps. */
+static int64_t of_a_layer(const char *spec, int recompute, struct model m)
+{
+    int64_t before = size_of(spec, 1, recompute, &m).activations;
+
+    m.layers++;
+    return size_of(spec, 1, recompute, &m).activations - before;
+}
+
+static int64_t aligned(int64_t n_bytes)
+{
+    return (n_bytes + 63) / 64 * 64;
+}
+
+/* Korthikanti et al. 2022 without dropout and without stored scores: b s (4 h + (h (2 + 2 k) + 3 f)
+ * / t) elements with k = kv heads / heads, GPT-2 b s (4 h + 12 h / t); sp divides the 4 h too. The
+ * statistics of two norms and of the softmax stand beside them, and under sp the sums of what is
+ * not cut. */
+Test(formulas, activations_of_a_layer)
+{
+    static const struct {
+        const char *spec;
+        int t, split;
+    } cases[] = {
+        { "tp1", 1, 1 }, { "tp2", 2, 1 }, { "tp4", 4, 1 }, { "tp2sp", 2, 2 }, { "tp4sp", 4, 4 }
+    };
+    int64_t rows = (int64_t)B * S;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *spec = cases[i].spec;
+        int t = cases[i].t, split = cases[i].split;
+        int64_t uncut = split > 1 ? FLOAT * H : 0; /* a norm's weight, a bias */
+
+        cr_expect_eq(of_a_layer(spec, 0, llama(2, 4, 256, false)),
+                     FLOAT * rows * (4 * H / split + (4 * H + 3 * F) / t + HEADS / t) +
+                         2 * aligned(FLOAT * rows / split) + 2 * uncut,
+                     "%s: %lld", spec, (long long)of_a_layer(spec, 0, llama(2, 4, 256, false)));
+        cr_expect_eq(of_a_layer(spec, 0, gpt2(2)),
+                     FLOAT * rows * (4 * H / split + 12 * H / t + HEADS / t) +
+                         2 * aligned(2 * FLOAT * rows / split) + 6 * uncut,
+                     "%s", spec);
+        cr_expect_eq(of_a_layer(spec, 2, llama(2, 4, 256, false)),
+                     FLOAT * rows * H / split + 2 * uncut, "%s", spec);
+        cr_expect_eq(of_a_layer(spec, 0, llama(2, 4, 256, false)) -
+                         of_a_layer(spec, 1, llama(2, 4, 256, false)),
+                     FLOAT * rows * (H + HEADS) / t, "%s", spec);
+    }
+}
+
+/* Of p stages the first keeps min(m, p) microbatches, of L / p layers each. */
+Test(formulas, a_pipeline_keeps_as_many_microbatches_as_stages)
+{
+    const struct model m = llama(8, 4, 8, false); /* few words: the first stage is the largest */
+    int64_t rows = (int64_t)B * S, layer = of_a_layer("tp1", 0, m);
+    int64_t slot = 2 * layer + FLOAT * rows * (H + 2); /* what it sends on; inputs and targets */
+
+    for (int64_t micros = 3; micros <= 9; micros++)
+        cr_expect_eq(size_of("pp4", micros, 0, &m).activations -
+                         size_of("pp4", micros - 1, 0, &m).activations,
+                     micros <= 4 ? slot : 0, "%lld microbatches", (long long)micros);
+}
+
+/* Gradients 4 P, moments 8 P; under zero1 and zero3 each replica has its part of the state. */
+Test(formulas, optimizer_state_is_dealt)
+{
+    const struct model m = llama(2, 2, 256, false);
+    int64_t P = parameters(&m);
+
+    cr_expect_eq(size_of("dp4", 1, 0, &m).moments, 8 * P);
+    cr_expect_eq(size_of("dp4zero1", 1, 0, &m).moments, 8 * P / 4);
+    cr_expect_eq(size_of("dp4zero3", 1, 0, &m).moments, 8 * P / 4, "%lld of %lld",
+                 (long long)size_of("dp4zero3", 1, 0, &m).moments, (long long)P);
+}

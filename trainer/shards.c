@@ -1,0 +1,43 @@
+/* trainer/shards.c - see trainer/shards.h. */
+#include "trainer/shards.h"
+
+#include "comm/reduce.h"
+#include "kernels/thread.h"
+
+struct work {
+    float *out;
+    const float *parts;
+    int shards;
+    int64_t stride;
+};
+
+static void sum_range(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct work *w = ctx;
+    const void *rows[SHARDS_MAX];
+    void *out = w->out + lo;
+
+    (void)thread;
+    for (int s = 0; s < w->shards; s++)
+        rows[s] = w->parts + s * w->stride + lo;
+    comm_reduce(&out, 1, rows, w->shards, hi - lo, COMM_F32, COMM_SUM);
+}
+
+void shards_sum(float *out, const float *parts, int shards, int64_t stride, int64_t n)
+{
+    struct work w = { out, parts, shards, stride };
+
+    kernels_for(n, kernels_grain(4 * (shards + 1)), sum_range, &w);
+}
+
+double shards_sum_double(const double *parts, int shards)
+{
+    const void *rows[SHARDS_MAX];
+    double total = 0;
+    void *out = &total;
+
+    for (int s = 0; s < shards; s++)
+        rows[s] = parts + s;
+    comm_reduce(&out, 1, rows, shards, 1, COMM_F64, COMM_SUM);
+    return total;
+}
