@@ -20,6 +20,7 @@ LAYOUTS = [
     "pp2 --micro=1", "pp2vpp2 --micro=1", "cp2", "cp2 --recompute=selective",
     "dp2", "dp2zero1", "dp2zero3",
     "tp2dp2", "tp2pp2 --micro=1", "tp2sp --dtype=bf16", "tp1 --dtype=bf16",
+    "tp1 --same-bits=2", "tp2 --same-bits=2",
 ]
 
 
