@@ -49,7 +49,7 @@ static const struct field {
     INT(best_step),       INT(best_at_launch), INT(resumed_at),   INT(saved),
     INT(fails_in_row),    INT(nan_step),       DOUBLE(fault_at),  DOUBLE(restart_seconds),
     BOOL(open),           BOOL(loss_known),    BOOL(stop),        BOOL(new_layout),
-    INT(way.micro),       BOOL(way.recompute), DOUBLE(read_rate), DOUBLE(load_rate),
+    INT(way.micro),       INT(way.recompute),  DOUBLE(read_rate), DOUBLE(load_rate),
     DOUBLE(convert_rate), INT(slurm_job),      INT(slurm_next),   INT(slurm_link),
     INT(link_saved),      INT(idle_links),     BOOL(slurm_own),   BOOL(chained),
 };

@@ -24,6 +24,19 @@ static double ring(int n)
     return n > 1 ? 2.0 * (n - 1) / n : 0;
 }
 
+/* Work of a step with what is run forward again, of that without. Selective: the attention's scores
+ * and their products with V, two of a token's products with the sequence. */
+static double recomputed(const struct cost_work *work, const struct way *w)
+{
+    const struct model *m = work->model;
+    int64_t level = w->recompute ? w->recompute : work->recompute;
+    double scores = 4.0 * m->layers * m->heads * (double)m->head_dim * (double)work->seq;
+
+    if (level == WAY_FULL)
+        return 4.0 / 3;
+    return level == WAY_SELECTIVE ? 1 + scores / model_step_flops(m, 1, work->seq) : 1;
+}
+
 void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct way *w)
 {
     const struct model *m = work->model;
@@ -33,8 +46,7 @@ void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct
     double micros = ceil_div(share, micro), stages = (double)p->pp * p->vpp;
     double busiest = p->pp * p->vpp * ceil_div(m->layers, stages) / m->layers;
     double bubble = 1 + (p->pp - 1) / (p->vpp * micros);
-    double again = work->recompute || w->recompute ? 4.0 / 3 : 1;
-    double tokens = (double)work->batch * (double)work->seq;
+    double again = recomputed(work, w), tokens = (double)work->batch * (double)work->seq;
     double layers = m->layers / (double)p->pp * busiest; /* of a rank */
     double row_bytes = share * (double)work->seq / p->cp * (double)m->hidden * 4;
     double kv_bytes = share * (double)work->seq / p->cp * (double)m->kv_heads / p->tp *

@@ -12,6 +12,7 @@
 #include "core/size.h"
 #include "layout/layout.h"
 #include "layout/memory.h"
+#include "layout/plan.h"
 #include "orchestrator/cost.h"
 
 enum { CONFIG_MAX = 16 << 20, WHY_MAX = 320, SEQ_GUESS = 128, MICROS_MAX = 4096 };
@@ -24,6 +25,7 @@ struct fit {
     bool sets_micro, sets_recompute; /* the command line leaves it to tp-run */
     int same_bits;                   /* --same-bits of tp-train, or 0 */
     struct model model;
+    struct plan plan; /* of --plan */
     struct tensor *tensors;
     int n_tensors;
     struct cost_work work;
@@ -31,6 +33,25 @@ struct fit {
 };
 
 /* ---- opening ---- */
+
+/* tp-train's --plan, when the command has one: names and cuts of other models. */
+static tp_status read_plan(struct fit *f, struct tp_err *err)
+{
+    const char *given = job_flag(f->job, "--plan");
+    char path[PATH_MAX];
+    char *text;
+    size_t size;
+    tp_status st;
+
+    if (!given || !f->job->is_tp_train)
+        return TP_OK;
+    snprintf(path, sizeof path, "%.2000s%s%.2000s", given[0] == '/' ? "" : f->job->dir,
+             given[0] == '/' ? "" : "/", given);
+    if ((st = file_read_all(&text, &size, path, PLAN_BYTES_MAX, f->arena, err)))
+        return st;
+    f->model.plan = &f->plan;
+    return plan_parse(&f->plan, text, size, path, f->arena, err);
+}
 
 static tp_status read_model(struct fit *f, struct tp_err *err)
 {
@@ -46,6 +67,8 @@ static tp_status read_model(struct fit *f, struct tp_err *err)
     st = file_read_all(&text, &size, path, CONFIG_MAX, f->arena, err);
     if (st == TP_OK)
         st = model_parse(&f->model, text, size, path, f->arena, err);
+    if (st == TP_OK)
+        st = read_plan(f, err);
     if (st == TP_OK)
         st = model_params(&f->tensors, &f->n_tensors, &f->model, f->work.dtype, f->arena, err);
     f->has_model = st == TP_OK;
@@ -70,6 +93,15 @@ static void fit_to_book(struct fit *f)
     cost_fit(&f->cost, &f->work, samples, n);
 }
 
+/* What the command line says of recomputation; NULL: nothing. */
+static enum way_recompute level_of(const char *text)
+{
+    for (int r = WAY_SELECTIVE; text && r <= WAY_FULL; r++)
+        if (strcmp(text, way_recompute_name(r)) == 0)
+            return (enum way_recompute)r;
+    return WAY_KEEP;
+}
+
 tp_status fit_open(struct fit **out, const struct job *job, const struct book *book,
                    struct arena *arena, struct tp_err *err)
 {
@@ -90,7 +122,7 @@ tp_status fit_open(struct fit **out, const struct job *job, const struct book *b
                             .batch = job->layouts.batch ? job->layouts.batch : 1,
                             .seq = job->layouts.seq ? job->layouts.seq : SEQ_GUESS,
                             .micro = job->layouts.micro || !f->same_bits ? job->layouts.micro : 1,
-                            .recompute = recompute && strcmp(recompute, "full") == 0 };
+                            .recompute = level_of(recompute) };
     if ((st = read_model(f, err)))
         return st;
     fit_to_book(f);
@@ -160,6 +192,16 @@ static bool check_axes(struct fit *f, struct candidate *c)
     return true;
 }
 
+static bool plan_allows_sp(const struct fit *f)
+{
+    const struct plan *plan = f->model.plan ? f->model.plan : plan_builtin(f->model.arch);
+
+    for (int i = 0; i < plan->n; i++)
+        if (plan->entries[i].cut == CUT_REPLICATED && plan->entries[i].role != ROLE_POSITIONS)
+            return false;
+    return true;
+}
+
 /* The model and the batch, whatever the microbatches. */
 static bool check_shape(struct fit *f, struct candidate *c)
 {
@@ -174,10 +216,15 @@ static bool check_shape(struct fit *f, struct candidate *c)
     if (f->job->layouts.batch && f->work.batch % p->dp)
         return refuse(f, c, "the global batch of %" PRId64 " does not divide by dp%d",
                       f->work.batch, p->dp);
+    if (p->cp > 1 && f->job->layouts.seq && f->work.seq % (2 * (int64_t)p->cp))
+        return refuse(f, c, "cp cuts a sequence into %d blocks: %" PRId64 " tokens do not divide",
+                      2 * p->cp, f->work.seq);
     if (!f->has_model)
         return true;
     if (layout_make(&layout, p, f->model.layers, f->tensors, f->n_tensors, f->arena, &why))
         return refuse(f, c, "%s", why.msg);
+    if (p->sp && p->tp > 1 && !plan_allows_sp(f))
+        return refuse(f, c, "sp needs a plan that cuts every product");
     if (p->sp && p->tp > 1 && f->work.dtype == DTYPE_BF16 && f->model.hidden % 2)
         return refuse(f, c, "sp in bf16 needs an even hidden size, not %" PRId64, f->model.hidden);
     return true;
@@ -232,6 +279,9 @@ static double seconds_of(const struct fit *f, const struct way *w, bool *measure
 
 static int64_t memory_of(const struct fit *f, const struct way *w, int64_t micro)
 {
+    static const int memory_flag[] = { [WAY_KEEP] = 0,
+                                       [WAY_SELECTIVE] = MEMORY_RECOMPUTES_ATTENTION,
+                                       [WAY_FULL] = MEMORY_RECOMPUTES };
     struct memory_run run = { .dtype = f->work.dtype,
                               .seq = f->work.seq,
                               .micro = micro,
@@ -241,8 +291,7 @@ static int64_t memory_of(const struct fit *f, const struct way *w, int64_t micro
 
     if (!f->has_model)
         return 0;
-    if (f->work.recompute || w->recompute)
-        run.flags |= MEMORY_RECOMPUTES;
+    run.flags |= memory_flag[w->recompute ? w->recompute : f->work.recompute];
     return memory_estimate(&f->model, &w->spec, &run).total;
 }
 
@@ -274,7 +323,7 @@ void fit_check(struct fit *f, struct candidate *c, int max_ranks)
     share = f->work.batch / c->way.spec.dp;
     share = share > 0 ? share : 1;
     whole = f->sets_micro || !f->work.micro ? share : f->work.micro;
-    for (int again = 0; again <= f->sets_recompute; again++)
+    for (int64_t again = WAY_KEEP; again <= (f->sets_recompute ? WAY_FULL : WAY_KEEP); again++)
         for (int64_t n = 1; n <= whole && n <= (f->sets_micro ? MICROS_MAX : 1); n++) {
             struct candidate t = *c;
             int64_t micro = whole / n;

@@ -54,7 +54,7 @@ static const struct job_key KEYS[] = {
     KEY("layouts", "allow", SPECS, layouts.allow, NULL,
         "layouts in order of preference; the first that fits is taken. Without it they are\n"
         "enumerated within the limits below, and the fastest by the cost model is taken."),
-    KEY("layouts", "axes", WORDS, layouts.axes, "[tp, pp, vpp, dp, sp, zero1, zero3]",
+    KEY("layouts", "axes", WORDS, layouts.axes, "[tp, pp, vpp, cp, dp, sp, zero1, zero3]",
         "what layouts may be made of: tp pp vpp cp dp sp zero1 zero3"),
     KEY("layouts", "min_ranks", INT, layouts.min_ranks, "1", "with fewer the job waits for nodes"),
     KEY("layouts", "max_ranks", INT, layouts.max_ranks, "0", "0: as many as the nodes hold"),

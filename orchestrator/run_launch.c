@@ -248,9 +248,10 @@ tp_status run_launch(struct run *r)
     r->book.keeper = pid;
     r->book.keeper_start = process_start(pid);
     run_event(r, "launch",
-              json_pack("{s:i,s:I,s:I,s:I,s:b}", "ranks", r->world, "resumed_at",
+              json_pack("{s:i,s:I,s:I,s:I,s:s}", "ranks", r->world, "resumed_at",
                         (json_int_t)r->choice.step, "epoch", (json_int_t)r->book.epoch, "micro",
-                        (json_int_t)r->book.way.micro, "recompute", r->book.way.recompute));
+                        (json_int_t)r->book.way.micro, "recompute",
+                        way_recompute_name(r->book.way.recompute)));
     st = run_edge(r, RUN_INIT, "started");
 done:
     return st;

@@ -134,7 +134,7 @@ static double grade(const struct candidate *c)
 static int complexity(const struct way *w)
 {
     return (w->spec.pp > 1) + (w->spec.cp > 1) + 2 * (w->spec.vpp > 1) + w->spec.sp + w->spec.zero +
-           4 * w->recompute;
+           4 * (int)w->recompute;
 }
 
 static int by_merit(const void *pa, const void *pb)

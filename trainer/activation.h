@@ -78,7 +78,8 @@ struct pass {
     int64_t stream_rows;         /* that this rank has of the stream: all, or under sp a part */
     bool add;                    /* gradients add to those of the step's earlier microbatches (with
                                     --same-bits: of the leaf's) */
-    int64_t leaf;                /* --same-bits: that this microbatch completes; -1: none */
+    int64_t leaf;                /* --same-bits: that this microbatch is of */
+    bool ends_leaf;              /* and completes; false without */
     struct reduction *reduction; /* backward of the last microbatch: told what is final; or NULL */
 };
 

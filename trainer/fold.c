@@ -46,6 +46,11 @@ static int digits_set(int64_t leaf)
     return n;
 }
 
+float *fold_place(const struct fold *f, int64_t leaf)
+{
+    return f->levels > 0 && digits_set(leaf) == 0 ? f->level[0] : f->sum;
+}
+
 void fold_add(const struct fold *f, struct range r, int64_t leaf, const float *x)
 {
     struct work w = { .f = f, .x = x, .at = r.at, .set = digits_set(leaf) };

@@ -22,7 +22,12 @@ struct fold {
     float *level[FOLD_LEVELS_MAX];
 };
 
-/* Take in x[r.n], leaf number `leaf` of a step's elements r. x may lie in f->sum, at its place. */
+/* The span that a leaf is best computed in: the digit that it goes to, if it comes first there,
+ * else the one for the sum. */
+float *fold_place(const struct fold *f, int64_t leaf);
+
+/* Take in x[r.n], leaf number `leaf` of a step's elements r. x may lie in the span that
+ * fold_place says, at its place. */
 void fold_add(const struct fold *f, struct range r, int64_t leaf, const float *x);
 
 /* The same tree for one number: level[k] gets the sum of 2^k leaves. */

@@ -80,14 +80,13 @@ static tp_status check_spec(const struct train_config *c, struct tp_err *err)
     if (s->cp > 1)
         return tp_fail(err, TP_E_LAYOUT,
                        "--same-bits cannot keep its promise under cp %d, where attention's sums "
-                       "are merged in another order; cp 1 can",
+                       "are merged in another order",
                        s->cp);
     if (!is_power_of_two(s->tp) || s->tp > c->same_bits)
         return tp_fail(err, TP_E_LAYOUT,
                        "--same-bits %d runs at tensor degrees that are powers of two up to it, not "
-                       "at tp %d; nearest: tp%" PRId64,
-                       c->same_bits, s->tp,
-                       s->tp > c->same_bits ? c->same_bits : power_below(s->tp));
+                       "at tp %d",
+                       c->same_bits, s->tp);
     if (s->zero == 3 && s->dp > 1 && same_bits_leaf(c) > 1)
         return tp_fail(err, TP_E_LAYOUT,
                        "--same-bits under zero3 sums a microbatch over dp at once, so the "
@@ -95,9 +94,8 @@ static tp_status check_spec(const struct train_config *c, struct tp_err *err)
                        ") must be a power of two; zero1 takes any",
                        c->batch / c->micro, c->batch, c->micro);
     if (!is_power_of_two(s->dp))
-        return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits needs dp to be a power of two, not %d; nearest: dp%" PRId64,
-                       s->dp, power_below(s->dp));
+        return tp_fail(err, TP_E_LAYOUT, "--same-bits needs dp to be a power of two, not %d",
+                       s->dp);
     return TP_OK;
 }
 

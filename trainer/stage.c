@@ -1,6 +1,7 @@
 /* trainer/stage.c - see trainer/stage.h. */
 #include "trainer/stage.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "trainer/block_attention.h"
@@ -155,10 +156,52 @@ static bool begins_leaf(const struct pass *p)
     return p->net->same_bits && !p->net->is_sharded && !p->add;
 }
 
-static void end_leaf(const struct pass *p, struct range r)
+static void end_leaf(const struct pass *p, struct range r, const float *span)
 {
-    if (p->leaf >= 0 && !p->net->is_sharded)
-        fold_add(p->net->fold, r, p->leaf, p->net->fold->sum + r.at);
+    if (p->ends_leaf && !p->net->is_sharded)
+        fold_add(p->net->fold, r, p->leaf, span + r.at);
+}
+
+static void move(float **grad, ptrdiff_t by)
+{
+    if (*grad)
+        *grad += by;
+}
+
+static void move_norm(struct norm *n, ptrdiff_t by)
+{
+    move(&n->grad, by);
+    move(&n->bias_grad, by);
+}
+
+static void move_linear(struct linear *l, ptrdiff_t by)
+{
+    move(&l->grad, by);
+    move(&l->bias_grad, by);
+}
+
+/* A layer whose gradients are computed in `span` of fold, as they are bound for its sum: what is
+ * written where it belongs is not copied there. */
+static struct layer layer_in(const struct net *n, const struct layer *y, const float *span)
+{
+    ptrdiff_t by = span - n->fold->sum;
+    struct layer out = *y;
+
+    move_norm(&out.attn_norm, by);
+    move_norm(&out.mlp_norm, by);
+    move_linear(&out.qkv, by);
+    move_linear(&out.out, by);
+    move_linear(&out.up, by);
+    move_linear(&out.down, by);
+    return out;
+}
+
+/* Where the gradients of this pass' layers are computed. */
+static float *span_of(const struct pass *p)
+{
+    const struct fold *f = p->net->fold;
+
+    return p->net->same_bits && !p->net->is_sharded ? fold_place(f, p->leaf) : f->sum;
 }
 
 /* The gradients of a unit have had their last microbatch. */
@@ -184,8 +227,8 @@ tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *
         clear_norm(&n->final_norm, n->model->hidden);
     if ((st = loss_tp_backward(p, s, scale, err)))
         return st;
-    end_leaf(p, n->after[0]);
-    end_leaf(p, n->after[1]);
+    end_leaf(p, n->after[0], n->fold->sum);
+    end_leaf(p, n->after[1], n->fold->sum);
     st = units_reduce(p->units, n->last_unit, UNITS_AFTER, p->leaf, err);
     return st ? st : is_final(p, LAYER_LAST, err);
 }
@@ -200,33 +243,39 @@ static tp_status run_again(const struct pass *p, const struct layer *y, struct l
     return st ? st : block_mlp_forward(p, y, layer, NULL, err);
 }
 
+/* Back through layer number i of this rank. */
+static tp_status layer_backward(const struct pass *p, int i, struct layer_slot slot,
+                                struct tp_err *err)
+{
+    const struct net *n = p->net;
+    const float *span = span_of(p);
+    const struct layer y = layer_in(n, &n->layers[i], span);
+    tp_status st;
+
+    TP_TRY(units_need(p->units, y.unit, err));
+    if (n->recompute)
+        TP_TRY(run_again(p, &y, &slot, err));
+    units_clear(p->units, y.unit);
+    if (begins_leaf(p))
+        clear_layer(n, &y);
+    TP_TRY(block_mlp_backward(p, &y, &slot, err));
+    TP_TRY(block_attention_backward(p, &y, &slot, err));
+    end_leaf(p, y.grads, span);
+    TP_TRY(units_reduce(p->units, y.unit, UNITS_LAYER, p->leaf, err));
+    TP_TRY(is_final(p, n->layer_numbers[i], err));
+done:
+    return st;
+}
+
 tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err)
 {
     const struct net *n = p->net;
     const struct chunk *c = &n->chunks[chunk];
     tp_status st;
 
-    for (int i = c->n - 1; i >= 0; i--) {
-        const struct layer *y = &n->layers[c->first + i];
-        struct layer_slot layer = layer_of(p, s, i);
-
-        if ((st = units_need(p->units, y->unit, err)))
+    for (int i = c->n - 1; i >= 0; i--)
+        if ((st = layer_backward(p, c->first + i, layer_of(p, s, i), err)))
             return st;
-        if (n->recompute && (st = run_again(p, y, &layer, err)))
-            return st;
-        units_clear(p->units, y->unit);
-        if (begins_leaf(p))
-            clear_layer(n, y);
-        if ((st = block_mlp_backward(p, y, &layer, err)))
-            return st;
-        if ((st = block_attention_backward(p, y, &layer, err)))
-            return st;
-        end_leaf(p, y->grads);
-        if ((st = units_reduce(p->units, y->unit, UNITS_LAYER, p->leaf, err)))
-            return st;
-        if ((st = is_final(p, n->layer_numbers[c->first + i], err)))
-            return st;
-    }
     if (!stage_is_first(n, chunk))
         return TP_OK;
     units_clear(p->units, n->first_unit);
@@ -234,7 +283,7 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
         clear_before(n);
     if ((st = embedding_tp_backward(p, s->ids, err)))
         return st;
-    end_leaf(p, n->before);
+    end_leaf(p, n->before, n->fold->sum);
     st = units_reduce(p->units, n->first_unit, UNITS_BEFORE, p->leaf, err);
     return st ? st : is_final(p, LAYER_FIRST, err);
 }

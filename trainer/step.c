@@ -19,7 +19,8 @@ static struct pass pass_of(struct trainer *t, int64_t micro)
                           .stream_rows = rows / t->net.split,
                           .units = &t->units,
                           .add = (same_bits ? in_leaf : micro) > 0 && !t->params.sharded,
-                          .leaf = same_bits && in_leaf == leaf - 1 ? micro / leaf : -1 };
+                          .leaf = micro / leaf,
+                          .ends_leaf = same_bits && in_leaf == leaf - 1 };
 }
 
 static int64_t stream_bytes(const struct pass *p)

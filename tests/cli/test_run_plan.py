@@ -21,7 +21,7 @@ def train(model, c, folder, micro=None, **options):
     if c["micro"] or micro:
         argv += ["--micro", c["micro"] or micro]
     if c["recompute"]:
-        argv += ["--recompute", "full"]
+        argv += ["--recompute", c["recompute"]]
     for name, value in options.items():
         argv += ["--" + name, value]
     return harness.run(*argv)
@@ -96,5 +96,5 @@ def test_what_memory_asks_for_is_what_tp_train_accepts(tmp_path, tiny, memory_of
         assert c["memory_bytes"] <= limit
         r = train(tiny, c, tmp_path / "run", mem=limit, seq=64, batch=8)
         assert r.rc == 0, (c, r)
-    plain = {"layout": memory_of, "micro": 0, "recompute": False}
+    plain = {"layout": memory_of, "micro": 0, "recompute": ""}
     assert train(tiny, plain, tmp_path / "plain", mem=limit, seq=64, batch=8).rc == 2

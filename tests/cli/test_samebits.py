@@ -200,9 +200,11 @@ def test_logits_are_in_their_places(runs, tmp_path):
     ("tp1", {"same-bits": 6}, "nearest: 4"),
     ("tp1", {"same-bits": 512}, "nearest: 256"),
     ("tp1", {"same-bits": 16}, "8 attention heads cannot be dealt; --same-bits 8 can"),
-    ("tp8", {"same-bits": 4}, "nearest: tp4"),
+    ("tp8", {"same-bits": 4}, "nearest that would run: tp4"),
+    ("cp2", {}, "cannot keep its promise under cp 2"),
+    ("dp4zero3", {"batch": 12}, "12 microbatches of a step"),
     ("tp1", {"seq": 31}, "31 tokens of a microbatch"),
-    ("dp3", {"batch": 9}, "nearest: dp2"),
+    ("dp3", {"batch": 9}, "power of two, not 3"),
     ("tp1", {"micro": 3}, "--micro 3"),
 ])
 def test_what_it_cannot_keep_is_refused(runs, layout, more, says, tmp_path):

@@ -92,7 +92,7 @@ Test(job, the_command_gets_layout_checkpoint_and_resume)
     cr_expect_str_eq(w.word[3], "--layout=tp2dp2");
     cr_expect_str_eq(w.word[4], "--ckpt=/tmp/c");
     cr_expect_str_eq(w.word[6], "--resume=must");
-    cr_assert_eq(way_parse(&s, "tp2pp2 micro3 recompute", &err), TP_OK);
+    cr_assert_eq(way_parse(&s, "tp2pp2 micro3 recompute-full", &err), TP_OK);
     cr_assert_eq(job_command(&w, &j, &s, 3, true, &arena, &err), TP_OK);
     cr_expect_str_eq(w.word[4], "--micro=3");
     cr_expect_str_eq(w.word[5], "--recompute=full");

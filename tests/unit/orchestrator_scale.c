@@ -77,12 +77,12 @@ Test(scale, every_mesh_of_at_most_the_ranks_is_there_the_legal_ones_first)
                      err.msg);
         for (int i = 0; i < n; i++) {
             const struct spec *s = &c[i].way.spec;
-            bool should = 8 % s->tp == 0 && s->pp <= 8 && 12 % s->dp == 0 &&
-                          (s->vpp == 1 || 12 / s->dp % s->pp == 0);
+            bool should = 8 % s->tp == 0 && s->pp <= 8 && 256 % (2 * s->cp) == 0 &&
+                          12 % s->dp == 0 && (s->vpp == 1 || 12 / s->dp % s->pp == 0);
 
             cr_assert_eq(c[i].legal, should, "tp%dpp%ddp%d: %s", s->tp, s->pp, s->dp, c[i].why);
             cr_assert(c[i].legal || c[i].why[0]);
-            cr_assert(c[i].ranks <= ranks && (c[i].legal || s->tp * s->dp * s->pp > 1));
+            cr_assert(c[i].ranks <= ranks && (c[i].legal || s->tp * s->dp * s->pp * s->cp > 1));
             cr_assert(!(refused && c[i].legal), "a legal one after a refused one");
             refused = refused || !c[i].legal;
             for (int k = 0; k < i; k++)
@@ -133,9 +133,10 @@ Test(scale, a_pipeline_gets_microbatches_and_memory_alone_asks_for_recomputation
 
 Test(scale, a_way_reads_as_it_is_written)
 {
-    static const char *const good[] = { "tp1", "tp2pp2 micro3", "tp8dp2zero1 recompute",
-                                        "tp2spzero3 micro12 recompute" };
-    static const char *const bad[] = { "tp2 ", "tp2 micro", "tp2 micro-1x", "tp2 recomputed", "x" };
+    static const char *const good[] = { "tp1", "tp2pp2 micro3", "tp8dp2zero1 recompute-selective",
+                                        "tp2spzero3 micro12 recompute-full" };
+    static const char *const bad[] = { "tp2 ",          "tp2 micro",           "tp2 micro-1x",
+                                       "tp2 recompute", "tp2 recompute-fully", "x" };
     char text[WAY_TEXT_MAX];
     struct way w;
 
@@ -143,7 +144,7 @@ Test(scale, a_way_reads_as_it_is_written)
         cr_assert_eq(way_parse(&w, good[i], &err), TP_OK, "%s", good[i]);
         cr_expect_eq(i == 1 || i == 3, w.micro > 0);
     }
-    cr_expect_str_eq(way_format(text, &w), "tp2spzero3 micro12 recompute");
+    cr_expect_str_eq(way_format(text, &w), "tp2spzero3 micro12 recompute-full");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         cr_expect_neq(way_parse(&w, bad[i], &err), TP_OK, "%s", bad[i]);
 }
