@@ -215,6 +215,19 @@ static tp_status announce(struct run *r)
     return run_edge(r, RUN_LAUNCH, "intent");
 }
 
+static void tell_launch(struct run *r)
+{
+    const struct way *w = &r->book.way;
+    json_t *more = json_pack("{s:i,s:I,s:I}", "ranks", r->world, "resumed_at",
+                             (json_int_t)r->choice.step, "epoch", (json_int_t)r->book.epoch);
+
+    if (w->micro)
+        json_object_set_new(more, "micro", json_integer(w->micro));
+    if (w->recompute)
+        json_object_set_new(more, "recompute", json_string(way_recompute_name(w->recompute)));
+    run_event(r, "launch", more);
+}
+
 tp_status run_launch(struct run *r)
 {
     struct job_words w;
@@ -247,11 +260,7 @@ tp_status run_launch(struct run *r)
     TP_TRY(watch_keeper(r, pid));
     r->book.keeper = pid;
     r->book.keeper_start = process_start(pid);
-    run_event(r, "launch",
-              json_pack("{s:i,s:I,s:I,s:I,s:s}", "ranks", r->world, "resumed_at",
-                        (json_int_t)r->choice.step, "epoch", (json_int_t)r->book.epoch, "micro",
-                        (json_int_t)r->book.way.micro, "recompute",
-                        way_recompute_name(r->book.way.recompute)));
+    tell_launch(r);
     st = run_edge(r, RUN_INIT, "started");
 done:
     return st;

@@ -5,7 +5,7 @@ import signal
 import harness
 from run_job import alive, assert_same_curve, train_job
 
-STEPS = 60
+STEPS = 300
 MPIRUN = {"launcher": "mpirun", "allow": "[tp2, tp1]", "nodes": "[a, b]"}
 
 

@@ -71,16 +71,16 @@ def test_tp_train_runs_what_plan_offers_and_refuses_what_it_refuses(tmp_path, fi
         offered = [c for c in candidates if c["legal"]]
         no = [c for c in candidates if not c["legal"]]
         assert offered or pace["batch"] % pace.get("micro", 1), (seed, trial)
-        for c in rng.sample(offered, min(len(offered), 6)):
+        for c in rng.sample(offered, min(len(offered), 6 if harness.LONG else 4)):
             r = train(model, c, folder, **pace)
             assert r.rc == 0, (seed, c, r)
             ran += 1
-        for c in rng.sample(no, min(len(no), 3)):
+        for c in rng.sample(no, min(len(no), 3 if harness.LONG else 2)):
             r = train(model, c, folder, **pace)
             assert r.rc == 2, (seed, c, r)
             refused += 1
     figure("candidates run, refused", (ran, refused))
-    assert ran >= 6 and refused >= 3
+    assert ran >= 4 and refused >= 2
 
 
 @pytest.mark.parametrize("memory_of", ["tp1", "tp2", "tp1dp2zero1"])

@@ -11,7 +11,7 @@ import harness
 from run_job import assert_same_curve, picky_job, train_job
 from test_faults import Shim
 
-STEPS = 60
+STEPS = 120
 
 
 @pytest.fixture
@@ -32,6 +32,11 @@ def lose_a_rank(job):
     job.start()
     job.await_event("save")
     os.kill(job.rank_pid(3), signal.SIGKILL)
+
+
+def some_long(*values):
+    """Parameters that only `make test-long` has."""
+    return [pytest.param(v, marks=pytest.mark.long) for v in values]
 
 
 LOSE = {"restart": {"blame": 1, "exclude_for": "1h", "backoff": "0.1s"}}
@@ -107,7 +112,7 @@ def test_reshard_never_leaves_it_to_the_command(tmp_path, tiny):
 
 # ---- faults on the way ----
 
-@pytest.mark.parametrize("at", [3, 9, 16, 1000])
+@pytest.mark.parametrize("at", [3, 16] + some_long(9, 12, 20, 1000))
 def test_a_killed_tp_reshard_goes_on(tmp_path, tiny, reference, at):
     """Killed at a change of the file system, the first time (1000: never reached)."""
     once = tmp_path / "once"
@@ -182,7 +187,8 @@ def test_a_node_that_is_back_before_the_conversion_ends_changes_the_plan(tmp_pat
         assert_whole(job, reference)
 
 
-@pytest.mark.parametrize("record", ["diagnose:1", "plan:2", "reshard:1", "launch:2", "init:2"])
+@pytest.mark.parametrize("record", ["reshard:1", "launch:2"] +
+                         some_long("diagnose:1", "plan:2", "init:2"))
 def test_tp_run_killed_around_a_conversion(tmp_path, tiny, reference, record):
     """At the records of the journal from the fault to the next training."""
     with picky_job(tmp_path, tiny, steps=STEPS, **LOSE) as job:
