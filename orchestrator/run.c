@@ -294,6 +294,7 @@ done:
 static void close_all(struct run *r)
 {
     run_forget_attempt(r);
+    run_slurm_close(r); /* before control: `stop --wait` waits for that too */
     page_close(r->page);
     webhook_close(r->webhook, WEBHOOK_PATIENCE_S);
     control_close(r->control);
@@ -302,7 +303,6 @@ static void close_all(struct run *r)
     events_close(r->events);
     journal_close(r->journal);
     book_free(&r->book);
-    run_slurm_close(r);
     arena_free(&r->arena);
     arena_free(&r->kept);
     for (int fd = 0, fds[] = { r->epoll, r->timer, r->signals, r->beats }; fd < 4; fd++)

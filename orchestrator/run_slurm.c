@@ -66,7 +66,7 @@ double run_slurm_left(const struct run *r)
     const struct run_slurm *s = r->slurm;
     double left = s->view.left - (run_now() - s->seen_at);
 
-    return s->stage != SLURM_HELD || s->view.left < 0 ? -1 : left > 0 ? left : 0;
+    return s->stage != SLURM_HELD || !s->runs || s->view.left < 0 ? -1 : left > 0 ? left : 0;
 }
 
 /* ---- beginning ---- */

@@ -57,6 +57,7 @@ struct run_slurm {
     double next_request, next_submit, next_probe, next_grow, next_guard; /* not before */
     int probed;                                                          /* node under probe */
     long grow_id;      /* the Slurm job that brings more nodes, 0: none */
+    bool runs;         /* as of view; a job that was cancelled has no end to save before */
     bool must_look;    /* the allocation may be over: look before it is used again */
     bool ending;       /* the job saves because the allocation is to end */
     const char *why;   /* then */

@@ -169,6 +169,7 @@ static tp_status use_view(struct run *r)
     struct run_slurm *s = r->slurm;
     const char *state = s->view.state;
 
+    s->runs = is_running(state);
     if (is_waiting(state) || (is_running(state) && !s->view.list[0]))
         return TP_OK;
     if (strcmp(state, "COMPLETING") == 0 && r->book.slurm_own)
