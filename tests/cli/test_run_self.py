@@ -229,20 +229,40 @@ class Faults:
         os.kill(rank["pid"], signal.SIGKILL)
 
 
+def test_with_same_bits_a_run_that_was_rescaled_is_equal_to_the_bit(tmp_path, tiny):
+    log = tmp_path / "reference"
+    harness.ok("tp-train", "--model", tiny, "--data", harness.TEXT, "--steps", STEPS, "--warmup", 2,
+               "--seq", 64, "--batch", 8, "--same-bits", 4, "--log", log)
+    with train_job(tmp_path, tiny, steps=STEPS, allow="[tp4, tp2pp2, tp2, tp1]",
+                   options={"same-bits": 4}, restart={"blame": 1, "exclude_for": "1h"}) as job:
+        job.start()
+        job.await_step(20)
+        assert job.verb("resize", "tp2pp2").rc == 0
+        assert job.await_event("training", 2)["layout"] == "tp2pp2"
+        job.await_event("save", 1)
+        os.kill(job.rank_pid(1), signal.SIGKILL)
+        assert job.await_event("training", 3)["layout"] == "tp2"
+        assert job.wait() == 0
+        assert job.losses() == dict(enumerate(harness.losses(log)))
+
+
 @pytest.mark.long
-def test_twenty_random_faults_in_one_run(tmp_path, figure):
-    """On all axes; the losses are those of the run that never failed: within 5e-6 in the first 20 steps
-    and 2e-4 in 200, the oracle's tolerances."""
+@pytest.mark.parametrize("same_bits", [0, 4])
+def test_twenty_random_faults_in_one_run(tmp_path, figure, same_bits):
+    """On all axes. The losses are those of the run that never failed: within 5e-6 in the first 20 steps
+    and 2e-4 in 200, the oracle's tolerances; with --same-bits equal to the bit."""
     seed = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
     rng, steps = random.Random(seed), 200
     figure("seed", seed)
     model = harness.write_config(tmp_path / "model", hidden_size=256, intermediate_size=704,
                                  num_hidden_layers=4, head_dim=32, max_position_embeddings=256)
     log = tmp_path / "reference"
+    bits = {"same-bits": same_bits} if same_bits else {}
     harness.ok("tp-train", "--model", model, "--data", harness.TEXT, "--steps", steps, "--warmup",
-               2, "--seq", 64, "--batch", 8, "--log", log)
+               2, "--seq", 64, "--batch", 8, "--log", log,
+               *("--%s=%d" % option for option in bits.items()))
     reference = dict(enumerate(harness.losses(log)))
-    with train_job(tmp_path, model, steps=steps, options={"save-every": 5}, allow="[]",
+    with train_job(tmp_path, model, steps=steps, options={"save-every": 5, **bits}, allow="[]",
                    restart={"max": 1000, "blame": 1000, "settle": "0.1s", "backoff": "0.1s",
                             "no_progress": 20, "worth": 0.01}) as job:
         specs = [c["layout"] for c in json.loads(job.verb("plan", "--json").out) if c["legal"]]
@@ -258,5 +278,6 @@ def test_twenty_random_faults_in_one_run(tmp_path, figure):
         figure("layouts", sorted({e["layout"] for e in job.events("training")}))
         figure("worst difference of a loss", max(abs(got[s] - reference[s]) for s in got))
         assert_same_curve(job, reference)
+        assert not same_bits or got == reference
         assert job.processes() == []
         assert harness.ok("tp-ckpt", "verify", job.ckpt).rc == 0
