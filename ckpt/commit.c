@@ -112,6 +112,18 @@ done:
     return st;
 }
 
+/* Remove what was to become ROOT/epoch or ROOT/latest when its writer died. Under ROOT/lock. */
+static void reap_names(const char *root)
+{
+    static const char *const names[] = { "epoch.tmp", "latest.tmp" };
+    char path[PATH_MAX];
+    struct tp_err err;
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (step_path(path, root, names[i], &err) == TP_OK)
+            unlink(path);
+}
+
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
 {
     int64_t last = 0;
@@ -120,6 +132,7 @@ tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
 
     TP_TRY(file_make_dirs(root, err));
     TP_TRY(lock_root(&lock, root, err));
+    reap_names(root); /* this job may have nothing left to save */
     TP_TRY(read_epoch(&last, root, err));
     TP_TRY(write_epoch(root, last + 1, err));
     *epoch = last + 1;
@@ -163,19 +176,6 @@ static tp_status reap(const char *root, const char *name, bool dry_run, bool *de
     }
     close(fd);
     return st;
-}
-
-/* Remove what was to become ROOT/epoch or ROOT/latest when its writer died. Under ROOT/lock. */
-static void reap_names(const char *root)
-{
-    DIR *dir = opendir(root);
-    const struct dirent *e;
-
-    while (dir && (e = readdir(dir)))
-        if (!strncmp(e->d_name, "epoch.tmp-", 10) || !strncmp(e->d_name, "latest.tmp-", 11))
-            unlinkat(dirfd(dir), e->d_name, 0);
-    if (dir)
-        closedir(dir);
 }
 
 /* Remove what dead writers left. */

@@ -24,8 +24,11 @@ static void leave_step(void)
     const char *names[] = { "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_LAUNCH_NODE_IPADDR" };
     char *value[3] = { 0 };
 
-    for (int i = 0; i < 3; i++)
-        value[i] = getenv(names[i]) ? strdup(getenv(names[i])) : NULL;
+    for (int i = 0; i < 3; i++) {
+        const char *now = getenv(names[i]);
+
+        value[i] = now ? strdup(now) : NULL;
+    }
     child_forget_job();
     for (int i = 0; i < 3; i++) {
         keep(names[i], value[i]);

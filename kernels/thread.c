@@ -45,10 +45,16 @@ void kernels_each(int64_t n, kernels_range_fn fn, void *ctx)
 {
     int threads = kernels_team();
 
+    /* A team of one is no parallel region, and OpenMP would allocate it anew each time. */
+    if (threads == 1) {
+        for (int64_t i = 0; i < n; i++)
+            fn(ctx, i, i + 1, 0);
+        return;
+    }
     /* even for one item: within a parallel region products do not spread over threads */
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int64_t i = 0; i < n; i++)
-        fn(ctx, i, i + 1, threads > 1 ? omp_get_thread_num() : 0);
+        fn(ctx, i, i + 1, omp_get_thread_num());
 }
 
 int64_t kernels_grain(int64_t item_bytes)

@@ -375,7 +375,7 @@ static struct memory_need need_of(const struct model *m, const struct spec *s,
         PROGRAM_BYTES +
         foreign_bytes(s->tp, (streams + 1) * rows / r.split * 4 * m->hidden, streams + 1) +
         foreign_bytes(dealt ? s->dp : s->dp * s->cp, sharded ? windows : need.grads,
-                      sharded ? 2 : 1) +
+                      sharded ? 2 : need.grads / (4 * MEMORY_BUCKET) + 1) +
         foreign_bytes(dealt ? s->cp : 1, 4 * r.owned, 1) + rows * ring_bytes(&r, e);
     need.total = need.params + need.grads + need.moments + need.master + need.activations +
                  need.workspace + need.staging + need.overhead;

@@ -48,20 +48,37 @@ static tp_status write_home(const char *path, struct tp_err *err)
     return file_replace(path, text, (size_t)n, err);
 }
 
+/* The next word of a line, cut to `size`; what follows it. */
+static const char *take_word(char *out, size_t size, const char *p)
+{
+    int n;
+
+    p += strspn(p, " ");
+    n = (int)strcspn(p, " \n");
+    snprintf(out, size, "%.*s", n, p);
+    return p + n;
+}
+
 bool control_home_read(struct control_home *out, const char *state)
 {
     struct arena arena = { 0 };
     struct tp_err ignored;
-    char path[PATH_MAX], *text;
+    char path[PATH_MAX], id[32], *text;
+    const char *p;
     size_t n;
     bool known;
 
     *out = (struct control_home){ 0 };
     snprintf(path, sizeof path, "%.4000s/home", state);
-    known = file_read_all(&text, &n, path, 1024, &arena, &ignored) == TP_OK &&
-            sscanf(text, "%255s %ld %255s", out->host, &out->slurm_job, out->node) >= 2;
+    known = file_read_all(&text, &n, path, 1024, &arena, &ignored) == TP_OK;
+    if (known) {
+        p = take_word(out->host, sizeof out->host, text);
+        p = take_word(id, sizeof id, p);
+        take_word(out->node, sizeof out->node, p);
+        out->slurm_job = strtol(id, NULL, 10);
+    }
     arena_free(&arena);
-    return known;
+    return known && out->host[0];
 }
 
 bool control_is_elsewhere(struct control_home *out, const char *state)

@@ -3,10 +3,10 @@
 
     tests/bench/bench_layouts.py [--rounds 3] [--only WORD]
 
-The model, batch and rules stand in lib/llama.py. Every round runs each layout once, in turn; `CPU` is the
-median over the rounds of its processor time by tp1's. `said` and `sent` are what tp-train says at its start
-of rank 0 (tests/unit/trainer_step.c holds both to the byte), `peak` is the largest resident memory of a
-rank that the system measured: the program itself and oneDNN's code are some 25 MiB of it.
+The model, batch and rules stand in lib/llama.py. Every round runs each layout once, in turn; `CPU` is
+the median over the rounds of its processor time by tp1's. `said` and `sent` are what tp-train says at its
+start of rank 0 (tests/unit/trainer_step.c holds both to the byte), `peak` is the largest resident memory
+of a rank that the system measured: the program itself and oneDNN's code are some 25 MiB of it.
 """
 import pathlib
 import sys
@@ -20,6 +20,7 @@ LAYOUTS = [
     "pp2 --micro=1", "pp2vpp2 --micro=1", "cp2", "cp2 --recompute=selective",
     "dp2", "dp2zero1", "dp2zero3",
     "tp2dp2", "tp2pp2 --micro=1", "tp2sp --dtype=bf16", "tp1 --dtype=bf16",
+    "tp1 --same-bits=2", "tp2 --same-bits=2",
 ]
 
 

@@ -192,7 +192,7 @@ def test_dealing_state_over_dp_changes_no_bit(known, name, layout, zeros, dtype,
 
 
 @pytest.mark.parametrize("name, dp, micros", [("untied", 2, 2), ("untied", 4, 1), ("gpt2", 2, 4)])
-def test_zero3_sends_three_times_the_weights_a_microbatch(known, name, dp, micros, tmp_path):
+def test_zero3_sends_the_weights_twice_and_the_gradients_once_a_microbatch(known, name, dp, micros, tmp_path):
     """docs/parallelism/data.md: calls and bytes of gathers and reductions, where all rows divide."""
     config = dict(MODELS[name], vocab_size=256, hidden_size=32)
     layers = config.get("num_hidden_layers") or config["n_layer"]
@@ -202,7 +202,8 @@ def test_zero3_sends_three_times_the_weights_a_microbatch(known, name, dp, micro
     of_layers = sum(n for k, n in sizes.items() if re.search(r"\.\d+\.", k))
     r = ok(*argv_of(tmp_path / "m", "dp%dzero3" % dp, tmp_path / "log", "--steps", 1, "--micro",
                     OPTIONS["batch"] // dp // micros))
-    calls, number, unit = re.search(r"(\d+) over dp \(([\d.]+) (\w+)\)", r.err).groups()
+    calls, number, unit = re.search(r"(\d+) of gradients and weights over dp \(([\d.]+) (\w+)\)",
+                                    r.err).groups()
     # untied: the embedding and the head once each way; tied: together, twice each way
     ends = (sum(sizes.values()) - of_layers) * (2 if name == "untied" else 4)
     assert int(calls) == micros * (3 * layers + 4)

@@ -20,14 +20,14 @@
 #include "trainer/step.h"
 #include "trainer/zero.h"
 
-static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
-
 #ifdef TP_SANITIZE
 Test(trainer_alloc, a_warm_step_allocates_nothing)
 {
     cr_skip("the sanitizer's own malloc cannot be replaced");
 }
 #else
+
+static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
@@ -146,7 +146,9 @@ static const struct model MODEL = { .arch = MODEL_LLAMA,
                                     .init_std = 0.02,
                                     .max_positions = 64 };
 
-static void expect_none(const char *spec, enum dtype dtype, int threads, bool recompute)
+enum { RECOMPUTE = 1, SAME_BITS = 2 };
+
+static void expect_none(const char *spec, enum dtype dtype, int threads, int more)
 {
     struct train_config c = train_config_default();
     struct trainer_size size;
@@ -159,10 +161,11 @@ static void expect_none(const char *spec, enum dtype dtype, int threads, bool re
     c.steps = 6;
     c.seq = 32;
     c.batch = 8;
-    c.micro = 2;
     c.dtype = dtype;
     c.threads = threads;
-    c.recompute = recompute;
+    c.recompute = more & RECOMPUTE;
+    c.same_bits = more & SAME_BITS ? 4 : 0;
+    c.micro = more & SAME_BITS ? 1 : 2;
     cr_assert_eq(spec_parse(&c.spec, spec, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(train_config_check(&c, &MODEL, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(trainer_measure(&size, &c, &MODEL, &err), TP_OK);
@@ -180,14 +183,24 @@ static void expect_none(const char *spec, enum dtype dtype, int threads, bool re
 
 Test(trainer_alloc, a_warm_step_allocates_nothing)
 {
-    static const char *const specs[] = { "tp1", "tp4",           "tp2sp",    "pp2vpp2",
-                                         "dp2", "dp2zero1",      "dp2zero3", "tp2pp2dp2spzero1",
-                                         "cp2", "tp2cp2dp2zero1" };
+    static const char *const specs[] = { "tp1",
+                                         "tp4",
+                                         "tp2sp",
+                                         "pp2vpp2",
+                                         "dp2",
+                                         "dp2zero1",
+                                         "dp2zero3",
+                                         "cp2",
+                                         "cp2dp2zero1",
+                                         "tp2cp2dp2spzero3",
+                                         "tp2pp2dp2spzero1" };
 
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
-        expect_none(specs[i], i % 2 ? DTYPE_BF16 : DTYPE_F32, 1, i % 3 == 0);
-    expect_none("tp1", DTYPE_F32, 2, false);
-    expect_none("tp1", DTYPE_BF16, 2, false);
+        expect_none(specs[i], i % 2 ? DTYPE_BF16 : DTYPE_F32, 1, i % 3 == 0 ? RECOMPUTE : 0);
+    expect_none("tp1", DTYPE_F32, 2, 0);
+    expect_none("tp1", DTYPE_BF16, 2, 0);
+    expect_none("tp1", DTYPE_F32, 2, SAME_BITS);
+    expect_none("tp2dp2zero1", DTYPE_F32, 1, SAME_BITS);
 }
 
 #endif

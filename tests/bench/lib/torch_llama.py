@@ -187,8 +187,9 @@ def built(w):
     context = contextlib.nullcontext
     load(model, w["folder"])
     if mode in ("tp", "sp"):
-        from torch.distributed.tensor.parallel import loss_parallel as context
+        from torch.distributed.tensor.parallel import loss_parallel
         tensor_parallel(model, mode == "sp")
+        context = loss_parallel
     if mode == "dp":
         around = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
@@ -238,8 +239,9 @@ def together(w):
         port = s.getsockname()[1]
     answers = mp.get_context("spawn").SimpleQueue()
     ranks = mp.spawn(rank_main, (w, port, answers), nprocs=w["ranks"], join=False)
+    while not ranks.join():  # raises when a rank did; the answers fit into the pipe
+        pass
     every = [answers.get() for _ in range(w["ranks"])]
-    ranks.join()
     steps = [list(zip(*(r[k] for r in every))) for k in ("cpu", "wall", "loss")]
     mean = [sum(x) / len(x) for x in steps[2]]  # under dp each rank has the mean of its own share
     return {"cpu": [sum(x) for x in steps[0]], "wall": [max(x) for x in steps[1]], "loss": mean,

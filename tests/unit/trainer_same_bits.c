@@ -1,0 +1,184 @@
+/*
+ * tests/unit/trainer_same_bits.c - --same-bits: for random models and pairs of layouts the losses
+ * and norms are the same doubles, and the state after some steps has the same bits.
+ */
+#include <criterion/criterion.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "comm/launch.h"
+#include "kernels/thread.h"
+#include "tests/unit/random_model.h"
+#include "trainer/init.h"
+#include "trainer/same_bits.h"
+#include "trainer/step.h"
+#include "trainer/zero.h"
+
+static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
+
+enum { STEPS = 2 };
+
+/* What a run leaves, in memory that its ranks share with the test. */
+struct outcome {
+    double loss[STEPS], norm[STEPS];
+    int64_t state; /* a sum over all elements that does not depend on their order */
+};
+
+/* ---- random runs ---- */
+
+static void random_job(struct rng *r, struct model *m, struct train_config *c)
+{
+    do
+        *m = random_model(r);
+    while (m->heads < 2);
+    m->vocab = 256 + rng_int(r, 0, 40); /* bytes are tokens */
+    m->max_positions += 15;
+    *c = train_config_default();
+    c->data_path = TEXT;
+    c->model_path = "a random model";
+    c->steps = STEPS;
+    c->opt.warmup = 1;
+    c->dtype = rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
+    c->same_bits = 2;
+    while (c->same_bits < m->heads && rng_int(r, 0, 2))
+        c->same_bits *= 2;
+    c->seq = 8 * rng_int(r, 1, 2);
+    c->micro = rng_int(r, 1, 2);
+    c->batch = c->micro * (rng_int(r, 0, 3) ? 4 : 12);
+}
+
+/* A layout of at most 8 ranks that this job can have. */
+static struct train_config random_layout(struct rng *r, const struct model *m,
+                                         const struct train_config *job)
+{
+    for (;;) {
+        struct train_config c = *job;
+        struct tp_err ignored = { 0 };
+
+        c.spec = random_spec(r, m);
+        c.spec.cp = 1;
+        c.recompute = rng_int(r, 0, 2) == 0;
+        c.threads = 1; /* OpenMP waits by spinning here, which 8 ranks have no room for */
+        if (spec_world(&c.spec) <= 8 && train_config_check(&c, m, &ignored) == TP_OK)
+            return c;
+    }
+}
+
+/* ---- a run ---- */
+
+/* Every element that this rank owns and counts, by its place in its tensor. */
+static int64_t state_of(const struct trainer *t)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < t->params.n; i++) {
+        const struct param *q = &t->params.list[i];
+        const struct owned o = params_owned(&t->params, q);
+        const struct tensor *tensor = &t->layout.tensors[q->tensor];
+        struct box whole = box_whole(tensor->ndim, tensor->shape), one = q->own.box;
+        const float *const values[] = { o.value, o.exp_avg, o.exp_avg_sq };
+
+        for (int64_t k = 0; q->counted && k < o.n; k++) {
+            int64_t at = k;
+
+            for (int d = one.ndim - 1; d >= 0; d--) {
+                one.lo[d] = q->own.box.lo[d] + at % q->own.box.len[d];
+                at /= q->own.box.len[d];
+                one.len[d] = 1;
+            }
+            at = box_offset_in(&whole, &one);
+            for (int v = 0; v < 3; v++) {
+                uint32_t bits;
+                struct rng hash = { (uint64_t)at * 4 + (uint64_t)v };
+
+                memcpy(&bits, &values[v][k], sizeof bits);
+                hash.state = rng_next(&hash) + (uint64_t)q->tensor;
+                hash.state = rng_next(&hash) + bits;
+                sum += rng_next(&hash);
+            }
+        }
+    }
+    return (int64_t)sum;
+}
+
+static tp_status train(struct outcome *out, const struct train_config *c, const struct model *m,
+                       struct comm *world, struct tp_err *err)
+{
+    struct trainer t;
+    struct outcome mine = { 0 };
+    tp_status st;
+
+    kernels_set_threads(c->threads);
+    TP_TRY(trainer_open(&t, c, m, world, err));
+    init_weights(&t.params, &t.layout, m, 1);
+    TP_TRY(zero_start(&t.params, &t.parallel, err));
+    for (int i = 0; i < STEPS; i++) {
+        struct step_result r = { 0 };
+
+        TP_TRY(step_run(&t, &r, err));
+        TP_TRY(comm_all_reduce(world, &r.loss_share, 1, COMM_F64, COMM_SUM, err));
+        mine.loss[i] = r.loss_share;
+        mine.norm[i] = r.grad_norm;
+    }
+    /* replicas of dp own the same without ZeRO: one of them speaks */
+    mine.state = t.params.n_owners > 1 || t.parallel.at.dp == 0 ? state_of(&t) : 0;
+    TP_TRY(comm_all_reduce(world, &mine.state, 1, COMM_I64, COMM_SUM, err));
+    if (comm_rank(world) == 0)
+        *out = mine;
+done:
+    trainer_close(&t);
+    return st;
+}
+
+static void run(struct outcome *out, const struct train_config *c, const struct model *m)
+{
+    struct trainer_size size;
+    struct comm *world = NULL;
+    struct tp_err err = { 0 };
+    int rank, code = 0;
+    tp_status st;
+
+    cr_assert_eq(trainer_measure(&size, c, m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(launch_ranks(spec_world(&c->spec), &rank, &code, &err), TP_OK, "%s", err.msg);
+    if (rank < 0) {
+        cr_assert_eq(code, 0, "a rank exited with %d", code);
+        return;
+    }
+    st = comm_init(&world, size.shared + (1 << 20), &err);
+    if (!st)
+        st = train(out, c, m, world, &err);
+    if (st)
+        fprintf(stderr, "%s\n", err.msg);
+    if (world)
+        comm_end(world, st);
+    _exit(st != TP_OK);
+}
+
+Test(trainer_same_bits, any_two_layouts_have_the_same_losses_norms_and_state)
+{
+    struct rng r = rng_start("trainer_same_bits/layouts");
+    struct outcome *out =
+        mmap(NULL, 2 * sizeof *out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    cr_assert_neq(out, MAP_FAILED);
+    for (int round = 0; round < 12; round++) {
+        struct train_config job, c[2];
+        struct model m;
+        char spec[2][SPEC_TEXT_MAX];
+
+        random_job(&r, &m, &job);
+        for (int i = 0; i < 2; i++) {
+            c[i] = random_layout(&r, &m, &job);
+            spec_format(spec[i], &c[i].spec);
+            memset(&out[i], 0, sizeof out[i]);
+            run(&out[i], &c[i], &m);
+            cr_assert(out[i].norm[0] > 0);
+        }
+        cr_assert_eq(memcmp(&out[0], &out[1], sizeof *out), 0,
+                     "--same-bits %d, %s and %s: losses %a %a, norms %a %a, last norms %a %a",
+                     job.same_bits, spec[0], spec[1], out[0].loss[0], out[1].loss[0],
+                     out[0].norm[0], out[1].norm[0], out[0].norm[1], out[1].norm[1]);
+    }
+    munmap(out, 2 * sizeof *out);
+}
