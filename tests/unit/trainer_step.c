@@ -11,8 +11,8 @@
 #include "kernels/norm.h"
 #include "layout/memory.h"
 #include "tests/unit/random_model.h"
-#include "trainer/describe.h"
 #include "trainer/init.h"
+#include "trainer/messages.h"
 #include "trainer/step.h"
 #include "trainer/zero.h"
 
@@ -162,7 +162,7 @@ static int step_as_said(const struct train_config *c, const struct model *m, str
     init_weights(&t.params, &t.layout, m, 1);
     if (zero_start(&t.params, &t.parallel, &err))
         return fprintf(stderr, "%s\n", err.msg), 1;
-    said = describe_messages(&t);
+    said = messages_count(&t);
     for (int i = 0; i < 2 && !wrong; i++) {
         const struct parallel *p = &t.parallel;
         int64_t tp = calls_of(p->tp), kv = calls_of(p->kv), dp = of_gradients(p, calls_of);
