@@ -13,9 +13,9 @@ static const double GUESS_WEIGHT = 0.05;
 
 static double ceil_div(double a, double b)
 {
-    int64_t x = (int64_t)a, y = (int64_t)b;
+    int64_t x = (int64_t)a, y = (int64_t)b, parts = (x + y - 1) / y;
 
-    return (double)((x + y - 1) / y);
+    return (double)parts;
 }
 
 /* A share of what n ranks send each other in an all-reduce; a gather or a scatter is half. */

@@ -116,9 +116,12 @@ static void square_rows(const struct params *p)
     memset(p->rows, 0, (size_t)p->n_rows * sizeof *p->rows);
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
-        int64_t cols = q->n ? q->n / q->box.len[0] : 0;
+        int64_t cols;
 
-        if (q->counted && q->own.n)
+        if (!q->counted || !q->n || !q->own.n)
+            continue;
+        cols = q->n / q->box.len[0];
+        if (cols)
             sum_squares_rows(p->rows + q->row + (q->own.from - q->at) / cols,
                              params_owned(p, q).grad, q->own.n / cols, cols);
     }
