@@ -117,11 +117,9 @@ def theirs(kind, folder, python, env, patience):
         os.kill(told(folder)[VICTIM][0], signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
         return await_ranks(folder, p, lambda all: min(r[1] for r in all) >= 1, patience)
     finally:
-        for rank in told(folder) or []:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(rank[0], signal.SIGKILL)
-        p.kill()
+        p.kill()  # first, for it would start others
         p.wait()
+        subprocess.run(["pkill", "-KILL", "-f", "%s %s$" % (TRAINER.name, folder)])
 
 
 # ---- the table ----
@@ -166,4 +164,5 @@ def main():
               (100 * share, 1e3 * rate))
 
 
-main()
+if __name__ == "__main__":
+    main()
