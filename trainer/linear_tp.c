@@ -29,89 +29,6 @@ static struct part part_of(const struct linear *l, int i)
                           n };
 }
 
-/* y[rows, out] = x[rows, in] W^T */
-static tp_status product(const struct linear *l, float *y, const void *x, int64_t rows,
-                         struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < parts_of(l) && !st; i++) {
-        struct part w = part_of(l, i);
-        const struct gemm g = { .trans_b = !l->in_out,
-                                .m = rows,
-                                .n = w.n,
-                                .k = l->in,
-                                .a = x,
-                                .lda = l->in,
-                                .b = w.weight,
-                                .ldb = l->in_out ? w.n : l->in,
-                                .c = y + w.at,
-                                .ldc = l->out,
-                                .alpha = 1,
-                                .type = l->type };
-
-        st = gemm(&g, err);
-    }
-    return st;
-}
-
-/* dx[rows, in] = dy[rows, out] W */
-static tp_status input_gradient(const struct linear *l, float *dx, const void *dy, int64_t rows,
-                                struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < parts_of(l) && !st; i++) {
-        struct part w = part_of(l, i);
-        const struct gemm g = { .trans_b = l->in_out,
-                                .m = rows,
-                                .n = l->in,
-                                .k = w.n,
-                                .a = (const char *)dy + w.at * dtype_bytes(l->type),
-                                .lda = l->out,
-                                .b = w.weight,
-                                .ldb = l->in_out ? w.n : l->in,
-                                .c = dx,
-                                .ldc = l->in,
-                                .alpha = 1,
-                                .beta = i > 0 ? 1 : 0,
-                                .type = l->type };
-
-        st = gemm(&g, err);
-    }
-    return st;
-}
-
-/* dW[out, in] (+)= dy^T x, or dW[in, out] (+)= x^T dy */
-static tp_status weight_gradient(const struct linear *l, const void *dy, const void *x,
-                                 int64_t rows, bool add, struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < parts_of(l) && !st; i++) {
-        struct part w = part_of(l, i);
-        const void *dy_part = (const char *)dy + w.at * dtype_bytes(l->type);
-        const struct gemm g = { .trans_a = true,
-                                .m = l->in_out ? l->in : w.n,
-                                .n = l->in_out ? w.n : l->in,
-                                .k = rows,
-                                .a = l->in_out ? x : dy_part,
-                                .lda = l->in_out ? l->in : l->out,
-                                .b = l->in_out ? dy_part : x,
-                                .ldb = l->in_out ? l->out : l->in,
-                                .c = w.grad,
-                                .ldc = l->in_out ? w.n : l->in,
-                                .alpha = 1,
-                                .beta = add ? 1 : 0,
-                                .type = l->type };
-
-        st = gemm(&g, err);
-    }
-    return st;
-}
-
-/* ---- shards ---- */
-
 /* What a product reads and writes, and how far on the next shard's is: 0 where all share it. */
 struct operands {
     float *to; /* NULL: the weight's gradient */
@@ -124,25 +41,90 @@ struct operands {
     bool add;
 };
 
+/* to = y[rows, out] = x[rows, in] W^T */
+static tp_status product(const struct linear *l, const struct operands *o, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < parts_of(l) && !st; i++) {
+        struct part w = part_of(l, i);
+        const struct gemm g = { .trans_b = !l->in_out,
+                                .m = o->rows,
+                                .n = w.n,
+                                .k = l->in,
+                                .a = o->x,
+                                .lda = l->in,
+                                .b = w.weight,
+                                .ldb = l->in_out ? w.n : l->in,
+                                .c = o->to + w.at,
+                                .ldc = l->out,
+                                .alpha = 1,
+                                .type = l->type };
+
+        st = gemm(&g, err);
+    }
+    return st;
+}
+
+/* to = dx[rows, in] = dy[rows, out] W */
+static tp_status input_gradient(const struct linear *l, const struct operands *o,
+                                struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < parts_of(l) && !st; i++) {
+        struct part w = part_of(l, i);
+        const struct gemm g = { .trans_b = l->in_out,
+                                .m = o->rows,
+                                .n = l->in,
+                                .k = w.n,
+                                .a = o->dy + w.at * dtype_bytes(l->type),
+                                .lda = l->out,
+                                .b = w.weight,
+                                .ldb = l->in_out ? w.n : l->in,
+                                .c = o->to,
+                                .ldc = l->in,
+                                .alpha = 1,
+                                .beta = i > 0 ? 1 : 0,
+                                .type = l->type };
+
+        st = gemm(&g, err);
+    }
+    return st;
+}
+
+/* dW[out, in] (+)= dy^T x, or dW[in, out] (+)= x^T dy */
+static tp_status weight_gradient(const struct linear *l, const struct operands *o,
+                                 struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < parts_of(l) && !st; i++) {
+        struct part w = part_of(l, i);
+        const char *dy_part = o->dy + w.at * dtype_bytes(l->type);
+        const struct gemm g = { .trans_a = true,
+                                .m = l->in_out ? l->in : w.n,
+                                .n = l->in_out ? w.n : l->in,
+                                .k = o->rows,
+                                .a = l->in_out ? o->x : dy_part,
+                                .lda = l->in_out ? l->in : l->out,
+                                .b = l->in_out ? dy_part : o->x,
+                                .ldb = l->in_out ? l->out : l->in,
+                                .c = w.grad,
+                                .ldc = l->in_out ? w.n : l->in,
+                                .alpha = 1,
+                                .beta = o->add ? 1 : 0,
+                                .type = l->type };
+
+        st = gemm(&g, err);
+    }
+    return st;
+}
+
+/* ---- shards ---- */
+
 typedef tp_status (*product_fn)(const struct linear *l, const struct operands *o,
                                 struct tp_err *err);
-
-static tp_status call_product(const struct linear *l, const struct operands *o, struct tp_err *err)
-{
-    return product(l, o->to, o->x, o->rows, err);
-}
-
-static tp_status call_input_gradient(const struct linear *l, const struct operands *o,
-                                     struct tp_err *err)
-{
-    return input_gradient(l, o->to, o->dy, o->rows, err);
-}
-
-static tp_status call_weight_gradient(const struct linear *l, const struct operands *o,
-                                      struct tp_err *err)
-{
-    return weight_gradient(l, o->dy, o->x, o->rows, o->add, err);
-}
 
 int64_t linear_shard_out(const struct linear *l, int shard)
 {
@@ -277,7 +259,7 @@ tp_status linear_column_forward(const struct linear *l, float *y, const void *x,
     };
     tp_status st = l->whole ? gather_rows(l, x, rows, l->in, err) : TP_OK;
 
-    return st ? st : run(call_product, l, &o, err);
+    return st ? st : run(product, l, &o, err);
 }
 
 /* Sums of dX are done before W's gradient, which needs nothing of them. */
@@ -293,7 +275,7 @@ tp_status linear_column_backward(const struct linear *l, float *dx, const void *
                           .add = add };
     tp_status st;
 
-    if ((st = run(call_input_gradient, l, &o, err)))
+    if ((st = run(input_gradient, l, &o, err)))
         return st;
     add_parts(l, out, rows * l->in);
     if (!l->whole)
@@ -303,7 +285,7 @@ tp_status linear_column_backward(const struct linear *l, float *dx, const void *
         st = gather_rows(l, x, rows, l->in, err);
     o.to = NULL;
     o.x = l->whole ? (const void *)l->whole : x;
-    return st ? st : run(call_weight_gradient, l, &o, err);
+    return st ? st : run(weight_gradient, l, &o, err);
 }
 
 tp_status linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows,
@@ -315,7 +297,7 @@ tp_status linear_row_forward(const struct linear *l, float *y, const void *x, in
                           .x = x,
                           .x_step = rows * l->in * dtype_bytes(l->type),
                           .rows = rows };
-    tp_status st = run(call_product, l, &o, err);
+    tp_status st = run(product, l, &o, err);
 
     if (st)
         return st;
@@ -339,7 +321,7 @@ tp_status linear_row_backward(const struct linear *l, float *dx, const void *dy,
     tp_status st = l->whole ? gather_rows(l, dy, rows, l->out, err) : TP_OK;
 
     if (!st)
-        st = run(call_input_gradient, l, &o, err);
+        st = run(input_gradient, l, &o, err);
     o.to = NULL;
-    return st ? st : run(call_weight_gradient, l, &o, err);
+    return st ? st : run(weight_gradient, l, &o, err);
 }
