@@ -16,34 +16,38 @@ enum { WORDS_MAX = 24 }; /* of ours, in one command */
 
 static const double PATIENCE_S = 60;
 
+/* Words up to a NULL; nothing when there was no memory for the list. */
+static void append(struct job_words *out, va_list list)
+{
+    char *word;
+
+    if (!out->word)
+        return;
+    while (out->n < WORDS_MAX && (word = va_arg(list, char *)))
+        out->word[out->n++] = word;
+    out->word[out->n] = NULL;
+}
+
 void slurm_words(struct job_words *out, struct arena *arena, ...)
 {
     va_list list;
-    char *word;
 
     *out = (struct job_words){ .word = arena_array(arena, WORDS_MAX + 1, sizeof *out->word) };
     va_start(list, arena);
-    while (out->word && out->n < WORDS_MAX && (word = va_arg(list, char *)))
-        out->word[out->n++] = word;
+    append(out, list);
     va_end(list);
-    if (out->word)
-        out->word[out->n] = NULL;
 }
 
 void slurm_on_node(struct job_words *out, long id, const char *node, struct arena *arena, ...)
 {
     va_list list;
-    char *word;
 
     slurm_words(out, arena, "srun", arena_printf(arena, "--jobid=%ld", id), "--overlap",
                 "--mpi=none", "--nodes=1", "--ntasks=1", "--quiet",
                 arena_printf(arena, "--nodelist=%s", node), NULL);
     va_start(list, arena);
-    while (out->word && out->n < WORDS_MAX && (word = va_arg(list, char *)))
-        out->word[out->n++] = word;
+    append(out, list);
     va_end(list);
-    if (out->word)
-        out->word[out->n] = NULL;
 }
 
 void slurm_view_words(struct job_words *out, long id, struct arena *arena)
