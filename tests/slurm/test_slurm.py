@@ -36,15 +36,20 @@ def test_a_lost_node_means_the_survivors_go_on(tmp_path, model, cluster, figure,
         assert queue() == [], "the allocation was not given back"
 
 
+def start_and_take_over(job):
+    """A job that trains, whose tp-run was killed and has a successor."""
+    job.start()
+    job.await_event("save", timeout=90)
+    job.process.kill()
+    job.process.wait()
+    job.start()
+    job.await_event("takeover", running=True)
+    job.await_step(30)
+
+
 def test_a_killed_rank_and_a_killed_orchestrator(tmp_path, model, cluster):
     with slurm_job(tmp_path, model, steps=300) as job:
-        job.start()
-        job.await_event("save", timeout=90)
-        job.process.kill()
-        job.process.wait()
-        job.start()
-        job.await_event("takeover", running=True)
-        job.await_step(30)
+        start_and_take_over(job)
         os.kill(next(p for p in pids_of("tp-train", "layout=tp4")), signal.SIGKILL)
         job.await_event("rank_exit", timeout=60)
         job.await_event("training", 3, timeout=60)
@@ -157,13 +162,7 @@ def test_a_node_at_fault_is_drained(tmp_path, model, cluster):
 
 def test_after_a_takeover_nodes_are_watched_again(tmp_path, model, cluster, figure):
     with slurm_job(tmp_path, model) as job:
-        job.start()
-        job.await_event("save", timeout=90)
-        job.process.kill()
-        job.process.wait()
-        job.start()
-        job.await_event("takeover", running=True)
-        job.await_step(30)
+        start_and_take_over(job)
         time.sleep(2)
         node, begin = node_of(job, 2), time.time()
         cluster("cut", node)
