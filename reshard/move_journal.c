@@ -188,10 +188,19 @@ static tp_status journal_new(struct move_journal **out, const struct sums *sums,
     return TP_OK;
 }
 
+/* Give the journal its name. Only now, with a head that lasts: a journal is whole or not there. */
+static tp_status publish(struct move_journal *j, const char *dir, struct tp_err *err)
+{
+    if (renameat(j->dir, JOURNAL_FILE ".tmp", j->dir, JOURNAL_FILE) != 0)
+        return tp_fail_errno(err, "%s: cannot rename " JOURNAL_FILE ".tmp to it", j->path);
+    return file_sync_dir(dir, err); /* its name, and those of the shards that it speaks of */
+}
+
 tp_status move_journal_create(struct move_journal **out, const char *dir,
                               const struct move_journal_head *head, const struct sums *sums,
                               int n_sums, struct tp_err *err)
 {
+    const int how = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
     unsigned char buf[sizeof(struct frame) + sizeof *head + CRC_BYTES] = { 0 };
     struct move_journal_head h;
     struct move_journal *j = NULL;
@@ -200,16 +209,16 @@ tp_status move_journal_create(struct move_journal **out, const char *dir,
     TP_TRY(journal_new(&j, sums, n_sums, head->n_windows, err));
     TP_TRY(name_journal(j, dir, err));
     TP_TRY(open_dir(j, dir, err));
-    j->fd = open(j->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    j->fd = openat(j->dir, JOURNAL_FILE ".tmp", how, 0666);
     if (j->fd < 0) {
-        st = tp_fail_errno(err, "%s: cannot create", j->path);
+        st = tp_fail_errno(err, "%s.tmp: cannot create", j->path);
         goto done;
     }
     memcpy(&h, head, sizeof h);
     h.n_words = j->n_words;
     memcpy(buf + sizeof(struct frame), &h, sizeof h);
     TP_TRY(write_frame(j, KIND_HEAD, buf, sizeof h, err));
-    TP_TRY(file_sync_dir(dir, err)); /* its name, and those of the shards that it speaks of */
+    TP_TRY(publish(j, dir, err));
     *out = j;
     j = NULL;
 done:

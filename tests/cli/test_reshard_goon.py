@@ -155,6 +155,7 @@ def test_killed_at_any_change_of_the_file_system_it_goes_on(job, tmp_path, figur
             job.tmp() / "progress").stat().st_size > 200
         before, err = job.finish()
         assert before is not None or not had, "TP_SEED=%d, point %d: %s" % (SEED, at, err)
+        assert "starting over" not in err, "TP_SEED=%d, point %d: %s" % (SEED, at, err)
         went_on += before is not None
     assert went_on > len(tried) / 2
     figure("killed at points, went on", "%d, %d" % (len(tried), went_on))
