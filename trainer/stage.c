@@ -137,7 +137,8 @@ static void clear_before(const struct net *n)
     if (n->model->tied && n->is_last && !n->same_bits)
         return;
     for (int s = 0; s < n->shards; s++)
-        clear(n->embedding_grad + s * n->embedding_stride, net_vocab(n, s, &first) * hidden);
+        clear(n->embedding_grad + s * n->embedding_stride,
+              vocab_rows_of(&n->table, s, &first) * hidden);
 }
 
 void stage_clear_gradients(const struct net *n)
