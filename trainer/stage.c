@@ -31,10 +31,11 @@ float *stage_input(const struct slot *s)
 /* What a pass keeps of layer i of the chunk, or what is at work in its place. */
 static struct layer_slot layer_of(const struct pass *p, const struct slot *s, int i)
 {
-    struct layer_slot layer = p->net->recompute ? p->scratch->layer : s->layers[i];
+    struct layer_slot layer =
+        p->net->recompute == RECOMPUTE_FULL ? p->scratch->layer : s->layers[i];
 
     layer.x = s->layers[i].x;
-    if (p->net->recompute_attention) {
+    if (p->net->recompute == RECOMPUTE_SELECTIVE) {
         layer.attended = p->scratch->layer.attended;
         layer.lse = p->scratch->layer.lse;
     }
@@ -45,7 +46,7 @@ static struct layer_slot layer_of(const struct pass *p, const struct slot *s, in
  * its memory is the next one's too, and with zero3 so is that of a bias which would be added. */
 static bool finishes_layers(const struct net *n)
 {
-    return n->recompute || (n->is_sharded && n->layers[0].down.bias);
+    return n->recompute == RECOMPUTE_FULL || (n->is_sharded && n->layers[0].down.bias);
 }
 
 /* What the last layer of a chunk left to be added to s->x. */
@@ -136,7 +137,8 @@ static void clear_before(const struct net *n)
     if (n->model->tied && n->is_last && !n->same_bits)
         return;
     for (int s = 0; s < n->shards; s++)
-        clear(n->embedding_grad + s * n->embedding_stride, net_vocab(n, s, &first) * hidden);
+        clear(n->embedding_grad + s * n->embedding_stride,
+              vocab_rows_of(&n->table, s, &first) * hidden);
 }
 
 void stage_clear_gradients(const struct net *n)
@@ -255,7 +257,7 @@ static tp_status layer_backward(const struct pass *p, int i, struct layer_slot s
     tp_status st;
 
     TP_TRY(units_need(p->units, y.unit, err));
-    if (n->recompute)
+    if (n->recompute == RECOMPUTE_FULL)
         TP_TRY(run_again(p, &y, &slot, err));
     units_clear(p->units, y.unit);
     if (begins_leaf(p))
