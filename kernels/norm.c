@@ -1,3 +1,4 @@
+/* kernels/norm.c - see kernels/norm.h. */
 #include "kernels/norm.h"
 
 #include <math.h>
