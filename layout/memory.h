@@ -38,7 +38,7 @@ struct memory_run {
     int flags;      /* MEMORY_SAVES ... */
 };
 
-/* The need of the largest rank, with one kernel thread. */
+/* The need of the largest rank, with one kernel thread, cut as m->plan says. */
 struct memory_need memory_estimate(const struct model *m, const struct spec *s,
                                    const struct memory_run *run);
 
