@@ -65,7 +65,7 @@ static tp_status read_epoch(int64_t *epoch, const char *root, struct tp_err *err
     tp_status st;
 
     TP_TRY(step_path(path, root, "epoch", err));
-    st = file_read_all(&text, &n, path, EPOCH_TEXT_MAX, &arena, err);
+    st = file_read_own(&text, &n, path, EPOCH_TEXT_MAX, &arena, err);
     if (st == TP_E_NOTFOUND) {
         *epoch = 0;
         st = TP_OK;
@@ -124,12 +124,31 @@ static void reap_names(const char *root)
             unlink(path);
 }
 
+tp_status ckpt_check_root(const char *root, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    tp_status st;
+
+    if (file_exists(root) && !file_is_dir(root))
+        return tp_fail(err, TP_E_USAGE, "%s: is no directory, so no checkpoints can lie in it",
+                       root);
+    if ((st = step_path(path, root, MANIFEST_FILE, err)))
+        return st;
+    if (file_exists(path))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: is one step of a checkpoint (it has a " MANIFEST_FILE
+                       "); name the root that steps lie in",
+                       root);
+    return TP_OK;
+}
+
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
 {
     int64_t last = 0;
     int lock = -1;
     tp_status st;
 
+    TP_TRY(ckpt_check_root(root, err));
     TP_TRY(file_make_dirs(root, err));
     TP_TRY(lock_root(&lock, root, err));
     reap_names(root); /* this job may have nothing left to save */
@@ -319,6 +338,7 @@ tp_status ckpt_begin_again(struct ckpt_txn *t, bool *resumed, const char *root, 
 
     if (snprintf(txn.root, sizeof txn.root, "%s", root) >= (int)sizeof txn.root)
         return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", root);
+    TP_TRY(ckpt_check_root(root, err));
     TP_TRY(refuse_existing(root, step, force, err));
     TP_TRY(make_save_id(txn.save_id, err));
     txn.made_root = !file_exists(root);
