@@ -142,16 +142,10 @@ static tp_status read_resume(struct request *r, struct tp_err *err)
 
 static tp_status read_recompute(struct request *r, struct tp_err *err)
 {
-    if (!r->recompute || strcmp(r->recompute, "none") == 0)
+    if (!r->recompute || recompute_parse(&r->config.recompute, r->recompute))
         return TP_OK;
-    if (strcmp(r->recompute, "full") == 0)
-        r->config.recompute = true;
-    else if (strcmp(r->recompute, "selective") == 0)
-        r->config.recompute_attention = true;
-    else
-        return tp_fail(err, TP_E_USAGE, "--recompute is none, selective or full, not '%s'",
-                       r->recompute);
-    return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "--recompute is none, selective or full, not '%s'",
+                   r->recompute);
 }
 
 static tp_status read_machine(struct request *r, struct tp_err *err)
@@ -429,6 +423,7 @@ int main(int argc, char **argv)
     int code = 0, world = 0;
     bool mpi;
 
+    report_begin();
     launch_prepare_env(argv);
     mpi = launch_is_mpi(&world);
     if (mpi)

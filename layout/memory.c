@@ -2,8 +2,6 @@
  * trainer/activation.h; a test compares the two to the byte but for alignment. */
 #include "layout/memory.h"
 
-#include <stdbool.h>
-
 #include "layout/plan.h"
 
 enum {
@@ -240,13 +238,14 @@ static int64_t layer_bytes(const struct model *m, const struct share *r, int64_t
 }
 
 /* Kept from the forward to the backward pass of a microbatch: struct slot. */
-static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e, int flags)
+static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e,
+                          enum recompute recompute)
 {
     int64_t stream = 4 * m->hidden, layer = 0;
 
-    if (!(flags & MEMORY_RECOMPUTES))
+    if (recompute != RECOMPUTE_FULL)
         layer = layer_bytes(m, r, e);
-    if (!(flags & (MEMORY_RECOMPUTES | MEMORY_RECOMPUTES_ATTENTION)))
+    if (recompute == RECOMPUTE_NONE)
         layer += attended_bytes(r, e);
     return r->slot_layers * (stream + layer) + stream + 8 * r->split +
            (r->is_last ? e * m->hidden + 4 * r->stats : 0);
@@ -259,7 +258,8 @@ static int64_t ring_bytes(const struct share *r, int64_t e)
 }
 
 /* Used by layer after layer: struct scratch. */
-static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e, int flags)
+static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e,
+                             enum recompute recompute)
 {
     int64_t qkv = r->q + 2 * r->kv, wide = most(most(r->ffn, r->q), r->wide_vocab);
     int64_t stream = 4 * m->hidden * (r->is_pipeline ? 3 : 2), row = 4 * (wide + qkv + 3);
@@ -272,9 +272,9 @@ static int64_t scratch_bytes(const struct model *m, const struct share *r, int64
     }
     if (r->shards > 1) /* what they add up, and of the loss */
         row += 4 * r->shards * (m->hidden + 3);
-    if (flags & MEMORY_RECOMPUTES)
+    if (recompute == RECOMPUTE_FULL)
         stream += layer_bytes(m, r, e);
-    if (flags & (MEMORY_RECOMPUTES | MEMORY_RECOMPUTES_ATTENTION))
+    if (recompute != RECOMPUTE_NONE)
         stream += attended_bytes(r, e);
     return stream + r->split * (row + ring_bytes(r, e));
 }
@@ -382,14 +382,14 @@ static struct memory_need need_of(const struct model *m, const struct spec *s,
     int64_t windows = sharded ? window_bytes(&r, m, e, s->dp) : 0;
 
     count_state(&need, &r, m, s, e);
-    need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, run->flags);
+    need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, run->recompute);
     need.workspace =
-        rows / r.split * scratch_bytes(m, &r, e, run->flags) + windows +
+        rows / r.split * scratch_bytes(m, &r, e, run->recompute) + windows +
         4 * partial_elements(&r, m, sharded ? s->dp : 1) + attention_bytes(m, tokens) +
         same_bits_bytes(&r, m, sharded ? r.owned : r.elements, sharded ? s->dp : 1, run->micros);
     if (m->arch == MODEL_LLAMA)
         need.workspace += 4 * tokens * m->head_dim; /* rotary table */
-    if (run->flags & MEMORY_SAVES)                  /* replicas share the writing */
+    if (run->saves)                                 /* replicas share the writing */
         need.staging = need.params / (sharded ? 1 : s->dp) / s->cp +
                        (need.master + need.moments) / (s->zero ? 1 : s->dp) / s->cp + SAVING_BYTES;
     need.overhead =

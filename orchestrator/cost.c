@@ -29,12 +29,12 @@ static double ring(int n)
 static double recomputed(const struct cost_work *work, const struct way *w)
 {
     const struct model *m = work->model;
-    int64_t level = w->recompute ? w->recompute : work->recompute;
+    enum recompute level = w->recompute ? w->recompute : work->recompute;
     double scores = 4.0 * m->layers * m->heads * (double)m->head_dim * (double)work->seq;
 
-    if (level == WAY_FULL)
+    if (level == RECOMPUTE_FULL)
         return 4.0 / 3;
-    return level == WAY_SELECTIVE ? 1 + scores / model_step_flops(m, 1, work->seq) : 1;
+    return level == RECOMPUTE_SELECTIVE ? 1 + scores / model_step_flops(m, 1, work->seq) : 1;
 }
 
 void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct way *w)

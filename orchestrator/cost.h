@@ -33,7 +33,7 @@ struct cost_work {
     enum dtype dtype;
     int64_t batch, seq; /* sequences a step, tokens a sequence */
     int64_t micro;      /* sequences in a microbatch where a way has none of its own; 0: all */
-    int64_t recompute;  /* enum way_recompute that the command itself asks for */
+    enum recompute recompute; /* that the command itself asks for */
 };
 
 struct cost_model {

@@ -93,15 +93,6 @@ static void fit_to_book(struct fit *f)
     cost_fit(&f->cost, &f->work, samples, n);
 }
 
-/* What the command line says of recomputation; NULL: nothing. */
-static enum way_recompute level_of(const char *text)
-{
-    for (int r = WAY_SELECTIVE; text && r <= WAY_FULL; r++)
-        if (strcmp(text, way_recompute_name(r)) == 0)
-            return (enum way_recompute)r;
-    return WAY_KEEP;
-}
-
 tp_status fit_open(struct fit **out, const struct job *job, const struct book *book,
                    struct arena *arena, struct tp_err *err)
 {
@@ -121,8 +112,9 @@ tp_status fit_open(struct fit **out, const struct job *job, const struct book *b
                             .dtype = dtype && strcmp(dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32,
                             .batch = job->layouts.batch ? job->layouts.batch : 1,
                             .seq = job->layouts.seq ? job->layouts.seq : SEQ_GUESS,
-                            .micro = job->layouts.micro || !f->same_bits ? job->layouts.micro : 1,
-                            .recompute = level_of(recompute) };
+                            .micro = job->layouts.micro || !f->same_bits ? job->layouts.micro : 1 };
+    if (recompute)
+        recompute_parse(&f->work.recompute, recompute);
     if ((st = read_model(f, err)))
         return st;
     fit_to_book(f);
@@ -279,19 +271,16 @@ static double seconds_of(const struct fit *f, const struct way *w, bool *measure
 
 static int64_t memory_of(const struct fit *f, const struct way *w, int64_t micro)
 {
-    static const int memory_flag[] = { [WAY_KEEP] = 0,
-                                       [WAY_SELECTIVE] = MEMORY_RECOMPUTES_ATTENTION,
-                                       [WAY_FULL] = MEMORY_RECOMPUTES };
     struct memory_run run = { .dtype = f->work.dtype,
                               .seq = f->work.seq,
                               .micro = micro,
                               .micros = f->work.batch / w->spec.dp / micro,
                               .same_bits = f->same_bits,
-                              .flags = MEMORY_SAVES };
+                              .recompute = w->recompute ? w->recompute : f->work.recompute,
+                              .saves = true };
 
     if (!f->has_model)
         return 0;
-    run.flags |= memory_flag[w->recompute ? w->recompute : f->work.recompute];
     return memory_estimate(&f->model, &w->spec, &run).total;
 }
 
@@ -323,7 +312,8 @@ void fit_check(struct fit *f, struct candidate *c, int max_ranks)
     share = f->work.batch / c->way.spec.dp;
     share = share > 0 ? share : 1;
     whole = f->sets_micro || !f->work.micro ? share : f->work.micro;
-    for (int64_t again = WAY_KEEP; again <= (f->sets_recompute ? WAY_FULL : WAY_KEEP); again++)
+    for (int again = RECOMPUTE_NONE; again <= (f->sets_recompute ? RECOMPUTE_FULL : RECOMPUTE_NONE);
+         again++)
         for (int64_t n = 1; n <= whole && n <= (f->sets_micro ? MICROS_MAX : 1); n++) {
             struct candidate t = *c;
             int64_t micro = whole / n;
@@ -336,7 +326,7 @@ void fit_check(struct fit *f, struct candidate *c, int max_ranks)
             }
             t.why = "";
             t.way.micro = f->sets_micro && micro != share ? micro : 0;
-            t.way.recompute = again;
+            t.way.recompute = (enum recompute)again;
             try_way(f, &best, &t, micro, &least);
         }
     if (best.legal) {

@@ -254,7 +254,7 @@ tp_status job_command(struct job_words *out, const struct job *j, const struct w
     if (way->micro)
         w.word[n++] = arena_printf(arena, "--micro=%lld", (long long)way->micro);
     if (way->recompute)
-        w.word[n++] = arena_printf(arena, "--recompute=%s", way_recompute_name(way->recompute));
+        w.word[n++] = arena_printf(arena, "--recompute=%s", recompute_name(way->recompute));
     if (!job_flag(j, "--ckpt"))
         w.word[n++] = arena_printf(arena, "--ckpt=%s", j->ckpt);
     if (!job_flag(j, "--log"))

@@ -114,10 +114,24 @@ static bool may_read(const struct page *p, struct MHD_Connection *c)
 /* A request whose Host is a name comes from a page elsewhere that had its name point here. */
 static bool host_is_address(struct MHD_Connection *c)
 {
-    const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
+    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
+    char host[64];
+    struct in6_addr ignored;
+    size_t n = given ? strlen(given) : 0, name;
 
-    return !host || strncmp(host, "localhost", 9) == 0 ||
-           strspn(host, "0123456789abcdefABCDEF.:[]") == strlen(host);
+    if (!given)
+        return true;
+    name = given[0] == '[' ? strcspn(given, "]") + 1 : strcspn(given, ":");
+    if (n >= sizeof host || name > n ||
+        (given[name] && (given[name] != ':' ||
+                         strspn(given + name + 1, "0123456789") != strlen(given + name + 1))))
+        return false;
+    if (given[0] == '[') {
+        snprintf(host, sizeof host, "%.*s", (int)name - 2, given + 1);
+        return inet_pton(AF_INET6, host, &ignored) == 1;
+    }
+    snprintf(host, sizeof host, "%.*s", (int)name, given);
+    return strcmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &ignored) == 1;
 }
 
 static enum MHD_Result reply(struct MHD_Connection *c, unsigned code, const char *type,

@@ -9,6 +9,7 @@
 
 #include "ckpt/commit.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "orchestrator/last_words.h"
 #include "orchestrator/process.h"
 #include "orchestrator/run_inside.h"
@@ -73,6 +74,8 @@ tp_status run_drain_fault(struct run *r, const struct fault *f)
     tp_status st;
 
     r->fault = *f;
+    text_clean(r->fault.reason);
+    f = &r->fault;
     if (f->kind == FAULT_HANG) {
         run_event(r, "hang",
                   json_pack("{s:i,s:s,s:f,s:s}", "rank", f->rank, "node",
@@ -187,6 +190,7 @@ static void explain_exit(struct run *r)
     char *tail = log_tail(r);
     int rank = last_words_rank(tail, line, sizeof line);
 
+    text_clean(line);
     if (r->job->backend == JOB_SLURM)
         look_for_lost_node(r, tail);
     free(tail);
@@ -206,6 +210,7 @@ static void explain_exit(struct run *r)
     }
     if (line[0])
         snprintf(f->reason, sizeof f->reason, "%s: %.250s", how, line);
+    text_clean(f->reason);
     f->step = r->monitor ? monitor_best_step(r->monitor) : -1;
     run_event(r, "rank_exit",
               json_pack("{s:i,s:s,s:s,s:i,s:i}", "rank", f->rank, "node",
@@ -289,7 +294,7 @@ static tp_status after_nan(struct run *r)
             return r->err.status;
         run_event(r, "quarantine",
                   json_pack("{s:I,s:s,s:s}", "step", (json_int_t)c.step, "reason",
-                            "saved after the loss was not finite", "to", to));
+                            "saved after the loss was not finite", "to", text_clean(to)));
     }
     return TP_OK;
 }
@@ -388,7 +393,7 @@ static tp_status decide(struct run *r)
     if (r->fault.kind == FAULT_NODE && b->new_layout)
         b->new_layout = false;
     explain_exit(r);
-    if (r->fault.kind == FAULT_EXIT && o->exit_code == 2 && b->best_step <= b->best_at_launch)
+    if (soft && o->exit_code == 2 && b->best_step <= b->best_at_launch) /* rank or launcher first */
         return give_up(r, "the command line is refused");
     return restart_after_fault(r);
 }

@@ -135,7 +135,6 @@ tp_status run_edge(struct run *r, enum run_state to, const char *what);
 void run_event(struct run *r, const char *event, json_t *more);
 void run_finish(struct run *r, enum run_state final, tp_status result, const char *text);
 int run_watch_fd(struct run *r, int fd);
-const char *run_spec_text(const struct run *r, char *buf);
 
 /* ---- run_plan.c ---- */
 tp_status run_plan_begin(struct run *r);

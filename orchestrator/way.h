@@ -9,22 +9,16 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "layout/recompute.h"
 #include "layout/spec.h"
 
 enum { WAY_TEXT_MAX = SPEC_TEXT_MAX + 48 };
 
-/* What is not kept from the forward to the backward pass, in the order of what it costs. */
-enum way_recompute { WAY_KEEP, WAY_SELECTIVE, WAY_FULL };
-
 struct way {
     struct spec spec;
     int64_t micro; /* sequences in a microbatch that tp-run asks for; 0: as the command has it */
-    int64_t
-        recompute; /* enum way_recompute: what tp-run asks for; WAY_KEEP: as the command has it */
+    enum recompute recompute; /* what tp-run asks for; RECOMPUTE_NONE: as the command has it */
 };
-
-/* "full", "selective"; "" for WAY_KEEP. */
-const char *way_recompute_name(int64_t recompute);
 
 /* "tp2pp2", "tp2pp2 micro1", "tp2pp2 micro1 recompute-full": also a key in the journal. Returns
  * buf. */

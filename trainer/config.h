@@ -11,6 +11,7 @@
 #include "core/err.h"
 #include "layout/dtype.h"
 #include "layout/model.h"
+#include "layout/recompute.h"
 #include "layout/spec.h"
 
 enum resume_mode {
@@ -38,8 +39,7 @@ struct train_config {
     struct optimizer_options opt;
     int64_t seed;
     enum dtype dtype; /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */
-    bool recompute;   /* keep a layer's input only, and run it forward again before it goes back */
-    bool recompute_attention; /* keep all but what attention leaves, and run that again; not both */
+    enum recompute recompute;
     int same_bits;      /* tensor shards that there seem to be at every layout; 0: as tp has */
     int threads;        /* kernel threads a rank; 0: cores / ranks of the host */
     int64_t mem_bytes;  /* most a rank may need; 0: no limit */

@@ -10,6 +10,7 @@
 
 #include "core/arena.h"
 #include "layout/model.h"
+#include "layout/recompute.h"
 #include "trainer/linear_tp.h"
 #include "trainer/parallel.h"
 #include "trainer/params.h"
@@ -47,15 +48,14 @@ struct net {
     const struct model *model;
     enum dtype dtype;
     struct comm *tp, *cp;
-    struct zigzag tokens;     /* of a sequence that this rank has */
-    int64_t seq;              /* how many: of the whole sequence, or under cp a part */
-    int split;                /* ranks that share the rows of the stream: tp under sp, else 1 */
-    float *whole;             /* under sp: [rows][h] for collectives */
-    bool recompute;           /* layers are run forward again before they go back */
-    bool recompute_attention; /* of layers only attention is, from q, k and v */
-    bool same_bits;           /* every sum is taken one way; see trainer/same_bits.h */
-    int shards, n_virtual;    /* tensor shards that this rank plays, and of all: 1 and tp without */
-    float *sums;              /* of several: [shards][rows][h], what is to be added up */
+    struct zigzag tokens; /* of a sequence that this rank has */
+    int64_t seq;          /* how many: of the whole sequence, or under cp a part */
+    int split;            /* ranks that share the rows of the stream: tp under sp, else 1 */
+    float *whole;         /* under sp: [rows][h] for collectives */
+    enum recompute recompute;
+    bool same_bits;        /* every sum is taken one way; see trainer/same_bits.h */
+    int shards, n_virtual; /* tensor shards that this rank plays, and of all: 1 and tp without */
+    float *sums;           /* of several: [shards][rows][h], what is to be added up */
     int64_t heads, kv_heads, ffn; /* of a shard: what this rank has if it plays one */
     int64_t q_width, kv_width, qkv_width;
     int64_t up_width;          /* 2 ffn or ffn */

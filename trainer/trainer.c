@@ -54,7 +54,6 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(
         net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));
     t->net.recompute = t->config->recompute;
-    t->net.recompute_attention = t->config->recompute_attention;
     TP_TRY(prepare_slots(t, pp, err));
     TP_TRY(units_init(&t->units, &t->params, &t->net, &t->schedule.ranks[pp], &t->arena, err));
 done:

@@ -60,7 +60,11 @@ def test_json_and_metrics_agree_with_the_job(tmp_path, tiny):
         assert [e["event"] for e in json.loads(get(page + "events")[1])] == \
             [e["event"] for e in job.events()]
         assert get(page + "nothing")[0] == 404
-        assert get(page + "status", host="evil.example")[0] == 403
+        for host in ("evil.example", "localhost.evil.example", "localhostile", "bad.cafe", "dead:1", "1.2",
+                     "127.0.0.1.evil.example", "127.0.0.1:80x", "[::1", "[bad.cafe]", "[::1]x", ":80"):
+            assert get(page + "status", host=host)[0] == 403, host
+        for host in ("localhost", "localhost:80", "127.0.0.1", "192.0.2.7:8080", "[::1]", "[::1]:80"):
+            assert get(page + "status", host=host)[0] == 200, host
         ss = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True).stdout
         port = page.rstrip("/").rsplit(":", 1)[1]
         assert all("127.0.0.1:" in line for line in ss.splitlines() if (":%s " % port) in line)
