@@ -55,7 +55,7 @@ tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
     tp_status st;
 
     TP_TRY(step_path(path, root, "epoch", err));
-    st = file_read_all(&text, &n, path, EPOCH_TEXT_MAX, &arena, err);
+    st = file_read_own(&text, &n, path, EPOCH_TEXT_MAX, &arena, err);
     if (st == TP_E_NOTFOUND) {
         *epoch = 0;
         st = TP_OK;
@@ -97,12 +97,31 @@ done:
     return st;
 }
 
+tp_status ckpt_check_root(const char *root, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    tp_status st;
+
+    if (file_exists(root) && !file_is_dir(root))
+        return tp_fail(err, TP_E_USAGE, "%s: is no directory, so no checkpoints can lie in it",
+                       root);
+    if ((st = step_path(path, root, MANIFEST_FILE, err)))
+        return st;
+    if (file_exists(path))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: is one step of a checkpoint (it has a " MANIFEST_FILE
+                       "); name the root that steps lie in",
+                       root);
+    return TP_OK;
+}
+
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
 {
     int64_t last = 0;
     int lock = -1;
     tp_status st;
 
+    TP_TRY(ckpt_check_root(root, err));
     TP_TRY(file_make_dirs(root, err));
     TP_TRY(root_lock(&lock, root, err));
     root_reap_names(root); /* this job may have nothing left to save */

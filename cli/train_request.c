@@ -6,6 +6,7 @@
 
 #include "cli/report.h"
 #include "core/file.h"
+#include "core/pool.h"
 #include "trainer/advice.h"
 #include "trainer/schedule_picture.h"
 
@@ -128,11 +129,15 @@ static tp_status read_recompute(struct train_request *r, struct tp_err *err)
 
 static tp_status read_machine(struct train_request *r, struct tp_err *err)
 {
+    tp_status st;
+
     if (r->device && strcmp(r->device, "cuda") == 0)
         return tp_fail(err, TP_E_USAGE,
                        "--device cuda: this build of tp-train has no CUDA; use --device cpu");
     if (r->device && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
         return tp_fail(err, TP_E_USAGE, "--device is auto, cpu or cuda, not '%s'", r->device);
+    if (r->config.threads && (st = pool_check_workers("--threads", r->config.threads, err)))
+        return st;
     return read_recompute(r, err);
 }
 

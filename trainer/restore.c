@@ -205,10 +205,11 @@ static tp_status newest(int64_t *step, struct restore_report *r, const struct tr
     struct ckpt_step *steps = NULL;
     const char *damaged = "";
     int n = 0;
-    tp_status st = TP_OK;
+    tp_status st;
 
     *step = -1;
-    if (file_exists(c->ckpt))
+    st = ckpt_check_root(c->ckpt, err);
+    if (!st && file_exists(c->ckpt))
         st = ckpt_list(&steps, &n, c->ckpt, &a, err);
     for (int i = 0; !st && i < n; i++) {
         if (steps[i].complete) {
