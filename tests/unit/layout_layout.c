@@ -98,13 +98,9 @@ Test(layout, replicas_hold_what_tensor_parallelism_gives_them)
     }
 }
 
-static const struct model small = { .heads = 8,
-                                    .kv_heads = 2,
-                                    .head_dim = 16,
-                                    .hidden = 128,
-                                    .ffn = 344,
-                                    .vocab = 260,
-                                    .layers = 6 };
+static const struct model small = {
+    .heads = 8, .kv_heads = 2, .head_dim = 16, .hidden = 128, .ffn = 344, .vocab = 260, .layers = 6
+};
 
 Test(layout, writers_are_balanced)
 {
