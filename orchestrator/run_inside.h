@@ -121,9 +121,10 @@ struct run {
     double line_at;         /* when the live line was last shown */
     double looked_at;       /* when the beats were last looked at */
     bool no_nodes_told;
-    tp_status asked;  /* a failure of tp-run itself during a request */
-    bool over;        /* a final state */
-    tp_status result; /* then */
+    double busy_since, busy_told; /* the checkpoint root: held by another; when that was said */
+    tp_status asked;              /* a failure of tp-run itself during a request */
+    bool over;                    /* a final state */
+    tp_status result;             /* then */
     char result_text[TP_ERR_MAX];
     struct tp_err err; /* of what is going on now */
 };
