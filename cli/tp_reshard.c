@@ -183,6 +183,7 @@ int main(int argc, char **argv)
     int exit_code, rank;
     tp_status st;
 
+    report_begin();
     if (!parse(&o, &exit_code, argc, argv))
         return exit_code;
     st = check_options(&o, &err);

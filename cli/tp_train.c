@@ -418,6 +418,7 @@ int main(int argc, char **argv)
     int code = 0, world = 0;
     bool mpi;
 
+    report_begin();
     launch_prepare_env(argv);
     mpi = launch_is_mpi(&world);
     if (mpi)

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/text.h"
 #include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
@@ -20,11 +21,6 @@ enum { TICK_MS = 100, BATCH = 32, WEBHOOK_PATIENCE_S = 3 };
 double run_now(void)
 {
     return (double)tell_clock_ns() / 1e9;
-}
-
-const char *run_spec_text(const struct run *r, char *buf)
-{
-    return spec_format(buf, &r->book.way.spec);
 }
 
 static double wall_clock(void)
@@ -65,9 +61,10 @@ void run_event(struct run *r, const char *event, json_t *more)
     char spec[SPEC_TEXT_MAX];
     struct tp_err ignored;
     int64_t step = r->monitor ? monitor_best_step(r->monitor) : -1;
-    json_t *o = json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", wall_clock(), "event", event, "attempt",
-                          (json_int_t)r->book.attempt, "layout", run_spec_text(r, spec), "step",
-                          (json_int_t)(step >= 0 ? step : r->book.best_step));
+    json_t *o =
+        json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", wall_clock(), "event", event, "attempt",
+                  (json_int_t)r->book.attempt, "layout", spec_format(spec, &r->book.way.spec),
+                  "step", (json_int_t)(step >= 0 ? step : r->book.best_step));
 
     if (o && more)
         json_object_update(o, more);
@@ -90,12 +87,13 @@ void run_finish(struct run *r, enum run_state final, tp_status result, const cha
 {
     r->over = true;
     r->result = result;
+    r->book.steps = final == RUN_DONE ? r->job->steps : 0;
     snprintf(r->result_text, sizeof r->result_text, "%s", text);
-    snprintf(r->book.reason, sizeof r->book.reason, "%.*s", BOOK_TEXT_MAX - 1, text);
-    if (final == RUN_FAILED)
-        run_event(r, "failed", json_pack("{s:s}", "reason", text));
-    else
-        run_event(r, final == RUN_DONE ? "done" : "stopped", json_pack("{s:s}", "reason", text));
+    text_clean(r->result_text);
+    snprintf(r->book.reason, sizeof r->book.reason, "%.*s", BOOK_TEXT_MAX - 1, r->result_text);
+    text_clean(r->book.reason);
+    run_event(r, final == RUN_FAILED ? "failed" : run_state_name(final),
+              json_pack("{s:s}", "reason", r->result_text));
     if (run_edge(r, final, "final")) {
         r->result = r->err.status;
         snprintf(r->result_text, sizeof r->result_text, "%s", r->err.msg);
@@ -227,8 +225,11 @@ static tp_status open_fds(struct run *r)
 {
     const struct itimerspec every = { .it_value = { 0, TICK_MS * 1000000L },
                                       .it_interval = { 0, TICK_MS * 1000000L } };
-    sigset_t set;
+    sigset_t set, pipe;
 
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE); /* who read our messages may go; the job stays watched */
+    sigprocmask(SIG_BLOCK, &pipe, NULL);
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGINT);
@@ -310,24 +311,43 @@ static void close_all(struct run *r)
             close(fds[fd]);
 }
 
+/* The job file asks for more steps than those that were done. */
+static bool wants_more_steps(const struct run *r)
+{
+    return r->book.steps > 0 && r->job->steps > r->book.steps;
+}
+
+static tp_status stay_done(struct run *r)
+{
+    char text[PATH_MAX + 200];
+
+    snprintf(
+        text, sizeof text,
+        "%s: is done already, nothing to do. A larger `steps` goes on from here; to run it all "
+        "again move %s and its checkpoints away",
+        r->job->name, r->job->state);
+    if (r->voice->note)
+        r->voice->note(r->voice->ctx, text);
+    r->over = true;
+    r->result = TP_OK;
+    return TP_OK;
+}
+
 static tp_status begin(struct run *r, bool is_old)
 {
     enum run_state was = r->book.state;
 
-    if (r->page && r->voice->line) {
+    if (is_old && was == RUN_DONE && !wants_more_steps(r))
+        return stay_done(r);
+    if (r->page && r->voice->note) {
         char text[256];
 
         snprintf(text, sizeof text, "status page: %s", page_url(r->page));
-        r->voice->line(r->voice->ctx, text);
-    }
-    if (is_old && was == RUN_DONE) {
-        r->over = true;
-        r->result = TP_OK;
-        return TP_OK;
+        r->voice->note(r->voice->ctx, text);
     }
     if (is_old && r->book.open)
         return run_take_over(r);
-    if (was == RUN_STOPPED || was == RUN_FAILED) { /* somebody wants it to go on */
+    if (is_old && was >= RUN_DONE) { /* somebody wants it to go on */
         r->book.stop = false;
         if (!r->book.chained) {
             r->book.fails_in_row = r->book.n_restarts = r->book.idle_links = 0;

@@ -13,6 +13,7 @@
 struct run_voice {
     void (*event)(void *ctx, const json_t *event); /* as in events.jsonl */
     void (*line)(void *ctx, const char *text);     /* the live line, at most twice a second */
+    void (*note)(void *ctx, const char *text);     /* said once, and to be kept */
     void *ctx;
 };
 

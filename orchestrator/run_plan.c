@@ -1,6 +1,7 @@
 /* orchestrator/run_plan.c - PLAN: nodes, layout, checkpoint. See run_inside.h. */
 #include <string.h>
 
+#include "core/text.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
 
@@ -81,8 +82,8 @@ static tp_status wait_for_nodes(struct run *r)
     }
     if (!r->no_nodes_told)
         run_event(r, "plan",
-                  json_pack("{s:s,s:s,s:i}", "result", "waiting for nodes", "reason", r->err.msg,
-                            "ranks", run_free_ranks(r, false)));
+                  json_pack("{s:s,s:s,s:i}", "result", "waiting for nodes", "reason",
+                            text_clean(r->err.msg), "ranks", run_free_ranks(r, false)));
     r->no_nodes_told = true;
     ledger_switch(r->ledger, LEDGER_WAITING, run_now());
     return TP_OK;
@@ -188,6 +189,7 @@ tp_status run_bad_checkpoint(struct run *r, const struct choice *c, const char *
         return r->err.status;
     b->bad[i] = b->bad[--b->n_bad];
     run_event(r, "quarantine",
-              json_pack("{s:I,s:s,s:s}", "step", (json_int_t)c->step, "reason", why, "to", to));
+              json_pack("{s:I,s:s,s:s}", "step", (json_int_t)c->step, "reason", why, "to",
+                        text_clean(to)));
     return TP_OK;
 }

@@ -98,17 +98,17 @@ void scratch_take(struct scratch *s, const struct net *n, int64_t sequences, str
                   struct span *own)
 {
     int64_t rows = sequences * n->seq, h = n->model->hidden, stream_rows = rows / n->split;
-    int64_t parts = rows * n->shards;
+    int64_t parts = rows * n->shards, vocab = most(n->table.each, n->logit.each);
 
     for (int i = 0; i < (is_pipeline(n) ? SCHEDULE_BUFFERS : 1); i++)
         s->dx_buffers[i] = span_take(is_pipeline(n) ? shared : own, stream_rows * h, sizeof(float));
     s->dx = s->dx_buffers[0];
     s->dnormed = span_take(shared, stream_rows * h, sizeof(float));
-    s->wide = span_take(own, parts * most(most(n->ffn, n->q_width), n->vocab), sizeof(float));
+    s->wide = span_take(own, parts * most(most(n->ffn, n->q_width), vocab), sizeof(float));
     s->dqkv = span_take(own, parts * n->qkv_width, sizeof(float));
     if (n->dtype == DTYPE_BF16) {
-        s->narrow = span_take(own, parts * most(most(n->up_width, n->qkv_width), n->vocab),
-                              sizeof(uint16_t));
+        s->narrow =
+            span_take(own, parts * most(most(n->up_width, n->qkv_width), vocab), sizeof(uint16_t));
         s->dy = span_take(own, stream_rows * h, sizeof(uint16_t));
     }
     if (n->recompute == RECOMPUTE_FULL)

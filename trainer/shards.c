@@ -30,15 +30,3 @@ void shards_sum(float *out, const float *parts, int shards, int64_t stride, int6
 
     kernels_for(n, kernels_grain(4 * (shards + 1)), sum_range, &w);
 }
-
-double shards_sum_double(const double *parts, int shards)
-{
-    const void *rows[BITS_SHARDS_MAX];
-    double total = 0;
-    void *out = &total;
-
-    for (int s = 0; s < shards; s++)
-        rows[s] = parts + s;
-    comm_reduce(&out, 1, rows, shards, 1, COMM_F64, COMM_SUM);
-    return total;
-}

@@ -11,12 +11,14 @@
 #include "trainer/reduction.h"
 #include "trainer/units.h"
 
-bool stage_is_first(const struct net *n, int chunk)
+/* The model's first and last stage are chunks too: the first begins with the embedding, the last
+ * ends with the head. */
+static bool is_first(const struct net *n, int chunk)
 {
     return n->is_first && chunk == 0;
 }
 
-bool stage_is_last(const struct net *n, int chunk)
+static bool is_last(const struct net *n, int chunk)
 {
     return n->is_last && chunk == n->n_chunks - 1;
 }
@@ -65,7 +67,7 @@ tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct 
     struct arriving in = { 0 }; /* what enters the first layer is the stream already */
     tp_status st = TP_OK;
 
-    if (stage_is_first(n, chunk) && !(st = units_need(p->units, n->first_unit, err)))
+    if (is_first(n, chunk) && !(st = units_need(p->units, n->first_unit, err)))
         st = embedding_tp_forward(p, stage_input(s), s->ids, err);
     for (int i = 0; i < c->n && !st; i++) {
         const struct layer *y = &n->layers[c->first + i];
@@ -83,7 +85,7 @@ tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct 
             in = (struct arriving){ 0 };
         }
     }
-    if (!st && !stage_is_last(n, chunk))
+    if (!st && !is_last(n, chunk))
         stream_finish(p, s->x, &in);
     return st;
 }
@@ -135,7 +137,8 @@ static void clear_before(const struct net *n)
     if (n->model->tied && n->is_last && !n->same_bits)
         return;
     for (int s = 0; s < n->shards; s++)
-        clear(n->embedding_grad + s * n->embedding_stride, net_vocab(n, s, &first) * hidden);
+        clear(n->embedding_grad + s * n->embedding_stride,
+              vocab_rows_of(&n->table, s, &first) * hidden);
 }
 
 void stage_clear_gradients(const struct net *n)
@@ -277,7 +280,7 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
     for (int i = c->n - 1; i >= 0; i--)
         if ((st = layer_backward(p, c->first + i, layer_of(p, s, i), err)))
             return st;
-    if (!stage_is_first(n, chunk))
+    if (!is_first(n, chunk))
         return TP_OK;
     units_clear(p->units, n->first_unit);
     if (begins_leaf(p))
