@@ -209,8 +209,7 @@ static bool prints_only(const struct request *r)
 
 static tp_status print_plan(struct request *r, struct tp_err *err)
 {
-    const struct plan *plan = r->model.plan ? r->model.plan : plan_builtin(r->model.arch);
-    char *text = plan_format(plan, &r->arena);
+    char *text = plan_format(plan_of(&r->model), &r->arena);
 
     if (!text)
         return tp_fail(err, TP_E_NOMEM, "no memory for the plan");

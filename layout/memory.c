@@ -2,6 +2,7 @@
  * trainer/activation.h; a test compares the two to the byte but for alignment. */
 #include "layout/memory.h"
 
+#include "layout/bits.h"
 #include "layout/plan.h"
 
 enum {
@@ -197,11 +198,11 @@ static void count_vocabulary(struct share *r, const struct model *m)
     r->wide_vocab = most(r->is_first ? table : 0, r->is_last ? head : 0);
 }
 
-static struct share share_of(const struct model *m, const struct spec *s,
-                             const struct memory_run *run, int pp)
+static struct share share_of(const struct model *m, const struct spec *s, const struct workload *w,
+                             int pp)
 {
-    struct share r = { .same_bits = run->same_bits > 0,
-                       .n_virtual = run->same_bits ? run->same_bits : s->tp };
+    struct share r = { .same_bits = w->same_bits > 0,
+                       .n_virtual = w->same_bits ? w->same_bits : s->tp };
 
     r.shards = r.n_virtual / s->tp;
     r.heads = cut(m, ROLE_OUT, m->heads, s->tp);
@@ -213,7 +214,7 @@ static struct share share_of(const struct model *m, const struct spec *s,
     r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
     r.split = s->sp ? s->tp : 1;
     r.ring = s->cp > 1;
-    count_layers(&r, m, s, pp, run->micros);
+    count_layers(&r, m, s, pp, workload_micros(w, s));
     count_vocabulary(&r, m);
     r.elements = count_elements(&r, m, 1);
     r.owned = count_elements(&r, m, s->zero ? s->dp : 1);
@@ -324,20 +325,16 @@ static int64_t norm_places(const struct share *r, const struct model *m)
     return m->layers * (2 + 7 * n) + n + 1 + (m->tied ? 0 : n);
 }
 
-/* What --same-bits keeps besides: spans of gradients, one for each time that the microbatches (but
- * for their odd factor) can be halved; numbers of the norm; sums of blocks of rows. A tied head on
- * the embedding's stage has gradients of its own. */
+/* What --same-bits keeps besides: spans of gradients, one a level of the tree over leaves;
+ * numbers of the norm; sums of blocks of rows. A tied head on the embedding's stage has gradients
+ * of its own. */
 static int64_t same_bits_bytes(const struct share *r, const struct model *m, int64_t sums,
-                               int64_t owners, int64_t micros)
+                               int64_t owners, int levels)
 {
-    int64_t levels = 0, table = 0;
+    int64_t table = 0;
 
     if (!r->same_bits)
         return 0;
-    while (micros > 0 && micros % 2 == 0) {
-        micros /= 2;
-        levels++;
-    }
     if (m->tied && r->is_first && r->is_last)
         table = owned(r->table, m->hidden, owners);
     return 4 * (levels * sums + (levels + 1) * table) +
@@ -372,24 +369,25 @@ static void count_state(struct memory_need *need, const struct share *r, const s
 }
 
 static struct memory_need need_of(const struct model *m, const struct spec *s,
-                                  const struct memory_run *run, int pp)
+                                  const struct workload *w, bool saves, int pp)
 {
-    struct share r = share_of(m, s, run, pp);
-    int64_t tokens = run->seq / s->cp, rows = run->micro * tokens, e = dtype_bytes(run->dtype);
+    struct share r = share_of(m, s, w, pp);
+    int64_t tokens = w->seq / s->cp, rows = workload_micro(w, s) * tokens,
+            e = dtype_bytes(w->dtype);
     int64_t streams = r.slots * (2 * r.slot_layers + 1);
     struct memory_need need = { 0 };
     bool dealt = s->zero && s->dp > 1, sharded = dealt && s->zero == 3;
     int64_t windows = sharded ? window_bytes(&r, m, e, s->dp) : 0;
 
     count_state(&need, &r, m, s, e);
-    need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, run->recompute);
-    need.workspace =
-        rows / r.split * scratch_bytes(m, &r, e, run->recompute) + windows +
-        4 * partial_elements(&r, m, sharded ? s->dp : 1) + attention_bytes(m, tokens) +
-        same_bits_bytes(&r, m, sharded ? r.owned : r.elements, sharded ? s->dp : 1, run->micros);
+    need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, w->recompute);
+    need.workspace = rows / r.split * scratch_bytes(m, &r, e, w->recompute) + windows +
+                     4 * partial_elements(&r, m, sharded ? s->dp : 1) + attention_bytes(m, tokens) +
+                     same_bits_bytes(&r, m, sharded ? r.owned : r.elements, sharded ? s->dp : 1,
+                                     bits_levels(w, s));
     if (m->arch == MODEL_LLAMA)
         need.workspace += 4 * tokens * m->head_dim; /* rotary table */
-    if (run->saves)                                 /* replicas share the writing */
+    if (saves)                                      /* replicas share the writing */
         need.staging = need.params / (sharded ? 1 : s->dp) / s->cp +
                        (need.master + need.moments) / (s->zero ? 1 : s->dp) / s->cp + SAVING_BYTES;
     need.overhead =
@@ -404,12 +402,12 @@ static struct memory_need need_of(const struct model *m, const struct spec *s,
 }
 
 struct memory_need memory_estimate(const struct model *m, const struct spec *s,
-                                   const struct memory_run *run)
+                                   const struct workload *w, bool saves)
 {
     struct memory_need largest = { 0 };
 
     for (int pp = 0; pp < s->pp; pp++) {
-        struct memory_need need = need_of(m, s, run, pp);
+        struct memory_need need = need_of(m, s, w, saves, pp);
 
         if (need.total > largest.total)
             largest = need;

@@ -86,6 +86,11 @@ const struct plan *plan_builtin(enum model_arch arch)
     return arch == MODEL_GPT2 ? &gpt2_plan : &llama_plan;
 }
 
+const struct plan *plan_of(const struct model *m)
+{
+    return m->plan ? m->plan : plan_builtin(m->arch);
+}
+
 const char *role_name(enum role r)
 {
     return roles[r].name;

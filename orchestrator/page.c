@@ -15,8 +15,9 @@
 
 #include "core/arena.h"
 #include "core/file.h"
+#include "orchestrator/metrics.h"
 
-enum { TOKEN_MAX = 256, TOKEN_MIN = 16, CONNECTIONS = 64, METRICS_MAX = 16384 };
+enum { TOKEN_MAX = 256, TOKEN_MIN = 16, CONNECTIONS = 64 };
 
 /* The page itself, from page.html, in the program. */
 __asm__(".section .rodata\n"
@@ -169,48 +170,14 @@ static enum MHD_Result reply_json(struct MHD_Connection *c, json_t *o)
     return reply(c, MHD_HTTP_OK, "application/json", text, strlen(text), MHD_RESPMEM_MUST_FREE);
 }
 
-/* ---- /metrics ---- */
-
-static void metric(FILE *f, const char *name, const char *type, const char *help, double value)
+static enum MHD_Result reply_metrics(struct MHD_Connection *c, json_t *status)
 {
-    fprintf(f, "# HELP tp_run_%s %s\n# TYPE tp_run_%s %s\ntp_run_%s %.9g\n", name, help, name, type,
-            name, value);
-}
-
-static double number(const json_t *o, const char *name)
-{
-    return json_number_value(json_object_get(o, name));
-}
-
-static enum MHD_Result reply_metrics(struct MHD_Connection *c, json_t *s)
-{
-    char *text = NULL;
     size_t n = 0;
-    FILE *f = open_memstream(&text, &n);
-    const char *cause;
-    json_t *v;
+    char *text = status ? metrics_text(&n, status) : NULL;
 
-    if (!f || !s) {
-        json_decref(s);
+    json_decref(status);
+    if (!text)
         return reply_text(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
-    }
-    metric(f, "step", "gauge", "Steps done.", number(s, "step"));
-    metric(f, "steps", "gauge", "Steps of the whole run, 0: not known.", number(s, "steps"));
-    if (json_object_get(s, "loss"))
-        metric(f, "loss", "gauge", "Loss of the last step.", number(s, "loss"));
-    metric(f, "step_seconds", "gauge", "Median time of a step.", number(s, "step_seconds"));
-    metric(f, "ranks", "gauge", "Ranks of the attempt under way.", number(s, "world"));
-    metric(f, "attempt", "counter", "Launches so far.", number(s, "attempt"));
-    metric(f, "checkpoint_step", "gauge", "Newest committed step, -1: none.",
-           number(s, "checkpoint"));
-    metric(f, "goodput_ratio", "gauge", "Share of the time that trained steps which were kept.",
-           number(s, "goodput"));
-    fprintf(f, "# HELP tp_run_seconds_total Time by what it was spent on.\n"
-               "# TYPE tp_run_seconds_total counter\n");
-    json_object_foreach(json_object_get(s, "spent"), cause, v)
-        fprintf(f, "tp_run_seconds_total{cause=\"%s\"} %.6f\n", cause, json_number_value(v));
-    fclose(f);
-    json_decref(s);
     return reply(c, MHD_HTTP_OK, "text/plain; version=0.0.4", text, n, MHD_RESPMEM_MUST_FREE);
 }
 

@@ -48,6 +48,17 @@ tp_status way_parse(struct way *out, const char *text, struct tp_err *err)
     return TP_OK;
 }
 
+struct workload way_work(const struct workload *asked, const struct way *w)
+{
+    struct workload work = *asked;
+
+    if (w->micro)
+        work.micro = w->micro;
+    if (w->recompute)
+        work.recompute = w->recompute;
+    return work;
+}
+
 bool way_same(const struct way *a, const struct way *b)
 {
     char x[WAY_TEXT_MAX], y[WAY_TEXT_MAX];

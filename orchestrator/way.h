@@ -11,6 +11,7 @@
 #include "core/err.h"
 #include "layout/recompute.h"
 #include "layout/spec.h"
+#include "layout/workload.h"
 
 enum { WAY_TEXT_MAX = SPEC_TEXT_MAX + 48 };
 
@@ -26,6 +27,9 @@ char *way_format(char buf[WAY_TEXT_MAX], const struct way *w);
 
 /* What way_format wrote. TP_E_USAGE: something else. */
 tp_status way_parse(struct way *out, const char *text, struct tp_err *err);
+
+/* What the command asks for, with the way's microbatch and recomputation where it has its own. */
+struct workload way_work(const struct workload *asked, const struct way *w);
 
 bool way_same(const struct way *a, const struct way *b);
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "layout/bits.h"
 #include "trainer/same_bits.h"
 
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
@@ -13,7 +14,7 @@ tp_status trainer_layout(struct layout *out, const struct train_config *c, const
     tp_status st = model_state(&tensors, &n, m, c->dtype, arena, err);
 
     if (!st && c->same_bits)
-        same_bits_cut(tensors, n, c->same_bits);
+        bits_cut(tensors, n, c->same_bits);
     return st ? st : layout_make(out, &c->spec, m->layers, tensors, n, arena, err);
 }
 

@@ -30,6 +30,29 @@ def get(url, token=None, host=None):
         return e.code, e.read().decode()
 
 
+def prometheus(text):
+    """{name and labels: value}, by the rules that promtool checks: help and type before the samples,
+    a name once, and "_total" for counters only."""
+    samples, types, helps = {}, {}, set()
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        word = line.split(" ", 3)
+        if line.startswith("# HELP "):
+            assert word[2] not in helps and word[3].endswith("."), line
+            helps.add(word[2])
+        elif line.startswith("# TYPE "):
+            assert word[2] not in types and word[3] in ("gauge", "counter"), line
+            assert (word[3] == "counter") == word[2].endswith("_total"), line
+            types[word[2]] = word[3]
+            last = word[2]
+        else:
+            m = re.fullmatch(r'([a-z_]+)(\{[a-z]+="[a-z]+"\})? (-?[0-9.e+-]+)', line)
+            assert m and m[1] == last and m[1] in helps, "not below its own TYPE: " + line
+            assert m[1] + (m[2] or "") not in samples, line
+            samples[m[1] + (m[2] or "")] = float(m[3])
+    return samples
+
+
 def test_json_and_metrics_agree_with_the_job(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=30000, options={"save-every": 200}) as job:
         job.start()
@@ -41,11 +64,12 @@ def test_json_and_metrics_agree_with_the_job(tmp_path, tiny):
         assert status["state"] in ("train", "save") and len(status["ranks"]) == 4
         assert 0 < status["goodput"] <= 1 and status["spent"]["lost"] > 0
         metrics = get(page + "metrics")[1]
-        for line in metrics.splitlines():
-            assert re.fullmatch(r'# (HELP|TYPE) .*|[a-z_]+(\{cause="[a-z]+"\})? -?[0-9.e+-]+', line)
+        samples = prometheus(metrics)
+        assert samples["tp_run_launches_total"] == 2 and samples['tp_run_spent_seconds{cause="lost"}'] > 0
+        assert samples['tp_run_state{state="%s"}' % "plan"] == 0 and samples['tp_run_nodes{state="up"}'] == 4
+        assert sum(v for k, v in samples.items() if k.startswith("tp_run_state{")) == 1
         goodput = float(re.search(r"^tp_run_goodput_ratio (\S+)", metrics, re.M).group(1))
         assert abs(goodput - json.loads(get(page + "status")[1])["goodput"]) < 0.1
-        assert "tp_run_attempt 2" in metrics and 'tp_run_seconds_total{cause="lost"}' in metrics
         timeline = json.loads(get(page + "timeline")[1])
         spans = timeline["spans"]
         assert all(abs(a[1] - b[0]) < 1e-3 for a, b in zip(spans, spans[1:])), "gaps"

@@ -9,8 +9,8 @@
 
 #include "comm/launch.h"
 #include "kernels/norm.h"
-#include "layout/memory.h"
 #include "tests/unit/random_model.h"
+#include "trainer/budget.h"
 #include "trainer/init.h"
 #include "trainer/messages.h"
 #include "trainer/step.h"
@@ -123,13 +123,7 @@ Test(trainer_step, the_estimate_is_what_is_allocated)
 
         random_run(&r, &m, &c, 64);
         cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
-        need = memory_estimate(&m, &c.spec,
-                               &(struct memory_run){ .dtype = c.dtype,
-                                                     .seq = c.seq,
-                                                     .micro = c.micro,
-                                                     .micros = train_config_micros(&c),
-                                                     .same_bits = c.same_bits,
-                                                     .recompute = c.recompute });
+        need = budget_need(&c, &m);
         more = size.own + size.shared - (need.total - need.overhead);
         cr_assert(more >= 0 && more <= slack_of(&m, &c),
                   "%s: allocated %lld, estimated %lld, slack %lld", spec_format(spec, &c.spec),
