@@ -51,7 +51,8 @@ static const struct field {
     BOOL(open),           BOOL(loss_known),    BOOL(stop),        BOOL(new_layout),
     INT(way.micro),       INT(way.recompute),  DOUBLE(read_rate), DOUBLE(load_rate),
     DOUBLE(convert_rate), INT(slurm_job),      INT(slurm_next),   INT(slurm_link),
-    INT(link_saved),      INT(idle_links),     BOOL(slurm_own),   BOOL(chained),
+    INT(slurm_restarts),  INT(link_saved),     INT(idle_links),   BOOL(slurm_own),
+    BOOL(chained),
 };
 enum { N_FIELDS = sizeof FIELDS / sizeof FIELDS[0] };
 

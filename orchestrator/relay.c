@@ -151,13 +151,16 @@ static pid_t start(char **argv, const struct relay *r, const sigset_t *mask)
     if (getppid() != parent)
         _exit(127);
     sigprocmask(SIG_SETMASK, mask, NULL);
+    signal(SIGTERM, SIG_IGN); /* Slurm sends it to all processes: see follow() */
     setenv(TELL_DIR_ENV, r->local, 1);
     execvp(argv[0], argv);
     dprintf(2, "tp-run relay: %s: %s\n", argv[0], strerror(errno));
     _exit(127);
 }
 
-/* Beat until the rank ends; its wait status. *asked: it was told to. */
+/* Beat until the rank ends; its wait status. *asked: it was told to. SIGTERM is how Slurm says that
+ * a step's time is over (preempted, requeued, at its time limit, cancelled), with a grace before
+ * SIGKILL: that is when a rank should save and stop, and most programs just die of it. */
 static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *asked)
 {
     const struct timespec period = { .tv_nsec = RELAY_PERIOD_MS * 1000000L };
@@ -169,7 +172,7 @@ static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *a
         int got = sigtimedwait(signals, NULL, &period);
 
         if (got > 0 && got != SIGCHLD)
-            *asked = kill(child, got) == 0;
+            *asked = kill(child, got == SIGTERM ? SIGUSR1 : got) == 0;
         if (waitpid(child, &status, WNOHANG) == child) {
             beat(r);
             return status;

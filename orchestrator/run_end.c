@@ -372,6 +372,16 @@ static tp_status decide(struct run *r)
         return run_slurm_hand_over(r, r->slurm->why);
     if (soft && o->exit_code == 75 && b->new_layout && !b->stop)
         return run_plan_begin(r);
+    if (soft && o->exit_code == 75 && !b->stop && r->slurm) { /* who asked it to? */
+        enum slurm_fate fate = run_slurm_fate(r);
+
+        b->fault_at = 0;
+        if (fate == SLURM_TAKEN)
+            return run_slurm_hand_over(r, r->slurm->why);
+        r->slurm->must_look = fate == SLURM_GONE;
+        if (fate == SLURM_GONE) /* the plan finds out in which way */
+            return run_plan_begin(r);
+    }
     if ((soft && o->exit_code == 75) || b->stop) {
         run_finish(r, RUN_STOPPED, TP_E_STOPPED,
                    o->exit_code == 75 ? "saved and stopped" : "stopped; it had not saved");

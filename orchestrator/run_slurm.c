@@ -205,6 +205,8 @@ tp_status run_slurm_tick(struct run *r)
     if (s->paused_at > 0) /* its end is put off, and nothing can be started */
         return st;
     if (st == TP_OK && s->stage == SLURM_HELD)
+        st = run_slurm_see_taken(r);
+    if (st == TP_OK && s->stage == SLURM_HELD)
         st = run_slurm_watch_end(r);
     if (st == TP_OK && s->stage == SLURM_HELD && !r->over && !s->ending)
         st = run_slurm_post_guard(r);

@@ -52,7 +52,7 @@ void slurm_on_node(struct job_words *out, long id, const char *node, struct aren
 
 void slurm_view_words(struct job_words *out, long id, struct arena *arena)
 {
-    slurm_words(out, arena, "squeue", "-h", "-t", "all", "-j", arena_printf(arena, "%ld", id), "-o",
+    slurm_words(out, arena, "squeue", "-h", "-t", "all", "-j", arena_printf(arena, "%ld", id), "-O",
                 SLURM_VIEW_FORMAT, NULL);
 }
 
@@ -199,6 +199,7 @@ tp_status slurm_sbatch(struct job_words *out, const struct job *job, const char 
     add(&b, "sbatch");
     add(&b, "--parsable");
     add(&b, "--no-kill");
+    add(&b, "--open-mode=append"); /* requeued, it goes on in the same file */
     add_option(&b, "--job-name", job->name);
     add(&b, arena_printf(arena, "--output=%s/slurm-%%j.out", job->state));
     if (like) {

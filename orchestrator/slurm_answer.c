@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { VIEW_FIELDS = 12 }; /* of SLURM_VIEW_FORMAT, a bar after each */
+
 double slurm_seconds(const char *text)
 {
     const char *dash = strchr(text, '-');
@@ -70,7 +72,7 @@ bool slurm_view_read(struct slurm_view *out, char *text, time_t now)
 {
     double end;
 
-    text = line_with_bars(text, 9);
+    text = line_with_bars(text, VIEW_FIELDS);
     if (!text)
         return false;
     out->state = field(&text);
@@ -84,6 +86,8 @@ bool slurm_view_read(struct slurm_view *out, char *text, time_t now)
     out->account = field(&text);
     out->partition = field(&text);
     out->qos = field(&text);
+    out->preempted = field(&text)[0] != 0;
+    out->restarts = strtol(field(&text), NULL, 10);
     out->list = field(&text);
     return true;
 }

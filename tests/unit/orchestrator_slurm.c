@@ -45,7 +45,7 @@ Test(slurm, every_time_is_read_back)
 Test(slurm, an_answer_of_squeue_is_read_among_warnings)
 {
     char text[] = "squeue: warning: a plugin | says something\n"
-                  "RUNNING|None|4:42|N/A|2|5:00|(null)|main|normal|n[1-2]\nRUNNING|x\n";
+                  "RUNNING|None|4:42|N/A|2|5:00|(null)|main|normal|N/A|2|n[1-2]|\nRUNNING|x\n";
     char none[] = "slurm_load_jobs error: Invalid job id specified", empty[] = "";
     struct slurm_view v;
 
@@ -63,8 +63,8 @@ Test(slurm, an_answer_of_squeue_is_read_among_warnings)
 
 Test(slurm, the_end_may_come_before_the_time_limit)
 {
-    char text[] = "RUNNING|None|4:42|2026-11-21T16:03:15|2|5:00||main||n1";
-    char past[] = "RUNNING|None|UNLIMITED|2026-11-21T16:03:15|2|5:00||main||n1";
+    char text[] = "RUNNING|None|4:42|2026-11-21T16:03:15|2|5:00||main||2026-11-21T15:59:00|0|n1|";
+    char past[] = "RUNNING|None|UNLIMITED|2026-11-21T16:03:15|2|5:00||main||2026-11-21T15:59:00|0|n1|";
     struct tm t = {
         .tm_year = 126, .tm_mon = 10, .tm_mday = 21, .tm_hour = 16, .tm_min = 3, .tm_isdst = -1
     };
