@@ -48,15 +48,18 @@ int relay_listen(int *port)
     return fd;
 }
 
-int relay_next(int fd, const char *id)
+bool relay_next(int *rank, bool *ended, int fd, const char *id)
 {
     struct relay_beat b;
     ssize_t n;
 
     while ((n = recv(fd, &b, sizeof b, 0)) >= 0)
-        if (n == sizeof b && strncmp(b.id, id, sizeof b.id) == 0)
-            return b.rank;
-    return -1;
+        if (n == sizeof b && strncmp(b.id, id, sizeof b.id) == 0) {
+            *ended = b.rank < 0;
+            *rank = *ended ? ~b.rank : b.rank;
+            return true;
+        }
+    return false;
 }
 
 static void port_path(char path[PATH_MAX], const char *dir)
@@ -174,6 +177,7 @@ static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *a
         if (got > 0 && got != SIGCHLD)
             *asked = kill(child, got == SIGTERM ? SIGUSR1 : got) == 0;
         if (waitpid(child, &status, WNOHANG) == child) {
+            r->beat.rank = ~r->beat.rank; /* no more beats from here, and not for a lost node */
             beat(r);
             return status;
         }

@@ -179,6 +179,19 @@ static void look_for_lost_node(struct run *r, const char *tail)
         }
 }
 
+/* srun did not get to start anything because Slurm does not answer: nobody's fault, and nothing
+ * that the budgets are for. What it said last is often misleading ("invalid job"). */
+static bool is_slurm_away(struct run *r)
+{
+    char *tail = r->book.best_step <= r->book.best_at_launch && r->job->backend == JOB_SLURM
+                     ? log_tail(r)
+                     : NULL;
+    bool away = tail && slurm_kept_step(tail);
+
+    free(tail);
+    return away;
+}
+
 /* What ended the attempt, in r->fault, if nothing else did. */
 static void explain_exit(struct run *r)
 {
@@ -397,6 +410,10 @@ static tp_status decide(struct run *r)
     }
     if (r->fault.kind == FAULT_NODE && b->new_layout)
         b->new_layout = false;
+    if (r->fault.kind == FAULT_NONE && is_slurm_away(r)) {
+        run_slurm_tell_away(r, "srun could not start the ranks");
+        return run_plan_begin(r); /* which waits until it answers */
+    }
     explain_exit(r);
     if (r->fault.kind == FAULT_EXIT && o->exit_code == 2 && b->best_step <= b->best_at_launch)
         return give_up(r, "the command line is refused");

@@ -113,6 +113,8 @@ void run_slurm_alloc_log(const struct run *r, enum slurm_chore what, char path[P
 /* ---- run_slurm_alloc.c ---- */
 /* PLAN: *ready when there are nodes to plan for; else it was set going, or the run is over. */
 tp_status run_slurm_ready(struct run *r, bool *ready);
+/* Slurm could not be asked: said once, until it answers again. */
+void run_slurm_tell_away(struct run *r, const char *said);
 /* Give the allocation back and ask for another one. */
 tp_status run_slurm_renew(struct run *r, const char *why);
 /* Ask squeue; salloc's file; salloc to end: at the end of tp-run. */

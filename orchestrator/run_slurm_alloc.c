@@ -189,7 +189,7 @@ static tp_status use_view(struct run *r)
 }
 
 /* Said once, until it answers again. */
-static void tell_away(struct run *r, const char *said)
+void run_slurm_tell_away(struct run *r, const char *said)
 {
     if (!r->slurm->away_told)
         run_slurm_event(r, "Slurm does not answer", said);
@@ -209,7 +209,6 @@ static bool keep_view(struct run_slurm *s, char *text)
     s->view_text = text;
     s->view = view;
     s->seen_at = run_now();
-    s->away_told = false;
     return true;
 }
 
@@ -226,9 +225,13 @@ tp_status run_slurm_viewed(struct run *r, int exit_code)
     if (exit_code == 0 ? !said[0] : strstr(said, "Invalid job id") != NULL)
         return allocation_over(r, "gone");
     text = exit_code == 0 ? strdup(c->text) : NULL;
-    if (text && keep_view(s, text))
+    if (text && keep_view(s, text)) {
+        if (s->away_told)
+            run_slurm_event(r, "Slurm answers again", "");
+        s->away_told = false;
         return use_view(r);
-    tell_away(r, said);
+    }
+    run_slurm_tell_away(r, said);
     return TP_OK;
 }
 
@@ -243,7 +246,7 @@ tp_status run_slurm_named(struct run *r, int exit_code)
     if (b->slurm_job != s->looked_at || r->over)
         return TP_OK;
     if (exit_code || !s->chore[CHORE_HOSTS].text) {
-        tell_away(r, child_last_line(&s->chore[CHORE_HOSTS]));
+        run_slurm_tell_away(r, child_last_line(&s->chore[CHORE_HOSTS]));
         return TP_OK;
     }
     if ((st = run_slurm_set_nodes(r, s->chore[CHORE_HOSTS].text, fresh)))

@@ -71,7 +71,7 @@ tp_status run_slurm_leave_to_slurm(struct run *r, bool *done)
     *done = true;
     if (s->requeued) { /* its own next job would be one too many: the requeued one sees to that */
         if (b->slurm_next)
-            slurm_cancel(r->job, (long)b->slurm_next, &ignored);
+            slurm_cancel(r->job, (long)b->slurm_next, 10, &ignored);
         b->slurm_next = s->inside;
         b->chained = true;
         snprintf(text, sizeof text, "Slurm requeues job %ld, which goes on", s->inside);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/file.h"
@@ -267,14 +268,19 @@ tp_status slurm_ask(char **output, const struct job_words *words, const char *di
     return st;
 }
 
-tp_status slurm_cancel(const struct job *job, long id, struct tp_err *err)
+tp_status slurm_cancel(const struct job *job, long id, double patience_s, struct tp_err *err)
 {
+    double until = clock_seconds() + patience_s;
     struct arena arena = { 0 };
     struct job_words words;
     tp_status st;
 
     slurm_words(&words, &arena, "scancel", arena_printf(&arena, "%ld", id), NULL);
     st = slurm_ask(NULL, &words, job->state, PATIENCE_S, &arena, err);
+    while (st && slurm_is_away(err->msg) && clock_seconds() < until) {
+        sleep(1);
+        st = slurm_ask(NULL, &words, job->state, PATIENCE_S, &arena, err);
+    }
     arena_free(&arena);
     return st;
 }

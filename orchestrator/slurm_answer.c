@@ -1,6 +1,7 @@
 /* orchestrator/slurm_answer.c - see orchestrator/slurm_answer.h. */
 #include "orchestrator/slurm_answer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,5 +126,22 @@ bool slurm_is_away(const char *text)
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strcasestr(text, words[i]))
             return true;
+    return false;
+}
+
+bool slurm_kept_step(const char *text)
+{
+    static const char *const words[] = { "Unable to confirm allocation", "Unable to create step" };
+
+    for (const char *p = text; *p; p += strspn(p, "\n")) {
+        size_t len = strcspn(p, "\n");
+        char line[300];
+
+        snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), p);
+        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+            if (strstr(line, words[i]) && slurm_is_away(line))
+                return true;
+        p += len;
+    }
     return false;
 }

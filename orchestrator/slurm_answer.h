@@ -41,4 +41,8 @@ long slurm_submitted(const char *text);
 /* Whether Slurm could not be asked, rather than said no: worth asking again. */
 bool slurm_is_away(const char *text);
 
+/* The same in what srun said: for that it could not begin its step. What it says of nodes that do
+ * not answer is another matter. */
+bool slurm_kept_step(const char *text);
+
 #endif
