@@ -7,6 +7,7 @@
 #   cluster.sh crash|start NODE  a node's power switch
 #   cluster.sh cut|join NODE     its network plug
 #   cluster.sh freeze|thaw       Slurm's controller answers nobody
+#   cluster.sh restart           it begins anew
 #
 # Every node is a network, UTS, PID and mount namespace, joined by veth to one bridge: host names
 # differ, killing the namespace's first process is a crash, taking the link down is a partition.
@@ -42,6 +43,12 @@ node_crash() { # NODE
     local pid
     pid=$(cat "$D/run/$1.pid" 2>/dev/null) || return 0
     kill -9 -- "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null || true
+}
+
+controller_start() {
+    setsid unshare --uts --mount sh -c "hostname tpctl; mount --bind '$D/hosts' /etc/hosts
+        exec slurmctld -D" >>"$D/log/slurmctld.out" 2>&1 </dev/null &
+    echo $! >"$D/run/ctl.pid"
 }
 
 write_conf() { # NODES
@@ -129,9 +136,7 @@ up() { # NODES
     ip link set $BRIDGE up
     write_hosts "$n"
     write_conf "$n"
-    setsid unshare --uts --mount sh -c "hostname tpctl; mount --bind '$D/hosts' /etc/hosts; exec slurmctld -D" >"$D/log/slurmctld.out" 2>&1 \
-        </dev/null &
-    echo $! >"$D/run/ctl.pid"
+    controller_start
     for i in $(seq 1 "$n"); do node_start "n$i"; done
     end=$((SECONDS + 40))
     until [ "$(timeout 3 sinfo -h -N -p main -o %t 2>/dev/null | grep -c '^idle$')" = "$n" ]; do
@@ -171,8 +176,12 @@ down) down ;;
 crash) node_crash "$2" ;;
 start) node_start "$2" ;;
 cut) ip link set "tprv${2#n}" down ;;
+restart)
+    kill -9 "$(cat "$D/run/ctl.pid")"
+    controller_start
+    ;;
 freeze) kill -STOP "$(cat "$D/run/ctl.pid")" ;;
 thaw) kill -CONT "$(cat "$D/run/ctl.pid")" ;;
 join) ip link set "tprv${2#n}" up ;;
-*) sed -n '3,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+*) sed -n '3,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
