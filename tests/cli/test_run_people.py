@@ -79,6 +79,14 @@ def test_a_reader_that_goes_does_not_take_tp_run_with_it(tmp_path):
         assert job.events("done")
 
 
+def test_an_event_torn_by_a_crash_does_not_take_the_next_with_it(tmp_path):
+    with fake_job(tmp_path, "--steps", 5) as job:
+        job.state.mkdir()
+        (job.state / "events.jsonl").write_text('{"time": 1, "event": "save"}\n{"time": 2, "ev')
+        assert job.start().wait() == 0
+        assert [e["event"] for e in job.events()][:3] == ["save", "plan", "launch"]
+
+
 # ---- again ----
 
 def test_a_job_that_is_done_says_so_and_goes_on_for_more_steps(tmp_path, tiny):
