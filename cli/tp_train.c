@@ -142,16 +142,10 @@ static tp_status read_resume(struct request *r, struct tp_err *err)
 
 static tp_status read_recompute(struct request *r, struct tp_err *err)
 {
-    if (!r->recompute || strcmp(r->recompute, "none") == 0)
+    if (!r->recompute || recompute_parse(&r->config.recompute, r->recompute))
         return TP_OK;
-    if (strcmp(r->recompute, "full") == 0)
-        r->config.recompute = true;
-    else if (strcmp(r->recompute, "selective") == 0)
-        r->config.recompute_attention = true;
-    else
-        return tp_fail(err, TP_E_USAGE, "--recompute is none, selective or full, not '%s'",
-                       r->recompute);
-    return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "--recompute is none, selective or full, not '%s'",
+                   r->recompute);
 }
 
 static tp_status read_machine(struct request *r, struct tp_err *err)
@@ -211,8 +205,7 @@ static bool prints_only(const struct request *r)
 
 static tp_status print_plan(struct request *r, struct tp_err *err)
 {
-    const struct plan *plan = r->model.plan ? r->model.plan : plan_builtin(r->model.arch);
-    char *text = plan_format(plan, &r->arena);
+    char *text = plan_format(plan_of(&r->model), &r->arena);
 
     if (!text)
         return tp_fail(err, TP_E_NOMEM, "no memory for the plan");

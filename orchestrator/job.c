@@ -10,8 +10,6 @@
 #include "core/size.h"
 #include "orchestrator/job_yaml.h"
 
-enum { TRAIN_BATCH = 8, TRAIN_SEQ = 64 }; /* what tp-train takes when they are not given */
-
 tp_status job_split(struct job_words *out, const char *text, struct arena *arena,
                     struct tp_err *err)
 {
@@ -77,11 +75,12 @@ static void flag_number(int64_t *out, const struct job *j, const char *name, int
 static tp_status read_flags(struct job *j, struct arena *arena, struct tp_err *err)
 {
     const char *model = job_flag(j, "--model"), *mem = job_flag(j, "--mem");
+    const struct workload w = workload_default();
 
     flag_number(&j->steps, j, "--steps", 0);
-    flag_number(&j->layouts.batch, j, "--batch", TRAIN_BATCH);
+    flag_number(&j->layouts.batch, j, "--batch", w.batch);
     flag_number(&j->layouts.micro, j, "--micro", 0);
-    flag_number(&j->layouts.seq, j, "--seq", TRAIN_SEQ);
+    flag_number(&j->layouts.seq, j, "--seq", w.seq);
     if (!j->layouts.model && model && !strchr(model, '{'))
         j->layouts.model = model[0] == '/' ? model : arena_printf(arena, "%s/%s", j->dir, model);
     if (!j->layouts.dtype)
@@ -286,7 +285,7 @@ tp_status job_command(struct job_words *out, const struct job *j, const struct w
     if (way->micro)
         w.word[n++] = arena_printf(arena, "--micro=%lld", (long long)way->micro);
     if (way->recompute)
-        w.word[n++] = arena_printf(arena, "--recompute=%s", way_recompute_name(way->recompute));
+        w.word[n++] = arena_printf(arena, "--recompute=%s", recompute_name(way->recompute));
     if (!job_flag(j, "--ckpt"))
         w.word[n++] = arena_printf(arena, "--ckpt=%s", j->ckpt);
     if (!job_flag(j, "--log"))

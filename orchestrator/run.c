@@ -23,11 +23,6 @@ double run_now(void)
     return (double)tell_clock_ns() / 1e9;
 }
 
-const char *run_spec_text(const struct run *r, char *buf)
-{
-    return spec_format(buf, &r->book.way.spec);
-}
-
 static double wall_clock(void)
 {
     struct timespec t;
@@ -66,9 +61,10 @@ void run_event(struct run *r, const char *event, json_t *more)
     char spec[SPEC_TEXT_MAX];
     struct tp_err ignored;
     int64_t step = r->monitor ? monitor_best_step(r->monitor) : -1;
-    json_t *o = json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", wall_clock(), "event", event, "attempt",
-                          (json_int_t)r->book.attempt, "layout", run_spec_text(r, spec), "step",
-                          (json_int_t)(step >= 0 ? step : r->book.best_step));
+    json_t *o =
+        json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", wall_clock(), "event", event, "attempt",
+                  (json_int_t)r->book.attempt, "layout", spec_format(spec, &r->book.way.spec),
+                  "step", (json_int_t)(step >= 0 ? step : r->book.best_step));
 
     if (o && more)
         json_object_update(o, more);

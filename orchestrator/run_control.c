@@ -6,6 +6,7 @@
 
 #include "core/text.h"
 #include "orchestrator/run_inside.h"
+#include "orchestrator/run_slurm.h"
 
 static json_t *refuse(const char *why, int exit_code)
 {
@@ -26,6 +27,8 @@ static json_t *stop(struct run *r)
     run_helper_stop(r);
     if (r->book.open && (r->asked = run_drain_softly(r, "asked to stop")))
         return refuse(r->err.msg, 3);
+    if (run_slurm_is_paused(r))
+        return accept("Slurm has suspended the job: when it is resumed it saves and ends");
     return accept("the job saves at its next step and ends");
 }
 

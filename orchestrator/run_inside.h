@@ -6,7 +6,8 @@
  *     run_reshard.c RESHARD: a conversion, the prepare command
  *     run_launch.c  LAUNCH, and taking over
  *     run_watch.c   INIT, TRAIN, SAVE: slots, verdicts, scaling up
- *     run_end.c     DRAIN, DIAGNOSE: ending an attempt, and what comes next
+ *     run_drain.c   DRAIN: ending an attempt
+ *     run_end.c     DIAGNOSE: what ended it, and what comes next
  *     run_status.c  what `status` and the page show
  *     run_control.c requests from other terminals
  *     run_slurm.h   backend slurm: the allocation
@@ -135,7 +136,6 @@ tp_status run_edge(struct run *r, enum run_state to, const char *what);
 void run_event(struct run *r, const char *event, json_t *more);
 void run_finish(struct run *r, enum run_state final, tp_status result, const char *text);
 int run_watch_fd(struct run *r, int fd);
-const char *run_spec_text(const struct run *r, char *buf);
 
 /* ---- run_plan.c ---- */
 tp_status run_plan_begin(struct run *r);
@@ -168,12 +168,15 @@ bool run_scaling_pays(const struct run *r, int ranks);
 /* What the slots say after the end. */
 void run_watch_last(struct run *r);
 
-/* ---- run_end.c ---- */
+/* ---- run_drain.c ---- */
 /* Ask the attempt to save and end. */
 tp_status run_drain_softly(struct run *r, const char *why);
 /* End it at once because of r->fault. */
 tp_status run_drain_fault(struct run *r, const struct fault *f);
 tp_status run_drain_tick(struct run *r);
+
+/* ---- run_end.c ---- */
+/* The keeper has ended: clear up what is left, find out why, decide. */
 tp_status run_keeper_gone(struct run *r);
 void run_forget_attempt(struct run *r);
 /* r->fault kept a launch from training: once more, after a back-off, while the budgets allow. */

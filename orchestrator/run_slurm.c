@@ -194,6 +194,7 @@ tp_status run_slurm_tick(struct run *r)
     double now = run_now();
     tp_status st = TP_OK;
 
+    run_slurm_stretch(r);
     for (int i = 0; i < CHORES; i++)
         child_look(&s->chore[i], now);
     if (s->stage == SLURM_ASKED && !r->book.slurm_job)
@@ -201,6 +202,8 @@ tp_status run_slurm_tick(struct run *r)
     if (st == TP_OK && r->book.slurm_job && now >= s->next_look && !run_slurm_busy(r, CHORE_VIEW) &&
         !run_slurm_busy(r, CHORE_HOSTS) && !run_slurm_busy(r, CHORE_STATES))
         st = run_slurm_ask_view(r);
+    if (s->paused_at > 0) /* its end is put off, and nothing can be started */
+        return st;
     if (st == TP_OK && s->stage == SLURM_HELD)
         st = run_slurm_watch_end(r);
     if (st == TP_OK && s->stage == SLURM_HELD && !r->over && !s->ending)
@@ -270,4 +273,7 @@ void run_slurm_line(const struct run *r, char *line, size_t size)
     if (s->stage == SLURM_ASKED && r->world == 0)
         snprintf(line, size, "%s: waits for Slurm job %lld (%s)", r->job->name,
                  (long long)r->book.slurm_job, seen ? s->view.reason : "asked");
+    else if (s->paused_at > 0)
+        snprintf(line, size, "%s: Slurm has suspended job %lld, %.0f s ago", r->job->name,
+                 (long long)r->book.slurm_job, run_now() - s->paused_at);
 }

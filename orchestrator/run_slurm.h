@@ -4,6 +4,7 @@
  *     run_slurm.c        beginning and end, chores, what is looked at while it lasts
  *     run_slurm_alloc.c  the allocation: found, asked for, looked at every slurm.poll, given back
  *     run_slurm_nodes.c  its nodes: lost, back, drained
+ *     run_slurm_pause.c  suspended and resumed
  *     run_slurm_next.c   its end: saving in time, the next one; more nodes for this one
  *
  * Nothing here waits: Slurm's programs run as children (chores) while the loop goes on, and every
@@ -49,11 +50,17 @@ struct run_slurm {
     struct child chore[CHORES];
     char *view_text; /* what `view` points into; malloc'ed */
     struct slurm_view view;
-    char *list;       /* the nodes as Slurm last wrote them, malloc'ed; NULL: none */
-    int64_t wanted;   /* nodes that the allocation should have */
-    double seen_at;   /* when view was read */
-    double margin;    /* before the end; not more than half of what there was */
-    double next_look; /* at the allocation */
+    char *list;                  /* the nodes as Slurm last wrote them, malloc'ed; NULL: none */
+    int64_t wanted;              /* nodes that the allocation should have */
+    double seen_at;              /* when view was read */
+    double margin;               /* before the end; not more than half of what there was */
+    double next_look;            /* at the allocation */
+    double asked_at;             /* when the look under way, or the last one, began */
+    double ticked_at;            /* the last tick */
+    double paused_at;            /* when Slurm's suspension was seen, 0: it is not suspended */
+    double ask_again;            /* to save and stop, after a pause; 0: not */
+    int asks;                    /* left */
+    double doubt_at, doubted_at; /* silence that may be one: first and last asked about */
     double next_request, next_submit, next_probe, next_grow, next_guard; /* not before */
     int probed;                                                          /* node under probe */
     long grow_id;      /* the Slurm job that brings more nodes, 0: none */
@@ -130,6 +137,20 @@ const char *run_slurm_excluded(const struct run *r, struct arena *arena);
 /* Any backend: a node is lost, and the attempt with it if it has ranks there. */
 tp_status run_node_lost(struct run *r, int node, const char *reason, double waited);
 void run_slurm_drain(struct run *r, int node, const char *reason);
+
+/* ---- run_slurm_pause.c ---- */
+/* The state that Slurm told: note whether the job is suspended. */
+void run_slurm_see_pause(struct run *r);
+void run_slurm_end_pause(struct run *r, const char *how);
+/* At each tick: what waits for the job waits longer; a tp-run that was suspended with it says so.
+ */
+void run_slurm_stretch(struct run *r);
+/* Any backend: it is suspended. */
+bool run_slurm_is_paused(const struct run *r);
+/* Any backend. All ranks are silent; true: that is not to be held against anybody now, because the
+ * job is suspended, or because Slurm is yet to say whether it is. Call again at the next look. */
+bool run_slurm_excuses(struct run *r);
+void run_slurm_look_now(struct run *r);
 
 /* ---- run_slurm_next.c ---- */
 tp_status run_slurm_watch_end(struct run *r);

@@ -100,7 +100,7 @@ static void forget(struct run *r)
     s->list = NULL;
     s->stage = SLURM_NONE;
     s->must_look = s->ending = false;
-    s->next_grow = 0;
+    s->paused_at = s->next_grow = 0;
     r->book.slurm_job = 0;
     run_slurm_drop_growth(r);
 }
@@ -123,6 +123,7 @@ tp_status run_slurm_ask_view(struct run *r)
     tp_status st;
 
     r->slurm->looked_at = r->book.slurm_job;
+    r->slurm->asked_at = run_now();
     slurm_view_words(&words, (long)r->book.slurm_job, &arena);
     st = run_slurm_start(r, CHORE_VIEW, &words, CHORE_PATIENCE_S);
     arena_free(&arena);
@@ -170,6 +171,7 @@ static tp_status use_view(struct run *r)
     const char *state = s->view.state;
 
     s->runs = is_running(state);
+    run_slurm_see_pause(r);
     if (is_waiting(state) || (is_running(state) && !s->view.list[0]))
         return TP_OK;
     if (strcmp(state, "COMPLETING") == 0 && r->book.slurm_own)
@@ -265,8 +267,9 @@ tp_status run_slurm_ready(struct run *r, bool *ready)
     struct book *b = &r->book;
     char text[160];
 
-    *ready = s->stage == SLURM_HELD && !s->must_look && !run_slurm_is_ending(r);
-    if (*ready)
+    *ready =
+        s->stage == SLURM_HELD && !s->must_look && s->paused_at <= 0 && !run_slurm_is_ending(r);
+    if (*ready || s->paused_at > 0)
         return TP_OK;
     ledger_switch(r->ledger, LEDGER_WAITING, run_now());
     if (s->stage == SLURM_HELD && run_slurm_is_ending(r))

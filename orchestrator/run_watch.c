@@ -87,10 +87,19 @@ static void remember_time(struct run *r)
     b->measured[i].seconds = seconds;
 }
 
+/* Where somebody beats the job as a whole is not suspended. */
+static bool all_are_silent(const struct run *r, double now)
+{
+    for (int i = 0; i < r->world; i++)
+        if (r->ranks[i].beat_at > 0 && now - r->ranks[i].beat_at < r->job->slurm.lost / 2)
+            return false;
+    return true;
+}
+
 /* The relays on Slurm's nodes beat: where one stops, the node is gone or cut off. */
 static tp_status check_beats(struct run *r)
 {
-    double now = run_now();
+    double now = run_now(), stood;
     char id[RELAY_ID_TEXT];
     int rank;
 
@@ -100,13 +109,18 @@ static tp_status check_beats(struct run *r)
     while ((rank = relay_next(r->beats, id)) >= 0)
         if (rank < r->world)
             r->ranks[rank].beat_at = now;
+    stood =
+        r->looked_at > 0 && now - r->looked_at > r->job->slurm.lost / 2 ? now - r->looked_at : 0;
     for (int i = 0; i < r->world; i++) {
         struct run_rank *k = &r->ranks[i];
         char text[80];
 
-        if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost ||
-            now - r->looked_at > r->job->slurm.lost / 2)
+        if (k->beat_at > 0) /* time in which tp-run itself stood still is nobody's fault */
+            k->beat_at = k->beat_at + stood < now ? k->beat_at + stood : now;
+        if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost)
             continue;
+        if (all_are_silent(r, now) && run_slurm_excuses(r))
+            break;
         snprintf(text, sizeof text, "no sign of life for %.1f s", now - k->beat_at);
         return run_node_lost(r, k->node, text, now - k->beat_at);
     }
@@ -166,7 +180,7 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
     snprintf(f.reason, sizeof f.reason, "%s", v->text);
     switch (v->what) {
     case MONITOR_HANG:
-        return run_drain_fault(r, &f);
+        return run_slurm_excuses(r) ? TP_OK : run_drain_fault(r, &f);
     case MONITOR_SLOW:
         run_event(
             r, "slow",
@@ -280,12 +294,34 @@ static tp_status learn(struct run *r)
     return r->book.state == RUN_TRAIN ? consider_scaling(r) : TP_OK;
 }
 
+/* Slurm has suspended the job: nobody is to blame for standing still. */
+static void stand_by(struct run *r)
+{
+    double now = run_now();
+    char id[RELAY_ID_TEXT];
+    bool beats = false;
+
+    run_attempt_id(r, id);
+    while (r->beats >= 0 && relay_next(r->beats, id) >= 0)
+        beats = true;
+    for (int i = 0; i < r->world; i++)
+        r->ranks[i].beat_at = 0; /* nodes are resumed one by one: until it beats again */
+    r->looked_at = now;
+    monitor_hold(r->monitor, tell_clock_ns());
+    if (beats)
+        run_slurm_look_now(r); /* it seems to go on */
+}
+
 tp_status run_watch_tick(struct run *r)
 {
     struct monitor_verdict v;
     tp_status st = TP_OK;
 
     look(r);
+    if (run_slurm_is_paused(r)) {
+        stand_by(r);
+        return TP_OK;
+    }
     if (r->book.state == RUN_INIT && monitor_step(r->monitor) >= 0)
         st = all_train(r);
     if (st == TP_OK && r->book.state != RUN_INIT)

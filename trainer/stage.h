@@ -7,11 +7,6 @@
 
 #include "trainer/activation.h"
 
-/* The model's first and last stage are chunks too: the first begins with the embedding, the last
- * ends with the head. */
-bool stage_is_first(const struct net *n, int chunk);
-bool stage_is_last(const struct net *n, int chunk);
-
 /* Where a chunk's input belongs: the stream, before stage_forward. The first stage makes it itself.
  */
 float *stage_input(const struct slot *s);

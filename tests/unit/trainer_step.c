@@ -9,8 +9,8 @@
 
 #include "comm/launch.h"
 #include "kernels/norm.h"
-#include "layout/memory.h"
 #include "tests/unit/random_model.h"
+#include "trainer/budget.h"
 #include "trainer/init.h"
 #include "trainer/messages.h"
 #include "trainer/step.h"
@@ -65,8 +65,7 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
     random_tokens(r, m, c);
     if (rng_int(r, 0, 2) == 0)
         want_same_bits(r, m, c);
-    c->recompute = rng_int(r, 0, 2) == 0;
-    c->recompute_attention = !c->recompute && rng_int(r, 0, 1);
+    c->recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
     c->spec.sp = c->spec.sp && c->seq / c->spec.cp * c->micro % c->spec.tp == 0 &&
                  (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);
     micros = c->spec.vpp > 1 ? rng_int(r, 1, 3) * c->spec.pp : rng_int(r, 1, 2 * c->spec.pp);
@@ -101,16 +100,7 @@ Test(trainer_step, the_estimate_is_what_is_allocated)
 
         random_run(&r, &m, &c, 64);
         cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
-        need = memory_estimate(
-            &m, &c.spec,
-            &(struct memory_run){ .dtype = c.dtype,
-                                  .seq = c.seq,
-                                  .micro = c.micro,
-                                  .micros = train_config_micros(&c),
-                                  .same_bits = c.same_bits,
-                                  .flags =
-                                      (c.recompute ? MEMORY_RECOMPUTES : 0) |
-                                      (c.recompute_attention ? MEMORY_RECOMPUTES_ATTENTION : 0) });
+        need = budget_need(&c, &m);
         more = size.own + size.shared - (need.total - need.overhead);
         cr_assert(more >= 0 && more <= slack_of(&m, &c),
                   "%s: allocated %lld, estimated %lld, slack %lld", spec_format(spec, &c.spec),
