@@ -87,6 +87,34 @@ def test_an_event_torn_by_a_crash_does_not_take_the_next_with_it(tmp_path):
         assert [e["event"] for e in job.events()][:3] == ["save", "plan", "launch"]
 
 
+# ---- its answers as JSON ----
+
+def test_status_has_the_same_fields_when_the_job_is_over(tmp_path):
+    with fake_job(tmp_path, "--steps", 3000) as job:
+        job.start()
+        runs = job.await_step(5)
+        assert runs["running"] is True
+        job.verb("stop", "--wait")
+        over = job.status()
+        assert set(over) == set(runs) - {"loss", "deadline_seconds"}
+        assert over["running"] is False and over["state"] == "stopped" and over["step"] >= 5
+        assert over["nodes"] and over["spent"]["training"] > 0 and over["goodput"] > 0
+        text = job.verb("status").out
+        assert "stopped: saved and stopped (tp-run is not running)" in text and "goodput" in text
+
+
+def test_every_verb_answers_as_json(tmp_path):
+    with fake_job(tmp_path, "--steps", 3000) as job:
+        job.start()
+        job.await_step(3)
+        for verb in (["node", "up", "a"], ["resize", "dp2"], ["status"], ["plan"], ["stop"]):
+            r = job.verb(verb[0], *verb[1:], "--json")
+            assert r.rc == 0 and json.loads(r.out), repr(r)
+        for line in job.verb("events", "--json").out.splitlines():
+            assert json.loads(line)
+        job.wait()
+
+
 # ---- again ----
 
 def test_a_job_that_is_done_says_so_and_goes_on_for_more_steps(tmp_path, tiny):
