@@ -14,7 +14,7 @@ int cmd_run_resize(int argc, char **argv)
     int code;
     const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
                                 OPT_ARG("SPEC|RANKS", &to,
-                                        "a layout (tp2dp2), a number of ranks, or auto"),
+                                        "a layout (tp2dp2), the most ranks, or auto"),
                                 OPT_FLAG(0, "json", &as_json, "as JSON"), OPT_END };
 
     if (!report_options(&code, "tp-run resize", opts, argc, argv,

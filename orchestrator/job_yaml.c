@@ -1,13 +1,11 @@
 /* orchestrator/job_yaml.c - the job file's YAML into struct job, by the table of job_key.c. */
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
-#include "core/size.h"
 #include "orchestrator/job.h"
 #include "orchestrator/job_key.h"
+#include "orchestrator/job_value.h"
 #include "orchestrator/job_yaml.h"
 
 struct reader {
@@ -50,97 +48,6 @@ static bool is_null(const yaml_node_t *n)
 
     return text && n->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
            (strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
-}
-
-static tp_status read_seconds(double *out, const char *text, const char **expected)
-{
-    static const struct {
-        const char *unit;
-        double seconds;
-    } units[] = {
-        { "", 1 }, { "ms", 1e-3 }, { "s", 1 }, { "m", 60 }, { "h", 3600 }, { "d", 86400 }
-    };
-    char *end;
-    double v = strtod(text, &end);
-
-    *expected = "a time such as 0.5, 30s, 5m or 2h";
-    if (end == text || !isfinite(v) || v < 0)
-        return TP_E_USAGE;
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-        if (strcmp(end, units[i].unit) == 0) {
-            *out = v * units[i].seconds;
-            return TP_OK;
-        }
-    return TP_E_USAGE;
-}
-
-static tp_status read_enum(int *out, const char *text, const char *names)
-{
-    int i = 0;
-
-    for (const char *p = names; *p; i++) {
-        size_t n = strcspn(p, "|");
-
-        if (strlen(text) == n && strncmp(text, p, n) == 0) {
-            *out = i;
-            return TP_OK;
-        }
-        p += n + (p[n] == '|');
-    }
-    return TP_E_USAGE;
-}
-
-/* One value from text. *expected gets what it should have been. */
-static tp_status read_scalar(struct reader *r, const struct job_key *k, void *out, const char *text,
-                             const char **expected)
-{
-    char *end;
-    long long v;
-    double d;
-
-    switch (k->kind) {
-    case JOB_KIND_STR:
-        *(const char **)out = arena_strdup(r->arena, text);
-        return *(const char **)out ? TP_OK : tp_fail(r->err, TP_E_NOMEM, "no memory");
-    case JOB_KIND_PATH:
-        *expected = "a path from / or from this file's folder (~ is not expanded)";
-        if (text[0] == '~' && (!text[1] || text[1] == '/'))
-            return TP_E_USAGE;
-        *(const char **)out = !text[0]         ? NULL
-                              : text[0] == '/' ? arena_strdup(r->arena, text)
-                                               : arena_printf(r->arena, "%s/%s", r->job->dir, text);
-        return TP_OK;
-    case JOB_KIND_INT:
-        errno = 0;
-        v = strtoll(text, &end, 10);
-        *expected = "a whole number, 0 or more";
-        if (end == text || *end || errno || v < 0 || v > INT64_C(1) << 53)
-            return TP_E_USAGE;
-        *(int64_t *)out = v;
-        return TP_OK;
-    case JOB_KIND_DOUBLE:
-        d = strtod(text, &end);
-        *expected = "a number, 0 or more";
-        if (end == text || *end || !isfinite(d) || d < 0)
-            return TP_E_USAGE;
-        *(double *)out = d;
-        return TP_OK;
-    case JOB_KIND_SECONDS:
-        return read_seconds(out, text, expected);
-    case JOB_KIND_SIZE:
-        *expected = "a size such as 512M or 2G";
-        return size_parse(out, text, r->err);
-    case JOB_KIND_BOOL:
-        *expected = "true or false";
-        *(bool *)out = strcmp(text, "true") == 0;
-        return *(bool *)out || strcmp(text, "false") == 0 ? TP_OK : TP_E_USAGE;
-    case JOB_KIND_ENUM:
-        *expected = k->names;
-        return read_enum(out, text, k->names);
-    default:
-        *expected = "a list";
-        return TP_E_USAGE;
-    }
 }
 
 static tp_status read_words(struct reader *r, const yaml_node_t *n, struct job_words *out)
@@ -261,7 +168,8 @@ static tp_status read_value(struct reader *r, const struct job_key *k, const yam
                     k->section[0] ? "." : "", k->name);
     if (k->kind == JOB_KIND_WORDS || k->kind == JOB_KIND_SPECS || k->kind == JOB_KIND_NODES)
         return read_list(r, k, n);
-    if (!text || read_scalar(r, k, (char *)r->job + k->offset, text, &expected))
+    if (!text ||
+        job_value((char *)r->job + k->offset, &expected, k, text, r->job->dir, r->arena, r->err))
         return FAIL(r, n, "%s%s%s: expected %s, found \"%s\"", k->section, k->section[0] ? "." : "",
                     k->name, expected,
                     text                          ? text
