@@ -166,8 +166,11 @@ static bool may_restart(struct run *r)
             b->restarts[kept++] = b->restarts[i];
     b->n_restarts = kept;
     if (b->fails_in_row >= r->job->restart.no_progress) {
-        snprintf(text, sizeof text, "%lld starts in a row without a step beyond %lld",
-                 (long long)b->fails_in_row, (long long)b->best_step);
+        snprintf(text, sizeof text, "%lld starts in a row without a step",
+                 (long long)b->fails_in_row);
+        if (b->best_step >= 0)
+            snprintf(text, sizeof text, "%lld starts in a row without a step beyond %lld",
+                     (long long)b->fails_in_row, (long long)b->best_step);
         give_up(r, text);
         return false;
     }
