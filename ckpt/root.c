@@ -7,42 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "ckpt/commit.h"
 #include "ckpt/step.h"
 #include "core/file.h"
-
-/* ---- the lock ---- */
-
-bool root_lock_unsupported(int error)
-{
-    return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP || error == EBADF ||
-           error == EINVAL;
-}
-
-tp_status root_lock(int *fd, const char *root, struct tp_err *err)
-{
-    char path[PATH_MAX];
-    tp_status st = step_path(path, root, "lock", err);
-    int f, result;
-
-    if (st)
-        return st;
-    f = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    if (f < 0)
-        return tp_fail_errno(err, "%s: cannot open", path);
-    while ((result = flock(f, LOCK_EX)) != 0 && errno == EINTR)
-        ;
-    if (result != 0 && !root_lock_unsupported(errno)) {
-        tp_fail_errno(err, "%s: cannot lock", path);
-        close(f);
-        return TP_E_IO;
-    }
-    *fd = f;
-    return TP_OK;
-}
 
 /* ---- the epoch ---- */
 
