@@ -1,23 +1,14 @@
-/* orchestrator/run_edge.c - from state to state: the journal's record, the event, the final word.
- */
+/* orchestrator/run_edge.c - from state to state: the journal's record, the event, the last word. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/text.h"
 #include "orchestrator/run_inside.h"
 
 double run_now(void)
 {
     return (double)tell_clock_ns() / 1e9;
-}
-
-static double wall_clock(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
 /* The journal takes no more (a full disk, a quota). While ranks train that is no reason to leave
@@ -42,8 +33,8 @@ tp_status run_edge(struct run *r, enum run_state to, const char *what)
 
     r->book.state = to;
     book = book_json(&r->book, r->job);
-    record = book ? json_pack("{s:f,s:s,s:s,s:o}", "time", wall_clock(), "edge", run_state_name(to),
-                              "what", what, "book", book)
+    record = book ? json_pack("{s:f,s:s,s:s,s:o}", "time", clock_wall_seconds(), "edge",
+                              run_state_name(to), "what", what, "book", book)
                   : NULL;
     if (!record)
         return tp_fail(&r->err, TP_E_NOMEM, "no memory for a journal record");
@@ -74,7 +65,7 @@ void run_event(struct run *r, const char *event, json_t *more)
     struct tp_err ignored;
     int64_t step = r->monitor ? monitor_best_step(r->monitor) : -1;
     json_t *o =
-        json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", wall_clock(), "event", event, "attempt",
+        json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", clock_wall_seconds(), "event", event, "attempt",
                   (json_int_t)r->book.attempt, "layout", spec_format(spec, &r->book.way.spec),
                   "step", (json_int_t)(step >= 0 ? step : r->book.best_step));
 
