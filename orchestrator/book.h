@@ -77,6 +77,7 @@ struct book {
     int64_t resumed_at;     /* the step that it began from */
     int64_t saved;          /* newest step known to be committed, -1: none */
     int64_t fails_in_row;   /* without a new step */
+    int64_t steps;          /* done: the job's steps then; 0: not done, or not known */
     int64_t nan_step;       /* where a loss was not finite, -1 */
     bool loss_known, stop, new_layout;
     char resize[SPEC_TEXT_MAX]; /* asked for: a spec or a number of ranks; "" none */

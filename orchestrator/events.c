@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,17 @@ static void read_old(struct events *e)
         fclose(f);
 }
 
+/* A torn last line (a crash, a full disk) is ended, so that the next event has its own. */
+static bool ends_line(int fd)
+{
+    off_t size = lseek(fd, 0, SEEK_END);
+    char last = '\n';
+
+    if (size > 0 && pread(fd, &last, 1, size - 1) != 1)
+        return false;
+    return last == '\n' || write(fd, "\n", 1) == 1;
+}
+
 tp_status events_open(struct events **out, const char *state, struct tp_err *err)
 {
     struct events *e = calloc(1, sizeof *e);
@@ -49,8 +61,8 @@ tp_status events_open(struct events **out, const char *state, struct tp_err *err
     }
     snprintf(e->path, sizeof e->path, "%s/events.jsonl", state);
     read_old(e);
-    e->fd = open(e->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (e->fd < 0) {
+    e->fd = open(e->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (e->fd < 0 || !ends_line(e->fd)) {
         tp_fail_errno(err, "%s: cannot open", e->path);
         events_close(e);
         return TP_E_IO;
@@ -67,7 +79,7 @@ tp_status events_add(struct events *e, json_t *event, struct tp_err *err)
 
     if (text)
         text[n] = '\n'; /* over the final 0: one write, one line */
-    if (!text || write(e->fd, text, n + 1) != (ssize_t)n + 1)
+    if (!text || !ends_line(e->fd) || write(e->fd, text, n + 1) != (ssize_t)n + 1)
         st = tp_fail_errno(err, "%s: cannot append", e->path);
     free(text);
     keep(e, event);

@@ -85,7 +85,7 @@ static int read_port(const char *dir)
     long port = 0;
 
     port_path(path, dir);
-    if (file_read_all(&text, &n, path, 16, &arena, &ignored) == TP_OK)
+    if (file_read_own(&text, &n, path, 16, &arena, &ignored) == TP_OK)
         port = strtol(text, NULL, 10);
     arena_free(&arena);
     return port > 0 && port < 65536 ? (int)port : 0;

@@ -1,14 +1,19 @@
 /* orchestrator/run_control.c - requests from other terminals: status, stop, resize, node. */
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/text.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
 
 static json_t *refuse(const char *why, int exit_code)
 {
-    return json_pack("{s:b,s:s,s:i}", "ok", 0, "error", why, "exit", exit_code);
+    char text[TP_ERR_MAX];
+
+    snprintf(text, sizeof text, "%s", why);
+    return json_pack("{s:b,s:s,s:i}", "ok", 0, "error", text_clean(text), "exit", exit_code);
 }
 
 static json_t *accept(const char *what)

@@ -224,7 +224,7 @@ static void tell_launch(struct run *r)
     if (w->micro)
         json_object_set_new(more, "micro", json_integer(w->micro));
     if (w->recompute)
-        json_object_set_new(more, "recompute", json_string(way_recompute_name(w->recompute)));
+        json_object_set_new(more, "recompute", json_string(recompute_name(w->recompute)));
     run_event(r, "launch", more);
 }
 

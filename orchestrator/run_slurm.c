@@ -53,7 +53,7 @@ char *run_slurm_alloc_text(const struct run *r, enum slurm_chore what, struct ar
     size_t n;
 
     run_slurm_alloc_log(r, what, path);
-    return file_read_all(&text, &n, path, 1 << 16, arena, &ignored) ? "" : text;
+    return file_read_own(&text, &n, path, 1 << 16, arena, &ignored) ? "" : text;
 }
 
 void run_slurm_event(struct run *r, const char *result, const char *reason)

@@ -160,6 +160,7 @@ static tp_status follow_saves(struct run *r)
         r->book.saved = saved;
         r->saved_at = r->saving_since > 0 ? r->saving_since : now;
         run_event(r, "save", json_pack("{s:I}", "step", (json_int_t)saved));
+        ledger_flush(r->ledger); /* what lies before a save is not divided anew */
     }
     if (!saving)
         r->saving_since = saved >= r->book.saved ? 0 : r->saving_since;

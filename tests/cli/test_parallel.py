@@ -312,6 +312,31 @@ def test_a_plan_for_other_names_trains_to_the_same_curve(known, tmp_path):
     assert r.rc == 3 and "tensor blocks.0" in r.err  # the model's file has other names
 
 
+@pytest.mark.parametrize("role, layout", [("embedding", "tp4"), ("head", "tp4"),
+                                          ("embedding", "tp2pp2dp2spzero3"), ("head", "tp2pp2")])
+def test_a_plan_that_cuts_only_the_embedding_or_the_head(role, layout, known, tmp_path):
+    folder, trace = known("untied")
+    text = ok("tp-train", "--model", folder, "--print-plan").out
+    plan = tmp_path / "half.plan"
+    plan.write_text(re.sub(rf"(?m)^({role} +\S+ +)vocabulary", r"\1replicated", text))
+    more = ["--plan", plan, "--micro", 4]
+    if "sp" in layout:  # which wants everything cut
+        assert "is replicated" in run(*argv_of(folder, layout, tmp_path / "log", *more)).err
+        layout = layout.replace("sp", "")
+    ok(*argv_of(folder, layout, tmp_path / "log", *more))
+    assert_same_curve([json.loads(x) for x in open(tmp_path / "log")], trace, role)
+
+
+def test_names_that_no_shard_can_have_are_refused_with_the_plan(known, tmp_path):
+    folder, _ = known("untied")
+    text = ok("tp-train", "--model", folder, "--print-plan").out
+    plan = tmp_path / "names.plan"
+    for name in ("self/attn.q", "self_attn@q"):
+        plan.write_text(text.replace("self_attn.q_proj.weight", name))
+        r = run(*argv_of(folder, "tp1", tmp_path / "log", "--plan", plan))
+        assert r.rc == 2 and r.out == "" and f"layers.*.{name}" in r.err
+
+
 def test_a_plan_whose_pieces_do_not_fit_is_refused(known, tmp_path):
     folder, _ = known("untied")
     text = ok("tp-train", "--model", folder, "--print-plan").out
