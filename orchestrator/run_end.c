@@ -269,13 +269,24 @@ tp_status run_retry(struct run *r)
     return start_again(r);
 }
 
+/* srun ends with 0 also when it could not start its step (22.05: "aborted before step completely
+ * launched"): then nothing is done. */
+static bool never_ran(struct run *r)
+{
+    char *tail = r->job->backend == JOB_SLURM ? log_tail(r) : NULL;
+    bool aborted = tail && strstr(tail, "aborted before step completely launched");
+
+    free(tail);
+    return aborted;
+}
+
 static tp_status decide(struct run *r)
 {
     struct book *b = &r->book;
     const struct keep_outcome *o = &r->outcome;
     bool soft = r->fault.kind == FAULT_NONE || r->fault.kind == FAULT_RANK;
 
-    if (soft && o->started && o->exit_code == 0 && !o->signal) {
+    if (soft && o->started && o->exit_code == 0 && !o->signal && !never_ran(r)) {
         run_finish(r, RUN_DONE, TP_OK, "all steps are done");
         return TP_OK;
     }

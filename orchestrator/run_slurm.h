@@ -165,6 +165,8 @@ enum slurm_fate {
 /* Any backend. Somebody sent a signal, or the ranks have saved and ended unasked: what has Slurm in
  * mind for the allocation? Asks, waiting; STAYS when there is no answer. */
 enum slurm_fate run_slurm_fate(struct run *r);
+/* Ask Slurm to requeue the batch job around tp-run, waiting. false: it does not. */
+bool run_slurm_requeue(struct run *r);
 /* The attempt has ended for that. *done: Slurm itself goes on with the batch job, or may. */
 tp_status run_slurm_leave_to_slurm(struct run *r, bool *done);
 /* At each look: Slurm takes the nodes away. */

@@ -137,7 +137,7 @@ tp_status run_slurm_watch_end(struct run *r)
 
     if (left < 0)
         return TP_OK;
-    if (!b->slurm_own && r->job->slurm.chain && !b->slurm_next && !b->stop &&
+    if (!b->slurm_own && r->job->slurm.chain == JOB_CHAIN_ON && !b->slurm_next && !b->stop &&
         run_now() >= s->next_submit && !run_slurm_busy(r, CHORE_FIND) &&
         !run_slurm_busy(r, CHORE_SUBMIT)) {
         find_words(r, &words, &arena);
@@ -213,6 +213,9 @@ tp_status run_slurm_hand_over(struct run *r, const char *why)
         st = run_slurm_renew(r, why);
         return st || b->state == RUN_PLAN ? st : run_plan_begin(r);
     }
+    if (s->inside == b->slurm_job && r->job->slurm.chain == JOB_CHAIN_REQUEUE &&
+        run_slurm_requeue(r))
+        return run_slurm_leave_to_slurm(r, &done);
     if (b->slurm_next && !next_waits(r))
         b->slurm_next = 0;
     if (!b->slurm_own && r->job->slurm.chain && !b->slurm_next)

@@ -61,6 +61,22 @@ enum slurm_fate run_slurm_fate(struct run *r)
     return s->ending ? SLURM_TAKEN : fate;
 }
 
+bool run_slurm_requeue(struct run *r)
+{
+    struct run_slurm *s = r->slurm;
+    struct arena arena = { 0 };
+    struct job_words words;
+    struct tp_err err = { 0 };
+
+    slurm_words(&words, &arena, "scontrol", "requeue", arena_printf(&arena, "%ld", s->inside),
+                NULL);
+    s->requeued = slurm_ask(NULL, &words, r->job->state, PATIENCE_S, &arena, &err) == TP_OK;
+    if (!s->requeued) /* then the next one is submitted after all */
+        run_slurm_event(r, "cannot requeue", err.msg);
+    arena_free(&arena);
+    return s->requeued;
+}
+
 tp_status run_slurm_leave_to_slurm(struct run *r, bool *done)
 {
     struct run_slurm *s = r->slurm;

@@ -73,3 +73,25 @@ def test_a_program_of_slurms_that_hangs_holds_nothing_up(tmp_path, model, cluste
         assert hang["seconds"] < 15, "it waits for an answer for 5 s at most"
         (front / "hang").unlink()
         assert job.verb("stop", "--wait").rc == 0 and job.wait(60) == 75
+
+
+def test_srun_that_ends_with_0_and_started_nothing_is_no_success(tmp_path, model, cluster):
+    """As 22.05 does when a launch is aborted, for instance in a job that was just requeued."""
+    front = tmp_path / "front"
+    front.mkdir()
+    program = front / "srun"
+    program.write_text("""#!/bin/bash
+case "$*" in *--mpi=pmix*)
+    mkdir %s/once 2>/dev/null && { echo "srun: launch/slurm: launch_p_step_launch: StepId=1.0 aborted before step \
+completely launched." >&2; exit 0; } ;;
+esac
+exec %s "$@"
+""" % (front, shutil.which("srun")))
+    program.chmod(0o755)
+    with slurm_job(tmp_path, model, steps=30) as job:
+        job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
+        assert job.wait(90) == 0
+        assert (front / "once").exists() and sorted(job.losses()) == list(range(30)), job.story()
+        assert "aborted" in job.events("restart")[0]["reason"]
+        again = job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
+        assert again.wait(60) == 0, "what is done stays done"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from slurm_job import queue, slurm, slurm_job, wait_until
+from slurm_job import end_in, queue, slurm, slurm_job, wait_until
 
 
 def test_a_suspended_job_is_waited_for_and_nobody_is_blamed(tmp_path, model, cluster):
@@ -75,7 +75,8 @@ def no_step_is_lost(job, again):
 
 
 def run_at_once(slurm_id):
-    """Slurm begins what it has requeued after two minutes."""
+    """Slurm begins what it has requeued after two minutes; its nodes refuse to do so at once."""
+    time.sleep(3)
     wait_until(lambda: queue("%i|%T", states="all").count("%s|PENDING" % slurm_id), 30)
     slurm("scontrol", "update", "JobId=%s" % slurm_id, "StartTime=now")
 
@@ -112,6 +113,24 @@ def test_a_preempted_batch_job_goes_on_in_the_next_or_requeued(tmp_path, model, 
     assert (running == [first]) == (chain == "false") and len(running) == 1
     assert job.verb("stop").rc == 0
     wait_until(lambda: not queue(), 30)
+
+
+def test_with_chain_requeue_it_is_one_job_for_those_that_wait_for_it(tmp_path, model, cluster):
+    job = slurm_job(tmp_path, model, steps=300, chain="requeue", margin="12s", options="[--time=60]")
+    first = job.verb("submit").out.strip()
+    after = slurm("sbatch", "--parsable", "-J", "after", "-o", "/dev/null", "--dependency=afterok:" + first,
+                  "--wrap=true")
+    wait_until(lambda: job.events("save"))
+    end_in(first, 14)
+    wait_until(lambda: job.events("stopped"), 30)
+    assert "job %s, which goes on" % first in job.events("stopped")[0]["reason"], job.story()
+    run_at_once(first)
+    wait_until(lambda: job.events("training")[1:], 60)
+    assert queue("%i|%T", states="all", name="after") == [after + "|PENDING"]
+    assert queue(states="all") == [first] and not job.events("chain")
+    wait_until(lambda: job.events("done"), 60)
+    wait_until(lambda: queue("%i|%T", states="all", name="after") == [after + "|COMPLETED"], 30)
+    assert queue("%i|%T", states="all") == [first + "|COMPLETED"]
 
 
 def test_a_batch_job_that_is_requeued_goes_on_under_its_number(tmp_path, model, cluster):
