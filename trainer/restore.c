@@ -189,6 +189,24 @@ done:
     return st;
 }
 
+/* A root whose steps cannot be read, and why not: beginning anew beside them would be silent loss,
+ * and what cannot be read may be whole, of a later version. */
+static tp_status refuse_unreadable(const struct train_config *c, struct tp_err *err)
+{
+    bool resumes = c->resume != RESUME_NO;
+    struct tp_err why = { 0 };
+    struct arena a = { 0 };
+    char dir[PATH_MAX];
+    struct manifest m;
+
+    ckpt_open(dir, &m, c->ckpt, -1, &a, &why);
+    arena_free(&a);
+    return tp_fail(err, resumes ? TP_E_CORRUPT : TP_E_EXISTS,
+                   "%s: has no checkpoint that can be read: %.600s; to start from the beginning "
+                   "move it away, or name another --ckpt",
+                   c->ckpt, why.msg);
+}
+
 /* The step to go on from, -1: none; r->damaged names a newer one that is not whole. Damaged steps
  * with nothing complete beside them are an error: beginning anew would be silent loss. */
 static tp_status newest(int64_t *step, struct restore_report *r, const struct train_config *c,
@@ -217,11 +235,8 @@ static tp_status newest(int64_t *step, struct restore_report *r, const struct tr
                      "%s has checkpoints already (step %" PRId64
                      "): go on with --resume, or name another --ckpt",
                      c->ckpt, *step);
-    else if (!st && c->resume != RESUME_NO && *step < 0 && *damaged)
-        st = tp_fail(err, TP_E_CORRUPT,
-                     "%s: no complete checkpoint, and %s is damaged; remove it to start from the "
-                     "beginning",
-                     c->ckpt, damaged);
+    else if (!st && *step < 0 && *damaged)
+        st = refuse_unreadable(c, err);
     else if (!st && c->resume == RESUME_MUST && *step < 0)
         st = tp_fail(err, TP_E_NOTFOUND, "%s has no checkpoint to resume (--resume=must)", c->ckpt);
     snprintf(r->damaged, sizeof r->damaged, "%s", damaged);

@@ -337,6 +337,10 @@ def test_the_schedule_is_printed_as_text_and_as_a_picture(known):
     root = xml.fromstring(ok(*argv, "--print-schedule=svg").out)
     titles = [x.text for x in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == 2 * 2 * 8 * 2  # forward and backward, chunks, microbatches, ranks
+    short = xml.fromstring(ok(*argv[:-1], 4, "--print-schedule=svg").out)
+    for note in short.iter("{http://www.w3.org/2000/svg}text"):
+        if note.get("class") == "note":  # letters of 12 px are some 6.3 wide
+            assert int(note.get("x")) + 6.5 * len(note.text) <= int(short.get("width"))
 
 
 def write_pair(prefix, tokens, sizes):

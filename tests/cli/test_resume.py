@@ -10,6 +10,7 @@ import pytest
 
 import harness
 from harness import TEXT, ok, run
+from test_ckpt import sign
 
 # 8 heads over 2 KV heads, and a vocabulary that nothing divides.
 MODEL = dict(num_key_value_heads=2, vocab_size=259, tie_word_embeddings=True)
@@ -246,6 +247,23 @@ def test_what_is_not_as_it_was_is_said(more, words, model, two_steps):
     said = resumed(model, two_steps, "--steps", 3, *more)
     assert "warning: not as the run that saved it" in said and words in said
     assert "--steps was 2, now 3" in said
+
+
+@pytest.mark.parametrize("resume", [[], ["--resume"], ["--resume=must"]])
+@pytest.mark.parametrize("what", ["newer", "cut"])
+def test_what_cannot_be_read_is_no_reason_to_begin_anew(what, resume, model, two_steps):
+    path = two_steps / "step-00000002/manifest.json"
+    text = path.read_text()
+    if what == "newer":
+        sign(path.parent, text.replace('"version": 2', '"version": 99', 1))
+    else:
+        path.write_text(text[:100])
+    before = harness.tree(two_steps)
+    r = run("tp-train", "--model", model, "--data", TEXT, "--steps", 3, "--batch", 8, "--seq", 32,
+            "--ckpt", two_steps, *resume)
+    assert r.rc == (3 if resume else 2) and r.out == ""
+    assert ("version 99" if what == "newer" else "cut short") in r.err and "move it away" in r.err
+    assert harness.tree(two_steps) == before
 
 
 def test_constants_of_the_model_and_lost_masters_are_said(model, two_steps, tmp_path):

@@ -200,3 +200,10 @@ def test_the_estimate_is_near_what_is_measured(layout, dtype, micro, saves, tmp_
     print("%s %s: estimated %.1f MiB, measured %.1f MiB"
           % (layout, dtype, estimate / 2**20, peak / 2**20))
     assert 0.75 * estimate <= peak <= estimate
+
+
+def test_a_loss_that_is_no_number_is_said_once(tiny):
+    r = ok("tp-train", "--model", tiny, "--data", TEXT, "--steps", 4, "--seq", 16, "--lr", 1e30,
+           "--warmup", 0, "--layout", "tp2")
+    assert "loss nan  grad norm nan" in r.out and "-nan" not in r.out
+    assert len([x for x in r.lines if "warning" in x and "is no number" in x]) == 1
