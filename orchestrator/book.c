@@ -58,7 +58,7 @@ static const struct field {
     DOUBLE(read_rate), DOUBLE(load_rate), DOUBLE(convert_rate),
     INT(slurm_job),    INT(slurm_next),   INT(slurm_link),
     INT(link_saved),   INT(idle_links),   BOOL(slurm_own),
-    BOOL(chained),     INT(steps),
+    BOOL(chained),     INT(steps),        BOOL(reports),
 };
 enum { N_FIELDS = sizeof FIELDS / sizeof FIELDS[0] };
 
