@@ -39,7 +39,7 @@ static tp_status stop_next(const char *path, char *text, size_t size, struct tp_
             next = (long)json_integer_value(json_object_get(book, "slurm_next"));
     }
     if (next) {
-        st = slurm_cancel(&job, next, err);
+        st = slurm_cancel(&job, next, 60, err);
         snprintf(text, size, "Slurm job %ld, which would have gone on, is cancelled", next);
     }
     json_decref(last);

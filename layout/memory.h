@@ -25,9 +25,9 @@ struct memory_need {
  * are on their way while backward still works, enough that what a call costs does not matter. */
 enum { MEMORY_BUCKET = 1 << 18 };
 
-/* The need of the largest rank, with one kernel thread. A batch that is not known, or too small
- * for a microbatch a rank, stands for as many of those as a pipeline can keep. saves: checkpoints,
- * from a copy of the state. */
+/* The need of the largest rank, with one kernel thread, cut as m->plan says. A batch that is not
+ * known, or too small for a microbatch a rank, stands for as many of those as a pipeline can keep.
+ * saves: checkpoints, from a copy of the state. */
 struct memory_need memory_estimate(const struct model *m, const struct spec *s,
                                    const struct workload *w, bool saves);
 

@@ -82,7 +82,7 @@ static tp_status read_last(json_t **last, size_t *good, int64_t *records, const 
     struct arena arena = { 0 };
     char *text;
     size_t size;
-    tp_status st = file_read_all(&text, &size, path, JOURNAL_MAX, &arena, err);
+    tp_status st = file_read_own(&text, &size, path, JOURNAL_MAX, &arena, err);
 
     if (st == TP_OK)
         *good = scan(text, size, last, records);

@@ -24,6 +24,14 @@ int run_watch_fd(struct run *r, int fd)
     return fd < 0 ? -1 : epoll_ctl(r->epoll, EPOLL_CTL_ADD, fd, &e);
 }
 
+/* In a batch job that goes on in another one, or under its number: a SIGTERM of Slurm's, and no
+ * wish of somebody's that the job stop. */
+static bool slurm_sent_it(struct run *r)
+{
+    return r->slurm && r->slurm->inside && !r->slurm->waits &&
+           r->slurm->inside == r->book.slurm_job && run_slurm_fate(r) == SLURM_TAKEN;
+}
+
 static tp_status on_signal(struct run *r)
 {
     struct signalfd_siginfo info;
@@ -34,9 +42,9 @@ static tp_status on_signal(struct run *r)
     while (st == TP_OK && read(r->signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             continue;
-        if (info.ssi_signo == SIGTERM && run_slurm_is_terminated(r)) {
+        if (info.ssi_signo == SIGTERM && slurm_sent_it(r)) {
             if (r->book.open)
-                st = run_drain_softly(r, "Slurm ends the job");
+                st = run_drain_softly(r, r->slurm->why);
             continue;
         }
         if (r->book.stop && r->drain_until > 0) { /* asked twice: now */

@@ -74,6 +74,19 @@ static void look_for_lost_node(struct run *r, const char *tail)
         }
 }
 
+/* srun did not get to start anything because Slurm does not answer: nobody's fault, and nothing
+ * that the budgets are for. What it said last is often misleading ("invalid job"). */
+static bool is_slurm_away(struct run *r)
+{
+    char *tail = r->book.best_step <= r->book.best_at_launch && r->job->backend == JOB_SLURM
+                     ? log_tail(r)
+                     : NULL;
+    bool away = tail && slurm_kept_step(tail);
+
+    free(tail);
+    return away;
+}
+
 /* What ended the attempt, in r->fault, if nothing else did. */
 static void explain_exit(struct run *r)
 {
@@ -272,6 +285,16 @@ static tp_status decide(struct run *r)
         return run_slurm_hand_over(r, r->slurm->why);
     if (soft && o->exit_code == 75 && b->new_layout && !b->stop)
         return run_plan_begin(r);
+    if (soft && o->exit_code == 75 && !b->stop && r->slurm) { /* who asked it to? */
+        enum slurm_fate fate = run_slurm_fate(r);
+
+        b->fault_at = 0;
+        if (fate == SLURM_TAKEN)
+            return run_slurm_hand_over(r, r->slurm->why);
+        r->slurm->must_look = fate == SLURM_GONE;
+        if (fate == SLURM_GONE) /* the plan finds out in which way */
+            return run_plan_begin(r);
+    }
     if ((soft && o->exit_code == 75) || b->stop) {
         run_finish(r, RUN_STOPPED, TP_E_STOPPED,
                    o->exit_code == 75 ? "saved and stopped" : "stopped; it had not saved");
@@ -287,6 +310,10 @@ static tp_status decide(struct run *r)
     }
     if (r->fault.kind == FAULT_NODE && b->new_layout)
         b->new_layout = false;
+    if (r->fault.kind == FAULT_NONE && is_slurm_away(r)) {
+        run_slurm_tell_away(r, "srun could not start the ranks");
+        return run_plan_begin(r); /* which waits until it answers */
+    }
     explain_exit(r);
     if (soft && o->exit_code == 2 && !r->lived &&
         b->best_step <= b->best_at_launch) /* rank or launcher first */

@@ -123,10 +123,11 @@ struct run {
     double line_at;         /* when the live line was last shown */
     double looked_at;       /* when the beats were last looked at */
     bool no_nodes_told;
-    bool journal_failed; /* the last record could not be written */
-    tp_status asked;     /* a failure of tp-run itself during a request */
-    bool over;           /* a final state */
-    tp_status result;    /* then */
+    double busy_since, busy_told; /* the checkpoint root: held by another; when that was said */
+    bool journal_failed;          /* the last record could not be written */
+    tp_status asked;              /* a failure of tp-run itself during a request */
+    bool over;                    /* a final state */
+    tp_status result;             /* then */
     char result_text[TP_ERR_MAX];
     struct tp_err err; /* of what is going on now */
 };

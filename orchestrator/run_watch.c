@@ -102,14 +102,15 @@ static tp_status check_beats(struct run *r)
 {
     double now = run_now(), stood;
     char id[RELAY_ID_TEXT];
+    bool ended;
     int rank;
 
     if (r->beats < 0)
         return TP_OK;
     run_attempt_id(r, id);
-    while ((rank = relay_next(r->beats, id)) >= 0)
+    while (relay_next(&rank, &ended, r->beats, id))
         if (rank < r->world)
-            r->ranks[rank].beat_at = now;
+            r->ranks[rank].beat_at = ended ? 0 : now;
     stood =
         r->looked_at > 0 && now - r->looked_at > r->job->slurm.lost / 2 ? now - r->looked_at : 0;
     for (int i = 0; i < r->world; i++) {
@@ -320,10 +321,11 @@ static void stand_by(struct run *r)
 {
     double now = run_now();
     char id[RELAY_ID_TEXT];
-    bool beats = false;
+    bool beats = false, ended;
+    int rank;
 
     run_attempt_id(r, id);
-    while (r->beats >= 0 && relay_next(r->beats, id) >= 0)
+    while (r->beats >= 0 && relay_next(&rank, &ended, r->beats, id))
         beats = true;
     for (int i = 0; i < r->world; i++)
         r->ranks[i].beat_at = 0; /* nodes are resumed one by one: until it beats again */

@@ -21,6 +21,7 @@ struct loop {
     struct trainer *t;
     const struct loop_voice *voice;
     bool is_first;             /* rank 0: speaks and logs */
+    int64_t first_step;        /* that this run has to train */
     struct snapshot *snapshot; /* NULL without --ckpt */
     struct tell *tell;         /* NULL when nobody watches */
     FILE *log;
@@ -114,6 +115,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     if (l->log && c->resume == RESUME_NO)
         st = log_empty(l->log, c->log, err);
     TP_TRY(comm_agree(world, st, err));
+    l->first_step = l->t->position.step;
     say_plan(l);
     say_start(l, &report);
     if (c->logits)
@@ -240,8 +242,13 @@ static tp_status end(struct loop *l, struct tp_err *err)
     int64_t step = l->t->position.step;
 
     if (step >= c->steps) {
-        say(l, false, "done: %" PRId64 " steps%s%s", step, c->ckpt ? ", saved in " : "",
-            c->ckpt ? c->ckpt : "");
+        char idle[64] = "";
+
+        if (l->first_step >= c->steps)
+            snprintf(idle, sizeof idle, "; nothing was left to train (--steps %" PRId64 ")",
+                     c->steps);
+        say(l, false, "done: %" PRId64 " steps%s%s%s", step, c->ckpt ? ", saved in " : "",
+            c->ckpt ? c->ckpt : "", idle);
         return TP_OK;
     }
     if (!c->ckpt)
