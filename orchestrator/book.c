@@ -59,6 +59,7 @@ static const struct field {
     INT(slurm_job),      INT(slurm_next),   INT(slurm_link),
     INT(slurm_restarts), INT(link_saved),   INT(idle_links),
     BOOL(slurm_own),     BOOL(chained),     INT(steps),
+    BOOL(reports),
 };
 enum { N_FIELDS = sizeof FIELDS / sizeof FIELDS[0] };
 

@@ -80,6 +80,7 @@ struct book {
     int64_t steps;          /* done: the job's steps then; 0: not done, or not known */
     int64_t nan_step;       /* where a loss was not finite, -1 */
     bool loss_known, stop, new_layout;
+    bool reports; /* a rank has had a progress slot, in this attempt or an earlier one */
     char resize[SPEC_TEXT_MAX]; /* asked for: a spec or a number of ranks; "" none */
     char reason[BOOK_TEXT_MAX]; /* of the last fault, or of the end */
     int n_restarts;

@@ -248,7 +248,7 @@ static tp_status start_again(struct run *r)
 static tp_status restart_after_fault(struct run *r)
 {
     struct book *b = &r->book;
-    bool trained = b->best_step > b->best_at_launch;
+    bool trained = r->lived || b->best_step > b->best_at_launch;
     tp_status st = TP_OK;
 
     if (!trained && r->choice.step >= 0 && r->fault.kind == FAULT_EXIT &&
@@ -326,7 +326,8 @@ static tp_status decide(struct run *r)
         return run_plan_begin(r); /* which waits until it answers */
     }
     explain_exit(r);
-    if (soft && o->exit_code == 2 && b->best_step <= b->best_at_launch) /* rank or launcher first */
+    if (soft && o->exit_code == 2 && !r->lived &&
+        b->best_step <= b->best_at_launch) /* rank or launcher first */
         return give_up(r, "the command line is refused");
     return restart_after_fault(r);
 }
