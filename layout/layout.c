@@ -236,6 +236,11 @@ static tp_status check_spec(const struct spec *spec, int n_layers, const struct 
                    suggest_text(text, specs, found));
 }
 
+int layout_stage_layers(int n_layers, int64_t n_stages, int64_t stage)
+{
+    return (int)(n_layers / n_stages + (stage < n_layers % n_stages));
+}
+
 tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
                       struct tensor *tensors, int n_tensors, struct arena *arena,
                       struct tp_err *err)
@@ -250,7 +255,7 @@ tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
     if (!stage_of)
         return tp_fail(err, TP_E_NOMEM, "no memory for a table of %d layers", n_layers);
     for (int s = 0; s < n_stages; s++)
-        for (int i = 0; i < n_layers / n_stages + (s < n_layers % n_stages); i++)
+        for (int i = 0; i < layout_stage_layers(n_layers, n_stages, s); i++)
             stage_of[layer++] = s;
     *out = (struct layout){ .spec = *spec,
                             .n_layers = n_layers,

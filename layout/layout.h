@@ -96,6 +96,9 @@ tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
                       struct tensor *tensors, int n_tensors, struct arena *arena,
                       struct tp_err *err);
 
+/* Layers of virtual stage `stage` of n_stages: even, the first stages one more. */
+int layout_stage_layers(int n_layers, int64_t n_stages, int64_t stage);
+
 /* Boxes of tensor t that `rank` holds: 0 .. TENSOR_BOXES_MAX, none empty, in storage order. */
 int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes);
 

@@ -3,6 +3,7 @@
 #include "layout/memory.h"
 
 #include "layout/bits.h"
+#include "layout/layout.h"
 #include "layout/plan.h"
 
 enum {
@@ -69,8 +70,8 @@ static void count_layers(struct share *r, const struct model *m, const struct sp
     int64_t stages = (int64_t)s->pp * s->vpp;
 
     for (int64_t stage = pp; stage < stages; stage += s->pp)
-        r->layers += m->layers / stages + (stage < m->layers % stages);
-    r->slot_layers = m->layers / stages + (pp < m->layers % stages);
+        r->layers += layout_stage_layers(m->layers, stages, stage);
+    r->slot_layers = layout_stage_layers(m->layers, stages, pp);
     r->slots = slots_of(s, pp, micros);
     r->is_first = pp == 0;
     r->is_last = pp == s->pp - 1;
@@ -401,11 +402,25 @@ static struct memory_need need_of(const struct model *m, const struct spec *s,
     return need;
 }
 
+/* Whether nothing below can overflow: a bound that is generous by some powers of two, where sizes
+ * that any machine could have are many more below it. */
+static bool is_countable(const struct model *m, const struct workload *w, const struct spec *s)
+{
+    double heads = m->heads + 2.0 * m->kv_heads + 2.0 * w->same_bits;
+    double widths = (double)m->hidden + heads * (double)m->head_dim + 3.0 * (double)m->ffn +
+                    (double)m->vocab + (m->arch == MODEL_GPT2 ? (double)m->max_positions : 0);
+    double rows = (double)workload_micro(w, s) * (double)w->seq, layers = m->layers + 2.0;
+
+    return widths * layers * (512 * rows + 256 * (double)m->hidden) < (double)MEMORY_MOST;
+}
+
 struct memory_need memory_estimate(const struct model *m, const struct spec *s,
                                    const struct workload *w, bool saves)
 {
     struct memory_need largest = { 0 };
 
+    if (!is_countable(m, w, s))
+        return (struct memory_need){ .total = MEMORY_MOST };
     for (int pp = 0; pp < s->pp; pp++) {
         struct memory_need need = need_of(m, s, w, saves, pp);
 

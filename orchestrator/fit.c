@@ -14,6 +14,7 @@
 #include "layout/memory.h"
 #include "layout/plan.h"
 #include "orchestrator/cost.h"
+#include "orchestrator/job_flag.h"
 
 enum { CONFIG_MAX = 16 << 20, BATCH_GUESS = 1, SEQ_GUESS = 128, MICROS_MAX = 4096 };
 
@@ -111,7 +112,7 @@ static tp_status read_work(struct fit *f, struct tp_err *err)
     if (recompute && !recompute_parse(&f->asked.recompute, recompute) && j->is_tp_train)
         return tp_fail(err, TP_E_USAGE, "%s: --recompute is none, selective or full, not '%.60s'",
                        j->path, recompute);
-    f->sets_micro = j->is_tp_train && !f->asked.micro && !f->asked.same_bits;
+    f->sets_micro = j->is_tp_train && f->asked.batch && !f->asked.micro && !f->asked.same_bits;
     f->sets_recompute = j->is_tp_train && !recompute;
     f->work = (struct cost_work){ .model = &f->model, .asked = f->asked };
     if (!f->asked.batch)
@@ -119,6 +120,17 @@ static tp_status read_work(struct fit *f, struct tp_err *err)
     if (!f->asked.seq)
         f->work.asked.seq = SEQ_GUESS;
     return TP_OK;
+}
+
+/* What no layout can mend, of tp-train. */
+static tp_status check_run(const struct fit *f, struct tp_err *err)
+{
+    bool open = job_flag_is_open(f->job, "--batch") || job_flag_is_open(f->job, "--seq");
+    const struct workload *w = open ? &f->work.asked : &f->asked;
+
+    if (!f->job->is_tp_train || !f->has_model || !workload_check_run(w, &f->model, err))
+        return TP_OK;
+    return tp_fail_in(err, "%s", f->job->path);
 }
 
 tp_status fit_open(struct fit **out, const struct job *job, const struct book *book,
@@ -132,8 +144,8 @@ tp_status fit_open(struct fit **out, const struct job *job, const struct book *b
     *f = (struct fit){ .job = job, .book = book, .arena = arena };
     if ((st = read_work(f, err)) || (st = read_model(f, err)))
         return st;
-    if (job->is_tp_train && f->has_model && (st = workload_check_run(&f->asked, &f->model, err)))
-        return tp_fail_in(err, "%s", job->path);
+    if ((st = check_run(f, err)))
+        return st;
     fit_to_book(f);
     *out = f;
     return TP_OK;

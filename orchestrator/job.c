@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
-#include "core/size.h"
+#include "orchestrator/job_flag.h"
 #include "orchestrator/job_yaml.h"
 
 tp_status job_split(struct job_words *out, const char *text, struct arena *arena,
@@ -43,50 +43,6 @@ tp_status job_split(struct job_words *out, const char *text, struct arena *arena
     }
     word[count] = NULL;
     *out = (struct job_words){ .n = count, .word = word };
-    return TP_OK;
-}
-
-const char *job_flag(const struct job *j, const char *name)
-{
-    size_t n = strlen(name);
-
-    for (int i = 1; i < j->command.n; i++) {
-        const char *w = j->command.word[i];
-
-        if (strncmp(w, name, n) != 0)
-            continue;
-        if (w[n] == '=')
-            return w + n + 1;
-        if (!w[n])
-            return i + 1 < j->command.n ? j->command.word[i + 1] : "";
-    }
-    return NULL;
-}
-
-static void flag_number(int64_t *out, const struct job *j, const char *name, int64_t missing)
-{
-    const char *v = job_flag(j, name);
-
-    if (*out == 0)
-        *out = v ? strtoll(v, NULL, 10) : missing;
-}
-
-/* What tp-train's own command line says need not be said twice. */
-static tp_status read_flags(struct job *j, struct arena *arena, struct tp_err *err)
-{
-    const char *model = job_flag(j, "--model"), *mem = job_flag(j, "--mem");
-    const struct workload w = workload_default();
-
-    flag_number(&j->steps, j, "--steps", 0);
-    flag_number(&j->layouts.batch, j, "--batch", w.batch);
-    flag_number(&j->layouts.micro, j, "--micro", 0);
-    flag_number(&j->layouts.seq, j, "--seq", w.seq);
-    if (!j->layouts.model && model && !strchr(model, '{'))
-        j->layouts.model = model[0] == '/' ? model : arena_printf(arena, "%s/%s", j->dir, model);
-    if (!j->layouts.dtype)
-        j->layouts.dtype = job_flag(j, "--dtype");
-    if (!j->layouts.memory && mem)
-        return size_parse(&j->layouts.memory, mem, err);
     return TP_OK;
 }
 
@@ -177,7 +133,7 @@ tp_status job_parse(struct job *out, const char *text, size_t size, const char *
     if (st)
         return st;
     j.is_tp_train = j.command.n > 0 && strcmp(base_name(j.command.word[0]), "tp-train") == 0;
-    if (j.is_tp_train && (st = read_flags(&j, arena, err)))
+    if (j.is_tp_train && (st = job_flags_read(&j, arena, err)))
         return st;
     if (j.backend == JOB_SLURM)
         j.n_nodes = 0; /* they are Slurm's to name */

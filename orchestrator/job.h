@@ -117,9 +117,6 @@ tp_status job_parse(struct job *out, const char *text, size_t size, const char *
 /* A commented job file with every key and its default. */
 void job_example(FILE *f);
 
-/* The value of `--name V` or `--name=V` in the command, or NULL. */
-const char *job_flag(const struct job *j, const char *name);
-
 /* The command for one attempt, argv style: {layout} {ckpt} {ranks} {attempt} {state} filled in;
  * for tp-train the flags --layout, --ckpt, --resume and --log added where they are missing, and
  * --micro and --recompute where the way asks for them. */

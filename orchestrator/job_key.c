@@ -26,8 +26,9 @@ static const struct job_key KEYS[] = {
     SHOWN("", "command", WORDS, command, NULL,
         "The command line, cut into words like a shell does, or a list. It runs in this file's folder.\n"
         "{layout} {ckpt} {ranks} {attempt} {state} are filled in. For tp-train the flags --layout,\n"
-        "--ckpt, --resume and --log are added when they are not there; any other program runs as it\n"
-        "stands and is watched by exit and progress slots (libtp-progress).",
+        "--ckpt, --resume and --log are added when they are not there (a --layout that is there is the\n"
+        "only one that is run); any other program runs as it stands and is watched by exit and progress\n"
+        "slots (libtp-progress).",
         "tp-train --model model/ --data data.txt --steps 1000 --save-every 50"),
     KEY("", "prepare", WORDS, prepare, "[]",
         "a command to run before each launch, with the same names filled in: a conversion that the\n"

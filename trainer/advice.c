@@ -176,6 +176,9 @@ tp_status advice_budget(const struct train_config *asked, const struct model *m,
     need = budget_need(&c, m);
     if (need.total <= c.mem_bytes)
         return TP_OK;
+    if (need.total == MEMORY_MOST)
+        return tp_fail(err, TP_E_BUDGET, "%s: a model too large to count the bytes of",
+                       c.model_path);
     TP_TRY(question_open(&q, asked, m, err));
     try_at_this_layout(&instead, &c, m);
     try_layouts(&instead, &q);

@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import re
 import time
 
 import pytest
@@ -39,6 +40,23 @@ def test_plan_says_why_layouts_are_refused(tmp_path, tiny):
     by_layout = {c["layout"]: c for c in plan(small)}
     assert not by_layout["tp1"]["legal"] and "layouts.memory" in by_layout["tp1"]["why"]
     assert not by_layout["tp4"]["recompute"] and not by_layout["tp4"]["micro"]
+
+
+def test_the_command_s_own_layout_is_the_one_that_runs(tmp_path, tiny):
+    job = train_job(tmp_path, tiny, allow="[]", options={"layout": "tp2", "steps": 3})
+    assert [c["layout"] for c in plan(job)] == ["tp2"]
+    job.start()
+    assert job.wait() == 0, job.story()
+    assert {e["layout"] for e in job.events("launch")} == {"tp2"}
+
+
+def test_tp_run_knows_the_letters_of_tp_train(tmp_path, tiny):
+    """orchestrator/job_flag.c has a table of them."""
+    shown = harness.ok("tp-train", "--help").out
+    letters = dict(re.findall(r"^ +-(\w), --([\w-]+) [A-Z]", shown, re.M))
+    assert letters == {"m": "model", "d": "data", "n": "steps", "l": "layout", "t": "threads"}
+    flags = re.findall(r"^ +-(\w), --[\w-]+  ", shown, re.M)
+    assert sorted(flags) == ["h", "q"]
 
 
 def test_people_see_one_line_a_mesh_and_the_reasons(tmp_path, tiny):

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "layout/bits.h"
+#include "layout/memory.h"
 #include "tests/unit/random_model.h"
 
 static struct workload random_work(struct rng *r, const struct model *m)
@@ -109,6 +110,24 @@ Test(workload, an_accepted_batch_is_dealt_evenly)
         cr_assert(!w.same_bits || bits_leaf(&w) << bits_levels(&w, &s) == micros);
     }
     cr_assert_gt(accepted, 500);
+}
+
+/* Sums that 64 bits do not hold are not small: a limit must refuse them. */
+Test(workload, memory_that_cannot_be_counted_is_no_small_need)
+{
+    struct model m = { .vocab = 256, .layers = 1000, .heads = 8, .kv_heads = 8, .head_dim = 64 };
+    struct workload w = { .seq = 1 << 10, .batch = 1 << 20, .micro = 1 };
+    struct spec s = spec_default();
+    int64_t before = 0;
+
+    m.hidden = m.ffn = 1 << 20;
+    for (; w.micro <= 1 << 20; w.micro *= 2) {
+        int64_t need = memory_estimate(&m, &s, &w, true).total;
+
+        cr_assert(need > before || need == MEMORY_MOST, "%lld", (long long)need);
+        before = need;
+    }
+    cr_assert_eq(before, MEMORY_MOST);
 }
 
 Test(workload, a_batch_and_a_length_that_are_not_known_refuse_nothing)

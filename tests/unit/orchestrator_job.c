@@ -1,5 +1,5 @@
 /* tests/unit/orchestrator_job.c - the job file. */
-#include "orchestrator/job.h"
+#include "orchestrator/job_flag.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -130,6 +130,56 @@ Test(job, a_long_word_is_filled_in_one_go, .timeout = 20)
     cr_expect_eq(strlen(out.word[0]), N - 1 + strlen("/root!"));
     cr_expect_str_eq(out.word[0] + N - 2, "{/root!");
     free(text);
+}
+
+/* As getopt_long reads tp-train's options; another program's only as they are written. */
+Test(job, options_of_the_command_are_read_as_tp_train_reads_them)
+{
+    static const char *const models[] = { "--model m",      "--model=m",
+                                          "-m m",           "-mm",
+                                          "-qm m",          "-qmm",
+                                          "--mod m",        "--mo=m",
+                                          "--model x -m m", "-m x -n 5 --model m",
+                                          "-n 5 -t 2 -m m" };
+    struct job j;
+    char text[256];
+
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        snprintf(text, sizeof text, "command: tp-train %s --steps 9\nckpt: c\n", models[i]);
+        cr_assert_eq(parse(&j, text), TP_OK, "%s", err.msg);
+        cr_assert_str_eq(j.layouts.model, "/tmp/m", "%s", models[i]);
+        cr_assert_eq(j.steps, 9, "%s", models[i]);
+        cr_assert_eq(j.layouts.n_allow, 0);
+    }
+    cr_assert_eq(parse(&j, "command: [my, -m, x, --mod, y, --models, z]\nckpt: c\n"), TP_OK);
+    cr_expect_null(job_flag(&j, "--model"));
+}
+
+Test(job, what_the_command_fixes_is_what_is_run)
+{
+    static const char *const wrong[][2] = {
+        { "-l tp2\nckpt: c\nlayouts: {allow: [tp1, tp4]}\n", "layouts.allow" },
+        { "-l tpx\nckpt: c\n", "--layout in the command" },
+        { "--ckpt other\nckpt: c\n", "--ckpt other" },
+    };
+    struct job j;
+    char text[256];
+
+    cr_assert_eq(parse(&j, "command: tp-train -l pp2tp2 --ckpt ./c\nckpt: c\n"), TP_OK, "%s",
+                 err.msg);
+    cr_assert_eq(j.layouts.n_allow, 1);
+    cr_expect(j.layouts.allow[0].tp == 2 && j.layouts.allow[0].pp == 2);
+    cr_assert_eq(
+        parse(&j, "command: tp-train --layout tp2\nckpt: c\nlayouts: {allow: [tp4, tp2]}\n"), TP_OK,
+        "%s", err.msg);
+    cr_expect(j.layouts.n_allow == 1 && j.layouts.allow[0].tp == 2);
+    cr_assert_eq(parse(&j, "command: tp-train --layout {layout} --ckpt {ckpt}\nckpt: c\n"), TP_OK);
+    cr_expect_eq(j.layouts.n_allow, 0);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        snprintf(text, sizeof text, "command: tp-train %s", wrong[i][0]);
+        cr_expect_eq(parse(&j, text), TP_E_USAGE, "%s", text);
+        cr_expect(strstr(err.msg, wrong[i][1]), "%s", err.msg);
+    }
 }
 
 Test(job, damaged_text_never_crashes)
