@@ -69,8 +69,8 @@ struct ckpt_txn {
  * ones cannot commit. Once a job. */
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err);
 
-/* Whether somebody holds ROOT/lock now, for a caller that must not wait: `who` says who. A root that
- * is not there, or cannot be locked, is not busy. */
+/* Whether somebody holds ROOT/lock now, for a caller that must not wait: `who` says who. A root
+ * that is not there, or cannot be locked, is not busy. */
 bool ckpt_is_busy(const char *root, struct tp_err *who);
 
 /* The epoch of a root's newest job, without claiming anything: who adds a step that belongs to what

@@ -98,7 +98,7 @@ struct run {
     /* the attempt */
     struct candidate layout; /* chosen, or of the attempt */
     struct choice choice;    /* the checkpoint that it begins from */
-    bool lived;     /* the attempt reports nothing, and has outlived watch.init */
+    bool lived;              /* the attempt reports nothing, and has outlived watch.init */
     bool is_verified;
     bool no_convert; /* a conversion for this launch failed */
     bool crosses;    /* the attempt reads a checkpoint of another layout as it is */
