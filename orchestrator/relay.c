@@ -48,15 +48,15 @@ int relay_listen(int *port)
     return fd;
 }
 
-bool relay_next(int *rank, bool *ended, int fd, const char *id)
+bool relay_next(int *rank, enum relay_news *news, int fd, const char *id)
 {
     struct relay_beat b;
     ssize_t n;
 
     while ((n = recv(fd, &b, sizeof b, 0)) >= 0)
         if (n == sizeof b && strncmp(b.id, id, sizeof b.id) == 0) {
-            *ended = b.rank < 0;
-            *rank = *ended ? ~b.rank : b.rank;
+            *news = (enum relay_news)(b.rank & (RELAY_ENDED | RELAY_FAILED));
+            *rank = b.rank & ~(RELAY_ENDED | RELAY_FAILED);
             return true;
         }
     return false;
@@ -144,6 +144,15 @@ static void beat(struct relay *r)
     close(fd);
 }
 
+/* No more beats come from here, and not because the node is lost. */
+static void say_end(struct relay *r, int status)
+{
+    bool fine = WIFEXITED(status) &&
+                (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == tp_exit_code(TP_E_STOPPED));
+
+    r->beat.rank |= fine ? RELAY_ENDED : RELAY_FAILED;
+}
+
 static pid_t start(char **argv, const struct relay *r, const sigset_t *mask)
 {
     pid_t parent = getpid(), pid = fork();
@@ -177,7 +186,7 @@ static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *a
         if (got > 0 && got != SIGCHLD)
             *asked = kill(child, got == SIGTERM ? SIGUSR1 : got) == 0;
         if (waitpid(child, &status, WNOHANG) == child) {
-            r->beat.rank = ~r->beat.rank; /* no more beats from here, and not for a lost node */
+            say_end(r, status);
             beat(r);
             return status;
         }

@@ -88,6 +88,17 @@ static void remember_time(struct run *r)
     b->measured[i].seconds = seconds;
 }
 
+/* Its relay says so before srun does, which waits for the others first. */
+static tp_status rank_failed(struct run *r, int rank)
+{
+    struct fault f = { .kind = FAULT_RANK, .rank = rank, .node = r->ranks[rank].node };
+
+    r->ranks[rank].gone = true;
+    f.step = monitor_best_step(r->monitor);
+    snprintf(f.reason, sizeof f.reason, "rank %d has ended", rank);
+    return run_drain_fault(r, &f);
+}
+
 /* Where somebody beats the job as a whole is not suspended. */
 static bool all_are_silent(const struct run *r, double now)
 {
@@ -102,15 +113,19 @@ static tp_status check_beats(struct run *r)
 {
     double now = run_now(), stood;
     char id[RELAY_ID_TEXT];
-    bool ended;
+    enum relay_news news;
     int rank;
 
     if (r->beats < 0)
         return TP_OK;
     run_attempt_id(r, id);
-    while (relay_next(&rank, &ended, r->beats, id))
-        if (rank < r->world)
-            r->ranks[rank].beat_at = ended ? 0 : now;
+    while (relay_next(&rank, &news, r->beats, id)) {
+        if (rank >= r->world)
+            continue;
+        r->ranks[rank].beat_at = news == RELAY_BEATS ? now : 0;
+        if (news == RELAY_FAILED)
+            return rank_failed(r, rank);
+    }
     stood =
         r->looked_at > 0 && now - r->looked_at > r->job->slurm.lost / 2 ? now - r->looked_at : 0;
     for (int i = 0; i < r->world; i++) {
@@ -321,11 +336,12 @@ static void stand_by(struct run *r)
 {
     double now = run_now();
     char id[RELAY_ID_TEXT];
-    bool beats = false, ended;
+    enum relay_news news;
+    bool beats = false;
     int rank;
 
     run_attempt_id(r, id);
-    while (r->beats >= 0 && relay_next(&rank, &ended, r->beats, id))
+    while (r->beats >= 0 && relay_next(&rank, &news, r->beats, id))
         beats = true;
     for (int i = 0; i < r->world; i++)
         r->ranks[i].beat_at = 0; /* nodes are resumed one by one: until it beats again */
