@@ -307,9 +307,11 @@ static void show_bins(json_t *out, const struct ledger *l, double now)
     for (int b = 0; b < BINS; b++) {
         double at = from + b * width;
 
-        for (int c = 0; c < LEDGER_CAUSES; at += sum[b][c++])
+        for (int c = 0; c < LEDGER_CAUSES; c++) {
             if (sum[b][c] > 0)
                 show(out, at, at + sum[b][c], (enum ledger_cause)c);
+            at += sum[b][c];
+        }
     }
 }
 
