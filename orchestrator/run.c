@@ -257,6 +257,22 @@ static tp_status stay_done(struct run *r)
     return TP_OK;
 }
 
+/* Somebody wants it to go on after its end: budgets begin anew. After a failure he has had a look
+ * at the nodes too: what they were blamed for may have been the job's (a full disk, say). */
+static void forgive(struct book *b)
+{
+    b->stop = false;
+    if (!b->chained) {
+        b->fails_in_row = b->n_restarts = b->idle_links = 0;
+        b->nan_step = -1;
+    }
+    for (int i = 0; b->state == RUN_FAILED && i < b->n_nodes; i++) {
+        b->nodes[i].blame = 0;
+        b->nodes[i].excluded_to = b->nodes[i].back_since = 0;
+    }
+    b->chained = false;
+}
+
 static tp_status begin(struct run *r, bool is_old)
 {
     enum run_state was = r->book.state;
@@ -271,14 +287,8 @@ static tp_status begin(struct run *r, bool is_old)
     }
     if (is_old && r->book.open)
         return run_take_over(r);
-    if (is_old && was >= RUN_DONE) { /* somebody wants it to go on */
-        r->book.stop = false;
-        if (!r->book.chained) {
-            r->book.fails_in_row = r->book.n_restarts = r->book.idle_links = 0;
-            r->book.nan_step = -1;
-        }
-        r->book.chained = false;
-    }
+    if (is_old && was >= RUN_DONE)
+        forgive(&r->book);
     return run_plan_begin(r);
 }
 

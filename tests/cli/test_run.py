@@ -132,6 +132,19 @@ def test_a_crash_loop_backs_off_and_stops_with_the_reason(tmp_path):
         assert "3 starts in a row" in failed and "fake: cannot start" in failed
 
 
+def test_after_a_failure_somebody_has_looked_and_all_nodes_count_again(tmp_path):
+    """What they were blamed for was the job's own: a full disk, say."""
+    with fake_job(tmp_path, "--exit-at", 5, 9, "--step-ms", 50,
+                  restart={"no_progress": 1, "blame": 1, "exclude_for": "1h"}) as job:
+        assert job.start().wait() == 3
+        assert job.events("node_lost")[0]["reason"] == "excluded after repeated faults"
+        assert "excluded" in {n["state"] for n in job.status()["nodes"]}
+        job.path.write_text(job.path.read_text().replace('"--exit-at", "5"', '"--exit-at", "500"'))
+        launches = len(job.events("launch"))
+        assert job.start().wait() == 0
+        assert job.events("launch")[launches]["ranks"] == 2
+
+
 def silent_job(tmp_path, script, **restart):
     """A command that knows nothing of libtp-progress."""
     return Job(tmp_path, ["sh", "-c", script], nodes="[a]", allow="[tp1]",
