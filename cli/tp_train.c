@@ -10,6 +10,7 @@
 #include "comm/comm.h"
 #include "comm/launch.h"
 #include "core/file.h"
+#include "core/heap.h"
 #include "core/pool.h"
 #include "core/stop.h"
 #include "kernels/thread.h"
@@ -426,6 +427,7 @@ int main(int argc, char **argv)
     bool mpi;
 
     launch_prepare_env(argv);
+    heap_keep();
     mpi = launch_is_mpi(&world);
     if (mpi)
         stop_listen();
