@@ -15,6 +15,7 @@
 #include "ckpt/hash.h"
 #include "ckpt/manifest.h"
 #include "ckpt/manifest_text.h"
+#include "ckpt/member.h"
 #include "ckpt/name.h"
 
 enum { LAYERS_MAX = 1 << 20, TENSORS_MAX = 1 << 22, UNIT_MAX = 1 << 30, SEED_TEXT_MAX = 20 };
@@ -22,128 +23,7 @@ enum { LAYERS_MAX = 1 << 20, TENSORS_MAX = 1 << 22, UNIT_MAX = 1 << 30, SEED_TEX
 /* Elements of a tensor times 8 bytes stay under 2^62. */
 #define ELEMENTS_MAX (INT64_C(1) << 58)
 
-/* What every function below needs. */
-struct parse {
-    const char *path;
-    struct arena *arena;
-    struct tp_err *err;
-};
-
-static tp_status bad(const struct parse *p, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static tp_status bad(const struct parse *p, const char *fmt, ...)
-{
-    char what[TP_ERR_MAX / 2];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
-    return tp_fail(p->err, TP_E_CORRUPT, "%s: %s", p->path, what);
-}
-
-static tp_status no_memory(const struct parse *p)
-{
-    return tp_fail(p->err, TP_E_NOMEM, "%s: no memory to read it", p->path);
-}
-
-/* ---- members ---- */
-
-static tp_status get_int(const struct parse *p, int64_t *out, json_t *object, const char *key,
-                         int64_t min, int64_t max)
-{
-    json_t *v = json_object_get(object, key);
-
-    if (!json_is_integer(v))
-        return bad(p, "member '%s' is missing or no whole number", key);
-    if (json_integer_value(v) < min || json_integer_value(v) > max)
-        return bad(p, "member '%s' is %lld, expected %lld to %lld", key,
-                   (long long)json_integer_value(v), (long long)min, (long long)max);
-    *out = json_integer_value(v);
-    return TP_OK;
-}
-
-static tp_status get_small(const struct parse *p, int *out, json_t *object, const char *key,
-                           int min, int max)
-{
-    int64_t v = 0;
-    tp_status st = get_int(p, &v, object, key, min, max);
-
-    *out = (int)v;
-    return st;
-}
-
-static tp_status get_bool(const struct parse *p, bool *out, json_t *object, const char *key)
-{
-    json_t *v = json_object_get(object, key);
-
-    if (!json_is_boolean(v))
-        return bad(p, "member '%s' is missing or neither true nor false", key);
-    *out = json_is_true(v);
-    return TP_OK;
-}
-
-/* A string of the JSON tree, valid as long as that is. */
-static tp_status get_text(const struct parse *p, const char **out, json_t *object, const char *key)
-{
-    json_t *v = json_object_get(object, key);
-
-    if (!json_is_string(v))
-        return bad(p, "member '%s' is missing or no string", key);
-    *out = json_string_value(v);
-    return TP_OK;
-}
-
-static tp_status keep_text(const struct parse *p, const char **out, json_t *object, const char *key)
-{
-    const char *text = "";
-    tp_status st = get_text(p, &text, object, key);
-
-    if (st)
-        return st;
-    *out = arena_strdup(p->arena, text);
-    return *out ? TP_OK : no_memory(p);
-}
-
-static tp_status get_list(const struct parse *p, json_t **out, size_t *n, json_t *object,
-                          const char *key, size_t max)
-{
-    json_t *v = json_object_get(object, key);
-
-    if (!json_is_array(v))
-        return bad(p, "member '%s' is missing or no list", key);
-    if (json_array_size(v) > max)
-        return bad(p, "member '%s' has %zu entries, more than %zu", key, json_array_size(v), max);
-    *out = v;
-    *n = json_array_size(v);
-    return TP_OK;
-}
-
-static tp_status get_object(const struct parse *p, json_t **out, json_t *object, const char *key)
-{
-    *out = json_object_get(object, key);
-    return json_is_object(*out) ? TP_OK : bad(p, "member '%s' is missing or no object", key);
-}
-
-/* A fixed number of lower-case hexadecimal digits. */
-static tp_status get_hex(const struct parse *p, char *out, size_t digits, json_t *object,
-                         const char *key)
-{
-    const char *text = "";
-    tp_status st = get_text(p, &text, object, key);
-
-    if (st)
-        return st;
-    if (strlen(text) != digits || strspn(text, "0123456789abcdef") != digits)
-        return bad(p, "member '%s' is not %zu hexadecimal digits", key, digits);
-    memcpy(out, text, digits + 1);
-    return TP_OK;
-}
-
-/* ---- parts ---- */
-
-static tp_status parse_layout(const struct parse *p, struct layout *l, json_t *root)
+static tp_status parse_layout(const struct member_reader *p, struct layout *l, json_t *root)
 {
     const char *text = "";
     struct tp_err spec_err = { 0 };
@@ -152,54 +32,54 @@ static tp_status parse_layout(const struct parse *p, struct layout *l, json_t *r
     int ranks = 0;
     tp_status st;
 
-    TP_TRY(get_object(p, &object, root, "layout"));
-    TP_TRY(get_text(p, &text, object, "spec"));
+    TP_TRY(member_object(p, &object, root, "layout"));
+    TP_TRY(member_text(p, &text, object, "spec"));
     if (spec_parse(&l->spec, text, &spec_err))
-        return bad(p, "layout: %s", spec_err.msg);
-    TP_TRY(get_small(p, &ranks, object, "ranks", 1, INT32_MAX));
+        return member_fail(p, "layout: %s", spec_err.msg);
+    TP_TRY(member_small(p, &ranks, object, "ranks", 1, INT32_MAX));
     if (ranks != spec_world(&l->spec))
-        return bad(p, "layout %s has %d ranks, the manifest says %d", text, spec_world(&l->spec),
-                   ranks);
-    TP_TRY(get_small(p, &l->n_layers, object, "layers", 0, LAYERS_MAX));
-    TP_TRY(get_list(p, &list, &n, object, "stage_of", LAYERS_MAX));
+        return member_fail(p, "layout %s has %d ranks, the manifest says %d", text,
+                           spec_world(&l->spec), ranks);
+    TP_TRY(member_small(p, &l->n_layers, object, "layers", 0, LAYERS_MAX));
+    TP_TRY(member_list(p, &list, &n, object, "stage_of", LAYERS_MAX));
     if (n != (size_t)l->n_layers)
-        return bad(p, "stage_of has %zu entries for %d layers", n, l->n_layers);
+        return member_fail(p, "stage_of has %zu entries for %d layers", n, l->n_layers);
     l->stage_of = arena_array(p->arena, n, sizeof *l->stage_of);
     if (!l->stage_of)
-        return no_memory(p);
+        return member_no_memory(p);
     for (size_t i = 0; i < n; i++) {
         json_t *v = json_array_get(list, i);
 
         if (!json_is_integer(v) || json_integer_value(v) < 0 ||
             json_integer_value(v) >= l->spec.pp * l->spec.vpp)
-            return bad(p, "stage_of: layer %zu is on no stage of %s", i, text);
+            return member_fail(p, "stage_of: layer %zu is on no stage of %s", i, text);
         l->stage_of[i] = (int)json_integer_value(v);
     }
 done:
     return st;
 }
 
-static tp_status parse_rule(const struct parse *p, struct rule *r, json_t *tensor, int ndim)
+static tp_status parse_rule(const struct member_reader *p, struct rule *r, json_t *tensor, int ndim)
 {
     json_t *object = NULL;
     tp_status st;
 
-    TP_TRY(get_object(p, &object, tensor, "rule"));
-    TP_TRY(get_small(p, &r->dim, object, "dim", -1, ndim - 1));
-    TP_TRY(get_int(p, &r->unit, object, "unit", 1, UNIT_MAX));
-    TP_TRY(get_small(p, &r->blocks, object, "blocks", 1, TENSOR_BOXES_MAX));
-    TP_TRY(get_bool(p, &r->share, object, "share"));
-    TP_TRY(get_bool(p, &r->pad, object, "pad"));
+    TP_TRY(member_object(p, &object, tensor, "rule"));
+    TP_TRY(member_small(p, &r->dim, object, "dim", -1, ndim - 1));
+    TP_TRY(member_int(p, &r->unit, object, "unit", 1, UNIT_MAX));
+    TP_TRY(member_small(p, &r->blocks, object, "blocks", 1, TENSOR_BOXES_MAX));
+    TP_TRY(member_bool(p, &r->share, object, "share"));
+    TP_TRY(member_bool(p, &r->pad, object, "pad"));
 done:
     return st;
 }
 
-static tp_status parse_shape(const struct parse *p, struct tensor *t, json_t *object)
+static tp_status parse_shape(const struct member_reader *p, struct tensor *t, json_t *object)
 {
     int64_t elements = 1;
     json_t *list = NULL;
     size_t n = 0;
-    tp_status st = get_list(p, &list, &n, object, "shape", BOX_NDIM_MAX);
+    tp_status st = member_list(p, &list, &n, object, "shape", BOX_NDIM_MAX);
 
     if (st)
         return st;
@@ -208,19 +88,19 @@ static tp_status parse_shape(const struct parse *p, struct tensor *t, json_t *ob
         json_t *v = json_array_get(list, (size_t)d);
 
         if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return bad(p, "tensor %s: axis %d of its shape is no size", t->name, d);
+            return member_fail(p, "tensor %s: axis %d of its shape is no size", t->name, d);
         t->shape[d] = json_integer_value(v);
         /* a 0 elsewhere must not hide an axis that is absurd by itself */
         if (t->shape[d] > ELEMENTS_MAX ||
             __builtin_mul_overflow(elements, t->shape[d] ? t->shape[d] : 1, &elements) ||
             elements > ELEMENTS_MAX)
-            return bad(p, "tensor %s: more elements than can be", t->name);
+            return member_fail(p, "tensor %s: more elements than can be", t->name);
     }
     return TP_OK;
 }
 
-static tp_status parse_tensor(const struct parse *p, struct tensor *t, json_t *object, int number,
-                              int n_layers)
+static tp_status parse_tensor(const struct member_reader *p, struct tensor *t, json_t *object,
+                              int number, int n_layers)
 {
     const char *dtype = "";
     struct tp_err name_err = { 0 };
@@ -228,18 +108,18 @@ static tp_status parse_tensor(const struct parse *p, struct tensor *t, json_t *o
     tp_status st;
 
     if (!json_is_object(object))
-        return bad(p, "tensor %d is no object", number);
-    TP_TRY(get_int(p, &id, object, "id", number, number));
-    TP_TRY(keep_text(p, &t->name, object, "name"));
-    TP_TRY(keep_text(p, &t->group, object, "group"));
+        return member_fail(p, "tensor %d is no object", number);
+    TP_TRY(member_int(p, &id, object, "id", number, number));
+    TP_TRY(member_keep(p, &t->name, object, "name"));
+    TP_TRY(member_keep(p, &t->group, object, "group"));
     if (name_check(t, &name_err))
-        return bad(p, "%s", name_err.msg);
-    TP_TRY(get_text(p, &dtype, object, "dtype"));
+        return member_fail(p, "%s", name_err.msg);
+    TP_TRY(member_text(p, &dtype, object, "dtype"));
     if (!dtype_parse(&t->dtype, dtype))
-        return bad(p, "tensor %s: unknown dtype '%s'", t->name, dtype);
+        return member_fail(p, "tensor %s: unknown dtype '%s'", t->name, dtype);
     TP_TRY(parse_shape(p, t, object));
     TP_TRY(parse_rule(p, &t->rule, object, t->ndim));
-    TP_TRY(get_small(p, &t->layer, object, "layer", LAYER_LAST, n_layers - 1));
+    TP_TRY(member_small(p, &t->layer, object, "layer", LAYER_LAST, n_layers - 1));
 done:
     return st;
 }
@@ -253,33 +133,33 @@ static int by_name(const void *a, const void *b)
     return order ? order : strcmp(x->name, y->name);
 }
 
-static tp_status check_unique(const struct parse *p, const struct layout *l)
+static tp_status check_unique(const struct member_reader *p, const struct layout *l)
 {
     const struct tensor **sorted = calloc((size_t)l->n_tensors + 1, sizeof *sorted);
     tp_status st = TP_OK;
 
     if (!sorted)
-        return no_memory(p);
+        return member_no_memory(p);
     for (int i = 0; i < l->n_tensors; i++)
         sorted[i] = &l->tensors[i];
     qsort(sorted, (size_t)l->n_tensors, sizeof *sorted, by_name);
     for (int i = 1; i < l->n_tensors && !st; i++)
         if (by_name(&sorted[i - 1], &sorted[i]) == 0)
-            st = bad(p, "tensor %s/%s is there twice", sorted[i]->group, sorted[i]->name);
+            st = member_fail(p, "tensor %s/%s is there twice", sorted[i]->group, sorted[i]->name);
     free(sorted);
     return st;
 }
 
-static tp_status parse_tensors(const struct parse *p, struct layout *l, json_t *root)
+static tp_status parse_tensors(const struct member_reader *p, struct layout *l, json_t *root)
 {
     json_t *list = NULL;
     size_t n = 0;
     tp_status st;
 
-    TP_TRY(get_list(p, &list, &n, root, "tensors", TENSORS_MAX));
+    TP_TRY(member_list(p, &list, &n, root, "tensors", TENSORS_MAX));
     l->tensors = arena_array(p->arena, n, sizeof *l->tensors);
     if (!l->tensors)
-        return no_memory(p);
+        return member_no_memory(p);
     l->n_tensors = (int)n;
     for (int i = 0; i < l->n_tensors; i++)
         TP_TRY(parse_tensor(p, &l->tensors[i], json_array_get(list, (size_t)i), i, l->n_layers));
@@ -288,7 +168,7 @@ done:
     return st;
 }
 
-static tp_status parse_shard(const struct parse *p, struct shard_info *s, json_t *object,
+static tp_status parse_shard(const struct member_reader *p, struct shard_info *s, json_t *object,
                              int n_ranks)
 {
     const char *file = "";
@@ -296,90 +176,91 @@ static tp_status parse_shard(const struct parse *p, struct shard_info *s, json_t
     tp_status st;
 
     if (!json_is_object(object))
-        return bad(p, "a shard is no object");
-    TP_TRY(get_small(p, &s->rank, object, "rank", 0, n_ranks - 1));
-    TP_TRY(get_text(p, &file, object, "file"));
+        return member_fail(p, "a shard is no object");
+    TP_TRY(member_small(p, &s->rank, object, "rank", 0, n_ranks - 1));
+    TP_TRY(member_text(p, &file, object, "file"));
     snprintf(expected, sizeof expected, "rank-%05d.h5", s->rank);
     if (strcmp(file, expected) != 0) /* so never a path that leads elsewhere */
-        return bad(p, "the file of rank %d is called '%.100s', expected %s", s->rank, file,
-                   expected);
+        return member_fail(p, "the file of rank %d is called '%.100s', expected %s", s->rank, file,
+                           expected);
     memcpy(s->file, expected, sizeof s->file);
-    TP_TRY(get_int(p, &s->size_bytes, object, "size_bytes", 1, INT64_MAX));
-    TP_TRY(get_int(p, &s->index_offset, object, "index_offset", 0, INT64_MAX));
-    TP_TRY(get_int(p, &s->index_rows, object, "index_rows", 1, SHARD_ROWS_MAX));
-    TP_TRY(get_hex(p, s->index_sha256, SHARD_SHA_TEXT - 1, object, "index_sha256"));
-    TP_TRY(get_hex(p, s->meta_sha256, SHARD_SHA_TEXT - 1, object, "meta_sha256"));
+    TP_TRY(member_int(p, &s->size_bytes, object, "size_bytes", 1, INT64_MAX));
+    TP_TRY(member_int(p, &s->index_offset, object, "index_offset", 0, INT64_MAX));
+    TP_TRY(member_int(p, &s->index_rows, object, "index_rows", 1, SHARD_ROWS_MAX));
+    TP_TRY(member_hex(p, s->index_sha256, SHARD_SHA_TEXT - 1, object, "index_sha256"));
+    TP_TRY(member_hex(p, s->meta_sha256, SHARD_SHA_TEXT - 1, object, "meta_sha256"));
 done:
     return st;
 }
 
-static tp_status parse_shards(const struct parse *p, struct manifest *m, json_t *root)
+static tp_status parse_shards(const struct member_reader *p, struct manifest *m, json_t *root)
 {
     const int n_ranks = spec_world(&m->layout.spec);
     json_t *list = NULL;
     size_t n = 0;
     tp_status st;
 
-    TP_TRY(get_list(p, &list, &n, root, "shards", (size_t)n_ranks));
+    TP_TRY(member_list(p, &list, &n, root, "shards", (size_t)n_ranks));
     m->shards = arena_array(p->arena, n, sizeof *m->shards);
     if (!m->shards)
-        return no_memory(p);
+        return member_no_memory(p);
     m->n_shards = (int)n;
     for (int i = 0; i < m->n_shards; i++) {
         TP_TRY(parse_shard(p, &m->shards[i], json_array_get(list, (size_t)i), n_ranks));
         if (i > 0 && m->shards[i].rank <= m->shards[i - 1].rank)
-            return bad(p, "the shard of rank %d is there twice or out of order", m->shards[i].rank);
+            return member_fail(p, "the shard of rank %d is there twice or out of order",
+                               m->shards[i].rank);
     }
 done:
     return st;
 }
 
-static tp_status parse_seed(const struct parse *p, uint64_t *seed, json_t *object)
+static tp_status parse_seed(const struct member_reader *p, uint64_t *seed, json_t *object)
 {
     const char *text = "";
     char *end;
-    tp_status st = get_text(p, &text, object, "seed");
+    tp_status st = member_text(p, &text, object, "seed");
 
     if (st)
         return st;
     errno = 0;
     *seed = strtoull(text, &end, 10);
     if (errno || *end || !isdigit((unsigned char)text[0]) || strlen(text) > SEED_TEXT_MAX)
-        return bad(p, "member 'seed' is no 64-bit number");
+        return member_fail(p, "member 'seed' is no 64-bit number");
     return TP_OK;
 }
 
-static tp_status parse_train(const struct parse *p, struct train_state *s, json_t *root)
+static tp_status parse_train(const struct member_reader *p, struct train_state *s, json_t *root)
 {
     json_t *object = NULL, *options = NULL;
     char *text;
     tp_status st;
 
-    TP_TRY(get_object(p, &object, root, "train"));
-    TP_TRY(get_int(p, &s->step, object, "step", 0, INT64_MAX));
-    TP_TRY(get_int(p, &s->next_sample, object, "next_sample", 0, INT64_MAX));
-    TP_TRY(get_int(p, &s->tokens, object, "tokens", 0, INT64_MAX));
+    TP_TRY(member_object(p, &object, root, "train"));
+    TP_TRY(member_int(p, &s->step, object, "step", 0, INT64_MAX));
+    TP_TRY(member_int(p, &s->next_sample, object, "next_sample", 0, INT64_MAX));
+    TP_TRY(member_int(p, &s->tokens, object, "tokens", 0, INT64_MAX));
     TP_TRY(parse_seed(p, &s->seed, object));
-    TP_TRY(keep_text(p, &s->dtype, object, "dtype"));
-    TP_TRY(get_object(p, &options, object, "options"));
+    TP_TRY(member_keep(p, &s->dtype, object, "dtype"));
+    TP_TRY(member_object(p, &options, object, "options"));
     text = json_dumps(options, JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
     s->options = text ? arena_strdup(p->arena, text) : NULL;
     free(text);
     if (!s->options)
-        return no_memory(p);
+        return member_no_memory(p);
 done:
     return st;
 }
 
-static tp_status parse_root(const struct parse *p, struct manifest *m, json_t *root)
+static tp_status parse_root(const struct member_reader *p, struct manifest *m, json_t *root)
 {
     tp_status st;
 
-    TP_TRY(get_hex(p, m->save_id, SAVE_ID_TEXT - 1, root, "save_id"));
-    TP_TRY(get_int(p, &m->epoch, root, "epoch", 0, INT64_MAX));
-    TP_TRY(get_int(p, &m->step, root, "step", 0, INT64_MAX));
+    TP_TRY(member_hex(p, m->save_id, SAVE_ID_TEXT - 1, root, "save_id"));
+    TP_TRY(member_int(p, &m->epoch, root, "epoch", 0, INT64_MAX));
+    TP_TRY(member_int(p, &m->step, root, "step", 0, INT64_MAX));
     if (!json_is_null(json_object_get(root, "model_config")))
-        TP_TRY(keep_text(p, &m->model_config, root, "model_config"));
+        TP_TRY(member_keep(p, &m->model_config, root, "model_config"));
     TP_TRY(parse_layout(p, &m->layout, root));
     TP_TRY(parse_train(p, &m->state, root));
     TP_TRY(parse_tensors(p, &m->layout, root));
@@ -390,7 +271,7 @@ done:
 
 /* ---- the whole ---- */
 
-static tp_status check_checksum(const struct parse *p, const char *text, size_t size)
+static tp_status check_checksum(const struct member_reader *p, const char *text, size_t size)
 {
     const size_t head = strlen(MANIFEST_TAIL_HEAD), end = strlen(MANIFEST_TAIL_END);
     const size_t tail = head + HASH_TEXT - 1 + end;
@@ -400,37 +281,40 @@ static tp_status check_checksum(const struct parse *p, const char *text, size_t 
 
     if (size < tail || memcmp(text + size - tail, MANIFEST_TAIL_HEAD, head) != 0 ||
         memcmp(text + size - end, MANIFEST_TAIL_END, end) != 0)
-        return bad(p, "does not end with its checksum: damaged or cut short");
+        return member_fail(p, "does not end with its checksum: damaged or cut short");
     line = text + size - tail + head;
     st = hash_bytes(found, text, size - tail, p->err);
     if (!st && memcmp(found, line, HASH_TEXT - 1) != 0)
-        st = bad(p, "has SHA-256 %.16s..., its last line says %.16s...: damaged", found, line);
+        st = member_fail(p, "has SHA-256 %.16s..., its last line says %.16s...: damaged", found,
+                         line);
     return st;
 }
 
-static tp_status check_version(const struct parse *p, json_t *root)
+static tp_status check_version(const struct member_reader *p, json_t *root)
 {
     const char *format = "";
     int64_t version = 0;
-    tp_status st = get_text(p, &format, root, "format");
+    tp_status st = member_text(p, &format, root, "format");
 
     if (st)
         return st;
     if (strcmp(format, MANIFEST_FORMAT) != 0)
-        return bad(p, "member 'format' is '%.100s', expected '%s'", format, MANIFEST_FORMAT);
-    st = get_int(p, &version, root, "version", 1, INT64_MAX);
+        return member_fail(p, "member 'format' is '%.100s', expected '%s'", format,
+                           MANIFEST_FORMAT);
+    st = member_int(p, &version, root, "version", 1, INT64_MAX);
     if (!st && version > MANIFEST_VERSION)
-        st = bad(p,
-                 "was written in version %lld of the format; this program reads up to version "
-                 "%d: use a newer one",
-                 (long long)version, MANIFEST_VERSION);
+        st = member_fail(
+            p,
+            "was written in version %lld of the format; this program reads up to version "
+            "%d: use a newer one",
+            (long long)version, MANIFEST_VERSION);
     return st;
 }
 
 tp_status manifest_parse(struct manifest *out, const char *text, size_t size, const char *path,
                          struct arena *arena, struct tp_err *err)
 {
-    const struct parse p = { .path = path, .arena = arena, .err = err };
+    const struct member_reader p = { .path = path, .arena = arena, .err = err };
     struct manifest m = { 0 };
     json_error_t json_err;
     json_t *root = NULL;
@@ -439,7 +323,7 @@ tp_status manifest_parse(struct manifest *out, const char *text, size_t size, co
     TP_TRY(check_checksum(&p, text, size));
     root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &json_err);
     if (!json_is_object(root)) {
-        st = bad(&p, "is no JSON object: %s", root ? "it is another value" : json_err.text);
+        st = member_fail(&p, "is no JSON object: %s", root ? "it is another value" : json_err.text);
         goto done;
     }
     TP_TRY(check_version(&p, root));

@@ -89,9 +89,8 @@ tp_status shard_sync(struct shard_writer *w, struct tp_err *err);
 tp_status shard_write(struct shard_writer *w, int extent, const struct box *run, const void *data,
                       struct tp_err *err);
 
-/* Checksums gathered so far, to be combined over processes: n 64-bit words, of three kinds in turn
- * for each row: crc (combine by xor; its upper half tells shard_finish which bytes were written),
- * d[0], d[1] (add modulo 2^61 - 1; digest_add). Borrowed. */
+/* Checksums gathered so far, to be combined over processes by row_sums_add (ckpt/row_sums.h).
+ * Borrowed. */
 uint64_t *shard_sums(struct shard_writer *w, int64_t *n_words);
 
 /* Write /index, fsync, and say what the manifest has to know. By the creator alone, after all

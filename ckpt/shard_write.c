@@ -1,11 +1,4 @@
-/*
- * ckpt/shard_write.c - the writing half of ckpt/shard.h.
- *
- * Checksums are gathered a row at a time in `sums`, three words each (shard_sums). The crc word has
- * two halves: below, the exclusive or of the parts' CRCs; above, a trace of what was written: each
- * piece [from, to) of the row adds mark(from) ^ mark(to), which telescopes to mark(0) ^ mark(end)
- * when pieces tile the row, whoever wrote them and in whatever order.
- */
+/* ckpt/shard_write.c - the writing half of ckpt/shard.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -16,14 +9,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/crc.h"
 #include "ckpt/name.h"
+#include "ckpt/row_sums.h"
 #include "ckpt/shard.h"
 #include "ckpt/shard_hdf5.h"
 #include "ckpt/shard_row.h"
 #include "core/file.h"
 
-enum { WORDS = 3, WRITEBACK_BYTES = 256 << 10 };
+enum { WRITEBACK_BYTES = 256 << 10 };
 
 struct shard_writer {
     char path[PATH_MAX];
@@ -34,21 +27,11 @@ struct shard_writer {
     int first, n;
     int64_t *row_of; /* [n + 1]: number of each extent's first row */
     struct shard_row *rows;
-    uint64_t *sums;                /* [n_rows * WORDS] */
+    uint64_t *sums;                /* [n_rows * ROW_SUM_WORDS] */
     char places_sha256[HASH_TEXT]; /* of the index without checksums */
     int64_t n_rows, index_offset, size;
     pthread_mutex_t lock; /* guards sums */
 };
-
-/* A fixed 32-bit scramble of a position (the finalizer of MurmurHash3), in the upper half. */
-static uint64_t mark(int64_t position)
-{
-    uint32_t h = (uint32_t)position + 1;
-
-    h = (h ^ h >> 16) * 0x85ebca6bu;
-    h = (h ^ h >> 13) * 0xc2b2ae35u;
-    return (uint64_t)(h ^ h >> 16) << 32;
-}
 
 /* ---- making ---- */
 
@@ -90,7 +73,7 @@ static tp_status make_rows(struct shard_writer *w, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "%s: would have %lld chunks, more than %d; use more ranks",
                        w->path, (long long)w->n_rows, SHARD_ROWS_MAX);
     w->rows = calloc((size_t)w->n_rows, sizeof *w->rows);
-    w->sums = calloc((size_t)w->n_rows * WORDS, sizeof *w->sums);
+    w->sums = calloc((size_t)w->n_rows * ROW_SUM_WORDS, sizeof *w->sums);
     if (!w->rows || !w->sums)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", w->path);
     for (int i = 0; i < w->n; i++) {
@@ -313,17 +296,12 @@ static void add_sums(struct shard_writer *w, int64_t r, const struct box *box, i
 {
     const struct shard_row *row = &w->rows[r];
     const struct tensor *t = &w->layout->tensors[row->tensor];
-    uint32_t crc = crc32c_part(data, (size_t)n, (uint64_t)(row->raw_bytes - skip - n));
-    struct digest part = digest_box(data, box, t->ndim, t->shape, dtype_bytes(t->dtype));
-    uint64_t *sum = w->sums + r * WORDS;
-    struct digest whole;
+    uint64_t part[ROW_SUM_WORDS];
 
+    row_sums_of(part, data, skip, n, row->raw_bytes,
+                digest_box(data, box, t->ndim, t->shape, dtype_bytes(t->dtype)));
     pthread_mutex_lock(&w->lock);
-    sum[0] ^= (mark(skip) ^ mark(skip + n)) | crc;
-    whole = (struct digest){ { sum[1], sum[2] } };
-    digest_add(&whole, &part);
-    sum[1] = whole.d[0];
-    sum[2] = whole.d[1];
+    row_sums_add(w->sums + r * ROW_SUM_WORDS, part, ROW_SUM_WORDS);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -402,7 +380,7 @@ tp_status shard_sync(struct shard_writer *w, struct tp_err *err)
 
 uint64_t *shard_sums(struct shard_writer *w, int64_t *n_words)
 {
-    *n_words = w->n_rows * WORDS;
+    *n_words = w->n_rows * ROW_SUM_WORDS;
     return w->sums;
 }
 
@@ -414,16 +392,13 @@ static tp_status fill_checksums(struct shard_writer *w, struct tp_err *err)
 
     for (int64_t r = 0; r < w->n_rows; r++) {
         struct shard_row *row = &w->rows[r];
-        const uint64_t *sum = w->sums + r * WORDS;
+        const uint64_t *sum = w->sums + r * ROW_SUM_WORDS;
 
-        if (sum[0] >> 32 != (mark(0) ^ mark(row->raw_bytes)) >> 32)
+        if (!row_sum_crc(&row->crc32c, sum, row->raw_bytes))
             return tp_fail(err, TP_E_INTERNAL,
-                           "%s: tensor %s: not every byte of %s was written "
-                           "once",
-                           w->path, w->layout->tensors[row->tensor].name,
-                           box_format(text, &row->box));
-        row->crc32c = crc32c_whole((uint32_t)sum[0], (uint64_t)row->raw_bytes);
-        row->digest = (struct digest){ { sum[1], sum[2] } };
+                           "%s: tensor %s: not every byte of %s was written once", w->path,
+                           w->layout->tensors[row->tensor].name, box_format(text, &row->box));
+        row->digest = row_sum_digest(sum);
     }
     return TP_OK;
 }

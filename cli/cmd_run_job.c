@@ -1,12 +1,15 @@
 /* cli/cmd_run_job.c - tp-run JOB.yaml: run a job to its end. */
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "cli/cmd_run.h"
 #include "cli/report.h"
+#include "core/text.h"
 #include "orchestrator/run.h"
 
 struct screen {
@@ -64,25 +67,51 @@ static void on_event(void *ctx, const json_t *event)
     fputc('\n', stderr);
 }
 
+/* Bytes of text that stand in so many columns: a line that wraps cannot be cleared again. */
+static int fitting(const char *text, int columns)
+{
+    int n = 0;
+
+    for (int k = 0; k < columns && text[n]; k++)
+        n += text_utf8_length(text + n) > 1 ? text_utf8_length(text + n) : 1;
+    return n;
+}
+
 /* On a terminal one line that is rewritten; in a log one line now and then. */
 static void on_line(void *ctx, const char *text)
 {
     struct screen *s = ctx;
     time_t now = time(NULL);
+    struct winsize w = { 0 };
 
     if (s->terminal) {
-        fprintf(stderr, "\r\033[K%.200s", text);
+        ioctl(2, TIOCGWINSZ, &w);
+        fprintf(stderr, "\r\033[K%.*s", fitting(text, w.ws_col > 1 ? w.ws_col - 1 : 79), text);
         s->shown = true;
-    } else if (now - s->line_at >= LOG_LINE_EVERY_S || strncmp(text, "status page", 11) == 0) {
+    } else if (now - s->line_at >= LOG_LINE_EVERY_S) {
         fprintf(stderr, "%s\n", text);
         s->line_at = now;
     }
 }
 
+static void on_note(void *ctx, const char *text)
+{
+    clear(ctx);
+    fprintf(stderr, "%s\n", text);
+}
+
+/* A terminal on which a line can be rewritten. */
+static bool is_terminal(void)
+{
+    const char *term = getenv("TERM");
+
+    return isatty(2) && term && term[0] && strcmp(term, "dumb") != 0;
+}
+
 int cmd_run_job(int argc, char **argv)
 {
-    struct screen screen = { .terminal = isatty(2) };
-    const struct run_voice voice = { on_event, on_line, &screen }, silence = { 0 };
+    struct screen screen = { .terminal = is_terminal() };
+    const struct run_voice voice = { on_event, on_line, on_note, &screen }, silence = { 0 };
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     const char *path = NULL;

@@ -31,9 +31,9 @@ static json_t *candidate_json(const struct candidate *c)
 
     return json_pack("{s:s,s:I,s:s,s:i,s:b,s:f,s:b,s:I,s:s}", "layout",
                      spec_format(spec, &c->way.spec), "micro", (json_int_t)c->way.micro,
-                     "recompute", way_recompute_name(c->way.recompute), "ranks", c->ranks, "legal",
-                     c->legal, "step_seconds", c->seconds, "measured", c->measured, "memory_bytes",
-                     (json_int_t)c->memory, "why", c->why);
+                     "recompute", c->way.recompute ? recompute_name(c->way.recompute) : "", "ranks",
+                     c->ranks, "legal", c->legal, "step_seconds", c->seconds, "measured",
+                     c->measured, "memory_bytes", (json_int_t)c->memory, "why", c->why);
 }
 
 /* Whether an earlier line has the same mesh: of its variants (sp, ZeRO, vpp) the best is shown. */

@@ -9,6 +9,10 @@
 #include "core/err.h"
 #include "core/opt.h"
 
+/* First of all in `main`: where standard input, output or error are closed (a daemon's child), open
+ * /dev/null in their place, so that no file of ours gets their number and messages end up in it. */
+void report_begin(void);
+
 /* What `main` returns for st: the contract's exit code. A failure is printed on stderr first, as
  * "PROG: sentence"; control characters (names come from files) are printed as '?'. */
 int report(const char *prog, tp_status st, const struct tp_err *err);

@@ -27,11 +27,6 @@ static int64_t status_bytes(const char *field)
     return kib * 1024;
 }
 
-int64_t rss_now_bytes(void)
-{
-    return status_bytes("VmRSS:");
-}
-
 int64_t rss_peak_bytes(void)
 {
     return status_bytes("VmHWM:");
@@ -42,7 +37,7 @@ tp_status rss_budget(int64_t *buffers, int64_t *base, int64_t mem_bytes, int64_t
 {
     char least[SIZE_TEXT_MAX], program[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX];
 
-    *base = rss_now_bytes() + later_bytes + (int64_t)jobs * THREAD_BYTES;
+    *base = status_bytes("VmRSS:") + later_bytes + (int64_t)jobs * THREAD_BYTES;
     *buffers = mem_bytes - *base;
     if (*buffers >= BUFFERS_LEAST)
         return TP_OK;

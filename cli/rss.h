@@ -9,8 +9,7 @@
 
 #include "core/err.h"
 
-/* Resident now, and the most it ever was since the program started; 0 where /proc is missing. */
-int64_t rss_now_bytes(void);
+/* The most that was ever resident since the program started; 0 where /proc is missing. */
 int64_t rss_peak_bytes(void);
 
 /* What of --mem is left for buffers: *buffers = mem_bytes - *base, where *base is what is resident

@@ -37,6 +37,7 @@ int main(int argc, char **argv)
 {
     struct tp_err err;
 
+    report_begin();
     if (argc < 2) {
         print_help(stderr);
         return tp_exit_code(TP_E_USAGE);

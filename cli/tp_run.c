@@ -49,6 +49,7 @@ int main(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : "--help";
 
+    report_begin();
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0)
         return help();
     if (strcmp(word, "--version") == 0) {

@@ -197,7 +197,8 @@ void tell_close(struct tell *s, bool in_order)
     free(s);
 }
 
-bool tell_is_valid(const struct tell_slot *m, int rank)
+/* Whether the bytes are a slot of this version for `rank`. */
+static bool is_valid(const struct tell_slot *m, int rank)
 {
     return memcmp(m->magic, MAGIC, sizeof MAGIC) == 0 && m->rank == rank && m->world > rank &&
            m->pid > 0 && m->phase >= 0 && m->phase < TELL_PHASES && m->step >= -1 &&
@@ -226,7 +227,7 @@ tp_status tell_read(struct tell_slot *out, const char *path, int rank, struct tp
     /* a collective may end between the loads of its two counters */
     if (a.left > a.entered)
         a.left = a.entered;
-    if (!tell_is_valid(&a, rank))
+    if (!is_valid(&a, rank))
         return tp_fail(err, TP_E_CORRUPT, "%s: not a progress slot of version %d for rank %d", path,
                        TELL_VERSION, rank);
     *out = a;

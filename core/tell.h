@@ -101,9 +101,6 @@ tp_status tell_read(struct tell_slot *out, const char *path, int rank, struct tp
 int tell_losses(struct tell_loss *out, int max, const char *path, const struct tell_slot *slot,
                 int64_t after);
 
-/* Whether the bytes are a slot of this version for `rank` (from a file or from a node's agent). */
-bool tell_is_valid(const struct tell_slot *image, int rank);
-
 const char *tell_phase_name(int64_t phase);
 
 /* CLOCK_MONOTONIC in nanoseconds. */

@@ -1,3 +1,4 @@
+/* kernels/adamw.c - see kernels/adamw.h. */
 #include "kernels/adamw.h"
 
 #include <math.h>

@@ -1,8 +1,7 @@
 /* kernels/bias.c - see kernels/bias.h. */
 #include "kernels/bias.h"
 
-#include <string.h>
-
+#include "kernels/column_sums.h"
 #include "kernels/thread.h"
 #include "kernels/vec.h"
 
@@ -53,21 +52,17 @@ void residual_add(float *x, const float *residual, const float *bias, int64_t ro
     kernels_for(rows, kernels_grain(cols * 12), add_range, &b);
 }
 
-/* Rows are summed 32 at a time, and those sums in turn, as in kernels/norm.c. */
 static void gradient_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct bias *b = ctx;
-    float *total = b->workspace + 2 * thread * b->cols, *part = total + b->cols;
+    float *part = column_sums_part(b->workspace, b->cols, thread);
 
     for (int64_t r = lo; r < hi; r++) {
         if (b->type == DTYPE_F32)
             add_f32(part, (const float *)b->dy + r * b->cols, b->cols);
         else
             add_bf16(part, (const uint16_t *)b->dy + r * b->cols, b->cols);
-        if ((r - lo) % 32 == 31 || r + 1 == hi) {
-            add_f32(total, part, b->cols);
-            memset(part, 0, (size_t)b->cols * sizeof *part);
-        }
+        column_sums_next(b->workspace, b->cols, thread, r, lo, hi);
     }
 }
 
@@ -75,15 +70,13 @@ void bias_gradient(float *dbias, const void *dy, enum dtype type, int64_t rows, 
                    float *workspace)
 {
     struct bias b = { .dy = dy, .type = type, .cols = cols, .workspace = workspace };
-    int threads = kernels_team();
 
-    memset(workspace, 0, (size_t)(2 * cols * threads) * sizeof *workspace);
+    column_sums_begin(workspace, cols);
     kernels_for(rows, kernels_grain(cols * 8), gradient_range, &b);
-    for (int t = 0; t < threads; t++)
-        add_f32(dbias, workspace + 2 * t * cols, cols);
+    column_sums_add(dbias, workspace, cols, 0, cols);
 }
 
 int64_t bias_workspace(int64_t cols)
 {
-    return 2 * cols * kernels_threads();
+    return column_sums_workspace(cols);
 }

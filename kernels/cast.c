@@ -1,3 +1,4 @@
+/* kernels/cast.c - see kernels/cast.h. */
 #include "kernels/cast.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* kernels/copy.c - see kernels/copy.h. */
 #include "kernels/copy.h"
 
 #include <string.h>

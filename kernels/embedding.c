@@ -1,3 +1,4 @@
+/* kernels/embedding.c - see kernels/embedding.h. */
 #include "kernels/embedding.h"
 
 #include <string.h>

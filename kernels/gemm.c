@@ -1,3 +1,4 @@
+/* kernels/gemm.c - see kernels/gemm.h. */
 #include "kernels/gemm.h"
 
 #include <dnnl.h>

@@ -2,8 +2,8 @@
 #include "kernels/layernorm.h"
 
 #include <math.h>
-#include <string.h>
 
+#include "kernels/column_sums.h"
 #include "kernels/thread.h"
 #include "kernels/vec.h"
 
@@ -144,21 +144,12 @@ static KERNEL_CLONES void backward_row(float *restrict dx, float *restrict dw, f
     }
 }
 
-static KERNEL_CLONES void add_and_clear(float *restrict total, float *restrict part, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        total[i] += part[i];
-        part[i] = 0;
-    }
-}
-
-/* dw and db lie side by side; they are summed over 32 rows at a time, so that rounding grows in two
- * short chains rather than one long one. */
+/* dw and db are summed side by side. */
 static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct backward *f = ctx;
     const struct layernorm *a = f->a;
-    float *total = f->workspace + 4 * thread * a->cols, *part = total + 2 * a->cols;
+    float *part = column_sums_part(f->workspace, 2 * a->cols, thread);
 
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->cols;
@@ -168,8 +159,7 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
         row_sums(sums, dy, a->w, x, a->mean[r], a->rstd[r], a->cols);
         backward_row(f->dx + at, part, part + a->cols, dy, x, a->w, a->mean[r], a->rstd[r],
                      (float)(sums[0] / cols), (float)(sums[1] / cols), a->cols);
-        if ((r - lo) % 32 == 31 || r + 1 == hi)
-            add_and_clear(total, part, 2 * a->cols);
+        column_sums_next(f->workspace, 2 * a->cols, thread, r, lo, hi);
     }
 }
 
@@ -177,17 +167,14 @@ void layernorm_backward(float *dx, float *dw, float *db, const float *dy, const 
                         float *workspace)
 {
     struct backward f = { a, dx, workspace, dy };
-    int threads = kernels_team();
 
-    memset(workspace, 0, (size_t)(4 * a->cols * threads) * sizeof *workspace);
+    column_sums_begin(workspace, 2 * a->cols);
     kernels_for(a->rows, kernels_grain(a->cols * 20), backward_range, &f);
-    for (int t = 0; t < threads; t++) {
-        add_and_clear(dw, workspace + 4 * t * a->cols, a->cols);
-        add_and_clear(db, workspace + (4 * t + 1) * a->cols, a->cols);
-    }
+    column_sums_add(dw, workspace, 2 * a->cols, 0, a->cols);
+    column_sums_add(db, workspace, 2 * a->cols, a->cols, a->cols);
 }
 
 int64_t layernorm_workspace(int64_t cols)
 {
-    return 4 * cols * kernels_threads();
+    return column_sums_workspace(2 * cols);
 }

@@ -1,3 +1,4 @@
+/* kernels/loss.c - see kernels/loss.h. */
 #include "kernels/loss.h"
 
 #include <math.h>

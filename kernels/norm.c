@@ -1,8 +1,9 @@
+/* kernels/norm.c - see kernels/norm.h. */
 #include "kernels/norm.h"
 
 #include <math.h>
-#include <string.h>
 
+#include "kernels/column_sums.h"
 #include "kernels/thread.h"
 #include "kernels/vec.h"
 
@@ -117,20 +118,10 @@ static KERNEL_CLONES void backward_row(float *restrict dx, float *restrict dw,
     }
 }
 
-static KERNEL_CLONES void add_and_clear(float *restrict total, float *restrict part, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        total[i] += part[i];
-        part[i] = 0;
-    }
-}
-
-/* dw is summed over 32 rows at a time, so that rounding grows with the square root of the rows at
- * worst in two short chains rather than one long one. */
 static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct norm_backward *a = ctx;
-    float *total = a->workspace + 2 * thread * a->cols, *part = total + a->cols;
+    float *part = column_sums_part(a->workspace, a->cols, thread);
 
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->cols;
@@ -139,8 +130,7 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
         float along = (float)(dot3(dy, a->w, x, a->cols) * s * s * s / (double)a->cols);
 
         backward_row(a->dx + at, part, dy, x, a->w, a->rstd[r], along, a->cols);
-        if ((r - lo) % 32 == 31 || r + 1 == hi)
-            add_and_clear(total, part, a->cols);
+        column_sums_next(a->workspace, a->cols, thread, r, lo, hi);
     }
 }
 
@@ -148,15 +138,13 @@ void norm_rms_backward(float *dx, float *dw, const float *dy, const float *x, co
                        const float *w, int64_t rows, int64_t cols, float *workspace)
 {
     struct norm_backward a = { dx, workspace, dy, x, rstd, w, cols };
-    int threads = kernels_team();
 
-    memset(workspace, 0, (size_t)(2 * cols * threads) * sizeof *workspace);
+    column_sums_begin(workspace, cols);
     kernels_for(rows, kernels_grain(cols * 16), backward_range, &a);
-    for (int t = 0; t < threads; t++)
-        add_and_clear(dw, workspace + 2 * t * cols, cols);
+    column_sums_add(dw, workspace, cols, 0, cols);
 }
 
 int64_t norm_rms_workspace(int64_t cols)
 {
-    return 2 * cols * kernels_threads();
+    return column_sums_workspace(cols);
 }

@@ -1,3 +1,4 @@
+/* kernels/rope.c - see kernels/rope.h. */
 #include "kernels/rope.h"
 
 #include <math.h>

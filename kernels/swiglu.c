@@ -1,3 +1,4 @@
+/* kernels/swiglu.c - see kernels/swiglu.h. */
 #include "kernels/swiglu.h"
 
 #include "kernels/thread.h"

@@ -1,3 +1,4 @@
+/* kernels/thread.c - see kernels/thread.h. */
 #include "kernels/thread.h"
 
 #include <omp.h>

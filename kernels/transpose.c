@@ -1,3 +1,4 @@
+/* kernels/transpose.c - see kernels/transpose.h. */
 #include "kernels/transpose.h"
 
 #include <string.h>

@@ -161,7 +161,7 @@ static int param_count(const struct model *m)
 static tp_status fill_params(struct tensor *t, const struct model *m, enum dtype dtype,
                              struct arena *arena, struct tp_err *err)
 {
-    const struct plan *plan = m->plan ? m->plan : plan_builtin(m->arch);
+    const struct plan *plan = plan_of(m);
     tp_status st = plan_check(plan, m, m->plan ? "the parallel plan" : "the built-in plan", err);
     int filled = 0;
 

@@ -2,7 +2,8 @@
  * trainer/activation.h; a test compares the two to the byte but for alignment. */
 #include "layout/memory.h"
 
-#include <stdbool.h>
+#include "layout/bits.h"
+#include "layout/plan.h"
 
 enum {
     ATTENTION_ROWS = 64, /* of scores at a time: kernels/attention.c's block */
@@ -17,14 +18,15 @@ enum {
 
 /* What one rank has; of its stage the first, parts being cut from the front. */
 struct share {
-    int64_t q, kv, ffn, up, vocab, heads; /* rows of each; up: gate and up together */
-    int64_t shards, n_virtual;            /* tensor shards that it plays, and of all; 1 and tp */
-    int64_t own_kv;                       /* kv but for copies; wide_vocab: as if all were full */
-    int64_t wide_vocab;
-    int64_t stats;              /* floats that a norm leaves a row */
-    int64_t layers;             /* of all its chunks */
-    int64_t slots, slot_layers; /* microbatches' chunks that it keeps; layers of one */
-    int64_t split;              /* ranks that share the rows of the stream */
+    int64_t q, kv, ffn, up, heads; /* rows of each; up: gate and up together */
+    int64_t table, head;           /* rows of the embedding; of the head */
+    int64_t shards, n_virtual;     /* tensor shards that it plays, and of all; 1 and tp */
+    int64_t own_kv;                /* kv but for copies */
+    int64_t wide_vocab;            /* the wider of table and head, as if all parts were full */
+    int64_t stats;                 /* floats that a norm leaves a row */
+    int64_t layers;                /* of all its chunks */
+    int64_t slots, slot_layers;    /* microbatches' chunks that it keeps; layers of one */
+    int64_t split;                 /* ranks that share the rows of the stream */
     bool is_first, is_last, is_pipeline, ring; /* ring: sequences are cut over cp ranks */
     bool same_bits;
     int64_t elements, owned; /* of parameters; those that this rank updates */
@@ -98,7 +100,7 @@ static int64_t first_elements(const struct share *r, const struct model *m, int6
 {
     int64_t h = m->hidden, positions = m->arch == MODEL_GPT2 ? m->max_positions : 0;
 
-    return r->is_first ? owned(r->vocab, h, owners) + owned(positions, h, owners) : 0;
+    return r->is_first ? owned(r->table, h, owners) + owned(positions, h, owners) : 0;
 }
 
 static int64_t last_elements(const struct share *r, const struct model *m, int64_t owners)
@@ -107,7 +109,7 @@ static int64_t last_elements(const struct share *r, const struct model *m, int64
 
     if (!r->is_last)
         return 0;
-    return norms + (m->tied && r->is_first ? 0 : owned(r->vocab, h, owners));
+    return norms + (m->tied && r->is_first ? 0 : owned(r->head, h, owners));
 }
 
 static int64_t count_elements(const struct share *r, const struct model *m, int64_t owners)
@@ -169,33 +171,51 @@ static int64_t window_bytes(const struct share *r, const struct model *m, int64_
 
 static int64_t largest_tensor(const struct share *r, const struct model *m, int64_t owners)
 {
-    int64_t rows =
-        most(most(r->vocab, r->ffn), most(r->q + 2 * r->kv, r->is_first ? m->max_positions : 0));
+    int64_t rows = most(most(most(r->table, r->head), r->ffn),
+                        most(r->q + 2 * r->kv, r->is_first ? m->max_positions : 0));
 
     return owners * (owned(rows, m->hidden, owners) + m->hidden);
 }
 
-static struct share share_of(const struct model *m, const struct spec *s,
-                             const struct memory_run *run, int pp)
+/* The first rank's of n units that a layer's weight is cut by, where the plan cuts it. What feeds a
+ * row-parallel product is cut as it is (plan_check), so its role says it of both. */
+static int64_t cut(const struct model *m, enum role role, int64_t n, int64_t ranks)
 {
-    struct share r = { .same_bits = run->same_bits > 0,
-                       .n_virtual = run->same_bits ? run->same_bits : s->tp };
+    const struct plan_entry *e = plan_find(m->plan ? m->plan : plan_builtin(m->arch), role);
+
+    return e && (e->cut == CUT_ROW || e->cut == CUT_VOCABULARY) ? ceil_div(n, ranks) : n;
+}
+
+static void count_vocabulary(struct share *r, const struct model *m)
+{
+    int64_t table = r->shards * cut(m, ROLE_EMBEDDING, m->vocab, r->n_virtual);
+    int64_t head = m->tied ? table : r->shards * cut(m, ROLE_HEAD, m->vocab, r->n_virtual);
+
+    if (r->is_first)
+        r->table = least(m->vocab, table);
+    if (r->is_last)
+        r->head = least(m->vocab, head);
+    r->wide_vocab = most(r->is_first ? table : 0, r->is_last ? head : 0);
+}
+
+static struct share share_of(const struct model *m, const struct spec *s, const struct workload *w,
+                             int pp)
+{
+    struct share r = { .same_bits = w->same_bits > 0,
+                       .n_virtual = w->same_bits ? w->same_bits : s->tp };
 
     r.shards = r.n_virtual / s->tp;
-    r.heads = ceil_div(m->heads, s->tp);
+    r.heads = cut(m, ROLE_OUT, m->heads, s->tp);
     r.q = r.heads * m->head_dim;
-    r.own_kv = ceil_div(m->kv_heads, s->tp) * m->head_dim;
-    r.kv = r.shards * ceil_div(m->kv_heads, r.n_virtual) * m->head_dim;
-    r.ffn = ceil_div(m->ffn, s->tp);
+    r.own_kv = cut(m, ROLE_OUT, m->kv_heads, s->tp) * m->head_dim;
+    r.kv = r.shards * cut(m, ROLE_OUT, m->kv_heads, r.n_virtual) * m->head_dim;
+    r.ffn = cut(m, ROLE_DOWN, m->ffn, s->tp);
     r.up = (m->arch == MODEL_GPT2 ? 1 : 2) * r.ffn;
     r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
     r.split = s->sp ? s->tp : 1;
     r.ring = s->cp > 1;
-    count_layers(&r, m, s, pp, run->micros);
-    if (r.is_first || r.is_last) {
-        r.wide_vocab = r.shards * ceil_div(m->vocab, r.n_virtual);
-        r.vocab = least(m->vocab, r.wide_vocab);
-    }
+    count_layers(&r, m, s, pp, workload_micros(w, s));
+    count_vocabulary(&r, m);
     r.elements = count_elements(&r, m, 1);
     r.owned = count_elements(&r, m, s->zero ? s->dp : 1);
     return r;
@@ -219,13 +239,14 @@ static int64_t layer_bytes(const struct model *m, const struct share *r, int64_t
 }
 
 /* Kept from the forward to the backward pass of a microbatch: struct slot. */
-static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e, int flags)
+static int64_t slot_bytes(const struct model *m, const struct share *r, int64_t e,
+                          enum recompute recompute)
 {
     int64_t stream = 4 * m->hidden, layer = 0;
 
-    if (!(flags & MEMORY_RECOMPUTES))
+    if (recompute != RECOMPUTE_FULL)
         layer = layer_bytes(m, r, e);
-    if (!(flags & (MEMORY_RECOMPUTES | MEMORY_RECOMPUTES_ATTENTION)))
+    if (recompute == RECOMPUTE_NONE)
         layer += attended_bytes(r, e);
     return r->slot_layers * (stream + layer) + stream + 8 * r->split +
            (r->is_last ? e * m->hidden + 4 * r->stats : 0);
@@ -238,7 +259,8 @@ static int64_t ring_bytes(const struct share *r, int64_t e)
 }
 
 /* Used by layer after layer: struct scratch. */
-static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e, int flags)
+static int64_t scratch_bytes(const struct model *m, const struct share *r, int64_t e,
+                             enum recompute recompute)
 {
     int64_t qkv = r->q + 2 * r->kv, wide = most(most(r->ffn, r->q), r->wide_vocab);
     int64_t stream = 4 * m->hidden * (r->is_pipeline ? 3 : 2), row = 4 * (wide + qkv + 3);
@@ -251,9 +273,9 @@ static int64_t scratch_bytes(const struct model *m, const struct share *r, int64
     }
     if (r->shards > 1) /* what they add up, and of the loss */
         row += 4 * r->shards * (m->hidden + 3);
-    if (flags & MEMORY_RECOMPUTES)
+    if (recompute == RECOMPUTE_FULL)
         stream += layer_bytes(m, r, e);
-    if (flags & (MEMORY_RECOMPUTES | MEMORY_RECOMPUTES_ATTENTION))
+    if (recompute != RECOMPUTE_NONE)
         stream += attended_bytes(r, e);
     return stream + r->split * (row + ring_bytes(r, e));
 }
@@ -287,9 +309,9 @@ static int64_t counted_rows(const struct share *r, const struct model *m)
     else
         layer = 2 * h + r->q + 2 * r->own_kv + 2 * r->shards * h + 2 * r->ffn;
     if (r->is_first)
-        ends += r->vocab + (m->arch == MODEL_GPT2 ? m->max_positions : 0);
+        ends += r->table + (m->arch == MODEL_GPT2 ? m->max_positions : 0);
     if (r->is_last)
-        ends += (m->arch == MODEL_GPT2 ? 2 : 1) * h + (m->tied ? 0 : r->vocab);
+        ends += (m->arch == MODEL_GPT2 ? 2 : 1) * h + (m->tied ? 0 : r->head);
     return r->layers * layer + ends;
 }
 
@@ -303,22 +325,18 @@ static int64_t norm_places(const struct share *r, const struct model *m)
     return m->layers * (2 + 7 * n) + n + 1 + (m->tied ? 0 : n);
 }
 
-/* What --same-bits keeps besides: spans of gradients, one for each time that the microbatches (but
- * for their odd factor) can be halved; numbers of the norm; sums of blocks of rows. A tied head on
- * the embedding's stage has gradients of its own. */
+/* What --same-bits keeps besides: spans of gradients, one a level of the tree over leaves;
+ * numbers of the norm; sums of blocks of rows. A tied head on the embedding's stage has gradients
+ * of its own. */
 static int64_t same_bits_bytes(const struct share *r, const struct model *m, int64_t sums,
-                               int64_t owners, int64_t micros)
+                               int64_t owners, int levels)
 {
-    int64_t levels = 0, table = 0;
+    int64_t table = 0;
 
     if (!r->same_bits)
         return 0;
-    while (micros > 0 && micros % 2 == 0) {
-        micros /= 2;
-        levels++;
-    }
     if (m->tied && r->is_first && r->is_last)
-        table = owned(r->vocab, m->hidden, owners);
+        table = owned(r->table, m->hidden, owners);
     return 4 * (levels * sums + (levels + 1) * table) +
            8 * (counted_rows(r, m) + norm_places(r, m)) +
            4 * r->n_virtual / r->split * r->stats * m->hidden;
@@ -351,24 +369,25 @@ static void count_state(struct memory_need *need, const struct share *r, const s
 }
 
 static struct memory_need need_of(const struct model *m, const struct spec *s,
-                                  const struct memory_run *run, int pp)
+                                  const struct workload *w, bool saves, int pp)
 {
-    struct share r = share_of(m, s, run, pp);
-    int64_t tokens = run->seq / s->cp, rows = run->micro * tokens, e = dtype_bytes(run->dtype);
+    struct share r = share_of(m, s, w, pp);
+    int64_t tokens = w->seq / s->cp, rows = workload_micro(w, s) * tokens,
+            e = dtype_bytes(w->dtype);
     int64_t streams = r.slots * (2 * r.slot_layers + 1);
     struct memory_need need = { 0 };
     bool dealt = s->zero && s->dp > 1, sharded = dealt && s->zero == 3;
     int64_t windows = sharded ? window_bytes(&r, m, e, s->dp) : 0;
 
     count_state(&need, &r, m, s, e);
-    need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, run->flags);
-    need.workspace =
-        rows / r.split * scratch_bytes(m, &r, e, run->flags) + windows +
-        4 * partial_elements(&r, m, sharded ? s->dp : 1) + attention_bytes(m, tokens) +
-        same_bits_bytes(&r, m, sharded ? r.owned : r.elements, sharded ? s->dp : 1, run->micros);
+    need.activations = r.slots * rows / r.split * slot_bytes(m, &r, e, w->recompute);
+    need.workspace = rows / r.split * scratch_bytes(m, &r, e, w->recompute) + windows +
+                     4 * partial_elements(&r, m, sharded ? s->dp : 1) + attention_bytes(m, tokens) +
+                     same_bits_bytes(&r, m, sharded ? r.owned : r.elements, sharded ? s->dp : 1,
+                                     bits_levels(w, s));
     if (m->arch == MODEL_LLAMA)
         need.workspace += 4 * tokens * m->head_dim; /* rotary table */
-    if (run->flags & MEMORY_SAVES)                  /* replicas share the writing */
+    if (saves)                                      /* replicas share the writing */
         need.staging = need.params / (sharded ? 1 : s->dp) / s->cp +
                        (need.master + need.moments) / (s->zero ? 1 : s->dp) / s->cp + SAVING_BYTES;
     need.overhead =
@@ -383,12 +402,12 @@ static struct memory_need need_of(const struct model *m, const struct spec *s,
 }
 
 struct memory_need memory_estimate(const struct model *m, const struct spec *s,
-                                   const struct memory_run *run)
+                                   const struct workload *w, bool saves)
 {
     struct memory_need largest = { 0 };
 
     for (int pp = 0; pp < s->pp; pp++) {
-        struct memory_need need = need_of(m, s, run, pp);
+        struct memory_need need = need_of(m, s, w, saves, pp);
 
         if (need.total > largest.total)
             largest = need;

@@ -5,11 +5,12 @@
 #ifndef LAYOUT_MEMORY_H
 #define LAYOUT_MEMORY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-#include "layout/dtype.h"
-#include "layout/layout.h"
 #include "layout/model.h"
+#include "layout/spec.h"
+#include "layout/workload.h"
 
 struct memory_need {
     int64_t params, grads, master, moments; /* this rank's shard */
@@ -24,22 +25,10 @@ struct memory_need {
  * are on their way while backward still works, enough that what a call costs does not matter. */
 enum { MEMORY_BUCKET = 1 << 18 };
 
-/* What the run does besides: bits of `flags`. */
-enum { MEMORY_SAVES = 1 << 0, MEMORY_RECOMPUTES = 1 << 1, MEMORY_RECOMPUTES_ATTENTION = 1 << 2 };
-
-/* What a run does with a model and a layout, as far as memory depends on it. */
-struct memory_run {
-    enum dtype dtype;
-    int64_t seq;    /* tokens in a whole sequence */
-    int64_t micro;  /* sequences in a microbatch */
-    int64_t micros; /* microbatches of a step; 0: unknown, as many as a pipeline can keep */
-    int same_bits;  /* tensor shards that there seem to be (tp-train --same-bits); 0: as many as tp
-                     */
-    int flags;      /* MEMORY_SAVES ... */
-};
-
-/* The need of the largest rank, with one kernel thread. */
+/* The need of the largest rank, with one kernel thread, cut as m->plan says. A batch that is not
+ * known, or too small for a microbatch a rank, stands for as many of those as a pipeline can keep.
+ * saves: checkpoints, from a copy of the state. */
 struct memory_need memory_estimate(const struct model *m, const struct spec *s,
-                                   const struct memory_run *run);
+                                   const struct workload *w, bool saves);
 
 #endif

@@ -86,6 +86,11 @@ const struct plan *plan_builtin(enum model_arch arch)
     return arch == MODEL_GPT2 ? &gpt2_plan : &llama_plan;
 }
 
+const struct plan *plan_of(const struct model *m)
+{
+    return m->plan ? m->plan : plan_builtin(m->arch);
+}
+
 const char *role_name(enum role r)
 {
     return roles[r].name;
@@ -192,8 +197,8 @@ static tp_status check_pattern(const struct line *l, enum role role, struct tp_e
         return tp_fail(err, TP_E_USAGE, "%s:%d: a name of more than %d characters", l->path,
                        l->number, PLAN_NAME_MAX);
     for (const char *c = pattern; *c; c++)
-        if (*c <= ' ' || *c > '~' || *c == '%')
-            return fail_line(l, err, "name", pattern, "plain ASCII without '%'");
+        if (*c <= ' ' || *c > '~' || strchr("%/@", *c)) /* '/' and '@' separate names in a shard */
+            return fail_line(l, err, "name", pattern, "plain ASCII without '%', '/' and '@'");
     if (role_is_of_layer(role) && (!star || strchr(star + 1, '*')))
         return fail_line(l, err, "name", pattern, "a pattern with one '*' for the layer's number");
     if (!role_is_of_layer(role) && star)

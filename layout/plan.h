@@ -88,6 +88,9 @@ const char *role_unit(enum role r);
  * them. */
 const struct plan *plan_builtin(enum model_arch arch);
 
+/* The plan of a model: its own, or its architecture's. */
+const struct plan *plan_of(const struct model *m);
+
 /* Read a plan's text (any bytes; `path` for messages). Strings live in the arena.
  * TP_E_USAGE: not a plan; names the line. It may still make no sense: plan_check. */
 tp_status plan_parse(struct plan *out, const char *text, size_t size, const char *path,

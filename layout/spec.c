@@ -191,16 +191,6 @@ char *spec_format(char buf[SPEC_TEXT_MAX], const struct spec *s)
     return buf;
 }
 
-static bool is_power_of_two(int n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
-bool spec_keeps_bits(const struct spec *s, int n)
-{
-    return s->cp == 1 && is_power_of_two(s->tp) && s->tp <= n && is_power_of_two(s->dp);
-}
-
 int spec_world(const struct spec *s)
 {
     return s->tp * s->pp * s->dp * s->cp;

@@ -56,9 +56,6 @@ bool spec_matches(const struct spec *s, const struct spec *other);
  * Returns buf. */
 char *spec_format(char buf[SPEC_TEXT_MAX], const struct spec *s);
 
-/* Whether `tp-train --same-bits n` runs at s: no cp, tp and dp powers of two, tp at most n. */
-bool spec_keeps_bits(const struct spec *s, int n);
-
 /* Number of ranks: tp pp dp cp. */
 int spec_world(const struct spec *s);
 

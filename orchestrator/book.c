@@ -26,7 +26,7 @@ const char *ledger_cause_name(enum ledger_cause c)
 }
 
 /* The plain numbers: one table reads and writes them. */
-enum field_kind { FIELD_INT, FIELD_DOUBLE, FIELD_BOOL };
+enum field_kind { FIELD_INT, FIELD_DOUBLE, FIELD_BOOL, FIELD_RECOMPUTE };
 
 static const struct field {
     const char *name;
@@ -45,13 +45,21 @@ static const struct field {
     {                                            \
 #f, FIELD_BOOL, offsetof(struct book, f) \
     }
-    INT(attempt),         INT(epoch),          INT(keeper),       INT(keeper_start),
-    INT(best_step),       INT(best_at_launch), INT(resumed_at),   INT(saved),
-    INT(fails_in_row),    INT(nan_step),       DOUBLE(fault_at),  DOUBLE(restart_seconds),
-    BOOL(open),           BOOL(loss_known),    BOOL(stop),        BOOL(new_layout),
-    INT(way.micro),       INT(way.recompute),  DOUBLE(read_rate), DOUBLE(load_rate),
-    DOUBLE(convert_rate), INT(slurm_job),      INT(slurm_next),   INT(slurm_link),
-    INT(link_saved),      INT(idle_links),     BOOL(slurm_own),   BOOL(chained),
+#define RECOMPUTE(f)                                  \
+    {                                                 \
+#f, FIELD_RECOMPUTE, offsetof(struct book, f) \
+    }
+    INT(attempt),        INT(epoch),        INT(keeper),
+    INT(keeper_start),   INT(best_step),    INT(best_at_launch),
+    INT(resumed_at),     INT(saved),        INT(fails_in_row),
+    INT(nan_step),       DOUBLE(fault_at),  DOUBLE(restart_seconds),
+    BOOL(open),          BOOL(loss_known),  BOOL(stop),
+    BOOL(new_layout),    INT(way.micro),    RECOMPUTE(way.recompute),
+    DOUBLE(read_rate),   DOUBLE(load_rate), DOUBLE(convert_rate),
+    INT(slurm_job),      INT(slurm_next),   INT(slurm_link),
+    INT(slurm_restarts), INT(link_saved),   INT(idle_links),
+    BOOL(slurm_own),     BOOL(chained),     INT(steps),
+    BOOL(reports),
 };
 enum { N_FIELDS = sizeof FIELDS / sizeof FIELDS[0] };
 
@@ -116,6 +124,22 @@ static json_t *lists_json(const struct book *b)
                      "spent", spent);
 }
 
+static json_t *field_json(const struct field *f, const struct book *b)
+{
+    const void *at = (const char *)b + f->offset;
+
+    switch (f->kind) {
+    case FIELD_INT:
+        return json_integer(*(const int64_t *)at);
+    case FIELD_DOUBLE:
+        return json_real(*(const double *)at);
+    case FIELD_RECOMPUTE:
+        return json_integer(*(const enum recompute *)at);
+    default:
+        return json_boolean(*(const bool *)at);
+    }
+}
+
 json_t *book_json(const struct book *b, const struct job *job)
 {
     char spec[SPEC_TEXT_MAX];
@@ -124,14 +148,8 @@ json_t *book_json(const struct book *b, const struct job *job)
                           "resize", b->resize, "reason", b->reason, "nodes", nodes_json(b, job));
     json_t *lists = lists_json(b);
 
-    for (int i = 0; o && i < N_FIELDS; i++) {
-        const char *at = (const char *)b + FIELDS[i].offset;
-        json_t *v = FIELDS[i].kind == FIELD_INT      ? json_integer(*(const int64_t *)at)
-                    : FIELDS[i].kind == FIELD_DOUBLE ? json_real(*(const double *)at)
-                                                     : json_boolean(*(const bool *)at);
-
-        json_object_set_new(o, FIELDS[i].name, v);
-    }
+    for (int i = 0; o && i < N_FIELDS; i++)
+        json_object_set_new(o, FIELDS[i].name, field_json(&FIELDS[i], b));
     json_object_update(o, lists);
     json_decref(lists);
     return o;
@@ -191,6 +209,22 @@ static void read_lists(struct book *b, const json_t *o, double now)
             json_object_get(json_object_get(o, "spent"), ledger_cause_name((enum ledger_cause)c)));
 }
 
+/* What is missing or of another kind stays as it is, but for flags. */
+static void field_read(const struct field *f, struct book *b, const json_t *v)
+{
+    void *at = (char *)b + f->offset;
+    json_int_t n = json_integer_value(v);
+
+    if (f->kind == FIELD_INT && json_is_integer(v))
+        *(int64_t *)at = n;
+    else if (f->kind == FIELD_DOUBLE && json_is_number(v))
+        *(double *)at = json_number_value(v);
+    else if (f->kind == FIELD_BOOL)
+        *(bool *)at = json_is_true(v);
+    else if (f->kind == FIELD_RECOMPUTE && n >= 0 && n < RECOMPUTE_COUNT)
+        *(enum recompute *)at = (enum recompute)n;
+}
+
 tp_status book_read(struct book *b, const json_t *o, const struct job *job, double now,
                     struct tp_err *err)
 {
@@ -206,17 +240,8 @@ tp_status book_read(struct book *b, const json_t *o, const struct job *job, doub
     for (int s = 0; state && s < RUN_STATES; s++)
         if (strcmp(run_state_name((enum run_state)s), state) == 0)
             b->state = (enum run_state)s;
-    for (int i = 0; i < N_FIELDS; i++) {
-        const json_t *v = json_object_get(o, FIELDS[i].name);
-        char *at = (char *)b + FIELDS[i].offset;
-
-        if (FIELDS[i].kind == FIELD_INT && json_is_integer(v))
-            *(int64_t *)(void *)at = json_integer_value(v);
-        else if (FIELDS[i].kind == FIELD_DOUBLE && json_is_number(v))
-            *(double *)(void *)at = json_number_value(v);
-        else if (FIELDS[i].kind == FIELD_BOOL)
-            *(bool *)at = json_is_true(v);
-    }
+    for (int i = 0; i < N_FIELDS; i++)
+        field_read(&FIELDS[i], b, json_object_get(o, FIELDS[i].name));
     if (b->fault_at > now)
         b->fault_at = 0;
     read_nodes(b, json_object_get(o, "nodes"), job, now);

@@ -26,35 +26,35 @@ static double ring(int n)
 
 /* Work of a step with what is run forward again, of that without. Selective: the attention's scores
  * and their products with V, two of a token's products with the sequence. */
-static double recomputed(const struct cost_work *work, const struct way *w)
+static double recomputed(const struct model *m, const struct workload *w)
 {
-    const struct model *m = work->model;
-    int64_t level = w->recompute ? w->recompute : work->recompute;
-    double scores = 4.0 * m->layers * m->heads * (double)m->head_dim * (double)work->seq;
+    double scores = 4.0 * m->layers * m->heads * (double)m->head_dim * (double)w->seq;
 
-    if (level == WAY_FULL)
+    if (w->recompute == RECOMPUTE_FULL)
         return 4.0 / 3;
-    return level == WAY_SELECTIVE ? 1 + scores / model_step_flops(m, 1, work->seq) : 1;
+    return w->recompute == RECOMPUTE_SELECTIVE ? 1 + scores / model_step_flops(m, 1, w->seq) : 1;
 }
 
 void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct way *w)
 {
+    const struct workload load = way_work(&work->asked, w);
     const struct model *m = work->model;
     const struct spec *p = &w->spec;
-    double e = (double)dtype_bytes(work->dtype), share = ceil_div((double)work->batch, p->dp);
-    double micro = w->micro ? (double)w->micro : work->micro ? (double)work->micro : share;
+    double e = (double)dtype_bytes(load.dtype), share = ceil_div((double)load.batch, p->dp);
+    int64_t chosen = workload_micro(&load, p);
+    double micro = chosen ? (double)chosen : share;
     double micros = ceil_div(share, micro), stages = (double)p->pp * p->vpp;
     double busiest = p->pp * p->vpp * ceil_div(m->layers, stages) / m->layers;
     double bubble = 1 + (p->pp - 1) / (p->vpp * micros);
-    double again = recomputed(work, w), tokens = (double)work->batch * (double)work->seq;
+    double again = recomputed(m, &load), tokens = (double)load.batch * (double)load.seq;
     double layers = m->layers / (double)p->pp * busiest; /* of a rank */
-    double row_bytes = share * (double)work->seq / p->cp * (double)m->hidden * 4;
-    double kv_bytes = share * (double)work->seq / p->cp * (double)m->kv_heads / p->tp *
+    double row_bytes = share * (double)load.seq / p->cp * (double)m->hidden * 4;
+    double kv_bytes = share * (double)load.seq / p->cp * (double)m->kv_heads / p->tp *
                       (double)m->head_dim * 2 * e;
     double params = (double)model_matmul_params(m) / p->tp / p->pp * busiest;
 
     x[FLOPS] =
-        model_step_flops(m, (int64_t)tokens, work->seq) / spec_world(p) * busiest * bubble * again;
+        model_step_flops(m, (int64_t)tokens, load.seq) / spec_world(p) * busiest * bubble * again;
     x[BYTES_TP] = bubble * (layers * 4 * row_bytes * ring(p->tp) * again +
                             layers * 3 * kv_bytes * (p->cp - 1) +
                             (p->pp > 1 ? 2 * p->vpp * row_bytes / (p->sp ? p->tp : 1) : 0));

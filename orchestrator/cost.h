@@ -21,8 +21,8 @@
 
 #include <stdint.h>
 
-#include "layout/dtype.h"
 #include "layout/model.h"
+#include "layout/workload.h"
 #include "orchestrator/way.h"
 
 enum { COST_TERMS = 5, COST_SAMPLES_MAX = 64 };
@@ -30,10 +30,7 @@ enum { COST_TERMS = 5, COST_SAMPLES_MAX = 64 };
 /* What is the same at every layout. */
 struct cost_work {
     const struct model *model;
-    enum dtype dtype;
-    int64_t batch, seq; /* sequences a step, tokens a sequence */
-    int64_t micro;      /* sequences in a microbatch where a way has none of its own; 0: all */
-    int64_t recompute;  /* enum way_recompute that the command itself asks for */
+    struct workload asked; /* by the command; batch and seq are not 0 */
 };
 
 struct cost_model {

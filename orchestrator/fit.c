@@ -15,7 +15,7 @@
 #include "layout/plan.h"
 #include "orchestrator/cost.h"
 
-enum { CONFIG_MAX = 16 << 20, WHY_MAX = 320, SEQ_GUESS = 128, MICROS_MAX = 4096 };
+enum { CONFIG_MAX = 16 << 20, BATCH_GUESS = 1, SEQ_GUESS = 128, MICROS_MAX = 4096 };
 
 struct fit {
     const struct job *job;
@@ -23,12 +23,12 @@ struct fit {
     struct arena *arena;
     bool has_model;
     bool sets_micro, sets_recompute; /* the command line leaves it to tp-run */
-    int same_bits;                   /* --same-bits of tp-train, or 0 */
+    struct workload asked;           /* 0: not known */
     struct model model;
     struct plan plan; /* of --plan */
     struct tensor *tensors;
     int n_tensors;
-    struct cost_work work;
+    struct cost_work work; /* as asked, with guesses for what is not known */
     struct cost_model cost;
 };
 
@@ -70,7 +70,7 @@ static tp_status read_model(struct fit *f, struct tp_err *err)
     if (st == TP_OK)
         st = read_plan(f, err);
     if (st == TP_OK)
-        st = model_params(&f->tensors, &f->n_tensors, &f->model, f->work.dtype, f->arena, err);
+        st = model_params(&f->tensors, &f->n_tensors, &f->model, f->asked.dtype, f->arena, err);
     f->has_model = st == TP_OK;
     return st;
 }
@@ -93,38 +93,47 @@ static void fit_to_book(struct fit *f)
     cost_fit(&f->cost, &f->work, samples, n);
 }
 
-/* What the command line says of recomputation; NULL: nothing. */
-static enum way_recompute level_of(const char *text)
+/* What the command and the job file say of a step. */
+static tp_status read_work(struct fit *f, struct tp_err *err)
 {
-    for (int r = WAY_SELECTIVE; text && r <= WAY_FULL; r++)
-        if (strcmp(text, way_recompute_name(r)) == 0)
-            return (enum way_recompute)r;
-    return WAY_KEEP;
+    const struct job *j = f->job;
+    const char *recompute = job_flag(j, "--recompute");
+    const char *same_bits = j->is_tp_train ? job_flag(j, "--same-bits") : NULL;
+    long bits = same_bits ? strtol(same_bits, NULL, 10) : 0;
+
+    f->asked = (struct workload){ .seq = j->layouts.seq,
+                                  .batch = j->layouts.batch,
+                                  .micro = j->layouts.micro,
+                                  .same_bits = bits == (int)bits ? (int)bits : INT_MAX };
+    if (j->layouts.dtype && !dtype_parse(&f->asked.dtype, j->layouts.dtype))
+        return tp_fail(err, TP_E_USAGE, "%s: layouts.dtype (--dtype) is fp32 or bf16, not '%.60s'",
+                       j->path, j->layouts.dtype);
+    if (recompute && !recompute_parse(&f->asked.recompute, recompute) && j->is_tp_train)
+        return tp_fail(err, TP_E_USAGE, "%s: --recompute is none, selective or full, not '%.60s'",
+                       j->path, recompute);
+    f->sets_micro = j->is_tp_train && !f->asked.micro && !f->asked.same_bits;
+    f->sets_recompute = j->is_tp_train && !recompute;
+    f->work = (struct cost_work){ .model = &f->model, .asked = f->asked };
+    if (!f->asked.batch)
+        f->work.asked.batch = BATCH_GUESS;
+    if (!f->asked.seq)
+        f->work.asked.seq = SEQ_GUESS;
+    return TP_OK;
 }
 
 tp_status fit_open(struct fit **out, const struct job *job, const struct book *book,
                    struct arena *arena, struct tp_err *err)
 {
     struct fit *f = arena_alloc(arena, sizeof *f);
-    const char *dtype = job->layouts.dtype, *recompute = job_flag(job, "--recompute");
-    const char *same_bits = job->is_tp_train ? job_flag(job, "--same-bits") : NULL;
     tp_status st;
 
     if (!f)
         return tp_fail(err, TP_E_NOMEM, "no memory to plan");
     *f = (struct fit){ .job = job, .book = book, .arena = arena };
-    f->same_bits = same_bits ? (int)strtol(same_bits, NULL, 10) : 0;
-    f->sets_micro = job->is_tp_train && !job->layouts.micro && !f->same_bits;
-    f->sets_recompute = job->is_tp_train && !recompute;
-    f->work =
-        (struct cost_work){ .model = &f->model,
-                            .dtype = dtype && strcmp(dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32,
-                            .batch = job->layouts.batch ? job->layouts.batch : 1,
-                            .seq = job->layouts.seq ? job->layouts.seq : SEQ_GUESS,
-                            .micro = job->layouts.micro || !f->same_bits ? job->layouts.micro : 1,
-                            .recompute = level_of(recompute) };
-    if ((st = read_model(f, err)))
+    if ((st = read_work(f, err)) || (st = read_model(f, err)))
         return st;
+    if (job->is_tp_train && f->has_model && (st = workload_check_run(&f->asked, &f->model, err)))
+        return tp_fail_in(err, "%s", job->path);
     fit_to_book(f);
     *out = f;
     return TP_OK;
@@ -152,7 +161,7 @@ bool fit_stages_even(const struct fit *f, int pp)
 __attribute__((format(printf, 3, 4))) static bool refuse(struct fit *f, struct candidate *c,
                                                          const char *fmt, ...)
 {
-    char text[WHY_MAX];
+    char text[TP_ERR_MAX];
     va_list ap;
 
     va_start(ap, fmt);
@@ -192,41 +201,16 @@ static bool check_axes(struct fit *f, struct candidate *c)
     return true;
 }
 
-static bool plan_allows_sp(const struct fit *f)
-{
-    const struct plan *plan = f->model.plan ? f->model.plan : plan_builtin(f->model.arch);
-
-    for (int i = 0; i < plan->n; i++)
-        if (plan->entries[i].cut == CUT_REPLICATED && plan->entries[i].role != ROLE_POSITIONS)
-            return false;
-    return true;
-}
-
 /* The model and the batch, whatever the microbatches. */
 static bool check_shape(struct fit *f, struct candidate *c)
 {
     const struct spec *p = &c->way.spec;
+    const struct model *m = f->has_model ? &f->model : NULL;
     struct tp_err why = { 0 };
-    struct layout layout;
 
-    if (f->same_bits && !spec_keeps_bits(p, f->same_bits))
-        return refuse(f, c,
-                      "--same-bits %d runs without cp at powers of two of tp (up to it) and dp",
-                      f->same_bits);
-    if (f->job->layouts.batch && f->work.batch % p->dp)
-        return refuse(f, c, "the global batch of %" PRId64 " does not divide by dp%d",
-                      f->work.batch, p->dp);
-    if (p->cp > 1 && f->job->layouts.seq && f->work.seq % (2 * (int64_t)p->cp))
-        return refuse(f, c, "cp cuts a sequence into %d blocks: %" PRId64 " tokens do not divide",
-                      2 * p->cp, f->work.seq);
-    if (!f->has_model)
-        return true;
-    if (layout_make(&layout, p, f->model.layers, f->tensors, f->n_tensors, f->arena, &why))
+    if ((m && layout_check(p, m->layers, f->tensors, f->n_tensors, &why)) ||
+        workload_check_mesh(&f->asked, p, m, &why))
         return refuse(f, c, "%s", why.msg);
-    if (p->sp && p->tp > 1 && !plan_allows_sp(f))
-        return refuse(f, c, "sp needs a plan that cuts every product");
-    if (p->sp && p->tp > 1 && f->work.dtype == DTYPE_BF16 && f->model.hidden % 2)
-        return refuse(f, c, "sp in bf16 needs an even hidden size, not %" PRId64, f->model.hidden);
     return true;
 }
 
@@ -237,28 +221,12 @@ bool fit_is_possible(struct fit *f, const struct spec *s)
     return check_shape(f, &c);
 }
 
-/* What tp-train asks of a microbatch. */
-static bool check_micro(struct fit *f, struct candidate *c, int64_t share, int64_t micro)
+static bool check_micro(struct fit *f, struct candidate *c)
 {
-    const struct spec *p = &c->way.spec;
+    const struct workload w = way_work(&f->asked, &c->way);
+    struct tp_err why = { 0 };
 
-    if (share % micro)
-        return refuse(f, c,
-                      "microbatches of %" PRId64 " do not divide the %" PRId64
-                      " sequences of a dp rank (global batch %" PRId64 ")",
-                      micro, share, f->work.batch);
-    if (p->vpp > 1 && share / micro % p->pp)
-        return refuse(f, c,
-                      "vpp runs microbatches in groups of pp: %" PRId64 " are no multiple of %d",
-                      share / micro, p->pp);
-    if (p->cp > 1 && f->job->layouts.seq && f->work.seq % (2 * (int64_t)p->cp))
-        return refuse(f, c,
-                      "cp cuts a sequence into %d blocks: its %" PRId64 " tokens do not divide",
-                      2 * p->cp, f->work.seq);
-    if (p->sp && f->job->layouts.seq && micro * f->work.seq / p->cp % p->tp)
-        return refuse(f, c, "sp deals tokens over tp: %" PRId64 " do not divide by %d",
-                      micro * f->work.seq / p->cp, p->tp);
-    return true;
+    return !workload_check_micro(&w, &c->way.spec, &why) || refuse(f, c, "%s", why.msg);
 }
 
 /* ---- how well ---- */
@@ -277,32 +245,25 @@ static double seconds_of(const struct fit *f, const struct way *w, bool *measure
     return f->has_model ? cost_predict(&f->cost, &f->work, w) : 0;
 }
 
-static int64_t memory_of(const struct fit *f, const struct way *w, int64_t micro)
+static int64_t memory_of(const struct fit *f, const struct way *way)
 {
-    static const int memory_flag[] = { [WAY_KEEP] = 0,
-                                       [WAY_SELECTIVE] = MEMORY_RECOMPUTES_ATTENTION,
-                                       [WAY_FULL] = MEMORY_RECOMPUTES };
-    struct memory_run run = { .dtype = f->work.dtype,
-                              .seq = f->work.seq,
-                              .micro = micro,
-                              .micros = f->work.batch / w->spec.dp / micro,
-                              .same_bits = f->same_bits,
-                              .flags = MEMORY_SAVES };
+    struct workload w = way_work(&f->work.asked, way);
 
     if (!f->has_model)
         return 0;
-    run.flags |= memory_flag[w->recompute ? w->recompute : f->work.recompute];
-    return memory_estimate(&f->model, &w->spec, &run).total;
+    if (!workload_micro(&w, &way->spec)) /* the batch is a guess */
+        w.micro = 1;
+    return memory_estimate(&f->model, &way->spec, &w, true).total;
 }
 
 /* One pair of microbatch and recomputation: takes c's place in *best when it fits and is faster
  * (the first of equals stays). */
-static void try_way(struct fit *f, struct candidate *best, const struct candidate *c, int64_t micro,
+static void try_way(struct fit *f, struct candidate *best, const struct candidate *c,
                     int64_t *least)
 {
     struct candidate t = *c;
 
-    t.memory = memory_of(f, &t.way, micro);
+    t.memory = memory_of(f, &t.way);
     *least = t.memory < *least ? t.memory : *least;
     if (f->job->layouts.memory && t.memory > f->job->layouts.memory)
         return;
@@ -312,33 +273,39 @@ static void try_way(struct fit *f, struct candidate *best, const struct candidat
         *best = t;
 }
 
+/* Every microbatch that divides a rank's share, the largest first; what the command asks for where
+ * it asks. */
+static void try_micros(struct fit *f, struct candidate *best, struct candidate *c,
+                       enum recompute again, int64_t *least)
+{
+    int64_t share = f->asked.batch / c->way.spec.dp;
+
+    for (int64_t n = 1; n <= (f->sets_micro ? share : 1) && n <= MICROS_MAX; n++) {
+        struct candidate t = *c;
+
+        if (n > 1 && share % n)
+            continue;
+        t.way.micro = n > 1 ? share / n : 0;
+        t.way.recompute = again;
+        t.why = "";
+        if (check_micro(f, &t))
+            try_way(f, best, &t, least);
+        else if (!c->why[0])
+            c->why = t.why;
+    }
+}
+
 void fit_check(struct fit *f, struct candidate *c, int max_ranks)
 {
+    int most = f->sets_recompute ? RECOMPUTE_FULL : RECOMPUTE_NONE;
     char need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
     struct candidate best = { 0 };
-    int64_t share, least = INT64_MAX, whole;
+    int64_t least = INT64_MAX;
 
     if (!check_ranks(f, c, max_ranks) || !check_axes(f, c) || !check_shape(f, c))
         return;
-    share = f->work.batch / c->way.spec.dp;
-    share = share > 0 ? share : 1;
-    whole = f->sets_micro || !f->work.micro ? share : f->work.micro;
-    for (int64_t again = WAY_KEEP; again <= (f->sets_recompute ? WAY_FULL : WAY_KEEP); again++)
-        for (int64_t n = 1; n <= whole && n <= (f->sets_micro ? MICROS_MAX : 1); n++) {
-            struct candidate t = *c;
-            int64_t micro = whole / n;
-
-            if (whole % n)
-                continue;
-            if (!check_micro(f, &t, share, micro)) {
-                c->why = c->why[0] ? c->why : t.why;
-                continue;
-            }
-            t.why = "";
-            t.way.micro = f->sets_micro && micro != share ? micro : 0;
-            t.way.recompute = again;
-            try_way(f, &best, &t, micro, &least);
-        }
+    for (int again = RECOMPUTE_NONE; again <= most; again++)
+        try_micros(f, &best, c, (enum recompute)again, &least);
     if (best.legal) {
         *c = best;
     } else if (least < INT64_MAX) {

@@ -1,9 +1,7 @@
 /*
- * orchestrator/fit.h - whether a layout can run a job: the model, the global batch, what tp-train
- * asks of its axes, and a rank's memory. And how well: see orchestrator/cost.h.
- *
- * The rules are tp-train's (trainer/config.c refuses what is refused here, and nothing else; a test
- * runs both).
+ * orchestrator/fit.h - whether a layout can run a job: the model and the global batch, by the rules
+ * that tp-train itself refuses by (layout/workload.h), the job's limits, and a rank's memory. And
+ * how well: see orchestrator/cost.h.
  */
 #ifndef ORCHESTRATOR_FIT_H
 #define ORCHESTRATOR_FIT_H
@@ -17,7 +15,8 @@
 struct fit;
 
 /* Read the model's config, if the job has one, and fit the cost model to book's measurements (book
- * may be NULL). *out lives in the arena. TP_E_USAGE, TP_E_NOTFOUND: the config cannot be read. */
+ * may be NULL). *out lives in the arena. TP_E_USAGE, TP_E_NOTFOUND: the config cannot be read, or
+ * no layout can run what tp-train is asked for. */
 tp_status fit_open(struct fit **out, const struct job *job, const struct book *book,
                    struct arena *arena, struct tp_err *err);
 

@@ -53,7 +53,7 @@ int last_words_rank(const char *log, char *line, size_t size)
 
     line[0] = 0;
     for (const char *p = log; p && *p;) {
-        int n = (int)strcspn(p, "\n"), rank = -1;
+        int n = (int)strcspn(p, "\r\n"), rank = -1; /* a progress bar ends lines with \r */
         char text[LINE_MAX_BYTES];
         enum weight w;
 
@@ -65,7 +65,7 @@ int last_words_rank(const char *log, char *line, size_t size)
             most = w;
             found = rank;
         }
-        p += n + (p[n] == '\n');
+        p += n + (p[n] != 0);
     }
     return found;
 }

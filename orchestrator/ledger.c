@@ -6,9 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { SPANS_KEPT = 4000, POINTS_KEPT = 20000, POINTS_SHOWN = 2000 };
+#include "core/clock.h"
+#include "orchestrator/json_lines.h"
+
+enum {
+    SPANS_KEPT = 4000,
+    SPANS_SHOWN = 1500,
+    BINS = 400,
+    POINTS_KEPT = 20000,
+    POINTS_SHOWN = 2000
+};
 
 struct span {
     double begin, end; /* CLOCK_MONOTONIC seconds, the last one's end is open */
@@ -26,33 +34,39 @@ struct ledger {
     double wall; /* wall clock minus monotonic, at opening */
     int n_spans, n_written;
     int n_points, n_points_written;
-    json_t *old; /* spans of earlier tp-runs, as they are shown */
+    int n_old;
+    struct span *old; /* those that are not in spans[], as of earlier tp-runs, by the wall clock;
+                         malloc'ed */
     struct span spans[SPANS_KEPT];
     struct point points[POINTS_KEPT];
 };
 
-static json_t *read_lines(const char *path)
+static FILE *open_lines(const char *path)
 {
-    json_t *all = json_array();
-    FILE *f = fopen(path, "re");
-    char *line = NULL;
-    size_t size = 0;
+    FILE *f = fopen(path, "a+e");
 
-    while (f && getline(&line, &size, f) > 0) {
-        json_t *o = json_loads(line, 0, NULL);
+    if (f)
+        json_lines_end(fileno(f));
+    return f;
+}
 
-        if (o)
-            json_array_append_new(all, o);
+static void write_points(struct ledger *l)
+{
+    FILE *f = open_lines(l->path_curve);
+
+    for (; f && l->n_points_written < l->n_points; l->n_points_written++) {
+        const struct point *p = &l->points[l->n_points_written];
+
+        fprintf(f, "[%lld, %lld, %.9g]\n", (long long)p->attempt, (long long)p->step, p->loss);
     }
-    free(line);
     if (f)
         fclose(f);
-    return all;
 }
 
 static void keep_point(struct ledger *l, const struct point *p)
 {
-    if (l->n_points == POINTS_KEPT) { /* thin out: every other one stays */
+    if (l->n_points == POINTS_KEPT) { /* thin out: every other one stays; the file has all */
+        write_points(l);
         for (int i = 0; i < POINTS_KEPT / 2; i++)
             l->points[i] = l->points[2 * i];
         l->n_points = l->n_points_written = POINTS_KEPT / 2;
@@ -60,23 +74,11 @@ static void keep_point(struct ledger *l, const struct point *p)
     l->points[l->n_points++] = *p;
 }
 
-tp_status ledger_open(struct ledger **out, const char *state, double *spent, double now,
-                      struct tp_err *err)
+static void read_points(struct ledger *l)
 {
-    struct ledger *l = calloc(1, sizeof *l);
-    struct timespec wall;
-    json_t *curve, *v;
+    json_t *curve = json_lines_read(l->path_curve, INT_MAX), *v;
     size_t i;
 
-    if (!l)
-        return tp_fail(err, TP_E_NOMEM, "no memory for the ledger");
-    clock_gettime(CLOCK_REALTIME, &wall);
-    l->wall = (double)wall.tv_sec + (double)wall.tv_nsec / 1e9 - now;
-    l->spent = spent;
-    snprintf(l->path_spans, sizeof l->path_spans, "%s/timeline.jsonl", state);
-    snprintf(l->path_curve, sizeof l->path_curve, "%s/curve.jsonl", state);
-    l->old = read_lines(l->path_spans);
-    curve = read_lines(l->path_curve);
     json_array_foreach(curve, i, v)
     {
         const struct point p = { json_integer_value(json_array_get(v, 0)),
@@ -84,13 +86,72 @@ tp_status ledger_open(struct ledger **out, const char *state, double *spent, dou
                                  json_number_value(json_array_get(v, 2)) };
 
         keep_point(l, &p);
+        l->n_points_written = l->n_points;
     }
-    l->n_points_written = l->n_points;
     json_decref(curve);
+}
+
+static tp_status read_spans(struct ledger *l, struct tp_err *err)
+{
+    json_t *spans = json_lines_read(l->path_spans, INT_MAX), *v;
+    size_t i;
+
+    l->old = calloc(json_array_size(spans) + 1, sizeof *l->old);
+    json_array_foreach(spans, i, v)
+    {
+        const char *name = json_string_value(json_array_get(v, 2));
+        struct span *s = l->old ? &l->old[l->n_old] : NULL;
+
+        for (int c = 0; s && name && c < LEDGER_CAUSES; c++)
+            if (strcmp(name, ledger_cause_name((enum ledger_cause)c)) == 0) {
+                *s = (struct span){ json_number_value(json_array_get(v, 0)),
+                                    json_number_value(json_array_get(v, 1)), (enum ledger_cause)c };
+                l->n_old++;
+            }
+    }
+    json_decref(spans);
+    return l->old ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for the ledger");
+}
+
+tp_status ledger_open(struct ledger **out, const char *state, double *spent, double now,
+                      struct tp_err *err)
+{
+    struct ledger *l = calloc(1, sizeof *l);
+    tp_status st;
+
+    if (!l)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the ledger");
+    l->wall = clock_wall_seconds() - now;
+    l->spent = spent;
+    snprintf(l->path_spans, sizeof l->path_spans, "%s/timeline.jsonl", state);
+    snprintf(l->path_curve, sizeof l->path_curve, "%s/curve.jsonl", state);
+    if ((st = read_spans(l, err))) {
+        free(l);
+        return st;
+    }
+    read_points(l);
     l->spans[0] = (struct span){ now, now, LEDGER_PLANNING };
     l->n_spans = 1;
     *out = l;
     return TP_OK;
+}
+
+/* The older half joins the old ones. Without memory for that it is only a sum from now on. */
+static void age_spans(struct ledger *l)
+{
+    struct span *more = realloc(l->old, ((size_t)l->n_old + SPANS_KEPT / 2 + 1) * sizeof *l->old);
+
+    ledger_flush(l);
+    if (more)
+        l->old = more;
+    for (int i = 0; more && i < SPANS_KEPT / 2; i++) {
+        const struct span *s = &l->spans[i];
+
+        l->old[l->n_old++] = (struct span){ s->begin + l->wall, s->end + l->wall, s->cause };
+    }
+    memmove(l->spans, l->spans + SPANS_KEPT / 2, SPANS_KEPT / 2 * sizeof l->spans[0]);
+    l->n_spans = SPANS_KEPT / 2;
+    l->n_written = l->n_spans - 1;
 }
 
 static void add_span(struct ledger *l, enum ledger_cause cause, double begin)
@@ -104,12 +165,8 @@ static void add_span(struct ledger *l, enum ledger_cause cause, double begin)
         last->cause = cause;
         return;
     }
-    if (l->n_spans == SPANS_KEPT) { /* the older half is only a sum from now on */
-        ledger_flush(l);
-        memmove(l->spans, l->spans + SPANS_KEPT / 2, SPANS_KEPT / 2 * sizeof l->spans[0]);
-        l->n_spans = SPANS_KEPT / 2;
-        l->n_written = l->n_spans - 1;
-    }
+    if (l->n_spans == SPANS_KEPT)
+        age_spans(l);
     l->spans[l->n_spans++] = (struct span){ begin, begin, cause };
 }
 
@@ -163,7 +220,7 @@ void ledger_fault(struct ledger *l, double saved, double alive, enum ledger_caus
 
 void ledger_flush(struct ledger *l)
 {
-    FILE *f = fopen(l->path_spans, "ae"), *c = fopen(l->path_curve, "ae");
+    FILE *f = open_lines(l->path_spans);
 
     for (; f && l->n_written < l->n_spans - 1; l->n_written++) {
         const struct span *s = &l->spans[l->n_written];
@@ -171,15 +228,9 @@ void ledger_flush(struct ledger *l)
         fprintf(f, "[%.3f, %.3f, \"%s\"]\n", s->begin + l->wall, s->end + l->wall,
                 ledger_cause_name(s->cause));
     }
-    for (; c && l->n_points_written < l->n_points; l->n_points_written++) {
-        const struct point *p = &l->points[l->n_points_written];
-
-        fprintf(c, "[%lld, %lld, %.9g]\n", (long long)p->attempt, (long long)p->step, p->loss);
-    }
     if (f)
         fclose(f);
-    if (c)
-        fclose(c);
+    write_points(l);
 }
 
 void ledger_loss(struct ledger *l, int64_t attempt, int64_t step, double loss)
@@ -192,17 +243,69 @@ void ledger_loss(struct ledger *l, int64_t attempt, int64_t step, double loss)
     keep_point(l, &p);
 }
 
+/* The i-th of all spans, old ones first, by the wall clock. */
+static struct span span_of(const struct ledger *l, int i, double now)
+{
+    struct span s = i < l->n_old ? l->old[i] : l->spans[i - l->n_old];
+
+    if (i >= l->n_old) {
+        s.begin += l->wall;
+        s.end = (i == l->n_old + l->n_spans - 1 ? now : s.end) + l->wall;
+    }
+    return s;
+}
+
+static void show(json_t *out, double begin, double end, enum ledger_cause cause)
+{
+    json_array_append_new(out, json_pack("[f,f,s]", begin, end, ledger_cause_name(cause)));
+}
+
+/* More spans than a page has pixels: the whole time in BINS parts, and in each how much went to
+ * what. Their shares stay true, where thinning would lose the short ones. */
+static void show_bins(json_t *out, const struct ledger *l, double now)
+{
+    int n = l->n_old + l->n_spans;
+    double from = span_of(l, 0, now).begin, to = from, width;
+    double sum[BINS][LEDGER_CAUSES] = { { 0 } };
+
+    for (int i = 0; i < n; i++) /* not always the last: the wall clock may have been set back */
+        to = fmax(to, span_of(l, i, now).end);
+    width = (to - from) / BINS;
+    if (!(width > 0))
+        return;
+    for (int i = 0; i < n; i++) {
+        const struct span s = span_of(l, i, now);
+        double at = s.begin > from ? s.begin : from;
+
+        for (int b = (int)fmin((at - from) / width, BINS); b < BINS && at < s.end; b++) {
+            double end = fmin(s.end, from + (b + 1) * width);
+
+            sum[b][s.cause] += fmax(end - at, 0);
+            at = fmax(end, at);
+        }
+    }
+    for (int b = 0; b < BINS; b++) {
+        double at = from + b * width;
+
+        for (int c = 0; c < LEDGER_CAUSES; c++) {
+            if (sum[b][c] > 0)
+                show(out, at, at + sum[b][c], (enum ledger_cause)c);
+            at += sum[b][c];
+        }
+    }
+}
+
 json_t *ledger_json(const struct ledger *l, double now)
 {
-    json_t *spans = json_deep_copy(l->old), *curve = json_array();
-    int stride = l->n_points / POINTS_SHOWN + 1;
+    json_t *spans = json_array(), *curve = json_array();
+    int stride = l->n_points / POINTS_SHOWN + 1, n = l->n_old + l->n_spans;
 
-    for (int i = 0; i < l->n_spans; i++) {
-        const struct span *s = &l->spans[i];
-        double end = i == l->n_spans - 1 ? now : s->end;
+    if (n > SPANS_SHOWN)
+        show_bins(spans, l, now);
+    for (int i = 0; n <= SPANS_SHOWN && i < n; i++) {
+        const struct span s = span_of(l, i, now);
 
-        json_array_append_new(spans, json_pack("[f,f,s]", s->begin + l->wall, end + l->wall,
-                                               ledger_cause_name(s->cause)));
+        show(spans, s.begin, s.end, s.cause);
     }
     for (int i = 0; i < l->n_points; i += stride) {
         const struct point *p = &l->points[i];
@@ -220,6 +323,6 @@ void ledger_close(struct ledger *l, double now)
     settle(l, now);
     add_span(l, LEDGER_CAUSES, now); /* so that the open one is written too */
     ledger_flush(l);
-    json_decref(l->old);
+    free(l->old);
     free(l);
 }

@@ -38,7 +38,8 @@ void ledger_flush(struct ledger *l);
 void ledger_loss(struct ledger *l, int64_t attempt, int64_t step, double loss);
 
 /* For the page: {"spans": [[begin, end, cause]], "curve": [[attempt, step, loss]]}, begin and end
- * in seconds of the wall clock. At most some thousand entries. */
+ * in seconds of the wall clock. At most some thousand entries: with more spans than that the time
+ * is cut into equal parts, each with its shares. */
 json_t *ledger_json(const struct ledger *l, double now);
 
 void ledger_close(struct ledger *l, double now);

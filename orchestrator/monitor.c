@@ -14,12 +14,15 @@ enum {
     TOLD = 16,            /* findings about losses that wait to be reported */
     WARM_STEPS = 2,       /* the first are slower: buffers are touched, kernels are made */
     LEARNT_AFTER = 5,     /* step times that make a deadline */
+    SKIP_STEPS = 2,       /* after a pause: the one before it may be seen late, the next spans it */
 };
 
 static const int64_t LOOK_MAX_NS = 1000000000; /* longer between two looks: the watcher stood */
+static const int64_t STOOD_NS = 4000000000;    /* longer than that: the ranks may have, too */
 
 struct rank {
     bool seen, told_slow;
+    int skip; /* steps yet of which nothing is learnt */
     char state;
     struct tell_slot slot;
     int64_t changed_ns;                       /* by the watcher's clock */
@@ -63,7 +66,7 @@ void monitor_free(struct monitor *m)
 /* A step ended on this rank: its time, if nothing but training was in it. */
 static void learn_step(struct monitor *m, const struct rank *r, const struct tell_slot *slot)
 {
-    if (r->slot.step < 0 || slot->step_len_ns <= 0 ||
+    if (r->skip > 0 || r->slot.step < 0 || slot->step_len_ns <= 0 ||
         slot->phase_ns > slot->step_ns - slot->step_len_ns)
         return;
     if (m->steps_seen++ < WARM_STEPS * m->world)
@@ -74,7 +77,8 @@ static void learn_step(struct monitor *m, const struct rank *r, const struct tel
 /* Computing time a step over windows of slow_steps. */
 static void learn_compute(struct monitor *m, struct rank *r, const struct tell_slot *slot)
 {
-    if (r->slot.step < 0 || slot->phase != TELL_TRAIN || slot->phase_ns > r->mark_ns) {
+    if (r->skip > 0 || r->slot.step < 0 || slot->phase != TELL_TRAIN ||
+        slot->phase_ns > r->mark_ns) {
         r->mark_step = slot->step;
         r->mark_wait_ns = slot->wait_ns;
         r->mark_ns = slot->step_ns;
@@ -108,6 +112,7 @@ void monitor_feed(struct monitor *m, int rank, const struct tell_slot *slot, cha
         if (r->seen)
             learn_step(m, r, slot);
         learn_compute(m, r, slot);
+        r->skip -= r->skip > 0;
     }
     r->slot = *slot;
     r->seen = true;
@@ -122,8 +127,21 @@ static void forgive_pause(struct monitor *m, int64_t now_ns)
     if (pause <= 0)
         return;
     m->began_ns += pause;
-    for (int i = 0; i < m->world; i++)
+    for (int i = 0; i < m->world; i++) {
         m->rank[i].changed_ns += pause;
+        if (pause > STOOD_NS)
+            m->rank[i].skip = SKIP_STEPS;
+    }
+}
+
+void monitor_hold(struct monitor *m, int64_t now_ns)
+{
+    m->began_ns += now_ns - m->looked_ns;
+    m->looked_ns = now_ns;
+    for (int i = 0; i < m->world; i++) {
+        m->rank[i].changed_ns = now_ns;
+        m->rank[i].skip = SKIP_STEPS;
+    }
 }
 
 int64_t monitor_deadline(const struct monitor *m)
@@ -201,9 +219,30 @@ static int guilty(const struct monitor *m)
     return n_stopped == 1 ? stopped : -1;
 }
 
+/* The rank that is stopped (SIGSTOP, a debugger) for longer than a step may take, -1: none, or all
+ * are. It makes no progress in any phase, so the longer deadlines of starting and saving are not
+ * for it. */
+static int stopped_rank(const struct monitor *m, int64_t now_ns)
+{
+    int worst = -1, n = 0;
+
+    for (int i = 0; i < m->world; i++) {
+        const struct rank *r = &m->rank[i];
+
+        if (!r->seen || r->slot.phase == TELL_DONE || (r->state != 'T' && r->state != 't') ||
+            now_ns - r->changed_ns <= monitor_deadline(m))
+            continue;
+        n++;
+        if (worst < 0 || behind(r, &m->rank[worst]) < 0)
+            worst = i;
+    }
+    return n < m->world ? worst : -1;
+}
+
 static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now_ns)
 {
     int64_t deadline = deadline_now(m), oldest = now_ns;
+    int stopped = stopped_rank(m, now_ns);
     const struct rank *r;
 
     for (int i = 0; i < m->world; i++) {
@@ -212,10 +251,14 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
         if (!(m->rank[i].seen && m->rank[i].slot.phase == TELL_DONE) && at < oldest)
             oldest = at;
     }
-    if (now_ns - oldest <= deadline)
+    if (stopped >= 0) {
+        deadline = monitor_deadline(m);
+        oldest = m->rank[stopped].changed_ns;
+    } else if (now_ns - oldest <= deadline) {
         return false;
+    }
     v->what = MONITOR_HANG;
-    v->rank = guilty(m);
+    v->rank = stopped >= 0 ? stopped : guilty(m);
     v->waited_ns = now_ns - oldest;
     v->deadline_ns = deadline;
     r = v->rank >= 0 ? &m->rank[v->rank] : &m->rank[0];

@@ -11,8 +11,8 @@
  * step. Ranks of a synchronous job stop together, so blame goes to the one that is furthest behind:
  * the lowest (step, collectives begun and ended). Where several are equally far, one that the
  * kernel shows as stopped, traced or in an uninterruptible wait is taken; else it is said that they
- * cannot be told apart. A watcher that was stopped itself (or the whole machine) does not count
- * that time.
+ * cannot be told apart. A watcher that was stopped itself (or the whole machine), or a job that was
+ * suspended, does not count that time, and nothing is learnt from the steps that it falls into.
  *
  * Slow. Of each step a rank computes for a part and waits in collectives for the rest; the slow
  * rank is the one that does not wait. Over slow_steps steps its computing time must be `slow` times
@@ -73,6 +73,9 @@ void monitor_loss_of(struct monitor *m, int64_t step, double loss);
 
 /* The last step whose loss was heard, -1: none. */
 int64_t monitor_heard(const struct monitor *m);
+
+/* The job stands still by somebody's will: call at each look instead of monitor_judge. */
+void monitor_hold(struct monitor *m, int64_t now_ns);
 
 /* Call at each look, after the feeds. */
 void monitor_judge(struct monitor *m, struct monitor_verdict *out, int64_t now_ns);

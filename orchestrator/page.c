@@ -15,8 +15,9 @@
 
 #include "core/arena.h"
 #include "core/file.h"
+#include "orchestrator/metrics.h"
 
-enum { TOKEN_MAX = 256, TOKEN_MIN = 16, CONNECTIONS = 64, METRICS_MAX = 16384 };
+enum { TOKEN_MAX = 256, TOKEN_MIN = 16, CONNECTIONS = 64 };
 
 /* The page itself, from page.html, in the program. */
 __asm__(".section .rodata\n"
@@ -114,10 +115,24 @@ static bool may_read(const struct page *p, struct MHD_Connection *c)
 /* A request whose Host is a name comes from a page elsewhere that had its name point here. */
 static bool host_is_address(struct MHD_Connection *c)
 {
-    const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
+    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
+    char host[64];
+    struct in6_addr ignored;
+    size_t n = given ? strlen(given) : 0, name;
 
-    return !host || strncmp(host, "localhost", 9) == 0 ||
-           strspn(host, "0123456789abcdefABCDEF.:[]") == strlen(host);
+    if (!given)
+        return true;
+    name = given[0] == '[' ? strcspn(given, "]") + 1 : strcspn(given, ":");
+    if (n >= sizeof host || name > n ||
+        (given[name] && (given[name] != ':' ||
+                         strspn(given + name + 1, "0123456789") != strlen(given + name + 1))))
+        return false;
+    if (given[0] == '[') {
+        snprintf(host, sizeof host, "%.*s", (int)name - 2, given + 1);
+        return inet_pton(AF_INET6, host, &ignored) == 1;
+    }
+    snprintf(host, sizeof host, "%.*s", (int)name, given);
+    return strcmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &ignored) == 1;
 }
 
 static enum MHD_Result reply(struct MHD_Connection *c, unsigned code, const char *type,
@@ -155,48 +170,14 @@ static enum MHD_Result reply_json(struct MHD_Connection *c, json_t *o)
     return reply(c, MHD_HTTP_OK, "application/json", text, strlen(text), MHD_RESPMEM_MUST_FREE);
 }
 
-/* ---- /metrics ---- */
-
-static void metric(FILE *f, const char *name, const char *type, const char *help, double value)
+static enum MHD_Result reply_metrics(struct MHD_Connection *c, json_t *status)
 {
-    fprintf(f, "# HELP tp_run_%s %s\n# TYPE tp_run_%s %s\ntp_run_%s %.9g\n", name, help, name, type,
-            name, value);
-}
-
-static double number(const json_t *o, const char *name)
-{
-    return json_number_value(json_object_get(o, name));
-}
-
-static enum MHD_Result reply_metrics(struct MHD_Connection *c, json_t *s)
-{
-    char *text = NULL;
     size_t n = 0;
-    FILE *f = open_memstream(&text, &n);
-    const char *cause;
-    json_t *v;
+    char *text = status ? metrics_text(&n, status) : NULL;
 
-    if (!f || !s) {
-        json_decref(s);
+    json_decref(status);
+    if (!text)
         return reply_text(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
-    }
-    metric(f, "step", "gauge", "Steps done.", number(s, "step"));
-    metric(f, "steps", "gauge", "Steps of the whole run, 0: not known.", number(s, "steps"));
-    if (json_object_get(s, "loss"))
-        metric(f, "loss", "gauge", "Loss of the last step.", number(s, "loss"));
-    metric(f, "step_seconds", "gauge", "Median time of a step.", number(s, "step_seconds"));
-    metric(f, "ranks", "gauge", "Ranks of the attempt under way.", number(s, "world"));
-    metric(f, "attempt", "counter", "Launches so far.", number(s, "attempt"));
-    metric(f, "checkpoint_step", "gauge", "Newest committed step, -1: none.",
-           number(s, "checkpoint"));
-    metric(f, "goodput_ratio", "gauge", "Share of the time that trained steps which were kept.",
-           number(s, "goodput"));
-    fprintf(f, "# HELP tp_run_seconds_total Time by what it was spent on.\n"
-               "# TYPE tp_run_seconds_total counter\n");
-    json_object_foreach(json_object_get(s, "spent"), cause, v)
-        fprintf(f, "tp_run_seconds_total{cause=\"%s\"} %.6f\n", cause, json_number_value(v));
-    fclose(f);
-    json_decref(s);
     return reply(c, MHD_HTTP_OK, "text/plain; version=0.0.4", text, n, MHD_RESPMEM_MUST_FREE);
 }
 

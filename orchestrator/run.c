@@ -1,4 +1,4 @@
-/* orchestrator/run.c - see orchestrator/run.h and run_inside.h: the loop and the edges. */
+/* orchestrator/run.c - see orchestrator/run.h and run_inside.h: the loop, beginning and end. */
 #include "orchestrator/run.h"
 
 #include <stdlib.h>
@@ -17,98 +17,19 @@
 
 enum { TICK_MS = 100, BATCH = 32, WEBHOOK_PATIENCE_S = 3 };
 
-double run_now(void)
-{
-    return (double)tell_clock_ns() / 1e9;
-}
-
-const char *run_spec_text(const struct run *r, char *buf)
-{
-    return spec_format(buf, &r->book.way.spec);
-}
-
-static double wall_clock(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-tp_status run_edge(struct run *r, enum run_state to, const char *what)
-{
-    json_t *record, *book;
-
-    r->book.state = to;
-    book = book_json(&r->book, r->job);
-    record = book ? json_pack("{s:f,s:s,s:s,s:o}", "time", wall_clock(), "edge", run_state_name(to),
-                              "what", what, "book", book)
-                  : NULL;
-    if (!record)
-        return tp_fail(&r->err, TP_E_NOMEM, "no memory for a journal record");
-    return journal_append(r->journal, record, &r->err);
-}
-
-static bool is_bad_news(const char *event)
-{
-    static const char *const news[] = { "rank_exit", "hang", "node_lost",  "nan",
-                                        "failed",    "done", "quarantine", "loss_jump" };
-
-    for (size_t i = 0; i < sizeof news / sizeof news[0]; i++)
-        if (strcmp(event, news[i]) == 0)
-            return true;
-    return false;
-}
-
-void run_event(struct run *r, const char *event, json_t *more)
-{
-    char spec[SPEC_TEXT_MAX];
-    struct tp_err ignored;
-    int64_t step = r->monitor ? monitor_best_step(r->monitor) : -1;
-    json_t *o = json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", wall_clock(), "event", event, "attempt",
-                          (json_int_t)r->book.attempt, "layout", run_spec_text(r, spec), "step",
-                          (json_int_t)(step >= 0 ? step : r->book.best_step));
-
-    if (o && more)
-        json_object_update(o, more);
-    json_decref(more);
-    if (!o)
-        return;
-    if (r->voice->event)
-        r->voice->event(r->voice->ctx, o);
-    if (r->webhook && is_bad_news(event)) {
-        json_t *copy = json_copy(o);
-
-        json_object_set_new(copy, "job", json_string(r->job->name));
-        webhook_post(r->webhook, copy);
-        json_decref(copy);
-    }
-    events_add(r->events, o, &ignored);
-}
-
-void run_finish(struct run *r, enum run_state final, tp_status result, const char *text)
-{
-    r->over = true;
-    r->result = result;
-    snprintf(r->result_text, sizeof r->result_text, "%s", text);
-    snprintf(r->book.reason, sizeof r->book.reason, "%.*s", BOOK_TEXT_MAX - 1, text);
-    if (final == RUN_FAILED)
-        run_event(r, "failed", json_pack("{s:s}", "reason", text));
-    else
-        run_event(r, final == RUN_DONE ? "done" : "stopped", json_pack("{s:s}", "reason", text));
-    if (run_edge(r, final, "final")) {
-        r->result = r->err.status;
-        snprintf(r->result_text, sizeof r->result_text, "%s", r->err.msg);
-    }
-}
-
-/* ---- the loop ---- */
-
 int run_watch_fd(struct run *r, int fd)
 {
     struct epoll_event e = { .events = EPOLLIN, .data.fd = fd };
 
     return fd < 0 ? -1 : epoll_ctl(r->epoll, EPOLL_CTL_ADD, fd, &e);
+}
+
+/* In a batch job that goes on in another one, or under its number: a SIGTERM of Slurm's, and no
+ * wish of somebody's that the job stop. */
+static bool slurm_sent_it(struct run *r)
+{
+    return r->slurm && r->slurm->inside && !r->slurm->waits &&
+           r->slurm->inside == r->book.slurm_job && run_slurm_fate(r) == SLURM_TAKEN;
 }
 
 static tp_status on_signal(struct run *r)
@@ -121,9 +42,9 @@ static tp_status on_signal(struct run *r)
     while (st == TP_OK && read(r->signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             continue;
-        if (info.ssi_signo == SIGTERM && run_slurm_is_terminated(r)) {
+        if (info.ssi_signo == SIGTERM && slurm_sent_it(r)) {
             if (r->book.open)
-                st = run_drain_softly(r, "Slurm ends the job");
+                st = run_drain_softly(r, r->slurm->why);
             continue;
         }
         if (r->book.stop && r->drain_until > 0) { /* asked twice: now */
@@ -227,8 +148,12 @@ static tp_status open_fds(struct run *r)
 {
     const struct itimerspec every = { .it_value = { 0, TICK_MS * 1000000L },
                                       .it_interval = { 0, TICK_MS * 1000000L } };
-    sigset_t set;
+    sigset_t set, pipe;
 
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE); /* who read our messages may go; the job stays watched */
+    sigaddset(&pipe, SIGXFSZ); /* and a limit on file sizes is an error like a full disk */
+    sigprocmask(SIG_BLOCK, &pipe, NULL);
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGINT);
@@ -310,24 +235,43 @@ static void close_all(struct run *r)
             close(fds[fd]);
 }
 
+/* The job file asks for more steps than those that were done. */
+static bool wants_more_steps(const struct run *r)
+{
+    return r->book.steps > 0 && r->job->steps > r->book.steps;
+}
+
+static tp_status stay_done(struct run *r)
+{
+    char text[PATH_MAX + 200];
+
+    snprintf(
+        text, sizeof text,
+        "%s: is done already, nothing to do. A larger `steps` goes on from here; to run it all "
+        "again move %s and its checkpoints away",
+        r->job->name, r->job->state);
+    if (r->voice->note)
+        r->voice->note(r->voice->ctx, text);
+    r->over = true;
+    r->result = TP_OK;
+    return TP_OK;
+}
+
 static tp_status begin(struct run *r, bool is_old)
 {
     enum run_state was = r->book.state;
 
-    if (r->page && r->voice->line) {
+    if (is_old && was == RUN_DONE && !wants_more_steps(r))
+        return stay_done(r);
+    if (r->page && r->voice->note) {
         char text[256];
 
         snprintf(text, sizeof text, "status page: %s", page_url(r->page));
-        r->voice->line(r->voice->ctx, text);
-    }
-    if (is_old && was == RUN_DONE) {
-        r->over = true;
-        r->result = TP_OK;
-        return TP_OK;
+        r->voice->note(r->voice->ctx, text);
     }
     if (is_old && r->book.open)
         return run_take_over(r);
-    if (was == RUN_STOPPED || was == RUN_FAILED) { /* somebody wants it to go on */
+    if (is_old && was >= RUN_DONE) { /* somebody wants it to go on */
         r->book.stop = false;
         if (!r->book.chained) {
             r->book.fails_in_row = r->book.n_restarts = r->book.idle_links = 0;

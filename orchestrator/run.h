@@ -13,6 +13,7 @@
 struct run_voice {
     void (*event)(void *ctx, const json_t *event); /* as in events.jsonl */
     void (*line)(void *ctx, const char *text);     /* the live line, at most twice a second */
+    void (*note)(void *ctx, const char *text);     /* said once, and to be kept */
     void *ctx;
 };
 
@@ -22,5 +23,9 @@ struct run_voice {
  * TP_E_EXISTS: another tp-run runs it. Else the job has failed; err says why. */
 tp_status run_job(struct job *job, const char *self, const struct run_voice *voice,
                   struct tp_err *err);
+
+/* Where a job stands that no tp-run is running, from its journal: the same fields as of one that
+ * runs, with "running": false. TP_E_NOTFOUND: it was never run. */
+tp_status run_status_stored(json_t **out, const struct job *job, struct tp_err *err);
 
 #endif

@@ -1,13 +1,19 @@
 /* orchestrator/run_control.c - requests from other terminals: status, stop, resize, node. */
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/text.h"
 #include "orchestrator/run_inside.h"
+#include "orchestrator/run_slurm.h"
 
 static json_t *refuse(const char *why, int exit_code)
 {
-    return json_pack("{s:b,s:s,s:i}", "ok", 0, "error", why, "exit", exit_code);
+    char text[TP_ERR_MAX];
+
+    snprintf(text, sizeof text, "%s", why);
+    return json_pack("{s:b,s:s,s:i}", "ok", 0, "error", text_clean(text), "exit", exit_code);
 }
 
 static json_t *accept(const char *what)
@@ -21,6 +27,8 @@ static json_t *stop(struct run *r)
     run_helper_stop(r);
     if (r->book.open && (r->asked = run_drain_softly(r, "asked to stop")))
         return refuse(r->err.msg, 3);
+    if (run_slurm_is_paused(r))
+        return accept("Slurm has suspended the job: when it is resumed it saves and ends");
     return accept("the job saves at its next step and ends");
 }
 

@@ -1,126 +1,21 @@
-/* orchestrator/run_end.c - DRAIN and DIAGNOSE: ending an attempt, and what comes next. */
+/* orchestrator/run_end.c - DIAGNOSE: what ended an attempt, and what comes next. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/commit.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "orchestrator/last_words.h"
 #include "orchestrator/process.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
 
-/* After a rank is gone the command may end by itself, saying why, before it is killed. Another
- * program's ranks may be about to end in order without having said so. */
-static const double PATIENCE_TP_TRAIN_S = 0.5, PATIENCE_OTHER_S = 5, KILL_AGAIN_S = 2;
 static const double STUCK_S = 5; /* who is alive so long after SIGKILL will not go soon */
 
 enum { TAIL_BYTES = 16384 };
-
-/* ---- DRAIN ---- */
-
-tp_status run_drain_softly(struct run *r, const char *why)
-{
-    tp_status st;
-
-    if (r->book.state == RUN_DRAIN)
-        return TP_OK;
-    run_event(r, "drain", json_pack("{s:s,s:f}", "reason", why, "grace", r->job->grace));
-    st = run_edge(r, RUN_DRAIN, "save and stop");
-    ledger_switch(r->ledger, LEDGER_STOPPING, run_now());
-    r->drain_until = run_now() + r->job->grace;
-    if (r->keeper > 0)
-        kill(r->keeper, SIGUSR1);
-    return st;
-}
-
-/* Where every rank stands in the kernel, for people: STATE/attempt-N.stacks. */
-static void note_stacks(const struct run *r)
-{
-    static const char *const files[] = { "status", "wchan", "stack", "syscall" };
-    char path[PATH_MAX];
-    FILE *out;
-
-    snprintf(path, sizeof path, "%.3900s/attempt-%04lld.stacks", r->job->state,
-             (long long)r->book.attempt);
-    out = fopen(path, "we");
-    for (int i = 0; out && i < r->world; i++) {
-        fprintf(out, "== rank %d, pid %d\n", i, (int)r->ranks[i].pid);
-        for (size_t k = 0; r->ranks[i].pid && k < sizeof files / sizeof files[0]; k++) {
-            char name[64], text[4096];
-            size_t n;
-            FILE *in;
-
-            snprintf(name, sizeof name, "/proc/%d/%s", (int)r->ranks[i].pid, files[k]);
-            in = fopen(name, "re");
-            n = in ? fread(text, 1, sizeof text, in) : 0;
-            if (in)
-                fclose(in);
-            fprintf(out, "-- %s\n%.*s\n", files[k], (int)n, text);
-        }
-    }
-    if (out)
-        fclose(out);
-}
-
-tp_status run_drain_fault(struct run *r, const struct fault *f)
-{
-    double now = run_now(), patience = 0;
-    tp_status st;
-
-    r->fault = *f;
-    if (f->kind == FAULT_HANG) {
-        run_event(r, "hang",
-                  json_pack("{s:i,s:s,s:f,s:s}", "rank", f->rank, "node",
-                            f->node >= 0 ? r->job->nodes[f->node].name : "", "seconds", f->waited,
-                            "reason", f->reason));
-        note_stacks(r);
-    } else if (f->kind == FAULT_NAN) {
-        run_event(r, "nan",
-                  json_pack("{s:s,s:I}", "reason", f->reason, "at_step", (json_int_t)f->step));
-    } else if (f->kind == FAULT_RANK) {
-        patience = r->job->is_tp_train ? PATIENCE_TP_TRAIN_S : PATIENCE_OTHER_S;
-    }
-    if (r->book.fault_at <= 0)
-        r->book.fault_at = now - f->waited;
-    ledger_fault(r->ledger, r->saved_at, now - f->waited, LEDGER_PLANNING, now);
-    st = run_edge(r, RUN_DRAIN, "fault");
-    r->drain_until = now + patience;
-    return st || patience > 0 ? st : run_drain_tick(r);
-}
-
-tp_status run_drain_tick(struct run *r)
-{
-    char id[64];
-
-    if (run_now() < r->drain_until)
-        return TP_OK;
-    run_attempt_id(r, id);
-    if (r->drain_killed) /* the keeper itself does not get anywhere */
-        process_sweep(PROCESS_KEEPER_ENV, id, SIGKILL);
-    else if (r->fault.kind == FAULT_NONE)
-        run_event(r, "killed",
-                  json_pack("{s:f,s:s}", "seconds", r->job->grace, "reason",
-                            "the job did not save and end within its grace"));
-    if (r->job->backend == JOB_SLURM) { /* what srun leaves on the nodes: see relay.h */
-        char stop[PATH_MAX];
-        struct tp_err ignored;
-
-        snprintf(stop, sizeof stop, "%.4000s/stop", r->slots);
-        if (!file_exists(stop))
-            file_write_new(stop, "", 0, &ignored);
-    }
-    process_sweep(PROCESS_ID_ENV, id, SIGKILL);
-    r->drain_killed = true;
-    r->drain_until = run_now() + KILL_AGAIN_S;
-    return r->keeper_pidfd < 0 ? run_keeper_gone(r) : TP_OK;
-}
-
-/* ---- DIAGNOSE ---- */
 
 void run_forget_attempt(struct run *r)
 {
@@ -179,6 +74,19 @@ static void look_for_lost_node(struct run *r, const char *tail)
         }
 }
 
+/* srun did not get to start anything because Slurm does not answer: nobody's fault, and nothing
+ * that the budgets are for. What it said last is often misleading ("invalid job"). */
+static bool is_slurm_away(struct run *r)
+{
+    char *tail = r->book.best_step <= r->book.best_at_launch && r->job->backend == JOB_SLURM
+                     ? log_tail(r)
+                     : NULL;
+    bool away = tail && slurm_kept_step(tail);
+
+    free(tail);
+    return away;
+}
+
 /* What ended the attempt, in r->fault, if nothing else did. */
 static void explain_exit(struct run *r)
 {
@@ -187,6 +95,7 @@ static void explain_exit(struct run *r)
     char *tail = log_tail(r);
     int rank = last_words_rank(tail, line, sizeof line);
 
+    text_clean(line);
     if (r->job->backend == JOB_SLURM)
         look_for_lost_node(r, tail);
     free(tail);
@@ -206,6 +115,7 @@ static void explain_exit(struct run *r)
     }
     if (line[0])
         snprintf(f->reason, sizeof f->reason, "%s: %.250s", how, line);
+    text_clean(f->reason);
     f->step = r->monitor ? monitor_best_step(r->monitor) : -1;
     run_event(r, "rank_exit",
               json_pack("{s:i,s:s,s:s,s:i,s:i}", "rank", f->rank, "node",
@@ -256,8 +166,11 @@ static bool may_restart(struct run *r)
             b->restarts[kept++] = b->restarts[i];
     b->n_restarts = kept;
     if (b->fails_in_row >= r->job->restart.no_progress) {
-        snprintf(text, sizeof text, "%lld starts in a row without a step beyond %lld",
-                 (long long)b->fails_in_row, (long long)b->best_step);
+        snprintf(text, sizeof text, "%lld starts in a row without a step",
+                 (long long)b->fails_in_row);
+        if (b->best_step >= 0)
+            snprintf(text, sizeof text, "%lld starts in a row without a step beyond %lld",
+                     (long long)b->fails_in_row, (long long)b->best_step);
         give_up(r, text);
         return false;
     }
@@ -289,7 +202,7 @@ static tp_status after_nan(struct run *r)
             return r->err.status;
         run_event(r, "quarantine",
                   json_pack("{s:I,s:s,s:s}", "step", (json_int_t)c.step, "reason",
-                            "saved after the loss was not finite", "to", to));
+                            "saved after the loss was not finite", "to", text_clean(to)));
     }
     return TP_OK;
 }
@@ -335,7 +248,7 @@ static tp_status start_again(struct run *r)
 static tp_status restart_after_fault(struct run *r)
 {
     struct book *b = &r->book;
-    bool trained = b->best_step > b->best_at_launch;
+    bool trained = r->lived || b->best_step > b->best_at_launch;
     tp_status st = TP_OK;
 
     if (!trained && r->choice.step >= 0 && r->fault.kind == FAULT_EXIT &&
@@ -356,13 +269,24 @@ tp_status run_retry(struct run *r)
     return start_again(r);
 }
 
+/* srun ends with 0 also when it could not start its step (22.05: "aborted before step completely
+ * launched"): then nothing is done. */
+static bool never_ran(struct run *r)
+{
+    char *tail = r->job->backend == JOB_SLURM ? log_tail(r) : NULL;
+    bool aborted = tail && strstr(tail, "aborted before step completely launched");
+
+    free(tail);
+    return aborted;
+}
+
 static tp_status decide(struct run *r)
 {
     struct book *b = &r->book;
     const struct keep_outcome *o = &r->outcome;
     bool soft = r->fault.kind == FAULT_NONE || r->fault.kind == FAULT_RANK;
 
-    if (soft && o->started && o->exit_code == 0 && !o->signal) {
+    if (soft && o->started && o->exit_code == 0 && !o->signal && !never_ran(r)) {
         run_finish(r, RUN_DONE, TP_OK, "all steps are done");
         return TP_OK;
     }
@@ -372,6 +296,16 @@ static tp_status decide(struct run *r)
         return run_slurm_hand_over(r, r->slurm->why);
     if (soft && o->exit_code == 75 && b->new_layout && !b->stop)
         return run_plan_begin(r);
+    if (soft && o->exit_code == 75 && !b->stop && r->slurm) { /* who asked it to? */
+        enum slurm_fate fate = run_slurm_fate(r);
+
+        b->fault_at = 0;
+        if (fate == SLURM_TAKEN)
+            return run_slurm_hand_over(r, r->slurm->why);
+        r->slurm->must_look = fate == SLURM_GONE;
+        if (fate == SLURM_GONE) /* the plan finds out in which way */
+            return run_plan_begin(r);
+    }
     if ((soft && o->exit_code == 75) || b->stop) {
         run_finish(r, RUN_STOPPED, TP_E_STOPPED,
                    o->exit_code == 75 ? "saved and stopped" : "stopped; it had not saved");
@@ -387,8 +321,13 @@ static tp_status decide(struct run *r)
     }
     if (r->fault.kind == FAULT_NODE && b->new_layout)
         b->new_layout = false;
+    if (r->fault.kind == FAULT_NONE && is_slurm_away(r)) {
+        run_slurm_tell_away(r, "srun could not start the ranks");
+        return run_plan_begin(r); /* which waits until it answers */
+    }
     explain_exit(r);
-    if (r->fault.kind == FAULT_EXIT && o->exit_code == 2 && b->best_step <= b->best_at_launch)
+    if (soft && o->exit_code == 2 && !r->lived &&
+        b->best_step <= b->best_at_launch) /* rank or launcher first */
         return give_up(r, "the command line is refused");
     return restart_after_fault(r);
 }

@@ -1,12 +1,14 @@
 /*
  * orchestrator/run_inside.h - inside of orchestrator/run: the state that its files share.
  *
- *     run.c         the epoll loop and the edges
+ *     run.c         the epoll loop, beginning and end
+ *     run_edge.c    the edges: record, event, final word
  *     run_plan.c    PLAN: nodes, layout, checkpoint
  *     run_reshard.c RESHARD: a conversion, the prepare command
  *     run_launch.c  LAUNCH, and taking over
  *     run_watch.c   INIT, TRAIN, SAVE: slots, verdicts, scaling up
- *     run_end.c     DRAIN, DIAGNOSE: ending an attempt, and what comes next
+ *     run_drain.c   DRAIN: ending an attempt
+ *     run_end.c     DIAGNOSE: what ended it, and what comes next
  *     run_status.c  what `status` and the page show
  *     run_control.c requests from other terminals
  *     run_slurm.h   backend slurm: the allocation
@@ -96,6 +98,7 @@ struct run {
     /* the attempt */
     struct candidate layout; /* chosen, or of the attempt */
     struct choice choice;    /* the checkpoint that it begins from */
+    bool lived;     /* the attempt reports nothing, and has outlived watch.init */
     bool is_verified;
     bool no_convert; /* a conversion for this launch failed */
     bool crosses;    /* the attempt reads a checkpoint of another layout as it is */
@@ -120,22 +123,26 @@ struct run {
     double line_at;         /* when the live line was last shown */
     double looked_at;       /* when the beats were last looked at */
     bool no_nodes_told;
-    tp_status asked;  /* a failure of tp-run itself during a request */
-    bool over;        /* a final state */
-    tp_status result; /* then */
+    double busy_since, busy_told; /* the checkpoint root: held by another; when that was said */
+    bool journal_failed;          /* the last record could not be written */
+    tp_status asked;              /* a failure of tp-run itself during a request */
+    bool over;                    /* a final state */
+    tp_status result;             /* then */
     char result_text[TP_ERR_MAX];
     struct tp_err err; /* of what is going on now */
 };
 
-/* ---- run.c ---- */
+/* ---- run_edge.c ---- */
 double run_now(void);
 /* Go to a state: the journal record, then return; st is that of the journal. */
 tp_status run_edge(struct run *r, enum run_state to, const char *what);
 /* An event; fmt is a json_pack object format with what belongs to it, "" for none. */
 void run_event(struct run *r, const char *event, json_t *more);
 void run_finish(struct run *r, enum run_state final, tp_status result, const char *text);
+
+/* ---- run.c ---- */
+/* Wake the loop when fd can be read; -1: it cannot be watched. */
 int run_watch_fd(struct run *r, int fd);
-const char *run_spec_text(const struct run *r, char *buf);
 
 /* ---- run_plan.c ---- */
 tp_status run_plan_begin(struct run *r);
@@ -168,12 +175,15 @@ bool run_scaling_pays(const struct run *r, int ranks);
 /* What the slots say after the end. */
 void run_watch_last(struct run *r);
 
-/* ---- run_end.c ---- */
+/* ---- run_drain.c ---- */
 /* Ask the attempt to save and end. */
 tp_status run_drain_softly(struct run *r, const char *why);
 /* End it at once because of r->fault. */
 tp_status run_drain_fault(struct run *r, const struct fault *f);
 tp_status run_drain_tick(struct run *r);
+
+/* ---- run_end.c ---- */
+/* The keeper has ended: clear up what is left, find out why, decide. */
 tp_status run_keeper_gone(struct run *r);
 void run_forget_attempt(struct run *r);
 /* r->fault kept a launch from training: once more, after a back-off, while the budgets allow. */

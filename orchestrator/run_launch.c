@@ -224,7 +224,7 @@ static void tell_launch(struct run *r)
     if (w->micro)
         json_object_set_new(more, "micro", json_integer(w->micro));
     if (w->recompute)
-        json_object_set_new(more, "recompute", json_string(way_recompute_name(w->recompute)));
+        json_object_set_new(more, "recompute", json_string(recompute_name(w->recompute)));
     run_event(r, "launch", more);
 }
 
@@ -240,6 +240,7 @@ tp_status run_launch(struct run *r)
     r->stays_for = (struct way){ 0 };
     r->drain_until = 0;
     r->drain_killed = false;
+    r->lived = false;
     r->stuck_since = 0;
     TP_TRY(announce(r));
     if (r->job->checkpoints == JOB_CKPT_TP)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/text.h"
 #include "orchestrator/convert.h"
 #include "orchestrator/run_inside.h"
 
@@ -120,6 +121,7 @@ static tp_status conversion_failed(struct run *r, int exit_code)
     snprintf(r->fault.reason, sizeof r->fault.reason, "tp-reshard %s %d: %.280s",
              exit_code >= 128 ? "was killed by signal" : "ended with",
              exit_code >= 128 ? exit_code - 128 : exit_code, line[0] ? line : "no word");
+    text_clean(r->fault.reason);
     run_event(r, "reshard_failed",
               json_pack("{s:s,s:i}", "reason", r->fault.reason, "exit_code", exit_code));
     if (r->job->is_tp_train) {

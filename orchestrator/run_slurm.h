@@ -4,6 +4,8 @@
  *     run_slurm.c        beginning and end, chores, what is looked at while it lasts
  *     run_slurm_alloc.c  the allocation: found, asked for, looked at every slurm.poll, given back
  *     run_slurm_nodes.c  its nodes: lost, back, drained
+ *     run_slurm_pause.c  suspended and resumed
+ *     run_slurm_taken.c  preempted, requeued
  *     run_slurm_next.c   its end: saving in time, the next one; more nodes for this one
  *
  * Nothing here waits: Slurm's programs run as children (chores) while the loop goes on, and every
@@ -49,11 +51,17 @@ struct run_slurm {
     struct child chore[CHORES];
     char *view_text; /* what `view` points into; malloc'ed */
     struct slurm_view view;
-    char *list;       /* the nodes as Slurm last wrote them, malloc'ed; NULL: none */
-    int64_t wanted;   /* nodes that the allocation should have */
-    double seen_at;   /* when view was read */
-    double margin;    /* before the end; not more than half of what there was */
-    double next_look; /* at the allocation */
+    char *list;                  /* the nodes as Slurm last wrote them, malloc'ed; NULL: none */
+    int64_t wanted;              /* nodes that the allocation should have */
+    double seen_at;              /* when view was read */
+    double margin;               /* before the end; not more than half of what there was */
+    double next_look;            /* at the allocation */
+    double asked_at;             /* when the look under way, or the last one, began */
+    double ticked_at;            /* the last tick */
+    double paused_at;            /* when Slurm's suspension was seen, 0: it is not suspended */
+    double ask_again;            /* to save and stop, after a pause; 0: not */
+    int asks;                    /* left */
+    double doubt_at, doubted_at; /* silence that may be one: first and last asked about */
     double next_request, next_submit, next_probe, next_grow, next_guard; /* not before */
     int probed;                                                          /* node under probe */
     long grow_id;      /* the Slurm job that brings more nodes, 0: none */
@@ -61,6 +69,9 @@ struct run_slurm {
     bool must_look;    /* the allocation may be over: look before it is used again */
     bool ending;       /* the job saves because the allocation is to end */
     const char *why;   /* then */
+    bool preempted;    /* Slurm says so */
+    bool requeued;     /* the batch job begins anew under its number */
+    bool waits;        /* it is preempted, and without chain only Slurm's requeueing goes on */
     int64_t looked_at; /* the Slurm job that the chores under way are about */
     bool grow_dropped; /* the salloc of CHORE_GROW was told to end */
     bool remembered;   /* the allocation is an earlier tp-run's: its end says nothing about ours */
@@ -102,9 +113,8 @@ void run_slurm_alloc_log(const struct run *r, enum slurm_chore what, char path[P
 /* ---- run_slurm_alloc.c ---- */
 /* PLAN: *ready when there are nodes to plan for; else it was set going, or the run is over. */
 tp_status run_slurm_ready(struct run *r, bool *ready);
-/* Any backend, at a SIGTERM: whether it is Slurm's, because the wall time ends or the job is
- * preempted, and no wish of somebody's that the job stop. Asks Slurm, waiting. */
-bool run_slurm_is_terminated(struct run *r);
+/* Slurm could not be asked: said once, until it answers again. */
+void run_slurm_tell_away(struct run *r, const char *said);
 /* Give the allocation back and ask for another one. */
 tp_status run_slurm_renew(struct run *r, const char *why);
 /* Ask squeue; salloc's file; salloc to end: at the end of tp-run. */
@@ -130,6 +140,37 @@ const char *run_slurm_excluded(const struct run *r, struct arena *arena);
 /* Any backend: a node is lost, and the attempt with it if it has ranks there. */
 tp_status run_node_lost(struct run *r, int node, const char *reason, double waited);
 void run_slurm_drain(struct run *r, int node, const char *reason);
+
+/* ---- run_slurm_pause.c ---- */
+/* The state that Slurm told: note whether the job is suspended. */
+void run_slurm_see_pause(struct run *r);
+void run_slurm_end_pause(struct run *r, const char *how);
+/* At each tick: what waits for the job waits longer; a tp-run that was suspended with it says so.
+ */
+void run_slurm_stretch(struct run *r);
+/* Any backend: it is suspended. */
+bool run_slurm_is_paused(const struct run *r);
+/* Any backend. All ranks are silent; true: that is not to be held against anybody now, because the
+ * job is suspended, or because Slurm is yet to say whether it is. Call again at the next look. */
+bool run_slurm_excuses(struct run *r);
+void run_slurm_look_now(struct run *r);
+
+/* ---- run_slurm_taken.c ---- */
+enum slurm_fate {
+    SLURM_STAYS, /* as far as Slurm says */
+    SLURM_TAKEN, /* its wall time ends, or it is preempted or requeued: nobody's wish that it stop
+                  */
+    SLURM_GONE,  /* it is over, or cancelled */
+};
+/* Any backend. Somebody sent a signal, or the ranks have saved and ended unasked: what has Slurm in
+ * mind for the allocation? Asks, waiting; STAYS when there is no answer. */
+enum slurm_fate run_slurm_fate(struct run *r);
+/* Ask Slurm to requeue the batch job around tp-run, waiting. false: it does not. */
+bool run_slurm_requeue(struct run *r);
+/* The attempt has ended for that. *done: Slurm itself goes on with the batch job, or may. */
+tp_status run_slurm_leave_to_slurm(struct run *r, bool *done);
+/* At each look: Slurm takes the nodes away. */
+tp_status run_slurm_see_taken(struct run *r);
 
 /* ---- run_slurm_next.c ---- */
 tp_status run_slurm_watch_end(struct run *r);

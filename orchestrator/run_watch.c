@@ -58,6 +58,7 @@ static void look(struct run *r)
 
         if (tell_read(&slot, tell_path(path, sizeof path, r->slots, i), i, &ignored))
             continue;
+        r->book.reports = true;
         meet(r, i, &slot);
         if (r->ranks[i].pid && i < STATES_LOOKED_AT &&
             monitor_silence(r->monitor, i, now) > SILENCE_NS)
@@ -87,26 +88,41 @@ static void remember_time(struct run *r)
     b->measured[i].seconds = seconds;
 }
 
+/* Where somebody beats the job as a whole is not suspended. */
+static bool all_are_silent(const struct run *r, double now)
+{
+    for (int i = 0; i < r->world; i++)
+        if (r->ranks[i].beat_at > 0 && now - r->ranks[i].beat_at < r->job->slurm.lost / 2)
+            return false;
+    return true;
+}
+
 /* The relays on Slurm's nodes beat: where one stops, the node is gone or cut off. */
 static tp_status check_beats(struct run *r)
 {
-    double now = run_now();
+    double now = run_now(), stood;
     char id[RELAY_ID_TEXT];
+    bool ended;
     int rank;
 
     if (r->beats < 0)
         return TP_OK;
     run_attempt_id(r, id);
-    while ((rank = relay_next(r->beats, id)) >= 0)
+    while (relay_next(&rank, &ended, r->beats, id))
         if (rank < r->world)
-            r->ranks[rank].beat_at = now;
+            r->ranks[rank].beat_at = ended ? 0 : now;
+    stood =
+        r->looked_at > 0 && now - r->looked_at > r->job->slurm.lost / 2 ? now - r->looked_at : 0;
     for (int i = 0; i < r->world; i++) {
         struct run_rank *k = &r->ranks[i];
         char text[80];
 
-        if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost ||
-            now - r->looked_at > r->job->slurm.lost / 2)
+        if (k->beat_at > 0) /* time in which tp-run itself stood still is nobody's fault */
+            k->beat_at = k->beat_at + stood < now ? k->beat_at + stood : now;
+        if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost)
             continue;
+        if (all_are_silent(r, now) && run_slurm_excuses(r))
+            break;
         snprintf(text, sizeof text, "no sign of life for %.1f s", now - k->beat_at);
         return run_node_lost(r, k->node, text, now - k->beat_at);
     }
@@ -145,6 +161,7 @@ static tp_status follow_saves(struct run *r)
         r->book.saved = saved;
         r->saved_at = r->saving_since > 0 ? r->saving_since : now;
         run_event(r, "save", json_pack("{s:I}", "step", (json_int_t)saved));
+        ledger_flush(r->ledger); /* what lies before a save is not divided anew */
     }
     if (!saving)
         r->saving_since = saved >= r->book.saved ? 0 : r->saving_since;
@@ -152,6 +169,24 @@ static tp_status follow_saves(struct run *r)
         return TP_OK;
     ledger_switch(r->ledger, saving ? LEDGER_SAVING : LEDGER_TRAINING, now);
     return run_edge(r, saving ? RUN_SAVE : RUN_TRAIN, saving ? "ranks save" : "saved");
+}
+
+/* A trainer that is not ours and has never told anything is watched by its exit alone: there is no
+ * deadline, and to have lived so long counts as a start that got somewhere. */
+static tp_status watch_by_exit(struct run *r)
+{
+    monitor_hold(r->monitor, tell_clock_ns());
+    if (r->lived)
+        return TP_OK;
+    r->lived = true;
+    r->book.fails_in_row = 0;
+    r->book.fault_at = 0;
+    ledger_switch(r->ledger, LEDGER_TRAINING, run_now());
+    run_event(
+        r, "training",
+        json_pack("{s:f,s:s}", "seconds", run_now() - r->launched_at, "reason",
+                  "no rank reports its progress (libtp-progress): watched by its exit alone"));
+    return run_edge(r, RUN_TRAIN, "watched by its exit alone");
 }
 
 static tp_status act(struct run *r, const struct monitor_verdict *v)
@@ -165,7 +200,9 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
     snprintf(f.reason, sizeof f.reason, "%s", v->text);
     switch (v->what) {
     case MONITOR_HANG:
-        return run_drain_fault(r, &f);
+        if (!r->job->is_tp_train && !r->book.reports)
+            return watch_by_exit(r);
+        return run_slurm_excuses(r) ? TP_OK : run_drain_fault(r, &f);
     case MONITOR_SLOW:
         run_event(
             r, "slow",
@@ -279,12 +316,35 @@ static tp_status learn(struct run *r)
     return r->book.state == RUN_TRAIN ? consider_scaling(r) : TP_OK;
 }
 
+/* Slurm has suspended the job: nobody is to blame for standing still. */
+static void stand_by(struct run *r)
+{
+    double now = run_now();
+    char id[RELAY_ID_TEXT];
+    bool beats = false, ended;
+    int rank;
+
+    run_attempt_id(r, id);
+    while (r->beats >= 0 && relay_next(&rank, &ended, r->beats, id))
+        beats = true;
+    for (int i = 0; i < r->world; i++)
+        r->ranks[i].beat_at = 0; /* nodes are resumed one by one: until it beats again */
+    r->looked_at = now;
+    monitor_hold(r->monitor, tell_clock_ns());
+    if (beats)
+        run_slurm_look_now(r); /* it seems to go on */
+}
+
 tp_status run_watch_tick(struct run *r)
 {
     struct monitor_verdict v;
     tp_status st = TP_OK;
 
     look(r);
+    if (run_slurm_is_paused(r)) {
+        stand_by(r);
+        return TP_OK;
+    }
     if (r->book.state == RUN_INIT && monitor_step(r->monitor) >= 0)
         st = all_train(r);
     if (st == TP_OK && r->book.state != RUN_INIT)

@@ -6,12 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char MICRO[] = " micro", RECOMPUTE[] = " recompute-";
-
-const char *way_recompute_name(int64_t recompute)
-{
-    return recompute == WAY_FULL ? "full" : recompute == WAY_SELECTIVE ? "selective" : "";
-}
+static const char MICRO[] = " micro", AGAIN[] = " recompute-";
 
 char *way_format(char buf[WAY_TEXT_MAX], const struct way *w)
 {
@@ -20,7 +15,7 @@ char *way_format(char buf[WAY_TEXT_MAX], const struct way *w)
     if (w->micro > 0)
         snprintf(micro, sizeof micro, "%s%" PRId64, MICRO, w->micro);
     snprintf(buf, WAY_TEXT_MAX, "%s%s%s%s", spec_format(spec, &w->spec), micro,
-             w->recompute ? RECOMPUTE : "", way_recompute_name(w->recompute));
+             w->recompute ? AGAIN : "", w->recompute ? recompute_name(w->recompute) : "");
     return buf;
 }
 
@@ -43,17 +38,25 @@ tp_status way_parse(struct way *out, const char *text, struct tp_err *err)
         w.micro = strtoll(rest + strlen(MICRO), &end, 10);
         rest = w.micro > 0 ? end : rest;
     }
-    for (int64_t r = WAY_SELECTIVE; r <= WAY_FULL; r++)
-        if (strncmp(rest, RECOMPUTE, strlen(RECOMPUTE)) == 0 &&
-            strcmp(rest + strlen(RECOMPUTE), way_recompute_name(r)) == 0) {
-            w.recompute = r;
-            rest += strlen(rest);
-        }
+    if (strncmp(rest, AGAIN, strlen(AGAIN)) == 0 &&
+        recompute_parse(&w.recompute, rest + strlen(AGAIN)) && w.recompute)
+        rest += strlen(rest);
     if (*rest)
         return tp_fail(err, TP_E_USAGE, "\"%.80s\" is no layout, microbatch and recomputation",
                        text);
     *out = w;
     return TP_OK;
+}
+
+struct workload way_work(const struct workload *asked, const struct way *w)
+{
+    struct workload work = *asked;
+
+    if (w->micro)
+        work.micro = w->micro;
+    if (w->recompute)
+        work.recompute = w->recompute;
+    return work;
 }
 
 bool way_same(const struct way *a, const struct way *b)

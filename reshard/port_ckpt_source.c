@@ -2,25 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/crc.h"
-#include "reshard/combine.h"
 #include "reshard/port_ckpt.h"
-
-/* Of every row of a shard: what was read of it. */
-enum { SUM_CRC, SUM_BYTES, SUM_WORDS };
-
-/* The smallest range around what this process read of a row. */
-struct range {
-    int64_t lo, end;
-};
-
-struct shard {
-    struct shard_reader *reader;
-    const struct shard_row *rows;
-    int64_t n_rows;
-    uint64_t *sums;       /* [n_rows * SUM_WORDS] */
-    struct range *ranges; /* [n_rows] */
-};
+#include "reshard/shard_parts.h"
 
 /* A stored box: rows order[first .. first + n - 1] of a shard, ascending in the box's storage. */
 struct stored {
@@ -30,7 +13,7 @@ struct stored {
 
 struct ckpt_source {
     struct port port;
-    struct shard *shards;
+    struct shard_parts *shards;
     int n_shards;
     struct stored *stored;  /* [port.n_regions] */
     struct region *regions; /* [port.n_regions] */
@@ -71,44 +54,13 @@ static int64_t row_of(const struct ckpt_source *s, int region, int64_t at)
     return low;
 }
 
-/* Several threads at once. */
-static void widen(struct range *r, int64_t lo, int64_t end)
-{
-    int64_t was = __atomic_load_n(&r->lo, __ATOMIC_RELAXED);
-
-    while (lo < was &&
-           !__atomic_compare_exchange_n(&r->lo, &was, lo, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
-    was = __atomic_load_n(&r->end, __ATOMIC_RELAXED);
-    while (end > was && !__atomic_compare_exchange_n(&r->end, &was, end, true, __ATOMIC_RELAXED,
-                                                     __ATOMIC_RELAXED))
-        ;
-}
-
-/* Read a part of a row and add to its sums. */
-static tp_status read_part(struct shard *shard, int64_t row, int64_t skip, void *buf, int64_t n,
-                           struct tp_err *err)
-{
-    uint64_t *sums = &shard->sums[row * SUM_WORDS];
-    tp_status st = shard_read(shard->reader, row, skip, buf, n, err);
-    uint32_t crc;
-
-    if (st)
-        return st;
-    crc = crc32c_part(buf, (size_t)n, (uint64_t)(shard->rows[row].raw_bytes - skip - n));
-    __atomic_fetch_xor(&sums[SUM_CRC], crc, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&sums[SUM_BYTES], (uint64_t)n, __ATOMIC_RELAXED);
-    widen(&shard->ranges[row], skip, skip + n);
-    return TP_OK;
-}
-
 static tp_status source_read(void *ctx, int region, const struct box *run, void *buf,
                              struct tp_err *err)
 {
     struct ckpt_source *s = ctx;
     const struct stored *b = &s->stored[region];
     const struct region *r = &s->regions[region];
-    struct shard *shard = &s->shards[b->shard];
+    struct shard_parts *shard = &s->shards[b->shard];
     int elem = dtype_bytes(s->dtypes[r->tensor]);
     int64_t at = box_offset_in(&r->box, run) * elem, left = box_elements(run) * elem;
     tp_status st = TP_OK;
@@ -119,79 +71,11 @@ static tp_status source_read(void *ctx, int region, const struct box *run, void 
 
         if (n > left)
             n = left;
-        st = read_part(shard, row, skip, buf, n, err);
+        st = shard_parts_read(shard, row, skip, buf, n, err);
         buf = (char *)buf + n;
         at += n;
         left -= n;
     }
-    return st;
-}
-
-/* ---- checking ---- */
-
-static void add_sums(uint64_t *into, const uint64_t *from, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += SUM_WORDS) {
-        into[i + SUM_CRC] ^= from[i + SUM_CRC];
-        into[i + SUM_BYTES] += from[i + SUM_BYTES];
-    }
-}
-
-/* Read what is missing of a row, of which one range was read, so that its checksum can be told. */
-static tp_status read_rest(struct ckpt_source *s, struct shard *shard, int64_t row, char *buf,
-                           struct tp_err *err)
-{
-    const int64_t raw_bytes = shard->rows[row].raw_bytes;
-    const struct range was = shard->ranges[row];
-    tp_status st = TP_OK;
-
-    s->other_bytes += raw_bytes - (was.end - was.lo);
-    if (was.lo > 0)
-        TP_TRY(read_part(shard, row, 0, buf, was.lo, err));
-    if (was.end < raw_bytes)
-        TP_TRY(read_part(shard, row, was.end, buf, raw_bytes - was.end, err));
-done:
-    return st;
-}
-
-static tp_status check_row(struct ckpt_source *s, struct shard *shard, int64_t row, char **buf,
-                           struct tp_err *err)
-{
-    const struct shard_row *r = &shard->rows[row];
-    const struct range *range = &shard->ranges[row];
-    uint64_t read = shard->sums[row * SUM_WORDS + SUM_BYTES];
-    uint32_t crc;
-    tp_status st;
-
-    if (read == 0)
-        return TP_OK;
-    if (read < (uint64_t)r->raw_bytes) {
-        if (!*buf && !(*buf = malloc(SHARD_CHUNK_BYTES)))
-            return tp_fail(err, TP_E_NOMEM, "%s: no memory to check what was read", s->port.what);
-        if (read != (uint64_t)(range->end - range->lo)) { /* with gaps, or by others too */
-            s->other_bytes += r->raw_bytes;
-            return shard_read_row(shard->reader, row, *buf, err);
-        }
-        if ((st = read_rest(s, shard, row, *buf, err)))
-            return st;
-    }
-    crc = crc32c_whole((uint32_t)shard->sums[row * SUM_WORDS + SUM_CRC], (uint64_t)r->raw_bytes);
-    return crc == r->crc32c ? TP_OK : shard_fail_crc(shard->reader, row, crc, err);
-}
-
-static tp_status check_shard(struct ckpt_source *s, struct shard *shard, char **buf,
-                             struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    if (s->comm)
-        TP_TRY(combine_words(s->comm, shard->sums, shard->n_rows * SUM_WORDS, SUM_WORDS, add_sums,
-                             err));
-    if (s->comm && comm_rank(s->comm) != 0)
-        return TP_OK;
-    for (int64_t row = 0; row < shard->n_rows; row++)
-        TP_TRY(check_row(s, shard, row, buf, err));
-done:
     return st;
 }
 
@@ -203,7 +87,7 @@ static tp_status source_check(void *ctx, struct tp_err *err)
 
     for (int i = 0; i < s->n_shards && !st; i++) {
         if (s->shards[i].reader)
-            st = check_shard(s, &s->shards[i], &buf, err);
+            st = shard_parts_check(&s->shards[i], s->comm, &buf, &s->other_bytes, err);
         if (s->comm) /* so that nobody waits in the next shard's collective */
             st = comm_agree(s->comm, st, err);
     }
@@ -329,9 +213,10 @@ done:
 static tp_status take_shard(struct ckpt_source *s, const struct manifest *m, int number,
                             struct tp_err *err)
 {
-    struct shard *shard = &s->shards[number];
+    struct shard_parts *shard = &s->shards[number];
     int64_t begin = s->n_order;
     int64_t *order;
+    tp_status st;
 
     order = realloc(s->order, (size_t)(s->n_order + shard->n_rows + 1) * sizeof *order);
     if (!order)
@@ -346,16 +231,11 @@ static tp_status take_shard(struct ckpt_source *s, const struct manifest *m, int
         s->order[s->n_order++] = row;
     }
     if (s->n_order == begin) {
-        shard_reader_close(shard->reader);
-        *shard = (struct shard){ 0 };
+        shard_parts_close(shard);
         return TP_OK;
     }
-    shard->sums = calloc((size_t)shard->n_rows * SUM_WORDS, sizeof *shard->sums);
-    shard->ranges = calloc((size_t)shard->n_rows, sizeof *shard->ranges);
-    if (!shard->sums || !shard->ranges)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for checksums", s->port.what);
-    for (int64_t row = 0; row < shard->n_rows; row++)
-        shard->ranges[row].lo = shard->rows[row].raw_bytes;
+    if ((st = shard_parts_begin(shard, err)))
+        return st;
     qsort_r(s->order + begin, (size_t)(s->n_order - begin), sizeof *s->order, by_place,
             (void *)shard->rows);
     return group_rows(s, m, number, begin, err);
@@ -366,8 +246,9 @@ static tp_status open_shards(struct ckpt_source *s, const struct manifest *m, st
     tp_status st = TP_OK;
 
     for (int i = 0; i < m->n_shards; i++) {
-        struct shard *shard = &s->shards[i];
+        struct shard_parts *shard = &s->shards[i];
 
+        shard->dir = s->port.what;
         TP_TRY(shard_open(&shard->reader, s->port.what, &m->shards[i], m->layout.tensors,
                           m->layout.n_tensors, err));
         shard->rows = shard_rows(shard->reader, &shard->n_rows);
@@ -446,7 +327,7 @@ int ckpt_source_sums(const struct ckpt_source *s, struct sums *sums)
         if (!s->shards[i].reader)
             continue;
         if (sums)
-            sums[n] = (struct sums){ s->shards[i].sums, s->shards[i].n_rows * SUM_WORDS };
+            sums[n] = (struct sums){ s->shards[i].sums, s->shards[i].n_rows * PART_SUM_WORDS };
         n++;
     }
     return n;
@@ -475,12 +356,8 @@ void ckpt_source_close(struct ckpt_source *s)
 {
     if (!s)
         return;
-    for (int i = 0; s->shards && i < s->n_shards; i++) {
-        if (s->shards[i].reader)
-            shard_reader_close(s->shards[i].reader);
-        free(s->shards[i].sums);
-        free(s->shards[i].ranges);
-    }
+    for (int i = 0; s->shards && i < s->n_shards; i++)
+        shard_parts_close(&s->shards[i]);
     free((char *)s->port.what);
     free(s->shards);
     free(s->stored);

@@ -3,12 +3,10 @@
 #include <string.h>
 
 #include "ckpt/hash.h"
+#include "ckpt/row_sums.h"
 #include "core/arena.h"
 #include "reshard/combine.h"
 #include "reshard/port_ckpt.h"
-
-/* Words of shard_sums for every row. */
-enum { SUM_CRC, SUM_D0, SUM_D1, SUM_WORDS };
 
 struct ckpt_target {
     struct port port;
@@ -209,19 +207,6 @@ int64_t ckpt_target_rows(const struct ckpt_target *t)
     return sum;
 }
 
-static void add_sums(uint64_t *into, const uint64_t *from, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += SUM_WORDS) {
-        struct digest sum = { { into[i + SUM_D0], into[i + SUM_D1] } };
-        const struct digest part = { { from[i + SUM_D0], from[i + SUM_D1] } };
-
-        into[i + SUM_CRC] ^= from[i + SUM_CRC];
-        digest_add(&sum, &part);
-        into[i + SUM_D0] = sum.d[0];
-        into[i + SUM_D1] = sum.d[1];
-    }
-}
-
 /* Add up the digests of a shard's rows: the chunks of its extents, in order. */
 static tp_status sum_digests(struct ckpt_target *t, int rank, const uint64_t *sums, int64_t n,
                              struct tp_err *err)
@@ -235,17 +220,16 @@ static tp_status sum_digests(struct ckpt_target *t, int rank, const uint64_t *su
         if (e->rank != rank)
             continue;
         rows = extent_rows(t, i);
-        for (; rows > 0 && (row + 1) * SUM_WORDS <= n; rows--, row++) {
-            const uint64_t *w = sums + row * SUM_WORDS;
-            const struct digest d = { { w[SUM_D0], w[SUM_D1] } };
+        for (; rows > 0 && (row + 1) * ROW_SUM_WORDS <= n; rows--, row++) {
+            const struct digest d = row_sum_digest(sums + row * ROW_SUM_WORDS);
 
             digest_add(&t->digests[e->tensor], &d);
         }
     }
-    if (row * SUM_WORDS == n)
+    if (row * ROW_SUM_WORDS == n)
         return TP_OK;
     return tp_fail(err, TP_E_INTERNAL, "the shard of rank %d has %lld rows, not %lld", rank,
-                   (long long)(n / SUM_WORDS), (long long)row);
+                   (long long)(n / ROW_SUM_WORDS), (long long)row);
 }
 
 static tp_status finish_shard(struct ckpt_target *t, int rank, struct shard_info *info,
@@ -256,7 +240,7 @@ static tp_status finish_shard(struct ckpt_target *t, int rank, struct shard_info
     tp_status st = TP_OK;
 
     if (t->comm)
-        TP_TRY(combine_words(t->comm, sums, n, SUM_WORDS, add_sums, err));
+        TP_TRY(combine_words(t->comm, sums, n, ROW_SUM_WORDS, row_sums_add, err));
     if (is_root(t)) {
         TP_TRY(sum_digests(t, rank, sums, n, err));
         TP_TRY(shard_finish(t->writers[rank], info, err));

@@ -25,9 +25,6 @@ struct safetensors_source;
  * TP_E_NOTFOUND. */
 tp_status safetensors_open(struct safetensors_source **out, const char *path, struct tp_err *err);
 
-/* Names in file order. Borrowed. */
-const struct safetensors_tensor *safetensors_list(const struct safetensors_source *s, int *n);
-
 /* Engine tensors are `names`; each must be there with this shape, else TP_E_CORRUPT names it and
  * both shapes. */
 tp_status safetensors_select(struct safetensors_source *s, const struct move_tensor *tensors,

@@ -31,10 +31,9 @@ struct safetensors_source {
     int n_files;
     struct found *found; /* by name */
     int n_found;
-    struct safetensors_tensor *list; /* in file order */
-    const struct found **selected;   /* [port.n_regions] */
-    struct digest *digests;          /* [port.n_regions] */
-    pthread_mutex_t lock;            /* guards digests */
+    const struct found **selected; /* [port.n_regions] */
+    struct digest *digests;        /* [port.n_regions] */
+    pthread_mutex_t lock;          /* guards digests */
 };
 
 static tp_status no_memory(const struct safetensors_source *s, struct tp_err *err)
@@ -196,14 +195,9 @@ static int by_name(const void *a, const void *b)
                   ((const struct found *)b)->entry.tensor.name);
 }
 
-/* Remember the file order for people, then sort by name for look-ups. */
+/* Sort by name for look-ups. */
 static tp_status sort_found(struct safetensors_source *s, struct tp_err *err)
 {
-    s->list = arena_array(&s->arena, (size_t)s->n_found + 1, sizeof *s->list);
-    if (!s->list)
-        return no_memory(s, err);
-    for (int i = 0; i < s->n_found; i++)
-        s->list[i] = s->found[i].entry.tensor;
     if (s->n_found > 0)
         qsort(s->found, (size_t)s->n_found, sizeof *s->found, by_name);
     for (int i = 1; i < s->n_found; i++)
@@ -231,12 +225,6 @@ tp_status safetensors_open(struct safetensors_source **out, const char *path, st
 done:
     safetensors_source_close(s);
     return st;
-}
-
-const struct safetensors_tensor *safetensors_list(const struct safetensors_source *s, int *n)
-{
-    *n = s->n_found;
-    return s->list;
 }
 
 /* ---- selecting ---- */

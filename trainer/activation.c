@@ -51,7 +51,7 @@ static void layer_take(struct layer_slot *s, const struct net *n, int64_t rows, 
     s->stats = span_take(own, stats * stream_rows, sizeof(float));
     s->normed = span_take(own, stream_rows * h, e);
     s->qkv = span_take(own, parts * n->qkv_width, e);
-    if (!n->recompute_attention)
+    if (n->recompute != RECOMPUTE_SELECTIVE)
         attended_take(s, n, rows, own);
     s->mid = span_take(shared, stream_rows * h, sizeof(float));
     s->mid_stats = span_take(own, stats * stream_rows, sizeof(float));
@@ -69,7 +69,7 @@ void slot_take(struct slot *s, const struct net *n, int64_t sequences, struct sp
     s->targets = span_take(own, rows, sizeof(int32_t));
     for (int i = 0; i < largest_chunk(n); i++) {
         s->layers[i].x = span_take(shared, stream_rows * h, sizeof(float));
-        if (!n->recompute)
+        if (n->recompute != RECOMPUTE_FULL)
             layer_take(&s->layers[i], n, rows, shared, own);
     }
     s->x = span_take(shared, stream_rows * h, sizeof(float));
@@ -98,22 +98,22 @@ void scratch_take(struct scratch *s, const struct net *n, int64_t sequences, str
                   struct span *own)
 {
     int64_t rows = sequences * n->seq, h = n->model->hidden, stream_rows = rows / n->split;
-    int64_t parts = rows * n->shards;
+    int64_t parts = rows * n->shards, vocab = most(n->table.each, n->logit.each);
 
     for (int i = 0; i < (is_pipeline(n) ? SCHEDULE_BUFFERS : 1); i++)
         s->dx_buffers[i] = span_take(is_pipeline(n) ? shared : own, stream_rows * h, sizeof(float));
     s->dx = s->dx_buffers[0];
     s->dnormed = span_take(shared, stream_rows * h, sizeof(float));
-    s->wide = span_take(own, parts * most(most(n->ffn, n->q_width), n->vocab), sizeof(float));
+    s->wide = span_take(own, parts * most(most(n->ffn, n->q_width), vocab), sizeof(float));
     s->dqkv = span_take(own, parts * n->qkv_width, sizeof(float));
     if (n->dtype == DTYPE_BF16) {
-        s->narrow = span_take(own, parts * most(most(n->up_width, n->qkv_width), n->vocab),
-                              sizeof(uint16_t));
+        s->narrow =
+            span_take(own, parts * most(most(n->up_width, n->qkv_width), vocab), sizeof(uint16_t));
         s->dy = span_take(own, stream_rows * h, sizeof(uint16_t));
     }
-    if (n->recompute)
+    if (n->recompute == RECOMPUTE_FULL)
         layer_take(&s->layer, n, rows, shared, own);
-    if (n->recompute_attention)
+    if (n->recompute == RECOMPUTE_SELECTIVE)
         attended_take(&s->layer, n, rows, own);
     ring_take(&s->ring, n, sequences, shared);
     s->row_max = span_take(shared, rows, sizeof(float));

@@ -117,25 +117,19 @@ static int64_t micro_that_fits(const struct train_config *c, const struct model 
 static void try_at_this_layout(struct options *o, const struct train_config *c,
                                const struct model *m)
 {
-    static const char *const MORE[] = { "", "--recompute selective", "--recompute full" };
-    int now = c->recompute ? 2 : c->recompute_attention;
-    struct train_config other = *c;
-    char name[64];
+    for (int again = (int)c->recompute; again < RECOMPUTE_COUNT; again++) {
+        struct train_config other = *c;
+        char more[32] = "", micro[32] = "", name[64];
 
-    for (int again = now; again < 3; again++) {
-        const char *more = again > now ? MORE[again] : "";
-
-        other.micro = c->micro;
-        other.recompute = again == 2;
-        other.recompute_attention = again == 1;
+        other.recompute = (enum recompute)again;
         other.micro = micro_that_fits(&other, m);
         if (other.micro == 0)
             continue;
-        if (other.micro == c->micro)
-            snprintf(name, sizeof name, "%s", more);
-        else
-            snprintf(name, sizeof name, "%s%s--micro %" PRId64, more, *more ? " " : "",
-                     other.micro);
+        if (other.recompute != c->recompute)
+            snprintf(more, sizeof more, "--recompute %s", recompute_name(other.recompute));
+        if (other.micro != c->micro)
+            snprintf(micro, sizeof micro, "--micro %" PRId64, other.micro);
+        snprintf(name, sizeof name, "%s%s%s", more, *more && *micro ? " " : "", micro);
         add_option(o, name, bytes_at(&other, m, &c->spec));
     }
 }

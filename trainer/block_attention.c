@@ -91,7 +91,7 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     int64_t parts = p->rows * n->shards;
     tp_status st;
 
-    if (n->recompute_attention && (st = attend(p, s, err)))
+    if (n->recompute == RECOMPUTE_SELECTIVE && (st = attend(p, s, err)))
         return st;
     if (narrow) {
         cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->stream_rows * n->model->hidden);

@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "layout/dtype.h"
 #include "layout/model.h"
 #include "layout/spec.h"
+#include "layout/workload.h"
 
 enum resume_mode {
     RESUME_NO,
@@ -38,8 +38,7 @@ struct train_config {
     struct optimizer_options opt;
     int64_t seed;
     enum dtype dtype; /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */
-    bool recompute;   /* keep a layer's input only, and run it forward again before it goes back */
-    bool recompute_attention; /* keep all but what attention leaves, and run that again; not both */
+    enum recompute recompute;
     int same_bits;      /* tensor shards that there seem to be at every layout; 0: as tp has */
     int threads;        /* kernel threads a rank; 0: cores / ranks of the host */
     int64_t mem_bytes;  /* most a rank may need; 0: no limit */
@@ -53,8 +52,11 @@ struct train_config {
 /* The defaults; paths are NULL. */
 struct train_config train_config_default(void);
 
-/* Fill micro and check every number against the others and the model: TP_E_USAGE or TP_E_LAYOUT
- * with a sentence that names the flag. Axes that this trainer cannot run yet are refused here. */
+/* What a step of it has to do. */
+struct workload train_config_work(const struct train_config *c);
+
+/* Fill micro and check every number against the others, the model and the mesh (for those rules see
+ * layout/workload.h): TP_E_USAGE or TP_E_LAYOUT with a sentence that names the flag. */
 tp_status train_config_check(struct train_config *c, const struct model *m, struct tp_err *err);
 
 /* Microbatches that a dp rank runs in a step. */

@@ -62,7 +62,7 @@ static void line_mesh(char *buf, const struct trainer *t)
              spec_format(spec, &t->config->spec), world, plural(world), kernels_threads(),
              plural(kernels_threads()), n->n_layers, plural(n->n_layers), n->heads * n->shards,
              own_kv_heads(t), t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
-             n->all_vocab);
+             n->is_first ? n->table.all : n->logit.all);
 }
 
 static void line_batch(char *buf, const struct trainer *t)

@@ -57,7 +57,7 @@ static void look_up(const struct pass *p, float *x, const int32_t *ids)
 
     for (int s = 0; s < n->shards; s++) {
         const char *table = n->embedding;
-        int64_t rows = net_vocab(n, s, &first);
+        int64_t rows = vocab_rows_of(&n->table, s, &first);
 
         embedding_forward(n->shards > 1 ? n->sums + s * each : x,
                           table + s * n->embedding_stride * dtype_bytes(n->dtype), n->dtype, ids,
@@ -104,7 +104,7 @@ tp_status embedding_tp_backward(const struct pass *p, const int32_t *ids, struct
     if (n->positions && n->same_bits) /* every rank all of it: nothing is left to be added up */
         positions_backward(n, (struct rows){ 0, p->rows }, dx);
     for (int s = 0; s < n->shards; s++) {
-        int64_t rows = net_vocab(n, s, &first);
+        int64_t rows = vocab_rows_of(&n->table, s, &first);
 
         embedding_backward(n->embedding_grad + s * n->embedding_stride, dx, ids, p->rows, first,
                            rows, h);

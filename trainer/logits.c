@@ -7,27 +7,27 @@
 #include "reshard/safetensors.h"
 #include "trainer/step.h"
 
-/* One microbatch's logits, whose columns may be several shards', as [rows][net.all_vocab]. */
+/* One microbatch's logits, whose columns may be several shards', as [rows][net.logit.all]. */
 static void collect(float *out, const struct trainer *t)
 {
     const struct net *n = &t->net;
     int64_t rows = t->config->micro * n->seq, first;
 
     for (int s = 0; s < n->shards; s++) {
-        const float *from = t->scratch.wide + s * rows * n->vocab;
-        int64_t cols = net_vocab(n, s, &first);
+        const float *from = t->scratch.wide + s * rows * n->logit.each;
+        int64_t cols = vocab_rows_of(&n->logit, s, &first);
 
         for (int64_t r = 0; r < rows && cols; r++)
-            memcpy(out + r * n->all_vocab + s * n->vocab, from + r * cols,
+            memcpy(out + r * n->logit.all + s * n->logit.each, from + r * cols,
                    (size_t)cols * sizeof *out);
     }
 }
 
-/* This rank's columns for its share of the batch: *out is malloc'ed, [rows][net.all_vocab]. */
+/* This rank's columns for its share of the batch: *out is malloc'ed, [rows][net.logit.all]. */
 static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp_err *err)
 {
     int64_t micros = train_config_micros(t->config);
-    int64_t each = t->net.is_last ? t->config->micro * t->net.seq * t->net.all_vocab : 0;
+    int64_t each = t->net.is_last ? t->config->micro * t->net.seq * t->net.logit.all : 0;
     float *all = malloc((size_t)(micros * each) * sizeof *all + 1);
     tp_status st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits");
 
@@ -116,6 +116,8 @@ static tp_status write_file(const struct trainer *t, const char *path, const flo
         ids[i] = pair[i];
     assemble(t, whole, parts);
     st = safetensors_write_file(path, tensors, data, 2, err);
+    if (st)
+        tp_fail_in(err, "--logits");
 done:
     free(whole);
     free(ids);

@@ -23,9 +23,9 @@ struct shard {
 
 static struct shard shard_of(const struct pass *p, int i)
 {
-    struct shard s = { .logits = p->scratch->wide + i * p->rows * p->net->vocab };
+    struct shard s = { .logits = p->scratch->wide + i * p->rows * p->net->logit.each };
 
-    s.cols = net_vocab(p->net, i, &s.first);
+    s.cols = vocab_rows_of(&p->net->logit, i, &s.first);
     return s;
 }
 
@@ -90,7 +90,7 @@ tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, st
     const struct net *n = p->net;
     const struct scratch *w = p->scratch;
     char *dlogits = n->dtype == DTYPE_BF16 ? (char *)w->narrow : (char *)w->wide;
-    int64_t hidden = n->model->hidden, step = p->rows * n->vocab * dtype_bytes(n->dtype);
+    int64_t hidden = n->model->hidden, step = p->rows * n->logit.each * dtype_bytes(n->dtype);
     tp_status st;
 
     for (int i = 0; i < n->shards; i++) {

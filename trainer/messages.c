@@ -10,7 +10,8 @@ static void count_tp(struct messages *m, const struct trainer *t)
     const struct net *n = &t->net;
     const struct layer *y = &n->layers[0];
     int64_t rows = t->config->micro * n->seq, micros = train_config_micros(t->config);
-    int cut = (y->out.tp ? 2 + n->recompute : 0) + (y->down.tp ? 2 : 0);
+    int full = n->recompute == RECOMPUTE_FULL;
+    int cut = (y->out.tp ? 2 + full : 0) + (y->down.tp ? 2 : 0);
     int head = n->is_last && n->head.tp;
     int64_t whole = cut * n->n_layers + (n->is_first && n->embedding_tp) + head;
 
@@ -40,8 +41,9 @@ static void count_sp(struct messages *m, const struct trainer *t)
     const struct net *n = &t->net;
     int64_t rows = t->config->micro * n->seq, micros = train_config_micros(t->config);
     int64_t part = rows / n->split * n->model->hidden, e = dtype_bytes(n->dtype);
-    int64_t gathers = n->n_layers * (6 + 2 * n->recompute) + 2 * n->is_last;
-    int64_t scatters = n->n_layers * (4 + n->recompute) + n->is_first + n->is_last;
+    int full = n->recompute == RECOMPUTE_FULL;
+    int64_t gathers = n->n_layers * (6 + 2 * full) + 2 * n->is_last;
+    int64_t scatters = n->n_layers * (4 + full) + n->is_first + n->is_last;
 
     m->tp_calls = micros * (gathers + scatters + n->is_first + 2 * n->is_last);
     m->tp_bytes =
@@ -61,7 +63,7 @@ static void count_ring(struct messages *m, const struct trainer *t)
     const struct net *n = &t->net;
     int64_t blocks = train_config_micros(t->config) * n->n_layers * (t->config->spec.cp - 1);
     int64_t elements = t->config->micro * n->seq * 2 * n->kv_width;
-    int again = n->recompute || n->recompute_attention;
+    int again = n->recompute != RECOMPUTE_NONE;
 
     m->cp_calls = blocks * (3 + again);
     m->cp_bytes = blocks * elements * ((2 + again) * dtype_bytes(n->dtype) + 4);

@@ -69,10 +69,25 @@ static void find_units(struct net *n, const struct params *p)
         n->layers[i].unit = params_unit(p, n->layer_numbers[i]);
 }
 
+static struct vocab_rows count_rows(const struct source *s, enum role role, int layer)
+{
+    const struct param *p = find(s, role, layer);
+    struct vocab_rows rows = { 0 };
+
+    if (p && p->n) {
+        rows.each = p->box.len[0];
+        rows.first = p->box.lo[0];
+    }
+    for (int i = 0; p && i < s->params->n; i++)
+        if (s->params->list[i].tensor == p->tensor && s->params->list[i].n)
+            rows.all += s->params->list[i].box.len[0];
+    return rows;
+}
+
 static tp_status count_widths(struct net *n, const struct source *s, struct tp_err *err)
 {
     const struct model *m = n->model;
-    const struct param *q = NULL, *k = NULL, *up = NULL, *embed;
+    const struct param *q = NULL, *k = NULL, *up = NULL;
     int layer = n->layer_numbers[0];
     bool fused = m->arch == MODEL_GPT2;
     tp_status st;
@@ -87,26 +102,21 @@ static tp_status count_widths(struct net *n, const struct source *s, struct tp_e
     n->up_width = (m->arch == MODEL_GPT2 ? 1 : 2) * n->ffn;
     n->heads = n->q_width / m->head_dim;
     n->kv_heads = n->kv_width / m->head_dim;
-    embed = find(s, ROLE_EMBEDDING, LAYER_FIRST);
-    if (!embed)
-        embed = find(s, ROLE_HEAD, LAYER_LAST);
-    if (embed && embed->n) {
-        n->vocab = embed->box.len[0];
-        n->vocab_first = embed->box.lo[0];
-    }
-    for (int i = 0; embed && i < s->params->n; i++)
-        if (s->params->list[i].tensor == embed->tensor && s->params->list[i].n)
-            n->all_vocab += s->params->list[i].box.len[0];
+    if (n->is_first)
+        n->table = count_rows(s, ROLE_EMBEDDING, LAYER_FIRST);
+    if (n->is_last)
+        n->logit = m->tied ? count_rows(s, ROLE_EMBEDDING, LAYER_FIRST)
+                           : count_rows(s, ROLE_HEAD, LAYER_LAST);
 done:
     return st;
 }
 
-int64_t net_vocab(const struct net *n, int shard, int64_t *first)
+int64_t vocab_rows_of(const struct vocab_rows *v, int shard, int64_t *first)
 {
-    int64_t left = n->all_vocab - shard * n->vocab;
+    int64_t left = v->all - shard * v->each;
 
-    *first = n->vocab_first + shard * n->vocab;
-    return left < 0 ? 0 : left < n->vocab ? left : n->vocab;
+    *first = v->first + shard * v->each;
+    return left < 0 ? 0 : left < v->each ? left : v->each;
 }
 
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
@@ -304,8 +314,8 @@ tp_status net_bind(struct net *n, const struct layout *l, const struct params *p
         TP_TRY(
             bind_norm(&n->final_norm, &s, ROLE_FINAL_NORM, ROLE_FINAL_NORM_BIAS, LAYER_LAST, err));
         TP_TRY(bind_linear(&n->head, &s, m->tied ? ROLE_EMBEDDING : ROLE_HEAD, ROLE_NONE,
-                           m->tied ? LAYER_FIRST : LAYER_LAST, n->vocab, m->hidden, err));
-        n->head.all_out = n->all_vocab;
+                           m->tied ? LAYER_FIRST : LAYER_LAST, n->logit.each, m->hidden, err));
+        n->head.all_out = n->logit.all;
         if (p->head.n && !p->sharded)
             n->head.grad = p->grad + p->head.at;
     }

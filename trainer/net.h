@@ -10,6 +10,7 @@
 
 #include "core/arena.h"
 #include "layout/model.h"
+#include "layout/recompute.h"
 #include "trainer/linear_tp.h"
 #include "trainer/parallel.h"
 #include "trainer/params.h"
@@ -36,28 +37,34 @@ struct chunk {
     int first, n; /* in net.layers */
 };
 
+/* Rows of the embedding's or the head's matrix that a rank has. A plan may cut one and not the
+ * other. */
+struct vocab_rows {
+    int64_t first, each; /* of a shard; each may be 0 */
+    int64_t all;         /* of all shards of this rank; the last ones may be short */
+};
+
 struct net {
     const struct model *model;
     enum dtype dtype;
     struct comm *tp, *cp;
-    struct zigzag tokens;     /* of a sequence that this rank has */
-    int64_t seq;              /* how many: of the whole sequence, or under cp a part */
-    int split;                /* ranks that share the rows of the stream: tp under sp, else 1 */
-    float *whole;             /* under sp: [rows][h] for collectives */
-    bool recompute;           /* layers are run forward again before they go back */
-    bool recompute_attention; /* of layers only attention is, from q, k and v */
-    bool same_bits;           /* every sum is taken one way; see trainer/same_bits.h */
-    int shards, n_virtual;    /* tensor shards that this rank plays, and of all: 1 and tp without */
-    float *sums;              /* of several: [shards][rows][h], what is to be added up */
+    struct zigzag tokens; /* of a sequence that this rank has */
+    int64_t seq;          /* how many: of the whole sequence, or under cp a part */
+    int split;            /* ranks that share the rows of the stream: tp under sp, else 1 */
+    float *whole;         /* under sp: [rows][h] for collectives */
+    enum recompute recompute;
+    bool same_bits;        /* every sum is taken one way; see trainer/same_bits.h */
+    int shards, n_virtual; /* tensor shards that this rank plays, and of all: 1 and tp without */
+    float *sums;           /* of several: [shards][rows][h], what is to be added up */
     int64_t heads, kv_heads, ffn; /* of a shard: what this rank has if it plays one */
     int64_t q_width, kv_width, qkv_width;
-    int64_t up_width;           /* 2 ffn or ffn */
-    int64_t vocab_first, vocab; /* rows of the embedding and the head; may be 0 */
-    int64_t all_vocab;          /* of all shards of this rank; the last ones may be short */
-    bool is_first, is_last;     /* has the embedding; has the head */
-    bool is_sharded;            /* zero3: weights are there while they are needed */
-    int first_unit, last_unit;  /* of the embedding, of the head; -1: always there */
-    int n_layers, n_chunks;     /* of this rank's stages */
+    int64_t up_width;          /* 2 ffn or ffn */
+    struct vocab_rows table;   /* of the embedding, on the first stage */
+    struct vocab_rows logit;   /* of the head, on the last */
+    bool is_first, is_last;    /* has the embedding; has the head */
+    bool is_sharded;           /* zero3: weights are there while they are needed */
+    int first_unit, last_unit; /* of the embedding, of the head; -1: always there */
+    int n_layers, n_chunks;    /* of this rank's stages */
     struct layer *layers;
     int *layer_numbers; /* [n_layers] in the model */
     struct chunk *chunks;
@@ -80,8 +87,8 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
                    const struct params *p, int rank, int64_t seq, struct arena *arena,
                    struct tp_err *err);
 
-/* Rows of the vocabulary that a shard has; *first is the first of them. */
-int64_t net_vocab(const struct net *n, int shard, int64_t *first);
+/* Rows that a shard has; *first is the first of them. */
+int64_t vocab_rows_of(const struct vocab_rows *v, int shard, int64_t *first);
 
 void net_take(struct net *n, int64_t sequences, struct span *shared, struct span *own);
 

@@ -1,155 +1,172 @@
 /* trainer/same_bits.c - see trainer/same_bits.h. */
 #include "trainer/same_bits.h"
 
-#include <inttypes.h>
+#include <math.h>
+#include <string.h>
 
-#include "layout/plan.h"
+#include "comm/reduce.h"
+#include "kernels/adamw.h"
+#include "kernels/bias.h"
+#include "layout/bits.h"
 #include "trainer/shards.h"
+#include "trainer/zero.h"
 
-static bool is_power_of_two(int64_t n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
-/* Rows of the vocabulary that each of n shards has, the last ones fewer. */
-static int64_t vocabulary_unit(int64_t vocab, int n)
-{
-    return (vocab + n - 1) / n;
-}
-
-/* Whether what a rank of every smaller degree has of the vocabulary is what its shards have: when
- * at most the last of n shards is empty. */
-static bool vocabulary_nests(int64_t vocab, int n)
-{
-    int64_t unit = vocabulary_unit(vocab, n);
-
-    return (vocab + unit - 1) / unit >= n - 1;
-}
-
-/* What N does not divide, or NULL. */
-static const char *indivisible(const struct model *m, int n, int64_t *count)
-{
-    if ((*count = m->heads) % n)
-        return "attention heads";
-    if ((*count = m->kv_heads) % n && n % m->kv_heads)
-        return "key-value heads";
-    if ((*count = m->ffn) % n)
-        return "features of the MLP";
-    *count = m->vocab;
-    return vocabulary_nests(m->vocab, n) ? NULL : "rows of the vocabulary";
-}
-
-static tp_status check_model(const struct train_config *c, const struct model *m,
-                             struct tp_err *err)
-{
-    const struct plan *plan = m->plan ? m->plan : plan_builtin(m->arch);
-    int64_t count, other;
-    const char *what = indivisible(m, c->same_bits, &count);
-    int fits = c->same_bits;
-
-    while (fits > 1 && indivisible(m, fits, &other))
-        fits /= 2;
-    if (what)
-        return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits %d plays %d tensor shards, into which the model's %" PRId64
-                       " %s cannot be dealt; --same-bits %d can be",
-                       c->same_bits, c->same_bits, count, what, fits);
-    for (int i = 0; i < plan->n; i++)
-        if (plan->entries[i].cut == CUT_REPLICATED && *role_unit(plan->entries[i].role))
-            return tp_fail(err, TP_E_LAYOUT,
-                           "--same-bits needs a plan that cuts every product: %s (%s) is "
-                           "replicated",
-                           plan->entries[i].pattern, role_name(plan->entries[i].role));
-    return TP_OK;
-}
-
-/* The power of two below n. */
-static int64_t power_below(int64_t n)
-{
-    int64_t power = 1;
-
-    while (power <= n / 2)
-        power *= 2;
-    return power;
-}
-
-static tp_status check_spec(const struct train_config *c, struct tp_err *err)
-{
-    const struct spec *s = &c->spec;
-
-    if (s->cp > 1)
-        return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits cannot keep its promise under cp %d, where attention's sums "
-                       "are merged in another order",
-                       s->cp);
-    if (!is_power_of_two(s->tp) || s->tp > c->same_bits)
-        return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits %d runs at tensor degrees that are powers of two up to it, not "
-                       "at tp %d",
-                       c->same_bits, s->tp);
-    if (s->zero == 3 && s->dp > 1 && same_bits_leaf(c) > 1)
-        return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits under zero3 sums a microbatch over dp at once, so the "
-                       "%" PRId64 " microbatches of a step (--batch %" PRId64 " / --micro %" PRId64
-                       ") must be a power of two; zero1 takes any",
-                       c->batch / c->micro, c->batch, c->micro);
-    if (!is_power_of_two(s->dp))
-        return tp_fail(err, TP_E_LAYOUT, "--same-bits needs dp to be a power of two, not %d",
-                       s->dp);
-    return TP_OK;
-}
-
-tp_status same_bits_check(const struct train_config *c, const struct model *m, struct tp_err *err)
-{
-    int64_t rows = c->micro * c->seq;
-    tp_status st;
-
-    if (!is_power_of_two(c->same_bits) || c->same_bits > SHARDS_MAX)
-        return tp_fail(err, TP_E_USAGE,
-                       "--same-bits %d is no power of two between 1 and %d; nearest: %" PRId64,
-                       c->same_bits, SHARDS_MAX,
-                       c->same_bits > SHARDS_MAX ? SHARDS_MAX : power_below(c->same_bits));
-    if ((st = check_spec(c, err)) || (st = check_model(c, m, err)))
-        return st;
-    if (rows % c->same_bits)
-        return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits %d adds rows in as many blocks: the %" PRId64
-                       " tokens of a microbatch (--micro %" PRId64 " x --seq %" PRId64
-                       ") do not divide by it; --seq %" PRId64 " would",
-                       c->same_bits, rows, c->micro, c->seq,
-                       (c->seq + c->same_bits - 1) / c->same_bits * c->same_bits);
-    return TP_OK;
-}
-
-void same_bits_cut(struct tensor *tensors, int n, int same_bits)
-{
-    for (int i = 0; i < n; i++)
-        if (tensors[i].rule.pad)
-            tensors[i].rule.unit =
-                vocabulary_unit(tensors[i].shape[tensors[i].rule.dim], same_bits);
-}
+/* ---- leaves ---- */
 
 int64_t same_bits_leaf(const struct train_config *c)
 {
-    int64_t leaf = c->batch / c->micro;
+    const struct workload w = train_config_work(c);
 
-    if (!c->same_bits)
-        return 1;
-    while (leaf % 2 == 0)
-        leaf /= 2;
-    return leaf;
+    return bits_leaf(&w);
 }
 
 int same_bits_levels(const struct train_config *c)
 {
-    int64_t leaves = train_config_micros(c) / same_bits_leaf(c);
-    int levels = 0;
+    const struct workload w = train_config_work(c);
 
-    if (!c->same_bits)
-        return 0;
-    while (leaves > 1) {
-        leaves /= 2;
-        levels++;
+    return bits_levels(&w, &c->spec);
+}
+
+/* ---- the loss ---- */
+
+tp_status same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
+                         struct tp_err *err)
+{
+    int64_t leaf = same_bits_leaf(c), leaves = train_config_micros(c) / leaf;
+    bool dp_first = c->spec.zero == 3; /* as its gradients */
+    double level[FOLD_LEVELS_MAX + 1];
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < leaves; i++) {
+        double x = 0;
+
+        for (int64_t k = 0; k < leaf; k++)
+            x += losses[i * leaf + k];
+        losses[i] = x;
     }
-    return levels;
+    if (c->spec.dp > 1 && dp_first)
+        st = comm_all_reduce(dp, losses, leaves, COMM_F64, COMM_SUM, err);
+    for (int64_t i = 0; i < leaves; i++)
+        fold_add_double(level, losses[i], i);
+    *sum = level[same_bits_levels(c)];
+    if (c->spec.dp > 1 && !dp_first)
+        st = comm_all_reduce(dp, sum, 1, COMM_F64, COMM_SUM, err);
+    return st;
+}
+
+/* ---- gradients ---- */
+
+/* Shards of this rank that hold what entry i does: their gradients; how many. 0: an earlier entry's
+ * group. */
+static int find_holders(const struct params *p, int i, void *rows[BITS_SHARDS_MAX])
+{
+    int n = 0;
+
+    if (params_twin(p, i) != i)
+        return 0;
+    for (int k = i; k < p->n; k++)
+        if (p->list[k].tensor == p->list[i].tensor && params_twin(p, k) == i)
+            rows[n++] = params_owned(p, &p->list[k]).grad;
+    return n;
+}
+
+/* Sum the gradients of KV heads that several shards hold, here and over ranks. */
+static tp_status sum_holders(const struct params *p, const struct parallel *par, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < p->n && !st; i++) {
+        void *rows[BITS_SHARDS_MAX];
+        int64_t n = p->list[i].own.n;
+        int holders = p->list[i].shared && n ? find_holders(p, i, rows) : 0;
+
+        if (holders > 1)
+            comm_reduce(rows, holders, (const void *const *)rows, holders, n, COMM_F32, COMM_SUM);
+        if (holders == 0 || !par->kv)
+            continue;
+        st = comm_all_reduce(par->kv, rows[0], n, COMM_F32, COMM_SUM, err);
+        for (int k = 1; k < holders; k++)
+            memcpy(rows[k], rows[0], (size_t)n * sizeof(float));
+    }
+    return st;
+}
+
+/* A tied head's gradients to the embedding's: from the other end of the pipeline, or from here. */
+static tp_status sum_ends(const struct params *p, const struct parallel *par, struct tp_err *err)
+{
+    int first = p->tied;
+    tp_status st = TP_OK;
+
+    for (int i = first; first >= 0 && i < first + p->n_shards && !st; i++) {
+        struct sums g = params_sums(p, &p->list[i]);
+
+        if (g.n)
+            st = comm_all_reduce(par->ends, g.at, g.n, COMM_F32, COMM_SUM, err);
+    }
+    if (p->head.n) {
+        struct sums g = params_sums(p, &p->list[p->table]);
+
+        bias_add(g.at, p->fold.sum + p->head.at, 1, p->head.n);
+    }
+    return st;
+}
+
+/* Leaves first, all of them, for ranks and microbatches share them in any way: the sum over dp is
+ * taken but for that of a tied head's own gradients. */
+tp_status same_bits_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (p->head.n && !p->sharded && comm_size(par->dp) > 1)
+        TP_TRY(comm_all_reduce(par->dp, p->grad + p->head.at, p->head.n, COMM_F32, COMM_SUM, err));
+    TP_TRY(sum_holders(p, par, err));
+    TP_TRY(sum_ends(p, par, err));
+done:
+    return st;
+}
+
+/* ---- the norm ---- */
+
+/* Squares of the rows that this rank owns of what it counts; the others are zero. */
+static void square_rows(const struct params *p)
+{
+    memset(p->rows, 0, (size_t)p->n_rows * sizeof *p->rows);
+    for (int i = 0; i < p->n; i++) {
+        const struct param *q = &p->list[i];
+        int64_t cols;
+
+        if (!q->counted || !q->n || !q->own.n)
+            continue;
+        cols = q->n / q->box.len[0];
+        if (cols)
+            sum_squares_rows(p->rows + q->row + (q->own.from - q->at) / cols,
+                             params_owned(p, q).grad, q->own.n / cols, cols);
+    }
+}
+
+/* The squares of all gradients by rows, by entries, over a list of entries that is the same at
+ * every layout. Who does not have a row or an entry has a zero, so sums over ranks are exact. */
+tp_status same_bits_norm(double *norm, const struct params *p, const struct parallel *par,
+                         struct tp_err *err)
+{
+    double squares = 0;
+    tp_status st = TP_OK;
+
+    square_rows(p);
+    if (p->n_owners > 1)
+        TP_TRY(comm_all_reduce(par->dp, p->rows, p->n_rows, COMM_F64, COMM_SUM, err));
+    memset(p->places, 0, (size_t)p->n_places * sizeof *p->places);
+    for (int i = 0; i < p->n; i++) {
+        const struct param *q = &p->list[i];
+
+        for (int64_t r = 0; q->counted && q->n && r < q->box.len[0]; r++)
+            p->places[q->place] += p->rows[q->row + r];
+    }
+    if (comm_size(par->model) > 1)
+        TP_TRY(comm_all_reduce(par->model, p->places, p->n_places, COMM_F64, COMM_SUM, err));
+    for (int i = 0; i < p->n_places; i++)
+        squares += p->places[i];
+    *norm = sqrt(squares);
+done:
+    return st;
 }

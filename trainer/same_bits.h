@@ -18,13 +18,6 @@
 #include "trainer/parallel.h"
 #include "trainer/params.h"
 
-/* c->same_bits is set and c->micro filled. TP_E_USAGE or TP_E_LAYOUT: what does not divide, and
- * what would. */
-tp_status same_bits_check(const struct train_config *c, const struct model *m, struct tp_err *err);
-
-/* Cut the vocabulary at every layout where some of N ranks' parts end. */
-void same_bits_cut(struct tensor *tensors, int n, int same_bits);
-
 /* Microbatches of a leaf, and log2 of the leaves that a dp rank has in a step; 1 and 0 when
  * c->same_bits is 0. */
 int64_t same_bits_leaf(const struct train_config *c);

@@ -3,6 +3,7 @@
 
 #include "comm/reduce.h"
 #include "kernels/thread.h"
+#include "layout/bits.h"
 
 struct work {
     float *out;
@@ -14,7 +15,7 @@ struct work {
 static void sum_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct work *w = ctx;
-    const void *rows[SHARDS_MAX];
+    const void *rows[BITS_SHARDS_MAX];
     void *out = w->out + lo;
 
     (void)thread;
@@ -28,16 +29,4 @@ void shards_sum(float *out, const float *parts, int shards, int64_t stride, int6
     struct work w = { out, parts, shards, stride };
 
     kernels_for(n, kernels_grain(4 * (shards + 1)), sum_range, &w);
-}
-
-double shards_sum_double(const double *parts, int shards)
-{
-    const void *rows[SHARDS_MAX];
-    double total = 0;
-    void *out = &total;
-
-    for (int s = 0; s < shards; s++)
-        rows[s] = parts + s;
-    comm_reduce(&out, 1, rows, shards, 1, COMM_F64, COMM_SUM);
-    return total;
 }

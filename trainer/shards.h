@@ -8,12 +8,7 @@
 
 #include <stdint.h>
 
-enum { SHARDS_MAX = 256 };
-
 /* out[i] = sum over s of parts[s * stride + i], for i < n. out may be parts. */
 void shards_sum(float *out, const float *parts, int shards, int64_t stride, int64_t n);
-
-/* The same of doubles. */
-double shards_sum_double(const double *parts, int shards);
 
 #endif

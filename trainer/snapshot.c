@@ -35,8 +35,7 @@ struct snapshot {
     struct shard_info info;   /* of this rank's shard */
     struct shard_info *infos; /* rank 0: of all; malloc'ed */
     int n_infos;
-    char newest[NAME_MAX + 1];
-    int64_t newest_step;
+    int64_t newest_step; /* that was committed; -1: none yet */
 
     pthread_t thread;
     bool has_thread;
@@ -100,6 +99,7 @@ tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool for
 
     TP_TRY(comm_agree(world, s ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"), err));
     s->world = world;
+    s->newest_step = -1;
     s->layout = &t->layout;
     s->config = t->config;
     s->model = t->model;
@@ -172,10 +172,8 @@ static tp_status commit(struct snapshot *s, struct tp_err *err)
     tp_status st = m.state.options ? ckpt_commit(&s->txn, &m, err)
                                    : tp_fail(err, TP_E_NOMEM, "no memory for the manifest");
 
-    if (!st) {
-        snprintf(s->newest, sizeof s->newest, "step-%08" PRId64, s->position.step);
+    if (!st)
         s->newest_step = s->position.step;
-    }
     if (!st && s->config->keep > 0)
         st = ckpt_prune(s->config->ckpt, s->config->keep, 0, false, NULL, NULL, err);
     arena_free(&a);
@@ -329,17 +327,7 @@ bool snapshot_is_busy(const struct snapshot *s)
 
 int64_t snapshot_newest_step(const struct snapshot *s)
 {
-    return s->newest[0] ? s->newest_step : -1;
-}
-
-const char *snapshot_newest(const struct snapshot *s)
-{
-    return s->newest;
-}
-
-int64_t snapshot_bytes(const struct snapshot *s)
-{
-    return s->staging_bytes;
+    return s->newest_step;
 }
 
 void snapshot_close(struct snapshot *s)

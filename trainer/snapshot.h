@@ -41,14 +41,8 @@ tp_status snapshot_advance(struct snapshot *s, struct tp_err *err);
 /* Advance until no save is pending. Collective. */
 tp_status snapshot_wait(struct snapshot *s, struct tp_err *err);
 
-/* Name of the newest committed step ("step-00000040"), or "" so far. */
-const char *snapshot_newest(const struct snapshot *s);
-
-/* Its step, -1 so far. */
+/* The newest committed step, -1 so far. */
 int64_t snapshot_newest_step(const struct snapshot *s);
-
-/* Bytes of the staging buffer of this rank. */
-int64_t snapshot_bytes(const struct snapshot *s);
 
 /* Free; a save under way is given up and removed. s may be NULL. Not collective. */
 void snapshot_close(struct snapshot *s);

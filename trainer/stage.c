@@ -11,12 +11,14 @@
 #include "trainer/reduction.h"
 #include "trainer/units.h"
 
-bool stage_is_first(const struct net *n, int chunk)
+/* The model's first and last stage are chunks too: the first begins with the embedding, the last
+ * ends with the head. */
+static bool is_first(const struct net *n, int chunk)
 {
     return n->is_first && chunk == 0;
 }
 
-bool stage_is_last(const struct net *n, int chunk)
+static bool is_last(const struct net *n, int chunk)
 {
     return n->is_last && chunk == n->n_chunks - 1;
 }
@@ -29,10 +31,11 @@ float *stage_input(const struct slot *s)
 /* What a pass keeps of layer i of the chunk, or what is at work in its place. */
 static struct layer_slot layer_of(const struct pass *p, const struct slot *s, int i)
 {
-    struct layer_slot layer = p->net->recompute ? p->scratch->layer : s->layers[i];
+    struct layer_slot layer =
+        p->net->recompute == RECOMPUTE_FULL ? p->scratch->layer : s->layers[i];
 
     layer.x = s->layers[i].x;
-    if (p->net->recompute_attention) {
+    if (p->net->recompute == RECOMPUTE_SELECTIVE) {
         layer.attended = p->scratch->layer.attended;
         layer.lse = p->scratch->layer.lse;
     }
@@ -43,7 +46,7 @@ static struct layer_slot layer_of(const struct pass *p, const struct slot *s, in
  * its memory is the next one's too, and with zero3 so is that of a bias which would be added. */
 static bool finishes_layers(const struct net *n)
 {
-    return n->recompute || (n->is_sharded && n->layers[0].down.bias);
+    return n->recompute == RECOMPUTE_FULL || (n->is_sharded && n->layers[0].down.bias);
 }
 
 /* What the last layer of a chunk left to be added to s->x. */
@@ -64,7 +67,7 @@ tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct 
     struct arriving in = { 0 }; /* what enters the first layer is the stream already */
     tp_status st = TP_OK;
 
-    if (stage_is_first(n, chunk) && !(st = units_need(p->units, n->first_unit, err)))
+    if (is_first(n, chunk) && !(st = units_need(p->units, n->first_unit, err)))
         st = embedding_tp_forward(p, stage_input(s), s->ids, err);
     for (int i = 0; i < c->n && !st; i++) {
         const struct layer *y = &n->layers[c->first + i];
@@ -82,7 +85,7 @@ tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct 
             in = (struct arriving){ 0 };
         }
     }
-    if (!st && !stage_is_last(n, chunk))
+    if (!st && !is_last(n, chunk))
         stream_finish(p, s->x, &in);
     return st;
 }
@@ -134,7 +137,8 @@ static void clear_before(const struct net *n)
     if (n->model->tied && n->is_last && !n->same_bits)
         return;
     for (int s = 0; s < n->shards; s++)
-        clear(n->embedding_grad + s * n->embedding_stride, net_vocab(n, s, &first) * hidden);
+        clear(n->embedding_grad + s * n->embedding_stride,
+              vocab_rows_of(&n->table, s, &first) * hidden);
 }
 
 void stage_clear_gradients(const struct net *n)
@@ -253,7 +257,7 @@ static tp_status layer_backward(const struct pass *p, int i, struct layer_slot s
     tp_status st;
 
     TP_TRY(units_need(p->units, y.unit, err));
-    if (n->recompute)
+    if (n->recompute == RECOMPUTE_FULL)
         TP_TRY(run_again(p, &y, &slot, err));
     units_clear(p->units, y.unit);
     if (begins_leaf(p))
@@ -276,7 +280,7 @@ tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct
     for (int i = c->n - 1; i >= 0; i--)
         if ((st = layer_backward(p, c->first + i, layer_of(p, s, i), err)))
             return st;
-    if (!stage_is_first(n, chunk))
+    if (!is_first(n, chunk))
         return TP_OK;
     units_clear(p->units, n->first_unit);
     if (begins_leaf(p))

@@ -7,17 +7,12 @@
 
 #include "trainer/activation.h"
 
-/* The model's first and last stage are chunks too: the first begins with the embedding, the last
- * ends with the head. */
-bool stage_is_first(const struct net *n, int chunk);
-bool stage_is_last(const struct net *n, int chunk);
-
 /* Where a chunk's input belongs: the stream, before stage_forward. The first stage makes it itself.
  */
 float *stage_input(const struct slot *s);
 
 /* slot ids (on the first stage) and input are filled in. Leaves the stream in s->x, but for the
- * last stage, where stage_head finishes it. */
+ * last stage, where stage_logits finishes it. */
 tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err);
 
 /* Last stage, after stage_forward: this rank's columns of the logits, in scratch wide. */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "layout/bits.h"
 #include "trainer/same_bits.h"
 
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
@@ -13,7 +14,7 @@ tp_status trainer_layout(struct layout *out, const struct train_config *c, const
     tp_status st = model_state(&tensors, &n, m, c->dtype, arena, err);
 
     if (!st && c->same_bits)
-        same_bits_cut(tensors, n, c->same_bits);
+        bits_cut(tensors, n, c->same_bits);
     return st ? st : layout_make(out, &c->spec, m->layers, tensors, n, arena, err);
 }
 
@@ -54,7 +55,6 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(
         net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));
     t->net.recompute = t->config->recompute;
-    t->net.recompute_attention = t->config->recompute_attention;
     TP_TRY(prepare_slots(t, pp, err));
     TP_TRY(units_init(&t->units, &t->params, &t->net, &t->schedule.ranks[pp], &t->arena, err));
 done:

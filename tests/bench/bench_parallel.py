@@ -4,8 +4,9 @@
     tests/bench/bench_parallel.py [--rounds 5] [--torch PYTHON]
 
 Same weights, same text, same rules (lib/llama.py); that the losses are the same is checked, within 1e-4.
-Megatron-core is measured too where PYTHON has it (lib/megatron_llama.py). Every round runs each program
-once, in turn; the table has medians, `ratio` the median over the rounds of the peer's processor time by
+Megatron-core (lib/megatron_llama.py) and transformers' LlamaForCausalLM under DDP are measured too where
+PYTHON has them: the other peers are tuned, transformers' is what most people run. Every round runs each
+program once, in turn; the table has medians, `ratio` the median over the rounds of the peer's processor time by
 tp-train's on the same axis; `wall` is the quickest step.
 """
 import pathlib
@@ -23,7 +24,9 @@ TABLE = [  # what, who, and with which run of tp-train it is compared
     ("PyTorch DTensor TP2, sequence", ("torch", "sp"), "tp-train tp2sp"),
     ("tp-train dp2", ("tp", "dp2"), None),
     ("PyTorch DDP 2", ("torch", "dp"), "tp-train dp2"),
+    ("PyTorch DDP 2, transformers", ("torch", "hf"), "tp-train dp2"),
 ]
+NEEDS = {"megatron": "megatron.core", "hf": "transformers"}  # peers that PYTHON may not have
 
 
 def main():
@@ -32,7 +35,7 @@ def main():
     if not bench.python:
         print("no %s: nothing to compare with (make test-clients installs it)" % a.torch)
         return
-    table = [row for row in TABLE if row[1][1] != "megatron" or bench.has("megatron.core")]
+    table = [row for row in TABLE if row[1][1] not in NEEDS or bench.has(NEEDS[row[1][1]])]
     runs = {name: (lambda who=who, what=what: getattr(bench, who)(what))
             for name, (who, what), _ in table}
     print(llama.machine())

@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -30,6 +32,29 @@ def get(url, token=None, host=None):
         return e.code, e.read().decode()
 
 
+def prometheus(text):
+    """{name and labels: value}, by the rules that promtool checks: help and type before the samples,
+    a name once, and "_total" for counters only."""
+    samples, types, helps = {}, {}, set()
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        word = line.split(" ", 3)
+        if line.startswith("# HELP "):
+            assert word[2] not in helps and word[3].endswith("."), line
+            helps.add(word[2])
+        elif line.startswith("# TYPE "):
+            assert word[2] not in types and word[3] in ("gauge", "counter"), line
+            assert (word[3] == "counter") == word[2].endswith("_total"), line
+            types[word[2]] = word[3]
+            last = word[2]
+        else:
+            m = re.fullmatch(r'([a-z_]+)(\{[a-z]+="[a-z]+"\})? (-?[0-9.e+-]+)', line)
+            assert m and m[1] == last and m[1] in helps, "not below its own TYPE: " + line
+            assert m[1] + (m[2] or "") not in samples, line
+            samples[m[1] + (m[2] or "")] = float(m[3])
+    return samples
+
+
 def test_json_and_metrics_agree_with_the_job(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=30000, options={"save-every": 200}) as job:
         job.start()
@@ -41,11 +66,12 @@ def test_json_and_metrics_agree_with_the_job(tmp_path, tiny):
         assert status["state"] in ("train", "save") and len(status["ranks"]) == 4
         assert 0 < status["goodput"] <= 1 and status["spent"]["lost"] > 0
         metrics = get(page + "metrics")[1]
-        for line in metrics.splitlines():
-            assert re.fullmatch(r'# (HELP|TYPE) .*|[a-z_]+(\{cause="[a-z]+"\})? -?[0-9.e+-]+', line)
+        samples = prometheus(metrics)
+        assert samples["tp_run_launches_total"] == 2 and samples['tp_run_spent_seconds{cause="lost"}'] > 0
+        assert samples['tp_run_state{state="%s"}' % "plan"] == 0 and samples['tp_run_nodes{state="up"}'] == 4
+        assert sum(v for k, v in samples.items() if k.startswith("tp_run_state{")) == 1
         goodput = float(re.search(r"^tp_run_goodput_ratio (\S+)", metrics, re.M).group(1))
         assert abs(goodput - json.loads(get(page + "status")[1])["goodput"]) < 0.1
-        assert "tp_run_attempt 2" in metrics and 'tp_run_seconds_total{cause="lost"}' in metrics
         timeline = json.loads(get(page + "timeline")[1])
         spans = timeline["spans"]
         assert all(abs(a[1] - b[0]) < 1e-3 for a, b in zip(spans, spans[1:])), "gaps"
@@ -60,7 +86,11 @@ def test_json_and_metrics_agree_with_the_job(tmp_path, tiny):
         assert [e["event"] for e in json.loads(get(page + "events")[1])] == \
             [e["event"] for e in job.events()]
         assert get(page + "nothing")[0] == 404
-        assert get(page + "status", host="evil.example")[0] == 403
+        for host in ("evil.example", "localhost.evil.example", "localhostile", "bad.cafe", "dead:1", "1.2",
+                     "127.0.0.1.evil.example", "127.0.0.1:80x", "[::1", "[bad.cafe]", "[::1]x", ":80"):
+            assert get(page + "status", host=host)[0] == 403, host
+        for host in ("localhost", "localhost:80", "127.0.0.1", "192.0.2.7:8080", "[::1]", "[::1]:80"):
+            assert get(page + "status", host=host)[0] == 200, host
         ss = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True).stdout
         port = page.rstrip("/").rsplit(":", 1)[1]
         assert all("127.0.0.1:" in line for line in ss.splitlines() if (":%s " % port) in line)
@@ -113,6 +143,31 @@ def test_the_webhook_is_told_of_failures(tmp_path):
             assert job.start().wait() == 3
         assert [e["event"] for e in got][-1] == "failed"
         assert "rank_exit" in [e["event"] for e in got] and all(e["job"] == "job" for e in got)
+
+
+def test_a_webhook_that_is_away_for_a_moment_is_told_later(tmp_path):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    got = []
+
+    def come_up():
+        with socket.create_server(("127.0.0.1", port)) as server:
+            server.settimeout(20)
+            connection = server.accept()[0]
+            with connection:
+                got.append(connection.recv(65536))
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    with fake_job(tmp_path, "--steps", 3000, webhook="http://127.0.0.1:%d/" % port) as job:
+        job.start()
+        job.await_step(3)
+        os.kill(job.rank_pid(1), signal.SIGKILL)
+        job.await_event("rank_exit")
+        time.sleep(0.5)  # it was refused by now
+        come_up()
+        job.verb("stop", "--wait")
+    assert got and b'"event":"rank_exit"' in got[0], got
 
 
 def test_a_webhook_that_fails_does_not_matter(tmp_path):

@@ -32,7 +32,7 @@ def test_plan_says_why_layouts_are_refused(tmp_path, tiny):
     by_layout = {c["layout"]: c for c in plan(job, "--ranks", 6)}
     assert by_layout["tp4"]["legal"] and by_layout["tp2dp2"]["legal"] and by_layout["tp1"]["legal"]
     assert not by_layout["tp3"]["legal"] and "3" in by_layout["tp3"]["why"]
-    assert not by_layout["tp1dp3"]["legal"] and "batch of 8" in by_layout["tp1dp3"]["why"]
+    assert not by_layout["tp1dp3"]["legal"] and "--batch 8" in by_layout["tp1dp3"]["why"]
     need = by_layout["tp1"]["memory_bytes"]
     small = train_job(tmp_path / "small", tiny, allow="[]", name="small",
                       options={"micro": 8, "recompute": "none"}, layouts={"memory": need - 1})

@@ -1,4 +1,4 @@
-/* tests/unit/core_slot.c - the progress slot: what is told is what is read, and costs nothing. */
+/* tests/unit/core_tell.c - the progress slot: what is told is what is read, and costs nothing. */
 #include "core/tell.h"
 
 #include <criterion/criterion.h>

@@ -48,10 +48,10 @@ static struct monitor_verdict look(struct sim *s)
     return v;
 }
 
-/* One step of len ns; rank r computes compute[r] (NULL: half) and waits for the rest. */
-static struct monitor_verdict step(struct sim *s, int64_t len, const int64_t *compute, double loss)
+/* A step of len ns is over; rank r computed for compute[r] (NULL: half) and waited for the rest. */
+static struct monitor_verdict end_step(struct sim *s, int64_t len, const int64_t *compute,
+                                       double loss)
 {
-    s->now += len;
     for (int r = 0; r < WORLD; r++) {
         struct tell_slot *m = &s->slot[r];
 
@@ -66,6 +66,19 @@ static struct monitor_verdict step(struct sim *s, int64_t len, const int64_t *co
     }
     monitor_loss_of(s->m, s->slot[0].step, loss);
     return look(s);
+}
+
+/* The same, with the clock, and a look at least each second. */
+static struct monitor_verdict step(struct sim *s, int64_t len, const int64_t *compute, double loss)
+{
+    int64_t end = s->now + len;
+
+    while (end - s->now > S) {
+        s->now += S;
+        look(s);
+    }
+    s->now = end;
+    return end_step(s, len, compute, loss);
 }
 
 /* Everybody but the stopped rank gets to the next collective; then nothing for up to `most`. */
@@ -167,6 +180,27 @@ Test(monitor, a_watcher_that_stood_still_blames_nobody)
     monitor_free(s.m);
 }
 
+Test(monitor, a_job_that_is_held_is_not_late_and_teaches_nothing)
+{
+    struct sim s;
+    int64_t before;
+
+    sim_init(&s);
+    for (int i = 0; i < 40; i++)
+        step(&s, 100 * MS, NULL, 3);
+    before = monitor_deadline(s.m);
+    for (int i = 0; i < 600; i++) {
+        s.now += 100 * MS;
+        monitor_hold(s.m, s.now);
+    }
+    cr_expect_eq(end_step(&s, 60 * S, NULL, 3).what, MONITOR_FINE, "the step that it fell into");
+    for (int i = 0; i < 40; i++)
+        cr_expect_eq(step(&s, 100 * MS, NULL, 3).what, MONITOR_FINE);
+    cr_expect_eq(monitor_deadline(s.m), before);
+    cr_expect_eq(stall(&s, 2, 10 * S).rank, 2, "it is watched as before");
+    monitor_free(s.m);
+}
+
 Test(monitor, saves_have_a_deadline_of_their_own)
 {
     struct sim s;
@@ -188,6 +222,29 @@ Test(monitor, saves_have_a_deadline_of_their_own)
             break;
     }
     cr_expect_eq(look(&s).what, MONITOR_HANG);
+    monitor_free(s.m);
+}
+
+Test(monitor, a_rank_that_is_stopped_while_the_job_saves_is_named_like_any_other)
+{
+    struct monitor_verdict v;
+    struct sim s;
+
+    sim_init(&s);
+    for (int i = 0; i < 50; i++)
+        step(&s, 50 * MS, NULL, 2);
+    for (int r = 0; r < WORLD; r++) {
+        s.slot[r].phase = TELL_SAVE;
+        s.slot[r].phase_ns = s.now;
+    }
+    look(&s);
+    s.state[1] = 'T';
+    v = stall(&s, 1, 10 * S);
+    cr_assert_eq(v.what, MONITOR_HANG);
+    cr_expect_eq(v.rank, 1);
+    cr_expect_eq(v.phase, TELL_SAVE);
+    cr_expect_leq(v.waited_ns, 5 * S);
+    cr_expect(strstr(v.text, "stopped"), "%s", v.text);
     monitor_free(s.m);
 }
 

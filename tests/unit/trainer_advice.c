@@ -38,8 +38,7 @@ static struct train_config as_said(const struct train_config *asked, const char 
     struct tp_err err = { 0 };
 
     if (strstr(phrase, "--recompute")) {
-        c.recompute = strstr(phrase, "full") != NULL;
-        c.recompute_attention = !c.recompute;
+        c.recompute = strstr(phrase, "full") ? RECOMPUTE_FULL : RECOMPUTE_SELECTIVE;
     }
     if (micro)
         c.micro = strtoll(micro + 8, NULL, 10);

@@ -146,7 +146,7 @@ static const struct model MODEL = { .arch = MODEL_LLAMA,
                                     .init_std = 0.02,
                                     .max_positions = 64 };
 
-enum { RECOMPUTE = 1, SAME_BITS = 2 };
+enum { RECOMPUTES = 1, SAME_BITS = 2 };
 
 static void expect_none(const char *spec, enum dtype dtype, int threads, int more)
 {
@@ -163,7 +163,7 @@ static void expect_none(const char *spec, enum dtype dtype, int threads, int mor
     c.batch = 8;
     c.dtype = dtype;
     c.threads = threads;
-    c.recompute = more & RECOMPUTE;
+    c.recompute = more & RECOMPUTES ? RECOMPUTE_FULL : RECOMPUTE_NONE;
     c.same_bits = more & SAME_BITS ? 4 : 0;
     c.micro = more & SAME_BITS ? 1 : 2;
     cr_assert_eq(spec_parse(&c.spec, spec, &err), TP_OK, "%s", err.msg);
@@ -196,7 +196,7 @@ Test(trainer_alloc, a_warm_step_allocates_nothing)
                                          "tp2pp2dp2spzero1" };
 
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
-        expect_none(specs[i], i % 2 ? DTYPE_BF16 : DTYPE_F32, 1, i % 3 == 0 ? RECOMPUTE : 0);
+        expect_none(specs[i], i % 2 ? DTYPE_BF16 : DTYPE_F32, 1, i % 3 == 0 ? RECOMPUTES : 0);
     expect_none("tp1", DTYPE_F32, 2, 0);
     expect_none("tp1", DTYPE_BF16, 2, 0);
     expect_none("tp1", DTYPE_F32, 2, SAME_BITS);

@@ -279,22 +279,21 @@ Test(formulas, a_tied_head_costs_a_sum_of_the_embedding_between_the_ends)
 
 /* ---- what is kept ---- */
 
-static struct trainer_size size_of(const char *spec, int64_t micros, int recompute,
+static struct trainer_size size_of(const char *spec, int64_t micros, enum recompute recompute,
                                    const struct model *m)
 {
     struct train_config c = config(spec, micros);
     struct trainer_size size;
     struct tp_err err = { 0 };
 
-    c.recompute = recompute == 2;
-    c.recompute_attention = recompute == 1;
+    c.recompute = recompute;
     cr_assert_eq(train_config_check(&c, m, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(trainer_measure(&size, &c, m, &err), TP_OK, "%s", err.msg);
     return size;
 }
 
 /* Bytes that one layer more keeps. */
-static int64_t of_a_layer(const char *spec, int recompute, struct model m)
+static int64_t of_a_layer(const char *spec, enum recompute recompute, struct model m)
 {
     int64_t before = size_of(spec, 1, recompute, &m).activations;
 
@@ -326,18 +325,19 @@ Test(formulas, activations_of_a_layer)
         int t = cases[i].t, split = cases[i].split;
         int64_t uncut = split > 1 ? FLOAT * H : 0; /* a norm's weight, a bias */
 
-        cr_expect_eq(of_a_layer(spec, 0, llama(2, 4, 256, false)),
+        cr_expect_eq(of_a_layer(spec, RECOMPUTE_NONE, llama(2, 4, 256, false)),
                      FLOAT * rows * (4 * H / split + (4 * H + 3 * F) / t + HEADS / t) +
                          2 * aligned(FLOAT * rows / split) + 2 * uncut,
-                     "%s: %lld", spec, (long long)of_a_layer(spec, 0, llama(2, 4, 256, false)));
-        cr_expect_eq(of_a_layer(spec, 0, gpt2(2)),
+                     "%s: %lld", spec,
+                     (long long)of_a_layer(spec, RECOMPUTE_NONE, llama(2, 4, 256, false)));
+        cr_expect_eq(of_a_layer(spec, RECOMPUTE_NONE, gpt2(2)),
                      FLOAT * rows * (4 * H / split + 12 * H / t + HEADS / t) +
                          2 * aligned(2 * FLOAT * rows / split) + 6 * uncut,
                      "%s", spec);
-        cr_expect_eq(of_a_layer(spec, 2, llama(2, 4, 256, false)),
+        cr_expect_eq(of_a_layer(spec, RECOMPUTE_FULL, llama(2, 4, 256, false)),
                      FLOAT * rows * H / split + 2 * uncut, "%s", spec);
-        cr_expect_eq(of_a_layer(spec, 0, llama(2, 4, 256, false)) -
-                         of_a_layer(spec, 1, llama(2, 4, 256, false)),
+        cr_expect_eq(of_a_layer(spec, RECOMPUTE_NONE, llama(2, 4, 256, false)) -
+                         of_a_layer(spec, RECOMPUTE_SELECTIVE, llama(2, 4, 256, false)),
                      FLOAT * rows * (H + HEADS) / t, "%s", spec);
     }
 }
@@ -346,12 +346,12 @@ Test(formulas, activations_of_a_layer)
 Test(formulas, a_pipeline_keeps_as_many_microbatches_as_stages)
 {
     const struct model m = llama(8, 4, 8, false); /* few words: the first stage is the largest */
-    int64_t rows = (int64_t)B * S, layer = of_a_layer("tp1", 0, m);
+    int64_t rows = (int64_t)B * S, layer = of_a_layer("tp1", RECOMPUTE_NONE, m);
     int64_t slot = 2 * layer + FLOAT * rows * (H + 2); /* what it sends on; inputs and targets */
 
     for (int64_t micros = 3; micros <= 9; micros++)
-        cr_expect_eq(size_of("pp4", micros, 0, &m).activations -
-                         size_of("pp4", micros - 1, 0, &m).activations,
+        cr_expect_eq(size_of("pp4", micros, RECOMPUTE_NONE, &m).activations -
+                         size_of("pp4", micros - 1, RECOMPUTE_NONE, &m).activations,
                      micros <= 4 ? slot : 0, "%lld microbatches", (long long)micros);
 }
 
@@ -361,8 +361,8 @@ Test(formulas, optimizer_state_is_dealt)
     const struct model m = llama(2, 2, 256, false);
     int64_t P = parameters(&m);
 
-    cr_expect_eq(size_of("dp4", 1, 0, &m).moments, 8 * P);
-    cr_expect_eq(size_of("dp4zero1", 1, 0, &m).moments, 8 * P / 4);
-    cr_expect_eq(size_of("dp4zero3", 1, 0, &m).moments, 8 * P / 4, "%lld of %lld",
-                 (long long)size_of("dp4zero3", 1, 0, &m).moments, (long long)P);
+    cr_expect_eq(size_of("dp4", 1, RECOMPUTE_NONE, &m).moments, 8 * P);
+    cr_expect_eq(size_of("dp4zero1", 1, RECOMPUTE_NONE, &m).moments, 8 * P / 4);
+    cr_expect_eq(size_of("dp4zero3", 1, RECOMPUTE_NONE, &m).moments, 8 * P / 4, "%lld of %lld",
+                 (long long)size_of("dp4zero3", 1, RECOMPUTE_NONE, &m).moments, (long long)P);
 }

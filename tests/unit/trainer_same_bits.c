@@ -58,7 +58,7 @@ static struct train_config random_layout(struct rng *r, const struct model *m,
 
         c.spec = random_spec(r, m);
         c.spec.cp = 1;
-        c.recompute = rng_int(r, 0, 2) == 0;
+        c.recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
         c.threads = 1; /* OpenMP waits by spinning here, which 8 ranks have no room for */
         if (spec_world(&c.spec) <= 8 && train_config_check(&c, m, &ignored) == TP_OK)
             return c;

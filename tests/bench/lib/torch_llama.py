@@ -11,6 +11,7 @@ fused one, gradients are clipped in one fused pass, zeroed by dropping them. One
              and head, parallel loss
         sp   the same with norms and residuals cut along the sequence (torchtitan's default)
         dp   DistributedDataParallel: buckets all-reduced under the backward pass
+        hf   the same around transformers' LlamaForCausalLM, its defaults (sdpa)
         megatron  Megatron-core's layers (megatron_llama.py)
 
 Ranks speak gloo over loopback. Prints one JSON object: of every step the loss (of the whole batch), the
@@ -30,6 +31,9 @@ import torch  # noqa: E402 (threads are set before it is loaded)
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+
+
+REPLICAS = ("dp", "hf")  # modes in which each rank has its own sequences
 
 
 class Attention(nn.Module):
@@ -167,12 +171,20 @@ def batches(w, rank):
     text = torch.frombuffer(bytearray(open(w["data"], "rb").read()), dtype=torch.uint8).long()
     windows, share = (len(text) - 1) // w["seq"], w["batch"]
     first = 0
-    if w["mode"] == "dp":
+    if w["mode"] in REPLICAS:
         share //= w["ranks"]
         first = rank * share
     for s in range(w["steps"]):
         at = [(s * w["batch"] + first + b) % windows * w["seq"] for b in range(share)]
         yield torch.stack([text[i:i + w["seq"] + 1] for i in at])
+
+
+def hugging_face(folder):
+    """(LlamaForCausalLM, logits of token ids)."""
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_cache=False)
+    around = nn.parallel.DistributedDataParallel(model.train(), gradient_as_bucket_view=True)
+    return model, lambda ids: around(ids).logits
 
 
 def built(w):
@@ -183,9 +195,12 @@ def built(w):
         model = megatron_llama.build(c)
         megatron_llama.load(model, w["folder"], c)
         return model, lambda x: megatron_llama.loss_of(model, x), contextlib.nullcontext
-    model = around = Llama(c)
     context = contextlib.nullcontext
-    load(model, w["folder"])
+    if mode == "hf":
+        model, around = hugging_face(w["folder"])
+    else:
+        model = around = Llama(c)
+        load(model, w["folder"])
     if mode in ("tp", "sp"):
         from torch.distributed.tensor.parallel import loss_parallel
         tensor_parallel(model, mode == "sp")

@@ -1,0 +1,61 @@
+/* core/text.c - see core/text.h. */
+#include "core/text.h"
+
+#include <string.h>
+
+static int sequence_length(unsigned char first)
+{
+    if (first < 0x80)
+        return 1;
+    if (first < 0xc2 || first > 0xf4)
+        return 0;
+    return first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+}
+
+int text_utf8_length(const char *text)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    int n = sequence_length(p[0]);
+    unsigned code;
+
+    if (n < 2)
+        return n;
+    code = p[0] & (0x7fu >> n);
+    for (int i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (p[i] & 0x3f);
+    }
+    if ((n == 3 && code < 0x800) || (n == 4 && code < 0x10000) || code > 0x10ffff)
+        return 0;
+    return code >= 0xd800 && code <= 0xdfff ? 0 : n;
+}
+
+/* Whether p begins a sequence that the end of the text has cut off. */
+static int is_cut(const char *p)
+{
+    size_t n = strlen(p);
+
+    if (n >= (size_t)sequence_length((unsigned char)*p))
+        return 0;
+    for (size_t i = 1; i < n; i++)
+        if (((unsigned char)p[i] & 0xc0) != 0x80)
+            return 0;
+    return 1;
+}
+
+char *text_clean(char *text)
+{
+    for (char *p = text; *p;) {
+        int n = text_utf8_length(p);
+
+        if (n == 0 && is_cut(p)) {
+            *p = 0;
+            break;
+        }
+        if (n == 0 || (unsigned char)*p < 0x20 || *p == 0x7f)
+            *p = '?';
+        p += n > 1 ? n : 1;
+    }
+    return text;
+}

@@ -1,0 +1,180 @@
+/* layout/workload.c - see layout/workload.h. */
+#include "layout/workload.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "layout/bits.h"
+#include "layout/plan.h"
+
+/* Sequences a step and tokens a sequence: far above any run, far below overflow of their product
+ * with a row of any buffer. */
+enum { COUNT_MAX = 1 << 24 };
+
+struct workload workload_default(void)
+{
+    return (struct workload){ .dtype = DTYPE_F32, .seq = 64, .batch = 8 };
+}
+
+int64_t workload_micro(const struct workload *w, const struct spec *s)
+{
+    if (w->micro)
+        return w->micro;
+    return w->same_bits ? 1 : w->batch / s->dp;
+}
+
+int64_t workload_micros(const struct workload *w, const struct spec *s)
+{
+    int64_t micro = workload_micro(w, s);
+
+    return micro ? w->batch / s->dp / micro : 0;
+}
+
+/* ---- the run ---- */
+
+static tp_status check_count(const char *flag, int64_t n, struct tp_err *err)
+{
+    if (n >= 1 && n <= COUNT_MAX)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "%s %" PRId64 " must lie between 1 and %d", flag, n, COUNT_MAX);
+}
+
+tp_status workload_check_run(const struct workload *w, const struct model *m, struct tp_err *err)
+{
+    tp_status st;
+
+    if (w->seq > m->max_positions)
+        return tp_fail(err, TP_E_USAGE,
+                       "--seq %" PRId64
+                       " is more than the model's max_position_embeddings %" PRId64,
+                       w->seq, m->max_positions);
+    if (w->dtype != DTYPE_F32 && w->dtype != DTYPE_BF16)
+        return tp_fail(err, TP_E_USAGE, "--dtype is fp32 or bf16, not %s", dtype_name(w->dtype));
+    if ((st = check_count("--seq", w->seq, err)) || (st = check_count("--batch", w->batch, err)))
+        return st;
+    return w->same_bits ? bits_check_run(w, m, err) : TP_OK;
+}
+
+/* ---- the mesh ---- */
+
+/* Under sp whatever is not cut works on a part of the sequence, which attention cannot; the others
+ * could, but nobody has asked. In bf16 pairs of halves travel. */
+static tp_status check_sp(const struct workload *w, const struct model *m, struct tp_err *err)
+{
+    const struct plan *plan = plan_of(m);
+
+    for (int i = 0; i < plan->n; i++) {
+        const struct plan_entry *e = &plan->entries[i];
+
+        if (e->cut == CUT_REPLICATED && e->role != ROLE_POSITIONS)
+            return tp_fail(err, TP_E_LAYOUT,
+                           "sequence parallelism (sp) needs a plan that cuts every product and has "
+                           "sequence for norms and biases: %s (%s) is replicated",
+                           e->pattern, role_name(e->role));
+    }
+    if (w->dtype == DTYPE_BF16 && m->hidden % 2)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "sequence parallelism (sp) in bf16 needs an even hidden size, not %" PRId64,
+                       m->hidden);
+    return TP_OK;
+}
+
+/* Context parallelism cuts every sequence into two blocks a rank. */
+static tp_status check_cp(const struct workload *w, const struct spec *s, struct tp_err *err)
+{
+    int64_t blocks = 2 * (int64_t)s->cp, below = w->seq / blocks * blocks;
+    char lengths[64] = "";
+
+    if (s->cp == 1 || w->seq % blocks == 0)
+        return TP_OK;
+    if (below)
+        snprintf(lengths, sizeof lengths, "; --seq %" PRId64 " would", below);
+    return tp_fail(err, TP_E_LAYOUT,
+                   "context parallelism (cp %d) cuts a sequence into %" PRId64
+                   " equal blocks, two a rank, and --seq %" PRId64 " does not divide%s",
+                   s->cp, blocks, w->seq, lengths);
+}
+
+tp_status workload_check_mesh(const struct workload *w, const struct spec *s, const struct model *m,
+                              struct tp_err *err)
+{
+    tp_status st;
+
+    if (m && s->sp && s->tp > 1 && (st = check_sp(w, m, err)))
+        return st;
+    if ((st = check_cp(w, s, err)))
+        return st;
+    if (w->batch % s->dp)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "--batch %" PRId64 " cannot be dealt to %d data-parallel ranks evenly",
+                       w->batch, s->dp);
+    return w->same_bits ? bits_check_mesh(w, s, err) : TP_OK;
+}
+
+/* ---- microbatches ---- */
+
+/* The largest divisor of n that is at most `most`, and at least 1. */
+static int64_t divisor_below(int64_t n, int64_t most)
+{
+    int64_t d = most < n ? most : n;
+
+    while (d > 1 && n % d)
+        d--;
+    return d > 1 ? d : 1;
+}
+
+/* A rank's share of the batch is cut evenly; interleaved pipelines take groups of microbatches. */
+static tp_status check_share(const struct workload *w, const struct spec *s, struct tp_err *err)
+{
+    int64_t share = w->batch / s->dp, micro = workload_micro(w, s), micros;
+
+    if (!w->batch)
+        return TP_OK;
+    if (micro < 1 || micro > share || share % micro)
+        return tp_fail(err, TP_E_USAGE,
+                       "--micro %" PRId64 " does not divide the %" PRId64
+                       " sequences of a data-parallel rank (--batch %" PRId64
+                       " over dp %d); --micro %" PRId64 " does",
+                       micro, share, w->batch, s->dp, divisor_below(share, micro));
+    micros = share / micro;
+    if (s->vpp > 1 && micros % s->pp)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "interleaved pipelines (vpp %d) run microbatches in groups of pp: the "
+                       "%" PRId64
+                       " microbatches of a step are no multiple of %d; change --batch or --micro",
+                       s->vpp, micros, s->pp);
+    return TP_OK;
+}
+
+/* Under sp the tokens of a microbatch that a cp rank has are dealt to its tp ranks. */
+static tp_status check_rows(const struct workload *w, const struct spec *s, struct tp_err *err)
+{
+    int64_t micro = workload_micro(w, s), rows = micro * w->seq / s->cp;
+    char cp[32] = "";
+
+    if (!s->sp || rows % s->tp == 0)
+        return TP_OK;
+    if (s->cp > 1)
+        snprintf(cp, sizeof cp, " / cp %d", s->cp);
+    return tp_fail(err, TP_E_LAYOUT,
+                   "sequence parallelism (sp) deals the tokens of a microbatch to tp ranks: "
+                   "%" PRId64 " (--micro %" PRId64 " x --seq %" PRId64 "%s) do not divide by tp %d",
+                   rows, micro, w->seq, cp, s->tp);
+}
+
+tp_status workload_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err)
+{
+    int64_t micro = workload_micro(w, s);
+    tp_status st;
+
+    if ((st = check_share(w, s, err)))
+        return st;
+    if (w->seq > 0 && micro > INT32_MAX / w->seq)
+        return tp_fail(err, TP_E_USAGE,
+                       "a microbatch of %" PRId64 " sequences of %" PRId64
+                       " tokens is too large; make --micro smaller",
+                       micro, w->seq);
+    if ((st = check_rows(w, s, err)))
+        return st;
+    return w->same_bits ? bits_check_micro(w, s, err) : TP_OK;
+}

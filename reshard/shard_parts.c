@@ -1,0 +1,133 @@
+/* reshard/shard_parts.c - see reshard/shard_parts.h. */
+#include "reshard/shard_parts.h"
+
+#include <stdlib.h>
+
+#include "ckpt/crc.h"
+#include "reshard/combine.h"
+
+/* The smallest range around what this process read of a row. */
+struct part_range {
+    int64_t lo, end;
+};
+
+tp_status shard_parts_begin(struct shard_parts *p, struct tp_err *err)
+{
+    p->sums = calloc((size_t)p->n_rows * PART_SUM_WORDS, sizeof *p->sums);
+    p->ranges = calloc((size_t)p->n_rows, sizeof *p->ranges);
+    if (!p->sums || !p->ranges)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for checksums", p->dir);
+    for (int64_t row = 0; row < p->n_rows; row++)
+        p->ranges[row].lo = p->rows[row].raw_bytes;
+    return TP_OK;
+}
+
+/* ---- reading ---- */
+
+/* Several threads at once. */
+static void widen(struct part_range *r, int64_t lo, int64_t end)
+{
+    int64_t was = __atomic_load_n(&r->lo, __ATOMIC_RELAXED);
+
+    while (lo < was &&
+           !__atomic_compare_exchange_n(&r->lo, &was, lo, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+    was = __atomic_load_n(&r->end, __ATOMIC_RELAXED);
+    while (end > was && !__atomic_compare_exchange_n(&r->end, &was, end, true, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED))
+        ;
+}
+
+tp_status shard_parts_read(struct shard_parts *p, int64_t row, int64_t skip, void *buf, int64_t n,
+                           struct tp_err *err)
+{
+    uint64_t *sums = &p->sums[row * PART_SUM_WORDS];
+    tp_status st = shard_read(p->reader, row, skip, buf, n, err);
+    uint32_t crc;
+
+    if (st)
+        return st;
+    crc = crc32c_part(buf, (size_t)n, (uint64_t)(p->rows[row].raw_bytes - skip - n));
+    __atomic_fetch_xor(&sums[PART_SUM_CRC], crc, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&sums[PART_SUM_BYTES], (uint64_t)n, __ATOMIC_RELAXED);
+    widen(&p->ranges[row], skip, skip + n);
+    return TP_OK;
+}
+
+/* ---- checking ---- */
+
+static void add_sums(uint64_t *into, const uint64_t *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += PART_SUM_WORDS) {
+        into[i + PART_SUM_CRC] ^= from[i + PART_SUM_CRC];
+        into[i + PART_SUM_BYTES] += from[i + PART_SUM_BYTES];
+    }
+}
+
+/* Read what is missing of a row, of which one range was read, so that its checksum can be told. */
+static tp_status read_rest(struct shard_parts *p, int64_t row, char *buf, int64_t *more_bytes,
+                           struct tp_err *err)
+{
+    const int64_t raw_bytes = p->rows[row].raw_bytes;
+    const struct part_range was = p->ranges[row];
+    tp_status st = TP_OK;
+
+    *more_bytes += raw_bytes - (was.end - was.lo);
+    if (was.lo > 0)
+        TP_TRY(shard_parts_read(p, row, 0, buf, was.lo, err));
+    if (was.end < raw_bytes)
+        TP_TRY(shard_parts_read(p, row, was.end, buf, raw_bytes - was.end, err));
+done:
+    return st;
+}
+
+static tp_status check_row(struct shard_parts *p, int64_t row, char **buf, int64_t *more_bytes,
+                           struct tp_err *err)
+{
+    const struct shard_row *r = &p->rows[row];
+    const struct part_range *range = &p->ranges[row];
+    uint64_t read = p->sums[row * PART_SUM_WORDS + PART_SUM_BYTES];
+    uint32_t crc;
+    tp_status st;
+
+    if (read == 0)
+        return TP_OK;
+    if (read < (uint64_t)r->raw_bytes) {
+        if (!*buf && !(*buf = malloc(SHARD_CHUNK_BYTES)))
+            return tp_fail(err, TP_E_NOMEM, "%s: no memory to check what was read", p->dir);
+        if (read != (uint64_t)(range->end - range->lo)) { /* with gaps, or by others too */
+            *more_bytes += r->raw_bytes;
+            return shard_read_row(p->reader, row, *buf, err);
+        }
+        if ((st = read_rest(p, row, *buf, more_bytes, err)))
+            return st;
+    }
+    crc = crc32c_whole((uint32_t)p->sums[row * PART_SUM_WORDS + PART_SUM_CRC],
+                       (uint64_t)r->raw_bytes);
+    return crc == r->crc32c ? TP_OK : shard_fail_crc(p->reader, row, crc, err);
+}
+
+tp_status shard_parts_check(struct shard_parts *p, struct comm *comm, char **buf,
+                            int64_t *more_bytes, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (comm)
+        TP_TRY(combine_words(comm, p->sums, p->n_rows * PART_SUM_WORDS, PART_SUM_WORDS, add_sums,
+                             err));
+    if (comm && comm_rank(comm) != 0)
+        return TP_OK;
+    for (int64_t row = 0; row < p->n_rows; row++)
+        TP_TRY(check_row(p, row, buf, more_bytes, err));
+done:
+    return st;
+}
+
+void shard_parts_close(struct shard_parts *p)
+{
+    if (p->reader)
+        shard_reader_close(p->reader);
+    free(p->sums);
+    free(p->ranges);
+    *p = (struct shard_parts){ 0 };
+}

@@ -1,0 +1,191 @@
+"""tp-run as operators use it: without standard streams, on small terminals, in pipes that end, again
+after it is done, and with trainers that say anything before they die."""
+import fcntl
+import json
+import os
+import pty
+import re
+import resource
+import stat
+import struct
+import subprocess
+import termios
+
+import pytest
+
+import harness
+from run_job import Job, fake_job, train_job
+
+TP_RUN = str(harness.BIN / "tp-run")
+
+
+# ---- where its words go ----
+
+def test_closed_standard_streams_do_not_end_in_its_files(tmp_path):
+    """The next files opened would be 0, 1 and 2, and messages would be written into them."""
+    with fake_job(tmp_path, "--steps", 10) as job:
+        r = subprocess.run(["sh", "-c", 'exec "$0" "$1" <&- >&- 2>&-', TP_RUN, str(job.path)],
+                           timeout=60)
+        assert r.returncode == 0
+        for line in (job.state / "events.jsonl").read_text().splitlines():
+            assert json.loads(line)["event"]
+        assert job.events("done")
+        for record in job.journal():
+            assert record["edge"]
+
+
+def test_closed_standard_streams_do_not_end_in_a_checkpoint(tmp_path, tiny):
+    command = '"$0" --model "$1" --data "$2" --steps 2 --ckpt "$3" <&- >&- 2>&-'
+    r = subprocess.run(["sh", "-c", command, str(harness.BIN / "tp-train"), str(tiny), harness.TEXT,
+                        str(tmp_path / "ckpt")], timeout=60)
+    assert r.returncode == 0
+    assert harness.run("tp-ckpt", "verify", tmp_path / "ckpt").rc == 0
+
+
+def on_terminal(job, columns, term):
+    """What tp-run writes to a terminal so wide."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ["TERM"] = term
+        os.execv(TP_RUN, [TP_RUN, str(job.path)])
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    out = b""
+    try:
+        while True:
+            out += os.read(fd, 65536)
+    except OSError:  # EIO: it has ended
+        pass
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, out
+    return out.decode()
+
+
+def test_the_live_line_fits_the_terminal(tmp_path):
+    with fake_job(tmp_path, "--steps", 60) as job:
+        text = on_terminal(job, 40, "xterm")
+        live = [l for l in re.findall(r"\r\x1b\[K([^\r\n]*)(?=\r\x1b)", text) if l]
+        assert live and all(len(l) <= 39 for l in live), text
+        assert "status page: http://127.0.0.1" in re.sub(r"[^\n]*\r\x1b\[K", "", text), "it is erased"
+
+
+def test_a_dumb_terminal_gets_no_escape_sequences(tmp_path):
+    with fake_job(tmp_path, "--steps", 40) as job:
+        assert "\x1b" not in on_terminal(job, 80, "dumb")
+
+
+def test_a_reader_that_goes_does_not_take_tp_run_with_it(tmp_path):
+    with fake_job(tmp_path, "--steps", 60) as job:
+        r = subprocess.run(["bash", "-c", '"$0" "$1" 2>&1 | head -1; exit ${PIPESTATUS[0]}', TP_RUN,
+                            str(job.path)], capture_output=True, timeout=60)
+        assert r.returncode == 0
+        assert job.events("done")
+
+
+def test_an_event_torn_by_a_crash_does_not_take_the_next_with_it(tmp_path):
+    with fake_job(tmp_path, "--steps", 5) as job:
+        job.state.mkdir()
+        (job.state / "events.jsonl").write_text('{"time": 1, "event": "save"}\n{"time": 2, "ev')
+        assert job.start().wait() == 0
+        assert [e["event"] for e in job.events()][:3] == ["save", "plan", "launch"]
+
+
+def test_a_full_journal_is_no_reason_to_leave_a_job_that_trains(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=4000) as job:
+        job.start()
+        job.await_event("save", 2)
+        size = (job.state / "journal").stat().st_size
+        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        for name in ("timeline.jsonl", "curve.jsonl"):
+            (job.state / name).unlink(missing_ok=True)  # short ones: the journal alone is too long
+        step = job.status()["step"]
+        job.await_step(step + 60)
+        assert job.process.poll() is None, "it left the job alone"
+        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        job.await_event("journal_again")
+        assert "journal: cannot write" in job.output.read_text()
+        assert job.verb("stop", "--wait").rc == 0
+        assert job.wait() == 75 and job.journal()[-1]["edge"] == "stopped"
+
+
+# ---- its answers as JSON ----
+
+def test_status_has_the_same_fields_when_the_job_is_over(tmp_path):
+    with fake_job(tmp_path, "--steps", 3000) as job:
+        job.start()
+        runs = job.await_step(5)
+        assert runs["running"] is True
+        job.verb("stop", "--wait")
+        over = job.status()
+        assert set(over) == set(runs) - {"loss", "deadline_seconds"}
+        assert over["running"] is False and over["state"] == "stopped" and over["step"] >= 5
+        assert over["nodes"] and over["spent"]["training"] > 0 and over["goodput"] > 0
+        text = job.verb("status").out
+        assert "stopped: saved and stopped (tp-run is not running)" in text and "goodput" in text
+
+
+def test_every_verb_answers_as_json(tmp_path):
+    with fake_job(tmp_path, "--steps", 3000) as job:
+        job.start()
+        job.await_step(3)
+        for verb in (["node", "up", "a"], ["resize", "dp2"], ["status"], ["plan"], ["stop"]):
+            r = job.verb(verb[0], *verb[1:], "--json")
+            assert r.rc == 0 and json.loads(r.out), repr(r)
+        for line in job.verb("events", "--json").out.splitlines():
+            assert json.loads(line)
+        job.wait()
+
+
+# ---- again ----
+
+def test_a_job_that_is_done_says_so_and_goes_on_for_more_steps(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=20) as job:
+        assert job.start().wait() == 0
+        r = harness.run("tp-run", job.path)
+        assert r.rc == 0 and "is done already" in r.err and len(job.events("launch")) == 1, repr(r)
+        job.path.write_text(job.path.read_text().replace('"20"', '"40"'))
+        assert job.start().wait() == 0
+        assert [e["resumed_at"] for e in job.events("launch")] == [-1, 20]
+        assert sorted(job.losses()) == list(range(40))
+
+
+# ---- what trainers say ----
+
+def crying_job(folder, words):
+    """A command that ends with these bytes as its last words."""
+    (folder / "words").write_bytes(words)
+    cry = folder / "cry.sh"
+    cry.write_text("#!/bin/sh\ncat words\nexit 1\n")
+    cry.chmod(cry.stat().st_mode | stat.S_IXUSR)
+    return Job(folder, ["./cry.sh"], nodes="[a]", allow="[tp1]",
+               restart={"no_progress": 2, "backoff": "0.1s"})
+
+
+@pytest.mark.parametrize("words, said", [
+    (b"caf\xe9 is closed\n", "caf? is closed"),
+    (b"\x1b[31mred\x1b[0m alert\n", "?[31mred?[0m alert"),
+    ("x‘quoted’ ".encode() * 100 + b"\n", "x‘quoted’ x‘quoted’"),  # cut, perhaps within a character
+    (b" 10%|#   |\r 20%|##  |\r\n", "20%|##  |"),
+], ids=["latin1", "colours", "cut", "progress-bar"])
+def test_any_last_words_are_told(tmp_path, words, said):
+    with crying_job(tmp_path, words) as job:
+        assert job.start().wait() == 3
+        assert said in job.events("rank_exit")[0]["reason"]
+        assert said in job.events("failed")[0]["reason"]
+        assert said in job.output.read_text() and "\x1b" not in job.output.read_text()
+        r = job.verb("status")
+        assert r.rc == 0 and said in r.out, repr(r)
+
+
+def test_folders_with_names_of_any_bytes(tmp_path):
+    folder = tmp_path / os.fsdecode(b"s p\xe9ce")
+    folder.mkdir()
+    with crying_job(folder, b"no\n") as job:
+        assert job.start().wait() == 3
+        assert "exit code 1: no" in job.events("failed")[0]["reason"]
+
+
+def test_a_refused_command_line_is_not_tried_again_though_a_rank_ends_first(tmp_path):
+    with fake_job(tmp_path, "--exit-at", 0, 2, "--step-ms", 500,
+                  restart={"no_progress": 3, "backoff": "0.1s"}) as job:
+        assert job.start().wait() == 3
+        assert len(job.events("launch")) == 1
+        assert "the command line is refused" in job.events("failed")[0]["reason"]

@@ -1,0 +1,54 @@
+/* tests/unit/core_text.c - any bytes become text that JSON takes. */
+#include "core/text.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void expect(const char *in, const char *out)
+{
+    char text[64];
+
+    snprintf(text, sizeof text, "%s", in);
+    cr_expect_str_eq(text_clean(text), out);
+}
+
+Test(text, what_is_text_stays)
+{
+    expect("", "");
+    expect("rank 3 died: \xe2\x80\x98no file\xe2\x80\x99 \xf0\x9f\x98\x80",
+           "rank 3 died: \xe2\x80\x98no file\xe2\x80\x99 \xf0\x9f\x98\x80");
+}
+
+Test(text, what_is_none_is_marked)
+{
+    expect("caf\xe9 bar", "caf? bar");
+    expect("\x1b[31mred\tx\x7f", "?[31mred?x?");
+    expect("\xc0\xaf \xed\xa0\x80", "?? ???"); /* overlong, surrogate */
+}
+
+Test(text, a_sequence_cut_off_at_the_end_goes)
+{
+    expect("a\xe2\x80", "a");
+    expect("a\xf0\x9f\x98", "a");
+    expect("a\xe2", "a");
+}
+
+Test(text, random_bytes_become_valid_and_are_never_longer)
+{
+    unsigned seed = 7;
+
+    for (int i = 0; i < 20000; i++) {
+        char text[16] = { 0 };
+        size_t n = (size_t)rand_r(&seed) % sizeof text, before;
+
+        for (size_t k = 0; k < n; k++)
+            text[k] = (char)(rand_r(&seed) % 4 ? 0x80 + rand_r(&seed) % 0x80 : rand_r(&seed));
+        before = strlen(text);
+        text_clean(text);
+        cr_assert_leq(strlen(text), before);
+        for (const char *p = text; *p; p += text_utf8_length(p))
+            cr_assert(text_utf8_length(p) > 0 && (unsigned char)*p >= 0x20, "seed 7, text %d", i);
+    }
+}

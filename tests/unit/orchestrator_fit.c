@@ -1,0 +1,217 @@
+/* tests/unit/orchestrator_fit.c - what tp-run plans is what tp-train accepts, and what it refuses
+ * tp-train refuses, in the same words. */
+#include <criterion/criterion.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "orchestrator/scale.h"
+#include "tests/unit/random_model.h"
+#include "trainer/advice.h"
+
+enum { ROUNDS = 150, SPECS = 16, RANKS_MAX = 1 << 14 };
+
+static struct tp_err err;
+static char dir[] = "/tmp/tp-fit-XXXXXX";
+
+static void setup(void)
+{
+    cr_assert_not_null(mkdtemp(dir));
+}
+
+static void teardown(void)
+{
+    file_remove_tree(dir, &err);
+}
+
+TestSuite(fit, .init = setup, .fini = teardown, .timeout = 120);
+
+/* A random model as its config.json says it. */
+static struct model read_random_model(struct rng *r, const char *path, struct arena *arena)
+{
+    static const char llama[] =
+        "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":%" PRId64
+        ",\"hidden_size\":%" PRId64 ",\"intermediate_size\":%" PRId64
+        ",\"num_hidden_layers\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,"
+        "\"head_dim\":%" PRId64 ",\"max_position_embeddings\":%" PRId64 "}";
+    static const char gpt2[] =
+        "{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":%" PRId64 ",\"n_embd\":%" PRId64
+        ",\"n_inner\":%" PRId64 ",\"n_layer\":%d,\"n_head\":%d,\"n_positions\":%" PRId64 "}";
+    struct model m = random_model(r), read;
+    const char *text;
+
+    if (m.arch == MODEL_LLAMA)
+        text = arena_printf(arena, llama, m.vocab, m.hidden, m.ffn, m.layers, m.heads, m.kv_heads,
+                            m.head_dim, m.max_positions);
+    else
+        text =
+            arena_printf(arena, gpt2, m.vocab, m.hidden, m.ffn, m.layers, m.heads, m.max_positions);
+    remove(path);
+    cr_assert_eq(file_write_new(path, text, strlen(text), &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(model_parse(&read, text, strlen(text), path, arena, &err), TP_OK, "%s", err.msg);
+    return read;
+}
+
+/* A run that may be possible at some layouts; now and then at none. */
+static struct train_config random_run(struct rng *r, const struct model *m)
+{
+    static const int bits[] = { 2, 4, 8, 1, 3, 512, -2 };
+    struct train_config c = train_config_default();
+
+    c.steps = 1;
+    c.ckpt = "somewhere";
+    c.dtype = rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
+    c.seq = rng_int(r, 0, 9) ? rng_int(r, 1, m->max_positions) : rng_int(r, 1, 80);
+    if (rng_int(r, 0, 1))
+        c.seq = c.seq / 4 * 4 + 4 * (c.seq < 4);
+    c.batch = rng_int(r, 0, 19) ? rng_int(r, 1, 6) * (1 << rng_int(r, 0, 3)) : rng_int(r, -1, 0);
+    c.micro = rng_int(r, 0, 1) ? 0 : rng_int(r, 0, 9) ? rng_int(r, 1, 3) : -1;
+    c.recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
+    if (rng_int(r, 0, 2) == 0)
+        c.same_bits = bits[rng_int(r, 0, rng_int(r, 0, 3) ? 3 : 6)];
+    return c;
+}
+
+/* Half of them divide the model. */
+static struct spec any_spec(struct rng *r, const struct model *m)
+{
+    struct spec s = random_spec(r, m);
+
+    s.dp = (int)rng_int(r, 1, 6);
+    if (rng_int(r, 0, 1))
+        return s;
+    s.tp = (int)rng_int(r, 1, 9);
+    s.pp = (int)rng_int(r, 1, 8);
+    s.vpp = rng_int(r, 0, 2) ? 1 : (int)rng_int(r, 1, 3);
+    s.cp = rng_int(r, 0, 2) ? 1 : (int)rng_int(r, 1, 4);
+    return s;
+}
+
+/* The job file of such a run, which allows these layouts. recompute: whether the command says it.
+ */
+static struct job job_of(const struct train_config *c, bool recompute, const struct spec *specs,
+                         struct arena *arena)
+{
+    const char *more = "", *allow = "";
+    char *text, spec[SPEC_TEXT_MAX];
+    struct job job;
+
+    if (c->micro)
+        more = arena_printf(arena, " --micro=%" PRId64, c->micro);
+    if (c->same_bits)
+        more = arena_printf(arena, "%s --same-bits %d", more, c->same_bits);
+    if (recompute)
+        more = arena_printf(arena, "%s --recompute %s", more, recompute_name(c->recompute));
+    for (int i = 0; i < SPECS; i++)
+        allow = arena_printf(arena, "%s%s%s", allow, i ? ", " : "", spec_format(spec, &specs[i]));
+    text = arena_printf(arena,
+                        "command: tp-train --model %s --steps 1 --dtype %s --seq %" PRId64
+                        " --batch %" PRId64 "%s\nckpt: c\nlayouts:\n  allow: [%s]\n",
+                        c->model_path, dtype_name(c->dtype), c->seq, c->batch, more, allow);
+    cr_assert_eq(job_parse(&job, text, strlen(text), "/tmp/x.yaml", arena, &err), TP_OK, "%s",
+                 err.msg);
+    return job;
+}
+
+/* Whether tp-train takes a run at s; the sentence in *why if not. */
+static bool accepts(const struct train_config *c, const struct spec *s, const struct model *m,
+                    struct tp_err *why)
+{
+    struct train_config asked = *c, checked;
+
+    asked.spec = *s;
+    return advice_check(&checked, &asked, m, why) == TP_OK;
+}
+
+/* Of a run whose microbatch tp-run may choose: whether tp-train takes any other. */
+static bool accepts_any(const struct train_config *c, const struct spec *s, const struct model *m)
+{
+    struct train_config other = *c;
+    struct tp_err ignored;
+
+    for (other.micro = 1; other.micro <= c->batch; other.micro++)
+        if (accepts(&other, s, m, &ignored))
+            return true;
+    return false;
+}
+
+struct tally {
+    int offered, refused, never;
+};
+
+static void judge(struct tally *n, const struct train_config *c, const struct model *m,
+                  const struct candidate *x, bool recompute)
+{
+    struct train_config as_planned = *c;
+    struct tp_err why = { 0 };
+    char way[WAY_TEXT_MAX];
+
+    way_format(way, &x->way);
+    if (x->legal) {
+        n->offered++;
+        as_planned.micro = x->way.micro ? x->way.micro : c->micro;
+        as_planned.recompute = recompute ? c->recompute : x->way.recompute;
+        cr_assert(accepts(&as_planned, &x->way.spec, m, &why), "tp-run offers %s, tp-train: %s",
+                  way, why.msg);
+        return;
+    }
+    n->refused++;
+    cr_assert(!accepts(c, &x->way.spec, m, &why), "tp-train runs %s, tp-run: %s", way, x->why);
+    cr_assert(x->why[0] && strncmp(why.msg, x->why, strlen(x->why)) == 0,
+              "%s: tp-run says: %s; tp-train: %s", way, x->why, why.msg);
+    cr_assert(c->micro || c->same_bits || !accepts_any(c, &x->way.spec, m),
+              "tp-train runs %s at another --micro, tp-run: %s", way, x->why);
+}
+
+/* Nothing can be run at all: the plan's error is tp-train's at every layout that fits the tensors.
+ */
+static void judge_never(struct tally *n, const struct train_config *c, const struct model *m,
+                        const struct spec *specs)
+{
+    const char *said = strstr(err.msg, "--");
+    struct tp_err why = { 0 };
+
+    cr_assert_not_null(said, "%s", err.msg);
+    n->never++;
+    for (int i = 0; i < SPECS; i++) {
+        cr_assert(!accepts(c, &specs[i], m, &why), "tp-run: %s", err.msg);
+        cr_assert(strncmp(why.msg, "layout ", 7) == 0 || strcmp(why.msg, said) == 0,
+                  "tp-run says: %s; tp-train: %s", err.msg, why.msg);
+    }
+}
+
+Test(fit, tp_run_offers_what_tp_train_runs_and_refuses_what_it_refuses)
+{
+    struct rng r = rng_start("fit/rules");
+    struct tally all = { 0 };
+    char path[64];
+
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct arena arena = { 0 };
+        struct model m = read_random_model(&r, path, &arena);
+        struct train_config c = random_run(&r, &m);
+        bool recompute = rng_int(&r, 0, 1);
+        struct spec specs[SPECS];
+        struct candidate *x;
+        struct job job;
+        tp_status st;
+        int n;
+
+        c.model_path = path;
+        for (int i = 0; i < SPECS; i++)
+            specs[i] = any_spec(&r, &m);
+        job = job_of(&c, recompute, specs, &arena);
+        st = scale_candidates(&x, &n, &job, NULL, RANKS_MAX, &arena, &err);
+        cr_assert(st == TP_OK || st == TP_E_USAGE, "%s", err.msg);
+        if (st)
+            judge_never(&all, &c, &m, specs);
+        for (int i = 0; !st && i < n; i++)
+            judge(&all, &c, &m, &x[i], recompute);
+        arena_free(&arena);
+    }
+    fprintf(stderr, "fit/rules: %d offered, %d refused, %d runs impossible\n", all.offered,
+            all.refused, all.never);
+    cr_assert(all.offered > ROUNDS && all.refused > ROUNDS && all.never > ROUNDS / 50);
+}
