@@ -9,6 +9,7 @@
 #include "cli/train_request.h"
 #include "comm/comm.h"
 #include "comm/launch.h"
+#include "core/heap.h"
 #include "core/pool.h"
 #include "core/stop.h"
 #include "kernels/thread.h"
@@ -167,6 +168,7 @@ int main(int argc, char **argv)
 
     report_begin();
     launch_prepare_env(argv);
+    heap_keep();
     mpi = launch_is_mpi(&world);
     if (mpi)
         stop_listen();
