@@ -43,6 +43,7 @@ tp_status ckpt_begin_again(struct ckpt_txn *t, bool *resumed, const char *root, 
         return tp_fail(err, TP_E_INTERNAL, "step %lld", (long long)step);
     if (snprintf(txn.root, sizeof txn.root, "%s", root) >= (int)sizeof txn.root)
         return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", root);
+    TP_TRY(ckpt_check_root(root, err));
     TP_TRY(refuse_existing(root, step, force, err));
     TP_TRY(tmp_save_id(txn.save_id, err));
     txn.made_root = !file_exists(root);

@@ -51,6 +51,10 @@ tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct
 
 /* ---- adding ---- */
 
+/* Whether steps can be added to a root, which need not be there yet. TP_E_USAGE: it is a step
+ * itself (one put into it would change what was saved, and would not be found), or no directory. */
+tp_status ckpt_check_root(const char *root, struct tp_err *err);
+
 struct ckpt_txn {
     char root[PATH_MAX];
     char tmp[PATH_MAX]; /* where shards and manifest go: ROOT/step-N.tmp-<save id> */
@@ -61,19 +65,24 @@ struct ckpt_txn {
     int alive; /* descriptor that holds a lock on tmp: who can take it knows that we are dead */
 };
 
-/* Take the next epoch of a root (made if absent): from now on jobs with older ones cannot commit.
- * Once a job. */
+/* Take the next epoch of a root (made if absent; see ckpt_check_root): from now on jobs with older
+ * ones cannot commit. Once a job. */
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err);
+
+/* Whether somebody holds ROOT/lock now, for a caller that must not wait: `who` says who. A root that
+ * is not there, or cannot be locked, is not busy. */
+bool ckpt_is_busy(const char *root, struct tp_err *who);
 
 /* The epoch of a root's newest job, without claiming anything: who adds a step that belongs to what
  * is there (tp-reshard, import) begins with it. 0: no job has claimed it, or there is no such
  * root. */
 tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err);
 
-/* Begin a step: refuses at once with TP_E_EXISTS when step-N is there and force is not set; makes
- * ROOT and the temporary directory; removes temporaries of dead writers. Ends with
- * ckpt_commit that succeeds, or with ckpt_abort. Other processes of the job may write into tmp (a
- * copy of the transaction tells them where); begin, commit and abort belong to one. */
+/* Begin a step: refuses at once with TP_E_EXISTS when step-N is there and force is not set, and
+ * what ckpt_check_root refuses; makes ROOT and the temporary directory; removes temporaries of dead
+ * writers. Ends with ckpt_commit that succeeds, or with ckpt_abort. Other processes of the job may
+ * write into tmp (a copy of the transaction tells them where); begin, commit and abort belong to
+ * one. */
 tp_status ckpt_begin(struct ckpt_txn *t, const char *root, int64_t step, int64_t epoch, bool force,
                      struct tp_err *err);
 

@@ -7,42 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "ckpt/commit.h"
 #include "ckpt/step.h"
 #include "core/file.h"
-
-/* ---- the lock ---- */
-
-bool root_lock_unsupported(int error)
-{
-    return error == ENOSYS || error == ENOLCK || error == EOPNOTSUPP || error == EBADF ||
-           error == EINVAL;
-}
-
-tp_status root_lock(int *fd, const char *root, struct tp_err *err)
-{
-    char path[PATH_MAX];
-    tp_status st = step_path(path, root, "lock", err);
-    int f, result;
-
-    if (st)
-        return st;
-    f = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    if (f < 0)
-        return tp_fail_errno(err, "%s: cannot open", path);
-    while ((result = flock(f, LOCK_EX)) != 0 && errno == EINTR)
-        ;
-    if (result != 0 && !root_lock_unsupported(errno)) {
-        tp_fail_errno(err, "%s: cannot lock", path);
-        close(f);
-        return TP_E_IO;
-    }
-    *fd = f;
-    return TP_OK;
-}
 
 /* ---- the epoch ---- */
 
@@ -55,7 +24,7 @@ tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
     tp_status st;
 
     TP_TRY(step_path(path, root, "epoch", err));
-    st = file_read_all(&text, &n, path, EPOCH_TEXT_MAX, &arena, err);
+    st = file_read_own(&text, &n, path, EPOCH_TEXT_MAX, &arena, err);
     if (st == TP_E_NOTFOUND) {
         *epoch = 0;
         st = TP_OK;
@@ -97,12 +66,31 @@ done:
     return st;
 }
 
+tp_status ckpt_check_root(const char *root, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    tp_status st;
+
+    if (file_exists(root) && !file_is_dir(root))
+        return tp_fail(err, TP_E_USAGE, "%s: is no directory, so no checkpoints can lie in it",
+                       root);
+    if ((st = step_path(path, root, MANIFEST_FILE, err)))
+        return st;
+    if (file_exists(path))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: is one step of a checkpoint (it has a " MANIFEST_FILE
+                       "); name the root that steps lie in",
+                       root);
+    return TP_OK;
+}
+
 tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
 {
     int64_t last = 0;
     int lock = -1;
     tp_status st;
 
+    TP_TRY(ckpt_check_root(root, err));
     TP_TRY(file_make_dirs(root, err));
     TP_TRY(root_lock(&lock, root, err));
     root_reap_names(root); /* this job may have nothing left to save */

@@ -17,7 +17,9 @@
 /* Whether this errno of flock says that the file system has none. */
 bool root_lock_unsupported(int error);
 
-/* Take ROOT/lock, waiting for it; *fd is closed to give it back. */
+/* Take ROOT/lock, waiting for it; *fd is closed to give it back. TP_E_IO, with the holder's name:
+ * it will not come by waiting, since the holder has been stopped for ten seconds, or is on no
+ * process's list here and has kept it for ten minutes. */
 tp_status root_lock(int *fd, const char *root, struct tp_err *err);
 
 /* Remove what was to become ROOT/epoch or ROOT/latest when its writer died. Under ROOT/lock. */

@@ -47,7 +47,7 @@ static tp_status open_file(struct shard_reader *r, const char *dir, struct tp_er
         return tp_fail(err, TP_E_CORRUPT, "%s: '%s' is no plain file name", dir, info->file);
     if (snprintf(r->path, sizeof r->path, "%s/%s", dir, info->file) >= (int)sizeof r->path)
         return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", dir);
-    st = file_open_read(&r->fd, &size, r->path, err);
+    st = file_open_own(&r->fd, &size, r->path, err);
     if (st == TP_E_NOTFOUND)
         return tp_fail(err, TP_E_CORRUPT, "%s: the shard of rank %d is missing", r->path,
                        info->rank);

@@ -81,7 +81,7 @@ tp_status step_manifest(struct manifest *m, const char *dir, struct arena *arena
     tp_status st;
 
     TP_TRY(step_path(path, dir, MANIFEST_FILE, err));
-    TP_TRY(file_read_all(&text, &size, path, MANIFEST_MAX_BYTES, arena, err));
+    TP_TRY(file_read_own(&text, &size, path, MANIFEST_MAX_BYTES, arena, err));
     TP_TRY(manifest_parse(&found, text, size, path, arena, err));
     name = name ? name + 1 : dir;
     if (step_name_parse(&step, name) == STEP_DIR && step != found.step)

@@ -2,9 +2,9 @@
  * ckpt/vfd.h - the virtual file driver through which libhdf5 lays out a shard.
  *
  * libhdf5 1.10 may crash, as late as in its exit handler, after a write that failed. So this driver
- * never fails: it remembers the first error and reports success; the caller asks vfd_error before
- * it believes the file. It takes no locks, which fail on shared file systems, and moves bytes with
- * pread and pwrite on a descriptor that belongs to the caller and stays open.
+ * never fails: it remembers the first error and reports success; the caller looks at
+ * vfd.first before it believes the file. It takes no locks, which fail on shared file systems, and
+ * moves bytes with pread and pwrite on a descriptor that belongs to the caller and stays open.
  */
 #ifndef CKPT_VFD_H
 #define CKPT_VFD_H

@@ -273,6 +273,11 @@ int cmd_diff(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt diff", opts, argc, argv, intro, tail))
         return code;
+    if (tol.atol < 0 || tol.rtol < 0) {
+        st = tp_fail(&err, TP_E_USAGE, "--atol %g and --rtol %g must not be negative", tol.atol,
+                     tol.rtol);
+        goto done;
+    }
     tol.exact = !atol_given && !rtol_given;
     o.list = json_array();
     TP_TRY(open_side(&a, step, &arena, &err));

@@ -184,6 +184,7 @@ int cmd_digest(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt digest", opts, argc, argv, intro, tail))
         return code;
+    TP_TRY(pool_check_workers("--jobs", jobs, &err));
     TP_TRY(ckpt_open(dir, &m, path, step, &arena, &err));
     if (err.msg[0])
         report_note("tp-ckpt", "%s", err.msg);

@@ -82,14 +82,16 @@ static bool parse(struct options *o, int *exit_code, int argc, char **argv)
 
 static tp_status check_options(struct options *o, struct tp_err *err)
 {
+    tp_status st;
+
     if (!o->out)
         return tp_fail(err, TP_E_USAGE, "-o is missing: the folder to make");
     if (strcmp(o->format, "gguf") == 0)
         return tp_fail(err, TP_E_USAGE, "--format gguf: this version writes only safetensors");
     if (strcmp(o->format, "safetensors") != 0)
         return tp_fail(err, TP_E_USAGE, "--format is safetensors, not '%s'", o->format);
-    if (o->jobs < 1)
-        return tp_fail(err, TP_E_USAGE, "--jobs must be at least 1");
+    if ((st = pool_check_workers("--jobs", o->jobs, err)))
+        return st;
     return transfer_dtype(&o->dtype, &o->has_dtype, o->dtype_text, err);
 }
 
@@ -216,6 +218,8 @@ static tp_status write_folder(struct export *x, const struct options *o, struct 
 {
     tp_status st;
 
+    if (o->assets)
+        TP_TRY(hf_assets_check(o->assets, err));
     TP_TRY(publish_begin(&x->publish, o->out, o->force, "config.json", err));
     TP_TRY(safetensors_create(&x->target, x->publish.tmp, x->tensors, x->n, o->max_shard, err));
     TP_TRY(move(x, o, err));

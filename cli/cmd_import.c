@@ -67,6 +67,7 @@ static bool parse(struct options *o, int *exit_code, int argc, char **argv)
 static tp_status check_options(struct options *o, struct tp_err *err)
 {
     static const char *const later[] = { "dcp", "megatron", "deepspeed" };
+    tp_status st;
 
     if (!o->out)
         return tp_fail(err, TP_E_USAGE, "-o is missing: the checkpoint root to add to");
@@ -76,8 +77,8 @@ static tp_status check_options(struct options *o, struct tp_err *err)
                            o->format);
     if (strcmp(o->format, "auto") != 0 && strcmp(o->format, "safetensors") != 0)
         return tp_fail(err, TP_E_USAGE, "--format is auto or safetensors, not '%s'", o->format);
-    if (o->jobs < 1)
-        return tp_fail(err, TP_E_USAGE, "--jobs must be at least 1");
+    if ((st = pool_check_workers("--jobs", o->jobs, err)))
+        return st;
     return transfer_dtype(&o->dtype, &o->has_dtype, o->dtype_text, err);
 }
 

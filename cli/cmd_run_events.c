@@ -30,15 +30,18 @@ static void copy(FILE *f, bool follow)
 int cmd_run_events(int argc, char **argv)
 {
     const char *path = NULL;
-    bool follow = false;
+    bool follow = false, as_json = false;
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     struct job job;
     char events[PATH_MAX];
     FILE *f = NULL;
     int code;
-    const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
-                                OPT_FLAG('f', "follow", &follow, "go on as events come"), OPT_END };
+    const struct opt opts[] = {
+        OPT_ARG("JOB.yaml", &path, "the job file"),
+        OPT_FLAG('f', "follow", &follow, "go on as events come"),
+        OPT_FLAG(0, "json", &as_json, "as JSON, a line each: they always are"), OPT_END
+    };
     tp_status st;
 
     if (!report_options(&code, "tp-run events", opts, argc, argv, NULL, NULL))

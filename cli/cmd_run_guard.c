@@ -61,7 +61,7 @@ int cmd_run_guard(int argc, char **argv)
             sleep(PAUSE_S);
             code = cmd_run_job(2, command);
         }
-        slurm_cancel(&job, id, &err); /* its batch script is gone: nothing else would end it */
+        slurm_cancel(&job, id, 300, &err); /* its batch script is gone: nothing else would end it */
     }
     arena_free(&arena);
     return code;

@@ -9,12 +9,14 @@
 int cmd_run_node(int argc, char **argv)
 {
     const char *path = NULL, *what = NULL, *node = NULL;
+    bool as_json = false;
     struct tp_err err = { 0 };
     json_t *answer = NULL;
     int code;
     const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
                                 OPT_ARG("up|down", &what, "give it back, or take it away at once"),
-                                OPT_ARG("NODE", &node, "a name of the job file's nodes"), OPT_END };
+                                OPT_ARG("NODE", &node, "a name of the job file's nodes"),
+                                OPT_FLAG(0, "json", &as_json, "as JSON"), OPT_END };
 
     if (!report_options(&code, "tp-run node", opts, argc, argv,
                         "down kills the ranks on the node, as its crash would.\n", NULL))
@@ -29,7 +31,7 @@ int cmd_run_node(int argc, char **argv)
                           &err),
                   &err);
     if (code == 0)
-        puts(json_string_value(json_object_get(answer, "text")));
+        run_ask_print(answer, as_json);
     json_decref(answer);
     return code;
 }

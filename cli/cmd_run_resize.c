@@ -8,13 +8,14 @@
 int cmd_run_resize(int argc, char **argv)
 {
     const char *path = NULL, *to = NULL;
+    bool as_json = false;
     struct tp_err err = { 0 };
     json_t *answer = NULL;
     int code;
-    const struct opt opts[] = {
-        OPT_ARG("JOB.yaml", &path, "the job file"),
-        OPT_ARG("SPEC|RANKS", &to, "a layout (tp2dp2), a number of ranks, or auto"), OPT_END
-    };
+    const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
+                                OPT_ARG("SPEC|RANKS", &to,
+                                        "a layout (tp2dp2), the most ranks, or auto"),
+                                OPT_FLAG(0, "json", &as_json, "as JSON"), OPT_END };
 
     if (!report_options(&code, "tp-run resize", opts, argc, argv,
                         "The job saves at its next step and goes on at the layout; auto gives the\n"
@@ -25,7 +26,7 @@ int cmd_run_resize(int argc, char **argv)
                   run_ask(&answer, path, json_pack("{s:s,s:s}", "verb", "resize", "to", to), &err),
                   &err);
     if (code == 0)
-        puts(json_string_value(json_object_get(answer, "text")));
+        run_ask_print(answer, as_json);
     json_decref(answer);
     return code;
 }

@@ -6,7 +6,7 @@
 #include "cli/report.h"
 #include "cli/run_ask.h"
 #include "orchestrator/control.h"
-#include "orchestrator/journal.h"
+#include "orchestrator/run.h"
 
 static const char *text(const json_t *o, const char *name)
 {
@@ -35,27 +35,53 @@ static void print_slurm(const json_t *o)
     putchar('\n');
 }
 
+/* A step, "none" before the first. */
+static const char *step_text(char buf[24], const json_t *o, const char *name)
+{
+    if (integer(o, name) < 0)
+        return "none";
+    snprintf(buf, 24, "%lld", integer(o, name));
+    return buf;
+}
+
+static void print_where(const json_t *s)
+{
+    bool runs = json_is_true(json_object_get(s, "running"));
+    char step[24], saved[24];
+    json_t *loss = json_object_get(s, "loss");
+
+    printf("job         %s\nstate       %s%s%s%s\n", text(s, "job"), text(s, "state"),
+           text(s, "reason")[0] ? ": " : "", text(s, "reason"),
+           runs ? "" : " (tp-run is not running)");
+    printf("layout      %s, ", text(s, "layout"));
+    if (runs)
+        printf("%lld ranks, ", integer(s, "world"));
+    printf("attempt %lld\nstep        %s", integer(s, "attempt"), step_text(step, s, "step"));
+    if (integer(s, "steps"))
+        printf(" of %lld", integer(s, "steps"));
+    printf(", checkpoint %s", step_text(saved, s, "checkpoint"));
+    if (loss)
+        printf(", loss %.4g", json_number_value(loss));
+    putchar('\n');
+}
+
 static void print_status(const json_t *s)
 {
-    json_t *v, *loss = json_object_get(s, "loss");
     const char *cause;
+    json_t *v;
     size_t i;
 
-    printf("job         %s\nstate       %s%s%s\nlayout      %s, %lld ranks, attempt %lld\n",
-           text(s, "job"), text(s, "state"), text(s, "reason")[0] ? ": " : "", text(s, "reason"),
-           text(s, "layout"), integer(s, "world"), integer(s, "attempt"));
-    printf("step        %lld of %lld, checkpoint %lld", integer(s, "step"), integer(s, "steps"),
-           integer(s, "checkpoint"));
-    if (loss)
-        printf(", loss %.4f", json_number_value(loss));
-    printf("\ngoodput     %.1f %%\ntime       ",
+    print_where(s);
+    printf("goodput     %.1f %%\ntime       ",
            100 * json_number_value(json_object_get(s, "goodput")));
     json_object_foreach(json_object_get(s, "spent"), cause, v) if (json_number_value(v) >= 0.05)
         printf(" %s %.1f s", cause, json_number_value(v));
     putchar('\n');
     if (json_object_get(s, "slurm"))
         print_slurm(json_object_get(s, "slurm"));
-    printf("page        %s\nnodes      ", text(s, "page"));
+    if (text(s, "page")[0])
+        printf("page        %s\n", text(s, "page"));
+    printf("nodes      ");
     json_array_foreach(json_object_get(s, "nodes"), i, v)
         printf(" %s:%lld %s", text(v, "node"), integer(v, "slots"), text(v, "state"));
     putchar('\n');
@@ -66,30 +92,16 @@ static void print_status(const json_t *s)
 }
 
 /* Nobody runs it: what the journal's last record says. */
-static tp_status from_journal(const char *path, bool as_json, struct tp_err *err)
+static tp_status from_journal(json_t **status, const char *path, struct tp_err *err)
 {
     struct arena arena = { 0 };
     struct job job;
-    json_t *last = NULL, *book;
     tp_status st = job_read(&job, path, &arena, err);
 
     if (st == TP_OK)
-        st = journal_peek(&last, job.state, err);
+        st = run_status_stored(status, &job, err);
     if (st == TP_E_NOTFOUND)
         st = tp_fail(err, TP_E_NOTFOUND, "%s: this job was never run", path);
-    if (st == TP_OK) {
-        book = json_object_get(last, "book");
-        if (as_json)
-            json_dumpf(book, stdout, JSON_COMPACT);
-        else
-            printf("job         %s\nstate       %s%s%s (tp-run is not running)\nlayout      %s\n"
-                   "step        %lld, checkpoint %lld",
-                   job.name, text(book, "state"), text(book, "reason")[0] ? ": " : "",
-                   text(book, "reason"), text(book, "layout"), integer(book, "best_step"),
-                   integer(book, "saved"));
-        putchar('\n');
-    }
-    json_decref(last);
     arena_free(&arena);
     return st;
 }
@@ -99,7 +111,7 @@ int cmd_run_status(int argc, char **argv)
     const char *path = NULL;
     bool as_json = false;
     struct tp_err err = { 0 };
-    json_t *answer = NULL;
+    json_t *answer = NULL, *status = NULL;
     int code;
     const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
                                 OPT_FLAG(0, "json", &as_json, "as JSON"), OPT_END };
@@ -109,13 +121,16 @@ int cmd_run_status(int argc, char **argv)
         return code;
     st = run_ask(&answer, path, json_pack("{s:s}", "verb", "status"), &err);
     if (st == TP_E_NOTFOUND)
-        st = from_journal(path, as_json, &err);
-    else if (st == TP_OK && as_json) {
-        json_dumpf(json_object_get(answer, "status"), stdout, JSON_COMPACT);
+        st = from_journal(&status, path, &err);
+    else if (st == TP_OK)
+        status = json_incref(json_object_get(answer, "status"));
+    if (status && as_json) {
+        json_dumpf(status, stdout, JSON_COMPACT);
         putchar('\n');
-    } else if (st == TP_OK) {
-        print_status(json_object_get(answer, "status"));
+    } else if (status) {
+        print_status(status);
     }
+    json_decref(status);
     json_decref(answer);
     return report("tp-run", st, &err);
 }

@@ -39,7 +39,7 @@ static tp_status stop_next(const char *path, char *text, size_t size, struct tp_
             next = (long)json_integer_value(json_object_get(book, "slurm_next"));
     }
     if (next) {
-        st = slurm_cancel(&job, next, err);
+        st = slurm_cancel(&job, next, 60, err);
         snprintf(text, size, "Slurm job %ld, which would have gone on, is cancelled", next);
     }
     json_decref(last);
@@ -50,14 +50,15 @@ static tp_status stop_next(const char *path, char *text, size_t size, struct tp_
 int cmd_run_stop(int argc, char **argv)
 {
     const char *path = NULL;
-    bool wait = false;
+    bool wait = false, as_json = false;
     struct tp_err err = { 0 };
     json_t *answer = NULL;
     char text[160] = "";
     int code;
     tp_status st;
     const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
-                                OPT_FLAG('w', "wait", &wait, "return when it has ended"), OPT_END };
+                                OPT_FLAG('w', "wait", &wait, "return when it has ended"),
+                                OPT_FLAG(0, "json", &as_json, "as JSON"), OPT_END };
 
     if (!report_options(&code, "tp-run stop", opts, argc, argv,
                         "The job saves at its next step and ends; tp-run exits with 75.\n", NULL))
@@ -65,11 +66,13 @@ int cmd_run_stop(int argc, char **argv)
     st = run_ask(&answer, path, json_pack("{s:s}", "verb", "stop"), &err);
     if (st == TP_E_NOTFOUND)
         st = stop_next(path, text, sizeof text, &err);
-    code = report("tp-run", st, &err);
-    if (code == 0 && wait && answer)
+    if (st == TP_OK && !answer)
+        answer = json_pack("{s:b,s:s}", "ok", 1, "text", text);
+    else if (st == TP_OK && wait)
         wait_for_end(path);
-    else if (code == 0)
-        puts(answer ? json_string_value(json_object_get(answer, "text")) : text);
+    code = report("tp-run", st, &err);
+    if (code == 0 && (as_json || !wait))
+        run_ask_print(answer, as_json);
     json_decref(answer);
     return code;
 }

@@ -88,6 +88,7 @@ int cmd_verify(int argc, char **argv)
     f = (struct findings){ .json = json, .list = json_array() };
     v.ctx = &f;
     v.jobs = jobs;
+    TP_TRY(pool_check_workers("--jobs", jobs, &err));
     TP_TRY(ckpt_locate(dir, path, step, &err));
     v.progress = progress_new("verify", 0, json);
     st = ckpt_verify(&v, &arena, &err);

@@ -35,27 +35,43 @@ static tp_status copy_file(const char *from, const char *to, struct tp_err *err)
     return st;
 }
 
-tp_status hf_assets_copy(const char *from, const char *to, struct tp_err *err)
+/* DIR/NAME, with room for it. */
+static tp_status join(char out[PATH_MAX], const char *dir, const char *name, struct tp_err *err)
 {
-    int copied = 0;
+    if (snprintf(out, PATH_MAX, "%s/%s", dir, name) < PATH_MAX)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", dir);
+}
+
+tp_status hf_assets_check(const char *from, struct tp_err *err)
+{
+    char source[PATH_MAX];
+    int found = 0;
+    tp_status st;
 
     if (!file_is_dir(from))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", from);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if ((st = join(source, from, names[i], err)))
+            return st;
+        found += file_exists(source);
+    }
+    if (found == 0)
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has no tokenizer, chat template or generation_config.json", from);
+    return TP_OK;
+}
+
+tp_status hf_assets_copy(const char *from, const char *to, struct tp_err *err)
+{
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char source[PATH_MAX], target[PATH_MAX];
         tp_status st;
 
-        if (snprintf(source, sizeof source, "%s/%s", from, names[i]) >= (int)sizeof source ||
-            snprintf(target, sizeof target, "%s/%s", to, names[i]) >= (int)sizeof target)
-            return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", from);
-        if (!file_exists(source))
-            continue;
-        if ((st = copy_file(source, target, err)))
+        if ((st = join(source, from, names[i], err)) || (st = join(target, to, names[i], err)))
             return st;
-        copied++;
+        if (file_exists(source) && (st = copy_file(source, target, err)))
+            return st;
     }
-    if (copied == 0)
-        return tp_fail(err, TP_E_NOTFOUND,
-                       "%s: has no tokenizer, chat template or generation_config.json", from);
     return TP_OK;
 }

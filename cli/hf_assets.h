@@ -7,7 +7,11 @@
 
 #include "core/err.h"
 
-/* Copy those that are in `from` to the folder `to`, byte by byte. TP_E_NOTFOUND: there are none. */
+/* Whether there are any of them in `from`, before work is put into what they shall lie beside.
+ * TP_E_NOTFOUND: no such folder, or none of them. */
+tp_status hf_assets_check(const char *from, struct tp_err *err);
+
+/* Copy those that are in `from` to the folder `to`, byte by byte. */
 tp_status hf_assets_copy(const char *from, const char *to, struct tp_err *err);
 
 #endif

@@ -28,7 +28,7 @@ tp_status reshard_journal_identify(struct reshard_job *job, const struct reshard
 
     if (snprintf(path, sizeof path, "%s/manifest.json", job->dir) >= (int)sizeof path)
         return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", job->dir);
-    TP_TRY(file_read_all(&text, &n, path, MANIFEST_MAX_BYTES, &arena, err));
+    TP_TRY(file_read_own(&text, &n, path, MANIFEST_MAX_BYTES, &arena, err));
     TP_TRY(hash_bytes(sha, text, n, err));
     what = arena_printf(
         &arena, "tp-reshard %s\nsource %s step %" PRId64 " manifest %s\nto %s\n%s%s", TP_VERSION,

@@ -161,7 +161,8 @@ static void print_head(FILE *f, const struct reshard_job *job)
 
     fprintf(f, "%s -> %s, step %lld\n", spec_format(from, &job->m.layout.spec),
             spec_format(to, &job->layout.spec), (long long)job->m.step);
-    fprintf(f, "from     %s\nto       %s/%s\n", job->dir, job->out, strrchr(job->dir, '/') + 1);
+    fprintf(f, "from     %s\nto       %s/step-%08lld\n", job->dir, job->out,
+            (long long)job->m.step);
 }
 
 void reshard_print_plan(FILE *f, const struct reshard_job *job, const struct reshard_totals *totals)

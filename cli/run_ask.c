@@ -2,6 +2,7 @@
 #include "cli/run_ask.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -73,4 +74,13 @@ tp_status run_ask(json_t **answer, const char *path, json_t *request, struct tp_
     json_decref(request);
     arena_free(&arena);
     return st;
+}
+
+void run_ask_print(const json_t *answer, bool as_json)
+{
+    if (as_json)
+        json_dumpf(answer, stdout, JSON_COMPACT);
+    else
+        fputs(json_string_value(json_object_get(answer, "text")), stdout);
+    putchar('\n');
 }

@@ -5,6 +5,7 @@
 #define CLI_RUN_ASK_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
 #include "core/arena.h"
 #include "core/err.h"
@@ -14,5 +15,8 @@
  * a batch job on another host is asked through Slurm: srun starts `tp-run ask` beside it.
  * What tp-run refuses comes back as a failure with its sentence. */
 tp_status run_ask(json_t **answer, const char *path, json_t *request, struct tp_err *err);
+
+/* The answer on stdout: its sentence, or all of it as a line of JSON. */
+void run_ask_print(const json_t *answer, bool as_json);
 
 #endif

@@ -72,10 +72,12 @@ static bool parse(struct options *o, int *exit_code, int argc, char **argv)
 
 static tp_status check_options(struct options *o, struct tp_err *err)
 {
+    tp_status st;
+
     if (!o->request.to)
         return tp_fail(err, TP_E_USAGE, "--to is missing: the layout to write, as --to tp4");
-    if (o->request.jobs < 1)
-        return tp_fail(err, TP_E_USAGE, "--jobs must be at least 1");
+    if ((st = pool_check_workers("--jobs", o->request.jobs, err)))
+        return st;
     if (o->request.journal_s < 0)
         return tp_fail(err, TP_E_USAGE, "--journal: %g is less than 0 seconds",
                        o->request.journal_s);

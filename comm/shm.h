@@ -49,7 +49,7 @@ struct shm_rank {
 
 /* What a rank is about to do, so that the others see its buffer, and that they agree. */
 struct shm_post {
-    _Alignas(64) int32_t call; /* enum comm_call, or SHM_POST_SPLIT */
+    _Alignas(64) int32_t call; /* enum comm_call; COMM_CALLS: a split */
     int32_t kind;              /* type and op, or root: must be equal */
     int64_t n_bytes;           /* must be equal but for COMM_GATHER */
     const char *shared;        /* the buffer where others can reach it, else NULL */

@@ -20,3 +20,8 @@ double clock_cpu_seconds(void)
 {
     return seconds_of(CLOCK_PROCESS_CPUTIME_ID);
 }
+
+double clock_wall_seconds(void)
+{
+    return seconds_of(CLOCK_REALTIME);
+}

@@ -59,14 +59,15 @@ tp_status file_write_at(int fd, const char *path, int64_t offset, const void *bu
     return TP_OK;
 }
 
-tp_status file_open_read(int *fd, int64_t *size, const char *path, struct tp_err *err)
+static tp_status open_regular(int *fd, int64_t *size, const char *path, int flags,
+                              struct tp_err *err)
 {
     struct stat sb;
-    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
 
     if (f < 0 && (errno == ENOENT || errno == ENOTDIR))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such file", path);
-    if (f < 0 && errno == ELOOP)
+    if (f < 0 && errno == ELOOP && flags)
         return tp_fail(err, TP_E_CORRUPT, "%s: is a symbolic link, expected a regular file", path);
     if (f < 0)
         return tp_fail_errno(err, "%s: cannot open", path);
@@ -84,13 +85,23 @@ tp_status file_open_read(int *fd, int64_t *size, const char *path, struct tp_err
     return TP_OK;
 }
 
-tp_status file_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
-                        struct arena *arena, struct tp_err *err)
+tp_status file_open_read(int *fd, int64_t *size, const char *path, struct tp_err *err)
+{
+    return open_regular(fd, size, path, 0, err);
+}
+
+tp_status file_open_own(int *fd, int64_t *size, const char *path, struct tp_err *err)
+{
+    return open_regular(fd, size, path, O_NOFOLLOW, err);
+}
+
+static tp_status read_all(char **data, size_t *size, const char *path, int flags, size_t max_bytes,
+                          struct arena *arena, struct tp_err *err)
 {
     int64_t n = 0;
     int fd = -1;
     char *buf;
-    tp_status st = file_open_read(&fd, &n, path, err);
+    tp_status st = open_regular(&fd, &n, path, flags, err);
 
     if (st)
         return st;
@@ -111,6 +122,18 @@ tp_status file_read_all(char **data, size_t *size, const char *path, size_t max_
 done:
     close(fd);
     return st;
+}
+
+tp_status file_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
+                        struct arena *arena, struct tp_err *err)
+{
+    return read_all(data, size, path, 0, max_bytes, arena, err);
+}
+
+tp_status file_read_own(char **data, size_t *size, const char *path, size_t max_bytes,
+                        struct arena *arena, struct tp_err *err)
+{
+    return read_all(data, size, path, O_NOFOLLOW, max_bytes, arena, err);
 }
 
 static tp_status write_and_sync(int fd, const char *path, const void *data, size_t size,
@@ -156,10 +179,14 @@ static const char *parent_of(const char *path, char *buf)
 tp_status file_replace(const char *path, const void *data, size_t size, struct tp_err *err)
 {
     char tmp[PATH_MAX], dir[PATH_MAX];
+    struct stat sb;
     tp_status st;
 
     if (snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid()) >= (int)sizeof tmp)
         return tp_fail(err, TP_E_USAGE, "%s: path is too long", path);
+    if (lstat(path, &sb) == 0 && !S_ISREG(sb.st_mode) && !S_ISLNK(sb.st_mode))
+        return tp_fail(err, TP_E_EXISTS, "%s: is there and no regular file; it is not replaced",
+                       path);
     unlink(tmp); /* a leftover of a dead process that had our id */
     st = file_write_new(tmp, data, size, err);
     if (st)

@@ -22,19 +22,29 @@ tp_status file_read_at(int fd, const char *path, int64_t offset, void *buf, size
 tp_status file_write_at(int fd, const char *path, int64_t offset, const void *buf, size_t n,
                         struct tp_err *err);
 
-/* Open a regular file for reading without blocking: a FIFO, device, directory or symbolic link is
- * refused (TP_E_CORRUPT). *size gets its length. TP_E_NOTFOUND when it is absent. */
+/* Open a regular file for reading without blocking: a FIFO, device or directory is refused
+ * (TP_E_CORRUPT). *size gets its length. TP_E_NOTFOUND when it is absent.
+ * For what people name and what others lay out: symbolic links are followed, since model folders
+ * of Hugging Face's cache consist of them. */
 tp_status file_open_read(int *fd, int64_t *size, const char *path, struct tp_err *err);
+
+/* The same of a file in a folder that is ours, where a symbolic link is damage (TP_E_CORRUPT): it
+ * leads to bytes that nobody saved there. */
+tp_status file_open_own(int *fd, int64_t *size, const char *path, struct tp_err *err);
 
 /* The whole file, with a 0 byte after it, in the arena. TP_E_CORRUPT when longer than max_bytes. */
 tp_status file_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
+                        struct arena *arena, struct tp_err *err);
+
+/* The same, as file_open_own. */
+tp_status file_read_own(char **data, size_t *size, const char *path, size_t max_bytes,
                         struct arena *arena, struct tp_err *err);
 
 /* Create path (which must not exist), write data, fsync, close. */
 tp_status file_write_new(const char *path, const void *data, size_t size, struct tp_err *err);
 
 /* Replace path by data so that a reader sees the old or the new: temporary, fsync, rename, fsync
- * of the directory. */
+ * of the directory. TP_E_EXISTS: what is there is a directory, a device or the like. */
 tp_status file_replace(const char *path, const void *data, size_t size, struct tp_err *err);
 
 /* fsync a directory, so that the names in it last. */

@@ -83,3 +83,10 @@ int pool_cores(void)
         return 1;
     return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
+
+tp_status pool_check_workers(const char *flag, int n, struct tp_err *err)
+{
+    if (n >= 1 && n <= POOL_WORKERS_MAX)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "%s %d must lie between 1 and %d", flag, n, POOL_WORKERS_MAX);
+}

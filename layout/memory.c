@@ -4,6 +4,7 @@
 
 #include "layout/bits.h"
 #include "layout/layout.h"
+#include "layout/plan.h"
 
 enum {
     ATTENTION_ROWS = 64, /* of scores at a time: kernels/attention.c's block */
@@ -18,14 +19,15 @@ enum {
 
 /* What one rank has; of its stage the first, parts being cut from the front. */
 struct share {
-    int64_t q, kv, ffn, up, vocab, heads; /* rows of each; up: gate and up together */
-    int64_t shards, n_virtual;            /* tensor shards that it plays, and of all; 1 and tp */
-    int64_t own_kv;                       /* kv but for copies; wide_vocab: as if all were full */
-    int64_t wide_vocab;
-    int64_t stats;              /* floats that a norm leaves a row */
-    int64_t layers;             /* of all its chunks */
-    int64_t slots, slot_layers; /* microbatches' chunks that it keeps; layers of one */
-    int64_t split;              /* ranks that share the rows of the stream */
+    int64_t q, kv, ffn, up, heads; /* rows of each; up: gate and up together */
+    int64_t table, head;           /* rows of the embedding; of the head */
+    int64_t shards, n_virtual;     /* tensor shards that it plays, and of all; 1 and tp */
+    int64_t own_kv;                /* kv but for copies */
+    int64_t wide_vocab;            /* the wider of table and head, as if all parts were full */
+    int64_t stats;                 /* floats that a norm leaves a row */
+    int64_t layers;                /* of all its chunks */
+    int64_t slots, slot_layers;    /* microbatches' chunks that it keeps; layers of one */
+    int64_t split;                 /* ranks that share the rows of the stream */
     bool is_first, is_last, is_pipeline, ring; /* ring: sequences are cut over cp ranks */
     bool same_bits;
     int64_t elements, owned; /* of parameters; those that this rank updates */
@@ -99,7 +101,7 @@ static int64_t first_elements(const struct share *r, const struct model *m, int6
 {
     int64_t h = m->hidden, positions = m->arch == MODEL_GPT2 ? m->max_positions : 0;
 
-    return r->is_first ? owned(r->vocab, h, owners) + owned(positions, h, owners) : 0;
+    return r->is_first ? owned(r->table, h, owners) + owned(positions, h, owners) : 0;
 }
 
 static int64_t last_elements(const struct share *r, const struct model *m, int64_t owners)
@@ -108,7 +110,7 @@ static int64_t last_elements(const struct share *r, const struct model *m, int64
 
     if (!r->is_last)
         return 0;
-    return norms + (m->tied && r->is_first ? 0 : owned(r->vocab, h, owners));
+    return norms + (m->tied && r->is_first ? 0 : owned(r->head, h, owners));
 }
 
 static int64_t count_elements(const struct share *r, const struct model *m, int64_t owners)
@@ -170,10 +172,31 @@ static int64_t window_bytes(const struct share *r, const struct model *m, int64_
 
 static int64_t largest_tensor(const struct share *r, const struct model *m, int64_t owners)
 {
-    int64_t rows =
-        most(most(r->vocab, r->ffn), most(r->q + 2 * r->kv, r->is_first ? m->max_positions : 0));
+    int64_t rows = most(most(most(r->table, r->head), r->ffn),
+                        most(r->q + 2 * r->kv, r->is_first ? m->max_positions : 0));
 
     return owners * (owned(rows, m->hidden, owners) + m->hidden);
+}
+
+/* The first rank's of n units that a layer's weight is cut by, where the plan cuts it. What feeds a
+ * row-parallel product is cut as it is (plan_check), so its role says it of both. */
+static int64_t cut(const struct model *m, enum role role, int64_t n, int64_t ranks)
+{
+    const struct plan_entry *e = plan_find(m->plan ? m->plan : plan_builtin(m->arch), role);
+
+    return e && (e->cut == CUT_ROW || e->cut == CUT_VOCABULARY) ? ceil_div(n, ranks) : n;
+}
+
+static void count_vocabulary(struct share *r, const struct model *m)
+{
+    int64_t table = r->shards * cut(m, ROLE_EMBEDDING, m->vocab, r->n_virtual);
+    int64_t head = m->tied ? table : r->shards * cut(m, ROLE_HEAD, m->vocab, r->n_virtual);
+
+    if (r->is_first)
+        r->table = least(m->vocab, table);
+    if (r->is_last)
+        r->head = least(m->vocab, head);
+    r->wide_vocab = most(r->is_first ? table : 0, r->is_last ? head : 0);
 }
 
 static struct share share_of(const struct model *m, const struct spec *s, const struct workload *w,
@@ -183,20 +206,17 @@ static struct share share_of(const struct model *m, const struct spec *s, const 
                        .n_virtual = w->same_bits ? w->same_bits : s->tp };
 
     r.shards = r.n_virtual / s->tp;
-    r.heads = ceil_div(m->heads, s->tp);
+    r.heads = cut(m, ROLE_OUT, m->heads, s->tp);
     r.q = r.heads * m->head_dim;
-    r.own_kv = ceil_div(m->kv_heads, s->tp) * m->head_dim;
-    r.kv = r.shards * ceil_div(m->kv_heads, r.n_virtual) * m->head_dim;
-    r.ffn = ceil_div(m->ffn, s->tp);
+    r.own_kv = cut(m, ROLE_OUT, m->kv_heads, s->tp) * m->head_dim;
+    r.kv = r.shards * cut(m, ROLE_OUT, m->kv_heads, r.n_virtual) * m->head_dim;
+    r.ffn = cut(m, ROLE_DOWN, m->ffn, s->tp);
     r.up = (m->arch == MODEL_GPT2 ? 1 : 2) * r.ffn;
     r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
     r.split = s->sp ? s->tp : 1;
     r.ring = s->cp > 1;
     count_layers(&r, m, s, pp, workload_micros(w, s));
-    if (r.is_first || r.is_last) {
-        r.wide_vocab = r.shards * ceil_div(m->vocab, r.n_virtual);
-        r.vocab = least(m->vocab, r.wide_vocab);
-    }
+    count_vocabulary(&r, m);
     r.elements = count_elements(&r, m, 1);
     r.owned = count_elements(&r, m, s->zero ? s->dp : 1);
     return r;
@@ -290,9 +310,9 @@ static int64_t counted_rows(const struct share *r, const struct model *m)
     else
         layer = 2 * h + r->q + 2 * r->own_kv + 2 * r->shards * h + 2 * r->ffn;
     if (r->is_first)
-        ends += r->vocab + (m->arch == MODEL_GPT2 ? m->max_positions : 0);
+        ends += r->table + (m->arch == MODEL_GPT2 ? m->max_positions : 0);
     if (r->is_last)
-        ends += (m->arch == MODEL_GPT2 ? 2 : 1) * h + (m->tied ? 0 : r->vocab);
+        ends += (m->arch == MODEL_GPT2 ? 2 : 1) * h + (m->tied ? 0 : r->head);
     return r->layers * layer + ends;
 }
 
@@ -317,7 +337,7 @@ static int64_t same_bits_bytes(const struct share *r, const struct model *m, int
     if (!r->same_bits)
         return 0;
     if (m->tied && r->is_first && r->is_last)
-        table = owned(r->vocab, m->hidden, owners);
+        table = owned(r->table, m->hidden, owners);
     return 4 * (levels * sums + (levels + 1) * table) +
            8 * (counted_rows(r, m) + norm_places(r, m)) +
            4 * r->n_virtual / r->split * r->stats * m->hidden;

@@ -28,9 +28,10 @@ enum { MEMORY_BUCKET = 1 << 18 };
 /* 2 EiB. */
 #define MEMORY_MOST (INT64_MAX / 4)
 
-/* The need of the largest rank, with one kernel thread. A batch that is not known, or too small
- * for a microbatch a rank, stands for as many of those as a pipeline can keep. saves: checkpoints,
- * from a copy of the state. What cannot be counted in 64 bits is MEMORY_MOST in total. */
+/* The need of the largest rank, with one kernel thread, cut as m->plan says. A batch that is not
+ * known, or too small for a microbatch a rank, stands for as many of those as a pipeline can keep.
+ * saves: checkpoints, from a copy of the state. What cannot be counted in 64 bits is MEMORY_MOST in
+ * total. */
 struct memory_need memory_estimate(const struct model *m, const struct spec *s,
                                    const struct workload *w, bool saves);
 

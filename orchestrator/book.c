@@ -49,16 +49,17 @@ static const struct field {
     {                                                 \
 #f, FIELD_RECOMPUTE, offsetof(struct book, f) \
     }
-    INT(attempt),      INT(epoch),        INT(keeper),
-    INT(keeper_start), INT(best_step),    INT(best_at_launch),
-    INT(resumed_at),   INT(saved),        INT(fails_in_row),
-    INT(nan_step),     DOUBLE(fault_at),  DOUBLE(restart_seconds),
-    BOOL(open),        BOOL(loss_known),  BOOL(stop),
-    BOOL(new_layout),  INT(way.micro),    RECOMPUTE(way.recompute),
-    DOUBLE(read_rate), DOUBLE(load_rate), DOUBLE(convert_rate),
-    INT(slurm_job),    INT(slurm_next),   INT(slurm_link),
-    INT(link_saved),   INT(idle_links),   BOOL(slurm_own),
-    BOOL(chained),     INT(steps),
+    INT(attempt),        INT(epoch),        INT(keeper),
+    INT(keeper_start),   INT(best_step),    INT(best_at_launch),
+    INT(resumed_at),     INT(saved),        INT(fails_in_row),
+    INT(nan_step),       DOUBLE(fault_at),  DOUBLE(restart_seconds),
+    BOOL(open),          BOOL(loss_known),  BOOL(stop),
+    BOOL(new_layout),    INT(way.micro),    RECOMPUTE(way.recompute),
+    DOUBLE(read_rate),   DOUBLE(load_rate), DOUBLE(convert_rate),
+    INT(slurm_job),      INT(slurm_next),   INT(slurm_link),
+    INT(slurm_restarts), INT(link_saved),   INT(idle_links),
+    BOOL(slurm_own),     BOOL(chained),     INT(steps),
+    BOOL(reports),
 };
 enum { N_FIELDS = sizeof FIELDS / sizeof FIELDS[0] };
 

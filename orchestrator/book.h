@@ -80,6 +80,7 @@ struct book {
     int64_t steps;          /* done: the job's steps then; 0: not done, or not known */
     int64_t nan_step;       /* where a loss was not finite, -1 */
     bool loss_known, stop, new_layout;
+    bool reports; /* a rank has had a progress slot, in this attempt or an earlier one */
     char resize[SPEC_TEXT_MAX]; /* asked for: a spec or a number of ranks; "" none */
     char reason[BOOK_TEXT_MAX]; /* of the last fault, or of the end */
     int n_restarts;
@@ -100,6 +101,7 @@ struct book {
     int64_t slurm_job;      /* the allocation, asked for or held; 0: none */
     int64_t slurm_next;     /* the batch job that goes on after this one, 0: none */
     int64_t slurm_link;     /* the newest allocation that was held */
+    int64_t slurm_restarts; /* how often Slurm had requeued it then */
     int64_t link_saved;     /* progress when it was first held: as run_slurm counts it */
     int64_t idle_links;     /* allocations in a row without progress */
     bool slurm_own;         /* tp-run asked for slurm_job, and gives it back */

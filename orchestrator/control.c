@@ -70,7 +70,7 @@ bool control_home_read(struct control_home *out, const char *state)
 
     *out = (struct control_home){ 0 };
     snprintf(path, sizeof path, "%.4000s/home", state);
-    known = file_read_all(&text, &n, path, 1024, &arena, &ignored) == TP_OK;
+    known = file_read_own(&text, &n, path, 1024, &arena, &ignored) == TP_OK;
     if (known) {
         p = take_word(out->host, sizeof out->host, text);
         p = take_word(id, sizeof id, p);

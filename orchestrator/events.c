@@ -8,49 +8,28 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "orchestrator/json_lines.h"
+
 struct events {
     int fd;
     char path[PATH_MAX];
     json_t *list;
 };
 
-static void keep(struct events *e, json_t *event)
-{
-    json_array_append_new(e->list, event);
-    if (json_array_size(e->list) > EVENTS_KEPT)
-        json_array_remove(e->list, 0);
-}
-
-/* Lines that do not parse (a torn last one) are passed over. */
-static void read_old(struct events *e)
-{
-    FILE *f = fopen(e->path, "re");
-    char *line = NULL;
-    size_t size = 0;
-
-    while (f && getline(&line, &size, f) > 0) {
-        json_t *event = json_loads(line, 0, NULL);
-
-        if (event)
-            keep(e, event);
-    }
-    free(line);
-    if (f)
-        fclose(f);
-}
-
 tp_status events_open(struct events **out, const char *state, struct tp_err *err)
 {
     struct events *e = calloc(1, sizeof *e);
 
-    if (!e || !(e->list = json_array())) {
+    if (!e)
+        return tp_fail(err, TP_E_NOMEM, "no memory for events");
+    snprintf(e->path, sizeof e->path, "%s/events.jsonl", state);
+    e->list = json_lines_read(e->path, EVENTS_KEPT);
+    if (!e->list) {
         free(e);
         return tp_fail(err, TP_E_NOMEM, "no memory for events");
     }
-    snprintf(e->path, sizeof e->path, "%s/events.jsonl", state);
-    read_old(e);
-    e->fd = open(e->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (e->fd < 0) {
+    e->fd = open(e->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (e->fd < 0 || !json_lines_end(e->fd)) {
         tp_fail_errno(err, "%s: cannot open", e->path);
         events_close(e);
         return TP_E_IO;
@@ -67,10 +46,10 @@ tp_status events_add(struct events *e, json_t *event, struct tp_err *err)
 
     if (text)
         text[n] = '\n'; /* over the final 0: one write, one line */
-    if (!text || write(e->fd, text, n + 1) != (ssize_t)n + 1)
+    if (!text || !json_lines_end(e->fd) || write(e->fd, text, n + 1) != (ssize_t)n + 1)
         st = tp_fail_errno(err, "%s: cannot append", e->path);
     free(text);
-    keep(e, event);
+    json_lines_keep(e->list, event, EVENTS_KEPT);
     return st;
 }
 

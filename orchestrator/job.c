@@ -68,6 +68,15 @@ bool job_has_axis(const struct job *j, const char *axis)
     return false;
 }
 
+static int64_t slots_of(const struct job *j)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < j->n_nodes; i++)
+        n += j->nodes[i].slots;
+    return n;
+}
+
 static tp_status check(const struct job *j, struct tp_err *err)
 {
     if (j->command.n == 0)
@@ -84,6 +93,12 @@ static tp_status check(const struct job *j, struct tp_err *err)
     if (j->restart.spares >= j->n_nodes && j->backend == JOB_LOCAL)
         return tp_fail(err, TP_E_USAGE, "%s: restart.spares: %lld of %d nodes leave none to work",
                        j->path, (long long)j->restart.spares, j->n_nodes);
+    if (j->backend == JOB_LOCAL && slots_of(j) > JOB_RANKS_MAX)
+        return tp_fail(err, TP_E_USAGE, "%s: nodes: they hold %lld ranks, at most %d can run",
+                       j->path, (long long)slots_of(j), JOB_RANKS_MAX);
+    if (j->layouts.max_ranks > 0 && j->layouts.min_ranks > j->layouts.max_ranks)
+        return tp_fail(err, TP_E_USAGE, "%s: layouts.min_ranks %lld is more than max_ranks %lld",
+                       j->path, (long long)j->layouts.min_ranks, (long long)j->layouts.max_ranks);
     if (j->backend == JOB_SLURM &&
         (j->slurm.tasks_per_node < 1 || j->slurm.tasks_per_node > JOB_RANKS_MAX ||
          j->slurm.nodes > JOB_NODES_MAX))
@@ -145,19 +160,36 @@ tp_status job_read(struct job *out, const char *path, struct arena *arena, struc
     return st ? st : job_parse(out, text, size, path, arena, err);
 }
 
-/* One word with its {names} filled in; what was filled in is not looked at again. */
-static char *fill(const char *word, const char *const names[][2], struct arena *arena)
+/* One word with its {names} filled in; what was filled in is not looked at again. Returns its
+ * length; out may be NULL. */
+static size_t fill_into(char *out, const char *word, const char *const names[][2])
 {
-    char *text = arena_strdup(arena, "");
+    size_t n = 0;
 
-    while (*word && text) {
+    while (*word) {
         int i = 0;
 
-        while (names[i][0] && strncmp(word, names[i][0], strlen(names[i][0])) != 0)
+        while (names[i][0] &&
+               (*word != '{' || strncmp(word, names[i][0], strlen(names[i][0])) != 0))
             i++;
-        text = names[i][0] ? arena_printf(arena, "%s%s", text, names[i][1])
-                           : arena_printf(arena, "%s%c", text, *word);
+        if (out && names[i][0])
+            memcpy(out + n, names[i][1], strlen(names[i][1]));
+        else if (out)
+            out[n] = *word;
+        n += names[i][0] ? strlen(names[i][1]) : 1;
         word += names[i][0] ? strlen(names[i][0]) : 1;
+    }
+    return n;
+}
+
+static char *fill(const char *word, const char *const names[][2], struct arena *arena)
+{
+    size_t n = fill_into(NULL, word, names);
+    char *text = arena_array(arena, n + 1, 1);
+
+    if (text) {
+        fill_into(text, word, names);
+        text[n] = 0;
     }
     return text;
 }
@@ -226,11 +258,7 @@ tp_status job_command(struct job_words *out, const struct job *j, const struct w
 
 int job_ranks(const struct job *j)
 {
-    int n = 0;
-
     if (j->backend == JOB_SLURM && j->n_nodes == 0)
         return (int)((j->slurm.nodes ? j->slurm.nodes : 1) * j->slurm.tasks_per_node);
-    for (int i = 0; i < j->n_nodes; i++)
-        n += j->nodes[i].slots;
-    return n;
+    return (int)slots_of(j);
 }

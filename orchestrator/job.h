@@ -26,6 +26,7 @@ enum {
 enum job_backend { JOB_LOCAL, JOB_SLURM };
 enum job_launcher { JOB_LAUNCH_SELF, JOB_LAUNCH_MPIRUN };
 enum job_checkpoints { JOB_CKPT_AUTO, JOB_CKPT_TP, JOB_CKPT_NONE };
+enum job_chain { JOB_CHAIN_OFF, JOB_CHAIN_ON, JOB_CHAIN_REQUEUE };
 enum job_grow { JOB_GROW_EXPAND, JOB_GROW_NEW, JOB_GROW_OFF };
 enum job_reshard { JOB_RESHARD_AUTO, JOB_RESHARD_ALWAYS, JOB_RESHARD_NEVER };
 enum job_on_nan { JOB_NAN_RESTART, JOB_NAN_STOP, JOB_NAN_IGNORE };
@@ -96,7 +97,7 @@ struct job {
         struct job_words step_options; /* of srun */
         int64_t nodes;                 /* 0: as many as the batch job has, or 1 */
         int64_t min_nodes, tasks_per_node;
-        bool chain;    /* go on in another Slurm job when the wall time ends */
+        int chain;     /* enum job_chain: go on in another Slurm job when the wall time ends */
         double margin; /* seconds before that end in which the job saves */
         int grow;      /* enum job_grow: how lost nodes are made up for */
         bool drain;    /* drain nodes at fault */

@@ -107,9 +107,11 @@ static const struct job_key KEYS[] = {
     KEY("slurm", "nodes", INT, slurm.nodes, "0", "nodes to ask for (0: 1, or as many as the batch job around tp-run has)"),
     KEY("slurm", "min_nodes", INT, slurm.min_nodes, "1", "with fewer left the allocation is given back and a new one asked for"),
     KEY("slurm", "tasks_per_node", INT, slurm.tasks_per_node, "1", "ranks a node holds"),
-    KEY("slurm", "chain", BOOL, slurm.chain, "true",
+    ONE_OF("slurm", "chain", slurm.chain, "false|true|requeue", "true",
         "when the wall time ends go on in another Slurm job: in a batch job the next one is submitted\n"
-        "beforehand (and cancelled when it is not needed), else a new allocation is asked for"),
+        "beforehand (and cancelled when it is not needed), else a new allocation is asked for. requeue: the\n"
+        "batch job requeues itself instead, so that it is one job for sacct and for those that wait for it\n"
+        "(--dependency=afterok); Slurm waits two minutes before it begins again"),
     KEY("slurm", "margin", SECONDS, slurm.margin, "2m", "so long before the end of the wall time the job saves and ends"),
     ONE_OF("slurm", "grow", slurm.grow, "expand|new|off", "expand",
         "how nodes that were lost are made up for, when that is worth a restart. expand: more nodes join\n"

@@ -1,13 +1,11 @@
 /* orchestrator/job_yaml.c - the job file's YAML into struct job, by the table of job_key.c. */
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
-#include "core/size.h"
 #include "orchestrator/job.h"
 #include "orchestrator/job_key.h"
+#include "orchestrator/job_value.h"
 #include "orchestrator/job_yaml.h"
 
 struct reader {
@@ -35,97 +33,21 @@ __attribute__((format(printf, 3, 4))) static tp_status fail_at(struct reader *r,
     return tp_fail(r->err, TP_E_USAGE, "%s:%zu: %s", r->path, node->start_mark.line + 1, text);
 }
 
+/* NULL: no scalar, or one that C cannot hold. */
 static const char *scalar(const yaml_node_t *n)
 {
-    return n && n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
+    const char *text = n && n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
+
+    return text && strlen(text) == n->data.scalar.length ? text : NULL;
 }
 
-static tp_status read_seconds(double *out, const char *text, const char **expected)
+/* YAML's null, which some write for "not set". */
+static bool is_null(const yaml_node_t *n)
 {
-    static const struct {
-        const char *unit;
-        double seconds;
-    } units[] = {
-        { "", 1 }, { "ms", 1e-3 }, { "s", 1 }, { "m", 60 }, { "h", 3600 }, { "d", 86400 }
-    };
-    char *end;
-    double v = strtod(text, &end);
+    const char *text = scalar(n);
 
-    *expected = "a time such as 0.5, 30s, 5m or 2h";
-    if (end == text || !isfinite(v) || v < 0)
-        return TP_E_USAGE;
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-        if (strcmp(end, units[i].unit) == 0) {
-            *out = v * units[i].seconds;
-            return TP_OK;
-        }
-    return TP_E_USAGE;
-}
-
-static tp_status read_enum(int *out, const char *text, const char *names)
-{
-    int i = 0;
-
-    for (const char *p = names; *p; i++) {
-        size_t n = strcspn(p, "|");
-
-        if (strlen(text) == n && strncmp(text, p, n) == 0) {
-            *out = i;
-            return TP_OK;
-        }
-        p += n + (p[n] == '|');
-    }
-    return TP_E_USAGE;
-}
-
-/* One value from text. *expected gets what it should have been. */
-static tp_status read_scalar(struct reader *r, const struct job_key *k, void *out, const char *text,
-                             const char **expected)
-{
-    char *end;
-    long long v;
-    double d;
-
-    switch (k->kind) {
-    case JOB_KIND_STR:
-        *(const char **)out = arena_strdup(r->arena, text);
-        return *(const char **)out ? TP_OK : tp_fail(r->err, TP_E_NOMEM, "no memory");
-    case JOB_KIND_PATH:
-        *(const char **)out = !text[0]         ? NULL
-                              : text[0] == '/' ? arena_strdup(r->arena, text)
-                                               : arena_printf(r->arena, "%s/%s", r->job->dir, text);
-        return TP_OK;
-    case JOB_KIND_INT:
-        errno = 0;
-        v = strtoll(text, &end, 10);
-        *expected = "a whole number, 0 or more";
-        if (end == text || *end || errno || v < 0 || v > INT64_C(1) << 53)
-            return TP_E_USAGE;
-        *(int64_t *)out = v;
-        return TP_OK;
-    case JOB_KIND_DOUBLE:
-        d = strtod(text, &end);
-        *expected = "a number, 0 or more";
-        if (end == text || *end || !isfinite(d) || d < 0)
-            return TP_E_USAGE;
-        *(double *)out = d;
-        return TP_OK;
-    case JOB_KIND_SECONDS:
-        return read_seconds(out, text, expected);
-    case JOB_KIND_SIZE:
-        *expected = "a size such as 512M or 2G";
-        return size_parse(out, text, r->err);
-    case JOB_KIND_BOOL:
-        *expected = "true or false";
-        *(bool *)out = strcmp(text, "true") == 0;
-        return *(bool *)out || strcmp(text, "false") == 0 ? TP_OK : TP_E_USAGE;
-    case JOB_KIND_ENUM:
-        *expected = k->names;
-        return read_enum(out, text, k->names);
-    default:
-        *expected = "a list";
-        return TP_E_USAGE;
-    }
+    return text && n->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           (strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
 }
 
 static tp_status read_words(struct reader *r, const yaml_node_t *n, struct job_words *out)
@@ -180,7 +102,7 @@ static tp_status read_nodes(struct reader *r, const yaml_node_t *n, const struct
             return FAIL(r, n, "nodes: \"%s\": expected name:slots", words->word[i]);
         if (colon)
             *colon = 0;
-        if (!words->word[i][0] || strlen(words->word[i]) > 63 ||
+        if (!words->word[i][0] || words->word[i][0] == '-' || strlen(words->word[i]) > 63 ||
             strspn(words->word[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                    "._-") != strlen(words->word[i]))
             return FAIL(r, n, "nodes: \"%s\" is no name for a node", words->word[i]);
@@ -201,7 +123,9 @@ static tp_status count_nodes(struct reader *r, const yaml_node_t *n, const char 
     long count = strtol(text, &end, 10);
 
     if (end == text || *end || count < 1 || count > JOB_NODES_MAX)
-        return FAIL(r, n, "nodes: \"%s\": expected a list such as [a:2, b:2], or a number", text);
+        return FAIL(r, n,
+                    "nodes: \"%s\": expected a list such as [a:2, b:2], or a number from 1 to %d",
+                    text, JOB_NODES_MAX);
     words.word = arena_array(r->arena, (size_t)count, sizeof *words.word);
     if (!words.word)
         return tp_fail(r->err, TP_E_NOMEM, "no memory");
@@ -239,11 +163,18 @@ static tp_status read_value(struct reader *r, const struct job_key *k, const yam
 {
     const char *text = scalar(n), *expected = "one value";
 
+    if (is_null(n))
+        return FAIL(r, n, "%s%s%s: is null; leave the key out for its default", k->section,
+                    k->section[0] ? "." : "", k->name);
     if (k->kind == JOB_KIND_WORDS || k->kind == JOB_KIND_SPECS || k->kind == JOB_KIND_NODES)
         return read_list(r, k, n);
-    if (!text || read_scalar(r, k, (char *)r->job + k->offset, text, &expected))
+    if (!text ||
+        job_value((char *)r->job + k->offset, &expected, k, text, r->job->dir, r->arena, r->err))
         return FAIL(r, n, "%s%s%s: expected %s, found \"%s\"", k->section, k->section[0] ? "." : "",
-                    k->name, expected, text ? text : "a list or a section");
+                    k->name, expected,
+                    text                          ? text
+                    : n->type == YAML_SCALAR_NODE ? "a text with a zero byte"
+                                                  : "a list or a section");
     return TP_OK;
 }
 
@@ -289,6 +220,22 @@ static tp_status read_mapping(struct reader *r, const yaml_node_t *map, const ch
     return TP_OK;
 }
 
+/* A second document would be taken for a part of the job, and is not. */
+static tp_status expect_end(struct reader *r, yaml_parser_t *parser)
+{
+    yaml_document_t more;
+    tp_status st = TP_OK;
+
+    if (!yaml_parser_load(parser, &more))
+        return tp_fail(r->err, TP_E_USAGE, "%s:%zu: not YAML: %s", r->path,
+                       parser->problem_mark.line + 1, parser->problem ? parser->problem : "?");
+    if (yaml_document_get_root_node(&more))
+        st = tp_fail(r->err, TP_E_USAGE, "%s:%zu: a second document (---); a job is one", r->path,
+                     more.start_mark.line + 1);
+    yaml_document_delete(&more);
+    return st;
+}
+
 static tp_status load_text(struct reader *r, const char *text, size_t size)
 {
     yaml_parser_t parser;
@@ -311,6 +258,8 @@ static tp_status load_text(struct reader *r, const char *text, size_t size)
     else
         st = read_mapping(r, root, "");
     yaml_document_delete(r->doc);
+    if (st == TP_OK)
+        st = expect_end(r, &parser);
     yaml_parser_delete(&parser);
     return st;
 }

@@ -15,13 +15,13 @@
 #include "core/arena.h"
 #include "core/file.h"
 
-enum { JOURNAL_MAX = 256 << 20, FRAME = 20 }; /* "%08x %010zu " */
+enum { JOURNAL_MAX = 256 << 20, RENEW_AT = 4 << 20, FRAME = 20 }; /* "%08x %010zu " */
 
 struct journal {
     int fd, lock;
     int64_t size;
     int64_t records, matched; /* matched: records at which a fault point looked */
-    char path[PATH_MAX];
+    char path[PATH_MAX], state[PATH_MAX];
 };
 
 static unsigned frame_crc(const char *text, size_t n)
@@ -29,30 +29,50 @@ static unsigned frame_crc(const char *text, size_t n)
     return crc32_iscsi((unsigned char *)text, (int)n, 0);
 }
 
-/* Length of the good prefix of text; *last gets the record at its end. */
+/* Bytes of the record at the beginning of text with its newline, 0: it is not good. */
+static size_t read_record(json_t **record, const char *text, size_t size)
+{
+    const char *json = text + FRAME;
+    char *end;
+    unsigned long crc;
+    size_t n;
+
+    *record = NULL;
+    if (size <= FRAME)
+        return 0;
+    crc = strtoul(text, &end, 16);
+    n = end == text + 8 ? strtoul(end, &end, 10) : SIZE_MAX;
+    if (end != text + FRAME - 1 || n >= size - FRAME || json[n] != '\n' ||
+        frame_crc(json, n) != crc)
+        return 0;
+    *record = json_loadb(json, n, JSON_REJECT_DUPLICATES, NULL);
+    return *record ? FRAME + n + 1 : 0;
+}
+
+/* Length up to the end of the last good record; *last gets it. Damage before it is passed over: an
+ * older book would not know of the attempt that runs. */
 static size_t scan(const char *text, size_t size, json_t **last, int64_t *records)
 {
-    size_t good = 0;
+    size_t good = 0, at = 0;
 
     *records = 0;
-    while (size - good > FRAME) {
-        const char *frame = text + good, *json = frame + FRAME;
-        char *end;
-        unsigned long crc = strtoul(frame, &end, 16);
-        size_t n = end == frame + 8 ? strtoul(end, &end, 10) : SIZE_MAX;
+    while (at < size) {
         json_t *record;
+        size_t n = read_record(&record, text + at, size - at);
+        const char *newline = n ? NULL : memchr(text + at, '\n', size - at);
 
-        if (end != frame + FRAME - 1 || n >= size - good - FRAME || json[n] != '\n' ||
-            frame_crc(json, n) != crc)
+        if (n == 0 && !newline)
             break;
-        record = json_loadb(json, n, JSON_REJECT_DUPLICATES, NULL);
-        if (!record)
-            break;
+        at = n ? at + n : (size_t)(newline - text) + 1;
+        if (n == 0)
+            continue;
         json_decref(*last);
         *last = record;
-        good += FRAME + n + 1;
+        good = at;
         ++*records;
     }
+    if (*last && json_integer_value(json_object_get(*last, "n")) > *records)
+        *records = json_integer_value(json_object_get(*last, "n"));
     return good;
 }
 
@@ -62,7 +82,7 @@ static tp_status read_last(json_t **last, size_t *good, int64_t *records, const 
     struct arena arena = { 0 };
     char *text;
     size_t size;
-    tp_status st = file_read_all(&text, &size, path, JOURNAL_MAX, &arena, err);
+    tp_status st = file_read_own(&text, &size, path, JOURNAL_MAX, &arena, err);
 
     if (st == TP_OK)
         *good = scan(text, size, last, records);
@@ -105,6 +125,7 @@ tp_status journal_open(struct journal **out, json_t **last, const char *state, s
         return tp_fail(err, TP_E_NOMEM, "no memory for the journal");
     j->fd = j->lock = -1;
     snprintf(j->path, sizeof j->path, "%s/journal", state);
+    snprintf(j->state, sizeof j->state, "%s", state);
     TP_TRY(file_make_dirs(state, err));
     TP_TRY(take_lock(j, state, err));
     st = read_last(last, &good, &j->records, j->path, err);
@@ -141,6 +162,36 @@ static bool dies_here(struct journal *j, const json_t *record)
     return j->matched == strtoll(colon + 1, NULL, 10);
 }
 
+/* A journal of many days would take long to read: begin a new one with its last record. The one
+ * before stays as journal.old. When that fails the old one just grows. */
+static void renew(struct journal *j, const char *frame, size_t n)
+{
+    char fresh[PATH_MAX + 8], old[PATH_MAX + 8];
+    struct tp_err ignored;
+    int fd;
+
+    snprintf(fresh, sizeof fresh, "%s.new", j->path);
+    snprintf(old, sizeof old, "%s.old", j->path);
+    fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return;
+    if (file_write_at(fd, fresh, 0, frame, n, &ignored) || fdatasync(fd) != 0)
+        goto failed;
+    unlink(old);
+    if (link(j->path, old) != 0) /* not on this file system: only history goes */
+        errno = 0;
+    if (rename(fresh, j->path) != 0)
+        goto failed;
+    file_sync_dir(j->state, &ignored);
+    close(j->fd);
+    j->fd = fd;
+    j->size = (int64_t)n;
+    return;
+failed:
+    close(fd);
+    unlink(fresh);
+}
+
 tp_status journal_append(struct journal *j, json_t *record, struct tp_err *err)
 {
     char *text = NULL, *frame = NULL;
@@ -161,6 +212,8 @@ tp_status journal_append(struct journal *j, json_t *record, struct tp_err *err)
         TP_TRY(tp_fail_errno(err, "%s: cannot sync the journal", j->path));
     j->size += (int64_t)(FRAME + n + 1);
     j->records++;
+    if (j->size > RENEW_AT)
+        renew(j, frame, FRAME + n + 1);
     if (dies_here(j, record))
         raise(SIGKILL);
 done:

@@ -4,7 +4,8 @@
  * STATE/journal: a line a record, "CRC32C LENGTH {json}\n", appended and fsynced before the action
  * it announces and after the outcome it reports. Each record carries the whole book (book.h), so
  * that taking over is reading the last good record; the lines before it are history for people. A
- * torn last line is cut off. STATE/lock is held (flock) for as long as the journal is open.
+ * torn last line is cut off, damage before the last good record passed over. At 4 MiB a new journal
+ * begins with the last record; the one before is journal.old. STATE/lock is held (flock) for as long as the journal is open.
  */
 #ifndef ORCHESTRATOR_JOURNAL_H
 #define ORCHESTRATOR_JOURNAL_H

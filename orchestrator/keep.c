@@ -139,7 +139,7 @@ tp_status keep_read(struct keep_outcome *out, const char *exit_path, struct tp_e
     json_t *json = NULL;
     char *text;
     size_t size;
-    tp_status st = file_read_all(&text, &size, exit_path, 4096, &arena, err);
+    tp_status st = file_read_own(&text, &size, exit_path, 4096, &arena, err);
 
     if (st == TP_OK) {
         json = json_loadb(text, size, 0, NULL);

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "core/clock.h"
+#include "orchestrator/json_lines.h"
 
 enum {
     SPANS_KEPT = 4000,
@@ -39,32 +41,12 @@ struct ledger {
     struct point points[POINTS_KEPT];
 };
 
-static json_t *read_lines(const char *path)
-{
-    json_t *all = json_array();
-    FILE *f = fopen(path, "re");
-    char *line = NULL;
-    size_t size = 0;
-
-    while (f && getline(&line, &size, f) > 0) {
-        json_t *o = json_loads(line, 0, NULL);
-
-        if (o)
-            json_array_append_new(all, o);
-    }
-    free(line);
-    if (f)
-        fclose(f);
-    return all;
-}
-
-/* A line is a whole one, also after one that a crash or a full disk has torn. */
 static FILE *open_lines(const char *path)
 {
     FILE *f = fopen(path, "a+e");
 
-    if (f && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n')
-        fputc('\n', f);
+    if (f)
+        json_lines_end(fileno(f));
     return f;
 }
 
@@ -94,7 +76,7 @@ static void keep_point(struct ledger *l, const struct point *p)
 
 static void read_points(struct ledger *l)
 {
-    json_t *curve = read_lines(l->path_curve), *v;
+    json_t *curve = json_lines_read(l->path_curve, INT_MAX), *v;
     size_t i;
 
     json_array_foreach(curve, i, v)
@@ -111,7 +93,7 @@ static void read_points(struct ledger *l)
 
 static tp_status read_spans(struct ledger *l, struct tp_err *err)
 {
-    json_t *spans = read_lines(l->path_spans), *v;
+    json_t *spans = json_lines_read(l->path_spans, INT_MAX), *v;
     size_t i;
 
     l->old = calloc(json_array_size(spans) + 1, sizeof *l->old);
@@ -135,13 +117,11 @@ tp_status ledger_open(struct ledger **out, const char *state, double *spent, dou
                       struct tp_err *err)
 {
     struct ledger *l = calloc(1, sizeof *l);
-    struct timespec wall;
     tp_status st;
 
     if (!l)
         return tp_fail(err, TP_E_NOMEM, "no memory for the ledger");
-    clock_gettime(CLOCK_REALTIME, &wall);
-    l->wall = (double)wall.tv_sec + (double)wall.tv_nsec / 1e9 - now;
+    l->wall = clock_wall_seconds() - now;
     l->spent = spent;
     snprintf(l->path_spans, sizeof l->path_spans, "%s/timeline.jsonl", state);
     snprintf(l->path_curve, sizeof l->path_curve, "%s/curve.jsonl", state);
@@ -307,9 +287,11 @@ static void show_bins(json_t *out, const struct ledger *l, double now)
     for (int b = 0; b < BINS; b++) {
         double at = from + b * width;
 
-        for (int c = 0; c < LEDGER_CAUSES; at += sum[b][c++])
+        for (int c = 0; c < LEDGER_CAUSES; c++) {
             if (sum[b][c] > 0)
                 show(out, at, at + sum[b][c], (enum ledger_cause)c);
+            at += sum[b][c];
+        }
     }
 }
 

@@ -219,9 +219,30 @@ static int guilty(const struct monitor *m)
     return n_stopped == 1 ? stopped : -1;
 }
 
+/* The rank that is stopped (SIGSTOP, a debugger) for longer than a step may take, -1: none, or all
+ * are. It makes no progress in any phase, so the longer deadlines of starting and saving are not
+ * for it. */
+static int stopped_rank(const struct monitor *m, int64_t now_ns)
+{
+    int worst = -1, n = 0;
+
+    for (int i = 0; i < m->world; i++) {
+        const struct rank *r = &m->rank[i];
+
+        if (!r->seen || r->slot.phase == TELL_DONE || (r->state != 'T' && r->state != 't') ||
+            now_ns - r->changed_ns <= monitor_deadline(m))
+            continue;
+        n++;
+        if (worst < 0 || behind(r, &m->rank[worst]) < 0)
+            worst = i;
+    }
+    return n < m->world ? worst : -1;
+}
+
 static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now_ns)
 {
     int64_t deadline = deadline_now(m), oldest = now_ns;
+    int stopped = stopped_rank(m, now_ns);
     const struct rank *r;
 
     for (int i = 0; i < m->world; i++) {
@@ -230,10 +251,14 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
         if (!(m->rank[i].seen && m->rank[i].slot.phase == TELL_DONE) && at < oldest)
             oldest = at;
     }
-    if (now_ns - oldest <= deadline)
+    if (stopped >= 0) {
+        deadline = monitor_deadline(m);
+        oldest = m->rank[stopped].changed_ns;
+    } else if (now_ns - oldest <= deadline) {
         return false;
+    }
     v->what = MONITOR_HANG;
-    v->rank = guilty(m);
+    v->rank = stopped >= 0 ? stopped : guilty(m);
     v->waited_ns = now_ns - oldest;
     v->deadline_ns = deadline;
     r = v->rank >= 0 ? &m->rank[v->rank] : &m->rank[0];

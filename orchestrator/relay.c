@@ -48,15 +48,18 @@ int relay_listen(int *port)
     return fd;
 }
 
-int relay_next(int fd, const char *id)
+bool relay_next(int *rank, bool *ended, int fd, const char *id)
 {
     struct relay_beat b;
     ssize_t n;
 
     while ((n = recv(fd, &b, sizeof b, 0)) >= 0)
-        if (n == sizeof b && strncmp(b.id, id, sizeof b.id) == 0)
-            return b.rank;
-    return -1;
+        if (n == sizeof b && strncmp(b.id, id, sizeof b.id) == 0) {
+            *ended = b.rank < 0;
+            *rank = *ended ? ~b.rank : b.rank;
+            return true;
+        }
+    return false;
 }
 
 static void port_path(char path[PATH_MAX], const char *dir)
@@ -82,7 +85,7 @@ static int read_port(const char *dir)
     long port = 0;
 
     port_path(path, dir);
-    if (file_read_all(&text, &n, path, 16, &arena, &ignored) == TP_OK)
+    if (file_read_own(&text, &n, path, 16, &arena, &ignored) == TP_OK)
         port = strtol(text, NULL, 10);
     arena_free(&arena);
     return port > 0 && port < 65536 ? (int)port : 0;
@@ -151,13 +154,16 @@ static pid_t start(char **argv, const struct relay *r, const sigset_t *mask)
     if (getppid() != parent)
         _exit(127);
     sigprocmask(SIG_SETMASK, mask, NULL);
+    signal(SIGTERM, SIG_IGN); /* Slurm sends it to all processes: see follow() */
     setenv(TELL_DIR_ENV, r->local, 1);
     execvp(argv[0], argv);
     dprintf(2, "tp-run relay: %s: %s\n", argv[0], strerror(errno));
     _exit(127);
 }
 
-/* Beat until the rank ends; its wait status. *asked: it was told to. */
+/* Beat until the rank ends; its wait status. *asked: it was told to. SIGTERM is how Slurm says that
+ * a step's time is over (preempted, requeued, at its time limit, cancelled), with a grace before
+ * SIGKILL: that is when a rank should save and stop, and most programs just die of it. */
 static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *asked)
 {
     const struct timespec period = { .tv_nsec = RELAY_PERIOD_MS * 1000000L };
@@ -169,8 +175,9 @@ static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *a
         int got = sigtimedwait(signals, NULL, &period);
 
         if (got > 0 && got != SIGCHLD)
-            *asked = kill(child, got) == 0;
+            *asked = kill(child, got == SIGTERM ? SIGUSR1 : got) == 0;
         if (waitpid(child, &status, WNOHANG) == child) {
+            r->beat.rank = ~r->beat.rank; /* no more beats from here, and not for a lost node */
             beat(r);
             return status;
         }

@@ -23,7 +23,7 @@ enum { RELAY_PERIOD_MS = 200, RELAY_ID_TEXT = 64 };
 /* A beat. id is that of the attempt, so that nobody else's is taken for it. */
 struct relay_beat {
     char id[RELAY_ID_TEXT];
-    int32_t rank; /* little-endian, as all here */
+    int32_t rank; /* little-endian, as all here; the last one, when the rank has ended, has ~rank */
 };
 
 /* tp-run's side: a socket that beats arrive at; *port is where. -1: none can be had. */
@@ -32,8 +32,9 @@ int relay_listen(int *port);
 /* Tell the relays of the attempt whose slots are in dir where to. */
 tp_status relay_tell_port(const char *dir, int port, struct tp_err *err);
 
-/* The rank of the next beat with this id that waits, -1: none. */
-int relay_next(int fd, const char *id);
+/* The next beat with this id that waits. *rank, and whether that has ended; false: there is none.
+ */
+bool relay_next(int *rank, bool *ended, int fd, const char *id);
 
 /* How the rank ended. */
 struct relay_end {

@@ -1,4 +1,4 @@
-/* orchestrator/run.c - see orchestrator/run.h and run_inside.h: the loop and the edges. */
+/* orchestrator/run.c - see orchestrator/run.h and run_inside.h: the loop, beginning and end. */
 #include "orchestrator/run.h"
 
 #include <stdlib.h>
@@ -11,102 +11,25 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/text.h"
 #include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
 
 enum { TICK_MS = 100, BATCH = 32, WEBHOOK_PATIENCE_S = 3 };
 
-double run_now(void)
-{
-    return (double)tell_clock_ns() / 1e9;
-}
-
-static double wall_clock(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-tp_status run_edge(struct run *r, enum run_state to, const char *what)
-{
-    json_t *record, *book;
-
-    r->book.state = to;
-    book = book_json(&r->book, r->job);
-    record = book ? json_pack("{s:f,s:s,s:s,s:o}", "time", wall_clock(), "edge", run_state_name(to),
-                              "what", what, "book", book)
-                  : NULL;
-    if (!record)
-        return tp_fail(&r->err, TP_E_NOMEM, "no memory for a journal record");
-    return journal_append(r->journal, record, &r->err);
-}
-
-static bool is_bad_news(const char *event)
-{
-    static const char *const news[] = { "rank_exit", "hang", "node_lost",  "nan",
-                                        "failed",    "done", "quarantine", "loss_jump" };
-
-    for (size_t i = 0; i < sizeof news / sizeof news[0]; i++)
-        if (strcmp(event, news[i]) == 0)
-            return true;
-    return false;
-}
-
-void run_event(struct run *r, const char *event, json_t *more)
-{
-    char spec[SPEC_TEXT_MAX];
-    struct tp_err ignored;
-    int64_t step = r->monitor ? monitor_best_step(r->monitor) : -1;
-    json_t *o =
-        json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", wall_clock(), "event", event, "attempt",
-                  (json_int_t)r->book.attempt, "layout", spec_format(spec, &r->book.way.spec),
-                  "step", (json_int_t)(step >= 0 ? step : r->book.best_step));
-
-    if (o && more)
-        json_object_update(o, more);
-    json_decref(more);
-    if (!o)
-        return;
-    if (r->voice->event)
-        r->voice->event(r->voice->ctx, o);
-    if (r->webhook && is_bad_news(event)) {
-        json_t *copy = json_copy(o);
-
-        json_object_set_new(copy, "job", json_string(r->job->name));
-        webhook_post(r->webhook, copy);
-        json_decref(copy);
-    }
-    events_add(r->events, o, &ignored);
-}
-
-void run_finish(struct run *r, enum run_state final, tp_status result, const char *text)
-{
-    r->over = true;
-    r->result = result;
-    r->book.steps = final == RUN_DONE ? r->job->steps : 0;
-    snprintf(r->result_text, sizeof r->result_text, "%s", text);
-    text_clean(r->result_text);
-    snprintf(r->book.reason, sizeof r->book.reason, "%.*s", BOOK_TEXT_MAX - 1, r->result_text);
-    text_clean(r->book.reason);
-    run_event(r, final == RUN_FAILED ? "failed" : run_state_name(final),
-              json_pack("{s:s}", "reason", r->result_text));
-    if (run_edge(r, final, "final")) {
-        r->result = r->err.status;
-        snprintf(r->result_text, sizeof r->result_text, "%s", r->err.msg);
-    }
-}
-
-/* ---- the loop ---- */
-
 int run_watch_fd(struct run *r, int fd)
 {
     struct epoll_event e = { .events = EPOLLIN, .data.fd = fd };
 
     return fd < 0 ? -1 : epoll_ctl(r->epoll, EPOLL_CTL_ADD, fd, &e);
+}
+
+/* In a batch job that goes on in another one, or under its number: a SIGTERM of Slurm's, and no
+ * wish of somebody's that the job stop. */
+static bool slurm_sent_it(struct run *r)
+{
+    return r->slurm && r->slurm->inside && !r->slurm->waits &&
+           r->slurm->inside == r->book.slurm_job && run_slurm_fate(r) == SLURM_TAKEN;
 }
 
 static tp_status on_signal(struct run *r)
@@ -119,9 +42,9 @@ static tp_status on_signal(struct run *r)
     while (st == TP_OK && read(r->signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             continue;
-        if (info.ssi_signo == SIGTERM && run_slurm_is_terminated(r)) {
+        if (info.ssi_signo == SIGTERM && slurm_sent_it(r)) {
             if (r->book.open)
-                st = run_drain_softly(r, "Slurm ends the job");
+                st = run_drain_softly(r, r->slurm->why);
             continue;
         }
         if (r->book.stop && r->drain_until > 0) { /* asked twice: now */
@@ -229,6 +152,7 @@ static tp_status open_fds(struct run *r)
 
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE); /* who read our messages may go; the job stays watched */
+    sigaddset(&pipe, SIGXFSZ); /* and a limit on file sizes is an error like a full disk */
     sigprocmask(SIG_BLOCK, &pipe, NULL);
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);

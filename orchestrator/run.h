@@ -24,4 +24,8 @@ struct run_voice {
 tp_status run_job(struct job *job, const char *self, const struct run_voice *voice,
                   struct tp_err *err);
 
+/* Where a job stands that no tp-run is running, from its journal: the same fields as of one that
+ * runs, with "running": false. TP_E_NOTFOUND: it was never run. */
+tp_status run_status_stored(json_t **out, const struct job *job, struct tp_err *err);
+
 #endif

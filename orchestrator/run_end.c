@@ -74,6 +74,19 @@ static void look_for_lost_node(struct run *r, const char *tail)
         }
 }
 
+/* srun did not get to start anything because Slurm does not answer: nobody's fault, and nothing
+ * that the budgets are for. What it said last is often misleading ("invalid job"). */
+static bool is_slurm_away(struct run *r)
+{
+    char *tail = r->book.best_step <= r->book.best_at_launch && r->job->backend == JOB_SLURM
+                     ? log_tail(r)
+                     : NULL;
+    bool away = tail && slurm_kept_step(tail);
+
+    free(tail);
+    return away;
+}
+
 /* What ended the attempt, in r->fault, if nothing else did. */
 static void explain_exit(struct run *r)
 {
@@ -153,8 +166,11 @@ static bool may_restart(struct run *r)
             b->restarts[kept++] = b->restarts[i];
     b->n_restarts = kept;
     if (b->fails_in_row >= r->job->restart.no_progress) {
-        snprintf(text, sizeof text, "%lld starts in a row without a step beyond %lld",
-                 (long long)b->fails_in_row, (long long)b->best_step);
+        snprintf(text, sizeof text, "%lld starts in a row without a step",
+                 (long long)b->fails_in_row);
+        if (b->best_step >= 0)
+            snprintf(text, sizeof text, "%lld starts in a row without a step beyond %lld",
+                     (long long)b->fails_in_row, (long long)b->best_step);
         give_up(r, text);
         return false;
     }
@@ -232,7 +248,7 @@ static tp_status start_again(struct run *r)
 static tp_status restart_after_fault(struct run *r)
 {
     struct book *b = &r->book;
-    bool trained = b->best_step > b->best_at_launch;
+    bool trained = r->lived || b->best_step > b->best_at_launch;
     tp_status st = TP_OK;
 
     if (!trained && r->choice.step >= 0 && r->fault.kind == FAULT_EXIT &&
@@ -253,13 +269,24 @@ tp_status run_retry(struct run *r)
     return start_again(r);
 }
 
+/* srun ends with 0 also when it could not start its step (22.05: "aborted before step completely
+ * launched"): then nothing is done. */
+static bool never_ran(struct run *r)
+{
+    char *tail = r->job->backend == JOB_SLURM ? log_tail(r) : NULL;
+    bool aborted = tail && strstr(tail, "aborted before step completely launched");
+
+    free(tail);
+    return aborted;
+}
+
 static tp_status decide(struct run *r)
 {
     struct book *b = &r->book;
     const struct keep_outcome *o = &r->outcome;
     bool soft = r->fault.kind == FAULT_NONE || r->fault.kind == FAULT_RANK;
 
-    if (soft && o->started && o->exit_code == 0 && !o->signal) {
+    if (soft && o->started && o->exit_code == 0 && !o->signal && !never_ran(r)) {
         run_finish(r, RUN_DONE, TP_OK, "all steps are done");
         return TP_OK;
     }
@@ -269,6 +296,16 @@ static tp_status decide(struct run *r)
         return run_slurm_hand_over(r, r->slurm->why);
     if (soft && o->exit_code == 75 && b->new_layout && !b->stop)
         return run_plan_begin(r);
+    if (soft && o->exit_code == 75 && !b->stop && r->slurm) { /* who asked it to? */
+        enum slurm_fate fate = run_slurm_fate(r);
+
+        b->fault_at = 0;
+        if (fate == SLURM_TAKEN)
+            return run_slurm_hand_over(r, r->slurm->why);
+        r->slurm->must_look = fate == SLURM_GONE;
+        if (fate == SLURM_GONE) /* the plan finds out in which way */
+            return run_plan_begin(r);
+    }
     if ((soft && o->exit_code == 75) || b->stop) {
         run_finish(r, RUN_STOPPED, TP_E_STOPPED,
                    o->exit_code == 75 ? "saved and stopped" : "stopped; it had not saved");
@@ -284,8 +321,13 @@ static tp_status decide(struct run *r)
     }
     if (r->fault.kind == FAULT_NODE && b->new_layout)
         b->new_layout = false;
+    if (r->fault.kind == FAULT_NONE && is_slurm_away(r)) {
+        run_slurm_tell_away(r, "srun could not start the ranks");
+        return run_plan_begin(r); /* which waits until it answers */
+    }
     explain_exit(r);
-    if (soft && o->exit_code == 2 && b->best_step <= b->best_at_launch) /* rank or launcher first */
+    if (soft && o->exit_code == 2 && !r->lived &&
+        b->best_step <= b->best_at_launch) /* rank or launcher first */
         return give_up(r, "the command line is refused");
     return restart_after_fault(r);
 }

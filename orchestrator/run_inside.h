@@ -1,7 +1,8 @@
 /*
  * orchestrator/run_inside.h - inside of orchestrator/run: the state that its files share.
  *
- *     run.c         the epoll loop and the edges
+ *     run.c         the epoll loop, beginning and end
+ *     run_edge.c    the edges: record, event, final word
  *     run_plan.c    PLAN: nodes, layout, checkpoint
  *     run_reshard.c RESHARD: a conversion, the prepare command
  *     run_launch.c  LAUNCH, and taking over
@@ -97,6 +98,7 @@ struct run {
     /* the attempt */
     struct candidate layout; /* chosen, or of the attempt */
     struct choice choice;    /* the checkpoint that it begins from */
+    bool lived;     /* the attempt reports nothing, and has outlived watch.init */
     bool is_verified;
     bool no_convert; /* a conversion for this launch failed */
     bool crosses;    /* the attempt reads a checkpoint of another layout as it is */
@@ -121,20 +123,25 @@ struct run {
     double line_at;         /* when the live line was last shown */
     double looked_at;       /* when the beats were last looked at */
     bool no_nodes_told;
-    tp_status asked;  /* a failure of tp-run itself during a request */
-    bool over;        /* a final state */
-    tp_status result; /* then */
+    double busy_since, busy_told; /* the checkpoint root: held by another; when that was said */
+    bool journal_failed;          /* the last record could not be written */
+    tp_status asked;              /* a failure of tp-run itself during a request */
+    bool over;                    /* a final state */
+    tp_status result;             /* then */
     char result_text[TP_ERR_MAX];
     struct tp_err err; /* of what is going on now */
 };
 
-/* ---- run.c ---- */
+/* ---- run_edge.c ---- */
 double run_now(void);
 /* Go to a state: the journal record, then return; st is that of the journal. */
 tp_status run_edge(struct run *r, enum run_state to, const char *what);
 /* An event; fmt is a json_pack object format with what belongs to it, "" for none. */
 void run_event(struct run *r, const char *event, json_t *more);
 void run_finish(struct run *r, enum run_state final, tp_status result, const char *text);
+
+/* ---- run.c ---- */
+/* Wake the loop when fd can be read; -1: it cannot be watched. */
 int run_watch_fd(struct run *r, int fd);
 
 /* ---- run_plan.c ---- */

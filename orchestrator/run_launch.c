@@ -240,6 +240,7 @@ tp_status run_launch(struct run *r)
     r->stays_for = (struct way){ 0 };
     r->drain_until = 0;
     r->drain_killed = false;
+    r->lived = false;
     r->stuck_since = 0;
     TP_TRY(announce(r));
     if (r->job->checkpoints == JOB_CKPT_TP)

@@ -1,9 +1,12 @@
 /* orchestrator/run_plan.c - PLAN: nodes, layout, checkpoint. See run_inside.h. */
 #include <string.h>
 
+#include "ckpt/commit.h"
 #include "core/text.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
+
+static const double BUSY_TOLD_S = 2;
 
 bool run_node_usable(const struct run *r, int node, bool settled_only)
 {
@@ -89,6 +92,28 @@ static tp_status wait_for_nodes(struct run *r)
     return TP_OK;
 }
 
+/* The root cannot be claimed now: said when that lasts, for who holds it may have been stopped. */
+static bool root_is_busy(struct run *r)
+{
+    double now = run_now();
+    struct tp_err who;
+
+    if (r->job->checkpoints != JOB_CKPT_TP || !ckpt_is_busy(r->job->ckpt, &who)) {
+        r->busy_since = 0;
+        return false;
+    }
+    if (r->busy_since <= 0)
+        r->busy_since = now;
+    if (now - r->busy_since > BUSY_TOLD_S && r->busy_told < r->busy_since) {
+        run_event(r, "plan",
+                  json_pack("{s:s,s:s}", "result", "waiting for the checkpoint root", "reason",
+                            text_clean(who.msg)));
+        r->busy_told = now;
+    }
+    ledger_switch(r->ledger, LEDGER_WAITING, now);
+    return true;
+}
+
 /* Slurm: nodes were lost, and what is left is too little. */
 static bool needs_allocation(const struct run *r, tp_status chosen)
 {
@@ -147,6 +172,8 @@ tp_status run_plan_tick(struct run *r)
         return TP_OK;
     }
     r->wait_until = 0;
+    if (root_is_busy(r))
+        return TP_OK;
     if (r->slurm && ((st = run_slurm_ready(r, &ready)) || !ready || r->over))
         return st;
     st = run_choose(r, &r->layout, false, &r->err);

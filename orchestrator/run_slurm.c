@@ -8,6 +8,8 @@
 #include "core/file.h"
 #include "orchestrator/process.h"
 
+static const double END_PATIENCE_S = 300; /* for a Slurm that does not answer at the end */
+
 /* ---- chores ---- */
 
 void run_slurm_alloc_log(const struct run *r, enum slurm_chore what, char path[PATH_MAX])
@@ -51,7 +53,7 @@ char *run_slurm_alloc_text(const struct run *r, enum slurm_chore what, struct ar
     size_t n;
 
     run_slurm_alloc_log(r, what, path);
-    return file_read_all(&text, &n, path, 1 << 16, arena, &ignored) ? "" : text;
+    return file_read_own(&text, &n, path, 1 << 16, arena, &ignored) ? "" : text;
 }
 
 void run_slurm_event(struct run *r, const char *result, const char *reason)
@@ -85,7 +87,7 @@ void run_slurm_drop_growth(struct run *r)
     if (!s->grow_id)
         s->grow_id = slurm_allocated(run_slurm_alloc_text(r, CHORE_GROW, &arena), &granted);
     if (s->grow_id)
-        slurm_cancel(r->job, s->grow_id, &ignored);
+        slurm_cancel(r->job, s->grow_id, 0, &ignored);
     s->grow_id = 0;
     run_slurm_alloc_log(r, CHORE_GROW, log);
     unlink(log);
@@ -205,6 +207,8 @@ tp_status run_slurm_tick(struct run *r)
     if (s->paused_at > 0) /* its end is put off, and nothing can be started */
         return st;
     if (st == TP_OK && s->stage == SLURM_HELD)
+        st = run_slurm_see_taken(r);
+    if (st == TP_OK && s->stage == SLURM_HELD)
         st = run_slurm_watch_end(r);
     if (st == TP_OK && s->stage == SLURM_HELD && !r->over && !s->ending)
         st = run_slurm_post_guard(r);
@@ -217,23 +221,35 @@ tp_status run_slurm_tick(struct run *r)
 
 /* ---- the end ---- */
 
+/* The last chance: nobody would end it after us. */
+static void give_back(struct run *r, int64_t id)
+{
+    struct tp_err err = { 0 };
+    char text[400];
+
+    if (slurm_cancel(r->job, (long)id, END_PATIENCE_S, &err) == TP_OK)
+        return;
+    snprintf(text, sizeof text, "Slurm job %lld is left, end it with scancel: %.300s",
+             (long long)id, err.msg);
+    run_slurm_event(r, "not given back", text);
+}
+
 void run_slurm_close(struct run *r)
 {
     struct run_slurm *s = r->slurm;
     struct book *b = &r->book;
-    struct tp_err ignored;
     char log[PATH_MAX];
 
     if (!s)
         return;
     if (r->over) {
         if (!b->chained && b->slurm_next)
-            slurm_cancel(r->job, (long)b->slurm_next, &ignored);
+            give_back(r, b->slurm_next);
         run_slurm_drop_growth(r);
         if (b->slurm_own) {
             run_slurm_end_request(r);
             if (b->slurm_job)
-                slurm_cancel(r->job, (long)b->slurm_job, &ignored);
+                give_back(r, b->slurm_job);
             run_slurm_alloc_log(r, CHORE_ALLOC, log);
             unlink(log);
         }

@@ -5,6 +5,7 @@
  *     run_slurm_alloc.c  the allocation: found, asked for, looked at every slurm.poll, given back
  *     run_slurm_nodes.c  its nodes: lost, back, drained
  *     run_slurm_pause.c  suspended and resumed
+ *     run_slurm_taken.c  preempted, requeued
  *     run_slurm_next.c   its end: saving in time, the next one; more nodes for this one
  *
  * Nothing here waits: Slurm's programs run as children (chores) while the loop goes on, and every
@@ -68,6 +69,9 @@ struct run_slurm {
     bool must_look;    /* the allocation may be over: look before it is used again */
     bool ending;       /* the job saves because the allocation is to end */
     const char *why;   /* then */
+    bool preempted;    /* Slurm says so */
+    bool requeued;     /* the batch job begins anew under its number */
+    bool waits;        /* it is preempted, and without chain only Slurm's requeueing goes on */
     int64_t looked_at; /* the Slurm job that the chores under way are about */
     bool grow_dropped; /* the salloc of CHORE_GROW was told to end */
     bool remembered;   /* the allocation is an earlier tp-run's: its end says nothing about ours */
@@ -109,9 +113,8 @@ void run_slurm_alloc_log(const struct run *r, enum slurm_chore what, char path[P
 /* ---- run_slurm_alloc.c ---- */
 /* PLAN: *ready when there are nodes to plan for; else it was set going, or the run is over. */
 tp_status run_slurm_ready(struct run *r, bool *ready);
-/* Any backend, at a SIGTERM: whether it is Slurm's, because the wall time ends or the job is
- * preempted, and no wish of somebody's that the job stop. Asks Slurm, waiting. */
-bool run_slurm_is_terminated(struct run *r);
+/* Slurm could not be asked: said once, until it answers again. */
+void run_slurm_tell_away(struct run *r, const char *said);
 /* Give the allocation back and ask for another one. */
 tp_status run_slurm_renew(struct run *r, const char *why);
 /* Ask squeue; salloc's file; salloc to end: at the end of tp-run. */
@@ -151,6 +154,23 @@ bool run_slurm_is_paused(const struct run *r);
  * job is suspended, or because Slurm is yet to say whether it is. Call again at the next look. */
 bool run_slurm_excuses(struct run *r);
 void run_slurm_look_now(struct run *r);
+
+/* ---- run_slurm_taken.c ---- */
+enum slurm_fate {
+    SLURM_STAYS, /* as far as Slurm says */
+    SLURM_TAKEN, /* its wall time ends, or it is preempted or requeued: nobody's wish that it stop
+                  */
+    SLURM_GONE,  /* it is over, or cancelled */
+};
+/* Any backend. Somebody sent a signal, or the ranks have saved and ended unasked: what has Slurm in
+ * mind for the allocation? Asks, waiting; STAYS when there is no answer. */
+enum slurm_fate run_slurm_fate(struct run *r);
+/* Ask Slurm to requeue the batch job around tp-run, waiting. false: it does not. */
+bool run_slurm_requeue(struct run *r);
+/* The attempt has ended for that. *done: Slurm itself goes on with the batch job, or may. */
+tp_status run_slurm_leave_to_slurm(struct run *r, bool *done);
+/* At each look: Slurm takes the nodes away. */
+tp_status run_slurm_see_taken(struct run *r);
 
 /* ---- run_slurm_next.c ---- */
 tp_status run_slurm_watch_end(struct run *r);

@@ -99,7 +99,7 @@ static void forget(struct run *r)
     free(s->list);
     s->list = NULL;
     s->stage = SLURM_NONE;
-    s->must_look = s->ending = false;
+    s->must_look = s->ending = s->preempted = false;
     s->paused_at = s->next_grow = 0;
     r->book.slurm_job = 0;
     run_slurm_drop_growth(r);
@@ -172,6 +172,8 @@ static tp_status use_view(struct run *r)
 
     s->runs = is_running(state);
     run_slurm_see_pause(r);
+    if (s->requeued)
+        return TP_OK; /* the end of the attempt hands it over */
     if (is_waiting(state) || (is_running(state) && !s->view.list[0]))
         return TP_OK;
     if (strcmp(state, "COMPLETING") == 0 && r->book.slurm_own)
@@ -187,7 +189,7 @@ static tp_status use_view(struct run *r)
 }
 
 /* Said once, until it answers again. */
-static void tell_away(struct run *r, const char *said)
+void run_slurm_tell_away(struct run *r, const char *said)
 {
     if (!r->slurm->away_told)
         run_slurm_event(r, "Slurm does not answer", said);
@@ -207,7 +209,6 @@ static bool keep_view(struct run_slurm *s, char *text)
     s->view_text = text;
     s->view = view;
     s->seen_at = run_now();
-    s->away_told = false;
     return true;
 }
 
@@ -224,9 +225,13 @@ tp_status run_slurm_viewed(struct run *r, int exit_code)
     if (exit_code == 0 ? !said[0] : strstr(said, "Invalid job id") != NULL)
         return allocation_over(r, "gone");
     text = exit_code == 0 ? strdup(c->text) : NULL;
-    if (text && keep_view(s, text))
+    if (text && keep_view(s, text)) {
+        if (s->away_told)
+            run_slurm_event(r, "Slurm answers again", "");
+        s->away_told = false;
         return use_view(r);
-    tell_away(r, said);
+    }
+    run_slurm_tell_away(r, said);
     return TP_OK;
 }
 
@@ -235,13 +240,13 @@ tp_status run_slurm_named(struct run *r, int exit_code)
 {
     struct run_slurm *s = r->slurm;
     struct book *b = &r->book;
-    bool fresh = b->slurm_link != b->slurm_job;
+    bool fresh = b->slurm_link != b->slurm_job || b->slurm_restarts != s->view.restarts;
     tp_status st;
 
     if (b->slurm_job != s->looked_at || r->over)
         return TP_OK;
     if (exit_code || !s->chore[CHORE_HOSTS].text) {
-        tell_away(r, child_last_line(&s->chore[CHORE_HOSTS]));
+        run_slurm_tell_away(r, child_last_line(&s->chore[CHORE_HOSTS]));
         return TP_OK;
     }
     if ((st = run_slurm_set_nodes(r, s->chore[CHORE_HOSTS].text, fresh)))
@@ -283,30 +288,6 @@ tp_status run_slurm_ready(struct run *r, bool *ready)
         return TP_OK;
     }
     return request(r);
-}
-
-bool run_slurm_is_terminated(struct run *r)
-{
-    struct run_slurm *s = r->slurm;
-    struct arena arena = { 0 };
-    struct job_words words;
-    struct slurm_view view;
-    struct tp_err ignored;
-    char *text;
-    bool ends = s && s->ending;
-
-    if (!s || ends || !s->inside || s->inside != r->book.slurm_job || !r->job->slurm.chain)
-        return ends;
-    slurm_view_words(&words, s->inside, &arena);
-    if (slurm_ask(&text, &words, r->job->state, AGAIN_S, &arena, &ignored) == TP_OK &&
-        slurm_view_read(&view, text, time(NULL)))
-        ends = strcmp(view.reason, "TimeLimit") == 0 ||
-               (strncmp(view.state, "CANCELLED", 9) != 0 && view.left >= 0 &&
-                view.left <= r->job->slurm.margin);
-    arena_free(&arena);
-    s->ending = ends;
-    s->why = "Slurm ends the job";
-    return ends;
 }
 
 /* ---- the end ---- */

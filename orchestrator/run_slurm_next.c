@@ -35,6 +35,7 @@ tp_status run_slurm_new_link(struct run *r)
 
     b->idle_links = b->slurm_link && progress(r) <= b->link_saved ? b->idle_links + 1 : 0;
     b->slurm_link = b->slurm_job;
+    b->slurm_restarts = r->slurm->view.restarts;
     b->link_saved = progress(r);
     st = run_edge(r, b->state, "a new allocation");
     if (st == TP_OK && b->idle_links >= r->job->restart.no_progress) {
@@ -136,7 +137,7 @@ tp_status run_slurm_watch_end(struct run *r)
 
     if (left < 0)
         return TP_OK;
-    if (!b->slurm_own && r->job->slurm.chain && !b->slurm_next && !b->stop &&
+    if (!b->slurm_own && r->job->slurm.chain == JOB_CHAIN_ON && !b->slurm_next && !b->stop &&
         run_now() >= s->next_submit && !run_slurm_busy(r, CHORE_FIND) &&
         !run_slurm_busy(r, CHORE_SUBMIT)) {
         find_words(r, &words, &arena);
@@ -202,13 +203,19 @@ tp_status run_slurm_hand_over(struct run *r, const char *why)
     struct run_slurm *s = r->slurm;
     struct book *b = &r->book;
     char text[400];
-    tp_status st = TP_OK;
+    bool done;
+    tp_status st = run_slurm_leave_to_slurm(r, &done);
 
+    if (st || done)
+        return st;
     s->ending = false;
     if (b->slurm_own && r->job->slurm.chain) {
         st = run_slurm_renew(r, why);
         return st || b->state == RUN_PLAN ? st : run_plan_begin(r);
     }
+    if (s->inside == b->slurm_job && r->job->slurm.chain == JOB_CHAIN_REQUEUE &&
+        run_slurm_requeue(r))
+        return run_slurm_leave_to_slurm(r, &done);
     if (b->slurm_next && !next_waits(r))
         b->slurm_next = 0;
     if (!b->slurm_own && r->job->slurm.chain && !b->slurm_next)

@@ -1,5 +1,6 @@
 /* orchestrator/run_status.c - what `status`, the page and the live line show. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "orchestrator/run_inside.h"
@@ -69,6 +70,8 @@ json_t *run_status(const struct run *r)
                   r->monitor ? monitor_step_seconds(r->monitor) : 0.0, "spent", spent, "ranks",
                   ranks, "nodes", nodes_json(r), "reason", b->reason, "page",
                   r->page ? page_url(r->page) : "", "world", r->world);
+    if (o)
+        json_object_set_new(o, "running", json_boolean(r->control != NULL));
     if (o && isfinite(loss))
         json_object_set_new(o, "loss", json_real(loss));
     if (o && r->slurm)
@@ -77,6 +80,27 @@ json_t *run_status(const struct run *r)
         json_object_set_new(o, "deadline_seconds",
                             json_real((double)monitor_deadline(r->monitor) / 1e9));
     return o;
+}
+
+tp_status run_status_stored(json_t **out, const struct job *job, struct tp_err *err)
+{
+    struct run *r = calloc(1, sizeof *r);
+    json_t *last = NULL;
+    tp_status st = r ? journal_peek(&last, job->state, err)
+                     : tp_fail(err, TP_E_NOMEM, "no memory for the status");
+
+    if (st == TP_OK)
+        st = book_read(&r->book, json_object_get(last, "book"), job, run_now(), err);
+    if (st == TP_OK) {
+        r->job = job;
+        *out = run_status(r);
+        book_free(&r->book);
+    }
+    if (st == TP_OK && !*out)
+        st = tp_fail(err, TP_E_NOMEM, "no memory for the status");
+    json_decref(last);
+    free(r);
+    return st;
 }
 
 json_t *run_timeline(const struct run *r)

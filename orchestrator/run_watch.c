@@ -58,6 +58,7 @@ static void look(struct run *r)
 
         if (tell_read(&slot, tell_path(path, sizeof path, r->slots, i), i, &ignored))
             continue;
+        r->book.reports = true;
         meet(r, i, &slot);
         if (r->ranks[i].pid && i < STATES_LOOKED_AT &&
             monitor_silence(r->monitor, i, now) > SILENCE_NS)
@@ -101,14 +102,15 @@ static tp_status check_beats(struct run *r)
 {
     double now = run_now(), stood;
     char id[RELAY_ID_TEXT];
+    bool ended;
     int rank;
 
     if (r->beats < 0)
         return TP_OK;
     run_attempt_id(r, id);
-    while ((rank = relay_next(r->beats, id)) >= 0)
+    while (relay_next(&rank, &ended, r->beats, id))
         if (rank < r->world)
-            r->ranks[rank].beat_at = now;
+            r->ranks[rank].beat_at = ended ? 0 : now;
     stood =
         r->looked_at > 0 && now - r->looked_at > r->job->slurm.lost / 2 ? now - r->looked_at : 0;
     for (int i = 0; i < r->world; i++) {
@@ -169,6 +171,24 @@ static tp_status follow_saves(struct run *r)
     return run_edge(r, saving ? RUN_SAVE : RUN_TRAIN, saving ? "ranks save" : "saved");
 }
 
+/* A trainer that is not ours and has never told anything is watched by its exit alone: there is no
+ * deadline, and to have lived so long counts as a start that got somewhere. */
+static tp_status watch_by_exit(struct run *r)
+{
+    monitor_hold(r->monitor, tell_clock_ns());
+    if (r->lived)
+        return TP_OK;
+    r->lived = true;
+    r->book.fails_in_row = 0;
+    r->book.fault_at = 0;
+    ledger_switch(r->ledger, LEDGER_TRAINING, run_now());
+    run_event(
+        r, "training",
+        json_pack("{s:f,s:s}", "seconds", run_now() - r->launched_at, "reason",
+                  "no rank reports its progress (libtp-progress): watched by its exit alone"));
+    return run_edge(r, RUN_TRAIN, "watched by its exit alone");
+}
+
 static tp_status act(struct run *r, const struct monitor_verdict *v)
 {
     struct fault f = { .kind = FAULT_HANG,
@@ -180,6 +200,8 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
     snprintf(f.reason, sizeof f.reason, "%s", v->text);
     switch (v->what) {
     case MONITOR_HANG:
+        if (!r->job->is_tp_train && !r->book.reports)
+            return watch_by_exit(r);
         return run_slurm_excuses(r) ? TP_OK : run_drain_fault(r, &f);
     case MONITOR_SLOW:
         run_event(
@@ -299,10 +321,11 @@ static void stand_by(struct run *r)
 {
     double now = run_now();
     char id[RELAY_ID_TEXT];
-    bool beats = false;
+    bool beats = false, ended;
+    int rank;
 
     run_attempt_id(r, id);
-    while (r->beats >= 0 && relay_next(r->beats, id) >= 0)
+    while (r->beats >= 0 && relay_next(&rank, &ended, r->beats, id))
         beats = true;
     for (int i = 0; i < r->world; i++)
         r->ranks[i].beat_at = 0; /* nodes are resumed one by one: until it beats again */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/file.h"
@@ -52,7 +53,7 @@ void slurm_on_node(struct job_words *out, long id, const char *node, struct aren
 
 void slurm_view_words(struct job_words *out, long id, struct arena *arena)
 {
-    slurm_words(out, arena, "squeue", "-h", "-t", "all", "-j", arena_printf(arena, "%ld", id), "-o",
+    slurm_words(out, arena, "squeue", "-h", "-t", "all", "-j", arena_printf(arena, "%ld", id), "-O",
                 SLURM_VIEW_FORMAT, NULL);
 }
 
@@ -199,6 +200,7 @@ tp_status slurm_sbatch(struct job_words *out, const struct job *job, const char 
     add(&b, "sbatch");
     add(&b, "--parsable");
     add(&b, "--no-kill");
+    add(&b, "--open-mode=append"); /* requeued, it goes on in the same file */
     add_option(&b, "--job-name", job->name);
     add(&b, arena_printf(arena, "--output=%s/slurm-%%j.out", job->state));
     if (like) {
@@ -266,14 +268,19 @@ tp_status slurm_ask(char **output, const struct job_words *words, const char *di
     return st;
 }
 
-tp_status slurm_cancel(const struct job *job, long id, struct tp_err *err)
+tp_status slurm_cancel(const struct job *job, long id, double patience_s, struct tp_err *err)
 {
+    double until = clock_seconds() + patience_s;
     struct arena arena = { 0 };
     struct job_words words;
     tp_status st;
 
     slurm_words(&words, &arena, "scancel", arena_printf(&arena, "%ld", id), NULL);
     st = slurm_ask(NULL, &words, job->state, PATIENCE_S, &arena, err);
+    while (st && slurm_is_away(err->msg) && clock_seconds() < until) {
+        sleep(1);
+        st = slurm_ask(NULL, &words, job->state, PATIENCE_S, &arena, err);
+    }
     arena_free(&arena);
     return st;
 }

@@ -50,8 +50,9 @@ void slurm_on_node(struct job_words *out, long id, const char *node, struct aren
 tp_status slurm_ask(char **output, const struct job_words *words, const char *dir,
                     double patience_s, struct arena *arena, struct tp_err *err);
 
-/* scancel, waiting for it. TP_E_IO: Slurm refuses. */
-tp_status slurm_cancel(const struct job *job, long id, struct tp_err *err);
+/* scancel, waiting for it; again for patience_s seconds while Slurm does not answer. TP_E_IO: it
+ * did not, or refuses. */
+tp_status slurm_cancel(const struct job *job, long id, double patience_s, struct tp_err *err);
 
 /* sbatch of tp-run itself, waiting for it: see slurm_sbatch. *id: the Slurm job. */
 tp_status slurm_submit(long *id, const struct job *job, const char *self, long after,

@@ -1,8 +1,11 @@
 /* orchestrator/slurm_answer.c - see orchestrator/slurm_answer.h. */
 #include "orchestrator/slurm_answer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { VIEW_FIELDS = 12 }; /* of SLURM_VIEW_FORMAT, a bar after each */
 
 double slurm_seconds(const char *text)
 {
@@ -70,7 +73,7 @@ bool slurm_view_read(struct slurm_view *out, char *text, time_t now)
 {
     double end;
 
-    text = line_with_bars(text, 9);
+    text = line_with_bars(text, VIEW_FIELDS);
     if (!text)
         return false;
     out->state = field(&text);
@@ -84,6 +87,8 @@ bool slurm_view_read(struct slurm_view *out, char *text, time_t now)
     out->account = field(&text);
     out->partition = field(&text);
     out->qos = field(&text);
+    out->preempted = field(&text)[0] != 0;
+    out->restarts = strtol(field(&text), NULL, 10);
     out->list = field(&text);
     return true;
 }
@@ -121,5 +126,22 @@ bool slurm_is_away(const char *text)
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strcasestr(text, words[i]))
             return true;
+    return false;
+}
+
+bool slurm_kept_step(const char *text)
+{
+    static const char *const words[] = { "Unable to confirm allocation", "Unable to create step" };
+
+    for (const char *p = text; *p; p += strspn(p, "\n")) {
+        size_t len = strcspn(p, "\n");
+        char line[300];
+
+        snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), p);
+        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+            if (strstr(line, words[i]) && slurm_is_away(line))
+                return true;
+        p += len;
+    }
     return false;
 }

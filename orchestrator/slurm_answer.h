@@ -16,9 +16,14 @@ struct slurm_view {
     const char *list;           /* of its nodes, "n[1-3]"; "" when it has none */
     /* as it was submitted; "" where there is none */
     const char *limit, *account, *partition, *qos;
+    bool preempted; /* somebody of more right gets its nodes: at once, or when its grace is over */
+    long restarts;  /* how often it was requeued */
 };
 
-#define SLURM_VIEW_FORMAT "%T|%r|%L|%e|%D|%l|%a|%P|%q|%N" /* of squeue, for slurm_view_read */
+/* squeue's -O, for slurm_view_read: -o has no letters for two of these. */
+#define SLURM_VIEW_FORMAT                                                                       \
+    "State:|,Reason:|,TimeLeft:|,EndTime:|,NumNodes:|,TimeLimit:|,Account:|,Partition:|,QOS:|," \
+    "PreemptTime:|,RestartCnt:|,NodeList:|"
 
 /* Cuts the text. now: the wall clock, which is what Slurm ends jobs by; the end may be earlier than
  * the time limit (an administrator, a reservation, a preemption). false: no line is an answer. */
@@ -35,5 +40,9 @@ long slurm_submitted(const char *text);
 
 /* Whether Slurm could not be asked, rather than said no: worth asking again. */
 bool slurm_is_away(const char *text);
+
+/* The same in what srun said: for that it could not begin its step. What it says of nodes that do
+ * not answer is another matter. */
+bool slurm_kept_step(const char *text);
 
 #endif

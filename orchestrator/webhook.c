@@ -7,7 +7,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/clock.h"
+
 enum { QUEUE = 32, TRIES = 3, TIMEOUT_S = 10 };
+static const double PAUSE_S = 1; /* before another try: a receiver may be starting anew */
 
 struct webhook {
     CURLM *multi;
@@ -16,6 +19,7 @@ struct webhook {
     char *queue[QUEUE]; /* the first is under way */
     int n, tries;
     bool busy;
+    double next_at; /* no try before */
 };
 
 static size_t swallow(char *data, size_t size, size_t n, void *ctx)
@@ -85,7 +89,7 @@ void webhook_tick(struct webhook *w)
 
     if (!w)
         return;
-    if (!w->busy && w->n > 0)
+    if (!w->busy && w->n > 0 && clock_seconds() >= w->next_at)
         begin(w);
     curl_multi_perform(w->multi, &running);
     while ((m = curl_multi_info_read(w->multi, &left))) {
@@ -96,6 +100,8 @@ void webhook_tick(struct webhook *w)
         curl_easy_getinfo(w->easy, CURLINFO_RESPONSE_CODE, &code);
         if ((m->data.result == CURLE_OK && code < 500) || w->tries >= TRIES)
             drop_first(w);
+        else
+            w->next_at = clock_seconds() + PAUSE_S;
         curl_multi_remove_handle(w->multi, w->easy);
         w->busy = false;
     }

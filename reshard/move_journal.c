@@ -10,102 +10,31 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/crc.h"
 #include "core/file.h"
+#include "reshard/frames.h"
 
 /*
- * The file is frames, the head first. A frame: struct frame, `bytes` of payload, CRC32C of both.
- * Payload of the head: struct move_journal_head, all other bytes zero. Of a record: the number of
- * windows done, then runs of words: first word (counted through all arrays), how many, the words.
+ * The file is frames (reshard/frames.h), the head first. Payload of the head: struct
+ * move_journal_head, all other bytes zero. Of a record: the number of windows done, then runs of
+ * words: first word (counted through all arrays), how many, the words.
  */
-struct frame {
-    uint32_t kind;
-    uint32_t before; /* CRC of the frame before; 0 for the head */
-    uint64_t bytes;
-};
-
-enum { KIND_HEAD = 0x31747074, KIND_RECORD = 0x72747074, CRC_BYTES = 4, GAP = 2 };
+enum { KIND_HEAD = 0x31747074, KIND_RECORD = 0x72747074, GAP = 2 };
 
 struct move_journal {
-    char path[PATH_MAX];
-    int fd, dir;
+    struct frames file;
+    int dir;
     const struct sums *sums;
     int n_sums;
     int64_t n_words, n_windows, done;
     uint64_t *last; /* [n_words] as of the last record */
-    int64_t end;    /* where the next frame goes */
-    uint32_t crc;   /* of the last frame */
 };
-
-/* ---- frames ---- */
-
-/* Write a frame at the end of the journal; buf has room for struct frame before its `bytes` of
- * payload and for the CRC after them. */
-static tp_status write_frame(struct move_journal *j, uint32_t kind, unsigned char *buf,
-                             uint64_t bytes, struct tp_err *err)
-{
-    const struct frame f = { kind, j->crc, bytes };
-    size_t covered = sizeof f + bytes;
-    uint32_t crc;
-    tp_status st;
-
-    memcpy(buf, &f, sizeof f);
-    crc = crc32c(buf, covered);
-    memcpy(buf + covered, &crc, sizeof crc);
-    st = file_write_at(j->fd, j->path, j->end, buf, covered + sizeof crc, err);
-    if (!st && fdatasync(j->fd) != 0)
-        st = tp_fail_errno(err, "%s: fdatasync failed", j->path);
-    if (st)
-        return st;
-    j->crc = crc;
-    j->end += (int64_t)(covered + sizeof crc);
-    return TP_OK;
-}
-
-/* Read the frame at the end of what has been read: malloc'ed, *bytes of payload after the struct.
- * TP_E_CORRUPT: there is none that is whole. */
-static tp_status read_frame(unsigned char **out, uint64_t *bytes, struct move_journal *j,
-                            uint32_t kind, int64_t size, struct tp_err *err)
-{
-    const int64_t least = (int64_t)sizeof(struct frame) + CRC_BYTES;
-    unsigned char *buf = NULL;
-    struct frame f = { 0 };
-    uint32_t crc = 0;
-    tp_status st =
-        tp_fail(err, TP_E_CORRUPT, "%s: damaged at byte %lld", j->path, (long long)j->end);
-
-    if (size - j->end < least)
-        return st;
-    if (file_read_at(j->fd, j->path, j->end, &f, sizeof f, err))
-        return err->status;
-    if (f.kind != kind || f.before != j->crc || f.bytes > (uint64_t)(size - j->end - least))
-        return st;
-    buf = malloc(sizeof f + f.bytes + CRC_BYTES);
-    if (!buf)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for %llu bytes", j->path,
-                       (unsigned long long)f.bytes);
-    st = file_read_at(j->fd, j->path, j->end, buf, sizeof f + f.bytes + CRC_BYTES, err);
-    if (!st) {
-        memcpy(&crc, buf + sizeof f + f.bytes, sizeof crc);
-        if (crc != crc32c(buf, sizeof f + f.bytes))
-            st = tp_fail(err, TP_E_CORRUPT, "%s: damaged at byte %lld", j->path, (long long)j->end);
-    }
-    if (st) {
-        free(buf);
-        return st;
-    }
-    j->crc = crc;
-    j->end += (int64_t)(sizeof f + f.bytes + CRC_BYTES);
-    *out = buf;
-    *bytes = f.bytes;
-    return TP_OK;
-}
 
 /* ---- the head ---- */
 
 static tp_status name_journal(struct move_journal *j, const char *dir, struct tp_err *err)
 {
-    if (snprintf(j->path, sizeof j->path, "%s/" JOURNAL_FILE, dir) >= (int)sizeof j->path)
+    if (snprintf(j->file.path, sizeof j->file.path, "%s/" JOURNAL_FILE, dir) >=
+        (int)sizeof j->file.path)
         return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", dir);
     return TP_OK;
 }
@@ -124,13 +53,13 @@ static tp_status open_old(struct move_journal *j, int64_t *size, const char *dir
 
     if (st)
         return st;
-    j->fd = open(j->path, how | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (j->fd < 0 && errno == ENOENT)
-        return tp_fail(err, TP_E_NOTFOUND, "%s: no such file", j->path);
-    if (j->fd < 0 || fstat(j->fd, &sb) != 0)
-        return tp_fail_errno(err, "%s: cannot open", j->path);
+    j->file.fd = open(j->file.path, how | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (j->file.fd < 0 && errno == ENOENT)
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such file", j->file.path);
+    if (j->file.fd < 0 || fstat(j->file.fd, &sb) != 0)
+        return tp_fail_errno(err, "%s: cannot open", j->file.path);
     if (!S_ISREG(sb.st_mode))
-        return tp_fail(err, TP_E_CORRUPT, "%s: expected a regular file", j->path);
+        return tp_fail(err, TP_E_CORRUPT, "%s: expected a regular file", j->file.path);
     *size = sb.st_size;
     return TP_OK;
 }
@@ -140,28 +69,28 @@ static tp_status read_head(struct move_journal_head *head, struct move_journal *
 {
     unsigned char *buf = NULL;
     uint64_t bytes = 0;
-    tp_status st = read_frame(&buf, &bytes, j, KIND_HEAD, size, err);
+    tp_status st = frames_read(&buf, &bytes, &j->file, KIND_HEAD, size, err);
 
     if (st)
         return st;
     if (bytes == sizeof *head)
-        memcpy(head, buf + sizeof(struct frame), sizeof *head);
+        memcpy(head, buf + FRAME_HEAD, sizeof *head);
     else
-        st = tp_fail(err, TP_E_CORRUPT, "%s: is of another version", j->path);
+        st = tp_fail(err, TP_E_CORRUPT, "%s: is of another version", j->file.path);
     free(buf);
     return st;
 }
 
 tp_status move_journal_peek(struct move_journal_head *head, const char *dir, struct tp_err *err)
 {
-    struct move_journal j = { .fd = -1, .dir = -1 };
+    struct move_journal j = { .file.fd = -1, .dir = -1 };
     int64_t size = 0;
     tp_status st = open_old(&j, &size, dir, O_RDONLY, err);
 
     if (!st)
         st = read_head(head, &j, size, err);
-    if (j.fd >= 0)
-        close(j.fd);
+    if (j.file.fd >= 0)
+        close(j.file.fd);
     return st;
 }
 
@@ -172,7 +101,7 @@ static tp_status journal_new(struct move_journal **out, const struct sums *sums,
 
     if (!j)
         return tp_fail(err, TP_E_NOMEM, "no memory for a journal");
-    j->fd = j->dir = -1;
+    j->file.fd = j->dir = -1;
     j->sums = sums;
     j->n_sums = n_sums;
     j->n_windows = n_windows;
@@ -192,7 +121,7 @@ static tp_status journal_new(struct move_journal **out, const struct sums *sums,
 static tp_status publish(struct move_journal *j, const char *dir, struct tp_err *err)
 {
     if (renameat(j->dir, JOURNAL_FILE ".tmp", j->dir, JOURNAL_FILE) != 0)
-        return tp_fail_errno(err, "%s: cannot rename " JOURNAL_FILE ".tmp to it", j->path);
+        return tp_fail_errno(err, "%s: cannot rename " JOURNAL_FILE ".tmp to it", j->file.path);
     return file_sync_dir(dir, err); /* its name, and those of the shards that it speaks of */
 }
 
@@ -201,7 +130,7 @@ tp_status move_journal_create(struct move_journal **out, const char *dir,
                               int n_sums, struct tp_err *err)
 {
     const int how = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-    unsigned char buf[sizeof(struct frame) + sizeof *head + CRC_BYTES] = { 0 };
+    unsigned char buf[FRAME_HEAD + sizeof *head + FRAME_TAIL] = { 0 };
     struct move_journal_head h;
     struct move_journal *j = NULL;
     tp_status st;
@@ -209,15 +138,15 @@ tp_status move_journal_create(struct move_journal **out, const char *dir,
     TP_TRY(journal_new(&j, sums, n_sums, head->n_windows, err));
     TP_TRY(name_journal(j, dir, err));
     TP_TRY(open_dir(j, dir, err));
-    j->fd = openat(j->dir, JOURNAL_FILE ".tmp", how, 0666);
-    if (j->fd < 0) {
-        st = tp_fail_errno(err, "%s.tmp: cannot create", j->path);
+    j->file.fd = openat(j->dir, JOURNAL_FILE ".tmp", how, 0666);
+    if (j->file.fd < 0) {
+        st = tp_fail_errno(err, "%s.tmp: cannot create", j->file.path);
         goto done;
     }
     memcpy(&h, head, sizeof h);
     h.n_words = j->n_words;
-    memcpy(buf + sizeof(struct frame), &h, sizeof h);
-    TP_TRY(write_frame(j, KIND_HEAD, buf, sizeof h, err));
+    memcpy(buf + FRAME_HEAD, &h, sizeof h);
+    TP_TRY(frames_write(&j->file, KIND_HEAD, buf, sizeof h, err));
     TP_TRY(publish(j, dir, err));
     *out = j;
     j = NULL;
@@ -271,20 +200,20 @@ static tp_status read_records(struct move_journal *j, int64_t size, struct tp_er
     struct tp_err why = { 0 };
 
     for (;;) {
-        int64_t at = j->end;
-        uint32_t crc = j->crc;
+        int64_t at = j->file.end;
+        uint32_t crc = j->file.crc;
         unsigned char *buf = NULL;
         uint64_t bytes = 0;
-        tp_status st = read_frame(&buf, &bytes, j, KIND_RECORD, size, &why);
-        bool fits = !st && record_fits(j, buf + sizeof(struct frame), bytes);
+        tp_status st = frames_read(&buf, &bytes, &j->file, KIND_RECORD, size, &why);
+        bool fits = !st && record_fits(j, buf + FRAME_HEAD, bytes);
 
         if (fits)
-            take_record(j, buf + sizeof(struct frame), bytes);
+            take_record(j, buf + FRAME_HEAD, bytes);
         free(buf);
         if (fits)
             continue;
-        j->end = at; /* what is there is not part of it */
-        j->crc = crc;
+        j->file.end = at; /* what is there is not part of it */
+        j->file.crc = crc;
         if (!st || st == TP_E_CORRUPT)
             return TP_OK;
         *err = why;
@@ -313,12 +242,12 @@ tp_status move_journal_resume(struct move_journal **out, int64_t *done, const ch
     TP_TRY(open_old(j, &size, dir, O_RDWR, err));
     TP_TRY(read_head(&found, j, size, err));
     if (!same_head(&found, head) || found.n_words != j->n_words) {
-        st = tp_fail(err, TP_E_CORRUPT, "%s: belongs to another move", j->path);
+        st = tp_fail(err, TP_E_CORRUPT, "%s: belongs to another move", j->file.path);
         goto done;
     }
     TP_TRY(read_records(j, size, err));
-    if (ftruncate(j->fd, j->end) != 0) {
-        st = tp_fail_errno(err, "%s: cannot cut", j->path);
+    if (ftruncate(j->file.fd, j->file.end) != 0) {
+        st = tp_fail_errno(err, "%s: cannot cut", j->file.path);
         goto done;
     }
     for (int i = 0; i < n_sums; at += sums[i++].n)
@@ -366,14 +295,15 @@ static size_t put_changes(struct move_journal *j, unsigned char *to)
 tp_status move_journal_append(struct move_journal *j, int64_t done, struct tp_err *err)
 {
     size_t bytes = sizeof done + put_changes(j, NULL);
-    unsigned char *buf = malloc(sizeof(struct frame) + bytes + CRC_BYTES);
+    unsigned char *buf = malloc(FRAME_HEAD + bytes + FRAME_TAIL);
     tp_status st;
 
     if (!buf)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for a record of %zu bytes", j->path, bytes);
-    memcpy(buf + sizeof(struct frame), &done, sizeof done);
-    put_changes(j, buf + sizeof(struct frame) + sizeof done);
-    st = write_frame(j, KIND_RECORD, buf, bytes, err);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for a record of %zu bytes", j->file.path,
+                       bytes);
+    memcpy(buf + FRAME_HEAD, &done, sizeof done);
+    put_changes(j, buf + FRAME_HEAD + sizeof done);
+    st = frames_write(&j->file, KIND_RECORD, buf, bytes, err);
     free(buf);
     if (!st)
         j->done = done;
@@ -389,8 +319,8 @@ void move_journal_close(struct move_journal *j)
 {
     if (!j)
         return;
-    if (j->fd >= 0)
-        close(j->fd);
+    if (j->file.fd >= 0)
+        close(j->file.fd);
     if (j->dir >= 0)
         close(j->dir);
     free(j->last);

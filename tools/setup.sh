@@ -51,6 +51,9 @@ slurm|cmd:slurmd|slurmd|tests of tp-run on a real Slurm
 slurm|cmd:srun|slurm-client|tests of tp-run on a real Slurm
 slurm|lib:mpi_pmix.so|slurm-wlm-basic-plugins|tests of tp-run on a real Slurm
 slurm|cmd:munged|munge|tests of tp-run on a real Slurm
+slurm|cmd:slurmdbd|slurmdbd|accounts on it
+slurm|lib:accounting_storage_mysql.so|slurm-wlm-mysql-plugin|accounts on it
+slurm|cmd:mariadbd|mariadb-server|accounts on it
 slurm|cmd:ip|iproute2|nodes in network namespaces
 test|cmd:ss|iproute2|who listens where
 test|lib:libfaketime.so.1|faketime|a wall clock that jumps

@@ -79,10 +79,10 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
 
     if (c->steps < 1)
         return tp_fail(err, TP_E_USAGE, "--steps must be at least 1: the length of the whole run");
-    if (!c->ckpt && (c->resume != RESUME_NO || c->save_every || c->exit_step))
+    if (!c->ckpt && (c->resume != RESUME_NO || c->save_every || c->keep || c->exit_step))
         return tp_fail(err, TP_E_USAGE,
-                       "--resume, --save-every and --exit-step need --ckpt ROOT: where checkpoints "
-                       "are");
+                       "--resume, --save-every, --keep and --exit-step need --ckpt ROOT: where "
+                       "checkpoints are");
     if ((st = check_optimizer(&c->opt, err)))
         return st;
     return check_work(c, m, err);

@@ -2,10 +2,14 @@
  * trainer/linear_tp.h - the two linear layers of tensor parallelism (Shoeybi et al. 2019) and where
  * their collectives are. Y = X W^T, W[out, in] as Hugging Face stores it, this rank's part dense.
  *
- *   column: W is cut along `out`, X is the same on every rank, Y is this rank's part of the
- * columns. Forward sends nothing; backward sums the parts of dX over the ranks. row:    W is cut
- * along `in`, X is this rank's part of the columns, Y needs the sum over the ranks. Forward sums;
- * backward sends nothing.
+ * A column layer's W is cut along `out`: X is the same on every rank, Y is this rank's part of the
+ * columns. Forward sends nothing; backward sums the parts of dX over the ranks.
+ *
+ * A row layer's W is cut along `in`: X is this rank's part of the columns, Y needs the sum over the
+ * ranks. Forward sums; backward sends nothing.
+ *
+ * So a column layer whose output feeds a row layer, with only elementwise work between them, costs
+ * one all-reduce forward and one backward for the pair.
  *
  * Sequence parallelism (Korthikanti et al. 2022) keeps what is between the pairs cut along the
  * rows: an all-gather before the column layer and a reduce-scatter after the row layer send what
@@ -16,9 +20,6 @@
  * would: y and dy of a column layer, x and dx of a row layer are [shards][rows][width of a shard].
  * Each shard's product is one thread's, and what the shards give to a sum is added along the tree
  * that the ranks' sums follow (comm/reduce.h).
- *
- * So a column layer whose output feeds a row layer, with only elementwise work between them, costs
- * one all-reduce forward and one backward for the pair.
  */
 #ifndef TRAINER_LINEAR_TP_H
 #define TRAINER_LINEAR_TP_H
@@ -54,9 +55,6 @@ void linear_bias_add(const struct linear *l, float *y, int64_t rows);
 
 /* The bias' gradient, from all rows of dy, `type`. workspace: bias_workspace(out) floats. */
 void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows, float *workspace);
-
-/* Outputs of a shard of a column layer. */
-int64_t linear_shard_out(const struct linear *l, int shard);
 
 tp_status linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows,
                                 struct tp_err *err);

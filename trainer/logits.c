@@ -116,6 +116,8 @@ static tp_status write_file(const struct trainer *t, const char *path, const flo
         ids[i] = pair[i];
     assemble(t, whole, parts);
     st = safetensors_write_file(path, tensors, data, 2, err);
+    if (st)
+        tp_fail_in(err, "--logits");
 done:
     free(whole);
     free(ids);

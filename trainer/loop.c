@@ -2,6 +2,7 @@
 #include "trainer/loop.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -21,10 +22,12 @@ struct loop {
     struct trainer *t;
     const struct loop_voice *voice;
     bool is_first;             /* rank 0: speaks and logs */
+    int64_t first_step;        /* that this run has to train */
     struct snapshot *snapshot; /* NULL without --ckpt */
     struct tell *tell;         /* NULL when nobody watches */
     FILE *log;
-    bool stopping;           /* some rank was asked to stop */
+    bool stopping; /* some rank was asked to stop */
+    bool warned_of_nan;
     bool any_busy;           /* some rank's save is still at work */
     double cpu;              /* processor time of this rank at the last exchange */
     double cpu_of_all;       /* that all ranks together took since the exchange before */
@@ -114,6 +117,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     if (l->log && c->resume == RESUME_NO)
         st = log_empty(l->log, c->log, err);
     TP_TRY(comm_agree(world, st, err));
+    l->first_step = l->t->position.step;
     say_plan(l);
     say_start(l, &report);
     if (c->logits)
@@ -185,6 +189,19 @@ done:
     return st;
 }
 
+/* Once: weights that are no numbers stay so, and are saved as what they are. */
+static void warn_of_nan(struct loop *l, const struct log_entry *e)
+{
+    if (l->warned_of_nan || (isfinite(e->loss) && isfinite(e->grad_norm)))
+        return;
+    l->warned_of_nan = true;
+    say(l, false,
+        "warning: loss or gradient norm of step %" PRId64
+        " is no number: what is saved from here on is lost; stop it, and go on from an older "
+        "step, for example with a smaller --lr",
+        e->step + 1);
+}
+
 static tp_status record(struct loop *l, const struct step_result *r, double seconds,
                         double save_seconds, struct tp_err *err)
 {
@@ -192,8 +209,8 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
     char spec[SPEC_TEXT_MAX], line[LOG_TEXT_MAX];
     const struct log_entry e = { .step = l->t->position.step - 1,
                                  .steps = c->steps,
-                                 .loss = r->loss_share,
-                                 .grad_norm = r->grad_norm,
+                                 .loss = isnan(r->loss_share) ? NAN : r->loss_share, /* no -nan */
+                                 .grad_norm = isnan(r->grad_norm) ? NAN : r->grad_norm,
                                  .lr = r->lr,
                                  .tokens = l->t->position.tokens,
                                  .seconds = seconds,
@@ -208,6 +225,7 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
     if (!l->is_first)
         return TP_OK;
     say(l, true, "%s", log_format(line, &e));
+    warn_of_nan(l, &e);
     return l->log ? log_write(l->log, c->log, &e, err) : TP_OK;
 }
 
@@ -240,8 +258,13 @@ static tp_status end(struct loop *l, struct tp_err *err)
     int64_t step = l->t->position.step;
 
     if (step >= c->steps) {
-        say(l, false, "done: %" PRId64 " steps%s%s", step, c->ckpt ? ", saved in " : "",
-            c->ckpt ? c->ckpt : "");
+        char idle[64] = "";
+
+        if (l->first_step >= c->steps)
+            snprintf(idle, sizeof idle, "; nothing was left to train (--steps %" PRId64 ")",
+                     c->steps);
+        say(l, false, "done: %" PRId64 " steps%s%s%s", step, c->ckpt ? ", saved in " : "",
+            c->ckpt ? c->ckpt : "", idle);
         return TP_OK;
     }
     if (!c->ckpt)

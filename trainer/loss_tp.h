@@ -10,8 +10,8 @@
 #include "trainer/stream.h"
 
 /* From s->x, which with `in` becomes the stream, to scratch wide: this rank's columns of the
- * logits, [rows][net.vocab] (of several shards one such matrix each, as wide as net_vocab says, at
- * [shard][rows][net.vocab]). */
+ * logits, [shards][rows][net.logit.each]; a shard's matrix is dense, as wide as vocab_rows_of
+ * says. */
 tp_status loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in,
                          struct tp_err *err);
 

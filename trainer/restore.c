@@ -9,6 +9,7 @@
 #include "ckpt/commit.h"
 #include "core/file.h"
 #include "reshard/restore.h"
+#include "trainer/drift.h"
 #include "trainer/init.h"
 #include "trainer/zero.h"
 
@@ -96,6 +97,10 @@ static tp_status check_model(const struct trainer *t, const struct manifest *m, 
     st = model_parse(&was, m->model_config, strlen(m->model_config), dir, a, err);
     if (st)
         return st;
+    if (was.arch != now->arch)
+        return tp_fail(err, TP_E_USAGE, "%s is a checkpoint of a %s, but %s is a %s", dir,
+                       model_arch_name(was.arch), t->config->model_path,
+                       model_arch_name(now->arch));
     const struct {
         const char *name;
         int64_t was, now;
@@ -136,6 +141,11 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
 
             if (id < 0 && g == 0)
                 id = find_saved(m, GROUP_PARAM, tensor->name);
+            if (id < 0 && find_saved(m, GROUP_PARAM, tensor->name) < 0)
+                return tp_fail(err, TP_E_USAGE,
+                               "%s has no tensor %s; give --plan as the run that saved it had it "
+                               "(tp-ckpt show lists its names)",
+                               dir, tensor->name);
             if (id < 0)
                 return tp_fail(
                     err, TP_E_USAGE,
@@ -151,23 +161,6 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
                 wish_add(w, tensor, &q->own.box, to[g], id);
         }
     return TP_OK;
-}
-
-/* What a person should know of before trusting the curve. */
-static void compare_state(struct restore_report *r, const struct trainer *t,
-                          const struct manifest *m)
-{
-    const struct train_state *was = &m->state;
-    const char *dtype = t->config->dtype == DTYPE_BF16 ? "bf16" : "fp32";
-
-    if (was->dtype && strcmp(was->dtype, dtype) != 0)
-        snprintf(r->warning, sizeof r->warning, "saved by a %s run, going on in %s", was->dtype,
-                 dtype);
-    else if (was->next_sample != was->step * t->config->batch)
-        snprintf(r->warning, sizeof r->warning,
-                 "saved by a run with another --batch: %" PRId64 " sequences in %" PRId64
-                 " steps; data goes on where it was",
-                 was->next_sample, was->step);
 }
 
 static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t step,
@@ -191,9 +184,27 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     r->bytes_read = stats.bytes_read;
     r->bytes_needed = stats.bytes_wanted;
     spec_format(r->layout, &m.layout.spec);
-    compare_state(r, t, &m);
+    drift_describe(r->warning, &m, t->config, t->model, a);
 done:
     return st;
+}
+
+/* A root whose steps cannot be read, and why not: beginning anew beside them would be silent loss,
+ * and what cannot be read may be whole, of a later version. */
+static tp_status refuse_unreadable(const struct train_config *c, struct tp_err *err)
+{
+    bool resumes = c->resume != RESUME_NO;
+    struct tp_err why = { 0 };
+    struct arena a = { 0 };
+    char dir[PATH_MAX];
+    struct manifest m;
+
+    ckpt_open(dir, &m, c->ckpt, -1, &a, &why);
+    arena_free(&a);
+    return tp_fail(err, resumes ? TP_E_CORRUPT : TP_E_EXISTS,
+                   "%s: has no checkpoint that can be read: %.600s; to start from the beginning "
+                   "move it away, or name another --ckpt",
+                   c->ckpt, why.msg);
 }
 
 /* The step to go on from, -1: none; r->damaged names a newer one that is not whole. Damaged steps
@@ -205,10 +216,11 @@ static tp_status newest(int64_t *step, struct restore_report *r, const struct tr
     struct ckpt_step *steps = NULL;
     const char *damaged = "";
     int n = 0;
-    tp_status st = TP_OK;
+    tp_status st;
 
     *step = -1;
-    if (file_exists(c->ckpt))
+    st = ckpt_check_root(c->ckpt, err);
+    if (!st && file_exists(c->ckpt))
         st = ckpt_list(&steps, &n, c->ckpt, &a, err);
     for (int i = 0; !st && i < n; i++) {
         if (steps[i].complete) {
@@ -223,11 +235,8 @@ static tp_status newest(int64_t *step, struct restore_report *r, const struct tr
                      "%s has checkpoints already (step %" PRId64
                      "): go on with --resume, or name another --ckpt",
                      c->ckpt, *step);
-    else if (!st && c->resume != RESUME_NO && *step < 0 && *damaged)
-        st = tp_fail(err, TP_E_CORRUPT,
-                     "%s: no complete checkpoint, and %s is damaged; remove it to start from the "
-                     "beginning",
-                     c->ckpt, damaged);
+    else if (!st && *step < 0 && *damaged)
+        st = refuse_unreadable(c, err);
     else if (!st && c->resume == RESUME_MUST && *step < 0)
         st = tp_fail(err, TP_E_NOTFOUND, "%s has no checkpoint to resume (--resume=must)", c->ckpt);
     snprintf(r->damaged, sizeof r->damaged, "%s", damaged);

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdbool.h>
 
+#include "trainer/drift.h"
 #include "trainer/trainer.h"
 
 enum restore_kind { RESTORE_RANDOM, RESTORE_SAFETENSORS, RESTORE_CKPT };
@@ -19,7 +20,7 @@ struct restore_report {
     char layout[SPEC_TEXT_MAX];       /* that wrote the checkpoint */
     int64_t bytes_read, bytes_needed; /* by this rank: from files; of what it asked for */
     int64_t all_bytes_read, all_bytes_needed; /* by all ranks */
-    char warning[256];                        /* what differs from the run that was saved, or "" */
+    char warning[DRIFT_TEXT_MAX];             /* what differs from the run that was saved, or "" */
     char damaged[NAME_MAX + 1];               /* rank 0: a newer step that was passed over, or "" */
 };
 

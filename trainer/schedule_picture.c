@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* A chunk's forward pass takes one tick, its backward pass two, as the products do. */
-enum { FORWARD_TICKS = 1, BACKWARD_TICKS = 2, LABEL_MAX = 48 };
+enum { FORWARD_TICKS = 1, BACKWARD_TICKS = 2, LABEL_MAX = 48, SUMMARY_MAX = 256 };
 
 static int64_t ticks_of(const struct op *op)
 {
@@ -60,20 +60,22 @@ static void text_row(FILE *f, const struct schedule *s, const struct replay *rep
     fputc('\n', f);
 }
 
-/* "bubble 3 of 24 ticks ...": the numbers of docs/parallelism/pipeline.md. */
-static void summary(FILE *f, const struct schedule *s, const struct replay *replay)
+/* "bubble 3 of 24 ticks ...": the numbers of docs/parallelism/pipeline.md. Returns buf. */
+static const char *summary(char buf[SUMMARY_MAX], const struct schedule *s,
+                           const struct replay *replay)
 {
     int most = 0;
 
     for (int r = 0; r < s->p; r++)
         most = s->ranks[r].n_slots > most ? s->ranks[r].n_slots : most;
-    fprintf(f,
-            "pp %d, vpp %d, %d microbatches: bubble %.4f of the ideal time (%" PRId64 " of %" PRId64
-            " ticks), %" PRId64
-            " messages, at most %d passes held on a rank (%.2f of the microbatches' layers)",
-            s->p, s->v, s->m, (double)(replay->makespan - replay->ideal) / (double)replay->ideal,
-            replay->makespan - replay->ideal, replay->ideal, replay->messages, most,
-            (double)most / s->v);
+    snprintf(buf, SUMMARY_MAX,
+             "pp %d, vpp %d, %d microbatches: bubble %.4f of the ideal time (%" PRId64
+             " of %" PRId64 " ticks), %" PRId64
+             " messages, at most %d passes held on a rank (%.2f of the microbatches' layers)",
+             s->p, s->v, s->m, (double)(replay->makespan - replay->ideal) / (double)replay->ideal,
+             replay->makespan - replay->ideal, replay->ideal, replay->messages, most,
+             (double)most / s->v);
+    return buf;
 }
 
 static tp_status finish(FILE *f, struct tp_err *err)
@@ -86,14 +88,14 @@ static tp_status finish(FILE *f, struct tp_err *err)
 tp_status schedule_print_text(FILE *f, const struct schedule *s, struct tp_err *err)
 {
     struct arena arena = { 0 };
+    char line[SUMMARY_MAX];
     struct replay replay;
     tp_status st = schedule_replay(&replay, s, FORWARD_TICKS, BACKWARD_TICKS, &arena, err);
 
     if (st == TP_OK) {
         for (int r = 0; r < s->p; r++)
             text_row(f, s, &replay, r);
-        summary(f, s, &replay);
-        fputc('\n', f);
+        fprintf(f, "%s\n", summary(line, s, &replay));
         st = finish(f, err);
     }
     arena_free(&arena);
@@ -103,6 +105,12 @@ tp_status schedule_print_text(FILE *f, const struct schedule *s, struct tp_err *
 /* ---- SVG ---- */
 
 enum { TICK_PX = 34, ROW_PX = 34, LEFT_PX = 70, TOP_PX = 44 };
+enum { LETTER_PX = 7 }; /* of the notes, which short schedules must not cut off */
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
 
 /* Forward passes blue, backward passes green, chunks from light to dark. */
 static void svg_op(FILE *f, const struct schedule *s, const struct op *op, int64_t start, int rank)
@@ -139,13 +147,15 @@ static void svg_row(FILE *f, const struct schedule *s, const struct replay *repl
 tp_status schedule_print_svg(FILE *f, const struct schedule *s, struct tp_err *err)
 {
     struct arena arena = { 0 };
+    char line[SUMMARY_MAX];
     struct replay replay;
     tp_status st = schedule_replay(&replay, s, FORWARD_TICKS, BACKWARD_TICKS, &arena, err);
     int64_t width, height;
 
     if (st)
         goto done;
-    width = LEFT_PX + replay.makespan * TICK_PX + 20;
+    summary(line, s, &replay);
+    width = LEFT_PX + 20 + most(replay.makespan * TICK_PX, (int64_t)strlen(line) * LETTER_PX);
     height = TOP_PX + (int64_t)s->p * ROW_PX + 44;
     fprintf(f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%" PRId64 "\" height=\"%" PRId64
@@ -159,8 +169,7 @@ tp_status schedule_print_svg(FILE *f, const struct schedule *s, struct tp_err *e
     for (int r = 0; r < s->p; r++)
         svg_row(f, s, &replay, r);
     fprintf(f, "<text class=\"note\" x=\"%d\" y=\"%" PRId64 "\">", LEFT_PX, height - 16);
-    summary(f, s, &replay);
-    fputs("</text>\n</svg>\n", f);
+    fprintf(f, "%s</text>\n</svg>\n", line);
     st = finish(f, err);
 done:
     arena_free(&arena);

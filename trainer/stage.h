@@ -12,7 +12,7 @@
 float *stage_input(const struct slot *s);
 
 /* slot ids (on the first stage) and input are filled in. Leaves the stream in s->x, but for the
- * last stage, where stage_head finishes it. */
+ * last stage, where stage_logits finishes it. */
 tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err);
 
 /* Last stage, after stage_forward: this rank's columns of the logits, in scratch wide. */

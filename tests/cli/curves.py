@@ -3,6 +3,8 @@ import json
 import pathlib
 import sys
 
+import pytest
+
 import harness
 
 sys.path.insert(0, str(harness.REPO / "tests" / "oracle"))
@@ -61,3 +63,29 @@ def assert_same(log, trace, what):
     dloss, dnorm = oracle.deviation(log, trace)
     print("%s: |dloss| %.1e, relative dnorm %.1e" % (what, dloss, dnorm))
     assert dloss <= LOSS_WITHIN and dnorm <= NORM_WITHIN
+
+
+def assert_gradient_is_slope(kind, config, scale):
+    """The oracle's backward pass is written by hand: differences check it, an element a tensor.
+
+    kind: oracle.Llama or oracle.GPT2. scale: of its random weights, so that gradients are not tiny.
+    """
+    words = config["vocab_size"]
+    w = {k: x.astype(float) * scale for k, x in oracle.random_weights(config, 3).items()}
+    model, data = kind(config, 8), bytes(i * i % words for i in range(100))
+    ids, targets = oracle.batch_of(data, dict(batch=2, seq=8), 0)
+    logits, saved = model.forward(w, ids)
+    g = model.backward(w, oracle.loss_of(logits, targets)[1], saved)
+
+    def loss():
+        return oracle.loss_of(model.forward(w, ids)[0], targets)[0]
+
+    for name, x in w.items():
+        at = tuple(min(n // 2, 5) for n in x.shape)  # a position that the 8 tokens have
+        keep = x[at]
+        x[at] = keep + 1e-5
+        up = loss()
+        x[at] = keep - 1e-5
+        slope = (up - loss()) / 2e-5
+        x[at] = keep
+        assert slope == pytest.approx(g[name][at], rel=1e-4, abs=1e-8), name

@@ -83,6 +83,32 @@ def test_a_step_that_is_not_there_is_named(ckpt, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("argv", [
+    ["tp-reshard", "CKPT", "--to", "tp4", "-o", "STEP"],
+    ["tp-reshard", "CKPT", "--to", "tp4", "-o", "STEP", "--force"],
+    ["tp-ckpt", "import", "HF", "-o", "STEP"],
+    ["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "3", "--ckpt", "STEP"],
+    ["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "3", "--ckpt", "STEP", "--resume"],
+], ids=lambda argv: " ".join(argv[:2] + argv[-1:]))
+@pytest.mark.parametrize("name", ["step-00000002", "latest"])
+def test_nothing_is_written_into_a_step(argv, name, ckpt, tiny, tmp_path):
+    run("tp-ckpt", "export", ckpt, "-o", tmp_path / "hf")
+    stand = {"CKPT": ckpt, "STEP": ckpt / name, "HF": tmp_path / "hf", "CONFIG": tiny}
+    before = harness.tree(tmp_path)
+    assert_refused(run(*[stand.get(a, a) for a in argv]), argv[0], ckpt / name, "is one step")
+    assert harness.tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("what", ["folder", "fifo"])
+def test_logits_replace_nothing_but_files(what, tiny, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir() if what == "folder" else os.mkfifo(out)
+    before = harness.tree(tmp_path)
+    r = run("tp-train", "--model", tiny, "--data", TEXT, "--steps", 1, "--logits", out)
+    assert_refused(r, "tp-train", "--logits", out)
+    assert harness.tree(tmp_path) == before
+
+
 # ---- wrong command lines ----------------------------------------------------------------------
 
 WRONG_LINES = [
@@ -102,6 +128,10 @@ WRONG_LINES = [
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--batch", "0"], "batch"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--batch", "7",
       "--micro", "2"], "micro"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--keep", "2"], "--ckpt"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--threads", "99999"], "between 1 and 1024"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--logits", "."], "--logits: .: is there"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--ckpt", TEXT], "no directory"),
     (["tp-reshard"], "CKPT"),
     (["tp-train"], "--model"),
     (["tp-reshard", "CKPT"], "--to"),
@@ -116,6 +146,12 @@ WRONG_LINES = [
     (["tp-ckpt", "export", "CKPT", "-o", "OUT", "--format", "pickle"], "pickle"),
     (["tp-ckpt", "export", "CKPT", "--format", "safetensors"], "-o"),
     (["tp-ckpt", "diff", "CKPT"], ""),
+    (["tp-ckpt", "diff", "CKPT", "CKPT", "--atol", "-1"], "-1"),
+    (["tp-ckpt", "export", "CKPT", "-o", "OUT", "--assets", "absent"], "absent: no such folder"),
+    (["tp-reshard", "CKPT", "--to", "tp4", "--jobs", "99999"], "between 1 and 1024"),
+    (["tp-ckpt", "verify", "CKPT", "--jobs", "99999"], "between 1 and 1024"),
+    (["tp-ckpt", "digest", "CKPT", "--jobs", "0"], "between 1 and 1024"),
+    (["tp-ckpt", "export", "CKPT", "-o", "OUT", "--jobs", "99999"], "between 1 and 1024"),
     (["tp-ckpt", "show", "CKPT", "no.such.tensor"], "no.such.tensor"),
 ]
 

@@ -148,6 +148,29 @@ def test_assets_are_copied_as_they_are(tmp_path):
     assert not [p for p in tmp_path.iterdir() if p.name.startswith("none")]
 
 
+def test_a_folder_of_links_is_a_model(tmp_path):
+    """As in Hugging Face's cache, where a snapshot links to the files of `blobs`."""
+    root = make(tmp_path, "tp2")
+    export(root, tmp_path / "blobs", "--max-shard-size", 4096)
+    (tmp_path / "blobs/tokenizer.json").write_text("{}")
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    for path in (tmp_path / "blobs").iterdir():
+        (snapshot / path.name).symlink_to("../blobs/" + path.name)
+    (tmp_path / "text").symlink_to(harness.TEXT)
+    harness.ok("tp-ckpt", "import", snapshot, "-o", tmp_path / "in", "--layout", "tp2")
+    export(tmp_path / "in", tmp_path / "again", "--assets", snapshot)
+    assert_same(read_folder(tmp_path / "again"), weights(root))
+    assert not (tmp_path / "again/tokenizer.json").is_symlink()
+    losses = []
+    for n, folder in enumerate((snapshot, tmp_path / "blobs")):
+        log = tmp_path / str(n)
+        harness.ok("tp-train", "--model", folder, "--data", tmp_path / "text", "--steps", 1,
+                   "--seq", 8, "--log", log)
+        losses.append(harness.losses(log))
+    assert losses[0] == losses[1]
+
+
 def test_force_replaces_an_export_and_nothing_else(tmp_path):
     root = make(tmp_path, "tp2")
     out = tmp_path / "hf"

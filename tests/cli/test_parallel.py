@@ -212,25 +212,7 @@ def test_zero3_sends_the_weights_twice_and_the_gradients_once_a_microbatch(known
 
 
 def test_the_gpt2_oracles_gradient_is_the_slope_of_its_loss():
-    config = dict(MODELS["gpt2"], vocab_size=11, n_layer=2)
-    w = {k: x.astype(float) * 3 for k, x in oracle.random_weights(config, 3).items()}
-    model, data = oracle.GPT2(config, 8), bytes(i * i % 11 for i in range(100))
-    ids, targets = oracle.batch_of(data, dict(batch=2, seq=8), 0)
-    logits, saved = model.forward(w, ids)
-    g = model.backward(w, oracle.loss_of(logits, targets)[1], saved)
-
-    def loss():
-        return oracle.loss_of(model.forward(w, ids)[0], targets)[0]
-
-    for name, x in w.items():
-        at = tuple(min(n // 2, 5) for n in x.shape)
-        keep = x[at]
-        x[at] = keep + 1e-5
-        up = loss()
-        x[at] = keep - 1e-5
-        slope = (up - loss()) / 2e-5
-        x[at] = keep
-        assert slope == pytest.approx(g[name][at], rel=1e-4, abs=1e-8), name
+    curves.assert_gradient_is_slope(oracle.GPT2, dict(MODELS["gpt2"], vocab_size=11, n_layer=2), scale=3)
 
 
 # ---- checkpoints between layouts ------------------------------------------------------------------
@@ -355,6 +337,10 @@ def test_the_schedule_is_printed_as_text_and_as_a_picture(known):
     root = xml.fromstring(ok(*argv, "--print-schedule=svg").out)
     titles = [x.text for x in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == 2 * 2 * 8 * 2  # forward and backward, chunks, microbatches, ranks
+    short = xml.fromstring(ok(*argv[:-1], 4, "--print-schedule=svg").out)
+    for note in short.iter("{http://www.w3.org/2000/svg}text"):
+        if note.get("class") == "note":  # letters of 12 px are some 6.3 wide
+            assert int(note.get("x")) + 6.5 * len(note.text) <= int(short.get("width"))
 
 
 def write_pair(prefix, tokens, sizes):

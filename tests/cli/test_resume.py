@@ -10,6 +10,7 @@ import pytest
 
 import harness
 from harness import TEXT, ok, run
+from test_ckpt import sign
 
 # 8 heads over 2 KV heads, and a vocabulary that nothing divides.
 MODEL = dict(num_key_value_heads=2, vocab_size=259, tie_word_embeddings=True)
@@ -211,3 +212,77 @@ def test_a_signal_under_mpirun_saves_and_stops(model, tmp_path):
 def test_under_mpirun_the_numbers_are_the_same(model, straight, tmp_path):
     ok("mpirun", "-n", 4, *argv(model, "tp2dp2", tmp_path / "ckpt", tmp_path / "log"), env=MPI)
     assert_same_curve(lines(tmp_path / "log"), straight()[0])
+
+
+# ---- what is not as it was --------------------------------------------------------------------
+
+
+def resumed(model, root, *more):
+    """What a run of a step more says, beside its step."""
+    folder = root.parent / ("again-%d" % len(list(root.parent.iterdir())))
+    return run("tp-train", "--model", model, "--data", TEXT, "--batch", 8, "--seq", 32,
+               "--ckpt", harness.copy(root, folder), "--resume=must", *more).err
+
+
+@pytest.fixture
+def two_steps(model, tmp_path):
+    ok("tp-train", "--model", model, "--data", TEXT, "--steps", 2, "--batch", 8, "--seq", 32,
+       "--layout", "tp2", "--ckpt", tmp_path / "ckpt")
+    return tmp_path / "ckpt"
+
+
+def test_nothing_is_said_of_a_run_that_goes_on_as_it_was(model, two_steps):
+    said = resumed(model, two_steps, "--steps", 2, "--layout", "dp2", "--micro", 1)
+    assert "warning" not in said and "nothing was left to train" in said
+
+
+@pytest.mark.parametrize("more, words", [
+    (["--lr", 1e-2], "--lr was 0.001, now 0.01"),
+    (["--seq", 16], "--seq was 32, now 16 (data is counted in sequences"),
+    (["--batch", 4], "--batch was 8, now 4"),
+    (["--beta2", 0.99, "--clip", 0], "--beta2 was 0.95, now 0.99; --clip was 1, now 0"),
+    (["--dtype", "bf16"], "arithmetic was fp32, now bf16"),
+], ids=lambda x: x if isinstance(x, str) else None)
+def test_what_is_not_as_it_was_is_said(more, words, model, two_steps):
+    said = resumed(model, two_steps, "--steps", 3, *more)
+    assert "warning: not as the run that saved it" in said and words in said
+    assert "--steps was 2, now 3" in said
+
+
+@pytest.mark.parametrize("resume", [[], ["--resume"], ["--resume=must"]])
+@pytest.mark.parametrize("what", ["newer", "cut"])
+def test_what_cannot_be_read_is_no_reason_to_begin_anew(what, resume, model, two_steps):
+    path = two_steps / "step-00000002/manifest.json"
+    text = path.read_text()
+    if what == "newer":
+        sign(path.parent, text.replace('"version": 2', '"version": 99', 1))
+    else:
+        path.write_text(text[:100])
+    before = harness.tree(two_steps)
+    r = run("tp-train", "--model", model, "--data", TEXT, "--steps", 3, "--batch", 8, "--seq", 32,
+            "--ckpt", two_steps, *resume)
+    assert r.rc == (3 if resume else 2) and r.out == ""
+    assert ("version 99" if what == "newer" else "cut short") in r.err and "move it away" in r.err
+    assert harness.tree(two_steps) == before
+
+
+def test_constants_of_the_model_and_lost_masters_are_said(model, two_steps, tmp_path):
+    other = harness.write_config(tmp_path, **MODEL, rope_theta=500.0, rms_norm_eps=1e-3)
+    said = resumed(other, two_steps, "--steps", 2)
+    assert "rope_theta was 10000, now 500" in said and "eps was 1e-05, now 0.001" in said
+    ok("tp-reshard", two_steps, "--to", "tp4", "--dtype", "bf16", "-o", tmp_path / "cast")
+    assert "weights were cast to bf16" in resumed(model, tmp_path / "cast", "--steps", 2)
+
+
+def test_another_architecture_and_other_names_are_called_so(model, two_steps, tmp_path):
+    (tmp_path / "gpt2").mkdir()
+    gpt2 = harness.write_config(tmp_path / "gpt2", architectures=["GPT2LMHeadModel"], n_embd=32,
+                                n_head=8, n_layer=2, n_positions=64, model_type="gpt2",
+                                tie_word_embeddings=True)
+    said = resumed(gpt2, two_steps, "--steps", 3)
+    assert "checkpoint of a LlamaForCausalLM" in said and "is a GPT2LMHeadModel" in said
+    plan = tmp_path / "plan"
+    plan.write_text(ok("tp-train", "--model", model, "--print-plan").out.replace("mlp.", "ffn.")
+                    .replace("\nffn.", "\nmlp."))
+    said = resumed(model, two_steps, "--steps", 3, "--plan", plan)
+    assert "has no tensor model.layers.0.ffn" in said and "--plan" in said

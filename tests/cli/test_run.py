@@ -132,6 +132,32 @@ def test_a_crash_loop_backs_off_and_stops_with_the_reason(tmp_path):
         assert "3 starts in a row" in failed and "fake: cannot start" in failed
 
 
+def silent_job(tmp_path, script, **restart):
+    """A command that knows nothing of libtp-progress."""
+    return Job(tmp_path, ["sh", "-c", script], nodes="[a]", allow="[tp1]",
+               watch={"init": "0.5s", "floor": "0.5s"}, restart={"backoff": "0.1s", **restart})
+
+
+def test_a_command_that_reports_nothing_may_take_as_long_as_it_likes(tmp_path):
+    with silent_job(tmp_path, "sleep 3", no_progress=1) as job:
+        assert job.start().wait() == 0
+        assert not job.events("hang")
+        assert "by its exit alone" in job.events("training")[0]["reason"]
+        assert job.status()["spent"]["training"] > 1
+
+
+def test_a_command_that_reports_nothing_gets_somewhere_by_living_long(tmp_path):
+    script = "echo >> lives; [ $(wc -l < lives) -ge 5 ] && exit 0; sleep 1.5; exit 2"
+    with silent_job(tmp_path, script, no_progress=2) as job:
+        assert job.start().wait() == 0
+        assert len(job.events("launch")) == 5
+        (job.state / "journal").unlink()
+        (job.folder / "lives").unlink()
+        job.path.write_text(job.path.read_text().replace("sleep 1.5; exit 2", "exit 1"))
+        assert job.start().wait() == 3
+        assert "2 starts in a row without a step" in job.events("failed")[0]["reason"]
+
+
 def test_dying_at_the_same_step_again_and_again_is_no_progress(tmp_path):
     """It trains each time, and gets no further: that is a loop as well."""
     with fake_job(tmp_path, "--exit-at", 5, 9, restart={"no_progress": 3,

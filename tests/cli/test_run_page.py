@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -141,6 +143,31 @@ def test_the_webhook_is_told_of_failures(tmp_path):
             assert job.start().wait() == 3
         assert [e["event"] for e in got][-1] == "failed"
         assert "rank_exit" in [e["event"] for e in got] and all(e["job"] == "job" for e in got)
+
+
+def test_a_webhook_that_is_away_for_a_moment_is_told_later(tmp_path):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    got = []
+
+    def come_up():
+        with socket.create_server(("127.0.0.1", port)) as server:
+            server.settimeout(20)
+            connection = server.accept()[0]
+            with connection:
+                got.append(connection.recv(65536))
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    with fake_job(tmp_path, "--steps", 3000, webhook="http://127.0.0.1:%d/" % port) as job:
+        job.start()
+        job.await_step(3)
+        os.kill(job.rank_pid(1), signal.SIGKILL)
+        job.await_event("rank_exit")
+        time.sleep(0.5)  # it was refused by now
+        come_up()
+        job.verb("stop", "--wait")
+    assert got and b'"event":"rank_exit"' in got[0], got
 
 
 def test_a_webhook_that_fails_does_not_matter(tmp_path):

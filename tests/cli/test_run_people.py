@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import resource
 import stat
 import struct
 import subprocess
@@ -77,6 +78,60 @@ def test_a_reader_that_goes_does_not_take_tp_run_with_it(tmp_path):
                             str(job.path)], capture_output=True, timeout=60)
         assert r.returncode == 0
         assert job.events("done")
+
+
+def test_an_event_torn_by_a_crash_does_not_take_the_next_with_it(tmp_path):
+    with fake_job(tmp_path, "--steps", 5) as job:
+        job.state.mkdir()
+        (job.state / "events.jsonl").write_text('{"time": 1, "event": "save"}\n{"time": 2, "ev')
+        assert job.start().wait() == 0
+        assert [e["event"] for e in job.events()][:3] == ["save", "plan", "launch"]
+
+
+def test_a_full_journal_is_no_reason_to_leave_a_job_that_trains(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=4000) as job:
+        job.start()
+        job.await_event("save", 2)
+        size = (job.state / "journal").stat().st_size
+        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        for name in ("timeline.jsonl", "curve.jsonl"):
+            (job.state / name).unlink(missing_ok=True)  # short ones: the journal alone is too long
+        step = job.status()["step"]
+        job.await_step(step + 60)
+        assert job.process.poll() is None, "it left the job alone"
+        resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        job.await_event("journal_again")
+        assert "journal: cannot write" in job.output.read_text()
+        assert job.verb("stop", "--wait").rc == 0
+        assert job.wait() == 75 and job.journal()[-1]["edge"] == "stopped"
+
+
+# ---- its answers as JSON ----
+
+def test_status_has_the_same_fields_when_the_job_is_over(tmp_path):
+    with fake_job(tmp_path, "--steps", 3000) as job:
+        job.start()
+        runs = job.await_step(5)
+        assert runs["running"] is True
+        job.verb("stop", "--wait")
+        over = job.status()
+        assert set(over) == set(runs) - {"loss", "deadline_seconds"}
+        assert over["running"] is False and over["state"] == "stopped" and over["step"] >= 5
+        assert over["nodes"] and over["spent"]["training"] > 0 and over["goodput"] > 0
+        text = job.verb("status").out
+        assert "stopped: saved and stopped (tp-run is not running)" in text and "goodput" in text
+
+
+def test_every_verb_answers_as_json(tmp_path):
+    with fake_job(tmp_path, "--steps", 3000) as job:
+        job.start()
+        job.await_step(3)
+        for verb in (["node", "up", "a"], ["resize", "dp2"], ["status"], ["plan"], ["stop"]):
+            r = job.verb(verb[0], *verb[1:], "--json")
+            assert r.rc == 0 and json.loads(r.out), repr(r)
+        for line in job.verb("events", "--json").out.splitlines():
+            assert json.loads(line)
+        job.wait()
 
 
 # ---- again ----

@@ -79,7 +79,7 @@ def test_beats_go_to_whoever_listens_now(tmp_path, listener):
         tell_port(tmp_path, other)
         assert other.recv(1000)[:3] == b"a.7"
     p.terminate()
-    assert finish(p)[0] == 128 + signal.SIGTERM
+    assert finish(p)[0] == 128 + signal.SIGUSR1, "a rank is told to save and stop"
 
 
 def test_the_stop_file_ends_the_rank_at_once(tmp_path):

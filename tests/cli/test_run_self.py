@@ -1,10 +1,12 @@
 """tp-run itself: killed, started twice, frozen, with a clock that jumps; and many faults in one run."""
 import contextlib
+import fcntl
 import json
 import os
 import random
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -102,6 +104,48 @@ def stopped_by(how):
         freezer.close()
 
 
+def is_locked(root):
+    with open(root / "lock") as f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+HOLD = """
+import fcntl, os, signal, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(fd, fcntl.LOCK_EX)
+print("held", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_whoever_waits_for_a_stopped_process_names_it(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=40, name="first") as first:
+        assert first.start().wait() == 0
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, first.ckpt / "lock"],
+                              stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        prune = subprocess.Popen(harness.command(["tp-ckpt", "prune", first.ckpt, "--keep", "1"]),
+                                 stderr=subprocess.PIPE, text=True)
+        with train_job(tmp_path, tiny, steps=60, name="second") as second:
+            second.start()
+            waits = second.await_event("plan", result="waiting for the checkpoint root")
+            assert "held by process %d" % holder.pid in waits["reason"]
+            assert second.status()["state"] == "plan"
+            assert prune.wait(60) == 3 and "process %d (" % holder.pid in prune.stderr.read()
+            assert len(harness.steps(first.ckpt)) > 1
+            holder.kill()
+            second.await_event("launch")
+            assert second.wait() == 0
+    finally:
+        holder.kill()
+        holder.wait()
+
+
 @pytest.mark.parametrize("how", ["SIGSTOP", "freezer"])
 def test_a_stale_job_that_wakes_up_cannot_write(tmp_path, tiny, how):
     """A job and its tp-run stand still; another takes the root; the first wakes up."""
@@ -111,6 +155,10 @@ def test_a_stale_job_that_wakes_up_cannot_write(tmp_path, tiny, how):
         old.start()
         old.await_event("save")
         stop([old.process.pid] + old.processes())
+        while is_locked(new.ckpt):  # hit in the middle of a commit: another moment
+            go_on()
+            time.sleep(0.05)
+            stop([old.process.pid] + old.processes())
         new.start()
         new.await_event("save", 2)
         go_on()

@@ -74,26 +74,7 @@ def test_the_oracle_notices_a_wrong_rule(known):
 
 
 def test_the_oracles_gradient_is_the_slope_of_its_loss():
-    """The oracle's backward pass is written by hand: differences check it."""
-    config = dict(MODELS["tied"], vocab_size=11)
-    w = {k: x.astype(float) * 5 for k, x in oracle.random_weights(config, 3).items()}
-    model, data = oracle.Llama(config, 8), bytes(i * i % 11 for i in range(100))
-    ids, targets = oracle.batch_of(data, dict(batch=2, seq=8), 0)
-    logits, saved = model.forward(w, ids)
-    g = model.backward(w, oracle.loss_of(logits, targets)[1], saved)
-
-    def loss():
-        return oracle.loss_of(model.forward(w, ids)[0], targets)[0]
-
-    for name, x in w.items():
-        at = tuple(n // 2 for n in x.shape)
-        keep = x[at]
-        x[at] = keep + 1e-5
-        up = loss()
-        x[at] = keep - 1e-5
-        slope = (up - loss()) / 2e-5
-        x[at] = keep
-        assert slope == pytest.approx(g[name][at], rel=1e-4, abs=1e-8), name
+    curves.assert_gradient_is_slope(oracle.Llama, dict(MODELS["tied"], vocab_size=11), scale=5)
 
 
 @pytest.mark.parametrize("layout", ["tp1", "tp4", "tp2dp2", "cp4", "tp2pp2cp2dp2"])
@@ -219,3 +200,10 @@ def test_the_estimate_is_near_what_is_measured(layout, dtype, micro, saves, tmp_
     print("%s %s: estimated %.1f MiB, measured %.1f MiB"
           % (layout, dtype, estimate / 2**20, peak / 2**20))
     assert 0.75 * estimate <= peak <= estimate
+
+
+def test_a_loss_that_is_no_number_is_said_once(tiny):
+    r = ok("tp-train", "--model", tiny, "--data", TEXT, "--steps", 4, "--seq", 16, "--lr", 1e30,
+           "--warmup", 0, "--layout", "tp2")
+    assert "loss nan  grad norm nan" in r.out and "-nan" not in r.out
+    assert len([x for x in r.lines if "warning" in x and "is no number" in x]) == 1

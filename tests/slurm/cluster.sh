@@ -6,10 +6,13 @@
 #   cluster.sh down              end it
 #   cluster.sh crash|start NODE  a node's power switch
 #   cluster.sh cut|join NODE     its network plug
+#   cluster.sh freeze|thaw       Slurm's controller answers nobody
+#   cluster.sh restart           it begins anew
 #
 # Every node is a network, UTS, PID and mount namespace, joined by veth to one bridge: host names
 # differ, killing the namespace's first process is a crash, taking the link down is a partition.
 # Files are shared, /dev/shm is each node's own. Needs root, iproute2, munge and Debian's Slurm.
+# Jobs in partition urgent preempt those in cancelled and requeued, after a grace of 10 and 6 s.
 # SLURM_CONF is not needed: /etc/slurm/slurm.conf is a link while it is up.
 set -euo pipefail
 
@@ -40,6 +43,12 @@ node_crash() { # NODE
     local pid
     pid=$(cat "$D/run/$1.pid" 2>/dev/null) || return 0
     kill -9 -- "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null || true
+}
+
+controller_start() {
+    setsid unshare --uts --mount sh -c "hostname tpctl; mount --bind '$D/hosts' /etc/hosts
+        exec slurmctld -D" >>"$D/log/slurmctld.out" 2>&1 </dev/null &
+    echo $! >"$D/run/ctl.pid"
 }
 
 write_conf() { # NODES
@@ -76,7 +85,12 @@ MailProg=/bin/true
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,sched_min_interval=0,bf_interval=2,permit_job_expansion
 SlurmdParameters=config_overrides
 NodeName=n[1-$1] NodeAddr=$NET.[11-$((10 + $1))] CPUs=2 RealMemory=1000 State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PreemptMode=OFF
+PartitionName=cancelled Nodes=ALL PreemptMode=CANCEL GraceTime=10
+PartitionName=requeued Nodes=ALL PreemptMode=REQUEUE GraceTime=6
+PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF
 CONF
     printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' >"$D/etc/cgroup.conf"
     echo "PMIxCliTmpDirBase=$D/pmix" >"$D/etc/mpi.conf"
@@ -122,12 +136,10 @@ up() { # NODES
     ip link set $BRIDGE up
     write_hosts "$n"
     write_conf "$n"
-    setsid unshare --uts --mount sh -c "hostname tpctl; mount --bind '$D/hosts' /etc/hosts; exec slurmctld -D" >"$D/log/slurmctld.out" 2>&1 \
-        </dev/null &
-    echo $! >"$D/run/ctl.pid"
+    controller_start
     for i in $(seq 1 "$n"); do node_start "n$i"; done
     end=$((SECONDS + 40))
-    until [ "$(timeout 3 sinfo -h -N -o %t 2>/dev/null | grep -c '^idle$')" = "$n" ]; do
+    until [ "$(timeout 3 sinfo -h -N -p main -o %t 2>/dev/null | grep -c '^idle$')" = "$n" ]; do
         [ $SECONDS -lt $end ] || { echo "not all of $n nodes are idle; see $D/log" >&2; exit 1; }
         sleep 0.2
     done
@@ -164,6 +176,12 @@ down) down ;;
 crash) node_crash "$2" ;;
 start) node_start "$2" ;;
 cut) ip link set "tprv${2#n}" down ;;
+restart)
+    kill -9 "$(cat "$D/run/ctl.pid")"
+    controller_start
+    ;;
+freeze) kill -STOP "$(cat "$D/run/ctl.pid")" ;;
+thaw) kill -CONT "$(cat "$D/run/ctl.pid")" ;;
 join) ip link set "tprv${2#n}" up ;;
-*) sed -n '3,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+*) sed -n '3,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

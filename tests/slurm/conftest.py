@@ -33,3 +33,14 @@ def cluster():
     subprocess.run([CLUSTER, "up", "3"], check=True, timeout=90, stdin=subprocess.DEVNULL)
     yield lambda *a: subprocess.run([CLUSTER, *a], check=True, timeout=60)
     subprocess.run([CLUSTER, "down"], timeout=60)
+
+
+@pytest.fixture
+def accounts(cluster):
+    """The cluster, with accounts: see accounts.sh."""
+    missing = [p for p in ("slurmdbd", "mariadbd", "sacctmgr") if not shutil.which(p)]
+    if missing:
+        pytest.skip("needs " + ", ".join(missing))
+    subprocess.run([HERE / "accounts.sh", "up"], check=True, timeout=120, stdin=subprocess.DEVNULL)
+    yield cluster
+    subprocess.run([HERE / "accounts.sh", "down"], timeout=60)

@@ -65,14 +65,16 @@ def rank_of(proc):
 
 
 def pids_of(program, word, rank=None):
+    """Of processes that Slurm has started: other tests may run beside these."""
     for p in pathlib.Path("/proc").iterdir():
         if p.name.isdigit():
             try:
                 line = (p / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                is_it = line[0].endswith(program) and word in " ".join(line) and (
+                    rank_of(p) >= 0 if rank is None else rank_of(p) == rank)
             except OSError:
                 continue
-            if line[0].endswith(program) and word in " ".join(line) and rank in (
-                    None, rank_of(p)):
+            if is_it:
                 yield int(p.name)
 
 

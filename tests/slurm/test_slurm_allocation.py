@@ -122,6 +122,28 @@ def test_options_are_passed_on(tmp_path, model, cluster):
         wait_until(lambda: job.events("done"), 60)
 
 
+def refused(folder, model, option, said):
+    with slurm_job(folder, model, options="[%s]" % option) as job:
+        job.start()
+        assert job.wait(30) == 3
+        reason = job.events("failed")[0]["reason"]
+        assert "salloc" in reason and said in reason, reason
+        r = job.verb("submit")
+        assert r.rc == 3 and said in r.err and len(r.err.strip().splitlines()) == 1, repr(r)
+
+
+def test_accounts_and_qos_count_and_a_refusal_is_slurms_sentence(tmp_path, model, accounts):
+    """One test: bringing accounts up takes ten seconds."""
+    refused(tmp_path / "account", model, "--account=nobody", "nvalid account")
+    refused(tmp_path / "qos", model, "--qos=fast", "nvalid qos")
+    options = "[--account=phys, --qos=slow]"
+    with slurm_job(tmp_path / "mine", model, steps=20, options=options) as job:
+        this = job.verb("submit").out.strip()
+        wait_until(lambda: job.events("done"))
+    booked = ["sacct", "-X", "-n", "-P", "-j", this, "-o", "account,qos,state"]
+    wait_until(lambda: slurm(*booked) == "phys|slow|COMPLETED", 20)
+
+
 # ---- the end of the wall time ----
 
 def test_outside_of_slurm_another_allocation_follows(tmp_path, model, cluster, figure):

@@ -1,7 +1,10 @@
 """tp-run and a job that Slurm stops for a while or takes its nodes from: suspended, preempted, requeued."""
+import subprocess
 import time
 
-from slurm_job import queue, slurm, slurm_job, wait_until
+import pytest
+
+from slurm_job import end_in, queue, slurm, slurm_job, wait_until
 
 
 def test_a_suspended_job_is_waited_for_and_nobody_is_blamed(tmp_path, model, cluster):
@@ -51,5 +54,98 @@ def test_in_a_suspended_batch_job_tp_run_is_stopped_too_and_goes_on(tmp_path, mo
     s = job.status()
     assert s["attempt"] == attempt and not job.events("node_lost") + job.events("hang"), job.story()
     assert s["spent"]["waiting"] > 5
+    assert job.verb("stop").rc == 0
+    wait_until(lambda: not queue(), 30)
+
+
+# ---- nodes that are taken away ----
+
+def preempt(seconds=3):
+    """Somebody of more right gets all nodes for a while."""
+    return subprocess.Popen(["srun", "-N3", "-p", "urgent", "--exclusive", "-J", "urgent", "sleep", str(seconds)],
+                            stderr=subprocess.DEVNULL)
+
+
+def no_step_is_lost(job, again):
+    """The attempt after the preemption begins where the one before ended."""
+    drained = [e for e in job.events() if e["event"] in ("save", "stopped") and e["time"] < again["time"]]
+    steps = job.losses()
+    return (again["resumed_at"] == max(e["step"] for e in drained) and not job.events("restart")
+            and sorted(steps) == list(range(len(steps))))
+
+
+def run_at_once(slurm_id):
+    """Slurm begins what it has requeued after two minutes; its nodes refuse to do so at once."""
+    time.sleep(3)
+    wait_until(lambda: queue("%i|%T", states="all").count("%s|PENDING" % slurm_id), 30)
+    slurm("scontrol", "update", "JobId=%s" % slurm_id, "StartTime=now")
+
+
+def test_preempted_it_saves_within_the_grace_and_asks_for_another_allocation(tmp_path, model, cluster):
+    with slurm_job(tmp_path, model, steps=100000, options="[--partition=cancelled]") as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        begin = time.time()
+        urgent = preempt()
+        taken = job.await_event("allocation", result="taken", timeout=20)
+        given_back = job.await_event("allocation", result="given back", timeout=20)
+        assert "preempts" in taken["reason"] and given_back["time"] - begin < 9, job.story()
+        again = job.await_event("training", 2, timeout=60)
+        assert urgent.wait(20) == 0
+        assert no_step_is_lost(job, again), job.story()
+        job.verb("stop", "--wait")
+
+
+@pytest.mark.parametrize("chain", ["true", "false"])
+def test_a_preempted_batch_job_goes_on_in_the_next_or_requeued(tmp_path, model, cluster, chain):
+    job = slurm_job(tmp_path, model, steps=100000, chain=chain, options="[--partition=requeued]")
+    first = job.verb("submit").out.strip()
+    wait_until(lambda: job.events("save"))
+    urgent = preempt(1)
+    if chain == "false":
+        run_at_once(first)
+    else:
+        wait_until(lambda: job.events("stopped"), 30)
+    again = wait_until(lambda: [e for e in job.events("training") if e["resumed_at"] > 0], 60)[0]
+    assert urgent.wait(20) == 0
+    assert no_step_is_lost(job, again), job.story()
+    running = queue(states="RUNNING")
+    assert (running == [first]) == (chain == "false") and len(running) == 1
+    assert job.verb("stop").rc == 0
+    wait_until(lambda: not queue(), 30)
+
+
+def test_with_chain_requeue_it_is_one_job_for_those_that_wait_for_it(tmp_path, model, cluster):
+    job = slurm_job(tmp_path, model, steps=300, chain="requeue", margin="12s", options="[--time=60]")
+    first = job.verb("submit").out.strip()
+    after = slurm("sbatch", "--parsable", "-J", "after", "-o", "/dev/null", "--dependency=afterok:" + first,
+                  "--wrap=true")
+    wait_until(lambda: job.events("save"))
+    end_in(first, 14)
+    wait_until(lambda: job.events("stopped"), 30)
+    assert "job %s, which goes on" % first in job.events("stopped")[0]["reason"], job.story()
+    run_at_once(first)
+    wait_until(lambda: job.events("training")[1:], 60)
+    assert queue("%i|%T", states="all", name="after") == [after + "|PENDING"]
+    assert queue(states="all") == [first] and not job.events("chain")
+    wait_until(lambda: job.events("done"), 60)
+    wait_until(lambda: queue("%i|%T", states="all", name="after") == [after + "|COMPLETED"], 30)
+    assert queue("%i|%T", states="all") == [first + "|COMPLETED"]
+
+
+def test_a_batch_job_that_is_requeued_goes_on_under_its_number(tmp_path, model, cluster):
+    job = slurm_job(tmp_path, model, steps=100000, options="[--time=60]")
+    first = job.verb("submit").out.strip()
+    wait_until(lambda: job.events("save") and job.events("chain"))
+    slurm("scontrol", "requeue", first)
+    wait_until(lambda: job.events("stopped"), 30)
+    assert "requeues" in job.events("stopped")[0]["reason"]
+    assert queue(states="PENDING") in ([], [first]), "its own next job would be one too many"
+    run_at_once(first)
+    again = wait_until(lambda: [e for e in job.events("training") if e["resumed_at"] > 0], 60)[0]
+    assert no_step_is_lost(job, again), job.story()
+    assert queue(states="RUNNING") == [first]
+    assert len([e for e in job.events("allocation") if e["result"] == "held"]) == 2
+    assert "chain" in (job.state / ("slurm-%s.out" % first)).read_text(), "the first run's words are gone"
     assert job.verb("stop").rc == 0
     wait_until(lambda: not queue(), 30)

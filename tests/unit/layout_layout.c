@@ -98,15 +98,12 @@ Test(layout, replicas_hold_what_tensor_parallelism_gives_them)
     }
 }
 
+static const struct model small = {
+    .heads = 8, .kv_heads = 2, .head_dim = 16, .hidden = 128, .ffn = 344, .vocab = 260, .layers = 6
+};
+
 Test(layout, writers_are_balanced)
 {
-    struct model m = { .heads = 8,
-                       .kv_heads = 2,
-                       .head_dim = 16,
-                       .hidden = 128,
-                       .ffn = 344,
-                       .vocab = 260,
-                       .layers = 6 };
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     struct spec s;
@@ -116,7 +113,7 @@ Test(layout, writers_are_balanced)
     int n;
 
     cr_assert_eq(spec_parse(&s, "tp8dp2", &err), TP_OK);
-    l = make(&m, &s, &arena);
+    l = make(&small, &s, &arena);
     cr_assert_eq(layout_extents(&e, &n, &l, &arena, &err), TP_OK);
     for (int k = 0; k < n; k++)
         bytes[e[k].rank] += box_elements(&e[k].box) * dtype_bytes(l.tensors[e[k].tensor].dtype);
@@ -148,13 +145,6 @@ Test(layout, fused_tensors_are_cut_block_by_block)
 
 Test(layout, names_the_tensor_that_does_not_divide)
 {
-    struct model m = { .heads = 8,
-                       .kv_heads = 2,
-                       .head_dim = 16,
-                       .hidden = 128,
-                       .ffn = 344,
-                       .vocab = 260,
-                       .layers = 6 };
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     struct tensor *tensors;
@@ -162,7 +152,7 @@ Test(layout, names_the_tensor_that_does_not_divide)
     struct spec s = spec_default();
     int n;
 
-    cr_assert_eq(model_params(&tensors, &n, &m, DTYPE_F32, &arena, &err), TP_OK);
+    cr_assert_eq(model_params(&tensors, &n, &small, DTYPE_F32, &arena, &err), TP_OK);
     s.tp = 3;
     cr_assert_eq(layout_make(&l, &s, 6, tensors, n, &arena, &err), TP_E_LAYOUT);
     cr_assert(strstr(err.msg, "self_attn.q_proj.weight") && strstr(err.msg, "8 heads of 16") &&

@@ -55,6 +55,15 @@ Test(job, mistakes_are_named_with_their_line)
     static const char *const bad[][2] = {
         { "command: x\n", "\"ckpt\" is missing" },
         { "ckpt: y\n", "\"command\" is missing" },
+        { "command: x\nckpt: ~/y\n", ":2: ckpt: expected a path from / or" },
+        { "command: x\nckpt: ~\n", ":2: ckpt: is null" },
+        { "command: null\nckpt: y\n", ":1: command: is null" },
+        { "command: x\nckpt: \"y\\0z\"\n", ":2: ckpt: expected one value" },
+        { "command: x\nckpt: y\n---\nckpt: z\n", ":3: a second document" },
+        { "command: x\nckpt: y\nnodes: -3\n", "\"-3\" is no name for a node" },
+        { "command: x\nckpt: y\nnodes: 5000\n", "or a number from 1 to 4096" },
+        { "command: x\nckpt: y\nnodes: [a:65536, b:1]\n", "hold 65537 ranks, at most 65536" },
+        { "command: x\nckpt: y\nlayouts: {min_ranks: 8, max_ranks: 2}\n", "8 is more than" },
         { "command: x\nckpt: y\nwach: {}\n", ":3: there is no key \"wach\"" },
         { "command: x\nckpt: y\nwatch: {flor: 3}\n", "no key \"watch.flor\"" },
         { "command: x\nckpt: y\nwatch: {floor: soon}\n", "expected a time such as" },
@@ -152,6 +161,25 @@ Test(job, what_the_command_fixes_is_what_is_run)
         cr_expect_eq(parse(&j, text), TP_E_USAGE, "%s", text);
         cr_expect(strstr(err.msg, wrong[i][1]), "%s", err.msg);
     }
+}
+
+/* Half a terabyte and minutes if each character is a copy of what came before. */
+Test(job, a_long_word_is_filled_in_one_go, .timeout = 20)
+{
+    enum { N = 1000000 };
+    char *text = calloc(1, N + 10);
+    char *word[] = { text, NULL };
+    const struct job_words in = { .n = 1, .word = word };
+    const struct spec layout = spec_default();
+    const struct job j = { .ckpt = "/root", .state = "/state" };
+    struct job_words out;
+
+    memset(text, '{', N);
+    strcat(text, "ckpt}!");
+    cr_assert_eq(job_fill(&out, &j, &in, &layout, 1, &arena, &err), TP_OK);
+    cr_expect_eq(strlen(out.word[0]), N - 1 + strlen("/root!"));
+    cr_expect_str_eq(out.word[0] + N - 2, "{/root!");
+    free(text);
 }
 
 Test(job, damaged_text_never_crashes)

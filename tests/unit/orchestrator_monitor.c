@@ -225,6 +225,29 @@ Test(monitor, saves_have_a_deadline_of_their_own)
     monitor_free(s.m);
 }
 
+Test(monitor, a_rank_that_is_stopped_while_the_job_saves_is_named_like_any_other)
+{
+    struct monitor_verdict v;
+    struct sim s;
+
+    sim_init(&s);
+    for (int i = 0; i < 50; i++)
+        step(&s, 50 * MS, NULL, 2);
+    for (int r = 0; r < WORLD; r++) {
+        s.slot[r].phase = TELL_SAVE;
+        s.slot[r].phase_ns = s.now;
+    }
+    look(&s);
+    s.state[1] = 'T';
+    v = stall(&s, 1, 10 * S);
+    cr_assert_eq(v.what, MONITOR_HANG);
+    cr_expect_eq(v.rank, 1);
+    cr_expect_eq(v.phase, TELL_SAVE);
+    cr_expect_leq(v.waited_ns, 5 * S);
+    cr_expect(strstr(v.text, "stopped"), "%s", v.text);
+    monitor_free(s.m);
+}
+
 Test(monitor, the_slow_rank_is_the_one_that_does_not_wait)
 {
     static const int64_t compute[WORLD] = { 40 * MS, 190 * MS, 40 * MS, 42 * MS };

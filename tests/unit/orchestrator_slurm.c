@@ -45,7 +45,7 @@ Test(slurm, every_time_is_read_back)
 Test(slurm, an_answer_of_squeue_is_read_among_warnings)
 {
     char text[] = "squeue: warning: a plugin | says something\n"
-                  "RUNNING|None|4:42|N/A|2|5:00|(null)|main|normal|n[1-2]\nRUNNING|x\n";
+                  "RUNNING|None|4:42|N/A|2|5:00|(null)|main|normal|N/A|2|n[1-2]|\nRUNNING|x\n";
     char none[] = "slurm_load_jobs error: Invalid job id specified", empty[] = "";
     struct slurm_view v;
 
@@ -63,8 +63,9 @@ Test(slurm, an_answer_of_squeue_is_read_among_warnings)
 
 Test(slurm, the_end_may_come_before_the_time_limit)
 {
-    char text[] = "RUNNING|None|4:42|2026-11-21T16:03:15|2|5:00||main||n1";
-    char past[] = "RUNNING|None|UNLIMITED|2026-11-21T16:03:15|2|5:00||main||n1";
+    char text[] = "RUNNING|None|4:42|2026-11-21T16:03:15|2|5:00||main||2026-11-21T15:59:00|0|n1|";
+    char past[] =
+        "RUNNING|None|UNLIMITED|2026-11-21T16:03:15|2|5:00||main||2026-11-21T15:59:00|0|n1|";
     struct tm t = {
         .tm_year = 126, .tm_mon = 10, .tm_mday = 21, .tm_hour = 16, .tm_min = 3, .tm_isdst = -1
     };
@@ -152,4 +153,17 @@ Test(slurm, what_joins_an_allocation_is_wanted_for_the_time_that_it_has_left)
     cr_expect_str_eq(w.word[w.n - 2], "--nodes=1");
     cr_expect_str_eq(w.word[w.n - 3], "--dependency=expand:12");
     arena_free(&arena);
+}
+
+Test(slurm, a_step_that_could_not_begin_is_told_from_a_node_that_does_not_answer)
+{
+    cr_expect(slurm_kept_step(
+        "srun: error: Unable to confirm allocation for job 1: Socket timed out on send/recv "
+        "operation\n"
+        "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 1\n"));
+    cr_expect_not(slurm_kept_step(
+        "srun: error: Task launch for StepId=1.2 failed on node n2: Connection refused\n"));
+    cr_expect_not(slurm_kept_step(
+        "srun: error: Unable to create step for job 1: More processors requested than permitted\n"
+        "socket timed out\n"));
 }

@@ -45,6 +45,26 @@ static void want_same_bits(struct rng *r, struct model *m, struct train_config *
     c->seq = 8;
 }
 
+/* Uncut: attention, MLP, embedding, head, or some of them. */
+static void want_plan(struct rng *r, struct model *m, struct train_config *c)
+{
+    static struct plan plan; /* one a process; the model points to it */
+    bool whole[] = { rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1) };
+
+    plan = *plan_builtin(m->arch);
+    for (int i = 0; i < plan.n; i++) {
+        struct plan_entry *e = &plan.entries[i];
+        bool attention = e->role >= ROLE_Q && e->role <= ROLE_OUT;
+
+        if (e->cut == CUT_VOCABULARY && whole[e->role == ROLE_HEAD])
+            e->cut = CUT_REPLICATED;
+        if ((e->cut == CUT_COLUMN || e->cut == CUT_ROW) && whole[attention ? 2 : 3])
+            e->cut = CUT_REPLICATED;
+    }
+    m->plan = &plan;
+    c->spec.sp = 0;
+}
+
 /* A random run of the axes that tp-train has, at most max_world ranks; pipelines with microbatches
  * enough. */
 static void random_run(struct rng *r, struct model *m, struct train_config *c, int max_world)
@@ -63,8 +83,11 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
         c->spec.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
     } while (spec_world(&c->spec) > max_world);
     random_tokens(r, m, c);
+    m->plan = NULL;
     if (rng_int(r, 0, 2) == 0)
         want_same_bits(r, m, c);
+    else if (rng_int(r, 0, 2) == 0)
+        want_plan(r, m, c);
     c->recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
     c->spec.sp = c->spec.sp && c->seq / c->spec.cp * c->micro % c->spec.tp == 0 &&
                  (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);

@@ -1,0 +1,97 @@
+"""tp-run and a Slurm that does not answer, answers late, or says no for a while."""
+import os
+import shutil
+import signal
+import time
+
+from slurm_job import queue, slurm_job, wait_until
+from test_slurm import pids_of
+
+
+def test_training_does_not_notice_that_the_controller_is_away(tmp_path, model, cluster):
+    with slurm_job(tmp_path, model, steps=100000) as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        cluster("freeze")
+        step = job.status()["step"]
+        job.await_event("allocation", result="Slurm does not answer", timeout=90)
+        assert job.await_step(step + 20)["attempt"] == 1
+        cluster("thaw")
+        wait_until(lambda: job.events("allocation")[-1]["result"] == "Slurm answers again", 60)
+        assert not job.events("node_lost") + job.events("hang") + job.events("restart"), job.story()
+        job.verb("stop", "--wait")
+
+
+def test_a_fault_while_the_controller_is_away_costs_no_budget(tmp_path, model, cluster):
+    """The rank is to blame, not its node; the starts that fail meanwhile are no faults."""
+    with slurm_job(tmp_path, model, steps=100000, restart={"no_progress": 1}) as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        cluster("freeze")
+        os.kill(next(pids_of("tp-train", "layout=tp4")), signal.SIGKILL)
+        job.await_event("launch", 2, timeout=60)
+        job.await_event("allocation", result="Slurm does not answer", timeout=60)
+        cluster("thaw")
+        job.await_event("training", 2, timeout=60)
+        assert not job.events("node_lost"), job.story()
+        assert len(job.events("restart")) == 1
+        job.verb("stop", "--wait")
+
+
+def test_an_allocation_is_given_back_though_slurm_does_not_answer_at_first(tmp_path, model, cluster):
+    front, count = tmp_path / "front", tmp_path / "count"
+    front.mkdir()
+    program = front / "scancel"
+    program.write_text("""#!/bin/bash
+echo >>%s
+[ "$(wc -l <%s)" -gt 3 ] || { echo "scancel: error: Unable to contact slurm controller (connect failure)" >&2; exit 1; }
+exec %s "$@"
+""" % (count, count, shutil.which("scancel")))
+    program.chmod(0o755)
+    with slurm_job(tmp_path, model, steps=20) as job:
+        job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
+        assert job.wait(60) == 0
+        assert len(count.read_text()) == 4 and queue() == []
+
+
+def test_a_program_of_slurms_that_hangs_holds_nothing_up(tmp_path, model, cluster):
+    """squeue and sinfo: status, training and stop go on without them."""
+    front = tmp_path / "front"
+    front.mkdir()
+    for name in ("squeue", "sinfo"):
+        program = front / name
+        program.write_text("#!/bin/bash\n[ -e %s/hang ] && exec sleep 1000\nexec %s \"$@\"\n"
+                           % (front, shutil.which(name)))
+        program.chmod(0o755)
+    with slurm_job(tmp_path, model, steps=100000) as job:
+        job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
+        job.await_event("save", timeout=90)
+        (front / "hang").touch()
+        time.sleep(1)
+        os.kill(next(pids_of("tp-train", "layout=tp4")), signal.SIGSTOP)
+        hang = job.await_event("hang", timeout=30)
+        assert hang["seconds"] < 15, "it waits for an answer for 5 s at most"
+        (front / "hang").unlink()
+        assert job.verb("stop", "--wait").rc == 0 and job.wait(60) == 75
+
+
+def test_srun_that_ends_with_0_and_started_nothing_is_no_success(tmp_path, model, cluster):
+    """As 22.05 does when a launch is aborted, for instance in a job that was just requeued."""
+    front = tmp_path / "front"
+    front.mkdir()
+    program = front / "srun"
+    program.write_text("""#!/bin/bash
+case "$*" in *--mpi=pmix*)
+    mkdir %s/once 2>/dev/null && { echo "srun: launch/slurm: launch_p_step_launch: StepId=1.0 aborted before step \
+completely launched." >&2; exit 0; } ;;
+esac
+exec %s "$@"
+""" % (front, shutil.which("srun")))
+    program.chmod(0o755)
+    with slurm_job(tmp_path, model, steps=30) as job:
+        job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
+        assert job.wait(90) == 0
+        assert (front / "once").exists() and sorted(job.losses()) == list(range(30)), job.story()
+        assert "aborted" in job.events("restart")[0]["reason"]
+        again = job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
+        assert again.wait(60) == 0, "what is done stays done"

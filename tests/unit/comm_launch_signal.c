@@ -1,0 +1,101 @@
+/* tests/unit/comm_launch_signal.c - what signals do to a job of our own launcher. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/stop.h"
+#include "tests/unit/launched_job.h"
+
+static int stops_when_asked(struct comm *world, struct board *b, struct tp_err *err)
+{
+    int64_t stop = 0;
+
+    for (int i = 0; !stop && i < 4000; i++) {
+        sleep_ms(5);
+        stop = stop_requested();
+        if (comm_all_reduce(world, &stop, 1, COMM_I64, COMM_MAX, err))
+            return 3;
+    }
+    b->mark += stop_requested();
+    comm_end(world, TP_E_STOPPED);
+    return stop ? 75 : 0;
+}
+
+Test(comm_launch_signal, a_signal_asks_all_ranks_to_save_and_stop, .timeout = 60)
+{
+    static const int signals[] = { SIGTERM, SIGINT, SIGUSR1 };
+
+    for (int i = 0; i < 3; i++) {
+        struct board *b = board_new();
+        pid_t pid = launcher(stops_when_asked, b);
+
+        kill(pid, signals[i]);
+        cr_expect_eq(wait_code(pid), 75, "signal %d", signals[i]);
+        cr_expect_gt(b->mark, 0);
+        expect_none_left(b);
+    }
+}
+
+Test(comm_launch_signal, ctrl_c_reaches_the_ranks_only_through_the_launcher, .timeout = 60)
+{
+    struct board *b = board_new();
+    pid_t pid = launcher(stops_when_asked, b);
+
+    for (int r = 0; r < N; r++) {
+        kill(b->pids[r], SIGINT);
+        kill(b->pids[r], SIGTERM);
+    }
+    sleep_ms(50);
+    cr_expect_eq(kill(pid, 0), 0);
+    kill(pid, SIGINT);
+    cr_expect_eq(wait_code(pid), 75);
+}
+
+static int never_ends(struct comm *world, struct board *b, struct tp_err *err)
+{
+    (void)b;
+    if (comm_rank(world) == 0)
+        sleep_ms(20000);
+    return comm_barrier(world, err) ? 3 : 0;
+}
+
+Test(comm_launch_signal, a_second_interrupt_ends_at_once, .timeout = 60)
+{
+    struct board *b = board_new();
+    pid_t pid = launcher(never_ends, b);
+    double start;
+
+    kill(pid, SIGINT);
+    sleep_ms(300);
+    cr_expect_eq(kill(b->pids[0], 0), 0);
+    start = clock_seconds();
+    kill(pid, SIGINT);
+    cr_expect_eq(wait_code(pid), 100);
+    cr_expect_lt(clock_seconds() - start, 5.0);
+    expect_none_left(b);
+}
+
+Test(comm_launch_signal, ranks_die_with_their_launcher, .timeout = 60)
+{
+    struct board *b = board_new();
+    pid_t pid = launcher(never_ends, b);
+
+    kill(pid, SIGKILL);
+    cr_expect_eq(wait_code(pid), 1000 + SIGKILL);
+    for (int r = 0; r < N; r++) {
+        int i = 0;
+
+        /* Orphans: whoever adopts them may be slow to reap, and a zombie is no process. */
+        for (; i < 400 && kill(b->pids[r], 0) == 0; i++) {
+            char path[64], line[256] = "";
+            FILE *f;
+
+            snprintf(path, sizeof path, "/proc/%d/stat", (int)b->pids[r]);
+            if (!(f = fopen(path, "r")) || !fgets(line, sizeof line, f) || strstr(line, ") Z "))
+                i = 1000;
+            if (f)
+                fclose(f);
+            sleep_ms(5);
+        }
+        cr_expect(i != 400, "rank %d lives on", r);
+    }
+}

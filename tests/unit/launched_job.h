@@ -1,0 +1,126 @@
+/*
+ * tests/unit/launched_job.h - a job of N ranks of our own launcher, for tests of how it ends.
+ */
+#ifndef TESTS_UNIT_LAUNCHED_JOB_H
+#define TESTS_UNIT_LAUNCHED_JOB_H
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "comm/launch.h"
+#include "core/clock.h"
+
+enum { N = 8 };
+
+/* What the ranks tell the test; shared. */
+struct board {
+    _Atomic pid_t pids[N];
+    _Atomic int ready, mark;
+    _Atomic int64_t waiting_us; /* processor time */
+};
+
+static inline struct board *board_new(void)
+{
+    struct board *b =
+        mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    cr_assert_neq((void *)b, MAP_FAILED);
+    return b;
+}
+
+static inline void sleep_ms(int ms)
+{
+    struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
+
+    nanosleep(&t, NULL);
+}
+
+/* What a rank does; its exit code. */
+typedef int (*rank_fn)(struct comm *world, struct board *b, struct tp_err *err);
+
+/* A rank that finds nothing wrong. */
+static inline int ends_well(struct comm *world, struct board *b, struct tp_err *err)
+{
+    (void)b;
+    if (comm_barrier(world, err))
+        return 3;
+    comm_end(world, TP_OK);
+    return 0;
+}
+
+/* A job that has ended. */
+struct job {
+    struct board *board;
+    tp_status st; /* of launch_ranks, with its error and exit code */
+    struct tp_err err;
+    int code;
+    double seconds; /* that it took */
+};
+
+static inline void job_run_on(struct job *j, rank_fn fn)
+{
+    double start = clock_seconds();
+    struct comm *world = NULL;
+    int rank;
+
+    j->code = -1;
+    j->st = launch_ranks(N, &rank, &j->code, &j->err);
+    if (rank >= 0) {
+        if (j->st || comm_init(&world, 1 << 20, &j->err))
+            _exit(99);
+        j->board->pids[rank] = getpid();
+        j->board->ready++;
+        _exit(fn(world, j->board, &j->err));
+    }
+    j->seconds = clock_seconds() - start;
+}
+
+/* Start N ranks and wait for them. */
+static inline struct job job_run(rank_fn fn)
+{
+    struct job j = { .board = board_new() };
+
+    job_run_on(&j, fn);
+    return j;
+}
+
+static inline void expect_none_left(const struct board *b)
+{
+    for (int r = 0; r < N; r++) {
+        cr_expect(b->pids[r] > 0, "rank %d never began", r);
+        cr_expect(kill(b->pids[r], 0) == -1 && errno == ESRCH, "rank %d is left", r);
+    }
+}
+
+/* A launcher in a process of its own, which ends with the job's code, or 100 for TP_E_COMM. */
+static inline pid_t launcher(rank_fn fn, struct board *b)
+{
+    struct job j = { .board = b };
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        job_run_on(&j, fn);
+        _exit(j.st ? 100 : j.code);
+    }
+    for (int i = 0; b->ready < N && i < 1000; i++)
+        sleep_ms(5);
+    cr_assert_eq(b->ready, N);
+    return pid;
+}
+
+static inline int wait_code(pid_t pid)
+{
+    int how = 0;
+
+    cr_assert_eq(waitpid(pid, &how, 0), pid);
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 1000 + WTERMSIG(how);
+}
+
+#endif

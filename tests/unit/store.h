@@ -1,0 +1,143 @@
+/*
+ * tests/unit/store.h - tensors in memory, cut in some way: what the engine moves in its tests.
+ * Every element is a function of (tensor, index), so that a move to any other cut can be checked.
+ */
+#ifndef TESTS_UNIT_STORE_H
+#define TESTS_UNIT_STORE_H
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "reshard/engine.h"
+#include "reshard/port_memory.h"
+#include "tests/unit/random.h"
+
+/* Regions with memory of their own. */
+struct store {
+    struct region *regions;
+    void **data;
+    enum dtype *dtypes;
+    int n, n_tensors;
+    struct memory_port mp;
+    struct port port;
+};
+
+static inline size_t store_region_bytes(const struct store *s, int i)
+{
+    return (size_t)(box_elements(&s->regions[i].box) *
+                    dtype_bytes(s->dtypes[s->regions[i].tensor]));
+}
+
+/* `regions` are malloc'ed and the store's from now on; what they hold is zero. */
+static inline void store_make(struct store *s, struct region *regions, int n, int n_tensors,
+                              const enum dtype *dtypes)
+{
+    s->regions = regions;
+    s->n = n;
+    s->n_tensors = n_tensors;
+    s->dtypes = calloc((size_t)n_tensors + 1, sizeof *s->dtypes);
+    s->data = calloc((size_t)n + 1, sizeof *s->data);
+    memcpy(s->dtypes, dtypes, (size_t)n_tensors * sizeof *dtypes);
+    for (int i = 0; i < n; i++)
+        s->data[i] = calloc((size_t)box_elements(&regions[i].box) + 1,
+                            (size_t)dtype_bytes(dtypes[regions[i].tensor]));
+    s->mp = (struct memory_port){ regions, s->dtypes, s->data, n };
+    s->port = memory_port_make(&s->mp);
+}
+
+/* A store of the same regions. */
+static inline void store_like(struct store *s, const struct store *other, const enum dtype *dtypes)
+{
+    struct region *regions = calloc((size_t)other->n + 1, sizeof *regions);
+
+    memcpy(regions, other->regions, (size_t)other->n * sizeof *regions);
+    store_make(s, regions, other->n, other->n_tensors, dtypes);
+}
+
+/* Whether both hold the same bytes. */
+static inline bool store_equal(const struct store *a, const struct store *b)
+{
+    for (int i = 0; i < a->n; i++)
+        if (memcmp(a->data[i], b->data[i], store_region_bytes(a, i)) != 0)
+            return false;
+    return true;
+}
+
+static inline void store_free(struct store *s)
+{
+    for (int i = 0; i < s->n; i++)
+        free(s->data[i]);
+    free(s->data);
+    free(s->dtypes);
+    free(s->regions);
+}
+
+/* The bits of element number i of a tensor: any function of both that never repeats soon. */
+static inline uint64_t store_bits(int tensor, int64_t i)
+{
+    struct rng r = { (uint64_t)tensor * 0x10001 + (uint64_t)i * 7919 };
+
+    return rng_next(&r);
+}
+
+static inline int64_t store_index(const struct box *b, const struct move_tensor *t, int64_t i)
+{
+    int64_t index = 0, at[BOX_NDIM_MAX] = { 0 };
+
+    for (int d = b->ndim - 1; d >= 0; d--) {
+        at[d] = b->lo[d] + i % b->len[d];
+        i /= b->len[d];
+    }
+    for (int d = 0; d < b->ndim; d++)
+        index = index * t->shape[d] + at[d];
+    return index;
+}
+
+/* Fill with values, or count elements that differ from them. */
+static inline int64_t store_visit(struct store *s, const struct move_tensor *tensors, bool fill)
+{
+    int64_t wrong = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        int t = s->regions[i].tensor, bytes = dtype_bytes(s->dtypes[t]);
+
+        for (int64_t e = 0; e < box_elements(&s->regions[i].box); e++) {
+            int64_t index = store_index(&s->regions[i].box, &tensors[t], e);
+            uint64_t bits = store_bits(t, index);
+            char *at = (char *)s->data[i] + e * bytes;
+
+            if (fill)
+                memcpy(at, &bits, (size_t)bytes);
+            else
+                wrong += memcmp(at, &bits, (size_t)bytes) != 0;
+        }
+    }
+    return wrong;
+}
+
+/* Plan and execute. */
+static inline tp_status store_move(const struct store *from, const struct store *to,
+                                   const struct move_tensor *tensors, int64_t memory, int jobs,
+                                   bool partial, struct move_stats *stats, struct tp_err *err)
+{
+    struct move m = {
+        .n_tensors = from->n_tensors,
+        .tensors = tensors,
+        .from = &from->port,
+        .to = &to->port,
+        .memory_bytes = memory,
+        .jobs = jobs,
+        .partial = partial,
+    };
+    struct move_plan *p;
+    tp_status st = move_plan(&p, &m, err);
+
+    if (st)
+        return st;
+    st = move_execute(p, stats, err);
+    move_plan_free(p);
+    return st;
+}
+
+#endif
