@@ -60,9 +60,9 @@ tp_status ckpt_begin_again(struct ckpt_txn *t, bool *resumed, const char *root, 
     txn.tmp[0] = 0;
     txn.alive = -1;
 done:
-    ckpt_abort(&txn);
     if (lock >= 0)
         close(lock);
+    ckpt_abort(&txn); /* takes the lock itself, to remove a root that it made */
     return st;
 }
 

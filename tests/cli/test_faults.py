@@ -231,6 +231,18 @@ def test_a_reshard_that_fails_at_any_point_says_so_and_keeps_the_old(reshard, tm
     enumerate_points(reshard, tmp_path, do, 10, failing(reshard, do), figure)
 
 
+def test_a_reshard_that_fails_while_it_begins_says_so(tmp_path, tiny):
+    """Every one of the first calls, which the samples above may miss: root, lock, temporary."""
+    job = Reshard(tmp_path, tiny)
+    shim = Shim(tmp_path, job.root)
+    for at in range(1, 11):
+        job.reset()
+        status, err = shim.run(job.argv, at, "eio")
+        call = shim.points()[at - 1]
+        assert status == 3 and err.startswith("tp-reshard: ") or call in HARMLESS, (at, call, err)
+        assert status == 0 or not harness.steps(job.root), (at, call)
+
+
 @pytest.mark.parametrize("do", ["short", "eintr"])
 def test_short_and_interrupted_writes_are_finished(reshard, tmp_path, do, figure):
     def after(status, err, new, call):
