@@ -108,8 +108,10 @@ static tp_status check_complete(struct export *x, struct tp_err *err)
         char a[BOX_TEXT_MAX], b[BOX_TEXT_MAX];
 
         if (at < 0)
-            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s of its model is missing", x->dir,
-                           want[i].name);
+            return tp_fail(err, TP_E_CORRUPT,
+                           "%s: tensor %s of its model is missing; what was trained with --plan "
+                           "under other names is not what transformers expects of this model",
+                           x->dir, want[i].name);
         have = box_whole(x->m.layout.tensors[at].ndim, x->m.layout.tensors[at].shape);
         if (!box_equal(&box, &have))
             return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is %s, where its model has %s", x->dir,

@@ -175,6 +175,7 @@ static tp_status open_ports(struct reshard_job *job, const struct reshard_reques
         TP_TRY(check_from(job, q->from, err));
     TP_TRY(make_layout(job, q, err));
     TP_TRY(name_out(job, q, err));
+    TP_TRY(ckpt_check_root(job->out, err)); /* a plan promises what the run will do */
     TP_TRY(ckpt_source_open(&job->source, job->dir, &job->m, job->ids, job->layout.n_tensors,
                             job->comm, err));
     TP_TRY(ckpt_target_plan(&job->target, &job->layout, job->comm, err));

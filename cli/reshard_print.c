@@ -190,12 +190,13 @@ void reshard_print_result(FILE *f, const struct reshard_job *job,
 {
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX];
     double seconds = totals->seconds > 1e-9 ? totals->seconds : 1e-9;
+    int files = count_files(job);
 
     fprintf(f, "resharded ");
     print_head(f, job);
-    fprintf(f, "tensors  %d, in %d boxes before and %d now, in %d files\n", job->layout.n_tensors,
+    fprintf(f, "tensors  %d, in %d boxes before and %d now, in %d file%s\n", job->layout.n_tensors,
             ckpt_source_port(job->source)->n_regions, ckpt_target_port(job->target)->n_regions,
-            count_files(job));
+            files, files == 1 ? "" : "s");
     fprintf(f, "bytes    %s read, %s written in %.2f s (%s/s)\n",
             size_format(a, totals->bytes_read), size_format(b, totals->bytes_written),
             totals->seconds, size_format(c, (int64_t)((double)totals->bytes_written / seconds)));

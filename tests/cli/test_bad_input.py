@@ -86,6 +86,7 @@ def test_a_step_that_is_not_there_is_named(ckpt, tmp_path):
 @pytest.mark.parametrize("argv", [
     ["tp-reshard", "CKPT", "--to", "tp4", "-o", "STEP"],
     ["tp-reshard", "CKPT", "--to", "tp4", "-o", "STEP", "--force"],
+    ["tp-reshard", "CKPT", "--to", "tp4", "-o", "STEP", "--dry-run"],
     ["tp-ckpt", "import", "HF", "-o", "STEP"],
     ["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "3", "--ckpt", "STEP"],
     ["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "3", "--ckpt", "STEP", "--resume"],
