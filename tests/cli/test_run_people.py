@@ -10,6 +10,7 @@ import stat
 import struct
 import subprocess
 import termios
+import time
 
 import pytest
 
@@ -89,19 +90,22 @@ def test_an_event_torn_by_a_crash_does_not_take_the_next_with_it(tmp_path):
 
 
 def test_a_full_journal_is_no_reason_to_leave_a_job_that_trains(tmp_path, tiny):
-    with train_job(tmp_path, tiny, steps=4000) as job:
+    # A save each step: a tick must see one under way, for it is that which goes into the journal.
+    with train_job(tmp_path, tiny, steps=4000, options={"save-every": 1}) as job:
         job.start()
         job.await_event("save", 2)
         size = (job.state / "journal").stat().st_size
         resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         for name in ("timeline.jsonl", "curve.jsonl"):
             (job.state / name).unlink(missing_ok=True)  # short ones: the journal alone is too long
-        step = job.status()["step"]
-        job.await_step(step + 60)
+        end = time.monotonic() + 60
+        while "journal: cannot write" not in job.output.read_text():
+            assert time.monotonic() < end, "no record failed\n" + job.story()
+            time.sleep(0.05)
+        job.await_step(job.status()["step"] + 60)
         assert job.process.poll() is None, "it left the job alone"
         resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         job.await_event("journal_again")
-        assert "journal: cannot write" in job.output.read_text()
         assert job.verb("stop", "--wait").rc == 0
         assert job.wait() == 75 and job.journal()[-1]["edge"] == "stopped"
 
