@@ -122,6 +122,14 @@ static void copy_losses(struct relay *r, int to, const char *from, const struct 
     }
 }
 
+/* The first send after one to a port that nobody listens on (a tp-run that died) does nothing but
+ * report that: a second one goes out. */
+static void send_beat(const struct relay *r)
+{
+    if (r->udp >= 0 && send(r->udp, &r->beat, sizeof r->beat, 0) < 0)
+        (void)!send(r->udp, &r->beat, sizeof r->beat, 0);
+}
+
 /* A copy of the rank's slot, if it has one yet, and a sign of life. */
 static void beat(struct relay *r)
 {
@@ -130,10 +138,9 @@ static void beat(struct relay *r)
     struct tp_err ignored;
     int fd;
 
-    if (r->beats++ % PORT_EVERY_BEATS == 0)
-        connect_home(r);
-    if (r->udp >= 0)
-        (void)!send(r->udp, &r->beat, sizeof r->beat, 0);
+    if (r->beats++ % PORT_EVERY_BEATS == 0 || (r->beat.rank & (RELAY_ENDED | RELAY_FAILED)))
+        connect_home(r); /* the last one must reach a tp-run that has just taken over */
+    send_beat(r);
     if (tell_read(&slot, tell_path(from, sizeof from, r->local, r->rank), r->rank, &ignored))
         return;
     fd = open(tell_path(to, sizeof to, r->shared, r->rank), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);

@@ -82,6 +82,27 @@ def test_beats_go_to_whoever_listens_now(tmp_path, listener):
     assert finish(p)[0] == 128 + signal.SIGUSR1, "a rank is told to save and stop"
 
 
+def test_the_last_beat_comes_to_a_tp_run_that_has_just_taken_over(tmp_path):
+    """After some that went to a port on which nobody listens any more."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as old:
+        old.bind(("127.0.0.1", 0))
+        old.settimeout(10)
+        tell_port(tmp_path, old)
+        p = relay(tmp_path, "sh", "-c", "while ! [ -e %s/die ]; do sleep 0.01; done; exit 3" % tmp_path)
+        old.recv(1000)
+    time.sleep(0.5)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as new:
+        new.bind(("127.0.0.1", 0))
+        new.settimeout(10)
+        tell_port(tmp_path, new)
+        (tmp_path / "die").touch()
+        assert finish(p)[0] == 3
+        beats = []
+        while not beats or beats[-1] == 0:
+            beats.append(struct.unpack("<i", new.recv(1000)[64:68])[0])
+        assert beats[-1] == 1 << 30, "it did not end in order"
+
+
 def test_the_stop_file_ends_the_rank_at_once(tmp_path):
     p = relay(tmp_path, "sleep", "60")
     time.sleep(0.3)
