@@ -62,10 +62,10 @@ static const char *long_value(const struct job *j, int i, const char *name)
 
 const char *job_flag(const struct job *j, const char *name)
 {
-    const char *last = NULL;
+    const char *last = NULL, *word;
 
-    for (int i = 1; i < j->command.n; i++) {
-        const char *word = j->command.word[i], *v = NULL;
+    for (int i = 1; i < j->command.n && (word = j->command.word[i]); i++) {
+        const char *v = NULL;
 
         if (strncmp(word, "--", 2) == 0)
             v = long_value(j, i, name);
