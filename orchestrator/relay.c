@@ -48,15 +48,13 @@ int relay_listen(int *port)
     return fd;
 }
 
-bool relay_next(int *rank, enum relay_news *news, int fd, const char *id)
+bool relay_next(struct relay_beat *beat, int fd, const char *id)
 {
-    struct relay_beat b;
     ssize_t n;
 
-    while ((n = recv(fd, &b, sizeof b, 0)) >= 0)
-        if (n == sizeof b && strncmp(b.id, id, sizeof b.id) == 0) {
-            *news = (enum relay_news)(b.rank & (RELAY_ENDED | RELAY_FAILED));
-            *rank = b.rank & ~(RELAY_ENDED | RELAY_FAILED);
+    while ((n = recv(fd, beat, sizeof *beat, 0)) >= 0)
+        if (n == sizeof *beat && strncmp(beat->id, id, sizeof beat->id) == 0) {
+            beat->node[sizeof beat->node - 1] = 0;
             return true;
         }
     return false;
@@ -138,7 +136,7 @@ static void beat(struct relay *r)
     struct tp_err ignored;
     int fd;
 
-    if (r->beats++ % PORT_EVERY_BEATS == 0 || (r->beat.rank & (RELAY_ENDED | RELAY_FAILED)))
+    if (r->beats++ % PORT_EVERY_BEATS == 0 || r->beat.news != RELAY_BEATS)
         connect_home(r); /* the last one must reach a tp-run that has just taken over */
     send_beat(r);
     if (tell_read(&slot, tell_path(from, sizeof from, r->local, r->rank), r->rank, &ignored))
@@ -157,7 +155,7 @@ static void say_end(struct relay *r, int status)
     bool fine = WIFEXITED(status) &&
                 (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == tp_exit_code(TP_E_STOPPED));
 
-    r->beat.rank |= fine ? RELAY_ENDED : RELAY_FAILED;
+    r->beat.news = fine ? RELAY_ENDED : RELAY_FAILED;
 }
 
 static pid_t start(char **argv, const struct relay *r, const sigset_t *mask)
@@ -208,6 +206,7 @@ tp_status relay_run(struct relay_end *end, char **argv, const char *dir, struct 
 {
     static const int handed_on[] = { SIGCHLD, SIGTERM, SIGINT, SIGUSR1 };
     const char *rank = getenv("SLURM_PROCID"), *id = getenv("TP_RUN_ID");
+    const char *node = getenv("SLURMD_NODENAME");
     struct relay r = { .rank = rank ? (int)strtol(rank, NULL, 10) : 0, .shared = dir, .udp = -1 };
     char slot[PATH_MAX + 32];
     sigset_t signals, before;
@@ -221,6 +220,7 @@ tp_status relay_run(struct relay_end *end, char **argv, const char *dir, struct 
         return st;
     r.beat.rank = r.rank;
     snprintf(r.beat.id, sizeof r.beat.id, "%s", id ? id : "");
+    snprintf(r.beat.node, sizeof r.beat.node, "%s", node ? node : "");
     sigemptyset(&signals);
     for (size_t i = 0; i < sizeof handed_on / sizeof handed_on[0]; i++)
         sigaddset(&signals, handed_on[i]);

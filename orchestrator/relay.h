@@ -19,14 +19,16 @@
 #include "core/tell.h"
 
 /* What the last beat says: the rank has ended, in order (0, or 75 for saved and stopped) or not. */
-enum relay_news { RELAY_BEATS, RELAY_ENDED = 1 << 29, RELAY_FAILED = 1 << 30 };
+enum relay_news { RELAY_BEATS, RELAY_ENDED, RELAY_FAILED };
 
-enum { RELAY_PERIOD_MS = 200, RELAY_ID_TEXT = 64 };
+enum { RELAY_PERIOD_MS = 200, RELAY_ID_TEXT = 64, RELAY_NODE_TEXT = 64 };
 
-/* A beat. id is that of the attempt, so that nobody else's is taken for it. */
+/* A beat, as it travels. id is that of the attempt, so that nobody else's is taken for it. */
 struct relay_beat {
     char id[RELAY_ID_TEXT];
-    int32_t rank; /* little-endian, as all here; the last one has RELAY_ENDED added, or _FAILED */
+    char node[RELAY_NODE_TEXT]; /* as Slurm calls it; "" where it does not say */
+    int32_t rank;               /* little-endian, as all here */
+    int32_t news;               /* enum relay_news */
 };
 
 /* tp-run's side: a socket that beats arrive at; *port is where. -1: none can be had. */
@@ -35,8 +37,8 @@ int relay_listen(int *port);
 /* Tell the relays of the attempt whose slots are in dir where to. */
 tp_status relay_tell_port(const char *dir, int port, struct tp_err *err);
 
-/* The next beat with this id that waits. false: there is none. */
-bool relay_next(int *rank, enum relay_news *news, int fd, const char *id);
+/* The next beat with this id that waits; its texts end. false: there is none. */
+bool relay_next(struct relay_beat *beat, int fd, const char *id);
 
 /* How the rank ended. */
 struct relay_end {

@@ -108,23 +108,35 @@ static bool all_are_silent(const struct run *r, double now)
     return true;
 }
 
+/* Which rank is on which node is srun's to decide where a node has room for more. */
+static void see_node(struct run *r, const struct relay_beat *beat)
+{
+    struct run_rank *k = &r->ranks[beat->rank];
+
+    if (!beat->node[0] || (k->node >= 0 && strcmp(r->job->nodes[k->node].name, beat->node) == 0))
+        return;
+    for (int i = 0; i < r->job->n_nodes; i++)
+        if (strcmp(r->job->nodes[i].name, beat->node) == 0)
+            k->node = i;
+}
+
 /* The relays on Slurm's nodes beat: where one stops, the node is gone or cut off. */
 static tp_status check_beats(struct run *r)
 {
     double now = run_now(), stood;
     char id[RELAY_ID_TEXT];
-    enum relay_news news;
-    int rank;
+    struct relay_beat beat;
 
     if (r->beats < 0)
         return TP_OK;
     run_attempt_id(r, id);
-    while (relay_next(&rank, &news, r->beats, id)) {
-        if (rank >= r->world)
+    while (relay_next(&beat, r->beats, id)) {
+        if (beat.rank < 0 || beat.rank >= r->world)
             continue;
-        r->ranks[rank].beat_at = news == RELAY_BEATS ? now : 0;
-        if (news == RELAY_FAILED)
-            return rank_failed(r, rank);
+        r->ranks[beat.rank].beat_at = beat.news == RELAY_BEATS ? now : 0;
+        see_node(r, &beat);
+        if (beat.news == RELAY_FAILED)
+            return rank_failed(r, beat.rank);
     }
     stood =
         r->looked_at > 0 && now - r->looked_at > r->job->slurm.lost / 2 ? now - r->looked_at : 0;
@@ -336,12 +348,11 @@ static void stand_by(struct run *r)
 {
     double now = run_now();
     char id[RELAY_ID_TEXT];
-    enum relay_news news;
+    struct relay_beat beat;
     bool beats = false;
-    int rank;
 
     run_attempt_id(r, id);
-    while (r->beats >= 0 && relay_next(&rank, &news, r->beats, id))
+    while (r->beats >= 0 && relay_next(&beat, r->beats, id))
         beats = true;
     for (int i = 0; i < r->world; i++)
         r->ranks[i].beat_at = 0; /* nodes are resumed one by one: until it beats again */

@@ -42,7 +42,7 @@ def tell_port(folder, listener):
 
 def relay(folder, *command, run_id="%016x.1" % os.getpid()):
     env = {**os.environ, "SLURM_PROCID": "0", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
-           "TP_RUN_ID": run_id}
+           "SLURMD_NODENAME": "node7", "TP_RUN_ID": run_id}
     return subprocess.Popen([str(harness.BIN / "tp-run"), "relay", str(folder), *command], env=env,
                             stderr=subprocess.PIPE, text=True)
 
@@ -71,8 +71,8 @@ def test_every_loss_and_the_slot_come_to_the_shared_folder(tmp_path):
 def test_beats_go_to_whoever_listens_now(tmp_path, listener):
     tell_port(tmp_path, listener)
     p = relay(tmp_path, "sleep", "60", run_id="a.7")
-    beat = listener.recv(1000)
-    assert beat[:64].rstrip(b"\0") == b"a.7" and struct.unpack("<i", beat[64:68]) == (0,)
+    beat = struct.unpack("<64s64sii", listener.recv(1000))
+    assert [beat[0].rstrip(b"\0"), beat[1].rstrip(b"\0"), *beat[2:]] == [b"a.7", b"node7", 0, 0]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
         other.settimeout(10)
@@ -99,8 +99,8 @@ def test_the_last_beat_comes_to_a_tp_run_that_has_just_taken_over(tmp_path):
         assert finish(p)[0] == 3
         beats = []
         while not beats or beats[-1] == 0:
-            beats.append(struct.unpack("<i", new.recv(1000)[64:68])[0])
-        assert beats[-1] == 1 << 30, "it did not end in order"
+            beats.append(struct.unpack("<64s64sii", new.recv(1000))[3])
+        assert beats[-1] == 2, "it did not end in order"
 
 
 def test_the_stop_file_ends_the_rank_at_once(tmp_path):

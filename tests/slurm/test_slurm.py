@@ -57,11 +57,33 @@ def test_a_killed_rank_and_a_killed_orchestrator(tmp_path, model, cluster):
         assert sorted(job.losses()) == list(range(300))
 
 
+def test_ranks_are_known_to_be_where_srun_put_them(tmp_path, model, cluster):
+    """tp-run deals ranks to nodes in blocks; who says otherwise to srun must not have others blamed."""
+    with slurm_job(tmp_path, model, steps=3000, step_options='["--distribution=cyclic"]') as job:
+        job.start()
+        job.await_step(20)
+        where = {}
+        for pid in pids_of("tp-train", "layout=tp4"):
+            proc = pathlib.Path("/proc/%d" % pid)
+            where[rank_of(proc)] = word_of(proc, "SLURMD_NODENAME")
+        assert where[0] != where[1] and where[0] == where[2], "srun has not dealt them in turn"
+        wait_until(lambda: {r: node_of(job, r) for r in range(4)} == where, 10)
+        cluster("crash", where[1])
+        assert job.await_event("node_lost", timeout=60)["node"] == where[1]
+        job.await_event("training", 2, timeout=60)
+        assert job.verb("stop", "--wait").rc == 0
+
+
+def word_of(proc, name):
+    """Of the environment that a process was started with; "" when it is not there."""
+    for word in (proc / "environ").read_bytes().decode(errors="replace").split("\0"):
+        if word.startswith(name + "="):
+            return word[len(name) + 1:]
+    return ""
+
+
 def rank_of(proc):
-    for word in (proc / "environ").read_bytes().split(b"\0"):
-        if word.startswith(b"SLURM_PROCID="):
-            return int(word[13:])
-    return -1
+    return int(word_of(proc, "SLURM_PROCID") or -1)
 
 
 def pids_of(program, word, rank=None):
