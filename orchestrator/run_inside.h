@@ -6,7 +6,9 @@
  *     run_plan.c    PLAN: nodes, layout, checkpoint
  *     run_reshard.c RESHARD: a conversion, the prepare command
  *     run_launch.c  LAUNCH, and taking over
- *     run_watch.c   INIT, TRAIN, SAVE: slots, verdicts, scaling up
+ *     run_watch.c   INIT, TRAIN, SAVE: slots, verdicts
+ *     run_beats.c   the beats of relays
+ *     run_scale.c   scaling up
  *     run_drain.c   DRAIN: ending an attempt
  *     run_end.c     DIAGNOSE: what ended it, and what comes next
  *     run_status.c  what `status` and the page show
@@ -170,10 +172,22 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper);
 /* ---- run_watch.c ---- */
 tp_status run_watch_tick(struct run *r);
 tp_status run_rank_gone(struct run *r, int rank);
-/* Whether with so many ranks there is a larger layout that is worth a restart. */
-bool run_scaling_pays(const struct run *r, int ranks);
 /* What the slots say after the end. */
 void run_watch_last(struct run *r);
+
+/* ---- run_beats.c ---- */
+/* Where beats stop the node is gone or cut off; where the last one says so, a rank has failed. */
+tp_status run_beats_check(struct run *r);
+/* Instead, while Slurm has suspended the job: nobody is to blame for standing still. */
+void run_beats_stand_by(struct run *r);
+
+/* ---- run_scale.c ---- */
+/* Nodes have come back, or a node's exclusion is over: is a larger layout worth a restart? With a
+ * list of layouts the earlier one is what the job wants. Else the time that the rest of the run
+ * takes at each must differ by `restart.worth` times what restarts cost here. */
+tp_status run_scale_consider(struct run *r);
+/* Whether with so many ranks there is a larger layout that is worth a restart. */
+bool run_scale_pays(const struct run *r, int ranks);
 
 /* ---- run_drain.c ---- */
 /* Ask the attempt to save and end. */

@@ -253,7 +253,7 @@ static bool pays(struct run *r, int64_t nodes)
     int more = (int)(nodes * r->job->slurm.tasks_per_node);
 
     return (left < 0 || left > 2 * s->margin) &&
-           run_scaling_pays(r, run_free_ranks(r, false) + more);
+           run_scale_pays(r, run_free_ranks(r, false) + more);
 }
 
 static tp_status ask_growth(struct run *r, int64_t nodes)

@@ -4,14 +4,10 @@
 #include <unistd.h>
 
 #include "orchestrator/process.h"
-#include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
 
 enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at a look */
-
-/* What a restart costs before one was measured; how far a run of unknown length is taken to go. */
-static const double RESTART_GUESS_S = 10, HORIZON_S = 600;
 
 static const int64_t SILENCE_NS = 1000000000; /* it is read once a rank was silent for so long */
 
@@ -86,75 +82,6 @@ static void remember_time(struct run *r)
     b->n_measured += i == b->n_measured;
     snprintf(b->measured[i].way, WAY_TEXT_MAX, "%s", way);
     b->measured[i].seconds = seconds;
-}
-
-/* Its relay says so before srun does, which waits for the others first. */
-static tp_status rank_failed(struct run *r, int rank)
-{
-    struct fault f = { .kind = FAULT_RANK, .rank = rank, .node = r->ranks[rank].node };
-
-    r->ranks[rank].gone = true;
-    f.step = monitor_best_step(r->monitor);
-    snprintf(f.reason, sizeof f.reason, "rank %d has ended", rank);
-    return run_drain_fault(r, &f);
-}
-
-/* Where somebody beats the job as a whole is not suspended. */
-static bool all_are_silent(const struct run *r, double now)
-{
-    for (int i = 0; i < r->world; i++)
-        if (r->ranks[i].beat_at > 0 && now - r->ranks[i].beat_at < r->job->slurm.lost / 2)
-            return false;
-    return true;
-}
-
-/* Which rank is on which node is srun's to decide where a node has room for more. */
-static void see_node(struct run *r, const struct relay_beat *beat)
-{
-    struct run_rank *k = &r->ranks[beat->rank];
-
-    if (!beat->node[0] || (k->node >= 0 && strcmp(r->job->nodes[k->node].name, beat->node) == 0))
-        return;
-    for (int i = 0; i < r->job->n_nodes; i++)
-        if (strcmp(r->job->nodes[i].name, beat->node) == 0)
-            k->node = i;
-}
-
-/* The relays on Slurm's nodes beat: where one stops, the node is gone or cut off. */
-static tp_status check_beats(struct run *r)
-{
-    double now = run_now(), stood;
-    char id[RELAY_ID_TEXT];
-    struct relay_beat beat;
-
-    if (r->beats < 0)
-        return TP_OK;
-    run_attempt_id(r, id);
-    while (relay_next(&beat, r->beats, id)) {
-        if (beat.rank < 0 || beat.rank >= r->world)
-            continue;
-        r->ranks[beat.rank].beat_at = beat.news == RELAY_BEATS ? now : 0;
-        see_node(r, &beat);
-        if (beat.news == RELAY_FAILED)
-            return rank_failed(r, beat.rank);
-    }
-    stood =
-        r->looked_at > 0 && now - r->looked_at > r->job->slurm.lost / 2 ? now - r->looked_at : 0;
-    for (int i = 0; i < r->world; i++) {
-        struct run_rank *k = &r->ranks[i];
-        char text[80];
-
-        if (k->beat_at > 0) /* time in which tp-run itself stood still is nobody's fault */
-            k->beat_at = k->beat_at + stood < now ? k->beat_at + stood : now;
-        if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost)
-            continue;
-        if (all_are_silent(r, now) && run_slurm_excuses(r))
-            break;
-        snprintf(text, sizeof text, "no sign of life for %.1f s", now - k->beat_at);
-        return run_node_lost(r, k->node, text, now - k->beat_at);
-    }
-    r->looked_at = now;
-    return TP_OK;
 }
 
 /* Every rank has done a step. */
@@ -249,82 +176,6 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
     }
 }
 
-/* What a larger layout would bring; all in seconds. */
-struct prospect {
-    struct candidate best;
-    double left;       /* steps of the run */
-    double here;       /* a step takes now, 0: not known */
-    double gain, need; /* over the rest of the run */
-};
-
-/* It stays at its layout though nodes are free: said once for every better one. */
-static void tell_stay(struct run *r, const struct prospect *p)
-{
-    char to[SPEC_TEXT_MAX], why[256];
-
-    if (way_same(&r->stays_for, &p->best.way))
-        return;
-    r->stays_for = p->best.way;
-    snprintf(why, sizeof why,
-             "%s would take about %.0f ms a step, here it is %.0f ms: over %.0f steps that saves "
-             "%.1f s, and restart.worth asks for %.1f s",
-             spec_format(to, &p->best.way.spec), 1e3 * p->best.seconds, 1e3 * p->here, p->left,
-             p->gain, p->need);
-    run_event(r, "plan",
-              json_pack("{s:s,s:s,s:s,s:f,s:f}", "result", "stays", "better", to, "reason", why,
-                        "gain_seconds", p->gain, "needed_seconds", p->need));
-}
-
-/* Whether so many ranks would run at a larger layout; if so what that would bring. need is 0 where
- * the job's own list of layouts says what it wants. */
-static bool look_ahead(struct prospect *p, const struct run *r, int ranks)
-{
-    double cost = r->book.restart_seconds > 0 ? r->book.restart_seconds : RESTART_GUESS_S;
-    struct tp_err ignored;
-
-    *p = (struct prospect){ .here = monitor_step_seconds(r->monitor) };
-    if (ranks <= r->world || run_choose_of(r, &p->best, ranks, &ignored) ||
-        p->best.ranks <= r->world)
-        return false;
-    if (r->job->layouts.n_allow != 0 || p->best.seconds <= 0)
-        return true;
-    p->left = r->job->steps > 0 ? (double)(r->job->steps - monitor_best_step(r->monitor))
-                                : HORIZON_S / (p->here > 0 ? p->here : 1);
-    p->gain = p->left * (p->here - p->best.seconds);
-    p->need = r->job->restart.worth * cost;
-    return p->here > 0;
-}
-
-bool run_scaling_pays(const struct run *r, int ranks)
-{
-    struct prospect p;
-
-    return look_ahead(&p, r, ranks) && p.gain >= p.need;
-}
-
-/* Nodes have come back, or a node's exclusion is over: is a larger layout worth a restart?
- * With a list of layouts the earlier one is what the job wants. Else the time that the rest of
- * the run takes at each must differ by `worth` times what restarts cost here. */
-static tp_status consider_scaling(struct run *r)
-{
-    struct prospect p;
-    char text[160], to[SPEC_TEXT_MAX];
-
-    if (!look_ahead(&p, r, run_free_ranks(r, true)))
-        return TP_OK;
-    if (p.gain < p.need) {
-        tell_stay(r, &p);
-        return TP_OK;
-    }
-    spec_format(to, &p.best.way.spec);
-    if (p.need > 0)
-        snprintf(text, sizeof text, "%s fits again and saves about %.1f s", to, p.gain);
-    else
-        snprintf(text, sizeof text, "%s fits again", to);
-    r->book.new_layout = true;
-    return run_drain_softly(r, text);
-}
-
 static tp_status learn(struct run *r)
 {
     struct book *b = &r->book;
@@ -340,26 +191,7 @@ static tp_status learn(struct run *r)
         return TP_OK;
     r->next_scale_look = now + 1;
     remember_time(r);
-    return r->book.state == RUN_TRAIN ? consider_scaling(r) : TP_OK;
-}
-
-/* Slurm has suspended the job: nobody is to blame for standing still. */
-static void stand_by(struct run *r)
-{
-    double now = run_now();
-    char id[RELAY_ID_TEXT];
-    struct relay_beat beat;
-    bool beats = false;
-
-    run_attempt_id(r, id);
-    while (r->beats >= 0 && relay_next(&beat, r->beats, id))
-        beats = true;
-    for (int i = 0; i < r->world; i++)
-        r->ranks[i].beat_at = 0; /* nodes are resumed one by one: until it beats again */
-    r->looked_at = now;
-    monitor_hold(r->monitor, tell_clock_ns());
-    if (beats)
-        run_slurm_look_now(r); /* it seems to go on */
+    return r->book.state == RUN_TRAIN ? run_scale_consider(r) : TP_OK;
 }
 
 tp_status run_watch_tick(struct run *r)
@@ -369,7 +201,7 @@ tp_status run_watch_tick(struct run *r)
 
     look(r);
     if (run_slurm_is_paused(r)) {
-        stand_by(r);
+        run_beats_stand_by(r);
         return TP_OK;
     }
     if (r->book.state == RUN_INIT && monitor_step(r->monitor) >= 0)
@@ -377,7 +209,7 @@ tp_status run_watch_tick(struct run *r)
     if (st == TP_OK && r->book.state != RUN_INIT)
         st = follow_saves(r);
     if (st == TP_OK)
-        st = check_beats(r);
+        st = run_beats_check(r);
     if (st || r->book.state == RUN_DRAIN)
         return st;
     monitor_judge(r->monitor, &v, tell_clock_ns());
