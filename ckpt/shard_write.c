@@ -375,7 +375,7 @@ tp_status shard_write(struct shard_writer *w, int extent, const struct box *run,
 
 tp_status shard_sync(struct shard_writer *w, struct tp_err *err)
 {
-    return fdatasync(w->fd) == 0 ? TP_OK : tp_fail_errno(err, "%s: fdatasync failed", w->path);
+    return file_sync(w->fd, w->path, true, err);
 }
 
 uint64_t *shard_sums(struct shard_writer *w, int64_t *n_words)
@@ -415,10 +415,7 @@ tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct t
     TP_TRY(fill_checksums(w, err));
     TP_TRY(write_index(w, found.index_sha256, err));
     TP_TRY(rows_hash_rest(found.meta_sha256, w->fd, w->path, w->size, w->rows, w->n_rows, err));
-    if (fsync(w->fd) != 0) {
-        st = tp_fail_errno(err, "%s: fsync failed", w->path);
-        goto done;
-    }
+    TP_TRY(file_sync(w->fd, w->path, false, err));
     *info = found;
 done:
     return st;

@@ -136,13 +136,23 @@ tp_status file_read_own(char **data, size_t *size, const char *path, size_t max_
     return read_all(data, size, path, O_NOFOLLOW, max_bytes, arena, err);
 }
 
+tp_status file_sync(int fd, const char *path, bool data_only, struct tp_err *err)
+{
+    int result;
+
+    do
+        result = data_only ? fdatasync(fd) : fsync(fd);
+    while (result != 0 && errno == EINTR);
+    return result == 0 ? TP_OK : tp_fail_errno(err, "%s: cannot make it last", path);
+}
+
 static tp_status write_and_sync(int fd, const char *path, const void *data, size_t size,
                                 struct tp_err *err)
 {
     tp_status st = file_write_at(fd, path, 0, data, size, err);
 
-    if (!st && fsync(fd) != 0)
-        st = tp_fail_errno(err, "%s: fsync failed", path);
+    if (!st)
+        st = file_sync(fd, path, false, err);
     if (close(fd) != 0 && !st)
         st = tp_fail_errno(err, "%s: close failed", path);
     return st;
@@ -202,12 +212,11 @@ tp_status file_replace(const char *path, const void *data, size_t size, struct t
 tp_status file_sync_dir(const char *path, struct tp_err *err)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    tp_status st = TP_OK;
+    tp_status st;
 
     if (fd < 0)
         return tp_fail_errno(err, "%s: cannot open directory", path);
-    if (fsync(fd) != 0)
-        st = tp_fail_errno(err, "%s: fsync of the directory failed", path);
+    st = file_sync(fd, path, false, err);
     close(fd);
     return st;
 }

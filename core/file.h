@@ -47,6 +47,10 @@ tp_status file_write_new(const char *path, const void *data, size_t size, struct
  * of the directory. TP_E_EXISTS: what is there is a directory, a device or the like. */
 tp_status file_replace(const char *path, const void *data, size_t size, struct tp_err *err);
 
+/* fsync an open file, or its data alone (fdatasync) and what is needed to find them; again when a
+ * signal interrupts it, as it can on network file systems. */
+tp_status file_sync(int fd, const char *path, bool data_only, struct tp_err *err);
+
 /* fsync a directory, so that the names in it last. */
 tp_status file_sync_dir(const char *path, struct tp_err *err);
 

@@ -175,7 +175,7 @@ static void renew(struct journal *j, const char *frame, size_t n)
     fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return;
-    if (file_write_at(fd, fresh, 0, frame, n, &ignored) || fdatasync(fd) != 0)
+    if (file_write_at(fd, fresh, 0, frame, n, &ignored) || file_sync(fd, fresh, true, &ignored))
         goto failed;
     unlink(old);
     if (link(j->path, old) != 0) /* not on this file system: only history goes */
@@ -208,8 +208,7 @@ tp_status journal_append(struct journal *j, json_t *record, struct tp_err *err)
     memcpy(frame + FRAME, text, n);
     frame[FRAME + n] = '\n';
     TP_TRY(file_write_at(j->fd, j->path, j->size, frame, FRAME + n + 1, err));
-    if (fdatasync(j->fd) != 0)
-        TP_TRY(tp_fail_errno(err, "%s: cannot sync the journal", j->path));
+    TP_TRY(file_sync(j->fd, j->path, true, err));
     j->size += (int64_t)(FRAME + n + 1);
     j->records++;
     if (j->size > RENEW_AT)

@@ -29,8 +29,8 @@ tp_status frames_write(struct frames *f, uint32_t kind, unsigned char *buf, uint
     crc = crc32c(buf, covered);
     memcpy(buf + covered, &crc, sizeof crc);
     st = file_write_at(f->fd, f->path, f->end, buf, covered + sizeof crc, err);
-    if (!st && fdatasync(f->fd) != 0)
-        st = tp_fail_errno(err, "%s: fdatasync failed", f->path);
+    if (!st)
+        st = file_sync(f->fd, f->path, true, err);
     if (st)
         return st;
     f->crc = crc;

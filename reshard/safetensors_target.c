@@ -231,9 +231,10 @@ tp_status safetensors_finish(struct safetensors_target *t, struct tp_err *err)
     for (int i = 0; i < t->n_files; i++) {
         struct file *file = &t->files[i];
         int fd = file->fd;
+        tp_status st = file_sync(fd, file->path, false, err);
 
-        if (fsync(fd) != 0)
-            return tp_fail_errno(err, "%s: fsync failed", file->path);
+        if (st)
+            return st;
         file->fd = -1;
         if (close(fd) != 0)
             return tp_fail_errno(err, "%s: close failed", file->path);

@@ -145,12 +145,14 @@ def reshard(request, tmp_path, tiny):
     return Reshard(tmp_path, tiny, force=request.param == "over")
 
 
-def spread(n, share, rng):
-    """Which of the points 1..n to try: all when TP_LONG, else `share` of them with the
-    first and the last two, after which only a link is missing."""
+def spread(calls, share, rng):
+    """Which of the points 1..n to try: all when TP_LONG, else `share` of them with the last two,
+    after which only a link is missing, and the first of every kind of call."""
+    n = len(calls)
     if harness.LONG or n <= share:
         return list(range(1, n + 1))
-    return sorted({1, n - 1, n} | set(rng.sample(range(2, n - 1), share - 3)))
+    firsts = {calls.index(kind) + 1 for kind in calls}
+    return sorted(firsts | {n - 1, n} | set(rng.sample(range(2, n - 1), share - 3)))
 
 
 def enumerate_points(job, tmp_path, do, share, after, figure):
@@ -162,7 +164,7 @@ def enumerate_points(job, tmp_path, do, share, after, figure):
     assert status == 0, err
     new, calls = harness.digest(job.root), shim.points()
     assert len(calls) > 10, "the shim sees too little: %s" % calls
-    tried = spread(len(calls), share, rng)
+    tried = spread(calls, share, rng)
     for at in tried:
         job.reset()
         status, err = shim.run(job.argv, at, do)
