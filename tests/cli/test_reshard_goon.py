@@ -105,7 +105,7 @@ def job(tmp_path):
 
 
 @pytest.mark.parametrize("start,to,options", [
-    ("tp4", "tp2pp2", []), ("tp1", "tp8dp2zero1", ["--mem", "48M"]),
+    ("tp4", "tp2pp2", []), ("tp1", "tp8dp2zero1", ["--mem", "64M"]),
     ("tp2dp2zero3", "tp1", ["--no-optim"]), ("tp2", "tp4", ["--dtype", "f32"])])
 def test_killed_again_and_again_it_goes_on_and_ends_the_same(start, to, options, tmp_path, figure):
     rng = random.Random(SEED)
