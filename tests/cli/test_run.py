@@ -11,7 +11,7 @@ import pytest
 import harness
 from run_job import Job, alive, assert_same_curve, fake_job, train_job
 
-STEPS = 150
+STEPS = 250
 
 
 # ---- the job file ----
@@ -245,7 +245,8 @@ def test_grace_ends_a_job_that_does_not_stop(tmp_path):
 
 @pytest.mark.parametrize("how", ["stop", "SIGTERM", "SIGUSR1"])
 def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, tiny, how):
-    with train_job(tmp_path, tiny, steps=STEPS, options={"save-every": 100000}) as job:
+    steps = 1000  # some seconds: it must not be done before it is asked
+    with train_job(tmp_path, tiny, steps=steps, options={"save-every": 100000}) as job:
         job.start()
         job.await_step(20)
         if how == "stop":
@@ -254,7 +255,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, tiny, how):
             job.process.send_signal(getattr(signal, how))
         assert job.wait() == 75
         step = job.events("stopped")[0]["step"]
-        assert 20 <= step < STEPS and (job.ckpt / ("step-%08d" % step)).is_dir()
+        assert 20 <= step < steps and (job.ckpt / ("step-%08d" % step)).is_dir()
         assert harness.run("tp-run", "status", job.path).out.count("stopped")
         assert job.start().wait() == 0
         assert job.events("training")[1]["resumed_at"] == step

@@ -11,7 +11,7 @@ import harness
 from run_job import assert_same_curve, picky_job, train_job
 from test_faults import Shim
 
-STEPS = 120
+STEPS = 250
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import harness
 from freezer import open_freezer
 from run_job import alive, assert_same_curve, train_job
 
-STEPS = 150
+STEPS = 250
 
 
 def test_two_orchestrators_of_one_job(tmp_path, tiny):
