@@ -252,8 +252,7 @@ static bool pays(struct run *r, int64_t nodes)
     double left = run_slurm_left(r);
     int more = (int)(nodes * r->job->slurm.tasks_per_node);
 
-    return (left < 0 || left > 2 * s->margin) &&
-           run_scale_pays(r, run_free_ranks(r, false) + more);
+    return (left < 0 || left > 2 * s->margin) && run_scale_pays(r, run_free_ranks(r, false) + more);
 }
 
 static tp_status ask_growth(struct run *r, int64_t nodes)
