@@ -77,6 +77,22 @@ static int64_t slots_of(const struct job *j)
     return n;
 }
 
+/* Options of salloc and sbatch that make several jobs of one. */
+static tp_status check_slurm_options(const struct job *j, struct tp_err *err)
+{
+    for (int i = 0; i < j->slurm.options.n; i++) {
+        const char *word = j->slurm.options.word[i];
+
+        if (strncmp(word, "--array", 7) == 0 || strncmp(word, "-a", 2) == 0 ||
+            strcmp(word, ":") == 0)
+            return tp_fail(err, TP_E_USAGE,
+                           "%s: slurm.options: '%s' makes several jobs of one, and a job file is "
+                           "one job; start tp-run once for each",
+                           j->path, word);
+    }
+    return TP_OK;
+}
+
 static tp_status check(const struct job *j, struct tp_err *err)
 {
     if (j->command.n == 0)
@@ -109,7 +125,7 @@ static tp_status check(const struct job *j, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "%s: slurm.poll must be at least 0.2s", j->path);
     if (j->watch.factor < 1)
         return tp_fail(err, TP_E_USAGE, "%s: watch.factor must be at least 1", j->path);
-    return TP_OK;
+    return check_slurm_options(j, err);
 }
 
 static const char *base_name(const char *path)

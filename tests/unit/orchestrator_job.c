@@ -75,6 +75,8 @@ Test(job, mistakes_are_named_with_their_line)
         { "command: x\nckpt: y\nbackend: k8s\n", "local|slurm" },
         { "command: x\nckpt: y\nrestart: {max: -1}\n", "whole number" },
         { "command: x\nckpt: y\nnodes: 2\nrestart: {spares: 2}\n", "leave none to work" },
+        { "command: x\nckpt: y\nslurm: {options: [-A, me, --array=0-3]}\n", "'--array=0-3' makes" },
+        { "command: x\nckpt: y\nslurm: {options: [--time=1, \":\"]}\n", "several jobs of one" },
         { "command: 'x\n", "not YAML" },
         { "[1, 2]\n", "a job file is keys and values" },
         { "", "a job file is keys and values" },
