@@ -108,12 +108,17 @@ static tp_status open_lock(int *fd, char path[PATH_MAX], const char *root, int h
     return *fd >= 0 ? TP_OK : tp_fail_errno(err, "%s: cannot open", path);
 }
 
-/* Whether to wait on for a lock that was not free since `from`. */
-static bool is_hopeless(const struct holder *h, double from)
+/* Whether to give up a lock that was not free since `from`; then who holds it. Not looked into
+ * before it can matter: a lock is waited for at every commit, and /proc/locks lists all there are.
+ */
+static bool is_hopeless(struct holder *h, int fd, double from)
 {
     double waited = clock_seconds() - from;
 
-    return is_stopped(h) ? waited > STOPPED_S : !h->pid && waited > UNKNOWN_S;
+    if (waited <= STOPPED_S)
+        return false;
+    find_holder(h, fd);
+    return is_stopped(h) || (!h->pid && waited > UNKNOWN_S);
 }
 
 tp_status root_lock(int *fd, const char *root, struct tp_err *err)
@@ -134,8 +139,7 @@ tp_status root_lock(int *fd, const char *root, struct tp_err *err)
             close(f);
             return TP_E_IO;
         }
-        find_holder(&h, f);
-        if (is_hopeless(&h, from)) {
+        if (is_hopeless(&h, f, from)) {
             say_holder(err, path, &h);
             close(f);
             return TP_E_IO;

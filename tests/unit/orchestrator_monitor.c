@@ -201,17 +201,23 @@ Test(monitor, a_job_that_is_held_is_not_late_and_teaches_nothing)
     monitor_free(s.m);
 }
 
+/* A job that has trained for a while begins its first save. */
+static void sim_save(struct sim *s)
+{
+    sim_init(s);
+    for (int i = 0; i < 50; i++)
+        step(s, 50 * MS, NULL, 2);
+    for (int r = 0; r < WORLD; r++) {
+        s->slot[r].phase = TELL_SAVE;
+        s->slot[r].phase_ns = s->now;
+    }
+}
+
 Test(monitor, saves_have_a_deadline_of_their_own)
 {
     struct sim s;
 
-    sim_init(&s);
-    for (int i = 0; i < 50; i++)
-        step(&s, 50 * MS, NULL, 2);
-    for (int r = 0; r < WORLD; r++) {
-        s.slot[r].phase = TELL_SAVE;
-        s.slot[r].phase_ns = s.now;
-    }
+    sim_save(&s);
     for (int i = 0; i < 5000; i++) {
         s.now += 100 * MS;
         cr_assert_eq(look(&s).what, MONITOR_FINE);
@@ -230,13 +236,7 @@ Test(monitor, a_rank_that_is_stopped_while_the_job_saves_is_named_like_any_other
     struct monitor_verdict v;
     struct sim s;
 
-    sim_init(&s);
-    for (int i = 0; i < 50; i++)
-        step(&s, 50 * MS, NULL, 2);
-    for (int r = 0; r < WORLD; r++) {
-        s.slot[r].phase = TELL_SAVE;
-        s.slot[r].phase_ns = s.now;
-    }
+    sim_save(&s);
     look(&s);
     s.state[1] = 'T';
     v = stall(&s, 1, 10 * S);
