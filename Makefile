@@ -33,7 +33,7 @@ MAKEFLAGS += --no-print-directory
 # ---- what is compiled, and how --------------------------------------------------------------
 
 FOLDERS  := core layout device kernels comm ckpt reshard trainer progress orchestrator
-PROGRAMS := $(patsubst cli/tp_%.c,tp-%,$(wildcard cli/tp_*.c))
+PROGRAMS := $(patsubst tp_%.c,tp-%,$(notdir $(wildcard cli/*/tp_*.c)))
 PACKAGES := jansson hdf5-serial libcrypto libisal ompi-c yaml-0.1 libmicrohttpd libcurl
 
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
@@ -45,12 +45,14 @@ WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -W
 TP_CFLAGS  := -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' -I. $(WARNINGS) -fopenmp \
               -isystem /usr/include/hdf5/serial $(subst -I,-isystem ,$(PKG_CFLAGS)) $(SAN_FLAGS)
 ALL_CFLAGS := $(TP_CFLAGS) $(CFLAGS)
-# what the vector loops need (kernels/vec.h says why); results stay those of IEEE arithmetic
+# what the vector loops need (kernels/cpu/vec.h says why); results stay those of IEEE arithmetic
 KERNEL_FLAGS := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 LIBS       := $(PKG_LIBS) -ldnnl -lm -lpthread -ldl
 
-LIB_SRC  := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c))
-CLI_SRC  := $(filter-out cli/tp_%,$(wildcard cli/*.c))
+LIB_SRC  := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c $(d)/*/*.c $(d)/*/*/*.c))
+# A program is its folder of cli/ (cli/train/tp_train.c has the main of tp-train) and what all share.
+CLI_ALL  := $(wildcard cli/*.c cli/*/*.c)
+CLI_SRC  := $(filter-out $(wildcard cli/*/tp_*.c),$(CLI_ALL))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
@@ -58,9 +60,8 @@ MPI      := $(patsubst tests/mpi/%.c,$(BUILD)/tests/mpi/%,$(wildcard tests/mpi/*
 FIXTURE  := $(patsubst tests/fixture/%.c,$(BUILD)/tests/%,$(wildcard tests/fixture/*.c))
 BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(wildcard tests/fault/*.c))
-C_FILES  := $(wildcard $(foreach d,$(FOLDERS) cli tests/unit tests/mpi tests/bench tests/bench/lib \
-              tests/fault tests/gpu tests/fixture, \
-              $(d)/*.c $(d)/*.h $(d)/*.cu $(d)/*.cuh))
+C_FILES  := $(foreach d,$(FOLDERS) cli tests,$(foreach e,c h cu cuh, \
+              $(wildcard $(d)/*.$(e) $(d)/*/*.$(e) $(d)/*/*/*.$(e))))
 
 ## all           build the programs into bin/ (what plain make does; never installs anything)
 all: $(PROGRAMS:%=$(BIN)/%) $(PROGRESS)
@@ -73,19 +74,20 @@ $(BUILD)/libtp.a: $(LIB_OBJ) $(BUILD)/libtp.list
 $(BUILD)/libtp.list: FORCE | $(BUILD)/.tools
 	@echo '$(LIB_OBJ)' | cmp -s - $@ || echo '$(LIB_OBJ)' > $@
 
-$(BUILD)/kernels/%.o: ALL_CFLAGS += $(KERNEL_FLAGS)
+$(BUILD)/kernels/cpu/%.o: ALL_CFLAGS += $(KERNEL_FLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/.flags | $(BUILD)/.tools
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
 
-$(BIN)/tp-%: $(BUILD)/cli/tp_%.o $(CLI_OBJ) $(BUILD)/libtp.a
+.SECONDEXPANSION:
+$(BIN)/tp-%: $$(patsubst %.c,$(BUILD)/%.o,$$(wildcard cli/*.c cli/$$*/*.c)) $(BUILD)/libtp.a
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
 
 # The five calls with which any trainer tells tp-run how far it is: nothing but libc.
-$(PROGRESS): progress/tp_progress.c core/tell.c core/err.c progress/tp_progress.h core/tell.h
+$(PROGRESS): progress/tp_progress.c core/heartbeat.c core/err.c progress/tp_progress.h core/heartbeat.h
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(TP_CFLAGS) -O2 -g -fvisibility=hidden -fPIC -shared $(filter %.c,$^) -o $@
@@ -103,14 +105,14 @@ $(BUILD)/.flags: FORCE | $(BUILD)/.tools
 	  echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' > $@
 
 ## cuda          the CUDA kernels' objects, where nvcc is found (part of all; no program links them yet)
-CUDA_OBJ   := $(if $(NVCC),$(patsubst kernels/%.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/*.cu)))
+CUDA_OBJ   := $(if $(NVCC),$(patsubst kernels/cuda/%.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/cuda/*.cu)))
 # sm_90: Hopper. A kernel that spills registers is an error: it would be slow without a word.
 NVCC_FLAGS := -std=c++17 -O3 -arch=sm_90 -I. -Xcompiler -Wall,-Wextra -Xptxas -warn-spills \
               -Werror all-warnings
 cuda: $(CUDA_OBJ)
 all: $(if $(filter plain,$(FLAVOUR)),cuda)
 
-$(BUILD)/cuda/%.o: kernels/%.cu
+$(BUILD)/cuda/%.o: kernels/cuda/%.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -c $< -o $@
@@ -204,7 +206,7 @@ check-format:
 	@clang-format --dry-run -Werror $(C_FILES)
 	@echo "  ok    clang-format ($(words $(C_FILES)) files)"
 
-check-tidy: $(LIB_SRC:%.c=$(BUILD)/tidy/%.ok) $(patsubst %.c,$(BUILD)/tidy/%.ok,$(wildcard cli/*.c))
+check-tidy: $(LIB_SRC:%.c=$(BUILD)/tidy/%.ok) $(CLI_ALL:%.c=$(BUILD)/tidy/%.ok)
 	@echo "  ok    clang-tidy ($(words $^) files)"
 $(BUILD)/tidy/%.ok: %.c .clang-tidy
 	@mkdir -p $(@D)
@@ -217,7 +219,7 @@ check-cpp:
 	@cppcheck --quiet --std=c11 --language=c -j $(JOBS) -I. --error-exitcode=1 --inline-suppr \
 	  --enable=warning,performance,portability --suppressions-list=tests/check/cppcheck.txt \
 	  '-Djson_array_foreach(a,i,v)=for(;;)' '-Djson_object_foreach(o,k,v)=for(;;)' \
-	  $(LIB_SRC) $(wildcard cli/*.c)
+	  $(LIB_SRC) $(CLI_ALL)
 	@echo "  ok    cppcheck"
 
 check-shell:

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "ckpt/step.h"
-#include "core/pool.h"
+#include "core/thread_pool.h"
 
 struct scan {
     struct verify *v;

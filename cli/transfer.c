@@ -1,4 +1,4 @@
-/* cli/transfer.c - see cli/transfer.h. */
+/* cli/transfer.c - see cli/reshard/transfer.h. */
 #include "cli/transfer.h"
 
 #include <stdio.h>

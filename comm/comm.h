@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "core/tell.h"
+#include "core/heartbeat.h"
 
 struct comm;
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layout/column.h"
+#include "layout/column_blocks.h"
 #include "layout/suggest.h"
 
 /* How a tensor is cut by tp: `parts` different shards, each held by `repeat` neighbouring ranks. */

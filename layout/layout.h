@@ -18,7 +18,7 @@
 #include "layout/box.h"
 #include "layout/dtype.h"
 #include "layout/model.h"
-#include "layout/plan.h"
+#include "layout/parallel_plan.h"
 #include "layout/spec.h"
 
 /* How tensor parallelism cuts a tensor: shard(dim, unit, blocks, repeat). */
@@ -63,7 +63,7 @@ struct layout {
 };
 
 /* One box that has to be stored, and the rank that writes it: what a rank holds, or a block of its
- * columns (layout/column.h). */
+ * columns (layout/column_blocks.h). */
 struct extent {
     int tensor; /* index in layout.tensors */
     int part;   /* 0, 1, ...: number of this box among the boxes of the tensor in its rank's file */

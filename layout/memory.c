@@ -1,13 +1,13 @@
-/* layout/memory.c - see layout/memory.h. The buffers are those of trainer/params.h and
- * trainer/activation.h; a test compares the two to the byte but for alignment. */
+/* layout/memory.c - see layout/memory.h. The buffers are those of trainer/data_parallel/params.h
+ * and trainer/model/activations.h; a test compares the two to the byte but for alignment. */
 #include "layout/memory.h"
 
-#include "layout/bits.h"
 #include "layout/layout.h"
-#include "layout/plan.h"
+#include "layout/parallel_plan.h"
+#include "layout/same_bits.h"
 
 enum {
-    ATTENTION_ROWS = 64, /* of scores at a time: kernels/attention.c's block */
+    ATTENTION_ROWS = 64, /* of scores at a time: kernels/cpu/attention.c's block */
     /* measured: program and libraries, code that oneDNN generates and what it packs operands into,
      * small buffers of collectives; 18 MiB with one thread, 30 with two */
     PROGRAM_BYTES = 36 << 20,
@@ -49,7 +49,7 @@ static int64_t least(int64_t a, int64_t b)
 }
 
 /* Passes of a chunk that rank `pp` keeps at a time: those before its first backward pass, of
- * trainer/schedule.h, and that one (Narayanan et al. 2021). */
+ * trainer/pipeline/schedule.h, and that one (Narayanan et al. 2021). */
 static int64_t slots_of(const struct spec *s, int pp, int64_t micros)
 {
     int64_t behind = s->pp - pp, all = micros * s->vpp, slots;

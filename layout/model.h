@@ -12,7 +12,7 @@
 
 enum model_arch { MODEL_LLAMA, MODEL_GPT2 };
 
-struct plan; /* layout/plan.h */
+struct plan; /* layout/parallel_plan.h */
 
 struct model {
     enum model_arch arch;

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "layout/bits.h"
-#include "layout/plan.h"
+#include "layout/parallel_plan.h"
+#include "layout/same_bits.h"
 
 /* Sequences a step and tokens a sequence: far above any run, far below overflow of their product
  * with a row of any buffer. */

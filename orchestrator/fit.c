@@ -12,7 +12,7 @@
 #include "core/size.h"
 #include "layout/layout.h"
 #include "layout/memory.h"
-#include "layout/plan.h"
+#include "layout/parallel_plan.h"
 #include "orchestrator/cost.h"
 #include "orchestrator/job_flag.h"
 

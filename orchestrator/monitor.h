@@ -27,7 +27,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "core/tell.h"
+#include "core/heartbeat.h"
 
 struct monitor_limits {
     int64_t floor_ns, init_ns, save_ns;

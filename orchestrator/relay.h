@@ -16,7 +16,7 @@
 #include <stdbool.h>
 
 #include "core/err.h"
-#include "core/tell.h"
+#include "core/heartbeat.h"
 
 /* What the last beat says: the rank has ended, in order (0, or 75 for saved and stopped) or not. */
 enum relay_news { RELAY_BEATS, RELAY_ENDED, RELAY_FAILED };

@@ -1,10 +1,11 @@
-/* progress/tp_progress.c - see progress/tp_progress.h: the slot of core/tell.h for other programs.
+/* progress/tp_progress.c - see progress/tp_progress.h: the slot of core/heartbeat.h for other
+ * programs.
  */
 #include "progress/tp_progress.h"
 
 #include <stddef.h>
 
-#include "core/tell.h"
+#include "core/heartbeat.h"
 
 _Static_assert((int)TP_PHASE_DRAIN == (int)TELL_DRAIN, "phases are numbered alike");
 

@@ -10,7 +10,7 @@
  * plan:    for every tensor, windows (ranges of rows) sized by the memory budget; proof that the
  *          target's regions tile what they claim and that the source covers them, each byte once.
  * execute: per window, read each source region's run that meets it, gather and split in memory
- *          (kernels/copy), cast if the types differ, write each target region's run. A run that
+ *          (kernels/copy.h), cast if the types differ, write each target region's run. A run that
  *          lies contiguous at both ends passes through one buffer without a copy. Several threads
  *          take windows in order; several processes share the windows under MPI.
  */

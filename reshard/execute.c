@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
-#include "core/pool.h"
+#include "core/thread_pool.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "reshard/plan.h"

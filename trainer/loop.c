@@ -8,15 +8,15 @@
 #include <sys/resource.h>
 
 #include "core/clock.h"
+#include "core/heartbeat.h"
 #include "core/size.h"
 #include "core/stop.h"
-#include "core/tell.h"
-#include "trainer/describe.h"
-#include "trainer/log.h"
 #include "trainer/logits.h"
 #include "trainer/restore.h"
+#include "trainer/run_summary.h"
 #include "trainer/snapshot.h"
 #include "trainer/step.h"
+#include "trainer/train_log.h"
 
 struct loop {
     struct trainer *t;

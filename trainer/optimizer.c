@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "kernels/adamw.h"
-#include "trainer/same_bits.h"
-#include "trainer/zero.h"
+#include "trainer/data_parallel/zero_buckets.h"
+#include "trainer/same_bits/same_bits.h"
 
 tp_status optimizer_norm(double *norm, const struct params *p, const struct parallel *par,
                          struct tp_err *err)

@@ -1,13 +1,14 @@
 /*
- * trainer/optimizer.h - from the gradients of a step, reduced (trainer/reduction.h), to new
- * weights: the norm of all gradients, clipping, AdamW.
+ * trainer/optimizer.h - from the gradients of a step, reduced
+ * (trainer/data_parallel/grad_reduction.h), to new weights: the norm of all gradients, clipping,
+ * AdamW.
  */
 #ifndef TRAINER_OPTIMIZER_H
 #define TRAINER_OPTIMIZER_H
 
 #include "trainer/config.h"
-#include "trainer/parallel.h"
-#include "trainer/params.h"
+#include "trainer/data_parallel/params.h"
+#include "trainer/process_groups.h"
 
 /* L2 norm over all parameters of the model, each element counted once. Collective over the
  * ranks of a replica; the same on every rank. */

@@ -9,9 +9,9 @@
 #include "ckpt/commit.h"
 #include "core/file.h"
 #include "reshard/restore.h"
-#include "trainer/drift.h"
-#include "trainer/init.h"
-#include "trainer/zero.h"
+#include "trainer/data_parallel/zero_buckets.h"
+#include "trainer/model/weight_init.h"
+#include "trainer/resume_diff.h"
 
 /* Buffers of reading; the activations' memory is not touched yet by then. */
 static const int64_t READ_BYTES = INT64_C(64) << 20;

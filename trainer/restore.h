@@ -8,7 +8,7 @@
 #include <limits.h>
 #include <stdbool.h>
 
-#include "trainer/drift.h"
+#include "trainer/resume_diff.h"
 #include "trainer/trainer.h"
 
 enum restore_kind { RESTORE_RANDOM, RESTORE_SAFETENSORS, RESTORE_CKPT };

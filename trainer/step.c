@@ -1,10 +1,10 @@
 /* trainer/step.c - see trainer/step.h. */
 #include "trainer/step.h"
 
+#include "trainer/lr_schedule.h"
+#include "trainer/model/stage.h"
 #include "trainer/optimizer.h"
-#include "trainer/same_bits.h"
-#include "trainer/schedule_lr.h"
-#include "trainer/stage.h"
+#include "trainer/same_bits/same_bits.h"
 
 static struct pass pass_of(struct trainer *t, int64_t micro)
 {

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "layout/bits.h"
-#include "trainer/same_bits.h"
+#include "layout/same_bits.h"
+#include "trainer/same_bits/same_bits.h"
 
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
                          struct arena *arena, struct tp_err *err)

@@ -5,15 +5,15 @@
 #define TRAINER_TRAINER_H
 
 #include "core/arena.h"
-#include "trainer/activation.h"
 #include "trainer/config.h"
-#include "trainer/data.h"
-#include "trainer/net.h"
-#include "trainer/parallel.h"
-#include "trainer/params.h"
-#include "trainer/reduction.h"
-#include "trainer/schedule.h"
-#include "trainer/units.h"
+#include "trainer/data/dataset.h"
+#include "trainer/data_parallel/fsdp_units.h"
+#include "trainer/data_parallel/grad_reduction.h"
+#include "trainer/data_parallel/params.h"
+#include "trainer/model/activations.h"
+#include "trainer/model/network.h"
+#include "trainer/pipeline/schedule.h"
+#include "trainer/process_groups.h"
 
 /* What a checkpoint carries besides tensors. */
 struct position {

@@ -14,7 +14,7 @@
 #include "ckpt/verify.h"
 #include "core/clock.h"
 #include "core/file.h"
-#include "core/pool.h"
+#include "core/thread_pool.h"
 
 enum { ROWS = 8192, COLUMNS = 4096, TENSORS = 4, RUN_ROWS = 512 }; /* 128 MiB each */
 

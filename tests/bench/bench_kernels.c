@@ -17,13 +17,13 @@
 #include "kernels/attention.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
+#include "kernels/cpu/thread.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
 #include "kernels/loss.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
-#include "kernels/thread.h"
 #include "tests/bench/lib/product.h"
 
 /* A model and batch, and arrays large enough for every kernel. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/file.h"
-#include "core/tell.h"
+#include "core/heartbeat.h"
 
 enum { CALLS = 5000000 };
 

@@ -123,13 +123,12 @@ check_headers() {
     local dir header said flags
     read -ra flags <<<"$(pkg-config --cflags ompi-c jansson hdf5-serial 2>/dev/null)"
     for dir in $folders; do
-        for header in "$dir"/*.h; do
-            [ -e "$header" ] || continue
+        while read -r header; do
             said=$(printf '#include "%s"\n#include "%s"\n' "$header" "$header" |
                 ${CC:-gcc} -std=c11 -D_GNU_SOURCE -I. "${flags[@]}" \
                     -fopenmp -Wall -Wextra -Werror -fsyntax-only -x c - 2>&1) ||
                 breach "$header:1: does not compile alone: $(head -n 2 <<<"$said" | tail -n 1)"
-        done
+        done < <([ -d "$dir" ] && find "$dir" -name '*.h' | sort)
     done
 }
 

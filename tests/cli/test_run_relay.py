@@ -53,7 +53,7 @@ def finish(process, timeout=20):
 
 
 def losses(path):
-    """{step: loss} of the history behind a slot (core/tell.h)."""
+    """{step: loss} of the history behind a slot (core/heartbeat.h)."""
     data = path.read_bytes()
     entries = (struct.unpack_from("<qd", data, at) for at in range(256, len(data) - 15, 16))
     return {step: loss for step, loss in entries if step > 0}

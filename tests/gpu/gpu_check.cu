@@ -10,7 +10,7 @@
 #include <string.h>
 #include <vector>
 
-#include "kernels/cuda.h"
+#include "kernels/cuda/cuda.h"
 extern "C" {
 #include "kernels/cast.h"
 #include "kernels/copy.h"

@@ -10,7 +10,7 @@
 #include "ckpt/hash.h"
 #include "ckpt/row_sums.h"
 #include "core/file.h"
-#include "core/pool.h"
+#include "core/thread_pool.h"
 #include "tests/unit/fixture.h"
 
 static char dir[] = "/tmp/tp-shard-XXXXXX";

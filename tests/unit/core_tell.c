@@ -1,5 +1,5 @@
 /* tests/unit/core_tell.c - the progress slot: what is told is what is read, and costs nothing. */
-#include "core/tell.h"
+#include "core/heartbeat.h"
 
 #include <criterion/criterion.h>
 #include <limits.h>

@@ -1,8 +1,8 @@
 /* tests/unit/kernels_adamw.c - the update against its formula in double. */
 #include "kernels/adamw.h"
 
-#include "kernels/thread.h"
-#include "kernels/vec.h"
+#include "kernels/cpu/thread.h"
+#include "kernels/cpu/vec.h"
 #include "tests/unit/kernels_support.h"
 
 static struct adamw random_settings(struct rng *r)

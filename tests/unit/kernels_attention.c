@@ -2,7 +2,7 @@
  * gradients. */
 #include "kernels/attention.h"
 
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 /* One case: q, k and v side by side in rows of `ld`, as the trainer has them, and the reference. */

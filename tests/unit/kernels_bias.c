@@ -1,7 +1,7 @@
 /* tests/unit/kernels_bias.c - adding a bias, and its gradient. */
 #include "kernels/bias.h"
 
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 Test(bias, adds_to_every_row_and_sums_over_them)

@@ -1,8 +1,8 @@
 /* tests/unit/kernels_cast.c - conversions against exact arithmetic on the value, bit for bit. */
 #include "kernels/cast.h"
 
-#include "kernels/thread.h"
-#include "kernels/vec.h"
+#include "kernels/cpu/thread.h"
+#include "kernels/cpu/vec.h"
 #include "tests/unit/kernels_support.h"
 
 /* A binary format: mantissa bits stored, smallest normal and largest exponents. */

@@ -2,7 +2,7 @@
 #include "kernels/copy.h"
 
 #include "kernels/copy_body.h"
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 /* A region inside a random box that contains it. */

@@ -1,7 +1,7 @@
 /* tests/unit/kernels_embedding.c - rows of vocabulary shards add up to the whole table's. */
 #include "kernels/embedding.h"
 
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 static void one_case(struct rng *r, enum dtype type)

@@ -1,7 +1,7 @@
 /* tests/unit/kernels_gelu.c - gelu_new and its gradient, against double. */
 #include "kernels/gelu.h"
 
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 static double inner(double u)

@@ -1,7 +1,7 @@
 /* tests/unit/kernels_gemm.c - matrix products against the plain loop in double. */
 #include "kernels/gemm.h"
 
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 static void compare(struct rng *r, struct gemm g)

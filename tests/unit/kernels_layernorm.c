@@ -1,7 +1,7 @@
 /* tests/unit/kernels_layernorm.c - layer norm, forward and gradients, against double. */
 #include "kernels/layernorm.h"
 
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 struct moments {

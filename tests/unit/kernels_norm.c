@@ -1,7 +1,7 @@
 /* tests/unit/kernels_norm.c - root-mean-square norm, forward and gradients, against double. */
 #include "kernels/norm.h"
 
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 static double root_mean_square(const float *x, int64_t n, double eps)

@@ -1,5 +1,5 @@
 /* tests/unit/kernels_thread.c - the cut of a loop over threads. */
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 
 #include <stdatomic.h>
 

@@ -1,5 +1,5 @@
 /* tests/unit/kernels_transpose.c - transposition, element by element. */
-#include "kernels/transpose.h"
+#include "kernels/cpu/transpose.h"
 
 #include "tests/unit/kernels_support.h"
 

@@ -1,7 +1,7 @@
 /* tests/unit/layout_column.c - the blocks of columns in which a box is stored. */
 #include <criterion/criterion.h>
 
-#include "layout/column.h"
+#include "layout/column_blocks.h"
 #include "tests/unit/random.h"
 
 /* A matrix whose columns are cut, in heads or features, maybe fused; from tiny to large. */

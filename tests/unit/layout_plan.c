@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "layout/layout.h"
-#include "layout/plan.h"
+#include "layout/parallel_plan.h"
 #include "tests/unit/random_model.h"
 
 static const struct model llama = { .arch = MODEL_LLAMA,

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layout/bits.h"
 #include "layout/memory.h"
+#include "layout/same_bits.h"
 #include "tests/unit/random_model.h"
 
 static struct workload random_work(struct rng *r, const struct model *m)

@@ -8,7 +8,7 @@
 #include "core/file.h"
 #include "orchestrator/scale.h"
 #include "tests/unit/random_model.h"
-#include "trainer/advice.h"
+#include "trainer/suggestions.h"
 
 enum { ROUNDS = 150, SPECS = 16, RANKS_MAX = 1 << 14 };
 

@@ -7,8 +7,8 @@
 
 #include "core/size.h"
 #include "tests/unit/random_model.h"
-#include "trainer/advice.h"
-#include "trainer/budget.h"
+#include "trainer/memory_budget.h"
+#include "trainer/suggestions.h"
 #include "trainer/trainer.h"
 
 static struct train_config random_config(struct rng *r, const struct model *m)

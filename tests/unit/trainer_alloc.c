@@ -14,11 +14,11 @@
 #include <unistd.h>
 
 #include "comm/launch.h"
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 #include "layout/model.h"
-#include "trainer/init.h"
+#include "trainer/data_parallel/zero_buckets.h"
+#include "trainer/model/weight_init.h"
 #include "trainer/step.h"
-#include "trainer/zero.h"
 
 #ifdef TP_SANITIZE
 Test(trainer_alloc, a_warm_step_allocates_nothing)

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "tests/unit/random.h"
-#include "trainer/data.h"
-#include "trainer/schedule_lr.h"
+#include "trainer/data/dataset.h"
+#include "trainer/lr_schedule.h"
 
 /* A file of n random bytes below `vocab`; its name is in path. */
 static void write_text(char path[32], struct rng *r, int n, int vocab)

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "comm/launch.h"
-#include "trainer/init.h"
+#include "trainer/data_parallel/zero_buckets.h"
+#include "trainer/model/weight_init.h"
 #include "trainer/step.h"
-#include "trainer/zero.h"
 
 /* Rows of everything in sixteens, a cache line, so that nothing is lost to alignment. */
 enum { B = 2, S = 8, H = 64, HEADS = 4, HEAD_DIM = 16, F = 64, FLOAT = 4 };

@@ -9,7 +9,7 @@
 
 #include "comm/comm.h"
 #include "comm/launch.h"
-#include "trainer/linear_tp.h"
+#include "trainer/tensor/parallel_linear.h"
 
 enum { ROWS = 3, IN = 4, MID = 6, OUT = 4, RANKS = 2, HALF = MID / RANKS };
 

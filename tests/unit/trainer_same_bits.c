@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include "comm/launch.h"
-#include "kernels/thread.h"
+#include "kernels/cpu/thread.h"
 #include "tests/unit/random_model.h"
-#include "trainer/init.h"
-#include "trainer/same_bits.h"
+#include "trainer/data_parallel/zero_buckets.h"
+#include "trainer/model/weight_init.h"
+#include "trainer/same_bits/same_bits.h"
 #include "trainer/step.h"
-#include "trainer/zero.h"
 
 static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 

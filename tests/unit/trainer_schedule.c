@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "tests/unit/random.h"
-#include "trainer/schedule.h"
-#include "trainer/schedule_picture.h"
+#include "trainer/pipeline/schedule.h"
+#include "trainer/pipeline/schedule_diagram.h"
 
 /* p, m, v at random; interleaved ones with m a multiple of p. */
 static struct schedule random_schedule(struct rng *r, struct arena *arena)

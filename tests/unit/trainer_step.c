@@ -10,11 +10,11 @@
 #include "comm/launch.h"
 #include "kernels/norm.h"
 #include "tests/unit/random_model.h"
-#include "trainer/budget.h"
-#include "trainer/init.h"
-#include "trainer/messages.h"
+#include "trainer/comm_volume.h"
+#include "trainer/data_parallel/zero_buckets.h"
+#include "trainer/memory_budget.h"
+#include "trainer/model/weight_init.h"
 #include "trainer/step.h"
-#include "trainer/zero.h"
 
 static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 

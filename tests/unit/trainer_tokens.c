@@ -10,7 +10,7 @@
 
 #include "core/file.h"
 #include "tests/unit/random.h"
-#include "trainer/tokens.h"
+#include "trainer/data/token_file.h"
 
 /* A folder of its own for each test, removed at its end. */
 struct place {

@@ -3,8 +3,8 @@
 #include <criterion/criterion.h>
 
 #include "tests/unit/random.h"
-#include "trainer/data.h"
-#include "trainer/zigzag.h"
+#include "trainer/context/zigzag.h"
+#include "trainer/data/dataset.h"
 
 static struct zigzag random_cut(struct rng *r, int64_t blocks_max)
 {

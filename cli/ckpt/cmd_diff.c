@@ -1,0 +1,298 @@
+/* cli/ckpt/cmd_diff.c - tp-ckpt diff: compare two checkpoints by value, across layouts. */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/commit.h"
+#include "ckpt/gather.h"
+#include "cli/ckpt/cmd.h"
+#include "cli/print.h"
+#include "cli/report.h"
+
+enum { WINDOW_BYTES = 32 << 20 };
+
+static const char intro[] =
+    "Compare two checkpoints tensor by tensor, by value; their layouts may differ. Without\n"
+    "--atol and --rtol every bit must be equal (so that NaN equals the same NaN, and 0 is not\n"
+    "-0); with them, |a - b| <= atol + rtol |b|. A tensor that only one of them has, or that has\n"
+    "another shape or dtype, is a difference.";
+
+static const char tail[] = "Each difference is a line. Exit code 0: equal; 1: different.";
+
+/* One of the two checkpoints. */
+struct side {
+    const char *path;
+    char dir[PATH_MAX];
+    struct manifest m;
+    struct gather *gather;
+    unsigned char *window;
+};
+
+struct tolerance {
+    bool exact;
+    double atol, rtol;
+};
+
+/* What was found in one tensor. */
+struct difference {
+    int64_t count;  /* elements that differ */
+    int64_t first;  /* index of the first, in row-major order */
+    double max_abs; /* largest |a - b| */
+};
+
+/* ---- values ---- */
+
+static double float16_value(uint16_t bits)
+{
+    double mantissa = bits & 0x3ff, value;
+    int exponent = bits >> 10 & 31;
+
+    if (exponent == 31)
+        value = mantissa != 0 ? (double)NAN : (double)INFINITY;
+    else if (exponent == 0)
+        value = ldexp(mantissa, -24);
+    else
+        value = ldexp(mantissa + 1024, exponent - 25);
+    return bits & 0x8000 ? -value : value;
+}
+
+static double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
+{
+    const unsigned char *p = data + i * dtype_bytes(dtype);
+    uint16_t u16;
+    uint32_t u32;
+    int32_t i32;
+    int64_t i64;
+    double f64;
+    float f32;
+
+    switch (dtype) {
+    case DTYPE_F32:
+        memcpy(&f32, p, sizeof f32);
+        return (double)f32;
+    case DTYPE_BF16:
+        memcpy(&u16, p, sizeof u16);
+        u32 = (uint32_t)u16 << 16;
+        memcpy(&f32, &u32, sizeof f32);
+        return (double)f32;
+    case DTYPE_F16:
+        memcpy(&u16, p, sizeof u16);
+        return float16_value(u16);
+    case DTYPE_F64:
+        memcpy(&f64, p, sizeof f64);
+        return f64;
+    case DTYPE_I64:
+        memcpy(&i64, p, sizeof i64);
+        return (double)i64;
+    case DTYPE_I32:
+        memcpy(&i32, p, sizeof i32);
+        return i32;
+    default:
+        return *p;
+    }
+}
+
+static void compare_window(struct difference *d, const unsigned char *a, const unsigned char *b,
+                           enum dtype dtype, int64_t n, int64_t first, const struct tolerance *tol)
+{
+    const int64_t elem = dtype_bytes(dtype);
+
+    if (memcmp(a, b, (size_t)(n * elem)) == 0)
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        double x, y, gap;
+
+        if (memcmp(a + i * elem, b + i * elem, (size_t)elem) == 0)
+            continue;
+        x = value_at(a, dtype, i);
+        y = value_at(b, dtype, i);
+        gap = fabs(x - y);
+        if (!tol->exact && (gap <= tol->atol + tol->rtol * fabs(y) || x == y))
+            continue;
+        if (d->count++ == 0)
+            d->first = first + i;
+        if (gap > d->max_abs || isnan(gap))
+            d->max_abs = gap;
+    }
+}
+
+static tp_status compare_tensor(struct difference *d, struct side *a, int ta, struct side *b,
+                                int tb, const struct tolerance *tol, struct tp_err *err)
+{
+    const struct tensor *t = &a->m.layout.tensors[ta];
+    const struct box whole = box_whole(t->ndim, t->shape);
+    const int64_t most = WINDOW_BYTES / dtype_bytes(t->dtype);
+    const int64_t n = box_run_count(&whole, most);
+    tp_status st = TP_OK;
+
+    for (int64_t i = 0; i < n; i++) {
+        struct box run;
+
+        box_run(&run, &whole, most, i);
+        TP_TRY(gather_read(a->gather, ta, &run, a->window, err));
+        TP_TRY(gather_read(b->gather, tb, &run, b->window, err));
+        compare_window(d, a->window, b->window, t->dtype, box_elements(&run),
+                       box_offset_in(&whole, &run), tol);
+    }
+done:
+    return st;
+}
+
+/* ---- results ---- */
+
+/* Where differences go: lines, or a JSON list. */
+struct output {
+    bool json;
+    json_t *list;
+    int n;
+};
+
+static void put_text(struct output *o, const struct tensor *t, const char *what)
+{
+    o->n++;
+    if (o->json)
+        json_array_append_new(o->list, json_pack("{s:s, s:s, s:s}", "group", t->group, "name",
+                                                 t->name, "difference", what));
+    else
+        printf("%s/%s: %s\n", t->group, t->name, what);
+}
+
+static void put_difference(struct output *o, const struct tensor *t, const struct difference *d)
+{
+    const struct box whole = box_whole(t->ndim, t->shape);
+    char what[256], index[160];
+    int64_t at[BOX_NDIM_MAX] = { 0 }, rest = d->first;
+
+    for (int k = t->ndim - 1; k >= 0; k--) {
+        at[k] = rest % t->shape[k];
+        rest /= t->shape[k];
+    }
+    snprintf(what, sizeof what, "%lld of %lld elements differ, first at %s, by at most %.9g",
+             (long long)d->count, (long long)box_elements(&whole),
+             print_shape(index, sizeof index, t->ndim, at), d->max_abs);
+    put_text(o, t, what);
+}
+
+static bool same_kind(struct output *o, const struct tensor *a, const struct tensor *b)
+{
+    char what[512], left[160], right[160];
+    bool same = a->ndim == b->ndim && a->dtype == b->dtype &&
+                memcmp(a->shape, b->shape, sizeof a->shape) == 0;
+
+    if (!same) {
+        snprintf(what, sizeof what, "is %s %s in the first, %s %s in the second",
+                 dtype_name(a->dtype), print_shape(left, sizeof left, a->ndim, a->shape),
+                 dtype_name(b->dtype), print_shape(right, sizeof right, b->ndim, b->shape));
+        put_text(o, a, what);
+    }
+    return same;
+}
+
+static tp_status compare(struct output *o, struct side *a, struct side *b,
+                         const struct tolerance *tol, struct tp_err *err)
+{
+    const struct layout *la = &a->m.layout, *lb = &b->m.layout;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < la->n_tensors; i++) {
+        const struct tensor *t = &la->tensors[i];
+        int k = layout_find(lb, t->group, t->name);
+        struct difference d = { 0 };
+
+        if (k < 0) {
+            put_text(o, t, "is only in the first");
+            continue;
+        }
+        if (!same_kind(o, t, &lb->tensors[k]))
+            continue;
+        TP_TRY(compare_tensor(&d, a, i, b, k, tol, err));
+        if (d.count)
+            put_difference(o, t, &d);
+    }
+    for (int i = 0; i < lb->n_tensors; i++)
+        if (layout_find(la, lb->tensors[i].group, lb->tensors[i].name) < 0)
+            put_text(o, &lb->tensors[i], "is only in the second");
+done:
+    return st;
+}
+
+static void print_result(const struct output *o, const struct side *a, const struct side *b)
+{
+    if (o->json) {
+        json_t *root = json_pack("{s:s, s:s, s:b, s:O}", "a", a->dir, "b", b->dir, "equal",
+                                 o->n == 0, "differences", o->list);
+
+        print_json(root);
+        json_decref(root);
+        return;
+    }
+    if (o->n)
+        printf("different: %d tensor%s\n", o->n, o->n == 1 ? "" : "s");
+    else
+        printf("equal: %d tensors\n", a->m.layout.n_tensors);
+}
+
+static tp_status open_side(struct side *s, int64_t step, struct arena *arena, struct tp_err *err)
+{
+    tp_status st = ckpt_open(s->dir, &s->m, s->path, step, arena, err);
+
+    if (st)
+        return st;
+    if (err->msg[0]) {
+        report_note("tp-ckpt", "%s", err->msg);
+        err->msg[0] = 0;
+    }
+    s->window = malloc(WINDOW_BYTES);
+    if (!s->window)
+        return tp_fail(err, TP_E_NOMEM, "no memory to compare");
+    return gather_open(&s->gather, s->dir, &s->m, err);
+}
+
+int cmd_diff(int argc, char **argv)
+{
+    struct side a = { 0 }, b = { 0 };
+    struct tolerance tol = { .exact = true };
+    struct output o = { 0 };
+    bool atol_given = false, rtol_given = false;
+    int64_t step = -1;
+    int code;
+    const struct opt opts[] = {
+        OPT_ARG("A", &a.path, "checkpoint root or step directory"),
+        OPT_ARG("B", &b.path, "the one to compare it with"),
+        { OPT_KIND_DOUBLE, 0, "atol", "X", &tol.atol, "absolute difference allowed", &atol_given },
+        { OPT_KIND_DOUBLE, 0, "rtol", "X", &tol.rtol, "relative difference allowed", &rtol_given },
+        OPT_INT64(0, "step", "N", &step, "this step of both roots (default: each one's newest)"),
+        OPT_FLAG(0, "json", &o.json, "one JSON object"),
+        OPT_END
+    };
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    tp_status st;
+
+    if (!report_options(&code, "tp-ckpt diff", opts, argc, argv, intro, tail))
+        return code;
+    if (tol.atol < 0 || tol.rtol < 0) {
+        st = tp_fail(&err, TP_E_USAGE, "--atol %g and --rtol %g must not be negative", tol.atol,
+                     tol.rtol);
+        goto done;
+    }
+    tol.exact = !atol_given && !rtol_given;
+    o.list = json_array();
+    TP_TRY(open_side(&a, step, &arena, &err));
+    TP_TRY(open_side(&b, step, &arena, &err));
+    TP_TRY(compare(&o, &a, &b, &tol, &err));
+    print_result(&o, &a, &b);
+    st = print_done(&err);
+    if (!st && o.n)
+        st = tp_fail(&err, TP_E_NO, "%s", ""); /* stdout has said it */
+done:
+    gather_close(a.gather);
+    gather_close(b.gather);
+    free(a.window);
+    free(b.window);
+    json_decref(o.list);
+    arena_free(&arena);
+    return report("tp-ckpt", st, &err);
+}

@@ -1,0 +1,24 @@
+/*
+ * cli/run/cmd.h - the verbs of tp-run: one file each. argv[0] is the verb; the result is the exit
+ * code.
+ */
+#ifndef CLI_RUN_CMD_H
+#define CLI_RUN_CMD_H
+
+int cmd_run_job(int argc, char **argv);
+int cmd_run_plan(int argc, char **argv);
+int cmd_run_status(int argc, char **argv);
+int cmd_run_events(int argc, char **argv);
+int cmd_run_stop(int argc, char **argv);
+int cmd_run_resize(int argc, char **argv);
+int cmd_run_submit(int argc, char **argv);
+int cmd_run_node(int argc, char **argv);
+
+/* For tp-run itself: the keeper of an attempt, and the check of a checkpoint. */
+int cmd_run_keep(int argc, char **argv);
+int cmd_run_check(int argc, char **argv);
+int cmd_run_ask(int argc, char **argv);
+int cmd_run_guard(int argc, char **argv);
+int cmd_run_relay(int argc, char **argv);
+
+#endif

@@ -1,0 +1,62 @@
+/* cli/run/cmd_events.c - tp-run events JOB.yaml: what happened, one JSON object a line. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "cli/report.h"
+#include "cli/run/cmd.h"
+#include "core/file.h"
+#include "orchestrator/job.h"
+
+/* Copy what there is; with follow wait for more until interrupted. */
+static void copy(FILE *f, bool follow)
+{
+    const struct timespec pause = { .tv_nsec = 200 * 1000 * 1000 };
+    char *line = NULL;
+    size_t size = 0;
+
+    do {
+        while (getline(&line, &size, f) > 0)
+            fputs(line, stdout);
+        fflush(stdout);
+        clearerr(f);
+        if (follow)
+            nanosleep(&pause, NULL);
+    } while (follow && !ferror(stdout));
+    free(line);
+}
+
+int cmd_run_events(int argc, char **argv)
+{
+    const char *path = NULL;
+    bool follow = false, as_json = false;
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct job job;
+    char events[PATH_MAX];
+    FILE *f = NULL;
+    int code;
+    const struct opt opts[] = {
+        OPT_ARG("JOB.yaml", &path, "the job file"),
+        OPT_FLAG('f', "follow", &follow, "go on as events come"),
+        OPT_FLAG(0, "json", &as_json, "as JSON, a line each: they always are"), OPT_END
+    };
+    tp_status st;
+
+    if (!report_options(&code, "tp-run events", opts, argc, argv, NULL, NULL))
+        return code;
+    st = job_read(&job, path, &arena, &err);
+    if (st == TP_OK) {
+        snprintf(events, sizeof events, "%s/events.jsonl", job.state);
+        f = fopen(events, "re");
+        if (!f)
+            st = tp_fail(&err, TP_E_NOTFOUND, "%s: no such file: this job was never run", events);
+    }
+    if (f) {
+        copy(f, follow);
+        fclose(f);
+    }
+    arena_free(&arena);
+    return report("tp-run", st, &err);
+}

@@ -1,0 +1,125 @@
+/* cli/run/cmd_plan.c - tp-run plan JOB.yaml: the candidates for every number of ranks. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/report.h"
+#include "cli/run/cmd.h"
+#include "core/size.h"
+#include "orchestrator/book.h"
+#include "orchestrator/journal.h"
+#include "orchestrator/scale.h"
+
+static void print_candidate(const struct candidate *c, bool best)
+{
+    char way[WAY_TEXT_MAX], memory[SIZE_TEXT_MAX];
+
+    printf("%c %-26s %5d  ", best ? '*' : ' ', way_format(way, &c->way), c->ranks);
+    if (!c->legal) {
+        printf("%9s %11s  no: %s\n", "", c->memory ? size_format(memory, c->memory) : "", c->why);
+        return;
+    }
+    if (c->seconds > 0)
+        printf("%6.1f ms%c", 1e3 * c->seconds, c->measured ? 'm' : ' ');
+    else
+        printf("%9s ", "?");
+    printf("%11s\n", c->memory ? size_format(memory, c->memory) : "?");
+}
+
+static json_t *candidate_json(const struct candidate *c)
+{
+    char spec[SPEC_TEXT_MAX];
+
+    return json_pack("{s:s,s:I,s:s,s:i,s:b,s:f,s:b,s:I,s:s}", "layout",
+                     spec_format(spec, &c->way.spec), "micro", (json_int_t)c->way.micro,
+                     "recompute", c->way.recompute ? recompute_name(c->way.recompute) : "", "ranks",
+                     c->ranks, "legal", c->legal, "step_seconds", c->seconds, "measured",
+                     c->measured, "memory_bytes", (json_int_t)c->memory, "why", c->why);
+}
+
+/* Whether an earlier line has the same mesh: of its variants (sp, ZeRO, vpp) the best is shown. */
+static bool is_variant(const struct candidate *c, int i)
+{
+    const struct spec *a = &c[i].way.spec;
+
+    for (int k = 0; k < i; k++) {
+        const struct spec *b = &c[k].way.spec;
+
+        if (a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->dp == b->dp)
+            return true;
+    }
+    return false;
+}
+
+static void print_people(const struct candidate *c, int n, int ranks, bool variants)
+{
+    bool found = false;
+    int hidden = 0;
+
+    printf("for up to %d ranks, the best first (*: what tp-run would take; m: measured)\n\n"
+           "  %-26s %5s  %9s %11s\n",
+           ranks, "layout", "ranks", "step", "a rank");
+    for (int i = 0; i < n; i++) {
+        if (!variants && is_variant(c, i)) {
+            hidden++;
+            continue;
+        }
+        print_candidate(&c[i], c[i].legal && !found);
+        found = found || c[i].legal;
+    }
+    if (!found)
+        printf("none fits\n");
+    if (hidden)
+        printf("\n%d more differ from these in sp, ZeRO or vpp alone: --all\n", hidden);
+}
+
+static void print_json(const struct candidate *c, int n)
+{
+    json_t *all = json_array();
+
+    for (int i = 0; i < n; i++)
+        json_array_append_new(all, candidate_json(&c[i]));
+    json_dumpf(all, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(all);
+}
+
+int cmd_run_plan(int argc, char **argv)
+{
+    const char *path = NULL;
+    int ranks = 0;
+    bool as_json = false, variants = false;
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct job job;
+    struct book book = { 0 };
+    struct candidate *c = NULL;
+    json_t *last = NULL;
+    int code, n = 0;
+    const struct opt opts[] = {
+        OPT_ARG("JOB.yaml", &path, "the job file"),
+        OPT_INT('n', "ranks", "N", &ranks, "as if there were so many ranks (default: all nodes)"),
+        OPT_FLAG('a', "all", &variants, "also what differs in sp, ZeRO or vpp alone"),
+        OPT_FLAG(0, "json", &as_json, "as JSON"), OPT_END
+    };
+    tp_status st;
+
+    if (!report_options(&code, "tp-run plan", opts, argc, argv,
+                        "Runs nothing. Step times are predicted from those measured in this job.\n",
+                        NULL))
+        return code;
+    TP_TRY(job_read(&job, path, &arena, &err));
+    if (journal_peek(&last, job.state, &err) == TP_OK)
+        TP_TRY(book_read(&book, json_object_get(last, "book"), &job, 0, &err));
+    if (!ranks)
+        ranks = job_ranks(&job);
+    TP_TRY(scale_candidates(&c, &n, &job, last ? &book : NULL, ranks, &arena, &err));
+    if (as_json)
+        print_json(c, n);
+    else
+        print_people(c, n, ranks, variants);
+done:
+    book_free(&book);
+    json_decref(last);
+    arena_free(&arena);
+    return report("tp-run", st, &err);
+}

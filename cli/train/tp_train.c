@@ -1,0 +1,179 @@
+/* cli/train/tp_train.c - tp-train: train a transformer over many ranks, with checkpoints that any
+ * other layout can go on from. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli/report.h"
+#include "cli/train/train_request.h"
+#include "comm/comm.h"
+#include "comm/launch.h"
+#include "core/heap.h"
+#include "core/stop.h"
+#include "core/thread_pool.h"
+#include "kernels/cpu/thread.h"
+#include "trainer/loop.h"
+
+/* Address space beside the trainer's own, for what collectives keep. */
+static const int64_t COMM_SLACK = INT64_C(16) << 20;
+
+/* ---- a rank ---- */
+
+static void say(void *ctx, bool result, const char *line)
+{
+    const struct train_request *r = ctx;
+
+    if (!result) {
+        report_note(TRAIN_PROG, "%s", line);
+    } else if (!r->quiet) {
+        puts(line);
+        fflush(stdout);
+    }
+}
+
+static void set_threads(struct train_request *r, const struct comm *world)
+{
+    int n = r->config.threads ? r->config.threads : pool_cores() / comm_local_size(world);
+
+    kernels_set_threads(n > 1 ? n : 1);
+}
+
+static tp_status train(struct train_request *r, struct comm *world, bool *agreed,
+                       struct tp_err *err)
+{
+    const struct loop_voice voice = { say, r };
+    struct trainer t;
+    tp_status st;
+
+    set_threads(r, world);
+    *agreed = true;
+    st = trainer_open(&t, &r->config, &r->model, world, err);
+    if (!st)
+        st = loop_run(&t, &voice, agreed, err);
+    trainer_close(&t);
+    return st;
+}
+
+static int run_rank(struct train_request *r)
+{
+    struct tp_err err = { 0 };
+    struct comm *world = NULL;
+    bool agreed = false, speaks;
+    tp_status st = comm_init(&world, r->size.shared + COMM_SLACK, &err);
+
+    if (st)
+        return report(TRAIN_PROG, st, &err);
+    st = train(r, world, &agreed, &err);
+    speaks = agreed ? comm_rank(world) == 0 : st != TP_E_COMM || comm_rank(world) == 0;
+    if (st && !agreed)
+        tp_fail_in(&err, "rank %d", comm_rank(world));
+    if (st && speaks)
+        report(TRAIN_PROG, st, &err);
+    comm_end(world, st == TP_E_STOPPED ? TP_OK : st);
+    return tp_exit_code(st);
+}
+
+/* ---- starting ---- */
+
+static bool env_is_nonzero(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text && strtol(text, NULL, 10) > 0;
+}
+
+/* Whether another process of this mpirun or srun finds the same faults in the same command line. */
+static bool is_echo(void)
+{
+    return env_is_nonzero("OMPI_COMM_WORLD_RANK") || env_is_nonzero("PMIX_RANK") ||
+           env_is_nonzero("PMI_RANK");
+}
+
+/* Send stream to /dev/null; returns what stream_restore takes, -1: it could not be done. */
+static int stream_silence(FILE *stream)
+{
+    int saved = dup(fileno(stream)), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    if (saved >= 0 && null >= 0)
+        dup2(null, fileno(stream));
+    if (null >= 0)
+        close(null);
+    return saved;
+}
+
+static void stream_restore(FILE *stream, int saved)
+{
+    fflush(stream);
+    if (saved < 0)
+        return;
+    dup2(saved, fileno(stream));
+    close(saved);
+}
+
+static int run_under_mpi(struct train_request *r, int world)
+{
+    struct tp_err err = { 0 };
+    char text[SPEC_TEXT_MAX];
+    int n = spec_world(&r->config.spec);
+
+    if (world && world != n && is_echo())
+        return tp_exit_code(TP_E_USAGE);
+    if (world && world != n)
+        return report(TRAIN_PROG,
+                      tp_fail(&err, TP_E_USAGE,
+                              "layout %s has %d ranks, but %d processes were started; "
+                              "use mpirun -n %d",
+                              spec_format(text, &r->config.spec), n, world, n),
+                      &err);
+    return run_rank(r);
+}
+
+static int run_own_ranks(struct train_request *r)
+{
+    struct tp_err err = { 0 };
+    int rank = -1, code = 0;
+    tp_status st = launch_ranks(spec_world(&r->config.spec), &rank, &code, &err);
+
+    if (st)
+        return report(TRAIN_PROG, st, &err);
+    return rank >= 0 ? run_rank(r) : code;
+}
+
+/* Read and check the command line. False: *code is what to exit with; of many processes one has
+ * said why. */
+static bool understand(struct train_request *r, int *code, int argc, char **argv)
+{
+    struct tp_err err = { 0 };
+    bool echo = is_echo(), ok;
+    int out = echo ? stream_silence(stdout) : -1, error = echo ? stream_silence(stderr) : -1;
+    tp_status st;
+
+    ok = train_request_options(r, code, argc, argv);
+    if (ok && (st = train_request_check(r, &err))) {
+        *code = report(TRAIN_PROG, st, &err);
+        ok = false;
+    }
+    ok = ok && !train_request_prints(r); /* that was all */
+    stream_restore(stdout, out);
+    stream_restore(stderr, error);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    struct train_request r = { .config = train_config_default() };
+    int code = 0, world = 0;
+    bool mpi;
+
+    report_begin();
+    launch_prepare_env(argv);
+    heap_keep();
+    mpi = launch_is_mpi(&world);
+    if (mpi)
+        stop_listen();
+    if (understand(&r, &code, argc, argv))
+        code = mpi ? run_under_mpi(&r, world) : run_own_ranks(&r);
+    arena_free(&r.arena);
+    return code;
+}

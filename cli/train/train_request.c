@@ -1,0 +1,253 @@
+/* cli/train/train_request.c - see cli/train/train_request.h. */
+#include "cli/train/train_request.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/report.h"
+#include "core/file.h"
+#include "core/thread_pool.h"
+#include "trainer/pipeline/schedule_diagram.h"
+#include "trainer/suggestions.h"
+
+static const char INTRO[] =
+    "Train LlamaForCausalLM or GPT2LMHeadModel on many ranks: tensor, sequence, context, pipeline\n"
+    "and data parallel, on CPUs.\n"
+    "Starts its own ranks, or runs under mpirun or srun with as many as the layout has.";
+static const char TAIL[] =
+    "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun: SIGUSR1).\n"
+    "Exit: 0 done, 2 the request is wrong, 3 it failed, 75 saved and stopped before the end.\n"
+    "Example: tp-train --model model/config.json --data text --layout tp2 --steps 100 --ckpt ckpt";
+
+enum { CONFIG_MAX_BYTES = 1 << 20 };
+
+/* ---- the command line ---- */
+
+bool train_request_options(struct train_request *r, int *exit_code, int argc, char **argv)
+{
+    struct train_config *c = &r->config;
+    struct optimizer_options *o = &c->opt;
+    const struct opt opts[] = {
+        OPT_STR('m', "model", "PATH", &c->model_path,
+                "folder with config.json and model.safetensors (the start),\n"
+                "or a config.json alone (random start)"),
+        OPT_STR('d', "data", "FILE", &c->data_path,
+                "text or any file, a byte a token; or the prefix of Megatron's\n"
+                "token files, FILE.bin and FILE.idx"),
+        OPT_INT64('n', "steps", "N", &c->steps, "length of the whole run"),
+        OPT_STR('l', "layout", "SPEC", &r->layout,
+                "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1); zero1 deals the\n"
+                "optimizer's state to the dp ranks, zero3 weights and gradients too"),
+        OPT_INT64(0, "seq", "T", &c->seq, "tokens in a sequence (default 64)"),
+        OPT_INT64(0, "batch", "B", &c->batch, "sequences in a step, over all ranks (default 8)"),
+        OPT_INT64(0, "micro", "M", &c->micro,
+                  "sequences a dp rank takes at once (default: its share)"),
+        OPT_STR(0, "dtype", "T", &r->dtype, "fp32, or bf16 products with fp32 masters"),
+        OPT_INT64(0, "seed", "N", &c->seed, "of the random start (default 1234)"),
+        OPT_HEADING("optimizer (AdamW; linear warmup, then cosine)"),
+        OPT_DOUBLE(0, "lr", "X", &o->lr, "largest learning rate (default 1e-3)"),
+        OPT_DOUBLE(0, "min-lr", "X", &o->min_lr, "at the end of the run (default 1e-4)"),
+        OPT_INT64(0, "warmup", "N", &o->warmup, "steps (default 5)"),
+        OPT_DOUBLE(0, "beta1", "X", &o->beta1, "default 0.9"),
+        OPT_DOUBLE(0, "beta2", "X", &o->beta2, "default 0.95"),
+        OPT_DOUBLE(0, "eps", "X", &o->eps, "default 1e-8"),
+        OPT_DOUBLE(0, "weight-decay", "X", &o->weight_decay, "of matrices (default 0.1)"),
+        OPT_DOUBLE(0, "clip", "X", &o->clip, "largest gradient norm; 0: none (default 1)"),
+        OPT_HEADING("checkpoints"),
+        OPT_STR(0, "ckpt", "ROOT", &c->ckpt, "save here: the last step always"),
+        OPT_INT64(0, "save-every", "K", &c->save_every, "and every K-th"),
+        OPT_INT(0, "keep", "N", &c->keep, "newest that stay; 0: all (default)"),
+        OPT_STR_OPT(0, "resume", "auto|must", &r->resume,
+                    "go on from ROOT's newest step, whatever layout wrote it;\n"
+                    "without one: start anew (auto, the default) or fail (must)"),
+        OPT_INT64(0, "exit-step", "N", &c->exit_step, "save and stop (exit 75) after step N"),
+        OPT_HEADING("output"),
+        OPT_STR(0, "log", "FILE", &c->log,
+                "a JSON object a line and step; appended to on --resume"),
+        OPT_STR(0, "logits", "FILE", &c->logits,
+                "safetensors: input_ids and logits of the first batch at the start"),
+        OPT_FLAG('q', "quiet", &r->quiet, "no line a step"),
+        OPT_HEADING("machine"),
+        OPT_STR(0, "device", "D", &r->device, "auto, cpu or cuda (this build: cpu)"),
+        OPT_INT('t', "threads", "N", &c->threads, "of a rank (default: cores / ranks of the host)"),
+        OPT_INT(0, "same-bits", "N", &c->same_bits,
+                "the same losses, norms and checkpoints, bit for bit, at every tp up\n"
+                "to N (a power of two) and every pp, vpp, sp, dp and zero; --micro is\n"
+                "then 1 unless given, and the bits depend on it (docs/parallelism/same-bits.md)"),
+        OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes, "refuse what needs more a rank, by estimate"),
+        OPT_STR(0, "recompute", "R", &r->recompute,
+                "none (default); selective: run attention again before a layer goes\n"
+                "back, rather than keep its result; full: keep the layers' inputs\n"
+                "only and run all of each again"),
+        OPT_HEADING("parallel plan and schedule"),
+        OPT_STR(0, "plan", "FILE", &r->plan_path,
+                "names of the model's tensors and how each is cut,\n"
+                "instead of the built-in plan (layout/parallel_plan.h)"),
+        OPT_FLAG(0, "print-plan", &r->print_plan, "print that table and exit"),
+        OPT_STR_OPT(0, "print-schedule", "svg", &r->print_schedule,
+                    "print what each rank of the pipeline does when, and exit;\n"
+                    "as text, or as a picture"),
+        OPT_END
+    };
+
+    return report_options(exit_code, TRAIN_PROG, opts, argc, argv, INTRO, TAIL);
+}
+
+static tp_status need(const char *value, const char *flag, struct tp_err *err)
+{
+    return value ? TP_OK : tp_fail(err, TP_E_USAGE, "%s is missing; --help shows the usage", flag);
+}
+
+static tp_status read_dtype(struct train_request *r, struct tp_err *err)
+{
+    if (!r->dtype || dtype_parse(&r->config.dtype, r->dtype)) /* which of them: layout/workload.h */
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "--dtype is fp32 or bf16, not '%s'", r->dtype);
+}
+
+static tp_status read_resume(struct train_request *r, struct tp_err *err)
+{
+    if (!r->resume)
+        return TP_OK;
+    if (strcmp(r->resume, "must") == 0)
+        r->config.resume = RESUME_MUST;
+    else if (!*r->resume || strcmp(r->resume, "auto") == 0)
+        r->config.resume = RESUME_AUTO;
+    else
+        return tp_fail(err, TP_E_USAGE, "--resume is auto or must, not '%s'", r->resume);
+    return TP_OK;
+}
+
+static tp_status read_recompute(struct train_request *r, struct tp_err *err)
+{
+    if (!r->recompute || recompute_parse(&r->config.recompute, r->recompute))
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "--recompute is none, selective or full, not '%s'",
+                   r->recompute);
+}
+
+static tp_status read_machine(struct train_request *r, struct tp_err *err)
+{
+    tp_status st;
+
+    if (r->device && strcmp(r->device, "cuda") == 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "--device cuda: this build of tp-train has no CUDA; use --device cpu");
+    if (r->device && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
+        return tp_fail(err, TP_E_USAGE, "--device is auto, cpu or cuda, not '%s'", r->device);
+    if (r->config.threads && (st = pool_check_workers("--threads", r->config.threads, err)))
+        return st;
+    return read_recompute(r, err);
+}
+
+static tp_status read_plan(struct train_request *r, struct tp_err *err)
+{
+    char *text;
+    size_t size;
+    tp_status st;
+
+    if (!r->plan_path)
+        return TP_OK;
+    st = file_read_all(&text, &size, r->plan_path, PLAN_BYTES_MAX, &r->arena, err);
+    if (st == TP_E_CORRUPT)
+        st = err->status = TP_E_USAGE;
+    if (st)
+        return tp_fail_in(err, "--plan");
+    if ((st = plan_parse(&r->plan, text, size, r->plan_path, &r->arena, err)))
+        return st;
+    r->model.plan = &r->plan;
+    return plan_check(&r->plan, &r->model, r->plan_path, err);
+}
+
+static tp_status read_model(struct train_request *r, struct tp_err *err)
+{
+    const char *path = r->config.model_path;
+    char *text, *file;
+    size_t size;
+    tp_status st;
+
+    file = file_is_dir(path) ? arena_printf(&r->arena, "%s/config.json", path)
+                             : arena_strdup(&r->arena, path);
+    if (!file)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a path");
+    st = file_read_all(&text, &size, file, CONFIG_MAX_BYTES, &r->arena, err);
+    if (st == TP_E_CORRUPT)
+        st = err->status = TP_E_USAGE; /* not a file, or not a config.json: the request is wrong */
+    if (st)
+        return tp_fail_in(err, "--model");
+    return model_parse(&r->model, text, size, file, &r->arena, err);
+}
+
+/* ---- the plan and the schedule, for people ---- */
+
+bool train_request_prints(const struct train_request *r)
+{
+    return r->print_plan || r->print_schedule;
+}
+
+static tp_status print_plan(struct train_request *r, struct tp_err *err)
+{
+    char *text = plan_format(plan_of(&r->model), &r->arena);
+
+    if (!text)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the plan");
+    fputs(text, stdout);
+    return TP_OK;
+}
+
+static tp_status print_schedule(struct train_request *r, struct tp_err *err)
+{
+    const struct spec *s = &r->config.spec;
+    struct schedule schedule;
+    tp_status st;
+
+    if (*r->print_schedule && strcmp(r->print_schedule, "svg") != 0)
+        return tp_fail(err, TP_E_USAGE, "--print-schedule is without a value, or svg, not '%s'",
+                       r->print_schedule);
+    st = schedule_make(&schedule, s->pp, (int)train_config_micros(&r->config), s->vpp, &r->arena,
+                       err);
+    if (st)
+        return st;
+    return *r->print_schedule ? schedule_print_svg(stdout, &schedule, err)
+                              : schedule_print_text(stdout, &schedule, err);
+}
+
+static tp_status print(struct train_request *r, struct tp_err *err)
+{
+    tp_status st = r->print_plan ? print_plan(r, err) : TP_OK;
+
+    if (!st && r->print_schedule)
+        st = print_schedule(r, err);
+    if (!st && (fflush(stdout) || ferror(stdout)))
+        st = tp_fail_errno(err, "standard output cannot be written");
+    return st;
+}
+
+tp_status train_request_check(struct train_request *r, struct tp_err *err)
+{
+    struct train_config *c = &r->config, asked;
+    struct layout layout;
+    tp_status st;
+
+    TP_TRY(need(c->model_path, "--model", err));
+    if (train_request_prints(r))
+        c->steps = 1;
+    else
+        TP_TRY(need(c->data_path, "--data", err));
+    if (r->layout)
+        TP_TRY(spec_parse(&c->spec, r->layout, err));
+    TP_TRY(read_dtype(r, err));
+    TP_TRY(read_resume(r, err));
+    TP_TRY(read_machine(r, err));
+    TP_TRY(read_model(r, err));
+    TP_TRY(read_plan(r, err));
+    asked = *c;
+    TP_TRY(advice_check(c, &asked, &r->model, err));
+    TP_TRY(trainer_layout(&layout, c, &r->model, &r->arena, err));
+    if (train_request_prints(r))
+        return print(r, err);
+    TP_TRY(trainer_measure(&r->size, c, &r->model, err));
+    TP_TRY(advice_budget(&asked, &r->model, err));
+done:
+    return st;
+}

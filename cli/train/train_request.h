@@ -1,0 +1,38 @@
+/*
+ * cli/train/train_request.h - what tp-train is asked to do: its options, read and checked before a
+ * rank starts.
+ */
+#ifndef CLI_TRAIN_TRAIN_REQUEST_H
+#define CLI_TRAIN_TRAIN_REQUEST_H
+
+#include <stdbool.h>
+
+#include "core/arena.h"
+#include "layout/parallel_plan.h"
+#include "trainer/trainer.h"
+
+#define TRAIN_PROG "tp-train"
+
+struct train_request {
+    struct train_config config;
+    struct model model;
+    struct plan plan;         /* --plan's; model.plan says whether there is one */
+    struct trainer_size size; /* of a rank's memory */
+    struct arena arena;       /* holds what model and plan point to; the caller frees it */
+    const char *layout, *dtype, *device, *recompute, *resume, *plan_path; /* as given, or NULL */
+    const char *print_schedule; /* NULL: no; "" or "svg" */
+    bool print_plan, quiet;
+};
+
+/* Read the command line into r, which holds the defaults. False: *exit_code is what to exit with;
+ * --help, --version or what is wrong was printed. */
+bool train_request_options(struct train_request *r, int *exit_code, int argc, char **argv);
+
+/* Read the files that are named, and refuse here all that can be refused before a rank starts.
+ * Prints what --print-plan and --print-schedule ask for. */
+tp_status train_request_check(struct train_request *r, struct tp_err *err);
+
+/* Whether printing was all that was asked for. */
+bool train_request_prints(const struct train_request *r);
+
+#endif

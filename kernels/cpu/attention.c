@@ -1,0 +1,303 @@
+/* kernels/cpu/attention.c - see kernels/attention.h. */
+#include "kernels/attention.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "kernels/cpu/attention_row.h"
+#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/thread.h"
+#include "kernels/gemm.h"
+
+struct grad {
+    const char *d_out;
+    float *dq, *dk, *dv;
+    int64_t lddq, lddk, lddv;
+};
+
+struct work {
+    const struct attention *a;
+    struct grad g;
+    struct tp_err *err;
+    atomic_int failed;
+};
+
+/* log(e^x + e^y) */
+static float add_logs(float x, float y)
+{
+    float high = x > y ? x : y, low = x > y ? y : x;
+
+    return high + log1pf(expf(low - high));
+}
+
+/* From the sum of values of row i, in w->o, to its result; `max` and `sum` are those of its scores
+ * here. */
+static void finish_row(const struct attention_tile *t, int64_t i, float max, float sum)
+{
+    const struct attention *a = t->a;
+    const float *o = t->w->o + i * a->head_dim;
+    float *y = t->sum ? t->sum + i * a->ldo : (float *)t->out + i * a->ldo;
+    float lse = max + logf(sum), before = t->lse[i];
+
+    t->lse[i] = a->more ? add_logs(before, lse) : lse;
+    if (a->more)
+        attention_merge_row(y, expf(before - t->lse[i]), o, expf(max - t->lse[i]), a->head_dim);
+    else if (t->sum || a->type == DTYPE_F32)
+        attention_scale_row_f32(y, o, 1.0f / sum, a->head_dim);
+    else
+        attention_scale_row_bf16((uint16_t *)t->out + i * a->ldo, o, 1.0f / sum, a->head_dim);
+}
+
+static tp_status forward_tile(const struct attention_tile *t, struct tp_err *err)
+{
+    const struct attention *a = t->a;
+    const struct attention_scratch *w = t->w;
+    bool f32 = a->type == DTYPE_F32;
+    const struct gemm pv = { .m = t->rows,
+                             .n = a->head_dim,
+                             .k = t->cols,
+                             .a = f32 ? (const void *)w->s : w->p16,
+                             .lda = t->ld,
+                             .b = t->v,
+                             .ldb = a->ldv,
+                             .c = w->o,
+                             .ldc = a->head_dim,
+                             .alpha = 1,
+                             .type = a->type };
+    float sum[ATTENTION_BLOCK], max[ATTENTION_BLOCK];
+    tp_status st = attention_tile_scores(t, err);
+
+    if (st != TP_OK)
+        return st;
+    for (int64_t i = 0; i < t->rows; i++) {
+        sum[i] = attention_softmax_row(w->s + i * t->ld, attention_tile_seen(t, i), t->ld, &max[i]);
+        if (!f32)
+            attention_round_row(w->p16 + i * t->ld, w->s + i * t->ld, t->ld);
+    }
+    if ((st = gemm(&pv, err)) != TP_OK)
+        return st;
+    for (int64_t i = 0; i < t->rows; i++)
+        finish_row(t, i, max[i], sum[i]);
+    return TP_OK;
+}
+
+/* The first failure's message is kept; the others stop early. */
+static void fail(struct work *w, const struct tp_err *err)
+{
+    if (!atomic_exchange(&w->failed, 1))
+        *w->err = *err;
+}
+
+/* Query head h of sequence b. */
+static tp_status forward_head(const struct attention *a, struct attention_scratch *w, int64_t b,
+                              int64_t h, struct tp_err *err)
+{
+    struct attention_tile t;
+    tp_status st = TP_OK;
+
+    attention_load_head(w, a, b, h / (a->heads / a->kv_heads), false);
+    for (int64_t row0 = 0; row0 < a->seq; row0 += ATTENTION_BLOCK) {
+        attention_tile_at(&t, a, w, b, h, row0);
+        TP_TRY(forward_tile(&t, err));
+    }
+done:
+    return st;
+}
+
+static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    struct work *w = ctx;
+    struct attention_scratch scratch;
+    struct tp_err err = { 0 };
+
+    attention_scratch_of(&scratch, w->a, thread);
+    for (int64_t i = lo; i < hi && !atomic_load(&w->failed); i++)
+        if (forward_head(w->a, &scratch, i / w->a->heads, i % w->a->heads, &err) != TP_OK)
+            fail(w, &err);
+}
+
+/* A single item's products may be all threads'. */
+static void deal(const struct attention *a, int64_t n, kernels_range_fn fn, struct work *w)
+{
+    if (a->alone && n == 1)
+        kernels_each(n, fn, w);
+    else
+        kernels_for(n, 1, fn, w);
+}
+
+tp_status attention_forward(const struct attention *a, struct tp_err *err)
+{
+    struct work w = { .a = a, .err = err };
+
+    deal(a, a->batch * a->heads, forward_range, &w);
+    return atomic_load(&w.failed) ? err->status : TP_OK;
+}
+
+/* Probabilities into w->s (and w->p16), rowsum(d_out * out) into w->delta. */
+static tp_status backward_scores(const struct attention_tile *t, const char *d_out,
+                                 struct tp_err *err)
+{
+    const struct attention *a = t->a;
+    const struct attention_scratch *w = t->w;
+    bool f32 = a->type == DTYPE_F32;
+    tp_status st = attention_tile_scores(t, err);
+
+    if (st != TP_OK)
+        return st;
+    for (int64_t i = 0; i < t->rows; i++) {
+        int64_t at = i * a->ldo, d = a->head_dim;
+        attention_probability_row(w->s + i * t->ld, t->lse[i], attention_tile_seen(t, i), t->ld);
+        if (f32) {
+            w->delta[i] =
+                attention_dot_f32((const float *)d_out + at, (const float *)t->out + at, d);
+        } else {
+            w->delta[i] =
+                attention_dot_bf16((const uint16_t *)d_out + at, (const uint16_t *)t->out + at, d);
+            attention_round_row(w->p16 + i * t->ld, w->s + i * t->ld, t->ld);
+        }
+    }
+    return TP_OK;
+}
+
+/* Gradients of the scores into w->ds (and w->p16). */
+static tp_status backward_softmax(const struct attention_tile *t, const char *d_out,
+                                  struct tp_err *err)
+{
+    const struct attention *a = t->a;
+    const struct attention_scratch *w = t->w;
+    const struct gemm to_dp = { .m = t->rows,
+                                .n = t->ld,
+                                .k = a->head_dim,
+                                .a = d_out,
+                                .lda = a->ldo,
+                                .b = w->vt,
+                                .ldb = w->ldkt,
+                                .c = w->ds,
+                                .ldc = t->ld,
+                                .alpha = 1,
+                                .type = a->type };
+    tp_status st = gemm(&to_dp, err);
+
+    if (st != TP_OK)
+        return st;
+    for (int64_t i = 0; i < t->rows; i++) {
+        attention_score_gradient(w->ds + i * t->ld, w->s + i * t->ld, w->delta[i],
+                                 t->ld / ATTENTION_LANES);
+        if (a->type != DTYPE_F32)
+            attention_round_row(w->p16 + i * t->ld, w->ds + i * t->ld, t->ld);
+    }
+    return TP_OK;
+}
+
+/* Add one tile's part to dq (its rows), dk and dv (keys 0 .. cols - 1). `first`: dk and dv are
+ * written, not added to; dq is written unless there is more. */
+static tp_status backward_tile(const struct attention_tile *t, const char *d_out,
+                               const struct grad *at, bool first, struct tp_err *err)
+{
+    const struct attention *a = t->a;
+    const struct attention_scratch *w = t->w;
+    bool f32 = a->type == DTYPE_F32;
+    float beta = first ? 0 : 1;
+    const void *p = f32 ? (const void *)w->s : w->p16;
+    const void *ds = f32 ? (const void *)w->ds : w->p16;
+    const struct gemm to_dv = { .trans_a = true,
+                                .m = t->cols,
+                                .n = a->head_dim,
+                                .k = t->rows,
+                                .a = p,
+                                .lda = t->ld,
+                                .b = d_out,
+                                .ldb = a->ldo,
+                                .c = at->dv,
+                                .ldc = at->lddv,
+                                .alpha = 1,
+                                .beta = beta,
+                                .type = a->type };
+    const struct gemm to_dq = { .m = t->rows,
+                                .n = a->head_dim,
+                                .k = t->cols,
+                                .a = ds,
+                                .lda = t->ld,
+                                .b = t->k,
+                                .ldb = a->ldk,
+                                .c = at->dq,
+                                .ldc = at->lddq,
+                                .alpha = a->scale,
+                                .beta = a->more ? 1 : 0,
+                                .type = a->type };
+    const struct gemm to_dk = { .trans_a = true,
+                                .m = t->cols,
+                                .n = a->head_dim,
+                                .k = t->rows,
+                                .a = ds,
+                                .lda = t->ld,
+                                .b = t->q,
+                                .ldb = a->ldq,
+                                .c = at->dk,
+                                .ldc = at->lddk,
+                                .alpha = a->scale,
+                                .beta = beta,
+                                .type = a->type };
+    tp_status st;
+
+    TP_TRY(backward_scores(t, d_out, err));
+    TP_TRY(gemm(&to_dv, err));
+    TP_TRY(backward_softmax(t, d_out, err));
+    TP_TRY(gemm(&to_dq, err));
+    TP_TRY(gemm(&to_dk, err));
+done:
+    return st;
+}
+
+/* All query heads of one kv head of one sequence. The last block comes first: it meets every key,
+ * so it writes dk and dv, where they are not added to, and the others add. */
+static tp_status backward_group(const struct work *work, struct attention_scratch *w, int64_t b,
+                                int64_t kv, struct tp_err *err)
+{
+    const struct attention *a = work->a;
+    const struct grad *g = &work->g;
+    int64_t group = a->heads / a->kv_heads, d = a->head_dim;
+    int64_t last = (a->seq - 1) / ATTENTION_BLOCK * ATTENTION_BLOCK;
+    struct grad at = *g;
+    struct attention_tile t;
+    tp_status st = TP_OK;
+
+    attention_load_head(w, a, b, kv, true);
+    at.dk = g->dk + b * attention_k_step(a) * g->lddk + kv * d;
+    at.dv = g->dv + b * attention_k_step(a) * g->lddv + kv * d;
+    for (int64_t h = kv * group; h < (kv + 1) * group; h++)
+        for (int64_t row0 = last; row0 >= 0; row0 -= ATTENTION_BLOCK) {
+            int64_t row = b * attention_q_step(a) + row0;
+            bool first = !a->more && h == kv * group && row0 == last;
+
+            at.dq = g->dq + row * g->lddq + h * d;
+            attention_tile_at(&t, a, w, b, h, row0);
+            TP_TRY(backward_tile(&t, g->d_out + (row * a->ldo + h * d) * attention_width(a), &at,
+                                 first, err));
+        }
+done:
+    return st;
+}
+
+static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    struct work *w = ctx;
+    struct attention_scratch scratch;
+    struct tp_err err = { 0 };
+
+    attention_scratch_of(&scratch, w->a, thread);
+    for (int64_t i = lo; i < hi && !atomic_load(&w->failed); i++)
+        if (backward_group(w, &scratch, i / w->a->kv_heads, i % w->a->kv_heads, &err) != TP_OK)
+            fail(w, &err);
+}
+
+tp_status attention_backward(const struct attention *a, const void *d_out, float *dq, int64_t lddq,
+                             float *dk, int64_t lddk, float *dv, int64_t lddv, struct tp_err *err)
+{
+    struct work w = { .a = a, .g = { d_out, dq, dk, dv, lddq, lddk, lddv }, .err = err };
+
+    if (a->seq > 0)
+        deal(a, a->batch * a->kv_heads, backward_range, &w);
+    return atomic_load(&w.failed) ? err->status : TP_OK;
+}

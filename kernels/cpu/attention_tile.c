@@ -1,0 +1,107 @@
+/* kernels/cpu/attention_tile.c - see kernels/cpu/attention_tile.h. */
+#include "kernels/cpu/attention_tile.h"
+
+#include <stddef.h>
+
+#include "kernels/cpu/attention_row.h"
+#include "kernels/cpu/thread.h"
+#include "kernels/cpu/transpose.h"
+#include "kernels/gemm.h"
+
+static int64_t padded(int64_t n)
+{
+    return (n + ATTENTION_LANES - 1) / ATTENTION_LANES * ATTENTION_LANES;
+}
+
+/* Keys of a sequence. */
+static int64_t keys_of(const struct attention *a)
+{
+    return a->keys ? a->keys : a->seq;
+}
+
+/* Floats of the parts of a thread's scratch, in the order of its fields. */
+static int64_t scratch_floats(const struct attention *a, struct attention_scratch *w, float *base)
+{
+    int64_t kv = padded(keys_of(a)) * a->head_dim, scores = padded(keys_of(a)) * ATTENTION_BLOCK;
+
+    if (w) {
+        w->ldkt = padded(keys_of(a));
+        w->kt = base;
+        w->vt = w->kt + kv;
+        w->s = w->vt + kv;
+        w->ds = w->s + scores;
+        w->p16 = (uint16_t *)(w->ds + scores);
+        w->o = w->ds + scores + scores / 2;
+        w->delta = w->o + ATTENTION_BLOCK * padded(a->head_dim);
+        w->kt_of = -1;
+    }
+    return 2 * kv + scores * 5 / 2 + ATTENTION_BLOCK * (padded(a->head_dim) + 1);
+}
+
+int64_t attention_workspace(const struct attention *a)
+{
+    return scratch_floats(a, NULL, NULL) * kernels_threads();
+}
+
+void attention_scratch_of(struct attention_scratch *w, const struct attention *a, int thread)
+{
+    scratch_floats(a, w, a->workspace + thread * scratch_floats(a, NULL, NULL));
+}
+
+/* Where kv head `kv` of sequence b begins in rows x of k or v. */
+static const char *kv_at(const struct attention *a, const void *x, int64_t ld, int64_t b,
+                         int64_t kv)
+{
+    return (const char *)x + (b * attention_k_step(a) * ld + kv * a->head_dim) * attention_width(a);
+}
+
+void attention_load_head(struct attention_scratch *w, const struct attention *a, int64_t b,
+                         int64_t kv, bool values)
+{
+    int64_t bytes = attention_width(a), at = b * a->kv_heads + kv, n = keys_of(a);
+
+    if (w->kt_of == at)
+        return;
+    w->kt_of = at;
+    transpose(w->kt, w->ldkt, kv_at(a, a->k, a->ldk, b, kv), a->ldk, n, a->head_dim, (int)bytes);
+    if (values)
+        transpose(w->vt, w->ldkt, kv_at(a, a->v, a->ldv, b, kv), a->ldv, n, a->head_dim,
+                  (int)bytes);
+}
+
+void attention_tile_at(struct attention_tile *t, const struct attention *a,
+                       const struct attention_scratch *w, int64_t b, int64_t h, int64_t row0)
+{
+    int64_t bytes = attention_width(a), kv = h / (a->heads / a->kv_heads);
+    int64_t row = b * attention_q_step(a) + row0;
+
+    t->a = a;
+    t->w = w;
+    t->row0 = row0;
+    t->rows = a->seq - row0 < ATTENTION_BLOCK ? a->seq - row0 : ATTENTION_BLOCK;
+    t->cols = a->keys ? a->keys : row0 + t->rows;
+    t->ld = padded(t->cols);
+    t->q = (const char *)a->q + (row * a->ldq + h * a->head_dim) * bytes;
+    t->k = kv_at(a, a->k, a->ldk, b, kv);
+    t->v = kv_at(a, a->v, a->ldv, b, kv);
+    t->out = (char *)a->out + (row * a->ldo + h * a->head_dim) * bytes;
+    t->sum = a->sum ? a->sum + row * a->ldo + h * a->head_dim : NULL;
+    t->lse = a->lse + (b * a->heads + h) * attention_q_step(a) + row0;
+}
+
+tp_status attention_tile_scores(const struct attention_tile *t, struct tp_err *err)
+{
+    const struct attention *a = t->a;
+    const struct gemm g = { .m = t->rows,
+                            .n = t->ld,
+                            .k = a->head_dim,
+                            .a = t->q,
+                            .lda = a->ldq,
+                            .b = t->w->kt,
+                            .ldb = t->w->ldkt,
+                            .c = t->w->s,
+                            .ldc = t->ld,
+                            .alpha = a->scale,
+                            .type = a->type };
+    return gemm(&g, err);
+}

@@ -1,0 +1,57 @@
+/* kernels/cpu/copy.c - see kernels/copy.h. */
+#include "kernels/copy.h"
+
+#include <string.h>
+
+#include "kernels/copy_body.h"
+#include "kernels/cpu/thread.h"
+
+struct copy {
+    char *dst;
+    const char *src;
+    struct copy_rows rows;
+};
+
+/* One size known to the compiler, so that a run of a few elements costs a few instructions. */
+#define COPY_ROWS(bytes)                        \
+    for (; c.row < hi; copy_cursor_next(&c, r)) \
+    memcpy(dst + c.dst, src + c.src, bytes)
+
+static void copy_range(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct copy *copy = ctx;
+    const struct copy_rows *r = &copy->rows;
+    char *dst = copy->dst;
+    const char *src = copy->src;
+    struct copy_cursor c;
+
+    (void)thread;
+    copy_cursor_begin(&c, r, lo, 1);
+    switch (r->run_bytes) {
+    case 1:
+        COPY_ROWS(1);
+        break;
+    case 2:
+        COPY_ROWS(2);
+        break;
+    case 4:
+        COPY_ROWS(4);
+        break;
+    case 8:
+        COPY_ROWS(8);
+        break;
+    default:
+        COPY_ROWS((size_t)c.bytes);
+    }
+}
+
+void copy_box(void *dst, const struct box *dst_box, const void *src, const struct box *src_box,
+              const struct box *region, int elem_bytes)
+{
+    enum { PIECE_BYTES = 1 << 20 }; /* long enough for memcpy, short enough to share */
+    struct copy copy = { .dst = dst, .src = src };
+
+    copy_rows_make(&copy.rows, dst_box, src_box, region, elem_bytes);
+    copy_rows_cut(&copy.rows, PIECE_BYTES);
+    kernels_for(copy.rows.n_rows, kernels_grain(2 * copy.rows.run_bytes), copy_range, &copy);
+}

@@ -1,0 +1,93 @@
+/* kernels/cpu/gelu.c - see kernels/gelu.h. */
+#include "kernels/gelu.h"
+
+#include "kernels/cpu/thread.h"
+#include "kernels/cpu/vec.h"
+
+struct gelu {
+    void *out; /* y, or du */
+    enum dtype type;
+    const float *dy, *u;
+};
+
+/* (1 + tanh z) / 2 is the logistic function of 2 z, which needs one exponential and cancels
+ * nothing. */
+#define GELU_TERMS                                                   \
+    const float two_root = 1.5957691216057308f; /* 2 sqrt(2 / pi) */ \
+    float x = u[i];                                                  \
+    float s = 1.0f / (1.0f + vec_exp(-two_root * (x + 0.044715f * x * x * x)))
+
+#define GELU_GRADIENT \
+    GELU_TERMS;       \
+    float d = s + x * s * (1.0f - s) * two_root * (1.0f + 3 * 0.044715f * x * x)
+
+static KERNEL_CLONES void forward_f32(float *restrict y, const float *restrict u, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        GELU_TERMS;
+        y[i] = x * s;
+    }
+}
+
+static KERNEL_CLONES void forward_bf16(uint16_t *restrict y, const float *restrict u, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        GELU_TERMS;
+        y[i] = vec_to_bf16(x * s);
+    }
+}
+
+static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct gelu *g = ctx;
+
+    (void)thread;
+    if (g->type == DTYPE_F32)
+        forward_f32((float *)g->out + lo, g->u + lo, hi - lo);
+    else
+        forward_bf16((uint16_t *)g->out + lo, g->u + lo, hi - lo);
+}
+
+void gelu_forward(void *y, enum dtype type, const float *u, int64_t n)
+{
+    struct gelu g = { .out = y, .type = type, .u = u };
+
+    kernels_for(n, kernels_grain(12), forward_range, &g);
+}
+
+/* du may be u: each element is read before it is written, and no other. */
+static KERNEL_CLONES void backward_f32(float *du, const float *dy, const float *u, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        GELU_GRADIENT;
+        du[i] = dy[i] * d;
+    }
+}
+
+static KERNEL_CLONES void backward_bf16(uint16_t *restrict du, const float *restrict dy,
+                                        const float *restrict u, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        GELU_GRADIENT;
+        du[i] = vec_to_bf16(dy[i] * d);
+    }
+}
+
+static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct gelu *g = ctx;
+
+    (void)thread;
+    if (g->type == DTYPE_F32)
+        backward_f32((float *)g->out + lo, g->dy + lo, g->u + lo, hi - lo);
+    else
+        backward_bf16((uint16_t *)g->out + lo, g->dy + lo, g->u + lo, hi - lo);
+}
+
+void gelu_backward(void *du, enum dtype type, const float *dy, const float *u, int64_t n)
+{
+    struct gelu g = { .out = du, .type = type, .dy = dy, .u = u };
+
+    kernels_for(n, kernels_grain(20), backward_range, &g);
+}

@@ -1,0 +1,66 @@
+/* kernels/cpu/thread.c - see kernels/cpu/thread.h. */
+#include "kernels/cpu/thread.h"
+
+#include <omp.h>
+#include <stdatomic.h>
+
+/* The process's setting; OpenMP's own is kept per calling thread, so it is not the place. */
+static atomic_int n_threads = 1;
+
+void kernels_set_threads(int n)
+{
+    atomic_store(&n_threads, n < 1 ? 1 : n);
+    omp_set_num_threads(n < 1 ? 1 : n);
+}
+
+int kernels_threads(void)
+{
+    return atomic_load(&n_threads);
+}
+
+int kernels_team(void)
+{
+    return omp_in_parallel() ? 1 : kernels_threads();
+}
+
+void kernels_for(int64_t n, int64_t grain, kernels_range_fn fn, void *ctx)
+{
+    int64_t n_grains = (n + grain - 1) / grain;
+    int64_t parts = kernels_team() < n_grains ? kernels_team() : n_grains;
+
+    if (n <= 0)
+        return;
+    if (parts <= 1) {
+        fn(ctx, 0, n, 0);
+        return;
+    }
+#pragma omp parallel for num_threads((int)parts) schedule(static, 1)
+    for (int64_t t = 0; t < parts; t++) {
+        int64_t lo = n_grains * t / parts * grain;
+        int64_t hi = n_grains * (t + 1) / parts * grain;
+        fn(ctx, lo, hi < n ? hi : n, (int)t);
+    }
+}
+
+void kernels_each(int64_t n, kernels_range_fn fn, void *ctx)
+{
+    int threads = kernels_team();
+
+    /* A team of one is no parallel region, and OpenMP would allocate it anew each time. */
+    if (threads == 1) {
+        for (int64_t i = 0; i < n; i++)
+            fn(ctx, i, i + 1, 0);
+        return;
+    }
+    /* even for one item: within a parallel region products do not spread over threads */
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+    for (int64_t i = 0; i < n; i++)
+        fn(ctx, i, i + 1, omp_get_thread_num());
+}
+
+int64_t kernels_grain(int64_t item_bytes)
+{
+    const int64_t worth_bytes = 64 << 10; /* some 5 microseconds, what waking a thread costs */
+
+    return item_bytes >= worth_bytes ? 1 : worth_bytes / (item_bytes > 0 ? item_bytes : 1);
+}

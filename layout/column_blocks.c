@@ -1,0 +1,37 @@
+/* layout/column_blocks.c - see layout/column_blocks.h. */
+#include "layout/column_blocks.h"
+
+/* Columns of a block: units / 8 of them, or / 4, / 2, as the units divide and the rows of b make a
+ * block large enough; all of the axis when no such number does. */
+static int64_t block_width(const struct tensor *t, const struct box *b)
+{
+    const struct rule *r = &t->rule;
+    int64_t each = t->shape[r->dim] / r->blocks, units = each / r->unit;
+    int64_t column_bytes = box_elements(b) / b->len[r->dim] * dtype_bytes(t->dtype);
+
+    for (int n = COLUMN_BLOCKS_MAX; n > 1; n /= 2)
+        if (units % n == 0 && column_bytes * (each / n) >= COLUMN_BYTES_LEAST)
+            return each / n;
+    return t->shape[r->dim];
+}
+
+int column_blocks(const struct tensor *t, const struct box *b, struct box *blocks)
+{
+    int dim = t->rule.dim, n = 0;
+    int64_t end, width;
+
+    blocks[0] = *b;
+    if (dim < 1 || box_is_empty(b))
+        return 1;
+    width = block_width(t, b);
+    end = b->lo[dim] + b->len[dim];
+    for (int64_t at = b->lo[dim]; at < end; n++) {
+        int64_t edge = (at / width + 1) * width;
+
+        blocks[n] = *b;
+        blocks[n].lo[dim] = at;
+        blocks[n].len[dim] = (edge < end ? edge : end) - at;
+        at += blocks[n].len[dim];
+    }
+    return n;
+}

@@ -1,0 +1,155 @@
+/* layout/same_bits.c - see layout/same_bits.h. */
+#include "layout/same_bits.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+
+#include "layout/parallel_plan.h"
+
+static bool is_power_of_two(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* The largest power of two that is at most n, and at least 1. */
+static int power_below(int n)
+{
+    int power = 1;
+
+    while (power <= n / 2)
+        power *= 2;
+    return power;
+}
+
+/* Rows of the vocabulary that each of n shards has, the last ones fewer. */
+static int64_t vocabulary_unit(int64_t vocab, int n)
+{
+    return (vocab + n - 1) / n;
+}
+
+/* Whether what a rank of every smaller degree has of the vocabulary is what its shards have: when
+ * at most the last of n shards is empty. */
+static bool vocabulary_nests(int64_t vocab, int n)
+{
+    int64_t unit = vocabulary_unit(vocab, n);
+
+    return (vocab + unit - 1) / unit >= n - 1;
+}
+
+/* What N does not divide, or NULL. */
+static const char *indivisible(const struct model *m, int n, int64_t *count)
+{
+    if ((*count = m->heads) % n)
+        return "attention heads";
+    if ((*count = m->kv_heads) % n && n % m->kv_heads)
+        return "key-value heads";
+    if ((*count = m->ffn) % n)
+        return "features of the MLP";
+    *count = m->vocab;
+    return vocabulary_nests(m->vocab, n) ? NULL : "rows of the vocabulary";
+}
+
+static tp_status check_model(const struct model *m, int n, struct tp_err *err)
+{
+    const struct plan *plan = plan_of(m);
+    int64_t count, other;
+    const char *what = indivisible(m, n, &count);
+    int fits = n;
+
+    while (fits > 1 && indivisible(m, fits, &other))
+        fits /= 2;
+    if (what)
+        return tp_fail(err, TP_E_USAGE,
+                       "--same-bits %d plays %d tensor shards, into which the model's %" PRId64
+                       " %s cannot be dealt; --same-bits %d can be",
+                       n, n, count, what, fits);
+    for (int i = 0; i < plan->n; i++)
+        if (plan->entries[i].cut == CUT_REPLICATED && *role_unit(plan->entries[i].role))
+            return tp_fail(err, TP_E_USAGE,
+                           "--same-bits needs a plan that cuts every product: %s (%s) is "
+                           "replicated",
+                           plan->entries[i].pattern, role_name(plan->entries[i].role));
+    return TP_OK;
+}
+
+tp_status bits_check_run(const struct workload *w, const struct model *m, struct tp_err *err)
+{
+    int n = w->same_bits;
+
+    if (!is_power_of_two(n) || n > BITS_SHARDS_MAX)
+        return tp_fail(err, TP_E_USAGE,
+                       "--same-bits %d is no power of two between 1 and %d; nearest: %d", n,
+                       BITS_SHARDS_MAX, n > BITS_SHARDS_MAX ? BITS_SHARDS_MAX : power_below(n));
+    return check_model(m, n, err);
+}
+
+tp_status bits_check_mesh(const struct workload *w, const struct spec *s, struct tp_err *err)
+{
+    if (s->cp > 1)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "--same-bits cannot keep its promise under cp %d, where attention's sums "
+                       "are merged in another order",
+                       s->cp);
+    if (!is_power_of_two(s->tp) || s->tp > w->same_bits)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "--same-bits %d runs at tensor degrees that are powers of two up to it, not "
+                       "at tp %d",
+                       w->same_bits, s->tp);
+    if (!is_power_of_two(s->dp))
+        return tp_fail(err, TP_E_LAYOUT, "--same-bits needs dp to be a power of two, not %d",
+                       s->dp);
+    return TP_OK;
+}
+
+tp_status bits_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err)
+{
+    int64_t micro = workload_micro(w, s), rows = micro * w->seq;
+
+    if (s->zero == 3 && s->dp > 1 && bits_leaf(w) > 1)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "--same-bits under zero3 sums a microbatch over dp at once, so the "
+                       "%" PRId64 " microbatches of a step (--batch %" PRId64 " / --micro %" PRId64
+                       ") must be a power of two; zero1 takes any",
+                       w->batch / micro, w->batch, micro);
+    if (rows % w->same_bits)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "--same-bits %d adds rows in as many blocks: the %" PRId64
+                       " tokens of a microbatch (--micro %" PRId64 " x --seq %" PRId64
+                       ") do not divide by it; --seq %" PRId64 " would",
+                       w->same_bits, rows, micro, w->seq,
+                       (w->seq + w->same_bits - 1) / w->same_bits * w->same_bits);
+    return TP_OK;
+}
+
+void bits_cut(struct tensor *tensors, int n, int same_bits)
+{
+    for (int i = 0; i < n; i++)
+        if (tensors[i].rule.pad)
+            tensors[i].rule.unit =
+                vocabulary_unit(tensors[i].shape[tensors[i].rule.dim], same_bits);
+}
+
+int64_t bits_leaf(const struct workload *w)
+{
+    int64_t leaf = w->micro ? w->batch / w->micro : w->batch;
+
+    if (!w->same_bits || leaf < 1)
+        return 1;
+    while (leaf % 2 == 0)
+        leaf /= 2;
+    return leaf;
+}
+
+int bits_levels(const struct workload *w, const struct spec *s)
+{
+    int64_t leaves = workload_micros(w, s) / bits_leaf(w);
+    int levels = 0;
+
+    if (!w->same_bits)
+        return 0;
+    while (leaves > 1) {
+        leaves /= 2;
+        levels++;
+    }
+    return levels;
+}

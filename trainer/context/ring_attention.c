@@ -1,0 +1,201 @@
+/* trainer/context/ring_attention.c - see trainer/context/ring_attention.h. */
+#include "trainer/context/ring_attention.h"
+
+#include <string.h>
+
+#include "kernels/cast.h"
+
+void ring_take(struct ring *r, const struct net *n, int64_t sequences, struct span *shared)
+{
+    int64_t elements = sequences * n->seq * 2 * n->kv_width;
+
+    for (int i = 0; i < 2 && n->tokens.n > 1; i++) {
+        r->kv[i] = span_take(shared, elements, dtype_bytes(n->dtype));
+        r->dkv[i] = span_take(shared, elements, sizeof(float));
+    }
+}
+
+/* ---- blocks ---- */
+
+static int64_t rows_of(const struct attention *a)
+{
+    return a->batch * a->seq;
+}
+
+static int64_t elements_of(const struct net *n, const struct attention *a)
+{
+    return rows_of(a) * 2 * n->kv_width;
+}
+
+static tp_status post(const struct net *n, const void *buf, int64_t bytes,
+                      struct comm_ticket *ticket, struct tp_err *err)
+{
+    return comm_post(n->cp, buf, bytes, (comm_rank(n->cp) + 1) % comm_size(n->cp), ticket, err);
+}
+
+static tp_status receive(const struct net *n, void *buf, int64_t bytes, struct comm_ticket *last,
+                         struct tp_err *err)
+{
+    int size = comm_size(n->cp);
+    tp_status st = comm_wait(n->cp, last, err);
+
+    return st ? st : comm_recv(n->cp, buf, bytes, (comm_rank(n->cp) + size - 1) % size, err);
+}
+
+/* This rank's own block, to the next rank. */
+static tp_status send_own(const struct net *n, struct ring *r, const struct attention *a,
+                          struct tp_err *err)
+{
+    int64_t e = dtype_bytes(a->type), half = n->kv_width * e;
+    tp_status st = comm_wait(n->cp, &r->kv_sent[0], err);
+    char *to = r->kv[0];
+
+    if (st)
+        return st;
+    for (int64_t i = 0; i < rows_of(a); i++, to += 2 * half) {
+        memcpy(to, (const char *)a->k + i * a->ldk * e, (size_t)half);
+        memcpy(to + half, (const char *)a->v + i * a->ldv * e, (size_t)half);
+    }
+    return post(n, r->kv[0], elements_of(n, a) * e, &r->kv_sent[0], err);
+}
+
+/* The block of step `step`, into kv[step % 2], and at once on to the next rank if that wants it. */
+static tp_status pass_block(const struct net *n, struct ring *r, const struct attention *a,
+                            int step, struct tp_err *err)
+{
+    int64_t bytes = elements_of(n, a) * dtype_bytes(a->type);
+    struct comm_ticket *sent = &r->kv_sent[step % 2];
+    void *block = r->kv[step % 2];
+    tp_status st = receive(n, block, bytes, sent, err);
+
+    if (st || step == comm_size(n->cp) - 1)
+        return st;
+    return post(n, block, bytes, sent, err);
+}
+
+/* The gradients that follow that block, into dkv[step % 2]; they begin at the first rank that is
+ * not the block's own. */
+static tp_status take_gradients(const struct net *n, struct ring *r, const struct attention *a,
+                                int step, struct tp_err *err)
+{
+    int64_t bytes = elements_of(n, a) * (int64_t)sizeof(float);
+    float *dkv = r->dkv[step % 2];
+    tp_status st;
+
+    if (step > 1)
+        return receive(n, dkv, bytes, &r->dkv_sent[step % 2], err);
+    if (!(st = comm_wait(n->cp, &r->dkv_sent[step % 2], err)))
+        memset(dkv, 0, (size_t)bytes);
+    return st;
+}
+
+/* ---- steps ---- */
+
+/* The rows of a that see keys of the block of step `step`, and those keys. */
+struct share {
+    struct attention a;
+    int64_t row0; /* of each sequence */
+};
+
+static struct share share_of(const struct net *n, const struct ring *r, const struct attention *a,
+                             int step)
+{
+    struct share s = { .a = *a };
+    const char *kv = r->kv[step % 2];
+    int64_t e = dtype_bytes(a->type), half = a->seq / 2;
+
+    s.a.k = kv;
+    s.a.v = kv + n->kv_width * e;
+    s.a.ldk = s.a.ldv = 2 * n->kv_width;
+    s.a.q_step = s.a.k_step = a->seq;
+    s.a.more = true;
+    s.a.keys = half;
+    if (step <= comm_rank(n->cp)) /* from a rank before this one */
+        return s;
+    s.row0 = half;
+    s.a.keys = a->seq;
+    s.a.seq -= half;
+    s.a.q = (const char *)a->q + half * a->ldq * e;
+    s.a.out = (char *)a->out + half * a->ldo * e;
+    s.a.sum = a->sum ? a->sum + half * a->ldo : NULL;
+    s.a.lse = a->lse + half;
+    return s;
+}
+
+tp_status attention_cp_forward(const struct net *n, struct ring *r, const struct attention *a,
+                               float *sum, struct tp_err *err)
+{
+    struct attention own = *a;
+    tp_status st;
+
+    if (n->tokens.n == 1)
+        return attention_forward(a, err);
+    if (a->type != DTYPE_F32)
+        own.sum = sum;
+    TP_TRY(send_own(n, r, a, err));
+    TP_TRY(attention_forward(&own, err));
+    for (int step = 1; step < n->tokens.n; step++) {
+        struct share s;
+
+        TP_TRY(pass_block(n, r, a, step, err));
+        s = share_of(n, r, &own, step);
+        TP_TRY(attention_forward(&s.a, err));
+    }
+    if (own.sum)
+        cast(a->out, a->type, own.sum, DTYPE_F32, rows_of(a) * a->ldo);
+done:
+    return st;
+}
+
+/* dkv, which has come home, to the gradients of this rank's own keys and values. */
+static void add_own(const struct net *n, float *dk, const float *dkv, int64_t rows)
+{
+    int64_t width = 2 * n->kv_width;
+
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < width; j++)
+            dk[i * n->qkv_width + j] += dkv[i * width + j];
+}
+
+tp_status attention_cp_backward(const struct net *n, struct ring *r, const struct attention *a,
+                                const void *d_out, float *dqkv, struct tp_err *err)
+{
+    float *dk = dqkv + n->q_width, *dv = dk + n->kv_width;
+    int64_t ld = n->qkv_width, kv = n->kv_width, bytes = elements_of(n, a) * (int64_t)sizeof(float);
+    int ranks = n->tokens.n, home = ranks % 2;
+    tp_status st;
+
+    if (ranks > 1)
+        TP_TRY(send_own(n, r, a, err));
+    TP_TRY(attention_backward(a, d_out, dqkv, ld, dk, ld, dv, ld, err));
+    for (int step = 1; step < ranks; step++) {
+        float *dkv = r->dkv[step % 2];
+        struct share s;
+
+        TP_TRY(pass_block(n, r, a, step, err));
+        TP_TRY(take_gradients(n, r, a, step, err));
+        s = share_of(n, r, a, step);
+        TP_TRY(attention_backward(&s.a,
+                                  (const char *)d_out + s.row0 * a->ldo * dtype_bytes(a->type),
+                                  dqkv + s.row0 * ld, ld, dkv, 2 * kv, dkv + kv, 2 * kv, err));
+        TP_TRY(post(n, dkv, bytes, &r->dkv_sent[step % 2], err));
+    }
+    if (ranks > 1) {
+        TP_TRY(receive(n, r->dkv[home], bytes, &r->dkv_sent[home], err));
+        add_own(n, dk, r->dkv[home], rows_of(a));
+    }
+done:
+    return st;
+}
+
+tp_status ring_wait(const struct net *n, struct ring *r, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < 2 && n->tokens.n > 1 && !st; i++) {
+        st = comm_wait(n->cp, &r->kv_sent[i], err);
+        if (!st)
+            st = comm_wait(n->cp, &r->dkv_sent[i], err);
+    }
+    return st;
+}

@@ -1,0 +1,53 @@
+/*
+ * trainer/context/ring_attention.h - attention over a sequence that is cut over ranks: ring
+ * attention (Liu, Zaharia and Abbeel 2023), causal, in the balanced cut of
+ * trainer/context/zigzag.h.
+ *
+ * Keys and values go round the ring of the n cp ranks, one block (all that a rank has of the
+ * microbatch) at a time, while each rank's queries stay; results are merged by their log-sum-exp.
+ * Of a block that comes from rank j, rank r needs no mask:
+ *
+ *     j = r    its own: the ordinary causal square, for its tokens are in the sequence's order
+ *     j < r    all its rows see the first half of the block, none sees the second
+ *     j > r    the second half of its rows sees all of the block, the first half nothing
+ *
+ * so that every step but the first is the same work, half a square, on every rank. Backward keys
+ * and values go round again, and the gradients of a block follow it home. Sent to the next rank,
+ * of a layer and microbatch:
+ *
+ *     forward     n - 1 times [rows][2 kv_width] of the run's type
+ *     backward    the same, and n - 1 times [rows][2 kv_width] floats
+ *
+ * A block is sent on before it is worked on; what comes is received after that work, so ranks wait
+ * for each other only when they are not equally fast.
+ */
+#ifndef TRAINER_CONTEXT_RING_ATTENTION_H
+#define TRAINER_CONTEXT_RING_ATTENTION_H
+
+#include "kernels/attention.h"
+#include "trainer/buffer_pool.h"
+#include "trainer/model/network.h"
+
+/* Blocks under way: one at work, one that the next rank may still be reading. */
+struct ring {
+    void *kv[2];   /* [rows][2 kv_width] of the run's type: keys, values; for messages */
+    float *dkv[2]; /* their gradients */
+    struct comm_ticket kv_sent[2], dkv_sent[2];
+};
+
+/* Nothing is taken unless sequences are cut. */
+void ring_take(struct ring *r, const struct net *n, int64_t sequences, struct span *shared);
+
+/* attention_forward of a, this rank's rows, over all ranks' keys. sum: a->batch * a->seq rows of
+ * a->ldo floats that are free. Without cp it is attention_forward. */
+tp_status attention_cp_forward(const struct net *n, struct ring *r, const struct attention *a,
+                               float *sum, struct tp_err *err);
+
+/* attention_backward; the gradients of q, k, v lie side by side in dqkv, [rows][qkv_width]. */
+tp_status attention_cp_backward(const struct net *n, struct ring *r, const struct attention *a,
+                                const void *d_out, float *dqkv, struct tp_err *err);
+
+/* Until the next rank has all that was sent to it. */
+tp_status ring_wait(const struct net *n, struct ring *r, struct tp_err *err);
+
+#endif

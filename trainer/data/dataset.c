@@ -1,0 +1,89 @@
+/* trainer/data/dataset.c - see trainer/data/dataset.h. */
+#include "trainer/data/dataset.h"
+
+#include <inttypes.h>
+
+/* Tokens that are looked at before the run begins: a fraction of a second. */
+static const int64_t CHECKED_AT_OPEN = INT64_C(1) << 26;
+
+static tp_status fail_token(const struct data *d, int64_t at, struct tp_err *err)
+{
+    int64_t token = tokens_at(&d->tokens, at);
+
+    if (d->tokens.documents == 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: byte %" PRId64 " at offset %" PRId64
+                       " is no token: the model's vocabulary is %" PRId64 " (bytes need 256)",
+                       d->path, token, at, d->vocab);
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: token %" PRId64 " at position %" PRId64
+                   " is not in the model's vocabulary of %" PRId64
+                   ": it was tokenized for another model",
+                   d->path, token, at, d->vocab);
+}
+
+static tp_status check_tokens(const struct data *d, struct tp_err *err)
+{
+    int64_t n = d->tokens.n < CHECKED_AT_OPEN ? d->tokens.n : CHECKED_AT_OPEN;
+
+    if (d->tokens.type == TOKEN_U8 && d->vocab >= 256)
+        return TP_OK;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t token = tokens_at(&d->tokens, i);
+
+        if (token < 0 || token >= d->vocab)
+            return fail_token(d, i, err);
+    }
+    return TP_OK;
+}
+
+tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab,
+                    struct tp_err *err)
+{
+    struct data new = { .path = path, .seq = seq, .vocab = vocab };
+    tp_status st = tokens_open(&new.tokens, path, err);
+
+    if (st)
+        return tp_fail_in(err, "--data");
+    if (new.tokens.n < seq + 1)
+        st = tp_fail(err, TP_E_USAGE,
+                     "%s: %" PRId64 " %s are too few: one sequence of --seq %" PRId64
+                     " tokens and its target need %" PRId64,
+                     path, new.tokens.n, new.tokens.documents ? "tokens" : "bytes", seq, seq + 1);
+    if (!st)
+        st = check_tokens(&new, err);
+    if (st) {
+        data_close(&new);
+        return st;
+    }
+    new.windows = (new.tokens.n - 1) / seq;
+    *d = new;
+    return TP_OK;
+}
+
+void data_close(struct data *d)
+{
+    tokens_close(&d->tokens);
+    *d = (struct data){ 0 };
+}
+
+tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struct zigzag *part,
+                     int32_t *ids, int32_t *targets, struct tp_err *err)
+{
+    const struct zigzag whole = { .seq = d->seq, .n = 1 };
+    int64_t each, run;
+
+    part = part ? part : &whole;
+    each = zigzag_tokens(part);
+    for (int64_t i = 0; i < n * each; i += run) {
+        int64_t window = (first + i / each) % d->windows, bad;
+        int64_t at = window * d->seq + zigzag_position(part, i % each, &run);
+
+        bad = tokens_read(&d->tokens, at, run, d->vocab, ids + i);
+        if (bad < 0)
+            bad = tokens_read(&d->tokens, at + 1, run, d->vocab, targets + i);
+        if (bad >= 0)
+            return fail_token(d, bad, err);
+    }
+    return TP_OK;
+}

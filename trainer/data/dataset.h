@@ -1,0 +1,37 @@
+/*
+ * trainer/data/dataset.h - training data: a long row of tokens (trainer/data/token_file.h) in
+ * windows. Order is a function of the global sample index alone, so it is the same at every layout
+ * and after every restart.
+ *
+ * windows = (tokens - 1) / seq. Sequence g of the run (step * batch + its number in the batch) is
+ * window w = g % windows: inputs are tokens [w seq, w seq + seq), targets one further.
+ */
+#ifndef TRAINER_DATA_DATASET_H
+#define TRAINER_DATA_DATASET_H
+
+#include <stdint.h>
+
+#include "core/err.h"
+#include "trainer/context/zigzag.h"
+#include "trainer/data/token_file.h"
+
+struct data {
+    struct tokens tokens;
+    const char *path; /* borrowed */
+    int64_t seq, vocab, windows;
+};
+
+/* Open and check. TP_E_USAGE: fewer than seq + 1 tokens, or one that is no token of a vocabulary of
+ * `vocab` (value and place named; of very long files that is left to data_fetch); else as
+ * tokens_open. */
+tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab,
+                    struct tp_err *err);
+void data_close(struct data *d);
+
+/* Sequences first .. first + n - 1 of the run, to ids[n][seq] and targets[n][seq]; of each only the
+ * tokens that a context-parallel rank has, in the order in which it has them, when `part` is not
+ * NULL. TP_E_USAGE: a token outside the vocabulary. */
+tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struct zigzag *part,
+                     int32_t *ids, int32_t *targets, struct tp_err *err);
+
+#endif

@@ -1,0 +1,278 @@
+/* trainer/data/token_file.c - see trainer/data/token_file.h. */
+#include "trainer/data/token_file.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/file.h"
+
+static const char magic[9] = "MMIDIDX\0"; /* and the string's own zero */
+
+enum { HEADER_BYTES = sizeof magic + 8 + 1 + 8 + 8, VERSION = 1 };
+
+static const struct {
+    const char *name;
+    int bytes;
+} types[] = {
+    [TOKEN_U8] = { "u8", 1 },   [TOKEN_I8] = { "i8", 1 },   [TOKEN_I16] = { "i16", 2 },
+    [TOKEN_I32] = { "i32", 4 }, [TOKEN_I64] = { "i64", 8 }, [TOKEN_U16] = { "u16", 2 },
+};
+
+struct mapped {
+    const char *path;
+    const unsigned char *bytes; /* NULL when size is 0 */
+    int64_t size;
+};
+
+static tp_status map(struct mapped *m, const char *path, struct tp_err *err)
+{
+    int fd;
+    int64_t size;
+    void *bytes = NULL;
+    tp_status st = file_open_read(&fd, &size, path, err);
+
+    if (st == TP_E_CORRUPT) /* not a regular file: the request is wrong, nothing is damaged */
+        st = err->status = TP_E_USAGE;
+    if (st)
+        return st;
+    if (size > 0)
+        bytes = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (bytes == MAP_FAILED)
+        return tp_fail_errno(err, "%s: cannot be mapped", path);
+    *m = (struct mapped){ path, bytes, size };
+    return TP_OK;
+}
+
+static void unmap(struct mapped *m)
+{
+    if (m->bytes)
+        munmap((void *)(uintptr_t)m->bytes, (size_t)m->size);
+    m->bytes = NULL;
+}
+
+/* A little-endian number of `bytes` bytes; nothing in an index is aligned. */
+static uint64_t number_at(const struct mapped *m, int64_t at, int bytes)
+{
+    uint64_t x = 0;
+
+    memcpy(&x, m->bytes + at, (size_t)bytes);
+    return x;
+}
+
+/* ---- the index ---- */
+
+struct index {
+    enum token_type type;
+    int64_t sequences, documents;
+    int64_t sizes_at, pointers_at, documents_at; /* in the file */
+};
+
+static tp_status read_type(enum token_type *out, const struct mapped *m, int code,
+                           struct tp_err *err)
+{
+    static const int types_by_code[] = { -1,        TOKEN_U8, TOKEN_I8, TOKEN_I16, TOKEN_I32,
+                                         TOKEN_I64, -1,       -1,       TOKEN_U16 };
+    int n_codes = sizeof types_by_code / sizeof types_by_code[0];
+
+    if (code == 6 || code == 7)
+        return tp_fail(err, TP_E_USAGE, "%s: its elements are %s, tokens are whole numbers",
+                       m->path, code == 6 ? "f64" : "f32");
+    if (code >= n_codes || types_by_code[code] < 0)
+        return tp_fail(err, TP_E_CORRUPT, "%s: element type %d is none of Megatron's (1 to 8)",
+                       m->path, code);
+    *out = (enum token_type)types_by_code[code];
+    return TP_OK;
+}
+
+/* The header, and that the file is as long as it says. */
+static tp_status read_header(struct index *x, const struct mapped *m, struct tp_err *err)
+{
+    uint64_t version, sequences, documents;
+    int64_t at = sizeof magic, per_sequence = 4 + 8, rest;
+    tp_status st;
+
+    if (m->size < HEADER_BYTES || memcmp(m->bytes, magic, sizeof magic) != 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: does not begin as an index of Megatron's token files (MMIDIDX)",
+                       m->path);
+    version = number_at(m, at, 8);
+    if (version != VERSION)
+        return tp_fail(err, TP_E_USAGE, "%s: is of version %" PRIu64 ", expected %d", m->path,
+                       version, VERSION);
+    if ((st = read_type(&x->type, m, (int)number_at(m, at + 8, 1), err)))
+        return st;
+    sequences = number_at(m, at + 9, 8);
+    documents = number_at(m, at + 17, 8);
+    rest = m->size - HEADER_BYTES;
+    if (sequences > (uint64_t)(rest / per_sequence) ||
+        documents > (uint64_t)((rest - (int64_t)sequences * per_sequence) / 8))
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: says it has %" PRIu64 " sequences and %" PRIu64
+                       " document indices, but its %" PRId64 " bytes have no room for them",
+                       m->path, sequences, documents, m->size);
+    x->sequences = (int64_t)sequences;
+    x->documents = (int64_t)documents;
+    x->sizes_at = HEADER_BYTES;
+    x->pointers_at = x->sizes_at + 4 * x->sequences;
+    x->documents_at = x->pointers_at + 8 * x->sequences;
+    return TP_OK;
+}
+
+/* That sequences follow each other from byte 0 to the end of the .bin; *n gets their tokens. */
+static tp_status check_sequences(int64_t *n, const struct index *x, const struct mapped *idx,
+                                 const struct mapped *bin, struct tp_err *err)
+{
+    int64_t room = bin->size / types[x->type].bytes, sum = 0;
+
+    for (int64_t i = 0; i < x->sequences; i++) {
+        int32_t size = (int32_t)number_at(idx, x->sizes_at + 4 * i, 4);
+        int64_t pointer = (int64_t)number_at(idx, x->pointers_at + 8 * i, 8);
+
+        if (size < 0 || size > room - sum)
+            return tp_fail(err, TP_E_CORRUPT,
+                           "%s: sequence %" PRId64 " has %" PRId32 " tokens, but only %" PRId64
+                           " of the %" PRId64 " in %s are left",
+                           idx->path, i, size, room - sum, room, bin->path);
+        if (pointer != sum * types[x->type].bytes)
+            return tp_fail(err, TP_E_CORRUPT,
+                           "%s: sequence %" PRId64 " begins at byte %" PRId64 ", expected %" PRId64
+                           ", where the one before it ends",
+                           idx->path, i, pointer, sum * types[x->type].bytes);
+        sum += size;
+    }
+    if (sum * types[x->type].bytes != bin->size)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s has %" PRId64 " bytes, but %s tells of %" PRId64
+                       " tokens of type %s: %" PRId64 " bytes",
+                       bin->path, bin->size, idx->path, sum, types[x->type].name,
+                       sum * types[x->type].bytes);
+    *n = sum;
+    return TP_OK;
+}
+
+static tp_status check_documents(const struct index *x, const struct mapped *idx,
+                                 struct tp_err *err)
+{
+    int64_t before = 0;
+
+    for (int64_t i = 0; i < x->documents; i++) {
+        int64_t first = (int64_t)number_at(idx, x->documents_at + 8 * i, 8);
+
+        if (first < before || first > x->sequences)
+            return tp_fail(err, TP_E_CORRUPT,
+                           "%s: document %" PRId64 " begins at sequence %" PRId64
+                           ", expected %" PRId64 " to %" PRId64,
+                           idx->path, i, first, before, x->sequences);
+        before = first;
+    }
+    return TP_OK;
+}
+
+/* ---- opening ---- */
+
+static tp_status open_pair(struct tokens *t, const char *bin_path, const char *idx_path,
+                           struct tp_err *err)
+{
+    struct mapped idx = { 0 }, bin = { 0 };
+    struct index x = { 0 };
+    int64_t n = 0;
+    tp_status st;
+
+    TP_TRY(map(&idx, idx_path, err));
+    TP_TRY(read_header(&x, &idx, err));
+    TP_TRY(map(&bin, bin_path, err));
+    TP_TRY(check_sequences(&n, &x, &idx, &bin, err));
+    TP_TRY(check_documents(&x, &idx, err));
+    if (n == 0) {
+        st = tp_fail(err, TP_E_USAGE, "%s: holds no tokens", bin_path);
+        goto done;
+    }
+    /* the last of the indices is where the documents end */
+    *t = (struct tokens){ x.type, n, x.documents > 0 ? x.documents - 1 : 0, bin.bytes, bin.size };
+    bin.bytes = NULL; /* t has it now */
+done:
+    unmap(&idx);
+    unmap(&bin);
+    return st;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+
+    return n > m && strcmp(s + n - m, end) == 0;
+}
+
+static bool path_join(char *out, const char *path, size_t n, const char *end)
+{
+    return snprintf(out, PATH_MAX, "%.*s%s", (int)n, path, end) < PATH_MAX;
+}
+
+tp_status tokens_open(struct tokens *t, const char *path, struct tp_err *err)
+{
+    char bin[PATH_MAX], idx[PATH_MAX];
+    bool named = ends_with(path, ".bin") || ends_with(path, ".idx");
+    size_t n = strlen(path) - (named ? 4 : 0);
+    struct mapped m = { 0 };
+    tp_status st;
+
+    if (strlen(path) + 8 > PATH_MAX || !path_join(bin, path, n, ".bin") ||
+        !path_join(idx, path, n, ".idx"))
+        return tp_fail(err, TP_E_USAGE, "%.60s...: a path of more than %d characters", path,
+                       PATH_MAX - 8);
+    if (file_exists(idx) && file_exists(bin) && (named || !file_exists(path)))
+        return open_pair(t, bin, idx, err);
+    if (!named && file_exists(idx) != file_exists(bin) && !file_exists(path))
+        return tp_fail(err, TP_E_NOTFOUND, "%s is there, but not its pair %s",
+                       file_exists(idx) ? idx : bin, file_exists(idx) ? bin : idx);
+    if ((st = map(&m, path, err)))
+        return st;
+    *t = (struct tokens){ TOKEN_U8, m.size, 0, m.bytes, m.size };
+    return TP_OK;
+}
+
+void tokens_close(struct tokens *t)
+{
+    if (t->data)
+        munmap((void *)(uintptr_t)t->data, (size_t)t->size_bytes);
+    *t = (struct tokens){ 0 };
+}
+
+/* ---- reading ---- */
+
+int64_t tokens_at(const struct tokens *t, int64_t i)
+{
+    switch (t->type) {
+    case TOKEN_U8:
+        return ((const uint8_t *)t->data)[i];
+    case TOKEN_I8:
+        return ((const int8_t *)t->data)[i];
+    case TOKEN_I16:
+        return ((const int16_t *)t->data)[i];
+    case TOKEN_I32:
+        return ((const int32_t *)t->data)[i];
+    case TOKEN_I64:
+        return ((const int64_t *)t->data)[i];
+    case TOKEN_U16:
+        return ((const uint16_t *)t->data)[i];
+    }
+    return -1;
+}
+
+int64_t tokens_read(const struct tokens *t, int64_t first, int64_t n, int64_t vocab, int32_t *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t token = tokens_at(t, first + i);
+
+        if (token < 0 || token >= vocab || token > INT32_MAX)
+            return first + i;
+        out[i] = (int32_t)token;
+    }
+    return -1;
+}

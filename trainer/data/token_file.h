@@ -1,0 +1,50 @@
+/*
+ * trainer/data/token_file.h - a long row of tokens in files: any file, a byte a token, or a pair
+ * PREFIX.bin and PREFIX.idx as Megatron-LM's preprocessing writes it.
+ *
+ * PREFIX.bin is the tokens of all documents, one after the other. PREFIX.idx, little-endian:
+ *
+ *     "MMIDIDX\0\0"          9 bytes
+ *     version                u64: 1
+ *     type                   u8: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16 (6 and 7 are floats)
+ *     sequences, documents   u64, u64
+ *     sizes                  i32[sequences] tokens of each
+ *     pointers               i64[sequences] byte in PREFIX.bin where each begins
+ *     document indices       i64[documents] first sequence of each, and the number of sequences
+ *
+ * Both are mapped, nothing is copied. Everything in them is checked before it is used: they come
+ * from elsewhere. Sequences follow each other without a gap, which is how that program writes them,
+ * so a run reads one long row and documents do not matter to it.
+ */
+#ifndef TRAINER_DATA_TOKEN_FILE_H
+#define TRAINER_DATA_TOKEN_FILE_H
+
+#include <stdint.h>
+
+#include "core/err.h"
+
+enum token_type { TOKEN_U8, TOKEN_I8, TOKEN_I16, TOKEN_I32, TOKEN_I64, TOKEN_U16 };
+
+struct tokens {
+    enum token_type type;
+    int64_t n;          /* tokens */
+    int64_t documents;  /* 0: plain bytes */
+    const void *data;   /* mapped */
+    int64_t size_bytes; /* of data; n times a token's size */
+};
+
+/* Open the file `path` as bytes, or, where there is no such file, the pair with this prefix (its
+ * .bin or .idx is taken as the prefix too).
+ * TP_E_NOTFOUND: neither is there; TP_E_USAGE: not a regular file, empty, not such a pair, of
+ * floats; TP_E_CORRUPT: an index that contradicts itself or its .bin. */
+tp_status tokens_open(struct tokens *t, const char *path, struct tp_err *err);
+void tokens_close(struct tokens *t);
+
+/* Tokens first .. first + n - 1, which must exist, as int32. Whether each lies in [0, vocab): -1;
+ * else the number of the first that does not, and out is partly filled. */
+int64_t tokens_read(const struct tokens *t, int64_t first, int64_t n, int64_t vocab, int32_t *out);
+
+/* Token number i, whatever it is. */
+int64_t tokens_at(const struct tokens *t, int64_t i);
+
+#endif

@@ -1,0 +1,66 @@
+/*
+ * trainer/data_parallel/fsdp_units.h - zero3: parameters that are whole only while they are used
+ * (Rajbhandari et al. 2020, ZeRO stage 3; Zhao et al. 2023, PyTorch FSDP).
+ *
+ * A rank keeps the rows that it owns. A unit (a layer; what is before the layers; what is after) is
+ * gathered over dp into a window before its forward pass and again before its backward pass, and
+ * each microbatch's gradients of it are reduce-scattered to their owners, who add them up. There is
+ * one window for weights and one for gradients: layers are bound to their places in them once,
+ * and a unit that comes twice in a row is gathered once.
+ *
+ * Both ways go through packs, in the background: while a unit is at work the weights of the one
+ * that comes next travel to one pack, and the gradients of the one before from the other. What
+ * comes next is known, for a step's passes are a list (trainer/pipeline/schedule.h).
+ *
+ * Without zero3 every call does nothing.
+ */
+#ifndef TRAINER_DATA_PARALLEL_FSDP_UNITS_H
+#define TRAINER_DATA_PARALLEL_FSDP_UNITS_H
+
+#include "comm/comm.h"
+#include "core/arena.h"
+#include "trainer/data_parallel/params.h"
+#include "trainer/model/network.h"
+#include "trainer/pipeline/schedule.h"
+
+/* Which pass a unit's gradients are of: a tied head on the embedding's stage makes one unit of what
+ * is before the layers and what is after. */
+enum units_pass { UNITS_BEFORE, UNITS_LAYER, UNITS_AFTER };
+
+struct units {
+    const struct params *params; /* borrowed, and so is dp */
+    struct comm *dp;
+    int n_visits;
+    int *visits; /* buckets of params, in the order in which a step gathers them */
+    int next;    /* visit; n_visits: nothing is gathered ahead */
+    int held;    /* the unit in the window, -1: none */
+    int coming;  /* the unit whose weights are under way, -1: none */
+    int leaving; /* the unit whose gradients are, -1: none */
+    enum units_pass leaving_pass;
+    int64_t leaving_leaf;
+    struct comm_job gather, reduce;
+};
+
+/* List the visits of a rank whose passes are `ops`. */
+tp_status units_init(struct units *u, const struct params *p, const struct net *n,
+                     const struct schedule_rank *ops, struct arena *arena, struct tp_err *err);
+
+/* A step begins: weights have changed, and no gradient has been summed. Collective over dp, and so
+ * are the following. */
+tp_status units_begin(struct units *u, struct tp_err *err);
+
+/* Make the weights of a unit (-1: whatever is whole anyway) those in the window. */
+tp_status units_need(struct units *u, int unit, struct tp_err *err);
+
+/* Before a unit's backward pass: zero what kernels add to in the window for gradients. */
+void units_clear(const struct units *u, int unit);
+
+/* After it: send what is in that window to the owners. leaf: with --same-bits the microbatch's
+ * number, else not used. */
+tp_status units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf,
+                       struct tp_err *err);
+
+/* The step's passes are over: what this rank owns of the gradients is complete. */
+tp_status units_end(struct units *u, struct tp_err *err);
+
+#endif

@@ -1,0 +1,200 @@
+/*
+ * trainer/data_parallel/params.h - the parameters that a rank holds: where each lies in a few
+ * parallel spans of equal order (weights, gradients, moments), so that an optimizer's step and the
+ * reduction over data-parallel ranks are runs over memory.
+ *
+ * Which box of which tensor a rank holds is the layout's to say. q, k and v of a layer follow each
+ * other without a gap, and so do gate and up: each group is one matrix to the products.
+ *
+ * With --same-bits N a rank of tp ranks plays N / tp virtual ranks: it has of every cut tensor (or
+ * group) what each of them would have at tp N, one after the other, each on a cache line of its
+ * own. Where N is more than the KV heads several shards are copies of one another.
+ */
+#ifndef TRAINER_DATA_PARALLEL_PARAMS_H
+#define TRAINER_DATA_PARALLEL_PARAMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/arena.h"
+#include "core/err.h"
+#include "layout/layout.h"
+#include "trainer/buffer_pool.h"
+#include "trainer/same_bits/pairwise_sum.h"
+
+enum { PARAMS_PACKS_MAX = 2 };
+
+/* Some rows of an entry. */
+struct piece {
+    struct box box;
+    int64_t from, n;      /* elements in the spans that have all of the entry; n may be 0 */
+    int64_t to;           /* where it lies in its owner's spans */
+    int64_t packed;       /* in its owner's part of a pack, when its bucket's gradients are there */
+    int64_t packed_bytes; /* and when its bucket's weights are */
+};
+
+/* Entries whose gradients, and with ZeRO weights, are sent together: neighbours in the list. With
+ * zero3 a unit: the entries of a layer, or of what comes before the layers, or after them. */
+struct bucket {
+    int first, n;
+    int64_t from, to;     /* in the whole spans, gaps behind entries too: buckets tile them */
+    int unit;             /* of its entries the one whose gradients are final last */
+    int64_t each;         /* elements of an owner's part of the gradients: the most that any has */
+    int64_t weights_each; /* floats of an owner's part of the weights, as they are sent */
+};
+
+struct param {
+    int tensor; /* index in the layout: group "param" */
+    int unit;   /* what it is ready with in a backward pass, and with zero3 gathered: layer,
+                   LAYER_FIRST or LAYER_LAST */
+    int part;   /* of a tensor that is fused of several: one entry each, without a gap between */
+    int shard;  /* the tp rank, or with --same-bits the virtual one, whose part this is */
+    struct box box;
+    int64_t at, n;     /* elements, in every span of whole entries; n may be 0 */
+    int64_t vector_at; /* in `vectors` */
+    enum dtype type;   /* that layers read it as: bf16 for products, f32 what is added */
+    struct piece
+        own;      /* what this rank updates and keeps the moments of: all, or with ZeRO a part */
+    bool decay;   /* matrices, not norms */
+    bool summed;  /* kernels add to its gradient, and never replace it */
+    bool counted; /* in this rank's part of the gradient norm: of several tp ranks that hold the
+                     same part, the first counts it */
+    bool partial; /* under sp: each tp rank has the gradient of its own rows of the stream, until
+                     the step's end; with --same-bits they are added at once */
+    bool after;   /* the layers */
+    bool copy;    /* of a tensor that another stage holds: the embedding, for a tied head */
+    bool shared;  /* other tp ranks (or shards) hold the same part and see other heads' gradients */
+    int place;    /* --same-bits: in params.places, of its part of the gradient norm */
+    int64_t row;  /* and of its first row in params.rows */
+};
+
+/*
+ * Three kinds of spans. Whole ones have all of the rank's entries, at `at`; with zero3 they are
+ * windows that have one unit at a time. Owned ones have the rows that this rank updates, at
+ * `own.to`. Packs are for sending.
+ *
+ *               fp32            bf16                          fp32 zero3       bf16 zero3
+ *   replicas    value           value, value_bf16
+ *   zero1       value           owned, value_bf16, vectors    value, owned     value_bf16, vectors,
+ *                                                                              owned, owned_bf16
+ */
+struct params {
+    enum dtype dtype;
+    bool sharded; /* zero3: this rank keeps no more than it owns */
+    int n;
+    struct param *list;
+    int tied;             /* entry of a tied embedding that another stage has too; -1: none */
+    int64_t n_elements;   /* of a whole span; gaps between tensors are zero and stay it */
+    float *value;         /* the weights in fp32; in bf16 without ZeRO the masters; or NULL */
+    uint16_t *value_bf16; /* rounded, for the products; NULL in fp32 */
+    int64_t n_vectors;
+    float *vectors;    /* in bf16 with ZeRO: what layers read in fp32; else NULL */
+    float *grad;       /* in memory that collectives reach, but for zero3 */
+    int64_t n_partial; /* elements of all that are partial */
+    float *partial;    /* where they are summed together, in memory that collectives reach */
+    int64_t n_owned;   /* elements of each owned span */
+    float *owned;      /* what AdamW updates, where that is not `value` */
+    uint16_t *owned_bf16;
+    float *owned_grad; /* zero3: summed over the microbatches; in memory that collectives reach */
+    float *exp_avg, *exp_avg_sq;
+
+    int n_buckets;
+    struct bucket *buckets;
+
+    /* ZeRO over the n_owners ranks of dp (1: everyone owns all); see
+     * trainer/data_parallel/zero_buckets.h */
+    int n_owners;
+    struct piece *pieces; /* [n_owners][n] */
+    int n_packs;          /* buckets that can be under way at a time */
+    int64_t pack_each;    /* floats of a pack */
+    float *pack;      /* [n_packs][pack_each]: each [n_owners][each] of one bucket, in memory that
+                         collectives reach */
+    float *grad_pack; /* zero3: for gradients, while `pack` is for weights */
+
+    /* --same-bits; see trainer/same_bits/same_bits.h */
+    bool same_bits;
+    int n_virtual;     /* tp ranks that there seem to be; without it those that there are */
+    int n_shards;      /* of them, those that this rank plays */
+    struct fold fold;  /* where gradients of earlier microbatches are */
+    int table;         /* entry of the embedding's first shard, where the next has any */
+    struct range head; /* behind the other sums: gradients of a tied head on the embedding's own
+                          stage, kept apart until the step's end as on another; n 0: none */
+    int n_places;      /* numbers that the gradient norm is made of, all ranks' */
+    double *places;    /* in memory that collectives reach, as the next */
+    int64_t n_rows;    /* of all entries that this rank counts */
+    double *rows;
+};
+
+/* Whether the gradients of unit a are final before those of b. */
+static inline bool params_is_before(int a, int b)
+{
+    return a != b && (a == LAYER_LAST || b == LAYER_FIRST || (b >= 0 && a > b));
+}
+
+/* What this rank updates of an entry: n elements each. */
+struct owned {
+    int64_t n;
+    float *value;         /* weights, in bf16 their masters */
+    uint16_t *value_bf16; /* NULL in fp32 */
+    float *grad, *exp_avg, *exp_avg_sq;
+};
+
+/* List the parameters of `rank` and lay them out. same_bits: the virtual tensor degree, a multiple
+ * of tp; 0: there is none. Memory comes with params_take. With zero3 the list begins with what is
+ * not of a layer. */
+tp_status params_init(struct params *p, const struct layout *l, int rank, enum dtype dtype,
+                      int same_bits, struct arena *arena, struct tp_err *err);
+
+/* Deal the entries to the ranks that update them, and put them into buckets. For params_init. */
+tp_status params_deal(struct params *p, const struct layout *l, struct mesh_coord at,
+                      struct arena *arena, struct tp_err *err);
+
+/* Take the spans; shared is memory for collectives. */
+void params_take(struct params *p, struct span *shared, struct span *own);
+
+/* Number in the list of the (first part of the first shard of the) tensor of this role and layer,
+ * or -1: not on this rank's stage. */
+int params_find(const struct params *p, const struct layout *l, enum role role, int layer);
+
+/* The first entry that holds what entry i does: of KV heads several shards may. */
+int params_twin(const struct params *p, int i);
+
+/* Give what this rank owns of an entry to the entries that hold the same. */
+void params_copy_twins(const struct params *p);
+
+/* Elements from one shard of entry i's tensor to the next; 0: there is one. */
+int64_t params_stride(const struct params *p, int i);
+
+/* Number of the unit of a layer, LAYER_FIRST or LAYER_LAST among the buckets; -1: there is none, or
+ * no zero3. */
+int params_unit(const struct params *p, int unit);
+
+/* Where layers read an entry, as q->type, and leave its gradient. */
+const void *params_weight(const struct params *p, const struct param *q);
+float *params_grad(const struct params *p, const struct param *q);
+
+struct owned params_owned(const struct params *p, const struct param *q);
+
+/* Where the gradient of an entry is summed up over the microbatches: of all of it, or with zero3 of
+ * what this rank owns. */
+struct sums {
+    float *at;
+    int64_t n;
+};
+struct sums params_sums(const struct params *p, const struct param *q);
+
+/* Round what this rank owns to bf16; nothing in fp32. */
+void params_round(struct params *p);
+
+/* Bytes that a rank keeps of weights (masters too) and of gradients; of the windows and packs that
+ * zero3 gathers a unit in. */
+int64_t params_value_bytes(const struct params *p);
+int64_t params_grad_bytes(const struct params *p);
+int64_t params_window_bytes(const struct params *p);
+
+/* Where this rank keeps what entry i has of `group`: *within gets the box that lies there,
+ * row-major, as *dtype. NULL: it keeps nothing of it. */
+void *params_place(const struct params *p, int i, const char *group, struct box *within,
+                   enum dtype *dtype);
+
+#endif

@@ -1,0 +1,75 @@
+/* trainer/model/mlp_block.c - see trainer/model/mlp_block.h. */
+#include "trainer/model/mlp_block.h"
+
+#include "kernels/cast.h"
+#include "kernels/gelu.h"
+#include "kernels/swiglu.h"
+#include "trainer/model/residual.h"
+
+static void activate(const struct pass *p, struct layer_slot *s)
+{
+    const struct net *n = p->net;
+    int64_t rows = p->rows * n->shards;
+
+    if (n->up_width == n->ffn)
+        gelu_forward(s->hidden, n->dtype, s->up, rows * n->ffn);
+    else
+        swiglu_forward(s->hidden, n->dtype, s->up, s->up + n->ffn, 2 * n->ffn, rows, n->ffn);
+}
+
+/* dup: the gradient of s->up, of the run's dtype; may be s->up itself in fp32. */
+static void activate_backward(const struct pass *p, char *dup, const float *dy,
+                              const struct layer_slot *s)
+{
+    const struct net *n = p->net;
+    int64_t rows = p->rows * n->shards;
+
+    if (n->up_width == n->ffn)
+        gelu_backward(dup, n->dtype, dy, s->up, rows * n->ffn);
+    else
+        swiglu_backward(dup, dup + n->ffn * dtype_bytes(n->dtype), n->dtype, dy, s->up,
+                        s->up + n->ffn, 2 * n->ffn, rows, n->ffn);
+}
+
+tp_status block_mlp_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
+                            float *out, struct tp_err *err)
+{
+    const struct arriving in = { s->x, y->out.bias };
+    tp_status st;
+
+    stream_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
+    if ((st = linear_column_forward(&y->up, s->up, s->mid_normed, p->rows, err)))
+        return st;
+    linear_bias_add(&y->up, s->up, p->rows);
+    activate(p, s);
+    if (!out)
+        return TP_OK;
+    return linear_row_forward(&y->down, out, s->hidden, p->rows, err);
+}
+
+tp_status block_mlp_backward(const struct pass *p, const struct layer *y, struct layer_slot *s,
+                             struct tp_err *err)
+{
+    const struct net *n = p->net;
+    const struct scratch *w = p->scratch;
+    bool narrow = n->dtype == DTYPE_BF16;
+    const void *dy = w->dx;
+    char *dup = (char *)s->up; /* in place: nothing reads it afterwards */
+    tp_status st;
+
+    if (narrow) {
+        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->stream_rows * n->model->hidden);
+        dy = w->dy;
+        dup = (char *)w->narrow;
+    }
+    if ((st = stream_bias_backward(p, &y->down, w->dx, err)))
+        return st;
+    if ((st = linear_row_backward(&y->down, w->wide, dy, s->hidden, p->rows, p->add, err)))
+        return st;
+    activate_backward(p, dup, w->wide, s);
+    linear_bias_backward(&y->up, dup, p->rows, w->sums);
+    st = linear_column_backward(&y->up, w->dnormed, dup, s->mid_normed, p->rows, p->add, err);
+    if (st)
+        return st;
+    return stream_norm_backward(p, &y->mlp_norm, w->dx, w->dnormed, s->mid, s->mid_stats, err);
+}

@@ -1,0 +1,327 @@
+/* trainer/model/network.c - see trainer/model/network.h. */
+#include "trainer/model/network.h"
+
+#include <string.h>
+
+#include "kernels/rope.h"
+
+/* Where the views of a rank's parameters come from. */
+struct source {
+    const struct net *net;
+    const struct layout *layout;
+    const struct params *params;
+};
+
+static const struct param *find(const struct source *s, enum role role, int layer)
+{
+    int i = params_find(s->params, s->layout, role, layer);
+
+    return i < 0 ? NULL : &s->params->list[i];
+}
+
+static tp_status need(const struct param **out, const struct source *s, enum role role, int layer,
+                      struct tp_err *err)
+{
+    *out = find(s, role, layer);
+    if (!*out)
+        return tp_fail(err, TP_E_INTERNAL, "%s of layer %d is not among this rank's tensors",
+                       role_name(role), layer);
+    return TP_OK;
+}
+
+static bool is_cut(const struct source *s, const struct param *p)
+{
+    return s->layout->tensors[p->tensor].rule.dim >= 0;
+}
+
+/* Outputs of a column layer that this rank has, of one part of it. */
+static int64_t width_of(const struct source *s, const struct param *p)
+{
+    bool fused = s->layout->tensors[p->tensor].role == ROLE_QKV;
+    int axis = s->net->model->arch == MODEL_GPT2 ? 1 : 0;
+
+    return fused && !is_cut(s, p) ? p->box.len[axis] / 3 : p->box.len[axis];
+}
+
+/* The layers of this rank's stages, chunk by chunk. */
+static void list_layers(struct net *n, const struct layout *l, int rank)
+{
+    int pp = mesh_coord_of(&l->spec, rank).pp;
+
+    n->n_layers = 0;
+    for (int c = 0; c < n->n_chunks; c++) {
+        n->chunks[c].first = n->n_layers;
+        for (int i = 0; i < l->n_layers; i++)
+            if (l->stage_of[i] == c * l->spec.pp + pp)
+                n->layer_numbers[n->n_layers++] = i;
+        n->chunks[c].n = n->n_layers - n->chunks[c].first;
+    }
+}
+
+/* What the parts of the network are gathered with. */
+static void find_units(struct net *n, const struct params *p)
+{
+    bool joined = n->model->tied && n->is_first && n->is_last;
+
+    n->first_unit = n->is_first ? params_unit(p, LAYER_FIRST) : -1;
+    n->last_unit = n->is_last ? params_unit(p, joined ? LAYER_FIRST : LAYER_LAST) : -1;
+    for (int i = 0; i < n->n_layers; i++)
+        n->layers[i].unit = params_unit(p, n->layer_numbers[i]);
+}
+
+static struct vocab_rows count_rows(const struct source *s, enum role role, int layer)
+{
+    const struct param *p = find(s, role, layer);
+    struct vocab_rows rows = { 0 };
+
+    if (p && p->n) {
+        rows.each = p->box.len[0];
+        rows.first = p->box.lo[0];
+    }
+    for (int i = 0; p && i < s->params->n; i++)
+        if (s->params->list[i].tensor == p->tensor && s->params->list[i].n)
+            rows.all += s->params->list[i].box.len[0];
+    return rows;
+}
+
+static tp_status count_widths(struct net *n, const struct source *s, struct tp_err *err)
+{
+    const struct model *m = n->model;
+    const struct param *q = NULL, *k = NULL, *up = NULL;
+    int layer = n->layer_numbers[0];
+    bool fused = m->arch == MODEL_GPT2;
+    tp_status st;
+
+    TP_TRY(need(&q, s, fused ? ROLE_QKV : ROLE_Q, layer, err));
+    TP_TRY(need(&k, s, fused ? ROLE_QKV : ROLE_K, layer, err));
+    TP_TRY(need(&up, s, ROLE_UP, layer, err));
+    n->q_width = width_of(s, q);
+    n->kv_width = width_of(s, k);
+    n->ffn = width_of(s, up);
+    n->qkv_width = n->q_width + 2 * n->kv_width;
+    n->up_width = (m->arch == MODEL_GPT2 ? 1 : 2) * n->ffn;
+    n->heads = n->q_width / m->head_dim;
+    n->kv_heads = n->kv_width / m->head_dim;
+    if (n->is_first)
+        n->table = count_rows(s, ROLE_EMBEDDING, LAYER_FIRST);
+    if (n->is_last)
+        n->logit = m->tied ? count_rows(s, ROLE_EMBEDDING, LAYER_FIRST)
+                           : count_rows(s, ROLE_HEAD, LAYER_LAST);
+done:
+    return st;
+}
+
+int64_t vocab_rows_of(const struct vocab_rows *v, int shard, int64_t *first)
+{
+    int64_t left = v->all - shard * v->each;
+
+    *first = v->first + shard * v->each;
+    return left < 0 ? 0 : left < v->each ? left : v->each;
+}
+
+tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
+                   const struct params *p, int rank, int64_t seq, struct arena *arena,
+                   struct tp_err *err)
+{
+    const struct source s = { n, l, p };
+    struct mesh_coord at = mesh_coord_of(&l->spec, rank);
+    struct zigzag tokens = zigzag_of(&l->spec, at.cp, seq);
+
+    *n = (struct net){ .model = m,
+                       .dtype = p->dtype,
+                       .tokens = tokens,
+                       .seq = zigzag_tokens(&tokens),
+                       .split = l->spec.sp ? l->spec.tp : 1,
+                       .is_sharded = p->sharded,
+                       .is_first = at.pp == 0,
+                       .is_last = at.pp == l->spec.pp - 1,
+                       .n_chunks = l->spec.vpp,
+                       .shards = p->n_shards,
+                       .n_virtual = p->n_virtual,
+                       .same_bits = p->same_bits };
+    n->chunks = arena_array(arena, (size_t)n->n_chunks, sizeof *n->chunks);
+    n->layer_numbers = arena_array(arena, (size_t)m->layers, sizeof *n->layer_numbers);
+    n->layers = arena_array(arena, (size_t)m->layers, sizeof *n->layers);
+    if (!n->chunks || !n->layer_numbers || !n->layers)
+        return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", m->layers);
+    list_layers(n, l, rank);
+    find_units(n, p);
+    return count_widths(n, &s, err);
+}
+
+void net_take(struct net *n, int64_t sequences, struct span *shared, struct span *own)
+{
+    if (n->split > 1)
+        n->whole = span_take(shared, sequences * n->seq * n->model->hidden, sizeof(float));
+    if (n->shards > 1)
+        n->sums = span_take(own, n->shards * sequences * n->seq * n->model->hidden, sizeof(float));
+    if (n->model->arch == MODEL_LLAMA)
+        n->rope = span_take(own, n->seq * n->model->head_dim, sizeof(float));
+}
+
+/* ---- views ---- */
+
+/* Elements between the shards of an entry's tensor. */
+static int64_t stride_of(const struct source *s, const struct param *p)
+{
+    return params_stride(s->params, (int)(p - s->params->list));
+}
+
+/* A linear layer of this rank; bias: its role, or ROLE_NONE. */
+static tp_status bind_linear(struct linear *out, const struct source *s, enum role role,
+                             enum role bias, int layer, int64_t width, int64_t in,
+                             struct tp_err *err)
+{
+    const struct params *p = s->params;
+    const struct param *w = NULL, *b;
+    tp_status st = need(&w, s, role, layer, err);
+
+    if (st)
+        return st;
+    *out = (struct linear){ .weight = params_weight(p, w),
+                            .grad = params_grad(p, w),
+                            .out = width,
+                            .in = in,
+                            .in_out = s->net->model->arch == MODEL_GPT2 && layer >= 0,
+                            .parts = role == ROLE_QKV && is_cut(s, w) ? 3 : 1,
+                            .shards = s->net->same_bits ? s->net->shards : 0,
+                            .stride = stride_of(s, w),
+                            .sums = s->net->sums,
+                            .type = s->net->dtype,
+                            .whole = s->net->whole,
+                            .tp = is_cut(s, w) ? s->net->tp : NULL };
+    b = bias == ROLE_NONE ? NULL : find(s, bias, layer);
+    if (b) {
+        out->bias = params_weight(p, b);
+        out->bias_grad = params_grad(p, b);
+        out->bias_stride = stride_of(s, b);
+    }
+    return TP_OK;
+}
+
+static tp_status bind_norm(struct norm *out, const struct source *s, enum role role, enum role bias,
+                           int layer, struct tp_err *err)
+{
+    const struct params *p = s->params;
+    const struct param *w = NULL, *b = find(s, bias, layer);
+    tp_status st = need(&w, s, role, layer, err);
+
+    if (st)
+        return st;
+    *out = (struct norm){ .weight = params_weight(p, w), .grad = params_grad(p, w) };
+    if (b) {
+        out->bias = params_weight(p, b);
+        out->bias_grad = params_grad(p, b);
+    }
+    return TP_OK;
+}
+
+static tp_status bind_layer(struct layer *y, const struct source *s, int layer, struct tp_err *err)
+{
+    const struct net *n = s->net;
+    bool gpt2 = n->model->arch == MODEL_GPT2;
+    int64_t h = n->model->hidden;
+    tp_status st;
+
+    TP_TRY(bind_norm(&y->attn_norm, s, ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS, layer, err));
+    TP_TRY(bind_linear(&y->qkv, s, gpt2 ? ROLE_QKV : ROLE_Q, ROLE_QKV_BIAS, layer, n->qkv_width, h,
+                       err));
+    TP_TRY(bind_linear(&y->out, s, ROLE_OUT, ROLE_OUT_BIAS, layer, h, n->q_width, err));
+    TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, layer, err));
+    TP_TRY(bind_linear(&y->up, s, gpt2 ? ROLE_UP : ROLE_GATE, ROLE_UP_BIAS, layer, n->up_width, h,
+                       err));
+    TP_TRY(bind_linear(&y->down, s, ROLE_DOWN, ROLE_DOWN_BIAS, layer, h, n->ffn, err));
+done:
+    return st;
+}
+
+static tp_status bind_first(struct net *n, const struct source *s, struct tp_err *err)
+{
+    const struct params *p = s->params;
+    const struct param *embed = NULL, *positions;
+    tp_status st = need(&embed, s, ROLE_EMBEDDING, LAYER_FIRST, err);
+
+    if (st)
+        return st;
+    n->embedding = params_weight(p, embed);
+    n->embedding_grad = params_grad(p, embed);
+    n->embedding_stride = stride_of(s, embed);
+    n->embedding_tp = is_cut(s, embed) ? n->tp : NULL;
+    positions = find(s, ROLE_POSITIONS, LAYER_FIRST);
+    if (positions) {
+        n->positions = params_weight(p, positions);
+        n->positions_grad = params_grad(p, positions);
+    }
+    return TP_OK;
+}
+
+/* The stretch of whole spans that has a rank's tensors of `layer`; copy: those of another stage. */
+static struct range range_of(const struct source *s, int layer, bool copy)
+{
+    struct range r = { 0 };
+
+    for (int i = 0; i < s->params->n; i++) {
+        const struct param *q = &s->params->list[i];
+
+        if (s->layout->tensors[q->tensor].layer != layer || q->copy != copy)
+            continue;
+        if (r.n == 0)
+            r.at = q->at;
+        r.n = q->at + q->n - r.at;
+    }
+    return r;
+}
+
+/* Which gradients are complete when; zero3 has units for that. */
+static void bind_ranges(struct net *n, const struct source *s)
+{
+    n->fold = &s->params->fold;
+    if (n->is_sharded)
+        return;
+    for (int i = 0; i < n->n_layers; i++)
+        n->layers[i].grads = range_of(s, n->layer_numbers[i], false);
+    n->before = range_of(s, LAYER_FIRST, false);
+    n->after[0] = range_of(s, LAYER_LAST, false);
+    n->after[1] = s->params->head.n ? s->params->head : range_of(s, LAYER_FIRST, true);
+}
+
+/* The rotary table, for the positions of this rank's tokens. */
+static void fill_rope(struct net *n)
+{
+    int64_t head_dim = n->model->head_dim, run;
+
+    for (int64_t i = 0; i < n->seq; i += run) {
+        int64_t position = zigzag_position(&n->tokens, i, &run);
+
+        rope_table(n->rope + i * head_dim, position, run, head_dim, n->model->rope_theta);
+    }
+}
+
+tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,
+                   const struct parallel *par, struct tp_err *err)
+{
+    const struct model *m = n->model;
+    const struct source s = { n, l, p };
+    tp_status st = TP_OK;
+
+    n->tp = par->tp;
+    n->cp = par->cp;
+    for (int i = 0; i < n->n_layers; i++)
+        TP_TRY(bind_layer(&n->layers[i], &s, n->layer_numbers[i], err));
+    if (n->is_first)
+        TP_TRY(bind_first(n, &s, err));
+    if (n->is_last) {
+        TP_TRY(
+            bind_norm(&n->final_norm, &s, ROLE_FINAL_NORM, ROLE_FINAL_NORM_BIAS, LAYER_LAST, err));
+        TP_TRY(bind_linear(&n->head, &s, m->tied ? ROLE_EMBEDDING : ROLE_HEAD, ROLE_NONE,
+                           m->tied ? LAYER_FIRST : LAYER_LAST, n->logit.each, m->hidden, err));
+        n->head.all_out = n->logit.all;
+        if (p->head.n && !p->sharded)
+            n->head.grad = p->grad + p->head.at;
+    }
+    bind_ranges(n, &s);
+    if (n->rope)
+        fill_rope(n);
+done:
+    return st;
+}

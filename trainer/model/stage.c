@@ -1,0 +1,293 @@
+/* trainer/model/stage.c - see trainer/model/stage.h. */
+#include "trainer/model/stage.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "trainer/data_parallel/fsdp_units.h"
+#include "trainer/data_parallel/grad_reduction.h"
+#include "trainer/model/attention_block.h"
+#include "trainer/model/mlp_block.h"
+#include "trainer/tensor/vocab_parallel_embedding.h"
+#include "trainer/tensor/vocab_parallel_loss.h"
+
+/* The model's first and last stage are chunks too: the first begins with the embedding, the last
+ * ends with the head. */
+static bool is_first(const struct net *n, int chunk)
+{
+    return n->is_first && chunk == 0;
+}
+
+static bool is_last(const struct net *n, int chunk)
+{
+    return n->is_last && chunk == n->n_chunks - 1;
+}
+
+float *stage_input(const struct slot *s)
+{
+    return s->layers[0].x;
+}
+
+/* What a pass keeps of layer i of the chunk, or what is at work in its place. */
+static struct layer_slot layer_of(const struct pass *p, const struct slot *s, int i)
+{
+    struct layer_slot layer =
+        p->net->recompute == RECOMPUTE_FULL ? p->scratch->layer : s->layers[i];
+
+    layer.x = s->layers[i].x;
+    if (p->net->recompute == RECOMPUTE_SELECTIVE) {
+        layer.attended = p->scratch->layer.attended;
+        layer.lse = p->scratch->layer.lse;
+    }
+    return layer;
+}
+
+/* Whether every layer leaves the stream, rather than what is to be added to it: with recomputation
+ * its memory is the next one's too, and with zero3 so is that of a bias which would be added. */
+static bool finishes_layers(const struct net *n)
+{
+    return n->recompute == RECOMPUTE_FULL || (n->is_sharded && n->layers[0].down.bias);
+}
+
+/* What the last layer of a chunk left to be added to s->x. */
+static struct arriving leaving(const struct net *n, int chunk, const struct slot *s)
+{
+    int last = n->chunks[chunk].n - 1;
+
+    if (finishes_layers(n))
+        return (struct arriving){ 0 };
+    return (struct arriving){ s->layers[last].mid,
+                              n->layers[n->chunks[chunk].first + last].down.bias };
+}
+
+tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err)
+{
+    const struct net *n = p->net;
+    const struct chunk *c = &n->chunks[chunk];
+    struct arriving in = { 0 }; /* what enters the first layer is the stream already */
+    tp_status st = TP_OK;
+
+    if (is_first(n, chunk) && !(st = units_need(p->units, n->first_unit, err)))
+        st = embedding_tp_forward(p, stage_input(s), s->ids, err);
+    for (int i = 0; i < c->n && !st; i++) {
+        const struct layer *y = &n->layers[c->first + i];
+        struct layer_slot layer = layer_of(p, s, i);
+        float *out = i + 1 < c->n ? s->layers[i + 1].x : s->x;
+
+        if ((st = units_need(p->units, y->unit, err)))
+            break;
+        if ((st = block_attention_forward(p, y, &layer, &in, err)))
+            break;
+        st = block_mlp_forward(p, y, &layer, out, err);
+        in = (struct arriving){ layer.mid, y->down.bias };
+        if (finishes_layers(n)) {
+            stream_finish(p, out, &in);
+            in = (struct arriving){ 0 };
+        }
+    }
+    if (!st && !is_last(n, chunk))
+        stream_finish(p, s->x, &in);
+    return st;
+}
+
+tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err)
+{
+    struct arriving in = leaving(p->net, p->net->n_chunks - 1, s);
+    tp_status st = units_need(p->units, p->net->last_unit, err);
+
+    return st ? st : loss_tp_logits(p, s, &in, err);
+}
+
+/* ---- gradients that are added to ---- */
+
+static void clear(float *x, int64_t n)
+{
+    if (x)
+        memset(x, 0, (size_t)n * sizeof *x);
+}
+
+static void clear_norm(const struct norm *norm, int64_t hidden)
+{
+    clear(norm->grad, hidden);
+    clear(norm->bias_grad, hidden);
+}
+
+static void clear_linear_bias(const struct linear *l)
+{
+    for (int s = 0; l->bias_grad && (s == 0 || s < l->shards); s++)
+        clear(l->bias_grad + s * l->bias_stride, l->out);
+}
+
+static void clear_layer(const struct net *n, const struct layer *y)
+{
+    clear_norm(&y->attn_norm, n->model->hidden);
+    clear_norm(&y->mlp_norm, n->model->hidden);
+    clear_linear_bias(&y->qkv);
+    clear_linear_bias(&y->out);
+    clear_linear_bias(&y->up);
+    clear_linear_bias(&y->down);
+}
+
+/* What comes before the layers; an embedding if no head has written its gradients before. */
+static void clear_before(const struct net *n)
+{
+    int64_t hidden = n->model->hidden, first;
+
+    clear(n->positions_grad, n->model->max_positions * hidden);
+    if (n->model->tied && n->is_last && !n->same_bits)
+        return;
+    for (int s = 0; s < n->shards; s++)
+        clear(n->embedding_grad + s * n->embedding_stride,
+              vocab_rows_of(&n->table, s, &first) * hidden);
+}
+
+void stage_clear_gradients(const struct net *n)
+{
+    if (n->is_sharded || n->same_bits) /* a unit at a time; when a leaf begins */
+        return;
+    for (int i = 0; i < n->n_layers; i++)
+        clear_layer(n, &n->layers[i]);
+    if (n->is_last)
+        clear_norm(&n->final_norm, n->model->hidden);
+    if (n->is_first)
+        clear_before(n);
+}
+
+/* With --same-bits a leaf's gradients are zero when it begins, and go to those of earlier leaves
+ * when it ends. */
+static bool begins_leaf(const struct pass *p)
+{
+    return p->net->same_bits && !p->net->is_sharded && !p->add;
+}
+
+static void end_leaf(const struct pass *p, struct range r, const float *span)
+{
+    if (p->ends_leaf && !p->net->is_sharded)
+        fold_add(p->net->fold, r, p->leaf, span + r.at);
+}
+
+static void move(float **grad, ptrdiff_t by)
+{
+    if (*grad)
+        *grad += by;
+}
+
+static void move_norm(struct norm *n, ptrdiff_t by)
+{
+    move(&n->grad, by);
+    move(&n->bias_grad, by);
+}
+
+static void move_linear(struct linear *l, ptrdiff_t by)
+{
+    move(&l->grad, by);
+    move(&l->bias_grad, by);
+}
+
+/* A layer whose gradients are computed in `span` of fold, as they are bound for its sum: what is
+ * written where it belongs is not copied there. */
+static struct layer layer_in(const struct net *n, const struct layer *y, const float *span)
+{
+    ptrdiff_t by = span - n->fold->sum;
+    struct layer out = *y;
+
+    move_norm(&out.attn_norm, by);
+    move_norm(&out.mlp_norm, by);
+    move_linear(&out.qkv, by);
+    move_linear(&out.out, by);
+    move_linear(&out.up, by);
+    move_linear(&out.down, by);
+    return out;
+}
+
+/* Where the gradients of this pass' layers are computed. */
+static float *span_of(const struct pass *p)
+{
+    const struct fold *f = p->net->fold;
+
+    return p->net->same_bits && !p->net->is_sharded ? fold_place(f, p->leaf) : f->sum;
+}
+
+/* The gradients of a unit have had their last microbatch. */
+static tp_status is_final(const struct pass *p, int unit, struct tp_err *err)
+{
+    return p->reduction ? reduction_ready(p->reduction, unit, err) : TP_OK;
+}
+
+/* ---- backward ---- */
+
+tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
+                     struct tp_err *err)
+{
+    const struct net *n = p->net;
+    tp_status st;
+
+    if ((st = stage_logits(p, s, err)))
+        return st;
+    if ((st = loss_tp_forward(p, s, total, err)))
+        return st;
+    units_clear(p->units, n->last_unit);
+    if (begins_leaf(p))
+        clear_norm(&n->final_norm, n->model->hidden);
+    if ((st = loss_tp_backward(p, s, scale, err)))
+        return st;
+    end_leaf(p, n->after[0], n->fold->sum);
+    end_leaf(p, n->after[1], n->fold->sum);
+    st = units_reduce(p->units, n->last_unit, UNITS_AFTER, p->leaf, err);
+    return st ? st : is_final(p, LAYER_LAST, err);
+}
+
+/* A layer forward, from its input, but for the product whose result its backward does not need. */
+static tp_status run_again(const struct pass *p, const struct layer *y, struct layer_slot *layer,
+                           struct tp_err *err)
+{
+    const struct arriving in = { 0 };
+    tp_status st = block_attention_forward(p, y, layer, &in, err);
+
+    return st ? st : block_mlp_forward(p, y, layer, NULL, err);
+}
+
+/* Back through layer number i of this rank. */
+static tp_status layer_backward(const struct pass *p, int i, struct layer_slot slot,
+                                struct tp_err *err)
+{
+    const struct net *n = p->net;
+    const float *span = span_of(p);
+    const struct layer y = layer_in(n, &n->layers[i], span);
+    tp_status st;
+
+    TP_TRY(units_need(p->units, y.unit, err));
+    if (n->recompute == RECOMPUTE_FULL)
+        TP_TRY(run_again(p, &y, &slot, err));
+    units_clear(p->units, y.unit);
+    if (begins_leaf(p))
+        clear_layer(n, &y);
+    TP_TRY(block_mlp_backward(p, &y, &slot, err));
+    TP_TRY(block_attention_backward(p, &y, &slot, err));
+    end_leaf(p, y.grads, span);
+    TP_TRY(units_reduce(p->units, y.unit, UNITS_LAYER, p->leaf, err));
+    TP_TRY(is_final(p, n->layer_numbers[i], err));
+done:
+    return st;
+}
+
+tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err)
+{
+    const struct net *n = p->net;
+    const struct chunk *c = &n->chunks[chunk];
+    tp_status st;
+
+    for (int i = c->n - 1; i >= 0; i--)
+        if ((st = layer_backward(p, c->first + i, layer_of(p, s, i), err)))
+            return st;
+    if (!is_first(n, chunk))
+        return TP_OK;
+    units_clear(p->units, n->first_unit);
+    if (begins_leaf(p))
+        clear_before(n);
+    if ((st = embedding_tp_backward(p, s->ids, err)))
+        return st;
+    end_leaf(p, n->before, n->fold->sum);
+    st = units_reduce(p->units, n->first_unit, UNITS_BEFORE, p->leaf, err);
+    return st ? st : is_final(p, LAYER_FIRST, err);
+}

@@ -1,0 +1,35 @@
+/*
+ * trainer/model/stage.h - forward and backward of one microbatch through a chunk of the layers that
+ * a rank has. A schedule calls these per microbatch and chunk, each with a slot of its own.
+ */
+#ifndef TRAINER_MODEL_STAGE_H
+#define TRAINER_MODEL_STAGE_H
+
+#include "trainer/model/activations.h"
+
+/* Where a chunk's input belongs: the stream, before stage_forward. The first stage makes it itself.
+ */
+float *stage_input(const struct slot *s);
+
+/* slot ids (on the first stage) and input are filled in. Leaves the stream in s->x, but for the
+ * last stage, where stage_logits finishes it. */
+tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err);
+
+/* Last stage, after stage_forward: this rank's columns of the logits, in scratch wide. */
+tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err);
+
+/* Last stage, after stage_forward, slot targets filled in: logits, loss and their gradients.
+ * *total gets the sum of losses over rows; scale: what one row's loss counts for. Leaves the
+ * gradient of the stream in scratch dx. */
+tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
+                     struct tp_err *err);
+
+/* From the gradient of the stream that leaves the chunk, in scratch dx, to that of its input, in
+ * the same place; the first stage goes down to the embedding. */
+tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err);
+
+/* Zero those gradients that kernels only ever add to: norms, biases, and an embedding whose
+ * gradient no head has written before. */
+void stage_clear_gradients(const struct net *n);
+
+#endif

@@ -1,0 +1,19 @@
+/*
+ * trainer/model/weight_init.h - random starts that depend on (seed, tensor name, global index)
+ * alone, so that a model begins with the same weights at every layout. Matrices are N(0, init_std),
+ * norms 1, biases 0.
+ */
+#ifndef TRAINER_MODEL_WEIGHT_INIT_H
+#define TRAINER_MODEL_WEIGHT_INIT_H
+
+#include "layout/model.h"
+#include "trainer/data_parallel/params.h"
+
+/* Fill the weights (masters in bf16) that this rank owns; zero_start makes them everyone's. */
+void init_weights(const struct params *p, const struct layout *l, const struct model *m,
+                  uint64_t seed);
+
+/* Element `index` (row-major, of the whole tensor) of tensor `name`: a standard normal number. */
+double init_normal(uint64_t seed, const char *name, int64_t index);
+
+#endif

@@ -1,0 +1,113 @@
+/* trainer/process_groups.c - see trainer/process_groups.h. */
+#include "trainer/process_groups.h"
+
+#include <stdbool.h>
+
+static bool same_part(const struct tensor *t, const struct spec *s, int a, int b)
+{
+    struct box x[TENSOR_BOXES_MAX], y[TENSOR_BOXES_MAX];
+    int n = layout_tp_boxes(t, s, a, x);
+
+    if (n != layout_tp_boxes(t, s, b, y))
+        return false;
+    for (int i = 0; i < n; i++)
+        if (!box_equal(&x[i], &y[i]))
+            return false;
+    return n > 0;
+}
+
+int parallel_first_holder(const struct tensor *t, const struct spec *s, int tp_rank)
+{
+    while (tp_rank > 0 && same_part(t, s, tp_rank - 1, tp_rank))
+        tp_rank--;
+    return tp_rank;
+}
+
+/* The communicators of a pipeline. */
+static tp_status make_pipeline(struct parallel *p, struct tp_err *err)
+{
+    const struct spec *s = &p->spec;
+    const struct mesh_coord *at = &p->at;
+    int lane = (at->dp * s->cp + at->cp) * s->tp + at->tp; /* of this pipeline */
+    bool is_end = at->pp == 0 || at->pp == s->pp - 1;
+    tp_status st;
+
+    TP_TRY(comm_split(&p->model, p->world, at->dp * s->cp + at->cp, comm_rank(p->world), err));
+    TP_TRY(comm_split(&p->pp_forward, p->world, lane, at->pp, err));
+    TP_TRY(comm_split(&p->pp_backward, p->world, lane, at->pp, err));
+    TP_TRY(comm_split(&p->ends, p->world, is_end ? lane : -1, at->pp, err));
+done:
+    return st;
+}
+
+/* Ranks that hold the same parameters, and those that hold all of them once. */
+static tp_status make_replicas(struct parallel *p, struct tp_err *err)
+{
+    const struct spec *s = &p->spec;
+    const struct mesh_coord *at = &p->at;
+    int part = at->pp * s->tp + at->tp, rank = comm_rank(p->world);
+    tp_status st;
+
+    TP_TRY(comm_split(&p->dp, p->world, part * s->cp + at->cp, rank, err));
+    TP_TRY(comm_split(&p->cp, p->world, part * s->dp + at->dp, rank, err));
+    p->replicas = p->dp;
+    p->owners = p->world;
+    if (s->cp > 1) {
+        p->replicas = p->twins = NULL;
+        TP_TRY(comm_split(&p->replicas, p->world, part, rank, err));
+        TP_TRY(comm_split(&p->twins, p->world, part * s->dp + at->dp, rank, err));
+        TP_TRY(comm_split(&p->owners, p->world, at->cp, rank, err));
+    }
+done:
+    return st;
+}
+
+tp_status parallel_make(struct parallel *out, struct comm *world, const struct layout *l,
+                        struct tp_err *err)
+{
+    struct parallel p = { .spec = l->spec, .world = world };
+    int rank = comm_rank(world), n_tp = l->spec.tp, kv = -1;
+    tp_status st;
+
+    p.at = mesh_coord_of(&l->spec, rank);
+    for (int i = 0; i < l->n_tensors; i++)
+        if (l->tensors[i].rule.share) {
+            kv = parallel_first_holder(&l->tensors[i], &l->spec, p.at.tp);
+            break;
+        }
+    TP_TRY(comm_split(&p.tp, world, rank / n_tp, p.at.tp, err));
+    TP_TRY(make_replicas(&p, err));
+    TP_TRY(comm_split(&p.kv, p.tp, kv, p.at.tp, err));
+    if (p.kv && comm_size(p.kv) == 1) {
+        comm_free(p.kv);
+        p.kv = NULL;
+    }
+    p.model = p.tp;
+    if (l->spec.pp > 1)
+        TP_TRY(make_pipeline(&p, err));
+    *out = p;
+    return TP_OK;
+done:
+    parallel_free(&p);
+    return st;
+}
+
+void parallel_free(struct parallel *p)
+{
+    struct comm *const all[] = { p->model == p->tp ? NULL : p->model,
+                                 p->owners == p->world ? NULL : p->owners,
+                                 p->replicas == p->dp ? NULL : p->replicas,
+                                 p->twins,
+                                 p->pp_forward,
+                                 p->pp_backward,
+                                 p->ends,
+                                 p->kv,
+                                 p->dp,
+                                 p->cp,
+                                 p->tp };
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i])
+            comm_free(all[i]);
+    *p = (struct parallel){ .spec = p->spec, .at = p->at, .world = p->world };
+}

@@ -1,0 +1,40 @@
+/*
+ * trainer/process_groups.h - the communicators of a rank, one for each axis of the mesh that it
+ * shares work along.
+ */
+#ifndef TRAINER_PROCESS_GROUPS_H
+#define TRAINER_PROCESS_GROUPS_H
+
+#include "comm/comm.h"
+#include "layout/layout.h"
+
+struct parallel {
+    struct spec spec;
+    struct mesh_coord at;
+    struct comm *world; /* borrowed */
+    struct comm *tp;    /* ranks that hold the parts of one replica's layers */
+    struct comm *dp;    /* ranks that hold the same parts and see other sequences */
+    struct comm *cp; /* ranks that hold the same parts and see other tokens of the same sequences */
+    struct comm *replicas; /* all that hold the same parts, dp x cp: gradients are summed over them,
+                              beside what goes over cp; dp when cp is 1 */
+    struct comm *twins;    /* cp once more, for gradients under ZeRO; NULL when cp is 1 */
+    struct comm *model;  /* ranks that together hold one replica, of all stages; tp when pp is 1 */
+    struct comm *owners; /* ranks that together have every piece that ZeRO deals once: those of
+                            equal cp; the world when cp is 1 */
+    struct comm *pp_forward, *pp_backward; /* the stages of a pipeline: one way a channel. NULL when
+                                              pp is 1, and so is the next */
+    struct comm *ends;                     /* first and last stage, on those; elsewhere NULL */
+    struct comm *kv; /* tp ranks that hold the same KV heads; NULL when there is no sharing */
+};
+
+/* Collective over world. The layout tells which tp ranks hold the same part of the K and V
+ * projections. */
+tp_status parallel_make(struct parallel *out, struct comm *world, const struct layout *l,
+                        struct tp_err *err);
+void parallel_free(struct parallel *p);
+
+/* First of the tp ranks that hold the same boxes of tensor t as tp_rank does; tp_rank itself when
+ * nobody before it does. Holders of the same part are always neighbours. */
+int parallel_first_holder(const struct tensor *t, const struct spec *s, int tp_rank);
+
+#endif

@@ -1,0 +1,115 @@
+/* trainer/resume_diff.c - see trainer/resume_diff.h. */
+#include "trainer/resume_diff.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct sentence {
+    char *text;
+    size_t used;
+};
+
+/* Append; what has no room is left out. */
+__attribute__((format(printf, 2, 3))) static void add(struct sentence *s, const char *fmt, ...)
+{
+    size_t room = DRIFT_TEXT_MAX - s->used;
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(s->text + s->used, room, fmt, ap);
+    va_end(ap);
+    s->used += n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
+}
+
+static const char *separator(const struct sentence *s)
+{
+    return s->used ? "; " : "not as the run that saved it: ";
+}
+
+/* Weights that were cast and have no masters beside them: what was rounded off is gone. */
+static void add_cast(struct sentence *s, const struct layout *l)
+{
+    for (int i = 0; i < l->n_tensors; i++) {
+        const struct tensor *t = &l->tensors[i];
+
+        if (strcmp(t->group, GROUP_PARAM) != 0 || t->dtype == DTYPE_F32)
+            continue;
+        if (layout_find(l, GROUP_MASTER, t->name) < 0)
+            add(s, "%sweights were cast to %s and no fp32 masters kept: going on from rounded ones",
+                separator(s), dtype_name(t->dtype));
+        return;
+    }
+}
+
+/* Whether they differ. */
+static bool add_number(struct sentence *s, const char *name, double was, double now)
+{
+    if (was != now)
+        add(s, "%s%s was %.9g, now %.9g", separator(s), name, was, now);
+    return was != now;
+}
+
+/* What no tensor's shape tells. */
+static void add_model(struct sentence *s, const struct manifest *m, const struct model *now,
+                      struct arena *arena)
+{
+    struct tp_err ignored = { 0 };
+    struct model was;
+
+    if (!m->model_config ||
+        model_parse(&was, m->model_config, strlen(m->model_config), "", arena, &ignored))
+        return;
+    add_number(s, "the norms' eps", was.norm_eps, now->norm_eps);
+    if (now->arch == MODEL_LLAMA)
+        add_number(s, "rope_theta", was.rope_theta, now->rope_theta);
+}
+
+static void add_options(struct sentence *s, const char *text, const struct train_config *c)
+{
+    const struct optimizer_options *o = &c->opt;
+    const struct {
+        const char *key, *name;
+        double now;
+    } options[] = {
+        { "batch", "--batch", (double)c->batch },
+        { "seq", "--seq", (double)c->seq },
+        { "steps", "--steps", (double)c->steps },
+        { "lr", "--lr", o->lr },
+        { "min_lr", "--min-lr", o->min_lr },
+        { "warmup", "--warmup", (double)o->warmup },
+        { "beta1", "--beta1", o->beta1 },
+        { "beta2", "--beta2", o->beta2 },
+        { "eps", "--eps", o->eps },
+        { "weight_decay", "--weight-decay", o->weight_decay },
+        { "clip", "--clip", o->clip },
+    };
+    json_t *was = text ? json_loads(text, 0, NULL) : NULL;
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        const json_t *value = json_object_get(was, options[i].key);
+
+        if (json_is_number(value) &&
+            add_number(s, options[i].name, json_number_value(value), options[i].now) &&
+            strcmp(options[i].key, "seq") == 0)
+            add(s, " (data is counted in sequences: some text comes again, or never)");
+    }
+    json_decref(was);
+}
+
+void drift_describe(char buf[DRIFT_TEXT_MAX], const struct manifest *was,
+                    const struct train_config *now, const struct model *model, struct arena *arena)
+{
+    struct sentence s = { .text = buf };
+    const char *dtype = now->dtype == DTYPE_BF16 ? "bf16" : "fp32";
+
+    buf[0] = 0;
+    if (was->state.dtype && strcmp(was->state.dtype, dtype) != 0)
+        add(&s, "%sarithmetic was %s, now %s", separator(&s), was->state.dtype, dtype);
+    add_cast(&s, &was->layout);
+    add_model(&s, was, model, arena);
+    add_options(&s, was->state.options, now);
+}

@@ -1,0 +1,221 @@
+/* trainer/run_summary.c - see trainer/run_summary.h. */
+#include "trainer/run_summary.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/size.h"
+#include "kernels/cpu/thread.h"
+#include "trainer/comm_volume.h"
+
+static int64_t parameters(const struct trainer *t)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < t->layout.n_tensors; i++) {
+        const struct tensor *x = &t->layout.tensors[i];
+        struct box whole = box_whole(x->ndim, x->shape);
+
+        if (strcmp(x->group, GROUP_PARAM) == 0)
+            n += box_elements(&whole);
+    }
+    return n;
+}
+
+static void line_model(char *buf, const struct trainer *t)
+{
+    const struct model *m = t->model;
+
+    snprintf(buf, DESCRIBE_MAX,
+             "model: %s, %s, %" PRId64 " parameters, %d layers, hidden %" PRId64
+             ", %d heads of %" PRId64 " (%d key-value), ffn %" PRId64 ", vocab %" PRId64 "%s, %s",
+             t->config->model_path, model_arch_name(m->arch), parameters(t), m->layers, m->hidden,
+             m->heads, m->head_dim, m->kv_heads, m->ffn, m->vocab, m->tied ? " (tied head)" : "",
+             t->config->dtype == DTYPE_BF16 ? "bf16 with fp32 masters" : "fp32");
+}
+
+static const char *plural(int64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+/* Of which with --same-bits a rank may have copies. */
+static int64_t own_kv_heads(const struct trainer *t)
+{
+    int64_t all = t->net.kv_heads * t->net.shards, most = t->model->kv_heads / t->config->spec.tp;
+
+    most = most < 1 ? 1 : most;
+    return all < most ? all : most;
+}
+
+static void line_mesh(char *buf, const struct trainer *t)
+{
+    const struct net *n = &t->net;
+    int world = spec_world(&t->config->spec);
+    char spec[SPEC_TEXT_MAX];
+
+    snprintf(buf, DESCRIBE_MAX,
+             "mesh: %s, %d rank%s of %d thread%s; rank 0 has %d layer%s, %" PRId64
+             " heads, %" PRId64 " key-value heads%s, %" PRId64 " features, %" PRId64
+             " rows of the vocabulary",
+             spec_format(spec, &t->config->spec), world, plural(world), kernels_threads(),
+             plural(kernels_threads()), n->n_layers, plural(n->n_layers), n->heads * n->shards,
+             own_kv_heads(t), t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
+             n->is_first ? n->table.all : n->logit.all);
+}
+
+static void line_batch(char *buf, const struct trainer *t)
+{
+    const struct train_config *c = t->config;
+    int64_t micros = train_config_micros(c);
+    char replicas[48] = "", cut[96] = "";
+
+    if (c->spec.dp > 1)
+        snprintf(replicas, sizeof replicas, "each of %d dp ranks has ", c->spec.dp);
+    if (c->spec.cp > 1)
+        snprintf(cut, sizeof cut, " cut over %d cp ranks in two blocks of %" PRId64, c->spec.cp,
+                 t->net.seq / 2);
+    snprintf(buf, DESCRIBE_MAX,
+             "batch: %" PRId64 " sequences of %" PRId64 " tokens%s; %s%" PRId64
+             " microbatch%s of %" PRId64 "; %s has %" PRId64 " windows",
+             c->batch, c->seq, cut, replicas, micros, micros == 1 ? "" : "es", c->micro,
+             c->data_path, t->data.windows);
+}
+
+/* Parameters that zero3 gathers at a time, at most. */
+static int64_t largest_unit(const struct trainer *t)
+{
+    const struct params *p = &t->params;
+    int64_t most = 0;
+
+    for (int b = 0; b < p->n_buckets; b++) {
+        int64_t n = 0;
+
+        for (int i = 0; i < p->buckets[b].n; i++)
+            n += p->list[p->buckets[b].first + i].n;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static void line_bytes(char *buf, const struct trainer *t)
+{
+    const struct trainer_size *s = &t->size;
+    char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX], e[SIZE_TEXT_MAX];
+    char windows[SIZE_TEXT_MAX + 16] = "";
+
+    if (t->params.sharded)
+        snprintf(windows, sizeof windows, ", windows %s", size_format(a, s->windows));
+    snprintf(buf, DESCRIBE_MAX,
+             "bytes of a rank: weights %s, gradients %s%s, optimizer %s, activations %s; together "
+             "%s",
+             size_format(a, s->params), size_format(b, s->grads), windows,
+             size_format(c, s->moments), size_format(d, s->activations),
+             size_format(e, s->shared + s->own));
+}
+
+static void line_zero3(char *buf, const struct trainer *t)
+{
+    buf[0] = '\0';
+    if (t->params.sharded)
+        snprintf(buf, DESCRIBE_MAX,
+                 "zero3: weights and gradients are dealt to %d ranks; %d times a step one of %d "
+                 "units is gathered into the windows (the largest has %" PRId64 " parameters)",
+                 t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t));
+}
+
+/* "36 all-reduces over tp (68.0 MiB), " behind what buf has; nothing where there are none. */
+static void append_calls(char *buf, int64_t calls, int64_t bytes, const char *what)
+{
+    size_t at = strlen(buf);
+    char size[SIZE_TEXT_MAX];
+
+    if (calls)
+        snprintf(buf + at, DESCRIBE_MAX - at, "%" PRId64 " %s (%s), ", calls, what,
+                 size_format(size, bytes));
+}
+
+static const char *gradients_of(const struct trainer *t)
+{
+    bool cp = t->config->spec.cp > 1;
+
+    if (t->params.n_owners > 1)
+        return cp ? "of gradients and weights over dp, cp" : "of gradients and weights over dp";
+    return cp ? "of gradients over dp, cp" : "of gradients over dp";
+}
+
+static void line_messages(char *buf, const struct trainer *t)
+{
+    const struct messages m = messages_count(t);
+    const struct calls {
+        int64_t calls, bytes;
+        const char *what;
+    } kinds[] = {
+        { m.tp_calls, m.tp_bytes,
+          t->net.split > 1 ? "gathers and reductions over tp" : "all-reduces over tp" },
+        { m.kv_calls, m.kv_bytes, "over shared key-value heads" },
+        { m.pp_calls, m.pp_bytes, "to other stages" },
+        { m.ends_calls, m.ends_bytes, "of the tied head's gradient" },
+        { m.cp_calls, m.cp_bytes, "along the ring of cp" },
+        { m.dp_calls, m.dp_bytes, gradients_of(t) },
+    };
+    int64_t calls = m.tiny_calls, bytes = 0;
+    char size[SIZE_TEXT_MAX];
+    size_t at;
+
+    if (spec_world(&t->config->spec) == 1) {
+        snprintf(buf, DESCRIBE_MAX, "messages of a step: none, there is one rank");
+        return;
+    }
+    snprintf(buf, DESCRIBE_MAX, "messages of a step of rank 0: ");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        append_calls(buf, kinds[i].calls, kinds[i].bytes, kinds[i].what);
+        calls += kinds[i].calls;
+        bytes += kinds[i].bytes;
+    }
+    at = strlen(buf);
+    snprintf(buf + at, DESCRIBE_MAX - at, "%" PRId64 " of a few words; together %" PRId64 " (%s)",
+             m.tiny_calls, calls, size_format(size, bytes));
+}
+
+static void line_pipeline(char *buf, const struct trainer *t)
+{
+    const struct schedule *s = &t->schedule;
+
+    buf[0] = '\0';
+    if (s->p > 1)
+        snprintf(buf, DESCRIBE_MAX,
+                 "pipeline: %d stages of %d chunk%s, %d microbatches: the bubble adds %.1f %% to "
+                 "the work; rank 0 keeps %d of %d passes",
+                 s->p, s->v, plural(s->v), s->m, 100.0 * (s->p - 1) / ((double)s->v * s->m),
+                 s->ranks[0].n_slots, s->m * s->v);
+}
+
+static void line_same_bits(char *buf, const struct trainer *t)
+{
+    const struct train_config *c = t->config;
+    int levels = t->params.fold.levels, shards = t->net.shards;
+    char bytes[SIZE_TEXT_MAX];
+
+    *buf = 0;
+    if (!c->same_bits)
+        return;
+    snprintf(buf, DESCRIBE_MAX,
+             "same bits: as with tp %d at every layout, of batch %" PRId64 " and micro %" PRId64
+             "; a rank plays %d tensor shard%s, a thread each, and keeps %d further span%s of "
+             "gradients (%s)",
+             c->same_bits, c->batch, c->micro, shards, plural(shards), levels, plural(levels),
+             size_format(bytes, t->size.grads / (1 + levels) * levels));
+}
+
+char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i)
+{
+    static void (*const lines[DESCRIBE_LINES])(char *, const struct trainer *) = {
+        line_model, line_mesh,     line_batch,    line_bytes,
+        line_zero3, line_messages, line_pipeline, line_same_bits
+    };
+
+    lines[i](buf, t);
+    return buf;
+}

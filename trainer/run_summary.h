@@ -1,0 +1,15 @@
+/*
+ * trainer/run_summary.h - what a run will do, in a few lines for people: model, mesh, batch, bytes
+ * of a rank, messages of a step.
+ */
+#ifndef TRAINER_RUN_SUMMARY_H
+#define TRAINER_RUN_SUMMARY_H
+
+#include "trainer/trainer.h"
+
+enum { DESCRIBE_LINES = 8, DESCRIBE_MAX = 512 };
+
+/* Line number i, without a newline; empty where there is nothing to say. t is open. Returns buf. */
+char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i);
+
+#endif

@@ -1,0 +1,189 @@
+/* trainer/suggestions.c - see trainer/suggestions.h. */
+#include "trainer/suggestions.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "core/size.h"
+#include "layout/suggest.h"
+#include "trainer/memory_budget.h"
+
+struct question {
+    const struct train_config *asked;
+    const struct model *model;
+    struct tensor *tensors; /* parameters: optimizer state is cut like them */
+    int n_tensors;
+    struct arena arena;
+};
+
+/* Bytes of a rank when the run is asked for with another spec; -1: it cannot run. */
+static int64_t bytes_at(const struct train_config *asked, const struct model *m,
+                        const struct spec *s)
+{
+    struct train_config c = *asked;
+    struct tp_err ignored = { 0 };
+
+    c.spec = *s;
+    return train_config_check(&c, m, &ignored) ? -1 : budget_need(&c, m).total;
+}
+
+static tp_status question_open(struct question *q, const struct train_config *asked,
+                               const struct model *m, struct tp_err *err)
+{
+    *q = (struct question){ .asked = asked, .model = m };
+    return model_params(&q->tensors, &q->n_tensors, m, asked->dtype, &q->arena, err);
+}
+
+static bool would_run(void *ctx, const struct spec *s)
+{
+    const struct question *q = ctx;
+    int64_t need = bytes_at(q->asked, q->model, s);
+
+    return need >= 0 && (q->asked->mem_bytes == 0 || need <= q->asked->mem_bytes);
+}
+
+static struct suggest suggest_of(struct question *q)
+{
+    return (struct suggest){ .asked = &q->asked->spec,
+                             .n_layers = q->model->layers,
+                             .tensors = q->tensors,
+                             .n_tensors = q->n_tensors,
+                             .fits = would_run,
+                             .ctx = q };
+}
+
+/* Append the nearest layouts that would run to a sentence, when there are any. */
+static void add_nearest(struct question *q, struct tp_err *err)
+{
+    const struct suggest near = suggest_of(q);
+    struct spec specs[SUGGEST_MAX];
+    struct tp_err why = *err;
+    char text[SUGGEST_TEXT_MAX];
+    int n = suggest_specs(specs, &near);
+
+    if (n > 0)
+        tp_fail(err, why.status, "%.700s; nearest that would run: %s", why.msg,
+                suggest_text(text, specs, n));
+}
+
+tp_status advice_check(struct train_config *checked, const struct train_config *asked,
+                       const struct model *m, struct tp_err *err)
+{
+    struct question q;
+    tp_status st;
+
+    *checked = *asked;
+    TP_TRY(question_open(&q, asked, m, err));
+    st = layout_check(&asked->spec, m->layers, q.tensors, q.n_tensors, err);
+    if (!st)
+        st = train_config_check(checked, m, err);
+    if (st == TP_E_LAYOUT)
+        add_nearest(&q, err);
+done:
+    arena_free(&q.arena);
+    return st;
+}
+
+/* "--micro 1 (80 MiB), --recompute full (70 MiB), tp4 (50 MiB)": each alone would do. */
+struct options {
+    char text[384];
+    size_t used;
+};
+
+static void add_option(struct options *o, const char *name, int64_t need)
+{
+    char bytes[SIZE_TEXT_MAX];
+
+    o->used += (size_t)snprintf(o->text + o->used, sizeof o->text - o->used, "%s%s (%s)",
+                                o->used ? ", " : "", name, size_format(bytes, need));
+}
+
+/* The largest microbatch of at most c's with which it fits, in halves; 0: none. */
+static int64_t micro_that_fits(const struct train_config *c, const struct model *m)
+{
+    struct train_config smaller = *c;
+
+    for (; smaller.micro > 0; smaller.micro /= 2) {
+        int64_t need = bytes_at(&smaller, m, &c->spec);
+
+        if (need >= 0 && need <= c->mem_bytes)
+            return smaller.micro;
+    }
+    return 0;
+}
+
+/* Smaller microbatches; recomputation; both. */
+static void try_at_this_layout(struct options *o, const struct train_config *c,
+                               const struct model *m)
+{
+    for (int again = (int)c->recompute; again < RECOMPUTE_COUNT; again++) {
+        struct train_config other = *c;
+        char more[32] = "", micro[32] = "", name[64];
+
+        other.recompute = (enum recompute)again;
+        other.micro = micro_that_fits(&other, m);
+        if (other.micro == 0)
+            continue;
+        if (other.recompute != c->recompute)
+            snprintf(more, sizeof more, "--recompute %s", recompute_name(other.recompute));
+        if (other.micro != c->micro)
+            snprintf(micro, sizeof micro, "--micro %" PRId64, other.micro);
+        snprintf(name, sizeof name, "%s%s%s", more, *more && *micro ? " " : "", micro);
+        add_option(o, name, bytes_at(&other, m, &c->spec));
+    }
+}
+
+static void try_layouts(struct options *o, struct question *q)
+{
+    const struct suggest near = suggest_of(q);
+    struct spec specs[SUGGEST_MAX];
+    char text[SPEC_TEXT_MAX];
+    int n = suggest_specs(specs, &near);
+
+    for (int i = 0; i < n; i++)
+        add_option(o, spec_format(text, &specs[i]), bytes_at(q->asked, q->model, &specs[i]));
+}
+
+static tp_status too_large(const struct train_config *c, const struct memory_need *need,
+                           const char *instead, struct tp_err *err)
+{
+    char spec[SPEC_TEXT_MAX], total[SIZE_TEXT_MAX], mem[SIZE_TEXT_MAX], weights[SIZE_TEXT_MAX];
+    char state[SIZE_TEXT_MAX], act[SIZE_TEXT_MAX], staging[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
+
+    return tp_fail(
+        err, TP_E_BUDGET,
+        "%.400s does not fit at %s: a rank needs about %s of --mem %s (weights %s, gradients "
+        "and optimizer %s, activations %s, saving %s, program %s); would fit: %s",
+        c->model_path, spec_format(spec, &c->spec), size_format(total, need->total),
+        size_format(mem, c->mem_bytes), size_format(weights, need->params + need->master),
+        size_format(state, need->grads + need->moments),
+        size_format(act, need->activations + need->workspace), size_format(staging, need->staging),
+        size_format(other, need->overhead), instead);
+}
+
+tp_status advice_budget(const struct train_config *asked, const struct model *m, struct tp_err *err)
+{
+    struct train_config c = *asked;
+    struct options instead = { .used = 0 };
+    struct memory_need need;
+    struct question q = { .asked = asked };
+    tp_status st;
+
+    if (c.mem_bytes == 0)
+        return TP_OK;
+    TP_TRY(train_config_check(&c, m, err));
+    need = budget_need(&c, m);
+    if (need.total <= c.mem_bytes)
+        return TP_OK;
+    if (need.total == MEMORY_MOST)
+        return tp_fail(err, TP_E_BUDGET, "%s: a model too large to count the bytes of",
+                       c.model_path);
+    TP_TRY(question_open(&q, asked, m, err));
+    try_at_this_layout(&instead, &c, m);
+    try_layouts(&instead, &q);
+    st = too_large(&c, &need, instead.used ? instead.text : "nothing near", err);
+done:
+    arena_free(&q.arena);
+    return st;
+}

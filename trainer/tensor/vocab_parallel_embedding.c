@@ -1,0 +1,113 @@
+/* trainer/tensor/vocab_parallel_embedding.c - see trainer/tensor/vocab_parallel_embedding.h. */
+#include "trainer/tensor/vocab_parallel_embedding.h"
+
+#include "kernels/bias.h"
+#include "kernels/embedding.h"
+#include "trainer/same_bits/emulated_shards.h"
+
+/* Rows first .. first + n - 1 of the microbatch; x is where the first of them is. */
+struct rows {
+    int64_t first, n;
+};
+
+/* A run of them that are neighbours in one sequence. */
+struct run {
+    int64_t row, n, position; /* row: from the first; position: of the run's first token */
+};
+
+static struct run run_at(const struct net *n, struct rows rows, int64_t row)
+{
+    struct run r = { .row = row };
+
+    r.position = zigzag_position(&n->tokens, (rows.first + row) % n->seq, &r.n);
+    if (r.n > rows.n - row)
+        r.n = rows.n - row;
+    return r;
+}
+
+/* This rank's of the stream. */
+static struct rows rows_of(const struct pass *p)
+{
+    const struct net *n = p->net;
+
+    return (struct rows){ n->split > 1 ? comm_rank(n->tp) * p->stream_rows : 0, p->stream_rows };
+}
+
+static void add_positions(const struct net *n, struct rows rows, float *x)
+{
+    int64_t h = n->model->hidden;
+
+    for (struct run r = run_at(n, rows, 0); r.row < rows.n; r = run_at(n, rows, r.row + r.n))
+        bias_add(x + r.row * h, n->positions + r.position * h, 1, r.n * h);
+}
+
+static void positions_backward(const struct net *n, struct rows rows, const float *dx)
+{
+    int64_t h = n->model->hidden;
+
+    for (struct run r = run_at(n, rows, 0); r.row < rows.n; r = run_at(n, rows, r.row + r.n))
+        bias_add(n->positions_grad + r.position * h, dx + r.row * h, 1, r.n * h);
+}
+
+/* The rows that this rank's part of the vocabulary has, zero elsewhere. */
+static void look_up(const struct pass *p, float *x, const int32_t *ids)
+{
+    const struct net *n = p->net;
+    int64_t h = n->model->hidden, each = p->rows * h, first;
+
+    for (int s = 0; s < n->shards; s++) {
+        const char *table = n->embedding;
+        int64_t rows = vocab_rows_of(&n->table, s, &first);
+
+        embedding_forward(n->shards > 1 ? n->sums + s * each : x,
+                          table + s * n->embedding_stride * dtype_bytes(n->dtype), n->dtype, ids,
+                          p->rows, first, rows, h);
+    }
+    if (n->shards > 1)
+        shards_sum(x, n->sums, n->shards, each, each);
+}
+
+tp_status embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids,
+                               struct tp_err *err)
+{
+    const struct net *n = p->net;
+    int64_t h = n->model->hidden;
+    float *rows = n->split > 1 ? n->whole : x;
+    tp_status st = TP_OK;
+
+    look_up(p, rows, ids);
+    if (n->split > 1)
+        st = comm_reduce_scatter(n->embedding_tp, x, rows, p->stream_rows * h, COMM_F32, err);
+    else if (n->embedding_tp && comm_size(n->embedding_tp) > 1)
+        st = comm_all_reduce(n->embedding_tp, x, p->rows * h, COMM_F32, COMM_SUM, err);
+    if (n->positions && !st)
+        add_positions(n, rows_of(p), x);
+    return st;
+}
+
+tp_status embedding_tp_backward(const struct pass *p, const int32_t *ids, struct tp_err *err)
+{
+    const struct net *n = p->net;
+    int64_t h = n->model->hidden, first;
+    const float *dx = p->scratch->dx;
+
+    if (n->positions && !n->same_bits)
+        positions_backward(n, rows_of(p), dx);
+    if (n->split > 1) {
+        tp_status st =
+            comm_all_gather(n->embedding_tp, n->whole, dx, p->stream_rows * h, COMM_F32, err);
+
+        if (st)
+            return st;
+        dx = n->whole;
+    }
+    if (n->positions && n->same_bits) /* every rank all of it: nothing is left to be added up */
+        positions_backward(n, (struct rows){ 0, p->rows }, dx);
+    for (int s = 0; s < n->shards; s++) {
+        int64_t rows = vocab_rows_of(&n->table, s, &first);
+
+        embedding_backward(n->embedding_grad + s * n->embedding_stride, dx, ids, p->rows, first,
+                           rows, h);
+    }
+    return TP_OK;
+}

@@ -1,0 +1,19 @@
+/*
+ * trainer/tensor/vocab_parallel_embedding.h - the embedding cut along the vocabulary: every rank
+ * looks up the ids that it has, the others give zero, and one all-reduce puts the rows together.
+ * Backward sends nothing. Under sp a reduce-scatter leaves this rank's rows of the stream, and
+ * backward gathers them. Learned positions are whole on every rank, and added after that.
+ */
+#ifndef TRAINER_TENSOR_VOCAB_PARALLEL_EMBEDDING_H
+#define TRAINER_TENSOR_VOCAB_PARALLEL_EMBEDDING_H
+
+#include "trainer/model/activations.h"
+
+/* x[rows][h], memory for collectives. */
+tp_status embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids,
+                               struct tp_err *err);
+
+/* From scratch dx; adds to the tables' gradients. */
+tp_status embedding_tp_backward(const struct pass *p, const int32_t *ids, struct tp_err *err);
+
+#endif

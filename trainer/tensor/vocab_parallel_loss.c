@@ -1,0 +1,107 @@
+/* trainer/tensor/vocab_parallel_loss.c - see trainer/tensor/vocab_parallel_loss.h. */
+#include "trainer/tensor/vocab_parallel_loss.h"
+
+#include <string.h>
+
+#include "kernels/loss.h"
+#include "trainer/same_bits/emulated_shards.h"
+
+tp_status loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in,
+                         struct tp_err *err)
+{
+    const struct net *n = p->net;
+
+    stream_norm(p, &n->final_norm, s->normed, s->stats, s->x, in);
+    return linear_column_forward(&n->head, p->scratch->wide, s->normed, p->rows, err);
+}
+
+/* Logits of a shard in scratch wide, and the columns that they are. */
+struct shard {
+    float *logits;
+    int64_t first, cols;
+};
+
+static struct shard shard_of(const struct pass *p, int i)
+{
+    struct shard s = { .logits = p->scratch->wide + i * p->rows * p->net->logit.each };
+
+    s.cols = vocab_rows_of(&p->net->logit, i, &s.first);
+    return s;
+}
+
+/* Over the shards of this rank. */
+static void find_max(const struct pass *p, float *row_max)
+{
+    int shards = p->net->shards;
+    float *parts = shards > 1 ? p->scratch->part_max : row_max;
+
+    for (int i = 0; i < shards; i++) {
+        struct shard s = shard_of(p, i);
+
+        loss_max(parts + i * p->rows, s.logits, p->rows, s.cols);
+        for (int64_t r = 0; i > 0 && r < p->rows; r++)
+            if (parts[i * p->rows + r] > parts[r])
+                parts[r] = parts[i * p->rows + r];
+    }
+    if (shards > 1)
+        memcpy(row_max, parts, (size_t)p->rows * sizeof *row_max);
+}
+
+/* Sums of exponentials and targets' logits; row_max is that of all ranks. */
+static void sum_up(const struct pass *p, const int32_t *targets, float *row_sums)
+{
+    const struct scratch *w = p->scratch;
+    int shards = p->net->shards;
+
+    for (int i = 0; i < shards; i++) {
+        float *sums = shards > 1 ? w->part_sums + i * 2 * p->rows : row_sums;
+        struct shard s = shard_of(p, i);
+
+        loss_sum_exp(sums, sums + p->rows, s.logits, w->row_max, targets, s.first, p->rows, s.cols);
+    }
+    if (shards > 1)
+        shards_sum(row_sums, w->part_sums, shards, 2 * p->rows, 2 * p->rows);
+}
+
+tp_status loss_tp_forward(const struct pass *p, const struct slot *s, double *total,
+                          struct tp_err *err)
+{
+    const struct net *n = p->net;
+    const struct scratch *w = p->scratch;
+    bool alone = !n->head.tp || comm_size(n->head.tp) == 1;
+    tp_status st = TP_OK;
+
+    find_max(p, w->row_max);
+    if (!alone)
+        st = comm_all_reduce(n->head.tp, w->row_max, p->rows, COMM_F32, COMM_MAX, err);
+    if (st)
+        return st;
+    sum_up(p, s->targets, w->row_sums);
+    if (!alone)
+        st = comm_all_reduce(n->head.tp, w->row_sums, 2 * p->rows, COMM_F32, COMM_SUM, err);
+    if (st)
+        return st;
+    *total = loss_total(w->row_sums, w->row_sums + p->rows, p->rows);
+    return TP_OK;
+}
+
+tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, struct tp_err *err)
+{
+    const struct net *n = p->net;
+    const struct scratch *w = p->scratch;
+    char *dlogits = n->dtype == DTYPE_BF16 ? (char *)w->narrow : (char *)w->wide;
+    int64_t hidden = n->model->hidden, step = p->rows * n->logit.each * dtype_bytes(n->dtype);
+    tp_status st;
+
+    for (int i = 0; i < n->shards; i++) {
+        struct shard x = shard_of(p, i);
+
+        loss_backward(dlogits + i * step, n->dtype, x.logits, w->row_sums, s->targets, x.first,
+                      p->rows, x.cols, scale);
+    }
+    st = linear_column_backward(&n->head, w->dnormed, dlogits, s->normed, p->rows, p->add, err);
+    if (st)
+        return st;
+    memset(w->dx, 0, (size_t)(p->stream_rows * hidden) * sizeof(float));
+    return stream_norm_backward(p, &n->final_norm, w->dx, w->dnormed, s->x, s->stats, err);
+}

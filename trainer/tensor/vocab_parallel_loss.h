@@ -1,0 +1,27 @@
+/*
+ * trainer/tensor/vocab_parallel_loss.h - final norm, head and cross entropy, cut along the
+ * vocabulary. Each rank has its own columns of the logits; three floats a row are reduced (the
+ * largest, the sum of exponentials, the target's logit), so no rank ever holds a whole row.
+ */
+#ifndef TRAINER_TENSOR_VOCAB_PARALLEL_LOSS_H
+#define TRAINER_TENSOR_VOCAB_PARALLEL_LOSS_H
+
+#include "trainer/model/activations.h"
+#include "trainer/model/residual.h"
+
+/* From s->x, which with `in` becomes the stream, to scratch wide: this rank's columns of the
+ * logits, [shards][rows][net.logit.each]; a shard's matrix is dense, as wide as vocab_rows_of
+ * says. */
+tp_status loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in,
+                         struct tp_err *err);
+
+/* After loss_tp_logits, which it overwrites: *total gets the sum over rows of -log softmax at the
+ * target; the same on every tp rank. */
+tp_status loss_tp_forward(const struct pass *p, const struct slot *s, double *total,
+                          struct tp_err *err);
+
+/* After loss_tp_forward: scratch dx gets the gradient of the stream s->x. scale: what one row's
+ * loss counts for in the step's loss. */
+tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, struct tp_err *err);
+
+#endif
