@@ -47,6 +47,7 @@ int64_t shard_chunk_elements(const struct tensor *t, const struct box *b)
     width = box_elements(b) / b->len[0];
     if (width > most)
         return most; /* not even a row */
-    rows = t->rule.dim == 0 && t->rule.blocks > 1 ? t->shape[0] / t->rule.blocks : t->shape[0];
+    rows = t->placement.dim == 0 && t->placement.blocks > 1 ? t->shape[0] / t->placement.blocks
+                                                            : t->shape[0];
     return chunk_rows(rows, width * elem) * width;
 }

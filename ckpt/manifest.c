@@ -45,13 +45,13 @@ static json_t *ints(const int64_t *values, int n)
 
 static json_t *tensor_json(const struct tensor *t, int id)
 {
-    const struct rule *r = &t->rule;
+    const struct rule *r = &t->placement;
 
     return json_pack("{s:i, s:s, s:s, s:s, s:o, s:i, s:{s:i, s:I, s:i, s:b, s:b}}", "id", id,
                      "group", t->group, "name", t->name, "dtype", dtype_name(t->dtype), "shape",
                      ints(t->shape, t->ndim), "layer", t->layer, "rule", "dim", r->dim, "unit",
-                     (json_int_t)r->unit, "blocks", r->blocks, "share", (int)r->share, "pad",
-                     (int)r->pad);
+                     (json_int_t)r->unit, "blocks", r->blocks, "share", (int)r->replicate, "pad",
+                     (int)r->uneven);
 }
 
 static json_t *shard_json(const struct shard_info *s)

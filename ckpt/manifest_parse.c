@@ -68,8 +68,8 @@ static tp_status parse_rule(const struct member_reader *p, struct rule *r, json_
     TP_TRY(member_small(p, &r->dim, object, "dim", -1, ndim - 1));
     TP_TRY(member_int(p, &r->unit, object, "unit", 1, UNIT_MAX));
     TP_TRY(member_small(p, &r->blocks, object, "blocks", 1, TENSOR_BOXES_MAX));
-    TP_TRY(member_bool(p, &r->share, object, "share"));
-    TP_TRY(member_bool(p, &r->pad, object, "pad"));
+    TP_TRY(member_bool(p, &r->replicate, object, "share"));
+    TP_TRY(member_bool(p, &r->uneven, object, "pad"));
 done:
     return st;
 }
@@ -118,7 +118,7 @@ static tp_status parse_tensor(const struct member_reader *p, struct tensor *t, j
     if (!dtype_parse(&t->dtype, dtype))
         return member_fail(p, "tensor %s: unknown dtype '%s'", t->name, dtype);
     TP_TRY(parse_shape(p, t, object));
-    TP_TRY(parse_rule(p, &t->rule, object, t->ndim));
+    TP_TRY(parse_rule(p, &t->placement, object, t->ndim));
     TP_TRY(member_small(p, &t->layer, object, "layer", LAYER_LAST, n_layers - 1));
 done:
     return st;

@@ -92,7 +92,7 @@ static struct rule rule_of(const struct entry *e, enum cut cut, const struct mod
 
     if (cut == CUT_VOCABULARY) {
         r.dim = 0;
-        r.pad = true;
+        r.uneven = true;
     } else if (cut == CUT_COLUMN) {
         r.dim = e->out;
     } else if (cut == CUT_ROW) {
@@ -104,7 +104,7 @@ static struct rule rule_of(const struct entry *e, enum cut cut, const struct mod
         r.blocks = e->blocks;
     if (strcmp(unit, "head") == 0 || strcmp(unit, "kv_head") == 0)
         r.unit = m->head_dim;
-    r.share = strcmp(unit, "kv_head") == 0;
+    r.replicate = strcmp(unit, "kv_head") == 0;
     return r;
 }
 
@@ -126,7 +126,7 @@ static bool make(struct tensor *out, const struct entry *e, int layer, const str
                   : arena_strdup(arena, p->pattern);
     for (t.ndim = 0; t.ndim < 2 && e->shape[t.ndim] != NONE; t.ndim++)
         t.shape[t.ndim] = size_of(e->shape[t.ndim], m);
-    t.rule = rule_of(e, p->cut, m);
+    t.placement = rule_of(e, p->cut, m);
     *out = t;
     return t.name != NULL;
 }

@@ -5,7 +5,7 @@
  * block large enough; all of the axis when no such number does. */
 static int64_t block_width(const struct tensor *t, const struct box *b)
 {
-    const struct rule *r = &t->rule;
+    const struct rule *r = &t->placement;
     int64_t each = t->shape[r->dim] / r->blocks, units = each / r->unit;
     int64_t column_bytes = box_elements(b) / b->len[r->dim] * dtype_bytes(t->dtype);
 
@@ -17,7 +17,7 @@ static int64_t block_width(const struct tensor *t, const struct box *b)
 
 int column_blocks(const struct tensor *t, const struct box *b, struct box *blocks)
 {
-    int dim = t->rule.dim, n = 0;
+    int dim = t->placement.dim, n = 0;
     int64_t end, width;
 
     blocks[0] = *b;

@@ -17,21 +17,21 @@ struct parts {
 /* Units of each fused block; of a padded tensor the last may be short. */
 static int64_t units_of(const struct tensor *t)
 {
-    int64_t block = t->shape[t->rule.dim] / t->rule.blocks;
+    int64_t block = t->shape[t->placement.dim] / t->placement.blocks;
 
-    return block / t->rule.unit + (t->rule.pad && block % t->rule.unit != 0);
+    return block / t->placement.unit + (t->placement.uneven && block % t->placement.unit != 0);
 }
 
 static struct parts cut_of(const struct tensor *t, int tp)
 {
     struct parts c = { .units = 1, .parts = 1, .repeat = tp };
 
-    if (t->rule.dim < 0)
+    if (t->placement.dim < 0)
         return c;
     c.units = units_of(t);
     c.parts = tp;
     c.repeat = 1;
-    if (t->rule.share && c.units < tp) {
+    if (t->placement.replicate && c.units < tp) {
         c.parts = (int)c.units;
         c.repeat = tp / c.parts;
     }
@@ -59,7 +59,7 @@ static int64_t least(int64_t a, int64_t b)
 /* Boxes of shard number `part`; empty ones are left out. */
 static int part_boxes(const struct tensor *t, const struct parts *c, int part, struct box *boxes)
 {
-    const struct rule *r = &t->rule;
+    const struct rule *r = &t->placement;
     int64_t lo, len, block, from, to;
     int n = 0;
 
@@ -84,7 +84,7 @@ static int part_boxes(const struct tensor *t, const struct parts *c, int part, s
  * tensor that is fused along its rows lie one after the other, others side by side. */
 static int zero_boxes(const struct tensor *t, int parts, int part, struct box *boxes, int n)
 {
-    bool stacked = t->rule.dim == 0;
+    bool stacked = t->placement.dim == 0;
     int64_t rows = 0, first = 0, lo, len;
     int kept = 0;
 
@@ -165,22 +165,23 @@ int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes)
 /* Why tp cannot cut t; false when it can. */
 static bool refuses_tp(const struct tensor *t, int tp, char *why, size_t size)
 {
-    const struct rule *r = &t->rule;
+    const struct rule *r = &t->placement;
     int64_t units;
 
     if (r->dim < 0)
         return false;
     units = units_of(t);
-    if (t->shape[r->dim] % (r->blocks * (r->pad ? 1 : r->unit)) != 0) {
+    if (t->shape[r->dim] % (r->blocks * (r->uneven ? 1 : r->unit)) != 0) {
         snprintf(why, size, "its axis %d of %lld is no multiple of %d x %lld", r->dim,
                  (long long)t->shape[r->dim], r->blocks, (long long)r->unit);
         return true;
     }
-    if (r->pad || units % tp == 0 || (r->share && units > 0 && tp % units == 0))
+    if (r->uneven || units % tp == 0 || (r->replicate && units > 0 && tp % units == 0))
         return false;
     if (r->unit > 1)
         snprintf(why, size, "its %lld %sheads of %lld on axis %d do not divide by tp %d",
-                 (long long)units, r->share ? "key-value " : "", (long long)r->unit, r->dim, tp);
+                 (long long)units, r->replicate ? "key-value " : "", (long long)r->unit, r->dim,
+                 tp);
     else
         snprintf(why, size, "its %lld features on axis %d do not divide by tp %d", (long long)units,
                  r->dim, tp);
@@ -368,8 +369,8 @@ tp_status layout_extents(struct extent **extents, int *n, const struct layout *l
     int64_t room = 0;
 
     for (int t = 0; t < l->n_tensors; t++)
-        room += (int64_t)cut_of(&l->tensors[t], l->spec.tp).parts * l->tensors[t].rule.blocks *
-                (l->tensors[t].rule.dim > 0 ? COLUMN_BLOCKS_MAX : 1) *
+        room += (int64_t)cut_of(&l->tensors[t], l->spec.tp).parts * l->tensors[t].placement.blocks *
+                (l->tensors[t].placement.dim > 0 ? COLUMN_BLOCKS_MAX : 1) *
                 (is_zero_sharded(&l->spec, &l->tensors[t]) ? l->spec.dp : 1);
     d.bytes_of = calloc((size_t)spec_world(&l->spec), sizeof *d.bytes_of);
     d.extents = room < INT32_MAX ? arena_array(arena, (size_t)room, sizeof *d.extents) : NULL;

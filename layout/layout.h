@@ -23,12 +23,12 @@
 
 /* How tensor parallelism cuts a tensor: shard(dim, unit, blocks, repeat). */
 struct rule {
-    int dim;      /* axis that is cut; -1: every tp rank holds the whole tensor */
-    int64_t unit; /* elements on that axis that stay together: a head's rows, else 1; where `pad`
-                     the last unit may be short */
-    int blocks;   /* parts of a fused tensor, each cut by itself (GPT-2's c_attn: 3), else 1 */
-    bool share;   /* fewer units than ranks: neighbours hold the same part (KV heads) */
-    bool pad;     /* parts may be uneven or empty (the vocabulary); else they must divide */
+    int dim;        /* axis that is cut; -1: every tp rank holds the whole tensor */
+    int64_t unit;   /* elements on that axis that stay together: a head's rows, else 1; where `pad`
+                       the last unit may be short */
+    int blocks;     /* parts of a fused tensor, each cut by itself (GPT-2's c_attn: 3), else 1 */
+    bool replicate; /* fewer units than ranks: neighbours hold the same part (KV heads) */
+    bool uneven;    /* parts may be uneven or empty (the vocabulary); else they must divide */
 };
 
 enum {
@@ -49,7 +49,7 @@ struct tensor {
     enum dtype dtype;
     int ndim;
     int64_t shape[BOX_NDIM_MAX];
-    struct rule rule;
+    struct rule placement;
     int layer;      /* 0 .. n_layers - 1, LAYER_FIRST or LAYER_LAST */
     enum role role; /* what it is to the model; ROLE_NONE where only a checkpoint told of it */
 };

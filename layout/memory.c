@@ -373,7 +373,7 @@ static struct memory_need need_of(const struct model *m, const struct spec *s,
                                   const struct workload *w, bool saves, int pp)
 {
     struct share r = share_of(m, s, w, pp);
-    int64_t tokens = w->seq / s->cp, rows = workload_micro(w, s) * tokens,
+    int64_t tokens = w->seq_length / s->cp, rows = workload_micro(w, s) * tokens,
             e = dtype_bytes(w->dtype);
     int64_t streams = r.slots * (2 * r.slot_layers + 1);
     struct memory_need need = { 0 };
@@ -409,7 +409,7 @@ static bool is_countable(const struct model *m, const struct workload *w, const 
     double heads = m->heads + 2.0 * m->kv_heads + 2.0 * w->same_bits;
     double widths = (double)m->hidden + heads * (double)m->head_dim + 3.0 * (double)m->ffn +
                     (double)m->vocab + (m->arch == MODEL_GPT2 ? (double)m->max_positions : 0);
-    double rows = (double)workload_micro(w, s) * (double)w->seq, layers = m->layers + 2.0;
+    double rows = (double)workload_micro(w, s) * (double)w->seq_length, layers = m->layers + 2.0;
 
     return widths * layers * (512 * rows + 256 * (double)m->hidden) < (double)MEMORY_MOST;
 }

@@ -103,35 +103,36 @@ tp_status bits_check_mesh(const struct workload *w, const struct spec *s, struct
 
 tp_status bits_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err)
 {
-    int64_t micro = workload_micro(w, s), rows = micro * w->seq;
+    int64_t micro = workload_micro(w, s), rows = micro * w->seq_length;
 
     if (s->zero == 3 && s->dp > 1 && bits_leaf(w) > 1)
         return tp_fail(err, TP_E_LAYOUT,
                        "--same-bits under zero3 sums a microbatch over dp at once, so the "
                        "%" PRId64 " microbatches of a step (--batch %" PRId64 " / --micro %" PRId64
                        ") must be a power of two; zero1 takes any",
-                       w->batch / micro, w->batch, micro);
+                       w->global_batch_size / micro, w->global_batch_size, micro);
     if (rows % w->same_bits)
         return tp_fail(err, TP_E_LAYOUT,
                        "--same-bits %d adds rows in as many blocks: the %" PRId64
                        " tokens of a microbatch (--micro %" PRId64 " x --seq %" PRId64
                        ") do not divide by it; --seq %" PRId64 " would",
-                       w->same_bits, rows, micro, w->seq,
-                       (w->seq + w->same_bits - 1) / w->same_bits * w->same_bits);
+                       w->same_bits, rows, micro, w->seq_length,
+                       (w->seq_length + w->same_bits - 1) / w->same_bits * w->same_bits);
     return TP_OK;
 }
 
 void bits_cut(struct tensor *tensors, int n, int same_bits)
 {
     for (int i = 0; i < n; i++)
-        if (tensors[i].rule.pad)
-            tensors[i].rule.unit =
-                vocabulary_unit(tensors[i].shape[tensors[i].rule.dim], same_bits);
+        if (tensors[i].placement.uneven)
+            tensors[i].placement.unit =
+                vocabulary_unit(tensors[i].shape[tensors[i].placement.dim], same_bits);
 }
 
 int64_t bits_leaf(const struct workload *w)
 {
-    int64_t leaf = w->micro ? w->batch / w->micro : w->batch;
+    int64_t leaf =
+        w->micro_batch_size ? w->global_batch_size / w->micro_batch_size : w->global_batch_size;
 
     if (!w->same_bits || leaf < 1)
         return 1;

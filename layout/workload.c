@@ -13,21 +13,21 @@ enum { COUNT_MAX = 1 << 24 };
 
 struct workload workload_default(void)
 {
-    return (struct workload){ .dtype = DTYPE_F32, .seq = 64, .batch = 8 };
+    return (struct workload){ .dtype = DTYPE_F32, .seq_length = 64, .global_batch_size = 8 };
 }
 
 int64_t workload_micro(const struct workload *w, const struct spec *s)
 {
-    if (w->micro)
-        return w->micro;
-    return w->same_bits ? 1 : w->batch / s->dp;
+    if (w->micro_batch_size)
+        return w->micro_batch_size;
+    return w->same_bits ? 1 : w->global_batch_size / s->dp;
 }
 
 int64_t workload_micros(const struct workload *w, const struct spec *s)
 {
     int64_t micro = workload_micro(w, s);
 
-    return micro ? w->batch / s->dp / micro : 0;
+    return micro ? w->global_batch_size / s->dp / micro : 0;
 }
 
 /* ---- the run ---- */
@@ -43,14 +43,15 @@ tp_status workload_check_run(const struct workload *w, const struct model *m, st
 {
     tp_status st;
 
-    if (w->seq > m->max_positions)
+    if (w->seq_length > m->max_positions)
         return tp_fail(err, TP_E_USAGE,
                        "--seq %" PRId64
                        " is more than the model's max_position_embeddings %" PRId64,
-                       w->seq, m->max_positions);
+                       w->seq_length, m->max_positions);
     if (w->dtype != DTYPE_F32 && w->dtype != DTYPE_BF16)
         return tp_fail(err, TP_E_USAGE, "--dtype is fp32 or bf16, not %s", dtype_name(w->dtype));
-    if ((st = check_count("--seq", w->seq, err)) || (st = check_count("--batch", w->batch, err)))
+    if ((st = check_count("--seq", w->seq_length, err)) ||
+        (st = check_count("--batch", w->global_batch_size, err)))
         return st;
     return w->same_bits ? bits_check_run(w, m, err) : TP_OK;
 }
@@ -82,17 +83,17 @@ static tp_status check_sp(const struct workload *w, const struct model *m, struc
 /* Context parallelism cuts every sequence into two blocks a rank. */
 static tp_status check_cp(const struct workload *w, const struct spec *s, struct tp_err *err)
 {
-    int64_t blocks = 2 * (int64_t)s->cp, below = w->seq / blocks * blocks;
+    int64_t blocks = 2 * (int64_t)s->cp, below = w->seq_length / blocks * blocks;
     char lengths[64] = "";
 
-    if (s->cp == 1 || w->seq % blocks == 0)
+    if (s->cp == 1 || w->seq_length % blocks == 0)
         return TP_OK;
     if (below)
         snprintf(lengths, sizeof lengths, "; --seq %" PRId64 " would", below);
     return tp_fail(err, TP_E_LAYOUT,
                    "context parallelism (cp %d) cuts a sequence into %" PRId64
                    " equal blocks, two a rank, and --seq %" PRId64 " does not divide%s",
-                   s->cp, blocks, w->seq, lengths);
+                   s->cp, blocks, w->seq_length, lengths);
 }
 
 tp_status workload_check_mesh(const struct workload *w, const struct spec *s, const struct model *m,
@@ -104,10 +105,10 @@ tp_status workload_check_mesh(const struct workload *w, const struct spec *s, co
         return st;
     if ((st = check_cp(w, s, err)))
         return st;
-    if (w->batch % s->dp)
+    if (w->global_batch_size % s->dp)
         return tp_fail(err, TP_E_LAYOUT,
                        "--batch %" PRId64 " cannot be dealt to %d data-parallel ranks evenly",
-                       w->batch, s->dp);
+                       w->global_batch_size, s->dp);
     return w->same_bits ? bits_check_mesh(w, s, err) : TP_OK;
 }
 
@@ -126,16 +127,16 @@ static int64_t divisor_below(int64_t n, int64_t most)
 /* A rank's share of the batch is cut evenly; interleaved pipelines take groups of microbatches. */
 static tp_status check_share(const struct workload *w, const struct spec *s, struct tp_err *err)
 {
-    int64_t share = w->batch / s->dp, micro = workload_micro(w, s), micros;
+    int64_t share = w->global_batch_size / s->dp, micro = workload_micro(w, s), micros;
 
-    if (!w->batch)
+    if (!w->global_batch_size)
         return TP_OK;
     if (micro < 1 || micro > share || share % micro)
         return tp_fail(err, TP_E_USAGE,
                        "--micro %" PRId64 " does not divide the %" PRId64
                        " sequences of a data-parallel rank (--batch %" PRId64
                        " over dp %d); --micro %" PRId64 " does",
-                       micro, share, w->batch, s->dp, divisor_below(share, micro));
+                       micro, share, w->global_batch_size, s->dp, divisor_below(share, micro));
     micros = share / micro;
     if (s->vpp > 1 && micros % s->pp)
         return tp_fail(err, TP_E_LAYOUT,
@@ -149,7 +150,7 @@ static tp_status check_share(const struct workload *w, const struct spec *s, str
 /* Under sp the tokens of a microbatch that a cp rank has are dealt to its tp ranks. */
 static tp_status check_rows(const struct workload *w, const struct spec *s, struct tp_err *err)
 {
-    int64_t micro = workload_micro(w, s), rows = micro * w->seq / s->cp;
+    int64_t micro = workload_micro(w, s), rows = micro * w->seq_length / s->cp;
     char cp[32] = "";
 
     if (!s->sp || rows % s->tp == 0)
@@ -159,7 +160,7 @@ static tp_status check_rows(const struct workload *w, const struct spec *s, stru
     return tp_fail(err, TP_E_LAYOUT,
                    "sequence parallelism (sp) deals the tokens of a microbatch to tp ranks: "
                    "%" PRId64 " (--micro %" PRId64 " x --seq %" PRId64 "%s) do not divide by tp %d",
-                   rows, micro, w->seq, cp, s->tp);
+                   rows, micro, w->seq_length, cp, s->tp);
 }
 
 tp_status workload_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err)
@@ -169,11 +170,11 @@ tp_status workload_check_micro(const struct workload *w, const struct spec *s, s
 
     if ((st = check_share(w, s, err)))
         return st;
-    if (w->seq > 0 && micro > INT32_MAX / w->seq)
+    if (w->seq_length > 0 && micro > INT32_MAX / w->seq_length)
         return tp_fail(err, TP_E_USAGE,
                        "a microbatch of %" PRId64 " sequences of %" PRId64
                        " tokens is too large; make --micro smaller",
-                       micro, w->seq);
+                       micro, w->seq_length);
     if ((st = check_rows(w, s, err)))
         return st;
     return w->same_bits ? bits_check_micro(w, s, err) : TP_OK;

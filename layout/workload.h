@@ -22,9 +22,9 @@
 
 struct workload {
     enum dtype dtype;
-    int64_t seq;   /* tokens in a sequence */
-    int64_t batch; /* sequences in a step, over all ranks */
-    int64_t micro; /* sequences that a dp rank takes at once; 0: workload_micro says */
+    int64_t seq_length;        /* tokens in a sequence */
+    int64_t global_batch_size; /* sequences in a step, over all ranks */
+    int64_t micro_batch_size;  /* sequences that a dp rank takes at once; 0: workload_micro says */
     enum recompute recompute;
     int same_bits; /* tensor shards that there seem to be at every layout; 0: as tp has */
 };

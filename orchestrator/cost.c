@@ -28,11 +28,12 @@ static double ring(int n)
  * and their products with V, two of a token's products with the sequence. */
 static double recomputed(const struct model *m, const struct workload *w)
 {
-    double scores = 4.0 * m->layers * m->heads * (double)m->head_dim * (double)w->seq;
+    double scores = 4.0 * m->layers * m->heads * (double)m->head_dim * (double)w->seq_length;
 
     if (w->recompute == RECOMPUTE_FULL)
         return 4.0 / 3;
-    return w->recompute == RECOMPUTE_SELECTIVE ? 1 + scores / model_step_flops(m, 1, w->seq) : 1;
+    return w->recompute == RECOMPUTE_SELECTIVE ? 1 + scores / model_step_flops(m, 1, w->seq_length)
+                                               : 1;
 }
 
 void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct way *w)
@@ -40,21 +41,23 @@ void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct
     const struct workload load = way_work(&work->asked, w);
     const struct model *m = work->model;
     const struct spec *p = &w->spec;
-    double e = (double)dtype_bytes(load.dtype), share = ceil_div((double)load.batch, p->dp);
+    double e = (double)dtype_bytes(load.dtype),
+           share = ceil_div((double)load.global_batch_size, p->dp);
     int64_t chosen = workload_micro(&load, p);
     double micro = chosen ? (double)chosen : share;
     double micros = ceil_div(share, micro), stages = (double)p->pp * p->vpp;
     double busiest = p->pp * p->vpp * ceil_div(m->layers, stages) / m->layers;
     double bubble = 1 + (p->pp - 1) / (p->vpp * micros);
-    double again = recomputed(m, &load), tokens = (double)load.batch * (double)load.seq;
+    double again = recomputed(m, &load),
+           tokens = (double)load.global_batch_size * (double)load.seq_length;
     double layers = m->layers / (double)p->pp * busiest; /* of a rank */
-    double row_bytes = share * (double)load.seq / p->cp * (double)m->hidden * 4;
-    double kv_bytes = share * (double)load.seq / p->cp * (double)m->kv_heads / p->tp *
+    double row_bytes = share * (double)load.seq_length / p->cp * (double)m->hidden * 4;
+    double kv_bytes = share * (double)load.seq_length / p->cp * (double)m->kv_heads / p->tp *
                       (double)m->head_dim * 2 * e;
     double params = (double)model_matmul_params(m) / p->tp / p->pp * busiest;
 
-    x[FLOPS] =
-        model_step_flops(m, (int64_t)tokens, load.seq) / spec_world(p) * busiest * bubble * again;
+    x[FLOPS] = model_step_flops(m, (int64_t)tokens, load.seq_length) / spec_world(p) * busiest *
+               bubble * again;
     x[BYTES_TP] = bubble * (layers * 4 * row_bytes * ring(p->tp) * again +
                             layers * 3 * kv_bytes * (p->cp - 1) +
                             (p->pp > 1 ? 2 * p->vpp * row_bytes / (p->sp ? p->tp : 1) : 0));

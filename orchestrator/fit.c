@@ -102,9 +102,9 @@ static tp_status read_work(struct fit *f, struct tp_err *err)
     const char *same_bits = j->is_tp_train ? job_flag(j, "--same-bits") : NULL;
     long bits = same_bits ? strtol(same_bits, NULL, 10) : 0;
 
-    f->asked = (struct workload){ .seq = j->layouts.seq,
-                                  .batch = j->layouts.batch,
-                                  .micro = j->layouts.micro,
+    f->asked = (struct workload){ .seq_length = j->layouts.seq,
+                                  .global_batch_size = j->layouts.batch,
+                                  .micro_batch_size = j->layouts.micro,
                                   .same_bits = bits == (int)bits ? (int)bits : INT_MAX };
     if (j->layouts.dtype && !dtype_parse(&f->asked.dtype, j->layouts.dtype))
         return tp_fail(err, TP_E_USAGE, "%s: layouts.dtype (--dtype) is fp32 or bf16, not '%.60s'",
@@ -112,13 +112,14 @@ static tp_status read_work(struct fit *f, struct tp_err *err)
     if (recompute && !recompute_parse(&f->asked.recompute, recompute) && j->is_tp_train)
         return tp_fail(err, TP_E_USAGE, "%s: --recompute is none, selective or full, not '%.60s'",
                        j->path, recompute);
-    f->sets_micro = j->is_tp_train && f->asked.batch && !f->asked.micro && !f->asked.same_bits;
+    f->sets_micro = j->is_tp_train && f->asked.global_batch_size && !f->asked.micro_batch_size &&
+                    !f->asked.same_bits;
     f->sets_recompute = j->is_tp_train && !recompute;
     f->work = (struct cost_work){ .model = &f->model, .asked = f->asked };
-    if (!f->asked.batch)
-        f->work.asked.batch = BATCH_GUESS;
-    if (!f->asked.seq)
-        f->work.asked.seq = SEQ_GUESS;
+    if (!f->asked.global_batch_size)
+        f->work.asked.global_batch_size = BATCH_GUESS;
+    if (!f->asked.seq_length)
+        f->work.asked.seq_length = SEQ_GUESS;
     return TP_OK;
 }
 
@@ -264,7 +265,7 @@ static int64_t memory_of(const struct fit *f, const struct way *way)
     if (!f->has_model)
         return 0;
     if (!workload_micro(&w, &way->spec)) /* the batch is a guess */
-        w.micro = 1;
+        w.micro_batch_size = 1;
     return memory_estimate(&f->model, &way->spec, &w, true).total;
 }
 
@@ -290,7 +291,7 @@ static void try_way(struct fit *f, struct candidate *best, const struct candidat
 static void try_micros(struct fit *f, struct candidate *best, struct candidate *c,
                        enum recompute again, int64_t *least)
 {
-    int64_t share = f->asked.batch / c->way.spec.dp;
+    int64_t share = f->asked.global_batch_size / c->way.spec.dp;
 
     for (int64_t n = 1; n <= (f->sets_micro ? share : 1) && n <= MICROS_MAX; n++) {
         struct candidate t = *c;

@@ -160,9 +160,9 @@ tp_status job_flags_read(struct job *j, struct arena *arena, struct tp_err *err)
     tp_status st;
 
     flag_number(&j->steps, j, "--steps", 0);
-    flag_number(&j->layouts.batch, j, "--batch", w.batch);
+    flag_number(&j->layouts.batch, j, "--batch", w.global_batch_size);
     flag_number(&j->layouts.micro, j, "--micro", 0);
-    flag_number(&j->layouts.seq, j, "--seq", w.seq);
+    flag_number(&j->layouts.seq, j, "--seq", w.seq_length);
     if (!j->layouts.model && model && !strchr(model, '{'))
         j->layouts.model = model[0] == '/' ? model : arena_printf(arena, "%s/%s", j->dir, model);
     if (!j->layouts.dtype)

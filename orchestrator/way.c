@@ -53,7 +53,7 @@ struct workload way_work(const struct workload *asked, const struct way *w)
     struct workload work = *asked;
 
     if (w->micro)
-        work.micro = w->micro;
+        work.micro_batch_size = w->micro;
     if (w->recompute)
         work.recompute = w->recompute;
     return work;

@@ -9,7 +9,7 @@ static void count_tp(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
     const struct layer *y = &n->layers[0];
-    int64_t rows = t->config->micro * n->seq, micros = train_config_micros(t->config);
+    int64_t rows = t->config->micro_batch_size * n->seq, micros = train_config_micros(t->config);
     int full = n->recompute == RECOMPUTE_FULL;
     int cut = (y->out.tp ? 2 + full : 0) + (y->down.tp ? 2 : 0);
     int head = n->is_last && n->head.tp;
@@ -39,7 +39,7 @@ static void count_row_sums(struct messages *m, const struct trainer *t)
 static void count_sp(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
-    int64_t rows = t->config->micro * n->seq, micros = train_config_micros(t->config);
+    int64_t rows = t->config->micro_batch_size * n->seq, micros = train_config_micros(t->config);
     int64_t part = rows / n->split * n->model->hidden, e = dtype_bytes(n->dtype);
     int full = n->recompute == RECOMPUTE_FULL;
     int64_t gathers = n->n_layers * (6 + 2 * full) + 2 * n->is_last;
@@ -62,7 +62,7 @@ static void count_ring(struct messages *m, const struct trainer *t)
 {
     const struct net *n = &t->net;
     int64_t blocks = train_config_micros(t->config) * n->n_layers * (t->config->spec.cp - 1);
-    int64_t elements = t->config->micro * n->seq * 2 * n->kv_width;
+    int64_t elements = t->config->micro_batch_size * n->seq * 2 * n->kv_width;
     int again = n->recompute != RECOMPUTE_NONE;
 
     m->cp_calls = blocks * (3 + again);
@@ -148,7 +148,7 @@ struct messages messages_count(const struct trainer *t)
 {
     const struct train_config *c = t->config;
     const struct net *n = &t->net;
-    int64_t rows = c->micro * n->seq, h = n->model->hidden;
+    int64_t rows = c->micro_batch_size * n->seq, h = n->model->hidden;
     const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct messages m = { 0 };
 

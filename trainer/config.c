@@ -7,8 +7,8 @@ struct train_config train_config_default(void)
 
     return (struct train_config){
         .spec = spec_default(),
-        .seq = w.seq,
-        .batch = w.batch,
+        .seq_length = w.seq_length,
+        .global_batch_size = w.global_batch_size,
         .seed = 1234,
         .dtype = w.dtype,
         .opt = { .lr = 1e-3,
@@ -25,23 +25,23 @@ struct train_config train_config_default(void)
 struct workload train_config_work(const struct train_config *c)
 {
     return (struct workload){ .dtype = c->dtype,
-                              .seq = c->seq,
-                              .batch = c->batch,
-                              .micro = c->micro,
+                              .seq_length = c->seq_length,
+                              .global_batch_size = c->global_batch_size,
+                              .micro_batch_size = c->micro_batch_size,
                               .recompute = c->recompute,
                               .same_bits = c->same_bits };
 }
 
 int64_t train_config_micros(const struct train_config *c)
 {
-    return c->batch / c->spec.dp / c->micro;
+    return c->global_batch_size / c->spec.dp / c->micro_batch_size;
 }
 
 int64_t train_config_sequence(const struct train_config *c, int dp_rank, int64_t micro)
 {
     if (c->same_bits && c->spec.zero == 3)
-        return (micro * c->spec.dp + dp_rank) * c->micro;
-    return c->batch / c->spec.dp * dp_rank + micro * c->micro;
+        return (micro * c->spec.dp + dp_rank) * c->micro_batch_size;
+    return c->global_batch_size / c->spec.dp * dp_rank + micro * c->micro_batch_size;
 }
 
 static tp_status check_optimizer(const struct optimizer_options *o, struct tp_err *err)
@@ -69,7 +69,7 @@ static tp_status check_work(struct train_config *c, const struct model *m, struc
     if ((st = workload_check_run(&w, m, err)) || (st = workload_check_mesh(&w, &c->spec, m, err)) ||
         (st = workload_check_micro(&w, &c->spec, err)))
         return st;
-    c->micro = workload_micro(&w, &c->spec);
+    c->micro_batch_size = workload_micro(&w, &c->spec);
     return TP_OK;
 }
 

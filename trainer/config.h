@@ -30,11 +30,11 @@ struct train_config {
     const char *model_path; /* folder or config.json, for messages */
     const char *data_path;
     struct spec spec;
-    int64_t steps;     /* of the whole run */
-    int64_t exit_step; /* save and stop after so many; 0: never */
-    int64_t seq;       /* tokens in a sequence */
-    int64_t batch;     /* sequences in a step, over all ranks */
-    int64_t micro;     /* sequences a dp rank takes at once; 0: all of its share */
+    int64_t steps;             /* of the whole run */
+    int64_t exit_step;         /* save and stop after so many; 0: never */
+    int64_t seq_length;        /* tokens in a sequence */
+    int64_t global_batch_size; /* sequences in a step, over all ranks */
+    int64_t micro_batch_size;  /* sequences a dp rank takes at once; 0: all of its share */
     struct optimizer_options opt;
     int64_t seed;
     enum dtype dtype; /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */

@@ -11,7 +11,7 @@
 static void collect(float *out, const struct trainer *t)
 {
     const struct net *n = &t->net;
-    int64_t rows = t->config->micro * n->seq, first;
+    int64_t rows = t->config->micro_batch_size * n->seq, first;
 
     for (int s = 0; s < n->shards; s++) {
         const float *from = t->scratch.wide + s * rows * n->logit.each;
@@ -27,7 +27,7 @@ static void collect(float *out, const struct trainer *t)
 static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp_err *err)
 {
     int64_t micros = train_config_micros(t->config);
-    int64_t each = t->net.is_last ? t->config->micro * t->net.seq * t->net.logit.all : 0;
+    int64_t each = t->net.is_last ? t->config->micro_batch_size * t->net.seq * t->net.logit.all : 0;
     float *all = malloc((size_t)(micros * each) * sizeof *all + 1);
     tp_status st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits");
 
@@ -86,9 +86,9 @@ static void assemble(const struct trainer *t, float *whole, const float *parts)
         if (at.pp < c->spec.pp - 1 || layout_tp_boxes(head, &c->spec, at.tp, b) == 0)
             continue;
         for (int64_t i = 0; i < train_config_micros(c); i++)
-            parts =
-                assemble_rank(whole + train_config_sequence(c, at.dp, i) * c->seq * vocab, &b[0],
-                              zigzag_of(&c->spec, at.cp, c->seq), c->micro, vocab, parts);
+            parts = assemble_rank(
+                whole + train_config_sequence(c, at.dp, i) * c->seq_length * vocab, &b[0],
+                zigzag_of(&c->spec, at.cp, c->seq_length), c->micro_batch_size, vocab, parts);
     }
 }
 
@@ -96,10 +96,10 @@ static tp_status write_file(const struct trainer *t, const char *path, const flo
                             struct tp_err *err)
 {
     const struct train_config *c = t->config;
-    int64_t rows = c->batch * c->seq, vocab = t->model->vocab;
+    int64_t rows = c->global_batch_size * c->seq_length, vocab = t->model->vocab;
     const struct safetensors_tensor tensors[] = {
-        { "input_ids", DTYPE_I64, 2, { c->batch, c->seq } },
-        { "logits", DTYPE_F32, 3, { c->batch, c->seq, vocab } },
+        { "input_ids", DTYPE_I64, 2, { c->global_batch_size, c->seq_length } },
+        { "logits", DTYPE_F32, 3, { c->global_batch_size, c->seq_length, vocab } },
     };
     float *whole = malloc((size_t)(rows * vocab) * sizeof *whole);
     int64_t *ids = malloc((size_t)rows * sizeof *ids);
@@ -111,7 +111,8 @@ static tp_status write_file(const struct trainer *t, const char *path, const flo
         st = tp_fail(err, TP_E_NOMEM, "no memory for --logits");
         goto done;
     }
-    TP_TRY(data_fetch(&t->data, t->position.next_sample, c->batch, NULL, pair, pair + rows, err));
+    TP_TRY(data_fetch(&t->data, t->position.next_sample, c->global_batch_size, NULL, pair,
+                      pair + rows, err));
     for (int64_t i = 0; i < rows; i++)
         ids[i] = pair[i];
     assemble(t, whole, parts);

@@ -214,7 +214,8 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
                                  .lr = r->lr,
                                  .tokens = l->t->position.tokens,
                                  .seconds = seconds,
-                                 .tokens_per_s = (double)(c->batch * c->seq) / seconds,
+                                 .tokens_per_s =
+                                     (double)(c->global_batch_size * c->seq_length) / seconds,
                                  .save_seconds = save_seconds,
                                  .cpu_seconds = l->cpu_of_all,
                                  .comm_wait_seconds = l->waited,

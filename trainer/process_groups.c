@@ -71,7 +71,7 @@ tp_status parallel_make(struct parallel *out, struct comm *world, const struct l
 
     p.at = mesh_coord_of(&l->spec, rank);
     for (int i = 0; i < l->n_tensors; i++)
-        if (l->tensors[i].rule.share) {
+        if (l->tensors[i].placement.replicate) {
             kv = parallel_first_holder(&l->tensors[i], &l->spec, p.at.tp);
             break;
         }

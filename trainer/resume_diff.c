@@ -75,8 +75,8 @@ static void add_options(struct sentence *s, const char *text, const struct train
         const char *key, *name;
         double now;
     } options[] = {
-        { "batch", "--batch", (double)c->batch },
-        { "seq", "--seq", (double)c->seq },
+        { "batch", "--batch", (double)c->global_batch_size },
+        { "seq", "--seq", (double)c->seq_length },
         { "steps", "--steps", (double)c->steps },
         { "lr", "--lr", o->lr },
         { "min_lr", "--min-lr", o->min_lr },

@@ -79,8 +79,8 @@ static void line_batch(char *buf, const struct trainer *t)
     snprintf(buf, DESCRIBE_MAX,
              "batch: %" PRId64 " sequences of %" PRId64 " tokens%s; %s%" PRId64
              " microbatch%s of %" PRId64 "; %s has %" PRId64 " windows",
-             c->batch, c->seq, cut, replicas, micros, micros == 1 ? "" : "es", c->micro,
-             c->data_path, t->data.windows);
+             c->global_batch_size, c->seq_length, cut, replicas, micros, micros == 1 ? "" : "es",
+             c->micro_batch_size, c->data_path, t->data.windows);
 }
 
 /* Parameters that zero3 gathers at a time, at most. */
@@ -205,8 +205,8 @@ static void line_same_bits(char *buf, const struct trainer *t)
              "same bits: as with tp %d at every layout, of batch %" PRId64 " and micro %" PRId64
              "; a rank plays %d tensor shard%s, a thread each, and keeps %d further span%s of "
              "gradients (%s)",
-             c->same_bits, c->batch, c->micro, shards, plural(shards), levels, plural(levels),
-             size_format(bytes, t->size.grads / (1 + levels) * levels));
+             c->same_bits, c->global_batch_size, c->micro_batch_size, shards, plural(shards),
+             levels, plural(levels), size_format(bytes, t->size.grads / (1 + levels) * levels));
 }
 
 char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i)

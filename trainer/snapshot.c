@@ -148,8 +148,9 @@ static char *options_text(const struct snapshot *s, struct arena *a)
                         ", \"micro\": %" PRId64 ", \"lr\": %.17g, \"min_lr\": %.17g, \"warmup\": "
                         "%" PRId64 ", \"beta1\": %.17g, \"beta2\": %.17g, \"eps\": %.17g, "
                         "\"weight_decay\": %.17g, \"clip\": %.17g, \"seed\": %" PRId64 "}",
-                        c->steps, c->batch, c->seq, c->micro, o->lr, o->min_lr, o->warmup, o->beta1,
-                        o->beta2, o->eps, o->weight_decay, o->clip, c->seed);
+                        c->steps, c->global_batch_size, c->seq_length, c->micro_batch_size, o->lr,
+                        o->min_lr, o->warmup, o->beta1, o->beta2, o->eps, o->weight_decay, o->clip,
+                        c->seed);
 }
 
 /* Rank 0, with every rank's shard complete: make the step appear, then remove old ones. */

@@ -9,12 +9,12 @@
 static struct pass pass_of(struct trainer *t, int64_t micro)
 {
     int64_t leaf = same_bits_leaf(t->config), in_leaf = micro % leaf;
-    int64_t rows = t->config->micro * t->net.seq;
+    int64_t rows = t->config->micro_batch_size * t->net.seq;
     bool same_bits = t->config->same_bits;
 
     return (struct pass){ .net = &t->net,
                           .scratch = &t->scratch,
-                          .sequences = t->config->micro,
+                          .sequences = t->config->micro_batch_size,
                           .rows = rows,
                           .stream_rows = rows / t->net.split,
                           .units = &t->units,
@@ -33,8 +33,8 @@ static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct 
     const struct train_config *c = t->config;
     int64_t first = train_config_sequence(c, t->parallel.at.dp, micro);
 
-    return data_fetch(&t->data, t->position.next_sample + first, c->micro, &t->net.tokens, s->ids,
-                      s->targets, err);
+    return data_fetch(&t->data, t->position.next_sample + first, c->micro_batch_size,
+                      &t->net.tokens, s->ids, s->targets, err);
 }
 
 /* The forward pass of a microbatch through a chunk, from the stage before to the stage after. */
@@ -73,7 +73,7 @@ static tp_status run_backward(struct trainer *t, const struct op *op, struct tp_
     if (op->from >= 0) {
         TP_TRY(comm_recv(t->parallel.pp_backward, w->dx, stream_bytes(&p), op->from, err));
     } else {
-        float scale = (float)(1 / (double)(t->config->batch * t->config->seq));
+        float scale = (float)(1 / (double)(t->config->global_batch_size * t->config->seq_length));
 
         TP_TRY(stage_loss(&p, s, scale, &t->losses[op->micro], err));
     }
@@ -132,8 +132,9 @@ static tp_status share_loss(double *share, struct trainer *t, struct tp_err *err
     else if (t->net.is_last)
         for (int64_t i = 0; i < micros; i++)
             sum += t->losses[i];
-    *share =
-        par->at.tp == 0 && !(c->same_bits && par->at.dp) ? sum / (double)(c->batch * c->seq) : 0;
+    *share = par->at.tp == 0 && !(c->same_bits && par->at.dp)
+                 ? sum / (double)(c->global_batch_size * c->seq_length)
+                 : 0;
     return st;
 }
 
@@ -160,8 +161,8 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     TP_TRY(optimizer_update(&t->params, &t->parallel, &c->opt, at->step, r->lr, r->grad_norm, err));
     TP_TRY(share_loss(&r->loss_share, t, err));
     at->step++;
-    at->next_sample += c->batch;
-    at->tokens += c->batch * c->seq;
+    at->next_sample += c->global_batch_size;
+    at->tokens += c->global_batch_size * c->seq_length;
 done:
     return st;
 }

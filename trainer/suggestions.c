@@ -104,11 +104,11 @@ static int64_t micro_that_fits(const struct train_config *c, const struct model 
 {
     struct train_config smaller = *c;
 
-    for (; smaller.micro > 0; smaller.micro /= 2) {
+    for (; smaller.micro_batch_size > 0; smaller.micro_batch_size /= 2) {
         int64_t need = bytes_at(&smaller, m, &c->spec);
 
         if (need >= 0 && need <= c->mem_bytes)
-            return smaller.micro;
+            return smaller.micro_batch_size;
     }
     return 0;
 }
@@ -122,13 +122,13 @@ static void try_at_this_layout(struct options *o, const struct train_config *c,
         char more[32] = "", micro[32] = "", name[64];
 
         other.recompute = (enum recompute)again;
-        other.micro = micro_that_fits(&other, m);
-        if (other.micro == 0)
+        other.micro_batch_size = micro_that_fits(&other, m);
+        if (other.micro_batch_size == 0)
             continue;
         if (other.recompute != c->recompute)
             snprintf(more, sizeof more, "--recompute %s", recompute_name(other.recompute));
-        if (other.micro != c->micro)
-            snprintf(micro, sizeof micro, "--micro %" PRId64, other.micro);
+        if (other.micro_batch_size != c->micro_batch_size)
+            snprintf(micro, sizeof micro, "--micro %" PRId64, other.micro_batch_size);
         snprintf(name, sizeof name, "%s%s%s", more, *more && *micro ? " " : "", micro);
         add_option(o, name, bytes_at(&other, m, &c->spec));
     }

@@ -52,8 +52,8 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
                        &t->arena, err));
     t->params.fold.levels = same_bits_levels(t->config);
     TP_TRY(reduction_init(&t->reduction, &t->params, &t->parallel, &t->arena, err));
-    TP_TRY(
-        net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq, &t->arena, err));
+    TP_TRY(net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq_length,
+                    &t->arena, err));
     t->net.recompute = t->config->recompute;
     TP_TRY(prepare_slots(t, pp, err));
     TP_TRY(units_init(&t->units, &t->params, &t->net, &t->schedule.ranks[pp], &t->arena, err));
@@ -64,7 +64,7 @@ done:
 /* Take every buffer from the two spans; over spans without memory it only counts. */
 static void take(struct trainer *t, struct span *shared, struct span *own)
 {
-    int64_t sequences = t->config->micro;
+    int64_t sequences = t->config->micro_batch_size;
 
     params_take(&t->params, shared, own);
     net_take(&t->net, sequences, shared, own);
@@ -123,7 +123,7 @@ static tp_status open_alone(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(prepare(t, rank, err));
     TP_TRY(measure(t, err));
     TP_TRY(span_map(&t->own, t->size.own, err));
-    TP_TRY(data_open(&t->data, t->config->data_path, t->config->seq, t->model->vocab, err));
+    TP_TRY(data_open(&t->data, t->config->data_path, t->config->seq_length, t->model->vocab, err));
 done:
     return st;
 }

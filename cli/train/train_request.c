@@ -38,9 +38,10 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_STR('l', "layout", "SPEC", &r->layout,
                 "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1); zero1 deals the\n"
                 "optimizer's state to the dp ranks, zero3 weights and gradients too"),
-        OPT_INT64(0, "seq", "T", &c->seq, "tokens in a sequence (default 64)"),
-        OPT_INT64(0, "batch", "B", &c->batch, "sequences in a step, over all ranks (default 8)"),
-        OPT_INT64(0, "micro", "M", &c->micro,
+        OPT_INT64(0, "seq", "T", &c->seq_length, "tokens in a sequence (default 64)"),
+        OPT_INT64(0, "batch", "B", &c->global_batch_size,
+                  "sequences in a step, over all ranks (default 8)"),
+        OPT_INT64(0, "micro", "M", &c->micro_batch_size,
                   "sequences a dp rank takes at once (default: its share)"),
         OPT_STR(0, "dtype", "T", &r->dtype, "fp32, or bf16 products with fp32 masters"),
         OPT_INT64(0, "seed", "N", &c->seed, "of the random start (default 1234)"),

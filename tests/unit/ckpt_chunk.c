@@ -8,7 +8,7 @@ static struct tensor random_tensor(struct rng *r)
 {
     struct tensor t = { .ndim = (int)rng_int(r, 1, 3),
                         .dtype = rng_int(r, 0, 1) ? DTYPE_F32 : DTYPE_BF16,
-                        .rule = { .dim = (int)rng_int(r, -1, 0), .unit = 1, .blocks = 1 } };
+                        .placement = { .dim = (int)rng_int(r, -1, 0), .unit = 1, .blocks = 1 } };
 
     for (int d = 0; d < t.ndim; d++)
         t.shape[d] = rng_int(r, 1, rng_int(r, 0, 1) ? 40 : 3000);
@@ -62,7 +62,7 @@ Test(chunk, shapes_from_a_hostile_file_cost_nothing)
 {
     struct tensor t = { .ndim = 1,
                         .dtype = DTYPE_F32,
-                        .rule = { .dim = -1, .unit = 1, .blocks = 1 } };
+                        .placement = { .dim = -1, .unit = 1, .blocks = 1 } };
     struct box b;
 
     t.shape[0] = (INT64_C(1) << 55) - 55; /* a prime */

@@ -28,7 +28,11 @@ static void remove_root(void)
 TestSuite(commit, .init = make_root, .fini = remove_root);
 
 static struct tensor tensors[] = {
-    { .name = "w", .group = "param", .ndim = 2, .shape = { 6, 4 }, .rule = { -1, 1, 1, 0, 0 } },
+    { .name = "w",
+      .group = "param",
+      .ndim = 2,
+      .shape = { 6, 4 },
+      .placement = { -1, 1, 1, 0, 0 } },
 };
 
 static struct layout one_tensor(void)

@@ -12,7 +12,7 @@ static struct tensor random_tensor(struct rng *r)
                          .blocks = rng_int(r, 0, 3) ? 1 : 3 };
     struct tensor t = { .ndim = 2, .dtype = rng_int(r, 0, 1) ? DTYPE_F32 : DTYPE_BF16 };
 
-    t.rule = rule;
+    t.placement = rule;
     t.shape[0] = rng_int(r, 1, 2000);
     t.shape[1] = rng_int(r, 1, 60) * rule.unit * rule.blocks;
     return t;
@@ -23,7 +23,7 @@ static struct box part_of(const struct tensor *t, int parts, int part)
 {
     struct box b = box_whole(2, t->shape);
 
-    b.len[1] = t->shape[1] / t->rule.blocks / parts;
+    b.len[1] = t->shape[1] / t->placement.blocks / parts;
     b.lo[1] = part * b.len[1];
     return b;
 }
@@ -34,7 +34,7 @@ Test(column, blocks_are_the_box_from_left_to_right_and_none_is_tiny)
 
     for (int i = 0; i < 3000; i++) {
         struct tensor t = random_tensor(&r);
-        int64_t units = t.shape[1] / t.rule.blocks / t.rule.unit;
+        int64_t units = t.shape[1] / t.placement.blocks / t.placement.unit;
         int parts = (int)rng_int(&r, 1, units < 12 ? units : 12);
         struct box b = part_of(&t, units % parts ? 1 : parts, 0), blocks[COLUMN_BLOCKS_MAX];
         int64_t at = b.lo[1];
@@ -44,7 +44,7 @@ Test(column, blocks_are_the_box_from_left_to_right_and_none_is_tiny)
         for (int k = 0; k < n; k++) {
             cr_assert_eq(blocks[k].lo[1], at);
             cr_assert(blocks[k].lo[0] == 0 && blocks[k].len[0] == t.shape[0]);
-            cr_assert_eq(blocks[k].len[1] % t.rule.unit, 0, "a head is torn");
+            cr_assert_eq(blocks[k].len[1] % t.placement.unit, 0, "a head is torn");
             at += blocks[k].len[1];
         }
         cr_assert_eq(at, b.lo[1] + b.len[1]);
@@ -60,7 +60,7 @@ Test(column, a_cut_to_two_four_or_eight_ranks_takes_whole_blocks)
         struct tensor t = random_tensor(&r);
         struct box whole = part_of(&t, 1, 0), blocks[COLUMN_BLOCKS_MAX];
         int n = column_blocks(&t, &whole, blocks);
-        int64_t units = t.shape[1] / t.rule.blocks / t.rule.unit;
+        int64_t units = t.shape[1] / t.placement.blocks / t.placement.unit;
 
         for (int tp = 2; tp <= 8; tp *= 2) {
             struct box part = part_of(&t, tp, (int)rng_int(&r, 0, tp - 1)), meet;
@@ -79,10 +79,12 @@ Test(column, a_cut_to_two_four_or_eight_ranks_takes_whole_blocks)
 
 Test(column, rows_and_uncut_tensors_stay_whole)
 {
-    struct tensor t = { .ndim = 2, .shape = { 4096, 4096 }, .rule = { .blocks = 1, .unit = 1 } };
+    struct tensor t = { .ndim = 2,
+                        .shape = { 4096, 4096 },
+                        .placement = { .blocks = 1, .unit = 1 } };
     struct box b = box_whole(2, t.shape), blocks[COLUMN_BLOCKS_MAX];
 
-    for (t.rule.dim = -1; t.rule.dim <= 0; t.rule.dim++) {
+    for (t.placement.dim = -1; t.placement.dim <= 0; t.placement.dim++) {
         cr_assert_eq(column_blocks(&t, &b, blocks), 1);
         cr_assert(box_equal(&blocks[0], &b));
     }

@@ -133,7 +133,7 @@ Test(layout, fused_tensors_are_cut_block_by_block)
                         .group = GROUP_PARAM,
                         .ndim = 2,
                         .shape = { 6, 24 },
-                        .rule = { .dim = 1, .unit = 2, .blocks = 3 } };
+                        .placement = { .dim = 1, .unit = 2, .blocks = 3 } };
     struct spec s = spec_default();
     struct box b[TENSOR_BOXES_MAX];
 

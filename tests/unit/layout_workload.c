@@ -15,9 +15,9 @@ static struct workload random_work(struct rng *r, const struct model *m)
     struct workload w = workload_default();
 
     w.dtype = rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
-    w.seq = rng_int(r, 1, m->max_positions);
-    w.batch = rng_int(r, 1, 48);
-    w.micro = rng_int(r, 0, 1) ? 0 : rng_int(r, 1, 8);
+    w.seq_length = rng_int(r, 1, m->max_positions);
+    w.global_batch_size = rng_int(r, 1, 48);
+    w.micro_batch_size = rng_int(r, 0, 1) ? 0 : rng_int(r, 1, 8);
     w.same_bits = rng_int(r, 0, 1) ? 0 : 1 << rng_int(r, 0, 4);
     return w;
 }
@@ -41,9 +41,9 @@ static bool follow(struct workload *w, const char *sentence)
         return false;
     n = strtol(strpbrk(instead, "0123456789"), NULL, 10);
     if (strstr(instead, "--seq "))
-        w->seq = n;
+        w->seq_length = n;
     else if (strstr(instead, "--micro "))
-        w->micro = n;
+        w->micro_batch_size = n;
     else if (strstr(instead, "--same-bits ") || strstr(instead, "nearest: "))
         w->same_bits = (int)n;
     else
@@ -103,10 +103,10 @@ Test(workload, an_accepted_batch_is_dealt_evenly)
         if (check(&w, &s, &m, &err))
             continue;
         accepted++;
-        cr_assert_eq(micro * micros * s.dp, w.batch);
+        cr_assert_eq(micro * micros * s.dp, w.global_batch_size);
         cr_assert(s.vpp == 1 || micros % s.pp == 0);
-        cr_assert(s.cp == 1 || w.seq / s.cp % 2 == 0);
-        cr_assert(!s.sp || micro * w.seq % ((int64_t)s.cp * s.tp) == 0);
+        cr_assert(s.cp == 1 || w.seq_length / s.cp % 2 == 0);
+        cr_assert(!s.sp || micro * w.seq_length % ((int64_t)s.cp * s.tp) == 0);
         cr_assert(!w.same_bits || bits_leaf(&w) << bits_levels(&w, &s) == micros);
     }
     cr_assert_gt(accepted, 500);
@@ -116,12 +116,14 @@ Test(workload, an_accepted_batch_is_dealt_evenly)
 Test(workload, memory_that_cannot_be_counted_is_no_small_need)
 {
     struct model m = { .vocab = 256, .layers = 1000, .heads = 8, .kv_heads = 8, .head_dim = 64 };
-    struct workload w = { .seq = 1 << 10, .batch = 1 << 20, .micro = 1 };
+    struct workload w = { .seq_length = 1 << 10,
+                          .global_batch_size = 1 << 20,
+                          .micro_batch_size = 1 };
     struct spec s = spec_default();
     int64_t before = 0;
 
     m.hidden = m.ffn = 1 << 20;
-    for (; w.micro <= 1 << 20; w.micro *= 2) {
+    for (; w.micro_batch_size <= 1 << 20; w.micro_batch_size *= 2) {
         int64_t need = memory_estimate(&m, &s, &w, true).total;
 
         cr_assert(need > before || need == MEMORY_MOST, "%lld", (long long)need);
@@ -141,7 +143,7 @@ Test(workload, a_batch_and_a_length_that_are_not_known_refuse_nothing)
         struct tp_err err = { 0 };
 
         w.same_bits = 0;
-        w.seq = w.batch = 0;
+        w.seq_length = w.global_batch_size = 0;
         cr_assert_eq(workload_check_mesh(&w, &s, NULL, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(workload_check_micro(&w, &s, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(workload_micros(&w, &s), 0);

@@ -62,11 +62,12 @@ static struct train_config random_run(struct rng *r, const struct model *m)
     c.steps = 1;
     c.ckpt = "somewhere";
     c.dtype = rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
-    c.seq = rng_int(r, 0, 9) ? rng_int(r, 1, m->max_positions) : rng_int(r, 1, 80);
+    c.seq_length = rng_int(r, 0, 9) ? rng_int(r, 1, m->max_positions) : rng_int(r, 1, 80);
     if (rng_int(r, 0, 1))
-        c.seq = c.seq / 4 * 4 + 4 * (c.seq < 4);
-    c.batch = rng_int(r, 0, 19) ? rng_int(r, 1, 6) * (1 << rng_int(r, 0, 3)) : rng_int(r, -1, 0);
-    c.micro = rng_int(r, 0, 1) ? 0 : rng_int(r, 0, 9) ? rng_int(r, 1, 3) : -1;
+        c.seq_length = c.seq_length / 4 * 4 + 4 * (c.seq_length < 4);
+    c.global_batch_size =
+        rng_int(r, 0, 19) ? rng_int(r, 1, 6) * (1 << rng_int(r, 0, 3)) : rng_int(r, -1, 0);
+    c.micro_batch_size = rng_int(r, 0, 1) ? 0 : rng_int(r, 0, 9) ? rng_int(r, 1, 3) : -1;
     c.recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
     if (rng_int(r, 0, 2) == 0)
         c.same_bits = bits[rng_int(r, 0, rng_int(r, 0, 3) ? 3 : 6)];
@@ -97,8 +98,8 @@ static struct job job_of(const struct train_config *c, bool recompute, const str
     char *text, spec[SPEC_TEXT_MAX];
     struct job job;
 
-    if (c->micro)
-        more = arena_printf(arena, " --micro=%" PRId64, c->micro);
+    if (c->micro_batch_size)
+        more = arena_printf(arena, " --micro=%" PRId64, c->micro_batch_size);
     if (c->same_bits)
         more = arena_printf(arena, "%s --same-bits %d", more, c->same_bits);
     if (recompute)
@@ -108,7 +109,8 @@ static struct job job_of(const struct train_config *c, bool recompute, const str
     text = arena_printf(arena,
                         "command: tp-train --model %s --steps 1 --dtype %s --seq %" PRId64
                         " --batch %" PRId64 "%s\nckpt: c\nlayouts:\n  allow: [%s]\n",
-                        c->model_path, dtype_name(c->dtype), c->seq, c->batch, more, allow);
+                        c->model_path, dtype_name(c->dtype), c->seq_length, c->global_batch_size,
+                        more, allow);
     cr_assert_eq(job_parse(&job, text, strlen(text), "/tmp/x.yaml", arena, &err), TP_OK, "%s",
                  err.msg);
     return job;
@@ -130,7 +132,8 @@ static bool accepts_any(const struct train_config *c, const struct spec *s, cons
     struct train_config other = *c;
     struct tp_err ignored;
 
-    for (other.micro = 1; other.micro <= c->batch; other.micro++)
+    for (other.micro_batch_size = 1; other.micro_batch_size <= c->global_batch_size;
+         other.micro_batch_size++)
         if (accepts(&other, s, m, &ignored))
             return true;
     return false;
@@ -150,7 +153,7 @@ static void judge(struct tally *n, const struct train_config *c, const struct mo
     way_format(way, &x->way);
     if (x->legal) {
         n->offered++;
-        as_planned.micro = x->way.micro ? x->way.micro : c->micro;
+        as_planned.micro_batch_size = x->way.micro ? x->way.micro : c->micro_batch_size;
         as_planned.recompute = recompute ? c->recompute : x->way.recompute;
         cr_assert(accepts(&as_planned, &x->way.spec, m, &why), "tp-run offers %s, tp-train: %s",
                   way, why.msg);
@@ -160,7 +163,7 @@ static void judge(struct tally *n, const struct train_config *c, const struct mo
     cr_assert(!accepts(c, &x->way.spec, m, &why), "tp-train runs %s, tp-run: %s", way, x->why);
     cr_assert(x->why[0] && strncmp(why.msg, x->why, strlen(x->why)) == 0,
               "%s: tp-run says: %s; tp-train: %s", way, x->why, why.msg);
-    cr_assert(c->micro || c->same_bits || !accepts_any(c, &x->way.spec, m),
+    cr_assert(c->micro_batch_size || c->same_bits || !accepts_any(c, &x->way.spec, m),
               "tp-train runs %s at another --micro, tp-run: %s", way, x->why);
 }
 

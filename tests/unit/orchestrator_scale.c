@@ -153,7 +153,9 @@ Test(scale, a_way_reads_as_it_is_written)
  * microbatches narrow it (the bubble is (p - 1) / (v m)). */
 Test(scale, the_bubble_is_that_of_1f1b)
 {
-    struct cost_work work = { .asked = { .dtype = DTYPE_F32, .batch = 12, .seq = 256 } };
+    struct cost_work work = {
+        .asked = { .dtype = DTYPE_F32, .global_batch_size = 12, .seq_length = 256 }
+    };
     struct model m = { .vocab = 256,
                        .hidden = 512,
                        .ffn = 1408,

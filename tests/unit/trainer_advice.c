@@ -18,9 +18,9 @@ static struct train_config random_config(struct rng *r, const struct model *m)
     c.model_path = "a random model";
     c.steps = 1;
     c.dtype = rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
-    c.seq = rng_int(r, 1, m->max_positions);
-    c.batch = rng_int(r, 1, 64);
-    c.micro = rng_int(r, 0, 1) ? 0 : rng_int(r, 1, 4);
+    c.seq_length = rng_int(r, 1, m->max_positions);
+    c.global_batch_size = rng_int(r, 1, 64);
+    c.micro_batch_size = rng_int(r, 0, 1) ? 0 : rng_int(r, 1, 4);
     c.spec.tp = (int)rng_int(r, 1, 9);
     c.spec.pp = (int)rng_int(r, 1, 6);
     c.spec.vpp = rng_int(r, 0, 3) ? 1 : 2;
@@ -41,7 +41,7 @@ static struct train_config as_said(const struct train_config *asked, const char 
         c.recompute = strstr(phrase, "full") ? RECOMPUTE_FULL : RECOMPUTE_SELECTIVE;
     }
     if (micro)
-        c.micro = strtoll(micro + 8, NULL, 10);
+        c.micro_batch_size = strtoll(micro + 8, NULL, 10);
     if (phrase[0] != '-')
         cr_assert_eq(spec_parse(&c.spec, phrase, &err), TP_OK, "%s", err.msg);
     return c;

@@ -159,13 +159,13 @@ static void expect_none(const char *spec, enum dtype dtype, int threads, int mor
     c.data_path = TEXT;
     c.model_path = "a model";
     c.steps = 6;
-    c.seq = 32;
-    c.batch = 8;
+    c.seq_length = 32;
+    c.global_batch_size = 8;
     c.dtype = dtype;
     c.threads = threads;
     c.recompute = more & RECOMPUTES ? RECOMPUTE_FULL : RECOMPUTE_NONE;
     c.same_bits = more & SAME_BITS ? 4 : 0;
-    c.micro = more & SAME_BITS ? 1 : 2;
+    c.micro_batch_size = more & SAME_BITS ? 1 : 2;
     cr_assert_eq(spec_parse(&c.spec, spec, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(train_config_check(&c, &MODEL, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(trainer_measure(&size, &c, &MODEL, &err), TP_OK);

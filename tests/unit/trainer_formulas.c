@@ -55,9 +55,9 @@ static struct train_config config(const char *spec, int64_t micros)
     c.data_path = "/usr/share/common-licenses/GPL-3";
     c.model_path = "a model";
     c.steps = 1;
-    c.seq = S;
-    c.micro = B;
-    c.batch = B * micros * c.spec.dp;
+    c.seq_length = S;
+    c.micro_batch_size = B;
+    c.global_batch_size = B * micros * c.spec.dp;
     return c;
 }
 

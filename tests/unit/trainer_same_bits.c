@@ -43,9 +43,9 @@ static void random_job(struct rng *r, struct model *m, struct train_config *c)
     c->same_bits = 2;
     while (c->same_bits < m->heads && rng_int(r, 0, 2))
         c->same_bits *= 2;
-    c->seq = 8 * rng_int(r, 1, 2);
-    c->micro = rng_int(r, 1, 2);
-    c->batch = c->micro * (rng_int(r, 0, 3) ? 4 : 12);
+    c->seq_length = 8 * rng_int(r, 1, 2);
+    c->micro_batch_size = rng_int(r, 1, 2);
+    c->global_batch_size = c->micro_batch_size * (rng_int(r, 0, 3) ? 4 : 12);
 }
 
 /* A layout of at most 8 ranks that this job can have. */

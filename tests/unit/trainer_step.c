@@ -26,8 +26,8 @@ static void random_tokens(struct rng *r, const struct model *m, struct train_con
 
     if (most < unit)
         c->spec.cp = unit = 1;
-    c->seq = unit * rng_int(r, 1, most / unit);
-    c->micro = rng_int(r, 1, 3);
+    c->seq_length = unit * rng_int(r, 1, most / unit);
+    c->micro_batch_size = rng_int(r, 1, 3);
 }
 
 /* Tensor shards of a rank, and what they ask of the run. */
@@ -42,7 +42,7 @@ static void want_same_bits(struct rng *r, struct model *m, struct train_config *
         c->spec.zero = rng_int(r, 0, 1);
     m->vocab += 64;
     m->max_positions += 7;
-    c->seq = 8;
+    c->seq_length = 8;
 }
 
 /* Uncut: attention, MLP, embedding, head, or some of them. */
@@ -89,10 +89,10 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
     else if (rng_int(r, 0, 2) == 0)
         want_plan(r, m, c);
     c->recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
-    c->spec.sp = c->spec.sp && c->seq / c->spec.cp * c->micro % c->spec.tp == 0 &&
+    c->spec.sp = c->spec.sp && c->seq_length / c->spec.cp * c->micro_batch_size % c->spec.tp == 0 &&
                  (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);
     micros = c->spec.vpp > 1 ? rng_int(r, 1, 3) * c->spec.pp : rng_int(r, 1, 2 * c->spec.pp);
-    c->batch = c->micro * micros * c->spec.dp;
+    c->global_batch_size = c->micro_batch_size * micros * c->spec.dp;
     cr_assert_eq(train_config_check(c, m, &err), TP_OK, "%s", err.msg);
 }
 

@@ -35,7 +35,7 @@ static int parts_of(const struct layout *l, int t, int rank)
 
     if (!layout_holds(l, t, rank))
         return 0;
-    return tensor->rule.dim < 0 ? 1 : tensor->rule.blocks;
+    return tensor->placement.dim < 0 ? 1 : tensor->placement.blocks;
 }
 
 static int64_t round_up(int64_t n)
@@ -119,10 +119,10 @@ static tp_status add(struct params *p, const struct layout *l, int t, int shard,
                        .decay = tensor->ndim >= 2,
                        .summed = is_added(tensor->role) || tensor->role == ROLE_EMBEDDING,
                        .copy = copy,
-                       .partial =
-                           l->spec.sp && l->spec.tp > 1 && tensor->rule.dim < 0 && !p->same_bits,
+                       .partial = l->spec.sp && l->spec.tp > 1 && tensor->placement.dim < 0 &&
+                                  !p->same_bits,
                        .after = tensor->layer == LAYER_LAST,
-                       .shared = tensor->rule.share };
+                       .shared = tensor->placement.replicate };
     tp_status st;
     int n;
 
@@ -155,7 +155,7 @@ static tp_status add_group(struct params *p, const struct layout *l, int first, 
                            bool copy, struct cursor *c, struct tp_err *err)
 {
     int shard = mesh_coord_of(&l->spec, rank).tp * p->n_shards;
-    int end = shard + (l->tensors[first].rule.dim < 0 ? 1 : p->n_shards);
+    int end = shard + (l->tensors[first].placement.dim < 0 ? 1 : p->n_shards);
     tp_status st = TP_OK;
 
     for (; shard < end && !st; shard++)
@@ -192,7 +192,7 @@ static tp_status add_unit(struct params *p, const struct layout *l, int rank, in
 static void number_places(struct params *p, const struct layout *l)
 {
     for (int t = 0; t < l->n_tensors; t++) {
-        const struct rule *r = &l->tensors[t].rule;
+        const struct rule *r = &l->tensors[t].placement;
 
         if (strcmp(l->tensors[t].group, GROUP_PARAM) != 0)
             continue;
@@ -237,7 +237,7 @@ tp_status params_init(struct params *p, const struct layout *l, int rank, enum d
                           .n_virtual = same_bits ? same_bits : l->spec.tp };
     p->n_shards = p->n_virtual / l->spec.tp;
     for (int t = 0; t < l->n_tensors; t++)
-        most += (size_t)l->tensors[t].rule.blocks * (size_t)p->n_shards;
+        most += (size_t)l->tensors[t].placement.blocks * (size_t)p->n_shards;
     p->list = arena_array(arena, most, sizeof *p->list);
     if (!p->list)
         return tp_fail(err, TP_E_NOMEM, "no memory for the list of parameters");

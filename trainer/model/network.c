@@ -31,7 +31,7 @@ static tp_status need(const struct param **out, const struct source *s, enum rol
 
 static bool is_cut(const struct source *s, const struct param *p)
 {
-    return s->layout->tensors[p->tensor].rule.dim >= 0;
+    return s->layout->tensors[p->tensor].placement.dim >= 0;
 }
 
 /* Outputs of a column layer that this rank has, of one part of it. */
