@@ -45,7 +45,7 @@ static json_t *ints(const int64_t *values, int n)
 
 static json_t *tensor_json(const struct tensor *t, int id)
 {
-    const struct rule *r = &t->placement;
+    const struct placement *r = &t->placement;
 
     return json_pack("{s:i, s:s, s:s, s:s, s:o, s:i, s:{s:i, s:I, s:i, s:b, s:b}}", "id", id,
                      "group", t->group, "name", t->name, "dtype", dtype_name(t->dtype), "shape",

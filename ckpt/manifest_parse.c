@@ -59,7 +59,8 @@ done:
     return st;
 }
 
-static tp_status parse_rule(const struct member_reader *p, struct rule *r, json_t *tensor, int ndim)
+static tp_status parse_rule(const struct member_reader *p, struct placement *r, json_t *tensor,
+                            int ndim)
 {
     json_t *object = NULL;
     tp_status st;

@@ -64,18 +64,18 @@ struct shard_writer;
  * Only one of several processes that write the same file creates; the others `join` it: same
  * arguments, after the creator has returned from shard_create. */
 tp_status shard_create(struct shard_writer **out, const char *dir, int rank,
-                       const struct layout *layout, const struct extent *extents, int n_extents,
+                       const struct layout *layout, const struct stored_box *extents, int n_extents,
                        struct tp_err *err);
 tp_status shard_join(struct shard_writer **out, const char *dir, int rank,
-                     const struct layout *layout, const struct extent *extents, int n_extents,
+                     const struct layout *layout, const struct stored_box *extents, int n_extents,
                      struct tp_err *err);
 
 /* Go on with a file that shard_create made for a process that died: what libhdf5 lays out is laid
  * out anew, payload stays as it is, shard_sums are to be filled in by the caller. TP_E_CORRUPT: the
  * file has another length than it should have. */
 tp_status shard_recreate(struct shard_writer **out, const char *dir, int rank,
-                         const struct layout *layout, const struct extent *extents, int n_extents,
-                         struct tp_err *err);
+                         const struct layout *layout, const struct stored_box *extents,
+                         int n_extents, struct tp_err *err);
 
 /* SHA-256 of which boxes lie where in the file, known before anything is written. Only of a writer
  * that was created or recreated. Borrowed. */

@@ -255,7 +255,7 @@ static tp_status enter_group(struct session *s, const char *name, struct tp_err 
 }
 
 /* A dataset for one box; *offset gets where its bytes go. */
-static tp_status add_payload(struct session *s, const struct tensor *t, const struct extent *e,
+static tp_status add_payload(struct session *s, const struct tensor *t, const struct stored_box *e,
                              int64_t *offset, struct tp_err *err)
 {
     char name[NAME_BYTES_MAX + 16];
@@ -311,8 +311,8 @@ static tp_status add_index(struct session *s, int64_t n_rows, int64_t *offset, s
 }
 
 static tp_status lay_out(struct session *s, struct shard_places *places,
-                         const struct layout *layout, const struct extent *extents, int n_extents,
-                         int64_t n_rows, struct tp_err *err)
+                         const struct layout *layout, const struct stored_box *extents,
+                         int n_extents, int64_t n_rows, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
@@ -334,7 +334,7 @@ done:
 }
 
 tp_status shard_hdf5_create(struct shard_places *places, int fd, const char *path,
-                            const struct layout *layout, const struct extent *extents,
+                            const struct layout *layout, const struct stored_box *extents,
                             int n_extents, int64_t n_rows, struct tp_err *err)
 {
     struct tp_err close_err = { 0 };

@@ -18,7 +18,7 @@ struct shard_places {
  * of n_rows. Payload and index are allocated and not written. Deterministic: in a file that was
  * laid out before, the same bytes go to the same places. path is for messages. */
 tp_status shard_hdf5_create(struct shard_places *places, int fd, const char *path,
-                            const struct layout *layout, const struct extent *extents,
+                            const struct layout *layout, const struct stored_box *extents,
                             int n_extents, int64_t n_rows, struct tp_err *err);
 
 /* Find /index in a file that shard_hdf5_create has just made (not for files from elsewhere: those

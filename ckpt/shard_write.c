@@ -23,7 +23,7 @@ struct shard_writer {
     char file[SHARD_NAME_MAX];
     int fd, rank;
     const struct layout *layout;
-    const struct extent *extents; /* all; ours are first .. first + n - 1 */
+    const struct stored_box *extents; /* all; ours are first .. first + n - 1 */
     int first, n;
     int64_t *row_of; /* [n + 1]: number of each extent's first row */
     struct shard_row *rows;
@@ -44,7 +44,7 @@ static tp_status find_extents(struct shard_writer *w, int n_extents, struct tp_e
     if (w->n == 0)
         return tp_fail(err, TP_E_INTERNAL, "rank %d has nothing to write", w->rank);
     for (int i = 0; i < w->n; i++) {
-        const struct extent *e = &w->extents[w->first + i];
+        const struct stored_box *e = &w->extents[w->first + i];
         tp_status st = name_check(&w->layout->tensors[e->tensor], err);
 
         if (st)
@@ -63,7 +63,7 @@ static tp_status make_rows(struct shard_writer *w, struct tp_err *err)
     if (!w->row_of)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", w->path);
     for (int i = 0; i < w->n; i++) {
-        const struct extent *e = &w->extents[w->first + i];
+        const struct stored_box *e = &w->extents[w->first + i];
         int64_t chunk = shard_chunk_elements(&w->layout->tensors[e->tensor], &e->box);
 
         w->row_of[i + 1] = w->row_of[i] + box_run_count(&e->box, chunk);
@@ -77,7 +77,7 @@ static tp_status make_rows(struct shard_writer *w, struct tp_err *err)
     if (!w->rows || !w->sums)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", w->path);
     for (int i = 0; i < w->n; i++) {
-        const struct extent *e = &w->extents[w->first + i];
+        const struct stored_box *e = &w->extents[w->first + i];
         const struct tensor *t = &w->layout->tensors[e->tensor];
         int64_t chunk = shard_chunk_elements(t, &e->box);
 
@@ -95,7 +95,7 @@ static tp_status make_rows(struct shard_writer *w, struct tp_err *err)
 
 /* A writer with its rows, without a file. */
 static tp_status writer_new(struct shard_writer **out, const char *dir, int rank,
-                            const struct layout *layout, const struct extent *extents,
+                            const struct layout *layout, const struct stored_box *extents,
                             int n_extents, struct tp_err *err)
 {
     struct shard_writer *w = calloc(1, sizeof *w);
@@ -170,7 +170,7 @@ done:
 }
 
 tp_status shard_create(struct shard_writer **out, const char *dir, int rank,
-                       const struct layout *layout, const struct extent *extents, int n_extents,
+                       const struct layout *layout, const struct stored_box *extents, int n_extents,
                        struct tp_err *err)
 {
     struct shard_writer *w = NULL;
@@ -208,8 +208,8 @@ static tp_status open_again(struct shard_writer *w, int64_t *size, struct tp_err
 }
 
 tp_status shard_recreate(struct shard_writer **out, const char *dir, int rank,
-                         const struct layout *layout, const struct extent *extents, int n_extents,
-                         struct tp_err *err)
+                         const struct layout *layout, const struct stored_box *extents,
+                         int n_extents, struct tp_err *err)
 {
     struct shard_writer *w = NULL;
     int64_t size = 0;
@@ -268,7 +268,7 @@ static tp_status read_offsets(struct shard_writer *w, struct tp_err *err)
 }
 
 tp_status shard_join(struct shard_writer **out, const char *dir, int rank,
-                     const struct layout *layout, const struct extent *extents, int n_extents,
+                     const struct layout *layout, const struct stored_box *extents, int n_extents,
                      struct tp_err *err)
 {
     struct shard_writer *w = NULL;
@@ -324,7 +324,7 @@ static int64_t row_holding(const struct shard_writer *w, int i, int64_t at)
 static tp_status check_run(const struct shard_writer *w, int extent, const struct box *run,
                            struct tp_err *err)
 {
-    const struct extent *e = &w->extents[extent];
+    const struct stored_box *e = &w->extents[extent];
     char text[BOX_TEXT_MAX];
 
     if (extent < w->first || extent >= w->first + w->n)
@@ -340,7 +340,7 @@ tp_status shard_write(struct shard_writer *w, int extent, const struct box *run,
                       struct tp_err *err)
 {
     const unsigned char *bytes = data;
-    const struct extent *e = &w->extents[extent];
+    const struct stored_box *e = &w->extents[extent];
     int64_t at, left, r;
     tp_status st = check_run(w, extent, run, err);
     int elem;

@@ -256,7 +256,7 @@ tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
     TP_TRY(open_shards(&s, err));
     TP_TRY(check_extra(&s, err));
     TP_TRY(check_boxes(&s, err));
-    TP_TRY(pool_run(scan_row, &s, s.first[v->manifest.n_shards], v->jobs, err));
+    TP_TRY(thread_pool_run(scan_row, &s, s.first[v->manifest.n_shards], v->jobs, err));
 done:
     for (int i = 0; s.shards && i < v->manifest.n_shards; i++)
         shard_reader_close(s.shards[i]);

@@ -14,7 +14,7 @@
 #include "comm/comm.h"
 
 /* What concerns the whole process. */
-struct comm_way {
+struct comm_transport {
     /* This rank fails alone: bring the others down. code is this process's exit code. Need not
      * return. */
     void (*abort)(struct comm *world, int code);
@@ -47,16 +47,16 @@ struct comm_ops {
     tp_status (*send)(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
     tp_status (*recv)(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
     tp_status (*post)(struct comm *c, const void *buf, int64_t n_bytes, int to,
-                      struct comm_ticket *ticket, struct tp_err *err);
-    tp_status (*wait)(struct comm *c, struct comm_ticket *ticket, struct tp_err *err);
+                      struct comm_request *ticket, struct tp_err *err);
+    tp_status (*wait)(struct comm *c, struct comm_request *ticket, struct tp_err *err);
     tp_status (*barrier)(struct comm *c, struct tp_err *err);
 };
 
 struct comm {
     const struct comm_ops *ops;
-    void *impl;                 /* of ops */
-    const struct comm_way *way; /* of the world */
-    void *process;              /* of way */
+    void *impl;                       /* of ops */
+    const struct comm_transport *way; /* of the world */
+    void *process;                    /* of way */
     int rank, size, local_size;
     bool
         agreed; /* of the world: all ranks know of a failure (comm_agree), so all come to the end */
@@ -67,7 +67,7 @@ struct comm {
     struct comm *world, *next; /* the world has a list of what was split from it */
 
     /* of the world alone */
-    struct tell *tell;                  /* who watches this rank, or NULL; borrowed */
+    struct heartbeat *tell;             /* who watches this rank, or NULL; borrowed */
     struct comm_background *background; /* NULL until the first job */
     double entered, waited;             /* when the caller's collective began; seconds in all */
 };

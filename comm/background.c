@@ -164,7 +164,7 @@ static void wait_for(struct comm *world, struct comm_background *b, uint64_t unt
 }
 
 static void enqueue(struct comm *world, struct comm_background *b, const struct call *x,
-                    struct comm_job *job)
+                    struct comm_work *job)
 {
     pthread_mutex_lock(&b->lock);
     if (b->started >= RING)
@@ -175,14 +175,14 @@ static void enqueue(struct comm *world, struct comm_background *b, const struct 
     pthread_mutex_unlock(&b->lock);
 }
 
-static tp_status start(const struct call *x, int64_t n_bytes, struct comm_job *job,
+static tp_status start(const struct call *x, int64_t n_bytes, struct comm_work *job,
                        struct tp_err *err)
 {
     struct comm *c = x->comm;
     struct comm_background *b = NULL;
     tp_status st;
 
-    *job = (struct comm_job){ 0 };
+    *job = (struct comm_work){ 0 };
     if (!c->overlaps) {
         st = comm_enter(c, x->call, n_bytes, err);
         return st ? st : comm_leave(c, run(x, err));
@@ -199,7 +199,7 @@ static tp_status start(const struct call *x, int64_t n_bytes, struct comm_job *j
 }
 
 tp_status comm_start_all_reduce(struct comm *c, void *buf, int64_t n, enum comm_type type,
-                                enum comm_op op, struct comm_job *job, struct tp_err *err)
+                                enum comm_op op, struct comm_work *job, struct tp_err *err)
 {
     const struct call x = { c, COMM_ALL_REDUCE, buf, buf, n, type, op };
 
@@ -207,7 +207,7 @@ tp_status comm_start_all_reduce(struct comm *c, void *buf, int64_t n, enum comm_
 }
 
 tp_status comm_start_all_gather(struct comm *c, void *out, const void *in, int64_t n,
-                                enum comm_type type, struct comm_job *job, struct tp_err *err)
+                                enum comm_type type, struct comm_work *job, struct tp_err *err)
 {
     const struct call x = { c, COMM_ALL_GATHER, out, in, n, type, COMM_SUM };
 
@@ -215,14 +215,14 @@ tp_status comm_start_all_gather(struct comm *c, void *out, const void *in, int64
 }
 
 tp_status comm_start_reduce_scatter(struct comm *c, void *out, const void *in, int64_t n,
-                                    enum comm_type type, struct comm_job *job, struct tp_err *err)
+                                    enum comm_type type, struct comm_work *job, struct tp_err *err)
 {
     const struct call x = { c, COMM_REDUCE_SCATTER, out, in, n, type, COMM_SUM };
 
     return start(&x, n * comm_type_bytes(type), job, err);
 }
 
-tp_status comm_finish(struct comm *c, struct comm_job *job, struct tp_err *err)
+tp_status comm_finish(struct comm *c, struct comm_work *job, struct tp_err *err)
 {
     struct comm *world = c->world;
     struct comm_background *b = world->background;
@@ -234,7 +234,7 @@ tp_status comm_finish(struct comm *c, struct comm_job *job, struct tp_err *err)
     if (job->comm != c)
         return tp_fail(err, TP_E_INTERNAL,
                        "a job is finished on another communicator than its own");
-    tell_collective(world->tell, true);
+    heartbeat_collective(world->tell, true);
     pthread_mutex_lock(&b->lock);
     wait_for(world, b, job->number);
     waited = clock_seconds() - began;
@@ -243,7 +243,7 @@ tp_status comm_finish(struct comm *c, struct comm_job *job, struct tp_err *err)
     if (st)
         *err = b->err;
     pthread_mutex_unlock(&b->lock);
-    tell_collective(world->tell, false);
+    heartbeat_collective(world->tell, false);
     world->waited += waited;
     job->comm = NULL;
     if (--c->n_jobs == 0)

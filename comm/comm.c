@@ -102,7 +102,7 @@ const struct comm_counts *comm_counts(const struct comm *c)
     return &c->counts;
 }
 
-void comm_watch(struct comm *world, struct tell *t)
+void comm_watch(struct comm *world, struct heartbeat *t)
 {
     world->tell = t;
 }
@@ -123,13 +123,13 @@ tp_status comm_enter(struct comm *c, enum comm_call call, int64_t n_bytes, struc
     c->counts.calls[call]++;
     c->counts.bytes[call] += n_bytes;
     c->world->entered = clock_seconds();
-    tell_collective(c->world->tell, true);
+    heartbeat_collective(c->world->tell, true);
     return TP_OK;
 }
 
 tp_status comm_leave(struct comm *c, tp_status st)
 {
-    tell_collective(c->world->tell, false);
+    heartbeat_collective(c->world->tell, false);
     c->world->waited += clock_seconds() - c->world->entered;
     return st;
 }
@@ -315,7 +315,7 @@ tp_status comm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct
 }
 
 tp_status comm_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
-                    struct comm_ticket *ticket, struct tp_err *err)
+                    struct comm_request *ticket, struct tp_err *err)
 {
     tp_status st = check_peer(c, to, "send to", false, err);
 
@@ -330,7 +330,7 @@ tp_status comm_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
     return TP_OK;
 }
 
-tp_status comm_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
+tp_status comm_wait(struct comm *c, struct comm_request *ticket, struct tp_err *err)
 {
     if (!ticket->pending)
         return TP_OK;

@@ -60,7 +60,7 @@ int comm_size(const struct comm *c);
 
 /* From now on tell a watcher when a collective of any communicator begins and ends. t is borrowed
  * until the world ends; NULL: nobody watches. */
-void comm_watch(struct comm *world, struct tell *t);
+void comm_watch(struct comm *world, struct heartbeat *t);
 
 /* Ranks on this rank's host, for the default number of threads. */
 int comm_local_size(const struct comm *c);
@@ -106,17 +106,17 @@ tp_status comm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct
 
 /* Send without waiting: buf, which comm_alloc gave, stays as it is until comm_wait. Posts and sends
  * to one rank arrive in order; a ticket of zeroes has nothing to wait for. */
-struct comm_ticket {
+struct comm_request {
     bool pending;
     int to;
     uint32_t end;   /* shm: where the message ends in the ring */
     void *requests; /* mpi */
 };
 tp_status comm_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
-                    struct comm_ticket *ticket, struct tp_err *err);
+                    struct comm_request *ticket, struct tp_err *err);
 
 /* Until the receiver has what was posted. */
-tp_status comm_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err);
+tp_status comm_wait(struct comm *c, struct comm_request *ticket, struct tp_err *err);
 
 tp_status comm_barrier(struct comm *c, struct tp_err *err);
 
@@ -130,21 +130,21 @@ tp_status comm_barrier(struct comm *c, struct tp_err *err);
  * called on it (TP_E_INTERNAL). Nothing is allocated by a call; the thread begins with the first
  * job and ends in comm_end. Where comm_overlaps says no, comm_start_* itself does the work before
  * it returns. */
-struct comm_job {
+struct comm_work {
     struct comm *comm; /* NULL: nothing was started, or it is finished */
     uint64_t number;
 };
 
 tp_status comm_start_all_reduce(struct comm *c, void *buf, int64_t n, enum comm_type type,
-                                enum comm_op op, struct comm_job *job, struct tp_err *err);
+                                enum comm_op op, struct comm_work *job, struct tp_err *err);
 tp_status comm_start_all_gather(struct comm *c, void *out, const void *in, int64_t n,
-                                enum comm_type type, struct comm_job *job, struct tp_err *err);
+                                enum comm_type type, struct comm_work *job, struct tp_err *err);
 tp_status comm_start_reduce_scatter(struct comm *c, void *out, const void *in, int64_t n,
-                                    enum comm_type type, struct comm_job *job, struct tp_err *err);
+                                    enum comm_type type, struct comm_work *job, struct tp_err *err);
 
 /* Until the job is done; nothing for a job of zeroes. In any order. After a failure every job of
  * this rank fails. */
-tp_status comm_finish(struct comm *c, struct comm_job *job, struct tp_err *err);
+tp_status comm_finish(struct comm *c, struct comm_work *job, struct tp_err *err);
 
 /* Whether jobs on c are done while the caller goes on: c has several ranks, and where it is MPI
  * that moves their data, that allows threads (MPI_THREAD_MULTIPLE). */

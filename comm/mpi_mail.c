@@ -166,7 +166,7 @@ static struct outgoing *take_spare(struct mpi_comm *m)
 
 /* A request a piece, in a list that the ticket holds. */
 tp_status mpi_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
-                   struct comm_ticket *ticket, struct tp_err *err)
+                   struct comm_request *ticket, struct tp_err *err)
 {
     struct mpi_comm *m = c->impl;
 
@@ -184,7 +184,7 @@ tp_status mpi_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
     return TP_OK;
 }
 
-tp_status mpi_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
+tp_status mpi_wait(struct comm *c, struct comm_request *ticket, struct tp_err *err)
 {
     struct mpi_comm *m = c->impl;
     struct outgoing *o;

@@ -140,7 +140,7 @@ static tp_status way_alloc(void **out, struct comm *world, int64_t n_bytes, stru
     return comm_memory_add(out, &p->memory, n_bytes, err);
 }
 
-static const struct comm_way mpi_way = { way_abort, way_end, way_alloc, NULL };
+static const struct comm_transport mpi_way = { way_abort, way_end, way_alloc, NULL };
 
 static tp_status start(struct comm *c, int expected_size, bool threads, int64_t local_bytes,
                        struct tp_err *err)

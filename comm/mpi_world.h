@@ -50,8 +50,8 @@ tp_status mpi_gather(struct comm *c, const void *in, int64_t n_bytes, void **out
 tp_status mpi_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
 tp_status mpi_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
 tp_status mpi_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
-                   struct comm_ticket *ticket, struct tp_err *err);
-tp_status mpi_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err);
+                   struct comm_request *ticket, struct tp_err *err);
+tp_status mpi_wait(struct comm *c, struct comm_request *ticket, struct tp_err *err);
 
 /* Wait for what may be under way, and free what messages have left. */
 void mpi_mail_clear(struct comm *c);

@@ -132,13 +132,13 @@ static tp_status self_recv(struct comm *c, void *buf, int64_t n_bytes, int from,
 }
 
 static tp_status self_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
-                           struct comm_ticket *ticket, struct tp_err *err)
+                           struct comm_request *ticket, struct tp_err *err)
 {
     (void)ticket;
     return self_send(c, buf, n_bytes, to, err);
 }
 
-static tp_status self_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
+static tp_status self_wait(struct comm *c, struct comm_request *ticket, struct tp_err *err)
 {
     (void)c;
     (void)ticket;
@@ -188,7 +188,7 @@ static tp_status self_alloc(void **out, struct comm *world, int64_t n_bytes, str
     return st;
 }
 
-static const struct comm_way self_way = { self_abort, self_end, self_alloc, NULL };
+static const struct comm_transport self_way = { self_abort, self_end, self_alloc, NULL };
 
 void comm_self_init(struct comm *world)
 {

@@ -135,7 +135,7 @@ extern const struct comm_ops comm_shm_ops;
 tp_status shm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, struct tp_err *err);
 tp_status shm_recv(struct comm *c, void *buf, int64_t n_bytes, int from, struct tp_err *err);
 tp_status shm_mail_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
-                        struct comm_ticket *ticket, struct tp_err *err);
-tp_status shm_mail_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err);
+                        struct comm_request *ticket, struct tp_err *err);
+tp_status shm_mail_wait(struct comm *c, struct comm_request *ticket, struct tp_err *err);
 
 #endif

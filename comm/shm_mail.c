@@ -144,7 +144,7 @@ tp_status shm_send(struct comm *c, const void *buf, int64_t n_bytes, int to, str
 }
 
 tp_status shm_mail_post(struct comm *c, const void *buf, int64_t n_bytes, int to,
-                        struct comm_ticket *ticket, struct tp_err *err)
+                        struct comm_request *ticket, struct tp_err *err)
 {
     struct shm_comm *s = c->impl;
     struct mail m = mail_open(c, c->rank, to);
@@ -156,7 +156,7 @@ tp_status shm_mail_post(struct comm *c, const void *buf, int64_t n_bytes, int to
     return TP_OK;
 }
 
-tp_status shm_mail_wait(struct comm *c, struct comm_ticket *ticket, struct tp_err *err)
+tp_status shm_mail_wait(struct comm *c, struct comm_request *ticket, struct tp_err *err)
 {
     struct mail m = mail_open(c, c->rank, ticket->to);
 

@@ -35,7 +35,7 @@ static void shm_finishing(struct comm *world, bool waits)
     job->ranks[world->rank].finishing = waits;
 }
 
-static const struct comm_way shm_way = { shm_abort, shm_end, shm_world_alloc, shm_finishing };
+static const struct comm_transport shm_way = { shm_abort, shm_end, shm_world_alloc, shm_finishing };
 
 tp_status comm_shm_init(struct comm *world, int64_t local_bytes, bool *is_rank, struct tp_err *err)
 {

@@ -12,17 +12,17 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FILE_BYTES = TELL_BYTES + TELL_HISTORY * sizeof(struct tell_loss) };
+enum { FILE_BYTES = HEARTBEAT_BYTES + HEARTBEAT_HISTORY * sizeof(struct heartbeat_loss) };
 
-static const char MAGIC[8] = { 'T', 'P', 'S', 'L', 'O', 'T', 0, TELL_VERSION };
+static const char MAGIC[8] = { 'T', 'P', 'S', 'L', 'O', 'T', 0, HEARTBEAT_VERSION };
 
-struct tell {
-    struct tell_slot *image; /* mapped */
-    int64_t entered_ns;      /* when the collective that is open began */
-    bool loss_known;         /* a finite one was told */
+struct heartbeat {
+    struct heartbeat_slot *image; /* mapped */
+    int64_t entered_ns;           /* when the collective that is open began */
+    bool loss_known;              /* a finite one was told */
 };
 
-int64_t tell_clock_ns(void)
+int64_t heartbeat_clock_ns(void)
 {
     struct timespec t;
 
@@ -57,15 +57,15 @@ static int64_t own_start(void)
     return start;
 }
 
-char *tell_path(char *buf, int buf_size, const char *dir, int rank)
+char *heartbeat_path(char *buf, int buf_size, const char *dir, int rank)
 {
     snprintf(buf, (size_t)buf_size, "%s/rank-%05d", dir, rank);
     return buf;
 }
 
-static void image_init(struct tell_slot *m, int rank, int world)
+static void image_init(struct heartbeat_slot *m, int rank, int world)
 {
-    int64_t now = tell_clock_ns();
+    int64_t now = heartbeat_clock_ns();
 
     memcpy(m->magic, MAGIC, sizeof MAGIC);
     m->rank = rank;
@@ -73,26 +73,27 @@ static void image_init(struct tell_slot *m, int rank, int world)
     m->pid = getpid();
     m->pid_start = own_start();
     m->opened_ns = m->phase_ns = m->step_ns = now;
-    m->phase = TELL_INIT;
+    m->phase = HEARTBEAT_INIT;
     m->step = -1;
     m->saved = -1;
     m->loss = NAN;
-    m->history = TELL_HISTORY;
+    m->history = HEARTBEAT_HISTORY;
 }
 
-tp_status tell_open(struct tell **out, const char *dir, int rank, int world, struct tp_err *err)
+tp_status heartbeat_open(struct heartbeat **out, const char *dir, int rank, int world,
+                         struct tp_err *err)
 {
     char path[PATH_MAX], tmp[PATH_MAX + 8];
-    struct tell *s = NULL;
+    struct heartbeat *s = NULL;
     void *map = MAP_FAILED;
     int fd = -1;
 
-    dir = dir ? dir : getenv(TELL_DIR_ENV);
+    dir = dir ? dir : getenv(HEARTBEAT_DIR_ENV);
     if (!dir || !dir[0]) {
         *out = NULL;
         return TP_OK;
     }
-    tell_path(path, sizeof path, dir, rank);
+    heartbeat_path(path, sizeof path, dir, rank);
     snprintf(tmp, sizeof tmp, "%s.tmp", path);
     fd = open(tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0 || ftruncate(fd, FILE_BYTES) != 0) {
@@ -128,22 +129,22 @@ fail:
 }
 
 /* The entry says that it is not whole while it is written. */
-static void remember(struct tell_slot *m, int64_t step, double loss)
+static void remember(struct heartbeat_slot *m, int64_t step, double loss)
 {
-    struct tell_loss *e = (struct tell_loss *)(m + 1) + step % TELL_HISTORY;
+    struct heartbeat_loss *e = (struct heartbeat_loss *)(m + 1) + step % HEARTBEAT_HISTORY;
 
     put(&e->step, -1);
     __atomic_store(&e->loss, &loss, __ATOMIC_RELEASE);
     put(&e->step, step);
 }
 
-void tell_step(struct tell *s, int64_t step, double loss)
+void heartbeat_step(struct heartbeat *s, int64_t step, double loss)
 {
     int64_t now;
 
     if (!s)
         return;
-    now = tell_clock_ns();
+    now = heartbeat_clock_ns();
     if (s->image->step >= 0)
         put(&s->image->step_len_ns, now - s->image->step_ns);
     if (isfinite(loss))
@@ -157,27 +158,27 @@ void tell_step(struct tell *s, int64_t step, double loss)
     put(&s->image->step, step);
 }
 
-void tell_phase(struct tell *s, enum tell_phase phase)
+void heartbeat_phase(struct heartbeat *s, enum heartbeat_phase phase)
 {
     if (!s)
         return;
-    put(&s->image->phase_ns, tell_clock_ns());
+    put(&s->image->phase_ns, heartbeat_clock_ns());
     put(&s->image->phase, phase);
 }
 
-void tell_saved(struct tell *s, int64_t step)
+void heartbeat_saved(struct heartbeat *s, int64_t step)
 {
     if (s)
         put(&s->image->saved, step);
 }
 
-void tell_collective(struct tell *s, bool enter)
+void heartbeat_collective(struct heartbeat *s, bool enter)
 {
     int64_t now;
 
     if (!s)
         return;
-    now = tell_clock_ns();
+    now = heartbeat_clock_ns();
     if (enter) {
         s->entered_ns = now;
         put(&s->image->entered, s->image->entered + 1);
@@ -187,27 +188,27 @@ void tell_collective(struct tell *s, bool enter)
     }
 }
 
-void tell_close(struct tell *s, bool in_order)
+void heartbeat_close(struct heartbeat *s, bool in_order)
 {
     if (!s)
         return;
     if (in_order)
-        tell_phase(s, TELL_DONE);
+        heartbeat_phase(s, HEARTBEAT_DONE);
     munmap(s->image, FILE_BYTES);
     free(s);
 }
 
 /* Whether the bytes are a slot of this version for `rank`. */
-static bool is_valid(const struct tell_slot *m, int rank)
+static bool is_valid(const struct heartbeat_slot *m, int rank)
 {
     return memcmp(m->magic, MAGIC, sizeof MAGIC) == 0 && m->rank == rank && m->world > rank &&
-           m->pid > 0 && m->phase >= 0 && m->phase < TELL_PHASES && m->step >= -1 &&
+           m->pid > 0 && m->phase >= 0 && m->phase < HEARTBEAT_PHASES && m->step >= -1 &&
            m->entered >= m->left && m->left >= 0;
 }
 
-tp_status tell_read(struct tell_slot *out, const char *path, int rank, struct tp_err *err)
+tp_status heartbeat_read(struct heartbeat_slot *out, const char *path, int rank, struct tp_err *err)
 {
-    struct tell_slot a, b;
+    struct heartbeat_slot a, b;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     ssize_t n = 0;
 
@@ -223,19 +224,19 @@ tp_status tell_read(struct tell_slot *out, const char *path, int rank, struct tp
     close(fd);
     if (n != sizeof b)
         return tp_fail(err, TP_E_CORRUPT, "%s: %zd bytes, a progress slot has %d", path, n,
-                       TELL_BYTES);
+                       HEARTBEAT_BYTES);
     /* a collective may end between the loads of its two counters */
     if (a.left > a.entered)
         a.left = a.entered;
     if (!is_valid(&a, rank))
         return tp_fail(err, TP_E_CORRUPT, "%s: not a progress slot of version %d for rank %d", path,
-                       TELL_VERSION, rank);
+                       HEARTBEAT_VERSION, rank);
     *out = a;
     return TP_OK;
 }
 
-int tell_losses(struct tell_loss *out, int max, const char *path, const struct tell_slot *slot,
-                int64_t after)
+int heartbeat_losses(struct heartbeat_loss *out, int max, const char *path,
+                     const struct heartbeat_slot *slot, int64_t after)
 {
     int64_t entries = slot->history, first = after + 1;
     int fd, n = 0;
@@ -246,8 +247,8 @@ int tell_losses(struct tell_loss *out, int max, const char *path, const struct t
         first = slot->step - entries + 1;
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     for (int64_t s = first < 1 ? 1 : first; fd >= 0 && s <= slot->step && n < max; s++) {
-        struct tell_loss e;
-        off_t at = TELL_BYTES + (off_t)(s % entries) * (off_t)sizeof e;
+        struct heartbeat_loss e;
+        off_t at = HEARTBEAT_BYTES + (off_t)(s % entries) * (off_t)sizeof e;
 
         if (pread(fd, &e, sizeof e, at) == sizeof e && e.step == s)
             out[n++] = e;
@@ -257,11 +258,10 @@ int tell_losses(struct tell_loss *out, int max, const char *path, const struct t
     return n;
 }
 
-const char *tell_phase_name(int64_t phase)
+const char *heartbeat_phase_name(int64_t phase)
 {
-    static const char *const names[TELL_PHASES] = {
-        "init", "load", "train", "save", "drain", "done"
-    };
+    static const char *const names[HEARTBEAT_PHASES] = { "init", "load",  "train",
+                                                         "save", "drain", "done" };
 
-    return phase >= 0 && phase < TELL_PHASES ? names[phase] : "?";
+    return phase >= 0 && phase < HEARTBEAT_PHASES ? names[phase] : "?";
 }

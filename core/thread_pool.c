@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 struct run {
-    pool_fn fn;
+    thread_pool_fn fn;
     void *ctx;
     int64_t n_items;
     atomic_llong next;
@@ -45,7 +45,8 @@ static void *work(void *arg)
     return NULL;
 }
 
-tp_status pool_run(pool_fn fn, void *ctx, int64_t n_items, int n_workers, struct tp_err *err)
+tp_status thread_pool_run(thread_pool_fn fn, void *ctx, int64_t n_items, int n_workers,
+                          struct tp_err *err)
 {
     struct run run = { .fn = fn, .ctx = ctx, .n_items = n_items };
     struct worker *workers;
@@ -75,7 +76,7 @@ tp_status pool_run(pool_fn fn, void *ctx, int64_t n_items, int n_workers, struct
     return TP_OK;
 }
 
-int pool_cores(void)
+int thread_pool_cores(void)
 {
     cpu_set_t set;
 
@@ -84,9 +85,10 @@ int pool_cores(void)
     return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
-tp_status pool_check_workers(const char *flag, int n, struct tp_err *err)
+tp_status thread_pool_check_workers(const char *flag, int n, struct tp_err *err)
 {
-    if (n >= 1 && n <= POOL_WORKERS_MAX)
+    if (n >= 1 && n <= THREAD_POOL_WORKERS_MAX)
         return TP_OK;
-    return tp_fail(err, TP_E_USAGE, "%s %d must lie between 1 and %d", flag, n, POOL_WORKERS_MAX);
+    return tp_fail(err, TP_E_USAGE, "%s %d must lie between 1 and %d", flag, n,
+                   THREAD_POOL_WORKERS_MAX);
 }

@@ -13,7 +13,7 @@
 enum dimension { NONE, VOCAB, POSITIONS, HIDDEN, FFN, Q_WIDTH, KV_WIDTH, QKV_WIDTH };
 
 struct entry {
-    enum role role;
+    enum tensor_role role;
     enum dimension shape[2];
     int out;    /* axis of a linear layer's outputs */
     int blocks; /* parts of a fused tensor; 0: one */
@@ -54,7 +54,7 @@ static const struct entry *entries_of(enum model_arch arch)
     return arch == MODEL_GPT2 ? gpt2 : llama;
 }
 
-bool catalogue_has(enum model_arch arch, enum role role)
+bool catalogue_has(enum model_arch arch, enum tensor_role role)
 {
     for (const struct entry *e = entries_of(arch); e->role != ROLE_NONE; e++)
         if (e->role == role)
@@ -85,10 +85,10 @@ static int64_t size_of(enum dimension d, const struct model *m)
 }
 
 /* What a cut does to the tensor of an entry. */
-static struct rule rule_of(const struct entry *e, enum cut cut, const struct model *m)
+static struct placement rule_of(const struct entry *e, enum tensor_cut cut, const struct model *m)
 {
-    struct rule r = { .dim = -1, .unit = 1, .blocks = 1 };
-    const char *unit = role_unit(e->role);
+    struct placement r = { .dim = -1, .unit = 1, .blocks = 1 };
+    const char *unit = tensor_role_unit(e->role);
 
     if (cut == CUT_VOCABULARY) {
         r.dim = 0;
@@ -109,15 +109,15 @@ static struct rule rule_of(const struct entry *e, enum cut cut, const struct mod
 }
 
 /* Where a tensor's values begin, before the layers or after them. */
-static int layer_of(enum role role)
+static int layer_of(enum tensor_role role)
 {
     return role == ROLE_EMBEDDING || role == ROLE_POSITIONS ? LAYER_FIRST : LAYER_LAST;
 }
 
 static bool make(struct tensor *out, const struct entry *e, int layer, const struct model *m,
-                 const struct plan *plan, enum dtype dtype, struct arena *arena)
+                 const struct parallel_plan *plan, enum dtype dtype, struct arena *arena)
 {
-    const struct plan_entry *p = plan_find(plan, e->role);
+    const struct parallel_plan_entry *p = parallel_plan_find(plan, e->role);
     const char *star = strchr(p->pattern, '*');
     struct tensor t = { .group = GROUP_PARAM, .dtype = dtype, .layer = layer, .role = e->role };
 
@@ -133,13 +133,13 @@ static bool make(struct tensor *out, const struct entry *e, int layer, const str
 
 /* Tensors that belong to `layer` (or LAYER_FIRST, LAYER_LAST), to t when it is not NULL; how many,
  * or -1: memory is out. */
-static int fill_layer(struct tensor *t, int layer, const struct model *m, const struct plan *plan,
-                      enum dtype dtype, struct arena *arena)
+static int fill_layer(struct tensor *t, int layer, const struct model *m,
+                      const struct parallel_plan *plan, enum dtype dtype, struct arena *arena)
 {
     int n = 0;
 
     for (const struct entry *e = entries_of(m->arch); e->role != ROLE_NONE; e++) {
-        bool here = role_is_of_layer(e->role) ? layer >= 0 : layer_of(e->role) == layer;
+        bool here = tensor_role_is_of_layer(e->role) ? layer >= 0 : layer_of(e->role) == layer;
 
         if (!here || (e->role == ROLE_HEAD && m->tied))
             continue;
@@ -161,8 +161,9 @@ static int param_count(const struct model *m)
 static tp_status fill_params(struct tensor *t, const struct model *m, enum dtype dtype,
                              struct arena *arena, struct tp_err *err)
 {
-    const struct plan *plan = plan_of(m);
-    tp_status st = plan_check(plan, m, m->plan ? "the parallel plan" : "the built-in plan", err);
+    const struct parallel_plan *plan = parallel_plan_of(m);
+    tp_status st =
+        parallel_plan_check(plan, m, m->plan ? "the parallel plan" : "the built-in plan", err);
     int filled = 0;
 
     if (st)

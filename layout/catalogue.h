@@ -11,6 +11,6 @@
 #include "layout/parallel_plan.h"
 
 /* Whether a model of this architecture has a tensor of this role. */
-bool catalogue_has(enum model_arch arch, enum role role);
+bool catalogue_has(enum model_arch arch, enum tensor_role role);
 
 #endif

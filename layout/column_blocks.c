@@ -5,7 +5,7 @@
  * block large enough; all of the axis when no such number does. */
 static int64_t block_width(const struct tensor *t, const struct box *b)
 {
-    const struct rule *r = &t->placement;
+    const struct placement *r = &t->placement;
     int64_t each = t->shape[r->dim] / r->blocks, units = each / r->unit;
     int64_t column_bytes = box_elements(b) / b->len[r->dim] * dtype_bytes(t->dtype);
 

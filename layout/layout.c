@@ -59,7 +59,7 @@ static int64_t least(int64_t a, int64_t b)
 /* Boxes of shard number `part`; empty ones are left out. */
 static int part_boxes(const struct tensor *t, const struct parts *c, int part, struct box *boxes)
 {
-    const struct rule *r = &t->placement;
+    const struct placement *r = &t->placement;
     int64_t lo, len, block, from, to;
     int n = 0;
 
@@ -165,7 +165,7 @@ int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes)
 /* Why tp cannot cut t; false when it can. */
 static bool refuses_tp(const struct tensor *t, int tp, char *why, size_t size)
 {
-    const struct rule *r = &t->placement;
+    const struct placement *r = &t->placement;
     int64_t units;
 
     if (r->dim < 0)
@@ -279,7 +279,7 @@ int layout_find(const struct layout *l, const char *group, const char *name)
 struct dealer {
     const struct layout *layout;
     int64_t *bytes_of; /* [world] dealt so far */
-    struct extent *extents;
+    struct stored_box *extents;
     int n, room;
 };
 
@@ -312,7 +312,7 @@ static int deal_box(struct dealer *d, int t, int part, int writer, const struct 
     int n = column_blocks(tensor, box, blocks);
 
     for (int i = 0; i < n; i++) {
-        d->extents[d->n++] = (struct extent){ t, part + i, writer, blocks[i] };
+        d->extents[d->n++] = (struct stored_box){ t, part + i, writer, blocks[i] };
         d->bytes_of[writer] += box_elements(&blocks[i]) * dtype_bytes(tensor->dtype);
         *count += box_elements(&blocks[i]);
     }
@@ -345,7 +345,7 @@ static void deal_tensor(struct dealer *d, int t, int64_t *count)
 
 static int by_rank_tensor_part(const void *a, const void *b)
 {
-    const struct extent *x = a, *y = b;
+    const struct stored_box *x = a, *y = b;
 
     if (x->rank != y->rank)
         return x->rank < y->rank ? -1 : 1;
@@ -361,8 +361,8 @@ static bool has_choice(const struct layout *l, const struct tensor *t)
            (l->spec.dp > 1 && !is_zero_sharded(&l->spec, t));
 }
 
-tp_status layout_extents(struct extent **extents, int *n, const struct layout *l,
-                         struct arena *arena, struct tp_err *err)
+tp_status layout_stored_boxes(struct stored_box **extents, int *n, const struct layout *l,
+                              struct arena *arena, struct tp_err *err)
 {
     struct dealer d = { .layout = l };
     tp_status st = TP_OK;

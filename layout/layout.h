@@ -22,7 +22,7 @@
 #include "layout/spec.h"
 
 /* How tensor parallelism cuts a tensor: shard(dim, unit, blocks, repeat). */
-struct rule {
+struct placement {
     int dim;        /* axis that is cut; -1: every tp rank holds the whole tensor */
     int64_t unit;   /* elements on that axis that stay together: a head's rows, else 1; where `pad`
                        the last unit may be short */
@@ -49,9 +49,10 @@ struct tensor {
     enum dtype dtype;
     int ndim;
     int64_t shape[BOX_NDIM_MAX];
-    struct rule placement;
-    int layer;      /* 0 .. n_layers - 1, LAYER_FIRST or LAYER_LAST */
-    enum role role; /* what it is to the model; ROLE_NONE where only a checkpoint told of it */
+    struct placement placement;
+    int layer; /* 0 .. n_layers - 1, LAYER_FIRST or LAYER_LAST */
+    enum tensor_role
+        role; /* what it is to the model; ROLE_NONE where only a checkpoint told of it */
 };
 
 struct layout {
@@ -64,7 +65,7 @@ struct layout {
 
 /* One box that has to be stored, and the rank that writes it: what a rank holds, or a block of its
  * columns (layout/column_blocks.h). */
-struct extent {
+struct stored_box {
     int tensor; /* index in layout.tensors */
     int part;   /* 0, 1, ...: number of this box among the boxes of the tensor in its rank's file */
     int rank;   /* the writer, one of the holders, chosen to balance bytes */
@@ -73,7 +74,7 @@ struct extent {
 
 /* The parameters of a model in canonical order (embedding, layers, norm, head), group "param",
  * named and cut by the model's plan. A tied head is absent. *tensors lives in the arena.
- * TP_E_USAGE: the plan does not fit the model (plan_check). */
+ * TP_E_USAGE: the plan does not fit the model (parallel_plan_check). */
 tp_status model_params(struct tensor **tensors, int *n, const struct model *m, enum dtype dtype,
                        struct arena *arena, struct tp_err *err);
 
@@ -116,8 +117,8 @@ int layout_dp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, i
 /* Every box of every tensor exactly once, with its writer; ordered by rank, then tensor, then part.
  * The same on every rank. TP_E_INTERNAL if the boxes of a tensor do not tile it (never, by tests).
  */
-tp_status layout_extents(struct extent **extents, int *n, const struct layout *l,
-                         struct arena *arena, struct tp_err *err);
+tp_status layout_stored_boxes(struct stored_box **extents, int *n, const struct layout *l,
+                              struct arena *arena, struct tp_err *err);
 
 /* Index of (group, name), or -1. */
 int layout_find(const struct layout *l, const char *group, const char *name);

@@ -179,10 +179,11 @@ static int64_t largest_tensor(const struct share *r, const struct model *m, int6
 }
 
 /* The first rank's of n units that a layer's weight is cut by, where the plan cuts it. What feeds a
- * row-parallel product is cut as it is (plan_check), so its role says it of both. */
-static int64_t cut(const struct model *m, enum role role, int64_t n, int64_t ranks)
+ * row-parallel product is cut as it is (parallel_plan_check), so its role says it of both. */
+static int64_t cut(const struct model *m, enum tensor_role role, int64_t n, int64_t ranks)
 {
-    const struct plan_entry *e = plan_find(m->plan ? m->plan : plan_builtin(m->arch), role);
+    const struct parallel_plan_entry *e =
+        parallel_plan_find(m->plan ? m->plan : parallel_plan_builtin(m->arch), role);
 
     return e && (e->cut == CUT_ROW || e->cut == CUT_VOCABULARY) ? ceil_div(n, ranks) : n;
 }
@@ -385,7 +386,7 @@ static struct memory_need need_of(const struct model *m, const struct spec *s,
     need.workspace = rows / r.split * scratch_bytes(m, &r, e, w->recompute) + windows +
                      4 * partial_elements(&r, m, sharded ? s->dp : 1) + attention_bytes(m, tokens) +
                      same_bits_bytes(&r, m, sharded ? r.owned : r.elements, sharded ? s->dp : 1,
-                                     bits_levels(w, s));
+                                     same_bits_tree_levels(w, s));
     if (m->arch == MODEL_LLAMA)
         need.workspace += 4 * tokens * m->head_dim; /* rotary table */
     if (saves)                                      /* replicas share the writing */

@@ -12,7 +12,7 @@
 
 enum model_arch { MODEL_LLAMA, MODEL_GPT2 };
 
-struct plan; /* layout/parallel_plan.h */
+struct parallel_plan; /* layout/parallel_plan.h */
 
 struct model {
     enum model_arch arch;
@@ -21,10 +21,11 @@ struct model {
     int64_t head_dim; /* apart from hidden / heads */
     int64_t max_positions;
     double norm_eps, rope_theta, init_std;
-    double dropout;          /* the largest that config.json asks for; tp-train has none */
-    bool tied;               /* lm_head is embed_tokens */
-    const struct plan *plan; /* names and cuts of its tensors; NULL: the architecture's own */
-    const char *config;      /* config.json as it was, for the checkpoint and the export */
+    double dropout; /* the largest that config.json asks for; tp-train has none */
+    bool tied;      /* lm_head is embed_tokens */
+    const struct parallel_plan
+        *plan;          /* names and cuts of its tensors; NULL: the architecture's own */
+    const char *config; /* config.json as it was, for the checkpoint and the export */
 };
 
 /* "LlamaForCausalLM", "GPT2LMHeadModel". */

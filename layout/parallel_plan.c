@@ -41,7 +41,7 @@ static const char *const cuts[] = {
     [CUT_VOCABULARY] = "vocabulary",
 };
 
-static const struct plan llama_plan = {
+static const struct parallel_plan llama_plan = {
     .n = 12,
     .entries = {
         { ROLE_EMBEDDING, "model.embed_tokens.weight", CUT_VOCABULARY },
@@ -59,7 +59,7 @@ static const struct plan llama_plan = {
     },
 };
 
-static const struct plan gpt2_plan = {
+static const struct parallel_plan gpt2_plan = {
     .n = 16,
     .entries = {
         { ROLE_EMBEDDING, "transformer.wte.weight", CUT_VOCABULARY },
@@ -81,44 +81,45 @@ static const struct plan gpt2_plan = {
     },
 };
 
-const struct plan *plan_builtin(enum model_arch arch)
+const struct parallel_plan *parallel_plan_builtin(enum model_arch arch)
 {
     return arch == MODEL_GPT2 ? &gpt2_plan : &llama_plan;
 }
 
-const struct plan *plan_of(const struct model *m)
+const struct parallel_plan *parallel_plan_of(const struct model *m)
 {
-    return m->plan ? m->plan : plan_builtin(m->arch);
+    return m->plan ? m->plan : parallel_plan_builtin(m->arch);
 }
 
-const char *role_name(enum role r)
+const char *tensor_role_name(enum tensor_role r)
 {
     return roles[r].name;
 }
 
-const char *cut_name(enum cut c)
+const char *tensor_cut_name(enum tensor_cut c)
 {
     return cuts[c];
 }
 
-bool role_is_of_layer(enum role r)
+bool tensor_role_is_of_layer(enum tensor_role r)
 {
     return roles[r].of_layer;
 }
 
-bool role_is_bias(enum role r)
+bool tensor_role_is_bias(enum tensor_role r)
 {
     const char *dot = strrchr(roles[r].name, '.');
 
     return dot && strcmp(dot, ".bias") == 0;
 }
 
-const char *role_unit(enum role r)
+const char *tensor_role_unit(enum tensor_role r)
 {
     return roles[r].unit;
 }
 
-const struct plan_entry *plan_find(const struct plan *p, enum role r)
+const struct parallel_plan_entry *parallel_plan_find(const struct parallel_plan *p,
+                                                     enum tensor_role r)
 {
     for (int i = 0; i < p->n; i++)
         if (p->entries[i].role == r)
@@ -126,9 +127,9 @@ const struct plan_entry *plan_find(const struct plan *p, enum role r)
     return NULL;
 }
 
-char *plan_format(const struct plan *p, struct arena *arena)
+char *parallel_plan_format(const struct parallel_plan *p, struct arena *arena)
 {
-    size_t room = 128 + (size_t)p->n * (PLAN_NAME_MAX + 96), used;
+    size_t room = 128 + (size_t)p->n * (PARALLEL_PLAN_NAME_MAX + 96), used;
     char *text = arena_alloc(arena, room);
 
     if (!text)
@@ -136,12 +137,12 @@ char *plan_format(const struct plan *p, struct arena *arena)
     used =
         (size_t)snprintf(text, room, "# %-19s %-50s %-11s %s\n", "role", "tensor", "cut", "unit");
     for (int i = 0; i < p->n; i++) {
-        const struct plan_entry *e = &p->entries[i];
+        const struct parallel_plan_entry *e = &p->entries[i];
         bool whole = e->cut == CUT_REPLICATED || e->cut == CUT_SEQUENCE;
 
-        used +=
-            (size_t)snprintf(text + used, room - used, "%-21s %-50s %-11s %s", role_name(e->role),
-                             e->pattern, cut_name(e->cut), whole ? "" : role_unit(e->role));
+        used += (size_t)snprintf(text + used, room - used, "%-21s %-50s %-11s %s",
+                                 tensor_role_name(e->role), e->pattern, tensor_cut_name(e->cut),
+                                 whole ? "" : tensor_role_unit(e->role));
         while (text[used - 1] == ' ')
             used--;
         used += (size_t)snprintf(text + used, room - used, "\n");
@@ -167,50 +168,50 @@ static tp_status fail_line(const struct line *l, struct tp_err *err, const char 
                    expected);
 }
 
-static tp_status find_role(enum role *out, const struct line *l, struct tp_err *err)
+static tp_status find_role(enum tensor_role *out, const struct line *l, struct tp_err *err)
 {
     for (int r = 1; r < ROLE_COUNT; r++)
         if (strcmp(roles[r].name, l->words[0]) == 0) {
-            *out = (enum role)r;
+            *out = (enum tensor_role)r;
             return TP_OK;
         }
     return fail_line(l, err, "role", l->words[0],
                      "one (embedding, attention.q, mlp.down, norm, ...; --print-plan shows them)");
 }
 
-static tp_status find_cut(enum cut *out, const struct line *l, struct tp_err *err)
+static tp_status find_cut(enum tensor_cut *out, const struct line *l, struct tp_err *err)
 {
     for (size_t c = 0; c < sizeof cuts / sizeof cuts[0]; c++)
         if (strcmp(cuts[c], l->words[2]) == 0) {
-            *out = (enum cut)c;
+            *out = (enum tensor_cut)c;
             return TP_OK;
         }
     return fail_line(l, err, "cut", l->words[2],
                      "one of column, row, vocabulary, sequence, replicated");
 }
 
-static tp_status check_pattern(const struct line *l, enum role role, struct tp_err *err)
+static tp_status check_pattern(const struct line *l, enum tensor_role role, struct tp_err *err)
 {
     const char *pattern = l->words[1], *star = strchr(pattern, '*');
 
-    if (strlen(pattern) > PLAN_NAME_MAX)
+    if (strlen(pattern) > PARALLEL_PLAN_NAME_MAX)
         return tp_fail(err, TP_E_USAGE, "%s:%d: a name of more than %d characters", l->path,
-                       l->number, PLAN_NAME_MAX);
+                       l->number, PARALLEL_PLAN_NAME_MAX);
     for (const char *c = pattern; *c; c++)
         if (*c <= ' ' || *c > '~' || strchr("%/@", *c)) /* '/' and '@' separate names in a shard */
             return fail_line(l, err, "name", pattern, "plain ASCII without '%', '/' and '@'");
-    if (role_is_of_layer(role) && (!star || strchr(star + 1, '*')))
+    if (tensor_role_is_of_layer(role) && (!star || strchr(star + 1, '*')))
         return fail_line(l, err, "name", pattern, "a pattern with one '*' for the layer's number");
-    if (!role_is_of_layer(role) && star)
+    if (!tensor_role_is_of_layer(role) && star)
         return fail_line(l, err, "name", pattern,
                          "a name without '*': there is one such tensor, not one a layer");
     return TP_OK;
 }
 
-static tp_status parse_line(struct plan *p, const struct line *l, struct arena *arena,
+static tp_status parse_line(struct parallel_plan *p, const struct line *l, struct arena *arena,
                             struct tp_err *err)
 {
-    struct plan_entry e = { 0 };
+    struct parallel_plan_entry e = { 0 };
     tp_status st;
 
     if (l->n_words < 3)
@@ -221,11 +222,12 @@ static tp_status parse_line(struct plan *p, const struct line *l, struct arena *
     if ((st = find_role(&e.role, l, err)) || (st = check_pattern(l, e.role, err)) ||
         (st = find_cut(&e.cut, l, err)))
         return st;
-    if (l->n_words == 4 && strcmp(l->words[3], role_unit(e.role)) != 0)
+    if (l->n_words == 4 && strcmp(l->words[3], tensor_role_unit(e.role)) != 0)
         return tp_fail(err, TP_E_USAGE, "%s:%d: %s is cut by '%s', not by '%.60s'", l->path,
-                       l->number, l->words[0], *role_unit(e.role) ? role_unit(e.role) : "nothing",
+                       l->number, l->words[0],
+                       *tensor_role_unit(e.role) ? tensor_role_unit(e.role) : "nothing",
                        l->words[3]);
-    if (plan_find(p, e.role))
+    if (parallel_plan_find(p, e.role))
         return tp_fail(err, TP_E_USAGE, "%s:%d: a second line for %s", l->path, l->number,
                        l->words[0]);
     if (!(e.pattern = arena_strdup(arena, l->words[1])))
@@ -251,17 +253,17 @@ static bool split(struct line *l, char *text)
     return true;
 }
 
-tp_status plan_parse(struct plan *out, const char *text, size_t size, const char *path,
-                     struct arena *arena, struct tp_err *err)
+tp_status parallel_plan_parse(struct parallel_plan *out, const char *text, size_t size,
+                              const char *path, struct arena *arena, struct tp_err *err)
 {
-    struct plan p = { 0 };
+    struct parallel_plan p = { 0 };
     struct line line = { .path = path };
     tp_status st = TP_OK;
     char *copy, *rest;
 
-    if (size > PLAN_BYTES_MAX || memchr(text, 0, size))
+    if (size > PARALLEL_PLAN_BYTES_MAX || memchr(text, 0, size))
         return tp_fail(err, TP_E_USAGE, "%s: is not a parallel plan (%s)", path,
-                       size > PLAN_BYTES_MAX ? "more than 64 KiB" : "it has a zero byte");
+                       size > PARALLEL_PLAN_BYTES_MAX ? "more than 64 KiB" : "it has a zero byte");
     copy = malloc(size + 1);
     if (!copy)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory", path);
@@ -288,7 +290,7 @@ tp_status plan_parse(struct plan *out, const char *text, size_t size, const char
 
 /* What is handed from one tensor's layer to the next, in every architecture that has both. */
 static const struct edge {
-    enum role from, to;
+    enum tensor_role from, to;
 } edges[] = {
     { ROLE_ATTENTION_NORM, ROLE_Q },
     { ROLE_ATTENTION_NORM, ROLE_K },
@@ -316,13 +318,13 @@ static const struct edge biases[] = {
 };
 
 struct check {
-    const struct plan *plan;
+    const struct parallel_plan *plan;
     const char *path;
     struct tp_err *err;
 };
 
 /* Cuts that a role can have at all, as bits. */
-static unsigned cuts_of(enum role r)
+static unsigned cuts_of(enum tensor_role r)
 {
     switch (r) {
     case ROLE_EMBEDDING:
@@ -350,20 +352,20 @@ static unsigned cuts_of(enum role r)
 static tp_status check_roles(const struct check *c, const struct model *m)
 {
     for (int i = 0; i < c->plan->n; i++) {
-        const struct plan_entry *e = &c->plan->entries[i];
+        const struct parallel_plan_entry *e = &c->plan->entries[i];
 
         if (!catalogue_has(m->arch, e->role))
             return tp_fail(c->err, TP_E_USAGE, "%s: %s (%s) is no part of a %s", c->path,
-                           e->pattern, role_name(e->role), model_arch_name(m->arch));
+                           e->pattern, tensor_role_name(e->role), model_arch_name(m->arch));
         if (!(cuts_of(e->role) & 1u << e->cut))
             return tp_fail(c->err, TP_E_USAGE, "%s: %s (%s) cannot be cut by %s", c->path,
-                           e->pattern, role_name(e->role), cut_name(e->cut));
+                           e->pattern, tensor_role_name(e->role), tensor_cut_name(e->cut));
     }
     for (int r = 1; r < ROLE_COUNT; r++)
-        if (catalogue_has(m->arch, (enum role)r) && !plan_find(c->plan, (enum role)r) &&
-            !(r == ROLE_HEAD && m->tied))
+        if (catalogue_has(m->arch, (enum tensor_role)r) &&
+            !parallel_plan_find(c->plan, (enum tensor_role)r) && !(r == ROLE_HEAD && m->tied))
             return tp_fail(c->err, TP_E_USAGE, "%s: has no line for %s, which a %s needs", c->path,
-                           role_name((enum role)r), model_arch_name(m->arch));
+                           tensor_role_name((enum tensor_role)r), model_arch_name(m->arch));
     return TP_OK;
 }
 
@@ -388,32 +390,33 @@ static tp_status check_names(const struct check *c)
 {
     for (int i = 0; i < c->plan->n; i++)
         for (int k = 0; k < c->plan->n; k++) {
-            const struct plan_entry *a = &c->plan->entries[i], *b = &c->plan->entries[k];
+            const struct parallel_plan_entry *a = &c->plan->entries[i], *b = &c->plan->entries[k];
 
             if (i != k && matches(a->pattern, b->pattern))
                 return tp_fail(c->err, TP_E_USAGE, "%s: %s and %s have the same name: %s", c->path,
-                               role_name(a->role), role_name(b->role), b->pattern);
+                               tensor_role_name(a->role), tensor_role_name(b->role), b->pattern);
         }
     return TP_OK;
 }
 
-static tp_status fail_edge(const struct check *c, const struct plan_entry *from,
-                           const struct plan_entry *to)
+static tp_status fail_edge(const struct check *c, const struct parallel_plan_entry *from,
+                           const struct parallel_plan_entry *to)
 {
     if (from->cut == CUT_COLUMN)
         return tp_fail(c->err, TP_E_USAGE,
                        "%s: %s (%s) is column-parallel, so each rank has only its own part of what "
                        "it computes, but %s (%s), which reads it, is %s and needs all of it: make "
                        "%s row, or %s replicated",
-                       c->path, from->pattern, role_name(from->role), to->pattern,
-                       role_name(to->role), cut_name(to->cut), role_name(to->role),
-                       role_name(from->role));
+                       c->path, from->pattern, tensor_role_name(from->role), to->pattern,
+                       tensor_role_name(to->role), tensor_cut_name(to->cut),
+                       tensor_role_name(to->role), tensor_role_name(from->role));
     return tp_fail(c->err, TP_E_USAGE,
                    "%s: %s (%s) is row-parallel, so each rank needs only its own part of the "
                    "input, but %s (%s), which computes that, is %s and gives every rank all of it: "
                    "make %s %s",
-                   c->path, to->pattern, role_name(to->role), from->pattern, role_name(from->role),
-                   cut_name(from->cut), role_name(to->role),
+                   c->path, to->pattern, tensor_role_name(to->role), from->pattern,
+                   tensor_role_name(from->role), tensor_cut_name(from->cut),
+                   tensor_role_name(to->role),
                    cuts_of(from->role) & 1u << CUT_COLUMN ? "replicated, or what it reads column"
                                                           : "column or replicated");
 }
@@ -421,27 +424,28 @@ static tp_status fail_edge(const struct check *c, const struct plan_entry *from,
 static tp_status check_edges(const struct check *c)
 {
     for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) {
-        const struct plan_entry *from = plan_find(c->plan, edges[i].from);
-        const struct plan_entry *to = plan_find(c->plan, edges[i].to);
+        const struct parallel_plan_entry *from = parallel_plan_find(c->plan, edges[i].from);
+        const struct parallel_plan_entry *to = parallel_plan_find(c->plan, edges[i].to);
 
         if (from && to && (from->cut == CUT_COLUMN) != (to->cut == CUT_ROW))
             return fail_edge(c, from, to);
     }
     for (size_t i = 0; i < sizeof biases / sizeof biases[0]; i++) {
-        const struct plan_entry *weight = plan_find(c->plan, biases[i].from);
-        const struct plan_entry *bias = plan_find(c->plan, biases[i].to);
+        const struct parallel_plan_entry *weight = parallel_plan_find(c->plan, biases[i].from);
+        const struct parallel_plan_entry *bias = parallel_plan_find(c->plan, biases[i].to);
 
         if (weight && bias && (weight->cut == CUT_COLUMN) != (bias->cut == CUT_COLUMN))
-            return tp_fail(
-                c->err, TP_E_USAGE, "%s: %s is %s and its bias %s is %s: the bias must be %s",
-                c->path, weight->pattern, cut_name(weight->cut), bias->pattern, cut_name(bias->cut),
-                weight->cut == CUT_COLUMN ? "column too" : "sequence or replicated");
+            return tp_fail(c->err, TP_E_USAGE,
+                           "%s: %s is %s and its bias %s is %s: the bias must be %s", c->path,
+                           weight->pattern, tensor_cut_name(weight->cut), bias->pattern,
+                           tensor_cut_name(bias->cut),
+                           weight->cut == CUT_COLUMN ? "column too" : "sequence or replicated");
     }
     return TP_OK;
 }
 
-tp_status plan_check(const struct plan *p, const struct model *m, const char *path,
-                     struct tp_err *err)
+tp_status parallel_plan_check(const struct parallel_plan *p, const struct model *m,
+                              const char *path, struct tp_err *err)
 {
     const struct check c = { p, path, err };
     tp_status st;

@@ -29,7 +29,7 @@
 #include "layout/model.h"
 
 /* What a tensor is to the model. An architecture has some of them (layout/catalogue.h). */
-enum role {
+enum tensor_role {
     ROLE_NONE, /* not known: a tensor that was read from a checkpoint */
     ROLE_EMBEDDING,
     ROLE_POSITIONS,
@@ -55,57 +55,58 @@ enum role {
     ROLE_COUNT,
 };
 
-enum cut { CUT_REPLICATED, CUT_SEQUENCE, CUT_COLUMN, CUT_ROW, CUT_VOCABULARY };
+enum tensor_cut { CUT_REPLICATED, CUT_SEQUENCE, CUT_COLUMN, CUT_ROW, CUT_VOCABULARY };
 
-enum { PLAN_NAME_MAX = 200, PLAN_BYTES_MAX = 1 << 16 };
+enum { PARALLEL_PLAN_NAME_MAX = 200, PARALLEL_PLAN_BYTES_MAX = 1 << 16 };
 
-struct plan_entry {
-    enum role role;
+struct parallel_plan_entry {
+    enum tensor_role role;
     const char *pattern; /* one `*` for the layer's number in a role of a layer, else none */
-    enum cut cut;
+    enum tensor_cut cut;
 };
 
-struct plan {
+struct parallel_plan {
     int n;
-    struct plan_entry entries[ROLE_COUNT];
+    struct parallel_plan_entry entries[ROLE_COUNT];
 };
 
 /* "attention.q", "column", ... */
-const char *role_name(enum role r);
-const char *cut_name(enum cut c);
+const char *tensor_role_name(enum tensor_role r);
+const char *tensor_cut_name(enum tensor_cut c);
 
 /* Whether every layer has a tensor of this role. */
-bool role_is_of_layer(enum role r);
+bool tensor_role_is_of_layer(enum tensor_role r);
 
 /* Whether it is added: the bias of a norm or of a linear layer. */
-bool role_is_bias(enum role r);
+bool tensor_role_is_bias(enum tensor_role r);
 
 /* What must stay whole of a tensor that is cut: "head", "kv_head", "feature", "token"; "" where
  * there is nothing to cut. */
-const char *role_unit(enum role r);
+const char *tensor_role_unit(enum tensor_role r);
 
 /* The plan of an architecture: its tensors as transformers names them, cut as Megatron-LM cuts
  * them. */
-const struct plan *plan_builtin(enum model_arch arch);
+const struct parallel_plan *parallel_plan_builtin(enum model_arch arch);
 
 /* The plan of a model: its own, or its architecture's. */
-const struct plan *plan_of(const struct model *m);
+const struct parallel_plan *parallel_plan_of(const struct model *m);
 
 /* Read a plan's text (any bytes; `path` for messages). Strings live in the arena.
- * TP_E_USAGE: not a plan; names the line. It may still make no sense: plan_check. */
-tp_status plan_parse(struct plan *out, const char *text, size_t size, const char *path,
-                     struct arena *arena, struct tp_err *err);
+ * TP_E_USAGE: not a plan; names the line. It may still make no sense: parallel_plan_check. */
+tp_status parallel_plan_parse(struct parallel_plan *out, const char *text, size_t size,
+                              const char *path, struct arena *arena, struct tp_err *err);
 
 /* Whether the plan has what the model needs, once each, and whether the pieces fit: what a cut
  * layer computes must feed one that expects it in pieces. `path` is for messages ("the built-in
  * plan"). TP_E_USAGE says which two tensors do not fit and what would. */
-tp_status plan_check(const struct plan *p, const struct model *m, const char *path,
-                     struct tp_err *err);
+tp_status parallel_plan_check(const struct parallel_plan *p, const struct model *m,
+                              const char *path, struct tp_err *err);
 
-/* The plan as text that plan_parse reads; NULL when memory is out. */
-char *plan_format(const struct plan *p, struct arena *arena);
+/* The plan as text that parallel_plan_parse reads; NULL when memory is out. */
+char *parallel_plan_format(const struct parallel_plan *p, struct arena *arena);
 
 /* The entry of a role; NULL: none. */
-const struct plan_entry *plan_find(const struct plan *p, enum role r);
+const struct parallel_plan_entry *parallel_plan_find(const struct parallel_plan *p,
+                                                     enum tensor_role r);
 
 #endif

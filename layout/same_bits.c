@@ -51,7 +51,7 @@ static const char *indivisible(const struct model *m, int n, int64_t *count)
 
 static tp_status check_model(const struct model *m, int n, struct tp_err *err)
 {
-    const struct plan *plan = plan_of(m);
+    const struct parallel_plan *plan = parallel_plan_of(m);
     int64_t count, other;
     const char *what = indivisible(m, n, &count);
     int fits = n;
@@ -64,26 +64,26 @@ static tp_status check_model(const struct model *m, int n, struct tp_err *err)
                        " %s cannot be dealt; --same-bits %d can be",
                        n, n, count, what, fits);
     for (int i = 0; i < plan->n; i++)
-        if (plan->entries[i].cut == CUT_REPLICATED && *role_unit(plan->entries[i].role))
+        if (plan->entries[i].cut == CUT_REPLICATED && *tensor_role_unit(plan->entries[i].role))
             return tp_fail(err, TP_E_USAGE,
                            "--same-bits needs a plan that cuts every product: %s (%s) is "
                            "replicated",
-                           plan->entries[i].pattern, role_name(plan->entries[i].role));
+                           plan->entries[i].pattern, tensor_role_name(plan->entries[i].role));
     return TP_OK;
 }
 
-tp_status bits_check_run(const struct workload *w, const struct model *m, struct tp_err *err)
+tp_status same_bits_check_run(const struct workload *w, const struct model *m, struct tp_err *err)
 {
     int n = w->same_bits;
 
-    if (!is_power_of_two(n) || n > BITS_SHARDS_MAX)
-        return tp_fail(err, TP_E_USAGE,
-                       "--same-bits %d is no power of two between 1 and %d; nearest: %d", n,
-                       BITS_SHARDS_MAX, n > BITS_SHARDS_MAX ? BITS_SHARDS_MAX : power_below(n));
+    if (!is_power_of_two(n) || n > SAME_BITS_SHARDS_MAX)
+        return tp_fail(
+            err, TP_E_USAGE, "--same-bits %d is no power of two between 1 and %d; nearest: %d", n,
+            SAME_BITS_SHARDS_MAX, n > SAME_BITS_SHARDS_MAX ? SAME_BITS_SHARDS_MAX : power_below(n));
     return check_model(m, n, err);
 }
 
-tp_status bits_check_mesh(const struct workload *w, const struct spec *s, struct tp_err *err)
+tp_status same_bits_check_mesh(const struct workload *w, const struct spec *s, struct tp_err *err)
 {
     if (s->cp > 1)
         return tp_fail(err, TP_E_LAYOUT,
@@ -101,11 +101,11 @@ tp_status bits_check_mesh(const struct workload *w, const struct spec *s, struct
     return TP_OK;
 }
 
-tp_status bits_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err)
+tp_status same_bits_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err)
 {
     int64_t micro = workload_micro(w, s), rows = micro * w->seq_length;
 
-    if (s->zero == 3 && s->dp > 1 && bits_leaf(w) > 1)
+    if (s->zero == 3 && s->dp > 1 && same_bits_chunk_microbatches(w) > 1)
         return tp_fail(err, TP_E_LAYOUT,
                        "--same-bits under zero3 sums a microbatch over dp at once, so the "
                        "%" PRId64 " microbatches of a step (--batch %" PRId64 " / --micro %" PRId64
@@ -121,7 +121,7 @@ tp_status bits_check_micro(const struct workload *w, const struct spec *s, struc
     return TP_OK;
 }
 
-void bits_cut(struct tensor *tensors, int n, int same_bits)
+void same_bits_cut_vocabulary(struct tensor *tensors, int n, int same_bits)
 {
     for (int i = 0; i < n; i++)
         if (tensors[i].placement.uneven)
@@ -129,7 +129,7 @@ void bits_cut(struct tensor *tensors, int n, int same_bits)
                 vocabulary_unit(tensors[i].shape[tensors[i].placement.dim], same_bits);
 }
 
-int64_t bits_leaf(const struct workload *w)
+int64_t same_bits_chunk_microbatches(const struct workload *w)
 {
     int64_t leaf =
         w->micro_batch_size ? w->global_batch_size / w->micro_batch_size : w->global_batch_size;
@@ -141,9 +141,9 @@ int64_t bits_leaf(const struct workload *w)
     return leaf;
 }
 
-int bits_levels(const struct workload *w, const struct spec *s)
+int same_bits_tree_levels(const struct workload *w, const struct spec *s)
 {
-    int64_t leaves = workload_micros(w, s) / bits_leaf(w);
+    int64_t leaves = workload_micros(w, s) / same_bits_chunk_microbatches(w);
     int levels = 0;
 
     if (!w->same_bits)

@@ -14,22 +14,22 @@
 #include "layout/layout.h"
 #include "layout/workload.h"
 
-enum { BITS_SHARDS_MAX = 256 };
+enum { SAME_BITS_SHARDS_MAX = 256 };
 
 /* Parts of workload_check_run, workload_check_mesh and workload_check_micro; w->same_bits is set.
  */
-tp_status bits_check_run(const struct workload *w, const struct model *m, struct tp_err *err);
-tp_status bits_check_mesh(const struct workload *w, const struct spec *s, struct tp_err *err);
-tp_status bits_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err);
+tp_status same_bits_check_run(const struct workload *w, const struct model *m, struct tp_err *err);
+tp_status same_bits_check_mesh(const struct workload *w, const struct spec *s, struct tp_err *err);
+tp_status same_bits_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err);
 
 /* Cut the vocabulary at every layout where some of N ranks' parts end. */
-void bits_cut(struct tensor *tensors, int n, int same_bits);
+void same_bits_cut_vocabulary(struct tensor *tensors, int n, int same_bits);
 
 /* Microbatches of a leaf, which are added one after the other: the batch's odd factor. 1 without
  * same_bits. */
-int64_t bits_leaf(const struct workload *w);
+int64_t same_bits_chunk_microbatches(const struct workload *w);
 
 /* log2 of the leaves that a dp rank has in a step; 0 without same_bits. */
-int bits_levels(const struct workload *w, const struct spec *s);
+int same_bits_tree_levels(const struct workload *w, const struct spec *s);
 
 #endif

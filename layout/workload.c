@@ -53,7 +53,7 @@ tp_status workload_check_run(const struct workload *w, const struct model *m, st
     if ((st = check_count("--seq", w->seq_length, err)) ||
         (st = check_count("--batch", w->global_batch_size, err)))
         return st;
-    return w->same_bits ? bits_check_run(w, m, err) : TP_OK;
+    return w->same_bits ? same_bits_check_run(w, m, err) : TP_OK;
 }
 
 /* ---- the mesh ---- */
@@ -62,16 +62,16 @@ tp_status workload_check_run(const struct workload *w, const struct model *m, st
  * could, but nobody has asked. In bf16 pairs of halves travel. */
 static tp_status check_sp(const struct workload *w, const struct model *m, struct tp_err *err)
 {
-    const struct plan *plan = plan_of(m);
+    const struct parallel_plan *plan = parallel_plan_of(m);
 
     for (int i = 0; i < plan->n; i++) {
-        const struct plan_entry *e = &plan->entries[i];
+        const struct parallel_plan_entry *e = &plan->entries[i];
 
         if (e->cut == CUT_REPLICATED && e->role != ROLE_POSITIONS)
             return tp_fail(err, TP_E_LAYOUT,
                            "sequence parallelism (sp) needs a plan that cuts every product and has "
                            "sequence for norms and biases: %s (%s) is replicated",
-                           e->pattern, role_name(e->role));
+                           e->pattern, tensor_role_name(e->role));
     }
     if (w->dtype == DTYPE_BF16 && m->hidden % 2)
         return tp_fail(err, TP_E_LAYOUT,
@@ -109,7 +109,7 @@ tp_status workload_check_mesh(const struct workload *w, const struct spec *s, co
         return tp_fail(err, TP_E_LAYOUT,
                        "--batch %" PRId64 " cannot be dealt to %d data-parallel ranks evenly",
                        w->global_batch_size, s->dp);
-    return w->same_bits ? bits_check_mesh(w, s, err) : TP_OK;
+    return w->same_bits ? same_bits_check_mesh(w, s, err) : TP_OK;
 }
 
 /* ---- microbatches ---- */
@@ -177,5 +177,5 @@ tp_status workload_check_micro(const struct workload *w, const struct spec *s, s
                        micro, w->seq_length);
     if ((st = check_rows(w, s, err)))
         return st;
-    return w->same_bits ? bits_check_micro(w, s, err) : TP_OK;
+    return w->same_bits ? same_bits_check_micro(w, s, err) : TP_OK;
 }

@@ -26,7 +26,7 @@ struct fit {
     bool sets_micro, sets_recompute; /* the command line leaves it to tp-run */
     struct workload asked;           /* 0: not known */
     struct model model;
-    struct plan plan; /* of --plan */
+    struct parallel_plan plan; /* of --plan */
     struct tensor *tensors;
     int n_tensors;
     struct cost_work work; /* as asked, with guesses for what is not known */
@@ -48,10 +48,10 @@ static tp_status read_plan(struct fit *f, struct tp_err *err)
         return TP_OK;
     snprintf(path, sizeof path, "%.2000s%s%.2000s", given[0] == '/' ? "" : f->job->dir,
              given[0] == '/' ? "" : "/", given);
-    if ((st = file_read_all(&text, &size, path, PLAN_BYTES_MAX, f->arena, err)))
+    if ((st = file_read_all(&text, &size, path, PARALLEL_PLAN_BYTES_MAX, f->arena, err)))
         return st;
     f->model.plan = &f->plan;
-    return plan_parse(&f->plan, text, size, path, f->arena, err);
+    return parallel_plan_parse(&f->plan, text, size, path, f->arena, err);
 }
 
 static tp_status read_model(struct fit *f, struct tp_err *err)

@@ -24,7 +24,7 @@ struct rank {
     bool seen, told_slow;
     int skip; /* steps yet of which nothing is learnt */
     char state;
-    struct tell_slot slot;
+    struct heartbeat_slot slot;
     int64_t changed_ns;                       /* by the watcher's clock */
     int64_t mark_step, mark_wait_ns, mark_ns; /* where the window for `slow` began */
     double compute_ns;                        /* a step, over the last full window; 0: none yet */
@@ -64,7 +64,7 @@ void monitor_free(struct monitor *m)
 }
 
 /* A step ended on this rank: its time, if nothing but training was in it. */
-static void learn_step(struct monitor *m, const struct rank *r, const struct tell_slot *slot)
+static void learn_step(struct monitor *m, const struct rank *r, const struct heartbeat_slot *slot)
 {
     if (r->skip > 0 || r->slot.step < 0 || slot->step_len_ns <= 0 ||
         slot->phase_ns > slot->step_ns - slot->step_len_ns)
@@ -75,9 +75,9 @@ static void learn_step(struct monitor *m, const struct rank *r, const struct tel
 }
 
 /* Computing time a step over windows of slow_steps. */
-static void learn_compute(struct monitor *m, struct rank *r, const struct tell_slot *slot)
+static void learn_compute(struct monitor *m, struct rank *r, const struct heartbeat_slot *slot)
 {
-    if (r->skip > 0 || r->slot.step < 0 || slot->phase != TELL_TRAIN ||
+    if (r->skip > 0 || r->slot.step < 0 || slot->phase != HEARTBEAT_TRAIN ||
         slot->phase_ns > r->mark_ns) {
         r->mark_step = slot->step;
         r->mark_wait_ns = slot->wait_ns;
@@ -91,8 +91,8 @@ static void learn_compute(struct monitor *m, struct rank *r, const struct tell_s
     }
 }
 
-void monitor_feed(struct monitor *m, int rank, const struct tell_slot *slot, char process_state,
-                  int64_t now_ns)
+void monitor_feed(struct monitor *m, int rank, const struct heartbeat_slot *slot,
+                  char process_state, int64_t now_ns)
 {
     struct rank *r = rank >= 0 && rank < m->world ? &m->rank[rank] : NULL;
 
@@ -102,10 +102,10 @@ void monitor_feed(struct monitor *m, int rank, const struct tell_slot *slot, cha
     if (!r->seen || slot->step != r->slot.step || slot->entered != r->slot.entered ||
         slot->left != r->slot.left || slot->phase != r->slot.phase)
         r->changed_ns = now_ns;
-    if (r->seen && r->slot.phase == TELL_SAVE && slot->phase != TELL_SAVE &&
+    if (r->seen && r->slot.phase == HEARTBEAT_SAVE && slot->phase != HEARTBEAT_SAVE &&
         slot->phase_ns - r->slot.phase_ns > m->save_ns)
         m->save_ns = slot->phase_ns - r->slot.phase_ns;
-    if (r->seen && r->slot.phase == TELL_LOAD && slot->phase == TELL_TRAIN &&
+    if (r->seen && r->slot.phase == HEARTBEAT_LOAD && slot->phase == HEARTBEAT_TRAIN &&
         slot->phase_ns - r->slot.phase_ns > m->load_ns)
         m->load_ns = slot->phase_ns - r->slot.phase_ns;
     if (slot->step != r->slot.step) {
@@ -164,12 +164,13 @@ static int64_t deadline_now(const struct monitor *m)
     int64_t longest = 0;
 
     for (int i = 0; i < m->world; i++) {
-        const struct tell_slot *s = &m->rank[i].slot;
+        const struct heartbeat_slot *s = &m->rank[i].slot;
         int64_t d = monitor_deadline(m);
 
-        if (!m->rank[i].seen || s->step < 0 || s->phase == TELL_INIT || s->phase == TELL_LOAD)
+        if (!m->rank[i].seen || s->step < 0 || s->phase == HEARTBEAT_INIT ||
+            s->phase == HEARTBEAT_LOAD)
             d = m->limits.init_ns;
-        else if (s->phase == TELL_SAVE || s->phase == TELL_DRAIN)
+        else if (s->phase == HEARTBEAT_SAVE || s->phase == HEARTBEAT_DRAIN)
             d = m->save_ns ? (int64_t)(m->limits.factor * (double)m->save_ns) : m->limits.save_ns;
         if (d > longest)
             longest = d;
@@ -204,7 +205,7 @@ static int guilty(const struct monitor *m)
     for (int i = 0; i < m->world; i++) {
         int c = worst < 0 ? -1 : behind(&m->rank[i], &m->rank[worst]);
 
-        if (m->rank[i].seen && m->rank[i].slot.phase == TELL_DONE)
+        if (m->rank[i].seen && m->rank[i].slot.phase == HEARTBEAT_DONE)
             continue;
         ties = c < 0 ? 1 : ties + (c == 0);
         worst = c < 0 ? i : worst;
@@ -229,7 +230,7 @@ static int stopped_rank(const struct monitor *m, int64_t now_ns)
     for (int i = 0; i < m->world; i++) {
         const struct rank *r = &m->rank[i];
 
-        if (!r->seen || r->slot.phase == TELL_DONE || (r->state != 'T' && r->state != 't') ||
+        if (!r->seen || r->slot.phase == HEARTBEAT_DONE || (r->state != 'T' && r->state != 't') ||
             now_ns - r->changed_ns <= monitor_deadline(m))
             continue;
         n++;
@@ -248,7 +249,7 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
     for (int i = 0; i < m->world; i++) {
         int64_t at = m->rank[i].seen ? m->rank[i].changed_ns : m->began_ns;
 
-        if (!(m->rank[i].seen && m->rank[i].slot.phase == TELL_DONE) && at < oldest)
+        if (!(m->rank[i].seen && m->rank[i].slot.phase == HEARTBEAT_DONE) && at < oldest)
             oldest = at;
     }
     if (stopped >= 0) {
@@ -263,7 +264,7 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
     v->deadline_ns = deadline;
     r = v->rank >= 0 ? &m->rank[v->rank] : &m->rank[0];
     v->step = r->seen ? r->slot.step : -1;
-    v->phase = r->seen ? r->slot.phase : TELL_INIT;
+    v->phase = r->seen ? r->slot.phase : HEARTBEAT_INIT;
     if (v->rank < 0)
         snprintf(v->text, sizeof v->text,
                  "no rank made progress for %.1f s (deadline %.1f s); all stand at step %lld, so "
@@ -277,7 +278,7 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
                  "rank %d made no progress for %.1f s (deadline %.1f s): step %lld, collective "
                  "%lld, phase %s%s",
                  v->rank, (double)v->waited_ns / 1e9, (double)deadline / 1e9, (long long)v->step,
-                 (long long)r->slot.entered, tell_phase_name(v->phase),
+                 (long long)r->slot.entered, heartbeat_phase_name(v->phase),
                  r->state == 'T' || r->state == 't' ? ", process stopped" : "");
     return true;
 }
@@ -411,12 +412,12 @@ double monitor_load_seconds(const struct monitor *m)
 bool monitor_saving(const struct monitor *m)
 {
     for (int i = 0; i < m->world; i++)
-        if (m->rank[i].seen && m->rank[i].slot.phase == TELL_SAVE)
+        if (m->rank[i].seen && m->rank[i].slot.phase == HEARTBEAT_SAVE)
             return true;
     return false;
 }
 
-bool monitor_present(const struct monitor *m, int rank, struct tell_slot *slot)
+bool monitor_present(const struct monitor *m, int rank, struct heartbeat_slot *slot)
 {
     if (rank < 0 || rank >= m->world || !m->rank[rank].seen)
         return false;

@@ -107,13 +107,14 @@ static void connect_home(struct relay *r)
 
 /* Every step's loss since the last copy, before the slot that says that they are there: the watcher
  * looks at rank 0's. */
-static void copy_losses(struct relay *r, int to, const char *from, const struct tell_slot *slot)
+static void copy_losses(struct relay *r, int to, const char *from,
+                        const struct heartbeat_slot *slot)
 {
-    struct tell_loss e[TELL_HISTORY];
-    int n = r->rank == 0 ? tell_losses(e, TELL_HISTORY, from, slot, r->heard) : 0;
+    struct heartbeat_loss e[HEARTBEAT_HISTORY];
+    int n = r->rank == 0 ? heartbeat_losses(e, HEARTBEAT_HISTORY, from, slot, r->heard) : 0;
 
     for (int i = 0; i < n; i++) {
-        off_t at = TELL_BYTES + (off_t)(e[i].step % slot->history) * (off_t)sizeof e[i];
+        off_t at = HEARTBEAT_BYTES + (off_t)(e[i].step % slot->history) * (off_t)sizeof e[i];
 
         if (pwrite(to, &e[i], sizeof e[i], at) == sizeof e[i])
             r->heard = e[i].step;
@@ -132,16 +133,18 @@ static void send_beat(const struct relay *r)
 static void beat(struct relay *r)
 {
     char from[PATH_MAX + 32], to[PATH_MAX];
-    struct tell_slot slot;
+    struct heartbeat_slot slot;
     struct tp_err ignored;
     int fd;
 
     if (r->beats++ % PORT_EVERY_BEATS == 0 || r->beat.news != RELAY_BEATS)
         connect_home(r); /* the last one must reach a tp-run that has just taken over */
     send_beat(r);
-    if (tell_read(&slot, tell_path(from, sizeof from, r->local, r->rank), r->rank, &ignored))
+    if (heartbeat_read(&slot, heartbeat_path(from, sizeof from, r->local, r->rank), r->rank,
+                       &ignored))
         return;
-    fd = open(tell_path(to, sizeof to, r->shared, r->rank), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    fd = open(heartbeat_path(to, sizeof to, r->shared, r->rank), O_WRONLY | O_CREAT | O_CLOEXEC,
+              0600);
     if (fd < 0)
         return;
     copy_losses(r, fd, from, &slot);
@@ -169,7 +172,7 @@ static pid_t start(char **argv, const struct relay *r, const sigset_t *mask)
         _exit(127);
     sigprocmask(SIG_SETMASK, mask, NULL);
     signal(SIGTERM, SIG_IGN); /* Slurm sends it to all processes: see follow() */
-    setenv(TELL_DIR_ENV, r->local, 1);
+    setenv(HEARTBEAT_DIR_ENV, r->local, 1);
     execvp(argv[0], argv);
     dprintf(2, "tp-run relay: %s: %s\n", argv[0], strerror(errno));
     _exit(127);
@@ -231,7 +234,7 @@ tp_status relay_run(struct relay_end *end, char **argv, const char *dir, struct 
     beat(&r);
     *end = (struct relay_end){ .rank = r.rank };
     status = follow(&r, child, &signals, &end->asked);
-    unlink(tell_path(slot, sizeof slot, r.local, r.rank));
+    unlink(heartbeat_path(slot, sizeof slot, r.local, r.rank));
     rmdir(r.local); /* the last rank's relay on the node succeeds */
     end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     end->exit_code = end->signal ? 128 + end->signal : WEXITSTATUS(status);

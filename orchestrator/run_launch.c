@@ -48,7 +48,7 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
     } else {
         setsid();
         setenv(PROCESS_KEEPER_ENV, id, 1);
-        setenv(TELL_DIR_ENV, r->slots, 1);
+        setenv(HEARTBEAT_DIR_ENV, r->slots, 1);
         if (r->book.epoch > 0)
             setenv("TP_EPOCH", epoch, 1);
     }
@@ -122,7 +122,7 @@ static tp_status new_monitor(struct run *r)
                                            .prior_ns = (int64_t)(prior * 1e9),
                                            .loss_known = r->book.loss_known };
 
-    r->monitor = monitor_new(r->world, &limits, tell_clock_ns());
+    r->monitor = monitor_new(r->world, &limits, heartbeat_clock_ns());
     return r->monitor ? TP_OK : tp_fail(&r->err, TP_E_NOMEM, "no memory for the monitor");
 }
 

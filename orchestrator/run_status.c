@@ -12,7 +12,7 @@ static json_t *rank_json(const struct run *r, int i)
 {
     const struct run_rank *k = &r->ranks[i];
     struct mesh_coord at = mesh_coord_of(&r->book.way.spec, i);
-    struct tell_slot s;
+    struct heartbeat_slot s;
     bool seen = monitor_present(r->monitor, i, &s);
     json_t *o =
         json_pack("{s:i,s:i,s:i,s:i,s:i,s:s}", "rank", i, "tp", at.tp, "pp", at.pp, "dp", at.dp,
@@ -20,7 +20,7 @@ static json_t *rank_json(const struct run *r, int i)
 
     json_object_set_new(o, "state",
                         json_string(k->gone ? "gone"
-                                    : seen  ? tell_phase_name(s.phase)
+                                    : seen  ? heartbeat_phase_name(s.phase)
                                             : "starting"));
     if (seen)
         json_object_update_new(o,

@@ -12,7 +12,7 @@ enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at a look *
 static const int64_t SILENCE_NS = 1000000000; /* it is read once a rank was silent for so long */
 
 /* First sight of a rank: hold on to its process. */
-static void meet(struct run *r, int rank, const struct tell_slot *slot)
+static void meet(struct run *r, int rank, const struct heartbeat_slot *slot)
 {
     struct run_rank *k = &r->ranks[rank];
     int fd;
@@ -29,10 +29,10 @@ static void meet(struct run *r, int rank, const struct tell_slot *slot)
 
 /* Rank 0's losses since the last look, every step's. A slot without a history (a copy from another
  * node) gives the last one, and the first that was not finite. */
-static void hear_losses(struct run *r, const char *path, const struct tell_slot *slot)
+static void hear_losses(struct run *r, const char *path, const struct heartbeat_slot *slot)
 {
-    struct tell_loss e[TELL_HISTORY];
-    int n = tell_losses(e, TELL_HISTORY, path, slot, monitor_heard(r->monitor));
+    struct heartbeat_loss e[HEARTBEAT_HISTORY];
+    int n = heartbeat_losses(e, HEARTBEAT_HISTORY, path, slot, monitor_heard(r->monitor));
 
     if (slot->bad_step > 0 && (n == 0 || e[0].step > slot->bad_step))
         monitor_loss_of(r->monitor, slot->bad_step, NAN); /* the history does not reach so far */
@@ -44,15 +44,15 @@ static void hear_losses(struct run *r, const char *path, const struct tell_slot 
 
 static void look(struct run *r)
 {
-    int64_t now = tell_clock_ns();
+    int64_t now = heartbeat_clock_ns();
 
     for (int i = 0; i < r->world; i++) {
-        struct tell_slot slot;
+        struct heartbeat_slot slot;
         struct tp_err ignored;
         char path[PATH_MAX];
         char state = 0;
 
-        if (tell_read(&slot, tell_path(path, sizeof path, r->slots, i), i, &ignored))
+        if (heartbeat_read(&slot, heartbeat_path(path, sizeof path, r->slots, i), i, &ignored))
             continue;
         r->book.reports = true;
         meet(r, i, &slot);
@@ -129,7 +129,7 @@ static tp_status follow_saves(struct run *r)
  * deadline, and to have lived so long counts as a start that got somewhere. */
 static tp_status watch_by_exit(struct run *r)
 {
-    monitor_hold(r->monitor, tell_clock_ns());
+    monitor_hold(r->monitor, heartbeat_clock_ns());
     if (r->lived)
         return TP_OK;
     r->lived = true;
@@ -212,7 +212,7 @@ tp_status run_watch_tick(struct run *r)
         st = run_beats_check(r);
     if (st || r->book.state == RUN_DRAIN)
         return st;
-    monitor_judge(r->monitor, &v, tell_clock_ns());
+    monitor_judge(r->monitor, &v, heartbeat_clock_ns());
     st = act(r, &v);
     if (st == TP_OK && r->book.state != RUN_DRAIN && r->book.state != RUN_INIT)
         st = learn(r);
@@ -239,7 +239,7 @@ void run_watch_last(struct run *r)
 tp_status run_rank_gone(struct run *r, int rank)
 {
     struct run_rank *k = &r->ranks[rank];
-    struct tell_slot slot;
+    struct heartbeat_slot slot;
     struct fault f = { .kind = FAULT_RANK, .rank = rank, .node = k->node };
 
     close(k->pidfd);
@@ -248,7 +248,7 @@ tp_status run_rank_gone(struct run *r, int rank)
     if (r->book.state != RUN_INIT && r->book.state != RUN_TRAIN && r->book.state != RUN_SAVE)
         return TP_OK;
     look(r);
-    if (monitor_present(r->monitor, rank, &slot) && slot.phase == TELL_DONE)
+    if (monitor_present(r->monitor, rank, &slot) && slot.phase == HEARTBEAT_DONE)
         return TP_OK;
     f.step = monitor_best_step(r->monitor);
     snprintf(f.reason, sizeof f.reason, "rank %d is gone (pid %d)", rank, (int)k->pid);

@@ -27,16 +27,16 @@
 #include "layout/box.h"
 #include "layout/dtype.h"
 
-struct region {
+struct reshard_extent {
     int tensor; /* index in the engine's tensors */
     struct box box;
 };
 
-struct port {
+struct reshard_endpoint {
     const char *what; /* "runs/ckpt/step-00000500", for messages; borrowed */
     int n_regions;
-    const struct region *regions; /* borrowed */
-    const enum dtype *dtypes;     /* [n_tensors]: how elements are stored here */
+    const struct reshard_extent *regions; /* borrowed */
+    const enum dtype *dtypes;             /* [n_tensors]: how elements are stored here */
     void *ctx;
     /* Move `run` (contiguous in region number `region`) to or from row-major buf. Thread safe. A
      * source has read, a target write. */
@@ -57,7 +57,7 @@ struct move_tensor {
 struct move {
     int n_tensors;
     const struct move_tensor *tensors;
-    const struct port *from, *to;
+    const struct reshard_endpoint *from, *to;
     int64_t memory_bytes; /* for all buffers of this process together */
     int jobs;             /* threads, >= 1 */
     bool partial;      /* the target's regions may leave parts of a tensor out (one rank's resume);

@@ -56,7 +56,7 @@ static int64_t bytes_of(const struct box *b, enum dtype type)
 static tp_status read_run(struct execution *e, const struct meeting *m, void *buf,
                           struct tp_err *err)
 {
-    const struct port *port = e->p->move.from;
+    const struct reshard_endpoint *port = e->p->move.from;
 
     atomic_fetch_add(&e->bytes_read, bytes_of(&m->from_run, m->from_type));
     return port->read(port->ctx, region_index_region(e->p->from, m->tensor, m->from), &m->from_run,
@@ -66,7 +66,7 @@ static tp_status read_run(struct execution *e, const struct meeting *m, void *bu
 static tp_status write_run(struct execution *e, const struct meeting *m, const void *buf,
                            struct tp_err *err)
 {
-    const struct port *port = e->p->move.to;
+    const struct reshard_endpoint *port = e->p->move.to;
     int64_t n = bytes_of(&m->to_run, m->to_type);
     tp_status st = port->write(port->ctx, region_index_region(e->p->to, m->tensor, m->to),
                                &m->to_run, buf, err);
@@ -257,7 +257,7 @@ static tp_status move_rounds(struct execution *e, struct tp_err *err)
         double start = clock_seconds(), seconds;
 
         n = n < left ? n : left;
-        st = pool_run(move_window, e, n, p->jobs, err);
+        st = thread_pool_run(move_window, e, n, p->jobs, err);
         e->first += n;
         if (st || !p->watch || e->first == p->end)
             break; /* unwatched, one round is all */

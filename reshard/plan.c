@@ -26,7 +26,7 @@ static tp_status check_tensor(const struct move *m, int t, struct tp_err *err)
     return TP_OK;
 }
 
-static tp_status check_disjoint(const struct region_index *x, const struct port *port,
+static tp_status check_disjoint(const struct region_index *x, const struct reshard_endpoint *port,
                                 tp_status kind, const struct move_tensor *mt, int t,
                                 struct tp_err *err)
 {

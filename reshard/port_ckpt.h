@@ -19,7 +19,7 @@ struct ckpt_source;
  * TP_E_CORRUPT: a shard is missing or damaged, or its chunks do not make up a box. */
 tp_status ckpt_source_open(struct ckpt_source **out, const char *dir, const struct manifest *m,
                            const int *ids, int n_ids, struct comm *comm, struct tp_err *err);
-const struct port *ckpt_source_port(const struct ckpt_source *s);
+const struct reshard_endpoint *ckpt_source_port(const struct ckpt_source *s);
 
 /* Chunks in the shards that are read: rows of their tables. */
 int64_t ckpt_source_rows(const struct ckpt_source *s);
@@ -71,7 +71,7 @@ tp_status ckpt_target_places(const struct ckpt_target *t, char sha256[JOURNAL_SH
 /* Return when all that was written so far lasts. */
 tp_status ckpt_target_sync(const struct ckpt_target *t, struct tp_err *err);
 
-const struct port *ckpt_target_port(const struct ckpt_target *t);
+const struct reshard_endpoint *ckpt_target_port(const struct ckpt_target *t);
 
 /* Bytes of tensors that a rank's file will hold; 0: it has none. */
 int64_t ckpt_target_rank_bytes(const struct ckpt_target *t, int rank);

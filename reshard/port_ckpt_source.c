@@ -12,12 +12,12 @@ struct stored {
 };
 
 struct ckpt_source {
-    struct port port;
+    struct reshard_endpoint port;
     struct shard_parts *shards;
     int n_shards;
-    struct stored *stored;  /* [port.n_regions] */
-    struct region *regions; /* [port.n_regions] */
-    int64_t *order;         /* rows of all shards that are wanted, grouped by box */
+    struct stored *stored;          /* [port.n_regions] */
+    struct reshard_extent *regions; /* [port.n_regions] */
+    int64_t *order;                 /* rows of all shards that are wanted, grouped by box */
     int64_t n_order, regions_room;
     enum dtype *dtypes;
     struct digest *digests; /* [n_ids] */
@@ -33,7 +33,7 @@ static int64_t row_begin(const struct ckpt_source *s, int region, int64_t i)
 {
     const struct stored *b = &s->stored[region];
     const struct shard_row *row = &s->shards[b->shard].rows[s->order[b->first + i]];
-    const struct region *r = &s->regions[region];
+    const struct reshard_extent *r = &s->regions[region];
 
     return box_offset_in(&r->box, &row->box) * dtype_bytes(s->dtypes[r->tensor]);
 }
@@ -59,7 +59,7 @@ static tp_status source_read(void *ctx, int region, const struct box *run, void 
 {
     struct ckpt_source *s = ctx;
     const struct stored *b = &s->stored[region];
-    const struct region *r = &s->regions[region];
+    const struct reshard_extent *r = &s->regions[region];
     struct shard_parts *shard = &s->shards[b->shard];
     int elem = dtype_bytes(s->dtypes[r->tensor]);
     int64_t at = box_offset_in(&r->box, run) * elem, left = box_elements(run) * elem;
@@ -135,7 +135,7 @@ static tp_status check_group(const struct ckpt_source *s, const char *file, int 
                              const char *name, struct tp_err *err)
 {
     const struct stored *b = &s->stored[region];
-    const struct region *r = &s->regions[region];
+    const struct reshard_extent *r = &s->regions[region];
     int elem = dtype_bytes(s->dtypes[r->tensor]);
     int64_t at = 0;
     char text[BOX_TEXT_MAX];
@@ -199,8 +199,8 @@ static tp_status group_rows(struct ckpt_source *s, const struct manifest *m, int
             ;
         TP_TRY(grow_regions(s, err));
         s->stored[region] = (struct stored){ shard, i, next - i };
-        s->regions[region] =
-            (struct region){ s->engine_of[row->tensor], hull(rows, s->order + i, next - i) };
+        s->regions[region] = (struct reshard_extent){ s->engine_of[row->tensor],
+                                                      hull(rows, s->order + i, next - i) };
         s->port.n_regions++;
         TP_TRY(check_group(s, m->shards[shard].file, region, m->layout.tensors[row->tensor].name,
                            err));
@@ -304,7 +304,7 @@ done:
     return st;
 }
 
-const struct port *ckpt_source_port(const struct ckpt_source *s)
+const struct reshard_endpoint *ckpt_source_port(const struct ckpt_source *s)
 {
     return &s->port;
 }

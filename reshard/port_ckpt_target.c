@@ -9,11 +9,11 @@
 #include "reshard/port_ckpt.h"
 
 struct ckpt_target {
-    struct port port;
+    struct reshard_endpoint port;
     struct arena arena;
     const struct layout *layout;
-    struct extent *extents; /* region i is extent i */
-    struct region *regions;
+    struct stored_box *extents; /* region i is extent i */
+    struct reshard_extent *regions;
     enum dtype *dtypes;
     struct shard_writer **writers; /* [world]; NULL: the rank has nothing to write */
     struct digest *digests;        /* [tensors]; after ckpt_target_finish */
@@ -43,7 +43,7 @@ static tp_status allocate(struct ckpt_target *t, struct tp_err *err)
 {
     const struct layout *l = t->layout;
     int n;
-    tp_status st = layout_extents(&t->extents, &n, l, &t->arena, err);
+    tp_status st = layout_stored_boxes(&t->extents, &n, l, &t->arena, err);
 
     if (st)
         return st;
@@ -55,10 +55,10 @@ static tp_status allocate(struct ckpt_target *t, struct tp_err *err)
     if (!t->regions || !t->dtypes || !t->digests || !t->writers)
         return tp_fail(err, TP_E_NOMEM, "no memory for the shards of %d tensors", l->n_tensors);
     for (int i = 0; i < n; i++)
-        t->regions[i] = (struct region){ t->extents[i].tensor, t->extents[i].box };
+        t->regions[i] = (struct reshard_extent){ t->extents[i].tensor, t->extents[i].box };
     for (int i = 0; i < l->n_tensors; i++)
         t->dtypes[i] = l->tensors[i].dtype;
-    t->port = (struct port){
+    t->port = (struct reshard_endpoint){
         .what = "the new checkpoint",
         .n_regions = n,
         .regions = t->regions,
@@ -71,7 +71,7 @@ static tp_status allocate(struct ckpt_target *t, struct tp_err *err)
 
 /* shard_create, shard_join or shard_recreate. */
 typedef tp_status (*open_shard)(struct shard_writer **out, const char *dir, int rank,
-                                const struct layout *layout, const struct extent *extents,
+                                const struct layout *layout, const struct stored_box *extents,
                                 int n_extents, struct tp_err *err);
 
 /* Open the shard of every rank that has something to write. Extents are ordered by rank. */
@@ -176,7 +176,7 @@ tp_status ckpt_target_sync(const struct ckpt_target *t, struct tp_err *err)
     return st;
 }
 
-const struct port *ckpt_target_port(const struct ckpt_target *t)
+const struct reshard_endpoint *ckpt_target_port(const struct ckpt_target *t)
 {
     return &t->port;
 }
@@ -193,7 +193,7 @@ int64_t ckpt_target_rank_bytes(const struct ckpt_target *t, int rank)
 
 static int64_t extent_rows(const struct ckpt_target *t, int i)
 {
-    const struct extent *e = &t->extents[i];
+    const struct stored_box *e = &t->extents[i];
 
     return box_run_count(&e->box, shard_chunk_elements(&t->layout->tensors[e->tensor], &e->box));
 }
@@ -214,7 +214,7 @@ static tp_status sum_digests(struct ckpt_target *t, int rank, const uint64_t *su
     int64_t row = 0;
 
     for (int i = 0; i < t->port.n_regions; i++) {
-        const struct extent *e = &t->extents[i];
+        const struct stored_box *e = &t->extents[i];
         int64_t rows;
 
         if (e->rank != rank)

@@ -6,7 +6,7 @@
 /* Where a run of a region begins, and its bytes. */
 static char *find_run(const struct memory_port *mp, int region, const struct box *run, size_t *n)
 {
-    const struct region *r = &mp->regions[region];
+    const struct reshard_extent *r = &mp->regions[region];
     int elem = dtype_bytes(mp->dtypes[r->tensor]);
 
     *n = (size_t)(box_elements(run) * elem);
@@ -35,9 +35,9 @@ static tp_status memory_write(void *ctx, int region, const struct box *run, cons
     return TP_OK;
 }
 
-struct port memory_port_make(struct memory_port *mp)
+struct reshard_endpoint memory_port_make(struct memory_port *mp)
 {
-    return (struct port){
+    return (struct reshard_endpoint){
         .what = "memory",
         .n_regions = mp->n,
         .regions = mp->regions,

@@ -7,13 +7,13 @@
 #include "reshard/engine.h"
 
 struct memory_port {
-    const struct region *regions; /* [n], borrowed */
-    const enum dtype *dtypes;     /* [n_tensors], borrowed */
-    void *const *data;            /* [n]: each region's elements, row-major; borrowed */
+    const struct reshard_extent *regions; /* [n], borrowed */
+    const enum dtype *dtypes;             /* [n_tensors], borrowed */
+    void *const *data;                    /* [n]: each region's elements, row-major; borrowed */
     int n;
 };
 
 /* A port over mp, which outlives it. Set `what` yourself. */
-struct port memory_port_make(struct memory_port *mp);
+struct reshard_endpoint memory_port_make(struct memory_port *mp);
 
 #endif

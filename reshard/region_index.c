@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct region_index {
-    const struct region *regions;
+    const struct reshard_extent *regions;
     int *first;        /* [n_tensors + 1] where a tensor's regions begin in the arrays below */
     signed char *axis; /* [n_tensors] the axis they are sorted along */
     int *order;        /* region numbers by lo[axis] */
@@ -17,10 +17,10 @@ static int64_t end_of(const struct box *b, int axis)
     return b->lo[axis] + b->len[axis];
 }
 
-static tp_status check_region(const struct port *port, int i, const struct move_tensor *tensors,
-                              int n_tensors, struct tp_err *err)
+static tp_status check_region(const struct reshard_endpoint *port, int i,
+                              const struct move_tensor *tensors, int n_tensors, struct tp_err *err)
 {
-    const struct region *r = &port->regions[i];
+    const struct reshard_extent *r = &port->regions[i];
     const struct move_tensor *t;
     char text[BOX_TEXT_MAX];
     struct box whole;
@@ -37,7 +37,8 @@ static tp_status check_region(const struct port *port, int i, const struct move_
 }
 
 /* Counting sort by tensor, which keeps the order of the port. */
-static void group_by_tensor(struct region_index *x, const struct port *port, int n_tensors)
+static void group_by_tensor(struct region_index *x, const struct reshard_endpoint *port,
+                            int n_tensors)
 {
     for (int i = 0; i < port->n_regions; i++)
         if (!box_is_empty(&port->regions[i].box))
@@ -81,7 +82,7 @@ static int widest_axis(const struct region_index *x, const int *order, int n, in
 }
 
 struct order_by {
-    const struct region *regions;
+    const struct reshard_extent *regions;
     int axis;
 };
 
@@ -118,7 +119,7 @@ static void sort_tensor(struct region_index *x, int tensor)
     }
 }
 
-tp_status region_index_make(struct region_index **out, const struct port *port,
+tp_status region_index_make(struct region_index **out, const struct reshard_endpoint *port,
                             const struct move_tensor *tensors, int n_tensors, struct tp_err *err)
 {
     struct region_index *x = calloc(1, sizeof *x);

@@ -14,7 +14,7 @@ struct region_index;
 
 /* Index a port's regions; empty ones are left out. The port's regions are borrowed.
  * TP_E_INTERNAL: a region names no tensor, or does not fit into its tensor (named). */
-tp_status region_index_make(struct region_index **out, const struct port *port,
+tp_status region_index_make(struct region_index **out, const struct reshard_endpoint *port,
                             const struct move_tensor *tensors, int n_tensors, struct tp_err *err);
 void region_index_free(struct region_index *x);
 

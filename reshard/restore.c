@@ -9,10 +9,10 @@
 #include "reshard/safetensors.h"
 
 /* Plan and execute; from->check sees to the checksums. */
-static tp_status run(const struct port *from, struct memory_port *to, const struct move *base,
-                     struct move_stats *stats, struct tp_err *err)
+static tp_status run(const struct reshard_endpoint *from, struct memory_port *to,
+                     const struct move *base, struct move_stats *stats, struct tp_err *err)
 {
-    struct port port = memory_port_make(to);
+    struct reshard_endpoint port = memory_port_make(to);
     struct move m = *base;
     struct move_plan *plan = NULL;
     tp_status st;
@@ -41,9 +41,9 @@ static struct move_tensor *name_tensors(const struct manifest *m, const int *ids
 }
 
 tp_status restore_boxes(const char *dir, const struct manifest *m, const int *ids, int n,
-                        const struct region *regions, void *const *data, const enum dtype *dtypes,
-                        int n_regions, int64_t memory_bytes, int jobs, struct move_stats *stats,
-                        struct tp_err *err)
+                        const struct reshard_extent *regions, void *const *data,
+                        const enum dtype *dtypes, int n_regions, int64_t memory_bytes, int jobs,
+                        struct move_stats *stats, struct tp_err *err)
 {
     struct memory_port to = { regions, dtypes, data, n_regions };
     struct move_tensor *tensors = name_tensors(m, ids, n);
@@ -65,7 +65,7 @@ done:
 }
 
 tp_status restore_safetensors(const char *path, const struct move_tensor *tensors, int n,
-                              const struct region *regions, void *const *data,
+                              const struct reshard_extent *regions, void *const *data,
                               const enum dtype *dtypes, int n_regions, int64_t memory_bytes,
                               int jobs, struct move_stats *stats, struct tp_err *err)
 {

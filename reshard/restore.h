@@ -17,14 +17,14 @@
 /* From the checkpoint step in `dir` whose manifest is m; tensor i is ids[i] in the manifest.
  * stats->bytes_read counts all that was read from files. */
 tp_status restore_boxes(const char *dir, const struct manifest *m, const int *ids, int n,
-                        const struct region *regions, void *const *data, const enum dtype *dtypes,
-                        int n_regions, int64_t memory_bytes, int jobs, struct move_stats *stats,
-                        struct tp_err *err);
+                        const struct reshard_extent *regions, void *const *data,
+                        const enum dtype *dtypes, int n_regions, int64_t memory_bytes, int jobs,
+                        struct move_stats *stats, struct tp_err *err);
 
 /* From model.safetensors (or its parts) at `path`: tensor i is tensors[i], which must be there with
  * that shape. */
 tp_status restore_safetensors(const char *path, const struct move_tensor *tensors, int n,
-                              const struct region *regions, void *const *data,
+                              const struct reshard_extent *regions, void *const *data,
                               const enum dtype *dtypes, int n_regions, int64_t memory_bytes,
                               int jobs, struct move_stats *stats, struct tp_err *err);
 

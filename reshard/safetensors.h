@@ -29,7 +29,7 @@ tp_status safetensors_open(struct safetensors_source **out, const char *path, st
  * both shapes. */
 tp_status safetensors_select(struct safetensors_source *s, const struct move_tensor *tensors,
                              int n_tensors, struct tp_err *err);
-const struct port *safetensors_source_port(const struct safetensors_source *s);
+const struct reshard_endpoint *safetensors_source_port(const struct safetensors_source *s);
 
 /* What was read of an engine tensor so far: these files have no checksums of their own, but what is
  * written elsewhere can be compared. */
@@ -46,7 +46,7 @@ struct safetensors_target;
 tp_status safetensors_create(struct safetensors_target **out, const char *dir,
                              const struct safetensors_tensor *tensors, int n_tensors,
                              int64_t max_shard_bytes, struct tp_err *err);
-const struct port *safetensors_target_port(const struct safetensors_target *t);
+const struct reshard_endpoint *safetensors_target_port(const struct safetensors_target *t);
 
 /* What was written of an engine tensor so far. */
 struct digest safetensors_target_digest(const struct safetensors_target *t, int tensor);

@@ -24,7 +24,7 @@ struct found {
 };
 
 struct safetensors_source {
-    struct port port;
+    struct reshard_endpoint port;
     struct arena arena;
     const char *path;
     struct file *files;
@@ -275,7 +275,7 @@ tp_status safetensors_select(struct safetensors_source *s, const struct move_ten
                              int n_tensors, struct tp_err *err)
 {
     size_t n = (size_t)n_tensors + 1;
-    struct region *regions = arena_array(&s->arena, n, sizeof *regions);
+    struct reshard_extent *regions = arena_array(&s->arena, n, sizeof *regions);
     enum dtype *dtypes = arena_array(&s->arena, n, sizeof *dtypes);
     tp_status st = TP_OK;
 
@@ -285,10 +285,10 @@ tp_status safetensors_select(struct safetensors_source *s, const struct move_ten
         return no_memory(s, err);
     for (int i = 0; i < n_tensors; i++) {
         TP_TRY(match(&s->selected[i], s, &tensors[i], err));
-        regions[i] = (struct region){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
+        regions[i] = (struct reshard_extent){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
         dtypes[i] = s->selected[i]->entry.tensor.dtype;
     }
-    s->port = (struct port){
+    s->port = (struct reshard_endpoint){
         .what = s->path,
         .n_regions = n_tensors,
         .regions = regions,
@@ -300,7 +300,7 @@ done:
     return st;
 }
 
-const struct port *safetensors_source_port(const struct safetensors_source *s)
+const struct reshard_endpoint *safetensors_source_port(const struct safetensors_source *s)
 {
     return &s->port;
 }

@@ -18,7 +18,7 @@ struct file {
 };
 
 struct safetensors_target {
-    struct port port;
+    struct reshard_endpoint port;
     struct arena arena;
     const char *dir;
     struct safetensors_entry *entries; /* [n]; region i is tensor i */
@@ -77,7 +77,7 @@ static tp_status allocate(struct safetensors_target *t, const char *dir,
                           const struct safetensors_tensor *tensors, int n, int64_t max_shard_bytes,
                           struct tp_err *err)
 {
-    struct region *regions = arena_array(&t->arena, (size_t)n + 1, sizeof *regions);
+    struct reshard_extent *regions = arena_array(&t->arena, (size_t)n + 1, sizeof *regions);
     enum dtype *dtypes = arena_array(&t->arena, (size_t)n + 1, sizeof *dtypes);
 
     t->n = n;
@@ -89,7 +89,7 @@ static tp_status allocate(struct safetensors_target *t, const char *dir,
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", dir, n);
     for (int i = 0; i < n; i++) {
         t->entries[i].tensor = tensors[i];
-        regions[i] = (struct region){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
+        regions[i] = (struct reshard_extent){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
         dtypes[i] = tensors[i].dtype;
     }
     deal_files(t, max_shard_bytes);
@@ -98,7 +98,7 @@ static tp_status allocate(struct safetensors_target *t, const char *dir,
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d files", dir, t->n_files);
     for (int i = 0; i < t->n_files; i++)
         t->files[i].fd = -1;
-    t->port = (struct port){
+    t->port = (struct reshard_endpoint){
         .what = t->dir,
         .n_regions = n,
         .regions = regions,
@@ -173,7 +173,7 @@ done:
     return st;
 }
 
-const struct port *safetensors_target_port(const struct safetensors_target *t)
+const struct reshard_endpoint *safetensors_target_port(const struct safetensors_target *t)
 {
     return &t->port;
 }

@@ -7,7 +7,7 @@
 
 enum { ALIGN = 64 };
 
-void *span_take(struct span *s, int64_t n, int64_t size)
+void *buffer_pool_take(struct buffer_pool *s, int64_t n, int64_t size)
 {
     char *p = s->base ? s->base + s->used : NULL;
     int64_t bytes;
@@ -19,11 +19,11 @@ void *span_take(struct span *s, int64_t n, int64_t size)
     return p;
 }
 
-tp_status span_map(struct span *s, int64_t n_bytes, struct tp_err *err)
+tp_status buffer_pool_map(struct buffer_pool *s, int64_t n_bytes, struct tp_err *err)
 {
     void *p;
 
-    *s = (struct span){ 0 };
+    *s = (struct buffer_pool){ 0 };
     if (n_bytes == 0)
         n_bytes = ALIGN;
     p = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -34,9 +34,9 @@ tp_status span_map(struct span *s, int64_t n_bytes, struct tp_err *err)
     return TP_OK;
 }
 
-void span_unmap(struct span *s, int64_t n_bytes)
+void buffer_pool_unmap(struct buffer_pool *s, int64_t n_bytes)
 {
     if (s->base)
         munmap(s->base, (size_t)(n_bytes ? n_bytes : ALIGN));
-    *s = (struct span){ 0 };
+    *s = (struct buffer_pool){ 0 };
 }

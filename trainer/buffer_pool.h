@@ -12,16 +12,16 @@
 
 #include "core/err.h"
 
-struct span {
+struct buffer_pool {
     char *base;   /* NULL: count only */
     int64_t used; /* bytes; INT64_MAX after an overflow */
 };
 
 /* n elements of `size` bytes, 64-byte aligned; NULL while counting. Memory is zero at first. */
-void *span_take(struct span *s, int64_t n, int64_t size);
+void *buffer_pool_take(struct buffer_pool *s, int64_t n, int64_t size);
 
 /* Memory for n_bytes, zeroed, in huge pages where the system gives them. */
-tp_status span_map(struct span *s, int64_t n_bytes, struct tp_err *err);
-void span_unmap(struct span *s, int64_t n_bytes);
+tp_status buffer_pool_map(struct buffer_pool *s, int64_t n_bytes, struct tp_err *err);
+void buffer_pool_unmap(struct buffer_pool *s, int64_t n_bytes);
 
 #endif

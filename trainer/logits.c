@@ -49,7 +49,7 @@ static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp
 /* The tensor whose cut is that of the logits. */
 static const struct tensor *find_head(const struct trainer *t)
 {
-    enum role role = t->model->tied ? ROLE_EMBEDDING : ROLE_HEAD;
+    enum tensor_role role = t->model->tied ? ROLE_EMBEDDING : ROLE_HEAD;
     const struct tensor *tensor = t->layout.tensors;
 
     while (tensor->role != role)

@@ -24,7 +24,7 @@ struct loop {
     bool is_first;             /* rank 0: speaks and logs */
     int64_t first_step;        /* that this run has to train */
     struct snapshot *snapshot; /* NULL without --ckpt */
-    struct tell *tell;         /* NULL when nobody watches */
+    struct heartbeat *tell;    /* NULL when nobody watches */
     FILE *log;
     bool stopping; /* some rank was asked to stop */
     bool warned_of_nan;
@@ -105,7 +105,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     struct restore_report report;
     tp_status st;
 
-    tell_phase(l->tell, TELL_LOAD);
+    heartbeat_phase(l->tell, HEARTBEAT_LOAD);
     TP_TRY(restore_start(l->t, &report, err));
     if (l->is_first && c->log)
         st = log_open(&l->log, c->log, err);
@@ -122,7 +122,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     say_start(l, &report);
     if (c->logits)
         say(l, false, "logits of the first batch are in %s", c->logits);
-    tell_phase(l->tell, TELL_TRAIN);
+    heartbeat_phase(l->tell, HEARTBEAT_TRAIN);
     l->cpu = clock_cpu_seconds();
     l->times = comm_times(world);
 done:
@@ -178,13 +178,13 @@ static tp_status save(struct loop *l, struct tp_err *err)
     if (snapshot_is_pending(l->snapshot) && !l->any_busy)
         TP_TRY(snapshot_advance(l->snapshot, err));
     if (last || (c->save_every && l->t->position.step % c->save_every == 0)) {
-        tell_phase(l->tell, TELL_SAVE);
+        heartbeat_phase(l->tell, HEARTBEAT_SAVE);
         TP_TRY(snapshot_begin(l->snapshot, l->t, err));
         if (last)
             TP_TRY(snapshot_wait(l->snapshot, err));
-        tell_phase(l->tell, TELL_TRAIN);
+        heartbeat_phase(l->tell, HEARTBEAT_TRAIN);
     }
-    tell_saved(l->tell, snapshot_newest_step(l->snapshot));
+    heartbeat_saved(l->tell, snapshot_newest_step(l->snapshot));
 done:
     return st;
 }
@@ -243,7 +243,7 @@ static tp_status run_step(struct loop *l, bool *agreed, struct tp_err *err)
     *agreed = true;
     TP_TRY(save(l, err));
     saved = clock_seconds();
-    tell_step(l->tell, l->t->position.step, r.loss_share);
+    heartbeat_step(l->tell, l->t->position.step, r.loss_share);
     *agreed = false;
     TP_TRY(record(l, &r, trained - start, l->snapshot ? saved - trained : 0, err));
     *agreed = true;
@@ -286,7 +286,8 @@ tp_status loop_run(struct trainer *t, const struct loop_voice *v, bool *agreed, 
 
     *agreed = true;
     /* whoever watches is told, but a run that cannot tell goes on */
-    if (tell_open(&l.tell, NULL, comm_rank(t->parallel.world), comm_size(t->parallel.world), err))
+    if (heartbeat_open(&l.tell, NULL, comm_rank(t->parallel.world), comm_size(t->parallel.world),
+                       err))
         say(&l, false, "warning: %s", err->msg);
     *err = (struct tp_err){ 0 };
     comm_watch(t->parallel.world, l.tell);
@@ -299,6 +300,6 @@ done:
     if (l.log)
         fclose(l.log);
     comm_watch(t->parallel.world, NULL);
-    tell_close(l.tell, st == TP_OK || st == TP_E_STOPPED);
+    heartbeat_close(l.tell, st == TP_OK || st == TP_E_STOPPED);
     return st;
 }

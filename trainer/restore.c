@@ -22,7 +22,7 @@ struct wish {
     int n, n_tensors; /* regions; engine tensors: one for all parts of a fused one */
     int *ids;
     struct move_tensor *tensors;
-    struct region *regions;
+    struct reshard_extent *regions;
     void **data;
     enum dtype *dtypes;
 };
@@ -69,7 +69,7 @@ static void wish_add(struct wish *w, const struct tensor *t, const struct box *b
         w->dtypes[w->n_tensors] = DTYPE_F32;
         w->n_tensors++;
     }
-    w->regions[w->n] = (struct region){ .tensor = known, .box = *box };
+    w->regions[w->n] = (struct reshard_extent){ .tensor = known, .box = *box };
     w->data[w->n] = to;
     w->n++;
 }

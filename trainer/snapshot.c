@@ -22,11 +22,11 @@ struct snapshot {
     int rank;
     bool force;
     int64_t epoch; /* rank 0 */
-    struct extent *extents;
+    struct stored_box *extents;
     int n_extents;
     int first, n_mine; /* this rank's run of extents */
     struct arena arena;
-    struct span staging;
+    struct buffer_pool staging;
     int64_t staging_bytes;
 
     enum phase phase;
@@ -72,22 +72,23 @@ static tp_status claim(struct snapshot *s, struct tp_err *err)
 /* Find this rank's extents and make room for them. */
 static tp_status make_room(struct snapshot *s, struct tp_err *err)
 {
-    tp_status st = layout_extents(&s->extents, &s->n_extents, s->layout, &s->arena, err);
+    tp_status st = layout_stored_boxes(&s->extents, &s->n_extents, s->layout, &s->arena, err);
 
     if (st)
         return st;
     for (int i = 0; i < s->n_extents; i++) {
-        const struct extent *e = &s->extents[i];
-        struct span count = { .used = s->staging_bytes };
+        const struct stored_box *e = &s->extents[i];
+        struct buffer_pool count = { .used = s->staging_bytes };
 
         if (e->rank != s->rank)
             continue;
         if (s->n_mine++ == 0)
             s->first = i;
-        span_take(&count, box_elements(&e->box), dtype_bytes(s->layout->tensors[e->tensor].dtype));
+        buffer_pool_take(&count, box_elements(&e->box),
+                         dtype_bytes(s->layout->tensors[e->tensor].dtype));
         s->staging_bytes = count.used;
     }
-    return span_map(&s->staging, s->staging_bytes, err);
+    return buffer_pool_map(&s->staging, s->staging_bytes, err);
 }
 
 tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,
@@ -118,7 +119,7 @@ done:
 
 static tp_status write_shard(struct snapshot *s, struct tp_err *err)
 {
-    struct span data = { .base = s->staging.base };
+    struct buffer_pool data = { .base = s->staging.base };
     struct shard_writer *w = NULL;
     tp_status st = TP_OK;
 
@@ -126,9 +127,9 @@ static tp_status write_shard(struct snapshot *s, struct tp_err *err)
         return TP_OK;
     TP_TRY(shard_create(&w, s->txn.tmp, s->rank, s->layout, s->extents, s->n_extents, err));
     for (int i = s->first; i < s->first + s->n_mine; i++) {
-        const struct extent *e = &s->extents[i];
-        const void *from = span_take(&data, box_elements(&e->box),
-                                     dtype_bytes(s->layout->tensors[e->tensor].dtype));
+        const struct stored_box *e = &s->extents[i];
+        const void *from = buffer_pool_take(&data, box_elements(&e->box),
+                                            dtype_bytes(s->layout->tensors[e->tensor].dtype));
 
         TP_TRY(shard_write(w, i, &e->box, from, err));
     }
@@ -214,7 +215,7 @@ static tp_status join_work(struct snapshot *s, struct tp_err *err)
 /* ---- phases ---- */
 
 /* What this rank has of an extent, entry by entry: a tensor's shards may be several. */
-static void stage_extent(void *dst, const struct extent *e, const struct tensor *tensor,
+static void stage_extent(void *dst, const struct stored_box *e, const struct tensor *tensor,
                          const struct trainer *t)
 {
     const struct params *p = &t->params;
@@ -234,14 +235,14 @@ static void stage_extent(void *dst, const struct extent *e, const struct tensor 
 
 static void stage(struct snapshot *s, const struct trainer *t)
 {
-    struct span to = { .base = s->staging.base };
+    struct buffer_pool to = { .base = s->staging.base };
 
     for (int i = s->first; i < s->first + s->n_mine; i++) {
-        const struct extent *e = &s->extents[i];
+        const struct stored_box *e = &s->extents[i];
         const struct tensor *tensor = &s->layout->tensors[e->tensor];
 
-        stage_extent(span_take(&to, box_elements(&e->box), dtype_bytes(tensor->dtype)), e, tensor,
-                     t);
+        stage_extent(buffer_pool_take(&to, box_elements(&e->box), dtype_bytes(tensor->dtype)), e,
+                     tensor, t);
     }
     s->position = t->position;
 }
@@ -340,7 +341,7 @@ void snapshot_close(struct snapshot *s)
     join_work(s, &ignored);
     give_up(s);
     free(s->infos);
-    span_unmap(&s->staging, s->staging_bytes);
+    buffer_pool_unmap(&s->staging, s->staging_bytes);
     arena_free(&s->arena);
     free(s);
 }

@@ -14,7 +14,7 @@ tp_status trainer_layout(struct layout *out, const struct train_config *c, const
     tp_status st = model_state(&tensors, &n, m, c->dtype, arena, err);
 
     if (!st && c->same_bits)
-        bits_cut(tensors, n, c->same_bits);
+        same_bits_cut_vocabulary(tensors, n, c->same_bits);
     return st ? st : layout_make(out, &c->spec, m->layers, tensors, n, arena, err);
 }
 
@@ -62,7 +62,7 @@ done:
 }
 
 /* Take every buffer from the two spans; over spans without memory it only counts. */
-static void take(struct trainer *t, struct span *shared, struct span *own)
+static void take(struct trainer *t, struct buffer_pool *shared, struct buffer_pool *own)
 {
     int64_t sequences = t->config->micro_batch_size;
 
@@ -75,7 +75,7 @@ static void take(struct trainer *t, struct span *shared, struct span *own)
 
 static tp_status measure(struct trainer *t, struct tp_err *err)
 {
-    struct span shared = { 0 }, own = { 0 };
+    struct buffer_pool shared = { 0 }, own = { 0 };
     struct trainer_size *s = &t->size;
 
     take(t, &shared, &own);
@@ -122,7 +122,7 @@ static tp_status open_alone(struct trainer *t, int rank, struct tp_err *err)
 
     TP_TRY(prepare(t, rank, err));
     TP_TRY(measure(t, err));
-    TP_TRY(span_map(&t->own, t->size.own, err));
+    TP_TRY(buffer_pool_map(&t->own, t->size.own, err));
     TP_TRY(data_open(&t->data, t->config->data_path, t->config->seq_length, t->model->vocab, err));
 done:
     return st;
@@ -131,7 +131,7 @@ done:
 tp_status trainer_open(struct trainer *t, const struct train_config *c, const struct model *m,
                        struct comm *world, struct tp_err *err)
 {
-    struct span shared = { 0 };
+    struct buffer_pool shared = { 0 };
     struct trainer_size largest = { 0 };
     void *memory;
     tp_status st;
@@ -153,6 +153,6 @@ void trainer_close(struct trainer *t)
 {
     parallel_free(&t->parallel);
     data_close(&t->data);
-    span_unmap(&t->own, t->size.own);
+    buffer_pool_unmap(&t->own, t->size.own);
     arena_free(&t->arena);
 }

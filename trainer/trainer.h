@@ -49,7 +49,7 @@ struct trainer {
     struct data data;
     struct position position;
     struct arena arena;
-    struct span own;
+    struct buffer_pool own;
     struct trainer_size size;
 };
 

@@ -165,7 +165,7 @@ int cmd_digest(int argc, char **argv)
 {
     const char *path = NULL;
     int64_t step = -1;
-    int jobs = pool_cores(), code;
+    int jobs = thread_pool_cores(), code;
     bool json = false, index = false;
     const struct opt opts[] = {
         OPT_ARG("CKPT", &path, "checkpoint root or step directory"),
@@ -184,7 +184,7 @@ int cmd_digest(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt digest", opts, argc, argv, intro, tail))
         return code;
-    TP_TRY(pool_check_workers("--jobs", jobs, &err));
+    TP_TRY(thread_pool_check_workers("--jobs", jobs, &err));
     TP_TRY(ckpt_open(dir, &m, path, step, &arena, &err));
     if (err.msg[0])
         report_note("tp-ckpt", "%s", err.msg);

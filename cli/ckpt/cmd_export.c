@@ -90,7 +90,7 @@ static tp_status check_options(struct options *o, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "--format gguf: this version writes only safetensors");
     if (strcmp(o->format, "safetensors") != 0)
         return tp_fail(err, TP_E_USAGE, "--format is safetensors, not '%s'", o->format);
-    if ((st = pool_check_workers("--jobs", o->jobs, err)))
+    if ((st = thread_pool_check_workers("--jobs", o->jobs, err)))
         return st;
     return transfer_dtype(&o->dtype, &o->has_dtype, o->dtype_text, err);
 }
@@ -265,7 +265,7 @@ int cmd_export(int argc, char **argv)
                          .step = -1,
                          .mem = INT64_C(1) << 30,
                          .max_shard = INT64_C(5) << 30,
-                         .jobs = pool_cores() };
+                         .jobs = thread_pool_cores() };
     struct export x = { 0 };
     struct tp_err err = { 0 };
     int exit_code;

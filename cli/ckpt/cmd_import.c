@@ -77,7 +77,7 @@ static tp_status check_options(struct options *o, struct tp_err *err)
                            o->format);
     if (strcmp(o->format, "auto") != 0 && strcmp(o->format, "safetensors") != 0)
         return tp_fail(err, TP_E_USAGE, "--format is auto or safetensors, not '%s'", o->format);
-    if ((st = pool_check_workers("--jobs", o->jobs, err)))
+    if ((st = thread_pool_check_workers("--jobs", o->jobs, err)))
         return st;
     return transfer_dtype(&o->dtype, &o->has_dtype, o->dtype_text, err);
 }
@@ -219,7 +219,7 @@ static void print_result(const struct import *x, const struct options *o)
 int cmd_import(int argc, char **argv)
 {
     struct options o = {
-        .layout = "tp1", .format = "auto", .mem = INT64_C(1) << 30, .jobs = pool_cores()
+        .layout = "tp1", .format = "auto", .mem = INT64_C(1) << 30, .jobs = thread_pool_cores()
     };
     struct import x = { 0 };
     struct tp_err err = { 0 };

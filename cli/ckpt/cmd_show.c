@@ -34,7 +34,7 @@ static int64_t tensor_bytes(const struct tensor *t)
 /* How tensor parallelism cuts a tensor, in words. */
 static char *cut_text(char *buf, size_t size, const struct tensor *t)
 {
-    const struct rule *r = &t->placement;
+    const struct placement *r = &t->placement;
     size_t used;
 
     if (r->dim < 0) {

@@ -67,7 +67,7 @@ int cmd_verify(int argc, char **argv)
 {
     const char *path = NULL;
     int64_t step = -1;
-    int jobs = pool_cores(), code;
+    int jobs = thread_pool_cores(), code;
     bool json = false;
     const struct opt opts[] = {
         OPT_ARG("CKPT", &path, "checkpoint root or step directory"),
@@ -88,7 +88,7 @@ int cmd_verify(int argc, char **argv)
     f = (struct findings){ .json = json, .list = json_array() };
     v.ctx = &f;
     v.jobs = jobs;
-    TP_TRY(pool_check_workers("--jobs", jobs, &err));
+    TP_TRY(thread_pool_check_workers("--jobs", jobs, &err));
     TP_TRY(ckpt_locate(dir, path, step, &err));
     v.progress = progress_new("verify", 0, json);
     st = ckpt_verify(&v, &arena, &err);

@@ -76,7 +76,7 @@ static tp_status check_options(struct options *o, struct tp_err *err)
 
     if (!o->request.to)
         return tp_fail(err, TP_E_USAGE, "--to is missing: the layout to write, as --to tp4");
-    if ((st = pool_check_workers("--jobs", o->request.jobs, err)))
+    if ((st = thread_pool_check_workers("--jobs", o->request.jobs, err)))
         return st;
     if (o->request.journal_s < 0)
         return tp_fail(err, TP_E_USAGE, "--journal: %g is less than 0 seconds",
@@ -174,7 +174,7 @@ int main(int argc, char **argv)
     struct options o = {
         .request = { .step = -1,
                      .memory_bytes = INT64_C(1) << 30,
-                     .jobs = pool_cores(),
+                     .jobs = thread_pool_cores(),
                      .journal_s = JOURNAL_S },
         .device = "auto",
     };

@@ -17,7 +17,7 @@ int cmd_run_check(int argc, char **argv)
 {
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
-    struct verify v = { .jobs = pool_cores(), .found = on_finding };
+    struct verify v = { .jobs = thread_pool_cores(), .found = on_finding };
     tp_status st;
     int code;
 

@@ -34,7 +34,7 @@ static void say(void *ctx, bool result, const char *line)
 
 static void set_threads(struct train_request *r, const struct comm *world)
 {
-    int n = r->config.threads ? r->config.threads : pool_cores() / comm_local_size(world);
+    int n = r->config.threads ? r->config.threads : thread_pool_cores() / comm_local_size(world);
 
     kernels_set_threads(n > 1 ? n : 1);
 }

@@ -136,7 +136,7 @@ static tp_status read_machine(struct train_request *r, struct tp_err *err)
                        "--device cuda: this build of tp-train has no CUDA; use --device cpu");
     if (r->device && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
         return tp_fail(err, TP_E_USAGE, "--device is auto, cpu or cuda, not '%s'", r->device);
-    if (r->config.threads && (st = pool_check_workers("--threads", r->config.threads, err)))
+    if (r->config.threads && (st = thread_pool_check_workers("--threads", r->config.threads, err)))
         return st;
     return read_recompute(r, err);
 }
@@ -149,15 +149,15 @@ static tp_status read_plan(struct train_request *r, struct tp_err *err)
 
     if (!r->plan_path)
         return TP_OK;
-    st = file_read_all(&text, &size, r->plan_path, PLAN_BYTES_MAX, &r->arena, err);
+    st = file_read_all(&text, &size, r->plan_path, PARALLEL_PLAN_BYTES_MAX, &r->arena, err);
     if (st == TP_E_CORRUPT)
         st = err->status = TP_E_USAGE;
     if (st)
         return tp_fail_in(err, "--plan");
-    if ((st = plan_parse(&r->plan, text, size, r->plan_path, &r->arena, err)))
+    if ((st = parallel_plan_parse(&r->plan, text, size, r->plan_path, &r->arena, err)))
         return st;
     r->model.plan = &r->plan;
-    return plan_check(&r->plan, &r->model, r->plan_path, err);
+    return parallel_plan_check(&r->plan, &r->model, r->plan_path, err);
 }
 
 static tp_status read_model(struct train_request *r, struct tp_err *err)
@@ -188,7 +188,7 @@ bool train_request_prints(const struct train_request *r)
 
 static tp_status print_plan(struct train_request *r, struct tp_err *err)
 {
-    char *text = plan_format(plan_of(&r->model), &r->arena);
+    char *text = parallel_plan_format(parallel_plan_of(&r->model), &r->arena);
 
     if (!text)
         return tp_fail(err, TP_E_NOMEM, "no memory for the plan");

@@ -16,9 +16,9 @@
 struct train_request {
     struct train_config config;
     struct model model;
-    struct plan plan;         /* --plan's; model.plan says whether there is one */
-    struct trainer_size size; /* of a rank's memory */
-    struct arena arena;       /* holds what model and plan point to; the caller frees it */
+    struct parallel_plan plan; /* --plan's; model.plan says whether there is one */
+    struct trainer_size size;  /* of a rank's memory */
+    struct arena arena;        /* holds what model and plan point to; the caller frees it */
     const char *layout, *dtype, *device, *recompute, *resume, *plan_path; /* as given, or NULL */
     const char *print_schedule; /* NULL: no; "" or "svg" */
     bool print_plan, quiet;

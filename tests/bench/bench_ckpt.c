@@ -73,7 +73,7 @@ static tp_status plain_write(const char *path, const float *data, size_t bytes, 
 /* One shard, written by `jobs` threads in runs. */
 struct saving {
     struct shard_writer *writer;
-    const struct extent *extents;
+    const struct stored_box *extents;
     const float *data;
 };
 
@@ -91,7 +91,7 @@ static tp_status save(const char *root, int jobs, const float *data, struct tp_e
 {
     static struct tensor tensors[TENSORS];
     static const char *const names[TENSORS] = { "a", "b", "c", "d" };
-    struct extent extents[TENSORS];
+    struct stored_box extents[TENSORS];
     struct layout layout = { .spec = spec_default(), .n_tensors = TENSORS, .tensors = tensors };
     struct saving s = { .extents = extents, .data = data };
     struct shard_info info;
@@ -108,11 +108,11 @@ static tp_status save(const char *root, int jobs, const float *data, struct tp_e
                                       .shape = { ROWS, COLUMNS },
                                       .rule = { -1, 1, 1, 0, 0 },
                                       .layer = LAYER_FIRST };
-        extents[i] = (struct extent){ .tensor = i, .box = box_whole(2, tensors[i].shape) };
+        extents[i] = (struct stored_box){ .tensor = i, .box = box_whole(2, tensors[i].shape) };
     }
     TP_TRY(ckpt_begin(&txn, root, 1, 0, true, err));
     TP_TRY(shard_create(&s.writer, txn.tmp, 0, &layout, extents, TENSORS, err));
-    TP_TRY(pool_run(save_run, &s, TENSORS * ROWS / RUN_ROWS, jobs, err));
+    TP_TRY(thread_pool_run(save_run, &s, TENSORS * ROWS / RUN_ROWS, jobs, err));
     TP_TRY(shard_finish(s.writer, &info, err));
     TP_TRY(ckpt_commit(&txn, &m, err));
     snprintf(what, sizeof what, "save with checksums, fsync, commit; %d threads", jobs);

@@ -5,7 +5,7 @@
           layout (tp2)
   stop    SIGSTOP of one of 4 ranks: the same two
   watch   processor time of tp-run and its keeper, as a share of that of the ranks (what the ranks
-          themselves pay for telling is bench_tell's)
+          themselves pay for telling is bench_heartbeat's)
 
 --torch PYTHON (of an installation with torch): the same faults under torchrun with --max-restarts, a
 trainer of 4 gloo ranks with steps as long (lib/torch_elastic.py), until all 4 ranks have done a step

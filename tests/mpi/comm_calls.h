@@ -256,7 +256,7 @@ static inline int prop_post(const struct prop *p, struct rng *r, uint64_t call)
     int size = comm_size(p->comm), me = comm_rank(p->comm);
     int next = (me + 1) % size, before = (me + size - 1) % size;
     int64_t n = 1 + prop_size(r) * 3;
-    struct comm_ticket tickets[2] = { 0 };
+    struct comm_request tickets[2] = { 0 };
     struct tp_err err = { 0 };
     int failures = 0;
 
@@ -299,7 +299,7 @@ static inline int prop_barrier(const struct prop *p, struct rng *r, uint64_t cal
 /* One job of a random kind in slice k of the shared buffer; its result is to be `*n_bytes` at *got.
  */
 static inline tp_status prop_start(const struct prop *p, struct rng *r, uint64_t call, int k,
-                                   struct comm_job *job, char **got, int64_t *n_bytes,
+                                   struct comm_work *job, char **got, int64_t *n_bytes,
                                    struct tp_err *err)
 {
     enum comm_type type = (enum comm_type)rng_int(r, 0, 2);
@@ -330,7 +330,7 @@ static inline tp_status prop_start(const struct prop *p, struct rng *r, uint64_t
 /* Jobs in the background, finished in any order; nothing else may be called meanwhile. */
 static inline int prop_background(const struct prop *p, struct rng *r, uint64_t call)
 {
-    struct comm_job jobs[PROP_JOBS] = { { 0 } }, none = { 0 };
+    struct comm_work jobs[PROP_JOBS] = { { 0 } }, none = { 0 };
     char *got[PROP_JOBS];
     int64_t n_bytes[PROP_JOBS];
     int n = (int)rng_int(r, 1, PROP_JOBS), first = (int)rng_int(r, 0, n - 1), failures = 0;

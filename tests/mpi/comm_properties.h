@@ -106,7 +106,7 @@ static inline int prop_counts(struct comm *world)
     int64_t x[4096] = { 0 }, *sizes = calloc((size_t)comm_size(world), sizeof *sizes);
     int me = comm_rank(world), size = comm_size(world);
     struct comm *c = NULL;
-    struct comm_job job;
+    struct comm_work job;
     struct tp_err err = { 0 };
     void *all = NULL, *shared = NULL;
     int failures = 0;

@@ -33,7 +33,7 @@ TestSuite(shard, .init = make_dir, .fini = remove_dir);
 struct example {
     struct arena arena;
     struct layout layout;
-    struct extent *extents;
+    struct stored_box *extents;
     int n;
 };
 
@@ -49,7 +49,7 @@ static struct example make_example(struct rng *r, enum dtype dtype)
     cr_assert_eq(model_state(&tensors, &n, &m, dtype, &x.arena, &err), TP_OK);
     cr_assert_eq(layout_make(&x.layout, &s, m.layers, tensors, n, &x.arena, &err), TP_OK, "%s",
                  err.msg);
-    cr_assert_eq(layout_extents(&x.extents, &x.n, &x.layout, &x.arena, &err), TP_OK);
+    cr_assert_eq(layout_stored_boxes(&x.extents, &x.n, &x.layout, &x.arena, &err), TP_OK);
     return x;
 }
 
@@ -163,7 +163,7 @@ static struct example tiny_example(void)
         { .name = "a", .group = "param", .dtype = DTYPE_F32, .ndim = 2, .shape = { 3, 8 } },
         { .name = "b", .group = "exp_avg", .dtype = DTYPE_BF16, .ndim = 1, .shape = { 5 } },
     };
-    static struct extent extents[2] = {
+    static struct stored_box extents[2] = {
         { .tensor = 0, .box = { 2, { 0, 4 }, { 3, 4 } } },
         { .tensor = 1, .box = { 1, { 0 }, { 5 } } },
     };
@@ -372,7 +372,7 @@ Test(shard, bytes_written_twice_or_never_are_a_bug_that_is_reported)
 Test(shard, a_joined_writer_adds_its_part)
 {
     static struct tensor t = { .name = "w", .group = "param", .ndim = 2, .shape = { 3000, 1000 } };
-    static struct extent e = { .box = { 2, { 0, 0 }, { 3000, 1000 } } };
+    static struct stored_box e = { .box = { 2, { 0, 0 }, { 3000, 1000 } } };
     struct layout l = { .spec = spec_default(), .n_tensors = 1, .tensors = &t };
     struct example x = { .layout = l, .extents = &e, .n = 1 };
     struct shard_writer *w[2] = { NULL, NULL };

@@ -62,7 +62,7 @@ Test(comm_launch, a_rank_that_fails_alone_gives_its_code_and_ends_those_that_wai
  * the others never start, while they wait for theirs. */
 static int rank_2_fails_beside_jobs(struct comm *world, struct board *b, struct tp_err *err)
 {
-    struct comm_job job, second;
+    struct comm_work job, second;
     struct comm *other = NULL;
     void *x = NULL;
 

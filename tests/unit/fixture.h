@@ -63,7 +63,7 @@ static inline void fixture_fill(void *data, const struct tensor *t, const struct
 
 /* Write the shard of one rank into dir, each box in one or more runs. */
 static inline tp_status fixture_shard(struct shard_info *info, const char *dir, int rank,
-                                      const struct layout *l, const struct extent *e, int n,
+                                      const struct layout *l, const struct stored_box *e, int n,
                                       uint64_t seed, struct tp_err *err)
 {
     struct shard_writer *w = NULL;
@@ -100,7 +100,7 @@ static inline tp_status fixture_checkpoint(const char *root, int64_t step, const
     struct manifest m = { .layout = *l, .model_config = config };
     struct arena arena = { 0 };
     struct ckpt_txn txn = { 0 };
-    struct extent *e;
+    struct stored_box *e;
     tp_status st;
     int n;
 
@@ -110,7 +110,7 @@ static inline tp_status fixture_checkpoint(const char *root, int64_t step, const
                                     .seed = seed,
                                     .dtype = "fp32",
                                     .options = "{\"lr\": 0.001, \"steps\": 100}" };
-    TP_TRY(layout_extents(&e, &n, l, &arena, err));
+    TP_TRY(layout_stored_boxes(&e, &n, l, &arena, err));
     m.shards = arena_array(&arena, (size_t)n, sizeof *m.shards);
     TP_TRY(ckpt_begin(&txn, root, step, 0, force, err));
     for (int i = 0; i < n; i++)

@@ -47,10 +47,10 @@ Test(layout, every_element_is_written_once_by_a_rank_that_holds_it)
         struct arena arena = { 0 };
         struct layout l = make(&m, &s, &arena);
         struct tp_err err = { 0 };
-        struct extent *e;
+        struct stored_box *e;
         int n;
 
-        cr_assert_eq(layout_extents(&e, &n, &l, &arena, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(layout_stored_boxes(&e, &n, &l, &arena, &err), TP_OK, "%s", err.msg);
         for (int t = 0; t < l.n_tensors; t++) {
             struct box whole = box_whole(l.tensors[t].ndim, l.tensors[t].shape);
             unsigned char *grid = calloc((size_t)box_elements(&whole), 1);
@@ -108,13 +108,13 @@ Test(layout, writers_are_balanced)
     struct tp_err err = { 0 };
     struct spec s;
     struct layout l;
-    struct extent *e;
+    struct stored_box *e;
     int64_t bytes[16] = { 0 }, most = 0, sum = 0;
     int n;
 
     cr_assert_eq(spec_parse(&s, "tp8dp2", &err), TP_OK);
     l = make(&small, &s, &arena);
-    cr_assert_eq(layout_extents(&e, &n, &l, &arena, &err), TP_OK);
+    cr_assert_eq(layout_stored_boxes(&e, &n, &l, &arena, &err), TP_OK);
     for (int k = 0; k < n; k++)
         bytes[e[k].rank] += box_elements(&e[k].box) * dtype_bytes(l.tensors[e[k].tensor].dtype);
     for (int k = 0; k < 16; k++) {

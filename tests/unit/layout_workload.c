@@ -107,7 +107,8 @@ Test(workload, an_accepted_batch_is_dealt_evenly)
         cr_assert(s.vpp == 1 || micros % s.pp == 0);
         cr_assert(s.cp == 1 || w.seq_length / s.cp % 2 == 0);
         cr_assert(!s.sp || micro * w.seq_length % ((int64_t)s.cp * s.tp) == 0);
-        cr_assert(!w.same_bits || bits_leaf(&w) << bits_levels(&w, &s) == micros);
+        cr_assert(!w.same_bits ||
+                  same_bits_chunk_microbatches(&w) << same_bits_tree_levels(&w, &s) == micros);
     }
     cr_assert_gt(accepted, 500);
 }

@@ -13,7 +13,7 @@ enum { WORLD = 4 };
 /* A simulated synchronous job: every step has two collectives. */
 struct sim {
     struct monitor *m;
-    struct tell_slot slot[WORLD];
+    struct heartbeat_slot slot[WORLD];
     char state[WORLD];
     int64_t now;
 };
@@ -32,7 +32,7 @@ static void sim_init(struct sim *s)
     s->now = 1000 * S;
     s->m = monitor_new(WORLD, &LIMITS, s->now);
     for (int r = 0; r < WORLD; r++) {
-        s->slot[r] = (struct tell_slot){ .rank = r, .world = WORLD, .step = -1, .saved = -1 };
+        s->slot[r] = (struct heartbeat_slot){ .rank = r, .world = WORLD, .step = -1, .saved = -1 };
         s->slot[r].loss = NAN;
         s->state[r] = 'S';
     }
@@ -53,9 +53,9 @@ static struct monitor_verdict end_step(struct sim *s, int64_t len, const int64_t
                                        double loss)
 {
     for (int r = 0; r < WORLD; r++) {
-        struct tell_slot *m = &s->slot[r];
+        struct heartbeat_slot *m = &s->slot[r];
 
-        m->phase = TELL_TRAIN;
+        m->phase = HEARTBEAT_TRAIN;
         m->step_len_ns = m->step < 0 ? 0 : len;
         m->step++;
         m->step_ns = s->now;
@@ -208,7 +208,7 @@ static void sim_save(struct sim *s)
     for (int i = 0; i < 50; i++)
         step(s, 50 * MS, NULL, 2);
     for (int r = 0; r < WORLD; r++) {
-        s->slot[r].phase = TELL_SAVE;
+        s->slot[r].phase = HEARTBEAT_SAVE;
         s->slot[r].phase_ns = s->now;
     }
 }
@@ -242,7 +242,7 @@ Test(monitor, a_rank_that_is_stopped_while_the_job_saves_is_named_like_any_other
     v = stall(&s, 1, 10 * S);
     cr_assert_eq(v.what, MONITOR_HANG);
     cr_expect_eq(v.rank, 1);
-    cr_expect_eq(v.phase, TELL_SAVE);
+    cr_expect_eq(v.phase, HEARTBEAT_SAVE);
     cr_expect_leq(v.waited_ns, 5 * S);
     cr_expect(strstr(v.text, "stopped"), "%s", v.text);
     monitor_free(s.m);

@@ -12,14 +12,14 @@ static void store_of_layout(struct store *s, const struct layout *l, const enum 
                             struct arena *arena)
 {
     struct tp_err err = { 0 };
-    struct region *regions;
-    struct extent *e;
+    struct reshard_extent *regions;
+    struct stored_box *e;
     int n;
 
-    cr_assert_eq(layout_extents(&e, &n, l, arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(layout_stored_boxes(&e, &n, l, arena, &err), TP_OK, "%s", err.msg);
     regions = calloc((size_t)n + 1, sizeof *regions);
     for (int i = 0; i < n; i++)
-        regions[i] = (struct region){ e[i].tensor, e[i].box };
+        regions[i] = (struct reshard_extent){ e[i].tensor, e[i].box };
     store_make(s, regions, n, l->n_tensors, dtypes);
 }
 
@@ -109,7 +109,8 @@ Test(engine, a_to_b_to_a_is_bit_identical_and_a_to_c_is_a_to_b_to_c)
 }
 
 /* Cut a box in two at random, again and again. */
-static void cut(struct rng *r, struct region *out, int *n, struct region whole, int depth)
+static void cut(struct rng *r, struct reshard_extent *out, int *n, struct reshard_extent whole,
+                int depth)
 {
     int axis = whole.box.ndim ? (int)rng_int(r, 0, whole.box.ndim - 1) : 0;
 
@@ -117,7 +118,7 @@ static void cut(struct rng *r, struct region *out, int *n, struct region whole, 
         out[(*n)++] = whole;
         return;
     }
-    struct region left = whole, right = whole;
+    struct reshard_extent left = whole, right = whole;
 
     left.box.len[axis] = rng_int(r, 1, whole.box.len[axis] - 1);
     right.box.lo[axis] += left.box.len[axis];
@@ -131,19 +132,19 @@ enum { TILING_TENSORS = 4 };
 static void random_tiling(struct store *s, const struct move_tensor *tensors, enum dtype dtype,
                           struct rng *r)
 {
-    struct region *regions = calloc(TILING_TENSORS * 32, sizeof *regions);
+    struct reshard_extent *regions = calloc(TILING_TENSORS * 32, sizeof *regions);
     enum dtype dtypes[TILING_TENSORS];
     int n = 0;
 
     for (int t = 0; t < TILING_TENSORS; t++) {
-        struct region whole = { t, box_whole(tensors[t].ndim, tensors[t].shape) };
+        struct reshard_extent whole = { t, box_whole(tensors[t].ndim, tensors[t].shape) };
 
         cut(r, regions, &n, whole, (int)rng_int(r, 0, 4));
         dtypes[t] = dtype;
     }
     for (int i = n - 1; i > 0; i--) { /* in any order */
         int j = (int)rng_int(r, 0, i);
-        struct region swap = regions[i];
+        struct reshard_extent swap = regions[i];
 
         regions[i] = regions[j];
         regions[j] = swap;
@@ -300,8 +301,8 @@ Test(engine, gaps_and_overlaps_are_found_before_anything_moves)
 Test(engine, too_little_memory_is_refused_with_the_number)
 {
     struct move_tensor t = { .name = "w", .ndim = 1, .shape = { 100 } };
-    struct region *a_regions = calloc(1, sizeof *a_regions),
-                  *b_regions = calloc(1, sizeof *a_regions);
+    struct reshard_extent *a_regions = calloc(1, sizeof *a_regions),
+                          *b_regions = calloc(1, sizeof *a_regions);
     enum dtype f32 = DTYPE_F32, bf16 = DTYPE_BF16;
     struct store a, b;
     struct move_stats stats;
@@ -323,10 +324,12 @@ Test(engine, hundred_thousand_tensors_are_planned_in_well_under_a_second)
 {
     enum { N = 100000 };
     struct move_tensor *tensors = calloc(N + 1, sizeof *tensors);
-    struct region *from = calloc(N, sizeof *from), *to = calloc(4 * N, sizeof *to);
+    struct reshard_extent *from = calloc(N, sizeof *from), *to = calloc(4 * N, sizeof *to);
     enum dtype *dtypes = calloc(N + 1, sizeof *dtypes);
-    struct port a = { .what = "a", .n_regions = N, .regions = from, .dtypes = dtypes };
-    struct port b = { .what = "b", .n_regions = 4 * N, .regions = to, .dtypes = dtypes };
+    struct reshard_endpoint a = { .what = "a", .n_regions = N, .regions = from, .dtypes = dtypes };
+    struct reshard_endpoint b = {
+        .what = "b", .n_regions = 4 * N, .regions = to, .dtypes = dtypes
+    };
     struct move m = { N, tensors, &a, &b, 1 << 28, 4, false, NULL, NULL, 0 };
     struct move_stats stats;
     struct move_plan *p;
@@ -335,7 +338,7 @@ Test(engine, hundred_thousand_tensors_are_planned_in_well_under_a_second)
 
     for (int i = 0; i < N; i++) {
         tensors[i] = (struct move_tensor){ "t", 2, { 64, 64 } };
-        from[i] = (struct region){ i, box_whole(2, tensors[i].shape) };
+        from[i] = (struct reshard_extent){ i, box_whole(2, tensors[i].shape) };
         for (int k = 0; k < 4; k++) {
             to[4 * i + k] = from[i];
             to[4 * i + k].box.lo[1] = 16 * k;
@@ -355,9 +358,9 @@ Test(engine, hundred_thousand_tensors_are_planned_in_well_under_a_second)
     /* One tensor of a hundred thousand rows, a region each, to as many columns. */
     tensors[0] = (struct move_tensor){ "t", 2, { N, 64 } };
     for (int i = 0; i < N; i++)
-        from[i] = (struct region){ 0, { 2, { i, 0 }, { 1, 64 } } };
+        from[i] = (struct reshard_extent){ 0, { 2, { i, 0 }, { 1, 64 } } };
     for (int k = 0; k < 64; k++)
-        to[k] = (struct region){ 0, { 2, { 0, k }, { N, 1 } } };
+        to[k] = (struct reshard_extent){ 0, { 2, { 0, k }, { N, 1 } } };
     m.n_tensors = 1;
     b.n_regions = 64;
     start = clock_cpu_seconds();

@@ -50,7 +50,7 @@ struct wanted {
     int n;
     int *ids;
     enum dtype *dtypes;
-    struct region *regions;
+    struct reshard_extent *regions;
     void **data;
 };
 
@@ -69,7 +69,7 @@ static void want(struct wanted *w, const struct layout *l, int rank, struct aren
         w->ids[t] = t;
         w->dtypes[t] = l->tensors[t].dtype;
         for (int i = 0; i < n; i++) {
-            w->regions[w->n] = (struct region){ t, boxes[i] };
+            w->regions[w->n] = (struct reshard_extent){ t, boxes[i] };
             w->data[w->n++] =
                 arena_alloc(arena, (size_t)(box_elements(&boxes[i]) * dtype_bytes(w->dtypes[t])));
         }

@@ -32,7 +32,7 @@ enum { N = 5, MAX_ELEMENTS = 9 * 9 * 9 };
 struct bundle {
     struct safetensors_tensor tensors[N];
     struct move_tensor moved[N];
-    struct region regions[N];
+    struct reshard_extent regions[N];
     enum dtype dtypes[N];
     char names[N][32];
     char bytes[N][MAX_ELEMENTS * 8];
@@ -55,7 +55,7 @@ static void bundle_make(struct bundle *b, struct rng *r)
             t->shape[d] = rng_int(r, 0, 9);
         b->moved[i] = (struct move_tensor){ .name = t->name, .ndim = t->ndim };
         memcpy(b->moved[i].shape, t->shape, sizeof t->shape);
-        b->regions[i] = (struct region){ i, box_whole(t->ndim, t->shape) };
+        b->regions[i] = (struct reshard_extent){ i, box_whole(t->ndim, t->shape) };
         b->dtypes[i] = t->dtype;
         b->data[i] = b->bytes[i];
         for (size_t k = 0; k < sizeof b->bytes[i]; k++)
@@ -89,7 +89,7 @@ Test(safetensors, what_is_written_is_read_in_one_file_and_in_many)
     for (int i = 0; i < 60; i++) {
         char *dir = temp_dir(), path[128];
         struct memory_port mp = { b.regions, b.dtypes, b.data, N };
-        struct port from = memory_port_make(&mp);
+        struct reshard_endpoint from = memory_port_make(&mp);
         struct move m = { N, b.moved, &from, NULL, 1 << 20, 1, false, NULL, NULL, 0 };
         struct safetensors_target *t;
         struct move_plan *p;

@@ -15,12 +15,12 @@
 
 /* Regions with memory of their own. */
 struct store {
-    struct region *regions;
+    struct reshard_extent *regions;
     void **data;
     enum dtype *dtypes;
     int n, n_tensors;
     struct memory_port mp;
-    struct port port;
+    struct reshard_endpoint port;
 };
 
 static inline size_t store_region_bytes(const struct store *s, int i)
@@ -30,7 +30,7 @@ static inline size_t store_region_bytes(const struct store *s, int i)
 }
 
 /* `regions` are malloc'ed and the store's from now on; what they hold is zero. */
-static inline void store_make(struct store *s, struct region *regions, int n, int n_tensors,
+static inline void store_make(struct store *s, struct reshard_extent *regions, int n, int n_tensors,
                               const enum dtype *dtypes)
 {
     s->regions = regions;
@@ -49,7 +49,7 @@ static inline void store_make(struct store *s, struct region *regions, int n, in
 /* A store of the same regions. */
 static inline void store_like(struct store *s, const struct store *other, const enum dtype *dtypes)
 {
-    struct region *regions = calloc((size_t)other->n + 1, sizeof *regions);
+    struct reshard_extent *regions = calloc((size_t)other->n + 1, sizeof *regions);
 
     memcpy(regions, other->regions, (size_t)other->n * sizeof *regions);
     store_make(s, regions, other->n, other->n_tensors, dtypes);

@@ -48,12 +48,12 @@ static void want_same_bits(struct rng *r, struct model *m, struct train_config *
 /* Uncut: attention, MLP, embedding, head, or some of them. */
 static void want_plan(struct rng *r, struct model *m, struct train_config *c)
 {
-    static struct plan plan; /* one a process; the model points to it */
+    static struct parallel_plan plan; /* one a process; the model points to it */
     bool whole[] = { rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1) };
 
-    plan = *plan_builtin(m->arch);
+    plan = *parallel_plan_builtin(m->arch);
     for (int i = 0; i < plan.n; i++) {
-        struct plan_entry *e = &plan.entries[i];
+        struct parallel_plan_entry *e = &plan.entries[i];
         bool attention = e->role >= ROLE_Q && e->role <= ROLE_OUT;
 
         if (e->cut == CUT_VOCABULARY && whole[e->role == ROLE_HEAD])
@@ -256,7 +256,7 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
         struct layout l;
         struct params p;
         struct arena a = { 0 };
-        struct span shared = { 0 }, own = { 0 };
+        struct buffer_pool shared = { 0 }, own = { 0 };
         struct tp_err err = { 0 };
         int64_t n_own, n_shared;
 
@@ -268,8 +268,8 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
         params_take(&p, &shared, &own);
         n_own = own.used;
         n_shared = shared.used;
-        cr_assert_eq(span_map(&own, n_own, &err), TP_OK);
-        cr_assert_eq(span_map(&shared, n_shared, &err), TP_OK);
+        cr_assert_eq(buffer_pool_map(&own, n_own, &err), TP_OK);
+        cr_assert_eq(buffer_pool_map(&shared, n_shared, &err), TP_OK);
         params_take(&p, &shared, &own);
         init_weights(&p, &l, &m, 99);
         for (int i = 0; i < p.n; i++) {
@@ -289,12 +289,12 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
             at = box_offset_in(&whole, &one);
             cr_expect_eq(o.value[pick],
                          q->decay ? (float)(m.init_std * init_normal(99, t->name, at))
-                         : role_is_bias(t->role) ? 0.0f
-                                                 : 1.0f,
+                         : tensor_role_is_bias(t->role) ? 0.0f
+                                                        : 1.0f,
                          "%s", t->name);
         }
-        span_unmap(&own, n_own);
-        span_unmap(&shared, n_shared);
+        buffer_pool_unmap(&own, n_own);
+        buffer_pool_unmap(&shared, n_shared);
         arena_free(&a);
     }
 }

@@ -5,13 +5,13 @@
 
 #include "kernels/cast.h"
 
-void ring_take(struct ring *r, const struct net *n, int64_t sequences, struct span *shared)
+void ring_take(struct ring *r, const struct net *n, int64_t sequences, struct buffer_pool *shared)
 {
     int64_t elements = sequences * n->seq * 2 * n->kv_width;
 
     for (int i = 0; i < 2 && n->tokens.n > 1; i++) {
-        r->kv[i] = span_take(shared, elements, dtype_bytes(n->dtype));
-        r->dkv[i] = span_take(shared, elements, sizeof(float));
+        r->kv[i] = buffer_pool_take(shared, elements, dtype_bytes(n->dtype));
+        r->dkv[i] = buffer_pool_take(shared, elements, sizeof(float));
     }
 }
 
@@ -28,12 +28,12 @@ static int64_t elements_of(const struct net *n, const struct attention *a)
 }
 
 static tp_status post(const struct net *n, const void *buf, int64_t bytes,
-                      struct comm_ticket *ticket, struct tp_err *err)
+                      struct comm_request *ticket, struct tp_err *err)
 {
     return comm_post(n->cp, buf, bytes, (comm_rank(n->cp) + 1) % comm_size(n->cp), ticket, err);
 }
 
-static tp_status receive(const struct net *n, void *buf, int64_t bytes, struct comm_ticket *last,
+static tp_status receive(const struct net *n, void *buf, int64_t bytes, struct comm_request *last,
                          struct tp_err *err)
 {
     int size = comm_size(n->cp);
@@ -64,7 +64,7 @@ static tp_status pass_block(const struct net *n, struct ring *r, const struct at
                             int step, struct tp_err *err)
 {
     int64_t bytes = elements_of(n, a) * dtype_bytes(a->type);
-    struct comm_ticket *sent = &r->kv_sent[step % 2];
+    struct comm_request *sent = &r->kv_sent[step % 2];
     void *block = r->kv[step % 2];
     tp_status st = receive(n, block, bytes, sent, err);
 

@@ -32,11 +32,11 @@
 struct ring {
     void *kv[2];   /* [rows][2 kv_width] of the run's type: keys, values; for messages */
     float *dkv[2]; /* their gradients */
-    struct comm_ticket kv_sent[2], dkv_sent[2];
+    struct comm_request kv_sent[2], dkv_sent[2];
 };
 
 /* Nothing is taken unless sequences are cut. */
-void ring_take(struct ring *r, const struct net *n, int64_t sequences, struct span *shared);
+void ring_take(struct ring *r, const struct net *n, int64_t sequences, struct buffer_pool *shared);
 
 /* attention_forward of a, this rank's rows, over all ranks' keys. sum: a->batch * a->seq rows of
  * a->ldo floats that are free. Without cp it is attention_forward. */

@@ -38,7 +38,7 @@ struct units {
     int leaving; /* the unit whose gradients are, -1: none */
     enum units_pass leaving_pass;
     int64_t leaving_leaf;
-    struct comm_job gather, reduce;
+    struct comm_work gather, reduce;
 };
 
 /* List the visits of a rank whose passes are `ops`. */

@@ -24,8 +24,8 @@
 struct reduction {
     const struct params *params;
     const struct parallel *parallel;
-    int n_left;            /* buckets that are not started: the first of the list */
-    struct comm_job *jobs; /* [n_buckets]; with ZeRO: */
+    int n_left;             /* buckets that are not started: the first of the list */
+    struct comm_work *jobs; /* [n_buckets]; with ZeRO: */
     struct zero_way way;
 };
 

@@ -14,7 +14,7 @@ enum {
 /* Whether tensor t goes straight behind the one before it: they are one matrix to the products. */
 static bool joins_previous(const struct layout *l, int t)
 {
-    enum role before = t > 0 ? l->tensors[t - 1].role : ROLE_NONE;
+    enum tensor_role before = t > 0 ? l->tensors[t - 1].role : ROLE_NONE;
 
     switch (l->tensors[t].role) {
     case ROLE_K:
@@ -71,9 +71,9 @@ static tp_status add_entry(struct params *p, const struct layout *l, const struc
 }
 
 /* What layers add, in fp32 always: norms, biases, learned positions. */
-static bool is_added(enum role role)
+static bool is_added(enum tensor_role role)
 {
-    return role_is_bias(role) || role == ROLE_POSITIONS || role == ROLE_ATTENTION_NORM ||
+    return tensor_role_is_bias(role) || role == ROLE_POSITIONS || role == ROLE_ATTENTION_NORM ||
            role == ROLE_MLP_NORM || role == ROLE_FINAL_NORM;
 }
 
@@ -192,7 +192,7 @@ static tp_status add_unit(struct params *p, const struct layout *l, int rank, in
 static void number_places(struct params *p, const struct layout *l)
 {
     for (int t = 0; t < l->n_tensors; t++) {
-        const struct rule *r = &l->tensors[t].placement;
+        const struct placement *r = &l->tensors[t].placement;
 
         if (strcmp(l->tensors[t].group, GROUP_PARAM) != 0)
             continue;
@@ -254,7 +254,7 @@ done:
     return st;
 }
 
-int params_find(const struct params *p, const struct layout *l, enum role role, int layer)
+int params_find(const struct params *p, const struct layout *l, enum tensor_role role, int layer)
 {
     for (int i = 0; i < p->n; i++) {
         const struct tensor *t = &l->tensors[p->list[i].tensor];

@@ -150,11 +150,11 @@ tp_status params_deal(struct params *p, const struct layout *l, struct mesh_coor
                       struct arena *arena, struct tp_err *err);
 
 /* Take the spans; shared is memory for collectives. */
-void params_take(struct params *p, struct span *shared, struct span *own);
+void params_take(struct params *p, struct buffer_pool *shared, struct buffer_pool *own);
 
 /* Number in the list of the (first part of the first shard of the) tensor of this role and layer,
  * or -1: not on this rank's stage. */
-int params_find(const struct params *p, const struct layout *l, enum role role, int layer);
+int params_find(const struct params *p, const struct layout *l, enum tensor_role role, int layer);
 
 /* The first entry that holds what entry i does: of KV heads several shards may. */
 int params_twin(const struct params *p, int i);

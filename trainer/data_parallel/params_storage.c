@@ -34,40 +34,40 @@ static int64_t sums_elements(const struct params *p)
     return (p->sharded ? p->n_owned : p->n_elements) + p->head.n;
 }
 
-void params_take(struct params *p, struct span *shared, struct span *own)
+void params_take(struct params *p, struct buffer_pool *shared, struct buffer_pool *own)
 {
     bool bf16 = p->dtype == DTYPE_BF16;
 
-    p->grad =
-        span_take(p->sharded ? own : shared, p->n_elements + (p->sharded ? 0 : p->head.n), FLOAT);
+    p->grad = buffer_pool_take(p->sharded ? own : shared,
+                               p->n_elements + (p->sharded ? 0 : p->head.n), FLOAT);
     if (p->n_partial)
-        p->partial = span_take(shared, p->n_partial, FLOAT);
+        p->partial = buffer_pool_take(shared, p->n_partial, FLOAT);
     if (bf16)
-        p->value_bf16 = span_take(own, p->n_elements, HALF);
+        p->value_bf16 = buffer_pool_take(own, p->n_elements, HALF);
     if (!bf16 || !is_dealt(p))
-        p->value = span_take(own, p->n_elements, FLOAT);
+        p->value = buffer_pool_take(own, p->n_elements, FLOAT);
     else
-        p->vectors = span_take(own, p->n_vectors, FLOAT);
+        p->vectors = buffer_pool_take(own, p->n_vectors, FLOAT);
     if (p->sharded || (bf16 && is_dealt(p)))
-        p->owned = span_take(own, p->n_owned, FLOAT);
+        p->owned = buffer_pool_take(own, p->n_owned, FLOAT);
     if (p->sharded)
-        p->owned_grad = span_take(shared, p->n_owned + p->head.n, FLOAT);
+        p->owned_grad = buffer_pool_take(shared, p->n_owned + p->head.n, FLOAT);
     if (p->sharded && bf16)
-        p->owned_bf16 = span_take(own, p->n_owned, HALF);
-    p->exp_avg = span_take(own, p->n_owned, FLOAT);
-    p->exp_avg_sq = span_take(own, p->n_owned, FLOAT);
+        p->owned_bf16 = buffer_pool_take(own, p->n_owned, HALF);
+    p->exp_avg = buffer_pool_take(own, p->n_owned, FLOAT);
+    p->exp_avg_sq = buffer_pool_take(own, p->n_owned, FLOAT);
     if (is_dealt(p)) {
         p->pack_each = (pack_floats(p, true, !p->sharded) + 15) / 16 * 16;
-        p->pack = span_take(shared, p->n_packs * p->pack_each, FLOAT);
+        p->pack = buffer_pool_take(shared, p->n_packs * p->pack_each, FLOAT);
     }
     if (p->sharded)
-        p->grad_pack = span_take(shared, pack_floats(p, false, true), FLOAT);
+        p->grad_pack = buffer_pool_take(shared, pack_floats(p, false, true), FLOAT);
     p->fold.sum = p->sharded ? p->owned_grad : p->grad;
     for (int i = 0; i < p->fold.levels; i++)
-        p->fold.level[i] = span_take(own, sums_elements(p), FLOAT);
+        p->fold.level[i] = buffer_pool_take(own, sums_elements(p), FLOAT);
     if (p->same_bits) {
-        p->places = span_take(shared, p->n_places, sizeof *p->places);
-        p->rows = span_take(shared, p->n_rows, sizeof *p->rows);
+        p->places = buffer_pool_take(shared, p->n_places, sizeof *p->places);
+        p->rows = buffer_pool_take(shared, p->n_rows, sizeof *p->rows);
     }
 }
 

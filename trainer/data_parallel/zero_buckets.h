@@ -28,7 +28,7 @@ struct zero_way {
     bool weights;
     struct zero_lane {
         const struct bucket *bucket; /* NULL: the pack is free */
-        struct comm_job job, twins;
+        struct comm_work job, twins;
     } lanes[PARAMS_PACKS_MAX];
 };
 

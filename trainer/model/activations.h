@@ -37,8 +37,8 @@ struct layer_slot {
 struct slot {
     int32_t *ids, *targets; /* [rows] */
     struct layer_slot *layers;
-    float *x;                /* [rows][h] that leaves the last layer; for messages */
-    struct comm_ticket sent; /* x, to the next stage */
+    float *x;                 /* [rows][h] that leaves the last layer; for messages */
+    struct comm_request sent; /* x, to the next stage */
     float *stats;
     void *normed; /* final_norm(x): what the head reads */
 };
@@ -47,7 +47,7 @@ struct scratch {
     float *dx; /* [rows][h] gradient of the residual stream: one of dx_buffers */
     float
         *dx_buffers[SCHEDULE_BUFFERS]; /* the second one, and memory for messages, with pipelines */
-    struct comm_ticket sent[SCHEDULE_BUFFERS]; /* each, to the stage before */
+    struct comm_request sent[SCHEDULE_BUFFERS]; /* each, to the stage before */
     int dx_next;
     float *dnormed; /* [rows][h] gradient of a norm's output; for collectives */
     float *wide;    /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row layer's input */
@@ -85,9 +85,9 @@ struct pass {
 
 /* layers of slot come from the arena: as many as the largest chunk has. */
 tp_status slot_init(struct slot *s, const struct net *n, struct arena *arena, struct tp_err *err);
-void slot_take(struct slot *s, const struct net *n, int64_t sequences, struct span *shared,
-               struct span *own);
-void scratch_take(struct scratch *s, const struct net *n, int64_t sequences, struct span *shared,
-                  struct span *own);
+void slot_take(struct slot *s, const struct net *n, int64_t sequences, struct buffer_pool *shared,
+               struct buffer_pool *own);
+void scratch_take(struct scratch *s, const struct net *n, int64_t sequences,
+                  struct buffer_pool *shared, struct buffer_pool *own);
 
 #endif

@@ -12,20 +12,20 @@ struct source {
     const struct params *params;
 };
 
-static const struct param *find(const struct source *s, enum role role, int layer)
+static const struct param *find(const struct source *s, enum tensor_role role, int layer)
 {
     int i = params_find(s->params, s->layout, role, layer);
 
     return i < 0 ? NULL : &s->params->list[i];
 }
 
-static tp_status need(const struct param **out, const struct source *s, enum role role, int layer,
-                      struct tp_err *err)
+static tp_status need(const struct param **out, const struct source *s, enum tensor_role role,
+                      int layer, struct tp_err *err)
 {
     *out = find(s, role, layer);
     if (!*out)
         return tp_fail(err, TP_E_INTERNAL, "%s of layer %d is not among this rank's tensors",
-                       role_name(role), layer);
+                       tensor_role_name(role), layer);
     return TP_OK;
 }
 
@@ -69,7 +69,7 @@ static void find_units(struct net *n, const struct params *p)
         n->layers[i].unit = params_unit(p, n->layer_numbers[i]);
 }
 
-static struct vocab_rows count_rows(const struct source *s, enum role role, int layer)
+static struct vocab_rows count_rows(const struct source *s, enum tensor_role role, int layer)
 {
     const struct param *p = find(s, role, layer);
     struct vocab_rows rows = { 0 };
@@ -149,14 +149,15 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
     return count_widths(n, &s, err);
 }
 
-void net_take(struct net *n, int64_t sequences, struct span *shared, struct span *own)
+void net_take(struct net *n, int64_t sequences, struct buffer_pool *shared, struct buffer_pool *own)
 {
     if (n->split > 1)
-        n->whole = span_take(shared, sequences * n->seq * n->model->hidden, sizeof(float));
+        n->whole = buffer_pool_take(shared, sequences * n->seq * n->model->hidden, sizeof(float));
     if (n->shards > 1)
-        n->sums = span_take(own, n->shards * sequences * n->seq * n->model->hidden, sizeof(float));
+        n->sums =
+            buffer_pool_take(own, n->shards * sequences * n->seq * n->model->hidden, sizeof(float));
     if (n->model->arch == MODEL_LLAMA)
-        n->rope = span_take(own, n->seq * n->model->head_dim, sizeof(float));
+        n->rope = buffer_pool_take(own, n->seq * n->model->head_dim, sizeof(float));
 }
 
 /* ---- views ---- */
@@ -168,8 +169,8 @@ static int64_t stride_of(const struct source *s, const struct param *p)
 }
 
 /* A linear layer of this rank; bias: its role, or ROLE_NONE. */
-static tp_status bind_linear(struct linear *out, const struct source *s, enum role role,
-                             enum role bias, int layer, int64_t width, int64_t in,
+static tp_status bind_linear(struct linear *out, const struct source *s, enum tensor_role role,
+                             enum tensor_role bias, int layer, int64_t width, int64_t in,
                              struct tp_err *err)
 {
     const struct params *p = s->params;
@@ -199,8 +200,8 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum ro
     return TP_OK;
 }
 
-static tp_status bind_norm(struct norm *out, const struct source *s, enum role role, enum role bias,
-                           int layer, struct tp_err *err)
+static tp_status bind_norm(struct norm *out, const struct source *s, enum tensor_role role,
+                           enum tensor_role bias, int layer, struct tp_err *err)
 {
     const struct params *p = s->params;
     const struct param *w = NULL, *b = find(s, bias, layer);

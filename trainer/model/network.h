@@ -92,7 +92,8 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
 /* Rows that a shard has; *first is the first of them. */
 int64_t vocab_rows_of(const struct vocab_rows *v, int shard, int64_t *first);
 
-void net_take(struct net *n, int64_t sequences, struct span *shared, struct span *own);
+void net_take(struct net *n, int64_t sequences, struct buffer_pool *shared,
+              struct buffer_pool *own);
 
 /* Point the layers at parameters that have memory, and fill the rotary table. */
 tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,

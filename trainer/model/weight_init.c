@@ -64,6 +64,6 @@ void init_weights(const struct params *p, const struct layout *l, const struct m
             fill(o.value, &l->tensors[q->tensor], &q->own.box, m->init_std, seed);
         else
             for (int64_t j = 0; j < o.n; j++)
-                o.value[j] = role_is_bias(l->tensors[q->tensor].role) ? 0 : 1;
+                o.value[j] = tensor_role_is_bias(l->tensors[q->tensor].role) ? 0 : 1;
     }
 }

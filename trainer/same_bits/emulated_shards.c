@@ -15,7 +15,7 @@ struct work {
 static void sum_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct work *w = ctx;
-    const void *rows[BITS_SHARDS_MAX];
+    const void *rows[SAME_BITS_SHARDS_MAX];
     void *out = w->out + lo;
 
     (void)thread;

@@ -17,14 +17,14 @@ int64_t same_bits_leaf(const struct train_config *c)
 {
     const struct workload w = train_config_work(c);
 
-    return bits_leaf(&w);
+    return same_bits_chunk_microbatches(&w);
 }
 
 int same_bits_levels(const struct train_config *c)
 {
     const struct workload w = train_config_work(c);
 
-    return bits_levels(&w, &c->spec);
+    return same_bits_tree_levels(&w, &c->spec);
 }
 
 /* ---- the loss ---- */
@@ -58,7 +58,7 @@ tp_status same_bits_loss(double *sum, double *losses, const struct train_config 
 
 /* Shards of this rank that hold what entry i does: their gradients; how many. 0: an earlier entry's
  * group. */
-static int find_holders(const struct params *p, int i, void *rows[BITS_SHARDS_MAX])
+static int find_holders(const struct params *p, int i, void *rows[SAME_BITS_SHARDS_MAX])
 {
     int n = 0;
 
@@ -76,7 +76,7 @@ static tp_status sum_holders(const struct params *p, const struct parallel *par,
     tp_status st = TP_OK;
 
     for (int i = 0; i < p->n && !st; i++) {
-        void *rows[BITS_SHARDS_MAX];
+        void *rows[SAME_BITS_SHARDS_MAX];
         int64_t n = p->list[i].own.n;
         int holders = p->list[i].shared && n ? find_holders(p, i, rows) : 0;
 

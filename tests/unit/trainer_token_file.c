@@ -1,4 +1,4 @@
-/* tests/unit/trainer_tokens.c - token files: plain bytes, Megatron's pairs, hostile indices. */
+/* tests/unit/trainer_token_file.c - token files: plain bytes, Megatron's pairs, hostile indices. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdbool.h>

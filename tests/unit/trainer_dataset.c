@@ -1,4 +1,4 @@
-/* tests/unit/trainer_data.c - windows of a text, and the learning rate. */
+/* tests/unit/trainer_dataset.c - windows of a text, and the learning rate. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -25,9 +25,9 @@ static void write_text(char path[32], struct rng *r, int n, int vocab)
     close(fd);
 }
 
-Test(trainer_data, sequence_g_is_window_g_modulo_their_number)
+Test(trainer_dataset, sequence_g_is_window_g_modulo_their_number)
 {
-    struct rng r = rng_start("trainer_data/windows");
+    struct rng r = rng_start("trainer_dataset/windows");
 
     for (int round = 0; round < 50; round++) {
         int seq = 1 + (int)(rng_next(&r) % 20), n = seq + 1 + (int)(rng_next(&r) % 300);
@@ -53,9 +53,9 @@ Test(trainer_data, sequence_g_is_window_g_modulo_their_number)
     }
 }
 
-Test(trainer_data, too_few_bytes_and_bytes_that_are_no_token_are_refused)
+Test(trainer_dataset, too_few_bytes_and_bytes_that_are_no_token_are_refused)
 {
-    struct rng r = rng_start("trainer_data/refused");
+    struct rng r = rng_start("trainer_dataset/refused");
     struct tp_err err = { 0 };
     struct data d;
     char path[32];
@@ -70,7 +70,7 @@ Test(trainer_data, too_few_bytes_and_bytes_that_are_no_token_are_refused)
     unlink(path);
 }
 
-Test(trainer_data, the_rate_climbs_then_falls_to_its_least)
+Test(trainer_dataset, the_rate_climbs_then_falls_to_its_least)
 {
     const struct optimizer_options o = { .lr = 1e-3, .min_lr = 1e-4, .warmup = 5 };
     const double eps = 1e-15;

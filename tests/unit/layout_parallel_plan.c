@@ -1,4 +1,4 @@
-/* tests/unit/layout_plan.c - parallel plans: text, sense, and what they do to a layout. */
+/* tests/unit/layout_parallel_plan.c - parallel plans: text, sense, and what they do to a layout. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,19 +41,19 @@ static void squeeze(char *text)
 /* The built-in plan's text, with single spaces, and `from` replaced by `to`, once. */
 static char *edited(const struct model *m, const char *from, const char *to, struct arena *arena)
 {
-    char *text = plan_format(plan_builtin(m->arch), arena), *at;
+    char *text = parallel_plan_format(parallel_plan_builtin(m->arch), arena), *at;
 
     squeeze(text);
     cr_assert(text && (at = strstr(text, from)), "no '%s' in the plan", from);
     return arena_printf(arena, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
 }
 
-static tp_status parse_and_check(struct plan *p, const char *text, const struct model *m,
+static tp_status parse_and_check(struct parallel_plan *p, const char *text, const struct model *m,
                                  struct arena *arena, struct tp_err *err)
 {
-    tp_status st = plan_parse(p, text, strlen(text), "my.plan", arena, err);
+    tp_status st = parallel_plan_parse(p, text, strlen(text), "my.plan", arena, err);
 
-    return st ? st : plan_check(p, m, "my.plan", err);
+    return st ? st : parallel_plan_check(p, m, "my.plan", err);
 }
 
 Test(plan, built_in_plans_make_sense_and_read_back_as_they_are_printed)
@@ -61,14 +61,15 @@ Test(plan, built_in_plans_make_sense_and_read_back_as_they_are_printed)
     static const struct model *const models[] = { &llama, &gpt2 };
 
     for (int i = 0; i < 2; i++) {
-        const struct plan *want = plan_builtin(models[i]->arch);
+        const struct parallel_plan *want = parallel_plan_builtin(models[i]->arch);
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
-        struct plan got;
+        struct parallel_plan got;
 
-        cr_assert_eq(plan_check(want, models[i], "built in", &err), TP_OK, "%s", err.msg);
-        cr_assert_eq(parse_and_check(&got, plan_format(want, &arena), models[i], &arena, &err),
-                     TP_OK, "%s", err.msg);
+        cr_assert_eq(parallel_plan_check(want, models[i], "built in", &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(
+            parse_and_check(&got, parallel_plan_format(want, &arena), models[i], &arena, &err),
+            TP_OK, "%s", err.msg);
         cr_assert_eq(got.n, want->n);
         for (int k = 0; k < want->n; k++) {
             cr_assert_eq(got.entries[k].role, want->entries[k].role);
@@ -218,7 +219,7 @@ Test(plan, says_what_does_not_fit_and_what_would)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
-        struct plan p;
+        struct parallel_plan p;
         char *text = edited(bad[i].m, bad[i].from, bad[i].to, &arena);
 
         cr_expect_eq(parse_and_check(&p, text, bad[i].m, &arena, &err), TP_E_USAGE, "case %zu", i);
@@ -251,7 +252,7 @@ Test(plan, names_the_line_that_cannot_be_read)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
-        struct plan p;
+        struct parallel_plan p;
 
         cr_expect_eq(parse_and_check(&p, bad[i].text, &llama, &arena, &err), TP_E_USAGE);
         cr_expect(strstr(err.msg, bad[i].says), "'%s' is not in: %s", bad[i].says, err.msg);
@@ -267,16 +268,17 @@ Test(plan, hostile_text_is_refused)
     for (int i = 0; i < 500; i++) {
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
-        struct plan p;
-        char *text = plan_format(plan_builtin(MODEL_LLAMA), &arena), *copy;
+        struct parallel_plan p;
+        char *text = parallel_plan_format(parallel_plan_builtin(MODEL_LLAMA), &arena), *copy;
         size_t size = strlen(text);
 
         copy = malloc(size); /* exactly: reading past the end is seen by the sanitizer */
         memcpy(copy, text, size);
         for (int64_t k = rng_int(&r, 1, 6); k > 0; k--)
             copy[rng_int(&r, 0, (int64_t)size - 1)] = (char)rng_int(&r, 0, 255);
-        if (plan_parse(&p, copy, (size_t)rng_int(&r, 0, (int64_t)size), "x", &arena, &err) == TP_OK)
-            plan_check(&p, &llama, "x", &err);
+        if (parallel_plan_parse(&p, copy, (size_t)rng_int(&r, 0, (int64_t)size), "x", &arena,
+                                &err) == TP_OK)
+            parallel_plan_check(&p, &llama, "x", &err);
         free(copy);
         arena_free(&arena);
     }
@@ -301,7 +303,7 @@ Test(plan, other_names_and_cuts_reach_the_layout)
     struct tp_err err = { 0 };
     struct model m = llama;
     struct spec s = spec_default();
-    struct plan p;
+    struct parallel_plan p;
     struct tensor *t;
     struct box b[TENSOR_BOXES_MAX];
     int n, seen = 0;

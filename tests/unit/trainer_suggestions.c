@@ -1,4 +1,4 @@
-/* tests/unit/trainer_advice.c - runs that are refused: what is named instead would run. */
+/* tests/unit/trainer_suggestions.c - runs that are refused: what is named instead would run. */
 #include <criterion/criterion.h>
 #include <inttypes.h>
 #include <stdio.h>

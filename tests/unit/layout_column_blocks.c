@@ -1,4 +1,4 @@
-/* tests/unit/layout_column.c - the blocks of columns in which a box is stored. */
+/* tests/unit/layout_column_blocks.c - the blocks of columns in which a box is stored. */
 #include <criterion/criterion.h>
 
 #include "layout/column_blocks.h"
@@ -7,9 +7,9 @@
 /* A matrix whose columns are cut, in heads or features, maybe fused; from tiny to large. */
 static struct tensor random_tensor(struct rng *r)
 {
-    struct rule rule = { .dim = 1,
-                         .unit = 1 << rng_int(r, 0, 6),
-                         .blocks = rng_int(r, 0, 3) ? 1 : 3 };
+    struct placement rule = { .dim = 1,
+                              .unit = 1 << rng_int(r, 0, 6),
+                              .blocks = rng_int(r, 0, 3) ? 1 : 3 };
     struct tensor t = { .ndim = 2, .dtype = rng_int(r, 0, 1) ? DTYPE_F32 : DTYPE_BF16 };
 
     t.placement = rule;

@@ -1,0 +1,159 @@
+/* tests/unit/core_heartbeat.c - the progress slot: what is told is what is read, and costs nothing. */
+#include "core/heartbeat.h"
+
+#include <criterion/criterion.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+
+static char dir[] = "/tmp/tp-slot-XXXXXX";
+static struct tp_err err;
+
+static void make_dir(void)
+{
+    cr_assert_not_null(mkdtemp(dir));
+}
+
+static void drop_dir(void)
+{
+    file_remove_tree(dir, &err);
+}
+
+TestSuite(tell, .init = make_dir, .fini = drop_dir);
+
+Test(tell, reader_sees_what_the_writer_told)
+{
+    struct heartbeat *s = NULL;
+    struct heartbeat_slot m;
+    char path[PATH_MAX];
+
+    cr_assert_eq(heartbeat_open(&s, dir, 3, 8, &err), TP_OK, "%s", err.msg);
+    heartbeat_path(path, sizeof path, dir, 3);
+    cr_assert_eq(heartbeat_read(&m, path, 3, &err), TP_OK, "%s", err.msg);
+    cr_expect(m.step == -1 && isnan(m.loss) && m.phase == HEARTBEAT_INIT && m.world == 8);
+    cr_expect_eq(m.pid, getpid());
+    cr_expect_gt(m.pid_start, 0);
+    heartbeat_phase(s, HEARTBEAT_TRAIN);
+    heartbeat_collective(s, true);
+    heartbeat_collective(s, false);
+    heartbeat_collective(s, true);
+    heartbeat_step(s, 41, 2.5);
+    heartbeat_step(s, 42, 2.25);
+    heartbeat_saved(s, 40);
+    cr_assert_eq(heartbeat_read(&m, path, 3, &err), TP_OK, "%s", err.msg);
+    cr_expect(m.step == 42 && m.loss == 2.25 && m.phase == HEARTBEAT_TRAIN && m.saved == 40);
+    cr_expect(m.entered == 2 && m.left == 1 && m.step_len_ns > 0);
+    heartbeat_close(s, true);
+    cr_assert_eq(heartbeat_read(&m, path, 3, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(m.phase, HEARTBEAT_DONE);
+}
+
+/* Whenever one looks, the losses since the last look are there, but for those that the history has
+ * no place for any more. */
+Test(tell, no_loss_is_missed_between_two_looks)
+{
+    struct heartbeat *s = NULL;
+    struct heartbeat_slot m;
+    struct heartbeat_loss e[HEARTBEAT_HISTORY];
+    char path[PATH_MAX];
+    unsigned seed = (unsigned)getpid();
+    int64_t told = 0, heard = 0;
+
+    fprintf(stderr, "seed %u\n", seed);
+    cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK, "%s", err.msg);
+    heartbeat_path(path, sizeof path, dir, 0);
+    for (int look = 0; look < 200; look++) {
+        int steps = rand_r(&seed) % (look % 10 == 9 ? 2 * HEARTBEAT_HISTORY : 40), n;
+
+        for (int i = 0; i < steps; i++) {
+            told++;
+            heartbeat_step(s, told, 0.5 * (double)told);
+        }
+        cr_assert_eq(heartbeat_read(&m, path, 0, &err), TP_OK, "%s", err.msg);
+        n = heartbeat_losses(e, HEARTBEAT_HISTORY, path, &m, heard);
+        cr_assert_eq(n, steps < HEARTBEAT_HISTORY ? steps : HEARTBEAT_HISTORY);
+        for (int i = 0; i < n; i++) {
+            cr_assert_eq(e[i].step, told - n + 1 + i);
+            cr_assert_eq(e[i].loss, 0.5 * (double)e[i].step);
+        }
+        heard = told;
+    }
+    m.history = INT64_MAX; /* a file that lies */
+    cr_expect_eq(heartbeat_losses(e, HEARTBEAT_HISTORY, path, &m, 0), 0);
+    m.history = 0;
+    cr_expect_eq(heartbeat_losses(e, HEARTBEAT_HISTORY, path, &m, 0), 0);
+    heartbeat_close(s, true);
+}
+
+Test(tell, another_ranks_file_garbage_and_short_files_are_refused)
+{
+    struct heartbeat *s = NULL;
+    struct heartbeat_slot m;
+    char path[PATH_MAX], junk[HEARTBEAT_BYTES];
+
+    cr_assert_eq(heartbeat_open(&s, dir, 1, 4, &err), TP_OK, "%s", err.msg);
+    heartbeat_path(path, sizeof path, dir, 1);
+    cr_expect_eq(heartbeat_read(&m, path, 2, &err), TP_E_CORRUPT);
+    heartbeat_path(path, sizeof path, dir, 9);
+    cr_expect_eq(heartbeat_read(&m, path, 9, &err), TP_E_NOTFOUND);
+    memset(junk, 0x5a, sizeof junk);
+    cr_assert_eq(file_write_new(path, junk, sizeof junk, &err), TP_OK);
+    cr_expect_eq(heartbeat_read(&m, path, 9, &err), TP_E_CORRUPT);
+    cr_assert_eq(truncate(path, 100), 0);
+    cr_expect_eq(heartbeat_read(&m, path, 9, &err), TP_E_CORRUPT);
+    heartbeat_close(s, true);
+}
+
+Test(tell, without_a_directory_every_call_does_nothing)
+{
+    struct heartbeat *s = (struct heartbeat *)1;
+
+    unsetenv(HEARTBEAT_DIR_ENV);
+    cr_assert_eq(heartbeat_open(&s, NULL, 0, 1, &err), TP_OK);
+    cr_assert_null(s);
+    heartbeat_phase(s, HEARTBEAT_TRAIN);
+    heartbeat_collective(s, true);
+    heartbeat_step(s, 1, 1.0);
+    heartbeat_saved(s, 1);
+    heartbeat_close(s, true);
+    cr_expect_eq(heartbeat_open(&s, "/nonexistent/dir", 0, 1, &err), TP_E_IO);
+}
+
+static void *write_steps(void *arg)
+{
+    for (int64_t i = 0; i < 300000; i++)
+        heartbeat_step(arg, i, (double)i);
+    return NULL;
+}
+
+Test(tell, step_and_loss_are_read_as_a_pair_while_they_change)
+{
+    struct heartbeat *s = NULL;
+    struct heartbeat_slot m;
+    char path[PATH_MAX];
+    pthread_t writer;
+    int64_t seen = 0, last = -1;
+
+    cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK);
+    heartbeat_path(path, sizeof path, dir, 0);
+    pthread_create(&writer, NULL, write_steps, s);
+    while (last < 299999) {
+        cr_assert_eq(heartbeat_read(&m, path, 0, &err), TP_OK, "%s", err.msg);
+        cr_assert_geq(m.step, last, "steps never go back");
+        /* loss is stored before its step: at most one ahead */
+        if (m.step >= 0)
+            cr_assert(m.loss - (double)m.step >= 0 && m.loss - (double)m.step <= 1,
+                      "step %ld has loss %g", (long)m.step, m.loss);
+        last = m.step;
+        seen++;
+    }
+    pthread_join(writer, NULL);
+    heartbeat_close(s, true);
+    cr_expect_gt(seen, 1);
+}
