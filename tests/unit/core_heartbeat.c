@@ -1,4 +1,5 @@
-/* tests/unit/core_heartbeat.c - the progress slot: what is told is what is read, and costs nothing. */
+/* tests/unit/core_heartbeat.c - the progress slot: what is told is what is read, and costs nothing.
+ */
 #include "core/heartbeat.h"
 
 #include <criterion/criterion.h>
