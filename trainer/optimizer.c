@@ -27,7 +27,7 @@ tp_status optimizer_norm(double *norm, const struct params *p, const struct para
 }
 
 static void update_bucket(const struct params *p, const struct bucket *b, struct adamw *h,
-                          float weight_decay)
+                          double weight_decay)
 {
     for (int i = b->first; i < b->first + b->n; i++) {
         const struct owned x = params_owned(p, &p->list[i]);
@@ -42,20 +42,20 @@ tp_status optimizer_update(const struct params *p, const struct parallel *par,
                            struct tp_err *err)
 {
     double t = (double)(step + 1);
-    struct adamw h = { .lr = (float)lr,
-                       .beta1 = (float)o->beta1,
-                       .beta2 = (float)o->beta2,
-                       .eps = (float)o->eps,
-                       .correction1 = (float)(1 - pow(o->beta1, t)),
-                       .correction2 = (float)(1 - pow(o->beta2, t)),
+    struct adamw h = { .lr = lr,
+                       .beta1 = o->beta1,
+                       .beta2 = o->beta2,
+                       .eps = o->eps,
+                       .correction1 = 1 - pow(o->beta1, t),
+                       .correction2 = 1 - pow(o->beta2, t),
                        .grad_scale = 1 };
     struct zero_way way = { .weights = true };
     tp_status st = TP_OK;
 
     if (o->clip > 0 && norm + 1e-6 > o->clip)
-        h.grad_scale = (float)(o->clip / (norm + 1e-6));
+        h.grad_scale = o->clip / (norm + 1e-6);
     for (int i = 0; i < p->n_buckets; i++) {
-        update_bucket(p, &p->buckets[i], &h, (float)o->weight_decay);
+        update_bucket(p, &p->buckets[i], &h, o->weight_decay);
         if (p->n_owners > 1 && !p->sharded)
             TP_TRY(zero_send(p, par, &way, i, err)); /* while the next one is updated */
     }

@@ -2,6 +2,8 @@
 import json
 import re
 
+import h5py
+import numpy as np
 import pytest
 
 import curves
@@ -75,6 +77,22 @@ def test_the_oracle_notices_a_wrong_rule(known):
 
 def test_the_oracles_gradient_is_the_slope_of_its_loss():
     curves.assert_gradient_is_slope(oracle.Llama, dict(MODELS["tied"], vocab_size=11), scale=5)
+
+
+def test_adamw_takes_its_constants_in_double(tiny, tmp_path):
+    """After one step exp_avg is (1 - beta1) g and exp_avg_sq is (1 - beta2) g^2, so their ratio is
+    known. Constants that were rounded to float first are wrong by 1.3e-5 at beta2 0.999."""
+    ok("tp-train", "--model", tiny, "--data", TEXT, "--steps", 1, "--seq", 32, "--batch", 2,
+       "--beta2", 0.999, "--ckpt", tmp_path / "ckpt")
+    with h5py.File(tmp_path / "ckpt" / "step-00000001" / "rank-00000.h5", "r") as shard:
+        name = "model.layers.0.mlp.down_proj.weight"
+        m = np.concatenate([shard["exp_avg"][k][...].ravel() for k in sorted(shard["exp_avg"])
+                            if k.split("@")[0] == name]).astype(np.float64)
+        v = np.concatenate([shard["exp_avg_sq"][k][...].ravel() for k in sorted(shard["exp_avg"])
+                            if k.split("@")[0] == name]).astype(np.float64)
+    large = np.abs(m) > np.abs(m).max() / 100
+    ratio = v[large] / m[large] ** 2
+    assert abs(np.median(ratio) / ((1 - 0.999) / (1 - 0.9) ** 2) - 1) < 1e-6
 
 
 @pytest.mark.parametrize("layout", ["tp1", "tp4", "tp2dp2", "cp4", "tp2pp2cp2dp2"])
