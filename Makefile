@@ -226,9 +226,13 @@ check-shell:
 	@shellcheck -x $(wildcard tools/*.sh examples/*.sh tests/*.sh tests/*/*.sh) .ci/run
 	@echo "  ok    shellcheck"
 
-## check-deps    folders include only those above them; no banned calls; headers stand alone
+## check-deps    the rules of the tree: includes, calls, tags, READMEs, headers that stand alone
 check-deps: | $(BUILD)/.tools
-	@CC='$(CC)' tests/check/deps.sh
+	@$(PYTHON) -B tests/check/includes.py
+	@$(PYTHON) -B tests/check/calls.py
+	@$(PYTHON) -B tests/check/tags.py
+	@$(PYTHON) -B tests/check/readmes.py
+	@CC='$(CC)' $(PYTHON) -B tests/check/headers.py
 
 ## format        rewrite every C file as clang-format wants it
 format:

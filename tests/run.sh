@@ -177,7 +177,7 @@ print(int(s.get("tests")) - bad - int(s.get("skipped")), bad, s.get("skipped"))'
 }
 
 checks() {
-    wanted check-deps && run_check deps tests/check/deps.sh
+    wanted check-deps && run_check deps make --no-print-directory check-deps
     if [ -n "${LONG:-}" ] && wanted check-fresh-debian; then
         run_check fresh-debian tests/check/fresh-debian.sh
     fi

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""tests/check/calls.py - what code may not call.
+
+  1. Banned functions, anywhere: each has a better one that is bounded, checked or reentrant.
+  2. Below cli/: no exit, and no printing but for core/progress.c, which draws the progress line.
+  3. Below cli/: no environment variables; what a library needs of them is a parameter.
+     progress/ is the exception: libtp-progress finds its folder by one.
+
+Prints each breach as FILE:LINE: sentence. Exit 1 when there is any.
+"""
+import re
+
+import source
+
+BANNED = ("gets strcpy strcat sprintf vsprintf strncpy strtok atoi atol atoll atof tmpnam mktemp alloca "
+          "system rand srand").split()
+EXITS = "exit abort".split()
+PRINTS = "printf vprintf puts putchar perror".split()
+ENVIRONMENT = "getenv secure_getenv setenv unsetenv putenv clearenv".split()
+
+# Folders that do not use the environment. Complete when it has all below cli/ but progress/.
+WITHOUT_ENVIRONMENT = "layout device kernels ckpt reshard".split()
+
+
+def calls(names):
+    return re.compile(r"(?<![\w.>])(" + "|".join(names) + r")\s*\(")
+
+
+STANDARD_STREAM = re.compile(r"(?<![\w.>])v?fprintf\s*\(\s*std(?:out|err)|"
+                             r"(?<![\w.>])f?put[sc]\s*\([^;]*,\s*std(?:out|err)\s*\)")
+
+
+def rules_of(file):
+    """(pattern, sentence) of each rule that holds for this file."""
+    yield calls(BANNED), "is a banned function"
+    if file.folder == "cli":
+        return
+    yield calls(EXITS), "ends the program below cli/"
+    if file.path != "core/progress.c":
+        yield calls(PRINTS), "prints below cli/"
+        yield STANDARD_STREAM, "prints below cli/"
+    if file.folder in WITHOUT_ENVIRONMENT:
+        yield calls(ENVIRONMENT), "uses the environment below cli/"
+        yield re.compile(r"(?<![\w.>])environ\b"), "uses the environment below cli/"
+
+
+def main():
+    breaches = []
+    files = source.sources()
+    for file in files:
+        for pattern, sentence in rules_of(file):
+            for match in pattern.finditer(file.code):
+                name = match[0].split("(")[0].strip()
+                breaches.append(f"{file.path}:{file.line_of(match.start())}: {name} {sentence}")
+    source.finish(breaches, f"no banned calls ({len(files)} files)")
+
+
+if __name__ == "__main__":
+    main()

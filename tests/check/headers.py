@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""tests/check/headers.py - every header compiles alone, and twice in one file.
+
+$CC is the compiler (default gcc). Prints each breach as FILE:LINE: sentence. Exit 1 when there is any.
+"""
+import concurrent.futures
+import os
+import subprocess
+
+import source
+
+PACKAGES = ["ompi-c", "jansson", "hdf5-serial"]
+
+
+def compiler():
+    flags = subprocess.run(["pkg-config", "--cflags"] + PACKAGES, stdout=subprocess.PIPE, text=True,
+                           check=False).stdout.split()
+    return os.environ.get("CC", "gcc").split() + flags + [
+        "-std=c11", "-D_GNU_SOURCE", "-I.", "-fopenmp", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+        "-x", "c", "-"]
+
+
+def check(command, header):
+    done = subprocess.run(command, input=2 * f'#include "{header}"\n', cwd=source.ROOT, text=True,
+                          stderr=subprocess.PIPE, check=False)
+    if done.returncode == 0:
+        return None
+    error = next((line for line in done.stderr.splitlines() if "error" in line), "the compiler failed")
+    return f"{header}:1: does not compile alone: {error}"
+
+
+def main():
+    command = compiler()
+    headers = [file.path for file in source.sources((".h",))]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        breaches = [b for b in pool.map(lambda header: check(command, header), headers) if b]
+    source.finish(breaches, f"headers stand alone ({len(headers)} headers)")
+
+
+if __name__ == "__main__":
+    main()

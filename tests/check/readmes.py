@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""tests/check/readmes.py - every folder and subfolder of the product has a README.md of at most 20 lines.
+
+It says what the folder is for, what it may include, where to start reading, and which tests cover it.
+With --all, the folders in which the rule is not enforced yet are shown too.
+Prints each breach as FILE:LINE: sentence. Exit 1 when there is any.
+"""
+import os
+import sys
+
+import source
+
+# Folders where the rule is enforced, with their subfolders. Complete when it has all folders.
+ENFORCED = "".split()
+
+LINES_MAX = 20
+
+
+def check(directory):
+    path = directory + "/README.md"
+    if not os.path.exists(os.path.join(source.ROOT, path)):
+        return f"{path}:1: is missing"
+    with open(os.path.join(source.ROOT, path), encoding="utf-8") as f:
+        lines = len(f.readlines())
+    return f"{path}:{lines}: has {lines} lines, more than {LINES_MAX}" if lines > LINES_MAX else None
+
+
+def main():
+    folders = source.FOLDERS if "--all" in sys.argv else ENFORCED
+    found = [d for d in source.directories() if source.within(d, folders)
+             and os.path.isdir(os.path.join(source.ROOT, d))]
+    source.finish([b for b in map(check, found) if b], f"folders have a README ({len(found)} of them)")
+
+
+if __name__ == "__main__":
+    main()
