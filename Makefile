@@ -33,7 +33,6 @@ MAKEFLAGS += --no-print-directory
 # ---- what is compiled, and how --------------------------------------------------------------
 
 FOLDERS  := core layout device kernels comm ckpt reshard trainer progress orchestrator
-PROGRAMS := $(patsubst tp_%.c,tp-%,$(notdir $(wildcard cli/*/tp_*.c)))
 PACKAGES := jansson hdf5-serial libcrypto libisal ompi-c yaml-0.1 libmicrohttpd libcurl
 
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
@@ -50,29 +49,45 @@ KERNEL_FLAGS := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 LIBS       := $(PKG_LIBS) -ldnnl -lm -lpthread -ldl
 
 LIB_SRC  := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c $(d)/*/*.c $(d)/*/*/*.c))
-# A program is its folder of cli/ (cli/train/tp_train.c has the main of tp-train) and what all share.
-CLI_ALL  := $(wildcard cli/*.c cli/*/*.c)
-CLI_SRC  := $(filter-out $(wildcard cli/*/tp_*.c),$(CLI_ALL))
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
-CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
-UNIT     := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
-MPI      := $(patsubst tests/mpi/%.c,$(BUILD)/tests/mpi/%,$(wildcard tests/mpi/*.c))
-FIXTURE  := $(patsubst tests/fixture/%.c,$(BUILD)/tests/%,$(wildcard tests/fixture/*.c))
-BENCH    := $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
-SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(wildcard tests/fault/*.c))
+CLI_SRC  := $(wildcard cli/*.c cli/*/*.c)
 C_FILES  := $(foreach d,$(FOLDERS) cli tests,$(foreach e,c h cu cuh, \
               $(wildcard $(d)/*.$(e) $(d)/*/*.$(e) $(d)/*/*/*.$(e))))
 
-## all           build the programs into bin/ (what plain make does; never installs anything)
+# Every program as NAME=MAIN: its name in the build folder and the file of its main().
+# NAME=MAIN,FOLDER is a variant for tests: functions of FOLDER replace the product's.
+programs_of = $(foreach f,$(wildcard $2),$1$(notdir $(basename $f))=$f)
+names_of    = $(foreach p,$1,$(firstword $(subst =, ,$p)))
+PRODUCT  := $(patsubst tp_%,tp-%,$(call programs_of,,cli/*/tp_*.c))
+TESTS    := $(call programs_of,tests/,tests/unit/*.c) $(call programs_of,tests/mpi/,tests/mpi/*.c) \
+            $(call programs_of,tests/,tests/fixture/*.c)
+BENCH    := $(call programs_of,bench/,tests/bench/*.c)
+VARIANTS :=
+LINKED   := $(PRODUCT) $(TESTS) $(BENCH) $(VARIANTS) gpu_check=tests/gpu/gpu_check.cu
+PROGRAMS := $(call names_of,$(PRODUCT))
+# Preloaded into programs by tests of faults.
+SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(wildcard tests/fault/*.c))
+
+## all           build the programs into bin/ (plain `make` does this; it never installs anything)
 all: $(PROGRAMS:%=$(BIN)/%) $(PROGRESS)
 
-# The archive is named anew when its members change, so that a removed file's object goes too.
-$(BUILD)/libtp.a: $(LIB_OBJ) $(BUILD)/libtp.list
-	@rm -f $@
-	$(Q)ar rcs $@ $(LIB_OBJ)
+# Which source files each program is linked from, found in the sources: uses_NAME := layout/box ...
+include build/uses.mk
+build/uses.mk: tools/link.awk build/sources $(C_FILES)
+	@awk -f tools/link.awk $(LINKED) -- $(filter-out tests/%.c %.cu,$(C_FILES)) \
+	  $(wildcard $(foreach v,$(VARIANTS),$(lastword $(subst $(comma), ,$(v)))/*.c)) >$@
+build/sources: FORCE
+	@mkdir -p build
+	@echo '$(LINKED) $(C_FILES)' | cmp -s - $@ || echo '$(LINKED) $(C_FILES)' >$@
 
-$(BUILD)/libtp.list: FORCE | $(BUILD)/.tools
-	@echo '$(LIB_OBJ)' | cmp -s - $@ || echo '$(LIB_OBJ)' > $@
+objects = $(patsubst %,$(BUILD)/%.o,$(uses_$1))
+# Only the libraries that a program uses are loaded when it starts.
+LINK = $(CC) $(ALL_CFLAGS) $(filter %.o,$^) $(LDFLAGS) -Wl,--as-needed
+
+.SECONDEXPANSION:
+$(PROGRAMS:%=$(BIN)/%): $(BIN)/%: $$(call objects,$$*)
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(LINK) $(LIBS) -o $@
 
 $(BUILD)/kernels/cpu/%.o: ALL_CFLAGS += $(KERNEL_FLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/.flags | $(BUILD)/.tools
@@ -80,13 +95,8 @@ $(BUILD)/%.o: %.c $(BUILD)/.flags | $(BUILD)/.tools
 	@echo "  CC    $<"
 	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
 
-.SECONDEXPANSION:
-$(BIN)/tp-%: $$(patsubst %.c,$(BUILD)/%.o,$$(wildcard cli/*.c cli/$$*/*.c)) $(BUILD)/libtp.a
-	@mkdir -p $(@D)
-	@echo "  LINK  $@"
-	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
-
-# The five calls with which any trainer tells tp-run how far it is: nothing but libc.
+# libtp-progress: the five calls with which any trainer reports its progress to tp-run. It needs
+# libc alone.
 $(PROGRESS): progress/tp_progress.c core/heartbeat.c core/err.c progress/tp_progress.h core/heartbeat.h
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
@@ -94,12 +104,12 @@ $(PROGRESS): progress/tp_progress.c core/heartbeat.c core/err.c progress/tp_prog
 
 $(BUILD)/orchestrator/page.o: orchestrator/page.html
 
-# Says once per build folder which compiler, header or library is missing, by its package.
+# Prints once per build folder which compiler, header or library is missing, and its package.
 $(BUILD)/.tools:
 	@CC='$(CC)' tools/setup.sh --check build
 	@mkdir -p $(@D) && touch $@
 
-# Other flags: everything is compiled again.
+# When the flags change, everything is compiled again.
 $(BUILD)/.flags: FORCE | $(BUILD)/.tools
 	@echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' | cmp -s - $@ || \
 	  echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' > $@
@@ -124,10 +134,11 @@ gpu-check: $(BUILD)/gpu_check
 	    compute-sanitizer --error-exitcode 1 $(BUILD)/gpu_check --quick; \
 	else echo "compute-sanitizer is not installed: memory of the GPU was not checked"; fi
 
-$(BUILD)/gpu_check: tests/gpu/gpu_check.cu $(CUDA_OBJ) $(BUILD)/libtp.a
+$(BUILD)/gpu_check: tests/gpu/gpu_check.cu $(CUDA_OBJ) \
+  $$(filter-out $(BUILD)/tests/gpu/%,$$(call objects,gpu_check))
 	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed; nothing was checked." >&2; exit 3; }
 	@echo "  NVCC  $<"
-	$(Q)$(NVCC) $(NVCC_FLAGS) $< $(CUDA_OBJ) $(BUILD)/libtp.a -Xcompiler -fopenmp -o $@
+	$(Q)$(NVCC) $(NVCC_FLAGS) $^ -Xcompiler -fopenmp -o $@
 
 ## demo          train at tp8, reshard to tp4, go on, export; installs what is missing; into demo/
 demo:
@@ -158,33 +169,22 @@ test-clients:
 RUN_TESTS = CC='$(CC)' BUILD=$(BUILD) BIN=$(BIN) PYTHON=$(PYTHON) JOBS=$(JOBS) \
             SANITIZE=$(SANITIZE) T='$(T)' tests/run.sh
 
+TEST_BIN  := $(addprefix $(BUILD)/,$(call names_of,$(TESTS) $(VARIANTS)))
+BENCH_BIN := $(addprefix $(BUILD)/,$(call names_of,$(BENCH)))
 ## tests         build the programs and all tests, run nothing
-tests: all unit mpi fault $(FIXTURE)
-## unit          build the unit tests (one program a file of tests/unit)
-unit: $(UNIT)
-mpi: $(MPI)
-fault: $(SHIM)
+tests: all $(TEST_BIN) $(SHIM)
+## unit          build the unit tests (one program for each file of tests/unit)
+unit: $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 
-$(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(CLI_OBJ) $(BUILD)/libtp.a
+$(TEST_BIN): $(BUILD)/%: $$(call objects,$$*)
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
-	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) -lcriterion $(LIBS) -o $@
+	$(Q)$(LINK) -lcriterion $(LIBS) -o $@
 
-# Programs that make what tests read.
-$(FIXTURE): $(BUILD)/tests/%: $(BUILD)/tests/fixture/%.o $(CLI_OBJ) $(BUILD)/libtp.a
+$(BENCH_BIN): $(BUILD)/%: $$(call objects,$$*)
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
-	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
-
-$(BUILD)/tests/mpi/%: $(BUILD)/tests/mpi/%.o $(CLI_OBJ) $(BUILD)/libtp.a
-	@mkdir -p $(@D)
-	@echo "  LINK  $@"
-	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
-
-$(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(CLI_OBJ) $(BUILD)/libtp.a
-	@mkdir -p $(@D)
-	@echo "  LINK  $@"
-	$(Q)$(CC) $(ALL_CFLAGS) $^ $(LDFLAGS) $(LIBS) -o $@
+	$(Q)$(LINK) $(LIBS) -o $@
 
 # Preloaded into the programs, so never built with a sanitizer.
 $(BUILD)/tests/fault/%.so: tests/fault/%.c | $(BUILD)/.tools
@@ -193,8 +193,8 @@ $(BUILD)/tests/fault/%.so: tests/fault/%.c | $(BUILD)/.tools
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -fPIC -shared $< -o $@ -ldl -lpthread
 
 ## bench         build the benchmarks and print their figures
-bench: all tests $(BENCH)
-	@for b in $(BENCH) $(wildcard tests/bench/*.sh tests/bench/*.py); do \
+bench: all tests $(BENCH_BIN)
+	@for b in $(BENCH_BIN) $(wildcard tests/bench/*.sh tests/bench/*.py); do \
 	  echo "== $$b"; TP_BIN=$(CURDIR)/$(BIN) TP_BUILD=$(CURDIR)/$(BUILD) $$b || exit 1; done
 
 # ---- checks ---------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ check-format:
 	@clang-format --dry-run -Werror $(C_FILES)
 	@echo "  ok    clang-format ($(words $(C_FILES)) files)"
 
-check-tidy: $(LIB_SRC:%.c=$(BUILD)/tidy/%.ok) $(CLI_ALL:%.c=$(BUILD)/tidy/%.ok)
+check-tidy: $(LIB_SRC:%.c=$(BUILD)/tidy/%.ok) $(CLI_SRC:%.c=$(BUILD)/tidy/%.ok)
 	@echo "  ok    clang-tidy ($(words $^) files)"
 $(BUILD)/tidy/%.ok: %.c .clang-tidy
 	@mkdir -p $(@D)
@@ -219,7 +219,7 @@ check-cpp:
 	@cppcheck --quiet --std=c11 --language=c -j $(JOBS) -I. --error-exitcode=1 --inline-suppr \
 	  --enable=warning,performance,portability --suppressions-list=tests/check/cppcheck.txt \
 	  '-Djson_array_foreach(a,i,v)=for(;;)' '-Djson_object_foreach(o,k,v)=for(;;)' \
-	  $(LIB_SRC) $(CLI_ALL)
+	  $(LIB_SRC) $(CLI_SRC)
 	@echo "  ok    cppcheck"
 
 check-shell:
@@ -266,7 +266,7 @@ clean:
 help:
 	@sed -n 's/^## /  /p' Makefile
 
-.PHONY: all cuda gpu-check demo test test-long test-clients tests unit mpi fault bench lint check-format \
+.PHONY: all cuda gpu-check demo test test-long test-clients tests unit bench lint check-format \
         check-tidy check-cpp check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
