@@ -97,7 +97,8 @@ $(BUILD)/%.o: %.c $(BUILD)/.flags | $(BUILD)/.tools
 
 # libtp-progress: the five calls with which any trainer reports its progress to tp-run. It needs
 # libc alone.
-$(PROGRESS): progress/tp_progress.c core/heartbeat.c core/err.c progress/tp_progress.h core/heartbeat.h
+PROGRESS_SRC := progress/tp_progress.c $(addprefix core/,clock.c err.c heartbeat.c process_stat.c)
+$(PROGRESS): $(PROGRESS_SRC) $(PROGRESS_SRC:.c=.h)
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(TP_CFLAGS) -O2 -g -fvisibility=hidden -fPIC -shared $(filter %.c,$^) -o $@

@@ -18,6 +18,7 @@
 #include "ckpt/root.h"
 #include "ckpt/step.h"
 #include "core/clock.h"
+#include "core/process_stat.h"
 
 static const double STOPPED_S = 10, UNKNOWN_S = 600;
 
@@ -28,9 +29,8 @@ bool root_lock_unsupported(int error)
 }
 
 struct holder {
-    long pid; /* 0: not known */
-    char name[32];
-    char state; /* as in /proc/PID/stat; 0: not known */
+    long pid;                 /* 0: not known */
+    struct process_stat stat; /* zeroed: not known */
 };
 
 /* The process that has a lock on the file, by its device and inode (proc(5), /proc/locks). */
@@ -56,32 +56,16 @@ static long find_pid(const struct stat *sb)
 
 static void find_holder(struct holder *h, int fd)
 {
-    char path[64], text[256];
-    const char *open, *close;
     struct stat sb;
-    size_t n;
-    FILE *f;
 
     *h = (struct holder){ .pid = fstat(fd, &sb) == 0 ? find_pid(&sb) : 0 };
-    if (!h->pid)
-        return;
-    snprintf(path, sizeof path, "/proc/%ld/stat", h->pid);
-    f = fopen(path, "re");
-    n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (f)
-        fclose(f);
-    text[n] = 0;
-    open = strchr(text, '(');
-    close = strrchr(text, ')');
-    if (!open || !close || close < open || close[1] != ' ')
-        return;
-    snprintf(h->name, sizeof h->name, "%.*s", (int)(close - open - 1), open + 1);
-    h->state = close[2];
+    if (h->pid)
+        process_stat_read(&h->stat, (pid_t)h->pid);
 }
 
 static bool is_stopped(const struct holder *h)
 {
-    return h->state == 'T' || h->state == 't';
+    return h->stat.state == 'T' || h->stat.state == 't';
 }
 
 static void say_holder(struct tp_err *err, const char *path, const struct holder *h)
@@ -89,7 +73,7 @@ static void say_holder(struct tp_err *err, const char *path, const struct holder
     if (h->pid)
         tp_fail(err, TP_E_IO,
                 "%s: held by process %ld (%s%s); this goes on when that has ended or given it back",
-                path, h->pid, h->name[0] ? h->name : "not to be seen from here",
+                path, h->pid, h->stat.name[0] ? h->stat.name : "not to be seen from here",
                 is_stopped(h) ? ", stopped" : "");
     else
         tp_fail(err, TP_E_IO,

@@ -16,6 +16,14 @@ double clock_seconds(void)
     return seconds_of(CLOCK_MONOTONIC);
 }
 
+int64_t clock_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 double clock_cpu_seconds(void)
 {
     return seconds_of(CLOCK_PROCESS_CPUTIME_ID);

@@ -1,16 +1,20 @@
 /*
- * core/clock.h - how long things take, whatever the time of day is set to; and that time.
+ * core/clock.h - the time: to measure durations with, and to show to people.
  */
 #ifndef CORE_CLOCK_H
 #define CORE_CLOCK_H
 
-/* Seconds since some moment before this process began; only differences mean something. */
-double clock_seconds(void);
+#include <stdint.h>
 
-/* Processor seconds that this process has used, all threads together. */
+/* Seconds, or nanoseconds, since an arbitrary moment in the past (CLOCK_MONOTONIC). The clock is
+ * the same in all processes of a host, and setting the time of day does not change it. */
+double clock_seconds(void);
+int64_t clock_ns(void);
+
+/* CPU time of this process so far, of all its threads, in seconds. */
 double clock_cpu_seconds(void);
 
-/* Seconds since 1970, as the wall clock has it: for people, and set back at times. */
+/* Time of day in seconds since 1970: only to show to people, because it can be set back. */
 double clock_wall_seconds(void);
 
 #endif

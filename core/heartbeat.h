@@ -1,16 +1,14 @@
 /*
- * core/heartbeat.h - the progress slot: what a rank tells to whoever watches it.
+ * core/heartbeat.h - what a rank reports to its watcher: step, phase, loss, collectives.
  *
- * One file a rank, DIR/rank-00003, of fixed layout (struct heartbeat_slot), mapped by the rank that
- * writes it and read with pread by the watcher. There are no locks and no system calls after
- * heartbeat_open: a rank stores a few aligned words, so that telling costs two readings of the
- * clock and a watcher that dies or stops costs nothing. DIR comes from the environment
- * (HEARTBEAT_DIR_ENV); without it heartbeat_open gives NULL, and every call takes NULL and does
- * nothing.
+ * Each rank has one small file, DIR/rank-00003, that begins with a struct heartbeat_status. The
+ * rank maps the file and stores into it; the watcher reads it with pread. Nothing is locked, and
+ * there are no system calls after heartbeat_open, so reporting costs two readings of the clock, and
+ * a watcher that stops or dies does not disturb the rank.
  *
- * Times are CLOCK_MONOTONIC of the rank's host, in nanoseconds: never the wall clock.
- * One thread of the rank writes. Numbers are little-endian; the layout is frozen by
- * HEARTBEAT_VERSION, and the same for programs that link libtp-progress (progress/tp_progress.h).
+ * Times are CLOCK_MONOTONIC of the rank's host in nanoseconds (clock_ns). One thread of the rank
+ * writes. Numbers are little-endian. HEARTBEAT_VERSION names the layout of the file; programs that
+ * link libtp-progress (progress/tp_progress.h) write the same.
  */
 #ifndef CORE_HEARTBEAT_H
 #define CORE_HEARTBEAT_H
@@ -20,93 +18,95 @@
 
 #include "core/err.h"
 
+/* The environment variable by which tp-run names DIR to the ranks. Programs read it, not libraries.
+ */
 #define HEARTBEAT_DIR_ENV "TP_PROGRESS_DIR"
 
 enum { HEARTBEAT_VERSION = 1, HEARTBEAT_BYTES = 256, HEARTBEAT_HISTORY = 1024 };
 
-/* What a rank is doing. Deadlines are kept for each apart. */
+/* What a rank is doing. The watcher has a deadline for each phase. */
 enum heartbeat_phase {
     HEARTBEAT_INIT,  /* from start to the first step */
-    HEARTBEAT_LOAD,  /* reading a checkpoint */
-    HEARTBEAT_TRAIN, /* steps */
-    HEARTBEAT_SAVE,  /* writing a checkpoint, while steps wait for it */
-    HEARTBEAT_DRAIN, /* was asked to stop: the last step and its save */
-    HEARTBEAT_DONE,  /* closed in order: the process may go */
+    HEARTBEAT_LOAD,  /* reads a checkpoint */
+    HEARTBEAT_TRAIN, /* runs steps */
+    HEARTBEAT_SAVE,  /* writes a checkpoint while steps wait for it */
+    HEARTBEAT_DRAIN, /* was asked to stop: runs its last step and saves */
+    HEARTBEAT_DONE,  /* finished: the process may end */
     HEARTBEAT_PHASES,
 };
 
-/* The file. Words that change are written with one aligned 8-byte store each. */
-struct heartbeat_slot {
-    char magic[8]; /* "TPSLOT\0\1": the last byte is the version */
+/* The start of the file. Each word that changes is written by one aligned 8-byte store. */
+struct heartbeat_status {
+    char magic[8]; /* "TPSLOT\0\1"; the last byte is the version */
     int64_t rank, world;
-    int64_t pid;         /* in the rank's own pid namespace */
-    int64_t pid_start;   /* field 22 of /proc/PID/stat: tells a reused pid from the rank */
+    int64_t pid;         /* in the rank's pid namespace */
+    int64_t pid_start;   /* process_stat.start, because the pid may be used again */
     int64_t opened_ns;   /* when heartbeat_open was called */
     int64_t phase;       /* enum heartbeat_phase */
     int64_t phase_ns;    /* when the phase began */
-    int64_t step;        /* steps done in the whole run; -1 until this process has done one */
+    int64_t step;        /* steps completed in the whole run; -1 until this process completes one */
     int64_t step_ns;     /* when the last step ended */
-    int64_t step_len_ns; /* how long it took */
-    double loss;         /* of the last step; NaN when there is none */
+    int64_t step_len_ns; /* duration of the last step; 0 until two steps were reported */
+    double loss;         /* of the last step; NaN when it is not known */
     int64_t entered;     /* collectives begun */
-    int64_t left;        /* collectives ended; less than entered: waiting inside one */
-    int64_t wait_ns;     /* time spent inside collectives so far */
-    int64_t saved;       /* newest step that is committed, -1: none by this job */
-    int64_t bad_step;    /* first step whose loss was not finite after one that was, 0: none */
-    int64_t history;     /* entries of struct heartbeat_loss behind the slot, 0: none */
+    int64_t left;        /* collectives ended; less than `entered` while the rank waits in one */
+    int64_t wait_ns;     /* time spent in collectives so far */
+    int64_t saved;       /* newest step that this job committed; -1: none */
+    int64_t bad_step;    /* first step whose loss was NaN or infinite after a finite one; 0: none */
+    int64_t history;     /* number of struct heartbeat_loss that follow; 0: none */
     int64_t spare[14];   /* 0 */
 };
-_Static_assert(sizeof(struct heartbeat_slot) == HEARTBEAT_BYTES, "the slot's layout is frozen");
+_Static_assert(sizeof(struct heartbeat_status) == HEARTBEAT_BYTES, "the layout is fixed");
 
-/* Behind the slot lie the last losses, step s in entry s % history, so that a watcher who looks
- * rarely, or was not there for a while, still sees every one. */
+/* The last losses follow the status, that of step s in entry s % history. So a watcher that looks
+ * rarely, or was away for a while, still sees each of them. */
 struct heartbeat_loss {
-    int64_t step; /* -1: the entry is being written; 0: never was */
+    int64_t step; /* -1: the entry is being written; 0: it was never used */
     double loss;
 };
 
+/* The rank's side. NULL is valid everywhere below and does nothing. */
 struct heartbeat;
 
-/* Make this rank's slot in dir (NULL: $TP_PROGRESS_DIR; when that is unset too *out = NULL and all
- * is well). The file appears whole. TP_E_IO: cannot be made; training can go on without. */
+/* Create this rank's file in `dir`; it appears complete. NULL or "" as dir: nobody watches, and
+ * *out is NULL. TP_E_IO: the file cannot be made; training can continue without it. */
 tp_status heartbeat_open(struct heartbeat **out, const char *dir, int rank, int world,
                          struct tp_err *err);
 
-/* `step` steps are done, the last with this loss (NaN: not known on this rank). step_len_ns stays 0
- * until two steps were told. */
-void heartbeat_step(struct heartbeat *s, int64_t step, double loss);
+/* `step` steps are complete; `loss` is that of the last one, NaN where this rank does not know it.
+ */
+void heartbeat_step(struct heartbeat *h, int64_t step, double loss);
 
-/* A new phase begins. */
-void heartbeat_phase(struct heartbeat *s, enum heartbeat_phase phase);
+/* A phase begins. */
+void heartbeat_phase(struct heartbeat *h, enum heartbeat_phase phase);
 
-/* A checkpoint of `step` is committed. */
-void heartbeat_saved(struct heartbeat *s, int64_t step);
+/* The checkpoint of `step` is committed. */
+void heartbeat_saved(struct heartbeat *h, int64_t step);
 
-/* enter: a collective begins; else the one that had begun is over. */
-void heartbeat_collective(struct heartbeat *s, bool enter);
+/* A collective begins (`enter`) or ends. */
+void heartbeat_collective(struct heartbeat *h, bool enter);
 
-/* Unmap; the file stays for the watcher. in_order: this rank is done, that it ends is no fault. */
-void heartbeat_close(struct heartbeat *s, bool in_order);
+/* Unmap the file and free h. The file stays for the watcher. `finished`: the rank ends as planned,
+ * so its end is no failure. */
+void heartbeat_close(struct heartbeat *h, bool finished);
 
 /* ---- the watcher's side ---- */
 
-/* DIR/rank-00003 into buf. Returns buf. */
+/* Write the path DIR/rank-00003 to buf. Returns buf. */
 char *heartbeat_path(char *buf, int buf_size, const char *dir, int rank);
 
-/* Read a slot as it is now. TP_E_NOTFOUND: the rank has not opened it yet; TP_E_CORRUPT: not a slot
- * of this version, or another rank's. Counters that changed between are those of one moment or the
- * next: step and loss belong together. */
-tp_status heartbeat_read(struct heartbeat_slot *out, const char *path, int rank,
+/* Read the status of `rank`. Step and loss belong together; the other words may be from slightly
+ * different moments. TP_E_NOTFOUND: the rank has not created its file yet. TP_E_CORRUPT: not a
+ * heartbeat file of this version, or another rank's. */
+tp_status heartbeat_read(struct heartbeat_status *out, const char *path, int rank,
                          struct tp_err *err);
 
-/* Losses of the steps after `after` up to slot->step as the history in path has them, oldest first,
- * at most `max`. Returns how many: 0 also where the file has no history. */
+/* The losses after step `after` up to status->step that the history in `path` still has, oldest
+ * first, at most `max`. Returns their number; 0 also when the file has no history. */
 int heartbeat_losses(struct heartbeat_loss *out, int max, const char *path,
-                     const struct heartbeat_slot *slot, int64_t after);
+                     const struct heartbeat_status *status, int64_t after);
 
+/* "init", "load", ...; "?" for other numbers. */
 const char *heartbeat_phase_name(int64_t phase);
-
-/* CLOCK_MONOTONIC in nanoseconds. */
-int64_t heartbeat_clock_ns(void);
 
 #endif

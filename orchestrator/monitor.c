@@ -24,7 +24,7 @@ struct rank {
     bool seen, told_slow;
     int skip; /* steps yet of which nothing is learnt */
     char state;
-    struct heartbeat_slot slot;
+    struct heartbeat_status slot;
     int64_t changed_ns;                       /* by the watcher's clock */
     int64_t mark_step, mark_wait_ns, mark_ns; /* where the window for `slow` began */
     double compute_ns;                        /* a step, over the last full window; 0: none yet */
@@ -64,7 +64,7 @@ void monitor_free(struct monitor *m)
 }
 
 /* A step ended on this rank: its time, if nothing but training was in it. */
-static void learn_step(struct monitor *m, const struct rank *r, const struct heartbeat_slot *slot)
+static void learn_step(struct monitor *m, const struct rank *r, const struct heartbeat_status *slot)
 {
     if (r->skip > 0 || r->slot.step < 0 || slot->step_len_ns <= 0 ||
         slot->phase_ns > slot->step_ns - slot->step_len_ns)
@@ -75,7 +75,7 @@ static void learn_step(struct monitor *m, const struct rank *r, const struct hea
 }
 
 /* Computing time a step over windows of slow_steps. */
-static void learn_compute(struct monitor *m, struct rank *r, const struct heartbeat_slot *slot)
+static void learn_compute(struct monitor *m, struct rank *r, const struct heartbeat_status *slot)
 {
     if (r->skip > 0 || r->slot.step < 0 || slot->phase != HEARTBEAT_TRAIN ||
         slot->phase_ns > r->mark_ns) {
@@ -91,7 +91,7 @@ static void learn_compute(struct monitor *m, struct rank *r, const struct heartb
     }
 }
 
-void monitor_feed(struct monitor *m, int rank, const struct heartbeat_slot *slot,
+void monitor_feed(struct monitor *m, int rank, const struct heartbeat_status *slot,
                   char process_state, int64_t now_ns)
 {
     struct rank *r = rank >= 0 && rank < m->world ? &m->rank[rank] : NULL;
@@ -164,7 +164,7 @@ static int64_t deadline_now(const struct monitor *m)
     int64_t longest = 0;
 
     for (int i = 0; i < m->world; i++) {
-        const struct heartbeat_slot *s = &m->rank[i].slot;
+        const struct heartbeat_status *s = &m->rank[i].slot;
         int64_t d = monitor_deadline(m);
 
         if (!m->rank[i].seen || s->step < 0 || s->phase == HEARTBEAT_INIT ||
@@ -417,7 +417,7 @@ bool monitor_saving(const struct monitor *m)
     return false;
 }
 
-bool monitor_present(const struct monitor *m, int rank, struct heartbeat_slot *slot)
+bool monitor_present(const struct monitor *m, int rank, struct heartbeat_status *slot)
 {
     if (rank < 0 || rank >= m->world || !m->rank[rank].seen)
         return false;

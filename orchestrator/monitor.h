@@ -62,7 +62,7 @@ struct monitor *monitor_new(int world, const struct monitor_limits *limits, int6
 void monitor_free(struct monitor *m);
 
 /* What rank's slot shows now. process_state: as of process_state(), 0 when not known. */
-void monitor_feed(struct monitor *m, int rank, const struct heartbeat_slot *slot,
+void monitor_feed(struct monitor *m, int rank, const struct heartbeat_status *slot,
                   char process_state, int64_t now_ns);
 
 /* How long ago this rank's slot last changed; 0: it has none yet. */
@@ -90,6 +90,7 @@ double monitor_step_seconds(const struct monitor *m); /* median, 0: not known */
 int64_t monitor_deadline(const struct monitor *m);    /* for a training step, ns */
 double monitor_load_seconds(const struct monitor *m); /* longest of any rank, 0: not seen */
 bool monitor_saving(const struct monitor *m);
-bool monitor_present(const struct monitor *m, int rank, struct heartbeat_slot *slot); /* last fed */
+bool monitor_present(const struct monitor *m, int rank,
+                     struct heartbeat_status *slot); /* last fed */
 
 #endif

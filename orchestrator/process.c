@@ -11,6 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/process_stat.h"
+
 enum { ENVIRON_MAX = 1 << 20 };
 
 int process_pidfd(pid_t pid)
@@ -18,40 +20,20 @@ int process_pidfd(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-/* What follows the name in /proc/PID/stat: "S ppid ...", or "" */
-static const char *stat_tail(char *buf, size_t size, pid_t pid)
-{
-    char path[64], *p;
-    ssize_t n;
-    int fd;
-
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    n = fd < 0 ? -1 : read(fd, buf, size - 1);
-    if (fd >= 0)
-        close(fd);
-    buf[n > 0 ? n : 0] = 0;
-    p = strrchr(buf, ')');
-    return p && p[1] == ' ' ? p + 2 : "";
-}
-
 int64_t process_start(pid_t pid)
 {
-    char buf[1024];
-    const char *p = stat_tail(buf, sizeof buf, pid);
+    struct process_stat stat;
 
-    for (int field = 3; p && *p && field < 22; field++) {
-        p = strchr(p, ' ');
-        p = p ? p + 1 : NULL;
-    }
-    return p ? strtoll(p, NULL, 10) : 0;
+    process_stat_read(&stat, pid);
+    return stat.start;
 }
 
 char process_state(pid_t pid)
 {
-    char buf[1024];
+    struct process_stat stat;
 
-    return stat_tail(buf, sizeof buf, pid)[0];
+    process_stat_read(&stat, pid);
+    return stat.state;
 }
 
 /* Whether the environment that pid was started with has env=id; `buf` is scratch. */

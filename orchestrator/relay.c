@@ -108,7 +108,7 @@ static void connect_home(struct relay *r)
 /* Every step's loss since the last copy, before the slot that says that they are there: the watcher
  * looks at rank 0's. */
 static void copy_losses(struct relay *r, int to, const char *from,
-                        const struct heartbeat_slot *slot)
+                        const struct heartbeat_status *slot)
 {
     struct heartbeat_loss e[HEARTBEAT_HISTORY];
     int n = r->rank == 0 ? heartbeat_losses(e, HEARTBEAT_HISTORY, from, slot, r->heard) : 0;
@@ -133,7 +133,7 @@ static void send_beat(const struct relay *r)
 static void beat(struct relay *r)
 {
     char from[PATH_MAX + 32], to[PATH_MAX];
-    struct heartbeat_slot slot;
+    struct heartbeat_status slot;
     struct tp_err ignored;
     int fd;
 

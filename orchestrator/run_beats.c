@@ -2,6 +2,7 @@
  */
 #include <string.h>
 
+#include "core/clock.h"
 #include "orchestrator/relay.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
@@ -87,7 +88,7 @@ void run_beats_stand_by(struct run *r)
     for (int i = 0; i < r->world; i++)
         r->ranks[i].beat_at = 0; /* nodes are resumed one by one: until it beats again */
     r->looked_at = now;
-    monitor_hold(r->monitor, heartbeat_clock_ns());
+    monitor_hold(r->monitor, clock_ns());
     if (beats)
         run_slurm_look_now(r); /* it seems to go on */
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "ckpt/commit.h"
+#include "core/clock.h"
 #include "core/file.h"
 #include "orchestrator/process.h"
 #include "orchestrator/relay.h"
@@ -122,7 +123,7 @@ static tp_status new_monitor(struct run *r)
                                            .prior_ns = (int64_t)(prior * 1e9),
                                            .loss_known = r->book.loss_known };
 
-    r->monitor = monitor_new(r->world, &limits, heartbeat_clock_ns());
+    r->monitor = monitor_new(r->world, &limits, clock_ns());
     return r->monitor ? TP_OK : tp_fail(&r->err, TP_E_NOMEM, "no memory for the monitor");
 }
 

@@ -12,7 +12,7 @@ static json_t *rank_json(const struct run *r, int i)
 {
     const struct run_rank *k = &r->ranks[i];
     struct mesh_coord at = mesh_coord_of(&r->book.way.spec, i);
-    struct heartbeat_slot s;
+    struct heartbeat_status s;
     bool seen = monitor_present(r->monitor, i, &s);
     json_t *o =
         json_pack("{s:i,s:i,s:i,s:i,s:i,s:s}", "rank", i, "tp", at.tp, "pp", at.pp, "dp", at.dp,

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "orchestrator/process.h"
 #include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
@@ -12,7 +13,7 @@ enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at a look *
 static const int64_t SILENCE_NS = 1000000000; /* it is read once a rank was silent for so long */
 
 /* First sight of a rank: hold on to its process. */
-static void meet(struct run *r, int rank, const struct heartbeat_slot *slot)
+static void meet(struct run *r, int rank, const struct heartbeat_status *slot)
 {
     struct run_rank *k = &r->ranks[rank];
     int fd;
@@ -29,7 +30,7 @@ static void meet(struct run *r, int rank, const struct heartbeat_slot *slot)
 
 /* Rank 0's losses since the last look, every step's. A slot without a history (a copy from another
  * node) gives the last one, and the first that was not finite. */
-static void hear_losses(struct run *r, const char *path, const struct heartbeat_slot *slot)
+static void hear_losses(struct run *r, const char *path, const struct heartbeat_status *slot)
 {
     struct heartbeat_loss e[HEARTBEAT_HISTORY];
     int n = heartbeat_losses(e, HEARTBEAT_HISTORY, path, slot, monitor_heard(r->monitor));
@@ -44,10 +45,10 @@ static void hear_losses(struct run *r, const char *path, const struct heartbeat_
 
 static void look(struct run *r)
 {
-    int64_t now = heartbeat_clock_ns();
+    int64_t now = clock_ns();
 
     for (int i = 0; i < r->world; i++) {
-        struct heartbeat_slot slot;
+        struct heartbeat_status slot;
         struct tp_err ignored;
         char path[PATH_MAX];
         char state = 0;
@@ -129,7 +130,7 @@ static tp_status follow_saves(struct run *r)
  * deadline, and to have lived so long counts as a start that got somewhere. */
 static tp_status watch_by_exit(struct run *r)
 {
-    monitor_hold(r->monitor, heartbeat_clock_ns());
+    monitor_hold(r->monitor, clock_ns());
     if (r->lived)
         return TP_OK;
     r->lived = true;
@@ -212,7 +213,7 @@ tp_status run_watch_tick(struct run *r)
         st = run_beats_check(r);
     if (st || r->book.state == RUN_DRAIN)
         return st;
-    monitor_judge(r->monitor, &v, heartbeat_clock_ns());
+    monitor_judge(r->monitor, &v, clock_ns());
     st = act(r, &v);
     if (st == TP_OK && r->book.state != RUN_DRAIN && r->book.state != RUN_INIT)
         st = learn(r);
@@ -239,7 +240,7 @@ void run_watch_last(struct run *r)
 tp_status run_rank_gone(struct run *r, int rank)
 {
     struct run_rank *k = &r->ranks[rank];
-    struct heartbeat_slot slot;
+    struct heartbeat_status slot;
     struct fault f = { .kind = FAULT_RANK, .rank = rank, .node = k->node };
 
     close(k->pidfd);

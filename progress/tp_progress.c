@@ -3,7 +3,7 @@
  */
 #include "progress/tp_progress.h"
 
-#include <stddef.h>
+#include <stdlib.h>
 
 #include "core/heartbeat.h"
 
@@ -19,7 +19,8 @@ struct tp_progress *tp_progress_open(int rank, int world)
     struct tp_err err = { 0 };
     struct heartbeat *s = NULL;
 
-    if (rank < 0 || world <= rank || heartbeat_open(&s, NULL, rank, world, &err))
+    if (rank < 0 || world <= rank ||
+        heartbeat_open(&s, getenv(HEARTBEAT_DIR_ENV), rank, world, &err))
         return NULL;
     return (struct tp_progress *)(void *)s;
 }

@@ -46,7 +46,8 @@ struct train_config {
     int64_t save_every; /* 0: the last step only */
     int keep;           /* newest checkpoints that stay; 0: all */
     enum resume_mode resume;
-    const char *log, *logits; /* files, or NULL */
+    const char *log, *logits;  /* files, or NULL */
+    const char *heartbeat_dir; /* where ranks report to their watcher; NULL: nobody watches */
 };
 
 /* The defaults; paths are NULL. */

@@ -286,8 +286,8 @@ tp_status loop_run(struct trainer *t, const struct loop_voice *v, bool *agreed, 
 
     *agreed = true;
     /* whoever watches is told, but a run that cannot tell goes on */
-    if (heartbeat_open(&l.tell, NULL, comm_rank(t->parallel.world), comm_size(t->parallel.world),
-                       err))
+    if (heartbeat_open(&l.tell, t->config->heartbeat_dir, comm_rank(t->parallel.world),
+                       comm_size(t->parallel.world), err))
         say(&l, false, "warning: %s", err->msg);
     *err = (struct tp_err){ 0 };
     comm_watch(t->parallel.world, l.tell);

@@ -10,6 +10,7 @@
 #include "comm/comm.h"
 #include "comm/launch.h"
 #include "core/heap.h"
+#include "core/heartbeat.h"
 #include "core/stop.h"
 #include "core/thread_pool.h"
 #include "kernels/cpu/thread.h"
@@ -166,6 +167,7 @@ int main(int argc, char **argv)
     int code = 0, world = 0;
     bool mpi;
 
+    r.config.heartbeat_dir = getenv(HEARTBEAT_DIR_ENV);
     report_begin();
     launch_prepare_env(argv);
     heap_keep();

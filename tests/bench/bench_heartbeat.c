@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/heartbeat.h"
 
@@ -18,16 +19,16 @@ int main(void)
         fprintf(stderr, "bench_heartbeat: %s\n", err.msg);
         return 3;
     }
-    begin = heartbeat_clock_ns();
+    begin = clock_ns();
     for (int i = 0; i < CALLS; i++) {
         heartbeat_collective(t, true);
         heartbeat_collective(t, false);
     }
-    pair = heartbeat_clock_ns() - begin;
-    begin = heartbeat_clock_ns();
+    pair = clock_ns() - begin;
+    begin = clock_ns();
     for (int i = 0; i < CALLS; i++)
         heartbeat_step(t, i, 1.0);
-    step = heartbeat_clock_ns() - begin;
+    step = clock_ns() - begin;
     printf("a collective, begin and end  %.1f ns\na step                       %.1f ns\n",
            (double)pair / CALLS, (double)step / CALLS);
     heartbeat_close(t, true);

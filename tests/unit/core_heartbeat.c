@@ -1,5 +1,4 @@
-/* tests/unit/core_heartbeat.c - the progress slot: what is told is what is read, and costs nothing.
- */
+/* tests/unit/core_heartbeat.c - the watcher reads what the rank reported. */
 #include "core/heartbeat.h"
 
 #include <criterion/criterion.h>
@@ -13,7 +12,7 @@
 
 #include "core/file.h"
 
-static char dir[] = "/tmp/tp-slot-XXXXXX";
+static char dir[] = "/tmp/tp-heartbeat-XXXXXX";
 static struct tp_err err;
 
 static void make_dir(void)
@@ -26,12 +25,12 @@ static void drop_dir(void)
     file_remove_tree(dir, &err);
 }
 
-TestSuite(tell, .init = make_dir, .fini = drop_dir);
+TestSuite(heartbeat, .init = make_dir, .fini = drop_dir);
 
-Test(tell, reader_sees_what_the_writer_told)
+Test(heartbeat, reader_sees_what_the_writer_reported)
 {
     struct heartbeat *s = NULL;
-    struct heartbeat_slot m;
+    struct heartbeat_status m;
     char path[PATH_MAX];
 
     cr_assert_eq(heartbeat_open(&s, dir, 3, 8, &err), TP_OK, "%s", err.msg);
@@ -55,16 +54,15 @@ Test(tell, reader_sees_what_the_writer_told)
     cr_expect_eq(m.phase, HEARTBEAT_DONE);
 }
 
-/* Whenever one looks, the losses since the last look are there, but for those that the history has
- * no place for any more. */
-Test(tell, no_loss_is_missed_between_two_looks)
+/* Each look finds all losses since the look before, as far as the history reaches. */
+Test(heartbeat, no_loss_is_missed_between_two_looks)
 {
     struct heartbeat *s = NULL;
-    struct heartbeat_slot m;
+    struct heartbeat_status m;
     struct heartbeat_loss e[HEARTBEAT_HISTORY];
     char path[PATH_MAX];
     unsigned seed = (unsigned)getpid();
-    int64_t told = 0, heard = 0;
+    int64_t written = 0, known = 0;
 
     fprintf(stderr, "seed %u\n", seed);
     cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK, "%s", err.msg);
@@ -73,29 +71,29 @@ Test(tell, no_loss_is_missed_between_two_looks)
         int steps = rand_r(&seed) % (look % 10 == 9 ? 2 * HEARTBEAT_HISTORY : 40), n;
 
         for (int i = 0; i < steps; i++) {
-            told++;
-            heartbeat_step(s, told, 0.5 * (double)told);
+            written++;
+            heartbeat_step(s, written, 0.5 * (double)written);
         }
         cr_assert_eq(heartbeat_read(&m, path, 0, &err), TP_OK, "%s", err.msg);
-        n = heartbeat_losses(e, HEARTBEAT_HISTORY, path, &m, heard);
+        n = heartbeat_losses(e, HEARTBEAT_HISTORY, path, &m, known);
         cr_assert_eq(n, steps < HEARTBEAT_HISTORY ? steps : HEARTBEAT_HISTORY);
         for (int i = 0; i < n; i++) {
-            cr_assert_eq(e[i].step, told - n + 1 + i);
+            cr_assert_eq(e[i].step, written - n + 1 + i);
             cr_assert_eq(e[i].loss, 0.5 * (double)e[i].step);
         }
-        heard = told;
+        known = written;
     }
-    m.history = INT64_MAX; /* a file that lies */
+    m.history = INT64_MAX; /* a damaged file */
     cr_expect_eq(heartbeat_losses(e, HEARTBEAT_HISTORY, path, &m, 0), 0);
     m.history = 0;
     cr_expect_eq(heartbeat_losses(e, HEARTBEAT_HISTORY, path, &m, 0), 0);
     heartbeat_close(s, true);
 }
 
-Test(tell, another_ranks_file_garbage_and_short_files_are_refused)
+Test(heartbeat, another_ranks_file_garbage_and_short_files_are_refused)
 {
     struct heartbeat *s = NULL;
-    struct heartbeat_slot m;
+    struct heartbeat_status m;
     char path[PATH_MAX], junk[HEARTBEAT_BYTES];
 
     cr_assert_eq(heartbeat_open(&s, dir, 1, 4, &err), TP_OK, "%s", err.msg);
@@ -111,11 +109,10 @@ Test(tell, another_ranks_file_garbage_and_short_files_are_refused)
     heartbeat_close(s, true);
 }
 
-Test(tell, without_a_directory_every_call_does_nothing)
+Test(heartbeat, without_a_directory_every_call_does_nothing)
 {
     struct heartbeat *s = (struct heartbeat *)1;
 
-    unsetenv(HEARTBEAT_DIR_ENV);
     cr_assert_eq(heartbeat_open(&s, NULL, 0, 1, &err), TP_OK);
     cr_assert_null(s);
     heartbeat_phase(s, HEARTBEAT_TRAIN);
@@ -133,10 +130,10 @@ static void *write_steps(void *arg)
     return NULL;
 }
 
-Test(tell, step_and_loss_are_read_as_a_pair_while_they_change)
+Test(heartbeat, step_and_loss_are_read_as_a_pair_while_they_change)
 {
     struct heartbeat *s = NULL;
-    struct heartbeat_slot m;
+    struct heartbeat_status m;
     char path[PATH_MAX];
     pthread_t writer;
     int64_t seen = 0, last = -1;

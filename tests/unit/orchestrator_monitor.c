@@ -13,7 +13,7 @@ enum { WORLD = 4 };
 /* A simulated synchronous job: every step has two collectives. */
 struct sim {
     struct monitor *m;
-    struct heartbeat_slot slot[WORLD];
+    struct heartbeat_status slot[WORLD];
     char state[WORLD];
     int64_t now;
 };
@@ -32,7 +32,8 @@ static void sim_init(struct sim *s)
     s->now = 1000 * S;
     s->m = monitor_new(WORLD, &LIMITS, s->now);
     for (int r = 0; r < WORLD; r++) {
-        s->slot[r] = (struct heartbeat_slot){ .rank = r, .world = WORLD, .step = -1, .saved = -1 };
+        s->slot[r] =
+            (struct heartbeat_status){ .rank = r, .world = WORLD, .step = -1, .saved = -1 };
         s->slot[r].loss = NAN;
         s->state[r] = 'S';
     }
@@ -53,7 +54,7 @@ static struct monitor_verdict end_step(struct sim *s, int64_t len, const int64_t
                                        double loss)
 {
     for (int r = 0; r < WORLD; r++) {
-        struct heartbeat_slot *m = &s->slot[r];
+        struct heartbeat_status *m = &s->slot[r];
 
         m->phase = HEARTBEAT_TRAIN;
         m->step_len_ns = m->step < 0 ? 0 : len;

@@ -1,0 +1,58 @@
+/* core/process_stat.c - see core/process_stat.h. */
+#include "core/process_stat.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FIELD_STATE = 3, FIELD_START = 22 };
+
+/* The text of a file of /proc; "" when it cannot be read. */
+static void read_text(char *text, size_t size, const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = -1;
+
+    if (fd >= 0) {
+        n = read(fd, text, size - 1);
+        close(fd);
+    }
+    text[n > 0 ? n : 0] = 0;
+}
+
+static bool read_stat(struct process_stat *out, const char *path)
+{
+    char text[1024], *open, *close, *p;
+
+    *out = (struct process_stat){ 0 };
+    read_text(text, sizeof text, path);
+    /* "41 (name) S 1 ...": the name may contain parentheses, so the last one ends it */
+    open = strchr(text, '(');
+    close = strrchr(text, ')');
+    if (!open || !close || close < open || close[1] != ' ')
+        return false;
+    p = close + 2;
+    out->state = *p;
+    for (int field = FIELD_STATE; p && field < FIELD_START; field++) {
+        p = strchr(p, ' ');
+        p = p ? p + 1 : NULL;
+    }
+    out->start = p ? strtoll(p, NULL, 10) : 0;
+    snprintf(out->name, sizeof out->name, "%.*s", (int)(close - open - 1), open + 1);
+    return true;
+}
+
+bool process_stat_read(struct process_stat *out, pid_t pid)
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    return read_stat(out, path);
+}
+
+bool process_stat_self(struct process_stat *out)
+{
+    return read_stat(out, "/proc/self/stat");
+}

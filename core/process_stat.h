@@ -1,0 +1,23 @@
+/*
+ * core/process_stat.h - what the kernel says about a process in /proc/PID/stat (proc(5)).
+ */
+#ifndef CORE_PROCESS_STAT_H
+#define CORE_PROCESS_STAT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct process_stat {
+    char name[16]; /* of the executable, cut to 15 bytes by the kernel; any bytes */
+    char state;    /* 'R' runs, 'S' or 'D' waits, 'T' or 't' is stopped, 'Z' has ended */
+    int64_t start; /* when it started, in clock ticks since boot: a pid that is used again for
+                      another process has another start */
+};
+
+/* Read the entry of `pid`, or of the calling process. False, with *out zeroed: there is no such
+ * process, or /proc does not show it. */
+bool process_stat_read(struct process_stat *out, pid_t pid);
+bool process_stat_self(struct process_stat *out);
+
+#endif

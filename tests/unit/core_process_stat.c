@@ -1,0 +1,50 @@
+/* tests/unit/core_process_stat.c - /proc/PID/stat is read correctly, whatever a process calls
+ * itself. */
+#include "core/process_stat.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+Test(process_stat, shows_the_name_and_start_of_this_process)
+{
+    static const char name[] = "a) b (c) 7 (";
+    struct process_stat self, by_pid;
+
+    cr_assert_eq(prctl(PR_SET_NAME, name), 0);
+    cr_assert(process_stat_self(&self));
+    cr_assert(process_stat_read(&by_pid, getpid()));
+    cr_expect_str_eq(self.name, name);
+    cr_expect_eq(self.state, 'R');
+    cr_expect_gt(self.start, 0);
+    cr_expect_eq(self.start, by_pid.start);
+}
+
+Test(process_stat, follows_a_child_from_stopped_to_ended)
+{
+    struct process_stat parent, child;
+    siginfo_t info;
+    pid_t pid = fork();
+
+    cr_assert_geq(pid, 0);
+    if (pid == 0) {
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    cr_assert_eq(waitid(P_PID, (id_t)pid, &info, WSTOPPED), 0);
+    cr_assert(process_stat_self(&parent));
+    cr_assert(process_stat_read(&child, pid));
+    cr_expect_eq(child.state, 'T');
+    cr_expect_geq(child.start, parent.start);
+    kill(pid, SIGCONT);
+    cr_assert_eq(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+    cr_assert(process_stat_read(&child, pid));
+    cr_expect_eq(child.state, 'Z');
+    cr_assert_eq(waitpid(pid, NULL, 0), pid);
+    child.state = 'R';
+    cr_expect_not(process_stat_read(&child, pid));
+    cr_expect(child.state == 0 && child.start == 0);
+}
