@@ -1,0 +1,27 @@
+/*
+ * cli/verb.h - programs with verbs: one table drives dispatch and --help, and the manual pages and
+ * shell completions that are generated from it.
+ */
+#ifndef CLI_VERB_H
+#define CLI_VERB_H
+
+struct verb {
+    const char *name;
+    const char *args; /* its arguments, as --help lists them: "CKPT [NAME]" */
+    const char *help; /* one line; NULL: the program's own verb, which --help does not list */
+    int (*run)(int argc, char **argv); /* argv[0] is the verb; returns the exit code */
+};
+
+struct verb_program {
+    const char *name;                      /* "tp-ckpt" */
+    const char *intro, *tail;              /* of --help: before and after the list of verbs */
+    const struct verb *verbs;              /* ends with an entry without a name */
+    int (*no_verb)(int argc, char **argv); /* runs if the first word is no verb; NULL: an error */
+};
+
+/* All of a program's main(): find the verb and run it; answer --help and --version. Without
+ * arguments it prints the help, and that is an error unless the program has `no_verb`. Returns the
+ * exit code. */
+int verb_main(const struct verb_program *p, int argc, char **argv);
+
+#endif
