@@ -4,7 +4,9 @@
     fake_trainer.py RANKS [--steps N] [--state FILE] [--nan-at STEP] [--jump-at STEP] [--slow RANK]
                     [--exit-at STEP CODE] [--never-start] [--ignore-signals] [--step-ms MS]
 
-It remembers its step in FILE and goes on from there. SIGUSR1 or SIGTERM: remember, exit 75.
+It stores its step in FILE and continues from there. SIGUSR1 or SIGTERM: it stores the step and exits
+with 75. Rank 0 chooses the step after which all ranks stop, because a rank that stopped a step earlier
+than the others would leave them waiting in the barrier.
 """
 import argparse
 import math
@@ -20,8 +22,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "progress")
 from tp_progress import Progress  # noqa: E402
 
 
+STOP_STEP = 4088  # where rank 0 writes, in the shared page, the step after which all stop, plus 1
+
+
 def barrier(shared, rank, world, count):
-    """Everybody has come count times."""
+    """Wait until every rank has called this `count` times."""
     shared[8 * rank:8 * rank + 8] = struct.pack("q", count)
     while min(struct.unpack("%dq" % world, shared[:8 * world])) < count:
         time.sleep(0.001)
@@ -35,6 +40,8 @@ def work(rank, a, shared, stop):
         time.sleep(0.1 if rank == a.slow else a.step_ms / 1000)
         if a.exit_at and step == a.exit_at[0]:
             sys.exit(a.exit_at[1] if rank == 0 else 0)
+        if rank == 0 and stop[0] == 1 and not a.ignore_signals:
+            shared[STOP_STEP:] = struct.pack("q", step + 1)
         with progress.collective():
             barrier(shared, rank, a.ranks, step + 1)
         loss = 3 + 1 / (1 + step) + 0.01 * math.sin(step)
@@ -43,7 +50,7 @@ def work(rank, a, shared, stop):
         if rank == 0 and a.state != os.devnull:
             pathlib.Path(a.state + ".new").write_text(str(step + 1))
             os.replace(a.state + ".new", a.state)
-        if stop[0] == 1 and not a.ignore_signals:
+        if struct.unpack("q", shared[STOP_STEP:])[0] == step + 1:
             sys.exit(75)
     progress.close()
 
