@@ -103,7 +103,7 @@ $(PROGRESS): $(PROGRESS_SRC) $(PROGRESS_SRC:.c=.h)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(TP_CFLAGS) -O2 -g -fvisibility=hidden -fPIC -shared $(filter %.c,$^) -o $@
 
-$(BUILD)/orchestrator/page.o: orchestrator/page.html
+$(BUILD)/orchestrator/web/status_page.o: orchestrator/web/status_page.html
 
 # Prints once per build folder which compiler, header or library is missing, and its package.
 $(BUILD)/.tools:

@@ -11,9 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "orchestrator/relay.h"
-#include "orchestrator/run_inside.h"
+#include "orchestrator/process/relay.h"
 #include "orchestrator/run_slurm.h"
+#include "orchestrator/run_state.h"
 
 enum { TICK_MS = 100, BATCH = 32, WEBHOOK_PATIENCE_S = 3 };
 
@@ -78,7 +78,7 @@ static tp_status tick(struct run *r)
         return TP_OK;
     webhook_tick(r->webhook);
     if (r->page)
-        page_serve(r->page);
+        status_page_serve(r->page);
     if (r->slurm)
         st = run_slurm_tick(r);
     if (st || r->over)
@@ -114,8 +114,8 @@ static tp_status dispatch(struct run *r, int fd)
         control_serve(r->control, run_answer, r);
         return r->asked;
     }
-    if (r->page && fd == page_fd(r->page)) {
-        page_serve(r->page);
+    if (r->page && fd == status_page_fd(r->page)) {
+        status_page_serve(r->page);
         return TP_OK;
     }
     if (fd == r->keeper_pidfd)
@@ -170,7 +170,7 @@ static tp_status open_fds(struct run *r)
         run_watch_fd(r, r->signals) != 0 || run_watch_fd(r, control_fd(r->control)) != 0)
         return tp_fail_errno(&r->err, "cannot make an event loop");
     if (r->page)
-        run_watch_fd(r, page_fd(r->page));
+        run_watch_fd(r, status_page_fd(r->page));
     return TP_OK;
 }
 
@@ -191,7 +191,7 @@ static json_t *give_events(void *ctx)
 
 static tp_status open_all(struct run *r, struct job *job, json_t **last)
 {
-    const struct page_source source = { give_status, give_timeline, give_events, r };
+    const struct status_page_source source = { give_status, give_timeline, give_events, r };
     const struct job *j = r->job;
     tp_status st;
 
@@ -199,18 +199,18 @@ static tp_status open_all(struct run *r, struct job *job, json_t **last)
     if (j->backend == JOB_SLURM)
         TP_TRY(run_slurm_open(r, job, *last));
     if (*last)
-        st = book_read(&r->book, json_object_get(*last, "book"), j, run_now(), &r->err);
+        st = run_record_read(&r->book, json_object_get(*last, "book"), j, run_now(), &r->err);
     else
-        st = book_init(&r->book, j, &r->err);
+        st = run_record_init(&r->book, j, &r->err);
     TP_TRY(st);
     if (r->slurm)
         run_slurm_begin(r);
     TP_TRY(events_open(&r->events, j->state, &r->err));
-    TP_TRY(ledger_open(&r->ledger, j->state, r->book.spent, run_now(), &r->err));
+    TP_TRY(time_account_open(&r->ledger, j->state, r->book.spent, run_now(), &r->err));
     TP_TRY(control_open(&r->control, j->state, &r->err));
     TP_TRY(webhook_open(&r->webhook, j->webhook, &r->err));
     if (j->page.listen && j->page.listen[0])
-        TP_TRY(page_open(&r->page, j->page.listen, j->page.token_file, &source, &r->err));
+        TP_TRY(status_page_open(&r->page, j->page.listen, j->page.token_file, &source, &r->err));
     st = open_fds(r);
 done:
     return st;
@@ -220,14 +220,14 @@ static void close_all(struct run *r)
 {
     run_forget_attempt(r);
     run_slurm_close(r); /* before control: `stop --wait` waits for that too */
-    page_close(r->page);
+    status_page_close(r->page);
     webhook_close(r->webhook, WEBHOOK_PATIENCE_S);
     control_close(r->control);
     if (r->ledger)
-        ledger_close(r->ledger, run_now());
+        time_account_close(r->ledger, run_now());
     events_close(r->events);
     journal_close(r->journal);
-    book_free(&r->book);
+    run_record_free(&r->book);
     arena_free(&r->arena);
     arena_free(&r->kept);
     for (int fd = 0, fds[] = { r->epoll, r->timer, r->signals, r->beats }; fd < 4; fd++)
@@ -259,7 +259,7 @@ static tp_status stay_done(struct run *r)
 
 /* Somebody wants it to go on after its end: budgets begin anew. After a failure he has had a look
  * at the nodes too: what they were blamed for may have been the job's (a full disk, say). */
-static void forgive(struct book *b)
+static void forgive(struct run_record *b)
 {
     b->stop = false;
     if (!b->chained) {
@@ -282,7 +282,7 @@ static tp_status begin(struct run *r, bool is_old)
     if (r->page && r->voice->note) {
         char text[256];
 
-        snprintf(text, sizeof text, "status page: %s", page_url(r->page));
+        snprintf(text, sizeof text, "status page: %s", status_page_url(r->page));
         r->voice->note(r->voice->ctx, text);
     }
     if (is_old && r->book.open)
@@ -292,7 +292,7 @@ static tp_status begin(struct run *r, bool is_old)
     return run_plan_begin(r);
 }
 
-tp_status run_job(struct job *job, const char *self, const struct run_voice *voice,
+tp_status run_job(struct job *job, const char *self, const struct run_reporter *voice,
                   struct tp_err *err)
 {
     struct run *r = calloc(1, sizeof *r);

@@ -5,8 +5,8 @@
 
 #include "core/file.h"
 #include "core/text.h"
-#include "orchestrator/process.h"
-#include "orchestrator/run_inside.h"
+#include "orchestrator/process/process.h"
+#include "orchestrator/run_state.h"
 
 /* After a rank is gone the command may end by itself, saying why, before it is killed. Another
  * program's ranks may be about to end in order without having said so. */
@@ -19,8 +19,8 @@ tp_status run_drain_softly(struct run *r, const char *why)
     if (r->book.state == RUN_DRAIN)
         return TP_OK;
     run_event(r, "drain", json_pack("{s:s,s:f}", "reason", why, "grace", r->job->grace));
-    st = run_edge(r, RUN_DRAIN, "save and stop");
-    ledger_switch(r->ledger, LEDGER_STOPPING, run_now());
+    st = run_transition(r, RUN_DRAIN, "save and stop");
+    time_account_switch(r->ledger, TIME_STOPPING, run_now());
     r->drain_until = run_now() + r->job->grace;
     if (r->keeper > 0)
         kill(r->keeper, SIGUSR1);
@@ -56,7 +56,7 @@ static void note_stacks(const struct run *r)
         fclose(out);
 }
 
-tp_status run_drain_fault(struct run *r, const struct fault *f)
+tp_status run_drain_fault(struct run *r, const struct run_fault *f)
 {
     double now = run_now(), patience = 0;
     tp_status st;
@@ -78,8 +78,8 @@ tp_status run_drain_fault(struct run *r, const struct fault *f)
     }
     if (r->book.fault_at <= 0)
         r->book.fault_at = now - f->waited;
-    ledger_fault(r->ledger, r->saved_at, now - f->waited, LEDGER_PLANNING, now);
-    st = run_edge(r, RUN_DRAIN, "fault");
+    time_account_fault(r->ledger, r->saved_at, now - f->waited, TIME_PLANNING, now);
+    st = run_transition(r, RUN_DRAIN, "fault");
     r->drain_until = now + patience;
     return st || patience > 0 ? st : run_drain_tick(r);
 }
@@ -92,7 +92,7 @@ tp_status run_drain_tick(struct run *r)
         return TP_OK;
     run_attempt_id(r, id);
     if (r->drain_killed) /* the keeper itself does not get anywhere */
-        process_sweep(PROCESS_KEEPER_ENV, id, SIGKILL);
+        process_sweep(PROCESS_SUPERVISOR_ENV, id, SIGKILL);
     else if (r->fault.kind == FAULT_NONE)
         run_event(r, "killed",
                   json_pack("{s:f,s:s}", "seconds", r->job->grace, "reason",

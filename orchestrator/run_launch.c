@@ -10,10 +10,10 @@
 #include "ckpt/commit.h"
 #include "core/clock.h"
 #include "core/file.h"
-#include "orchestrator/process.h"
-#include "orchestrator/relay.h"
-#include "orchestrator/run_inside.h"
-#include "orchestrator/slurm.h"
+#include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/process/process.h"
+#include "orchestrator/process/relay.h"
+#include "orchestrator/run_state.h"
 
 void run_attempt_id(const struct run *r, char buf[64])
 {
@@ -48,7 +48,7 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper)
             _exit(127);
     } else {
         setsid();
-        setenv(PROCESS_KEEPER_ENV, id, 1);
+        setenv(PROCESS_SUPERVISOR_ENV, id, 1);
         setenv(HEARTBEAT_DIR_ENV, r->slots, 1);
         if (r->book.epoch > 0)
             setenv("TP_EPOCH", epoch, 1);
@@ -100,7 +100,7 @@ static tp_status place_ranks(struct run *r)
 }
 
 /* The longest step time that any layout had so far; 0: none is known. */
-static double slowest_measured(const struct book *b)
+static double slowest_measured(const struct run_record *b)
 {
     double most = 0;
 
@@ -201,7 +201,7 @@ static tp_status watch_keeper(struct run *r, pid_t pid)
 /* The book as it will be when the command runs; recorded before it is started. */
 static tp_status announce(struct run *r)
 {
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     bool changed = b->attempt > 0 && spec_world(&b->way.spec) != r->layout.ranks;
 
     b->attempt++;
@@ -213,12 +213,12 @@ static tp_status announce(struct run *r)
     b->new_layout = false;
     if (changed)
         run_event(r, "rescale", json_pack("{s:i}", "ranks", r->layout.ranks));
-    return run_edge(r, RUN_LAUNCH, "intent");
+    return run_transition(r, RUN_LAUNCH, "intent");
 }
 
 static void tell_launch(struct run *r)
 {
-    const struct way *w = &r->book.way;
+    const struct run_config *w = &r->book.way;
     json_t *more = json_pack("{s:i,s:I,s:I}", "ranks", r->world, "resumed_at",
                              (json_int_t)r->choice.step, "epoch", (json_int_t)r->book.epoch);
 
@@ -235,10 +235,10 @@ tp_status run_launch(struct run *r)
     pid_t pid;
     tp_status st;
 
-    ledger_switch(r->ledger, LEDGER_STARTING, run_now());
+    time_account_switch(r->ledger, TIME_STARTING, run_now());
     arena_free(&r->arena);
     memset(&r->fault, 0, sizeof r->fault);
-    r->stays_for = (struct way){ 0 };
+    r->stays_for = (struct run_config){ 0 };
     r->drain_until = 0;
     r->drain_killed = false;
     r->lived = false;
@@ -263,7 +263,7 @@ tp_status run_launch(struct run *r)
     r->book.keeper = pid;
     r->book.keeper_start = process_start(pid);
     tell_launch(r);
-    st = run_edge(r, RUN_INIT, "started");
+    st = run_transition(r, RUN_INIT, "started");
 done:
     return st;
 }
@@ -279,7 +279,7 @@ static void end_strays(struct run *r, const char *id)
     snprintf(stop, sizeof stop, "%.4000s/stop", r->slots);
     if (r->slurm && file_is_dir(r->slots) && !file_exists(stop))
         file_write_new(stop, "", 0, &ignored);
-    for (int i = 0; i < 250 && process_sweep(PROCESS_KEEPER_ENV, id, SIGKILL) +
+    for (int i = 0; i < 250 && process_sweep(PROCESS_SUPERVISOR_ENV, id, SIGKILL) +
                                        process_sweep(PROCESS_ID_ENV, id, SIGKILL) >
                                    0;
          i++)
@@ -293,7 +293,7 @@ tp_status run_take_over(struct run *r)
     tp_status st;
 
     run_attempt_id(r, id);
-    keeper = process_find(PROCESS_KEEPER_ENV, id);
+    keeper = process_find(PROCESS_SUPERVISOR_ENV, id);
     name_files(r);
     if ((st = place_ranks(r)) || (st = new_monitor(r)))
         return st;
@@ -301,7 +301,7 @@ tp_status run_take_over(struct run *r)
     r->layout.way = r->book.way;
     r->choice.step = r->book.resumed_at;
     if (r->choice.step >= 0)
-        choice_find(&r->choice, r->job->ckpt, &r->err);
+        checkpoint_find(&r->choice, r->job->ckpt, &r->err);
     run_event(
         r, "takeover",
         json_pack("{s:b,s:s}", "running", keeper > 0, "state", run_state_name(r->book.state)));
@@ -313,7 +313,7 @@ tp_status run_take_over(struct run *r)
         return r->err.status;
     if ((st = watch_keeper(r, keeper)))
         return st;
-    ledger_switch(r->ledger, LEDGER_STARTING, run_now());
+    time_account_switch(r->ledger, TIME_STARTING, run_now());
     r->book.keeper = keeper;
     r->book.keeper_start = process_start(keeper);
     if (r->book.state == RUN_DRAIN || r->book.stop || r->book.new_layout) {
@@ -322,7 +322,7 @@ tp_status run_take_over(struct run *r)
         r->drain_until = run_now() + (softly ? r->job->grace : 0);
         if (softly)
             kill(keeper, SIGUSR1);
-        return run_edge(r, RUN_DRAIN, "taken over");
+        return run_transition(r, RUN_DRAIN, "taken over");
     }
-    return run_edge(r, RUN_INIT, "taken over");
+    return run_transition(r, RUN_INIT, "taken over");
 }

@@ -3,14 +3,14 @@
 
 #include "ckpt/commit.h"
 #include "core/text.h"
-#include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
+#include "orchestrator/run_state.h"
 
 static const double BUSY_TOLD_S = 2;
 
 bool run_node_usable(const struct run *r, int node, bool settled_only)
 {
-    const struct book_node *n = &r->book.nodes[node];
+    const struct run_node *n = &r->book.nodes[node];
     double now = run_now();
 
     if (n->down || n->excluded_to > now)
@@ -32,22 +32,24 @@ int run_free_ranks(const struct run *r, bool settled_only)
     return ranks;
 }
 
-tp_status run_choose_of(const struct run *r, struct candidate *out, int ranks, struct tp_err *err)
+tp_status run_choose_of(const struct run *r, struct plan_candidate *out, int ranks,
+                        struct tp_err *err)
 {
     struct arena arena = { 0 };
-    struct candidate *c = NULL;
+    struct plan_candidate *c = NULL;
     int n = 0;
-    tp_status st = scale_candidates(&c, &n, r->job, &r->book, ranks, &arena, err);
+    tp_status st = candidates_find(&c, &n, r->job, &r->book, ranks, &arena, err);
 
     if (st == TP_OK)
-        st = scale_pick(out, c, n, r->book.resize, err);
+        st = candidates_pick(out, c, n, r->book.resize, err);
     if (st == TP_E_LAYOUT && r->book.resize[0]) /* not possible now: as good as it gets */
-        st = scale_pick(out, c, n, "", err);
+        st = candidates_pick(out, c, n, "", err);
     arena_free(&arena);
     return st;
 }
 
-tp_status run_choose(struct run *r, struct candidate *out, bool settled_only, struct tp_err *err)
+tp_status run_choose(struct run *r, struct plan_candidate *out, bool settled_only,
+                     struct tp_err *err)
 {
     return run_choose_of(r, out, run_free_ranks(r, settled_only), err);
 }
@@ -62,10 +64,10 @@ tp_status run_plan_begin(struct run *r)
     }
 
     run_forget_attempt(r);
-    ledger_switch(r->ledger, LEDGER_PLANNING, run_now());
+    time_account_switch(r->ledger, TIME_PLANNING, run_now());
     r->is_verified = r->no_convert = r->crosses = false;
     r->no_nodes_told = false;
-    st = run_edge(r, RUN_PLAN, "intent");
+    st = run_transition(r, RUN_PLAN, "intent");
     return st ? st : run_plan_tick(r);
 }
 
@@ -88,7 +90,7 @@ static tp_status wait_for_nodes(struct run *r)
                   json_pack("{s:s,s:s,s:i}", "result", "waiting for nodes", "reason",
                             text_clean(r->err.msg), "ranks", run_free_ranks(r, false)));
     r->no_nodes_told = true;
-    ledger_switch(r->ledger, LEDGER_WAITING, run_now());
+    time_account_switch(r->ledger, TIME_WAITING, run_now());
     return TP_OK;
 }
 
@@ -110,7 +112,7 @@ static bool root_is_busy(struct run *r)
                             text_clean(who.msg)));
         r->busy_told = now;
     }
-    ledger_switch(r->ledger, LEDGER_WAITING, now);
+    time_account_switch(r->ledger, TIME_WAITING, now);
     return true;
 }
 
@@ -135,7 +137,7 @@ static tp_status choose_checkpoint(struct run *r, bool *ready)
     r->choice.step = -1;
     if (r->job->checkpoints != JOB_CKPT_TP)
         return TP_OK;
-    if ((st = choice_find(&r->choice, r->job->ckpt, &r->err)))
+    if ((st = checkpoint_find(&r->choice, r->job->ckpt, &r->err)))
         return st;
     if (r->choice.step < 0 && (r->choice.any_ever || r->book.saved >= 0)) {
         char text[TP_ERR_MAX];
@@ -168,7 +170,7 @@ tp_status run_plan_tick(struct run *r)
         return TP_OK;
     }
     if (r->wait_until > now) {
-        ledger_switch(r->ledger, LEDGER_WAITING, now);
+        time_account_switch(r->ledger, TIME_WAITING, now);
         return TP_OK;
     }
     r->wait_until = 0;
@@ -183,7 +185,7 @@ tp_status run_plan_tick(struct run *r)
         return wait_for_nodes(r);
     if (st)
         return st;
-    ledger_switch(r->ledger, LEDGER_PLANNING, now);
+    time_account_switch(r->ledger, TIME_PLANNING, now);
     st = choose_checkpoint(r, &ready);
     if (st || !ready || r->over)
         return st;
@@ -196,23 +198,24 @@ tp_status run_plan_tick(struct run *r)
 }
 
 /* A checkpoint did not verify or load: the second time it is put away. */
-tp_status run_bad_checkpoint(struct run *r, const struct choice *c, const char *why)
+tp_status run_bad_checkpoint(struct run *r, const struct checkpoint_selection *c, const char *why)
 {
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     char to[PATH_MAX];
     int i = 0;
 
     while (i < b->n_bad && b->bad[i].step != c->step)
         i++;
     if (i == b->n_bad) {
-        i = b->n_bad < BOOK_BAD_MAX ? b->n_bad++ : 0;
+        i = b->n_bad < RUN_RECORD_BAD_MAX ? b->n_bad++ : 0;
         b->bad[i].step = c->step;
         b->bad[i].fails = 0;
     }
     b->bad[i].fails++;
     if (b->bad[i].fails < 2)
-        return run_edge(r, b->state, "a checkpoint failed once");
-    if (run_edge(r, b->state, "quarantine") || choice_quarantine(to, c, r->job->ckpt, &r->err))
+        return run_transition(r, b->state, "a checkpoint failed once");
+    if (run_transition(r, b->state, "quarantine") ||
+        checkpoint_quarantine(to, c, r->job->ckpt, &r->err))
         return r->err.status;
     b->bad[i] = b->bad[--b->n_bad];
     run_event(r, "quarantine",

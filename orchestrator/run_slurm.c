@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
-#include "orchestrator/process.h"
+#include "orchestrator/process/process.h"
 
 static const double END_PATIENCE_S = 300; /* for a Slurm that does not answer at the end */
 
@@ -119,7 +119,7 @@ tp_status run_slurm_open(struct run *r, struct job *job, const json_t *last)
 void run_slurm_begin(struct run *r)
 {
     struct run_slurm *s = r->slurm;
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     struct arena arena = { 0 };
     bool granted;
 
@@ -237,7 +237,7 @@ static void give_back(struct run *r, int64_t id)
 void run_slurm_close(struct run *r)
 {
     struct run_slurm *s = r->slurm;
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     char log[PATH_MAX];
 
     if (!s)

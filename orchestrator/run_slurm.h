@@ -15,9 +15,9 @@
 #ifndef ORCHESTRATOR_RUN_SLURM_H
 #define ORCHESTRATOR_RUN_SLURM_H
 
-#include "orchestrator/child.h"
-#include "orchestrator/run_inside.h"
-#include "orchestrator/slurm.h"
+#include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/process/child.h"
+#include "orchestrator/run_state.h"
 
 #define RUN_SLURM_ENV "TP_SALLOC_ID" /* in salloc: of which run */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "orchestrator/process.h"
+#include "orchestrator/process/process.h"
 #include "orchestrator/run_slurm.h"
 
 static const double QUEUE_LOOK_S = 1, AGAIN_S = 10, CHORE_PATIENCE_S = 120;
@@ -29,7 +29,7 @@ static tp_status request(struct run *r)
         return TP_OK; /* it is still to say its job's number */
     r->book.slurm_own = true;
     s->over[0] = 0;
-    st = run_edge(r, r->book.state, "asking Slurm for nodes");
+    st = run_transition(r, r->book.state, "asking Slurm for nodes");
     if (st == TP_OK)
         st = slurm_salloc(&words, r->job, &q, &arena, &r->err);
     if (st == TP_OK)
@@ -53,7 +53,7 @@ tp_status run_slurm_read_request(struct run *r)
     if (id) {
         r->book.slurm_job = id;
         r->slurm->next_look = 0;
-        st = run_edge(r, r->book.state, "Slurm has the request");
+        st = run_transition(r, r->book.state, "Slurm has the request");
     }
     arena_free(&arena);
     return st;
@@ -113,7 +113,7 @@ static tp_status allocation_over(struct run *r, const char *state)
     s->never_held = r->book.slurm_link != r->book.slurm_job;
     run_slurm_event(r, "over", state);
     forget(r);
-    return run_edge(r, r->book.state, "the allocation is over");
+    return run_transition(r, r->book.state, "the allocation is over");
 }
 
 tp_status run_slurm_ask_view(struct run *r)
@@ -239,7 +239,7 @@ tp_status run_slurm_viewed(struct run *r, int exit_code)
 tp_status run_slurm_named(struct run *r, int exit_code)
 {
     struct run_slurm *s = r->slurm;
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     bool fresh = b->slurm_link != b->slurm_job || b->slurm_restarts != s->view.restarts;
     tp_status st;
 
@@ -269,14 +269,14 @@ tp_status run_slurm_named(struct run *r, int exit_code)
 tp_status run_slurm_ready(struct run *r, bool *ready)
 {
     struct run_slurm *s = r->slurm;
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     char text[160];
 
     *ready =
         s->stage == SLURM_HELD && !s->must_look && s->paused_at <= 0 && !run_slurm_is_ending(r);
     if (*ready || s->paused_at > 0)
         return TP_OK;
-    ledger_switch(r->ledger, LEDGER_WAITING, run_now());
+    time_account_switch(r->ledger, TIME_WAITING, run_now());
     if (s->stage == SLURM_HELD && run_slurm_is_ending(r))
         return run_slurm_hand_over(r, s->why);
     if (s->stage != SLURM_NONE)
@@ -304,7 +304,7 @@ tp_status run_slurm_renew(struct run *r, const char *why)
     st = run_slurm_start(r, CHORE_CANCEL, &words, CHORE_PATIENCE_S);
     arena_free(&arena);
     forget(r);
-    return st ? st : run_edge(r, r->book.state, "the allocation is given back");
+    return st ? st : run_transition(r, r->book.state, "the allocation is given back");
 }
 
 /* salloc cancels its request when it is told to end; what it had got by then is cancelled too. */

@@ -29,7 +29,7 @@ static int64_t progress(const struct run *r)
 
 tp_status run_slurm_new_link(struct run *r)
 {
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     char text[120];
     tp_status st;
 
@@ -37,7 +37,7 @@ tp_status run_slurm_new_link(struct run *r)
     b->slurm_link = b->slurm_job;
     b->slurm_restarts = r->slurm->view.restarts;
     b->link_saved = progress(r);
-    st = run_edge(r, b->state, "a new allocation");
+    st = run_transition(r, b->state, "a new allocation");
     if (st == TP_OK && b->idle_links >= r->job->restart.no_progress) {
         snprintf(text, sizeof text, "%lld allocations in a row without %s",
                  (long long)b->idle_links,
@@ -79,7 +79,7 @@ static tp_status take_next(struct run *r, long id)
     run_event(
         r, "chain",
         json_pack("{s:I,s:I}", "slurm_job", (json_int_t)r->book.slurm_job, "next", (json_int_t)id));
-    return run_edge(r, r->book.state, "the next batch job is submitted");
+    return run_transition(r, r->book.state, "the next batch job is submitted");
 }
 
 static tp_status next_words(struct run *r, struct job_words *words, struct arena *arena)
@@ -128,7 +128,7 @@ tp_status run_slurm_submitted_next(struct run *r, int exit_code)
 tp_status run_slurm_watch_end(struct run *r)
 {
     struct run_slurm *s = r->slurm;
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     double left = run_slurm_left(r);
     struct arena arena = { 0 };
     struct job_words words;
@@ -201,7 +201,7 @@ static tp_status submit_now(struct run *r)
 tp_status run_slurm_hand_over(struct run *r, const char *why)
 {
     struct run_slurm *s = r->slurm;
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     char text[400];
     bool done;
     tp_status st = run_slurm_leave_to_slurm(r, &done);

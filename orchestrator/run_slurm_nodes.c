@@ -10,9 +10,9 @@ static const double PROBE_PATIENCE_S = 10, GUARD_AGAIN_S = 10;
 
 /* The nodes in their new order, and where the old ones went. */
 struct order {
-    struct job_node *job;   /* malloc'ed, as job->nodes */
-    struct book_node *book; /* malloc'ed, as book.nodes */
-    int *to;                /* of each old node its new number, -1: none */
+    struct job_node *job;  /* malloc'ed, as job->nodes */
+    struct run_node *book; /* malloc'ed, as book.nodes */
+    int *to;               /* of each old node its new number, -1: none */
     int n;
 };
 
@@ -187,7 +187,7 @@ static bool is_used(const struct run *r, int node)
 
 tp_status run_node_lost(struct run *r, int node, const char *reason, double waited)
 {
-    struct fault f = { .kind = FAULT_NODE, .rank = -1, .node = node, .waited = waited };
+    struct run_fault f = { .kind = FAULT_NODE, .rank = -1, .node = node, .waited = waited };
     bool runs =
         r->book.state == RUN_INIT || r->book.state == RUN_TRAIN || r->book.state == RUN_SAVE;
 
@@ -197,7 +197,7 @@ tp_status run_node_lost(struct run *r, int node, const char *reason, double wait
               json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[node].name, "reason", reason,
                         "seconds", waited));
     if (!runs || !is_used(r, node))
-        return run_edge(r, r->book.state, "node lost");
+        return run_transition(r, r->book.state, "node lost");
     f.step = monitor_best_step(r->monitor);
     snprintf(f.reason, sizeof f.reason, "node %s is lost: %s", r->job->nodes[node].name, reason);
     return run_drain_fault(r, &f);
@@ -217,7 +217,7 @@ static tp_status see_state(struct run *r, int node, const char *state)
     static const char *const dead[] = { "down",  "fail",    "error",  "unknown",
                                         "power", "no_resp", "reboot", NULL };
     static const char *const draining[] = { "drain", NULL };
-    struct book_node *n = &r->book.nodes[node];
+    struct run_node *n = &r->book.nodes[node];
     char text[80];
 
     if (n->left)
@@ -279,7 +279,7 @@ tp_status run_slurm_probe(struct run *r)
 tp_status run_slurm_probed(struct run *r, int exit_code)
 {
     int node = r->slurm->probed;
-    struct book_node *n = node >= 0 ? &r->book.nodes[node] : NULL;
+    struct run_node *n = node >= 0 ? &r->book.nodes[node] : NULL;
 
     r->slurm->probed = -1;
     r->slurm->next_probe = run_now() + r->job->slurm.poll;
@@ -290,10 +290,11 @@ tp_status run_slurm_probed(struct run *r, int exit_code)
     run_event(r, "node_back",
               json_pack("{s:s,s:s}", "node", r->job->nodes[node].name, "reason",
                         "it starts processes again"));
-    return run_edge(r, r->book.state, "node back");
+    return run_transition(r, r->book.state, "node back");
 }
 
-/* In a batch job: somebody on another node to go on if this one dies. See orchestrator/guard.h. */
+/* In a batch job: somebody on another node to go on if this one dies. See
+ * orchestrator/backend/slurm/slurm_standby.h. */
 tp_status run_slurm_post_guard(struct run *r)
 {
     struct run_slurm *s = r->slurm;

@@ -49,16 +49,16 @@ static void back_to_work(struct run *r)
 {
     switch (r->book.state) {
     case RUN_INIT:
-        ledger_switch(r->ledger, LEDGER_STARTING, run_now());
+        time_account_switch(r->ledger, TIME_STARTING, run_now());
         break;
     case RUN_TRAIN:
-        ledger_switch(r->ledger, LEDGER_TRAINING, run_now());
+        time_account_switch(r->ledger, TIME_TRAINING, run_now());
         break;
     case RUN_SAVE:
-        ledger_switch(r->ledger, LEDGER_SAVING, run_now());
+        time_account_switch(r->ledger, TIME_SAVING, run_now());
         break;
     case RUN_DRAIN:
-        ledger_switch(r->ledger, LEDGER_STOPPING, run_now());
+        time_account_switch(r->ledger, TIME_STOPPING, run_now());
         break;
     default:
         break;
@@ -89,7 +89,7 @@ void run_slurm_see_pause(struct run *r)
     if (!now || s->paused_at > 0)
         return;
     s->paused_at = run_now();
-    ledger_switch(r->ledger, LEDGER_WAITING, run_now());
+    time_account_switch(r->ledger, TIME_WAITING, run_now());
     run_slurm_event(r, "suspended", "Slurm has stopped its processes; nobody is blamed for that");
 }
 
@@ -119,7 +119,7 @@ void run_slurm_stretch(struct run *r)
         snprintf(text, sizeof text,
                  "tp-run itself stood still for %.1f s, as in a job that Slurm suspends", passed);
         run_slurm_event(r, "stood still", text);
-        ledger_switch(r->ledger, LEDGER_WAITING, now - passed);
+        time_account_switch(r->ledger, TIME_WAITING, now - passed);
         back_to_work(r);
     }
     if (passed > STOOD_STILL_S ? r->drain_until > now - passed

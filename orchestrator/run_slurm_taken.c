@@ -80,7 +80,7 @@ bool run_slurm_requeue(struct run *r)
 tp_status run_slurm_leave_to_slurm(struct run *r, bool *done)
 {
     struct run_slurm *s = r->slurm;
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     struct tp_err ignored;
     char text[120];
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "orchestrator/run_inside.h"
 #include "orchestrator/run_slurm.h"
+#include "orchestrator/run_state.h"
 
 static const double LINE_EVERY_S = 0.5;
 
@@ -35,7 +35,7 @@ static json_t *nodes_json(const struct run *r)
     double now = run_now();
 
     for (int i = 0; i < r->job->n_nodes; i++) {
-        const struct book_node *n = &r->book.nodes[i];
+        const struct run_node *n = &r->book.nodes[i];
         const char *state = n->down ? "down" : n->excluded_to > now ? "excluded" : "up";
         int ranks = 0;
 
@@ -50,7 +50,7 @@ static json_t *nodes_json(const struct run *r)
 
 json_t *run_status(const struct run *r)
 {
-    const struct book *b = &r->book;
+    const struct run_record *b = &r->book;
     json_t *ranks = json_array(), *spent = json_object();
     char spec[SPEC_TEXT_MAX];
     double loss = r->monitor ? monitor_loss(r->monitor) : NAN;
@@ -58,18 +58,18 @@ json_t *run_status(const struct run *r)
 
     for (int i = 0; r->ranks && r->monitor && i < r->world; i++)
         json_array_append_new(ranks, rank_json(r, i));
-    for (int i = 0; i < LEDGER_CAUSES; i++)
-        json_object_set_new(spent, ledger_cause_name((enum ledger_cause)i), json_real(b->spent[i]));
+    for (int i = 0; i < TIME_CAUSES; i++)
+        json_object_set_new(spent, time_cause_name((enum time_cause)i), json_real(b->spent[i]));
     o = json_pack("{s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:o,s:o,s:o,s:s,s:s,s:i}", "job",
                   r->job->name, "state", run_state_name(b->state), "attempt",
                   (json_int_t)b->attempt, "layout", spec_format(spec, &b->way.spec), "step",
                   (json_int_t)(r->monitor ? monitor_best_step(r->monitor) : b->best_step), "steps",
                   (json_int_t)r->job->steps, "checkpoint", (json_int_t)b->saved, "epoch",
                   (json_int_t)b->epoch, "restarts", (json_int_t)b->n_restarts, "goodput",
-                  book_goodput(b), "step_seconds",
+                  run_record_goodput(b), "step_seconds",
                   r->monitor ? monitor_step_seconds(r->monitor) : 0.0, "spent", spent, "ranks",
                   ranks, "nodes", nodes_json(r), "reason", b->reason, "page",
-                  r->page ? page_url(r->page) : "", "world", r->world);
+                  r->page ? status_page_url(r->page) : "", "world", r->world);
     if (o)
         json_object_set_new(o, "running", json_boolean(r->control != NULL));
     if (o && isfinite(loss))
@@ -90,11 +90,11 @@ tp_status run_status_stored(json_t **out, const struct job *job, struct tp_err *
                      : tp_fail(err, TP_E_NOMEM, "no memory for the status");
 
     if (st == TP_OK)
-        st = book_read(&r->book, json_object_get(last, "book"), job, run_now(), err);
+        st = run_record_read(&r->book, json_object_get(last, "book"), job, run_now(), err);
     if (st == TP_OK) {
         r->job = job;
         *out = run_status(r);
-        book_free(&r->book);
+        run_record_free(&r->book);
     }
     if (st == TP_OK && !*out)
         st = tp_fail(err, TP_E_NOMEM, "no memory for the status");
@@ -105,12 +105,12 @@ tp_status run_status_stored(json_t **out, const struct job *job, struct tp_err *
 
 json_t *run_timeline(const struct run *r)
 {
-    return ledger_json(r->ledger, run_now());
+    return time_account_json(r->ledger, run_now());
 }
 
 void run_live_line(struct run *r)
 {
-    const struct book *b = &r->book;
+    const struct run_record *b = &r->book;
     char spec[SPEC_TEXT_MAX], line[256];
     double now = run_now(), loss;
     int64_t step;
@@ -118,7 +118,7 @@ void run_live_line(struct run *r)
     if (!r->voice->line || now - r->line_at < LINE_EVERY_S)
         return;
     r->line_at = now;
-    ledger_touch(r->ledger, now);
+    time_account_touch(r->ledger, now);
     spec_format(spec, &b->way.spec);
     step = r->monitor ? monitor_best_step(r->monitor) : b->best_step;
     loss = r->monitor ? monitor_loss(r->monitor) : NAN;
@@ -127,7 +127,7 @@ void run_live_line(struct run *r)
                  "%s: %s at %s, step %lld%s%.0lld, loss %.4f, %.0f ms a step, goodput %.0f %%",
                  r->job->name, run_state_name(b->state), spec, (long long)step,
                  r->job->steps ? "/" : "", (long long)r->job->steps, loss,
-                 1e3 * monitor_step_seconds(r->monitor), 100 * book_goodput(b));
+                 1e3 * monitor_step_seconds(r->monitor), 100 * run_record_goodput(b));
     else
         snprintf(line, sizeof line, "%s: %s%s%s", r->job->name, run_state_name(b->state),
                  r->world ? " at " : "", r->world ? spec : "");

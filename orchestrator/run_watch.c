@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "orchestrator/process.h"
-#include "orchestrator/run_inside.h"
+#include "orchestrator/process/process.h"
 #include "orchestrator/run_slurm.h"
+#include "orchestrator/run_state.h"
 
 enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at a look */
 
@@ -68,30 +68,30 @@ static void look(struct run *r)
 
 static void remember_time(struct run *r)
 {
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     double seconds = monitor_step_seconds(r->monitor);
-    char way[WAY_TEXT_MAX];
+    char way[RUN_CONFIG_TEXT_MAX];
     int i = 0;
 
     if (seconds <= 0)
         return;
-    way_format(way, &b->way);
+    run_config_format(way, &b->way);
     while (i < b->n_measured && strcmp(b->measured[i].way, way) != 0)
         i++;
-    if (i == BOOK_MEASURED_MAX)
+    if (i == RUN_RECORD_MEASURED_MAX)
         return;
     b->n_measured += i == b->n_measured;
-    snprintf(b->measured[i].way, WAY_TEXT_MAX, "%s", way);
+    snprintf(b->measured[i].way, RUN_CONFIG_TEXT_MAX, "%s", way);
     b->measured[i].seconds = seconds;
 }
 
 /* Every rank has done a step. */
 static tp_status all_train(struct run *r)
 {
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     double now = run_now(), from = b->fault_at > 0 ? b->fault_at : r->launched_at;
 
-    ledger_switch(r->ledger, LEDGER_TRAINING, now);
+    time_account_switch(r->ledger, TIME_TRAINING, now);
     run_event(r, "training",
               json_pack("{s:f,s:b,s:I}", "seconds", now - from, "after_fault", b->fault_at > 0,
                         "resumed_at", (json_int_t)b->resumed_at));
@@ -101,7 +101,7 @@ static tp_status all_train(struct run *r)
     if (r->crosses && monitor_load_seconds(r->monitor) > 0)
         b->load_rate = (double)r->choice.bytes / monitor_load_seconds(r->monitor);
     b->fault_at = 0;
-    return run_edge(r, RUN_TRAIN, "every rank trains");
+    return run_transition(r, RUN_TRAIN, "every rank trains");
 }
 
 static tp_status follow_saves(struct run *r)
@@ -116,14 +116,14 @@ static tp_status follow_saves(struct run *r)
         r->book.saved = saved;
         r->saved_at = r->saving_since > 0 ? r->saving_since : now;
         run_event(r, "save", json_pack("{s:I}", "step", (json_int_t)saved));
-        ledger_flush(r->ledger); /* what lies before a save is not divided anew */
+        time_account_flush(r->ledger); /* what lies before a save is not divided anew */
     }
     if (!saving)
         r->saving_since = saved >= r->book.saved ? 0 : r->saving_since;
     if (saving == (r->book.state == RUN_SAVE))
         return TP_OK;
-    ledger_switch(r->ledger, saving ? LEDGER_SAVING : LEDGER_TRAINING, now);
-    return run_edge(r, saving ? RUN_SAVE : RUN_TRAIN, saving ? "ranks save" : "saved");
+    time_account_switch(r->ledger, saving ? TIME_SAVING : TIME_TRAINING, now);
+    return run_transition(r, saving ? RUN_SAVE : RUN_TRAIN, saving ? "ranks save" : "saved");
 }
 
 /* A trainer that is not ours and has never told anything is watched by its exit alone: there is no
@@ -136,21 +136,21 @@ static tp_status watch_by_exit(struct run *r)
     r->lived = true;
     r->book.fails_in_row = 0;
     r->book.fault_at = 0;
-    ledger_switch(r->ledger, LEDGER_TRAINING, run_now());
+    time_account_switch(r->ledger, TIME_TRAINING, run_now());
     run_event(
         r, "training",
         json_pack("{s:f,s:s}", "seconds", run_now() - r->launched_at, "reason",
                   "no rank reports its progress (libtp-progress): watched by its exit alone"));
-    return run_edge(r, RUN_TRAIN, "watched by its exit alone");
+    return run_transition(r, RUN_TRAIN, "watched by its exit alone");
 }
 
 static tp_status act(struct run *r, const struct monitor_verdict *v)
 {
-    struct fault f = { .kind = FAULT_HANG,
-                       .rank = v->rank,
-                       .node = v->rank >= 0 ? r->ranks[v->rank].node : -1,
-                       .step = v->step,
-                       .waited = (double)v->waited_ns / 1e9 };
+    struct run_fault f = { .kind = FAULT_HANG,
+                           .rank = v->rank,
+                           .node = v->rank >= 0 ? r->ranks[v->rank].node : -1,
+                           .step = v->step,
+                           .waited = (double)v->waited_ns / 1e9 };
 
     snprintf(f.reason, sizeof f.reason, "%s", v->text);
     switch (v->what) {
@@ -179,11 +179,11 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
 
 static tp_status learn(struct run *r)
 {
-    struct book *b = &r->book;
+    struct run_record *b = &r->book;
     int64_t best = monitor_best_step(r->monitor);
     double now = run_now();
 
-    ledger_loss(r->ledger, b->attempt, best, monitor_loss(r->monitor));
+    time_account_loss(r->ledger, b->attempt, best, monitor_loss(r->monitor));
     if (best > b->best_step) {
         b->best_step = best;
         b->fails_in_row = 0;
@@ -228,8 +228,8 @@ void run_watch_last(struct run *r)
     remember_time(r);
     if (monitor_best_step(r->monitor) > r->book.best_step)
         r->book.best_step = monitor_best_step(r->monitor);
-    ledger_loss(r->ledger, r->book.attempt, monitor_best_step(r->monitor),
-                monitor_loss(r->monitor));
+    time_account_loss(r->ledger, r->book.attempt, monitor_best_step(r->monitor),
+                      monitor_loss(r->monitor));
     r->book.loss_known = r->book.loss_known || monitor_loss(r->monitor) == monitor_loss(r->monitor);
     if ((saved = monitor_saved(r->monitor)) > r->book.saved) {
         r->book.saved = saved;
@@ -241,7 +241,7 @@ tp_status run_rank_gone(struct run *r, int rank)
 {
     struct run_rank *k = &r->ranks[rank];
     struct heartbeat_status slot;
-    struct fault f = { .kind = FAULT_RANK, .rank = rank, .node = k->node };
+    struct run_fault f = { .kind = FAULT_RANK, .rank = rank, .node = k->node };
 
     close(k->pidfd);
     k->pidfd = -1;

@@ -4,7 +4,7 @@
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
-#include "orchestrator/control.h"
+#include "orchestrator/web/control.h"
 
 int cmd_run_ask(int argc, char **argv)
 {

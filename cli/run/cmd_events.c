@@ -7,7 +7,7 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "core/file.h"
-#include "orchestrator/job.h"
+#include "orchestrator/job/job.h"
 
 /* Copy what there is; with follow wait for more until interrupted. */
 static void copy(FILE *f, bool follow)

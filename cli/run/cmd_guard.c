@@ -5,9 +5,9 @@
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
-#include "orchestrator/child.h"
-#include "orchestrator/guard.h"
-#include "orchestrator/slurm.h"
+#include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/backend/slurm/slurm_standby.h"
+#include "orchestrator/process/child.h"
 
 enum { TRIES = 24, PAUSE_S = 5 }; /* a dead host's lock goes when its lease is over */
 
@@ -49,7 +49,7 @@ int cmd_run_guard(int argc, char **argv)
                              : tp_fail(&err, TP_E_USAGE, "is started by tp-run on other nodes");
 
     if (st == TP_OK)
-        st = guard_wait(&take_over, &job, id, getenv("SLURMD_NODENAME"), &err);
+        st = slurm_standby_wait(&take_over, &job, id, getenv("SLURMD_NODENAME"), &err);
     code = report("tp-run guard", st, &err);
     if (take_over) {
         char *command[] = { "tp-run", argv[1], NULL };

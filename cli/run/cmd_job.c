@@ -111,7 +111,7 @@ static bool is_terminal(void)
 int cmd_run_job(int argc, char **argv)
 {
     struct screen screen = { .terminal = is_terminal() };
-    const struct run_voice voice = { on_event, on_line, on_note, &screen }, silence = { 0 };
+    const struct run_reporter voice = { on_event, on_line, on_note, &screen }, silence = { 0 };
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     const char *path = NULL;

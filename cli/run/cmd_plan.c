@@ -5,15 +5,15 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "core/size.h"
-#include "orchestrator/book.h"
-#include "orchestrator/journal.h"
-#include "orchestrator/scale.h"
+#include "orchestrator/plan/candidates.h"
+#include "orchestrator/state/journal.h"
+#include "orchestrator/state/run_record.h"
 
-static void print_candidate(const struct candidate *c, bool best)
+static void print_candidate(const struct plan_candidate *c, bool best)
 {
-    char way[WAY_TEXT_MAX], memory[SIZE_TEXT_MAX];
+    char way[RUN_CONFIG_TEXT_MAX], memory[SIZE_TEXT_MAX];
 
-    printf("%c %-26s %5d  ", best ? '*' : ' ', way_format(way, &c->way), c->ranks);
+    printf("%c %-26s %5d  ", best ? '*' : ' ', run_config_format(way, &c->way), c->ranks);
     if (!c->legal) {
         printf("%9s %11s  no: %s\n", "", c->memory ? size_format(memory, c->memory) : "", c->why);
         return;
@@ -25,7 +25,7 @@ static void print_candidate(const struct candidate *c, bool best)
     printf("%11s\n", c->memory ? size_format(memory, c->memory) : "?");
 }
 
-static json_t *candidate_json(const struct candidate *c)
+static json_t *candidate_json(const struct plan_candidate *c)
 {
     char spec[SPEC_TEXT_MAX];
 
@@ -37,7 +37,7 @@ static json_t *candidate_json(const struct candidate *c)
 }
 
 /* Whether an earlier line has the same mesh: of its variants (sp, ZeRO, vpp) the best is shown. */
-static bool is_variant(const struct candidate *c, int i)
+static bool is_variant(const struct plan_candidate *c, int i)
 {
     const struct spec *a = &c[i].way.spec;
 
@@ -50,7 +50,7 @@ static bool is_variant(const struct candidate *c, int i)
     return false;
 }
 
-static void print_people(const struct candidate *c, int n, int ranks, bool variants)
+static void print_people(const struct plan_candidate *c, int n, int ranks, bool variants)
 {
     bool found = false;
     int hidden = 0;
@@ -72,7 +72,7 @@ static void print_people(const struct candidate *c, int n, int ranks, bool varia
         printf("\n%d more differ from these in sp, ZeRO or vpp alone: --all\n", hidden);
 }
 
-static void print_json(const struct candidate *c, int n)
+static void print_json(const struct plan_candidate *c, int n)
 {
     json_t *all = json_array();
 
@@ -91,8 +91,8 @@ int cmd_run_plan(int argc, char **argv)
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     struct job job;
-    struct book book = { 0 };
-    struct candidate *c = NULL;
+    struct run_record book = { 0 };
+    struct plan_candidate *c = NULL;
     json_t *last = NULL;
     int code, n = 0;
     const struct opt opts[] = {
@@ -109,16 +109,16 @@ int cmd_run_plan(int argc, char **argv)
         return code;
     TP_TRY(job_read(&job, path, &arena, &err));
     if (journal_peek(&last, job.state, &err) == TP_OK)
-        TP_TRY(book_read(&book, json_object_get(last, "book"), &job, 0, &err));
+        TP_TRY(run_record_read(&book, json_object_get(last, "book"), &job, 0, &err));
     if (!ranks)
         ranks = job_ranks(&job);
-    TP_TRY(scale_candidates(&c, &n, &job, last ? &book : NULL, ranks, &arena, &err));
+    TP_TRY(candidates_find(&c, &n, &job, last ? &book : NULL, ranks, &arena, &err));
     if (as_json)
         print_json(c, n);
     else
         print_people(c, n, ranks, variants);
 done:
-    book_free(&book);
+    run_record_free(&book);
     json_decref(last);
     arena_free(&arena);
     return report("tp-run", st, &err);

@@ -1,7 +1,7 @@
 /* cli/run/cmd_relay.c - tp-run relay DIR COMMAND...: what runs on Slurm's nodes around a rank. */
 #include "cli/report.h"
 #include "cli/run/cmd.h"
-#include "orchestrator/relay.h"
+#include "orchestrator/process/relay.h"
 
 int cmd_run_relay(int argc, char **argv)
 {

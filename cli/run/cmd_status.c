@@ -5,8 +5,8 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_ask.h"
-#include "orchestrator/control.h"
 #include "orchestrator/run.h"
+#include "orchestrator/web/control.h"
 
 static const char *text(const json_t *o, const char *name)
 {

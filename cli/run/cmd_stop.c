@@ -5,9 +5,9 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_ask.h"
-#include "orchestrator/control.h"
-#include "orchestrator/journal.h"
-#include "orchestrator/slurm.h"
+#include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/state/journal.h"
+#include "orchestrator/web/control.h"
 
 /* Until nobody listens any more. */
 static void wait_for_end(const char *path)

@@ -6,8 +6,8 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "core/file.h"
-#include "orchestrator/job.h"
-#include "orchestrator/slurm.h"
+#include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/job/job.h"
 
 int cmd_run_submit(int argc, char **argv)
 {

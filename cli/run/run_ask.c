@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "orchestrator/control.h"
-#include "orchestrator/slurm.h"
+#include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/web/control.h"
 
 static const double PATIENCE_S = 30;
 

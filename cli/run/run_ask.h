@@ -9,7 +9,7 @@
 
 #include "core/arena.h"
 #include "core/err.h"
-#include "orchestrator/job.h"
+#include "orchestrator/job/job.h"
 
 /* Read the job file and send its tp-run the request (stolen); *answer is the caller's. A tp-run in
  * a batch job on another host is asked through Slurm: srun starts `tp-run ask` beside it.

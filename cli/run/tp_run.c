@@ -5,7 +5,7 @@
 
 #include "cli/run/cmd.h"
 #include "cli/verb.h"
-#include "orchestrator/job.h"
+#include "orchestrator/job/job.h"
 
 int main(int argc, char **argv)
 {

@@ -35,6 +35,7 @@ MAY_INCLUDE = {
 # is all other files there. Parts of one layer do not see each other.
 LAYERS = {
     "kernels": [".", "cpu", "cuda"],
+    "orchestrator": ["job", "process state watch", "plan web", "backend", "."],
     "cli": [".", "ckpt reshard run train"],
 }
 
@@ -54,10 +55,10 @@ FILE_CYCLES = [
     "ckpt/commit ckpt/root ckpt/step ckpt/tmp",
     "trainer/tensor/linear_product trainer/tensor/parallel_linear",
     "trainer/model/activations trainer/model/attention_block trainer/model/residual",
-    "orchestrator/job orchestrator/job_flag orchestrator/job_key orchestrator/job_value"
-    " orchestrator/job_yaml",
-    "orchestrator/fit orchestrator/scale",
-    "orchestrator/run orchestrator/run_inside orchestrator/run_slurm",
+    "orchestrator/job/job orchestrator/job/job_key orchestrator/job/job_option"
+    " orchestrator/job/job_value orchestrator/job/job_yaml",
+    "orchestrator/plan/candidates orchestrator/plan/fit",
+    "orchestrator/run orchestrator/run_state orchestrator/run_slurm",
     "cli/reshard/reshard_job cli/reshard/reshard_journal",
 ]
 

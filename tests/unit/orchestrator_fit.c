@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "orchestrator/scale.h"
+#include "orchestrator/plan/candidates.h"
 #include "tests/unit/random_model.h"
 #include "trainer/suggestions.h"
 
@@ -144,13 +144,13 @@ struct tally {
 };
 
 static void judge(struct tally *n, const struct train_config *c, const struct model *m,
-                  const struct candidate *x, bool recompute)
+                  const struct plan_candidate *x, bool recompute)
 {
     struct train_config as_planned = *c;
     struct tp_err why = { 0 };
-    char way[WAY_TEXT_MAX];
+    char way[RUN_CONFIG_TEXT_MAX];
 
-    way_format(way, &x->way);
+    run_config_format(way, &x->way);
     if (x->legal) {
         n->offered++;
         as_planned.micro_batch_size = x->way.micro ? x->way.micro : c->micro_batch_size;
@@ -197,7 +197,7 @@ Test(fit, tp_run_offers_what_tp_train_runs_and_refuses_what_it_refuses)
         struct train_config c = random_run(&r, &m);
         bool recompute = rng_int(&r, 0, 1);
         struct spec specs[SPECS];
-        struct candidate *x;
+        struct plan_candidate *x;
         struct job job;
         tp_status st;
         int n;
@@ -206,7 +206,7 @@ Test(fit, tp_run_offers_what_tp_train_runs_and_refuses_what_it_refuses)
         for (int i = 0; i < SPECS; i++)
             specs[i] = any_spec(&r, &m);
         job = job_of(&c, recompute, specs, &arena);
-        st = scale_candidates(&x, &n, &job, NULL, RANKS_MAX, &arena, &err);
+        st = candidates_find(&x, &n, &job, NULL, RANKS_MAX, &arena, &err);
         cr_assert(st == TP_OK || st == TP_E_USAGE, "%s", err.msg);
         if (st)
             judge_never(&all, &c, &m, specs);

@@ -1,5 +1,5 @@
 /* tests/unit/orchestrator_job.c - the job file. */
-#include "orchestrator/job_flag.h"
+#include "orchestrator/job/job_option.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -94,20 +94,20 @@ Test(job, the_command_gets_layout_checkpoint_and_resume)
 {
     struct job j;
     struct job_words w;
-    struct way s;
+    struct run_config s;
 
-    cr_assert_eq(way_parse(&s, "tp2dp2", &err), TP_OK);
+    cr_assert_eq(run_config_parse(&s, "tp2dp2", &err), TP_OK);
     cr_assert_eq(parse(&j, "command: tp-train --steps 9 --resume\nckpt: c\n"), TP_OK);
     cr_assert_eq(job_command(&w, &j, &s, 3, true, &arena, &err), TP_OK);
     cr_assert_eq(w.n, 7);
     cr_expect_str_eq(w.word[3], "--layout=tp2dp2");
     cr_expect_str_eq(w.word[4], "--ckpt=/tmp/c");
     cr_expect_str_eq(w.word[6], "--resume=must");
-    cr_assert_eq(way_parse(&s, "tp2pp2 micro3 recompute-full", &err), TP_OK);
+    cr_assert_eq(run_config_parse(&s, "tp2pp2 micro3 recompute-full", &err), TP_OK);
     cr_assert_eq(job_command(&w, &j, &s, 3, true, &arena, &err), TP_OK);
     cr_expect_str_eq(w.word[4], "--micro=3");
     cr_expect_str_eq(w.word[5], "--recompute=full");
-    cr_assert_eq(way_parse(&s, "tp2dp2", &err), TP_OK);
+    cr_assert_eq(run_config_parse(&s, "tp2dp2", &err), TP_OK);
     cr_assert_eq(parse(&j, "command: [my, '{layout}@{ranks}', '-c{ckpt}']\nckpt: /c\n"), TP_OK);
     cr_assert_eq(job_command(&w, &j, &s, 3, true, &arena, &err), TP_OK);
     cr_assert_eq(w.n, 3);
@@ -154,7 +154,7 @@ Test(job, options_of_the_command_are_read_as_tp_train_reads_them)
         cr_assert_eq(j.layouts.n_allow, 0);
     }
     cr_assert_eq(parse(&j, "command: [my, -m, x, --mod, y, --models, z]\nckpt: c\n"), TP_OK);
-    cr_expect_null(job_flag(&j, "--model"));
+    cr_expect_null(job_option(&j, "--model"));
 }
 
 Test(job, what_the_command_fixes_is_what_is_run)

@@ -1,6 +1,6 @@
 /* tests/unit/orchestrator_journal.c - whatever is cut off or damaged, the last good record is
  * found. */
-#include "orchestrator/journal.h"
+#include "orchestrator/state/journal.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>

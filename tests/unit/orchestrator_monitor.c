@@ -1,5 +1,5 @@
 /* tests/unit/orchestrator_monitor.c - verdicts on a simulated clock. */
-#include "orchestrator/monitor.h"
+#include "orchestrator/watch/monitor.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

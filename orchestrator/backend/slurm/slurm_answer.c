@@ -1,0 +1,147 @@
+/* orchestrator/backend/slurm/slurm_answer.c - see orchestrator/backend/slurm/slurm_answer.h. */
+#include "orchestrator/backend/slurm/slurm_answer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VIEW_FIELDS = 12 }; /* of SLURM_VIEW_FORMAT, a bar after each */
+
+double slurm_seconds(const char *text)
+{
+    const char *dash = strchr(text, '-');
+    double total = 0;
+    int colons = 0;
+
+    if (text[0] < '0' || text[0] > '9')
+        return -1; /* UNLIMITED, NOT_SET, INVALID */
+    for (const char *p = dash ? dash + 1 : text; *p;) {
+        char *end;
+
+        total = total * 60 + (double)strtol(p, &end, 10);
+        if (end == p || (*end && *end != ':'))
+            return -1;
+        colons += *end == ':';
+        p = end + (*end == ':');
+    }
+    if (colons == 0) /* "1-12": hours after the days; "90": minutes */
+        total *= dash ? 3600 : 60;
+    else if (dash && colons == 1)
+        total *= 60;
+    return total + (dash ? 86400 * (double)strtol(text, NULL, 10) : 0);
+}
+
+/* The next field of a line that '|' divides; squeue's words for "none" become "". */
+static const char *field(char **p)
+{
+    char *begin = *p, *bar = strchr(begin, '|');
+
+    *p = bar ? bar + 1 : begin + strlen(begin);
+    if (bar)
+        *bar = 0;
+    return strcmp(begin, "(null)") == 0 || strcmp(begin, "N/A") == 0 ? "" : begin;
+}
+
+/* The first line with n bars, cut off from what follows: warnings may stand around it. */
+static char *line_with_bars(char *text, int n)
+{
+    for (char *next; text; text = next) {
+        int bars = 0;
+
+        next = strchr(text, '\n');
+        if (next)
+            *next++ = 0;
+        for (const char *p = text; *p; p++)
+            bars += *p == '|';
+        if (bars == n)
+            return text;
+    }
+    return NULL;
+}
+
+/* "2026-11-21T16:03:15", of the local clock: seconds from now; -1: it is no time. */
+static double seconds_until(const char *text, time_t now)
+{
+    struct tm t = { .tm_isdst = -1 };
+    const char *end = strptime(text, "%Y-%m-%dT%H:%M:%S", &t);
+    double left = end && !*end ? difftime(mktime(&t), now) : -1;
+
+    return !end || *end ? -1 : left > 0 ? left : 0;
+}
+
+bool slurm_view_read(struct slurm_view *out, char *text, time_t now)
+{
+    double end;
+
+    text = line_with_bars(text, VIEW_FIELDS);
+    if (!text)
+        return false;
+    out->state = field(&text);
+    out->reason = field(&text);
+    out->left = slurm_seconds(field(&text));
+    end = seconds_until(field(&text), now);
+    if (end >= 0 && (out->left < 0 || end < out->left))
+        out->left = end;
+    out->nodes = strtoll(field(&text), NULL, 10);
+    out->limit = field(&text);
+    out->account = field(&text);
+    out->partition = field(&text);
+    out->qos = field(&text);
+    out->preempted = field(&text)[0] != 0;
+    out->restarts = strtol(field(&text), NULL, 10);
+    out->list = field(&text);
+    return true;
+}
+
+long slurm_allocated(const char *text, bool *granted)
+{
+    static const char *const words[] = { "Granted job allocation ", "Pending job allocation " };
+
+    for (int i = 0; i < 2; i++) {
+        const char *at = strstr(text, words[i]);
+
+        if (at) {
+            *granted = i == 0;
+            return strtol(at + strlen(words[i]), NULL, 10);
+        }
+    }
+    return 0;
+}
+
+long slurm_submitted(const char *text)
+{
+    const char *newline = strrchr(text, '\n');
+    char *end;
+    long id = strtol(text = newline ? newline + 1 : text, &end, 10);
+
+    return end != text && (*end == 0 || *end == ';') && id > 0 ? id : 0;
+}
+
+bool slurm_is_away(const char *text)
+{
+    static const char *const words[] = { "Unable to contact slurm", "Socket timed out",
+                                         "Connection refused",      "Zero Bytes were transmitted",
+                                         "Connection timed out",    "try again later" };
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (strcasestr(text, words[i]))
+            return true;
+    return false;
+}
+
+bool slurm_kept_step(const char *text)
+{
+    static const char *const words[] = { "Unable to confirm allocation", "Unable to create step" };
+
+    for (const char *p = text; *p; p += strspn(p, "\n")) {
+        size_t len = strcspn(p, "\n");
+        char line[300];
+
+        snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), p);
+        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+            if (strstr(line, words[i]) && slurm_is_away(line))
+                return true;
+        p += len;
+    }
+    return false;
+}

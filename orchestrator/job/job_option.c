@@ -1,0 +1,173 @@
+/* orchestrator/job/job_option.c - see orchestrator/job/job_option.h. */
+#include "orchestrator/job/job_option.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/size.h"
+#include "layout/workload.h"
+
+/* tp-train's options that have a letter and a value, and its letters without one. A test compares
+ * them with tp-train --help. */
+static const struct {
+    char letter;
+    const char *name;
+} LETTERS[] = { { 'm', "--model" },
+                { 'd', "--data" },
+                { 'n', "--steps" },
+                { 'l', "--layout" },
+                { 't', "--threads" } };
+static const char FLAGS[] = "qh";
+
+static const char *name_of(char letter)
+{
+    for (size_t i = 0; i < sizeof LETTERS / sizeof LETTERS[0]; i++)
+        if (LETTERS[i].letter == letter)
+            return LETTERS[i].name;
+    return "";
+}
+
+/* The value of the option that begins in word i, which is in that word or the next. */
+static const char *value_at(const struct job *j, int i, const char *in_word)
+{
+    if (in_word)
+        return in_word;
+    return i + 1 < j->command.n ? j->command.word[i + 1] : "";
+}
+
+/* The value of `name` in a word such as "-qn10" or "-n"; NULL: it is not there. */
+static const char *short_value(const struct job *j, int i, const char *name)
+{
+    const char *p = j->command.word[i] + 1;
+
+    p += strspn(p, FLAGS);
+    if (!*p || strcmp(name_of(*p), name) != 0)
+        return NULL;
+    return value_at(j, i, p[1] ? p + 1 : NULL);
+}
+
+/* The same of "--name=V" or "--name", of tp-train also of its beginnings: an ambiguous one is its
+ * to refuse. */
+static const char *long_value(const struct job *j, int i, const char *name)
+{
+    const char *word = j->command.word[i];
+    size_t n = strcspn(word, "=");
+
+    if (n <= 2 || strncmp(word, name, n) != 0 || (name[n] && !j->is_tp_train))
+        return NULL;
+    return value_at(j, i, word[n] ? word + n + 1 : NULL);
+}
+
+const char *job_option(const struct job *j, const char *name)
+{
+    const char *last = NULL, *word;
+
+    for (int i = 1; i < j->command.n && (word = j->command.word[i]); i++) {
+        const char *v = NULL;
+
+        if (strncmp(word, "--", 2) == 0)
+            v = long_value(j, i, name);
+        else if (word[0] == '-' && j->is_tp_train)
+            v = short_value(j, i, name);
+        last = v ? v : last;
+    }
+    return last;
+}
+
+bool job_option_is_open(const struct job *j, const char *name)
+{
+    const char *v = job_option(j, name);
+
+    return v && strchr(v, '{');
+}
+
+static void flag_number(int64_t *out, const struct job *j, const char *name, int64_t missing)
+{
+    const char *v = job_option(j, name);
+
+    if (*out == 0)
+        *out = v ? strtoll(v, NULL, 10) : missing;
+}
+
+/* A layout that the command names is the only one that can run. */
+static tp_status read_layout(struct job *j, struct arena *arena, struct tp_err *err)
+{
+    const char *given = job_option(j, "--layout");
+    bool allowed = j->layouts.n_allow == 0;
+    struct spec *only;
+    char a[SPEC_TEXT_MAX], b[SPEC_TEXT_MAX];
+
+    if (!given || strchr(given, '{'))
+        return TP_OK;
+    if (!(only = arena_alloc(arena, sizeof *only)))
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for a layout", j->path);
+    if (spec_parse(only, given, err))
+        return tp_fail_in(err, "%s: --layout in the command", j->path);
+    spec_format(a, only);
+    for (int i = 0; i < j->layouts.n_allow; i++)
+        allowed |= strcmp(spec_format(b, &j->layouts.allow[i]), a) == 0;
+    if (!allowed)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: the command has --layout %s, which layouts.allow has not; leave it to "
+                       "tp-run, which adds --layout",
+                       j->path, a);
+    j->layouts.allow = only;
+    j->layouts.n_allow = 1;
+    return TP_OK;
+}
+
+/* The path that `path`, seen from `dir`, stands for, of which the last part need not be there yet.
+ * False: its folder is not there either. */
+static bool resolve(char out[PATH_MAX], const char *dir, const char *path)
+{
+    char text[PATH_MAX], folder[PATH_MAX];
+    const char *slash;
+
+    snprintf(text, sizeof text, "%.2000s%s%.2000s", path[0] == '/' ? "" : dir,
+             path[0] == '/' ? "" : "/", path);
+    if (realpath(text, out))
+        return true;
+    slash = strrchr(text, '/');
+    text[slash - text] = 0;
+    if (!realpath(text[0] ? text : "/", folder))
+        return false;
+    return snprintf(out, PATH_MAX, "%s/%s", folder, slash + 1) < PATH_MAX;
+}
+
+/* What tp-train writes has to be what tp-run looks after. */
+static tp_status check_ckpt(const struct job *j, struct tp_err *err)
+{
+    const char *given = job_option(j, "--ckpt");
+    char saved[PATH_MAX], kept[PATH_MAX];
+
+    if (!given || strchr(given, '{') || !j->ckpt)
+        return TP_OK;
+    if (!resolve(saved, j->dir, given) || !resolve(kept, j->dir, j->ckpt) ||
+        strcmp(saved, kept) == 0)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: the command has --ckpt %.400s, but ckpt is %.400s; leave it to tp-run, "
+                   "which adds --ckpt",
+                   j->path, given, j->ckpt);
+}
+
+tp_status job_options_read(struct job *j, struct arena *arena, struct tp_err *err)
+{
+    const char *model = job_option(j, "--model"), *mem = job_option(j, "--mem");
+    const struct workload w = workload_default();
+    tp_status st;
+
+    flag_number(&j->steps, j, "--steps", 0);
+    flag_number(&j->layouts.batch, j, "--batch", w.global_batch_size);
+    flag_number(&j->layouts.micro, j, "--micro", 0);
+    flag_number(&j->layouts.seq, j, "--seq", w.seq_length);
+    if (!j->layouts.model && model && !strchr(model, '{'))
+        j->layouts.model = model[0] == '/' ? model : arena_printf(arena, "%s/%s", j->dir, model);
+    if (!j->layouts.dtype)
+        j->layouts.dtype = job_option(j, "--dtype");
+    if ((st = read_layout(j, arena, err)) || (st = check_ckpt(j, err)))
+        return st;
+    return !j->layouts.memory && mem ? size_parse(&j->layouts.memory, mem, err) : TP_OK;
+}

@@ -1,0 +1,292 @@
+/* orchestrator/job/job_yaml.c - the job file's YAML into struct job, by the table of job_key.c. */
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "orchestrator/job/job.h"
+#include "orchestrator/job/job_key.h"
+#include "orchestrator/job/job_value.h"
+#include "orchestrator/job/job_yaml.h"
+
+struct reader {
+    yaml_document_t *doc;
+    struct job *job;
+    const char *path;
+    struct arena *arena;
+    struct tp_err *err;
+};
+
+#define FAIL(r, node, ...) fail_at(r, node, __VA_ARGS__)
+
+__attribute__((format(printf, 3, 4))) static tp_status fail_at(struct reader *r,
+                                                               const yaml_node_t *node,
+                                                               const char *fmt, ...)
+{
+    char text[TP_ERR_MAX / 2];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!node)
+        return tp_fail(r->err, TP_E_USAGE, "%s: %s", r->path, text);
+    return tp_fail(r->err, TP_E_USAGE, "%s:%zu: %s", r->path, node->start_mark.line + 1, text);
+}
+
+/* NULL: no scalar, or one that C cannot hold. */
+static const char *scalar(const yaml_node_t *n)
+{
+    const char *text = n && n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
+
+    return text && strlen(text) == n->data.scalar.length ? text : NULL;
+}
+
+/* YAML's null, which some write for "not set". */
+static bool is_null(const yaml_node_t *n)
+{
+    const char *text = scalar(n);
+
+    return text && n->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           (strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
+}
+
+static tp_status read_words(struct reader *r, const yaml_node_t *n, struct job_words *out)
+{
+    int64_t count = n->data.sequence.items.top - n->data.sequence.items.start;
+
+    out->word = arena_array(r->arena, (size_t)count + 1, sizeof *out->word);
+    if (!out->word)
+        return tp_fail(r->err, TP_E_NOMEM, "no memory");
+    for (out->n = 0; out->n < count; out->n++) {
+        const yaml_node_t *item =
+            yaml_document_get_node(r->doc, n->data.sequence.items.start[out->n]);
+
+        if (!scalar(item))
+            return FAIL(r, item, "expected a plain word");
+        out->word[out->n] = arena_strdup(r->arena, scalar(item));
+    }
+    return TP_OK;
+}
+
+static tp_status read_specs(struct reader *r, const yaml_node_t *n, const struct job_words *words)
+{
+    r->job->layouts.allow = arena_array(r->arena, (size_t)words->n + 1, sizeof(struct spec));
+    if (!r->job->layouts.allow || words->n > JOB_SPECS_MAX)
+        return FAIL(r, n, "layouts.allow: at most %d layouts", JOB_SPECS_MAX);
+    for (int i = 0; i < words->n; i++)
+        if (spec_parse(&r->job->layouts.allow[i], words->word[i], r->err)) {
+            char inner[TP_ERR_MAX];
+
+            snprintf(inner, sizeof inner, "%s", r->err->msg);
+            return FAIL(r, n, "layouts.allow: %s", inner);
+        }
+    r->job->layouts.n_allow = words->n;
+    return TP_OK;
+}
+
+/* "a:2" or a count. Names must be plain and differ. */
+static tp_status read_nodes(struct reader *r, const yaml_node_t *n, const struct job_words *words)
+{
+    struct job *j = r->job;
+
+    if (words->n < 1 || words->n > JOB_NODES_MAX)
+        return FAIL(r, n, "nodes: expected 1 to %d nodes", JOB_NODES_MAX);
+    j->nodes = arena_array(r->arena, (size_t)words->n, sizeof *j->nodes);
+    if (!j->nodes)
+        return tp_fail(r->err, TP_E_NOMEM, "no memory");
+    for (int i = 0; i < words->n; i++) {
+        char *colon = strrchr(words->word[i], ':'), *end = NULL;
+        long slots = colon ? strtol(colon + 1, &end, 10) : 1;
+
+        if (colon && (end == colon + 1 || *end || slots < 1 || slots > JOB_RANKS_MAX))
+            return FAIL(r, n, "nodes: \"%s\": expected name:slots", words->word[i]);
+        if (colon)
+            *colon = 0;
+        if (!words->word[i][0] || words->word[i][0] == '-' || strlen(words->word[i]) > 63 ||
+            strspn(words->word[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                   "._-") != strlen(words->word[i]))
+            return FAIL(r, n, "nodes: \"%s\" is no name for a node", words->word[i]);
+        for (int k = 0; k < i; k++)
+            if (strcmp(j->nodes[k].name, words->word[i]) == 0)
+                return FAIL(r, n, "nodes: \"%s\" stands there twice", words->word[i]);
+        j->nodes[i] = (struct job_node){ .name = words->word[i], .slots = (int)slots };
+    }
+    j->n_nodes = words->n;
+    return TP_OK;
+}
+
+/* nodes: 4 means n0 .. n3. */
+static tp_status count_nodes(struct reader *r, const yaml_node_t *n, const char *text)
+{
+    struct job_words words = { 0 };
+    char *end;
+    long count = strtol(text, &end, 10);
+
+    if (end == text || *end || count < 1 || count > JOB_NODES_MAX)
+        return FAIL(r, n,
+                    "nodes: \"%s\": expected a list such as [a:2, b:2], or a number from 1 to %d",
+                    text, JOB_NODES_MAX);
+    words.word = arena_array(r->arena, (size_t)count, sizeof *words.word);
+    if (!words.word)
+        return tp_fail(r->err, TP_E_NOMEM, "no memory");
+    for (; words.n < count; words.n++)
+        words.word[words.n] = arena_printf(r->arena, "n%d", words.n);
+    return read_nodes(r, n, &words);
+}
+
+static tp_status read_list(struct reader *r, const struct job_key *k, const yaml_node_t *n)
+{
+    struct job_words words = { 0 };
+    const char *text = scalar(n);
+    tp_status st;
+
+    if (text && k->kind == JOB_KIND_NODES && strspn(text, "0123456789") == strlen(text))
+        return count_nodes(r, n, text);
+    if (text) {
+        st = job_split(&words, text, r->arena, r->err);
+        if (st)
+            return FAIL(r, n, "%s: a quote is not closed", k->name);
+    } else if (n->type != YAML_SEQUENCE_NODE) {
+        return FAIL(r, n, "%s: expected a list", k->name);
+    } else if ((st = read_words(r, n, &words))) {
+        return st;
+    }
+    if (k->kind == JOB_KIND_SPECS)
+        return read_specs(r, n, &words);
+    if (k->kind == JOB_KIND_NODES)
+        return read_nodes(r, n, &words);
+    memcpy((char *)r->job + k->offset, &words, sizeof words);
+    return TP_OK;
+}
+
+static tp_status read_value(struct reader *r, const struct job_key *k, const yaml_node_t *n)
+{
+    const char *text = scalar(n), *expected = "one value";
+
+    if (is_null(n))
+        return FAIL(r, n, "%s%s%s: is null; leave the key out for its default", k->section,
+                    k->section[0] ? "." : "", k->name);
+    if (k->kind == JOB_KIND_WORDS || k->kind == JOB_KIND_SPECS || k->kind == JOB_KIND_NODES)
+        return read_list(r, k, n);
+    if (!text ||
+        job_value((char *)r->job + k->offset, &expected, k, text, r->job->dir, r->arena, r->err))
+        return FAIL(r, n, "%s%s%s: expected %s, found \"%s\"", k->section, k->section[0] ? "." : "",
+                    k->name, expected,
+                    text                          ? text
+                    : n->type == YAML_SCALAR_NODE ? "a text with a zero byte"
+                                                  : "a list or a section");
+    return TP_OK;
+}
+
+static const struct job_key *find_key(const char *section, const char *name)
+{
+    for (const struct job_key *k = job_keys(); k->kind != JOB_KIND_END; k++)
+        if (strcmp(k->section, section) == 0 && strcmp(k->name, name) == 0)
+            return k;
+    return NULL;
+}
+
+static tp_status read_mapping(struct reader *r, const yaml_node_t *map, const char *section)
+{
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        const yaml_node_t *key = yaml_document_get_node(r->doc, p->key);
+        const yaml_node_t *value = yaml_document_get_node(r->doc, p->value);
+        const char *name = scalar(key);
+        const struct job_key *k = name ? find_key(section, name) : NULL;
+        tp_status st;
+
+        for (yaml_node_pair_t *q = map->data.mapping.pairs.start; q < p; q++) {
+            const char *other = scalar(yaml_document_get_node(r->doc, q->key));
+
+            if (name && other && strcmp(name, other) == 0)
+                return FAIL(r, key, "\"%s\" stands there twice", name);
+        }
+        if (name && !section[0] && job_section_help(name)) {
+            if (scalar(value) && !scalar(value)[0])
+                continue; /* a section with nothing in it */
+            if (value->type != YAML_MAPPING_NODE)
+                return FAIL(r, value, "%s: expected keys under it", name);
+            st = read_mapping(r, value, name);
+        } else if (!k) {
+            return FAIL(r, key, "there is no key \"%s%s%s\" (tp-run --example shows all)", section,
+                        section[0] ? "." : "", name ? name : "?");
+        } else {
+            st = read_value(r, k, value);
+        }
+        if (st)
+            return st;
+    }
+    return TP_OK;
+}
+
+/* A second document would be taken for a part of the job, and is not. */
+static tp_status expect_end(struct reader *r, yaml_parser_t *parser)
+{
+    yaml_document_t more;
+    tp_status st = TP_OK;
+
+    if (!yaml_parser_load(parser, &more))
+        return tp_fail(r->err, TP_E_USAGE, "%s:%zu: not YAML: %s", r->path,
+                       parser->problem_mark.line + 1, parser->problem ? parser->problem : "?");
+    if (yaml_document_get_root_node(&more))
+        st = tp_fail(r->err, TP_E_USAGE, "%s:%zu: a second document (---); a job is one", r->path,
+                     more.start_mark.line + 1);
+    yaml_document_delete(&more);
+    return st;
+}
+
+static tp_status load_text(struct reader *r, const char *text, size_t size)
+{
+    yaml_parser_t parser;
+    yaml_node_t *root;
+    tp_status st;
+
+    if (!yaml_parser_initialize(&parser))
+        return tp_fail(r->err, TP_E_NOMEM, "no memory");
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
+    if (!yaml_parser_load(&parser, r->doc)) {
+        st = tp_fail(r->err, TP_E_USAGE, "%s:%zu: not YAML: %s", r->path,
+                     parser.problem_mark.line + 1, parser.problem ? parser.problem : "?");
+        yaml_parser_delete(&parser);
+        return st;
+    }
+    root = yaml_document_get_root_node(r->doc);
+    if (!root || root->type != YAML_MAPPING_NODE)
+        st = tp_fail(r->err, TP_E_USAGE, "%s: a job file is keys and values; see tp-run --example",
+                     r->path);
+    else
+        st = read_mapping(r, root, "");
+    yaml_document_delete(r->doc);
+    if (st == TP_OK)
+        st = expect_end(r, &parser);
+    yaml_parser_delete(&parser);
+    return st;
+}
+
+static tp_status set_default(struct reader *r, const struct job_key *k)
+{
+    yaml_document_t doc;
+    char text[256];
+    struct reader inner = *r;
+    int n = k->section[0]
+                ? snprintf(text, sizeof text, "%s: {%s: %s}", k->section, k->name,
+                           k->value[0] ? k->value : "\"\"")
+                : snprintf(text, sizeof text, "%s: %s", k->name, k->value[0] ? k->value : "\"\"");
+
+    inner.doc = &doc;
+    return load_text(&inner, text, (size_t)n);
+}
+
+tp_status job_yaml(struct job *job, const char *text, size_t size, struct arena *arena,
+                   struct tp_err *err)
+{
+    yaml_document_t doc;
+    struct reader r = { .doc = &doc, .job = job, .path = job->path, .arena = arena, .err = err };
+    tp_status st;
+
+    for (const struct job_key *k = job_keys(); k->kind != JOB_KIND_END; k++)
+        if (k->value && (st = set_default(&r, k)))
+            return st;
+    return load_text(&r, text, size);
+}

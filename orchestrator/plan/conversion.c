@@ -1,0 +1,72 @@
+/* orchestrator/plan/conversion.c - see orchestrator/plan/conversion.h. */
+#include "orchestrator/plan/conversion.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/size.h"
+
+/* Until it is measured: how much more ranks read than they keep (tp1 to tp2 with chunks of 4 MiB:
+ * 395 MiB for 293), and writing, of the rate of reading. */
+static const double READ_AGAIN = 1.35, WRITE_SHARE = 0.5, READ_GUESS = 500e6;
+
+/* Whether shards of one can be read as shards of the other. Replicas are not stored, and sequence
+ * parallelism cuts no tensor. */
+static bool same_shards(const struct spec *a, const struct spec *b)
+{
+    return a->tp == b->tp && a->pp == b->pp && a->vpp == b->vpp && a->zero == b->zero &&
+           (a->zero == 0 || (a->dp == b->dp && a->cp == b->cp));
+}
+
+static bool same_axes(const struct spec *a, const struct spec *b)
+{
+    return same_shards(a, b) && a->dp == b->dp && a->cp == b->cp;
+}
+
+static void predict(struct conversion_plan *p, double bytes, const struct conversion_rates *r)
+{
+    double read = r->read > 0 ? r->read : READ_GUESS;
+    double load = r->load > 0 ? r->load : read / READ_AGAIN;
+    double convert = r->convert > 0 ? r->convert : 1 / (1 / read + 1 / (WRITE_SHARE * read));
+
+    p->resume_seconds = bytes / load;
+    p->convert_seconds = bytes / convert + bytes / read;
+}
+
+void conversion_decide(struct conversion_plan *out, const struct job *job, const struct spec *from,
+                       const struct spec *to, int64_t bytes, const struct conversion_rates *rates)
+{
+    struct conversion_plan p = { .differs = job->is_tp_train ? !same_shards(from, to)
+                                                             : !same_axes(from, to) };
+    char size[SIZE_TEXT_MAX];
+
+    predict(&p, (double)bytes, rates);
+    size_format(size, bytes);
+    if (!p.differs) {
+        snprintf(p.why, sizeof p.why, "the checkpoint has this layout");
+    } else if (job->reshard == JOB_RESHARD_NEVER) {
+        snprintf(p.why, sizeof p.why, "reshard is never: the command has to read %s as they are",
+                 size);
+    } else if (job->reshard == JOB_RESHARD_ALWAYS) {
+        p.convert = true;
+        snprintf(p.why, sizeof p.why, "reshard is always");
+    } else if (!job->is_tp_train) {
+        p.convert = true;
+        snprintf(p.why, sizeof p.why,
+                 "the command is not tp-train, which alone reads checkpoints of other layouts");
+    } else {
+        p.convert = p.convert_seconds < p.resume_seconds;
+        snprintf(p.why, sizeof p.why,
+                 "--resume reads %s at the new layout in about %.2f s; converting them first would "
+                 "take about %.2f s",
+                 size, p.resume_seconds, p.convert_seconds);
+    }
+    *out = p;
+}
+
+char *conversion_spec(char buf[CONVERSION_SPEC_MAX], const struct spec *s)
+{
+    snprintf(buf, CONVERSION_SPEC_MAX, "tp%dpp%dvpp%ddp%dcp%dzero%d%s", s->tp, s->pp, s->vpp, s->dp,
+             s->cp, s->zero, s->sp ? "sp" : "");
+    return buf;
+}

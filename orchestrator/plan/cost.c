@@ -1,0 +1,150 @@
+/* orchestrator/plan/cost.c - see orchestrator/plan/cost.h. */
+#include "orchestrator/plan/cost.h"
+
+#include <string.h>
+
+enum { FLOPS, BYTES_TP, BYTES_DP, CALLS, BYTES_WEIGHTS };
+
+/* Seconds a unit, before anything was measured: one core of a server, shared memory. */
+static const double GUESS[COST_TERMS] = { 1 / 50e9, 1 / 2e9, 1 / 2e9, 20e-6, 1 / 10e9 };
+
+/* How far the guess holds against measurements: relative, as if it were measured this well. */
+static const double GUESS_WEIGHT = 0.05;
+
+static double ceil_div(double a, double b)
+{
+    int64_t x = (int64_t)a, y = (int64_t)b, parts = (x + y - 1) / y;
+
+    return (double)parts;
+}
+
+/* A share of what n ranks send each other in an all-reduce; a gather or a scatter is half. */
+static double ring(int n)
+{
+    return n > 1 ? 2.0 * (n - 1) / n : 0;
+}
+
+/* Work of a step with what is run forward again, of that without. Selective: the attention's scores
+ * and their products with V, two of a token's products with the sequence. */
+static double recomputed(const struct model *m, const struct workload *w)
+{
+    double scores = 4.0 * m->layers * m->heads * (double)m->head_dim * (double)w->seq_length;
+
+    if (w->recompute == RECOMPUTE_FULL)
+        return 4.0 / 3;
+    return w->recompute == RECOMPUTE_SELECTIVE ? 1 + scores / model_step_flops(m, 1, w->seq_length)
+                                               : 1;
+}
+
+void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct run_config *w)
+{
+    const struct workload load = run_config_work(&work->asked, w);
+    const struct model *m = work->model;
+    const struct spec *p = &w->spec;
+    double e = (double)dtype_bytes(load.dtype),
+           share = ceil_div((double)load.global_batch_size, p->dp);
+    int64_t chosen = workload_micro(&load, p);
+    double micro = chosen ? (double)chosen : share;
+    double micros = ceil_div(share, micro), stages = (double)p->pp * p->vpp;
+    double busiest = p->pp * p->vpp * ceil_div(m->layers, stages) / m->layers;
+    double bubble = 1 + (p->pp - 1) / (p->vpp * micros);
+    double again = recomputed(m, &load),
+           tokens = (double)load.global_batch_size * (double)load.seq_length;
+    double layers = m->layers / (double)p->pp * busiest; /* of a rank */
+    double row_bytes = share * (double)load.seq_length / p->cp * (double)m->hidden * 4;
+    double kv_bytes = share * (double)load.seq_length / p->cp * (double)m->kv_heads / p->tp *
+                      (double)m->head_dim * 2 * e;
+    double params = (double)model_matmul_params(m) / p->tp / p->pp * busiest;
+
+    x[FLOPS] = model_step_flops(m, (int64_t)tokens, load.seq_length) / spec_world(p) * busiest *
+               bubble * again;
+    x[BYTES_TP] = bubble * (layers * 4 * row_bytes * ring(p->tp) * again +
+                            layers * 3 * kv_bytes * (p->cp - 1) +
+                            (p->pp > 1 ? 2 * p->vpp * row_bytes / (p->sp ? p->tp : 1) : 0));
+    x[BYTES_DP] =
+        params * 4 * ring(p->dp * p->cp) + (p->zero == 3 ? 2 * params * e * ring(p->dp) / 2 : 0);
+    x[CALLS] = micros * bubble *
+                   (layers * ((p->tp > 1 ? 4 * (p->sp ? 2 : 1) : 0) + 3.0 * (p->cp - 1)) +
+                    (p->pp > 1 ? 4 * p->vpp : 0)) +
+               (p->dp > 1 ? 8 + (p->zero ? 8 : 0) : 0) + (p->zero == 3 ? 2 * layers : 0) + 2;
+    x[BYTES_WEIGHTS] = params * (3 * e * micros * bubble * again + 28.0 / (p->zero ? p->dp : 1));
+}
+
+/* Solve the symmetric system a w = b in place (Gauss; it is positive definite). */
+static void solve(double a[COST_TERMS][COST_TERMS], double b[COST_TERMS], double w[COST_TERMS])
+{
+    for (int i = 0; i < COST_TERMS; i++)
+        for (int k = i + 1; k < COST_TERMS; k++) {
+            double f = a[k][i] / a[i][i];
+
+            for (int j = i; j < COST_TERMS; j++)
+                a[k][j] -= f * a[i][j];
+            b[k] -= f * b[i];
+        }
+    for (int i = COST_TERMS - 1; i >= 0; i--) {
+        w[i] = b[i];
+        for (int j = i + 1; j < COST_TERMS; j++)
+            w[i] -= a[i][j] * w[j];
+        w[i] /= a[i][i];
+    }
+}
+
+/* The factor by which all of the guess is off, if it is off by one factor: least squares of the
+ * relative errors. x: terms in seconds of the guess, relative to what was measured. */
+static double one_factor(const double x[][COST_TERMS], int n)
+{
+    double sum = 0, squares = 0;
+
+    for (int i = 0; i < n; i++) {
+        double guessed = 0;
+
+        for (int k = 0; k < COST_TERMS; k++)
+            guessed += x[i][k];
+        sum += guessed;
+        squares += guessed * guessed;
+    }
+    return squares > 0 ? sum / squares : 1;
+}
+
+/* Weights relative to the guess, v: minimise sum (v.x - 1)^2 + GUESS_WEIGHT |v / f - 1|^2 with f
+ * the one factor that fits best alone. */
+void cost_fit(struct cost_model *out, const struct cost_work *work, const struct cost_sample *s,
+              int n)
+{
+    double a[COST_TERMS][COST_TERMS] = { { 0 } }, b[COST_TERMS] = { 0 }, v[COST_TERMS], f;
+    double x[COST_SAMPLES_MAX][COST_TERMS];
+
+    memcpy(out->seconds, GUESS, sizeof GUESS);
+    if (n == 0)
+        return;
+    for (int i = 0; i < n; i++) {
+        cost_terms(x[i], work, &s[i].way);
+        for (int k = 0; k < COST_TERMS; k++)
+            x[i][k] *= GUESS[k] / s[i].seconds;
+    }
+    f = one_factor((const double(*)[COST_TERMS])x, n);
+    for (int k = 0; k < COST_TERMS; k++) {
+        a[k][k] = GUESS_WEIGHT / (f * f);
+        b[k] = GUESS_WEIGHT / f;
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < COST_TERMS; k++) {
+            b[k] += x[i][k];
+            for (int j = 0; j < COST_TERMS; j++)
+                a[k][j] += x[i][k] * x[i][j];
+        }
+    solve(a, b, v);
+    for (int k = 0; k < COST_TERMS; k++)
+        out->seconds[k] = GUESS[k] * (v[k] > 0 ? v[k] : 0);
+}
+
+double cost_predict(const struct cost_model *m, const struct cost_work *work,
+                    const struct run_config *w)
+{
+    double x[COST_TERMS], t = 0;
+
+    cost_terms(x, work, w);
+    for (int k = 0; k < COST_TERMS; k++)
+        t += m->seconds[k] * x[k];
+    return t;
+}

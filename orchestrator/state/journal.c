@@ -1,0 +1,249 @@
+/* orchestrator/state/journal.c - see orchestrator/state/journal.h. */
+#include "orchestrator/state/journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <isa-l.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "core/arena.h"
+#include "core/file.h"
+
+enum { JOURNAL_MAX = 256 << 20, RENEW_AT = 4 << 20, FRAME = 20 }; /* "%08x %010zu " */
+
+struct journal {
+    int fd, lock;
+    int64_t size;
+    int64_t records, matched; /* matched: records at which a fault point looked */
+    char path[PATH_MAX], state[PATH_MAX];
+};
+
+static unsigned frame_crc(const char *text, size_t n)
+{
+    return crc32_iscsi((unsigned char *)text, (int)n, 0);
+}
+
+/* Bytes of the record at the beginning of text with its newline, 0: it is not good. */
+static size_t read_record(json_t **record, const char *text, size_t size)
+{
+    const char *json = text + FRAME;
+    char *end;
+    unsigned long crc;
+    size_t n;
+
+    *record = NULL;
+    if (size <= FRAME)
+        return 0;
+    crc = strtoul(text, &end, 16);
+    n = end == text + 8 ? strtoul(end, &end, 10) : SIZE_MAX;
+    if (end != text + FRAME - 1 || n >= size - FRAME || json[n] != '\n' ||
+        frame_crc(json, n) != crc)
+        return 0;
+    *record = json_loadb(json, n, JSON_REJECT_DUPLICATES, NULL);
+    return *record ? FRAME + n + 1 : 0;
+}
+
+/* Length up to the end of the last good record; *last gets it. Damage before it is passed over: an
+ * older book would not know of the attempt that runs. */
+static size_t scan(const char *text, size_t size, json_t **last, int64_t *records)
+{
+    size_t good = 0, at = 0;
+
+    *records = 0;
+    while (at < size) {
+        json_t *record;
+        size_t n = read_record(&record, text + at, size - at);
+        const char *newline = n ? NULL : memchr(text + at, '\n', size - at);
+
+        if (n == 0 && !newline)
+            break;
+        at = n ? at + n : (size_t)(newline - text) + 1;
+        if (n == 0)
+            continue;
+        json_decref(*last);
+        *last = record;
+        good = at;
+        ++*records;
+    }
+    if (*last && json_integer_value(json_object_get(*last, "n")) > *records)
+        *records = json_integer_value(json_object_get(*last, "n"));
+    return good;
+}
+
+static tp_status read_last(json_t **last, size_t *good, int64_t *records, const char *path,
+                           struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    char *text;
+    size_t size;
+    tp_status st = file_read_own(&text, &size, path, JOURNAL_MAX, &arena, err);
+
+    if (st == TP_OK)
+        *good = scan(text, size, last, records);
+    arena_free(&arena);
+    return st;
+}
+
+static tp_status take_lock(struct journal *j, const char *state, struct tp_err *err)
+{
+    char path[PATH_MAX], pid[32] = "";
+    ssize_t n;
+
+    snprintf(path, sizeof path, "%s/lock", state);
+    j->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (j->lock < 0)
+        return tp_fail_errno(err, "%s: cannot open", path);
+    if (flock(j->lock, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK)
+            return tp_fail_errno(err, "%s: cannot lock", path);
+        n = pread(j->lock, pid, sizeof pid - 1, 0);
+        pid[n > 0 ? n : 0] = 0;
+        return tp_fail(err, TP_E_EXISTS,
+                       "%s: this job is run by another tp-run (pid %s); see tp-run status", state,
+                       pid[0] ? pid : "unknown");
+    }
+    n = snprintf(pid, sizeof pid, "%d", (int)getpid());
+    if (ftruncate(j->lock, 0) != 0 || pwrite(j->lock, pid, (size_t)n, 0) != n)
+        return tp_fail_errno(err, "%s: cannot write", path);
+    return TP_OK;
+}
+
+tp_status journal_open(struct journal **out, json_t **last, const char *state, struct tp_err *err)
+{
+    struct journal *j = calloc(1, sizeof *j);
+    size_t good = 0;
+    tp_status st;
+
+    *last = NULL;
+    if (!j)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the journal");
+    j->fd = j->lock = -1;
+    snprintf(j->path, sizeof j->path, "%s/journal", state);
+    snprintf(j->state, sizeof j->state, "%s", state);
+    TP_TRY(file_make_dirs(state, err));
+    TP_TRY(take_lock(j, state, err));
+    st = read_last(last, &good, &j->records, j->path, err);
+    if (st && st != TP_E_NOTFOUND)
+        goto done;
+    j->fd = open(j->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (j->fd < 0 || ftruncate(j->fd, (off_t)good) != 0)
+        TP_TRY(tp_fail_errno(err, "%s: cannot open the journal", j->path));
+    j->size = (int64_t)good;
+    TP_TRY(file_sync_dir(state, err));
+    *out = j;
+    j = NULL;
+done:
+    if (st) {
+        json_decref(*last);
+        *last = NULL;
+    }
+    journal_close(j);
+    return st;
+}
+
+/* Fault point: TP_RUN_DIE_AFTER is a number, of the record after which to die by SIGKILL, or
+ * EDGE:K, the K-th of that edge that this process writes. */
+static bool dies_here(struct journal *j, const json_t *record)
+{
+    const char *die = getenv("TP_RUN_DIE_AFTER"), *colon = die ? strchr(die, ':') : NULL;
+    const char *edge = json_string_value(json_object_get(record, "edge"));
+
+    if (!die)
+        return false;
+    if (!colon)
+        return strtoll(die, NULL, 10) == j->records;
+    j->matched += edge && strncmp(edge, die, (size_t)(colon - die)) == 0 && !edge[colon - die];
+    return j->matched == strtoll(colon + 1, NULL, 10);
+}
+
+/* A journal of many days would take long to read: begin a new one with its last record. The one
+ * before stays as journal.old. When that fails the old one just grows. */
+static void renew(struct journal *j, const char *frame, size_t n)
+{
+    char fresh[PATH_MAX + 8], old[PATH_MAX + 8];
+    struct tp_err ignored;
+    int fd;
+
+    snprintf(fresh, sizeof fresh, "%s.new", j->path);
+    snprintf(old, sizeof old, "%s.old", j->path);
+    fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return;
+    if (file_write_at(fd, fresh, 0, frame, n, &ignored) || file_sync(fd, fresh, true, &ignored))
+        goto failed;
+    unlink(old);
+    if (link(j->path, old) != 0) /* not on this file system: only history goes */
+        errno = 0;
+    if (rename(fresh, j->path) != 0)
+        goto failed;
+    file_sync_dir(j->state, &ignored);
+    close(j->fd);
+    j->fd = fd;
+    j->size = (int64_t)n;
+    return;
+failed:
+    close(fd);
+    unlink(fresh);
+}
+
+tp_status journal_append(struct journal *j, json_t *record, struct tp_err *err)
+{
+    char *text = NULL, *frame = NULL;
+    size_t n;
+    tp_status st = TP_OK;
+
+    json_object_set_new(record, "n", json_integer(j->records + 1));
+    text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    n = text ? strlen(text) : 0;
+    frame = malloc(n + FRAME + 16);
+    if (!text || !frame)
+        TP_TRY(tp_fail(err, TP_E_NOMEM, "no memory for a journal record"));
+    snprintf(frame, FRAME + 15, "%08x %010u ", frame_crc(text, n), (unsigned)n);
+    memcpy(frame + FRAME, text, n);
+    frame[FRAME + n] = '\n';
+    TP_TRY(file_write_at(j->fd, j->path, j->size, frame, FRAME + n + 1, err));
+    TP_TRY(file_sync(j->fd, j->path, true, err));
+    j->size += (int64_t)(FRAME + n + 1);
+    j->records++;
+    if (j->size > RENEW_AT)
+        renew(j, frame, FRAME + n + 1);
+    if (dies_here(j, record))
+        raise(SIGKILL);
+done:
+    free(text);
+    free(frame);
+    json_decref(record);
+    return st;
+}
+
+void journal_close(struct journal *j)
+{
+    if (!j)
+        return;
+    if (j->fd >= 0)
+        close(j->fd);
+    if (j->lock >= 0)
+        close(j->lock);
+    free(j);
+}
+
+tp_status journal_peek(json_t **last, const char *state, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    size_t good = 0;
+    int64_t records;
+    tp_status st;
+
+    *last = NULL;
+    snprintf(path, sizeof path, "%s/journal", state);
+    st = read_last(last, &good, &records, path, err);
+    if (st == TP_OK && !*last)
+        st = tp_fail(err, TP_E_NOTFOUND, "%s: no record", path);
+    return st;
+}

@@ -1,0 +1,49 @@
+/* orchestrator/watch/loss_watch.c - see orchestrator/watch/loss_watch.h. */
+#include "orchestrator/watch/loss_watch.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "orchestrator/watch/quantile.h"
+
+enum { LEARNT_AFTER = 20 };
+
+static const double SPREAD_MIN = 1e-3; /* losses that hardly differ */
+
+static bool is_jump(const struct loss_watch *w, double loss, double *median)
+{
+    int n = w->n < LOSS_WATCH_WINDOW ? w->n : LOSS_WATCH_WINDOW;
+    double spread;
+
+    if (w->jump <= 0 || n < LEARNT_AFTER)
+        return false;
+    *median = quantile(w->last, n, 0.5);
+    spread = quantile(w->last, n, 0.9) - quantile(w->last, n, 0.1);
+    return loss - *median > w->jump * (spread > SPREAD_MIN ? spread : SPREAD_MIN);
+}
+
+enum loss_watch_finding loss_watch_step(struct loss_watch *w, int64_t step, double loss, char *text,
+                                        size_t size)
+{
+    double median = 0;
+
+    if (step < 0 || step <= w->heard || w->told_nan)
+        return LOSS_FINE;
+    w->heard = step;
+    if (!isfinite(loss)) {
+        if (!w->known)
+            return LOSS_FINE;
+        w->told_nan = true;
+        snprintf(text, size, "the loss of step %lld is not finite", (long long)step);
+        return LOSS_NOT_FINITE;
+    }
+    w->known = true;
+    if (is_jump(w, loss, &median)) {
+        w->n = 0;
+        snprintf(text, size, "the loss of step %lld is %.4g; the median before it is %.4g",
+                 (long long)step, loss, median);
+        return LOSS_JUMPED;
+    }
+    w->last[w->n++ % LOSS_WATCH_WINDOW] = loss;
+    return LOSS_FINE;
+}

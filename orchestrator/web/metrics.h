@@ -1,0 +1,14 @@
+/*
+ * orchestrator/web/metrics.h - the job in Prometheus' text format, version 0.0.4: what /metrics
+ * gives.
+ */
+#ifndef ORCHESTRATOR_WEB_METRICS_H
+#define ORCHESTRATOR_WEB_METRICS_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+/* From what `status` says; malloc'ed, *n bytes. NULL: no memory. */
+char *metrics_text(size_t *n, const json_t *status);
+
+#endif

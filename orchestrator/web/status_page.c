@@ -1,0 +1,288 @@
+/* orchestrator/web/status_page.c - see orchestrator/web/status_page.h. */
+#include "orchestrator/web/status_page.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/arena.h"
+#include "core/file.h"
+#include "orchestrator/web/metrics.h"
+
+enum { TOKEN_MAX = 256, TOKEN_MIN = 16, CONNECTIONS = 64 };
+
+/* The page itself, from page.html, in the program. */
+__asm__(".section .rodata\n"
+        ".global tp_page_html\n"
+        ".global tp_page_html_end\n"
+        "tp_page_html:\n"
+        ".incbin \"orchestrator/web/status_page.html\"\n"
+        "tp_page_html_end:\n"
+        ".byte 0\n"
+        ".previous\n");
+extern const char tp_page_html[], tp_page_html_end[];
+
+struct status_page {
+    struct MHD_Daemon *daemon;
+    struct status_page_source source;
+    char url[160];
+    char token[TOKEN_MAX + 1]; /* "" none */
+};
+
+static tp_status read_token(struct status_page *p, const char *path, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    char *text;
+    size_t n;
+    tp_status st = file_read_all(&text, &n, path, TOKEN_MAX, &arena, err);
+
+    if (st == TP_OK) {
+        text[strcspn(text, " \t\r\n")] = 0;
+        if (strlen(text) < TOKEN_MIN)
+            st = tp_fail(err, TP_E_USAGE, "%s: expected a token of at least %d characters", path,
+                         TOKEN_MIN);
+        else
+            snprintf(p->token, sizeof p->token, "%s", text);
+    }
+    arena_free(&arena);
+    return st;
+}
+
+/* host:port, numeric. *loopback tells whether only this machine can connect. */
+static tp_status parse_address(struct sockaddr_storage *a, bool *loopback, const char *text,
+                               struct tp_err *err)
+{
+    const char *colon = strrchr(text, ':');
+    struct sockaddr_in *v4 = (struct sockaddr_in *)a;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)a;
+    char host[64], *end;
+    long port = colon ? strtol(colon + 1, &end, 10) : -1;
+
+    memset(a, 0, sizeof *a);
+    if (port < 0 || port > 65535 || end == colon + 1 || *end || colon - text > 60)
+        return tp_fail(err, TP_E_USAGE, "page.listen: \"%s\": expected address:port", text);
+    snprintf(host, sizeof host, "%.*s", (int)(colon - text), text);
+    if (strcmp(host, "localhost") == 0)
+        snprintf(host, sizeof host, "127.0.0.1");
+    if (host[0] == '[') {
+        host[strcspn(host, "]")] = 0;
+        memmove(host, host + 1, strlen(host));
+    }
+    if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons((uint16_t)port);
+        *loopback = ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+    } else if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons((uint16_t)port);
+        *loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+    } else {
+        return tp_fail(err, TP_E_USAGE, "page.listen: \"%s\" is no IP address", host);
+    }
+    return TP_OK;
+}
+
+/* Takes the same time wherever the two differ. */
+static bool same_token(const char *given, const char *token)
+{
+    size_t n = strlen(token);
+    unsigned char differ = strlen(given) != n;
+
+    for (size_t i = 0; i < n && i <= strlen(given); i++)
+        differ |= (unsigned char)(given[i] ^ token[i]);
+    return !differ;
+}
+
+static bool may_read(const struct status_page *p, struct MHD_Connection *c)
+{
+    const char *bearer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+    const char *query = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "token");
+
+    if (!p->token[0])
+        return true;
+    return (bearer && strncmp(bearer, "Bearer ", 7) == 0 && same_token(bearer + 7, p->token)) ||
+           (query && same_token(query, p->token));
+}
+
+/* A request whose Host is a name comes from a page elsewhere that had its name point here. */
+static bool host_is_address(struct MHD_Connection *c)
+{
+    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
+    char host[64];
+    struct in6_addr ignored;
+    size_t n = given ? strlen(given) : 0, name;
+
+    if (!given)
+        return true;
+    name = given[0] == '[' ? strcspn(given, "]") + 1 : strcspn(given, ":");
+    if (n >= sizeof host || name > n ||
+        (given[name] && (given[name] != ':' ||
+                         strspn(given + name + 1, "0123456789") != strlen(given + name + 1))))
+        return false;
+    if (given[0] == '[') {
+        snprintf(host, sizeof host, "%.*s", (int)name - 2, given + 1);
+        return inet_pton(AF_INET6, host, &ignored) == 1;
+    }
+    snprintf(host, sizeof host, "%.*s", (int)name, given);
+    return strcmp(host, "localhost") == 0 || inet_pton(AF_INET, host, &ignored) == 1;
+}
+
+static enum MHD_Result reply(struct MHD_Connection *c, unsigned code, const char *type,
+                             const char *text, size_t n, enum MHD_ResponseMemoryMode mode)
+{
+    struct MHD_Response *r = MHD_create_response_from_buffer(n, (void *)(uintptr_t)text, mode);
+    enum MHD_Result result;
+
+    if (!r)
+        return MHD_NO;
+    MHD_add_response_header(r, "Content-Type", type);
+    MHD_add_response_header(r, "Cache-Control", "no-store");
+    MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+    MHD_add_response_header(r, "Content-Security-Policy",
+                            "default-src 'none'; style-src 'unsafe-inline'; "
+                            "script-src 'unsafe-inline'; connect-src 'self'");
+    result = MHD_queue_response(c, code, r);
+    MHD_destroy_response(r);
+    return result;
+}
+
+static enum MHD_Result reply_text(struct MHD_Connection *c, unsigned code, const char *text)
+{
+    return reply(c, code, "text/plain; charset=utf-8", text, strlen(text), MHD_RESPMEM_MUST_COPY);
+}
+
+static enum MHD_Result reply_json(struct MHD_Connection *c, json_t *o)
+{
+    char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
+
+    json_decref(o);
+    if (!text)
+        return reply_text(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
+    return reply(c, MHD_HTTP_OK, "application/json", text, strlen(text), MHD_RESPMEM_MUST_FREE);
+}
+
+static enum MHD_Result reply_metrics(struct MHD_Connection *c, json_t *status)
+{
+    size_t n = 0;
+    char *text = status ? metrics_text(&n, status) : NULL;
+
+    json_decref(status);
+    if (!text)
+        return reply_text(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
+    return reply(c, MHD_HTTP_OK, "text/plain; version=0.0.4", text, n, MHD_RESPMEM_MUST_FREE);
+}
+
+static enum MHD_Result answer(void *ctx, struct MHD_Connection *c, const char *url,
+                              const char *method, const char *version, const char *data,
+                              size_t *size, void **seen)
+{
+    struct status_page *p = ctx;
+
+    (void)version;
+    (void)data;
+    if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
+        return reply_text(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET\n");
+    if (!*seen) { /* headers are there; come again for the body, which there is none of */
+        *seen = p;
+        return MHD_YES;
+    }
+    *size = 0;
+    if (!host_is_address(c))
+        return reply_text(c, MHD_HTTP_FORBIDDEN, "ask by address\n");
+    if (!may_read(p, c))
+        return reply_text(c, MHD_HTTP_UNAUTHORIZED, "needs the token: ?token=...\n");
+    if (strcmp(url, "/") == 0)
+        return reply(c, MHD_HTTP_OK, "text/html; charset=utf-8", tp_page_html,
+                     (size_t)(tp_page_html_end - tp_page_html), MHD_RESPMEM_PERSISTENT);
+    if (strcmp(url, "/status") == 0)
+        return reply_json(c, p->source.status(p->source.ctx));
+    if (strcmp(url, "/timeline") == 0)
+        return reply_json(c, p->source.timeline(p->source.ctx));
+    if (strcmp(url, "/events") == 0)
+        return reply_json(c, p->source.events(p->source.ctx));
+    if (strcmp(url, "/metrics") == 0)
+        return reply_metrics(c, p->source.status(p->source.ctx));
+    return reply_text(c, MHD_HTTP_NOT_FOUND, "no such page\n");
+}
+
+/* ---- */
+
+static tp_status start(struct status_page *p, struct sockaddr_storage *a, const char *text,
+                       struct tp_err *err)
+{
+    unsigned flags = MHD_USE_EPOLL | (a->ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
+    const union MHD_DaemonInfo *info;
+    const char *colon = strrchr(text, ':');
+
+    errno = 0;
+    p->daemon = MHD_start_daemon(flags, 0, NULL, NULL, answer, p, MHD_OPTION_SOCK_ADDR, a,
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, 10U, MHD_OPTION_END);
+    if (!p->daemon)
+        return tp_fail_errno(err, "page.listen: cannot listen on %s", text);
+    info = MHD_get_daemon_info(p->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    snprintf(p->url, sizeof p->url, "http://%.*s:%u/", (int)(colon - text), text,
+             info ? info->port : 0);
+    return TP_OK;
+}
+
+tp_status status_page_open(struct status_page **out, const char *text, const char *token_file,
+                           const struct status_page_source *source, struct tp_err *err)
+{
+    struct status_page *p = calloc(1, sizeof *p);
+    struct sockaddr_storage a;
+    bool loopback = false;
+    tp_status st;
+
+    if (!p)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the status page");
+    p->source = *source;
+    TP_TRY(parse_address(&a, &loopback, text, err));
+    if (token_file)
+        TP_TRY(read_token(p, token_file, err));
+    if (!loopback && !p->token[0])
+        TP_TRY(tp_fail(err, TP_E_USAGE,
+                       "page.listen: %s can be reached from other machines: set page.token_file",
+                       text));
+    TP_TRY(start(p, &a, text, err));
+    *out = p;
+    p = NULL;
+done:
+    status_page_close(p);
+    return st;
+}
+
+void status_page_close(struct status_page *p)
+{
+    if (!p)
+        return;
+    if (p->daemon)
+        MHD_stop_daemon(p->daemon);
+    free(p);
+}
+
+int status_page_fd(const struct status_page *p)
+{
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(p->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+
+    return info ? info->epoll_fd : -1;
+}
+
+void status_page_serve(struct status_page *p)
+{
+    MHD_run(p->daemon);
+}
+
+const char *status_page_url(const struct status_page *p)
+{
+    return p->url;
+}

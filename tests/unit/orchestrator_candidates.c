@@ -1,0 +1,240 @@
+/* tests/unit/orchestrator_scale.c - candidates, refusals, and the fit of the cost model. */
+#include "orchestrator/plan/candidates.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "orchestrator/plan/cost.h"
+
+static struct arena arena;
+static struct tp_err err;
+static char dir[] = "/tmp/tp-scale-XXXXXX";
+static struct job job;
+
+static const char CONFIG[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"vocab_size\":256,"
+    "\"hidden_size\":512,\"intermediate_size\":1408,\"num_hidden_layers\":8,"
+    "\"num_attention_heads\":8,\"num_key_value_heads\":8,\"max_position_embeddings\":256,"
+    "\"rms_norm_eps\":1e-5}";
+
+static void setup(void)
+{
+    char path[64], text[512];
+
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    cr_assert_eq(file_write_new(path, CONFIG, sizeof CONFIG - 1, &err), TP_OK);
+    snprintf(text, sizeof text,
+             "command: tp-train --model %s --batch 12 --seq 256 --micro 1 --steps 10\nckpt: c\n"
+             "nodes: 16\n",
+             path);
+    cr_assert_eq(job_parse(&job, text, strlen(text), "/tmp/x.yaml", &arena, &err), TP_OK, "%s",
+                 err.msg);
+}
+
+static void teardown(void)
+{
+    file_remove_tree(dir, &err);
+}
+
+TestSuite(scale, .init = setup, .fini = teardown);
+
+static struct plan_candidate *find(struct plan_candidate *c, int n, const char *spec)
+{
+    char text[SPEC_TEXT_MAX];
+
+    for (int i = 0; i < n; i++)
+        if (strcmp(spec_format(text, &c[i].way.spec), spec) == 0)
+            return &c[i];
+    cr_assert(0, "no candidate %s", spec);
+    return NULL;
+}
+
+static void has_mesh(struct plan_candidate *c, int n, int tp, int pp, int dp)
+{
+    for (int i = 0; i < n; i++)
+        if (c[i].legal && c[i].way.spec.tp == tp && c[i].way.spec.pp == pp &&
+            c[i].way.spec.dp == dp)
+            return;
+    cr_assert(0, "no tp%dpp%ddp%d", tp, pp, dp);
+}
+
+/* Each mesh that the model (8 heads, 8 layers) and the batch of 12 allow is there, legal at least
+ * in one variant; what cannot be is there once with its reason. */
+Test(scale, every_mesh_of_at_most_the_ranks_is_there_the_legal_ones_first)
+{
+    struct plan_candidate *c;
+    int n;
+
+    for (int ranks = 1; ranks <= 16; ranks++) {
+        bool refused = false;
+
+        cr_assert_eq(candidates_find(&c, &n, &job, NULL, ranks, &arena, &err), TP_OK, "%s",
+                     err.msg);
+        for (int i = 0; i < n; i++) {
+            const struct spec *s = &c[i].way.spec;
+            bool should = 8 % s->tp == 0 && s->pp <= 8 && 256 % (2 * s->cp) == 0 &&
+                          12 % s->dp == 0 && (s->vpp == 1 || 12 / s->dp % s->pp == 0);
+
+            cr_assert_eq(c[i].legal, should, "tp%dpp%ddp%d: %s", s->tp, s->pp, s->dp, c[i].why);
+            cr_assert(c[i].legal || c[i].why[0]);
+            cr_assert(c[i].ranks <= ranks && (c[i].legal || s->tp * s->dp * s->pp * s->cp > 1));
+            cr_assert(!(refused && c[i].legal), "a legal one after a refused one");
+            refused = refused || !c[i].legal;
+            for (int k = 0; k < i; k++)
+                cr_assert(!run_config_same(&c[i].way, &c[k].way), "twice");
+        }
+        for (int tp = 1; tp <= 8; tp *= 2)
+            for (int pp = 1; pp <= 4; pp *= 2)
+                for (int dp = 1; tp * pp * dp <= ranks; dp++)
+                    if (12 % dp == 0)
+                        has_mesh(c, n, tp, pp, dp);
+    }
+}
+
+Test(scale, only_the_axes_of_the_job_are_used)
+{
+    struct plan_candidate *c;
+    int n;
+
+    job.layouts.axes = (struct job_words){ .n = 2, .word = (char *[]){ "dp", "zero", NULL } };
+    cr_assert_eq(candidates_find(&c, &n, &job, NULL, 4, &arena, &err), TP_OK);
+    for (int i = 0; i < n; i++)
+        cr_assert(c[i].way.spec.tp == 1 && c[i].way.spec.pp == 1 && !c[i].way.spec.sp);
+    cr_expect(find(c, n, "tp1dp4zero3")->legal && find(c, n, "tp1dp4zero1")->legal);
+}
+
+Test(scale, a_pipeline_gets_microbatches_and_memory_alone_asks_for_recomputation)
+{
+    struct plan_candidate *c;
+    int64_t need;
+    int n;
+
+    job.layouts.micro = 0;
+    cr_assert_eq(candidates_find(&c, &n, &job, NULL, 4, &arena, &err), TP_OK);
+    cr_expect(find(c, n, "tp1pp4")->way.micro > 0 && find(c, n, "tp1pp4")->way.micro < 12);
+    cr_expect_eq(find(c, n, "tp4")->way.micro, 0);
+    for (int i = 0; i < n; i++)
+        cr_expect(!c[i].way.recompute);
+    need = find(c, n, "tp1")->memory;
+    do { /* less and less: first smaller microbatches, then recomputation, then nothing */
+        job.layouts.memory = need - 1;
+        cr_assert_eq(candidates_find(&c, &n, &job, NULL, 1, &arena, &err), TP_OK);
+        cr_assert(!c[0].legal || c[0].memory < need);
+        need = c[0].memory;
+        cr_assert(!c[0].legal || c[0].way.recompute || c[0].way.micro);
+    } while (c[0].legal);
+    cr_expect(strstr(c[0].why, "at the least"), "%s", c[0].why);
+}
+
+Test(scale, a_way_reads_as_it_is_written)
+{
+    static const char *const good[] = { "tp1", "tp2pp2 micro3", "tp8dp2zero1 recompute-selective",
+                                        "tp2spzero3 micro12 recompute-full" };
+    static const char *const bad[] = { "tp2 ",          "tp2 micro",           "tp2 micro-1x",
+                                       "tp2 recompute", "tp2 recompute-fully", "x" };
+    char text[RUN_CONFIG_TEXT_MAX];
+    struct run_config w;
+
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        cr_assert_eq(run_config_parse(&w, good[i], &err), TP_OK, "%s", good[i]);
+        cr_expect_eq(i == 1 || i == 3, w.micro > 0);
+    }
+    cr_expect_str_eq(run_config_format(text, &w), "tp2spzero3 micro12 recompute-full");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        cr_expect_neq(run_config_parse(&w, bad[i], &err), TP_OK, "%s", bad[i]);
+}
+
+/* 1F1B: with one microbatch p stages take p times as long as with very many; vpp and more
+ * microbatches narrow it (the bubble is (p - 1) / (v m)). */
+Test(scale, the_bubble_is_that_of_1f1b)
+{
+    struct cost_work work = {
+        .asked = { .dtype = DTYPE_F32, .global_batch_size = 12, .seq_length = 256 }
+    };
+    struct model m = { .vocab = 256,
+                       .hidden = 512,
+                       .ffn = 1408,
+                       .layers = 8,
+                       .heads = 8,
+                       .kv_heads = 8,
+                       .head_dim = 64 };
+    double one[COST_TERMS], x[COST_TERMS];
+    struct run_config w = { .spec = spec_default() };
+
+    work.model = &m;
+    cost_terms(one, &work, &w);
+    for (int v = 1; v <= 2; v++)
+        for (int64_t micro = 1; micro <= 12; micro++) {
+            if (12 % micro)
+                continue;
+            w.spec.pp = 4;
+            w.spec.vpp = v;
+            w.micro = micro;
+            cost_terms(x, &work, &w);
+            cr_expect_float_eq(x[0], one[0] / 4 * (1 + 3.0 * (double)micro / (v * 12)),
+                               1e-9 * one[0]);
+        }
+}
+
+Test(scale, what_was_measured_scales_what_was_not)
+{
+    struct plan_candidate *c;
+    struct run_record book = { .n_measured = 1, .measured = { { "tp4", 0.5 } } };
+    double before, after;
+    int n;
+
+    cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK);
+    before = find(c, n, "tp2")->seconds / find(c, n, "tp4")->seconds;
+    cr_assert_eq(candidates_find(&c, &n, &job, &book, 8, &arena, &err), TP_OK);
+    cr_expect(find(c, n, "tp4")->measured && find(c, n, "tp4")->seconds == 0.5);
+    after = find(c, n, "tp2")->seconds / 0.5;
+    cr_expect_float_eq(after, before, 0.1 * before, "%g, was %g", after, before);
+}
+
+/* Steps that obey the model with other weights: after three layouts the fourth is predicted. */
+Test(scale, the_fit_finds_a_machine_that_computes_slowly_but_sends_fast)
+{
+    struct plan_candidate *guess, *c;
+    struct run_record book = {
+        .n_measured = 3, .measured = { { "tp1", 8.0 }, { "tp2", 4.02 }, { "tp1dp2", 4.01 } }
+    };
+    int n;
+
+    cr_assert_eq(candidates_find(&guess, &n, &job, NULL, 8, &arena, &err), TP_OK);
+    cr_assert_eq(candidates_find(&c, &n, &job, &book, 8, &arena, &err), TP_OK);
+    cr_expect_float_eq(find(c, n, "tp4")->seconds, 2.05, 0.2, "%g", find(c, n, "tp4")->seconds);
+    cr_expect_eq(c[0].ranks, 8);
+}
+
+Test(scale, a_request_gets_its_layout_or_the_reason)
+{
+    struct plan_candidate *c, got;
+    int n;
+
+    cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK);
+    cr_assert_eq(candidates_pick(&got, c, n, "tp2dp2", &err), TP_OK);
+    cr_expect(got.way.spec.tp == 2 && got.way.spec.dp == 2);
+    cr_assert_eq(candidates_pick(&got, c, n, "5", &err), TP_OK);
+    cr_expect_eq(got.ranks, 4);
+    cr_expect_eq(candidates_pick(&got, c, n, "tp5", &err), TP_E_LAYOUT);
+    cr_expect(strstr(err.msg, "tp5"), "%s", err.msg);
+    cr_expect_eq(candidates_pick(&got, c, n, "tp16", &err), TP_E_LAYOUT);
+    cr_expect_eq(candidates_pick(&got, c, n, "nonsense", &err), TP_E_USAGE);
+}
+
+Test(scale, a_rank_s_memory_is_a_limit)
+{
+    struct plan_candidate *c;
+    int n;
+
+    cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK);
+    job.layouts.memory = find(c, n, "tp2")->memory;
+    cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK);
+    cr_expect(!find(c, n, "tp1")->legal && strstr(find(c, n, "tp1")->why, "layouts.memory"));
+    cr_expect(find(c, n, "tp2")->legal);
+}

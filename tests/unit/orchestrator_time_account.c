@@ -1,0 +1,148 @@
+/* tests/unit/orchestrator_ledger.c - long runs: nothing is lost, and what is shown stays small. */
+#include "orchestrator/state/time_account.h"
+
+#include <criterion/criterion.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct fixture {
+    char dir[64];
+    double spent[TIME_CAUSES];
+    struct time_account *ledger;
+};
+
+static void open_ledger(struct fixture *f, double now)
+{
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(time_account_open(&f->ledger, f->dir, f->spent, now, &err), TP_OK, "%s", err.msg);
+}
+
+static void begin(struct fixture *f)
+{
+    *f = (struct fixture){ .dir = "/tmp/ledger.XXXXXX" };
+    cr_assert(mkdtemp(f->dir));
+    open_ledger(f, 1000);
+}
+
+static void end(struct fixture *f, double now)
+{
+    static const char *const files[] = { "timeline.jsonl", "curve.jsonl" };
+    char path[PATH_MAX];
+
+    time_account_close(f->ledger, now);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", f->dir, files[i]);
+        unlink(path);
+    }
+    rmdir(f->dir);
+}
+
+static int lines_of(const struct fixture *f, const char *name)
+{
+    char path[PATH_MAX];
+    FILE *file;
+    int c, n = 0;
+
+    snprintf(path, sizeof path, "%s/%s", f->dir, name);
+    file = fopen(path, "re");
+    cr_assert(file);
+    while ((c = fgetc(file)) != EOF)
+        n += c == '\n';
+    fclose(file);
+    return n;
+}
+
+Test(ledger, every_point_of_a_long_attempt_is_in_the_file)
+{
+    struct fixture f;
+
+    begin(&f);
+    for (int i = 0; i < 50000; i++)
+        time_account_loss(f.ledger, 1, i + 1, 2.0);
+    time_account_flush(f.ledger);
+    cr_expect_eq(lines_of(&f, "curve.jsonl"), 50000);
+    time_account_close(f.ledger, 1001);
+    open_ledger(&f, 1002); /* reading them again writes none */
+    time_account_flush(f.ledger);
+    cr_expect_eq(lines_of(&f, "curve.jsonl"), 50000);
+    end(&f, 1003);
+}
+
+/* Training and saving in turns, now and then a start. */
+static double live_long(struct fixture *f, int n)
+{
+    double now = 1000;
+
+    for (int i = 0; i < n; i++) {
+        time_account_switch(f->ledger, i % 100 == 7 ? TIME_STARTING : TIME_TRAINING, now);
+        now += 30;
+        time_account_switch(f->ledger, TIME_SAVING, now);
+        now += 0.5;
+    }
+    time_account_touch(f->ledger, now);
+    return now;
+}
+
+Test(ledger, thousands_of_spans_are_shown_by_their_shares)
+{
+    double shown[TIME_CAUSES] = { 0 }, now;
+    struct fixture f;
+    json_t *o, *spans, *v;
+    size_t i;
+
+    begin(&f);
+    now = live_long(&f, 9000);
+    o = time_account_json(f.ledger, now);
+    spans = json_object_get(o, "spans");
+    cr_expect_leq(json_array_size(spans), 4000);
+    cr_expect_gt(json_array_size(spans), 400);
+    json_array_foreach(spans, i, v)
+    {
+        const char *cause = json_string_value(json_array_get(v, 2));
+        double length =
+            json_number_value(json_array_get(v, 1)) - json_number_value(json_array_get(v, 0));
+
+        cr_expect_gt(length, 0);
+        for (int c = 0; c < TIME_CAUSES; c++)
+            if (strcmp(time_cause_name((enum time_cause)c), cause) == 0)
+                shown[c] += length;
+    }
+    for (int c = 0; c < TIME_CAUSES; c++)
+        cr_expect(fabs(shown[c] - f.spent[c]) <= 1e-3 * f.spent[c] + 1e-3, "%s: %g of %g",
+                  time_cause_name((enum time_cause)c), shown[c], f.spent[c]);
+    json_decref(o);
+    time_account_flush(f.ledger);
+    cr_expect_eq(lines_of(&f, "timeline.jsonl"), 2 * 9000 - 1, "all but the last are in the file");
+    end(&f, now);
+}
+
+Test(ledger, a_torn_line_does_not_take_the_next_one_with_it)
+{
+    struct fixture f;
+    char path[PATH_MAX];
+    FILE *file;
+
+    begin(&f);
+    time_account_close(f.ledger, 1000.5);
+    snprintf(path, sizeof path, "%s/curve.jsonl", f.dir);
+    file = fopen(path, "ae");
+    fputs("[1, 5, 2.5]\n[1, 6, 2.", file);
+    fclose(file);
+    open_ledger(&f, 1001);
+    time_account_loss(f.ledger, 2, 6, 2.25);
+    time_account_close(f.ledger, 1002);
+    open_ledger(&f, 1003);
+    {
+        json_t *o = time_account_json(f.ledger, 1003), *curve = json_object_get(o, "curve");
+
+        cr_expect_eq(json_array_size(curve), 2);
+        cr_expect_eq(json_integer_value(json_array_get(json_array_get(curve, 1), 0)), 2);
+        json_decref(o);
+    }
+    end(&f, 1004);
+}
