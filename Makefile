@@ -149,16 +149,16 @@ demo:
 
 # ---- tests ----------------------------------------------------------------------------------
 
-## test          install what is missing, build, run the tests; T=pattern runs those that match
+## test          install what is missing, build, run the tests; T=pattern: those that match
 test:
 	@tools/setup.sh build test
-	@$(MAKE) tests
+	@targets=$$($(RUN_TESTS) --targets) && $(MAKE) $$targets
 	@$(RUN_TESTS)
 
-## test-long     the tests that take longer: the fresh Debian, long properties, every fault point
+## test-long     also the tests that take longer: a bare Debian, long properties, every fault point
 test-long:
 	@tools/setup.sh build test chroot
-	@$(MAKE) tests
+	@LONG=1 $(RUN_TESTS) --targets >/dev/null && $(MAKE) tests
 	@LONG=1 $(RUN_TESTS)
 
 ## test-clients  ask transformers and PyTorch (from PyPI, into .venv/) whether they agree
@@ -168,7 +168,7 @@ test-clients:
 	@BIN=$(BIN) tests/clients/run.sh
 
 RUN_TESTS = CC='$(CC)' BUILD=$(BUILD) BIN=$(BIN) PYTHON=$(PYTHON) JOBS=$(JOBS) \
-            SANITIZE=$(SANITIZE) T='$(T)' tests/run.sh
+            SANITIZE=$(SANITIZE) T='$(T)' $(PYTHON) -B tests/runner/run.py
 
 TEST_BIN  := $(addprefix $(BUILD)/,$(call names_of,$(TESTS) $(VARIANTS)))
 BENCH_BIN := $(addprefix $(BUILD)/,$(call names_of,$(BENCH)))

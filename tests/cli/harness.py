@@ -1,7 +1,8 @@
-"""What the integration tests share: running the programs, small models, trees that must not change.
+"""What the tests of programs share: running them, small models, trees of files to compare.
 
-Programs are found through TP_BIN (default: bin/ of this repository).
+The environment says where the programs are: TP_BIN (default: bin/) and TP_BUILD (build/plain/).
 """
+import functools
 import hashlib
 import json
 import os
@@ -9,8 +10,12 @@ import pathlib
 import shutil
 import stat
 import subprocess
+import sys
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "tests/runner"))
+import selection  # noqa: E402
+
 BIN = pathlib.Path(os.environ.get("TP_BIN", REPO / "bin"))
 BUILD = pathlib.Path(os.environ.get("TP_BUILD", REPO / "build/plain"))
 SANITIZE = os.environ.get("TP_SANITIZE", "")
@@ -47,10 +52,38 @@ class Result:
             " ".join(map(str, self.argv)), self.rc, self.out[-3000:], self.err[-3000:])
 
 
+@functools.lru_cache(None)
+def declared(test_file):
+    """The names of a test file's `needs:` line."""
+    if (REPO / test_file).is_file():
+        return selection.head(test_file, "needs")
+    return None
+
+
+def check_declared(name):
+    """`make test T=one` builds what the test's file declares, so it must declare what it runs."""
+    test_file = os.environ.get("PYTEST_CURRENT_TEST", "").split("::")[0]
+    names = declared(test_file)
+    assert name in (names or [name]), "%s runs %s; add it to the line `needs: %s`" % (
+        test_file, name, " ".join(names))
+
+
+def built(name):
+    """The path of something that `make tests` builds for tests: make_ckpt, fault/shim.so."""
+    return BUILD / "tests" / name
+
+
 def command(argv):
-    """argv with one of our programs as its full path."""
+    """argv with each of our programs as its full path."""
     argv = [str(a) for a in argv]
-    return [str(BIN / a) if a.startswith("tp-") and (BIN / a).exists() else a for a in argv]
+    tests = str(built(""))
+    for i, word in enumerate(argv):
+        if word.startswith("tp-") and (BIN / word).exists():
+            check_declared(word)
+            argv[i] = str(BIN / word)
+        elif word.startswith(tests + "/"):
+            check_declared(word[len(tests) + 1:])
+    return argv
 
 
 def run(*argv, env=None, cwd=None, timeout=300, stdin=None):

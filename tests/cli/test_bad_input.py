@@ -1,4 +1,7 @@
-"""Bad input: one clear sentence, the exit code of the contract, and nothing changed."""
+"""Bad input: one clear sentence, the exit code of the contract, and nothing changed.
+
+needs: tp-train tp-reshard tp-ckpt
+"""
 import json
 import os
 import random

@@ -1,5 +1,8 @@
 """tp-ckpt's verbs on checkpoints that no trainer wrote (tests/fixture/make_ckpt.c), and the format
-against other readers: tests/reader/read_ckpt.py, h5py, h5dump, h5stat."""
+against other readers: tests/reader/read_ckpt.py, h5py, h5dump, h5stat.
+
+needs: tp-train tp-ckpt make_ckpt
+"""
 import hashlib
 import json
 import os
@@ -22,7 +25,7 @@ LAYOUTS = ["tp1", "tp2", "tp8", "tp4dp2zero1", "tp2pp2dp2zero3"]
 
 
 def make(root, config, spec, step=10, seed=1, dtype="fp32"):
-    subprocess.run([harness.BUILD / "tests/make_ckpt", config, spec, root, str(step), str(seed),
+    subprocess.run([harness.built("make_ckpt"), config, spec, root, str(step), str(seed),
                     dtype], check=True)
     return pathlib.Path(root)
 

@@ -1,4 +1,7 @@
-"""How failures end a job that mpirun has started (tests/mpi/comm_fail.c)."""
+"""How failures end a job that mpirun has started (tests/mpi/comm_fail.c).
+
+needs: mpi/comm_fail
+"""
 import os
 import subprocess
 import time
@@ -7,7 +10,7 @@ import pytest
 
 import harness
 
-FAIL = harness.BUILD / "tests/mpi/comm_fail"
+FAIL = harness.built("mpi/comm_fail")
 ENV = {**os.environ, "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 

@@ -1,4 +1,7 @@
-"""tp-ckpt export and import: safetensors that hold exactly what the checkpoint holds."""
+"""tp-ckpt export and import: safetensors that hold exactly what the checkpoint holds.
+
+needs: tp-train tp-ckpt make_ckpt
+"""
 import json
 import os
 import random

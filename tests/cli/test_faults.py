@@ -4,6 +4,8 @@ tests/fault/shim.c numbers the calls that change files; each test runs a program
 many there are (the points), then once for every point, and looks at what is left: the old
 checkpoint or the new one, complete, and a second run that succeeds. By default a spread of points
 is tried that takes a share of `make test`; TP_LONG=1 tries all.
+
+needs: tp-train tp-reshard tp-ckpt fault/shim.so
 """
 import os
 import random
@@ -17,7 +19,7 @@ import harness
 from harness import train_args
 
 SEED = 7
-SHIM = harness.BUILD / "tests/fault/shim.so"
+SHIM = harness.built("fault/shim.so")
 # What the shim calls them, by the kernel's names.
 KERNEL_NAMES = {
     "openat": "open", "open": "open", "creat": "open", "write": "write", "pwrite64": "pwrite",

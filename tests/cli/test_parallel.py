@@ -1,4 +1,7 @@
-"""Every kind of parallelism and its combinations: the same mathematics, checkpoints between all."""
+"""Every kind of parallelism and its combinations: the same mathematics, checkpoints between all.
+
+needs: tp-train tp-reshard tp-ckpt
+"""
 import itertools
 import json
 import re

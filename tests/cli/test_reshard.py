@@ -1,5 +1,8 @@
 """tp-reshard between random layouts of random models, against an independent resharder; its memory,
-its processes, its options. Seeds are printed; TP_SEED gives one."""
+its processes, its options. Seeds are printed; TP_SEED gives one.
+
+needs: tp-reshard tp-ckpt make_ckpt
+"""
 import filecmp
 import json
 import os
@@ -16,7 +19,7 @@ sys.path.insert(0, str(harness.REPO / "tests/oracle"))
 import naive_reshard
 
 SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
-MAKE = harness.BUILD / "tests/make_ckpt"
+MAKE = harness.built("make_ckpt")
 
 
 def make(folder, spec, config=None, seed=1, dtype="bf16", step=5):

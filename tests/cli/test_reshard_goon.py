@@ -2,6 +2,8 @@
 
 The job is tiny and keeps its journal after every window (--journal 0), so that there are many places
 to be interrupted at; the shim of test_faults.py kills at exact ones, signals at random ones.
+
+needs: tp-reshard tp-ckpt make_ckpt fault/shim.so
 """
 import json
 import os

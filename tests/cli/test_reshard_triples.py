@@ -4,6 +4,8 @@ equal throughout, and every shard is what an independent resharder cuts from who
 The conversions run in one process (tests/fixture/reshard_triples.c: the engine and ports of
 tp-reshard, real files, buffers of a few bytes to many), the judgement is numpy's. Seeds are
 printed; TP_SEED gives one.
+
+needs: reshard_triples
 """
 import filecmp
 import os
@@ -22,7 +24,7 @@ sys.path.insert(0, str(harness.REPO / "tests/oracle"))
 import naive_reshard  # noqa: E402
 
 SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
-DRIVER = harness.BUILD / "tests/reshard_triples"
+DRIVER = harness.built("reshard_triples")
 BATCHES, CASES = (80, 125) if harness.LONG else (8, 125) if not harness.SANITIZE else (2, 25)
 AT_ONCE = 25  # conversions whose files lie there together
 

@@ -1,4 +1,7 @@
-"""Going on: at any layout with the same curve, after a signal, and saving that is not in the way."""
+"""Going on: at any layout with the same curve, after a signal, and saving that is not in the way.
+
+needs: tp-train tp-reshard tp-ckpt
+"""
 import json
 import os
 import pathlib

@@ -1,4 +1,7 @@
-"""Resuming at another layout reads what the ranks need and little else."""
+"""Resuming at another layout reads what the ranks need and little else.
+
+needs: tp-train tp-reshard make_ckpt
+"""
 import re
 import shutil
 
@@ -21,7 +24,7 @@ def roots(tmp_path_factory):
     """layout -> a root written at it, and the model's config.json."""
     folder = tmp_path_factory.mktemp("reads")
     config = harness.write_config(folder, **MODEL)
-    ok(harness.BUILD / "tests/make_ckpt", config, "tp1", folder / "tp1", 1, 1, "fp32")
+    ok(harness.built("make_ckpt"), config, "tp1", folder / "tp1", 1, 1, "fp32")
 
     def get(layout):
         if not (folder / layout).exists():

@@ -1,4 +1,7 @@
-"""tp-run on one machine: restarts, scaling, stopping, taking over. Faults 45 to 52."""
+"""tp-run on one machine: restarts, scaling, stopping, taking over. Faults 45 to 52.
+
+needs: tp-run tp-train tp-ckpt tp-reshard libtp-progress.so
+"""
 import json
 import os
 import random

@@ -1,4 +1,7 @@
-"""tp-run with `launcher: mpirun`: ranks that Open MPI starts."""
+"""tp-run with `launcher: mpirun`: ranks that Open MPI starts.
+
+needs: tp-run tp-train tp-ckpt
+"""
 import os
 import signal
 

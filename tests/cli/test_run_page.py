@@ -1,4 +1,7 @@
-"""The status page of tp-run: JSON, Prometheus, the token, the webhook, and a real browser."""
+"""The status page of tp-run: JSON, Prometheus, the token, the webhook, and a real browser.
+
+needs: tp-run tp-train tp-ckpt tp-reshard
+"""
 import contextlib
 import http.server
 import json

@@ -1,5 +1,8 @@
 """tp-run as operators use it: without standard streams, on small terminals, in pipes that end, again
-after it is done, and with trainers that say anything before they die."""
+after it is done, and with trainers that say anything before they die.
+
+needs: tp-run tp-train tp-ckpt
+"""
 import fcntl
 import json
 import os

@@ -1,4 +1,7 @@
-"""tp-run plan: what it offers tp-train runs, and what it refuses tp-train refuses as well."""
+"""tp-run plan: what it offers tp-train runs, and what it refuses tp-train refuses as well.
+
+needs: tp-run tp-train
+"""
 import json
 import os
 import random

@@ -1,4 +1,7 @@
-"""tp-run relay, which stands between Slurm's step and a rank: here without Slurm."""
+"""tp-run relay, which stands between Slurm's step and a rank: here without Slurm.
+
+needs: tp-run
+"""
 import os
 import pathlib
 import signal

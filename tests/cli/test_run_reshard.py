@@ -1,4 +1,7 @@
-"""tp-run and checkpoints of another layout: read as they are, or converted by tp-reshard first."""
+"""tp-run and checkpoints of another layout: read as they are, or converted by tp-reshard first.
+
+needs: tp-run tp-train tp-reshard tp-ckpt fault/shim.so
+"""
 import os
 import shutil
 import signal

@@ -1,4 +1,7 @@
-"""tp-run itself: killed, started twice, frozen, with a clock that jumps; and many faults in one run."""
+"""tp-run itself: killed, started twice, frozen, with a clock that jumps; and many faults in one run.
+
+needs: tp-run tp-train tp-reshard tp-ckpt
+"""
 import contextlib
 import fcntl
 import json

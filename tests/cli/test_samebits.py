@@ -1,4 +1,7 @@
-"""--same-bits N: losses, gradient norms and checkpoints are the same bits at every layout."""
+"""--same-bits N: losses, gradient norms and checkpoints are the same bits at every layout.
+
+needs: tp-train tp-reshard tp-ckpt
+"""
 import json
 import sys
 

@@ -1,4 +1,7 @@
-"""tp-train's numbers: every loss and gradient norm is the numpy oracle's, at any layout."""
+"""tp-train's numbers: every loss and gradient norm is the numpy oracle's, at any layout.
+
+needs: tp-train tp-ckpt
+"""
 import json
 import re
 

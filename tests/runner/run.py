@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""tests/runner/run.py - run the tests, count them, print the slowest; `make test` calls this.
+
+    run.py --targets    select the tests and print what make has to build for them
+    run.py              run the tests that were selected
+
+Unit programs (Criterion), programs for mpirun and checks run side by side, then pytest. The last
+line is `N passed, N failed` (and `, N skipped` if any were); exit 1 if any failed.
+
+From the environment: T (a pattern, see selection.py), BUILD, BIN (where the programs are), PYTHON,
+JOBS, SANITIZE, LONG=1 (also the long tests).
+
+Under a sanitizer a report counts as a failure even if the program exits with 0, because Criterion
+runs every test in a process of its own and does not notice how that process ends.
+"""
+import concurrent.futures
+import dataclasses
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+
+import selection
+
+PATTERN = os.environ.get("T", "")
+BUILD = os.environ.get("BUILD", "build/plain")
+BIN = os.environ.get("BIN", "bin")
+PYTHON = os.environ.get("PYTHON", "/usr/bin/python3")
+JOBS = int(os.environ.get("JOBS", "2"))
+SANITIZE = os.environ.get("SANITIZE", "")
+LONG = bool(os.environ.get("LONG"))
+OUT = os.path.join(selection.ROOT, BUILD, "test-results")
+SELECTED = os.path.join(selection.ROOT, BUILD, "selected-tests.json")
+SLOWEST = 20
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What one program, check or pytest did. tests: [seconds, name] of each test."""
+    name: str
+    passed: int
+    failed: int
+    skipped: int = 0
+    tests: list = dataclasses.field(default_factory=list)
+    notes: list = dataclasses.field(default_factory=list)
+
+    def line(self):
+        text = "  %-40s %d passed" % (self.name, self.passed)
+        text += ", %d FAILED" % self.failed if self.failed else ""
+        return text + (", %d skipped" % self.skipped if self.skipped else "")
+
+
+# ---- one program -----------------------------------------------------------------------------
+
+def environment(name, whole_stacks=False):
+    """The environment of a test; a sanitizer writes its reports into OUT."""
+    reports = "log_path=%s/%s.san" % (OUT, name)
+    asan = reports + ":detect_leaks=1:abort_on_error=0"
+    env = dict(os.environ, ASAN_OPTIONS=asan, TSAN_OPTIONS=reports,
+               UBSAN_OPTIONS=reports + ":print_stacktrace=1",
+               LSAN_OPTIONS="suppressions=%s/tests/lsan.supp:print_suppressions=0" % selection.ROOT,
+               OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
+               OMPI_MCA_btl_vader_single_copy_mechanism="none", OMP_WAIT_POLICY="passive",
+               PYTHONDONTWRITEBYTECODE="1", TP_BIN=os.path.abspath(BIN),
+               TP_BUILD=os.path.abspath(BUILD), TP_SANITIZE=SANITIZE)
+    if whole_stacks:  # leaks of MPI's plugins are recognized by the libraries that called them
+        env["ASAN_OPTIONS"] = asan + ":fast_unwind_on_malloc=0"
+    if os.geteuid() == 0:
+        env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    if LONG:
+        env["TP_LONG"] = "1"
+    return env
+
+
+def sanitizer_reports(name):
+    return glob.glob("%s/%s.san.*" % (glob.escape(OUT), name))
+
+
+def execute(name, command, limit, env):
+    """Run to the end, output into OUT/NAME.log; (exit status, seconds)."""
+    started = time.monotonic()
+    with open("%s/%s.log" % (OUT, name), "w", encoding="utf-8") as log:
+        status = subprocess.run(["timeout", str(limit), *command], env=env, stdout=log,
+                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                check=False).returncode
+        if status:
+            log.seek(0, os.SEEK_END)
+            log.write("%s ended with status %d\n" % (name, status))
+    return status, time.monotonic() - started
+
+
+def read_tap(path, name, filtered):
+    """The outcome that Criterion reports: its lines are `ok - SUITE::TEST  (0.01s)`."""
+    o = Outcome(name, 0, 0)
+    with open(path, encoding="utf-8", errors="replace") as f:
+        lines = f.read().splitlines()
+    for line in lines:
+        m = re.match(r"(not )?ok - (\w+)::(\w+)(.*)", line)
+        if not m:
+            continue
+        if "# SKIP" in m[4]:
+            if not (filtered and "test was skipped" in m[4]):  # Criterion lists those left out too
+                o.skipped += 1
+                o.notes.append("%s/%s:%s" % (m[2], m[3], m[4].split("# SKIP")[1]))
+            continue
+        o.failed += bool(m[1])
+        o.passed += not m[1]
+        seconds = re.search(r"\(([0-9.]+)s\)", m[4])
+        o.tests.append([float(seconds[1]) if seconds else 0.0, "%s/%s" % (m[2], m[3])])
+    return o
+
+
+def run_unit(name, test_filter):
+    tap = "%s/%s.tap" % (OUT, name)
+    command = ["%s/tests/%s" % (BUILD, name), "--jobs", "1", "--tap=" + tap]
+    command += ["--filter=" + test_filter] if test_filter else []
+    status, _ = execute(name, command, 900, environment(name))
+    o = read_tap(tap, name, test_filter) if os.path.exists(tap) else Outcome(name, 0, 0)
+    if status and not o.failed or not (o.passed or o.failed or o.skipped):
+        o.failed += 1
+    o.failed += bool(sanitizer_reports(name))
+    return o
+
+
+def run_mpi(program, ranks):
+    name = "mpi-%s-%d" % (program, ranks)
+    status, seconds = execute(
+        name, ["mpirun", "-n", str(ranks), "%s/tests/mpi/%s" % (BUILD, program)], 300,
+        environment(name, whole_stacks=True))
+    good = not status and not sanitizer_reports(name)
+    return Outcome(name, int(good), int(not good), tests=[[seconds, name]])
+
+
+def run_check(check):
+    name = "check-" + check
+    command = next(command for n, command, _ in selection.CHECKS if n == check)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    status, seconds = execute(name, command, 7200, env)
+    return Outcome(name, int(not status), int(bool(status)), tests=[[seconds, name]])
+
+
+# ---- pytest ----------------------------------------------------------------------------------
+
+def read_junit(path):
+    o = Outcome("pytest", 0, 0)
+    for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
+        name = "%s.py::%s" % (case.get("classname").split(".")[-1], case.get("name"))
+        if case.find("failure") is not None or case.find("error") is not None:
+            o.failed += 1
+        elif case.find("skipped") is not None:
+            o.skipped += 1
+        else:
+            o.passed += 1
+        o.tests.append([float(case.get("time")), name])
+    return o
+
+
+def run_pytest(files, keywords):
+    report = OUT + "/pytest.xml"
+    env = environment("pytest")
+    if SANITIZE:  # whole stacks for the ranks of mpirun; for all programs they would take too long
+        env["OMPI_MCA_mca_base_env_list"] = env["ASAN_OPTIONS"] + ":fast_unwind_on_malloc=0"
+        env["OMPI_MCA_mca_base_env_list"] = "ASAN_OPTIONS=" + env["OMPI_MCA_mca_base_env_list"]
+    command = [PYTHON, "-m", "pytest", "-q", "-rs", "-n", str(JOBS), "--dist", "loadfile",
+               *selection.PYTEST, "--junitxml=" + report]
+    command += ["-k", keywords] if keywords else []
+    command += [] if LONG else ["-m", "not long"]
+    status = subprocess.run(["timeout", "5000", *command, *files], env=env,
+                            stdin=subprocess.DEVNULL, check=False).returncode
+    try:
+        o = read_junit(report)
+    except (OSError, xml.etree.ElementTree.ParseError):
+        o = Outcome("pytest", 0, 1)
+    if status and not o.failed:
+        o.failed = 1
+    o.failed += bool(sanitizer_reports("pytest"))
+    return o
+
+
+# ---- all of them -----------------------------------------------------------------------------
+
+def run_all(s):
+    """Run what is selected; print a line for each program."""
+    jobs = [(run_check, name) for name in s.checks]
+    jobs += [(run_unit, *unit) for unit in s.units.items()]
+    jobs += [(run_mpi, *job) for job in s.mpi]
+    outcomes = []
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        running = [pool.submit(*job) for job in jobs]
+        for done in concurrent.futures.as_completed(running):
+            outcomes.append(done.result())
+            print(outcomes[-1].line(), flush=True)
+    if s.pytest:
+        outcomes.append(run_pytest(s.pytest, s.keywords))
+        print(outcomes[-1].line())
+    return outcomes
+
+
+def print_lines(path, first, last):
+    with open(path, encoding="utf-8", errors="replace") as f:
+        lines = f.read().splitlines()
+    print("\n".join(lines[:first] if first else lines[-last:]))
+
+
+def print_failures(outcomes):
+    """Everything that went wrong, once more and in one place."""
+    for o in outcomes:
+        for note in o.notes:
+            print("  skipped: " + note)
+    for o in outcomes:
+        if not o.failed:
+            continue
+        print("\n---- %s failed" % o.name)
+        if o.name != "pytest":
+            print_lines("%s/%s.log" % (OUT, o.name), 0, 60)
+        for report in sanitizer_reports(o.name)[:3]:
+            print("-- " + report)
+            print_lines(report, 40, 0)
+
+
+def print_slowest(outcomes):
+    tests = sorted((t for o in outcomes for t in o.tests), reverse=True)
+    if len(tests) <= SLOWEST:
+        return
+    print("\nslowest tests, of %.0f s in all:" % sum(seconds for seconds, _ in tests))
+    for seconds, name in tests[:SLOWEST]:
+        print("  %6.1f s  %s" % (seconds, name))
+
+
+def main():
+    os.chdir(selection.ROOT)
+    if "--targets" in sys.argv:
+        s = selection.select(PATTERN, LONG, PYTHON, BUILD, BIN)
+        if s.empty():
+            sys.exit("no test matches T='%s'" % PATTERN)
+        os.makedirs(BUILD, exist_ok=True)
+        s.save(SELECTED)
+        print(" ".join(s.targets))
+        return
+    shutil.rmtree(OUT, ignore_errors=True)
+    os.makedirs(OUT)
+    outcomes = run_all(selection.Selection.load(SELECTED))
+    print_failures(outcomes)
+    print_slowest(outcomes)
+    passed, failed, skipped = (sum(getattr(o, k) for o in outcomes)
+                               for k in ("passed", "failed", "skipped"))
+    print("%d passed, %d failed%s" % (passed, failed, ", %d skipped" % skipped if skipped else ""))
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
