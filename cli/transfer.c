@@ -15,31 +15,31 @@ tp_status transfer_dtype(enum dtype *dtype, bool *given, const char *text, struc
     return TP_OK;
 }
 
-tp_status transfer_plan(struct transfer *t, int64_t mem_bytes, int64_t later_bytes,
+tp_status transfer_plan(struct cli_transfer *t, int64_t mem_bytes, int64_t later_bytes,
                         struct tp_err *err)
 {
     int64_t base;
     tp_status st;
 
-    TP_TRY(rss_budget(&t->move.memory_bytes, &base, mem_bytes, later_bytes, t->move.jobs, err));
-    TP_TRY(move_plan(&t->plan, &t->move, err));
-    move_plan_stats(t->plan, &t->stats);
+    TP_TRY(rss_budget(&t->move.memory_bytes, &base, mem_bytes, later_bytes, t->move.threads, err));
+    TP_TRY(transfer_plan_make(&t->plan, &t->move, err));
+    transfer_plan_stats(t->plan, &t->stats);
 done:
     return st;
 }
 
-tp_status transfer_run(struct transfer *t, const char *doing, struct tp_err *err)
+tp_status transfer_run(struct cli_transfer *t, const char *doing, struct tp_err *err)
 {
     struct progress *progress = progress_new(doing, t->stats.bytes_written, false);
     tp_status st;
 
-    move_plan_progress(t->plan, progress);
-    st = move_execute(t->plan, &t->stats, err);
+    transfer_plan_progress(t->plan, progress);
+    st = transfer_execute(t->plan, &t->stats, err);
     progress_end(progress, st == TP_OK);
     return st;
 }
 
-tp_status transfer_compare(struct transfer *t,
+tp_status transfer_compare(struct cli_transfer *t,
                            tp_status (*compare)(void *ctx, int tensor, struct tp_err *err),
                            void *ctx, struct tp_err *err)
 {
@@ -55,14 +55,14 @@ tp_status transfer_compare(struct transfer *t,
     return TP_OK;
 }
 
-void transfer_print_checked(const struct transfer *t, const char *what)
+void transfer_print_checked(const struct cli_transfer *t, const char *what)
 {
     printf("checked  %s%d tensors, digests equal%s\n", what, t->digests_equal,
            t->digests_equal < t->move.n_tensors ? "; the others were cast" : "");
 }
 
-void transfer_free(struct transfer *t)
+void transfer_free(struct cli_transfer *t)
 {
-    move_plan_free(t->plan);
+    transfer_plan_free(t->plan);
     t->plan = NULL;
 }

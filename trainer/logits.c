@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reshard/safetensors.h"
+#include "reshard/formats/safetensors.h"
 #include "trainer/step.h"
 
 /* One microbatch's logits, whose columns may be several shards', as [rows][net.logit.all]. */

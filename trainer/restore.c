@@ -19,10 +19,10 @@ static const int64_t READ_BYTES = INT64_C(64) << 20;
 /* ---- what to read, as the engine wants it ---- */
 
 struct wish {
-    int n, n_tensors; /* regions; engine tensors: one for all parts of a fused one */
+    int n, n_tensors; /* extents; engine tensors: one for all parts of a fused one */
     int *ids;
-    struct move_tensor *tensors;
-    struct reshard_extent *regions;
+    struct reshard_tensor *tensors;
+    struct reshard_extent *extents;
     void **data;
     enum dtype *dtypes;
 };
@@ -34,10 +34,10 @@ static tp_status wish_init(struct wish *w, const struct params *p, struct arena 
 
     *w = (struct wish){ .ids = arena_array(a, most, sizeof *w->ids),
                         .tensors = arena_array(a, most, sizeof *w->tensors),
-                        .regions = arena_array(a, most, sizeof *w->regions),
+                        .extents = arena_array(a, most, sizeof *w->extents),
                         .data = arena_array(a, most, sizeof *w->data),
                         .dtypes = arena_array(a, most, sizeof *w->dtypes) };
-    if (!w->ids || !w->tensors || !w->regions || !w->data || !w->dtypes)
+    if (!w->ids || !w->tensors || !w->extents || !w->data || !w->dtypes)
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of %zu tensors", most);
     return TP_OK;
 }
@@ -61,17 +61,28 @@ static void wish_add(struct wish *w, const struct tensor *t, const struct box *b
     int known = find_wish(w, t, id);
 
     if (known < 0) {
-        struct move_tensor *m = &w->tensors[known = w->n_tensors];
+        struct reshard_tensor *m = &w->tensors[known = w->n_tensors];
 
-        *m = (struct move_tensor){ .name = t->name, .ndim = t->ndim };
+        *m = (struct reshard_tensor){ .name = t->name, .ndim = t->ndim };
         memcpy(m->shape, t->shape, sizeof m->shape);
         w->ids[w->n_tensors] = id;
         w->dtypes[w->n_tensors] = DTYPE_F32;
         w->n_tensors++;
     }
-    w->regions[w->n] = (struct reshard_extent){ .tensor = known, .box = *box };
+    w->extents[w->n] = (struct reshard_extent){ .tensor = known, .box = *box };
     w->data[w->n] = to;
     w->n++;
+}
+
+static struct restore_request request_of(const struct wish *w)
+{
+    return (struct restore_request){ .n_tensors = w->n_tensors,
+                                     .n_extents = w->n,
+                                     .extents = w->extents,
+                                     .data = w->data,
+                                     .dtypes = w->dtypes,
+                                     .memory_bytes = READ_BYTES,
+                                     .threads = 1 };
 }
 
 /* ---- a checkpoint ---- */
@@ -166,7 +177,8 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
 static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t step,
                            struct arena *a, struct tp_err *err)
 {
-    struct move_stats stats = { 0 };
+    struct transfer_stats stats = { 0 };
+    struct restore_request q;
     struct manifest m;
     struct wish w;
     tp_status st;
@@ -175,8 +187,8 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     TP_TRY(check_model(t, &m, r->from, a, err));
     TP_TRY(wish_init(&w, &t->params, a, err));
     TP_TRY(wish_ckpt(&w, t, &m, r->from, err));
-    TP_TRY(restore_boxes(r->from, &m, w.ids, w.n_tensors, w.regions, w.data, w.dtypes, w.n,
-                         READ_BYTES, 1, &stats, err));
+    q = request_of(&w);
+    TP_TRY(restore_checkpoint(&q, r->from, &m, w.ids, &stats, err));
     t->position = (struct position){ .step = m.state.step,
                                      .next_sample = m.state.next_sample,
                                      .tokens = m.state.tokens };
@@ -250,7 +262,8 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
                                   struct tp_err *err)
 {
     const struct params *p = &t->params;
-    struct move_stats stats = { 0 };
+    struct transfer_stats stats = { 0 };
+    struct restore_request q;
     struct wish w;
     tp_status st = wish_init(&w, p, a, err);
 
@@ -260,8 +273,8 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
         if (p->list[i].own.n && params_twin(p, i) == i)
             wish_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].own.box,
                      params_owned(p, &p->list[i]).value, 0);
-    st = restore_safetensors(t->config->model_path, w.tensors, w.n_tensors, w.regions, w.data,
-                             w.dtypes, w.n, READ_BYTES, 1, &stats, err);
+    q = request_of(&w);
+    st = restore_safetensors(&q, t->config->model_path, w.tensors, &stats, err);
     snprintf(r->from, sizeof r->from, "%s", t->config->model_path);
     r->kind = RESTORE_SAFETENSORS;
     r->bytes_read = stats.bytes_read;

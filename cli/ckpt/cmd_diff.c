@@ -11,7 +11,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 
-enum { WINDOW_BYTES = 32 << 20 };
+enum { TILE_BYTES = 32 << 20 };
 
 static const char intro[] =
     "Compare two checkpoints tensor by tensor, by value; their layouts may differ. Without\n"
@@ -123,7 +123,7 @@ static tp_status compare_tensor(struct difference *d, struct side *a, int ta, st
 {
     const struct tensor *t = &a->m.layout.tensors[ta];
     const struct box whole = box_whole(t->ndim, t->shape);
-    const int64_t most = WINDOW_BYTES / dtype_bytes(t->dtype);
+    const int64_t most = TILE_BYTES / dtype_bytes(t->dtype);
     const int64_t n = box_run_count(&whole, most);
     tp_status st = TP_OK;
 
@@ -244,7 +244,7 @@ static tp_status open_side(struct side *s, int64_t step, struct arena *arena, st
         report_note("tp-ckpt", "%s", err->msg);
         err->msg[0] = 0;
     }
-    s->window = malloc(WINDOW_BYTES);
+    s->window = malloc(TILE_BYTES);
     if (!s->window)
         return tp_fail(err, TP_E_NOMEM, "no memory to compare");
     return gather_open(&s->gather, s->dir, &s->m, err);

@@ -16,8 +16,8 @@
 #include "core/file.h"
 #include "core/size.h"
 #include "core/thread_pool.h"
-#include "reshard/port_ckpt.h"
-#include "reshard/safetensors.h"
+#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/safetensors.h"
 
 #define PROG "tp-ckpt"
 
@@ -48,11 +48,11 @@ struct export
     struct model model;
     int n, *ids;                        /* manifest ids of what is read */
     struct safetensors_tensor *tensors; /* what is written */
-    struct move_tensor *moved;
-    struct ckpt_source *source;
+    struct reshard_tensor *moved;
+    struct checkpoint_source *source;
     struct safetensors_target *target;
     struct publish publish;
-    struct transfer transfer;
+    struct cli_transfer transfer;
     int n_files;
 };
 
@@ -149,7 +149,7 @@ static tp_status choose_tensors(struct export *x, const struct options *o, struc
             continue;
         x->ids[x->n] = source_of(x, i, dtype);
         x->tensors[x->n] = (struct safetensors_tensor){ t->name, dtype, t->ndim, { 0 } };
-        x->moved[x->n] = (struct move_tensor){ t->name, t->ndim, { 0 } };
+        x->moved[x->n] = (struct reshard_tensor){ t->name, t->ndim, { 0 } };
         memcpy(x->tensors[x->n].shape, t->shape, sizeof t->shape);
         memcpy(x->moved[x->n].shape, t->shape, sizeof t->shape);
         x->n++;
@@ -172,7 +172,7 @@ static tp_status open_source(struct export *x, const struct options *o, struct t
                        err));
     TP_TRY(check_complete(x, err));
     TP_TRY(choose_tensors(x, o, err));
-    TP_TRY(ckpt_source_open(&x->source, x->dir, &x->m, x->ids, x->n, NULL, err));
+    TP_TRY(checkpoint_source_open(&x->source, x->dir, &x->m, x->ids, x->n, NULL, err));
 done:
     return st;
 }
@@ -181,11 +181,11 @@ static tp_status move(struct export *x, const struct options *o, struct tp_err *
 {
     tp_status st;
 
-    x->transfer.move = (struct move){ .n_tensors = x->n,
-                                      .tensors = x->moved,
-                                      .from = ckpt_source_port(x->source),
-                                      .to = safetensors_target_port(x->target),
-                                      .jobs = o->jobs };
+    x->transfer.move = (struct transfer){ .n_tensors = x->n,
+                                          .tensors = x->moved,
+                                          .from = checkpoint_source_endpoint(x->source),
+                                          .to = safetensors_target_endpoint(x->target),
+                                          .threads = o->jobs };
     TP_TRY(transfer_plan(&x->transfer, o->mem, LATER_BYTES, err));
     TP_TRY(transfer_run(&x->transfer, "exporting", err));
 done:
@@ -198,7 +198,7 @@ static tp_status compare(void *ctx, int i, struct tp_err *err)
     const struct export *x = ctx;
     struct digest written = safetensors_target_digest(x->target, i);
 
-    return ckpt_source_compare(x->source, i, x->tensors[i].name, &written, err);
+    return checkpoint_source_compare(x->source, i, x->tensors[i].name, &written, err);
 }
 
 static tp_status write_config(struct export *x, struct tp_err *err)
@@ -281,7 +281,7 @@ int cmd_export(int argc, char **argv)
 done:
     transfer_free(&x.transfer);
     safetensors_target_close(x.target);
-    ckpt_source_close(x.source);
+    checkpoint_source_close(x.source);
     arena_free(&x.arena);
     return report(PROG, st, &err);
 }

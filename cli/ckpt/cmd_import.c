@@ -13,8 +13,8 @@
 #include "core/file.h"
 #include "core/size.h"
 #include "core/thread_pool.h"
-#include "reshard/port_ckpt.h"
-#include "reshard/safetensors.h"
+#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/safetensors.h"
 
 #define PROG "tp-ckpt"
 
@@ -40,10 +40,10 @@ struct import {
     struct arena arena;
     struct model model;
     struct layout layout;
-    struct move_tensor *moved;
+    struct reshard_tensor *moved;
     struct safetensors_source *source;
-    struct ckpt_target *target;
-    struct transfer transfer;
+    struct checkpoint_target *target;
+    struct cli_transfer transfer;
 };
 
 static bool parse(struct options *o, int *exit_code, int argc, char **argv)
@@ -110,14 +110,14 @@ static tp_status choose_tensors(struct import *x, const struct options *o, struc
     if (!x->moved)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", o->src);
     for (int i = 0; i < *n; i++) {
-        x->moved[i] = (struct move_tensor){ (*tensors)[i].name, (*tensors)[i].ndim, { 0 } };
+        x->moved[i] = (struct reshard_tensor){ (*tensors)[i].name, (*tensors)[i].ndim, { 0 } };
         memcpy(x->moved[i].shape, (*tensors)[i].shape, sizeof x->moved[i].shape);
     }
     TP_TRY(safetensors_open(&x->source, o->src, err));
     TP_TRY(safetensors_select(x->source, x->moved, *n, err));
     for (int i = 0; i < *n; i++)
         (*tensors)[i].dtype =
-            o->has_dtype ? o->dtype : safetensors_source_port(x->source)->dtypes[i];
+            o->has_dtype ? o->dtype : safetensors_source_endpoint(x->source)->dtypes[i];
 done:
     return st;
 }
@@ -142,12 +142,12 @@ static tp_status compare(void *ctx, int i, struct tp_err *err)
 {
     const struct import *x = ctx;
     struct digest read = safetensors_source_digest(x->source, i);
-    struct digest written = ckpt_target_digest(x->target, i);
+    struct digest written = checkpoint_target_digest(x->target, i);
 
     if (read.d[0] == written.d[0] && read.d[1] == written.d[1])
         return TP_OK;
     return tp_fail(err, TP_E_INTERNAL, "%s: tensor %s was not written as it was read",
-                   safetensors_source_port(x->source)->what, x->layout.tensors[i].name);
+                   safetensors_source_endpoint(x->source)->name, x->layout.tensors[i].name);
 }
 
 static void fill_manifest(struct manifest *m, const struct import *x)
@@ -160,14 +160,14 @@ static tp_status plan(struct import *x, const struct options *o, struct tp_err *
 {
     tp_status st;
 
-    TP_TRY(ckpt_target_plan(&x->target, &x->layout, NULL, err));
-    x->transfer.move = (struct move){ .n_tensors = x->layout.n_tensors,
-                                      .tensors = x->moved,
-                                      .from = safetensors_source_port(x->source),
-                                      .to = ckpt_target_port(x->target),
-                                      .jobs = o->jobs };
+    TP_TRY(checkpoint_target_plan(&x->target, &x->layout, NULL, err));
+    x->transfer.move = (struct transfer){ .n_tensors = x->layout.n_tensors,
+                                          .tensors = x->moved,
+                                          .from = safetensors_source_endpoint(x->source),
+                                          .to = checkpoint_target_endpoint(x->target),
+                                          .threads = o->jobs };
     TP_TRY(transfer_plan(&x->transfer, o->mem,
-                         LATER_BYTES + ROW_BYTES * ckpt_target_rows(x->target), err));
+                         LATER_BYTES + ROW_BYTES * checkpoint_target_rows(x->target), err));
 done:
     return st;
 }
@@ -183,9 +183,9 @@ static tp_status write_checkpoint(struct import *x, const struct options *o, str
     TP_TRY(plan(x, o, err));
     TP_TRY(ckpt_epoch(&epoch, o->out, err));
     TP_TRY(ckpt_begin(&txn, o->out, 0, epoch, o->force, err));
-    TP_TRY(ckpt_target_create(x->target, &txn, err));
+    TP_TRY(checkpoint_target_create(x->target, &txn, err));
     TP_TRY(transfer_run(&x->transfer, "importing", err));
-    TP_TRY(ckpt_target_finish(x->target, &manifest, &x->arena, err));
+    TP_TRY(checkpoint_target_finish(x->target, &manifest, &x->arena, err));
     TP_TRY(transfer_compare(&x->transfer, compare, x, err));
     TP_TRY(ckpt_commit(&txn, &manifest, err));
 done:
@@ -203,9 +203,9 @@ static void print_result(const struct import *x, const struct options *o)
         json_t *root = json_pack(
             "{s:s, s:s, s:i, s:I, s:i, s:i, s:I, s:I}", "out", o->out, "layout", spec, "step", 0,
             "tensors", (json_int_t)x->layout.n_tensors, "boxes",
-            ckpt_target_port(x->target)->n_regions, "digests_equal", x->transfer.digests_equal,
-            "bytes_written", (json_int_t)x->transfer.stats.bytes_written, "peak_rss_bytes",
-            (json_int_t)rss_peak_bytes());
+            checkpoint_target_endpoint(x->target)->n_extents, "digests_equal",
+            x->transfer.digests_equal, "bytes_written", (json_int_t)x->transfer.stats.bytes_written,
+            "peak_rss_bytes", (json_int_t)rss_peak_bytes());
 
         print_json(root);
         json_decref(root);
@@ -236,7 +236,7 @@ int cmd_import(int argc, char **argv)
     st = print_done(&err);
 done:
     transfer_free(&x.transfer);
-    ckpt_target_close(x.target);
+    checkpoint_target_close(x.target);
     safetensors_source_close(x.source);
     arena_free(&x.arena);
     return report(PROG, st, &err);

@@ -82,7 +82,7 @@ static tp_status choose_tensors(struct reshard_job *job, const struct reshard_re
     for (int i = 0; list && job->ids && job->tensors && i < from->n_tensors; i++) {
         const struct tensor *t = &from->tensors[i];
         bool is_param = strcmp(t->group, GROUP_PARAM) == 0;
-        struct move_tensor *mt = &job->tensors[*n];
+        struct reshard_tensor *mt = &job->tensors[*n];
 
         if (q->no_optim && !is_param)
             continue;
@@ -123,32 +123,32 @@ static tp_status make_layout(struct reshard_job *job, const struct reshard_reque
 /* ---- the plan ---- */
 
 /* Plan; with the windows of an earlier run when there is one and its buffers fit. */
-static tp_status plan_move(struct reshard_job *job, struct move *m, struct tp_err *err)
+static tp_status plan_move(struct reshard_job *job, struct transfer *m, struct tp_err *err)
 {
     tp_status st;
 
     if (job->comm)
-        return move_plan(&job->plan, m, err);
-    m->worker_bytes = reshard_journal_worker_bytes(job);
-    st = move_plan(&job->plan, m, err);
-    if (st != TP_E_BUDGET || m->worker_bytes == 0)
+        return transfer_plan_make(&job->plan, m, err);
+    m->thread_bytes = reshard_journal_worker_bytes(job);
+    st = transfer_plan_make(&job->plan, m, err);
+    if (st != TP_E_BUDGET || m->thread_bytes == 0)
         return st;
-    m->worker_bytes = 0;
-    return move_plan(&job->plan, m, err);
+    m->thread_bytes = 0;
+    return transfer_plan_make(&job->plan, m, err);
 }
 
 static tp_status make_plan(struct reshard_job *job, const struct reshard_request *q,
                            struct tp_err *err)
 {
-    struct move m = {
+    struct transfer m = {
         .n_tensors = job->layout.n_tensors,
         .tensors = job->tensors,
-        .from = ckpt_source_port(job->source),
-        .to = ckpt_target_port(job->target),
-        .jobs = q->jobs,
+        .from = checkpoint_source_endpoint(job->source),
+        .to = checkpoint_target_endpoint(job->target),
+        .threads = q->jobs,
         .comm = job->comm,
     };
-    int64_t later = LATER_BYTES + ckpt_target_rows(job->target) * ROW_BYTES +
+    int64_t later = LATER_BYTES + checkpoint_target_rows(job->target) * ROW_BYTES +
                     (int64_t)spec_world(&job->layout.spec) * FILE_BYTES +
                     reshard_journal_bytes(job);
     tp_status st =
@@ -159,12 +159,12 @@ static tp_status make_plan(struct reshard_job *job, const struct reshard_request
     if (!st)
         st = plan_move(job, &m, err);
     if (!st)
-        move_plan_stats(job->plan, &job->planned);
+        transfer_plan_stats(job->plan, &job->planned);
     return st;
 }
 
-static tp_status open_ports(struct reshard_job *job, const struct reshard_request *q,
-                            struct tp_err *err)
+static tp_status open_endpoints(struct reshard_job *job, const struct reshard_request *q,
+                                struct tp_err *err)
 {
     tp_status st;
 
@@ -176,9 +176,9 @@ static tp_status open_ports(struct reshard_job *job, const struct reshard_reques
     TP_TRY(make_layout(job, q, err));
     TP_TRY(name_out(job, q, err));
     TP_TRY(ckpt_check_root(job->out, err)); /* a plan promises what the run will do */
-    TP_TRY(ckpt_source_open(&job->source, job->dir, &job->m, job->ids, job->layout.n_tensors,
-                            job->comm, err));
-    TP_TRY(ckpt_target_plan(&job->target, &job->layout, job->comm, err));
+    TP_TRY(checkpoint_source_open(&job->source, job->dir, &job->m, job->ids, job->layout.n_tensors,
+                                  job->comm, err));
+    TP_TRY(checkpoint_target_plan(&job->target, &job->layout, job->comm, err));
     TP_TRY(reshard_journal_identify(job, q, err));
 done:
     return st;
@@ -191,7 +191,7 @@ tp_status reshard_job_plan(struct reshard_job *job, const struct reshard_request
 
     job->comm = comm;
     job->force = request->force;
-    st = open_ports(job, request, err);
+    st = open_endpoints(job, request, err);
     if (comm)
         st = comm_agree(comm, st, err);
     return st ? st : make_plan(job, request, err);
@@ -204,14 +204,14 @@ tp_status reshard_job_plan(struct reshard_job *job, const struct reshard_request
 static tp_status compare_digests(struct reshard_job *job, struct tp_err *err)
 {
     for (int i = 0; i < job->layout.n_tensors; i++) {
-        struct digest to = ckpt_target_digest(job->target, i);
+        struct digest to = checkpoint_target_digest(job->target, i);
         tp_status st;
 
         if (job->layout.tensors[i].dtype != job->m.layout.tensors[job->ids[i]].dtype) {
             job->casts++;
             continue;
         }
-        st = ckpt_source_compare(job->source, i, job->tensors[i].name, &to, err);
+        st = checkpoint_source_compare(job->source, i, job->tensors[i].name, &to, err);
         if (st)
             return st;
         job->digests_equal++;
@@ -234,7 +234,7 @@ static tp_status begin_together(struct reshard_job *job, struct tp_err *err)
     }
     TP_TRY(comm_agree(job->comm, st, err));
     TP_TRY(comm_broadcast(job->comm, txn.tmp, sizeof txn.tmp, 0, err));
-    TP_TRY(ckpt_target_create(job->target, &txn, err));
+    TP_TRY(checkpoint_target_create(job->target, &txn, err));
 done:
     if (root && st)
         ckpt_abort(&txn);
@@ -264,7 +264,7 @@ static tp_status commit(struct reshard_job *job, struct manifest *m, struct tp_e
     if (!st)
         st = ckpt_commit(&job->txn, m, err);
     if (!st && job->journal.file)
-        move_journal_remove(job->journal.file);
+        transfer_journal_remove(job->journal.file);
     return st;
 }
 
@@ -275,9 +275,9 @@ tp_status reshard_job_run(struct reshard_job *job, struct progress *progress, st
     tp_status st;
 
     m.layout = job->layout;
-    move_plan_progress(job->plan, progress);
-    TP_TRY(move_execute(job->plan, &job->done, err));
-    TP_TRY(ckpt_target_finish(job->target, &m, &job->arena, err));
+    transfer_plan_progress(job->plan, progress);
+    TP_TRY(transfer_execute(job->plan, &job->done, err));
+    TP_TRY(checkpoint_target_finish(job->target, &m, &job->arena, err));
     if (root)
         st = commit(job, &m, err);
     if (job->comm)
@@ -292,10 +292,10 @@ done:
 
 void reshard_job_free(struct reshard_job *job)
 {
-    move_journal_close(job->journal.file);
-    move_plan_free(job->plan);
-    ckpt_target_close(job->target);
-    ckpt_source_close(job->source);
+    transfer_journal_close(job->journal.file);
+    transfer_plan_free(job->plan);
+    checkpoint_target_close(job->target);
+    checkpoint_source_close(job->source);
     arena_free(&job->arena);
     *job = (struct reshard_job){ 0 };
 }

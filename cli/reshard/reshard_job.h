@@ -11,8 +11,8 @@
 #include "ckpt/manifest.h"
 #include "cli/reshard/reshard_journal.h"
 #include "comm/comm.h"
-#include "reshard/engine.h"
-#include "reshard/port_ckpt.h"
+#include "reshard/engine/transfer.h"
+#include "reshard/formats/checkpoint.h"
 
 struct reshard_request {
     const char *ckpt;        /* root or step directory */
@@ -32,23 +32,23 @@ struct reshard_job {
     struct arena arena;
     struct comm *comm;
     bool force;
-    char dir[PATH_MAX];          /* step directory of the source */
-    char out[PATH_MAX];          /* root of the target */
-    struct manifest m;           /* the source's */
-    struct layout layout;        /* the target's */
-    int *ids;                    /* [layout.n_tensors] the same tensors in m */
-    struct move_tensor *tensors; /* [layout.n_tensors] */
-    struct ckpt_source *source;
-    struct ckpt_target *target;
-    struct move_plan *plan;
+    char dir[PATH_MAX];             /* step directory of the source */
+    char out[PATH_MAX];             /* root of the target */
+    struct manifest m;              /* the source's */
+    struct layout layout;           /* the target's */
+    int *ids;                       /* [layout.n_tensors] the same tensors in m */
+    struct reshard_tensor *tensors; /* [layout.n_tensors] */
+    struct checkpoint_source *source;
+    struct checkpoint_target *target;
+    struct transfer_plan *plan;
     struct ckpt_txn txn;
     struct reshard_journal journal;
-    struct move_stats planned, done; /* of this process */
-    int64_t base_bytes;              /* resident without the buffers, as foreseen */
-    int digests_equal;               /* tensors whose digest is the same at both ends, by proof */
-    int casts;                       /* tensors that were cast, so that it cannot be */
-    char note[TP_ERR_MAX];           /* what the last call has to say though the work goes on, or
-                                        "" */
+    struct transfer_stats planned, done; /* of this process */
+    int64_t base_bytes;                  /* resident without the buffers, as foreseen */
+    int digests_equal;     /* tensors whose digest is the same at both ends, by proof */
+    int casts;             /* tensors that were cast, so that it cannot be */
+    char note[TP_ERR_MAX]; /* what the last call has to say though the work goes on, or
+                              "" */
 };
 
 /* Open, lay out, prove, size; nothing is created. job is zeroed by the caller and freed by it in

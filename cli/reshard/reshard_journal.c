@@ -49,26 +49,26 @@ done:
 static bool same_job(void *ctx, const char *tmp)
 {
     struct reshard_job *job = ctx;
-    struct move_journal_head *mine = &job->journal.head, head = { .n_windows = 0 };
+    struct transfer_journal_head *mine = &job->journal.head, head = { .n_tiles = 0 };
     struct tp_err ignored;
 
-    if (move_journal_peek(&head, tmp, &ignored) ||
+    if (transfer_journal_peek(&head, tmp, &ignored) ||
         memcmp(head.identity_sha256, mine->identity_sha256, sizeof head.identity_sha256) != 0)
         return false;
-    mine->worker_bytes = head.worker_bytes;
+    mine->thread_bytes = head.thread_bytes;
     return true;
 }
 
 int64_t reshard_journal_worker_bytes(struct reshard_job *job)
 {
-    job->journal.head.worker_bytes = 0;
+    job->journal.head.thread_bytes = 0;
     ckpt_look_tmp(job->out, job->m.step, same_job, job);
-    return job->journal.head.worker_bytes;
+    return job->journal.head.thread_bytes;
 }
 
 int64_t reshard_journal_bytes(const struct reshard_job *job)
 {
-    int64_t rows = ckpt_source_rows(job->source) + ckpt_target_rows(job->target);
+    int64_t rows = checkpoint_source_rows(job->source) + checkpoint_target_rows(job->target);
 
     return rows * 3 * SUM_BYTES;
 }
@@ -77,13 +77,13 @@ int64_t reshard_journal_bytes(const struct reshard_job *job)
 static bool same_windows(void *ctx, const char *tmp)
 {
     struct reshard_job *job = ctx;
-    struct move_journal_head *mine = &job->journal.head, head = { .n_windows = 0 };
+    struct transfer_journal_head *mine = &job->journal.head, head = { .n_tiles = 0 };
     struct tp_err err;
-    tp_status st = move_journal_peek(&head, tmp, &err);
+    tp_status st = transfer_journal_peek(&head, tmp, &err);
 
     if (!st &&
         memcmp(head.identity_sha256, mine->identity_sha256, sizeof head.identity_sha256) == 0 &&
-        head.worker_bytes == mine->worker_bytes && head.n_windows == mine->n_windows) {
+        head.thread_bytes == mine->thread_bytes && head.n_tiles == mine->n_tiles) {
         mine->made_root = head.made_root;
         return true;
     }
@@ -94,7 +94,7 @@ static bool same_windows(void *ctx, const char *tmp)
 
 /* ---- keeping it ---- */
 
-/* A move_watch's between: record now and then, and when somebody wants us to stop. */
+/* A transfer_watch's between: record now and then, and when somebody wants us to stop. */
 static tp_status between(void *ctx, int64_t done, struct tp_err *err)
 {
     struct reshard_job *job = ctx;
@@ -107,8 +107,8 @@ static tp_status between(void *ctx, int64_t done, struct tp_err *err)
         wait = j->every_s;
     if (!stop && start - j->recorded_s < wait)
         return TP_OK;
-    TP_TRY(ckpt_target_sync(job->target, err));
-    TP_TRY(move_journal_append(j->file, done, err));
+    TP_TRY(checkpoint_target_sync(job->target, err));
+    TP_TRY(transfer_journal_append(j->file, done, err));
     j->recorded_s = clock_seconds();
     j->record_s = j->recorded_s - start;
     if (stop)
@@ -122,15 +122,15 @@ done:
 static tp_status list_sums(struct reshard_job *job, struct tp_err *err)
 {
     struct reshard_journal *j = &job->journal;
-    int n_source = ckpt_source_sums(job->source, NULL);
+    int n_source = checkpoint_source_sums(job->source, NULL);
 
-    j->n_sums = n_source + ckpt_target_sums(job->target, NULL);
+    j->n_sums = n_source + checkpoint_target_sums(job->target, NULL);
     j->sums = arena_array(&job->arena, (size_t)j->n_sums, sizeof *j->sums);
     if (!j->sums)
         return tp_fail(err, TP_E_NOMEM, "no memory for a journal");
-    ckpt_source_sums(job->source, j->sums);
-    ckpt_target_sums(job->target, j->sums + n_source);
-    return ckpt_target_places(job->target, j->head.places_sha256, err);
+    checkpoint_source_sums(job->source, j->sums);
+    checkpoint_target_sums(job->target, j->sums + n_source);
+    return checkpoint_target_places(job->target, j->head.places_sha256, err);
 }
 
 /* ---- beginning ---- */
@@ -138,13 +138,13 @@ static tp_status list_sums(struct reshard_job *job, struct tp_err *err)
 static tp_status start_over(struct reshard_job *job, struct tp_err *err)
 {
     struct reshard_journal *j = &job->journal;
-    tp_status st = ckpt_target_create(job->target, &job->txn, err);
+    tp_status st = checkpoint_target_create(job->target, &job->txn, err);
 
     j->head.made_root = job->txn.made_root;
     if (!st)
         st = list_sums(job, err);
     if (!st)
-        st = move_journal_create(&j->file, job->txn.tmp, &j->head, j->sums, j->n_sums, err);
+        st = transfer_journal_create(&j->file, job->txn.tmp, &j->head, j->sums, j->n_sums, err);
     return st;
 }
 
@@ -154,12 +154,12 @@ static tp_status go_on(struct reshard_job *job, struct tp_err *err)
     tp_status st;
 
     job->txn.made_root = j->head.made_root;
-    TP_TRY(ckpt_target_recreate(job->target, &job->txn, err));
+    TP_TRY(checkpoint_target_recreate(job->target, &job->txn, err));
     TP_TRY(list_sums(job, err));
-    TP_TRY(move_journal_resume(&j->file, &j->done_before, job->txn.tmp, &j->head, j->sums,
-                               j->n_sums, err));
-    TP_TRY(move_plan_skip(job->plan, j->done_before, err));
-    move_plan_stats(job->plan, &job->planned);
+    TP_TRY(transfer_journal_resume(&j->file, &j->done_before, job->txn.tmp, &j->head, j->sums,
+                                   j->n_sums, err));
+    TP_TRY(transfer_plan_skip(job->plan, j->done_before, err));
+    transfer_plan_stats(job->plan, &job->planned);
     snprintf(job->note, sizeof job->note, "going on: %lld of %lld windows were done",
              (long long)j->done_before, (long long)j->windows);
 done:
@@ -173,12 +173,12 @@ static tp_status replace(struct reshard_job *job, int64_t epoch, const struct tp
     struct reshard_journal *j = &job->journal;
 
     snprintf(job->note, sizeof job->note, "cannot go on, so starting over: %.900s", why->msg);
-    move_journal_close(j->file);
+    transfer_journal_close(j->file);
     j->file = NULL;
     j->done_before = 0;
     for (int i = 0; i < j->n_sums; i++)
         memset(j->sums[i].words, 0, (size_t)j->sums[i].n * sizeof *j->sums[i].words);
-    ckpt_target_reset(job->target);
+    checkpoint_target_reset(job->target);
     ckpt_abort(&job->txn);
     return ckpt_begin(&job->txn, job->out, job->m.step, epoch, job->force, err);
 }
@@ -190,8 +190,8 @@ tp_status reshard_journal_begin(struct reshard_job *job, int64_t epoch, struct t
     bool resumed = false;
     tp_status st;
 
-    j->head.worker_bytes = move_plan_worker_bytes(job->plan);
-    j->head.n_windows = j->windows = job->planned.windows;
+    j->head.thread_bytes = transfer_plan_thread_bytes(job->plan);
+    j->head.n_tiles = j->windows = job->planned.windows;
     TP_TRY(ckpt_begin_again(&job->txn, &resumed, job->out, job->m.step, epoch, job->force,
                             same_windows, job, err));
     if (j->misfit[0])
@@ -206,8 +206,8 @@ tp_status reshard_journal_begin(struct reshard_job *job, int64_t epoch, struct t
     if (!resumed)
         TP_TRY(start_over(job, err));
     j->recorded_s = clock_seconds();
-    j->watch = (struct move_watch){ j->every_s / ROUNDS_A_RECORD, between, job };
-    move_plan_watch(job->plan, &j->watch);
+    j->watch = (struct transfer_watch){ j->every_s / ROUNDS_A_RECORD, between, job };
+    transfer_plan_watch(job->plan, &j->watch);
 done:
     if (st)
         ckpt_abort(&job->txn);

@@ -2,27 +2,27 @@
  * cli/reshard/reshard_journal.h - how tp-reshard goes on where an earlier run of the same job
  * ended.
  *
- * A run keeps a journal (reshard/move_journal.h) in its temporary directory. A later run that is
- * asked for the same finds it, cuts its tensors into the same windows, takes over the temporary,
+ * A run keeps a journal (reshard/transfer_journal.h) in its temporary directory. A later run that
+ * is asked for the same finds it, cuts its tensors into the same windows, takes over the temporary,
  * its shards and its checksums, and does the windows that are left. By one process alone; several
  * that share the work (MPI) start over.
  */
-#ifndef CLI_RESHARD_RESHARD_JOURNAL_H
-#define CLI_RESHARD_RESHARD_JOURNAL_H
+#ifndef CLI_RESHARD_RESHARD_TRANSFER_JOURNAL_H
+#define CLI_RESHARD_RESHARD_TRANSFER_JOURNAL_H
 
 #include "ckpt/commit.h"
-#include "reshard/engine.h"
-#include "reshard/move_journal.h"
+#include "reshard/engine/transfer.h"
+#include "reshard/transfer_journal.h"
 
 struct reshard_job;
 struct reshard_request;
 
 struct reshard_journal {
-    struct move_journal_head head; /* of this job: what an old one must be */
-    struct move_journal *file;
-    struct sums *sums; /* [n_sums] of the source, then of the target; the job's arena */
+    struct transfer_journal_head head; /* of this job: what an old one must be */
+    struct transfer_journal *file;
+    struct reshard_sums *sums; /* [n_sums] of the source, then of the target; the job's arena */
     int n_sums;
-    struct move_watch watch;
+    struct transfer_watch watch;
     double every_s;               /* between records */
     double recorded_s, record_s;  /* when the last one ended, and what it took */
     int64_t windows, done_before; /* of the whole job; done by earlier runs */

@@ -16,7 +16,7 @@ struct kind {
     char name[FOLDED_MAX];
     char groups[GROUPS_MAX];
     char shape[BOX_TEXT_MAX];
-    struct move_tensor_stats fate;
+    struct transfer_tensor_stats fate;
     int count;
     int64_t bytes; /* written */
 };
@@ -41,14 +41,14 @@ static void fold(char out[FOLDED_MAX], const char *name)
     out[n] = 0;
 }
 
-static const char *fate_name(const struct move_tensor_stats *s)
+static const char *fate_name(const struct transfer_tensor_stats *s)
 {
     if (s->split && s->merge)
         return "cut anew";
     return s->split ? "split" : s->merge ? "merge" : "copy";
 }
 
-static bool same_fate(const struct move_tensor_stats *a, const struct move_tensor_stats *b)
+static bool same_fate(const struct transfer_tensor_stats *a, const struct transfer_tensor_stats *b)
 {
     return a->from == b->from && a->to == b->to && a->split == b->split && a->merge == b->merge &&
            a->cast == b->cast;
@@ -90,7 +90,7 @@ static struct kind *find_kinds(const struct reshard_job *job, int *n)
 
         fold(k.name, t->name);
         shape_text(k.shape, t);
-        move_plan_tensor(job->plan, i, &k.fate);
+        transfer_plan_tensor(job->plan, i, &k.fate);
         while (at < *n &&
                (strcmp(kinds[at].name, k.name) != 0 || strcmp(kinds[at].shape, k.shape) != 0 ||
                 !same_fate(&kinds[at].fate, &k.fate)))
@@ -136,7 +136,7 @@ static int count_files(const struct reshard_job *job)
     int n = 0;
 
     for (int rank = 0; rank < spec_world(&job->layout.spec); rank++)
-        n += ckpt_target_rank_bytes(job->target, rank) > 0;
+        n += checkpoint_target_rank_bytes(job->target, rank) > 0;
     return n;
 }
 
@@ -147,7 +147,7 @@ static void print_files(FILE *f, const struct reshard_job *job)
 
     fprintf(f, "files    %d:", n);
     for (int rank = 0; rank < spec_world(&job->layout.spec) && shown < FILES_SHOWN; rank++) {
-        int64_t size = ckpt_target_rank_bytes(job->target, rank);
+        int64_t size = checkpoint_target_rank_bytes(job->target, rank);
 
         if (size > 0)
             fprintf(f, "%s rank-%05d.h5 %s", shown++ ? "," : "", rank, size_format(bytes, size));
@@ -167,7 +167,7 @@ static void print_head(FILE *f, const struct reshard_job *job)
 
 void reshard_print_plan(FILE *f, const struct reshard_job *job, const struct reshard_totals *totals)
 {
-    const struct move_stats *s = &job->planned;
+    const struct transfer_stats *s = &job->planned;
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX];
 
     fprintf(f, "plan     ");
@@ -195,8 +195,8 @@ void reshard_print_result(FILE *f, const struct reshard_job *job,
     fprintf(f, "resharded ");
     print_head(f, job);
     fprintf(f, "tensors  %d, in %d boxes before and %d now, in %d file%s\n", job->layout.n_tensors,
-            ckpt_source_port(job->source)->n_regions, ckpt_target_port(job->target)->n_regions,
-            files, files == 1 ? "" : "s");
+            checkpoint_source_endpoint(job->source)->n_extents,
+            checkpoint_target_endpoint(job->target)->n_extents, files, files == 1 ? "" : "s");
     fprintf(f, "bytes    %s read, %s written in %.2f s (%s/s)\n",
             size_format(a, totals->bytes_read), size_format(b, totals->bytes_written),
             totals->seconds, size_format(c, (int64_t)((double)totals->bytes_written / seconds)));
@@ -231,20 +231,21 @@ static json_t *kinds_json(const struct reshard_job *job)
 tp_status reshard_print_json(const struct reshard_job *job, const struct reshard_totals *totals,
                              bool dry_run, struct tp_err *err)
 {
-    const struct move_stats *s = &job->planned;
+    const struct transfer_stats *s = &job->planned;
     char from[SPEC_TEXT_MAX], to[SPEC_TEXT_MAX];
-    json_t *o = json_pack(
-        "{s:s, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:s}", "from",
-        spec_format(from, &job->m.layout.spec), "to", spec_format(to, &job->layout.spec), "step",
-        (json_int_t)job->m.step, "tensors", job->layout.n_tensors, "boxes",
-        ckpt_target_port(job->target)->n_regions, "bytes_read", (json_int_t)totals->bytes_read,
-        "bytes_written", (json_int_t)totals->bytes_written, "seconds", totals->seconds,
-        "peak_rss_bytes", (json_int_t)totals->peak_bytes, "device", "cpu", "out", job->out);
+    json_t *o =
+        json_pack("{s:s, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:s}", "from",
+                  spec_format(from, &job->m.layout.spec), "to", spec_format(to, &job->layout.spec),
+                  "step", (json_int_t)job->m.step, "tensors", job->layout.n_tensors, "boxes",
+                  checkpoint_target_endpoint(job->target)->n_extents, "bytes_read",
+                  (json_int_t)totals->bytes_read, "bytes_written",
+                  (json_int_t)totals->bytes_written, "seconds", totals->seconds, "peak_rss_bytes",
+                  (json_int_t)totals->peak_bytes, "device", "cpu", "out", job->out);
     json_t *more = json_pack(
         "{s:b, s:i, s:i, s:i, s:i, s:I, s:I, s:i, s:i}", "dry_run", dry_run, "splits", s->splits,
         "merges", s->merges, "copies", s->copies, "files", count_files(job), "windows",
         (json_int_t)totals->windows, "buffer_bytes", (json_int_t)s->buffer_bytes, "processes",
-        totals->processes, "boxes_from", ckpt_source_port(job->source)->n_regions);
+        totals->processes, "boxes_from", checkpoint_source_endpoint(job->source)->n_extents);
     tp_status st = TP_OK;
 
     if (dry_run)

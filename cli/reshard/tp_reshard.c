@@ -100,7 +100,7 @@ static tp_status check_options(struct options *o, struct tp_err *err)
 }
 
 /* Sums and maxima over the processes. */
-static tp_status add_up(struct reshard_totals *t, const struct move_stats *s, int64_t peak,
+static tp_status add_up(struct reshard_totals *t, const struct transfer_stats *s, int64_t peak,
                         struct comm *world, struct tp_err *err)
 {
     int64_t sums[3] = { s->bytes_read, s->bytes_written, s->windows };

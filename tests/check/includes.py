@@ -37,6 +37,7 @@ LAYERS = {
     "kernels": [".", "cpu", "cuda"],
     "orchestrator": ["job", "process state watch", "plan web", "backend", "."],
     "cli": [".", "ckpt reshard run train"],
+    "reshard": ["engine", "formats", "."],
 }
 
 # Folders whose layers are not declared yet. Empty when the tree is in order.

@@ -12,22 +12,22 @@ static void store_of_layout(struct store *s, const struct layout *l, const enum 
                             struct arena *arena)
 {
     struct tp_err err = { 0 };
-    struct reshard_extent *regions;
+    struct reshard_extent *extents;
     struct stored_box *e;
     int n;
 
     cr_assert_eq(layout_stored_boxes(&e, &n, l, arena, &err), TP_OK, "%s", err.msg);
-    regions = calloc((size_t)n + 1, sizeof *regions);
+    extents = calloc((size_t)n + 1, sizeof *extents);
     for (int i = 0; i < n; i++)
-        regions[i] = (struct reshard_extent){ e[i].tensor, e[i].box };
-    store_make(s, regions, n, l->n_tensors, dtypes);
+        extents[i] = (struct reshard_extent){ e[i].tensor, e[i].box };
+    store_make(s, extents, n, l->n_tensors, dtypes);
 }
 
 struct world {
     struct arena arena;
     struct model model;
     struct tensor *tensors;
-    struct move_tensor *moved;
+    struct reshard_tensor *moved;
     enum dtype *dtypes;
     int n;
 };
@@ -63,12 +63,12 @@ static void must_move(const struct store *from, const struct store *to, struct w
                       struct rng *r)
 {
     struct tp_err err = { 0 };
-    struct move_stats stats;
+    struct transfer_stats stats;
     int64_t memory = rng_int(r, 0, 1) ? rng_int(r, 10, 300) : rng_int(r, 300, 64 << 20);
     int64_t bytes = 0;
 
     for (int i = 0; i < to->n; i++)
-        bytes += (int64_t)store_region_bytes(to, i);
+        bytes += (int64_t)store_extent_bytes(to, i);
     cr_assert_eq(store_move(from, to, w->moved, memory, (int)rng_int(r, 1, 4), false, &stats, &err),
                  TP_OK, "%s", err.msg);
     cr_assert_eq(stats.bytes_read, bytes);
@@ -129,33 +129,33 @@ static void cut(struct rng *r, struct reshard_extent *out, int *n, struct reshar
 
 enum { TILING_TENSORS = 4 };
 
-static void random_tiling(struct store *s, const struct move_tensor *tensors, enum dtype dtype,
+static void random_tiling(struct store *s, const struct reshard_tensor *tensors, enum dtype dtype,
                           struct rng *r)
 {
-    struct reshard_extent *regions = calloc(TILING_TENSORS * 32, sizeof *regions);
+    struct reshard_extent *extents = calloc(TILING_TENSORS * 32, sizeof *extents);
     enum dtype dtypes[TILING_TENSORS];
     int n = 0;
 
     for (int t = 0; t < TILING_TENSORS; t++) {
         struct reshard_extent whole = { t, box_whole(tensors[t].ndim, tensors[t].shape) };
 
-        cut(r, regions, &n, whole, (int)rng_int(r, 0, 4));
+        cut(r, extents, &n, whole, (int)rng_int(r, 0, 4));
         dtypes[t] = dtype;
     }
     for (int i = n - 1; i > 0; i--) { /* in any order */
         int j = (int)rng_int(r, 0, i);
-        struct reshard_extent swap = regions[i];
+        struct reshard_extent swap = extents[i];
 
-        regions[i] = regions[j];
-        regions[j] = swap;
+        extents[i] = extents[j];
+        extents[j] = swap;
     }
-    store_make(s, regions, n, TILING_TENSORS, dtypes);
+    store_make(s, extents, n, TILING_TENSORS, dtypes);
 }
 
-static void random_shapes(struct move_tensor *tensors, struct rng *r)
+static void random_shapes(struct reshard_tensor *tensors, struct rng *r)
 {
     for (int t = 0; t < TILING_TENSORS; t++) {
-        tensors[t] = (struct move_tensor){ .name = "any", .ndim = (int)rng_int(r, 0, 4) };
+        tensors[t] = (struct reshard_tensor){ .name = "any", .ndim = (int)rng_int(r, 0, 4) };
         for (int d = 0; d < tensors[t].ndim; d++)
             tensors[t].shape[d] = rng_int(r, 1, 9);
     }
@@ -168,9 +168,9 @@ Test(engine, any_tiling_becomes_any_other)
     for (int i = 0; i < 2000; i++) {
         static const enum dtype types[] = { DTYPE_U8, DTYPE_BF16, DTYPE_F32, DTYPE_I64 };
         enum dtype dtype = types[rng_int(&r, 0, 3)];
-        struct move_tensor tensors[TILING_TENSORS];
+        struct reshard_tensor tensors[TILING_TENSORS];
         struct store a, b;
-        struct move_stats stats;
+        struct transfer_stats stats;
         struct tp_err err = { 0 };
 
         random_shapes(tensors, &r);
@@ -192,9 +192,9 @@ Test(engine, a_cast_on_the_way_is_the_cast_of_the_elements)
     for (int i = 0; i < 1000; i++) {
         static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64 };
         enum dtype from = types[rng_int(&r, 0, 3)], to = types[rng_int(&r, 0, 3)];
-        struct move_tensor tensors[TILING_TENSORS];
+        struct reshard_tensor tensors[TILING_TENSORS];
         struct store a, b, straight;
-        struct move_stats stats;
+        struct transfer_stats stats;
         struct tp_err err = { 0 };
 
         random_shapes(tensors, &r);
@@ -203,11 +203,11 @@ Test(engine, a_cast_on_the_way_is_the_cast_of_the_elements)
         store_visit(&a, tensors, true);
         cr_assert_eq(store_move(&a, &b, tensors, rng_int(&r, 40, 2000), 2, false, &stats, &err),
                      TP_OK, "%s", err.msg);
-        /* The same without a cast, then cast region by region. */
+        /* The same without a cast, then cast extent by extent. */
         store_like(&straight, &b, a.dtypes);
         cr_assert_eq(store_move(&a, &straight, tensors, 1 << 20, 1, false, &stats, &err), TP_OK);
         for (int k = 0; k < b.n; k++) {
-            int64_t n = box_elements(&b.regions[k].box);
+            int64_t n = box_elements(&b.extents[k].box);
             char *want = malloc((size_t)(n * dtype_bytes(to)));
 
             cast(want, to, straight.data[k], from, n);
@@ -225,18 +225,18 @@ Test(engine, a_partial_move_reads_no_more_rows_than_wanted)
     struct rng r = rng_start("engine/partial");
 
     for (int i = 0; i < 1000; i++) {
-        struct move_tensor tensors[TILING_TENSORS];
+        struct reshard_tensor tensors[TILING_TENSORS];
         struct store a, b;
-        struct move_stats stats;
+        struct transfer_stats stats;
         struct tp_err err = { 0 };
         int64_t wanted = 0;
 
         random_shapes(tensors, &r);
         random_tiling(&a, tensors, DTYPE_F32, &r);
         random_tiling(&b, tensors, DTYPE_F32, &r);
-        b.mp.n = b.port.n_regions = (int)rng_int(&r, 0, b.n);
+        b.mp.n = b.endpoint.n_extents = (int)rng_int(&r, 0, b.n);
         for (int k = 0; k < b.mp.n; k++)
-            wanted += (int64_t)store_region_bytes(&b, k);
+            wanted += (int64_t)store_extent_bytes(&b, k);
         store_visit(&a, tensors, true);
         cr_assert_eq(store_move(&a, &b, tensors, rng_int(&r, 16, 2000), 1, true, &stats, &err),
                      TP_OK, "%s", err.msg);
@@ -245,7 +245,7 @@ Test(engine, a_partial_move_reads_no_more_rows_than_wanted)
             b.n = k + 1;
             if (k < b.mp.n)
                 continue;
-            for (size_t x = 0; x < store_region_bytes(&b, k); x++)
+            for (size_t x = 0; x < store_extent_bytes(&b, k); x++)
                 cr_assert_eq(((char *)b.data[k])[x], 0, "what was not asked for is untouched");
         }
         int all = b.n;
@@ -262,9 +262,9 @@ Test(engine, gaps_and_overlaps_are_found_before_anything_moves)
     struct rng r = rng_start("engine/proof");
 
     for (int i = 0; i < 1000; i++) {
-        struct move_tensor tensors[TILING_TENSORS];
+        struct reshard_tensor tensors[TILING_TENSORS];
         struct store a, b;
-        struct move_stats stats;
+        struct transfer_stats stats;
         struct tp_err err = { 0 };
         bool in_source = rng_int(&r, 0, 1), gap = rng_int(&r, 0, 1);
 
@@ -278,20 +278,20 @@ Test(engine, gaps_and_overlaps_are_found_before_anything_moves)
 
         if (gap) {
             for (int d = 0; d < BOX_NDIM_MAX; d++)
-                s->regions[victim].box.len[d] = 0;
-            if (s->regions[victim].box.ndim == 0)
-                s->mp.n = s->port.n_regions = victim; /* drops others as well: a gap still */
+                s->extents[victim].box.len[d] = 0;
+            if (s->extents[victim].box.ndim == 0)
+                s->mp.n = s->endpoint.n_extents = victim; /* drops others as well: a gap still */
         } else {
-            s->regions = realloc(s->regions, (size_t)(s->n + 1) * sizeof *s->regions);
-            s->regions[s->n] = s->regions[victim];
-            s->mp.regions = s->port.regions = s->regions;
-            s->port.n_regions = s->n + 1;
+            s->extents = realloc(s->extents, (size_t)(s->n + 1) * sizeof *s->extents);
+            s->extents[s->n] = s->extents[victim];
+            s->mp.extents = s->endpoint.extents = s->extents;
+            s->endpoint.n_extents = s->n + 1;
         }
         cr_assert_eq(store_move(&a, &b, tensors, 1000, 1, false, &stats, &err),
                      in_source ? TP_E_CORRUPT : TP_E_INTERNAL);
         cr_assert(strstr(err.msg, "any"), "%s", err.msg);
         for (int k = 0; k < b.n; k++)
-            for (int64_t e = 0; e < box_elements(&b.regions[k].box); e++)
+            for (int64_t e = 0; e < box_elements(&b.extents[k].box); e++)
                 cr_assert_eq(((char *)b.data[k])[e], 0);
         store_free(&a);
         store_free(&b);
@@ -300,17 +300,17 @@ Test(engine, gaps_and_overlaps_are_found_before_anything_moves)
 
 Test(engine, too_little_memory_is_refused_with_the_number)
 {
-    struct move_tensor t = { .name = "w", .ndim = 1, .shape = { 100 } };
-    struct reshard_extent *a_regions = calloc(1, sizeof *a_regions),
-                          *b_regions = calloc(1, sizeof *a_regions);
+    struct reshard_tensor t = { .name = "w", .ndim = 1, .shape = { 100 } };
+    struct reshard_extent *a_extents = calloc(1, sizeof *a_extents),
+                          *b_extents = calloc(1, sizeof *a_extents);
     enum dtype f32 = DTYPE_F32, bf16 = DTYPE_BF16;
     struct store a, b;
-    struct move_stats stats;
+    struct transfer_stats stats;
     struct tp_err err = { 0 };
 
-    a_regions[0].box = b_regions[0].box = box_whole(1, t.shape);
-    store_make(&a, a_regions, 1, 1, &f32);
-    store_make(&b, b_regions, 1, 1, &bf16);
+    a_extents[0].box = b_extents[0].box = box_whole(1, t.shape);
+    store_make(&a, a_extents, 1, 1, &f32);
+    store_make(&b, b_extents, 1, 1, &bf16);
     cr_assert_eq(store_move(&a, &b, &t, 7, 1, false, &stats, &err), TP_E_BUDGET);
     cr_assert(strstr(err.msg, "at least 8 bytes"), "%s", err.msg);
     cr_assert_eq(store_move(&a, &b, &t, 8, 1, false, &stats, &err), TP_OK);
@@ -323,21 +323,21 @@ Test(engine, too_little_memory_is_refused_with_the_number)
 Test(engine, hundred_thousand_tensors_are_planned_in_well_under_a_second)
 {
     enum { N = 100000 };
-    struct move_tensor *tensors = calloc(N + 1, sizeof *tensors);
+    struct reshard_tensor *tensors = calloc(N + 1, sizeof *tensors);
     struct reshard_extent *from = calloc(N, sizeof *from), *to = calloc(4 * N, sizeof *to);
     enum dtype *dtypes = calloc(N + 1, sizeof *dtypes);
-    struct reshard_endpoint a = { .what = "a", .n_regions = N, .regions = from, .dtypes = dtypes };
+    struct reshard_endpoint a = { .name = "a", .n_extents = N, .extents = from, .dtypes = dtypes };
     struct reshard_endpoint b = {
-        .what = "b", .n_regions = 4 * N, .regions = to, .dtypes = dtypes
+        .name = "b", .n_extents = 4 * N, .extents = to, .dtypes = dtypes
     };
-    struct move m = { N, tensors, &a, &b, 1 << 28, 4, false, NULL, NULL, 0 };
-    struct move_stats stats;
-    struct move_plan *p;
+    struct transfer m = { N, tensors, &a, &b, 1 << 28, 4, false, NULL, NULL, 0 };
+    struct transfer_stats stats;
+    struct transfer_plan *p;
     struct tp_err err = { 0 };
     double start;
 
     for (int i = 0; i < N; i++) {
-        tensors[i] = (struct move_tensor){ "t", 2, { 64, 64 } };
+        tensors[i] = (struct reshard_tensor){ "t", 2, { 64, 64 } };
         from[i] = (struct reshard_extent){ i, box_whole(2, tensors[i].shape) };
         for (int k = 0; k < 4; k++) {
             to[4 * i + k] = from[i];
@@ -346,28 +346,28 @@ Test(engine, hundred_thousand_tensors_are_planned_in_well_under_a_second)
         }
     }
     start = clock_cpu_seconds();
-    cr_assert_eq(move_plan(&p, &m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(transfer_plan_make(&p, &m, &err), TP_OK, "%s", err.msg);
     cr_log_info("planned in %.3f s of processor time", clock_cpu_seconds() - start);
     cr_expect_lt(clock_cpu_seconds() - start, 1.0);
-    move_plan_stats(p, &stats);
+    transfer_plan_stats(p, &stats);
     cr_expect_eq(stats.windows, N);
     cr_expect_eq(stats.splits, N);
     cr_expect_eq(stats.merges, 0);
-    move_plan_free(p);
+    transfer_plan_free(p);
 
-    /* One tensor of a hundred thousand rows, a region each, to as many columns. */
-    tensors[0] = (struct move_tensor){ "t", 2, { N, 64 } };
+    /* One tensor of a hundred thousand rows, a extent each, to as many columns. */
+    tensors[0] = (struct reshard_tensor){ "t", 2, { N, 64 } };
     for (int i = 0; i < N; i++)
         from[i] = (struct reshard_extent){ 0, { 2, { i, 0 }, { 1, 64 } } };
     for (int k = 0; k < 64; k++)
         to[k] = (struct reshard_extent){ 0, { 2, { 0, k }, { N, 1 } } };
     m.n_tensors = 1;
-    b.n_regions = 64;
+    b.n_extents = 64;
     start = clock_cpu_seconds();
-    cr_assert_eq(move_plan(&p, &m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(transfer_plan_make(&p, &m, &err), TP_OK, "%s", err.msg);
     cr_log_info("planned in %.3f s of processor time", clock_cpu_seconds() - start);
     cr_expect_lt(clock_cpu_seconds() - start, 1.0);
-    move_plan_free(p);
+    transfer_plan_free(p);
     free(tensors);
     free(from);
     free(to);

@@ -50,7 +50,7 @@ struct wanted {
     int n;
     int *ids;
     enum dtype *dtypes;
-    struct reshard_extent *regions;
+    struct reshard_extent *extents;
     void **data;
 };
 
@@ -60,7 +60,7 @@ static void want(struct wanted *w, const struct layout *l, int rank, struct aren
 
     *w = (struct wanted){ .ids = arena_array(arena, (size_t)l->n_tensors, sizeof *w->ids),
                           .dtypes = arena_array(arena, (size_t)l->n_tensors, sizeof *w->dtypes),
-                          .regions = arena_array(arena, room, sizeof *w->regions),
+                          .extents = arena_array(arena, room, sizeof *w->extents),
                           .data = arena_array(arena, room, sizeof *w->data) };
     for (int t = 0; t < l->n_tensors; t++) {
         struct box boxes[TENSOR_BOXES_MAX];
@@ -69,7 +69,7 @@ static void want(struct wanted *w, const struct layout *l, int rank, struct aren
         w->ids[t] = t;
         w->dtypes[t] = l->tensors[t].dtype;
         for (int i = 0; i < n; i++) {
-            w->regions[w->n] = (struct reshard_extent){ t, boxes[i] };
+            w->extents[w->n] = (struct reshard_extent){ t, boxes[i] };
             w->data[w->n++] =
                 arena_alloc(arena, (size_t)(box_elements(&boxes[i]) * dtype_bytes(w->dtypes[t])));
         }
@@ -77,21 +77,27 @@ static void want(struct wanted *w, const struct layout *l, int rank, struct aren
 }
 
 static tp_status restore(const struct saved *s, const struct wanted *w, struct rng *r,
-                         struct move_stats *stats, struct tp_err *err)
+                         struct transfer_stats *stats, struct tp_err *err)
 {
-    return restore_boxes(s->dir, &s->m, w->ids, s->m.layout.n_tensors, w->regions, w->data,
-                         w->dtypes, w->n, rng_int(r, 16, 100000), (int)rng_int(r, 1, 3), stats,
-                         err);
+    const struct restore_request q = { .n_tensors = s->m.layout.n_tensors,
+                                       .n_extents = w->n,
+                                       .extents = w->extents,
+                                       .data = w->data,
+                                       .dtypes = w->dtypes,
+                                       .memory_bytes = rng_int(r, 16, 100000),
+                                       .threads = (int)rng_int(r, 1, 3) };
+
+    return restore_checkpoint(&q, s->dir, &s->m, w->ids, stats, err);
 }
 
 static void check_values(const struct saved *s, const struct wanted *w)
 {
     for (int i = 0; i < w->n; i++) {
-        const struct tensor *t = &s->m.layout.tensors[w->regions[i].tensor];
-        size_t bytes = (size_t)(box_elements(&w->regions[i].box) * dtype_bytes(t->dtype));
+        const struct tensor *t = &s->m.layout.tensors[w->extents[i].tensor];
+        size_t bytes = (size_t)(box_elements(&w->extents[i].box) * dtype_bytes(t->dtype));
         void *right = malloc(bytes);
 
-        fixture_fill(right, t, &w->regions[i].box, SEED);
+        fixture_fill(right, t, &w->extents[i].box, SEED);
         cr_assert_eq(memcmp(right, w->data[i], bytes), 0, "%s/%s", t->group, t->name);
         free(right);
     }
@@ -114,7 +120,7 @@ Test(restore, every_rank_of_any_layout_gets_its_boxes)
                      TP_OK);
         for (int rank = 0; rank < spec_world(&spec); rank++) {
             struct arena arena = { 0 };
-            struct move_stats stats;
+            struct transfer_stats stats;
             struct wanted w;
 
             want(&w, &to, rank, &arena);
@@ -160,7 +166,7 @@ static bool touches(const struct wanted *w, int tensor, const struct box *box)
     struct box meet;
 
     for (int i = 0; i < w->n; i++)
-        if (w->regions[i].tensor == tensor && box_meet(&meet, &w->regions[i].box, box))
+        if (w->extents[i].tensor == tensor && box_meet(&meet, &w->extents[i].box, box))
             return true;
     return false;
 }
@@ -185,7 +191,7 @@ Test(restore, a_flipped_bit_in_a_chunk_that_is_read_even_in_part_is_found)
                                  s.m.layout.n_tensors, &s.arena, &err),
                      TP_OK);
         for (int rank = 0; rank < spec_world(&spec); rank++) {
-            struct move_stats stats;
+            struct transfer_stats stats;
             struct wanted w;
             tp_status st;
 

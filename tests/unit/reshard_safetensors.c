@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "core/file.h"
-#include "reshard/port_memory.h"
+#include "reshard/formats/memory.h"
+#include "reshard/formats/safetensors.h"
 #include "reshard/restore.h"
-#include "reshard/safetensors.h"
 #include "tests/unit/random.h"
 
 static char *temp_dir(void)
@@ -31,8 +31,8 @@ enum { N = 5, MAX_ELEMENTS = 9 * 9 * 9 };
 /* Random tensors, whole, in memory. */
 struct bundle {
     struct safetensors_tensor tensors[N];
-    struct move_tensor moved[N];
-    struct reshard_extent regions[N];
+    struct reshard_tensor moved[N];
+    struct reshard_extent extents[N];
     enum dtype dtypes[N];
     char names[N][32];
     char bytes[N][MAX_ELEMENTS * 8];
@@ -53,9 +53,9 @@ static void bundle_make(struct bundle *b, struct rng *r)
         t->ndim = (int)rng_int(r, 0, 3);
         for (int d = 0; d < t->ndim; d++)
             t->shape[d] = rng_int(r, 0, 9);
-        b->moved[i] = (struct move_tensor){ .name = t->name, .ndim = t->ndim };
+        b->moved[i] = (struct reshard_tensor){ .name = t->name, .ndim = t->ndim };
         memcpy(b->moved[i].shape, t->shape, sizeof t->shape);
-        b->regions[i] = (struct reshard_extent){ i, box_whole(t->ndim, t->shape) };
+        b->extents[i] = (struct reshard_extent){ i, box_whole(t->ndim, t->shape) };
         b->dtypes[i] = t->dtype;
         b->data[i] = b->bytes[i];
         for (size_t k = 0; k < sizeof b->bytes[i]; k++)
@@ -66,18 +66,18 @@ static void bundle_make(struct bundle *b, struct rng *r)
 static void must_read_back(const char *path, const struct bundle *b)
 {
     static struct bundle got;
-    struct move_stats stats;
+    struct transfer_stats stats;
     struct tp_err err = { 0 };
 
     memset(&got, 0, sizeof got);
     for (int i = 0; i < N; i++)
         got.data[i] = got.bytes[i];
-    cr_assert_eq(restore_safetensors(path, b->moved, N, b->regions, got.data, b->dtypes, N, 1000, 1,
-                                     &stats, &err),
-                 TP_OK, "%s", err.msg);
+    const struct restore_request q = { N, N, b->extents, got.data, b->dtypes, 1000, 1 };
+
+    cr_assert_eq(restore_safetensors(&q, path, b->moved, &stats, &err), TP_OK, "%s", err.msg);
     for (int i = 0; i < N; i++)
         cr_assert_eq(memcmp(got.bytes[i], b->bytes[i],
-                            (size_t)(box_elements(&b->regions[i].box) * dtype_bytes(b->dtypes[i]))),
+                            (size_t)(box_elements(&b->extents[i].box) * dtype_bytes(b->dtypes[i]))),
                      0);
 }
 
@@ -88,22 +88,22 @@ Test(safetensors, what_is_written_is_read_in_one_file_and_in_many)
 
     for (int i = 0; i < 60; i++) {
         char *dir = temp_dir(), path[128];
-        struct memory_port mp = { b.regions, b.dtypes, b.data, N };
-        struct reshard_endpoint from = memory_port_make(&mp);
-        struct move m = { N, b.moved, &from, NULL, 1 << 20, 1, false, NULL, NULL, 0 };
+        struct memory_endpoint mp = { b.extents, b.dtypes, b.data, N };
+        struct reshard_endpoint from = memory_endpoint_make(&mp);
+        struct transfer m = { N, b.moved, &from, NULL, 1 << 20, 1, false, NULL, NULL, 0 };
         struct safetensors_target *t;
-        struct move_plan *p;
-        struct move_stats stats;
+        struct transfer_plan *p;
+        struct transfer_stats stats;
         struct tp_err err = { 0 };
 
         bundle_make(&b, &r);
         cr_assert_eq(safetensors_create(&t, dir, b.tensors, N, rng_int(&r, 0, 4000), &err), TP_OK,
                      "%s", err.msg);
-        m.to = safetensors_target_port(t);
-        cr_assert_eq(move_plan(&p, &m, &err), TP_OK, "%s", err.msg);
-        cr_assert_eq(move_execute(p, &stats, &err), TP_OK, "%s", err.msg);
+        m.to = safetensors_target_endpoint(t);
+        cr_assert_eq(transfer_plan_make(&p, &m, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(transfer_execute(p, &stats, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(safetensors_finish(t, &err), TP_OK, "%s", err.msg);
-        move_plan_free(p);
+        transfer_plan_free(p);
         safetensors_target_close(t);
         must_read_back(dir, &b);
 
@@ -221,7 +221,7 @@ Test(safetensors, a_missing_or_misshapen_tensor_is_named)
     char *dir = temp_dir(), path[128];
     struct safetensors_source *s;
     struct tp_err err = { 0 };
-    struct move_tensor want;
+    struct reshard_tensor want;
 
     bundle_make(&b, &r);
     snprintf(path, sizeof path, "%s/model.safetensors", dir);

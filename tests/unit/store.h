@@ -9,57 +9,57 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "reshard/engine.h"
-#include "reshard/port_memory.h"
+#include "reshard/engine/transfer.h"
+#include "reshard/formats/memory.h"
 #include "tests/unit/random.h"
 
 /* Regions with memory of their own. */
 struct store {
-    struct reshard_extent *regions;
+    struct reshard_extent *extents;
     void **data;
     enum dtype *dtypes;
     int n, n_tensors;
-    struct memory_port mp;
-    struct reshard_endpoint port;
+    struct memory_endpoint mp;
+    struct reshard_endpoint endpoint;
 };
 
-static inline size_t store_region_bytes(const struct store *s, int i)
+static inline size_t store_extent_bytes(const struct store *s, int i)
 {
-    return (size_t)(box_elements(&s->regions[i].box) *
-                    dtype_bytes(s->dtypes[s->regions[i].tensor]));
+    return (size_t)(box_elements(&s->extents[i].box) *
+                    dtype_bytes(s->dtypes[s->extents[i].tensor]));
 }
 
-/* `regions` are malloc'ed and the store's from now on; what they hold is zero. */
-static inline void store_make(struct store *s, struct reshard_extent *regions, int n, int n_tensors,
+/* `extents` are malloc'ed and the store's from now on; what they hold is zero. */
+static inline void store_make(struct store *s, struct reshard_extent *extents, int n, int n_tensors,
                               const enum dtype *dtypes)
 {
-    s->regions = regions;
+    s->extents = extents;
     s->n = n;
     s->n_tensors = n_tensors;
     s->dtypes = calloc((size_t)n_tensors + 1, sizeof *s->dtypes);
     s->data = calloc((size_t)n + 1, sizeof *s->data);
     memcpy(s->dtypes, dtypes, (size_t)n_tensors * sizeof *dtypes);
     for (int i = 0; i < n; i++)
-        s->data[i] = calloc((size_t)box_elements(&regions[i].box) + 1,
-                            (size_t)dtype_bytes(dtypes[regions[i].tensor]));
-    s->mp = (struct memory_port){ regions, s->dtypes, s->data, n };
-    s->port = memory_port_make(&s->mp);
+        s->data[i] = calloc((size_t)box_elements(&extents[i].box) + 1,
+                            (size_t)dtype_bytes(dtypes[extents[i].tensor]));
+    s->mp = (struct memory_endpoint){ extents, s->dtypes, s->data, n };
+    s->endpoint = memory_endpoint_make(&s->mp);
 }
 
-/* A store of the same regions. */
+/* A store of the same extents. */
 static inline void store_like(struct store *s, const struct store *other, const enum dtype *dtypes)
 {
-    struct reshard_extent *regions = calloc((size_t)other->n + 1, sizeof *regions);
+    struct reshard_extent *extents = calloc((size_t)other->n + 1, sizeof *extents);
 
-    memcpy(regions, other->regions, (size_t)other->n * sizeof *regions);
-    store_make(s, regions, other->n, other->n_tensors, dtypes);
+    memcpy(extents, other->extents, (size_t)other->n * sizeof *extents);
+    store_make(s, extents, other->n, other->n_tensors, dtypes);
 }
 
 /* Whether both hold the same bytes. */
 static inline bool store_equal(const struct store *a, const struct store *b)
 {
     for (int i = 0; i < a->n; i++)
-        if (memcmp(a->data[i], b->data[i], store_region_bytes(a, i)) != 0)
+        if (memcmp(a->data[i], b->data[i], store_extent_bytes(a, i)) != 0)
             return false;
     return true;
 }
@@ -70,7 +70,7 @@ static inline void store_free(struct store *s)
         free(s->data[i]);
     free(s->data);
     free(s->dtypes);
-    free(s->regions);
+    free(s->extents);
 }
 
 /* The bits of element number i of a tensor: any function of both that never repeats soon. */
@@ -81,7 +81,7 @@ static inline uint64_t store_bits(int tensor, int64_t i)
     return rng_next(&r);
 }
 
-static inline int64_t store_index(const struct box *b, const struct move_tensor *t, int64_t i)
+static inline int64_t store_index(const struct box *b, const struct reshard_tensor *t, int64_t i)
 {
     int64_t index = 0, at[BOX_NDIM_MAX] = { 0 };
 
@@ -95,15 +95,15 @@ static inline int64_t store_index(const struct box *b, const struct move_tensor 
 }
 
 /* Fill with values, or count elements that differ from them. */
-static inline int64_t store_visit(struct store *s, const struct move_tensor *tensors, bool fill)
+static inline int64_t store_visit(struct store *s, const struct reshard_tensor *tensors, bool fill)
 {
     int64_t wrong = 0;
 
     for (int i = 0; i < s->n; i++) {
-        int t = s->regions[i].tensor, bytes = dtype_bytes(s->dtypes[t]);
+        int t = s->extents[i].tensor, bytes = dtype_bytes(s->dtypes[t]);
 
-        for (int64_t e = 0; e < box_elements(&s->regions[i].box); e++) {
-            int64_t index = store_index(&s->regions[i].box, &tensors[t], e);
+        for (int64_t e = 0; e < box_elements(&s->extents[i].box); e++) {
+            int64_t index = store_index(&s->extents[i].box, &tensors[t], e);
             uint64_t bits = store_bits(t, index);
             char *at = (char *)s->data[i] + e * bytes;
 
@@ -118,25 +118,25 @@ static inline int64_t store_visit(struct store *s, const struct move_tensor *ten
 
 /* Plan and execute. */
 static inline tp_status store_move(const struct store *from, const struct store *to,
-                                   const struct move_tensor *tensors, int64_t memory, int jobs,
-                                   bool partial, struct move_stats *stats, struct tp_err *err)
+                                   const struct reshard_tensor *tensors, int64_t memory, int jobs,
+                                   bool partial, struct transfer_stats *stats, struct tp_err *err)
 {
-    struct move m = {
+    struct transfer m = {
         .n_tensors = from->n_tensors,
         .tensors = tensors,
-        .from = &from->port,
-        .to = &to->port,
+        .from = &from->endpoint,
+        .to = &to->endpoint,
         .memory_bytes = memory,
-        .jobs = jobs,
+        .threads = jobs,
         .partial = partial,
     };
-    struct move_plan *p;
-    tp_status st = move_plan(&p, &m, err);
+    struct transfer_plan *p;
+    tp_status st = transfer_plan_make(&p, &m, err);
 
     if (st)
         return st;
-    st = move_execute(p, stats, err);
-    move_plan_free(p);
+    st = transfer_execute(p, stats, err);
+    transfer_plan_free(p);
     return st;
 }
 

@@ -1,11 +1,11 @@
-/* reshard/combine.c - see reshard/combine.h. */
-#include "reshard/combine.h"
+/* reshard/formats/reduce_sums.c - see reshard/formats/reduce_sums.h. */
+#include "reshard/formats/reduce_sums.h"
 
 #include <stdlib.h>
 
 enum { SLICE_GROUPS = 4096 };
 
-static tp_status combine_slice(struct comm *c, uint64_t *words, int64_t n, combine_fn add,
+static tp_status combine_slice(struct comm *c, uint64_t *words, int64_t n, reduce_sums_fn add,
                                int64_t *sizes, struct tp_err *err)
 {
     void *all = NULL;
@@ -18,8 +18,8 @@ static tp_status combine_slice(struct comm *c, uint64_t *words, int64_t n, combi
     return st;
 }
 
-tp_status combine_words(struct comm *c, uint64_t *words, int64_t n, int group, combine_fn add,
-                        struct tp_err *err)
+tp_status reduce_sums(struct comm *c, uint64_t *words, int64_t n, int group, reduce_sums_fn add,
+                      struct tp_err *err)
 {
     int64_t *sizes = calloc((size_t)comm_size(c), sizeof *sizes);
     int64_t step = (int64_t)SLICE_GROUPS * group;

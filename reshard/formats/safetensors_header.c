@@ -1,5 +1,5 @@
-/* reshard/safetensors_header.c - see reshard/safetensors_header.h. */
-#include "reshard/safetensors_header.h"
+/* reshard/formats/safetensors_header.c - see reshard/formats/safetensors_header.h. */
+#include "reshard/formats/safetensors_header.h"
 
 #include <endian.h>
 #include <jansson.h>

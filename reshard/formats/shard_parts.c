@@ -1,10 +1,10 @@
-/* reshard/shard_parts.c - see reshard/shard_parts.h. */
-#include "reshard/shard_parts.h"
+/* reshard/formats/shard_parts.c - see reshard/formats/shard_parts.h. */
+#include "reshard/formats/shard_parts.h"
 
 #include <stdlib.h>
 
 #include "ckpt/crc.h"
-#include "reshard/combine.h"
+#include "reshard/formats/reduce_sums.h"
 
 /* The smallest range around what this process read of a row. */
 struct part_range {
@@ -113,8 +113,8 @@ tp_status shard_parts_check(struct shard_parts *p, struct comm *comm, char **buf
     tp_status st = TP_OK;
 
     if (comm)
-        TP_TRY(combine_words(comm, p->sums, p->n_rows * PART_SUM_WORDS, PART_SUM_WORDS, add_sums,
-                             err));
+        TP_TRY(
+            reduce_sums(comm, p->sums, p->n_rows * PART_SUM_WORDS, PART_SUM_WORDS, add_sums, err));
     if (comm && comm_rank(comm) != 0)
         return TP_OK;
     for (int64_t row = 0; row < p->n_rows; row++)

@@ -1,5 +1,5 @@
 /*
- * reshard/safetensors_header.h - the JSON at the head of a safetensors file.
+ * reshard/formats/safetensors_header.h - the JSON at the head of a safetensors file.
  *
  *     u64 N, little-endian | N bytes of JSON, padded with spaces | data
  *     {"__metadata__": {...}, "NAME": {"dtype": "F32", "shape": [...], "data_offsets": [b, e]},
@@ -8,11 +8,11 @@
  * Offsets count from the end of the header. Readers want the data without holes, and N at most
  * 100,000,000.
  */
-#ifndef RESHARD_SAFETENSORS_HEADER_H
-#define RESHARD_SAFETENSORS_HEADER_H
+#ifndef RESHARD_FORMATS_SAFETENSORS_HEADER_H
+#define RESHARD_FORMATS_SAFETENSORS_HEADER_H
 
 #include "core/arena.h"
-#include "reshard/safetensors.h"
+#include "reshard/formats/safetensors.h"
 
 struct safetensors_entry {
     struct safetensors_tensor tensor; /* dtype DTYPE_COUNT: a type that is not supported here */

@@ -1,4 +1,4 @@
-/* reshard/safetensors_source.c - reading safetensors; see reshard/safetensors.h. */
+/* reshard/formats/safetensors_source.c - reading safetensors; see reshard/formats/safetensors.h. */
 #include <jansson.h>
 #include <limits.h>
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
-#include "reshard/safetensors_header.h"
+#include "reshard/formats/safetensors_header.h"
 
 enum { INDEX_MAX_BYTES = 256 << 20 };
 
@@ -24,15 +24,15 @@ struct found {
 };
 
 struct safetensors_source {
-    struct reshard_endpoint port;
+    struct reshard_endpoint endpoint;
     struct arena arena;
     const char *path;
     struct file *files;
     int n_files;
     struct found *found; /* by name */
     int n_found;
-    const struct found **selected; /* [port.n_regions] */
-    struct digest *digests;        /* [port.n_regions] */
+    const struct found **selected; /* [endpoint.n_extents] */
+    struct digest *digests;        /* [endpoint.n_extents] */
     pthread_mutex_t lock;          /* guards digests */
 };
 
@@ -41,11 +41,11 @@ static tp_status no_memory(const struct safetensors_source *s, struct tp_err *er
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->path);
 }
 
-static tp_status source_read(void *ctx, int region, const struct box *run, void *buf,
+static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
                              struct tp_err *err)
 {
     struct safetensors_source *s = ctx;
-    const struct found *f = s->selected[region];
+    const struct found *f = s->selected[extent];
     const struct file *file = &s->files[f->file];
     struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
     int elem = dtype_bytes(f->entry.tensor.dtype);
@@ -59,7 +59,7 @@ static tp_status source_read(void *ctx, int region, const struct box *run, void 
         return st;
     part = digest_box(buf, run, f->entry.tensor.ndim, f->entry.tensor.shape, elem);
     pthread_mutex_lock(&s->lock);
-    digest_add(&s->digests[region], &part);
+    digest_add(&s->digests[extent], &part);
     pthread_mutex_unlock(&s->lock);
     return TP_OK;
 }
@@ -249,7 +249,7 @@ static const struct found *find_either(const struct safetensors_source *s, const
 }
 
 static tp_status match(const struct found **out, const struct safetensors_source *s,
-                       const struct move_tensor *want, struct tp_err *err)
+                       const struct reshard_tensor *want, struct tp_err *err)
 {
     const struct found *f = find_either(s, want->name);
     char want_text[BOX_TEXT_MAX], found_text[BOX_TEXT_MAX];
@@ -271,27 +271,27 @@ static tp_status match(const struct found **out, const struct safetensors_source
     return TP_OK;
 }
 
-tp_status safetensors_select(struct safetensors_source *s, const struct move_tensor *tensors,
+tp_status safetensors_select(struct safetensors_source *s, const struct reshard_tensor *tensors,
                              int n_tensors, struct tp_err *err)
 {
     size_t n = (size_t)n_tensors + 1;
-    struct reshard_extent *regions = arena_array(&s->arena, n, sizeof *regions);
+    struct reshard_extent *extents = arena_array(&s->arena, n, sizeof *extents);
     enum dtype *dtypes = arena_array(&s->arena, n, sizeof *dtypes);
     tp_status st = TP_OK;
 
     s->selected = arena_array(&s->arena, n, sizeof *s->selected);
     s->digests = arena_array(&s->arena, n, sizeof *s->digests);
-    if (!regions || !dtypes || !s->selected || !s->digests)
+    if (!extents || !dtypes || !s->selected || !s->digests)
         return no_memory(s, err);
     for (int i = 0; i < n_tensors; i++) {
         TP_TRY(match(&s->selected[i], s, &tensors[i], err));
-        regions[i] = (struct reshard_extent){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
+        extents[i] = (struct reshard_extent){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
         dtypes[i] = s->selected[i]->entry.tensor.dtype;
     }
-    s->port = (struct reshard_endpoint){
-        .what = s->path,
-        .n_regions = n_tensors,
-        .regions = regions,
+    s->endpoint = (struct reshard_endpoint){
+        .name = s->path,
+        .n_extents = n_tensors,
+        .extents = extents,
         .dtypes = dtypes,
         .ctx = s,
         .read = source_read,
@@ -300,9 +300,9 @@ done:
     return st;
 }
 
-const struct reshard_endpoint *safetensors_source_port(const struct safetensors_source *s)
+const struct reshard_endpoint *safetensors_source_endpoint(const struct safetensors_source *s)
 {
-    return &s->port;
+    return &s->endpoint;
 }
 
 struct digest safetensors_source_digest(const struct safetensors_source *s, int tensor)

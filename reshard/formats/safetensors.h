@@ -1,13 +1,13 @@
 /*
- * reshard/safetensors.h - safetensors files, one or many with an index, as source and target.
- * Format: github.com/huggingface/safetensors, with the limits its readers have.
+ * reshard/formats/safetensors.h - safetensors files, one or many with an index, as source and
+ * target. Format: github.com/huggingface/safetensors, with the limits its readers have.
  */
-#ifndef RESHARD_SAFETENSORS_H
-#define RESHARD_SAFETENSORS_H
+#ifndef RESHARD_FORMATS_SAFETENSORS_H
+#define RESHARD_FORMATS_SAFETENSORS_H
 
 #include "ckpt/digest.h"
 #include "core/arena.h"
-#include "reshard/engine.h"
+#include "reshard/engine/transfer.h"
 
 struct safetensors_tensor {
     const char *name;
@@ -27,9 +27,9 @@ tp_status safetensors_open(struct safetensors_source **out, const char *path, st
 
 /* Engine tensors are `names`; each must be there with this shape, else TP_E_CORRUPT names it and
  * both shapes. */
-tp_status safetensors_select(struct safetensors_source *s, const struct move_tensor *tensors,
+tp_status safetensors_select(struct safetensors_source *s, const struct reshard_tensor *tensors,
                              int n_tensors, struct tp_err *err);
-const struct reshard_endpoint *safetensors_source_port(const struct safetensors_source *s);
+const struct reshard_endpoint *safetensors_source_endpoint(const struct safetensors_source *s);
 
 /* What was read of an engine tensor so far: these files have no checksums of their own, but what is
  * written elsewhere can be compared. */
@@ -46,7 +46,7 @@ struct safetensors_target;
 tp_status safetensors_create(struct safetensors_target **out, const char *dir,
                              const struct safetensors_tensor *tensors, int n_tensors,
                              int64_t max_shard_bytes, struct tp_err *err);
-const struct reshard_endpoint *safetensors_target_port(const struct safetensors_target *t);
+const struct reshard_endpoint *safetensors_target_endpoint(const struct safetensors_target *t);
 
 /* What was written of an engine tensor so far. */
 struct digest safetensors_target_digest(const struct safetensors_target *t, int tensor);

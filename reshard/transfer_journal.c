@@ -1,5 +1,5 @@
-/* reshard/move_journal.c - see reshard/move_journal.h. */
-#include "reshard/move_journal.h"
+/* reshard/transfer_journal.c - see reshard/transfer_journal.h. */
+#include "reshard/transfer_journal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,27 +11,27 @@
 #include <unistd.h>
 
 #include "core/file.h"
-#include "reshard/frames.h"
+#include "reshard/record_log.h"
 
 /*
- * The file is frames (reshard/frames.h), the head first. Payload of the head: struct
- * move_journal_head, all other bytes zero. Of a record: the number of windows done, then runs of
- * words: first word (counted through all arrays), how many, the words.
+ * The file is frames (reshard/record_log.h), the head first. Payload of the head: struct
+ * transfer_journal_head, all other bytes zero. Of a record: the number of windows done, then runs
+ * of words: first word (counted through all arrays), how many, the words.
  */
 enum { KIND_HEAD = 0x31747074, KIND_RECORD = 0x72747074, GAP = 2 };
 
-struct move_journal {
-    struct frames file;
+struct transfer_journal {
+    struct record_log file;
     int dir;
-    const struct sums *sums;
+    const struct reshard_sums *sums;
     int n_sums;
-    int64_t n_words, n_windows, done;
+    int64_t n_words, n_tiles, done;
     uint64_t *last; /* [n_words] as of the last record */
 };
 
 /* ---- the head ---- */
 
-static tp_status name_journal(struct move_journal *j, const char *dir, struct tp_err *err)
+static tp_status name_journal(struct transfer_journal *j, const char *dir, struct tp_err *err)
 {
     if (snprintf(j->file.path, sizeof j->file.path, "%s/" JOURNAL_FILE, dir) >=
         (int)sizeof j->file.path)
@@ -39,13 +39,13 @@ static tp_status name_journal(struct move_journal *j, const char *dir, struct tp
     return TP_OK;
 }
 
-static tp_status open_dir(struct move_journal *j, const char *dir, struct tp_err *err)
+static tp_status open_dir(struct transfer_journal *j, const char *dir, struct tp_err *err)
 {
     j->dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return j->dir >= 0 ? TP_OK : tp_fail_errno(err, "%s: cannot open", dir);
 }
 
-static tp_status open_old(struct move_journal *j, int64_t *size, const char *dir, int how,
+static tp_status open_old(struct transfer_journal *j, int64_t *size, const char *dir, int how,
                           struct tp_err *err)
 {
     struct stat sb;
@@ -64,26 +64,27 @@ static tp_status open_old(struct move_journal *j, int64_t *size, const char *dir
     return TP_OK;
 }
 
-static tp_status read_head(struct move_journal_head *head, struct move_journal *j, int64_t size,
-                           struct tp_err *err)
+static tp_status read_head(struct transfer_journal_head *head, struct transfer_journal *j,
+                           int64_t size, struct tp_err *err)
 {
     unsigned char *buf = NULL;
     uint64_t bytes = 0;
-    tp_status st = frames_read(&buf, &bytes, &j->file, KIND_HEAD, size, err);
+    tp_status st = record_log_read(&buf, &bytes, &j->file, KIND_HEAD, size, err);
 
     if (st)
         return st;
     if (bytes == sizeof *head)
-        memcpy(head, buf + FRAME_HEAD, sizeof *head);
+        memcpy(head, buf + RECORD_HEAD, sizeof *head);
     else
         st = tp_fail(err, TP_E_CORRUPT, "%s: is of another version", j->file.path);
     free(buf);
     return st;
 }
 
-tp_status move_journal_peek(struct move_journal_head *head, const char *dir, struct tp_err *err)
+tp_status transfer_journal_peek(struct transfer_journal_head *head, const char *dir,
+                                struct tp_err *err)
 {
-    struct move_journal j = { .file.fd = -1, .dir = -1 };
+    struct transfer_journal j = { .file.fd = -1, .dir = -1 };
     int64_t size = 0;
     tp_status st = open_old(&j, &size, dir, O_RDONLY, err);
 
@@ -94,23 +95,23 @@ tp_status move_journal_peek(struct move_journal_head *head, const char *dir, str
     return st;
 }
 
-static tp_status journal_new(struct move_journal **out, const struct sums *sums, int n_sums,
-                             int64_t n_windows, struct tp_err *err)
+static tp_status journal_new(struct transfer_journal **out, const struct reshard_sums *sums,
+                             int n_sums, int64_t n_tiles, struct tp_err *err)
 {
-    struct move_journal *j = calloc(1, sizeof *j);
+    struct transfer_journal *j = calloc(1, sizeof *j);
 
     if (!j)
         return tp_fail(err, TP_E_NOMEM, "no memory for a journal");
     j->file.fd = j->dir = -1;
     j->sums = sums;
     j->n_sums = n_sums;
-    j->n_windows = n_windows;
+    j->n_tiles = n_tiles;
     for (int i = 0; i < n_sums; i++)
         j->n_words += sums[i].n;
     j->last = calloc((size_t)j->n_words + 1, sizeof *j->last);
     if (!j->last) {
         tp_fail(err, TP_E_NOMEM, "no memory for a journal of %lld sums", (long long)j->n_words);
-        move_journal_close(j);
+        transfer_journal_close(j);
         return TP_E_NOMEM;
     }
     *out = j;
@@ -118,24 +119,24 @@ static tp_status journal_new(struct move_journal **out, const struct sums *sums,
 }
 
 /* Give the journal its name. Only now, with a head that lasts: a journal is whole or not there. */
-static tp_status publish(struct move_journal *j, const char *dir, struct tp_err *err)
+static tp_status publish(struct transfer_journal *j, const char *dir, struct tp_err *err)
 {
     if (renameat(j->dir, JOURNAL_FILE ".tmp", j->dir, JOURNAL_FILE) != 0)
         return tp_fail_errno(err, "%s: cannot rename " JOURNAL_FILE ".tmp to it", j->file.path);
     return file_sync_dir(dir, err); /* its name, and those of the shards that it speaks of */
 }
 
-tp_status move_journal_create(struct move_journal **out, const char *dir,
-                              const struct move_journal_head *head, const struct sums *sums,
-                              int n_sums, struct tp_err *err)
+tp_status transfer_journal_create(struct transfer_journal **out, const char *dir,
+                                  const struct transfer_journal_head *head,
+                                  const struct reshard_sums *sums, int n_sums, struct tp_err *err)
 {
     const int how = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-    unsigned char buf[FRAME_HEAD + sizeof *head + FRAME_TAIL] = { 0 };
-    struct move_journal_head h;
-    struct move_journal *j = NULL;
+    unsigned char buf[RECORD_HEAD + sizeof *head + RECORD_TAIL] = { 0 };
+    struct transfer_journal_head h;
+    struct transfer_journal *j = NULL;
     tp_status st;
 
-    TP_TRY(journal_new(&j, sums, n_sums, head->n_windows, err));
+    TP_TRY(journal_new(&j, sums, n_sums, head->n_tiles, err));
     TP_TRY(name_journal(j, dir, err));
     TP_TRY(open_dir(j, dir, err));
     j->file.fd = openat(j->dir, JOURNAL_FILE ".tmp", how, 0666);
@@ -145,20 +146,20 @@ tp_status move_journal_create(struct move_journal **out, const char *dir,
     }
     memcpy(&h, head, sizeof h);
     h.n_words = j->n_words;
-    memcpy(buf + FRAME_HEAD, &h, sizeof h);
-    TP_TRY(frames_write(&j->file, KIND_HEAD, buf, sizeof h, err));
+    memcpy(buf + RECORD_HEAD, &h, sizeof h);
+    TP_TRY(record_log_write(&j->file, KIND_HEAD, buf, sizeof h, err));
     TP_TRY(publish(j, dir, err));
     *out = j;
     j = NULL;
 done:
-    move_journal_close(j);
+    transfer_journal_close(j);
     return st;
 }
 
 /* ---- records ---- */
 
 /* Whether a record's runs lie within the words, and its windows go on from what is known. */
-static bool record_fits(const struct move_journal *j, const unsigned char *at, uint64_t bytes)
+static bool record_fits(const struct transfer_journal *j, const unsigned char *at, uint64_t bytes)
 {
     const unsigned char *end = at + bytes;
     uint64_t run[2];
@@ -167,7 +168,7 @@ static bool record_fits(const struct move_journal *j, const unsigned char *at, u
     if (bytes < sizeof done)
         return false;
     memcpy(&done, at, sizeof done);
-    if (done < j->done || done > j->n_windows)
+    if (done < j->done || done > j->n_tiles)
         return false;
     for (at += sizeof done; at < end; at += run[1] * sizeof(uint64_t)) {
         if ((size_t)(end - at) < sizeof run)
@@ -181,7 +182,7 @@ static bool record_fits(const struct move_journal *j, const unsigned char *at, u
     return true;
 }
 
-static void take_record(struct move_journal *j, const unsigned char *at, uint64_t bytes)
+static void take_record(struct transfer_journal *j, const unsigned char *at, uint64_t bytes)
 {
     const unsigned char *end = at + bytes;
     uint64_t run[2];
@@ -195,7 +196,7 @@ static void take_record(struct move_journal *j, const unsigned char *at, uint64_
 }
 
 /* Take all good records. */
-static tp_status read_records(struct move_journal *j, int64_t size, struct tp_err *err)
+static tp_status read_records(struct transfer_journal *j, int64_t size, struct tp_err *err)
 {
     struct tp_err why = { 0 };
 
@@ -204,11 +205,11 @@ static tp_status read_records(struct move_journal *j, int64_t size, struct tp_er
         uint32_t crc = j->file.crc;
         unsigned char *buf = NULL;
         uint64_t bytes = 0;
-        tp_status st = frames_read(&buf, &bytes, &j->file, KIND_RECORD, size, &why);
-        bool fits = !st && record_fits(j, buf + FRAME_HEAD, bytes);
+        tp_status st = record_log_read(&buf, &bytes, &j->file, KIND_RECORD, size, &why);
+        bool fits = !st && record_fits(j, buf + RECORD_HEAD, bytes);
 
         if (fits)
-            take_record(j, buf + FRAME_HEAD, bytes);
+            take_record(j, buf + RECORD_HEAD, bytes);
         free(buf);
         if (fits)
             continue;
@@ -221,23 +222,23 @@ static tp_status read_records(struct move_journal *j, int64_t size, struct tp_er
     }
 }
 
-static bool same_head(const struct move_journal_head *a, const struct move_journal_head *b)
+static bool same_head(const struct transfer_journal_head *a, const struct transfer_journal_head *b)
 {
-    return strncmp(a->identity_sha256, b->identity_sha256, JOURNAL_SHA_TEXT) == 0 &&
-           strncmp(a->places_sha256, b->places_sha256, JOURNAL_SHA_TEXT) == 0 &&
-           a->worker_bytes == b->worker_bytes && a->n_windows == b->n_windows;
+    return strncmp(a->identity_sha256, b->identity_sha256, HASH_TEXT) == 0 &&
+           strncmp(a->places_sha256, b->places_sha256, HASH_TEXT) == 0 &&
+           a->thread_bytes == b->thread_bytes && a->n_tiles == b->n_tiles;
 }
 
-tp_status move_journal_resume(struct move_journal **out, int64_t *done, const char *dir,
-                              const struct move_journal_head *head, const struct sums *sums,
-                              int n_sums, struct tp_err *err)
+tp_status transfer_journal_resume(struct transfer_journal **out, int64_t *done, const char *dir,
+                                  const struct transfer_journal_head *head,
+                                  const struct reshard_sums *sums, int n_sums, struct tp_err *err)
 {
-    struct move_journal_head found;
-    struct move_journal *j = NULL;
+    struct transfer_journal_head found;
+    struct transfer_journal *j = NULL;
     int64_t size = 0, at = 0;
     tp_status st;
 
-    TP_TRY(journal_new(&j, sums, n_sums, head->n_windows, err));
+    TP_TRY(journal_new(&j, sums, n_sums, head->n_tiles, err));
     TP_TRY(open_dir(j, dir, err));
     TP_TRY(open_old(j, &size, dir, O_RDWR, err));
     TP_TRY(read_head(&found, j, size, err));
@@ -256,13 +257,13 @@ tp_status move_journal_resume(struct move_journal **out, int64_t *done, const ch
     *out = j;
     j = NULL;
 done:
-    move_journal_close(j);
+    transfer_journal_close(j);
     return st;
 }
 
 /* Runs of words that differ from the last record; those GAP words apart count as one. Written to
  * `to` when it is not NULL, where `last` follows. Returns their bytes. */
-static size_t put_changes(struct move_journal *j, unsigned char *to)
+static size_t put_changes(struct transfer_journal *j, unsigned char *to)
 {
     size_t bytes = 0;
     int64_t base = 0;
@@ -292,30 +293,30 @@ static size_t put_changes(struct move_journal *j, unsigned char *to)
     return bytes;
 }
 
-tp_status move_journal_append(struct move_journal *j, int64_t done, struct tp_err *err)
+tp_status transfer_journal_append(struct transfer_journal *j, int64_t done, struct tp_err *err)
 {
     size_t bytes = sizeof done + put_changes(j, NULL);
-    unsigned char *buf = malloc(FRAME_HEAD + bytes + FRAME_TAIL);
+    unsigned char *buf = malloc(RECORD_HEAD + bytes + RECORD_TAIL);
     tp_status st;
 
     if (!buf)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for a record of %zu bytes", j->file.path,
                        bytes);
-    memcpy(buf + FRAME_HEAD, &done, sizeof done);
-    put_changes(j, buf + FRAME_HEAD + sizeof done);
-    st = frames_write(&j->file, KIND_RECORD, buf, bytes, err);
+    memcpy(buf + RECORD_HEAD, &done, sizeof done);
+    put_changes(j, buf + RECORD_HEAD + sizeof done);
+    st = record_log_write(&j->file, KIND_RECORD, buf, bytes, err);
     free(buf);
     if (!st)
         j->done = done;
     return st;
 }
 
-void move_journal_remove(struct move_journal *j)
+void transfer_journal_remove(struct transfer_journal *j)
 {
     unlinkat(j->dir, JOURNAL_FILE, 0);
 }
 
-void move_journal_close(struct move_journal *j)
+void transfer_journal_close(struct transfer_journal *j)
 {
     if (!j)
         return;

@@ -1,10 +1,10 @@
 /*
- * reshard/shard_parts.h - a shard that is read in parts of its rows, and checked afterwards: its
- * checksums are of whole rows, so those of parts are added up as they are read, in any order and
- * from any thread or process.
+ * reshard/formats/shard_parts.h - a shard that is read in parts of its rows, and checked
+ * afterwards: its checksums are of whole rows, so those of parts are added up as they are read, in
+ * any order and from any thread or process.
  */
-#ifndef RESHARD_SHARD_PARTS_H
-#define RESHARD_SHARD_PARTS_H
+#ifndef RESHARD_FORMATS_SHARD_PARTS_H
+#define RESHARD_FORMATS_SHARD_PARTS_H
 
 #include "ckpt/shard.h"
 #include "comm/comm.h"

@@ -1,4 +1,4 @@
-/* reshard/execute.c - windows through a worker's buffer; see reshard/engine.h. */
+/* reshard/engine/execute.c - windows through a worker's buffer; see reshard/engine/transfer.h. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -6,19 +6,19 @@
 #include "core/thread_pool.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
-#include "reshard/plan.h"
+#include "reshard/engine/plan.h"
 
 enum { ALIGN = 64 };
 
 /*
  * A worker's buffer holds, one after the other, for the window it works on: the run that is being
  * read, its cast when types differ, and the runs of all targets that several sources feed. What
- * one region holds contiguously for one other is written from where it was read, or read to where
+ * one extent holds contiguously for one other is written from where it was read, or read to where
  * it will be written from, without a copy.
  */
 struct worker {
     char *buffer;
-    struct window w;
+    struct tile w;
     int *hits;                /* positions of the targets that a source's run meets */
     int64_t *place;           /* [position of a target]: its run's offset in `runs`; -1: none */
     char *read, *cast, *runs; /* the parts of the buffer, for this window */
@@ -27,7 +27,7 @@ struct worker {
 };
 
 struct execution {
-    const struct move_plan *p;
+    const struct transfer_plan *p;
     struct worker *workers;
     int64_t first; /* window of the round */
     atomic_llong bytes_read, bytes_written;
@@ -40,11 +40,11 @@ struct meeting {
     enum dtype from_type, to_type;
 };
 
-static struct box run_of(const struct region_index *x, const struct window *w, int position)
+static struct box run_of(const struct extent_index *x, const struct tile *w, int position)
 {
     struct box run;
 
-    box_meet(&run, region_index_box(x, w->tensor, position), &w->box); /* they do meet */
+    box_meet(&run, extent_index_box(x, w->tensor, position), &w->box); /* they do meet */
     return run;
 }
 
@@ -56,20 +56,20 @@ static int64_t bytes_of(const struct box *b, enum dtype type)
 static tp_status read_run(struct execution *e, const struct meeting *m, void *buf,
                           struct tp_err *err)
 {
-    const struct reshard_endpoint *port = e->p->move.from;
+    const struct reshard_endpoint *endpoint = e->p->move.from;
 
     atomic_fetch_add(&e->bytes_read, bytes_of(&m->from_run, m->from_type));
-    return port->read(port->ctx, region_index_region(e->p->from, m->tensor, m->from), &m->from_run,
-                      buf, err);
+    return endpoint->read(endpoint->ctx, extent_index_number(e->p->from, m->tensor, m->from),
+                          &m->from_run, buf, err);
 }
 
 static tp_status write_run(struct execution *e, const struct meeting *m, const void *buf,
                            struct tp_err *err)
 {
-    const struct reshard_endpoint *port = e->p->move.to;
+    const struct reshard_endpoint *endpoint = e->p->move.to;
     int64_t n = bytes_of(&m->to_run, m->to_type);
-    tp_status st = port->write(port->ctx, region_index_region(e->p->to, m->tensor, m->to),
-                               &m->to_run, buf, err);
+    tp_status st = endpoint->write(endpoint->ctx, extent_index_number(e->p->to, m->tensor, m->to),
+                                   &m->to_run, buf, err);
 
     if (!st) {
         atomic_fetch_add(&e->bytes_written, n);
@@ -128,13 +128,13 @@ static void gather(struct worker *k, const struct meeting *m, const char *data)
 static tp_status move_source(struct execution *e, struct worker *k, struct meeting *m,
                              struct tp_err *err)
 {
-    const struct window *w = &k->w;
+    const struct tile *w = &k->w;
     tp_status st = TP_OK;
     char *data = k->read;
     int n;
 
     m->from_run = run_of(e->p->from, w, m->from);
-    n = region_index_meet(e->p->to, w->tensor, &m->from_run, k->hits);
+    n = extent_index_meet(e->p->to, w->tensor, &m->from_run, k->hits);
     if (n == 1) {
         m->to = k->hits[0];
         m->to_run = run_of(e->p->to, w, m->to);
@@ -178,15 +178,15 @@ static void divide_buffer(const struct execution *e, struct worker *k)
     k->runs_used = 0;
 }
 
-static tp_status move_window(void *ctx, int64_t item, int worker, struct tp_err *err)
+static tp_status move_tile(void *ctx, int64_t item, int worker, struct tp_err *err)
 {
     struct execution *e = ctx;
     struct worker *k = &e->workers[worker];
-    struct window *w = &k->w;
+    struct tile *w = &k->w;
     struct meeting m;
     tp_status st = TP_OK;
 
-    window_get(e->p, e->first + item, w);
+    tile_get(e->p, e->first + item, w);
     divide_buffer(e, k);
     m.tensor = w->tensor;
     m.from_type = e->p->move.from->dtypes[w->tensor];
@@ -220,15 +220,16 @@ static void free_workers(struct worker *workers, int n)
     free(workers);
 }
 
-static tp_status make_workers(struct worker **out, const struct move_plan *p, struct tp_err *err)
+static tp_status make_workers(struct worker **out, const struct transfer_plan *p,
+                              struct tp_err *err)
 {
-    struct worker *workers = calloc((size_t)p->jobs, sizeof *workers);
+    struct worker *workers = calloc((size_t)p->threads, sizeof *workers);
     bool ok = workers != NULL;
 
-    for (int i = 0; ok && i < p->jobs; i++) {
+    for (int i = 0; ok && i < p->threads; i++) {
         struct worker *k = &workers[i];
 
-        k->buffer = aligned_alloc(ALIGN, (size_t)aligned(p->worker_bytes) + 2 * ALIGN);
+        k->buffer = aligned_alloc(ALIGN, (size_t)aligned(p->thread_bytes) + 2 * ALIGN);
         k->w.from = calloc((size_t)p->most_from, sizeof *k->w.from);
         k->w.to = calloc((size_t)p->most_to, sizeof *k->w.to);
         k->hits = calloc((size_t)p->most_to, sizeof *k->hits);
@@ -236,9 +237,9 @@ static tp_status make_workers(struct worker **out, const struct move_plan *p, st
         ok = k->buffer && k->w.from && k->w.to && k->hits && k->place;
     }
     if (!ok) {
-        free_workers(workers, p->jobs);
-        return tp_fail(err, TP_E_NOMEM, "no memory for %d buffers of %lld bytes", p->jobs,
-                       (long long)p->worker_bytes);
+        free_workers(workers, p->threads);
+        return tp_fail(err, TP_E_NOMEM, "no memory for %d buffers of %lld bytes", p->threads,
+                       (long long)p->thread_bytes);
     }
     *out = workers;
     return TP_OK;
@@ -248,8 +249,8 @@ static tp_status make_workers(struct worker **out, const struct move_plan *p, st
  * round's end threads wait for the last one, which long rounds make up for. */
 static tp_status move_rounds(struct execution *e, struct tp_err *err)
 {
-    const struct move_plan *p = e->p;
-    int64_t n = p->watch ? p->jobs : p->end - p->begin;
+    const struct transfer_plan *p = e->p;
+    int64_t n = p->watch ? p->threads : p->end - p->begin;
     tp_status st = TP_OK;
 
     for (e->first = p->begin; !st && e->first < p->end;) {
@@ -257,7 +258,7 @@ static tp_status move_rounds(struct execution *e, struct tp_err *err)
         double start = clock_seconds(), seconds;
 
         n = n < left ? n : left;
-        st = thread_pool_run(move_window, e, n, p->jobs, err);
+        st = thread_pool_run(move_tile, e, n, p->threads, err);
         e->first += n;
         if (st || !p->watch || e->first == p->end)
             break; /* unwatched, one round is all */
@@ -265,27 +266,28 @@ static tp_status move_rounds(struct execution *e, struct tp_err *err)
         st = p->watch->between(p->watch->ctx, e->first, err);
         if (seconds < p->watch->round_s / 2)
             n *= 2;
-        else if (seconds > p->watch->round_s * 2 && n / 2 >= p->jobs)
+        else if (seconds > p->watch->round_s * 2 && n / 2 >= p->threads)
             n /= 2;
     }
     return st;
 }
 
-static tp_status check_source(const struct move *m, struct tp_err *err)
+static tp_status check_source(const struct transfer *m, struct tp_err *err)
 {
     tp_status st = m->from->check ? m->from->check(m->from->ctx, err) : TP_OK;
 
     return m->comm ? comm_agree(m->comm, st, err) : st;
 }
 
-tp_status move_execute(struct move_plan *p, struct move_stats *stats, struct tp_err *err)
+tp_status transfer_execute(struct transfer_plan *p, struct transfer_stats *stats,
+                           struct tp_err *err)
 {
     struct execution e = { .p = p };
     tp_status st = make_workers(&e.workers, p, err);
 
     if (!st)
         st = move_rounds(&e, err);
-    free_workers(e.workers, p->jobs);
+    free_workers(e.workers, p->threads);
     if (p->move.comm)
         st = comm_agree(p->move.comm, st, err);
     if (!st)

@@ -1,5 +1,5 @@
-/* reshard/frames.c - see reshard/frames.h. */
-#include "reshard/frames.h"
+/* reshard/record_log.c - see reshard/record_log.h. */
+#include "reshard/record_log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +14,11 @@ struct head {
     uint64_t bytes;  /* of payload */
 };
 
-_Static_assert(sizeof(struct head) == FRAME_HEAD && sizeof(uint32_t) == FRAME_TAIL,
+_Static_assert(sizeof(struct head) == RECORD_HEAD && sizeof(uint32_t) == RECORD_TAIL,
                "a frame's size");
 
-tp_status frames_write(struct frames *f, uint32_t kind, unsigned char *buf, uint64_t bytes,
-                       struct tp_err *err)
+tp_status record_log_write(struct record_log *f, uint32_t kind, unsigned char *buf, uint64_t bytes,
+                           struct tp_err *err)
 {
     const struct head h = { kind, f->crc, bytes };
     size_t covered = sizeof h + bytes;
@@ -38,17 +38,17 @@ tp_status frames_write(struct frames *f, uint32_t kind, unsigned char *buf, uint
     return TP_OK;
 }
 
-static tp_status damaged(const struct frames *f, struct tp_err *err)
+static tp_status damaged(const struct record_log *f, struct tp_err *err)
 {
     return tp_fail(err, TP_E_CORRUPT, "%s: damaged at byte %lld", f->path, (long long)f->end);
 }
 
 /* Whether the head at the end is one of this kind that goes on from the last frame, and the file is
  * long enough for the rest. */
-static tp_status read_head(struct head *h, const struct frames *f, uint32_t kind,
+static tp_status read_head(struct head *h, const struct record_log *f, uint32_t kind,
                            int64_t file_bytes, struct tp_err *err)
 {
-    const int64_t left = file_bytes - f->end - FRAME_HEAD - FRAME_TAIL;
+    const int64_t left = file_bytes - f->end - RECORD_HEAD - RECORD_TAIL;
     tp_status st;
 
     if (left < 0)
@@ -60,8 +60,8 @@ static tp_status read_head(struct head *h, const struct frames *f, uint32_t kind
     return TP_OK;
 }
 
-tp_status frames_read(unsigned char **out, uint64_t *bytes, struct frames *f, uint32_t kind,
-                      int64_t file_bytes, struct tp_err *err)
+tp_status record_log_read(unsigned char **out, uint64_t *bytes, struct record_log *f, uint32_t kind,
+                          int64_t file_bytes, struct tp_err *err)
 {
     unsigned char *buf = NULL;
     struct head h = { 0 };

@@ -1,15 +1,15 @@
-/* reshard/region_index.c - see reshard/region_index.h. */
-#include "reshard/region_index.h"
+/* reshard/engine/extent_index.c - see reshard/engine/extent_index.h. */
+#include "reshard/engine/extent_index.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct region_index {
-    const struct reshard_extent *regions;
-    int *first;        /* [n_tensors + 1] where a tensor's regions begin in the arrays below */
+struct extent_index {
+    const struct reshard_extent *extents;
+    int *first;        /* [n_tensors + 1] where a tensor's extents begin in the arrays below */
     signed char *axis; /* [n_tensors] the axis they are sorted along */
-    int *order;        /* region numbers by lo[axis] */
-    int64_t *max_end;  /* largest end on the axis among the tensor's regions up to here */
+    int *order;        /* extent numbers by lo[axis] */
+    int64_t *max_end;  /* largest end on the axis among the tensor's extents up to here */
 };
 
 static int64_t end_of(const struct box *b, int axis)
@@ -17,37 +17,38 @@ static int64_t end_of(const struct box *b, int axis)
     return b->lo[axis] + b->len[axis];
 }
 
-static tp_status check_region(const struct reshard_endpoint *port, int i,
-                              const struct move_tensor *tensors, int n_tensors, struct tp_err *err)
+static tp_status check_extent(const struct reshard_endpoint *endpoint, int i,
+                              const struct reshard_tensor *tensors, int n_tensors,
+                              struct tp_err *err)
 {
-    const struct reshard_extent *r = &port->regions[i];
-    const struct move_tensor *t;
+    const struct reshard_extent *r = &endpoint->extents[i];
+    const struct reshard_tensor *t;
     char text[BOX_TEXT_MAX];
     struct box whole;
 
     if (r->tensor < 0 || r->tensor >= n_tensors)
-        return tp_fail(err, TP_E_INTERNAL, "%s: region %d is of tensor %d, of %d tensors",
-                       port->what, i, r->tensor, n_tensors);
+        return tp_fail(err, TP_E_INTERNAL, "%s: extent %d is of tensor %d, of %d tensors",
+                       endpoint->name, i, r->tensor, n_tensors);
     t = &tensors[r->tensor];
     whole = box_whole(t->ndim, t->shape);
     if (r->box.ndim != t->ndim || (!box_is_empty(&r->box) && !box_contains(&whole, &r->box)))
-        return tp_fail(err, TP_E_INTERNAL, "%s: region %s does not fit into tensor %s", port->what,
-                       box_format(text, &r->box), t->name);
+        return tp_fail(err, TP_E_INTERNAL, "%s: extent %s does not fit into tensor %s",
+                       endpoint->name, box_format(text, &r->box), t->name);
     return TP_OK;
 }
 
-/* Counting sort by tensor, which keeps the order of the port. */
-static void group_by_tensor(struct region_index *x, const struct reshard_endpoint *port,
+/* Counting sort by tensor, which keeps the order of the endpoint. */
+static void group_by_tensor(struct extent_index *x, const struct reshard_endpoint *endpoint,
                             int n_tensors)
 {
-    for (int i = 0; i < port->n_regions; i++)
-        if (!box_is_empty(&port->regions[i].box))
-            x->first[port->regions[i].tensor + 1]++;
+    for (int i = 0; i < endpoint->n_extents; i++)
+        if (!box_is_empty(&endpoint->extents[i].box))
+            x->first[endpoint->extents[i].tensor + 1]++;
     for (int t = 0; t < n_tensors; t++)
         x->first[t + 1] += x->first[t];
-    for (int i = 0; i < port->n_regions; i++)
-        if (!box_is_empty(&port->regions[i].box))
-            x->order[x->first[port->regions[i].tensor]++] = i;
+    for (int i = 0; i < endpoint->n_extents; i++)
+        if (!box_is_empty(&endpoint->extents[i].box))
+            x->order[x->first[endpoint->extents[i].tensor]++] = i;
     for (int t = n_tensors; t > 0; t--) /* each moved on to the start of the next */
         x->first[t] = x->first[t - 1];
     x->first[0] = 0;
@@ -61,15 +62,15 @@ static int by_value(const void *a, const void *b)
 }
 
 /* The axis with the most different offsets; scratch has room for n values. */
-static int widest_axis(const struct region_index *x, const int *order, int n, int64_t *scratch)
+static int widest_axis(const struct extent_index *x, const int *order, int n, int64_t *scratch)
 {
-    int ndim = x->regions[order[0]].box.ndim, best = 0, best_distinct = 0;
+    int ndim = x->extents[order[0]].box.ndim, best = 0, best_distinct = 0;
 
     for (int axis = 0; axis < ndim; axis++) {
         int distinct = 1;
 
         for (int i = 0; i < n; i++)
-            scratch[i] = x->regions[order[i]].box.lo[axis];
+            scratch[i] = x->extents[order[i]].box.lo[axis];
         qsort(scratch, (size_t)n, sizeof *scratch, by_value);
         for (int i = 1; i < n; i++)
             distinct += scratch[i] != scratch[i - 1];
@@ -82,7 +83,7 @@ static int widest_axis(const struct region_index *x, const int *order, int n, in
 }
 
 struct order_by {
-    const struct reshard_extent *regions;
+    const struct reshard_extent *extents;
     int axis;
 };
 
@@ -90,27 +91,27 @@ static int by_offset(const void *a, const void *b, void *arg)
 {
     const struct order_by *by = arg;
     int i = *(const int *)a, j = *(const int *)b;
-    int64_t x = by->regions[i].box.lo[by->axis], y = by->regions[j].box.lo[by->axis];
+    int64_t x = by->extents[i].box.lo[by->axis], y = by->extents[j].box.lo[by->axis];
 
     return x != y ? (x > y) - (x < y) : (i > j) - (i < j);
 }
 
-static void sort_tensor(struct region_index *x, int tensor)
+static void sort_tensor(struct extent_index *x, int tensor)
 {
     int begin = x->first[tensor], n = x->first[tensor + 1] - begin;
     int64_t max_end = 0;
 
     if (n == 0)
         return;
-    if (n > 1 && x->regions[x->order[begin]].box.ndim > 0) {
-        struct order_by by = { x->regions, 0 };
+    if (n > 1 && x->extents[x->order[begin]].box.ndim > 0) {
+        struct order_by by = { x->extents, 0 };
 
         by.axis = widest_axis(x, x->order + begin, n, x->max_end + begin);
         x->axis[tensor] = (signed char)by.axis;
         qsort_r(x->order + begin, (size_t)n, sizeof *x->order, by_offset, &by);
     }
     for (int i = begin; i < begin + n; i++) {
-        const struct box *b = &x->regions[x->order[i]].box;
+        const struct box *b = &x->extents[x->order[i]].box;
         int64_t end = b->ndim > 0 ? end_of(b, x->axis[tensor]) : 1;
 
         if (end > max_end)
@@ -119,37 +120,38 @@ static void sort_tensor(struct region_index *x, int tensor)
     }
 }
 
-tp_status region_index_make(struct region_index **out, const struct reshard_endpoint *port,
-                            const struct move_tensor *tensors, int n_tensors, struct tp_err *err)
+tp_status extent_index_make(struct extent_index **out, const struct reshard_endpoint *endpoint,
+                            const struct reshard_tensor *tensors, int n_tensors, struct tp_err *err)
 {
-    struct region_index *x = calloc(1, sizeof *x);
-    size_t n = (size_t)port->n_regions;
+    struct extent_index *x = calloc(1, sizeof *x);
+    size_t n = (size_t)endpoint->n_extents;
     tp_status st = TP_OK;
 
     if (!x)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for the plan", port->what);
-    x->regions = port->regions;
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for the plan", endpoint->name);
+    x->extents = endpoint->extents;
     x->first = calloc((size_t)n_tensors + 1, sizeof *x->first);
     x->axis = calloc((size_t)n_tensors + 1, sizeof *x->axis);
     x->order = calloc(n + 1, sizeof *x->order);
     x->max_end = calloc(n + 1, sizeof *x->max_end);
     if (!x->first || !x->axis || !x->order || !x->max_end) {
-        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for the plan of %zu regions", port->what, n);
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for the plan of %zu extents", endpoint->name,
+                     n);
         goto done;
     }
-    for (int i = 0; i < port->n_regions; i++)
-        TP_TRY(check_region(port, i, tensors, n_tensors, err));
-    group_by_tensor(x, port, n_tensors);
+    for (int i = 0; i < endpoint->n_extents; i++)
+        TP_TRY(check_extent(endpoint, i, tensors, n_tensors, err));
+    group_by_tensor(x, endpoint, n_tensors);
     for (int t = 0; t < n_tensors; t++)
         sort_tensor(x, t);
     *out = x;
     x = NULL;
 done:
-    region_index_free(x);
+    extent_index_free(x);
     return st;
 }
 
-void region_index_free(struct region_index *x)
+void extent_index_free(struct extent_index *x)
 {
     if (!x)
         return;
@@ -160,22 +162,22 @@ void region_index_free(struct region_index *x)
     free(x);
 }
 
-int region_index_count(const struct region_index *x, int tensor)
+int extent_index_count(const struct extent_index *x, int tensor)
 {
     return x->first[tensor + 1] - x->first[tensor];
 }
 
-int region_index_region(const struct region_index *x, int tensor, int position)
+int extent_index_number(const struct extent_index *x, int tensor, int position)
 {
     return x->order[x->first[tensor] + position];
 }
 
-const struct box *region_index_box(const struct region_index *x, int tensor, int position)
+const struct box *extent_index_box(const struct extent_index *x, int tensor, int position)
 {
-    return &x->regions[region_index_region(x, tensor, position)].box;
+    return &x->extents[extent_index_number(x, tensor, position)].box;
 }
 
-/* First position whose max_end is greater than `at`: the regions before it all end before. */
+/* First position whose max_end is greater than `at`: the extents before it all end before. */
 static int first_reaching(const int64_t *max_end, int n, int64_t at)
 {
     int low = 0, high = n;
@@ -191,9 +193,9 @@ static int first_reaching(const int64_t *max_end, int n, int64_t at)
     return low;
 }
 
-int region_index_meet(const struct region_index *x, int tensor, const struct box *b, int *positions)
+int extent_index_meet(const struct extent_index *x, int tensor, const struct box *b, int *positions)
 {
-    int n = region_index_count(x, tensor), found = 0, axis = x->axis[tensor];
+    int n = extent_index_count(x, tensor), found = 0, axis = x->axis[tensor];
     struct box meet;
 
     if (box_is_empty(b))
@@ -204,7 +206,7 @@ int region_index_meet(const struct region_index *x, int tensor, const struct box
         return n;
     }
     for (int i = first_reaching(x->max_end + x->first[tensor], n, b->lo[axis]); i < n; i++) {
-        const struct box *r = region_index_box(x, tensor, i);
+        const struct box *r = extent_index_box(x, tensor, i);
 
         if (r->lo[axis] >= end_of(b, axis))
             break;
@@ -217,16 +219,16 @@ int region_index_meet(const struct region_index *x, int tensor, const struct box
     return found;
 }
 
-bool region_index_overlap(const struct region_index *x, int tensor, int *a, int *b)
+bool extent_index_overlap(const struct extent_index *x, int tensor, int *a, int *b)
 {
-    int n = region_index_count(x, tensor), axis = x->axis[tensor];
+    int n = extent_index_count(x, tensor), axis = x->axis[tensor];
     struct box meet;
 
     for (int i = 0; i < n; i++) {
-        const struct box *p = region_index_box(x, tensor, i);
+        const struct box *p = extent_index_box(x, tensor, i);
 
         for (int j = i + 1; j < n; j++) {
-            const struct box *q = region_index_box(x, tensor, j);
+            const struct box *q = extent_index_box(x, tensor, j);
 
             if (p->ndim > 0 && q->lo[axis] >= end_of(p, axis))
                 break;

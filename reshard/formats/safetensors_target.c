@@ -1,4 +1,4 @@
-/* reshard/safetensors_target.c - writing safetensors; see reshard/safetensors.h. */
+/* reshard/formats/safetensors_target.c - writing safetensors; see reshard/formats/safetensors.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
-#include "reshard/safetensors_header.h"
+#include "reshard/formats/safetensors_header.h"
 
 struct file {
     int fd;
@@ -18,10 +18,10 @@ struct file {
 };
 
 struct safetensors_target {
-    struct reshard_endpoint port;
+    struct reshard_endpoint endpoint;
     struct arena arena;
     const char *dir;
-    struct safetensors_entry *entries; /* [n]; region i is tensor i */
+    struct safetensors_entry *entries; /* [n]; extent i is tensor i */
     int *file_of;                      /* [n] ascending */
     struct digest *digests;            /* [n] */
     pthread_mutex_t lock;              /* guards digests */
@@ -37,19 +37,19 @@ static int64_t tensor_bytes(const struct safetensors_tensor *t)
     return box_elements(&whole) * dtype_bytes(t->dtype);
 }
 
-static tp_status target_write(void *ctx, int region, const struct box *run, const void *buf,
+static tp_status target_write(void *ctx, int extent, const struct box *run, const void *buf,
                               struct tp_err *err)
 {
     struct safetensors_target *t = ctx;
-    const struct safetensors_entry *e = &t->entries[region];
-    const struct file *file = &t->files[t->file_of[region]];
+    const struct safetensors_entry *e = &t->entries[extent];
+    const struct file *file = &t->files[t->file_of[extent]];
     struct box whole = box_whole(e->tensor.ndim, e->tensor.shape);
     int elem = dtype_bytes(e->tensor.dtype);
 
     struct digest part = digest_box(buf, run, e->tensor.ndim, e->tensor.shape, elem);
 
     pthread_mutex_lock(&t->lock);
-    digest_add(&t->digests[region], &part);
+    digest_add(&t->digests[extent], &part);
     pthread_mutex_unlock(&t->lock);
     return file_write_at(file->fd, file->path, e->begin + box_offset_in(&whole, run) * elem, buf,
                          (size_t)(box_elements(run) * elem), err);
@@ -77,7 +77,7 @@ static tp_status allocate(struct safetensors_target *t, const char *dir,
                           const struct safetensors_tensor *tensors, int n, int64_t max_shard_bytes,
                           struct tp_err *err)
 {
-    struct reshard_extent *regions = arena_array(&t->arena, (size_t)n + 1, sizeof *regions);
+    struct reshard_extent *extents = arena_array(&t->arena, (size_t)n + 1, sizeof *extents);
     enum dtype *dtypes = arena_array(&t->arena, (size_t)n + 1, sizeof *dtypes);
 
     t->n = n;
@@ -85,11 +85,11 @@ static tp_status allocate(struct safetensors_target *t, const char *dir,
     t->entries = arena_array(&t->arena, (size_t)n + 1, sizeof *t->entries);
     t->file_of = arena_array(&t->arena, (size_t)n + 1, sizeof *t->file_of);
     t->digests = arena_array(&t->arena, (size_t)n + 1, sizeof *t->digests);
-    if (!regions || !dtypes || !t->dir || !t->entries || !t->file_of || !t->digests)
+    if (!extents || !dtypes || !t->dir || !t->entries || !t->file_of || !t->digests)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", dir, n);
     for (int i = 0; i < n; i++) {
         t->entries[i].tensor = tensors[i];
-        regions[i] = (struct reshard_extent){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
+        extents[i] = (struct reshard_extent){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
         dtypes[i] = tensors[i].dtype;
     }
     deal_files(t, max_shard_bytes);
@@ -98,10 +98,10 @@ static tp_status allocate(struct safetensors_target *t, const char *dir,
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d files", dir, t->n_files);
     for (int i = 0; i < t->n_files; i++)
         t->files[i].fd = -1;
-    t->port = (struct reshard_endpoint){
-        .what = t->dir,
-        .n_regions = n,
-        .regions = regions,
+    t->endpoint = (struct reshard_endpoint){
+        .name = t->dir,
+        .n_extents = n,
+        .extents = extents,
         .dtypes = dtypes,
         .ctx = t,
         .write = target_write,
@@ -173,9 +173,9 @@ done:
     return st;
 }
 
-const struct reshard_endpoint *safetensors_target_port(const struct safetensors_target *t)
+const struct reshard_endpoint *safetensors_target_endpoint(const struct safetensors_target *t)
 {
-    return &t->port;
+    return &t->endpoint;
 }
 
 struct digest safetensors_target_digest(const struct safetensors_target *t, int tensor)

@@ -1,67 +1,68 @@
-/* reshard/port_ckpt_target.c - new shards as a target; see reshard/port_ckpt.h. */
+/* reshard/formats/checkpoint_target.c - new shards as a target; see reshard/formats/checkpoint.h.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/hash.h"
 #include "ckpt/row_sums.h"
 #include "core/arena.h"
-#include "reshard/combine.h"
-#include "reshard/port_ckpt.h"
+#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/reduce_sums.h"
 
-struct ckpt_target {
-    struct reshard_endpoint port;
+struct checkpoint_target {
+    struct reshard_endpoint endpoint;
     struct arena arena;
     const struct layout *layout;
-    struct stored_box *extents; /* region i is extent i */
-    struct reshard_extent *regions;
+    struct stored_box *boxes; /* extent i is extent i */
+    struct reshard_extent *extents;
     enum dtype *dtypes;
     struct shard_writer **writers; /* [world]; NULL: the rank has nothing to write */
-    struct digest *digests;        /* [tensors]; after ckpt_target_finish */
+    struct digest *digests;        /* [tensors]; after checkpoint_target_finish */
     int world;
     struct comm *comm;
 };
 
-static tp_status target_write(void *ctx, int region, const struct box *run, const void *buf,
+static tp_status target_write(void *ctx, int extent, const struct box *run, const void *buf,
                               struct tp_err *err)
 {
-    struct ckpt_target *t = ctx;
+    struct checkpoint_target *t = ctx;
 
-    return shard_write(t->writers[t->extents[region].rank], region, run, buf, err);
+    return shard_write(t->writers[t->boxes[extent].rank], extent, run, buf, err);
 }
 
-static bool is_root(const struct ckpt_target *t)
+static bool is_root(const struct checkpoint_target *t)
 {
     return !t->comm || comm_rank(t->comm) == 0;
 }
 
-static tp_status agree(const struct ckpt_target *t, tp_status st, struct tp_err *err)
+static tp_status agree(const struct checkpoint_target *t, tp_status st, struct tp_err *err)
 {
     return t->comm ? comm_agree(t->comm, st, err) : st;
 }
 
-static tp_status allocate(struct ckpt_target *t, struct tp_err *err)
+static tp_status allocate(struct checkpoint_target *t, struct tp_err *err)
 {
     const struct layout *l = t->layout;
     int n;
-    tp_status st = layout_stored_boxes(&t->extents, &n, l, &t->arena, err);
+    tp_status st = layout_stored_boxes(&t->boxes, &n, l, &t->arena, err);
 
     if (st)
         return st;
     t->world = spec_world(&l->spec);
-    t->regions = arena_array(&t->arena, (size_t)n, sizeof *t->regions);
+    t->extents = arena_array(&t->arena, (size_t)n, sizeof *t->extents);
     t->dtypes = arena_array(&t->arena, (size_t)l->n_tensors, sizeof *t->dtypes);
     t->digests = arena_array(&t->arena, (size_t)l->n_tensors, sizeof *t->digests);
     t->writers = arena_array(&t->arena, (size_t)t->world, sizeof *t->writers);
-    if (!t->regions || !t->dtypes || !t->digests || !t->writers)
+    if (!t->extents || !t->dtypes || !t->digests || !t->writers)
         return tp_fail(err, TP_E_NOMEM, "no memory for the shards of %d tensors", l->n_tensors);
     for (int i = 0; i < n; i++)
-        t->regions[i] = (struct reshard_extent){ t->extents[i].tensor, t->extents[i].box };
+        t->extents[i] = (struct reshard_extent){ t->boxes[i].tensor, t->boxes[i].box };
     for (int i = 0; i < l->n_tensors; i++)
         t->dtypes[i] = l->tensors[i].dtype;
-    t->port = (struct reshard_endpoint){
-        .what = "the new checkpoint",
-        .n_regions = n,
-        .regions = t->regions,
+    t->endpoint = (struct reshard_endpoint){
+        .name = "the new checkpoint",
+        .n_extents = n,
+        .extents = t->extents,
         .dtypes = t->dtypes,
         .ctx = t,
         .write = target_write,
@@ -71,29 +72,29 @@ static tp_status allocate(struct ckpt_target *t, struct tp_err *err)
 
 /* shard_create, shard_join or shard_recreate. */
 typedef tp_status (*open_shard)(struct shard_writer **out, const char *dir, int rank,
-                                const struct layout *layout, const struct stored_box *extents,
-                                int n_extents, struct tp_err *err);
+                                const struct layout *layout, const struct stored_box *boxes,
+                                int n_boxes, struct tp_err *err);
 
 /* Open the shard of every rank that has something to write. Extents are ordered by rank. */
-static tp_status open_writers(struct ckpt_target *t, const char *dir, open_shard open,
+static tp_status open_writers(struct checkpoint_target *t, const char *dir, open_shard open,
                               struct tp_err *err)
 {
     tp_status st = TP_OK;
 
-    for (int i = 0; i < t->port.n_regions && !st; i++) {
-        int rank = t->extents[i].rank;
+    for (int i = 0; i < t->endpoint.n_extents && !st; i++) {
+        int rank = t->boxes[i].rank;
 
         if (t->writers[rank])
             continue;
-        st = open(&t->writers[rank], dir, rank, t->layout, t->extents, t->port.n_regions, err);
+        st = open(&t->writers[rank], dir, rank, t->layout, t->boxes, t->endpoint.n_extents, err);
     }
     return st;
 }
 
-tp_status ckpt_target_plan(struct ckpt_target **out, const struct layout *layout, struct comm *comm,
-                           struct tp_err *err)
+tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct layout *layout,
+                                 struct comm *comm, struct tp_err *err)
 {
-    struct ckpt_target *t = calloc(1, sizeof *t);
+    struct checkpoint_target *t = calloc(1, sizeof *t);
     tp_status st;
 
     if (!t)
@@ -102,14 +103,15 @@ tp_status ckpt_target_plan(struct ckpt_target **out, const struct layout *layout
     t->comm = comm;
     st = allocate(t, err);
     if (st) {
-        ckpt_target_close(t);
+        checkpoint_target_close(t);
         return st;
     }
     *out = t;
     return TP_OK;
 }
 
-tp_status ckpt_target_create(struct ckpt_target *t, const struct ckpt_txn *txn, struct tp_err *err)
+tp_status checkpoint_target_create(struct checkpoint_target *t, const struct ckpt_txn *txn,
+                                   struct tp_err *err)
 {
     tp_status st = TP_OK;
 
@@ -121,13 +123,13 @@ tp_status ckpt_target_create(struct ckpt_target *t, const struct ckpt_txn *txn, 
     return agree(t, st, err);
 }
 
-tp_status ckpt_target_recreate(struct ckpt_target *t, const struct ckpt_txn *txn,
-                               struct tp_err *err)
+tp_status checkpoint_target_recreate(struct checkpoint_target *t, const struct ckpt_txn *txn,
+                                     struct tp_err *err)
 {
     return open_writers(t, txn->tmp, shard_recreate, err);
 }
 
-void ckpt_target_reset(struct ckpt_target *t)
+void checkpoint_target_reset(struct checkpoint_target *t)
 {
     for (int rank = 0; rank < t->world; rank++) {
         shard_close(t->writers[rank]);
@@ -135,7 +137,7 @@ void ckpt_target_reset(struct ckpt_target *t)
     }
 }
 
-int ckpt_target_sums(const struct ckpt_target *t, struct sums *sums)
+int checkpoint_target_sums(const struct checkpoint_target *t, struct reshard_sums *sums)
 {
     int n = 0;
 
@@ -149,8 +151,8 @@ int ckpt_target_sums(const struct ckpt_target *t, struct sums *sums)
     return n;
 }
 
-tp_status ckpt_target_places(const struct ckpt_target *t, char sha256[JOURNAL_SHA_TEXT],
-                             struct tp_err *err)
+tp_status checkpoint_target_places(const struct checkpoint_target *t, char sha256[HASH_TEXT],
+                                   struct tp_err *err)
 {
     struct hash *h;
     tp_status st = hash_new(&h, err);
@@ -160,13 +162,13 @@ tp_status ckpt_target_places(const struct ckpt_target *t, char sha256[JOURNAL_SH
     for (int rank = 0; rank < t->world; rank++)
         if (t->writers[rank]) {
             hash_add(h, &rank, sizeof rank);
-            hash_add(h, shard_places_sha256(t->writers[rank]), JOURNAL_SHA_TEXT);
+            hash_add(h, shard_places_sha256(t->writers[rank]), HASH_TEXT);
         }
     hash_text(h, sha256);
     return TP_OK;
 }
 
-tp_status ckpt_target_sync(const struct ckpt_target *t, struct tp_err *err)
+tp_status checkpoint_target_sync(const struct checkpoint_target *t, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
@@ -176,50 +178,50 @@ tp_status ckpt_target_sync(const struct ckpt_target *t, struct tp_err *err)
     return st;
 }
 
-const struct reshard_endpoint *ckpt_target_port(const struct ckpt_target *t)
+const struct reshard_endpoint *checkpoint_target_endpoint(const struct checkpoint_target *t)
 {
-    return &t->port;
+    return &t->endpoint;
 }
 
-int64_t ckpt_target_rank_bytes(const struct ckpt_target *t, int rank)
+int64_t checkpoint_target_rank_bytes(const struct checkpoint_target *t, int rank)
 {
     int64_t sum = 0;
 
-    for (int i = 0; i < t->port.n_regions; i++)
-        if (t->extents[i].rank == rank)
-            sum += box_elements(&t->extents[i].box) * dtype_bytes(t->dtypes[t->extents[i].tensor]);
+    for (int i = 0; i < t->endpoint.n_extents; i++)
+        if (t->boxes[i].rank == rank)
+            sum += box_elements(&t->boxes[i].box) * dtype_bytes(t->dtypes[t->boxes[i].tensor]);
     return sum;
 }
 
-static int64_t extent_rows(const struct ckpt_target *t, int i)
+static int64_t box_rows(const struct checkpoint_target *t, int i)
 {
-    const struct stored_box *e = &t->extents[i];
+    const struct stored_box *e = &t->boxes[i];
 
     return box_run_count(&e->box, shard_chunk_elements(&t->layout->tensors[e->tensor], &e->box));
 }
 
-int64_t ckpt_target_rows(const struct ckpt_target *t)
+int64_t checkpoint_target_rows(const struct checkpoint_target *t)
 {
     int64_t sum = 0;
 
-    for (int i = 0; i < t->port.n_regions; i++)
-        sum += extent_rows(t, i);
+    for (int i = 0; i < t->endpoint.n_extents; i++)
+        sum += box_rows(t, i);
     return sum;
 }
 
-/* Add up the digests of a shard's rows: the chunks of its extents, in order. */
-static tp_status sum_digests(struct ckpt_target *t, int rank, const uint64_t *sums, int64_t n,
+/* Add up the digests of a shard's rows: the chunks of its boxes, in order. */
+static tp_status sum_digests(struct checkpoint_target *t, int rank, const uint64_t *sums, int64_t n,
                              struct tp_err *err)
 {
     int64_t row = 0;
 
-    for (int i = 0; i < t->port.n_regions; i++) {
-        const struct stored_box *e = &t->extents[i];
+    for (int i = 0; i < t->endpoint.n_extents; i++) {
+        const struct stored_box *e = &t->boxes[i];
         int64_t rows;
 
         if (e->rank != rank)
             continue;
-        rows = extent_rows(t, i);
+        rows = box_rows(t, i);
         for (; rows > 0 && (row + 1) * ROW_SUM_WORDS <= n; rows--, row++) {
             const struct digest d = row_sum_digest(sums + row * ROW_SUM_WORDS);
 
@@ -232,7 +234,7 @@ static tp_status sum_digests(struct ckpt_target *t, int rank, const uint64_t *su
                    (long long)(n / ROW_SUM_WORDS), (long long)row);
 }
 
-static tp_status finish_shard(struct ckpt_target *t, int rank, struct shard_info *info,
+static tp_status finish_shard(struct checkpoint_target *t, int rank, struct shard_info *info,
                               struct tp_err *err)
 {
     int64_t n;
@@ -240,7 +242,7 @@ static tp_status finish_shard(struct ckpt_target *t, int rank, struct shard_info
     tp_status st = TP_OK;
 
     if (t->comm)
-        TP_TRY(combine_words(t->comm, sums, n, ROW_SUM_WORDS, row_sums_add, err));
+        TP_TRY(reduce_sums(t->comm, sums, n, ROW_SUM_WORDS, row_sums_add, err));
     if (is_root(t)) {
         TP_TRY(sum_digests(t, rank, sums, n, err));
         TP_TRY(shard_finish(t->writers[rank], info, err));
@@ -249,8 +251,8 @@ done:
     return agree(t, st, err);
 }
 
-tp_status ckpt_target_finish(struct ckpt_target *t, struct manifest *m, struct arena *arena,
-                             struct tp_err *err)
+tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest *m,
+                                   struct arena *arena, struct tp_err *err)
 {
     struct shard_info *shards = arena_array(arena, (size_t)t->world, sizeof *shards);
     tp_status st = TP_OK;
@@ -268,12 +270,12 @@ done:
     return st;
 }
 
-struct digest ckpt_target_digest(const struct ckpt_target *t, int tensor)
+struct digest checkpoint_target_digest(const struct checkpoint_target *t, int tensor)
 {
     return t->digests[tensor];
 }
 
-void ckpt_target_close(struct ckpt_target *t)
+void checkpoint_target_close(struct checkpoint_target *t)
 {
     if (!t)
         return;

@@ -1,9 +1,10 @@
-/* reshard/port_ckpt_source.c - a checkpoint's shards as a source; see reshard/port_ckpt.h. */
+/* reshard/formats/checkpoint_source.c - a checkpoint's shards as a source; see
+ * reshard/formats/checkpoint.h. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "reshard/port_ckpt.h"
-#include "reshard/shard_parts.h"
+#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/shard_parts.h"
 
 /* A stored box: rows order[first .. first + n - 1] of a shard, ascending in the box's storage. */
 struct stored {
@@ -11,14 +12,14 @@ struct stored {
     int64_t first, n;
 };
 
-struct ckpt_source {
-    struct reshard_endpoint port;
+struct checkpoint_source {
+    struct reshard_endpoint endpoint;
     struct shard_parts *shards;
     int n_shards;
-    struct stored *stored;          /* [port.n_regions] */
-    struct reshard_extent *regions; /* [port.n_regions] */
+    struct stored *stored;          /* [endpoint.n_extents] */
+    struct reshard_extent *extents; /* [endpoint.n_extents] */
     int64_t *order;                 /* rows of all shards that are wanted, grouped by box */
-    int64_t n_order, regions_room;
+    int64_t n_order, extents_room;
     enum dtype *dtypes;
     struct digest *digests; /* [n_ids] */
     int *engine_of;         /* [tensors of the manifest] engine tensor, or -1 */
@@ -29,24 +30,24 @@ struct ckpt_source {
 /* ---- reading ---- */
 
 /* Offset of a row's first byte in the storage of its box. */
-static int64_t row_begin(const struct ckpt_source *s, int region, int64_t i)
+static int64_t row_begin(const struct checkpoint_source *s, int extent, int64_t i)
 {
-    const struct stored *b = &s->stored[region];
+    const struct stored *b = &s->stored[extent];
     const struct shard_row *row = &s->shards[b->shard].rows[s->order[b->first + i]];
-    const struct reshard_extent *r = &s->regions[region];
+    const struct reshard_extent *r = &s->extents[extent];
 
     return box_offset_in(&r->box, &row->box) * dtype_bytes(s->dtypes[r->tensor]);
 }
 
 /* The row of a box in which its byte `at` lies. */
-static int64_t row_of(const struct ckpt_source *s, int region, int64_t at)
+static int64_t row_of(const struct checkpoint_source *s, int extent, int64_t at)
 {
-    int64_t low = 0, high = s->stored[region].n - 1;
+    int64_t low = 0, high = s->stored[extent].n - 1;
 
     while (low < high) {
         int64_t mid = low + (high - low + 1) / 2;
 
-        if (row_begin(s, region, mid) <= at)
+        if (row_begin(s, extent, mid) <= at)
             low = mid;
         else
             high = mid - 1;
@@ -54,19 +55,19 @@ static int64_t row_of(const struct ckpt_source *s, int region, int64_t at)
     return low;
 }
 
-static tp_status source_read(void *ctx, int region, const struct box *run, void *buf,
+static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
                              struct tp_err *err)
 {
-    struct ckpt_source *s = ctx;
-    const struct stored *b = &s->stored[region];
-    const struct reshard_extent *r = &s->regions[region];
+    struct checkpoint_source *s = ctx;
+    const struct stored *b = &s->stored[extent];
+    const struct reshard_extent *r = &s->extents[extent];
     struct shard_parts *shard = &s->shards[b->shard];
     int elem = dtype_bytes(s->dtypes[r->tensor]);
     int64_t at = box_offset_in(&r->box, run) * elem, left = box_elements(run) * elem;
     tp_status st = TP_OK;
 
-    for (int64_t i = row_of(s, region, at); left > 0 && !st; i++) {
-        int64_t row = s->order[b->first + i], skip = at - row_begin(s, region, i);
+    for (int64_t i = row_of(s, extent, at); left > 0 && !st; i++) {
+        int64_t row = s->order[b->first + i], skip = at - row_begin(s, extent, i);
         int64_t n = shard->rows[row].raw_bytes - skip;
 
         if (n > left)
@@ -81,7 +82,7 @@ static tp_status source_read(void *ctx, int region, const struct box *run, void 
 
 static tp_status source_check(void *ctx, struct tp_err *err)
 {
-    struct ckpt_source *s = ctx;
+    struct checkpoint_source *s = ctx;
     char *buf = NULL;
     tp_status st = TP_OK;
 
@@ -131,11 +132,11 @@ static struct box hull(const struct shard_row *rows, const int64_t *order, int64
 }
 
 /* The rows of a group must follow each other in the storage of their hull and fill it. */
-static tp_status check_group(const struct ckpt_source *s, const char *file, int region,
+static tp_status check_group(const struct checkpoint_source *s, const char *file, int extent,
                              const char *name, struct tp_err *err)
 {
-    const struct stored *b = &s->stored[region];
-    const struct reshard_extent *r = &s->regions[region];
+    const struct stored *b = &s->stored[extent];
+    const struct reshard_extent *r = &s->extents[extent];
     int elem = dtype_bytes(s->dtypes[r->tensor]);
     int64_t at = 0;
     char text[BOX_TEXT_MAX];
@@ -147,8 +148,8 @@ static tp_status check_group(const struct ckpt_source *s, const char *file, int 
             return tp_fail(err, TP_E_CORRUPT,
                            "%s/%s: tensor %s is stored in a way (codec %d, %lld "
                            "bytes a chunk) that this version does not read",
-                           s->port.what, file, name, row->codec, (long long)row->raw_bytes);
-        if (!box_is_run_in(&r->box, &row->box) || row_begin(s, region, i) != at)
+                           s->endpoint.name, file, name, row->codec, (long long)row->raw_bytes);
+        if (!box_is_run_in(&r->box, &row->box) || row_begin(s, extent, i) != at)
             break;
         at += row->raw_bytes;
     }
@@ -156,25 +157,25 @@ static tp_status check_group(const struct ckpt_source *s, const char *file, int 
         return TP_OK;
     return tp_fail(err, TP_E_CORRUPT,
                    "%s/%s: the chunks of tensor %s do not make up the box %s: chunks are missing",
-                   s->port.what, file, name, box_format(text, &r->box));
+                   s->endpoint.name, file, name, box_format(text, &r->box));
 }
 
-static tp_status grow_regions(struct ckpt_source *s, struct tp_err *err)
+static tp_status grow_extents(struct checkpoint_source *s, struct tp_err *err)
 {
-    int64_t room = s->regions_room ? 2 * s->regions_room : 1024;
-    void *regions, *stored;
+    int64_t room = s->extents_room ? 2 * s->extents_room : 1024;
+    void *extents, *stored;
 
-    if (s->port.n_regions < s->regions_room)
+    if (s->endpoint.n_extents < s->extents_room)
         return TP_OK;
-    regions = realloc(s->regions, (size_t)room * sizeof *s->regions);
-    if (regions)
-        s->regions = regions;
+    extents = realloc(s->extents, (size_t)room * sizeof *s->extents);
+    if (extents)
+        s->extents = extents;
     stored = realloc(s->stored, (size_t)room * sizeof *s->stored);
     if (stored)
         s->stored = stored;
-    if (!regions || !stored)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->port.what);
-    s->regions_room = room;
+    if (!extents || !stored)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->endpoint.name);
+    s->extents_room = room;
     return TP_OK;
 }
 
@@ -183,8 +184,8 @@ static bool same_box(const struct shard_row *a, const struct shard_row *b)
     return a->tensor == b->tensor && a->part == b->part;
 }
 
-/* Make a region of every group of rows order[begin ..]. */
-static tp_status group_rows(struct ckpt_source *s, const struct manifest *m, int shard,
+/* Make a extent of every group of rows order[begin ..]. */
+static tp_status group_rows(struct checkpoint_source *s, const struct manifest *m, int shard,
                             int64_t begin, struct tp_err *err)
 {
     const struct shard_row *rows = s->shards[shard].rows;
@@ -193,16 +194,16 @@ static tp_status group_rows(struct ckpt_source *s, const struct manifest *m, int
 
     for (int64_t i = begin; i < s->n_order; i = next) {
         const struct shard_row *row = &rows[s->order[i]];
-        int region = s->port.n_regions;
+        int extent = s->endpoint.n_extents;
 
         for (next = i + 1; next < s->n_order && same_box(row, &rows[s->order[next]]); next++)
             ;
-        TP_TRY(grow_regions(s, err));
-        s->stored[region] = (struct stored){ shard, i, next - i };
-        s->regions[region] = (struct reshard_extent){ s->engine_of[row->tensor],
+        TP_TRY(grow_extents(s, err));
+        s->stored[extent] = (struct stored){ shard, i, next - i };
+        s->extents[extent] = (struct reshard_extent){ s->engine_of[row->tensor],
                                                       hull(rows, s->order + i, next - i) };
-        s->port.n_regions++;
-        TP_TRY(check_group(s, m->shards[shard].file, region, m->layout.tensors[row->tensor].name,
+        s->endpoint.n_extents++;
+        TP_TRY(check_group(s, m->shards[shard].file, extent, m->layout.tensors[row->tensor].name,
                            err));
     }
 done:
@@ -210,7 +211,7 @@ done:
 }
 
 /* Keep the wanted rows of a shard, sorted; close it when there are none. */
-static tp_status take_shard(struct ckpt_source *s, const struct manifest *m, int number,
+static tp_status take_shard(struct checkpoint_source *s, const struct manifest *m, int number,
                             struct tp_err *err)
 {
     struct shard_parts *shard = &s->shards[number];
@@ -220,7 +221,7 @@ static tp_status take_shard(struct ckpt_source *s, const struct manifest *m, int
 
     order = realloc(s->order, (size_t)(s->n_order + shard->n_rows + 1) * sizeof *order);
     if (!order)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->port.what);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->endpoint.name);
     s->order = order;
     for (int64_t row = 0; row < shard->n_rows; row++) {
         int tensor = s->engine_of[shard->rows[row].tensor];
@@ -241,15 +242,16 @@ static tp_status take_shard(struct ckpt_source *s, const struct manifest *m, int
     return group_rows(s, m, number, begin, err);
 }
 
-static tp_status open_shards(struct ckpt_source *s, const struct manifest *m, struct tp_err *err)
+static tp_status open_shards(struct checkpoint_source *s, const struct manifest *m,
+                             struct tp_err *err)
 {
     tp_status st = TP_OK;
 
     for (int i = 0; i < m->n_shards; i++) {
         struct shard_parts *shard = &s->shards[i];
 
-        shard->dir = s->port.what;
-        TP_TRY(shard_open(&shard->reader, s->port.what, &m->shards[i], m->layout.tensors,
+        shard->dir = s->endpoint.name;
+        TP_TRY(shard_open(&shard->reader, s->endpoint.name, &m->shards[i], m->layout.tensors,
                           m->layout.n_tensors, err));
         shard->rows = shard_rows(shard->reader, &shard->n_rows);
         s->other_bytes += shard->n_rows * SHARD_ROW_BYTES;
@@ -259,16 +261,16 @@ done:
     return st;
 }
 
-static tp_status allocate(struct ckpt_source *s, const char *dir, const struct manifest *m,
+static tp_status allocate(struct checkpoint_source *s, const char *dir, const struct manifest *m,
                           const int *ids, int n_ids, struct tp_err *err)
 {
-    s->port.what = strdup(dir);
+    s->endpoint.name = strdup(dir);
     s->n_shards = m->n_shards;
     s->shards = calloc((size_t)m->n_shards + 1, sizeof *s->shards);
     s->dtypes = calloc((size_t)n_ids + 1, sizeof *s->dtypes);
     s->digests = calloc((size_t)n_ids + 1, sizeof *s->digests);
     s->engine_of = calloc((size_t)m->layout.n_tensors + 1, sizeof *s->engine_of);
-    if (!s->port.what || !s->shards || !s->dtypes || !s->digests || !s->engine_of)
+    if (!s->endpoint.name || !s->shards || !s->dtypes || !s->digests || !s->engine_of)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", dir);
     for (int t = 0; t < m->layout.n_tensors; t++)
         s->engine_of[t] = -1;
@@ -281,10 +283,11 @@ static tp_status allocate(struct ckpt_source *s, const char *dir, const struct m
     return TP_OK;
 }
 
-tp_status ckpt_source_open(struct ckpt_source **out, const char *dir, const struct manifest *m,
-                           const int *ids, int n_ids, struct comm *comm, struct tp_err *err)
+tp_status checkpoint_source_open(struct checkpoint_source **out, const char *dir,
+                                 const struct manifest *m, const int *ids, int n_ids,
+                                 struct comm *comm, struct tp_err *err)
 {
-    struct ckpt_source *s = calloc(1, sizeof *s);
+    struct checkpoint_source *s = calloc(1, sizeof *s);
     tp_status st;
 
     if (!s)
@@ -292,24 +295,24 @@ tp_status ckpt_source_open(struct ckpt_source **out, const char *dir, const stru
     s->comm = comm;
     TP_TRY(allocate(s, dir, m, ids, n_ids, err));
     TP_TRY(open_shards(s, m, err));
-    s->port.regions = s->regions;
-    s->port.dtypes = s->dtypes;
-    s->port.ctx = s;
-    s->port.read = source_read;
-    s->port.check = source_check;
+    s->endpoint.extents = s->extents;
+    s->endpoint.dtypes = s->dtypes;
+    s->endpoint.ctx = s;
+    s->endpoint.read = source_read;
+    s->endpoint.check = source_check;
     *out = s;
     s = NULL;
 done:
-    ckpt_source_close(s);
+    checkpoint_source_close(s);
     return st;
 }
 
-const struct reshard_endpoint *ckpt_source_port(const struct ckpt_source *s)
+const struct reshard_endpoint *checkpoint_source_endpoint(const struct checkpoint_source *s)
 {
-    return &s->port;
+    return &s->endpoint;
 }
 
-int64_t ckpt_source_rows(const struct ckpt_source *s)
+int64_t checkpoint_source_rows(const struct checkpoint_source *s)
 {
     int64_t n = 0;
 
@@ -319,7 +322,7 @@ int64_t ckpt_source_rows(const struct ckpt_source *s)
     return n;
 }
 
-int ckpt_source_sums(const struct ckpt_source *s, struct sums *sums)
+int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sums *sums)
 {
     int n = 0;
 
@@ -327,19 +330,20 @@ int ckpt_source_sums(const struct ckpt_source *s, struct sums *sums)
         if (!s->shards[i].reader)
             continue;
         if (sums)
-            sums[n] = (struct sums){ s->shards[i].sums, s->shards[i].n_rows * PART_SUM_WORDS };
+            sums[n] =
+                (struct reshard_sums){ s->shards[i].sums, s->shards[i].n_rows * PART_SUM_WORDS };
         n++;
     }
     return n;
 }
 
-int64_t ckpt_source_other_bytes(const struct ckpt_source *s)
+int64_t checkpoint_source_other_bytes(const struct checkpoint_source *s)
 {
     return s->other_bytes;
 }
 
-tp_status ckpt_source_compare(const struct ckpt_source *s, int tensor, const char *name,
-                              const struct digest *written, struct tp_err *err)
+tp_status checkpoint_source_compare(const struct checkpoint_source *s, int tensor, const char *name,
+                                    const struct digest *written, struct tp_err *err)
 {
     const struct digest *read = &s->digests[tensor];
     char read_text[DIGEST_TEXT_MAX], written_text[DIGEST_TEXT_MAX];
@@ -348,20 +352,20 @@ tp_status ckpt_source_compare(const struct ckpt_source *s, int tensor, const cha
         return TP_OK;
     return tp_fail(err, TP_E_CORRUPT,
                    "%s: tensor %s has the digest %s, but what was written has %s: nothing is kept",
-                   s->port.what, name, digest_format(read_text, read),
+                   s->endpoint.name, name, digest_format(read_text, read),
                    digest_format(written_text, written));
 }
 
-void ckpt_source_close(struct ckpt_source *s)
+void checkpoint_source_close(struct checkpoint_source *s)
 {
     if (!s)
         return;
     for (int i = 0; s->shards && i < s->n_shards; i++)
         shard_parts_close(&s->shards[i]);
-    free((char *)s->port.what);
+    free((char *)s->endpoint.name);
     free(s->shards);
     free(s->stored);
-    free(s->regions);
+    free(s->extents);
     free(s->order);
     free(s->dtypes);
     free(s->digests);

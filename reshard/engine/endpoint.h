@@ -1,0 +1,56 @@
+/*
+ * reshard/engine/endpoint.h - a format as the source or the target of a transfer.
+ *
+ * An endpoint has a list of extents, each a box of a tensor that the format stores row-major and
+ * without gaps, and a function that reads or writes a run of one. Checkpoint shards, safetensors
+ * files and a trainer's memory are endpoints (reshard/formats/).
+ */
+#ifndef RESHARD_ENGINE_ENDPOINT_H
+#define RESHARD_ENGINE_ENDPOINT_H
+
+#include <stdint.h>
+
+#include "ckpt/digest.h"
+#include "core/err.h"
+#include "layout/box.h"
+#include "layout/dtype.h"
+
+/* A tensor that is transferred. Its number is its index in struct transfer. */
+struct reshard_tensor {
+    const char *name; /* "exp_avg/model.norm.weight", for messages; borrowed */
+    int ndim;
+    int64_t shape[BOX_NDIM_MAX];
+};
+
+struct reshard_extent {
+    int tensor;
+    struct box box;
+};
+
+struct reshard_endpoint {
+    const char *name; /* "runs/ckpt/step-00000500", for messages; borrowed */
+    int n_extents;
+    const struct reshard_extent *extents; /* borrowed */
+    const enum dtype *dtypes;             /* [tensors] how elements are stored here; borrowed */
+    void *ctx;
+    /* Copy `run`, which is contiguous in extent number `extent`, to or from the row-major buf.
+     * Thread safe. A source has read, a target has write. */
+    tp_status (*read)(void *ctx, int extent, const struct box *run, void *buf, struct tp_err *err);
+    tp_status (*write)(void *ctx, int extent, const struct box *run, const void *buf,
+                       struct tp_err *err);
+    /* Source: compare the checksums of what was read. Called once, after all reads, by every
+     * process of the transfer. NULL: there are no checksums. */
+    tp_status (*check)(void *ctx, struct tp_err *err);
+    /* The digest of a tensor: as the source states it or read it, as the target wrote it. Valid
+     * when the transfer is complete. NULL: the endpoint keeps no digests. */
+    struct digest (*digest)(const void *ctx, int tensor);
+};
+
+/* Running checksums of an endpoint, as an array of words. A journal saves them, so that a later
+ * process can continue an interrupted transfer. Borrowed. */
+struct reshard_sums {
+    uint64_t *words;
+    int64_t n;
+};
+
+#endif
