@@ -61,9 +61,9 @@ static bool parse(struct options *o, int *exit_code, int argc, char **argv)
     const struct opt opts[] = {
         OPT_ARG("CKPT", &o->ckpt, "checkpoint root (its newest complete step) or step directory"),
         OPT_STR('o', "out", "DIR", &o->out, "folder to make"),
-        OPT_STR(0, "format", "FORMAT", &o->format, "safetensors (the default)"),
-        OPT_STR(0, "dtype", "TYPE", &o->dtype_text,
-                "f32, bf16 or f16 (default: as trained); f32 is taken from the\n"
+        OPT_STR(0, "format", "safetensors", &o->format, "format to write (default safetensors)"),
+        OPT_STR(0, "dtype", "f32|bf16|f16", &o->dtype_text,
+                "cast the weights (default: as trained); f32 is taken from the\n"
                 "masters where there are any"),
         OPT_SIZE(0, "max-shard-size", "SIZE", &o->max_shard,
                  "most bytes of tensors in a file (default 5GB)"),

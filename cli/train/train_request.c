@@ -43,7 +43,8 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                   "sequences in a step, over all ranks (default 8)"),
         OPT_INT64(0, "micro", "M", &c->micro_batch_size,
                   "sequences a dp rank takes at once (default: its share)"),
-        OPT_STR(0, "dtype", "T", &r->dtype, "fp32, or bf16 products with fp32 masters"),
+        OPT_STR(0, "dtype", "fp32|bf16", &r->dtype,
+                "type of weights and products; bf16 keeps fp32 masters (default fp32)"),
         OPT_INT64(0, "seed", "N", &c->seed, "of the random start (default 1234)"),
         OPT_HEADING("optimizer (AdamW; linear warmup, then cosine)"),
         OPT_DOUBLE(0, "lr", "X", &o->lr, "largest learning rate (default 1e-3)"),
@@ -69,14 +70,14 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "safetensors: input_ids and logits of the first batch at the start"),
         OPT_FLAG('q', "quiet", &r->quiet, "no line a step"),
         OPT_HEADING("machine"),
-        OPT_STR(0, "device", "D", &r->device, "auto, cpu or cuda (this build: cpu)"),
+        OPT_STR(0, "device", "auto|cpu|cuda", &r->device, "device to compute on (this build: cpu)"),
         OPT_INT('t', "threads", "N", &c->threads, "of a rank (default: cores / ranks of the host)"),
         OPT_INT(0, "same-bits", "N", &c->same_bits,
                 "the same losses, norms and checkpoints, bit for bit, at every tp up\n"
                 "to N (a power of two) and every pp, vpp, sp, dp and zero; --micro is\n"
                 "then 1 unless given, and the bits depend on it (docs/parallelism/same-bits.md)"),
         OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes, "refuse what needs more a rank, by estimate"),
-        OPT_STR(0, "recompute", "R", &r->recompute,
+        OPT_STR(0, "recompute", "none|selective|full", &r->recompute,
                 "none (default); selective: run attention again before a layer goes\n"
                 "back, rather than keep its result; full: keep the layers' inputs\n"
                 "only and run all of each again"),
