@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/relay.h"
 #include "orchestrator/run_slurm.h"
 #include "orchestrator/run_state.h"
@@ -196,7 +197,7 @@ static tp_status open_all(struct run *r, struct job *job, json_t **last)
     tp_status st;
 
     TP_TRY(journal_open(&r->journal, last, j->state, &r->err));
-    if (j->backend == JOB_SLURM)
+    if (j->backend == &SLURM_JOB_BACKEND)
         TP_TRY(run_slurm_open(r, job, *last));
     if (*last)
         st = run_record_read(&r->book, json_object_get(*last, "book"), j, run_now(), &r->err);
@@ -304,7 +305,7 @@ tp_status run_job(struct job *job, const char *self, const struct run_reporter *
     r->job = job;
     r->self = self;
     r->voice = voice;
-    r->beats = job->backend == JOB_SLURM ? relay_listen(&r->beats_port) : -1;
+    r->beats = job->backend == &SLURM_JOB_BACKEND ? relay_listen(&r->beats_port) : -1;
     r->epoll = r->timer = r->signals = r->keeper_pidfd = -1;
     st = open_all(r, job, &last);
     if (st == TP_OK)

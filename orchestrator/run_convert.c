@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "core/text.h"
+#include "orchestrator/job/job_command.h"
 #include "orchestrator/plan/conversion.h"
 #include "orchestrator/run_state.h"
 

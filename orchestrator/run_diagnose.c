@@ -8,6 +8,7 @@
 #include "ckpt/commit.h"
 #include "core/file.h"
 #include "core/text.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_slurm.h"
 #include "orchestrator/run_state.h"
@@ -33,7 +34,7 @@ void run_forget_attempt(struct run *r)
         close(r->keeper_pidfd);
     r->keeper_pidfd = -1;
     r->keeper = 0;
-    if (r->slots[0] && !r->book.open && r->job->backend == JOB_LOCAL)
+    if (r->slots[0] && !r->book.open && r->job->backend != &SLURM_JOB_BACKEND)
         file_remove_tree(r->slots, &ignored);
 }
 
@@ -78,9 +79,10 @@ static void look_for_lost_node(struct run *r, const char *tail)
  * that the budgets are for. What it said last is often misleading ("invalid job"). */
 static bool is_slurm_away(struct run *r)
 {
-    char *tail = r->book.best_step <= r->book.best_at_launch && r->job->backend == JOB_SLURM
-                     ? log_tail(r)
-                     : NULL;
+    char *tail =
+        r->book.best_step <= r->book.best_at_launch && r->job->backend == &SLURM_JOB_BACKEND
+            ? log_tail(r)
+            : NULL;
     bool away = tail && slurm_kept_step(tail);
 
     free(tail);
@@ -96,7 +98,7 @@ static void explain_exit(struct run *r)
     int rank = log_tail_rank(tail, line, sizeof line);
 
     text_clean(line);
-    if (r->job->backend == JOB_SLURM)
+    if (r->job->backend == &SLURM_JOB_BACKEND)
         look_for_lost_node(r, tail);
     free(tail);
     if (r->outcome.signal)
@@ -136,7 +138,7 @@ static void blame_node(struct run *r)
     n->blame = 0;
     n->excluded_to = run_now() + r->job->restart.exclude_for;
     n->back_since = n->excluded_to;
-    if (r->job->backend == JOB_SLURM && r->job->slurm.drain)
+    if (r->job->backend == &SLURM_JOB_BACKEND && slurm_options(r->job)->drain)
         run_slurm_drain(r, f->node, f->reason);
     run_event(r, "node_lost",
               json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[f->node].name, "reason",
@@ -273,7 +275,7 @@ tp_status run_retry(struct run *r)
  * launched"): then nothing is done. */
 static bool never_ran(struct run *r)
 {
-    char *tail = r->job->backend == JOB_SLURM ? log_tail(r) : NULL;
+    char *tail = r->job->backend == &SLURM_JOB_BACKEND ? log_tail(r) : NULL;
     bool aborted = tail && strstr(tail, "aborted before step completely launched");
 
     free(tail);

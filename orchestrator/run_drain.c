@@ -5,6 +5,7 @@
 
 #include "core/file.h"
 #include "core/text.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
 
@@ -97,7 +98,7 @@ tp_status run_drain_tick(struct run *r)
         run_event(r, "killed",
                   json_pack("{s:f,s:s}", "seconds", r->job->grace, "reason",
                             "the job did not save and end within its grace"));
-    if (r->job->backend == JOB_SLURM) { /* what srun leaves on the nodes: see relay.h */
+    if (r->job->backend == &SLURM_JOB_BACKEND) { /* what srun leaves on the nodes: see relay.h */
         char stop[PATH_MAX];
         struct tp_err ignored;
 

@@ -11,6 +11,8 @@
 #include "core/clock.h"
 #include "core/file.h"
 #include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
+#include "orchestrator/job/job_command.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/process/relay.h"
 #include "orchestrator/run_state.h"
@@ -73,7 +75,7 @@ static void name_files(struct run *r)
 
     snprintf(r->log, sizeof r->log, "%.3900s/attempt-%04lld.log", state, n);
     snprintf(r->exit_path, sizeof r->exit_path, "%.3900s/attempt-%04lld.exit", state, n);
-    if (r->job->backend == JOB_LOCAL && access("/dev/shm", W_OK) == 0)
+    if (r->job->backend != &SLURM_JOB_BACKEND && access("/dev/shm", W_OK) == 0)
         snprintf(r->slots, sizeof r->slots, "/dev/shm/tp-run-%s/%lld", r->book.run_id, n);
     else
         snprintf(r->slots, sizeof r->slots, "%.3900s/slots/%lld", state, n);
@@ -166,7 +168,7 @@ static tp_status keeper_command(struct run *r, struct job_words *out)
     out->word[n++] = "keep";
     out->word[n++] = arena_strdup(&r->arena, id);
     out->word[n++] = r->exit_path;
-    if (r->job->backend == JOB_SLURM) {
+    if (r->job->backend == &SLURM_JOB_BACKEND) {
         struct job_words s;
 
         if ((st = step_command(r, &s)))

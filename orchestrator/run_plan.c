@@ -3,6 +3,7 @@
 
 #include "ckpt/commit.h"
 #include "core/text.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/run_slurm.h"
 #include "orchestrator/run_state.h"
 
@@ -121,11 +122,12 @@ static bool needs_allocation(const struct run *r, tp_status chosen)
 {
     int usable = 0;
 
-    if (r->job->backend != JOB_SLURM)
+    if (r->job->backend != &SLURM_JOB_BACKEND)
         return false;
     for (int i = 0; i < r->job->n_nodes; i++)
         usable += run_node_usable(r, i, false);
-    return usable < r->job->n_nodes && (usable < r->job->slurm.min_nodes || chosen == TP_E_LAYOUT);
+    return usable < r->job->n_nodes &&
+           (usable < slurm_options(r->job)->min_nodes || chosen == TP_E_LAYOUT);
 }
 
 /* *ready: a checkpoint is chosen, or there is none and never was. */

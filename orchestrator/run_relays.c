@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/relay.h"
 #include "orchestrator/run_slurm.h"
 #include "orchestrator/run_state.h"
@@ -22,7 +23,7 @@ static tp_status rank_failed(struct run *r, int rank)
 static bool all_are_silent(const struct run *r, double now)
 {
     for (int i = 0; i < r->world; i++)
-        if (r->ranks[i].beat_at > 0 && now - r->ranks[i].beat_at < r->job->slurm.lost / 2)
+        if (r->ranks[i].beat_at > 0 && now - r->ranks[i].beat_at < slurm_options(r->job)->lost / 2)
             return false;
     return true;
 }
@@ -56,15 +57,16 @@ tp_status run_beats_check(struct run *r)
         if (beat.news == RELAY_FAILED)
             return rank_failed(r, beat.rank);
     }
-    stood =
-        r->looked_at > 0 && now - r->looked_at > r->job->slurm.lost / 2 ? now - r->looked_at : 0;
+    stood = r->looked_at > 0 && now - r->looked_at > slurm_options(r->job)->lost / 2
+                ? now - r->looked_at
+                : 0;
     for (int i = 0; i < r->world; i++) {
         struct run_rank *k = &r->ranks[i];
         char text[80];
 
         if (k->beat_at > 0) /* time in which tp-run itself stood still is nobody's fault */
             k->beat_at = k->beat_at + stood < now ? k->beat_at + stood : now;
-        if (k->beat_at <= 0 || now - k->beat_at <= r->job->slurm.lost)
+        if (k->beat_at <= 0 || now - k->beat_at <= slurm_options(r->job)->lost)
             continue;
         if (all_are_silent(r, now) && run_slurm_excuses(r))
             break;

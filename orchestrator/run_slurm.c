@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/process.h"
 
 static const double END_PATIENCE_S = 300; /* for a Slurm that does not answer at the end */
@@ -105,9 +106,9 @@ tp_status run_slurm_open(struct run *r, struct job *job, const json_t *last)
         s->chore[i].fd = -1;
     s->job = job;
     s->inside = inside ? strtol(inside, NULL, 10) : 0;
-    s->wanted = job->slurm.nodes    ? job->slurm.nodes
-                : s->inside && size ? strtol(size, NULL, 10)
-                                    : 1;
+    s->wanted = slurm_options(job)->nodes ? slurm_options(job)->nodes
+                : s->inside && size       ? strtol(size, NULL, 10)
+                                          : 1;
     s->probed = -1;
     s->why = "";
     s->view.left = -1;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_slurm.h"
 
@@ -219,7 +220,8 @@ tp_status run_slurm_viewed(struct run *r, int exit_code)
     const char *said = child_last_line(c);
     char *text;
 
-    s->next_look = run_now() + (s->stage == SLURM_HELD ? r->job->slurm.poll : QUEUE_LOOK_S);
+    s->next_look =
+        run_now() + (s->stage == SLURM_HELD ? slurm_options(r->job)->poll : QUEUE_LOOK_S);
     if (r->book.slurm_job != s->looked_at || r->over) /* it was given back meanwhile */
         return TP_OK;
     if (exit_code == 0 ? !said[0] : strstr(said, "Invalid job id") != NULL)
@@ -254,7 +256,7 @@ tp_status run_slurm_named(struct run *r, int exit_code)
     if (s->stage != SLURM_HELD) {
         s->stage = SLURM_HELD;
         s->remembered = false;
-        s->margin = r->job->slurm.margin;
+        s->margin = slurm_options(r->job)->margin;
         if (s->view.left >= 0 && s->view.left < 2 * s->margin)
             s->margin = s->view.left / 2;
         run_slurm_event(r, fresh ? "held" : "found", s->view.list);
@@ -281,7 +283,7 @@ tp_status run_slurm_ready(struct run *r, bool *ready)
         return run_slurm_hand_over(r, s->why);
     if (s->stage != SLURM_NONE)
         return TP_OK;
-    if (s->over[0] && (!b->slurm_own || !r->job->slurm.chain ||
+    if (s->over[0] && (!b->slurm_own || !slurm_options(r->job)->chain ||
                        strncmp(s->over, "CANCELLED", 9) == 0 || s->never_held)) {
         snprintf(text, sizeof text, "the allocation is over (%s)", s->over);
         run_finish(r, RUN_STOPPED, TP_E_STOPPED, text);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/run_slurm.h"
 
 static const double AGAIN_S = 60, REQUEST_PATIENCE_S = 120;
@@ -137,8 +138,8 @@ tp_status run_slurm_watch_end(struct run *r)
 
     if (left < 0)
         return TP_OK;
-    if (!b->slurm_own && r->job->slurm.chain == JOB_CHAIN_ON && !b->slurm_next && !b->stop &&
-        run_now() >= s->next_submit && !run_slurm_busy(r, CHORE_FIND) &&
+    if (!b->slurm_own && slurm_options(r->job)->chain == SLURM_CHAIN_ON && !b->slurm_next &&
+        !b->stop && run_now() >= s->next_submit && !run_slurm_busy(r, CHORE_FIND) &&
         !run_slurm_busy(r, CHORE_SUBMIT)) {
         find_words(r, &words, &arena);
         st = run_slurm_start(r, CHORE_FIND, &words, REQUEST_PATIENCE_S);
@@ -209,16 +210,16 @@ tp_status run_slurm_hand_over(struct run *r, const char *why)
     if (st || done)
         return st;
     s->ending = false;
-    if (b->slurm_own && r->job->slurm.chain) {
+    if (b->slurm_own && slurm_options(r->job)->chain) {
         st = run_slurm_renew(r, why);
         return st || b->state == RUN_PLAN ? st : run_plan_begin(r);
     }
-    if (s->inside == b->slurm_job && r->job->slurm.chain == JOB_CHAIN_REQUEUE &&
+    if (s->inside == b->slurm_job && slurm_options(r->job)->chain == SLURM_CHAIN_REQUEUE &&
         run_slurm_requeue(r))
         return run_slurm_leave_to_slurm(r, &done);
     if (b->slurm_next && !next_waits(r))
         b->slurm_next = 0;
-    if (!b->slurm_own && r->job->slurm.chain && !b->slurm_next)
+    if (!b->slurm_own && slurm_options(r->job)->chain && !b->slurm_next)
         st = submit_now(r);
     if (st)
         return st;
@@ -250,7 +251,7 @@ static bool pays(struct run *r, int64_t nodes)
 {
     const struct run_slurm *s = r->slurm;
     double left = run_slurm_left(r);
-    int more = (int)(nodes * r->job->slurm.tasks_per_node);
+    int more = (int)(nodes * slurm_options(r->job)->tasks_per_node);
 
     return (left < 0 || left > 2 * s->margin) && run_scale_pays(r, run_free_ranks(r, false) + more);
 }
@@ -294,14 +295,14 @@ tp_status run_slurm_grow(struct run *r)
     int64_t nodes = missing(r);
     double now = run_now();
 
-    if (nodes == 0 || r->job->slurm.grow == JOB_GROW_OFF || r->book.state != RUN_TRAIN ||
+    if (nodes == 0 || slurm_options(r->job)->grow == SLURM_GROW_OFF || r->book.state != RUN_TRAIN ||
         r->book.stop || now < s->next_grow || run_slurm_busy(r, CHORE_GROW) ||
         run_slurm_busy(r, CHORE_JOIN) || run_slurm_busy(r, CHORE_IDLE))
         return TP_OK;
-    s->next_grow = now + r->job->slurm.poll;
+    s->next_grow = now + slurm_options(r->job)->poll;
     if (!pays(r, nodes))
         return TP_OK;
-    return r->job->slurm.grow == JOB_GROW_EXPAND ? ask_growth(r, nodes) : ask_idle(r);
+    return slurm_options(r->job)->grow == SLURM_GROW_EXPAND ? ask_growth(r, nodes) : ask_idle(r);
 }
 
 /* salloc has got more nodes: they join the allocation, and the next look finds them there. */

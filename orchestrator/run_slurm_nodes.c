@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/run_slurm.h"
 
 static const double PROBE_PATIENCE_S = 10, GUARD_AGAIN_S = 10;
@@ -40,7 +41,7 @@ static tp_status add(struct run *r, struct order *o, const char *name, size_t le
     o->job[n] =
         (struct job_node){ .name = old >= 0 ? job->nodes[old].name
                                             : arena_printf(&r->kept, "%.*s", (int)len, name),
-                           .slots = (int)job->slurm.tasks_per_node };
+                           .slots = (int)slurm_options(job)->tasks_per_node };
     if (!o->job[n].name)
         return tp_fail(&r->err, TP_E_NOMEM, "no memory for a node's name");
     if (old >= 0)
@@ -151,7 +152,7 @@ tp_status run_slurm_restore_nodes(struct run *r, const json_t *last)
         struct job_node *n = &job->nodes[job->n_nodes++];
 
         *n = (struct job_node){ .name = arena_strdup(&r->kept, name),
-                                .slots = (int)job->slurm.tasks_per_node };
+                                .slots = (int)slurm_options(job)->tasks_per_node };
         if (!n->name)
             return tp_fail(&r->err, TP_E_NOMEM, "no memory for a node's name");
     }
@@ -268,7 +269,7 @@ tp_status run_slurm_probe(struct run *r)
         node++;
     if (node == r->job->n_nodes)
         return TP_OK;
-    s->next_probe = now + r->job->slurm.poll;
+    s->next_probe = now + slurm_options(r->job)->poll;
     s->probed = node;
     slurm_on_node(&words, (long)r->book.slurm_job, r->job->nodes[node].name, &arena, "true", NULL);
     st = run_slurm_start(r, CHORE_PROBE, &words, PROBE_PATIENCE_S);
@@ -282,7 +283,7 @@ tp_status run_slurm_probed(struct run *r, int exit_code)
     struct run_node *n = node >= 0 ? &r->book.nodes[node] : NULL;
 
     r->slurm->probed = -1;
-    r->slurm->next_probe = run_now() + r->job->slurm.poll;
+    r->slurm->next_probe = run_now() + slurm_options(r->job)->poll;
     if (!n || exit_code || !n->down || n->left || n->suspect)
         return TP_OK;
     n->down = false;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/run_slurm.h"
 
 static const double PATIENCE_S = 10;
@@ -25,8 +26,8 @@ static const char *taken_by(const struct run *r, const struct slurm_view *v)
         return "Slurm preempts the job";
     if (is_requeued(r, v))
         return "Slurm requeues the job";
-    if (strcmp(v->reason, "TimeLimit") == 0 ||
-        (strcmp(v->state, "RUNNING") == 0 && v->left >= 0 && v->left <= r->job->slurm.margin))
+    if (strcmp(v->reason, "TimeLimit") == 0 || (strcmp(v->state, "RUNNING") == 0 && v->left >= 0 &&
+                                                v->left <= slurm_options(r->job)->margin))
         return "Slurm ends the job";
     return NULL;
 }
@@ -96,7 +97,7 @@ tp_status run_slurm_leave_to_slurm(struct run *r, bool *done)
     }
     if (s->waits)
         return TP_OK;
-    *done = s->waits = s->inside == b->slurm_job && !r->job->slurm.chain && s->preempted;
+    *done = s->waits = s->inside == b->slurm_job && !slurm_options(r->job)->chain && s->preempted;
     if (!s->waits)
         return TP_OK;
     run_slurm_event(r, "waits", "it is preempted, and goes on if Slurm requeues it");

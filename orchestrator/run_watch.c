@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_slurm.h"
 #include "orchestrator/run_state.h"
@@ -18,7 +19,7 @@ static void meet(struct run *r, int rank, const struct heartbeat_status *slot)
     struct run_rank *k = &r->ranks[rank];
     int fd;
 
-    if (k->pid || k->gone || r->job->backend != JOB_LOCAL)
+    if (k->pid || k->gone || r->job->backend == &SLURM_JOB_BACKEND)
         return;
     k->pid = (pid_t)slot->pid;
     fd = process_pidfd(k->pid);

@@ -7,7 +7,9 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "core/file.h"
+#include "orchestrator/backends.h"
 #include "orchestrator/job/job.h"
+#include "orchestrator/job/job_file.h"
 
 /* Copy what there is; with follow wait for more until interrupted. */
 static void copy(FILE *f, bool follow)
@@ -46,7 +48,7 @@ int cmd_run_events(int argc, char **argv)
 
     if (!report_options(&code, "tp-run events", opts, argc, argv, NULL, NULL))
         return code;
-    st = job_read(&job, path, &arena, &err);
+    st = job_file_read(&job, path, backends_job(), &arena, &err);
     if (st == TP_OK) {
         snprintf(events, sizeof events, "%s/events.jsonl", job.state);
         f = fopen(events, "re");

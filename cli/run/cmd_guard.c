@@ -7,6 +7,8 @@
 #include "cli/run/cmd.h"
 #include "orchestrator/backend/slurm/slurm_command.h"
 #include "orchestrator/backend/slurm/slurm_standby.h"
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
 #include "orchestrator/process/child.h"
 
 enum { TRIES = 24, PAUSE_S = 5 }; /* a dead host's lock goes when its lease is over */
@@ -45,7 +47,7 @@ int cmd_run_guard(int argc, char **argv)
     bool take_over = false;
     struct job job;
     int code;
-    tp_status st = argc == 2 ? job_read(&job, argv[1], &arena, &err)
+    tp_status st = argc == 2 ? job_file_read(&job, argv[1], backends_job(), &arena, &err)
                              : tp_fail(&err, TP_E_USAGE, "is started by tp-run on other nodes");
 
     if (st == TP_OK)

@@ -10,6 +10,8 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "core/text.h"
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
 #include "orchestrator/run.h"
 
 struct screen {
@@ -128,7 +130,7 @@ int cmd_run_job(int argc, char **argv)
 
     if (!report_options(&code, "tp-run", opts, argc, argv, NULL, NULL))
         return code;
-    st = job_read(&job, path, &arena, &err);
+    st = job_file_read(&job, path, backends_job(), &arena, &err);
     n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (st == TP_OK && n <= 0)
         st = tp_fail_errno(&err, "/proc/self/exe: cannot read");

@@ -5,6 +5,8 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "core/size.h"
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
 #include "orchestrator/plan/candidates.h"
 #include "orchestrator/state/journal.h"
 #include "orchestrator/state/run_record.h"
@@ -107,11 +109,11 @@ int cmd_run_plan(int argc, char **argv)
                         "Runs nothing. Step times are predicted from those measured in this job.\n",
                         NULL))
         return code;
-    TP_TRY(job_read(&job, path, &arena, &err));
+    TP_TRY(job_file_read(&job, path, backends_job(), &arena, &err));
     if (journal_peek(&last, job.state, &err) == TP_OK)
         TP_TRY(run_record_read(&book, json_object_get(last, "book"), &job, 0, &err));
     if (!ranks)
-        ranks = job_ranks(&job);
+        ranks = job_backend_ranks(&job);
     TP_TRY(candidates_find(&c, &n, &job, last ? &book : NULL, ranks, &arena, &err));
     if (as_json)
         print_json(c, n);

@@ -5,6 +5,8 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_ask.h"
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
 #include "orchestrator/run.h"
 #include "orchestrator/web/control.h"
 
@@ -96,7 +98,7 @@ static tp_status from_journal(json_t **status, const char *path, struct tp_err *
 {
     struct arena arena = { 0 };
     struct job job;
-    tp_status st = job_read(&job, path, &arena, err);
+    tp_status st = job_file_read(&job, path, backends_job(), &arena, err);
 
     if (st == TP_OK)
         st = run_status_stored(status, &job, err);

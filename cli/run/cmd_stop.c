@@ -6,6 +6,9 @@
 #include "cli/run/cmd.h"
 #include "cli/run/run_ask.h"
 #include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
 #include "orchestrator/state/journal.h"
 #include "orchestrator/web/control.h"
 
@@ -32,8 +35,8 @@ static tp_status stop_next(const char *path, char *text, size_t size, struct tp_
     long next = 0;
     tp_status st = TP_E_NOTFOUND;
 
-    if (job_read(&job, path, &arena, &ignored) == TP_OK && job.backend == JOB_SLURM &&
-        journal_peek(&last, job.state, &ignored) == TP_OK) {
+    if (job_file_read(&job, path, backends_job(), &arena, &ignored) == TP_OK &&
+        job.backend == &SLURM_JOB_BACKEND && journal_peek(&last, job.state, &ignored) == TP_OK) {
         book = json_object_get(last, "book");
         if (json_is_true(json_object_get(book, "chained")))
             next = (long)json_integer_value(json_object_get(book, "slurm_next"));

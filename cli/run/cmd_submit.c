@@ -7,7 +7,10 @@
 #include "cli/run/cmd.h"
 #include "core/file.h"
 #include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
+#include "orchestrator/backends.h"
 #include "orchestrator/job/job.h"
+#include "orchestrator/job/job_file.h"
 
 int cmd_run_submit(int argc, char **argv)
 {
@@ -30,13 +33,15 @@ int cmd_run_submit(int argc, char **argv)
             NULL))
         return code;
     self[n > 0 ? n : 0] = 0;
-    st = n > 0 ? job_read(&job, path, &arena, &err) : tp_fail_errno(&err, "/proc/self/exe");
-    if (st == TP_OK && job.backend != JOB_SLURM)
+    st = n > 0 ? job_file_read(&job, path, backends_job(), &arena, &err)
+               : tp_fail_errno(&err, "/proc/self/exe");
+    if (st == TP_OK && job.backend != &SLURM_JOB_BACKEND)
         st = tp_fail(&err, TP_E_USAGE, "%s: the key \"backend\" is not slurm", path);
     if (st == TP_OK)
         st = file_make_dirs(job.state, &err);
     if (st == TP_OK)
-        st = slurm_submit(&id, &job, self, 0, NULL, job.slurm.nodes ? job.slurm.nodes : 1, &err);
+        st = slurm_submit(&id, &job, self, 0, NULL,
+                          slurm_options(&job)->nodes ? slurm_options(&job)->nodes : 1, &err);
     if (st == TP_OK)
         printf("%ld\n", id);
     arena_free(&arena);

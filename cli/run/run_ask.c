@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
 #include "orchestrator/web/control.h"
 
 static const double PATIENCE_S = 30;
@@ -58,7 +60,7 @@ tp_status run_ask(json_t **answer, const char *path, json_t *request, struct tp_
 {
     struct arena arena = { 0 };
     struct job job;
-    tp_status st = job_read(&job, path, &arena, err);
+    tp_status st = job_file_read(&job, path, backends_job(), &arena, err);
 
     *answer = NULL;
     if (st == TP_OK)

@@ -5,7 +5,9 @@
 
 #include "cli/run/cmd.h"
 #include "cli/verb.h"
+#include "orchestrator/backends.h"
 #include "orchestrator/job/job.h"
+#include "orchestrator/job/job_file.h"
 
 int main(int argc, char **argv)
 {
@@ -46,7 +48,7 @@ int main(int argc, char **argv)
     };
 
     if (argc > 1 && strcmp(argv[1], "--example") == 0) {
-        job_example(stdout);
+        job_file_example(stdout, backends_job());
         return 0;
     }
     return verb_main(&program, argc, argv);

@@ -7,6 +7,7 @@
 #include "cli/report.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
+#include "layout/train_option.h"
 #include "trainer/pipeline/schedule_diagram.h"
 #include "trainer/suggestions.h"
 
@@ -28,14 +29,14 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
     struct train_config *c = &r->config;
     struct optimizer_options *o = &c->opt;
     const struct opt opts[] = {
-        OPT_STR('m', "model", "PATH", &c->model_path,
+        OPT_STR(train_option_letter("model"), "model", "PATH", &c->model_path,
                 "folder with config.json and model.safetensors (the start),\n"
                 "or a config.json alone (random start)"),
-        OPT_STR('d', "data", "FILE", &c->data_path,
+        OPT_STR(train_option_letter("data"), "data", "FILE", &c->data_path,
                 "text or any file, a byte a token; or the prefix of Megatron's\n"
                 "token files, FILE.bin and FILE.idx"),
-        OPT_INT64('n', "steps", "N", &c->steps, "length of the whole run"),
-        OPT_STR('l', "layout", "SPEC", &r->layout,
+        OPT_INT64(train_option_letter("steps"), "steps", "N", &c->steps, "length of the whole run"),
+        OPT_STR(train_option_letter("layout"), "layout", "SPEC", &r->layout,
                 "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1); zero1 deals the\n"
                 "optimizer's state to the dp ranks, zero3 weights and gradients too"),
         OPT_INT64(0, "seq", "T", &c->seq_length, "tokens in a sequence (default 64)"),
@@ -68,10 +69,11 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "a JSON object a line and step; appended to on --resume"),
         OPT_STR(0, "logits", "FILE", &c->logits,
                 "safetensors: input_ids and logits of the first batch at the start"),
-        OPT_FLAG('q', "quiet", &r->quiet, "no line a step"),
+        OPT_FLAG(train_option_letter("quiet"), "quiet", &r->quiet, "no line a step"),
         OPT_HEADING("machine"),
         OPT_STR(0, "device", "auto|cpu|cuda", &r->device, "device to compute on (this build: cpu)"),
-        OPT_INT('t', "threads", "N", &c->threads, "of a rank (default: cores / ranks of the host)"),
+        OPT_INT(train_option_letter("threads"), "threads", "N", &c->threads,
+                "of a rank (default: cores / ranks of the host)"),
         OPT_INT(0, "same-bits", "N", &c->same_bits,
                 "the same losses, norms and checkpoints, bit for bit, at every tp up\n"
                 "to N (a power of two) and every pp, vpp, sp, dp and zero; --micro is\n"

@@ -7,29 +7,20 @@
 #include <string.h>
 
 #include "core/size.h"
+#include "layout/train_option.h"
 #include "layout/workload.h"
 
-/* tp-train's options that have a letter and a value, and its letters without one. A test compares
- * them with tp-train --help. */
-static const struct {
-    char letter;
-    const char *name;
-} LETTERS[] = { { 'm', "--model" },
-                { 'd', "--data" },
-                { 'n', "--steps" },
-                { 'l', "--layout" },
-                { 't', "--threads" } };
-static const char FLAGS[] = "qh";
-
-static const char *name_of(char letter)
+/* tp-train's option with this letter; its letter is 0 when there is none. */
+static const struct train_option *option_of(char letter)
 {
-    for (size_t i = 0; i < sizeof LETTERS / sizeof LETTERS[0]; i++)
-        if (LETTERS[i].letter == letter)
-            return LETTERS[i].name;
-    return "";
+    const struct train_option *o = train_options();
+
+    while (o->letter && o->letter != letter)
+        o++;
+    return o;
 }
 
-/* The value of the option that begins in word i, which is in that word or the next. */
+/* The value of the option in word i: in that word, or the next one. */
 static const char *value_at(const struct job *j, int i, const char *in_word)
 {
     if (in_word)
@@ -37,19 +28,21 @@ static const char *value_at(const struct job *j, int i, const char *in_word)
     return i + 1 < j->command.n ? j->command.word[i + 1] : "";
 }
 
-/* The value of `name` in a word such as "-qn10" or "-n"; NULL: it is not there. */
+/* The value of `name` in a word of letters such as "-qn10" or "-n"; NULL: it is not there. */
 static const char *short_value(const struct job *j, int i, const char *name)
 {
     const char *p = j->command.word[i] + 1;
+    const struct train_option *o = option_of(*p);
 
-    p += strspn(p, FLAGS);
-    if (!*p || strcmp(name_of(*p), name) != 0)
+    while (o->letter && !o->has_value)
+        o = option_of(*++p);
+    if (!o->letter || strcmp(o->name, name + 2) != 0)
         return NULL;
     return value_at(j, i, p[1] ? p + 1 : NULL);
 }
 
-/* The same of "--name=V" or "--name", of tp-train also of its beginnings: an ambiguous one is its
- * to refuse. */
+/* The same in "--name=V" or "--name". For tp-train a unique beginning of the name counts as well;
+ * one that is not unique is refused by tp-train itself. */
 static const char *long_value(const struct job *j, int i, const char *name)
 {
     const char *word = j->command.word[i];
@@ -91,7 +84,7 @@ static void flag_number(int64_t *out, const struct job *j, const char *name, int
         *out = v ? strtoll(v, NULL, 10) : missing;
 }
 
-/* A layout that the command names is the only one that can run. */
+/* A layout in the command is the only one that can run. */
 static tp_status read_layout(struct job *j, struct arena *arena, struct tp_err *err)
 {
     const char *given = job_option(j, "--layout");
@@ -109,17 +102,18 @@ static tp_status read_layout(struct job *j, struct arena *arena, struct tp_err *
     for (int i = 0; i < j->layouts.n_allow; i++)
         allowed |= strcmp(spec_format(b, &j->layouts.allow[i]), a) == 0;
     if (!allowed)
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: the command has --layout %s, which layouts.allow has not; leave it to "
-                       "tp-run, which adds --layout",
-                       j->path, a);
+        return tp_fail(
+            err, TP_E_USAGE,
+            "%s: the command has --layout %s, which is not in layouts.allow; leave it out, "
+            "because tp-run adds --layout",
+            j->path, a);
     j->layouts.allow = only;
     j->layouts.n_allow = 1;
     return TP_OK;
 }
 
-/* The path that `path`, seen from `dir`, stands for, of which the last part need not be there yet.
- * False: its folder is not there either. */
+/* The absolute path of `path`, which is relative to `dir`. Its last part need not exist. False: its
+ * folder does not exist either. */
 static bool resolve(char out[PATH_MAX], const char *dir, const char *path)
 {
     char text[PATH_MAX], folder[PATH_MAX];
@@ -136,7 +130,7 @@ static bool resolve(char out[PATH_MAX], const char *dir, const char *path)
     return snprintf(out, PATH_MAX, "%s/%s", folder, slash + 1) < PATH_MAX;
 }
 
-/* What tp-train writes has to be what tp-run looks after. */
+/* tp-train has to save where tp-run looks for checkpoints. */
 static tp_status check_ckpt(const struct job *j, struct tp_err *err)
 {
     const char *given = job_option(j, "--ckpt");
@@ -148,8 +142,8 @@ static tp_status check_ckpt(const struct job *j, struct tp_err *err)
         strcmp(saved, kept) == 0)
         return TP_OK;
     return tp_fail(err, TP_E_USAGE,
-                   "%s: the command has --ckpt %.400s, but ckpt is %.400s; leave it to tp-run, "
-                   "which adds --ckpt",
+                   "%s: the command has --ckpt %.400s, but ckpt is %.400s; leave it out, because "
+                   "tp-run adds --ckpt",
                    j->path, given, j->ckpt);
 }
 

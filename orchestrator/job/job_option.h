@@ -1,21 +1,22 @@
 /*
- * orchestrator/job/job_option.h - what the job's own command line says.
+ * orchestrator/job/job_option.h - the options in the job's command line.
  *
- * Options of tp-train are read as getopt_long reads them: short and long forms, unique beginnings
- * of a long one, the last of several. Other programs': `--name V` and `--name=V` alone.
+ * Those of tp-train are read as getopt_long reads them: short and long forms, unique beginnings of
+ * a long form, the last of several. Those of other programs only as `--name V` and `--name=V`.
  */
 #ifndef ORCHESTRATOR_JOB_JOB_OPTION_H
 #define ORCHESTRATOR_JOB_JOB_OPTION_H
 
 #include "orchestrator/job/job.h"
 
-/* The value of `name` ("--model") in the command; "" where it is the last word; NULL: not there. */
+/* The value of `name` ("--model") in the command; "" where it is the last word; NULL: the command
+ * does not have it. */
 const char *job_option(const struct job *j, const char *name);
 
-/* Whether that value is only known at launch: it has a {name} to fill in. */
+/* Whether the value has a {name} that is replaced at launch, so that it is not known yet. */
 bool job_option_is_open(const struct job *j, const char *name);
 
-/* What tp-train's command line says need not be said twice: fill in what the job file leaves out.
+/* Fill in what the job file leaves out and tp-train's command line says.
  * TP_E_USAGE: the two contradict each other. */
 tp_status job_options_read(struct job *j, struct arena *arena, struct tp_err *err);
 

@@ -59,7 +59,7 @@ tp_status job_value(void *out, const char **expected, const struct job_key *k, c
         *(const char **)out = arena_strdup(arena, text);
         return *(const char **)out ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory");
     case JOB_KIND_PATH:
-        *expected = "a path from / or from this file's folder (~ is not expanded)";
+        *expected = "a path that is absolute or relative to this file's folder (~ is not expanded)";
         if (text[0] == '~' && (!text[1] || text[1] == '/'))
             return TP_E_USAGE;
         *(const char **)out = !text[0]         ? NULL

@@ -8,8 +8,9 @@
 #include "core/err.h"
 #include "orchestrator/job/job_key.h"
 
-/* out: the field of struct job, as wide as the key's kind. Paths are taken from `dir`. When the
- * text is no such value *expected says what it should have been; strings live in the arena. */
+/* Parse `text` into the field at `out`, whose type follows from the key's kind. Lists and BACKEND
+ * are not for here. Relative paths are taken from `dir`. Strings live in the arena.
+ * TP_E_USAGE: *expected says what the text should have been; err may be unset. */
 tp_status job_value(void *out, const char **expected, const struct job_key *k, const char *text,
                     const char *dir, struct arena *arena, struct tp_err *err);
 

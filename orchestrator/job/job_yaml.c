@@ -1,16 +1,17 @@
-/* orchestrator/job/job_yaml.c - the job file's YAML into struct job, by the table of job_key.c. */
+/* orchestrator/job/job_yaml.c - see orchestrator/job/job_yaml.h. */
+#include "orchestrator/job/job_yaml.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
 
-#include "orchestrator/job/job.h"
-#include "orchestrator/job/job_key.h"
 #include "orchestrator/job/job_value.h"
-#include "orchestrator/job/job_yaml.h"
 
-struct reader {
+struct job_yaml_reader {
     yaml_document_t *doc;
     struct job *job;
+    const struct job_backend *const *backends;
+    void **options; /* of each backend */
     const char *path;
     struct arena *arena;
     struct tp_err *err;
@@ -18,7 +19,7 @@ struct reader {
 
 #define FAIL(r, node, ...) fail_at(r, node, __VA_ARGS__)
 
-__attribute__((format(printf, 3, 4))) static tp_status fail_at(struct reader *r,
+__attribute__((format(printf, 3, 4))) static tp_status fail_at(struct job_yaml_reader *r,
                                                                const yaml_node_t *node,
                                                                const char *fmt, ...)
 {
@@ -33,7 +34,7 @@ __attribute__((format(printf, 3, 4))) static tp_status fail_at(struct reader *r,
     return tp_fail(r->err, TP_E_USAGE, "%s:%zu: %s", r->path, node->start_mark.line + 1, text);
 }
 
-/* NULL: no scalar, or one that C cannot hold. */
+/* The text of a scalar. NULL: not a scalar, or its text has a zero byte. */
 static const char *scalar(const yaml_node_t *n)
 {
     const char *text = n && n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
@@ -41,7 +42,7 @@ static const char *scalar(const yaml_node_t *n)
     return text && strlen(text) == n->data.scalar.length ? text : NULL;
 }
 
-/* YAML's null, which some write for "not set". */
+/* YAML's null, which people write for "not set". */
 static bool is_null(const yaml_node_t *n)
 {
     const char *text = scalar(n);
@@ -50,7 +51,7 @@ static bool is_null(const yaml_node_t *n)
            (strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
 }
 
-static tp_status read_words(struct reader *r, const yaml_node_t *n, struct job_words *out)
+static tp_status read_words(struct job_yaml_reader *r, const yaml_node_t *n, struct job_words *out)
 {
     int64_t count = n->data.sequence.items.top - n->data.sequence.items.start;
 
@@ -68,7 +69,8 @@ static tp_status read_words(struct reader *r, const yaml_node_t *n, struct job_w
     return TP_OK;
 }
 
-static tp_status read_specs(struct reader *r, const yaml_node_t *n, const struct job_words *words)
+static tp_status read_specs(struct job_yaml_reader *r, const yaml_node_t *n,
+                            const struct job_words *words)
 {
     r->job->layouts.allow = arena_array(r->arena, (size_t)words->n + 1, sizeof(struct spec));
     if (!r->job->layouts.allow || words->n > JOB_SPECS_MAX)
@@ -84,8 +86,9 @@ static tp_status read_specs(struct reader *r, const yaml_node_t *n, const struct
     return TP_OK;
 }
 
-/* "a:2" or a count. Names must be plain and differ. */
-static tp_status read_nodes(struct reader *r, const yaml_node_t *n, const struct job_words *words)
+/* Nodes as "a:2" or "a". Names are plain words, and no two are equal. */
+static tp_status read_nodes(struct job_yaml_reader *r, const yaml_node_t *n,
+                            const struct job_words *words)
 {
     struct job *j = r->job;
 
@@ -105,18 +108,18 @@ static tp_status read_nodes(struct reader *r, const yaml_node_t *n, const struct
         if (!words->word[i][0] || words->word[i][0] == '-' || strlen(words->word[i]) > 63 ||
             strspn(words->word[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                    "._-") != strlen(words->word[i]))
-            return FAIL(r, n, "nodes: \"%s\" is no name for a node", words->word[i]);
+            return FAIL(r, n, "nodes: \"%s\" is not a name for a node", words->word[i]);
         for (int k = 0; k < i; k++)
             if (strcmp(j->nodes[k].name, words->word[i]) == 0)
-                return FAIL(r, n, "nodes: \"%s\" stands there twice", words->word[i]);
+                return FAIL(r, n, "nodes: \"%s\" is there twice", words->word[i]);
         j->nodes[i] = (struct job_node){ .name = words->word[i], .slots = (int)slots };
     }
     j->n_nodes = words->n;
     return TP_OK;
 }
 
-/* nodes: 4 means n0 .. n3. */
-static tp_status count_nodes(struct reader *r, const yaml_node_t *n, const char *text)
+/* "nodes: 4" means n0 .. n3. */
+static tp_status count_nodes(struct job_yaml_reader *r, const yaml_node_t *n, const char *text)
 {
     struct job_words words = { 0 };
     char *end;
@@ -134,7 +137,33 @@ static tp_status count_nodes(struct reader *r, const yaml_node_t *n, const char 
     return read_nodes(r, n, &words);
 }
 
-static tp_status read_list(struct reader *r, const struct job_key *k, const yaml_node_t *n)
+/* The field that a key sets. */
+static void *field_of(const struct job_yaml_reader *r, const struct job_key *k)
+{
+    for (int i = 0; r->backends[i]; i++)
+        if (strcmp(k->section, r->backends[i]->name) == 0)
+            return (char *)r->options[i] + k->offset;
+    return (char *)r->job + k->offset;
+}
+
+static tp_status read_backend(struct job_yaml_reader *r, const yaml_node_t *n, const char *text)
+{
+    char names[256] = "";
+
+    for (int i = 0; r->backends[i]; i++) {
+        size_t at = strlen(names);
+
+        if (text && strcmp(text, r->backends[i]->name) == 0) {
+            r->job->backend = r->backends[i];
+            r->job->backend_options = r->options[i];
+            return TP_OK;
+        }
+        snprintf(names + at, sizeof names - at, "%s%s", i ? "|" : "", r->backends[i]->name);
+    }
+    return FAIL(r, n, "backend: expected %s, found \"%.80s\"", names, text ? text : "a list");
+}
+
+static tp_status read_list(struct job_yaml_reader *r, const struct job_key *k, const yaml_node_t *n)
 {
     struct job_words words = { 0 };
     const char *text = scalar(n);
@@ -155,11 +184,12 @@ static tp_status read_list(struct reader *r, const struct job_key *k, const yaml
         return read_specs(r, n, &words);
     if (k->kind == JOB_KIND_NODES)
         return read_nodes(r, n, &words);
-    memcpy((char *)r->job + k->offset, &words, sizeof words);
+    memcpy(field_of(r, k), &words, sizeof words);
     return TP_OK;
 }
 
-static tp_status read_value(struct reader *r, const struct job_key *k, const yaml_node_t *n)
+static tp_status read_value(struct job_yaml_reader *r, const struct job_key *k,
+                            const yaml_node_t *n)
 {
     const char *text = scalar(n), *expected = "one value";
 
@@ -168,8 +198,9 @@ static tp_status read_value(struct reader *r, const struct job_key *k, const yam
                     k->section[0] ? "." : "", k->name);
     if (k->kind == JOB_KIND_WORDS || k->kind == JOB_KIND_SPECS || k->kind == JOB_KIND_NODES)
         return read_list(r, k, n);
-    if (!text ||
-        job_value((char *)r->job + k->offset, &expected, k, text, r->job->dir, r->arena, r->err))
+    if (k->kind == JOB_KIND_BACKEND)
+        return read_backend(r, n, text);
+    if (!text || job_value(field_of(r, k), &expected, k, text, r->job->dir, r->arena, r->err))
         return FAIL(r, n, "%s%s%s: expected %s, found \"%s\"", k->section, k->section[0] ? "." : "",
                     k->name, expected,
                     text                          ? text
@@ -178,50 +209,76 @@ static tp_status read_value(struct reader *r, const struct job_key *k, const yam
     return TP_OK;
 }
 
-static const struct job_key *find_key(const char *section, const char *name)
+static const struct job_key *find_in(const struct job_key *keys, const char *section,
+                                     const char *name)
 {
-    for (const struct job_key *k = job_keys(); k->kind != JOB_KIND_END; k++)
+    for (const struct job_key *k = keys; k && k->kind != JOB_KIND_END; k++)
         if (strcmp(k->section, section) == 0 && strcmp(k->name, name) == 0)
             return k;
     return NULL;
 }
 
-static tp_status read_mapping(struct reader *r, const yaml_node_t *map, const char *section)
+static const struct job_key *find_key(const struct job_yaml_reader *r, const char *section,
+                                      const char *name)
 {
-    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
-         p++) {
+    const struct job_key *k = find_in(job_keys(), section, name);
+
+    for (int i = 0; !k && r->backends[i]; i++)
+        k = find_in(r->backends[i]->keys, section, name);
+    return k;
+}
+
+static bool is_section(const struct job_yaml_reader *r, const char *name)
+{
+    for (int i = 0; r->backends[i]; i++)
+        if (r->backends[i]->keys && strcmp(r->backends[i]->name, name) == 0)
+            return true;
+    return job_section_help(name) != NULL;
+}
+
+/* The keys before `p` have not this name. */
+static bool is_first(const struct job_yaml_reader *r, const yaml_node_t *map,
+                     const yaml_node_pair_t *p, const char *name)
+{
+    for (const yaml_node_pair_t *q = map->data.mapping.pairs.start; q < p; q++) {
+        const char *other = scalar(yaml_document_get_node(r->doc, q->key));
+
+        if (other && strcmp(name, other) == 0)
+            return false;
+    }
+    return true;
+}
+
+static tp_status read_mapping(struct job_yaml_reader *r, const yaml_node_t *map,
+                              const char *section)
+{
+    tp_status st = TP_OK;
+
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start;
+         st == TP_OK && p < map->data.mapping.pairs.top; p++) {
         const yaml_node_t *key = yaml_document_get_node(r->doc, p->key);
         const yaml_node_t *value = yaml_document_get_node(r->doc, p->value);
         const char *name = scalar(key);
-        const struct job_key *k = name ? find_key(section, name) : NULL;
-        tp_status st;
+        const struct job_key *k = name ? find_key(r, section, name) : NULL;
 
-        for (yaml_node_pair_t *q = map->data.mapping.pairs.start; q < p; q++) {
-            const char *other = scalar(yaml_document_get_node(r->doc, q->key));
-
-            if (name && other && strcmp(name, other) == 0)
-                return FAIL(r, key, "\"%s\" stands there twice", name);
-        }
-        if (name && !section[0] && job_section_help(name)) {
-            if (scalar(value) && !scalar(value)[0])
-                continue; /* a section with nothing in it */
-            if (value->type != YAML_MAPPING_NODE)
-                return FAIL(r, value, "%s: expected keys under it", name);
-            st = read_mapping(r, value, name);
-        } else if (!k) {
+        if (name && !is_first(r, map, p, name))
+            return FAIL(r, key, "\"%s\" is there twice", name);
+        if (k) {
+            st = read_value(r, k, value);
+        } else if (!name || section[0] || !is_section(r, name)) {
             return FAIL(r, key, "there is no key \"%s%s%s\" (tp-run --example shows all)", section,
                         section[0] ? "." : "", name ? name : "?");
-        } else {
-            st = read_value(r, k, value);
+        } else if (value->type == YAML_MAPPING_NODE) {
+            st = read_mapping(r, value, name);
+        } else if (!scalar(value) || scalar(value)[0]) { /* a section may be empty */
+            return FAIL(r, value, "%s: expected keys under it", name);
         }
-        if (st)
-            return st;
     }
-    return TP_OK;
+    return st;
 }
 
-/* A second document would be taken for a part of the job, and is not. */
-static tp_status expect_end(struct reader *r, yaml_parser_t *parser)
+/* A second document would not be part of the job, though it looks like it. */
+static tp_status expect_end(struct job_yaml_reader *r, yaml_parser_t *parser)
 {
     yaml_document_t more;
     tp_status st = TP_OK;
@@ -230,13 +287,13 @@ static tp_status expect_end(struct reader *r, yaml_parser_t *parser)
         return tp_fail(r->err, TP_E_USAGE, "%s:%zu: not YAML: %s", r->path,
                        parser->problem_mark.line + 1, parser->problem ? parser->problem : "?");
     if (yaml_document_get_root_node(&more))
-        st = tp_fail(r->err, TP_E_USAGE, "%s:%zu: a second document (---); a job is one", r->path,
-                     more.start_mark.line + 1);
+        st = tp_fail(r->err, TP_E_USAGE, "%s:%zu: a second document (---); a job is one document",
+                     r->path, more.start_mark.line + 1);
     yaml_document_delete(&more);
     return st;
 }
 
-static tp_status load_text(struct reader *r, const char *text, size_t size)
+static tp_status load_text(struct job_yaml_reader *r, const char *text, size_t size)
 {
     yaml_parser_t parser;
     yaml_node_t *root;
@@ -264,11 +321,11 @@ static tp_status load_text(struct reader *r, const char *text, size_t size)
     return st;
 }
 
-static tp_status set_default(struct reader *r, const struct job_key *k)
+static tp_status set_default(struct job_yaml_reader *r, const struct job_key *k)
 {
     yaml_document_t doc;
     char text[256];
-    struct reader inner = *r;
+    struct job_yaml_reader inner = *r;
     int n = k->section[0]
                 ? snprintf(text, sizeof text, "%s: {%s: %s}", k->section, k->name,
                            k->value[0] ? k->value : "\"\"")
@@ -278,15 +335,52 @@ static tp_status set_default(struct reader *r, const struct job_key *k)
     return load_text(&inner, text, (size_t)n);
 }
 
-tp_status job_yaml(struct job *job, const char *text, size_t size, struct arena *arena,
+static tp_status set_defaults(struct job_yaml_reader *r, const struct job_key *keys)
+{
+    tp_status st = TP_OK;
+
+    for (const struct job_key *k = keys; k && st == TP_OK && k->kind != JOB_KIND_END; k++)
+        if (k->value)
+            st = set_default(r, k);
+    return st;
+}
+
+/* A struct of options for each backend, because the file may set options of another one too. */
+static tp_status make_options(struct job_yaml_reader *r)
+{
+    int n = 0;
+
+    while (r->backends[n])
+        n++;
+    r->options = arena_array(r->arena, (size_t)n + 1, sizeof *r->options);
+    for (int i = 0; r->options && i < n; i++) {
+        size_t bytes = r->backends[i]->options_bytes;
+
+        r->options[i] = arena_alloc(r->arena, bytes + 1);
+        if (!r->options[i])
+            return tp_fail(r->err, TP_E_NOMEM, "no memory for the job file");
+        memset(r->options[i], 0, bytes);
+    }
+    if (!r->options)
+        return tp_fail(r->err, TP_E_NOMEM, "no memory for the job file");
+    r->job->backend = r->backends[0];
+    r->job->backend_options = r->options[0];
+    return TP_OK;
+}
+
+tp_status job_yaml(struct job *job, const char *text, size_t size,
+                   const struct job_backend *const *backends, struct arena *arena,
                    struct tp_err *err)
 {
     yaml_document_t doc;
-    struct reader r = { .doc = &doc, .job = job, .path = job->path, .arena = arena, .err = err };
-    tp_status st;
+    struct job_yaml_reader r = {
+        .doc = &doc, .job = job, .backends = backends, .path = job->path, .arena = arena, .err = err
+    };
+    tp_status st = make_options(&r);
 
-    for (const struct job_key *k = job_keys(); k->kind != JOB_KIND_END; k++)
-        if (k->value && (st = set_default(&r, k)))
-            return st;
-    return load_text(&r, text, size);
+    if (st == TP_OK)
+        st = set_defaults(&r, job_keys());
+    for (int i = 0; st == TP_OK && backends[i]; i++)
+        st = set_defaults(&r, backends[i]->keys);
+    return st ? st : load_text(&r, text, size);
 }

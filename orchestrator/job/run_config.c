@@ -6,56 +6,56 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char MICRO[] = " micro", AGAIN[] = " recompute-";
+static const char MICRO[] = " micro", RECOMPUTE[] = " recompute-";
 
-char *run_config_format(char buf[RUN_CONFIG_TEXT_MAX], const struct run_config *w)
+char *run_config_format(char buf[RUN_CONFIG_TEXT_MAX], const struct run_config *c)
 {
     char spec[SPEC_TEXT_MAX], micro[32] = "";
 
-    if (w->micro > 0)
-        snprintf(micro, sizeof micro, "%s%" PRId64, MICRO, w->micro);
-    snprintf(buf, RUN_CONFIG_TEXT_MAX, "%s%s%s%s", spec_format(spec, &w->spec), micro,
-             w->recompute ? AGAIN : "", w->recompute ? recompute_name(w->recompute) : "");
+    if (c->micro > 0)
+        snprintf(micro, sizeof micro, "%s%" PRId64, MICRO, c->micro);
+    snprintf(buf, RUN_CONFIG_TEXT_MAX, "%s%s%s%s", spec_format(spec, &c->spec), micro,
+             c->recompute ? RECOMPUTE : "", c->recompute ? recompute_name(c->recompute) : "");
     return buf;
 }
 
 tp_status run_config_parse(struct run_config *out, const char *text, struct tp_err *err)
 {
-    struct run_config w = { 0 };
+    struct run_config c = { 0 };
     char spec[SPEC_TEXT_MAX];
     size_t n = strcspn(text, " ");
     const char *rest = text + n;
     tp_status st;
 
     if (n >= sizeof spec)
-        return tp_fail(err, TP_E_USAGE, "\"%.80s\" is no layout", text);
+        return tp_fail(err, TP_E_USAGE, "\"%.80s\" is not a layout", text);
     snprintf(spec, sizeof spec, "%.*s", (int)n, text);
-    if ((st = spec_parse(&w.spec, spec, err)))
+    if ((st = spec_parse(&c.spec, spec, err)))
         return st;
     if (strncmp(rest, MICRO, strlen(MICRO)) == 0) {
         char *end;
 
-        w.micro = strtoll(rest + strlen(MICRO), &end, 10);
-        rest = w.micro > 0 ? end : rest;
+        c.micro = strtoll(rest + strlen(MICRO), &end, 10);
+        rest = c.micro > 0 ? end : rest;
     }
-    if (strncmp(rest, AGAIN, strlen(AGAIN)) == 0 &&
-        recompute_parse(&w.recompute, rest + strlen(AGAIN)) && w.recompute)
+    if (strncmp(rest, RECOMPUTE, strlen(RECOMPUTE)) == 0 &&
+        recompute_parse(&c.recompute, rest + strlen(RECOMPUTE)) && c.recompute)
         rest += strlen(rest);
     if (*rest)
-        return tp_fail(err, TP_E_USAGE, "\"%.80s\" is no layout, microbatch and recomputation",
-                       text);
-    *out = w;
+        return tp_fail(err, TP_E_USAGE,
+                       "\"%.80s\" is not a layout with microbatch and recomputation", text);
+    *out = c;
     return TP_OK;
 }
 
-struct workload run_config_work(const struct workload *asked, const struct run_config *w)
+struct workload run_config_work(const struct workload *asked, const struct run_config *c)
 {
     struct workload work = *asked;
 
-    if (w->micro)
-        work.micro_batch_size = w->micro;
-    if (w->recompute)
-        work.recompute = w->recompute;
+    if (c->micro)
+        work.micro_batch_size = c->micro;
+    if (c->recompute)
+        work.recompute = c->recompute;
     return work;
 }
 

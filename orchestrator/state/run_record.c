@@ -1,5 +1,6 @@
 /* orchestrator/state/run_record.c - see orchestrator/state/run_record.h. */
 #include "orchestrator/state/run_record.h"
+#include "orchestrator/job/job_backend.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -96,7 +97,7 @@ static json_t *nodes_json(const struct run_record *b, const struct job *job)
     for (int i = 0; i < b->n_nodes; i++) {
         const struct run_node *n = &b->nodes[i];
 
-        if (job->backend == JOB_SLURM || n->down || n->blame || n->excluded_to > 0 ||
+        if (job->backend->finds_nodes || n->down || n->blame || n->excluded_to > 0 ||
             n->back_since > 0)
             json_object_set_new(all, job->nodes[i].name,
                                 json_pack("{s:b,s:I,s:f,s:f}", "down", n->down, "blame",

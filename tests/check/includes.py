@@ -56,8 +56,6 @@ FILE_CYCLES = [
     "ckpt/commit ckpt/root ckpt/step ckpt/tmp",
     "trainer/tensor/linear_product trainer/tensor/parallel_linear",
     "trainer/model/activations trainer/model/attention_block trainer/model/residual",
-    "orchestrator/job/job orchestrator/job/job_key orchestrator/job/job_option"
-    " orchestrator/job/job_value orchestrator/job/job_yaml",
     "orchestrator/plan/candidates orchestrator/plan/fit",
     "orchestrator/run orchestrator/run_state orchestrator/run_slurm",
     "cli/reshard/reshard_job cli/reshard/reshard_journal",

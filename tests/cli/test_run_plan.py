@@ -54,7 +54,7 @@ def test_the_command_s_own_layout_is_the_one_that_runs(tmp_path, tiny):
 
 
 def test_tp_run_knows_the_letters_of_tp_train(tmp_path, tiny):
-    """orchestrator/job_flag.c has a table of them."""
+    """Both use the table of layout/train_option.c."""
     shown = harness.ok("tp-train", "--help").out
     letters = dict(re.findall(r"^ +-(\w), --([\w-]+) [A-Z]", shown, re.M))
     assert letters == {"m": "model", "d": "data", "n": "steps", "l": "layout", "t": "threads"}

@@ -1,4 +1,6 @@
 /* tests/unit/orchestrator_scale.c - candidates, refusals, and the fit of the cost model. */
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
 #include "orchestrator/plan/candidates.h"
 
 #include <criterion/criterion.h>
@@ -32,8 +34,9 @@ static void setup(void)
              "command: tp-train --model %s --batch 12 --seq 256 --micro 1 --steps 10\nckpt: c\n"
              "nodes: 16\n",
              path);
-    cr_assert_eq(job_parse(&job, text, strlen(text), "/tmp/x.yaml", &arena, &err), TP_OK, "%s",
-                 err.msg);
+    cr_assert_eq(
+        job_file_parse(&job, text, strlen(text), "/tmp/x.yaml", backends_job(), &arena, &err),
+        TP_OK, "%s", err.msg);
 }
 
 static void teardown(void)

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
 #include "orchestrator/plan/candidates.h"
 #include "tests/unit/random_model.h"
 #include "trainer/suggestions.h"
@@ -111,8 +113,9 @@ static struct job job_of(const struct train_config *c, bool recompute, const str
                         " --batch %" PRId64 "%s\nckpt: c\nlayouts:\n  allow: [%s]\n",
                         c->model_path, dtype_name(c->dtype), c->seq_length, c->global_batch_size,
                         more, allow);
-    cr_assert_eq(job_parse(&job, text, strlen(text), "/tmp/x.yaml", arena, &err), TP_OK, "%s",
-                 err.msg);
+    cr_assert_eq(
+        job_file_parse(&job, text, strlen(text), "/tmp/x.yaml", backends_job(), arena, &err), TP_OK,
+        "%s", err.msg);
     return job;
 }
 

@@ -1,5 +1,7 @@
 /* tests/unit/orchestrator_slurm.c - Slurm's texts are read, and its command lines put together. */
 #include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -115,7 +117,8 @@ static void read_job(struct job *job, struct arena *arena, const char *options)
              "command: tp-train --model m --data d\nckpt: c\nbackend: slurm\n"
              "slurm: {nodes: 4, tasks_per_node: 8, options: %s, step_options: [--cpu-bind=none]}\n",
              options);
-    cr_assert_eq(job_parse(job, text, strlen(text), "./x.yaml", arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(job_file_parse(job, text, strlen(text), "./x.yaml", backends_job(), arena, &err),
+                 TP_OK, "%s", err.msg);
 }
 
 Test(slurm, options_go_to_the_request_and_containers_to_the_ranks)
@@ -127,7 +130,7 @@ Test(slurm, options_go_to_the_request_and_containers_to_the_ranks)
     const struct slurm_request q = { .nodes = 4, .exclude = "n7" };
 
     read_job(&job, &arena, "[--account=a, --time=5, --container=/x, --exclude=n1]");
-    cr_expect_eq(job_ranks(&job), 32);
+    cr_expect_eq(job_backend_ranks(&job), 32);
     cr_assert_eq(slurm_salloc(&w, &job, &q, &arena, &err), TP_OK);
     cr_expect(has(&w, "--account=a") && has(&w, "--time=5") && has(&w, "--nodes=4"));
     cr_expect(has(&w, "--container=/x") && has(&w, "--no-kill") && has(&w, "--no-shell"));

@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "core/file.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/child.h"
 
 enum { WORDS_MAX = 24 }; /* of ours, in one command */
@@ -67,7 +68,9 @@ struct builder {
 
 static struct builder builder(struct job_words *out, const struct job *job, struct arena *arena)
 {
-    struct builder b = { out, arena, WORDS_MAX + job->slurm.options.n + job->slurm.step_options.n,
+    struct builder b = { out, arena,
+                         WORDS_MAX + slurm_options(job)->options.n +
+                             slurm_options(job)->step_options.n,
                          false };
 
     *out = (struct job_words){ .word = arena_array(arena, (size_t)b.room + 1, sizeof *out->word) };
@@ -104,9 +107,9 @@ static bool is_container(const char *word)
 /* slurm.options: containers are where the ranks run, the rest says which nodes. */
 static void add_options(struct builder *b, const struct job *job, bool containers, bool others)
 {
-    for (int i = 0; i < job->slurm.options.n; i++)
-        if (is_container(job->slurm.options.word[i]) ? containers : others)
-            add(b, job->slurm.options.word[i]);
+    for (int i = 0; i < slurm_options(job)->options.n; i++)
+        if (is_container(slurm_options(job)->options.word[i]) ? containers : others)
+            add(b, slurm_options(job)->options.word[i]);
 }
 
 static tp_status finish(struct builder *b, struct tp_err *err)
@@ -119,10 +122,10 @@ static const char *also_excluded(const struct job *job, const char *nodes, struc
 {
     static const char name[] = "--exclude=";
 
-    for (int i = 0; nodes[0] && i < job->slurm.options.n; i++)
-        if (strncmp(job->slurm.options.word[i], name, sizeof name - 1) == 0)
-            nodes =
-                arena_printf(arena, "%s,%s", job->slurm.options.word[i] + sizeof name - 1, nodes);
+    for (int i = 0; nodes[0] && i < slurm_options(job)->options.n; i++)
+        if (strncmp(slurm_options(job)->options.word[i], name, sizeof name - 1) == 0)
+            nodes = arena_printf(arena, "%s,%s",
+                                 slurm_options(job)->options.word[i] + sizeof name - 1, nodes);
     return nodes;
 }
 
@@ -136,7 +139,7 @@ tp_status slurm_salloc(struct job_words *out, const struct job *job, const struc
     add(&b, "--no-kill");
     add_option(&b, "--job-name", job->name);
     add_number(&b, "--nodes", q->nodes);
-    add_number(&b, "--ntasks-per-node", job->slurm.tasks_per_node);
+    add_number(&b, "--ntasks-per-node", slurm_options(job)->tasks_per_node);
     add_options(&b, job, true, true);
     add_option(&b, "--exclude", also_excluded(job, q->exclude, arena));
     if (q->expand) { /* what the options say of nodes and time is about the whole */
@@ -211,7 +214,7 @@ tp_status slurm_sbatch(struct job_words *out, const struct job *job, const char 
             add_option(&b, "--time", like->limit);
     }
     add_number(&b, "--nodes", nodes);
-    add_number(&b, "--ntasks-per-node", job->slurm.tasks_per_node);
+    add_number(&b, "--ntasks-per-node", slurm_options(job)->tasks_per_node);
     add_options(&b, job, false, true);
     if (after)
         add(&b, arena_printf(arena, "--dependency=afterany:%ld", after));
@@ -232,8 +235,8 @@ tp_status slurm_step(struct job_words *out, const struct job *job, long id, cons
     add(&b, "--distribution=block");
     add(&b, "--export=ALL");
     add_options(&b, job, true, false);
-    for (int i = 0; i < job->slurm.step_options.n; i++)
-        add(&b, job->slurm.step_options.word[i]);
+    for (int i = 0; i < slurm_options(job)->step_options.n; i++)
+        add(&b, slurm_options(job)->step_options.word[i]);
     add_number(&b, "--nodes", n_nodes);
     add_number(&b, "--ntasks", ranks);
     add_option(&b, "--nodelist", nodes);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "orchestrator/backend/slurm/slurm_command.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/web/control.h"
 
 static const double PATIENCE_S = 60;
@@ -52,7 +53,7 @@ static enum verdict look(const struct job *job, long id, const char *home, struc
 tp_status slurm_standby_wait(bool *take_over, const struct job *job, long id, const char *node,
                              struct tp_err *err)
 {
-    const double poll = job->slurm.poll;
+    const double poll = slurm_options(job)->poll;
     const struct timespec pause = { .tv_sec = (time_t)poll,
                                     .tv_nsec = (long)(fmod(poll, 1) * 1e9) };
     enum verdict v = GUARD_WAIT;

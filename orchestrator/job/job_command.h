@@ -1,0 +1,21 @@
+/*
+ * orchestrator/job/job_command.h - the command lines that a job file describes, for one attempt.
+ */
+#ifndef ORCHESTRATOR_JOB_JOB_COMMAND_H
+#define ORCHESTRATOR_JOB_JOB_COMMAND_H
+
+#include "orchestrator/job/job.h"
+#include "orchestrator/job/run_config.h"
+
+/* `words` of the job with {layout} {ckpt} {ranks} {attempt} {state} replaced. In the arena. */
+tp_status job_fill(struct job_words *out, const struct job *j, const struct job_words *words,
+                   const struct spec *layout, int64_t attempt, struct arena *arena,
+                   struct tp_err *err);
+
+/* The job's command for one attempt. For tp-train the options --layout, --ckpt, --resume and --log
+ * are added where they are missing, and --micro and --recompute where the config asks for them.
+ * must_resume: starting without a checkpoint is an error. In the arena. */
+tp_status job_command(struct job_words *out, const struct job *j, const struct run_config *config,
+                      int64_t attempt, bool must_resume, struct arena *arena, struct tp_err *err);
+
+#endif

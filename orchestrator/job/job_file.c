@@ -1,0 +1,181 @@
+/* orchestrator/job/job_file.c - see orchestrator/job/job_file.h. */
+#include "orchestrator/job/job_file.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "orchestrator/job/job_option.h"
+#include "orchestrator/job/job_yaml.h"
+
+static bool is_axis(const char *name)
+{
+    static const char *const axes[] = { "tp", "pp",    "vpp",   "cp",  "dp",
+                                        "sp", "zero1", "zero3", "zero" };
+
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++)
+        if (strcmp(name, axes[i]) == 0)
+            return true;
+    return false;
+}
+
+static tp_status check_layouts(const struct job *j, struct tp_err *err)
+{
+    if (j->layouts.axes.n == 0)
+        return tp_fail(err, TP_E_USAGE, "%s: layouts.axes is empty", j->path);
+    for (int i = 0; i < j->layouts.axes.n; i++)
+        if (!is_axis(j->layouts.axes.word[i]))
+            return tp_fail(
+                err, TP_E_USAGE,
+                "%s: layouts.axes: \"%s\" is not an axis (tp pp vpp cp dp sp zero1 zero3)", j->path,
+                j->layouts.axes.word[i]);
+    if (j->layouts.max_ranks > 0 && j->layouts.min_ranks > j->layouts.max_ranks)
+        return tp_fail(err, TP_E_USAGE, "%s: layouts.min_ranks %lld is more than max_ranks %lld",
+                       j->path, (long long)j->layouts.min_ranks, (long long)j->layouts.max_ranks);
+    return TP_OK;
+}
+
+static tp_status check_nodes(const struct job *j, struct tp_err *err)
+{
+    if (j->backend->finds_nodes)
+        return TP_OK;
+    if (j->restart.spares >= j->n_nodes)
+        return tp_fail(err, TP_E_USAGE, "%s: restart.spares: %lld of %d nodes leave none to work",
+                       j->path, (long long)j->restart.spares, j->n_nodes);
+    if (job_slots(j) > JOB_RANKS_MAX)
+        return tp_fail(err, TP_E_USAGE, "%s: nodes: they hold %lld ranks, at most %d can run",
+                       j->path, (long long)job_slots(j), JOB_RANKS_MAX);
+    return TP_OK;
+}
+
+static tp_status check(const struct job *j, struct tp_err *err)
+{
+    tp_status st;
+
+    if (j->command.n == 0)
+        return tp_fail(err, TP_E_USAGE, "%s: the key \"command\" is missing", j->path);
+    if (!j->ckpt)
+        return tp_fail(err, TP_E_USAGE, "%s: the key \"ckpt\" is missing", j->path);
+    if (j->watch.factor < 1)
+        return tp_fail(err, TP_E_USAGE, "%s: watch.factor must be at least 1", j->path);
+    if ((st = check_layouts(j, err)) || (st = check_nodes(j, err)))
+        return st;
+    return j->backend->check ? j->backend->check(j, err) : TP_OK;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/* What follows from the rest of the file where a key is missing. */
+static void fill_in(struct job *j, struct arena *arena)
+{
+    const char *name = base_name(j->path), *dot = strrchr(name, '.');
+
+    if (j->backend->finds_nodes)
+        j->n_nodes = 0;
+    if (j->checkpoints == JOB_CKPT_AUTO)
+        j->checkpoints = j->is_tp_train ? JOB_CKPT_TP : JOB_CKPT_NONE;
+    if (!j->state)
+        j->state = arena_printf(arena, "%s/%.*s.run", j->dir,
+                                dot && dot > name ? (int)(dot - name) : (int)strlen(name), name);
+}
+
+tp_status job_file_parse(struct job *out, const char *text, size_t size, const char *path,
+                         const struct job_backend *const *backends, struct arena *arena,
+                         struct tp_err *err)
+{
+    struct job j = { .path = arena_strdup(arena, path) };
+    char dir[PATH_MAX], full[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    tp_status st;
+
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    j.dir = arena_strdup(arena, realpath(dir, full) ? full : dir);
+    if ((st = job_yaml(&j, text, size, backends, arena, err)))
+        return st;
+    j.is_tp_train = j.command.n > 0 && strcmp(base_name(j.command.word[0]), "tp-train") == 0;
+    if (j.is_tp_train && (st = job_options_read(&j, arena, err)))
+        return st;
+    fill_in(&j, arena);
+    if (!j.path || !j.dir || !j.state)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the job file");
+    st = check(&j, err);
+    if (st == TP_OK)
+        *out = j;
+    return st;
+}
+
+tp_status job_file_read(struct job *out, const char *path,
+                        const struct job_backend *const *backends, struct arena *arena,
+                        struct tp_err *err)
+{
+    char *text;
+    size_t size;
+    tp_status st = file_read_all(&text, &size, path, JOB_FILE_MAX, arena, err);
+
+    return st ? st : job_file_parse(out, text, size, path, backends, arena, err);
+}
+
+/* ---- the example ---- */
+
+static void write_names(FILE *f, const struct job_key *k, const struct job_backend *const *backends)
+{
+    if (k->names)
+        fputs(k->names, f);
+    for (int i = 0; k->kind == JOB_KIND_BACKEND && backends[i]; i++)
+        fprintf(f, "%s%s", i ? "|" : "", backends[i]->name);
+}
+
+static void write_key(FILE *f, const struct job_key *k, const struct job_backend *const *backends)
+{
+    const char *indent = k->section[0] ? "  " : "", *p = k->help;
+    const char *set = k->shown                      ? k->shown
+                      : k->kind == JOB_KIND_BACKEND ? backends[0]->name
+                                                    : k->value;
+    const char *value = set ? set : "";
+
+    while (*p) {
+        int n = (int)strcspn(p, "\n");
+
+        fprintf(f, "%s# %.*s\n", indent, n, p);
+        p += n + (p[n] == '\n');
+    }
+    if (k->names || k->kind == JOB_KIND_BACKEND) {
+        fprintf(f, "%s# one of: ", indent);
+        write_names(f, k, backends);
+        fputc('\n', f);
+    }
+    fprintf(f, "%s%s%s: %s\n", indent, set ? "" : "# ", k->name, value[0] || !set ? value : "\"\"");
+}
+
+static void write_keys(FILE *f, const struct job_key *keys,
+                       const struct job_backend *const *backends)
+{
+    const char *section = "";
+
+    for (const struct job_key *k = keys; k && k->kind != JOB_KIND_END; k++) {
+        if (strcmp(section, k->section) != 0) {
+            section = k->section;
+            if (job_section_help(section))
+                fprintf(f, "\n# %s\n%s:\n", job_section_help(section), section);
+        }
+        write_key(f, k, backends);
+    }
+}
+
+void job_file_example(FILE *f, const struct job_backend *const *backends)
+{
+    fprintf(f, "# A job file of tp-run. Keys that are left out have the values shown here, except\n"
+               "# name, command, ckpt and nodes.\n");
+    write_keys(f, job_keys(), backends);
+    for (int i = 0; backends[i]; i++)
+        if (backends[i]->keys) {
+            fprintf(f, "\n# %s\n%s:\n", backends[i]->help, backends[i]->name);
+            write_keys(f, backends[i]->keys, backends);
+        }
+}

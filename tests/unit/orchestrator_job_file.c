@@ -1,0 +1,128 @@
+/* tests/unit/orchestrator_job_file.c - job files: the example, defaults, mistakes, damaged text.
+ *
+ * covers: orchestrator/job/job_backend orchestrator/job/job_key orchestrator/job/job_value
+ * covers: orchestrator/job/job_yaml */
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct arena arena;
+static struct tp_err err;
+
+static tp_status parse(struct job *j, const char *text)
+{
+    return job_file_parse(j, text, strlen(text), "/tmp/x.yaml", backends_job(), &arena, &err);
+}
+
+Test(job_file, the_example_parses_and_has_the_defaults)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    struct job example, plain;
+
+    job_file_example(f, backends_job());
+    fclose(f);
+    cr_assert_eq(job_file_parse(&example, text, size, "/tmp/x.yaml", backends_job(), &arena, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert_eq(parse(&plain, "command: tp-train --steps 1000\nckpt: ckpt\n"), TP_OK, "%s",
+                 err.msg);
+    cr_expect(example.is_tp_train && example.steps == 1000 && plain.steps == 1000);
+    cr_expect_eq(memcmp(&example.restart, &plain.restart, sizeof plain.restart), 0);
+    cr_expect_eq(memcmp(&example.watch, &plain.watch, sizeof plain.watch), 0);
+    cr_expect_str_eq(example.ckpt, "/tmp/ckpt");
+    cr_expect_str_eq(plain.state, "/tmp/x.run");
+    cr_expect_eq(example.n_nodes, 2);
+    cr_expect_eq(job_backend_ranks(&example), 4);
+    cr_expect_eq(job_backend_ranks(&plain), 1);
+    free(text);
+}
+
+Test(job_file, mistakes_are_named_with_their_line)
+{
+    static const char *const bad[][2] = {
+        { "command: x\n", "\"ckpt\" is missing" },
+        { "ckpt: y\n", "\"command\" is missing" },
+        { "command: x\nckpt: ~/y\n", ":2: ckpt: expected a path that is absolute or" },
+        { "command: x\nckpt: ~\n", ":2: ckpt: is null" },
+        { "command: null\nckpt: y\n", ":1: command: is null" },
+        { "command: x\nckpt: \"y\\0z\"\n", ":2: ckpt: expected one value" },
+        { "command: x\nckpt: y\n---\nckpt: z\n", ":3: a second document" },
+        { "command: x\nckpt: y\nnodes: -3\n", "\"-3\" is not a name for a node" },
+        { "command: x\nckpt: y\nnodes: 5000\n", "or a number from 1 to 4096" },
+        { "command: x\nckpt: y\nnodes: [a:65536, b:1]\n", "hold 65537 ranks, at most 65536" },
+        { "command: x\nckpt: y\nlayouts: {min_ranks: 8, max_ranks: 2}\n", "8 is more than" },
+        { "command: x\nckpt: y\nwach: {}\n", ":3: there is no key \"wach\"" },
+        { "command: x\nckpt: y\nwatch: {flor: 3}\n", "no key \"watch.flor\"" },
+        { "command: x\nckpt: y\nwatch: {floor: soon}\n", "expected a time such as" },
+        { "command: x\nckpt: y\nnodes: [a:0]\n", "expected name:slots" },
+        { "command: x\nckpt: y\nnodes: [a, a]\n", "is there twice" },
+        { "command: x\nckpt: y\nckpt: z\n", "is there twice" },
+        { "command: x\nckpt: y\nnodes: 0\n", "expected a list such as" },
+        { "command: x\nckpt: y\nlayouts: {allow: [tp3x]}\n", "tp3x" },
+        { "command: x\nckpt: y\nbackend: k8s\n", "local|slurm" },
+        { "command: x\nckpt: y\nrestart: {max: -1}\n", "whole number" },
+        { "command: x\nckpt: y\nnodes: 2\nrestart: {spares: 2}\n", "leave none to work" },
+        { "command: x\nckpt: y\nbackend: slurm\nslurm: {options: [-A, me, --array=0-3]}\n",
+          "'--array=0-3' makes" },
+        { "command: x\nckpt: y\nbackend: slurm\nslurm: {options: [--time=1, \":\"]}\n",
+          "several jobs of one" },
+        { "command: 'x\n", "not YAML" },
+        { "[1, 2]\n", "a job file is keys and values" },
+        { "", "a job file is keys and values" },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct job j;
+
+        cr_expect_eq(parse(&j, bad[i][0]), TP_E_USAGE, "%s", bad[i][0]);
+        cr_expect(strstr(err.msg, bad[i][1]), "expected \"%s\" in: %s", bad[i][1], err.msg);
+    }
+}
+
+/* Options of a backend that the job does not use are read, and change nothing. */
+Test(job_file, each_backend_has_a_section_of_its_own)
+{
+    struct job j;
+
+    cr_assert_eq(parse(&j, "command: x\nckpt: y\nnodes: 3\nslurm: {nodes: 4, tasks_per_node: 8}\n"),
+                 TP_OK, "%s", err.msg);
+    cr_expect_str_eq(j.backend->name, "local");
+    cr_expect_eq(job_backend_ranks(&j), 3);
+    cr_assert_eq(parse(&j, "command: x\nckpt: y\nnodes: 3\nslurm: {nodes: 4, tasks_per_node: 8}\n"
+                           "backend: slurm\n"),
+                 TP_OK, "%s", err.msg);
+    cr_expect_str_eq(j.backend->name, "slurm");
+    cr_expect_eq(j.n_nodes, 0, "its nodes are Slurm's");
+    cr_expect_eq(job_backend_ranks(&j), 32);
+    cr_expect_eq(parse(&j, "command: x\nckpt: y\nlocal: {a: 1}\n"), TP_E_USAGE);
+    cr_expect(strstr(err.msg, "there is no key \"local\""), "%s", err.msg);
+}
+
+Test(job_file, damaged_text_never_crashes)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    unsigned seed = 7;
+
+    job_file_example(f, backends_job());
+    fclose(f);
+    for (int i = 0; i < 3000; i++) {
+        struct arena local = { 0 };
+        struct job j;
+        char *copy = malloc(size);
+
+        memcpy(copy, text, size);
+        for (int k = 0; k < 3; k++)
+            copy[(size_t)rand_r(&seed) % size] = "\0:{}[]-'\"\n#\xff"[rand_r(&seed) % 12];
+        (void)job_file_parse(&j, copy, size, "/tmp/x.yaml", backends_job(), &local, &err);
+        arena_free(&local);
+        free(copy);
+    }
+    free(text);
+}

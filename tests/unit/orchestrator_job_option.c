@@ -1,0 +1,67 @@
+/* tests/unit/orchestrator_job_option.c - what the job's own command line says. */
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
+#include "orchestrator/job/job_option.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct arena arena;
+static struct tp_err err;
+
+static tp_status parse(struct job *j, const char *text)
+{
+    return job_file_parse(j, text, strlen(text), "/tmp/x.yaml", backends_job(), &arena, &err);
+}
+
+/* tp-train's as getopt_long reads them; another program's only as they are written. */
+Test(job_option, options_of_the_command_are_read_as_tp_train_reads_them)
+{
+    static const char *const models[] = { "--model m",      "--model=m",
+                                          "-m m",           "-mm",
+                                          "-qm m",          "-qmm",
+                                          "--mod m",        "--mo=m",
+                                          "--model x -m m", "-m x -n 5 --model m",
+                                          "-n 5 -t 2 -m m" };
+    struct job j;
+    char text[256];
+
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        snprintf(text, sizeof text, "command: tp-train %s --steps 9\nckpt: c\n", models[i]);
+        cr_assert_eq(parse(&j, text), TP_OK, "%s", err.msg);
+        cr_assert_str_eq(j.layouts.model, "/tmp/m", "%s", models[i]);
+        cr_assert_eq(j.steps, 9, "%s", models[i]);
+        cr_assert_eq(j.layouts.n_allow, 0);
+    }
+    cr_assert_eq(parse(&j, "command: [my, -m, x, --mod, y, --models, z]\nckpt: c\n"), TP_OK);
+    cr_expect_null(job_option(&j, "--model"));
+}
+
+Test(job_option, what_the_command_fixes_is_what_is_run)
+{
+    static const char *const wrong[][2] = {
+        { "-l tp2\nckpt: c\nlayouts: {allow: [tp1, tp4]}\n", "layouts.allow" },
+        { "-l tpx\nckpt: c\n", "--layout in the command" },
+        { "--ckpt other\nckpt: c\n", "--ckpt other" },
+    };
+    struct job j;
+    char text[256];
+
+    cr_assert_eq(parse(&j, "command: tp-train -l pp2tp2 --ckpt ./c\nckpt: c\n"), TP_OK, "%s",
+                 err.msg);
+    cr_assert_eq(j.layouts.n_allow, 1);
+    cr_expect(j.layouts.allow[0].tp == 2 && j.layouts.allow[0].pp == 2);
+    cr_assert_eq(
+        parse(&j, "command: tp-train --layout tp2\nckpt: c\nlayouts: {allow: [tp4, tp2]}\n"), TP_OK,
+        "%s", err.msg);
+    cr_expect(j.layouts.n_allow == 1 && j.layouts.allow[0].tp == 2);
+    cr_assert_eq(parse(&j, "command: tp-train --layout {layout} --ckpt {ckpt}\nckpt: c\n"), TP_OK);
+    cr_expect_eq(j.layouts.n_allow, 0);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        snprintf(text, sizeof text, "command: tp-train %s", wrong[i][0]);
+        cr_expect_eq(parse(&j, text), TP_E_USAGE, "%s", text);
+        cr_expect(strstr(err.msg, wrong[i][1]), "%s", err.msg);
+    }
+}
