@@ -18,6 +18,7 @@
 #include "core/arena.h"
 #include "core/err.h"
 #include "layout/layout.h"
+#include "layout/stored_box.h"
 
 enum {
     SHARD_SHA_TEXT = 65,

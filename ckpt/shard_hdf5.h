@@ -5,7 +5,7 @@
 #define CKPT_SHARD_HDF5_H
 
 #include "core/err.h"
-#include "layout/layout.h"
+#include "layout/stored_box.h"
 
 /* Where libhdf5 put things. */
 struct shard_places {

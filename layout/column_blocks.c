@@ -1,18 +1,18 @@
 /* layout/column_blocks.c - see layout/column_blocks.h. */
 #include "layout/column_blocks.h"
 
-/* Columns of a block: units / 8 of them, or / 4, / 2, as the units divide and the rows of b make a
- * block large enough; all of the axis when no such number does. */
+/* Columns of a block: an eighth of the units, a quarter or a half, the smallest part into which the
+ * units divide and that is large enough with the rows of b; otherwise the whole axis. */
 static int64_t block_width(const struct tensor *t, const struct box *b)
 {
-    const struct placement *r = &t->placement;
-    int64_t each = t->shape[r->dim] / r->blocks, units = each / r->unit;
-    int64_t column_bytes = box_elements(b) / b->len[r->dim] * dtype_bytes(t->dtype);
+    const struct placement *p = &t->placement;
+    int64_t each = t->shape[p->dim] / p->blocks, units = each / p->unit;
+    int64_t column_bytes = box_elements(b) / b->len[p->dim] * dtype_bytes(t->dtype);
 
     for (int n = COLUMN_BLOCKS_MAX; n > 1; n /= 2)
         if (units % n == 0 && column_bytes * (each / n) >= COLUMN_BYTES_LEAST)
             return each / n;
-    return t->shape[r->dim];
+    return t->shape[p->dim];
 }
 
 int column_blocks(const struct tensor *t, const struct box *b, struct box *blocks)

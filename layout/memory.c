@@ -88,7 +88,7 @@ static int64_t layer_elements(const struct share *r, const struct model *m, int6
 {
     int64_t h = m->hidden, n = 2 * owned(h, 1, owners);
 
-    if (m->arch == MODEL_GPT2)
+    if (m->family == MODEL_GPT2)
         return n + 4 * owned(h, 1, owners) + owned(h, r->q + 2 * r->kv, owners) +
                owned(r->q + 2 * r->kv, 1, owners) + owned(r->q, h, owners) +
                owned(h, r->ffn, owners) + owned(r->ffn, 1, owners) + owned(r->ffn, h, owners);
@@ -99,14 +99,14 @@ static int64_t layer_elements(const struct share *r, const struct model *m, int6
 /* Before the layers, and after them; a tied head of the same stage counts before. */
 static int64_t first_elements(const struct share *r, const struct model *m, int64_t owners)
 {
-    int64_t h = m->hidden, positions = m->arch == MODEL_GPT2 ? m->max_positions : 0;
+    int64_t h = m->hidden, positions = m->family == MODEL_GPT2 ? m->max_positions : 0;
 
     return r->is_first ? owned(r->table, h, owners) + owned(positions, h, owners) : 0;
 }
 
 static int64_t last_elements(const struct share *r, const struct model *m, int64_t owners)
 {
-    int64_t h = m->hidden, norms = (m->arch == MODEL_GPT2 ? 2 : 1) * owned(h, 1, owners);
+    int64_t h = m->hidden, norms = (m->family == MODEL_GPT2 ? 2 : 1) * owned(h, 1, owners);
 
     if (!r->is_last)
         return 0;
@@ -124,19 +124,19 @@ static int64_t layer_vectors(const struct share *r, const struct model *m, int64
 {
     int64_t norm = owned(m->hidden, 1, owners);
 
-    if (m->arch != MODEL_GPT2)
+    if (m->family != MODEL_GPT2)
         return 2 * norm;
     return 6 * norm + owned(r->q + 2 * r->kv, 1, owners) + owned(r->ffn, 1, owners);
 }
 
 static int64_t first_vectors(const struct share *r, const struct model *m, int64_t owners)
 {
-    return r->is_first && m->arch == MODEL_GPT2 ? owned(m->max_positions, m->hidden, owners) : 0;
+    return r->is_first && m->family == MODEL_GPT2 ? owned(m->max_positions, m->hidden, owners) : 0;
 }
 
 static int64_t last_vectors(const struct share *r, const struct model *m, int64_t owners)
 {
-    return r->is_last ? (m->arch == MODEL_GPT2 ? 2 : 1) * owned(m->hidden, 1, owners) : 0;
+    return r->is_last ? (m->family == MODEL_GPT2 ? 2 : 1) * owned(m->hidden, 1, owners) : 0;
 }
 
 static int64_t count_vectors(const struct share *r, const struct model *m)
@@ -182,8 +182,8 @@ static int64_t largest_tensor(const struct share *r, const struct model *m, int6
  * row-parallel product is cut as it is (parallel_plan_check), so its role says it of both. */
 static int64_t cut(const struct model *m, enum tensor_role role, int64_t n, int64_t ranks)
 {
-    const struct parallel_plan_entry *e =
-        parallel_plan_find(m->plan ? m->plan : parallel_plan_builtin(m->arch), role);
+    const struct parallel_plan plan = parallel_plan_of(m);
+    const struct parallel_plan_entry *e = parallel_plan_find(&plan, role);
 
     return e && (e->cut == CUT_ROW || e->cut == CUT_VOCABULARY) ? ceil_div(n, ranks) : n;
 }
@@ -212,8 +212,8 @@ static struct share share_of(const struct model *m, const struct spec *s, const 
     r.own_kv = cut(m, ROLE_OUT, m->kv_heads, s->tp) * m->head_dim;
     r.kv = r.shards * cut(m, ROLE_OUT, m->kv_heads, r.n_virtual) * m->head_dim;
     r.ffn = cut(m, ROLE_DOWN, m->ffn, s->tp);
-    r.up = (m->arch == MODEL_GPT2 ? 1 : 2) * r.ffn;
-    r.stats = m->arch == MODEL_GPT2 ? 2 : 1;
+    r.up = (m->family == MODEL_GPT2 ? 1 : 2) * r.ffn;
+    r.stats = m->family == MODEL_GPT2 ? 2 : 1;
     r.split = s->sp ? s->tp : 1;
     r.ring = s->cp > 1;
     count_layers(&r, m, s, pp, workload_micros(w, s));
@@ -297,7 +297,7 @@ static int64_t partial_elements(const struct share *r, const struct model *m, in
 
     if (r->split == 1 || r->same_bits)
         return 0;
-    return r->layers * (m->arch == MODEL_GPT2 ? 6 : 2) * norm + first_vectors(r, m, owners) +
+    return r->layers * (m->family == MODEL_GPT2 ? 6 : 2) * norm + first_vectors(r, m, owners) +
            last_vectors(r, m, owners);
 }
 
@@ -306,14 +306,14 @@ static int64_t counted_rows(const struct share *r, const struct model *m)
 {
     int64_t h = m->hidden, layer, ends = 0;
 
-    if (m->arch == MODEL_GPT2)
+    if (m->family == MODEL_GPT2)
         layer = 6 * h + 4 * r->shards * h + 4 * r->q + 2 * r->ffn;
     else
         layer = 2 * h + r->q + 2 * r->own_kv + 2 * r->shards * h + 2 * r->ffn;
     if (r->is_first)
-        ends += r->table + (m->arch == MODEL_GPT2 ? m->max_positions : 0);
+        ends += r->table + (m->family == MODEL_GPT2 ? m->max_positions : 0);
     if (r->is_last)
-        ends += (m->arch == MODEL_GPT2 ? 2 : 1) * h + (m->tied ? 0 : r->head);
+        ends += (m->family == MODEL_GPT2 ? 2 : 1) * h + (m->tied ? 0 : r->head);
     return r->layers * layer + ends;
 }
 
@@ -322,7 +322,7 @@ static int64_t norm_places(const struct share *r, const struct model *m)
 {
     int64_t n = r->n_virtual;
 
-    if (m->arch == MODEL_GPT2)
+    if (m->family == MODEL_GPT2)
         return m->layers * (6 + 10 * n) + n + 1 + 2;
     return m->layers * (2 + 7 * n) + n + 1 + (m->tied ? 0 : n);
 }
@@ -387,7 +387,7 @@ static struct memory_need need_of(const struct model *m, const struct spec *s,
                      4 * partial_elements(&r, m, sharded ? s->dp : 1) + attention_bytes(m, tokens) +
                      same_bits_bytes(&r, m, sharded ? r.owned : r.elements, sharded ? s->dp : 1,
                                      same_bits_tree_levels(w, s));
-    if (m->arch == MODEL_LLAMA)
+    if (m->family == MODEL_LLAMA)
         need.workspace += 4 * tokens * m->head_dim; /* rotary table */
     if (saves)                                      /* replicas share the writing */
         need.staging = need.params / (sharded ? 1 : s->dp) / s->cp +
@@ -409,7 +409,7 @@ static bool is_countable(const struct model *m, const struct workload *w, const 
 {
     double heads = m->heads + 2.0 * m->kv_heads + 2.0 * w->same_bits;
     double widths = (double)m->hidden + heads * (double)m->head_dim + 3.0 * (double)m->ffn +
-                    (double)m->vocab + (m->arch == MODEL_GPT2 ? (double)m->max_positions : 0);
+                    (double)m->vocab + (m->family == MODEL_GPT2 ? (double)m->max_positions : 0);
     double rows = (double)workload_micro(w, s) * (double)w->seq_length, layers = m->layers + 2.0;
 
     return widths * layers * (512 * rows + 256 * (double)m->hidden) < (double)MEMORY_MOST;

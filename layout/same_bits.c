@@ -21,14 +21,14 @@ static int power_below(int n)
     return power;
 }
 
-/* Rows of the vocabulary that each of n shards has, the last ones fewer. */
+/* Rows of the vocabulary in each of n shards; the last shards have fewer. */
 static int64_t vocabulary_unit(int64_t vocab, int n)
 {
     return (vocab + n - 1) / n;
 }
 
-/* Whether what a rank of every smaller degree has of the vocabulary is what its shards have: when
- * at most the last of n shards is empty. */
+/* Whether at every smaller degree a rank's part of the vocabulary is exactly that of its shards. It
+ * is when at most the last of n shards is empty. */
 static bool vocabulary_nests(int64_t vocab, int n)
 {
     int64_t unit = vocabulary_unit(vocab, n);
@@ -36,7 +36,7 @@ static bool vocabulary_nests(int64_t vocab, int n)
     return (vocab + unit - 1) / unit >= n - 1;
 }
 
-/* What N does not divide, or NULL. */
+/* What n shards cannot share, with its number in *count; NULL: nothing. */
 static const char *indivisible(const struct model *m, int n, int64_t *count)
 {
     if ((*count = m->heads) % n)
@@ -51,7 +51,7 @@ static const char *indivisible(const struct model *m, int n, int64_t *count)
 
 static tp_status check_model(const struct model *m, int n, struct tp_err *err)
 {
-    const struct parallel_plan *plan = parallel_plan_of(m);
+    const struct parallel_plan plan = parallel_plan_of(m);
     int64_t count, other;
     const char *what = indivisible(m, n, &count);
     int fits = n;
@@ -60,15 +60,15 @@ static tp_status check_model(const struct model *m, int n, struct tp_err *err)
         fits /= 2;
     if (what)
         return tp_fail(err, TP_E_USAGE,
-                       "--same-bits %d plays %d tensor shards, into which the model's %" PRId64
-                       " %s cannot be dealt; --same-bits %d can be",
+                       "--same-bits %d emulates %d tensor shards, but the model's %" PRId64
+                       " %s do not divide among them; --same-bits %d would work",
                        n, n, count, what, fits);
-    for (int i = 0; i < plan->n; i++)
-        if (plan->entries[i].cut == CUT_REPLICATED && *tensor_role_unit(plan->entries[i].role))
+    for (int i = 0; i < plan.n; i++)
+        if (plan.entries[i].cut == CUT_REPLICATED && tensor_role_unit(plan.entries[i].role))
             return tp_fail(err, TP_E_USAGE,
-                           "--same-bits needs a plan that cuts every product: %s (%s) is "
-                           "replicated",
-                           plan->entries[i].pattern, tensor_role_name(plan->entries[i].role));
+                           "--same-bits needs a plan that cuts every linear layer, the embedding "
+                           "and the head: %s (%s) is replicated",
+                           plan.entries[i].pattern, tensor_role_name(plan.entries[i].role));
     return TP_OK;
 }
 
@@ -78,7 +78,7 @@ tp_status same_bits_check_run(const struct workload *w, const struct model *m, s
 
     if (!is_power_of_two(n) || n > SAME_BITS_SHARDS_MAX)
         return tp_fail(
-            err, TP_E_USAGE, "--same-bits %d is no power of two between 1 and %d; nearest: %d", n,
+            err, TP_E_USAGE, "--same-bits %d is not a power of two from 1 to %d; nearest: %d", n,
             SAME_BITS_SHARDS_MAX, n > SAME_BITS_SHARDS_MAX ? SAME_BITS_SHARDS_MAX : power_below(n));
     return check_model(m, n, err);
 }
@@ -87,14 +87,13 @@ tp_status same_bits_check_mesh(const struct workload *w, const struct spec *s, s
 {
     if (s->cp > 1)
         return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits cannot keep its promise under cp %d, where attention's sums "
-                       "are merged in another order",
+                       "--same-bits does not work with cp (%d): context parallelism merges the "
+                       "sums of attention in another order",
                        s->cp);
     if (!is_power_of_two(s->tp) || s->tp > w->same_bits)
         return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits %d runs at tensor degrees that are powers of two up to it, not "
-                       "at tp %d",
-                       w->same_bits, s->tp);
+                       "--same-bits %d needs tp to be a power of two of at most %d, not %d",
+                       w->same_bits, w->same_bits, s->tp);
     if (!is_power_of_two(s->dp))
         return tp_fail(err, TP_E_LAYOUT, "--same-bits needs dp to be a power of two, not %d",
                        s->dp);
@@ -105,18 +104,18 @@ tp_status same_bits_check_micro(const struct workload *w, const struct spec *s, 
 {
     int64_t micro = workload_micro(w, s), rows = micro * w->seq_length;
 
-    if (s->zero == 3 && s->dp > 1 && same_bits_chunk_microbatches(w) > 1)
+    if (s->zero == 3 && s->dp > 1 && same_bits_group_microbatches(w) > 1)
         return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits under zero3 sums a microbatch over dp at once, so the "
+                       "--same-bits with zero3 sums each microbatch over dp at once, so the "
                        "%" PRId64 " microbatches of a step (--batch %" PRId64 " / --micro %" PRId64
-                       ") must be a power of two; zero1 takes any",
+                       ") must be a power of two; zero1 takes any number",
                        w->global_batch_size / micro, w->global_batch_size, micro);
     if (rows % w->same_bits)
         return tp_fail(err, TP_E_LAYOUT,
-                       "--same-bits %d adds rows in as many blocks: the %" PRId64
-                       " tokens of a microbatch (--micro %" PRId64 " x --seq %" PRId64
-                       ") do not divide by it; --seq %" PRId64 " would",
-                       w->same_bits, rows, micro, w->seq_length,
+                       "--same-bits %d sums the tokens of a microbatch in %d blocks: %" PRId64
+                       " tokens (--micro %" PRId64 " x --seq %" PRId64
+                       ") do not divide by %d; --seq %" PRId64 " would",
+                       w->same_bits, w->same_bits, rows, micro, w->seq_length, w->same_bits,
                        (w->seq_length + w->same_bits - 1) / w->same_bits * w->same_bits);
     return TP_OK;
 }
@@ -129,27 +128,27 @@ void same_bits_cut_vocabulary(struct tensor *tensors, int n, int same_bits)
                 vocabulary_unit(tensors[i].shape[tensors[i].placement.dim], same_bits);
 }
 
-int64_t same_bits_chunk_microbatches(const struct workload *w)
+int64_t same_bits_group_microbatches(const struct workload *w)
 {
-    int64_t leaf =
+    int64_t group =
         w->micro_batch_size ? w->global_batch_size / w->micro_batch_size : w->global_batch_size;
 
-    if (!w->same_bits || leaf < 1)
+    if (!w->same_bits || group < 1)
         return 1;
-    while (leaf % 2 == 0)
-        leaf /= 2;
-    return leaf;
+    while (group % 2 == 0)
+        group /= 2;
+    return group;
 }
 
 int same_bits_tree_levels(const struct workload *w, const struct spec *s)
 {
-    int64_t leaves = workload_micros(w, s) / same_bits_chunk_microbatches(w);
+    int64_t groups = workload_micros(w, s) / same_bits_group_microbatches(w);
     int levels = 0;
 
     if (!w->same_bits)
         return 0;
-    while (leaves > 1) {
-        leaves /= 2;
+    while (groups > 1) {
+        groups /= 2;
         levels++;
     }
     return levels;

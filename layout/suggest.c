@@ -2,24 +2,27 @@
 #include "layout/suggest.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Candidates are all specs that differ from the asked one in at most two axes, and those with its
- * number of ranks by way of dp; all values near the asked ones, and 1. */
-/* So far away that it is no help that the number of ranks is the same. */
-static const double FAR = 4;
+#include "layout/layout_check.h"
 
-enum { DEGREE_MOST = 256, VALUES_MAX = 2 * DEGREE_MOST, CANDIDATES_MAX = 1 << 14, CHANGES_MAX = 2 };
+/* Candidates differ from the spec that was asked for in at most CHANGES_MAX axes, or have the same
+ * number of ranks by another dp. Degrees are near the asked ones, or 1. */
+enum { DEGREE_MAX = 256, VALUES_MAX = 2 * DEGREE_MAX, CANDIDATES_MAX = 1 << 14, CHANGES_MAX = 2 };
 
-struct candidate {
+/* Beyond this distance a candidate is of no use even when it has the same number of ranks. */
+static const double DISTANCE_MAX = 4;
+
+struct suggest_candidate {
     struct spec spec;
     double distance;
 };
 
-struct list {
+struct suggest_list {
     const struct suggest *q;
-    struct candidate *item; /* [CANDIDATES_MAX] */
+    struct suggest_candidate *item; /* [CANDIDATES_MAX] */
     int n;
 };
 
@@ -28,14 +31,15 @@ static double ratio(double a, double b)
     return fabs(log2(a / b));
 }
 
-static double distance(const struct spec *a, const struct spec *b)
+static double distance(const struct spec *a, const struct spec *asked)
 {
-    double steps = (a->sp != b->sp) + (a->zero != b->zero) + (a->vpp != b->vpp);
-    int ranks = spec_world(a), were = spec_world(b);
+    double steps = (a->sp != asked->sp) + (a->zero != asked->zero) + (a->vpp != asked->vpp);
+    int ranks = spec_world(a), asked_ranks = spec_world(asked);
 
-    return ratio(a->tp, b->tp) + ratio(a->pp, b->pp) + ratio(a->dp, b->dp) + ratio(a->cp, b->cp) +
-           0.25 * steps + (ranks > were ? 1.5 : 0.5) * ratio(ranks, were) +
-           (a->cp > b->cp ? 0.5 : 0); /* another axis is rarely what is wanted first */
+    return ratio(a->tp, asked->tp) + ratio(a->pp, asked->pp) + ratio(a->dp, asked->dp) +
+           ratio(a->cp, asked->cp) + 0.25 * steps +
+           (ranks > asked_ranks ? 1.5 : 0.5) * ratio(ranks, asked_ranks) +
+           (a->cp > asked->cp ? 0.5 : 0); /* more cp is rarely the first choice */
 }
 
 static int changes(const struct spec *a, const struct spec *b)
@@ -44,7 +48,7 @@ static int changes(const struct spec *a, const struct spec *b)
            (a->vpp != b->vpp) + (a->sp != b->sp) + (a->zero != b->zero);
 }
 
-/* An axis that does nothing is not turned on to make a difference. */
+/* Whether s turns on an option that has no effect at its degrees. */
 static bool is_idle(const struct spec *s, const struct spec *asked)
 {
     return (s->sp && !asked->sp && s->tp == 1) ||
@@ -52,7 +56,7 @@ static bool is_idle(const struct spec *s, const struct spec *asked)
            (s->vpp > 1 && s->vpp != asked->vpp && s->pp == 1);
 }
 
-static void add(struct list *l, const struct spec *s)
+static void add(struct suggest_list *l, const struct spec *s)
 {
     const struct spec *asked = l->q->asked;
     int n = changes(s, asked);
@@ -61,11 +65,11 @@ static void add(struct list *l, const struct spec *s)
         return;
     if (n > CHANGES_MAX && spec_world(s) != spec_world(asked))
         return;
-    l->item[l->n++] = (struct candidate){ *s, distance(s, asked) };
+    l->item[l->n++] = (struct suggest_candidate){ *s, distance(s, asked) };
 }
 
-/* sp, zero and vpp of a mesh. */
-static void add_switches(struct list *l, const struct spec *mesh)
+/* Add a mesh with each choice of sp, zero and vpp. */
+static void add_options(struct suggest_list *l, const struct spec *mesh)
 {
     static const int zeros[] = { 0, 1, 3 };
     const struct spec *asked = l->q->asked;
@@ -87,25 +91,27 @@ static void add_switches(struct list *l, const struct spec *mesh)
             }
 }
 
-static bool is_round(int d)
+static bool is_power_of_two(int d)
 {
     return (d & (d - 1)) == 0;
 }
 
-/* Degrees worth trying for an axis: around the asked one, and round ones. */
-static int near_degrees(int out[VALUES_MAX], int asked, int most)
+/* Degrees to try for an axis: near the asked one, its divisors, and 1, 3 or 5 times a power of 2.
+ */
+static int near_degrees(int out[VALUES_MAX], int asked, int max)
 {
     int n = 0;
 
-    for (int d = 1; d <= most && d <= DEGREE_MOST && d <= 4 * asked + 8; d++)
-        if (is_round(d) || (d % 3 == 0 && is_round(d / 3)) || (d % 5 == 0 && is_round(d / 5)) ||
-            abs(d - asked) <= 2 || asked % d == 0)
+    for (int d = 1; d <= max && d <= DEGREE_MAX && d <= 4 * asked + 8; d++)
+        if (is_power_of_two(d) || (d % 3 == 0 && is_power_of_two(d / 3)) ||
+            (d % 5 == 0 && is_power_of_two(d / 5)) || abs(d - asked) <= 2 || asked % d == 0)
             out[n++] = d;
     return n;
 }
 
-/* Replicas of a mesh of tp, pp and cp: as asked, some more or fewer, or what keeps the ranks. */
-static void add_replicas(struct list *l, struct spec mesh)
+/* Add a mesh of tp, pp and cp with several dp: near the asked one, and what keeps the number of
+ * ranks. */
+static void add_replicas(struct suggest_list *l, struct spec mesh)
 {
     const struct spec *asked = l->q->asked;
     int world = spec_world(asked), part = mesh.tp * mesh.pp * mesh.cp;
@@ -115,14 +121,14 @@ static void add_replicas(struct list *l, struct spec mesh)
     for (int i = 0; i < n; i++) {
         mesh.dp = degrees[i];
         if (changes(&mesh, asked) <= CHANGES_MAX)
-            add_switches(l, &mesh);
+            add_options(l, &mesh);
     }
     mesh.dp = world / part;
     if (world % part == 0 && changes(&mesh, asked) > CHANGES_MAX)
         add(l, &mesh);
 }
 
-static void add_meshes(struct list *l)
+static void add_meshes(struct suggest_list *l)
 {
     const struct spec *asked = l->q->asked;
     int tp[VALUES_MAX], pp[VALUES_MAX], cp[VALUES_MAX];
@@ -146,11 +152,11 @@ static void add_meshes(struct list *l)
 
 static int by_distance(const void *a, const void *b)
 {
-    const struct candidate *x = a, *y = b;
+    const struct suggest_candidate *x = a, *y = b;
 
     if (x->distance != y->distance)
         return x->distance < y->distance ? -1 : 1;
-    if (spec_world(&x->spec) != spec_world(&y->spec)) /* rather fewer ranks: there are so many */
+    if (spec_world(&x->spec) != spec_world(&y->spec)) /* fewer ranks are easier to have */
         return spec_world(&x->spec) - spec_world(&y->spec);
     if (x->spec.tp != y->spec.tp)
         return x->spec.tp - y->spec.tp;
@@ -161,11 +167,12 @@ static bool works(const struct suggest *q, const struct spec *s)
 {
     struct tp_err ignored = { 0 };
 
-    return layout_check(s, q->n_layers, q->tensors, q->n_tensors, &ignored) == TP_OK &&
+    return layout_check(s, q->n_layers, &q->kinds, &ignored) == TP_OK &&
            (!q->fits || q->fits(q->ctx, s));
 }
 
-/* A change of axes that have nothing to do with what is wrong is no other suggestion. */
+/* Whether s differs from a spec that was found in one of sp, zero and vpp only: not worth a place
+ * of its own. */
 static bool is_repeat(const struct spec *found, int n, const struct spec *s)
 {
     for (int i = 0; i < n; i++) {
@@ -178,16 +185,16 @@ static bool is_repeat(const struct spec *found, int n, const struct spec *s)
     return false;
 }
 
-static int take_nearest(struct spec out[SUGGEST_MAX], const struct list *l)
+static int take_nearest(struct spec out[SUGGEST_MAX], const struct suggest_list *l)
 {
     int world = spec_world(l->q->asked), n = 0;
-    bool same = false;
+    bool same = false; /* one with as many ranks as asked is taken */
 
     for (int i = 0; i < l->n && (n < SUGGEST_MAX || !same); i++) {
         const struct spec *s = &l->item[i].spec;
         bool is_same = spec_world(s) == world;
 
-        if (n == SUGGEST_MAX && l->item[i].distance > FAR)
+        if (n == SUGGEST_MAX && l->item[i].distance > DISTANCE_MAX)
             break;
         if ((n == SUGGEST_MAX && !is_same) || is_repeat(out, n, s) || !works(l->q, s))
             continue;
@@ -199,7 +206,7 @@ static int take_nearest(struct spec out[SUGGEST_MAX], const struct list *l)
 
 int suggest_specs(struct spec out[SUGGEST_MAX], const struct suggest *q)
 {
-    struct list l = { .q = q, .item = malloc(CANDIDATES_MAX * sizeof *l.item) };
+    struct suggest_list l = { .q = q, .item = malloc(CANDIDATES_MAX * sizeof *l.item) };
     int n;
 
     if (!l.item)
@@ -208,7 +215,7 @@ int suggest_specs(struct spec out[SUGGEST_MAX], const struct suggest *q)
     qsort(l.item, (size_t)l.n, sizeof *l.item, by_distance);
     n = take_nearest(out, &l);
     free(l.item);
-    if (n == 0) { /* far from everything: one rank may do */
+    if (n == 0) { /* no candidate works, but one rank may */
         out[0] = spec_default();
         n = changes(&out[0], q->asked) > 0 && works(q, &out[0]);
     }

@@ -1,35 +1,35 @@
 /*
- * layout/suggest.h - layouts near one that does not work, that do: for messages.
+ * layout/suggest.h - layouts that would work, near one that does not: for messages.
  *
- * Near is what changes little: degrees by their ratio, sp, zero and vpp by a step each; a change of
- * the number of ranks counts on top. What works is what the model's tensors and layers allow, and
- * whatever else the caller asks for (a batch that deals evenly, memory).
+ * The distance of two layouts grows with the ratio of their degrees and with the difference in
+ * number of ranks; a change of sp, zero or vpp counts a little. What works is what the model's
+ * tensors and layers allow, and what the caller requires besides (the batch, memory).
  */
 #ifndef LAYOUT_SUGGEST_H
 #define LAYOUT_SUGGEST_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
-#include "layout/layout.h"
+#include "layout/spec.h"
+#include "layout/tensor_kinds.h"
 
 enum { SUGGEST_MAX = 3, SUGGEST_TEXT_MAX = 256 };
 
 struct suggest {
     const struct spec *asked;
     int n_layers;
-    const struct tensor *tensors;
-    int n_tensors;
-    bool (*fits)(void *ctx, const struct spec *s); /* besides legality; NULL: nothing */
+    struct tensor_kinds kinds;
+    bool (*fits)(void *ctx, const struct spec *s); /* the caller's requirement; NULL: none */
     void *ctx;
 };
 
-/* The nearest that work, never `asked` itself. When none of them has as many ranks as were asked
- * for, the last is the nearest that has, if there is one not too far. Returns how many, at most
- * SUGGEST_MAX. */
+/* Find the nearest specs that work, without `asked` itself, nearest first. When none of them has
+ * the number of ranks that was asked for, the last one is replaced by the nearest that has it, if
+ * there is one not too far away. Returns their number, at most SUGGEST_MAX. `fits` is called for at
+ * most 2^14 specs, and only for those that the tensors and layers allow. */
 int suggest_specs(struct spec out[SUGGEST_MAX], const struct suggest *q);
 
-/* "tp4pp2, tp2"; "none". Returns buf. */
+/* "tp4pp2, tp2", or "none", into buf. Returns buf. */
 char *suggest_text(char buf[SUGGEST_TEXT_MAX], const struct spec *specs, int n);
 
 #endif

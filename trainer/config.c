@@ -1,6 +1,8 @@
 /* trainer/config.c - see trainer/config.h. */
 #include "trainer/config.h"
 
+#include "layout/workload_check.h"
+
 struct train_config train_config_default(void)
 {
     const struct workload w = workload_default();
@@ -60,7 +62,7 @@ static tp_status check_optimizer(const struct optimizer_options *o, struct tp_er
     return TP_OK;
 }
 
-/* The rules of layout/workload.h, and its microbatch where none was asked for. */
+/* The rules of layout/workload_check.h, and its microbatch where none was asked for. */
 static tp_status check_work(struct train_config *c, const struct model *m, struct tp_err *err)
 {
     const struct workload w = train_config_work(c);

@@ -57,7 +57,7 @@ struct train_config train_config_default(void);
 struct workload train_config_work(const struct train_config *c);
 
 /* Fill micro and check every number against the others, the model and the mesh (for those rules see
- * layout/workload.h): TP_E_USAGE or TP_E_LAYOUT with a sentence that names the flag. */
+ * layout/workload_check.h): TP_E_USAGE or TP_E_LAYOUT with a sentence that names the flag. */
 tp_status train_config_check(struct train_config *c, const struct model *m, struct tp_err *err);
 
 /* Microbatches that a dp rank runs in a step. */

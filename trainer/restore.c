@@ -8,6 +8,8 @@
 
 #include "ckpt/commit.h"
 #include "core/file.h"
+#include "layout/family.h"
+#include "layout/model_config.h"
 #include "reshard/restore.h"
 #include "trainer/data_parallel/zero_buckets.h"
 #include "trainer/model/weight_init.h"
@@ -105,13 +107,13 @@ static tp_status check_model(const struct trainer *t, const struct manifest *m, 
 
     if (!m->model_config)
         return TP_OK; /* the tensors' shapes are compared anyway */
-    st = model_parse(&was, m->model_config, strlen(m->model_config), dir, a, err);
+    st = model_config_parse(&was, m->model_config, strlen(m->model_config), dir, a, err);
     if (st)
         return st;
-    if (was.arch != now->arch)
+    if (was.family != now->family)
         return tp_fail(err, TP_E_USAGE, "%s is a checkpoint of a %s, but %s is a %s", dir,
-                       model_arch_name(was.arch), t->config->model_path,
-                       model_arch_name(now->arch));
+                       family_of(&was)->architecture, t->config->model_path,
+                       family_of(now)->architecture);
     const struct {
         const char *name;
         int64_t was, now;

@@ -1,6 +1,9 @@
 /* trainer/resume_diff.c - see trainer/resume_diff.h. */
 #include "trainer/resume_diff.h"
 
+#include "layout/family.h"
+#include "layout/model_config.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
@@ -61,10 +64,10 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
     struct model was;
 
     if (!m->model_config ||
-        model_parse(&was, m->model_config, strlen(m->model_config), "", arena, &ignored))
+        model_config_parse(&was, m->model_config, strlen(m->model_config), "", arena, &ignored))
         return;
     add_number(s, "the norms' eps", was.norm_eps, now->norm_eps);
-    if (now->arch == MODEL_LLAMA)
+    if (family_of(now)->position == FAMILY_ROTARY)
         add_number(s, "rope_theta", was.rope_theta, now->rope_theta);
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/size.h"
 #include "kernels/cpu/thread.h"
+#include "layout/family.h"
 #include "trainer/comm_volume.h"
 
 static int64_t parameters(const struct trainer *t)
@@ -30,7 +31,7 @@ static void line_model(char *buf, const struct trainer *t)
     snprintf(buf, DESCRIBE_MAX,
              "model: %s, %s, %" PRId64 " parameters, %d layers, hidden %" PRId64
              ", %d heads of %" PRId64 " (%d key-value), ffn %" PRId64 ", vocab %" PRId64 "%s, %s",
-             t->config->model_path, model_arch_name(m->arch), parameters(t), m->layers, m->hidden,
+             t->config->model_path, family_of(m)->architecture, parameters(t), m->layers, m->hidden,
              m->heads, m->head_dim, m->kv_heads, m->ffn, m->vocab, m->tied ? " (tied head)" : "",
              t->config->dtype == DTYPE_BF16 ? "bf16 with fp32 masters" : "fp32");
 }

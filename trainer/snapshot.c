@@ -11,6 +11,7 @@
 #include "ckpt/commit.h"
 #include "ckpt/shard.h"
 #include "kernels/copy.h"
+#include "layout/stored_box.h"
 
 enum phase { IDLE, WRITING, COMMITTING };
 
@@ -72,7 +73,7 @@ static tp_status claim(struct snapshot *s, struct tp_err *err)
 /* Find this rank's extents and make room for them. */
 static tp_status make_room(struct snapshot *s, struct tp_err *err)
 {
-    tp_status st = layout_stored_boxes(&s->extents, &s->n_extents, s->layout, &s->arena, err);
+    tp_status st = stored_box_list(&s->extents, &s->n_extents, s->layout, &s->arena, err);
 
     if (st)
         return st;

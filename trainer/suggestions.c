@@ -6,14 +6,15 @@
 #include <stdio.h>
 
 #include "core/size.h"
+#include "layout/layout_check.h"
+#include "layout/model_tensors.h"
 #include "layout/suggest.h"
 #include "trainer/memory_budget.h"
 
 struct question {
     const struct train_config *asked;
     const struct model *model;
-    struct tensor *tensors; /* parameters: optimizer state is cut like them */
-    int n_tensors;
+    struct tensor_kinds kinds; /* of the parameters; optimizer state is cut like them */
     struct arena arena;
 };
 
@@ -32,7 +33,7 @@ static tp_status question_open(struct question *q, const struct train_config *as
                                const struct model *m, struct tp_err *err)
 {
     *q = (struct question){ .asked = asked, .model = m };
-    return model_params(&q->tensors, &q->n_tensors, m, asked->dtype, &q->arena, err);
+    return model_kinds(&q->kinds, m, &q->arena, err);
 }
 
 static bool would_run(void *ctx, const struct spec *s)
@@ -47,8 +48,7 @@ static struct suggest suggest_of(struct question *q)
 {
     return (struct suggest){ .asked = &q->asked->spec,
                              .n_layers = q->model->layers,
-                             .tensors = q->tensors,
-                             .n_tensors = q->n_tensors,
+                             .kinds = q->kinds,
                              .fits = would_run,
                              .ctx = q };
 }
@@ -75,7 +75,7 @@ tp_status advice_check(struct train_config *checked, const struct train_config *
 
     *checked = *asked;
     TP_TRY(question_open(&q, asked, m, err));
-    st = layout_check(&asked->spec, m->layers, q.tensors, q.n_tensors, err);
+    st = layout_check(&asked->spec, m->layers, &q.kinds, err);
     if (!st)
         st = train_config_check(checked, m, err);
     if (st == TP_E_LAYOUT)

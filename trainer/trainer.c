@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "layout/model_tensors.h"
 #include "layout/same_bits.h"
 #include "trainer/same_bits/same_bits.h"
 

@@ -16,6 +16,8 @@
 #include "core/file.h"
 #include "core/size.h"
 #include "core/thread_pool.h"
+#include "layout/model_config.h"
+#include "layout/model_tensors.h"
 #include "reshard/formats/checkpoint.h"
 #include "reshard/formats/safetensors.h"
 
@@ -168,8 +170,8 @@ static tp_status open_source(struct export *x, const struct options *o, struct t
         return tp_fail(err, TP_E_USAGE,
                        "%s: does not say which model it is of, so no config.json can be made",
                        x->dir);
-    TP_TRY(model_parse(&x->model, x->m.model_config, strlen(x->m.model_config), x->dir, &x->arena,
-                       err));
+    TP_TRY(model_config_parse(&x->model, x->m.model_config, strlen(x->m.model_config), x->dir,
+                              &x->arena, err));
     TP_TRY(check_complete(x, err));
     TP_TRY(choose_tensors(x, o, err));
     TP_TRY(checkpoint_source_open(&x->source, x->dir, &x->m, x->ids, x->n, NULL, err));

@@ -13,12 +13,14 @@
 #include "core/file.h"
 #include "core/size.h"
 #include "core/thread_pool.h"
+#include "layout/model_config.h"
+#include "layout/model_tensors.h"
 #include "reshard/formats/checkpoint.h"
 #include "reshard/formats/safetensors.h"
 
 #define PROG "tp-ckpt"
 
-enum { CONFIG_MAX_BYTES = 16 << 20, LATER_BYTES = 12 << 20, ROW_BYTES = 512 };
+enum { LATER_BYTES = 12 << 20, ROW_BYTES = 512 };
 
 static const char intro[] =
     "Makes a checkpoint (step 0) of a model's weights, from a folder with config.json and\n"
@@ -85,18 +87,9 @@ static tp_status check_options(struct options *o, struct tp_err *err)
 
 static tp_status read_model(struct import *x, const struct options *o, struct tp_err *err)
 {
-    char path[PATH_MAX], *text = NULL;
-    size_t size = 0;
-    tp_status st;
-
     if (!file_is_dir(o->src))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", o->src);
-    if (snprintf(path, sizeof path, "%s/config.json", o->src) >= (int)sizeof path)
-        return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", o->src);
-    TP_TRY(file_read_all(&text, &size, path, CONFIG_MAX_BYTES, &x->arena, err));
-    TP_TRY(model_parse(&x->model, text, size, path, &x->arena, err));
-done:
-    return st;
+    return model_config_read(&x->model, o->src, &x->arena, err);
 }
 
 /* The model's tensors, with the types that the files have, or --dtype. */

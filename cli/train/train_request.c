@@ -7,6 +7,7 @@
 #include "cli/report.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
+#include "layout/model_config.h"
 #include "layout/train_option.h"
 #include "trainer/pipeline/schedule_diagram.h"
 #include "trainer/suggestions.h"
@@ -19,8 +20,6 @@ static const char TAIL[] =
     "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun: SIGUSR1).\n"
     "Exit: 0 done, 2 the request is wrong, 3 it failed, 75 saved and stopped before the end.\n"
     "Example: tp-train --model model/config.json --data text --layout tp2 --steps 100 --ckpt ckpt";
-
-enum { CONFIG_MAX_BYTES = 1 << 20 };
 
 /* ---- the command line ---- */
 
@@ -104,7 +103,8 @@ static tp_status need(const char *value, const char *flag, struct tp_err *err)
 
 static tp_status read_dtype(struct train_request *r, struct tp_err *err)
 {
-    if (!r->dtype || dtype_parse(&r->config.dtype, r->dtype)) /* which of them: layout/workload.h */
+    if (!r->dtype ||
+        dtype_parse(&r->config.dtype, r->dtype)) /* which of them: layout/workload_check.h */
         return TP_OK;
     return tp_fail(err, TP_E_USAGE, "--dtype is fp32 or bf16, not '%s'", r->dtype);
 }
@@ -146,40 +146,19 @@ static tp_status read_machine(struct train_request *r, struct tp_err *err)
 
 static tp_status read_plan(struct train_request *r, struct tp_err *err)
 {
-    char *text;
-    size_t size;
-    tp_status st;
-
     if (!r->plan_path)
         return TP_OK;
-    st = file_read_all(&text, &size, r->plan_path, PARALLEL_PLAN_BYTES_MAX, &r->arena, err);
-    if (st == TP_E_CORRUPT)
-        st = err->status = TP_E_USAGE;
-    if (st)
+    if (parallel_plan_read(&r->plan, r->plan_path, &r->arena, err))
         return tp_fail_in(err, "--plan");
-    if ((st = parallel_plan_parse(&r->plan, text, size, r->plan_path, &r->arena, err)))
-        return st;
     r->model.plan = &r->plan;
     return parallel_plan_check(&r->plan, &r->model, r->plan_path, err);
 }
 
 static tp_status read_model(struct train_request *r, struct tp_err *err)
 {
-    const char *path = r->config.model_path;
-    char *text, *file;
-    size_t size;
-    tp_status st;
+    tp_status st = model_config_read(&r->model, r->config.model_path, &r->arena, err);
 
-    file = file_is_dir(path) ? arena_printf(&r->arena, "%s/config.json", path)
-                             : arena_strdup(&r->arena, path);
-    if (!file)
-        return tp_fail(err, TP_E_NOMEM, "no memory for a path");
-    st = file_read_all(&text, &size, file, CONFIG_MAX_BYTES, &r->arena, err);
-    if (st == TP_E_CORRUPT)
-        st = err->status = TP_E_USAGE; /* not a file, or not a config.json: the request is wrong */
-    if (st)
-        return tp_fail_in(err, "--model");
-    return model_parse(&r->model, text, size, file, &r->arena, err);
+    return st ? tp_fail_in(err, "--model") : TP_OK;
 }
 
 /* ---- the plan and the schedule, for people ---- */
@@ -191,7 +170,8 @@ bool train_request_prints(const struct train_request *r)
 
 static tp_status print_plan(struct train_request *r, struct tp_err *err)
 {
-    char *text = parallel_plan_format(parallel_plan_of(&r->model), &r->arena);
+    const struct parallel_plan plan = parallel_plan_of(&r->model);
+    char *text = parallel_plan_format(&plan, &r->arena);
 
     if (!text)
         return tp_fail(err, TP_E_NOMEM, "no memory for the plan");

@@ -1,6 +1,8 @@
 /* orchestrator/plan/cost.c - see orchestrator/plan/cost.h. */
 #include "orchestrator/plan/cost.h"
 
+#include "layout/model_flops.h"
+
 #include <string.h>
 
 enum { FLOPS, BYTES_TP, BYTES_DP, CALLS, BYTES_WEIGHTS };
@@ -32,7 +34,7 @@ static double recomputed(const struct model *m, const struct workload *w)
 
     if (w->recompute == RECOMPUTE_FULL)
         return 4.0 / 3;
-    return w->recompute == RECOMPUTE_SELECTIVE ? 1 + scores / model_step_flops(m, 1, w->seq_length)
+    return w->recompute == RECOMPUTE_SELECTIVE ? 1 + scores / model_flops_step(m, 1, w->seq_length)
                                                : 1;
 }
 
@@ -54,9 +56,9 @@ void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct
     double row_bytes = share * (double)load.seq_length / p->cp * (double)m->hidden * 4;
     double kv_bytes = share * (double)load.seq_length / p->cp * (double)m->kv_heads / p->tp *
                       (double)m->head_dim * 2 * e;
-    double params = (double)model_matmul_params(m) / p->tp / p->pp * busiest;
+    double params = (double)model_flops_params(m) / p->tp / p->pp * busiest;
 
-    x[FLOPS] = model_step_flops(m, (int64_t)tokens, load.seq_length) / spec_world(p) * busiest *
+    x[FLOPS] = model_flops_step(m, (int64_t)tokens, load.seq_length) / spec_world(p) * busiest *
                bubble * again;
     x[BYTES_TP] = bubble * (layers * 4 * row_bytes * ring(p->tp) * again +
                             layers * 3 * kv_bytes * (p->cp - 1) +

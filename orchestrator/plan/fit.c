@@ -11,12 +11,16 @@
 #include "core/file.h"
 #include "core/size.h"
 #include "layout/layout.h"
+#include "layout/layout_check.h"
 #include "layout/memory.h"
+#include "layout/model_config.h"
+#include "layout/model_tensors.h"
 #include "layout/parallel_plan.h"
+#include "layout/workload_check.h"
 #include "orchestrator/job/job_option.h"
 #include "orchestrator/plan/cost.h"
 
-enum { CONFIG_MAX = 16 << 20, BATCH_GUESS = 1, SEQ_GUESS = 128, MICROS_MAX = 4096 };
+enum { BATCH_GUESS = 1, SEQ_GUESS = 128, MICROS_MAX = 4096 };
 
 struct fit {
     const struct job *job;
@@ -27,9 +31,8 @@ struct fit {
     struct workload asked;           /* 0: not known */
     struct model model;
     struct parallel_plan plan; /* of --plan */
-    struct tensor *tensors;
-    int n_tensors;
-    struct cost_work work; /* as asked, with guesses for what is not known */
+    struct tensor_kinds kinds; /* of the model's tensors */
+    struct cost_work work;     /* as asked, with guesses for what is not known */
     struct cost_model cost;
 };
 
@@ -40,38 +43,29 @@ static tp_status read_plan(struct fit *f, struct tp_err *err)
 {
     const char *given = job_option(f->job, "--plan");
     char path[PATH_MAX];
-    char *text;
-    size_t size;
     tp_status st;
 
     if (!given || !f->job->is_tp_train)
         return TP_OK;
     snprintf(path, sizeof path, "%.2000s%s%.2000s", given[0] == '/' ? "" : f->job->dir,
              given[0] == '/' ? "" : "/", given);
-    if ((st = file_read_all(&text, &size, path, PARALLEL_PLAN_BYTES_MAX, f->arena, err)))
-        return st;
+    st = parallel_plan_read(&f->plan, path, f->arena, err);
     f->model.plan = &f->plan;
-    return parallel_plan_parse(&f->plan, text, size, path, f->arena, err);
+    return st;
 }
 
 static tp_status read_model(struct fit *f, struct tp_err *err)
 {
     const char *given = f->job->layouts.model;
-    char path[PATH_MAX];
-    char *text;
-    size_t size;
     tp_status st;
 
     if (!given)
         return TP_OK;
-    snprintf(path, sizeof path, "%.4000s%s", given, file_is_dir(given) ? "/config.json" : "");
-    st = file_read_all(&text, &size, path, CONFIG_MAX, f->arena, err);
-    if (st == TP_OK)
-        st = model_parse(&f->model, text, size, path, f->arena, err);
+    st = model_config_read(&f->model, given, f->arena, err);
     if (st == TP_OK)
         st = read_plan(f, err);
     if (st == TP_OK)
-        st = model_params(&f->tensors, &f->n_tensors, &f->model, f->asked.dtype, f->arena, err);
+        st = model_kinds(&f->kinds, &f->model, f->arena, err);
     f->has_model = st == TP_OK;
     return st;
 }
@@ -221,7 +215,7 @@ static bool check_shape(struct fit *f, struct plan_candidate *c)
     const struct model *m = f->has_model ? &f->model : NULL;
     struct tp_err why = { 0 };
 
-    if ((m && layout_check(p, m->layers, f->tensors, f->n_tensors, &why)) ||
+    if ((m && layout_check(p, m->layers, &f->kinds, &why)) ||
         workload_check_mesh(&f->asked, p, m, &why))
         return refuse(f, c, "%s", why.msg);
     return true;

@@ -1,7 +1,7 @@
 /*
  * orchestrator/plan/fit.h - whether a layout can run a job: the model and the global batch, by the
- * rules that tp-train itself refuses by (layout/workload.h), the job's limits, and a rank's memory.
- * And how well: see orchestrator/plan/cost.h.
+ * rules that tp-train itself refuses by (layout/workload_check.h), the job's limits, and a rank's
+ * memory. And how well: see orchestrator/plan/cost.h.
  */
 #ifndef ORCHESTRATOR_PLAN_FIT_H
 #define ORCHESTRATOR_PLAN_FIT_H

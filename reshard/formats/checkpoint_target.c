@@ -6,6 +6,7 @@
 #include "ckpt/hash.h"
 #include "ckpt/row_sums.h"
 #include "core/arena.h"
+#include "layout/stored_box.h"
 #include "reshard/formats/checkpoint.h"
 #include "reshard/formats/reduce_sums.h"
 
@@ -44,7 +45,7 @@ static tp_status allocate(struct checkpoint_target *t, struct tp_err *err)
 {
     const struct layout *l = t->layout;
     int n;
-    tp_status st = layout_stored_boxes(&t->boxes, &n, l, &t->arena, err);
+    tp_status st = stored_box_list(&t->boxes, &n, l, &t->arena, err);
 
     if (st)
         return st;

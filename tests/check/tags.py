@@ -23,8 +23,7 @@ ENFORCED = "core layout device progress".split()
 PREFIXES = {
     "core/err.h": "tp",             # every function has them: struct tp_err, tp_status
     "layout/spec.h": "mesh",        # the mesh that a spec names
-    "layout/layout.h": "tensor placement stored_box",
-    "layout/parallel_plan.h": "tensor",
+    "layout/tensor.h": "placement",
     "progress/tp_progress.h": "tp",
 }
 

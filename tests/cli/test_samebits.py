@@ -202,11 +202,11 @@ def test_logits_are_in_their_places(runs, tmp_path):
 @pytest.mark.parametrize("layout, more, says", [
     ("tp1", {"same-bits": 6}, "nearest: 4"),
     ("tp1", {"same-bits": 512}, "nearest: 256"),
-    ("tp1", {"same-bits": 16}, "8 attention heads cannot be dealt; --same-bits 8 can"),
+    ("tp1", {"same-bits": 16}, "8 attention heads do not divide among them; --same-bits 8 would work"),
     ("tp8", {"same-bits": 4}, "nearest that would run: tp4"),
-    ("cp2", {}, "cannot keep its promise under cp 2"),
+    ("cp2", {}, "does not work with cp (2)"),
     ("dp4zero3", {"batch": 12}, "12 microbatches of a step"),
-    ("tp1", {"seq": 31}, "31 tokens of a microbatch"),
+    ("tp1", {"seq": 31}, "blocks: 31 tokens"),
     ("dp3", {"batch": 9}, "power of two, not 3"),
     ("tp1", {"micro": 3}, "--micro 3"),
 ])

@@ -3,6 +3,7 @@
 #include <jansson.h>
 
 #include "ckpt/hash.h"
+#include "layout/model_tensors.h"
 #include "tests/unit/fixture.h"
 
 enum { TAIL = 13 + 64 + 4 };
@@ -185,7 +186,7 @@ Test(manifest, lies_are_refused_by_name)
     struct model model = random_model(&r);
     struct example x;
 
-    while (model.arch != MODEL_LLAMA) /* whose tensors are named below */
+    while (model.family != MODEL_LLAMA) /* whose tensors are named below */
         model = random_model(&r);
     x = make_example_of(&r, model);
 

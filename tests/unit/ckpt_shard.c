@@ -11,6 +11,8 @@
 #include "ckpt/row_sums.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
+#include "layout/model_tensors.h"
+#include "layout/stored_box.h"
 #include "tests/unit/fixture.h"
 
 static char dir[] = "/tmp/tp-shard-XXXXXX";
@@ -49,7 +51,7 @@ static struct example make_example(struct rng *r, enum dtype dtype)
     cr_assert_eq(model_state(&tensors, &n, &m, dtype, &x.arena, &err), TP_OK);
     cr_assert_eq(layout_make(&x.layout, &s, m.layers, tensors, n, &x.arena, &err), TP_OK, "%s",
                  err.msg);
-    cr_assert_eq(layout_stored_boxes(&x.extents, &x.n, &x.layout, &x.arena, &err), TP_OK);
+    cr_assert_eq(stored_box_list(&x.extents, &x.n, &x.layout, &x.arena, &err), TP_OK);
     return x;
 }
 

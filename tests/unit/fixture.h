@@ -110,7 +110,7 @@ static inline tp_status fixture_checkpoint(const char *root, int64_t step, const
                                     .seed = seed,
                                     .dtype = "fp32",
                                     .options = "{\"lr\": 0.001, \"steps\": 100}" };
-    TP_TRY(layout_stored_boxes(&e, &n, l, &arena, err));
+    TP_TRY(stored_box_list(&e, &n, l, &arena, err));
     m.shards = arena_array(&arena, (size_t)n, sizeof *m.shards);
     TP_TRY(ckpt_begin(&txn, root, step, 0, force, err));
     for (int i = 0; i < n; i++)

@@ -1,14 +1,16 @@
-/* tests/unit/layout_parallel_plan.c - parallel plans: text, sense, and what they do to a layout. */
+/* tests/unit/layout_parallel_plan.c - parallel plans are read, checked and applied to the tensors.
+ */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "layout/layout.h"
+#include "layout/model_tensors.h"
 #include "layout/parallel_plan.h"
 #include "tests/unit/random_model.h"
 
-static const struct model llama = { .arch = MODEL_LLAMA,
+static const struct model llama = { .family = MODEL_LLAMA,
                                     .heads = 8,
                                     .kv_heads = 2,
                                     .head_dim = 16,
@@ -16,7 +18,7 @@ static const struct model llama = { .arch = MODEL_LLAMA,
                                     .ffn = 344,
                                     .vocab = 260,
                                     .layers = 3 };
-static const struct model gpt2 = { .arch = MODEL_GPT2,
+static const struct model gpt2 = { .family = MODEL_GPT2,
                                    .heads = 8,
                                    .kv_heads = 8,
                                    .head_dim = 16,
@@ -41,7 +43,8 @@ static void squeeze(char *text)
 /* The built-in plan's text, with single spaces, and `from` replaced by `to`, once. */
 static char *edited(const struct model *m, const char *from, const char *to, struct arena *arena)
 {
-    char *text = parallel_plan_format(parallel_plan_builtin(m->arch), arena), *at;
+    const struct parallel_plan plan = parallel_plan_builtin(m->family);
+    char *text = parallel_plan_format(&plan, arena), *at;
 
     squeeze(text);
     cr_assert(text && (at = strstr(text, from)), "no '%s' in the plan", from);
@@ -56,121 +59,31 @@ static tp_status parse_and_check(struct parallel_plan *p, const char *text, cons
     return st ? st : parallel_plan_check(p, m, "my.plan", err);
 }
 
-Test(plan, built_in_plans_make_sense_and_read_back_as_they_are_printed)
+Test(parallel_plan, built_in_plans_are_valid_and_read_back_as_printed)
 {
     static const struct model *const models[] = { &llama, &gpt2 };
 
     for (int i = 0; i < 2; i++) {
-        const struct parallel_plan *want = parallel_plan_builtin(models[i]->arch);
+        const struct parallel_plan want = parallel_plan_builtin(models[i]->family);
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
         struct parallel_plan got;
 
-        cr_assert_eq(parallel_plan_check(want, models[i], "built in", &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(parallel_plan_check(&want, models[i], "built in", &err), TP_OK, "%s", err.msg);
         cr_assert_eq(
-            parse_and_check(&got, parallel_plan_format(want, &arena), models[i], &arena, &err),
+            parse_and_check(&got, parallel_plan_format(&want, &arena), models[i], &arena, &err),
             TP_OK, "%s", err.msg);
-        cr_assert_eq(got.n, want->n);
-        for (int k = 0; k < want->n; k++) {
-            cr_assert_eq(got.entries[k].role, want->entries[k].role);
-            cr_assert_eq(got.entries[k].cut, want->entries[k].cut);
-            cr_assert_str_eq(got.entries[k].pattern, want->entries[k].pattern);
+        cr_assert_eq(got.n, want.n);
+        for (int k = 0; k < want.n; k++) {
+            cr_assert_eq(got.entries[k].role, want.entries[k].role);
+            cr_assert_eq(got.entries[k].cut, want.entries[k].cut);
+            cr_assert_str_eq(got.entries[k].pattern, want.entries[k].pattern);
         }
         arena_free(&arena);
     }
 }
 
-/* 220,544 parameters and these names: what transformers writes for the configuration. */
-Test(plan, gpt2_has_the_names_and_shapes_of_transformers)
-{
-    static const struct {
-        const char *name;
-        int64_t shape[2];
-    } want[] = {
-        { "transformer.wte.weight", { 256, 64 } },
-        { "transformer.wpe.weight", { 64, 64 } },
-        { "transformer.h.0.ln_1.weight", { 64, 0 } },
-        { "transformer.h.0.ln_1.bias", { 64, 0 } },
-        { "transformer.h.0.attn.c_attn.weight", { 64, 192 } },
-        { "transformer.h.0.attn.c_attn.bias", { 192, 0 } },
-        { "transformer.h.0.attn.c_proj.weight", { 64, 64 } },
-        { "transformer.h.0.attn.c_proj.bias", { 64, 0 } },
-        { "transformer.h.0.ln_2.weight", { 64, 0 } },
-        { "transformer.h.0.ln_2.bias", { 64, 0 } },
-        { "transformer.h.0.mlp.c_fc.weight", { 64, 256 } },
-        { "transformer.h.0.mlp.c_fc.bias", { 256, 0 } },
-        { "transformer.h.0.mlp.c_proj.weight", { 256, 64 } },
-        { "transformer.h.0.mlp.c_proj.bias", { 64, 0 } },
-    };
-    struct model m = { .arch = MODEL_GPT2,
-                       .heads = 4,
-                       .kv_heads = 4,
-                       .head_dim = 16,
-                       .hidden = 64,
-                       .ffn = 256,
-                       .vocab = 256,
-                       .layers = 4,
-                       .max_positions = 64,
-                       .tied = true };
-    struct arena arena = { 0 };
-    struct tp_err err = { 0 };
-    struct tensor *t;
-    int64_t sum = 0;
-    int n;
-
-    cr_assert_eq(model_params(&t, &n, &m, DTYPE_F32, &arena, &err), TP_OK, "%s", err.msg);
-    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
-        cr_assert_str_eq(t[i].name, want[i].name);
-        cr_assert(t[i].shape[0] == want[i].shape[0] && t[i].shape[1] == want[i].shape[1]);
-    }
-    cr_assert_str_eq(t[n - 2].name, "transformer.ln_f.weight");
-    cr_assert_str_eq(t[n - 1].name, "transformer.ln_f.bias");
-    for (int i = 0; i < n; i++) {
-        struct box b = box_whole(t[i].ndim, t[i].shape);
-
-        sum += box_elements(&b);
-    }
-    cr_assert_eq(sum, 220544);
-    arena_free(&arena);
-}
-
-/* Column then row, each third of c_attn by itself, its bias alike. */
-Test(plan, gpt2_is_cut_by_outputs_then_by_inputs)
-{
-    struct arena arena = { 0 };
-    struct tp_err err = { 0 };
-    struct spec s = spec_default();
-    struct tensor *t;
-    struct box b[TENSOR_BOXES_MAX];
-    int n;
-
-    s.tp = 4;
-    cr_assert_eq(model_params(&t, &n, &gpt2, DTYPE_F32, &arena, &err), TP_OK);
-    for (int i = 0; i < n; i++) {
-        int boxes = layout_tp_boxes(&t[i], &s, 1, b);
-
-        if (t[i].role == ROLE_QKV || t[i].role == ROLE_QKV_BIAS) {
-            int dim = t[i].role == ROLE_QKV ? 1 : 0;
-
-            cr_assert_eq(boxes, 3);
-            for (int k = 0; k < 3; k++)
-                cr_assert(b[k].lo[dim] == 128 * k + 32 && b[k].len[dim] == 32);
-        } else if (t[i].role == ROLE_UP || t[i].role == ROLE_UP_BIAS) {
-            int dim = t[i].role == ROLE_UP ? 1 : 0;
-
-            cr_assert(boxes == 1 && b[0].lo[dim] == 128 && b[0].len[dim] == 128);
-        } else if (t[i].role == ROLE_OUT || t[i].role == ROLE_DOWN) {
-            cr_assert(boxes == 1 && b[0].len[0] == t[i].shape[0] / 4 && b[0].len[1] == 128);
-        } else if (t[i].role != ROLE_EMBEDDING) {
-            struct box whole = box_whole(t[i].ndim, t[i].shape);
-
-            cr_assert(boxes == 1 && box_equal(&b[0], &whole), "%s", t[i].name);
-        }
-    }
-    arena_free(&arena);
-}
-
-Test(plan, says_what_does_not_fit_and_what_would)
+Test(parallel_plan, a_refusal_names_what_does_not_fit_and_what_would)
 {
     static const struct {
         const struct model *m;
@@ -205,7 +118,7 @@ Test(plan, says_what_does_not_fit_and_what_would)
         { &llama,
           "norm model.norm.weight",
           "positions model.norm.weight",
-          { "positions", "no part of a LlamaForCausalLM" } },
+          { "positions", "not part of a LlamaForCausalLM" } },
         { &gpt2,
           "c_fc.bias column",
           "c_fc.bias replicated",
@@ -230,7 +143,7 @@ Test(plan, says_what_does_not_fit_and_what_would)
     }
 }
 
-Test(plan, names_the_line_that_cannot_be_read)
+Test(parallel_plan, names_the_line_that_cannot_be_read)
 {
     static const struct {
         const char *text, *says;
@@ -241,7 +154,7 @@ Test(plan, names_the_line_that_cannot_be_read)
         { "attention.q a.*.*.b column", "pattern with one '*'" },
         { "embedding a.*.b vocabulary", "without '*'" },
         { "embedding a.b diagonal", "cut 'diagonal'" },
-        { "attention.q a.*.b column kv_head", "cut by 'head', not by 'kv_head'" },
+        { "attention.q a.*.b column kv_head", "unit of attention.q is 'head', not 'kv_head'" },
         { "attention.q a.*.b column head more", "more than 4 words" },
         { "attention.q a.*.b column\nattention.q c.*.d column", "my.plan:2: a second line" },
         { "attention.q a.*%s column", "plain ASCII" },
@@ -261,15 +174,16 @@ Test(plan, names_the_line_that_cannot_be_read)
 }
 
 /* Any bytes: an answer, never a crash. */
-Test(plan, hostile_text_is_refused)
+Test(parallel_plan, hostile_text_is_refused)
 {
     struct rng r = rng_start("plan/hostile");
 
     for (int i = 0; i < 500; i++) {
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
+        const struct parallel_plan plan = parallel_plan_builtin(MODEL_LLAMA);
         struct parallel_plan p;
-        char *text = parallel_plan_format(parallel_plan_builtin(MODEL_LLAMA), &arena), *copy;
+        char *text = parallel_plan_format(&plan, &arena), *copy;
         size_t size = strlen(text);
 
         copy = malloc(size); /* exactly: reading past the end is seen by the sanitizer */
@@ -285,7 +199,7 @@ Test(plan, hostile_text_is_refused)
 }
 
 /* Another model's names, the MLP not cut at all. */
-Test(plan, other_names_and_cuts_reach_the_layout)
+Test(parallel_plan, other_names_and_cuts_reach_the_layout)
 {
     static const char text[] = "embedding tok.weight vocabulary token\n"
                                "attention.norm blk.*.n1 sequence\n"

@@ -1,10 +1,11 @@
-/* tests/unit/layout_suggest.c - what is suggested instead of a layout that does not work, works. */
+/* tests/unit/layout_suggest.c - layouts that are suggested work, and the nearest come first. */
+#include "layout/suggest.h"
+
 #include <criterion/criterion.h>
 
-#include "layout/suggest.h"
 #include "tests/unit/random_model.h"
 
-/* A spec of small degrees, which a model rarely can have. */
+/* A spec of small degrees, which rarely fits a model. */
 static struct spec wild_spec(struct rng *r)
 {
     struct spec s = spec_default();
@@ -25,7 +26,7 @@ static bool is_same(const struct spec *a, const struct spec *b)
            a->cp == b->cp && a->sp == b->sp && a->zero == b->zero;
 }
 
-/* Another condition, as a trainer has: here that ranks are even and replicas few. */
+/* A requirement of the caller: an even number of ranks, and few replicas. */
 static bool is_even(void *ctx, const struct spec *s)
 {
     int *calls = ctx;
@@ -44,18 +45,18 @@ Test(suggest, every_suggestion_works)
         struct spec asked = wild_spec(&r), found[SUGGEST_MAX];
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
+        struct suggest q = { .asked = &asked, .n_layers = m.layers };
         struct tensor *tensors;
         struct layout l;
         int n_tensors, calls = 0, n;
         bool picky = rng_int(&r, 0, 1);
 
         cr_assert_eq(model_params(&tensors, &n_tensors, &m, DTYPE_F32, &arena, &err), TP_OK);
-        n = suggest_specs(found, &(struct suggest){ .asked = &asked,
-                                                    .n_layers = m.layers,
-                                                    .tensors = tensors,
-                                                    .n_tensors = n_tensors,
-                                                    .fits = picky ? is_even : NULL,
-                                                    .ctx = &calls });
+        cr_assert_eq(model_kinds(&q.kinds, &m, &arena, &err), TP_OK);
+        q.fits = picky ? is_even : NULL;
+        q.ctx = &calls;
+        n = suggest_specs(found, &q);
+        cr_assert_leq(calls, 1 << 14);
         wrong += layout_make(&l, &asked, m.layers, tensors, n_tensors, &arena, &err) != TP_OK;
         cr_assert(n > 0 || picky, "one rank always works");
         for (int k = 0; k < n; k++) {
@@ -72,7 +73,7 @@ Test(suggest, every_suggestion_works)
     cr_assert(suggested > 600 && wrong > 200, "%d suggestions, %d wrong", suggested, wrong);
 }
 
-/* A 40-layer model of 40 heads: people ask for tp16 and get what they could have meant. */
+/* A model of 40 layers and 40 heads. */
 Test(suggest, the_nearest_come_first_and_one_keeps_the_ranks)
 {
     static const struct {
@@ -92,20 +93,17 @@ Test(suggest, the_nearest_come_first_and_one_keeps_the_ranks)
                        .layers = 40 };
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
-    struct tensor *tensors;
-    int n_tensors;
+    struct tensor_kinds kinds;
 
-    cr_assert_eq(model_params(&tensors, &n_tensors, &m, DTYPE_F32, &arena, &err), TP_OK);
+    cr_assert_eq(model_kinds(&kinds, &m, &arena, &err), TP_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct spec asked, found[SUGGEST_MAX];
         char text[SUGGEST_TEXT_MAX];
         int n;
 
         cr_assert_eq(spec_parse(&asked, cases[i].asked, &err), TP_OK);
-        n = suggest_specs(found, &(struct suggest){ .asked = &asked,
-                                                    .n_layers = m.layers,
-                                                    .tensors = tensors,
-                                                    .n_tensors = n_tensors });
+        n = suggest_specs(
+            found, &(struct suggest){ .asked = &asked, .n_layers = m.layers, .kinds = kinds });
         cr_expect_str_eq(suggest_text(text, found, n), cases[i].nearest, "%s: %s", cases[i].asked,
                          text);
     }

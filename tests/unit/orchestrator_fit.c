@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "layout/model_config.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
 #include "orchestrator/plan/candidates.h"
@@ -43,7 +44,7 @@ static struct model read_random_model(struct rng *r, const char *path, struct ar
     struct model m = random_model(r), read;
     const char *text;
 
-    if (m.arch == MODEL_LLAMA)
+    if (m.family == MODEL_LLAMA)
         text = arena_printf(arena, llama, m.vocab, m.hidden, m.ffn, m.layers, m.heads, m.kv_heads,
                             m.head_dim, m.max_positions);
     else
@@ -51,7 +52,8 @@ static struct model read_random_model(struct rng *r, const char *path, struct ar
             arena_printf(arena, gpt2, m.vocab, m.hidden, m.ffn, m.layers, m.heads, m.max_positions);
     remove(path);
     cr_assert_eq(file_write_new(path, text, strlen(text), &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(model_parse(&read, text, strlen(text), path, arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(model_config_parse(&read, text, strlen(text), path, arena, &err), TP_OK, "%s",
+                 err.msg);
     return read;
 }
 

@@ -4,15 +4,16 @@
 #ifndef TESTS_UNIT_RANDOM_MODEL_H
 #define TESTS_UNIT_RANDOM_MODEL_H
 
+#include <criterion/criterion.h>
+
 #include "layout/layout.h"
-#include "layout/model.h"
+#include "layout/model_tensors.h"
 #include "tests/unit/random.h"
 
-/* A Llama or a GPT-2 with dimensions that most degrees up to 8 divide; the vocabulary is any
- * number. */
+/* A Llama or a GPT-2. Most degrees up to 8 divide its dimensions; the vocabulary is any number. */
 static inline struct model random_model(struct rng *r)
 {
-    struct model m = { .arch = rng_int(r, 0, 2) ? MODEL_LLAMA : MODEL_GPT2 };
+    struct model m = { .family = rng_int(r, 0, 2) ? MODEL_LLAMA : MODEL_GPT2 };
 
     m.heads = 1 << rng_int(r, 0, 3);
     m.kv_heads = m.heads >> rng_int(r, 0, 3);
@@ -28,7 +29,7 @@ static inline struct model random_model(struct rng *r)
     m.rope_theta = 10000;
     m.init_std = 0.02;
     m.max_positions = rng_int(r, 1, 64);
-    if (m.arch == MODEL_GPT2) {
+    if (m.family == MODEL_GPT2) {
         m.kv_heads = m.heads;
         m.hidden = m.heads * m.head_dim;
         m.tied = true;
@@ -36,7 +37,7 @@ static inline struct model random_model(struct rng *r)
     return m;
 }
 
-/* A spec that the model can have, of every axis. */
+/* A spec that fits the model and may use every axis. */
 static inline struct spec random_spec(struct rng *r, const struct model *m)
 {
     struct spec s = spec_default();
@@ -53,6 +54,20 @@ static inline struct spec random_spec(struct rng *r, const struct model *m)
     s.sp = rng_int(r, 0, 1) == 1;
     s.zero = (int)(int[]){ 0, 1, 3 }[rng_int(r, 0, 2)];
     return s;
+}
+
+/* The layout of all that training the model in bf16 saves. */
+static inline struct layout bf16_layout(const struct model *m, const struct spec *s,
+                                        struct arena *arena)
+{
+    struct tp_err err = { 0 };
+    struct tensor *tensors;
+    struct layout l;
+    int n;
+
+    cr_assert_eq(model_state(&tensors, &n, m, DTYPE_BF16, arena, &err), TP_OK);
+    cr_assert_eq(layout_make(&l, s, m->layers, tensors, n, arena, &err), TP_OK, "%s", err.msg);
+    return l;
 }
 
 #endif

@@ -4,6 +4,8 @@
 
 #include "core/clock.h"
 #include "kernels/cast.h"
+#include "layout/model_tensors.h"
+#include "layout/stored_box.h"
 #include "tests/unit/random_model.h"
 #include "tests/unit/store.h"
 
@@ -16,7 +18,7 @@ static void store_of_layout(struct store *s, const struct layout *l, const enum 
     struct stored_box *e;
     int n;
 
-    cr_assert_eq(layout_stored_boxes(&e, &n, l, arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(stored_box_list(&e, &n, l, arena, &err), TP_OK, "%s", err.msg);
     extents = calloc((size_t)n + 1, sizeof *extents);
     for (int i = 0; i < n; i++)
         extents[i] = (struct reshard_extent){ e[i].tensor, e[i].box };

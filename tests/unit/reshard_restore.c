@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "layout/model_tensors.h"
 #include "reshard/restore.h"
 #include "tests/unit/fixture.h"
 

@@ -133,7 +133,7 @@ static int run_steps(const struct train_config *c, const struct model *m, struct
     return wrong;
 }
 
-static const struct model MODEL = { .arch = MODEL_LLAMA,
+static const struct model MODEL = { .family = MODEL_LLAMA,
                                     .layers = 4,
                                     .heads = 4,
                                     .kv_heads = 2,

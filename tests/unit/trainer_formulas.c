@@ -22,7 +22,7 @@ enum { B = 2, S = 8, H = 64, HEADS = 4, HEAD_DIM = 16, F = 64, FLOAT = 4 };
 
 static struct model llama(int layers, int kv_heads, int64_t vocab, bool tied)
 {
-    return (struct model){ .arch = MODEL_LLAMA,
+    return (struct model){ .family = MODEL_LLAMA,
                            .vocab = vocab,
                            .hidden = H,
                            .ffn = F,
@@ -41,7 +41,7 @@ static struct model gpt2(int layers)
 {
     struct model m = llama(layers, HEADS, 256, true);
 
-    m.arch = MODEL_GPT2;
+    m.family = MODEL_GPT2;
     m.ffn = 4 * H;
     return m;
 }

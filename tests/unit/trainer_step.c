@@ -9,6 +9,7 @@
 
 #include "comm/launch.h"
 #include "kernels/norm.h"
+#include "layout/parallel_plan.h"
 #include "tests/unit/random_model.h"
 #include "trainer/comm_volume.h"
 #include "trainer/data_parallel/zero_buckets.h"
@@ -51,7 +52,7 @@ static void want_plan(struct rng *r, struct model *m, struct train_config *c)
     static struct parallel_plan plan; /* one a process; the model points to it */
     bool whole[] = { rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1) };
 
-    plan = *parallel_plan_builtin(m->arch);
+    plan = parallel_plan_builtin(m->family);
     for (int i = 0; i < plan.n; i++) {
         struct parallel_plan_entry *e = &plan.entries[i];
         bool attention = e->role >= ROLE_Q && e->role <= ROLE_OUT;

@@ -106,7 +106,7 @@ Test(advice, what_is_named_instead_of_a_run_that_is_too_large_fits)
         struct train_config asked, c;
         struct tp_err err = { 0 };
 
-        m.hidden *= m.arch == MODEL_GPT2 ? 1 : 64;
+        m.hidden *= m.family == MODEL_GPT2 ? 1 : 64;
         m.vocab *= 100;
         asked = random_config(&r, &m);
         asked.spec = random_spec(&r, &m);

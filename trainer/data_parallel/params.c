@@ -189,24 +189,31 @@ static tp_status add_unit(struct params *p, const struct layout *l, int rank, in
 }
 
 /* Give every entry its rows and its number of the gradient norm, the same at every layout. */
-static void number_places(struct params *p, const struct layout *l)
+static tp_status number_places(struct params *p, const struct layout *l, struct arena *arena,
+                               struct tp_err *err)
 {
+    int *first = arena_array(arena, (size_t)l->n_tensors, sizeof *first); /* of each tensor */
+
+    if (!first)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", l->n_tensors);
     for (int t = 0; t < l->n_tensors; t++) {
         const struct placement *r = &l->tensors[t].placement;
 
         if (strcmp(l->tensors[t].group, GROUP_PARAM) != 0)
             continue;
-        for (int i = 0; i < p->n; i++)
-            if (p->list[i].tensor == t)
-                p->list[i].place =
-                    p->n_places + p->list[i].part + (r->dim < 0 ? 0 : p->list[i].shard * r->blocks);
+        first[t] = p->n_places;
         p->n_places += r->dim < 0 ? 1 : p->n_virtual * r->blocks;
     }
     for (int i = 0; i < p->n; i++) {
-        p->list[i].row = p->n_rows;
-        if (p->list[i].counted && p->list[i].n)
-            p->n_rows += p->list[i].box.len[0];
+        struct param *q = &p->list[i];
+        const struct placement *r = &l->tensors[q->tensor].placement;
+
+        q->place = first[q->tensor] + q->part + (r->dim < 0 ? 0 : q->shard * r->blocks);
+        q->row = p->n_rows;
+        if (q->counted && q->n)
+            p->n_rows += q->box.len[0];
     }
+    return TP_OK;
 }
 
 /* Room for the gradients of a tied head beside those of its embedding, on a stage that has both. */
@@ -247,7 +254,7 @@ tp_status params_init(struct params *p, const struct layout *l, int rank, enum d
         TP_TRY(add_unit(p, l, rank, unit, err));
     p->n_elements = round_up(p->n_elements);
     TP_TRY(params_deal(p, l, mesh_coord_of(&l->spec, rank), arena, err));
-    number_places(p, l);
+    TP_TRY(number_places(p, l, arena, err));
     if (same_bits)
         add_head(p, l);
 done:

@@ -4,6 +4,7 @@
 #include "kernels/bias.h"
 #include "kernels/layernorm.h"
 #include "kernels/norm.h"
+#include "layout/family.h"
 #include "trainer/model/attention_block.h"
 
 static int64_t most(int64_t a, int64_t b)
@@ -31,7 +32,7 @@ tp_status slot_init(struct slot *s, const struct net *n, struct arena *arena, st
 /* Floats a row that a norm leaves. */
 static int64_t stats_of(const struct net *n)
 {
-    return n->model->arch == MODEL_GPT2 ? 2 : 1;
+    return family_of(n->model)->norm == FAMILY_LAYER_NORM ? 2 : 1;
 }
 
 /* What attention leaves. */
@@ -85,7 +86,7 @@ static int64_t sums_of(const struct net *n)
 {
     int64_t h = n->model->hidden, wide = most(n->up_width, n->qkv_width);
 
-    if (n->model->arch != MODEL_GPT2)
+    if (family_of(n->model)->norm == FAMILY_RMS_NORM)
         return norm_rms_workspace(h);
     return most(layernorm_workspace(h), bias_workspace(most(wide, n->seq * h)));
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/rope.h"
+#include "layout/family.h"
 
 /* Where the views of a rank's parameters come from. */
 struct source {
@@ -38,7 +39,7 @@ static bool is_cut(const struct source *s, const struct param *p)
 static int64_t width_of(const struct source *s, const struct param *p)
 {
     bool fused = s->layout->tensors[p->tensor].role == ROLE_QKV;
-    int axis = s->net->model->arch == MODEL_GPT2 ? 1 : 0;
+    int axis = family_of(s->net->model)->in_out ? 1 : 0;
 
     return fused && !is_cut(s, p) ? p->box.len[axis] / 3 : p->box.len[axis];
 }
@@ -89,7 +90,7 @@ static tp_status count_widths(struct net *n, const struct source *s, struct tp_e
     const struct model *m = n->model;
     const struct param *q = NULL, *k = NULL, *up = NULL;
     int layer = n->layer_numbers[0];
-    bool fused = m->arch == MODEL_GPT2;
+    bool fused = family_tensor_find(family_of(m), ROLE_QKV) != NULL;
     tp_status st;
 
     TP_TRY(need(&q, s, fused ? ROLE_QKV : ROLE_Q, layer, err));
@@ -99,7 +100,7 @@ static tp_status count_widths(struct net *n, const struct source *s, struct tp_e
     n->kv_width = width_of(s, k);
     n->ffn = width_of(s, up);
     n->qkv_width = n->q_width + 2 * n->kv_width;
-    n->up_width = (m->arch == MODEL_GPT2 ? 1 : 2) * n->ffn;
+    n->up_width = (family_of(m)->mlp == FAMILY_SWIGLU ? 2 : 1) * n->ffn;
     n->heads = n->q_width / m->head_dim;
     n->kv_heads = n->kv_width / m->head_dim;
     if (n->is_first)
@@ -156,7 +157,7 @@ void net_take(struct net *n, int64_t sequences, struct buffer_pool *shared, stru
     if (n->shards > 1)
         n->sums =
             buffer_pool_take(own, n->shards * sequences * n->seq * n->model->hidden, sizeof(float));
-    if (n->model->arch == MODEL_LLAMA)
+    if (family_of(n->model)->position == FAMILY_ROTARY)
         n->rope = buffer_pool_take(own, n->seq * n->model->head_dim, sizeof(float));
 }
 
@@ -183,7 +184,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
                             .grad = params_grad(p, w),
                             .out = width,
                             .in = in,
-                            .in_out = s->net->model->arch == MODEL_GPT2 && layer >= 0,
+                            .in_out = family_of(s->net->model)->in_out && layer >= 0,
                             .parts = role == ROLE_QKV && is_cut(s, w) ? 3 : 1,
                             .shards = s->net->same_bits ? s->net->shards : 0,
                             .stride = stride_of(s, w),
@@ -220,16 +221,18 @@ static tp_status bind_norm(struct norm *out, const struct source *s, enum tensor
 static tp_status bind_layer(struct layer *y, const struct source *s, int layer, struct tp_err *err)
 {
     const struct net *n = s->net;
-    bool gpt2 = n->model->arch == MODEL_GPT2;
+    const struct family *family = family_of(n->model);
+    bool fused = family_tensor_find(family, ROLE_QKV) != NULL;
+    bool gated = family->mlp == FAMILY_SWIGLU;
     int64_t h = n->model->hidden;
     tp_status st;
 
     TP_TRY(bind_norm(&y->attn_norm, s, ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS, layer, err));
-    TP_TRY(bind_linear(&y->qkv, s, gpt2 ? ROLE_QKV : ROLE_Q, ROLE_QKV_BIAS, layer, n->qkv_width, h,
+    TP_TRY(bind_linear(&y->qkv, s, fused ? ROLE_QKV : ROLE_Q, ROLE_QKV_BIAS, layer, n->qkv_width, h,
                        err));
     TP_TRY(bind_linear(&y->out, s, ROLE_OUT, ROLE_OUT_BIAS, layer, h, n->q_width, err));
     TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, layer, err));
-    TP_TRY(bind_linear(&y->up, s, gpt2 ? ROLE_UP : ROLE_GATE, ROLE_UP_BIAS, layer, n->up_width, h,
+    TP_TRY(bind_linear(&y->up, s, gated ? ROLE_GATE : ROLE_UP, ROLE_UP_BIAS, layer, n->up_width, h,
                        err));
     TP_TRY(bind_linear(&y->down, s, ROLE_DOWN, ROLE_DOWN_BIAS, layer, h, n->ffn, err));
 done:

@@ -17,7 +17,7 @@ int64_t same_bits_leaf(const struct train_config *c)
 {
     const struct workload w = train_config_work(c);
 
-    return same_bits_chunk_microbatches(&w);
+    return same_bits_group_microbatches(&w);
 }
 
 int same_bits_levels(const struct train_config *c)

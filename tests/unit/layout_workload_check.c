@@ -1,6 +1,7 @@
-/* tests/unit/layout_workload.c - what a refusal names instead would do; what is not known is no
- * reason to refuse. tests/unit/orchestrator_fit.c compares the programs that use these rules. */
-#include "layout/workload.h"
+/* tests/unit/layout_workload_check.c - a refusal names a value that works, and numbers that are not
+ * known refuse nothing. tests/unit/orchestrator_fit.c compares the programs that use these rules.
+ */
+#include "layout/workload_check.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -31,13 +32,13 @@ static tp_status check(const struct workload *w, const struct spec *s, const str
     return st ? st : workload_check_micro(w, s, err);
 }
 
-/* Take "; FLAG N VERB" at the end of a sentence to heart. False: it names nothing. */
+/* Change what the end of a message, "; FLAG N VERB", recommends. False: it recommends nothing. */
 static bool follow(struct workload *w, const char *sentence)
 {
     const char *instead = strrchr(sentence, ';');
     long n;
 
-    if (!instead || !strpbrk(instead, "0123456789") || strstr(instead, "takes any"))
+    if (!instead || !strpbrk(instead, "0123456789") || strstr(instead, "any number"))
         return false;
     n = strtol(strpbrk(instead, "0123456789"), NULL, 10);
     if (strstr(instead, "--seq "))
@@ -51,7 +52,7 @@ static bool follow(struct workload *w, const char *sentence)
     return true;
 }
 
-/* Whether two sentences are of one rule: the same words at their beginnings, numbers aside. */
+/* Whether two messages are of one rule: they begin with the same words, apart from numbers. */
 static bool same_rule(const char *a, const char *b)
 {
     static const char digits[] = "0123456789";
@@ -67,7 +68,7 @@ static bool same_rule(const char *a, const char *b)
     return true;
 }
 
-Test(workload, what_a_refusal_names_instead_is_not_refused_for_the_same_reason)
+Test(workload_check, what_a_refusal_recommends_is_not_refused_for_the_same_reason)
 {
     struct rng r = rng_start("workload/instead");
     int followed = 0;
@@ -87,8 +88,8 @@ Test(workload, what_a_refusal_names_instead_is_not_refused_for_the_same_reason)
     cr_assert_gt(followed, 500);
 }
 
-/* Every microbatch of every replica is run once, and all ranks run as many. */
-Test(workload, an_accepted_batch_is_dealt_evenly)
+/* Every dp rank runs the same number of microbatches, and together they are the batch. */
+Test(workload_check, an_accepted_batch_divides_evenly)
 {
     struct rng r = rng_start("workload/dealt");
     int accepted = 0;
@@ -108,13 +109,13 @@ Test(workload, an_accepted_batch_is_dealt_evenly)
         cr_assert(s.cp == 1 || w.seq_length / s.cp % 2 == 0);
         cr_assert(!s.sp || micro * w.seq_length % ((int64_t)s.cp * s.tp) == 0);
         cr_assert(!w.same_bits ||
-                  same_bits_chunk_microbatches(&w) << same_bits_tree_levels(&w, &s) == micros);
+                  same_bits_group_microbatches(&w) << same_bits_tree_levels(&w, &s) == micros);
     }
     cr_assert_gt(accepted, 500);
 }
 
-/* Sums that 64 bits do not hold are not small: a limit must refuse them. */
-Test(workload, memory_that_cannot_be_counted_is_no_small_need)
+/* A need that does not fit into 64 bits must not look small. */
+Test(workload_check, a_need_beyond_64_bits_is_the_largest)
 {
     struct model m = { .vocab = 256, .layers = 1000, .heads = 8, .kv_heads = 8, .head_dim = 64 };
     struct workload w = { .seq_length = 1 << 10,
@@ -133,7 +134,7 @@ Test(workload, memory_that_cannot_be_counted_is_no_small_need)
     cr_assert_eq(before, MEMORY_MOST);
 }
 
-Test(workload, a_batch_and_a_length_that_are_not_known_refuse_nothing)
+Test(workload_check, an_unknown_batch_and_length_refuse_nothing)
 {
     struct rng r = rng_start("workload/unknown");
 
@@ -148,6 +149,6 @@ Test(workload, a_batch_and_a_length_that_are_not_known_refuse_nothing)
         cr_assert_eq(workload_check_mesh(&w, &s, NULL, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(workload_check_micro(&w, &s, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(workload_micros(&w, &s), 0);
-        cr_assert_eq(workload_check_run(&w, &m, &err), TP_E_USAGE); /* tp-train knows its own */
+        cr_assert_eq(workload_check_run(&w, &m, &err), TP_E_USAGE); /* tp-train always knows them */
     }
 }

@@ -1,0 +1,68 @@
+/* layout/family.c - see layout/family.h. */
+#include "layout/family.h"
+
+#include <string.h>
+
+static const struct family *const families[MODEL_FAMILIES] = {
+    [MODEL_LLAMA] = &family_llama,
+    [MODEL_GPT2] = &family_gpt2,
+};
+
+const struct family *family_at(enum model_family number)
+{
+    return families[number];
+}
+
+const struct family *family_of(const struct model *m)
+{
+    return families[m->family];
+}
+
+bool family_find(enum model_family *out, const char *architecture, const char *model_type)
+{
+    for (int i = 0; i < MODEL_FAMILIES; i++) {
+        const char *asked = architecture ? architecture : model_type;
+        const char *known = architecture ? families[i]->architecture : families[i]->model_type;
+
+        if (asked && strcmp(asked, known) == 0) {
+            *out = (enum model_family)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+const struct family_tensor *family_tensor_find(const struct family *f, enum tensor_role role)
+{
+    for (const struct family_tensor *t = f->tensors; t->role != ROLE_NONE; t++)
+        if (t->role == role)
+            return t;
+    return NULL;
+}
+
+int64_t family_dim_size(enum family_dim d, const struct model *m)
+{
+    switch (d) {
+    case DIM_VOCAB:
+        return m->vocab;
+    case DIM_POSITIONS:
+        return m->max_positions;
+    case DIM_HIDDEN:
+        return m->hidden;
+    case DIM_FFN:
+        return m->ffn;
+    case DIM_Q:
+        return m->heads * m->head_dim;
+    case DIM_KV:
+        return m->kv_heads * m->head_dim;
+    case DIM_QKV:
+        return (m->heads + 2 * (int64_t)m->kv_heads) * m->head_dim;
+    default:
+        return 0;
+    }
+}
+
+int family_out_axis(const struct family *f, const struct family_tensor *t)
+{
+    return f->in_out && t->shape[1] != DIM_NONE ? 1 : 0;
+}

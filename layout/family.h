@@ -1,0 +1,120 @@
+/*
+ * layout/family.h - a family of models as one table: the keys of its config.json, and its tensors
+ * with their names, shapes and cuts.
+ *
+ * Each family is one file of layout/family/ that holds data only. To add one, write its table,
+ * declare it at the end of this header, and add it to enum model_family (layout/model.h) and to
+ * the list in layout/family.c.
+ */
+#ifndef LAYOUT_FAMILY_H
+#define LAYOUT_FAMILY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "layout/model.h"
+#include "layout/tensor.h"
+
+/* The arithmetic of the layers. The trainer has code for each of these values. */
+enum family_norm { FAMILY_RMS_NORM, FAMILY_LAYER_NORM };
+enum family_mlp { FAMILY_SWIGLU, FAMILY_GELU };
+enum family_position { FAMILY_ROTARY, FAMILY_LEARNED };
+
+/* ---- config.json ---- */
+
+/* How the value of a key is read. */
+enum family_value {
+    FAMILY_VALUE_END,
+    FAMILY_VALUE_NEED,     /* int or int64_t: a whole number from 1 to max, required */
+    FAMILY_VALUE_COUNT,    /* the same, optional */
+    FAMILY_VALUE_POSITIVE, /* double above 0 */
+    FAMILY_VALUE_FLAG,     /* bool */
+    FAMILY_VALUE_DROPOUT,  /* double from 0 to below 1; the largest of such keys is kept */
+    FAMILY_VALUE_ROPE,     /* double above 0, which transformers 5 writes into rope_parameters;
+                              scaled rotary embedding is refused */
+    FAMILY_VALUE_ONLY,     /* no member, because only one value is implemented */
+};
+
+struct family_key {
+    const char *key;
+    enum family_value value;
+    size_t member, member_bytes; /* the member of struct model that it sets */
+    int64_t max;
+    double fallback;   /* when the key is absent */
+    const char *only;  /* the value that is implemented, as JSON */
+    const char *other; /* what the message says about other values; may be NULL */
+};
+
+/* Rows of a family's table: key, member of struct model, limit, value when the key is absent. A
+ * count of 0 is derived from other members (layout/model_config.c). */
+/* clang-format off */
+#define FAMILY_MEMBER(m)            offsetof(struct model, m), sizeof(((struct model *)0)->m)
+#define FAMILY_NEED(k, m, max)      { k, FAMILY_VALUE_NEED, FAMILY_MEMBER(m), max, 0, 0, 0 }
+#define FAMILY_COUNT(k, m, max, f)  { k, FAMILY_VALUE_COUNT, FAMILY_MEMBER(m), max, f, 0, 0 }
+#define FAMILY_POSITIVE(k, m, f)    { k, FAMILY_VALUE_POSITIVE, FAMILY_MEMBER(m), 0, f, 0, 0 }
+#define FAMILY_FLAG(k, m, f)        { k, FAMILY_VALUE_FLAG, FAMILY_MEMBER(m), 0, f, 0, 0 }
+#define FAMILY_DROPOUT(k, m, f)     { k, FAMILY_VALUE_DROPOUT, FAMILY_MEMBER(m), 0, f, 0, 0 }
+#define FAMILY_ROPE(k, m, f)        { k, FAMILY_VALUE_ROPE, FAMILY_MEMBER(m), 0, f, 0, 0 }
+#define FAMILY_ONLY(k, json, other) { k, FAMILY_VALUE_ONLY, 0, 0, 0, 0, json, other }
+#define FAMILY_KEYS_END             { 0, FAMILY_VALUE_END, 0, 0, 0, 0, 0, 0 }
+/* clang-format on */
+
+/* Limits that keep all products of dimensions within 64 bits. */
+enum { FAMILY_WIDTH_MAX = 1 << 20, FAMILY_LAYERS_MAX = 10000, FAMILY_VOCAB_MAX = 1 << 28 };
+#define FAMILY_POSITIONS_MAX (INT64_C(1) << 40) /* where no weights depend on it */
+
+/* ---- tensors ---- */
+
+/* A dimension of the model, by name. */
+enum family_dim {
+    DIM_NONE,
+    DIM_VOCAB,
+    DIM_POSITIONS,
+    DIM_HIDDEN,
+    DIM_FFN,
+    DIM_Q,   /* heads x head_dim */
+    DIM_KV,  /* kv_heads x head_dim */
+    DIM_QKV, /* query, key and value side by side */
+};
+
+struct family_tensor {
+    enum tensor_role role;
+    const char *name;         /* `*` stands for the layer's number */
+    enum family_dim shape[2]; /* as stored; the second is DIM_NONE for a vector */
+    enum tensor_cut cut;      /* Megatron-LM's */
+};
+
+/* ---- the table ---- */
+
+struct family {
+    const char *architecture; /* in config.json's "architectures" */
+    const char *model_type;
+    enum family_norm norm;
+    enum family_mlp mlp;
+    enum family_position position;
+    bool in_out; /* the matrices of the layers are stored [in, out], others [out, in] */
+    const struct family_key *keys;       /* ends with FAMILY_KEYS_END */
+    const struct family_tensor *tensors; /* in the order of the model; ends with ROLE_NONE */
+};
+
+/* The table of a model's family. */
+const struct family *family_of(const struct model *m);
+const struct family *family_at(enum model_family number);
+
+/* The family with this architecture, or, where `architecture` is NULL, with this model_type.
+ * False: none has. */
+bool family_find(enum model_family *out, const char *architecture, const char *model_type);
+
+/* The family's tensor of this role; NULL: it has none. */
+const struct family_tensor *family_tensor_find(const struct family *f, enum tensor_role role);
+
+/* Elements of a dimension. */
+int64_t family_dim_size(enum family_dim d, const struct model *m);
+
+/* The axis of a linear layer's outputs in one of its tensors. */
+int family_out_axis(const struct family *f, const struct family_tensor *t);
+
+extern const struct family family_llama, family_gpt2;
+
+#endif

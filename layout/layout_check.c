@@ -1,0 +1,59 @@
+/* layout/layout_check.c - see layout/layout_check.h. */
+#include "layout/layout_check.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Whether tp ranks cannot share t; `why` gets the reason. */
+static bool refuses_tp(const struct tensor *t, int tp, char *why, size_t size)
+{
+    const struct placement *p = &t->placement;
+    int64_t units;
+
+    if (p->dim < 0)
+        return false;
+    units = tensor_units(t);
+    if (t->shape[p->dim] % (p->blocks * (p->uneven ? 1 : p->unit)) != 0) {
+        snprintf(why, size, "its axis %d of %lld is not a multiple of %d x %lld", p->dim,
+                 (long long)t->shape[p->dim], p->blocks, (long long)p->unit);
+        return true;
+    }
+    if (p->uneven || units % tp == 0 || (p->replicate && units > 0 && tp % units == 0))
+        return false;
+    if (p->unit > 1)
+        snprintf(why, size, "its %lld %sheads of %lld on axis %d do not divide by tp %d",
+                 (long long)units, p->replicate ? "key-value " : "", (long long)p->unit, p->dim,
+                 tp);
+    else
+        snprintf(why, size, "its %lld features on axis %d do not divide by tp %d", (long long)units,
+                 p->dim, tp);
+    return true;
+}
+
+static tp_status fail_layout(const struct spec *spec, const char *what, const char *why,
+                             struct tp_err *err)
+{
+    char text[SPEC_TEXT_MAX];
+
+    return tp_fail(err, TP_E_LAYOUT, "layout %s does not fit %s: %s", spec_format(text, spec), what,
+                   why);
+}
+
+tp_status layout_check(const struct spec *spec, int n_layers, const struct tensor_kinds *kinds,
+                       struct tp_err *err)
+{
+    int64_t stages = (int64_t)spec->pp * spec->vpp;
+    char why[160];
+
+    if (spec->vpp > 1 && spec->pp == 1)
+        return fail_layout(spec, "any model", "vpp needs pp of at least 2", err);
+    if (stages > n_layers && stages > 1) {
+        snprintf(why, sizeof why, "its %d layers are fewer than its %lld stages", n_layers,
+                 (long long)stages);
+        return fail_layout(spec, "the model", why, err);
+    }
+    for (int i = 0; i < kinds->n; i++)
+        if (refuses_tp(&kinds->tensors[i], spec->tp, why, sizeof why))
+            return fail_layout(spec, kinds->tensors[i].name, why, err);
+    return TP_OK;
+}

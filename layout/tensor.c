@@ -1,0 +1,104 @@
+/* layout/tensor.c - see layout/tensor.h. */
+#include "layout/tensor.h"
+
+#include <string.h>
+
+/* The cuts that are possible for a role. */
+enum {
+    NEVER = 1 << CUT_REPLICATED,
+    NORM = NEVER | 1 << CUT_SEQUENCE, /* also a bias that is added to the residual */
+    LINEAR = NEVER | 1 << CUT_COLUMN | 1 << CUT_ROW,
+    COLUMN_BIAS = NEVER | 1 << CUT_COLUMN,
+    VOCABULARY = NEVER | 1 << CUT_VOCABULARY,
+};
+
+static const struct {
+    const char *name;
+    enum tensor_unit unit;
+    int cuts;
+    bool of_layer;
+    int blocks; /* 0: not fused */
+} roles[ROLE_COUNT] = {
+    [ROLE_NONE] = { "?", UNIT_NONE, NEVER, false, 0 },
+    [ROLE_EMBEDDING] = { "embedding", UNIT_TOKEN, VOCABULARY, false, 0 },
+    [ROLE_POSITIONS] = { "positions", UNIT_NONE, NEVER, false, 0 },
+    [ROLE_ATTENTION_NORM] = { "attention.norm", UNIT_NONE, NORM, true, 0 },
+    [ROLE_ATTENTION_NORM_BIAS] = { "attention.norm.bias", UNIT_NONE, NORM, true, 0 },
+    [ROLE_Q] = { "attention.q", UNIT_HEAD, LINEAR, true, 0 },
+    [ROLE_K] = { "attention.k", UNIT_KV_HEAD, LINEAR, true, 0 },
+    [ROLE_V] = { "attention.v", UNIT_KV_HEAD, LINEAR, true, 0 },
+    [ROLE_QKV] = { "attention.qkv", UNIT_HEAD, LINEAR, true, 3 },
+    [ROLE_QKV_BIAS] = { "attention.qkv.bias", UNIT_HEAD, COLUMN_BIAS, true, 3 },
+    [ROLE_OUT] = { "attention.out", UNIT_HEAD, LINEAR, true, 0 },
+    [ROLE_OUT_BIAS] = { "attention.out.bias", UNIT_NONE, NORM, true, 0 },
+    [ROLE_MLP_NORM] = { "mlp.norm", UNIT_NONE, NORM, true, 0 },
+    [ROLE_MLP_NORM_BIAS] = { "mlp.norm.bias", UNIT_NONE, NORM, true, 0 },
+    [ROLE_GATE] = { "mlp.gate", UNIT_FEATURE, LINEAR, true, 0 },
+    [ROLE_UP] = { "mlp.up", UNIT_FEATURE, LINEAR, true, 0 },
+    [ROLE_UP_BIAS] = { "mlp.up.bias", UNIT_FEATURE, COLUMN_BIAS, true, 0 },
+    [ROLE_DOWN] = { "mlp.down", UNIT_FEATURE, LINEAR, true, 0 },
+    [ROLE_DOWN_BIAS] = { "mlp.down.bias", UNIT_NONE, NORM, true, 0 },
+    [ROLE_FINAL_NORM] = { "norm", UNIT_NONE, NORM, false, 0 },
+    [ROLE_FINAL_NORM_BIAS] = { "norm.bias", UNIT_NONE, NORM, false, 0 },
+    [ROLE_HEAD] = { "head", UNIT_TOKEN, VOCABULARY, false, 0 },
+};
+
+static const char *const cuts[CUT_COUNT] = {
+    [CUT_REPLICATED] = "replicated", [CUT_SEQUENCE] = "sequence",
+    [CUT_COLUMN] = "column",         [CUT_ROW] = "row",
+    [CUT_VOCABULARY] = "vocabulary",
+};
+
+static const char *const units[] = {
+    [UNIT_NONE] = "",           [UNIT_TOKEN] = "token",     [UNIT_HEAD] = "head",
+    [UNIT_KV_HEAD] = "kv_head", [UNIT_FEATURE] = "feature",
+};
+
+int64_t tensor_units(const struct tensor *t)
+{
+    int64_t block = t->shape[t->placement.dim] / t->placement.blocks;
+
+    return block / t->placement.unit + (t->placement.uneven && block % t->placement.unit != 0);
+}
+
+const char *tensor_role_name(enum tensor_role r)
+{
+    return roles[r].name;
+}
+
+const char *tensor_cut_name(enum tensor_cut c)
+{
+    return cuts[c];
+}
+
+const char *tensor_unit_name(enum tensor_unit u)
+{
+    return units[u];
+}
+
+bool tensor_role_is_of_layer(enum tensor_role r)
+{
+    return roles[r].of_layer;
+}
+
+bool tensor_role_is_bias(enum tensor_role r)
+{
+    const char *dot = strrchr(roles[r].name, '.');
+
+    return dot && strcmp(dot, ".bias") == 0;
+}
+
+enum tensor_unit tensor_role_unit(enum tensor_role r)
+{
+    return roles[r].unit;
+}
+
+int tensor_role_blocks(enum tensor_role r)
+{
+    return roles[r].blocks ? roles[r].blocks : 1;
+}
+
+bool tensor_role_allows(enum tensor_role r, enum tensor_cut c)
+{
+    return roles[r].cuts & 1 << c;
+}

@@ -1,0 +1,114 @@
+/*
+ * layout/tensor.h - a tensor: its name, shape and type, its role in the model, and its placement.
+ *
+ * Every tensor has one name and one shape whatever the layout: those of Hugging Face's files. The
+ * placement says how tensor parallelism cuts it. Pure arithmetic: no I/O, no allocation.
+ */
+#ifndef LAYOUT_TENSOR_H
+#define LAYOUT_TENSOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "layout/box.h"
+#include "layout/dtype.h"
+
+/* What a tensor is to the model. A family of models has some of these (layout/family.h). */
+enum tensor_role {
+    ROLE_NONE, /* not known: the tensor was read from a checkpoint */
+    ROLE_EMBEDDING,
+    ROLE_POSITIONS, /* learned positional embedding */
+    ROLE_ATTENTION_NORM,
+    ROLE_ATTENTION_NORM_BIAS,
+    ROLE_Q,
+    ROLE_K,
+    ROLE_V,
+    ROLE_QKV, /* query, key and value in one tensor */
+    ROLE_QKV_BIAS,
+    ROLE_OUT,
+    ROLE_OUT_BIAS,
+    ROLE_MLP_NORM,
+    ROLE_MLP_NORM_BIAS,
+    ROLE_GATE,
+    ROLE_UP,
+    ROLE_UP_BIAS,
+    ROLE_DOWN,
+    ROLE_DOWN_BIAS,
+    ROLE_FINAL_NORM,
+    ROLE_FINAL_NORM_BIAS,
+    ROLE_HEAD,
+    ROLE_COUNT,
+};
+
+/* How tensor parallelism treats a tensor, in Megatron-LM's terms (Shoeybi et al. 2019; Korthikanti
+ * et al. 2022 for sequence parallelism). */
+enum tensor_cut {
+    CUT_REPLICATED, /* not cut; every rank applies it to the whole sequence */
+    CUT_SEQUENCE,   /* not cut; with sp each rank applies it to its part of the sequence */
+    CUT_COLUMN,     /* a linear layer's outputs: a rank computes some of them */
+    CUT_ROW,        /* a linear layer's inputs: a rank has some and computes a partial sum */
+    CUT_VOCABULARY, /* rows of the embedding or the head */
+    CUT_COUNT,
+};
+
+/* What a cut keeps together. */
+enum tensor_unit { UNIT_NONE, UNIT_TOKEN, UNIT_HEAD, UNIT_KV_HEAD, UNIT_FEATURE };
+
+/* Where tensor parallelism cuts a tensor. */
+struct placement {
+    int dim;        /* the axis that is cut; -1: every tp rank holds the whole tensor */
+    int64_t unit;   /* elements of that axis that stay together: the rows of a head, else 1 */
+    int blocks;     /* parts of a fused tensor, each cut by itself (GPT-2's c_attn: 3), else 1 */
+    bool replicate; /* fewer units than ranks: neighbouring ranks hold the same part (KV heads) */
+    bool uneven;    /* parts may differ in size or be empty (the vocabulary), and the last unit may
+                       be short; otherwise the ranks must divide the units */
+};
+
+enum {
+    LAYER_FIRST = -1,     /* before the layers: on the first stage (embeddings, a tied head) */
+    LAYER_LAST = -2,      /* after the layers: on the last stage (final norm, head) */
+    TENSOR_BOXES_MAX = 8, /* most boxes of one tensor that a rank holds: one for each fused block */
+};
+
+/* The groups of tensors that AdamW needs. A group may have any name; all but GROUP_PARAM are
+ * optimizer state. */
+#define GROUP_PARAM      "param"
+#define GROUP_MASTER     "master"
+#define GROUP_EXP_AVG    "exp_avg"
+#define GROUP_EXP_AVG_SQ "exp_avg_sq"
+
+struct tensor {
+    const char *name;  /* Hugging Face's */
+    const char *group; /* "param", "exp_avg", ... */
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[BOX_NDIM_MAX];
+    struct placement placement;
+    int layer; /* 0 .. n_layers - 1, LAYER_FIRST or LAYER_LAST */
+    enum tensor_role role;
+};
+
+/* Units of the cut axis in each fused block; a short last unit counts. placement.dim >= 0. */
+int64_t tensor_units(const struct tensor *t);
+
+/* "attention.q", "column", "kv_head": the words of a parallel plan. UNIT_NONE is "". */
+const char *tensor_role_name(enum tensor_role r);
+const char *tensor_cut_name(enum tensor_cut c);
+const char *tensor_unit_name(enum tensor_unit u);
+
+/* Whether every layer has a tensor of this role. */
+bool tensor_role_is_of_layer(enum tensor_role r);
+
+/* Whether it is the bias of a norm or of a linear layer. */
+bool tensor_role_is_bias(enum tensor_role r);
+
+/* What a cut of a tensor of this role keeps together; UNIT_NONE where there is nothing to cut. */
+enum tensor_unit tensor_role_unit(enum tensor_role r);
+
+/* Parts of a fused tensor, each cut by itself: 3 for query, key and value; 1: it is not fused. */
+int tensor_role_blocks(enum tensor_role r);
+
+/* Whether a tensor of this role may be cut like that. */
+bool tensor_role_allows(enum tensor_role r, enum tensor_cut c);
+
+#endif

@@ -1,0 +1,162 @@
+/* layout/workload_check.c - see layout/workload_check.h. */
+#include "layout/workload_check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "layout/parallel_plan.h"
+#include "layout/same_bits.h"
+
+/* Most sequences in a step, and most tokens in a sequence: far above any real run, and small enough
+ * that products of both with the width of a buffer do not overflow. */
+enum { COUNT_MAX = 1 << 24 };
+
+/* ---- the run ---- */
+
+static tp_status check_count(const char *flag, int64_t n, struct tp_err *err)
+{
+    if (n >= 1 && n <= COUNT_MAX)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "%s %" PRId64 " must be from 1 to %d", flag, n, COUNT_MAX);
+}
+
+tp_status workload_check_run(const struct workload *w, const struct model *m, struct tp_err *err)
+{
+    tp_status st;
+
+    if (w->seq_length > m->max_positions)
+        return tp_fail(err, TP_E_USAGE,
+                       "--seq %" PRId64
+                       " is more than the model's max_position_embeddings %" PRId64,
+                       w->seq_length, m->max_positions);
+    if (w->dtype != DTYPE_F32 && w->dtype != DTYPE_BF16)
+        return tp_fail(err, TP_E_USAGE, "--dtype is fp32 or bf16, not %s", dtype_name(w->dtype));
+    if ((st = check_count("--seq", w->seq_length, err)) ||
+        (st = check_count("--batch", w->global_batch_size, err)))
+        return st;
+    return w->same_bits ? same_bits_check_run(w, m, err) : TP_OK;
+}
+
+/* ---- the mesh ---- */
+
+/* With sp, layers that are not cut work on a part of the sequence. Attention cannot, and for other
+ * linear layers it is not implemented. In bf16 two values travel as one fp32. */
+static tp_status check_sp(const struct workload *w, const struct model *m, struct tp_err *err)
+{
+    const struct parallel_plan plan = parallel_plan_of(m);
+
+    for (int i = 0; i < plan.n; i++) {
+        const struct parallel_plan_entry *e = &plan.entries[i];
+
+        if (e->cut == CUT_REPLICATED && e->role != ROLE_POSITIONS)
+            return tp_fail(err, TP_E_LAYOUT,
+                           "sequence parallelism (sp) needs a plan that cuts every linear layer "
+                           "and has 'sequence' for norms and biases: %s (%s) is replicated",
+                           e->pattern, tensor_role_name(e->role));
+    }
+    if (w->dtype == DTYPE_BF16 && m->hidden % 2)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "sequence parallelism (sp) in bf16 needs an even hidden size, not %" PRId64,
+                       m->hidden);
+    return TP_OK;
+}
+
+/* Context parallelism cuts each sequence into two blocks per rank. */
+static tp_status check_cp(const struct workload *w, const struct spec *s, struct tp_err *err)
+{
+    int64_t blocks = 2 * (int64_t)s->cp, below = w->seq_length / blocks * blocks;
+    char lengths[64] = "";
+
+    if (s->cp == 1 || w->seq_length % blocks == 0)
+        return TP_OK;
+    if (below)
+        snprintf(lengths, sizeof lengths, "; --seq %" PRId64 " would", below);
+    return tp_fail(err, TP_E_LAYOUT,
+                   "context parallelism (cp %d) cuts a sequence into %" PRId64
+                   " equal blocks, two per rank, but --seq %" PRId64 " does not divide by that%s",
+                   s->cp, blocks, w->seq_length, lengths);
+}
+
+tp_status workload_check_mesh(const struct workload *w, const struct spec *s, const struct model *m,
+                              struct tp_err *err)
+{
+    tp_status st;
+
+    if (m && s->sp && s->tp > 1 && (st = check_sp(w, m, err)))
+        return st;
+    if ((st = check_cp(w, s, err)))
+        return st;
+    if (w->global_batch_size % s->dp)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "--batch %" PRId64 " does not divide by the %d data-parallel ranks",
+                       w->global_batch_size, s->dp);
+    return w->same_bits ? same_bits_check_mesh(w, s, err) : TP_OK;
+}
+
+/* ---- microbatches ---- */
+
+/* The largest divisor of n that is at most `max`; at least 1. */
+static int64_t divisor_below(int64_t n, int64_t max)
+{
+    int64_t d = max < n ? max : n;
+
+    while (d > 1 && n % d)
+        d--;
+    return d > 1 ? d : 1;
+}
+
+/* Microbatches divide a dp rank's part of the batch; interleaved pipelines run them in groups. */
+static tp_status check_batch(const struct workload *w, const struct spec *s, struct tp_err *err)
+{
+    int64_t batch = w->global_batch_size / s->dp, micro = workload_micro(w, s), micros;
+
+    if (!w->global_batch_size)
+        return TP_OK;
+    if (micro < 1 || micro > batch || batch % micro)
+        return tp_fail(err, TP_E_USAGE,
+                       "--micro %" PRId64 " does not divide the %" PRId64
+                       " sequences of a data-parallel rank (--batch %" PRId64
+                       " / dp %d); --micro %" PRId64 " does",
+                       micro, batch, w->global_batch_size, s->dp, divisor_below(batch, micro));
+    micros = batch / micro;
+    if (s->vpp > 1 && micros % s->pp)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "interleaved pipelines (vpp %d) run microbatches in groups of pp (%d), but "
+                       "the %" PRId64
+                       " microbatches of a step do not divide by that; change --batch or --micro",
+                       s->vpp, s->pp, micros);
+    return TP_OK;
+}
+
+/* With sp, the tp ranks share the tokens that a cp rank has of a microbatch. */
+static tp_status check_rows(const struct workload *w, const struct spec *s, struct tp_err *err)
+{
+    int64_t micro = workload_micro(w, s), rows = micro * w->seq_length / s->cp;
+    char cp[32] = "";
+
+    if (!s->sp || rows % s->tp == 0)
+        return TP_OK;
+    if (s->cp > 1)
+        snprintf(cp, sizeof cp, " / cp %d", s->cp);
+    return tp_fail(err, TP_E_LAYOUT,
+                   "sequence parallelism (sp) splits the tokens of a microbatch over tp: "
+                   "%" PRId64 " (--micro %" PRId64 " x --seq %" PRId64 "%s) do not divide by tp %d",
+                   rows, micro, w->seq_length, cp, s->tp);
+}
+
+tp_status workload_check_micro(const struct workload *w, const struct spec *s, struct tp_err *err)
+{
+    int64_t micro = workload_micro(w, s);
+    tp_status st;
+
+    if ((st = check_batch(w, s, err)))
+        return st;
+    if (w->seq_length > 0 && micro > INT32_MAX / w->seq_length)
+        return tp_fail(err, TP_E_USAGE,
+                       "a microbatch of %" PRId64 " sequences of %" PRId64
+                       " tokens is too large; make --micro smaller",
+                       micro, w->seq_length);
+    if ((st = check_rows(w, s, err)))
+        return st;
+    return w->same_bits ? same_bits_check_micro(w, s, err) : TP_OK;
+}

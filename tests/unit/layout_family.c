@@ -1,0 +1,88 @@
+/* tests/unit/layout_family.c - the tables of model families are complete and consistent. */
+#include "layout/family.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "layout/parallel_plan.h"
+
+Test(family, is_found_by_its_names)
+{
+    for (int i = 0; i < MODEL_FAMILIES; i++) {
+        const struct family *f = family_at((enum model_family)i);
+        enum model_family found = MODEL_FAMILIES;
+
+        cr_expect(family_find(&found, f->architecture, NULL) && (int)found == i);
+        cr_expect(family_find(&found, NULL, f->model_type) && (int)found == i);
+        cr_expect_not(family_find(&found, "BertModel", f->model_type), "the architecture decides");
+    }
+    cr_expect_not(family_find(&(enum model_family){ 0 }, NULL, NULL));
+}
+
+/* A row sets a member of struct model that can hold its value. */
+Test(family, keys_fit_the_members_that_they_set)
+{
+    static const size_t sizes[] = {
+        [FAMILY_VALUE_POSITIVE] = sizeof(double),
+        [FAMILY_VALUE_FLAG] = sizeof(bool),
+        [FAMILY_VALUE_DROPOUT] = sizeof(double),
+        [FAMILY_VALUE_ROPE] = sizeof(double),
+        [FAMILY_VALUE_ONLY] = 0,
+    };
+
+    for (int i = 0; i < MODEL_FAMILIES; i++)
+        for (const struct family_key *k = family_at((enum model_family)i)->keys;
+             k->value != FAMILY_VALUE_END; k++) {
+            bool is_count = k->value == FAMILY_VALUE_NEED || k->value == FAMILY_VALUE_COUNT;
+
+            if (is_count)
+                cr_expect(k->max > 0 && (k->member_bytes == sizeof(int64_t) ||
+                                         (k->member_bytes == sizeof(int) && k->max <= INT32_MAX)),
+                          "%s", k->key);
+            else
+                cr_expect_eq(k->member_bytes, sizes[k->value], "%s", k->key);
+            cr_expect_eq(k->only != NULL, k->value == FAMILY_VALUE_ONLY, "%s", k->key);
+        }
+}
+
+Test(family, tensors_have_one_row_for_each_role_and_a_cut_that_the_role_allows)
+{
+    for (int i = 0; i < MODEL_FAMILIES; i++) {
+        const struct family *f = family_at((enum model_family)i);
+
+        for (const struct family_tensor *t = f->tensors; t->role != ROLE_NONE; t++) {
+            cr_expect_eq(family_tensor_find(f, t->role), t, "%s is there twice", t->name);
+            cr_expect_eq(strchr(t->name, '*') != NULL, tensor_role_is_of_layer(t->role), "%s",
+                         t->name);
+            cr_expect(tensor_role_allows(t->role, t->cut), "%s", t->name);
+            cr_expect(t->shape[0] != DIM_NONE, "%s", t->name);
+        }
+    }
+}
+
+/* What a layer's kind of norm, MLP and position needs. */
+Test(family, has_the_tensors_that_its_arithmetic_needs)
+{
+    for (int i = 0; i < MODEL_FAMILIES; i++) {
+        const struct family *f = family_at((enum model_family)i);
+
+        cr_expect_eq(family_tensor_find(f, ROLE_GATE) != NULL, f->mlp == FAMILY_SWIGLU);
+        cr_expect_eq(family_tensor_find(f, ROLE_POSITIONS) != NULL, f->position == FAMILY_LEARNED);
+        cr_expect_eq(family_tensor_find(f, ROLE_FINAL_NORM_BIAS) != NULL,
+                     f->norm == FAMILY_LAYER_NORM);
+        cr_expect(family_tensor_find(f, ROLE_QKV) ||
+                  (family_tensor_find(f, ROLE_Q) && family_tensor_find(f, ROLE_K) &&
+                   family_tensor_find(f, ROLE_V)));
+    }
+}
+
+Test(family, a_column_cut_takes_the_outputs_of_a_linear_layer)
+{
+    const struct family_tensor *q = family_tensor_find(&family_llama, ROLE_Q);
+    const struct family_tensor *qkv = family_tensor_find(&family_gpt2, ROLE_QKV);
+    const struct family_tensor *bias = family_tensor_find(&family_gpt2, ROLE_QKV_BIAS);
+
+    cr_expect_eq(family_out_axis(&family_llama, q), 0);
+    cr_expect_eq(family_out_axis(&family_gpt2, qkv), 1);
+    cr_expect_eq(family_out_axis(&family_gpt2, bias), 0);
+}

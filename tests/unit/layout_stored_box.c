@@ -1,0 +1,90 @@
+/* tests/unit/layout_stored_box.c - each element is stored once, by a rank that holds it. */
+#include "layout/stored_box.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "layout/model_tensors.h"
+#include "tests/unit/random_model.h"
+
+/* Count box b in a row-major grid of the tensor. */
+static void count(unsigned char *grid, const struct tensor *t, const struct box *b)
+{
+    int64_t width = t->ndim == 2 ? b->len[1] : 1;
+
+    for (int64_t i = 0; i < b->len[0]; i++)
+        for (int64_t j = 0; j < width; j++)
+            grid[(b->lo[0] + i) * (t->ndim == 2 ? t->shape[1] : 1) +
+                 (t->ndim == 2 ? b->lo[1] + j : 0)]++;
+}
+
+/* Whether b is one of n boxes, or a part of one. */
+static bool stored_in(const struct box *held, int n, const struct box *b)
+{
+    for (int i = 0; i < n; i++)
+        if (box_contains(&held[i], b))
+            return true;
+    return false;
+}
+
+Test(stored_box, every_element_is_written_once_by_a_rank_that_holds_it)
+{
+    struct rng r = rng_start("stored_box/once");
+
+    for (int i = 0; i < 300; i++) {
+        struct model m = random_model(&r);
+        struct spec s = random_spec(&r, &m);
+        struct arena arena = { 0 };
+        struct layout l = bf16_layout(&m, &s, &arena);
+        struct tp_err err = { 0 };
+        struct stored_box *e;
+        int n;
+
+        cr_assert_eq(stored_box_list(&e, &n, &l, &arena, &err), TP_OK, "%s", err.msg);
+        for (int t = 0; t < l.n_tensors; t++) {
+            struct box whole = box_whole(l.tensors[t].ndim, l.tensors[t].shape);
+            unsigned char *grid = calloc((size_t)box_elements(&whole), 1);
+
+            for (int k = 0; k < n; k++) {
+                struct box held[TENSOR_BOXES_MAX];
+
+                if (e[k].tensor != t)
+                    continue;
+                count(grid, &l.tensors[t], &e[k].box);
+                cr_assert(stored_in(held, layout_boxes(&l, t, e[k].rank, held), &e[k].box));
+            }
+            for (int64_t x = 0; x < box_elements(&whole); x++)
+                cr_assert_eq(grid[x], 1, "%s element %lld", l.tensors[t].name, (long long)x);
+            free(grid);
+        }
+        arena_free(&arena);
+    }
+}
+
+static const struct model small = {
+    .heads = 8, .kv_heads = 2, .head_dim = 16, .hidden = 128, .ffn = 344, .vocab = 260, .layers = 6
+};
+
+Test(stored_box, writers_are_balanced)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct spec s;
+    struct layout l;
+    struct stored_box *e;
+    int64_t bytes[16] = { 0 }, most = 0, sum = 0;
+    int n;
+
+    cr_assert_eq(spec_parse(&s, "tp8dp2", &err), TP_OK);
+    l = bf16_layout(&small, &s, &arena);
+    cr_assert_eq(stored_box_list(&e, &n, &l, &arena, &err), TP_OK);
+    for (int k = 0; k < n; k++)
+        bytes[e[k].rank] += box_elements(&e[k].box) * dtype_bytes(l.tensors[e[k].tensor].dtype);
+    for (int k = 0; k < 16; k++) {
+        sum += bytes[k];
+        most = bytes[k] > most ? bytes[k] : most;
+    }
+    cr_assert(most * 16 <= sum * 105 / 100, "fullest rank %lld of %lld bytes", (long long)most,
+              (long long)sum);
+    arena_free(&arena);
+}
