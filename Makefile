@@ -14,17 +14,17 @@ endif
 CFLAGS  ?= -O3 -g
 NVCC    ?= $(shell command -v nvcc 2>/dev/null)
 
-# Knobs: SANITIZE=address,undefined and CC=clang build beside the plain build, in folders of their
-# own; WERROR=1 makes warnings errors; V=1 shows the commands.
+# Knobs: SANITIZE=address,undefined and CC=clang build in folders of their own, beside the plain
+# build; WERROR=1 makes warnings errors; V=1 shows the commands.
 SANITIZE ?=
 FLAVOUR  := $(if $(SANITIZE),san-$(subst $(comma),-,$(SANITIZE)),plain)$(if \
               $(filter-out gcc,$(CC)),-$(notdir $(firstword $(CC))))
 BUILD    := build/$(FLAVOUR)
 BIN      := $(if $(filter plain,$(FLAVOUR)),bin,$(BUILD)/bin)
-PROGRESS := $(patsubst %bin,%lib,$(BIN))/libtp-progress.so
+LIB      := $(patsubst %bin,%lib,$(BIN))
 Q        := $(if $(V),,@)
 
-# Every processor, unless -j says otherwise; but several goals (make clean all) go one by one.
+# Use every processor unless -j says otherwise, but make several goals (make clean all) in order.
 ifeq ($(MAKELEVEL)$(word 2,$(MAKECMDGOALS)),0)
 MAKEFLAGS += -j$(JOBS)
 endif
@@ -44,13 +44,13 @@ WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -W
 TP_CFLAGS  := -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' -I. $(WARNINGS) -fopenmp \
               -isystem /usr/include/hdf5/serial $(subst -I,-isystem ,$(PKG_CFLAGS)) $(SAN_FLAGS)
 ALL_CFLAGS := $(TP_CFLAGS) $(CFLAGS)
-# what the vector loops need (kernels/cpu/vec.h says why); results stay those of IEEE arithmetic
+# The vector loops need these (kernels/cpu/vec.h explains them); they change no result.
 KERNEL_FLAGS := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 LIBS       := $(PKG_LIBS) -ldnnl -lm -lpthread -ldl
 
 LIB_SRC  := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c $(d)/*/*.c $(d)/*/*/*.c))
 CLI_SRC  := $(wildcard cli/*.c cli/*/*.c)
-C_FILES  := $(foreach d,$(FOLDERS) cli tests,$(foreach e,c h cu cuh, \
+C_FILES  := $(foreach d,$(FOLDERS) cli tests packaging,$(foreach e,c h cu cuh, \
               $(wildcard $(d)/*.$(e) $(d)/*/*.$(e) $(d)/*/*/*.$(e))))
 
 # Every program as NAME=MAIN: its name in the build folder and the file of its main().
@@ -62,19 +62,22 @@ TESTS    := $(call programs_of,tests/,tests/unit/*.c) $(call programs_of,tests/m
             $(call programs_of,tests/,tests/fixture/*.c)
 BENCH    := $(call programs_of,bench/,tests/bench/*.c)
 VARIANTS :=
-LINKED   := $(PRODUCT) $(TESTS) $(BENCH) $(VARIANTS) gpu_check=tests/gpu/gpu_check.cu
+# Variants that print their option tables; manual pages and completions are generated from them.
+DESCRIBE := $(PRODUCT:%=describe/%,packaging/describe)
+LINKED   := $(PRODUCT) $(TESTS) $(BENCH) $(VARIANTS) $(DESCRIBE) \
+            gpu_check=tests/gpu/gpu_check.cu libtp-progress=progress/tp_progress.c
 PROGRAMS := $(call names_of,$(PRODUCT))
 # Preloaded into programs by tests of faults.
 SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(wildcard tests/fault/*.c))
 
 ## all           build the programs into bin/ (plain `make` does this; it never installs anything)
-all: $(PROGRAMS:%=$(BIN)/%) $(PROGRESS)
+all: $(PROGRAMS:%=$(BIN)/%) $(LIB)/libtp-progress.so $(LIB)/libtp-progress.a
 
 # Which source files each program is linked from, found in the sources: uses_NAME := layout/box ...
 include build/uses.mk
 build/uses.mk: tools/link.awk build/sources $(C_FILES)
-	@awk -f tools/link.awk $(LINKED) -- $(filter-out tests/%.c %.cu,$(C_FILES)) \
-	  $(wildcard $(foreach v,$(VARIANTS),$(lastword $(subst $(comma), ,$(v)))/*.c)) >$@
+	@awk -f tools/link.awk $(LINKED) -- $(filter-out tests/%.c packaging/%.c %.cu,$(C_FILES)) \
+	  $(wildcard $(foreach v,$(VARIANTS) $(DESCRIBE),$(lastword $(subst $(comma), ,$(v)))/*.c)) >$@
 build/sources: FORCE
 	@mkdir -p build
 	@echo '$(LINKED) $(C_FILES)' | cmp -s - $@ || echo '$(LINKED) $(C_FILES)' >$@
@@ -93,15 +96,30 @@ $(BUILD)/kernels/cpu/%.o: ALL_CFLAGS += $(KERNEL_FLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/.flags | $(BUILD)/.tools
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
-	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
 
 # libtp-progress: the five calls with which any trainer reports its progress to tp-run. It needs
-# libc alone.
-PROGRESS_SRC := progress/tp_progress.c $(addprefix core/,clock.c err.c heartbeat.c process_stat.c)
-$(PROGRESS): $(PROGRESS_SRC) $(PROGRESS_SRC:.c=.h)
+# libc alone, and exports nothing else.
+SONAME   := libtp-progress.so.$(firstword $(subst ., ,$(VERSION)))
+pic = $(patsubst %,$(BUILD)/pic/%.o,$(uses_libtp-progress))
+$(BUILD)/pic/%.o: %.c $(BUILD)/.flags | $(BUILD)/.tools
+	@mkdir -p $(@D)
+	@echo "  CC    $< (libtp-progress)"
+	$(Q)$(CC) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
+
+$(LIB)/libtp-progress.so: $$(pic)
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
-	$(Q)$(CC) $(TP_CFLAGS) -O2 -g -fvisibility=hidden -fPIC -shared $(filter %.c,$^) -o $@
+	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) $^ -o $@.$(VERSION)
+	@ln -sf $(@F).$(VERSION) $(@D)/$(SONAME) && ln -sf $(SONAME) $@
+
+$(LIB)/libtp-progress.a: $$(pic)
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(LD) -r $^ -o $(BUILD)/pic/libtp-progress.o
+	$(Q)objcopy --localize-hidden $(BUILD)/pic/libtp-progress.o
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $(BUILD)/pic/libtp-progress.o
 
 $(BUILD)/orchestrator/web/status_page.o: orchestrator/web/status_page.html
 
@@ -115,9 +133,10 @@ $(BUILD)/.flags: FORCE | $(BUILD)/.tools
 	@echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' | cmp -s - $@ || \
 	  echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' > $@
 
-## cuda          the CUDA kernels' objects, where nvcc is found (part of all; no program links them yet)
+## cuda          compile the CUDA kernels, if nvcc is installed (part of all). No program uses them
+##               yet; gpu-check compares them with the C kernels
 CUDA_OBJ   := $(if $(NVCC),$(patsubst kernels/cuda/%.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/cuda/*.cu)))
-# sm_90: Hopper. A kernel that spills registers is an error: it would be slow without a word.
+# sm_90: Hopper. A kernel that spills registers is an error, because it would be slow.
 NVCC_FLAGS := -std=c++17 -O3 -arch=sm_90 -I. -Xcompiler -Wall,-Wextra -Xptxas -warn-spills \
               -Werror all-warnings
 cuda: $(CUDA_OBJ)
@@ -128,20 +147,20 @@ $(BUILD)/cuda/%.o: kernels/cuda/%.cu
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -c $< -o $@
 
-## gpu-check     compare the CUDA kernels with those in C on this machine's GPU; exit 3: none here
+## gpu-check     compare the CUDA kernels with the C kernels on this machine's GPU (exit 3: it has none)
 gpu-check: $(BUILD)/gpu_check
 	$(BUILD)/gpu_check
 	@if command -v compute-sanitizer >/dev/null; then \
 	    compute-sanitizer --error-exitcode 1 $(BUILD)/gpu_check --quick; \
-	else echo "compute-sanitizer is not installed: memory of the GPU was not checked"; fi
+	else echo "compute-sanitizer is not installed, so accesses to GPU memory were not checked"; fi
 
 $(BUILD)/gpu_check: tests/gpu/gpu_check.cu $(CUDA_OBJ) \
   $$(filter-out $(BUILD)/tests/gpu/%,$$(call objects,gpu_check))
-	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed; nothing was checked." >&2; exit 3; }
+	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed, so nothing was checked." >&2; exit 3; }
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) $^ -Xcompiler -fopenmp -o $@
 
-## demo          train at tp8, reshard to tp4, go on, export; installs what is missing; into demo/
+## demo          train at tp8, reshard to tp4, resume, export, in demo/; installs what is missing
 demo:
 	@tools/setup.sh build demo
 	@$(MAKE) all
@@ -161,18 +180,25 @@ test-long:
 	@LONG=1 $(RUN_TESTS) --targets >/dev/null && $(MAKE) tests
 	@LONG=1 $(RUN_TESTS)
 
-## test-clients  ask transformers and PyTorch (from PyPI, into .venv/) whether they agree
+## test-clients  compare with transformers and PyTorch (from PyPI, in .venv/)
 test-clients:
 	@tools/setup.sh build test clients
 	@$(MAKE) all
 	@BIN=$(BIN) tests/clients/run.sh
+
+## test-packaging test what `make install` installs: manual pages, completions, libraries
+test-packaging:
+	@tools/setup.sh build packaging
+	@$(MAKE) all manuals
+	@$(RUN_TESTS) --folder tests/packaging
 
 RUN_TESTS = CC='$(CC)' BUILD=$(BUILD) BIN=$(BIN) PYTHON=$(PYTHON) JOBS=$(JOBS) \
             SANITIZE=$(SANITIZE) T='$(T)' $(PYTHON) -B tests/runner/run.py
 
 TEST_BIN  := $(addprefix $(BUILD)/,$(call names_of,$(TESTS) $(VARIANTS)))
 BENCH_BIN := $(addprefix $(BUILD)/,$(call names_of,$(BENCH)))
-## tests         build the programs and all tests, run nothing
+DESCRIBE_BIN := $(addprefix $(BUILD)/,$(call names_of,$(DESCRIBE)))
+## tests         build the programs and all tests, and run nothing
 tests: all $(TEST_BIN) $(SHIM)
 ## unit          build the unit tests (one program for each file of tests/unit)
 unit: $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
@@ -182,25 +208,25 @@ $(TEST_BIN): $(BUILD)/%: $$(call objects,$$*)
 	@echo "  LINK  $@"
 	$(Q)$(LINK) -lcriterion $(LIBS) -o $@
 
-$(BENCH_BIN): $(BUILD)/%: $$(call objects,$$*)
+$(BENCH_BIN) $(DESCRIBE_BIN): $(BUILD)/%: $$(call objects,$$*)
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(LINK) $(LIBS) -o $@
 
-# Preloaded into the programs, so never built with a sanitizer.
+# It is preloaded into the programs, so it is never built with a sanitizer.
 $(BUILD)/tests/fault/%.so: tests/fault/%.c | $(BUILD)/.tools
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -fPIC -shared $< -o $@ -ldl -lpthread
 
-## bench         build the benchmarks and print their figures
+## bench         run the benchmarks
 bench: all tests $(BENCH_BIN)
 	@for b in $(BENCH_BIN) $(wildcard tests/bench/*.sh tests/bench/*.py); do \
 	  echo "== $$b"; TP_BIN=$(CURDIR)/$(BIN) TP_BUILD=$(CURDIR)/$(BUILD) $$b || exit 1; done
 
 # ---- checks ---------------------------------------------------------------------------------
 
-## lint          clang-format, clang-tidy, cppcheck, shellcheck, and make check-deps
+## lint          clang-format, clang-tidy, cppcheck, shellcheck, check-deps
 lint: check-format check-tidy check-cpp check-shell check-deps
 
 check-format:
@@ -224,7 +250,7 @@ check-cpp:
 	@echo "  ok    cppcheck"
 
 check-shell:
-	@shellcheck -x $(wildcard tools/*.sh examples/*.sh tests/*.sh tests/*/*.sh) .ci/run
+	@shellcheck -x $(wildcard tools/*.sh examples/*.sh packaging/*.sh tests/*/*.sh) .ci/run
 	@echo "  ok    shellcheck"
 
 ## check-deps    the rules of the tree: includes, calls, tags, READMEs, headers that stand alone
@@ -235,39 +261,51 @@ check-deps: | $(BUILD)/.tools
 	@$(PYTHON) -B tests/check/readmes.py
 	@CC='$(CC)' $(PYTHON) -B tests/check/headers.py
 
-## format        rewrite every C file as clang-format wants it
+## format        run clang-format on every C file
 format:
 	@clang-format -i $(C_FILES)
 
 # ---- the rest -------------------------------------------------------------------------------
 
-## setup         install what building, testing and the demo need (apt-get, as root or with sudo)
+## setup         install the packages that building, testing and the demo need (apt-get)
 setup:
-	@tools/setup.sh build demo test && echo "setup: all is there"
+	@tools/setup.sh build demo test && echo "setup: nothing is missing"
 
-## install       copy the programs to PREFIX/bin (default /usr/local; DESTDIR is honoured)
-install: all
-	@mkdir -p '$(DESTDIR)$(PREFIX)/bin'
-	@for p in $(PROGRAMS); do \
-	  echo "  INSTALL $(DESTDIR)$(PREFIX)/bin/$$p"; \
-	  install -m 755 $(BIN)/$$p '$(DESTDIR)$(PREFIX)/bin/' || exit 1; done
-	@install -D -m 755 $(PROGRESS) '$(DESTDIR)$(PREFIX)/lib/libtp-progress.so'
-	@install -D -m 644 progress/tp_progress.h '$(DESTDIR)$(PREFIX)/include/tp_progress.h'
+# Manual pages and completions, generated from the option tables.
+SHARE := $(BUILD)/share
+manuals: $(SHARE)/.made
+$(SHARE)/.made: $(DESCRIBE_BIN) $(wildcard packaging/*.py packaging/man/*)
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "$(PYTHON) is missing (Debian package python3); manual pages need it" >&2; exit 1; }
+	@echo "  GEN   $(@D)"
+	@rm -rf $(@D)
+	$(Q)$(PYTHON) -B packaging/man.py $(BUILD)/describe $(@D)/man
+	$(Q)$(PYTHON) -B packaging/completions.py $(BUILD)/describe $(@D)
+	@touch $@
 
-## uninstall     remove them again
+INSTALL = VERSION=$(VERSION) SONAME=$(SONAME) PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' PYTHON=$(PYTHON) \
+          BIN=$(BIN) LIB=$(LIB) SHARE=$(SHARE) packaging/install.sh
+## install       programs, manual pages, completions and libtp-progress, below PREFIX (/usr/local)
+install: all manuals
+	@$(INSTALL) install
+## uninstall     remove exactly the files that install puts there
 uninstall:
-	@for p in $(PROGRAMS); do rm -f '$(DESTDIR)$(PREFIX)/bin/'$$p; done
-	@rm -f '$(DESTDIR)$(PREFIX)/lib/libtp-progress.so' '$(DESTDIR)$(PREFIX)/include/tp_progress.h'
+	@$(INSTALL) uninstall
 
-## clean         remove what was built (and the demo's folder)
+## deb           build Debian packages into build/deb/ (packaging/README.md)
+deb:
+	@tools/setup.sh build packaging
+	@VERSION=$(VERSION) packaging/deb.sh
+
+## clean         remove everything that was built, and demo/
 clean:
 	rm -rf build bin lib demo
 
-## help          this list; knobs: T= SANITIZE= CC= CFLAGS= WERROR=1 V=1 PREFIX= DESTDIR= JOBS=
+## help          print this list. Knobs: T= SANITIZE= CC= CFLAGS= WERROR=1 V=1 PREFIX= DESTDIR= JOBS=
 help:
-	@sed -n 's/^## /  /p' Makefile
+	@sed -n 's/^## \?/  /p' Makefile
 
-.PHONY: all cuda gpu-check demo test test-long test-clients tests unit bench lint check-format \
+.PHONY: all manuals deb cuda gpu-check demo test test-long test-clients test-packaging tests unit bench lint check-format \
         check-tidy check-cpp check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:

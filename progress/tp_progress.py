@@ -9,8 +9,8 @@
         progress.step(step + 1, loss)
     progress.close()
 
-The library is found as TP_PROGRESS_LIB, beside this file's folder in lib/, or as the system has it.
-Where it is missing, or tp-run is not there, everything does nothing.
+The library is the one that TP_PROGRESS_LIB names, that of the folder where this file is installed
+or built, or the system's. Without it, or without tp-run, the calls do nothing.
 """
 import contextlib
 import ctypes
@@ -19,8 +19,9 @@ import os
 
 def _load():
     here = os.path.dirname(os.path.abspath(__file__))
-    for name in (os.environ.get("TP_PROGRESS_LIB"), os.path.join(here, "..", "lib", "libtp-progress.so"),
-                 "libtp-progress.so"):
+    library = "libtp-progress.so.0"
+    for name in (os.environ.get("TP_PROGRESS_LIB"), os.path.join(here, "..", "lib", library),
+                 os.path.join(here, "..", "..", library), library):
         if name:
             with contextlib.suppress(OSError):
                 return ctypes.CDLL(name)

@@ -1,36 +1,37 @@
 #!/usr/bin/env bash
 #
-# tools/setup.sh - what this project needs from Debian, and installing it.
+# tools/setup.sh - the Debian packages that this project needs, and their installation.
 #
-#   tools/setup.sh GROUP...            install what is missing, saying what and why (apt-get, as root
-#                                      or through sudo); does nothing when all is there
-#   tools/setup.sh --check GROUP...    only say what is missing; exit 1 if anything is
+#   tools/setup.sh GROUP...            install what is missing, and print what and why (with apt-get,
+#                                      as root or through sudo); does nothing if nothing is missing
+#   tools/setup.sh --check GROUP...    only print what is missing; exit 1 if anything is
 #   tools/setup.sh --list GROUP...     print the package names of the groups
 #
-# Groups: build (plain make), demo, test, lint, clients, chroot, slurm, browser. A thing counts as there when its
-# probe finds it, wherever it came from; Debian's package is only the way to get it.
+# Groups: build (plain make), demo, test, lint, packaging, clients, chroot, slurm, browser. Each entry
+# has a probe. Only if the probe finds nothing is the package missing, so software that was installed
+# in another way counts, too.
 set -euo pipefail
 
-# group | probe | package | what for
-# Probes: cmd:NAME on the PATH; hdr:FILE a header the compiler finds, or matching under /usr;
-#         lib:FILE a library file under /usr/lib; py:MODULE of Debian's Python; file:PATH.
+# group | probe | package | purpose
+# Probes: cmd:NAME a program on the PATH; hdr:FILE a header that the compiler finds, or below /usr;
+#         lib:FILE a library file below /usr/lib; py:MODULE a module of Debian's Python; file:PATH.
 needs() {
     cat <<'TABLE'
 build|cmd:gcc|gcc|the C compiler
 build|hdr:stdlib.h|libc6-dev|the C library's headers
 build|cmd:ar|binutils|archives of object files
 build|cmd:pkg-config|pkg-config|compiler flags of libraries
-build|hdr:mpi.h|libopenmpi-dev|MPI, ranks that talk to each other
+build|hdr:mpi.h|libopenmpi-dev|MPI, communication between ranks
 build|cmd:mpirun|openmpi-bin|starting ranks
 build|hdr:dnnl.h|libdnnl-dev|oneDNN, fast matrix products on CPUs
-build|hdr:hdf5.h|libhdf5-dev|HDF5, the checkpoint's shards
+build|hdr:hdf5.h|libhdf5-dev|HDF5, the shards of checkpoints
 build|hdr:jansson.h|libjansson-dev|JSON, manifests and config.json
 build|hdr:isa-l.h|libisal-dev|ISA-L, fast CRC32C
 build|hdr:openssl/evp.h|libssl-dev|OpenSSL, SHA-256
 build|hdr:yaml.h|libyaml-dev|YAML, job files
 build|hdr:microhttpd.h|libmicrohttpd-dev|the status page of tp-run
 build|hdr:curl/curl.h|libcurl4-openssl-dev|webhooks
-demo|cmd:h5dump|hdf5-tools|looking into a shard with somebody else's program
+demo|cmd:h5dump|hdf5-tools|looking into a shard with HDF5's own program
 test|hdr:criterion/criterion.h|libcriterion-dev|Criterion, unit tests
 test|file:/usr/bin/python3|python3|integration tests
 test|py:pytest|python3-pytest|integration tests
@@ -38,7 +39,7 @@ test|py:xdist|python3-pytest-xdist|integration tests, two at a time
 test|py:numpy|python3-numpy|an independent reader of checkpoints
 test|py:h5py|python3-h5py|an independent reader of checkpoints
 test|cmd:h5dump|hdf5-tools|HDF5's own programs read every shard
-test|cmd:strace|strace|counting system calls from outside
+test|cmd:strace|strace|counting system calls
 lint|cmd:clang|clang|a second compiler
 lint|cmd:clang-format|clang-format|formatting
 lint|cmd:clang-tidy|clang-tidy|static analysis
@@ -51,21 +52,34 @@ slurm|cmd:slurmd|slurmd|tests of tp-run on a real Slurm
 slurm|cmd:srun|slurm-client|tests of tp-run on a real Slurm
 slurm|lib:mpi_pmix.so|slurm-wlm-basic-plugins|tests of tp-run on a real Slurm
 slurm|cmd:munged|munge|tests of tp-run on a real Slurm
-slurm|cmd:slurmdbd|slurmdbd|accounts on it
-slurm|lib:accounting_storage_mysql.so|slurm-wlm-mysql-plugin|accounts on it
-slurm|cmd:mariadbd|mariadb-server|accounts on it
+slurm|cmd:slurmdbd|slurmdbd|Slurm's accounts
+slurm|lib:accounting_storage_mysql.so|slurm-wlm-mysql-plugin|Slurm's accounts
+slurm|cmd:mariadbd|mariadb-server|Slurm's accounts
 slurm|cmd:ip|iproute2|nodes in network namespaces
-test|cmd:ss|iproute2|who listens where
+test|cmd:ss|iproute2|finding the process that listens on a port
 test|lib:libfaketime.so.1|faketime|a wall clock that jumps
 browser|cmd:chromium|chromium|the status page in a browser
 clients|file:/usr/bin/python3|python3|a virtual environment
 clients|py:venv|python3-venv|a virtual environment
 clients|py:ensurepip|python3-venv|a virtual environment
 chroot|cmd:debootstrap|debootstrap|a bare Debian in a folder
+packaging|file:/usr/bin/python3|python3|generating manual pages and completions
+packaging|py:pytest|python3-pytest|tests of what is installed
+packaging|py:xdist|python3-pytest-xdist|tests of what is installed
+packaging|py:numpy|python3-numpy|tests of what is installed
+packaging|cmd:dpkg-buildpackage|dpkg-dev|building Debian packages
+packaging|cmd:dh|debhelper|building Debian packages
+packaging|cmd:dh_python3|dh-python|building Debian packages
+packaging|cmd:lintian|lintian|checking Debian packages
+packaging|cmd:man|man-db|showing manual pages
+packaging|cmd:groff|groff|checking manual pages
+packaging|cmd:mandoc|mandoc|checking manual pages
+packaging|cmd:zsh|zsh|testing completions
+packaging|cmd:fish|fish|testing completions
 TABLE
 }
 
-# Whether a file of this name lies under the places Debian puts headers in.
+# Whether a header of this name is in one of Debian's folders, or the compiler finds it.
 header_there() {
     local name=$1 dir
     for dir in /usr/include /usr/include/*-linux-gnu /usr/include/hdf5/serial /usr/local/include \
@@ -96,7 +110,7 @@ in_groups() {
     return 1
 }
 
-# "package|reason" of each thing that is missing, a package once.
+# PACKAGE|PURPOSE of everything that is missing, each package once.
 missing() {
     local group probe package why seen=" "
     while IFS='|' read -r group probe package why; do
@@ -118,12 +132,12 @@ say_missing() {
 install_packages() {
     local as_root=()
     if ! command -v apt-get >/dev/null; then
-        echo "setup: there is no apt-get here; install what these packages have by other means" >&2
+        echo "setup: this system has no apt-get; install the equivalents of these packages" >&2
         return 1
     fi
     if [ "$(id -u)" -ne 0 ]; then
         if ! command -v sudo >/dev/null; then
-            echo "setup: not root, and no sudo; as root: apt-get install $*" >&2
+            echo "setup: you are not root and there is no sudo; run as root: apt-get install $*" >&2
             return 1
         fi
         as_root=(sudo)
@@ -133,7 +147,7 @@ install_packages() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
         --no-install-recommends -o Dpkg::Use-Pty=0 "$@" >"$log" </dev/null || {
         cat "$log" >&2
-        echo "setup: apt-get could not install them; its words are above" >&2
+        echo "setup: apt-get could not install them; its output is above" >&2
         return 1
     }
 }
@@ -152,12 +166,12 @@ main() {
     fi
     gaps=$(missing)
     [ -n "$gaps" ] || return 0
-    echo "setup: missing here, as Debian packages (for: ${groups[*]}):"
+    echo "setup: these Debian packages are missing (groups: ${groups[*]}):"
     say_missing "$gaps"
     mapfile -t packages < <(cut -d'|' -f1 <<<"$gaps")
     if [ "$mode" = check ]; then
-        echo "setup: install them with: apt-get install ${packages[*]}"
-        echo "setup: or type 'make setup', which does that (make demo and make test do it too)"
+        echo "setup: to install them, run: apt-get install ${packages[*]}"
+        echo "setup: 'make setup' does the same; 'make demo' and 'make test' do it by themselves"
         return 1
     fi
     log=$(mktemp)
@@ -166,7 +180,7 @@ main() {
     hash -r
     left=$(missing)
     if [ -n "$left" ]; then
-        echo "setup: still missing after the installation:" >&2
+        echo "setup: these are still missing after the installation:" >&2
         say_missing "$left" >&2
         return 1
     fi

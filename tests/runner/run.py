@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """tests/runner/run.py - run the tests, count them, print the slowest; `make test` calls this.
 
-    run.py --targets    select the tests and print what make has to build for them
-    run.py              run the tests that were selected
+    run.py --targets          select the tests and print what make has to build for them
+    run.py                    run the tests that were selected
+    run.py --folder FOLDER    run the pytest files of another folder; T is an expression of pytest -k
 
 Unit programs (Criterion), programs for mpirun and checks run side by side, then pytest. The last
 line is `N passed, N failed` (and `, N skipped` if any were); exit 1 if any failed.
@@ -159,13 +160,13 @@ def read_junit(path):
     return o
 
 
-def run_pytest(files, keywords):
+def run_pytest(files, keywords, jobs=JOBS):
     report = OUT + "/pytest.xml"
     env = environment("pytest")
     if SANITIZE:  # whole stacks for the ranks of mpirun; for all programs they would take too long
         env["OMPI_MCA_mca_base_env_list"] = env["ASAN_OPTIONS"] + ":fast_unwind_on_malloc=0"
         env["OMPI_MCA_mca_base_env_list"] = "ASAN_OPTIONS=" + env["OMPI_MCA_mca_base_env_list"]
-    command = [PYTHON, "-m", "pytest", "-q", "-rs", "-n", str(JOBS), "--dist", "loadfile",
+    command = [PYTHON, "-m", "pytest", "-q", "-rs", "-n", str(jobs), "--dist", "loadfile",
                *selection.PYTEST, "--junitxml=" + report]
     command += ["-k", keywords] if keywords else []
     command += [] if LONG else ["-m", "not long"]
@@ -243,7 +244,10 @@ def main():
         return
     shutil.rmtree(OUT, ignore_errors=True)
     os.makedirs(OUT)
-    outcomes = run_all(selection.Selection.load(SELECTED))
+    if "--folder" in sys.argv:
+        outcomes = [run_pytest([sys.argv[-1]], PATTERN, 1)]
+    else:
+        outcomes = run_all(selection.Selection.load(SELECTED))
     print_failures(outcomes)
     print_slowest(outcomes)
     passed, failed, skipped = (sum(getattr(o, k) for o in outcomes)

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+#
+# packaging/deb.sh - build Debian packages of this tree into build/deb/; `make deb` calls this.
+#
+# dpkg-buildpackage runs in a copy of the tree, so that nothing is left in it. lintian checks the
+# result.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=$PWD/build/deb
+source=$out/tp-$VERSION
+packaged=$(dpkg-parsechangelog -l packaging/debian/changelog -S Version)
+
+if [ "$packaged" != "$VERSION" ]; then
+    echo "deb: packaging/debian/changelog has version $packaged, the Makefile $VERSION" >&2
+    exit 1
+fi
+rm -rf "$out"
+mkdir -p "$source"
+tar -c --exclude-vcs --exclude=./build --exclude=./bin --exclude=./lib --exclude=./demo \
+    --exclude=./.venv --exclude=__pycache__ . | tar -x -C "$source"
+cp -r "$source/packaging/debian" "$source/debian"
+
+# make's own variables are for the outer build
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
+(cd "$source" && dpkg-buildpackage --build=binary --no-sign >"$out/build.log" 2>&1) || {
+    tail -n 30 "$out/build.log" >&2
+    echo "deb: dpkg-buildpackage failed; all of its output is in $out/build.log" >&2
+    exit 1
+}
+rm -rf "$source"
+lintian --fail-on error,warning "$out"/*.changes
+echo "deb: packages in $out:"
+(cd "$out" && ls -sh -- *.deb)

@@ -1,0 +1,84 @@
+"""`make install` and `make uninstall`: programs, libraries, headers, pkg-config and Python files.
+
+needs: tp-train tp-reshard tp-ckpt tp-run libtp-progress.so
+"""
+import os
+import subprocess
+import sysconfig
+
+import pytest
+
+import harness
+from conftest import make
+
+PROGRAMS = ["tp-train", "tp-reshard", "tp-ckpt", "tp-run"]
+CALLS = ["tp_progress_close", "tp_progress_collective", "tp_progress_open", "tp_progress_phase",
+         "tp_progress_step"]
+
+
+def output(*command, **env):
+    return subprocess.run([str(c) for c in command], env={**os.environ, **env}, text=True,
+                          stdout=subprocess.PIPE, check=True).stdout
+
+
+def files(folder):
+    return {os.path.relpath(os.path.join(base, name), folder)
+            for base, _, names in os.walk(folder) for name in names}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_runs_where_it_is_installed(installed, program):
+    assert output(installed / "bin" / program, "--version").startswith(program + " ")
+
+
+def heartbeats(folder):
+    return [name for name in os.listdir(folder) if not name.startswith(".")]
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["shared", "static"])
+def test_an_example_is_compiled_with_the_pkg_config_file(installed, tmp_path, static):
+    program, beats = tmp_path / "progress", tmp_path / "beats"
+    beats.mkdir()
+    flags = output("pkg-config", "--cflags", "--libs", "tp-progress",
+                   PKG_CONFIG_PATH=str(installed / "lib/pkgconfig")).strip()
+    flags = flags.replace("-ltp-progress", "-l:libtp-progress.a") if static else flags
+    subprocess.run("cc -Wall -Werror %s/examples/progress.c %s -o %s" % (harness.REPO, flags, program),
+                   shell=True, check=True)
+    loads = "libtp-progress.so.0" in output("readelf", "-d", program)
+    assert loads != static
+    env = {} if static else {"LD_LIBRARY_PATH": str(installed / "lib")}
+    assert output(program, TP_PROGRESS_DIR=str(beats), **env) == "100 steps\n"
+    assert heartbeats(beats), "the example wrote no heartbeat"
+
+
+def test_the_libraries_export_the_five_calls_and_nothing_else(installed):
+    for command in (["nm", "-D"], installed / "lib/libtp-progress.so"), \
+                   (["nm", "-g"], installed / "lib/libtp-progress.a"):
+        lines = output(*command[0], "--defined-only", command[1]).splitlines()
+        assert [line.split()[-1] for line in lines if " T " in line] == CALLS
+        assert not [line for line in lines if len(line.split()) == 3 and " T " not in line]
+
+
+def test_the_python_module_finds_the_installed_library(installed, tmp_path):
+    folder = installed / "lib" / ("python%s" % sysconfig.get_python_version()) / "site-packages"
+    done = output("/usr/bin/python3", "-B", folder / "tp_progress.py", TP_PROGRESS_DIR=str(tmp_path))
+    assert done == "20 steps\n"
+    assert heartbeats(tmp_path), "the module wrote no heartbeat"
+
+
+def test_uninstall_removes_what_install_wrote_and_nothing_else(tmp_path):
+    prefix = tmp_path / "usr"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "bin/other").write_text("")
+    make("install", "PREFIX=%s" % prefix)
+    assert len(files(prefix)) > 20
+    make("uninstall", "PREFIX=%s" % prefix)
+    assert files(prefix) == {"bin/other"}
+
+
+def test_destdir_is_put_in_front_of_every_path(installed, tmp_path):
+    make("install", "DESTDIR=%s" % tmp_path, "PREFIX=/usr/elsewhere")
+    assert files(tmp_path / "usr/elsewhere") == files(installed)
+    assert os.listdir(tmp_path) == ["usr"] and os.listdir(tmp_path / "usr") == ["elsewhere"]
+    pc = (tmp_path / "usr/elsewhere/lib/pkgconfig/tp-progress.pc").read_text()
+    assert str(tmp_path) not in pc
