@@ -1,24 +1,27 @@
 /*
- * core/arena.h - memory that lives and dies together: one arena a manifest, a plan, a model.
- * Pointers stay valid until arena_free. Not for tensors: those have budgets of their own.
+ * core/arena.h - memory that is freed all at once: one arena for a manifest, a plan, a model.
+ *
+ * Pointers stay valid until arena_free. Tensors do not live in arenas, because their memory has a
+ * budget.
  */
 #ifndef CORE_ARENA_H
 #define CORE_ARENA_H
 
 #include <stddef.h>
 
+/* All zeroes is an empty arena. */
 struct arena {
     struct arena_block *blocks; /* newest first */
-    size_t used_bytes;          /* handed out so far */
+    size_t used_bytes;          /* allocated so far */
 };
 
-/* An empty arena is all zeroes; arena_free leaves it empty and ready for use again. */
+/* Free everything. The arena is empty then and may be used again. */
 void arena_free(struct arena *a);
 
-/* n zeroed bytes aligned for any type, or NULL when memory is out. n = 0 gives a valid pointer. */
+/* n bytes, zeroed and aligned for any type; NULL when memory is out. n may be 0. */
 void *arena_alloc(struct arena *a, size_t n);
 
-/* count zeroed elements of size bytes; NULL also when count * size overflows. */
+/* `count` elements of `size` bytes, zeroed; NULL when memory is out or the product overflows. */
 void *arena_array(struct arena *a, size_t count, size_t size);
 
 /* A copy of s; NULL when memory is out. */

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* One transfer's ceiling: Linux moves at most 0x7ffff000 bytes a call anyway. */
-enum { CHUNK_MAX = 1 << 30 };
+/* Most bytes of one system call; Linux transfers at most 0x7ffff000. */
+enum { TRANSFER_MAX = 1 << 30 };
 
 tp_status file_read_at(int fd, const char *path, int64_t offset, void *buf, size_t n,
                        struct tp_err *err)
@@ -20,7 +20,7 @@ tp_status file_read_at(int fd, const char *path, int64_t offset, void *buf, size
     unsigned char *p = buf;
 
     while (n > 0) {
-        ssize_t got = pread(fd, p, n < CHUNK_MAX ? n : CHUNK_MAX, offset);
+        ssize_t got = pread(fd, p, n < TRANSFER_MAX ? n : TRANSFER_MAX, offset);
 
         if (got < 0 && errno == EINTR)
             continue;
@@ -43,7 +43,7 @@ tp_status file_write_at(int fd, const char *path, int64_t offset, const void *bu
     const unsigned char *p = buf;
 
     while (n > 0) {
-        ssize_t put = pwrite(fd, p, n < CHUNK_MAX ? n : CHUNK_MAX, offset);
+        ssize_t put = pwrite(fd, p, n < TRANSFER_MAX ? n : TRANSFER_MAX, offset);
 
         if (put < 0 && errno == EINTR)
             continue;
@@ -143,7 +143,7 @@ tp_status file_sync(int fd, const char *path, bool data_only, struct tp_err *err
     do
         result = data_only ? fdatasync(fd) : fsync(fd);
     while (result != 0 && errno == EINTR);
-    return result == 0 ? TP_OK : tp_fail_errno(err, "%s: cannot make it last", path);
+    return result == 0 ? TP_OK : tp_fail_errno(err, "%s: fsync failed", path);
 }
 
 static tp_status write_and_sync(int fd, const char *path, const void *data, size_t size,
@@ -171,7 +171,7 @@ tp_status file_write_new(const char *path, const void *data, size_t size, struct
     return st;
 }
 
-/* Directory of path, for fsync; buf holds PATH_MAX bytes. */
+/* The directory of path. buf holds PATH_MAX bytes. */
 static const char *parent_of(const char *path, char *buf)
 {
     char *slash;
@@ -195,9 +195,9 @@ tp_status file_replace(const char *path, const void *data, size_t size, struct t
     if (snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid()) >= (int)sizeof tmp)
         return tp_fail(err, TP_E_USAGE, "%s: path is too long", path);
     if (lstat(path, &sb) == 0 && !S_ISREG(sb.st_mode) && !S_ISLNK(sb.st_mode))
-        return tp_fail(err, TP_E_EXISTS, "%s: is there and no regular file; it is not replaced",
-                       path);
-    unlink(tmp); /* a leftover of a dead process that had our id */
+        return tp_fail(err, TP_E_EXISTS,
+                       "%s: exists and is not a regular file, so it is not replaced", path);
+    unlink(tmp); /* left by a dead process that had our pid */
     st = file_write_new(tmp, data, size, err);
     if (st)
         return st;

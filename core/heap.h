@@ -1,15 +1,15 @@
 /*
- * core/heap.h - how libc's heap treats memory that is freed.
+ * core/heap.h - how libc's allocator treats freed memory.
  */
 #ifndef CORE_HEAP_H
 #define CORE_HEAP_H
 
-/* Keep what is freed for the next who asks: blocks below 32 MiB are of the heap, and its end goes
- * back to the kernel only when 64 MiB of it are free. For programs that ask for the same memory
- * again and again, as oneDNN does for every product: pages that are given back are cleared and
- * faulted in anew each time. These are the values to which glibc's own adapt at most, so no program
- * keeps more than it might have kept anyway. Once, before threads begin; does nothing where
- * libc has no such settings. */
+/* Keep freed memory in the process: the heap serves blocks below 32 MiB, and returns its end to the
+ * kernel only when 64 MiB of it are free. Pages that go back to the kernel are cleared and faulted
+ * in again at the next allocation. That is slow in programs that allocate the same sizes again and
+ * again, as oneDNN does for each matrix product. glibc's own thresholds may rise to these values at
+ * run time, so no program keeps more than it might keep anyway. Call it once, before the first
+ * thread starts. Does nothing when libc is not glibc. */
 void heap_keep(void);
 
 #endif

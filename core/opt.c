@@ -22,7 +22,7 @@ static bool is_option(const struct opt *o)
     return !is_positional(o) && o->kind != OPT_KIND_HEADING;
 }
 
-/* Edit distance of two short names, to suggest what was meant. */
+/* Edit distance of two short names (Levenshtein 1966), to suggest a similar option. */
 static int distance(const char *a, const char *b)
 {
     int row[64], n = (int)strlen(b);
@@ -135,7 +135,7 @@ static tp_status store_value(const struct opt *o, char *text, struct tp_err *err
     return st;
 }
 
-/* getopt's two tables from ours; ids are LONG_BASE + index. */
+/* Make getopt's two tables. The id of an option is LONG_BASE + its index. */
 static void getopt_tables(const struct opt *opts, struct option *longs, char *shorts)
 {
     int n = 0;
@@ -200,7 +200,7 @@ tp_status opt_parse(const struct opt *opts, int argc, char **argv, enum opt_resu
 
     getopt_tables(opts, longs, shorts);
     *result = OPT_GO_ON;
-    optind = 0; /* glibc: start afresh, permuting */
+    optind = 0; /* glibc: forget the last call, and permute the arguments */
     opterr = 0;
     while ((id = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
         const struct opt *o;
@@ -279,8 +279,8 @@ void opt_help(FILE *f, const char *prog, const struct opt *opts, const char *int
         else
             help_option(f, o);
     }
-    help_line(f, "-h, --help", "this text");
-    help_line(f, "--version", "the version");
+    help_line(f, "-h, --help", "print this help");
+    help_line(f, "--version", "print the version");
     if (tail)
         fprintf(f, "\n%s\n", tail);
 }

@@ -1,5 +1,6 @@
 /*
- * core/opt.h - option tables: one table drives both parsing (getopt_long) and --help.
+ * core/opt.h - option tables. One table describes a command line: it drives the parser
+ * (getopt_long), --help, man pages and completions.
  *
  *     int n_jobs = 1;
  *     const char *path = NULL;
@@ -9,7 +10,8 @@
  *         OPT_END
  *     };
  *
- * Long options take `--name VALUE` or `--name=VALUE`. Every table has --help and --version.
+ * Options are written `--name VALUE`, `--name=VALUE` or `-l VALUE`. Every table has --help and
+ * --version.
  */
 #ifndef CORE_OPT_H
 #define CORE_OPT_H
@@ -22,28 +24,29 @@
 
 enum opt_kind {
     OPT_KIND_END,
-    OPT_KIND_ARG,     /* positional, required */
-    OPT_KIND_ARG_OPT, /* positional, may be absent (stays NULL) */
-    OPT_KIND_FLAG,    /* bool: present or not */
+    OPT_KIND_ARG,     /* positional argument, required */
+    OPT_KIND_ARG_OPT, /* positional argument, optional: *out stays as it is when absent */
+    OPT_KIND_FLAG,    /* bool, set to true */
     OPT_KIND_INT,     /* int, >= 0 */
     OPT_KIND_INT64,   /* int64_t, >= 0 */
     OPT_KIND_DOUBLE,  /* double, finite */
     OPT_KIND_SIZE,    /* int64_t bytes: 64M */
     OPT_KIND_STR,     /* const char * */
-    OPT_KIND_STR_OPT, /* const char *: `--name` alone gives "", `--name=V` gives V */
-    OPT_KIND_HEADING, /* a line in --help */
+    OPT_KIND_STR_OPT, /* const char *: `--name` alone sets "", `--name=V` sets V */
+    OPT_KIND_HEADING, /* a heading in --help */
 };
 
 struct opt {
     enum opt_kind kind;
-    char letter;       /* short form, 0: none */
-    const char *name;  /* long form, without dashes; a positional's name in capitals */
-    const char *value; /* what --help calls the value */
-    void *out;
-    const char *help; /* one sentence; "\n" breaks a line */
-    bool *given;      /* set when the option is on the command line; may be NULL */
+    char letter;       /* short form; 0: none */
+    const char *name;  /* long form without dashes; of a positional argument, in capitals */
+    const char *value; /* the value's name in --help, or its choices: "N", "fp32|bf16" */
+    void *out;         /* the variable to set; see enum opt_kind for its type */
+    const char *help;  /* "\n" breaks a line */
+    bool *given;       /* set to true when the option is given; may be NULL */
 };
 
+/* Arguments: letter, name, value, variable, help. */
 /* clang-format off */
 #define OPT_ARG(nm, o, h)           { OPT_KIND_ARG, 0, nm, 0, o, h, 0 }
 #define OPT_ARG_OPT(nm, o, h)       { OPT_KIND_ARG_OPT, 0, nm, 0, o, h, 0 }
@@ -58,17 +61,20 @@ struct opt {
 #define OPT_END                     { OPT_KIND_END, 0, 0, 0, 0, 0, 0 }
 /* clang-format on */
 
-enum opt_result { OPT_GO_ON, OPT_HELP, OPT_VERSION };
+enum opt_result {
+    OPT_GO_ON,   /* the command line is complete: run */
+    OPT_HELP,    /* --help was given */
+    OPT_VERSION, /* --version was given */
+};
 
-/* Parse argv[1..] by the table. *result says whether --help or --version was asked for; then
- * required positionals may be missing. Values point into argv.
- * TP_E_USAGE: unknown option (the nearest name is suggested), missing or malformed value, too many
- * or too few positionals. */
+/* Parse argv[1..] by the table and set the variables; strings point into argv. With OPT_HELP and
+ * OPT_VERSION positional arguments may be missing. TP_E_USAGE: an unknown option (the message
+ * suggests the nearest name), a missing or malformed value, too few or too many arguments. */
 tp_status opt_parse(const struct opt *opts, int argc, char **argv, enum opt_result *result,
                     struct tp_err *err);
 
-/* Write "usage: PROG ARGS [options]", the intro, the table, and the tail to f. intro and tail may
- * be NULL; they are text with newlines. */
+/* Write the help to f: "usage: PROG ARGS [options]", intro, table, tail. intro and tail are text
+ * with newlines and may be NULL. */
 void opt_help(FILE *f, const char *prog, const struct opt *opts, const char *intro,
               const char *tail);
 

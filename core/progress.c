@@ -58,7 +58,7 @@ void progress_add(struct progress *p, int64_t n_bytes)
 {
     double t;
 
-    if (!p || p->quiet) /* quiet: nobody will ask how far it is */
+    if (!p || p->quiet)
         return;
     pthread_mutex_lock(&p->lock);
     p->done += n_bytes;

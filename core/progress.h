@@ -1,9 +1,10 @@
 /*
- * core/progress.h - how long work tells people how far it is.
+ * core/progress.h - the progress line of a long operation, on stderr.
  *
- * On a terminal: one line that is rewritten, with rate and time left. Elsewhere (a log): a plain
- * line at the start, at most one every ten seconds, and one at the end. All on stderr, all through
- * the program that made the object; libraries only call progress_add.
+ * On a terminal it is one line that is redrawn, with rate and remaining time. Elsewhere, as in a
+ * log, there is a line every ten seconds at most. When the operation is done, a last line gives
+ * its total and rate. Programs create the object; libraries only call progress_add. This is the
+ * one module below cli/ that prints.
  */
 #ifndef CORE_PROGRESS_H
 #define CORE_PROGRESS_H
@@ -13,17 +14,17 @@
 
 struct progress;
 
-/* Begin; title is borrowed. quiet gives an object that prints nothing. NULL when memory is out,
- * which every call below takes as quiet. */
+/* Begin. `title` is borrowed. quiet: print nothing. NULL when memory is out; all functions below
+ * accept NULL and do nothing. */
 struct progress *progress_new(const char *title, int64_t total_bytes, bool quiet);
 
-/* Set the total once it is known. */
+/* Set the total when it becomes known. */
 void progress_total(struct progress *p, int64_t total_bytes);
 
-/* n bytes more are done; from any thread. */
+/* n_bytes more are done. Any thread may call this. */
 void progress_add(struct progress *p, int64_t n_bytes);
 
-/* End the line and free. ok: the closing line says done with rate; else it is left as it stands. */
+/* End and free. ok: print the last line; otherwise leave the line as it is. */
 void progress_end(struct progress *p, bool ok);
 
 #endif

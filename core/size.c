@@ -35,8 +35,8 @@ tp_status size_parse(int64_t *bytes, const char *text, struct tp_err *err)
     *bytes = (int64_t)value;
     return TP_OK;
 bad:
-    return tp_fail(err, TP_E_USAGE, "'%s' is not a size; write a number with K, M, G or T, as 64M",
-                   text);
+    return tp_fail(err, TP_E_USAGE,
+                   "'%s' is not a size; write a number with K, M, G or T, for example 64M", text);
 }
 
 char *size_format(char buf[SIZE_TEXT_MAX], int64_t bytes)

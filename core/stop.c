@@ -29,7 +29,7 @@ bool stop_requested(void)
 {
     sigset_t pending;
 
-    /* one that is not blocked is never pending for long: it has been delivered */
+    /* a signal that is not blocked is delivered at once and never found here */
     return sigpending(&pending) == 0 &&
            (sigismember(&pending, SIGUSR1) == 1 || sigismember(&pending, SIGTERM) == 1 ||
             sigismember(&pending, SIGINT) == 1);

@@ -31,7 +31,7 @@ int text_utf8_length(const char *text)
     return code >= 0xd800 && code <= 0xdfff ? 0 : n;
 }
 
-/* Whether p begins a sequence that the end of the text has cut off. */
+/* Whether the text ends in the middle of the sequence at p. */
 static int is_cut(const char *p)
 {
     size_t n = strlen(p);

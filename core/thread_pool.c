@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-struct run {
+struct thread_pool_job {
     thread_pool_fn fn;
     void *ctx;
     int64_t n_items;
@@ -17,8 +17,8 @@ struct run {
     struct tp_err first_err;
 };
 
-struct worker {
-    struct run *run;
+struct thread_pool_worker {
+    struct thread_pool_job *job;
     int number;
     pthread_t thread;
     bool started;
@@ -26,21 +26,21 @@ struct worker {
 
 static void *work(void *arg)
 {
-    struct worker *w = arg;
-    struct run *run = w->run;
+    struct thread_pool_worker *w = arg;
+    struct thread_pool_job *job = w->job;
     struct tp_err err = { 0 };
 
-    while (!atomic_load(&run->failed)) {
-        int64_t item = atomic_fetch_add(&run->next, 1);
+    while (!atomic_load(&job->failed)) {
+        int64_t item = atomic_fetch_add(&job->next, 1);
 
-        if (item >= run->n_items)
+        if (item >= job->n_items)
             break;
-        if (run->fn(run->ctx, item, w->number, &err) == TP_OK)
+        if (job->fn(job->ctx, item, w->number, &err) == TP_OK)
             continue;
-        pthread_mutex_lock(&run->lock);
-        if (!atomic_exchange(&run->failed, true))
-            run->first_err = err;
-        pthread_mutex_unlock(&run->lock);
+        pthread_mutex_lock(&job->lock);
+        if (!atomic_exchange(&job->failed, true))
+            job->first_err = err;
+        pthread_mutex_unlock(&job->lock);
     }
     return NULL;
 }
@@ -48,8 +48,8 @@ static void *work(void *arg)
 tp_status thread_pool_run(thread_pool_fn fn, void *ctx, int64_t n_items, int n_workers,
                           struct tp_err *err)
 {
-    struct run run = { .fn = fn, .ctx = ctx, .n_items = n_items };
-    struct worker *workers;
+    struct thread_pool_job job = { .fn = fn, .ctx = ctx, .n_items = n_items };
+    struct thread_pool_worker *workers;
 
     if (n_workers < 1)
         n_workers = 1;
@@ -58,19 +58,19 @@ tp_status thread_pool_run(thread_pool_fn fn, void *ctx, int64_t n_items, int n_w
     workers = calloc((size_t)n_workers, sizeof *workers);
     if (!workers)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d threads", n_workers);
-    pthread_mutex_init(&run.lock, NULL);
+    pthread_mutex_init(&job.lock, NULL);
     for (int i = 0; i < n_workers; i++)
-        workers[i] = (struct worker){ .run = &run, .number = i };
-    for (int i = 1; i < n_workers; i++) /* fewer threads than asked for is no failure */
+        workers[i] = (struct thread_pool_worker){ .job = &job, .number = i };
+    for (int i = 1; i < n_workers; i++) /* fewer threads are no failure */
         workers[i].started = pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0;
     work(&workers[0]);
     for (int i = 1; i < n_workers; i++)
         if (workers[i].started)
             pthread_join(workers[i].thread, NULL);
-    pthread_mutex_destroy(&run.lock);
+    pthread_mutex_destroy(&job.lock);
     free(workers);
-    if (atomic_load(&run.failed)) {
-        *err = run.first_err;
+    if (atomic_load(&job.failed)) {
+        *err = job.first_err;
         return err->status;
     }
     return TP_OK;
@@ -89,6 +89,5 @@ tp_status thread_pool_check_workers(const char *flag, int n, struct tp_err *err)
 {
     if (n >= 1 && n <= THREAD_POOL_WORKERS_MAX)
         return TP_OK;
-    return tp_fail(err, TP_E_USAGE, "%s %d must lie between 1 and %d", flag, n,
-                   THREAD_POOL_WORKERS_MAX);
+    return tp_fail(err, TP_E_USAGE, "%s %d must be from 1 to %d", flag, n, THREAD_POOL_WORKERS_MAX);
 }

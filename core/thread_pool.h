@@ -1,5 +1,5 @@
 /*
- * core/thread_pool.h - run independent work items on a few threads.
+ * core/thread_pool.h - run independent items of work on several threads.
  */
 #ifndef CORE_THREAD_POOL_H
 #define CORE_THREAD_POOL_H
@@ -8,23 +8,23 @@
 
 #include "core/err.h"
 
-/* Work on item number `item`; `worker` (0 .. n_workers - 1) picks private buffers. */
+/* More threads do not help, and their stacks and buffers would take many GiB. */
+enum { THREAD_POOL_WORKERS_MAX = 1024 };
+
+/* Work on item number `item`. `worker`, 0 .. n_workers - 1, selects the thread's own buffers. */
 typedef tp_status (*thread_pool_fn)(void *ctx, int64_t item, int worker, struct tp_err *err);
 
-/* Call fn for every item 0 .. n_items - 1, in ascending order of start, on n_workers threads (the
- * caller's is one of them). Stops handing out items after the first failure and returns that one.
- */
+/* Call fn for items 0 .. n_items - 1 on n_workers threads, one of which is the caller's. Items
+ * start in ascending order. After the first failure no more items start; that failure is returned.
+ * It is no failure when fewer threads can be started. */
 tp_status thread_pool_run(thread_pool_fn fn, void *ctx, int64_t n_items, int n_workers,
                           struct tp_err *err);
 
-/* More threads than this help nobody, and their stacks and buffers are many GiB. */
-enum { THREAD_POOL_WORKERS_MAX = 1024 };
-
-/* Whether n, which an option (`flag`, for the message) has as its value, is a number of threads to
- * start: 1 to THREAD_POOL_WORKERS_MAX, else TP_E_USAGE. */
+/* Check a number of threads that was given by the option `flag`. TP_E_USAGE: it is not from 1 to
+ * THREAD_POOL_WORKERS_MAX. */
 tp_status thread_pool_check_workers(const char *flag, int n, struct tp_err *err);
 
-/* Processors this process may run on; at least 1. */
+/* Number of CPUs that this process may run on; at least 1. */
 int thread_pool_cores(void);
 
 #endif

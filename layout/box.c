@@ -86,24 +86,24 @@ bool box_is_run_in(const struct box *outer, const struct box *inner)
         return true;
     while (d < inner->ndim && inner->len[d] == 1)
         d++;
-    for (d++; d < inner->ndim; d++) /* behind the first axis with a range all must be whole */
+    for (d++; d < inner->ndim; d++) /* after the first axis that is a range, all must be whole */
         if (inner->len[d] != outer->len[d])
             return false;
     return true;
 }
 
-/* The axis that runs are ranges of, and how many of its indices a run takes; axes before it are
- * single indices, axes behind it are whole. */
+/* The axis that runs take ranges of, and in *step the length of a range. Axes before it have length
+ * 1 in a run, and axes after it are whole. */
 static int run_axis(const struct box *b, int64_t max_elements, int64_t *step)
 {
-    int64_t behind = 1;
+    int64_t inner = 1; /* elements of the axes after d */
     int d = b->ndim - 1;
 
     if (max_elements < 1)
         max_elements = 1;
-    while (d > 0 && behind * b->len[d] <= max_elements)
-        behind *= b->len[d--];
-    *step = max_elements / behind;
+    while (d > 0 && inner * b->len[d] <= max_elements)
+        inner *= b->len[d--];
+    *step = max_elements / inner;
     if (*step < 1)
         *step = 1;
     if (d >= 0 && *step > b->len[d])

@@ -1,5 +1,5 @@
 /*
- * layout/dtype.h - element types, named as safetensors and PyTorch users know them.
+ * layout/dtype.h - the types of tensor elements.
  */
 #ifndef LAYOUT_DTYPE_H
 #define LAYOUT_DTYPE_H
@@ -20,16 +20,16 @@ enum dtype {
 /* Bytes of one element. */
 int dtype_bytes(enum dtype t);
 
-/* "f32", "bf16", ...: what manifests and messages say. */
+/* The name in manifests and messages: "f32", "bf16", ... */
 const char *dtype_name(enum dtype t);
 
-/* "F32", "BF16", ...: what safetensors headers say. */
+/* The name in safetensors headers: "F32", "BF16", ... */
 const char *dtype_safetensors(enum dtype t);
 
-/* Read any of: f32 fp32 float32 F32, bf16 bfloat16, f16 fp16 float16, ... False: none of them. */
+/* Read a name: f32, fp32, float32, bf16, bfloat16, ..., in any case. False: it is unknown. */
 bool dtype_parse(enum dtype *t, const char *text);
 
-/* Whether elements are floating point, so that a cast means something. */
+/* Whether it is a floating-point type, so that casts are possible. */
 bool dtype_is_float(enum dtype t);
 
 #endif

@@ -6,13 +6,13 @@
 #include <string.h>
 #include <strings.h>
 
-struct axis_name {
+struct spec_axis {
     const char *name;
     unsigned bit;
 };
 
-/* Longer names before their suffixes ("vpp" before "pp"). */
-static const struct axis_name axes[] = {
+/* "vpp" comes before "pp", because the first name that matches is taken. */
+static const struct spec_axis axes[] = {
     { "zero", SPEC_ZERO }, { "vpp", SPEC_VPP }, { "tp", SPEC_TP }, { "pp", SPEC_PP },
     { "dp", SPEC_DP },     { "cp", SPEC_CP },   { "ep", SPEC_EP }, { "sp", SPEC_SP },
 };
@@ -42,7 +42,7 @@ static int *degree_of(struct spec *s, unsigned bit)
     }
 }
 
-static const struct axis_name *axis_at(const char *p)
+static const struct spec_axis *axis_at(const char *p)
 {
     for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++)
         if (strncasecmp(p, axes[i].name, strlen(axes[i].name)) == 0)
@@ -50,7 +50,7 @@ static const struct axis_name *axis_at(const char *p)
     return NULL;
 }
 
-/* The number at *p, which moves behind it; -1: none there, or too large. */
+/* Read a number and move *p behind it. -1: there is none, or it is too large. */
 static int read_degree(const char **p)
 {
     int v = 0;
@@ -65,7 +65,7 @@ static int read_degree(const char **p)
     return v;
 }
 
-static tp_status set_degree(struct spec *s, const struct axis_name *axis, int v, const char *text,
+static tp_status set_degree(struct spec *s, const struct spec_axis *axis, int v, const char *text,
                             struct tp_err *err)
 {
     if (axis->bit == SPEC_ZERO) {
@@ -75,12 +75,14 @@ static tp_status set_degree(struct spec *s, const struct axis_name *axis, int v,
         return TP_OK;
     }
     if (v < 1)
-        return tp_fail(err, TP_E_USAGE, "layout '%s': %s takes a degree from 1 to %d, as %s2", text,
+        return tp_fail(err, TP_E_USAGE,
+                       "layout '%s': %s takes a degree from 1 to %d, for example %s2", text,
                        axis->name, SPEC_DEGREE_MAX, axis->name);
     if (axis->bit == SPEC_EP) {
         if (v > 1)
             return tp_fail(err, TP_E_LAYOUT,
-                           "layout '%s': ep is refused, no model here has experts", text);
+                           "layout '%s': ep is not supported, because no model here has experts",
+                           text);
         return TP_OK;
     }
     *degree_of(s, axis->bit) = v;
@@ -105,7 +107,7 @@ tp_status spec_parse(struct spec *out, const char *text, struct tp_err *err)
     tp_status st;
 
     while (*p) {
-        const struct axis_name *axis;
+        const struct spec_axis *axis;
         int v = 0;
 
         while (*p == ',' || *p == '-' || *p == ' ')

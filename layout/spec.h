@@ -1,8 +1,8 @@
 /*
- * layout/spec.h - a mesh of ranks and the string that names it: `tp8`, `tp4pp2vpp2dp2zero1`.
+ * layout/spec.h - a mesh of ranks, and the text that names it: `tp8`, `tp4pp2vpp2dp2zero1`.
  *
- * Axes of the mesh, slowest first: pp dp cp tp (Megatron-LM's order), so that rank =
- * ((pp * n_dp + dp) * n_cp + cp) * n_tp + tp.
+ * The axes of the mesh are pp, dp, cp and tp, tp fastest, as in Megatron-LM:
+ * rank = ((pp_rank * dp + dp_rank) * cp + cp_rank) * tp + tp_rank.
  */
 #ifndef LAYOUT_SPEC_H
 #define LAYOUT_SPEC_H
@@ -13,7 +13,7 @@
 
 enum { SPEC_TEXT_MAX = 64, SPEC_DEGREE_MAX = 65536 };
 
-/* Bits of spec.given: what the string named. */
+/* Bits of spec.given. */
 enum {
     SPEC_TP = 1 << 0,
     SPEC_PP = 1 << 1,
@@ -27,38 +27,40 @@ enum {
 
 struct spec {
     int tp, pp, vpp, dp, cp; /* degrees, >= 1 */
-    int zero;                /* 0: replicated over dp; 1: optimizer sharded; 3: parameters too */
-    bool sp;                 /* Megatron sequence parallelism over the tp ranks */
-    unsigned given;
+    int zero;                /* over dp: 0 replicate; 1 shard optimizer state; 3 parameters too */
+    bool sp;                 /* Megatron's sequence parallelism over the tp ranks */
+    unsigned given;          /* what the text named */
 };
 
-/* A rank's place in the mesh. */
+/* A rank's coordinates in the mesh. */
 struct mesh_coord {
     int pp, dp, cp, tp;
 };
 
-/* All degrees 1, zero 0. */
+/* All degrees 1, zero 0, no sp. */
 struct spec spec_default(void);
 
-/* Read a spec: axis and degree in any order, each at most once, any case, `tp8pp2`, `tp=8,pp=2`.
- * zero2 is read as zero1. Missing axes get their defaults; `given` tells which were named.
- * TP_E_USAGE: not a spec, degree 0 or absurd, axis twice; TP_E_LAYOUT: ep > 1 (no model here has
- * experts). That vpp > 1 needs pp > 1 is for layout_make: pp may come from spec_fill. */
+/* Read a spec: axes with degrees in any order and any case, each at most once, as `tp8pp2` or
+ * `tp=8,pp=2`. zero2 is read as zero1. Axes that are not named have their defaults. TP_E_USAGE: it
+ * is not a spec, a degree is out of range, or an axis is named twice. TP_E_LAYOUT: ep > 1, because
+ * no model here has experts. vpp > 1 with pp 1 is accepted here, because pp may come from
+ * spec_fill; layout_check refuses it. */
 tp_status spec_parse(struct spec *out, const char *text, struct tp_err *err);
 
 /* Take every axis that `s` does not name from `base`. */
 void spec_fill(struct spec *s, const struct spec *base);
 
-/* Whether `s` agrees with `other` in every axis that `s` names. */
+/* Whether `other` has the same value in every axis that `s` names. */
 bool spec_matches(const struct spec *s, const struct spec *other);
 
-/* The canonical text: tp always, then what differs from its default, as "tp8pp2vpp2cp2dp4spzero1".
- * Returns buf. */
+/* Write the canonical text to buf: tp, then what differs from its default, in the order of
+ * "tp8pp2vpp2cp2dp4spzero1". Returns buf. */
 char *spec_format(char buf[SPEC_TEXT_MAX], const struct spec *s);
 
-/* Number of ranks: tp pp dp cp. */
+/* Number of ranks: tp * pp * dp * cp. */
 int spec_world(const struct spec *s);
 
+/* From a rank to its coordinates, and back. */
 struct mesh_coord mesh_coord_of(const struct spec *s, int rank);
 int mesh_rank_of(const struct spec *s, struct mesh_coord c);
 

@@ -1,4 +1,4 @@
-"""Tell tp-run how far a rank is: the five calls of tp_progress.h through ctypes.
+"""Report a trainer's progress to tp-run: the five calls of tp_progress.h, through ctypes.
 
     from tp_progress import Progress
     progress = Progress(rank, world)

@@ -1,4 +1,4 @@
-/* tests/unit/core_heap.c - memory that is freed and asked for again keeps its pages. */
+/* tests/unit/core_heap.c - memory that is freed and allocated again keeps its pages. */
 #include "core/heap.h"
 
 #include <criterion/criterion.h>
@@ -7,9 +7,9 @@
 #include <sys/resource.h>
 
 #ifdef TP_SANITIZE
-Test(core_heap, freed_memory_keeps_its_pages)
+Test(heap, freed_memory_keeps_its_pages)
 {
-    cr_skip("the sanitizer's own malloc gives pages back by rules of its own");
+    cr_skip("the sanitizer has its own malloc, which heap_keep does not control");
 }
 #else
 
@@ -23,8 +23,8 @@ static long faults(void)
     return u.ru_minflt;
 }
 
-/* Page faults of a turn in which blocks are taken, written and freed. */
-static long turn(void)
+/* Page faults of one round that allocates, writes and frees all blocks. */
+static long round_faults(void)
 {
     void *block[BLOCKS];
     long before = faults();
@@ -39,27 +39,28 @@ static long turn(void)
     return faults() - before;
 }
 
-/* Other things may fault too, so it is the least of several turns that counts. */
-static long least_of_turns(void)
+/* Other code may fault too, so the least of several rounds counts. */
+static long least_faults(void)
 {
-    long least = turn();
+    long least = round_faults();
 
     for (int i = 0; i < 10; i++) {
-        long n = turn();
+        long n = round_faults();
 
         least = n < least ? n : least;
     }
     return least;
 }
 
-Test(core_heap, freed_memory_keeps_its_pages)
+Test(heap, freed_memory_keeps_its_pages)
 {
-    long before = least_of_turns(), after;
+    long before = least_faults(), after;
 
     heap_keep();
-    after = least_of_turns();
-    cr_expect_geq(before, PAGES / 4, "without: %ld faults, so this test shows nothing", before);
-    cr_expect_leq(after, PAGES / 100, "%ld page faults a turn of %d pages", after, PAGES);
+    after = least_faults();
+    cr_expect_geq(before, PAGES / 4,
+                  "only %ld faults without heap_keep, so this test shows nothing", before);
+    cr_expect_leq(after, PAGES / 100, "%ld page faults in a round of %d pages", after, PAGES);
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* tests/unit/core_text.c - any bytes become text that JSON takes. */
+/* tests/unit/core_text.c - any bytes become text that is valid in JSON. */
 #include "core/text.h"
 
 #include <criterion/criterion.h>
@@ -14,28 +14,28 @@ static void expect(const char *in, const char *out)
     cr_expect_str_eq(text_clean(text), out);
 }
 
-Test(text, what_is_text_stays)
+Test(text, valid_text_is_unchanged)
 {
     expect("", "");
     expect("rank 3 died: \xe2\x80\x98no file\xe2\x80\x99 \xf0\x9f\x98\x80",
            "rank 3 died: \xe2\x80\x98no file\xe2\x80\x99 \xf0\x9f\x98\x80");
 }
 
-Test(text, what_is_none_is_marked)
+Test(text, other_bytes_become_question_marks)
 {
     expect("caf\xe9 bar", "caf? bar");
     expect("\x1b[31mred\tx\x7f", "?[31mred?x?");
     expect("\xc0\xaf \xed\xa0\x80", "?? ???"); /* overlong, surrogate */
 }
 
-Test(text, a_sequence_cut_off_at_the_end_goes)
+Test(text, a_sequence_that_the_end_cuts_off_is_removed)
 {
     expect("a\xe2\x80", "a");
     expect("a\xf0\x9f\x98", "a");
     expect("a\xe2", "a");
 }
 
-Test(text, random_bytes_become_valid_and_are_never_longer)
+Test(text, random_bytes_become_valid_and_never_longer)
 {
     unsigned seed = 7;
 

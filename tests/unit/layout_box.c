@@ -1,4 +1,4 @@
-/* tests/unit/layout_box.c - arithmetic of boxes. */
+/* tests/unit/layout_box.c - intersections, runs and text of boxes. */
 #include <criterion/criterion.h>
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "layout/column_blocks.h"
 #include "tests/unit/random.h"
 
-/* A matrix whose columns are cut, in heads or features, maybe fused; from tiny to large. */
+/* A matrix, small or large, whose columns are cut in heads or features and may be fused. */
 static struct tensor random_tensor(struct rng *r)
 {
     struct placement rule = { .dim = 1,
@@ -18,7 +18,7 @@ static struct tensor random_tensor(struct rng *r)
     return t;
 }
 
-/* Part `part` of `parts` of the columns of the first fused block, where they divide. */
+/* Part `part` of `parts` of the columns of the first fused block, which they divide. */
 static struct box part_of(const struct tensor *t, int parts, int part)
 {
     struct box b = box_whole(2, t->shape);
@@ -28,9 +28,9 @@ static struct box part_of(const struct tensor *t, int parts, int part)
     return b;
 }
 
-Test(column, blocks_are_the_box_from_left_to_right_and_none_is_tiny)
+Test(column_blocks, blocks_are_the_box_from_left_to_right_and_none_is_tiny)
 {
-    struct rng r = rng_start("column/tiles");
+    struct rng r = rng_start("column_blocks/tiles");
 
     for (int i = 0; i < 3000; i++) {
         struct tensor t = random_tensor(&r);
@@ -44,16 +44,16 @@ Test(column, blocks_are_the_box_from_left_to_right_and_none_is_tiny)
         for (int k = 0; k < n; k++) {
             cr_assert_eq(blocks[k].lo[1], at);
             cr_assert(blocks[k].lo[0] == 0 && blocks[k].len[0] == t.shape[0]);
-            cr_assert_eq(blocks[k].len[1] % t.placement.unit, 0, "a head is torn");
+            cr_assert_eq(blocks[k].len[1] % t.placement.unit, 0, "a head is cut in two");
             at += blocks[k].len[1];
         }
         cr_assert_eq(at, b.lo[1] + b.len[1]);
     }
 }
 
-Test(column, a_cut_to_two_four_or_eight_ranks_takes_whole_blocks)
+Test(column_blocks, two_four_or_eight_ranks_take_whole_blocks)
 {
-    struct rng r = rng_start("column/edges");
+    struct rng r = rng_start("column_blocks/edges");
     int cut = 0;
 
     for (int i = 0; i < 3000; i++) {
@@ -70,14 +70,14 @@ Test(column, a_cut_to_two_four_or_eight_ranks_takes_whole_blocks)
             cut++;
             for (int k = 0; k < n; k++)
                 cr_assert(!box_meet(&meet, &part, &blocks[k]) || box_equal(&meet, &blocks[k]),
-                          "tp %d of %lld x %lld: block %d straddles", tp, (long long)t.shape[0],
-                          (long long)t.shape[1], k);
+                          "tp %d of %lld x %lld: block %d belongs to two ranks", tp,
+                          (long long)t.shape[0], (long long)t.shape[1], k);
         }
     }
-    cr_assert(cut > 100, "only %d cuts were looked at", cut);
+    cr_assert(cut > 100, "only %d cuts were checked", cut);
 }
 
-Test(column, rows_and_uncut_tensors_stay_whole)
+Test(column_blocks, rows_and_uncut_tensors_stay_whole)
 {
     struct tensor t = { .ndim = 2,
                         .shape = { 4096, 4096 },

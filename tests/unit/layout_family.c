@@ -1,4 +1,5 @@
-/* tests/unit/layout_family.c - the tables of model families are complete and consistent. */
+/* tests/unit/layout_family.c - the tables of model families are complete and consistent.
+ * covers: layout/family/llama layout/family/gpt2 layout/tensor */
 #include "layout/family.h"
 
 #include <criterion/criterion.h>

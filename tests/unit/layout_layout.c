@@ -33,20 +33,17 @@ Test(layout, replicas_hold_what_tensor_parallelism_gives_them)
     }
 }
 
-static const struct model small = {
-    .heads = 8, .kv_heads = 2, .head_dim = 16, .hidden = 128, .ffn = 344, .vocab = 260, .layers = 6
-};
-
 Test(layout, names_the_tensor_that_does_not_divide)
 {
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     struct tensor *tensors;
     struct layout l;
+    struct model m = small_llama();
     struct spec s = spec_default();
     int n;
 
-    cr_assert_eq(model_params(&tensors, &n, &small, DTYPE_F32, &arena, &err), TP_OK);
+    cr_assert_eq(model_params(&tensors, &n, &m, DTYPE_F32, &arena, &err), TP_OK);
     s.tp = 3;
     cr_assert_eq(layout_make(&l, &s, 6, tensors, n, &arena, &err), TP_E_LAYOUT);
     cr_assert(strstr(err.msg, "self_attn.q_proj.weight") && strstr(err.msg, "8 heads of 16") &&

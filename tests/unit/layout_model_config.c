@@ -14,6 +14,20 @@ static tp_status parse(struct model *m, const char *text, struct arena *arena, s
     return model_config_parse(m, text, strlen(text), "config.json", arena, err);
 }
 
+/* A config with these extra keys is refused, and the message names `named`. */
+static void expect_refused(const char *base, const char *extra, const char *named)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+    char text[1024];
+
+    snprintf(text, sizeof text, "{%s%s}", base, extra);
+    cr_expect_eq(parse(&m, text, &arena, &err), TP_E_USAGE, "%s", extra);
+    cr_expect(strstr(err.msg, named), "%s", err.msg);
+    arena_free(&arena);
+}
+
 Test(model_config, reads_old_and_new_rotary_fields)
 {
     struct arena arena = { 0 };
@@ -50,18 +64,9 @@ Test(model_config, refuses_what_it_cannot_do_by_name)
         { ", \"tie_word_embeddings\": 3", "tie_word_embeddings" },
         { ", \"vocab_size\": 1", "duplicate" },
     };
-    struct arena arena = { 0 };
-    struct model m;
 
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct tp_err err = { 0 };
-        char text[1024];
-
-        snprintf(text, sizeof text, "{" BASE "%s}", bad[i].extra);
-        cr_expect_eq(parse(&m, text, &arena, &err), TP_E_USAGE, "%s", bad[i].extra);
-        cr_expect(strstr(err.msg, bad[i].named), "%s", err.msg);
-    }
-    arena_free(&arena);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        expect_refused(BASE, bad[i].extra, bad[i].named);
 }
 
 Test(model_config, refuses_missing_and_absurd_fields)
@@ -123,16 +128,7 @@ Test(model_config, refuses_what_it_cannot_do_with_gpt2_by_name)
         { ", \"n_inner\": -1", "n_inner" },
         { ", \"layer_norm_epsilon\": \"x\"", "layer_norm_epsilon" },
     };
-    struct arena arena = { 0 };
-    struct model m;
 
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct tp_err err = { 0 };
-        char text[1024];
-
-        snprintf(text, sizeof text, "{" GPT2 "%s}", bad[i].extra);
-        cr_expect_eq(parse(&m, text, &arena, &err), TP_E_USAGE, "%s", bad[i].extra);
-        cr_expect(strstr(err.msg, bad[i].named), "%s", err.msg);
-    }
-    arena_free(&arena);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        expect_refused(GPT2, bad[i].extra, bad[i].named);
 }

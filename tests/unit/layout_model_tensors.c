@@ -91,16 +91,7 @@ Test(model_tensors, gpt2_has_the_names_and_shapes_of_transformers)
 /* c_attn is cut by column, each third by itself and its bias likewise; c_proj by row. */
 Test(model_tensors, gpt2_is_cut_by_outputs_then_by_inputs)
 {
-    struct model m = { .family = MODEL_GPT2,
-                       .heads = 8,
-                       .kv_heads = 8,
-                       .head_dim = 16,
-                       .hidden = 128,
-                       .ffn = 512,
-                       .vocab = 260,
-                       .layers = 3,
-                       .max_positions = 64,
-                       .tied = true };
+    struct model m = small_gpt2();
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     struct spec s = spec_default();

@@ -1,5 +1,5 @@
 /* tests/unit/layout_parallel_plan.c - parallel plans are read, checked and applied to the tensors.
- */
+ * covers: layout/parallel_plan_text layout/parallel_plan_check */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,25 +9,6 @@
 #include "layout/model_tensors.h"
 #include "layout/parallel_plan.h"
 #include "tests/unit/random_model.h"
-
-static const struct model llama = { .family = MODEL_LLAMA,
-                                    .heads = 8,
-                                    .kv_heads = 2,
-                                    .head_dim = 16,
-                                    .hidden = 128,
-                                    .ffn = 344,
-                                    .vocab = 260,
-                                    .layers = 3 };
-static const struct model gpt2 = { .family = MODEL_GPT2,
-                                   .heads = 8,
-                                   .kv_heads = 8,
-                                   .head_dim = 16,
-                                   .hidden = 128,
-                                   .ffn = 512,
-                                   .vocab = 260,
-                                   .layers = 3,
-                                   .max_positions = 64,
-                                   .tied = true };
 
 /* Runs of spaces become one. */
 static void squeeze(char *text)
@@ -61,17 +42,18 @@ static tp_status parse_and_check(struct parallel_plan *p, const char *text, cons
 
 Test(parallel_plan, built_in_plans_are_valid_and_read_back_as_printed)
 {
-    static const struct model *const models[] = { &llama, &gpt2 };
+    const struct model models[] = { small_llama(), small_gpt2() };
 
     for (int i = 0; i < 2; i++) {
-        const struct parallel_plan want = parallel_plan_builtin(models[i]->family);
+        const struct parallel_plan want = parallel_plan_builtin(models[i].family);
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
         struct parallel_plan got;
 
-        cr_assert_eq(parallel_plan_check(&want, models[i], "built in", &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(parallel_plan_check(&want, &models[i], "built in", &err), TP_OK, "%s",
+                     err.msg);
         cr_assert_eq(
-            parse_and_check(&got, parallel_plan_format(&want, &arena), models[i], &arena, &err),
+            parse_and_check(&got, parallel_plan_format(&want, &arena), &models[i], &arena, &err),
             TP_OK, "%s", err.msg);
         cr_assert_eq(got.n, want.n);
         for (int k = 0; k < want.n; k++) {
@@ -86,44 +68,44 @@ Test(parallel_plan, built_in_plans_are_valid_and_read_back_as_printed)
 Test(parallel_plan, a_refusal_names_what_does_not_fit_and_what_would)
 {
     static const struct {
-        const struct model *m;
+        enum model_family family;
         const char *from, *to, *says[3];
     } bad[] = {
-        { &llama,
+        { MODEL_LLAMA,
           "o_proj.weight row head",
           "o_proj.weight replicated",
           { "self_attn.q_proj.weight (attention.q) is column-parallel",
             "o_proj.weight (attention.out), which reads it, is replicated",
             "make attention.out row, or attention.q replicated" } },
-        { &llama,
+        { MODEL_LLAMA,
           "down_proj.weight row",
           "down_proj.weight column",
           { "mlp.gate", "column-parallel", "make mlp.down row" } },
-        { &llama,
+        { MODEL_LLAMA,
           "q_proj.weight column",
           "q_proj.weight row",
           { "(attention.q) is row-parallel", "attention.norm", "column or replicated" } },
-        { &llama,
+        { MODEL_LLAMA,
           "gate_proj.weight column",
           "gate_proj.weight replicated",
           { "(mlp.down) is row-parallel", "(mlp.gate)", "replicated" } },
-        { &llama,
+        { MODEL_LLAMA,
           "input_layernorm.weight sequence",
           "input_layernorm.weight column",
           { "attention.norm", "cannot be cut by column" } },
-        { &llama,
+        { MODEL_LLAMA,
           "model.norm.weight",
           "lm_head.weight",
           { "same name", "lm_head.weight", "norm" } },
-        { &llama,
+        { MODEL_LLAMA,
           "norm model.norm.weight",
           "positions model.norm.weight",
           { "positions", "not part of a LlamaForCausalLM" } },
-        { &gpt2,
+        { MODEL_GPT2,
           "c_fc.bias column",
           "c_fc.bias replicated",
           { "c_fc.weight is column", "c_fc.bias is replicated", "must be column too" } },
-        { &gpt2,
+        { MODEL_GPT2,
           "transformer.wpe.weight replicated",
           "transformer.wpe.weight vocabulary",
           { "wpe", "cannot be cut by vocabulary" } },
@@ -133,9 +115,10 @@ Test(parallel_plan, a_refusal_names_what_does_not_fit_and_what_would)
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
         struct parallel_plan p;
-        char *text = edited(bad[i].m, bad[i].from, bad[i].to, &arena);
+        struct model m = bad[i].family == MODEL_GPT2 ? small_gpt2() : small_llama();
+        char *text = edited(&m, bad[i].from, bad[i].to, &arena);
 
-        cr_expect_eq(parse_and_check(&p, text, bad[i].m, &arena, &err), TP_E_USAGE, "case %zu", i);
+        cr_expect_eq(parse_and_check(&p, text, &m, &arena, &err), TP_E_USAGE, "case %zu", i);
         for (int k = 0; k < 3 && bad[i].says[k]; k++)
             cr_expect(strstr(err.msg, bad[i].says[k]) && strstr(err.msg, "my.plan"),
                       "case %zu: '%s' is not in: %s", i, bad[i].says[k], err.msg);
@@ -163,17 +146,18 @@ Test(parallel_plan, names_the_line_that_cannot_be_read)
     };
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct model m = small_llama();
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
         struct parallel_plan p;
 
-        cr_expect_eq(parse_and_check(&p, bad[i].text, &llama, &arena, &err), TP_E_USAGE);
+        cr_expect_eq(parse_and_check(&p, bad[i].text, &m, &arena, &err), TP_E_USAGE);
         cr_expect(strstr(err.msg, bad[i].says), "'%s' is not in: %s", bad[i].says, err.msg);
         arena_free(&arena);
     }
 }
 
-/* Any bytes: an answer, never a crash. */
+/* Damaged text gives an answer, never a crash. */
 Test(parallel_plan, hostile_text_is_refused)
 {
     struct rng r = rng_start("plan/hostile");
@@ -182,6 +166,7 @@ Test(parallel_plan, hostile_text_is_refused)
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
         const struct parallel_plan plan = parallel_plan_builtin(MODEL_LLAMA);
+        struct model m = small_llama();
         struct parallel_plan p;
         char *text = parallel_plan_format(&plan, &arena), *copy;
         size_t size = strlen(text);
@@ -192,13 +177,13 @@ Test(parallel_plan, hostile_text_is_refused)
             copy[rng_int(&r, 0, (int64_t)size - 1)] = (char)rng_int(&r, 0, 255);
         if (parallel_plan_parse(&p, copy, (size_t)rng_int(&r, 0, (int64_t)size), "x", &arena,
                                 &err) == TP_OK)
-            parallel_plan_check(&p, &llama, "x", &err);
+            parallel_plan_check(&p, &m, "x", &err);
         free(copy);
         arena_free(&arena);
     }
 }
 
-/* Another model's names, the MLP not cut at all. */
+/* Other names, and an MLP that is not cut. */
 Test(parallel_plan, other_names_and_cuts_reach_the_layout)
 {
     static const char text[] = "embedding tok.weight vocabulary token\n"
@@ -215,7 +200,7 @@ Test(parallel_plan, other_names_and_cuts_reach_the_layout)
                                "head out.weight vocabulary\n";
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
-    struct model m = llama;
+    struct model m = small_llama();
     struct spec s = spec_default();
     struct parallel_plan p;
     struct tensor *t;

@@ -1,4 +1,4 @@
-/* tests/unit/layout_spec.c - the strings that name meshes. */
+/* tests/unit/layout_spec.c - the text of a mesh, and the coordinates of its ranks. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static tp_status parse(struct spec *s, const char *text)
     return st;
 }
 
-Test(spec, reads_the_forms_of_the_contract)
+Test(spec, reads_every_documented_form)
 {
     struct spec s;
 
@@ -28,7 +28,7 @@ Test(spec, reads_the_forms_of_the_contract)
     cr_assert(s.zero == 1 && s.sp && s.cp == 3);
 }
 
-Test(spec, refuses_what_is_no_spec)
+Test(spec, refuses_other_text)
 {
     static const char *const bad[] = { "",
                                        "8",
@@ -51,7 +51,7 @@ Test(spec, refuses_what_is_no_spec)
     cr_expect_eq(parse(&s, "tp2ep1"), TP_OK);
 }
 
-Test(spec, text_of_a_spec_reads_back_as_the_same)
+Test(spec, text_reads_back_as_the_same_spec)
 {
     struct rng r = rng_start("spec/round_trip");
 

@@ -61,12 +61,9 @@ Test(stored_box, every_element_is_written_once_by_a_rank_that_holds_it)
     }
 }
 
-static const struct model small = {
-    .heads = 8, .kv_heads = 2, .head_dim = 16, .hidden = 128, .ffn = 344, .vocab = 260, .layers = 6
-};
-
 Test(stored_box, writers_are_balanced)
 {
+    struct model m = small_llama();
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
     struct spec s;
@@ -76,7 +73,7 @@ Test(stored_box, writers_are_balanced)
     int n;
 
     cr_assert_eq(spec_parse(&s, "tp8dp2", &err), TP_OK);
-    l = bf16_layout(&small, &s, &arena);
+    l = bf16_layout(&m, &s, &arena);
     cr_assert_eq(stored_box_list(&e, &n, &l, &arena, &err), TP_OK);
     for (int k = 0; k < n; k++)
         bytes[e[k].rank] += box_elements(&e[k].box) * dtype_bytes(l.tensors[e[k].tensor].dtype);

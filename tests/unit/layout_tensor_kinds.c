@@ -1,4 +1,5 @@
-/* tests/unit/layout_tensor_kinds.c - checks of a layout look at each kind of tensor once. */
+/* tests/unit/layout_tensor_kinds.c - checks of a layout look at each kind of tensor once.
+ * covers: layout/layout_check */
 #include "layout/tensor_kinds.h"
 
 #include <criterion/criterion.h>

@@ -1,6 +1,6 @@
 /* tests/unit/layout_workload_check.c - a refusal names a value that works, and numbers that are not
  * known refuse nothing. tests/unit/orchestrator_fit.c compares the programs that use these rules.
- */
+ * covers: layout/same_bits */
 #include "layout/workload_check.h"
 
 #include <criterion/criterion.h>

@@ -1,6 +1,8 @@
 /*
- * tests/unit/random.h - seeded random numbers for property tests.
- * The seed is TP_SEED from the environment or the clock; a test prints it when it starts.
+ * tests/unit/random.h - random numbers for property tests.
+ *
+ * The seed comes from the environment variable TP_SEED, or from the clock. A test prints it when it
+ * starts, so that a failure can be repeated.
  */
 #ifndef TESTS_UNIT_RANDOM_H
 #define TESTS_UNIT_RANDOM_H

@@ -10,6 +10,33 @@
 #include "layout/model_tensors.h"
 #include "tests/unit/random.h"
 
+/* Small models with the proportions of real ones. */
+static inline struct model small_llama(void)
+{
+    return (struct model){ .family = MODEL_LLAMA,
+                           .heads = 8,
+                           .kv_heads = 2,
+                           .head_dim = 16,
+                           .hidden = 128,
+                           .ffn = 344,
+                           .vocab = 260,
+                           .layers = 6 };
+}
+
+static inline struct model small_gpt2(void)
+{
+    return (struct model){ .family = MODEL_GPT2,
+                           .heads = 8,
+                           .kv_heads = 8,
+                           .head_dim = 16,
+                           .hidden = 128,
+                           .ffn = 512,
+                           .vocab = 260,
+                           .layers = 3,
+                           .max_positions = 64,
+                           .tied = true };
+}
+
 /* A Llama or a GPT-2. Most degrees up to 8 divide its dimensions; the vocabulary is any number. */
 static inline struct model random_model(struct rng *r)
 {

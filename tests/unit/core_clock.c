@@ -1,0 +1,35 @@
+/* tests/unit/core_clock.c - the clocks advance, in the units that their names say. */
+#include "core/clock.h"
+
+#include <criterion/criterion.h>
+#include <time.h>
+#include <unistd.h>
+
+Test(clock, seconds_and_nanoseconds_are_of_one_clock)
+{
+    double seconds = clock_seconds();
+    int64_t ns = clock_ns();
+
+    cr_assert_float_eq((double)ns / 1e9, seconds, 1.0);
+    usleep(2000);
+    cr_assert_geq(clock_ns() - ns, 2000000);
+    cr_assert_geq(clock_seconds() - seconds, 0.002);
+}
+
+Test(clock, cpu_time_grows_with_work_and_not_with_sleep)
+{
+    double before = clock_cpu_seconds(), after;
+    volatile double x = 1;
+
+    usleep(50000);
+    after = clock_cpu_seconds();
+    cr_assert_lt(after - before, 0.045, "sleeping took %g s of CPU time", after - before);
+    while (clock_cpu_seconds() - after < 0.001)
+        x *= 1.0000001;
+    cr_assert_geq(clock_cpu_seconds(), after + 0.001);
+}
+
+Test(clock, wall_clock_is_the_time_of_day)
+{
+    cr_assert_float_eq(clock_wall_seconds(), (double)time(NULL), 2.0);
+}

@@ -1,0 +1,158 @@
+/* tests/unit/core_opt.c - one table parses the command line, names what is wrong, and prints the
+ * help. */
+#include "core/opt.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct values {
+    const char *path, *extra, *name, *level;
+    int jobs;
+    int64_t steps, mem;
+    double lr;
+    bool json, jobs_given;
+};
+
+enum { TABLE_MAX = 16, ARGS_MAX = 24 };
+
+static void make_table(struct opt table[TABLE_MAX], struct values *v)
+{
+    const struct opt opts[] = {
+        OPT_ARG("CKPT", &v->path, "checkpoint"),
+        OPT_ARG_OPT("NAME", &v->extra, "a tensor"),
+        { OPT_KIND_INT, 'j', "jobs", "N", &v->jobs, "threads", &v->jobs_given },
+        OPT_HEADING("numbers"),
+        OPT_INT64(0, "steps", "N", &v->steps, "steps\nof the whole run"),
+        OPT_SIZE(0, "mem", "SIZE", &v->mem, "memory"),
+        OPT_DOUBLE(0, "lr", "X", &v->lr, "learning rate"),
+        OPT_STR('n', "name", "TEXT", &v->name, "a name"),
+        OPT_STR_OPT(0, "zstd", "LEVEL", &v->level, "compress"),
+        OPT_FLAG(0, "json", &v->json, "one JSON object"),
+        OPT_END,
+    };
+
+    _Static_assert(sizeof opts / sizeof opts[0] <= TABLE_MAX, "room for the table");
+    memcpy(table, opts, sizeof opts);
+}
+
+/* Parse a command line that is written with blanks. */
+static tp_status parse(struct values *v, const char *line, enum opt_result *result,
+                       struct tp_err *err)
+{
+    struct opt table[TABLE_MAX];
+    static char text[256];
+    char *argv[ARGS_MAX] = { "prog" }, *save = NULL;
+    int argc = 1;
+
+    *v = (struct values){ .jobs = -1 };
+    make_table(table, v);
+    snprintf(text, sizeof text, "%s", line);
+    for (char *word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save))
+        argv[argc++] = word;
+    return opt_parse(table, argc, argv, result, err);
+}
+
+Test(opt, sets_every_kind_of_value)
+{
+    struct tp_err err = { 0 };
+    enum opt_result result;
+    struct values v;
+
+    cr_assert_eq(
+        parse(&v, "ckpt -j 4 --steps=12 --mem 64M --lr 1e-3 -n x --zstd=9 --json w", &result, &err),
+        TP_OK, "%s", err.msg);
+    cr_assert_eq(result, OPT_GO_ON);
+    cr_assert_str_eq(v.path, "ckpt");
+    cr_assert_str_eq(v.extra, "w");
+    cr_assert(v.jobs == 4 && v.jobs_given && v.steps == 12 && v.mem == 64 << 20 && v.lr == 1e-3);
+    cr_assert_str_eq(v.name, "x");
+    cr_assert_str_eq(v.level, "9");
+    cr_assert(v.json);
+}
+
+Test(opt, what_is_not_given_stays_as_it_was)
+{
+    struct tp_err err = { 0 };
+    enum opt_result result;
+    struct values v;
+
+    cr_assert_eq(parse(&v, "--zstd ckpt", &result, &err), TP_OK, "%s", err.msg);
+    cr_assert(v.jobs == -1 && !v.jobs_given && !v.json && !v.name && !v.extra);
+    cr_assert_str_eq(v.level, "", "an optional value that is left out");
+    cr_assert_str_eq(v.path, "ckpt");
+    cr_assert_eq(parse(&v, "--name x -- --json", &result, &err), TP_OK, "%s", err.msg);
+    cr_assert_str_eq(v.path, "--json", "after -- all words are arguments");
+}
+
+Test(opt, help_and_version_need_no_arguments)
+{
+    struct tp_err err = { 0 };
+    enum opt_result result;
+    struct values v;
+
+    cr_assert_eq(parse(&v, "--help", &result, &err), TP_OK);
+    cr_assert_eq(result, OPT_HELP);
+    cr_assert_eq(parse(&v, "-h --nonsense", &result, &err), TP_OK);
+    cr_assert_eq(result, OPT_HELP);
+    cr_assert_eq(parse(&v, "--version", &result, &err), TP_OK);
+    cr_assert_eq(result, OPT_VERSION);
+}
+
+Test(opt, names_what_is_wrong)
+{
+    static const struct {
+        const char *line, *says;
+    } bad[] = {
+        { "", "CKPT is missing" },
+        { "a b c", "'c' is one argument too many" },
+        { "a --stpes 3", "did you mean --steps?" },
+        { "a --frobnicate", "unknown option '--frobnicate'; --help" },
+        { "a -x", "unknown option" },
+        { "a --steps", "needs a value" },
+        { "a --json=1", "--json takes no value" },
+        { "a -j x", "--jobs takes a whole number from 0 to 2147483647, not 'x'" },
+        { "a -j 2147483648", "--jobs takes a whole number" },
+        { "a --steps -1", "--steps takes a whole number" },
+        { "a --steps 1.5", "--steps takes a whole number" },
+        { "a --lr nan", "--lr takes a number, not 'nan'" },
+        { "a --lr 1x", "--lr takes a number" },
+        { "a --mem lots", "--mem: 'lots' is not a size" },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct tp_err err = { 0 };
+        enum opt_result result;
+        struct values v;
+
+        cr_expect_eq(parse(&v, bad[i].line, &result, &err), TP_E_USAGE, "'%s'", bad[i].line);
+        cr_expect(strstr(err.msg, bad[i].says), "'%s': %s", bad[i].line, err.msg);
+    }
+}
+
+Test(opt, help_has_every_row_of_the_table)
+{
+    static const char *const rows[] = {
+        "usage: prog CKPT [NAME] [options]\n",
+        "\nWhat it does.\n",
+        "-j, --jobs N",
+        "\nnumbers:\n",
+        "steps\n                          of the whole run\n",
+        "--zstd[=LEVEL]",
+        "-h, --help",
+        "--version",
+        "\nExample: prog ckpt\n",
+    };
+    struct opt table[TABLE_MAX];
+    struct values v;
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+
+    make_table(table, &v);
+    opt_help(f, "prog", table, "What it does.", "Example: prog ckpt");
+    fclose(f);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        cr_expect(strstr(text, rows[i]), "'%s' is not in:\n%s", rows[i], text);
+    free(text);
+}

@@ -1,0 +1,58 @@
+/* tests/unit/core_progress.c - the progress line tells the total and the rate, and only when asked.
+ */
+#include "core/progress.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What an operation of 3 MiB prints on stderr, which is not a terminal here. */
+static void print(char *text, size_t size, bool quiet, bool ok)
+{
+    FILE *f = tmpfile();
+    int saved = dup(STDERR_FILENO);
+    struct progress *p;
+    size_t n;
+
+    cr_assert(f && saved >= 0 && dup2(fileno(f), STDERR_FILENO) >= 0);
+    p = progress_new("reshard", 0, quiet);
+    progress_total(p, 3 << 20);
+    for (int i = 0; i < 3; i++)
+        progress_add(p, 1 << 20);
+    progress_end(p, ok);
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(f);
+    n = fread(text, 1, size - 1, f);
+    text[n] = 0;
+    fclose(f);
+}
+
+Test(progress, the_last_line_has_total_and_rate)
+{
+    char text[512];
+
+    print(text, sizeof text, false, true);
+    cr_expect_eq(strncmp(text, "reshard: 3.00 MiB in ", 21), 0, "%s", text);
+    cr_expect(strstr(text, "/s\n"), "%s", text);
+    cr_expect_null(strchr(text, '\r'), "no redrawn line in a log: %s", text);
+}
+
+Test(progress, prints_nothing_when_quiet_or_failed)
+{
+    char text[512];
+
+    print(text, sizeof text, true, true);
+    cr_expect_str_eq(text, "");
+    print(text, sizeof text, false, false);
+    cr_expect_str_eq(text, "");
+}
+
+Test(progress, accepts_null)
+{
+    progress_total(NULL, 1);
+    progress_add(NULL, 1);
+    progress_end(NULL, true);
+}
