@@ -87,7 +87,9 @@ function read_file(path, as,    line, header, body, name, word) {
         if (!header) {
             if ((name = defined(line)) != "" && line ~ /^static[^A-Za-z0-9_]/)
                 seen[as, name] = 1 # its own, whatever others define under this name
-            else if (name != "" && name != "main")
+            else if (name == "main")
+                has_main[as] = 1
+            else if (name != "")
                 definitions[as] = definitions[as] " " name
             mention(as, line)
             continue
@@ -171,7 +173,7 @@ BEGIN {
     for (path in mains)
         add_file(path)
     for (i = 1; i <= n_files; i++)
-        if (!(files[i] in mains) && !replaces(files[i]))
+        if (!(files[i] in has_main) && files[i] !~ /^tests\// && !replaces(files[i]))
             define(defines, files[i])
     for (i = 1; i <= n_programs; i++) {
         split(programs[i], part, /[=,]/)
