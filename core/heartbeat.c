@@ -199,8 +199,9 @@ tp_status heartbeat_read(struct heartbeat_status *out, const char *path, int ran
     for (int attempt = 0; attempt < 8; attempt++) {
         n = pread(fd, &a, sizeof a, 0);
         n = n == sizeof a ? pread(fd, &b, sizeof b, 0) : n;
-        if (n != sizeof b || a.step == b.step)
-            break; /* no step ended while a was read, so its loss belongs to its step */
+        /* the same twice: no step ended while a was read, so its loss belongs to its step */
+        if (n != sizeof b || (a.step == b.step && memcmp(&a.loss, &b.loss, sizeof a.loss) == 0))
+            break;
     }
     close(fd);
     if (n != sizeof b)

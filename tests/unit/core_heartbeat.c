@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 
 static char dir[] = "/tmp/tp-heartbeat-XXXXXX";
@@ -123,10 +124,18 @@ Test(heartbeat, without_a_directory_every_call_does_nothing)
     cr_expect_eq(heartbeat_open(&s, "/nonexistent/dir", 0, 1, &err), TP_E_IO);
 }
 
+enum { STEPS = 20000, STEP_NS = 20000 };
+
+/* Steps that are short, but longer than a watcher needs to read one. */
 static void *write_steps(void *arg)
 {
-    for (int64_t i = 0; i < 300000; i++)
+    for (int64_t i = 0; i < STEPS; i++) {
+        int64_t end = clock_ns() + STEP_NS;
+
         heartbeat_step(arg, i, (double)i);
+        while (clock_ns() < end)
+            continue;
+    }
     return NULL;
 }
 
@@ -141,10 +150,10 @@ Test(heartbeat, step_and_loss_are_read_as_a_pair_while_they_change)
     cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK);
     heartbeat_path(path, sizeof path, dir, 0);
     pthread_create(&writer, NULL, write_steps, s);
-    while (last < 299999) {
+    while (last < STEPS - 1) {
         cr_assert_eq(heartbeat_read(&m, path, 0, &err), TP_OK, "%s", err.msg);
         cr_assert_geq(m.step, last, "steps never go back");
-        /* loss is stored before its step: at most one ahead */
+        /* the loss is stored before its step, so it may be one ahead */
         if (m.step >= 0)
             cr_assert(m.loss - (double)m.step >= 0 && m.loss - (double)m.step <= 1,
                       "step %ld has loss %g", (long)m.step, m.loss);
