@@ -185,6 +185,11 @@ static bool is_valid(const struct heartbeat_status *s, int rank)
            s->entered >= s->left && s->left >= 0;
 }
 
+static bool is_same_loss(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
 tp_status heartbeat_read(struct heartbeat_status *out, const char *path, int rank,
                          struct tp_err *err)
 {
@@ -200,7 +205,7 @@ tp_status heartbeat_read(struct heartbeat_status *out, const char *path, int ran
         n = pread(fd, &a, sizeof a, 0);
         n = n == sizeof a ? pread(fd, &b, sizeof b, 0) : n;
         /* the same twice: no step ended while a was read, so its loss belongs to its step */
-        if (n != sizeof b || (a.step == b.step && memcmp(&a.loss, &b.loss, sizeof a.loss) == 0))
+        if (n != sizeof b || (a.step == b.step && is_same_loss(a.loss, b.loss)))
             break;
     }
     close(fd);

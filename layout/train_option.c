@@ -5,13 +5,13 @@
 
 const struct train_option *train_options(void)
 {
-    static const struct train_option OPTIONS[] = {
+    static const struct train_option options[] = {
         { 'm', "model", true },  { 'd', "data", true },    { 'n', "steps", true },
         { 'l', "layout", true }, { 't', "threads", true }, { 'q', "quiet", false },
         { 'h', "help", false },  { 0, "", false },
     };
 
-    return OPTIONS;
+    return options;
 }
 
 char train_option_letter(const char *name)

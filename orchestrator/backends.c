@@ -7,8 +7,8 @@ static const struct job_backend LOCAL_JOB_BACKEND = { .name = "local" };
 
 const struct job_backend *const *backends_job(void)
 {
-    static const struct job_backend *const LIST[] = { &LOCAL_JOB_BACKEND, &SLURM_JOB_BACKEND,
+    static const struct job_backend *const list[] = { &LOCAL_JOB_BACKEND, &SLURM_JOB_BACKEND,
                                                       NULL };
 
-    return LIST;
+    return list;
 }
