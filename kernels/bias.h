@@ -1,24 +1,43 @@
 /*
- * kernels/bias.h - one number a column, added to every row, and its gradient. rows x cols,
- * row-major; f32 where no type is given.
+ * kernels/bias.h - one number for each column, added to every row, and its gradient. Matrices are
+ * rows x cols, row-major, f32 where no type is given.
  */
 #ifndef KERNELS_BIAS_H
 #define KERNELS_BIAS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "layout/dtype.h"
 
 /* x[r][c] += bias[c]. */
-void bias_add(float *x, const float *bias, int64_t rows, int64_t cols);
+struct bias_add {
+    float *x;
+    const float *bias;
+    int64_t rows, cols;
+};
 
-/* x += residual (when not NULL), then bias_add (when bias is not NULL). */
-void residual_add(float *x, const float *residual, const float *bias, int64_t rows, int64_t cols);
+/* x += residual, then x[r][c] += bias[c]; either may be NULL. */
+struct bias_residual_add {
+    float *x;
+    const float *residual, *bias;
+    int64_t rows, cols;
+};
 
-/* dbias[c] += sum over rows of dy[r][c]; dy is `type` (f32 or bf16). workspace:
- * bias_workspace(cols) floats; the order of the sum is fixed, it depends on kernels_threads(). */
-void bias_gradient(float *dbias, const void *dy, enum dtype type, int64_t rows, int64_t cols,
-                   float *workspace);
-int64_t bias_workspace(int64_t cols);
+/* dbias[c] += the sum over rows of dy[r][c]; dy is `type` (f32 or bf16). The order of the sum is
+ * fixed for a number of threads.
+ *
+ * With count > 0 there are that many sums, each computed by one thread: number i over dy + i *
+ * dy_step, into dbias + i * dbias_step (steps in elements), which is set to zero before if `clear`.
+ */
+struct bias_gradient {
+    float *dbias;
+    const void *dy;
+    enum dtype type;
+    int64_t rows, cols;
+    int count;
+    int64_t dbias_step, dy_step;
+    bool clear;
+};
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * kernels/cast.h - conversions between element types. To a narrower type: round to nearest even;
- * NaN stays NaN, overflow becomes infinity.
+ * kernels/cast.h - conversions between element types. To a narrower type numbers are rounded to
+ * nearest even; NaN stays NaN, overflow becomes infinity.
  */
 #ifndef KERNELS_CAST_H
 #define KERNELS_CAST_H
@@ -11,6 +11,15 @@
 
 /* dst[i] = src[i]; f32, bf16, f16 and f64 in any pairing (same type: a copy). Buffers do not
  * overlap and need no alignment beyond their element's. */
+struct cast {
+    void *dst;
+    enum dtype dst_type;
+    const void *src;
+    enum dtype src_type;
+    int64_t n;
+};
+
+/* The same at once, on host memory, by the calling thread. */
 void cast(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t n);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * kernels/copy.h - gather and split: copies of boxes between boxes.
- * One source is C and CUDA (kernels/copy_body.h), so that what sanitizers see is what a GPU runs.
+ * kernels/copy.h - gather and split: copies of boxes between boxes. One source is C and CUDA
+ * (kernels/copy_body.h), so that what sanitizers see is what a GPU runs.
  */
 #ifndef KERNELS_COPY_H
 #define KERNELS_COPY_H
@@ -11,6 +11,14 @@
 
 /* Copy `region` from row-major storage of src_box to row-major storage of dst_box; both contain
  * it. elem_bytes: 1, 2, 4 or 8. src and dst do not overlap. */
+struct copy_box {
+    void *dst;
+    const void *src;
+    struct box dst_box, src_box, region;
+    int elem_bytes;
+};
+
+/* The same at once, on host memory, by the calling thread. */
 void copy_box(void *dst, const struct box *dst_box, const void *src, const struct box *src_box,
               const struct box *region, int elem_bytes);
 

@@ -1,6 +1,6 @@
 /*
- * kernels/embedding.h - rows of a vocabulary shard. Ids outside [first, first + rows) give zeroes
- * and no gradient: the other ranks of the tensor group have them.
+ * kernels/embedding.h - rows of a part of the vocabulary. Ids outside [first, first + rows) give
+ * zeros and no gradient: other ranks of the tensor group have those rows.
  */
 #ifndef KERNELS_EMBEDDING_H
 #define KERNELS_EMBEDDING_H
@@ -10,11 +10,20 @@
 #include "layout/dtype.h"
 
 /* x[i] = table[ids[i] - first], f32; table[rows][cols] is `type`. */
-void embedding_forward(float *x, const void *table, enum dtype type, const int32_t *ids, int64_t n,
-                       int64_t first, int64_t rows, int64_t cols);
+struct embedding_forward {
+    float *x;
+    const void *table;
+    enum dtype type;
+    const int32_t *ids; /* [n] */
+    int64_t n, first, rows, cols;
+};
 
 /* dtable[ids[i] - first] += dx[i], in order of i. */
-void embedding_backward(float *dtable, const float *dx, const int32_t *ids, int64_t n,
-                        int64_t first, int64_t rows, int64_t cols);
+struct embedding_backward {
+    float *dtable;
+    const float *dx;
+    const int32_t *ids;
+    int64_t n, first, rows, cols;
+};
 
 #endif

@@ -1,6 +1,5 @@
 /*
- * kernels/gemm.h - matrix products, row-major, by oneDNN (sgemm and bf16 matmul).
- * gemm_ref is the plain loop that tests compare with.
+ * kernels/gemm.h - matrix products, row-major; on the CPU by oneDNN (sgemm and bf16 matmul).
  */
 #ifndef KERNELS_GEMM_H
 #define KERNELS_GEMM_H
@@ -8,10 +7,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/err.h"
 #include "layout/dtype.h"
 
-/* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C. op is the transpose where trans_* is set.
+enum gemm_axis { GEMM_NO_AXIS, GEMM_M, GEMM_N, GEMM_K };
+
+/* Several products of one shape, each computed by one thread, so that no result depends on the
+ * number of threads: the tensor shards that a rank emulates. Number i works on a + i * step_a, b +
+ * i
+ * * step_b, c + i * step_c (steps in elements; 0: all share the matrix).
+ *
+ * The last ones may be shorter along `axis`, whose sizes add up to `total`: product i has
+ * min(size, max(0, total - i * size)) of it. Matrices whose rows run along that axis are dense:
+ * that is their distance between rows too. */
+struct gemm_batch {
+    int count; /* 0: one product, shared by all threads */
+    int64_t step_a, step_b, step_c;
+    enum gemm_axis axis;
+    int64_t total;
+};
+
+/* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C; op is the transpose where trans_* is set.
  * ld*: elements between rows as stored. A and B are `type` (DTYPE_F32 or DTYPE_BF16), C is f32;
  * products are summed in f32. A zero m, n or k is allowed (k = 0 scales C by beta). */
 struct gemm {
@@ -22,10 +37,7 @@ struct gemm {
     int64_t lda, ldb, ldc;
     float alpha, beta;
     enum dtype type;
+    struct gemm_batch batch;
 };
-
-/* TP_E_INTERNAL: the library refused (its status is named). */
-tp_status gemm(const struct gemm *g, struct tp_err *err);
-void gemm_ref(const struct gemm *g);
 
 #endif

@@ -9,11 +9,19 @@
 
 /* cos_sin[t][0][i] = cos, [t][1][i] = sin of t * theta^(-2i / head_dim), i < head_dim / 2, for
  * positions first .. first + n_positions - 1; computed in double, stored in float. */
-void rope_table(float *cos_sin, int64_t first, int64_t n_positions, int64_t head_dim, double theta);
+struct rope_table {
+    float *cos_sin;
+    int64_t first, n_positions, head_dim;
+    double theta;
+};
 
-/* Rotate x in place: rows of `heads` heads at `stride` floats a row; row r is position
- * r % n_positions. sign +1: forward; -1: backward (the inverse rotation). */
-void rope_apply(float *x, const float *cos_sin, int64_t rows, int64_t n_positions, int64_t heads,
-                int64_t head_dim, int64_t stride, int sign);
+/* Rotate x in place: rows of `heads` heads, `stride` floats from one row to the next; row r is
+ * position r % n_positions. sign +1: forward; -1: backward (the inverse rotation). */
+struct rope_apply {
+    float *x;
+    const float *cos_sin;
+    int64_t rows, n_positions, heads, head_dim, stride;
+    int sign;
+};
 
 #endif

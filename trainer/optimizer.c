@@ -3,59 +3,77 @@
 
 #include <math.h>
 
-#include "kernels/adamw.h"
 #include "trainer/data_parallel/zero_buckets.h"
 #include "trainer/same_bits/same_bits.h"
 
-tp_status optimizer_norm(double *norm, const struct params *p, const struct parallel *par,
-                         struct tp_err *err)
+/* The squares of what this rank counts, entry by entry, and their sum. */
+static void own_squares(double *sum, const struct params *p)
 {
-    struct comm *holders = p->n_owners > 1 ? par->owners : par->model;
-    double squares = 0;
-    tp_status st = TP_OK;
+    int n = 0;
 
-    if (p->same_bits)
-        return same_bits_norm(norm, p, par, err);
     for (int i = 0; i < p->n; i++)
         if (p->list[i].counted)
-            squares += sum_squares(params_owned(p, &p->list[i]).grad, p->list[i].own.n);
-    if (comm_size(holders) > 1)
-        st = comm_all_reduce(holders, &squares, 1, COMM_F64, COMM_SUM, err);
-    if (!st)
-        *norm = sqrt(squares);
+            p->k.ops->grad_norm_squares(
+                p->k.queue,
+                &(struct grad_norm_squares){ p->squares + n++, params_owned(p, &p->list[i]).grad,
+                                             p->list[i].own.n });
+    p->k.ops->sum_doubles(p->k.queue, &(struct sum_doubles){ sum, p->squares, 1, n });
+}
+
+tp_status optimizer_norm(struct optimizer_numbers *n, const struct params *p,
+                         const struct parallel *par, double clip, struct tp_err *err)
+{
+    struct comm *holders = p->n_owners > 1 ? par->owners : par->model;
+    tp_status st = TP_OK;
+
+    if (p->same_bits) {
+        TP_TRY(same_bits_squares(&n->squares, p, par, err));
+    } else {
+        own_squares(&n->squares, p);
+        if (comm_size(holders) > 1)
+            TP_TRY(comm_all_reduce(holders, &n->squares, 1, COMM_F64, COMM_SUM, err));
+    }
+    p->k.ops->grad_norm_clip(p->k.queue,
+                             &(struct grad_norm_clip){ &n->squares, clip, &n->norm, &n->scale });
+done:
     return st;
 }
 
-static void update_bucket(const struct params *p, const struct bucket *b, struct adamw *h,
-                          double weight_decay)
+static void update_bucket(const struct params *p, const struct bucket *b,
+                          const struct adamw_options *o, double weight_decay, const double *scale)
 {
     for (int i = b->first; i < b->first + b->n; i++) {
         const struct owned x = params_owned(p, &p->list[i]);
 
-        h->weight_decay = p->list[i].decay ? weight_decay : 0;
-        adamw_step(x.value, x.exp_avg, x.exp_avg_sq, x.grad, x.value_bf16, x.n, h);
+        p->k.ops->adamw_step(
+            p->k.queue, &(struct adamw_step){ .p = x.value,
+                                              .m = x.exp_avg,
+                                              .v = x.exp_avg_sq,
+                                              .grad = x.grad,
+                                              .p_bf16 = x.value_bf16,
+                                              .grad_scale = scale,
+                                              .n = x.n,
+                                              .weight_decay = p->list[i].decay ? weight_decay : 0,
+                                              .options = *o });
     }
 }
 
-tp_status optimizer_update(const struct params *p, const struct parallel *par,
-                           const struct optimizer_options *o, int64_t step, double lr, double norm,
-                           struct tp_err *err)
+tp_status optimizer_update(const struct optimizer_numbers *n, const struct params *p,
+                           const struct parallel *par, const struct optimizer_options *o,
+                           int64_t step, double lr, struct tp_err *err)
 {
     double t = (double)(step + 1);
-    struct adamw h = { .lr = lr,
-                       .beta1 = o->beta1,
-                       .beta2 = o->beta2,
-                       .eps = o->eps,
-                       .correction1 = 1 - pow(o->beta1, t),
-                       .correction2 = 1 - pow(o->beta2, t),
-                       .grad_scale = 1 };
+    const struct adamw_options adamw = { .lr = lr,
+                                         .beta1 = o->beta1,
+                                         .beta2 = o->beta2,
+                                         .eps = o->eps,
+                                         .correction1 = 1 - pow(o->beta1, t),
+                                         .correction2 = 1 - pow(o->beta2, t) };
     struct zero_way way = { .weights = true };
     tp_status st = TP_OK;
 
-    if (o->clip > 0 && norm + 1e-6 > o->clip)
-        h.grad_scale = o->clip / (norm + 1e-6);
     for (int i = 0; i < p->n_buckets; i++) {
-        update_bucket(p, &p->buckets[i], &h, o->weight_decay);
+        update_bucket(p, &p->buckets[i], &adamw, o->weight_decay, &n->scale);
         if (p->n_owners > 1 && !p->sharded)
             TP_TRY(zero_send(p, par, &way, i, err)); /* while the next one is updated */
     }

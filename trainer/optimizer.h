@@ -1,6 +1,6 @@
 /*
- * trainer/optimizer.h - from the gradients of a step, reduced
- * (trainer/data_parallel/grad_reduction.h), to new weights: the norm of all gradients, clipping,
+ * trainer/optimizer.h - from the reduced gradients of a step
+ * (trainer/data_parallel/grad_reduction.h) to new weights: the norm of all gradients, clipping,
  * AdamW.
  */
 #ifndef TRAINER_OPTIMIZER_H
@@ -10,14 +10,21 @@
 #include "trainer/data_parallel/params.h"
 #include "trainer/process_groups.h"
 
-/* L2 norm over all parameters of the model, each element counted once. Collective over the
- * ranks of a replica; the same on every rank. */
-tp_status optimizer_norm(double *norm, const struct params *p, const struct parallel *par,
-                         struct tp_err *err);
+/* Numbers of a step, in device memory. */
+struct optimizer_numbers {
+    double squares; /* the sum of squares of all gradients */
+    double norm;    /* its root: the norm of the gradients before clipping */
+    double scale;   /* what clipping multiplies gradients by */
+};
 
-/* Clip by `norm` and update weights and moments; step from 0. Collective over dp under ZeRO. */
-tp_status optimizer_update(const struct params *p, const struct parallel *par,
-                           const struct optimizer_options *o, int64_t step, double lr, double norm,
-                           struct tp_err *err);
+/* Fill *n: the L2 norm over all parameters of the model, each element counted once. Collective over
+ * the ranks of a replica; the same on every rank. clip: the largest norm; 0: any. */
+tp_status optimizer_norm(struct optimizer_numbers *n, const struct params *p,
+                         const struct parallel *par, double clip, struct tp_err *err);
+
+/* Clip by *n and update weights and moments; step from 0. Collective over dp under ZeRO. */
+tp_status optimizer_update(const struct optimizer_numbers *n, const struct params *p,
+                           const struct parallel *par, const struct optimizer_options *o,
+                           int64_t step, double lr, struct tp_err *err);
 
 #endif

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "core/size.h"
-#include "kernels/cpu/thread.h"
 #include "layout/family.h"
 #include "trainer/comm_volume.h"
 
@@ -60,8 +59,8 @@ static void line_mesh(char *buf, const struct trainer *t)
              "mesh: %s, %d rank%s of %d thread%s; rank 0 has %d layer%s, %" PRId64
              " heads, %" PRId64 " key-value heads%s, %" PRId64 " features, %" PRId64
              " rows of the vocabulary",
-             spec_format(spec, &t->config->spec), world, plural(world), kernels_threads(),
-             plural(kernels_threads()), n->n_layers, plural(n->n_layers), n->heads * n->shards,
+             spec_format(spec, &t->config->spec), world, plural(world), t->device->threads,
+             plural(t->device->threads), n->n_layers, plural(n->n_layers), n->heads * n->shards,
              own_kv_heads(t), t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
              n->is_first ? n->table.all : n->logit.all);
 }

@@ -75,7 +75,7 @@ static tp_status run_backward(struct trainer *t, const struct op *op, struct tp_
     } else {
         float scale = (float)(1 / (double)(t->config->global_batch_size * t->config->seq_length));
 
-        TP_TRY(stage_loss(&p, s, scale, &t->losses[op->micro], err));
+        TP_TRY(stage_loss(&p, s, scale, &t->numbers->losses[op->micro], err));
     }
     TP_TRY(stage_backward(&p, op->chunk, s, err));
     if (op->to >= 0)
@@ -117,25 +117,37 @@ done:
     return st;
 }
 
-/* What this rank says of the step's loss: tp ranks of the last stage all know that of their
- * tokens, so one of them speaks for it; with --same-bits one for all replicas. */
-static tp_status share_loss(double *share, struct trainer *t, struct tp_err *err)
+/* The sum of this rank's losses, of the last stage; with --same-bits that of all replicas. */
+static tp_status sum_losses(struct trainer *t, struct tp_err *err)
+{
+    const struct kernel_queue *k = &t->net.k;
+    struct step_numbers *n = t->numbers;
+
+    if (t->config->same_bits)
+        return same_bits_loss(&n->loss, n->losses, t->config, t->parallel.dp, k, err);
+    k->ops->sum_doubles(
+        k->queue, &(struct sum_doubles){ &n->loss, n->losses, 1, train_config_micros(t->config) });
+    return TP_OK;
+}
+
+/* Copy the step's numbers to the host and wait for them: the only wait of a step. */
+static tp_status read_numbers(struct trainer *t, struct step_result *r, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     const struct parallel *par = &t->parallel;
-    int64_t micros = train_config_micros(c);
-    double sum = 0;
-    tp_status st = TP_OK;
+    const struct step_numbers *n = t->numbers_read;
+    /* tp ranks of the last stage all know the loss of their tokens, so one of them counts; with
+     * --same-bits one for all replicas */
+    bool counts = t->net.is_last && par->at.tp == 0 && !(c->same_bits && par->at.dp);
+    tp_status st;
 
-    if (t->net.is_last && c->same_bits)
-        st = same_bits_loss(&sum, t->losses, c, par->dp, err);
-    else if (t->net.is_last)
-        for (int64_t i = 0; i < micros; i++)
-            sum += t->losses[i];
-    *share = par->at.tp == 0 && !(c->same_bits && par->at.dp)
-                 ? sum / (double)(c->global_batch_size * c->seq_length)
-                 : 0;
-    return st;
+    device_copy(t->net.k.queue, t->numbers_read, t->numbers, sizeof *n);
+    device_record(t->net.k.queue, t->step_done);
+    if ((st = device_event_sync(t->step_done, err)))
+        return st;
+    r->loss_share = counts ? n->loss / (double)(c->global_batch_size * c->seq_length) : 0;
+    r->grad_norm = n->optimizer.norm;
+    return TP_OK;
 }
 
 tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
@@ -156,10 +168,13 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     TP_TRY(wait_for_sent(t, err));
     TP_TRY(units_end(&t->units, err));
     TP_TRY(reduction_end(&t->reduction, err));
-    TP_TRY(optimizer_norm(&r->grad_norm, &t->params, &t->parallel, err));
+    TP_TRY(optimizer_norm(&t->numbers->optimizer, &t->params, &t->parallel, c->opt.clip, err));
     r->lr = schedule_lr(&c->opt, at->step, c->steps);
-    TP_TRY(optimizer_update(&t->params, &t->parallel, &c->opt, at->step, r->lr, r->grad_norm, err));
-    TP_TRY(share_loss(&r->loss_share, t, err));
+    TP_TRY(optimizer_update(&t->numbers->optimizer, &t->params, &t->parallel, &c->opt, at->step,
+                            r->lr, err));
+    if (t->net.is_last)
+        TP_TRY(sum_losses(t, err));
+    TP_TRY(read_numbers(t, r, err));
     at->step++;
     at->next_sample += c->global_batch_size;
     at->tokens += c->global_batch_size * c->seq_length;

@@ -13,7 +13,8 @@ struct step_result {
     double lr;
 };
 
-/* Run step number t->position.step and advance the position. Collective; allocates nothing. */
+/* Run step number t->position.step and advance the position. Collective; allocates nothing, and
+ * waits for the device once, at its end. */
 tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err);
 
 /* Forward alone: microbatch `micro` of the next step; leaves its logits in t->scratch.wide. */

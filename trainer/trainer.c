@@ -35,9 +35,6 @@ static tp_status prepare_slots(struct trainer *t, int pp, struct tp_err *err)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d slots", t->n_slots);
     for (int i = 0; i < t->n_slots; i++)
         TP_TRY(slot_init(&t->slots[i], &t->net, &t->arena, err));
-    t->losses = arena_array(&t->arena, (size_t)micros, sizeof *t->losses);
-    if (!t->losses)
-        return tp_fail(err, TP_E_NOMEM, "no memory for %d losses", (int)micros);
 done:
     return st;
 }
@@ -62,6 +59,15 @@ done:
     return st;
 }
 
+/* What the host reads of a step, and what that is made from. */
+static void take_numbers(struct trainer *t, struct buffer_pool *own)
+{
+    int64_t losses = train_config_micros(t->config) * (int64_t)sizeof *t->numbers->losses;
+
+    t->numbers = buffer_pool_take(own, 1, (int64_t)sizeof *t->numbers + losses);
+    t->params.squares = buffer_pool_take(own, t->params.n, sizeof *t->params.squares);
+}
+
 /* Take every buffer from the two spans; over spans without memory it only counts. */
 static void take(struct trainer *t, struct buffer_pool *shared, struct buffer_pool *own)
 {
@@ -72,14 +78,16 @@ static void take(struct trainer *t, struct buffer_pool *shared, struct buffer_po
     for (int i = 0; i < t->n_slots; i++)
         slot_take(&t->slots[i], &t->net, sequences, shared, own);
     scratch_take(&t->scratch, &t->net, sequences, shared, own);
+    take_numbers(t, own);
 }
 
 static tp_status measure(struct trainer *t, struct tp_err *err)
 {
-    struct buffer_pool shared = { 0 }, own = { 0 };
+    struct buffer_pool shared = { 0 }, own = { 0 }, numbers = { 0 };
     struct trainer_size *s = &t->size;
 
     take(t, &shared, &own);
+    take_numbers(t, &numbers);
     if (shared.used > INT64_MAX / 4 || own.used > INT64_MAX / 4)
         return tp_fail(err, TP_E_LAYOUT, "%s: a model too large to count the bytes of",
                        t->config->model_path);
@@ -88,7 +96,8 @@ static tp_status measure(struct trainer *t, struct tp_err *err)
     s->grads = params_grad_bytes(&t->params);
     s->moments = t->params.n_owned * 8;
     s->windows = params_window_bytes(&t->params);
-    s->activations = s->shared + s->own - s->params - s->grads - s->moments - s->windows;
+    s->activations =
+        s->shared + s->own - s->params - s->grads - s->moments - s->windows - numbers.used;
     return TP_OK;
 }
 
@@ -117,34 +126,43 @@ tp_status trainer_measure(struct trainer_size *size, const struct train_config *
     return st;
 }
 
+/* What needs no other rank. */
 static tp_status open_alone(struct trainer *t, int rank, struct tp_err *err)
 {
+    void *memory, *numbers;
     tp_status st;
 
     TP_TRY(prepare(t, rank, err));
     TP_TRY(measure(t, err));
-    TP_TRY(buffer_pool_map(&t->own, t->size.own, err));
+    TP_TRY(device_alloc(t->device, &memory, t->size.own, err));
+    t->own.base = memory;
+    TP_TRY(device_alloc_pinned(t->device, &numbers, sizeof *t->numbers_read, err));
+    t->numbers_read = numbers;
+    TP_TRY(device_queue_open(t->device, &t->queue, DEVICE_QUEUE_COMPUTE, err));
+    TP_TRY(device_event_open(t->device, &t->step_done, err));
     TP_TRY(data_open(&t->data, t->config->data_path, t->config->seq_length, t->model->vocab, err));
 done:
     return st;
 }
 
 tp_status trainer_open(struct trainer *t, const struct train_config *c, const struct model *m,
-                       struct comm *world, struct tp_err *err)
+                       const struct trainer_device *d, struct comm *world, struct tp_err *err)
 {
     struct buffer_pool shared = { 0 };
     struct trainer_size largest = { 0 };
     void *memory;
     tp_status st;
 
-    *t = (struct trainer){ .config = c, .model = m };
+    *t = (struct trainer){ .device = d->device, .config = c, .model = m };
     TP_TRY(comm_agree(world, open_alone(t, comm_rank(world), err), err));
     TP_TRY(comm_agree(world, trainer_measure(&largest, c, m, err), err));
     TP_TRY(parallel_make(&t->parallel, world, &t->layout, err));
     t->units.dp = t->parallel.dp;
     TP_TRY(comm_alloc(&memory, world, largest.shared, err));
+    TP_TRY(comm_agree(world, device_adopt(t->device, memory, largest.shared, err), err));
     shared.base = memory;
     take(t, &shared, &t->own);
+    t->net.k = t->params.k = (struct kernel_queue){ d->ops, t->queue };
     TP_TRY(net_bind(&t->net, &t->layout, &t->params, &t->parallel, err));
 done:
     return st;
@@ -154,6 +172,11 @@ void trainer_close(struct trainer *t)
 {
     parallel_free(&t->parallel);
     data_close(&t->data);
-    buffer_pool_unmap(&t->own, t->size.own);
+    device_event_close(t->step_done);
+    device_queue_close(t->queue);
+    if (t->device) {
+        device_free(t->device, t->numbers_read);
+        device_free(t->device, t->own.base);
+    }
     arena_free(&t->arena);
 }

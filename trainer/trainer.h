@@ -5,6 +5,7 @@
 #define TRAINER_TRAINER_H
 
 #include "core/arena.h"
+#include "device/device.h"
 #include "trainer/config.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data_parallel/fsdp_units.h"
@@ -12,6 +13,7 @@
 #include "trainer/data_parallel/params.h"
 #include "trainer/model/activations.h"
 #include "trainer/model/network.h"
+#include "trainer/optimizer.h"
 #include "trainer/pipeline/schedule.h"
 #include "trainer/process_groups.h"
 
@@ -32,7 +34,21 @@ struct trainer_size {
     int64_t activations;            /* the rest: slots and scratch */
 };
 
+/* Numbers of a step, in device memory. */
+struct step_numbers {
+    struct optimizer_numbers optimizer;
+    double loss;     /* the sum over microbatches; on the last stage */
+    double losses[]; /* of each microbatch, in order */
+};
+
+/* Where a trainer computes. */
+struct trainer_device {
+    struct device *device; /* borrowed */
+    const struct kernel_ops *ops;
+};
+
 struct trainer {
+    struct device *device;             /* borrowed */
     const struct train_config *config; /* borrowed */
     const struct model *model;         /* borrowed */
     struct layout layout;              /* of the whole state: param, (master), moments */
@@ -45,7 +61,10 @@ struct trainer {
     int n_slots;
     struct slot *slots;
     struct scratch scratch;
-    double *losses; /* of a step's microbatches, in order; on the last stage */
+    struct step_numbers *numbers;      /* device memory */
+    struct step_numbers *numbers_read; /* pinned; without the losses */
+    struct device_queue *queue;        /* that computes */
+    struct device_event *step_done;
     struct data data;
     struct position position;
     struct arena arena;
@@ -63,10 +82,9 @@ tp_status trainer_measure(struct trainer_size *size, const struct train_config *
                           const struct model *m, struct tp_err *err);
 
 /* Allocate and bind everything; weights are zero. Collective over world: on failure every rank gets
- * the same sentence. Kernel threads are set by then. Free with trainer_close, also after failure.
- */
+ * the same sentence. Free with trainer_close, also after a failure. */
 tp_status trainer_open(struct trainer *t, const struct train_config *c, const struct model *m,
-                       struct comm *world, struct tp_err *err);
+                       const struct trainer_device *d, struct comm *world, struct tp_err *err);
 void trainer_close(struct trainer *t);
 
 #endif

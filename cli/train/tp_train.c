@@ -13,7 +13,8 @@
 #include "core/heartbeat.h"
 #include "core/stop.h"
 #include "core/thread_pool.h"
-#include "kernels/cpu/thread.h"
+#include "device/cpu/cpu.h"
+#include "kernels/cpu/cpu.h"
 #include "trainer/loop.h"
 
 /* Address space beside the trainer's own, for what collectives keep. */
@@ -33,26 +34,30 @@ static void say(void *ctx, bool result, const char *line)
     }
 }
 
-static void set_threads(struct train_request *r, const struct comm *world)
+static int threads_of(const struct train_request *r, const struct comm *world)
 {
     int n = r->config.threads ? r->config.threads : thread_pool_cores() / comm_local_size(world);
 
-    kernels_set_threads(n > 1 ? n : 1);
+    return n > 1 ? n : 1;
 }
 
 static tp_status train(struct train_request *r, struct comm *world, bool *agreed,
                        struct tp_err *err)
 {
     const struct loop_voice voice = { say, r };
-    struct trainer t;
+    const struct cpu_options options = { .threads = threads_of(r, world) };
+    struct trainer_device d = { .ops = &kernels_cpu };
+    struct trainer t = { 0 };
     tp_status st;
 
-    set_threads(r, world);
     *agreed = true;
-    st = trainer_open(&t, &r->config, &r->model, world, err);
+    if ((st = comm_agree(world, cpu_device_open(&d.device, &options, err), err)))
+        return st;
+    st = trainer_open(&t, &r->config, &r->model, &d, world, err);
     if (!st)
         st = loop_run(&t, &voice, agreed, err);
     trainer_close(&t);
+    device_close(d.device);
     return st;
 }
 

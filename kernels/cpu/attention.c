@@ -1,24 +1,21 @@
 /* kernels/cpu/attention.c - see kernels/attention.h. */
 #include "kernels/attention.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
 #include "kernels/cpu/attention_row.h"
 #include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
-#include "kernels/gemm.h"
 
-struct grad {
-    const char *d_out;
-    float *dq, *dk, *dv;
-    int64_t lddq, lddk, lddv;
-};
-
-struct work {
-    const struct attention *a;
-    struct grad g;
+struct attention_work {
+    const struct device_queue *queue;
+    const struct attention_backward *a; /* forward uses `of` alone */
+    float *scratch;                     /* of all threads */
     struct tp_err *err;
     atomic_int failed;
 };
@@ -40,8 +37,8 @@ static void finish_row(const struct attention_tile *t, int64_t i, float max, flo
     float *y = t->sum ? t->sum + i * a->ldo : (float *)t->out + i * a->ldo;
     float lse = max + logf(sum), before = t->lse[i];
 
-    t->lse[i] = a->more ? add_logs(before, lse) : lse;
-    if (a->more)
+    t->lse[i] = a->merge ? add_logs(before, lse) : lse;
+    if (a->merge)
         attention_merge_row(y, expf(before - t->lse[i]), o, expf(max - t->lse[i]), a->head_dim);
     else if (t->sum || a->type == DTYPE_F32)
         attention_scale_row_f32(y, o, 1.0f / sum, a->head_dim);
@@ -75,7 +72,7 @@ static tp_status forward_tile(const struct attention_tile *t, struct tp_err *err
         if (!f32)
             attention_round_row(w->p16 + i * t->ld, w->s + i * t->ld, t->ld);
     }
-    if ((st = gemm(&pv, err)) != TP_OK)
+    if ((st = gemm_one(t->w->queue, &pv, err)) != TP_OK)
         return st;
     for (int64_t i = 0; i < t->rows; i++)
         finish_row(t, i, max[i], sum[i]);
@@ -83,7 +80,7 @@ static tp_status forward_tile(const struct attention_tile *t, struct tp_err *err
 }
 
 /* The first failure's message is kept; the others stop early. */
-static void fail(struct work *w, const struct tp_err *err)
+static void fail(struct attention_work *w, const struct tp_err *err)
 {
     if (!atomic_exchange(&w->failed, 1))
         *w->err = *err;
@@ -107,31 +104,39 @@ done:
 
 static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    struct work *w = ctx;
+    struct attention_work *w = ctx;
+    const struct attention *a = &w->a->of;
     struct attention_scratch scratch;
-    struct tp_err err = { 0 };
+    struct tp_err err;
 
-    attention_scratch_of(&scratch, w->a, thread);
+    attention_scratch_of(&scratch, a, w->queue, w->scratch, thread);
     for (int64_t i = lo; i < hi && !atomic_load(&w->failed); i++)
-        if (forward_head(w->a, &scratch, i / w->a->heads, i % w->a->heads, &err) != TP_OK)
+        if (forward_head(a, &scratch, i / a->heads, i % a->heads, &err) != TP_OK)
             fail(w, &err);
 }
 
-/* A single item's products may be all threads'. */
-static void deal(const struct attention *a, int64_t n, kernels_range_fn fn, struct work *w)
+/* Share n items among the threads. The products of a single item may be shared by all of them. */
+static tp_status share(struct device_queue *q, const struct attention_backward *a, int64_t n,
+                       kernels_range_fn fn, struct tp_err *err)
 {
-    if (a->alone && n == 1)
-        kernels_each(n, fn, w);
+    struct attention_work w = { .queue = q, .a = a, .err = err };
+    int64_t floats = attention_scratch_floats(&a->of) * q->device->threads;
+
+    if (!(w.scratch = device_scratch(q, floats * (int64_t)sizeof *w.scratch)))
+        return tp_fail(err, TP_E_NOMEM, "out of memory: %" PRId64 " floats of scratch", floats);
+    if (a->of.one_thread_each && n == 1)
+        kernels_each(q, n, fn, &w);
     else
-        kernels_for(n, 1, fn, w);
+        kernels_for(q, n, 1, fn, &w);
+    return atomic_load(&w.failed) ? err->status : TP_OK;
 }
 
-tp_status attention_forward(const struct attention *a, struct tp_err *err)
+tp_status cpu_run_attention_forward(struct device_queue *q, const struct attention *a,
+                                    struct tp_err *err)
 {
-    struct work w = { .a = a, .err = err };
+    const struct attention_backward forward = { .of = *a };
 
-    deal(a, a->batch * a->heads, forward_range, &w);
-    return atomic_load(&w.failed) ? err->status : TP_OK;
+    return share(q, &forward, a->batch * a->heads, forward_range, err);
 }
 
 /* Probabilities into w->s (and w->p16), rowsum(d_out * out) into w->delta. */
@@ -177,7 +182,7 @@ static tp_status backward_softmax(const struct attention_tile *t, const char *d_
                                 .ldc = t->ld,
                                 .alpha = 1,
                                 .type = a->type };
-    tp_status st = gemm(&to_dp, err);
+    tp_status st = gemm_one(t->w->queue, &to_dp, err);
 
     if (st != TP_OK)
         return st;
@@ -191,9 +196,9 @@ static tp_status backward_softmax(const struct attention_tile *t, const char *d_
 }
 
 /* Add one tile's part to dq (its rows), dk and dv (keys 0 .. cols - 1). `first`: dk and dv are
- * written, not added to; dq is written unless there is more. */
+ * written, not added to; dq is written unless results are merged. */
 static tp_status backward_tile(const struct attention_tile *t, const char *d_out,
-                               const struct grad *at, bool first, struct tp_err *err)
+                               const struct attention_backward *at, bool first, struct tp_err *err)
 {
     const struct attention *a = t->a;
     const struct attention_scratch *w = t->w;
@@ -224,7 +229,7 @@ static tp_status backward_tile(const struct attention_tile *t, const char *d_out
                                 .c = at->dq,
                                 .ldc = at->lddq,
                                 .alpha = a->scale,
-                                .beta = a->more ? 1 : 0,
+                                .beta = a->merge ? 1 : 0,
                                 .type = a->type };
     const struct gemm to_dk = { .trans_a = true,
                                 .m = t->cols,
@@ -242,24 +247,24 @@ static tp_status backward_tile(const struct attention_tile *t, const char *d_out
     tp_status st;
 
     TP_TRY(backward_scores(t, d_out, err));
-    TP_TRY(gemm(&to_dv, err));
+    TP_TRY(gemm_one(t->w->queue, &to_dv, err));
     TP_TRY(backward_softmax(t, d_out, err));
-    TP_TRY(gemm(&to_dq, err));
-    TP_TRY(gemm(&to_dk, err));
+    TP_TRY(gemm_one(t->w->queue, &to_dq, err));
+    TP_TRY(gemm_one(t->w->queue, &to_dk, err));
 done:
     return st;
 }
 
 /* All query heads of one kv head of one sequence. The last block comes first: it meets every key,
  * so it writes dk and dv, where they are not added to, and the others add. */
-static tp_status backward_group(const struct work *work, struct attention_scratch *w, int64_t b,
-                                int64_t kv, struct tp_err *err)
+static tp_status backward_group(const struct attention_backward *g, struct attention_scratch *w,
+                                int64_t b, int64_t kv, struct tp_err *err)
 {
-    const struct attention *a = work->a;
-    const struct grad *g = &work->g;
+    const struct attention *a = &g->of;
     int64_t group = a->heads / a->kv_heads, d = a->head_dim;
     int64_t last = (a->seq - 1) / ATTENTION_BLOCK * ATTENTION_BLOCK;
-    struct grad at = *g;
+    struct attention_backward at = *g;
+    const char *d_out = g->d_out;
     struct attention_tile t;
     tp_status st = TP_OK;
 
@@ -269,11 +274,11 @@ static tp_status backward_group(const struct work *work, struct attention_scratc
     for (int64_t h = kv * group; h < (kv + 1) * group; h++)
         for (int64_t row0 = last; row0 >= 0; row0 -= ATTENTION_BLOCK) {
             int64_t row = b * attention_q_step(a) + row0;
-            bool first = !a->more && h == kv * group && row0 == last;
+            bool first = !a->merge && h == kv * group && row0 == last;
 
             at.dq = g->dq + row * g->lddq + h * d;
             attention_tile_at(&t, a, w, b, h, row0);
-            TP_TRY(backward_tile(&t, g->d_out + (row * a->ldo + h * d) * attention_width(a), &at,
+            TP_TRY(backward_tile(&t, d_out + (row * a->ldo + h * d) * attention_width(a), &at,
                                  first, err));
         }
 done:
@@ -282,22 +287,21 @@ done:
 
 static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    struct work *w = ctx;
+    struct attention_work *w = ctx;
+    const struct attention *a = &w->a->of;
     struct attention_scratch scratch;
-    struct tp_err err = { 0 };
+    struct tp_err err;
 
-    attention_scratch_of(&scratch, w->a, thread);
+    attention_scratch_of(&scratch, a, w->queue, w->scratch, thread);
     for (int64_t i = lo; i < hi && !atomic_load(&w->failed); i++)
-        if (backward_group(w, &scratch, i / w->a->kv_heads, i % w->a->kv_heads, &err) != TP_OK)
+        if (backward_group(w->a, &scratch, i / a->kv_heads, i % a->kv_heads, &err) != TP_OK)
             fail(w, &err);
 }
 
-tp_status attention_backward(const struct attention *a, const void *d_out, float *dq, int64_t lddq,
-                             float *dk, int64_t lddk, float *dv, int64_t lddv, struct tp_err *err)
+tp_status cpu_run_attention_backward(struct device_queue *q, const struct attention_backward *a,
+                                     struct tp_err *err)
 {
-    struct work w = { .a = a, .g = { d_out, dq, dk, dv, lddq, lddk, lddv }, .err = err };
-
-    if (a->seq > 0)
-        deal(a, a->batch * a->kv_heads, backward_range, &w);
-    return atomic_load(&w.failed) ? err->status : TP_OK;
+    if (a->of.seq == 0)
+        return TP_OK;
+    return share(q, a, a->of.batch * a->of.kv_heads, backward_range, err);
 }

@@ -4,9 +4,8 @@
 #include <stddef.h>
 
 #include "kernels/cpu/attention_row.h"
-#include "kernels/cpu/thread.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
-#include "kernels/gemm.h"
 
 static int64_t padded(int64_t n)
 {
@@ -38,14 +37,16 @@ static int64_t scratch_floats(const struct attention *a, struct attention_scratc
     return 2 * kv + scores * 5 / 2 + ATTENTION_BLOCK * (padded(a->head_dim) + 1);
 }
 
-int64_t attention_workspace(const struct attention *a)
+int64_t attention_scratch_floats(const struct attention *a)
 {
-    return scratch_floats(a, NULL, NULL) * kernels_threads();
+    return scratch_floats(a, NULL, NULL);
 }
 
-void attention_scratch_of(struct attention_scratch *w, const struct attention *a, int thread)
+void attention_scratch_of(struct attention_scratch *w, const struct attention *a,
+                          const struct device_queue *q, float *scratch, int thread)
 {
-    scratch_floats(a, w, a->workspace + thread * scratch_floats(a, NULL, NULL));
+    w->queue = q;
+    scratch_floats(a, w, scratch + thread * scratch_floats(a, NULL, NULL));
 }
 
 /* Where kv head `kv` of sequence b begins in rows x of k or v. */
@@ -103,5 +104,5 @@ tp_status attention_tile_scores(const struct attention_tile *t, struct tp_err *e
                             .ldc = t->ld,
                             .alpha = a->scale,
                             .type = a->type };
-    return gemm(&g, err);
+    return gemm_one(t->w->queue, &g, err);
 }

@@ -1,6 +1,6 @@
 /*
  * kernels/cpu/attention_tile.h - the piece in which attention works: a block of query rows of one
- * head and the keys that it meets; inside kernels/ only.
+ * head and the keys that they see. Inside kernels/cpu/.
  *
  * ATTENTION_BLOCK query rows meet keys 0 .. the last of them (or, without a mask, all keys) as one
  * product, so that what lies right of the diagonal's block is never computed. Scores of a block are
@@ -16,12 +16,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/err.h"
+#include "device/device.h"
 #include "kernels/attention.h"
 
 enum { ATTENTION_BLOCK = 64 };
 
-/* A thread's part of the workspace; padded: to whole vectors. */
+/* A thread's part of the scratch memory; padded: to whole vectors. */
 struct attention_scratch {
+    const struct device_queue *queue; /* that the products run on */
     float *kt, *vt;   /* keys and values of one head, [head_dim][ldkt] of the call's type */
     int64_t ldkt;     /* padded keys */
     float *s, *ds;    /* scores and their gradient, [ATTENTION_BLOCK][padded cols] */
@@ -65,8 +68,12 @@ static inline int64_t attention_tile_seen(const struct attention_tile *t, int64_
     return t->a->keys ? t->a->keys : t->row0 + i + 1;
 }
 
-/* The part of a->workspace that is a thread's, with no head in it. */
-void attention_scratch_of(struct attention_scratch *w, const struct attention *a, int thread);
+/* Floats that a thread needs. */
+int64_t attention_scratch_floats(const struct attention *a);
+
+/* A thread's part of the scratch memory of all threads, with no head loaded. */
+void attention_scratch_of(struct attention_scratch *w, const struct attention *a,
+                          const struct device_queue *q, float *scratch, int thread);
 
 /* Transpose the keys (and values, where wanted) of kv head `kv` of sequence b into the scratch,
  * unless they are there already. */

@@ -1,17 +1,12 @@
 /* kernels/cpu/bias.c - see kernels/bias.h. */
 #include "kernels/bias.h"
 
+#include <string.h>
+
 #include "kernels/cpu/column_sums.h"
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
-
-struct bias {
-    float *x, *workspace;
-    const float *residual, *bias;
-    const char *dy;
-    enum dtype type;
-    int64_t cols;
-};
 
 static KERNEL_CLONES void add_f32(float *restrict x, const float *restrict y, int64_t n)
 {
@@ -27,56 +22,98 @@ static KERNEL_CLONES void add_bf16(float *restrict x, const uint16_t *restrict y
 
 static void add_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct bias *b = ctx;
+    const struct bias_residual_add *a = ctx;
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
-        if (b->residual)
-            add_f32(b->x + r * b->cols, b->residual + r * b->cols, b->cols);
-        if (b->bias)
-            add_f32(b->x + r * b->cols, b->bias, b->cols);
+        if (a->residual)
+            add_f32(a->x + r * a->cols, a->residual + r * a->cols, a->cols);
+        if (a->bias)
+            add_f32(a->x + r * a->cols, a->bias, a->cols);
     }
 }
 
-void bias_add(float *x, const float *bias, int64_t rows, int64_t cols)
+tp_status cpu_run_bias_add(struct device_queue *q, const struct bias_add *a, struct tp_err *err)
 {
-    struct bias b = { .x = x, .bias = bias, .cols = cols };
+    struct bias_residual_add b = { a->x, NULL, a->bias, a->rows, a->cols };
 
-    kernels_for(rows, kernels_grain(cols * 8), add_range, &b);
+    (void)err;
+    kernels_for(q, a->rows, kernels_grain(a->cols * 8), add_range, &b);
+    return TP_OK;
 }
 
-void residual_add(float *x, const float *residual, const float *bias, int64_t rows, int64_t cols)
+tp_status cpu_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a,
+                                    struct tp_err *err)
 {
-    struct bias b = { .x = x, .residual = residual, .bias = bias, .cols = cols };
+    struct bias_residual_add b = *a;
 
-    kernels_for(rows, kernels_grain(cols * 12), add_range, &b);
+    (void)err;
+    kernels_for(q, a->rows, kernels_grain(a->cols * 12), add_range, &b);
+    return TP_OK;
+}
+
+/* ---- the gradient ---- */
+
+struct bias_gradient_work {
+    struct bias_gradient a;
+    float *room;
+};
+
+/* Add rows lo .. hi - 1 of one sum to the thread's part. */
+static void sum_rows(const struct bias_gradient *a, const struct column_sums *s, int64_t lo,
+                     int64_t hi)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        if (a->type == DTYPE_F32)
+            add_f32(s->part, (const float *)a->dy + r * a->cols, a->cols);
+        else
+            add_bf16(s->part, (const uint16_t *)a->dy + r * a->cols, a->cols);
+        column_sums_next(s, r, lo, hi);
+    }
 }
 
 static void gradient_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct bias *b = ctx;
-    float *part = column_sums_part(b->workspace, b->cols, thread);
+    const struct bias_gradient_work *w = ctx;
+    const struct column_sums s = column_sums_of(w->room, w->a.cols, thread);
 
-    for (int64_t r = lo; r < hi; r++) {
-        if (b->type == DTYPE_F32)
-            add_f32(part, (const float *)b->dy + r * b->cols, b->cols);
-        else
-            add_bf16(part, (const uint16_t *)b->dy + r * b->cols, b->cols);
-        column_sums_next(b->workspace, b->cols, thread, r, lo, hi);
+    sum_rows(&w->a, &s, lo, hi);
+}
+
+/* Sums lo .. hi - 1 of several, each by this thread alone. */
+static void gradient_each(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct bias_gradient_work *w = ctx;
+    const struct column_sums s = column_sums_of(w->room, w->a.cols, thread);
+
+    for (int64_t i = lo; i < hi; i++) {
+        struct bias_gradient one = w->a;
+
+        one.dy = (const char *)one.dy + i * one.dy_step * dtype_bytes(one.type);
+        one.dbias += i * one.dbias_step;
+        column_sums_clear(s.total, s.cols, 1);
+        sum_rows(&one, &s, 0, one.rows);
+        if (one.clear)
+            memset(one.dbias, 0, (size_t)one.cols * sizeof *one.dbias);
+        add_f32(one.dbias, s.total, one.cols);
     }
 }
 
-void bias_gradient(float *dbias, const void *dy, enum dtype type, int64_t rows, int64_t cols,
-                   float *workspace)
+tp_status cpu_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a,
+                                struct tp_err *err)
 {
-    struct bias b = { .dy = dy, .type = type, .cols = cols, .workspace = workspace };
+    struct bias_gradient_work w = { .a = *a };
+    int team = kernels_team(q);
+    tp_status st = column_sums_room(&w.room, q, a->cols, err);
 
-    column_sums_begin(workspace, cols);
-    kernels_for(rows, kernels_grain(cols * 8), gradient_range, &b);
-    column_sums_add(dbias, workspace, cols, 0, cols);
-}
-
-int64_t bias_workspace(int64_t cols)
-{
-    return column_sums_workspace(cols);
+    if (st)
+        return st;
+    if (a->count) {
+        kernels_each(q, a->count, gradient_each, &w);
+        return TP_OK;
+    }
+    column_sums_clear(w.room, a->cols, team);
+    kernels_for(q, a->rows, kernels_grain(a->cols * 8), gradient_range, &w);
+    column_sums_add(a->dbias, 0, a->cols, w.room, a->cols, team);
+    return TP_OK;
 }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
 
@@ -71,22 +72,17 @@ static void from_f32(void *dst, enum dtype type, const float *src, int64_t n)
         f32_to_f64(dst, src, n);
 }
 
-struct cast {
-    char *dst;
-    const char *src;
-    enum dtype dst_type, src_type;
-};
-
 static void cast_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
     const struct cast *c = ctx;
-    char *dst = c->dst + lo * dtype_bytes(c->dst_type);
-    const char *src = c->src + lo * dtype_bytes(c->src_type);
+    int64_t dst_bytes = dtype_bytes(c->dst_type), src_bytes = dtype_bytes(c->src_type);
+    char *dst = (char *)c->dst + lo * dst_bytes;
+    const char *src = (const char *)c->src + lo * src_bytes;
     float chunk[CHUNK];
 
     (void)thread;
     if (c->dst_type == c->src_type) {
-        memcpy(dst, src, (size_t)((hi - lo) * dtype_bytes(c->dst_type)));
+        memcpy(dst, src, (size_t)((hi - lo) * dst_bytes));
     } else if (c->src_type == DTYPE_F32) {
         from_f32(dst, c->dst_type, (const float *)src, hi - lo);
     } else if (c->dst_type == DTYPE_F32) {
@@ -95,17 +91,29 @@ static void cast_range(void *ctx, int64_t lo, int64_t hi, int thread)
         else
             to_f32((float *)dst, c->src_type, src, hi - lo);
     } else {
-        for (int64_t i = lo; i < hi; i += CHUNK) {
-            int64_t n = hi - i < CHUNK ? hi - i : CHUNK;
-            to_f32(chunk, c->src_type, c->src + i * dtype_bytes(c->src_type), n);
-            from_f32(c->dst + i * dtype_bytes(c->dst_type), c->dst_type, chunk, n);
+        for (int64_t i = 0; i < hi - lo; i += CHUNK) {
+            int64_t n = hi - lo - i < CHUNK ? hi - lo - i : CHUNK;
+
+            to_f32(chunk, c->src_type, src + i * src_bytes, n);
+            from_f32(dst + i * dst_bytes, c->dst_type, chunk, n);
         }
     }
 }
 
+tp_status cpu_run_cast(struct device_queue *q, const struct cast *a, struct tp_err *err)
+{
+    struct cast c = *a;
+
+    (void)err;
+    kernels_for(q, a->n, kernels_grain(dtype_bytes(a->dst_type) + dtype_bytes(a->src_type)),
+                cast_range, &c);
+    return TP_OK;
+}
+
 void cast(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t n)
 {
-    struct cast c = { dst, src, dst_type, src_type };
+    struct cast c = { dst, dst_type, src, src_type, n };
 
-    kernels_for(n, kernels_grain(dtype_bytes(dst_type) + dtype_bytes(src_type)), cast_range, &c);
+    if (n > 0)
+        cast_range(&c, 0, n, 0);
 }

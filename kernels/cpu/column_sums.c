@@ -1,32 +1,38 @@
 /* kernels/cpu/column_sums.c - see kernels/cpu/column_sums.h. */
 #include "kernels/cpu/column_sums.h"
 
+#include <inttypes.h>
 #include <string.h>
 
-#include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
 
 enum { ROWS_AT_ONCE = 32 };
 
-/* Of a thread: the total and the part, side by side. */
 static int64_t thread_floats(int64_t cols)
 {
     return 2 * cols;
 }
 
-int64_t column_sums_workspace(int64_t cols)
+tp_status column_sums_room(float **room, struct device_queue *q, int64_t cols, struct tp_err *err)
 {
-    return thread_floats(cols) * kernels_threads();
+    int64_t floats = thread_floats(cols) * q->device->threads;
+
+    *room = device_scratch(q, floats * (int64_t)sizeof **room);
+    if (!*room)
+        return tp_fail(err, TP_E_NOMEM, "out of memory: %" PRId64 " floats of scratch", floats);
+    return TP_OK;
 }
 
-void column_sums_begin(float *workspace, int64_t cols)
+struct column_sums column_sums_of(float *room, int64_t cols, int thread)
 {
-    memset(workspace, 0, (size_t)(thread_floats(cols) * kernels_team()) * sizeof *workspace);
+    float *total = room + thread * thread_floats(cols);
+
+    return (struct column_sums){ .total = total, .part = total + cols, .cols = cols };
 }
 
-float *column_sums_part(float *workspace, int64_t cols, int thread)
+void column_sums_clear(float *room, int64_t cols, int threads)
 {
-    return workspace + thread * thread_floats(cols) + cols;
+    memset(room, 0, (size_t)(thread_floats(cols) * threads) * sizeof *room);
 }
 
 static KERNEL_CLONES void add(float *restrict to, const float *restrict x, int64_t n)
@@ -35,20 +41,17 @@ static KERNEL_CLONES void add(float *restrict to, const float *restrict x, int64
         to[i] += x[i];
 }
 
-void column_sums_next(float *workspace, int64_t cols, int thread, int64_t r, int64_t lo, int64_t hi)
+void column_sums_next(const struct column_sums *s, int64_t r, int64_t lo, int64_t hi)
 {
-    float *part = column_sums_part(workspace, cols, thread);
-
     if ((r - lo) % ROWS_AT_ONCE != ROWS_AT_ONCE - 1 && r + 1 != hi)
         return;
-    add(part - cols, part, cols);
-    memset(part, 0, (size_t)cols * sizeof *part);
+    add(s->total, s->part, s->cols);
+    memset(s->part, 0, (size_t)s->cols * sizeof *s->part);
 }
 
-void column_sums_add(float *to, const float *workspace, int64_t cols, int64_t first, int64_t n)
+void column_sums_add(float *to, int64_t first, int64_t n, const float *room, int64_t cols,
+                     int threads)
 {
-    int threads = kernels_team();
-
     for (int t = 0; t < threads; t++)
-        add(to, workspace + t * thread_floats(cols) + first, n);
+        add(to, room + t * thread_floats(cols) + first, n);
 }

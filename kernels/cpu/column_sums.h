@@ -1,29 +1,35 @@
 /*
  * kernels/cpu/column_sums.h - rows added up by several threads: gradients of what all rows share,
- * biases and the weights of norms. Inside kernels/ only.
+ * biases and the weights of norms. Inside kernels/cpu/.
  *
- * A thread sums 32 rows at a time, and those sums in turn, so that rounding grows in two short
- * chains rather than one long one. The threads' totals are added in their order.
+ * A thread sums 32 rows at a time, and then those sums, so that rounding grows in two short chains
+ * rather than one long one. The threads' totals are added in the order of the threads.
  */
 #ifndef KERNELS_CPU_COLUMN_SUMS_H
 #define KERNELS_CPU_COLUMN_SUMS_H
 
-#include <stdint.h>
+#include "device/device.h"
 
-/* Floats of workspace for rows of `cols`. */
-int64_t column_sums_workspace(int64_t cols);
+/* The sums of one thread: its total and its part, `cols` floats each. */
+struct column_sums {
+    float *total, *part; /* rows are added to part */
+    int64_t cols;
+};
 
-/* Clear what kernels_for's threads will use. */
-void column_sums_begin(float *workspace, int64_t cols);
+/* Room for every thread of the device, in the queue's scratch memory. TP_E_NOMEM. */
+tp_status column_sums_room(float **room, struct device_queue *q, int64_t cols, struct tp_err *err);
 
-/* Where a thread adds its rows. */
-float *column_sums_part(float *workspace, int64_t cols, int thread);
+/* The sums of a thread in that room. */
+struct column_sums column_sums_of(float *room, int64_t cols, int thread);
 
-/* A thread has added row r of its lo .. hi - 1. */
-void column_sums_next(float *workspace, int64_t cols, int thread, int64_t r, int64_t lo,
-                      int64_t hi);
+/* Set the sums of `threads` threads in a room to zero. */
+void column_sums_clear(float *room, int64_t cols, int threads);
 
-/* to[i] += the sum of column first + i over all rows, for i < n. */
-void column_sums_add(float *to, const float *workspace, int64_t cols, int64_t first, int64_t n);
+/* Row r of a thread's rows lo .. hi - 1 was added to its part. */
+void column_sums_next(const struct column_sums *s, int64_t r, int64_t lo, int64_t hi);
+
+/* to[i] += the totals of `threads` threads in columns first + i, for i < n. */
+void column_sums_add(float *to, int64_t first, int64_t n, const float *room, int64_t cols,
+                     int threads);
 
 #endif

@@ -4,9 +4,10 @@
 #include <string.h>
 
 #include "kernels/copy_body.h"
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 
-struct copy {
+struct copy_work {
     char *dst;
     const char *src;
     struct copy_rows rows;
@@ -19,7 +20,7 @@ struct copy {
 
 static void copy_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct copy *copy = ctx;
+    const struct copy_work *copy = ctx;
     const struct copy_rows *r = &copy->rows;
     char *dst = copy->dst;
     const char *src = copy->src;
@@ -45,13 +46,28 @@ static void copy_range(void *ctx, int64_t lo, int64_t hi, int thread)
     }
 }
 
+enum { PIECE_BYTES = 1 << 20 }; /* long enough for memcpy, short enough to share */
+
+static void copy_shared(const struct device_queue *q, const struct copy_box *a)
+{
+    struct copy_work copy = { .dst = a->dst, .src = a->src };
+
+    copy_rows_make(&copy.rows, &a->dst_box, &a->src_box, &a->region, a->elem_bytes);
+    copy_rows_cut(&copy.rows, PIECE_BYTES);
+    kernels_for(q, copy.rows.n_rows, kernels_grain(2 * copy.rows.run_bytes), copy_range, &copy);
+}
+
+tp_status cpu_run_copy_box(struct device_queue *q, const struct copy_box *a, struct tp_err *err)
+{
+    (void)err;
+    copy_shared(q, a);
+    return TP_OK;
+}
+
 void copy_box(void *dst, const struct box *dst_box, const void *src, const struct box *src_box,
               const struct box *region, int elem_bytes)
 {
-    enum { PIECE_BYTES = 1 << 20 }; /* long enough for memcpy, short enough to share */
-    struct copy copy = { .dst = dst, .src = src };
+    const struct copy_box a = { dst, src, *dst_box, *src_box, *region, elem_bytes };
 
-    copy_rows_make(&copy.rows, dst_box, src_box, region, elem_bytes);
-    copy_rows_cut(&copy.rows, PIECE_BYTES);
-    kernels_for(copy.rows.n_rows, kernels_grain(2 * copy.rows.run_bytes), copy_range, &copy);
+    copy_shared(NULL, &a);
 }

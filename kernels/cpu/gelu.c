@@ -1,14 +1,9 @@
 /* kernels/cpu/gelu.c - see kernels/gelu.h. */
 #include "kernels/gelu.h"
 
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
-
-struct gelu {
-    void *out; /* y, or du */
-    enum dtype type;
-    const float *dy, *u;
-};
 
 /* (1 + tanh z) / 2 is the logistic function of 2 z, which needs one exponential and cancels
  * nothing. */
@@ -39,20 +34,23 @@ static KERNEL_CLONES void forward_bf16(uint16_t *restrict y, const float *restri
 
 static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct gelu *g = ctx;
+    const struct gelu_forward *a = ctx;
 
     (void)thread;
-    if (g->type == DTYPE_F32)
-        forward_f32((float *)g->out + lo, g->u + lo, hi - lo);
+    if (a->type == DTYPE_F32)
+        forward_f32((float *)a->y + lo, a->u + lo, hi - lo);
     else
-        forward_bf16((uint16_t *)g->out + lo, g->u + lo, hi - lo);
+        forward_bf16((uint16_t *)a->y + lo, a->u + lo, hi - lo);
 }
 
-void gelu_forward(void *y, enum dtype type, const float *u, int64_t n)
+tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a,
+                               struct tp_err *err)
 {
-    struct gelu g = { .out = y, .type = type, .u = u };
+    struct gelu_forward range = *a;
 
-    kernels_for(n, kernels_grain(12), forward_range, &g);
+    (void)err;
+    kernels_for(q, a->n, kernels_grain(12), forward_range, &range);
+    return TP_OK;
 }
 
 /* du may be u: each element is read before it is written, and no other. */
@@ -76,18 +74,21 @@ static KERNEL_CLONES void backward_bf16(uint16_t *restrict du, const float *rest
 
 static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct gelu *g = ctx;
+    const struct gelu_backward *a = ctx;
 
     (void)thread;
-    if (g->type == DTYPE_F32)
-        backward_f32((float *)g->out + lo, g->dy + lo, g->u + lo, hi - lo);
+    if (a->type == DTYPE_F32)
+        backward_f32((float *)a->du + lo, a->dy + lo, a->u + lo, hi - lo);
     else
-        backward_bf16((uint16_t *)g->out + lo, g->dy + lo, g->u + lo, hi - lo);
+        backward_bf16((uint16_t *)a->du + lo, a->dy + lo, a->u + lo, hi - lo);
 }
 
-void gelu_backward(void *du, enum dtype type, const float *dy, const float *u, int64_t n)
+tp_status cpu_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a,
+                                struct tp_err *err)
 {
-    struct gelu g = { .out = du, .type = type, .dy = dy, .u = u };
+    struct gelu_backward range = *a;
 
-    kernels_for(n, kernels_grain(20), backward_range, &g);
+    (void)err;
+    kernels_for(q, a->n, kernels_grain(20), backward_range, &range);
+    return TP_OK;
 }

@@ -4,28 +4,31 @@
 #include <dnnl.h>
 #include <omp.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cast.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
 
 /*
  * f32 goes to dnnl_sgemm, which needs no preparation. oneDNN 2.6 has bf16 as matmul primitives
- * only, each generated for one shape, so every thread keeps the few it uses. A processor that
- * oneDNN has no bf16 kernel for (it would take a reference loop) casts to f32 first.
+ * only, each generated for one shape, so every thread keeps the few it uses. On a processor that
+ * oneDNN has no bf16 kernel for (it would take a reference loop) operands are cast to f32 first.
  */
 
 /* What a primitive is made for; compared as bytes, so it is zeroed first and has no padding. */
-struct key {
+struct gemm_key {
     int64_t m, n, k, lda, ldb, ldc;
     uint32_t alpha, beta; /* bits of the floats */
     int32_t trans_a, trans_b, threads, unused;
 };
 
-struct entry {
-    struct key key;
+struct gemm_entry {
+    struct gemm_key key;
     dnnl_primitive_t primitive;
     dnnl_memory_t a, b, c;
     bool refused; /* oneDNN has no fast kernel for this: cast */
@@ -33,22 +36,22 @@ struct entry {
 
 enum { CACHE_BITS = 7, CACHE_ENTRIES = 1 << CACHE_BITS };
 
-/* One thread's primitives; a slot holds one, the latest. */
-struct cache {
+/* The primitives of one thread; where two have the same place, the later one is kept. */
+struct gemm_cache {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    struct entry entry[CACHE_ENTRIES];
-    float *cast; /* operands of a product that is not bf16's: [n_cast] */
+    struct gemm_entry entry[CACHE_ENTRIES];
+    float *cast; /* [n_cast] operands of a product that oneDNN cannot do in bf16 */
     int64_t n_cast;
 };
 
-/* The only way from a call without a context to a thread's cache, and to its end with the thread.
- */
+/* The cache belongs to a thread and is freed when the thread ends: OpenMP's threads are started and
+ * ended outside of this program's control, so a key is the only way to it. */
 static pthread_key_t cache_key;
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
 static bool cache_has_key; /* written under cache_once alone */
 
-static void entry_clear(struct entry *e)
+static void entry_clear(struct gemm_entry *e)
 {
     dnnl_memory_destroy(e->a);
     dnnl_memory_destroy(e->b);
@@ -59,7 +62,7 @@ static void entry_clear(struct entry *e)
 
 static void cache_free(void *p)
 {
-    struct cache *cache = p;
+    struct gemm_cache *cache = p;
 
     for (int i = 0; i < CACHE_ENTRIES; i++)
         entry_clear(&cache->entry[i]);
@@ -74,10 +77,10 @@ static void cache_key_make(void)
     cache_has_key = pthread_key_create(&cache_key, cache_free) == 0;
 }
 
-/* The calling thread's cache, made when it is first asked for; NULL: err is filled. */
-static struct cache *cache_get(struct tp_err *err)
+/* The calling thread's cache, made at its first use. NULL: err is filled. */
+static struct gemm_cache *cache_get(struct tp_err *err)
 {
-    struct cache *cache;
+    struct gemm_cache *cache;
     dnnl_status_t s;
 
     pthread_once(&cache_once, cache_key_make);
@@ -113,7 +116,7 @@ static dnnl_status_t matrix_desc(dnnl_memory_desc_t *md, bool trans, int64_t row
     return dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides);
 }
 
-/* alpha and beta as oneDNN has them: a scale of the product, a sum after it. */
+/* alpha and beta in oneDNN's terms: a scale of the product and a sum after it. */
 static dnnl_status_t attr_make(dnnl_primitive_attr_t *attr, float alpha, float beta)
 {
     dnnl_post_ops_t ops = NULL;
@@ -140,7 +143,8 @@ static bool is_reference(const_dnnl_primitive_desc_t pd)
 }
 
 /* Fill e->primitive and memories. Anything but success: not available. */
-static dnnl_status_t entry_make(struct entry *e, const struct key *key, dnnl_engine_t engine)
+static dnnl_status_t entry_make(struct gemm_entry *e, const struct gemm_key *key,
+                                dnnl_engine_t engine)
 {
     dnnl_memory_desc_t a, b, c;
     dnnl_matmul_desc_t desc;
@@ -171,11 +175,11 @@ done:
     return s;
 }
 
-static struct entry *cache_entry(struct cache *cache, const struct gemm *g)
+static struct gemm_entry *cache_entry(struct gemm_cache *cache, const struct gemm *g)
 {
-    struct key key;
+    struct gemm_key key;
     uint64_t hash = 0;
-    struct entry *e;
+    struct gemm_entry *e;
 
     memset(&key, 0, sizeof key);
     key.m = g->m, key.n = g->n, key.k = g->k;
@@ -220,7 +224,7 @@ static int64_t extent(bool trans, int64_t rows, int64_t cols, int64_t ld)
 }
 
 /* Room for n floats, kept for the next product. */
-static tp_status need_cast(struct cache *cache, int64_t n, struct tp_err *err)
+static tp_status need_cast(struct gemm_cache *cache, int64_t n, struct tp_err *err)
 {
     if (n <= cache->n_cast)
         return TP_OK;
@@ -233,7 +237,7 @@ static tp_status need_cast(struct cache *cache, int64_t n, struct tp_err *err)
     return TP_OK;
 }
 
-static tp_status gemm_by_cast(const struct gemm *g, struct cache *cache, struct tp_err *err)
+static tp_status gemm_by_cast(const struct gemm *g, struct gemm_cache *cache, struct tp_err *err)
 {
     int64_t n_a = extent(g->trans_a, g->m, g->k, g->lda);
     int64_t n_b = extent(g->trans_b, g->k, g->n, g->ldb);
@@ -248,8 +252,8 @@ static tp_status gemm_by_cast(const struct gemm *g, struct cache *cache, struct 
 
 static tp_status gemm_bf16(const struct gemm *g, struct tp_err *err)
 {
-    struct cache *cache = cache_get(err);
-    struct entry *e;
+    struct gemm_cache *cache = cache_get(err);
+    struct gemm_entry *e;
     dnnl_status_t s;
 
     if (!cache)
@@ -283,7 +287,7 @@ static void scale_c(const struct gemm *g)
         }
 }
 
-tp_status gemm(const struct gemm *g, struct tp_err *err)
+tp_status gemm_one(const struct device_queue *q, const struct gemm *g, struct tp_err *err)
 {
     if (g->type != DTYPE_F32 && g->type != DTYPE_BF16)
         return tp_fail(err, TP_E_INTERNAL, "a product of %s matrices is not f32 or bf16",
@@ -295,17 +299,74 @@ tp_status gemm(const struct gemm *g, struct tp_err *err)
     if (g->m == 0 || g->n == 0)
         return TP_OK;
     /* A thread that OpenMP has not met before would use every core. */
-    if (!omp_in_parallel() && omp_get_max_threads() != kernels_threads())
-        omp_set_num_threads(kernels_threads());
+    if (!omp_in_parallel() && omp_get_max_threads() != q->device->threads)
+        omp_set_num_threads(q->device->threads);
     return g->type == DTYPE_F32 ? sgemm(g, g->a, g->b, err) : gemm_bf16(g, err);
 }
+
+/* ---- several products ---- */
+
+struct gemm_work {
+    const struct device_queue *queue;
+    const struct gemm *g;
+    struct tp_err *err;
+    atomic_int failed; /* the first failure's message is kept */
+};
+
+/* Shorten product i along the batch's axis, and the rows that run along it. */
+static void shorten(struct gemm *g, int64_t i)
+{
+    enum gemm_axis axis = g->batch.axis;
+    int64_t *size = axis == GEMM_M ? &g->m : axis == GEMM_N ? &g->n : &g->k;
+    int64_t left = g->batch.total - i * *size;
+
+    if (axis == GEMM_NO_AXIS || left >= *size)
+        return;
+    *size = left > 0 ? left : 0;
+    if (axis == (g->trans_a ? GEMM_M : GEMM_K))
+        g->lda = *size;
+    if (axis == (g->trans_b ? GEMM_K : GEMM_N))
+        g->ldb = *size;
+    if (axis == GEMM_N)
+        g->ldc = *size;
+}
+
+static void batch_range(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    struct gemm_work *w = ctx;
+
+    (void)thread;
+    for (int64_t i = lo; i < hi; i++) {
+        struct gemm one = *w->g;
+        struct tp_err err;
+
+        shorten(&one, i);
+        one.a = (const char *)one.a + i * one.batch.step_a * dtype_bytes(one.type);
+        one.b = (const char *)one.b + i * one.batch.step_b * dtype_bytes(one.type);
+        one.c += i * one.batch.step_c;
+        if (gemm_one(w->queue, &one, &err) && !atomic_exchange(&w->failed, 1))
+            *w->err = err;
+    }
+}
+
+tp_status cpu_run_gemm(struct device_queue *q, const struct gemm *g, struct tp_err *err)
+{
+    struct gemm_work w = { .queue = q, .g = g, .err = err };
+
+    if (!g->batch.count)
+        return gemm_one(q, g, err);
+    kernels_each(q, g->batch.count, batch_range, &w);
+    return atomic_load(&w.failed) ? err->status : TP_OK;
+}
+
+/* ---- the reference ---- */
 
 static float element(const struct gemm *g, const void *p, int64_t i)
 {
     return g->type == DTYPE_F32 ? ((const float *)p)[i] : vec_from_bf16(((const uint16_t *)p)[i]);
 }
 
-void gemm_ref(const struct gemm *g)
+void gemm_reference(const struct gemm *g)
 {
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {

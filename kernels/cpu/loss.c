@@ -3,20 +3,9 @@
 
 #include <math.h>
 
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
-
-struct loss {
-    const float *logits; /* loss_max; in loss_backward the exponentials */
-    float *exps;         /* loss_sum_exp: logits, overwritten */
-    char *dlogits;
-    const float *row_max, *row_sum;
-    float *max_out, *sum_out, *target_out;
-    enum dtype type;
-    const int32_t *targets;
-    int64_t first, cols;
-    float scale;
-};
 
 static KERNEL_CLONES float max_of(const float *x, int64_t n)
 {
@@ -59,103 +48,105 @@ static KERNEL_CLONES void scale_bf16(uint16_t *restrict y, const float *restrict
         y[i] = vec_to_bf16(x[i] * by);
 }
 
-/* Column of row r's target in this shard, or -1. */
-static int64_t target_column(const struct loss *l, int64_t r)
+/* Column of a target in this part of the vocabulary, or -1. */
+static int64_t target_column(int32_t target, int64_t first, int64_t cols)
 {
-    int64_t c = l->targets[r] - l->first;
+    int64_t c = target - first;
 
-    return c >= 0 && c < l->cols ? c : -1;
+    return c >= 0 && c < cols ? c : -1;
 }
 
 static void max_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct loss *l = ctx;
+    const struct loss_max *a = ctx;
 
     (void)thread;
-    for (int64_t r = lo; r < hi; r++)
-        l->max_out[r] = max_of(l->logits + r * l->cols, l->cols);
+    for (int64_t r = lo; r < hi; r++) {
+        float m = max_of(a->logits + r * a->cols, a->cols);
+
+        if (!a->merge || m > a->row_max[r])
+            a->row_max[r] = m;
+    }
 }
 
-void loss_max(float *row_max, const float *logits, int64_t rows, int64_t cols)
+tp_status cpu_run_loss_max(struct device_queue *q, const struct loss_max *a, struct tp_err *err)
 {
-    struct loss l = { .max_out = row_max, .logits = logits, .cols = cols };
+    struct loss_max rows = *a;
 
-    kernels_for(rows, kernels_grain(cols * 4), max_range, &l);
+    (void)err;
+    kernels_for(q, a->rows, kernels_grain(a->cols * 4), max_range, &rows);
+    return TP_OK;
 }
 
 static void sum_exp_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct loss *l = ctx;
+    const struct loss_sum_exp *a = ctx;
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
-        float *row = l->exps + r * l->cols;
-        int64_t c = target_column(l, r);
+        float *row = a->logits + r * a->cols;
+        int64_t c = target_column(a->targets[r], a->first, a->cols);
 
-        l->target_out[r] = c >= 0 ? row[c] - l->row_max[r] : 0;
-        l->sum_out[r] = (float)exp_sum(row, l->row_max[r], l->cols);
+        a->row_target[r] = c >= 0 ? row[c] - a->row_max[r] : 0;
+        a->row_sum[r] = (float)exp_sum(row, a->row_max[r], a->cols);
     }
 }
 
-void loss_sum_exp(float *row_sum, float *row_target, float *logits, const float *row_max,
-                  const int32_t *targets, int64_t first, int64_t rows, int64_t cols)
+tp_status cpu_run_loss_sum_exp(struct device_queue *q, const struct loss_sum_exp *a,
+                               struct tp_err *err)
 {
-    struct loss l = { .exps = logits,
-                      .row_max = row_max,
-                      .sum_out = row_sum,
-                      .target_out = row_target,
-                      .targets = targets,
-                      .first = first,
-                      .cols = cols };
+    struct loss_sum_exp rows = *a;
 
-    kernels_for(rows, kernels_grain(cols * 8), sum_exp_range, &l);
+    (void)err;
+    kernels_for(q, a->rows, kernels_grain(a->cols * 8), sum_exp_range, &rows);
+    return TP_OK;
 }
 
 static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct loss *l = ctx;
+    const struct loss_backward *a = ctx;
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
-        const float *exps = l->logits + r * l->cols;
-        float by = l->scale / l->row_sum[r];
-        int64_t c = target_column(l, r);
-        float at_target = c >= 0 ? l->scale * (exps[c] / l->row_sum[r] - 1.0f) : 0;
+        const float *exps = a->exps + r * a->cols;
+        float by = a->scale / a->row_sum[r];
+        int64_t c = target_column(a->targets[r], a->first, a->cols);
+        float at_target = c >= 0 ? a->scale * (exps[c] / a->row_sum[r] - 1.0f) : 0;
 
-        if (l->type == DTYPE_F32) {
-            float *d = (float *)l->dlogits + r * l->cols;
-            scale_f32(d, exps, by, l->cols);
+        if (a->type == DTYPE_F32) {
+            float *d = (float *)a->dlogits + r * a->cols;
+
+            scale_f32(d, exps, by, a->cols);
             if (c >= 0)
                 d[c] = at_target;
         } else {
-            uint16_t *d = (uint16_t *)l->dlogits + r * l->cols;
-            scale_bf16(d, exps, by, l->cols);
+            uint16_t *d = (uint16_t *)a->dlogits + r * a->cols;
+
+            scale_bf16(d, exps, by, a->cols);
             if (c >= 0)
                 d[c] = vec_to_bf16(at_target);
         }
     }
 }
 
-void loss_backward(void *dlogits, enum dtype type, const float *exps, const float *row_sum,
-                   const int32_t *targets, int64_t first, int64_t rows, int64_t cols, float scale)
+tp_status cpu_run_loss_backward(struct device_queue *q, const struct loss_backward *a,
+                                struct tp_err *err)
 {
-    struct loss l = { .row_sum = row_sum,
-                      .logits = exps,
-                      .dlogits = dlogits,
-                      .type = type,
-                      .targets = targets,
-                      .first = first,
-                      .cols = cols,
-                      .scale = scale };
+    struct loss_backward rows = *a;
 
-    kernels_for(rows, kernels_grain(cols * 8), backward_range, &l);
+    (void)err;
+    kernels_for(q, a->rows, kernels_grain(a->cols * 8), backward_range, &rows);
+    return TP_OK;
 }
 
-double loss_total(const float *row_sum, const float *row_target, int64_t rows)
+tp_status cpu_run_loss_total(struct device_queue *q, const struct loss_total *a, struct tp_err *err)
 {
     double total = 0;
 
-    for (int64_t r = 0; r < rows; r++)
-        total += log((double)row_sum[r]) - (double)row_target[r];
-    return total;
+    (void)q;
+    (void)err;
+    for (int64_t r = 0; r < a->rows; r++)
+        total += log((double)a->row_sum[r]) - (double)a->row_target[r];
+    *a->out = total;
+    return TP_OK;
 }

@@ -3,29 +3,28 @@
 
 #include <math.h>
 
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
 
-void rope_table(float *cos_sin, int64_t first, int64_t n_positions, int64_t head_dim, double theta)
+tp_status cpu_run_rope_table(struct device_queue *q, const struct rope_table *a, struct tp_err *err)
 {
-    int64_t half = head_dim / 2;
+    int64_t half = a->head_dim / 2;
 
+    (void)q;
+    (void)err;
     for (int64_t i = 0; i < half; i++) {
-        double frequency = pow(theta, -2.0 * (double)i / (double)head_dim);
-        for (int64_t t = 0; t < n_positions; t++) {
-            double angle = (double)(first + t) * frequency;
-            cos_sin[t * head_dim + i] = (float)cos(angle);
-            cos_sin[t * head_dim + half + i] = (float)sin(angle);
+        double frequency = pow(a->theta, -2.0 * (double)i / (double)a->head_dim);
+
+        for (int64_t t = 0; t < a->n_positions; t++) {
+            double angle = (double)(a->first + t) * frequency;
+
+            a->cos_sin[t * a->head_dim + i] = (float)cos(angle);
+            a->cos_sin[t * a->head_dim + half + i] = (float)sin(angle);
         }
     }
+    return TP_OK;
 }
-
-struct rope {
-    float *x;
-    const float *cos_sin;
-    int64_t n_positions, heads, head_dim, stride;
-    float sign;
-};
 
 static KERNEL_CLONES void rope_row(float *x, const float *cos_sin, int64_t heads, int64_t half,
                                    float sign)
@@ -44,18 +43,20 @@ static KERNEL_CLONES void rope_row(float *x, const float *cos_sin, int64_t heads
 
 static void rope_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct rope *r = ctx;
+    const struct rope_apply *a = ctx;
+    float sign = a->sign < 0 ? -1.0f : 1.0f;
 
     (void)thread;
     for (int64_t row = lo; row < hi; row++)
-        rope_row(r->x + row * r->stride, r->cos_sin + row % r->n_positions * r->head_dim, r->heads,
-                 r->head_dim / 2, r->sign);
+        rope_row(a->x + row * a->stride, a->cos_sin + row % a->n_positions * a->head_dim, a->heads,
+                 a->head_dim / 2, sign);
 }
 
-void rope_apply(float *x, const float *cos_sin, int64_t rows, int64_t n_positions, int64_t heads,
-                int64_t head_dim, int64_t stride, int sign)
+tp_status cpu_run_rope_apply(struct device_queue *q, const struct rope_apply *a, struct tp_err *err)
 {
-    struct rope r = { x, cos_sin, n_positions, heads, head_dim, stride, sign < 0 ? -1.0f : 1.0f };
+    struct rope_apply rows = *a;
 
-    kernels_for(rows, kernels_grain(heads * head_dim * 8), rope_range, &r);
+    (void)err;
+    kernels_for(q, a->rows, kernels_grain(a->heads * a->head_dim * 8), rope_range, &rows);
+    return TP_OK;
 }

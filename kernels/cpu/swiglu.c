@@ -1,16 +1,9 @@
 /* kernels/cpu/swiglu.c - see kernels/swiglu.h. */
 #include "kernels/swiglu.h"
 
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
-
-struct swiglu {
-    char *y; /* forward: the result; backward: dgate */
-    char *dup;
-    enum dtype type;
-    const float *dy, *gate, *up;
-    int64_t ld, cols;
-};
 
 VEC_INLINE float sigmoid(float x)
 {
@@ -33,24 +26,27 @@ static KERNEL_CLONES void forward_bf16(uint16_t *restrict y, const float *restri
 
 static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct swiglu *s = ctx;
+    const struct swiglu_forward *a = ctx;
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
-        const float *gate = s->gate + r * s->ld, *up = s->up + r * s->ld;
-        if (s->type == DTYPE_F32)
-            forward_f32((float *)s->y + r * s->cols, gate, up, s->cols);
+        const float *gate = a->gate + r * a->ld, *up = a->up + r * a->ld;
+
+        if (a->type == DTYPE_F32)
+            forward_f32((float *)a->y + r * a->cols, gate, up, a->cols);
         else
-            forward_bf16((uint16_t *)s->y + r * s->cols, gate, up, s->cols);
+            forward_bf16((uint16_t *)a->y + r * a->cols, gate, up, a->cols);
     }
 }
 
-void swiglu_forward(void *y, enum dtype type, const float *gate, const float *up, int64_t ld,
-                    int64_t rows, int64_t cols)
+tp_status cpu_run_swiglu_forward(struct device_queue *q, const struct swiglu_forward *a,
+                                 struct tp_err *err)
 {
-    struct swiglu s = { .y = y, .type = type, .gate = gate, .up = up, .ld = ld, .cols = cols };
+    struct swiglu_forward rows = *a;
 
-    kernels_for(rows, kernels_grain(cols * 12), forward_range, &s);
+    (void)err;
+    kernels_for(q, a->rows, kernels_grain(a->cols * 12), forward_range, &rows);
+    return TP_OK;
 }
 
 /* y = g s(g) u, so dy/du = g s and dy/dg = u s (1 + g (1 - s)). */
@@ -84,24 +80,27 @@ static KERNEL_CLONES void backward_bf16(uint16_t *restrict dgate, uint16_t *rest
 
 static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct swiglu *s = ctx;
+    const struct swiglu_backward *a = ctx;
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
-        const float *gate = s->gate + r * s->ld, *up = s->up + r * s->ld;
-        const float *dy = s->dy + r * s->cols;
-        int64_t at = r * s->ld;
-        if (s->type == DTYPE_F32)
-            backward_f32((float *)s->y + at, (float *)s->dup + at, dy, gate, up, s->cols);
+        int64_t at = r * a->ld;
+        const float *gate = a->gate + at, *up = a->up + at, *dy = a->dy + r * a->cols;
+
+        if (a->type == DTYPE_F32)
+            backward_f32((float *)a->dgate + at, (float *)a->dup + at, dy, gate, up, a->cols);
         else
-            backward_bf16((uint16_t *)s->y + at, (uint16_t *)s->dup + at, dy, gate, up, s->cols);
+            backward_bf16((uint16_t *)a->dgate + at, (uint16_t *)a->dup + at, dy, gate, up,
+                          a->cols);
     }
 }
 
-void swiglu_backward(void *dgate, void *dup, enum dtype type, const float *dy, const float *gate,
-                     const float *up, int64_t ld, int64_t rows, int64_t cols)
+tp_status cpu_run_swiglu_backward(struct device_queue *q, const struct swiglu_backward *a,
+                                  struct tp_err *err)
 {
-    struct swiglu s = { dgate, dup, type, dy, gate, up, ld, cols };
+    struct swiglu_backward rows = *a;
 
-    kernels_for(rows, kernels_grain(cols * 20), backward_range, &s);
+    (void)err;
+    kernels_for(q, a->rows, kernels_grain(a->cols * 20), backward_range, &rows);
+    return TP_OK;
 }

@@ -2,31 +2,18 @@
 #include "kernels/cpu/thread.h"
 
 #include <omp.h>
-#include <stdatomic.h>
+#include <stddef.h>
 
-/* The process's setting; OpenMP's own is kept per calling thread, so it is not the place. */
-static atomic_int n_threads = 1;
-
-void kernels_set_threads(int n)
+int kernels_team(const struct device_queue *q)
 {
-    atomic_store(&n_threads, n < 1 ? 1 : n);
-    omp_set_num_threads(n < 1 ? 1 : n);
+    return !q || omp_in_parallel() ? 1 : q->device->threads;
 }
 
-int kernels_threads(void)
+void kernels_for(const struct device_queue *q, int64_t n, int64_t grain, kernels_range_fn fn,
+                 void *ctx)
 {
-    return atomic_load(&n_threads);
-}
-
-int kernels_team(void)
-{
-    return omp_in_parallel() ? 1 : kernels_threads();
-}
-
-void kernels_for(int64_t n, int64_t grain, kernels_range_fn fn, void *ctx)
-{
-    int64_t n_grains = (n + grain - 1) / grain;
-    int64_t parts = kernels_team() < n_grains ? kernels_team() : n_grains;
+    int64_t n_grains = (n + grain - 1) / grain, team = kernels_team(q);
+    int64_t parts = team < n_grains ? team : n_grains;
 
     if (n <= 0)
         return;
@@ -42,9 +29,9 @@ void kernels_for(int64_t n, int64_t grain, kernels_range_fn fn, void *ctx)
     }
 }
 
-void kernels_each(int64_t n, kernels_range_fn fn, void *ctx)
+void kernels_each(const struct device_queue *q, int64_t n, kernels_range_fn fn, void *ctx)
 {
-    int threads = kernels_team();
+    int threads = kernels_team(q);
 
     /* A team of one is no parallel region, and OpenMP would allocate it anew each time. */
     if (threads == 1) {
@@ -52,7 +39,7 @@ void kernels_each(int64_t n, kernels_range_fn fn, void *ctx)
             fn(ctx, i, i + 1, 0);
         return;
     }
-    /* even for one item: within a parallel region products do not spread over threads */
+    /* also for one item: inside of a parallel region products do not spread over threads */
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int64_t i = 0; i < n; i++)
         fn(ctx, i, i + 1, omp_get_thread_num());
@@ -60,7 +47,7 @@ void kernels_each(int64_t n, kernels_range_fn fn, void *ctx)
 
 int64_t kernels_grain(int64_t item_bytes)
 {
-    const int64_t worth_bytes = 64 << 10; /* some 5 microseconds, what waking a thread costs */
+    const int64_t worth_bytes = 64 << 10; /* about 5 microseconds, the cost of waking a thread */
 
     return item_bytes >= worth_bytes ? 1 : worth_bytes / (item_bytes > 0 ? item_bytes : 1);
 }

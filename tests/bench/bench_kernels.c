@@ -13,23 +13,16 @@
 #include "core/clock.h"
 #include "core/err.h"
 #include "core/opt.h"
-#include "kernels/adamw.h"
-#include "kernels/attention.h"
-#include "kernels/cast.h"
-#include "kernels/copy.h"
-#include "kernels/cpu/thread.h"
-#include "kernels/embedding.h"
-#include "kernels/gemm.h"
-#include "kernels/loss.h"
-#include "kernels/norm.h"
-#include "kernels/rope.h"
-#include "kernels/swiglu.h"
+#include "device/cpu/cpu.h"
+#include "kernels/cpu/cpu.h"
 #include "tests/bench/lib/product.h"
 
 /* A model and batch, and arrays large enough for every kernel. */
 struct bench {
     int dim, layers, heads, kv_heads, ffn, vocab, batch, seq, threads, runs;
     enum dtype type;
+    struct device_queue *queue;
+    double numbers[2]; /* a sum of squares; what clipping multiplies by */
     float *x, *y, *z, *w;
     int32_t *ids;
     double step_seconds, step_flops; /* summed over the kernels of one training step */
@@ -63,12 +56,12 @@ static void must(tp_status st, const struct tp_err *err)
     }
 }
 
+/* An operation with the argument (struct tag){ ... }. */
+#define RUN(op, tag, ...) kernels_cpu.op(b->queue, &(struct tag){ __VA_ARGS__ })
+
 static void run_gemm(struct bench *b, const void *arg)
 {
-    struct tp_err err = { 0 };
-
-    (void)b;
-    must(gemm(arg, &err), &err);
+    kernels_cpu.gemm(b->queue, arg);
 }
 
 /* One product in one type; `times` a step. */
@@ -117,20 +110,16 @@ static void products(struct bench *b)
 
 static void run_attention(struct bench *b, const void *arg)
 {
-    struct tp_err err = { 0 };
-
-    (void)b;
-    must(attention_forward(arg, &err), &err);
+    kernels_cpu.attention_forward(b->queue, arg);
 }
 
 static void run_attention_backward(struct bench *b, const void *arg)
 {
     const struct attention *a = arg;
     int64_t ld = a->ldq, kv = a->kv_heads * a->head_dim;
-    struct tp_err err = { 0 };
 
-    must(attention_backward(a, b->y, b->z, ld, b->z + b->dim, ld, b->z + b->dim + kv, ld, &err),
-         &err);
+    RUN(attention_backward, attention_backward, *a, b->y, b->z, b->z + b->dim, b->z + b->dim + kv,
+        ld, ld, ld);
 }
 
 static void attention(struct bench *b)
@@ -155,8 +144,7 @@ static void attention(struct bench *b)
 
     a.out = b->w;
     a.lse = malloc((size_t)(rows * b->heads) * sizeof(float));
-    a.workspace = malloc((size_t)attention_workspace(&a) * sizeof(float));
-    if (!a.lse || !a.workspace)
+    if (!a.lse)
         exit(3);
     t = best_time(b, run_attention, &a);
     printf("%-22s %s %26.3f ms %8.1f GFLOP/s\n", "attention forward", dtype_name(b->type), t * 1e3,
@@ -169,7 +157,6 @@ static void attention(struct bench *b)
     /* as PaLM counts: the whole square, forward twice and backward four times 2 T d per token */
     b->step_flops += 6.0 * flops * b->layers;
     free(a.lse);
-    free(a.workspace);
 }
 
 /* One elementwise kernel: how it is called, what it moves, how often a step has it. */
@@ -183,17 +170,17 @@ struct elementwise {
 static void run_norm(struct bench *b, const void *arg)
 {
     (void)arg;
-    norm_rms_forward(b->z, b->type, b->w, b->x, b->y, b->w + 4096 * 16, (int64_t)b->batch * b->seq,
-                     b->dim, 1e-5f);
+    RUN(rms_norm_forward, rms_norm_forward, b->z, b->type, b->w, b->x, b->y, b->w + 4096 * 16,
+        (int64_t)b->batch * b->seq, b->dim, 1e-5f);
 }
 
 static void run_norm_backward(struct bench *b, const void *arg)
 {
     int64_t n = (int64_t)b->batch * b->seq;
-    float *scratch = b->w + n + b->dim;
 
     (void)arg;
-    norm_rms_backward(b->z, scratch, b->y, b->x, b->w, b->w + n, n, b->dim, scratch + b->dim);
+    RUN(rms_norm_backward, rms_norm_backward, b->z, b->w + n + b->dim, b->y, b->x, b->w, b->w + n,
+        n, b->dim, .blocks = 0);
 }
 
 static void run_rope(struct bench *b, const void *arg)
@@ -201,15 +188,15 @@ static void run_rope(struct bench *b, const void *arg)
     int64_t head_dim = b->dim / b->heads, heads = b->heads + b->kv_heads;
 
     (void)arg;
-    rope_apply(b->x, b->w, (int64_t)b->batch * b->seq, b->seq, heads, head_dim,
-               (heads + b->kv_heads) * head_dim, 1);
+    RUN(rope_apply, rope_apply, b->x, b->w, (int64_t)b->batch * b->seq, b->seq, heads, head_dim,
+        (heads + b->kv_heads) * head_dim, 1);
 }
 
 static void run_swiglu(struct bench *b, const void *arg)
 {
     (void)arg;
-    swiglu_forward(b->z, b->type, b->x, b->x + b->ffn, 2 * b->ffn, (int64_t)b->batch * b->seq,
-                   b->ffn);
+    RUN(swiglu_forward, swiglu_forward, b->z, b->type, b->x, b->x + b->ffn, 2 * b->ffn,
+        (int64_t)b->batch * b->seq, b->ffn);
 }
 
 static void run_swiglu_backward(struct bench *b, const void *arg)
@@ -217,20 +204,22 @@ static void run_swiglu_backward(struct bench *b, const void *arg)
     char *out = (char *)b->y;
 
     (void)arg;
-    swiglu_backward(out, out + b->ffn * dtype_bytes(b->type), b->type, b->z, b->x, b->x + b->ffn,
-                    2 * b->ffn, (int64_t)b->batch * b->seq, b->ffn);
+    RUN(swiglu_backward, swiglu_backward, out, out + b->ffn * dtype_bytes(b->type), b->type, b->z,
+        b->x, b->x + b->ffn, 2 * b->ffn, (int64_t)b->batch * b->seq, b->ffn);
 }
 
 static void run_embedding(struct bench *b, const void *arg)
 {
     (void)arg;
-    embedding_forward(b->z, b->x, b->type, b->ids, (int64_t)b->batch * b->seq, 0, b->vocab, b->dim);
+    RUN(embedding_forward, embedding_forward, b->z, b->x, b->type, b->ids,
+        (int64_t)b->batch * b->seq, 0, b->vocab, b->dim);
 }
 
 static void run_embedding_backward(struct bench *b, const void *arg)
 {
     (void)arg;
-    embedding_backward(b->z, b->x, b->ids, (int64_t)b->batch * b->seq, 0, b->vocab, b->dim);
+    RUN(embedding_backward, embedding_backward, b->z, b->x, b->ids, (int64_t)b->batch * b->seq, 0,
+        b->vocab, b->dim);
 }
 
 static void run_loss(struct bench *b, const void *arg)
@@ -238,9 +227,9 @@ static void run_loss(struct bench *b, const void *arg)
     int64_t n = (int64_t)b->batch * b->seq;
 
     (void)arg;
-    loss_max(b->w, b->z, n, b->vocab);
-    loss_sum_exp(b->w + n, b->w + 2 * n, b->z, b->w, b->ids, 0, n, b->vocab);
-    loss_backward(b->y, b->type, b->z, b->w + n, b->ids, 0, n, b->vocab, 1.0f);
+    RUN(loss_max, loss_max, b->w, b->z, n, b->vocab, false);
+    RUN(loss_sum_exp, loss_sum_exp, b->w + n, b->w + 2 * n, b->z, b->w, b->ids, 0, n, b->vocab);
+    RUN(loss_backward, loss_backward, b->y, b->type, b->z, b->w + n, b->ids, 0, n, b->vocab, 1.0f);
 }
 
 static int64_t layer_parameters(const struct bench *b)
@@ -252,30 +241,31 @@ static int64_t layer_parameters(const struct bench *b)
 
 static void run_adamw(struct bench *b, const void *arg)
 {
-    const struct adamw h = { 1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 0.5 };
+    const struct adamw_options o = { 1e-3, 0.9, 0.95, 1e-8, 0.1, 0.05 };
     int64_t n = layer_parameters(b);
 
     (void)arg;
-    adamw_step(b->x, b->z, b->w, b->y, b->type == DTYPE_BF16 ? (uint16_t *)(b->w + n) : NULL, n,
-               &h);
+    b->numbers[1] = 0.5;
+    RUN(adamw_step, adamw_step, b->x, b->z, b->w, b->y,
+        b->type == DTYPE_BF16 ? (uint16_t *)(b->w + n) : NULL, &b->numbers[1], n, 0.1, o);
 }
 
 static void run_squares(struct bench *b, const void *arg)
 {
     (void)arg;
-    b->z[0] = (float)sum_squares(b->x, layer_parameters(b));
+    RUN(grad_norm_squares, grad_norm_squares, &b->numbers[0], b->x, layer_parameters(b));
 }
 
 static void run_cast(struct bench *b, const void *arg)
 {
     (void)arg;
-    cast(b->z, DTYPE_BF16, b->x, DTYPE_F32, layer_parameters(b));
+    RUN(cast, cast, b->z, DTYPE_BF16, b->x, DTYPE_F32, layer_parameters(b));
 }
 
 static void run_cast_f16(struct bench *b, const void *arg)
 {
     (void)arg;
-    cast(b->z, DTYPE_F16, b->x, DTYPE_F32, layer_parameters(b));
+    RUN(cast, cast, b->z, DTYPE_F16, b->x, DTYPE_F32, layer_parameters(b));
 }
 
 /* Half of the columns of gate and up, as a rank of two has them. */
@@ -286,7 +276,7 @@ static void run_copy(struct bench *b, const void *arg)
 
     (void)arg;
     half.len[1] = b->dim / 2;
-    copy_box(b->z, &half, b->x, &whole, &half, 4);
+    RUN(copy_box, copy_box, b->z, b->x, half, whole, half, 4);
 }
 
 static void elementwise(struct bench *b)
@@ -413,6 +403,7 @@ int main(int argc, char **argv)
     };
     enum opt_result result = OPT_GO_ON;
     struct tp_err err = { 0 };
+    struct device *device;
     double peak;
 
     must(opt_parse(opts, argc, argv, &result, &err), &err);
@@ -421,10 +412,13 @@ int main(int argc, char **argv)
                  "");
         return 0;
     }
-    kernels_set_threads(b.threads);
+    must(cpu_device_open(&device, &(struct cpu_options){ .threads = b.threads }, &err), &err);
+    must(device_queue_open(device, &b.queue, DEVICE_QUEUE_COMPUTE, &err), &err);
     peak = sgemm_peak(&b);
     printf("sgemm 1024 x 1024 x 1024: %.1f GFLOP/s, %d thread(s)\n\n", peak * 1e-9, b.threads);
     bench_type(&b, DTYPE_F32, peak);
     bench_type(&b, DTYPE_BF16, 0);
+    device_queue_close(b.queue);
+    device_close(device);
     return 0;
 }

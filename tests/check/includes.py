@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     "layout": "core",
     "device": "core",
     "kernels": "core device layout/dtype.h layout/box.h",
-    "comm": "core device",
+    "comm": "core layout/dtype.h device kernels/cpu/tree_reduce.h",
     "ckpt": "core layout",
     "reshard": "core layout device kernels comm ckpt",
     "trainer": "core layout device kernels comm ckpt reshard",
@@ -35,6 +35,7 @@ MAY_INCLUDE = {
 # folder; "." is all other files there. Parts of one layer do not see each other.
 LAYERS = {
     "layout": [".", "family/"],
+    "device": [".", "cpu/ null/"],
     "kernels": [".", "cpu/", "cuda/"],
     "reshard": ["engine/", "formats/", "."],
     "orchestrator": ["job/", "process/ state/ watch/", "plan/ web/", "backend/", "."],
@@ -54,7 +55,6 @@ FILE_CYCLES = [
     "comm/backend comm/comm comm/launch comm/reduce comm/shm",
     "ckpt/commit ckpt/root ckpt/step ckpt/tmp",
     "trainer/tensor/linear_product trainer/tensor/parallel_linear",
-    "trainer/model/activations trainer/model/attention_block trainer/model/residual",
     "orchestrator/plan/candidates orchestrator/plan/fit",
     "orchestrator/run orchestrator/run_state orchestrator/run_slurm",
     "cli/reshard/reshard_job cli/reshard/reshard_journal",

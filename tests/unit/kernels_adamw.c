@@ -1,19 +1,17 @@
 /* tests/unit/kernels_adamw.c - the update against its formula in double. */
 #include "kernels/adamw.h"
 
-#include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
 #include "tests/unit/kernels_support.h"
 
-static struct adamw random_settings(struct rng *r)
+static const double SCALE = 0.37;
+
+static struct adamw_options random_options(struct rng *r)
 {
     int t = (int)rng_int(r, 1, 50);
-    struct adamw h = { .lr = 1e-3 * (1.1 + rng_real(r)),
-                       .beta1 = 0.9,
-                       .beta2 = 0.95,
-                       .eps = 1e-8,
-                       .weight_decay = rng_int(r, 0, 1) ? 0.1 : 0,
-                       .grad_scale = 0.37 };
+    struct adamw_options h = {
+        .lr = 1e-3 * (1.1 + rng_real(r)), .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8
+    };
 
     h.correction1 = 1 - pow(h.beta1, t);
     h.correction2 = 1 - pow(h.beta2, t);
@@ -22,7 +20,8 @@ static struct adamw random_settings(struct rng *r)
 
 static void one_case(struct rng *r, int64_t n)
 {
-    struct adamw h = random_settings(r);
+    const struct adamw_options h = random_options(r);
+    double weight_decay = rng_int(r, 0, 1) ? 0.1 : 0;
     float *p = random_floats(r, n, 1), *m = random_floats(r, n, 1e-2),
           *v = random_floats(r, n, 1e-3);
     float *g = random_floats(r, n, 1e-1), *was = filled_floats(3 * n, 0);
@@ -33,13 +32,13 @@ static void one_case(struct rng *r, int64_t n)
         was[3 * i + 1] = m[i];
         was[3 * i + 2] = v[i] = fabsf(v[i]) * (i % 5 > 0);
     }
-    adamw_step(p, m, v, g, bf16, n, &h);
+    RUN(adamw_step, adamw_step, p, m, v, g, bf16, &SCALE, n, weight_decay, h);
     for (int64_t i = 0; i < n; i++) {
-        double gi = (double)g[i] * h.grad_scale;
+        double gi = (double)g[i] * SCALE;
         double m1 = h.beta1 * (double)was[3 * i + 1] + (1 - h.beta1) * gi;
         double v1 = h.beta2 * (double)was[3 * i + 2] + (1 - h.beta2) * gi * gi;
         double change = h.lr * (m1 / h.correction1) / (sqrt(v1 / h.correction2) + h.eps);
-        double p1 = (double)was[3 * i] * (1 - h.lr * h.weight_decay) - change;
+        double p1 = (double)was[3 * i] * (1 - h.lr * weight_decay) - change;
 
         assert_near(m[i], m1, 2e-7 * (fabs((double)was[3 * i + 1]) + fabs(gi)), "m");
         assert_near(v[i], v1, 3e-7 * v1, "v");
@@ -65,28 +64,10 @@ Test(adamw, follows_the_formula)
 
 Test(adamw, zero_gradient_at_the_start_leaves_no_nan)
 {
-    struct adamw h = { 1e-3, 0.9, 0.95, 1e-8, 0, 0.1, 0.05, 1 };
+    const struct adamw_options h = { 1e-3, 0.9, 0.95, 1e-8, 0.1, 0.05 };
+    const double one = 1;
     float p = 2, m = 0, v = 0, g = 0;
 
-    adamw_step(&p, &m, &v, &g, NULL, 1, &h);
+    RUN(adamw_step, adamw_step, &p, &m, &v, &g, NULL, &one, 1, 0, h);
     cr_assert(p == 2 && m == 0 && v == 0);
-}
-
-Test(adamw, sum_of_squares_is_the_same_with_threads)
-{
-    struct rng r = rng_start("sum_squares");
-
-    for (int i = 0; i < 30; i++) {
-        int64_t n = rng_int(&r, 0, i < 20 ? 200 : 2000000);
-        float *x = random_floats(&r, n, 1);
-        double want = 0, one;
-        for (int64_t j = 0; j < n; j++)
-            want += (double)x[j] * (double)x[j];
-        kernels_set_threads(1);
-        one = sum_squares(x, n);
-        assert_near(one, want, 1e-12 * want, "sum");
-        kernels_set_threads(3);
-        cr_assert_eq(one, sum_squares(x, n));
-        free(x);
-    }
 }

@@ -2,7 +2,6 @@
  * gradients. */
 #include "kernels/attention.h"
 
-#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 /* One case: q, k and v side by side in rows of `ld`, as the trainer has them, and the reference. */
@@ -41,7 +40,6 @@ static struct setup setup_make(struct rng *r, struct attention a)
     a.out = zeroes(s.rows * a.ldo, 4);
     a.lse = zeroes(a.batch * a.heads * a.seq, 4);
     a.scale = (float)(1 / sqrt((double)head_dim));
-    a.workspace = filled_floats(attention_workspace(&a), NAN);
     s.out = zeroes(s.rows * a.ldo, sizeof(double));
     s.lse = zeroes(a.batch * a.heads * a.seq, sizeof(double));
     s.dqkv = zeroes(s.rows * s.ld, sizeof(double));
@@ -53,9 +51,8 @@ static struct setup setup_make(struct rng *r, struct attention a)
 
 static void setup_free(struct setup *s)
 {
-    void *all[] = { s->qkv,   s->qkv_stored,  s->d_out, s->d_out_stored, s->a.out,
-                    s->a.lse, s->a.workspace, s->out,   s->lse,          s->dqkv,
-                    s->p,     s->dp,          s->a.sum };
+    void *all[] = { s->qkv, s->qkv_stored, s->d_out, s->d_out_stored, s->a.out, s->a.lse, s->out,
+                    s->lse, s->dqkv,       s->p,     s->dp,           s->a.sum };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
@@ -142,7 +139,7 @@ static struct attention part_of(const struct setup *s, int64_t row0, int64_t row
     a.seq = rows;
     a.keys = n;
     a.q_step = a.k_step = s->a.seq;
-    a.more = n > 0;
+    a.merge = n > 0;
     return a;
 }
 
@@ -150,11 +147,9 @@ static void part_backward(const struct setup *s, const struct attention *a, int6
                           int64_t key0, const struct gradients *g)
 {
     const char *d_out = (const char *)s->d_out_stored + row0 * a->ldo * dtype_bytes(a->type);
-    struct tp_err err = { 0 };
 
-    cr_assert_eq(attention_backward(a, d_out, g->dq + row0 * s->ld, s->ld, g->dk + key0 * s->ld,
-                                    s->ld, g->dv + key0 * s->ld, s->ld, &err),
-                 TP_OK, "%s", err.msg);
+    RUN(attention_backward, attention_backward, *a, d_out, g->dq + row0 * s->ld,
+        g->dk + key0 * s->ld, g->dv + key0 * s->ld, s->ld, s->ld, s->ld);
 }
 
 /* The same attention in parts: rows before `cut` and behind it by themselves, then those behind it
@@ -164,15 +159,14 @@ static void run_in_parts(struct setup *s, int64_t cut, const int64_t *ends, int 
 {
     int64_t tail = s->a.seq - cut, elements = s->rows * s->a.ldo;
     struct attention head = part_of(s, 0, cut, 0, 0), rest = part_of(s, cut, tail, cut, 0);
-    struct tp_err err = { 0 };
 
-    cr_assert_eq(attention_forward(&head, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(attention_forward(&rest, &err), TP_OK, "%s", err.msg);
+    kernels_cpu.attention_forward(kernels_on(), &head);
+    kernels_cpu.attention_forward(kernels_on(), &rest);
     for (int i = 0; i < n; i++) {
         int64_t key0 = i ? ends[i - 1] : 0;
         struct attention more = part_of(s, cut, tail, key0, ends[i] - key0);
 
-        cr_assert_eq(attention_forward(&more, &err), TP_OK, "%s", err.msg);
+        kernels_cpu.attention_forward(kernels_on(), &more);
     }
     if (s->a.sum)
         cast(s->a.out, s->a.type, s->a.sum, DTYPE_F32, elements);
@@ -190,7 +184,6 @@ static void run_in_parts(struct setup *s, int64_t cut, const int64_t *ends, int 
 static void run(struct setup *s, struct rng *r, const struct gradients *g)
 {
     int64_t ends[4], cut = r ? rng_int(r, 1, s->a.seq - 1) : 0;
-    struct tp_err err = { 0 };
     int n = 0;
 
     if (r) {
@@ -199,7 +192,7 @@ static void run(struct setup *s, struct rng *r, const struct gradients *g)
         run_in_parts(s, cut, ends, n, g);
         return;
     }
-    cr_assert_eq(attention_forward(&s->a, &err), TP_OK, "%s", err.msg);
+    kernels_cpu.attention_forward(kernels_on(), &s->a);
     part_backward(s, &s->a, 0, 0, g);
 }
 
@@ -267,13 +260,13 @@ Test(attention, in_parts_is_the_whole)
     random_cases("attention/f32 short, in parts", DTYPE_F32, 40, 20, true);
     random_cases("attention/f32 long, in parts", DTYPE_F32, 10, 300, true);
     random_cases("attention/bf16, in parts", DTYPE_BF16, 10, 150, true);
-    kernels_set_threads(3);
+    use_threads(3);
     random_cases("attention/f32, in parts, 3 threads", DTYPE_F32, 10, 150, true);
 }
 
 Test(attention, with_threads)
 {
-    kernels_set_threads(3);
+    use_threads(3);
     random_cases("attention/f32, 3 threads", DTYPE_F32, 10, 150, false);
 }
 
@@ -282,12 +275,12 @@ Test(attention, nothing_to_do)
     struct attention a = {
         .batch = 0, .seq = 7, .heads = 2, .kv_heads = 1, .head_dim = 4, .type = DTYPE_F32
     };
-    struct tp_err err = { 0 };
 
-    cr_assert_eq(attention_forward(&a, &err), TP_OK);
-    cr_assert_eq(attention_backward(&a, NULL, NULL, 8, NULL, 4, NULL, 4, &err), TP_OK);
-    a.batch = 2;
-    a.seq = 0;
-    cr_assert_eq(attention_forward(&a, &err), TP_OK);
-    cr_assert_eq(attention_backward(&a, NULL, NULL, 8, NULL, 4, NULL, 4, &err), TP_OK);
+    for (int i = 0; i < 2; i++) {
+        kernels_cpu.attention_forward(kernels_on(), &a);
+        RUN(attention_backward, attention_backward, .of = a, .lddq = 8, .lddk = 4, .lddv = 4);
+        a.batch = 2;
+        a.seq = 0;
+    }
+    cr_assert_eq(take_failure().status, TP_OK);
 }

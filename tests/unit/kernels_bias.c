@@ -1,7 +1,6 @@
 /* tests/unit/kernels_bias.c - adding a bias, and its gradient. */
 #include "kernels/bias.h"
 
-#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 Test(bias, adds_to_every_row_and_sums_over_them)
@@ -13,20 +12,19 @@ Test(bias, adds_to_every_row_and_sums_over_them)
         int64_t rows = rng_int(&r, 1, 300), cols = rng_int(&r, 1, 400), n = rows * cols;
         float *x = random_floats(&r, n, 2), *bias = random_floats(&r, cols, 2);
         float *was = malloc((size_t)n * sizeof *was), *db = filled_floats(cols, 0.5f);
-        float *workspace;
         void *dy;
 
-        kernels_set_threads((int)rng_int(&r, 1, 3));
-        workspace = filled_floats(bias_workspace(cols), NAN);
+        use_threads((int)rng_int(&r, 1, 3));
         memcpy(was, x, (size_t)n * sizeof *was);
-        bias_add(x, bias, rows, cols);
+        RUN(bias_add, bias_add, x, bias, rows, cols);
         for (int64_t k = 0; k < n; k++)
             cr_assert_eq(x[k], was[k] + bias[k % cols]);
-        residual_add(was, was, bias, rows, cols); /* twice as much, and the bias */
+        RUN(bias_residual_add, bias_residual_add, was, was, bias, rows,
+            cols); /* twice, and the bias */
         for (int64_t k = 0; k < n; k++)
             cr_assert(fabsf(was[k] - (2 * x[k] - bias[k % cols])) < 1e-6f * 8);
         dy = stored_as(type, x, n);
-        bias_gradient(db, dy, type, rows, cols, workspace);
+        RUN(bias_gradient, bias_gradient, db, dy, type, rows, cols, .count = 0);
         for (int64_t c = 0; c < cols; c++) {
             double want = 0.5, size = 0.5;
 
@@ -36,6 +34,33 @@ Test(bias, adds_to_every_row_and_sums_over_them)
             }
             assert_near(db[c], want, 5e-7 * size, "db");
         }
-        free(x), free(bias), free(was), free(db), free(dy), free(workspace);
+        free(x), free(bias), free(was), free(db), free(dy);
+    }
+}
+
+/* Several sums are those that one thread makes, for any number of threads. */
+Test(bias, several_gradients_are_one_threads_each)
+{
+    struct rng r = rng_start("bias/several");
+
+    for (int i = 0; i < 30; i++) {
+        int count = (int)rng_int(&r, 1, 5);
+        int64_t rows = rng_int(&r, 1, 100), cols = rng_int(&r, 1, 200), step = rows * cols + 3;
+        float *dy = random_floats(&r, count * step, 1), *got = filled_floats(count * (cols + 2), 1);
+        float *want = filled_floats(cols, 0);
+
+        use_threads(3);
+        RUN(bias_gradient, bias_gradient, got, dy, DTYPE_F32, rows, cols, count, cols + 2, step,
+            i % 2 == 0);
+        use_threads(1);
+        for (int k = 0; k < count; k++) {
+            for (int64_t c = 0; c < cols; c++)
+                want[c] = i % 2 ? 1 : 0;
+            RUN(bias_gradient, bias_gradient, want, dy + k * step, DTYPE_F32, rows, cols,
+                .count = 0);
+            cr_assert_eq(memcmp(got + k * (cols + 2), want, (size_t)cols * sizeof *want), 0);
+            cr_assert_eq(got[k * (cols + 2) + cols], 1, "between the sums");
+        }
+        free(dy), free(got), free(want);
     }
 }

@@ -1,7 +1,6 @@
 /* tests/unit/kernels_cast.c - conversions against exact arithmetic on the value, bit for bit. */
 #include "kernels/cast.h"
 
-#include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
 #include "tests/unit/kernels_support.h"
 
@@ -57,7 +56,10 @@ static double value(const void *p, enum dtype t, int64_t i)
 
 static void check(void *dst, enum dtype to, const void *src, enum dtype from, int64_t n)
 {
-    cast(dst, to, src, from, n);
+    if (kernels_queue)
+        RUN(cast, cast, dst, to, src, from, n);
+    else
+        cast(dst, to, src, from, n);
     for (int64_t i = 0; i < n; i++) {
         double x = value(src, from, i), want = rounded(x, to), got = value(dst, to, i);
         cr_assert(isnan(want) ? isnan(got) : want == got && !signbit(want) == !signbit(got),
@@ -118,7 +120,7 @@ Test(cast, every_pair_rounds_once_to_nearest_even)
 
 Test(cast, threads_change_nothing)
 {
-    kernels_set_threads(3);
+    use_threads(3);
     all_pairs("cast, three threads");
 }
 

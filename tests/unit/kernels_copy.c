@@ -109,10 +109,9 @@ Test(copy, threads_change_nothing)
         struct box part = { .ndim = 2, .lo = { rng_int(&r, 0, 200), rng_int(&r, 0, 99) } };
         part.len[0] = rng_int(&r, 700, 800);
         part.len[1] = rng_int(&r, 1, 200);
-        kernels_set_threads(1);
         copy_box(want, &part, src, &whole, &part, 4);
-        kernels_set_threads(3);
-        copy_box(dst, &part, src, &whole, &part, 4);
+        use_threads(3);
+        RUN(copy_box, copy_box, dst, src, part, whole, part, 4);
         cr_assert_eq(memcmp(dst, want, (size_t)box_elements(&part) * 4), 0);
     }
     free(src);

@@ -1,7 +1,6 @@
 /* tests/unit/kernels_embedding.c - rows of vocabulary shards add up to the whole table's. */
 #include "kernels/embedding.h"
 
-#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 static void one_case(struct rng *r, enum dtype type)
@@ -16,16 +15,17 @@ static void one_case(struct rng *r, enum dtype type)
 
     for (int64_t i = 0; i < n; i++)
         ids[i] = (int32_t)rng_int(r, 0, vocab - 1);
-    embedding_forward(low, stored, type, ids, n, 0, cut, cols);
-    embedding_forward(high, stored + cut * cols * dtype_bytes(type), type, ids, n, cut, vocab - cut,
-                      cols);
+    RUN(embedding_forward, embedding_forward, low, stored, type, ids, n, 0, cut, cols);
+    RUN(embedding_forward, embedding_forward, high, stored + cut * cols * dtype_bytes(type), type,
+        ids, n, cut, vocab - cut, cols);
     for (int64_t i = 0; i < n * cols; i++) {
         int64_t id = ids[i / cols];
         cr_assert_eq(low[i] + high[i], table[id * cols + i % cols]);
         cr_assert_eq(id < cut ? high[i] : low[i], 0, "not this shard's");
     }
-    embedding_backward(dtable, dx, ids, n, 0, cut, cols);
-    embedding_backward(dtable + cut * cols, dx, ids, n, cut, vocab - cut, cols);
+    RUN(embedding_backward, embedding_backward, dtable, dx, ids, n, 0, cut, cols);
+    RUN(embedding_backward, embedding_backward, dtable + cut * cols, dx, ids, n, cut, vocab - cut,
+        cols);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < cols; j++)
             want[ids[i] * cols + j] += dx[i * cols + j];
@@ -51,7 +51,7 @@ Test(embedding, threads_change_nothing)
 {
     struct rng r = rng_start("embedding, 3 threads");
 
-    kernels_set_threads(3);
+    use_threads(3);
     for (int i = 0; i < 30; i++)
         one_case(&r, DTYPE_F32);
 }

@@ -1,7 +1,6 @@
 /* tests/unit/kernels_gelu.c - gelu_new and its gradient, against double. */
 #include "kernels/gelu.h"
 
-#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 static double inner(double u)
@@ -29,8 +28,8 @@ static void gelu_case(struct rng *r, enum dtype type, int64_t n)
     float *got_y, *got_du, *in_place = malloc((size_t)n * sizeof *in_place);
     double e = type == DTYPE_F32 ? 1e-6 : 0x1p-8;
 
-    gelu_forward(y, type, u, n);
-    gelu_backward(du, type, dy, u, n);
+    RUN(gelu_forward, gelu_forward, y, type, u, n);
+    RUN(gelu_backward, gelu_backward, du, type, dy, u, n);
     got_y = as_floats(type, y, n);
     got_du = as_floats(type, du, n);
     for (int64_t i = 0; i < n; i++) {
@@ -42,8 +41,8 @@ static void gelu_case(struct rng *r, enum dtype type, int64_t n)
                     "du");
     }
     memcpy(in_place, u, (size_t)n * sizeof *u);
-    gelu_backward(in_place, DTYPE_F32, dy, in_place, n);
-    gelu_backward(du, DTYPE_F32, dy, u, n);
+    RUN(gelu_backward, gelu_backward, in_place, DTYPE_F32, dy, in_place, n);
+    RUN(gelu_backward, gelu_backward, du, DTYPE_F32, dy, u, n);
     cr_assert_eq(memcmp(in_place, du, (size_t)n * 4), 0, "in place");
     free(u), free(dy), free(y), free(du), free(got_y), free(got_du), free(in_place);
 }
@@ -53,7 +52,7 @@ Test(gelu, is_that_of_double_arithmetic)
     struct rng r = rng_start("gelu");
 
     for (int i = 0; i < 60; i++) {
-        kernels_set_threads((int)rng_int(&r, 1, 3));
+        use_threads((int)rng_int(&r, 1, 3));
         gelu_case(&r, i % 2 ? DTYPE_F32 : DTYPE_BF16, rng_int(&r, 1, 20000));
     }
 }
@@ -64,8 +63,8 @@ Test(gelu, large_inputs_do_not_overflow)
     float y[6], du[6];
     const float want[6] = { 100, 0, 3e10f, 0, 0, -5e-31f }, slope[6] = { 1, 0, 1, 0, 0.5f, 0.5f };
 
-    gelu_forward(y, DTYPE_F32, u, 6);
-    gelu_backward(du, DTYPE_F32, dy, u, 6);
+    RUN(gelu_forward, gelu_forward, y, DTYPE_F32, u, 6);
+    RUN(gelu_backward, gelu_backward, du, DTYPE_F32, dy, u, 6);
     for (int i = 0; i < 6; i++) {
         assert_near(y[i], want[i], 1e-6 * fabs((double)want[i]), "y");
         assert_near(du[i], slope[i], 1e-6, "du");

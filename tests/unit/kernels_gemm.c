@@ -1,7 +1,7 @@
 /* tests/unit/kernels_gemm.c - matrix products against the plain loop in double. */
 #include "kernels/gemm.h"
 
-#include "kernels/cpu/thread.h"
+#include "kernels/cpu/gemm.h"
 #include "tests/unit/kernels_support.h"
 
 static void compare(struct rng *r, struct gemm g)
@@ -22,9 +22,9 @@ static void compare(struct rng *r, struct gemm g)
     g.a = stored_as(g.type, fa, rows_a * g.lda);
     g.b = stored_as(g.type, fb, rows_b * g.ldb);
     g.c = want;
-    gemm_ref(&g);
+    gemm_reference(&g);
     g.c = c;
-    cr_assert_eq(gemm(&g, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(gemm_one(kernels_on(), &g, &err), TP_OK, "%s", err.msg);
     for (int64_t i = 0; i < g.m * g.ldc; i++)
         cr_assert(fabs((double)c[i] - (double)want[i]) <=
                       4e-7 * (1 + sqrt((double)g.k)) * (fabs((double)g.alpha) + 1),
@@ -80,7 +80,7 @@ Test(gemm, bf16_without_the_instructions_equals_the_plain_loop)
 
 Test(gemm, two_threads_give_the_same)
 {
-    kernels_set_threads(2);
+    use_threads(2);
     random_products("gemm/f32 two threads", DTYPE_F32, 150, 20);
     random_products("gemm/bf16 two threads", DTYPE_BF16, 150, 20);
 }
@@ -88,8 +88,76 @@ Test(gemm, two_threads_give_the_same)
 Test(gemm, other_types_are_refused)
 {
     struct gemm g = { .m = 1, .n = 1, .k = 1, .type = DTYPE_F16 };
-    struct tp_err err = { 0 };
+    struct tp_err err;
 
-    cr_assert_eq(gemm(&g, &err), TP_E_INTERNAL);
+    kernels_cpu.gemm(kernels_on(), &g);
+    err = take_failure();
+    cr_assert_eq(err.status, TP_E_INTERNAL);
     cr_assert(strstr(err.msg, "f16"), "%s", err.msg);
+}
+
+/* ---- several products ---- */
+
+/* C of product i alone, whose size along the axis is `size`. */
+static void check_one(const struct gemm *g, int i, int64_t size, const float *got)
+{
+    struct gemm one = *g;
+    int64_t n;
+
+    one.a = (const float *)g->a + i * g->batch.step_a;
+    one.b = (const float *)g->b + i * g->batch.step_b;
+    one.c = filled_floats(g->m * g->n, 0);
+    if (g->batch.axis == GEMM_M)
+        one.m = one.lda = size; /* A is transposed */
+    if (g->batch.axis == GEMM_N)
+        one.n = one.ldc = size; /* B is transposed */
+    if (g->batch.axis == GEMM_K)
+        one.k = one.lda = size;
+    n = one.m * one.n;
+    gemm_reference(&one);
+    for (int64_t k = 0; k < n; k++)
+        assert_near(got[i * g->batch.step_c + k], one.c[k], 1e-5, "element");
+    for (int64_t k = n; k < g->batch.step_c; k++)
+        cr_assert_eq(got[i * g->batch.step_c + k], 7, "behind product %d", i);
+    free(one.c);
+}
+
+static void check_batch(struct rng *r, enum gemm_axis axis)
+{
+    enum { COUNT = 4 };
+    int64_t size = rng_int(r, 1, 30), total = axis ? rng_int(r, 1, COUNT * size) : 0;
+    struct gemm g = { .m = axis == GEMM_M ? size : rng_int(r, 1, 30),
+                      .n = axis == GEMM_N ? size : rng_int(r, 1, 30),
+                      .k = axis == GEMM_K ? size : rng_int(r, 1, 30),
+                      .alpha = 1,
+                      .batch = { .count = COUNT, .axis = axis, .total = total } };
+    float *a, *b, *c;
+
+    g.trans_a = axis == GEMM_M;
+    g.trans_b = axis == GEMM_N;
+    g.lda = g.trans_a ? g.m : g.k;
+    g.ldb = g.trans_b ? g.k : g.n;
+    g.ldc = g.n;
+    g.batch.step_a = rng_int(r, 0, 1) ? g.m * g.k + 2 : 0;
+    g.batch.step_b = g.k * g.n;
+    g.batch.step_c = g.m * g.n + 1;
+    g.a = a = random_floats(r, COUNT * (g.m * g.k + 2), 1);
+    g.b = b = random_floats(r, COUNT * g.batch.step_b, 1);
+    g.c = c = filled_floats(COUNT * g.batch.step_c, 7);
+    use_threads((int)rng_int(r, 1, 3));
+    kernels_cpu.gemm(kernels_on(), &g);
+    for (int i = 0; i < COUNT; i++) {
+        int64_t left = total - i * size;
+
+        check_one(&g, i, !axis || left > size ? size : left > 0 ? left : 0, c);
+    }
+    free(a), free(b), free(c);
+}
+
+Test(gemm, several_products_are_those_of_each_alone)
+{
+    struct rng r = rng_start("gemm/batch");
+
+    for (int i = 0; i < 100; i++)
+        check_batch(&r, (enum gemm_axis)(i % 4));
 }

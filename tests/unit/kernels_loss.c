@@ -38,7 +38,7 @@ static struct setup setup_make(struct rng *r, enum dtype type)
 /* The two local steps of every shard, with the reductions between them. */
 static void run_shards(struct setup *s)
 {
-    float *max = filled_floats(s->rows, -INFINITY), *one = filled_floats(s->rows, 0);
+    float *max = filled_floats(s->rows, NAN), *one = filled_floats(s->rows, 0);
     float *target = filled_floats(s->rows, 0);
 
     for (int i = 0; i < s->shards; i++) {
@@ -46,13 +46,11 @@ static void run_shards(struct setup *s)
         s->part[i] = filled_floats(s->rows * cols, 0);
         for (int64_t r = 0; r < s->rows; r++)
             memcpy(s->part[i] + r * cols, s->logits + r * s->vocab + s->first[i], (size_t)cols * 4);
-        loss_max(one, s->part[i], s->rows, cols);
-        for (int64_t r = 0; r < s->rows; r++)
-            max[r] = fmaxf(max[r], one[r]);
+        RUN(loss_max, loss_max, max, s->part[i], s->rows, cols, i > 0);
     }
     for (int i = 0; i < s->shards; i++) {
-        loss_sum_exp(one, target, s->part[i], max, s->targets, s->first[i], s->rows,
-                     s->first[i + 1] - s->first[i]);
+        RUN(loss_sum_exp, loss_sum_exp, one, target, s->part[i], max, s->targets, s->first[i],
+            s->rows, s->first[i + 1] - s->first[i]);
         for (int64_t r = 0; r < s->rows; r++) {
             s->sum[r] += one[r];
             s->target[r] += target[r];
@@ -82,8 +80,8 @@ static void check_gradient(const struct setup *s, double scale)
         void *out = in_place ? (void *)s->part[i] : calloc((size_t)n + 1, 2);
         float *d;
 
-        loss_backward(out, s->type, s->part[i], s->sum, s->targets, s->first[i], s->rows, cols,
-                      (float)scale);
+        RUN(loss_backward, loss_backward, out, s->type, s->part[i], s->sum, s->targets, s->first[i],
+            s->rows, cols, (float)scale);
         d = as_floats(s->type, out, n);
         for (int64_t e = 0; e < n; e++) {
             int64_t r = e / cols, c = s->first[i] + e % cols;
@@ -106,14 +104,14 @@ Test(loss, shards_make_the_whole)
 
     for (int i = 0; i < 120; i++) {
         struct setup s = setup_make(&r, i & 1 ? DTYPE_BF16 : DTYPE_F32);
-        double want = 0;
+        double want = 0, got;
 
         run_shards(&s);
         for (int64_t row = 0; row < s.rows; row++)
             want += log_sum_exp(s.logits + row * s.vocab, s.vocab) -
                     (double)s.logits[row * s.vocab + s.targets[row]];
-        assert_near(loss_total(s.sum, s.target, s.rows), want,
-                    2e-7 * (double)s.rows + 6e-8 * fabs(want), "loss");
+        RUN(loss_total, loss_total, &got, s.sum, s.target, s.rows);
+        assert_near(got, want, 2e-7 * (double)s.rows + 6e-8 * fabs(want), "loss");
         check_gradient(&s, 0.25);
         for (int j = 0; j < s.shards; j++)
             free(s.part[j]);

@@ -15,8 +15,8 @@ static void one_case(struct rng *r)
     float *before = filled_floats(rows * stride, 0);
 
     memcpy(before, x, (size_t)(rows * stride) * sizeof *x);
-    rope_table(table, first, seq, head_dim, theta);
-    rope_apply(x, table, rows, seq, heads, head_dim, stride, 1);
+    RUN(rope_table, rope_table, table, first, seq, head_dim, theta);
+    RUN(rope_apply, rope_apply, x, table, rows, seq, heads, head_dim, stride, 1);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t c = 0; c < stride; c++) {
             int64_t i = c % head_dim % half, at = row * stride + c / head_dim * head_dim + i;
@@ -30,7 +30,7 @@ static void one_case(struct rng *r)
             assert_near(x[row * stride + c], c % head_dim < half ? creal(z) : cimag(z), 2.5e-7,
                         "rotated");
         }
-    rope_apply(x, table, rows, seq, heads, head_dim, stride, -1);
+    RUN(rope_apply, rope_apply, x, table, rows, seq, heads, head_dim, stride, -1);
     for (int64_t i = 0; i < rows * stride; i++)
         assert_near(x[i], before[i], 5e-7, "and back");
     free(x);

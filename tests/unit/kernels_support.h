@@ -1,5 +1,6 @@
 /*
- * tests/unit/kernels_support.h - arrays and comparisons that the kernels' tests share.
+ * tests/unit/kernels_support.h - what the tests of kernels share: a CPU device to run them on,
+ * arrays, and comparisons.
  */
 #ifndef TESTS_UNIT_KERNELS_SUPPORT_H
 #define TESTS_UNIT_KERNELS_SUPPORT_H
@@ -9,9 +10,60 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cast.h"
+#include "device/cpu/cpu.h"
+#include "kernels/cpu/cpu.h"
 #include "layout/dtype.h"
 #include "tests/unit/random.h"
+
+/* The queue that this test's kernels run on; they run at once. */
+static struct device_queue *kernels_queue;
+
+/* Kernels use so many threads from here on. */
+static inline __attribute__((unused)) void use_threads(int n)
+{
+    const struct cpu_options options = { .threads = n };
+    struct device *device;
+    struct tp_err err;
+
+    if (kernels_queue && kernels_queue->device->threads == n)
+        return;
+    if (kernels_queue) {
+        device = kernels_queue->device;
+        device_queue_close(kernels_queue);
+        device_close(device);
+    }
+    cr_assert_eq(cpu_device_open(&device, &options, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(device_queue_open(device, &kernels_queue, DEVICE_QUEUE_COMPUTE, &err), TP_OK);
+}
+
+static inline __attribute__((unused)) struct device_queue *kernels_on(void)
+{
+    if (!kernels_queue)
+        use_threads(1);
+    return kernels_queue;
+}
+
+/* Run an operation of kernels/ops.h with the argument (struct tag){ ... }. */
+#define RUN(op, tag, ...) kernels_cpu.op(kernels_on(), &(struct tag){ __VA_ARGS__ })
+
+/* The failure of what was run so far; the device is then a new one. */
+static inline __attribute__((unused)) struct tp_err take_failure(void)
+{
+    struct device *device = kernels_on()->device;
+    struct device_event *event;
+    struct tp_err err = { 0 };
+    int threads = device->threads;
+
+    cr_assert_eq(device_event_open(device, &event, &err), TP_OK);
+    device_record(kernels_queue, event);
+    device_event_sync(event, &err);
+    device_event_close(event);
+    device_queue_close(kernels_queue);
+    device_close(device);
+    kernels_queue = NULL;
+    use_threads(threads);
+    return err;
+}
 
 static inline __attribute__((unused)) float *random_floats(struct rng *r, int64_t n, double size)
 {

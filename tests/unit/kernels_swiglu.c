@@ -1,4 +1,4 @@
-/* tests/unit/kernels_swiglu.c - the gated unit against double; gradients against differences. */
+/* tests/unit/kernels_swiglu.c - SwiGLU against double; gradients against differences. */
 #include "kernels/swiglu.h"
 
 #include "tests/unit/kernels_support.h"
@@ -20,7 +20,7 @@ static void check_forward(const struct arrays *a)
     void *out = calloc((size_t)n + 1, 4);
     float *y;
 
-    swiglu_forward(out, a->type, a->gate, a->up, a->ld, a->rows, a->cols);
+    RUN(swiglu_forward, swiglu_forward, out, a->type, a->gate, a->up, a->ld, a->rows, a->cols);
     y = as_floats(a->type, out, n);
     for (int64_t i = 0; i < n; i++) {
         int64_t at = i / a->cols * a->ld + i % a->cols;
@@ -40,8 +40,8 @@ static void check_backward(const struct arrays *a, bool in_place)
 
     memcpy(gate, a->gate, (size_t)n * 4);
     memcpy(up, a->up, (size_t)n * 4);
-    swiglu_backward(in_place ? (void *)gate : dgate, in_place ? (void *)up : dup, a->type, a->dy,
-                    gate, up, a->ld, a->rows, a->cols);
+    RUN(swiglu_backward, swiglu_backward, in_place ? (void *)gate : dgate,
+        in_place ? (void *)up : dup, a->type, a->dy, gate, up, a->ld, a->rows, a->cols);
     if (in_place) {
         memcpy(dgate, gate, (size_t)(n * bytes));
         memcpy(dup, up, (size_t)(n * bytes));
@@ -90,9 +90,9 @@ Test(swiglu, extreme_gates_stay_finite)
 {
     float gate[3] = { -1e4f, 1e4f, 0 }, up[3] = { 1, 1, 1 }, dy[3] = { 1, 1, 1 }, y[3];
 
-    swiglu_forward(y, DTYPE_F32, gate, up, 3, 1, 3);
+    RUN(swiglu_forward, swiglu_forward, y, DTYPE_F32, gate, up, 3, 1, 3);
     cr_assert(y[0] == 0 && y[1] == 1e4f && y[2] == 0);
-    swiglu_backward(gate, up, DTYPE_F32, dy, gate, up, 3, 1, 3);
+    RUN(swiglu_backward, swiglu_backward, gate, up, DTYPE_F32, dy, gate, up, 3, 1, 3);
     cr_assert(gate[0] == 0 && gate[1] == 1 && gate[2] == 0.5f);
     cr_assert(up[0] == 0 && up[1] == 1e4f && up[2] == 0);
 }

@@ -1,4 +1,4 @@
-/* tests/unit/kernels_thread.c - the cut of a loop over threads. */
+/* tests/unit/kernels_thread.c - how a loop is shared among threads. */
 #include "kernels/cpu/thread.h"
 
 #include <stdatomic.h>
@@ -29,9 +29,9 @@ Test(thread, every_item_once_and_no_thread_number_twice)
         struct seen s = { .n = rng_int(&r, 0, 400), .grain = rng_int(&r, 1, 70) };
         int threads = (int)rng_int(&r, 1, 8);
 
-        kernels_set_threads(threads);
-        cr_assert_eq(kernels_threads(), threads);
-        kernels_for(s.n, s.grain, note, &s);
+        use_threads(threads);
+        cr_assert_eq(kernels_team(kernels_on()), threads);
+        kernels_for(kernels_on(), s.n, s.grain, note, &s);
         for (int64_t j = 0; j < 400; j++)
             cr_assert_eq(s.times[j], j < s.n, "item %lld of %lld", (long long)j, (long long)s.n);
         for (int t = 0; t < 8; t++)
@@ -46,8 +46,8 @@ static void nested(void *ctx, int64_t lo, int64_t hi, int thread)
     (void)thread;
     for (int64_t i = lo; i < hi; i++) {
         struct seen inner = { .n = 100, .grain = 1 };
-        kernels_for(inner.n, inner.grain, note, &inner);
-        cr_assert_eq(inner.threads[0], 1, "here and now, in one piece");
+        kernels_for(kernels_queue, inner.n, inner.grain, note, &inner);
+        cr_assert_eq(inner.threads[0], 1, "at once, in one piece");
         all->times[i]++;
     }
 }
@@ -56,8 +56,39 @@ Test(thread, a_loop_within_a_loop_runs_in_place)
 {
     struct seen s = { .n = 0 };
 
-    kernels_set_threads(3);
-    kernels_for(30, 1, nested, &s);
+    use_threads(3);
+    kernels_for(kernels_on(), 30, 1, nested, &s);
     for (int i = 0; i < 30; i++)
         cr_assert_eq(s.times[i], 1);
+}
+
+static void note_one(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    struct seen *s = ctx;
+
+    (void)thread;
+    cr_assert_eq(hi, lo + 1);
+    cr_assert_eq(kernels_team(kernels_queue), 1, "a call is its thread's alone");
+    s->times[lo]++;
+}
+
+Test(thread, each_item_is_one_call)
+{
+    for (int threads = 2; threads <= 4; threads++) {
+        struct seen s = { .n = 30 };
+
+        use_threads(threads);
+        kernels_each(kernels_on(), s.n, note_one, &s);
+        for (int i = 0; i < 30; i++)
+            cr_assert_eq(s.times[i], 1);
+    }
+}
+
+Test(thread, without_a_queue_there_is_one_thread)
+{
+    struct seen s = { .n = 300, .grain = 1 };
+
+    use_threads(4);
+    kernels_for(NULL, s.n, s.grain, note, &s);
+    cr_assert_eq(s.threads[0], 1);
 }

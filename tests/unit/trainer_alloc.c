@@ -11,13 +11,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "comm/launch.h"
-#include "kernels/cpu/thread.h"
 #include "layout/model.h"
-#include "trainer/data_parallel/zero_buckets.h"
-#include "trainer/model/weight_init.h"
+#include "tests/unit/trainer_ranks.h"
 #include "trainer/step.h"
 
 #ifdef TP_SANITIZE
@@ -105,31 +101,24 @@ static int complain(const char *what, long long n)
 }
 
 /* Steps 3 to 6 in this rank; 0 when none asked for anything. */
-static int run_steps(const struct train_config *c, const struct model *m, struct comm *world,
-                     struct tp_err *err)
+static int run_steps(struct trainer *t, void *ctx)
 {
-    struct trainer t;
     struct step_result r;
+    struct tp_err err = { 0 };
     int wrong = 0;
 
-    kernels_set_threads(c->threads);
-    if (trainer_open(&t, c, m, world, err))
-        return complain(err->msg, 0);
-    init_weights(&t.params, &t.layout, m, 1);
-    if (zero_start(&t.params, &t.parallel, err))
-        return complain(err->msg, 0);
+    (void)ctx;
     for (int step = 0; step < 6 && !wrong; step++) {
         counting = step >= 2;
-        wrong = step_run(&t, &r, err) != TP_OK;
+        wrong = step_run(t, &r, &err) != TP_OK;
         counting = false;
     }
     if (wrong)
-        return complain(err->msg, 0);
+        return complain(err.msg, 0);
     if (asked)
         wrong += complain("allocations in four steps", asked);
     if (!asked_by_onednn)
         wrong += complain("oneDNN allocates nothing: this test counts nothing", 0);
-    trainer_close(&t);
     return wrong;
 }
 
@@ -151,10 +140,7 @@ enum { RECOMPUTES = 1, SAME_BITS = 2 };
 static void expect_none(const char *spec, enum dtype dtype, int threads, int more)
 {
     struct train_config c = train_config_default();
-    struct trainer_size size;
-    struct comm *world = NULL;
     struct tp_err err = { 0 };
-    int rank, code = 0, wrong;
 
     c.data_path = TEXT;
     c.model_path = "a model";
@@ -168,17 +154,8 @@ static void expect_none(const char *spec, enum dtype dtype, int threads, int mor
     c.micro_batch_size = more & SAME_BITS ? 1 : 2;
     cr_assert_eq(spec_parse(&c.spec, spec, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(train_config_check(&c, &MODEL, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(trainer_measure(&size, &c, &MODEL, &err), TP_OK);
-    cr_assert_eq(launch_ranks(spec_world(&c.spec), &rank, &code, &err), TP_OK, "%s", err.msg);
-    if (rank < 0) {
-        cr_expect_eq(code, 0, "%s, %s, %d threads", spec, dtype_name(dtype), threads);
-        return;
-    }
-    if (comm_init(&world, size.shared + (1 << 20), &err))
-        _exit(100);
-    wrong = run_steps(&c, &MODEL, world, &err);
-    comm_end(world, wrong ? TP_E_NO : TP_OK);
-    _exit(wrong);
+    cr_expect_eq(run_trainers(&c, &MODEL, run_steps, NULL), 0, "%s, %s, %d threads", spec,
+                 dtype_name(dtype), threads);
 }
 
 Test(trainer_alloc, a_warm_step_allocates_nothing)

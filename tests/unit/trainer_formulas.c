@@ -10,11 +10,8 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "comm/launch.h"
-#include "trainer/data_parallel/zero_buckets.h"
-#include "trainer/model/weight_init.h"
+#include "tests/unit/trainer_ranks.h"
 #include "trainer/step.h"
 
 /* Rows of everything in sixteens, a cache line, so that nothing is lost to alignment. */
@@ -96,24 +93,17 @@ static struct comm_counts now(const struct comm *c)
     return c ? *comm_counts(c) : (struct comm_counts){ .calls = { 0 } };
 }
 
-static int step_and_judge(const struct train_config *c, const struct model *m, struct comm *world,
-                          judge_fn judge)
+static int step_and_judge(struct trainer *t, void *ctx)
 {
-    struct comm_counts tp, dp, ends, forward, backward;
+    const judge_fn *judge = ctx;
+    const struct parallel *p = &t->parallel;
+    struct comm_counts tp = now(p->tp), dp = now(p->replicas), ends = now(p->ends);
+    struct comm_counts forward = now(p->pp_forward), backward = now(p->pp_backward);
     struct step_result result;
     struct tp_err err = { 0 };
     struct sent sent;
-    struct trainer t;
-    const struct parallel *p = &t.parallel;
-    int wrong = 0;
+    int wrong = wrong_unless(step_run(t, &result, &err) == TP_OK, err.msg);
 
-    if (trainer_open(&t, c, m, world, &err))
-        return fprintf(stderr, "%s\n", err.msg), 1;
-    init_weights(&t.params, &t.layout, m, 1);
-    wrong += zero_start(&t.params, p, &err) != TP_OK;
-    tp = now(p->tp), dp = now(p->replicas), ends = now(p->ends);
-    forward = now(p->pp_forward), backward = now(p->pp_backward);
-    wrong += step_run(&t, &result, &err) != TP_OK;
     sent = (struct sent){ .tp = minus(p->tp, &tp),
                           .dp = minus(p->replicas, &dp),
                           .ends = minus(p->ends, &ends) };
@@ -121,32 +111,19 @@ static int step_and_judge(const struct train_config *c, const struct model *m, s
     backward = minus(p->pp_backward, &backward);
     sent.sends = forward.calls[COMM_SEND] + backward.calls[COMM_SEND];
     sent.send_bytes = forward.bytes[COMM_SEND] + backward.bytes[COMM_SEND];
-    wrong += judge(&sent, &t);
-    trainer_close(&t);
-    return wrong;
+    return wrong + (*judge)(&sent, t);
 }
 
 static void expect(const char *spec, int64_t micros, const struct model *m, judge_fn judge)
 {
     struct train_config c = config(spec, micros);
-    struct trainer_size size;
-    struct comm *world = NULL;
     struct tp_err err = { 0 };
-    int rank, code = 0, wrong;
+    int wrong;
 
     cr_assert_eq(train_config_check(&c, m, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(trainer_measure(&size, &c, m, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(launch_ranks(spec_world(&c.spec), &rank, &code, &err), TP_OK, "%s", err.msg);
-    if (rank < 0) {
-        cr_expect_eq(code, 0, "%s, %d layers: %d numbers are not the formula's", spec, m->layers,
-                     code);
-        return;
-    }
-    if (comm_init(&world, size.shared + (1 << 20), &err))
-        _exit(100);
-    wrong = step_and_judge(&c, m, world, judge);
-    comm_end(world, wrong ? TP_E_NO : TP_OK);
-    _exit(wrong);
+    wrong = run_trainers(&c, m, step_and_judge, &judge);
+    cr_expect_eq(wrong, 0, "%s, %d layers: %d numbers are not the formula's", spec, m->layers,
+                 wrong);
 }
 
 static int differs(const char *what, int64_t is, int64_t formula)

@@ -3,12 +3,11 @@
  * check by hand. docs/parallelism/tensor.md tells them; what is sent is counted, not claimed.
  */
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "comm/comm.h"
-#include "comm/launch.h"
+#include "device/cpu/cpu.h"
+#include "kernels/cpu/cpu.h"
+#include "tests/unit/ranks.h"
 #include "trainer/tensor/parallel_linear.h"
 
 enum { ROWS = 3, IN = 4, MID = 6, OUT = 4, RANKS = 2, HALF = MID / RANKS };
@@ -27,35 +26,32 @@ static const float XWC[ROWS][OUT] = { { 34, 27, 30, 23 },
                                       { 90, 75, 74, 59 },
                                       { 146, 123, 118, 95 } };
 
+/* What the products run on in a rank. */
+static struct kernel_queue K;
+
 typedef int (*lesson_fn)(struct comm *world);
 
-/* Run fn in two ranks; it returns the number of things that are wrong. */
-static void run_ranks(lesson_fn fn)
+static int learn(struct comm *world, void *ctx)
 {
-    struct comm *world = NULL;
+    const lesson_fn *fn = ctx;
+    const struct cpu_options options = { .threads = 1 };
+    struct device *device;
     struct tp_err err = { 0 };
-    int rank, code = 0, wrong;
-    tp_status st = launch_ranks(RANKS, &rank, &code, &err);
+    int wrong;
 
-    if (rank < 0) {
-        cr_assert_eq(st, TP_OK, "%s", err.msg);
-        cr_assert_eq(code, 0, "%d things are wrong", code);
-        return;
-    }
-    if (st || comm_init(&world, 1 << 20, &err)) {
-        fprintf(stderr, "%s\n", err.msg);
-        _exit(100);
-    }
-    wrong = fn(world);
-    comm_end(world, wrong ? TP_E_NO : TP_OK);
-    _exit(wrong);
+    cr_assert_eq(cpu_device_open(&device, &options, &err), TP_OK, "%s", err.msg);
+    K.ops = &kernels_cpu;
+    cr_assert_eq(device_queue_open(device, &K.queue, DEVICE_QUEUE_COMPUTE, &err), TP_OK);
+    wrong = (*fn)(world);
+    device_queue_close(K.queue);
+    device_close(device);
+    return wrong;
 }
 
-static int check(int ok, const char *what)
+/* Run fn in two ranks. */
+static void teach(lesson_fn fn)
 {
-    if (!ok)
-        fprintf(stderr, "wrong: %s\n", what);
-    return !ok;
+    cr_assert_eq(run_ranks(RANKS, 1 << 20, learn, &fn), 0);
 }
 
 /* Columns first .. first + n - 1 of a [rows][cols], stored transposed as linear layers are. */
@@ -76,8 +72,8 @@ static int check_calls(const struct comm *c, const struct comm_counts *before, i
         int64_t calls = comm_counts(c)->calls[i] - before->calls[i];
         int64_t bytes = comm_counts(c)->bytes[i] - before->bytes[i];
 
-        wrong += check(calls == (i == call ? n : 0), "number of calls");
-        wrong += check(bytes == (i == call ? 4 * n * floats : 0), "bytes sent");
+        wrong += wrong_unless(calls == (i == call ? n : 0), "number of calls");
+        wrong += wrong_unless(bytes == (i == call ? 4 * n * floats : 0), "bytes sent");
     }
     return wrong;
 }
@@ -101,7 +97,7 @@ static int halves(struct comm *world)
 {
     float half[HALF * IN], part[ROWS * HALF], whole[ROWS * MID];
     struct comm_counts before = *comm_counts(world);
-    struct linear l = { .weight = half, .out = HALF, .in = IN, .tp = world };
+    struct linear l = { .k = &K, .weight = half, .out = HALF, .in = IN, .tp = world };
     struct tp_err err = { 0 };
     int wrong;
 
@@ -109,13 +105,13 @@ static int halves(struct comm *world)
     cr_assert_eq(linear_column_forward(&l, part, X, ROWS, &err), TP_OK);
     wrong = check_calls(world, &before, -1, 0, 0); /* the product itself sends nothing */
     concatenate(world, whole, part, HALF);
-    wrong += check(memcmp(whole, XW, sizeof XW) == 0, "halves side by side");
+    wrong += wrong_unless(memcmp(whole, XW, sizeof XW) == 0, "halves side by side");
     return wrong + check_calls(world, &before, COMM_ALL_GATHER, 1, ROWS * HALF);
 }
 
 Test(trainer_lessons, a_product_is_the_products_of_its_halves_side_by_side)
 {
-    run_ranks(halves);
+    teach(halves);
 }
 
 /* ---- lesson 2: which cut the second matrix has decides what is sent ---- */
@@ -124,8 +120,8 @@ static int column_then_column(struct comm *world)
 {
     float b[HALF * IN], c[OUT / RANKS * MID], part[ROWS * HALF], mid[ROWS * MID];
     float part2[ROWS * OUT / RANKS], whole[ROWS * OUT];
-    struct linear first = { .weight = b, .out = HALF, .in = IN, .tp = world };
-    struct linear second = { .weight = c, .out = OUT / RANKS, .in = MID, .tp = world };
+    struct linear first = { .k = &K, .weight = b, .out = HALF, .in = IN, .tp = world };
+    struct linear second = { .k = &K, .weight = c, .out = OUT / RANKS, .in = MID, .tp = world };
     struct comm_counts before = *comm_counts(world), between;
     struct tp_err err = { 0 };
     int wrong;
@@ -139,14 +135,14 @@ static int column_then_column(struct comm *world)
     between = *comm_counts(world);
     concatenate(world, whole, part2, OUT / RANKS);
     wrong += check_calls(world, &between, COMM_ALL_GATHER, 1, ROWS * OUT / RANKS);
-    return wrong + check(memcmp(whole, XWC, sizeof XWC) == 0, "X B C");
+    return wrong + wrong_unless(memcmp(whole, XWC, sizeof XWC) == 0, "X B C");
 }
 
 static int column_then_row(struct comm *world)
 {
     float b[HALF * IN], c[OUT * HALF], part[ROWS * HALF], whole[ROWS * OUT];
-    struct linear first = { .weight = b, .out = HALF, .in = IN, .tp = world };
-    struct linear second = { .weight = c, .out = OUT, .in = HALF, .tp = world };
+    struct linear first = { .k = &K, .weight = b, .out = HALF, .in = IN, .tp = world };
+    struct linear second = { .k = &K, .weight = c, .out = OUT, .in = HALF, .tp = world };
     struct comm_counts before = *comm_counts(world);
     struct tp_err err = { 0 };
     int wrong, row = comm_rank(world) * HALF;
@@ -156,18 +152,18 @@ static int column_then_row(struct comm *world)
     cr_assert_eq(linear_column_forward(&first, part, X, ROWS, &err), TP_OK);
     wrong = check_calls(world, &before, -1, 0, 0); /* nothing in between */
     cr_assert_eq(linear_row_forward(&second, whole, part, ROWS, &err), TP_OK);
-    wrong += check(memcmp(whole, XWC, sizeof XWC) == 0, "X B C");
+    wrong += wrong_unless(memcmp(whole, XWC, sizeof XWC) == 0, "X B C");
     return wrong + check_calls(world, &before, COMM_ALL_REDUCE, 1, ROWS * OUT);
 }
 
 Test(trainer_lessons, column_then_column_gathers_in_between)
 {
-    run_ranks(column_then_column);
+    teach(column_then_column);
 }
 
 Test(trainer_lessons, column_then_row_needs_one_all_reduce)
 {
-    run_ranks(column_then_row);
+    teach(column_then_row);
 }
 
 /* And backward mirrors it: with dY = XWC, dX = dY C^T B^T needs one all-reduce, at the column
@@ -176,8 +172,10 @@ static int backward(struct comm *world)
 {
     float b[HALF * IN], db[HALF * IN], c[OUT * HALF], dc[OUT * HALF], part[ROWS * HALF];
     float dpart[ROWS * HALF], dx[ROWS * IN], expect;
-    struct linear first = { .weight = b, .grad = db, .out = HALF, .in = IN, .tp = world };
-    struct linear second = { .weight = c, .grad = dc, .out = OUT, .in = HALF, .tp = world };
+    struct linear first = { .k = &K, .weight = b, .grad = db, .out = HALF, .in = IN, .tp = world };
+    struct linear second = {
+        .k = &K, .weight = c, .grad = dc, .out = OUT, .in = HALF, .tp = world
+    };
     struct comm_counts before = *comm_counts(world);
     struct tp_err err = { 0 };
     int wrong = 0, row = comm_rank(world) * HALF;
@@ -194,19 +192,19 @@ static int backward(struct comm *world)
             for (int m = 0; m < MID; m++)
                 for (int o = 0; o < OUT; o++)
                     expect += XWC[i][o] * C[m][o] * W[k][m];
-            wrong += check(dx[i * IN + k] == expect, "gradient of X");
+            wrong += wrong_unless(dx[i * IN + k] == expect, "gradient of X");
         }
     for (int o = 0; o < OUT; o++)
         for (int m = 0; m < HALF; m++) {
             expect = 0;
             for (int i = 0; i < ROWS; i++)
                 expect += XWC[i][o] * XW[i][row + m];
-            wrong += check(dc[o * HALF + m] == expect, "gradient of C's rows");
+            wrong += wrong_unless(dc[o * HALF + m] == expect, "gradient of C's rows");
         }
     return wrong + check_calls(world, &before, COMM_ALL_REDUCE, 1, ROWS * IN);
 }
 
 Test(trainer_lessons, backward_needs_one_all_reduce_for_the_pair_too)
 {
-    run_ranks(backward);
+    teach(backward);
 }

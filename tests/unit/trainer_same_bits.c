@@ -5,13 +5,9 @@
 #include <criterion/criterion.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "comm/launch.h"
-#include "kernels/cpu/thread.h"
 #include "tests/unit/random_model.h"
-#include "trainer/data_parallel/zero_buckets.h"
-#include "trainer/model/weight_init.h"
+#include "tests/unit/trainer_ranks.h"
 #include "trainer/same_bits/same_bits.h"
 #include "trainer/step.h"
 
@@ -102,57 +98,29 @@ static int64_t state_of(const struct trainer *t)
     return (int64_t)sum;
 }
 
-static tp_status train(struct outcome *out, const struct train_config *c, const struct model *m,
-                       struct comm *world, struct tp_err *err)
+/* A few steps; rank 0 leaves in *ctx, which is shared, what became of them. */
+static int train(struct trainer *t, void *ctx)
 {
-    struct trainer t;
-    struct outcome mine = { 0 };
-    tp_status st;
+    struct comm *world = t->parallel.world;
+    struct outcome mine = { 0 }, *out = ctx;
+    struct tp_err err = { 0 };
+    tp_status st = TP_OK;
 
-    kernels_set_threads(c->threads);
-    TP_TRY(trainer_open(&t, c, m, world, err));
-    init_weights(&t.params, &t.layout, m, 1);
-    TP_TRY(zero_start(&t.params, &t.parallel, err));
     for (int i = 0; i < STEPS; i++) {
         struct step_result r = { 0 };
 
-        TP_TRY(step_run(&t, &r, err));
-        TP_TRY(comm_all_reduce(world, &r.loss_share, 1, COMM_F64, COMM_SUM, err));
+        TP_TRY(step_run(t, &r, &err));
+        TP_TRY(comm_all_reduce(world, &r.loss_share, 1, COMM_F64, COMM_SUM, &err));
         mine.loss[i] = r.loss_share;
         mine.norm[i] = r.grad_norm;
     }
-    /* replicas of dp own the same without ZeRO: one of them speaks */
-    mine.state = t.params.n_owners > 1 || t.parallel.at.dp == 0 ? state_of(&t) : 0;
-    TP_TRY(comm_all_reduce(world, &mine.state, 1, COMM_I64, COMM_SUM, err));
+    /* replicas of dp own the same without ZeRO: the first counts */
+    mine.state = t->params.n_owners > 1 || t->parallel.at.dp == 0 ? state_of(t) : 0;
+    TP_TRY(comm_all_reduce(world, &mine.state, 1, COMM_I64, COMM_SUM, &err));
     if (comm_rank(world) == 0)
         *out = mine;
 done:
-    trainer_close(&t);
-    return st;
-}
-
-static void run(struct outcome *out, const struct train_config *c, const struct model *m)
-{
-    struct trainer_size size;
-    struct comm *world = NULL;
-    struct tp_err err = { 0 };
-    int rank, code = 0;
-    tp_status st;
-
-    cr_assert_eq(trainer_measure(&size, c, m, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(launch_ranks(spec_world(&c->spec), &rank, &code, &err), TP_OK, "%s", err.msg);
-    if (rank < 0) {
-        cr_assert_eq(code, 0, "a rank exited with %d", code);
-        return;
-    }
-    st = comm_init(&world, size.shared + (1 << 20), &err);
-    if (!st)
-        st = train(out, c, m, world, &err);
-    if (st)
-        fprintf(stderr, "%s\n", err.msg);
-    if (world)
-        comm_end(world, st);
-    _exit(st != TP_OK);
+    return wrong_unless(st == TP_OK, err.msg);
 }
 
 Test(trainer_same_bits, any_two_layouts_have_the_same_losses_norms_and_state)
@@ -172,7 +140,7 @@ Test(trainer_same_bits, any_two_layouts_have_the_same_losses_norms_and_state)
             c[i] = random_layout(&r, &m, &job);
             spec_format(spec[i], &c[i].spec);
             memset(&out[i], 0, sizeof out[i]);
-            run(&out[i], &c[i], &m);
+            cr_assert_eq(run_trainers(&c[i], &m, train, &out[i]), 0, "%s", spec[i]);
             cr_assert(out[i].norm[0] > 0);
         }
         cr_assert_eq(memcmp(&out[0], &out[1], sizeof *out), 0,

@@ -1,10 +1,6 @@
 /* trainer/context/ring_attention.c - see trainer/context/ring_attention.h. */
 #include "trainer/context/ring_attention.h"
 
-#include <string.h>
-
-#include "kernels/cast.h"
-
 void ring_take(struct ring *r, const struct net *n, int64_t sequences, struct buffer_pool *shared)
 {
     int64_t elements = sequences * n->seq * 2 * n->kv_width;
@@ -48,14 +44,15 @@ static tp_status send_own(const struct net *n, struct ring *r, const struct atte
 {
     int64_t e = dtype_bytes(a->type), half = n->kv_width * e;
     tp_status st = comm_wait(n->cp, &r->kv_sent[0], err);
-    char *to = r->kv[0];
+    struct device_copy k = { r->kv[0], a->k, rows_of(a), half, 2 * half, a->ldk * e };
+    struct device_copy v = {
+        (char *)r->kv[0] + half, a->v, rows_of(a), half, 2 * half, a->ldv * e
+    };
 
     if (st)
         return st;
-    for (int64_t i = 0; i < rows_of(a); i++, to += 2 * half) {
-        memcpy(to, (const char *)a->k + i * a->ldk * e, (size_t)half);
-        memcpy(to + half, (const char *)a->v + i * a->ldv * e, (size_t)half);
-    }
+    device_copy_2d(n->k.queue, &k);
+    device_copy_2d(n->k.queue, &v);
     return post(n, r->kv[0], elements_of(n, a) * e, &r->kv_sent[0], err);
 }
 
@@ -85,7 +82,7 @@ static tp_status take_gradients(const struct net *n, struct ring *r, const struc
     if (step > 1)
         return receive(n, dkv, bytes, &r->dkv_sent[step % 2], err);
     if (!(st = comm_wait(n->cp, &r->dkv_sent[step % 2], err)))
-        memset(dkv, 0, (size_t)bytes);
+        device_fill(n->k.queue, dkv, 0, bytes);
     return st;
 }
 
@@ -108,7 +105,7 @@ static struct share share_of(const struct net *n, const struct ring *r, const st
     s.a.v = kv + n->kv_width * e;
     s.a.ldk = s.a.ldv = 2 * n->kv_width;
     s.a.q_step = s.a.k_step = a->seq;
-    s.a.more = true;
+    s.a.merge = true;
     s.a.keys = half;
     if (step <= comm_rank(n->cp)) /* from a rank before this one */
         return s;
@@ -128,21 +125,24 @@ tp_status attention_cp_forward(const struct net *n, struct ring *r, const struct
     struct attention own = *a;
     tp_status st;
 
-    if (n->tokens.n == 1)
-        return attention_forward(a, err);
+    if (n->tokens.n == 1) {
+        n->k.ops->attention_forward(n->k.queue, a);
+        return TP_OK;
+    }
     if (a->type != DTYPE_F32)
         own.sum = sum;
     TP_TRY(send_own(n, r, a, err));
-    TP_TRY(attention_forward(&own, err));
+    n->k.ops->attention_forward(n->k.queue, &own);
     for (int step = 1; step < n->tokens.n; step++) {
         struct share s;
 
         TP_TRY(pass_block(n, r, a, step, err));
         s = share_of(n, r, &own, step);
-        TP_TRY(attention_forward(&s.a, err));
+        n->k.ops->attention_forward(n->k.queue, &s.a);
     }
     if (own.sum)
-        cast(a->out, a->type, own.sum, DTYPE_F32, rows_of(a) * a->ldo);
+        n->k.ops->cast(n->k.queue,
+                       &(struct cast){ a->out, a->type, own.sum, DTYPE_F32, rows_of(a) * a->ldo });
 done:
     return st;
 }
@@ -152,37 +152,42 @@ static void add_own(const struct net *n, float *dk, const float *dkv, int64_t ro
 {
     int64_t width = 2 * n->kv_width;
 
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < width; j++)
-            dk[i * n->qkv_width + j] += dkv[i * width + j];
+    n->k.ops->sum_add(n->k.queue, &(struct sum_add){ dk, dkv, rows, width, n->qkv_width, width });
 }
 
 tp_status attention_cp_backward(const struct net *n, struct ring *r, const struct attention *a,
                                 const void *d_out, float *dqkv, struct tp_err *err)
 {
-    float *dk = dqkv + n->q_width, *dv = dk + n->kv_width;
     int64_t ld = n->qkv_width, kv = n->kv_width, bytes = elements_of(n, a) * (int64_t)sizeof(float);
     int ranks = n->tokens.n, home = ranks % 2;
-    tp_status st;
+    struct attention_backward own = { .of = *a, .d_out = d_out, .dq = dqkv };
+    tp_status st = TP_OK;
 
+    own.dk = dqkv + n->q_width;
+    own.dv = own.dk + kv;
+    own.lddq = own.lddk = own.lddv = ld;
     if (ranks > 1)
         TP_TRY(send_own(n, r, a, err));
-    TP_TRY(attention_backward(a, d_out, dqkv, ld, dk, ld, dv, ld, err));
+    n->k.ops->attention_backward(n->k.queue, &own);
     for (int step = 1; step < ranks; step++) {
-        float *dkv = r->dkv[step % 2];
+        struct attention_backward part = own;
         struct share s;
 
         TP_TRY(pass_block(n, r, a, step, err));
         TP_TRY(take_gradients(n, r, a, step, err));
         s = share_of(n, r, a, step);
-        TP_TRY(attention_backward(&s.a,
-                                  (const char *)d_out + s.row0 * a->ldo * dtype_bytes(a->type),
-                                  dqkv + s.row0 * ld, ld, dkv, 2 * kv, dkv + kv, 2 * kv, err));
-        TP_TRY(post(n, dkv, bytes, &r->dkv_sent[step % 2], err));
+        part.of = s.a;
+        part.d_out = (const char *)d_out + s.row0 * a->ldo * dtype_bytes(a->type);
+        part.dq = dqkv + s.row0 * ld;
+        part.dk = r->dkv[step % 2];
+        part.dv = part.dk + kv;
+        part.lddk = part.lddv = 2 * kv;
+        n->k.ops->attention_backward(n->k.queue, &part);
+        TP_TRY(post(n, part.dk, bytes, &r->dkv_sent[step % 2], err));
     }
     if (ranks > 1) {
         TP_TRY(receive(n, r->dkv[home], bytes, &r->dkv_sent[home], err));
-        add_own(n, dk, r->dkv[home], rows_of(a));
+        add_own(n, own.dk, r->dkv[home], rows_of(a));
     }
 done:
     return st;

@@ -1,8 +1,6 @@
 /* trainer/data_parallel/fsdp_units.c - see trainer/data_parallel/fsdp_units.h. */
 #include "trainer/data_parallel/fsdp_units.h"
 
-#include <string.h>
-
 #include "trainer/data_parallel/zero_buckets.h"
 
 enum { NONE = -1 };
@@ -77,7 +75,7 @@ tp_status units_begin(struct units *u, struct tp_err *err)
 
     if (!p->sharded)
         return TP_OK;
-    memset(p->owned_grad, 0, (size_t)p->n_owned * sizeof *p->owned_grad);
+    device_fill(p->k.queue, p->owned_grad, 0, p->n_owned * (int64_t)sizeof *p->owned_grad);
     u->held = NONE;
     u->next = 0;
     return start_next(u, err);
@@ -115,7 +113,7 @@ void units_clear(const struct units *u, int unit)
         const struct param *q = &p->list[bucket_of(u, unit)->first + i];
 
         if (q->summed)
-            memset(params_grad(p, q), 0, (size_t)q->n * sizeof(float));
+            device_fill(p->k.queue, params_grad(p, q), 0, q->n * (int64_t)sizeof(float));
     }
 }
 
@@ -146,7 +144,8 @@ static void take_sums(struct units *u, const struct bucket *b, const float *part
         return;
     }
     for (int i = b->first; i < b->first + b->n; i++)
-        fold_add(&p->fold, place_of(u, &p->list[i]), u->leaving_leaf, part + p->list[i].own.packed);
+        fold_add(&p->fold, place_of(u, &p->list[i]), u->leaving_leaf, part + p->list[i].own.packed,
+                 &p->k);
 }
 
 /* Until the gradients that are under way are in their owners' sums. */

@@ -1,8 +1,6 @@
 /* trainer/data_parallel/grad_reduction.c - see trainer/data_parallel/grad_reduction.h. */
 #include "trainer/data_parallel/grad_reduction.h"
 
-#include <string.h>
-
 #include "trainer/same_bits/same_bits.h"
 
 /* ---- sums within a replica ---- */
@@ -37,7 +35,7 @@ static int64_t move_partial(const struct params *p, int first, int end, bool bac
 
         if (!p->list[i].partial || !g.n)
             continue;
-        memcpy(back ? g.at : at, back ? at : g.at, (size_t)g.n * sizeof *at);
+        device_copy(p->k.queue, back ? g.at : at, back ? at : g.at, g.n * (int64_t)sizeof *at);
         at += g.n;
     }
     return at - p->partial;

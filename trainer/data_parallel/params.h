@@ -79,6 +79,7 @@ struct param {
  *                                                                              owned, owned_bf16
  */
 struct params {
+    struct kernel_queue k; /* that works on them */
     enum dtype dtype;
     bool sharded; /* zero3: this rank keeps no more than it owns */
     int n;
@@ -123,6 +124,7 @@ struct params {
     double *places;    /* in memory that collectives reach, as the next */
     int64_t n_rows;    /* of all entries that this rank counts */
     double *rows;
+    double *squares; /* [n] of each entry's gradient, for the norm */
 };
 
 /* Whether the gradients of unit a are final before those of b. */

@@ -2,7 +2,6 @@
  * trainer/data_parallel/params.h. */
 #include <string.h>
 
-#include "kernels/cast.h"
 #include "trainer/data_parallel/params.h"
 
 enum { FLOAT = sizeof(float), HALF = sizeof(uint16_t) };
@@ -135,7 +134,8 @@ void params_round(struct params *p)
     for (int i = 0; p->dtype == DTYPE_BF16 && i < p->n; i++) {
         struct owned o = params_owned(p, &p->list[i]);
 
-        cast(o.value_bf16, DTYPE_BF16, o.value, DTYPE_F32, o.n);
+        p->k.ops->cast(p->k.queue,
+                       &(struct cast){ o.value_bf16, DTYPE_BF16, o.value, DTYPE_F32, o.n });
     }
 }
 
@@ -165,22 +165,15 @@ void *params_place(const struct params *p, int i, const char *group, struct box 
     return bf16 ? (void *)(p->value_bf16 + q->at) : p->value + q->at;
 }
 
-static void copy(float *to, const float *from, int64_t n)
-{
-    if (n)
-        memcpy(to, from, (size_t)n * sizeof *to);
-}
-
 void params_copy_twins(const struct params *p)
 {
     for (int i = 0; i < p->n; i++) {
         const struct owned to = params_owned(p, &p->list[i]);
         const struct owned from = params_owned(p, &p->list[params_twin(p, i)]);
+        int64_t bytes = to.n * FLOAT;
 
-        if (to.value == from.value)
-            continue;
-        copy(to.value, from.value, to.n);
-        copy(to.exp_avg, from.exp_avg, to.n);
-        copy(to.exp_avg_sq, from.exp_avg_sq, to.n);
+        device_copy(p->k.queue, to.value, from.value, bytes);
+        device_copy(p->k.queue, to.exp_avg, from.exp_avg, bytes);
+        device_copy(p->k.queue, to.exp_avg_sq, from.exp_avg_sq, bytes);
     }
 }

@@ -1,17 +1,6 @@
 /* trainer/data_parallel/zero_buckets.c - see trainer/data_parallel/zero_buckets.h. */
 #include "trainer/data_parallel/zero_buckets.h"
 
-#include <string.h>
-
-#include "kernels/bias.h"
-#include "kernels/cast.h"
-
-static void copy(void *to, const void *from, int64_t n_bytes)
-{
-    if (n_bytes && to != from)
-        memcpy(to, from, (size_t)n_bytes);
-}
-
 static const struct piece *piece_of(const struct params *p, int owner, int i)
 {
     return &p->pieces[owner * p->n + i];
@@ -23,7 +12,8 @@ void zero_pack_grads(const struct params *p, const struct bucket *b, float *pack
         for (int i = b->first; i < b->first + b->n; i++) {
             const struct piece *x = piece_of(p, owner, i);
 
-            copy(pack + owner * b->each + x->packed, p->grad + x->from, x->n * 4);
+            device_copy(p->k.queue, pack + owner * b->each + x->packed, p->grad + x->from,
+                        x->n * 4);
         }
 }
 
@@ -33,7 +23,7 @@ static void unpack_sums(const struct params *p, const struct bucket *b, const fl
     for (int i = b->first; i < b->first + b->n; i++) {
         const struct param *q = &p->list[i];
 
-        copy(params_owned(p, q).grad, part + q->own.packed, q->own.n * 4);
+        device_copy(p->k.queue, params_owned(p, q).grad, part + q->own.packed, q->own.n * 4);
     }
 }
 
@@ -42,7 +32,8 @@ void zero_add_sums(const struct params *p, const struct bucket *b, const float *
     for (int i = b->first; i < b->first + b->n; i++) {
         const struct param *q = &p->list[i];
 
-        residual_add(params_owned(p, q).grad, part + q->own.packed, NULL, 1, q->own.n);
+        p->k.ops->sum_add(p->k.queue, &(struct sum_add){ params_owned(p, q).grad,
+                                                         part + q->own.packed, 1, q->own.n, 0, 0 });
     }
 }
 
@@ -55,8 +46,8 @@ void zero_pack_weights(const struct params *p, const struct bucket *b, int me, f
         const struct owned o = params_owned(p, q);
         bool narrow = q->type == DTYPE_BF16;
 
-        copy(part + q->own.packed_bytes, narrow ? (void *)o.value_bf16 : o.value,
-             o.n * dtype_bytes(q->type));
+        device_copy(p->k.queue, part + q->own.packed_bytes, narrow ? (void *)o.value_bf16 : o.value,
+                    o.n * dtype_bytes(q->type));
     }
 }
 
@@ -68,9 +59,10 @@ static void unpack_piece(const struct params *p, const struct param *q, const st
     int64_t e = dtype_bytes(q->type), n_bytes = x->n * e;
     char *entry = (char *)(uintptr_t)params_weight(p, q);
 
-    copy(entry + (x->from - q->at) * e, packed, n_bytes);
+    device_copy(p->k.queue, entry + (x->from - q->at) * e, packed, n_bytes);
     if (q->type != p->dtype && !p->sharded)
-        cast(p->value_bf16 + x->from, DTYPE_BF16, packed, DTYPE_F32, x->n);
+        p->k.ops->cast(p->k.queue, &(struct cast){ p->value_bf16 + x->from, DTYPE_BF16, packed,
+                                                   DTYPE_F32, x->n });
 }
 
 void zero_unpack_weights(const struct params *p, const struct bucket *b, const float *pack)

@@ -1,11 +1,7 @@
 /* trainer/model/activations.c - see trainer/model/activations.h. */
 #include "trainer/model/activations.h"
 
-#include "kernels/bias.h"
-#include "kernels/layernorm.h"
-#include "kernels/norm.h"
 #include "layout/family.h"
-#include "trainer/model/attention_block.h"
 
 static int64_t most(int64_t a, int64_t b)
 {
@@ -81,16 +77,6 @@ void slot_take(struct slot *s, const struct net *n, int64_t sequences, struct bu
     }
 }
 
-/* The most that a kernel which sums over rows wants. */
-static int64_t sums_of(const struct net *n)
-{
-    int64_t h = n->model->hidden, wide = most(n->up_width, n->qkv_width);
-
-    if (family_of(n->model)->norm == FAMILY_RMS_NORM)
-        return norm_rms_workspace(h);
-    return most(layernorm_workspace(h), bias_workspace(most(wide, n->seq * h)));
-}
-
 static bool is_pipeline(const struct net *n)
 {
     return !n->is_first || !n->is_last;
@@ -121,13 +107,9 @@ void scratch_take(struct scratch *s, const struct net *n, int64_t sequences,
     ring_take(&s->ring, n, sequences, shared);
     s->row_max = buffer_pool_take(shared, rows, sizeof(float));
     s->row_sums = buffer_pool_take(shared, 2 * rows, sizeof(float));
-    if (n->shards > 1) {
-        s->part_max = buffer_pool_take(own, parts, sizeof(float));
+    if (n->shards > 1)
         s->part_sums = buffer_pool_take(own, 2 * parts, sizeof(float));
-    }
     if (n->same_bits)
         s->blocks =
             buffer_pool_take(shared, n->n_virtual / n->split * stats_of(n) * h, sizeof(float));
-    s->attention = buffer_pool_take(own, block_attention_workspace(n, sequences), sizeof(float));
-    s->sums = buffer_pool_take(own, sums_of(n), sizeof(float));
 }

@@ -57,13 +57,11 @@ struct scratch {
     struct layer_slot layer; /* with recomputation: of the layer at work, without x; or only
                                 attended and lse */
     float *row_max;          /* [rows] of the loss; for collectives */
-    float *row_sums; /* [2][rows]: sums of exponentials, logits of targets; for collectives */
-    float *part_max, *part_sums; /* with several shards: [shards] of each of the two above */
+    float *row_sums;  /* [2][rows]: sums of exponentials, logits of targets; for collectives */
+    float *part_sums; /* with several shards: [shards] of them */
     float *blocks; /* --same-bits: [blocks][stats][h], gradients of blocks of the stream's rows; for
                       collectives */
-    float *attention; /* the kernels' own */
     struct ring ring;
-    float *sums; /* of gradients over rows: the kernels' own */
 };
 
 struct reduction;

@@ -3,57 +3,56 @@
 
 #include <math.h>
 
-#include "kernels/attention.h"
-#include "kernels/cast.h"
-#include "kernels/rope.h"
-
 /* The kernel's view of a slot: q, k and v lie side by side in each row. */
-static struct attention view(const struct net *n, int64_t sequences, const struct layer_slot *s,
-                             float *workspace)
+static struct attention view(const struct net *n, int64_t sequences, const struct layer_slot *s)
 {
     int64_t e = dtype_bytes(n->dtype);
     const char *qkv = s->qkv;
 
     return (struct attention){ .batch = sequences * n->shards,
-                               .alone = n->same_bits,
+                               .one_thread_each = n->same_bits,
                                .seq = n->seq,
                                .heads = n->heads,
                                .kv_heads = n->kv_heads,
                                .head_dim = n->model->head_dim,
                                .type = n->dtype,
                                .q = qkv,
-                               .k = qkv ? qkv + n->q_width * e : NULL,
-                               .v = qkv ? qkv + (n->q_width + n->kv_width) * e : NULL,
+                               .k = qkv + n->q_width * e,
+                               .v = qkv + (n->q_width + n->kv_width) * e,
                                .ldq = n->qkv_width,
                                .ldk = n->qkv_width,
                                .ldv = n->qkv_width,
                                .out = s->attended,
                                .ldo = n->q_width,
                                .lse = s->lse,
-                               .scale = (float)(1 / sqrt((double)n->model->head_dim)),
-                               .workspace = workspace };
-}
-
-int64_t block_attention_workspace(const struct net *n, int64_t sequences)
-{
-    const struct layer_slot none = { 0 };
-    struct attention a = view(n, sequences, &none, NULL);
-
-    return attention_workspace(&a);
+                               .scale = (float)(1 / sqrt((double)n->model->head_dim)) };
 }
 
 /* q and k are neighbours: their heads are rotated as one run. */
 static void rotate(const struct net *n, float *qkv, int64_t rows, int sign)
 {
-    rope_apply(qkv, n->rope, rows * n->shards, n->seq, n->heads + n->kv_heads, n->model->head_dim,
-               n->qkv_width, sign);
+    const struct rope_apply a = { .x = qkv,
+                                  .cos_sin = n->rope,
+                                  .rows = rows * n->shards,
+                                  .n_positions = n->seq,
+                                  .heads = n->heads + n->kv_heads,
+                                  .head_dim = n->model->head_dim,
+                                  .stride = n->qkv_width,
+                                  .sign = sign };
+
+    n->k.ops->rope_apply(n->k.queue, &a);
+}
+
+static void round_bf16(const struct net *n, void *to, const float *from, int64_t count)
+{
+    n->k.ops->cast(n->k.queue, &(struct cast){ to, DTYPE_BF16, from, DTYPE_F32, count });
 }
 
 /* s->attended and s->lse, from s->qkv. */
 static tp_status attend(const struct pass *p, const struct layer_slot *s, struct tp_err *err)
 {
     struct scratch *w = p->scratch;
-    struct attention a = view(p->net, p->sequences, s, w->attention);
+    struct attention a = view(p->net, p->sequences, s);
 
     return attention_cp_forward(p->net, &w->ring, &a, w->wide, err);
 }
@@ -74,7 +73,7 @@ tp_status block_attention_forward(const struct pass *p, const struct layer *y, s
     if (n->rope)
         rotate(n, qkv, p->rows, +1);
     if (narrow)
-        cast(s->qkv, DTYPE_BF16, qkv, DTYPE_F32, parts * n->qkv_width);
+        round_bf16(n, s->qkv, qkv, parts * n->qkv_width);
     if ((st = attend(p, s, err)))
         return st;
     return linear_row_forward(&y->out, s->mid, s->attended, p->rows, err);
@@ -86,7 +85,7 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     const struct net *n = p->net;
     struct scratch *w = p->scratch;
     bool narrow = n->dtype == DTYPE_BF16;
-    struct attention a = view(n, p->sequences, s, w->attention);
+    struct attention a = view(n, p->sequences, s);
     const void *dy = w->dx, *d_attended = w->wide, *dqkv = w->dqkv;
     int64_t parts = p->rows * n->shards;
     tp_status st;
@@ -94,7 +93,7 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     if (n->recompute == RECOMPUTE_SELECTIVE && (st = attend(p, s, err)))
         return st;
     if (narrow) {
-        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->stream_rows * n->model->hidden);
+        round_bf16(n, w->dy, w->dx, p->stream_rows * n->model->hidden);
         dy = w->dy;
     }
     if ((st = stream_bias_backward(p, &y->out, w->dx, err)))
@@ -102,7 +101,7 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     if ((st = linear_row_backward(&y->out, w->wide, dy, s->attended, p->rows, p->add, err)))
         return st;
     if (narrow) {
-        cast(w->narrow, DTYPE_BF16, w->wide, DTYPE_F32, parts * n->q_width);
+        round_bf16(n, w->narrow, w->wide, parts * n->q_width);
         d_attended = w->narrow;
     }
     if ((st = attention_cp_backward(n, &w->ring, &a, d_attended, w->dqkv, err)))
@@ -110,10 +109,10 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     if (n->rope)
         rotate(n, w->dqkv, p->rows, -1);
     if (narrow) {
-        cast(w->narrow, DTYPE_BF16, w->dqkv, DTYPE_F32, parts * n->qkv_width);
+        round_bf16(n, w->narrow, w->dqkv, parts * n->qkv_width);
         dqkv = w->narrow;
     }
-    linear_bias_backward(&y->qkv, dqkv, p->rows, w->sums);
+    linear_bias_backward(&y->qkv, dqkv, p->rows);
     st = linear_column_backward(&y->qkv, w->dnormed, dqkv, s->normed, p->rows, p->add, err);
     if (st)
         return st;

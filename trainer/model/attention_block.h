@@ -17,7 +17,4 @@ tp_status block_attention_forward(const struct pass *p, const struct layer *y, s
 tp_status block_attention_backward(const struct pass *p, const struct layer *y,
                                    struct layer_slot *s, struct tp_err *err);
 
-/* Floats that kernels/attention.h needs for so many sequences. */
-int64_t block_attention_workspace(const struct net *n, int64_t sequences);
-
 #endif

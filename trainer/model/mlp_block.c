@@ -1,9 +1,6 @@
 /* trainer/model/mlp_block.c - see trainer/model/mlp_block.h. */
 #include "trainer/model/mlp_block.h"
 
-#include "kernels/cast.h"
-#include "kernels/gelu.h"
-#include "kernels/swiglu.h"
 #include "trainer/model/residual.h"
 
 static void activate(const struct pass *p, struct layer_slot *s)
@@ -12,9 +9,16 @@ static void activate(const struct pass *p, struct layer_slot *s)
     int64_t rows = p->rows * n->shards;
 
     if (n->up_width == n->ffn)
-        gelu_forward(s->hidden, n->dtype, s->up, rows * n->ffn);
+        n->k.ops->gelu_forward(n->k.queue,
+                               &(struct gelu_forward){ s->hidden, n->dtype, s->up, rows * n->ffn });
     else
-        swiglu_forward(s->hidden, n->dtype, s->up, s->up + n->ffn, 2 * n->ffn, rows, n->ffn);
+        n->k.ops->swiglu_forward(n->k.queue, &(struct swiglu_forward){ .y = s->hidden,
+                                                                       .type = n->dtype,
+                                                                       .gate = s->up,
+                                                                       .up = s->up + n->ffn,
+                                                                       .ld = 2 * n->ffn,
+                                                                       .rows = rows,
+                                                                       .cols = n->ffn });
 }
 
 /* dup: the gradient of s->up, of the run's dtype; may be s->up itself in fp32. */
@@ -25,10 +29,19 @@ static void activate_backward(const struct pass *p, char *dup, const float *dy,
     int64_t rows = p->rows * n->shards;
 
     if (n->up_width == n->ffn)
-        gelu_backward(dup, n->dtype, dy, s->up, rows * n->ffn);
+        n->k.ops->gelu_backward(n->k.queue,
+                                &(struct gelu_backward){ dup, n->dtype, dy, s->up, rows * n->ffn });
     else
-        swiglu_backward(dup, dup + n->ffn * dtype_bytes(n->dtype), n->dtype, dy, s->up,
-                        s->up + n->ffn, 2 * n->ffn, rows, n->ffn);
+        n->k.ops->swiglu_backward(
+            n->k.queue, &(struct swiglu_backward){ .dgate = dup,
+                                                   .dup = dup + n->ffn * dtype_bytes(n->dtype),
+                                                   .type = n->dtype,
+                                                   .dy = dy,
+                                                   .gate = s->up,
+                                                   .up = s->up + n->ffn,
+                                                   .ld = 2 * n->ffn,
+                                                   .rows = rows,
+                                                   .cols = n->ffn });
 }
 
 tp_status block_mlp_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
@@ -58,7 +71,8 @@ tp_status block_mlp_backward(const struct pass *p, const struct layer *y, struct
     tp_status st;
 
     if (narrow) {
-        cast(w->dy, DTYPE_BF16, w->dx, DTYPE_F32, p->stream_rows * n->model->hidden);
+        n->k.ops->cast(n->k.queue, &(struct cast){ w->dy, DTYPE_BF16, w->dx, DTYPE_F32,
+                                                   p->stream_rows * n->model->hidden });
         dy = w->dy;
         dup = (char *)w->narrow;
     }
@@ -67,7 +81,7 @@ tp_status block_mlp_backward(const struct pass *p, const struct layer *y, struct
     if ((st = linear_row_backward(&y->down, w->wide, dy, s->hidden, p->rows, p->add, err)))
         return st;
     activate_backward(p, dup, w->wide, s);
-    linear_bias_backward(&y->up, dup, p->rows, w->sums);
+    linear_bias_backward(&y->up, dup, p->rows);
     st = linear_column_backward(&y->up, w->dnormed, dup, s->mid_normed, p->rows, p->add, err);
     if (st)
         return st;

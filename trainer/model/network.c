@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "kernels/rope.h"
 #include "layout/family.h"
 
 /* Where the views of a rank's parameters come from. */
@@ -180,7 +179,8 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
 
     if (st)
         return st;
-    *out = (struct linear){ .weight = params_weight(p, w),
+    *out = (struct linear){ .k = &s->net->k,
+                            .weight = params_weight(p, w),
                             .grad = params_grad(p, w),
                             .out = width,
                             .in = in,
@@ -295,9 +295,13 @@ static void fill_rope(struct net *n)
     int64_t head_dim = n->model->head_dim, run;
 
     for (int64_t i = 0; i < n->seq; i += run) {
-        int64_t position = zigzag_position(&n->tokens, i, &run);
+        struct rope_table table = { .cos_sin = n->rope + i * head_dim,
+                                    .first = zigzag_position(&n->tokens, i, &run),
+                                    .head_dim = head_dim,
+                                    .theta = n->model->rope_theta };
 
-        rope_table(n->rope + i * head_dim, position, run, head_dim, n->model->rope_theta);
+        table.n_positions = run;
+        n->k.ops->rope_table(n->k.queue, &table);
     }
 }
 

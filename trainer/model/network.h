@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "core/arena.h"
+#include "kernels/ops.h"
 #include "layout/model.h"
 #include "layout/recompute.h"
 #include "trainer/context/zigzag.h"
@@ -49,6 +50,7 @@ struct vocab_rows {
 struct net {
     const struct model *model;
     enum dtype dtype;
+    struct kernel_queue k; /* that computes */
     struct comm *tp, *cp;
     struct zigzag tokens; /* of a sequence that this rank has */
     int64_t seq;          /* how many: of the whole sequence, or under cp a part */
@@ -95,7 +97,7 @@ int64_t vocab_rows_of(const struct vocab_rows *v, int shard, int64_t *first);
 void net_take(struct net *n, int64_t sequences, struct buffer_pool *shared,
               struct buffer_pool *own);
 
-/* Point the layers at parameters that have memory, and fill the rotary table. */
+/* Point the layers at parameters that have memory, and fill the rotary table; n->k is set. */
 tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,
                    const struct parallel *par, struct tp_err *err);
 

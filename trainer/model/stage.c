@@ -2,7 +2,6 @@
 #include "trainer/model/stage.h"
 
 #include <stddef.h>
-#include <string.h>
 
 #include "trainer/data_parallel/fsdp_units.h"
 #include "trainer/data_parallel/grad_reduction.h"
@@ -100,32 +99,32 @@ tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err)
 
 /* ---- gradients that are added to ---- */
 
-static void clear(float *x, int64_t n)
+static void clear(const struct net *n, float *x, int64_t count)
 {
     if (x)
-        memset(x, 0, (size_t)n * sizeof *x);
+        device_fill(n->k.queue, x, 0, count * (int64_t)sizeof *x);
 }
 
-static void clear_norm(const struct norm *norm, int64_t hidden)
+static void clear_norm(const struct net *n, const struct norm *norm)
 {
-    clear(norm->grad, hidden);
-    clear(norm->bias_grad, hidden);
+    clear(n, norm->grad, n->model->hidden);
+    clear(n, norm->bias_grad, n->model->hidden);
 }
 
-static void clear_linear_bias(const struct linear *l)
+static void clear_linear_bias(const struct net *n, const struct linear *l)
 {
     for (int s = 0; l->bias_grad && (s == 0 || s < l->shards); s++)
-        clear(l->bias_grad + s * l->bias_stride, l->out);
+        clear(n, l->bias_grad + s * l->bias_stride, l->out);
 }
 
 static void clear_layer(const struct net *n, const struct layer *y)
 {
-    clear_norm(&y->attn_norm, n->model->hidden);
-    clear_norm(&y->mlp_norm, n->model->hidden);
-    clear_linear_bias(&y->qkv);
-    clear_linear_bias(&y->out);
-    clear_linear_bias(&y->up);
-    clear_linear_bias(&y->down);
+    clear_norm(n, &y->attn_norm);
+    clear_norm(n, &y->mlp_norm);
+    clear_linear_bias(n, &y->qkv);
+    clear_linear_bias(n, &y->out);
+    clear_linear_bias(n, &y->up);
+    clear_linear_bias(n, &y->down);
 }
 
 /* What comes before the layers; an embedding if no head has written its gradients before. */
@@ -133,11 +132,11 @@ static void clear_before(const struct net *n)
 {
     int64_t hidden = n->model->hidden, first;
 
-    clear(n->positions_grad, n->model->max_positions * hidden);
+    clear(n, n->positions_grad, n->model->max_positions * hidden);
     if (n->model->tied && n->is_last && !n->same_bits)
         return;
     for (int s = 0; s < n->shards; s++)
-        clear(n->embedding_grad + s * n->embedding_stride,
+        clear(n, n->embedding_grad + s * n->embedding_stride,
               vocab_rows_of(&n->table, s, &first) * hidden);
 }
 
@@ -148,7 +147,7 @@ void stage_clear_gradients(const struct net *n)
     for (int i = 0; i < n->n_layers; i++)
         clear_layer(n, &n->layers[i]);
     if (n->is_last)
-        clear_norm(&n->final_norm, n->model->hidden);
+        clear_norm(n, &n->final_norm);
     if (n->is_first)
         clear_before(n);
 }
@@ -163,7 +162,7 @@ static bool begins_leaf(const struct pass *p)
 static void end_leaf(const struct pass *p, struct range r, const float *span)
 {
     if (p->ends_leaf && !p->net->is_sharded)
-        fold_add(p->net->fold, r, p->leaf, span + r.at);
+        fold_add(p->net->fold, r, p->leaf, span + r.at, &p->net->k);
 }
 
 static void move(float **grad, ptrdiff_t by)
@@ -228,7 +227,7 @@ tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *
         return st;
     units_clear(p->units, n->last_unit);
     if (begins_leaf(p))
-        clear_norm(&n->final_norm, n->model->hidden);
+        clear_norm(n, &n->final_norm);
     if ((st = loss_tp_backward(p, s, scale, err)))
         return st;
     end_leaf(p, n->after[0], n->fold->sum);

@@ -9,7 +9,9 @@
 
 #include <stdint.h>
 
-enum { FOLD_LEVELS_MAX = 24 };
+#include "kernels/ops.h"
+
+enum { FOLD_LEVELS_MAX = SUM_LEVELS_MAX };
 
 /* Some elements of every span. */
 struct range {
@@ -28,9 +30,7 @@ float *fold_place(const struct fold *f, int64_t leaf);
 
 /* Take in x[r.n], leaf number `leaf` of a step's elements r. x may lie in the span that
  * fold_place says, at its place. */
-void fold_add(const struct fold *f, struct range r, int64_t leaf, const float *x);
-
-/* The same tree for one number: level[k] gets the sum of 2^k leaves. */
-void fold_add_double(double level[FOLD_LEVELS_MAX + 1], double x, int64_t leaf);
+void fold_add(const struct fold *f, struct range r, int64_t leaf, const float *x,
+              const struct kernel_queue *k);
 
 #endif

@@ -1,15 +1,8 @@
 /* trainer/same_bits/same_bits.c - see trainer/same_bits/same_bits.h. */
 #include "trainer/same_bits/same_bits.h"
 
-#include <math.h>
-#include <string.h>
-
-#include "comm/reduce.h"
-#include "kernels/adamw.h"
-#include "kernels/bias.h"
 #include "layout/same_bits.h"
 #include "trainer/data_parallel/zero_buckets.h"
-#include "trainer/same_bits/emulated_shards.h"
 
 /* ---- leaves ---- */
 
@@ -30,43 +23,37 @@ int same_bits_levels(const struct train_config *c)
 /* ---- the loss ---- */
 
 tp_status same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
-                         struct tp_err *err)
+                         const struct kernel_queue *k, struct tp_err *err)
 {
     int64_t leaf = same_bits_leaf(c), leaves = train_config_micros(c) / leaf;
     bool dp_first = c->spec.zero == 3; /* as its gradients */
-    double level[FOLD_LEVELS_MAX + 1];
     tp_status st = TP_OK;
 
-    for (int64_t i = 0; i < leaves; i++) {
-        double x = 0;
-
-        for (int64_t k = 0; k < leaf; k++)
-            x += losses[i * leaf + k];
-        losses[i] = x;
-    }
+    k->ops->sum_doubles(k->queue, &(struct sum_doubles){ losses, losses, leaves, leaf });
     if (c->spec.dp > 1 && dp_first)
-        st = comm_all_reduce(dp, losses, leaves, COMM_F64, COMM_SUM, err);
-    for (int64_t i = 0; i < leaves; i++)
-        fold_add_double(level, losses[i], i);
-    *sum = level[same_bits_levels(c)];
+        TP_TRY(comm_all_reduce(dp, losses, leaves, COMM_F64, COMM_SUM, err));
+    k->ops->sum_halves(k->queue, &(struct sum_halves){ sum, losses, leaves });
     if (c->spec.dp > 1 && !dp_first)
         st = comm_all_reduce(dp, sum, 1, COMM_F64, COMM_SUM, err);
+done:
     return st;
 }
 
 /* ---- gradients ---- */
 
-/* Shards of this rank that hold what entry i does: their gradients; how many. 0: an earlier entry's
- * group. */
-static int find_holders(const struct params *p, int i, void *rows[SAME_BITS_SHARDS_MAX])
+/* The shards of this rank that hold what entry i does, neighbours in memory: how many. 0: an
+ * earlier entry's group. *step: floats from one's gradient to the next. */
+static int find_holders(const struct params *p, int i, int64_t *step)
 {
+    const float *first = params_owned(p, &p->list[i]).grad;
     int n = 0;
 
+    *step = 0;
     if (params_twin(p, i) != i)
         return 0;
     for (int k = i; k < p->n; k++)
-        if (p->list[k].tensor == p->list[i].tensor && params_twin(p, k) == i)
-            rows[n++] = params_owned(p, &p->list[k]).grad;
+        if (p->list[k].tensor == p->list[i].tensor && params_twin(p, k) == i && n++ == 1)
+            *step = params_owned(p, &p->list[k]).grad - first;
     return n;
 }
 
@@ -76,17 +63,18 @@ static tp_status sum_holders(const struct params *p, const struct parallel *par,
     tp_status st = TP_OK;
 
     for (int i = 0; i < p->n && !st; i++) {
-        void *rows[SAME_BITS_SHARDS_MAX];
-        int64_t n = p->list[i].own.n;
-        int holders = p->list[i].shared && n ? find_holders(p, i, rows) : 0;
+        int64_t n = p->list[i].own.n, step, bytes = n * (int64_t)sizeof(float);
+        int holders = p->list[i].shared && n ? find_holders(p, i, &step) : 0;
+        float *first = params_owned(p, &p->list[i]).grad;
 
         if (holders > 1)
-            comm_reduce(rows, holders, (const void *const *)rows, holders, n, COMM_F32, COMM_SUM);
-        if (holders == 0 || !par->kv)
-            continue;
-        st = comm_all_reduce(par->kv, rows[0], n, COMM_F32, COMM_SUM, err);
-        for (int k = 1; k < holders; k++)
-            memcpy(rows[k], rows[0], (size_t)n * sizeof(float));
+            p->k.ops->sum_tree(p->k.queue, &(struct sum_tree){ first, first, holders, step, n });
+        if (holders > 0 && par->kv)
+            st = comm_all_reduce(par->kv, first, n, COMM_F32, COMM_SUM, err);
+        if (holders > 1)
+            device_copy_2d(p->k.queue,
+                           &(struct device_copy){ first + step, first, holders - 1, bytes,
+                                                  step * (int64_t)sizeof(float), 0 });
     }
     return st;
 }
@@ -106,7 +94,8 @@ static tp_status sum_ends(const struct params *p, const struct parallel *par, st
     if (p->head.n) {
         struct sums g = params_sums(p, &p->list[p->table]);
 
-        bias_add(g.at, p->fold.sum + p->head.at, 1, p->head.n);
+        p->k.ops->sum_add(p->k.queue,
+                          &(struct sum_add){ g.at, p->fold.sum + p->head.at, 1, p->head.n, 0, 0 });
     }
     return st;
 }
@@ -130,7 +119,7 @@ done:
 /* Squares of the rows that this rank owns of what it counts; the others are zero. */
 static void square_rows(const struct params *p)
 {
-    memset(p->rows, 0, (size_t)p->n_rows * sizeof *p->rows);
+    device_fill(p->k.queue, p->rows, 0, p->n_rows * (int64_t)sizeof *p->rows);
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
         int64_t cols;
@@ -139,34 +128,36 @@ static void square_rows(const struct params *p)
             continue;
         cols = q->n / q->box.len[0];
         if (cols)
-            sum_squares_rows(p->rows + q->row + (q->own.from - q->at) / cols,
-                             params_owned(p, q).grad, q->own.n / cols, cols);
+            p->k.ops->grad_norm_squares_rows(
+                p->k.queue,
+                &(struct grad_norm_squares_rows){ p->rows + q->row + (q->own.from - q->at) / cols,
+                                                  params_owned(p, q).grad, q->own.n / cols, cols });
     }
 }
 
 /* The squares of all gradients by rows, by entries, over a list of entries that is the same at
  * every layout. Who does not have a row or an entry has a zero, so sums over ranks are exact. */
-tp_status same_bits_norm(double *norm, const struct params *p, const struct parallel *par,
-                         struct tp_err *err)
+tp_status same_bits_squares(double *sum, const struct params *p, const struct parallel *par,
+                            struct tp_err *err)
 {
-    double squares = 0;
+    const struct kernel_queue *k = &p->k;
     tp_status st = TP_OK;
 
     square_rows(p);
     if (p->n_owners > 1)
         TP_TRY(comm_all_reduce(par->dp, p->rows, p->n_rows, COMM_F64, COMM_SUM, err));
-    memset(p->places, 0, (size_t)p->n_places * sizeof *p->places);
+    device_fill(k->queue, p->places, 0, p->n_places * (int64_t)sizeof *p->places);
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
 
-        for (int64_t r = 0; q->counted && q->n && r < q->box.len[0]; r++)
-            p->places[q->place] += p->rows[q->row + r];
+        if (q->counted && q->n)
+            k->ops->sum_doubles(
+                k->queue,
+                &(struct sum_doubles){ p->places + q->place, p->rows + q->row, 1, q->box.len[0] });
     }
     if (comm_size(par->model) > 1)
         TP_TRY(comm_all_reduce(par->model, p->places, p->n_places, COMM_F64, COMM_SUM, err));
-    for (int i = 0; i < p->n_places; i++)
-        squares += p->places[i];
-    *norm = sqrt(squares);
+    k->ops->sum_doubles(k->queue, &(struct sum_doubles){ sum, p->places, 1, p->n_places });
 done:
     return st;
 }

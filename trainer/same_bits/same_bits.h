@@ -23,15 +23,17 @@
 int64_t same_bits_leaf(const struct train_config *c);
 int same_bits_levels(const struct train_config *c);
 
-/* *sum gets the loss of all dp ranks' microbatches; losses has this rank's and is overwritten.
- * Collective over dp. */
+/* *sum gets the loss of all dp ranks' microbatches; losses has this rank's and is overwritten. Both
+ * are device memory. Collective over dp. */
 tp_status same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
-                         struct tp_err *err);
+                         const struct kernel_queue *k, struct tp_err *err);
 
 /* Sums of gradients that follow those over dp: holders of the same KV heads, ends of a pipeline. */
 tp_status same_bits_reduce(const struct params *p, const struct parallel *par, struct tp_err *err);
-/* As optimizer_norm, in the one order. */
-tp_status same_bits_norm(double *norm, const struct params *p, const struct parallel *par,
-                         struct tp_err *err);
+
+/* *sum, in device memory, gets the sum of squares of all gradients, in the one order. Collective
+ * over the ranks of a replica. */
+tp_status same_bits_squares(double *sum, const struct params *p, const struct parallel *par,
+                            struct tp_err *err);
 
 #endif

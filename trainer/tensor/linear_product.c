@@ -1,15 +1,8 @@
 /* trainer/tensor/linear_product.c - see trainer/tensor/linear_product.h. */
 #include "trainer/tensor/linear_product.h"
 
-#include <stdatomic.h>
-#include <stddef.h>
-
-#include "kernels/cpu/thread.h"
-#include "kernels/gemm.h"
-#include "trainer/same_bits/emulated_shards.h"
-
 /* Matrices of in_out layers, as the products see them; one [out][in] matrix otherwise. */
-struct part {
+struct linear_part {
     const void *weight;
     float *grad;
     int64_t at, n; /* columns of y */
@@ -20,20 +13,40 @@ static int parts_of(const struct linear *l)
     return l->parts > 1 ? l->parts : 1;
 }
 
-static struct part part_of(const struct linear *l, int i)
+static struct linear_part part_of(const struct linear *l, int i)
 {
     int64_t n = l->out / parts_of(l), at = i * n * l->in;
 
-    return (struct part){ (const char *)l->weight + at * dtype_bytes(l->type), l->grad + at, i * n,
-                          n };
+    return (struct linear_part){ (const char *)l->weight + at * dtype_bytes(l->type), l->grad + at,
+                                 i * n, n };
 }
 
-tp_status linear_output(const struct linear *l, const struct linear_operands *o, struct tp_err *err)
+static const void *columns(const struct linear *l, const void *y, int64_t at)
 {
-    tp_status st = TP_OK;
+    return (const char *)y + at * dtype_bytes(l->type);
+}
 
-    for (int i = 0; i < parts_of(l) && !st; i++) {
-        struct part w = part_of(l, i);
+/* A product for each shard; out_axis is the axis along which the shards divide the outputs. */
+static void run(const struct linear *l, const struct gemm *product, const struct gemm_batch *steps,
+                enum gemm_axis out_axis)
+{
+    struct gemm g = *product;
+
+    g.alpha = 1;
+    g.type = l->type;
+    if (l->shards) {
+        g.batch = *steps;
+        g.batch.count = l->shards;
+        g.batch.axis = l->all_out ? out_axis : GEMM_NO_AXIS;
+        g.batch.total = l->all_out;
+    }
+    l->k->ops->gemm(l->k->queue, &g);
+}
+
+void linear_output(const struct linear *l, const struct linear_operands *o)
+{
+    for (int i = 0; i < parts_of(l); i++) {
+        struct linear_part w = part_of(l, i);
         const struct gemm g = { .trans_b = !l->in_out,
                                 .m = o->rows,
                                 .n = w.n,
@@ -43,126 +56,60 @@ tp_status linear_output(const struct linear *l, const struct linear_operands *o,
                                 .b = w.weight,
                                 .ldb = l->in_out ? w.n : l->in,
                                 .c = o->to + w.at,
-                                .ldc = l->out,
-                                .alpha = 1,
-                                .type = l->type };
+                                .ldc = l->out };
+        const struct gemm_batch steps = { .step_a = o->x_step,
+                                          .step_b = l->stride,
+                                          .step_c = o->to_step };
 
-        st = gemm(&g, err);
+        run(l, &g, &steps, GEMM_N);
     }
-    return st;
 }
 
-tp_status linear_input_gradient(const struct linear *l, const struct linear_operands *o,
-                                struct tp_err *err)
+void linear_input_gradient(const struct linear *l, const struct linear_operands *o)
 {
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < parts_of(l) && !st; i++) {
-        struct part w = part_of(l, i);
+    for (int i = 0; i < parts_of(l); i++) {
+        struct linear_part w = part_of(l, i);
         const struct gemm g = { .trans_b = l->in_out,
                                 .m = o->rows,
                                 .n = l->in,
                                 .k = w.n,
-                                .a = o->dy + w.at * dtype_bytes(l->type),
+                                .a = columns(l, o->dy, w.at),
                                 .lda = l->out,
                                 .b = w.weight,
                                 .ldb = l->in_out ? w.n : l->in,
                                 .c = o->to,
                                 .ldc = l->in,
-                                .alpha = 1,
-                                .beta = i > 0 ? 1 : 0,
-                                .type = l->type };
+                                .beta = i > 0 ? 1 : 0 };
+        const struct gemm_batch steps = { .step_a = o->dy_step,
+                                          .step_b = l->stride,
+                                          .step_c = o->to_step };
 
-        st = gemm(&g, err);
+        run(l, &g, &steps, GEMM_K);
     }
-    return st;
 }
 
-tp_status linear_weight_gradient(const struct linear *l, const struct linear_operands *o,
-                                 struct tp_err *err)
+void linear_weight_gradient(const struct linear *l, const struct linear_operands *o)
 {
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < parts_of(l) && !st; i++) {
-        struct part w = part_of(l, i);
-        const char *dy_part = o->dy + w.at * dtype_bytes(l->type);
+    for (int i = 0; i < parts_of(l); i++) {
+        struct linear_part w = part_of(l, i);
+        const void *dy = columns(l, o->dy, w.at);
         const struct gemm g = { .trans_a = true,
                                 .m = l->in_out ? l->in : w.n,
                                 .n = l->in_out ? w.n : l->in,
                                 .k = o->rows,
-                                .a = l->in_out ? o->x : dy_part,
+                                .a = l->in_out ? o->x : dy,
                                 .lda = l->in_out ? l->in : l->out,
-                                .b = l->in_out ? dy_part : o->x,
+                                .b = l->in_out ? dy : o->x,
                                 .ldb = l->in_out ? l->out : l->in,
                                 .c = w.grad,
                                 .ldc = l->in_out ? w.n : l->in,
-                                .alpha = 1,
-                                .beta = o->add ? 1 : 0,
-                                .type = l->type };
+                                .beta = o->add ? 1 : 0 };
+        const struct gemm_batch steps = { .step_a = l->in_out ? o->x_step : o->dy_step,
+                                          .step_b = l->in_out ? o->dy_step : o->x_step,
+                                          .step_c = l->stride };
 
-        st = gemm(&g, err);
+        run(l, &g, &steps, l->in_out ? GEMM_N : GEMM_M);
     }
-    return st;
-}
-
-/* ---- shards ---- */
-
-/* Outputs of a shard of a column layer. */
-static int64_t shard_out(const struct linear *l, int shard)
-{
-    int64_t left = l->all_out - shard * l->out;
-
-    if (!l->all_out || left > l->out)
-        return l->out;
-    return left > 0 ? left : 0;
-}
-
-/* Shard s as a layer of its own. */
-static struct linear shard_of(const struct linear *l, int s)
-{
-    struct linear one = *l;
-
-    one.weight = (const char *)l->weight + s * l->stride * dtype_bytes(l->type);
-    one.grad += s * l->stride;
-    one.out = shard_out(l, s);
-    return one;
-}
-
-struct work {
-    const struct linear *l;
-    const struct linear_operands *o;
-    linear_product_fn fn;
-    struct tp_err *err;
-    atomic_int failed; /* the first failure's message is kept */
-};
-
-static void shard_range(void *ctx, int64_t lo, int64_t hi, int thread)
-{
-    struct work *w = ctx;
-
-    (void)thread;
-    for (int64_t s = lo; s < hi; s++) {
-        struct linear one = shard_of(w->l, (int)s);
-        struct linear_operands o = *w->o;
-        struct tp_err err = { 0 };
-
-        o.to = o.to ? o.to + s * o.to_step : NULL;
-        o.dy = o.dy ? o.dy + s * o.dy_step : NULL;
-        o.x = o.x ? o.x + s * o.x_step : NULL;
-        if (w->fn(&one, &o, &err) && !atomic_exchange(&w->failed, 1))
-            *w->err = err;
-    }
-}
-
-tp_status linear_each(linear_product_fn fn, const struct linear *l, const struct linear_operands *o,
-                      struct tp_err *err)
-{
-    struct work w = { .l = l, .o = o, .fn = fn, .err = err };
-
-    if (!l->shards)
-        return fn(l, o, err);
-    kernels_each(l->shards, shard_range, &w);
-    return atomic_load(&w.failed) ? err->status : TP_OK;
 }
 
 float *linear_parts_for(const struct linear *l, float *out)
@@ -172,6 +119,8 @@ float *linear_parts_for(const struct linear *l, float *out)
 
 void linear_add_parts(const struct linear *l, float *out, int64_t n)
 {
+    const struct sum_tree sum = { out, l->sums, l->shards, n, n };
+
     if (l->shards > 1)
-        shards_sum(out, l->sums, l->shards, n, n);
+        l->k->ops->sum_tree(l->k->queue, &sum);
 }

@@ -3,8 +3,6 @@
 
 #include <stddef.h>
 
-#include "kernels/bias.h"
-#include "kernels/cpu/thread.h"
 #include "trainer/tensor/linear_product.h"
 
 /* ---- biases ---- */
@@ -12,35 +10,25 @@
 void linear_bias_add(const struct linear *l, float *y, int64_t rows)
 {
     for (int s = 0; l->bias && (s == 0 || s < l->shards); s++)
-        bias_add(y + s * rows * l->out, l->bias + s * l->bias_stride, rows, l->out);
+        l->k->ops->bias_add(l->k->queue, &(struct bias_add){ .x = y + s * rows * l->out,
+                                                             .bias = l->bias + s * l->bias_stride,
+                                                             .rows = rows,
+                                                             .cols = l->out });
 }
 
-struct bias_work {
-    const struct linear *l;
-    const char *dy;
-    int64_t rows;
-    float *workspace;
-};
-
-static void bias_range(void *ctx, int64_t lo, int64_t hi, int thread)
+void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows)
 {
-    const struct bias_work *w = ctx;
-    const struct linear *l = w->l;
-    int64_t step = w->rows * l->out * dtype_bytes(l->type), room = 2 * l->out;
+    const struct bias_gradient a = { .dbias = l->bias_grad,
+                                     .dy = dy,
+                                     .type = l->type,
+                                     .rows = rows,
+                                     .cols = l->out,
+                                     .count = l->shards,
+                                     .dbias_step = l->bias_stride,
+                                     .dy_step = rows * l->out };
 
-    for (int64_t s = lo; s < hi; s++)
-        bias_gradient(l->bias_grad + s * l->bias_stride, w->dy + s * step, l->type, w->rows, l->out,
-                      w->workspace + thread * room);
-}
-
-void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows, float *workspace)
-{
-    struct bias_work w = { l, dy, rows, workspace };
-
-    if (l->bias_grad && l->shards)
-        kernels_each(l->shards, bias_range, &w);
-    else if (l->bias_grad)
-        bias_range(&w, 0, 1, 0);
+    if (l->bias_grad)
+        l->k->ops->bias_gradient(l->k->queue, &a);
 }
 
 /* ---- over ranks ---- */
@@ -70,7 +58,9 @@ tp_status linear_column_forward(const struct linear *l, float *y, const void *x,
     };
     tp_status st = l->whole ? gather_rows(l, x, rows, l->in, err) : TP_OK;
 
-    return st ? st : linear_each(linear_output, l, &o, err);
+    if (!st)
+        linear_output(l, &o);
+    return st;
 }
 
 /* Sums of dX are done before W's gradient, which needs nothing of them. */
@@ -81,22 +71,24 @@ tp_status linear_column_backward(const struct linear *l, float *dx, const void *
     struct linear_operands o = { .to = linear_parts_for(l, out),
                                  .to_step = rows * l->in,
                                  .dy = dy,
-                                 .dy_step = rows * l->out * dtype_bytes(l->type),
+                                 .dy_step = rows * l->out,
                                  .rows = rows,
                                  .add = add };
     tp_status st;
 
-    if ((st = linear_each(linear_input_gradient, l, &o, err)))
-        return st;
+    linear_input_gradient(l, &o);
     linear_add_parts(l, out, rows * l->in);
     if (!l->whole)
         st = sum_over_ranks(l, dx, rows * l->in, err);
     else if (!(st = comm_reduce_scatter(l->tp, dx, l->whole, rows * l->in / comm_size(l->tp),
                                         COMM_F32, err)))
         st = gather_rows(l, x, rows, l->in, err);
+    if (st)
+        return st;
     o.to = NULL;
     o.x = l->whole ? (const void *)l->whole : x;
-    return st ? st : linear_each(linear_weight_gradient, l, &o, err);
+    linear_weight_gradient(l, &o);
+    return TP_OK;
 }
 
 tp_status linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows,
@@ -106,12 +98,10 @@ tp_status linear_row_forward(const struct linear *l, float *y, const void *x, in
     struct linear_operands o = { .to = linear_parts_for(l, out),
                                  .to_step = rows * l->out,
                                  .x = x,
-                                 .x_step = rows * l->in * dtype_bytes(l->type),
+                                 .x_step = rows * l->in,
                                  .rows = rows };
-    tp_status st = linear_each(linear_output, l, &o, err);
 
-    if (st)
-        return st;
+    linear_output(l, &o);
     linear_add_parts(l, out, rows * l->out);
     if (l->whole)
         return comm_reduce_scatter(l->tp, y, l->whole, rows * l->out / comm_size(l->tp), COMM_F32,
@@ -126,13 +116,15 @@ tp_status linear_row_backward(const struct linear *l, float *dx, const void *dy,
                                  .to_step = rows * l->in,
                                  .dy = l->whole ? (const void *)l->whole : dy,
                                  .x = x,
-                                 .x_step = rows * l->in * dtype_bytes(l->type),
+                                 .x_step = rows * l->in,
                                  .rows = rows,
                                  .add = add };
     tp_status st = l->whole ? gather_rows(l, dy, rows, l->out, err) : TP_OK;
 
-    if (!st)
-        st = linear_each(linear_input_gradient, l, &o, err);
+    if (st)
+        return st;
+    linear_input_gradient(l, &o);
     o.to = NULL;
-    return st ? st : linear_each(linear_weight_gradient, l, &o, err);
+    linear_weight_gradient(l, &o);
+    return TP_OK;
 }

@@ -30,15 +30,17 @@
 
 #include "comm/comm.h"
 #include "core/err.h"
+#include "kernels/ops.h"
 #include "layout/dtype.h"
 
 struct linear {
-    const void *weight; /* [out][in], or where in_out: [parts][in][out / parts]; `type` */
-    float *grad;        /* the same shape, f32 */
-    int64_t out, in;    /* of this rank's part, or of a shard of it */
-    int shards;         /* 0: the rank's part is one, and its products are all threads' */
-    int64_t stride;     /* elements of weight and grad from one shard to the next */
-    int64_t all_out;    /* outputs of all shards: the last ones of the head may be short */
+    const struct kernel_queue *k; /* that computes */
+    const void *weight;           /* [out][in], or where in_out: [parts][in][out / parts]; `type` */
+    float *grad;                  /* the same shape, f32 */
+    int64_t out, in;              /* of this rank's part, or of a shard of it */
+    int shards;                   /* 0: the rank's part is one, and its products are all threads' */
+    int64_t stride;               /* elements of weight and grad from one shard to the next */
+    int64_t all_out; /* outputs of all shards: the last ones of the head may be short */
     int64_t bias_stride;
     float *sums;       /* with shards: [shards][rows][whole side], what is to be added up */
     bool in_out;       /* stored with inputs first, as GPT-2 does */
@@ -54,8 +56,8 @@ struct linear {
 /* y += bias; nothing without one. Of a column layer. */
 void linear_bias_add(const struct linear *l, float *y, int64_t rows);
 
-/* The bias' gradient, from all rows of dy, `type`. workspace: bias_workspace(out) floats. */
-void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows, float *workspace);
+/* The bias' gradient, from all rows of dy, `type`. */
+void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows);
 
 tp_status linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows,
                                 struct tp_err *err);

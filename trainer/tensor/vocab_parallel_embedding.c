@@ -1,10 +1,6 @@
 /* trainer/tensor/vocab_parallel_embedding.c - see trainer/tensor/vocab_parallel_embedding.h. */
 #include "trainer/tensor/vocab_parallel_embedding.h"
 
-#include "kernels/bias.h"
-#include "kernels/embedding.h"
-#include "trainer/same_bits/emulated_shards.h"
-
 /* Rows first .. first + n - 1 of the microbatch; x is where the first of them is. */
 struct rows {
     int64_t first, n;
@@ -33,12 +29,18 @@ static struct rows rows_of(const struct pass *p)
     return (struct rows){ n->split > 1 ? comm_rank(n->tp) * p->stream_rows : 0, p->stream_rows };
 }
 
+/* y[n] += x[n] */
+static void add(const struct net *n, float *y, const float *x, int64_t count)
+{
+    n->k.ops->sum_add(n->k.queue, &(struct sum_add){ .y = y, .x = x, .rows = 1, .cols = count });
+}
+
 static void add_positions(const struct net *n, struct rows rows, float *x)
 {
     int64_t h = n->model->hidden;
 
     for (struct run r = run_at(n, rows, 0); r.row < rows.n; r = run_at(n, rows, r.row + r.n))
-        bias_add(x + r.row * h, n->positions + r.position * h, 1, r.n * h);
+        add(n, x + r.row * h, n->positions + r.position * h, r.n * h);
 }
 
 static void positions_backward(const struct net *n, struct rows rows, const float *dx)
@@ -46,7 +48,7 @@ static void positions_backward(const struct net *n, struct rows rows, const floa
     int64_t h = n->model->hidden;
 
     for (struct run r = run_at(n, rows, 0); r.row < rows.n; r = run_at(n, rows, r.row + r.n))
-        bias_add(n->positions_grad + r.position * h, dx + r.row * h, 1, r.n * h);
+        add(n, n->positions_grad + r.position * h, dx + r.row * h, r.n * h);
 }
 
 /* The rows that this rank's part of the vocabulary has, zero elsewhere. */
@@ -57,14 +59,20 @@ static void look_up(const struct pass *p, float *x, const int32_t *ids)
 
     for (int s = 0; s < n->shards; s++) {
         const char *table = n->embedding;
-        int64_t rows = vocab_rows_of(&n->table, s, &first);
+        struct embedding_forward a = { .x = n->shards > 1 ? n->sums + s * each : x,
+                                       .table =
+                                           table + s * n->embedding_stride * dtype_bytes(n->dtype),
+                                       .type = n->dtype,
+                                       .ids = ids,
+                                       .n = p->rows,
+                                       .cols = h };
 
-        embedding_forward(n->shards > 1 ? n->sums + s * each : x,
-                          table + s * n->embedding_stride * dtype_bytes(n->dtype), n->dtype, ids,
-                          p->rows, first, rows, h);
+        a.rows = vocab_rows_of(&n->table, s, &first);
+        a.first = first;
+        n->k.ops->embedding_forward(n->k.queue, &a);
     }
     if (n->shards > 1)
-        shards_sum(x, n->sums, n->shards, each, each);
+        n->k.ops->sum_tree(n->k.queue, &(struct sum_tree){ x, n->sums, n->shards, each, each });
 }
 
 tp_status embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids,
@@ -104,10 +112,15 @@ tp_status embedding_tp_backward(const struct pass *p, const int32_t *ids, struct
     if (n->positions && n->same_bits) /* every rank all of it: nothing is left to be added up */
         positions_backward(n, (struct rows){ 0, p->rows }, dx);
     for (int s = 0; s < n->shards; s++) {
-        int64_t rows = vocab_rows_of(&n->table, s, &first);
+        struct embedding_backward a = { .dtable = n->embedding_grad + s * n->embedding_stride,
+                                        .dx = dx,
+                                        .ids = ids,
+                                        .n = p->rows,
+                                        .cols = h };
 
-        embedding_backward(n->embedding_grad + s * n->embedding_stride, dx, ids, p->rows, first,
-                           rows, h);
+        a.rows = vocab_rows_of(&n->table, s, &first);
+        a.first = first;
+        n->k.ops->embedding_backward(n->k.queue, &a);
     }
     return TP_OK;
 }

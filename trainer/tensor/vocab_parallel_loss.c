@@ -1,11 +1,6 @@
 /* trainer/tensor/vocab_parallel_loss.c - see trainer/tensor/vocab_parallel_loss.h. */
 #include "trainer/tensor/vocab_parallel_loss.h"
 
-#include <string.h>
-
-#include "kernels/loss.h"
-#include "trainer/same_bits/emulated_shards.h"
-
 tp_status loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in,
                          struct tp_err *err)
 {
@@ -32,35 +27,42 @@ static struct shard shard_of(const struct pass *p, int i)
 /* Over the shards of this rank. */
 static void find_max(const struct pass *p, float *row_max)
 {
-    int shards = p->net->shards;
-    float *parts = shards > 1 ? p->scratch->part_max : row_max;
+    const struct kernel_queue *k = &p->net->k;
 
-    for (int i = 0; i < shards; i++) {
+    for (int i = 0; i < p->net->shards; i++) {
         struct shard s = shard_of(p, i);
 
-        loss_max(parts + i * p->rows, s.logits, p->rows, s.cols);
-        for (int64_t r = 0; i > 0 && r < p->rows; r++)
-            if (parts[i * p->rows + r] > parts[r])
-                parts[r] = parts[i * p->rows + r];
+        k->ops->loss_max(k->queue, &(struct loss_max){ .row_max = row_max,
+                                                       .logits = s.logits,
+                                                       .rows = p->rows,
+                                                       .cols = s.cols,
+                                                       .merge = i > 0 });
     }
-    if (shards > 1)
-        memcpy(row_max, parts, (size_t)p->rows * sizeof *row_max);
 }
 
 /* Sums of exponentials and targets' logits; row_max is that of all ranks. */
 static void sum_up(const struct pass *p, const int32_t *targets, float *row_sums)
 {
     const struct scratch *w = p->scratch;
+    const struct kernel_queue *k = &p->net->k;
     int shards = p->net->shards;
 
     for (int i = 0; i < shards; i++) {
         float *sums = shards > 1 ? w->part_sums + i * 2 * p->rows : row_sums;
         struct shard s = shard_of(p, i);
 
-        loss_sum_exp(sums, sums + p->rows, s.logits, w->row_max, targets, s.first, p->rows, s.cols);
+        k->ops->loss_sum_exp(k->queue, &(struct loss_sum_exp){ .row_sum = sums,
+                                                               .row_target = sums + p->rows,
+                                                               .logits = s.logits,
+                                                               .row_max = w->row_max,
+                                                               .targets = targets,
+                                                               .first = s.first,
+                                                               .rows = p->rows,
+                                                               .cols = s.cols });
     }
     if (shards > 1)
-        shards_sum(row_sums, w->part_sums, shards, 2 * p->rows, 2 * p->rows);
+        k->ops->sum_tree(k->queue, &(struct sum_tree){ row_sums, w->part_sums, shards, 2 * p->rows,
+                                                       2 * p->rows });
 }
 
 tp_status loss_tp_forward(const struct pass *p, const struct slot *s, double *total,
@@ -81,7 +83,10 @@ tp_status loss_tp_forward(const struct pass *p, const struct slot *s, double *to
         st = comm_all_reduce(n->head.tp, w->row_sums, 2 * p->rows, COMM_F32, COMM_SUM, err);
     if (st)
         return st;
-    *total = loss_total(w->row_sums, w->row_sums + p->rows, p->rows);
+    n->k.ops->loss_total(n->k.queue, &(struct loss_total){ .out = total,
+                                                           .row_sum = w->row_sums,
+                                                           .row_target = w->row_sums + p->rows,
+                                                           .rows = p->rows });
     return TP_OK;
 }
 
@@ -96,12 +101,19 @@ tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, st
     for (int i = 0; i < n->shards; i++) {
         struct shard x = shard_of(p, i);
 
-        loss_backward(dlogits + i * step, n->dtype, x.logits, w->row_sums, s->targets, x.first,
-                      p->rows, x.cols, scale);
+        n->k.ops->loss_backward(n->k.queue, &(struct loss_backward){ .dlogits = dlogits + i * step,
+                                                                     .type = n->dtype,
+                                                                     .exps = x.logits,
+                                                                     .row_sum = w->row_sums,
+                                                                     .targets = s->targets,
+                                                                     .first = x.first,
+                                                                     .rows = p->rows,
+                                                                     .cols = x.cols,
+                                                                     .scale = scale });
     }
     st = linear_column_backward(&n->head, w->dnormed, dlogits, s->normed, p->rows, p->add, err);
     if (st)
         return st;
-    memset(w->dx, 0, (size_t)(p->stream_rows * hidden) * sizeof(float));
+    device_fill(n->k.queue, w->dx, 0, p->stream_rows * hidden * (int64_t)sizeof(float));
     return stream_norm_backward(p, &n->final_norm, w->dx, w->dnormed, s->x, s->stats, err);
 }

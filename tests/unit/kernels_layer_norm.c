@@ -1,7 +1,6 @@
-/* tests/unit/kernels_layernorm.c - layer norm, forward and gradients, against double. */
-#include "kernels/layernorm.h"
+/* tests/unit/kernels_layer_norm.c - layer norm, forward and gradients, against double. */
+#include "kernels/layer_norm.h"
 
-#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 struct moments {
@@ -30,13 +29,13 @@ static void forward_case(struct rng *r, enum dtype type, int64_t rows, int64_t c
     float *rstd = filled_floats(rows, 0), *sum = filled_floats(n, 0), *y;
     void *out = calloc((size_t)n + 1, 4);
     bool add = rng_int(r, 0, 1), bias = rng_int(r, 0, 1);
-    struct layernorm a = { rows, cols, 1e-5f, w, b, x, mean, rstd };
 
     for (int64_t i = 0; i < n; i++) {
         sum[i] = add ? x[i] + residual[i] : x[i];
         sum[i] = bias ? sum[i] + x_bias[i % cols] : sum[i];
     }
-    layernorm_forward(out, type, &a, add ? residual : NULL, bias ? x_bias : NULL);
+    RUN(layer_norm_forward, layer_norm_forward, out, type, mean, rstd, x, add ? residual : NULL,
+        bias ? x_bias : NULL, w, b, rows, cols, 1e-5f);
     y = as_floats(type, out, n);
     cr_assert_eq(memcmp(x, sum, (size_t)n * 4), 0, "x holds the sum with residual and bias");
     for (int64_t i = 0; i < n; i++) {
@@ -62,13 +61,14 @@ static void backward_case(struct rng *r, int64_t rows, int64_t cols)
     float *b = random_floats(r, cols, 2), *mean = filled_floats(rows, 0);
     float *rstd = filled_floats(rows, 0), *dx = filled_floats(n, 0.5f);
     float *dw = filled_floats(cols, 0.25f), *db = filled_floats(cols, 0.125f);
-    float *y = filled_floats(n, 0), *workspace = filled_floats(layernorm_workspace(cols), NAN);
+    float *y = filled_floats(n, 0);
     double *want_dw = calloc((size_t)cols, sizeof *want_dw);
     double *want_db = calloc((size_t)cols, sizeof *want_db);
-    struct layernorm a = { rows, cols, 0.01f, w, b, x, mean, rstd };
 
-    layernorm_forward(y, DTYPE_F32, &a, NULL, NULL);
-    layernorm_backward(dx, dw, db, dy, &a, workspace);
+    RUN(layer_norm_forward, layer_norm_forward, y, DTYPE_F32, mean, rstd, x, NULL, NULL, w, b, rows,
+        cols, 0.01f);
+    RUN(layer_norm_backward, layer_norm_backward, dx, dw, db, dy, x, mean, rstd, w, rows, cols,
+        .blocks = 0);
     for (int64_t i = 0; i < rows; i++) {
         const float *xi = x + i * cols, *dyi = dy + i * cols;
         struct moments m = moments_of(xi, cols, (double)0.01f);
@@ -93,25 +93,55 @@ static void backward_case(struct rng *r, int64_t rows, int64_t cols)
         assert_near(db[j], 0.125 + want_db[j], 1e-6 * (1 + sqrt((double)rows)), "db");
     }
     free(x), free(dy), free(w), free(b), free(mean), free(rstd), free(dx), free(dw), free(db);
-    free(y), free(workspace), free(want_dw), free(want_db);
+    free(y), free(want_dw), free(want_db);
 }
 
-Test(layernorm, forward_is_that_of_double_arithmetic)
+Test(layer_norm, forward_is_that_of_double_arithmetic)
 {
-    struct rng r = rng_start("layernorm/forward");
+    struct rng r = rng_start("layer_norm/forward");
 
     for (int i = 0; i < 60; i++) {
-        kernels_set_threads((int)rng_int(&r, 1, 3));
+        use_threads((int)rng_int(&r, 1, 3));
         forward_case(&r, i % 2 ? DTYPE_F32 : DTYPE_BF16, rng_int(&r, 1, 40), rng_int(&r, 2, 1500));
     }
 }
 
-Test(layernorm, gradients_are_those_of_double_arithmetic)
+Test(layer_norm, gradients_are_those_of_double_arithmetic)
 {
-    struct rng r = rng_start("layernorm/backward");
+    struct rng r = rng_start("layer_norm/backward");
 
     for (int i = 0; i < 60; i++) {
-        kernels_set_threads((int)rng_int(&r, 1, 3));
+        use_threads((int)rng_int(&r, 1, 3));
         backward_case(&r, rng_int(&r, 1, 200), rng_int(&r, 2, 300));
     }
+}
+
+/* Blocks of rows are summed as one thread sums them, for any number of threads. */
+Test(layer_norm, sums_of_blocks_are_one_threads_each)
+{
+    enum { ROWS = 12, COLS = 70, BLOCKS = 4, EACH = ROWS / BLOCKS, STEP = 2 * COLS };
+    struct rng r = rng_start("layer_norm/blocks");
+    float *x = random_floats(&r, ROWS * COLS, 3), *dy = random_floats(&r, ROWS * COLS, 1);
+    float *w = random_floats(&r, COLS, 2), *b = random_floats(&r, COLS, 2);
+    float *y = filled_floats(ROWS * COLS, 0), *dx = filled_floats(ROWS * COLS, 0);
+    float *got = filled_floats(BLOCKS * STEP, NAN), mean[ROWS], rstd[ROWS];
+
+    RUN(layer_norm_forward, layer_norm_forward, y, DTYPE_F32, mean, rstd, x, NULL, NULL, w, b, ROWS,
+        COLS, 1e-5f);
+    use_threads(3);
+    RUN(layer_norm_backward, layer_norm_backward, dx, got, got + COLS, dy, x, mean, rstd, w, ROWS,
+        COLS, BLOCKS, STEP);
+    use_threads(1);
+    for (int i = 0; i < BLOCKS; i++) {
+        float dw[COLS] = { 0 }, db[COLS] = { 0 }, *more = filled_floats(EACH * COLS, 0);
+        int at = i * EACH;
+
+        RUN(layer_norm_backward, layer_norm_backward, more, dw, db, dy + at * COLS, x + at * COLS,
+            mean + at, rstd + at, w, EACH, COLS, .blocks = 0);
+        cr_expect_eq(memcmp(got + i * STEP, dw, sizeof dw), 0, "dw of block %d", i);
+        cr_expect_eq(memcmp(got + i * STEP + COLS, db, sizeof db), 0, "db of block %d", i);
+        cr_expect_eq(memcmp(dx + at * COLS, more, EACH * COLS * sizeof *more), 0, "dx");
+        free(more);
+    }
+    free(x), free(dy), free(w), free(b), free(y), free(dx), free(got);
 }

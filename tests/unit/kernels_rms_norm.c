@@ -1,7 +1,6 @@
-/* tests/unit/kernels_norm.c - root-mean-square norm, forward and gradients, against double. */
-#include "kernels/norm.h"
+/* tests/unit/kernels_rms_norm.c - root-mean-square norm, forward and gradients, against double. */
+#include "kernels/rms_norm.h"
 
-#include "kernels/cpu/thread.h"
 #include "tests/unit/kernels_support.h"
 
 static double root_mean_square(const float *x, int64_t n, double eps)
@@ -24,7 +23,8 @@ static void forward_case(struct rng *r, enum dtype type, int64_t rows, int64_t c
 
     for (int64_t i = 0; i < n; i++)
         sum[i] = add ? x[i] + residual[i] : x[i];
-    norm_rms_forward(out, type, rstd, x, add ? residual : NULL, w, rows, cols, 1e-5f);
+    RUN(rms_norm_forward, rms_norm_forward, out, type, rstd, x, add ? residual : NULL, w, rows,
+        cols, 1e-5f);
     y = as_floats(type, out, n);
     cr_assert_eq(memcmp(x, sum, (size_t)n * 4), 0, "x holds the sum with the residual");
     for (int64_t i = 0; i < n; i++) {
@@ -49,11 +49,10 @@ static void backward_case(struct rng *r, int64_t rows, int64_t cols)
     float *x = random_floats(r, n, 3), *dy = random_floats(r, n, 1), *w = random_floats(r, cols, 2);
     float *rstd = filled_floats(rows, 0), *dx = filled_floats(n, 0.5f);
     float *dw = filled_floats(cols, 0.25f), *y = filled_floats(n, 0);
-    float *workspace = filled_floats(norm_rms_workspace(cols), NAN);
     double *want_dw = calloc((size_t)cols, sizeof *want_dw);
 
-    norm_rms_forward(y, DTYPE_F32, rstd, x, NULL, w, rows, cols, 1e-6f);
-    norm_rms_backward(dx, dw, dy, x, rstd, w, rows, cols, workspace);
+    RUN(rms_norm_forward, rms_norm_forward, y, DTYPE_F32, rstd, x, NULL, w, rows, cols, 1e-6f);
+    RUN(rms_norm_backward, rms_norm_backward, dx, dw, dy, x, rstd, w, rows, cols, .blocks = 0);
     for (int64_t i = 0; i < rows; i++) {
         const float *xi = x + i * cols, *dyi = dy + i * cols;
         double s = root_mean_square(xi, cols, (double)1e-6f), dot = 0;
@@ -75,32 +74,58 @@ static void backward_case(struct rng *r, int64_t rows, int64_t cols)
     free(dx);
     free(dw);
     free(y);
-    free(workspace);
     free(want_dw);
 }
 
-Test(norm, forward_f32_and_bf16)
+Test(rms_norm, forward_f32_and_bf16)
 {
-    struct rng r = rng_start("norm/forward");
+    struct rng r = rng_start("rms_norm/forward");
 
     for (int i = 0; i < 60; i++)
         forward_case(&r, i & 1 ? DTYPE_BF16 : DTYPE_F32, rng_int(&r, 0, 9), rng_int(&r, 1, 300));
     forward_case(&r, DTYPE_F32, 3, 5000);
 }
 
-Test(norm, gradients)
+Test(rms_norm, gradients)
 {
-    struct rng r = rng_start("norm/backward");
+    struct rng r = rng_start("rms_norm/backward");
 
     for (int i = 0; i < 60; i++)
         backward_case(&r, rng_int(&r, 0, 80), rng_int(&r, 1, 100));
 }
 
-Test(norm, gradients_with_threads)
+Test(rms_norm, gradients_with_threads)
 {
-    struct rng r = rng_start("norm/backward, 3 threads");
+    struct rng r = rng_start("rms_norm/backward, 3 threads");
 
-    kernels_set_threads(3);
+    use_threads(3);
     for (int i = 0; i < 5; i++)
         backward_case(&r, rng_int(&r, 0, 400), 300);
+}
+
+/* Blocks of rows are summed as one thread sums them, for any number of threads. */
+Test(rms_norm, sums_of_blocks_are_one_threads_each)
+{
+    enum { ROWS = 12, COLS = 70, BLOCKS = 4, EACH = ROWS / BLOCKS, STEP = COLS + 3 };
+    struct rng r = rng_start("rms_norm/blocks");
+    float *x = random_floats(&r, ROWS * COLS, 3), *dy = random_floats(&r, ROWS * COLS, 1);
+    float *w = random_floats(&r, COLS, 2), *y = filled_floats(ROWS * COLS, 0);
+    float *dx = filled_floats(ROWS * COLS, 0), *got = filled_floats(BLOCKS * STEP, 7), rstd[ROWS];
+
+    RUN(rms_norm_forward, rms_norm_forward, y, DTYPE_F32, rstd, x, NULL, w, ROWS, COLS, 1e-5f);
+    use_threads(3);
+    RUN(rms_norm_backward, rms_norm_backward, dx, got, dy, x, rstd, w, ROWS, COLS, BLOCKS, STEP);
+    use_threads(1);
+    for (int i = 0; i < BLOCKS; i++) {
+        float dw[COLS] = { 0 }, *more = filled_floats(EACH * COLS, 0);
+        int at = i * EACH;
+
+        RUN(rms_norm_backward, rms_norm_backward, more, dw, dy + at * COLS, x + at * COLS,
+            rstd + at, w, EACH, COLS, .blocks = 0);
+        cr_expect_eq(memcmp(got + i * STEP, dw, sizeof dw), 0, "dw of block %d", i);
+        cr_expect_eq(got[i * STEP + COLS], 7, "between the blocks");
+        cr_expect_eq(memcmp(dx + at * COLS, more, EACH * COLS * sizeof *more), 0, "dx");
+        free(more);
+    }
+    free(x), free(dy), free(w), free(y), free(dx), free(got);
 }

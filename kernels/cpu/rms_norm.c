@@ -1,26 +1,13 @@
-/* kernels/cpu/norm.c - see kernels/norm.h. */
-#include "kernels/norm.h"
+/* kernels/cpu/rms_norm.c - see kernels/rms_norm.h. */
+#include "kernels/rms_norm.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/cpu/column_sums.h"
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 #include "kernels/cpu/vec.h"
-
-struct norm_forward {
-    char *y;
-    enum dtype type;
-    float *rstd, *x;
-    const float *residual, *w;
-    int64_t cols;
-    float eps;
-};
-
-struct norm_backward {
-    float *dx, *workspace;
-    const float *dy, *x, *rstd, *w;
-    int64_t cols;
-};
 
 /* Sums over a row are taken in vector lanes of 256 elements and in double over those. */
 enum { SUM_RUN = 256 };
@@ -61,7 +48,7 @@ static KERNEL_CLONES void scale_bf16(uint16_t *restrict y, const float *restrict
 
 static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    const struct norm_forward *a = ctx;
+    const struct rms_norm_forward *a = ctx;
 
     (void)thread;
     for (int64_t r = lo; r < hi; r++) {
@@ -77,20 +64,17 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
     }
 }
 
-void norm_rms_forward(void *y, enum dtype type, float *rstd, float *x, const float *residual,
-                      const float *w, int64_t rows, int64_t cols, float eps)
+tp_status cpu_run_rms_norm_forward(struct device_queue *q, const struct rms_norm_forward *a,
+                                   struct tp_err *err)
 {
-    struct norm_forward a = { .y = y,
-                              .type = type,
-                              .rstd = rstd,
-                              .x = x,
-                              .residual = residual,
-                              .w = w,
-                              .cols = cols,
-                              .eps = eps };
+    struct rms_norm_forward rows = *a;
 
-    kernels_for(rows, kernels_grain(cols * (residual ? 16 : 8)), forward_range, &a);
+    (void)err;
+    kernels_for(q, a->rows, kernels_grain(a->cols * (a->residual ? 16 : 8)), forward_range, &rows);
+    return TP_OK;
 }
+
+/* ---- backward ---- */
 
 static KERNEL_CLONES double dot3(const float *a, const float *b, const float *c, int64_t n)
 {
@@ -118,33 +102,67 @@ static KERNEL_CLONES void backward_row(float *restrict dx, float *restrict dw,
     }
 }
 
-static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
-{
-    const struct norm_backward *a = ctx;
-    float *part = column_sums_part(a->workspace, a->cols, thread);
+struct rms_norm_work {
+    struct rms_norm_backward a;
+    float *room;
+};
 
+/* Rows lo .. hi - 1; what they give to dw is added to the thread's part. */
+static void backward_rows(const struct rms_norm_backward *a, const struct column_sums *sums,
+                          int64_t lo, int64_t hi)
+{
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->cols;
         const float *dy = a->dy + at, *x = a->x + at;
         double s = (double)a->rstd[r];
         float along = (float)(dot3(dy, a->w, x, a->cols) * s * s * s / (double)a->cols);
 
-        backward_row(a->dx + at, part, dy, x, a->w, a->rstd[r], along, a->cols);
-        column_sums_next(a->workspace, a->cols, thread, r, lo, hi);
+        backward_row(a->dx + at, sums->part, dy, x, a->w, a->rstd[r], along, a->cols);
+        column_sums_next(sums, r, lo, hi);
     }
 }
 
-void norm_rms_backward(float *dx, float *dw, const float *dy, const float *x, const float *rstd,
-                       const float *w, int64_t rows, int64_t cols, float *workspace)
+static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    struct norm_backward a = { dx, workspace, dy, x, rstd, w, cols };
+    const struct rms_norm_work *w = ctx;
+    const struct column_sums s = column_sums_of(w->room, w->a.cols, thread);
 
-    column_sums_begin(workspace, cols);
-    kernels_for(rows, kernels_grain(cols * 16), backward_range, &a);
-    column_sums_add(dw, workspace, cols, 0, cols);
+    backward_rows(&w->a, &s, lo, hi);
 }
 
-int64_t norm_rms_workspace(int64_t cols)
+/* Blocks lo .. hi - 1 of rows, each by this thread alone. */
+static void backward_blocks(void *ctx, int64_t lo, int64_t hi, int thread)
 {
-    return column_sums_workspace(cols);
+    const struct rms_norm_work *w = ctx;
+    const struct rms_norm_backward *a = &w->a;
+    const struct column_sums s = column_sums_of(w->room, a->cols, thread);
+    int64_t rows = a->rows / a->blocks;
+
+    for (int64_t i = lo; i < hi; i++) {
+        float *dw = a->dw + i * a->block_step;
+
+        column_sums_clear(s.total, s.cols, 1);
+        backward_rows(a, &s, i * rows, (i + 1) * rows);
+        memset(dw, 0, (size_t)a->cols * sizeof *dw);
+        column_sums_add(dw, 0, a->cols, s.total, a->cols, 1);
+    }
+}
+
+tp_status cpu_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a,
+                                    struct tp_err *err)
+{
+    struct rms_norm_work w = { .a = *a };
+    int team = kernels_team(q);
+    tp_status st = column_sums_room(&w.room, q, a->cols, err);
+
+    if (st)
+        return st;
+    if (a->blocks) {
+        kernels_each(q, a->blocks, backward_blocks, &w);
+        return TP_OK;
+    }
+    column_sums_clear(w.room, a->cols, team);
+    kernels_for(q, a->rows, kernels_grain(a->cols * 16), backward_range, &w);
+    column_sums_add(a->dw, 0, a->cols, w.room, a->cols, team);
+    return TP_OK;
 }

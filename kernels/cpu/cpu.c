@@ -1,0 +1,87 @@
+/* kernels/cpu/cpu.c - see kernels/cpu/cpu.h. */
+#include "kernels/cpu/cpu.h"
+
+#include "kernels/cpu/run.h"
+
+/* An operation that queues its function of kernels/cpu/run.h. */
+#define CPU_KERNEL(name, run, arg)                                                         \
+    static tp_status name##_fn(struct device_queue *q, const void *a, struct tp_err *err)  \
+    {                                                                                      \
+        return run(q, a, err);                                                             \
+    }                                                                                      \
+    static void name(struct device_queue *q, const struct arg *a)                          \
+    {                                                                                      \
+        const struct device_operation o = { name##_fn, a, sizeof *a, 0 };                  \
+        _Static_assert(sizeof *a <= DEVICE_ARGS_MAX, "an argument that a queue can copy"); \
+        device_submit(q, &o);                                                              \
+    }
+
+CPU_KERNEL(queue_gemm, cpu_run_gemm, gemm)
+CPU_KERNEL(queue_attention_forward, cpu_run_attention_forward, attention)
+CPU_KERNEL(queue_attention_backward, cpu_run_attention_backward, attention_backward)
+CPU_KERNEL(queue_rope_table, cpu_run_rope_table, rope_table)
+CPU_KERNEL(queue_rope_apply, cpu_run_rope_apply, rope_apply)
+CPU_KERNEL(queue_rms_norm_forward, cpu_run_rms_norm_forward, rms_norm_forward)
+CPU_KERNEL(queue_rms_norm_backward, cpu_run_rms_norm_backward, rms_norm_backward)
+CPU_KERNEL(queue_layer_norm_forward, cpu_run_layer_norm_forward, layer_norm_forward)
+CPU_KERNEL(queue_layer_norm_backward, cpu_run_layer_norm_backward, layer_norm_backward)
+CPU_KERNEL(queue_swiglu_forward, cpu_run_swiglu_forward, swiglu_forward)
+CPU_KERNEL(queue_swiglu_backward, cpu_run_swiglu_backward, swiglu_backward)
+CPU_KERNEL(queue_gelu_forward, cpu_run_gelu_forward, gelu_forward)
+CPU_KERNEL(queue_gelu_backward, cpu_run_gelu_backward, gelu_backward)
+CPU_KERNEL(queue_bias_add, cpu_run_bias_add, bias_add)
+CPU_KERNEL(queue_bias_residual_add, cpu_run_bias_residual_add, bias_residual_add)
+CPU_KERNEL(queue_bias_gradient, cpu_run_bias_gradient, bias_gradient)
+CPU_KERNEL(queue_embedding_forward, cpu_run_embedding_forward, embedding_forward)
+CPU_KERNEL(queue_embedding_backward, cpu_run_embedding_backward, embedding_backward)
+CPU_KERNEL(queue_loss_max, cpu_run_loss_max, loss_max)
+CPU_KERNEL(queue_loss_sum_exp, cpu_run_loss_sum_exp, loss_sum_exp)
+CPU_KERNEL(queue_loss_backward, cpu_run_loss_backward, loss_backward)
+CPU_KERNEL(queue_loss_total, cpu_run_loss_total, loss_total)
+CPU_KERNEL(queue_sum_add, cpu_run_sum_add, sum_add)
+CPU_KERNEL(queue_sum_tree, cpu_run_sum_tree, sum_tree)
+CPU_KERNEL(queue_sum_levels, cpu_run_sum_levels, sum_levels)
+CPU_KERNEL(queue_sum_doubles, cpu_run_sum_doubles, sum_doubles)
+CPU_KERNEL(queue_sum_halves, cpu_run_sum_halves, sum_halves)
+CPU_KERNEL(queue_grad_norm_squares, cpu_run_grad_norm_squares, grad_norm_squares)
+CPU_KERNEL(queue_grad_norm_squares_rows, cpu_run_grad_norm_squares_rows, grad_norm_squares_rows)
+CPU_KERNEL(queue_grad_norm_clip, cpu_run_grad_norm_clip, grad_norm_clip)
+CPU_KERNEL(queue_adamw_step, cpu_run_adamw_step, adamw_step)
+CPU_KERNEL(queue_cast, cpu_run_cast, cast)
+CPU_KERNEL(queue_copy_box, cpu_run_copy_box, copy_box)
+
+const struct kernel_ops kernels_cpu = {
+    .gemm = queue_gemm,
+    .attention_forward = queue_attention_forward,
+    .attention_backward = queue_attention_backward,
+    .rope_table = queue_rope_table,
+    .rope_apply = queue_rope_apply,
+    .rms_norm_forward = queue_rms_norm_forward,
+    .rms_norm_backward = queue_rms_norm_backward,
+    .layer_norm_forward = queue_layer_norm_forward,
+    .layer_norm_backward = queue_layer_norm_backward,
+    .swiglu_forward = queue_swiglu_forward,
+    .swiglu_backward = queue_swiglu_backward,
+    .gelu_forward = queue_gelu_forward,
+    .gelu_backward = queue_gelu_backward,
+    .bias_add = queue_bias_add,
+    .bias_residual_add = queue_bias_residual_add,
+    .bias_gradient = queue_bias_gradient,
+    .embedding_forward = queue_embedding_forward,
+    .embedding_backward = queue_embedding_backward,
+    .loss_max = queue_loss_max,
+    .loss_sum_exp = queue_loss_sum_exp,
+    .loss_backward = queue_loss_backward,
+    .loss_total = queue_loss_total,
+    .sum_add = queue_sum_add,
+    .sum_tree = queue_sum_tree,
+    .sum_levels = queue_sum_levels,
+    .sum_doubles = queue_sum_doubles,
+    .sum_halves = queue_sum_halves,
+    .grad_norm_squares = queue_grad_norm_squares,
+    .grad_norm_squares_rows = queue_grad_norm_squares_rows,
+    .grad_norm_clip = queue_grad_norm_clip,
+    .adamw_step = queue_adamw_step,
+    .cast = queue_cast,
+    .copy_box = queue_copy_box,
+};

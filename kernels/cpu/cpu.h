@@ -1,0 +1,14 @@
+/*
+ * kernels/cpu/cpu.h - the operations of kernels/ops.h for the CPU device (device/cpu/cpu.h): vector
+ * loops in C, products by oneDNN, and as many OpenMP threads as the device says. Results do not
+ * depend on the number of threads, but for products (oneDNN may split sums over threads) and sums
+ * whose order their header names; they are the same from run to run.
+ */
+#ifndef KERNELS_CPU_CPU_H
+#define KERNELS_CPU_CPU_H
+
+#include "kernels/ops.h"
+
+extern const struct kernel_ops kernels_cpu;
+
+#endif

@@ -1,0 +1,71 @@
+/*
+ * kernels/cpu/run.h - the operations of kernels/ops.h as functions that run at once. q gives the
+ * number of threads and scratch memory. Inside kernels/cpu/.
+ */
+#ifndef KERNELS_CPU_RUN_H
+#define KERNELS_CPU_RUN_H
+
+#include "kernels/ops.h"
+
+tp_status cpu_run_gemm(struct device_queue *q, const struct gemm *a, struct tp_err *err);
+tp_status cpu_run_attention_forward(struct device_queue *q, const struct attention *a,
+                                    struct tp_err *err);
+tp_status cpu_run_attention_backward(struct device_queue *q, const struct attention_backward *a,
+                                     struct tp_err *err);
+tp_status cpu_run_rope_table(struct device_queue *q, const struct rope_table *a,
+                             struct tp_err *err);
+tp_status cpu_run_rope_apply(struct device_queue *q, const struct rope_apply *a,
+                             struct tp_err *err);
+tp_status cpu_run_rms_norm_forward(struct device_queue *q, const struct rms_norm_forward *a,
+                                   struct tp_err *err);
+tp_status cpu_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a,
+                                    struct tp_err *err);
+tp_status cpu_run_layer_norm_forward(struct device_queue *q, const struct layer_norm_forward *a,
+                                     struct tp_err *err);
+tp_status cpu_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a,
+                                      struct tp_err *err);
+tp_status cpu_run_swiglu_forward(struct device_queue *q, const struct swiglu_forward *a,
+                                 struct tp_err *err);
+tp_status cpu_run_swiglu_backward(struct device_queue *q, const struct swiglu_backward *a,
+                                  struct tp_err *err);
+tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a,
+                               struct tp_err *err);
+tp_status cpu_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a,
+                                struct tp_err *err);
+tp_status cpu_run_bias_add(struct device_queue *q, const struct bias_add *a, struct tp_err *err);
+tp_status cpu_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a,
+                                    struct tp_err *err);
+tp_status cpu_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a,
+                                struct tp_err *err);
+tp_status cpu_run_embedding_forward(struct device_queue *q, const struct embedding_forward *a,
+                                    struct tp_err *err);
+tp_status cpu_run_embedding_backward(struct device_queue *q, const struct embedding_backward *a,
+                                     struct tp_err *err);
+tp_status cpu_run_loss_max(struct device_queue *q, const struct loss_max *a, struct tp_err *err);
+tp_status cpu_run_loss_sum_exp(struct device_queue *q, const struct loss_sum_exp *a,
+                               struct tp_err *err);
+tp_status cpu_run_loss_backward(struct device_queue *q, const struct loss_backward *a,
+                                struct tp_err *err);
+tp_status cpu_run_loss_total(struct device_queue *q, const struct loss_total *a,
+                             struct tp_err *err);
+tp_status cpu_run_sum_add(struct device_queue *q, const struct sum_add *a, struct tp_err *err);
+tp_status cpu_run_sum_tree(struct device_queue *q, const struct sum_tree *a, struct tp_err *err);
+tp_status cpu_run_sum_levels(struct device_queue *q, const struct sum_levels *a,
+                             struct tp_err *err);
+tp_status cpu_run_sum_doubles(struct device_queue *q, const struct sum_doubles *a,
+                              struct tp_err *err);
+tp_status cpu_run_sum_halves(struct device_queue *q, const struct sum_halves *a,
+                             struct tp_err *err);
+tp_status cpu_run_grad_norm_squares(struct device_queue *q, const struct grad_norm_squares *a,
+                                    struct tp_err *err);
+tp_status cpu_run_grad_norm_squares_rows(struct device_queue *q,
+                                         const struct grad_norm_squares_rows *a,
+                                         struct tp_err *err);
+tp_status cpu_run_grad_norm_clip(struct device_queue *q, const struct grad_norm_clip *a,
+                                 struct tp_err *err);
+tp_status cpu_run_adamw_step(struct device_queue *q, const struct adamw_step *a,
+                             struct tp_err *err);
+tp_status cpu_run_cast(struct device_queue *q, const struct cast *a, struct tp_err *err);
+tp_status cpu_run_copy_box(struct device_queue *q, const struct copy_box *a, struct tp_err *err);
+
+#endif

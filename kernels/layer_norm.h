@@ -1,0 +1,39 @@
+/*
+ * kernels/layer_norm.h - layer norm with weight and bias (Ba, Kiros and Hinton 2016), as GPT-2 has
+ * it. Everything is f32 but y, which is `type` (f32 or bf16). Matrices are rows x cols, row-major.
+ */
+#ifndef KERNELS_LAYER_NORM_H
+#define KERNELS_LAYER_NORM_H
+
+#include <stdint.h>
+
+#include "layout/dtype.h"
+
+/* x += residual and x[r][c] += x_bias[c] (each where it is not NULL), in place: the sum is the
+ * residual of the next block, and what the backward pass needs. Then y = (x - mean) rstd w + b,
+ * with mean[r] and rstd[r] = 1 / sqrt(variance + eps) of x. */
+struct layer_norm_forward {
+    void *y;
+    enum dtype type;
+    float *mean, *rstd; /* [rows] */
+    float *x;
+    const float *residual, *x_bias;
+    const float *w, *b; /* [cols] */
+    int64_t rows, cols;
+    float eps;
+};
+
+/* dx += d loss / d x, dw and db += theirs, from dy. x, mean and rstd are those after the forward
+ * pass. The order in which dw and db are summed over rows is fixed for a number of threads.
+ *
+ * With blocks > 0 the rows are that many blocks, each computed by one thread: dw + i * block_step
+ * and db + i * block_step are set to the sums over block i. */
+struct layer_norm_backward {
+    float *dx, *dw, *db;
+    const float *dy, *x, *mean, *rstd, *w;
+    int64_t rows, cols;
+    int blocks;
+    int64_t block_step;
+};
+
+#endif

@@ -1,0 +1,72 @@
+/*
+ * kernels/ops.h - the operations that a device computes, as one table. A device that trains has
+ * one: kernels/cpu/cpu.h; a GPU adds another.
+ *
+ * An operation is ordered on the queue that it is given, as device/device.h says of all operations:
+ * it returns at once, works on device memory, and its failure is kept by the queue's device. Its
+ * one argument, a struct, is read before it returns. The header of each struct says what is
+ * computed.
+ */
+#ifndef KERNELS_OPS_H
+#define KERNELS_OPS_H
+
+#include "device/device.h"
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/bias.h"
+#include "kernels/cast.h"
+#include "kernels/copy.h"
+#include "kernels/embedding.h"
+#include "kernels/gelu.h"
+#include "kernels/gemm.h"
+#include "kernels/grad_norm.h"
+#include "kernels/layer_norm.h"
+#include "kernels/loss.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/sum.h"
+#include "kernels/swiglu.h"
+
+struct kernel_ops {
+    void (*gemm)(struct device_queue *q, const struct gemm *a);
+    void (*attention_forward)(struct device_queue *q, const struct attention *a);
+    void (*attention_backward)(struct device_queue *q, const struct attention_backward *a);
+    void (*rope_table)(struct device_queue *q, const struct rope_table *a);
+    void (*rope_apply)(struct device_queue *q, const struct rope_apply *a);
+    void (*rms_norm_forward)(struct device_queue *q, const struct rms_norm_forward *a);
+    void (*rms_norm_backward)(struct device_queue *q, const struct rms_norm_backward *a);
+    void (*layer_norm_forward)(struct device_queue *q, const struct layer_norm_forward *a);
+    void (*layer_norm_backward)(struct device_queue *q, const struct layer_norm_backward *a);
+    void (*swiglu_forward)(struct device_queue *q, const struct swiglu_forward *a);
+    void (*swiglu_backward)(struct device_queue *q, const struct swiglu_backward *a);
+    void (*gelu_forward)(struct device_queue *q, const struct gelu_forward *a);
+    void (*gelu_backward)(struct device_queue *q, const struct gelu_backward *a);
+    void (*bias_add)(struct device_queue *q, const struct bias_add *a);
+    void (*bias_residual_add)(struct device_queue *q, const struct bias_residual_add *a);
+    void (*bias_gradient)(struct device_queue *q, const struct bias_gradient *a);
+    void (*embedding_forward)(struct device_queue *q, const struct embedding_forward *a);
+    void (*embedding_backward)(struct device_queue *q, const struct embedding_backward *a);
+    void (*loss_max)(struct device_queue *q, const struct loss_max *a);
+    void (*loss_sum_exp)(struct device_queue *q, const struct loss_sum_exp *a);
+    void (*loss_backward)(struct device_queue *q, const struct loss_backward *a);
+    void (*loss_total)(struct device_queue *q, const struct loss_total *a);
+    void (*sum_add)(struct device_queue *q, const struct sum_add *a);
+    void (*sum_tree)(struct device_queue *q, const struct sum_tree *a);
+    void (*sum_levels)(struct device_queue *q, const struct sum_levels *a);
+    void (*sum_doubles)(struct device_queue *q, const struct sum_doubles *a);
+    void (*sum_halves)(struct device_queue *q, const struct sum_halves *a);
+    void (*grad_norm_squares)(struct device_queue *q, const struct grad_norm_squares *a);
+    void (*grad_norm_squares_rows)(struct device_queue *q, const struct grad_norm_squares_rows *a);
+    void (*grad_norm_clip)(struct device_queue *q, const struct grad_norm_clip *a);
+    void (*adamw_step)(struct device_queue *q, const struct adamw_step *a);
+    void (*cast)(struct device_queue *q, const struct cast *a);
+    void (*copy_box)(struct device_queue *q, const struct copy_box *a);
+};
+
+/* A queue, and the operations of its device. */
+struct kernel_queue {
+    const struct kernel_ops *ops;
+    struct device_queue *queue;
+};
+
+#endif

@@ -1,0 +1,331 @@
+/*
+ * tests/unit/device_cpu.c - the CPU device: the order of queues and events, memory, failures.
+ * covers: device/device device/cpu/cpu_queue device/cpu/pages
+ */
+#include "device/cpu/cpu.h"
+
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+static struct device *open_device(bool no_comm_thread)
+{
+    const struct cpu_options options = { .threads = 2, .no_comm_thread = no_comm_thread };
+    struct device *d;
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(cpu_device_open(&d, &options, &err), TP_OK, "%s", err.msg);
+    return d;
+}
+
+static struct device_queue *open_queue(struct device *d, enum device_queue_kind kind)
+{
+    struct device_queue *q;
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(device_queue_open(d, &q, kind, &err), TP_OK, "%s", err.msg);
+    return q;
+}
+
+static struct device_event *open_event(struct device *d)
+{
+    struct device_event *e;
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(device_event_open(d, &e, &err), TP_OK, "%s", err.msg);
+    return e;
+}
+
+static void submit(struct device_queue *q, device_fn fn, const void *args, int args_bytes)
+{
+    device_submit(q, &(struct device_operation){ fn, args, args_bytes, 0 });
+}
+
+static tp_status add_one(struct device_queue *q, const void *args, struct tp_err *err)
+{
+    atomic_int *const *n = args;
+
+    (void)q;
+    (void)err;
+    atomic_fetch_add(*n, 1);
+    return TP_OK;
+}
+
+/* Waits until *gate is set. */
+static tp_status pass_gate(struct device_queue *q, const void *args, struct tp_err *err)
+{
+    const struct timespec nap = { .tv_nsec = 1000000 };
+    atomic_int *const *gate = args;
+
+    (void)q;
+    (void)err;
+    while (!atomic_load(*gate))
+        nanosleep(&nap, NULL);
+    return TP_OK;
+}
+
+static tp_status fails(struct device_queue *q, const void *args, struct tp_err *err)
+{
+    (void)q;
+    return tp_fail(err, TP_E_INTERNAL, "%s", (const char *)args);
+}
+
+Test(device_cpu, a_compute_queue_runs_at_once)
+{
+    struct device *d = open_device(false);
+    struct device_queue *q = open_queue(d, DEVICE_QUEUE_COMPUTE);
+    struct device_event *e = open_event(d);
+    atomic_int n = 0, *at = &n;
+
+    cr_assert(device_event_done(e), "an event that was never recorded is passed");
+    submit(q, add_one, &at, sizeof at);
+    cr_assert_eq(n, 1);
+    device_record(q, e);
+    cr_assert(device_event_done(e));
+    device_event_close(e);
+    device_queue_close(q);
+    device_close(d);
+}
+
+Test(device_cpu, a_comm_queue_goes_on_by_itself_and_an_event_waits_for_it)
+{
+    struct device *d = open_device(false);
+    struct device_queue *compute = open_queue(d, DEVICE_QUEUE_COMPUTE);
+    struct device_queue *comm = open_queue(d, DEVICE_QUEUE_COMM);
+    struct device_event *e = open_event(d);
+    atomic_int gate = 0, n = 0, *at_gate = &gate, *at = &n;
+    struct tp_err err = { 0 };
+
+    submit(comm, pass_gate, &at_gate, sizeof at_gate);
+    submit(comm, add_one, &at, sizeof at);
+    device_record(comm, e);
+    submit(comm, pass_gate, &at_gate, sizeof at_gate); /* behind the event */
+    cr_assert(!device_event_done(e));
+    cr_assert_eq(n, 0);
+    gate = 1;
+    device_wait(compute, e);
+    cr_assert_eq(n, 1);
+    cr_assert_eq(device_event_sync(e, &err), TP_OK);
+    cr_assert(device_times(d).worked > 0);
+    device_event_close(e);
+    device_queue_close(comm);
+    device_queue_close(compute);
+    device_close(d);
+}
+
+/* Checks that its number is the next. */
+struct in_order {
+    atomic_int *next;
+    int number;
+};
+
+static tp_status check_order(struct device_queue *q, const void *args, struct tp_err *err)
+{
+    const struct in_order *o = args;
+    int expected = o->number;
+
+    (void)q;
+    if (!atomic_compare_exchange_strong(o->next, &expected, o->number + 1))
+        return tp_fail(err, TP_E_INTERNAL, "number %d is run as number %d", o->number, expected);
+    return TP_OK;
+}
+
+/* More than the queue's ring holds; arguments are copied. */
+Test(device_cpu, many_operations_run_in_the_order_of_queuing)
+{
+    struct device *d = open_device(false);
+    struct device_queue *q = open_queue(d, DEVICE_QUEUE_COMM);
+    struct device_event *e = open_event(d);
+    atomic_int next = 0;
+    struct tp_err err = { 0 };
+
+    for (int i = 0; i < 1000; i++) {
+        struct in_order o = { &next, i };
+
+        submit(q, check_order, &o, sizeof o);
+        o.number = -1;
+    }
+    device_record(q, e);
+    cr_assert_eq(device_event_sync(e, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(next, 1000);
+    device_event_close(e);
+    device_queue_close(q);
+    device_close(d);
+}
+
+Test(device_cpu, a_queue_with_a_thread_waits_for_another)
+{
+    struct device *d = open_device(false);
+    struct device_queue *a = open_queue(d, DEVICE_QUEUE_COMM),
+                        *b = open_queue(d, DEVICE_QUEUE_COMM);
+    struct device_event *e = open_event(d), *end = open_event(d);
+    atomic_int gate = 0, n = 0, next = 0, *at_gate = &gate, *at = &n;
+    struct in_order first = { &next, 0 }, second = { &next, 1 };
+    struct tp_err err = { 0 };
+
+    submit(a, pass_gate, &at_gate, sizeof at_gate);
+    submit(a, check_order, &first, sizeof first);
+    device_record(a, e);
+    device_wait(b, e);
+    submit(b, check_order, &second, sizeof second);
+    submit(b, add_one, &at, sizeof at);
+    device_record(b, end);
+    cr_assert_eq(n, 0);
+    gate = 1;
+    cr_assert_eq(device_event_sync(end, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(n, 1);
+    device_event_close(e);
+    device_event_close(end);
+    device_queue_close(a);
+    device_queue_close(b);
+    device_close(d);
+}
+
+Test(device_cpu, without_threads_a_comm_queue_runs_at_once)
+{
+    struct device *d = open_device(true);
+    struct device_queue *q = open_queue(d, DEVICE_QUEUE_COMM);
+    atomic_int n = 0, *at = &n;
+
+    submit(q, add_one, &at, sizeof at);
+    cr_assert_eq(n, 1);
+    device_queue_close(q);
+    device_close(d);
+}
+
+static void check_failure(enum device_queue_kind kind)
+{
+    struct device *d = open_device(false);
+    struct device_queue *q = open_queue(d, kind);
+    struct device_event *e = open_event(d);
+    atomic_int n = 0, *at = &n;
+    struct tp_err err = { 0 };
+
+    submit(q, fails, "the first", 10);
+    submit(q, fails, "the second", 11);
+    submit(q, add_one, &at, sizeof at);
+    device_record(q, e);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(device_event_sync(e, &err), TP_E_INTERNAL);
+        cr_assert_str_eq(err.msg, "the first");
+    }
+    cr_assert_eq(n, 0, "work behind a failure is dropped");
+    device_event_close(e);
+    device_queue_close(q);
+    device_close(d);
+}
+
+Test(device_cpu, the_first_failure_is_kept)
+{
+    check_failure(DEVICE_QUEUE_COMPUTE);
+    check_failure(DEVICE_QUEUE_COMM);
+}
+
+Test(device_cpu, a_failure_from_outside_is_the_devices_too)
+{
+    struct device *d = open_device(false);
+    struct device_event *e = open_event(d);
+    struct tp_err err = { 0 };
+
+    tp_fail(&err, TP_E_COMM, "a rank is gone");
+    device_fail(d, &err);
+    err = (struct tp_err){ 0 };
+    cr_assert_eq(device_event_sync(e, &err), TP_E_COMM);
+    cr_assert_str_eq(err.msg, "a rank is gone");
+    device_event_close(e);
+    device_close(d);
+}
+
+static int watched[2]; /* beginnings and ends of waits */
+
+static void watch(void *ctx, bool waits)
+{
+    (void)ctx;
+    watched[waits]++;
+}
+
+Test(device_cpu, who_watches_learns_of_waits_alone)
+{
+    struct device *d = open_device(false);
+    struct device_queue *compute = open_queue(d, DEVICE_QUEUE_COMPUTE);
+    struct device_queue *comm = open_queue(d, DEVICE_QUEUE_COMM);
+    struct device_event *e = open_event(d);
+    const struct timespec nap = { .tv_nsec = 50000000 };
+    struct tp_err err = { 0 };
+
+    device_watch(d, watch, NULL);
+    device_record(compute, e);
+    cr_assert_eq(device_event_sync(e, &err), TP_OK);
+    cr_assert(watched[0] == 0 && watched[1] == 0 && device_times(d).waited == 0);
+    for (int i = 0; i < 20 && !watched[1]; i++) {
+        atomic_int gate = 1, *at = &gate;
+
+        for (int k = 0; k < 60; k++)
+            submit(comm, pass_gate, &at, sizeof at);
+        device_record(comm, e);
+        cr_assert_eq(device_event_sync(e, &err), TP_OK);
+        nanosleep(&nap, NULL);
+    }
+    cr_assert(watched[1] > 0 && watched[0] == watched[1]);
+    cr_assert(device_times(d).waited > 0);
+    device_event_close(e);
+    device_queue_close(comm);
+    device_queue_close(compute);
+    device_close(d);
+}
+
+Test(device_cpu, memory_is_zeroed_copied_and_filled)
+{
+    enum { N = 1000 };
+    struct device *d = open_device(false);
+    struct device_queue *q = open_queue(d, DEVICE_QUEUE_COMPUTE);
+    void *device, *pinned;
+    struct tp_err err = { 0 };
+    unsigned char *a, *b;
+
+    cr_assert_eq(device_alloc(d, &device, N, &err), TP_OK);
+    cr_assert_eq(device_alloc_pinned(d, &pinned, N, &err), TP_OK);
+    a = device, b = pinned;
+    for (int i = 0; i < N; i++) {
+        cr_assert_eq(a[i] + b[i], 0);
+        b[i] = (unsigned char)(i * 7);
+    }
+    device_copy(q, a, b, N);
+    cr_assert_eq(memcmp(a, b, N), 0);
+    device_fill(q, a, 3, 10);
+    cr_assert(a[0] == 3 && a[9] == 3 && a[10] == 70);
+    /* 4 rows of 5 bytes, 10 bytes apart, from one row */
+    device_copy_2d(q, &(struct device_copy){ a, b + 100, 4, 5, 10, 0 });
+    for (int r = 0; r < 4; r++)
+        cr_assert_eq(memcmp(a + 10 * r, b + 100, 5), 0);
+    cr_assert_eq(a[5], 3);
+    cr_assert_eq(a[45], b[45], "behind the last row");
+    device_free(d, device);
+    device_free(d, pinned);
+    device_queue_close(q);
+    device_close(d);
+}
+
+Test(device_cpu, scratch_is_kept_and_grows)
+{
+    struct device *d = open_device(false);
+    struct device_queue *q = open_queue(d, DEVICE_QUEUE_COMPUTE);
+    void *first = device_scratch(q, 1000);
+
+    cr_assert_eq(device_scratch(q, 10), first);
+    cr_assert_not_null(device_scratch(q, 1 << 20));
+    device_queue_close(q);
+    device_close(d);
+}
+
+Test(device_cpu, too_much_memory_is_refused_with_a_sentence)
+{
+    struct device *d = open_device(false);
+    struct tp_err err = { 0 };
+    void *p = NULL;
+
+    cr_assert_eq(device_alloc(d, &p, INT64_C(1) << 60, &err), TP_E_NOMEM);
+    cr_assert(strstr(err.msg, "1152921504606846976"), "%s", err.msg);
+    device_close(d);
+}

@@ -1,0 +1,55 @@
+/*
+ * tests/unit/ranks.h - run a function in several ranks of our own launcher.
+ */
+#ifndef TESTS_UNIT_RANKS_H
+#define TESTS_UNIT_RANKS_H
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "comm/launch.h"
+
+/* What a rank does; returns the number of things that are wrong. */
+typedef int (*ranks_fn)(struct comm *world, void *ctx);
+
+/* In a rank: run fn and exit. */
+static inline void be_a_rank(int64_t shared_bytes, ranks_fn fn, void *ctx)
+{
+    struct comm *world = NULL;
+    struct tp_err err = { 0 };
+    int wrong;
+
+    if (comm_init(&world, shared_bytes, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        _exit(100);
+    }
+    wrong = fn(world, ctx);
+    comm_end(world, wrong ? TP_E_NO : TP_OK);
+    _exit(wrong < 100 ? wrong : 99);
+}
+
+/* Run fn in n ranks with shared_bytes of memory for collectives each. Returns how many things the
+ * first rank that failed found wrong; 0: all is well. */
+static inline int run_ranks(int n, int64_t shared_bytes, ranks_fn fn, void *ctx)
+{
+    struct tp_err err = { 0 };
+    int rank, code = 0;
+    tp_status st = launch_ranks(n, &rank, &code, &err);
+
+    if (rank >= 0)
+        be_a_rank(shared_bytes, fn, ctx);
+    cr_assert_eq(st, TP_OK, "%d ranks: %s", n, err.msg);
+    return code;
+}
+
+/* Count one thing wrong, and say which, unless ok. */
+static inline int wrong_unless(int ok, const char *what)
+{
+    if (!ok)
+        fprintf(stderr, "wrong: %s\n", what);
+    return !ok;
+}
+
+#endif
