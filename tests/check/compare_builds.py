@@ -41,7 +41,9 @@ GPT2 = {
     "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
 }
 TIED = dict(LLAMA, tie_word_embeddings=True, num_key_value_heads=2)
-MODELS = {"llama": LLAMA, "gpt2": GPT2, "tied": TIED}
+ONE_KV = dict(LLAMA, num_hidden_layers=2, num_key_value_heads=1)
+WIDE = dict(LLAMA, num_hidden_layers=2, intermediate_size=6000)  # gradients in several buckets
+MODELS = {"llama": LLAMA, "gpt2": GPT2, "tied": TIED, "one-kv": ONE_KV, "wide": WIDE}
 DTYPES = ("fp32", "bf16")
 
 # (model, layout, further options)
@@ -55,11 +57,14 @@ RUNS = [
     ("gpt2", "tp1", []), ("gpt2", "tp4sp", []), ("gpt2", "tp2pp2dp2zero1", []),
     ("gpt2", "tp2dp2zero3", []), ("gpt2", "cp2pp2", []),
     ("tied", "tp4", []), ("tied", "pp2dp2zero3", []), ("tied", "tp2pp2", []),
+    ("wide", "dp2", ["--micro", "2"]), ("wide", "tp2dp2zero1", []), ("wide", "dp3zero3", ["--batch", "6"]),
+    ("wide", "cp2dp2zero1", ["--micro", "2"]), ("one-kv", "tp2sp", []),
 ] + [(model, layout, ["--same-bits", "4", "--micro", "1"])
      for model, layout in [("llama", "tp1"), ("llama", "tp2dp2"), ("llama", "tp4sp"),
                            ("llama", "dp2zero3"), ("llama", "pp2dp2zero1"),
                            ("gpt2", "tp2pp2"), ("gpt2", "tp2sp"), ("tied", "tp1"),
-                           ("tied", "tp2dp2zero3")]]
+                           ("tied", "tp2dp2zero3"), ("one-kv", "dp2zero3"),
+                           ("one-kv", "tp2dp2zero1")]]
 
 
 def fail(message):

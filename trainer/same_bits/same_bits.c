@@ -41,20 +41,32 @@ done:
 
 /* ---- gradients ---- */
 
-/* The shards of this rank that hold what entry i does, neighbours in memory: how many. 0: an
- * earlier entry's group. *step: floats from one's gradient to the next. */
-static int find_holders(const struct params *p, int i, int64_t *step)
+/* Shards of this rank that hold what entry i does: their gradients; how many. 0: an earlier entry's
+ * group. */
+static int find_holders(const struct params *p, int i, float *rows[SAME_BITS_SHARDS_MAX])
 {
-    const float *first = params_owned(p, &p->list[i]).grad;
     int n = 0;
 
-    *step = 0;
     if (params_twin(p, i) != i)
         return 0;
     for (int k = i; k < p->n; k++)
-        if (p->list[k].tensor == p->list[i].tensor && params_twin(p, k) == i && n++ == 1)
-            *step = params_owned(p, &p->list[k]).grad - first;
+        if (p->list[k].tensor == p->list[i].tensor && params_twin(p, k) == i)
+            rows[n++] = params_owned(p, &p->list[k]).grad;
     return n;
+}
+
+/* rows[0] += the others, along the tree of kernels/cpu/tree_reduce.h; the others are used up. */
+static void add_rows(const struct params *p, float *const *rows, int n_rows, int64_t n)
+{
+    int left = 1;
+
+    if (n_rows == 1)
+        return;
+    while (2 * left < n_rows)
+        left *= 2;
+    add_rows(p, rows, left, n);
+    add_rows(p, rows + left, n_rows - left, n);
+    p->k.ops->sum_add(p->k.queue, &(struct sum_add){ rows[0], rows[left], 1, n, 0, 0 });
 }
 
 /* Sum the gradients of KV heads that several shards hold, here and over ranks. */
@@ -63,18 +75,17 @@ static tp_status sum_holders(const struct params *p, const struct parallel *par,
     tp_status st = TP_OK;
 
     for (int i = 0; i < p->n && !st; i++) {
-        int64_t n = p->list[i].own.n, step, bytes = n * (int64_t)sizeof(float);
-        int holders = p->list[i].shared && n ? find_holders(p, i, &step) : 0;
-        float *first = params_owned(p, &p->list[i]).grad;
+        float *rows[SAME_BITS_SHARDS_MAX];
+        int64_t n = p->list[i].own.n;
+        int holders = p->list[i].shared && n ? find_holders(p, i, rows) : 0;
 
-        if (holders > 1)
-            p->k.ops->sum_tree(p->k.queue, &(struct sum_tree){ first, first, holders, step, n });
-        if (holders > 0 && par->kv)
-            st = comm_all_reduce(par->kv, first, n, COMM_F32, COMM_SUM, err);
-        if (holders > 1)
-            device_copy_2d(p->k.queue,
-                           &(struct device_copy){ first + step, first, holders - 1, bytes,
-                                                  step * (int64_t)sizeof(float), 0 });
+        if (holders == 0)
+            continue;
+        add_rows(p, rows, holders, n);
+        if (par->kv)
+            st = comm_all_reduce(par->kv, rows[0], n, COMM_F32, COMM_SUM, err);
+        for (int k = 1; k < holders; k++)
+            device_copy(p->k.queue, rows[k], rows[0], n * (int64_t)sizeof(float));
     }
     return st;
 }
