@@ -1,16 +1,24 @@
-/* ckpt/chunk.c - see ckpt/shard.h, shard_chunk_elements. */
-#include "ckpt/shard.h"
+/* ckpt/chunk.c - see ckpt/chunk.h. */
+#include "ckpt/chunk.h"
+
+#include <endian.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+
+/* ---- sizes ---- */
 
 enum {
-    GRANULES =
-        16, /* of a tensor's rows: where a cut to two, four, eight or sixteen has its edges */
+    PARTS = 16, /* of a tensor's rows: cuts to 2, 4, 8 and 16 ranks fall between them */
     DIVISORS_TRIED = 64,
-    CHUNK_BYTES_LEAST = 64 << 10,
-    RAGGED_BYTES = 1 << 20, /* of chunks that meet no edge: what is read beyond one stays small */
+    CHUNK_BYTES_MIN = 64 << 10,
+    UNALIGNED_BYTES = 1 << 20, /* of a chunk where cuts cannot fall between chunks: small, so that a
+                                  reader of a part reads little else */
 };
 
-/* Rows in the fewest equal parts that have at most `most` each; 0: no number of parts near the
- * fewest divides them. */
+/* Rows per part when `rows` is divided into equal parts of at most `most` rows, as few parts as
+ * possible; 0: no number of parts near the fewest divides the rows. */
 static int64_t divide_evenly(int64_t rows, int64_t most)
 {
     int64_t fewest = (rows + most - 1) / most;
@@ -21,33 +29,201 @@ static int64_t divide_evenly(int64_t rows, int64_t most)
     return 0;
 }
 
-/* Rows of a chunk. */
+/* Rows of a chunk of a tensor that has tensor_rows. */
 static int64_t chunk_rows(int64_t tensor_rows, int64_t row_bytes)
 {
-    int64_t parts = GRANULES, rows, most = SHARD_CHUNK_BYTES / row_bytes;
+    int64_t parts = PARTS, rows, most = CHUNK_BYTES_MAX / row_bytes;
 
-    while (parts > 1 &&
-           (tensor_rows % parts || tensor_rows / parts * row_bytes < CHUNK_BYTES_LEAST))
+    while (parts > 1 && (tensor_rows % parts || tensor_rows / parts * row_bytes < CHUNK_BYTES_MIN))
         parts /= 2;
     rows = tensor_rows / parts;
     if (rows <= most)
         return rows;
     rows = divide_evenly(rows, most);
-    if (rows * row_bytes < RAGGED_BYTES)
-        rows = row_bytes < RAGGED_BYTES ? RAGGED_BYTES / row_bytes : 1;
+    if (rows * row_bytes < UNALIGNED_BYTES)
+        rows = row_bytes < UNALIGNED_BYTES ? UNALIGNED_BYTES / row_bytes : 1;
     return rows;
 }
 
-int64_t shard_chunk_elements(const struct tensor *t, const struct box *b)
+int64_t chunk_elements(const struct tensor *t, const struct box *b)
 {
-    int64_t elem = dtype_bytes(t->dtype), most = SHARD_CHUNK_BYTES / elem, width, rows;
+    int64_t elem = dtype_bytes(t->dtype), most = CHUNK_BYTES_MAX / elem, width, rows;
 
     if (b->ndim == 0 || box_is_empty(b))
         return most;
     width = box_elements(b) / b->len[0];
     if (width > most)
-        return most; /* not even a row */
+        return most; /* a row is larger than a chunk may be */
     rows = t->placement.dim == 0 && t->placement.blocks > 1 ? t->shape[0] / t->placement.blocks
                                                             : t->shape[0];
     return chunk_rows(rows, width * elem) * width;
+}
+
+/* ---- entries ---- */
+
+enum { AT_LO = 16, AT_LEN = 64, AT_OFFSET = 112, AT_CRC = 136, AT_RESERVED = 140, AT_DIGEST = 144 };
+
+static void put32(unsigned char *p, uint32_t v)
+{
+    v = htole32(v);
+    memcpy(p, &v, 4);
+}
+
+static void put64(unsigned char *p, uint64_t v)
+{
+    v = htole64(v);
+    memcpy(p, &v, 8);
+}
+
+static uint32_t get32(const unsigned char *p)
+{
+    uint32_t v;
+
+    memcpy(&v, p, 4);
+    return le32toh(v);
+}
+
+static uint64_t get64(const unsigned char *p)
+{
+    uint64_t v;
+
+    memcpy(&v, p, 8);
+    return le64toh(v);
+}
+
+void chunk_entry_encode(unsigned char *out, const struct chunk_entry *entry)
+{
+    memset(out, 0, CHUNK_ENTRY_BYTES);
+    put32(out, (uint32_t)entry->tensor);
+    put32(out + 4, (uint32_t)entry->part);
+    put32(out + 8, (uint32_t)entry->box.ndim);
+    put32(out + 12, (uint32_t)entry->codec);
+    for (int d = 0; d < entry->box.ndim; d++) {
+        put64(out + AT_LO + 8 * d, (uint64_t)entry->box.lo[d]);
+        put64(out + AT_LEN + 8 * d, (uint64_t)entry->box.len[d]);
+    }
+    put64(out + AT_OFFSET, (uint64_t)entry->offset);
+    put64(out + AT_OFFSET + 8, (uint64_t)entry->stored_bytes);
+    put64(out + AT_OFFSET + 16, (uint64_t)entry->raw_bytes);
+    put32(out + AT_CRC, entry->crc32c);
+    put64(out + AT_DIGEST, entry->digest.d[0]);
+    put64(out + AT_DIGEST + 8, entry->digest.d[1]);
+}
+
+/* False: the number does not fit an int. */
+static bool get_int(int *out, const unsigned char *p)
+{
+    uint32_t v = get32(p);
+
+    *out = (int)v;
+    return v <= INT32_MAX;
+}
+
+/* False: the number is negative. */
+static bool get_count(int64_t *out, const unsigned char *p)
+{
+    uint64_t v = get64(p);
+
+    *out = (int64_t)v;
+    return v <= INT64_MAX;
+}
+
+bool chunk_entry_decode(struct chunk_entry *out, const unsigned char *in)
+{
+    struct chunk_entry e = { 0 };
+    bool ok = get_int(&e.tensor, in) && get_int(&e.part, in + 4) && get_int(&e.box.ndim, in + 8) &&
+              get_int(&e.codec, in + 12) && get_count(&e.offset, in + AT_OFFSET) &&
+              get_count(&e.stored_bytes, in + AT_OFFSET + 8) &&
+              get_count(&e.raw_bytes, in + AT_OFFSET + 16) && get32(in + AT_RESERVED) == 0 &&
+              e.box.ndim <= BOX_NDIM_MAX;
+
+    for (int d = 0; d < BOX_NDIM_MAX && ok; d++) {
+        int64_t lo = 0, len = 0;
+
+        ok = get_count(&lo, in + AT_LO + 8 * d) && get_count(&len, in + AT_LEN + 8 * d);
+        if (d < e.box.ndim) {
+            e.box.lo[d] = lo;
+            e.box.len[d] = len;
+        } else {
+            ok = ok && lo == 0 && len == 0;
+        }
+    }
+    e.crc32c = get32(in + AT_CRC);
+    e.digest.d[0] = get64(in + AT_DIGEST);
+    e.digest.d[1] = get64(in + AT_DIGEST + 8);
+    *out = e;
+    return ok;
+}
+
+/* ---- payloads ---- */
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct chunk_range *x = a, *y = b;
+
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+tp_status chunks_sort_ranges(struct chunk_range **out, const struct chunk_entry *chunks, int64_t n,
+                             struct tp_err *err)
+{
+    struct chunk_range *ranges = calloc((size_t)n + 1, sizeof *ranges);
+
+    if (!ranges)
+        return tp_fail(err, TP_E_NOMEM, "no memory for an index of %lld chunks", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        ranges[i].offset = chunks[i].offset;
+        ranges[i].end = chunks[i].offset + chunks[i].stored_bytes;
+    }
+    qsort(ranges, (size_t)n, sizeof *ranges, by_offset);
+    *out = ranges;
+    return TP_OK;
+}
+
+/* Hash the bytes from .. to - 1 of a file, through a buffer. */
+static tp_status hash_range(struct sha256 *h, const struct chunk_file *file, int64_t from,
+                            int64_t to, unsigned char *buf, int64_t buf_bytes, struct tp_err *err)
+{
+    while (from < to) {
+        int64_t n = to - from < buf_bytes ? to - from : buf_bytes;
+        tp_status st = file_read_at(file->fd, file->path, from, buf, (size_t)n, err);
+
+        if (st)
+            return st;
+        sha256_add(h, buf, (size_t)n);
+        from += n;
+    }
+    return TP_OK;
+}
+
+tp_status chunks_hash_outside(char out[SHA256_TEXT], const struct chunk_file *file,
+                              struct tp_err *err)
+{
+    enum { BUFFER = 256 << 10 };
+    unsigned char *buf = malloc(BUFFER);
+    struct chunk_range *ranges = NULL;
+    struct sha256 *h = NULL;
+    char text[SHA256_TEXT];
+    int64_t from = 0;
+    tp_status st = TP_OK;
+
+    if (!buf) {
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory to read it", file->path);
+        goto done;
+    }
+    TP_TRY(chunks_sort_ranges(&ranges, file->chunks, file->n, err));
+    TP_TRY(sha256_new(&h, err));
+    for (int64_t i = 0; i < file->n; i++) {
+        TP_TRY(hash_range(h, file, from, ranges[i].offset, buf, BUFFER, err));
+        from = ranges[i].end;
+    }
+    TP_TRY(hash_range(h, file, from, file->size, buf, BUFFER, err));
+done:
+    if (h)
+        sha256_end(h, text);
+    if (!st)
+        memcpy(out, text, SHA256_TEXT);
+    free(ranges);
+    free(buf);
+    return st;
 }

@@ -1,6 +1,8 @@
 /*
- * ckpt/crc.c - see ckpt/crc.h. Values are reflected as in RFC 3720: bit 31 is the coefficient of
- * x^0. ISA-L's crc32_iscsi applies neither the initial nor the final complement.
+ * ckpt/crc.c - see ckpt/crc.h.
+ *
+ * Values are reflected as in RFC 3720: bit 31 is the coefficient of x^0. ISA-L's crc32_iscsi
+ * applies neither the initial nor the final complement.
  */
 #include "ckpt/crc.h"
 
@@ -10,7 +12,7 @@
 
 enum { ISAL_MAX = 1 << 30, POWERS = 31 };
 
-/* x^(8 * 2^k) modulo the polynomial. The order of x is 2^31 - 1, so that they repeat after 31. */
+/* x^(8 * 2^k) modulo the polynomial. The order of x is 2^31 - 1, so the powers repeat after 31. */
 static const uint32_t power[POWERS] = {
     0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
     0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a, 0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
@@ -18,7 +20,7 @@ static const uint32_t power[POWERS] = {
     0xd289cabe, 0xe94ca9bc, 0x05b74f3f, 0xa51e1f42, 0x40000000, 0x20000000, 0x08000000
 };
 
-/* a b modulo the polynomial. */
+/* a times b modulo the polynomial. */
 static uint32_t multiply(uint32_t a, uint32_t b)
 {
     uint32_t product = 0;
@@ -30,7 +32,7 @@ static uint32_t multiply(uint32_t a, uint32_t b)
     return product;
 }
 
-/* The CRC register after n_bytes zero bytes more. */
+/* The CRC register after n_bytes more zero bytes. */
 static uint32_t shift(uint32_t crc, uint64_t n_bytes)
 {
     for (int k = 0; n_bytes && crc; n_bytes >>= 1, k = k + 1 == POWERS ? 0 : k + 1)
@@ -39,14 +41,13 @@ static uint32_t shift(uint32_t crc, uint64_t n_bytes)
     return crc;
 }
 
-/* The register after n bytes, from `init`, without complements. */
+/* The CRC register after n bytes, starting from `init`, without complements. */
 static uint32_t run(const unsigned char *p, size_t n, uint32_t init)
 {
     while (n > 0) {
         size_t part = n < ISAL_MAX ? n : ISAL_MAX;
 
-        init =
-            crc32_iscsi((unsigned char *)p, (int)part, init); /* takes no const, writes nothing */
+        init = crc32_iscsi((unsigned char *)p, (int)part, init); /* not const, but only read */
         p += part;
         n -= part;
     }

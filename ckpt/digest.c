@@ -1,11 +1,11 @@
 /*
  * ckpt/digest.c - see ckpt/digest.h.
  *
- * A run of consecutive elements is summed in blocks of BLOCK: within a block, element j is
- * multiplied by r^j from a table, whose entries are cut in limbs of 21 bits. A product of an
- * element (at most 32 bits) and a limb has 53 bits, so that 2048 of them fit a 64-bit lane and
- * nothing is reduced until the block ends. The sum is then multiplied by the power at which the
- * block starts. AVX2 takes four elements at a time.
+ * A run of consecutive elements is summed in blocks of BLOCK. Within a block, element j is
+ * multiplied by r^j from a table whose entries are split into limbs of 21 bits. The product of an
+ * element (at most 32 bits) and a limb has 53 bits, so 2048 products fit into a 64-bit lane, and
+ * nothing is reduced before the block ends. The sum is then multiplied by the power at which the
+ * block starts. AVX2 processes four elements at a time.
  */
 #include "ckpt/digest.h"
 
@@ -20,10 +20,10 @@ enum { BLOCK = 512, LIMBS = 3, LIMB_BITS = 21, POINTS = 2 };
 #define PRIME     ((UINT64_C(1) << 61) - 1)
 #define LIMB_MASK ((UINT64_C(1) << LIMB_BITS) - 1)
 
-/* The first 61 bits of the fractions of the square roots of 2 and 3. */
+/* The first 61 bits of the fractional parts of the square roots of 2 and 3. */
 static const uint64_t point[POINTS] = { 0x0d413cccfe779921, 0x176cf5d0b09954e7 };
 
-/* Computed once, the same for everyone. */
+/* Powers of the points; computed once (make_table) and constant from then on. */
 static struct {
     uint64_t limb[POINTS][LIMBS][BLOCK]; /* of r^j */
     uint64_t prefix[POINTS][BLOCK + 1];  /* sum of r^0 .. r^(n-1) */
@@ -37,7 +37,7 @@ static uint64_t add(uint64_t a, uint64_t b)
     return s >= PRIME ? s - PRIME : s;
 }
 
-/* Any 128-bit number modulo the prime: 2^61 = 1. */
+/* Any 128-bit number modulo the prime, for which 2^61 is 1. */
 static uint64_t reduce(unsigned __int128 x)
 {
     uint64_t s = (uint64_t)(x & PRIME) + (uint64_t)((x >> 61) & PRIME) + (uint64_t)(x >> 122);
@@ -97,7 +97,7 @@ static uint32_t load(const unsigned char *p, int elem_bytes)
     }
 }
 
-/* sum[p][l] += sum of element j times limb l of r_p^j, for j in [from, n), n <= BLOCK. */
+/* sum[p][l] += sum of element j times limb l of r_p^j, for j from `from` to n - 1 < BLOCK. */
 static void sum_plain(uint64_t sum[POINTS][LIMBS], const unsigned char *data, int elem_bytes,
                       int from, int n)
 {
@@ -151,7 +151,7 @@ __attribute__((target("avx2"), always_inline)) static inline int sum_avx2_of(
     return j;
 }
 
-/* As sum_plain for as many elements as come in fours; returns how many that were. */
+/* The same for all groups of four elements; returns how many elements they have. */
 __attribute__((target("avx2"))) static int sum_avx2(uint64_t sum[POINTS][LIMBS],
                                                     const unsigned char *data, int elem_bytes,
                                                     int n)
@@ -166,7 +166,7 @@ __attribute__((target("avx2"))) static int sum_avx2(uint64_t sum[POINTS][LIMBS],
     }
 }
 
-/* Add n <= BLOCK elements whose first has the power `start` of each point. */
+/* Add n <= BLOCK elements, of which the first is multiplied by `start` at each point. */
 static void add_block(struct digest *d, const unsigned char *data, int elem_bytes, int n,
                       const uint64_t start[POINTS], bool avx2)
 {
@@ -179,22 +179,22 @@ static void add_block(struct digest *d, const unsigned char *data, int elem_byte
 
         whole += (unsigned __int128)sum[p][1] << LIMB_BITS;
         whole += (unsigned __int128)sum[p][2] << (2 * LIMB_BITS);
-        whole += table.prefix[p][n]; /* the ones that are added to every element */
+        whole += table.prefix[p][n]; /* the 1 that is added to every element */
         d->d[p] = add(d->d[p], multiply(reduce(whole), start[p]));
     }
 }
 
-/* What the walk over a box's rows needs to know. */
-struct walk {
+/* A walk over the rows of a box. */
+struct digest_walk {
     const unsigned char *data; /* next row */
     const struct box *box;
     int elem_bytes;
     bool avx2;
-    uint64_t step[BOX_NDIM_MAX][POINTS]; /* power of each point for one index on that axis */
+    uint64_t step[BOX_NDIM_MAX][POINTS]; /* factor of each point for one index more on an axis */
     struct digest sum;
 };
 
-static void walk_row(struct walk *w, int64_t n, const uint64_t start[POINTS])
+static void walk_row(struct digest_walk *w, int64_t n, const uint64_t start[POINTS])
 {
     uint64_t power[POINTS] = { start[0], start[1] };
 
@@ -210,8 +210,9 @@ static void walk_row(struct walk *w, int64_t n, const uint64_t start[POINTS])
     }
 }
 
-/* Rows of the box from `axis` on; `last` is the axis whose indices are consecutive elements. */
-static void walk_axis(struct walk *w, int axis, int last, int64_t run, const uint64_t start[POINTS])
+/* The rows of axes `axis` and later; from axis `last` on, elements are consecutive. */
+static void walk_axis(struct digest_walk *w, int axis, int last, int64_t run,
+                      const uint64_t start[POINTS])
 {
     uint64_t power[POINTS] = { start[0], start[1] };
 
@@ -226,7 +227,7 @@ static void walk_axis(struct walk *w, int axis, int last, int64_t run, const uin
     }
 }
 
-/* 8-byte elements as pairs of 4-byte ones: the last axis becomes twice as long. */
+/* Treat 8-byte elements as pairs of 4-byte elements: the last axis becomes twice as long. */
 static void halve_elements(struct box *box, int64_t shape[BOX_NDIM_MAX])
 {
     int last = box->ndim - 1;
@@ -247,7 +248,9 @@ struct digest digest_box(const void *data, const struct box *box, int ndim, cons
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct box b = *box;
-    struct walk w = { .data = data, .box = &b, .elem_bytes = elem_bytes == 8 ? 4 : elem_bytes };
+    struct digest_walk w = { .data = data,
+                             .box = &b,
+                             .elem_bytes = elem_bytes == 8 ? 4 : elem_bytes };
     int64_t full[BOX_NDIM_MAX] = { 0 }, stride = 1, first = 0, run = 1;
     uint64_t start[POINTS];
     int last;
@@ -260,7 +263,7 @@ struct digest digest_box(const void *data, const struct box *box, int ndim, cons
         full[d] = shape[d];
     if (elem_bytes == 8)
         halve_elements(&b, full);
-    /* axes behind `last` are whole, so that a range on `last` is one run of elements */
+    /* axes after `last` are whole, so a range on `last` is one run of consecutive elements */
     for (last = b.ndim - 1; last > 0 && b.len[last] == full[last]; last--)
         ;
     for (int d = b.ndim - 1; d >= 0; d--) {

@@ -1,12 +1,12 @@
 /*
- * ckpt/digest.h - a fingerprint of a tensor that does not depend on how it is cut.
+ * ckpt/digest.h - a fingerprint of a tensor that does not depend on how the tensor is cut.
  *
- * Polynomial fingerprint (Karp and Rabin 1987): with v_i the bits of element i in row-major order
- * of the whole tensor, as an unsigned number, D = sum (v_i + 1) r^i modulo 2^61 - 1, at two fixed
- * points r: 122 bits. The digest of a tensor is the sum of the digests of any boxes that tile it,
- * so parts can be summed in any order, by rows or by columns. 8-byte elements count as two 4-byte
- * ones. Two tensors of n elements that differ collide with a probability of about (n / 2^61)^2.
- * Not a defence against someone who crafts collisions.
+ * It is a polynomial fingerprint (Karp and Rabin 1987). Let v_i be the bits of element i, in
+ * row-major order of the whole tensor, as an unsigned number. Then D = sum (v_i + 1) r^i modulo
+ * 2^61 - 1, at two fixed points r: 122 bits. The digest of a tensor is the sum of the digests of
+ * any boxes that tile it, so parts can be summed in any order, by rows or by columns. An 8-byte
+ * element counts as two 4-byte elements. Two tensors of n elements that differ have the same digest
+ * with a probability of about (n / 2^61)^2. It does not protect against deliberate collisions.
  */
 #ifndef CKPT_DIGEST_H
 #define CKPT_DIGEST_H
@@ -18,11 +18,11 @@
 enum { DIGEST_TEXT_MAX = 40 };
 
 struct digest {
-    uint64_t d[2]; /* each < 2^61 - 1 */
+    uint64_t d[2]; /* each less than 2^61 - 1 */
 };
 
-/* The contribution of `box` of a tensor of this shape; data is the box, row-major. elem_bytes:
- * 1, 2, 4 or 8. */
+/* The contribution of `box` to the digest of a tensor of this shape. data is the box, row-major;
+ * elem_bytes is 1, 2, 4 or 8. */
 struct digest digest_box(const void *data, const struct box *box, int ndim, const int64_t *shape,
                          int elem_bytes);
 

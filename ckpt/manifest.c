@@ -1,8 +1,8 @@
 /*
- * ckpt/manifest.c - writing manifest.json. docs/FORMAT.md specifies it.
+ * ckpt/manifest.c - writes manifest.json; docs/FORMAT.md specifies it.
  *
- * One line a tensor and a shard, so that people can grep and diff it. The checksum is over all the
- * text before its own line.
+ * Each tensor and each shard has one line, so that people can grep and diff the file. The checksum
+ * covers all text before its own line.
  */
 #include "ckpt/manifest.h"
 
@@ -12,11 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/hash.h"
-#include "ckpt/manifest_text.h"
-#include "ckpt/name.h"
+#include "ckpt/sha256.h"
+#include "ckpt/tensor_name.h"
 
-/* A line `"key": value,` with a value that is consumed. */
+/* Write `"key": value` and `end`; steals the reference to value. */
 static tp_status put(FILE *f, const char *key, json_t *value, const char *end, struct tp_err *err)
 {
     int bad = !value;
@@ -28,8 +27,8 @@ static tp_status put(FILE *f, const char *key, json_t *value, const char *end, s
     json_decref(value);
     fputs(end, f);
     return bad ? tp_fail(err, TP_E_NOMEM,
-                         "the manifest's %s cannot be written: not UTF-8, or no "
-                         "memory",
+                         "the manifest's %s cannot be written: it is not UTF-8, or there is "
+                         "no memory",
                          key ? key : "list")
                : TP_OK;
 }
@@ -73,7 +72,7 @@ static json_t *layout_json(const struct layout *l)
                      spec_world(&l->spec), "layers", l->n_layers, "stage_of", stages);
 }
 
-static json_t *train_json(const struct train_state *s)
+static json_t *train_json(const struct manifest_train_state *s)
 {
     json_t *options =
         s->options ? json_loads(s->options, JSON_REJECT_DUPLICATES, NULL) : json_object();
@@ -81,7 +80,8 @@ static json_t *train_json(const struct train_state *s)
 
     if (!options)
         return NULL;
-    snprintf(seed, sizeof seed, "%" PRIu64, s->seed); /* text: 64 bits do not fit JSON's numbers */
+    snprintf(seed, sizeof seed, "%" PRIu64,
+             s->seed); /* a string: JSON numbers do not hold 64 bits */
     return json_pack("{s:I, s:I, s:I, s:s, s:s, s:o}", "step", (json_int_t)s->step, "next_sample",
                      (json_int_t)s->next_sample, "tokens", (json_int_t)s->tokens, "seed", seed,
                      "dtype", s->dtype ? s->dtype : "fp32", "options", options);
@@ -112,7 +112,7 @@ static tp_status put_body(FILE *f, const struct manifest *m, struct tp_err *err)
     TP_TRY(put_head(f, m, err));
     fprintf(f, "\"tensors\": [\n");
     for (int i = 0; i < m->layout.n_tensors; i++) {
-        TP_TRY(name_check(&m->layout.tensors[i], err));
+        TP_TRY(tensor_name_check(&m->layout.tensors[i], err));
         TP_TRY(put(f, NULL, tensor_json(&m->layout.tensors[i], i),
                    i + 1 < m->layout.n_tensors ? ",\n" : "\n", err));
     }
@@ -126,7 +126,7 @@ done:
 
 tp_status manifest_format(char **text, size_t *size, const struct manifest *m, struct tp_err *err)
 {
-    char sha[HASH_TEXT], *buf = NULL;
+    char sha[SHA256_TEXT], *buf = NULL;
     size_t n = 0;
     FILE *f = open_memstream(&buf, &n);
     tp_status st;
@@ -138,13 +138,13 @@ tp_status manifest_format(char **text, size_t *size, const struct manifest *m, s
         st = tp_fail(err, TP_E_NOMEM, "no memory for the manifest");
         goto done;
     }
-    TP_TRY(hash_bytes(sha, buf, n, err));
-    fprintf(f, MANIFEST_TAIL_HEAD "%s" MANIFEST_TAIL_END, sha);
+    TP_TRY(sha256_of(sha, buf, n, err));
+    fprintf(f, MANIFEST_CHECKSUM_HEAD "%s" MANIFEST_CHECKSUM_END, sha);
 done:
     if (fclose(f) != 0 && !st)
         st = tp_fail(err, TP_E_NOMEM, "no memory for the manifest");
     if (!st && n > MANIFEST_MAX_BYTES)
-        st = tp_fail(err, TP_E_USAGE, "the manifest would be %zu bytes, more than %d", n,
+        st = tp_fail(err, TP_E_USAGE, "the manifest would have %zu bytes; the most is %d", n,
                      MANIFEST_MAX_BYTES);
     if (st) {
         free(buf);

@@ -1,6 +1,6 @@
 /*
- * ckpt/manifest.h - manifest.json: what a checkpoint is. Its presence is the commit.
- * The format is specified in docs/FORMAT.md; MANIFEST_VERSION is its version.
+ * ckpt/manifest.h - manifest.json: what a checkpoint step contains. Its presence is the commit.
+ * docs/FORMAT.md specifies the file; MANIFEST_VERSION is the version of the format.
  */
 #ifndef CKPT_MANIFEST_H
 #define CKPT_MANIFEST_H
@@ -12,36 +12,43 @@
 #include "core/err.h"
 #include "layout/layout.h"
 
+#define MANIFEST_FILE   "manifest.json"
+#define MANIFEST_FORMAT "tp-ckpt"
+
 enum { MANIFEST_VERSION = 2, MANIFEST_MAX_BYTES = 256 << 20, SAVE_ID_TEXT = 33 };
 
-/* What a trainer needs besides tensors to go on with the same curve. */
-struct train_state {
+/* The end of the file: head, 64 hexadecimal digits, end. The end closes the object too. */
+#define MANIFEST_CHECKSUM_HEAD "\"checksum\": \""
+#define MANIFEST_CHECKSUM_END  "\"\n}\n"
+
+/* What a trainer needs besides tensors to continue with the same loss curve. */
+struct manifest_train_state {
     int64_t step;        /* optimizer steps done */
     int64_t next_sample; /* data cursor: global index of the next sequence */
     int64_t tokens;      /* seen so far */
     uint64_t seed;
     const char *dtype;   /* "fp32" or "bf16": arithmetic of the trainer */
-    const char *options; /* JSON object: steps, batch, seq, lr, ... as given, for people and for
-                            checking a --resume; may be NULL */
+    const char *options; /* JSON object with the trainer's options (steps, batch, seq, lr, ...), for
+                            people and for the checks of --resume; may be NULL */
 };
 
 struct manifest {
     char save_id[SAVE_ID_TEXT]; /* 32 hexadecimal digits, random */
-    int64_t epoch;              /* of the writing job; see ckpt/commit.h */
+    int64_t epoch;              /* of the job that wrote it; see ckpt/epoch.h */
     int64_t step;
     struct layout layout;     /* spec, stage table, tensors in id order */
-    const char *model_config; /* config.json text; NULL when the model is unknown */
-    struct train_state state;
+    const char *model_config; /* text of config.json; NULL when the model is unknown */
+    struct manifest_train_state state;
     int n_shards;
     struct shard_info *shards;
 };
 
-/* JSON text, its own checksum last. *text is malloc'ed. */
+/* The text of the file, its checksum included. *text is malloc'ed. */
 tp_status manifest_format(char **text, size_t *size, const struct manifest *m, struct tp_err *err);
 
-/* Parse and check: version, checksum, every field's kind and range, names that are plain and
- * unique, shards once each. Everything lives in the arena.
- * TP_E_CORRUPT: damaged or written by a newer version (the sentence says which). */
+/* Parse and check: version, checksum, kind and range of every field, names that are valid and
+ * unique, each shard once. Everything is allocated in the arena.
+ * TP_E_CORRUPT: damaged, or written by a newer version; the message says which. */
 tp_status manifest_parse(struct manifest *out, const char *text, size_t size, const char *path,
                          struct arena *arena, struct tp_err *err);
 

@@ -1,8 +1,8 @@
 /*
- * ckpt/manifest_parse.c - reading manifest.json.
+ * ckpt/manifest_parse.c - reads manifest.json.
  *
- * The checksum comes first: text that was damaged by accident ends there. What follows guards
- * against text that was made wrong on purpose, so every field has its kind and range checked.
+ * The checksum comes first and stops accidental damage. The rest protects against files that were
+ * made to mislead, so the kind and range of every field are checked.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -12,15 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/hash.h"
 #include "ckpt/manifest.h"
-#include "ckpt/manifest_text.h"
 #include "ckpt/member.h"
-#include "ckpt/name.h"
+#include "ckpt/sha256.h"
+#include "ckpt/tensor_name.h"
 
 enum { LAYERS_MAX = 1 << 20, TENSORS_MAX = 1 << 22, UNIT_MAX = 1 << 30, SEED_TEXT_MAX = 20 };
 
-/* Elements of a tensor times 8 bytes stay under 2^62. */
+/* So that elements times 8 bytes stay below 2^62. */
 #define ELEMENTS_MAX (INT64_C(1) << 58)
 
 static tp_status parse_layout(const struct member_reader *p, struct layout *l, json_t *root)
@@ -38,12 +37,14 @@ static tp_status parse_layout(const struct member_reader *p, struct layout *l, j
         return member_fail(p, "layout: %s", spec_err.msg);
     TP_TRY(member_small(p, &ranks, object, "ranks", 1, INT32_MAX));
     if (ranks != spec_world(&l->spec))
-        return member_fail(p, "layout %s has %d ranks, the manifest says %d", text,
+        return member_fail(p, "layout %s has %d ranks, but member 'ranks' is %d", text,
                            spec_world(&l->spec), ranks);
     TP_TRY(member_small(p, &l->n_layers, object, "layers", 0, LAYERS_MAX));
     TP_TRY(member_list(p, &list, &n, object, "stage_of", LAYERS_MAX));
     if (n != (size_t)l->n_layers)
-        return member_fail(p, "stage_of has %zu entries for %d layers", n, l->n_layers);
+        return member_fail(p,
+                           "member 'stage_of' has %zu entries, expected one for each of %d layers",
+                           n, l->n_layers);
     l->stage_of = arena_array(p->arena, n, sizeof *l->stage_of);
     if (!l->stage_of)
         return member_no_memory(p);
@@ -52,7 +53,8 @@ static tp_status parse_layout(const struct member_reader *p, struct layout *l, j
 
         if (!json_is_integer(v) || json_integer_value(v) < 0 ||
             json_integer_value(v) >= l->spec.pp * l->spec.vpp)
-            return member_fail(p, "stage_of: layer %zu is on no stage of %s", i, text);
+            return member_fail(p, "member 'stage_of': the stage of layer %zu is not one of %s", i,
+                               text);
         l->stage_of[i] = (int)json_integer_value(v);
     }
 done:
@@ -89,13 +91,15 @@ static tp_status parse_shape(const struct member_reader *p, struct tensor *t, js
         json_t *v = json_array_get(list, (size_t)d);
 
         if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return member_fail(p, "tensor %s: axis %d of its shape is no size", t->name, d);
+            return member_fail(
+                p, "tensor %s: axis %d of its shape is not an integer of at least 0: not a size",
+                t->name, d);
         t->shape[d] = json_integer_value(v);
-        /* a 0 elsewhere must not hide an axis that is absurd by itself */
+        /* another axis of length 0 must not hide one that is too large */
         if (t->shape[d] > ELEMENTS_MAX ||
             __builtin_mul_overflow(elements, t->shape[d] ? t->shape[d] : 1, &elements) ||
             elements > ELEMENTS_MAX)
-            return member_fail(p, "tensor %s: more elements than can be", t->name);
+            return member_fail(p, "tensor %s: has more than 2^58 elements", t->name);
     }
     return TP_OK;
 }
@@ -109,11 +113,11 @@ static tp_status parse_tensor(const struct member_reader *p, struct tensor *t, j
     tp_status st;
 
     if (!json_is_object(object))
-        return member_fail(p, "tensor %d is no object", number);
+        return member_fail(p, "tensor %d is not an object", number);
     TP_TRY(member_int(p, &id, object, "id", number, number));
     TP_TRY(member_keep(p, &t->name, object, "name"));
     TP_TRY(member_keep(p, &t->group, object, "group"));
-    if (name_check(t, &name_err))
+    if (tensor_name_check(t, &name_err))
         return member_fail(p, "%s", name_err.msg);
     TP_TRY(member_text(p, &dtype, object, "dtype"));
     if (!dtype_parse(&t->dtype, dtype))
@@ -146,7 +150,7 @@ static tp_status check_unique(const struct member_reader *p, const struct layout
     qsort(sorted, (size_t)l->n_tensors, sizeof *sorted, by_name);
     for (int i = 1; i < l->n_tensors && !st; i++)
         if (by_name(&sorted[i - 1], &sorted[i]) == 0)
-            st = member_fail(p, "tensor %s/%s is there twice", sorted[i]->group, sorted[i]->name);
+            st = member_fail(p, "tensor %s/%s occurs twice", sorted[i]->group, sorted[i]->name);
     free(sorted);
     return st;
 }
@@ -177,19 +181,19 @@ static tp_status parse_shard(const struct member_reader *p, struct shard_info *s
     tp_status st;
 
     if (!json_is_object(object))
-        return member_fail(p, "a shard is no object");
+        return member_fail(p, "a shard is not an object");
     TP_TRY(member_small(p, &s->rank, object, "rank", 0, n_ranks - 1));
     TP_TRY(member_text(p, &file, object, "file"));
     snprintf(expected, sizeof expected, "rank-%05d.h5", s->rank);
-    if (strcmp(file, expected) != 0) /* so never a path that leads elsewhere */
-        return member_fail(p, "the file of rank %d is called '%.100s', expected %s", s->rank, file,
+    if (strcmp(file, expected) != 0) /* so it cannot be a path to another place */
+        return member_fail(p, "the file of rank %d is named '%.100s', expected %s", s->rank, file,
                            expected);
     memcpy(s->file, expected, sizeof s->file);
     TP_TRY(member_int(p, &s->size_bytes, object, "size_bytes", 1, INT64_MAX));
     TP_TRY(member_int(p, &s->index_offset, object, "index_offset", 0, INT64_MAX));
-    TP_TRY(member_int(p, &s->index_rows, object, "index_rows", 1, SHARD_ROWS_MAX));
-    TP_TRY(member_hex(p, s->index_sha256, SHARD_SHA_TEXT - 1, object, "index_sha256"));
-    TP_TRY(member_hex(p, s->meta_sha256, SHARD_SHA_TEXT - 1, object, "meta_sha256"));
+    TP_TRY(member_int(p, &s->index_rows, object, "index_rows", 1, SHARD_CHUNKS_MAX));
+    TP_TRY(member_hex(p, s->index_sha256, SHA256_TEXT - 1, object, "index_sha256"));
+    TP_TRY(member_hex(p, s->meta_sha256, SHA256_TEXT - 1, object, "meta_sha256"));
 done:
     return st;
 }
@@ -209,7 +213,7 @@ static tp_status parse_shards(const struct member_reader *p, struct manifest *m,
     for (int i = 0; i < m->n_shards; i++) {
         TP_TRY(parse_shard(p, &m->shards[i], json_array_get(list, (size_t)i), n_ranks));
         if (i > 0 && m->shards[i].rank <= m->shards[i - 1].rank)
-            return member_fail(p, "the shard of rank %d is there twice or out of order",
+            return member_fail(p, "the shard of rank %d occurs twice or is out of order",
                                m->shards[i].rank);
     }
 done:
@@ -227,11 +231,12 @@ static tp_status parse_seed(const struct member_reader *p, uint64_t *seed, json_
     errno = 0;
     *seed = strtoull(text, &end, 10);
     if (errno || *end || !isdigit((unsigned char)text[0]) || strlen(text) > SEED_TEXT_MAX)
-        return member_fail(p, "member 'seed' is no 64-bit number");
+        return member_fail(p, "member 'seed' is not a 64-bit number");
     return TP_OK;
 }
 
-static tp_status parse_train(const struct member_reader *p, struct train_state *s, json_t *root)
+static tp_status parse_train(const struct member_reader *p, struct manifest_train_state *s,
+                             json_t *root)
 {
     json_t *object = NULL, *options = NULL;
     char *text;
@@ -274,20 +279,21 @@ done:
 
 static tp_status check_checksum(const struct member_reader *p, const char *text, size_t size)
 {
-    const size_t head = strlen(MANIFEST_TAIL_HEAD), end = strlen(MANIFEST_TAIL_END);
-    const size_t tail = head + HASH_TEXT - 1 + end;
-    char found[HASH_TEXT];
+    const size_t head = strlen(MANIFEST_CHECKSUM_HEAD), end = strlen(MANIFEST_CHECKSUM_END);
+    const size_t tail = head + SHA256_TEXT - 1 + end;
+    char found[SHA256_TEXT];
     const char *line;
     tp_status st;
 
-    if (size < tail || memcmp(text + size - tail, MANIFEST_TAIL_HEAD, head) != 0 ||
-        memcmp(text + size - end, MANIFEST_TAIL_END, end) != 0)
-        return member_fail(p, "does not end with its checksum: damaged or cut short");
+    if (size < tail || memcmp(text + size - tail, MANIFEST_CHECKSUM_HEAD, head) != 0 ||
+        memcmp(text + size - end, MANIFEST_CHECKSUM_END, end) != 0)
+        return member_fail(p, "does not end with its checksum: the file is damaged or truncated");
     line = text + size - tail + head;
-    st = hash_bytes(found, text, size - tail, p->err);
-    if (!st && memcmp(found, line, HASH_TEXT - 1) != 0)
-        st = member_fail(p, "has SHA-256 %.16s..., its last line says %.16s...: damaged", found,
-                         line);
+    st = sha256_of(found, text, size - tail, p->err);
+    if (!st && memcmp(found, line, SHA256_TEXT - 1) != 0)
+        st = member_fail(
+            p, "has the SHA-256 %.16s..., but its last line says %.16s...: the file is damaged",
+            found, line);
     return st;
 }
 
@@ -306,8 +312,8 @@ static tp_status check_version(const struct member_reader *p, json_t *root)
     if (!st && version > MANIFEST_VERSION)
         st = member_fail(
             p,
-            "was written in version %lld of the format; this program reads up to version "
-            "%d: use a newer one",
+            "is in version %lld of the format, but this program reads only up to version %d; "
+            "use a newer program",
             (long long)version, MANIFEST_VERSION);
     return st;
 }
@@ -324,7 +330,8 @@ tp_status manifest_parse(struct manifest *out, const char *text, size_t size, co
     TP_TRY(check_checksum(&p, text, size));
     root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &json_err);
     if (!json_is_object(root)) {
-        st = member_fail(&p, "is no JSON object: %s", root ? "it is another value" : json_err.text);
+        st = member_fail(&p, "is not a JSON object: %s",
+                         root ? "it is another kind of value" : json_err.text);
         goto done;
     }
     TP_TRY(check_version(&p, root));

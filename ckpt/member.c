@@ -27,7 +27,7 @@ tp_status member_int(const struct member_reader *p, int64_t *out, json_t *object
     json_t *v = json_object_get(object, key);
 
     if (!json_is_integer(v))
-        return member_fail(p, "member '%s' is missing or no whole number", key);
+        return member_fail(p, "member '%s' is missing or not an integer", key);
     if (json_integer_value(v) < min || json_integer_value(v) > max)
         return member_fail(p, "member '%s' is %lld, expected %lld to %lld", key,
                            (long long)json_integer_value(v), (long long)min, (long long)max);
@@ -50,7 +50,7 @@ tp_status member_bool(const struct member_reader *p, bool *out, json_t *object, 
     json_t *v = json_object_get(object, key);
 
     if (!json_is_boolean(v))
-        return member_fail(p, "member '%s' is missing or neither true nor false", key);
+        return member_fail(p, "member '%s' is missing or not a boolean", key);
     *out = json_is_true(v);
     return TP_OK;
 }
@@ -61,7 +61,7 @@ tp_status member_text(const struct member_reader *p, const char **out, json_t *o
     json_t *v = json_object_get(object, key);
 
     if (!json_is_string(v))
-        return member_fail(p, "member '%s' is missing or no string", key);
+        return member_fail(p, "member '%s' is missing or not a string", key);
     *out = json_string_value(v);
     return TP_OK;
 }
@@ -84,10 +84,10 @@ tp_status member_list(const struct member_reader *p, json_t **out, size_t *n, js
     json_t *v = json_object_get(object, key);
 
     if (!json_is_array(v))
-        return member_fail(p, "member '%s' is missing or no list", key);
+        return member_fail(p, "member '%s' is missing or not a list", key);
     if (json_array_size(v) > max)
-        return member_fail(p, "member '%s' has %zu entries, more than %zu", key, json_array_size(v),
-                           max);
+        return member_fail(p, "member '%s' has %zu entries; the most is %zu", key,
+                           json_array_size(v), max);
     *out = v;
     *n = json_array_size(v);
     return TP_OK;
@@ -98,7 +98,7 @@ tp_status member_object(const struct member_reader *p, json_t **out, json_t *obj
 {
     *out = json_object_get(object, key);
     return json_is_object(*out) ? TP_OK
-                                : member_fail(p, "member '%s' is missing or no object", key);
+                                : member_fail(p, "member '%s' is missing or not an object", key);
 }
 
 tp_status member_hex(const struct member_reader *p, char *out, size_t digits, json_t *object,
@@ -110,7 +110,7 @@ tp_status member_hex(const struct member_reader *p, char *out, size_t digits, js
     if (st)
         return st;
     if (strlen(text) != digits || strspn(text, "0123456789abcdef") != digits)
-        return member_fail(p, "member '%s' is not %zu hexadecimal digits", key, digits);
+        return member_fail(p, "member '%s' does not have %zu hexadecimal digits", key, digits);
     memcpy(out, text, digits + 1);
     return TP_OK;
 }

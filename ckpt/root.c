@@ -1,68 +1,235 @@
-/* ckpt/root.c - see ckpt/root.h; and the epochs of ckpt/commit.h. */
+/* ckpt/root.c - see ckpt/root.h. */
 #include "ckpt/root.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/commit.h"
-#include "ckpt/step.h"
+#include "ckpt/root_lock.h"
 #include "core/file.h"
 
-/* ---- the epoch ---- */
-
-tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
+/* Whether a step directory can be read, judged by its manifest and the lengths of its shards. */
+static bool is_complete(const char *root, const struct ckpt_step *s)
 {
-    enum { EPOCH_TEXT_MAX = 32 };
     struct arena arena = { 0 };
-    char path[PATH_MAX], *text = NULL, *end;
-    size_t n = 0;
+    struct manifest m;
+    struct tp_err err = { 0 };
+    char path[PATH_MAX];
+    int64_t step;
+    bool ok = step_parse_name(&step, s->name) == STEP_DIR &&
+              !file_join(path, root, s->name, &err) && !step_load(&m, path, &arena, &err);
+
+    arena_free(&arena);
+    return ok;
+}
+
+tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
+                    struct tp_err *err)
+{
+    struct ckpt_step *found = NULL, *copy;
+    int count = 0;
+    tp_status st = step_scan(&found, &count, root, err);
+
+    if (st)
+        return st;
+    copy = arena_array(arena, (size_t)count, sizeof *copy);
+    if (!copy) {
+        free(found);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to list it", root);
+    }
+    for (int i = 0; i < count; i++) {
+        copy[i] = found[i];
+        copy[i].complete = is_complete(root, &found[i]);
+    }
+    free(found);
+    *steps = copy;
+    *n = count;
+    return TP_OK;
+}
+
+/* The path without trailing slashes. */
+static tp_status clean_path(char out[PATH_MAX], const char *path, struct tp_err *err)
+{
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    if (n == 0)
+        return tp_fail(err, TP_E_USAGE, "the path of the checkpoint is empty");
+    if (n >= PATH_MAX)
+        return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path);
+    memcpy(out, path, n);
+    out[n] = 0;
+    return TP_OK;
+}
+
+static bool is_step_dir(const char *path)
+{
+    char manifest[PATH_MAX];
+    const char *name = strrchr(path, '/');
+    struct tp_err err;
+    int64_t step;
+
+    if (step_parse_name(&step, name ? name + 1 : path) != STEP_NONE)
+        return true;
+    return !file_join(manifest, path, MANIFEST_FILE, &err) && file_exists(manifest);
+}
+
+static tp_status check_is_dir(const char *path, struct tp_err *err)
+{
+    struct stat sb;
+
+    if (stat(path, &sb) != 0 && (errno == ENOENT || errno == ENOTDIR))
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such directory", path);
+    if (stat(path, &sb) != 0)
+        return tp_fail_errno(err, "%s: cannot open", path);
+    if (!S_ISDIR(sb.st_mode))
+        return tp_fail(err, TP_E_NOTFOUND, "%s: is not a directory, so it is not a checkpoint",
+                       path);
+    return TP_OK;
+}
+
+static tp_status open_step_dir(struct ckpt_found *out, const char *path, int64_t step,
+                               struct arena *arena, struct tp_err *err)
+{
+    struct manifest found = { 0 };
+    tp_status st = step_load(&found, path, arena, err);
+
+    if (st == TP_E_NOTFOUND)
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has no " MANIFEST_FILE ", so it is not a complete checkpoint; the "
+                       "save was probably interrupted",
+                       path);
+    if (st)
+        return st;
+    if (step >= 0 && found.step != step)
+        return tp_fail(err, TP_E_NOTFOUND, "%s: is step %lld, but step %lld was requested", path,
+                       (long long)found.step, (long long)step);
+    out->manifest = found;
+    out->note[0] = 0;
+    memmove(out->dir, path, strlen(path) + 1);
+    return TP_OK;
+}
+
+/* The newest step that can be opened. The note says which newer ones cannot. */
+static tp_status open_newest(struct ckpt_found *out, const char *root,
+                             const struct ckpt_step *steps, int n, struct arena *arena,
+                             struct tp_err *err)
+{
+    struct tp_err first = { 0 };
+    int64_t step = 0;
+    char path[PATH_MAX];
+
+    for (int i = n - 1; i >= 0; i--) {
+        struct tp_err why = { 0 };
+        tp_status st;
+
+        if (step_parse_name(&step, steps[i].name) != STEP_DIR)
+            continue;
+        st = file_join(path, root, steps[i].name, &why);
+        if (!st)
+            st = open_step_dir(out, path, -1, arena, &why);
+        if (!st) {
+            if (first.status)
+                snprintf(out->note, sizeof out->note, "%.700s; falling back to %.200s", first.msg,
+                         steps[i].name);
+            return TP_OK;
+        }
+        if (st == TP_E_NOMEM) { /* not the fault of the step */
+            *err = why;
+            return st;
+        }
+        if (!first.status)
+            first = why;
+    }
+    if (!first.status)
+        return tp_fail(err, TP_E_NOTFOUND,
+                       "%s: has no complete checkpoint, only what an interrupted save left (%s)",
+                       root, steps[n - 1].name);
+    *err = first;
+    return err->status;
+}
+
+/* Look at a path: a step directory (then *n is 0), or a root and its entries (malloc'ed). */
+static tp_status look_at(char clean[PATH_MAX], struct ckpt_step **steps, int *n, const char *path,
+                         struct tp_err *err)
+{
     tp_status st;
 
-    TP_TRY(step_path(path, root, "epoch", err));
-    st = file_read_own(&text, &n, path, EPOCH_TEXT_MAX, &arena, err);
-    if (st == TP_E_NOTFOUND) {
-        *epoch = 0;
-        st = TP_OK;
-        goto done;
-    }
-    if (st)
-        goto done;
-    errno = 0;
-    *epoch = strtoll(text, &end, 10);
-    if (errno || end == text || strcmp(end, "\n") != 0 || *epoch < 0 || *epoch == INT64_MAX)
-        st = tp_fail(err, TP_E_CORRUPT,
-                     "%s: is no number; when no job is running, write the "
-                     "highest epoch of its manifests into it",
-                     path);
+    *n = 0;
+    TP_TRY(clean_path(clean, path, err));
+    TP_TRY(check_is_dir(clean, err));
+    if (is_step_dir(clean))
+        return TP_OK;
+    TP_TRY(step_scan(steps, n, clean, err));
+    if (*n == 0)
+        st = tp_fail(err, TP_E_NOTFOUND,
+                     "%s: is not a checkpoint: it contains neither " MANIFEST_FILE
+                     " nor step-NNNNNNNN directories",
+                     clean);
 done:
-    arena_free(&arena);
     return st;
 }
 
-/* Replace ROOT/epoch. Under the lock, so that the temporary can have one name, and what a dead job
- * left of it is no obstacle. */
-static tp_status write_epoch(const char *root, int64_t epoch, struct tp_err *err)
+/* The directory of a step of a root; `newest` is the root's last entry, for the message. */
+static tp_status step_dir_of(char dir[PATH_MAX], const char *root, int64_t step, const char *newest,
+                             struct tp_err *err)
 {
-    char path[PATH_MAX], tmp[PATH_MAX], text[32];
-    int n = snprintf(text, sizeof text, "%" PRId64 "\n", epoch);
+    char name[STEP_NAME_MAX];
+    tp_status st = file_join(dir, root, step_name(name, step), err);
+
+    if (!st && !file_is_dir(dir))
+        st = tp_fail(err, TP_E_NOTFOUND, "%s: has no step %lld; its newest entry is %s", root,
+                     (long long)step, newest);
+    return st;
+}
+
+tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, struct arena *arena,
+                    struct tp_err *err)
+{
+    char clean[PATH_MAX], dir[PATH_MAX];
+    struct ckpt_step *steps = NULL;
+    int n = 0;
     tp_status st;
 
-    TP_TRY(step_path(path, root, "epoch", err));
-    TP_TRY(step_path(tmp, root, "epoch.tmp", err));
-    unlink(tmp);
-    TP_TRY(file_write_new(tmp, text, (size_t)n, err));
-    if (rename(tmp, path) != 0) {
-        tp_fail_errno(err, "%s: cannot rename %s to it", path, tmp);
-        unlink(tmp);
-        return TP_E_IO;
+    TP_TRY(look_at(clean, &steps, &n, path, err));
+    if (n == 0) {
+        st = open_step_dir(out, clean, step, arena, err);
+    } else if (step < 0) {
+        st = open_newest(out, clean, steps, n, arena, err);
+    } else {
+        TP_TRY(step_dir_of(dir, clean, step, steps[n - 1].name, err));
+        st = open_step_dir(out, dir, step, arena, err);
     }
-    TP_TRY(file_sync_dir(root, err));
 done:
+    free(steps);
+    return st;
+}
+
+tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err)
+{
+    struct ckpt_step *steps = NULL;
+    char clean[PATH_MAX];
+    int64_t number = 0;
+    int n = 0, newest;
+    tp_status st;
+
+    TP_TRY(look_at(clean, &steps, &n, path, err));
+    newest = n - 1;
+    while (newest > 0 && step_parse_name(&number, steps[newest].name) != STEP_DIR)
+        newest--;
+    if (n == 0)
+        memcpy(dir, clean, sizeof clean);
+    else if (step >= 0)
+        st = step_dir_of(dir, clean, step, steps[n - 1].name, err);
+    else
+        st = file_join(dir, clean, steps[newest].name, err);
+done:
+    free(steps);
     return st;
 }
 
@@ -72,51 +239,32 @@ tp_status ckpt_check_root(const char *root, struct tp_err *err)
     tp_status st;
 
     if (file_exists(root) && !file_is_dir(root))
-        return tp_fail(err, TP_E_USAGE, "%s: is no directory, so no checkpoints can lie in it",
+        return tp_fail(err, TP_E_USAGE, "%s: is not a directory, so it cannot be a checkpoint root",
                        root);
-    if ((st = step_path(path, root, MANIFEST_FILE, err)))
+    if ((st = file_join(path, root, MANIFEST_FILE, err)))
         return st;
     if (file_exists(path))
         return tp_fail(err, TP_E_USAGE,
-                       "%s: is one step of a checkpoint (it has a " MANIFEST_FILE
-                       "); name the root that steps lie in",
+                       "%s: is one step of a checkpoint (it contains " MANIFEST_FILE
+                       "); name the root, the directory of its steps",
                        root);
     return TP_OK;
 }
 
-tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
-{
-    int64_t last = 0;
-    int lock = -1;
-    tp_status st;
+/* ---- files of a root ---- */
 
-    TP_TRY(ckpt_check_root(root, err));
-    TP_TRY(file_make_dirs(root, err));
-    TP_TRY(root_lock(&lock, root, err));
-    root_reap_names(root); /* this job may have nothing left to save */
-    TP_TRY(ckpt_epoch(&last, root, err));
-    TP_TRY(write_epoch(root, last + 1, err));
-    *epoch = last + 1;
-done:
-    if (lock >= 0)
-        close(lock);
-    return st;
-}
-
-/* ---- names ---- */
-
-void root_reap_names(const char *root)
+void root_remove_leftovers(const char *root)
 {
     static const char *const names[] = { "epoch.tmp", "latest.tmp" };
     char path[PATH_MAX];
     struct tp_err err;
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (step_path(path, root, names[i], &err) == TP_OK)
+        if (file_join(path, root, names[i], &err) == TP_OK)
             unlink(path);
 }
 
-void root_point_latest(const char *root)
+void root_update_latest(const char *root)
 {
     char link[PATH_MAX], tmp[PATH_MAX];
     struct ckpt_step *steps = NULL;
@@ -124,10 +272,10 @@ void root_point_latest(const char *root)
     int64_t step;
     int n = 0;
 
-    if (step_path(link, root, "latest", &err) || step_path(tmp, root, "latest.tmp", &err) ||
+    if (file_join(link, root, "latest", &err) || file_join(tmp, root, "latest.tmp", &err) ||
         step_scan(&steps, &n, root, &err))
         return;
-    while (n > 0 && step_name_parse(&step, steps[n - 1].name) != STEP_DIR)
+    while (n > 0 && step_parse_name(&step, steps[n - 1].name) != STEP_DIR)
         n--;
     unlink(tmp);
     if (n > 0 && symlink(steps[n - 1].name, tmp) == 0 && rename(tmp, link) != 0)
@@ -135,7 +283,7 @@ void root_point_latest(const char *root)
     free(steps);
 }
 
-void root_remove_empty(const char *root)
+void root_remove_if_empty(const char *root)
 {
     char path[PATH_MAX];
     struct tp_err ignored;
@@ -143,9 +291,9 @@ void root_remove_empty(const char *root)
 
     if (root_lock(&lock, root, &ignored))
         return;
-    if (!step_path(path, root, "lock", &ignored)) {
+    if (!file_join(path, root, "lock", &ignored)) {
         unlink(path);
-        if (rmdir(root) != 0) { /* others have begun here: they need the lock */
+        if (rmdir(root) != 0) { /* another process has begun here and needs the lock */
             int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
 
             if (fd >= 0)

@@ -1,35 +1,60 @@
 /*
- * ckpt/root.h - what a checkpoint root has once: its lock, its epoch, its names. Inside ckpt/ only.
+ * ckpt/root.h - a checkpoint root and its steps.
  *
- * Two locks, both flock, both free when their holder dies. ROOT/lock is held for moments, over
- * check and rename. Every temporary directory is locked by its writer for as long as it writes
- * (ckpt/tmp.h), so that leftovers of the dead can be told from the work of the living. Where a file
- * system has no flock, leftovers stay, and two writers of one step are told apart by rename alone,
- * which fails when the target exists.
+ *     ROOT/step-00000500/            a committed step: manifest.json and shards
+ *     ROOT/step-00000500.tmp-<id>/   a step that is being written, or that a crash left
+ *     ROOT/epoch                     number of the newest job (ckpt/epoch.h)
+ *     ROOT/lock                      held (flock) while a step is checked and renamed
+ *     ROOT/latest                    symbolic link to the newest step, for people
  */
 #ifndef CKPT_ROOT_H
 #define CKPT_ROOT_H
 
-#include <stdbool.h>
+#include <limits.h>
+#include <stdint.h>
 
+#include "ckpt/manifest.h"
+#include "ckpt/step.h"
+#include "core/arena.h"
 #include "core/err.h"
 
-/* Whether this errno of flock says that the file system has none. */
-bool root_lock_unsupported(int error);
+/* The steps and temporary directories of a root, ascending by step. An empty list is not an error.
+ * TP_E_NOTFOUND: there is no such directory. */
+tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct arena *arena,
+                    struct tp_err *err);
 
-/* Take ROOT/lock, waiting for it; *fd is closed to give it back. TP_E_IO, with the holder's name:
- * it will not come by waiting, since the holder has been stopped for ten seconds, or is on no
- * process's list here and has kept it for ten minutes. */
-tp_status root_lock(int *fd, const char *root, struct tp_err *err);
+/* A step that ckpt_open found. */
+struct ckpt_found {
+    char dir[PATH_MAX];
+    struct manifest manifest; /* in the arena of ckpt_open */
+    char note[TP_ERR_MAX]; /* "" or a sentence: newer steps are damaged and were skipped, and why.
+                              Print it; a fallback must not be silent. */
+};
 
-/* Remove what was to become ROOT/epoch or ROOT/latest when its writer died. Under ROOT/lock. */
-void root_reap_names(const char *root);
+/* Open what CKPT on a command line names: a root (its newest complete step, or `step` when that is
+ * not negative) or a step directory.
+ * TP_E_NOTFOUND: no such path, no complete step, or not a checkpoint; the message says what was
+ * expected. TP_E_CORRUPT: the requested step is damaged. */
+tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, struct arena *arena,
+                    struct tp_err *err);
 
-/* ROOT/latest -> the step with the highest number. A convenience: failure is none. Under
- * ROOT/lock. */
-void root_point_latest(const char *root);
+/* The same for the directory alone, whether it can be read or not: the newest step that is not a
+ * temporary directory, or `step`. */
+tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct tp_err *err);
 
-/* Remove a root that holds nothing but its lock; others stay. */
-void root_remove_empty(const char *root);
+/* Check that steps can be added to a root, which need not exist. TP_E_USAGE: it is a step itself (a
+ * step inside a step would not be found, and would change what was saved), or not a directory. */
+tp_status ckpt_check_root(const char *root, struct tp_err *err);
+
+/* ---- inside ckpt/ only; under ROOT/lock ---- */
+
+/* Remove the temporary files that a writer of ROOT/epoch or ROOT/latest left when it died. */
+void root_remove_leftovers(const char *root);
+
+/* Point ROOT/latest to the step with the highest number. Only a convenience; failure is ignored. */
+void root_update_latest(const char *root);
+
+/* Remove a root that has nothing in it but its lock. Takes ROOT/lock itself. */
+void root_remove_if_empty(const char *root);
 
 #endif

@@ -1,8 +1,13 @@
-/* ckpt/root_lock.c - ROOT/lock of ckpt/root.h, and who holds it.
+/*
+ * ckpt/root_lock.c - see ckpt/root_lock.h.
  *
- * It is held for moments, so waiting for it has no limit, but for two holders that may never give
- * it back: a process that is stopped (SIGSTOP, a frozen cgroup is not seen), and one that cannot be
- * found here, as on another host that is cut off. */
+ * The lock is held for a moment only, so waiting for it has no time limit. There are two
+ * exceptions, holders that may never release it: a process that is stopped (by SIGSTOP; a frozen
+ * cgroup is not recognized), and a process that is not found on this host, because it runs on
+ * another one that may be cut off.
+ */
+#include "ckpt/root_lock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,10 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/commit.h"
-#include "ckpt/root.h"
-#include "ckpt/step.h"
 #include "core/clock.h"
+#include "core/file.h"
 #include "core/process_stat.h"
 
 static const double STOPPED_S = 10, UNKNOWN_S = 600;
@@ -28,12 +31,13 @@ bool root_lock_unsupported(int error)
            error == EINVAL;
 }
 
-struct holder {
-    long pid;                 /* 0: not known */
-    struct process_stat stat; /* zeroed: not known */
+struct root_lock_holder {
+    long pid;                 /* 0: unknown */
+    struct process_stat stat; /* zeroed: unknown */
 };
 
-/* The process that has a lock on the file, by its device and inode (proc(5), /proc/locks). */
+/* The process that has locked this file, found by device and inode (proc(5), /proc/locks); 0:
+ * unknown. */
 static long find_pid(const struct stat *sb)
 {
     FILE *f = fopen("/proc/locks", "re");
@@ -54,48 +58,50 @@ static long find_pid(const struct stat *sb)
     return pid > 0 ? pid : 0;
 }
 
-static void find_holder(struct holder *h, int fd)
+static void find_holder(struct root_lock_holder *h, int fd)
 {
     struct stat sb;
 
-    *h = (struct holder){ .pid = fstat(fd, &sb) == 0 ? find_pid(&sb) : 0 };
+    *h = (struct root_lock_holder){ .pid = fstat(fd, &sb) == 0 ? find_pid(&sb) : 0 };
     if (h->pid)
         process_stat_read(&h->stat, (pid_t)h->pid);
 }
 
-static bool is_stopped(const struct holder *h)
+static bool is_stopped(const struct root_lock_holder *h)
 {
     return h->stat.state == 'T' || h->stat.state == 't';
 }
 
-static void say_holder(struct tp_err *err, const char *path, const struct holder *h)
+static void describe_holder(struct tp_err *err, const char *path, const struct root_lock_holder *h)
 {
     if (h->pid)
         tp_fail(err, TP_E_IO,
-                "%s: held by process %ld (%s%s); this goes on when that has ended or given it back",
-                path, h->pid, h->stat.name[0] ? h->stat.name : "not to be seen from here",
+                "%s: is held by process %ld (%s%s); it is free when that process releases it or "
+                "ends",
+                path, h->pid, h->stat.name[0] ? h->stat.name : "not visible from here",
                 is_stopped(h) ? ", stopped" : "");
     else
         tp_fail(err, TP_E_IO,
-                "%s: held by a process that is not on this host; this goes on when that has ended",
+                "%s: is held by a process that is not on this host; it is free when that process "
+                "ends",
                 path);
 }
 
-static tp_status open_lock(int *fd, char path[PATH_MAX], const char *root, int how,
+static tp_status open_lock(int *fd, char path[PATH_MAX], const char *root, int flags,
                            struct tp_err *err)
 {
-    tp_status st = step_path(path, root, "lock", err);
+    tp_status st = file_join(path, root, "lock", err);
 
     if (st)
         return st;
-    *fd = open(path, how | O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    *fd = open(path, flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     return *fd >= 0 ? TP_OK : tp_fail_errno(err, "%s: cannot open", path);
 }
 
-/* Whether to give up a lock that was not free since `from`; then who holds it. Not looked into
- * before it can matter: a lock is waited for at every commit, and /proc/locks lists all there are.
- */
-static bool is_hopeless(struct holder *h, int fd, double from)
+/* Whether to stop waiting for a lock that has been held since `from`; then *h is the holder. The
+ * holder is looked up late, because every commit takes the lock and /proc/locks lists all locks of
+ * the host. */
+static bool is_hopeless(struct root_lock_holder *h, int fd, double from)
 {
     double waited = clock_seconds() - from;
 
@@ -116,7 +122,7 @@ tp_status root_lock(int *fd, const char *root, struct tp_err *err)
     if (st)
         return st;
     while (flock(f, LOCK_EX | LOCK_NB) != 0 && !root_lock_unsupported(errno)) {
-        struct holder h;
+        struct root_lock_holder h;
 
         if (errno != EWOULDBLOCK && errno != EINTR) {
             tp_fail_errno(err, "%s: cannot lock", path);
@@ -124,7 +130,7 @@ tp_status root_lock(int *fd, const char *root, struct tp_err *err)
             return TP_E_IO;
         }
         if (is_hopeless(&h, f, from)) {
-            say_holder(err, path, &h);
+            describe_holder(err, path, &h);
             close(f);
             return TP_E_IO;
         }
@@ -134,20 +140,20 @@ tp_status root_lock(int *fd, const char *root, struct tp_err *err)
     return TP_OK;
 }
 
-bool ckpt_is_busy(const char *root, struct tp_err *who)
+bool root_lock_is_held(const char *root, struct tp_err *holder)
 {
+    struct root_lock_holder h;
     char path[PATH_MAX];
-    struct holder h;
-    bool busy;
+    bool held;
     int f;
 
-    if (open_lock(&f, path, root, 0, who))
+    if (open_lock(&f, path, root, 0, holder))
         return false;
-    busy = flock(f, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (busy) {
+    held = flock(f, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (held) {
         find_holder(&h, f);
-        say_holder(who, path, &h);
+        describe_holder(holder, path, &h);
     }
     close(f);
-    return busy;
+    return held;
 }

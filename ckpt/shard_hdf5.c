@@ -1,6 +1,7 @@
 /*
  * ckpt/shard_hdf5.c - see ckpt/shard_hdf5.h.
- * Object times are off everywhere, or no two saves would be the same bytes.
+ *
+ * Object times are off everywhere, because two saves of the same state must have the same bytes.
  */
 #include "ckpt/shard_hdf5.h"
 
@@ -11,30 +12,30 @@
 #include <string.h>
 
 #include "ckpt/manifest.h"
-#include "ckpt/name.h"
 #include "ckpt/shard.h"
+#include "ckpt/tensor_name.h"
 #include "ckpt/vfd.h"
 
 enum { PAYLOAD_ALIGN = 4096 };
 
-/* Everything that is open while a file is laid out; -1: not yet. */
-struct session {
+/* Everything that is open while a structure is created; -1: not open. */
+struct shard_hdf5_session {
     struct vfd vfd;
     hid_t driver, fapl, fcpl, file;
     hid_t group_plist, link_plist, data_plist;
-    hid_t group;            /* the one that is open */
+    hid_t group;            /* the current group */
     const char *group_name; /* its name, or NULL */
 };
 
-/* One save at a time talks to libhdf5, whether it was built thread-safe or not. */
+/* One thread at a time uses libhdf5, because not every build of it is thread safe. */
 static pthread_mutex_t hdf5_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static tp_status refused(const struct session *s, const char *what, struct tp_err *err)
+static tp_status refused(const struct shard_hdf5_session *s, const char *what, struct tp_err *err)
 {
-    return tp_fail(err, TP_E_INTERNAL, "%s: libhdf5 refused to make %s", s->vfd.path, what);
+    return tp_fail(err, TP_E_INTERNAL, "%s: libhdf5 cannot create %s", s->vfd.path, what);
 }
 
-static tp_status open_plists(struct session *s, struct tp_err *err)
+static tp_status open_plists(struct shard_hdf5_session *s, struct tp_err *err)
 {
     s->fapl = H5Pcreate(H5P_FILE_ACCESS);
     s->fcpl = H5Pcreate(H5P_FILE_CREATE);
@@ -56,8 +57,8 @@ static tp_status open_plists(struct session *s, struct tp_err *err)
     return TP_OK;
 }
 
-/* Close what is open. The file is complete only when this succeeds. */
-static tp_status session_close(struct session *s, struct tp_err *err)
+/* Close everything. The file is complete only when this succeeds. */
+static tp_status session_close(struct shard_hdf5_session *s, struct tp_err *err)
 {
     bool bad = false;
 
@@ -81,19 +82,19 @@ static tp_status session_close(struct session *s, struct tp_err *err)
         *err = s->vfd.first;
         return err->status;
     }
-    return bad ? refused(s, "the file complete", err) : TP_OK;
+    return bad ? refused(s, "the complete file", err) : TP_OK;
 }
 
-static void session_init(struct session *s, int fd, const char *path)
+static void session_init(struct shard_hdf5_session *s, int fd, const char *path)
 {
-    *s = (struct session){ .driver = -1,
-                           .fapl = -1,
-                           .fcpl = -1,
-                           .file = -1,
-                           .group_plist = -1,
-                           .link_plist = -1,
-                           .data_plist = -1,
-                           .group = -1 };
+    *s = (struct shard_hdf5_session){ .driver = -1,
+                                      .fapl = -1,
+                                      .fcpl = -1,
+                                      .file = -1,
+                                      .group_plist = -1,
+                                      .link_plist = -1,
+                                      .data_plist = -1,
+                                      .group = -1 };
     s->vfd.fd = fd;
     s->vfd.path = path;
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* libraries do not print */
@@ -101,7 +102,8 @@ static void session_init(struct session *s, int fd, const char *path)
 
 /* ---- types ---- */
 
-/* Floats that HDF5 has no name for: 16 bits, sign on top, then exponent, then mantissa. */
+/* Floating-point types that HDF5 does not predefine: 16 bits, from the top sign, exponent,
+ * mantissa. */
 static hid_t make_float16(int exponent_bits, int mantissa_bits, int bias)
 {
     hid_t t = H5Tcopy(H5T_IEEE_F32LE);
@@ -152,10 +154,10 @@ static herr_t insert(hid_t type, const char *name, size_t *offset, hid_t member,
     return result;
 }
 
-/* A row of /index, packed: what shard_row.c encodes and docs/FORMAT.md specifies. */
+/* A row of /index, packed, as chunk_entry_encode writes it and docs/FORMAT.md specifies it. */
 static hid_t make_row_type(void)
 {
-    hid_t t = H5Tcreate(H5T_COMPOUND, SHARD_ROW_BYTES);
+    hid_t t = H5Tcreate(H5T_COMPOUND, CHUNK_ENTRY_BYTES);
     size_t at = 0;
 
     if (t < 0)
@@ -172,14 +174,14 @@ static hid_t make_row_type(void)
         insert(t, "crc32c", &at, H5T_STD_U32LE, 1) < 0 ||
         insert(t, "reserved", &at, H5T_STD_U32LE, 1) < 0 ||
         insert(t, "digest0", &at, H5T_STD_U64LE, 1) < 0 ||
-        insert(t, "digest1", &at, H5T_STD_U64LE, 1) < 0 || at != SHARD_ROW_BYTES) {
+        insert(t, "digest1", &at, H5T_STD_U64LE, 1) < 0 || at != CHUNK_ENTRY_BYTES) {
         H5Tclose(t);
         return -1;
     }
     return t;
 }
 
-/* ---- attributes: for people with h5py; nothing here reads them ---- */
+/* ---- attributes: for people who use h5py; no program here reads them ---- */
 
 static bool put_attribute(hid_t where, const char *name, hid_t file_type, hid_t space,
                           hid_t memory_type, const void *value)
@@ -233,14 +235,15 @@ static bool put_root_attributes(hid_t file, const struct layout *layout, int ran
 {
     char spec[SPEC_TEXT_MAX];
 
-    return put_text(file, "format", "tp-ckpt") && put_int(file, "version", MANIFEST_VERSION) &&
+    return put_text(file, "format", MANIFEST_FORMAT) &&
+           put_int(file, "version", MANIFEST_VERSION) &&
            put_text(file, "layout", spec_format(spec, &layout->spec)) &&
            put_int(file, "rank", rank);
 }
 
 /* ---- datasets ---- */
 
-static tp_status enter_group(struct session *s, const char *name, struct tp_err *err)
+static tp_status enter_group(struct shard_hdf5_session *s, const char *name, struct tp_err *err)
 {
     if (s->group_name && strcmp(s->group_name, name) == 0)
         return TP_OK;
@@ -254,26 +257,26 @@ static tp_status enter_group(struct session *s, const char *name, struct tp_err 
     return s->group < 0 ? refused(s, name, err) : TP_OK;
 }
 
-/* A dataset for one box; *offset gets where its bytes go. */
-static tp_status add_payload(struct session *s, const struct tensor *t, const struct stored_box *e,
-                             int64_t *offset, struct tp_err *err)
+/* A dataset for one box; *offset receives the offset of its elements. */
+static tp_status add_payload(struct shard_hdf5_session *s, const struct tensor *t,
+                             const struct stored_box *b, int64_t *offset, struct tp_err *err)
 {
-    char name[NAME_BYTES_MAX + 16];
+    char name[TENSOR_NAME_BYTES_MAX + 16];
     hsize_t dims[BOX_NDIM_MAX];
     hid_t type = make_type(t->dtype), space, data = -1;
     haddr_t at = HADDR_UNDEF;
     bool ok;
 
-    snprintf(name, sizeof name, e->part ? "%s@%d" : "%s", t->name, e->part);
+    snprintf(name, sizeof name, b->part ? "%s@%d" : "%s", t->name, b->part);
     for (int d = 0; d < t->ndim; d++)
-        dims[d] = (hsize_t)e->box.len[d];
+        dims[d] = (hsize_t)b->box.len[d];
     space = t->ndim ? H5Screate_simple(t->ndim, dims, NULL) : H5Screate(H5S_SCALAR);
     if (type >= 0 && space >= 0)
         data = H5Dcreate2(s->group, name, type, space, s->link_plist, s->data_plist, H5P_DEFAULT);
     ok = data >= 0;
     if (ok && t->ndim)
         ok = put_ints(data, "global_shape", t->shape, t->ndim) &&
-             put_ints(data, "offset", e->box.lo, t->ndim);
+             put_ints(data, "offset", b->box.lo, t->ndim);
     if (ok)
         at = H5Dget_offset(data);
     if (data >= 0)
@@ -288,7 +291,8 @@ static tp_status add_payload(struct session *s, const struct tensor *t, const st
     return TP_OK;
 }
 
-static tp_status add_index(struct session *s, int64_t n_rows, int64_t *offset, struct tp_err *err)
+static tp_status add_index(struct shard_hdf5_session *s, int64_t n_rows, int64_t *offset,
+                           struct tp_err *err)
 {
     hsize_t dims = (hsize_t)n_rows;
     hid_t type = make_row_type(), space = H5Screate_simple(1, &dims, NULL), data = -1;
@@ -310,9 +314,8 @@ static tp_status add_index(struct session *s, int64_t n_rows, int64_t *offset, s
     return TP_OK;
 }
 
-static tp_status lay_out(struct session *s, struct shard_places *places,
-                         const struct layout *layout, const struct stored_box *extents,
-                         int n_extents, int64_t n_rows, struct tp_err *err)
+static tp_status create_all(struct shard_hdf5_session *s, struct shard_offsets *offsets,
+                            const struct shard_structure *x, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
@@ -320,38 +323,37 @@ static tp_status lay_out(struct session *s, struct shard_places *places,
     s->file = H5Fcreate(s->vfd.path, H5F_ACC_TRUNC, s->fcpl, s->fapl);
     if (s->file < 0)
         return refused(s, "the file", err);
-    if (!put_root_attributes(s->file, layout, extents[0].rank))
+    if (!put_root_attributes(s->file, x->layout, x->boxes[0].rank))
         return refused(s, "the attributes of /", err);
-    for (int i = 0; i < n_extents; i++) {
-        const struct tensor *t = &layout->tensors[extents[i].tensor];
+    for (int i = 0; i < x->n_boxes; i++) {
+        const struct tensor *t = &x->layout->tensors[x->boxes[i].tensor];
 
         TP_TRY(enter_group(s, t->group, err));
-        TP_TRY(add_payload(s, t, &extents[i], &places->payload[i], err));
+        TP_TRY(add_payload(s, t, &x->boxes[i], &offsets->payload[i], err));
     }
-    TP_TRY(add_index(s, n_rows, &places->index, err));
+    TP_TRY(add_index(s, x->index_rows, &offsets->index, err));
 done:
     return st;
 }
 
-tp_status shard_hdf5_create(struct shard_places *places, int fd, const char *path,
-                            const struct layout *layout, const struct stored_box *extents,
-                            int n_extents, int64_t n_rows, struct tp_err *err)
+tp_status shard_hdf5_create(struct shard_offsets *offsets, int fd, const char *path,
+                            const struct shard_structure *structure, struct tp_err *err)
 {
     struct tp_err close_err = { 0 };
-    struct session s;
+    struct shard_hdf5_session s;
     tp_status st, closed;
 
     pthread_mutex_lock(&hdf5_lock);
     session_init(&s, fd, path);
     s.vfd.blank = true;
-    st = lay_out(&s, places, layout, extents, n_extents, n_rows, err);
+    st = create_all(&s, offsets, structure, err);
     closed = session_close(&s, &close_err);
     pthread_mutex_unlock(&hdf5_lock);
-    if (closed && (!st || closed == TP_E_IO)) { /* what the disk said comes first */
+    if (closed && (!st || closed == TP_E_IO)) { /* report an I/O error first, it is the cause */
         *err = close_err;
         return closed;
     }
-    places->size = s.vfd.end;
+    offsets->size = s.vfd.end;
     return st;
 }
 
@@ -359,7 +361,7 @@ tp_status shard_hdf5_find_index(int64_t *offset, int64_t *n_rows, int fd, const 
                                 struct tp_err *err)
 {
     struct tp_err close_err = { 0 };
-    struct session s;
+    struct shard_hdf5_session s;
     hid_t data = -1, space = -1;
     haddr_t at = HADDR_UNDEF;
     tp_status st;
@@ -379,7 +381,7 @@ tp_status shard_hdf5_find_index(int64_t *offset, int64_t *n_rows, int fd, const 
         H5Dclose(data);
     }
     if (!st && at == HADDR_UNDEF)
-        st = tp_fail(err, TP_E_CORRUPT, "%s: has no /index", path);
+        st = tp_fail(err, TP_E_CORRUPT, "%s: has no dataset /index", path);
     *offset = (int64_t)at;
     if (session_close(&s, &close_err) && !st) {
         *err = close_err;

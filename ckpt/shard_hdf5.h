@@ -1,5 +1,6 @@
 /*
- * ckpt/shard_hdf5.h - the HDF5 side of a shard: groups, datasets, attributes. Inside ckpt/ only.
+ * ckpt/shard_hdf5.h - the HDF5 structure of a shard: groups, datasets, attributes. Inside ckpt/
+ * only.
  */
 #ifndef CKPT_SHARD_HDF5_H
 #define CKPT_SHARD_HDF5_H
@@ -7,22 +8,28 @@
 #include "core/err.h"
 #include "layout/stored_box.h"
 
-/* Where libhdf5 put things. */
-struct shard_places {
-    int64_t *payload; /* [n_extents]: byte offset of each extent's elements; the caller's array */
-    int64_t index;    /* byte offset of /index */
+struct shard_structure {
+    const struct layout *layout;
+    const struct stored_box *boxes; /* all of one rank; each becomes a dataset */
+    int n_boxes;
+    int64_t index_rows; /* of /index */
+};
+
+/* Byte offsets that libhdf5 chose. */
+struct shard_offsets {
+    int64_t *payload; /* [n_boxes] of each box's elements; the array is the caller's */
+    int64_t index;    /* of /index */
     int64_t size;     /* of the file */
 };
 
-/* Lay out the file fd as if it were empty: a dataset for each extent (all of one rank), and /index
- * of n_rows. Payload and index are allocated and not written. Deterministic: in a file that was
- * laid out before, the same bytes go to the same places. path is for messages. */
-tp_status shard_hdf5_create(struct shard_places *places, int fd, const char *path,
-                            const struct layout *layout, const struct stored_box *extents,
-                            int n_extents, int64_t n_rows, struct tp_err *err);
+/* Create the structure in the file fd as if the file were empty. Payload and /index are allocated,
+ * but not written. Deterministic: in a file that already has this structure, the same bytes are
+ * written to the same offsets. path is for messages. */
+tp_status shard_hdf5_create(struct shard_offsets *offsets, int fd, const char *path,
+                            const struct shard_structure *structure, struct tp_err *err);
 
-/* Find /index in a file that shard_hdf5_create has just made (not for files from elsewhere: those
- * are read without libhdf5). */
+/* Find /index in a file that shard_hdf5_create has just made. Not for other files: those are read
+ * without libhdf5. */
 tp_status shard_hdf5_find_index(int64_t *offset, int64_t *n_rows, int fd, const char *path,
                                 struct tp_err *err);
 

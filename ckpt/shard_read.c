@@ -1,8 +1,8 @@
 /*
  * ckpt/shard_read.c - the reading half of ckpt/shard.h.
  *
- * Nothing in the file or the info is believed before it is checked, and memory grows only with rows
- * that have been found valid. libhdf5 is not used.
+ * Nothing in the file or in the manifest is trusted before it is checked, and memory grows only
+ * with entries that are valid. libhdf5 is not used.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -12,23 +12,24 @@
 
 #include "ckpt/crc.h"
 #include "ckpt/shard.h"
-#include "ckpt/shard_row.h"
 #include "core/file.h"
 
 #define DIGEST_PRIME ((UINT64_C(1) << 61) - 1)
 
-enum { ROWS_AT_ONCE = 512 };
+enum { ENTRIES_AT_ONCE = 512 };
+
+static const unsigned char hdf5_signature[8] = { 0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n' };
 
 struct shard_reader {
     char path[PATH_MAX];
     int fd;
     struct shard_info info;
-    const struct tensor *tensors; /* the manifest's; borrowed */
-    int n_tensors;
-    struct shard_row *rows;
-    int64_t n_rows, capacity;
+    const struct layout *layout; /* the manifest's; borrowed */
+    struct chunk_entry *chunks;
+    int64_t n_chunks, capacity;
 };
 
+/* "PATH: row 3 of /index ...". */
 static tp_status bad_row(const struct shard_reader *r, int64_t row, const char *what,
                          struct tp_err *err)
 {
@@ -44,9 +45,9 @@ static tp_status open_file(struct shard_reader *r, const char *dir, struct tp_er
     tp_status st;
 
     if (!file_name_is_plain(info->file))
-        return tp_fail(err, TP_E_CORRUPT, "%s: '%s' is no plain file name", dir, info->file);
+        return tp_fail(err, TP_E_CORRUPT, "%s: '%s' is not a plain file name", dir, info->file);
     if (snprintf(r->path, sizeof r->path, "%s/%s", dir, info->file) >= (int)sizeof r->path)
-        return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", dir);
+        return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", dir);
     st = file_open_own(&r->fd, &size, r->path, err);
     if (st == TP_E_NOTFOUND)
         return tp_fail(err, TP_E_CORRUPT, "%s: the shard of rank %d is missing", r->path,
@@ -54,37 +55,37 @@ static tp_status open_file(struct shard_reader *r, const char *dir, struct tp_er
     if (st)
         return st;
     if (size != info->size_bytes)
-        return tp_fail(err, TP_E_CORRUPT, "%s: has %lld bytes, the manifest says %lld", r->path,
+        return tp_fail(err, TP_E_CORRUPT, "%s: has %lld bytes, but the manifest says %lld", r->path,
                        (long long)size, (long long)info->size_bytes);
-    if (info->index_rows < 1 || info->index_rows > SHARD_ROWS_MAX)
+    if (info->index_rows < 1 || info->index_rows > SHARD_CHUNKS_MAX)
         return tp_fail(err, TP_E_CORRUPT,
-                       "%s: the manifest says /index has %lld rows, expected 1 "
-                       "to %d",
-                       r->path, (long long)info->index_rows, SHARD_ROWS_MAX);
-    index_bytes = info->index_rows * SHARD_ROW_BYTES;
+                       "%s: the manifest says that /index has %lld rows, expected 1 to %d", r->path,
+                       (long long)info->index_rows, SHARD_CHUNKS_MAX);
+    index_bytes = info->index_rows * CHUNK_ENTRY_BYTES;
     if (info->index_offset < 0 || index_bytes > size || info->index_offset > size - index_bytes)
         return tp_fail(err, TP_E_CORRUPT,
-                       "%s: the manifest says /index is %lld bytes at offset "
-                       "%lld, beyond the file's %lld",
+                       "%s: the manifest says that /index is %lld bytes at offset %lld, but the "
+                       "file has %lld",
                        r->path, (long long)index_bytes, (long long)info->index_offset,
                        (long long)size);
     return TP_OK;
 }
 
-/* Call for the index in pieces: once to hash it, once to take its rows. */
+/* Read the entries from number `from` on, as many as the buffer holds: *n. The index is read in
+ * such pieces, once to hash it and once to decode it. */
 static tp_status read_index(struct shard_reader *r, int64_t from, unsigned char *buf, int64_t *n,
                             struct tp_err *err)
 {
-    *n = r->info.index_rows - from < ROWS_AT_ONCE ? r->info.index_rows - from : ROWS_AT_ONCE;
-    return file_read_at(r->fd, r->path, r->info.index_offset + from * SHARD_ROW_BYTES, buf,
-                        (size_t)*n * SHARD_ROW_BYTES, err);
+    *n = r->info.index_rows - from < ENTRIES_AT_ONCE ? r->info.index_rows - from : ENTRIES_AT_ONCE;
+    return file_read_at(r->fd, r->path, r->info.index_offset + from * CHUNK_ENTRY_BYTES, buf,
+                        (size_t)*n * CHUNK_ENTRY_BYTES, err);
 }
 
 static tp_status check_index_hash(struct shard_reader *r, unsigned char *buf, struct tp_err *err)
 {
-    char found[HASH_TEXT];
-    struct hash *h = NULL;
-    tp_status st = hash_new(&h, err);
+    char found[SHA256_TEXT];
+    struct sha256 *h = NULL;
+    tp_status st = sha256_new(&h, err);
     int64_t n = 0;
 
     if (st)
@@ -92,65 +93,66 @@ static tp_status check_index_hash(struct shard_reader *r, unsigned char *buf, st
     for (int64_t from = 0; from < r->info.index_rows && !st; from += n) {
         st = read_index(r, from, buf, &n, err);
         if (!st)
-            hash_add(h, buf, (size_t)n * SHARD_ROW_BYTES);
+            sha256_add(h, buf, (size_t)n * CHUNK_ENTRY_BYTES);
     }
-    hash_text(h, found);
+    sha256_end(h, found);
     if (!st && strcmp(found, r->info.index_sha256) != 0)
         st = tp_fail(err, TP_E_CORRUPT,
-                     "%s: /index has SHA-256 %.16s..., the manifest says "
-                     "%.16s...: the file is damaged or of another save",
+                     "%s: /index has the SHA-256 %.16s..., but the manifest says %.16s...: the "
+                     "file is damaged or belongs to another save",
                      r->path, found, r->info.index_sha256);
     return st;
 }
 
-/* Whether a row by itself makes sense: its tensor, box, sizes and place. */
-static tp_status check_row(const struct shard_reader *r, int64_t number,
-                           const struct shard_row *row, struct tp_err *err)
+/* Check one entry by itself: its tensor, box, sizes and offset. */
+static tp_status check_chunk(const struct shard_reader *r, int64_t row, const struct chunk_entry *c,
+                             struct tp_err *err)
 {
     const struct tensor *t;
     int64_t elements = 1;
 
-    if (row->tensor >= r->n_tensors)
-        return bad_row(r, number, "has a tensor that the manifest does not know", err);
-    t = &r->tensors[row->tensor];
-    if (row->box.ndim != t->ndim)
-        return bad_row(r, number, "has not as many axes as its tensor", err);
+    if (c->tensor >= r->layout->n_tensors)
+        return bad_row(r, row, "has a tensor id that is not in the manifest", err);
+    t = &r->layout->tensors[c->tensor];
+    if (c->box.ndim != t->ndim)
+        return bad_row(r, row, "has another number of axes than its tensor", err);
     for (int d = 0; d < t->ndim; d++) {
-        const int64_t lo = row->box.lo[d], len = row->box.len[d];
+        const int64_t lo = c->box.lo[d], len = c->box.len[d];
 
         if (len < 1 || len > t->shape[d] || lo > t->shape[d] - len)
-            return bad_row(r, number, "has a box outside its tensor", err);
-        if (__builtin_mul_overflow(elements, len, &elements) || elements > SHARD_CHUNK_BYTES)
-            return bad_row(r, number, "is larger than a chunk may be", err);
+            return bad_row(r, row, "has a box outside its tensor", err);
+        if (__builtin_mul_overflow(elements, len, &elements) || elements > CHUNK_BYTES_MAX)
+            return bad_row(r, row, "is larger than the most a chunk may have", err);
     }
-    if (row->codec != 0)
-        return bad_row(r, number, "has a codec that this version does not know", err);
-    if (row->raw_bytes != elements * dtype_bytes(t->dtype) || row->stored_bytes != row->raw_bytes ||
-        row->raw_bytes > SHARD_CHUNK_BYTES)
-        return bad_row(r, number, "has not as many bytes as its box", err);
-    if (row->offset > r->info.size_bytes - row->stored_bytes)
-        return bad_row(r, number, "lies beyond the end of the file", err);
-    if (row->digest.d[0] >= DIGEST_PRIME || row->digest.d[1] >= DIGEST_PRIME)
-        return bad_row(r, number, "has an impossible digest", err);
+    if (c->codec != 0)
+        return bad_row(r, row, "has a codec that this version does not support", err);
+    if (c->raw_bytes != elements * dtype_bytes(t->dtype) || c->stored_bytes != c->raw_bytes ||
+        c->raw_bytes > CHUNK_BYTES_MAX)
+        return bad_row(r, row, "has another number of bytes than its box", err);
+    if (c->offset > r->info.size_bytes - c->stored_bytes)
+        return bad_row(r, row, "ends after the end of the file", err);
+    if (c->digest.d[0] >= DIGEST_PRIME || c->digest.d[1] >= DIGEST_PRIME)
+        return bad_row(r, row, "has a digest that is out of range", err);
     return TP_OK;
 }
 
-static tp_status append_row(struct shard_reader *r, const struct shard_row *row, struct tp_err *err)
+static tp_status append_chunk(struct shard_reader *r, const struct chunk_entry *chunk,
+                              struct tp_err *err)
 {
-    if (r->n_rows == r->capacity) {
+    if (r->n_chunks == r->capacity) {
         int64_t capacity = r->capacity ? 2 * r->capacity : 64;
-        struct shard_row *rows = realloc(r->rows, (size_t)capacity * sizeof *rows);
+        struct chunk_entry *chunks = realloc(r->chunks, (size_t)capacity * sizeof *chunks);
 
-        if (!rows)
+        if (!chunks)
             return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", r->path);
-        r->rows = rows;
+        r->chunks = chunks;
         r->capacity = capacity;
     }
-    r->rows[r->n_rows++] = *row;
+    r->chunks[r->n_chunks++] = *chunk;
     return TP_OK;
 }
 
-static tp_status take_rows(struct shard_reader *r, unsigned char *buf, struct tp_err *err)
+static tp_status decode_index(struct shard_reader *r, unsigned char *buf, struct tp_err *err)
 {
     tp_status st = TP_OK;
     int64_t n = 0;
@@ -158,58 +160,60 @@ static tp_status take_rows(struct shard_reader *r, unsigned char *buf, struct tp
     for (int64_t from = 0; from < r->info.index_rows; from += n) {
         TP_TRY(read_index(r, from, buf, &n, err));
         for (int64_t i = 0; i < n; i++) {
-            struct shard_row row;
+            struct chunk_entry chunk;
 
-            if (!row_decode(&row, buf + i * SHARD_ROW_BYTES))
-                return bad_row(r, from + i, "has negative or misplaced numbers", err);
-            TP_TRY(check_row(r, from + i, &row, err));
-            TP_TRY(append_row(r, &row, err));
+            if (!chunk_entry_decode(&chunk, buf + i * CHUNK_ENTRY_BYTES))
+                return bad_row(r, from + i,
+                               "has a negative number, or unused fields that are not zero", err);
+            TP_TRY(check_chunk(r, from + i, &chunk, err));
+            TP_TRY(append_chunk(r, &chunk, err));
         }
     }
 done:
     return st;
 }
 
-/* ---- the rows together ---- */
+/* ---- the entries together ---- */
 
-/* Rows from .. to - 1 are those of one dataset: they must be the chunks of one box, in order, and
- * follow one another in the file. *box gets that box. */
+/* Entries from .. to - 1 belong to one dataset: they must be the chunks of one box, in order, and
+ * contiguous in the file. *box receives that box. */
 static tp_status check_dataset(const struct shard_reader *r, int64_t from, int64_t to,
                                struct box *box, struct tp_err *err)
 {
-    const struct shard_row *first = &r->rows[from], *last = &r->rows[to - 1];
+    const struct chunk_entry *first = &r->chunks[from], *last = &r->chunks[to - 1];
     int64_t at = 0;
 
     *box = first->box;
     for (int d = 0; d < box->ndim; d++) {
         box->len[d] = last->box.lo[d] + last->box.len[d] - box->lo[d];
         if (box->len[d] < 1)
-            return bad_row(r, to - 1, "is before the first of its dataset", err);
+            return bad_row(r, to - 1, "lies before the first row of its dataset", err);
     }
     for (int64_t i = from; i < to; i++) {
-        const struct box *b = &r->rows[i].box;
+        const struct chunk_entry *c = &r->chunks[i];
 
-        if (!box_contains(box, b) || !box_is_run_in(box, b) || box_offset_in(box, b) != at)
-            return bad_row(r, i, "is not the chunk that its place says", err);
-        at += box_elements(b);
-        if (i > from && r->rows[i].offset != r->rows[i - 1].offset + r->rows[i - 1].stored_bytes)
+        if (!box_contains(box, &c->box) || !box_is_run_in(box, &c->box) ||
+            box_offset_in(box, &c->box) != at)
+            return bad_row(r, i, "is not the next chunk of its dataset", err);
+        at += box_elements(&c->box);
+        if (i > from && c->offset != c[-1].offset + c[-1].stored_bytes)
             return bad_row(r, i, "does not follow the row before it in the file", err);
     }
     if (at != box_elements(box))
-        return bad_row(r, from, "begins a box with too few chunks", err);
+        return bad_row(r, from, "begins a dataset with too few chunks", err);
     return TP_OK;
 }
 
-/* Datasets ascend by tensor, then part; boxes of one tensor do not meet. */
+/* Datasets ascend by tensor, then part; the boxes of one tensor do not overlap. */
 static tp_status check_datasets(const struct shard_reader *r, struct tp_err *err)
 {
-    struct box boxes[SHARD_PARTS_MAX], meet;
+    struct box boxes[SHARD_PARTS_MAX], overlap;
     int64_t from = 0, to;
     int tensor = -1, part = -1, n_parts = 0;
     tp_status st = TP_OK;
 
-    for (; from < r->n_rows; from = to) {
-        const struct shard_row *first = &r->rows[from];
+    for (; from < r->n_chunks; from = to) {
+        const struct chunk_entry *first = &r->chunks[from];
 
         if (first->tensor < tensor || (first->tensor == tensor && first->part <= part))
             return bad_row(r, from, "is out of order", err);
@@ -220,42 +224,45 @@ static tp_status check_datasets(const struct shard_reader *r, struct tp_err *err
         tensor = first->tensor;
         part = first->part;
         for (to = from + 1;
-             to < r->n_rows && r->rows[to].tensor == tensor && r->rows[to].part == part;)
+             to < r->n_chunks && r->chunks[to].tensor == tensor && r->chunks[to].part == part;)
             to++;
         TP_TRY(check_dataset(r, from, to, &boxes[n_parts], err));
         for (int p = 0; p < n_parts; p++)
-            if (box_meet(&meet, &boxes[p], &boxes[n_parts]))
-                return bad_row(r, from, "begins a box that overlaps another of its tensor", err);
+            if (box_meet(&overlap, &boxes[p], &boxes[n_parts]))
+                return bad_row(r, from, "begins a box that overlaps another box of its tensor",
+                               err);
         n_parts++;
     }
 done:
     return st;
 }
 
-/* No payload overlaps another or /index. */
+/* No payload overlaps another payload or /index. */
 static tp_status check_overlap(const struct shard_reader *r, struct tp_err *err)
 {
-    const int64_t index_end = r->info.index_offset + r->info.index_rows * SHARD_ROW_BYTES;
-    struct row_span *spans = NULL;
-    tp_status st = rows_sort_spans(&spans, r->rows, r->n_rows, err);
+    const int64_t index_end = r->info.index_offset + r->info.index_rows * CHUNK_ENTRY_BYTES;
+    struct chunk_range *ranges = NULL;
+    tp_status st = chunks_sort_ranges(&ranges, r->chunks, r->n_chunks, err);
 
-    for (int64_t i = 0; i < r->n_rows && !st; i++) {
-        if (i > 0 && spans[i].offset < spans[i - 1].end)
-            st = tp_fail(err, TP_E_CORRUPT, "%s: two rows of /index claim byte %lld", r->path,
-                         (long long)spans[i].offset);
-        else if (spans[i].offset < index_end && spans[i].end > r->info.index_offset)
-            st = tp_fail(err, TP_E_CORRUPT, "%s: a row of /index claims bytes of /index itself",
+    for (int64_t i = 0; i < r->n_chunks && !st; i++) {
+        if (i > 0 && ranges[i].offset < ranges[i - 1].end)
+            st = tp_fail(err, TP_E_CORRUPT,
+                         "%s: the payloads of two rows of /index overlap at "
+                         "byte %lld",
+                         r->path, (long long)ranges[i].offset);
+        else if (ranges[i].offset < index_end && ranges[i].end > r->info.index_offset)
+            st = tp_fail(err, TP_E_CORRUPT, "%s: the payload of a row of /index overlaps /index",
                          r->path);
     }
-    free(spans);
+    free(ranges);
     return st;
 }
 
 tp_status shard_open(struct shard_reader **out, const char *dir, const struct shard_info *info,
-                     const struct tensor *tensors, int n_tensors, struct tp_err *err)
+                     const struct layout *layout, struct tp_err *err)
 {
     struct shard_reader *r = calloc(1, sizeof *r);
-    unsigned char *buf = malloc((size_t)ROWS_AT_ONCE * SHARD_ROW_BYTES);
+    unsigned char *buf = malloc((size_t)ENTRIES_AT_ONCE * CHUNK_ENTRY_BYTES);
     tp_status st = TP_OK;
 
     if (!r || !buf) {
@@ -266,11 +273,10 @@ tp_status shard_open(struct shard_reader **out, const char *dir, const struct sh
     }
     r->fd = -1;
     r->info = *info;
-    r->tensors = tensors;
-    r->n_tensors = n_tensors;
+    r->layout = layout;
     TP_TRY(open_file(r, dir, err));
     TP_TRY(check_index_hash(r, buf, err));
-    TP_TRY(take_rows(r, buf, err));
+    TP_TRY(decode_index(r, buf, err));
     TP_TRY(check_datasets(r, err));
     TP_TRY(check_overlap(r, err));
     *out = r;
@@ -287,63 +293,80 @@ void shard_reader_close(struct shard_reader *r)
         return;
     if (r->fd >= 0)
         close(r->fd);
-    free(r->rows);
+    free(r->chunks);
     free(r);
 }
 
 /* ---- reading ---- */
 
-const struct shard_row *shard_rows(const struct shard_reader *r, int64_t *n)
+const struct chunk_entry *shard_chunks(const struct shard_reader *r, int64_t *n)
 {
-    *n = r->n_rows;
-    return r->rows;
+    *n = r->n_chunks;
+    return r->chunks;
 }
 
-tp_status shard_read(const struct shard_reader *r, int64_t row, int64_t skip, void *buf, int64_t n,
-                     struct tp_err *err)
+tp_status shard_read_part(const struct shard_reader *r, int64_t chunk, int64_t skip, void *buf,
+                          int64_t n, struct tp_err *err)
 {
-    if (row < 0 || row >= r->n_rows || skip < 0 || n < 0 || skip > r->rows[row].raw_bytes - n)
-        return tp_fail(err, TP_E_INTERNAL, "%s: %lld bytes at %lld of row %lld", r->path,
-                       (long long)n, (long long)skip, (long long)row);
-    return file_read_at(r->fd, r->path, r->rows[row].offset + skip, buf, (size_t)n, err);
+    if (chunk < 0 || chunk >= r->n_chunks || skip < 0 || n < 0 ||
+        skip > r->chunks[chunk].raw_bytes - n)
+        return tp_fail(err, TP_E_INTERNAL, "%s: %lld bytes at offset %lld of chunk %lld", r->path,
+                       (long long)n, (long long)skip, (long long)chunk);
+    return file_read_at(r->fd, r->path, r->chunks[chunk].offset + skip, buf, (size_t)n, err);
 }
 
-tp_status shard_read_row(const struct shard_reader *r, int64_t row, void *buf, struct tp_err *err)
+tp_status shard_read_chunk(const struct shard_reader *r, int64_t chunk, void *buf,
+                           struct tp_err *err)
 {
-    int64_t n = row >= 0 && row < r->n_rows ? r->rows[row].raw_bytes : 0;
-    tp_status st = shard_read(r, row, 0, buf, n, err);
+    int64_t n = chunk >= 0 && chunk < r->n_chunks ? r->chunks[chunk].raw_bytes : 0;
+    tp_status st = shard_read_part(r, chunk, 0, buf, n, err);
     uint32_t crc;
 
     if (st)
         return st;
     crc = crc32c(buf, (size_t)n);
-    return crc == r->rows[row].crc32c ? TP_OK : shard_fail_crc(r, row, crc, err);
+    return crc == r->chunks[chunk].crc32c ? TP_OK : shard_crc_error(r, chunk, crc, err);
 }
 
-tp_status shard_fail_crc(const struct shard_reader *r, int64_t row, uint32_t found,
-                         struct tp_err *err)
+tp_status shard_crc_error(const struct shard_reader *r, int64_t chunk, uint32_t found,
+                          struct tp_err *err)
 {
-    const struct shard_row *e = &r->rows[row];
+    const struct chunk_entry *c = &r->chunks[chunk];
+    const struct tensor *t = &r->layout->tensors[c->tensor];
     char text[BOX_TEXT_MAX];
 
     return tp_fail(err, TP_E_CORRUPT,
-                   "%s: tensor %s/%s, box %s, %lld bytes at offset %lld: CRC32C "
-                   "is %08x, expected %08x: the bytes are damaged",
-                   r->path, r->tensors[e->tensor].group, r->tensors[e->tensor].name,
-                   box_format(text, &e->box), (long long)e->raw_bytes, (long long)e->offset, found,
-                   e->crc32c);
+                   "%s: tensor %s/%s, box %s, %lld bytes at offset %lld: the CRC32C is %08x, "
+                   "expected %08x: the bytes are damaged",
+                   r->path, t->group, t->name, box_format(text, &c->box), (long long)c->raw_bytes,
+                   (long long)c->offset, found, c->crc32c);
+}
+
+static tp_status check_signature(const struct shard_reader *r, struct tp_err *err)
+{
+    unsigned char found[sizeof hdf5_signature] = { 0 };
+    tp_status st;
+
+    if (r->info.size_bytes >= (int64_t)sizeof found &&
+        (st = file_read_at(r->fd, r->path, 0, found, sizeof found, err)))
+        return st;
+    if (memcmp(found, hdf5_signature, sizeof found) == 0)
+        return TP_OK;
+    return tp_fail(err, TP_E_CORRUPT, "%s: does not begin with the HDF5 signature", r->path);
 }
 
 tp_status shard_check_meta(const struct shard_reader *r, struct tp_err *err)
 {
-    char found[HASH_TEXT];
-    tp_status st =
-        rows_hash_rest(found, r->fd, r->path, r->info.size_bytes, r->rows, r->n_rows, err);
+    const struct chunk_file file = { r->fd, r->path, r->info.size_bytes, r->chunks, r->n_chunks };
+    char found[SHA256_TEXT];
+    tp_status st = check_signature(r, err);
 
+    if (!st)
+        st = chunks_hash_outside(found, &file, err);
     if (!st && strcmp(found, r->info.meta_sha256) != 0)
         st = tp_fail(err, TP_E_CORRUPT,
-                     "%s: the bytes outside payloads have SHA-256 %.16s..., the "
-                     "manifest says %.16s...: HDF5's own structures are damaged",
+                     "%s: the bytes outside payloads have the SHA-256 %.16s..., but the manifest "
+                     "says %.16s...: the HDF5 structures are damaged",
                      r->path, found, r->info.meta_sha256);
     return st;
 }

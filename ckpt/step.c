@@ -21,7 +21,7 @@ char *step_name(char buf[STEP_NAME_MAX], int64_t step)
     return buf;
 }
 
-enum step_kind step_name_parse(int64_t *step, const char *name)
+enum step_kind step_parse_name(int64_t *step, const char *name)
 {
     char canonical[STEP_NAME_MAX];
     size_t n;
@@ -40,21 +40,14 @@ enum step_kind step_name_parse(int64_t *step, const char *name)
     return strncmp(name + n, tmp_mark, strlen(tmp_mark)) == 0 ? STEP_TMP : STEP_NONE;
 }
 
-tp_status step_path(char path[PATH_MAX], const char *dir, const char *name, struct tp_err *err)
-{
-    if (snprintf(path, PATH_MAX, "%s/%s", dir, name) >= PATH_MAX)
-        return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", dir);
-    return TP_OK;
-}
-
-/* Cheap facts that say a step cannot be read: a shard that is absent or of another length. */
+/* A cheap check: every shard exists with its length. */
 static tp_status check_files(const struct manifest *m, const char *dir, struct tp_err *err)
 {
     char path[PATH_MAX];
     struct stat sb;
 
     for (int i = 0; i < m->n_shards; i++) {
-        tp_status st = step_path(path, dir, m->shards[i].file, err);
+        tp_status st = file_join(path, dir, m->shards[i].file, err);
 
         if (st)
             return st;
@@ -62,16 +55,16 @@ static tp_status check_files(const struct manifest *m, const char *dir, struct t
             return tp_fail(err, TP_E_CORRUPT, "%s: the shard of rank %d is missing", path,
                            m->shards[i].rank);
         if (!S_ISREG(sb.st_mode))
-            return tp_fail(err, TP_E_CORRUPT, "%s: expected a regular file", path);
+            return tp_fail(err, TP_E_CORRUPT, "%s: is not a regular file", path);
         if (sb.st_size != m->shards[i].size_bytes)
-            return tp_fail(err, TP_E_CORRUPT, "%s: has %lld bytes, the manifest says %lld", path,
-                           (long long)sb.st_size, (long long)m->shards[i].size_bytes);
+            return tp_fail(err, TP_E_CORRUPT, "%s: has %lld bytes, but the manifest says %lld",
+                           path, (long long)sb.st_size, (long long)m->shards[i].size_bytes);
     }
     return TP_OK;
 }
 
-tp_status step_manifest(struct manifest *m, const char *dir, struct arena *arena,
-                        struct tp_err *err)
+tp_status step_read_manifest(struct manifest *m, const char *dir, struct arena *arena,
+                             struct tp_err *err)
 {
     char path[PATH_MAX], *text = NULL;
     struct manifest found = { 0 };
@@ -80,13 +73,15 @@ tp_status step_manifest(struct manifest *m, const char *dir, struct arena *arena
     size_t size = 0;
     tp_status st;
 
-    TP_TRY(step_path(path, dir, MANIFEST_FILE, err));
+    TP_TRY(file_join(path, dir, MANIFEST_FILE, err));
     TP_TRY(file_read_own(&text, &size, path, MANIFEST_MAX_BYTES, arena, err));
     TP_TRY(manifest_parse(&found, text, size, path, arena, err));
     name = name ? name + 1 : dir;
-    if (step_name_parse(&step, name) == STEP_DIR && step != found.step)
-        return tp_fail(err, TP_E_CORRUPT, "%s: is of step %lld, its directory of step %lld", path,
-                       (long long)found.step, (long long)step);
+    if (step_parse_name(&step, name) == STEP_DIR && step != found.step)
+        return tp_fail(
+            err, TP_E_CORRUPT,
+            "%s: is the manifest of step %lld, but its directory has the name of step %lld", path,
+            (long long)found.step, (long long)step);
     *m = found;
 done:
     return st;
@@ -95,7 +90,7 @@ done:
 tp_status step_load(struct manifest *m, const char *dir, struct arena *arena, struct tp_err *err)
 {
     struct manifest found = { 0 };
-    tp_status st = step_manifest(&found, dir, arena, err);
+    tp_status st = step_read_manifest(&found, dir, arena, err);
 
     if (!st)
         st = check_files(&found, dir, err);
@@ -123,11 +118,11 @@ tp_status step_scan(struct ckpt_step **steps, int *n, const char *root, struct t
     if (!d && (errno == ENOENT || errno == ENOTDIR))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such directory", root);
     if (!d)
-        return tp_fail_errno(err, "%s: cannot open directory", root);
+        return tp_fail_errno(err, "%s: cannot open the directory", root);
     while ((errno = 0, entry = readdir(d))) {
         int64_t step = 0;
 
-        if (step_name_parse(&step, entry->d_name) == STEP_NONE)
+        if (step_parse_name(&step, entry->d_name) == STEP_NONE)
             continue;
         if (count == capacity) {
             struct ckpt_step *more;
@@ -144,7 +139,7 @@ tp_status step_scan(struct ckpt_step **steps, int *n, const char *root, struct t
         snprintf(list[count++].name, sizeof list->name, "%s", entry->d_name);
     }
     if (errno) {
-        tp_fail_errno(err, "%s: cannot list directory", root);
+        tp_fail_errno(err, "%s: cannot list the directory", root);
         closedir(d);
         free(list);
         return TP_E_IO;

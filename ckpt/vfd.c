@@ -8,14 +8,14 @@
 
 #include "core/file.h"
 
-/* What libhdf5 keeps of an open file: its own part first. */
+/* An open file; begins with libhdf5's own part. */
 struct vfd_file {
     H5FD_t base;
     struct vfd *vfd;
     haddr_t eoa, eof;
 };
 
-/* What a file access property list carries. */
+/* The driver information in a file access property list. */
 struct vfd_info {
     struct vfd *vfd;
 };

@@ -259,6 +259,13 @@ tp_status file_remove_tree(const char *path, struct tp_err *err)
     return TP_OK;
 }
 
+tp_status file_join(char path[PATH_MAX], const char *dir, const char *name, struct tp_err *err)
+{
+    if (snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "%.200s.../%.100s: the path is too long", dir, name);
+}
+
 bool file_exists(const char *path)
 {
     struct stat sb;

@@ -7,6 +7,7 @@
 #ifndef CORE_FILE_H
 #define CORE_FILE_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -60,6 +61,9 @@ tp_status file_make_dirs(const char *path, struct tp_err *err);
 
 /* Remove a directory and all in it, as rm -rf. Symbolic links are removed, not followed. */
 tp_status file_remove_tree(const char *path, struct tp_err *err);
+
+/* dir/name. TP_E_USAGE: it is longer than a path may be. */
+tp_status file_join(char path[PATH_MAX], const char *dir, const char *name, struct tp_err *err);
 
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);

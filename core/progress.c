@@ -2,11 +2,13 @@
 #include "core/progress.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/err.h"
 #include "core/size.h"
 
 struct progress {
@@ -38,6 +40,7 @@ void progress_total(struct progress *p, int64_t total_bytes)
         return;
     pthread_mutex_lock(&p->lock);
     p->total = total_bytes;
+    p->start = p->last = clock_seconds();
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -67,6 +70,25 @@ void progress_add(struct progress *p, int64_t n_bytes)
         p->last = t;
         draw(p, t);
     }
+    pthread_mutex_unlock(&p->lock);
+}
+
+void progress_note(struct progress *p, const char *fmt, ...)
+{
+    char text[TP_ERR_MAX];
+    va_list ap;
+
+    if (!p)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
+    pthread_mutex_lock(&p->lock);
+    fprintf(stderr, "%s%s: %s%s\n", p->tty && p->drawn ? "\r" : "", p->title, text,
+            p->tty && p->drawn ? "\033[K" : "");
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -18,11 +18,15 @@ struct progress;
  * accept NULL and do nothing. */
 struct progress *progress_new(const char *title, int64_t total_bytes, bool quiet);
 
-/* Set the total when it becomes known. */
+/* Set the total once it is known; the rate counts from here on. */
 void progress_total(struct progress *p, int64_t total_bytes);
 
 /* n_bytes more are done. Any thread may call this. */
 void progress_add(struct progress *p, int64_t n_bytes);
+
+/* Print "TITLE: sentence" on a line of its own, also when quiet: what a person should know while
+ * the work continues. Control characters are printed as '?'. */
+void progress_note(struct progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* End and free. ok: print the last line; otherwise leave the line as it is. */
 void progress_end(struct progress *p, bool ok);

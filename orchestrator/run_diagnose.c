@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/commit.h"
+#include "ckpt/epoch.h"
 #include "core/file.h"
 #include "core/text.h"
 #include "orchestrator/backend/slurm/slurm_options.h"

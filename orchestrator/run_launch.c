@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/commit.h"
+#include "ckpt/epoch.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include "orchestrator/backend/slurm/slurm_command.h"

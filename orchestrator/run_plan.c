@@ -1,7 +1,7 @@
 /* orchestrator/run_plan.c - PLAN: nodes, layout, checkpoint. See run_inside.h. */
 #include <string.h>
 
-#include "ckpt/commit.h"
+#include "ckpt/root_lock.h"
 #include "core/text.h"
 #include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/run_slurm.h"
@@ -101,7 +101,7 @@ static bool root_is_busy(struct run *r)
     double now = run_now();
     struct tp_err who;
 
-    if (r->job->checkpoints != JOB_CKPT_TP || !ckpt_is_busy(r->job->ckpt, &who)) {
+    if (r->job->checkpoints != JOB_CKPT_TP || !root_lock_is_held(r->job->ckpt, &who)) {
         r->busy_since = 0;
         return false;
     }

@@ -9,9 +9,10 @@
 #include "reshard/formats/safetensors.h"
 
 /* Plan and execute. Executing ends with the source's own check of its checksums. */
-static tp_status transfer(const struct restore_request *q, const struct reshard_endpoint *from,
-                          const struct reshard_tensor *tensors, struct transfer_stats *stats,
-                          struct tp_err *err)
+static tp_status copy_to_memory(const struct restore_request *q,
+                                const struct reshard_endpoint *from,
+                                const struct reshard_tensor *tensors, struct transfer_stats *stats,
+                                struct tp_err *err)
 {
     struct memory_endpoint memory = { q->extents, q->dtypes, q->data, q->n_extents };
     struct reshard_endpoint to = memory_endpoint_make(&memory);
@@ -46,19 +47,18 @@ static struct reshard_tensor *describe_tensors(const struct manifest *m, const i
     return tensors;
 }
 
-tp_status restore_checkpoint(const struct restore_request *request, const char *dir,
-                             const struct manifest *m, const int *ids, struct transfer_stats *stats,
-                             struct tp_err *err)
+tp_status restore_checkpoint(const struct restore_request *request, const struct ckpt_found *step,
+                             const int *ids, struct transfer_stats *stats, struct tp_err *err)
 {
     const int n = request->n_tensors;
-    struct reshard_tensor *tensors = describe_tensors(m, ids, n);
+    struct reshard_tensor *tensors = describe_tensors(&step->manifest, ids, n);
     struct checkpoint_source *source = NULL;
     tp_status st = TP_OK;
 
     if (!tensors)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory to restore %d tensors", dir, n);
-    TP_TRY(checkpoint_source_open(&source, dir, m, ids, n, NULL, err));
-    TP_TRY(transfer(request, checkpoint_source_endpoint(source), tensors, stats, err));
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to restore %d tensors", step->dir, n);
+    TP_TRY(checkpoint_source_open(&source, step, ids, n, NULL, err));
+    TP_TRY(copy_to_memory(request, checkpoint_source_endpoint(source), tensors, stats, err));
     stats->bytes_read += checkpoint_source_other_bytes(source);
 done:
     checkpoint_source_close(source);
@@ -75,7 +75,7 @@ tp_status restore_safetensors(const struct restore_request *request, const char 
 
     TP_TRY(safetensors_open(&source, path, err));
     TP_TRY(safetensors_select(source, tensors, request->n_tensors, err));
-    TP_TRY(transfer(request, safetensors_source_endpoint(source), tensors, stats, err));
+    TP_TRY(copy_to_memory(request, safetensors_source_endpoint(source), tensors, stats, err));
 done:
     safetensors_source_close(source);
     return st;

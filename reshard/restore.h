@@ -8,7 +8,7 @@
 #ifndef RESHARD_RESTORE_H
 #define RESHARD_RESTORE_H
 
-#include "ckpt/manifest.h"
+#include "ckpt/root.h"
 #include "reshard/engine/transfer.h"
 
 /* Which boxes go where. All arrays are borrowed. Tensors are numbered 0 .. n_tensors - 1;
@@ -22,11 +22,10 @@ struct restore_request {
     int threads;
 };
 
-/* Read from the checkpoint step in `dir`, whose manifest is m; tensor i is the manifest's tensor
- * ids[i]. stats->bytes_read counts everything that was read from files. */
-tp_status restore_checkpoint(const struct restore_request *request, const char *dir,
-                             const struct manifest *m, const int *ids, struct transfer_stats *stats,
-                             struct tp_err *err);
+/* Read from a checkpoint step; tensor i is its manifest's tensor ids[i]. stats->bytes_read counts
+ * everything that was read from files. */
+tp_status restore_checkpoint(const struct restore_request *request, const struct ckpt_found *step,
+                             const int *ids, struct transfer_stats *stats, struct tp_err *err);
 
 /* Read from model.safetensors, or its parts, at `path`; tensor i is tensors[i], which must be there
  * with that shape. */

@@ -14,16 +14,17 @@
 #include "reshard/record_log.h"
 
 /*
- * The file is frames (reshard/record_log.h), the head first. Payload of the head: struct
- * transfer_journal_head, all other bytes zero. Of a record: the number of windows done, then runs
- * of words: first word (counted through all arrays), how many, the words.
+ * The file is a record log whose first record is the head: the bytes of struct
+ * transfer_journal_head, padding zero. The payload of each other record is the number of completed
+ * tiles, then runs of words: number of the first word (counted through all arrays), how many, the
+ * words.
  */
 enum { KIND_HEAD = 0x31747074, KIND_RECORD = 0x72747074, GAP = 2 };
 
 struct transfer_journal {
     struct record_log file;
-    int dir;
-    const struct reshard_sums *sums;
+    int dir;                         /* descriptor of the directory */
+    const struct reshard_sums *sums; /* borrowed */
     int n_sums;
     int64_t n_words, n_tiles, done;
     uint64_t *last; /* [n_words] as of the last record */
@@ -31,35 +32,27 @@ struct transfer_journal {
 
 /* ---- the head ---- */
 
-static tp_status name_journal(struct transfer_journal *j, const char *dir, struct tp_err *err)
-{
-    if (snprintf(j->file.path, sizeof j->file.path, "%s/" JOURNAL_FILE, dir) >=
-        (int)sizeof j->file.path)
-        return tp_fail(err, TP_E_USAGE, "%.200s...: path is too long", dir);
-    return TP_OK;
-}
-
 static tp_status open_dir(struct transfer_journal *j, const char *dir, struct tp_err *err)
 {
     j->dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return j->dir >= 0 ? TP_OK : tp_fail_errno(err, "%s: cannot open", dir);
 }
 
-static tp_status open_old(struct transfer_journal *j, int64_t *size, const char *dir, int how,
-                          struct tp_err *err)
+static tp_status open_existing(struct transfer_journal *j, int64_t *size, const char *dir,
+                               int flags, struct tp_err *err)
 {
     struct stat sb;
-    tp_status st = name_journal(j, dir, err);
+    tp_status st = file_join(j->file.path, dir, TRANSFER_JOURNAL_FILE, err);
 
     if (st)
         return st;
-    j->file.fd = open(j->file.path, how | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    j->file.fd = open(j->file.path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (j->file.fd < 0 && errno == ENOENT)
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such file", j->file.path);
     if (j->file.fd < 0 || fstat(j->file.fd, &sb) != 0)
         return tp_fail_errno(err, "%s: cannot open", j->file.path);
     if (!S_ISREG(sb.st_mode))
-        return tp_fail(err, TP_E_CORRUPT, "%s: expected a regular file", j->file.path);
+        return tp_fail(err, TP_E_CORRUPT, "%s: is not a regular file", j->file.path);
     *size = sb.st_size;
     return TP_OK;
 }
@@ -76,7 +69,7 @@ static tp_status read_head(struct transfer_journal_head *head, struct transfer_j
     if (bytes == sizeof *head)
         memcpy(head, buf + RECORD_HEAD, sizeof *head);
     else
-        st = tp_fail(err, TP_E_CORRUPT, "%s: is of another version", j->file.path);
+        st = tp_fail(err, TP_E_CORRUPT, "%s: was written by another version", j->file.path);
     free(buf);
     return st;
 }
@@ -86,7 +79,7 @@ tp_status transfer_journal_peek(struct transfer_journal_head *head, const char *
 {
     struct transfer_journal j = { .file.fd = -1, .dir = -1 };
     int64_t size = 0;
-    tp_status st = open_old(&j, &size, dir, O_RDONLY, err);
+    tp_status st = open_existing(&j, &size, dir, O_RDONLY, err);
 
     if (!st)
         st = read_head(head, &j, size, err);
@@ -95,22 +88,22 @@ tp_status transfer_journal_peek(struct transfer_journal_head *head, const char *
     return st;
 }
 
-static tp_status journal_new(struct transfer_journal **out, const struct reshard_sums *sums,
-                             int n_sums, int64_t n_tiles, struct tp_err *err)
+static tp_status journal_new(struct transfer_journal **out,
+                             const struct transfer_journal_subject *s, struct tp_err *err)
 {
     struct transfer_journal *j = calloc(1, sizeof *j);
 
     if (!j)
         return tp_fail(err, TP_E_NOMEM, "no memory for a journal");
     j->file.fd = j->dir = -1;
-    j->sums = sums;
-    j->n_sums = n_sums;
-    j->n_tiles = n_tiles;
-    for (int i = 0; i < n_sums; i++)
-        j->n_words += sums[i].n;
+    j->sums = s->sums;
+    j->n_sums = s->n_sums;
+    j->n_tiles = s->head->n_tiles;
+    for (int i = 0; i < s->n_sums; i++)
+        j->n_words += s->sums[i].n;
     j->last = calloc((size_t)j->n_words + 1, sizeof *j->last);
     if (!j->last) {
-        tp_fail(err, TP_E_NOMEM, "no memory for a journal of %lld sums", (long long)j->n_words);
+        tp_fail(err, TP_E_NOMEM, "no memory for a journal of %lld words", (long long)j->n_words);
         transfer_journal_close(j);
         return TP_E_NOMEM;
     }
@@ -118,37 +111,38 @@ static tp_status journal_new(struct transfer_journal **out, const struct reshard
     return TP_OK;
 }
 
-/* Give the journal its name. Only now, with a head that lasts: a journal is whole or not there. */
+/* Give the journal its name, now that its head is on disk: a journal exists completely or not at
+ * all. */
 static tp_status publish(struct transfer_journal *j, const char *dir, struct tp_err *err)
 {
-    if (renameat(j->dir, JOURNAL_FILE ".tmp", j->dir, JOURNAL_FILE) != 0)
-        return tp_fail_errno(err, "%s: cannot rename " JOURNAL_FILE ".tmp to it", j->file.path);
-    return file_sync_dir(dir, err); /* its name, and those of the shards that it speaks of */
+    if (renameat(j->dir, TRANSFER_JOURNAL_FILE ".tmp", j->dir, TRANSFER_JOURNAL_FILE) != 0)
+        return tp_fail_errno(err, "%s: cannot rename " TRANSFER_JOURNAL_FILE ".tmp to it",
+                             j->file.path);
+    return file_sync_dir(dir, err); /* for the names of the journal and of the shards */
 }
 
-tp_status transfer_journal_create(struct transfer_journal **out, const char *dir,
-                                  const struct transfer_journal_head *head,
-                                  const struct reshard_sums *sums, int n_sums, struct tp_err *err)
+tp_status transfer_journal_create(struct transfer_journal **out,
+                                  const struct transfer_journal_subject *s, struct tp_err *err)
 {
-    const int how = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-    unsigned char buf[RECORD_HEAD + sizeof *head + RECORD_TAIL] = { 0 };
-    struct transfer_journal_head h;
+    const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+    unsigned char buf[RECORD_HEAD + sizeof *s->head + RECORD_TAIL] = { 0 };
+    struct transfer_journal_head head;
     struct transfer_journal *j = NULL;
     tp_status st;
 
-    TP_TRY(journal_new(&j, sums, n_sums, head->n_tiles, err));
-    TP_TRY(name_journal(j, dir, err));
-    TP_TRY(open_dir(j, dir, err));
-    j->file.fd = openat(j->dir, JOURNAL_FILE ".tmp", how, 0666);
+    TP_TRY(journal_new(&j, s, err));
+    TP_TRY(file_join(j->file.path, s->dir, TRANSFER_JOURNAL_FILE, err));
+    TP_TRY(open_dir(j, s->dir, err));
+    j->file.fd = openat(j->dir, TRANSFER_JOURNAL_FILE ".tmp", flags, 0666);
     if (j->file.fd < 0) {
         st = tp_fail_errno(err, "%s.tmp: cannot create", j->file.path);
         goto done;
     }
-    memcpy(&h, head, sizeof h);
-    h.n_words = j->n_words;
-    memcpy(buf + RECORD_HEAD, &h, sizeof h);
-    TP_TRY(record_log_write(&j->file, KIND_HEAD, buf, sizeof h, err));
-    TP_TRY(publish(j, dir, err));
+    memcpy(&head, s->head, sizeof head);
+    head.n_words = j->n_words;
+    memcpy(buf + RECORD_HEAD, &head, sizeof head);
+    TP_TRY(record_log_append(&j->file, KIND_HEAD, buf, sizeof head, err));
+    TP_TRY(publish(j, s->dir, err));
     *out = j;
     j = NULL;
 done:
@@ -158,7 +152,7 @@ done:
 
 /* ---- records ---- */
 
-/* Whether a record's runs lie within the words, and its windows go on from what is known. */
+/* Whether a record's runs lie within the words, and its tiles continue those of the last record. */
 static bool record_fits(const struct transfer_journal *j, const unsigned char *at, uint64_t bytes)
 {
     const unsigned char *end = at + bytes;
@@ -182,7 +176,7 @@ static bool record_fits(const struct transfer_journal *j, const unsigned char *a
     return true;
 }
 
-static void take_record(struct transfer_journal *j, const unsigned char *at, uint64_t bytes)
+static void apply_record(struct transfer_journal *j, const unsigned char *at, uint64_t bytes)
 {
     const unsigned char *end = at + bytes;
     uint64_t run[2];
@@ -195,7 +189,7 @@ static void take_record(struct transfer_journal *j, const unsigned char *at, uin
     }
 }
 
-/* Take all good records. */
+/* Apply all good records. */
 static tp_status read_records(struct transfer_journal *j, int64_t size, struct tp_err *err)
 {
     struct tp_err why = { 0 };
@@ -209,11 +203,11 @@ static tp_status read_records(struct transfer_journal *j, int64_t size, struct t
         bool fits = !st && record_fits(j, buf + RECORD_HEAD, bytes);
 
         if (fits)
-            take_record(j, buf + RECORD_HEAD, bytes);
+            apply_record(j, buf + RECORD_HEAD, bytes);
         free(buf);
         if (fits)
             continue;
-        j->file.end = at; /* what is there is not part of it */
+        j->file.end = at; /* what follows is not part of the journal */
         j->file.crc = crc;
         if (!st || st == TP_E_CORRUPT)
             return TP_OK;
@@ -224,35 +218,34 @@ static tp_status read_records(struct transfer_journal *j, int64_t size, struct t
 
 static bool same_head(const struct transfer_journal_head *a, const struct transfer_journal_head *b)
 {
-    return strncmp(a->identity_sha256, b->identity_sha256, HASH_TEXT) == 0 &&
-           strncmp(a->places_sha256, b->places_sha256, HASH_TEXT) == 0 &&
+    return strncmp(a->identity_sha256, b->identity_sha256, SHA256_TEXT) == 0 &&
+           strncmp(a->layout_sha256, b->layout_sha256, SHA256_TEXT) == 0 &&
            a->thread_bytes == b->thread_bytes && a->n_tiles == b->n_tiles;
 }
 
-tp_status transfer_journal_resume(struct transfer_journal **out, int64_t *done, const char *dir,
-                                  const struct transfer_journal_head *head,
-                                  const struct reshard_sums *sums, int n_sums, struct tp_err *err)
+tp_status transfer_journal_resume(struct transfer_journal **out, int64_t *done,
+                                  const struct transfer_journal_subject *s, struct tp_err *err)
 {
     struct transfer_journal_head found;
     struct transfer_journal *j = NULL;
     int64_t size = 0, at = 0;
     tp_status st;
 
-    TP_TRY(journal_new(&j, sums, n_sums, head->n_tiles, err));
-    TP_TRY(open_dir(j, dir, err));
-    TP_TRY(open_old(j, &size, dir, O_RDWR, err));
+    TP_TRY(journal_new(&j, s, err));
+    TP_TRY(open_dir(j, s->dir, err));
+    TP_TRY(open_existing(j, &size, s->dir, O_RDWR, err));
     TP_TRY(read_head(&found, j, size, err));
-    if (!same_head(&found, head) || found.n_words != j->n_words) {
-        st = tp_fail(err, TP_E_CORRUPT, "%s: belongs to another move", j->file.path);
+    if (!same_head(&found, s->head) || found.n_words != j->n_words) {
+        st = tp_fail(err, TP_E_CORRUPT, "%s: is about another transfer", j->file.path);
         goto done;
     }
     TP_TRY(read_records(j, size, err));
     if (ftruncate(j->file.fd, j->file.end) != 0) {
-        st = tp_fail_errno(err, "%s: cannot cut", j->file.path);
+        st = tp_fail_errno(err, "%s: cannot truncate", j->file.path);
         goto done;
     }
-    for (int i = 0; i < n_sums; at += sums[i++].n)
-        memcpy(sums[i].words, j->last + at, (size_t)sums[i].n * sizeof(uint64_t));
+    for (int i = 0; i < s->n_sums; at += s->sums[i++].n)
+        memcpy(s->sums[i].words, j->last + at, (size_t)s->sums[i].n * sizeof(uint64_t));
     *done = j->done;
     *out = j;
     j = NULL;
@@ -261,8 +254,8 @@ done:
     return st;
 }
 
-/* Runs of words that differ from the last record; those GAP words apart count as one. Written to
- * `to` when it is not NULL, where `last` follows. Returns their bytes. */
+/* The runs of words that differ from the last record; runs up to GAP words apart are joined. With
+ * `to` they are written there, and `last` is updated. Returns their size in bytes. */
 static size_t put_changes(struct transfer_journal *j, unsigned char *to)
 {
     size_t bytes = 0;
@@ -304,7 +297,7 @@ tp_status transfer_journal_append(struct transfer_journal *j, int64_t done, stru
                        bytes);
     memcpy(buf + RECORD_HEAD, &done, sizeof done);
     put_changes(j, buf + RECORD_HEAD + sizeof done);
-    st = record_log_write(&j->file, KIND_RECORD, buf, bytes, err);
+    st = record_log_append(&j->file, KIND_RECORD, buf, bytes, err);
     free(buf);
     if (!st)
         j->done = done;
@@ -313,7 +306,7 @@ tp_status transfer_journal_append(struct transfer_journal *j, int64_t done, stru
 
 void transfer_journal_remove(struct transfer_journal *j)
 {
-    unlinkat(j->dir, JOURNAL_FILE, 0);
+    unlinkat(j->dir, TRANSFER_JOURNAL_FILE, 0);
 }
 
 void transfer_journal_close(struct transfer_journal *j)

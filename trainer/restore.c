@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/commit.h"
+#include "ckpt/root.h"
 #include "core/file.h"
 #include "layout/family.h"
 #include "layout/model_config.h"
@@ -181,24 +181,26 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
 {
     struct transfer_stats stats = { 0 };
     struct restore_request q;
-    struct manifest m;
+    struct ckpt_found found;
+    const struct manifest *m = &found.manifest;
     struct wish w;
     tp_status st;
 
-    TP_TRY(ckpt_open(r->from, &m, t->config->ckpt, step, a, err));
-    TP_TRY(check_model(t, &m, r->from, a, err));
+    TP_TRY(ckpt_open(&found, t->config->ckpt, step, a, err));
+    memcpy(r->from, found.dir, sizeof r->from);
+    TP_TRY(check_model(t, m, r->from, a, err));
     TP_TRY(wish_init(&w, &t->params, a, err));
-    TP_TRY(wish_ckpt(&w, t, &m, r->from, err));
+    TP_TRY(wish_ckpt(&w, t, m, r->from, err));
     q = request_of(&w);
-    TP_TRY(restore_checkpoint(&q, r->from, &m, w.ids, &stats, err));
-    t->position = (struct position){ .step = m.state.step,
-                                     .next_sample = m.state.next_sample,
-                                     .tokens = m.state.tokens };
+    TP_TRY(restore_checkpoint(&q, &found, w.ids, &stats, err));
+    t->position = (struct position){ .step = m->state.step,
+                                     .next_sample = m->state.next_sample,
+                                     .tokens = m->state.tokens };
     r->kind = RESTORE_CKPT;
     r->bytes_read = stats.bytes_read;
     r->bytes_needed = stats.bytes_wanted;
-    spec_format(r->layout, &m.layout.spec);
-    drift_describe(r->warning, &m, t->config, t->model, a);
+    spec_format(r->layout, &m->layout.spec);
+    drift_describe(r->warning, m, t->config, t->model, a);
 done:
     return st;
 }
@@ -210,10 +212,9 @@ static tp_status refuse_unreadable(const struct train_config *c, struct tp_err *
     bool resumes = c->resume != RESUME_NO;
     struct tp_err why = { 0 };
     struct arena a = { 0 };
-    char dir[PATH_MAX];
-    struct manifest m;
+    struct ckpt_found found;
 
-    ckpt_open(dir, &m, c->ckpt, -1, &a, &why);
+    ckpt_open(&found, c->ckpt, -1, &a, &why);
     arena_free(&a);
     return tp_fail(err, resumes ? TP_E_CORRUPT : TP_E_EXISTS,
                    "%s: has no checkpoint that can be read: %.600s; to start from the beginning "

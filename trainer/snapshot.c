@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/commit.h"
+#include "ckpt/epoch.h"
+#include "ckpt/prune.h"
 #include "ckpt/shard.h"
+#include "ckpt/transaction.h"
 #include "kernels/copy.h"
 #include "layout/stored_box.h"
 
@@ -31,7 +33,7 @@ struct snapshot {
     int64_t staging_bytes;
 
     enum phase phase;
-    struct ckpt_txn txn;
+    struct ckpt_transaction txn;
     struct position position; /* of what is staged */
     struct shard_info info;   /* of this rank's shard */
     struct shard_info *infos; /* rank 0: of all; malloc'ed */
@@ -121,12 +123,14 @@ done:
 static tp_status write_shard(struct snapshot *s, struct tp_err *err)
 {
     struct buffer_pool data = { .base = s->staging.base };
+    const struct shard_plan plan = { s->txn.tmp.path, s->rank, s->layout, s->extents,
+                                     s->n_extents };
     struct shard_writer *w = NULL;
     tp_status st = TP_OK;
 
     if (s->n_mine == 0)
         return TP_OK;
-    TP_TRY(shard_create(&w, s->txn.tmp, s->rank, s->layout, s->extents, s->n_extents, err));
+    TP_TRY(shard_create(&w, &plan, err));
     for (int i = s->first; i < s->first + s->n_mine; i++) {
         const struct stored_box *e = &s->extents[i];
         const void *from = buffer_pool_take(&data, box_elements(&e->box),
@@ -159,6 +163,7 @@ static char *options_text(const struct snapshot *s, struct arena *a)
 static tp_status commit(struct snapshot *s, struct tp_err *err)
 {
     struct arena a = { 0 };
+    struct ckpt_pruned pruned;
     struct manifest m = {
         .step = s->position.step,
         .layout = *s->layout,
@@ -178,7 +183,9 @@ static tp_status commit(struct snapshot *s, struct tp_err *err)
     if (!st)
         s->newest_step = s->position.step;
     if (!st && s->config->keep > 0)
-        st = ckpt_prune(s->config->ckpt, s->config->keep, 0, false, NULL, NULL, err);
+        st = ckpt_prune(&pruned,
+                        &(struct ckpt_prune_request){ s->config->ckpt, s->config->keep, 0, false },
+                        &a, err);
     arena_free(&a);
     return st;
 }
@@ -250,12 +257,14 @@ static void stage(struct snapshot *s, const struct trainer *t)
 
 tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_err *err)
 {
-    bool force = s->force;
+    const struct ckpt_begin_request request = {
+        .root = s->config->ckpt, .step = t->position.step, .epoch = s->epoch, .force = s->force
+    };
     tp_status st = TP_OK;
 
     TP_TRY(snapshot_wait(s, err));
     if (s->rank == 0)
-        st = ckpt_begin(&s->txn, s->config->ckpt, t->position.step, s->epoch, force, err);
+        st = ckpt_begin(&s->txn, &request, err);
     TP_TRY(comm_agree(s->world, st, err));
     s->phase = WRITING; /* from here on there is something to remove */
     TP_TRY(comm_broadcast(s->world, &s->txn, sizeof s->txn, 0, err));

@@ -5,38 +5,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/commit.h"
-#include "ckpt/gather.h"
+#include "ckpt/root.h"
+#include "ckpt/tensor_reader.h"
 #include "cli/ckpt/cmd.h"
 #include "cli/print.h"
 #include "cli/report.h"
 
-enum { TILE_BYTES = 32 << 20 };
+enum { BUFFER_BYTES = 32 << 20, SHAPE_TEXT = 160 };
 
 static const char intro[] =
-    "Compare two checkpoints tensor by tensor, by value; their layouts may differ. Without\n"
-    "--atol and --rtol every bit must be equal (so that NaN equals the same NaN, and 0 is not\n"
-    "-0); with them, |a - b| <= atol + rtol |b|. A tensor that only one of them has, or that has\n"
-    "another shape or dtype, is a difference.";
+    "Compares two checkpoints tensor by tensor, by value; their layouts may differ. Without "
+    "--atol\n"
+    "and --rtol every bit must be equal (NaN equals the same NaN, and 0 differs from -0); with "
+    "them\n"
+    "|a - b| <= atol + rtol |b|. A tensor that only one of them has, or that has another shape or\n"
+    "dtype, is a difference.";
 
-static const char tail[] = "Each difference is a line. Exit code 0: equal; 1: different.";
+static const char tail[] =
+    "Each difference is a line. exit codes: 0 equal; 1 different; 2 the request is wrong; 3 it\n"
+    "failed.";
 
 /* One of the two checkpoints. */
-struct side {
+struct diff_side {
     const char *path;
-    char dir[PATH_MAX];
-    struct manifest m;
-    struct gather *gather;
-    unsigned char *window;
+    struct ckpt_found found;
+    struct tensor_reader *reader;
+    unsigned char *buffer;
 };
 
-struct tolerance {
+struct diff_tolerance {
     bool exact;
     double atol, rtol;
 };
 
-/* What was found in one tensor. */
-struct difference {
+/* How one tensor differs. */
+struct diff_result {
     int64_t count;  /* elements that differ */
     int64_t first;  /* index of the first, in row-major order */
     double max_abs; /* largest |a - b| */
@@ -94,8 +97,9 @@ static double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
     }
 }
 
-static void compare_window(struct difference *d, const unsigned char *a, const unsigned char *b,
-                           enum dtype dtype, int64_t n, int64_t first, const struct tolerance *tol)
+static void compare_values(struct diff_result *d, const unsigned char *a, const unsigned char *b,
+                           enum dtype dtype, int64_t n, int64_t first,
+                           const struct diff_tolerance *tol)
 {
     const int64_t elem = dtype_bytes(dtype);
 
@@ -118,12 +122,13 @@ static void compare_window(struct difference *d, const unsigned char *a, const u
     }
 }
 
-static tp_status compare_tensor(struct difference *d, struct side *a, int ta, struct side *b,
-                                int tb, const struct tolerance *tol, struct tp_err *err)
+static tp_status compare_tensor(struct diff_result *d, struct diff_side *a, int ta,
+                                struct diff_side *b, int tb, const struct diff_tolerance *tol,
+                                struct tp_err *err)
 {
-    const struct tensor *t = &a->m.layout.tensors[ta];
+    const struct tensor *t = &a->found.manifest.layout.tensors[ta];
     const struct box whole = box_whole(t->ndim, t->shape);
-    const int64_t most = TILE_BYTES / dtype_bytes(t->dtype);
+    const int64_t most = BUFFER_BYTES / dtype_bytes(t->dtype);
     const int64_t n = box_run_count(&whole, most);
     tp_status st = TP_OK;
 
@@ -131,9 +136,9 @@ static tp_status compare_tensor(struct difference *d, struct side *a, int ta, st
         struct box run;
 
         box_run(&run, &whole, most, i);
-        TP_TRY(gather_read(a->gather, ta, &run, a->window, err));
-        TP_TRY(gather_read(b->gather, tb, &run, b->window, err));
-        compare_window(d, a->window, b->window, t->dtype, box_elements(&run),
+        TP_TRY(tensor_reader_read(a->reader, ta, &run, a->buffer, err));
+        TP_TRY(tensor_reader_read(b->reader, tb, &run, b->buffer, err));
+        compare_values(d, a->buffer, b->buffer, t->dtype, box_elements(&run),
                        box_offset_in(&whole, &run), tol);
     }
 done:
@@ -143,13 +148,13 @@ done:
 /* ---- results ---- */
 
 /* Where differences go: lines, or a JSON list. */
-struct output {
+struct diff_output {
     bool json;
     json_t *list;
     int n;
 };
 
-static void put_text(struct output *o, const struct tensor *t, const char *what)
+static void put_text(struct diff_output *o, const struct tensor *t, const char *what)
 {
     o->n++;
     if (o->json)
@@ -159,10 +164,11 @@ static void put_text(struct output *o, const struct tensor *t, const char *what)
         printf("%s/%s: %s\n", t->group, t->name, what);
 }
 
-static void put_difference(struct output *o, const struct tensor *t, const struct difference *d)
+static void put_difference(struct diff_output *o, const struct tensor *t,
+                           const struct diff_result *d)
 {
     const struct box whole = box_whole(t->ndim, t->shape);
-    char what[256], index[160];
+    char what[256], index[SHAPE_TEXT];
     int64_t at[BOX_NDIM_MAX] = { 0 }, rest = d->first;
 
     for (int k = t->ndim - 1; k >= 0; k--) {
@@ -175,9 +181,9 @@ static void put_difference(struct output *o, const struct tensor *t, const struc
     put_text(o, t, what);
 }
 
-static bool same_kind(struct output *o, const struct tensor *a, const struct tensor *b)
+static bool same_kind(struct diff_output *o, const struct tensor *a, const struct tensor *b)
 {
-    char what[512], left[160], right[160];
+    char what[512], left[SHAPE_TEXT], right[SHAPE_TEXT];
     bool same = a->ndim == b->ndim && a->dtype == b->dtype &&
                 memcmp(a->shape, b->shape, sizeof a->shape) == 0;
 
@@ -190,16 +196,16 @@ static bool same_kind(struct output *o, const struct tensor *a, const struct ten
     return same;
 }
 
-static tp_status compare(struct output *o, struct side *a, struct side *b,
-                         const struct tolerance *tol, struct tp_err *err)
+static tp_status compare(struct diff_output *o, struct diff_side *a, struct diff_side *b,
+                         const struct diff_tolerance *tol, struct tp_err *err)
 {
-    const struct layout *la = &a->m.layout, *lb = &b->m.layout;
+    const struct layout *la = &a->found.manifest.layout, *lb = &b->found.manifest.layout;
     tp_status st = TP_OK;
 
     for (int i = 0; i < la->n_tensors; i++) {
         const struct tensor *t = &la->tensors[i];
         int k = layout_find(lb, t->group, t->name);
-        struct difference d = { 0 };
+        struct diff_result d = { 0 };
 
         if (k < 0) {
             put_text(o, t, "is only in the first");
@@ -218,11 +224,12 @@ done:
     return st;
 }
 
-static void print_result(const struct output *o, const struct side *a, const struct side *b)
+static void print_result(const struct diff_output *o, const struct diff_side *a,
+                         const struct diff_side *b)
 {
     if (o->json) {
-        json_t *root = json_pack("{s:s, s:s, s:b, s:O}", "a", a->dir, "b", b->dir, "equal",
-                                 o->n == 0, "differences", o->list);
+        json_t *root = json_pack("{s:s, s:s, s:b, s:O}", "a", a->found.dir, "b", b->found.dir,
+                                 "equal", o->n == 0, "differences", o->list);
 
         print_json(root);
         json_decref(root);
@@ -231,31 +238,63 @@ static void print_result(const struct output *o, const struct side *a, const str
     if (o->n)
         printf("different: %d tensor%s\n", o->n, o->n == 1 ? "" : "s");
     else
-        printf("equal: %d tensors\n", a->m.layout.n_tensors);
+        printf("equal: %d tensors\n", a->found.manifest.layout.n_tensors);
 }
 
-static tp_status open_side(struct side *s, int64_t step, struct arena *arena, struct tp_err *err)
+static tp_status open_side(struct diff_side *s, int64_t step, struct arena *arena,
+                           struct tp_err *err)
 {
-    tp_status st = ckpt_open(s->dir, &s->m, s->path, step, arena, err);
+    tp_status st = ckpt_open(&s->found, s->path, step, arena, err);
 
     if (st)
         return st;
-    if (err->msg[0]) {
-        report_note("tp-ckpt", "%s", err->msg);
-        err->msg[0] = 0;
-    }
-    s->window = malloc(TILE_BYTES);
-    if (!s->window)
+    if (s->found.note[0])
+        report_note("tp-ckpt", "%s", s->found.note);
+    s->buffer = malloc(BUFFER_BYTES);
+    if (!s->buffer)
         return tp_fail(err, TP_E_NOMEM, "no memory to compare");
-    return gather_open(&s->gather, s->dir, &s->m, err);
+    return tensor_reader_open(&s->reader, s->found.dir, &s->found.manifest, err);
+}
+
+static void close_side(struct diff_side *s)
+{
+    tensor_reader_close(s->reader);
+    free(s->buffer);
+}
+
+/* Compare and print. TP_E_NO: they differ, which has been printed. */
+static tp_status diff(struct diff_side *a, struct diff_side *b, int64_t step,
+                      const struct diff_tolerance *tol, bool json, struct tp_err *err)
+{
+    struct diff_output o = { .json = json, .list = json_array() };
+    struct arena arena = { 0 };
+    tp_status st = TP_OK;
+
+    if (tol->atol < 0 || tol->rtol < 0)
+        st = tp_fail(err, TP_E_USAGE, "--atol %g and --rtol %g must not be negative", tol->atol,
+                     tol->rtol);
+    TP_TRY(st);
+    TP_TRY(open_side(a, step, &arena, err));
+    TP_TRY(open_side(b, step, &arena, err));
+    TP_TRY(compare(&o, a, b, tol, err));
+    print_result(&o, a, b);
+    st = print_done(err);
+    if (!st && o.n)
+        st = tp_fail(err, TP_E_NO, "%s", "");
+done:
+    close_side(a);
+    close_side(b);
+    json_decref(o.list);
+    arena_free(&arena);
+    return st;
 }
 
 int cmd_diff(int argc, char **argv)
 {
-    struct side a = { 0 }, b = { 0 };
-    struct tolerance tol = { .exact = true };
-    struct output o = { 0 };
-    bool atol_given = false, rtol_given = false;
+    struct diff_side a = { 0 }, b = { 0 };
+    struct diff_tolerance tol = { .exact = true };
+    bool atol_given = false, rtol_given = false, json = false;
+    struct tp_err err = { 0 };
     int64_t step = -1;
     int code;
     const struct opt opts[] = {
@@ -263,36 +302,13 @@ int cmd_diff(int argc, char **argv)
         OPT_ARG("B", &b.path, "the one to compare it with"),
         { OPT_KIND_DOUBLE, 0, "atol", "X", &tol.atol, "absolute difference allowed", &atol_given },
         { OPT_KIND_DOUBLE, 0, "rtol", "X", &tol.rtol, "relative difference allowed", &rtol_given },
-        OPT_INT64(0, "step", "N", &step, "this step of both roots (default: each one's newest)"),
-        OPT_FLAG(0, "json", &o.json, "one JSON object"),
+        OPT_INT64(0, "step", "N", &step, "this step of both roots (default: the newest of each)"),
+        OPT_FLAG(0, "json", &json, "print one JSON object"),
         OPT_END
     };
-    struct arena arena = { 0 };
-    struct tp_err err = { 0 };
-    tp_status st;
 
     if (!report_options(&code, "tp-ckpt diff", opts, argc, argv, intro, tail))
         return code;
-    if (tol.atol < 0 || tol.rtol < 0) {
-        st = tp_fail(&err, TP_E_USAGE, "--atol %g and --rtol %g must not be negative", tol.atol,
-                     tol.rtol);
-        goto done;
-    }
     tol.exact = !atol_given && !rtol_given;
-    o.list = json_array();
-    TP_TRY(open_side(&a, step, &arena, &err));
-    TP_TRY(open_side(&b, step, &arena, &err));
-    TP_TRY(compare(&o, &a, &b, &tol, &err));
-    print_result(&o, &a, &b);
-    st = print_done(&err);
-    if (!st && o.n)
-        st = tp_fail(&err, TP_E_NO, "%s", ""); /* stdout has said it */
-done:
-    gather_close(a.gather);
-    gather_close(b.gather);
-    free(a.window);
-    free(b.window);
-    json_decref(o.list);
-    arena_free(&arena);
-    return report("tp-ckpt", st, &err);
+    return report("tp-ckpt", diff(&a, &b, step, &tol, json, &err), &err);
 }

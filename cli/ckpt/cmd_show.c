@@ -1,22 +1,26 @@
-/* cli/ckpt/cmd_show.c - tp-ckpt show: what a checkpoint holds, and where one tensor lies. */
+/* cli/ckpt/cmd_show.c - tp-ckpt show: what a checkpoint contains, and where one tensor is stored.
+ */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/commit.h"
+#include "ckpt/root.h"
 #include "cli/ckpt/cmd.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/size.h"
 
 static const char intro[] =
-    "Show a checkpoint's layout, training state, model and tensors. With NAME (or GROUP/NAME),\n"
-    "show where the boxes of that tensor lie: which rank wrote which, in which file and dataset,\n"
-    "at which byte.";
+    "Shows the layout, training state, model and tensors of a checkpoint. With NAME (or\n"
+    "GROUP/NAME) it shows where the boxes of that tensor are stored: the rank that wrote each, "
+    "the\n"
+    "file, the dataset and the byte offset.";
 
 static const char tail[] =
-    "Shards are plain HDF5: h5dump -H and h5py open them; bytes of a box are contiguous from its\n"
-    "offset on, row-major.";
+    "Shards are plain HDF5 files, which h5dump and h5py open. The elements of a box are stored\n"
+    "row-major and contiguous from its offset on.";
+
+enum { SHAPE_TEXT = 160 };
 
 struct show {
     const char *dir;
@@ -31,7 +35,7 @@ static int64_t tensor_bytes(const struct tensor *t)
     return box_elements(&whole) * dtype_bytes(t->dtype);
 }
 
-/* How tensor parallelism cuts a tensor, in words. */
+/* How tensor parallelism cuts a tensor, as text. */
 static char *cut_text(char *buf, size_t size, const struct tensor *t)
 {
     const struct placement *r = &t->placement;
@@ -108,7 +112,7 @@ static void print_layers(const struct layout *l)
 
 static void print_tensors(const struct layout *l)
 {
-    char shape[160], cut[64], size[SIZE_TEXT_MAX];
+    char shape[SHAPE_TEXT], cut[64], size[SIZE_TEXT_MAX];
 
     printf("\n%-6s  %-20s  %10s  %-16s  %s\n", "DTYPE", "SHAPE", "BYTES", "CUT BY TP", "TENSOR");
     for (int i = 0; i < l->n_tensors; i++) {
@@ -188,7 +192,7 @@ static void show_whole(const struct show *s)
 
 /* ---- one tensor ---- */
 
-/* Whether a name given by the user means this tensor: "NAME" or "GROUP/NAME". */
+/* Whether a name on the command line means this tensor: "NAME" or "GROUP/NAME". */
 static bool is_meant(const struct tensor *t, const char *wanted)
 {
     size_t n = strlen(t->group);
@@ -199,9 +203,9 @@ static bool is_meant(const struct tensor *t, const char *wanted)
            strcmp(wanted + n + 1, t->name) == 0;
 }
 
-/* One dataset of a shard: all rows of a tensor's part. */
+/* Print one dataset, whose chunks are first .. last. */
 static void put_box(const struct show *s, const struct shard_info *info, const struct tensor *t,
-                    const struct shard_row *first, const struct shard_row *last, json_t *list)
+                    const struct chunk_entry *first, const struct chunk_entry *last, json_t *list)
 {
     char text[BOX_TEXT_MAX], dataset[2200];
     struct box box = first->box;
@@ -227,21 +231,21 @@ static tp_status put_shard(const struct show *s, const struct shard_info *info, 
 {
     const struct layout *l = &s->m->layout;
     struct shard_reader *r = NULL;
-    const struct shard_row *rows;
+    const struct chunk_entry *chunks;
     int64_t n = 0, to;
-    tp_status st = shard_open(&r, s->dir, info, l->tensors, l->n_tensors, err);
+    tp_status st = shard_open(&r, s->dir, info, l, err);
 
     if (st)
         return st;
-    rows = shard_rows(r, &n);
+    chunks = shard_chunks(r, &n);
     for (int64_t from = 0; from < n; from = to) {
-        const struct tensor *t = &l->tensors[rows[from].tensor];
+        const struct tensor *t = &l->tensors[chunks[from].tensor];
 
-        for (to = from + 1;
-             to < n && rows[to].tensor == rows[from].tensor && rows[to].part == rows[from].part;)
+        for (to = from + 1; to < n && chunks[to].tensor == chunks[from].tensor &&
+                            chunks[to].part == chunks[from].part;)
             to++;
         if (is_meant(t, wanted))
-            put_box(s, info, t, &rows[from], &rows[to - 1], list);
+            put_box(s, info, t, &chunks[from], &chunks[to - 1], list);
     }
     shard_reader_close(r);
     return TP_OK;
@@ -251,7 +255,7 @@ static tp_status show_tensor(const struct show *s, const char *wanted, struct tp
 {
     const struct layout *l = &s->m->layout;
     json_t *tensors = json_array(), *boxes = json_array(), *root;
-    char shape[160], cut[64];
+    char shape[SHAPE_TEXT], cut[64];
     tp_status st = TP_OK;
     int found = 0;
 
@@ -288,36 +292,41 @@ done:
     return st;
 }
 
+static tp_status show(const char *path, const char *name, int64_t step, bool json,
+                      struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct ckpt_found found;
+    struct show s = { .dir = found.dir, .m = &found.manifest, .json = json };
+    tp_status st;
+
+    TP_TRY(ckpt_open(&found, path, step, &arena, err));
+    if (found.note[0])
+        report_note("tp-ckpt", "%s", found.note);
+    if (name)
+        TP_TRY(show_tensor(&s, name, err));
+    else
+        show_whole(&s);
+    st = print_done(err);
+done:
+    arena_free(&arena);
+    return st;
+}
+
 int cmd_show(int argc, char **argv)
 {
     const char *path = NULL, *name = NULL;
     int64_t step = -1;
-    struct show s = { 0 };
-    struct arena arena = { 0 };
+    bool json = false;
     struct tp_err err = { 0 };
-    struct manifest m;
-    char dir[PATH_MAX];
     int code;
     const struct opt opts[] = { OPT_ARG("CKPT", &path, "checkpoint root or step directory"),
                                 OPT_ARG_OPT("NAME", &name, "a tensor, or GROUP/TENSOR"),
                                 OPT_INT64(0, "step", "N", &step,
                                           "this step of a root (default: the newest complete one)"),
-                                OPT_FLAG(0, "json", &s.json, "one JSON object"), OPT_END };
-    tp_status st;
+                                OPT_FLAG(0, "json", &json, "print one JSON object"), OPT_END };
 
     if (!report_options(&code, "tp-ckpt show", opts, argc, argv, intro, tail))
         return code;
-    TP_TRY(ckpt_open(dir, &m, path, step, &arena, &err));
-    if (err.msg[0])
-        report_note("tp-ckpt", "%s", err.msg);
-    s.dir = dir;
-    s.m = &m;
-    if (name)
-        TP_TRY(show_tensor(&s, name, &err));
-    else
-        show_whole(&s);
-    st = print_done(&err);
-done:
-    arena_free(&arena);
-    return report("tp-ckpt", st, &err);
+    return report("tp-ckpt", show(path, name, step, json, &err), &err);
 }

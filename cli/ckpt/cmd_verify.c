@@ -1,8 +1,8 @@
-/* cli/ckpt/cmd_verify.c - tp-ckpt verify: is every byte what was saved? */
+/* cli/ckpt/cmd_verify.c - tp-ckpt verify: check that every byte is what was saved. */
 #include <jansson.h>
 #include <stdio.h>
 
-#include "ckpt/commit.h"
+#include "ckpt/root.h"
 #include "ckpt/verify.h"
 #include "cli/ckpt/cmd.h"
 #include "cli/print.h"
@@ -12,13 +12,18 @@
 #include "core/thread_pool.h"
 
 static const char intro[] =
-    "Read every byte of a checkpoint and compare it with every checksum: the manifest, each\n"
-    "shard's index and HDF5 structures, the CRC32C and the digest of every stored chunk. The\n"
-    "boxes of every tensor must hold each element exactly once.";
+    "Reads every byte of a checkpoint and compares it with every checksum: of the manifest, of "
+    "the\n"
+    "table /index and the other bytes outside payloads of each shard, and of each stored chunk\n"
+    "(CRC32C and digest). The boxes of each tensor must hold each of its elements exactly once.\n"
+    "\n"
+    "The HDF5 structures are checked for damage by a checksum. They are not interpreted: verify\n"
+    "does not notice if the program that wrote them gave datasets other names than /index says.";
 
 static const char tail[] =
-    "Each finding is a line: file, tensor, box, what was expected and what was found. The last\n"
-    "line sums up. Exit code 0: intact; 1: damaged; 2: this is no checkpoint.";
+    "Each finding is a line with file, tensor, box, what was expected and what was found. The "
+    "last\n"
+    "line is a summary. exit codes: 0 intact; 1 damaged; 2 this is not a checkpoint; 3 it failed.";
 
 /* Where findings go. */
 struct findings {
@@ -63,44 +68,47 @@ static void print_summary(const struct verify *v, const struct findings *f, doub
            size_format(size, v->bytes));
 }
 
+/* Verify, print findings and summary. TP_E_NO: it is damaged, which has been printed. */
+static tp_status verify(const char *path, int64_t step, int jobs, bool json, struct tp_err *err)
+{
+    struct findings f = { .json = json, .list = json_array() };
+    char dir[PATH_MAX];
+    struct verify v = { .dir = dir, .jobs = jobs, .found = print_finding, .ctx = &f };
+    struct arena arena = { 0 };
+    double start = clock_seconds();
+    tp_status st;
+
+    TP_TRY(thread_pool_check_workers("--jobs", jobs, err));
+    TP_TRY(ckpt_locate(dir, path, step, err));
+    v.progress = progress_new("verify", 0, json);
+    st = ckpt_verify(&v, &arena, err);
+    progress_end(v.progress, st == TP_OK && v.manifest.n_shards > 0);
+    if (st)
+        goto done;
+    print_summary(&v, &f, clock_seconds() - start);
+    st = print_done(err);
+    if (!st && v.findings)
+        st = tp_fail(err, TP_E_NO, "%s", "");
+done:
+    json_decref(f.list);
+    arena_free(&arena);
+    return st;
+}
+
 int cmd_verify(int argc, char **argv)
 {
     const char *path = NULL;
     int64_t step = -1;
     int jobs = thread_pool_cores(), code;
     bool json = false;
-    const struct opt opts[] = {
-        OPT_ARG("CKPT", &path, "checkpoint root or step directory"),
-        OPT_INT64(0, "step", "N", &step, "this step of a root (default: the newest)"),
-        OPT_INT('j', "jobs", "N", &jobs, "threads (default: one a processor)"),
-        OPT_FLAG(0, "json", &json, "one JSON object"), OPT_END
-    };
-    char dir[PATH_MAX];
-    struct verify v = { .dir = dir, .found = print_finding };
-    struct arena arena = { 0 };
     struct tp_err err = { 0 };
-    struct findings f;
-    double start = clock_seconds();
-    tp_status st;
+    const struct opt opts[] = { OPT_ARG("CKPT", &path, "checkpoint root or step directory"),
+                                OPT_INT64(0, "step", "N", &step,
+                                          "this step of a root (default: the newest)"),
+                                OPT_INT('j', "jobs", "N", &jobs, "threads (default: processors)"),
+                                OPT_FLAG(0, "json", &json, "print one JSON object"), OPT_END };
 
     if (!report_options(&code, "tp-ckpt verify", opts, argc, argv, intro, tail))
         return code;
-    f = (struct findings){ .json = json, .list = json_array() };
-    v.ctx = &f;
-    v.jobs = jobs;
-    TP_TRY(thread_pool_check_workers("--jobs", jobs, &err));
-    TP_TRY(ckpt_locate(dir, path, step, &err));
-    v.progress = progress_new("verify", 0, json);
-    st = ckpt_verify(&v, &arena, &err);
-    progress_end(v.progress, st == TP_OK && v.manifest.n_shards > 0);
-    if (st)
-        goto done;
-    print_summary(&v, &f, clock_seconds() - start);
-    st = print_done(&err);
-    if (!st && v.findings)
-        st = tp_fail(&err, TP_E_NO, "%s", ""); /* stdout has said it */
-done:
-    json_decref(f.list);
-    arena_free(&arena);
-    return report("tp-ckpt", st, &err);
+    return report("tp-ckpt", verify(path, step, jobs, json, &err), &err);
 }

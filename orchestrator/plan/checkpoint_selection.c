@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/commit.h"
+#include "ckpt/root.h"
 #include "core/file.h"
 
 static bool has_entries(const char *dir)
@@ -24,17 +24,16 @@ static bool has_entries(const char *dir)
 /* Layout and size of the step that was chosen, from its manifest. */
 static tp_status measure(struct checkpoint_selection *c, struct arena *arena, struct tp_err *err)
 {
-    struct manifest m;
-    char dir[PATH_MAX];
+    struct ckpt_found found;
     tp_status st;
 
     if (c->step < 0)
         return TP_OK;
-    st = ckpt_open(dir, &m, c->dir, -1, arena, err);
-    for (int i = 0; st == TP_OK && i < m.n_shards; i++)
-        c->bytes += m.shards[i].size_bytes;
+    st = ckpt_open(&found, c->dir, -1, arena, err);
+    for (int i = 0; st == TP_OK && i < found.manifest.n_shards; i++)
+        c->bytes += found.manifest.shards[i].size_bytes;
     if (st == TP_OK)
-        c->spec = m.layout.spec;
+        c->spec = found.manifest.layout.spec;
     return st;
 }
 

@@ -1,4 +1,6 @@
-/* reshard/engine/execute.c - windows through a worker's buffer; see reshard/engine/transfer.h. */
+/* reshard/engine/execute.c - copies tiles through the buffers of threads; see
+ * reshard/engine/transfer.h. */
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -6,45 +8,48 @@
 #include "core/thread_pool.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
-#include "reshard/engine/plan.h"
+#include "reshard/engine/transfer_plan.h"
 
 enum { ALIGN = 64 };
 
 /*
- * A worker's buffer holds, one after the other, for the window it works on: the run that is being
- * read, its cast when types differ, and the runs of all targets that several sources feed. What
- * one extent holds contiguously for one other is written from where it was read, or read to where
- * it will be written from, without a copy.
+ * The buffer of a thread has three parts for the tile that the thread works on: the run that is
+ * read from the source, the same run after a cast, and the runs of all targets that are gathered
+ * from several sources. A run that one extent holds contiguously for one other extent needs no
+ * copy: it is written from where it was read, or read to where it will be written from.
  */
-struct worker {
+struct transfer_worker {
     char *buffer;
-    struct tile w;
-    int *hits;                /* positions of the targets that a source's run meets */
-    int64_t *place;           /* [position of a target]: its run's offset in `runs`; -1: none */
-    char *read, *cast, *runs; /* the parts of the buffer, for this window */
-    int64_t runs_used;
-    bool is_cast; /* what is read has been cast */
+    struct transfer_tile tile;
+    int *targets;         /* positions of the targets that overlap the source's run */
+    int64_t *gathered_at; /* [position of a target] offset of its run in `gathered`, or -1 */
+    char *read, *cast, *gathered; /* the parts of the buffer, for this tile */
+    int64_t gathered_bytes;
+    bool is_cast; /* `cast` holds the run that was read */
 };
 
-struct execution {
-    const struct transfer_plan *p;
-    struct worker *workers;
-    int64_t first; /* window of the round */
+struct transfer_run {
+    struct transfer_plan *plan;
+    struct transfer_worker *workers;
+    int64_t next;       /* the first tile that is left */
+    int64_t round_size; /* tiles of the next round */
     atomic_llong bytes_read, bytes_written;
 };
 
-/* A source's run and a target's, both within the window, and what they have in common. */
-struct meeting {
+/* The runs of a source extent and of a target extent in a tile, and their overlap. */
+struct transfer_overlap {
     int tensor, from, to; /* positions */
     struct box from_run, to_run, common;
     enum dtype from_type, to_type;
 };
 
-static struct box run_of(const struct extent_index *x, const struct tile *w, int position)
+/* ---- one tile ---- */
+
+static struct box run_of(const struct extent_index *x, const struct transfer_tile *w, int position)
 {
     struct box run;
 
-    box_meet(&run, extent_index_box(x, w->tensor, position), &w->box); /* they do meet */
+    box_meet(&run, extent_index_box(x, w->tensor, position), &w->box); /* they do overlap */
     return run;
 }
 
@@ -53,109 +58,109 @@ static int64_t bytes_of(const struct box *b, enum dtype type)
     return box_elements(b) * dtype_bytes(type);
 }
 
-static tp_status read_run(struct execution *e, const struct meeting *m, void *buf,
+static tp_status read_run(struct transfer_run *r, const struct transfer_overlap *o, void *buf,
                           struct tp_err *err)
 {
-    const struct reshard_endpoint *endpoint = e->p->move.from;
+    const struct reshard_endpoint *from = r->plan->transfer.from;
 
-    atomic_fetch_add(&e->bytes_read, bytes_of(&m->from_run, m->from_type));
-    return endpoint->read(endpoint->ctx, extent_index_number(e->p->from, m->tensor, m->from),
-                          &m->from_run, buf, err);
+    atomic_fetch_add(&r->bytes_read, bytes_of(&o->from_run, o->from_type));
+    return from->read(from->ctx, extent_index_number(r->plan->from, o->tensor, o->from),
+                      &o->from_run, buf, err);
 }
 
-static tp_status write_run(struct execution *e, const struct meeting *m, const void *buf,
-                           struct tp_err *err)
+static tp_status write_run(struct transfer_run *r, const struct transfer_overlap *o,
+                           const void *buf, struct tp_err *err)
 {
-    const struct reshard_endpoint *endpoint = e->p->move.to;
-    int64_t n = bytes_of(&m->to_run, m->to_type);
-    tp_status st = endpoint->write(endpoint->ctx, extent_index_number(e->p->to, m->tensor, m->to),
-                                   &m->to_run, buf, err);
+    const struct reshard_endpoint *to = r->plan->transfer.to;
+    int64_t n = bytes_of(&o->to_run, o->to_type);
+    tp_status st = to->write(to->ctx, extent_index_number(r->plan->to, o->tensor, o->to),
+                             &o->to_run, buf, err);
 
     if (!st) {
-        atomic_fetch_add(&e->bytes_written, n);
-        progress_add(e->p->move.progress, n);
+        atomic_fetch_add(&r->bytes_written, n);
+        progress_add(r->plan->transfer.progress, n);
     }
     return st;
 }
 
-/* Where the target's run is gathered; it gets its place at the first call. */
-static char *place_of(struct worker *k, const struct meeting *m)
+/* Where the target's run is gathered. The first call for a target reserves the bytes. */
+static char *gathered_run(struct transfer_worker *k, const struct transfer_overlap *o)
 {
-    if (k->place[m->to] < 0) {
-        k->place[m->to] = k->runs_used;
-        k->runs_used += bytes_of(&m->to_run, m->to_type);
+    if (k->gathered_at[o->to] < 0) {
+        k->gathered_at[o->to] = k->gathered_bytes;
+        k->gathered_bytes += bytes_of(&o->to_run, o->to_type);
     }
-    return k->runs + k->place[m->to];
+    return k->gathered + k->gathered_at[o->to];
 }
 
-/* All of the source's run goes to one place in the target's. */
-static bool lands_whole(const struct meeting *m)
+/* Whether the source's run is contiguous within the target's run. */
+static bool source_is_part(const struct transfer_overlap *o)
 {
-    return m->from_type == m->to_type && box_contains(&m->to_run, &m->from_run) &&
-           box_is_run_in(&m->to_run, &m->from_run);
+    return o->from_type == o->to_type && box_contains(&o->to_run, &o->from_run) &&
+           box_is_run_in(&o->to_run, &o->from_run);
 }
 
-/* All of the target's run lies in one place of the source's. */
-static bool leaves_whole(const struct meeting *m)
+/* Whether the target's run is contiguous within the source's run. */
+static bool target_is_part(const struct transfer_overlap *o)
 {
-    return m->from_type == m->to_type && box_contains(&m->from_run, &m->to_run) &&
-           box_is_run_in(&m->from_run, &m->to_run);
+    return o->from_type == o->to_type && box_contains(&o->from_run, &o->to_run) &&
+           box_is_run_in(&o->from_run, &o->to_run);
 }
 
-/* Put what they have in common from the source's run, which was read, into the target's. */
-static void gather(struct worker *k, const struct meeting *m, const char *data)
+/* Copy the overlap from `data`, the source's run, into the target's run. */
+static void gather(struct transfer_worker *k, const struct transfer_overlap *o, const char *data)
 {
-    const int from_bytes = dtype_bytes(m->from_type), to_bytes = dtype_bytes(m->to_type);
-    char *to = place_of(k, m);
+    const int from_bytes = dtype_bytes(o->from_type), to_bytes = dtype_bytes(o->to_type);
+    char *to = gathered_run(k, o);
 
-    if (m->from_type == m->to_type) {
-        copy_box(to, &m->to_run, data, &m->from_run, &m->common, from_bytes);
+    if (o->from_type == o->to_type) {
+        copy_box(to, &o->to_run, data, &o->from_run, &o->common, from_bytes);
         return;
     }
-    if (box_is_run_in(&m->from_run, &m->common) && box_is_run_in(&m->to_run, &m->common)) {
-        cast(to + box_offset_in(&m->to_run, &m->common) * to_bytes, m->to_type,
-             data + box_offset_in(&m->from_run, &m->common) * from_bytes, m->from_type,
-             box_elements(&m->common));
+    if (box_is_run_in(&o->from_run, &o->common) && box_is_run_in(&o->to_run, &o->common)) {
+        cast(to + box_offset_in(&o->to_run, &o->common) * to_bytes, o->to_type,
+             data + box_offset_in(&o->from_run, &o->common) * from_bytes, o->from_type,
+             box_elements(&o->common));
         return;
     }
     if (!k->is_cast)
-        cast(k->cast, m->to_type, data, m->from_type, box_elements(&m->from_run));
+        cast(k->cast, o->to_type, data, o->from_type, box_elements(&o->from_run));
     k->is_cast = true;
-    copy_box(to, &m->to_run, k->cast, &m->from_run, &m->common, to_bytes);
+    copy_box(to, &o->to_run, k->cast, &o->from_run, &o->common, to_bytes);
 }
 
-/* Read one source's run and give every target what it wants of it. */
-static tp_status move_source(struct execution *e, struct worker *k, struct meeting *m,
-                             struct tp_err *err)
+/* Read the run of one source extent and give each target its part. */
+static tp_status move_source(struct transfer_run *r, struct transfer_worker *k,
+                             struct transfer_overlap *o, struct tp_err *err)
 {
-    const struct tile *w = &k->w;
+    const struct transfer_tile *w = &k->tile;
     tp_status st = TP_OK;
-    char *data = k->read;
     int n;
 
-    m->from_run = run_of(e->p->from, w, m->from);
-    n = extent_index_meet(e->p->to, w->tensor, &m->from_run, k->hits);
+    o->from_run = run_of(r->plan->from, w, o->from);
+    n = extent_index_find(r->plan->to, w->tensor, &o->from_run, k->targets);
     if (n == 1) {
-        m->to = k->hits[0];
-        m->to_run = run_of(e->p->to, w, m->to);
-        if (lands_whole(m) && !box_equal(&m->from_run, &m->to_run)) {
-            data = place_of(k, m);
-            data += box_offset_in(&m->to_run, &m->from_run) * dtype_bytes(m->to_type);
-            return read_run(e, m, data, err);
+        o->to = k->targets[0];
+        o->to_run = run_of(r->plan->to, w, o->to);
+        if (source_is_part(o) && !box_equal(&o->from_run, &o->to_run)) {
+            int64_t at = box_offset_in(&o->to_run, &o->from_run) * dtype_bytes(o->to_type);
+
+            return read_run(r, o, gathered_run(k, o) + at, err);
         }
     }
-    TP_TRY(read_run(e, m, data, err));
+    TP_TRY(read_run(r, o, k->read, err));
     k->is_cast = false;
     for (int i = 0; i < n; i++) {
-        m->to = k->hits[i];
-        m->to_run = run_of(e->p->to, w, m->to);
-        box_meet(&m->common, &m->from_run, &m->to_run);
-        if (leaves_whole(m))
-            TP_TRY(write_run(
-                e, m, data + box_offset_in(&m->from_run, &m->to_run) * dtype_bytes(m->from_type),
-                err));
-        else
-            gather(k, m, data);
+        o->to = k->targets[i];
+        o->to_run = run_of(r->plan->to, w, o->to);
+        box_meet(&o->common, &o->from_run, &o->to_run);
+        if (target_is_part(o)) {
+            int64_t at = box_offset_in(&o->from_run, &o->to_run) * dtype_bytes(o->from_type);
+
+            TP_TRY(write_run(r, o, k->read + at, err));
+        } else {
+            gather(k, o, k->read);
+        }
     }
 done:
     return st;
@@ -166,75 +171,79 @@ static int64_t aligned(int64_t n_bytes)
     return (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static void divide_buffer(const struct execution *e, struct worker *k)
+static void divide_buffer(const struct transfer_run *r, struct transfer_worker *k)
 {
-    enum dtype from = e->p->move.from->dtypes[k->w.tensor];
-    enum dtype to = e->p->move.to->dtypes[k->w.tensor];
-    int64_t n = box_elements(&k->w.box);
+    enum dtype from = r->plan->transfer.from->dtypes[k->tile.tensor];
+    enum dtype to = r->plan->transfer.to->dtypes[k->tile.tensor];
+    int64_t n = box_elements(&k->tile.box);
 
     k->read = k->buffer;
     k->cast = k->read + aligned(n * dtype_bytes(from));
-    k->runs = k->cast + (from == to ? 0 : aligned(n * dtype_bytes(to)));
-    k->runs_used = 0;
+    k->gathered = k->cast + (from == to ? 0 : aligned(n * dtype_bytes(to)));
+    k->gathered_bytes = 0;
 }
 
+/* A thread_pool_fn: item counts from the first tile of the round. */
 static tp_status move_tile(void *ctx, int64_t item, int worker, struct tp_err *err)
 {
-    struct execution *e = ctx;
-    struct worker *k = &e->workers[worker];
-    struct tile *w = &k->w;
-    struct meeting m;
+    struct transfer_run *r = ctx;
+    struct transfer_worker *k = &r->workers[worker];
+    struct transfer_tile *w = &k->tile;
+    struct transfer_overlap o = { 0 };
     tp_status st = TP_OK;
 
-    tile_get(e->p, e->first + item, w);
-    divide_buffer(e, k);
-    m.tensor = w->tensor;
-    m.from_type = e->p->move.from->dtypes[w->tensor];
-    m.to_type = e->p->move.to->dtypes[w->tensor];
+    transfer_tile_get(r->plan, r->next + item, w);
+    divide_buffer(r, k);
+    o.tensor = w->tensor;
+    o.from_type = r->plan->transfer.from->dtypes[w->tensor];
+    o.to_type = r->plan->transfer.to->dtypes[w->tensor];
     for (int i = 0; i < w->n_to; i++)
-        k->place[w->to[i]] = -1;
+        k->gathered_at[w->to[i]] = -1;
     for (int i = 0; i < w->n_from; i++) {
-        m.from = w->from[i];
-        TP_TRY(move_source(e, k, &m, err));
+        o.from = w->from[i];
+        TP_TRY(move_source(r, k, &o, err));
     }
     for (int i = 0; i < w->n_to; i++) {
-        m.to = w->to[i];
-        if (k->place[m.to] < 0)
-            continue; /* written on the way */
-        m.to_run = run_of(e->p->to, w, m.to);
-        TP_TRY(write_run(e, &m, k->runs + k->place[m.to], err));
+        o.to = w->to[i];
+        if (k->gathered_at[o.to] < 0)
+            continue; /* already written by move_source */
+        o.to_run = run_of(r->plan->to, w, o.to);
+        TP_TRY(write_run(r, &o, k->gathered + k->gathered_at[o.to], err));
     }
 done:
     return st;
 }
 
-static void free_workers(struct worker *workers, int n)
+/* ---- all tiles ---- */
+
+static void free_workers(struct transfer_worker *workers, int n)
 {
     for (int i = 0; workers && i < n; i++) {
         free(workers[i].buffer);
-        free(workers[i].w.from);
-        free(workers[i].w.to);
-        free(workers[i].hits);
-        free(workers[i].place);
+        free(workers[i].tile.from);
+        free(workers[i].tile.to);
+        free(workers[i].targets);
+        free(workers[i].gathered_at);
     }
     free(workers);
 }
 
-static tp_status make_workers(struct worker **out, const struct transfer_plan *p,
+static tp_status make_workers(struct transfer_worker **out, const struct transfer_plan *p,
                               struct tp_err *err)
 {
-    struct worker *workers = calloc((size_t)p->threads, sizeof *workers);
+    struct transfer_worker *workers = calloc((size_t)p->threads, sizeof *workers);
+    const size_t max_from = (size_t)p->max_from, max_to = (size_t)p->max_to;
     bool ok = workers != NULL;
 
     for (int i = 0; ok && i < p->threads; i++) {
-        struct worker *k = &workers[i];
+        struct transfer_worker *k = &workers[i];
 
         k->buffer = aligned_alloc(ALIGN, (size_t)aligned(p->thread_bytes) + 2 * ALIGN);
-        k->w.from = calloc((size_t)p->most_from, sizeof *k->w.from);
-        k->w.to = calloc((size_t)p->most_to, sizeof *k->w.to);
-        k->hits = calloc((size_t)p->most_to, sizeof *k->hits);
-        k->place = calloc((size_t)p->most_to, sizeof *k->place);
-        ok = k->buffer && k->w.from && k->w.to && k->hits && k->place;
+        k->tile.from = calloc(max_from, sizeof *k->tile.from);
+        k->tile.to = calloc(max_to, sizeof *k->tile.to);
+        k->targets = calloc(max_to, sizeof *k->targets);
+        k->gathered_at = calloc(max_to, sizeof *k->gathered_at);
+        ok = k->buffer && k->tile.from && k->tile.to && k->targets && k->gathered_at;
     }
     if (!ok) {
         free_workers(workers, p->threads);
@@ -245,55 +254,124 @@ static tp_status make_workers(struct worker **out, const struct transfer_plan *p
     return TP_OK;
 }
 
-/* All windows, in rounds whose number of windows is led to take about as long as they should. At a
- * round's end threads wait for the last one, which long rounds make up for. */
-static tp_status move_rounds(struct execution *e, struct tp_err *err)
+static tp_status agree(const struct transfer_plan *p, tp_status st, struct tp_err *err)
 {
-    const struct transfer_plan *p = e->p;
-    int64_t n = p->watch ? p->threads : p->end - p->begin;
-    tp_status st = TP_OK;
-
-    for (e->first = p->begin; !st && e->first < p->end;) {
-        int64_t left = p->end - e->first;
-        double start = clock_seconds(), seconds;
-
-        n = n < left ? n : left;
-        st = thread_pool_run(move_tile, e, n, p->threads, err);
-        e->first += n;
-        if (st || !p->watch || e->first == p->end)
-            break; /* unwatched, one round is all */
-        seconds = clock_seconds() - start;
-        st = p->watch->between(p->watch->ctx, e->first, err);
-        if (seconds < p->watch->round_s / 2)
-            n *= 2;
-        else if (seconds > p->watch->round_s * 2 && n / 2 >= p->threads)
-            n /= 2;
-    }
-    return st;
+    return p->transfer.comm ? comm_agree(p->transfer.comm, st, err) : st;
 }
 
-static tp_status check_source(const struct transfer *m, struct tp_err *err)
+static void run_free(struct transfer_run *run)
 {
-    tp_status st = m->from->check ? m->from->check(m->from->ctx, err) : TP_OK;
+    if (run)
+        free_workers(run->workers, run->plan->threads);
+    free(run);
+}
 
-    return m->comm ? comm_agree(m->comm, st, err) : st;
+tp_status transfer_begin(struct transfer_run **out, struct transfer_plan *p, struct tp_err *err)
+{
+    struct transfer_run *run = calloc(1, sizeof *run);
+    tp_status st = run ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for a transfer");
+
+    if (run) {
+        run->plan = p;
+        run->next = p->begin;
+        run->round_size = p->threads;
+        st = make_workers(&run->workers, p, err);
+    }
+    st = agree(p, st, err);
+    if (st) {
+        run_free(run);
+        return st;
+    }
+    *out = run;
+    return TP_OK;
+}
+
+bool transfer_is_done(const struct transfer_run *run)
+{
+    return run->next >= run->plan->end;
+}
+
+/* At the end of a round the threads wait for the last one; long rounds make up for that. */
+tp_status transfer_round(struct transfer_run *run, double seconds, int64_t *tiles_done,
+                         struct tp_err *err)
+{
+    const struct transfer_plan *p = run->plan;
+    int64_t left = p->end - run->next;
+    int64_t n = isinf(seconds) || run->round_size > left ? left : run->round_size;
+    double start = clock_seconds(), took;
+    tp_status st = thread_pool_run(move_tile, run, n, p->threads, err);
+
+    if (st)
+        return st;
+    run->next += n;
+    *tiles_done = run->next;
+    took = clock_seconds() - start;
+    if (took < seconds / 2)
+        run->round_size *= 2;
+    else if (took > seconds * 2 && run->round_size / 2 >= p->threads)
+        run->round_size /= 2;
+    return TP_OK;
+}
+
+static tp_status check_source(const struct transfer_plan *p, struct tp_err *err)
+{
+    const struct reshard_endpoint *from = p->transfer.from;
+
+    return agree(p, from->check ? from->check(from->ctx, err) : TP_OK, err);
+}
+
+tp_status transfer_end(struct transfer_run *run, tp_status st, struct transfer_stats *stats,
+                       struct tp_err *err)
+{
+    const struct transfer_plan *p = run->plan;
+
+    *stats = p->stats;
+    stats->bytes_read = atomic_load(&run->bytes_read);
+    stats->bytes_written = atomic_load(&run->bytes_written);
+    run_free(run); /* the check needs memory of its own */
+    st = agree(p, st, err);
+    return st ? st : check_source(p, err);
 }
 
 tp_status transfer_execute(struct transfer_plan *p, struct transfer_stats *stats,
                            struct tp_err *err)
 {
-    struct execution e = { .p = p };
-    tp_status st = make_workers(&e.workers, p, err);
+    struct transfer_run *run = NULL;
+    int64_t done;
+    tp_status st = transfer_begin(&run, p, err);
 
-    if (!st)
-        st = move_rounds(&e, err);
-    free_workers(e.workers, p->threads);
-    if (p->move.comm)
-        st = comm_agree(p->move.comm, st, err);
-    if (!st)
-        st = check_source(&p->move, err);
-    *stats = p->stats;
-    stats->bytes_read = atomic_load(&e.bytes_read);
-    stats->bytes_written = atomic_load(&e.bytes_written);
-    return st;
+    if (st)
+        return st;
+    if (!transfer_is_done(run))
+        st = transfer_round(run, (double)INFINITY, &done, err);
+    return transfer_end(run, st, stats, err);
+}
+
+/* ---- proof ---- */
+
+tp_status transfer_compare_digests(const struct transfer_plan *p, int *equal, int *cast_tensors,
+                                   struct tp_err *err)
+{
+    const struct reshard_endpoint *from = p->transfer.from, *to = p->transfer.to;
+
+    *equal = *cast_tensors = 0;
+    for (int i = 0; i < p->transfer.n_tensors; i++) {
+        char read_text[DIGEST_TEXT_MAX], written_text[DIGEST_TEXT_MAX];
+        struct digest read, written;
+
+        if (from->dtypes[i] != to->dtypes[i]) {
+            ++*cast_tensors;
+            continue;
+        }
+        read = from->digest(from->ctx, i);
+        written = to->digest(to->ctx, i);
+        if (read.d[0] != written.d[0] || read.d[1] != written.d[1])
+            return tp_fail(err, TP_E_CORRUPT,
+                           "%s: tensor %s has the digest %s, but what was written to %s has %s; "
+                           "nothing is kept",
+                           from->name, p->transfer.tensors[i].name, digest_format(read_text, &read),
+                           to->name, digest_format(written_text, &written));
+        ++*equal;
+    }
+    return TP_OK;
 }

@@ -6,10 +6,10 @@
 
 struct extent_index {
     const struct reshard_extent *extents;
-    int *first;        /* [n_tensors + 1] where a tensor's extents begin in the arrays below */
-    signed char *axis; /* [n_tensors] the axis they are sorted along */
-    int *order;        /* extent numbers by lo[axis] */
-    int64_t *max_end;  /* largest end on the axis among the tensor's extents up to here */
+    int *first;        /* [n_tensors + 1] first entry of a tensor in the arrays below */
+    signed char *axis; /* [n_tensors] the axis that its extents are sorted along */
+    int *order;        /* extent numbers, ascending by lo[axis] */
+    int64_t *max_end;  /* largest end on the axis among the tensor's extents so far */
 };
 
 static int64_t end_of(const struct box *b, int axis)
@@ -27,17 +27,18 @@ static tp_status check_extent(const struct reshard_endpoint *endpoint, int i,
     struct box whole;
 
     if (r->tensor < 0 || r->tensor >= n_tensors)
-        return tp_fail(err, TP_E_INTERNAL, "%s: extent %d is of tensor %d, of %d tensors",
+        return tp_fail(err, TP_E_INTERNAL,
+                       "%s: extent %d belongs to tensor %d, but there are %d tensors",
                        endpoint->name, i, r->tensor, n_tensors);
     t = &tensors[r->tensor];
     whole = box_whole(t->ndim, t->shape);
     if (r->box.ndim != t->ndim || (!box_is_empty(&r->box) && !box_contains(&whole, &r->box)))
-        return tp_fail(err, TP_E_INTERNAL, "%s: extent %s does not fit into tensor %s",
+        return tp_fail(err, TP_E_INTERNAL, "%s: the box %s does not fit into tensor %s",
                        endpoint->name, box_format(text, &r->box), t->name);
     return TP_OK;
 }
 
-/* Counting sort by tensor, which keeps the order of the endpoint. */
+/* Counting sort by tensor. It is stable: extents keep the endpoint's order. */
 static void group_by_tensor(struct extent_index *x, const struct reshard_endpoint *endpoint,
                             int n_tensors)
 {
@@ -49,7 +50,7 @@ static void group_by_tensor(struct extent_index *x, const struct reshard_endpoin
     for (int i = 0; i < endpoint->n_extents; i++)
         if (!box_is_empty(&endpoint->extents[i].box))
             x->order[x->first[endpoint->extents[i].tensor]++] = i;
-    for (int t = n_tensors; t > 0; t--) /* each moved on to the start of the next */
+    for (int t = n_tensors; t > 0; t--) /* each now points to the start of the next */
         x->first[t] = x->first[t - 1];
     x->first[0] = 0;
 }
@@ -61,7 +62,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The axis with the most different offsets; scratch has room for n values. */
+/* The axis with the most distinct offsets; scratch has room for n values. */
 static int widest_axis(const struct extent_index *x, const int *order, int n, int64_t *scratch)
 {
     int ndim = x->extents[order[0]].box.ndim, best = 0, best_distinct = 0;
@@ -82,14 +83,14 @@ static int widest_axis(const struct extent_index *x, const int *order, int n, in
     return best;
 }
 
-struct order_by {
+struct extent_order {
     const struct reshard_extent *extents;
     int axis;
 };
 
 static int by_offset(const void *a, const void *b, void *arg)
 {
-    const struct order_by *by = arg;
+    const struct extent_order *by = arg;
     int i = *(const int *)a, j = *(const int *)b;
     int64_t x = by->extents[i].box.lo[by->axis], y = by->extents[j].box.lo[by->axis];
 
@@ -104,7 +105,7 @@ static void sort_tensor(struct extent_index *x, int tensor)
     if (n == 0)
         return;
     if (n > 1 && x->extents[x->order[begin]].box.ndim > 0) {
-        struct order_by by = { x->extents, 0 };
+        struct extent_order by = { x->extents, 0 };
 
         by.axis = widest_axis(x, x->order + begin, n, x->max_end + begin);
         x->axis[tensor] = (signed char)by.axis;
@@ -135,8 +136,7 @@ tp_status extent_index_make(struct extent_index **out, const struct reshard_endp
     x->order = calloc(n + 1, sizeof *x->order);
     x->max_end = calloc(n + 1, sizeof *x->max_end);
     if (!x->first || !x->axis || !x->order || !x->max_end) {
-        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for the plan of %zu extents", endpoint->name,
-                     n);
+        st = tp_fail(err, TP_E_NOMEM, "%s: no memory for a plan of %zu boxes", endpoint->name, n);
         goto done;
     }
     for (int i = 0; i < endpoint->n_extents; i++)
@@ -177,7 +177,7 @@ const struct box *extent_index_box(const struct extent_index *x, int tensor, int
     return &x->extents[extent_index_number(x, tensor, position)].box;
 }
 
-/* First position whose max_end is greater than `at`: the extents before it all end before. */
+/* First position whose max_end is greater than `at`; all extents before it end at or before it. */
 static int first_reaching(const int64_t *max_end, int n, int64_t at)
 {
     int low = 0, high = n;
@@ -193,10 +193,10 @@ static int first_reaching(const int64_t *max_end, int n, int64_t at)
     return low;
 }
 
-int extent_index_meet(const struct extent_index *x, int tensor, const struct box *b, int *positions)
+int extent_index_find(const struct extent_index *x, int tensor, const struct box *b, int *positions)
 {
     int n = extent_index_count(x, tensor), found = 0, axis = x->axis[tensor];
-    struct box meet;
+    struct box overlap;
 
     if (box_is_empty(b))
         return 0;
@@ -210,7 +210,7 @@ int extent_index_meet(const struct extent_index *x, int tensor, const struct box
 
         if (r->lo[axis] >= end_of(b, axis))
             break;
-        if (!box_meet(&meet, r, b))
+        if (!box_meet(&overlap, r, b))
             continue;
         if (positions)
             positions[found] = i;
@@ -222,7 +222,7 @@ int extent_index_meet(const struct extent_index *x, int tensor, const struct box
 bool extent_index_overlap(const struct extent_index *x, int tensor, int *a, int *b)
 {
     int n = extent_index_count(x, tensor), axis = x->axis[tensor];
-    struct box meet;
+    struct box overlap;
 
     for (int i = 0; i < n; i++) {
         const struct box *p = extent_index_box(x, tensor, i);
@@ -232,7 +232,7 @@ bool extent_index_overlap(const struct extent_index *x, int tensor, int *a, int 
 
             if (p->ndim > 0 && q->lo[axis] >= end_of(p, axis))
                 break;
-            if (box_meet(&meet, p, q)) {
+            if (box_meet(&overlap, p, q)) {
                 *a = i;
                 *b = j;
                 return true;

@@ -1,33 +1,33 @@
-/* reshard/engine/tile.c - cutting tensors into windows; see reshard/engine/plan.h. */
-#include "reshard/engine/plan.h"
+/* reshard/engine/tile.c - cuts tensors into tiles; see reshard/engine/transfer_plan.h. */
+#include "reshard/engine/transfer_plan.h"
 
-/* Larger gains nothing in I/O; smaller keeps more of a window in the caches between its read, its
+/* A larger tile does not make I/O faster. A smaller one stays in the caches between its read, its
  * checksum, its copy and its write. */
 enum { TILE_BYTES = 4 << 20 };
 
-int64_t tile_elements(const struct transfer_plan *p, int tensor)
+int64_t transfer_tile_elements(const struct transfer_plan *p, int tensor)
 {
-    const struct reshard_tensor *t = &p->move.tensors[tensor];
+    const struct reshard_tensor *t = &p->transfer.tensors[tensor];
     struct box whole = box_whole(t->ndim, t->shape);
-    enum dtype from = p->move.from->dtypes[tensor], to = p->move.to->dtypes[tensor];
+    enum dtype from = p->transfer.from->dtypes[tensor], to = p->transfer.to->dtypes[tensor];
     int64_t widest = dtype_bytes(from) > dtype_bytes(to) ? dtype_bytes(from) : dtype_bytes(to);
-    int64_t n = p->thread_bytes / tile_need(from, to);
+    int64_t n = p->thread_bytes / transfer_tile_need(from, to);
 
     if (n > TILE_BYTES / widest)
         n = TILE_BYTES / widest;
     return n < box_elements(&whole) ? n : box_elements(&whole);
 }
 
-int64_t tile_need(enum dtype from, enum dtype to)
+int64_t transfer_tile_need(enum dtype from, enum dtype to)
 {
-    /* What is read, what is written, and the cast of what is read. */
+    /* what is read, what is written, and what is read after its cast */
     return dtype_bytes(from) + dtype_bytes(to) * (from == to ? 1 : 2);
 }
 
-/* Tensor of window k: the last whose first window is not after it. */
+/* The tensor of tile k: the last one whose first tile is not after k. */
 static int tensor_of(const struct transfer_plan *p, int64_t k)
 {
-    int low = 0, high = p->move.n_tensors;
+    int low = 0, high = p->transfer.n_tensors;
 
     while (low < high) {
         int mid = low + (high - low) / 2;
@@ -40,9 +40,9 @@ static int tensor_of(const struct transfer_plan *p, int64_t k)
     return low;
 }
 
-/* Leave out the rows before and after what the target wants. Only the axis that is cut in a range
- * may shrink, or the window would no longer be a run. */
-static void trim(const struct transfer_plan *p, struct tile *w)
+/* Remove the rows before and after those that the target wants. Only the axis that is a range may
+ * shrink; otherwise the tile would no longer be a run. */
+static void trim(const struct transfer_plan *p, struct transfer_tile *w)
 {
     int axis = 0;
     int64_t lo = INT64_MAX, end = 0;
@@ -67,19 +67,20 @@ static void trim(const struct transfer_plan *p, struct tile *w)
     w->box.len[axis] = end - lo;
 }
 
-static bool is_wanted(const struct transfer_plan *p, const struct tile *w, int from)
+static bool is_wanted(const struct transfer_plan *p, const struct transfer_tile *w, int from)
 {
-    struct box part, meet;
+    struct box part, overlap;
 
     box_meet(&part, extent_index_box(p->from, w->tensor, from), &w->box);
     for (int i = 0; i < w->n_to; i++)
-        if (box_meet(&meet, extent_index_box(p->to, w->tensor, w->to[i]), &part))
+        if (box_meet(&overlap, extent_index_box(p->to, w->tensor, w->to[i]), &part))
             return true;
     return false;
 }
 
-/* Leave out the sources that no target wants, as all others' columns when one rank resumes. */
-static void keep_wanted(const struct transfer_plan *p, struct tile *w)
+/* Remove the source extents that no target extent wants: when one rank resumes, the columns of all
+ * other ranks. */
+static void keep_wanted(const struct transfer_plan *p, struct transfer_tile *w)
 {
     int kept = 0;
 
@@ -89,41 +90,43 @@ static void keep_wanted(const struct transfer_plan *p, struct tile *w)
     w->n_from = kept;
 }
 
-void tile_get(const struct transfer_plan *p, int64_t k, struct tile *w)
+void transfer_tile_get(const struct transfer_plan *p, int64_t k, struct transfer_tile *w)
 {
     const struct reshard_tensor *t;
     struct box whole;
 
     w->tensor = tensor_of(p, k);
-    t = &p->move.tensors[w->tensor];
+    t = &p->transfer.tensors[w->tensor];
     whole = box_whole(t->ndim, t->shape);
-    box_run(&w->box, &whole, tile_elements(p, w->tensor), k - p->first_tile[w->tensor]);
+    box_run(&w->box, &whole, transfer_tile_elements(p, w->tensor), k - p->first_tile[w->tensor]);
     w->n_from = 0;
-    w->n_to = extent_index_meet(p->to, w->tensor, &w->box, w->to);
+    w->n_to = extent_index_find(p->to, w->tensor, &w->box, w->to);
     if (w->n_to == 0)
         return;
     trim(p, w);
-    w->n_from = extent_index_meet(p->from, w->tensor, &w->box, w->from);
-    if (p->move.partial)
+    w->n_from = extent_index_find(p->from, w->tensor, &w->box, w->from);
+    if (p->transfer.partial)
         keep_wanted(p, w);
 }
 
-/* Elements of the window that lie in extents at these positions. */
-static int64_t elements_in(const struct extent_index *x, const struct tile *w, const int *at, int n)
+/* Elements of the tile that lie in the extents at these positions. */
+static int64_t elements_in(const struct extent_index *x, const struct transfer_tile *w,
+                           const int *positions, int n)
 {
     int64_t sum = 0;
     struct box part;
 
     for (int i = 0; i < n; i++)
-        if (box_meet(&part, extent_index_box(x, w->tensor, at[i]), &w->box))
+        if (box_meet(&part, extent_index_box(x, w->tensor, positions[i]), &w->box))
             sum += box_elements(&part);
     return sum;
 }
 
-void tile_bytes(const struct transfer_plan *p, const struct tile *w, int64_t *read,
-                int64_t *written)
+void transfer_tile_bytes(const struct transfer_plan *p, const struct transfer_tile *w,
+                         int64_t *read, int64_t *written)
 {
-    *read =
-        elements_in(p->from, w, w->from, w->n_from) * dtype_bytes(p->move.from->dtypes[w->tensor]);
-    *written = elements_in(p->to, w, w->to, w->n_to) * dtype_bytes(p->move.to->dtypes[w->tensor]);
+    const struct transfer *t = &p->transfer;
+
+    *read = elements_in(p->from, w, w->from, w->n_from) * dtype_bytes(t->from->dtypes[w->tensor]);
+    *written = elements_in(p->to, w, w->to, w->n_to) * dtype_bytes(t->to->dtypes[w->tensor]);
 }

@@ -1,18 +1,15 @@
 /*
- * reshard/engine/transfer.h - the one engine that moves tensors: from boxes that lie somewhere to
- * boxes that shall lie somewhere else.
+ * reshard/engine/transfer.h - copy tensors from one endpoint to another, however each stores them.
  *
- * A format is a endpoint: a list of extents, each a box of a tensor stored row-major and
- * contiguous, with a function to read or write a run of one. Checkpoint shards, safetensors files
- * and a trainer's memory are endpoints; so resharding, export, import, resume and save are one copy
- * with another endpoint at one end.
+ * Resharding, export, import and resume are this copy with different endpoints.
  *
- * plan:    for every tensor, windows (ranges of rows) sized by the memory budget; proof that the
- *          target's extents tile what they claim and that the source covers them, each byte once.
- * execute: per window, read each source extent's run that meets it, gather and split in memory
- *          (kernels/copy.h), cast if the types differ, write each target extent's run. A run that
- *          lies contiguous at both ends passes through one buffer without a copy. Several threads
- *          take windows in order; several processes share the windows under MPI.
+ * Plan:    each tensor is cut into tiles, ranges of its rows that fit the memory budget. The plan
+ *          proves that the target's extents tile every tensor and that the source covers them, each
+ *          element once.
+ * Execute: for each tile, read the run of every source extent that overlaps it, gather and split in
+ *          memory (kernels/copy.h), cast where the types differ, and write the run of every target
+ *          extent. A run that is contiguous at both ends passes through one buffer without a copy.
+ *          Threads take the tiles in order; processes under MPI share them.
  */
 #ifndef RESHARD_ENGINE_TRANSFER_H
 #define RESHARD_ENGINE_TRANSFER_H
@@ -30,77 +27,93 @@ struct transfer {
     const struct reshard_tensor *tensors;
     const struct reshard_endpoint *from, *to;
     int64_t memory_bytes; /* for all buffers of this process together */
-    int threads;          /* threads, >= 1 */
-    bool partial;      /* the target's extents may leave parts of a tensor out (one rank's resume);
-                          else they must tile every tensor */
-    struct comm *comm; /* processes that share the work; NULL: this one alone */
-    struct progress *progress; /* bytes written; NULL: none */
-    int64_t thread_bytes; /* 0: chosen; else a thread's buffer, as in the plan whose windows are to
-                             be met again (transfer_plan_thread_bytes) */
-};
-
-/*
- * Who wants to look between windows. They are done in order, in rounds; between two rounds none is
- * in hand, so what endpoints have added up is of the windows 0 .. done - 1 exactly. Not for a move
- * that several processes share.
- */
-struct transfer_watch {
-    double round_s; /* what a round should take, in seconds; 0: as few windows as threads */
-    /* After each round but the last. A failure ends the move with that status. */
-    tp_status (*between)(void *ctx, int64_t done, struct tp_err *err);
-    void *ctx;
+    int threads;          /* at least 1 */
+    bool partial;         /* the target's extents may leave out parts of a tensor, as when one rank
+                             resumes; else they must tile every tensor */
+    struct comm *comm;    /* processes that share the work; NULL: this one alone */
+    struct progress *progress; /* counts bytes written; NULL: none */
+    int64_t thread_bytes; /* 0: chosen by the plan. Else the buffer of one thread, as in an earlier
+                             plan (transfer_plan_thread_bytes), so that the tiles are the same */
 };
 
 struct transfer_stats {
     int64_t bytes_read, bytes_written; /* by this process */
-    int64_t bytes_wanted;              /* what the target's extents hold, as the source stores it */
-    int64_t windows;
+    int64_t bytes_wanted;              /* of the target's extents, in the source's types */
+    int64_t tiles;
     int64_t buffer_bytes; /* of this process */
-    int splits, merges,
-        copies; /* tensors by what happens to them: a source extent feeds several
-                   targets; a target several sources; neither (both: counted in each) */
+    int splits;           /* tensors of which a source extent goes to several target extents */
+    int merges;           /* tensors of which a target extent comes from several source extents */
+    int copies;           /* tensors that are neither; one that is both counts twice */
 };
 
 /* What happens to one tensor. */
 struct transfer_tensor_stats {
-    int from, to;      /* extents of it that the source and the target have */
-    bool split, merge; /* see transfer_stats */
+    int from, to;      /* extents of it in the source and in the target */
+    bool split, merge; /* as in struct transfer_stats */
     bool cast;
 };
 
 struct transfer_plan;
 
-/* Plan; what m points to outlives it. Collective over m->comm; all processes work with the least
- * memory and threads that any of them has. TP_E_BUDGET: even windows of one element need more than
- * memory_bytes; the sentence says how much. TP_E_CORRUPT: the source does not cover what the target
- * wants (tensor and box named), or covers it twice. TP_E_INTERNAL: the target's extents overlap or
- * leave gaps. */
-tp_status transfer_plan_make(struct transfer_plan **out, const struct transfer *m,
+/* Plan a transfer; what t points to must outlive the plan. Collective over t->comm; all processes
+ * use the smallest memory and the fewest threads that any of them has.
+ * TP_E_BUDGET: memory_bytes does not hold a tile of one element; the message has the number.
+ * TP_E_CORRUPT: the source does not cover what the target wants, or covers it twice; the message
+ * names tensor and box. TP_E_INTERNAL: the target's extents overlap or leave gaps. */
+tp_status transfer_plan_make(struct transfer_plan **out, const struct transfer *t,
                              struct tp_err *err);
+void transfer_plan_free(struct transfer_plan *p);
 
-/* What executing will do (bytes, windows, buffers). */
+/* What executing the plan will do. */
 void transfer_plan_stats(const struct transfer_plan *p, struct transfer_stats *stats);
 void transfer_plan_tensor(const struct transfer_plan *p, int tensor,
                           struct transfer_tensor_stats *stats);
 
-/* Whom to tell of bytes written from now on; NULL: nobody. */
-void transfer_plan_progress(struct transfer_plan *p, struct progress *progress);
-
-/* A thread's buffer: with the same one, the same tensors are cut into the same windows. */
+/* The buffer of one thread. With the same size, the same tensors are cut into the same tiles. */
 int64_t transfer_plan_thread_bytes(const struct transfer_plan *p);
 
-/* Leave out the windows 0 .. n - 1, which are done: what the statistics and transfer_execute say is
- * of the others. */
+/* Skip tiles 0 .. n - 1, which an earlier process completed; statistics and execution then cover
+ * the others. Not for a transfer that several processes share. */
 tp_status transfer_plan_skip(struct transfer_plan *p, int64_t n, struct tp_err *err);
 
-/* Who looks between windows; borrowed; NULL: nobody. */
-void transfer_plan_watch(struct transfer_plan *p, const struct transfer_watch *watch);
-
-/* Execute, then `check` the source; collective over the move's comm, and every process gets the
- * same status. The target is not to be committed unless this returns TP_OK. */
+/* Execute the plan, then `check` the source. Collective over the transfer's comm; every process
+ * gets the same status. Keep the target only when this returns TP_OK. */
 tp_status transfer_execute(struct transfer_plan *p, struct transfer_stats *stats,
                            struct tp_err *err);
 
-void transfer_plan_free(struct transfer_plan *p);
+/* ---- the same, in rounds ----
+ *
+ *     TP_TRY(transfer_begin(&run, plan, err));
+ *     while (!st && !transfer_is_done(run))
+ *         st = transfer_round(run, 0.5, &tiles_done, err);
+ *     st = transfer_end(run, st, &stats, err);
+ *
+ * Tiles are completed in order. Between two rounds none is in progress, so the endpoints' running
+ * checksums cover exactly the tiles 0 .. tiles_done - 1, and a journal can record them.
+ */
+
+struct transfer_run;
+
+/* Allocate the buffers. Collective. */
+tp_status transfer_begin(struct transfer_run **out, struct transfer_plan *p, struct tp_err *err);
+bool transfer_is_done(const struct transfer_run *run);
+
+/* Execute some of the tiles that are left. The number per round adapts, so that a round takes about
+ * `seconds`; 0: one tile for each thread; INFINITY: all that are left. */
+tp_status transfer_round(struct transfer_run *run, double seconds, int64_t *tiles_done,
+                         struct tp_err *err);
+
+/* Agree on st with the other processes, check the source when it is TP_OK, and free the run.
+ * Collective. */
+tp_status transfer_end(struct transfer_run *run, tp_status st, struct transfer_stats *stats,
+                       struct tp_err *err);
+
+/* ---- proof ---- */
+
+/* Compare the digests of source and target for each tensor that was not cast; *equal and *cast
+ * count the tensors. Valid when both endpoints keep digests and the target is complete.
+ * TP_E_CORRUPT: what was written is not what was read; tensor and both digests are named. */
+tp_status transfer_compare_digests(const struct transfer_plan *p, int *equal, int *cast,
+                                   struct tp_err *err);
 
 #endif

@@ -6,48 +6,56 @@
 #include "reshard/formats/checkpoint.h"
 #include "reshard/formats/shard_parts.h"
 
-/* A stored box: rows order[first .. first + n - 1] of a shard, ascending in the box's storage. */
-struct stored {
+/* A stored box: chunks order[first .. first + n - 1] of a shard, in the order of its storage. */
+struct checkpoint_box {
     int shard;
     int64_t first, n;
 };
 
 struct checkpoint_source {
     struct reshard_endpoint endpoint;
+    const struct manifest *m;
+    const char *dir;
     struct shard_parts *shards;
     int n_shards;
-    struct stored *stored;          /* [endpoint.n_extents] */
+    struct checkpoint_box *boxes;   /* [endpoint.n_extents] */
     struct reshard_extent *extents; /* [endpoint.n_extents] */
-    int64_t *order;                 /* rows of all shards that are wanted, grouped by box */
+    int64_t *order;                 /* wanted chunks of all shards, grouped by box */
     int64_t n_order, extents_room;
     enum dtype *dtypes;
-    struct digest *digests; /* [n_ids] */
-    int *engine_of;         /* [tensors of the manifest] engine tensor, or -1 */
+    struct digest *digests; /* [n_ids] as the indexes state them */
+    int *number_of;         /* [tensors of the manifest] number in the transfer, or -1 */
     struct comm *comm;
     int64_t other_bytes;
 };
 
 /* ---- reading ---- */
 
-/* Offset of a row's first byte in the storage of its box. */
-static int64_t row_begin(const struct checkpoint_source *s, int extent, int64_t i)
+/* Chunk number i of an extent. */
+static const struct chunk_entry *chunk_of(const struct checkpoint_source *s, int extent, int64_t i)
 {
-    const struct stored *b = &s->stored[extent];
-    const struct shard_row *row = &s->shards[b->shard].rows[s->order[b->first + i]];
-    const struct reshard_extent *r = &s->extents[extent];
+    const struct checkpoint_box *b = &s->boxes[extent];
 
-    return box_offset_in(&r->box, &row->box) * dtype_bytes(s->dtypes[r->tensor]);
+    return &s->shards[b->shard].chunks[s->order[b->first + i]];
 }
 
-/* The row of a box in which its byte `at` lies. */
-static int64_t row_of(const struct checkpoint_source *s, int extent, int64_t at)
+/* Offset of a chunk's first byte in the storage of its box. */
+static int64_t chunk_begin(const struct checkpoint_source *s, int extent, int64_t i)
 {
-    int64_t low = 0, high = s->stored[extent].n - 1;
+    const struct reshard_extent *e = &s->extents[extent];
+
+    return box_offset_in(&e->box, &chunk_of(s, extent, i)->box) * dtype_bytes(s->dtypes[e->tensor]);
+}
+
+/* The chunk of an extent that contains its byte `at`. */
+static int64_t chunk_at(const struct checkpoint_source *s, int extent, int64_t at)
+{
+    int64_t low = 0, high = s->boxes[extent].n - 1;
 
     while (low < high) {
         int64_t mid = low + (high - low + 1) / 2;
 
-        if (row_begin(s, extent, mid) <= at)
+        if (chunk_begin(s, extent, mid) <= at)
             low = mid;
         else
             high = mid - 1;
@@ -59,20 +67,19 @@ static tp_status source_read(void *ctx, int extent, const struct box *run, void 
                              struct tp_err *err)
 {
     struct checkpoint_source *s = ctx;
-    const struct stored *b = &s->stored[extent];
-    const struct reshard_extent *r = &s->extents[extent];
-    struct shard_parts *shard = &s->shards[b->shard];
-    int elem = dtype_bytes(s->dtypes[r->tensor]);
-    int64_t at = box_offset_in(&r->box, run) * elem, left = box_elements(run) * elem;
+    const struct checkpoint_box *b = &s->boxes[extent];
+    const struct reshard_extent *e = &s->extents[extent];
+    int elem = dtype_bytes(s->dtypes[e->tensor]);
+    int64_t at = box_offset_in(&e->box, run) * elem, left = box_elements(run) * elem;
     tp_status st = TP_OK;
 
-    for (int64_t i = row_of(s, extent, at); left > 0 && !st; i++) {
-        int64_t row = s->order[b->first + i], skip = at - row_begin(s, extent, i);
-        int64_t n = shard->rows[row].raw_bytes - skip;
+    for (int64_t i = chunk_at(s, extent, at); left > 0 && !st; i++) {
+        int64_t skip = at - chunk_begin(s, extent, i);
+        int64_t n = chunk_of(s, extent, i)->raw_bytes - skip;
 
         if (n > left)
             n = left;
-        st = shard_parts_read(shard, row, skip, buf, n, err);
+        st = shard_parts_read(&s->shards[b->shard], s->order[b->first + i], skip, buf, n, err);
         buf = (char *)buf + n;
         at += n;
         left -= n;
@@ -89,21 +96,26 @@ static tp_status source_check(void *ctx, struct tp_err *err)
     for (int i = 0; i < s->n_shards && !st; i++) {
         if (s->shards[i].reader)
             st = shard_parts_check(&s->shards[i], s->comm, &buf, &s->other_bytes, err);
-        if (s->comm) /* so that nobody waits in the next shard's collective */
+        if (s->comm) /* so that all processes enter the next shard's collective, or none */
             st = comm_agree(s->comm, st, err);
     }
     free(buf);
     return st;
 }
 
+static struct digest source_digest(const void *ctx, int tensor)
+{
+    return ((const struct checkpoint_source *)ctx)->digests[tensor];
+}
+
 /* ---- opening ---- */
 
-/* By tensor, part, and place in the box: rows of a box are runs of it, so their first corners
- * ascend in lexicographic order. */
-static int by_place(const void *a, const void *b, void *arg)
+/* Order by tensor, part, and position in the box. The chunks of a box are runs of it, so their
+ * first corners ascend lexicographically. */
+static int by_position(const void *a, const void *b, void *arg)
 {
-    const struct shard_row *rows = arg;
-    const struct shard_row *x = &rows[*(const int64_t *)a], *y = &rows[*(const int64_t *)b];
+    const struct chunk_entry *chunks = arg;
+    const struct chunk_entry *x = &chunks[*(const int64_t *)a], *y = &chunks[*(const int64_t *)b];
 
     if (x->tensor != y->tensor)
         return x->tensor < y->tensor ? -1 : 1;
@@ -115,121 +127,118 @@ static int by_place(const void *a, const void *b, void *arg)
     return 0;
 }
 
-/* The smallest box around all rows of a group. */
-static struct box hull(const struct shard_row *rows, const int64_t *order, int64_t n)
+/* The smallest box around n chunks. */
+static struct box bounding_box(const struct chunk_entry *chunks, const int64_t *order, int64_t n)
 {
-    struct box b = rows[order[0]].box;
+    struct box b = chunks[order[0]].box;
 
     for (int64_t i = 1; i < n; i++)
         for (int d = 0; d < b.ndim; d++) {
-            const struct box *r = &rows[order[i]].box;
-            int64_t end = b.lo[d] + b.len[d], r_end = r->lo[d] + r->len[d];
+            const struct box *c = &chunks[order[i]].box;
+            int64_t end = b.lo[d] + b.len[d], c_end = c->lo[d] + c->len[d];
 
-            b.lo[d] = r->lo[d] < b.lo[d] ? r->lo[d] : b.lo[d];
-            b.len[d] = (r_end > end ? r_end : end) - b.lo[d];
+            b.lo[d] = c->lo[d] < b.lo[d] ? c->lo[d] : b.lo[d];
+            b.len[d] = (c_end > end ? c_end : end) - b.lo[d];
         }
     return b;
 }
 
-/* The rows of a group must follow each other in the storage of their hull and fill it. */
-static tp_status check_group(const struct checkpoint_source *s, const char *file, int extent,
-                             const char *name, struct tp_err *err)
+/* The chunks of an extent must follow one another in the storage of its box and fill it. */
+static tp_status check_extent(const struct checkpoint_source *s, int extent, struct tp_err *err)
 {
-    const struct stored *b = &s->stored[extent];
-    const struct reshard_extent *r = &s->extents[extent];
-    int elem = dtype_bytes(s->dtypes[r->tensor]);
+    const struct reshard_extent *e = &s->extents[extent];
+    const char *file = s->m->shards[s->boxes[extent].shard].file;
+    const char *name = s->m->layout.tensors[chunk_of(s, extent, 0)->tensor].name;
     int64_t at = 0;
     char text[BOX_TEXT_MAX];
 
-    for (int64_t i = 0; i < b->n; i++) {
-        const struct shard_row *row = &s->shards[b->shard].rows[s->order[b->first + i]];
+    for (int64_t i = 0; i < s->boxes[extent].n; i++) {
+        const struct chunk_entry *c = chunk_of(s, extent, i);
 
-        if (row->codec != 0 || row->raw_bytes > SHARD_CHUNK_BYTES)
+        if (c->codec != 0 || c->raw_bytes > CHUNK_BYTES_MAX)
             return tp_fail(err, TP_E_CORRUPT,
-                           "%s/%s: tensor %s is stored in a way (codec %d, %lld "
-                           "bytes a chunk) that this version does not read",
-                           s->endpoint.name, file, name, row->codec, (long long)row->raw_bytes);
-        if (!box_is_run_in(&r->box, &row->box) || row_begin(s, extent, i) != at)
+                           "%s/%s: tensor %s: this version does not read its chunks (codec %d, "
+                           "%lld bytes each)",
+                           s->dir, file, name, c->codec, (long long)c->raw_bytes);
+        if (!box_is_run_in(&e->box, &c->box) || chunk_begin(s, extent, i) != at)
             break;
-        at += row->raw_bytes;
+        at += c->raw_bytes;
     }
-    if (at == box_elements(&r->box) * elem)
+    if (at == box_elements(&e->box) * dtype_bytes(s->dtypes[e->tensor]))
         return TP_OK;
     return tp_fail(err, TP_E_CORRUPT,
-                   "%s/%s: the chunks of tensor %s do not make up the box %s: chunks are missing",
-                   s->endpoint.name, file, name, box_format(text, &r->box));
+                   "%s/%s: tensor %s: chunks are missing: they do not make up the box %s", s->dir,
+                   file, name, box_format(text, &e->box));
 }
 
 static tp_status grow_extents(struct checkpoint_source *s, struct tp_err *err)
 {
     int64_t room = s->extents_room ? 2 * s->extents_room : 1024;
-    void *extents, *stored;
+    void *extents, *boxes;
 
     if (s->endpoint.n_extents < s->extents_room)
         return TP_OK;
     extents = realloc(s->extents, (size_t)room * sizeof *s->extents);
     if (extents)
         s->extents = extents;
-    stored = realloc(s->stored, (size_t)room * sizeof *s->stored);
-    if (stored)
-        s->stored = stored;
-    if (!extents || !stored)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->endpoint.name);
+    boxes = realloc(s->boxes, (size_t)room * sizeof *s->boxes);
+    if (boxes)
+        s->boxes = boxes;
+    if (!extents || !boxes)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->dir);
     s->extents_room = room;
     return TP_OK;
 }
 
-static bool same_box(const struct shard_row *a, const struct shard_row *b)
+static bool same_dataset(const struct chunk_entry *a, const struct chunk_entry *b)
 {
     return a->tensor == b->tensor && a->part == b->part;
 }
 
-/* Make a extent of every group of rows order[begin ..]. */
-static tp_status group_rows(struct checkpoint_source *s, const struct manifest *m, int shard,
-                            int64_t begin, struct tp_err *err)
+/* Make an extent of each group of chunks order[begin ..] that belong to one dataset. */
+static tp_status add_extents(struct checkpoint_source *s, int shard, int64_t begin,
+                             struct tp_err *err)
 {
-    const struct shard_row *rows = s->shards[shard].rows;
+    const struct chunk_entry *chunks = s->shards[shard].chunks;
     int64_t next;
     tp_status st = TP_OK;
 
     for (int64_t i = begin; i < s->n_order; i = next) {
-        const struct shard_row *row = &rows[s->order[i]];
+        const struct chunk_entry *c = &chunks[s->order[i]];
         int extent = s->endpoint.n_extents;
 
-        for (next = i + 1; next < s->n_order && same_box(row, &rows[s->order[next]]); next++)
+        for (next = i + 1; next < s->n_order && same_dataset(c, &chunks[s->order[next]]); next++)
             ;
         TP_TRY(grow_extents(s, err));
-        s->stored[extent] = (struct stored){ shard, i, next - i };
-        s->extents[extent] = (struct reshard_extent){ s->engine_of[row->tensor],
-                                                      hull(rows, s->order + i, next - i) };
+        s->boxes[extent] = (struct checkpoint_box){ shard, i, next - i };
+        s->extents[extent].tensor = s->number_of[c->tensor];
+        s->extents[extent].box = bounding_box(chunks, s->order + i, next - i);
         s->endpoint.n_extents++;
-        TP_TRY(check_group(s, m->shards[shard].file, extent, m->layout.tensors[row->tensor].name,
-                           err));
+        TP_TRY(check_extent(s, extent, err));
     }
 done:
     return st;
 }
 
-/* Keep the wanted rows of a shard, sorted; close it when there are none. */
-static tp_status take_shard(struct checkpoint_source *s, const struct manifest *m, int number,
-                            struct tp_err *err)
+/* Select the wanted chunks of an open shard. A shard that has none is closed. */
+static tp_status select_chunks(struct checkpoint_source *s, int number, struct tp_err *err)
 {
     struct shard_parts *shard = &s->shards[number];
     int64_t begin = s->n_order;
     int64_t *order;
     tp_status st;
 
-    order = realloc(s->order, (size_t)(s->n_order + shard->n_rows + 1) * sizeof *order);
+    order = realloc(s->order, (size_t)(s->n_order + shard->n_chunks + 1) * sizeof *order);
     if (!order)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->endpoint.name);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->dir);
     s->order = order;
-    for (int64_t row = 0; row < shard->n_rows; row++) {
-        int tensor = s->engine_of[shard->rows[row].tensor];
+    for (int64_t k = 0; k < shard->n_chunks; k++) {
+        int tensor = s->number_of[shard->chunks[k].tensor];
 
         if (tensor < 0)
             continue;
-        digest_add(&s->digests[tensor], &shard->rows[row].digest);
-        s->order[s->n_order++] = row;
+        digest_add(&s->digests[tensor], &shard->chunks[k].digest);
+        s->order[s->n_order++] = k;
     }
     if (s->n_order == begin) {
         shard_parts_close(shard);
@@ -237,123 +246,77 @@ static tp_status take_shard(struct checkpoint_source *s, const struct manifest *
     }
     if ((st = shard_parts_begin(shard, err)))
         return st;
-    qsort_r(s->order + begin, (size_t)(s->n_order - begin), sizeof *s->order, by_place,
-            (void *)shard->rows);
-    return group_rows(s, m, number, begin, err);
+    qsort_r(s->order + begin, (size_t)(s->n_order - begin), sizeof *s->order, by_position,
+            (void *)shard->chunks);
+    return add_extents(s, number, begin, err);
 }
 
-static tp_status open_shards(struct checkpoint_source *s, const struct manifest *m,
-                             struct tp_err *err)
+static tp_status open_shards(struct checkpoint_source *s, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
-    for (int i = 0; i < m->n_shards; i++) {
+    for (int i = 0; i < s->n_shards; i++) {
         struct shard_parts *shard = &s->shards[i];
 
-        shard->dir = s->endpoint.name;
-        TP_TRY(shard_open(&shard->reader, s->endpoint.name, &m->shards[i], m->layout.tensors,
-                          m->layout.n_tensors, err));
-        shard->rows = shard_rows(shard->reader, &shard->n_rows);
-        s->other_bytes += shard->n_rows * SHARD_ROW_BYTES;
-        TP_TRY(take_shard(s, m, i, err));
+        shard->dir = s->dir;
+        TP_TRY(shard_open(&shard->reader, s->dir, &s->m->shards[i], &s->m->layout, err));
+        shard->chunks = shard_chunks(shard->reader, &shard->n_chunks);
+        s->other_bytes += shard->n_chunks * CHUNK_ENTRY_BYTES;
+        TP_TRY(select_chunks(s, i, err));
     }
 done:
     return st;
 }
 
-static tp_status allocate(struct checkpoint_source *s, const char *dir, const struct manifest *m,
-                          const int *ids, int n_ids, struct tp_err *err)
+static tp_status allocate(struct checkpoint_source *s, const int *ids, int n_ids,
+                          struct tp_err *err)
 {
-    s->endpoint.name = strdup(dir);
-    s->n_shards = m->n_shards;
-    s->shards = calloc((size_t)m->n_shards + 1, sizeof *s->shards);
+    const struct layout *l = &s->m->layout;
+
+    s->n_shards = s->m->n_shards;
+    s->shards = calloc((size_t)s->n_shards + 1, sizeof *s->shards);
     s->dtypes = calloc((size_t)n_ids + 1, sizeof *s->dtypes);
     s->digests = calloc((size_t)n_ids + 1, sizeof *s->digests);
-    s->engine_of = calloc((size_t)m->layout.n_tensors + 1, sizeof *s->engine_of);
-    if (!s->endpoint.name || !s->shards || !s->dtypes || !s->digests || !s->engine_of)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", dir);
-    for (int t = 0; t < m->layout.n_tensors; t++)
-        s->engine_of[t] = -1;
+    s->number_of = calloc((size_t)l->n_tensors + 1, sizeof *s->number_of);
+    if (!s->shards || !s->dtypes || !s->digests || !s->number_of)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", s->dir);
+    for (int t = 0; t < l->n_tensors; t++)
+        s->number_of[t] = -1;
     for (int i = 0; i < n_ids; i++) {
-        if (ids[i] < 0 || ids[i] >= m->layout.n_tensors)
-            return tp_fail(err, TP_E_INTERNAL, "%s: no tensor has the id %d", dir, ids[i]);
-        s->engine_of[ids[i]] = i;
-        s->dtypes[i] = m->layout.tensors[ids[i]].dtype;
+        if (ids[i] < 0 || ids[i] >= l->n_tensors)
+            return tp_fail(err, TP_E_INTERNAL, "%s: there is no tensor with the id %d", s->dir,
+                           ids[i]);
+        s->number_of[ids[i]] = i;
+        s->dtypes[i] = l->tensors[ids[i]].dtype;
     }
     return TP_OK;
 }
 
-tp_status checkpoint_source_open(struct checkpoint_source **out, const char *dir,
-                                 const struct manifest *m, const int *ids, int n_ids,
-                                 struct comm *comm, struct tp_err *err)
+tp_status checkpoint_source_open(struct checkpoint_source **out, const struct ckpt_found *step,
+                                 const int *ids, int n_ids, struct comm *comm, struct tp_err *err)
 {
     struct checkpoint_source *s = calloc(1, sizeof *s);
     tp_status st;
 
     if (!s)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", dir);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", step->dir);
     s->comm = comm;
-    TP_TRY(allocate(s, dir, m, ids, n_ids, err));
-    TP_TRY(open_shards(s, m, err));
+    s->dir = step->dir;
+    s->m = &step->manifest;
+    TP_TRY(allocate(s, ids, n_ids, err));
+    TP_TRY(open_shards(s, err));
+    s->endpoint.name = s->dir;
     s->endpoint.extents = s->extents;
     s->endpoint.dtypes = s->dtypes;
     s->endpoint.ctx = s;
     s->endpoint.read = source_read;
     s->endpoint.check = source_check;
+    s->endpoint.digest = source_digest;
     *out = s;
     s = NULL;
 done:
     checkpoint_source_close(s);
     return st;
-}
-
-const struct reshard_endpoint *checkpoint_source_endpoint(const struct checkpoint_source *s)
-{
-    return &s->endpoint;
-}
-
-int64_t checkpoint_source_rows(const struct checkpoint_source *s)
-{
-    int64_t n = 0;
-
-    for (int i = 0; i < s->n_shards; i++)
-        if (s->shards[i].reader)
-            n += s->shards[i].n_rows;
-    return n;
-}
-
-int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sums *sums)
-{
-    int n = 0;
-
-    for (int i = 0; i < s->n_shards; i++) {
-        if (!s->shards[i].reader)
-            continue;
-        if (sums)
-            sums[n] =
-                (struct reshard_sums){ s->shards[i].sums, s->shards[i].n_rows * PART_SUM_WORDS };
-        n++;
-    }
-    return n;
-}
-
-int64_t checkpoint_source_other_bytes(const struct checkpoint_source *s)
-{
-    return s->other_bytes;
-}
-
-tp_status checkpoint_source_compare(const struct checkpoint_source *s, int tensor, const char *name,
-                                    const struct digest *written, struct tp_err *err)
-{
-    const struct digest *read = &s->digests[tensor];
-    char read_text[DIGEST_TEXT_MAX], written_text[DIGEST_TEXT_MAX];
-
-    if (read->d[0] == written->d[0] && read->d[1] == written->d[1])
-        return TP_OK;
-    return tp_fail(err, TP_E_CORRUPT,
-                   "%s: tensor %s has the digest %s, but what was written has %s: nothing is kept",
-                   s->endpoint.name, name, digest_format(read_text, read),
-                   digest_format(written_text, written));
 }
 
 void checkpoint_source_close(struct checkpoint_source *s)
@@ -362,13 +325,50 @@ void checkpoint_source_close(struct checkpoint_source *s)
         return;
     for (int i = 0; s->shards && i < s->n_shards; i++)
         shard_parts_close(&s->shards[i]);
-    free((char *)s->endpoint.name);
     free(s->shards);
-    free(s->stored);
+    free(s->boxes);
     free(s->extents);
     free(s->order);
     free(s->dtypes);
     free(s->digests);
-    free(s->engine_of);
+    free(s->number_of);
     free(s);
+}
+
+const struct reshard_endpoint *checkpoint_source_endpoint(const struct checkpoint_source *s)
+{
+    return &s->endpoint;
+}
+
+/* ---- what is read ---- */
+
+int64_t checkpoint_source_chunks(const struct checkpoint_source *s)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < s->n_shards; i++)
+        if (s->shards[i].reader)
+            n += s->shards[i].n_chunks;
+    return n;
+}
+
+int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sums *sums)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n_shards; i++) {
+        const struct shard_parts *p = &s->shards[i];
+
+        if (!p->reader)
+            continue;
+        if (sums)
+            sums[n] = (struct reshard_sums){ p->sums, p->n_chunks * PART_SUM_WORDS };
+        n++;
+    }
+    return n;
+}
+
+int64_t checkpoint_source_other_bytes(const struct checkpoint_source *s)
+{
+    return s->other_bytes;
 }

@@ -1,10 +1,8 @@
 /* reshard/formats/checkpoint_target.c - new shards as a target; see reshard/formats/checkpoint.h.
  */
 #include <stdlib.h>
-#include <string.h>
 
-#include "ckpt/hash.h"
-#include "ckpt/row_sums.h"
+#include "ckpt/chunk_sums.h"
 #include "core/arena.h"
 #include "layout/stored_box.h"
 #include "reshard/formats/checkpoint.h"
@@ -14,14 +12,16 @@ struct checkpoint_target {
     struct reshard_endpoint endpoint;
     struct arena arena;
     const struct layout *layout;
-    struct stored_box *boxes; /* extent i is extent i */
+    struct stored_box *boxes; /* ordered by rank; extent i is box i */
     struct reshard_extent *extents;
     enum dtype *dtypes;
-    struct shard_writer **writers; /* [world]; NULL: the rank has nothing to write */
-    struct digest *digests;        /* [tensors]; after checkpoint_target_finish */
+    struct shard_writer **writers; /* [world] NULL: the rank has nothing to write */
+    struct digest *digests;        /* [tensors] after checkpoint_target_finish, on rank 0 */
     int world;
     struct comm *comm;
 };
+
+/* ---- the endpoint ---- */
 
 static tp_status target_write(void *ctx, int extent, const struct box *run, const void *buf,
                               struct tp_err *err)
@@ -31,14 +31,9 @@ static tp_status target_write(void *ctx, int extent, const struct box *run, cons
     return shard_write(t->writers[t->boxes[extent].rank], extent, run, buf, err);
 }
 
-static bool is_root(const struct checkpoint_target *t)
+static struct digest target_digest(const void *ctx, int tensor)
 {
-    return !t->comm || comm_rank(t->comm) == 0;
-}
-
-static tp_status agree(const struct checkpoint_target *t, tp_status st, struct tp_err *err)
-{
-    return t->comm ? comm_agree(t->comm, st, err) : st;
+    return ((const struct checkpoint_target *)ctx)->digests[tensor];
 }
 
 static tp_status allocate(struct checkpoint_target *t, struct tp_err *err)
@@ -67,29 +62,9 @@ static tp_status allocate(struct checkpoint_target *t, struct tp_err *err)
         .dtypes = t->dtypes,
         .ctx = t,
         .write = target_write,
+        .digest = target_digest,
     };
     return TP_OK;
-}
-
-/* shard_create, shard_join or shard_recreate. */
-typedef tp_status (*open_shard)(struct shard_writer **out, const char *dir, int rank,
-                                const struct layout *layout, const struct stored_box *boxes,
-                                int n_boxes, struct tp_err *err);
-
-/* Open the shard of every rank that has something to write. Extents are ordered by rank. */
-static tp_status open_writers(struct checkpoint_target *t, const char *dir, open_shard open,
-                              struct tp_err *err)
-{
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < t->endpoint.n_extents && !st; i++) {
-        int rank = t->boxes[i].rank;
-
-        if (t->writers[rank])
-            continue;
-        st = open(&t->writers[rank], dir, rank, t->layout, t->boxes, t->endpoint.n_extents, err);
-    }
-    return st;
 }
 
 tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct layout *layout,
@@ -111,23 +86,96 @@ tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct la
     return TP_OK;
 }
 
-tp_status checkpoint_target_create(struct checkpoint_target *t, const struct ckpt_txn *txn,
-                                   struct tp_err *err)
+void checkpoint_target_close(struct checkpoint_target *t)
+{
+    if (!t)
+        return;
+    if (t->writers)
+        checkpoint_target_reset(t);
+    arena_free(&t->arena);
+    free(t);
+}
+
+const struct reshard_endpoint *checkpoint_target_endpoint(const struct checkpoint_target *t)
+{
+    return &t->endpoint;
+}
+
+int64_t checkpoint_target_rank_bytes(const struct checkpoint_target *t, int rank)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < t->endpoint.n_extents; i++)
+        if (t->boxes[i].rank == rank)
+            sum += box_elements(&t->boxes[i].box) * dtype_bytes(t->dtypes[t->boxes[i].tensor]);
+    return sum;
+}
+
+static int64_t box_chunks(const struct checkpoint_target *t, int i)
+{
+    const struct stored_box *b = &t->boxes[i];
+
+    return box_run_count(&b->box, chunk_elements(&t->layout->tensors[b->tensor], &b->box));
+}
+
+int64_t checkpoint_target_chunks(const struct checkpoint_target *t)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < t->endpoint.n_extents; i++)
+        sum += box_chunks(t, i);
+    return sum;
+}
+
+/* ---- the files ---- */
+
+static bool is_root(const struct checkpoint_target *t)
+{
+    return !t->comm || comm_rank(t->comm) == 0;
+}
+
+static tp_status agree(const struct checkpoint_target *t, tp_status st, struct tp_err *err)
+{
+    return t->comm ? comm_agree(t->comm, st, err) : st;
+}
+
+/* shard_create, shard_join or shard_recreate. */
+typedef tp_status (*open_shard)(struct shard_writer **out, const struct shard_plan *plan,
+                                struct tp_err *err);
+
+/* Open the shard of each rank that has something to write. */
+static tp_status open_writers(struct checkpoint_target *t, const char *dir, open_shard open,
+                              struct tp_err *err)
+{
+    struct shard_plan plan = {
+        .dir = dir, .layout = t->layout, .boxes = t->boxes, .n_boxes = t->endpoint.n_extents
+    };
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < plan.n_boxes && !st; i++) {
+        plan.rank = t->boxes[i].rank;
+        if (!t->writers[plan.rank])
+            st = open(&t->writers[plan.rank], &plan, err);
+    }
+    return st;
+}
+
+tp_status checkpoint_target_create(struct checkpoint_target *t, const char *dir, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
     if (is_root(t))
-        st = open_writers(t, txn->tmp, shard_create, err);
+        st = open_writers(t, dir, shard_create, err);
     st = agree(t, st, err);
     if (!st && !is_root(t))
-        st = open_writers(t, txn->tmp, shard_join, err);
+        st = open_writers(t, dir, shard_join, err);
     return agree(t, st, err);
 }
 
-tp_status checkpoint_target_recreate(struct checkpoint_target *t, const struct ckpt_txn *txn,
+tp_status checkpoint_target_recreate(struct checkpoint_target *t, const char *dir,
                                      struct tp_err *err)
 {
-    return open_writers(t, txn->tmp, shard_recreate, err);
+    return open_writers(t, dir, shard_recreate, err);
 }
 
 void checkpoint_target_reset(struct checkpoint_target *t)
@@ -152,20 +200,20 @@ int checkpoint_target_sums(const struct checkpoint_target *t, struct reshard_sum
     return n;
 }
 
-tp_status checkpoint_target_places(const struct checkpoint_target *t, char sha256[HASH_TEXT],
-                                   struct tp_err *err)
+tp_status checkpoint_target_layout_sha256(const struct checkpoint_target *t,
+                                          char sha256[SHA256_TEXT], struct tp_err *err)
 {
-    struct hash *h;
-    tp_status st = hash_new(&h, err);
+    struct sha256 *h;
+    tp_status st = sha256_new(&h, err);
 
     if (st)
         return st;
     for (int rank = 0; rank < t->world; rank++)
         if (t->writers[rank]) {
-            hash_add(h, &rank, sizeof rank);
-            hash_add(h, shard_places_sha256(t->writers[rank]), HASH_TEXT);
+            sha256_add(h, &rank, sizeof rank);
+            sha256_add(h, shard_layout_sha256(t->writers[rank]), SHA256_TEXT);
         }
-    hash_text(h, sha256);
+    sha256_end(h, sha256);
     return TP_OK;
 }
 
@@ -179,73 +227,40 @@ tp_status checkpoint_target_sync(const struct checkpoint_target *t, struct tp_er
     return st;
 }
 
-const struct reshard_endpoint *checkpoint_target_endpoint(const struct checkpoint_target *t)
-{
-    return &t->endpoint;
-}
+/* ---- finishing ---- */
 
-int64_t checkpoint_target_rank_bytes(const struct checkpoint_target *t, int rank)
-{
-    int64_t sum = 0;
-
-    for (int i = 0; i < t->endpoint.n_extents; i++)
-        if (t->boxes[i].rank == rank)
-            sum += box_elements(&t->boxes[i].box) * dtype_bytes(t->dtypes[t->boxes[i].tensor]);
-    return sum;
-}
-
-static int64_t box_rows(const struct checkpoint_target *t, int i)
-{
-    const struct stored_box *e = &t->boxes[i];
-
-    return box_run_count(&e->box, shard_chunk_elements(&t->layout->tensors[e->tensor], &e->box));
-}
-
-int64_t checkpoint_target_rows(const struct checkpoint_target *t)
-{
-    int64_t sum = 0;
-
-    for (int i = 0; i < t->endpoint.n_extents; i++)
-        sum += box_rows(t, i);
-    return sum;
-}
-
-/* Add up the digests of a shard's rows: the chunks of its boxes, in order. */
+/* Add up the digests of a shard's chunks, which are those of its boxes in order. */
 static tp_status sum_digests(struct checkpoint_target *t, int rank, const uint64_t *sums, int64_t n,
                              struct tp_err *err)
 {
-    int64_t row = 0;
+    int64_t chunk = 0;
 
     for (int i = 0; i < t->endpoint.n_extents; i++) {
-        const struct stored_box *e = &t->boxes[i];
-        int64_t rows;
+        int64_t left = t->boxes[i].rank == rank ? box_chunks(t, i) : 0;
 
-        if (e->rank != rank)
-            continue;
-        rows = box_rows(t, i);
-        for (; rows > 0 && (row + 1) * ROW_SUM_WORDS <= n; rows--, row++) {
-            const struct digest d = row_sum_digest(sums + row * ROW_SUM_WORDS);
+        for (; left > 0 && (chunk + 1) * CHUNK_SUM_WORDS <= n; left--, chunk++) {
+            const struct digest d = chunk_sums_digest(sums + chunk * CHUNK_SUM_WORDS);
 
-            digest_add(&t->digests[e->tensor], &d);
+            digest_add(&t->digests[t->boxes[i].tensor], &d);
         }
     }
-    if (row * ROW_SUM_WORDS == n)
+    if (chunk * CHUNK_SUM_WORDS == n)
         return TP_OK;
-    return tp_fail(err, TP_E_INTERNAL, "the shard of rank %d has %lld rows, not %lld", rank,
-                   (long long)(n / ROW_SUM_WORDS), (long long)row);
+    return tp_fail(err, TP_E_INTERNAL, "the shard of rank %d has %lld chunks, expected %lld", rank,
+                   (long long)(n / CHUNK_SUM_WORDS), (long long)chunk);
 }
 
 static tp_status finish_shard(struct checkpoint_target *t, int rank, struct shard_info *info,
                               struct tp_err *err)
 {
-    int64_t n;
-    uint64_t *sums = shard_sums(t->writers[rank], &n);
+    struct reduce_sums sums = { .group = CHUNK_SUM_WORDS, .add = chunk_sums_add };
     tp_status st = TP_OK;
 
+    sums.words = shard_sums(t->writers[rank], &sums.n);
     if (t->comm)
-        TP_TRY(reduce_sums(t->comm, sums, n, ROW_SUM_WORDS, row_sums_add, err));
+        TP_TRY(reduce_sums(t->comm, &sums, err));
     if (is_root(t)) {
-        TP_TRY(sum_digests(t, rank, sums, n, err));
+        TP_TRY(sum_digests(t, rank, sums.words, sums.n, err));
         TP_TRY(shard_finish(t->writers[rank], info, err));
     }
 done:
@@ -269,19 +284,4 @@ tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest 
     m->n_shards = n;
 done:
     return st;
-}
-
-struct digest checkpoint_target_digest(const struct checkpoint_target *t, int tensor)
-{
-    return t->digests[tensor];
-}
-
-void checkpoint_target_close(struct checkpoint_target *t)
-{
-    if (!t)
-        return;
-    for (int rank = 0; t->writers && rank < t->world; rank++)
-        shard_close(t->writers[rank]);
-    arena_free(&t->arena);
-    free(t);
 }

@@ -3,15 +3,15 @@
 
 #include <string.h>
 
-/* Where a run of a extent begins, and its bytes. */
-static char *find_run(const struct memory_endpoint *mp, int extent, const struct box *run,
-                      size_t *n)
+/* The address and the bytes of a run of an extent. */
+static char *find_run(const struct memory_endpoint *m, int extent, const struct box *run,
+                      size_t *n_bytes)
 {
-    const struct reshard_extent *r = &mp->extents[extent];
-    int elem = dtype_bytes(mp->dtypes[r->tensor]);
+    const struct reshard_extent *e = &m->extents[extent];
+    int elem = dtype_bytes(m->dtypes[e->tensor]);
 
-    *n = (size_t)(box_elements(run) * elem);
-    return (char *)mp->data[extent] + box_offset_in(&r->box, run) * elem;
+    *n_bytes = (size_t)(box_elements(run) * elem);
+    return (char *)m->data[extent] + box_offset_in(&e->box, run) * elem;
 }
 
 static tp_status memory_read(void *ctx, int extent, const struct box *run, void *buf,
@@ -36,14 +36,14 @@ static tp_status memory_write(void *ctx, int extent, const struct box *run, cons
     return TP_OK;
 }
 
-struct reshard_endpoint memory_endpoint_make(struct memory_endpoint *mp)
+struct reshard_endpoint memory_endpoint_make(struct memory_endpoint *m)
 {
     return (struct reshard_endpoint){
         .name = "memory",
-        .n_extents = mp->n,
-        .extents = mp->extents,
-        .dtypes = mp->dtypes,
-        .ctx = mp,
+        .n_extents = m->n,
+        .extents = m->extents,
+        .dtypes = m->dtypes,
+        .ctx = m,
         .read = memory_read,
         .write = memory_write,
     };

@@ -1,19 +1,19 @@
 /*
- * reshard/formats/memory.h - boxes in this process's memory as a source or a target of the engine.
+ * reshard/formats/memory.h - boxes in this process's memory as an endpoint.
  */
 #ifndef RESHARD_FORMATS_MEMORY_H
 #define RESHARD_FORMATS_MEMORY_H
 
-#include "reshard/engine/transfer.h"
+#include "reshard/engine/endpoint.h"
 
 struct memory_endpoint {
-    const struct reshard_extent *extents; /* [n], borrowed */
-    const enum dtype *dtypes;             /* [n_tensors], borrowed */
-    void *const *data;                    /* [n]: each extent's elements, row-major; borrowed */
+    const struct reshard_extent *extents; /* [n] borrowed */
+    const enum dtype *dtypes;             /* [tensors] borrowed */
+    void *const *data;                    /* [n] the elements of each extent, row-major; borrowed */
     int n;
 };
 
-/* A endpoint over mp, which outlives it. Set `what` yourself. */
-struct reshard_endpoint memory_endpoint_make(struct memory_endpoint *mp);
+/* An endpoint over m, which must outlive it. Set its name yourself if messages need another. */
+struct reshard_endpoint memory_endpoint_make(struct memory_endpoint *m);
 
 #endif

@@ -5,8 +5,9 @@
 
 enum { SLICE_GROUPS = 4096 };
 
-static tp_status combine_slice(struct comm *c, uint64_t *words, int64_t n, reduce_sums_fn add,
-                               int64_t *sizes, struct tp_err *err)
+/* Reduce n words; sizes has room for one number of each process. */
+static tp_status reduce_slice(struct comm *c, uint64_t *words, int64_t n, reduce_sums_fn add,
+                              int64_t *sizes, struct tp_err *err)
 {
     void *all = NULL;
     tp_status st = comm_gather(c, words, n * (int64_t)sizeof *words, &all, sizes, err);
@@ -18,18 +19,20 @@ static tp_status combine_slice(struct comm *c, uint64_t *words, int64_t n, reduc
     return st;
 }
 
-tp_status reduce_sums(struct comm *c, uint64_t *words, int64_t n, int group, reduce_sums_fn add,
-                      struct tp_err *err)
+tp_status reduce_sums(struct comm *c, const struct reduce_sums *s, struct tp_err *err)
 {
     int64_t *sizes = calloc((size_t)comm_size(c), sizeof *sizes);
-    int64_t step = (int64_t)SLICE_GROUPS * group;
+    int64_t step = (int64_t)SLICE_GROUPS * s->group;
     tp_status st = TP_OK;
 
     if (!sizes)
         st = tp_fail(err, TP_E_NOMEM, "no memory to combine checksums");
     TP_TRY(comm_agree(c, st, err));
-    for (int64_t at = 0; at < n; at += step)
-        TP_TRY(combine_slice(c, words + at, n - at < step ? n - at : step, add, sizes, err));
+    for (int64_t at = 0; at < s->n; at += step) {
+        int64_t n = s->n - at < step ? s->n - at : step;
+
+        TP_TRY(reduce_slice(c, s->words + at, n, s->add, sizes, err));
+    }
 done:
     free(sizes);
     return st;

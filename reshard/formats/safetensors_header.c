@@ -12,22 +12,22 @@ enum { LENGTH_BYTES = 8, HEADER_MAX_BYTES = 100000000, ALIGN = 8 };
 
 /* ---- reading ---- */
 
-/* What all checks of one header need. */
-struct reading {
+/* What all checks of a header need. */
+struct safetensors_reading {
     const char *path;
     int64_t data_begin, data_bytes;
     struct arena *arena;
     struct tp_err *err;
 };
 
-static tp_status bad(const struct reading *r, const char *name, const char *what)
+static tp_status bad_tensor(const struct safetensors_reading *r, const char *name, const char *what)
 {
     return tp_fail(r->err, TP_E_CORRUPT, "%s: tensor %s: %s", r->path, name, what);
 }
 
-/* Bytes of an element of a type that is not supported here, so that offsets can be checked; 0:
- * unknown, not checked. */
-static int foreign_bytes(const char *dtype)
+/* Element size of a type that cannot be converted here, so that its offsets can be checked; 0: the
+ * type is unknown, and its offsets are not checked. */
+static int unsupported_bytes(const char *dtype)
 {
     static const struct {
         const char *name;
@@ -42,44 +42,46 @@ static int foreign_bytes(const char *dtype)
 }
 
 static tp_status read_shape(struct safetensors_tensor *t, int64_t *elements, const json_t *shape,
-                            const struct reading *r)
+                            const struct safetensors_reading *r)
 {
     size_t ndim = json_array_size(shape);
 
     if (!json_is_array(shape))
-        return bad(r, t->name, "has no shape");
+        return bad_tensor(r, t->name, "has no shape");
     if (ndim > BOX_NDIM_MAX)
-        return bad(r, t->name, "has more axes than are supported");
+        return bad_tensor(r, t->name, "has more axes than this version supports");
     t->ndim = (int)ndim;
     *elements = 1;
     for (size_t d = 0; d < ndim; d++) {
         const json_t *v = json_array_get(shape, d);
 
         if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return bad(r, t->name, "has a shape that is not of whole numbers");
+            return bad_tensor(r, t->name,
+                              "has a shape with a number that is not an integer of at least 0");
         t->shape[d] = json_integer_value(v);
         if (__builtin_mul_overflow(*elements, t->shape[d], elements))
-            return bad(r, t->name, "has an absurd shape");
+            return bad_tensor(r, t->name, "has a shape with too many elements");
     }
     return TP_OK;
 }
 
 static tp_status read_offsets(struct safetensors_entry *e, const json_t *offsets,
-                              const struct reading *r)
+                              const struct safetensors_reading *r)
 {
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
 
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return bad(r, e->tensor.name, "has no data_offsets");
+        return bad_tensor(r, e->tensor.name, "has no data_offsets");
     e->begin = json_integer_value(begin);
     e->end = json_integer_value(end);
     if (e->begin < 0 || e->end < e->begin || e->end > r->data_bytes)
-        return bad(r, e->tensor.name, "has data_offsets outside the file; is it truncated?");
+        return bad_tensor(r, e->tensor.name,
+                          "has data_offsets outside the file, which may be truncated");
     return TP_OK;
 }
 
 static tp_status read_entry(struct safetensors_entry *e, const char *name, const json_t *value,
-                            const struct reading *r)
+                            const struct safetensors_reading *r)
 {
     struct safetensors_tensor *t = &e->tensor;
     const char *dtype = json_string_value(json_object_get(value, "dtype"));
@@ -91,17 +93,17 @@ static tp_status read_entry(struct safetensors_entry *e, const char *name, const
     if (!t->name)
         return tp_fail(r->err, TP_E_NOMEM, "%s: no memory for its header", r->path);
     if (!dtype)
-        return bad(r, name, "has no dtype");
+        return bad_tensor(r, name, "has no dtype");
     if (!dtype_parse(&t->dtype, dtype) || strcmp(dtype_safetensors(t->dtype), dtype) != 0)
         t->dtype = DTYPE_COUNT;
     if ((st = read_shape(t, &elements, json_object_get(value, "shape"), r)))
         return st;
     if ((st = read_offsets(e, json_object_get(value, "data_offsets"), r)))
         return st;
-    elem = t->dtype == DTYPE_COUNT ? foreign_bytes(dtype) : dtype_bytes(t->dtype);
+    elem = t->dtype == DTYPE_COUNT ? unsupported_bytes(dtype) : dtype_bytes(t->dtype);
     if (elem &&
         (__builtin_mul_overflow(elements, (int64_t)elem, &bytes) || bytes != e->end - e->begin))
-        return bad(r, name, "its data_offsets do not fit its shape and dtype");
+        return bad_tensor(r, name, "has data_offsets that do not match its shape and dtype");
     return TP_OK;
 }
 
@@ -114,27 +116,30 @@ static int by_begin(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end); /* empty ones first */
 }
 
-/* The tensors must fill the data, each byte once. */
-static tp_status check_no_holes(struct safetensors_entry *entries, int n, const struct reading *r)
+/* The tensors must fill the data, each byte exactly once. */
+static tp_status check_no_holes(struct safetensors_entry *entries, int n,
+                                const struct safetensors_reading *r)
 {
     int64_t at = 0;
 
     qsort(entries, (size_t)n, sizeof *entries, by_begin);
     for (int i = 0; i < n; i++) {
         if (entries[i].begin != at)
-            return bad(r, entries[i].tensor.name, "its data overlaps another's or leaves a hole");
+            return bad_tensor(r, entries[i].tensor.name,
+                              "has data that overlaps the data of another tensor, or that leaves a "
+                              "hole before it");
         at = entries[i].end;
         entries[i].begin += r->data_begin;
         entries[i].end += r->data_begin;
     }
     if (at != r->data_bytes)
-        return tp_fail(r->err, TP_E_CORRUPT, "%s: %lld bytes at its end belong to no tensor",
-                       r->path, (long long)(r->data_bytes - at));
+        return tp_fail(r->err, TP_E_CORRUPT, "%s: the last %lld bytes belong to no tensor", r->path,
+                       (long long)(r->data_bytes - at));
     return TP_OK;
 }
 
 static tp_status read_entries(struct safetensors_entry **out, int *n, json_t *root,
-                              const struct reading *r)
+                              const struct safetensors_reading *r)
 {
     struct safetensors_entry *entries =
         arena_array(r->arena, json_object_size(root) + 1, sizeof *entries);
@@ -153,10 +158,13 @@ done:
     return st;
 }
 
-tp_status safetensors_header_read(struct safetensors_entry **entries, int *n, int fd, int64_t size,
-                                  const char *path, struct arena *arena, struct tp_err *err)
+tp_status safetensors_header_read(struct safetensors_entry **entries, int *n,
+                                  const struct safetensors_header_file *file, struct arena *arena,
+                                  struct tp_err *err)
 {
-    struct reading r = { .path = path, .arena = arena, .err = err };
+    const char *path = file->path;
+    const int64_t size = file->size;
+    struct safetensors_reading r = { .path = path, .arena = arena, .err = err };
     uint64_t length = 0;
     json_error_t why;
     json_t *root = NULL;
@@ -164,23 +172,24 @@ tp_status safetensors_header_read(struct safetensors_entry **entries, int *n, in
     tp_status st;
 
     if (size < LENGTH_BYTES)
-        return tp_fail(err, TP_E_CORRUPT, "%s: %lld bytes are no safetensors file", path,
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: has %lld bytes, which is too short for a safetensors file", path,
                        (long long)size);
-    TP_TRY(file_read_at(fd, path, 0, &length, sizeof length, err));
+    TP_TRY(file_read_at(file->fd, path, 0, &length, sizeof length, err));
     length = le64toh(length);
     if (length > HEADER_MAX_BYTES || (int64_t)length > size - LENGTH_BYTES)
         return tp_fail(err, TP_E_CORRUPT,
-                       "%s: its header claims %llu bytes of a file of %lld: truncated, or no "
-                       "safetensors file",
+                       "%s: says that its header has %llu bytes, but the file has %lld: it is "
+                       "truncated or not a safetensors file",
                        path, (unsigned long long)length, (long long)size);
     text = malloc((size_t)length + 1);
     if (!text)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its header", path);
-    TP_TRY(file_read_at(fd, path, LENGTH_BYTES, text, (size_t)length, err));
+    TP_TRY(file_read_at(file->fd, path, LENGTH_BYTES, text, (size_t)length, err));
     root = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &why);
     if (!json_is_object(root)) {
-        st = tp_fail(err, TP_E_CORRUPT, "%s: its header is no JSON object: %s", path,
-                     root ? "another kind of value" : why.text);
+        st = tp_fail(err, TP_E_CORRUPT, "%s: the header is not a JSON object: %s", path,
+                     root ? "it is another kind of value" : why.text);
         goto done;
     }
     r.data_begin = LENGTH_BYTES + (int64_t)length;
@@ -204,7 +213,7 @@ static json_t *entry_json(const struct safetensors_entry *e)
                      shape, "data_offsets", (json_int_t)e->begin, (json_int_t)e->end);
 }
 
-/* Offsets within the data. */
+/* Fill in the offsets within the data. */
 static tp_status place_entries(struct safetensors_entry *entries, int n, struct tp_err *err)
 {
     int64_t at = 0;
@@ -234,43 +243,47 @@ static json_t *header_json(const struct safetensors_entry *entries, int n)
     return root;
 }
 
+/* The length and the text of the header, padded; malloc'ed. TP_E_USAGE: it is too long. */
+static tp_status header_bytes_of(char **out, int64_t *bytes, const char *text, int n,
+                                 struct tp_err *err)
+{
+    size_t length = strlen(text), padded = (length + ALIGN - 1) / ALIGN * ALIGN;
+    uint64_t le = htole64(padded);
+    char *buf;
+
+    if (padded > HEADER_MAX_BYTES)
+        return tp_fail(err, TP_E_USAGE,
+                       "%d tensors need a header of %zu bytes, but readers of safetensors accept "
+                       "at most %d; give a smaller --max-shard-size",
+                       n, padded, HEADER_MAX_BYTES);
+    buf = malloc(LENGTH_BYTES + padded);
+    if (!buf)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a header of %d tensors", n);
+    memcpy(buf, &le, LENGTH_BYTES);
+    memcpy(buf + LENGTH_BYTES, text, length);
+    memset(buf + LENGTH_BYTES + length, ' ', padded - length);
+    *bytes = LENGTH_BYTES + (int64_t)padded;
+    *out = buf;
+    return TP_OK;
+}
+
 tp_status safetensors_header_make(char **header, int64_t *header_bytes,
                                   struct safetensors_entry *entries, int n, struct tp_err *err)
 {
-    tp_status st = place_entries(entries, n, err);
     json_t *root = NULL;
-    char *text = NULL, *out = NULL;
-    size_t length, padded;
-    uint64_t le;
+    char *text = NULL;
+    tp_status st = place_entries(entries, n, err);
 
     if (st)
         return st;
     root = header_json(entries, n);
     text = root ? json_dumps(root, JSON_COMPACT) : NULL;
-    length = text ? strlen(text) : 0;
-    padded = (length + ALIGN - 1) / ALIGN * ALIGN;
-    out = text ? malloc(LENGTH_BYTES + padded) : NULL;
-    if (!out) {
-        st = tp_fail(err, TP_E_NOMEM, "no memory for a header of %d tensors", n);
-    } else if (padded > HEADER_MAX_BYTES) {
-        st = tp_fail(err, TP_E_USAGE,
-                     "%d tensors need a header of %zu bytes, more than the %d that readers of "
-                     "safetensors accept: give a --max-shard-size",
-                     n, padded, HEADER_MAX_BYTES);
-    } else {
-        le = htole64(padded);
-        memcpy(out, &le, LENGTH_BYTES);
-        memcpy(out + LENGTH_BYTES, text, length);
-        memset(out + LENGTH_BYTES + length, ' ', padded - length);
-        *header_bytes = LENGTH_BYTES + (int64_t)padded;
-        for (int i = 0; i < n; i++) {
-            entries[i].begin += *header_bytes;
-            entries[i].end += *header_bytes;
-        }
-        *header = out;
-        out = NULL;
+    st = text ? header_bytes_of(header, header_bytes, text, n, err)
+              : tp_fail(err, TP_E_NOMEM, "no memory for a header of %d tensors", n);
+    for (int i = 0; i < n && !st; i++) {
+        entries[i].begin += *header_bytes;
+        entries[i].end += *header_bytes;
     }
-    free(out);
     free(text);
     json_decref(root);
     return st;

@@ -1,4 +1,4 @@
-/* reshard/formats/safetensors_source.c - reading safetensors; see reshard/formats/safetensors.h. */
+/* reshard/formats/safetensors_source.c - reads safetensors; see reshard/formats/safetensors.h. */
 #include <jansson.h>
 #include <limits.h>
 #include <pthread.h>
@@ -12,13 +12,13 @@
 
 enum { INDEX_MAX_BYTES = 256 << 20 };
 
-struct file {
+struct safetensors_source_file {
     int fd;
     const char *path;
 };
 
-/* A tensor of the folder: an entry of one of its files. */
-struct found {
+/* An entry of one of the files. */
+struct safetensors_found {
     struct safetensors_entry entry;
     int file;
 };
@@ -27,13 +27,13 @@ struct safetensors_source {
     struct reshard_endpoint endpoint;
     struct arena arena;
     const char *path;
-    struct file *files;
+    struct safetensors_source_file *files;
     int n_files;
-    struct found *found; /* by name */
+    struct safetensors_found *found; /* sorted by name */
     int n_found;
-    const struct found **selected; /* [endpoint.n_extents] */
-    struct digest *digests;        /* [endpoint.n_extents] */
-    pthread_mutex_t lock;          /* guards digests */
+    const struct safetensors_found **selected; /* [endpoint.n_extents] */
+    struct digest *digests;                    /* [endpoint.n_extents] */
+    pthread_mutex_t lock;                      /* guards digests */
 };
 
 static tp_status no_memory(const struct safetensors_source *s, struct tp_err *err)
@@ -45,14 +45,13 @@ static tp_status source_read(void *ctx, int extent, const struct box *run, void 
                              struct tp_err *err)
 {
     struct safetensors_source *s = ctx;
-    const struct found *f = s->selected[extent];
-    const struct file *file = &s->files[f->file];
+    const struct safetensors_found *f = s->selected[extent];
+    const struct safetensors_source_file *file = &s->files[f->file];
     struct box whole = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
     int elem = dtype_bytes(f->entry.tensor.dtype);
-
+    int64_t at = f->entry.begin + box_offset_in(&whole, run) * elem;
     tp_status st =
-        file_read_at(file->fd, file->path, f->entry.begin + box_offset_in(&whole, run) * elem, buf,
-                     (size_t)(box_elements(run) * elem), err);
+        file_read_at(file->fd, file->path, at, buf, (size_t)(box_elements(run) * elem), err);
     struct digest part;
 
     if (st)
@@ -64,13 +63,19 @@ static tp_status source_read(void *ctx, int extent, const struct box *run, void 
     return TP_OK;
 }
 
+static struct digest source_digest(const void *ctx, int tensor)
+{
+    return ((const struct safetensors_source *)ctx)->digests[tensor];
+}
+
 /* ---- opening ---- */
 
 /* Open a file and append its tensors to s->found, in file order. */
 static tp_status add_file(struct safetensors_source *s, const char *path, struct tp_err *err)
 {
     struct safetensors_entry *entries;
-    struct file *file = &s->files[s->n_files];
+    struct safetensors_source_file *file = &s->files[s->n_files];
+    struct safetensors_header_file header;
     int64_t size;
     void *grown;
     int n;
@@ -78,17 +83,18 @@ static tp_status add_file(struct safetensors_source *s, const char *path, struct
 
     if (st)
         return st;
-    s->n_files++; /* from here on it is closed with s */
+    s->n_files++; /* from now on it is closed with s */
     file->path = arena_strdup(&s->arena, path);
     if (!file->path)
         return no_memory(s, err);
-    TP_TRY(safetensors_header_read(&entries, &n, file->fd, size, file->path, &s->arena, err));
+    header = (struct safetensors_header_file){ file->fd, size, file->path };
+    TP_TRY(safetensors_header_read(&entries, &n, &header, &s->arena, err));
     grown = realloc(s->found, (size_t)(s->n_found + n + 1) * sizeof *s->found);
     if (!grown)
         return no_memory(s, err);
     s->found = grown;
     for (int i = 0; i < n; i++)
-        s->found[s->n_found++] = (struct found){ entries[i], s->n_files - 1 };
+        s->found[s->n_found++] = (struct safetensors_found){ entries[i], s->n_files - 1 };
 done:
     return st;
 }
@@ -98,7 +104,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The different files that an index names, ascending. */
+/* The distinct files that an index names, ascending. */
 static tp_status index_files(const char ***names, int *n, const json_t *map, const char *path,
                              struct arena *arena, struct tp_err *err)
 {
@@ -108,16 +114,17 @@ static tp_status index_files(const char ***names, int *n, const json_t *map, con
     int all = 0;
 
     if (!list)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for it", path);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to read it", path);
     json_object_foreach((json_t *)map, tensor, value)
     {
         const char *file = json_string_value(value);
 
         if (!file || !file_name_is_plain(file))
-            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s has no plain file name", path, tensor);
+            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s: its file is not a plain file name",
+                           path, tensor);
         list[all++] = arena_strdup(arena, file);
         if (!list[all - 1])
-            return tp_fail(err, TP_E_NOMEM, "%s: no memory for it", path);
+            return tp_fail(err, TP_E_NOMEM, "%s: no memory to read it", path);
     }
     qsort(list, (size_t)all, sizeof *list, by_text);
     *n = 0;
@@ -143,7 +150,7 @@ static tp_status add_indexed(struct safetensors_source *s, const char *index, st
     root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
     map = json_object_get(root, "weight_map");
     if (!json_is_object(map)) {
-        st = tp_fail(err, TP_E_CORRUPT, "%s: no JSON object with a weight_map", index);
+        st = tp_fail(err, TP_E_CORRUPT, "%s: is not a JSON object with a weight_map", index);
         goto done;
     }
     TP_TRY(index_files(&names, &n, map, index, &arena, err));
@@ -155,10 +162,7 @@ static tp_status add_indexed(struct safetensors_source *s, const char *index, st
     for (int i = 0; i < n; i++) {
         char path[PATH_MAX];
 
-        if (snprintf(path, sizeof path, "%s/%s", s->path, names[i]) >= (int)sizeof path) {
-            st = tp_fail(err, TP_E_USAGE, "%s/%s: the path is too long", s->path, names[i]);
-            goto done;
-        }
+        TP_TRY(file_join(path, s->path, names[i], err));
         TP_TRY(add_file(s, path, err));
     }
 done:
@@ -170,39 +174,41 @@ done:
 static tp_status add_files(struct safetensors_source *s, struct tp_err *err)
 {
     char one[PATH_MAX], index[PATH_MAX];
-    bool fits = snprintf(one, sizeof one, "%s/model.safetensors", s->path) < (int)sizeof one &&
-                snprintf(index, sizeof index, "%s.index.json", one) < (int)sizeof index;
+    bool is_dir = file_is_dir(s->path);
+    tp_status st;
 
-    if (!fits)
-        return tp_fail(err, TP_E_USAGE, "%s: the path is too long", s->path);
+    TP_TRY(file_join(one, s->path, "model.safetensors", err));
+    TP_TRY(file_join(index, s->path, "model.safetensors.index.json", err));
     if (!file_exists(s->path))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such file or folder", s->path);
-    if (file_is_dir(s->path) && !file_exists(one) && file_exists(index))
+    if (is_dir && !file_exists(one) && file_exists(index))
         return add_indexed(s, index, err);
-    if (file_is_dir(s->path) && !file_exists(one))
+    if (is_dir && !file_exists(one))
         return tp_fail(err, TP_E_NOTFOUND,
-                       "%s: has neither model.safetensors nor model.safetensors.index.json",
+                       "%s: contains neither model.safetensors nor model.safetensors.index.json",
                        s->path);
     s->files = calloc(1, sizeof *s->files);
     if (!s->files)
         return no_memory(s, err);
-    return add_file(s, file_is_dir(s->path) ? one : s->path, err);
+    st = add_file(s, is_dir ? one : s->path, err);
+done:
+    return st;
 }
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct found *)a)->entry.tensor.name,
-                  ((const struct found *)b)->entry.tensor.name);
+    return strcmp(((const struct safetensors_found *)a)->entry.tensor.name,
+                  ((const struct safetensors_found *)b)->entry.tensor.name);
 }
 
-/* Sort by name for look-ups. */
+/* Sort by name. TP_E_CORRUPT: a name occurs twice. */
 static tp_status sort_found(struct safetensors_source *s, struct tp_err *err)
 {
     if (s->n_found > 0)
         qsort(s->found, (size_t)s->n_found, sizeof *s->found, by_name);
     for (int i = 1; i < s->n_found; i++)
         if (by_name(&s->found[i - 1], &s->found[i]) == 0)
-            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is there twice, in %s and in %s",
+            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s occurs twice, in %s and in %s",
                            s->path, s->found[i].entry.tensor.name,
                            s->files[s->found[i - 1].file].path, s->files[s->found[i].file].path);
     return TP_OK;
@@ -229,29 +235,30 @@ done:
 
 /* ---- selecting ---- */
 
-static const struct found *find(const struct safetensors_source *s, const char *name)
+static const struct safetensors_found *find(const struct safetensors_source *s, const char *name)
 {
-    struct found key = { .entry.tensor.name = name };
+    struct safetensors_found key = { .entry.tensor.name = name };
 
     return s->n_found ? bsearch(&key, s->found, (size_t)s->n_found, sizeof key, by_name) : NULL;
 }
 
-/* GPT-2 as it was first published names its tensors without the model's own prefix; transformers
- * reads both. */
-static const struct found *find_either(const struct safetensors_source *s, const char *name)
+/* GPT-2 as first published has tensor names without the prefix of the model. transformers reads
+ * both forms, and so does this. */
+static const struct safetensors_found *find_with_prefix(const struct safetensors_source *s,
+                                                        const char *name)
 {
     static const char prefix[] = "transformer.";
-    const struct found *f = find(s, name);
+    const struct safetensors_found *f = find(s, name);
 
     if (!f && strncmp(name, prefix, sizeof prefix - 1) == 0)
         f = find(s, name + sizeof prefix - 1);
     return f;
 }
 
-static tp_status match(const struct found **out, const struct safetensors_source *s,
+static tp_status match(const struct safetensors_found **out, const struct safetensors_source *s,
                        const struct reshard_tensor *want, struct tp_err *err)
 {
-    const struct found *f = find_either(s, want->name);
+    const struct safetensors_found *f = find_with_prefix(s, want->name);
     char want_text[BOX_TEXT_MAX], found_text[BOX_TEXT_MAX];
     struct box want_box = box_whole(want->ndim, want->shape), found_box;
 
@@ -259,13 +266,13 @@ static tp_status match(const struct found **out, const struct safetensors_source
         return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is missing", s->path, want->name);
     found_box = box_whole(f->entry.tensor.ndim, f->entry.tensor.shape);
     if (!box_equal(&want_box, &found_box))
-        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is %s, where the model has %s", s->path,
+        return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is %s, but the model has %s", s->path,
                        want->name, box_format(found_text, &found_box),
                        box_format(want_text, &want_box));
     if (f->entry.tensor.dtype == DTYPE_COUNT)
         return tp_fail(err, TP_E_CORRUPT,
-                       "%s: tensor %s has a dtype that is not supported (F32, BF16, F16, F64, I64, "
-                       "I32 and U8 are)",
+                       "%s: tensor %s has a dtype that is not supported; supported are F32, BF16, "
+                       "F16, F64, I64, I32 and U8",
                        s->path, want->name);
     *out = f;
     return TP_OK;
@@ -295,6 +302,7 @@ tp_status safetensors_select(struct safetensors_source *s, const struct reshard_
         .dtypes = dtypes,
         .ctx = s,
         .read = source_read,
+        .digest = source_digest,
     };
 done:
     return st;
@@ -303,11 +311,6 @@ done:
 const struct reshard_endpoint *safetensors_source_endpoint(const struct safetensors_source *s)
 {
     return &s->endpoint;
-}
-
-struct digest safetensors_source_digest(const struct safetensors_source *s, int tensor)
-{
-    return s->digests[tensor];
 }
 
 void safetensors_source_close(struct safetensors_source *s)

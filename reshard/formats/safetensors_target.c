@@ -1,4 +1,4 @@
-/* reshard/formats/safetensors_target.c - writing safetensors; see reshard/formats/safetensors.h. */
+/* reshard/formats/safetensors_target.c - writes safetensors; see reshard/formats/safetensors.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -12,7 +12,7 @@
 #include "core/file.h"
 #include "reshard/formats/safetensors_header.h"
 
-struct file {
+struct safetensors_target_file {
     int fd;
     char path[PATH_MAX];
 };
@@ -21,12 +21,12 @@ struct safetensors_target {
     struct reshard_endpoint endpoint;
     struct arena arena;
     const char *dir;
-    struct safetensors_entry *entries; /* [n]; extent i is tensor i */
+    struct safetensors_entry *entries; /* [n] extent i is tensor i */
     int *file_of;                      /* [n] ascending */
     struct digest *digests;            /* [n] */
     pthread_mutex_t lock;              /* guards digests */
     int n;
-    struct file *files;
+    struct safetensors_target_file *files;
     int n_files;
 };
 
@@ -42,10 +42,9 @@ static tp_status target_write(void *ctx, int extent, const struct box *run, cons
 {
     struct safetensors_target *t = ctx;
     const struct safetensors_entry *e = &t->entries[extent];
-    const struct file *file = &t->files[t->file_of[extent]];
+    const struct safetensors_target_file *file = &t->files[t->file_of[extent]];
     struct box whole = box_whole(e->tensor.ndim, e->tensor.shape);
     int elem = dtype_bytes(e->tensor.dtype);
-
     struct digest part = digest_box(buf, run, e->tensor.ndim, e->tensor.shape, elem);
 
     pthread_mutex_lock(&t->lock);
@@ -55,8 +54,13 @@ static tp_status target_write(void *ctx, int extent, const struct box *run, cons
                          (size_t)(box_elements(run) * elem), err);
 }
 
-/* Fill files up to max_bytes of data; a tensor that is larger gets one of its own. */
-static void deal_files(struct safetensors_target *t, int64_t max_bytes)
+static struct digest target_digest(const void *ctx, int tensor)
+{
+    return ((const struct safetensors_target *)ctx)->digests[tensor];
+}
+
+/* Assign tensors to files of at most max_bytes of data. A larger tensor gets a file of its own. */
+static void assign_files(struct safetensors_target *t, int64_t max_bytes)
 {
     int64_t used = 0;
 
@@ -92,7 +96,7 @@ static tp_status allocate(struct safetensors_target *t, const char *dir,
         extents[i] = (struct reshard_extent){ i, box_whole(tensors[i].ndim, tensors[i].shape) };
         dtypes[i] = tensors[i].dtype;
     }
-    deal_files(t, max_shard_bytes);
+    assign_files(t, max_shard_bytes);
     t->files = arena_array(&t->arena, (size_t)t->n_files, sizeof *t->files);
     if (!t->files)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d files", dir, t->n_files);
@@ -105,6 +109,7 @@ static tp_status allocate(struct safetensors_target *t, const char *dir,
         .dtypes = dtypes,
         .ctx = t,
         .write = target_write,
+        .digest = target_digest,
     };
     return TP_OK;
 }
@@ -118,11 +123,11 @@ static void file_name(char *buf, size_t size, int i, int n)
         snprintf(buf, size, "model-%05d-of-%05d.safetensors", i + 1, n);
 }
 
-/* Create file number i with its header and final size; `entries` are its tensors. */
+/* Create file number i, whose tensors are `entries`, with its header and its final length. */
 static tp_status create_file(struct safetensors_target *t, int i, struct safetensors_entry *entries,
                              int n, struct tp_err *err)
 {
-    struct file *file = &t->files[i];
+    struct safetensors_target_file *file = &t->files[i];
     char *header = NULL, name[64];
     int64_t header_bytes;
     tp_status st = safetensors_header_make(&header, &header_bytes, entries, n, err);
@@ -130,10 +135,7 @@ static tp_status create_file(struct safetensors_target *t, int i, struct safeten
     if (st)
         return st;
     file_name(name, sizeof name, i, t->n_files);
-    if (snprintf(file->path, sizeof file->path, "%s/%s", t->dir, name) >= (int)sizeof file->path) {
-        st = tp_fail(err, TP_E_USAGE, "%s: the path is too long", t->dir);
-        goto done;
-    }
+    TP_TRY(file_join(file->path, t->dir, name, err));
     file->fd = open(file->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (file->fd < 0) {
         st = tp_fail_errno(err, "%s: cannot create", file->path);
@@ -141,7 +143,7 @@ static tp_status create_file(struct safetensors_target *t, int i, struct safeten
     }
     TP_TRY(file_write_at(file->fd, file->path, 0, header, (size_t)header_bytes, err));
     if (ftruncate(file->fd, n > 0 ? entries[n - 1].end : header_bytes) != 0)
-        st = tp_fail_errno(err, "%s: cannot make it as large as needed", file->path);
+        st = tp_fail_errno(err, "%s: cannot set its length", file->path);
 done:
     free(header);
     return st;
@@ -155,7 +157,7 @@ tp_status safetensors_create(struct safetensors_target **out, const char *dir,
     tp_status st = TP_OK;
 
     if (!t)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory to begin", dir);
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its files", dir);
     pthread_mutex_init(&t->lock, NULL);
     TP_TRY(allocate(t, dir, tensors, n_tensors, max_shard_bytes, err));
     for (int i = 0, begin = 0; i < t->n_files; i++) {
@@ -176,11 +178,6 @@ done:
 const struct reshard_endpoint *safetensors_target_endpoint(const struct safetensors_target *t)
 {
     return &t->endpoint;
-}
-
-struct digest safetensors_target_digest(const struct safetensors_target *t, int tensor)
-{
-    return t->digests[tensor];
 }
 
 int safetensors_target_files(const struct safetensors_target *t)
@@ -218,9 +215,8 @@ static tp_status write_index(const struct safetensors_target *t, struct tp_err *
 
     if (!text)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->dir);
-    if (snprintf(path, sizeof path, "%s/model.safetensors.index.json", t->dir) >= (int)sizeof path)
-        st = tp_fail(err, TP_E_USAGE, "%s: the path is too long", t->dir);
-    else
+    st = file_join(path, t->dir, "model.safetensors.index.json", err);
+    if (!st)
         st = file_write_new(path, text, strlen(text), err);
     free(text);
     return st;
@@ -229,7 +225,7 @@ static tp_status write_index(const struct safetensors_target *t, struct tp_err *
 tp_status safetensors_finish(struct safetensors_target *t, struct tp_err *err)
 {
     for (int i = 0; i < t->n_files; i++) {
-        struct file *file = &t->files[i];
+        struct safetensors_target_file *file = &t->files[i];
         int fd = file->fd;
         tp_status st = file_sync(fd, file->path, false, err);
 

@@ -6,26 +6,26 @@
 #include "ckpt/crc.h"
 #include "reshard/formats/reduce_sums.h"
 
-/* The smallest range around what this process read of a row. */
-struct part_range {
+/* The smallest range that contains everything this process read of a chunk. */
+struct shard_parts_range {
     int64_t lo, end;
 };
 
 tp_status shard_parts_begin(struct shard_parts *p, struct tp_err *err)
 {
-    p->sums = calloc((size_t)p->n_rows * PART_SUM_WORDS, sizeof *p->sums);
-    p->ranges = calloc((size_t)p->n_rows, sizeof *p->ranges);
+    p->sums = calloc((size_t)p->n_chunks * PART_SUM_WORDS, sizeof *p->sums);
+    p->ranges = calloc((size_t)p->n_chunks, sizeof *p->ranges);
     if (!p->sums || !p->ranges)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for checksums", p->dir);
-    for (int64_t row = 0; row < p->n_rows; row++)
-        p->ranges[row].lo = p->rows[row].raw_bytes;
+    for (int64_t k = 0; k < p->n_chunks; k++)
+        p->ranges[k].lo = p->chunks[k].raw_bytes;
     return TP_OK;
 }
 
 /* ---- reading ---- */
 
-/* Several threads at once. */
-static void widen(struct part_range *r, int64_t lo, int64_t end)
+/* Extend a range to include lo .. end - 1. Several threads may do so at once. */
+static void extend(struct shard_parts_range *r, int64_t lo, int64_t end)
 {
     int64_t was = __atomic_load_n(&r->lo, __ATOMIC_RELAXED);
 
@@ -38,19 +38,19 @@ static void widen(struct part_range *r, int64_t lo, int64_t end)
         ;
 }
 
-tp_status shard_parts_read(struct shard_parts *p, int64_t row, int64_t skip, void *buf, int64_t n,
+tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf, int64_t n,
                            struct tp_err *err)
 {
-    uint64_t *sums = &p->sums[row * PART_SUM_WORDS];
-    tp_status st = shard_read(p->reader, row, skip, buf, n, err);
+    uint64_t *sums = &p->sums[chunk * PART_SUM_WORDS];
+    tp_status st = shard_read_part(p->reader, chunk, skip, buf, n, err);
     uint32_t crc;
 
     if (st)
         return st;
-    crc = crc32c_part(buf, (size_t)n, (uint64_t)(p->rows[row].raw_bytes - skip - n));
+    crc = crc32c_part(buf, (size_t)n, (uint64_t)(p->chunks[chunk].raw_bytes - skip - n));
     __atomic_fetch_xor(&sums[PART_SUM_CRC], crc, __ATOMIC_RELAXED);
     __atomic_fetch_add(&sums[PART_SUM_BYTES], (uint64_t)n, __ATOMIC_RELAXED);
-    widen(&p->ranges[row], skip, skip + n);
+    extend(&p->ranges[chunk], skip, skip + n);
     return TP_OK;
 }
 
@@ -64,61 +64,62 @@ static void add_sums(uint64_t *into, const uint64_t *from, int64_t n)
     }
 }
 
-/* Read what is missing of a row, of which one range was read, so that its checksum can be told. */
-static tp_status read_rest(struct shard_parts *p, int64_t row, char *buf, int64_t *more_bytes,
+/* Read what is missing of a chunk of which one range was read, so that its checksum is complete. */
+static tp_status read_rest(struct shard_parts *p, int64_t chunk, char *buf, int64_t *more_bytes,
                            struct tp_err *err)
 {
-    const int64_t raw_bytes = p->rows[row].raw_bytes;
-    const struct part_range was = p->ranges[row];
+    const int64_t raw_bytes = p->chunks[chunk].raw_bytes;
+    const struct shard_parts_range was = p->ranges[chunk];
     tp_status st = TP_OK;
 
     *more_bytes += raw_bytes - (was.end - was.lo);
     if (was.lo > 0)
-        TP_TRY(shard_parts_read(p, row, 0, buf, was.lo, err));
+        TP_TRY(shard_parts_read(p, chunk, 0, buf, was.lo, err));
     if (was.end < raw_bytes)
-        TP_TRY(shard_parts_read(p, row, was.end, buf, raw_bytes - was.end, err));
+        TP_TRY(shard_parts_read(p, chunk, was.end, buf, raw_bytes - was.end, err));
 done:
     return st;
 }
 
-static tp_status check_row(struct shard_parts *p, int64_t row, char **buf, int64_t *more_bytes,
-                           struct tp_err *err)
+static tp_status check_chunk(struct shard_parts *p, int64_t chunk, char **buf, int64_t *more_bytes,
+                             struct tp_err *err)
 {
-    const struct shard_row *r = &p->rows[row];
-    const struct part_range *range = &p->ranges[row];
-    uint64_t read = p->sums[row * PART_SUM_WORDS + PART_SUM_BYTES];
+    const struct chunk_entry *c = &p->chunks[chunk];
+    const struct shard_parts_range *range = &p->ranges[chunk];
+    const uint64_t *sums = &p->sums[chunk * PART_SUM_WORDS];
+    uint64_t read = sums[PART_SUM_BYTES];
     uint32_t crc;
     tp_status st;
 
     if (read == 0)
         return TP_OK;
-    if (read < (uint64_t)r->raw_bytes) {
-        if (!*buf && !(*buf = malloc(SHARD_CHUNK_BYTES)))
+    if (read < (uint64_t)c->raw_bytes) {
+        if (!*buf && !(*buf = malloc(CHUNK_BYTES_MAX)))
             return tp_fail(err, TP_E_NOMEM, "%s: no memory to check what was read", p->dir);
-        if (read != (uint64_t)(range->end - range->lo)) { /* with gaps, or by others too */
-            *more_bytes += r->raw_bytes;
-            return shard_read_row(p->reader, row, *buf, err);
+        if (read != (uint64_t)(range->end - range->lo)) { /* with gaps, or by other processes too */
+            *more_bytes += c->raw_bytes;
+            return shard_read_chunk(p->reader, chunk, *buf, err);
         }
-        if ((st = read_rest(p, row, *buf, more_bytes, err)))
+        if ((st = read_rest(p, chunk, *buf, more_bytes, err)))
             return st;
     }
-    crc = crc32c_whole((uint32_t)p->sums[row * PART_SUM_WORDS + PART_SUM_CRC],
-                       (uint64_t)r->raw_bytes);
-    return crc == r->crc32c ? TP_OK : shard_fail_crc(p->reader, row, crc, err);
+    crc = crc32c_whole((uint32_t)sums[PART_SUM_CRC], (uint64_t)c->raw_bytes);
+    return crc == c->crc32c ? TP_OK : shard_crc_error(p->reader, chunk, crc, err);
 }
 
 tp_status shard_parts_check(struct shard_parts *p, struct comm *comm, char **buf,
                             int64_t *more_bytes, struct tp_err *err)
 {
+    const struct reduce_sums sums = { p->sums, p->n_chunks * PART_SUM_WORDS, PART_SUM_WORDS,
+                                      add_sums };
     tp_status st = TP_OK;
 
     if (comm)
-        TP_TRY(
-            reduce_sums(comm, p->sums, p->n_rows * PART_SUM_WORDS, PART_SUM_WORDS, add_sums, err));
+        TP_TRY(reduce_sums(comm, &sums, err));
     if (comm && comm_rank(comm) != 0)
         return TP_OK;
-    for (int64_t row = 0; row < p->n_rows; row++)
-        TP_TRY(check_row(p, row, buf, more_bytes, err));
+    for (int64_t k = 0; k < p->n_chunks; k++)
+        TP_TRY(check_chunk(p, k, buf, more_bytes, err));
 done:
     return st;
 }

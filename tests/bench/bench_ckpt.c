@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ckpt/commit.h"
 #include "ckpt/crc.h"
-#include "ckpt/hash.h"
+#include "ckpt/sha256.h"
+#include "ckpt/transaction.h"
 #include "ckpt/verify.h"
 #include "core/clock.h"
 #include "core/file.h"
@@ -32,7 +32,7 @@ static void bench_sums(const float *data, size_t bytes)
     const int64_t n = (int64_t)bytes / 4, shape[] = { n / COLUMNS, COLUMNS };
     const int64_t wide[] = { n / 512, 4096 };
     const struct box whole = box_whole(2, shape), cut = { 2, { 0, 512 }, { n / 512, 512 } };
-    char text[HASH_TEXT];
+    char text[SHA256_TEXT];
     struct tp_err err;
     uint32_t keep;
     double t = clock_seconds();
@@ -46,7 +46,7 @@ static void bench_sums(const float *data, size_t bytes)
     keep ^= (uint32_t)digest_box(data, &cut, 2, wide, 4).d[0];
     print_rate("digest of f32, cut by columns, one core", (double)bytes, clock_seconds() - t);
     t = clock_seconds();
-    hash_bytes(text, data, bytes / 4, &err);
+    sha256_of(text, data, bytes / 4, &err);
     print_rate("SHA-256, one core, for comparison", (double)bytes / 4, clock_seconds() - t);
     printf("%-44s %08x\n", "(sum of the above, so that it is computed)", keep);
 }
@@ -73,7 +73,6 @@ static tp_status plain_write(const char *path, const float *data, size_t bytes, 
 /* One shard, written by `jobs` threads in runs. */
 struct saving {
     struct shard_writer *writer;
-    const struct stored_box *extents;
     const float *data;
 };
 
@@ -91,11 +90,13 @@ static tp_status save(const char *root, int jobs, const float *data, struct tp_e
 {
     static struct tensor tensors[TENSORS];
     static const char *const names[TENSORS] = { "a", "b", "c", "d" };
-    struct stored_box extents[TENSORS];
+    struct stored_box boxes[TENSORS];
     struct layout layout = { .spec = spec_default(), .n_tensors = TENSORS, .tensors = tensors };
-    struct saving s = { .extents = extents, .data = data };
+    struct saving s = { .data = data };
     struct shard_info info;
-    struct ckpt_txn txn = { 0 };
+    const struct ckpt_begin_request begin = { .root = root, .step = 1, .force = true };
+    struct ckpt_transaction txn = { 0 };
+    struct shard_plan plan = { .layout = &layout, .boxes = boxes, .n_boxes = TENSORS };
     struct manifest m = { .layout = layout, .n_shards = 1, .shards = &info };
     double t = clock_seconds();
     char what[64];
@@ -106,12 +107,13 @@ static tp_status save(const char *root, int jobs, const float *data, struct tp_e
                                       .group = "param",
                                       .ndim = 2,
                                       .shape = { ROWS, COLUMNS },
-                                      .rule = { -1, 1, 1, 0, 0 },
+                                      .placement = { -1, 1, 1, 0, 0 },
                                       .layer = LAYER_FIRST };
-        extents[i] = (struct stored_box){ .tensor = i, .box = box_whole(2, tensors[i].shape) };
+        boxes[i] = (struct stored_box){ .tensor = i, .box = box_whole(2, tensors[i].shape) };
     }
-    TP_TRY(ckpt_begin(&txn, root, 1, 0, true, err));
-    TP_TRY(shard_create(&s.writer, txn.tmp, 0, &layout, extents, TENSORS, err));
+    TP_TRY(ckpt_begin(&txn, &begin, err));
+    plan.dir = txn.tmp.path;
+    TP_TRY(shard_create(&s.writer, &plan, err));
     TP_TRY(thread_pool_run(save_run, &s, TENSORS * ROWS / RUN_ROWS, jobs, err));
     TP_TRY(shard_finish(s.writer, &info, err));
     TP_TRY(ckpt_commit(&txn, &m, err));

@@ -53,11 +53,9 @@ FOLDER_CYCLES = [
 ]
 FILE_CYCLES = [
     "comm/backend comm/comm comm/launch comm/reduce comm/shm",
-    "ckpt/commit ckpt/root ckpt/step ckpt/tmp",
     "trainer/tensor/linear_product trainer/tensor/parallel_linear",
     "orchestrator/plan/candidates orchestrator/plan/fit",
     "orchestrator/run orchestrator/run_state orchestrator/run_slurm",
-    "cli/reshard/reshard_job cli/reshard/reshard_journal",
 ]
 
 

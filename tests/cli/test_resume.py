@@ -265,7 +265,7 @@ def test_what_cannot_be_read_is_no_reason_to_begin_anew(what, resume, model, two
     r = run("tp-train", "--model", model, "--data", TEXT, "--steps", 3, "--batch", 8, "--seq", 32,
             "--ckpt", two_steps, *resume)
     assert r.rc == (3 if resume else 2) and r.out == ""
-    assert ("version 99" if what == "newer" else "cut short") in r.err and "move it away" in r.err
+    assert ("version 99" if what == "newer" else "truncated") in r.err and "move it away" in r.err
     assert harness.tree(two_steps) == before
 
 

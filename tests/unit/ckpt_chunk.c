@@ -24,10 +24,10 @@ Test(chunk, a_chunk_is_neither_larger_than_it_may_be_nor_needlessly_small)
     for (int i = 0; i < 5000; i++) {
         struct tensor t = random_tensor(&r);
         struct box b = box_whole(t.ndim, t.shape);
-        int64_t n = shard_chunk_elements(&t, &b), bytes = n * dtype_bytes(t.dtype);
+        int64_t n = chunk_elements(&t, &b), bytes = n * dtype_bytes(t.dtype);
         int64_t all = box_elements(&b) * dtype_bytes(t.dtype);
 
-        cr_assert(n >= 1 && bytes <= SHARD_CHUNK_BYTES);
+        cr_assert(n >= 1 && bytes <= CHUNK_BYTES_MAX);
         cr_assert(bytes >= all || bytes >= 64 << 10 || t.shape[0] == 1, "%lld of %lld bytes",
                   (long long)bytes, (long long)all);
         /* the index stays small: rows of a tensor are few, or each stands for most of a MiB */
@@ -43,7 +43,7 @@ Test(chunk, edges_of_likely_cuts_are_edges_of_chunks)
     for (int i = 0; i < 5000; i++) {
         struct tensor t = random_tensor(&r);
         struct box b = box_whole(t.ndim, t.shape);
-        int64_t row = box_elements(&b) / b.len[0], n = shard_chunk_elements(&t, &b);
+        int64_t row = box_elements(&b) / b.len[0], n = chunk_elements(&t, &b);
 
         for (int parts = 2; parts <= 16; parts *= 2) {
             int64_t bytes = t.shape[0] / parts * row * dtype_bytes(t.dtype);
@@ -68,5 +68,5 @@ Test(chunk, shapes_from_a_hostile_file_cost_nothing)
     t.shape[0] = (INT64_C(1) << 55) - 55; /* a prime */
     b = box_whole(1, t.shape);
     for (int i = 0; i < 1000000; i++)
-        cr_assert(shard_chunk_elements(&t, &b) > 0);
+        cr_assert(chunk_elements(&t, &b) > 0);
 }

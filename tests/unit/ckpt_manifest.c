@@ -2,8 +2,7 @@
 #include <criterion/criterion.h>
 #include <jansson.h>
 
-#include "ckpt/hash.h"
-#include "layout/model_tensors.h"
+#include "ckpt/sha256.h"
 #include "tests/unit/fixture.h"
 
 enum { TAIL = 13 + 64 + 4 };
@@ -29,12 +28,12 @@ static struct example make_example_of(struct rng *r, struct model model)
     x.m.epoch = rng_int(r, 0, 5);
     x.m.step = rng_int(r, 0, INT64_MAX - 1);
     x.m.model_config = "{ \"a\": \"\\u00e9\",\n\t\"b\": 1.50 }\n";
-    x.m.state = (struct train_state){ .step = x.m.step,
-                                      .next_sample = 5,
-                                      .tokens = 6,
-                                      .seed = UINT64_MAX,
-                                      .dtype = "bf16",
-                                      .options = "{\"lr\": 0.0003, \"steps\": 20}" };
+    x.m.state = (struct manifest_train_state){ .step = x.m.step,
+                                               .next_sample = 5,
+                                               .tokens = 6,
+                                               .seed = UINT64_MAX,
+                                               .dtype = "bf16",
+                                               .options = "{\"lr\": 0.0003, \"steps\": 20}" };
     x.m.n_shards = spec_world(&s) < 3 ? spec_world(&s) : 3;
     x.m.shards = arena_array(&x.arena, 3, sizeof *x.m.shards);
     for (int i = 0; i < x.m.n_shards; i++) {
@@ -44,8 +43,8 @@ static struct example make_example_of(struct rng *r, struct model model)
             .rank = i, .size_bytes = 4096, .index_offset = 96, .index_rows = 3
         };
         snprintf(info->file, sizeof info->file, "rank-%05d.h5", i);
-        memset(info->index_sha256, '1', SHARD_SHA_TEXT - 1);
-        memset(info->meta_sha256, 'e', SHARD_SHA_TEXT - 1);
+        memset(info->index_sha256, '1', SHA256_TEXT - 1);
+        memset(info->meta_sha256, 'e', SHA256_TEXT - 1);
     }
     cr_assert_eq(manifest_format(&x.text, &x.size, &x.m, &err), TP_OK, "%s", err.msg);
     return x;
@@ -75,10 +74,10 @@ static tp_status parse(const char *text, size_t size, struct tp_err *err)
 /* The text with a checksum that is right for it; malloc'ed. */
 static char *sign(const char *body, size_t n, size_t *size)
 {
-    char sha[HASH_TEXT], *out = malloc(n + TAIL + 1);
+    char sha[SHA256_TEXT], *out = malloc(n + TAIL + 1);
     struct tp_err err;
 
-    hash_bytes(sha, body, n, &err);
+    sha256_of(sha, body, n, &err);
     memcpy(out, body, n);
     *size = n + (size_t)snprintf(out + n, TAIL + 1, "\"checksum\": \"%s\"\n}\n", sha);
     return out;

@@ -1,4 +1,4 @@
-/* tests/unit/ckpt_shard.c - shards: what is written is read, and damage is never read. */
+/* tests/unit/ckpt_shard.c - shards: what was written is read, and damage is never read. */
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/hash.h"
-#include "ckpt/row_sums.h"
+#include "ckpt/chunk_sums.h"
+#include "ckpt/sha256.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
 #include "layout/model_tensors.h"
@@ -31,13 +31,28 @@ static void remove_dir(void)
 
 TestSuite(shard, .init = make_dir, .fini = remove_dir);
 
-/* A random layout of a random model's training state, with its extents. */
+/* A random layout of a random model's training state, with its stored boxes. */
 struct example {
     struct arena arena;
     struct layout layout;
-    struct stored_box *extents;
+    struct stored_box *boxes;
     int n;
 };
+
+/* The shard of a rank of the example. */
+static struct shard_plan plan_of(const struct example *x, int rank)
+{
+    return (struct shard_plan){ dir, rank, &x->layout, x->boxes, x->n };
+}
+
+/* Write the shard of a rank. */
+static void must_write(struct shard_info *info, const struct example *x, int rank, uint64_t seed)
+{
+    const struct shard_plan plan = plan_of(x, rank);
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(fixture_shard(info, &plan, seed, &err), TP_OK, "%s", err.msg);
+}
 
 static struct example make_example(struct rng *r, enum dtype dtype)
 {
@@ -51,7 +66,7 @@ static struct example make_example(struct rng *r, enum dtype dtype)
     cr_assert_eq(model_state(&tensors, &n, &m, dtype, &x.arena, &err), TP_OK);
     cr_assert_eq(layout_make(&x.layout, &s, m.layers, tensors, n, &x.arena, &err), TP_OK, "%s",
                  err.msg);
-    cr_assert_eq(stored_box_list(&x.extents, &x.n, &x.layout, &x.arena, &err), TP_OK);
+    cr_assert_eq(stored_box_list(&x.boxes, &x.n, &x.layout, &x.arena, &err), TP_OK);
     return x;
 }
 
@@ -59,28 +74,28 @@ static tp_status open_shard(struct shard_reader **r, const struct example *x,
                             const struct shard_info *info, struct tp_err *err)
 {
     *r = NULL;
-    return shard_open(r, dir, info, x->layout.tensors, x->layout.n_tensors, err);
+    return shard_open(r, dir, info, &x->layout, err);
 }
 
-/* Every row of a shard must hold what fixture_fill gives for its box. */
-static int64_t check_rows(const struct example *x, const struct shard_reader *r, uint64_t seed)
+/* Every chunk of a shard must hold what fixture_fill gives for its box. Returns the elements. */
+static int64_t check_chunks(const struct example *x, const struct shard_reader *r, uint64_t seed)
 {
     int64_t n, elements = 0;
-    const struct shard_row *rows = shard_rows(r, &n);
+    const struct chunk_entry *chunks = shard_chunks(r, &n);
     struct tp_err err = { 0 };
 
     for (int64_t i = 0; i < n; i++) {
-        const struct tensor *t = &x->layout.tensors[rows[i].tensor];
-        unsigned char *found = malloc((size_t)rows[i].raw_bytes);
-        unsigned char *expected = malloc((size_t)rows[i].raw_bytes);
+        const struct tensor *t = &x->layout.tensors[chunks[i].tensor];
+        unsigned char *found = malloc((size_t)chunks[i].raw_bytes);
+        unsigned char *expected = malloc((size_t)chunks[i].raw_bytes);
         struct digest d;
 
-        fixture_fill(expected, t, &rows[i].box, seed);
-        cr_assert_eq(shard_read_row(r, i, found, &err), TP_OK, "%s", err.msg);
-        cr_assert_eq(memcmp(found, expected, (size_t)rows[i].raw_bytes), 0);
-        d = digest_box(found, &rows[i].box, t->ndim, t->shape, dtype_bytes(t->dtype));
-        cr_assert_eq(memcmp(&d, &rows[i].digest, sizeof d), 0);
-        elements += box_elements(&rows[i].box);
+        fixture_fill(expected, t, &chunks[i].box, seed);
+        cr_assert_eq(shard_read_chunk(r, i, found, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(memcmp(found, expected, (size_t)chunks[i].raw_bytes), 0);
+        d = digest_box(found, &chunks[i].box, t->ndim, t->shape, dtype_bytes(t->dtype));
+        cr_assert_eq(memcmp(&d, &chunks[i].digest, sizeof d), 0);
+        elements += box_elements(&chunks[i].box);
         free(found);
         free(expected);
     }
@@ -100,15 +115,13 @@ Test(shard, holds_what_was_written_for_random_layouts)
             struct shard_reader *reader;
             struct shard_info info;
 
-            expected += box_elements(&x.extents[i].box);
-            if (i > 0 && x.extents[i].rank == x.extents[i - 1].rank)
+            expected += box_elements(&x.boxes[i].box);
+            if (i > 0 && x.boxes[i].rank == x.boxes[i - 1].rank)
                 continue;
-            cr_assert_eq(
-                fixture_shard(&info, dir, x.extents[i].rank, &x.layout, x.extents, x.n, 99, &err),
-                TP_OK, "%s", err.msg);
+            must_write(&info, &x, x.boxes[i].rank, 99);
             cr_assert_eq(open_shard(&reader, &x, &info, &err), TP_OK, "%s", err.msg);
             cr_assert_eq(shard_check_meta(reader, &err), TP_OK, "%s", err.msg);
-            stored += check_rows(&x, reader, 99);
+            stored += check_chunks(&x, reader, 99);
             shard_reader_close(reader);
         }
         cr_assert_eq(stored, expected);
@@ -136,15 +149,12 @@ Test(shard, same_input_gives_the_same_bytes)
     unsigned char *a, *b;
     int64_t n_a, n_b;
     struct shard_info info;
-    struct tp_err err = { 0 };
     char path[PATH_MAX];
 
-    snprintf(path, sizeof path, "%s/rank-%05d.h5", dir, x.extents[0].rank);
+    snprintf(path, sizeof path, "%s/rank-%05d.h5", dir, x.boxes[0].rank);
     for (int i = 0; i < 2; i++) {
         unlink(path);
-        cr_assert_eq(
-            fixture_shard(&info, dir, x.extents[0].rank, &x.layout, x.extents, x.n, 7, &err), TP_OK,
-            "%s", err.msg);
+        must_write(&info, &x, x.boxes[0].rank, 7);
         if (i == 0) {
             read_file(path, &a, &n_a);
             sleep(1); /* object times would have seconds */
@@ -165,17 +175,17 @@ static struct example tiny_example(void)
         { .name = "a", .group = "param", .dtype = DTYPE_F32, .ndim = 2, .shape = { 3, 8 } },
         { .name = "b", .group = "exp_avg", .dtype = DTYPE_BF16, .ndim = 1, .shape = { 5 } },
     };
-    static struct stored_box extents[2] = {
+    static struct stored_box boxes[2] = {
         { .tensor = 0, .box = { 2, { 0, 4 }, { 3, 4 } } },
         { .tensor = 1, .box = { 1, { 0 }, { 5 } } },
     };
-    struct example x = { .extents = extents, .n = 2 };
+    struct example x = { .boxes = boxes, .n = 2 };
 
     x.layout = (struct layout){ .spec = spec_default(), .n_tensors = 2, .tensors = tensors };
     return x;
 }
 
-/* Whether a reader of everything notices that the file is not what it was. */
+/* Whether reading everything shows that the file is not what it was. */
 static bool notices(const struct example *x, const struct shard_info *info)
 {
     struct shard_reader *r;
@@ -186,10 +196,10 @@ static bool notices(const struct example *x, const struct shard_info *info)
 
     if (!noticed) {
         noticed = shard_check_meta(r, &err) != TP_OK;
-        shard_rows(r, &n);
+        shard_chunks(r, &n);
     }
     for (int64_t i = 0; i < n; i++)
-        noticed |= shard_read_row(r, i, buf, &err) != TP_OK;
+        noticed |= shard_read_chunk(r, i, buf, &err) != TP_OK;
     shard_reader_close(r);
     return noticed && err.status == TP_E_CORRUPT && err.msg[0];
 }
@@ -198,14 +208,12 @@ Test(shard, every_flipped_bit_and_every_truncation_is_noticed, .timeout = 120)
 {
     struct example x = tiny_example();
     struct shard_info info;
-    struct tp_err err = { 0 };
     unsigned char *data;
     char path[PATH_MAX];
     int64_t size;
     int fd;
 
-    cr_assert_eq(fixture_shard(&info, dir, 0, &x.layout, x.extents, x.n, 1, &err), TP_OK, "%s",
-                 err.msg);
+    must_write(&info, &x, 0, 1);
     snprintf(path, sizeof path, "%s/%s", dir, info.file);
     read_file(path, &data, &size);
     cr_assert_not(notices(&x, &info));
@@ -227,7 +235,7 @@ Test(shard, every_flipped_bit_and_every_truncation_is_noticed, .timeout = 120)
     free(data);
 }
 
-/* The index of the tiny shard is made wrong on purpose, with a manifest that agrees. */
+/* The index of the tiny shard is made wrong on purpose, with a manifest that has its checksum. */
 Test(shard, crafted_indexes_are_refused, .timeout = 120)
 {
     struct rng r = rng_start("shard/crafted");
@@ -239,7 +247,7 @@ Test(shard, crafted_indexes_are_refused, .timeout = 120)
     int64_t size, accepted = 0;
     int fd;
 
-    cr_assert_eq(fixture_shard(&info, dir, 0, &x.layout, x.extents, x.n, 1, &err), TP_OK);
+    must_write(&info, &x, 0, 1);
     snprintf(path, sizeof path, "%s/%s", dir, info.file);
     read_file(path, &data, &size);
     fd = open(path, O_WRONLY);
@@ -260,28 +268,28 @@ Test(shard, crafted_indexes_are_refused, .timeout = 120)
                                   (int64_t)1 << 62,
                                   160,
                                   4096 };
-        unsigned char index[2 * SHARD_ROW_BYTES];
+        unsigned char index[2 * CHUNK_ENTRY_BYTES];
         struct shard_reader *reader;
 
         memcpy(index, data + info.index_offset, sizeof index);
         for (int k = 0; k <= round % 3; k++) {
             int64_t word = words[rng_int(&r, 0, 15)];
-            int at = 4 * (int)rng_int(&r, 0, 2 * SHARD_ROW_BYTES / 4 - 2);
+            int at = 4 * (int)rng_int(&r, 0, 2 * CHUNK_ENTRY_BYTES / 4 - 2);
 
             memcpy(index + at, &word, round % 2 ? 4 : 8);
         }
         crafted = info;
-        hash_bytes(crafted.index_sha256, index, sizeof index, &err);
+        sha256_of(crafted.index_sha256, index, sizeof index, &err);
         cr_assert_eq(pwrite(fd, index, sizeof index, info.index_offset), (ssize_t)sizeof index);
         err = (struct tp_err){ 0 };
         if (open_shard(&reader, &x, &crafted, &err) == TP_OK) {
             unsigned char buf[4096];
             int64_t n;
 
-            accepted++; /* another CRC, digest or place is no lie about shape; reading is safe */
-            shard_rows(reader, &n);
+            accepted++; /* another CRC, digest or offset may be valid; reading must be safe */
+            shard_chunks(reader, &n);
             for (int64_t i = 0; i < n; i++)
-                shard_read_row(reader, i, buf, &err);
+                shard_read_chunk(reader, i, buf, &err);
         }
         shard_reader_close(reader);
     }
@@ -297,7 +305,7 @@ Test(shard, absurd_infos_are_refused)
     struct shard_reader *r;
     struct tp_err err = { 0 };
 
-    cr_assert_eq(fixture_shard(&info, dir, 0, &x.layout, x.extents, x.n, 1, &err), TP_OK);
+    must_write(&info, &x, 0, 1);
     for (int i = 0; i < 7; i++) {
         bad = info;
         switch (i) {
@@ -335,7 +343,7 @@ Test(shard, fifos_and_links_are_refused_without_blocking, .timeout = 10)
     struct tp_err err = { 0 };
     char path[PATH_MAX], moved[PATH_MAX];
 
-    cr_assert_eq(fixture_shard(&info, dir, 0, &x.layout, x.extents, x.n, 1, &err), TP_OK);
+    must_write(&info, &x, 0, 1);
     snprintf(path, sizeof path, "%s/%s", dir, info.file);
     snprintf(moved, sizeof moved, "%s/elsewhere", dir);
     cr_assert_eq(rename(path, moved), 0);
@@ -355,13 +363,14 @@ Test(shard, bytes_written_twice_or_never_are_a_bug_that_is_reported)
     struct tp_err err = { 0 };
 
     for (int times = 0; times < 4; times += 2) {
+        const struct shard_plan plan = plan_of(&x, 0);
         struct shard_writer *w = NULL;
         char path[PATH_MAX];
 
-        cr_assert_eq(shard_create(&w, dir, 0, &x.layout, x.extents, x.n, &err), TP_OK);
-        cr_assert_eq(shard_write(w, 1, &x.extents[1].box, data, &err), TP_OK);
+        cr_assert_eq(shard_create(&w, &plan, &err), TP_OK);
+        cr_assert_eq(shard_write(w, 1, &x.boxes[1].box, data, &err), TP_OK);
         if (times)
-            cr_assert_eq(shard_write(w, 0, &x.extents[0].box, data, &err), TP_OK);
+            cr_assert_eq(shard_write(w, 0, &x.boxes[0].box, data, &err), TP_OK);
         cr_assert_eq(shard_write(w, 0, &half, data, &err), TP_OK);
         cr_expect_eq(shard_finish(w, &info, &err), TP_E_INTERNAL);
         shard_close(w);
@@ -370,13 +379,14 @@ Test(shard, bytes_written_twice_or_never_are_a_bug_that_is_reported)
     }
 }
 
-/* Rows of a large box, written by two writers of which one joined, in random runs and order. */
+/* Chunks of a large box, written by two writers of which one joined, in many runs, backwards. */
 Test(shard, a_joined_writer_adds_its_part)
 {
     static struct tensor t = { .name = "w", .group = "param", .ndim = 2, .shape = { 3000, 1000 } };
     static struct stored_box e = { .box = { 2, { 0, 0 }, { 3000, 1000 } } };
     struct layout l = { .spec = spec_default(), .n_tensors = 1, .tensors = &t };
-    struct example x = { .layout = l, .extents = &e, .n = 1 };
+    struct example x = { .layout = l, .boxes = &e, .n = 1 };
+    const struct shard_plan plan = plan_of(&x, 0);
     struct shard_writer *w[2] = { NULL, NULL };
     struct shard_reader *reader;
     struct shard_info info;
@@ -384,8 +394,8 @@ Test(shard, a_joined_writer_adds_its_part)
     uint64_t *sums[2];
     int64_t n = 0, runs = box_run_count(&e.box, 7000 * 1000 / 64);
 
-    cr_assert_eq(shard_create(&w[0], dir, 0, &l, &e, 1, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(shard_join(&w[1], dir, 0, &l, &e, 1, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(shard_create(&w[0], &plan, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(shard_join(&w[1], &plan, &err), TP_OK, "%s", err.msg);
     for (int64_t i = runs - 1; i >= 0; i--) {
         struct box run;
         float *data;
@@ -398,11 +408,11 @@ Test(shard, a_joined_writer_adds_its_part)
     }
     for (int k = 0; k < 2; k++)
         sums[k] = shard_sums(w[k], &n);
-    row_sums_add(sums[0], sums[1], n);
+    chunk_sums_add(sums[0], sums[1], n);
     cr_assert_eq(shard_finish(w[0], &info, &err), TP_OK, "%s", err.msg);
     cr_assert_gt(info.index_rows, 1);
     cr_assert_eq(open_shard(&reader, &x, &info, &err), TP_OK, "%s", err.msg);
-    cr_assert_eq(check_rows(&x, reader, 5), 3000 * 1000);
+    cr_assert_eq(check_chunks(&x, reader, 5), 3000 * 1000);
     shard_reader_close(reader);
     shard_close(w[0]);
     shard_close(w[1]);
@@ -411,10 +421,12 @@ Test(shard, a_joined_writer_adds_its_part)
 Test(shard, a_folder_that_cannot_be_written_is_named)
 {
     struct example x = tiny_example();
+    struct shard_plan plan = plan_of(&x, 0);
     struct shard_writer *w = NULL;
     struct tp_err err = { 0 };
 
-    cr_assert_eq(shard_create(&w, "/proc/self", 0, &x.layout, x.extents, x.n, &err), TP_E_IO);
+    plan.dir = "/proc/self";
+    cr_assert_eq(shard_create(&w, &plan, &err), TP_E_IO);
     cr_assert_null(w);
     cr_assert(strstr(err.msg, "rank-00000.h5"));
 }

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 /* What an operation of 3 MiB prints on stderr, which is not a terminal here. */
-static void print(char *text, size_t size, bool quiet, bool ok)
+static void print(char *text, size_t size, bool quiet, bool ok, const char *note)
 {
     FILE *f = tmpfile();
     int saved = dup(STDERR_FILENO);
@@ -20,6 +20,8 @@ static void print(char *text, size_t size, bool quiet, bool ok)
     progress_total(p, 3 << 20);
     for (int i = 0; i < 3; i++)
         progress_add(p, 1 << 20);
+    if (note)
+        progress_note(p, "%s", note);
     progress_end(p, ok);
     fflush(stderr);
     dup2(saved, STDERR_FILENO);
@@ -34,7 +36,7 @@ Test(progress, the_last_line_has_total_and_rate)
 {
     char text[512];
 
-    print(text, sizeof text, false, true);
+    print(text, sizeof text, false, true, NULL);
     cr_expect_eq(strncmp(text, "reshard: 3.00 MiB in ", 21), 0, "%s", text);
     cr_expect(strstr(text, "/s\n"), "%s", text);
     cr_expect_null(strchr(text, '\r'), "no redrawn line in a log: %s", text);
@@ -44,14 +46,23 @@ Test(progress, prints_nothing_when_quiet_or_failed)
 {
     char text[512];
 
-    print(text, sizeof text, true, true);
+    print(text, sizeof text, true, true, NULL);
     cr_expect_str_eq(text, "");
-    print(text, sizeof text, false, false);
+    print(text, sizeof text, false, false, NULL);
     cr_expect_str_eq(text, "");
+}
+
+Test(progress, a_note_is_a_line_without_control_characters_also_when_quiet)
+{
+    char text[512];
+
+    print(text, sizeof text, true, true, "step 7 is\n\x1b[31m damaged");
+    cr_expect_str_eq(text, "reshard: step 7 is??[31m damaged\n");
 }
 
 Test(progress, accepts_null)
 {
+    progress_note(NULL, "nothing");
     progress_total(NULL, 1);
     progress_add(NULL, 1);
     progress_end(NULL, true);

@@ -1,5 +1,6 @@
 /*
  * tests/unit/fixture.h - checkpoints for tests, written without a trainer.
+ *
  * Every element is a function of (seed, group, name, global index), so that checkpoints of the same
  * seed hold the same tensors whatever their layout.
  */
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/commit.h"
+#include "ckpt/transaction.h"
 #include "tests/unit/random_model.h"
 
 /* Bits of element number `index`: finite numbers of either sign, no NaN, also denormals and -0. */
@@ -61,19 +62,19 @@ static inline void fixture_fill(void *data, const struct tensor *t, const struct
     }
 }
 
-/* Write the shard of one rank into dir, each box in one or more runs. */
-static inline tp_status fixture_shard(struct shard_info *info, const char *dir, int rank,
-                                      const struct layout *l, const struct stored_box *e, int n,
+/* Write the shard of one rank, each box in one or more runs. */
+static inline tp_status fixture_shard(struct shard_info *info, const struct shard_plan *plan,
                                       uint64_t seed, struct tp_err *err)
 {
+    const struct stored_box *e = plan->boxes;
     struct shard_writer *w = NULL;
-    tp_status st = shard_create(&w, dir, rank, l, e, n, err);
+    tp_status st = shard_create(&w, plan, err);
 
-    for (int i = 0; i < n && !st; i++) {
-        const struct tensor *t = &l->tensors[e[i].tensor];
+    for (int i = 0; i < plan->n_boxes && !st; i++) {
+        const struct tensor *t = &plan->layout->tensors[e[i].tensor];
         int64_t most = box_elements(&e[i].box) / 2 + 1;
 
-        if (e[i].rank != rank)
+        if (e[i].rank != plan->rank)
             continue;
         for (int64_t k = 0; k < box_run_count(&e[i].box, most) && !st; k++) {
             struct box run;
@@ -99,23 +100,27 @@ static inline tp_status fixture_checkpoint(const char *root, int64_t step, const
 {
     struct manifest m = { .layout = *l, .model_config = config };
     struct arena arena = { 0 };
-    struct ckpt_txn txn = { 0 };
+    const struct ckpt_begin_request begin = { .root = root, .step = step, .force = force };
+    struct ckpt_transaction txn = { 0 };
     struct stored_box *e;
     tp_status st;
     int n;
 
-    m.state = (struct train_state){ .step = step,
-                                    .next_sample = 8 * step,
-                                    .tokens = 512 * step,
-                                    .seed = seed,
-                                    .dtype = "fp32",
-                                    .options = "{\"lr\": 0.001, \"steps\": 100}" };
+    m.state = (struct manifest_train_state){ .step = step,
+                                             .next_sample = 8 * step,
+                                             .tokens = 512 * step,
+                                             .seed = seed,
+                                             .dtype = "fp32",
+                                             .options = "{\"lr\": 0.001, \"steps\": 100}" };
     TP_TRY(stored_box_list(&e, &n, l, &arena, err));
     m.shards = arena_array(&arena, (size_t)n, sizeof *m.shards);
-    TP_TRY(ckpt_begin(&txn, root, step, 0, force, err));
+    TP_TRY(ckpt_begin(&txn, &begin, err));
     for (int i = 0; i < n; i++)
-        if (i == 0 || e[i].rank != e[i - 1].rank)
-            TP_TRY(fixture_shard(&m.shards[m.n_shards++], txn.tmp, e[i].rank, l, e, n, seed, err));
+        if (i == 0 || e[i].rank != e[i - 1].rank) {
+            const struct shard_plan plan = { txn.tmp.path, e[i].rank, l, e, n };
+
+            TP_TRY(fixture_shard(&m.shards[m.n_shards++], &plan, seed, err));
+        }
     TP_TRY(ckpt_commit(&txn, &m, err));
 done:
     ckpt_abort(&txn);

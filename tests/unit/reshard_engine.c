@@ -352,7 +352,7 @@ Test(engine, hundred_thousand_tensors_are_planned_in_well_under_a_second)
     cr_log_info("planned in %.3f s of processor time", clock_cpu_seconds() - start);
     cr_expect_lt(clock_cpu_seconds() - start, 1.0);
     transfer_plan_stats(p, &stats);
-    cr_expect_eq(stats.windows, N);
+    cr_expect_eq(stats.tiles, N);
     cr_expect_eq(stats.splits, N);
     cr_expect_eq(stats.merges, 0);
     transfer_plan_free(p);

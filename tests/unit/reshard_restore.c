@@ -12,10 +12,10 @@
 enum { SEED = 3, STEP = 4 };
 
 struct saved {
-    char root[64], dir[PATH_MAX];
+    char root[64];
     struct arena arena;
     struct model model;
-    struct manifest m;
+    struct ckpt_found step;
 };
 
 /* A checkpoint of a random model at a random layout. */
@@ -35,7 +35,7 @@ static void save(struct saved *s, struct rng *r)
                  err.msg);
     cr_assert_eq(fixture_checkpoint(s->root, STEP, &l, NULL, SEED, false, &err), TP_OK, "%s",
                  err.msg);
-    cr_assert_eq(ckpt_open(s->dir, &s->m, s->root, -1, &s->arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(ckpt_open(&s->step, s->root, -1, &s->arena, &err), TP_OK, "%s", err.msg);
 }
 
 static void discard(struct saved *s)
@@ -80,7 +80,7 @@ static void want(struct wanted *w, const struct layout *l, int rank, struct aren
 static tp_status restore(const struct saved *s, const struct wanted *w, struct rng *r,
                          struct transfer_stats *stats, struct tp_err *err)
 {
-    const struct restore_request q = { .n_tensors = s->m.layout.n_tensors,
+    const struct restore_request q = { .n_tensors = s->step.manifest.layout.n_tensors,
                                        .n_extents = w->n,
                                        .extents = w->extents,
                                        .data = w->data,
@@ -88,13 +88,13 @@ static tp_status restore(const struct saved *s, const struct wanted *w, struct r
                                        .memory_bytes = rng_int(r, 16, 100000),
                                        .threads = (int)rng_int(r, 1, 3) };
 
-    return restore_checkpoint(&q, s->dir, &s->m, w->ids, stats, err);
+    return restore_checkpoint(&q, &s->step, w->ids, stats, err);
 }
 
 static void check_values(const struct saved *s, const struct wanted *w)
 {
     for (int i = 0; i < w->n; i++) {
-        const struct tensor *t = &s->m.layout.tensors[w->extents[i].tensor];
+        const struct tensor *t = &s->step.manifest.layout.tensors[w->extents[i].tensor];
         size_t bytes = (size_t)(box_elements(&w->extents[i].box) * dtype_bytes(t->dtype));
         void *right = malloc(bytes);
 
@@ -116,8 +116,8 @@ Test(restore, every_rank_of_any_layout_gets_its_boxes)
 
         save(&s, &r);
         spec = random_spec(&r, &s.model);
-        cr_assert_eq(layout_make(&to, &spec, s.model.layers, s.m.layout.tensors,
-                                 s.m.layout.n_tensors, &s.arena, &err),
+        cr_assert_eq(layout_make(&to, &spec, s.model.layers, s.step.manifest.layout.tensors,
+                                 s.step.manifest.layout.n_tensors, &s.arena, &err),
                      TP_OK);
         for (int rank = 0; rank < spec_world(&spec); rank++) {
             struct arena arena = { 0 };
@@ -136,8 +136,9 @@ Test(restore, every_rank_of_any_layout_gets_its_boxes)
 /* Flip a bit of some chunk's payload; *tensor and *box say which chunk. */
 static void flip(const struct saved *s, struct rng *r, int *tensor, struct box *box)
 {
-    const struct shard_info *info = &s->m.shards[rng_int(r, 0, s->m.n_shards - 1)];
-    const struct shard_row *row;
+    const struct shard_info *info =
+        &s->step.manifest.shards[rng_int(r, 0, s->step.manifest.n_shards - 1)];
+    const struct chunk_entry *chunk;
     struct shard_reader *reader;
     struct tp_err err = { 0 };
     char path[PATH_MAX + 64];
@@ -145,15 +146,14 @@ static void flip(const struct saved *s, struct rng *r, int *tensor, struct box *
     int64_t n, at;
     int fd;
 
-    cr_assert_eq(
-        shard_open(&reader, s->dir, info, s->m.layout.tensors, s->m.layout.n_tensors, &err), TP_OK);
-    row = shard_rows(reader, &n);
-    row += rng_int(r, 0, n - 1);
-    *tensor = row->tensor;
-    *box = row->box;
-    at = row->offset + rng_int(r, 0, row->stored_bytes - 1);
+    cr_assert_eq(shard_open(&reader, s->step.dir, info, &s->step.manifest.layout, &err), TP_OK);
+    chunk = shard_chunks(reader, &n);
+    chunk += rng_int(r, 0, n - 1);
+    *tensor = chunk->tensor;
+    *box = chunk->box;
+    at = chunk->offset + rng_int(r, 0, chunk->stored_bytes - 1);
     shard_reader_close(reader);
-    snprintf(path, sizeof path, "%s/%s", s->dir, info->file);
+    snprintf(path, sizeof path, "%s/%s", s->step.dir, info->file);
     fd = open(path, O_RDWR);
     cr_assert_geq(fd, 0);
     cr_assert_eq(pread(fd, &byte, 1, at), 1);
@@ -188,8 +188,8 @@ Test(restore, a_flipped_bit_in_a_chunk_that_is_read_even_in_part_is_found)
         save(&s, &r);
         flip(&s, &r, &tensor, &box);
         spec = random_spec(&r, &s.model);
-        cr_assert_eq(layout_make(&to, &spec, s.model.layers, s.m.layout.tensors,
-                                 s.m.layout.n_tensors, &s.arena, &err),
+        cr_assert_eq(layout_make(&to, &spec, s.model.layers, s.step.manifest.layout.tensors,
+                                 s.step.manifest.layout.n_tensors, &s.arena, &err),
                      TP_OK);
         for (int rank = 0; rank < spec_world(&spec); rank++) {
             struct transfer_stats stats;
@@ -201,7 +201,7 @@ Test(restore, a_flipped_bit_in_a_chunk_that_is_read_even_in_part_is_found)
             if (touches(&w, tensor, &box)) {
                 cr_assert_eq(st, TP_E_CORRUPT, "rank %d read damaged bytes and said nothing", rank);
                 cr_assert(strstr(err.msg, "rank-") &&
-                              strstr(err.msg, s.m.layout.tensors[tensor].name),
+                              strstr(err.msg, s.step.manifest.layout.tensors[tensor].name),
                           "%s", err.msg);
                 found++;
             } else {

@@ -1,0 +1,67 @@
+/*
+ * ckpt/chunk.h - chunks: the parts of a stored box that have a checksum each, and their entries in
+ * the table /index of a shard. docs/FORMAT.md specifies the bytes.
+ */
+#ifndef CKPT_CHUNK_H
+#define CKPT_CHUNK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/digest.h"
+#include "ckpt/sha256.h"
+#include "core/err.h"
+#include "layout/layout.h"
+
+enum {
+    CHUNK_BYTES_MAX = 4 << 20, /* payload of a chunk */
+    CHUNK_ENTRY_BYTES = 160,   /* of an entry in the file */
+};
+
+/* One entry of /index. */
+struct chunk_entry {
+    int tensor; /* id: index in the manifest's tensors */
+    int part;   /* dataset /GROUP/NAME@part (no suffix for 0) */
+    struct box box;
+    int64_t offset, stored_bytes,
+        raw_bytes;   /* of the payload; stored and raw are equal for codec 0 */
+    int codec;       /* 0: raw */
+    uint32_t crc32c; /* of the stored bytes */
+    struct digest digest;
+};
+
+/* Elements of a chunk of b, a box of tensor t: the writer cuts b by box_run with this number. It is
+ * chosen so that likely cuts of the tensor's rows, to 2, 4, 8 or 16 ranks, fall between chunks, and
+ * a rank that reads its part reads little else. Readers accept any cut. */
+int64_t chunk_elements(const struct tensor *t, const struct box *b);
+
+/* Write an entry as the CHUNK_ENTRY_BYTES bytes of the file. */
+void chunk_entry_encode(unsigned char *out, const struct chunk_entry *entry);
+
+/* The inverse. False: a reserved field or an unused axis is not zero, or a number is negative. */
+bool chunk_entry_decode(struct chunk_entry *out, const unsigned char *in);
+
+/* ---- the payloads of several chunks ---- */
+
+struct chunk_range {
+    int64_t offset, end; /* bytes in the file */
+};
+
+/* The payload ranges of n chunks, ascending by offset; malloc'ed. */
+tp_status chunks_sort_ranges(struct chunk_range **out, const struct chunk_entry *chunks, int64_t n,
+                             struct tp_err *err);
+
+/* An open shard: size bytes, of which n chunks are payload. */
+struct chunk_file {
+    int fd;
+    const char *path; /* for messages */
+    int64_t size;
+    const struct chunk_entry *chunks; /* in any order; inside the file, without overlaps */
+    int64_t n;
+};
+
+/* SHA-256 of all bytes of the file outside the payloads. */
+tp_status chunks_hash_outside(char out[SHA256_TEXT], const struct chunk_file *file,
+                              struct tp_err *err);
+
+#endif

@@ -1,0 +1,84 @@
+/* ckpt/epoch.c - see ckpt/epoch.h. */
+#include "ckpt/epoch.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/root.h"
+#include "ckpt/root_lock.h"
+#include "core/file.h"
+
+tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
+{
+    enum { EPOCH_TEXT_MAX = 32 };
+    struct arena arena = { 0 };
+    char path[PATH_MAX], *text = NULL, *end;
+    size_t n = 0;
+    tp_status st;
+
+    TP_TRY(file_join(path, root, "epoch", err));
+    st = file_read_own(&text, &n, path, EPOCH_TEXT_MAX, &arena, err);
+    if (st == TP_E_NOTFOUND) {
+        *epoch = 0;
+        st = TP_OK;
+        goto done;
+    }
+    if (st)
+        goto done;
+    errno = 0;
+    *epoch = strtoll(text, &end, 10);
+    if (errno || end == text || strcmp(end, "\n") != 0 || *epoch < 0 || *epoch == INT64_MAX)
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: does not contain a number; stop all jobs that use this root, then write "
+                     "the highest epoch of its manifests into the file",
+                     path);
+done:
+    arena_free(&arena);
+    return st;
+}
+
+/* Replace ROOT/epoch. Under ROOT/lock, so the temporary file can have a fixed name, and one that a
+ * dead job left does no harm. */
+static tp_status write_epoch(const char *root, int64_t epoch, struct tp_err *err)
+{
+    char path[PATH_MAX], tmp[PATH_MAX], text[32];
+    int n = snprintf(text, sizeof text, "%" PRId64 "\n", epoch);
+    tp_status st;
+
+    TP_TRY(file_join(path, root, "epoch", err));
+    TP_TRY(file_join(tmp, root, "epoch.tmp", err));
+    unlink(tmp);
+    TP_TRY(file_write_new(tmp, text, (size_t)n, err));
+    if (rename(tmp, path) != 0) {
+        tp_fail_errno(err, "%s: cannot rename %s to it", path, tmp);
+        unlink(tmp);
+        return TP_E_IO;
+    }
+    TP_TRY(file_sync_dir(root, err));
+done:
+    return st;
+}
+
+tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
+{
+    int64_t last = 0;
+    int lock = -1;
+    tp_status st;
+
+    TP_TRY(ckpt_check_root(root, err));
+    TP_TRY(file_make_dirs(root, err));
+    TP_TRY(root_lock(&lock, root, err));
+    root_remove_leftovers(root); /* this job may have nothing left to save, so do it now */
+    TP_TRY(ckpt_epoch(&last, root, err));
+    TP_TRY(write_epoch(root, last + 1, err));
+    *epoch = last + 1;
+done:
+    if (lock >= 0)
+        close(lock);
+    return st;
+}

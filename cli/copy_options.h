@@ -1,0 +1,34 @@
+/*
+ * cli/copy_options.h - what the programs that copy tensors share: tp-reshard, tp-ckpt export and
+ * tp-ckpt import.
+ */
+#ifndef CLI_COPY_OPTIONS_H
+#define CLI_COPY_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "layout/dtype.h"
+
+/* Values of options, to be put into an option table. */
+struct copy_options {
+    int64_t memory_bytes;   /* --mem */
+    int threads;            /* --jobs */
+    const char *dtype_text; /* --dtype; NULL: not given */
+    enum dtype dtype;       /* filled in by copy_options_check */
+};
+
+/* The defaults: 1 GiB, a thread for each processor, no cast. */
+struct copy_options copy_options_default(void);
+
+/* Check --jobs and --dtype. *dtype is the type to cast the weights to, or NULL; it points into o.
+ */
+tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, struct tp_err *err);
+
+/* Print the line "checked  ..." for people: what was proved about n_tensors tensors, of which
+ * digests_equal have the same digest at both ends; the others were cast. from_checkpoint: the
+ * source has checksums. */
+void copy_options_print_proof(int n_tensors, int digests_equal, bool from_checkpoint);
+
+#endif

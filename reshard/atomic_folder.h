@@ -1,0 +1,31 @@
+/*
+ * reshard/atomic_folder.h - a new folder that appears complete or not at all: it is written beside
+ * its place under a temporary name and then renamed.
+ */
+#ifndef RESHARD_ATOMIC_FOLDER_H
+#define RESHARD_ATOMIC_FOLDER_H
+
+#include <limits.h>
+#include <stdbool.h>
+
+#include "core/err.h"
+
+struct atomic_folder {
+    char dir[PATH_MAX]; /* where it will appear */
+    char tmp[PATH_MAX]; /* where to write: DIR.tmp-XXXXXX; "": there is nothing to remove */
+    bool force;
+};
+
+/* Begin. Parent directories are created. TP_E_EXISTS: dir exists and is not an empty folder, and
+ * force is not set; or force is set, but dir has no file named `mark`, so it is something else than
+ * what would replace it. */
+tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
+                              const char *mark, struct tp_err *err);
+
+/* Make the folder appear: fsync, rename (or exchange, then remove what was there). */
+tp_status atomic_folder_commit(struct atomic_folder *f, struct tp_err *err);
+
+/* Remove what was begun. Also for a folder that is all zeroes or committed. */
+void atomic_folder_abort(struct atomic_folder *f);
+
+#endif

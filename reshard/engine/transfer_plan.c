@@ -1,0 +1,391 @@
+/* reshard/engine/transfer_plan.c - proves and sizes a transfer; see reshard/engine/transfer.h. */
+#include "reshard/engine/transfer_plan.h"
+
+#include <stdlib.h>
+
+/* Smaller buffers make I/O slow. Below this size, fewer threads are better. */
+enum { THREAD_BYTES_MIN = 2 << 20 };
+
+/* ---- proof ---- */
+
+/* Check that element counts are far from overflow, and that the types can be cast. */
+static tp_status check_tensor(const struct transfer *t, int i, struct tp_err *err)
+{
+    const struct reshard_tensor *tensor = &t->tensors[i];
+    enum dtype from = t->from->dtypes[i], to = t->to->dtypes[i];
+    int64_t n = 1;
+
+    if (tensor->ndim < 0 || tensor->ndim > BOX_NDIM_MAX)
+        return tp_fail(err, TP_E_CORRUPT, "tensor %s has %d axes; at most %d are supported",
+                       tensor->name, tensor->ndim, BOX_NDIM_MAX);
+    for (int d = 0; d < tensor->ndim; d++)
+        if (tensor->shape[d] < 0 || __builtin_mul_overflow(n, tensor->shape[d], &n) ||
+            n > INT64_MAX >> 6)
+            return tp_fail(err, TP_E_CORRUPT,
+                           "tensor %s is negative or too large in axis %d, whose length is %lld",
+                           tensor->name, d, (long long)tensor->shape[d]);
+    if (from != to && !(dtype_is_float(from) && dtype_is_float(to)))
+        return tp_fail(err, TP_E_USAGE, "tensor %s is %s, which cannot be cast to %s", tensor->name,
+                       dtype_name(from), dtype_name(to));
+    return TP_OK;
+}
+
+static tp_status check_disjoint(const struct extent_index *x,
+                                const struct reshard_endpoint *endpoint, tp_status kind,
+                                const struct reshard_tensor *tensor, int t, struct tp_err *err)
+{
+    char a_text[BOX_TEXT_MAX], b_text[BOX_TEXT_MAX];
+    int a, b;
+
+    if (!extent_index_overlap(x, t, &a, &b))
+        return TP_OK;
+    return tp_fail(err, kind, "%s: tensor %s: the boxes %s and %s overlap", endpoint->name,
+                   tensor->name, box_format(a_text, extent_index_box(x, t, a)),
+                   box_format(b_text, extent_index_box(x, t, b)));
+}
+
+/* Disjoint extents tile a tensor when they have as many elements as it has. */
+static tp_status check_tiles(const struct transfer_plan *p, int t, struct tp_err *err)
+{
+    const struct reshard_tensor *tensor = &p->transfer.tensors[t];
+    struct box whole = box_whole(tensor->ndim, tensor->shape);
+    int64_t sum = 0;
+
+    for (int i = 0; i < extent_index_count(p->to, t); i++)
+        sum += box_elements(extent_index_box(p->to, t, i));
+    if (sum == box_elements(&whole))
+        return TP_OK;
+    return tp_fail(
+        err, TP_E_INTERNAL, "%s: tensor %s: the boxes to write have %lld elements, expected %lld",
+        p->transfer.to->name, tensor->name, (long long)sum, (long long)box_elements(&whole));
+}
+
+/* The source's extents are disjoint, so they cover a box when their overlaps with it have as many
+ * elements as it has. */
+static tp_status check_covered(struct transfer_plan *p, int t, int *found, struct tp_err *err)
+{
+    char text[BOX_TEXT_MAX];
+
+    for (int i = 0; i < extent_index_count(p->to, t); i++) {
+        const struct box *want = extent_index_box(p->to, t, i);
+        int n = extent_index_find(p->from, t, want, found);
+        int64_t sum = 0;
+        struct box overlap;
+
+        for (int j = 0; j < n; j++)
+            if (box_meet(&overlap, want, extent_index_box(p->from, t, found[j])))
+                sum += box_elements(&overlap);
+        if (sum != box_elements(want))
+            return tp_fail(err, TP_E_CORRUPT,
+                           "%s: tensor %s: only %lld of the %lld elements of the box %s exist",
+                           p->transfer.from->name, p->transfer.tensors[t].name, (long long)sum,
+                           (long long)box_elements(want), box_format(text, want));
+    }
+    return TP_OK;
+}
+
+static tp_status prove(struct transfer_plan *p, int *found, struct tp_err *err)
+{
+    const struct transfer *t = &p->transfer;
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < t->n_tensors; i++) {
+        const struct reshard_tensor *tensor = &t->tensors[i];
+
+        TP_TRY(check_disjoint(p->to, t->to, TP_E_INTERNAL, tensor, i, err));
+        TP_TRY(check_disjoint(p->from, t->from, TP_E_CORRUPT, tensor, i, err));
+        if (!t->partial)
+            TP_TRY(check_tiles(p, i, err));
+        TP_TRY(check_covered(p, i, found, err));
+    }
+done:
+    return st;
+}
+
+/* ---- sizes ---- */
+
+/* Choose the threads, and the buffer that each could have with all of the memory. */
+static tp_status divide_memory(struct transfer_plan *p, struct tp_err *err)
+{
+    const struct transfer *t = &p->transfer;
+    int64_t per_thread = t->thread_bytes > 0 ? t->thread_bytes : THREAD_BYTES_MIN;
+
+    p->threads = t->threads > 1 ? t->threads : 1;
+    if (p->threads > t->memory_bytes / per_thread)
+        p->threads = (int)(t->memory_bytes / per_thread);
+    if (p->threads < 1)
+        p->threads = 1;
+    p->thread_bytes = t->memory_bytes / p->threads;
+    if (t->thread_bytes > p->thread_bytes)
+        return tp_fail(err, TP_E_BUDGET, "a buffer of %lld bytes does not fit into %lld",
+                       (long long)t->thread_bytes, (long long)t->memory_bytes);
+    if (t->thread_bytes > 0)
+        p->thread_bytes = t->thread_bytes;
+    return TP_OK;
+}
+
+/* Size the buffers: for the largest tile, or TP_E_BUDGET when a tile of one element does not fit.
+ */
+static tp_status size_buffers(struct transfer_plan *p, struct tp_err *err)
+{
+    const struct transfer *t = &p->transfer;
+    int64_t most = 0, least = 1;
+    tp_status st = divide_memory(p, err);
+
+    if (st)
+        return st;
+    for (int i = 0; i < t->n_tensors; i++) {
+        int64_t need = transfer_tile_need(t->from->dtypes[i], t->to->dtypes[i]);
+        int64_t bytes = transfer_tile_elements(p, i) * need;
+
+        if (need > least)
+            least = need;
+        if (bytes > most)
+            most = bytes;
+    }
+    if (p->thread_bytes < least)
+        return tp_fail(err, TP_E_BUDGET,
+                       "the buffers need at least %lld bytes, but only %lld are left for them",
+                       (long long)least, (long long)t->memory_bytes);
+    p->thread_bytes = most;
+    return TP_OK;
+}
+
+/* ---- tiles ---- */
+
+static int64_t count_tiles(const struct transfer_plan *p, int t)
+{
+    const struct reshard_tensor *tensor = &p->transfer.tensors[t];
+    struct box whole = box_whole(tensor->ndim, tensor->shape);
+
+    return extent_index_count(p->to, t) > 0 ? box_run_count(&whole, transfer_tile_elements(p, t))
+                                            : 0;
+}
+
+static void number_tiles(struct transfer_plan *p)
+{
+    for (int t = 0; t < p->transfer.n_tensors; t++)
+        p->first_tile[t + 1] = p->first_tile[t] + count_tiles(p, t);
+    p->begin = 0;
+    p->end = p->first_tile[p->transfer.n_tensors];
+}
+
+/* Bytes of this process's tiles, one by one, so that the sum is exact for a partial target too. */
+static void count_bytes(struct transfer_plan *p, struct transfer_tile *w)
+{
+    p->stats.tiles = p->end - p->begin;
+    for (int64_t k = p->begin; k < p->end; k++) {
+        int64_t read, written;
+
+        transfer_tile_get(p, k, w);
+        transfer_tile_bytes(p, w, &read, &written);
+        p->stats.bytes_read += read;
+        p->stats.bytes_written += written;
+    }
+}
+
+/* Give each process of the transfer a range of tiles with about the same bytes. */
+static void divide_tiles(struct transfer_plan *p, struct transfer_tile *w)
+{
+    int n = p->transfer.comm ? comm_size(p->transfer.comm) : 1;
+    int rank = p->transfer.comm ? comm_rank(p->transfer.comm) : 0;
+    int64_t all = p->end, total, seen = 0, begin = all, end = all;
+
+    if (n == 1)
+        return;
+    count_bytes(p, w);
+    total = p->stats.bytes_written;
+    p->stats = (struct transfer_stats){ 0 };
+    for (int64_t k = 0; k < all; k++) {
+        int64_t read, written;
+        int owner;
+
+        transfer_tile_get(p, k, w);
+        transfer_tile_bytes(p, w, &read, &written);
+        owner = total > 0 ? (int)((double)seen / (double)total * n) : 0;
+        if (owner >= n)
+            owner = n - 1;
+        if (owner == rank && begin == all)
+            begin = k;
+        if (owner > rank && end == all)
+            end = k;
+        seen += written;
+    }
+    p->begin = begin;
+    p->end = end > begin ? end : begin;
+}
+
+static void count_kinds(struct transfer_plan *p)
+{
+    for (int t = 0; t < p->transfer.n_tensors; t++) {
+        const int64_t elem = dtype_bytes(p->transfer.from->dtypes[t]);
+        struct transfer_tensor_stats s;
+
+        transfer_plan_tensor(p, t, &s);
+        p->stats.splits += s.split;
+        p->stats.merges += s.merge;
+        p->stats.copies += s.to > 0 && !s.split && !s.merge;
+        for (int i = 0; i < extent_index_count(p->to, t); i++)
+            p->stats.bytes_wanted += box_elements(extent_index_box(p->to, t, i)) * elem;
+    }
+}
+
+/* A tile with its arrays; the caller frees them by tile_free. */
+static tp_status tile_make(struct transfer_tile *w, const struct transfer_plan *p,
+                           struct tp_err *err)
+{
+    *w = (struct transfer_tile){ .from = calloc((size_t)p->max_from, sizeof *w->from),
+                                 .to = calloc((size_t)p->max_to, sizeof *w->to) };
+    if (w->from && w->to)
+        return TP_OK;
+    return tp_fail(err, TP_E_NOMEM, "no memory for the plan of %d tensors", p->transfer.n_tensors);
+}
+
+static void tile_free(struct transfer_tile *w)
+{
+    free(w->from);
+    free(w->to);
+}
+
+/* ---- making ---- */
+
+static int max_extents(const struct extent_index *x, int n_tensors)
+{
+    int most = 1;
+
+    for (int t = 0; t < n_tensors; t++)
+        if (extent_index_count(x, t) > most)
+            most = extent_index_count(x, t);
+    return most;
+}
+
+/* All processes must cut the same tiles, so they use the smallest memory and the fewest threads of
+ * any of them. */
+static tp_status agree_on_limits(struct transfer *t, struct tp_err *err)
+{
+    int64_t least[2] = { -t->memory_bytes, -t->threads };
+    tp_status st;
+
+    if (!t->comm)
+        return TP_OK;
+    st = comm_all_reduce(t->comm, least, 2, COMM_I64, COMM_MAX, err);
+    if (st)
+        return st;
+    t->memory_bytes = -least[0];
+    t->threads = (int)-least[1];
+    return TP_OK;
+}
+
+static tp_status build(struct transfer_plan *p, struct tp_err *err)
+{
+    const struct transfer *t = &p->transfer;
+    struct transfer_tile w = { 0 };
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < t->n_tensors; i++)
+        TP_TRY(check_tensor(t, i, err));
+    TP_TRY(extent_index_make(&p->from, t->from, t->tensors, t->n_tensors, err));
+    TP_TRY(extent_index_make(&p->to, t->to, t->tensors, t->n_tensors, err));
+    p->max_from = max_extents(p->from, t->n_tensors);
+    p->max_to = max_extents(p->to, t->n_tensors);
+    p->first_tile = calloc((size_t)t->n_tensors + 1, sizeof *p->first_tile);
+    if (!p->first_tile)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the plan of %d tensors", t->n_tensors);
+    TP_TRY(tile_make(&w, p, err));
+    TP_TRY(prove(p, w.from, err));
+    TP_TRY(size_buffers(p, err));
+    number_tiles(p);
+    divide_tiles(p, &w);
+    count_bytes(p, &w);
+    count_kinds(p);
+    p->stats.buffer_bytes = p->threads * p->thread_bytes;
+done:
+    tile_free(&w);
+    return st;
+}
+
+tp_status transfer_plan_make(struct transfer_plan **out, const struct transfer *t,
+                             struct tp_err *err)
+{
+    struct transfer_plan *p = calloc(1, sizeof *p);
+    tp_status st;
+
+    if (!p)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a plan");
+    p->transfer = *t;
+    st = agree_on_limits(&p->transfer, err);
+    if (!st)
+        st = build(p, err);
+    if (t->comm)
+        st = comm_agree(t->comm, st, err);
+    if (st) {
+        transfer_plan_free(p);
+        return st;
+    }
+    *out = p;
+    return TP_OK;
+}
+
+void transfer_plan_free(struct transfer_plan *p)
+{
+    if (!p)
+        return;
+    extent_index_free(p->from);
+    extent_index_free(p->to);
+    free(p->first_tile);
+    free(p);
+}
+
+/* ---- what a plan says ---- */
+
+void transfer_plan_stats(const struct transfer_plan *p, struct transfer_stats *stats)
+{
+    *stats = p->stats;
+}
+
+/* Whether an extent of one index overlaps several of the other. */
+static bool overlaps_several(const struct extent_index *one, const struct extent_index *other,
+                             int tensor)
+{
+    for (int i = 0; i < extent_index_count(one, tensor); i++)
+        if (extent_index_find(other, tensor, extent_index_box(one, tensor, i), NULL) > 1)
+            return true;
+    return false;
+}
+
+void transfer_plan_tensor(const struct transfer_plan *p, int tensor,
+                          struct transfer_tensor_stats *s)
+{
+    const struct extent_index *from = p->from, *to = p->to;
+
+    *s = (struct transfer_tensor_stats){
+        .from = extent_index_count(from, tensor),
+        .to = extent_index_count(to, tensor),
+        .merge = overlaps_several(to, from, tensor),
+        .split = overlaps_several(from, to, tensor),
+        .cast = p->transfer.from->dtypes[tensor] != p->transfer.to->dtypes[tensor],
+    };
+}
+
+int64_t transfer_plan_thread_bytes(const struct transfer_plan *p)
+{
+    return p->thread_bytes;
+}
+
+tp_status transfer_plan_skip(struct transfer_plan *p, int64_t n, struct tp_err *err)
+{
+    struct transfer_tile w;
+    tp_status st;
+
+    if (p->transfer.comm || n < 0 || n > p->end)
+        return tp_fail(err, TP_E_INTERNAL, "%lld of %lld tiles cannot be skipped", (long long)n,
+                       (long long)p->end);
+    st = tile_make(&w, p, err);
+    if (!st) {
+        p->begin = n;
+        p->stats.bytes_read = p->stats.bytes_written = 0;
+        count_bytes(p, &w);
+    }
+    tile_free(&w);
+    return st;
+}

@@ -1,0 +1,48 @@
+/*
+ * reshard/engine/transfer_plan.h - what a transfer plan contains: inside reshard/engine/ only.
+ * transfer_plan.c makes it, tile.c cuts its tiles, execute.c runs it.
+ */
+#ifndef RESHARD_ENGINE_TRANSFER_PLAN_H
+#define RESHARD_ENGINE_TRANSFER_PLAN_H
+
+#include "reshard/engine/extent_index.h"
+#include "reshard/engine/transfer.h"
+
+struct transfer_plan {
+    struct transfer transfer;       /* as given; its arrays are borrowed */
+    struct extent_index *from, *to; /* extents by tensor and position */
+    int64_t *first_tile;            /* [n_tensors + 1] tiles are numbered through all tensors */
+    int64_t begin, end;             /* the tiles of this process */
+    int threads;                    /* transfer.threads, or fewer when memory is short */
+    int64_t thread_bytes;           /* buffer of one thread */
+    int max_from, max_to;           /* most extents that any tensor has */
+    struct transfer_stats stats;
+};
+
+/*
+ * A tile: a part of a tensor that is one contiguous run in the tensor's row-major order (leading
+ * axes single indices, one axis a range, trailing axes whole). So its overlap with any extent is
+ * one contiguous run in that extent too. Trimmed to the rows that the target wants.
+ */
+struct transfer_tile {
+    int tensor;
+    struct box box;
+    int n_from, n_to;
+    int *from, *to; /* positions in the indexes that overlap the tile; the arrays belong to the
+                       caller and have room for max_from and max_to */
+};
+
+/* Buffer bytes that a tile needs for each of its elements. */
+int64_t transfer_tile_need(enum dtype from, enum dtype to);
+
+/* Elements of the largest tile of a tensor that fits the buffer of a thread; 0: none fits. */
+int64_t transfer_tile_elements(const struct transfer_plan *p, int tensor);
+
+/* Fill in tile number k. n_to = 0: the target wants nothing of it. */
+void transfer_tile_get(const struct transfer_plan *p, int64_t k, struct transfer_tile *w);
+
+/* Bytes that a tile reads and writes. */
+void transfer_tile_bytes(const struct transfer_plan *p, const struct transfer_tile *w,
+                         int64_t *read, int64_t *written);
+
+#endif

@@ -1,0 +1,224 @@
+/* reshard/export.c - see reshard/export.h. */
+#include "reshard/export.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/root.h"
+#include "core/file.h"
+#include "layout/model_config.h"
+#include "layout/model_tensors.h"
+#include "reshard/atomic_folder.h"
+#include "reshard/copy_job.h"
+#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/hf_assets.h"
+#include "reshard/formats/hf_config.h"
+#include "reshard/formats/safetensors.h"
+
+/* Code and tables that become resident later. */
+enum { LATER_BYTES = 4 << 20 };
+
+/* By this file an existing folder is recognized as an export. */
+#define CONFIG_FILE "config.json"
+
+struct export_job {
+    const struct export_request *request;
+    struct arena arena;
+    struct ckpt_found from;
+    struct model model;
+    int n, *ids;                        /* manifest ids of the tensors to read */
+    struct safetensors_tensor *tensors; /* to write */
+    struct reshard_tensor *moved;
+    struct checkpoint_source *source;
+    struct safetensors_target *target;
+    struct atomic_folder folder;
+    struct copy_job copy;
+    int files;
+};
+
+tp_status export_check_format(const char *format, struct tp_err *err)
+{
+    if (strcmp(format, "safetensors") == 0)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "--format %s: this version writes only safetensors", format);
+}
+
+/* ---- what to read and to write ---- */
+
+/* The checkpoint must have every tensor of its model, with the model's shape. */
+static tp_status check_complete(struct export_job *x, struct tp_err *err)
+{
+    const struct layout *l = &x->from.manifest.layout;
+    struct tensor *want;
+    int n;
+    tp_status st = model_params(&want, &n, &x->model, DTYPE_F32, &x->arena, err);
+
+    for (int i = 0; i < n && !st; i++) {
+        int at = layout_find(l, GROUP_PARAM, want[i].name);
+        struct box box = box_whole(want[i].ndim, want[i].shape), found;
+        char a[BOX_TEXT_MAX], b[BOX_TEXT_MAX];
+
+        if (at < 0)
+            return tp_fail(err, TP_E_CORRUPT,
+                           "%s: tensor %s of its model is missing; a model that was trained with "
+                           "--plan under other names cannot be exported, because transformers "
+                           "expects the usual names",
+                           x->from.dir, want[i].name);
+        found = box_whole(l->tensors[at].ndim, l->tensors[at].shape);
+        if (!box_equal(&box, &found))
+            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is %s, but its model has %s",
+                           x->from.dir, want[i].name, box_format(a, &found), box_format(b, &box));
+    }
+    return st;
+}
+
+/* The tensor of the checkpoint from which tensor `id` is read: its master when f32 is wanted. */
+static int source_of(const struct export_job *x, int id, enum dtype dtype)
+{
+    const struct layout *l = &x->from.manifest.layout;
+    const struct tensor *t = &l->tensors[id];
+    int master =
+        dtype == DTYPE_F32 && t->dtype != DTYPE_F32 ? layout_find(l, GROUP_MASTER, t->name) : -1;
+
+    return master >= 0 ? master : id;
+}
+
+static tp_status choose_tensors(struct export_job *x, struct tp_err *err)
+{
+    const struct layout *l = &x->from.manifest.layout;
+    const enum dtype *to = x->request->dtype;
+    size_t room = (size_t)l->n_tensors + 1;
+
+    x->ids = arena_array(&x->arena, room, sizeof *x->ids);
+    x->tensors = arena_array(&x->arena, room, sizeof *x->tensors);
+    x->moved = arena_array(&x->arena, room, sizeof *x->moved);
+    if (!x->ids || !x->tensors || !x->moved)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", x->from.dir);
+    for (int i = 0; i < l->n_tensors; i++) {
+        const struct tensor *t = &l->tensors[i];
+        enum dtype dtype = to && dtype_is_float(t->dtype) ? *to : t->dtype;
+
+        if (strcmp(t->group, GROUP_PARAM) != 0)
+            continue;
+        x->ids[x->n] = source_of(x, i, dtype);
+        x->tensors[x->n] = (struct safetensors_tensor){ t->name, dtype, t->ndim, { 0 } };
+        x->moved[x->n] = (struct reshard_tensor){ t->name, t->ndim, { 0 } };
+        memcpy(x->tensors[x->n].shape, t->shape, sizeof t->shape);
+        memcpy(x->moved[x->n].shape, t->shape, sizeof t->shape);
+        x->n++;
+    }
+    return TP_OK;
+}
+
+static tp_status open_source(struct export_job *x, struct tp_err *err)
+{
+    const struct export_request *q = x->request;
+    const char *config;
+    tp_status st;
+
+    TP_TRY(ckpt_open(&x->from, q->ckpt, q->step, &x->arena, err));
+    if (x->from.note[0])
+        progress_note(q->progress, "%s", x->from.note);
+    config = x->from.manifest.model_config;
+    if (!config)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: has no model config, so " CONFIG_FILE " cannot be written",
+                       x->from.dir);
+    TP_TRY(model_config_parse(&x->model, config, strlen(config), x->from.dir, &x->arena, err));
+    TP_TRY(check_complete(x, err));
+    TP_TRY(choose_tensors(x, err));
+    TP_TRY(checkpoint_source_open(&x->source, &x->from, x->ids, x->n, NULL, err));
+done:
+    return st;
+}
+
+/* ---- the work ---- */
+
+static tp_status copy_tensors(struct export_job *x, struct tp_err *err)
+{
+    const struct export_request *q = x->request;
+    tp_status st;
+
+    TP_TRY(
+        safetensors_create(&x->target, x->folder.tmp, x->tensors, x->n, q->max_shard_bytes, err));
+    x->copy.transfer = (struct transfer){ .n_tensors = x->n,
+                                          .tensors = x->moved,
+                                          .from = checkpoint_source_endpoint(x->source),
+                                          .to = safetensors_target_endpoint(x->target),
+                                          .threads = q->threads,
+                                          .progress = q->progress };
+    TP_TRY(copy_job_plan(&x->copy, q->memory_bytes, LATER_BYTES, err));
+    TP_TRY(copy_job_run(&x->copy, err));
+    TP_TRY(copy_job_prove(&x->copy, err));
+    x->files = safetensors_target_files(x->target);
+    TP_TRY(safetensors_finish(x->target, err));
+done:
+    return st;
+}
+
+static tp_status write_config(struct export_job *x, struct tp_err *err)
+{
+    char path[PATH_MAX], *text = NULL;
+    tp_status st = hf_config_make(&text, &x->model, x->tensors[0].dtype, err);
+
+    if (st)
+        return st;
+    st = file_join(path, x->folder.tmp, CONFIG_FILE, err);
+    if (!st)
+        st = file_write_new(path, text, strlen(text), err);
+    free(text);
+    return st;
+}
+
+static tp_status write_folder(struct export_job *x, struct tp_err *err)
+{
+    const struct export_request *q = x->request;
+    tp_status st;
+
+    if (q->assets)
+        TP_TRY(hf_assets_check(q->assets, err));
+    TP_TRY(atomic_folder_begin(&x->folder, q->out, q->force, CONFIG_FILE, err));
+    TP_TRY(copy_tensors(x, err));
+    TP_TRY(write_config(x, err));
+    if (q->assets)
+        TP_TRY(hf_assets_copy(q->assets, x->folder.tmp, err));
+    TP_TRY(atomic_folder_commit(&x->folder, err));
+done:
+    atomic_folder_abort(&x->folder);
+    return st;
+}
+
+static void fill_report(struct export_report *r, const struct export_job *x)
+{
+    *r = (struct export_report){ .step = x->from.manifest.step,
+                                 .dtype = x->tensors[0].dtype,
+                                 .n_tensors = x->n,
+                                 .files = x->files,
+                                 .bytes_written = x->copy.done.bytes_written,
+                                 .peak_bytes = memory_peak_bytes(),
+                                 .digests_equal = x->copy.digests_equal };
+    memcpy(r->dir, x->from.dir, sizeof r->dir);
+    memcpy(r->out, x->folder.dir, sizeof r->out);
+}
+
+tp_status export_run(struct export_report *report, const struct export_request *request,
+                     struct tp_err *err)
+{
+    struct export_job *x = calloc(1, sizeof *x);
+    tp_status st;
+
+    if (!x)
+        return tp_fail(err, TP_E_NOMEM, "no memory to export");
+    x->request = request;
+    TP_TRY(export_check_format(request->format, err));
+    TP_TRY(open_source(x, err));
+    TP_TRY(write_folder(x, err));
+    fill_report(report, x);
+done:
+    copy_job_free(&x->copy);
+    safetensors_target_close(x->target);
+    checkpoint_source_close(x->source);
+    arena_free(&x->arena);
+    free(x);
+    return st;
+}

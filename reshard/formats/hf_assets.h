@@ -1,0 +1,17 @@
+/*
+ * reshard/formats/hf_assets.h - the small files beside a Hugging Face model's weights: tokenizer,
+ * chat template, generation_config.json.
+ */
+#ifndef RESHARD_FORMATS_HF_ASSETS_H
+#define RESHARD_FORMATS_HF_ASSETS_H
+
+#include "core/err.h"
+
+/* Check that the folder `from` contains any of them, before other work begins. TP_E_NOTFOUND: there
+ * is no such folder, or none of the files. */
+tp_status hf_assets_check(const char *from, struct tp_err *err);
+
+/* Copy those that are in `from` to the folder `to`, byte by byte. */
+tp_status hf_assets_copy(const char *from, const char *to, struct tp_err *err);
+
+#endif

@@ -1,0 +1,16 @@
+/*
+ * reshard/formats/hf_config.h - a model's config.json as transformers reads it.
+ */
+#ifndef RESHARD_FORMATS_HF_CONFIG_H
+#define RESHARD_FORMATS_HF_CONFIG_H
+
+#include "core/err.h"
+#include "layout/dtype.h"
+#include "layout/model.h"
+
+/* The config.json of a model whose weights are stored as `dtype`: the model's own, with the members
+ * of both transformers 4 (torch_dtype, rope_theta) and 5 (dtype, rope_parameters). *text is
+ * malloc'ed. */
+tp_status hf_config_make(char **text, const struct model *m, enum dtype dtype, struct tp_err *err);
+
+#endif

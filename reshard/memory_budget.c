@@ -1,0 +1,51 @@
+/* reshard/memory_budget.c - see reshard/memory_budget.h. */
+#include "reshard/memory_budget.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/size.h"
+
+enum { THREAD_BYTES = 512 << 10, BUFFER_BYTES_MIN = 4 << 20 };
+
+/* A field of /proc/self/status in bytes. getrusage cannot be used: its maximum includes that of the
+ * process which called exec. */
+static int64_t status_bytes(const char *field)
+{
+    FILE *f = fopen("/proc/self/status", "re");
+    char line[256];
+    long long kib = 0;
+
+    if (!f)
+        return 0;
+    while (fgets(line, sizeof line, f)) /* "VmRSS:      1234 kB" */
+        if (strncmp(line, field, strlen(field)) == 0) {
+            kib = strtoll(line + strlen(field), NULL, 10);
+            break;
+        }
+    fclose(f);
+    return kib * 1024;
+}
+
+int64_t memory_peak_bytes(void)
+{
+    return status_bytes("VmHWM:");
+}
+
+tp_status memory_budget_make(struct memory_budget *out, int64_t limit_bytes, int64_t later_bytes,
+                             int threads, struct tp_err *err)
+{
+    char least[SIZE_TEXT_MAX], program[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
+
+    out->base_bytes = status_bytes("VmRSS:") + later_bytes + (int64_t)threads * THREAD_BYTES;
+    out->buffer_bytes = limit_bytes - out->base_bytes;
+    if (out->buffer_bytes >= BUFFER_BYTES_MIN)
+        return TP_OK;
+    return tp_fail(err, TP_E_BUDGET,
+                   "--mem %s is too little; at least %s is needed (%s for the program and its "
+                   "tables, the rest for buffers)",
+                   size_format(limit, limit_bytes),
+                   size_format(least, out->base_bytes + BUFFER_BYTES_MIN),
+                   size_format(program, out->base_bytes));
+}

@@ -1,0 +1,27 @@
+/*
+ * reshard/memory_budget.h - how much of a memory limit is left for buffers.
+ *
+ * The limit is on resident memory as the kernel counts it; page cache that is not mapped does not
+ * count.
+ */
+#ifndef RESHARD_MEMORY_BUDGET_H
+#define RESHARD_MEMORY_BUDGET_H
+
+#include <stdint.h>
+
+#include "core/err.h"
+
+struct memory_budget {
+    int64_t base_bytes;   /* resident without buffers: now, and what will be added */
+    int64_t buffer_bytes; /* left for buffers */
+};
+
+/* Divide limit_bytes. later_bytes is what will become resident besides buffers and the stacks of
+ * `threads`. TP_E_BUDGET says how much is needed at least. */
+tp_status memory_budget_make(struct memory_budget *out, int64_t limit_bytes, int64_t later_bytes,
+                             int threads, struct tp_err *err);
+
+/* The most that was resident since the program started; 0 where /proc is missing. */
+int64_t memory_peak_bytes(void);
+
+#endif

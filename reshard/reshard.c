@@ -1,0 +1,414 @@
+/* reshard/reshard.c - see reshard/reshard.h. */
+#include "reshard/reshard.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/epoch.h"
+#include "ckpt/root.h"
+#include "core/clock.h"
+#include "core/file.h"
+#include "core/stop.h"
+#include "reshard/copy_job.h"
+#include "reshard/formats/checkpoint.h"
+#include "reshard/reshard_kinds.h"
+#include "reshard/resume.h"
+
+/* What becomes resident besides buffers, measured generously: libhdf5 and code that is used later;
+ * a chunk's entry in the writer and on its way to the file; an open file. */
+enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512, FILE_BYTES = 64 << 10 };
+
+struct reshard_job {
+    const struct reshard_request *request;
+    struct comm *comm; /* NULL: this process alone */
+    struct arena *arena;
+    struct ckpt_found from;
+    struct layout to;
+    char out[PATH_MAX];
+    int *ids; /* [to.n_tensors] the same tensors in from.manifest */
+    struct checkpoint_source *source;
+    struct checkpoint_target *target;
+    struct copy_job copy;
+    struct resume resume;
+    struct ckpt_transaction transaction;
+};
+
+static struct resume_job resume_job_of(struct reshard_job *job)
+{
+    return (struct resume_job){ &job->copy, job->source, job->target, job->arena,
+                                job->request->progress };
+}
+
+/* ---- the name of OUT ---- */
+
+/* The root of a step directory, as an absolute path. */
+static tp_status root_of(char root[PATH_MAX], const char *dir, struct tp_err *err)
+{
+    char *slash;
+
+    if (!realpath(dir, root))
+        return tp_fail_errno(err, "%s: cannot resolve", dir);
+    slash = strrchr(root, '/');
+    if (slash && slash != root)
+        *slash = 0;
+    return TP_OK;
+}
+
+/* The default is CKPT-SPEC: CKPT as given, without trailing slashes, when it is the root; the
+ * absolute path of its root when it is a step directory. */
+static tp_status name_out(struct reshard_job *job, struct tp_err *err)
+{
+    const struct reshard_request *q = job->request;
+    char root[PATH_MAX], given[PATH_MAX];
+    size_t n = strlen(q->ckpt);
+    tp_status st;
+
+    if (q->out) {
+        if (snprintf(job->out, sizeof job->out, "%s", q->out) < (int)sizeof job->out)
+            return TP_OK;
+        return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", q->out);
+    }
+    while (n > 1 && q->ckpt[n - 1] == '/')
+        n--;
+    if ((st = root_of(root, job->from.dir, err)))
+        return st;
+    if (realpath(q->ckpt, given) && strcmp(given, root) == 0 && q->ckpt[n - 1] != '.')
+        snprintf(root, sizeof root, "%.*s", (int)n, q->ckpt);
+    if (snprintf(job->out, sizeof job->out, "%s-%s", root, q->to) < (int)sizeof job->out)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", root);
+}
+
+/* ---- layouts ---- */
+
+static tp_status check_from(const struct reshard_job *job, struct tp_err *err)
+{
+    const struct spec *is = &job->from.manifest.layout.spec;
+    struct spec from;
+    char text[SPEC_TEXT_MAX];
+    tp_status st = spec_parse(&from, job->request->from, err);
+
+    if (st)
+        return tp_fail_in(err, "--from");
+    if (spec_matches(&from, is))
+        return TP_OK;
+    return tp_fail(err, TP_E_LAYOUT, "%s: has the layout %s, which does not match --from %s",
+                   job->from.dir, spec_format(text, is), job->request->from);
+}
+
+/* Choose the tensors to copy: fill in the transfer's tensors and ids, and list them with the types
+ * of the target. */
+static tp_status choose_tensors(struct reshard_job *job, struct tensor **tensors,
+                                struct tp_err *err)
+{
+    const struct reshard_request *q = job->request;
+    const struct layout *from = &job->from.manifest.layout;
+    size_t room = (size_t)from->n_tensors + 1;
+    struct reshard_tensor *list = arena_array(job->arena, room, sizeof *list);
+    int n = 0;
+
+    *tensors = arena_array(job->arena, room, sizeof **tensors);
+    job->ids = arena_array(job->arena, room, sizeof *job->ids);
+    if (!list || !*tensors || !job->ids)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", job->from.dir);
+    for (int i = 0; i < from->n_tensors; i++) {
+        const struct tensor *t = &from->tensors[i];
+        bool is_param = strcmp(t->group, GROUP_PARAM) == 0;
+
+        if (q->no_optim && !is_param)
+            continue;
+        (*tensors)[n] = *t;
+        if (q->dtype && is_param && dtype_is_float(t->dtype))
+            (*tensors)[n].dtype = *q->dtype;
+        list[n].name = arena_printf(job->arena, "%s/%s", t->group, t->name);
+        list[n].ndim = t->ndim;
+        memcpy(list[n].shape, t->shape, sizeof t->shape);
+        if (!list[n].name)
+            return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", job->from.dir);
+        job->ids[n++] = i;
+    }
+    if (n == 0)
+        return tp_fail(err, TP_E_USAGE, "%s: has no tensors in the group " GROUP_PARAM,
+                       job->from.dir);
+    job->copy.transfer.tensors = list;
+    job->copy.transfer.n_tensors = n;
+    return TP_OK;
+}
+
+static tp_status lay_out_target(struct reshard_job *job, struct tp_err *err)
+{
+    struct tensor *tensors = NULL;
+    struct spec to;
+    tp_status st = spec_parse(&to, job->request->to, err);
+
+    if (st)
+        return tp_fail_in(err, "--to");
+    spec_fill(&to, &job->from.manifest.layout.spec);
+    if ((st = choose_tensors(job, &tensors, err)))
+        return st;
+    return layout_make(&job->to, &to, job->from.manifest.layout.n_layers, tensors,
+                       job->copy.transfer.n_tensors, job->arena, err);
+}
+
+/* ---- the plan ---- */
+
+/* SHA-256 of what this run does, by which a later run recognizes its journal. */
+static tp_status identify(char out[SHA256_TEXT], const struct reshard_job *job, struct tp_err *err)
+{
+    const struct reshard_request *q = job->request;
+    const struct manifest *m = &job->from.manifest;
+    struct arena arena = { 0 };
+    char path[PATH_MAX], sha[SHA256_TEXT], to[SPEC_TEXT_MAX], *manifest = NULL;
+    const char *text;
+    size_t n = 0;
+    tp_status st;
+
+    TP_TRY(file_join(path, job->from.dir, MANIFEST_FILE, err));
+    TP_TRY(file_read_own(&manifest, &n, path, MANIFEST_MAX_BYTES, &arena, err));
+    TP_TRY(sha256_of(sha, manifest, n, err));
+    text =
+        arena_printf(&arena, "tp-reshard %s\nsource %s step %" PRId64 " manifest %s\nto %s\n%s%s",
+                     TP_VERSION, m->save_id, m->step, sha, spec_format(to, &job->to.spec),
+                     q->no_optim ? "no-optim\n" : "", q->dtype ? dtype_name(*q->dtype) : "");
+    st = text ? sha256_of(out, text, strlen(text), err)
+              : tp_fail(err, TP_E_NOMEM, "%s: no memory for a journal", job->from.dir);
+done:
+    arena_free(&arena);
+    return st;
+}
+
+static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
+{
+    const struct reshard_request *q = job->request;
+    char identity[SHA256_TEXT];
+    tp_status st;
+
+    TP_TRY(ckpt_open(&job->from, q->ckpt, q->step, job->arena, err));
+    if (job->from.note[0])
+        progress_note(q->progress, "%s", job->from.note);
+    if (q->from)
+        TP_TRY(check_from(job, err));
+    TP_TRY(lay_out_target(job, err));
+    TP_TRY(name_out(job, err));
+    TP_TRY(ckpt_check_root(job->out, err)); /* so that a dry run finds it too */
+    TP_TRY(checkpoint_source_open(&job->source, &job->from, job->ids, job->to.n_tensors, job->comm,
+                                  err));
+    TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->comm, err));
+    if (!job->comm) {
+        TP_TRY(identify(identity, job, err));
+        TP_TRY(resume_find(&job->resume, identity, job->out, job->from.manifest.step, job->arena,
+                           err));
+    }
+done:
+    return st;
+}
+
+/* Plan with the tiles of an interrupted run when there is one and they fit into the memory, else
+ * with any tiles. */
+static tp_status plan(struct reshard_job *job, struct tp_err *err)
+{
+    const struct reshard_request *q = job->request;
+    const struct resume_job resume = resume_job_of(job);
+    struct transfer *t = &job->copy.transfer;
+    int64_t later = LATER_BYTES + checkpoint_target_chunks(job->target) * CHUNK_BYTES +
+                    (int64_t)spec_world(&job->to.spec) * FILE_BYTES + resume_memory_bytes(&resume);
+    tp_status st;
+
+    t->from = checkpoint_source_endpoint(job->source);
+    t->to = checkpoint_target_endpoint(job->target);
+    t->threads = q->threads;
+    t->comm = job->comm;
+    t->progress = q->progress;
+    t->thread_bytes = job->resume.found_thread_bytes;
+    st = copy_job_plan(&job->copy, q->memory_bytes, later, err);
+    if (st == TP_E_BUDGET && t->thread_bytes > 0) {
+        t->thread_bytes = 0;
+        st = copy_job_plan(&job->copy, q->memory_bytes, later, err);
+    }
+    return st;
+}
+
+/* ---- the work ---- */
+
+static bool is_root(const struct reshard_job *job)
+{
+    return !job->comm || comm_rank(job->comm) == 0;
+}
+
+static tp_status agree(const struct reshard_job *job, tp_status st, struct tp_err *err)
+{
+    return job->comm ? comm_agree(job->comm, st, err) : st;
+}
+
+/* Several processes: rank 0 begins the step and tells the others where; all open the shards. */
+static tp_status begin_together(struct reshard_job *job, const struct ckpt_begin_request *request,
+                                struct tp_err *err)
+{
+    struct ckpt_transaction *t = &job->transaction;
+    tp_status st = is_root(job) ? ckpt_begin(t, request, err) : TP_OK;
+
+    TP_TRY(comm_agree(job->comm, st, err));
+    TP_TRY(comm_broadcast(job->comm, t->tmp.path, sizeof t->tmp.path, 0, err));
+    TP_TRY(checkpoint_target_create(job->target, t->tmp.path, err));
+done:
+    return st;
+}
+
+/* Begin OUT's step and copy everything into it. */
+static tp_status copy(struct reshard_job *job, struct tp_err *err)
+{
+    const struct reshard_request *q = job->request;
+    const struct resume_job resume = resume_job_of(job);
+    struct ckpt_begin_request begin = { .root = job->out,
+                                        .step = job->from.manifest.step,
+                                        .force = q->force };
+    tp_status st = is_root(job) ? ckpt_epoch(&begin.epoch, job->out, err) : TP_OK;
+
+    TP_TRY(agree(job, st, err));
+    if (job->comm) {
+        TP_TRY(begin_together(job, &begin, err));
+        return copy_job_run(&job->copy, err);
+    }
+    stop_listen_all();
+    job->resume.interval_s = q->journal_s;
+    TP_TRY(resume_begin(&job->resume, &job->transaction, &begin, &resume, err));
+    TP_TRY(resume_run(&job->resume, &resume, err));
+done:
+    return st;
+}
+
+/* Finish the shards, prove, and make the step appear. */
+static tp_status commit(struct reshard_job *job, struct tp_err *err)
+{
+    struct manifest m = job->from.manifest;
+    tp_status st;
+
+    m.layout = job->to;
+    TP_TRY(checkpoint_target_finish(job->target, &m, job->arena, err));
+    if (is_root(job)) {
+        st = copy_job_prove(&job->copy, err);
+        if (!st)
+            st = ckpt_commit(&job->transaction, &m, err);
+        if (!st)
+            resume_done(&job->resume);
+    }
+    st = agree(job, st, err);
+done:
+    return st;
+}
+
+static tp_status execute(struct reshard_job *job, struct tp_err *err)
+{
+    tp_status st = copy(job, err);
+
+    if (!st)
+        st = commit(job, err);
+    if (st == TP_E_STOPPED)
+        ckpt_suspend(&job->transaction);
+    else if (st && is_root(job))
+        ckpt_abort(&job->transaction);
+    return st;
+}
+
+/* ---- the report ---- */
+
+/* Sums and maxima over the processes. */
+static tp_status add_up(struct reshard_report *r, const struct transfer_stats *s, struct comm *comm,
+                        struct tp_err *err)
+{
+    int64_t sums[3] = { s->bytes_read, s->bytes_written, s->tiles };
+    tp_status st = TP_OK;
+
+    if (comm) {
+        TP_TRY(comm_all_reduce(comm, sums, 3, COMM_I64, COMM_SUM, err));
+        TP_TRY(comm_all_reduce(comm, &r->peak_bytes, 1, COMM_I64, COMM_MAX, err));
+    }
+    r->bytes_read = sums[0];
+    r->bytes_written = sums[1];
+    r->tiles = sums[2];
+    r->processes = comm ? comm_size(comm) : 1;
+done:
+    return st;
+}
+
+static tp_status fill_report(struct reshard_report *r, const struct reshard_job *job,
+                             struct tp_err *err)
+{
+    bool dry_run = job->request->dry_run;
+    const struct copy_job *c = &job->copy;
+    const int world = spec_world(&job->to.spec);
+    tp_status st;
+
+    memcpy(r->dir, job->from.dir, sizeof r->dir);
+    memcpy(r->out, job->out, sizeof r->out);
+    r->from = job->from.manifest.layout.spec;
+    r->to = job->to.spec;
+    r->step = job->from.manifest.step;
+    r->n_tensors = job->to.n_tensors;
+    r->boxes_from = c->transfer.from->n_extents;
+    r->boxes_to = c->transfer.to->n_extents;
+    r->planned = c->planned;
+    r->base_bytes = c->memory.base_bytes;
+    r->peak_bytes = dry_run ? c->memory.base_bytes + c->planned.buffer_bytes : memory_peak_bytes();
+    r->digests_equal = c->digests_equal;
+    r->casts = c->casts;
+    r->resumed_tiles = job->resume.resumed_tiles;
+    r->all_tiles = job->resume.tiles;
+    r->rank_bytes = arena_array(&r->arena, (size_t)world, sizeof *r->rank_bytes);
+    if (!r->rank_bytes)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a report");
+    for (int rank = 0; rank < world; rank++)
+        r->rank_bytes[rank] = checkpoint_target_rank_bytes(job->target, rank);
+    TP_TRY(add_up(r, dry_run ? &c->planned : &c->done, job->comm, err));
+    if (dry_run)
+        TP_TRY(reshard_kinds_list(&r->kinds, &r->n_kinds, &job->to, c->plan, &r->arena, err));
+done:
+    return st;
+}
+
+int reshard_report_files(const struct reshard_report *r)
+{
+    int n = 0;
+
+    for (int rank = 0; rank < spec_world(&r->to); rank++)
+        n += r->rank_bytes[rank] > 0;
+    return n;
+}
+
+void reshard_report_free(struct reshard_report *r)
+{
+    arena_free(&r->arena);
+}
+
+tp_status reshard_run(struct reshard_report *report, const struct reshard_request *request,
+                      struct tp_err *err)
+{
+    struct reshard_report r = { .n_tensors = 0 };
+    struct reshard_job *job = calloc(1, sizeof *job);
+    double start = clock_seconds();
+    tp_status st;
+
+    *report = r;
+    if (!job)
+        return tp_fail(err, TP_E_NOMEM, "no memory to reshard");
+    job->request = request;
+    job->comm = request->comm && comm_size(request->comm) > 1 ? request->comm : NULL;
+    job->arena = &r.arena;
+    job->transaction.tmp.lock_fd = -1;
+    TP_TRY(agree(job, open_endpoints(job, err), err));
+    TP_TRY(plan(job, err));
+    if (!request->dry_run)
+        TP_TRY(execute(job, err));
+    TP_TRY(fill_report(&r, job, err));
+    r.seconds = clock_seconds() - start;
+done:
+    resume_free(&job->resume);
+    copy_job_free(&job->copy);
+    checkpoint_target_close(job->target);
+    checkpoint_source_close(job->source);
+    free(job);
+    *report = r; /* also after a failure: the caller frees its arena */
+    return st;
+}

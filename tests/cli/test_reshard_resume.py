@@ -1,0 +1,341 @@
+"""An interrupted tp-reshard resumes where it was, and ends with the bytes of an uninterrupted run.
+
+The job is tiny and records its progress after each tile (--journal 0), so that there are many places
+to interrupt it at. The shim of test_faults.py kills at exact places, signals come at random ones.
+
+
+needs: tp-reshard tp-ckpt make_ckpt fault/shim.so
+"""
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+import harness
+from test_faults import Shim, died
+from test_reshard import make, same_shards, step_dir
+
+SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
+CONFIG = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 500}
+EACH = ["--journal", 0, "--jobs", 1]
+
+
+class Job:
+    """A checkpoint, what an uninterrupted tp-reshard makes of it, and other runs of the same job."""
+
+    def __init__(self, folder, start="tp4", to="tp2pp2", config=None, options=()):
+        self.root = make(folder / "source", start, config or CONFIG)
+        self.before = harness.tree(self.root)
+        self.out, self.whole = folder / "out", folder / "whole"
+        self.options = list(options)
+        self.argv = self.argv_to(to)
+        self.tiles = json.loads(harness.ok(*self.argv_to(to, self.whole), "--json").out)["windows"]
+        assert self.tiles > 40
+
+    def argv_to(self, to, out=None):
+        return ["tp-reshard", self.root, "--to", to, "-o", out or self.out, *EACH, *self.options]
+
+    def start(self, argv=None):
+        return subprocess.Popen(harness.command(argv or self.argv), stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def tmp(self):
+        """The one temporary directory, or None."""
+        found = list(self.out.glob("step-*.tmp-*")) if self.out.exists() else []
+        assert len(found) < 2, found
+        return found[0] if found else None
+
+    def interrupt(self, least=1, how=signal.SIGKILL):
+        """Run until the journal has `least` bytes after its head, then send a signal. What is left is
+        a temporary directory with a journal."""
+        p = self.start()
+        while p.poll() is None:
+            tmp = self.tmp()
+            try:
+                if tmp and (tmp / "progress").stat().st_size > 300 + least:
+                    break
+            except FileNotFoundError:
+                pass
+            time.sleep(0.001)
+        p.send_signal(how)
+        _, err = p.communicate(timeout=60)
+        assert self.tmp() and (self.tmp() / "progress").exists(), "it was too fast: " + err
+        return p.returncode, err
+
+    def check(self, killed_late=False, verify=True):
+        """The result is complete, as after an uninterrupted run. killed_late: `latest` may be missing."""
+        assert same_shards(step_dir(self.out), step_dir(self.whole)), "other bytes"
+        names = {p.name for p in self.out.iterdir()}
+        if killed_late:
+            names = names - {"latest.tmp"} | {"latest"}
+        assert names == {"latest", "lock", step_dir(self.whole).name}
+        assert killed_late or not (step_dir(self.out) / "progress").exists()
+        if verify:
+            harness.ok("tp-ckpt", "verify", self.out)
+        assert harness.tree(self.root) == self.before, "the source was written to"
+
+    def finish(self):
+        """Run to the end. Returns the tiles that were complete before, or None when it started over; and
+        stderr."""
+        r = harness.ok(*self.argv, "--json", "--journal", 2)  # --journal may differ from the first run
+        self.check(verify=False)
+        resumed = resumed_tiles(r.err)
+        assert json.loads(r.out)["windows_before"] == (resumed or 0)
+        return resumed, r.err
+
+    def keep(self):
+        """Copy `out`, to start from it again."""
+        shutil.copytree(self.out, self.out.parent / "kept", symlinks=True)
+
+    def again(self):
+        shutil.rmtree(self.out, ignore_errors=True)
+        shutil.copytree(self.out.parent / "kept", self.out, symlinks=True)
+
+
+def resumed_tiles(err):
+    m = re.search(r"resuming an interrupted run: (\d+) of (\d+) tiles are complete", err)
+    return int(m[1]) if m else None
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(tmp_path)
+
+
+@pytest.mark.parametrize("start,to,options", [
+    ("tp4", "tp2pp2", []), ("tp1", "tp8dp2zero1", ["--mem", "64M"]),
+    ("tp2dp2zero3", "tp1", ["--no-optim"]), ("tp2", "tp4", ["--dtype", "f32"])])
+def test_killed_again_and_again_it_resumes_and_ends_the_same(start, to, options, tmp_path, figure):
+    rng = random.Random(SEED)
+    print("TP_SEED=%d" % SEED)
+    job = Job(tmp_path, start, to, {**CONFIG, "num_hidden_layers": 5}, options)
+    done, kills, grew = 0, 0, 0
+    while True:
+        p = job.start()
+        try:
+            p.wait(rng.uniform(0.02, 0.25) * (1 + kills / 5))
+        except subprocess.TimeoutExpired:
+            p.send_signal(signal.SIGKILL)
+        _, err = p.communicate()
+        now = resumed_tiles(err)
+        if now is not None:
+            assert now >= done, "went back from %d to %d" % (done, now)
+            grew += now > done
+            done = now
+        else:
+            assert "starting over" not in err and (not done or "resharding" not in err), err
+        if p.returncode == 0 or "exists already" in err:  # killed after the commit
+            break
+        assert p.returncode == -signal.SIGKILL, err
+        kills += 1
+    job.check(killed_late=p.returncode != 0)
+    figure("kills, and those after which more was done", "%d, %d" % (kills, grew))
+
+
+def test_killed_at_any_change_of_the_file_system_it_resumes(job, tmp_path, figure):
+    """The shim kills at a point; the next run resumes from what the journal says is on disk."""
+    shim = Shim(tmp_path, job.out)
+    status, err = shim.run(job.argv)
+    assert status == 0, err
+    calls = shim.points()
+    rng = random.Random(SEED)
+    tried = range(1, len(calls) + 1) if harness.LONG else sorted(rng.sample(
+        range(1, len(calls) + 1), 15))
+    resumed = 0
+    for at in tried:
+        shutil.rmtree(job.out)
+        status, err = shim.run(job.argv, at, rng.choice(["kill", "torn"]))
+        assert died(status)
+        if job.out.exists() and harness.steps(job.out):  # it had been committed
+            job.check(killed_late=True)
+            continue
+        had = job.tmp() and (job.tmp() / "progress").exists() and (
+            job.tmp() / "progress").stat().st_size > 200
+        before, err = job.finish()
+        assert before is not None or not had, "TP_SEED=%d, point %d: %s" % (SEED, at, err)
+        assert "starting over" not in err, "TP_SEED=%d, point %d: %s" % (SEED, at, err)
+        resumed += before is not None
+    assert resumed > len(tried) / 2
+    figure("killed at points, resumed", "%d, %d" % (len(tried), resumed))
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_with_75_and_the_same_command_resumes(job, how):
+    status, err = job.interrupt(how=how)
+    assert status == 75
+    said = re.search(r"interrupted: (\d+) of (\d+) tiles are complete; run the same command again to resume", err)
+    assert said and 0 < int(said[1]) < job.tiles == int(said[2])
+    assert job.finish()[0] == int(said[1])
+
+
+def test_a_torn_journal_is_good_to_its_last_record(job, figure):
+    job.interrupt(1500)
+    full = (job.tmp() / "progress").read_bytes()
+    job.keep()
+    rng, seen = random.Random(SEED), {}
+    sizes = range(len(full) + 1) if harness.LONG else [0, 1, 150, len(full)] + rng.sample(
+        range(len(full)), 10)
+    for n in sorted(sizes):
+        job.again()
+        (job.tmp() / "progress").write_bytes(full[:n])
+        seen[n], err = job.finish()
+        if seen[n] is None:
+            assert "starting over" in err, err
+    order = [-1 if seen[n] is None else seen[n] for n in sorted(seen)]
+    assert order == sorted(order) and order[0] == -1 and order[-1] > 5, seen
+    figure("lengths of a torn journal", len(seen))
+
+
+def test_a_flipped_bit_in_the_journal_never_makes_a_wrong_checkpoint(job, figure):
+    job.interrupt(1500)
+    full = (job.tmp() / "progress").read_bytes()
+    job.keep()
+    rng = random.Random(SEED)
+    bits = range(8 * len(full)) if harness.LONG else [3] + rng.sample(range(8 * len(full)), 12)
+    most = None
+    for bit in bits:
+        data = bytearray(full)
+        data[bit // 8] ^= 1 << bit % 8
+        job.again()
+        (job.tmp() / "progress").write_bytes(data)
+        resumed, err = job.finish()
+        assert resumed is not None or "starting over" in err
+        most = max(most or 0, resumed or 0)
+    assert most and most > 0
+    figure("bits of the journal flipped", len(list(bits)))
+
+
+def test_a_damaged_temporary_is_started_over(job):
+    job.interrupt(1500)
+    job.keep()
+    shard = sorted(job.tmp().glob("rank-*"))[0].name
+    for spoil in ("cut", "longer", "gone", "folder"):
+        job.again()
+        path = job.tmp() / shard
+        if spoil == "cut":
+            os.truncate(path, path.stat().st_size - 1)
+        elif spoil == "longer":
+            os.truncate(path, path.stat().st_size + 4096)
+        else:
+            path.unlink()
+            if spoil == "folder":
+                path.mkdir()
+        resumed, err = job.finish()
+        assert resumed is None and "starting over" in err and shard in err, (spoil, err)
+
+
+def test_the_structure_of_a_half_written_shard_is_created_again(job):
+    """libhdf5 never reads what a crash left outside payloads."""
+    job.interrupt(1500)
+    for shard in job.tmp().glob("rank-*"):
+        with open(shard, "r+b") as f:
+            f.write(os.urandom(512))
+    assert job.finish()[0] > 0
+
+
+def other_source(job):
+    root = make(job.root.parent / "other", "tp4", CONFIG, seed=2)
+    shutil.rmtree(job.root)
+    shutil.copytree(root, job.root, symlinks=True)
+
+
+@pytest.mark.parametrize("change", ["source", "to", "no-optim", "dtype"])
+def test_another_job_does_not_resume(job, change):
+    job.interrupt()
+    argv = list(job.argv)
+    if change == "source":
+        other_source(job)
+    elif change == "to":
+        argv = job.argv_to("tp8")
+    else:
+        argv += ["--no-optim"] if change == "no-optim" else ["--dtype", "f32"]
+    r = harness.ok(*argv)
+    assert resumed_tiles(r.err) is None and "starting over" in r.err
+    assert job.tmp() is None
+    clean = job.out.parent / "clean"
+    harness.ok(*[clean if a == job.out else a for a in argv])
+    assert same_shards(step_dir(job.out), step_dir(clean))
+
+
+def test_other_threads_and_more_memory_resume_too(job):
+    job.interrupt()
+    job.argv = [a for a in job.argv if a not in EACH] + ["--jobs", 3, "--mem", "700M"]
+    assert job.finish()[0] > 0
+
+
+def test_too_little_memory_for_the_earlier_tiles_starts_over(tmp_path):
+    config = {**CONFIG, "hidden_size": 512, "vocab_size": 16000}
+    job = Job(tmp_path, config=config, options=["--mem", "256M"])
+    job.interrupt()
+    least = harness.run(*job.argv, "--mem", "1M").err.split("at least ")[1].split()[0]
+    job.argv += ["--mem", "%dk" % ((float(least) + 1) * 1024)]
+    resumed, err = job.finish()
+    assert resumed is None and "starting over" in err and "--mem" in err
+
+
+def test_damage_to_the_source_that_the_first_run_read_is_found_by_the_second(job):
+    """Its checksums are in the journal and are compared, although the bytes are not read again."""
+    shards = sorted(step_dir(job.root).glob("rank-*"))
+    good = [s.read_bytes() for s in shards]
+    for shard in shards:  # the payload of every tensor, so also what is read first
+        data = bytearray(shard.read_bytes())
+        data[len(data) // 2] ^= 1
+        data[4096:4096 + 8] = bytes(b ^ 1 for b in data[4096:4096 + 8])
+        shard.write_bytes(data)
+    if harness.run("tp-ckpt", "verify", job.root).rc == 0:
+        pytest.fail("nothing was damaged")
+    job.interrupt(job.tiles)  # many tiles
+    for shard, data in zip(shards, good):
+        shard.write_bytes(data)
+    r = harness.run(*job.argv)
+    assert r.rc in (0, 3)
+    if r.rc == 3:
+        assert "rank-" in r.err and job.tmp() is None
+        return
+    job.check()  # the damaged bytes had not been read yet
+
+
+def test_of_two_at_once_one_is_refused_and_the_other_ends(job):
+    first = job.start()
+    first.send_signal(signal.SIGSTOP)
+    while not (job.tmp() and (job.tmp() / "progress").exists()):
+        first.send_signal(signal.SIGCONT)
+        time.sleep(0.005)
+        first.send_signal(signal.SIGSTOP)
+    second = harness.run(*job.argv)
+    first.send_signal(signal.SIGCONT)
+    _, err = first.communicate(timeout=60)
+    assert second.rc == 2 and "another process is writing step 5" in second.err
+    assert first.returncode == 0, err
+    job.check()
+
+
+def test_an_error_leaves_nothing_also_when_it_had_resumed_tiles(job, tmp_path):
+    """A full disk is an error: what an earlier run left is removed too, also the root that it made."""
+    job.interrupt()
+    job.keep()
+    shim = Shim(tmp_path, job.out)
+    shim.run(job.argv)
+    calls = shim.points()
+    writes = [i + 1 for i, call in enumerate(calls) if call == "fsync"]
+    for at in (writes[0], writes[len(writes) // 2], writes[-1]):
+        job.again()
+        status, err = shim.run(job.argv, at, "eio")
+        assert status == 3 and "tp-reshard" in err, "%s at %d of %s" % (status, at, calls)
+        assert not job.out.exists(), os.listdir(job.out)
+    assert job.finish()[0] is None
+
+
+def test_processes_together_start_over(job):
+    job.interrupt()
+    argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2,
+            *harness.command(job.argv)]
+    r = harness.ok(*argv)
+    assert resumed_tiles(r.err) is None
+    job.check()
