@@ -180,11 +180,15 @@ test-long:
 	@LONG=1 $(RUN_TESTS) --targets >/dev/null && $(MAKE) tests
 	@LONG=1 $(RUN_TESTS)
 
+## test-map      print which tests cover each module
+test-map: build/uses.mk
+	@$(PYTHON) -B tests/check/modules.py --map
+
 ## test-clients  compare with transformers and PyTorch (from PyPI, in .venv/)
 test-clients:
 	@tools/setup.sh build test clients
 	@$(MAKE) all
-	@BIN=$(BIN) tests/clients/run.sh
+	@BUILD=$(BUILD) BIN=$(BIN) tests/clients/run.sh
 
 ## test-packaging test what `make install` installs: manual pages, completions, libraries
 test-packaging:
@@ -305,7 +309,7 @@ clean:
 help:
 	@sed -n 's/^## \?/  /p' Makefile
 
-.PHONY: all manuals deb cuda gpu-check demo test test-long test-clients test-packaging tests unit bench lint check-format \
+.PHONY: all manuals deb cuda gpu-check demo test test-long test-map test-clients test-packaging tests unit bench lint check-format \
         check-tidy check-cpp check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:

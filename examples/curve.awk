@@ -3,8 +3,8 @@
 #   awk -f examples/curve.awk [-v ref=LOG -v ref_name=TEXT -v title=TEXT -v note=TEXT] LOG... > SVG
 #   awk -f examples/curve.awk -v spark=60 LOG...           one line of text, 60 characters wide
 #
-# Each stretch of steps at one layout has a colour of its own; the change from one to the next is
-# marked. The reference, a run that never moved, lies under them as a broad grey line.
+# The steps of each layout have their own colour, and a line marks each change of layout. The log
+# `ref`, of a run that kept its layout, is drawn below them as a broad grey line.
 
 function field(name,    s) {
     if (!match($0, "\"" name "\": *(\"[^\"]*\"|[-+0-9.eE]+)"))
@@ -32,7 +32,7 @@ field("loss") != "" {
 
 # ---- text ------------------------------------------------------------------------------------
 
-# One character for each share of the steps; a bar where the layout changed.
+# Each character is the mean loss of some steps; a bar marks a change of layout.
 function sparkline(    i, c, k, sum, last, out, bars) {
     split("▁ ▂ ▃ ▄ ▅ ▆ ▇ █", bars, " ")
     for (c = 0; c < spark; c++) {
@@ -60,7 +60,7 @@ function text(x, y, size, anchor, fill, s) {
            x, y, size, anchor, fill, s
 }
 
-# The round distance that gives about `want` ticks.
+# A round distance between ticks that gives about `want` of them.
 function tick_distance(range, want,    d, p) {
     p = 1
     while (p * 10 <= range / want) p *= 10
@@ -86,7 +86,7 @@ function axes(    d, v) {
            "text-anchor=\"middle\" fill=\"#111111\">loss (nats per byte)</text>\n", top + height / 2
 }
 
-# The line through points a..b of the run, or of the reference.
+# A line through the points a..b of the run, or of the reference.
 function line(a, b, of_ref, style,    i) {
     printf "<polyline fill=\"none\" stroke-linejoin=\"round\" %s points=\"", style
     for (i = a; i <= b; i++)
@@ -104,7 +104,7 @@ function legend(row, colour, broad, s,    y) {
     text(left + width - 226, y + 4, 13, "start", "#111111", s)
 }
 
-function hop(i,    x) {
+function layout_change(i,    x) {
     x = px((step[i - 1] + step[i]) / 2)
     printf "<path d=\"M%s %sv%s\" stroke=\"#111111\" stroke-dasharray=\"5 4\"/>\n", x, top, height
     text(x + 7, top + height * 0.3, 13, "start", "#111111",
@@ -128,13 +128,13 @@ function picture(    i, a, k, colours) {
     for (i = a = 1; i <= n; i++)
         if (i == n || layout[i + 1] != layout[i]) {
             k++
-            # from the last point of the stretch before, so that the line has no gap
+            # start at the last point of the layout before, so that the line has no gap
             line(a > 1 ? a - 1 : a, i, 0,
                  "stroke=\"" colours[1 + (k - 1) % 4] "\" stroke-width=\"2\"")
             legend(n_ref ? k : k - 1, colours[1 + (k - 1) % 4], 2,
                    layout[i] ", steps " step[a] " to " step[i])
             if (a > 1)
-                hop(a)
+                layout_change(a)
             a = i + 1
         }
     print "</svg>"
@@ -142,7 +142,7 @@ function picture(    i, a, k, colours) {
 
 END {
     if (n < 2) {
-        print "curve: the logs hold no two steps" > "/dev/stderr"
+        print "curve: the logs have fewer than two steps" > "/dev/stderr"
         exit 1
     }
     lo = hi = loss[1]
@@ -155,7 +155,7 @@ END {
     if (title == "")
         title = "Training loss over " first " to " end
     if (ref_name == "")
-        ref_name = "the same run, never moved"
+        ref_name = "the same run at one layout"
     if (spark)
         sparkline()
     else {

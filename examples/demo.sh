@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 #
-# examples/demo.sh - the whole way, on real text, in demo/ (`make demo` calls this).
+# examples/demo.sh - train, reshard, resume and export on real text, in demo/; `make demo` calls it.
 #
-# Trains a small byte-level Llama on Debian's license texts at tp8, stops in the middle, reshards
-# the checkpoint to tp4, trains on, and exports the merged weights. Every command is printed before
-# it runs, so that it can be typed again.
+# Trains a small Llama on the bytes of Debian's license texts at tp8, stops in the middle, reshards
+# the checkpoint to tp4, continues there, and exports the weights. Every command is printed before
+# it runs, so that readers can repeat it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,7 @@ say() {
     printf '\n%s%s%s\n' "$bold" "$*" "$plain"
 }
 
-# Of the lines that tp-train prints, one a step, a dozen or so; all others as they are.
+# Pass about a dozen of the lines that tp-train prints for its steps, and all other lines.
 thinned() {
     local line n every=$((steps / 12))
     while IFS= read -r line; do
@@ -44,22 +44,22 @@ announce() {
     printf '\n%s$ %s%s\n' "$bold" "$*" "$plain"
 }
 
-# The command answered RC; WANT is as it should be.
-judge() { # RC WANT COMMAND
+# End the demo if a command did not exit with the expected code.
+check_exit() { # RC WANT COMMAND
     [ "$1" -eq "$2" ] && return
-    echo "demo: '$3' ended with $1 where $2 was expected; all made so far is in $demo" >&2
+    echo "demo: '$3' exited with $1 instead of $2; everything made so far is in $demo" >&2
     exit 1
 }
 
-# Print a command as one would type it, then run it.
+# Print a command, then run it.
 step() {
     local rc=0
     announce "$@"
     "$@" || rc=$?
-    judge "$rc" 0 "$1"
+    check_exit "$rc" 0 "$1"
 }
 
-# A training run: its lines thinned out. WANT 75: saved and stopped before its end.
+# Run tp-train. It exits with WANT: 0, or 75 if it saves and stops before the end.
 training() { # WANT MORE...
     local want=$1 rc
     shift
@@ -68,11 +68,11 @@ training() { # WANT MORE...
     "${train[@]}" "$@" 2>&1 | thinned
     rc=${PIPESTATUS[0]}
     set -e
-    judge "$rc" "$want" "${train[0]}"
+    check_exit "$rc" "$want" "${train[0]}"
 }
 
-# The longest difference of loss between two logs, over the steps that both have.
-furthest() {
+# The largest difference of loss between two logs, over the steps that both have.
+largest_difference() {
     awk '
         function field(name) {
             if (!match($0, "\"" name "\": *[-+0-9.eE]+")) return ""
@@ -106,52 +106,52 @@ cd "$demo/runs"
 train=(tp-train --model ../model/config.json --data ../text --steps "$steps" --batch 8 --seq 128
     --lr 1e-3 --warmup 10)
 
-say "1. Train at tp8: eight ranks, each with an eighth of every matrix; stop after $half of $steps steps"
-echo "(in $PWD, with $bin on the PATH)"
+say "1. Train on eight ranks, each with an eighth of every matrix (tp8). Stop after $half of $steps steps."
+echo "(commands run in $PWD, with $bin on the PATH)"
 training 75 --layout tp8 --ckpt ckpt --save-every "$half" --exit-step "$half" \
     --log tp8.jsonl
 
-say "2. The checkpoint: one HDF5 file a rank, and a manifest"
+say "2. Look at the checkpoint: one HDF5 file for each rank, and a manifest"
 step tp-ckpt ls ckpt
 step tp-ckpt show ckpt param/model.layers.0.mlp.gate_proj.weight
 step h5dump -H -d /param/model.layers.0.mlp.gate_proj.weight \
     "ckpt/step-$(printf %08d "$half")/rank-00005.h5"
 
-say "3. Reshard it: weights, both moments of AdamW, the state of the run"
+say "3. Reshard it for four ranks: weights, both moments of AdamW, training state"
 step tp-reshard ckpt --from tp8 --to tp4
 step tp-ckpt diff ckpt ckpt-tp4
 
-say "4. Go on at tp4, to step $steps"
+say "4. Resume on four ranks, up to step $steps"
 training 0 --layout tp4 --ckpt ckpt-tp4 --resume=must --log tp4.jsonl
 
-say "5. Is it the same curve? The whole run once more, at tp2, never stopped"
+say "5. Compare the loss curve with that of a run on two ranks that never stopped"
 training 0 --layout tp2 --log tp2.jsonl
 cat tp8.jsonl tp4.jsonl >log.jsonl
-echo "furthest apart in loss: $(furthest tp2.jsonl log.jsonl)"
+echo "largest difference of loss: $(largest_difference tp2.jsonl log.jsonl)"
 
-say "6. Check every byte, and merge the weights for Hugging Face's transformers"
+say "6. Verify every byte, and export the weights for Hugging Face transformers"
 step tp-ckpt verify ckpt-tp4
 step tp-ckpt export ckpt-tp4 --format safetensors -o ../hf
 
-awk -f "$repo/examples/curve.awk" -v ref=tp2.jsonl -v ref_name="the same run at tp2, never stopped" \
-    -v title="A byte-level Llama on Debian's license texts, over two layouts" \
-    -v note="the peaks are the warranty clauses, IN CAPITALS" log.jsonl >../curve.svg
+awk -f "$repo/examples/curve.awk" -v ref=tp2.jsonl -v ref_name="a run at tp2 that never stopped" \
+    -v title="Training a Llama on Debian's license texts: tp8, then tp4" \
+    -v note="the peaks are warranty clauses in capital letters" log.jsonl >../curve.svg
 ln -s runs/ckpt ../ckpt
 
-say "What was made, in $demo ($((SECONDS - started)) seconds)"
+say "Done in $((SECONDS - started)) seconds. $demo now has:"
 row text "the text: Debian's licenses"
-row model/config.json "the model: a Llama of 4 layers, 8 heads"
+row model/config.json "the model: a Llama with 4 layers and 8 heads"
 row runs/ckpt "the checkpoint at tp8, after $half steps"
-row runs/ckpt-tp4 "the same at tp4, and after $steps steps"
-row runs/log.jsonl "loss, gradient norm, speed of every step"
-row hf "merged weights: AutoModelForCausalLM.from_pretrained('demo/hf')"
-row curve.svg "the picture of the loss; open it in a browser"
+row runs/ckpt-tp4 "the same checkpoint at tp4, and the one after $steps steps"
+row runs/log.jsonl "loss, gradient norm and speed of every step"
+row hf "weights for transformers: AutoModelForCausalLM.from_pretrained('demo/hf')"
+row curve.svg "a picture of the loss; open it in a browser"
 echo
 echo "  loss  $(awk -f "$repo/examples/curve.awk" -v spark=60 log.jsonl)  (| tp8 to tp4)"
 cat <<END
 
-Now yourself:
+Try it yourself:
   cd demo
-  ../bin/tp-reshard ckpt --from tp8 --to tp4     (makes ckpt-tp4; try --to tp2, dp2, --dry-run)
+  ../bin/tp-reshard ckpt --from tp8 --to tp4     (makes ckpt-tp4; try --to tp2, --to dp2, --dry-run)
   ../bin/tp-ckpt diff ckpt runs/ckpt-tp4 --step $half
 END

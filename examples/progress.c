@@ -1,7 +1,7 @@
 /*
  * examples/progress.c - the smallest trainer that tp-run can watch:
  *     cc progress.c -ltp-progress
- * One rank, a step every 50 ms, a "loss" that falls.
+ * One rank with a step every 50 ms and a loss that falls.
  */
 #include <stdio.h>
 #include <time.h>
@@ -16,7 +16,7 @@ int main(void)
     tp_progress_phase(p, TP_PHASE_TRAIN);
     for (int step = 0; step < 100; step++) {
         tp_progress_collective(p, 1);
-        nanosleep(&step_time, NULL); /* a collective of a real trainer waits for the others here */
+        nanosleep(&step_time, NULL); /* a real trainer waits for the other ranks here */
         tp_progress_collective(p, 0);
         tp_progress_step(p, step + 1, 5.0 / (1 + step));
     }

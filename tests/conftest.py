@@ -1,10 +1,10 @@
-"""What both kinds of Python tests have: figures, numbers that a run prints at its end."""
+"""Figures: numbers that tests record, and that a run of pytest prints at its end."""
 import pytest
 
 
 @pytest.fixture
 def figure(record_property):
-    """figure("points", 127): remember a number."""
+    """figure("points", 127) records a number."""
     return record_property
 
 

@@ -1,26 +1,53 @@
-"""Fixtures of the integration tests: a tiny model and a checkpoint of it, made once a worker."""
+"""Fixtures for the tests of programs: a tiny model, a checkpoint of it, and reference curves.
+
+Fixtures of a session are made once for each pytest worker.
+"""
 import pytest
 
+import curves
 import harness
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Say which tests one worker runs together: those of a file, or of a model of `reference`. So
+    what they share is made once."""
+    for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        model = params.get("name", "") if "reference" in item.fixturenames else ""
+        item.add_marker(pytest.mark.xdist_group("%s %s" % (item.path.stem, model)))
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """A config.json of a tiny Llama."""
+    """The config.json of a tiny Llama."""
     return harness.write_config(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, tiny):
-    """A root with one complete step, written at tp2; tests copy it (see `ckpt`)."""
+    """A root with one complete step, written at tp2. Tests change a copy of it (`ckpt`)."""
     root = tmp_path_factory.mktemp("trained") / "ckpt"
     harness.train(tiny, root, steps=2, layout="tp2")
     return root
 
 
+@pytest.fixture
+def ckpt(trained, tmp_path):
+    """The test's own copy of `trained`."""
+    return harness.copy(trained, tmp_path / "ckpt")
+
+
+@pytest.fixture(scope="module")
+def reference(request, tmp_path_factory):
+    """The MODELS of the test's file, trained by the oracle with its OPTIONS and SEED."""
+    m = request.module
+    return curves.Reference(tmp_path_factory.mktemp("reference"), m.MODELS, m.OPTIONS, m.SEED)
+
+
 @pytest.fixture(scope="session")
 def curve(tmp_path_factory, tiny):
-    """curve(steps): {step: loss} of a run of the tiny model that never failed, at run_job's PACE."""
+    """curve(steps): {step: loss} of a run of the tiny model without failures, with run_job.PACE."""
     known = {}
 
     def of(steps):
@@ -32,9 +59,3 @@ def curve(tmp_path_factory, tiny):
         return known[steps]
 
     return of
-
-
-@pytest.fixture
-def ckpt(trained, tmp_path):
-    """The test's own copy of `trained`."""
-    return harness.copy(trained, tmp_path / "ckpt")

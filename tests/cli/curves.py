@@ -1,5 +1,4 @@
-"""Runs of tp-train beside the numpy oracle's: the same model, data and options, the same curve."""
-import json
+"""Training runs compared with the numpy oracle: same model, same data, same options, same curve."""
 import pathlib
 import sys
 
@@ -11,52 +10,56 @@ sys.path.insert(0, str(harness.REPO / "tests" / "oracle"))
 import oracle_numpy as oracle  # noqa: E402
 
 LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
-FLAGS = {"wd": "weight-decay"}  # of options that are called otherwise
+FLAGS = {"wd": "weight-decay"}  # options of the oracle that tp-train calls by another name
 
 
-class Known:
-    """Models by name, each made once, with the oracle's trace of its training.
+class Reference:
+    """The models of a test file, and the oracle's training of each. Both are made when first used.
 
-    models: name -> config.json; options: name -> the oracle's options, or one for all.
-    known(name) is (model folder, trace).
+    models: {name: config.json}; options: {name: the oracle's options}, or the options of all models.
     """
 
-    def __init__(self, tmp_path_factory, models, options, seed):
-        self.tmp, self.models, self.seed, self.done = tmp_path_factory, models, seed, {}
+    def __init__(self, folder, models, options, seed):
+        self.folder, self.models, self.seed, self.traces = folder, models, seed, {}
         self.options = options if set(options) == set(models) else dict.fromkeys(models, options)
 
-    def __call__(self, name):
-        folder, _, trace = self.made(name)
-        return folder, trace
+    def weights(self, name):
+        return oracle.random_weights(self.models[name], seed=self.seed)
+
+    def model(self, name):
+        """The folder of a model: config.json and model.safetensors."""
+        folder = self.folder / name.replace(" ", "-")
+        if not folder.exists():
+            oracle.save_model(folder, self.models[name], self.weights(name))
+        return folder
 
     def data(self, name):
-        return self.made(name)[1]
+        """A text whose bytes the model's vocabulary has."""
+        words, path = self.models[name]["vocab_size"], pathlib.Path(harness.TEXT)
+        if words < 256:
+            text, path = path.read_bytes(), self.model(name) / "text"
+            path.write_bytes(bytes(b % words for b in text))
+        return path
 
-    def made(self, name):
-        if name not in self.done:
-            folder, config = self.tmp.mktemp("model"), self.models[name]
-            weights = oracle.random_weights(config, seed=self.seed)
-            oracle.save_model(folder, config, weights)
-            data = pathlib.Path(harness.TEXT)
-            if config["vocab_size"] < 256:
-                text = data.read_bytes()
-                data = folder / "few-words"
-                data.write_bytes(bytes(b % config["vocab_size"] for b in text))
-            trace, _ = oracle.train(config, weights, data.read_bytes(), **self.options[name])
-            self.done[name] = folder, data, trace
-        return self.done[name]
+    def trace(self, name):
+        """The oracle's losses and norms, one entry for each step."""
+        if name not in self.traces:
+            self.traces[name], _ = oracle.train(self.models[name], self.weights(name),
+                                                self.data(name).read_bytes(), **self.options[name])
+        return self.traces[name]
 
-    def argv(self, name, layout, log, *more):
-        folder, data, _ = self.made(name)
-        argv = ["tp-train", "--model", folder, "--data", data, "--layout", layout, "--log", log]
+    def argv(self, name, layout, log, *more, model=None):
+        """The command line of tp-train for the same run."""
+        argv = ["tp-train", "--model", model or self.model(name), "--data", self.data(name),
+                "--layout", layout, "--log", log]
         for key, value in {"steps": 20, **self.options[name]}.items():
             argv += ["--" + FLAGS.get(key, key).replace("_", "-"), value]
         return argv + list(more)
 
-    def train(self, name, layout, log, *more):
-        """(what the program said, its log, the oracle's trace)."""
-        r = harness.ok(*self.argv(name, layout, log, *more))
-        return r, [json.loads(line) for line in open(log)], self(name)[1]
+    def train(self, name, layout, log, *more, **kw):
+        """(what tp-train printed, its log, the oracle's trace)."""
+        r = harness.ok(*self.argv(name, layout, log, *more, **kw))
+        return r, harness.read_log(log), self.trace(name)
 
 
 def assert_same(log, trace, what):
@@ -66,9 +69,10 @@ def assert_same(log, trace, what):
 
 
 def assert_gradient_is_slope(kind, config, scale):
-    """The oracle's backward pass is written by hand: differences check it, an element a tensor.
+    """The oracle's backward pass is written by hand. Compare its gradients with differences, for one
+    element of each tensor.
 
-    kind: oracle.Llama or oracle.GPT2. scale: of its random weights, so that gradients are not tiny.
+    kind: oracle.Llama or oracle.GPT2. scale: of the random weights, so that gradients are not tiny.
     """
     words = config["vocab_size"]
     w = {k: x.astype(float) * scale for k, x in oracle.random_weights(config, 3).items()}

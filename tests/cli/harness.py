@@ -1,6 +1,6 @@
-"""What the tests of programs share: running them, small models, trees of files to compare.
+"""Helpers of the tests of programs: run them, write small models, compare trees of files.
 
-The environment says where the programs are: TP_BIN (default: bin/) and TP_BUILD (build/plain/).
+TP_BIN (default: bin/) and TP_BUILD (build/plain/) say where the programs are.
 """
 import functools
 import hashlib
@@ -22,12 +22,12 @@ SANITIZE = os.environ.get("TP_SANITIZE", "")
 LONG = bool(os.environ.get("TP_LONG"))
 TEXT = "/usr/share/common-licenses/GPL-3"
 
-if os.geteuid() == 0:  # mpirun asks for it
+if os.geteuid() == 0:  # mpirun refuses to run as root without these
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
 
-# 8 heads and 8 shares of everything, so that every power of two up to 8 divides it; fewer KV heads
-# than that, so that tp8 repeats them.
+# Every power of two up to 8 divides the heads and widths. There are only 4 KV heads, so that tp8
+# replicates them.
 TINY = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
     "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -38,7 +38,7 @@ TINY = {
 
 
 class Result:
-    """What a program did: rc, out, err, and err's lines."""
+    """The exit code of a program, and what it wrote to stdout and stderr."""
 
     def __init__(self, argv, rc, out, err):
         self.argv, self.rc, self.out, self.err = argv, rc, out, err
@@ -87,7 +87,7 @@ def command(argv):
 
 
 def run(*argv, env=None, cwd=None, timeout=300, stdin=None):
-    """Run to the end, whatever it answers; a program that hangs or is killed is an error here."""
+    """Run a program to its end. Any exit code is fine, but not a signal or a timeout."""
     p = subprocess.run(command(argv), env={**os.environ, **(env or {})}, cwd=cwd, timeout=timeout,
                        stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE,
                        stderr=subprocess.PIPE, text=True, errors="replace")
@@ -97,14 +97,14 @@ def run(*argv, env=None, cwd=None, timeout=300, stdin=None):
 
 
 def ok(*argv, **kw):
-    """Run; it must answer 0."""
+    """Run a program. It must exit with 0."""
     r = run(*argv, **kw)
     assert r.rc == 0, repr(r)
     return r
 
 
 def write_config(folder, **changes):
-    """Write a config.json: TINY with changes (None removes a key); its path."""
+    """Write FOLDER/config.json, TINY with changes (None removes a key). Returns its path."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     config = {k: v for k, v in {**TINY, **changes}.items() if v is not None}
@@ -114,7 +114,7 @@ def write_config(folder, **changes):
 
 
 def train_args(model, root=None, steps=2, layout="tp2", **options):
-    """The command line of a small run; options by their long names, True for a flag."""
+    """The command line of a small training run. options: long names and values; True for a flag."""
     argv = ["tp-train", "--model", model, "--data", TEXT, "--steps", steps, "--layout", layout,
             "--seq", 32, "--batch", 4, "--warmup", 2]
     if root:
@@ -129,25 +129,31 @@ def train(model, root=None, **kw):
     return ok(*train_args(model, root, **kw))
 
 
+def read_log(path):
+    """The lines of a --log file."""
+    with open(path, encoding="utf-8") as f:
+        return [json.loads(line) for line in f]
+
+
 def losses(log):
-    """[loss of step 0, ...] of a --log file."""
-    return [json.loads(line)["loss"] for line in open(log)]
+    """The losses in a --log file."""
+    return [line["loss"] for line in read_log(log)]
 
 
 def digest(ckpt):
-    """Digest of all tensors of a checkpoint, by tp-ckpt."""
+    """The digest of all tensors of a checkpoint."""
     return ok("tp-ckpt", "digest", ckpt).out.splitlines()[-1].split()[0]
 
 
 def steps(root):
-    """Committed step directories of a root, oldest first."""
+    """The complete step directories of a root, oldest first."""
     return sorted(p for p in pathlib.Path(root).glob("step-*") if ".tmp" not in p.name)
 
 
 def tree(*roots, but=()):
-    """{path: what it is} of everything under roots, to compare before and after.
+    """{path: its content, target or mode} of everything below roots, to compare before and after.
 
-    but: names that may come and go.
+    but: names to leave out.
     """
     seen = {}
     for root in map(str, roots):

@@ -1,8 +1,8 @@
-"""Going on: at any layout with the same curve, after a signal, and saving that is not in the way.
+"""Resuming: at any layout with the same curve, and after a signal; saving during training; and what
+tp-train prints about changes between two runs.
 
 needs: tp-train tp-reshard tp-ckpt
 """
-import json
 import os
 import pathlib
 import signal
@@ -12,14 +12,14 @@ import time
 import pytest
 
 import harness
-from harness import TEXT, ok, run
+from curves import LOSS_WITHIN, NORM_WITHIN
+from harness import TEXT, ok, read_log, run
 from test_ckpt import sign
 
-# 8 heads over 2 KV heads, and a vocabulary that nothing divides.
+# 8 heads over 2 KV heads, and a vocabulary that no degree divides.
 MODEL = dict(num_key_value_heads=2, vocab_size=259, tie_word_embeddings=True)
-LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
-# Eight ranks on two cores, also as root; OpenMPI leaks in modules that it has unloaded by the end,
-# which a leak sanitizer cannot name and so not forgive.
+# Eight ranks on two cores, also as root. Without leak checks, because Open MPI leaks in modules that it
+# has unloaded by the end, and suppressions need their names.
 MPI = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
            OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
            ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0")
@@ -35,20 +35,16 @@ def argv(model, layout, root, log, *more):
             "--layout", layout, "--ckpt", root, "--log", log, *more]
 
 
-def lines(log):
-    return [json.loads(line) for line in open(log)]
-
-
 @pytest.fixture(scope="module")
 def straight(model, tmp_path_factory):
-    """dtype -> (log, root) of 20 steps that nothing interrupted."""
+    """dtype -> (log, root) of 20 steps without interruption."""
     done = {}
 
     def get(dtype="fp32"):
         if dtype not in done:
             folder = tmp_path_factory.mktemp("straight")
             ok(*argv(model, "tp8", folder / "ckpt", folder / "log", "--dtype", dtype))
-            done[dtype] = lines(folder / "log"), folder / "ckpt"
+            done[dtype] = read_log(folder / "log"), folder / "ckpt"
         return done[dtype]
     return get
 
@@ -65,22 +61,22 @@ def assert_same_curve(log, straight, loss_within=LOSS_WITHIN, norm_within=NORM_W
         assert a["lr"] == b["lr"] and a["tokens"] == b["tokens"]
 
 
-@pytest.mark.parametrize("hops", [["tp8", "tp4"], ["tp8", "tp1"], ["tp1", "tp8"],
+@pytest.mark.parametrize("layouts", [["tp8", "tp4"], ["tp8", "tp1"], ["tp1", "tp8"],
                                   ["tp2dp2", "tp4", "dp4", "tp8dp2", "tp1"]], ids="-".join)
-def test_resuming_at_another_layout_keeps_the_curve(model, straight, hops, tmp_path):
+def test_resuming_at_another_layout_keeps_the_curve(model, straight, layouts, tmp_path):
     root, log = tmp_path / "ckpt", tmp_path / "log"
-    for i, layout in enumerate(hops):
+    for i, layout in enumerate(layouts):
         more = ["--resume=must"] if i else []
-        last = i == len(hops) - 1
+        last = i == len(layouts) - 1
         if not last:
-            more += ["--exit-step", 20 * (i + 1) // len(hops)]
+            more += ["--exit-step", 20 * (i + 1) // len(layouts)]
         r = run(*argv(model, layout, root, log, *more))
         assert r.rc == (0 if last else 75), repr(r)
         if i:
-            assert "written by %s)" % canonical(hops[i - 1]) in r.err, repr(r)
-    got = lines(log)
+            assert "written by %s)" % canonical(layouts[i - 1]) in r.err, repr(r)
+    got = read_log(log)
     assert_same_curve(got, straight()[0])
-    assert {x["layout"] for x in got} == set(map(canonical, hops))
+    assert {x["layout"] for x in got} == set(map(canonical, layouts))
 
 
 def test_resuming_at_the_same_layout_is_the_same_bits(model, straight, tmp_path):
@@ -89,7 +85,7 @@ def test_resuming_at_the_same_layout_is_the_same_bits(model, straight, tmp_path)
     assert r.rc == 75
     ok(*argv(model, "tp8", root, log, "--resume"))
     want, want_root = straight()
-    for a, b in zip(lines(log), want):
+    for a, b in zip(read_log(log), want):
         assert (a["loss"], a["grad_norm"]) == (b["loss"], b["grad_norm"])
     assert harness.digest(root) == harness.digest(want_root)
 
@@ -99,7 +95,7 @@ def test_resuming_in_bf16_keeps_the_curve(model, straight, tmp_path):
     assert run(*argv(model, "tp8", root, log, "--dtype", "bf16", "--exit-step", 10)).rc == 75
     ok(*argv(model, "tp8", root, log, "--dtype", "bf16", "--resume"))
     want, want_root = straight("bf16")
-    assert_same_curve(lines(log), want, 0, 0)
+    assert_same_curve(read_log(log), want, 0, 0)
     assert harness.digest(root) == harness.digest(want_root)
     ok("tp-ckpt", "verify", root)
 
@@ -109,13 +105,13 @@ def test_a_resumed_run_may_change_its_arithmetic(model, straight, tmp_path):
     assert run(*argv(model, "tp2", root, log, "--dtype", "bf16", "--exit-step", 10)).rc == 75
     r = ok(*argv(model, "tp4", root, log, "--resume"))
     assert "bf16" in r.err and "fp32" in r.err
-    assert_same_curve(lines(log), straight()[0], 2e-2, 5e-2)
+    assert_same_curve(read_log(log), straight()[0], 2e-2, 5e-2)
 
 
-def test_saving_changes_nothing_and_says_what_it_cost(model, straight, tmp_path):
+def test_saving_changes_no_number_and_its_time_is_logged(model, straight, tmp_path):
     root, log = tmp_path / "ckpt", tmp_path / "log"
     ok(*argv(model, "tp8", root, log, "--save-every", 3))
-    got = lines(log)
+    got = read_log(log)
     assert_same_curve(got, straight()[0], 0, 0)
     assert [s.name for s in harness.steps(root)] == ["step-%08d" % n for n in
                                                     (3, 6, 9, 12, 15, 18, 20)]
@@ -128,17 +124,17 @@ def test_keep_keeps_the_newest(model, tmp_path):
     assert [s.name for s in harness.steps(tmp_path / "ckpt")] == ["step-00000016", "step-00000020"]
 
 
-def test_auto_on_an_empty_root_starts_from_the_beginning_loudly(model, straight, tmp_path):
+def test_auto_on_an_empty_root_starts_from_the_beginning_and_says_so(model, straight, tmp_path):
     r = ok(*argv(model, "tp8", tmp_path / "ckpt", tmp_path / "log", "--resume"))
     assert "NOTHING TO RESUME" in r.err
-    assert_same_curve(lines(tmp_path / "log"), straight()[0], 0, 0)
+    assert_same_curve(read_log(tmp_path / "log"), straight()[0], 0, 0)
 
 
-def test_a_run_that_is_complete_stays_so(model, straight, tmp_path):
+def test_resuming_a_complete_run_changes_nothing(model, straight, tmp_path):
     root = harness.copy(straight()[1], tmp_path / "ckpt")
     before = harness.digest(root)
     r = ok(*argv(model, "tp2", root, tmp_path / "log", "--resume"))
-    assert "done: 20 steps" in r.err and lines(tmp_path / "log") == []
+    assert "done: 20 steps" in r.err and read_log(tmp_path / "log") == []
     assert harness.digest(root) == before
 
 
@@ -150,7 +146,7 @@ def test_without_resume_a_root_with_checkpoints_is_refused(model, straight, tmp_
     assert harness.tree(root) == before
 
 
-def test_auto_does_not_begin_anew_over_a_damaged_checkpoint(model, straight, tmp_path):
+def test_auto_does_not_start_from_the_beginning_over_a_damaged_checkpoint(model, straight, tmp_path):
     root = harness.copy(straight()[1], tmp_path / "ckpt")
     manifest = root / "step-00000020" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-40])
@@ -158,14 +154,14 @@ def test_auto_does_not_begin_anew_over_a_damaged_checkpoint(model, straight, tmp
     assert r.rc == 3 and "step-00000020" in r.err, repr(r)
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_loudly(model, straight, tmp_path):
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(model, straight, tmp_path):
     root, log = tmp_path / "ckpt", tmp_path / "log"
     ok(*argv(model, "tp4", root, log, "--save-every", 12))
     manifest = root / "step-00000020" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-40])
     r = ok(*argv(model, "tp2", root, log, "--resume"))
     assert "step-00000020 IS DAMAGED" in r.err and "back to step 12" in r.err, repr(r)
-    assert_same_curve(lines(log)[20:], straight()[0][12:])
+    assert_same_curve(read_log(log)[20:], straight()[0][12:])
     ok("tp-ckpt", "verify", root)
 
 
@@ -173,7 +169,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_loudly(model, straight, tmp_
 
 
 def start(words, n):
-    """Start and wait until n steps are logged."""
+    """Start a run and wait until n steps are logged."""
     log = pathlib.Path(words[words.index("--log") + 1])
     words = words[:]
     words[words.index("--steps") + 1] = 100000
@@ -195,12 +191,12 @@ def test_a_signal_saves_and_stops(name, model, tmp_path):
     p.send_signal(getattr(signal, name))
     _, err = p.communicate(timeout=60)
     assert p.returncode == 75 and "saved and stopped" in err, err
-    done = len(lines(log))
+    done = len(read_log(log))
     assert [s.name for s in harness.steps(root)] == ["step-%08d" % done]
     words = argv(model, "tp4", root, log, "--resume=must")
     words[words.index("--steps") + 1] = done + 3
     ok(*words)
-    assert [x["step"] for x in lines(log)] == list(range(done + 3))
+    assert [x["step"] for x in read_log(log)] == list(range(done + 3))
 
 
 def test_a_signal_under_mpirun_saves_and_stops(model, tmp_path):
@@ -209,19 +205,19 @@ def test_a_signal_under_mpirun_saves_and_stops(model, tmp_path):
     p.send_signal(signal.SIGUSR1)
     _, err = p.communicate(timeout=60)
     assert p.returncode == 75 and "saved and stopped" in err, err
-    assert [s.name for s in harness.steps(root)] == ["step-%08d" % len(lines(log))]
+    assert [s.name for s in harness.steps(root)] == ["step-%08d" % len(read_log(log))]
 
 
 def test_under_mpirun_the_numbers_are_the_same(model, straight, tmp_path):
     ok("mpirun", "-n", 4, *argv(model, "tp2dp2", tmp_path / "ckpt", tmp_path / "log"), env=MPI)
-    assert_same_curve(lines(tmp_path / "log"), straight()[0])
+    assert_same_curve(read_log(tmp_path / "log"), straight()[0])
 
 
-# ---- what is not as it was --------------------------------------------------------------------
+# ---- changes between two runs ----------------------------------------------------------------
 
 
 def resumed(model, root, *more):
-    """What a run of a step more says, beside its step."""
+    """The messages of a run that resumes from a copy of root."""
     folder = root.parent / ("again-%d" % len(list(root.parent.iterdir())))
     return run("tp-train", "--model", model, "--data", TEXT, "--batch", 8, "--seq", 32,
                "--ckpt", harness.copy(root, folder), "--resume=must", *more).err
@@ -234,9 +230,9 @@ def two_steps(model, tmp_path):
     return tmp_path / "ckpt"
 
 
-def test_nothing_is_said_of_a_run_that_goes_on_as_it_was(model, two_steps):
-    said = resumed(model, two_steps, "--steps", 2, "--layout", "dp2", "--micro", 1)
-    assert "warning" not in said and "nothing was left to train" in said
+def test_a_run_that_resumes_unchanged_prints_no_warning(model, two_steps):
+    err = resumed(model, two_steps, "--steps", 2, "--layout", "dp2", "--micro", 1)
+    assert "warning" not in err and "nothing was left to train" in err
 
 
 @pytest.mark.parametrize("more, words", [
@@ -246,15 +242,15 @@ def test_nothing_is_said_of_a_run_that_goes_on_as_it_was(model, two_steps):
     (["--beta2", 0.99, "--clip", 0], "--beta2 was 0.95, now 0.99; --clip was 1, now 0"),
     (["--dtype", "bf16"], "arithmetic was fp32, now bf16"),
 ], ids=lambda x: x if isinstance(x, str) else None)
-def test_what_is_not_as_it_was_is_said(more, words, model, two_steps):
-    said = resumed(model, two_steps, "--steps", 3, *more)
-    assert "warning: not as the run that saved it" in said and words in said
-    assert "--steps was 2, now 3" in said
+def test_changed_options_are_listed(more, words, model, two_steps):
+    err = resumed(model, two_steps, "--steps", 3, *more)
+    assert "warning: not as the run that saved it" in err and words in err
+    assert "--steps was 2, now 3" in err
 
 
 @pytest.mark.parametrize("resume", [[], ["--resume"], ["--resume=must"]])
 @pytest.mark.parametrize("what", ["newer", "cut"])
-def test_what_cannot_be_read_is_no_reason_to_begin_anew(what, resume, model, two_steps):
+def test_an_unreadable_checkpoint_is_never_started_over(what, resume, model, two_steps):
     path = two_steps / "step-00000002/manifest.json"
     text = path.read_text()
     if what == "newer":
@@ -269,23 +265,23 @@ def test_what_cannot_be_read_is_no_reason_to_begin_anew(what, resume, model, two
     assert harness.tree(two_steps) == before
 
 
-def test_constants_of_the_model_and_lost_masters_are_said(model, two_steps, tmp_path):
+def test_changed_constants_and_lost_masters_are_reported(model, two_steps, tmp_path):
     other = harness.write_config(tmp_path, **MODEL, rope_theta=500.0, rms_norm_eps=1e-3)
-    said = resumed(other, two_steps, "--steps", 2)
-    assert "rope_theta was 10000, now 500" in said and "eps was 1e-05, now 0.001" in said
+    err = resumed(other, two_steps, "--steps", 2)
+    assert "rope_theta was 10000, now 500" in err and "eps was 1e-05, now 0.001" in err
     ok("tp-reshard", two_steps, "--to", "tp4", "--dtype", "bf16", "-o", tmp_path / "cast")
     assert "weights were cast to bf16" in resumed(model, tmp_path / "cast", "--steps", 2)
 
 
-def test_another_architecture_and_other_names_are_called_so(model, two_steps, tmp_path):
+def test_another_architecture_and_other_names_are_reported(model, two_steps, tmp_path):
     (tmp_path / "gpt2").mkdir()
     gpt2 = harness.write_config(tmp_path / "gpt2", architectures=["GPT2LMHeadModel"], n_embd=32,
                                 n_head=8, n_layer=2, n_positions=64, model_type="gpt2",
                                 tie_word_embeddings=True)
-    said = resumed(gpt2, two_steps, "--steps", 3)
-    assert "checkpoint of a LlamaForCausalLM" in said and "is a GPT2LMHeadModel" in said
+    err = resumed(gpt2, two_steps, "--steps", 3)
+    assert "checkpoint of a LlamaForCausalLM" in err and "is a GPT2LMHeadModel" in err
     plan = tmp_path / "plan"
     plan.write_text(ok("tp-train", "--model", model, "--print-plan").out.replace("mlp.", "ffn.")
                     .replace("\nffn.", "\nmlp."))
-    said = resumed(model, two_steps, "--steps", 3, "--plan", plan)
-    assert "has no tensor model.layers.0.ffn" in said and "--plan" in said
+    err = resumed(model, two_steps, "--steps", 3, "--plan", plan)
+    assert "has no tensor model.layers.0.ffn" in err and "--plan" in err

@@ -1,4 +1,4 @@
-"""Resuming at another layout reads what the ranks need and little else.
+"""Resuming at another layout reads hardly more than the ranks need.
 
 needs: tp-train tp-reshard make_ckpt
 """
@@ -10,7 +10,7 @@ import pytest
 import harness
 from harness import TEXT, ok
 
-# Tensors of a MiB and more, so that chunks and blocks of columns are what they are in real models.
+# Tensors of a MiB and more, so that chunks and blocks of columns are like those of real models.
 MODEL = dict(hidden_size=512, intermediate_size=1408, num_hidden_layers=2, num_attention_heads=8,
              num_key_value_heads=8, head_dim=64, vocab_size=1024)
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -46,9 +46,9 @@ def test_ranks_read_what_they_need(written, wanted, roots, tmp_path):
            here, "--resume=must", "--seq", 8, "--batch", 8)
     shutil.rmtree(here)
     size = r"([\d.]+ \w+)"
-    said = re.search("read %s of %s needed .rank 0: %s of %s" % ((size,) * 4), r.err)
-    assert said, r.err
-    read, needed, read_0, needed_0 = map(number, said.groups())
+    found = re.search("read %s of %s needed .rank 0: %s of %s" % ((size,) * 4), r.err)
+    assert found, r.err
+    read, needed, read_0, needed_0 = map(number, found.groups())
     ranks = 1
     for degree in re.findall(r"(?<!v)(?:tp|pp|dp)(\d+)", wanted):
         ranks *= int(degree)

@@ -1,8 +1,7 @@
-"""tp-train's numbers: every loss and gradient norm is the numpy oracle's, at any layout.
+"""tp-train's numbers: every loss and gradient norm is that of the numpy oracle, at any layout.
 
 needs: tp-train tp-ckpt
 """
-import json
 import re
 
 import h5py
@@ -12,35 +11,30 @@ import pytest
 import curves
 import harness
 from curves import NORM_WITHIN, oracle
-from harness import TEXT, ok, run
-
+from harness import TEXT, ok, read_log, run
 
 LLAMA = dict(harness.TINY, hidden_size=64, intermediate_size=176, num_hidden_layers=4,
              num_attention_heads=4, num_key_value_heads=2, head_dim=16)
 MODELS = {
     "untied": dict(LLAMA, num_hidden_layers=3),
-    # two KV heads for up to eight ranks; 259 rows of vocabulary, which nothing divides
+    # two KV heads for up to eight ranks; a vocabulary of 259 rows, which no degree divides
     "tied": dict(LLAMA, num_hidden_layers=2, hidden_size=48, intermediate_size=96,
                  num_attention_heads=8, num_key_value_heads=2, head_dim=12, vocab_size=259,
                  tie_word_embeddings=True),
-    # more KV heads than ranks; other constants
+    # more KV heads than ranks; unusual constants
     "constants": dict(LLAMA, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
                       head_dim=8, rms_norm_eps=1e-3, rope_theta=50.0),
-    # so few words that three of eight ranks have none
+    # so few words that three of eight ranks have none of them
     "nine words": dict(LLAMA, num_hidden_layers=1, num_attention_heads=8, num_key_value_heads=8,
                        head_dim=8, vocab_size=9),
 }
+SEED = 1234
 OPTIONS = {
     "untied": dict(batch=8, seq=64),
     "tied": dict(batch=16, seq=32, warmup=2, lr=3e-3),
     "constants": dict(batch=4, seq=32, wd=0.0, clip=0.5, beta1=0.8, beta2=0.99, min_lr=0.0, eps=1e-6),
     "nine words": dict(batch=4, seq=16, clip=0.0, warmup=0),
 }
-
-
-@pytest.fixture(scope="module")
-def known(tmp_path_factory):
-    return curves.Known(tmp_path_factory, MODELS, OPTIONS, seed=1234)
 
 
 CASES = [("untied", layout, ()) for layout in ("tp1", "tp2", "tp4", "dp2", "dp4", "tp2dp2")]
@@ -54,28 +48,27 @@ CASES += [("untied", "tp1", ("--micro", 1)), ("untied", "tp2dp2", ("--micro", 2)
 
 @pytest.mark.parametrize("name, layout, more", CASES,
                          ids=["-".join(map(str, (n, l) + m)).replace(" ", "-") for n, l, m in CASES])
-def test_losses_and_norms_are_the_oracles(known, name, layout, more, tmp_path):
-    _, log, trace = known.train(name, layout, tmp_path / "log", *more)
+def test_losses_and_norms_are_the_oracles(reference, name, layout, more, tmp_path):
+    _, log, trace = reference.train(name, layout, tmp_path / "log", *more)
     curves.assert_same(log, trace, name + " " + layout)
     assert [x["lr"] for x in log] == pytest.approx([x["lr"] for x in trace], rel=1e-8)
 
 
 @pytest.mark.parametrize("name, layout", [("untied", "tp1"), ("untied", "tp2dp2"), ("tied", "tp8")])
-def test_bf16_follows_the_fp32_curve(known, name, layout, tmp_path):
-    _, log, trace = known.train(name, layout, tmp_path / "log", "--dtype", "bf16")
+def test_bf16_follows_the_fp32_curve(reference, name, layout, tmp_path):
+    _, log, trace = reference.train(name, layout, tmp_path / "log", "--dtype", "bf16")
     dloss, _ = oracle.deviation(log, trace)
     print("%s %s bf16: |dloss| %.1e" % (name, layout, dloss))
-    assert 1e-6 < dloss <= 2e-2  # and it is not fp32 that was compared
+    assert 1e-6 < dloss <= 2e-2  # less would mean that it computed in fp32
 
 
-def test_the_oracle_notices_a_wrong_rule(known):
-    """What the tolerances are worth: each rule spoilt a little is seen."""
-    (folder, trace), data = known("nine words"), known.data("nine words")
-    weights = oracle.load_safetensors(folder / "model.safetensors")
-    for spoilt in (dict(wd=0.11), dict(eps=1e-6), dict(beta2=0.951), dict(warmup=1)):
-        options = {**OPTIONS["nine words"], **spoilt}
-        other, _ = oracle.train(MODELS["nine words"], weights, data.read_bytes(), **options)
-        assert oracle.deviation(other, trace)[1] > NORM_WITHIN, spoilt
+def test_the_tolerances_find_a_wrong_rule(reference):
+    """A small change of any rule is more than the tolerances allow."""
+    data, weights = reference.data("nine words").read_bytes(), reference.weights("nine words")
+    for change in (dict(wd=0.11), dict(eps=1e-6), dict(beta2=0.951), dict(warmup=1)):
+        other, _ = oracle.train(MODELS["nine words"], weights, data,
+                                **{**OPTIONS["nine words"], **change})
+        assert oracle.deviation(other, reference.trace("nine words"))[1] > NORM_WITHIN, change
 
 
 def test_the_oracles_gradient_is_the_slope_of_its_loss():
@@ -99,23 +92,22 @@ def test_adamw_takes_its_constants_in_double(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["tp1", "tp4", "tp2dp2", "cp4", "tp2pp2cp2dp2"])
-def test_logits_are_the_oracles(known, layout, tmp_path):
-    (folder, _), data = known("untied"), known.data("untied")
+def test_logits_are_the_oracles(reference, layout, tmp_path):
+    folder, data = reference.model("untied"), reference.data("untied")
     out = tmp_path / "logits.safetensors"
     ok("tp-train", "--model", folder, "--data", data, "--steps", 1, "--layout", layout,
        "--logits", out, "--micro", 2)
     got = oracle.load_safetensors(out)
     ids, _ = oracle.batch_of(data.read_bytes(), OPTIONS["untied"], 0)
     assert (got["input_ids"] == ids).all()
-    w = {k: x.astype(float)
-         for k, x in oracle.load_safetensors(folder / "model.safetensors").items()}
+    w = {k: x.astype(float) for k, x in reference.weights("untied").items()}
     want, _ = oracle.Llama(MODELS["untied"], 64).forward(w, ids)
     assert got["logits"].shape == want.shape
     assert abs(got["logits"] - want).max() < 2e-5
 
 
 def test_a_random_start_is_the_same_at_every_layout(tmp_path):
-    config = harness.write_config(tmp_path, **{k: v for k, v in MODELS["tied"].items()})
+    config = harness.write_config(tmp_path, **MODELS["tied"])
     logits = []
     for layout in ("tp1", "tp8", "tp2dp2"):
         out = tmp_path / layout
@@ -138,20 +130,20 @@ def test_two_runs_are_the_same_bits(tiny, tmp_path):
 # ---- what is printed ------------------------------------------------------------------------------
 
 
-def test_the_log_has_the_fields_of_the_contract(known, tmp_path):
-    r, log, _ = known.train("nine words", "tp2dp2", tmp_path / "log")
+def test_the_log_has_the_fields_that_are_promised(reference, tmp_path):
+    r, log, _ = reference.train("nine words", "tp2dp2", tmp_path / "log")
     assert [x["step"] for x in log] == list(range(20))
     for i, x in enumerate(log):
         assert x["tokens"] == (i + 1) * 4 * 16 and x["layout"] == "tp2dp2"
         assert x["seconds"] > 0 and x["tokens_per_s"] > 0 and x["save_seconds"] == 0
-    assert len(r.out.splitlines()) == 20  # the same for people
+    assert len(r.out.splitlines()) == 20  # and a line for each step on stdout
     for line in open(tmp_path / "log"):
         for number in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", line.split('"layout"')[0]):
             assert len(number.split("e")[0].replace(".", "").lstrip("-0")) <= 12, number
 
 
-def test_the_start_says_what_will_be_done(known, tmp_path):
-    r, _, _ = known.train("tied", "tp8dp2", tmp_path / "log")
+def test_the_summary_at_the_start_has_layout_memory_and_messages(reference, tmp_path):
+    r, _, _ = reference.train("tied", "tp8dp2", tmp_path / "log")
     for word in ("tp8dp2, 16 ranks", "1 heads", "(shared by neighbours)", "gradients", "optimizer",
                  "activations", "all-reduces over tp", "over dp"):
         assert word in r.err, word
@@ -159,12 +151,10 @@ def test_the_start_says_what_will_be_done(known, tmp_path):
 
 # ---- memory ---------------------------------------------------------------------------------------
 
-# Weights and state of 29 M parameters: much beside what the program itself takes.
+# The weights and state of 29 M parameters are much larger than the program itself.
 LARGE = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=6, num_attention_heads=8,
              num_key_value_heads=8, head_dim=64)
-
-
-# Little to hold but the tokens' activations.
+# Almost all of its memory is for activations.
 LONG = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=8192)
 
 
@@ -177,7 +167,7 @@ def test_a_model_too_large_for_a_rank_is_refused_at_tp1_and_trains_at_tp4(tmp_pa
     assert "256 MiB" in r.err and "tp4" in r.err and "does not fit at tp1" in r.err, repr(r)
     assert not (tmp_path / "ckpt").exists()
     ok(*argv, "--layout", "tp4", "--log", tmp_path / "log")
-    peak = json.loads(open(tmp_path / "log").readlines()[-1])["peak_rss_bytes"]
+    peak = read_log(tmp_path / "log")[-1]["peak_rss_bytes"]
     print("peak of a rank: %.0f MiB" % (peak / 2**20))
     assert peak <= 256 << 20
 
@@ -191,7 +181,7 @@ def test_a_sequence_too_long_for_a_rank_is_refused_at_cp1_and_trains_at_cp4(tmp_
     assert "does not fit at tp1" in r.err and "tp1cp4 (" in r.err, repr(r)
     ok(*argv, "--log", tmp_path / "whole")
     ok(*argv, "--log", tmp_path / "cut", "--layout", "cp4", "--mem", "64M")
-    whole, cut = ([json.loads(x) for x in open(tmp_path / f)] for f in ("whole", "cut"))
+    whole, cut = read_log(tmp_path / "whole"), read_log(tmp_path / "cut")
     dloss, dnorm = oracle.deviation(cut, whole)
     print("8192 tokens at cp4 against cp1: |dloss| %.1e, relative dnorm %.1e; peak of a rank "
           "%.0f MiB, was %.0f MiB" % (dloss, dnorm, cut[-1]["peak_rss_bytes"] / 2**20,
@@ -202,7 +192,7 @@ def test_a_sequence_too_long_for_a_rank_is_refused_at_cp1_and_trains_at_cp4(tmp_
 
 
 @pytest.mark.skipif("address" in harness.SANITIZE or "thread" in harness.SANITIZE,
-                    reason="a sanitizer's own memory is not estimated")
+                    reason="the estimate does not include a sanitizer's own memory")
 @pytest.mark.parametrize("layout, dtype, micro, saves", [
     ("tp1", "fp32", 4, False), ("tp2", "fp32", 4, True), ("tp2", "bf16", 2, True),
     ("dp2", "fp32", 2, False), ("tp4", "bf16", 4, False), ("dp2zero1", "bf16", 2, True),
@@ -217,7 +207,7 @@ def test_the_estimate_is_near_what_is_measured(layout, dtype, micro, saves, tmp_
     number, unit = re.search(r"needs about ([\d.]+) (\w+)", r.err).groups()
     estimate = float(number) * {"MiB": 1 << 20, "GiB": 1 << 30}[unit]
     ok(*argv, "--log", tmp_path / "log")
-    peak = json.loads(open(tmp_path / "log").readlines()[-1])["peak_rss_bytes"]
+    peak = read_log(tmp_path / "log")[-1]["peak_rss_bytes"]
     print("%s %s: estimated %.1f MiB, measured %.1f MiB"
           % (layout, dtype, estimate / 2**20, peak / 2**20))
     assert 0.75 * estimate <= peak <= estimate

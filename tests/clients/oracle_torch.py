@@ -1,14 +1,14 @@
 """The oracle: trains a Llama with transformers and torch.optim by the rules of docs/TRAINING.md.
 
-Every number that `tp-train` logs must be this one's, at any layout, up to fp32 rounding:
+The numbers that tp-train logs must be the same at every layout, up to fp32 rounding:
 
-  windows  n = (bytes of data - 1) // T; sequence b of step s is window w = (s*B + b) % n, whose
-           inputs are bytes w*T .. w*T+T-1 and whose targets are the bytes one further
+  samples  n = (bytes of data - 1) // T; sequence b of step s is sample w = (s*B + b) % n, whose
+           inputs are bytes w*T .. w*T+T-1 and whose targets are the bytes one later
   loss     mean over the B*T targets of -log softmax(logits)[target]
-  norm     L2 over all gradients, a tied matrix once, before clipping; then every gradient is
+  norm     L2 norm of all gradients before clipping, a tied matrix once; then every gradient is
            multiplied by min(1, clip / (norm + 1e-6))
   lr       lr*(s+1)/W while s < W; then from lr to min_lr by half a cosine over N-W steps
-  AdamW    decay on tensors of two and more dimensions, none on norms
+  AdamW    weight decay for tensors of two or more dimensions, none for norms
 
 usage: oracle_torch.py MODEL_DIR DATA [--steps N] ... > trace.jsonl
 """
@@ -24,9 +24,9 @@ DEFAULTS = dict(steps=20, batch=8, seq=64, lr=1e-3, min_lr=1e-4, warmup=5, beta1
 
 
 def make_model(folder, seed=1, sharpen=1.0, **changes):
-    """Write a Llama with random weights to folder, norms not all one; the same for the same seed.
+    """Write a Llama with random weights to folder: the same for the same seed, with norms around 1.
 
-    sharpen: multiplies q and k, so that attention depends on them enough to notice an error.
+    sharpen: multiplies q and k, so that errors in attention change the logits enough.
     """
     config = dict(vocab_size=256, hidden_size=64, intermediate_size=176, num_hidden_layers=4,
                   num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
@@ -44,7 +44,7 @@ def make_model(folder, seed=1, sharpen=1.0, **changes):
     return folder
 
 
-def windows(data, step, batch, seq):
+def samples(data, step, batch, seq):
     """Inputs and targets of a step, [batch, seq] each."""
     n = (len(data) - 1) // seq
     starts = [(step * batch + b) % n * seq for b in range(batch)]
@@ -60,7 +60,7 @@ def learning_rate(step, o):
 
 
 def clip_(params, most):
-    """The norm of all gradients; cut down to `most` where it is more."""
+    """The norm of all gradients. If it is larger than `most`, the gradients are scaled to it."""
     norm = math.sqrt(sum(p.grad.double().square().sum().item() for p in params))
     if most > 0 and norm + 1e-6 > most:
         for p in params:
@@ -69,7 +69,7 @@ def clip_(params, most):
 
 
 def train(folder, data_path, **options):
-    """[{step, loss, grad_norm, lr}, ...] of training the model in folder, in fp32, on one thread."""
+    """Train the model in folder, in fp32 and on one thread: [{step, loss, grad_norm, lr}, ...]."""
     o = {**DEFAULTS, **options}
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -87,7 +87,7 @@ def train(folder, data_path, **options):
         lr = learning_rate(step, o)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        inputs, targets = windows(data, step, o["batch"], o["seq"])
+        inputs, targets = samples(data, step, o["batch"], o["seq"])
         optimizer.zero_grad()
         logits = model(input_ids=inputs, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -1,4 +1,4 @@
-"""PyTorch trains the same model: every loss and gradient norm of tp-train is its, at any layout."""
+"""PyTorch trains the same model: tp-train has its losses and gradient norms, at any layout."""
 import json
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import harness  # noqa: E402
 import oracle_torch  # noqa: E402
 
-# fp32 on both sides; PyTorch's own run is within 7e-7 of the exact losses, 6e-8 of the norms.
+# Both sides compute in fp32. PyTorch is within 7e-7 of the exact losses and 6e-8 of the exact norms.
 LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
 
 MODELS = {
@@ -38,15 +38,15 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory):
-    """name -> (model folder, trace), each computed once."""
-    known = {}
+    """name -> (model folder, PyTorch's trace), each computed once."""
+    made = {}
 
     def get(name):
-        if name not in known:
+        if name not in made:
             folder = tmp_path_factory.mktemp("model")
             oracle_torch.make_model(folder, seed=1234, **MODELS[name])
-            known[name] = folder, oracle_torch.train(folder, harness.TEXT, batch=BATCH[name])
-        return known[name]
+            made[name] = folder, oracle_torch.train(folder, harness.TEXT, batch=BATCH[name])
+        return made[name]
     return get
 
 
@@ -58,16 +58,12 @@ def tp_train(folder, name, log, layout, *more, **options):
     return argv
 
 
-def read(log):
-    return [json.loads(line) for line in open(log)]
-
-
 def assert_same(got, want, figure=lambda name, value: None):
     assert [r["step"] for r in got] == [r["step"] for r in want]
     loss = max(abs(g["loss"] - w["loss"]) for g, w in zip(got, want))
     norm = max(abs(g["grad_norm"] / w["grad_norm"] - 1) for g, w in zip(got, want))
     rate = max(abs(g["lr"] / w["lr"] - 1) for g, w in zip(got, want))
-    figure("furthest from PyTorch", "loss %.1e, norm %.1e relative" % (loss, norm))
+    figure("largest difference from PyTorch", "loss %.1e, norm %.1e relative" % (loss, norm))
     assert loss <= LOSS_WITHIN and norm <= NORM_WITHIN and rate < 1e-8, (loss, norm, rate)
 
 
@@ -78,10 +74,10 @@ def test_losses_and_norms_are_pytorchs(name, layout, options, oracle, tmp_path, 
     folder, want = oracle(name)
     log = tmp_path / "log"
     harness.ok(*tp_train(folder, name, log, layout, **options))
-    assert_same(read(log), want, figure)
+    assert_same(harness.read_log(log), want, figure)
 
 
-def test_a_run_that_moved_from_tp8_to_tp4_has_pytorchs_curve(oracle, tmp_path, figure):
+def test_a_run_resharded_from_tp8_to_tp4_has_pytorchs_curve(oracle, tmp_path, figure):
     name = "eight heads, tied, 260 words"
     folder, want = oracle(name)
     log, root = tmp_path / "log", tmp_path / "ckpt"
@@ -89,28 +85,28 @@ def test_a_run_that_moved_from_tp8_to_tp4_has_pytorchs_curve(oracle, tmp_path, f
     assert r.rc == 75, repr(r)
     harness.ok("tp-reshard", "ckpt", "--from", "tp8", "--to", "tp4", cwd=tmp_path)
     harness.ok(*tp_train(folder, name, log, "tp4", "--resume=must", "--ckpt", tmp_path / "ckpt-tp4"))
-    assert_same(read(log), want, figure)
+    assert_same(harness.read_log(log), want, figure)
 
 
 def test_bf16_follows_the_fp32_curve(oracle, tmp_path, figure):
     folder, want = oracle("small")
     log = tmp_path / "log"
     harness.ok(*tp_train(folder, "small", log, "tp2", dtype="bf16"))
-    worst = max(abs(g["loss"] - w["loss"]) for g, w in zip(read(log), want))
-    figure("furthest from fp32", "%.1e" % worst)
+    worst = max(abs(g["loss"] - w["loss"]) for g, w in zip(harness.read_log(log), want))
+    figure("largest difference from fp32", "%.1e" % worst)
     assert worst <= 2e-2
 
 
-def test_the_oracle_notices_a_wrong_rule(oracle, tmp_path):
-    """The measure is sharp enough: a run with weight decay a tenth off fails it."""
+def test_the_tolerances_find_a_wrong_rule(oracle, tmp_path):
+    """A weight decay that is wrong by a tenth is more than the tolerances allow."""
     folder, want = oracle("small")
     log = tmp_path / "log"
     harness.ok(*tp_train(folder, "small", log, "tp1", **{"weight-decay": 0.09}))
     with pytest.raises(AssertionError):
-        assert_same(read(log), want)
+        assert_same(harness.read_log(log), want)
 
 
-def test_the_oracle_runs_alone(oracle):
+def test_the_oracle_runs_as_a_program(oracle):
     folder, want = oracle("small")
     out = subprocess.check_output([sys.executable, oracle_torch.__file__, folder, harness.TEXT],
                                   text=True)

@@ -1,4 +1,4 @@
-"""transformers and safetensors open what tp-ckpt exports, and find in it what was trained."""
+"""transformers and safetensors read what tp-ckpt exports, and find the trained weights in it."""
 import pathlib
 import sys
 
@@ -12,7 +12,7 @@ import harness  # noqa: E402
 import oracle_torch  # noqa: E402
 
 LOGITS_WITHIN = 2e-4
-# Sharp q and k: with flat attention a permuted head would hardly move a logit.
+# q and k are large. Otherwise attention is almost uniform, and exchanged heads hardly change a logit.
 MODELS = {
     "untied": dict(sharpen=12.0, num_attention_heads=8, num_key_value_heads=4),
     "tied": dict(sharpen=12.0, num_attention_heads=8, num_key_value_heads=2, vocab_size=261,
@@ -21,9 +21,9 @@ MODELS = {
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def kept(request, tmp_path_factory):
-    """(model folder, checkpoint root): a run whose learning rate is 0, so its weights stay."""
-    folder = tmp_path_factory.mktemp("kept")
+def unchanged(request, tmp_path_factory):
+    """(model folder, checkpoint root) of a run with learning rate 0, which keeps its weights."""
+    folder = tmp_path_factory.mktemp("unchanged")
     oracle_torch.make_model(folder / "model", **MODELS[request.param])
     harness.ok("tp-train", "--model", folder / "model", "--data", harness.TEXT, "--steps", 1,
                "--batch", 4, "--seq", 64, "--layout", "tp8", "--lr", 0, "--min-lr", 0,
@@ -41,13 +41,13 @@ def tensors(folder):
     found = {}
     for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
         part = load_file(path)
-        assert not set(part) & set(found), "a tensor in two files"
+        assert not set(part) & set(found), "a tensor is in two files"
         found.update(part)
     return found
 
 
 def load(folder):
-    """The model, loaded without a key missing, to spare, or of another shape."""
+    """Load the model. No key may be missing, unexpected or of another shape."""
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                        output_loading_info=True)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
@@ -61,15 +61,15 @@ def assert_bits(got, want):
         assert got[name].dtype == t.dtype and torch.equal(got[name], t), name
 
 
-def test_an_export_has_the_bits_that_were_trained(kept, tmp_path):
-    model, root = kept
+def test_an_export_has_the_bits_that_were_trained(unchanged, tmp_path):
+    model, root = unchanged
     out = export(root, tmp_path / "hf")
     assert_bits(tensors(out), tensors(model))
     load(out)
 
 
-def test_many_files_hold_the_same_as_one(kept, tmp_path):
-    model, root = kept
+def test_many_files_hold_the_same_as_one(unchanged, tmp_path):
+    model, root = unchanged
     out = export(root, tmp_path / "hf", "--max-shard-size", "64K")
     assert len(list(out.glob("model-*-of-*.safetensors"))) > 2
     assert (out / "model.safetensors.index.json").exists()
@@ -78,23 +78,23 @@ def test_many_files_hold_the_same_as_one(kept, tmp_path):
 
 
 @pytest.mark.parametrize("name,dtype", [("bf16", torch.bfloat16), ("f16", torch.float16)])
-def test_a_cast_export_is_rounded_as_pytorch_rounds(name, dtype, kept, tmp_path):
-    model, root = kept
+def test_a_cast_export_is_rounded_as_pytorch_rounds(name, dtype, unchanged, tmp_path):
+    model, root = unchanged
     out = export(root, tmp_path / "hf", "--dtype", name)
     assert_bits(tensors(out), {k: t.to(dtype) for k, t in tensors(model).items()})
     load(out)
 
 
-def test_a_resharded_checkpoint_exports_the_same(kept, tmp_path):
-    model, root = kept
+def test_a_resharded_checkpoint_exports_the_same(unchanged, tmp_path):
+    model, root = unchanged
     for spec in ("tp4", "tp1", "dp2"):
         harness.ok("tp-reshard", root, "--to", spec, "-o", tmp_path / spec)
         assert_bits(tensors(export(tmp_path / spec, tmp_path / (spec + "-hf"))), tensors(model))
 
 
 @pytest.mark.parametrize("layout", ["tp1", "tp2", "tp8"])
-def test_logits_of_the_export_are_those_of_training(layout, kept, tmp_path, figure):
-    _, root = kept
+def test_logits_of_the_export_are_those_of_training(layout, unchanged, tmp_path, figure):
+    _, root = unchanged
     out = export(root, tmp_path / "hf")
     harness.ok("tp-train", "--model", out, "--data", harness.TEXT, "--steps", 1, "--batch", 4,
                "--seq", 64, "--layout", layout, "--logits", tmp_path / "logits.safetensors")
@@ -103,13 +103,13 @@ def test_logits_of_the_export_are_those_of_training(layout, kept, tmp_path, figu
         theirs = load(out)(input_ids=ours["input_ids"].long()).logits
     assert ours["logits"].shape == theirs.shape
     worst = (ours["logits"] - theirs).abs().max().item()
-    figure("furthest logit", "%.1e, of up to %.1f" % (worst, theirs.abs().max()))
+    figure("largest difference of logits", "%.1e, of up to %.1f" % (worst, theirs.abs().max()))
     assert worst <= LOGITS_WITHIN
 
 
-def test_the_measure_of_logits_notices_a_swapped_head(kept, tmp_path):
-    """Two heads of q exchanged in the export: the logits must move by far more than allowed."""
-    _, root = kept
+def test_the_tolerance_of_logits_finds_exchanged_heads(unchanged, tmp_path):
+    """Exchanging two heads of q changes the logits by much more than the tolerance."""
+    _, root = unchanged
     out = export(root, tmp_path / "hf")
     model = load(out)
     ids = torch.arange(64).unsqueeze(0)
@@ -123,7 +123,7 @@ def test_the_measure_of_logits_notices_a_swapped_head(kept, tmp_path):
 
 
 def test_trained_weights_generate(tmp_path):
-    """A few steps of training, then transformers writes on from a prompt."""
+    """transformers generates text with weights of a short training run."""
     oracle_torch.make_model(tmp_path / "model")
     harness.ok("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 20,
                "--layout", "tp4", "--ckpt", tmp_path / "ckpt")

@@ -37,6 +37,9 @@ LONG = bool(os.environ.get("LONG"))
 OUT = os.path.join(selection.ROOT, BUILD, "test-results")
 SELECTED = os.path.join(selection.ROOT, BUILD, "selected-tests.json")
 SLOWEST = 20
+# The files with the longest run time first, so that all workers of pytest end at about the same time.
+LONGEST = ["parallel", "reshard_triples", "run_self", "run", "faults", "run_reshard", "train",
+           "samebits"]
 
 
 @dataclasses.dataclass
@@ -150,6 +153,7 @@ def read_junit(path):
     o = Outcome("pytest", 0, 0)
     for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
         name = "%s.py::%s" % (case.get("classname").split(".")[-1], case.get("name"))
+        name = name.split("@")[0]  # without the group of --dist loadgroup
         if case.find("failure") is not None or case.find("error") is not None:
             o.failed += 1
         elif case.find("skipped") is not None:
@@ -160,17 +164,22 @@ def read_junit(path):
     return o
 
 
-def run_pytest(files, keywords, jobs=JOBS):
+def longest_first(files):
+    rank = {"tests/cli/test_%s.py" % name: i for i, name in enumerate(LONGEST)}
+    return sorted(files, key=lambda f: rank.get(f, len(rank)))
+
+
+def run_pytest(files, keywords, jobs):
     report = OUT + "/pytest.xml"
     env = environment("pytest")
     if SANITIZE:  # whole stacks for the ranks of mpirun; for all programs they would take too long
-        env["OMPI_MCA_mca_base_env_list"] = env["ASAN_OPTIONS"] + ":fast_unwind_on_malloc=0"
-        env["OMPI_MCA_mca_base_env_list"] = "ASAN_OPTIONS=" + env["OMPI_MCA_mca_base_env_list"]
-    command = [PYTHON, "-m", "pytest", "-q", "-rs", "-n", str(jobs), "--dist", "loadfile",
-               *selection.PYTEST, "--junitxml=" + report]
+        env["OMPI_MCA_mca_base_env_list"] = "ASAN_OPTIONS=%s:fast_unwind_on_malloc=0" % \
+            env["ASAN_OPTIONS"]
+    command = [PYTHON, "-m", "pytest", "-q", "-rs", *selection.PYTEST, "--junitxml=" + report]
+    command += ["-n", str(jobs), "--dist", "loadgroup"] if jobs > 1 else []
     command += ["-k", keywords] if keywords else []
     command += [] if LONG else ["-m", "not long"]
-    status = subprocess.run(["timeout", "5000", *command, *files], env=env,
+    status = subprocess.run(["timeout", "5000", *command, *longest_first(files)], env=env,
                             stdin=subprocess.DEVNULL, check=False).returncode
     try:
         o = read_junit(report)
@@ -196,7 +205,8 @@ def run_all(s):
             outcomes.append(done.result())
             print(outcomes[-1].line(), flush=True)
     if s.pytest:
-        outcomes.append(run_pytest(s.pytest, s.keywords))
+        # one worker more than processors, because many tests of programs wait most of their time
+        outcomes.append(run_pytest(s.pytest, s.keywords, JOBS + 1))
         print(outcomes[-1].line())
     return outcomes
 
