@@ -89,5 +89,6 @@ tp_status thread_pool_check_workers(const char *flag, int n, struct tp_err *err)
 {
     if (n >= 1 && n <= THREAD_POOL_WORKERS_MAX)
         return TP_OK;
-    return tp_fail(err, TP_E_USAGE, "%s %d must be from 1 to %d", flag, n, THREAD_POOL_WORKERS_MAX);
+    return tp_fail(err, TP_E_USAGE, "%s %d must be between 1 and %d", flag, n,
+                   THREAD_POOL_WORKERS_MAX);
 }

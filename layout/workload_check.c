@@ -17,7 +17,7 @@ static tp_status check_count(const char *flag, int64_t n, struct tp_err *err)
 {
     if (n >= 1 && n <= COUNT_MAX)
         return TP_OK;
-    return tp_fail(err, TP_E_USAGE, "%s %" PRId64 " must be from 1 to %d", flag, n, COUNT_MAX);
+    return tp_fail(err, TP_E_USAGE, "%s %" PRId64 " must be between 1 and %d", flag, n, COUNT_MAX);
 }
 
 tp_status workload_check_run(const struct workload *w, const struct model *m, struct tp_err *err)

@@ -230,8 +230,8 @@ tp_status train_request_check(struct train_request *r, struct tp_err *err)
     TP_TRY(trainer_layout(&layout, c, &r->model, &r->arena, err));
     if (train_request_prints(r))
         return print(r, err);
+    TP_TRY(advice_budget(&asked, &r->model, err)); /* before measuring, which takes longer */
     TP_TRY(trainer_measure(&r->size, c, &r->model, err));
-    TP_TRY(advice_budget(&asked, &r->model, err));
 done:
     return st;
 }

@@ -134,7 +134,7 @@ WRONG_LINES = [
       "--micro", "2"], "micro"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--keep", "2"], "--ckpt"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--threads", "99999"], "between 1 and 1024"),
-    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--logits", "."], "--logits: .: is there"),
+    (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--logits", "."], "--logits: .: exists"),
     (["tp-train", "--model", "CONFIG", "--data", TEXT, "--steps", "1", "--ckpt", TEXT], "not a directory"),
     (["tp-reshard"], "CKPT"),
     (["tp-train"], "--model"),

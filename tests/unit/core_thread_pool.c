@@ -73,6 +73,6 @@ Test(thread_pool, number_of_threads_is_checked_and_the_flag_named)
     cr_assert_eq(thread_pool_check_workers("--jobs", THREAD_POOL_WORKERS_MAX + 1, &err),
                  TP_E_USAGE);
     cr_assert_eq(thread_pool_check_workers("--jobs", 0, &err), TP_E_USAGE);
-    cr_assert_str_eq(err.msg, "--jobs 0 must be from 1 to 1024");
+    cr_assert_str_eq(err.msg, "--jobs 0 must be between 1 and 1024");
     cr_assert_geq(thread_pool_cores(), 1);
 }
