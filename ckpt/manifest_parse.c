@@ -269,6 +269,9 @@ static tp_status parse_root(const struct member_reader *p, struct manifest *m, j
         TP_TRY(member_keep(p, &m->model_config, root, "model_config"));
     TP_TRY(parse_layout(p, &m->layout, root));
     TP_TRY(parse_train(p, &m->state, root));
+    if (m->state.step != m->step)
+        return member_fail(p, "member 'train': its step is %lld, expected %lld as in the manifest",
+                           (long long)m->state.step, (long long)m->step);
     TP_TRY(parse_tensors(p, &m->layout, root));
     TP_TRY(parse_shards(p, m, root));
 done:

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 """An independent reader of checkpoints, written from docs/FORMAT.md alone: h5py, numpy, hashlib.
 
-    read_ckpt.py STEP_DIR             print "SHA-256  group/name" of every whole tensor's bytes
+    read_ckpt.py STEP_DIR             print "SHA-256  group/name" of the bytes of every whole tensor
     read_ckpt.py STEP_DIR OUT.npz     also write the tensors (bf16 as its bits, uint16)
 
-Nothing of this project is used. A damaged checkpoint ends with a sentence and exit status 1.
+It uses no code of this project. For a damaged checkpoint it prints a sentence and exits with 1.
 """
 import hashlib
 import json
@@ -14,7 +14,7 @@ import sys
 import h5py
 import numpy as np
 
-# How the bytes of a dtype are held here: bf16 has no numpy type, so its bits are.
+# How a dtype is held here. numpy has no bf16, so its bits are held.
 HELD = {"f32": "<f4", "bf16": "<u2", "f16": "<f2", "f64": "<f8", "i64": "<i8", "i32": "<i4",
         "u8": "u1"}
 ROW = np.dtype([("tensor", "<u4"), ("part", "<u4"), ("ndim", "<u4"), ("codec", "<u4"),
@@ -39,14 +39,16 @@ def read_manifest(folder):
     check(found == tail[13:77].decode(), "manifest: its checksum differs")
     manifest = json.loads(text)
     check(manifest["format"] == "tp-ckpt" and manifest["version"] in (1, 2), "manifest: other version")
+    check(manifest["train"]["step"] == manifest["step"], "manifest: the steps differ")
     return manifest
 
 
 def read_index(path, shard):
-    """The rows of /index, after both of the shard's checksums."""
+    """The bytes of a shard and the rows of its /index, after both checksums of the shard."""
     with open(path, "rb") as f:
         data = np.frombuffer(f.read(), np.uint8)
     check(len(data) == shard["size_bytes"], f"{path}: other size")
+    check(data[:8].tobytes() == b"\x89HDF\r\n\x1a\n", f"{path}: no HDF5 signature")
     begin, end = shard["index_offset"], shard["index_offset"] + 160 * shard["index_rows"]
     check(hashlib.sha256(data[begin:end]).hexdigest() == shard["index_sha256"],
           f"{path}: /index differs")
@@ -60,11 +62,39 @@ def read_index(path, shard):
     return data, rows
 
 
+def check_dataset(f, tensor, rows):
+    """HDF5 must see the dataset of these rows, all those of one tensor and part, as /index does."""
+    n = int(rows[0]["ndim"])
+    lo, end = rows[0]["lo"][:n], rows[-1]["lo"][:n] + rows[-1]["len"][:n]
+    name = tensor["name"] + (f"@{rows[0]['part']}" if rows[0]["part"] else "")
+    where = f"{f.filename}: /{tensor['group']}/{name}"
+    dataset = f[tensor["group"]].get(name)
+    check(dataset is not None, f"{where}: missing")
+    check(dataset.shape == tuple(end - lo), f"{where}: other shape")
+    check(dataset.id.get_offset() == rows[0]["offset"], f"{where}: other offset")
+    if n > 0:
+        check(list(dataset.attrs["offset"]) == list(lo), f"{where}: other attribute 'offset'")
+        check(list(dataset.attrs["global_shape"]) == tensor["shape"],
+              f"{where}: other attribute 'global_shape'")
+
+
+def check_names(f, tensors, rows):
+    """The datasets of a shard are those of its /index, and no others."""
+    datasets = {}
+    for row in rows:
+        datasets.setdefault((int(row["tensor"]), int(row["part"])), []).append(row)
+    for (tensor, _), part_rows in datasets.items():
+        check_dataset(f, tensors[tensor], part_rows)
+    found = sum(len(f[group]) for group in f if group != "index")
+    check(found == len(datasets), f"{f.filename}: has datasets that /index does not have")
+
+
 def read_shard(folder, shard, tensors, whole, times):
     path = os.path.join(folder, shard["file"])
     data, rows = read_index(path, shard)
     with h5py.File(path, "r") as f:
         check(np.array_equal(f["index"][()], rows.astype(f["index"].dtype)), f"{path}: /index")
+        check_names(f, tensors, rows)
         for row in rows:
             check(row["codec"] == 0, f"{path}: codec {row['codec']}")
             t = tensors[row["tensor"]]
@@ -74,7 +104,7 @@ def read_shard(folder, shard, tensors, whole, times):
             part = payload.view(HELD[t["dtype"]]).reshape(row["len"][:n])
             whole[row["tensor"]][box] = part
             times[row["tensor"]][box] += 1
-            if row["part"] == 0 and t["dtype"] != "bf16" and n > 0:  # HDF5 sees the same numbers
+            if row["part"] == 0 and t["dtype"] != "bf16" and n > 0:  # HDF5 must see the same numbers
                 dataset = f[t["group"]][t["name"]]
                 inside = tuple(slice(s.start - o, s.stop - o)
                                for s, o in zip(box, dataset.attrs["offset"]))
@@ -83,7 +113,7 @@ def read_shard(folder, shard, tensors, whole, times):
 
 
 def digest(tensor):
-    """D_0 and D_1 of a whole tensor, by Horner's rule from the last element."""
+    """D_0 and D_1 of a whole tensor, by Horner's rule, beginning with the last element."""
     bits = np.ascontiguousarray(tensor).reshape(-1)
     bits = bits.view(f"<u{min(bits.itemsize, 4)}").tolist()
     sums = []
@@ -107,8 +137,8 @@ def main(folder, out=None):
                 sums[row["tensor"]][k] = (sums[row["tensor"]][k] + int(row[f"digest{k}"])) % PRIME
     for t, values, count, stated in zip(tensors, whole, times, sums):
         name = f"{t['group']}/{t['name']}"
-        check(bool((count == 1).all()), f"{name}: not every element is there once")
-        if values.size <= 4096:  # Python's integers are slow; small tensors show the formula
+        check(bool((count == 1).all()), f"{name}: some elements are missing or occur twice")
+        if values.size <= 4096:  # Python's integers are slow; small tensors are enough
             check(digest(values) == stated, f"{name}: digest differs")
         print(f"{hashlib.sha256(values.tobytes()).hexdigest()}  {name}")
     if out:

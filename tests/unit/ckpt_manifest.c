@@ -1,4 +1,4 @@
-/* tests/unit/ckpt_manifest.c - manifest.json: what is written is read, and damage is refused. */
+/* tests/unit/ckpt_manifest.c - manifest.json: what was written is read, and damage is refused. */
 #include <criterion/criterion.h>
 #include <jansson.h>
 
@@ -194,6 +194,7 @@ Test(manifest, lies_are_refused_by_name)
     refuse(&x, "\"version\": 2", "\"version\": \"2\"", "version");
     refuse(&x, "\"format\": \"tp-ckpt\"", "\"format\": \"gguf\"", "gguf");
     refuse(&x, "\"step\": ", "\"step\": -", "step");
+    refuse(&x, "\"train\": {\"step\": ", "\"train\": {\"step\": 3, \"other\": ", "step is 3");
     refuse(&x, "\"epoch\": ", "\"epoch\": 1, \"epoch\": ", "JSON");
     refuse(&x, "rank-00000.h5", "../../rank-00000.h5", "rank-00000.h5");
     refuse(&x, "rank-00000.h5", "/etc/passwd", "rank-00000.h5");
