@@ -257,12 +257,13 @@ check-shell:
 	@shellcheck -x $(wildcard tools/*.sh examples/*.sh packaging/*.sh tests/*/*.sh) .ci/run
 	@echo "  ok    shellcheck"
 
-## check-deps    the rules of the tree: includes, calls, tags, READMEs, headers that stand alone
-check-deps: | $(BUILD)/.tools
+## check-deps    the rules of the tree: includes, calls, tags, READMEs, tests of every module, headers
+check-deps: build/uses.mk | $(BUILD)/.tools
 	@$(PYTHON) -B tests/check/includes.py
 	@$(PYTHON) -B tests/check/calls.py
 	@$(PYTHON) -B tests/check/tags.py
 	@$(PYTHON) -B tests/check/readmes.py
+	@$(PYTHON) -B tests/check/modules.py
 	@CC='$(CC)' $(PYTHON) -B tests/check/headers.py
 
 ## format        run clang-format on every C file

@@ -1,6 +1,9 @@
 """tp-train's numbers: every loss and gradient norm is that of the numpy oracle, at any layout.
 
 needs: tp-train tp-ckpt
+covers: trainer/trainer trainer/loop trainer/config trainer/lr_schedule trainer/optimizer
+    trainer/logits trainer/train_log trainer/run_summary trainer/memory_budget trainer/buffer_pool
+    trainer/comm_volume trainer/model/weight_init cli/train/train_request layout/memory
 """
 import re
 

@@ -1,6 +1,8 @@
 /*
  * tests/mpi/comm.c - the properties of communicators under mpirun; the ranks share memory.
  * ranks: 1 2 3 4 8
+ *
+ * covers: comm/shm_mail comm/self
  */
 #include "tests/mpi/comm_properties.h"
 

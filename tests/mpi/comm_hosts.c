@@ -2,6 +2,8 @@
  * tests/mpi/comm_hosts.c - the same where two ranks at a time are a host: some communicators are
  * within one, some span several.
  * ranks: 4 6
+ *
+ * covers: comm/mpi_world
  */
 #include "tests/mpi/comm_properties.h"
 

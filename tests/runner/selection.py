@@ -62,12 +62,12 @@ def programs(folder):
 
 
 def head(path, key):
-    """The words after `key:` in the comment or docstring at the head of a test, None without."""
+    """The words after each `key:` in the comment or docstring at the head of a test, None without."""
     text = read(path)
     end = '"""' if path.endswith(".py") else "*/"
     start = text[:text.find(end, 3)]
-    found = re.search(r"^[ *]*%s:(.*(?:\n[ *]+   \S.*)*)" % key, start, re.M)
-    return re.findall(r"[^\s*]+", found[1]) if found else None
+    found = re.findall(r"^[ *]*%s:(.*(?:\n[ *]+   \S.*)*)" % key, start, re.M)
+    return re.findall(r"[^\s*]+", " ".join(found)) if found else None
 
 
 def unit_tests(name):

@@ -1,4 +1,6 @@
-/* tests/unit/comm_shm.c - ranks that share memory: results, splits, counts. */
+/* tests/unit/comm_shm.c - ranks that share memory: results, splits, counts.
+ *
+ * covers: comm/comm comm/shm_job comm/shm_world comm/futex comm/background */
 #include <criterion/criterion.h>
 
 #include "tests/mpi/comm_properties.h"

@@ -1,5 +1,7 @@
 /* tests/unit/kernels_attention.c - causal attention against the whole matrix in double, forward and
- * gradients. */
+ * gradients.
+ *
+ * covers: kernels/cpu/attention_row kernels/cpu/attention_tile kernels/cpu/cpu */
 #include "kernels/attention.h"
 
 #include "tests/unit/kernels_support.h"

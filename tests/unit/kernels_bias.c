@@ -1,4 +1,6 @@
-/* tests/unit/kernels_bias.c - adding a bias, and its gradient. */
+/* tests/unit/kernels_bias.c - adding a bias, and its gradient.
+ *
+ * covers: kernels/cpu/column_sums */
 #include "kernels/bias.h"
 
 #include "tests/unit/kernels_support.h"
