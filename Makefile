@@ -54,14 +54,14 @@ C_FILES  := $(foreach d,$(FOLDERS) cli tests packaging,$(foreach e,c h cu cuh, \
               $(wildcard $(d)/*.$(e) $(d)/*/*.$(e) $(d)/*/*/*.$(e))))
 
 # Every program as NAME=MAIN: its name in the build folder and the file of its main().
-# NAME=MAIN,FOLDER is a variant for tests: functions of FOLDER replace the product's.
+# NAME=MAIN,FOLDER may also use FOLDER, whose functions replace the product's.
 programs_of = $(foreach f,$(wildcard $2),$1$(notdir $(basename $f))=$f)
 names_of    = $(foreach p,$1,$(firstword $(subst =, ,$p)))
 PRODUCT  := $(patsubst tp_%,tp-%,$(call programs_of,,cli/*/tp_*.c))
-TESTS    := $(call programs_of,tests/,tests/unit/*.c) $(call programs_of,tests/mpi/,tests/mpi/*.c) \
-            $(call programs_of,tests/,tests/fixture/*.c)
+TESTS    := $(patsubst %,%$(comma)tests/deferred,$(call programs_of,tests/,tests/unit/*.c)) \
+            $(call programs_of,tests/mpi/,tests/mpi/*.c) $(call programs_of,tests/,tests/fixture/*.c)
 BENCH    := $(call programs_of,bench/,tests/bench/*.c)
-VARIANTS :=
+VARIANTS := tests/tp-train-deferred=cli/train/tp_train.c,tests/deferred
 # Variants that print their option tables; manual pages and completions are generated from them.
 DESCRIBE := $(PRODUCT:%=describe/%,packaging/describe)
 LINKED   := $(PRODUCT) $(TESTS) $(BENCH) $(VARIANTS) $(DESCRIBE) \

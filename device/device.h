@@ -108,6 +108,8 @@ struct device_ops {
 /* n_bytes of zeroed memory, aligned to 64 bytes at least. TP_E_NOMEM. */
 tp_status device_alloc(struct device *d, void **out, int64_t n_bytes, struct tp_err *err);
 tp_status device_alloc_pinned(struct device *d, void **out, int64_t n_bytes, struct tp_err *err);
+
+/* Free either kind of memory. No queued operation uses it any more. NULL: nothing. */
 void device_free(struct device *d, void *p);
 
 /* Make memory that somebody else allocated device memory (a transport's, which other ranks reach).

@@ -19,6 +19,9 @@ tp_status staging_open(struct staging *s, struct device_queue *q, int64_t buffer
 
 void staging_close(struct staging *s)
 {
+    struct tp_err ignored;
+
+    staging_finish(s, &ignored); /* copies may still use the buffers */
     for (int i = 0; i < STAGING_BUFFERS; i++) {
         device_event_close(s->copied[i]);
         if (s->queue)
@@ -86,6 +89,7 @@ tp_status staging_finish(struct staging *s, struct tp_err *err)
     tp_status st = TP_OK;
 
     for (int i = 0; i < STAGING_BUFFERS && !st; i++)
-        st = device_event_sync(s->copied[i], err);
+        if (s->copied[i])
+            st = device_event_sync(s->copied[i], err);
     return st;
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/report.h"
+#include "cli/train/train_device.h"
 #include "cli/train/train_request.h"
 #include "comm/comm.h"
 #include "comm/launch.h"
@@ -13,8 +14,6 @@
 #include "core/heartbeat.h"
 #include "core/stop.h"
 #include "core/thread_pool.h"
-#include "device/cpu/cpu.h"
-#include "kernels/cpu/cpu.h"
 #include "trainer/loop.h"
 
 /* Address space beside the trainer's own, for what collectives keep. */
@@ -45,13 +44,13 @@ static tp_status train(struct train_request *r, struct comm *world, bool *agreed
                        struct tp_err *err)
 {
     const struct loop_voice voice = { say, r };
-    const struct cpu_options options = { .threads = threads_of(r, world) };
-    struct trainer_device d = { .ops = &kernels_cpu };
+    const struct train_device_options options = { .threads = threads_of(r, world) };
+    struct trainer_device d = { 0 };
     struct trainer t = { 0 };
     tp_status st;
 
     *agreed = true;
-    if ((st = comm_agree(world, cpu_device_open(&d.device, &options, err), err)))
+    if ((st = comm_agree(world, train_device_open(&d, &options, err), err)))
         return st;
     st = trainer_open(&t, &r->config, &r->model, &d, world, err);
     if (!st)

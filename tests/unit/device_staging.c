@@ -1,30 +1,37 @@
-/* tests/unit/device_staging.c - host memory to device memory and back, in pieces. */
+/*
+ * tests/unit/device_staging.c - host memory to device memory and back, in pieces, on a device that
+ * copies at once and on one that copies late.
+ */
 #include "device/staging.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
 
 #include "device/cpu/cpu.h"
+#include "tests/deferred/deferred.h"
 
 enum { BUFFER = 64, MOST = 5 * BUFFER };
 
-static struct staging open_staging(struct device **d, struct device_queue **q)
+static struct staging open_staging(struct device **d, struct device_queue **q, bool late)
 {
+    const struct deferred_options late_options = { .threads = 1, .seed = 3 };
     const struct cpu_options options = { .threads = 1 };
     struct staging s;
     struct tp_err err = { 0 };
 
-    cr_assert_eq(cpu_device_open(d, &options, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(late ? deferred_device_open(d, &late_options, &err)
+                      : cpu_device_open(d, &options, &err),
+                 TP_OK, "%s", err.msg);
     cr_assert_eq(device_queue_open(*d, q, DEVICE_QUEUE_COPY, &err), TP_OK);
     cr_assert_eq(staging_open(&s, *q, BUFFER, &err), TP_OK);
     return s;
 }
 
-Test(staging, every_length_goes_there_and_back)
+static void check_lengths(bool late)
 {
     struct device *d;
     struct device_queue *q;
-    struct staging s = open_staging(&d, &q);
+    struct staging s = open_staging(&d, &q, late);
     char from[MOST], to[MOST + 1];
     struct tp_err err = { 0 };
     void *memory;
@@ -45,11 +52,17 @@ Test(staging, every_length_goes_there_and_back)
     device_close(d);
 }
 
-Test(staging, a_buffer_is_filled_and_sent)
+Test(staging, every_length_goes_there_and_back)
+{
+    check_lengths(false);
+    check_lengths(true);
+}
+
+static void check_buffers(bool late)
 {
     struct device *d;
     struct device_queue *q;
-    struct staging s = open_staging(&d, &q);
+    struct staging s = open_staging(&d, &q, late);
     struct tp_err err = { 0 };
     char *memory, got[4];
     void *buffer, *p;
@@ -71,11 +84,17 @@ Test(staging, a_buffer_is_filled_and_sent)
     device_close(d);
 }
 
-Test(staging, the_devices_failure_comes_back)
+Test(staging, a_buffer_is_filled_and_sent)
+{
+    check_buffers(false);
+    check_buffers(true);
+}
+
+static void check_failure(bool late)
 {
     struct device *d;
     struct device_queue *q;
-    struct staging s = open_staging(&d, &q);
+    struct staging s = open_staging(&d, &q, late);
     struct tp_err err = { 0 };
     char byte = 0;
 
@@ -86,4 +105,10 @@ Test(staging, the_devices_failure_comes_back)
     staging_close(&s);
     device_queue_close(q);
     device_close(d);
+}
+
+Test(staging, the_devices_failure_comes_back)
+{
+    check_failure(false);
+    check_failure(true);
 }

@@ -1,0 +1,19 @@
+/*
+ * cli/train/train_device.h - the device that tp-train computes on. Only this file knows which;
+ * tests replace it.
+ */
+#ifndef CLI_TRAIN_TRAIN_DEVICE_H
+#define CLI_TRAIN_TRAIN_DEVICE_H
+
+#include "trainer/trainer.h"
+
+struct train_device_options {
+    int threads;         /* that a kernel may use; at least 1 */
+    bool no_comm_thread; /* communication must not have a thread */
+};
+
+/* Open the device; the caller closes out->device. TP_E_NOMEM. */
+tp_status train_device_open(struct trainer_device *out, const struct train_device_options *o,
+                            struct tp_err *err);
+
+#endif
