@@ -1,6 +1,8 @@
 /* core/text.c - see core/text.h. */
 #include "core/text.h"
 
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 static int sequence_length(unsigned char first)
@@ -58,4 +60,26 @@ char *text_clean(char *text)
         p += n > 1 ? n : 1;
     }
     return text;
+}
+
+/* Whether the first n bytes are more than blanks and ignored characters. */
+static bool has_words(const char *p, size_t n, const char *ignored)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strchr(" \t\r\n", p[i]) && !strchr(ignored, p[i]))
+            return true;
+    return false;
+}
+
+char *text_last_line(char *line, size_t size, const char *text, const char *ignored)
+{
+    line[0] = 0;
+    for (const char *p = text; *p;) {
+        size_t n = strcspn(p, "\r\n");
+
+        if (has_words(p, n, ignored))
+            snprintf(line, size, "%.*s", (int)n, p);
+        p += n + (p[n] != 0);
+    }
+    return line;
 }

@@ -1,14 +1,39 @@
-/* orchestrator/backends.c - see orchestrator/backends.h. */
+/* orchestrator/backends.c - see orchestrator/backends.h: the only place that lists them. */
 #include "orchestrator/backends.h"
 
-#include "orchestrator/backend/slurm/slurm_options.h"
+#include <string.h>
 
-static const struct job_backend LOCAL_JOB_BACKEND = { .name = "local" };
+#include "orchestrator/backend/local/local.h"
+#include "orchestrator/backend/slurm/slurm.h"
+
+static const struct backend *const LIST[] = { &LOCAL_BACKEND, &SLURM_BACKEND, NULL };
+
+const struct backend *const *backends(void)
+{
+    return LIST;
+}
 
 const struct job_backend *const *backends_job(void)
 {
-    static const struct job_backend *const list[] = { &LOCAL_JOB_BACKEND, &SLURM_JOB_BACKEND,
-                                                      NULL };
+    static const struct job_backend *list[sizeof LIST / sizeof LIST[0]];
 
+    for (int i = 0; LIST[i]; i++)
+        list[i] = LIST[i]->job;
     return list;
+}
+
+const struct backend *backends_find(const char *name)
+{
+    for (int i = 0; LIST[i]; i++)
+        if (strcmp(LIST[i]->job->name, name) == 0)
+            return LIST[i];
+    return NULL;
+}
+
+const struct backend *backends_of(const struct job *job)
+{
+    for (int i = 0; LIST[i]; i++)
+        if (LIST[i]->job == job->backend)
+            return LIST[i];
+    return NULL;
 }

@@ -1,12 +1,19 @@
 /*
- * orchestrator/backends.h - the back ends that this build has.
+ * orchestrator/backends.h - the backends that this build has.
  */
 #ifndef ORCHESTRATOR_BACKENDS_H
 #define ORCHESTRATOR_BACKENDS_H
 
-#include "orchestrator/job/job_backend.h"
+#include "orchestrator/backend/backend.h"
 
-/* What the job file has to know of them; the first is the default. NULL after the last. */
+/* All of them; the first is the default. NULL after the last. */
+const struct backend *const *backends(void);
+
+/* What the job file has to know of them, in the same order. NULL after the last. */
 const struct job_backend *const *backends_job(void);
+
+/* The backend with this name, or that of a job. NULL: there is none. */
+const struct backend *backends_find(const char *name);
+const struct backend *backends_of(const struct job *job);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * orchestrator/run.h - run a job to its end, restarting it as needed.
+ * orchestrator/run.h - runs a job to its end and restarts it as needed.
  */
 #ifndef ORCHESTRATOR_RUN_H
 #define ORCHESTRATOR_RUN_H
@@ -7,25 +7,32 @@
 #include <jansson.h>
 
 #include "core/err.h"
+#include "orchestrator/backend/backend.h"
 #include "orchestrator/job/job.h"
 
-/* How run_job talks to people; each may be NULL. */
+/* How run_job reports to people; each function may be NULL. */
 struct run_reporter {
     void (*event)(void *ctx, const json_t *event); /* as in events.jsonl */
     void (*line)(void *ctx, const char *text);     /* the live line, at most twice a second */
-    void (*note)(void *ctx, const char *text);     /* said once, and to be kept */
+    void (*note)(void *ctx, const char *text);     /* once, and to be kept */
     void *ctx;
 };
 
-/* Run or take over the job. self: path of the tp-run program, for keepers.
- * job: with backend slurm its nodes are set here while it runs, from the allocation.
- * TP_OK: all steps are done. TP_E_STOPPED: it was asked to stop, and the job saved and ended.
- * TP_E_EXISTS: another tp-run runs it. Else the job has failed; err says why. */
-tp_status run_job(struct job *job, const char *self, const struct run_reporter *voice,
-                  struct tp_err *err);
+struct run_setup {
+    const struct backend *backend; /* the job's */
+    const char *self;              /* path of tp-run, which runs in its other roles too */
+    const struct environment *env;
+    const struct run_reporter *reporter;
+};
 
-/* Where a job stands that no tp-run is running, from its journal: the same fields as of one that
- * runs, with "running": false. TP_E_NOTFOUND: it was never run. */
-tp_status run_status_stored(json_t **out, const struct job *job, struct tp_err *err);
+/* Run the job, or take it over from a tp-run that was killed. TP_OK: all steps are done.
+ * TP_E_STOPPED: it was asked to stop, and has saved and ended. TP_E_EXISTS: another tp-run runs it.
+ * Otherwise the job has failed, and err says why. */
+tp_status run_job(const struct job *job, const struct run_setup *setup, struct tp_err *err);
+
+/* The status of a job that no tp-run runs, from its journal: the fields are those of one that runs,
+ * with "running": false. TP_E_NOTFOUND: it has not been run. */
+tp_status run_status_stored(json_t **out, const struct job *job, const struct backend *backend,
+                            struct tp_err *err);
 
 #endif

@@ -1,165 +1,54 @@
-/* orchestrator/run_diagnose.c - DIAGNOSE: what ended an attempt, and what comes next. */
-#include <fcntl.h>
+/* orchestrator/run_diagnose.c - see run_state.h: DIAGNOSE finds out what ended an attempt, and
+ * decides what comes next. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/epoch.h"
-#include "core/file.h"
+#include "core/clock.h"
 #include "core/text.h"
-#include "orchestrator/backend/slurm/slurm_options.h"
-#include "orchestrator/process/process.h"
-#include "orchestrator/run_slurm.h"
 #include "orchestrator/run_state.h"
 #include "orchestrator/watch/log_tail.h"
 
-static const double STUCK_S = 5; /* who is alive so long after SIGKILL will not go soon */
-
-enum { TAIL_BYTES = 16384 };
-
-void run_forget_attempt(struct run *r)
+static bool no_step_was_done(const struct run *r)
 {
-    struct tp_err ignored;
-
-    for (int i = 0; r->ranks && i < r->world; i++)
-        if (r->ranks[i].pidfd >= 0)
-            close(r->ranks[i].pidfd);
-    free(r->ranks);
-    r->ranks = NULL;
-    r->world = 0;
-    monitor_free(r->monitor);
-    r->monitor = NULL;
-    if (r->keeper_pidfd >= 0)
-        close(r->keeper_pidfd);
-    r->keeper_pidfd = -1;
-    r->keeper = 0;
-    if (r->slots[0] && !r->book.open && r->job->backend != &SLURM_JOB_BACKEND)
-        file_remove_tree(r->slots, &ignored);
+    return r->record.best_step <= r->record.best_at_launch;
 }
 
-/* The end of the attempt's log, 0-terminated; malloc'ed, NULL when there is none. */
-static char *log_tail(const struct run *r)
-{
-    char *text = calloc(1, TAIL_BYTES + 1);
-    int fd = open(r->log, O_RDONLY | O_CLOEXEC);
-    struct stat sb;
-    off_t from =
-        fd >= 0 && fstat(fd, &sb) == 0 && sb.st_size > TAIL_BYTES ? sb.st_size - TAIL_BYTES : 0;
+/* ---- giving up ---- */
 
-    if (!text || fd < 0 || pread(fd, text, TAIL_BYTES, from) < 0) {
-        free(text);
-        text = NULL;
-    }
-    if (fd >= 0)
-        close(fd);
-    return text;
-}
-
-/* Slurm's own words about a node that it cannot reach: that node is lost. */
-static void look_for_lost_node(struct run *r, const char *tail)
-{
-    static const char *const words[] = { "failed on node ", "Node failure on " };
-
-    for (size_t k = 0; tail && k < sizeof words / sizeof words[0]; k++)
-        for (int i = 0; i < r->job->n_nodes; i++) {
-            const char *name = r->job->nodes[i].name, *at = strstr(tail, words[k]);
-
-            if (!at || r->book.nodes[i].down ||
-                strncmp(at + strlen(words[k]), name, strlen(name)) != 0)
-                continue;
-            r->book.nodes[i].down = true;
-            run_event(
-                r, "node_lost",
-                json_pack("{s:s,s:s}", "node", name, "reason", "Slurm cannot start ranks on it"));
-        }
-}
-
-/* srun did not get to start anything because Slurm does not answer: nobody's fault, and nothing
- * that the budgets are for. What it said last is often misleading ("invalid job"). */
-static bool is_slurm_away(struct run *r)
-{
-    char *tail =
-        r->book.best_step <= r->book.best_at_launch && r->job->backend == &SLURM_JOB_BACKEND
-            ? log_tail(r)
-            : NULL;
-    bool away = tail && slurm_kept_step(tail);
-
-    free(tail);
-    return away;
-}
-
-/* What ended the attempt, in r->fault, if nothing else did. */
-static void explain_exit(struct run *r)
-{
-    struct run_fault *f = &r->fault;
-    char line[300], how[64];
-    char *tail = log_tail(r);
-    int rank = log_tail_rank(tail, line, sizeof line);
-
-    text_clean(line);
-    if (r->job->backend == &SLURM_JOB_BACKEND)
-        look_for_lost_node(r, tail);
-    free(tail);
-    if (r->outcome.signal)
-        snprintf(how, sizeof how, "signal %d", r->outcome.signal);
-    else
-        snprintf(how, sizeof how, "exit code %d", r->outcome.exit_code);
-    if (f->kind == FAULT_NONE) {
-        *f = (struct run_fault){ .kind = FAULT_EXIT, .rank = -1, .node = -1 };
-        snprintf(f->reason, sizeof f->reason, "the command ended with %s", how);
-    }
-    if (f->kind != FAULT_RANK && f->kind != FAULT_EXIT)
-        return;
-    if (rank >= 0 && rank < r->world) {
-        f->rank = rank;
-        f->node = r->ranks[rank].node;
-    }
-    if (line[0])
-        snprintf(f->reason, sizeof f->reason, "%s: %.250s", how, line);
-    text_clean(f->reason);
-    f->step = r->monitor ? monitor_best_step(r->monitor) : -1;
-    run_event(r, "rank_exit",
-              json_pack("{s:i,s:s,s:s,s:i,s:i}", "rank", f->rank, "node",
-                        f->node >= 0 ? r->job->nodes[f->node].name : "", "reason", f->reason,
-                        "exit_code", r->outcome.exit_code, "signal", r->outcome.signal));
-}
-
-/* Faults are held against the node; after some it is left out for a while. */
-static void blame_node(struct run *r)
-{
-    const struct run_fault *f = &r->fault;
-    struct run_node *n = f->node >= 0 ? &r->book.nodes[f->node] : NULL;
-
-    if (!n || n->down || (f->kind != FAULT_RANK && f->kind != FAULT_HANG && f->kind != FAULT_EXIT))
-        return;
-    if (++n->blame < r->job->restart.blame)
-        return;
-    n->blame = 0;
-    n->excluded_to = run_now() + r->job->restart.exclude_for;
-    n->back_since = n->excluded_to;
-    if (r->job->backend == &SLURM_JOB_BACKEND && slurm_options(r->job)->drain)
-        run_slurm_drain(r, f->node, f->reason);
-    run_event(r, "node_lost",
-              json_pack("{s:s,s:s,s:f}", "node", r->job->nodes[f->node].name, "reason",
-                        "excluded after repeated faults", "seconds", r->job->restart.exclude_for));
-}
-
-static tp_status give_up(struct run *r, const char *why)
+static tp_status give_up(struct run *r, enum event_reason reason, const char *why)
 {
     char text[TP_ERR_MAX];
 
-    snprintf(text, sizeof text, "%.160s; the last: %.400s (log: %.300s)", why, r->fault.reason,
-             r->log);
-    run_finish(r, RUN_FAILED, TP_E_COMM, text);
+    snprintf(text, sizeof text, "%.160s; the last: %.400s (log: %.300s)", why,
+             r->attempt.fault.message, r->attempt.log);
+    run_finish(r, RUN_FAILED, TP_E_COMM, event_reason_name(reason), text);
     return TP_OK;
 }
 
-/* Whether the budgets allow one more start; if not, it is over. */
+/* Another job has claimed the checkpoint root: this one must not continue. */
+static bool is_fenced(struct run *r)
+{
+    struct tp_err ignored;
+    int64_t newest = 0;
+    char text[200];
+
+    if (r->job->checkpoints != JOB_CKPT_TP || ckpt_epoch(&newest, r->job->ckpt, &ignored) ||
+        newest <= r->record.epoch)
+        return false;
+    snprintf(text, sizeof text, "a newer job (epoch %lld, ours was %lld) owns the checkpoint root",
+             (long long)newest, (long long)r->record.epoch);
+    give_up(r, REASON_NEWER_JOB, text);
+    return true;
+}
+
+/* Whether the budgets allow another start; if not, the run is over. */
 static bool may_restart(struct run *r)
 {
-    struct run_record *b = &r->book;
-    double now = run_now();
+    struct run_record *b = &r->record;
+    double now = clock_seconds();
     char text[160];
     int kept = 0;
 
@@ -173,233 +62,283 @@ static bool may_restart(struct run *r)
         if (b->best_step >= 0)
             snprintf(text, sizeof text, "%lld starts in a row without a step beyond %lld",
                      (long long)b->fails_in_row, (long long)b->best_step);
-        give_up(r, text);
+        give_up(r, REASON_NO_PROGRESS, text);
         return false;
     }
     if (kept >= r->job->restart.max || kept == RUN_RECORD_RESTARTS_MAX) {
         snprintf(text, sizeof text, "%d restarts within %.0f s", kept, r->job->restart.within);
-        give_up(r, text);
+        give_up(r, REASON_TOO_MANY_RESTARTS, text);
         return false;
     }
     b->restarts[b->n_restarts++] = now;
     return true;
 }
 
-/* A loss that is not finite: what was saved after the last good step is of no use. */
-static tp_status after_nan(struct run *r)
+/* ---- starting again ---- */
+
+/* Seconds to wait before the next start. */
+static double back_off(const struct run *r)
+{
+    double wait = r->job->restart.backoff, most = r->job->restart.backoff_max;
+
+    if (r->record.fails_in_row <= 1)
+        return 0;
+    for (int64_t i = 2; i < r->record.fails_in_row && wait < most; i++)
+        wait *= 2;
+    return wait < most ? wait : most;
+}
+
+static tp_status start_again(struct run *r)
+{
+    const struct attempt_fault *f = &r->attempt.fault;
+    double wait;
+
+    if (!may_restart(r))
+        return TP_OK;
+    wait = back_off(r);
+    run_plan_back_off(r, wait);
+    run_event(r, EVENT_RESTART, f->reason, f->message,
+              json_pack("{s:I,s:f}", "fails_in_row", (json_int_t)r->record.fails_in_row, "backoff",
+                        wait));
+    return run_plan_begin(r);
+}
+
+tp_status run_retry(struct run *r, const struct attempt_fault *f, const char *log)
+{
+    attempt_set_fault(&r->attempt, f);
+    attempt_set_log(&r->attempt, log);
+    r->record.fails_in_row++;
+    return start_again(r);
+}
+
+/* The loss was not finite: checkpoints after the last good step are of no use. */
+static tp_status after_bad_loss(struct run *r)
 {
     struct checkpoint_selection c;
-    int64_t at = r->fault.step;
+    int64_t at = r->attempt.fault.step;
 
     if (r->job->watch.on_nan == JOB_NAN_STOP)
-        return give_up(r, "the loss is not finite and watch.nan is stop");
-    if (r->book.nan_step == at)
-        return give_up(r, "the loss is not finite at the same step again");
-    r->book.nan_step = at;
+        return give_up(r, REASON_LOSS_NOT_FINITE, "the loss is not finite and watch.nan is stop");
+    if (r->record.bad_loss_step == at)
+        return give_up(r, REASON_LOSS_NOT_FINITE_AGAIN,
+                       "the loss is not finite at the same step again");
+    r->record.bad_loss_step = at;
     while (r->job->checkpoints == JOB_CKPT_TP &&
-           checkpoint_find(&c, r->job->ckpt, &r->err) == TP_OK && c.step >= at) {
+           checkpoint_select(&c, r->job->ckpt, &r->err) == TP_OK && c.step >= at) {
         char to[PATH_MAX];
 
         if (checkpoint_quarantine(to, &c, r->job->ckpt, &r->err))
             return r->err.status;
-        run_event(r, "quarantine",
-                  json_pack("{s:I,s:s,s:s}", "step", (json_int_t)c.step, "reason",
-                            "saved after the loss was not finite", "to", text_clean(to)));
+        run_event(r, EVENT_QUARANTINE, REASON_SAVED_AFTER_BAD_LOSS,
+                  "it was saved after the loss was not finite",
+                  json_pack("{s:I,s:s}", "step", (json_int_t)c.step, "to", text_clean(to)));
     }
     return TP_OK;
 }
 
-/* Another job has claimed the checkpoint root: this one must not go on. */
-static bool is_fenced(struct run *r)
+static tp_status restart_after_fault(struct run *r)
 {
-    struct tp_err ignored;
-    int64_t newest = 0;
-    char text[200];
+    const struct attempt_fault *f = &r->attempt.fault;
+    bool trained = run_outlived_init(r) || !no_step_was_done(r);
+    tp_status st = TP_OK;
 
-    if (r->job->checkpoints != JOB_CKPT_TP || ckpt_epoch(&newest, r->job->ckpt, &ignored) ||
-        newest <= r->book.epoch)
-        return false;
-    snprintf(text, sizeof text, "a newer job (epoch %lld, ours was %lld) owns the checkpoint root",
-             (long long)newest, (long long)r->book.epoch);
-    give_up(r, text);
-    return true;
+    if (!trained && run_selected_checkpoint(r)->step >= 0 && f->kind == FAULT_EXIT &&
+        r->attempt.outcome.exit_code == tp_exit_code(TP_E_CORRUPT))
+        st = run_bad_checkpoint(r, REASON_CHECKPOINT_UNREADABLE, "an attempt could not load it");
+    if (st == TP_OK && f->kind == FAULT_LOSS)
+        st = after_bad_loss(r);
+    if (st || r->end.over)
+        return st;
+    r->record.fails_in_row = trained ? 0 : r->record.fails_in_row + 1;
+    run_blame(r, f);
+    return start_again(r);
 }
 
-/* Once more, if the budgets allow, at once or after a back-off. */
-static tp_status start_again(struct run *r)
+/* ---- finding out why ---- */
+
+/* The fault of a command that ended, from its outcome and the end of its log. */
+static struct attempt_fault fault_of_exit(const struct run *r, const char *log)
 {
-    struct run_record *b = &r->book;
+    const struct supervisor_outcome *o = &r->attempt.outcome;
+    struct attempt_fault f = r->attempt.fault, g;
+    struct log_tail tail;
+    char how[64];
+    bool killed;
 
-    if (!may_restart(r))
-        return TP_OK;
-    if (b->fails_in_row > 1) {
-        double wait = r->job->restart.backoff;
-
-        for (int64_t i = 2; i < b->fails_in_row && wait < r->job->restart.backoff_max; i++)
-            wait *= 2;
-        r->wait_until =
-            run_now() + (wait < r->job->restart.backoff_max ? wait : r->job->restart.backoff_max);
+    log_tail_parse(&tail, log, r->backend.table->rank_of_line);
+    snprintf(how, sizeof how, o->signal ? "signal %d" : "exit code %d",
+             o->signal ? o->signal : o->exit_code);
+    killed = tail.rank >= 0 ? tail.end == LOG_TAIL_KILLED : o->signal != 0;
+    if (f.kind == FAULT_NONE)
+        f = attempt_fault(FAULT_EXIT, killed ? REASON_COMMAND_KILLED : REASON_COMMAND_FAILED,
+                          "the command ended with %s", how);
+    if (f.kind != FAULT_RANK && f.kind != FAULT_EXIT)
+        return f;
+    if (tail.rank >= 0 && tail.rank < r->attempt.world) {
+        f.rank = tail.rank;
+        f.node = r->attempt.rank[tail.rank].node;
+        f.reason = killed ? REASON_RANK_KILLED : REASON_RANK_FAILED;
     }
-    run_event(r, "restart",
-              json_pack("{s:s,s:I,s:f}", "reason", r->fault.reason, "fails_in_row",
-                        (json_int_t)b->fails_in_row, "backoff",
-                        r->wait_until > 0 ? r->wait_until - run_now() : 0.0));
+    if (tail.line[0]) {
+        g = attempt_fault(f.kind, f.reason, "%s: %.250s", how, text_clean(tail.line));
+        memcpy(f.message, g.message, sizeof f.message);
+    }
+    f.step = run_monitor(r) ? monitor_best_step(run_monitor(r)) : -1;
+    return f;
+}
+
+static void explain_exit(struct run *r, const char *log)
+{
+    const struct supervisor_outcome *o = &r->attempt.outcome;
+    struct attempt_fault f;
+
+    backend_report_log(&r->backend, log);
+    f = fault_of_exit(r, log);
+    attempt_set_fault(&r->attempt, &f);
+    if (f.kind == FAULT_RANK || f.kind == FAULT_EXIT)
+        run_event(r, EVENT_RANK_EXIT, f.reason, f.message,
+                  json_pack("{s:i,s:s,s:i,s:i}", "rank", f.rank, "node", f.node ? f.node->name : "",
+                            "exit_code", o->exit_code, "signal", o->signal));
+}
+
+/* ---- deciding ---- */
+
+/* Continue in other nodes. */
+static tp_status hand_over(struct run *r, const struct backend_cause *cause)
+{
+    bool plan;
+    tp_status st = backend_hand_over(&r->backend, cause, &plan);
+
+    return st || r->end.over || !plan ? st : run_plan_begin(r);
+}
+
+/* The ranks have saved and ended though tp-run did not ask them to. *decided: the scheduler did, or
+ * has ended the allocation. */
+static tp_status after_unasked_save(struct run *r, bool *decided)
+{
+    struct backend_cause cause;
+    enum backend_fate fate = backend_fate(&r->backend, &cause);
+
+    *decided = fate != BACKEND_STAYS;
+    if (r->backend.table->fate)
+        r->record.fault_at = 0;
+    if (fate == BACKEND_TAKEN)
+        return hand_over(r, &cause);
+    if (fate == BACKEND_STAYS)
+        return TP_OK;
+    backend_look(&r->backend, true); /* the plan finds out how it ended */
     return run_plan_begin(r);
 }
 
-static tp_status restart_after_fault(struct run *r)
+/* The attempt has not done all steps. *decided: it ended because it was asked to, or because its
+ * nodes are taken away. */
+static tp_status decide_if_asked(struct run *r, bool saved, bool *decided)
 {
-    struct run_record *b = &r->book;
-    bool trained = r->lived || b->best_step > b->best_at_launch;
-    tp_status st = TP_OK;
+    struct run_record *b = &r->record;
+    struct backend_cause cause;
+    tp_status st;
 
-    if (!trained && r->choice.step >= 0 && r->fault.kind == FAULT_EXIT &&
-        r->outcome.exit_code == tp_exit_code(TP_E_CORRUPT))
-        st = run_bad_checkpoint(r, &r->choice, "an attempt could not load it");
-    if (st == TP_OK && r->fault.kind == FAULT_NAN)
-        st = after_nan(r);
-    if (st || r->over)
+    *decided = true;
+    if (!b->stop && backend_is_ending(&r->backend, &cause))
+        return hand_over(r, &cause);
+    if (saved && b->relaunch && !b->stop)
+        return run_plan_begin(r);
+    if (saved && !b->stop && ((st = after_unasked_save(r, decided)) || *decided))
         return st;
-    b->fails_in_row = trained ? 0 : b->fails_in_row + 1;
-    blame_node(r);
-    return start_again(r);
+    *decided = saved || b->stop;
+    if (*decided)
+        run_finish(r, RUN_STOPPED, TP_E_STOPPED,
+                   event_reason_name(saved ? REASON_SAVED : REASON_NOT_SAVED),
+                   saved ? "saved and stopped" : "stopped; it had not saved");
+    return TP_OK;
 }
 
-tp_status run_retry(struct run *r)
+static void fail_to_execute(struct run *r)
 {
-    r->book.fails_in_row++;
-    return start_again(r);
+    char text[TP_ERR_MAX];
+
+    snprintf(text, sizeof text, "%.400s: cannot be executed: %s", r->job->command.word[0],
+             strerror(r->attempt.outcome.exit_code));
+    run_finish(r, RUN_FAILED, TP_E_USAGE, event_reason_name(REASON_COMMAND_NOT_EXECUTABLE), text);
 }
 
-/* srun ends with 0 also when it could not start its step (22.05: "aborted before step completely
- * launched"): then nothing is done. */
-static bool never_ran(struct run *r)
+static tp_status decide(struct run *r, const char *log)
 {
-    char *tail = r->job->backend == &SLURM_JOB_BACKEND ? log_tail(r) : NULL;
-    bool aborted = tail && strstr(tail, "aborted before step completely launched");
+    const struct supervisor_outcome *o = &r->attempt.outcome;
+    const struct backend_log said = backend_read_log(&r->backend, log);
+    enum attempt_fault_kind kind = r->attempt.fault.kind;
+    bool by_itself = kind == FAULT_NONE || kind == FAULT_RANK, decided;
+    tp_status st;
 
-    free(tail);
-    return aborted;
-}
-
-static tp_status decide(struct run *r)
-{
-    struct run_record *b = &r->book;
-    const struct supervisor_outcome *o = &r->outcome;
-    bool soft = r->fault.kind == FAULT_NONE || r->fault.kind == FAULT_RANK;
-
-    if (soft && o->started && o->exit_code == 0 && !o->signal && !never_ran(r)) {
-        run_finish(r, RUN_DONE, TP_OK, "all steps are done");
+    if (by_itself && o->started && o->exit_code == 0 && !o->signal && !said.not_started) {
+        run_finish(r, RUN_DONE, TP_OK, event_reason_name(REASON_ALL_STEPS_DONE),
+                   "all steps are done");
         return TP_OK;
     }
     if (is_fenced(r))
         return TP_OK;
-    if (run_slurm_is_ending(r) && !b->stop)
-        return run_slurm_hand_over(r, r->slurm->why);
-    if (soft && o->exit_code == 75 && b->new_layout && !b->stop)
-        return run_plan_begin(r);
-    if (soft && o->exit_code == 75 && !b->stop && r->slurm) { /* who asked it to? */
-        enum slurm_fate fate = run_slurm_fate(r);
-
-        b->fault_at = 0;
-        if (fate == SLURM_TAKEN)
-            return run_slurm_hand_over(r, r->slurm->why);
-        r->slurm->must_look = fate == SLURM_GONE;
-        if (fate == SLURM_GONE) /* the plan finds out in which way */
-            return run_plan_begin(r);
-    }
-    if ((soft && o->exit_code == 75) || b->stop) {
-        run_finish(r, RUN_STOPPED, TP_E_STOPPED,
-                   o->exit_code == 75 ? "saved and stopped" : "stopped; it had not saved");
-        return TP_OK;
-    }
+    st = decide_if_asked(r, by_itself && o->exit_code == tp_exit_code(TP_E_STOPPED), &decided);
+    if (st || decided)
+        return st;
     if (!o->started) {
-        char text[TP_ERR_MAX];
-
-        snprintf(text, sizeof text, "%.400s: cannot be executed: %s", r->job->command.word[0],
-                 strerror(o->exit_code));
-        run_finish(r, RUN_FAILED, TP_E_USAGE, text);
+        fail_to_execute(r);
         return TP_OK;
     }
-    if (r->fault.kind == FAULT_NODE && b->new_layout)
-        b->new_layout = false;
-    if (r->fault.kind == FAULT_NONE && is_slurm_away(r)) {
-        run_slurm_tell_away(r, "srun could not start the ranks");
-        return run_plan_begin(r); /* which waits until it answers */
+    if (kind == FAULT_NODE)
+        r->record.relaunch = false;
+    if (kind == FAULT_NONE && no_step_was_done(r) && said.unreachable) {
+        backend_report_log(&r->backend, log); /* no fault, so no budget is used */
+        return run_plan_begin(r);             /* which waits until the scheduler answers */
     }
-    explain_exit(r);
-    if (soft && o->exit_code == 2 && !r->lived &&
-        b->best_step <= b->best_at_launch) /* rank or launcher first */
-        return give_up(r, "the command line is refused");
+    explain_exit(r, log);
+    if (by_itself && o->exit_code == tp_exit_code(TP_E_USAGE) && !run_outlived_init(r) &&
+        no_step_was_done(r))
+        return give_up(r, REASON_COMMAND_REFUSED, "the command line is refused");
     return restart_after_fault(r);
 }
 
-/* Processes of the attempt are left though all were sent SIGKILL (their keeper may have been
- * killed, and they go now). Those that stay wait in the kernel, uninterruptibly: their node is of
- * no use, and the job goes on without it. When they do come back they die, and the epoch keeps them
- * from committing anything before. */
-static bool are_stuck(struct run *r, double now)
+/* Read how it ended, and account for the time. */
+static void conclude(struct run *r, bool planned)
 {
-    char text[120];
+    const struct supervisor_outcome *o = &r->attempt.outcome;
+    struct attempt_fault lost =
+        attempt_fault(FAULT_SUPERVISOR, REASON_SUPERVISOR_LOST,
+                      "the attempt ended without an outcome (its supervisor was killed)");
+    double now = clock_seconds();
+    bool fine;
 
-    if (r->stuck_since <= 0)
-        r->stuck_since = now;
-    if (now - r->stuck_since < STUCK_S)
-        return false;
-    for (int i = 0; r->ranks && i < r->world; i++) {
-        int node = r->ranks[i].node;
-
-        if (r->ranks[i].pid == 0 || process_start(r->ranks[i].pid) == 0 ||
-            process_state(r->ranks[i].pid) == 'Z' || r->book.nodes[node].down)
-            continue;
-        r->book.nodes[node].down = true;
-        snprintf(text, sizeof text, "rank %d (pid %d) cannot be killed: its state is %c", i,
-                 (int)r->ranks[i].pid, process_state(r->ranks[i].pid));
-        run_event(r, "node_lost",
-                  json_pack("{s:s,s:s}", "node", r->job->nodes[node].name, "reason", text));
-    }
-    return true;
+    run_watch_last(r);
+    if (!attempt_read_outcome(&r->attempt) && r->attempt.fault.kind == FAULT_NONE)
+        attempt_set_fault(&r->attempt, &lost);
+    fine = o->started && o->exit_code == 0;
+    if (!planned && r->attempt.fault.kind == FAULT_NONE && r->record.fault_at <= 0 && !fine)
+        r->record.fault_at = now;
+    if (r->record.state != RUN_DRAIN)
+        run_time_fault(
+            r,
+            o->exit_code == 0 || o->exit_code == tp_exit_code(TP_E_STOPPED) ? now : run_saved_at(r),
+            now);
+    r->record.open = false;
 }
 
-tp_status run_keeper_gone(struct run *r)
+tp_status run_supervisor_ended(struct run *r)
 {
-    char id[64];
-    double now = run_now();
-    bool planned = r->book.state == RUN_DRAIN && r->fault.kind == FAULT_NONE;
+    bool planned = r->record.state == RUN_DRAIN && r->attempt.fault.kind == FAULT_NONE;
+    char *log;
     tp_status st;
 
-    run_attempt_id(r, id);
-    if (r->keeper_pidfd >= 0)
-        close(r->keeper_pidfd); /* leaves epoll too */
-    r->keeper_pidfd = -1;
-    if (process_sweep(PROCESS_ID_ENV, id, SIGKILL) > 0 && !are_stuck(r, now)) {
-        r->drain_until = now + 0.05;
-        r->drain_killed = true;
-        return r->book.state == RUN_DRAIN ? TP_OK
-                                          : run_transition(r, RUN_DRAIN, "the keeper is gone");
-    }
-    if (r->monitor)
-        run_watch_last(r);
-    if (supervisor_read(&r->outcome, r->exit_path, &r->err)) {
-        r->outcome = (struct supervisor_outcome){ .exit_code = -1, .started = 1 };
-        if (r->fault.kind == FAULT_NONE) {
-            r->fault = (struct run_fault){ .kind = FAULT_LOST, .rank = -1, .node = -1 };
-            snprintf(r->fault.reason, sizeof r->fault.reason,
-                     "the attempt ended without a word (its keeper was killed)");
-        }
-    }
-    if (!planned && r->fault.kind == FAULT_NONE && r->book.fault_at <= 0 &&
-        !(r->outcome.started && r->outcome.exit_code == 0))
-        r->book.fault_at = now;
-    if (r->book.state != RUN_DRAIN)
-        time_account_fault(
-            r->ledger, r->outcome.exit_code == 0 || r->outcome.exit_code == 75 ? now : r->saved_at,
-            now, TIME_PLANNING, now);
-    r->book.open = false;
+    supervisor_forget(&r->attempt.supervisor);
+    if (run_drain_waits_for_rest(r))
+        return r->record.state == RUN_DRAIN
+                   ? TP_OK
+                   : run_transition(r, RUN_DRAIN, "the supervisor is gone");
+    conclude(r, planned);
     st = run_transition(r, RUN_DIAGNOSE, "ended");
+    log = log_tail_read(r->attempt.log);
     if (st == TP_OK)
-        st = decide(r);
-    if (r->over || r->book.state == RUN_PLAN)
-        time_account_flush(r->ledger);
+        st = decide(r, log);
+    free(log);
+    if (r->end.over || r->record.state == RUN_PLAN)
+        run_time_flush(r);
     return st;
 }

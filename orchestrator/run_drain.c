@@ -1,51 +1,101 @@
-/* orchestrator/run_drain.c - DRAIN: ending an attempt, softly or because of a fault. */
+/* orchestrator/run_drain.c - see run_state.h: DRAIN ends an attempt, softly or because of a fault.
+ */
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-#include "core/file.h"
-#include "core/text.h"
-#include "orchestrator/backend/slurm/slurm_options.h"
+#include "core/clock.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
 
-/* After a rank is gone the command may end by itself, saying why, before it is killed. Another
- * program's ranks may be about to end in order without having said so. */
-static const double PATIENCE_TP_TRAIN_S = 0.5, PATIENCE_OTHER_S = 5, KILL_AGAIN_S = 2;
+/* After a rank has ended, the command gets time to end by itself and say why. The ranks of another
+ * program may be about to end as planned without having reported that. */
+static const double PATIENCE_TP_TRAIN_S = 0.5, PATIENCE_OTHER_S = 5;
+static const double KILL_AGAIN_S = 2, LOOK_AGAIN_S = 0.05;
+static const double STUCK_S = 5; /* what lives so long after SIGKILL waits in the kernel */
 
-tp_status run_drain_softly(struct run *r, const char *why)
+struct run_drain {
+    double until;       /* SIGKILL then; 0: no attempt is being ended */
+    bool killed;        /* it was sent */
+    double stuck_since; /* processes are left since then; 0: none */
+};
+
+tp_status run_drain_open(struct run *r)
+{
+    r->drain = calloc(1, sizeof *r->drain);
+    return r->drain ? TP_OK : tp_fail(&r->err, TP_E_NOMEM, "no memory");
+}
+
+void run_drain_reset(struct run *r)
+{
+    *r->drain = (struct run_drain){ 0 };
+}
+
+bool run_drain_hurry(struct run *r)
+{
+    if (r->drain->until <= 0)
+        return false;
+    r->drain->until = clock_seconds();
+    return true;
+}
+
+void run_drain_extend(struct run *r, double seconds)
+{
+    if (r->drain->until > clock_seconds() - seconds)
+        r->drain->until += seconds;
+}
+
+void run_drain_ask_again(struct run *r)
+{
+    if (r->record.state == RUN_DRAIN && r->attempt.fault.kind == FAULT_NONE && !r->drain->killed)
+        supervisor_ask_to_stop(&r->attempt.supervisor);
+}
+
+tp_status run_drain_softly(struct run *r, const char *reason, const char *message)
 {
     tp_status st;
 
-    if (r->book.state == RUN_DRAIN)
+    if (r->record.state == RUN_DRAIN)
         return TP_OK;
-    run_event(r, "drain", json_pack("{s:s,s:f}", "reason", why, "grace", r->job->grace));
+    run_event_of_backend(r, event_name(EVENT_DRAIN), reason, message,
+                         json_pack("{s:f}", "grace", r->job->grace));
     st = run_transition(r, RUN_DRAIN, "save and stop");
-    time_account_switch(r->ledger, TIME_STOPPING, run_now());
-    r->drain_until = run_now() + r->job->grace;
-    if (r->keeper > 0)
-        kill(r->keeper, SIGUSR1);
+    run_time(r, TIME_STOPPING);
+    r->drain->until = clock_seconds() + r->job->grace;
+    supervisor_ask_to_stop(&r->attempt.supervisor);
     return st;
 }
 
-/* Where every rank stands in the kernel, for people: STATE/attempt-N.stacks. */
-static void note_stacks(const struct run *r)
+tp_status run_drain_resume(struct run *r)
+{
+    bool softly = r->record.stop || r->record.relaunch;
+
+    r->drain->until = clock_seconds() + (softly ? r->job->grace : 0);
+    if (softly)
+        supervisor_ask_to_stop(&r->attempt.supervisor);
+    return run_transition(r, RUN_DRAIN, "taken over");
+}
+
+/* Write STATE/attempt-N.stacks: where each rank is in the kernel, for people. */
+static void write_stacks(const struct run *r)
 {
     static const char *const files[] = { "status", "wchan", "stack", "syscall" };
+    const struct attempt *a = &r->attempt;
     char path[PATH_MAX];
     FILE *out;
 
     snprintf(path, sizeof path, "%.3900s/attempt-%04lld.stacks", r->job->state,
-             (long long)r->book.attempt);
+             (long long)r->record.attempt);
     out = fopen(path, "we");
-    for (int i = 0; out && i < r->world; i++) {
-        fprintf(out, "== rank %d, pid %d\n", i, (int)r->ranks[i].pid);
-        for (size_t k = 0; r->ranks[i].pid && k < sizeof files / sizeof files[0]; k++) {
+    for (int i = 0; out && i < a->world; i++) {
+        fprintf(out, "== rank %d, pid %d\n", i, (int)a->rank[i].pid);
+        for (size_t k = 0; a->rank[i].pid && k < sizeof files / sizeof files[0]; k++) {
             char name[64], text[4096];
             size_t n;
             FILE *in;
 
-            snprintf(name, sizeof name, "/proc/%d/%s", (int)r->ranks[i].pid, files[k]);
+            snprintf(name, sizeof name, "/proc/%d/%s", (int)a->rank[i].pid, files[k]);
             in = fopen(name, "re");
             n = in ? fread(text, 1, sizeof text, in) : 0;
             if (in)
@@ -57,57 +107,93 @@ static void note_stacks(const struct run *r)
         fclose(out);
 }
 
-tp_status run_drain_fault(struct run *r, const struct run_fault *f)
+static void report_fault(struct run *r, const struct attempt_fault *f)
 {
-    double now = run_now(), patience = 0;
+    if (f->kind == FAULT_HANG) {
+        run_event(r, EVENT_HANG, f->reason, f->message,
+                  json_pack("{s:i,s:s,s:f}", "rank", f->rank, "node", f->node ? f->node->name : "",
+                            "seconds", f->waited));
+        write_stacks(r);
+    } else if (f->kind == FAULT_LOSS) {
+        run_event(r, EVENT_NAN, f->reason, f->message,
+                  json_pack("{s:I}", "at_step", (json_int_t)f->step));
+    }
+}
+
+tp_status run_drain_fault(struct run *r, const struct attempt_fault *f)
+{
+    double now = clock_seconds(), patience = 0;
     tp_status st;
 
-    r->fault = *f;
-    text_clean(r->fault.reason);
-    f = &r->fault;
-    if (f->kind == FAULT_HANG) {
-        run_event(r, "hang",
-                  json_pack("{s:i,s:s,s:f,s:s}", "rank", f->rank, "node",
-                            f->node >= 0 ? r->job->nodes[f->node].name : "", "seconds", f->waited,
-                            "reason", f->reason));
-        note_stacks(r);
-    } else if (f->kind == FAULT_NAN) {
-        run_event(r, "nan",
-                  json_pack("{s:s,s:I}", "reason", f->reason, "at_step", (json_int_t)f->step));
-    } else if (f->kind == FAULT_RANK) {
+    attempt_set_fault(&r->attempt, f);
+    report_fault(r, f);
+    if (f->kind == FAULT_RANK)
         patience = r->job->is_tp_train ? PATIENCE_TP_TRAIN_S : PATIENCE_OTHER_S;
-    }
-    if (r->book.fault_at <= 0)
-        r->book.fault_at = now - f->waited;
-    time_account_fault(r->ledger, r->saved_at, now - f->waited, TIME_PLANNING, now);
+    if (r->record.fault_at <= 0)
+        r->record.fault_at = now - f->waited;
+    run_time_fault(r, run_saved_at(r), now - f->waited);
     st = run_transition(r, RUN_DRAIN, "fault");
-    r->drain_until = now + patience;
+    r->drain->until = now + patience;
     return st || patience > 0 ? st : run_drain_tick(r);
 }
 
 tp_status run_drain_tick(struct run *r)
 {
-    char id[64];
+    struct run_drain *d = r->drain;
+    const char *id = r->attempt.id;
 
-    if (run_now() < r->drain_until)
+    if (clock_seconds() < d->until)
         return TP_OK;
-    run_attempt_id(r, id);
-    if (r->drain_killed) /* the keeper itself does not get anywhere */
+    if (d->killed) /* the supervisor itself does not respond */
         process_sweep(PROCESS_SUPERVISOR_ENV, id, SIGKILL);
-    else if (r->fault.kind == FAULT_NONE)
-        run_event(r, "killed",
-                  json_pack("{s:f,s:s}", "seconds", r->job->grace, "reason",
-                            "the job did not save and end within its grace"));
-    if (r->job->backend == &SLURM_JOB_BACKEND) { /* what srun leaves on the nodes: see relay.h */
-        char stop[PATH_MAX];
-        struct tp_err ignored;
-
-        snprintf(stop, sizeof stop, "%.4000s/stop", r->slots);
-        if (!file_exists(stop))
-            file_write_new(stop, "", 0, &ignored);
-    }
+    else if (r->attempt.fault.kind == FAULT_NONE)
+        run_event(r, EVENT_KILLED, REASON_GRACE_OVER,
+                  "the job did not save and end within its grace",
+                  json_pack("{s:f}", "seconds", r->job->grace));
+    run_relays_stop(r); /* they end what the launcher leaves on other hosts */
     process_sweep(PROCESS_ID_ENV, id, SIGKILL);
-    r->drain_killed = true;
-    r->drain_until = run_now() + KILL_AGAIN_S;
-    return r->keeper_pidfd < 0 ? run_keeper_gone(r) : TP_OK;
+    d->killed = true;
+    d->until = clock_seconds() + KILL_AGAIN_S;
+    return r->attempt.supervisor.pidfd < 0 ? run_supervisor_ended(r) : TP_OK;
+}
+
+/* The nodes of ranks that cannot be killed are lost. */
+static void lose_nodes(struct run *r)
+{
+    const struct attempt *a = &r->attempt;
+    char text[120];
+
+    for (int i = 0; i < a->world; i++) {
+        pid_t pid = a->rank[i].pid;
+        struct node *node = a->rank[i].node;
+
+        if (pid == 0 || !node || node->down || process_start(pid) == 0 || process_state(pid) == 'Z')
+            continue;
+        node->down = true;
+        snprintf(text, sizeof text, "rank %d (pid %d) cannot be killed: its state is %c", i,
+                 (int)pid, process_state(pid));
+        run_event(r, EVENT_NODE_LOST, REASON_RANK_UNKILLABLE, text,
+                  json_pack("{s:s}", "node", node->name));
+    }
+}
+
+/* The supervisor may have been killed before it could end the ranks, which end now. Ranks that stay
+ * wait in the kernel, uninterruptibly: their nodes are of no use, and the job continues without
+ * them. They die when the kernel ends the wait, and the epoch keeps them from committing before. */
+bool run_drain_waits_for_rest(struct run *r)
+{
+    struct run_drain *d = r->drain;
+    double now = clock_seconds();
+
+    if (process_sweep(PROCESS_ID_ENV, r->attempt.id, SIGKILL) == 0)
+        return false;
+    if (d->stuck_since <= 0)
+        d->stuck_since = now;
+    if (now - d->stuck_since >= STUCK_S) {
+        lose_nodes(r);
+        return false;
+    }
+    d->until = now + LOOK_AGAIN_S;
+    d->killed = true;
+    return true;
 }

@@ -1,227 +1,289 @@
-/* orchestrator/run_plan.c - PLAN: nodes, layout, checkpoint. See run_inside.h. */
-#include <string.h>
+/* orchestrator/run_plan.c - see run_state.h: PLAN selects nodes, layout and checkpoint.
+ *
+ * A restart selects its layout once. The checkpoint is then verified while nothing else happens,
+ * and afterwards the same question gets the planner's same answer, unless nodes have come or gone.
+ * While the plan waits for nodes, each tick asks the planner, which computes nothing until
+ * something has changed.
+ */
+#include <stdio.h>
+#include <stdlib.h>
 
-#include "ckpt/root_lock.h"
+#include "core/clock.h"
 #include "core/text.h"
-#include "orchestrator/backend/slurm/slurm_options.h"
-#include "orchestrator/run_slurm.h"
+#include "orchestrator/plan/planner.h"
+#include "orchestrator/plan/root_wait.h"
 #include "orchestrator/run_state.h"
 
-static const double BUSY_TOLD_S = 2;
+struct run_plan {
+    struct planner *planner;
+    struct plan_candidate layout;           /* selected, or of the attempt */
+    struct checkpoint_selection checkpoint; /* that it begins from */
+    bool is_verified;                       /* `checkpoint` is good */
+    bool waits;                             /* for nodes, and that was reported */
+    double not_before;                      /* back-off, 0: none */
+    struct root_wait root;
+};
 
-bool run_node_usable(const struct run *r, int node, bool settled_only)
+tp_status run_plan_open(struct run *r)
 {
-    const struct run_node *n = &r->book.nodes[node];
-    double now = run_now();
+    struct run_plan *p = r->plan = calloc(1, sizeof *p);
 
-    if (n->down || n->excluded_to > now)
-        return false;
-    return !settled_only || n->back_since <= 0 || now - n->back_since >= r->job->restart.settle;
+    if (!p || !(p->planner = planner_new(r->job)))
+        return tp_fail(&r->err, TP_E_NOMEM, "no memory to plan");
+    p->checkpoint.step = -1;
+    return TP_OK;
 }
 
-/* Ranks that can be used: of all nodes but the spares, which step in as others are lost. */
-int run_free_ranks(const struct run *r, bool settled_only)
+void run_plan_close(struct run *r)
 {
-    int64_t most = r->job->n_nodes - r->job->restart.spares, used = 0;
-    int ranks = 0;
-
-    for (int i = 0; i < r->job->n_nodes && used < most; i++)
-        if (run_node_usable(r, i, settled_only)) {
-            ranks += r->job->nodes[i].slots;
-            used++;
-        }
-    return ranks;
+    if (r->plan)
+        planner_free(r->plan->planner);
+    free(r->plan);
+    r->plan = NULL;
 }
 
-tp_status run_choose_of(const struct run *r, struct plan_candidate *out, int ranks,
-                        struct tp_err *err)
+const struct plan_candidate *run_selected_layout(const struct run *r)
 {
-    struct arena arena = { 0 };
-    struct plan_candidate *c = NULL;
-    int n = 0;
-    tp_status st = candidates_find(&c, &n, r->job, &r->book, ranks, &arena, err);
-
-    if (st == TP_OK)
-        st = candidates_pick(out, c, n, r->book.resize, err);
-    if (st == TP_E_LAYOUT && r->book.resize[0]) /* not possible now: as good as it gets */
-        st = candidates_pick(out, c, n, "", err);
-    arena_free(&arena);
-    return st;
+    return &r->plan->layout;
 }
 
-tp_status run_choose(struct run *r, struct plan_candidate *out, bool settled_only,
-                     struct tp_err *err)
+const struct checkpoint_selection *run_selected_checkpoint(const struct run *r)
 {
-    return run_choose_of(r, out, run_free_ranks(r, settled_only), err);
+    return &r->plan->checkpoint;
+}
+
+int64_t run_plans_computed(const struct run *r)
+{
+    return r->plan ? planner_computed(r->plan->planner) : 0;
+}
+
+void run_plan_back_off(struct run *r, double seconds)
+{
+    r->plan->not_before = clock_seconds() + seconds;
+}
+
+void run_plan_restore(struct run *r)
+{
+    struct run_plan *p = r->plan;
+    struct tp_err ignored;
+
+    p->layout.config = r->record.config;
+    p->layout.ranks = spec_world(&r->record.config.spec);
+    p->checkpoint.step = r->record.resumed_at;
+    if (p->checkpoint.step >= 0)
+        checkpoint_select(&p->checkpoint, r->job->ckpt, &ignored);
+}
+
+void run_plan_converted(struct run *r)
+{
+    r->plan->checkpoint.spec = r->plan->layout.config.spec;
+}
+
+tp_status run_select(const struct run *r, struct plan_candidate *out, int ranks, struct tp_err *err)
+{
+    return planner_select(r->plan->planner, out, ranks, r->record.resize, &r->record.times, err);
+}
+
+bool run_plan_holds(struct run *r)
+{
+    struct plan_candidate now;
+
+    return run_select(r, &now, run_free_ranks(r, false), &r->err) == TP_OK &&
+           run_config_same(&now.config, &r->plan->layout.config);
 }
 
 tp_status run_plan_begin(struct run *r)
 {
+    const struct attempt_fault *f = &r->attempt.fault;
     tp_status st;
 
-    if (r->slurm && (r->fault.kind == FAULT_EXIT || r->fault.kind == FAULT_LOST)) {
-        r->slurm->must_look = r->slurm->stage == SLURM_HELD; /* srun ended: why? */
-        r->slurm->next_look = 0;
-    }
-
-    run_forget_attempt(r);
-    time_account_switch(r->ledger, TIME_PLANNING, run_now());
-    r->is_verified = r->no_convert = r->crosses = false;
-    r->no_nodes_told = false;
+    if (f->kind == FAULT_EXIT || f->kind == FAULT_SUPERVISOR)
+        backend_look(&r->backend,
+                     true); /* the command has ended by itself: perhaps its nodes went */
+    run_watch_forget(r);
+    attempt_forget(&r->attempt, !r->record.open);
+    run_time(r, TIME_PLANNING);
+    run_convert_reset(r);
+    r->plan->is_verified = r->plan->waits = false;
     st = run_transition(r, RUN_PLAN, "intent");
     return st ? st : run_plan_tick(r);
 }
 
-/* No layout for the nodes that are left: wait for some, unless none is missing. */
+/* ---- what the plan waits for ---- */
+
+/* No layout fits the nodes that are left: wait for nodes, unless none is missing. */
 static tp_status wait_for_nodes(struct run *r)
 {
-    bool all = true;
-
-    for (int i = 0; i < r->job->n_nodes; i++)
-        all = all && run_node_usable(r, i, false);
-    if (all) {
-        char text[TP_ERR_MAX];
-
-        snprintf(text, sizeof text, "%s", r->err.msg);
-        run_finish(r, RUN_FAILED, TP_E_LAYOUT, text);
+    if (run_usable_nodes(r) == r->nodes.n) {
+        run_finish(r, RUN_FAILED, TP_E_LAYOUT, event_reason_name(REASON_NO_LAYOUT), r->err.msg);
         return TP_OK;
     }
-    if (!r->no_nodes_told)
-        run_event(r, "plan",
-                  json_pack("{s:s,s:s,s:i}", "result", "waiting for nodes", "reason",
-                            text_clean(r->err.msg), "ranks", run_free_ranks(r, false)));
-    r->no_nodes_told = true;
-    time_account_switch(r->ledger, TIME_WAITING, run_now());
+    if (!r->plan->waits)
+        run_event(r, EVENT_PLAN, REASON_NO_LAYOUT, text_clean(r->err.msg),
+                  json_pack("{s:s,s:i}", "result", event_result_name(RESULT_WAITING_FOR_NODES),
+                            "ranks", run_free_ranks(r, false)));
+    r->plan->waits = true;
+    run_time(r, TIME_WAITING);
     return TP_OK;
 }
 
-/* The root cannot be claimed now: said when that lasts, for who holds it may have been stopped. */
-static bool root_is_busy(struct run *r)
+static bool waits_for_root(struct run *r)
 {
-    double now = run_now();
     struct tp_err who;
+    bool report;
 
-    if (r->job->checkpoints != JOB_CKPT_TP || !root_lock_is_held(r->job->ckpt, &who)) {
-        r->busy_since = 0;
+    if (r->job->checkpoints != JOB_CKPT_TP ||
+        !root_wait_is_locked(&r->plan->root, r->job->ckpt, clock_seconds(), &report, &who))
         return false;
-    }
-    if (r->busy_since <= 0)
-        r->busy_since = now;
-    if (now - r->busy_since > BUSY_TOLD_S && r->busy_told < r->busy_since) {
-        run_event(r, "plan",
-                  json_pack("{s:s,s:s}", "result", "waiting for the checkpoint root", "reason",
-                            text_clean(who.msg)));
-        r->busy_told = now;
-    }
-    time_account_switch(r->ledger, TIME_WAITING, now);
+    if (report)
+        run_event(r, EVENT_PLAN, REASON_ROOT_LOCKED, text_clean(who.msg),
+                  json_pack("{s:s}", "result", event_result_name(RESULT_WAITING_FOR_ROOT)));
     return true;
 }
 
-/* Slurm: nodes were lost, and what is left is too little. */
-static bool needs_allocation(const struct run *r, tp_status chosen)
+/* Whether the plan has to wait before it can begin. */
+static bool has_to_wait(struct run *r)
 {
-    int usable = 0;
+    struct run_plan *p = r->plan;
 
-    if (r->job->backend != &SLURM_JOB_BACKEND)
-        return false;
-    for (int i = 0; i < r->job->n_nodes; i++)
-        usable += run_node_usable(r, i, false);
-    return usable < r->job->n_nodes &&
-           (usable < slurm_options(r->job)->min_nodes || chosen == TP_E_LAYOUT);
+    if (p->not_before <= clock_seconds()) {
+        p->not_before = 0;
+        if (!waits_for_root(r))
+            return false;
+    }
+    run_time(r, TIME_WAITING);
+    return true;
 }
 
-/* *ready: a checkpoint is chosen, or there is none and never was. */
-static tp_status choose_checkpoint(struct run *r, bool *ready)
+/* ---- the checkpoint ---- */
+
+static tp_status verify(struct run *r)
 {
+    char *argv[] = { (char *)(uintptr_t)r->setup->self, "check", r->plan->checkpoint.dir, NULL };
+
+    return run_helper_start(r, HELPER_VERIFY, argv, "/dev/null");
+}
+
+/* *ready: a good checkpoint is selected, or there is none and there never was. */
+static tp_status select_checkpoint(struct run *r, bool *ready)
+{
+    struct run_plan *p = r->plan;
+    char text[TP_ERR_MAX];
     tp_status st;
 
     *ready = true;
-    r->choice.step = -1;
+    if (p->is_verified)
+        return TP_OK;
+    p->checkpoint.step = -1;
     if (r->job->checkpoints != JOB_CKPT_TP)
         return TP_OK;
-    if ((st = checkpoint_find(&r->choice, r->job->ckpt, &r->err)))
+    if ((st = checkpoint_select(&p->checkpoint, r->job->ckpt, &r->err)))
         return st;
-    if (r->choice.step < 0 && (r->choice.any_ever || r->book.saved >= 0)) {
-        char text[TP_ERR_MAX];
-
-        snprintf(text, sizeof text,
-                 "%.500s: there were checkpoints and none is good; to begin again from step 0, "
-                 "move the root away",
-                 r->job->ckpt);
-        run_finish(r, RUN_FAILED, TP_E_CORRUPT, text);
+    if (p->checkpoint.step >= 0) {
         *ready = false;
-        return TP_OK;
+        return verify(r);
     }
-    if (r->choice.step < 0 || r->is_verified)
+    if (!p->checkpoint.any_ever && r->record.saved < 0)
         return TP_OK;
     *ready = false;
-    return run_verify_checkpoint(r);
+    snprintf(
+        text, sizeof text,
+        "%.500s: there were checkpoints and none is good; to begin again from step 0, move the "
+        "root away",
+        r->job->ckpt);
+    run_finish(r, RUN_FAILED, TP_E_CORRUPT, event_reason_name(REASON_NO_GOOD_CHECKPOINT), text);
+    return TP_OK;
 }
 
-tp_status run_plan_tick(struct run *r)
+tp_status run_plan_verified(struct run *r, bool good, double seconds)
 {
-    double now = run_now();
-    char spec[SPEC_TEXT_MAX];
-    bool ready;
-    tp_status st;
+    struct run_plan *p = r->plan;
+    tp_status st = TP_OK;
 
-    if (r->helper.pid)
-        return TP_OK;
-    if (r->book.stop) {
-        run_finish(r, RUN_STOPPED, TP_E_STOPPED, "stopped before it was started");
-        return TP_OK;
-    }
-    if (r->wait_until > now) {
-        time_account_switch(r->ledger, TIME_WAITING, now);
-        return TP_OK;
-    }
-    r->wait_until = 0;
-    if (root_is_busy(r))
-        return TP_OK;
-    if (r->slurm && ((st = run_slurm_ready(r, &ready)) || !ready || r->over))
-        return st;
-    st = run_choose(r, &r->layout, false, &r->err);
-    if (needs_allocation(r, st))
-        return run_slurm_hand_over(r, "too few nodes of the allocation are left");
-    if (st == TP_E_LAYOUT)
-        return wait_for_nodes(r);
-    if (st)
-        return st;
-    time_account_switch(r->ledger, TIME_PLANNING, now);
-    st = choose_checkpoint(r, &ready);
-    if (st || !ready || r->over)
-        return st;
-    run_event(r, "plan",
-              json_pack("{s:s,s:s,s:i,s:i,s:I}", "result", "launch", "layout",
-                        spec_format(spec, &r->layout.way.spec), "ranks", r->layout.ranks,
-                        "free_ranks", run_free_ranks(r, false), "checkpoint",
-                        (json_int_t)r->choice.step));
-    return run_reshard_begin(r);
+    p->is_verified = good;
+    if (!good)
+        st = run_bad_checkpoint(r, REASON_CHECKPOINT_DAMAGED, "it does not verify");
+    else if (seconds > 0 && p->checkpoint.bytes > 0)
+        r->record.read_rate = (double)p->checkpoint.bytes / seconds;
+    return st ? st : run_plan_tick(r);
 }
 
-/* A checkpoint did not verify or load: the second time it is put away. */
-tp_status run_bad_checkpoint(struct run *r, const struct checkpoint_selection *c, const char *why)
+/* Count a failure of the selected checkpoint. Returns how many there were. */
+static int64_t count_failure(struct run_record *b, int64_t step, int *at)
 {
-    struct run_record *b = &r->book;
-    char to[PATH_MAX];
     int i = 0;
 
-    while (i < b->n_bad && b->bad[i].step != c->step)
+    while (i < b->n_bad && b->bad[i].step != step)
         i++;
     if (i == b->n_bad) {
         i = b->n_bad < RUN_RECORD_BAD_MAX ? b->n_bad++ : 0;
-        b->bad[i].step = c->step;
+        b->bad[i].step = step;
         b->bad[i].fails = 0;
     }
-    b->bad[i].fails++;
-    if (b->bad[i].fails < 2)
+    *at = i;
+    return ++b->bad[i].fails;
+}
+
+tp_status run_bad_checkpoint(struct run *r, enum event_reason reason, const char *message)
+{
+    const struct checkpoint_selection *c = &r->plan->checkpoint;
+    struct run_record *b = &r->record;
+    char to[PATH_MAX];
+    int at;
+
+    if (count_failure(b, c->step, &at) < 2)
         return run_transition(r, b->state, "a checkpoint failed once");
     if (run_transition(r, b->state, "quarantine") ||
         checkpoint_quarantine(to, c, r->job->ckpt, &r->err))
         return r->err.status;
-    b->bad[i] = b->bad[--b->n_bad];
-    run_event(r, "quarantine",
-              json_pack("{s:I,s:s,s:s}", "step", (json_int_t)c->step, "reason", why, "to",
-                        text_clean(to)));
+    b->bad[at] = b->bad[--b->n_bad];
+    run_event(r, EVENT_QUARANTINE, reason, message,
+              json_pack("{s:I,s:s}", "step", (json_int_t)c->step, "to", text_clean(to)));
     return TP_OK;
+}
+
+/* ---- the plan ---- */
+
+static tp_status finish_plan(struct run *r)
+{
+    const struct run_plan *p = r->plan;
+    char spec[SPEC_TEXT_MAX];
+
+    run_event(r, EVENT_PLAN, REASON_NONE, NULL,
+              json_pack("{s:s,s:s,s:i,s:i,s:I}", "result", event_result_name(RESULT_LAUNCH),
+                        "layout", spec_format(spec, &p->layout.config.spec), "ranks",
+                        p->layout.ranks, "free_ranks", run_free_ranks(r, false), "checkpoint",
+                        (json_int_t)p->checkpoint.step));
+    return run_convert_begin(r);
+}
+
+tp_status run_plan_tick(struct run *r)
+{
+    struct run_plan *p = r->plan;
+    bool ready, plan;
+    tp_status st;
+
+    if (run_helper_runs(r))
+        return TP_OK;
+    if (r->record.stop) {
+        run_finish(r, RUN_STOPPED, TP_E_STOPPED, event_reason_name(REASON_NOT_STARTED),
+                   "stopped before it was started");
+        return TP_OK;
+    }
+    if (has_to_wait(r))
+        return TP_OK;
+    if ((st = backend_ready(&r->backend, &ready)) || r->end.over)
+        return st;
+    if (!ready) {
+        run_time(r, TIME_WAITING);
+        return TP_OK;
+    }
+    st = run_select(r, &p->layout, run_free_ranks(r, false), &r->err);
+    if (backend_wants_nodes(&r->backend, run_usable_nodes(r), st != TP_E_LAYOUT))
+        return backend_hand_over(&r->backend, NULL, &plan);
+    if (st)
+        return st == TP_E_LAYOUT ? wait_for_nodes(r) : st;
+    run_time(r, TIME_PLANNING);
+    st = select_checkpoint(r, &ready);
+    return st || !ready || r->end.over ? st : finish_plan(r);
 }

@@ -1,96 +1,164 @@
-/* orchestrator/run_relays.c - what the relays on Slurm's nodes send. See run_inside.h and relay.h.
- */
+/* orchestrator/run_relays.c - see run_state.h and process/relay.h: what the relays on other hosts
+ * send. Nothing here does anything for a backend without relays. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/clock.h"
-#include "orchestrator/backend/slurm/slurm_options.h"
-#include "orchestrator/process/relay.h"
-#include "orchestrator/run_slurm.h"
+#include "core/file.h"
+#include "orchestrator/process/relay_message.h"
 #include "orchestrator/run_state.h"
 
-/* Its relay says so before srun does, which waits for the others first. */
+struct run_relays {
+    int fd, port;     /* where messages arrive; fd -1: nowhere */
+    double looked_at; /* the last look */
+    double *heard_at; /* of each rank, its last message; 0: none is expected; malloc'ed */
+};
+
+tp_status run_relays_open(struct run *r)
+{
+    struct run_relays *v = r->relays = calloc(1, sizeof *v);
+
+    if (!v)
+        return tp_fail(&r->err, TP_E_NOMEM, "no memory");
+    v->fd = r->backend.table->has_relays ? relay_listen(&v->port) : -1;
+    return TP_OK;
+}
+
+void run_relays_close(struct run *r)
+{
+    struct run_relays *v = r->relays;
+
+    if (v && v->fd >= 0)
+        close(v->fd);
+    if (v)
+        free(v->heard_at);
+    free(v);
+    r->relays = NULL;
+}
+
+tp_status run_relays_begin(struct run *r)
+{
+    struct run_relays *v = r->relays;
+
+    free(v->heard_at);
+    v->heard_at = calloc((size_t)r->attempt.world, sizeof *v->heard_at);
+    if (!v->heard_at)
+        return tp_fail(&r->err, TP_E_NOMEM, "no memory for %d ranks", r->attempt.world);
+    if (v->fd < 0 || !file_is_dir(r->attempt.heartbeats))
+        return TP_OK;
+    return relay_write_port(r->attempt.heartbeats, v->port, &r->err);
+}
+
+void run_relays_stop(struct run *r)
+{
+    if (r->backend.table->has_relays)
+        relay_stop_all(r->attempt.heartbeats);
+}
+
+/* The relay says so before the launcher does, which waits for the other ranks first. */
 static tp_status rank_failed(struct run *r, int rank)
 {
-    struct run_fault f = { .kind = FAULT_RANK, .rank = rank, .node = r->ranks[rank].node };
+    struct attempt_fault f = attempt_fault(FAULT_RANK, REASON_RANK_GONE, "rank %d has ended", rank);
 
-    r->ranks[rank].gone = true;
-    f.step = monitor_best_step(r->monitor);
-    snprintf(f.reason, sizeof f.reason, "rank %d has ended", rank);
+    attempt_rank_ended(&r->attempt, rank);
+    f.rank = rank;
+    f.node = r->attempt.rank[rank].node;
+    f.step = monitor_best_step(run_monitor(r));
     return run_drain_fault(r, &f);
 }
 
-/* Where somebody beats the job as a whole is not suspended. */
-static bool all_are_silent(const struct run *r, double now)
+/* The launcher decides which rank is on which node where a node has room for more. */
+static void see_node(struct run *r, const struct relay_message *m)
 {
-    for (int i = 0; i < r->world; i++)
-        if (r->ranks[i].beat_at > 0 && now - r->ranks[i].beat_at < slurm_options(r->job)->lost / 2)
+    struct node *node = m->node[0] ? node_list_find(&r->nodes, m->node) : NULL;
+
+    if (node)
+        attempt_move(&r->attempt, m->rank, node);
+}
+
+/* If any rank was heard of lately, the job as a whole is not suspended. */
+static bool all_are_silent(const struct run *r, double now, double timeout)
+{
+    const struct run_relays *v = r->relays;
+
+    for (int i = 0; i < r->attempt.world; i++)
+        if (v->heard_at[i] > 0 && now - v->heard_at[i] < timeout / 2)
             return false;
     return true;
 }
 
-/* Which rank is on which node is srun's to decide where a node has room for more. */
-static void see_node(struct run *r, const struct relay_beat *beat)
+/* Take the messages that have arrived. *failed: a rank that has failed, or -1. */
+static void receive(struct run *r, double now, int *failed)
 {
-    struct run_rank *k = &r->ranks[beat->rank];
+    struct run_relays *v = r->relays;
+    struct relay_message m;
 
-    if (!beat->node[0] || (k->node >= 0 && strcmp(r->job->nodes[k->node].name, beat->node) == 0))
-        return;
-    for (int i = 0; i < r->job->n_nodes; i++)
-        if (strcmp(r->job->nodes[i].name, beat->node) == 0)
-            k->node = i;
+    *failed = -1;
+    while (*failed < 0 && relay_receive(&m, v->fd, r->attempt.id)) {
+        if (m.rank < 0 || m.rank >= r->attempt.world)
+            continue;
+        v->heard_at[m.rank] = m.news == RELAY_ALIVE ? now : 0;
+        see_node(r, &m);
+        if (m.news == RELAY_FAILED)
+            *failed = m.rank;
+    }
 }
 
-tp_status run_beats_check(struct run *r)
+/* The first rank whose messages have stopped for longer than the timeout, -1: none. Time in which
+ * tp-run itself did not run does not count. */
+static int silent_rank(struct run *r, double now, double timeout)
 {
-    double now = run_now(), stood;
-    char id[RELAY_ID_TEXT];
-    struct relay_beat beat;
+    struct run_relays *v = r->relays;
+    double stopped = v->looked_at > 0 && now - v->looked_at > timeout / 2 ? now - v->looked_at : 0;
+    int silent = -1;
 
-    if (r->beats < 0)
+    for (int i = 0; i < r->attempt.world; i++) {
+        if (v->heard_at[i] <= 0)
+            continue;
+        v->heard_at[i] = v->heard_at[i] + stopped < now ? v->heard_at[i] + stopped : now;
+        if (silent < 0 && now - v->heard_at[i] > timeout)
+            silent = i;
+    }
+    v->looked_at = now;
+    return silent;
+}
+
+tp_status run_relays_tick(struct run *r)
+{
+    struct run_relays *v = r->relays;
+    double now = clock_seconds(), timeout = backend_node_timeout(&r->backend), waited;
+    struct backend_cause cause;
+    char text[80];
+    int rank;
+
+    if (v->fd < 0)
         return TP_OK;
-    run_attempt_id(r, id);
-    while (relay_next(&beat, r->beats, id)) {
-        if (beat.rank < 0 || beat.rank >= r->world)
-            continue;
-        r->ranks[beat.rank].beat_at = beat.news == RELAY_BEATS ? now : 0;
-        see_node(r, &beat);
-        if (beat.news == RELAY_FAILED)
-            return rank_failed(r, beat.rank);
-    }
-    stood = r->looked_at > 0 && now - r->looked_at > slurm_options(r->job)->lost / 2
-                ? now - r->looked_at
-                : 0;
-    for (int i = 0; i < r->world; i++) {
-        struct run_rank *k = &r->ranks[i];
-        char text[80];
-
-        if (k->beat_at > 0) /* time in which tp-run itself stood still is nobody's fault */
-            k->beat_at = k->beat_at + stood < now ? k->beat_at + stood : now;
-        if (k->beat_at <= 0 || now - k->beat_at <= slurm_options(r->job)->lost)
-            continue;
-        if (all_are_silent(r, now) && run_slurm_excuses(r))
-            break;
-        snprintf(text, sizeof text, "no sign of life for %.1f s", now - k->beat_at);
-        return run_node_lost(r, k->node, text, now - k->beat_at);
-    }
-    r->looked_at = now;
-    return TP_OK;
+    receive(r, now, &rank);
+    if (rank >= 0)
+        return rank_failed(r, rank);
+    rank = silent_rank(r, now, timeout);
+    if (rank < 0 || (all_are_silent(r, now, timeout) && backend_explains_silence(&r->backend)))
+        return TP_OK;
+    waited = now - v->heard_at[rank];
+    snprintf(text, sizeof text, "no sign of life for %.1f s", waited);
+    cause = (struct backend_cause){ event_reason_name(REASON_NO_HEARTBEAT), text };
+    return run_node_lost(r, r->attempt.rank[rank].node, &cause, waited);
 }
 
-void run_beats_stand_by(struct run *r)
+void run_relays_hold(struct run *r)
 {
-    double now = run_now();
-    char id[RELAY_ID_TEXT];
-    struct relay_beat beat;
-    bool beats = false;
+    struct run_relays *v = r->relays;
+    struct relay_message m;
+    bool any = false;
 
-    run_attempt_id(r, id);
-    while (r->beats >= 0 && relay_next(&beat, r->beats, id))
-        beats = true;
-    for (int i = 0; i < r->world; i++)
-        r->ranks[i].beat_at = 0; /* nodes are resumed one by one: until it beats again */
-    r->looked_at = now;
-    monitor_hold(r->monitor, clock_ns());
-    if (beats)
-        run_slurm_look_now(r); /* it seems to go on */
+    while (v->fd >= 0 && relay_receive(&m, v->fd, r->attempt.id))
+        any = true;
+    for (int i = 0; i < r->attempt.world; i++)
+        v->heard_at[i] =
+            0; /* nodes are resumed one by one, and each is expected again when it sends */
+    v->looked_at = clock_seconds();
+    if (any) /* it seems to be resumed */
+        backend_look(&r->backend, false);
 }

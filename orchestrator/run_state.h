@@ -1,214 +1,281 @@
 /*
- * orchestrator/run_state.h - inside of orchestrator/run: the state that its files share.
+ * orchestrator/run_state.h - inside of orchestrator/run: what the files of the state machine share.
  *
- *     run.c         the epoll loop, beginning and end
- *     run_transition.c    the edges: record, event, final word
- *     run_plan.c    PLAN: nodes, layout, checkpoint
- *     run_reshard.c RESHARD: a conversion, the prepare command
- *     run_launch.c  LAUNCH, and taking over
- *     run_watch.c   INIT, TRAIN, SAVE: slots, verdicts
- *     run_beats.c   the beats of relays
- *     run_scale.c   scaling up
- *     run_drain.c   DRAIN: ending an attempt
- *     run_end.c     DIAGNOSE: what ended it, and what comes next
- *     run_status.c  what `status` and the page show
- *     run_control.c requests from other terminals
- *     run_slurm.h   backend slurm: the allocation
+ *     run_loop.c        the event loop, beginning and end
+ *     run_transition.c  from state to state: record, event, the end
+ *     run_services.c    events, time, control socket, status page, webhook
+ *     run_nodes.c       nodes that are lost, back, excluded
+ *     run_host.c        what the run offers to its backend
+ *     run_plan.c        PLAN: nodes, layout, checkpoint
+ *     run_convert.c     RESHARD: a conversion, the prepare command
+ *     run_helper.c      programs that run for PLAN and RESHARD
+ *     run_launch.c      LAUNCH, and taking over
+ *     run_watch.c       INIT, TRAIN, SAVE: heartbeats and verdicts
+ *     run_relays.c      messages of relays
+ *     run_rescale.c     scaling up
+ *     run_drain.c       DRAIN: ending an attempt
+ *     run_diagnose.c    DIAGNOSE: what ended it, and what comes next
+ *     run_requests.c    requests from other terminals
+ *     run_status.c      what `status` and the page show
+ *
+ * A struct that is only declared here belongs to the file of its name, which alone sees inside.
  */
 #ifndef ORCHESTRATOR_RUN_STATE_H
 #define ORCHESTRATOR_RUN_STATE_H
 
-#include <limits.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "core/arena.h"
-#include "orchestrator/plan/candidates.h"
+#include "orchestrator/attempt.h"
 #include "orchestrator/plan/checkpoint_selection.h"
-#include "orchestrator/process/supervisor.h"
+#include "orchestrator/plan/fit.h"
 #include "orchestrator/run.h"
-#include "orchestrator/state/events.h"
 #include "orchestrator/state/journal.h"
-#include "orchestrator/state/run_record.h"
-#include "orchestrator/state/time_account.h"
 #include "orchestrator/watch/monitor.h"
-#include "orchestrator/web/control.h"
-#include "orchestrator/web/status_page.h"
-#include "orchestrator/web/webhook.h"
 
-enum run_fault_kind {
-    FAULT_NONE,
-    FAULT_RANK,    /* a rank ended that should not have */
-    FAULT_HANG,    /* no progress */
-    FAULT_NAN,     /* the loss */
-    FAULT_NODE,    /* a node was lost */
-    FAULT_EXIT,    /* the command ended with an error of its own */
-    FAULT_LOST,    /* the keeper is gone and left no word */
-    FAULT_START,   /* the command cannot be executed */
-    FAULT_RESHARD, /* the conversion before a launch failed */
+struct run_services;
+struct run_plan;
+struct run_convert;
+struct run_helper;
+struct run_watch;
+struct run_relays;
+struct run_rescale;
+struct run_drain;
+
+/* How the run ends; set by run_finish. */
+struct run_end {
+    bool over;
+    tp_status result;
+    char text[TP_ERR_MAX];
 };
 
-struct run_fault {
-    enum run_fault_kind kind;
-    int rank; /* -1: not known */
-    int node; /* -1 */
-    int64_t step;
-    double waited; /* seconds from the last sign of life */
-    char reason[RUN_RECORD_TEXT_MAX];
-};
-
-/* A rank of the attempt under way, as tp-run sees it. */
-struct run_rank {
-    int node;
-    int pidfd;      /* -1: not seen yet, or gone */
-    double beat_at; /* slurm: when its relay's last beat came */
-    pid_t pid;
-    bool gone;
-};
-
-/* A child at work for tp-run itself; it dies with tp-run. */
-enum run_helper_kind {
-    HELPER_CHECK,   /* verifies a checkpoint */
-    HELPER_CONVERT, /* tp-reshard */
-    HELPER_PREPARE, /* the job's own command */
-};
-
-struct run_helper {
-    pid_t pid; /* 0: none */
-    enum run_helper_kind kind;
-    double since;
+/* The event loop; of run_loop.c. */
+struct run_loop {
+    int epoll, timer, signals;
 };
 
 struct run {
     const struct job *job;
-    const char *self;
-    const struct run_reporter *voice;
-    struct arena arena; /* of the attempt; emptied at each launch */
-    struct arena kept;  /* of the whole run */
+    const struct run_setup *setup;
+    struct backend_run backend;
+    struct backend_host host;
     struct journal *journal;
-    struct run_record book;
-    struct events *events;
-    struct time_account *ledger;
-    struct control *control;
-    struct status_page *page;
-    struct webhook *webhook;
-    struct run_slurm *slurm; /* NULL: another backend */
-    int epoll, timer, signals;
-    int beats, beats_port; /* slurm: where relays' beats arrive; -1 */
-
-    /* the attempt */
-    struct plan_candidate layout;       /* chosen, or of the attempt */
-    struct checkpoint_selection choice; /* the checkpoint that it begins from */
-    bool lived; /* the attempt reports nothing, and has outlived watch.init */
-    bool is_verified;
-    bool no_convert; /* a conversion for this launch failed */
-    bool crosses;    /* the attempt reads a checkpoint of another layout as it is */
-    int world;
-    struct run_rank *ranks; /* malloc'ed */
-    struct monitor *monitor;
-    struct supervisor_outcome outcome;
-    pid_t keeper;
-    int keeper_pidfd; /* -1: none */
-    char slots[PATH_MAX], log[PATH_MAX], exit_path[PATH_MAX];
-    struct run_fault fault;
-    struct run_helper helper;
-    double drain_until; /* SIGKILL then; 0: no attempt is being ended */
-    bool drain_killed;
-    double stuck_since;          /* SIGKILL was sent and processes are left; 0: no */
-    double wait_until;           /* back-off, 0: none */
-    double launched_at;          /* seconds */
-    double saved_at;             /* when the newest checkpoint was begun, as far as is known */
-    double saving_since;         /* when the save under way began */
-    struct run_config stays_for; /* a better layout that was found not to be worth a restart */
-    double next_scale_look;      /* when to look again whether scaling up is worth it */
-    double line_at;              /* when the live line was last shown */
-    double looked_at;            /* when the beats were last looked at */
-    bool no_nodes_told;
-    double busy_since, busy_told; /* the checkpoint root: held by another; when that was said */
-    bool journal_failed;          /* the last record could not be written */
-    tp_status asked;              /* a failure of tp-run itself during a request */
-    bool over;                    /* a final state */
-    tp_status result;             /* then */
-    char result_text[TP_ERR_MAX];
-    struct tp_err err; /* of what is going on now */
+    struct run_record record; /* remembered; each field is set by the file that its comment names */
+    struct node_list nodes;
+    struct attempt attempt;
+    struct run_loop loop;
+    struct run_end end;
+    struct run_services *services;
+    struct run_plan *plan;
+    struct run_convert *convert;
+    struct run_helper *helper;
+    struct run_watch *watch;
+    struct run_relays *relays;
+    struct run_rescale *rescale;
+    struct run_drain *drain;
+    struct tp_err err; /* of what is being done now */
 };
 
-/* ---- run_transition.c ---- */
-double run_now(void);
-/* Go to a state: the journal record, then return; st is that of the journal. */
-tp_status run_transition(struct run *r, enum run_state to, const char *what);
-/* An event; fmt is a json_pack object format with what belongs to it, "" for none. */
-void run_event(struct run *r, const char *event, json_t *more);
-void run_finish(struct run *r, enum run_state final, tp_status result, const char *text);
+/* Each file's part: made when the run begins. TP_E_NOMEM; others as they say. */
+tp_status run_services_open(struct run *r);
+tp_status run_plan_open(struct run *r);
+tp_status run_convert_open(struct run *r);
+tp_status run_helper_open(struct run *r);
+tp_status run_watch_open(struct run *r);
+tp_status run_relays_open(struct run *r);
+tp_status run_rescale_open(struct run *r);
+tp_status run_drain_open(struct run *r);
+void run_services_close(struct run *r);
+void run_plan_close(struct run *r);
+void run_watch_close(struct run *r);
+void run_relays_close(struct run *r);
 
-/* ---- run.c ---- */
-/* Wake the loop when fd can be read; -1: it cannot be watched. */
-int run_watch_fd(struct run *r, int fd);
+/* ---- run_loop.c ---- */
+
+/* Wake the loop when fd is readable. False: it cannot be watched. */
+bool run_watch_fd(struct run *r, int fd);
+
+/* ---- run_transition.c ---- */
+
+/* Go to a state: write the journal record, `what` is for people. The action follows when it returns
+ * TP_OK. A record that only notes progress may fail (EVENT_JOURNAL_FAILED). */
+tp_status run_transition(struct run *r, enum run_state to, const char *what);
+/* An event. message: the reason's sentence, "" or NULL for none. Takes over `more`. */
+void run_event(struct run *r, enum event_kind kind, enum event_reason reason, const char *message,
+               json_t *more);
+/* The same with codes as texts, which a backend gives; run is a struct run. */
+void run_event_of_backend(void *run, const char *event, const char *reason, const char *message,
+                          json_t *more);
+/* End the run. reason: a code of state/event.h or of the backend. */
+void run_finish(struct run *r, enum run_state final, tp_status result, const char *reason,
+                const char *message);
+
+/* ---- run_services.c ---- */
+
+/* Report an event to all who want it. Takes over the reference. */
+void run_report(struct run *r, json_t *event);
+void run_note(struct run *r, const char *text);
+/* From `at` (clock_seconds), or from now on, time is spent on this. */
+void run_time(struct run *r, enum time_account_cause cause);
+void run_time_from(struct run *r, enum time_account_cause cause, double at);
+/* From now on, time is spent on what the state says. */
+void run_time_by_state(struct run *r);
+/* A fault was found: see time_account_fault. */
+void run_time_fault(struct run *r, double saved, double alive);
+void run_time_flush(struct run *r);
+void run_loss_point(struct run *r, int64_t step, double loss);
+json_t *run_timeline(const struct run *r);
+const char *run_page_url(const struct run *r); /* "": none */
+bool run_has_control(const struct run *r);
+void run_services_tick(struct run *r);
+/* The fds to watch; serve one of them. False: it is another's. */
+void run_services_watch(struct run *r);
+bool run_services_serve(struct run *r, int fd, tp_status *st);
+
+/* ---- run_nodes.c ---- */
+
+/* Ranks that can be placed now, of all nodes but the spares. settled: only nodes that have stayed
+ * for restart.settle. */
+int run_free_ranks(const struct run *r, bool settled);
+int run_usable_nodes(const struct run *r);
+/* A node is lost, and the attempt with it if ranks run there. waited: seconds without a sign of
+ * life. */
+tp_status run_node_lost(struct run *r, struct node *node, const struct backend_cause *cause,
+                        double waited);
+/* A fault counts against its node, which is excluded after restart.blame of them. */
+void run_blame(struct run *r, const struct attempt_fault *f);
+json_t *run_nodes_json(const struct run *r);
+
+/* ---- run_host.c ---- */
+
+void run_host_open(struct run *r);
 
 /* ---- run_plan.c ---- */
+
 tp_status run_plan_begin(struct run *r);
 tp_status run_plan_tick(struct run *r);
-tp_status run_bad_checkpoint(struct run *r, const struct checkpoint_selection *c, const char *why);
-int run_free_ranks(const struct run *r, bool settled_only);
-bool run_node_usable(const struct run *r, int node, bool settled_only);
-tp_status run_choose(struct run *r, struct plan_candidate *out, bool settled_only,
+/* The checkpoint was verified, or not. */
+tp_status run_plan_verified(struct run *r, bool good, double seconds);
+/* A checkpoint did not verify or load: the second time it is put away. */
+tp_status run_bad_checkpoint(struct run *r, enum event_reason reason, const char *message);
+/* Select a layout for so many ranks; the same question is answered once (plan/planner.h). */
+tp_status run_select(const struct run *r, struct plan_candidate *out, int ranks,
                      struct tp_err *err);
-/* The same with so many ranks. */
-tp_status run_choose_of(const struct run *r, struct plan_candidate *out, int ranks,
-                        struct tp_err *err);
+/* Whether the selected layout is still the one to run. */
+bool run_plan_holds(struct run *r);
+int64_t run_plans_computed(const struct run *r);
+/* What the plan has selected for the next launch, or the attempt was launched with. */
+const struct plan_candidate *run_selected_layout(const struct run *r);
+const struct checkpoint_selection *run_selected_checkpoint(const struct run *r);
+/* At a takeover: what the attempt was launched with. */
+void run_plan_restore(struct run *r);
+/* The checkpoint was converted to the selected layout. */
+void run_plan_converted(struct run *r);
+/* Plan nothing for so many seconds. */
+void run_plan_back_off(struct run *r, double seconds);
 
-/* ---- run_reshard.c ---- */
-tp_status run_verify_checkpoint(struct run *r);
-/* Layout and checkpoint are chosen: convert if need be, prepare, launch. */
-tp_status run_reshard_begin(struct run *r);
-tp_status run_helper_done(struct run *r, int exit_code);
+/* ---- run_convert.c ---- */
+
+/* Layout and checkpoint are selected: convert if need be, prepare, launch. */
+tp_status run_convert_begin(struct run *r);
+/* A new plan begins. */
+void run_convert_reset(struct run *r);
+tp_status run_converted(struct run *r, int exit_code, double seconds);
+tp_status run_prepared(struct run *r, int exit_code);
+/* Whether the attempt reads a checkpoint of another layout as it is. */
+bool run_reads_other_layout(const struct run *r);
+
+/* ---- run_helper.c ---- */
+
+enum run_helper_kind {
+    HELPER_VERIFY,  /* tp-run check: verifies a checkpoint */
+    HELPER_CONVERT, /* tp-reshard */
+    HELPER_PREPARE, /* the job's own command */
+};
+
+/* Start a program that dies with tp-run; its output is appended to `log`. TP_E_IO. */
+tp_status run_helper_start(struct run *r, enum run_helper_kind kind, char *const *argv,
+                           const char *log);
+bool run_helper_runs(const struct run *r);
+/* A child was reaped. *mine: it was the helper. */
+tp_status run_helper_reaped(struct run *r, pid_t pid, int status, bool *mine);
+/* tp-run is asked to stop: end the helper. What tp-reshard has begun stays for the next run. */
 void run_helper_stop(const struct run *r);
 
 /* ---- run_launch.c ---- */
+
 tp_status run_launch(struct run *r);
 tp_status run_take_over(struct run *r);
-void run_attempt_id(const struct run *r, char buf[64]);
-pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool keeper);
+/* Start a program with its output appended to `log`; supervisor: in a session of its own, with what
+ * the ranks need in the environment; others die with tp-run. -1: errno. */
+pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervisor);
 
 /* ---- run_watch.c ---- */
+
+tp_status run_watch_begin(struct run *r);
 tp_status run_watch_tick(struct run *r);
-tp_status run_rank_gone(struct run *r, int rank);
-/* What the slots say after the end. */
+/* Read the heartbeats once more after the end. */
 void run_watch_last(struct run *r);
+void run_watch_forget(struct run *r);
+tp_status run_rank_ended(struct run *r, int rank);
+/* NULL: no ranks. */
+const struct monitor *run_monitor(const struct run *r);
+/* The job is suspended. */
+void run_watch_hold(struct run *r);
+/* When the newest checkpoint was begun, as far as is known. */
+double run_saved_at(const struct run *r);
+/* The attempt reports nothing, and has outlived watch.init. */
+bool run_outlived_init(const struct run *r);
 
-/* ---- run_beats.c ---- */
-/* Where beats stop the node is gone or cut off; where the last one says so, a rank has failed. */
-tp_status run_beats_check(struct run *r);
-/* Instead, while Slurm has suspended the job: nobody is to blame for standing still. */
-void run_beats_stand_by(struct run *r);
+/* ---- run_relays.c ---- */
 
-/* ---- run_scale.c ---- */
-/* Nodes have come back, or a node's exclusion is over: is a larger layout worth a restart? With a
- * list of layouts the earlier one is what the job wants. Else the time that the rest of the run
- * takes at each must differ by `restart.worth` times what restarts cost here. */
-tp_status run_scale_consider(struct run *r);
-/* Whether with so many ranks there is a larger layout that is worth a restart. */
-bool run_scale_pays(const struct run *r, int ranks);
+/* Tell the attempt's relays where to send. */
+tp_status run_relays_begin(struct run *r);
+/* When messages stop, the node is lost; the last one may say that its rank has failed. */
+tp_status run_relays_tick(struct run *r);
+/* The job is suspended, so no messages are expected. */
+void run_relays_hold(struct run *r);
+/* Tell them to kill their ranks. */
+void run_relays_stop(struct run *r);
+
+/* ---- run_rescale.c ---- */
+
+/* Nodes have come back, or an exclusion is over: is a larger layout worth a restart? With a list of
+ * layouts an earlier one is. Otherwise the time that the rest of the run takes must shrink by
+ * `restart.worth` times what restarts cost here. */
+tp_status run_rescale_consider(struct run *r);
+bool run_rescale_pays(struct run *r, int ranks);
+void run_rescale_reset(struct run *r);
 
 /* ---- run_drain.c ---- */
+
 /* Ask the attempt to save and end. */
-tp_status run_drain_softly(struct run *r, const char *why);
-/* End it at once because of r->fault. */
-tp_status run_drain_fault(struct run *r, const struct run_fault *f);
+tp_status run_drain_softly(struct run *r, const char *reason, const char *message);
+/* End it at once because of a fault. */
+tp_status run_drain_fault(struct run *r, const struct attempt_fault *f);
 tp_status run_drain_tick(struct run *r);
+void run_drain_reset(struct run *r);
+/* Asked twice: kill now. False: it is not being ended. */
+bool run_drain_hurry(struct run *r);
+/* Give it more time; repeat the request. */
+void run_drain_extend(struct run *r, double seconds);
+void run_drain_ask_again(struct run *r);
+/* At a takeover: continue to end it. */
+tp_status run_drain_resume(struct run *r);
+/* Processes are left though the supervisor has ended: try again soon, for a while. False: they wait
+ * in the kernel, and the job continues without them. */
+bool run_drain_waits_for_rest(struct run *r);
 
-/* ---- run_end.c ---- */
-/* The keeper has ended: clear up what is left, find out why, decide. */
-tp_status run_keeper_gone(struct run *r);
-void run_forget_attempt(struct run *r);
-/* r->fault kept a launch from training: once more, after a back-off, while the budgets allow. */
-tp_status run_retry(struct run *r);
+/* ---- run_diagnose.c ---- */
 
-/* ---- run_control.c, run_status.c ---- */
-json_t *run_answer(void *ctx, const json_t *request);
+/* The supervisor has ended: clear up what is left, find out why, decide. */
+tp_status run_supervisor_ended(struct run *r);
+/* A launch was kept from training by this fault: once more, while the budgets allow. */
+tp_status run_retry(struct run *r, const struct attempt_fault *f, const char *log);
+
+/* ---- run_requests.c, run_status.c ---- */
+
+/* Answer a request; *st: a failure of tp-run itself. */
+json_t *run_answer(struct run *r, const json_t *request, tp_status *st);
 json_t *run_status(const struct run *r);
-json_t *run_timeline(const struct run *r);
-void run_live_line(struct run *r);
+/* The live line. */
+void run_line(const struct run *r, char *line, size_t size);
 
 #endif

@@ -1,5 +1,5 @@
-/* orchestrator/run_transition.c - from state to state: the journal's record, the event, the last
- * word. */
+/* orchestrator/run_transition.c - see run_state.h: from state to state, with a record and events.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,100 +7,104 @@
 #include "core/text.h"
 #include "orchestrator/run_state.h"
 
-double run_now(void)
+/* The journal cannot be written (a full disk, a quota). While ranks train, that is no reason to
+ * leave them: their records only note progress, and a takeover without them finds what a tp-run
+ * killed a moment earlier leaves. Every other record announces an action, which then must not
+ * begin.
+ */
+static bool may_continue(struct run *r, enum run_state to)
 {
-    return (double)clock_ns() / 1e9;
-}
-
-/* The journal takes no more (a full disk, a quota). While ranks train that is no reason to leave
- * them alone: such a record only notes progress, and who takes over without it finds what a tp-run
- * killed a moment earlier leaves. Any other announces an action, which is not begun then. */
-static bool may_do_without(struct run *r, enum run_state to)
-{
-    bool told = r->journal_failed;
-
     if (to != RUN_TRAIN && to != RUN_SAVE)
         return false;
-    r->journal_failed = true;
-    if (!told)
-        run_event(r, "journal_failed", json_pack("{s:s}", "reason", text_clean(r->err.msg)));
+    if (!journal_has_failed(r->journal))
+        run_event(r, EVENT_JOURNAL_FAILED, REASON_JOURNAL_UNWRITABLE, text_clean(r->err.msg), NULL);
+    journal_set_failed(r->journal, true);
     return true;
 }
 
 tp_status run_transition(struct run *r, enum run_state to, const char *what)
 {
-    json_t *record, *book;
+    json_t *record, *run;
     tp_status st;
 
-    r->book.state = to;
-    book = run_record_json(&r->book, r->job);
-    record = book ? json_pack("{s:f,s:s,s:s,s:o}", "time", clock_wall_seconds(), "edge",
-                              run_state_name(to), "what", what, "book", book)
-                  : NULL;
+    r->record.state = to;
+    run = run_record_json(&r->record);
+    if (run) {
+        json_object_set_new(run, "nodes", node_list_json(&r->nodes, r->job->backend->finds_nodes));
+        json_object_set_new(run, "backend", backend_record(&r->backend));
+    }
+    record = run ? json_pack("{s:f,s:s,s:s,s:o}", "time", clock_wall_seconds(), "transition",
+                             run_state_name(to), "what", what, "record", run)
+                 : NULL;
     if (!record)
         return tp_fail(&r->err, TP_E_NOMEM, "no memory for a journal record");
     st = journal_append(r->journal, record, &r->err);
     if (st)
-        return may_do_without(r, to) ? TP_OK : st;
-    if (r->journal_failed)
-        run_event(r, "journal_again", NULL);
-    r->journal_failed = false;
+        return may_continue(r, to) ? TP_OK : st;
+    if (journal_has_failed(r->journal)) {
+        journal_set_failed(r->journal, false);
+        run_event(r, EVENT_JOURNAL_RECOVERED, REASON_NONE, NULL, NULL);
+    }
     return TP_OK;
 }
 
-static bool is_bad_news(const char *event)
+/* An event with codes as texts. Takes over `more`. */
+static void report(struct run *r, const char *event, const char *reason, const char *message,
+                   json_t *more)
 {
-    static const char *const news[] = { "rank_exit",  "hang",      "node_lost",
-                                        "nan",        "failed",    "done",
-                                        "quarantine", "loss_jump", "journal_failed" };
-
-    for (size_t i = 0; i < sizeof news / sizeof news[0]; i++)
-        if (strcmp(event, news[i]) == 0)
-            return true;
-    return false;
-}
-
-void run_event(struct run *r, const char *event, json_t *more)
-{
+    const struct monitor *m = run_monitor(r);
     char spec[SPEC_TEXT_MAX];
-    struct tp_err ignored;
-    int64_t step = r->monitor ? monitor_best_step(r->monitor) : -1;
-    json_t *o =
-        json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", clock_wall_seconds(), "event", event, "attempt",
-                  (json_int_t)r->book.attempt, "layout", spec_format(spec, &r->book.way.spec),
-                  "step", (json_int_t)(step >= 0 ? step : r->book.best_step));
+    int64_t step = m ? monitor_best_step(m) : -1;
+    json_t *o = json_pack("{s:f,s:s,s:I,s:s,s:I}", "time", clock_wall_seconds(), "event", event,
+                          "attempt", (json_int_t)r->record.attempt, "layout",
+                          spec_format(spec, &r->record.config.spec), "step",
+                          (json_int_t)(step >= 0 ? step : r->record.best_step));
 
+    if (o && reason[0])
+        json_object_set_new(o, "reason", json_string(reason));
+    if (o && message && message[0])
+        json_object_set_new(o, "message", json_string(message));
     if (o && more)
         json_object_update(o, more);
     json_decref(more);
-    if (!o)
-        return;
-    if (r->voice->event)
-        r->voice->event(r->voice->ctx, o);
-    if (r->webhook && is_bad_news(event)) {
-        json_t *copy = json_copy(o);
-
-        json_object_set_new(copy, "job", json_string(r->job->name));
-        webhook_post(r->webhook, copy);
-        json_decref(copy);
-    }
-    events_add(r->events, o, &ignored);
+    if (o)
+        run_report(r, o);
 }
 
-void run_finish(struct run *r, enum run_state final, tp_status result, const char *text)
+void run_event(struct run *r, enum event_kind kind, enum event_reason reason, const char *message,
+               json_t *more)
 {
-    r->over = true;
-    r->result = result;
-    r->book.steps = final == RUN_DONE ? r->job->steps : 0;
-    snprintf(r->result_text, sizeof r->result_text, "%s", text);
-    text_clean(r->result_text);
-    snprintf(r->book.reason, sizeof r->book.reason, "%.*s", RUN_RECORD_TEXT_MAX - 1,
-             r->result_text);
-    text_clean(r->book.reason);
-    run_event(r, final == RUN_FAILED ? "failed" : run_state_name(final),
-              json_pack("{s:s}", "reason", r->result_text));
+    report(r, event_name(kind), event_reason_name(reason), message, more);
+}
+
+void run_event_of_backend(void *run, const char *event, const char *reason, const char *message,
+                          json_t *more)
+{
+    char text[TP_ERR_MAX];
+
+    snprintf(text, sizeof text, "%s", message ? message : "");
+    report(run, event, reason, text_clean(text), more);
+}
+
+void run_finish(struct run *r, enum run_state final, tp_status result, const char *reason,
+                const char *message)
+{
+    enum event_kind kind = final == RUN_DONE      ? EVENT_DONE
+                           : final == RUN_STOPPED ? EVENT_STOPPED
+                                                  : EVENT_FAILED;
+
+    r->end.over = true;
+    r->end.result = result;
+    r->record.done_steps = final == RUN_DONE ? r->job->steps : 0;
+    snprintf(r->end.text, sizeof r->end.text, "%s", message);
+    text_clean(r->end.text);
+    snprintf(r->record.reason, sizeof r->record.reason, "%s", reason);
+    snprintf(r->record.message, sizeof r->record.message, "%.*s", RUN_RECORD_TEXT_MAX - 1,
+             r->end.text);
+    text_clean(r->record.message);
+    report(r, event_name(kind), reason, r->end.text, NULL);
     if (run_transition(r, final, "final")) {
-        r->result = r->err.status;
-        snprintf(r->result_text, sizeof r->result_text, "%s", r->err.msg);
+        r->end.result = r->err.status;
+        snprintf(r->end.text, sizeof r->end.text, "%s", r->err.msg);
     }
 }

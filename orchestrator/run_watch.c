@@ -1,177 +1,257 @@
-/* orchestrator/run_watch.c - INIT, TRAIN, SAVE: what ranks tell, and what follows from it. */
+/* orchestrator/run_watch.c - see run_state.h: INIT, TRAIN, SAVE: what ranks report, and what
+ * follows from it. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/clock.h"
-#include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/process.h"
-#include "orchestrator/run_slurm.h"
 #include "orchestrator/run_state.h"
 
-enum { STATES_LOOKED_AT = 64 }; /* ranks whose process state is read at a look */
+enum { STATES_READ_MAX = 64 }; /* ranks whose process state is read at a look */
 
-static const int64_t SILENCE_NS = 1000000000; /* it is read once a rank was silent for so long */
+static const int64_t SILENCE_NS = 1000000000; /* it is read when a rank was silent for so long */
+static const double LEARN_EVERY_S = 1;
 
-/* First sight of a rank: hold on to its process. */
-static void meet(struct run *r, int rank, const struct heartbeat_status *slot)
+struct run_watch {
+    struct monitor *monitor; /* NULL: no ranks */
+    double saved_at;         /* when the newest checkpoint was begun, as far as is known */
+    double saving_since;     /* when the current save began, 0: none */
+    double next_learn;
+    bool outlived_init;
+};
+
+tp_status run_watch_open(struct run *r)
 {
-    struct run_rank *k = &r->ranks[rank];
-    int fd;
-
-    if (k->pid || k->gone || r->job->backend == &SLURM_JOB_BACKEND)
-        return;
-    k->pid = (pid_t)slot->pid;
-    fd = process_pidfd(k->pid);
-    if (fd >= 0 && process_start(k->pid) == slot->pid_start && run_watch_fd(r, fd) == 0)
-        k->pidfd = fd;
-    else if (fd >= 0)
-        close(fd);
+    r->watch = calloc(1, sizeof *r->watch);
+    return r->watch ? TP_OK : tp_fail(&r->err, TP_E_NOMEM, "no memory");
 }
 
-/* Rank 0's losses since the last look, every step's. A slot without a history (a copy from another
- * node) gives the last one, and the first that was not finite. */
-static void hear_losses(struct run *r, const char *path, const struct heartbeat_status *slot)
+void run_watch_forget(struct run *r)
 {
+    monitor_free(r->watch->monitor);
+    r->watch->monitor = NULL;
+}
+
+void run_watch_close(struct run *r)
+{
+    if (r->watch)
+        run_watch_forget(r);
+    free(r->watch);
+    r->watch = NULL;
+}
+
+const struct monitor *run_monitor(const struct run *r)
+{
+    return r->watch ? r->watch->monitor : NULL;
+}
+
+double run_saved_at(const struct run *r)
+{
+    return r->watch->saved_at;
+}
+
+bool run_outlived_init(const struct run *r)
+{
+    return r->watch->outlived_init;
+}
+
+void run_watch_hold(struct run *r)
+{
+    monitor_hold(r->watch->monitor, clock_ns());
+}
+
+tp_status run_watch_begin(struct run *r)
+{
+    const struct job *j = r->job;
+    double prior = step_times_longest(&r->record.times);
+    const struct monitor_limits limits = { .floor_ns = (int64_t)(j->watch.floor * 1e9),
+                                           .init_ns = (int64_t)(j->watch.init * 1e9),
+                                           .save_ns = (int64_t)(j->watch.save * 1e9),
+                                           .factor = j->watch.factor,
+                                           .slow = j->watch.slow,
+                                           .jump = j->watch.jump,
+                                           .slow_steps = j->watch.slow_steps,
+                                           .prior_ns = (int64_t)(prior * 1e9),
+                                           .loss_known = r->record.loss_known };
+
+    run_watch_forget(r);
+    *r->watch = (struct run_watch){ .monitor = monitor_new(r->attempt.world, &limits, clock_ns()),
+                                    .saved_at = clock_seconds(),
+                                    .next_learn = r->watch->next_learn };
+    return r->watch->monitor ? TP_OK : tp_fail(&r->err, TP_E_NOMEM, "no memory for the monitor");
+}
+
+/* ---- reading ---- */
+
+/* Give the monitor rank 0's losses of all steps since the last look. A file without a history has
+ * only the last one, and the first that was not finite. */
+static void read_losses(struct run *r, const char *path, const struct heartbeat_status *status)
+{
+    struct monitor *m = r->watch->monitor;
     struct heartbeat_loss e[HEARTBEAT_HISTORY];
-    int n = heartbeat_losses(e, HEARTBEAT_HISTORY, path, slot, monitor_heard(r->monitor));
+    int n = heartbeat_losses(e, HEARTBEAT_HISTORY, path, status, monitor_last_loss_step(m));
 
-    if (slot->bad_step > 0 && (n == 0 || e[0].step > slot->bad_step))
-        monitor_loss_of(r->monitor, slot->bad_step, NAN); /* the history does not reach so far */
+    if (status->bad_step > 0 && (n == 0 || e[0].step > status->bad_step))
+        monitor_add_loss(m, status->bad_step, NAN); /* the history does not reach back so far */
     for (int i = 0; i < n; i++)
-        monitor_loss_of(r->monitor, e[i].step, e[i].loss);
+        monitor_add_loss(m, e[i].step, e[i].loss);
     if (n == 0)
-        monitor_loss_of(r->monitor, slot->step, slot->loss);
+        monitor_add_loss(m, status->step, status->loss);
 }
 
-static void look(struct run *r)
+/* First heartbeat of a rank on this host: watch its process. */
+static void meet(struct run *r, int rank, const struct heartbeat_status *status)
 {
+    int fd = r->backend.table->has_relays ? -1 : attempt_meet(&r->attempt, rank, status);
+
+    if (fd >= 0)
+        run_watch_fd(r, fd);
+}
+
+static void read_heartbeats(struct run *r)
+{
+    const struct attempt *a = &r->attempt;
+    struct monitor *m = r->watch->monitor;
     int64_t now = clock_ns();
 
-    for (int i = 0; i < r->world; i++) {
-        struct heartbeat_status slot;
+    for (int i = 0; i < a->world; i++) {
+        struct heartbeat_status status;
         struct tp_err ignored;
         char path[PATH_MAX];
         char state = 0;
 
-        if (heartbeat_read(&slot, heartbeat_path(path, sizeof path, r->slots, i), i, &ignored))
+        if (heartbeat_read(&status, heartbeat_path(path, sizeof path, a->heartbeats, i), i,
+                           &ignored))
             continue;
-        r->book.reports = true;
-        meet(r, i, &slot);
-        if (r->ranks[i].pid && i < STATES_LOOKED_AT &&
-            monitor_silence(r->monitor, i, now) > SILENCE_NS)
-            state = process_state(r->ranks[i].pid);
-        monitor_feed(r->monitor, i, &slot, state, now);
+        r->record.reports = true;
+        meet(r, i, &status);
+        if (a->rank[i].pid && i < STATES_READ_MAX && monitor_silence(m, i, now) > SILENCE_NS)
+            state = process_state(a->rank[i].pid);
+        monitor_feed(m, i, &status, state, now);
         if (i == 0)
-            hear_losses(r, path, &slot);
+            read_losses(r, path, &status);
     }
 }
 
-static void remember_time(struct run *r)
-{
-    struct run_record *b = &r->book;
-    double seconds = monitor_step_seconds(r->monitor);
-    char way[RUN_CONFIG_TEXT_MAX];
-    int i = 0;
+/* ---- what follows ---- */
 
-    if (seconds <= 0)
-        return;
-    run_config_format(way, &b->way);
-    while (i < b->n_measured && strcmp(b->measured[i].way, way) != 0)
-        i++;
-    if (i == RUN_RECORD_MEASURED_MAX)
-        return;
-    b->n_measured += i == b->n_measured;
-    snprintf(b->measured[i].way, RUN_CONFIG_TEXT_MAX, "%s", way);
-    b->measured[i].seconds = seconds;
+static void remember_step_time(struct run *r)
+{
+    double seconds = monitor_step_seconds(r->watch->monitor);
+
+    if (seconds > 0)
+        step_times_set(&r->record.times, &r->record.config, seconds);
 }
 
 /* Every rank has done a step. */
 static tp_status all_train(struct run *r)
 {
-    struct run_record *b = &r->book;
-    double now = run_now(), from = b->fault_at > 0 ? b->fault_at : r->launched_at;
+    struct run_record *b = &r->record;
+    const struct monitor *m = r->watch->monitor;
+    double now = clock_seconds();
+    double took = now - (b->fault_at > 0 ? b->fault_at : r->attempt.launched_at);
 
-    time_account_switch(r->ledger, TIME_TRAINING, now);
-    run_event(r, "training",
-              json_pack("{s:f,s:b,s:I}", "seconds", now - from, "after_fault", b->fault_at > 0,
+    run_time(r, TIME_TRAINING);
+    run_event(r, EVENT_TRAINING, REASON_NONE, NULL,
+              json_pack("{s:f,s:b,s:I}", "seconds", took, "after_fault", b->fault_at > 0,
                         "resumed_at", (json_int_t)b->resumed_at));
     if (b->attempt > 1)
-        b->restart_seconds =
-            b->restart_seconds > 0 ? (b->restart_seconds + now - from) / 2 : now - from;
-    if (r->crosses && monitor_load_seconds(r->monitor) > 0)
-        b->load_rate = (double)r->choice.bytes / monitor_load_seconds(r->monitor);
+        b->restart_seconds = b->restart_seconds > 0 ? (b->restart_seconds + took) / 2 : took;
+    if (run_reads_other_layout(r) && monitor_load_seconds(m) > 0)
+        b->load_rate = (double)run_selected_checkpoint(r)->bytes / monitor_load_seconds(m);
     b->fault_at = 0;
     return run_transition(r, RUN_TRAIN, "every rank trains");
 }
 
+/* A checkpoint was committed? */
+static void see_save(struct run *r)
+{
+    int64_t saved = monitor_saved(r->watch->monitor);
+
+    if (saved <= r->record.saved)
+        return;
+    r->record.saved = saved;
+    run_event(r, EVENT_SAVE, REASON_NONE, NULL, json_pack("{s:I}", "step", (json_int_t)saved));
+}
+
 static tp_status follow_saves(struct run *r)
 {
-    bool saving = monitor_saving(r->monitor);
-    int64_t saved = monitor_saved(r->monitor);
-    double now = run_now();
+    struct run_watch *w = r->watch;
+    bool saving = monitor_saving(w->monitor);
+    int64_t before = r->record.saved;
+    double now = clock_seconds();
 
-    if (saving && r->saving_since <= 0)
-        r->saving_since = now;
-    if (saved > r->book.saved) {
-        r->book.saved = saved;
-        r->saved_at = r->saving_since > 0 ? r->saving_since : now;
-        run_event(r, "save", json_pack("{s:I}", "step", (json_int_t)saved));
-        time_account_flush(r->ledger); /* what lies before a save is not divided anew */
+    if (saving && w->saving_since <= 0)
+        w->saving_since = now;
+    see_save(r);
+    if (r->record.saved > before) {
+        w->saved_at = w->saving_since > 0 ? w->saving_since : now;
+        run_time_flush(r); /* time before a save is not divided again */
     }
-    if (!saving)
-        r->saving_since = saved >= r->book.saved ? 0 : r->saving_since;
-    if (saving == (r->book.state == RUN_SAVE))
+    if (!saving && monitor_saved(w->monitor) >= r->record.saved)
+        w->saving_since = 0;
+    if (saving == (r->record.state == RUN_SAVE))
         return TP_OK;
-    time_account_switch(r->ledger, saving ? TIME_SAVING : TIME_TRAINING, now);
+    run_time(r, saving ? TIME_SAVING : TIME_TRAINING);
     return run_transition(r, saving ? RUN_SAVE : RUN_TRAIN, saving ? "ranks save" : "saved");
 }
 
-/* A trainer that is not ours and has never told anything is watched by its exit alone: there is no
- * deadline, and to have lived so long counts as a start that got somewhere. */
+/* A program that is not tp-train and has never reported is watched by its exit only: it has no
+ * deadline, and having lived so long counts as progress. */
 static tp_status watch_by_exit(struct run *r)
 {
-    monitor_hold(r->monitor, clock_ns());
-    if (r->lived)
+    run_watch_hold(r);
+    if (r->watch->outlived_init)
         return TP_OK;
-    r->lived = true;
-    r->book.fails_in_row = 0;
-    r->book.fault_at = 0;
-    time_account_switch(r->ledger, TIME_TRAINING, run_now());
-    run_event(
-        r, "training",
-        json_pack("{s:f,s:s}", "seconds", run_now() - r->launched_at, "reason",
-                  "no rank reports its progress (libtp-progress): watched by its exit alone"));
-    return run_transition(r, RUN_TRAIN, "watched by its exit alone");
+    r->watch->outlived_init = true;
+    r->record.fails_in_row = 0;
+    r->record.fault_at = 0;
+    run_time(r, TIME_TRAINING);
+    run_event(r, EVENT_TRAINING, REASON_UNREPORTED,
+              "no rank reports its progress (libtp-progress): watched by its exit only",
+              json_pack("{s:f}", "seconds", clock_seconds() - r->attempt.launched_at));
+    return run_transition(r, RUN_TRAIN, "watched by its exit only");
+}
+
+static struct attempt_fault fault_of(const struct run *r, const struct monitor_verdict *v)
+{
+    bool hang = v->what == MONITOR_HANG;
+    enum event_reason reason = !hang         ? REASON_LOSS_NOT_FINITE
+                               : v->rank < 0 ? REASON_RANKS_STUCK
+                               : v->started  ? REASON_RANK_STUCK
+                                             : REASON_RANK_NOT_STARTED;
+    struct attempt_fault f = attempt_fault(hang ? FAULT_HANG : FAULT_LOSS, reason, "%s", v->text);
+
+    f.rank = v->rank;
+    f.node = v->rank >= 0 ? r->attempt.rank[v->rank].node : NULL;
+    f.step = v->step;
+    f.waited = (double)v->waited_ns / 1e9;
+    return f;
 }
 
 static tp_status act(struct run *r, const struct monitor_verdict *v)
 {
-    struct run_fault f = { .kind = FAULT_HANG,
-                           .rank = v->rank,
-                           .node = v->rank >= 0 ? r->ranks[v->rank].node : -1,
-                           .step = v->step,
-                           .waited = (double)v->waited_ns / 1e9 };
+    const struct attempt_fault f = fault_of(r, v);
 
-    snprintf(f.reason, sizeof f.reason, "%s", v->text);
     switch (v->what) {
     case MONITOR_HANG:
-        if (!r->job->is_tp_train && !r->book.reports)
+        if (!r->job->is_tp_train && !r->record.reports)
             return watch_by_exit(r);
-        return run_slurm_excuses(r) ? TP_OK : run_drain_fault(r, &f);
+        return backend_explains_silence(&r->backend) ? TP_OK : run_drain_fault(r, &f);
     case MONITOR_SLOW:
-        run_event(
-            r, "slow",
-            json_pack("{s:i,s:f,s:s}", "rank", v->rank, "times", v->value, "reason", v->text));
+        run_event(r, EVENT_SLOW, REASON_RANK_SLOW, v->text,
+                  json_pack("{s:i,s:f}", "rank", v->rank, "times", v->value));
         return TP_OK;
     case MONITOR_JUMP:
-        run_event(r, "loss_jump", json_pack("{s:f,s:s}", "loss", v->value, "reason", v->text));
+        run_event(r, EVENT_LOSS_JUMP, REASON_LOSS_JUMPED, v->text,
+                  json_pack("{s:f}", "loss", v->value));
         return TP_OK;
     case MONITOR_NAN:
-        f.kind = FAULT_NAN;
         if (r->job->watch.on_nan != JOB_NAN_IGNORE)
             return run_drain_fault(r, &f);
-        run_event(r, "nan", json_pack("{s:s}", "reason", v->text));
+        run_event(r, EVENT_NAN, REASON_LOSS_NOT_FINITE, v->text,
+                  json_pack("{s:I}", "at_step", (json_int_t)v->step));
         return TP_OK;
     default:
         return TP_OK;
@@ -180,79 +260,81 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
 
 static tp_status learn(struct run *r)
 {
-    struct run_record *b = &r->book;
-    int64_t best = monitor_best_step(r->monitor);
-    double now = run_now();
+    struct run_record *b = &r->record;
+    const struct monitor *m = r->watch->monitor;
+    int64_t best = monitor_best_step(m);
+    double now = clock_seconds();
 
-    time_account_loss(r->ledger, b->attempt, best, monitor_loss(r->monitor));
+    run_loss_point(r, best, monitor_loss(m));
     if (best > b->best_step) {
         b->best_step = best;
         b->fails_in_row = 0;
     }
-    if (now < r->next_scale_look)
+    if (now < r->watch->next_learn)
         return TP_OK;
-    r->next_scale_look = now + 1;
-    remember_time(r);
-    return r->book.state == RUN_TRAIN ? run_scale_consider(r) : TP_OK;
+    r->watch->next_learn = now + LEARN_EVERY_S;
+    remember_step_time(r);
+    return b->state == RUN_TRAIN ? run_rescale_consider(r) : TP_OK;
 }
 
 tp_status run_watch_tick(struct run *r)
 {
+    struct monitor *m = r->watch->monitor;
     struct monitor_verdict v;
     tp_status st = TP_OK;
 
-    look(r);
-    if (run_slurm_is_paused(r)) {
-        run_beats_stand_by(r);
+    read_heartbeats(r);
+    if (backend_is_paused(&r->backend)) {
+        run_relays_hold(r);
+        run_watch_hold(r);
         return TP_OK;
     }
-    if (r->book.state == RUN_INIT && monitor_step(r->monitor) >= 0)
+    if (r->record.state == RUN_INIT && monitor_step(m) >= 0)
         st = all_train(r);
-    if (st == TP_OK && r->book.state != RUN_INIT)
+    if (st == TP_OK && r->record.state != RUN_INIT)
         st = follow_saves(r);
     if (st == TP_OK)
-        st = run_beats_check(r);
-    if (st || r->book.state == RUN_DRAIN)
+        st = run_relays_tick(r);
+    if (st || r->record.state == RUN_DRAIN)
         return st;
-    monitor_judge(r->monitor, &v, clock_ns());
+    monitor_judge(m, &v, clock_ns());
     st = act(r, &v);
-    if (st == TP_OK && r->book.state != RUN_DRAIN && r->book.state != RUN_INIT)
+    if (st == TP_OK && r->record.state != RUN_DRAIN && r->record.state != RUN_INIT)
         st = learn(r);
     return st;
 }
 
 void run_watch_last(struct run *r)
 {
-    int64_t saved;
+    const struct monitor *m = r->watch->monitor;
+    struct run_record *b = &r->record;
 
-    look(r);
-    remember_time(r);
-    if (monitor_best_step(r->monitor) > r->book.best_step)
-        r->book.best_step = monitor_best_step(r->monitor);
-    time_account_loss(r->ledger, r->book.attempt, monitor_best_step(r->monitor),
-                      monitor_loss(r->monitor));
-    r->book.loss_known = r->book.loss_known || monitor_loss(r->monitor) == monitor_loss(r->monitor);
-    if ((saved = monitor_saved(r->monitor)) > r->book.saved) {
-        r->book.saved = saved;
-        run_event(r, "save", json_pack("{s:I}", "step", (json_int_t)saved));
-    }
+    if (!m)
+        return;
+    read_heartbeats(r);
+    remember_step_time(r);
+    if (monitor_best_step(m) > b->best_step)
+        b->best_step = monitor_best_step(m);
+    run_loss_point(r, monitor_best_step(m), monitor_loss(m));
+    b->loss_known = b->loss_known || !isnan(monitor_loss(m));
+    see_save(r);
 }
 
-tp_status run_rank_gone(struct run *r, int rank)
+tp_status run_rank_ended(struct run *r, int rank)
 {
-    struct run_rank *k = &r->ranks[rank];
-    struct heartbeat_status slot;
-    struct run_fault f = { .kind = FAULT_RANK, .rank = rank, .node = k->node };
+    const struct attempt_rank *k = &r->attempt.rank[rank];
+    struct attempt_fault f =
+        attempt_fault(FAULT_RANK, REASON_RANK_GONE, "rank %d is gone (pid %d)", rank, (int)k->pid);
+    struct heartbeat_status status;
 
-    close(k->pidfd);
-    k->pidfd = -1;
-    k->gone = true;
-    if (r->book.state != RUN_INIT && r->book.state != RUN_TRAIN && r->book.state != RUN_SAVE)
+    attempt_rank_ended(&r->attempt, rank);
+    if (r->record.state != RUN_INIT && r->record.state != RUN_TRAIN && r->record.state != RUN_SAVE)
         return TP_OK;
-    look(r);
-    if (monitor_present(r->monitor, rank, &slot) && slot.phase == HEARTBEAT_DONE)
+    read_heartbeats(r);
+    if (monitor_present(r->watch->monitor, rank, &status) && status.phase == HEARTBEAT_DONE)
         return TP_OK;
-    f.step = monitor_best_step(r->monitor);
-    snprintf(f.reason, sizeof f.reason, "rank %d is gone (pid %d)", rank, (int)k->pid);
+    f.rank = rank;
+    f.node = k->node;
+    f.step = monitor_best_step(r->watch->monitor);
     return run_drain_fault(r, &f);
 }

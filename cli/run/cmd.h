@@ -1,6 +1,5 @@
 /*
- * cli/run/cmd.h - the verbs of tp-run: one file each. argv[0] is the verb; the result is the exit
- * code.
+ * cli/run/cmd.h - the verbs of tp-run. argv[0] is the verb; the result is the exit code.
  */
 #ifndef CLI_RUN_CMD_H
 #define CLI_RUN_CMD_H
@@ -14,11 +13,11 @@ int cmd_run_resize(int argc, char **argv);
 int cmd_run_submit(int argc, char **argv);
 int cmd_run_node(int argc, char **argv);
 
-/* For tp-run itself: the keeper of an attempt, and the check of a checkpoint. */
-int cmd_run_keep(int argc, char **argv);
+/* For tp-run itself: the processes that it starts (cmd_worker.c). */
+int cmd_run_supervise(int argc, char **argv);
 int cmd_run_check(int argc, char **argv);
-int cmd_run_ask(int argc, char **argv);
-int cmd_run_guard(int argc, char **argv);
 int cmd_run_relay(int argc, char **argv);
+int cmd_run_ask(int argc, char **argv);
+int cmd_run_standby(int argc, char **argv);
 
 #endif

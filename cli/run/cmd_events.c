@@ -6,12 +6,9 @@
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
-#include "core/file.h"
-#include "orchestrator/backends.h"
-#include "orchestrator/job/job.h"
-#include "orchestrator/job/job_file.h"
+#include "cli/run/run_context.h"
 
-/* Copy what there is; with follow wait for more until interrupted. */
+/* Print what is there; with `follow`, wait for more until interrupted. */
 static void copy(FILE *f, bool follow)
 {
     const struct timespec pause = { .tv_nsec = 200 * 1000 * 1000 };
@@ -33,32 +30,32 @@ int cmd_run_events(int argc, char **argv)
 {
     const char *path = NULL;
     bool follow = false, as_json = false;
-    struct arena arena = { 0 };
+    struct run_context c;
     struct tp_err err = { 0 };
-    struct job job;
     char events[PATH_MAX];
     FILE *f = NULL;
     int code;
     const struct opt opts[] = {
         OPT_ARG("JOB.yaml", &path, "the job file"),
-        OPT_FLAG('f', "follow", &follow, "go on as events come"),
-        OPT_FLAG(0, "json", &as_json, "as JSON, a line each: they always are"), OPT_END
+        OPT_FLAG('f', "follow", &follow, "wait for further events"),
+        OPT_FLAG(0, "json", &as_json, "print JSON, an object a line (always)"), OPT_END
     };
     tp_status st;
 
     if (!report_options(&code, "tp-run events", opts, argc, argv, NULL, NULL))
         return code;
-    st = job_file_read(&job, path, backends_job(), &arena, &err);
+    st = run_context_open(&c, path, &err);
     if (st == TP_OK) {
-        snprintf(events, sizeof events, "%s/events.jsonl", job.state);
+        snprintf(events, sizeof events, "%s/events.jsonl", c.job.state);
         f = fopen(events, "re");
         if (!f)
-            st = tp_fail(&err, TP_E_NOTFOUND, "%s: no such file: this job was never run", events);
+            st =
+                tp_fail(&err, TP_E_NOTFOUND, "%s: no such file: this job has not been run", events);
     }
     if (f) {
         copy(f, follow);
         fclose(f);
     }
-    arena_free(&arena);
+    run_context_close(&c);
     return report("tp-run", st, &err);
 }

@@ -1,5 +1,4 @@
 /* cli/run/cmd_job.c - tp-run JOB.yaml: run a job to its end. */
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,35 +8,47 @@
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
+#include "cli/run/cmd_job.h"
 #include "core/text.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
 #include "orchestrator/run.h"
 
-struct screen {
-    bool terminal, shown; /* shown: the live line stands there */
+struct job_screen {
+    bool terminal; /* the live line is rewritten in place */
+    bool shown;    /* it is on the screen */
     time_t line_at;
 };
 
 enum { LOG_LINE_EVERY_S = 10 };
 
-static void clear(struct screen *s)
+static void clear_line(struct job_screen *s)
 {
     if (s->shown)
         fputs("\r\033[K", stderr);
     s->shown = false;
 }
 
+/* Fields that every event has, and the code that the message explains. */
+static bool is_common(const char *name)
+{
+    static const char *const names[] = { "time", "event",  "attempt", "layout",
+                                         "step", "reason", "message" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
 static void print_fields(const json_t *event)
 {
-    const char *name;
+    const char *name, *message = json_string_value(json_object_get(event, "message"));
     json_t *v;
 
     json_object_foreach((json_t *)(uintptr_t)event, name, v)
     {
-        if (strcmp(name, "time") == 0 || strcmp(name, "event") == 0 ||
-            strcmp(name, "attempt") == 0 || strcmp(name, "layout") == 0 ||
-            strcmp(name, "step") == 0)
+        if (is_common(name))
             continue;
         if (json_is_string(v))
             fprintf(stderr, "  %s: %s", name, json_string_value(v));
@@ -48,18 +59,20 @@ static void print_fields(const json_t *event)
         else if (json_is_boolean(v))
             fprintf(stderr, "  %s: %s", name, json_is_true(v) ? "yes" : "no");
     }
+    if (message)
+        fprintf(stderr, "  %s", message);
 }
 
 static void on_event(void *ctx, const json_t *event)
 {
-    struct screen *s = ctx;
+    struct job_screen *s = ctx;
     time_t now = time(NULL);
     struct tm t;
     char clock[16];
 
     localtime_r(&now, &t);
     strftime(clock, sizeof clock, "%H:%M:%S", &t);
-    clear(s);
+    clear_line(s);
     fprintf(stderr, "%s %-9s attempt %lld %s step %lld", clock,
             json_string_value(json_object_get(event, "event")),
             (long long)json_integer_value(json_object_get(event, "attempt")),
@@ -69,7 +82,8 @@ static void on_event(void *ctx, const json_t *event)
     fputc('\n', stderr);
 }
 
-/* Bytes of text that stand in so many columns: a line that wraps cannot be cleared again. */
+/* The bytes of `text` that fit into so many columns, because a line that wraps cannot be cleared.
+ */
 static int fitting(const char *text, int columns)
 {
     int n = 0;
@@ -79,10 +93,10 @@ static int fitting(const char *text, int columns)
     return n;
 }
 
-/* On a terminal one line that is rewritten; in a log one line now and then. */
+/* On a terminal one line that is rewritten; in a log file a line from time to time. */
 static void on_line(void *ctx, const char *text)
 {
-    struct screen *s = ctx;
+    struct job_screen *s = ctx;
     time_t now = time(NULL);
     struct winsize w = { 0 };
 
@@ -98,11 +112,11 @@ static void on_line(void *ctx, const char *text)
 
 static void on_note(void *ctx, const char *text)
 {
-    clear(ctx);
+    clear_line(ctx);
     fprintf(stderr, "%s\n", text);
 }
 
-/* A terminal on which a line can be rewritten. */
+/* Whether standard error is a terminal on which a line can be rewritten. */
 static bool is_terminal(void)
 {
     const char *term = getenv("TERM");
@@ -110,35 +124,37 @@ static bool is_terminal(void)
     return isatty(2) && term && term[0] && strcmp(term, "dumb") != 0;
 }
 
+int cmd_job_run(const struct run_context *c, bool quiet)
+{
+    struct job_screen screen = { .terminal = is_terminal() };
+    const struct run_reporter reporter = { on_event, on_line, on_note, &screen }, silent = { 0 };
+    const struct run_setup setup = { .backend = c->backend,
+                                     .self = c->self,
+                                     .env = &c->env,
+                                     .reporter = quiet ? &silent : &reporter };
+    struct tp_err err = { 0 };
+    tp_status st = run_job(&c->job, &setup, &err);
+
+    clear_line(&screen);
+    return report("tp-run", st, &err);
+}
+
 int cmd_run_job(int argc, char **argv)
 {
-    struct screen screen = { .terminal = is_terminal() };
-    const struct run_reporter voice = { on_event, on_line, on_note, &screen }, silence = { 0 };
-    struct arena arena = { 0 };
+    struct run_context c;
     struct tp_err err = { 0 };
     const char *path = NULL;
     bool quiet = false;
-    char self[PATH_MAX];
-    struct job job;
-    ssize_t n;
     int code;
-    const struct opt opts[] = {
-        OPT_ARG("JOB.yaml", &path, "the job file (tp-run --example prints one)"),
-        OPT_FLAG('q', "quiet", &quiet, "print nothing but errors"), OPT_END
-    };
+    const struct opt opts[] = { OPT_ARG("JOB.yaml", &path,
+                                        "the job file (tp-run --example prints one)"),
+                                OPT_FLAG('q', "quiet", &quiet, "print only errors"), OPT_END };
     tp_status st;
 
     if (!report_options(&code, "tp-run", opts, argc, argv, NULL, NULL))
         return code;
-    st = job_file_read(&job, path, backends_job(), &arena, &err);
-    n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (st == TP_OK && n <= 0)
-        st = tp_fail_errno(&err, "/proc/self/exe: cannot read");
-    self[n > 0 ? n : 0] = 0;
-    if (st == TP_OK)
-        st = run_job(&job, self, quiet ? &silence : &voice, &err);
-    clear(&screen);
-    code = report("tp-run", st, &err);
-    arena_free(&arena);
+    st = run_context_open(&c, path, &err);
+    code = st ? report("tp-run", st, &err) : cmd_job_run(&c, quiet);
+    run_context_close(&c);
     return code;
 }

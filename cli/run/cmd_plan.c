@@ -1,21 +1,20 @@
-/* cli/run/cmd_plan.c - tp-run plan JOB.yaml: the candidates for every number of ranks. */
+/* cli/run/cmd_plan.c - tp-run plan JOB.yaml: which layouts fit which number of ranks. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
+#include "cli/run/run_context.h"
 #include "core/size.h"
-#include "orchestrator/backends.h"
-#include "orchestrator/job/job_file.h"
 #include "orchestrator/plan/candidates.h"
 #include "orchestrator/state/journal.h"
 #include "orchestrator/state/run_record.h"
 
 static void print_candidate(const struct plan_candidate *c, bool best)
 {
-    char way[RUN_CONFIG_TEXT_MAX], memory[SIZE_TEXT_MAX];
+    char config[RUN_CONFIG_TEXT_MAX], memory[SIZE_TEXT_MAX];
 
-    printf("%c %-26s %5d  ", best ? '*' : ' ', run_config_format(way, &c->way), c->ranks);
+    printf("%c %-26s %5d  ", best ? '*' : ' ', run_config_format(config, &c->config), c->ranks);
     if (!c->legal) {
         printf("%9s %11s  no: %s\n", "", c->memory ? size_format(memory, c->memory) : "", c->why);
         return;
@@ -32,19 +31,19 @@ static json_t *candidate_json(const struct plan_candidate *c)
     char spec[SPEC_TEXT_MAX];
 
     return json_pack("{s:s,s:I,s:s,s:i,s:b,s:f,s:b,s:I,s:s}", "layout",
-                     spec_format(spec, &c->way.spec), "micro", (json_int_t)c->way.micro,
-                     "recompute", c->way.recompute ? recompute_name(c->way.recompute) : "", "ranks",
-                     c->ranks, "legal", c->legal, "step_seconds", c->seconds, "measured",
+                     spec_format(spec, &c->config.spec), "micro", (json_int_t)c->config.micro,
+                     "recompute", c->config.recompute ? recompute_name(c->config.recompute) : "",
+                     "ranks", c->ranks, "legal", c->legal, "step_seconds", c->seconds, "measured",
                      c->measured, "memory_bytes", (json_int_t)c->memory, "why", c->why);
 }
 
-/* Whether an earlier line has the same mesh: of its variants (sp, ZeRO, vpp) the best is shown. */
+/* Whether an earlier line has the same mesh. Of its variants (sp, ZeRO, vpp) the best is shown. */
 static bool is_variant(const struct plan_candidate *c, int i)
 {
-    const struct spec *a = &c[i].way.spec;
+    const struct spec *a = &c[i].config.spec;
 
     for (int k = 0; k < i; k++) {
-        const struct spec *b = &c[k].way.spec;
+        const struct spec *b = &c[k].config.spec;
 
         if (a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->dp == b->dp)
             return true;
@@ -57,7 +56,7 @@ static void print_people(const struct plan_candidate *c, int n, int ranks, bool 
     bool found = false;
     int hidden = 0;
 
-    printf("for up to %d ranks, the best first (*: what tp-run would take; m: measured)\n\n"
+    printf("for up to %d ranks, the best first (*: what tp-run would run; m: measured)\n\n"
            "  %-26s %5s  %9s %11s\n",
            ranks, "layout", "ranks", "step", "a rank");
     for (int i = 0; i < n; i++) {
@@ -71,7 +70,7 @@ static void print_people(const struct plan_candidate *c, int n, int ranks, bool 
     if (!found)
         printf("none fits\n");
     if (hidden)
-        printf("\n%d more differ from these in sp, ZeRO or vpp alone: --all\n", hidden);
+        printf("\n%d more differ from these only in sp, ZeRO or vpp: --all shows them\n", hidden);
 }
 
 static void print_json(const struct plan_candidate *c, int n)
@@ -85,23 +84,37 @@ static void print_json(const struct plan_candidate *c, int n)
     json_decref(all);
 }
 
+/* The steps measured in this job, if it was run. */
+static tp_status read_times(struct step_times *times, const struct job *job, struct tp_err *err)
+{
+    struct run_record record;
+    json_t *last = NULL;
+    tp_status st = TP_OK;
+
+    *times = (struct step_times){ 0 };
+    if (journal_peek(&last, job->state, err) == TP_OK)
+        st = run_record_read(&record, journal_run_record(last), job->state, 0, err);
+    if (last && st == TP_OK)
+        *times = record.times;
+    json_decref(last);
+    return st;
+}
+
 int cmd_run_plan(int argc, char **argv)
 {
     const char *path = NULL;
     int ranks = 0;
     bool as_json = false, variants = false;
-    struct arena arena = { 0 };
+    struct run_context context;
     struct tp_err err = { 0 };
-    struct job job;
-    struct run_record book = { 0 };
+    struct step_times times;
     struct plan_candidate *c = NULL;
-    json_t *last = NULL;
     int code, n = 0;
     const struct opt opts[] = {
         OPT_ARG("JOB.yaml", &path, "the job file"),
-        OPT_INT('n', "ranks", "N", &ranks, "as if there were so many ranks (default: all nodes)"),
-        OPT_FLAG('a', "all", &variants, "also what differs in sp, ZeRO or vpp alone"),
-        OPT_FLAG(0, "json", &as_json, "as JSON"), OPT_END
+        OPT_INT('n', "ranks", "N", &ranks, "number of ranks to plan for (default: all nodes)"),
+        OPT_FLAG('a', "all", &variants, "also show what differs only in sp, ZeRO or vpp"),
+        OPT_FLAG(0, "json", &as_json, "print JSON"), OPT_END
     };
     tp_status st;
 
@@ -109,19 +122,16 @@ int cmd_run_plan(int argc, char **argv)
                         "Runs nothing. Step times are predicted from those measured in this job.\n",
                         NULL))
         return code;
-    TP_TRY(job_file_read(&job, path, backends_job(), &arena, &err));
-    if (journal_peek(&last, job.state, &err) == TP_OK)
-        TP_TRY(run_record_read(&book, json_object_get(last, "book"), &job, 0, &err));
+    TP_TRY(run_context_open(&context, path, &err));
+    TP_TRY(read_times(&times, &context.job, &err));
     if (!ranks)
-        ranks = job_backend_ranks(&job);
-    TP_TRY(candidates_find(&c, &n, &job, last ? &book : NULL, ranks, &arena, &err));
+        ranks = job_backend_ranks(&context.job);
+    TP_TRY(candidates_find(&c, &n, &context.job, &times, ranks, &context.arena, &err));
     if (as_json)
         print_json(c, n);
     else
         print_people(c, n, ranks, variants);
 done:
-    run_record_free(&book);
-    json_decref(last);
-    arena_free(&arena);
+    run_context_close(&context);
     return report("tp-run", st, &err);
 }

@@ -6,7 +6,6 @@
 #include "cli/run/cmd.h"
 #include "cli/verb.h"
 #include "orchestrator/backends.h"
-#include "orchestrator/job/job.h"
 #include "orchestrator/job/job_file.h"
 
 int main(int argc, char **argv)
@@ -22,10 +21,10 @@ int main(int argc, char **argv)
         { "submit", "JOB.yaml", "backend slurm: run the job in a batch job of its own",
           cmd_run_submit },
         { "node", "JOB.yaml up|down NAME", "take a node away, or give it back", cmd_run_node },
-        { "keep", "", NULL, cmd_run_keep },
+        { "supervise", "", NULL, cmd_run_supervise },
         { "check", "", NULL, cmd_run_check },
         { "ask", "", NULL, cmd_run_ask },
-        { "guard", "", NULL, cmd_run_guard },
+        { "standby", "", NULL, cmd_run_standby },
         { "relay", "", NULL, cmd_run_relay },
         { 0 },
     };

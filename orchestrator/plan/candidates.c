@@ -8,11 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "orchestrator/plan/fit.h"
-
 enum { CANDIDATES_MAX = 1 << 16, FIRST_CAPACITY = 256 };
 
-struct list {
+struct candidates {
     struct fit *fit;
     struct arena *arena;
     int max_ranks, n, capacity;
@@ -20,12 +18,12 @@ struct list {
     tp_status st;
 };
 
-static bool allowed(const struct list *l, const char *axis)
+static bool allowed(const struct candidates *l, const char *axis)
 {
     return job_has_axis(fit_job(l->fit), axis);
 }
 
-static void add(struct list *l, const struct spec *p)
+static void add(struct candidates *l, const struct spec *p)
 {
     struct plan_candidate *c;
 
@@ -46,14 +44,14 @@ static void add(struct list *l, const struct spec *p)
         l->capacity = more;
     }
     c = &l->c[l->n++];
-    *c = (struct plan_candidate){ .way.spec = *p, .ranks = spec_world(p), .why = "" };
+    *c = (struct plan_candidate){ .config.spec = *p, .ranks = spec_world(p), .why = "" };
     fit_check(l->fit, c, l->max_ranks);
 }
 
 /* ---- enumerating ---- */
 
-/* A mesh with what may be added to it without changing the ranks. */
-static void add_variants(struct list *l, const struct spec *mesh)
+/* Add a mesh with every vpp, sp and ZeRO, which do not change its ranks. */
+static void add_variants(struct candidates *l, const struct spec *mesh)
 {
     static const int zeros[] = { 0, 1, 3 };
     int64_t layers = fit_layers(l->fit);
@@ -72,9 +70,9 @@ static void add_variants(struct list *l, const struct spec *mesh)
     }
 }
 
-/* Degrees 1 .. most of one axis that can be at all, into out; those that cannot are added as
- * refused candidates. Returns how many. */
-static int degrees(struct list *l, int *out, const char *axis, int most)
+/* Write the possible degrees 1 .. most of one axis to out, and add the impossible ones as refused
+ * candidates. Returns the number in out. */
+static int degrees(struct candidates *l, int *out, const char *axis, int most)
 {
     int n = 0;
 
@@ -96,7 +94,7 @@ static int degrees(struct list *l, int *out, const char *axis, int most)
     return n;
 }
 
-static tp_status enumerate(struct list *l)
+static tp_status enumerate(struct candidates *l)
 {
     size_t most = (size_t)l->max_ranks + 1;
     int *d = arena_array(l->arena, 4 * most, sizeof *d);
@@ -124,13 +122,14 @@ static tp_status enumerate(struct list *l)
 
 /* ---- ordering ---- */
 
-/* Steps of 2 %, so that what is about equal compares equal (and the order stays one). */
+/* The step time in classes of 2 %, so that about equal ones compare equal and the order is total.
+ */
 static double grade(const struct plan_candidate *c)
 {
     return c->seconds > 0 ? floor(log(c->seconds) / 0.02) : 0;
 }
 
-/* How much there is to a layout besides its ranks. */
+/* How complex a layout is besides its ranks. */
 static int complexity(const struct run_config *w)
 {
     return (w->spec.pp > 1) + (w->spec.cp > 1) + 2 * (w->spec.vpp > 1) + w->spec.sp + w->spec.zero +
@@ -140,7 +139,7 @@ static int complexity(const struct run_config *w)
 static int by_merit(const void *pa, const void *pb)
 {
     const struct plan_candidate *a = pa, *b = pb;
-    int x = complexity(&a->way), y = complexity(&b->way);
+    int x = complexity(&a->config), y = complexity(&b->config);
     char s[RUN_CONFIG_TEXT_MAX], t[RUN_CONFIG_TEXT_MAX];
 
     if (a->legal != b->legal)
@@ -148,20 +147,20 @@ static int by_merit(const void *pa, const void *pb)
     if (a->legal && grade(a) != grade(b))
         return grade(a) < grade(b) ? -1 : 1;
     if (a->seconds == 0 && a->ranks != b->ranks)
-        return b->ranks - a->ranks; /* cannot be predicted: more ranks are quicker */
+        return b->ranks - a->ranks; /* not predicted: more ranks are faster */
     if (a->ranks != b->ranks)
         return a->ranks - b->ranks;
     if (x != y)
         return x - y;
-    return strcmp(run_config_format(s, &a->way), run_config_format(t, &b->way));
+    return strcmp(run_config_format(s, &a->config), run_config_format(t, &b->config));
 }
 
 tp_status candidates_find(struct plan_candidate **out, int *n, const struct job *job,
-                          const struct run_record *book, int max_ranks, struct arena *arena,
+                          const struct step_times *times, int max_ranks, struct arena *arena,
                           struct tp_err *err)
 {
-    struct list l = { .arena = arena, .max_ranks = max_ranks };
-    tp_status st = fit_open(&l.fit, job, book, arena, err);
+    struct candidates l = { .arena = arena, .max_ranks = max_ranks };
+    tp_status st = fit_open(&l.fit, job, times, arena, err);
 
     if (st)
         return st;
@@ -198,7 +197,7 @@ tp_status candidates_pick(struct plan_candidate *out, const struct plan_candidat
         return st;
     for (int i = 0; i < n; i++) {
         if (is_spec &&
-            (!spec_matches(&wanted, &c[i].way.spec) || spec_world(&wanted) != c[i].ranks))
+            (!spec_matches(&wanted, &c[i].config.spec) || spec_world(&wanted) != c[i].ranks))
             continue;
         if (c[i].legal && c[i].ranks <= most) {
             *out = c[i];
@@ -208,14 +207,14 @@ tp_status candidates_pick(struct plan_candidate *out, const struct plan_candidat
             refused = &c[i];
     }
     if (refused)
-        return tp_fail(err, TP_E_LAYOUT, "%s: %s", spec_format(found, &refused->way.spec),
+        return tp_fail(err, TP_E_LAYOUT, "%s: %s", spec_format(found, &refused->config.spec),
                        refused->why);
-    for (int i = 0; i < n && !refused; i++) /* one that the ranks would do for */
+    for (int i = 0; i < n && !refused; i++) /* one that is not refused for its ranks */
         if (!c[i].legal && strncmp(c[i].why, "needs ", 6) != 0)
             refused = &c[i];
     return tp_fail(err, TP_E_LAYOUT,
                    "no layout%s%s is among those allowed for the ranks there are%s%s%s%s%s",
                    text[0] ? " " : "", text, refused ? " (" : "",
-                   refused ? spec_format(found, &refused->way.spec) : "", refused ? ": " : "",
+                   refused ? spec_format(found, &refused->config.spec) : "", refused ? ": " : "",
                    refused ? refused->why : "", refused ? ")" : "");
 }

@@ -21,8 +21,9 @@ static bool has_entries(const char *dir)
     return any;
 }
 
-/* Layout and size of the step that was chosen, from its manifest. */
-static tp_status measure(struct checkpoint_selection *c, struct arena *arena, struct tp_err *err)
+/* Read layout and size of the selected step from its manifest. */
+static tp_status read_manifest(struct checkpoint_selection *c, struct arena *arena,
+                               struct tp_err *err)
 {
     struct ckpt_found found;
     tp_status st;
@@ -37,7 +38,7 @@ static tp_status measure(struct checkpoint_selection *c, struct arena *arena, st
     return st;
 }
 
-tp_status checkpoint_find(struct checkpoint_selection *out, const char *root, struct tp_err *err)
+tp_status checkpoint_select(struct checkpoint_selection *out, const char *root, struct tp_err *err)
 {
     struct arena arena = { 0 };
     struct ckpt_step *steps = NULL;
@@ -59,7 +60,7 @@ tp_status checkpoint_find(struct checkpoint_selection *out, const char *root, st
         c.step = steps[i].step;
         snprintf(c.dir, sizeof c.dir, "%s/%s", root, steps[i].name);
     }
-    if ((st = measure(&c, &arena, err)))
+    if ((st = read_manifest(&c, &arena, err)))
         goto done;
     *out = c;
 done:

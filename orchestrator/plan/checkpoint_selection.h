@@ -1,9 +1,9 @@
 /*
- * orchestrator/plan/checkpoint_selection.h - which checkpoint an attempt begins from.
+ * orchestrator/plan/checkpoint_selection.h - the checkpoint that an attempt begins from.
  *
- * The newest complete step, if it verifies; one that failed twice (to verify or to load) is moved
- * to ROOT/quarantine/, and the next older one is taken. A root that ever held a step is never begun
- * from the start silently: when none is left, that is an error.
+ * The newest complete step, if it verifies. One that failed twice, to verify or to load, is moved
+ * to ROOT/quarantine/, and the next older one is selected. When a root has held steps and none is
+ * left, that is an error: a job never begins from step 0 again by itself.
  */
 #ifndef ORCHESTRATOR_PLAN_CHECKPOINT_SELECTION_H
 #define ORCHESTRATOR_PLAN_CHECKPOINT_SELECTION_H
@@ -16,17 +16,17 @@
 #include "layout/spec.h"
 
 struct checkpoint_selection {
-    int64_t step;       /* newest complete, -1: none */
+    int64_t step;       /* newest complete one, -1: none */
     char dir[PATH_MAX]; /* its folder */
     struct spec spec;   /* layout that wrote it */
     int64_t bytes;      /* of its files */
-    bool any_ever;      /* there are or were steps: complete, damaged or quarantined */
+    bool any_ever;      /* the root has or had steps: complete, damaged or quarantined */
 };
 
-/* Look at ROOT. A root that does not exist has none. */
-tp_status checkpoint_find(struct checkpoint_selection *out, const char *root, struct tp_err *err);
+/* Select from ROOT. A root that does not exist has no steps. TP_E_IO, TP_E_CORRUPT. */
+tp_status checkpoint_select(struct checkpoint_selection *out, const char *root, struct tp_err *err);
 
-/* Move ROOT/step-N away, so that nothing resumes from it. *to gets where it went. */
+/* Move the step to ROOT/quarantine/, so that nothing resumes from it. *to gets its new path. */
 tp_status checkpoint_quarantine(char to[PATH_MAX], const struct checkpoint_selection *c,
                                 const char *root, struct tp_err *err);
 

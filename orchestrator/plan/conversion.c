@@ -6,11 +6,11 @@
 
 #include "core/size.h"
 
-/* Until it is measured: how much more ranks read than they keep (tp1 to tp2 with chunks of 4 MiB:
- * 395 MiB for 293), and writing, of the rate of reading. */
+/* Guesses until it is measured: bytes that ranks read for each byte they keep (measured from tp1 to
+ * tp2 with chunks of 4 MiB: 395 MiB for 293), and the rate of writing relative to reading. */
 static const double READ_AGAIN = 1.35, WRITE_SHARE = 0.5, READ_GUESS = 500e6;
 
-/* Whether shards of one can be read as shards of the other. Replicas are not stored, and sequence
+/* Whether the shards of one are those of the other. Replicas are not stored, and sequence
  * parallelism cuts no tensor. */
 static bool same_shards(const struct spec *a, const struct spec *b)
 {
@@ -33,6 +33,17 @@ static void predict(struct conversion_plan *p, double bytes, const struct conver
     p->convert_seconds = bytes / convert + bytes / read;
 }
 
+/* What tp-train does when neither is required: the faster one. */
+static void decide_by_time(struct conversion_plan *p, const char *size)
+{
+    p->convert = p->convert_seconds < p->resume_seconds;
+    p->reason = p->convert ? REASON_CONVERSION_FASTER : REASON_RESUME_FASTER;
+    snprintf(p->message, sizeof p->message,
+             "--resume reads %s at the new layout in about %.2f s; converting them first would "
+             "take about %.2f s",
+             size, p->resume_seconds, p->convert_seconds);
+}
+
 void conversion_decide(struct conversion_plan *out, const struct job *job, const struct spec *from,
                        const struct spec *to, int64_t bytes, const struct conversion_rates *rates)
 {
@@ -43,23 +54,23 @@ void conversion_decide(struct conversion_plan *out, const struct job *job, const
     predict(&p, (double)bytes, rates);
     size_format(size, bytes);
     if (!p.differs) {
-        snprintf(p.why, sizeof p.why, "the checkpoint has this layout");
+        snprintf(p.message, sizeof p.message, "the checkpoint has this layout");
     } else if (job->reshard == JOB_RESHARD_NEVER) {
-        snprintf(p.why, sizeof p.why, "reshard is never: the command has to read %s as they are",
-                 size);
+        p.reason = REASON_RESHARD_NEVER;
+        snprintf(p.message, sizeof p.message,
+                 "reshard is never: the command has to read %s of another layout", size);
     } else if (job->reshard == JOB_RESHARD_ALWAYS) {
         p.convert = true;
-        snprintf(p.why, sizeof p.why, "reshard is always");
+        p.reason = REASON_RESHARD_ALWAYS;
+        snprintf(p.message, sizeof p.message, "reshard is always");
     } else if (!job->is_tp_train) {
         p.convert = true;
-        snprintf(p.why, sizeof p.why,
-                 "the command is not tp-train, which alone reads checkpoints of other layouts");
+        p.reason = REASON_OWN_LAYOUT_ONLY;
+        snprintf(
+            p.message, sizeof p.message,
+            "the command is not tp-train, and only tp-train reads checkpoints of other layouts");
     } else {
-        p.convert = p.convert_seconds < p.resume_seconds;
-        snprintf(p.why, sizeof p.why,
-                 "--resume reads %s at the new layout in about %.2f s; converting them first would "
-                 "take about %.2f s",
-                 size, p.resume_seconds, p.convert_seconds);
+        decide_by_time(&p, size);
     }
     *out = p;
 }

@@ -1,13 +1,12 @@
 /*
- * orchestrator/plan/conversion.h - a checkpoint of another layout: read it as it is, or convert it
- * first?
+ * orchestrator/plan/conversion.h - a checkpoint of another layout: convert it, or read it as it is?
  *
- * tp-train's --resume reads any layout. It reads each byte once, a little more where a rank needs a
- * part of a chunk only; a conversion reads, writes and is read again. So for tp-train the shorter
- * of the two predicted times is taken, from what reading, loading and converting have been measured
- * to take in this job; that is reading, unless loading across layouts turned out to be several
- * times slower than plain reading. Any other program is taken to read its own layout alone: its
- * checkpoints are converted. `reshard: always` and `never` overrule both. Pure arithmetic.
+ * tp-train's --resume reads any layout. It reads each byte once, and a little more where a rank
+ * needs a part of a chunk. A conversion reads and writes each byte, and the result is read again.
+ * So tp-train gets what is predicted to be faster, by what reading, loading and converting have
+ * taken in this job; usually that is reading. Any other program is taken to read only its own
+ * layout, so its checkpoints are converted. `reshard: always` and `never` override both. Pure
+ * arithmetic.
  */
 #ifndef ORCHESTRATOR_PLAN_CONVERSION_H
 #define ORCHESTRATOR_PLAN_CONVERSION_H
@@ -17,6 +16,7 @@
 
 #include "layout/spec.h"
 #include "orchestrator/job/job.h"
+#include "orchestrator/state/event.h"
 
 enum { CONVERSION_TEXT_MAX = 256, CONVERSION_SPEC_MAX = 96 };
 
@@ -28,17 +28,19 @@ struct conversion_rates {
 };
 
 struct conversion_plan {
-    bool differs; /* the layout is another one: there is something to decide */
+    bool differs; /* the layout is another one; otherwise there is nothing to decide */
     bool convert;
-    double resume_seconds, convert_seconds; /* predicted; the latter with the reading afterwards */
-    char why[CONVERSION_TEXT_MAX];          /* one sentence */
+    double resume_seconds, convert_seconds; /* predicted; the latter with reading afterwards */
+    enum event_reason reason;
+    char message[CONVERSION_TEXT_MAX];
 };
 
-/* Decide for a checkpoint of `bytes` bytes at `from` and a launch at `to`. */
+/* Decide for a checkpoint of `bytes` bytes written at `from`, and a launch at `to`. */
 void conversion_decide(struct conversion_plan *out, const struct job *job, const struct spec *from,
                        const struct spec *to, int64_t bytes, const struct conversion_rates *rates);
 
-/* Every axis by name, for tp-reshard --to, which leaves alone what is not named. Returns buf. */
+/* A spec that names every axis, because tp-reshard --to keeps the axes that are not named. Returns
+ * buf. */
 char *conversion_spec(char buf[CONVERSION_SPEC_MAX], const struct spec *s);
 
 #endif

@@ -1,16 +1,16 @@
 /* orchestrator/plan/cost.c - see orchestrator/plan/cost.h. */
 #include "orchestrator/plan/cost.h"
 
-#include "layout/model_flops.h"
-
 #include <string.h>
+
+#include "layout/model_flops.h"
 
 enum { FLOPS, BYTES_TP, BYTES_DP, CALLS, BYTES_WEIGHTS };
 
 /* Seconds a unit, before anything was measured: one core of a server, shared memory. */
 static const double GUESS[COST_TERMS] = { 1 / 50e9, 1 / 2e9, 1 / 2e9, 20e-6, 1 / 10e9 };
 
-/* How far the guess holds against measurements: relative, as if it were measured this well. */
+/* The weight of the guess against one measurement. */
 static const double GUESS_WEIGHT = 0.05;
 
 static double ceil_div(double a, double b)
@@ -20,14 +20,15 @@ static double ceil_div(double a, double b)
     return (double)parts;
 }
 
-/* A share of what n ranks send each other in an all-reduce; a gather or a scatter is half. */
+/* The bytes that a rank of n sends in an all-reduce, as a multiple of the buffer; a gather or a
+ * scatter takes half. */
 static double ring(int n)
 {
     return n > 1 ? 2.0 * (n - 1) / n : 0;
 }
 
-/* Work of a step with what is run forward again, of that without. Selective: the attention's scores
- * and their products with V, two of a token's products with the sequence. */
+/* Work of a step with recomputation, as a multiple of that without. Selective recomputation repeats
+ * the attention's scores and their products with V: two of a token's products with the sequence. */
 static double recomputed(const struct model *m, const struct workload *w)
 {
     double scores = 4.0 * m->layers * m->heads * (double)m->head_dim * (double)w->seq_length;
@@ -38,11 +39,11 @@ static double recomputed(const struct model *m, const struct workload *w)
                                                : 1;
 }
 
-void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct run_config *w)
+void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct run_config *c)
 {
-    const struct workload load = run_config_work(&work->asked, w);
+    const struct workload load = run_config_work(&work->asked, c);
     const struct model *m = work->model;
-    const struct spec *p = &w->spec;
+    const struct spec *p = &c->spec;
     double e = (double)dtype_bytes(load.dtype),
            share = ceil_div((double)load.global_batch_size, p->dp);
     int64_t chosen = workload_micro(&load, p);
@@ -50,7 +51,7 @@ void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct
     double micros = ceil_div(share, micro), stages = (double)p->pp * p->vpp;
     double busiest = p->pp * p->vpp * ceil_div(m->layers, stages) / m->layers;
     double bubble = 1 + (p->pp - 1) / (p->vpp * micros);
-    double again = recomputed(m, &load),
+    double repeated = recomputed(m, &load),
            tokens = (double)load.global_batch_size * (double)load.seq_length;
     double layers = m->layers / (double)p->pp * busiest; /* of a rank */
     double row_bytes = share * (double)load.seq_length / p->cp * (double)m->hidden * 4;
@@ -59,8 +60,8 @@ void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct
     double params = (double)model_flops_params(m) / p->tp / p->pp * busiest;
 
     x[FLOPS] = model_flops_step(m, (int64_t)tokens, load.seq_length) / spec_world(p) * busiest *
-               bubble * again;
-    x[BYTES_TP] = bubble * (layers * 4 * row_bytes * ring(p->tp) * again +
+               bubble * repeated;
+    x[BYTES_TP] = bubble * (layers * 4 * row_bytes * ring(p->tp) * repeated +
                             layers * 3 * kv_bytes * (p->cp - 1) +
                             (p->pp > 1 ? 2 * p->vpp * row_bytes / (p->sp ? p->tp : 1) : 0));
     x[BYTES_DP] =
@@ -69,7 +70,7 @@ void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct
                    (layers * ((p->tp > 1 ? 4 * (p->sp ? 2 : 1) : 0) + 3.0 * (p->cp - 1)) +
                     (p->pp > 1 ? 4 * p->vpp : 0)) +
                (p->dp > 1 ? 8 + (p->zero ? 8 : 0) : 0) + (p->zero == 3 ? 2 * layers : 0) + 2;
-    x[BYTES_WEIGHTS] = params * (3 * e * micros * bubble * again + 28.0 / (p->zero ? p->dp : 1));
+    x[BYTES_WEIGHTS] = params * (3 * e * micros * bubble * repeated + 28.0 / (p->zero ? p->dp : 1));
 }
 
 /* Solve the symmetric system a w = b in place (Gauss; it is positive definite). */
@@ -91,8 +92,8 @@ static void solve(double a[COST_TERMS][COST_TERMS], double b[COST_TERMS], double
     }
 }
 
-/* The factor by which all of the guess is off, if it is off by one factor: least squares of the
- * relative errors. x: terms in seconds of the guess, relative to what was measured. */
+/* The one factor that corrects the guess best: least squares of the relative errors. x: terms in
+ * seconds by the guess, relative to what was measured. */
 static double one_factor(const double x[][COST_TERMS], int n)
 {
     double sum = 0, squares = 0;
@@ -108,8 +109,8 @@ static double one_factor(const double x[][COST_TERMS], int n)
     return squares > 0 ? sum / squares : 1;
 }
 
-/* Weights relative to the guess, v: minimise sum (v.x - 1)^2 + GUESS_WEIGHT |v / f - 1|^2 with f
- * the one factor that fits best alone. */
+/* v: seconds of each term relative to the guess. Minimise sum (v.x - 1)^2 + GUESS_WEIGHT |v / f -
+ * 1|^2, where f is the one factor that fits best alone. */
 void cost_fit(struct cost_model *out, const struct cost_work *work, const struct cost_sample *s,
               int n)
 {
@@ -120,7 +121,7 @@ void cost_fit(struct cost_model *out, const struct cost_work *work, const struct
     if (n == 0)
         return;
     for (int i = 0; i < n; i++) {
-        cost_terms(x[i], work, &s[i].way);
+        cost_terms(x[i], work, &s[i].config);
         for (int k = 0; k < COST_TERMS; k++)
             x[i][k] *= GUESS[k] / s[i].seconds;
     }
@@ -141,11 +142,11 @@ void cost_fit(struct cost_model *out, const struct cost_work *work, const struct
 }
 
 double cost_predict(const struct cost_model *m, const struct cost_work *work,
-                    const struct run_config *w)
+                    const struct run_config *c)
 {
     double x[COST_TERMS], t = 0;
 
-    cost_terms(x, work, w);
+    cost_terms(x, work, c);
     for (int k = 0; k < COST_TERMS; k++)
         t += m->seconds[k] * x[k];
     return t;

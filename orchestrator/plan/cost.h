@@ -1,20 +1,19 @@
 /*
- * orchestrator/plan/cost.h - what a step will take at another layout, fitted to steps that were
- * measured.
+ * orchestrator/plan/cost.h - predicts the time of a step at other layouts from measured ones.
  *
- * A step is predicted as a sum of products, each a count that follows from model and layout times
- * the seconds that one unit takes on this machine:
+ * A step is predicted as a sum of products: a count that follows from model and layout, times the
+ * seconds that one unit of it takes on this machine:
  *
  *     flops of the busiest rank    with the pipeline's bubble, uneven stages and recomputation
- *     bytes over tp, cp and pp     activations: what waits for them cannot go on
+ *     bytes over tp, cp and pp     activations, which the computation waits for
  *     bytes over dp                gradients, and what ZeRO gathers
  *     collectives                  their latency
- *     bytes of weights touched     every microbatch reads them again; the optimizer once
+ *     bytes of weights touched     each microbatch reads them, the optimizer once more
  *
- * The seconds begin as a guess and are fitted by ridge regression towards the multiple of that
- * guess which fits best, so that one measurement already scales everything, and several tell a slow
- * processor from a slow network. The bubble is that of 1F1B, (pp - 1) / (vpp m) of the ideal
- * (Narayanan et al. 2021). Pure arithmetic.
+ * The seconds begin as a guess. Ridge regression fits them to the measurements, towards the
+ * multiple of the guess that fits best. So one measurement scales all terms, and several
+ * distinguish a slow processor from a slow network. The bubble is that of 1F1B, (pp - 1) / (vpp m)
+ * of the ideal time (Narayanan et al. 2021). Pure arithmetic.
  */
 #ifndef ORCHESTRATOR_PLAN_COST_H
 #define ORCHESTRATOR_PLAN_COST_H
@@ -27,10 +26,10 @@
 
 enum { COST_TERMS = 5, COST_SAMPLES_MAX = 64 };
 
-/* What is the same at every layout. */
+/* The work of a step, the same at every layout. */
 struct cost_work {
     const struct model *model;
-    struct workload asked; /* by the command; batch and seq are not 0 */
+    struct workload asked; /* by the command; batch and sequence length are not 0 */
 };
 
 struct cost_model {
@@ -38,12 +37,12 @@ struct cost_model {
 };
 
 struct cost_sample {
-    struct run_config way;
+    struct run_config config;
     double seconds; /* a step, measured */
 };
 
 /* The counts of the terms for one step. */
-void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct run_config *w);
+void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct run_config *c);
 
 /* Fit to n samples, 0 .. COST_SAMPLES_MAX; with none it is the guess. */
 void cost_fit(struct cost_model *out, const struct cost_work *work, const struct cost_sample *s,
@@ -51,6 +50,6 @@ void cost_fit(struct cost_model *out, const struct cost_work *work, const struct
 
 /* Seconds of one step. */
 double cost_predict(const struct cost_model *m, const struct cost_work *work,
-                    const struct run_config *w);
+                    const struct run_config *c);
 
 #endif

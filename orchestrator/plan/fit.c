@@ -24,21 +24,21 @@ enum { BATCH_GUESS = 1, SEQ_GUESS = 128, MICROS_MAX = 4096 };
 
 struct fit {
     const struct job *job;
-    const struct run_record *book;
+    const struct step_times *times;
     struct arena *arena;
     bool has_model;
-    bool sets_micro, sets_recompute; /* the command line leaves it to tp-run */
+    bool sets_micro, sets_recompute; /* the command leaves it to tp-run */
     struct workload asked;           /* 0: not known */
     struct model model;
     struct parallel_plan plan; /* of --plan */
     struct tensor_kinds kinds; /* of the model's tensors */
-    struct cost_work work;     /* as asked, with guesses for what is not known */
+    struct cost_work work;     /* as asked, with guesses where it is not known */
     struct cost_model cost;
 };
 
 /* ---- opening ---- */
 
-/* tp-train's --plan, when the command has one: names and cuts of other models. */
+/* tp-train's --plan, when the command has one: the names and cuts of another model family. */
 static tp_status read_plan(struct fit *f, struct tp_err *err)
 {
     const char *given = job_option(f->job, "--plan");
@@ -70,25 +70,25 @@ static tp_status read_model(struct fit *f, struct tp_err *err)
     return st;
 }
 
-static void fit_to_book(struct fit *f)
+static void fit_to_times(struct fit *f)
 {
     struct cost_sample samples[COST_SAMPLES_MAX];
     int n = 0;
 
     if (!f->has_model)
         return;
-    for (int i = 0; f->book && i < f->book->n_measured && n < COST_SAMPLES_MAX; i++) {
+    for (int i = 0; f->times && i < f->times->n && n < COST_SAMPLES_MAX; i++) {
         struct tp_err ignored;
 
-        samples[n].seconds = f->book->measured[i].seconds;
+        samples[n].seconds = f->times->entry[i].seconds;
         if (samples[n].seconds > 0 &&
-            run_config_parse(&samples[n].way, f->book->measured[i].way, &ignored) == TP_OK)
+            run_config_parse(&samples[n].config, f->times->entry[i].config, &ignored) == TP_OK)
             n++;
     }
     cost_fit(&f->cost, &f->work, samples, n);
 }
 
-/* What the command and the job file say of a step. */
+/* Read what the command and the job file say about a step. */
 static tp_status read_work(struct fit *f, struct tp_err *err)
 {
     const struct job *j = f->job;
@@ -101,11 +101,13 @@ static tp_status read_work(struct fit *f, struct tp_err *err)
                                   .micro_batch_size = j->layouts.micro,
                                   .same_bits = bits == (int)bits ? (int)bits : INT_MAX };
     if (j->layouts.dtype && !dtype_parse(&f->asked.dtype, j->layouts.dtype))
-        return tp_fail(err, TP_E_USAGE, "%s: layouts.dtype (--dtype) is fp32 or bf16, not '%.60s'",
-                       j->path, j->layouts.dtype);
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: layouts.dtype (--dtype) must be fp32 or bf16, not '%.60s'", j->path,
+                       j->layouts.dtype);
     if (recompute && !recompute_parse(&f->asked.recompute, recompute) && j->is_tp_train)
-        return tp_fail(err, TP_E_USAGE, "%s: --recompute is none, selective or full, not '%.60s'",
-                       j->path, recompute);
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: --recompute must be none, selective or full, not '%.60s'", j->path,
+                       recompute);
     f->sets_micro = j->is_tp_train && f->asked.global_batch_size && !f->asked.micro_batch_size &&
                     !f->asked.same_bits;
     f->sets_recompute = j->is_tp_train && !recompute;
@@ -117,7 +119,7 @@ static tp_status read_work(struct fit *f, struct tp_err *err)
     return TP_OK;
 }
 
-/* What no layout can mend, of tp-train. */
+/* Refuse what tp-train would refuse at every layout. */
 static tp_status check_run(const struct fit *f, struct tp_err *err)
 {
     bool open = job_option_is_open(f->job, "--batch") || job_option_is_open(f->job, "--seq");
@@ -128,7 +130,7 @@ static tp_status check_run(const struct fit *f, struct tp_err *err)
     return tp_fail_in(err, "%s", f->job->path);
 }
 
-tp_status fit_open(struct fit **out, const struct job *job, const struct run_record *book,
+tp_status fit_open(struct fit **out, const struct job *job, const struct step_times *times,
                    struct arena *arena, struct tp_err *err)
 {
     struct fit *f = arena_alloc(arena, sizeof *f);
@@ -136,12 +138,12 @@ tp_status fit_open(struct fit **out, const struct job *job, const struct run_rec
 
     if (!f)
         return tp_fail(err, TP_E_NOMEM, "no memory to plan");
-    *f = (struct fit){ .job = job, .book = book, .arena = arena };
+    *f = (struct fit){ .job = job, .times = times, .arena = arena };
     if ((st = read_work(f, err)) || (st = read_model(f, err)))
         return st;
     if ((st = check_run(f, err)))
         return st;
-    fit_to_book(f);
+    fit_to_times(f);
     *out = f;
     return TP_OK;
 }
@@ -163,7 +165,7 @@ bool fit_stages_even(const struct fit *f, int pp)
     return layers < pp || 3 * (int64_t)pp * ((layers + pp - 1) / pp) <= 4 * (int64_t)layers;
 }
 
-/* ---- what speaks against a layout ---- */
+/* ---- why a layout is refused ---- */
 
 __attribute__((format(printf, 3, 4))) static bool refuse(struct fit *f, struct plan_candidate *c,
                                                          const char *fmt, ...)
@@ -194,7 +196,7 @@ static bool check_ranks(struct fit *f, struct plan_candidate *c, int max_ranks)
 
 static bool check_axes(struct fit *f, struct plan_candidate *c)
 {
-    const struct spec *p = &c->way.spec;
+    const struct spec *p = &c->config.spec;
     const struct {
         const char *name;
         bool used;
@@ -208,10 +210,10 @@ static bool check_axes(struct fit *f, struct plan_candidate *c)
     return true;
 }
 
-/* The model and the batch, whatever the microbatches. */
+/* Check the model and the batch, for any microbatch. */
 static bool check_shape(struct fit *f, struct plan_candidate *c)
 {
-    const struct spec *p = &c->way.spec;
+    const struct spec *p = &c->config.spec;
     const struct model *m = f->has_model ? &f->model : NULL;
     struct tp_err why = { 0 };
 
@@ -223,80 +225,76 @@ static bool check_shape(struct fit *f, struct plan_candidate *c)
 
 bool fit_is_possible(struct fit *f, const struct spec *s)
 {
-    struct plan_candidate c = { .way.spec = *s, .ranks = spec_world(s), .why = "" };
+    struct plan_candidate c = { .config.spec = *s, .ranks = spec_world(s), .why = "" };
 
     return check_shape(f, &c);
 }
 
 static bool check_micro(struct fit *f, struct plan_candidate *c)
 {
-    const struct workload w = run_config_work(&f->asked, &c->way);
+    const struct workload w = run_config_work(&f->asked, &c->config);
     struct tp_err why = { 0 };
 
-    return !workload_check_micro(&w, &c->way.spec, &why) || refuse(f, c, "%s", why.msg);
+    return !workload_check_micro(&w, &c->config.spec, &why) || refuse(f, c, "%s", why.msg);
 }
 
-/* ---- how well ---- */
+/* ---- how fast ---- */
 
-static double seconds_of(const struct fit *f, const struct run_config *w, bool *measured)
+static double seconds_of(const struct fit *f, const struct run_config *c, bool *measured)
 {
-    char text[RUN_CONFIG_TEXT_MAX];
+    double seconds = f->times ? step_times_get(f->times, c) : 0;
 
-    *measured = false;
-    run_config_format(text, w);
-    for (int i = 0; f->book && i < f->book->n_measured; i++)
-        if (strcmp(f->book->measured[i].way, text) == 0) {
-            *measured = true;
-            return f->book->measured[i].seconds;
-        }
-    return f->has_model ? cost_predict(&f->cost, &f->work, w) : 0;
+    *measured = seconds > 0;
+    if (*measured)
+        return seconds;
+    return f->has_model ? cost_predict(&f->cost, &f->work, c) : 0;
 }
 
-static int64_t memory_of(const struct fit *f, const struct run_config *way)
+static int64_t memory_of(const struct fit *f, const struct run_config *config)
 {
-    struct workload w = run_config_work(&f->work.asked, way);
+    struct workload w = run_config_work(&f->work.asked, config);
 
     if (!f->has_model)
         return 0;
-    if (!workload_micro(&w, &way->spec)) /* the batch is a guess */
+    if (!workload_micro(&w, &config->spec)) /* the batch is a guess */
         w.micro_batch_size = 1;
-    return memory_estimate(&f->model, &way->spec, &w, true).total;
+    return memory_estimate(&f->model, &config->spec, &w, true).total;
 }
 
-/* One pair of microbatch and recomputation: takes c's place in *best when it fits and is faster
- * (the first of equals stays). */
-static void try_way(struct fit *f, struct plan_candidate *best, const struct plan_candidate *c,
-                    int64_t *least)
+/* Try one pair of microbatch and recomputation: it replaces *best when it fits and is faster.
+ * *least is lowered to its memory. */
+static void try_config(struct fit *f, struct plan_candidate *best, const struct plan_candidate *c,
+                       int64_t *least)
 {
     struct plan_candidate t = *c;
 
-    t.memory = memory_of(f, &t.way);
+    t.memory = memory_of(f, &t.config);
     *least = t.memory < *least ? t.memory : *least;
     if (f->job->layouts.memory && t.memory > f->job->layouts.memory)
         return;
-    t.seconds = seconds_of(f, &t.way, &t.measured);
+    t.seconds = seconds_of(f, &t.config, &t.measured);
     t.legal = true;
     if (!best->legal || t.seconds < best->seconds)
         *best = t;
 }
 
-/* Every microbatch that divides a rank's share, the largest first; what the command asks for where
- * it asks. */
+/* Try every microbatch that divides a dp rank's share of the batch, the largest first; or only the
+ * one that the command asks for. */
 static void try_micros(struct fit *f, struct plan_candidate *best, struct plan_candidate *c,
-                       enum recompute again, int64_t *least)
+                       enum recompute recompute, int64_t *least)
 {
-    int64_t share = f->asked.global_batch_size / c->way.spec.dp;
+    int64_t share = f->asked.global_batch_size / c->config.spec.dp;
 
     for (int64_t n = 1; n <= (f->sets_micro ? share : 1) && n <= MICROS_MAX; n++) {
         struct plan_candidate t = *c;
 
         if (n > 1 && share % n)
             continue;
-        t.way.micro = n > 1 ? share / n : 0;
-        t.way.recompute = again;
+        t.config.micro = n > 1 ? share / n : 0;
+        t.config.recompute = recompute;
         t.why = "";
         if (check_micro(f, &t))
-            try_way(f, best, &t, least);
+            try_config(f, best, &t, least);
         else if (!c->why[0])
             c->why = t.why;
     }
@@ -311,8 +309,8 @@ void fit_check(struct fit *f, struct plan_candidate *c, int max_ranks)
 
     if (!check_ranks(f, c, max_ranks) || !check_axes(f, c) || !check_shape(f, c))
         return;
-    for (int again = RECOMPUTE_NONE; again <= most; again++)
-        try_micros(f, &best, c, (enum recompute)again, &least);
+    for (int r = RECOMPUTE_NONE; r <= most; r++)
+        try_micros(f, &best, c, (enum recompute)r, &least);
     if (best.legal) {
         *c = best;
     } else if (least < INT64_MAX) {

@@ -1,23 +1,39 @@
 /*
- * orchestrator/plan/fit.h - whether a layout can run a job: the model and the global batch, by the
- * rules that tp-train itself refuses by (layout/workload_check.h), the job's limits, and a rank's
- * memory. And how well: see orchestrator/plan/cost.h.
+ * orchestrator/plan/fit.h - whether a layout can run a job, and how fast.
+ *
+ * A layout is checked against the model and the global batch, by the rules that tp-train itself
+ * refuses by (layout/workload_check.h), against the job's limits, and against a rank's memory. Its
+ * step time is predicted by cost.h, or was measured in this job.
  */
 #ifndef ORCHESTRATOR_PLAN_FIT_H
 #define ORCHESTRATOR_PLAN_FIT_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "core/arena.h"
 #include "core/err.h"
 #include "orchestrator/job/job.h"
-#include "orchestrator/plan/candidates.h"
-#include "orchestrator/state/run_record.h"
+#include "orchestrator/job/run_config.h"
+#include "orchestrator/state/step_times.h"
+
+/* A layout that was considered. */
+struct plan_candidate {
+    struct run_config config;
+    int ranks;
+    bool legal;
+    bool measured;   /* `seconds` was measured in this job */
+    double seconds;  /* of a step, 0: cannot be predicted (no model is known) */
+    int64_t memory;  /* bytes of the largest rank, 0: not known */
+    const char *why; /* why it is not legal, "" */
+};
 
 struct fit;
 
-/* Read the model's config, if the job has one, and fit the cost model to book's measurements (book
- * may be NULL). *out lives in the arena. TP_E_USAGE, TP_E_NOTFOUND: the config cannot be read, or
- * no layout can run what tp-train is asked for. */
-tp_status fit_open(struct fit **out, const struct job *job, const struct run_record *book,
+/* Read the model's config, if the job has one, and fit the cost model to the measured step times
+ * (times may be NULL). *out lives in the arena. TP_E_USAGE, TP_E_NOTFOUND: the config cannot be
+ * read, or no layout can run what tp-train is asked for. */
+tp_status fit_open(struct fit **out, const struct job *job, const struct step_times *times,
                    struct arena *arena, struct tp_err *err);
 
 const struct job *fit_job(const struct fit *f);
@@ -25,13 +41,13 @@ const struct job *fit_job(const struct fit *f);
 /* Layers of the model, 0: no model is known. */
 int fit_layers(const struct fit *f);
 
-/* Whether `pp` stages are about even: the largest at most a third above the mean. */
+/* Whether the largest of `pp` stages has at most a third more layers than the mean. */
 bool fit_stages_even(const struct fit *f, int pp);
 
-/* Whether a mesh of one axis can be at all, ranks and memory aside. */
+/* Whether a mesh of one axis is possible for the model and the batch. */
 bool fit_is_possible(struct fit *f, const struct spec *s);
 
-/* Fill in everything of c but way.spec, ranks and why = "", which are given. */
+/* Check a candidate whose config.spec, ranks and why ("") are set, and fill in the rest. */
 void fit_check(struct fit *f, struct plan_candidate *c, int max_ranks);
 
 #endif

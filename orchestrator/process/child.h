@@ -1,9 +1,8 @@
 /*
- * orchestrator/process/child.h - a short program at work for tp-run, which does not wait for it.
+ * orchestrator/process/child.h - a short program that runs for tp-run, which does not wait for it.
  *
- * Its output is collected while it runs, or goes to a file that outlives tp-run. Whoever reaps
- * processes tells child_over. What Slurm put into tp-run's own environment is kept from it, but for
- * where Slurm is: a request made inside a job must not take that job's shape.
+ * Its output is collected while it runs, or goes to a file that outlives tp-run. The caller reaps
+ * it and then calls child_ended.
  */
 #ifndef ORCHESTRATOR_PROCESS_CHILD_H
 #define ORCHESTRATOR_PROCESS_CHILD_H
@@ -12,35 +11,36 @@
 #include <sys/types.h>
 
 #include "core/err.h"
+#include "orchestrator/process/environment.h"
 
 struct child {
-    pid_t pid;  /* 0: none is at work */
-    int fd;     /* its output, while pid is set and it is collected; else -1 */
-    char *text; /* what it said so far, 0-terminated; malloc'ed, NULL: nothing */
+    pid_t pid;  /* 0: none runs */
+    int fd;     /* where collected output comes from while pid is set; else -1 */
+    char *text; /* the output so far, 0-terminated; malloc'ed, NULL: nothing */
     size_t n;
-    double until; /* CLOCK_MONOTONIC seconds: killed then; 0: never */
+    char last[300]; /* the last line of the output, once it has ended; "" for none */
+    double until;   /* clock_seconds: it is killed then; 0: never */
 };
 
-/* Start argv in folder dir, stdout and stderr together collected, or with log appended to that
- * file, in a session of its own, so that a terminal's Ctrl-C does not reach it. c: zeroes, or one
- * that is over. TP_E_NOMEM. A program that cannot be executed says so and exits with 127. */
-tp_status child_start(struct child *c, char *const *argv, const char *dir, const char *log,
-                      struct tp_err *err);
+struct child_setup {
+    char *const *argv;
+    const struct environment *env;
+    const char *dir; /* working folder */
+    const char *log; /* append the output to this file, in a session of its own; NULL: collect it */
+};
 
-/* Forget, in this process, what Slurm put into the environment about a job. */
-void child_forget_job(void);
+/* Start a program. c: zeroes, or one that has ended. A program that cannot be executed exits with
+ * 127 and a sentence as its output. TP_E_NOMEM. */
+tp_status child_start(struct child *c, const struct child_setup *setup, struct tp_err *err);
 
-/* Take what it has said; kill it when its time is over. */
-void child_look(struct child *c, double now);
+/* Take the output that is there; kill the program when its time is over. */
+void child_poll(struct child *c, double now);
 
-/* It was reaped with this wait status. Its exit code, 128 + signal; c->text is complete, without
- * blanks at its end. pid is 0 after it, the text stays until the next start or child_free. */
-int child_over(struct child *c, int status);
+/* It was reaped with this wait status. Returns its exit code, or 128 + signal. Now the text is
+ * complete, without blanks at its end, and stays until the next start or child_free. */
+int child_ended(struct child *c, int status);
 
-/* The last line it said, "" for none. */
-const char *child_last_line(const struct child *c);
-
-/* Kill and reap it if it is at work, and free. */
+/* Kill and reap it if it runs, and free. */
 void child_free(struct child *c);
 
 #endif

@@ -20,6 +20,11 @@ int process_pidfd(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
+void process_signal(int pidfd, int sig)
+{
+    syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0);
+}
+
 int64_t process_start(pid_t pid)
 {
     struct process_stat stat;
@@ -36,7 +41,7 @@ char process_state(pid_t pid)
     return stat.state;
 }
 
-/* Whether the environment that pid was started with has env=id; `buf` is scratch. */
+/* Whether pid was started with env=id in its environment. buf: room for ENVIRON_MAX + 1 bytes. */
 static bool has_env(pid_t pid, const char *env, const char *id, char *buf)
 {
     char path[64];
@@ -64,8 +69,9 @@ static bool has_env(pid_t pid, const char *env, const char *id, char *buf)
     return false;
 }
 
-/* Calls for each process that has env=id; the pidfd is only open during the call. */
-static int for_each(const char *env, const char *id, int sig, pid_t *first)
+/* Send sig, if not 0, to each process with env=id; *first gets the pid of the first one. Returns
+ * their number. */
+static int signal_all(const char *env, const char *id, int sig, pid_t *first)
 {
     DIR *d = opendir("/proc");
     char *buf = malloc(ENVIRON_MAX + 1);
@@ -79,10 +85,10 @@ static int for_each(const char *env, const char *id, int sig, pid_t *first)
         if (pid <= 0 || pid == getpid() || !has_env(pid, env, id, buf))
             continue;
         fd = process_pidfd(pid);
-        /* looked at again now that the pidfd holds on to it */
+        /* read again, because the pid may have been reused before the pidfd was opened */
         if (fd >= 0 && has_env(pid, env, id, buf) && process_state(pid) != 'Z') {
             if (sig)
-                syscall(SYS_pidfd_send_signal, fd, sig, NULL, 0);
+                process_signal(fd, sig);
             if (first && !*first)
                 *first = pid;
             count++;
@@ -98,13 +104,13 @@ static int for_each(const char *env, const char *id, int sig, pid_t *first)
 
 int process_sweep(const char *env, const char *id, int sig)
 {
-    return for_each(env, id, sig, NULL);
+    return signal_all(env, id, sig, NULL);
 }
 
 pid_t process_find(const char *env, const char *id)
 {
     pid_t first = 0;
 
-    for_each(env, id, 0, &first);
+    signal_all(env, id, 0, &first);
     return first;
 }

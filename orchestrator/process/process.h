@@ -1,37 +1,38 @@
 /*
- * orchestrator/process/process.h - the processes of an attempt: named by their environment, never
- * by pid alone.
+ * orchestrator/process/process.h - the processes of an attempt, found by their environment.
  *
- * Every process of an attempt has TP_RUN_ID=<run id>.<attempt> in the environment it was started
- * with, whoever its parent is now, so that nothing is orphaned: process_sweep finds ranks that
- * mpirun left behind, and a tp-run that was started anew finds those of the one before it. A pid
- * that was reused meanwhile is not hit: the signal goes through a pidfd that was opened before the
+ * Every process of an attempt is started with TP_RUN_ID=<run id>.<attempt> in its environment,
+ * which its own children inherit. So none is missed: process_sweep finds ranks that mpirun left
+ * behind, and a tp-run that was started again finds the processes of the one before it. A process
+ * that reuses a pid is not hit, because signals go through a pidfd that was opened before the
  * environment was read.
  */
 #ifndef ORCHESTRATOR_PROCESS_PROCESS_H
 #define ORCHESTRATOR_PROCESS_PROCESS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-#define PROCESS_ID_ENV         "TP_RUN_ID"    /* in ranks and their launcher */
-#define PROCESS_SUPERVISOR_ENV "TP_KEEPER_ID" /* in the keeper alone */
+#define PROCESS_ID_ENV         "TP_RUN_ID"        /* in ranks and their launcher */
+#define PROCESS_SUPERVISOR_ENV "TP_SUPERVISOR_ID" /* in the supervisor alone */
 
-/* pidfd_open, close-on-exec; -1: no such process. */
+/* A pidfd, close-on-exec; -1: there is no such process. */
 int process_pidfd(pid_t pid);
 
-/* Field 22 of /proc/PID/stat; 0: no such process. */
+/* Send a signal through a pidfd. */
+void process_signal(int pidfd, int sig);
+
+/* When the process started, in clock ticks since boot; 0: there is no such process. */
 int64_t process_start(pid_t pid);
 
-/* R, S, D, T (stopped), t (traced), Z ...; 0: no such process. */
+/* R, S, D, T (stopped), t (traced), Z ... as proc(5) says; 0: there is no such process. */
 char process_state(pid_t pid);
 
-/* Send sig (0: only count) to every process with `env`=`id` in its environment; an id ending in '.'
- * stands for every attempt of a run. Zombies do not count. Returns how many there were. */
+/* Send sig (0: none) to every process whose environment has `env`=`id`; an id that ends in '.'
+ * stands for every attempt of a run. Zombies do not count. Returns the number of processes. */
 int process_sweep(const char *env, const char *id, int sig);
 
-/* The pid of a process with `env`=`id`, 0: none. */
+/* The pid of a process whose environment has `env`=`id`; 0: there is none. */
 pid_t process_find(const char *env, const char *id);
 
 #endif

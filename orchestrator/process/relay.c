@@ -1,242 +1,185 @@
 /* orchestrator/process/relay.c - see orchestrator/process/relay.h. */
 #include "orchestrator/process/relay.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/heartbeat.h"
+#include "orchestrator/process/relay_message.h"
+#include "orchestrator/process/spawn.h"
 
-enum { PORT_EVERY_BEATS = 5 };
+enum { PERIOD_MS = 200, PORT_EVERY = 5 }; /* messages between two looks at the port */
 
 struct relay {
-    int rank;
-    const char *shared;
-    char local[PATH_MAX];
-    int udp;  /* connected to tp-run, -1: none */
-    int port; /* there */
-    int beats;
-    int64_t heard; /* the newest step whose loss was copied */
-    struct relay_beat beat;
+    const struct relay_setup *setup;
+    char local[PATH_MAX]; /* where the rank's heartbeat file is */
+    struct relay_sender sender;
+    struct relay_message message;
+    int sent;
+    int64_t copied; /* the newest step whose loss was copied */
 };
 
-int relay_listen(int *port)
-{
-    struct sockaddr_in a = { .sin_family = AF_INET };
-    socklen_t n = sizeof a;
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, n) != 0 ||
-        getsockname(fd, (struct sockaddr *)&a, &n) != 0) {
-        if (fd >= 0)
-            close(fd);
-        return -1;
-    }
-    *port = ntohs(a.sin_port);
-    return fd;
-}
-
-bool relay_next(struct relay_beat *beat, int fd, const char *id)
-{
-    ssize_t n;
-
-    while ((n = recv(fd, beat, sizeof *beat, 0)) >= 0)
-        if (n == sizeof *beat && strncmp(beat->id, id, sizeof beat->id) == 0) {
-            beat->node[sizeof beat->node - 1] = 0;
-            return true;
-        }
-    return false;
-}
-
-static void port_path(char path[PATH_MAX], const char *dir)
-{
-    snprintf(path, PATH_MAX, "%.4000s/beats", dir);
-}
-
-tp_status relay_tell_port(const char *dir, int port, struct tp_err *err)
-{
-    char path[PATH_MAX], text[16];
-
-    port_path(path, dir);
-    return file_replace(path, text, (size_t)snprintf(text, sizeof text, "%d\n", port), err);
-}
-
-/* tp-run's port now, 0: not known. */
-static int read_port(const char *dir)
-{
-    struct arena arena = { 0 };
-    struct tp_err ignored;
-    char path[PATH_MAX], *text;
-    size_t n;
-    long port = 0;
-
-    port_path(path, dir);
-    if (file_read_own(&text, &n, path, 16, &arena, &ignored) == TP_OK)
-        port = strtol(text, NULL, 10);
-    arena_free(&arena);
-    return port > 0 && port < 65536 ? (int)port : 0;
-}
-
-/* To the host that srun was started on: Slurm tells its address. */
-static void connect_home(struct relay *r)
-{
-    const char *host = getenv("SLURM_LAUNCH_NODE_IPADDR");
-    struct sockaddr_in a = { .sin_family = AF_INET };
-    int port = read_port(r->shared);
-
-    if (port == 0 || port == r->port || !host || inet_pton(AF_INET, host, &a.sin_addr) != 1)
-        return;
-    if (r->udp < 0)
-        r->udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    a.sin_port = htons((uint16_t)port);
-    if (r->udp >= 0 && connect(r->udp, (struct sockaddr *)&a, sizeof a) == 0)
-        r->port = port;
-}
-
-/* Every step's loss since the last copy, before the slot that says that they are there: the watcher
- * looks at rank 0's. */
+/* Copy the losses of the steps since the last copy, before the status that announces them. The
+ * watcher reads those of rank 0 alone. */
 static void copy_losses(struct relay *r, int to, const char *from,
-                        const struct heartbeat_status *slot)
+                        const struct heartbeat_status *status)
 {
     struct heartbeat_loss e[HEARTBEAT_HISTORY];
-    int n = r->rank == 0 ? heartbeat_losses(e, HEARTBEAT_HISTORY, from, slot, r->heard) : 0;
+    int n =
+        r->setup->rank == 0 ? heartbeat_losses(e, HEARTBEAT_HISTORY, from, status, r->copied) : 0;
 
     for (int i = 0; i < n; i++) {
-        off_t at = HEARTBEAT_BYTES + (off_t)(e[i].step % slot->history) * (off_t)sizeof e[i];
+        off_t at = HEARTBEAT_BYTES + (off_t)(e[i].step % status->history) * (off_t)sizeof e[i];
 
         if (pwrite(to, &e[i], sizeof e[i], at) == sizeof e[i])
-            r->heard = e[i].step;
+            r->copied = e[i].step;
     }
 }
 
-/* The first send after one to a port that nobody listens on (a tp-run that died) does nothing but
- * report that: a second one goes out. */
-static void send_beat(const struct relay *r)
-{
-    if (r->udp >= 0 && send(r->udp, &r->beat, sizeof r->beat, 0) < 0)
-        (void)!send(r->udp, &r->beat, sizeof r->beat, 0);
-}
-
-/* A copy of the rank's slot, if it has one yet, and a sign of life. */
-static void beat(struct relay *r)
+/* Copy the rank's heartbeat file, if there is one yet. */
+static void copy_heartbeat(struct relay *r)
 {
     char from[PATH_MAX + 32], to[PATH_MAX];
-    struct heartbeat_status slot;
+    struct heartbeat_status status;
     struct tp_err ignored;
     int fd;
 
-    if (r->beats++ % PORT_EVERY_BEATS == 0 || r->beat.news != RELAY_BEATS)
-        connect_home(r); /* the last one must reach a tp-run that has just taken over */
-    send_beat(r);
-    if (heartbeat_read(&slot, heartbeat_path(from, sizeof from, r->local, r->rank), r->rank,
-                       &ignored))
+    heartbeat_path(from, sizeof from, r->local, r->setup->rank);
+    if (heartbeat_read(&status, from, r->setup->rank, &ignored))
         return;
-    fd = open(heartbeat_path(to, sizeof to, r->shared, r->rank), O_WRONLY | O_CREAT | O_CLOEXEC,
-              0600);
+    fd = open(heartbeat_path(to, sizeof to, r->setup->dir, r->setup->rank),
+              O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         return;
-    copy_losses(r, fd, from, &slot);
-    (void)!pwrite(fd, &slot, sizeof slot, 0); /* the next one makes good for it */
+    copy_losses(r, fd, from, &status);
+    (void)!pwrite(fd, &status, sizeof status, 0); /* if it fails, the next copy replaces it */
     close(fd);
 }
 
-/* No more beats come from here, and not because the node is lost. */
-static void say_end(struct relay *r, int status)
+/* Send a message and copy the heartbeat. The last message looks for the port in any case, because
+ * it must reach a tp-run that has just taken over. */
+static void report(struct relay *r)
 {
-    bool fine = WIFEXITED(status) &&
-                (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == tp_exit_code(TP_E_STOPPED));
-
-    r->beat.news = fine ? RELAY_ENDED : RELAY_FAILED;
+    if (r->sent++ % PORT_EVERY == 0 || r->message.news != RELAY_ALIVE)
+        relay_connect(&r->sender, r->setup->dir, r->setup->host);
+    relay_send(&r->sender, &r->message);
+    copy_heartbeat(r);
 }
 
-static pid_t start(char **argv, const struct relay *r, const sigset_t *mask)
+/* The last message: it says that the node is not lost though no more messages come. */
+static void report_end(struct relay *r, int status)
 {
-    pid_t parent = getpid(), pid = fork();
+    bool planned = WIFEXITED(status) &&
+                   (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == tp_exit_code(TP_E_STOPPED));
 
-    if (pid != 0)
-        return pid;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(127);
-    sigprocmask(SIG_SETMASK, mask, NULL);
-    signal(SIGTERM, SIG_IGN); /* Slurm sends it to all processes: see follow() */
-    setenv(HEARTBEAT_DIR_ENV, r->local, 1);
-    execvp(argv[0], argv);
-    dprintf(2, "tp-run relay: %s: %s\n", argv[0], strerror(errno));
-    _exit(127);
+    r->message.news = planned ? RELAY_ENDED : RELAY_FAILED;
+    report(r);
 }
 
-/* Beat until the rank ends; its wait status. *asked: it was told to. SIGTERM is how Slurm says that
- * a step's time is over (preempted, requeued, at its time limit, cancelled), with a grace before
- * SIGKILL: that is when a rank should save and stop, and most programs just die of it. */
+/* Start the rank. It ignores SIGTERM, because schedulers send that to every process: see follow. */
+static pid_t start(const struct relay *r, const sigset_t *mask)
+{
+    struct environment env;
+    struct spawn s = { .argv = r->setup->argv,
+                       .env = &env,
+                       .out = -1,
+                       .report = -1,
+                       .mask = mask,
+                       .dies_with_parent = true,
+                       .ignores_sigterm = true };
+    pid_t pid;
+
+    environment_copy(&env, environment_list(r->setup->env));
+    environment_set(&env, HEARTBEAT_DIR_ENV, r->local);
+    pid = spawn_start(&s);
+    environment_free(&env);
+    return pid;
+}
+
+static void stop_path(char path[PATH_MAX], const char *dir)
+{
+    snprintf(path, PATH_MAX, "%.4000s/stop", dir);
+}
+
+/* Report until the rank ends. Returns its wait status; *asked: it was told to end. By SIGTERM a
+ * scheduler announces that the time is over (preempted, requeued, at its limit, cancelled), with a
+ * grace before SIGKILL. The rank should then save and stop, which is what SIGUSR1 asks for; most
+ * programs just die of SIGTERM. */
 static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *asked)
 {
-    const struct timespec period = { .tv_nsec = RELAY_PERIOD_MS * 1000000L };
+    const struct timespec period = { .tv_nsec = PERIOD_MS * 1000000L };
     char stop[PATH_MAX];
     int status;
 
-    snprintf(stop, sizeof stop, "%.4000s/stop", r->shared);
+    stop_path(stop, r->setup->dir);
     for (;;) {
         int got = sigtimedwait(signals, NULL, &period);
 
         if (got > 0 && got != SIGCHLD)
             *asked = kill(child, got == SIGTERM ? SIGUSR1 : got) == 0;
         if (waitpid(child, &status, WNOHANG) == child) {
-            say_end(r, status);
-            beat(r);
+            report_end(r, status);
             return status;
         }
         if (file_exists(stop))
             *asked = kill(child, SIGKILL) == 0;
         if (got <= 0)
-            beat(r);
+            report(r);
     }
 }
 
-tp_status relay_run(struct relay_end *end, char **argv, const char *dir, struct tp_err *err)
+static void block_signals(sigset_t *signals, sigset_t *before)
 {
-    static const int handed_on[] = { SIGCHLD, SIGTERM, SIGINT, SIGUSR1 };
-    const char *rank = getenv("SLURM_PROCID"), *id = getenv("TP_RUN_ID");
-    const char *node = getenv("SLURMD_NODENAME");
-    struct relay r = { .rank = rank ? (int)strtol(rank, NULL, 10) : 0, .shared = dir, .udp = -1 };
-    char slot[PATH_MAX + 32];
+    static const int handled[] = { SIGCHLD, SIGTERM, SIGINT, SIGUSR1 };
+
+    sigemptyset(signals);
+    for (size_t i = 0; i < sizeof handled / sizeof handled[0]; i++)
+        sigaddset(signals, handled[i]);
+    sigprocmask(SIG_BLOCK, signals, before);
+}
+
+tp_status relay_run(struct relay_end *end, const struct relay_setup *setup, struct tp_err *err)
+{
+    struct relay r = { .setup = setup, .sender.fd = -1, .message.rank = setup->rank };
+    char path[PATH_MAX + 32];
     sigset_t signals, before;
     pid_t child;
     int status;
     tp_status st;
 
     snprintf(r.local, sizeof r.local, "%s/tp-relay-%.100s",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", id ? id : "job");
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", setup->id);
     if ((st = file_make_dirs(r.local, err)))
         return st;
-    r.beat.rank = r.rank;
-    snprintf(r.beat.id, sizeof r.beat.id, "%s", id ? id : "");
-    snprintf(r.beat.node, sizeof r.beat.node, "%s", node ? node : "");
-    sigemptyset(&signals);
-    for (size_t i = 0; i < sizeof handed_on / sizeof handed_on[0]; i++)
-        sigaddset(&signals, handed_on[i]);
-    sigprocmask(SIG_BLOCK, &signals, &before);
-    child = start(argv, &r, &before);
+    snprintf(r.message.id, sizeof r.message.id, "%s", setup->id);
+    snprintf(r.message.node, sizeof r.message.node, "%s", setup->node);
+    block_signals(&signals, &before);
+    child = start(&r, &before);
     if (child < 0)
         return tp_fail_errno(err, "cannot fork");
-    beat(&r);
-    *end = (struct relay_end){ .rank = r.rank };
+    report(&r);
+    *end = (struct relay_end){ 0 };
     status = follow(&r, child, &signals, &end->asked);
-    unlink(heartbeat_path(slot, sizeof slot, r.local, r.rank));
-    rmdir(r.local); /* the last rank's relay on the node succeeds */
+    unlink(heartbeat_path(path, sizeof path, r.local, setup->rank));
+    rmdir(r.local); /* succeeds for the last rank of the node */
     end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     end->exit_code = end->signal ? 128 + end->signal : WEXITSTATUS(status);
     return TP_OK;
+}
+
+void relay_stop_all(const char *dir)
+{
+    char path[PATH_MAX];
+    struct tp_err ignored;
+
+    stop_path(path, dir);
+    if (file_is_dir(dir) && !file_exists(path))
+        file_write_new(path, "", 0, &ignored);
 }

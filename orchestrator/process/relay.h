@@ -1,14 +1,13 @@
 /*
- * orchestrator/process/relay.h - tp-run on a node: between Slurm's step and a rank.
+ * orchestrator/process/relay.h - `tp-run relay`, which runs each rank on a node that tp-run is not
+ * on.
  *
- * A rank's slot lies in its node's memory. The relay starts the rank, and five times a second
- * copies the slot to the state folder, which all nodes share, and sends a beat, a datagram, to
- * tp-run: a node whose beats stop is crashed or cut off, whatever its ranks do. Each copy is open,
- * write, close, so that it is seen over NFS too. When DIR/stop appears the relay kills its rank at
- * once: so a step whose srun is gone ends within a beat. DIR/beats says at which port tp-run
- * listens, on the host that srun was started on; it is read again every second, because a tp-run
- * that takes over has another one. Where no datagram ever arrives (a
- * firewall) nodes are not watched this way, only ranks.
+ * A rank's heartbeat file lies in its node's memory. The relay starts the rank, and five times a
+ * second copies that file to the folder of the attempt's heartbeats, which all nodes share, and
+ * sends a message to tp-run (relay_message.h). When a node's messages stop, the node has crashed or
+ * is cut off, whatever its ranks do. A copy is open, write, close, so that other hosts see it over
+ * NFS. When DIR/stop appears, the relay kills its rank at once: so the ranks end even when nothing
+ * else can reach them.
  */
 #ifndef ORCHESTRATOR_PROCESS_RELAY_H
 #define ORCHESTRATOR_PROCESS_RELAY_H
@@ -16,39 +15,29 @@
 #include <stdbool.h>
 
 #include "core/err.h"
-#include "core/heartbeat.h"
+#include "orchestrator/process/environment.h"
 
-/* What the last beat says: the rank has ended, in order (0, or 75 for saved and stopped) or not. */
-enum relay_news { RELAY_BEATS, RELAY_ENDED, RELAY_FAILED };
-
-enum { RELAY_PERIOD_MS = 200, RELAY_ID_TEXT = 64, RELAY_NODE_TEXT = 64 };
-
-/* A beat, as it travels. id is that of the attempt, so that nobody else's is taken for it. */
-struct relay_beat {
-    char id[RELAY_ID_TEXT];
-    char node[RELAY_NODE_TEXT]; /* as Slurm calls it; "" where it does not say */
-    int32_t rank;               /* little-endian, as all here */
-    int32_t news;               /* enum relay_news */
+struct relay_setup {
+    char **argv;      /* the rank's program */
+    const char *dir;  /* of the attempt's heartbeats, shared */
+    int rank;         /* the rank's number */
+    const char *id;   /* of the attempt */
+    const char *node; /* this one, as the scheduler calls it; "" where it is not known */
+    const char *host; /* IPv4 address of tp-run's host; NULL: not known */
+    const struct environment *env;
 };
-
-/* tp-run's side: a socket that beats arrive at; *port is where. -1: none can be had. */
-int relay_listen(int *port);
-
-/* Tell the relays of the attempt whose slots are in dir where to. */
-tp_status relay_tell_port(const char *dir, int port, struct tp_err *err);
-
-/* The next beat with this id that waits; its texts end. false: there is none. */
-bool relay_next(struct relay_beat *beat, int fd, const char *id);
 
 /* How the rank ended. */
 struct relay_end {
-    int rank;
     int exit_code; /* 128 + the signal, where one ended it */
     int signal;    /* 0: none */
-    bool asked;    /* the relay was told to end it, or handed a signal on */
+    bool asked;    /* it was told to end: by DIR/stop, or by a signal that the relay forwarded */
 };
 
-/* Run argv as rank SLURM_PROCID, with its slot copied to dir. */
-tp_status relay_run(struct relay_end *end, char **argv, const char *dir, struct tp_err *err);
+/* Run the rank to its end. TP_E_IO, TP_E_NOMEM: it cannot be started. */
+tp_status relay_run(struct relay_end *end, const struct relay_setup *setup, struct tp_err *err);
+
+/* Tell the relays of the attempt to kill their ranks: create DIR/stop, if DIR is there. */
+void relay_stop_all(const char *dir);
 
 #endif

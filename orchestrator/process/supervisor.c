@@ -1,7 +1,6 @@
 /* orchestrator/process/supervisor.c - see orchestrator/process/supervisor.h. */
 #include "orchestrator/process/supervisor.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
@@ -15,40 +14,34 @@
 #include "core/arena.h"
 #include "core/file.h"
 #include "orchestrator/process/process.h"
+#include "orchestrator/process/spawn.h"
 
-static const int HANDED_ON[] = { SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP };
-enum { N_HANDED_ON = sizeof HANDED_ON / sizeof HANDED_ON[0] };
+static const int FORWARDED[] = { SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP };
+enum { N_FORWARDED = sizeof FORWARDED / sizeof FORWARDED[0], SWEEPS = 1000, SWEEP_MS = 10 };
 
-static void child_exec(char **argv, const char *id, const sigset_t *mask, int report, pid_t keeper)
+/* Start the command with the signals in `mask` blocked. *failed: the errno when it cannot be
+ * executed, else 0. Returns its pid, -1: errno. */
+static pid_t start(const struct supervisor_setup *setup, const sigset_t *mask, int *failed)
 {
-    int e;
-
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != keeper)
-        _exit(127); /* the keeper died before the line above */
-    setpgid(0, 0);
-    sigprocmask(SIG_SETMASK, mask, NULL);
-    unsetenv(PROCESS_SUPERVISOR_ENV);
-    setenv(PROCESS_ID_ENV, id, 1);
-    execvp(argv[0], argv);
-    e = errno;
-    if (write(report, &e, sizeof e) != sizeof e)
-        _exit(126);
-    _exit(127);
-}
-
-/* Start the command; *failed gets execvp's errno, 0 when it runs. */
-static pid_t start(char **argv, const char *id, const sigset_t *mask, int *failed)
-{
-    pid_t keeper = getpid(), child;
+    struct environment env;
+    struct spawn s = { .argv = setup->argv,
+                       .env = &env,
+                       .out = -1,
+                       .mask = mask,
+                       .own_group = true,
+                       .dies_with_parent = true };
     int report[2];
+    pid_t child;
 
     *failed = 0;
     if (pipe2(report, O_CLOEXEC) != 0)
         return -1;
-    child = fork();
-    if (child == 0)
-        child_exec(argv, id, mask, report[1], keeper);
+    environment_copy(&env, environment_list(setup->env));
+    environment_unset(&env, PROCESS_SUPERVISOR_ENV);
+    environment_set(&env, PROCESS_ID_ENV, setup->id);
+    s.report = report[1];
+    child = spawn_start(&s);
+    environment_free(&env);
     close(report[1]);
     if (child > 0 && read(report[0], failed, sizeof *failed) != sizeof *failed)
         *failed = 0;
@@ -56,18 +49,18 @@ static pid_t start(char **argv, const char *id, const sigset_t *mask, int *faile
     return child;
 }
 
-/* Nothing of the attempt may go on: kill, reap, look again. A process in an uninterruptible wait
- * stays until the kernel lets it go; after ten seconds that is told by the caller's sweep. */
+/* Kill and reap until nothing of the attempt is left. A process in an uninterruptible wait stays
+ * until the kernel ends the wait; after ten seconds tp-run's own sweep reports it. */
 static void end_all(const char *id)
 {
-    for (int i = 0; i < 1000; i++) {
-        const struct timespec wait = { .tv_nsec = 10 * 1000 * 1000 };
+    const struct timespec pause = { .tv_nsec = SWEEP_MS * 1000 * 1000 };
 
+    for (int i = 0; i < SWEEPS; i++) {
         while (waitpid(-1, NULL, WNOHANG) > 0)
             ;
         if (process_sweep(PROCESS_ID_ENV, id, SIGKILL) == 0)
             return;
-        nanosleep(&wait, NULL);
+        nanosleep(&pause, NULL);
     }
 }
 
@@ -85,7 +78,7 @@ static tp_status write_outcome(const struct supervisor_outcome *o, const char *p
     return st;
 }
 
-/* Hand signals on until the command ends. */
+/* Forward signals until the command ends. */
 static struct supervisor_outcome wait_for(pid_t child, const sigset_t *handled)
 {
     struct supervisor_outcome o = { .started = 1 };
@@ -93,10 +86,10 @@ static struct supervisor_outcome wait_for(pid_t child, const sigset_t *handled)
 
     for (;;) {
         siginfo_t info;
-        pid_t gone;
+        pid_t ended;
 
-        while ((gone = waitpid(-1, &status, WNOHANG)) > 0)
-            if (gone == child) {
+        while ((ended = waitpid(-1, &status, WNOHANG)) > 0)
+            if (ended == child) {
                 o.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
                 o.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
                 return o;
@@ -106,7 +99,7 @@ static struct supervisor_outcome wait_for(pid_t child, const sigset_t *handled)
     }
 }
 
-tp_status supervisor_run(char **argv, const char *id, const char *exit_path, struct tp_err *err)
+tp_status supervisor_run(const struct supervisor_setup *setup, struct tp_err *err)
 {
     struct supervisor_outcome o = { 0 };
     sigset_t handled, before;
@@ -115,22 +108,45 @@ tp_status supervisor_run(char **argv, const char *id, const char *exit_path, str
 
     sigemptyset(&handled);
     sigaddset(&handled, SIGCHLD);
-    for (int i = 0; i < N_HANDED_ON; i++)
-        sigaddset(&handled, HANDED_ON[i]);
+    for (int i = 0; i < N_FORWARDED; i++)
+        sigaddset(&handled, FORWARDED[i]);
     sigprocmask(SIG_BLOCK, &handled, &before);
-    for (int i = 0; i < N_HANDED_ON; i++)
-        sigdelset(&before, HANDED_ON[i]);
+    for (int i = 0; i < N_FORWARDED; i++)
+        sigdelset(&before, FORWARDED[i]);
     sigdelset(&before, SIGCHLD);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    child = start(argv, id, &before, &failed);
+    child = start(setup, &before, &failed);
     if (child < 0)
         return tp_fail_errno(err, "cannot fork");
     if (failed)
         o.exit_code = failed;
     else
         o = wait_for(child, &handled);
-    end_all(id);
-    return write_outcome(&o, exit_path, err);
+    end_all(setup->id);
+    return write_outcome(&o, setup->exit_path, err);
+}
+
+/* ---- tp-run's side ---- */
+
+tp_status supervisor_watch(struct supervisor *s, pid_t pid, struct tp_err *err)
+{
+    *s = (struct supervisor){ .pid = pid, .pidfd = process_pidfd(pid) };
+    if (s->pidfd < 0)
+        return tp_fail_errno(err, "cannot watch the supervisor (pid %d)", (int)pid);
+    return TP_OK;
+}
+
+void supervisor_forget(struct supervisor *s)
+{
+    if (s->pidfd >= 0)
+        close(s->pidfd);
+    *s = (struct supervisor){ .pidfd = -1 };
+}
+
+void supervisor_ask_to_stop(const struct supervisor *s)
+{
+    if (s->pid > 0)
+        kill(s->pid, SIGUSR1);
 }
 
 tp_status supervisor_read(struct supervisor_outcome *out, const char *exit_path, struct tp_err *err)
@@ -146,7 +162,7 @@ tp_status supervisor_read(struct supervisor_outcome *out, const char *exit_path,
         json = json_loadb(text, size, 0, NULL);
         if (json_unpack(json, "{s:i,s:i,s:b}", "exit_code", &o.exit_code, "signal", &o.signal,
                         "started", &o.started) != 0)
-            st = tp_fail(err, TP_E_CORRUPT, "%s: not how a command ended", exit_path);
+            st = tp_fail(err, TP_E_CORRUPT, "%s: does not say how a command ended", exit_path);
         else
             *out = o;
     }

@@ -1,30 +1,55 @@
 /*
- * orchestrator/process/supervisor.h - the keeper: a small process between tp-run and a job's
- * command.
+ * orchestrator/process/supervisor.h - the process between tp-run and a job's command.
  *
- * It outlives tp-run, so that a tp-run that is killed and started again finds its job running and
- * learns how it ended. The keeper starts the command, hands signals on to it, and when the command
- * ends kills whatever of the attempt is left, then writes how it ended to a file. When the keeper
- * is killed the kernel kills the command (PR_SET_PDEATHSIG), and tp-run sweeps what is left.
+ * The supervisor (`tp-run supervise`) outlives tp-run, so that a tp-run that is killed and started
+ * again finds its job running and learns how it ended. It starts the command, forwards signals to
+ * it, kills what is left of the attempt when the command ends, and then writes to a file how it
+ * ended. When the supervisor is killed, the kernel kills the command (PR_SET_PDEATHSIG), and tp-run
+ * sweeps what is left.
  */
 #ifndef ORCHESTRATOR_PROCESS_SUPERVISOR_H
 #define ORCHESTRATOR_PROCESS_SUPERVISOR_H
 
-#include <stdbool.h>
+#include <sys/types.h>
 
 #include "core/err.h"
+#include "orchestrator/process/environment.h"
 
+/* How the command ended. */
 struct supervisor_outcome {
-    int exit_code; /* of the command; -1 when a signal ended it */
+    int exit_code; /* -1 when a signal ended it */
     int signal;    /* 0: none */
-    int started;   /* 0: the command could not be executed: errno in exit_code */
+    int started;   /* 0: the command could not be executed, and exit_code is the errno */
 };
 
-/* Be the keeper until the command is over. argv: the command; id: what its processes carry in
- * PROCESS_ID_ENV. The outcome goes to exit_path, whole or not at all. */
-tp_status supervisor_run(char **argv, const char *id, const char *exit_path, struct tp_err *err);
+/* ---- the supervisor itself ---- */
 
-/* TP_E_NOTFOUND: the keeper has not written it (yet). */
+struct supervisor_setup {
+    char **argv;           /* the command */
+    const char *id;        /* what its processes have in PROCESS_ID_ENV */
+    const char *exit_path; /* where the outcome is written, whole or not at all */
+    const struct environment *env;
+};
+
+/* Start the command, wait for its end, kill what is left, write the outcome. */
+tp_status supervisor_run(const struct supervisor_setup *setup, struct tp_err *err);
+
+/* ---- tp-run's side ---- */
+
+/* A supervisor that tp-run watches. */
+struct supervisor {
+    pid_t pid; /* 0: none */
+    int pidfd; /* readable when it has ended; -1: it has */
+};
+
+/* Watch a process that runs. TP_E_IO: it cannot be watched. */
+tp_status supervisor_watch(struct supervisor *s, pid_t pid, struct tp_err *err);
+void supervisor_forget(struct supervisor *s);
+
+/* Ask it to let the command save and stop. */
+void supervisor_ask_to_stop(const struct supervisor *s);
+
+/* Read what supervisor_run wrote. TP_E_NOTFOUND: it has not written it. TP_E_CORRUPT. */
 tp_status supervisor_read(struct supervisor_outcome *out, const char *exit_path,
                           struct tp_err *err);
 

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <isa-l.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,8 @@ enum { JOURNAL_MAX = 256 << 20, RENEW_AT = 4 << 20, FRAME = 20 }; /* "%08x %010z
 struct journal {
     int fd, lock;
     int64_t size;
-    int64_t records, matched; /* matched: records at which a fault point looked */
+    int64_t records;
+    bool failed;
     char path[PATH_MAX], state[PATH_MAX];
 };
 
@@ -29,7 +29,8 @@ static unsigned frame_crc(const char *text, size_t n)
     return crc32_iscsi((unsigned char *)text, (int)n, 0);
 }
 
-/* Bytes of the record at the beginning of text with its newline, 0: it is not good. */
+/* Parse the record at the beginning of text. Returns its bytes with the newline, 0: it is not good.
+ */
 static size_t read_record(json_t **record, const char *text, size_t size)
 {
     const char *json = text + FRAME;
@@ -49,8 +50,8 @@ static size_t read_record(json_t **record, const char *text, size_t size)
     return *record ? FRAME + n + 1 : 0;
 }
 
-/* Length up to the end of the last good record; *last gets it. Damage before it is passed over: an
- * older book would not know of the attempt that runs. */
+/* Returns the length up to the end of the last good record, which *last gets. Damage before it is
+ * skipped, because an older record does not know of the attempt that runs. */
 static size_t scan(const char *text, size_t size, json_t **last, int64_t *records)
 {
     size_t good = 0, at = 0;
@@ -105,7 +106,7 @@ static tp_status take_lock(struct journal *j, const char *state, struct tp_err *
         n = pread(j->lock, pid, sizeof pid - 1, 0);
         pid[n > 0 ? n : 0] = 0;
         return tp_fail(err, TP_E_EXISTS,
-                       "%s: this job is run by another tp-run (pid %s); see tp-run status", state,
+                       "%s: another tp-run (pid %s) runs this job; see tp-run status", state,
                        pid[0] ? pid : "unknown");
     }
     n = snprintf(pid, sizeof pid, "%d", (int)getpid());
@@ -147,23 +148,8 @@ done:
     return st;
 }
 
-/* Fault point: TP_RUN_DIE_AFTER is a number, of the record after which to die by SIGKILL, or
- * EDGE:K, the K-th of that edge that this process writes. */
-static bool dies_here(struct journal *j, const json_t *record)
-{
-    const char *die = getenv("TP_RUN_DIE_AFTER"), *colon = die ? strchr(die, ':') : NULL;
-    const char *edge = json_string_value(json_object_get(record, "edge"));
-
-    if (!die)
-        return false;
-    if (!colon)
-        return strtoll(die, NULL, 10) == j->records;
-    j->matched += edge && strncmp(edge, die, (size_t)(colon - die)) == 0 && !edge[colon - die];
-    return j->matched == strtoll(colon + 1, NULL, 10);
-}
-
-/* A journal of many days would take long to read: begin a new one with its last record. The one
- * before stays as journal.old. When that fails the old one just grows. */
+/* Begin a new journal with its last record, because one of many days takes long to read. The one
+ * before stays as journal.old. If that fails, the journal just grows. */
 static void renew(struct journal *j, const char *frame, size_t n)
 {
     char fresh[PATH_MAX + 8], old[PATH_MAX + 8];
@@ -178,7 +164,7 @@ static void renew(struct journal *j, const char *frame, size_t n)
     if (file_write_at(fd, fresh, 0, frame, n, &ignored) || file_sync(fd, fresh, true, &ignored))
         goto failed;
     unlink(old);
-    if (link(j->path, old) != 0) /* not on this file system: only history goes */
+    if (link(j->path, old) != 0) /* not on this file system: only history is lost */
         errno = 0;
     if (rename(fresh, j->path) != 0)
         goto failed;
@@ -213,13 +199,21 @@ tp_status journal_append(struct journal *j, json_t *record, struct tp_err *err)
     j->records++;
     if (j->size > RENEW_AT)
         renew(j, frame, FRAME + n + 1);
-    if (dies_here(j, record))
-        raise(SIGKILL);
 done:
     free(text);
     free(frame);
     json_decref(record);
     return st;
+}
+
+bool journal_has_failed(const struct journal *j)
+{
+    return j->failed;
+}
+
+void journal_set_failed(struct journal *j, bool failed)
+{
+    j->failed = failed;
 }
 
 void journal_close(struct journal *j)
@@ -246,4 +240,11 @@ tp_status journal_peek(json_t **last, const char *state, struct tp_err *err)
     if (st == TP_OK && !*last)
         st = tp_fail(err, TP_E_NOTFOUND, "%s: no record", path);
     return st;
+}
+
+const json_t *journal_run_record(const json_t *record)
+{
+    const json_t *run = json_object_get(record, "record");
+
+    return run ? run : json_object_get(record, "book"); /* its name in earlier versions */
 }

@@ -1,34 +1,44 @@
 /*
- * orchestrator/state/journal.h - what tp-run did and is about to do, so that it can be killed
- * anywhere.
+ * orchestrator/state/journal.h - what tp-run did and is about to do, so that it can be killed at
+any
+ * moment.
  *
- * STATE/journal: a line a record, "CRC32C LENGTH {json}\n", appended and fsynced before the action
- * it announces and after the outcome it reports. Each record carries the whole book (book.h), so
- * that taking over is reading the last good record; the lines before it are history for people. A
- * torn last line is cut off, damage before the last good record passed over. At 4 MiB a new journal
- * begins with the last record; the one before is journal.old. STATE/lock is held (flock) for as
- * long as the journal is open.
+ * STATE/journal has a line a record, "CRC32C LENGTH {json}
+", appended and synced before the action
+ * that it announces and after the outcome that it reports. Each record has the whole run record
+ * (run_record.h), so taking over means reading the last good record; the lines before it are
+ * history for people. A torn last line is cut off, and damage before the last good record is
+ * skipped. At 4 MiB a new journal begins with the last record; the one before is journal.old.
+ * STATE/lock is held (flock) for as long as the journal is open.
  */
 #ifndef ORCHESTRATOR_STATE_JOURNAL_H
 #define ORCHESTRATOR_STATE_JOURNAL_H
 
 #include <jansson.h>
-#include <stdint.h>
+#include <stdbool.h>
 
 #include "core/err.h"
 
 struct journal;
 
-/* Open STATE/journal for writing (made if absent). *last gets the last record, NULL when there is
- * none; the caller decrefs it. TP_E_EXISTS: another tp-run has it (its pid is named). */
+/* Open STATE/journal for writing, and create it if it is absent. *last gets the last record, NULL
+ * when there is none; the caller decrefs it. TP_E_EXISTS: another tp-run has it (its pid is named).
+ */
 tp_status journal_open(struct journal **out, json_t **last, const char *state, struct tp_err *err);
 
-/* Append one record: takes over the reference. Durable on return. */
+/* Append one record; takes over the reference. It is durable on return. */
 tp_status journal_append(struct journal *j, json_t *record, struct tp_err *err);
+
+/* Whether the last record could not be written; the caller notes it here. */
+bool journal_has_failed(const struct journal *j);
+void journal_set_failed(struct journal *j, bool failed);
 
 void journal_close(struct journal *j);
 
-/* The last good record without taking the lock, for `status`. TP_E_NOTFOUND: no journal. */
+/* The last good record, without the lock, for `status`. TP_E_NOTFOUND: there is no journal. */
 tp_status journal_peek(json_t **last, const char *state, struct tp_err *err);
+
+/* The run record in a journal record, also of an earlier version. Borrowed. */
+const json_t *journal_run_record(const json_t *record);
 
 #endif

@@ -18,12 +18,12 @@ enum {
     POINTS_SHOWN = 2000
 };
 
-struct span {
-    double begin, end; /* CLOCK_MONOTONIC seconds, the last one's end is open */
-    enum time_cause cause;
+struct time_account_span {
+    double begin, end; /* clock_seconds; that of the last one grows */
+    enum time_account_cause cause;
 };
 
-struct point {
+struct time_account_point {
     int64_t attempt, step;
     double loss;
 };
@@ -31,15 +31,23 @@ struct point {
 struct time_account {
     char path_spans[PATH_MAX], path_curve[PATH_MAX];
     double *spent;
-    double wall; /* wall clock minus monotonic, at opening */
+    double wall; /* wall clock minus clock_seconds, at opening */
     int n_spans, n_written;
     int n_points, n_points_written;
     int n_old;
-    struct span *old; /* those that are not in spans[], as of earlier tp-runs, by the wall clock;
-                         malloc'ed */
-    struct span spans[SPANS_KEPT];
-    struct point points[POINTS_KEPT];
+    struct time_account_span *old; /* before spans[], by the wall clock; malloc'ed */
+    struct time_account_span spans[SPANS_KEPT];
+    struct time_account_point points[POINTS_KEPT];
 };
+
+const char *time_account_cause_name(enum time_account_cause c)
+{
+    static const char *const names[TIME_CAUSES] = { "training",  "saving",   "lost",
+                                                    "detecting", "planning", "resharding",
+                                                    "starting",  "waiting",  "stopping" };
+
+    return c < TIME_CAUSES ? names[c] : "?";
+}
 
 static FILE *open_lines(const char *path)
 {
@@ -55,7 +63,7 @@ static void write_points(struct time_account *l)
     FILE *f = open_lines(l->path_curve);
 
     for (; f && l->n_points_written < l->n_points; l->n_points_written++) {
-        const struct point *p = &l->points[l->n_points_written];
+        const struct time_account_point *p = &l->points[l->n_points_written];
 
         fprintf(f, "[%lld, %lld, %.9g]\n", (long long)p->attempt, (long long)p->step, p->loss);
     }
@@ -63,9 +71,9 @@ static void write_points(struct time_account *l)
         fclose(f);
 }
 
-static void keep_point(struct time_account *l, const struct point *p)
+static void keep_point(struct time_account *l, const struct time_account_point *p)
 {
-    if (l->n_points == POINTS_KEPT) { /* thin out: every other one stays; the file has all */
+    if (l->n_points == POINTS_KEPT) { /* keep every other one; the file has all */
         write_points(l);
         for (int i = 0; i < POINTS_KEPT / 2; i++)
             l->points[i] = l->points[2 * i];
@@ -81,9 +89,9 @@ static void read_points(struct time_account *l)
 
     json_array_foreach(curve, i, v)
     {
-        const struct point p = { json_integer_value(json_array_get(v, 0)),
-                                 json_integer_value(json_array_get(v, 1)),
-                                 json_number_value(json_array_get(v, 2)) };
+        const struct time_account_point p = { json_integer_value(json_array_get(v, 0)),
+                                              json_integer_value(json_array_get(v, 1)),
+                                              json_number_value(json_array_get(v, 2)) };
 
         keep_point(l, &p);
         l->n_points_written = l->n_points;
@@ -100,17 +108,18 @@ static tp_status read_spans(struct time_account *l, struct tp_err *err)
     json_array_foreach(spans, i, v)
     {
         const char *name = json_string_value(json_array_get(v, 2));
-        struct span *s = l->old ? &l->old[l->n_old] : NULL;
+        struct time_account_span *s = l->old ? &l->old[l->n_old] : NULL;
 
         for (int c = 0; s && name && c < TIME_CAUSES; c++)
-            if (strcmp(name, time_cause_name((enum time_cause)c)) == 0) {
-                *s = (struct span){ json_number_value(json_array_get(v, 0)),
-                                    json_number_value(json_array_get(v, 1)), (enum time_cause)c };
+            if (strcmp(name, time_account_cause_name((enum time_account_cause)c)) == 0) {
+                *s = (struct time_account_span){ json_number_value(json_array_get(v, 0)),
+                                                 json_number_value(json_array_get(v, 1)),
+                                                 (enum time_account_cause)c };
                 l->n_old++;
             }
     }
     json_decref(spans);
-    return l->old ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for the ledger");
+    return l->old ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for the time account");
 }
 
 tp_status time_account_open(struct time_account **out, const char *state, double *spent, double now,
@@ -120,7 +129,7 @@ tp_status time_account_open(struct time_account **out, const char *state, double
     tp_status st;
 
     if (!l)
-        return tp_fail(err, TP_E_NOMEM, "no memory for the ledger");
+        return tp_fail(err, TP_E_NOMEM, "no memory for the time account");
     l->wall = clock_wall_seconds() - now;
     l->spent = spent;
     snprintf(l->path_spans, sizeof l->path_spans, "%s/timeline.jsonl", state);
@@ -130,33 +139,35 @@ tp_status time_account_open(struct time_account **out, const char *state, double
         return st;
     }
     read_points(l);
-    l->spans[0] = (struct span){ now, now, TIME_PLANNING };
+    l->spans[0] = (struct time_account_span){ now, now, TIME_PLANNING };
     l->n_spans = 1;
     *out = l;
     return TP_OK;
 }
 
-/* The older half joins the old ones. Without memory for that it is only a sum from now on. */
+/* Move the older half to the old ones. Without memory for that, only its sums are kept. */
 static void age_spans(struct time_account *l)
 {
-    struct span *more = realloc(l->old, ((size_t)l->n_old + SPANS_KEPT / 2 + 1) * sizeof *l->old);
+    struct time_account_span *more =
+        realloc(l->old, ((size_t)l->n_old + SPANS_KEPT / 2 + 1) * sizeof *l->old);
 
     time_account_flush(l);
     if (more)
         l->old = more;
     for (int i = 0; more && i < SPANS_KEPT / 2; i++) {
-        const struct span *s = &l->spans[i];
+        const struct time_account_span *s = &l->spans[i];
 
-        l->old[l->n_old++] = (struct span){ s->begin + l->wall, s->end + l->wall, s->cause };
+        l->old[l->n_old++] =
+            (struct time_account_span){ s->begin + l->wall, s->end + l->wall, s->cause };
     }
     memmove(l->spans, l->spans + SPANS_KEPT / 2, SPANS_KEPT / 2 * sizeof l->spans[0]);
     l->n_spans = SPANS_KEPT / 2;
     l->n_written = l->n_spans - 1;
 }
 
-static void add_span(struct time_account *l, enum time_cause cause, double begin)
+static void add_span(struct time_account *l, enum time_account_cause cause, double begin)
 {
-    struct span *last = &l->spans[l->n_spans - 1];
+    struct time_account_span *last = &l->spans[l->n_spans - 1];
 
     last->end = begin;
     if (last->cause == cause)
@@ -167,13 +178,13 @@ static void add_span(struct time_account *l, enum time_cause cause, double begin
     }
     if (l->n_spans == SPANS_KEPT)
         age_spans(l);
-    l->spans[l->n_spans++] = (struct span){ begin, begin, cause };
+    l->spans[l->n_spans++] = (struct time_account_span){ begin, begin, cause };
 }
 
-/* The sums are kept up to date at each switch: what was added for the open span before is known. */
+/* Extend the last span to `now`, and its sum. */
 static void settle(struct time_account *l, double now)
 {
-    struct span *last = &l->spans[l->n_spans - 1];
+    struct time_account_span *last = &l->spans[l->n_spans - 1];
 
     if (now > last->end) {
         l->spent[last->cause] += now - last->end;
@@ -186,23 +197,23 @@ void time_account_touch(struct time_account *l, double now)
     settle(l, now);
 }
 
-void time_account_switch(struct time_account *l, enum time_cause cause, double now)
+void time_account_switch(struct time_account *l, enum time_account_cause cause, double now)
 {
     settle(l, now);
     add_span(l, cause, now);
 }
 
-void time_account_fault(struct time_account *l, double saved, double alive, enum time_cause next,
-                        double now)
+void time_account_fault(struct time_account *l, double saved, double alive,
+                        enum time_account_cause next, double now)
 {
     settle(l, now);
     for (int i = l->n_spans - 1; i >= l->n_written && l->spans[i].end > saved; i--) {
-        struct span s = l->spans[i];
+        struct time_account_span s = l->spans[i];
         double cut = s.begin > saved ? s.begin : saved, end = s.end < alive ? s.end : alive;
 
         if (s.cause != TIME_TRAINING)
             continue;
-        if (i == l->n_spans - 1) { /* training up to the fault: kept, lost, detecting */
+        if (i == l->n_spans - 1) { /* training until the fault becomes kept, lost, detecting */
             l->spent[TIME_TRAINING] -= s.end - cut;
             end = end > cut ? end : cut;
             l->spent[TIME_LOST] += end - cut;
@@ -224,10 +235,10 @@ void time_account_flush(struct time_account *l)
     FILE *f = open_lines(l->path_spans);
 
     for (; f && l->n_written < l->n_spans - 1; l->n_written++) {
-        const struct span *s = &l->spans[l->n_written];
+        const struct time_account_span *s = &l->spans[l->n_written];
 
         fprintf(f, "[%.3f, %.3f, \"%s\"]\n", s->begin + l->wall, s->end + l->wall,
-                time_cause_name(s->cause));
+                time_account_cause_name(s->cause));
     }
     if (f)
         fclose(f);
@@ -236,18 +247,18 @@ void time_account_flush(struct time_account *l)
 
 void time_account_loss(struct time_account *l, int64_t attempt, int64_t step, double loss)
 {
-    const struct point *last = l->n_points ? &l->points[l->n_points - 1] : NULL;
-    const struct point p = { attempt, step, loss };
+    const struct time_account_point *last = l->n_points ? &l->points[l->n_points - 1] : NULL;
+    const struct time_account_point p = { attempt, step, loss };
 
     if (step < 0 || !isfinite(loss) || (last && last->attempt == attempt && last->step == step))
         return;
     keep_point(l, &p);
 }
 
-/* The i-th of all spans, old ones first, by the wall clock. */
-static struct span span_of(const struct time_account *l, int i, double now)
+/* The i-th of all spans, the old ones first, by the wall clock. */
+static struct time_account_span span_of(const struct time_account *l, int i, double now)
 {
-    struct span s = i < l->n_old ? l->old[i] : l->spans[i - l->n_old];
+    struct time_account_span s = i < l->n_old ? l->old[i] : l->spans[i - l->n_old];
 
     if (i >= l->n_old) {
         s.begin += l->wall;
@@ -256,26 +267,26 @@ static struct span span_of(const struct time_account *l, int i, double now)
     return s;
 }
 
-static void show(json_t *out, double begin, double end, enum time_cause cause)
+static void show(json_t *out, double begin, double end, enum time_account_cause cause)
 {
-    json_array_append_new(out, json_pack("[f,f,s]", begin, end, time_cause_name(cause)));
+    json_array_append_new(out, json_pack("[f,f,s]", begin, end, time_account_cause_name(cause)));
 }
 
-/* More spans than a page has pixels: the whole time in BINS parts, and in each how much went to
- * what. Their shares stay true, where thinning would lose the short ones. */
+/* Show more spans than a page has pixels: the whole time in BINS parts, and in each how much was
+ * spent on what. So the shares stay true, where leaving out spans would lose the short ones. */
 static void show_bins(json_t *out, const struct time_account *l, double now)
 {
     int n = l->n_old + l->n_spans;
     double from = span_of(l, 0, now).begin, to = from, width;
     double sum[BINS][TIME_CAUSES] = { { 0 } };
 
-    for (int i = 0; i < n; i++) /* not always the last: the wall clock may have been set back */
+    for (int i = 0; i < n; i++) /* not always the last one: the wall clock may have been set back */
         to = fmax(to, span_of(l, i, now).end);
     width = (to - from) / BINS;
     if (!(width > 0))
         return;
     for (int i = 0; i < n; i++) {
-        const struct span s = span_of(l, i, now);
+        const struct time_account_span s = span_of(l, i, now);
         double at = s.begin > from ? s.begin : from;
 
         for (int b = (int)fmin((at - from) / width, BINS); b < BINS && at < s.end; b++) {
@@ -290,7 +301,7 @@ static void show_bins(json_t *out, const struct time_account *l, double now)
 
         for (int c = 0; c < TIME_CAUSES; c++) {
             if (sum[b][c] > 0)
-                show(out, at, at + sum[b][c], (enum time_cause)c);
+                show(out, at, at + sum[b][c], (enum time_account_cause)c);
             at += sum[b][c];
         }
     }
@@ -304,12 +315,12 @@ json_t *time_account_json(const struct time_account *l, double now)
     if (n > SPANS_SHOWN)
         show_bins(spans, l, now);
     for (int i = 0; n <= SPANS_SHOWN && i < n; i++) {
-        const struct span s = span_of(l, i, now);
+        const struct time_account_span s = span_of(l, i, now);
 
         show(spans, s.begin, s.end, s.cause);
     }
     for (int i = 0; i < l->n_points; i += stride) {
-        const struct point *p = &l->points[i];
+        const struct time_account_point *p = &l->points[i];
 
         json_array_append_new(
             curve, json_pack("[I,I,f]", (json_int_t)p->attempt, (json_int_t)p->step, p->loss));
@@ -322,7 +333,7 @@ void time_account_close(struct time_account *l, double now)
     if (!l)
         return;
     settle(l, now);
-    add_span(l, TIME_CAUSES, now); /* so that the open one is written too */
+    add_span(l, TIME_CAUSES, now); /* ends the last span, so that it is written */
     time_account_flush(l);
     free(l->old);
     free(l);

@@ -2,70 +2,84 @@
 #include "orchestrator/watch/log_tail.h"
 
 #include <ctype.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum { LINE_MAX_BYTES = 512 };
+#include "core/text.h"
 
-/* How much a line is believed that names a rank. */
-enum weight { NOBODY, SRUN, ENDED, KILLED };
+enum { TAIL_BYTES = 16384, LINE_BYTES = 512, RANK_MAX = 1 << 24 };
 
-static int number_after(const char *line, const char *word, const char **rest)
+char *log_tail_read(const char *path)
 {
+    char *text = calloc(1, TAIL_BYTES + 1);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat sb;
+    off_t from =
+        fd >= 0 && fstat(fd, &sb) == 0 && sb.st_size > TAIL_BYTES ? sb.st_size - TAIL_BYTES : 0;
+
+    if (!text || fd < 0 || pread(fd, text, TAIL_BYTES, from) < 0) {
+        free(text);
+        text = NULL;
+    }
+    if (fd >= 0)
+        close(fd);
+    return text;
+}
+
+/* The number after "rank ", -1: there is none. *rest is what follows it. */
+static int rank_in(const char *line, const char **rest)
+{
+    static const char word[] = "rank ";
     const char *at = strstr(line, word);
     char *end;
     long n;
 
-    if (!at || !isdigit((unsigned char)at[strlen(word)]))
+    if (!at || !isdigit((unsigned char)at[sizeof word - 1]))
         return -1;
-    n = strtol(at + strlen(word), &end, 10);
+    n = strtol(at + sizeof word - 1, &end, 10);
     *rest = end;
-    return n >= 0 && n < 1 << 24 ? (int)n : -1;
+    return n >= 0 && n < RANK_MAX ? (int)n : -1;
 }
 
-static enum weight weigh(int *rank, const char *line)
+static enum log_tail_end end_in(int *rank, const char *line, int (*rank_of_line)(const char *line))
 {
     static const char *const killed[] = { "kill", "signal" };
-    static const char *const ended[] = { "exited", "ended", "terminated" };
+    static const char *const exited[] = { "exited", "ended", "terminated" };
     const char *rest;
 
-    *rank = number_after(line, "rank ", &rest);
+    *rank = rank_in(line, &rest);
     for (size_t k = 0; *rank >= 0 && k < sizeof killed / sizeof killed[0]; k++)
         if (strstr(rest, killed[k]))
-            return KILLED;
-    for (size_t k = 0; *rank >= 0 && k < sizeof ended / sizeof ended[0]; k++)
-        if (strstr(rest, ended[k]))
-            return ENDED;
-    if (strncmp(line, "srun: error: ", 13) != 0)
-        return NOBODY;
-    *rank = number_after(line, ": task ", &rest);
-    if (*rank < 0 || strncmp(rest, ": ", 2) != 0 || strstr(rest, "exit code 143") ||
-        strstr(rest, "Terminated"))
-        return NOBODY;
-    return SRUN;
+            return LOG_TAIL_KILLED;
+    for (size_t k = 0; *rank >= 0 && k < sizeof exited / sizeof exited[0]; k++)
+        if (strstr(rest, exited[k]))
+            return LOG_TAIL_EXITED;
+    *rank = rank_of_line ? rank_of_line(line) : -1;
+    return *rank >= 0 ? LOG_TAIL_LAUNCHER : LOG_TAIL_UNKNOWN;
 }
 
-int log_tail_rank(const char *log, char *line, size_t size)
+void log_tail_parse(struct log_tail *out, const char *text, int (*rank_of_line)(const char *line))
 {
-    enum weight most = NOBODY;
-    int found = -1;
+    *out = (struct log_tail){ .rank = -1 };
+    if (!text)
+        return;
+    text_last_line(out->line, sizeof out->line, text, "");
+    for (const char *p = text; *p;) {
+        int n = (int)strcspn(p, "\r\n"), rank; /* a progress bar ends lines with \r */
+        char line[LINE_BYTES];
+        enum log_tail_end end;
 
-    line[0] = 0;
-    for (const char *p = log; p && *p;) {
-        int n = (int)strcspn(p, "\r\n"), rank = -1; /* a progress bar ends lines with \r */
-        char text[LINE_MAX_BYTES];
-        enum weight w;
-
-        snprintf(text, sizeof text, "%.*s", n < LINE_MAX_BYTES ? n : LINE_MAX_BYTES - 1, p);
-        w = weigh(&rank, text);
-        if (w > most || (most == NOBODY && strspn(text, " \t\r") < strlen(text)))
-            snprintf(line, size, "%.*s", (int)size - 1, text);
-        if (w > most) {
-            most = w;
-            found = rank;
+        snprintf(line, sizeof line, "%.*s", n < LINE_BYTES ? n : LINE_BYTES - 1, p);
+        end = end_in(&rank, line, rank_of_line);
+        if (end > out->end) {
+            snprintf(out->line, sizeof out->line, "%.*s", (int)sizeof out->line - 1, line);
+            out->end = end;
+            out->rank = rank;
         }
         p += n + (p[n] != 0);
     }
-    return found;
 }

@@ -1,16 +1,28 @@
 /*
- * orchestrator/watch/log_tail.h - what the end of an attempt's log says about who was at fault.
+ * orchestrator/watch/log_tail.h - the end of an attempt's log, and which rank it says was at fault.
  */
 #ifndef ORCHESTRATOR_WATCH_LOG_TAIL_H
 #define ORCHESTRATOR_WATCH_LOG_TAIL_H
 
 #include <stddef.h>
 
-/* The rank that a launcher names, -1 when it names none. Believed most is one that a signal killed
- * ("rank 3 was killed by signal 9", "process rank 3 with PID 17 ... exited on signal 9"), then one
- * that ended by itself ("rank 3 ended with exit code 1"), then the first of srun's ("srun: error:
- * n2: task 3: Exited with exit code 1"), but for those that srun itself has ended. *line gets the
- * line that names it, or else the last one that is not empty. */
-int log_tail_rank(const char *log, char *line, size_t size);
+/* The end of a file, 0-terminated; malloc'ed. NULL: it cannot be read. */
+char *log_tail_read(const char *path);
+
+/* What a log says about the end. */
+enum log_tail_end { LOG_TAIL_UNKNOWN, LOG_TAIL_LAUNCHER, LOG_TAIL_EXITED, LOG_TAIL_KILLED };
+
+struct log_tail {
+    enum log_tail_end end;
+    int rank;       /* -1: no rank is named */
+    char line[300]; /* the line that names it, else the last line, "" */
+};
+
+/* Find the rank that a launcher names. Believed most is one that a signal killed ("rank 3 was
+ * killed by signal 9", "process rank 3 with PID 17 ... exited on signal 9"), then one that ended by
+ * itself
+ * ("rank 3 ended with exit code 1"), then the first one in a line of the backend's launcher, which
+ * rank_of_line reads (the rank, or -1; may be NULL). text may be NULL. */
+void log_tail_parse(struct log_tail *out, const char *text, int (*rank_of_line)(const char *line));
 
 #endif

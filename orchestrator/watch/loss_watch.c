@@ -8,7 +8,7 @@
 
 enum { LEARNT_AFTER = 20 };
 
-static const double SPREAD_MIN = 1e-3; /* losses that hardly differ */
+static const double SPREAD_MIN = 1e-3; /* the least spread, for losses that hardly differ */
 
 static bool is_jump(const struct loss_watch *w, double loss, double *median)
 {
@@ -27,23 +27,23 @@ enum loss_watch_finding loss_watch_step(struct loss_watch *w, int64_t step, doub
 {
     double median = 0;
 
-    if (step < 0 || step <= w->heard || w->told_nan)
-        return LOSS_FINE;
-    w->heard = step;
+    if (step < 0 || step <= w->last_step || w->reported_nan)
+        return LOSS_WATCH_FINE;
+    w->last_step = step;
     if (!isfinite(loss)) {
         if (!w->known)
-            return LOSS_FINE;
-        w->told_nan = true;
+            return LOSS_WATCH_FINE;
+        w->reported_nan = true;
         snprintf(text, size, "the loss of step %lld is not finite", (long long)step);
-        return LOSS_NOT_FINITE;
+        return LOSS_WATCH_NOT_FINITE;
     }
     w->known = true;
     if (is_jump(w, loss, &median)) {
         w->n = 0;
         snprintf(text, size, "the loss of step %lld is %.4g; the median before it is %.4g",
                  (long long)step, loss, median);
-        return LOSS_JUMPED;
+        return LOSS_WATCH_JUMP;
     }
     w->last[w->n++ % LOSS_WATCH_WINDOW] = loss;
-    return LOSS_FINE;
+    return LOSS_WATCH_FINE;
 }

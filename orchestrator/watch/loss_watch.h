@@ -1,9 +1,10 @@
 /*
- * orchestrator/watch/loss_watch.h - losses, step by step: one that is not finite, one that jumped.
+ * orchestrator/watch/loss_watch.h - finds losses that are not finite or that jump, step by step.
  *
- * A jump is a loss above the median of the last losses by more than `jump` times their spread (from
- * the 10th to the 90th percentile); it is told once, and the new level is learnt. Before 20 losses
- * nothing jumps. A program that never told a finite loss is taken not to know it. Pure.
+ * A loss jumps when it is above the median of the last losses by more than `jump` times their
+ * spread (from the 10th to the 90th percentile). A jump is reported once, and the new level is
+ * learnt. Nothing jumps before 20 losses. A program that never reported a finite loss is taken not
+ * to know its loss. Pure.
  */
 #ifndef ORCHESTRATOR_WATCH_LOSS_WATCH_H
 #define ORCHESTRATOR_WATCH_LOSS_WATCH_H
@@ -14,19 +15,19 @@
 
 enum { LOSS_WATCH_WINDOW = 64 };
 
-enum loss_watch_finding { LOSS_FINE, LOSS_NOT_FINITE, LOSS_JUMPED };
+enum loss_watch_finding { LOSS_WATCH_FINE, LOSS_WATCH_NOT_FINITE, LOSS_WATCH_JUMP };
 
 struct loss_watch {
-    double jump;   /* 0: jumps are not looked for */
-    bool known;    /* a finite loss was told */
-    bool told_nan; /* one that is not finite is told once */
-    int64_t heard; /* the last step that was looked at; start with -1 */
+    double jump;       /* 0: jumps are not reported */
+    bool known;        /* a finite loss was given */
+    bool reported_nan; /* a loss that is not finite is reported once */
+    int64_t last_step; /* the last step that was given; start with -1 */
     int n;
     double last[LOSS_WATCH_WINDOW];
 };
 
-/* The loss of `step`; steps that were heard before are passed over. text gets a sentence when there
- * is something to tell. */
+/* Give the loss of a step. Steps that were given before are ignored. For a finding, text gets a
+ * sentence. */
 enum loss_watch_finding loss_watch_step(struct loss_watch *w, int64_t step, double loss, char *text,
                                         size_t size);
 

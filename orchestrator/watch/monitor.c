@@ -10,39 +10,40 @@
 #include "orchestrator/watch/quantile.h"
 
 enum {
-    TIMES = QUANTILE_MAX, /* step times remembered */
-    TOLD = 16,            /* findings about losses that wait to be reported */
-    WARM_STEPS = 2,       /* the first are slower: buffers are touched, kernels are made */
-    LEARNT_AFTER = 5,     /* step times that make a deadline */
-    SKIP_STEPS = 2,       /* after a pause: the one before it may be seen late, the next spans it */
+    TIMES = QUANTILE_MAX, /* step times that are kept */
+    FINDINGS = 16,        /* findings about losses that wait to be reported */
+    WARM_STEPS = 2,       /* the first steps are slower and not learnt from */
+    LEARNT_AFTER = 5,     /* number of step times that make a deadline */
+    SKIP_STEPS = 2,       /* not learnt from after a pause, which falls into them */
 };
 
-static const int64_t LOOK_MAX_NS = 1000000000; /* longer between two looks: the watcher stood */
-static const int64_t STOOD_NS = 4000000000;    /* longer than that: the ranks may have, too */
+static const int64_t LOOK_MAX_NS =
+    1000000000; /* longer between two looks: the watcher was stopped */
+static const int64_t STOPPED_NS = 4000000000; /* longer: the ranks may have been stopped, too */
 
-struct rank {
-    bool seen, told_slow;
-    int skip; /* steps yet of which nothing is learnt */
+struct monitor_rank {
+    bool seen, reported_slow;
+    int skip; /* number of steps from now that are not learnt from */
     char state;
-    struct heartbeat_status slot;
+    struct heartbeat_status status;
     int64_t changed_ns;                       /* by the watcher's clock */
-    int64_t mark_step, mark_wait_ns, mark_ns; /* where the window for `slow` began */
-    double compute_ns;                        /* a step, over the last full window; 0: none yet */
+    int64_t mark_step, mark_wait_ns, mark_ns; /* where the steps for `slow` began */
+    double compute_ns;                        /* computing time of a step, 0: not known */
 };
 
 struct monitor {
     struct monitor_limits limits;
     int world, steps_seen;
     int64_t began_ns, looked_ns;
-    int64_t init_took_ns; /* until every rank had done a step, 0: not yet */
+    int64_t init_took_ns; /* time until every rank had done a step, 0: not yet */
     int n_times;
     double times[TIMES];
     struct loss_watch loss;
-    int first_told, n_told;
-    struct monitor_verdict told[TOLD];
-    int64_t save_ns; /* longest save seen */
-    int64_t load_ns; /* longest time of reading a checkpoint */
-    struct rank rank[];
+    int first_finding, n_findings;
+    struct monitor_verdict finding[FINDINGS];
+    int64_t save_ns; /* the longest save so far */
+    int64_t load_ns; /* the longest time of reading a checkpoint */
+    struct monitor_rank rank[];
 };
 
 struct monitor *monitor_new(int world, const struct monitor_limits *limits, int64_t now_ns)
@@ -54,7 +55,8 @@ struct monitor *monitor_new(int world, const struct monitor_limits *limits, int6
     m->world = world;
     m->limits = *limits;
     m->began_ns = m->looked_ns = now_ns;
-    m->loss = (struct loss_watch){ .jump = limits->jump, .known = limits->loss_known, .heard = -1 };
+    m->loss =
+        (struct loss_watch){ .jump = limits->jump, .known = limits->loss_known, .last_step = -1 };
     return m;
 }
 
@@ -63,63 +65,66 @@ void monitor_free(struct monitor *m)
     free(m);
 }
 
-/* A step ended on this rank: its time, if nothing but training was in it. */
-static void learn_step(struct monitor *m, const struct rank *r, const struct heartbeat_status *slot)
+/* A step ended on this rank. Learn its time, if it contains nothing but training. */
+static void learn_step(struct monitor *m, const struct monitor_rank *r,
+                       const struct heartbeat_status *status)
 {
-    if (r->skip > 0 || r->slot.step < 0 || slot->step_len_ns <= 0 ||
-        slot->phase_ns > slot->step_ns - slot->step_len_ns)
+    if (r->skip > 0 || r->status.step < 0 || status->step_len_ns <= 0 ||
+        status->phase_ns > status->step_ns - status->step_len_ns)
         return;
     if (m->steps_seen++ < WARM_STEPS * m->world)
         return;
-    m->times[m->n_times++ % TIMES] = (double)slot->step_len_ns;
+    m->times[m->n_times++ % TIMES] = (double)status->step_len_ns;
 }
 
-/* Computing time a step over windows of slow_steps. */
-static void learn_compute(struct monitor *m, struct rank *r, const struct heartbeat_status *slot)
+/* Learn the computing time of a step, over slow_steps steps. */
+static void learn_compute(struct monitor *m, struct monitor_rank *r,
+                          const struct heartbeat_status *status)
 {
-    if (r->skip > 0 || r->slot.step < 0 || slot->phase != HEARTBEAT_TRAIN ||
-        slot->phase_ns > r->mark_ns) {
-        r->mark_step = slot->step;
-        r->mark_wait_ns = slot->wait_ns;
-        r->mark_ns = slot->step_ns;
-    } else if (slot->step - r->mark_step >= m->limits.slow_steps) {
-        r->compute_ns = (double)(slot->step_ns - r->mark_ns - (slot->wait_ns - r->mark_wait_ns)) /
-                        (double)(slot->step - r->mark_step);
-        r->mark_step = slot->step;
-        r->mark_wait_ns = slot->wait_ns;
-        r->mark_ns = slot->step_ns;
+    if (r->skip > 0 || r->status.step < 0 || status->phase != HEARTBEAT_TRAIN ||
+        status->phase_ns > r->mark_ns) {
+        r->mark_step = status->step;
+        r->mark_wait_ns = status->wait_ns;
+        r->mark_ns = status->step_ns;
+    } else if (status->step - r->mark_step >= m->limits.slow_steps) {
+        r->compute_ns =
+            (double)(status->step_ns - r->mark_ns - (status->wait_ns - r->mark_wait_ns)) /
+            (double)(status->step - r->mark_step);
+        r->mark_step = status->step;
+        r->mark_wait_ns = status->wait_ns;
+        r->mark_ns = status->step_ns;
     }
 }
 
-void monitor_feed(struct monitor *m, int rank, const struct heartbeat_status *slot,
+void monitor_feed(struct monitor *m, int rank, const struct heartbeat_status *status,
                   char process_state, int64_t now_ns)
 {
-    struct rank *r = rank >= 0 && rank < m->world ? &m->rank[rank] : NULL;
+    struct monitor_rank *r = rank >= 0 && rank < m->world ? &m->rank[rank] : NULL;
 
     if (!r)
         return;
     r->state = process_state;
-    if (!r->seen || slot->step != r->slot.step || slot->entered != r->slot.entered ||
-        slot->left != r->slot.left || slot->phase != r->slot.phase)
+    if (!r->seen || status->step != r->status.step || status->entered != r->status.entered ||
+        status->left != r->status.left || status->phase != r->status.phase)
         r->changed_ns = now_ns;
-    if (r->seen && r->slot.phase == HEARTBEAT_SAVE && slot->phase != HEARTBEAT_SAVE &&
-        slot->phase_ns - r->slot.phase_ns > m->save_ns)
-        m->save_ns = slot->phase_ns - r->slot.phase_ns;
-    if (r->seen && r->slot.phase == HEARTBEAT_LOAD && slot->phase == HEARTBEAT_TRAIN &&
-        slot->phase_ns - r->slot.phase_ns > m->load_ns)
-        m->load_ns = slot->phase_ns - r->slot.phase_ns;
-    if (slot->step != r->slot.step) {
+    if (r->seen && r->status.phase == HEARTBEAT_SAVE && status->phase != HEARTBEAT_SAVE &&
+        status->phase_ns - r->status.phase_ns > m->save_ns)
+        m->save_ns = status->phase_ns - r->status.phase_ns;
+    if (r->seen && r->status.phase == HEARTBEAT_LOAD && status->phase == HEARTBEAT_TRAIN &&
+        status->phase_ns - r->status.phase_ns > m->load_ns)
+        m->load_ns = status->phase_ns - r->status.phase_ns;
+    if (status->step != r->status.step) {
         if (r->seen)
-            learn_step(m, r, slot);
-        learn_compute(m, r, slot);
+            learn_step(m, r, status);
+        learn_compute(m, r, status);
         r->skip -= r->skip > 0;
     }
-    r->slot = *slot;
+    r->status = *status;
     r->seen = true;
 }
 
-/* Time that the watcher itself did not run is nobody's fault. */
-static void forgive_pause(struct monitor *m, int64_t now_ns)
+/* Time in which the watcher did not run counts against no rank. */
+static void skip_pause(struct monitor *m, int64_t now_ns)
 {
     int64_t pause = now_ns - m->looked_ns - LOOK_MAX_NS;
 
@@ -129,7 +134,7 @@ static void forgive_pause(struct monitor *m, int64_t now_ns)
     m->began_ns += pause;
     for (int i = 0; i < m->world; i++) {
         m->rank[i].changed_ns += pause;
-        if (pause > STOOD_NS)
+        if (pause > STOPPED_NS)
             m->rank[i].skip = SKIP_STEPS;
     }
 }
@@ -158,13 +163,13 @@ int64_t monitor_deadline(const struct monitor *m)
     return learnt > (double)m->limits.floor_ns ? (int64_t)learnt : m->limits.floor_ns;
 }
 
-/* The deadline that holds now: the longest that any rank's phase allows. */
+/* The deadline now: the longest one of all ranks' phases. */
 static int64_t deadline_now(const struct monitor *m)
 {
     int64_t longest = 0;
 
     for (int i = 0; i < m->world; i++) {
-        const struct heartbeat_status *s = &m->rank[i].slot;
+        const struct heartbeat_status *s = &m->rank[i].status;
         int64_t d = monitor_deadline(m);
 
         if (!m->rank[i].seen || s->step < 0 || s->phase == HEARTBEAT_INIT ||
@@ -183,29 +188,29 @@ static bool is_stopped(char state)
     return state == 'T' || state == 't' || state == 'D' || state == 'Z';
 }
 
-/* Orders ranks by how far they are; < 0: a is behind b. One that never came is behind all. */
-static int behind(const struct rank *a, const struct rank *b)
+/* Compare how far two ranks are; < 0: a is behind b. One that has not reported is behind all. */
+static int compare(const struct monitor_rank *a, const struct monitor_rank *b)
 {
     int64_t x, y;
 
     if (!a->seen || !b->seen)
         return (int)a->seen - (int)b->seen;
-    if (a->slot.step != b->slot.step)
-        return a->slot.step < b->slot.step ? -1 : 1;
-    x = a->slot.entered + a->slot.left;
-    y = b->slot.entered + b->slot.left;
+    if (a->status.step != b->status.step)
+        return a->status.step < b->status.step ? -1 : 1;
+    x = a->status.entered + a->status.left;
+    y = b->status.entered + b->status.left;
     return (x > y) - (x < y);
 }
 
-/* The rank that the others wait for; -1 when they cannot be told apart. */
-static int guilty(const struct monitor *m)
+/* The rank that the others wait for, -1: none can be named. */
+static int rank_at_fault(const struct monitor *m)
 {
     int worst = -1, ties = 0, stopped = -1, n_stopped = 0;
 
     for (int i = 0; i < m->world; i++) {
-        int c = worst < 0 ? -1 : behind(&m->rank[i], &m->rank[worst]);
+        int c = worst < 0 ? -1 : compare(&m->rank[i], &m->rank[worst]);
 
-        if (m->rank[i].seen && m->rank[i].slot.phase == HEARTBEAT_DONE)
+        if (m->rank[i].seen && m->rank[i].status.phase == HEARTBEAT_DONE)
             continue;
         ties = c < 0 ? 1 : ties + (c == 0);
         worst = c < 0 ? i : worst;
@@ -213,28 +218,28 @@ static int guilty(const struct monitor *m)
     if (ties <= 1)
         return worst;
     for (int i = 0; i < m->world; i++)
-        if (behind(&m->rank[i], &m->rank[worst]) == 0 && is_stopped(m->rank[i].state)) {
+        if (compare(&m->rank[i], &m->rank[worst]) == 0 && is_stopped(m->rank[i].state)) {
             stopped = i;
             n_stopped++;
         }
     return n_stopped == 1 ? stopped : -1;
 }
 
-/* The rank that is stopped (SIGSTOP, a debugger) for longer than a step may take, -1: none, or all
- * are. It makes no progress in any phase, so the longer deadlines of starting and saving are not
- * for it. */
+/* The rank that is stopped (SIGSTOP, a debugger) for longer than a step may take; -1: none, or all
+ * are. It makes no progress in any phase, so the longer deadlines of starting and saving do not
+ * apply. */
 static int stopped_rank(const struct monitor *m, int64_t now_ns)
 {
     int worst = -1, n = 0;
 
     for (int i = 0; i < m->world; i++) {
-        const struct rank *r = &m->rank[i];
+        const struct monitor_rank *r = &m->rank[i];
 
-        if (!r->seen || r->slot.phase == HEARTBEAT_DONE || (r->state != 'T' && r->state != 't') ||
+        if (!r->seen || r->status.phase == HEARTBEAT_DONE || (r->state != 'T' && r->state != 't') ||
             now_ns - r->changed_ns <= monitor_deadline(m))
             continue;
         n++;
-        if (worst < 0 || behind(r, &m->rank[worst]) < 0)
+        if (worst < 0 || compare(r, &m->rank[worst]) < 0)
             worst = i;
     }
     return n < m->world ? worst : -1;
@@ -244,12 +249,12 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
 {
     int64_t deadline = deadline_now(m), oldest = now_ns;
     int stopped = stopped_rank(m, now_ns);
-    const struct rank *r;
+    const struct monitor_rank *r;
 
     for (int i = 0; i < m->world; i++) {
         int64_t at = m->rank[i].seen ? m->rank[i].changed_ns : m->began_ns;
 
-        if (!(m->rank[i].seen && m->rank[i].slot.phase == HEARTBEAT_DONE) && at < oldest)
+        if (!(m->rank[i].seen && m->rank[i].status.phase == HEARTBEAT_DONE) && at < oldest)
             oldest = at;
     }
     if (stopped >= 0) {
@@ -259,16 +264,17 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
         return false;
     }
     v->what = MONITOR_HANG;
-    v->rank = stopped >= 0 ? stopped : guilty(m);
+    v->rank = stopped >= 0 ? stopped : rank_at_fault(m);
     v->waited_ns = now_ns - oldest;
     v->deadline_ns = deadline;
     r = v->rank >= 0 ? &m->rank[v->rank] : &m->rank[0];
-    v->step = r->seen ? r->slot.step : -1;
-    v->phase = r->seen ? r->slot.phase : HEARTBEAT_INIT;
+    v->started = r->seen;
+    v->step = r->seen ? r->status.step : -1;
+    v->phase = r->seen ? r->status.phase : HEARTBEAT_INIT;
     if (v->rank < 0)
         snprintf(v->text, sizeof v->text,
-                 "no rank made progress for %.1f s (deadline %.1f s); all stand at step %lld, so "
-                 "that none can be named",
+                 "no rank made progress for %.1f s (deadline %.1f s); all are at step %lld, so the "
+                 "rank at fault is not known",
                  (double)v->waited_ns / 1e9, (double)deadline / 1e9, (long long)v->step);
     else if (!r->seen)
         snprintf(v->text, sizeof v->text, "rank %d has not reported within %.1f s of the launch",
@@ -278,7 +284,7 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
                  "rank %d made no progress for %.1f s (deadline %.1f s): step %lld, collective "
                  "%lld, phase %s%s",
                  v->rank, (double)v->waited_ns / 1e9, (double)deadline / 1e9, (long long)v->step,
-                 (long long)r->slot.entered, heartbeat_phase_name(v->phase),
+                 (long long)r->status.entered, heartbeat_phase_name(v->phase),
                  r->state == 'T' || r->state == 't' ? ", process stopped" : "");
     return true;
 }
@@ -295,11 +301,12 @@ static bool judge_slow(struct monitor *m, struct monitor_verdict *v)
             return false;
     median = quantile(all, n, 0.5);
     for (int i = 0; i < n; i++)
-        if (!m->rank[i].told_slow && all[i] > m->limits.slow * median && all[i] - median > 5e6) {
-            m->rank[i].told_slow = true;
+        if (!m->rank[i].reported_slow && all[i] > m->limits.slow * median &&
+            all[i] - median > 5e6) {
+            m->rank[i].reported_slow = true;
             v->what = MONITOR_SLOW;
             v->rank = i;
-            v->step = m->rank[i].slot.step;
+            v->step = m->rank[i].status.step;
             v->value = all[i] / median;
             snprintf(v->text, sizeof v->text,
                      "rank %d computes %.0f ms a step, the median of %d ranks is %.0f ms", i,
@@ -314,43 +321,43 @@ int64_t monitor_silence(const struct monitor *m, int rank, int64_t now_ns)
     return m->rank[rank].seen ? now_ns - m->rank[rank].changed_ns : 0;
 }
 
-void monitor_loss_of(struct monitor *m, int64_t step, double loss)
+void monitor_add_loss(struct monitor *m, int64_t step, double loss)
 {
-    struct monitor_verdict *v = &m->told[(m->n_told + m->first_told) % TOLD];
+    struct monitor_verdict *v = &m->finding[(m->n_findings + m->first_finding) % FINDINGS];
     enum loss_watch_finding f;
 
-    if (m->n_told == TOLD)
+    if (m->n_findings == FINDINGS)
         return;
     f = loss_watch_step(&m->loss, step, loss, v->text, sizeof v->text);
-    if (f == LOSS_FINE)
+    if (f == LOSS_WATCH_FINE)
         return;
-    v->what = f == LOSS_JUMPED ? MONITOR_JUMP : MONITOR_NAN;
+    v->what = f == LOSS_WATCH_JUMP ? MONITOR_JUMP : MONITOR_NAN;
     v->rank = -1;
     v->step = step;
     v->value = loss;
-    m->n_told++;
+    m->n_findings++;
 }
 
-int64_t monitor_heard(const struct monitor *m)
+int64_t monitor_last_loss_step(const struct monitor *m)
 {
-    return m->loss.heard;
+    return m->loss.last_step;
 }
 
-/* The oldest finding about a loss that was not reported yet. */
+/* Report the oldest finding about a loss that was not reported yet. */
 static bool judge_loss(struct monitor *m, struct monitor_verdict *v)
 {
-    if (m->n_told == 0)
+    if (m->n_findings == 0)
         return false;
-    *v = m->told[m->first_told];
-    m->first_told = (m->first_told + 1) % TOLD;
-    m->n_told--;
+    *v = m->finding[m->first_finding];
+    m->first_finding = (m->first_finding + 1) % FINDINGS;
+    m->n_findings--;
     return true;
 }
 
 void monitor_judge(struct monitor *m, struct monitor_verdict *v, int64_t now_ns)
 {
     *v = (struct monitor_verdict){ .rank = -1, .step = monitor_step(m) };
-    forgive_pause(m, now_ns);
+    skip_pause(m, now_ns);
     if (!m->init_took_ns && monitor_step(m) >= 0)
         m->init_took_ns = now_ns - m->began_ns;
     if (judge_hang(m, v, now_ns))
@@ -362,10 +369,10 @@ void monitor_judge(struct monitor *m, struct monitor_verdict *v, int64_t now_ns)
 
 int64_t monitor_step(const struct monitor *m)
 {
-    int64_t lowest = m->rank[0].seen ? m->rank[0].slot.step : -1;
+    int64_t lowest = m->rank[0].seen ? m->rank[0].status.step : -1;
 
     for (int i = 1; i < m->world; i++) {
-        int64_t step = m->rank[i].seen ? m->rank[i].slot.step : -1;
+        int64_t step = m->rank[i].seen ? m->rank[i].status.step : -1;
 
         lowest = step < lowest ? step : lowest;
     }
@@ -377,8 +384,8 @@ int64_t monitor_best_step(const struct monitor *m)
     int64_t best = -1;
 
     for (int i = 0; i < m->world; i++)
-        if (m->rank[i].seen && m->rank[i].slot.step > best)
-            best = m->rank[i].slot.step;
+        if (m->rank[i].seen && m->rank[i].status.step > best)
+            best = m->rank[i].status.step;
     return best;
 }
 
@@ -387,14 +394,14 @@ int64_t monitor_saved(const struct monitor *m)
     int64_t best = -1;
 
     for (int i = 0; i < m->world; i++)
-        if (m->rank[i].seen && m->rank[i].slot.saved > best)
-            best = m->rank[i].slot.saved;
+        if (m->rank[i].seen && m->rank[i].status.saved > best)
+            best = m->rank[i].status.saved;
     return best;
 }
 
 double monitor_loss(const struct monitor *m)
 {
-    return m->rank[0].seen ? m->rank[0].slot.loss : NAN;
+    return m->rank[0].seen ? m->rank[0].status.loss : NAN;
 }
 
 double monitor_step_seconds(const struct monitor *m)
@@ -412,15 +419,15 @@ double monitor_load_seconds(const struct monitor *m)
 bool monitor_saving(const struct monitor *m)
 {
     for (int i = 0; i < m->world; i++)
-        if (m->rank[i].seen && m->rank[i].slot.phase == HEARTBEAT_SAVE)
+        if (m->rank[i].seen && m->rank[i].status.phase == HEARTBEAT_SAVE)
             return true;
     return false;
 }
 
-bool monitor_present(const struct monitor *m, int rank, struct heartbeat_status *slot)
+bool monitor_present(const struct monitor *m, int rank, struct heartbeat_status *status)
 {
     if (rank < 0 || rank >= m->world || !m->rank[rank].seen)
         return false;
-    *slot = m->rank[rank].slot;
+    *status = m->rank[rank].status;
     return true;
 }

@@ -4,7 +4,7 @@
 
 enum { QUANTILE_MAX = 256 };
 
-/* The q-quantile of v[0 .. n - 1] by nearest rank, 1 <= n <= QUANTILE_MAX; v stays as it is. */
+/* The q-quantile of v[0 .. n - 1] by nearest rank, 1 <= n <= QUANTILE_MAX. */
 double quantile(const double *v, int n, double q);
 
 #endif

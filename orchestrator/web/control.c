@@ -14,21 +14,20 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "core/file.h"
-
 enum { REQUEST_MAX = 64 << 10, ANSWER_MAX = 64 << 20, PATIENCE_MS = 300, ASK_PATIENCE_S = 10 };
 
 struct control {
     int fd;
-    char path[PATH_MAX], home[PATH_MAX];
+    char path[PATH_MAX], state[PATH_MAX];
 };
 
-/* A socket's address holds 108 bytes; a folder's path may be longer, /proc/self/fd/N is not. */
+/* The address of STATE/control. It holds 108 bytes, and a folder's path may be longer, so it goes
+ * through /proc/self/fd/N. *dir: to be closed by the caller. */
 static tp_status address(struct sockaddr_un *a, int *dir, const char *state, struct tp_err *err)
 {
     *dir = open(state, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (*dir < 0 && errno == ENOENT)
-        return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder: this job was never run", state);
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder: this job has not been run", state);
     if (*dir < 0)
         return tp_fail_errno(err, "%s: cannot open", state);
     *a = (struct sockaddr_un){ .sun_family = AF_UNIX };
@@ -36,60 +35,8 @@ static tp_status address(struct sockaddr_un *a, int *dir, const char *state, str
     return TP_OK;
 }
 
-static tp_status write_home(const char *path, struct tp_err *err)
-{
-    const char *node = getenv("SLURMD_NODENAME"), *job = getenv("SLURM_JOB_ID");
-    char host[256] = "", text[700];
-    int n;
-
-    gethostname(host, sizeof host - 1);
-    n = snprintf(text, sizeof text, "%s %ld %.255s\n", host, job ? strtol(job, NULL, 10) : 0,
-                 job && node ? node : "");
-    return file_replace(path, text, (size_t)n, err);
-}
-
-/* The next word of a line, cut to `size`; what follows it. */
-static const char *take_word(char *out, size_t size, const char *p)
-{
-    int n;
-
-    p += strspn(p, " ");
-    n = (int)strcspn(p, " \n");
-    snprintf(out, size, "%.*s", n, p);
-    return p + n;
-}
-
-bool control_home_read(struct control_home *out, const char *state)
-{
-    struct arena arena = { 0 };
-    struct tp_err ignored;
-    char path[PATH_MAX], id[32], *text;
-    const char *p;
-    size_t n;
-    bool known;
-
-    *out = (struct control_home){ 0 };
-    snprintf(path, sizeof path, "%.4000s/home", state);
-    known = file_read_own(&text, &n, path, 1024, &arena, &ignored) == TP_OK;
-    if (known) {
-        p = take_word(out->host, sizeof out->host, text);
-        p = take_word(id, sizeof id, p);
-        take_word(out->node, sizeof out->node, p);
-        out->slurm_job = strtol(id, NULL, 10);
-    }
-    arena_free(&arena);
-    return known && out->host[0];
-}
-
-bool control_is_elsewhere(struct control_home *out, const char *state)
-{
-    char host[256] = "";
-
-    gethostname(host, sizeof host - 1);
-    return control_home_read(out, state) && strcmp(host, out->host) != 0;
-}
-
-tp_status control_open(struct control **out, const char *state, struct tp_err *err)
+tp_status control_open(struct control **out, const char *state, const struct home *home,
+                       struct tp_err *err)
 {
     struct control *c = calloc(1, sizeof *c);
     struct sockaddr_un a;
@@ -100,14 +47,14 @@ tp_status control_open(struct control **out, const char *state, struct tp_err *e
         return tp_fail(err, TP_E_NOMEM, "no memory");
     c->fd = -1;
     snprintf(c->path, sizeof c->path, "%s/control", state);
-    snprintf(c->home, sizeof c->home, "%.4000s/home", state);
+    snprintf(c->state, sizeof c->state, "%.4000s", state);
     TP_TRY(address(&a, &dir, state, err));
-    unlink(c->path); /* of a tp-run that was killed: we hold the lock */
+    unlink(c->path); /* left by a tp-run that was killed, because this one holds the lock */
     c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (c->fd < 0 || bind(c->fd, (struct sockaddr *)&a, sizeof a) != 0 ||
         chmod(c->path, 0600) != 0 || listen(c->fd, 16) != 0)
         TP_TRY(tp_fail_errno(err, "%s: cannot listen", c->path));
-    TP_TRY(write_home(c->home, err));
+    TP_TRY(home_write(home, state, err));
     *out = c;
     c = NULL;
 done:
@@ -124,7 +71,7 @@ void control_close(struct control *c)
     if (c->fd >= 0) {
         close(c->fd);
         unlink(c->path);
-        unlink(c->home);
+        home_remove(c->state);
     }
     free(c);
 }
@@ -142,7 +89,7 @@ static void set_patience(int fd, int ms)
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t);
 }
 
-/* A line, or all until the other side is done; malloc'ed. */
+/* Receive a line, or all until the other side closes; malloc'ed. */
 static char *receive(int fd, size_t max)
 {
     size_t size = 4096, n = 0;
@@ -203,9 +150,9 @@ void control_serve(struct control *c, json_t *(*answer)(void *ctx, const json_t 
         set_patience(fd, PATIENCE_MS);
         text = receive(fd, REQUEST_MAX);
         request = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-        reply = json_is_object(request)
-                    ? answer(ctx, request)
-                    : json_pack("{s:b,s:s,s:i}", "ok", 0, "error", "not a request", "exit", 2);
+        reply = json_is_object(request) ? answer(ctx, request)
+                                        : json_pack("{s:b,s:s,s:i}", "ok", 0, "error",
+                                                    "this is not a request", "exit", 2);
         if (reply)
             deliver(fd, reply);
         json_decref(reply);
@@ -235,7 +182,7 @@ tp_status control_ask(json_t **answer, const char *state, const json_t *request,
     text = deliver(fd, request) ? receive(fd, ANSWER_MAX) : NULL;
     *answer = text ? json_loads(text, 0, NULL) : NULL;
     if (!*answer)
-        st = tp_fail(err, TP_E_IO, "%s: tp-run gave no answer", state);
+        st = tp_fail(err, TP_E_IO, "%s: tp-run did not answer", state);
 done:
     free(text);
     if (fd >= 0)

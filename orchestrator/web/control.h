@@ -1,47 +1,34 @@
 /*
- * orchestrator/web/control.h - requests from another terminal: a unix socket in the state folder.
+ * orchestrator/web/control.h - requests from other terminals: a unix socket in the state folder.
  *
- * One request a connection: a JSON object {"verb": ..., ...} and a newline; one JSON object comes
+ * One request a connection: a JSON object {"verb": ..., ...} and a newline. One JSON object comes
  * back: {"ok": true, ...} or {"ok": false, "error": sentence, "exit": code}. Only the user who owns
- * the job can connect (mode 0600). A socket is of one host, a state folder may be shared by many:
- * STATE/home says on which host tp-run is, and in which Slurm job, through which it can be reached.
+ * the job can connect (mode 0600), and only on the host where tp-run is (process/home.h).
  */
 #ifndef ORCHESTRATOR_WEB_CONTROL_H
 #define ORCHESTRATOR_WEB_CONTROL_H
 
 #include <jansson.h>
-#include <stdbool.h>
 
 #include "core/err.h"
+#include "orchestrator/process/home.h"
 
 struct control;
 
-/* Where the tp-run of a job is. */
-struct control_home {
-    char host[256]; /* as gethostname says there */
-    char node[256]; /* as Slurm calls it; "" outside of Slurm */
-    long slurm_job; /* around it, 0: none */
-};
-
-/* Listen on STATE/control, and say so in STATE/home. */
-tp_status control_open(struct control **out, const char *state, struct tp_err *err);
+/* Listen on STATE/control, and say in STATE/home that tp-run is at `home`. TP_E_IO. */
+tp_status control_open(struct control **out, const char *state, const struct home *home,
+                       struct tp_err *err);
 void control_close(struct control *c);
 
-/* Where it is; false: nowhere. */
-bool control_home_read(struct control_home *out, const char *state);
-
-/* Where it is, if that is another host than this one; false: it is here, or nowhere. */
-bool control_is_elsewhere(struct control_home *out, const char *state);
-
-/* For epoll: readable when a request waits. */
+/* Readable when a request waits. */
 int control_fd(const struct control *c);
 
-/* Answer the requests that wait. */
+/* Answer the requests that wait. answer returns a new reference. */
 void control_serve(struct control *c, json_t *(*answer)(void *ctx, const json_t *request),
                    void *ctx);
 
-/* The other side: send a request, get the answer (the caller decrefs).
- * TP_E_NOTFOUND: nobody listens. */
+/* The other side: send a request and get the answer, which the caller decrefs.
+ * TP_E_NOTFOUND: no tp-run listens on this host. TP_E_IO: it does not answer. */
 tp_status control_ask(json_t **answer, const char *state, const json_t *request,
                       struct tp_err *err);
 

@@ -17,10 +17,11 @@ static double number(const json_t *o, const char *name)
     return json_number_value(json_object_get(o, name));
 }
 
-/* A sample a state, so that an alert can ask for one: 1 for the job's, else 0. */
+/* One sample for each state, 1 for the job's and 0 for the others, so that an alert can name one.
+ */
 static void metric_states(FILE *f, const char *now)
 {
-    fprintf(f, "# HELP tp_run_state 1 for the state that the job is in.\n"
+    fprintf(f, "# HELP tp_run_state 1 for the job's state, 0 for others.\n"
                "# TYPE tp_run_state gauge\n");
     for (int i = 0; i < RUN_STATES; i++) {
         const char *name = run_state_name((enum run_state)i);
@@ -43,13 +44,13 @@ static void metric_nodes(FILE *f, const json_t *nodes)
         for (int i = 0; state && i < 3; i++)
             count[i] += strcmp(state, names[i]) == 0;
     }
-    fprintf(f, "# HELP tp_run_nodes Nodes by what can be done with them.\n"
+    fprintf(f, "# HELP tp_run_nodes Nodes by state.\n"
                "# TYPE tp_run_nodes gauge\n");
     for (int i = 0; i < 3; i++)
         fprintf(f, "tp_run_nodes{state=\"%s\"} %d\n", names[i], count[i]);
 }
 
-/* A gauge, not a counter: when a fault is found, training becomes lost, and the first goes down. */
+/* Gauges and not counters: when a fault is found, some time moves from training to lost. */
 static void metric_spent(FILE *f, const json_t *spent)
 {
     const char *cause;
@@ -73,11 +74,11 @@ char *metrics_text(size_t *n, const json_t *s)
     if (json_object_get(s, "loss"))
         metric(f, "loss", "gauge", "Loss of the last step.", number(s, "loss"));
     metric(f, "step_seconds", "gauge", "Median time of a step.", number(s, "step_seconds"));
-    metric(f, "ranks", "gauge", "Ranks of the attempt under way.", number(s, "world"));
+    metric(f, "ranks", "gauge", "Ranks of the current attempt.", number(s, "world"));
     metric(f, "launches_total", "counter", "Launches so far.", number(s, "attempt"));
     metric(f, "checkpoint_step", "gauge", "Newest committed step, -1: none.",
            number(s, "checkpoint"));
-    metric(f, "goodput_ratio", "gauge", "Share of the time that trained steps which were kept.",
+    metric(f, "goodput_ratio", "gauge", "Share of the time that went into steps that were kept.",
            number(s, "goodput"));
     metric_states(f, json_string_value(json_object_get(s, "state")));
     metric_nodes(f, json_object_get(s, "nodes"));

@@ -1,6 +1,5 @@
 /*
- * orchestrator/web/metrics.h - the job in Prometheus' text format, version 0.0.4: what /metrics
- * gives.
+ * orchestrator/web/metrics.h - the job in Prometheus' text format, version 0.0.4, for /metrics.
  */
 #ifndef ORCHESTRATOR_WEB_METRICS_H
 #define ORCHESTRATOR_WEB_METRICS_H
@@ -8,7 +7,8 @@
 #include <jansson.h>
 #include <stddef.h>
 
-/* From what `status` says; malloc'ed, *n bytes. NULL: no memory. */
+/* The metrics of a status, which is that of `tp-run status --json`; malloc'ed, *n bytes. NULL: no
+ * memory. */
 char *metrics_text(size_t *n, const json_t *status);
 
 #endif

@@ -19,7 +19,7 @@
 
 enum { TOKEN_MAX = 256, TOKEN_MIN = 16, CONNECTIONS = 64 };
 
-/* The page itself, from page.html, in the program. */
+/* The page itself, status_page.html, is part of the program. */
 __asm__(".section .rodata\n"
         ".global tp_page_html\n"
         ".global tp_page_html_end\n"
@@ -56,7 +56,7 @@ static tp_status read_token(struct status_page *p, const char *path, struct tp_e
     return st;
 }
 
-/* host:port, numeric. *loopback tells whether only this machine can connect. */
+/* Parse host:port, numeric. *loopback: only this machine can connect. */
 static tp_status parse_address(struct sockaddr_storage *a, bool *loopback, const char *text,
                                struct tp_err *err)
 {
@@ -85,12 +85,12 @@ static tp_status parse_address(struct sockaddr_storage *a, bool *loopback, const
         v6->sin6_port = htons((uint16_t)port);
         *loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
     } else {
-        return tp_fail(err, TP_E_USAGE, "page.listen: \"%s\" is no IP address", host);
+        return tp_fail(err, TP_E_USAGE, "page.listen: \"%s\" is not an IP address", host);
     }
     return TP_OK;
 }
 
-/* Takes the same time wherever the two differ. */
+/* Compare in a time that does not depend on where the two differ. */
 static bool same_token(const char *given, const char *token)
 {
     size_t n = strlen(token);
@@ -112,7 +112,8 @@ static bool may_read(const struct status_page *p, struct MHD_Connection *c)
            (query && same_token(query, p->token));
 }
 
-/* A request whose Host is a name comes from a page elsewhere that had its name point here. */
+/* Refuse a Host that is a name: another site can make a browser send such requests by letting its
+ * own name resolve to this address. */
 static bool host_is_address(struct MHD_Connection *c)
 {
     const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
@@ -190,16 +191,16 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *c, const char *u
     (void)version;
     (void)data;
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
-        return reply_text(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET\n");
-    if (!*seen) { /* headers are there; come again for the body, which there is none of */
+        return reply_text(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET is allowed\n");
+    if (!*seen) { /* this call has the headers; another one follows for the body, which is empty */
         *seen = p;
         return MHD_YES;
     }
     *size = 0;
     if (!host_is_address(c))
-        return reply_text(c, MHD_HTTP_FORBIDDEN, "ask by address\n");
+        return reply_text(c, MHD_HTTP_FORBIDDEN, "use the address, not a name\n");
     if (!may_read(p, c))
-        return reply_text(c, MHD_HTTP_UNAUTHORIZED, "needs the token: ?token=...\n");
+        return reply_text(c, MHD_HTTP_UNAUTHORIZED, "a token is needed: ?token=...\n");
     if (strcmp(url, "/") == 0)
         return reply(c, MHD_HTTP_OK, "text/html; charset=utf-8", tp_page_html,
                      (size_t)(tp_page_html_end - tp_page_html), MHD_RESPMEM_PERSISTENT);

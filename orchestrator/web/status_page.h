@@ -1,9 +1,9 @@
 /*
- * orchestrator/web/status_page.h - the status page: / (one page, no outside assets), /status,
- * /timeline, /events (JSON) and /metrics (Prometheus).
+ * orchestrator/web/status_page.h - the status page: / (one page without outside assets), /status,
+ * /timeline and /events (JSON), /metrics (Prometheus). Read only.
  *
- * Bound to the address of the job file; anything but loopback needs a token, which requests carry
- * as "Authorization: Bearer TOKEN" or "?token=TOKEN". Read only.
+ * It listens at the address in the job file. Any address but loopback needs a token, which requests
+ * carry as "Authorization: Bearer TOKEN" or "?token=TOKEN".
  */
 #ifndef ORCHESTRATOR_WEB_STATUS_PAGE_H
 #define ORCHESTRATOR_WEB_STATUS_PAGE_H
@@ -12,7 +12,7 @@
 
 #include "core/err.h"
 
-/* What the page shows; each returns a new reference or NULL. */
+/* Where the page gets what it shows; each function returns a new reference or NULL. */
 struct status_page_source {
     json_t *(*status)(void *ctx);
     json_t *(*timeline)(void *ctx);
@@ -23,12 +23,13 @@ struct status_page_source {
 struct status_page;
 
 /* listen: host:port ("127.0.0.1:8080", "[::1]:0"). token_file: NULL for none.
- * TP_E_USAGE: not an address; not loopback without a token. TP_E_IO: cannot be bound. */
+ * TP_E_USAGE: not an address, or not loopback and without a token. TP_E_IO: it cannot listen there.
+ */
 tp_status status_page_open(struct status_page **out, const char *listen, const char *token_file,
                            const struct status_page_source *source, struct tp_err *err);
 void status_page_close(struct status_page *p);
 
-/* For epoll; status_page_serve when it is readable, and now and then. */
+/* Call status_page_serve when this is readable, and now and then. */
 int status_page_fd(const struct status_page *p);
 void status_page_serve(struct status_page *p);
 

@@ -10,16 +10,16 @@
 #include "core/clock.h"
 
 enum { QUEUE = 32, TRIES = 3, TIMEOUT_S = 10 };
-static const double PAUSE_S = 1; /* before another try: a receiver may be starting anew */
+static const double PAUSE_S = 1; /* before another try, because a receiver may be restarting */
 
 struct webhook {
     CURLM *multi;
     CURL *easy;
     struct curl_slist *headers;
-    char *queue[QUEUE]; /* the first is under way */
+    char *queue[QUEUE]; /* the first one is being sent */
     int n, tries;
     bool busy;
-    double next_at; /* no try before */
+    double next_at; /* earliest time of the next try */
 };
 
 static size_t swallow(char *data, size_t size, size_t n, void *ctx)
@@ -37,7 +37,7 @@ tp_status webhook_open(struct webhook **out, const char *url, struct tp_err *err
     if (!url || !url[0])
         return TP_OK;
     if (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0)
-        return tp_fail(err, TP_E_USAGE, "webhook: \"%s\" is no http or https URL", url);
+        return tp_fail(err, TP_E_USAGE, "webhook: \"%s\" is not an http or https URL", url);
     w = calloc(1, sizeof *w);
     if (!w || curl_global_init(CURL_GLOBAL_DEFAULT) || !(w->multi = curl_multi_init()) ||
         !(w->easy = curl_easy_init())) {
@@ -109,7 +109,7 @@ void webhook_tick(struct webhook *w)
 
 void webhook_close(struct webhook *w, double seconds)
 {
-    const struct timespec wait = { .tv_nsec = 20 * 1000 * 1000 }; /* 50 a second */
+    const struct timespec wait = { .tv_nsec = 20 * 1000 * 1000 }; /* fifty times a second */
 
     if (!w)
         return;

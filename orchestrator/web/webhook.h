@@ -1,8 +1,8 @@
 /*
- * orchestrator/web/webhook.h - POST events to a URL without ever waiting for it.
+ * orchestrator/web/webhook.h - POSTs events to a URL without waiting for it.
  *
- * At most one request is under way and a few wait; a URL that does not answer costs the newest
- * events their delivery, never the job its time. Each is tried three times.
+ * One request at a time is sent and a few wait. When the URL does not answer, the newest events are
+ * dropped; the job never waits. Each event is tried three times.
  */
 #ifndef ORCHESTRATOR_WEB_WEBHOOK_H
 #define ORCHESTRATOR_WEB_WEBHOOK_H
@@ -13,16 +13,17 @@
 
 struct webhook;
 
-/* url "" or NULL: *out = NULL, which every call takes. Only http and https. */
+/* url "" or NULL: *out is NULL, which every function accepts. TP_E_USAGE: neither http nor https.
+ */
 tp_status webhook_open(struct webhook **out, const char *url, struct tp_err *err);
 
-/* Queue one. Borrowed. */
+/* Queue an event, which stays the caller's. */
 void webhook_post(struct webhook *w, const json_t *event);
 
-/* Let transfers go on; call it at each tick. */
+/* Continue transfers; call it at each tick. */
 void webhook_tick(struct webhook *w);
 
-/* Wait up to `seconds` for what is queued, and free. */
+/* Wait at most `seconds` for the queue to empty, and free. */
 void webhook_close(struct webhook *w, double seconds);
 
 #endif

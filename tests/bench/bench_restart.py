@@ -72,7 +72,7 @@ def watching(folder, model, seconds):
         j.await_step(20)
         ranks = [r["pid"] for r in j.status()["ranks"]]
         watchers = [j.process.pid] + [p for p in j.processes()
-                                      if p not in j.processes(keepers=False)]
+                                      if p not in j.processes(supervisors=False)]
         first = sum(map(cpu_seconds, watchers)), sum(map(cpu_seconds, ranks))
         time.sleep(seconds)
         last = sum(map(cpu_seconds, watchers)), sum(map(cpu_seconds, ranks))

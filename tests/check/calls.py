@@ -19,7 +19,7 @@ PRINTS = "printf vprintf puts putchar perror".split()
 ENVIRONMENT = "getenv secure_getenv setenv unsetenv putenv clearenv".split()
 
 # Folders that do not use the environment. Complete when it has all below cli/ but progress/.
-WITHOUT_ENVIRONMENT = "core layout device kernels ckpt reshard".split()
+WITHOUT_ENVIRONMENT = "core layout device kernels ckpt reshard orchestrator".split()
 
 
 def calls(names):

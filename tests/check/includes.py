@@ -54,8 +54,6 @@ FOLDER_CYCLES = [
 FILE_CYCLES = [
     "comm/backend comm/comm comm/launch comm/reduce comm/shm",
     "trainer/tensor/linear_product trainer/tensor/parallel_linear",
-    "orchestrator/plan/candidates orchestrator/plan/fit",
-    "orchestrator/run orchestrator/run_state orchestrator/run_slurm",
 ]
 
 

@@ -17,7 +17,7 @@ import sys
 import source
 
 # Folders where the rules are enforced. Complete when it has all folders.
-ENFORCED = "core layout device progress".split()
+ENFORCED = "core layout device progress orchestrator".split()
 
 # Prefixes besides the file's noun and its folders.
 PREFIXES = {

@@ -9,10 +9,18 @@ import sys
 import time
 
 import harness
+from test_faults import preload
 
 FAKE = pathlib.Path(__file__).with_name("fake_trainer.py")
 PICKY = pathlib.Path(__file__).with_name("picky_trainer.py")
+JOURNAL_KILL = harness.BUILD / "tests/fault/journal_kill.so"
 PACE = {"seq": 64, "batch": 8, "save-every": 10}  # tp-train: some 10 ms a step of the tiny model
+
+
+def killed_after(record):
+    """The environment in which tp-run dies by SIGKILL after a record of its journal: its number, or
+    STATE:K for the K-th transition to that state. See tests/fault/journal_kill.c."""
+    return {"LD_PRELOAD": preload(JOURNAL_KILL), "TP_JOURNAL_KILL": str(record)}
 
 
 class Job:
@@ -112,20 +120,20 @@ class Job:
 
     def run_id(self):
         last = (self.state / "journal").read_bytes().splitlines()[-1]
-        return json.loads(last[20:])["book"]["run_id"]
+        return json.loads(last[20:])["record"]["run_id"]
 
     def journal(self):
         return [json.loads(l[20:]) for l in (self.state / "journal").read_bytes().splitlines()]
 
-    def processes(self, keepers=True):
+    def processes(self, supervisors=True):
         """Pids that belong to this job, by their environment."""
         try:
             run_id = self.run_id()
         except (FileNotFoundError, IndexError, ValueError):
             return []
         names = [b"TP_RUN_ID=" + run_id.encode()]
-        if keepers:
-            names.append(b"TP_KEEPER_ID=" + run_id.encode())
+        if supervisors:
+            names.append(b"TP_SUPERVISOR_ID=" + run_id.encode())
         pids = []
         for p in pathlib.Path("/proc").iterdir():
             if p.name.isdigit():

@@ -31,12 +31,12 @@ KERNEL_NAMES = {
 }
 
 
-def preload():
-    """LD_PRELOAD of the shim; a sanitizer's runtime has to come first."""
+def preload(library=SHIM):
+    """LD_PRELOAD of a library; a sanitizer's runtime has to come first."""
     first = []
     if "address" in harness.SANITIZE:
         first = [subprocess.check_output(["gcc", "-print-file-name=libasan.so"], text=True).strip()]
-    return ":".join(first + [str(SHIM)])
+    return ":".join(first + [str(library)])
 
 
 class Shim:

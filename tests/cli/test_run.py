@@ -55,6 +55,7 @@ def test_a_killed_rank_means_the_next_layout_and_the_same_curve(tmp_path, tiny, 
         os.kill(job.rank_pid(2), signal.SIGKILL)
         exit_event = job.await_event("rank_exit")
         assert exit_event["rank"] == 2 and exit_event["node"] == "c"
+        assert exit_event["reason"] == "rank_killed" and "signal 9" in exit_event["message"]
         again = job.await_event("training", 2)
         figure("seconds from kill to training at tp2", round(again["seconds"], 2))
         assert again["layout"] == "tp2" and again["resumed_at"] >= 10
@@ -70,7 +71,7 @@ def test_a_stopped_rank_is_named_and_the_job_goes_on(tmp_path, tiny, figure):
         pid = job.rank_pid(1)
         os.kill(pid, signal.SIGSTOP)
         hang = job.await_event("hang")
-        assert hang["rank"] == 1, job.story()
+        assert hang["rank"] == 1 and hang["reason"] == "rank_stuck", job.story()
         again = job.await_event("training", 2)
         figure("seconds to the verdict", round(hang["seconds"], 2))
         figure("seconds from SIGSTOP to training", round(again["seconds"], 2))
@@ -85,7 +86,7 @@ def test_a_killed_keeper_leaves_nothing_behind(tmp_path, tiny):
         job.start()
         job.await_step(20)
         before = job.processes()
-        keeper = [p for p in before if p not in job.processes(keepers=False)]
+        keeper = [p for p in before if p not in job.processes(supervisors=False)]
         assert len(keeper) == 1
         os.kill(keeper[0], signal.SIGKILL)
         job.await_event("training", 2)
@@ -107,7 +108,9 @@ def test_a_lost_node_is_replaced_by_a_spare_and_taken_back(tmp_path, tiny):
         assert job.await_event("training", 3)["layout"] == "tp1"
         assert job.verb("node", "up", "b").rc == 0
         assert job.await_event("training", 4)["layout"] == "tp2"  # scaled up by itself
-        assert job.events("node_back")[0]["node"] == "b"
+        back = job.events("node_back")[0]
+        assert back["node"] == "b" and back["reason"] == "node_given_back"
+        assert {e["reason"] for e in job.events("node_lost")} == {"node_taken_away"}
         assert job.verb("node", "down", "nowhere").rc == 2
         job.verb("stop", "--wait")
 
@@ -117,7 +120,7 @@ def test_without_nodes_it_waits_for_one(tmp_path, tiny):
         job.start()
         job.await_step(15)
         job.verb("node", "down", "a")
-        job.await_event("plan", result="waiting for nodes")
+        job.await_event("plan", result="waiting_for_nodes")
         assert job.status()["state"] == "plan"
         job.verb("node", "up", "a")
         job.await_event("training", 2)
@@ -131,7 +134,8 @@ def test_a_crash_loop_backs_off_and_stops_with_the_reason(tmp_path):
         assert job.start().wait() == 3
         assert time.monotonic() - begin >= 0.4
         assert len(job.events("launch")) == 3
-        failed = job.events("failed")[0]["reason"]
+        assert job.events("failed")[0]["reason"] == "no_progress"
+        failed = job.events("failed")[0]["message"]
         assert "3 starts in a row" in failed and "fake: cannot start" in failed
 
 
@@ -140,7 +144,7 @@ def test_after_a_failure_somebody_has_looked_and_all_nodes_count_again(tmp_path)
     with fake_job(tmp_path, "--exit-at", 5, 9, "--step-ms", 50,
                   restart={"no_progress": 1, "blame": 1, "exclude_for": "1h"}) as job:
         assert job.start().wait() == 3
-        assert job.events("node_lost")[0]["reason"] == "excluded after repeated faults"
+        assert job.events("node_lost")[0]["reason"] == "repeated_faults"
         assert "excluded" in {n["state"] for n in job.status()["nodes"]}
         job.path.write_text(job.path.read_text().replace('"--exit-at", "5"', '"--exit-at", "500"'))
         launches = len(job.events("launch"))
@@ -158,7 +162,7 @@ def test_a_command_that_reports_nothing_may_take_as_long_as_it_likes(tmp_path):
     with silent_job(tmp_path, "sleep 3", no_progress=1) as job:
         assert job.start().wait() == 0
         assert not job.events("hang")
-        assert "by its exit alone" in job.events("training")[0]["reason"]
+        assert job.events("training")[0]["reason"] == "unreported"
         assert job.status()["spent"]["training"] > 1
 
 
@@ -171,7 +175,7 @@ def test_a_command_that_reports_nothing_gets_somewhere_by_living_long(tmp_path):
         (job.folder / "lives").unlink()
         job.path.write_text(job.path.read_text().replace("sleep 1.5; exit 2", "exit 1"))
         assert job.start().wait() == 3
-        assert "2 starts in a row without a step" in job.events("failed")[0]["reason"]
+        assert "2 starts in a row without a step" in job.events("failed")[0]["message"]
 
 
 def test_dying_at_the_same_step_again_and_again_is_no_progress(tmp_path):
@@ -180,7 +184,7 @@ def test_dying_at_the_same_step_again_and_again_is_no_progress(tmp_path):
                                                         "backoff": "0.1s"}) as job:
         assert job.start().wait() == 3
         assert len(job.events("launch")) == 4  # the first got to step 5
-        assert "3 starts in a row without a step beyond 5" in job.events("failed")[0]["reason"]
+        assert "3 starts in a row without a step beyond 5" in job.events("failed")[0]["message"]
 
 
 def test_a_budget_of_restarts_is_kept(tmp_path):
@@ -188,20 +192,23 @@ def test_a_budget_of_restarts_is_kept(tmp_path):
                                                         "backoff": "0.1s"}) as job:
         assert job.start().wait() == 3
         assert len(job.events("launch")) == 3
-        assert "2 restarts within" in job.events("failed")[0]["reason"]
+        assert job.events("failed")[0]["reason"] == "too_many_restarts"
+        assert "2 restarts within" in job.events("failed")[0]["message"]
 
 
 def test_a_program_that_does_not_exist(tmp_path):
     with Job(tmp_path, ["/nonexistent/trainer"], checkpoints="none", allow="[dp1]") as job:
         assert job.start().wait() == 2
-        assert "/nonexistent/trainer: cannot be executed" in job.events("failed")[0]["reason"]
+        assert job.events("failed")[0]["reason"] == "command_not_executable"
+        assert "/nonexistent/trainer: cannot be executed" in job.events("failed")[0]["message"]
 
 
 def test_a_loss_that_is_nan_stops_when_it_comes_again(tmp_path):
     with fake_job(tmp_path, "--nan-at", 20) as job:
         assert job.start().wait() == 3
         assert len(job.events("nan")) == 2
-        assert "same step again" in job.events("failed")[0]["reason"]
+        assert {e["reason"] for e in job.events("nan")} == {"loss_not_finite"}
+        assert job.events("failed")[0]["reason"] == "loss_not_finite_again"
 
 
 def test_a_slow_rank_and_a_jump_are_reported(tmp_path):
@@ -315,5 +322,6 @@ def test_when_none_is_good_it_never_begins_at_0(tmp_path, tiny):
         for step in stop_with_checkpoints(job):
             flip(next(step.glob("*.h5")))
         assert job.start().wait() == 3
-        assert "to begin again from step 0" in job.events("failed")[-1]["reason"]
+        assert job.events("failed")[-1]["reason"] == "no_good_checkpoint"
+        assert "to begin again from step 0" in job.events("failed")[-1]["message"]
         assert len(job.events("launch")) == 1

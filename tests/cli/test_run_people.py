@@ -35,7 +35,7 @@ def test_closed_standard_streams_do_not_end_in_its_files(tmp_path):
             assert json.loads(line)["event"]
         assert job.events("done")
         for record in job.journal():
-            assert record["edge"]
+            assert record["transition"]
 
 
 def test_closed_standard_streams_do_not_end_in_a_checkpoint(tmp_path, tiny):
@@ -108,9 +108,9 @@ def test_a_full_journal_is_no_reason_to_leave_a_job_that_trains(tmp_path, tiny):
         job.await_step(job.status()["step"] + 60)
         assert job.process.poll() is None, "it left the job alone"
         resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        job.await_event("journal_again")
+        job.await_event("journal_recovered")
         assert job.verb("stop", "--wait").rc == 0
-        assert job.wait() == 75 and job.journal()[-1]["edge"] == "stopped"
+        assert job.wait() == 75 and job.journal()[-1]["transition"] == "stopped"
 
 
 # ---- its answers as JSON ----
@@ -147,7 +147,7 @@ def test_a_job_that_is_done_says_so_and_goes_on_for_more_steps(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=20) as job:
         assert job.start().wait() == 0
         r = harness.run("tp-run", job.path)
-        assert r.rc == 0 and "is done already" in r.err and len(job.events("launch")) == 1, repr(r)
+        assert r.rc == 0 and "all steps are done already" in r.err and len(job.events("launch")) == 1, repr(r)
         job.path.write_text(job.path.read_text().replace('"20"', '"40"'))
         assert job.start().wait() == 0
         assert [e["resumed_at"] for e in job.events("launch")] == [-1, 20]
@@ -175,8 +175,8 @@ def crying_job(folder, words):
 def test_any_last_words_are_told(tmp_path, words, said):
     with crying_job(tmp_path, words) as job:
         assert job.start().wait() == 3
-        assert said in job.events("rank_exit")[0]["reason"]
-        assert said in job.events("failed")[0]["reason"]
+        assert said in job.events("rank_exit")[0]["message"]
+        assert said in job.events("failed")[0]["message"]
         assert said in job.output.read_text() and "\x1b" not in job.output.read_text()
         r = job.verb("status")
         assert r.rc == 0 and said in r.out, repr(r)
@@ -187,7 +187,7 @@ def test_folders_with_names_of_any_bytes(tmp_path):
     folder.mkdir()
     with crying_job(folder, b"no\n") as job:
         assert job.start().wait() == 3
-        assert "exit code 1: no" in job.events("failed")[0]["reason"]
+        assert "exit code 1: no" in job.events("failed")[0]["message"]
 
 
 def test_a_refused_command_line_is_not_tried_again_though_a_rank_ends_first(tmp_path):
@@ -195,4 +195,4 @@ def test_a_refused_command_line_is_not_tried_again_though_a_rank_ends_first(tmp_
                   restart={"no_progress": 3, "backoff": "0.1s"}) as job:
         assert job.start().wait() == 3
         assert len(job.events("launch")) == 1
-        assert "the command line is refused" in job.events("failed")[0]["reason"]
+        assert job.events("failed")[0]["reason"] == "command_refused"

@@ -38,15 +38,15 @@ def listener():
 
 
 def tell_port(folder, listener):
-    new = folder / "beats.new"
+    new = folder / "relay-port.new"
     new.write_text("%d\n" % listener.getsockname()[1])
-    new.rename(folder / "beats")
+    new.rename(folder / "relay-port")
 
 
 def relay(folder, *command, run_id="%016x.1" % os.getpid()):
     env = {**os.environ, "SLURM_PROCID": "0", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
            "SLURMD_NODENAME": "node7", "TP_RUN_ID": run_id}
-    return subprocess.Popen([str(harness.BIN / "tp-run"), "relay", str(folder), *command], env=env,
+    return subprocess.Popen([str(harness.BIN / "tp-run"), "relay", "slurm", str(folder), *command], env=env,
                             stderr=subprocess.PIPE, text=True)
 
 
@@ -124,7 +124,7 @@ def test_a_rank_that_dies_is_named(tmp_path):
 
 def test_a_signal_is_handed_on(tmp_path):
     script = "trap 'exit 75' USR1; echo ready; while :; do sleep 0.05; done"
-    p = subprocess.Popen([str(harness.BIN / "tp-run"), "relay", str(tmp_path), "sh", "-c", script],
+    p = subprocess.Popen([str(harness.BIN / "tp-run"), "relay", "slurm", str(tmp_path), "sh", "-c", script],
                          stdout=subprocess.PIPE, text=True)
     assert p.stdout.readline() == "ready\n"
     p.send_signal(signal.SIGUSR1)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import harness
-from run_job import assert_same_curve, picky_job, train_job
+from run_job import assert_same_curve, killed_after, picky_job, train_job
 from test_faults import Shim
 
 STEPS = 250
@@ -79,7 +79,7 @@ def test_tp_train_reads_another_layout_as_it_is_and_says_why(tmp_path, tiny, ref
         event, = job.events("reshard")
         assert event["how"] == "resume" and event["from"] == "tp4" and event["to"] == "tp2"
         assert event["resume_seconds"] < event["convert_seconds"]
-        assert "--resume reads" in event["reason"]
+        assert event["reason"] == "resume_faster" and "--resume reads" in event["message"]
         size = sum(f.stat().st_size for f in harness.steps(job.ckpt)[0].glob("*.h5"))
         assert 0.9 * size < event["bytes"] < 1.1 * size
         assert_whole(job, reference)
@@ -100,7 +100,7 @@ def test_a_trainer_that_reads_its_own_layout_alone_gets_it(tmp_path, tiny, refer
         lose_a_rank(job)
         assert job.wait() == 0
         event, = job.events("reshard")
-        assert event["how"] == "convert" and "not tp-train" in event["reason"]
+        assert event["how"] == "convert" and event["reason"] == "own_layout_only"
         assert job.events("training")[1]["layout"] == "tp2"
         assert_whole(job, reference)
 
@@ -110,7 +110,7 @@ def test_reshard_never_leaves_it_to_the_command(tmp_path, tiny):
         lose_a_rank(job)
         assert job.wait() == 3
         assert job.events("reshard")[0]["how"] == "resume"
-        assert "picky:" in job.events("failed")[0]["reason"]
+        assert "picky:" in job.events("failed")[0]["message"]
 
 
 # ---- faults on the way ----
@@ -127,7 +127,7 @@ def test_a_killed_tp_reshard_goes_on(tmp_path, tiny, reference, at):
         assert job.wait() == 0
         failed = job.events("reshard_failed")
         assert len(failed) == (at < 1000), job.story()
-        assert all("signal 9" in e["reason"] for e in failed)
+        assert all(e["reason"] == "tp_reshard_failed" and "signal 9" in e["message"] for e in failed)
         assert len(job.events("reshard")) == 1 + len(failed)
         assert_whole(job, reference)
 
@@ -141,10 +141,10 @@ def test_no_space_for_a_conversion(tmp_path, tiny, reference, picky):
         lose_a_rank(job)
         code = job.wait()
         failed = job.events("reshard_failed")
-        assert "No space left" in failed[0]["reason"], failed
+        assert "No space left" in failed[0]["message"], failed
         if picky:
             assert code == 3 and len(failed) == 3
-            assert "No space left" in job.events("failed")[0]["reason"]
+            assert "No space left" in job.events("failed")[0]["message"]
             for step in harness.steps(job.ckpt):
                 harness.ok("tp-ckpt", "verify", step)
             assert not list(job.ckpt.glob("*.tmp-*")) and job.processes() == []
@@ -195,11 +195,11 @@ def test_a_node_that_is_back_before_the_conversion_ends_changes_the_plan(tmp_pat
 def test_tp_run_killed_around_a_conversion(tmp_path, tiny, reference, record):
     """At the records of the journal from the fault to the next training."""
     with picky_job(tmp_path, tiny, steps=STEPS, **LOSE) as job:
-        job.start({"TP_RUN_DIE_AFTER": record})
+        job.start(killed_after(record))
         job.await_event("save")
         os.kill(job.rank_pid(3), signal.SIGKILL)
         assert job.process.wait(60) == -signal.SIGKILL, job.story()
-        assert job.journal()[-1]["edge"] == record.split(":")[0]
+        assert job.journal()[-1]["transition"] == record.split(":")[0]
         assert job.start().wait() == 0, job.story()
         assert_whole(job, reference)
 
@@ -208,5 +208,5 @@ def test_the_journal_keeps_what_was_measured(tmp_path, tiny):
     with picky_job(tmp_path, tiny, steps=STEPS, **LOSE) as job:
         lose_a_rank(job)
         assert job.wait() == 0
-        book = job.journal()[-1]["book"]
+        book = job.journal()[-1]["record"]
         assert book["read_rate"] > 0 and book["convert_rate"] > 0

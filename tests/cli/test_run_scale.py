@@ -26,7 +26,8 @@ def test_it_scales_up_when_the_time_saved_is_worth_it(tmp_path, tiny):
         job.verb("node", "up", "b")
         again = job.await_event("training", 3)
         assert again["layout"] == first == "tp2"
-        reason = job.events("drain")[-1]["reason"]
+        assert job.events("drain")[-1]["reason"] == "layout_better"
+        reason = job.events("drain")[-1]["message"]
         assert re.search(r"tp2 fits again and saves about \d", reason), reason
         # asked to save first: nothing is trained twice
         drained = [e for e in job.events("save") if e["attempt"] == 2][-1]
@@ -43,7 +44,8 @@ def test_it_stays_and_says_why_when_a_restart_costs_more(tmp_path, tiny):
         assert job.await_event("training", 2)["layout"] == "tp1"
         job.verb("node", "up", "b")
         stays = job.await_event("plan", result="stays")
-        assert stays["better"] == "tp2" and "restart.worth asks for" in stays["reason"]
+        assert stays["better"] == "tp2" and stays["reason"] == "restart_not_worth"
+        assert "restart.worth asks for" in stays["message"]
         assert stays["gain_seconds"] < stays["needed_seconds"]
         s = job.await_step(job.status()["step"] + 200)
         assert s["layout"] == "tp1" and len(job.events("launch")) == 2
@@ -101,8 +103,8 @@ def test_when_nothing_fits_the_survivors_it_waits_and_says_so(tmp_path, tiny):
         job.start()
         job.await_step(12)
         job.verb("node", "down", "d")
-        waits = job.await_event("plan", result="waiting for nodes")
-        assert waits["ranks"] == 3 and "tp1: a rank needs" in waits["reason"], waits
+        waits = job.await_event("plan", result="waiting_for_nodes")
+        assert waits["ranks"] == 3 and "tp1: a rank needs" in waits["message"], waits
         job.verb("node", "up", "d")
         assert job.await_event("training", 2)["layout"] == "tp4"
         job.verb("stop", "--wait")

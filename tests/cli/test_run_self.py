@@ -16,7 +16,7 @@ import pytest
 
 import harness
 from freezer import open_freezer
-from run_job import alive, assert_same_curve, train_job
+from run_job import alive, assert_same_curve, killed_after, train_job
 
 STEPS = 250
 
@@ -59,17 +59,17 @@ def test_a_job_that_ended_while_nobody_watched(tmp_path, tiny):
         assert len(job.events("launch")) == 1 and job.events("done")
 
 
-EDGES = ["plan:1", "launch:1", "init:1", "train:1", "save:1", "train:2", "drain:1", "diagnose:1",
-         "plan:2", "launch:2", "init:2", "train:4", "done:1"]
+TRANSITIONS = ["plan:1", "launch:1", "init:1", "train:1", "save:1", "train:2", "drain:1", "diagnose:1",
+               "plan:2", "launch:2", "init:2", "train:4", "done:1"]
 
 
-@pytest.mark.parametrize("edge", EDGES)
-def test_killed_at_a_record_of_the_journal_it_goes_on(tmp_path, tiny, edge, curve):
+@pytest.mark.parametrize("transition", TRANSITIONS)
+def test_killed_at_a_record_of_the_journal_it_goes_on(tmp_path, tiny, transition, curve):
     """A job with one fault on the way, so that every state comes by; tp-run dies after that record."""
     # tp-run looks ten times a second: saves are many, so that it sees some whatever they take
-    every = 1 if edge in ("save:1", "train:4") else 25
+    every = 1 if transition in ("save:1", "train:4") else 25
     with train_job(tmp_path, tiny, steps=STEPS, options={"save-every": every}) as job:
-        job.start({"TP_RUN_DIE_AFTER": edge})
+        job.start(killed_after(transition))
         fault = None
         while job.process.poll() is None:
             s = job.status() if fault is None else None
@@ -78,7 +78,7 @@ def test_killed_at_a_record_of_the_journal_it_goes_on(tmp_path, tiny, edge, curv
                 os.kill(fault, signal.SIGKILL)
             time.sleep(0.01)
         assert job.process.returncode == -signal.SIGKILL, job.story()
-        assert job.journal()[-1]["edge"] == edge.split(":")[0]
+        assert job.journal()[-1]["transition"] == transition.split(":")[0]
         assert job.start().wait() == 0, job.story()
         assert job.processes() == []
         assert_same_curve(job, curve(STEPS))
@@ -136,8 +136,8 @@ def test_whoever_waits_for_a_stopped_process_names_it(tmp_path, tiny):
                                  stderr=subprocess.PIPE, text=True)
         with train_job(tmp_path, tiny, steps=60, name="second") as second:
             second.start()
-            waits = second.await_event("plan", result="waiting for the checkpoint root")
-            assert "held by process %d" % holder.pid in waits["reason"]
+            waits = second.await_event("plan", result="waiting_for_root")
+            assert "held by process %d" % holder.pid in waits["message"]
             assert second.status()["state"] == "plan"
             assert prune.wait(60) == 3 and "process %d (" % holder.pid in prune.stderr.read()
             assert len(harness.steps(first.ckpt)) > 1
@@ -166,7 +166,7 @@ def test_a_stale_job_that_wakes_up_cannot_write(tmp_path, tiny, how):
         new.await_event("save", 2)
         go_on()
         assert old.wait() == 3
-        assert "a newer job" in old.events("failed")[-1]["reason"]
+        assert old.events("failed")[-1]["reason"] == "newer_job"
         new.verb("stop", "--wait")
         epochs = {json.loads((s / "manifest.json").read_text())["epoch"]
                   for s in harness.steps(new.ckpt)}
@@ -187,7 +187,7 @@ def test_a_rank_that_cannot_be_killed_does_not_hold_up_the_job(tmp_path, tiny, f
             freezer.freeze([pid])
             assert job.await_event("hang")["rank"] == 2
             lost = job.await_event("node_lost")
-            assert lost["node"] == "c" and "cannot be killed" in lost["reason"]
+            assert lost["node"] == "c" and lost["reason"] == "rank_unkillable"
             again = job.await_event("training", 2)
             figure("seconds until the others train", round(again["seconds"], 2))
             assert again["layout"] == "tp2" and alive(pid)
@@ -268,7 +268,7 @@ class Faults:
         self.job.start()
 
     def keeper(self, _):
-        ranks = self.job.processes(keepers=False)
+        ranks = self.job.processes(supervisors=False)
         os.kill(next(p for p in self.job.processes() if p not in ranks), signal.SIGKILL)
 
     def corrupt(self, rank):
@@ -317,7 +317,7 @@ def test_twenty_random_faults_in_one_run(tmp_path, figure, same_bits):
     reference = dict(enumerate(harness.losses(log)))
     with train_job(tmp_path, model, steps=steps, options={"save-every": 5, **bits}, allow="[]",
                    restart={"max": 1000, "blame": 1000, "settle": "0.1s", "backoff": "0.1s",
-                            "no_progress": 20, "worth": 0.01}) as job:
+                            "backoff_max": "1s", "no_progress": 20, "worth": 0.01}) as job:
         specs = [c["layout"] for c in json.loads(job.verb("plan", "--json").out) if c["legal"]]
         job.start()
         job.await_event("save")

@@ -8,6 +8,7 @@ import time
 import pytest
 
 import harness
+from run_job import killed_after
 from slurm_job import end_in, queue, slurm, slurm_job, wait_until
 
 
@@ -74,7 +75,7 @@ def test_a_request_that_slurm_refuses_is_one_sentence(tmp_path, model, cluster):
     with slurm_job(tmp_path, model, options="[--partition=absent]") as job:
         job.start()
         assert job.wait(30) == 3
-        reason = job.events("failed")[0]["reason"]
+        reason = job.events("failed")[0]["message"]
         assert "salloc" in reason and "nvalid partition" in reason, reason
 
 
@@ -85,7 +86,8 @@ def test_somebody_who_cancels_the_allocation_ends_the_run(tmp_path, model, clust
         job.await_event("save", timeout=90)
         slurm("scancel", queue()[0])
         assert job.wait(60) == 75
-        assert "CANCELLED" in job.events("stopped")[0]["reason"]
+        assert job.events("stopped")[0]["reason"] == "slurm_allocation_over"
+        assert "CANCELLED" in job.events("stopped")[0]["message"]
         assert len(queue(states="all")) == 1 and queue() == []
         job.start()
         assert job.await_event("training", 2, timeout=60)["resumed_at"] >= 10, "a new run may"
@@ -126,7 +128,7 @@ def refused(folder, model, option, said):
     with slurm_job(folder, model, options="[%s]" % option) as job:
         job.start()
         assert job.wait(30) == 3
-        reason = job.events("failed")[0]["reason"]
+        reason = job.events("failed")[0]["message"]
         assert "salloc" in reason and said in reason, reason
         r = job.verb("submit")
         assert r.rc == 3 and said in r.err and len(r.err.strip().splitlines()) == 1, repr(r)
@@ -180,7 +182,7 @@ def test_batch_jobs_follow_each_other(tmp_path, model, cluster, figure):
     ends = [e for e in job.events("allocation") if e["result"] == "ends"][0]
     figure("seconds without training", round(again["time"] - ends["time"], 2))
     assert again["resumed_at"] >= ends["step"], "steps were lost"
-    assert "goes on" in job.events("stopped")[0]["reason"]
+    assert job.events("stopped")[0]["reason"] == "slurm_job_continues"
     wait_until(lambda: len(job.events("chain")) == 2)
     assert (job.state / "home").read_text().split()[2] in ("n1", "n2", "n3")
     front = in_front(tmp_path / "front", "srun")
@@ -234,7 +236,7 @@ def test_allocations_without_progress_are_the_last(tmp_path, model, cluster):
             for i in queue(states="RUNNING"):
                 end_in(i, 4)
         assert job.wait(60) == 3
-        assert "allocations in a row" in job.events("failed")[0]["reason"]
+        assert job.events("failed")[0]["reason"] == "slurm_no_progress"
         time.sleep(0.5)
         assert queue() == []
 
@@ -245,7 +247,7 @@ def test_allocations_without_progress_are_the_last(tmp_path, model, cluster):
 def test_killed_after_each_record_there_is_one_allocation_and_none_in_the_end(tmp_path, model,
                                                                               cluster, n):
     with slurm_job(tmp_path, model, steps=30) as job:
-        job.start(env={"TP_RUN_DIE_AFTER": str(n)})
+        job.start(env=killed_after(n))
         assert job.wait(60) in (-9, 0)
         job.start()
         assert job.wait(90) == 0, job.story()

@@ -14,10 +14,10 @@ def test_training_does_not_notice_that_the_controller_is_away(tmp_path, model, c
         job.await_event("save", timeout=90)
         cluster("freeze")
         step = job.status()["step"]
-        job.await_event("allocation", result="Slurm does not answer", timeout=90)
+        job.await_event("allocation", result="slurm_unreachable", timeout=90)
         assert job.await_step(step + 20)["attempt"] == 1
         cluster("thaw")
-        wait_until(lambda: job.events("allocation")[-1]["result"] == "Slurm answers again", 60)
+        wait_until(lambda: job.events("allocation")[-1]["result"] == "slurm_reachable", 60)
         assert not job.events("node_lost") + job.events("hang") + job.events("restart"), job.story()
         job.verb("stop", "--wait")
 
@@ -30,7 +30,7 @@ def test_a_fault_while_the_controller_is_away_costs_no_budget(tmp_path, model, c
         cluster("freeze")
         os.kill(next(pids_of("tp-train", "layout=tp4")), signal.SIGKILL)
         job.await_event("launch", 2, timeout=60)
-        job.await_event("allocation", result="Slurm does not answer", timeout=60)
+        job.await_event("allocation", result="slurm_unreachable", timeout=60)
         cluster("thaw")
         job.await_event("training", 2, timeout=60)
         assert not job.events("node_lost"), job.story()
@@ -92,6 +92,6 @@ exec %s "$@"
         job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
         assert job.wait(90) == 0
         assert (front / "once").exists() and sorted(job.losses()) == list(range(30)), job.story()
-        assert "aborted" in job.events("restart")[0]["reason"]
+        assert "aborted" in job.events("restart")[0]["message"]
         again = job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
         assert again.wait(60) == 0, "what is done stays done"

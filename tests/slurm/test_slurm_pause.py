@@ -21,7 +21,7 @@ def test_a_suspended_job_is_waited_for_and_nobody_is_blamed(tmp_path, model, clu
         assert s["slurm"]["state"] == "SUSPENDED" and s["attempt"] == 1, job.story()
         slurm("scontrol", "resume", queue(states="SUSPENDED")[0])
         assert job.wait(30) == 75
-        assert job.events("stopped")[0]["reason"] == "saved and stopped"
+        assert job.events("stopped")[0]["message"] == "saved and stopped"
         s = [e["event"] for e in job.events() if e["event"] in ("node_lost", "hang", "killed", "restart")]
         assert s == [], job.story()
 
@@ -50,7 +50,7 @@ def test_in_a_suspended_batch_job_tp_run_is_stopped_too_and_goes_on(tmp_path, mo
     slurm("scontrol", "suspend", this)
     time.sleep(6)
     slurm("scontrol", "resume", this)
-    stood = wait_until(lambda: [e for e in job.events("allocation") if e["result"] == "stood still"], 20)
+    stood = wait_until(lambda: [e for e in job.events("allocation") if e["result"] == "stood_still"], 20)
     wait_until(lambda: job.status()["step"] > stood[0]["step"] + 20)
     s = job.status()
     assert s["attempt"] == attempt and not job.events("node_lost") + job.events("hang"), job.story()
@@ -89,8 +89,8 @@ def test_preempted_it_saves_within_the_grace_and_asks_for_another_allocation(tmp
         begin = time.time()
         urgent = preempt()
         taken = job.await_event("allocation", result="taken", timeout=20)
-        given_back = job.await_event("allocation", result="given back", timeout=20)
-        assert "preempts" in taken["reason"] and given_back["time"] - begin < 9, job.story()
+        given_back = job.await_event("allocation", result="given_back", timeout=20)
+        assert taken["reason"] == "slurm_preempted" and given_back["time"] - begin < 9, job.story()
         again = job.await_event("training", 2, timeout=60)
         assert urgent.wait(20) == 0
         assert no_step_is_lost(job, again), job.story()
@@ -124,7 +124,7 @@ def test_with_chain_requeue_it_is_one_job_for_those_that_wait_for_it(tmp_path, m
     wait_until(lambda: job.events("save"))
     end_in(first, 14)
     wait_until(lambda: job.events("stopped"), 30)
-    assert "job %s, which goes on" % first in job.events("stopped")[0]["reason"], job.story()
+    assert "job %s, which continues" % first in job.events("stopped")[0]["message"], job.story()
     run_at_once(first)
     wait_until(lambda: job.events("training")[1:], 60)
     assert queue("%i|%T", states="all", name="after") == [after + "|PENDING"]
@@ -140,7 +140,7 @@ def test_a_batch_job_that_is_requeued_goes_on_under_its_number(tmp_path, model, 
     wait_until(lambda: job.events("save") and job.events("chain"))
     slurm("scontrol", "requeue", first)
     wait_until(lambda: job.events("stopped"), 30)
-    assert "requeues" in job.events("stopped")[0]["reason"]
+    assert job.events("stopped")[0]["reason"] == "slurm_requeued"
     assert queue(states="PENDING") in ([], [first]), "its own next job would be one too many"
     run_at_once(first)
     again = wait_until(lambda: [e for e in job.events("training") if e["resumed_at"] > 0], 60)[0]

@@ -52,3 +52,17 @@ Test(text, random_bytes_become_valid_and_never_longer)
             cr_assert(text_utf8_length(p) > 0 && (unsigned char)*p >= 0x20, "seed 7, text %d", i);
     }
 }
+
+Test(text, the_last_line_that_says_something)
+{
+    char line[16];
+
+    cr_expect_str_eq(text_last_line(line, sizeof line, "one\ntwo\r\n \t\n", ""), "two");
+    cr_expect_str_eq(text_last_line(line, sizeof line, " 10%\r 20%\r", ""), " 20%");
+    cr_expect_str_eq(text_last_line(line, sizeof line, "why\n{\n}\n", "{}"), "why");
+    cr_expect_str_eq(text_last_line(line, sizeof line, "why\n{\n}\n", ""), "}");
+    cr_expect_str_eq(text_last_line(line, sizeof line, "a line that is too long", ""),
+                     "a line that is ");
+    cr_expect_str_eq(text_last_line(line, sizeof line, "\n\n", ""), "");
+    cr_expect_str_eq(text_last_line(line, sizeof line, "", ""), "");
+}

@@ -1,4 +1,6 @@
-/* tests/unit/orchestrator_scale.c - candidates, refusals, and the fit of the cost model. */
+/* tests/unit/orchestrator_candidates.c - candidates, refusals, and the fit of the cost model.
+ *
+ * covers: orchestrator/plan/cost */
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
 #include "orchestrator/plan/candidates.h"
@@ -44,14 +46,14 @@ static void teardown(void)
     file_remove_tree(dir, &err);
 }
 
-TestSuite(scale, .init = setup, .fini = teardown);
+TestSuite(candidates, .init = setup, .fini = teardown);
 
 static struct plan_candidate *find(struct plan_candidate *c, int n, const char *spec)
 {
     char text[SPEC_TEXT_MAX];
 
     for (int i = 0; i < n; i++)
-        if (strcmp(spec_format(text, &c[i].way.spec), spec) == 0)
+        if (strcmp(spec_format(text, &c[i].config.spec), spec) == 0)
             return &c[i];
     cr_assert(0, "no candidate %s", spec);
     return NULL;
@@ -60,15 +62,15 @@ static struct plan_candidate *find(struct plan_candidate *c, int n, const char *
 static void has_mesh(struct plan_candidate *c, int n, int tp, int pp, int dp)
 {
     for (int i = 0; i < n; i++)
-        if (c[i].legal && c[i].way.spec.tp == tp && c[i].way.spec.pp == pp &&
-            c[i].way.spec.dp == dp)
+        if (c[i].legal && c[i].config.spec.tp == tp && c[i].config.spec.pp == pp &&
+            c[i].config.spec.dp == dp)
             return;
     cr_assert(0, "no tp%dpp%ddp%d", tp, pp, dp);
 }
 
 /* Each mesh that the model (8 heads, 8 layers) and the batch of 12 allow is there, legal at least
  * in one variant; what cannot be is there once with its reason. */
-Test(scale, every_mesh_of_at_most_the_ranks_is_there_the_legal_ones_first)
+Test(candidates, every_mesh_of_at_most_the_ranks_is_there_the_legal_ones_first)
 {
     struct plan_candidate *c;
     int n;
@@ -79,7 +81,7 @@ Test(scale, every_mesh_of_at_most_the_ranks_is_there_the_legal_ones_first)
         cr_assert_eq(candidates_find(&c, &n, &job, NULL, ranks, &arena, &err), TP_OK, "%s",
                      err.msg);
         for (int i = 0; i < n; i++) {
-            const struct spec *s = &c[i].way.spec;
+            const struct spec *s = &c[i].config.spec;
             bool should = 8 % s->tp == 0 && s->pp <= 8 && 256 % (2 * s->cp) == 0 &&
                           12 % s->dp == 0 && (s->vpp == 1 || 12 / s->dp % s->pp == 0);
 
@@ -89,7 +91,7 @@ Test(scale, every_mesh_of_at_most_the_ranks_is_there_the_legal_ones_first)
             cr_assert(!(refused && c[i].legal), "a legal one after a refused one");
             refused = refused || !c[i].legal;
             for (int k = 0; k < i; k++)
-                cr_assert(!run_config_same(&c[i].way, &c[k].way), "twice");
+                cr_assert(!run_config_same(&c[i].config, &c[k].config), "twice");
         }
         for (int tp = 1; tp <= 8; tp *= 2)
             for (int pp = 1; pp <= 4; pp *= 2)
@@ -99,7 +101,7 @@ Test(scale, every_mesh_of_at_most_the_ranks_is_there_the_legal_ones_first)
     }
 }
 
-Test(scale, only_the_axes_of_the_job_are_used)
+Test(candidates, only_the_axes_of_the_job_are_used)
 {
     struct plan_candidate *c;
     int n;
@@ -107,11 +109,11 @@ Test(scale, only_the_axes_of_the_job_are_used)
     job.layouts.axes = (struct job_words){ .n = 2, .word = (char *[]){ "dp", "zero", NULL } };
     cr_assert_eq(candidates_find(&c, &n, &job, NULL, 4, &arena, &err), TP_OK);
     for (int i = 0; i < n; i++)
-        cr_assert(c[i].way.spec.tp == 1 && c[i].way.spec.pp == 1 && !c[i].way.spec.sp);
+        cr_assert(c[i].config.spec.tp == 1 && c[i].config.spec.pp == 1 && !c[i].config.spec.sp);
     cr_expect(find(c, n, "tp1dp4zero3")->legal && find(c, n, "tp1dp4zero1")->legal);
 }
 
-Test(scale, a_pipeline_gets_microbatches_and_memory_alone_asks_for_recomputation)
+Test(candidates, a_pipeline_gets_microbatches_and_memory_alone_asks_for_recomputation)
 {
     struct plan_candidate *c;
     int64_t need;
@@ -119,42 +121,24 @@ Test(scale, a_pipeline_gets_microbatches_and_memory_alone_asks_for_recomputation
 
     job.layouts.micro = 0;
     cr_assert_eq(candidates_find(&c, &n, &job, NULL, 4, &arena, &err), TP_OK);
-    cr_expect(find(c, n, "tp1pp4")->way.micro > 0 && find(c, n, "tp1pp4")->way.micro < 12);
-    cr_expect_eq(find(c, n, "tp4")->way.micro, 0);
+    cr_expect(find(c, n, "tp1pp4")->config.micro > 0 && find(c, n, "tp1pp4")->config.micro < 12);
+    cr_expect_eq(find(c, n, "tp4")->config.micro, 0);
     for (int i = 0; i < n; i++)
-        cr_expect(!c[i].way.recompute);
+        cr_expect(!c[i].config.recompute);
     need = find(c, n, "tp1")->memory;
     do { /* less and less: first smaller microbatches, then recomputation, then nothing */
         job.layouts.memory = need - 1;
         cr_assert_eq(candidates_find(&c, &n, &job, NULL, 1, &arena, &err), TP_OK);
         cr_assert(!c[0].legal || c[0].memory < need);
         need = c[0].memory;
-        cr_assert(!c[0].legal || c[0].way.recompute || c[0].way.micro);
+        cr_assert(!c[0].legal || c[0].config.recompute || c[0].config.micro);
     } while (c[0].legal);
     cr_expect(strstr(c[0].why, "at the least"), "%s", c[0].why);
 }
 
-Test(scale, a_way_reads_as_it_is_written)
-{
-    static const char *const good[] = { "tp1", "tp2pp2 micro3", "tp8dp2zero1 recompute-selective",
-                                        "tp2spzero3 micro12 recompute-full" };
-    static const char *const bad[] = { "tp2 ",          "tp2 micro",           "tp2 micro-1x",
-                                       "tp2 recompute", "tp2 recompute-fully", "x" };
-    char text[RUN_CONFIG_TEXT_MAX];
-    struct run_config w;
-
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        cr_assert_eq(run_config_parse(&w, good[i], &err), TP_OK, "%s", good[i]);
-        cr_expect_eq(i == 1 || i == 3, w.micro > 0);
-    }
-    cr_expect_str_eq(run_config_format(text, &w), "tp2spzero3 micro12 recompute-full");
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        cr_expect_neq(run_config_parse(&w, bad[i], &err), TP_OK, "%s", bad[i]);
-}
-
 /* 1F1B: with one microbatch p stages take p times as long as with very many; vpp and more
  * microbatches narrow it (the bubble is (p - 1) / (v m)). */
-Test(scale, the_bubble_is_that_of_1f1b)
+Test(candidates, the_bubble_is_that_of_1f1b)
 {
     struct cost_work work = {
         .asked = { .dtype = DTYPE_F32, .global_batch_size = 12, .seq_length = 256 }
@@ -184,44 +168,44 @@ Test(scale, the_bubble_is_that_of_1f1b)
         }
 }
 
-Test(scale, what_was_measured_scales_what_was_not)
+Test(candidates, what_was_measured_scales_what_was_not)
 {
     struct plan_candidate *c;
-    struct run_record book = { .n_measured = 1, .measured = { { "tp4", 0.5 } } };
+    const struct step_times times = { .n = 1, .entry = { { "tp4", 0.5 } } };
     double before, after;
     int n;
 
     cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK);
     before = find(c, n, "tp2")->seconds / find(c, n, "tp4")->seconds;
-    cr_assert_eq(candidates_find(&c, &n, &job, &book, 8, &arena, &err), TP_OK);
+    cr_assert_eq(candidates_find(&c, &n, &job, &times, 8, &arena, &err), TP_OK);
     cr_expect(find(c, n, "tp4")->measured && find(c, n, "tp4")->seconds == 0.5);
     after = find(c, n, "tp2")->seconds / 0.5;
     cr_expect_float_eq(after, before, 0.1 * before, "%g, was %g", after, before);
 }
 
 /* Steps that obey the model with other weights: after three layouts the fourth is predicted. */
-Test(scale, the_fit_finds_a_machine_that_computes_slowly_but_sends_fast)
+Test(candidates, the_fit_finds_a_machine_that_computes_slowly_but_sends_fast)
 {
     struct plan_candidate *guess, *c;
-    struct run_record book = {
-        .n_measured = 3, .measured = { { "tp1", 8.0 }, { "tp2", 4.02 }, { "tp1dp2", 4.01 } }
+    const struct step_times times = {
+        .n = 3, .entry = { { "tp1", 8.0 }, { "tp2", 4.02 }, { "tp1dp2", 4.01 } }
     };
     int n;
 
     cr_assert_eq(candidates_find(&guess, &n, &job, NULL, 8, &arena, &err), TP_OK);
-    cr_assert_eq(candidates_find(&c, &n, &job, &book, 8, &arena, &err), TP_OK);
+    cr_assert_eq(candidates_find(&c, &n, &job, &times, 8, &arena, &err), TP_OK);
     cr_expect_float_eq(find(c, n, "tp4")->seconds, 2.05, 0.2, "%g", find(c, n, "tp4")->seconds);
     cr_expect_eq(c[0].ranks, 8);
 }
 
-Test(scale, a_request_gets_its_layout_or_the_reason)
+Test(candidates, a_request_gets_its_layout_or_the_reason)
 {
     struct plan_candidate *c, got;
     int n;
 
     cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK);
     cr_assert_eq(candidates_pick(&got, c, n, "tp2dp2", &err), TP_OK);
-    cr_expect(got.way.spec.tp == 2 && got.way.spec.dp == 2);
+    cr_expect(got.config.spec.tp == 2 && got.config.spec.dp == 2);
     cr_assert_eq(candidates_pick(&got, c, n, "5", &err), TP_OK);
     cr_expect_eq(got.ranks, 4);
     cr_expect_eq(candidates_pick(&got, c, n, "tp5", &err), TP_E_LAYOUT);
@@ -230,7 +214,7 @@ Test(scale, a_request_gets_its_layout_or_the_reason)
     cr_expect_eq(candidates_pick(&got, c, n, "nonsense", &err), TP_E_USAGE);
 }
 
-Test(scale, a_rank_s_memory_is_a_limit)
+Test(candidates, a_rank_s_memory_is_a_limit)
 {
     struct plan_candidate *c;
     int n;

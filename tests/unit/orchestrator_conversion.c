@@ -1,4 +1,4 @@
-/* tests/unit/orchestrator_convert.c - read a checkpoint of another layout, or convert it first. */
+/* tests/unit/orchestrator_conversion.c - whether a checkpoint of another layout is converted. */
 #include "orchestrator/plan/conversion.h"
 
 #include <criterion/criterion.h>
@@ -22,12 +22,12 @@ static struct conversion_plan decide(bool tp_train, int reshard, const char *fro
     struct conversion_plan p;
 
     conversion_decide(&p, &job, &a, &b, 1000000000, &rates);
-    cr_assert(p.why[0]);
+    cr_assert(p.message[0]);
     return p;
 }
 
 /* What is stored does not depend on replicas, nor on sequence parallelism. */
-Test(convert, only_what_cuts_shards_makes_a_difference_to_tp_train)
+Test(conversion, only_what_cuts_shards_makes_a_difference_to_tp_train)
 {
     static const struct {
         const char *from, *to;
@@ -60,7 +60,7 @@ Test(convert, only_what_cuts_shards_makes_a_difference_to_tp_train)
         !decide(false, JOB_RESHARD_NEVER, "tp2", "tp4", (struct conversion_rates){ 0 }).convert);
 }
 
-Test(convert, the_quicker_one_is_taken_from_what_was_measured)
+Test(conversion, the_faster_one_is_taken_by_what_was_measured)
 {
     const struct conversion_rates nothing = { 0 }, usual = { 1e9, 0.8e9, 0.4e9 };
     const struct conversion_rates slow_load = { 1e9, 0.1e9, 0.4e9 };
@@ -72,10 +72,10 @@ Test(convert, the_quicker_one_is_taken_from_what_was_measured)
     cr_expect_float_eq(p.resume_seconds, 1 / 0.8, 1e-9);
     cr_expect_float_eq(p.convert_seconds, 1 / 0.4 + 1, 1e-9);
     p = decide(true, JOB_RESHARD_AUTO, "tp2", "tp4", slow_load);
-    cr_expect(p.convert, "%s", p.why);
+    cr_expect(p.convert, "%s", p.message);
 }
 
-Test(convert, every_axis_is_named_so_that_none_is_left_as_it_was)
+Test(conversion, every_axis_is_named_so_that_none_is_left_as_it_was)
 {
     static const char *const texts[] = { "tp2", "tp1", "tp4pp2vpp2cp2dp2spzero3" };
 

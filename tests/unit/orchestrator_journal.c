@@ -1,5 +1,5 @@
-/* tests/unit/orchestrator_journal.c - whatever is cut off or damaged, the last good record is
- * found. */
+/* tests/unit/orchestrator_journal.c - the last good record is found, wherever the file is
+ * cut off or damaged. */
 #include "orchestrator/state/journal.h"
 
 #include <criterion/criterion.h>
@@ -67,7 +67,7 @@ Test(journal, cut_at_every_byte_it_has_the_records_before)
     }
 }
 
-/* The newest book that is whole counts: an older one does not know what was launched since. */
+/* The newest good record counts, because an older one does not know what was launched since. */
 Test(journal, a_flipped_bit_costs_no_record_after_it)
 {
     struct stat sb;
@@ -95,7 +95,7 @@ Test(journal, a_flipped_bit_costs_no_record_after_it)
     close(fd);
 }
 
-Test(journal, after_a_torn_record_it_goes_on)
+Test(journal, it_appends_after_a_torn_record)
 {
     struct stat sb;
 
@@ -107,7 +107,7 @@ Test(journal, after_a_torn_record_it_goes_on)
     cr_assert_eq(stat(path, &sb), 0);
 }
 
-Test(journal, after_damage_in_the_middle_it_goes_on_at_the_end)
+Test(journal, it_appends_after_damage_in_the_middle)
 {
     struct stat before, after;
     int fd;
@@ -123,7 +123,7 @@ Test(journal, after_damage_in_the_middle_it_goes_on_at_the_end)
     cr_expect_eq(last_value(), 1);
 }
 
-Test(journal, a_long_one_begins_anew_with_its_last_record)
+Test(journal, a_long_one_is_replaced_by_its_last_record)
 {
     enum { RECORD = 100000, RECORDS = 120 };
     struct journal *j = NULL;
@@ -169,4 +169,15 @@ Test(journal, only_one_process_has_it)
     cr_assert_eq(journal_open(&j, &last, dir, &err), TP_OK);
     json_decref(last);
     journal_close(j);
+}
+
+Test(journal, the_run_record_of_an_earlier_version_is_found)
+{
+    json_t *now = json_pack("{s:{s:i}}", "record", "a", 1);
+    json_t *before = json_pack("{s:{s:i}}", "book", "a", 2);
+
+    cr_expect_eq(json_integer_value(json_object_get(journal_run_record(now), "a")), 1);
+    cr_expect_eq(json_integer_value(json_object_get(journal_run_record(before), "a")), 2);
+    json_decref(now);
+    json_decref(before);
 }

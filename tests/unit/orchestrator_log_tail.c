@@ -1,47 +1,74 @@
-/* tests/unit/orchestrator_last_words.c - whom the end of a log blames. */
+/* tests/unit/orchestrator_log_tail.c - which rank the end of a log says was at fault. */
 #include "orchestrator/watch/log_tail.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-static int rank_of(const char *log)
+/* A launcher that writes "launcher: N". */
+static int rank_of_line(const char *line)
 {
-    char line[300];
-
-    return log_tail_rank(log, line, sizeof line);
+    return strncmp(line, "launcher: ", 10) == 0 ? (int)strtol(line + 10, NULL, 10) : -1;
 }
 
-Test(last_words, the_first_rank_that_a_signal_killed_is_blamed)
+static struct log_tail parse(const char *text)
 {
-    cr_expect_eq(rank_of("rank 3 was killed by signal 9\nrank 1 was killed by signal 6\n"), 3);
-    cr_expect_eq(rank_of("process rank 2 with PID 17 on node n1 exited on signal 9"), 2);
-    cr_expect_eq(rank_of("tp-run relay: rank 0 ended with exit code 3\n"
-                         "tp-run relay: rank 2 was killed by signal 11\n"),
-                 2, "the others' errors come of it");
+    struct log_tail t;
+
+    log_tail_parse(&t, text, rank_of_line);
+    return t;
 }
 
-Test(last_words, srun_is_asked_when_nobody_else_names_one)
+Test(log_tail, the_first_rank_that_a_signal_killed_is_at_fault)
 {
-    const char *log = "srun: error: n2: task 3: Exited with exit code 137\n"
-                      "srun: launch/slurm: _step_signal: Terminating StepId=1.0\n"
-                      "srun: error: n2: task 2: Exited with exit code 143\n"
-                      "srun: error: n1: tasks 0-1: Exited with exit code 143\n";
-    char line[300];
+    struct log_tail t = parse("rank 3 was killed by signal 9\nrank 1 was killed by signal 6\n");
 
-    cr_expect_eq(log_tail_rank(log, line, sizeof line), 3);
-    cr_expect_str_eq(line, "srun: error: n2: task 3: Exited with exit code 137");
-    cr_expect_eq(rank_of("srun: error: n2: task 2: Exited with exit code 143\n"), -1);
+    cr_expect(t.rank == 3 && t.end == LOG_TAIL_KILLED);
+    cr_expect_eq(parse("process rank 2 with PID 17 on node n1 exited on signal 9").rank, 2);
+    t = parse("tp-run relay: rank 0 ended with exit code 3\n"
+              "tp-run relay: rank 2 was killed by signal 11\n");
+    cr_expect_eq(t.rank, 2, "the errors of the others follow from it");
+    cr_expect_str_eq(t.line, "tp-run relay: rank 2 was killed by signal 11");
 }
 
-Test(last_words, nobody_is_blamed_for_nothing)
+Test(log_tail, a_rank_that_ended_counts_more_than_what_the_launcher_says)
 {
-    char line[16];
+    struct log_tail t = parse("launcher: 5\nrank 1 ended with exit code 1\nlauncher: 6\n");
 
-    cr_expect_eq(log_tail_rank("", line, sizeof line), -1);
-    cr_expect_str_eq(line, "");
-    cr_expect_eq(log_tail_rank(NULL, line, sizeof line), -1);
-    cr_expect_eq(log_tail_rank("rank 3 trains\nno space left on the device\n\n", line, sizeof line),
-                 -1);
-    cr_expect_str_eq(line, "no space left o", "the last line, cut to what there is room for");
-    cr_expect_eq(rank_of("rank 99999999999999999999 was killed by signal 9"), -1);
+    cr_expect(t.rank == 1 && t.end == LOG_TAIL_EXITED);
+    t = parse("launcher: 5\nsomething else\nlauncher: 6\n");
+    cr_expect(t.rank == 5 && t.end == LOG_TAIL_LAUNCHER);
+    cr_expect_str_eq(t.line, "launcher: 5");
+    log_tail_parse(&t, "launcher: 5\n", NULL);
+    cr_expect_eq(t.rank, -1, "without a backend's launcher its lines say nothing");
+}
+
+Test(log_tail, without_a_named_rank_there_is_the_last_line)
+{
+    struct log_tail t = parse("rank 3 trains\nno space left on the device\n\n");
+
+    cr_expect(t.rank == -1 && t.end == LOG_TAIL_UNKNOWN);
+    cr_expect_str_eq(t.line, "no space left on the device");
+    cr_expect_eq(parse("rank 99999999999999999999 was killed by signal 9").rank, -1);
+    cr_expect(parse("").rank == -1 && parse(NULL).rank == -1);
+    cr_expect_str_eq(parse(NULL).line, "");
+}
+
+Test(log_tail, of_a_long_file_the_end_is_read)
+{
+    char path[] = "/tmp/tp-log-XXXXXX", *text;
+    FILE *f = fdopen(mkstemp(path), "w");
+
+    for (int i = 0; i < 10000; i++)
+        fprintf(f, "line %d\n", i);
+    fclose(f);
+    text = log_tail_read(path);
+    cr_assert_not_null(text);
+    cr_expect_str_eq(text + strlen(text) - 10, "line 9999\n");
+    cr_expect_lt(strlen(text), 20000);
+    free(text);
+    unlink(path);
+    cr_expect_null(log_tail_read(path));
 }

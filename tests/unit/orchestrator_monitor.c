@@ -11,9 +11,9 @@
 enum { WORLD = 4 };
 
 /* A simulated synchronous job: every step has two collectives. */
-struct sim {
+struct monitor_sim {
     struct monitor *m;
-    struct heartbeat_status slot[WORLD];
+    struct heartbeat_status status[WORLD];
     char state[WORLD];
     int64_t now;
 };
@@ -26,35 +26,35 @@ static const struct monitor_limits LIMITS = { .floor_ns = 3 * S,
                                               .jump = 20,
                                               .slow_steps = 20 };
 
-static void sim_init(struct sim *s)
+static void sim_init(struct monitor_sim *s)
 {
     memset(s, 0, sizeof *s);
     s->now = 1000 * S;
     s->m = monitor_new(WORLD, &LIMITS, s->now);
     for (int r = 0; r < WORLD; r++) {
-        s->slot[r] =
+        s->status[r] =
             (struct heartbeat_status){ .rank = r, .world = WORLD, .step = -1, .saved = -1 };
-        s->slot[r].loss = NAN;
+        s->status[r].loss = NAN;
         s->state[r] = 'S';
     }
 }
 
-static struct monitor_verdict look(struct sim *s)
+static struct monitor_verdict look(struct monitor_sim *s)
 {
     struct monitor_verdict v;
 
     for (int r = 0; r < WORLD; r++)
-        monitor_feed(s->m, r, &s->slot[r], s->state[r], s->now);
+        monitor_feed(s->m, r, &s->status[r], s->state[r], s->now);
     monitor_judge(s->m, &v, s->now);
     return v;
 }
 
-/* A step of len ns is over; rank r computed for compute[r] (NULL: half) and waited for the rest. */
-static struct monitor_verdict end_step(struct sim *s, int64_t len, const int64_t *compute,
+/* A step of len ns ends; rank r computed for compute[r] (NULL: half) and waited for the rest. */
+static struct monitor_verdict end_step(struct monitor_sim *s, int64_t len, const int64_t *compute,
                                        double loss)
 {
     for (int r = 0; r < WORLD; r++) {
-        struct heartbeat_status *m = &s->slot[r];
+        struct heartbeat_status *m = &s->status[r];
 
         m->phase = HEARTBEAT_TRAIN;
         m->step_len_ns = m->step < 0 ? 0 : len;
@@ -65,12 +65,13 @@ static struct monitor_verdict end_step(struct sim *s, int64_t len, const int64_t
         m->wait_ns += len - (compute ? compute[r] : len / 2);
         m->loss = loss;
     }
-    monitor_loss_of(s->m, s->slot[0].step, loss);
+    monitor_add_loss(s->m, s->status[0].step, loss);
     return look(s);
 }
 
-/* The same, with the clock, and a look at least each second. */
-static struct monitor_verdict step(struct sim *s, int64_t len, const int64_t *compute, double loss)
+/* The same, with the clock, and a look at least every second. */
+static struct monitor_verdict step(struct monitor_sim *s, int64_t len, const int64_t *compute,
+                                   double loss)
 {
     int64_t end = s->now + len;
 
@@ -82,13 +83,14 @@ static struct monitor_verdict step(struct sim *s, int64_t len, const int64_t *co
     return end_step(s, len, compute, loss);
 }
 
-/* Everybody but the stopped rank gets to the next collective; then nothing for up to `most`. */
-static struct monitor_verdict stall(struct sim *s, int stopped, int64_t most)
+/* All ranks but the stopped one reach the next collective; then nothing happens for up to `most`.
+ */
+static struct monitor_verdict stall(struct monitor_sim *s, int stopped, int64_t most)
 {
     struct monitor_verdict v = { 0 };
 
     for (int r = 0; r < WORLD; r++)
-        s->slot[r].entered += r != stopped;
+        s->status[r].entered += r != stopped;
     for (int64_t t = 0; t < most; t += 100 * MS) {
         s->now += 100 * MS;
         v = look(s);
@@ -101,7 +103,7 @@ static struct monitor_verdict stall(struct sim *s, int stopped, int64_t most)
 Test(monitor, a_stopped_rank_is_named_within_its_learnt_deadline)
 {
     for (int guilty = 0; guilty < WORLD; guilty++) {
-        struct sim s;
+        struct monitor_sim s;
         struct monitor_verdict v;
 
         sim_init(&s);
@@ -118,7 +120,7 @@ Test(monitor, a_stopped_rank_is_named_within_its_learnt_deadline)
 
 Test(monitor, a_rank_that_stops_after_the_first_step_is_seen_too)
 {
-    struct sim s;
+    struct monitor_sim s;
     struct monitor_verdict v;
 
     sim_init(&s);
@@ -132,7 +134,7 @@ Test(monitor, a_rank_that_stops_after_the_first_step_is_seen_too)
 
 Test(monitor, deadlines_grow_with_the_steps_of_the_job)
 {
-    struct sim s;
+    struct monitor_sim s;
     struct monitor_verdict v;
 
     sim_init(&s);
@@ -144,17 +146,17 @@ Test(monitor, deadlines_grow_with_the_steps_of_the_job)
     monitor_free(s.m);
 }
 
-Test(monitor, equally_far_ranks_are_told_apart_by_the_kernel_or_not_at_all)
+Test(monitor, of_equally_far_ranks_the_kernel_names_the_stopped_one_or_none_is_named)
 {
     for (int k = 0; k < 2; k++) {
-        struct sim s;
+        struct monitor_sim s;
         struct monitor_verdict v;
 
         sim_init(&s);
         for (int i = 0; i < 20; i++)
             step(&s, 50 * MS, NULL, 2);
         for (int r = 0; r < WORLD; r++)
-            s.slot[r].entered++;
+            s.status[r].entered++;
         if (k)
             s.state[3] = 'T';
         s.now += 1 * S;
@@ -167,9 +169,9 @@ Test(monitor, equally_far_ranks_are_told_apart_by_the_kernel_or_not_at_all)
     }
 }
 
-Test(monitor, a_watcher_that_stood_still_blames_nobody)
+Test(monitor, time_in_which_the_watcher_did_not_run_counts_against_no_rank)
 {
-    struct sim s;
+    struct monitor_sim s;
 
     sim_init(&s);
     for (int i = 0; i < 50; i++)
@@ -181,9 +183,9 @@ Test(monitor, a_watcher_that_stood_still_blames_nobody)
     monitor_free(s.m);
 }
 
-Test(monitor, a_job_that_is_held_is_not_late_and_teaches_nothing)
+Test(monitor, a_suspended_job_is_not_late_and_nothing_is_learnt_from_it)
 {
-    struct sim s;
+    struct monitor_sim s;
     int64_t before;
 
     sim_init(&s);
@@ -203,20 +205,20 @@ Test(monitor, a_job_that_is_held_is_not_late_and_teaches_nothing)
 }
 
 /* A job that has trained for a while begins its first save. */
-static void sim_save(struct sim *s)
+static void sim_save(struct monitor_sim *s)
 {
     sim_init(s);
     for (int i = 0; i < 50; i++)
         step(s, 50 * MS, NULL, 2);
     for (int r = 0; r < WORLD; r++) {
-        s->slot[r].phase = HEARTBEAT_SAVE;
-        s->slot[r].phase_ns = s->now;
+        s->status[r].phase = HEARTBEAT_SAVE;
+        s->status[r].phase_ns = s->now;
     }
 }
 
 Test(monitor, saves_have_a_deadline_of_their_own)
 {
-    struct sim s;
+    struct monitor_sim s;
 
     sim_save(&s);
     for (int i = 0; i < 5000; i++) {
@@ -235,7 +237,7 @@ Test(monitor, saves_have_a_deadline_of_their_own)
 Test(monitor, a_rank_that_is_stopped_while_the_job_saves_is_named_like_any_other)
 {
     struct monitor_verdict v;
-    struct sim s;
+    struct monitor_sim s;
 
     sim_save(&s);
     look(&s);
@@ -252,7 +254,7 @@ Test(monitor, a_rank_that_is_stopped_while_the_job_saves_is_named_like_any_other
 Test(monitor, the_slow_rank_is_the_one_that_does_not_wait)
 {
     static const int64_t compute[WORLD] = { 40 * MS, 190 * MS, 40 * MS, 42 * MS };
-    struct sim s;
+    struct monitor_sim s;
     struct monitor_verdict v = { 0 };
     int told = 0;
 
@@ -270,9 +272,9 @@ Test(monitor, the_slow_rank_is_the_one_that_does_not_wait)
     monitor_free(s.m);
 }
 
-Test(monitor, losses_that_are_nan_or_jump_are_told_once)
+Test(monitor, losses_that_are_nan_or_jump_are_reported_once)
 {
-    struct sim s;
+    struct monitor_sim s;
     int nan = 0, jump = 0;
 
     sim_init(&s);
@@ -289,17 +291,17 @@ Test(monitor, losses_that_are_nan_or_jump_are_told_once)
     monitor_free(s.m);
 }
 
-/* A watcher that looks once in many steps hears every one of them: none that jumps is missed. */
-Test(monitor, a_jump_of_a_single_step_is_told_however_rarely_one_looks)
+/* A watcher that looks once in many steps gets every loss, so no jump is missed. */
+Test(monitor, a_jump_of_a_single_step_is_reported_however_rarely_the_watcher_looks)
 {
     for (int at = 30; at < 300; at += 7) {
-        struct sim s;
+        struct monitor_sim s;
         struct monitor_verdict v = { 0 };
 
         sim_init(&s);
         for (int64_t i = 0; i < 400; i++)
-            monitor_loss_of(s.m, i, i == at ? 50 : 3 + 0.05 * sin((double)i));
-        cr_expect_eq(monitor_heard(s.m), 399);
+            monitor_add_loss(s.m, i, i == at ? 50 : 3 + 0.05 * sin((double)i));
+        cr_expect_eq(monitor_last_loss_step(s.m), 399);
         v = look(&s);
         cr_expect_eq(v.what, MONITOR_JUMP, "step %d", at);
         cr_expect_eq(v.step, at);
@@ -310,13 +312,13 @@ Test(monitor, a_jump_of_a_single_step_is_told_however_rarely_one_looks)
 
 Test(monitor, a_rank_that_never_reports_is_named)
 {
-    struct sim s;
+    struct monitor_sim s;
     struct monitor_verdict v;
 
     sim_init(&s);
     do {
         for (int r = 0; r < WORLD - 1; r++)
-            monitor_feed(s.m, r, &s.slot[r], 'S', s.now);
+            monitor_feed(s.m, r, &s.status[r], 'S', s.now);
         monitor_judge(s.m, &v, s.now);
         s.now += 500 * MS;
     } while (v.what == MONITOR_FINE && s.now < 2000 * S);

@@ -1,14 +1,13 @@
-/* tests/unit/orchestrator_slurm.c - Slurm's texts are read, and its command lines put together. */
-#include "orchestrator/backend/slurm/slurm_command.h"
-#include "orchestrator/backends.h"
-#include "orchestrator/job/job_file.h"
+/* tests/unit/orchestrator_slurm_answer.c - what Slurm's programs print is read. */
+#include "orchestrator/backend/slurm/slurm_answer.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-Test(slurm, times_are_read_as_squeue_writes_them)
+Test(slurm_answer, times_are_read_as_squeue_writes_them)
 {
     cr_expect_eq(slurm_seconds("5:00"), 300);
     cr_expect_eq(slurm_seconds("0:07"), 7);
@@ -23,7 +22,7 @@ Test(slurm, times_are_read_as_squeue_writes_them)
     }
 }
 
-Test(slurm, every_time_is_read_back)
+Test(slurm_answer, every_time_is_read_back)
 {
     unsigned seed = (unsigned)time(NULL);
 
@@ -44,7 +43,7 @@ Test(slurm, every_time_is_read_back)
     }
 }
 
-Test(slurm, an_answer_of_squeue_is_read_among_warnings)
+Test(slurm_answer, an_answer_of_squeue_is_read_among_warnings)
 {
     char text[] = "squeue: warning: a plugin | says something\n"
                   "RUNNING|None|4:42|N/A|2|5:00|(null)|main|normal|N/A|2|n[1-2]|\nRUNNING|x\n";
@@ -63,7 +62,7 @@ Test(slurm, an_answer_of_squeue_is_read_among_warnings)
     cr_expect_not(slurm_view_read(&v, empty, 0));
 }
 
-Test(slurm, the_end_may_come_before_the_time_limit)
+Test(slurm_answer, the_end_may_come_before_the_time_limit)
 {
     char text[] = "RUNNING|None|4:42|2026-11-21T16:03:15|2|5:00||main||2026-11-21T15:59:00|0|n1|";
     char past[] =
@@ -80,7 +79,7 @@ Test(slurm, the_end_may_come_before_the_time_limit)
     cr_expect_eq(v.left, 0);
 }
 
-Test(slurm, numbers_of_jobs_are_read)
+Test(slurm_answer, numbers_of_jobs_are_read)
 {
     bool granted;
 
@@ -100,73 +99,62 @@ Test(slurm, numbers_of_jobs_are_read)
     cr_expect_eq(slurm_submitted(""), 0);
 }
 
-static bool has(const struct job_words *w, const char *word)
+Test(slurm_answer, a_step_that_could_not_begin_is_not_a_node_that_does_not_answer)
 {
-    for (int i = 0; i < w->n; i++)
-        if (strcmp(w->word[i], word) == 0)
-            return true;
-    return false;
-}
-
-static void read_job(struct job *job, struct arena *arena, const char *options)
-{
-    char text[1000];
-    struct tp_err err = { 0 };
-
-    snprintf(text, sizeof text,
-             "command: tp-train --model m --data d\nckpt: c\nbackend: slurm\n"
-             "slurm: {nodes: 4, tasks_per_node: 8, options: %s, step_options: [--cpu-bind=none]}\n",
-             options);
-    cr_assert_eq(job_file_parse(job, text, strlen(text), "./x.yaml", backends_job(), arena, &err),
-                 TP_OK, "%s", err.msg);
-}
-
-Test(slurm, options_go_to_the_request_and_containers_to_the_ranks)
-{
-    struct arena arena = { 0 };
-    struct tp_err err = { 0 };
-    struct job_words w;
-    struct job job;
-    const struct slurm_request q = { .nodes = 4, .exclude = "n7" };
-
-    read_job(&job, &arena, "[--account=a, --time=5, --container=/x, --exclude=n1]");
-    cr_expect_eq(job_backend_ranks(&job), 32);
-    cr_assert_eq(slurm_salloc(&w, &job, &q, &arena, &err), TP_OK);
-    cr_expect(has(&w, "--account=a") && has(&w, "--time=5") && has(&w, "--nodes=4"));
-    cr_expect(has(&w, "--container=/x") && has(&w, "--no-kill") && has(&w, "--no-shell"));
-    cr_expect_str_eq(w.word[w.n - 1], "--exclude=n1,n7", "neither excludes the other");
-    cr_expect_null(w.word[w.n]);
-    cr_assert_eq(slurm_step(&w, &job, 12, "n1,n2", 2, 16, &arena, &err), TP_OK);
-    cr_expect(has(&w, "--jobid=12") && has(&w, "--container=/x") && has(&w, "--cpu-bind=none"));
-    cr_expect_not(has(&w, "--account=a"));
-    arena_free(&arena);
-}
-
-Test(slurm, what_joins_an_allocation_is_wanted_for_the_time_that_it_has_left)
-{
-    struct arena arena = { 0 };
-    struct tp_err err = { 0 };
-    struct job_words w;
-    struct job job;
-    const struct slurm_request q = { .nodes = 1, .exclude = "", .expand = 12, .seconds = 250 };
-
-    read_job(&job, &arena, "[--time=60, --nodes=4]");
-    cr_assert_eq(slurm_salloc(&w, &job, &q, &arena, &err), TP_OK);
-    cr_expect_str_eq(w.word[w.n - 1], "--time=5", "the last one counts");
-    cr_expect_str_eq(w.word[w.n - 2], "--nodes=1");
-    cr_expect_str_eq(w.word[w.n - 3], "--dependency=expand:12");
-    arena_free(&arena);
-}
-
-Test(slurm, a_step_that_could_not_begin_is_told_from_a_node_that_does_not_answer)
-{
-    cr_expect(slurm_kept_step(
+    cr_expect(slurm_refused_step(
         "srun: error: Unable to confirm allocation for job 1: Socket timed out on send/recv "
         "operation\n"
         "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 1\n"));
-    cr_expect_not(slurm_kept_step(
+    cr_expect_not(slurm_refused_step(
         "srun: error: Task launch for StepId=1.2 failed on node n2: Connection refused\n"));
-    cr_expect_not(slurm_kept_step(
+    cr_expect_not(slurm_refused_step(
         "srun: error: Unable to create step for job 1: More processors requested than permitted\n"
         "socket timed out\n"));
+}
+
+Test(slurm_answer, the_rank_at_fault_is_the_one_that_srun_did_not_end)
+{
+    cr_expect_eq(slurm_rank_of_line("srun: error: n2: task 3: Exited with exit code 137"), 3);
+    cr_expect_eq(slurm_rank_of_line("srun: error: n2: task 2: Exited with exit code 143"), -1);
+    cr_expect_eq(slurm_rank_of_line("srun: error: n2: task 2: Terminated"), -1);
+    cr_expect_eq(slurm_rank_of_line("srun: error: n1: tasks 0-1: Exited with exit code 1"), -1);
+    cr_expect_eq(slurm_rank_of_line("a line about srun: error: n2: task 3: Exited"), -1);
+    cr_expect_eq(slurm_rank_of_line("srun: error: n2: task 99999999999: Killed"), -1);
+}
+
+Test(slurm_answer, the_job_that_depends_on_ours_is_found)
+{
+    cr_expect_eq(slurm_dependent("7|(null)\n9|afterany:12(unfulfilled)\n", 12), 9);
+    cr_expect_eq(slurm_dependent("9|afterany:123(unfulfilled)\n8|afterany:12", 12), 8,
+                 "a number that begins like ours is another job's");
+    cr_expect_eq(slurm_dependent("9|afterany:123(unfulfilled)\n", 12), 0);
+    cr_expect_eq(slurm_dependent("", 12), 0);
+    cr_expect_eq(slurm_dependent(NULL, 12), 0);
+}
+
+Test(slurm_answer, states_of_jobs_and_nodes)
+{
+    bool answers;
+
+    cr_expect(slurm_state_waits("PENDING") && !slurm_state_waits("RUNNING"));
+    cr_expect(slurm_state_runs("SUSPENDED") && slurm_state_is_suspended("STOPPED"));
+    cr_expect(!slurm_state_runs("COMPLETED") && !slurm_state_runs("COMPLETING"));
+    cr_expect(slurm_node_state("allocated", &answers) == SLURM_NODE_UP && answers);
+    cr_expect(slurm_node_state("mixed*", &answers) == SLURM_NODE_UP && !answers);
+    cr_expect(slurm_node_state("down*", &answers) == SLURM_NODE_DOWN && !answers);
+    cr_expect_eq(slurm_node_state("drained", &answers), SLURM_NODE_DRAINING);
+    cr_expect_eq(slurm_node_state("DRAINING@", &answers), SLURM_NODE_DRAINING);
+    cr_expect_eq(slurm_node_state("powered_down", &answers), SLURM_NODE_DOWN);
+}
+
+Test(slurm_answer, a_log_says_which_node_is_lost_and_that_nothing_was_started)
+{
+    static const char lost[] =
+        "srun: error: Task launch for StepId=1.2 failed on node n2: Connection refused\n";
+
+    cr_expect(slurm_lost_node(lost, "n2") && !slurm_lost_node(lost, "n1"));
+    cr_expect(slurm_lost_node("srun: error: Node failure on n3\n", "n3"));
+    cr_expect_not(slurm_lost_node("", "n2"));
+    cr_expect(slurm_aborted_step("srun: StepId=1.0 aborted before step completely launched.\n"));
+    cr_expect_not(slurm_aborted_step(lost));
 }

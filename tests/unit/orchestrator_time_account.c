@@ -1,4 +1,7 @@
-/* tests/unit/orchestrator_ledger.c - long runs: nothing is lost, and what is shown stays small. */
+/* tests/unit/orchestrator_time_account.c - the time account of long runs: nothing is lost, and what
+ * is shown stays small.
+ *
+ * covers: orchestrator/state/json_lines */
 #include "orchestrator/state/time_account.h"
 
 #include <criterion/criterion.h>
@@ -12,21 +15,21 @@
 struct fixture {
     char dir[64];
     double spent[TIME_CAUSES];
-    struct time_account *ledger;
+    struct time_account *account;
 };
 
-static void open_ledger(struct fixture *f, double now)
+static void open_account(struct fixture *f, double now)
 {
     struct tp_err err = { 0 };
 
-    cr_assert_eq(time_account_open(&f->ledger, f->dir, f->spent, now, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(time_account_open(&f->account, f->dir, f->spent, now, &err), TP_OK, "%s", err.msg);
 }
 
 static void begin(struct fixture *f)
 {
-    *f = (struct fixture){ .dir = "/tmp/ledger.XXXXXX" };
+    *f = (struct fixture){ .dir = "/tmp/time_account.XXXXXX" };
     cr_assert(mkdtemp(f->dir));
-    open_ledger(f, 1000);
+    open_account(f, 1000);
 }
 
 static void end(struct fixture *f, double now)
@@ -34,7 +37,7 @@ static void end(struct fixture *f, double now)
     static const char *const files[] = { "timeline.jsonl", "curve.jsonl" };
     char path[PATH_MAX];
 
-    time_account_close(f->ledger, now);
+    time_account_close(f->account, now);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", f->dir, files[i]);
         unlink(path);
@@ -57,18 +60,18 @@ static int lines_of(const struct fixture *f, const char *name)
     return n;
 }
 
-Test(ledger, every_point_of_a_long_attempt_is_in_the_file)
+Test(time_account, every_point_of_a_long_attempt_is_in_the_file)
 {
     struct fixture f;
 
     begin(&f);
     for (int i = 0; i < 50000; i++)
-        time_account_loss(f.ledger, 1, i + 1, 2.0);
-    time_account_flush(f.ledger);
+        time_account_loss(f.account, 1, i + 1, 2.0);
+    time_account_flush(f.account);
     cr_expect_eq(lines_of(&f, "curve.jsonl"), 50000);
-    time_account_close(f.ledger, 1001);
-    open_ledger(&f, 1002); /* reading them again writes none */
-    time_account_flush(f.ledger);
+    time_account_close(f.account, 1001);
+    open_account(&f, 1002); /* reading them again writes none */
+    time_account_flush(f.account);
     cr_expect_eq(lines_of(&f, "curve.jsonl"), 50000);
     end(&f, 1003);
 }
@@ -79,16 +82,16 @@ static double live_long(struct fixture *f, int n)
     double now = 1000;
 
     for (int i = 0; i < n; i++) {
-        time_account_switch(f->ledger, i % 100 == 7 ? TIME_STARTING : TIME_TRAINING, now);
+        time_account_switch(f->account, i % 100 == 7 ? TIME_STARTING : TIME_TRAINING, now);
         now += 30;
-        time_account_switch(f->ledger, TIME_SAVING, now);
+        time_account_switch(f->account, TIME_SAVING, now);
         now += 0.5;
     }
-    time_account_touch(f->ledger, now);
+    time_account_touch(f->account, now);
     return now;
 }
 
-Test(ledger, thousands_of_spans_are_shown_by_their_shares)
+Test(time_account, thousands_of_spans_are_shown_by_their_shares)
 {
     double shown[TIME_CAUSES] = { 0 }, now;
     struct fixture f;
@@ -97,7 +100,7 @@ Test(ledger, thousands_of_spans_are_shown_by_their_shares)
 
     begin(&f);
     now = live_long(&f, 9000);
-    o = time_account_json(f.ledger, now);
+    o = time_account_json(f.account, now);
     spans = json_object_get(o, "spans");
     cr_expect_leq(json_array_size(spans), 4000);
     cr_expect_gt(json_array_size(spans), 400);
@@ -109,36 +112,36 @@ Test(ledger, thousands_of_spans_are_shown_by_their_shares)
 
         cr_expect_gt(length, 0);
         for (int c = 0; c < TIME_CAUSES; c++)
-            if (strcmp(time_cause_name((enum time_cause)c), cause) == 0)
+            if (strcmp(time_account_cause_name((enum time_account_cause)c), cause) == 0)
                 shown[c] += length;
     }
     for (int c = 0; c < TIME_CAUSES; c++)
         cr_expect(fabs(shown[c] - f.spent[c]) <= 1e-3 * f.spent[c] + 1e-3, "%s: %g of %g",
-                  time_cause_name((enum time_cause)c), shown[c], f.spent[c]);
+                  time_account_cause_name((enum time_account_cause)c), shown[c], f.spent[c]);
     json_decref(o);
-    time_account_flush(f.ledger);
+    time_account_flush(f.account);
     cr_expect_eq(lines_of(&f, "timeline.jsonl"), 2 * 9000 - 1, "all but the last are in the file");
     end(&f, now);
 }
 
-Test(ledger, a_torn_line_does_not_take_the_next_one_with_it)
+Test(time_account, a_torn_line_does_not_take_the_next_one_with_it)
 {
     struct fixture f;
     char path[PATH_MAX];
     FILE *file;
 
     begin(&f);
-    time_account_close(f.ledger, 1000.5);
+    time_account_close(f.account, 1000.5);
     snprintf(path, sizeof path, "%s/curve.jsonl", f.dir);
     file = fopen(path, "ae");
     fputs("[1, 5, 2.5]\n[1, 6, 2.", file);
     fclose(file);
-    open_ledger(&f, 1001);
-    time_account_loss(f.ledger, 2, 6, 2.25);
-    time_account_close(f.ledger, 1002);
-    open_ledger(&f, 1003);
+    open_account(&f, 1001);
+    time_account_loss(f.account, 2, 6, 2.25);
+    time_account_close(f.account, 1002);
+    open_account(&f, 1003);
     {
-        json_t *o = time_account_json(f.ledger, 1003), *curve = json_object_get(o, "curve");
+        json_t *o = time_account_json(f.account, 1003), *curve = json_object_get(o, "curve");
 
         cr_expect_eq(json_array_size(curve), 2);
         cr_expect_eq(json_integer_value(json_array_get(json_array_get(curve, 1), 0)), 2);

@@ -1,6 +1,7 @@
 /* orchestrator/backend/slurm/slurm_answer.c - see orchestrator/backend/slurm/slurm_answer.h. */
 #include "orchestrator/backend/slurm/slurm_answer.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ double slurm_seconds(const char *text)
     return total + (dash ? 86400 * (double)strtol(text, NULL, 10) : 0);
 }
 
-/* The next field of a line that '|' divides; squeue's words for "none" become "". */
+/* Cut off the next field of a line, which ends with '|'; squeue's words for "none" become "". */
 static const char *field(char **p)
 {
     char *begin = *p, *bar = strchr(begin, '|');
@@ -42,7 +43,7 @@ static const char *field(char **p)
     return strcmp(begin, "(null)") == 0 || strcmp(begin, "N/A") == 0 ? "" : begin;
 }
 
-/* The first line with n bars, cut off from what follows: warnings may stand around it. */
+/* Cut out the first line with n bars; other lines are warnings. */
 static char *line_with_bars(char *text, int n)
 {
     for (char *next; text; text = next) {
@@ -59,7 +60,7 @@ static char *line_with_bars(char *text, int n)
     return NULL;
 }
 
-/* "2026-11-21T16:03:15", of the local clock: seconds from now; -1: it is no time. */
+/* Seconds from now to "2026-11-21T16:03:15" by the local clock; -1: it is not a time. */
 static double seconds_until(const char *text, time_t now)
 {
     struct tm t = { .tm_isdst = -1 };
@@ -117,7 +118,73 @@ long slurm_submitted(const char *text)
     return end != text && (*end == 0 || *end == ';') && id > 0 ? id : 0;
 }
 
-bool slurm_is_away(const char *text)
+long slurm_dependent(const char *text, long job)
+{
+    char word[64];
+
+    snprintf(word, sizeof word, "|afterany:%ld", job);
+    for (const char *at = text ? strstr(text, word) : NULL; at; at = strstr(at + 1, word)) {
+        const char *line = at;
+
+        if (isdigit((unsigned char)at[strlen(word)]))
+            continue; /* a job whose number begins with this one */
+        while (line > text && line[-1] != '\n')
+            line--;
+        return strtol(line, NULL, 10);
+    }
+    return 0;
+}
+
+static bool is_one_of(const char *text, const char *const *names)
+{
+    for (; *names; names++)
+        if (strcmp(text, *names) == 0)
+            return true;
+    return false;
+}
+
+static bool begins_with_any(const char *text, const char *const *words)
+{
+    for (; *words; words++)
+        if (strncasecmp(text, *words, strlen(*words)) == 0)
+            return true;
+    return false;
+}
+
+bool slurm_state_waits(const char *state)
+{
+    static const char *const names[] = { "PENDING",      "CONFIGURING",
+                                         "REQUEUED",     "RESV_DEL_HOLD",
+                                         "SPECIAL_EXIT", "REQUEUE_HOLD",
+                                         "REQUEUE_FED",  NULL };
+
+    return is_one_of(state, names);
+}
+
+bool slurm_state_is_suspended(const char *state)
+{
+    return strcmp(state, "SUSPENDED") == 0 || strcmp(state, "STOPPED") == 0;
+}
+
+bool slurm_state_runs(const char *state)
+{
+    return strcmp(state, "RUNNING") == 0 || strcmp(state, "RESIZING") == 0 ||
+           slurm_state_is_suspended(state);
+}
+
+enum slurm_node_state slurm_node_state(const char *text, bool *answers)
+{
+    static const char *const down[] = { "down",  "fail",    "error",  "unknown",
+                                        "power", "no_resp", "reboot", NULL };
+    static const char *const draining[] = { "drain", NULL };
+
+    *answers = strchr(text, '*') == NULL;
+    if (begins_with_any(text, down))
+        return SLURM_NODE_DOWN;
+    return begins_with_any(text, draining) ? SLURM_NODE_DRAINING : SLURM_NODE_UP;
+}
+
+bool slurm_is_unreachable(const char *text)
 {
     static const char *const words[] = { "Unable to contact slurm", "Socket timed out",
                                          "Connection refused",      "Zero Bytes were transmitted",
@@ -129,7 +196,7 @@ bool slurm_is_away(const char *text)
     return false;
 }
 
-bool slurm_kept_step(const char *text)
+bool slurm_refused_step(const char *text)
 {
     static const char *const words[] = { "Unable to confirm allocation", "Unable to create step" };
 
@@ -139,9 +206,43 @@ bool slurm_kept_step(const char *text)
 
         snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), p);
         for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-            if (strstr(line, words[i]) && slurm_is_away(line))
+            if (strstr(line, words[i]) && slurm_is_unreachable(line))
                 return true;
         p += len;
     }
     return false;
+}
+
+bool slurm_aborted_step(const char *text)
+{
+    return strstr(text, "aborted before step completely launched") != NULL;
+}
+
+bool slurm_lost_node(const char *text, const char *node)
+{
+    static const char *const words[] = { "failed on node ", "Node failure on " };
+
+    for (size_t k = 0; k < sizeof words / sizeof words[0]; k++) {
+        const char *at = strstr(text, words[k]);
+
+        if (at && strncmp(at + strlen(words[k]), node, strlen(node)) == 0)
+            return true;
+    }
+    return false;
+}
+
+int slurm_rank_of_line(const char *line)
+{
+    static const char begin[] = "srun: error: ", task[] = ": task ";
+    const char *at = strncmp(line, begin, sizeof begin - 1) == 0 ? strstr(line, task) : NULL;
+    char *end;
+    long rank;
+
+    if (!at || !isdigit((unsigned char)at[sizeof task - 1]))
+        return -1;
+    rank = strtol(at + sizeof task - 1, &end, 10);
+    if (rank >= 1 << 24 || strncmp(end, ": ", 2) != 0 || strstr(end, "exit code 143") ||
+        strstr(end, "Terminated"))
+        return -1;
+    return (int)rank;
 }

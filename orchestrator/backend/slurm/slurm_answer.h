@@ -1,5 +1,5 @@
 /*
- * orchestrator/backend/slurm/slurm_answer.h - what Slurm's programs say, read. Pure.
+ * orchestrator/backend/slurm/slurm_answer.h - reads what Slurm's programs print. Pure.
  */
 #ifndef ORCHESTRATOR_BACKEND_SLURM_SLURM_ANSWER_H
 #define ORCHESTRATOR_BACKEND_SLURM_SLURM_ANSWER_H
@@ -8,15 +8,15 @@
 #include <stdint.h>
 #include <time.h>
 
-/* What squeue says of a job. The texts lie in the text that was read. */
+/* What squeue says about a job. The texts point into the text that was read. */
 struct slurm_view {
     const char *state, *reason; /* "RUNNING"; "Resources", "None" */
-    double left;                /* seconds until its end, -1: no limit; see slurm_view_read */
+    double left;                /* seconds until its end, -1: no limit */
     int64_t nodes;              /* how many it has or waits for */
-    const char *list;           /* of its nodes, "n[1-3]"; "" when it has none */
+    const char *list;           /* its nodes, "n[1-3]"; "" when it has none */
     /* as it was submitted; "" where there is none */
     const char *limit, *account, *partition, *qos;
-    bool preempted; /* somebody of more right gets its nodes: at once, or when its grace is over */
+    bool preempted; /* its nodes go to a job of higher priority, now or after its grace */
     long restarts;  /* how often it was requeued */
 };
 
@@ -25,24 +25,49 @@ struct slurm_view {
     "State:|,Reason:|,TimeLeft:|,EndTime:|,NumNodes:|,TimeLimit:|,Account:|,Partition:|,QOS:|," \
     "PreemptTime:|,RestartCnt:|,NodeList:|"
 
-/* Cuts the text. now: the wall clock, which is what Slurm ends jobs by; the end may be earlier than
- * the time limit (an administrator, a reservation, a preemption). false: no line is an answer. */
+/* Read squeue's answer among other lines; cuts the text. now: the wall clock, by which Slurm ends
+ * jobs. The end may be earlier than the time limit (an administrator, a reservation, a preemption).
+ * False: no line is an answer. */
 bool slurm_view_read(struct slurm_view *out, char *text, time_t now);
 
-/* "1-02:03:04", "5:00", "UNLIMITED" -> seconds, -1: no limit, or not known yet. */
+/* Whether a job in this state waits for its nodes; whether it has them (perhaps suspended). */
+bool slurm_state_waits(const char *state);
+bool slurm_state_runs(const char *state);
+bool slurm_state_is_suspended(const char *state);
+
+/* Seconds of "1-02:03:04", "5:00"; -1 for "UNLIMITED": no limit, or not known yet. */
 double slurm_seconds(const char *text);
 
-/* The id in salloc's "Pending|Granted job allocation N", 0: it is not there (yet). */
+/* The job in salloc's "Pending|Granted job allocation N", 0: it is not there (yet). */
 long slurm_allocated(const char *text, bool *granted);
 
-/* The id in sbatch --parsable's "N" or "N;cluster", 0: it is not one. */
+/* The job in sbatch --parsable's "N" or "N;cluster", 0: there is none. */
 long slurm_submitted(const char *text);
 
-/* Whether Slurm could not be asked, rather than said no: worth asking again. */
-bool slurm_is_away(const char *text);
+/* The job in squeue's answer "ID|DEPENDENCY" that begins after `job`, 0: there is none. */
+long slurm_dependent(const char *text, long job);
 
-/* The same in what srun said: for that it could not begin its step. What it says of nodes that do
- * not answer is another matter. */
-bool slurm_kept_step(const char *text);
+/* What sinfo says about a node. */
+enum slurm_node_state { SLURM_NODE_UP, SLURM_NODE_DRAINING, SLURM_NODE_DOWN };
+
+/* The state as sinfo writes it. *answers: the node answers Slurm. */
+enum slurm_node_state slurm_node_state(const char *text, bool *answers);
+
+/* Whether a program failed because Slurm did not answer, so that it can be tried again. */
+bool slurm_is_unreachable(const char *text);
+
+/* Whether srun could not begin its step for that reason. What srun says about nodes that do not
+ * answer is another matter. */
+bool slurm_refused_step(const char *text);
+
+/* Whether srun ended without having started its step, which it does with exit code 0 (22.05). */
+bool slurm_aborted_step(const char *text);
+
+/* Whether srun says that it cannot start processes on this node. */
+bool slurm_lost_node(const char *text, const char *node);
+
+/* The rank at fault in a line such as "srun: error: n2: task 3: Exited with exit code 1", -1: none.
+ * Ranks that srun itself has ended do not count. */
+int slurm_rank_of_line(const char *line);
 
 #endif

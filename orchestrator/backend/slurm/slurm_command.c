@@ -3,7 +3,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -14,71 +14,71 @@
 #include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/child.h"
 
-enum { WORDS_MAX = 24 }; /* of ours, in one command */
+enum { WORDS_MAX = 24 }; /* of ours in one command, besides the options in the job file */
 
 static const double PATIENCE_S = 60;
 
-/* Words up to a NULL; nothing when there was no memory for the list. */
-static void append(struct job_words *out, va_list list)
+void slurm_client_env(struct environment *out, const struct environment *env)
 {
-    char *word;
+    /* these two say where Slurm is; the other variables are about the job around tp-run */
+    static const char *const kept[] = { "SLURM_CONF", "SLURM_CLUSTERS", NULL };
 
-    if (!out->word)
-        return;
-    while (out->n < WORDS_MAX && (word = va_arg(list, char *)))
-        out->word[out->n++] = word;
-    out->word[out->n] = NULL;
+    environment_copy(out, environment_list(env));
+    environment_unset_prefix(out, "SLURM_", kept);
 }
 
 void slurm_words(struct job_words *out, struct arena *arena, ...)
 {
     va_list list;
+    char *word;
 
     *out = (struct job_words){ .word = arena_array(arena, WORDS_MAX + 1, sizeof *out->word) };
+    if (!out->word)
+        return;
     va_start(list, arena);
-    append(out, list);
+    while (out->n < WORDS_MAX && (word = va_arg(list, char *)))
+        out->word[out->n++] = word;
     va_end(list);
+    out->word[out->n] = NULL;
 }
 
-void slurm_on_node(struct job_words *out, long id, const char *node, struct arena *arena, ...)
+void slurm_on_node(struct job_words *out, long job, const char *node, char *const *argv,
+                   struct arena *arena)
 {
-    va_list list;
-
-    slurm_words(out, arena, "srun", arena_printf(arena, "--jobid=%ld", id), "--overlap",
+    slurm_words(out, arena, "srun", arena_printf(arena, "--jobid=%ld", job), "--overlap",
                 "--mpi=none", "--nodes=1", "--ntasks=1", "--quiet",
                 arena_printf(arena, "--nodelist=%s", node), NULL);
-    va_start(list, arena);
-    append(out, list);
-    va_end(list);
+    for (; out->word && *argv && out->n < WORDS_MAX; argv++)
+        out->word[out->n++] = *argv;
+    if (out->word)
+        out->word[out->n] = NULL;
 }
 
-void slurm_view_words(struct job_words *out, long id, struct arena *arena)
+void slurm_view_words(struct job_words *out, long job, struct arena *arena)
 {
-    slurm_words(out, arena, "squeue", "-h", "-t", "all", "-j", arena_printf(arena, "%ld", id), "-O",
-                SLURM_VIEW_FORMAT, NULL);
+    slurm_words(out, arena, "squeue", "-h", "-t", "all", "-j", arena_printf(arena, "%ld", job),
+                "-O", SLURM_VIEW_FORMAT, NULL);
 }
 
-/* Words being put together. */
-struct builder {
+/* A command that is being put together. */
+struct slurm_builder {
     struct job_words *out;
     struct arena *arena;
     int room;
     bool failed;
 };
 
-static struct builder builder(struct job_words *out, const struct job *job, struct arena *arena)
+static struct slurm_builder build(struct job_words *out, const struct job *job, struct arena *arena)
 {
-    struct builder b = { out, arena,
-                         WORDS_MAX + slurm_options(job)->options.n +
-                             slurm_options(job)->step_options.n,
-                         false };
+    const struct slurm_options *o = slurm_options(job);
+    struct slurm_builder b = { out, arena, WORDS_MAX + o->options.n + o->step_options.n, false };
 
     *out = (struct job_words){ .word = arena_array(arena, (size_t)b.room + 1, sizeof *out->word) };
     b.failed = !out->word;
     return b;
 }
 
-static void add(struct builder *b, char *word)
+static void add(struct slurm_builder *b, char *word)
 {
     b->failed = b->failed || !word || b->out->n == b->room;
     if (b->failed)
@@ -87,52 +87,51 @@ static void add(struct builder *b, char *word)
     b->out->word[b->out->n] = NULL;
 }
 
-/* name=value, unless there is no value. */
-static void add_option(struct builder *b, const char *name, const char *value)
+/* Add name=value, unless there is no value. */
+static void add_option(struct slurm_builder *b, const char *name, const char *value)
 {
     if (value && value[0])
         add(b, arena_printf(b->arena, "%s=%s", name, value));
 }
 
-static void add_number(struct builder *b, const char *name, int64_t value)
+static void add_number(struct slurm_builder *b, const char *name, int64_t value)
 {
     add(b, arena_printf(b->arena, "%s=%lld", name, (long long)value));
 }
 
-static bool is_container(const char *word)
+/* Add the words of slurm.options: those about containers, which say where the ranks run, or the
+ * others, which say which nodes are wanted. */
+static void add_options(struct slurm_builder *b, const struct job *job, bool containers,
+                        bool others)
 {
-    return strncmp(word, "--container", 11) == 0;
+    const struct job_words *words = &slurm_options(job)->options;
+
+    for (int i = 0; i < words->n; i++)
+        if (strncmp(words->word[i], "--container", 11) == 0 ? containers : others)
+            add(b, words->word[i]);
 }
 
-/* slurm.options: containers are where the ranks run, the rest says which nodes. */
-static void add_options(struct builder *b, const struct job *job, bool containers, bool others)
+static tp_status finish(struct slurm_builder *b, struct tp_err *err)
 {
-    for (int i = 0; i < slurm_options(job)->options.n; i++)
-        if (is_container(slurm_options(job)->options.word[i]) ? containers : others)
-            add(b, slurm_options(job)->options.word[i]);
+    return b->failed ? tp_fail(err, TP_E_NOMEM, "no memory for a Slurm command") : TP_OK;
 }
 
-static tp_status finish(struct builder *b, struct tp_err *err)
-{
-    return b->failed ? tp_fail(err, TP_E_NOMEM, "no memory for a command of Slurm") : TP_OK;
-}
-
-/* The nodes that are at fault, beside those that the options exclude: the last --exclude counts. */
-static const char *also_excluded(const struct job *job, const char *nodes, struct arena *arena)
+/* `nodes` with the nodes that slurm.options exclude, because only the last --exclude counts. */
+static const char *join_excluded(const struct job *job, const char *nodes, struct arena *arena)
 {
     static const char name[] = "--exclude=";
+    const struct job_words *words = &slurm_options(job)->options;
 
-    for (int i = 0; nodes[0] && i < slurm_options(job)->options.n; i++)
-        if (strncmp(slurm_options(job)->options.word[i], name, sizeof name - 1) == 0)
-            nodes = arena_printf(arena, "%s,%s",
-                                 slurm_options(job)->options.word[i] + sizeof name - 1, nodes);
+    for (int i = 0; nodes[0] && i < words->n; i++)
+        if (strncmp(words->word[i], name, sizeof name - 1) == 0)
+            nodes = arena_printf(arena, "%s,%s", words->word[i] + sizeof name - 1, nodes);
     return nodes;
 }
 
 tp_status slurm_salloc(struct job_words *out, const struct job *job, const struct slurm_request *q,
                        struct arena *arena, struct tp_err *err)
 {
-    struct builder b = builder(out, job, arena);
+    struct slurm_builder b = build(out, job, arena);
 
     add(&b, "salloc");
     add(&b, "--no-shell");
@@ -141,8 +140,8 @@ tp_status slurm_salloc(struct job_words *out, const struct job *job, const struc
     add_number(&b, "--nodes", q->nodes);
     add_number(&b, "--ntasks-per-node", slurm_options(job)->tasks_per_node);
     add_options(&b, job, true, true);
-    add_option(&b, "--exclude", also_excluded(job, q->exclude, arena));
-    if (q->expand) { /* what the options say of nodes and time is about the whole */
+    add_option(&b, "--exclude", join_excluded(job, q->exclude, arena));
+    if (q->expand) { /* after the options, whose nodes and time are about the whole */
         add(&b, arena_printf(arena, "--dependency=expand:%ld", q->expand));
         add_number(&b, "--nodes", q->nodes);
         if (q->seconds > 0)
@@ -171,16 +170,16 @@ static char *quote(const char *text, struct arena *arena)
     return out;
 }
 
-/* STATE/batch.sh: sbatch copies it when it submits. */
-static tp_status write_script(char **path, const struct job *job, const char *self,
-                              struct arena *arena, struct tp_err *err)
+/* Write STATE/batch.sh, which sbatch copies when it submits. */
+static tp_status write_script(char **path, const struct slurm_client *client, struct arena *arena,
+                              struct tp_err *err)
 {
-    const char *program = quote(self, arena), *file = quote(job->path, arena);
-    const char *dir = quote(job->dir, arena), *base = strrchr(job->path, '/');
+    const struct job *job = client->job;
+    const char *base = strrchr(job->path, '/');
+    const char *program = quote(client->self, arena), *dir = quote(job->dir, arena);
+    const char *file = quote(base ? base + 1 : job->path, arena);
     char *text;
 
-    if (base)
-        file = quote(base + 1, arena);
     *path = arena_printf(arena, "%s/batch.sh", job->state);
     text = program && file && dir
                ? arena_printf(arena, "#!/bin/sh\ncd %s && exec %s %s\n", dir, program, file)
@@ -190,20 +189,21 @@ static tp_status write_script(char **path, const struct job *job, const char *se
     return file_replace(*path, text, strlen(text), err);
 }
 
-tp_status slurm_sbatch(struct job_words *out, const struct job *job, const char *self, long after,
-                       const struct slurm_view *like, int64_t nodes, struct arena *arena,
-                       struct tp_err *err)
+tp_status slurm_sbatch(struct job_words *out, const struct slurm_client *client,
+                       const struct slurm_batch *batch, struct arena *arena, struct tp_err *err)
 {
-    struct builder b = builder(out, job, arena);
+    const struct job *job = client->job;
+    struct slurm_builder b = build(out, job, arena);
+    const struct slurm_view *like = batch->like;
     char *script;
-    tp_status st = write_script(&script, job, self, arena, err);
+    tp_status st = write_script(&script, client, arena, err);
 
     if (st)
         return st;
     add(&b, "sbatch");
     add(&b, "--parsable");
     add(&b, "--no-kill");
-    add(&b, "--open-mode=append"); /* requeued, it goes on in the same file */
+    add(&b, "--open-mode=append"); /* when it is requeued, it appends to the same file */
     add_option(&b, "--job-name", job->name);
     add(&b, arena_printf(arena, "--output=%s/slurm-%%j.out", job->state));
     if (like) {
@@ -213,94 +213,99 @@ tp_status slurm_sbatch(struct job_words *out, const struct job *job, const char 
         if (slurm_seconds(like->limit) > 0)
             add_option(&b, "--time", like->limit);
     }
-    add_number(&b, "--nodes", nodes);
+    add_number(&b, "--nodes", batch->nodes);
     add_number(&b, "--ntasks-per-node", slurm_options(job)->tasks_per_node);
     add_options(&b, job, false, true);
-    if (after)
-        add(&b, arena_printf(arena, "--dependency=afterany:%ld", after));
+    if (batch->after)
+        add(&b, arena_printf(arena, "--dependency=afterany:%ld", batch->after));
     add(&b, script);
     return finish(&b, err);
 }
 
-tp_status slurm_step(struct job_words *out, const struct job *job, long id, const char *nodes,
-                     int n_nodes, int ranks, struct arena *arena, struct tp_err *err)
+tp_status slurm_step_words(struct job_words *out, const struct job *job,
+                           const struct slurm_step *step, struct arena *arena, struct tp_err *err)
 {
-    struct builder b = builder(out, job, arena);
+    struct slurm_builder b = build(out, job, arena);
+    const struct job_words *options = &slurm_options(job)->step_options;
 
     add(&b, "srun");
-    add(&b, arena_printf(arena, "--jobid=%ld", id));
+    add(&b, arena_printf(arena, "--jobid=%ld", step->job));
     add(&b, "--overlap");
     add(&b, "--mpi=pmix");
     add(&b, "--kill-on-bad-exit=1");
     add(&b, "--distribution=block");
     add(&b, "--export=ALL");
     add_options(&b, job, true, false);
-    for (int i = 0; i < slurm_options(job)->step_options.n; i++)
-        add(&b, slurm_options(job)->step_options.word[i]);
-    add_number(&b, "--nodes", n_nodes);
-    add_number(&b, "--ntasks", ranks);
-    add_option(&b, "--nodelist", nodes);
+    for (int i = 0; i < options->n; i++)
+        add(&b, options->word[i]);
+    add_number(&b, "--nodes", step->n_nodes);
+    add_number(&b, "--ntasks", step->ranks);
+    add_option(&b, "--nodelist", step->nodes);
     return finish(&b, err);
 }
 
-/* ---- asking and waiting for the answer ---- */
+/* ---- waiting for the answer ---- */
 
-tp_status slurm_ask(char **output, const struct job_words *words, const char *dir,
+tp_status slurm_ask(char **output, const struct job_words *words, const struct slurm_client *client,
                     double patience_s, struct arena *arena, struct tp_err *err)
 {
     const struct timespec pause = { .tv_nsec = 5 * 1000 * 1000 };
+    const struct child_setup setup = { .argv = words->word,
+                                       .env = client->env,
+                                       .dir = client->dir };
     struct child c = { .fd = -1 };
     int status = -1, code;
-    pid_t gone = 0;
-    tp_status st = words->n ? child_start(&c, words->word, dir, NULL, err)
-                            : tp_fail(err, TP_E_NOMEM, "no memory for a command of Slurm");
+    pid_t ended = 0;
+    tp_status st = words->n ? child_start(&c, &setup, err)
+                            : tp_fail(err, TP_E_NOMEM, "no memory for a Slurm command");
 
     if (st)
         return st;
     c.until = patience_s > 0 ? clock_seconds() + patience_s : 0;
-    while ((gone = waitpid(c.pid, &status, WNOHANG)) == 0 || (gone < 0 && errno == EINTR)) {
-        child_look(&c, clock_seconds());
+    while ((ended = waitpid(c.pid, &status, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {
+        child_poll(&c, clock_seconds());
         nanosleep(&pause, NULL);
     }
-    code = child_over(&c, status);
+    code = child_ended(&c, status);
     if (code)
-        st = tp_fail(err, TP_E_IO, "%s failed: %.300s", words->word[0], child_last_line(&c));
+        st = tp_fail(err, TP_E_IO, "%s failed: %s", words->word[0], c.last);
     else if (output)
         *output = arena_strdup(arena, c.text ? c.text : "");
     child_free(&c);
     return st;
 }
 
-tp_status slurm_cancel(const struct job *job, long id, double patience_s, struct tp_err *err)
+tp_status slurm_cancel(const struct slurm_client *client, long job, double patience_s,
+                       struct tp_err *err)
 {
     double until = clock_seconds() + patience_s;
     struct arena arena = { 0 };
     struct job_words words;
     tp_status st;
 
-    slurm_words(&words, &arena, "scancel", arena_printf(&arena, "%ld", id), NULL);
-    st = slurm_ask(NULL, &words, job->state, PATIENCE_S, &arena, err);
-    while (st && slurm_is_away(err->msg) && clock_seconds() < until) {
+    slurm_words(&words, &arena, "scancel", arena_printf(&arena, "%ld", job), NULL);
+    st = slurm_ask(NULL, &words, client, PATIENCE_S, &arena, err);
+    while (st && slurm_is_unreachable(err->msg) && clock_seconds() < until) {
         sleep(1);
-        st = slurm_ask(NULL, &words, job->state, PATIENCE_S, &arena, err);
+        st = slurm_ask(NULL, &words, client, PATIENCE_S, &arena, err);
     }
     arena_free(&arena);
     return st;
 }
 
-tp_status slurm_submit(long *id, const struct job *job, const char *self, long after,
-                       const struct slurm_view *like, int64_t nodes, struct tp_err *err)
+tp_status slurm_submit(long *job, const struct slurm_client *client,
+                       const struct slurm_batch *batch, struct tp_err *err)
 {
     struct arena arena = { 0 };
     struct job_words words;
-    char *text;
-    tp_status st = slurm_sbatch(&words, job, self, after, like, nodes, &arena, err);
+    char *text = "";
+    tp_status st = slurm_sbatch(&words, client, batch, &arena, err);
 
     if (st == TP_OK)
-        st = slurm_ask(&text, &words, job->state, PATIENCE_S, &arena, err);
-    *id = st ? 0 : slurm_submitted(text);
-    if (st == TP_OK && *id == 0)
-        st = tp_fail(err, TP_E_IO, "sbatch: not a job's number: %.200s", text);
+        st = slurm_ask(&text, &words, client, PATIENCE_S, &arena, err);
+    *job = st ? 0 : slurm_submitted(text);
+    if (st == TP_OK && *job == 0)
+        st = tp_fail(err, TP_E_IO, "sbatch: this is not a job's number: %.200s", text);
     arena_free(&arena);
     return st;
 }

@@ -1,8 +1,7 @@
 /*
  * orchestrator/backend/slurm/slurm_command.h - the command lines of Slurm's programs.
  *
- * What is run when stands in run_slurm.h, what comes back is read by slurm_answer.h. All words live
- * in the arena that is passed.
+ * slurm_answer.h reads what they print. All words live in the arena that is passed.
  */
 #ifndef ORCHESTRATOR_BACKEND_SLURM_SLURM_COMMAND_H
 #define ORCHESTRATOR_BACKEND_SLURM_SLURM_COMMAND_H
@@ -11,51 +10,78 @@
 #include "core/err.h"
 #include "orchestrator/backend/slurm/slurm_answer.h"
 #include "orchestrator/job/job.h"
+#include "orchestrator/process/environment.h"
+
+/* Who calls Slurm's programs. */
+struct slurm_client {
+    const struct job *job;
+    const char *self;              /* path of tp-run */
+    const struct environment *env; /* by slurm_client_env */
+    const char *dir;               /* working folder of the programs */
+};
+
+/* A copy of tp-run's environment for Slurm's programs: without what Slurm has set about the job
+ * around tp-run, because a request from inside a job must not take that job's shape. */
+void slurm_client_env(struct environment *out, const struct environment *env);
+
+/* Words from a list that ends with NULL. out->n is 0 when there is no memory. */
+void slurm_words(struct job_words *out, struct arena *arena, ...);
+
+/* squeue, for slurm_view_read. */
+void slurm_view_words(struct job_words *out, long job, struct arena *arena);
+
+/* srun of one process on one node of a Slurm job, beside whatever runs there. argv: what it runs;
+ * NULL after the last word. */
+void slurm_on_node(struct job_words *out, long job, const char *node, char *const *argv,
+                   struct arena *arena);
 
 /* A request for nodes. */
 struct slurm_request {
     int64_t nodes;
     const char *exclude; /* node names with commas, "" */
-    long expand;         /* grow this Slurm job by what is given; 0: a job of its own */
-    double seconds;      /* with expand: how long they are wanted, -1: without limit */
+    long expand;         /* the Slurm job that the nodes shall join; 0: a job of its own */
+    double seconds;      /* with expand: how long they are needed, -1: without limit */
 };
-
-/* squeue, for slurm_view_read. */
-void slurm_view_words(struct job_words *out, long id, struct arena *arena);
 
 /* salloc, with slurm.options. */
 tp_status slurm_salloc(struct job_words *out, const struct job *job, const struct slurm_request *q,
                        struct arena *arena, struct tp_err *err);
 
-/* sbatch of `tp-run JOB.yaml`, with slurm.options; script: a file to be written here. after: begin
- * when this Slurm job has ended, 0: at any time. like: the job to resemble where options say
- * nothing, or NULL. */
-tp_status slurm_sbatch(struct job_words *out, const struct job *job, const char *self, long after,
-                       const struct slurm_view *like, int64_t nodes, struct arena *arena,
-                       struct tp_err *err);
+/* A batch job that runs `tp-run JOB.yaml`. */
+struct slurm_batch {
+    long after;                    /* begins when this Slurm job has ended, 0: at any time */
+    const struct slurm_view *like; /* the job to resemble where slurm.options say nothing; NULL */
+    int64_t nodes;
+};
 
-/* srun, before the command of an attempt. nodes: names with commas. */
-tp_status slurm_step(struct job_words *out, const struct job *job, long id, const char *nodes,
-                     int n_nodes, int ranks, struct arena *arena, struct tp_err *err);
+/* sbatch, with slurm.options. Writes its script to the state folder. */
+tp_status slurm_sbatch(struct job_words *out, const struct slurm_client *client,
+                       const struct slurm_batch *batch, struct arena *arena, struct tp_err *err);
 
-/* Words from a list that ends with NULL. out->n is 0 when there is no memory. */
-void slurm_words(struct job_words *out, struct arena *arena, ...);
+/* A step of the ranks. */
+struct slurm_step {
+    long job;
+    const char *nodes; /* names with commas */
+    int n_nodes, ranks;
+};
 
-/* srun of one process on one node of a Slurm job, beside whatever runs there; the words of what it
- * runs follow, a list that ends with NULL. */
-void slurm_on_node(struct job_words *out, long id, const char *node, struct arena *arena, ...);
+/* srun, before the command of an attempt. */
+tp_status slurm_step_words(struct job_words *out, const struct job *job,
+                           const struct slurm_step *step, struct arena *arena, struct tp_err *err);
 
-/* Run words to their end, waiting, at most patience_s seconds (0: any time). *output, if not NULL,
- * gets what was said. TP_E_IO: it said no, and its last line is in err. */
-tp_status slurm_ask(char **output, const struct job_words *words, const char *dir,
+/* ---- waiting for the answer ---- */
+
+/* Run words to their end, at most patience_s seconds (0: any time). *output, if not NULL, gets what
+ * they printed, in the arena. TP_E_IO: they failed; their last line is in err. */
+tp_status slurm_ask(char **output, const struct job_words *words, const struct slurm_client *client,
                     double patience_s, struct arena *arena, struct tp_err *err);
 
-/* scancel, waiting for it; again for patience_s seconds while Slurm does not answer. TP_E_IO: it
- * did not, or refuses. */
-tp_status slurm_cancel(const struct job *job, long id, double patience_s, struct tp_err *err);
+/* scancel; repeated for patience_s seconds while Slurm does not answer. TP_E_IO. */
+tp_status slurm_cancel(const struct slurm_client *client, long job, double patience_s,
+                       struct tp_err *err);
 
-/* sbatch of tp-run itself, waiting for it: see slurm_sbatch. *id: the Slurm job. */
-tp_status slurm_submit(long *id, const struct job *job, const char *self, long after,
-                       const struct slurm_view *like, int64_t nodes, struct tp_err *err);
+/* sbatch. *job: the new Slurm job. TP_E_IO. */
+tp_status slurm_submit(long *job, const struct slurm_client *client,
+                       const struct slurm_batch *batch, struct tp_err *err);
 
 #endif

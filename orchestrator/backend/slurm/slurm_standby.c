@@ -1,17 +1,55 @@
-/* orchestrator/backend/slurm/slurm_standby.c - see orchestrator/backend/slurm/slurm_standby.h. */
-#include "orchestrator/backend/slurm/slurm_standby.h"
-
-#include <math.h>
+/* orchestrator/backend/slurm/slurm_standby.c - see orchestrator/backend/slurm/slurm_run.h and
+ * orchestrator/process/standby.h: a standby on another node of the batch job.
+ *
+ * A batch job that was submitted with --no-kill outlives its first node, where tp-run is, but
+ * nothing would use the other nodes until the wall time ends. So tp-run keeps a standby on one of
+ * them, which replaces it once Slurm has taken its node out of the allocation.
+ */
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include "orchestrator/backend/slurm/slurm_command.h"
-#include "orchestrator/backend/slurm/slurm_options.h"
-#include "orchestrator/web/control.h"
+#include "core/clock.h"
+#include "orchestrator/backend/slurm/slurm_run.h"
+#include "orchestrator/process/standby.h"
 
-static const double PATIENCE_S = 60;
+static const double AGAIN_S = 10, PATIENCE_S = 60, END_PATIENCE_S = 300;
 
-enum verdict { GUARD_WAIT, GUARD_TAKE_OVER, GUARD_END };
+/* ---- tp-run's side ---- */
+
+tp_status slurm_standby_tick(struct slurm *s)
+{
+    const struct node_list *l = s->host->nodes;
+    const struct job *job = s->host->job;
+    const char *slash = strrchr(job->path, '/');
+    char *argv[] = { (char *)(uintptr_t)s->host->self, "standby", NULL, NULL };
+    struct arena arena = { 0 };
+    struct job_words words;
+    int i = l->n - 1;
+    tp_status st;
+
+    if (!s->this_node[0] || s->inside != s->allocation.job || s->allocation.own ||
+        clock_seconds() < s->nodes.next_standby || slurm_is_running(s, SLURM_COMMAND_STANDBY))
+        return TP_OK;
+    while (i >= 0 &&
+           (l->node[i]->down || l->node[i]->removed || strcmp(l->node[i]->name, s->this_node) == 0))
+        i--;
+    s->nodes.next_standby = clock_seconds() + AGAIN_S;
+    if (i < 0)
+        return TP_OK;
+    argv[2] = arena_printf(&arena, "%s/%s", job->dir, slash ? slash + 1 : job->path);
+    slurm_on_node(&words, s->inside, l->node[i]->name, argv, &arena);
+    st = slurm_start(s, SLURM_COMMAND_STANDBY, &words, 0);
+    arena_free(&arena);
+    return st;
+}
+
+/* ---- the standby itself ---- */
+
+struct slurm_standby_look {
+    struct slurm_client client;
+    long job;
+};
 
 /* Whether a line of the names is this one. */
 static bool is_among(const char *names, const char *node)
@@ -28,50 +66,81 @@ static bool is_among(const char *names, const char *node)
     return false;
 }
 
-/* What Slurm says: nothing is concluded from no answer. */
-static enum verdict look(const struct job *job, long id, const char *home, struct arena *arena)
+/* Nothing is concluded from a missing answer. */
+static enum standby_verdict ask(const struct slurm_standby_look *l, const struct home *home,
+                                struct arena *arena)
 {
     struct job_words words;
     struct slurm_view view;
     struct tp_err ignored;
     char *text, *names;
 
-    slurm_view_words(&words, id, arena);
-    if (slurm_ask(&text, &words, job->state, PATIENCE_S, arena, &ignored) ||
+    slurm_view_words(&words, l->job, arena);
+    if (slurm_ask(&text, &words, &l->client, PATIENCE_S, arena, &ignored) ||
         !slurm_view_read(&view, text, time(NULL)))
-        return GUARD_WAIT;
+        return STANDBY_WAIT;
     if (strcmp(view.state, "RUNNING") != 0)
-        return GUARD_END;
+        return STANDBY_END;
     if (!view.list[0])
-        return GUARD_WAIT;
+        return STANDBY_WAIT;
     slurm_words(&words, arena, "scontrol", "show", "hostnames", view.list, NULL);
-    if (slurm_ask(&names, &words, job->state, PATIENCE_S, arena, &ignored))
-        return GUARD_WAIT;
-    return is_among(names, home) ? GUARD_WAIT : GUARD_TAKE_OVER;
+    if (slurm_ask(&names, &words, &l->client, PATIENCE_S, arena, &ignored))
+        return STANDBY_WAIT;
+    return is_among(names, home->node) ? STANDBY_WAIT : STANDBY_TAKE_OVER;
 }
 
-tp_status slurm_standby_wait(bool *take_over, const struct job *job, long id, const char *node,
-                             struct tp_err *err)
+static enum standby_verdict look(void *ctx, const struct home *home)
 {
-    const double poll = slurm_options(job)->poll;
-    const struct timespec pause = { .tv_sec = (time_t)poll,
-                                    .tv_nsec = (long)(fmod(poll, 1) * 1e9) };
-    enum verdict v = GUARD_WAIT;
+    struct arena arena = { 0 };
+    enum standby_verdict v = ask(ctx, home, &arena);
 
-    *take_over = false;
-    if (id <= 0 || !node || !node[0])
-        return tp_fail(err, TP_E_USAGE, "is started by tp-run on nodes of a batch job");
-    while (v == GUARD_WAIT) {
-        struct arena arena = { 0 };
-        struct control_home home;
+    arena_free(&arena);
+    return v;
+}
 
-        nanosleep(&pause, NULL);
-        if (!control_home_read(&home, job->state) || home.slurm_job != id ||
-            strcmp(home.node, node) == 0)
-            break; /* it has ended, or is here now */
-        v = look(job, id, home.node, &arena);
-        arena_free(&arena);
-    }
-    *take_over = v == GUARD_TAKE_OVER;
+tp_status slurm_standby(bool *take_over, const struct backend_call *call, struct tp_err *err)
+{
+    struct environment env;
+    struct home here;
+    struct slurm_standby_look l;
+    struct standby standby = {
+        .state = call->job->state, .period = slurm_options(call->job)->poll, .look = look, .ctx = &l
+    };
+
+    slurm_home(&here, call->env);
+    if (here.job <= 0 || !here.node[0])
+        return tp_fail(err, TP_E_USAGE, "tp-run starts this on nodes of a batch job");
+    slurm_client_env(&env, call->env);
+    l = (struct slurm_standby_look){ { call->job, call->self, &env, call->job->state }, here.job };
+    standby.job = here.job;
+    standby.node = here.node;
+    *take_over = standby_wait(&standby);
+    environment_free(&env);
     return TP_OK;
+}
+
+/* tp-run runs in the batch job, not in the step of the standby: what Slurm has set about that step
+ * must not reach the ranks. */
+void slurm_standby_env(struct environment *env)
+{
+    static const char *const kept[] = {
+        "SLURM_CONF",          "SLURM_CLUSTERS",           "SLURM_JOB_ID",
+        "SLURM_JOB_NUM_NODES", "SLURM_LAUNCH_NODE_IPADDR", NULL
+    };
+
+    environment_unset_prefix(env, "SLURM_", kept);
+}
+
+/* The job's batch script is gone with its node, so nothing else would end the job. */
+void slurm_standby_end(const struct backend_call *call)
+{
+    struct environment env;
+    struct slurm_client client = { call->job, call->self, &env, call->job->state };
+    struct home here;
+    struct tp_err ignored;
+
+    slurm_home(&here, call->env);
+    slurm_client_env(&env, call->env);
+    slurm_cancel(&client, here.job, END_PATIENCE_S, &ignored);
+    environment_free(&env);
 }

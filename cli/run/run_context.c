@@ -1,0 +1,115 @@
+/* cli/run/run_context.c - see cli/run/run_context.h. */
+#include "cli/run/run_context.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
+#include "orchestrator/web/control.h"
+
+tp_status run_context_open(struct run_context *c, const char *path, struct tp_err *err)
+{
+    ssize_t n;
+    tp_status st;
+
+    *c = (struct run_context){ 0 };
+    environment_copy(&c->env, environ);
+    if ((st = job_file_read(&c->job, path, backends_job(), &c->arena, err)))
+        return st;
+    c->backend = backends_of(&c->job);
+    n = readlink("/proc/self/exe", c->self, sizeof c->self - 1);
+    return n > 0 ? TP_OK : tp_fail_errno(err, "/proc/self/exe: cannot read");
+}
+
+void run_context_close(struct run_context *c)
+{
+    environment_free(&c->env);
+    arena_free(&c->arena);
+}
+
+struct backend_call run_context_call(const struct run_context *c)
+{
+    return (struct backend_call){ .job = &c->job, .self = c->self, .env = &c->env };
+}
+
+/* The last line that `tp-run ask` prints on the other host is the answer. */
+static tp_status ask_there(json_t **answer, struct run_context *c, const struct home *home,
+                           const json_t *request, struct tp_err *err)
+{
+    const struct backend_call call = run_context_call(c);
+    char *text = json_dumps(request, JSON_COMPACT), *said = NULL;
+    char *argv[] = { c->self, "ask", (char *)(uintptr_t)c->job.state, text, NULL };
+    const char *newline;
+    tp_status st = text ? c->backend->run_at(&said, home, argv, &call, &c->arena, err)
+                        : tp_fail(err, TP_E_NOMEM, "no memory for a request");
+
+    free(text);
+    if (st)
+        return st;
+    newline = strrchr(said, '\n');
+    *answer = json_loads(newline ? newline + 1 : said, 0, NULL);
+    return *answer ? TP_OK : tp_fail(err, TP_E_IO, "%s: no answer: %.200s", home->host, said);
+}
+
+static tp_status ask(json_t **answer, struct run_context *c, const json_t *request,
+                     struct tp_err *err)
+{
+    struct home home;
+    bool elsewhere = home_is_elsewhere(&home, c->job.state);
+    tp_status st;
+
+    if (elsewhere && c->backend->run_at && ask_there(answer, c, &home, request, err) == TP_OK)
+        return TP_OK;
+    st = control_ask(answer, c->job.state, request, err);
+    if (st == TP_E_NOTFOUND && elsewhere && !home.job)
+        st = tp_fail(err, TP_E_NOTFOUND,
+                     "%s: no tp-run listens on this host; it was started on host %s", c->job.path,
+                     home.host);
+    return st;
+}
+
+tp_status run_context_ask(json_t **answer, struct run_context *c, json_t *request,
+                          struct tp_err *err)
+{
+    tp_status st;
+
+    *answer = NULL;
+    st = ask(answer, c, request, err);
+    if (st == TP_OK && !json_is_true(json_object_get(*answer, "ok"))) {
+        const char *why = json_string_value(json_object_get(*answer, "error"));
+        bool wrong = json_integer_value(json_object_get(*answer, "exit")) == 2;
+
+        st = tp_fail(err, wrong ? TP_E_USAGE : TP_E_IO, "%s", why ? why : "refused");
+        json_decref(*answer);
+        *answer = NULL;
+    }
+    json_decref(request);
+    return st;
+}
+
+tp_status run_context_ask_once(json_t **answer, const char *path, json_t *request,
+                               struct tp_err *err)
+{
+    struct run_context c;
+    tp_status st = run_context_open(&c, path, err);
+
+    *answer = NULL;
+    if (st == TP_OK)
+        st = run_context_ask(answer, &c, request, err);
+    else
+        json_decref(request);
+    run_context_close(&c);
+    return st;
+}
+
+void run_context_print(const json_t *answer, bool as_json)
+{
+    if (as_json)
+        json_dumpf(answer, stdout, JSON_COMPACT);
+    else
+        fputs(json_string_value(json_object_get(answer, "text")), stdout);
+    putchar('\n');
+}

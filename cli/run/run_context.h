@@ -1,0 +1,44 @@
+/*
+ * cli/run/run_context.h - what the verbs of tp-run need besides their options: the job, its
+ * backend, this program's path and environment, and requests to the tp-run that runs the job.
+ */
+#ifndef CLI_RUN_RUN_CONTEXT_H
+#define CLI_RUN_RUN_CONTEXT_H
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdbool.h>
+
+#include "core/arena.h"
+#include "core/err.h"
+#include "orchestrator/backend/backend.h"
+
+struct run_context {
+    struct arena arena;
+    struct environment env; /* this program's */
+    char self[PATH_MAX];    /* path of this program */
+    struct job job;
+    const struct backend *backend; /* the job's */
+};
+
+/* Read the job file. TP_E_NOTFOUND, TP_E_USAGE. Close it in any case. */
+tp_status run_context_open(struct run_context *c, const char *path, struct tp_err *err);
+void run_context_close(struct run_context *c);
+
+/* For the backend's functions. */
+struct backend_call run_context_call(const struct run_context *c);
+
+/* Send a request, which is taken over, to the tp-run that runs the job; *answer is the caller's. On
+ * another host it is reached through the backend, which starts `tp-run ask` beside it. What tp-run
+ * refuses is a failure with its sentence. TP_E_NOTFOUND: no tp-run runs the job. */
+tp_status run_context_ask(json_t **answer, struct run_context *c, json_t *request,
+                          struct tp_err *err);
+
+/* The same with the job file. */
+tp_status run_context_ask_once(json_t **answer, const char *path, json_t *request,
+                               struct tp_err *err);
+
+/* Print the answer: its sentence, or all of it as a line of JSON. */
+void run_context_print(const json_t *answer, bool as_json);
+
+#endif

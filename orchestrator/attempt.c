@@ -1,0 +1,162 @@
+/* orchestrator/attempt.c - see orchestrator/attempt.h. */
+#include "orchestrator/attempt.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "core/text.h"
+#include "orchestrator/process/process.h"
+
+void attempt_init(struct attempt *a)
+{
+    *a = (struct attempt){ .supervisor.pidfd = -1 };
+}
+
+void attempt_name(struct attempt *a, const char *state, const char *run_id, int64_t number,
+                  bool shared)
+{
+    long long n = number;
+
+    snprintf(a->id, sizeof a->id, "%.40s.%lld", run_id, n);
+    snprintf(a->log, sizeof a->log, "%.3900s/attempt-%04lld.log", state, n);
+    snprintf(a->exit_path, sizeof a->exit_path, "%.3900s/attempt-%04lld.exit", state, n);
+    a->is_private = !shared && access("/dev/shm", W_OK) == 0;
+    if (a->is_private)
+        snprintf(a->heartbeats, sizeof a->heartbeats, "/dev/shm/tp-run-%.40s/%lld", run_id, n);
+    else
+        snprintf(a->heartbeats, sizeof a->heartbeats, "%.3900s/heartbeats/%lld", state, n);
+}
+
+tp_status attempt_place(struct attempt *a, int world, const struct node_list *nodes, double now,
+                        struct tp_err *err)
+{
+    int left = 0, k = -1;
+
+    free(a->rank);
+    a->rank = calloc((size_t)world, sizeof *a->rank);
+    a->world = a->rank ? world : 0;
+    a->fault = (struct attempt_fault){ .rank = -1 };
+    if (!a->rank)
+        return tp_fail(err, TP_E_NOMEM, "no memory for %d ranks", world);
+    for (int i = 0; i < world; i++) {
+        while (left == 0 && k + 1 < nodes->n) {
+            k++;
+            left = node_is_usable(nodes->node[k], now, 0) ? nodes->node[k]->slots : 0;
+        }
+        a->rank[i] = (struct attempt_rank){ .node = k < 0 ? NULL : nodes->node[k], .pidfd = -1 };
+        left--;
+    }
+    return TP_OK;
+}
+
+void attempt_set_launched(struct attempt *a, double now)
+{
+    a->launched_at = now;
+}
+
+int attempt_meet(struct attempt *a, int rank, const struct heartbeat_status *status)
+{
+    struct attempt_rank *r = &a->rank[rank];
+    int fd;
+
+    if (r->pid || r->gone)
+        return -1;
+    r->pid = (pid_t)status->pid;
+    fd = process_pidfd(r->pid);
+    if (fd < 0 || process_start(r->pid) == status->pid_start) {
+        r->pidfd = fd;
+        return fd;
+    }
+    close(fd); /* another process has this pid now */
+    return -1;
+}
+
+void attempt_rank_ended(struct attempt *a, int rank)
+{
+    struct attempt_rank *r = &a->rank[rank];
+
+    if (r->pidfd >= 0)
+        close(r->pidfd);
+    r->pidfd = -1;
+    r->gone = true;
+}
+
+void attempt_move(struct attempt *a, int rank, struct node *node)
+{
+    a->rank[rank].node = node;
+}
+
+int attempt_rank_of(const struct attempt *a, int pidfd)
+{
+    for (int i = 0; i < a->world; i++)
+        if (a->rank[i].pidfd == pidfd)
+            return i;
+    return -1;
+}
+
+bool attempt_uses(const struct attempt *a, const struct node *node)
+{
+    for (int i = 0; i < a->world; i++)
+        if (a->rank[i].node == node)
+            return true;
+    return false;
+}
+
+void attempt_kill_on(const struct attempt *a, const struct node *node)
+{
+    for (int i = 0; i < a->world; i++)
+        if (a->rank[i].node == node && a->rank[i].pidfd >= 0)
+            process_signal(a->rank[i].pidfd, SIGKILL);
+}
+
+void attempt_set_log(struct attempt *a, const char *path)
+{
+    snprintf(a->log, sizeof a->log, "%s", path);
+}
+
+void attempt_set_fault(struct attempt *a, const struct attempt_fault *fault)
+{
+    a->fault = *fault;
+}
+
+struct attempt_fault attempt_fault(enum attempt_fault_kind kind, enum event_reason reason,
+                                   const char *fmt, ...)
+{
+    struct attempt_fault f = { .kind = kind, .rank = -1, .step = -1, .reason = reason };
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(f.message, sizeof f.message, fmt, ap);
+    va_end(ap);
+    text_clean(f.message);
+    return f;
+}
+
+bool attempt_read_outcome(struct attempt *a)
+{
+    struct tp_err ignored;
+
+    if (supervisor_read(&a->outcome, a->exit_path, &ignored) == TP_OK)
+        return true;
+    a->outcome = (struct supervisor_outcome){ .exit_code = -1, .started = 1 };
+    return false;
+}
+
+void attempt_forget(struct attempt *a, bool over)
+{
+    struct tp_err ignored;
+
+    for (int i = 0; i < a->world; i++)
+        if (a->rank[i].pidfd >= 0)
+            close(a->rank[i].pidfd);
+    free(a->rank);
+    a->rank = NULL;
+    a->world = 0;
+    supervisor_forget(&a->supervisor);
+    if (over && a->is_private && a->heartbeats[0])
+        file_remove_tree(a->heartbeats, &ignored);
+}

@@ -1,0 +1,109 @@
+/*
+ * orchestrator/attempt.h - one launch of the job's command: its ranks, files, supervisor, and end.
+ *
+ * Everybody may read its members; attempt.c changes them.
+ */
+#ifndef ORCHESTRATOR_ATTEMPT_H
+#define ORCHESTRATOR_ATTEMPT_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/err.h"
+#include "core/heartbeat.h"
+#include "orchestrator/process/supervisor.h"
+#include "orchestrator/state/event.h"
+#include "orchestrator/state/node.h"
+
+enum { ATTEMPT_TEXT_MAX = 512, ATTEMPT_ID_TEXT = 64 };
+
+struct attempt_rank {
+    struct node *node;
+    pid_t pid; /* on this host, 0: not known */
+    int pidfd; /* -1: not known, or it has ended */
+    bool gone;
+};
+
+/* What ended an attempt, or kept it from starting. */
+enum attempt_fault_kind {
+    FAULT_NONE,
+    FAULT_RANK,       /* a rank ended before its time */
+    FAULT_HANG,       /* no progress */
+    FAULT_LOSS,       /* the loss is not finite */
+    FAULT_NODE,       /* a node was lost */
+    FAULT_EXIT,       /* the command ended by itself, with an error */
+    FAULT_SUPERVISOR, /* the supervisor was killed */
+    FAULT_RESHARD,    /* tp-reshard failed before the launch */
+};
+
+struct attempt_fault {
+    enum attempt_fault_kind kind;
+    int rank;          /* -1: not known */
+    struct node *node; /* NULL: not known */
+    int64_t step;
+    double waited; /* seconds since the last sign of life */
+    enum event_reason reason;
+    char message[ATTEMPT_TEXT_MAX];
+};
+
+struct attempt {
+    char id[ATTEMPT_ID_TEXT];  /* RUN.NUMBER, in the environment of its processes */
+    char heartbeats[PATH_MAX]; /* folder of the ranks' heartbeats */
+    char log[PATH_MAX], exit_path[PATH_MAX];
+    bool is_private; /* `heartbeats` is on this host alone */
+    double launched_at;
+    int world; /* 0: no ranks */
+    struct attempt_rank *rank;
+    struct supervisor supervisor;
+    struct supervisor_outcome outcome;
+    struct attempt_fault fault;
+};
+
+/* Zeroes become an attempt without processes. */
+void attempt_init(struct attempt *a);
+
+/* Name the attempt and its files. shared: other hosts have to see the heartbeats. */
+void attempt_name(struct attempt *a, const char *state, const char *run_id, int64_t number,
+                  bool shared);
+
+/* Place `world` ranks on the usable nodes, in order, as many as each has slots. Forgets the fault
+ * of the attempt before. TP_E_NOMEM. */
+tp_status attempt_place(struct attempt *a, int world, const struct node_list *nodes, double now,
+                        struct tp_err *err);
+
+void attempt_set_launched(struct attempt *a, double now);
+
+/* Hold on to the process of a rank on this host. Returns its pidfd when that is new, else -1. */
+int attempt_meet(struct attempt *a, int rank, const struct heartbeat_status *status);
+
+/* A rank's process has ended. */
+void attempt_rank_ended(struct attempt *a, int rank);
+
+/* A relay says on which node a rank is, because the scheduler may have placed it elsewhere. */
+void attempt_move(struct attempt *a, int rank, struct node *node);
+
+/* The rank whose pidfd this is, -1: none. */
+int attempt_rank_of(const struct attempt *a, int pidfd);
+bool attempt_uses(const struct attempt *a, const struct node *node);
+
+/* Kill the ranks on a node of this host. */
+void attempt_kill_on(const struct attempt *a, const struct node *node);
+
+/* Another log is to be named in messages. */
+void attempt_set_log(struct attempt *a, const char *path);
+
+void attempt_set_fault(struct attempt *a, const struct attempt_fault *fault);
+
+/* A fault with a sentence, which may have any bytes: they are cleaned. */
+struct attempt_fault attempt_fault(enum attempt_fault_kind kind, enum event_reason reason,
+                                   const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* The supervisor has ended: read its outcome. False: it has left none. */
+bool attempt_read_outcome(struct attempt *a);
+
+/* Forget ranks and supervisor. over: nothing of it is alive, so its files may go. */
+void attempt_forget(struct attempt *a, bool over);
+
+#endif

@@ -1,0 +1,250 @@
+/* orchestrator/backend/slurm/slurm_ending.c - see orchestrator/backend/slurm/slurm_run.h: the
+ * allocation ends, or Slurm takes it away, while the job shall continue.
+ *
+ * When a job is preempted with a grace, Slurm sends SIGTERM to its steps at once, which the relays
+ * forward as "save and stop", and ends the job when the grace is over. A requeued batch job
+ * (because of that, by a person, after the loss of a node) is ended as by scancel and begins again
+ * under its number, which squeue counts.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "orchestrator/backend/slurm/slurm_run.h"
+
+static const double PATIENCE_S = 10;
+
+bool slurm_is_ending(const void *state, struct backend_cause *cause)
+{
+    const struct slurm *s = state;
+
+    *cause = s->ending.cause;
+    return s->ending.ending;
+}
+
+void slurm_ending_begin(struct slurm *s)
+{
+    double left = s->allocation.view.left;
+
+    s->ending.margin = s->options->margin;
+    if (left >= 0 && left < 2 * s->ending.margin)
+        s->ending.margin = left / 2;
+}
+
+void slurm_ending_forget(struct slurm *s)
+{
+    s->ending.ending = s->ending.preempted = false;
+}
+
+/* From now on, the end of the attempt means that the job continues elsewhere. */
+static void end_because(struct slurm *s, const struct backend_cause *cause)
+{
+    s->ending.ending = true;
+    s->ending.cause = *cause;
+    s->host->relaunch(s->host->run);
+}
+
+tp_status slurm_end_for(struct slurm *s, const struct backend_cause *cause)
+{
+    end_because(s, cause);
+    return s->host->save_and_stop(s->host->run, cause);
+}
+
+static bool is_requeued(const struct slurm *s, const struct slurm_view *v)
+{
+    return s->next.held == s->allocation.job && v->restarts > s->next.restarts;
+}
+
+/* Whether the nodes are taken away, and why. */
+static bool is_taken(struct backend_cause *cause, const struct slurm *s, const struct slurm_view *v)
+{
+    if (v->preempted)
+        *cause = slurm_cause(SLURM_PREEMPTED, "Slurm preempts the job");
+    else if (is_requeued(s, v))
+        *cause = slurm_cause(SLURM_REQUEUED, "Slurm requeues the job");
+    else if (strcmp(v->reason, "TimeLimit") == 0 ||
+             (strcmp(v->state, "RUNNING") == 0 && v->left >= 0 && v->left <= s->options->margin))
+        *cause = slurm_cause(SLURM_JOB_ENDS, "Slurm ends the job");
+    else
+        return false;
+    return true;
+}
+
+static void report_taken(struct slurm *s, const struct backend_cause *cause)
+{
+    s->host->event(s->host->run, "allocation", cause->reason, cause->message,
+                   json_pack("{s:s,s:I}", "result", slurm_result_name(SLURM_TAKEN), "slurm_job",
+                             (json_int_t)s->allocation.job));
+}
+
+/* Ask Slurm, waiting. BACKEND_STAYS also when there is no answer. */
+static enum backend_fate ask_fate(struct slurm *s)
+{
+    struct arena arena = { 0 };
+    struct job_words words;
+    struct slurm_view view;
+    struct backend_cause cause;
+    struct tp_err ignored;
+    enum backend_fate fate = BACKEND_STAYS;
+    char *text;
+
+    if (!s->allocation.job)
+        return BACKEND_STAYS;
+    slurm_view_words(&words, s->allocation.job, &arena);
+    if (slurm_ask(&text, &words, &s->client, PATIENCE_S, &arena, &ignored) == TP_OK &&
+        slurm_view_read(&view, text, time(NULL))) {
+        s->ending.preempted = view.preempted;
+        s->ending.requeued = s->inside == s->allocation.job && is_requeued(s, &view);
+        if (is_taken(&cause, s, &view)) {
+            end_because(s, &cause);
+            report_taken(s, &cause);
+        } else if (strcmp(view.state, "RUNNING") != 0) {
+            fate = BACKEND_GONE;
+        }
+    }
+    arena_free(&arena);
+    return s->ending.ending ? BACKEND_TAKEN : fate;
+}
+
+enum backend_fate slurm_fate(void *state, struct backend_cause *cause)
+{
+    struct slurm *s = state;
+    enum backend_fate fate = ask_fate(s);
+
+    *cause = s->ending.cause;
+    return fate;
+}
+
+bool slurm_explains_sigterm(void *state, struct backend_cause *cause)
+{
+    struct slurm *s = state;
+
+    return s->inside && !s->ending.waits && s->inside == s->allocation.job &&
+           slurm_fate(s, cause) == BACKEND_TAKEN;
+}
+
+static tp_status see_preempted(struct slurm *s)
+{
+    const struct backend_cause cause = slurm_cause(SLURM_PREEMPTED, "Slurm preempts the job");
+
+    if (s->ending.ending || !s->allocation.view.preempted)
+        return TP_OK;
+    s->ending.preempted = true;
+    report_taken(s, &cause);
+    return slurm_end_for(s, &cause);
+}
+
+static tp_status see_wall_time(struct slurm *s)
+{
+    double left = slurm_left(s);
+    struct backend_cause cause = slurm_cause(SLURM_WALL_TIME, "the wall time ends"), said = cause;
+    char text[80];
+
+    if (left < 0 || s->ending.ending || left > s->ending.margin)
+        return TP_OK;
+    snprintf(text, sizeof text, "%.0f s of the wall time are left", left);
+    end_because(s, &cause);
+    slurm_event(s, SLURM_ENDS, SLURM_WALL_TIME, text);
+    said.message = text;
+    return s->host->save_and_stop(s->host->run, &said);
+}
+
+tp_status slurm_ending_tick(struct slurm *s)
+{
+    tp_status st = see_preempted(s);
+
+    if (st == TP_OK && slurm_left(s) >= 0)
+        st = slurm_next_tick(s);
+    return st ? st : see_wall_time(s);
+}
+
+/* ---- the attempt has ended for that ---- */
+
+/* Ask Slurm to requeue the batch job around tp-run, waiting. False: it refuses. */
+static bool requeue(struct slurm *s)
+{
+    struct arena arena = { 0 };
+    struct job_words words;
+    struct tp_err err = { 0 };
+
+    slurm_words(&words, &arena, "scontrol", "requeue", arena_printf(&arena, "%ld", s->inside),
+                NULL);
+    s->ending.requeued = slurm_ask(NULL, &words, &s->client, PATIENCE_S, &arena, &err) == TP_OK;
+    if (!s->ending.requeued) /* then the next one is submitted after all */
+        slurm_event(s, SLURM_CANNOT_REQUEUE, SLURM_REASON_NONE, err.msg);
+    arena_free(&arena);
+    return s->ending.requeued;
+}
+
+/* The batch job is requeued: that one continues, and another next job would be one too many. */
+static void leave_to_requeued(struct slurm *s)
+{
+    struct tp_err ignored;
+    char text[120];
+
+    if (s->next.job)
+        slurm_cancel(&s->client, s->next.job, PATIENCE_S, &ignored);
+    slurm_next_set(s, s->inside);
+    snprintf(text, sizeof text, "Slurm requeues job %ld, which continues", s->inside);
+    slurm_finish(s, RUN_STOPPED, TP_E_STOPPED, SLURM_REQUEUED, text);
+}
+
+/* A preempted batch job without chain continues only if Slurm requeues it. */
+static bool only_slurm_continues(struct slurm *s)
+{
+    return s->inside == s->allocation.job && !s->options->chain && s->ending.preempted;
+}
+
+/* In a batch job: leave it to the next one. */
+static tp_status leave_to_next(struct slurm *s, const struct backend_cause *cause)
+{
+    char text[400];
+    tp_status st = TP_OK;
+
+    slurm_next_check(s);
+    if (!s->allocation.own && s->options->chain && !s->next.job)
+        st = slurm_next_submit_now(s);
+    if (st)
+        return st;
+    if (s->next.job)
+        snprintf(text, sizeof text, "%.150s: Slurm job %ld continues", cause->message, s->next.job);
+    else
+        snprintf(text, sizeof text, "%.150s, and no other job continues%s%.190s", cause->message,
+                 s->next.why[0] ? ": " : "", s->next.why);
+    slurm_finish(s, RUN_STOPPED, TP_E_STOPPED,
+                 s->next.job ? SLURM_JOB_CONTINUES : SLURM_NO_NEXT_JOB, text);
+    return TP_OK;
+}
+
+tp_status slurm_hand_over(void *state, const struct backend_cause *cause, bool *plan)
+{
+    struct slurm *s = state;
+    const struct backend_cause few =
+        slurm_cause(SLURM_TOO_FEW_NODES, "too few nodes of the allocation are left");
+
+    *plan = false;
+    if (!cause)
+        cause = &few;
+    if (s->ending.requeued) {
+        leave_to_requeued(s);
+        return TP_OK;
+    }
+    if (s->ending.waits)
+        return TP_OK;
+    if (only_slurm_continues(s)) {
+        s->ending.waits = s->ending.ending = *plan = true;
+        slurm_event(s, SLURM_WAITS, SLURM_PREEMPTED,
+                    "it is preempted, and continues if Slurm requeues it");
+        return TP_OK;
+    }
+    s->ending.ending = false;
+    if (s->allocation.own && s->options->chain) {
+        *plan = true;
+        return slurm_renew(s, cause);
+    }
+    if (s->inside == s->allocation.job && s->options->chain == SLURM_CHAIN_REQUEUE && requeue(s)) {
+        leave_to_requeued(s);
+        return TP_OK;
+    }
+    return leave_to_next(s, cause);
+}

@@ -1,0 +1,31 @@
+/*
+ * orchestrator/plan/planner.h - selects the layout for a number of ranks, and computes it once.
+ *
+ * Enumerating and checking candidates takes long for many ranks. So the planner keeps its answers
+ * and computes one again only when something that it depends on has changed: the ranks, the layout
+ * that was asked for, the measured step times (by more than 2 %), or the files of the model and the
+ * parallel plan.
+ */
+#ifndef ORCHESTRATOR_PLAN_PLANNER_H
+#define ORCHESTRATOR_PLAN_PLANNER_H
+
+#include "core/err.h"
+#include "orchestrator/job/job.h"
+#include "orchestrator/plan/fit.h"
+
+struct planner;
+
+/* A planner for one job, which stays the caller's. NULL: no memory. */
+struct planner *planner_new(const struct job *job);
+void planner_free(struct planner *p);
+
+/* Select the best layout for at most `ranks` ranks that `wanted` asks for (candidates_pick). When
+ * that is not possible now, the best one of all. times may be NULL.
+ * TP_E_LAYOUT: no layout fits; err has the reason. Other failures are those of candidates_find. */
+tp_status planner_select(struct planner *p, struct plan_candidate *out, int ranks,
+                         const char *wanted, const struct step_times *times, struct tp_err *err);
+
+/* How often candidates were computed so far. */
+int64_t planner_computed(const struct planner *p);
+
+#endif

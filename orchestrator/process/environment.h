@@ -1,0 +1,34 @@
+/*
+ * orchestrator/process/environment.h - a program's environment, as a value.
+ *
+ * tp-run takes its own one over from main, and gives every program that it starts one that it has
+ * made. A change that finds no memory is remembered: environment_list is NULL from then on.
+ */
+#ifndef ORCHESTRATOR_PROCESS_ENVIRONMENT_H
+#define ORCHESTRATOR_PROCESS_ENVIRONMENT_H
+
+#include <stdbool.h>
+
+struct environment {
+    char **entry; /* "NAME=value", NULL after the last; malloc'ed, as is each of them */
+    int n;
+    bool failed;
+};
+
+/* Copy a list of "NAME=value" that ends with NULL. */
+void environment_copy(struct environment *out, char *const *entries);
+void environment_free(struct environment *e);
+
+/* For execve. NULL: there was no memory. */
+char *const *environment_list(const struct environment *e);
+
+/* The value of a name; NULL: it is not set. */
+const char *environment_get(const struct environment *e, const char *name);
+
+void environment_set(struct environment *e, const char *name, const char *value);
+void environment_unset(struct environment *e, const char *name);
+
+/* Unset every name that begins with `prefix`, except those in `kept`, which ends with NULL. */
+void environment_unset_prefix(struct environment *e, const char *prefix, const char *const *kept);
+
+#endif

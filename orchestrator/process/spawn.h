@@ -1,0 +1,30 @@
+/*
+ * orchestrator/process/spawn.h - starts a program in a process of its own.
+ */
+#ifndef ORCHESTRATOR_PROCESS_SPAWN_H
+#define ORCHESTRATOR_PROCESS_SPAWN_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "orchestrator/process/environment.h"
+
+struct spawn {
+    char *const *argv; /* argv[0] is searched for in the PATH of `env` */
+    const struct environment *env;
+    const char *dir; /* working folder; NULL: as here */
+    int out;         /* becomes standard output and error, input is /dev/null; -1: all as here */
+    int report;      /* gets the errno (an int) when argv[0] cannot be executed; -1: a sentence on
+                        standard error says so */
+    const sigset_t *mask;  /* blocked signals; NULL: none */
+    bool own_session;      /* a terminal's Ctrl-C does not reach it */
+    bool own_group;        /* in a process group of its own */
+    bool dies_with_parent; /* SIGKILL when this process ends */
+    bool ignores_sigterm;
+};
+
+/* The new process, -1: errno. It exits with 127 when the program cannot be executed. */
+pid_t spawn_start(const struct spawn *s);
+
+#endif

@@ -1,0 +1,313 @@
+/* orchestrator/run_loop.c - see orchestrator/run.h and run_state.h: the event loop, beginning and
+ * end. */
+#include "orchestrator/run.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "orchestrator/run_state.h"
+
+enum { TICK_MS = 100, BATCH = 32 };
+
+bool run_watch_fd(struct run *r, int fd)
+{
+    struct epoll_event e = { .events = EPOLLIN, .data.fd = fd };
+
+    return fd >= 0 && epoll_ctl(r->loop.epoll, EPOLL_CTL_ADD, fd, &e) == 0;
+}
+
+/* ---- the loop ---- */
+
+static tp_status stop_by_signal(struct run *r, int sig)
+{
+    struct backend_cause cause;
+
+    if (sig == SIGTERM && backend_explains_sigterm(&r->backend, &cause))
+        return r->record.open ? run_drain_softly(r, cause.reason, cause.message) : TP_OK;
+    if (r->record.stop && run_drain_hurry(r))
+        return TP_OK;
+    r->record.stop = true;
+    run_helper_stop(r);
+    if (!r->record.open)
+        return TP_OK;
+    return run_drain_softly(r, event_reason_name(REASON_SIGNAL), "asked to stop by a signal");
+}
+
+static tp_status reap(struct run *r)
+{
+    tp_status st = TP_OK;
+    int status;
+    pid_t pid;
+
+    while (st == TP_OK && (pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        bool mine;
+
+        st = backend_reaped(&r->backend, pid, status, &mine);
+        if (!mine && st == TP_OK)
+            st = run_helper_reaped(r, pid, status, &mine);
+    }
+    return st;
+}
+
+static tp_status on_signal(struct run *r)
+{
+    struct signalfd_siginfo info;
+    tp_status st = TP_OK;
+
+    while (st == TP_OK && read(r->loop.signals, &info, sizeof info) == sizeof info)
+        if (info.ssi_signo != SIGCHLD)
+            st = stop_by_signal(r, (int)info.ssi_signo);
+    return st ? st : reap(r);
+}
+
+static tp_status tick_state(struct run *r)
+{
+    switch (r->record.state) {
+    case RUN_PLAN:
+        return run_plan_tick(r);
+    case RUN_INIT:
+    case RUN_TRAIN:
+    case RUN_SAVE:
+        return run_watch_tick(r);
+    case RUN_DRAIN:
+        return run_drain_tick(r);
+    default:
+        return TP_OK;
+    }
+}
+
+static tp_status tick(struct run *r)
+{
+    uint64_t times;
+    tp_status st;
+
+    if (read(r->loop.timer, &times, sizeof times) < 0)
+        return TP_OK;
+    st = backend_tick(&r->backend);
+    if (st == TP_OK && !r->end.over)
+        st = tick_state(r);
+    run_services_tick(r);
+    return st;
+}
+
+static tp_status dispatch(struct run *r, int fd)
+{
+    tp_status st;
+    int rank;
+
+    if (fd == r->loop.timer)
+        return tick(r);
+    if (fd == r->loop.signals)
+        return on_signal(r);
+    if (run_services_serve(r, fd, &st))
+        return st;
+    if (fd == r->attempt.supervisor.pidfd)
+        return run_supervisor_ended(r);
+    rank = attempt_rank_of(&r->attempt, fd);
+    return rank >= 0 ? run_rank_ended(r, rank) : TP_OK;
+}
+
+static tp_status loop(struct run *r)
+{
+    tp_status st = TP_OK;
+
+    while (!r->end.over && st == TP_OK) {
+        struct epoll_event e[BATCH];
+        int n = epoll_wait(r->loop.epoll, e, BATCH, -1);
+
+        for (int i = 0; i < n && !r->end.over && st == TP_OK; i++) {
+            r->err = (struct tp_err){ 0 };
+            st = dispatch(r, e[i].data.fd);
+        }
+    }
+    return st;
+}
+
+/* ---- beginning ---- */
+
+static void block_signals(sigset_t *handled)
+{
+    static const int signals[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGHUP };
+    sigset_t ignored;
+
+    sigemptyset(&ignored);
+    sigaddset(&ignored, SIGPIPE); /* a reader of our messages may end; the job stays watched */
+    sigaddset(&ignored, SIGXFSZ); /* a limit on file sizes is an error like a full disk */
+    sigprocmask(SIG_BLOCK, &ignored, NULL);
+    sigemptyset(handled);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        sigaddset(handled, signals[i]);
+    sigprocmask(SIG_BLOCK, handled, NULL);
+}
+
+static tp_status open_loop(struct run *r)
+{
+    const struct itimerspec every = { .it_value = { 0, TICK_MS * 1000000L },
+                                      .it_interval = { 0, TICK_MS * 1000000L } };
+    struct run_loop *l = &r->loop;
+    sigset_t handled;
+
+    block_signals(&handled);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    l->epoll = epoll_create1(EPOLL_CLOEXEC);
+    l->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    l->signals = signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (l->epoll < 0 || l->timer < 0 || l->signals < 0 ||
+        timerfd_settime(l->timer, 0, &every, NULL) != 0 || !run_watch_fd(r, l->timer) ||
+        !run_watch_fd(r, l->signals))
+        return tp_fail_errno(&r->err, "cannot make an event loop");
+    run_services_watch(r);
+    return TP_OK;
+}
+
+/* Whether a person has started the job again after its end. */
+static bool is_fresh(const struct run *r)
+{
+    return run_state_is_final(r->record.state) && !r->record.continues;
+}
+
+static tp_status open_record(struct run *r, const json_t *last)
+{
+    const json_t *run = last ? journal_run_record(last) : NULL;
+    double now = clock_seconds();
+    tp_status st;
+
+    TP_TRY(backend_open(&r->backend, r->setup->backend, &r->host, run));
+    if (run)
+        TP_TRY(run_record_read(&r->record, run, r->job->state, now, &r->err));
+    else
+        TP_TRY(run_record_init(&r->record, &r->err));
+    node_list_read(&r->nodes, json_object_get(run, "nodes"), now, r->job->restart.exclude_for);
+    backend_begin(&r->backend, is_fresh(r));
+done:
+    return st;
+}
+
+static tp_status open_parts(struct run *r)
+{
+    tp_status (*const parts[])(
+        struct run *) = { run_services_open, run_plan_open,   run_convert_open, run_helper_open,
+                          run_watch_open,    run_relays_open, run_rescale_open, run_drain_open };
+    tp_status st = TP_OK;
+
+    for (size_t i = 0; st == TP_OK && i < sizeof parts / sizeof parts[0]; i++)
+        st = parts[i](r);
+    return st ? st : open_loop(r);
+}
+
+/* The job file asks for more steps than were done. */
+static bool wants_more_steps(const struct run *r)
+{
+    return r->record.done_steps > 0 && r->job->steps > r->record.done_steps;
+}
+
+static tp_status stay_done(struct run *r)
+{
+    char text[PATH_MAX + 200];
+
+    snprintf(text, sizeof text,
+             "%s: all steps are done already. To continue, set a larger `steps`; to run it all "
+             "again, move %s and its checkpoints away",
+             r->job->name, r->job->state);
+    run_note(r, text);
+    r->end = (struct run_end){ .over = true, .result = TP_OK };
+    return TP_OK;
+}
+
+/* A person has started the job again: its budgets begin again. After a failure the nodes' faults
+ * are forgotten too, because an operator is assumed to have intervened (they may have been the
+ * job's own: a full disk, for example). */
+static void forgive(struct run *r)
+{
+    struct run_record *b = &r->record;
+
+    b->stop = false;
+    if (!b->continues) {
+        b->fails_in_row = b->n_restarts = 0;
+        b->bad_loss_step = -1;
+    }
+    if (b->state == RUN_FAILED)
+        node_list_forgive(&r->nodes);
+    b->continues = false;
+}
+
+static tp_status begin(struct run *r, bool is_old)
+{
+    enum run_state was = r->record.state;
+    char text[256];
+
+    if (is_old && was == RUN_DONE && !wants_more_steps(r))
+        return stay_done(r);
+    if (run_page_url(r)[0]) {
+        snprintf(text, sizeof text, "status page: %s", run_page_url(r));
+        run_note(r, text);
+    }
+    if (is_old && r->record.open)
+        return run_take_over(r);
+    if (is_old && run_state_is_final(was))
+        forgive(r);
+    return run_plan_begin(r);
+}
+
+/* ---- the end ---- */
+
+static void close_all(struct run *r)
+{
+    const int fds[] = { r->loop.epoll, r->loop.timer, r->loop.signals };
+
+    run_watch_close(r);
+    attempt_forget(&r->attempt, !r->record.open);
+    backend_close(&r->backend, r->end.over); /* before the services: `stop --wait` waits for it */
+    run_services_close(r);
+    run_plan_close(r);
+    run_relays_close(r);
+    free(r->convert);
+    free(r->helper);
+    free(r->rescale);
+    free(r->drain);
+    journal_close(r->journal);
+    node_list_free(&r->nodes);
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+tp_status run_job(const struct job *job, const struct run_setup *setup, struct tp_err *err)
+{
+    struct run *r = calloc(1, sizeof *r);
+    json_t *last = NULL;
+    tp_status st;
+
+    if (!r)
+        return tp_fail(err, TP_E_NOMEM, "no memory");
+    r->job = job;
+    r->setup = setup;
+    r->loop = (struct run_loop){ -1, -1, -1 };
+    attempt_init(&r->attempt);
+    run_host_open(r);
+    st = journal_open(&r->journal, &last, job->state, &r->err);
+    if (st == TP_OK)
+        st = open_record(r, last);
+    if (st == TP_OK)
+        st = open_parts(r);
+    if (st == TP_OK)
+        st = begin(r, last != NULL);
+    if (st == TP_OK)
+        st = loop(r);
+    if (st)
+        *err = r->err;
+    else if (r->end.result)
+        st = tp_fail(err, r->end.result, "%s", r->end.text);
+    json_decref(last);
+    close_all(r);
+    free(r);
+    return st;
+}

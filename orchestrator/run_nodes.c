@@ -1,0 +1,78 @@
+/* orchestrator/run_nodes.c - see run_state.h: nodes that are usable, lost, excluded. */
+#include <stdio.h>
+
+#include "core/clock.h"
+#include "orchestrator/run_state.h"
+
+int run_free_ranks(const struct run *r, bool settled)
+{
+    return node_list_ranks(&r->nodes, r->job->restart.spares, clock_seconds(),
+                           settled ? r->job->restart.settle : 0);
+}
+
+int run_usable_nodes(const struct run *r)
+{
+    double now = clock_seconds();
+    int n = 0;
+
+    for (int i = 0; i < r->nodes.n; i++)
+        n += node_is_usable(r->nodes.node[i], now, 0);
+    return n;
+}
+
+tp_status run_node_lost(struct run *r, struct node *node, const struct backend_cause *cause,
+                        double waited)
+{
+    enum run_state s = r->record.state;
+    struct attempt_fault f = attempt_fault(FAULT_NODE, REASON_NODE_LOST, "node %s is lost: %s",
+                                           node->name, cause->message);
+    const struct monitor *m = run_monitor(r);
+
+    node_lose(node);
+    run_event_of_backend(r, event_name(EVENT_NODE_LOST), cause->reason, cause->message,
+                         json_pack("{s:s,s:f}", "node", node->name, "seconds", waited));
+    attempt_kill_on(&r->attempt, node);
+    if ((s != RUN_INIT && s != RUN_TRAIN && s != RUN_SAVE) || !attempt_uses(&r->attempt, node))
+        return run_transition(r, s, "node lost");
+    f.waited = waited;
+    f.step = m ? monitor_best_step(m) : -1;
+    return run_drain_fault(r, &f);
+}
+
+void run_blame(struct run *r, const struct attempt_fault *f)
+{
+    struct node *n = f->node;
+    double seconds = r->job->restart.exclude_for;
+    char text[ATTEMPT_TEXT_MAX];
+
+    if (!n || n->down || (f->kind != FAULT_RANK && f->kind != FAULT_HANG && f->kind != FAULT_EXIT))
+        return;
+    if (++n->faults < r->job->restart.blame)
+        return;
+    n->faults = 0;
+    n->excluded_to = clock_seconds() + seconds;
+    n->back_since = n->excluded_to;
+    backend_node_excluded(&r->backend, n, f->message);
+    snprintf(text, sizeof text, "excluded after repeated faults for %.0f s", seconds);
+    run_event(r, EVENT_NODE_LOST, REASON_REPEATED_FAULTS, text,
+              json_pack("{s:s,s:f}", "node", n->name, "seconds", seconds));
+}
+
+json_t *run_nodes_json(const struct run *r)
+{
+    json_t *all = json_array();
+    double now = clock_seconds();
+
+    for (int i = 0; i < r->nodes.n; i++) {
+        const struct node *n = r->nodes.node[i];
+        const char *state = n->down ? "down" : n->excluded_to > now ? "excluded" : "up";
+        int ranks = 0;
+
+        for (int k = 0; k < r->attempt.world; k++)
+            ranks += r->attempt.rank[k].node == n;
+        json_array_append_new(all, json_pack("{s:s,s:i,s:s,s:i,s:I}", "node", n->name, "slots",
+                                             n->slots, "state", state, "ranks", ranks, "faults",
+                                             (json_int_t)n->faults));
+    }
+    return all;
+}

@@ -1,0 +1,211 @@
+/* orchestrator/run_services.c - see run_state.h: events, time account, control socket, status page
+ * and webhook of a run. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/clock.h"
+#include "orchestrator/run_state.h"
+#include "orchestrator/state/event_log.h"
+#include "orchestrator/web/control.h"
+#include "orchestrator/web/status_page.h"
+#include "orchestrator/web/webhook.h"
+
+static const double LINE_EVERY_S = 0.5, WEBHOOK_PATIENCE_S = 3;
+
+struct run_services {
+    struct event_log *events;
+    struct time_account *time;
+    struct control *control;
+    struct status_page *page; /* NULL: none */
+    struct webhook *webhook;  /* NULL: none */
+    double line_at;           /* when the live line was shown last */
+    tp_status asked;          /* a failure of tp-run itself during a request */
+};
+
+/* ---- beginning and end ---- */
+
+static json_t *page_status(void *ctx)
+{
+    return run_status(ctx);
+}
+
+static json_t *page_timeline(void *ctx)
+{
+    return run_timeline(ctx);
+}
+
+static json_t *page_events(void *ctx)
+{
+    const struct run *r = ctx;
+
+    return json_copy((json_t *)(uintptr_t)event_log_list(r->services->events));
+}
+
+tp_status run_services_open(struct run *r)
+{
+    const struct status_page_source source = { page_status, page_timeline, page_events, r };
+    const struct job *j = r->job;
+    struct run_services *s = r->services = calloc(1, sizeof *s);
+    struct home home;
+    tp_status st;
+
+    if (!s)
+        return tp_fail(&r->err, TP_E_NOMEM, "no memory");
+    backend_home(r->backend.table, &home, r->setup->env);
+    TP_TRY(event_log_open(&s->events, j->state, &r->err));
+    TP_TRY(time_account_open(&s->time, j->state, r->record.spent, clock_seconds(), &r->err));
+    TP_TRY(control_open(&s->control, j->state, &home, &r->err));
+    TP_TRY(webhook_open(&s->webhook, j->webhook, &r->err));
+    if (j->page.listen && j->page.listen[0])
+        TP_TRY(status_page_open(&s->page, j->page.listen, j->page.token_file, &source, &r->err));
+done:
+    return st;
+}
+
+void run_services_close(struct run *r)
+{
+    struct run_services *s = r->services;
+
+    if (!s)
+        return;
+    status_page_close(s->page);
+    webhook_close(s->webhook, WEBHOOK_PATIENCE_S);
+    control_close(s->control);
+    if (s->time)
+        time_account_close(s->time, clock_seconds());
+    event_log_close(s->events);
+    free(s);
+    r->services = NULL;
+}
+
+void run_services_watch(struct run *r)
+{
+    run_watch_fd(r, control_fd(r->services->control));
+    if (r->services->page)
+        run_watch_fd(r, status_page_fd(r->services->page));
+}
+
+static json_t *answer(void *ctx, const json_t *request)
+{
+    struct run *r = ctx;
+
+    return run_answer(r, request, &r->services->asked);
+}
+
+bool run_services_serve(struct run *r, int fd, tp_status *st)
+{
+    struct run_services *s = r->services;
+
+    *st = TP_OK;
+    if (fd == control_fd(s->control)) {
+        s->asked = TP_OK;
+        control_serve(s->control, answer, r);
+        *st = s->asked;
+        return true;
+    }
+    if (s->page && fd == status_page_fd(s->page)) {
+        status_page_serve(s->page);
+        return true;
+    }
+    return false;
+}
+
+void run_services_tick(struct run *r)
+{
+    const struct run_reporter *to = r->setup->reporter;
+    struct run_services *s = r->services;
+    double now = clock_seconds();
+    char line[256];
+
+    webhook_tick(s->webhook);
+    if (s->page)
+        status_page_serve(s->page);
+    if (r->end.over || !to->line || now - s->line_at < LINE_EVERY_S)
+        return;
+    s->line_at = now;
+    time_account_touch(s->time, now);
+    run_line(r, line, sizeof line);
+    to->line(to->ctx, line);
+}
+
+/* ---- reporting ---- */
+
+void run_report(struct run *r, json_t *event)
+{
+    const struct run_reporter *to = r->setup->reporter;
+    struct run_services *s = r->services;
+    struct tp_err ignored;
+
+    if (to->event)
+        to->event(to->ctx, event);
+    if (s->webhook && event_is_urgent(json_string_value(json_object_get(event, "event")))) {
+        json_t *copy = json_copy(event);
+
+        json_object_set_new(copy, "job", json_string(r->job->name));
+        webhook_post(s->webhook, copy);
+        json_decref(copy);
+    }
+    event_log_add(s->events, event, &ignored);
+}
+
+void run_note(struct run *r, const char *text)
+{
+    const struct run_reporter *to = r->setup->reporter;
+
+    if (to->note)
+        to->note(to->ctx, text);
+}
+
+const char *run_page_url(const struct run *r)
+{
+    return r->services && r->services->page ? status_page_url(r->services->page) : "";
+}
+
+bool run_has_control(const struct run *r)
+{
+    return r->services != NULL;
+}
+
+/* ---- time ---- */
+
+void run_time(struct run *r, enum time_account_cause cause)
+{
+    time_account_switch(r->services->time, cause, clock_seconds());
+}
+
+void run_time_from(struct run *r, enum time_account_cause cause, double at)
+{
+    time_account_switch(r->services->time, cause, at);
+}
+
+void run_time_by_state(struct run *r)
+{
+    static const enum time_account_cause causes[RUN_STATES] = { [RUN_INIT] = TIME_STARTING,
+                                                                [RUN_TRAIN] = TIME_TRAINING,
+                                                                [RUN_SAVE] = TIME_SAVING,
+                                                                [RUN_DRAIN] = TIME_STOPPING };
+    enum run_state s = r->record.state;
+
+    if (s == RUN_INIT || s == RUN_TRAIN || s == RUN_SAVE || s == RUN_DRAIN)
+        run_time(r, causes[s]);
+}
+
+void run_time_fault(struct run *r, double saved, double alive)
+{
+    time_account_fault(r->services->time, saved, alive, TIME_PLANNING, clock_seconds());
+}
+
+void run_time_flush(struct run *r)
+{
+    time_account_flush(r->services->time);
+}
+
+void run_loss_point(struct run *r, int64_t step, double loss)
+{
+    time_account_loss(r->services->time, r->record.attempt, step, loss);
+}
+
+json_t *run_timeline(const struct run *r)
+{
+    return time_account_json(r->services->time, clock_seconds());
+}

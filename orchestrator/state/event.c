@@ -1,0 +1,133 @@
+/* orchestrator/state/event.c - see orchestrator/state/event.h. */
+#include "orchestrator/state/event.h"
+
+#include <string.h>
+
+/* clang-format off */
+static const struct event_code KINDS[EVENT_KINDS + 1] = {
+    [EVENT_DONE]              = { "done", "All steps are done.", true },
+    [EVENT_DRAIN]             = { "drain", "The ranks are asked to save and stop.", false },
+    [EVENT_FAILED]            = { "failed", "tp-run has given up.", true },
+    [EVENT_HANG]              = { "hang", "Ranks make no progress; the attempt is killed.", true },
+    [EVENT_JOURNAL_FAILED]    = { "journal_failed", "A record could not be written; a job that trains is watched on.", true },
+    [EVENT_JOURNAL_RECOVERED] = { "journal_recovered", "Records can be written again.", false },
+    [EVENT_KILLED]            = { "killed", "The ranks did not stop within their grace and were killed.", false },
+    [EVENT_LAUNCH]            = { "launch", "An attempt was launched.", false },
+    [EVENT_LOSS_JUMP]         = { "loss_jump", "The loss is far above those before it.", true },
+    [EVENT_NAN]               = { "nan", "The loss is NaN or infinite.", true },
+    [EVENT_NODE_BACK]         = { "node_back", "A node can be used again.", false },
+    [EVENT_NODE_LOST]         = { "node_lost", "A node can no longer be used.", true },
+    [EVENT_PLAN]              = { "plan", "What tp-run plans: to launch, to wait, or to stay at a smaller layout.", false },
+    [EVENT_QUARANTINE]        = { "quarantine", "A bad checkpoint was moved to ROOT/quarantine/.", true },
+    [EVENT_RANK_EXIT]         = { "rank_exit", "The command or a rank ended before its time.", true },
+    [EVENT_RESCALE]           = { "rescale", "The next launch has another number of ranks.", false },
+    [EVENT_RESHARD]           = { "reshard", "The checkpoint has another layout: it is converted, or read as it is.", false },
+    [EVENT_RESHARDED]         = { "resharded", "tp-reshard has converted the checkpoint.", false },
+    [EVENT_RESHARD_FAILED]    = { "reshard_failed", "tp-reshard could not convert the checkpoint.", false },
+    [EVENT_RESTART]           = { "restart", "The job is started again after a fault.", false },
+    [EVENT_SAVE]              = { "save", "A checkpoint was committed.", false },
+    [EVENT_SLOW]              = { "slow", "A rank computes much longer than the others.", false },
+    [EVENT_STOPPED]           = { "stopped", "The job was stopped before its end; it can be continued.", false },
+    [EVENT_TAKEOVER]          = { "takeover", "A new tp-run continues for one that was killed.", false },
+    [EVENT_TRAINING]          = { "training", "Every rank has done a step.", false },
+};
+
+static const struct event_code REASONS[EVENT_REASONS + 1] = {
+    [REASON_NONE]                   = { "", "", false },
+    [REASON_ALL_STEPS_DONE]         = { "all_steps_done", "All steps are done.", false },
+    [REASON_ASKED_TO_STOP]          = { "asked_to_stop", "`tp-run stop` asked for it.", false },
+    [REASON_CHECKPOINT_DAMAGED]     = { "checkpoint_damaged", "The checkpoint does not verify.", false },
+    [REASON_CHECKPOINT_UNREADABLE]  = { "checkpoint_unreadable", "An attempt could not load the checkpoint.", false },
+    [REASON_COMMAND_FAILED]         = { "command_failed", "The command ended with an exit code, and no rank is named.", false },
+    [REASON_COMMAND_KILLED]         = { "command_killed", "A signal ended the command, and no rank is named.", false },
+    [REASON_COMMAND_NOT_EXECUTABLE] = { "command_not_executable", "The command's program cannot be executed.", false },
+    [REASON_COMMAND_REFUSED]        = { "command_refused", "The program refused its command line (exit 2 before the first step).", false },
+    [REASON_CONVERSION_FAILED]      = { "conversion_failed", "tp-reshard failed before, so tp-train reads the checkpoint as it is.", false },
+    [REASON_CONVERSION_FASTER]      = { "conversion_faster", "Converting is predicted to be faster than reading the other layout.", false },
+    [REASON_GRACE_OVER]             = { "grace_over", "The ranks did not save and stop within `grace`.", false },
+    [REASON_JOURNAL_UNWRITABLE]     = { "journal_unwritable", "The journal cannot be written.", false },
+    [REASON_LAYOUT_BETTER]          = { "layout_better", "A larger layout fits again and is worth a restart.", false },
+    [REASON_LOSS_JUMPED]            = { "loss_jumped", "The loss jumped (`watch.jump`).", false },
+    [REASON_LOSS_NOT_FINITE]        = { "loss_not_finite", "The loss is NaN or infinite.", false },
+    [REASON_LOSS_NOT_FINITE_AGAIN]  = { "loss_not_finite_again", "The loss was NaN or infinite twice at the same step.", false },
+    [REASON_NEWER_JOB]              = { "newer_job", "Another job has claimed the checkpoint root since.", false },
+    [REASON_NODE_GIVEN_BACK]        = { "node_given_back", "`tp-run node up` gave the node back.", false },
+    [REASON_NODE_LOST]              = { "node_lost", "A node with ranks was lost.", false },
+    [REASON_NODE_TAKEN_AWAY]        = { "node_taken_away", "`tp-run node down` took the node away.", false },
+    [REASON_NOT_SAVED]              = { "not_saved", "The job was stopped and had not saved.", false },
+    [REASON_NOT_STARTED]            = { "not_started", "The job was stopped before it was launched.", false },
+    [REASON_NO_GOOD_CHECKPOINT]     = { "no_good_checkpoint", "There were checkpoints and none of them is good.", false },
+    [REASON_NO_HEARTBEAT]           = { "no_heartbeat", "No message came from the node for too long.", false },
+    [REASON_NO_LAYOUT]              = { "no_layout", "No layout fits the ranks that are left.", false },
+    [REASON_NO_PROGRESS]            = { "no_progress", "Too many starts in a row without a new step (`restart.no_progress`).", false },
+    [REASON_OWN_LAYOUT_ONLY]        = { "own_layout_only", "The command is not tp-train and reads checkpoints of its own layout only.", false },
+    [REASON_PREPARE_FAILED]         = { "prepare_failed", "The `prepare` command failed.", false },
+    [REASON_RANKS_STUCK]            = { "ranks_stuck", "No rank makes progress, and all are equally far.", false },
+    [REASON_RANK_FAILED]            = { "rank_failed", "A rank ended with an exit code.", false },
+    [REASON_RANK_GONE]              = { "rank_gone", "A rank's process has ended, and nothing says how.", false },
+    [REASON_RANK_KILLED]            = { "rank_killed", "A signal ended a rank.", false },
+    [REASON_RANK_NOT_STARTED]       = { "rank_not_started", "A rank has not reported within `watch.init`.", false },
+    [REASON_RANK_SLOW]              = { "rank_slow", "A rank computes much longer than the median (`watch.slow`).", false },
+    [REASON_RANK_STUCK]             = { "rank_stuck", "A rank makes no progress.", false },
+    [REASON_RANK_UNKILLABLE]        = { "rank_unkillable", "SIGKILL does not end a rank on the node.", false },
+    [REASON_REPEATED_FAULTS]        = { "repeated_faults", "The node is excluded after repeated faults of its ranks (`restart.blame`).", false },
+    [REASON_RESHARD_ALWAYS]         = { "reshard_always", "The job file says `reshard: always`.", false },
+    [REASON_RESHARD_NEVER]          = { "reshard_never", "The job file says `reshard: never`.", false },
+    [REASON_RESIZE]                 = { "resize", "`tp-run resize` asked for another layout.", false },
+    [REASON_RESTART_NOT_WORTH]      = { "restart_not_worth", "A larger layout fits, but is not worth a restart (`restart.worth`).", false },
+    [REASON_RESUME_FASTER]          = { "resume_faster", "Reading the other layout is predicted to be as fast as converting, or faster.", false },
+    [REASON_ROOT_LOCKED]            = { "root_locked", "Another process holds the lock of the checkpoint root.", false },
+    [REASON_SAVED]                  = { "saved", "The job was stopped and has saved.", false },
+    [REASON_SAVED_AFTER_BAD_LOSS]   = { "saved_after_bad_loss", "The checkpoint was saved after the loss was NaN or infinite.", false },
+    [REASON_SIGNAL]                 = { "signal", "tp-run got a signal.", false },
+    [REASON_SUPERVISOR_LOST]        = { "supervisor_lost", "The attempt's supervisor was killed.", false },
+    [REASON_TOO_MANY_RESTARTS]      = { "too_many_restarts", "Too many restarts within a time (`restart.max`).", false },
+    [REASON_TP_RESHARD_FAILED]      = { "tp_reshard_failed", "tp-reshard could not convert the checkpoint.", false },
+    [REASON_UNREPORTED]             = { "unreported", "No rank reports its progress: the command is watched by its exit only.", false },
+};
+
+static const struct event_code RESULTS[EVENT_RESULTS + 1] = {
+    [RESULT_LAUNCH]            = { "launch", "Layout and checkpoint are chosen; the job is launched.", false },
+    [RESULT_STAYS]             = { "stays", "The job stays at its layout although a larger one fits.", false },
+    [RESULT_WAITING_FOR_NODES] = { "waiting_for_nodes", "The job waits until nodes come back.", false },
+    [RESULT_WAITING_FOR_ROOT]  = { "waiting_for_root", "The job waits until the checkpoint root is unlocked.", false },
+};
+/* clang-format on */
+
+const char *event_name(enum event_kind kind)
+{
+    return KINDS[kind].name;
+}
+
+const char *event_reason_name(enum event_reason reason)
+{
+    return REASONS[reason].name;
+}
+
+const char *event_result_name(enum event_result result)
+{
+    return RESULTS[result].name;
+}
+
+bool event_is_urgent(const char *name)
+{
+    for (int i = 0; i < EVENT_KINDS; i++)
+        if (strcmp(KINDS[i].name, name) == 0)
+            return KINDS[i].urgent;
+    return false;
+}
+
+const struct event_code *event_codes(void)
+{
+    return KINDS;
+}
+
+const struct event_code *event_reason_codes(void)
+{
+    return REASONS + 1;
+}
+
+const struct event_code *event_result_codes(void)
+{
+    return RESULTS;
+}

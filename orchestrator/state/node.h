@@ -1,0 +1,69 @@
+/*
+ * orchestrator/state/node.h - the nodes of a run, and what is known about them.
+ *
+ * A struct node stays where it is for as long as its list, also when it leaves the list: ranks and
+ * faults point to it. Times are clock_seconds.
+ */
+#ifndef ORCHESTRATOR_STATE_NODE_H
+#define ORCHESTRATOR_STATE_NODE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/arena.h"
+#include "core/err.h"
+
+struct node {
+    const char *name;
+    int slots;          /* ranks that it can hold */
+    bool down;          /* lost, or taken away */
+    int64_t faults;     /* of its ranks, since it was last excluded */
+    double excluded_to; /* until then it is not used, 0: it is not excluded */
+    double back_since;  /* when it came back, 0: it was never away */
+    /* What the backend knows; not remembered when tp-run ends. */
+    bool removed; /* taken out of the allocation */
+    bool suspect; /* down, without an answer, or drained */
+};
+
+struct node_list {
+    struct node **node; /* in the order in which ranks are placed; malloc'ed */
+    int n;
+    struct arena arena; /* holds the nodes and their names */
+};
+
+void node_list_free(struct node_list *l);
+
+/* Append a new node. NULL: no memory. */
+struct node *node_list_add(struct node_list *l, const char *name, int slots);
+
+/* The node of this name, NULL: it is not in the list. */
+struct node *node_list_find(const struct node_list *l, const char *name);
+
+/* Replace the list by these n nodes, which node_list_add has made. Takes over the malloc'ed array.
+ */
+void node_list_set(struct node_list *l, struct node **node, int n);
+
+/* Whether ranks can be placed on it now. settle: seconds for which a node that came back must have
+ * stayed; 0: any. */
+bool node_is_usable(const struct node *n, double now, double settle);
+
+/* Note that it is lost, or that it is back and has no faults. */
+void node_lose(struct node *n);
+void node_bring_back(struct node *n, double now);
+
+/* Forget all faults and exclusions. */
+void node_list_forgive(struct node_list *l);
+
+/* The slots of the usable nodes, of which at most n - spares count: spares only replace lost ones.
+ */
+int node_list_ranks(const struct node_list *l, int64_t spares, double now, double settle);
+
+/* An object from name to state; all: also of nodes about which there is nothing to say. */
+json_t *node_list_json(const struct node_list *l, bool all);
+
+/* Set the state of the listed nodes from that. Times after `now` are of an earlier boot and
+ * forgotten; exclusions end at most `exclude_for` seconds from now. */
+void node_list_read(struct node_list *l, const json_t *json, double now, double exclude_for);
+
+#endif

@@ -1,0 +1,153 @@
+/* tests/unit/orchestrator_slurm_command.c - Slurm's command lines, and programs in its place. */
+#include "orchestrator/backend/slurm/slurm_command.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "orchestrator/backends.h"
+#include "orchestrator/job/job_file.h"
+
+static bool has(const struct job_words *w, const char *word)
+{
+    for (int i = 0; i < w->n; i++)
+        if (strcmp(w->word[i], word) == 0)
+            return true;
+    return false;
+}
+
+static void read_job(struct job *job, struct arena *arena, const char *options)
+{
+    char text[1000];
+    struct tp_err err = { 0 };
+
+    snprintf(text, sizeof text,
+             "command: tp-train --model m --data d\nckpt: c\nbackend: slurm\n"
+             "slurm: {nodes: 4, tasks_per_node: 8, options: %s, step_options: [--cpu-bind=none]}\n",
+             options);
+    cr_assert_eq(job_file_parse(job, text, strlen(text), "./x.yaml", backends_job(), arena, &err),
+                 TP_OK, "%s", err.msg);
+}
+
+Test(slurm_command, options_go_to_the_request_and_containers_to_the_ranks)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct job_words w;
+    struct job job;
+    const struct slurm_request q = { .nodes = 4, .exclude = "n7" };
+    const struct slurm_step step = { .job = 12, .nodes = "n1,n2", .n_nodes = 2, .ranks = 16 };
+
+    read_job(&job, &arena, "[--account=a, --time=5, --container=/x, --exclude=n1]");
+    cr_expect_eq(job_backend_ranks(&job), 32);
+    cr_assert_eq(slurm_salloc(&w, &job, &q, &arena, &err), TP_OK);
+    cr_expect(has(&w, "--account=a") && has(&w, "--time=5") && has(&w, "--nodes=4"));
+    cr_expect(has(&w, "--container=/x") && has(&w, "--no-kill") && has(&w, "--no-shell"));
+    cr_expect_str_eq(w.word[w.n - 1], "--exclude=n1,n7", "the last --exclude has all");
+    cr_expect_null(w.word[w.n]);
+    cr_assert_eq(slurm_step_words(&w, &job, &step, &arena, &err), TP_OK);
+    cr_expect(has(&w, "--jobid=12") && has(&w, "--container=/x") && has(&w, "--cpu-bind=none"));
+    cr_expect_not(has(&w, "--account=a"));
+    arena_free(&arena);
+}
+
+Test(slurm_command, nodes_that_join_an_allocation_are_requested_for_the_time_it_has_left)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct job_words w;
+    struct job job;
+    const struct slurm_request q = { .nodes = 1, .exclude = "", .expand = 12, .seconds = 250 };
+
+    read_job(&job, &arena, "[--time=60, --nodes=4]");
+    cr_assert_eq(slurm_salloc(&w, &job, &q, &arena, &err), TP_OK);
+    cr_expect_str_eq(w.word[w.n - 1], "--time=5", "the last one counts");
+    cr_expect_str_eq(w.word[w.n - 2], "--nodes=1");
+    cr_expect_str_eq(w.word[w.n - 3], "--dependency=expand:12");
+    arena_free(&arena);
+}
+
+/* A program in a folder that PATH begins with. */
+static void put(const char *dir, const char *name, const char *script)
+{
+    char path[256];
+    FILE *f;
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    f = fopen(path, "w");
+    cr_assert_not_null(f);
+    fprintf(f, "#!/bin/sh\n%s\n", script);
+    fclose(f);
+    chmod(path, 0755);
+}
+
+static void make_env(struct environment *env, const char *dir)
+{
+    char path[300];
+    char *entries[] = { path, "SLURM_JOB_ID=7", "SLURM_CONF=/x", "HOME=/h", NULL };
+    struct environment all;
+
+    snprintf(path, sizeof path, "PATH=%s:/usr/bin:/bin", dir);
+    environment_copy(&all, entries);
+    slurm_client_env(env, &all);
+    environment_free(&all);
+}
+
+Test(slurm_command, a_request_from_inside_a_job_does_not_take_its_shape)
+{
+    struct environment env;
+
+    make_env(&env, "/nowhere");
+    cr_expect_null(environment_get(&env, "SLURM_JOB_ID"));
+    cr_expect_str_eq(environment_get(&env, "SLURM_CONF"), "/x");
+    cr_expect_str_eq(environment_get(&env, "HOME"), "/h");
+    environment_free(&env);
+}
+
+Test(slurm_command, scancel_is_repeated_while_slurm_does_not_answer)
+{
+    char dir[] = "/tmp/tp-slurm-XXXXXX", script[400];
+    struct environment env;
+    struct tp_err err = { 0 };
+    struct slurm_client client = { .env = &env, .dir = "/" };
+
+    cr_assert_not_null(mkdtemp(dir));
+    make_env(&env, dir);
+    snprintf(script, sizeof script,
+             "echo $1 >> %s/said; [ $(wc -l < %s/said) -gt 1 ] && exit 0\n"
+             "echo 'scancel: error: Unable to contact slurm controller (connect failure)'; exit 1",
+             dir, dir);
+    put(dir, "scancel", script);
+    cr_expect_eq(slurm_cancel(&client, 12, 10, &err), TP_OK, "%s", err.msg);
+    put(dir, "scancel", "echo a warning; echo 'scancel: error: Access denied'; exit 1");
+    cr_expect_eq(slurm_cancel(&client, 12, 10, &err), TP_E_IO);
+    cr_expect(strstr(err.msg, "scancel failed: scancel: error: Access denied"), "%s", err.msg);
+    environment_free(&env);
+    file_remove_tree(dir, &err);
+}
+
+Test(slurm_command, a_program_that_hangs_is_killed, .timeout = 20)
+{
+    char dir[] = "/tmp/tp-slurm-XXXXXX", *said = NULL;
+    struct arena arena = { 0 };
+    struct environment env;
+    struct job_words words;
+    struct tp_err err = { 0 };
+    struct slurm_client client = { .env = &env, .dir = "/" };
+
+    cr_assert_not_null(mkdtemp(dir));
+    make_env(&env, dir);
+    put(dir, "squeue", "exec sleep 1000");
+    slurm_view_words(&words, 5, &arena);
+    cr_expect_eq(slurm_ask(&said, &words, &client, 0.3, &arena, &err), TP_E_IO);
+    put(dir, "squeue", "echo one; echo two");
+    cr_expect_eq(slurm_ask(&said, &words, &client, 10, &arena, &err), TP_OK);
+    cr_expect_str_eq(said, "one\ntwo");
+    environment_free(&env);
+    arena_free(&arena);
+    file_remove_tree(dir, &err);
+}
