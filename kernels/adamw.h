@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* The constants are in double, so that 1 - beta is that of the decimal number; elements are
+/* The constants are double, so that 1 - beta is as exact as the decimal number. Elements are
  * computed in float. */
 struct adamw_options {
     double lr, beta1, beta2, eps;
@@ -18,8 +18,8 @@ struct adamw_options {
 struct adamw_step {
     float *p, *m, *v; /* [n] f32 */
     const float *grad;
-    uint16_t *p_bf16;         /* gets p rounded to bf16; or NULL */
-    const double *grad_scale; /* one number in device memory: what clipping multiplies by */
+    uint16_t *p_bf16;         /* receives p rounded to bf16; or NULL */
+    const double *grad_scale; /* one number in device memory: the clip factor */
     int64_t n;
     double weight_decay; /* 0 for norms and biases */
     struct adamw_options options;

@@ -1,8 +1,8 @@
 /*
  * kernels/attention.h - causal softmax attention with grouped queries, in blocks that never hold a
  * whole T x T matrix (Dao et al. 2022): the forward pass keeps the log-sum-exp of each row, the
- * backward pass computes the scores again. One call may be a part of a longer attention, for
- * sequences that are cut over ranks: some rows meet some keys, and the results of several parts are
+ * backward pass computes the scores again. One call may compute a part of a longer attention (some
+ * query rows, some keys), for sequences that are cut over ranks. The results of several parts are
  * merged by their log-sum-exp (Liu et al. 2023).
  *
  * q[batch * seq][heads * head_dim], k and v[batch * seq][kv_heads * head_dim], out as q. All of
@@ -18,7 +18,7 @@
 #include "layout/dtype.h"
 
 /* The forward pass. Parts of one attention are merged with weights from their sums of exponentials
- * (online softmax), so which keys come in which part changes rounding alone. */
+ * (online softmax), so the division into parts changes only the rounding. */
 struct attention {
     int64_t batch, seq, heads, kv_heads, head_dim;
     enum dtype type;
@@ -28,16 +28,16 @@ struct attention {
     int64_t ldo;
     float *lse;           /* [batch][heads][seq] */
     float scale;          /* 1 / sqrt(head_dim) */
-    bool one_thread_each; /* a head is computed by one thread even if it is the only one: then no
+    bool one_thread_each; /* one thread computes a head, even if there is only one head: then no
                              result depends on the number of threads */
 
     /* For one of several parts with the same rows. All zero: the whole attention. */
     int64_t keys;           /* > 0: no mask, each row sees keys 0 .. keys - 1 of its sequence */
-    int64_t q_step, k_step; /* rows from a sequence to the next, of q, out and lse, and of k, v and
-                               their gradients, where they are more than seq and keys */
-    float *sum;             /* forward leaves out here, in f32 also in bf16; or NULL */
-    bool merge; /* earlier parts have seen other keys: forward merges its result into out (bf16:
-                   into sum) and lse, backward adds to dq, dk and dv */
+    int64_t q_step, k_step; /* rows from one sequence to the next: of q, out and lse; of k, v and
+                               their gradients. For when they exceed seq and keys */
+    float *sum;             /* forward writes out here in f32, for bf16 too; or NULL */
+    bool merge; /* earlier parts used other keys: forward merges its result into out (bf16: into
+                   sum) and lse, backward adds to dq, dk and dv */
 };
 
 /* The backward pass: dq, dk and dv (f32, row strides lddq, lddk, lddv) are overwritten, unless

@@ -1,6 +1,6 @@
 /*
- * kernels/copy.h - gather and split: copies of boxes between boxes. One source is C and CUDA
- * (kernels/copy_body.h), so that what sanitizers see is what a GPU runs.
+ * kernels/copy.h - gather and split: copies of boxes between boxes. One source compiles as C and as
+ * CUDA (kernels/copy_body.h), so sanitizers check the code that a GPU runs.
  */
 #ifndef KERNELS_COPY_H
 #define KERNELS_COPY_H
@@ -18,7 +18,7 @@ struct copy_box {
     int elem_bytes;
 };
 
-/* The same at once, on host memory, by the calling thread. */
+/* The same without a queue: the calling thread does it at once, on host memory. */
 void copy_box(void *dst, const struct box *dst_box, const void *src, const struct box *src_box,
               const struct box *region, int elem_bytes);
 

@@ -1,11 +1,11 @@
 /*
  * kernels/copy_body.h - the index arithmetic of copy_box, compiled as C (copy.c) and as CUDA
- * (copy.cu), so that what sanitizers see is what a GPU runs.
+ * (copy.cu), so sanitizers check the code that a GPU runs.
  *
  * A copy of a box is rows: runs of bytes that are contiguous on both sides, counted by at most
  * COPY_AXES outer axes. A worker takes rows first, first + step, first + 2 step, ...; the digits of
- * `step` are added to the row's index with carries, so there is one division an axis and worker,
- * none a row or an element.
+ * `step` are added to the row's index with carries. So there is one division for each axis and
+ * worker, and none for a row or an element.
  */
 #ifndef KERNELS_COPY_BODY_H
 #define KERNELS_COPY_BODY_H
@@ -32,7 +32,7 @@ struct copy_rows {
     int64_t count[COPY_AXES], dst_stride[COPY_AXES], src_stride[COPY_AXES];
 };
 
-/* Where a worker stands. */
+/* The position of a worker. */
 struct copy_cursor {
     int64_t row, step;
     int64_t dst, src, bytes; /* byte offsets of the row, and its length */
@@ -77,7 +77,7 @@ COPY_FN void copy_rows_make(struct copy_rows *r, const struct box *dst_box,
     for (int a = 0; a < r->n_axes; a++)
         r->n_rows *= r->count[a];
     if (r->run_bytes == 0 || r->n_rows == 0)
-        r->n_rows = r->n_axes = 0; /* no axis of length 0 for a cursor to divide by */
+        r->n_rows = r->n_axes = 0; /* a cursor divides by lengths of axes: none may be 0 */
     r->last_bytes = r->run_bytes;
 }
 
@@ -109,7 +109,7 @@ COPY_FN void copy_cursor_measure(struct copy_cursor *c, const struct copy_rows *
     c->bytes = last ? r->last_bytes : r->run_bytes;
 }
 
-/* Stand at row `first`, to go on by `step` rows at a time. */
+/* Start at row `first`; each copy_cursor_next advances by `step` rows. */
 COPY_FN void copy_cursor_begin(struct copy_cursor *c, const struct copy_rows *r, int64_t first,
                                int64_t step)
 {
@@ -130,7 +130,7 @@ COPY_FN void copy_cursor_begin(struct copy_cursor *c, const struct copy_rows *r,
     copy_cursor_measure(c, r);
 }
 
-/* Go on by `step` rows; c->row >= r->n_rows means the end. */
+/* Advance by `step` rows; c->row >= r->n_rows means the end. */
 COPY_FN void copy_cursor_next(struct copy_cursor *c, const struct copy_rows *r)
 {
     int carry = 0;
@@ -153,8 +153,8 @@ COPY_FN void copy_cursor_next(struct copy_cursor *c, const struct copy_rows *r)
 }
 
 /*
- * What follows is the GPU's way through the rows; in C it serves tests. A group of `lanes` threads,
- * a power of two up to a warp, takes a row: narrow rows share a warp, wide ones have it.
+ * The rest is how a GPU walks through the rows; in C only tests use it. A group of `lanes` threads,
+ * a power of two up to a warp, copies a row: narrow rows share a warp, a wide row has its own.
  */
 enum { COPY_WARP = 32, COPY_WORD = 16, COPY_PIECE = 32 << 10, COPY_UNROLL = 4 };
 
@@ -163,7 +163,7 @@ struct copy_item {
     char *dst;
     const char *src;
     struct copy_rows rows;
-    int lanes;          /* threads a row */
+    int lanes;          /* threads for each row */
     int64_t first_warp; /* where its row 0 goes, so that small items spread over the device */
 };
 
@@ -181,7 +181,7 @@ COPY_FN void copy_item_make(struct copy_item *it, void *dst, const struct box *d
     it->first_warp = 0;
 }
 
-/* Warps that an item keeps busy for a row each. */
+/* Warps that an item needs when each of them copies once. */
 COPY_FN int64_t copy_item_warps(const struct copy_item *it)
 {
     int64_t rows_a_warp = COPY_WARP / it->lanes;

@@ -12,13 +12,12 @@
 enum gemm_axis { GEMM_NO_AXIS, GEMM_M, GEMM_N, GEMM_K };
 
 /* Several products of one shape, each computed by one thread, so that no result depends on the
- * number of threads: the tensor shards that a rank emulates. Number i works on a + i * step_a, b +
- * i
- * * step_b, c + i * step_c (steps in elements; 0: all share the matrix).
+ * number of threads: the tensor shards that a rank emulates. Product i uses a + i step_a,
+ * b + i step_b and c + i step_c (steps in elements; 0: all products share the matrix).
  *
- * The last ones may be shorter along `axis`, whose sizes add up to `total`: product i has
- * min(size, max(0, total - i * size)) of it. Matrices whose rows run along that axis are dense:
- * that is their distance between rows too. */
+ * The last products may be shorter along `axis`: the sizes add up to `total`, and product i has
+ * min(size, max(0, total - i * size)). Matrices whose rows run along that axis are dense: their
+ * distance between rows is that size too. */
 struct gemm_batch {
     int count; /* 0: one product, shared by all threads */
     int64_t step_a, step_b, step_c;

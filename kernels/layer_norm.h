@@ -1,6 +1,7 @@
 /*
- * kernels/layer_norm.h - layer norm with weight and bias (Ba, Kiros and Hinton 2016), as GPT-2 has
- * it. Everything is f32 but y, which is `type` (f32 or bf16). Matrices are rows x cols, row-major.
+ * kernels/layer_norm.h - layer norm with weight and bias (Ba, Kiros and Hinton 2016), as in
+ * GPT-2. Everything is f32 but y, which is `type` (f32 or bf16). Matrices are rows x cols,
+ * row-major.
  */
 #ifndef KERNELS_LAYER_NORM_H
 #define KERNELS_LAYER_NORM_H
@@ -23,8 +24,9 @@ struct layer_norm_forward {
     float eps;
 };
 
-/* dx += d loss / d x, dw and db += theirs, from dy. x, mean and rstd are those after the forward
- * pass. The order in which dw and db are summed over rows is fixed for a number of threads.
+/* dx += d loss / d x, dw += d loss / d w, db += d loss / d b, from dy. x, mean and rstd are those
+ * after the forward pass. The order in which dw and db are summed over rows is fixed for a number
+ * of threads.
  *
  * With blocks > 0 the rows are that many blocks, each computed by one thread: dw + i * block_step
  * and db + i * block_step are set to the sums over block i. */

@@ -1,6 +1,6 @@
 /*
- * kernels/loss.h - cross entropy over a part of the vocabulary, in the local steps between which
- * the caller reduces three floats for each row over the tensor group (Shoeybi et al. 2019). No rank
+ * kernels/loss.h - cross entropy over a part of the vocabulary, in local steps. Between them the
+ * caller reduces three floats for each row over the tensor group (Shoeybi et al. 2019). No rank
  * ever holds a whole row of logits.
  */
 #ifndef KERNELS_LOSS_H

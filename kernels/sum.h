@@ -1,5 +1,5 @@
 /*
- * kernels/sum.h - sums of whole arrays, in orders that a layout does not change.
+ * kernels/sum.h - sums of whole arrays, in an order that does not depend on the layout.
  */
 #ifndef KERNELS_SUM_H
 #define KERNELS_SUM_H

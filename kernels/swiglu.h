@@ -1,6 +1,6 @@
 /*
  * kernels/swiglu.h - the gated activation y = silu(gate) * up (Shazeer 2020). gate and up are f32
- * with a row stride ld, because they lie side by side in one buffer.
+ * with a row stride ld, because one buffer holds them side by side.
  */
 #ifndef KERNELS_SWIGLU_H
 #define KERNELS_SWIGLU_H

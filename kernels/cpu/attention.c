@@ -28,8 +28,8 @@ static float add_logs(float x, float y)
     return high + log1pf(expf(low - high));
 }
 
-/* From the sum of values of row i, in w->o, to its result; `max` and `sum` are those of its scores
- * here. */
+/* Make the result of row i from its sum of values in w->o; `max` and `sum` are those of its scores
+ * in this call. */
 static void finish_row(const struct attention_tile *t, int64_t i, float max, float sum)
 {
     const struct attention *a = t->a;
@@ -255,8 +255,8 @@ done:
     return st;
 }
 
-/* All query heads of one kv head of one sequence. The last block comes first: it meets every key,
- * so it writes dk and dv, where they are not added to, and the others add. */
+/* All query heads of one kv head of one sequence. The last block comes first: it uses every key, so
+ * it writes dk and dv (unless they are added to), and the other blocks add. */
 static tp_status backward_group(const struct attention_backward *g, struct attention_scratch *w,
                                 int64_t b, int64_t kv, struct tp_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * kernels/cpu/attention_row.h - what attention does with single rows between its products; inside
- * kernels/ only. Rows of scores are padded to whole vectors of ATTENTION_LANES.
+ * kernels/cpu/attention_row.h - what attention does with single rows between its products. Inside
+ * kernels/cpu/. Rows of scores are padded to whole vectors of ATTENTION_LANES.
  */
 #ifndef KERNELS_CPU_ATTENTION_ROW_H
 #define KERNELS_CPU_ATTENTION_ROW_H

@@ -1,10 +1,10 @@
 /*
- * kernels/cpu/attention_tile.h - the piece in which attention works: a block of query rows of one
- * head and the keys that they see. Inside kernels/cpu/.
+ * kernels/cpu/attention_tile.h - what attention computes at a time: a block of query rows of one
+ * head and the keys that they attend to. Inside kernels/cpu/.
  *
- * ATTENTION_BLOCK query rows meet keys 0 .. the last of them (or, without a mask, all keys) as one
- * product, so that what lies right of the diagonal's block is never computed. Scores of a block are
- * ATTENTION_BLOCK x keys and live in the second-level cache for the lengths trained here.
+ * ATTENTION_BLOCK query rows and the keys up to the last of these rows (or, without a mask, all
+ * keys) are one product, so blocks to the right of the diagonal are never computed. Scores of a
+ * block are ATTENTION_BLOCK x keys and live in the second-level cache for the lengths trained here.
  *
  * Keys and values of a head are transposed once, because small products of the form A B run at 108
  * GFLOP/s where A B^T runs at 50 to 90 (oneDNN 2.6, one Zen 4 core, 64 x 64 .. 256 x 64). Rows of
@@ -62,7 +62,7 @@ static inline int64_t attention_k_step(const struct attention *a)
     return a->k_step ? a->k_step : a->keys ? a->keys : a->seq;
 }
 
-/* Keys that row i of a tile sees. */
+/* Keys that row i of a tile attends to. */
 static inline int64_t attention_tile_seen(const struct attention_tile *t, int64_t i)
 {
     return t->a->keys ? t->a->keys : t->row0 + i + 1;
@@ -84,7 +84,7 @@ void attention_load_head(struct attention_scratch *w, const struct attention *a,
 void attention_tile_at(struct attention_tile *t, const struct attention *a,
                        const struct attention_scratch *w, int64_t b, int64_t h, int64_t row0);
 
-/* Scores s = scale q k^T of the tile; those right of the diagonal are nonsense. */
+/* Scores s = scale q k^T of the tile; those right of the diagonal are not meaningful. */
 tp_status attention_tile_scores(const struct attention_tile *t, struct tp_err *err);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * kernels/cpu/cpu.h - the operations of kernels/ops.h for the CPU device (device/cpu/cpu.h): vector
- * loops in C, products by oneDNN, and as many OpenMP threads as the device says. Results do not
- * depend on the number of threads, but for products (oneDNN may split sums over threads) and sums
- * whose order their header names; they are the same from run to run.
+ * loops in C, products by oneDNN, and as many OpenMP threads as the device says. Results are the
+ * same in every run. They do not depend on the number of threads, except for products (oneDNN may
+ * split sums over threads) and sums whose header says so.
  */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H

@@ -298,7 +298,7 @@ tp_status gemm_one(const struct device_queue *q, const struct gemm *g, struct tp
     }
     if (g->m == 0 || g->n == 0)
         return TP_OK;
-    /* A thread that OpenMP has not met before would use every core. */
+    /* A thread that is new to OpenMP would use every core. */
     if (!omp_in_parallel() && omp_get_max_threads() != q->device->threads)
         omp_set_num_threads(q->device->threads);
     return g->type == DTYPE_F32 ? sgemm(g, g->a, g->b, err) : gemm_bf16(g, err);

@@ -33,7 +33,7 @@ void kernels_each(const struct device_queue *q, int64_t n, kernels_range_fn fn, 
 {
     int threads = kernels_team(q);
 
-    /* A team of one is no parallel region, and OpenMP would allocate it anew each time. */
+    /* For one thread, OpenMP would still allocate a parallel region each time. */
     if (threads == 1) {
         for (int64_t i = 0; i < n; i++)
             fn(ctx, i, i + 1, 0);

@@ -27,12 +27,12 @@ void kernels_for(const struct device_queue *q, int64_t n, int64_t grain, kernels
                  void *ctx);
 
 /* Call fn for each of the items 0 .. n - 1, one at a time (hi = lo + 1), shared among the threads.
- * All that a call does, products included, is done by its thread alone. So results do not depend on
- * the number of threads, however few the items are. */
+ * Everything in a call, products included, runs on its thread alone. So results do not depend on
+ * the number of threads, even with few items. */
 void kernels_each(const struct device_queue *q, int64_t n, kernels_range_fn fn, void *ctx);
 
-/* Items that make it worth to wake a thread, for loops that cost about `item_bytes` of memory
- * traffic for each item; at least 1. */
+/* The number of items that is worth waking a thread, for loops that cost about `item_bytes` of
+ * memory traffic for each item; at least 1. */
 int64_t kernels_grain(int64_t item_bytes);
 
 #endif

@@ -1,14 +1,13 @@
 /*
  * kernels/cpu/tree_reduce.h - element-wise sum or maximum of several rows along one binary tree.
  *
- * The tree is that of a binary counter: neighbours are added in pairs, then pairs of pairs, and
- * what is left over from the shortest upwards. Four rows are (0 + 1) + (2 + 3), three (0 + 1) + 2,
- * seven
- * ((0 + 1) + (2 + 3)) + ((4 + 5) + 6). The tree is the same for every element, whatever the number
- * of threads, the slice or the vector width, so all ranks and all transports get the same bits; the
- * rounding error grows with the logarithm of the rows. And it composes: adding every 2^k neighbours
- * along it, and then the results along it, gives the bits of adding all at once, provided that the
- * rows are a multiple of 2^k.
+ * The tree is that of a binary counter: neighbours are added in pairs, then pairs of pairs; the
+ * remaining rows are added from the shortest run to the longest. Four rows are (0 + 1) + (2 + 3),
+ * three (0 + 1) + 2, seven ((0 + 1) + (2 + 3)) + ((4 + 5) + 6). The tree is the same for every
+ * element, and does not depend on the number of threads, the slice or the vector width. So all
+ * ranks and all transports get the same bits, and the rounding error grows with the logarithm of
+ * the number of rows. Trees combine: when the number of rows is a multiple of 2^k, adding each 2^k
+ * neighbours along the tree, and then their results, gives the same bits as adding all at once.
  */
 #ifndef KERNELS_CPU_TREE_REDUCE_H
 #define KERNELS_CPU_TREE_REDUCE_H

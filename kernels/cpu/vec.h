@@ -1,7 +1,7 @@
 /*
  * kernels/cpu/vec.h - what the vector loops of this folder share: compilation for several
- * processors, bf16 and f16 bit patterns, and an exponential that vectorises. The conversions are
- * CUDA's too.
+ * processors, bf16 and f16 bit patterns, and an exponential that vectorises. CUDA uses
+ * the conversions too.
  *
  * The loops are plain C that the compiler vectorises (`#pragma omp simd` where it needs a promise
  * or where a sum may be taken in lanes); this folder is compiled with -fno-math-errno

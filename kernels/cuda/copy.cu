@@ -16,7 +16,8 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, COPY_BLOCKS)
     copy_item_work(&item, launch_thread(), launch_threads());
 }
 
-/* Every block goes through the whole table; a worker that an item has no row for goes on at once.
+/* Every block reads the whole table. A worker without a row of an item continues with the next
+ * item.
  */
 __global__ void __launch_bounds__(LAUNCH_THREADS, COPY_BLOCKS)
     copy_table_kernel(const struct copy_item *items, int n_items)

@@ -37,7 +37,7 @@ static inline unsigned launch_blocks(int64_t threads, int blocks_a_processor)
     return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
-/* What the last launch came to. */
+/* The status of the last launch. */
 static inline tp_status launch_status(const char *what, struct tp_err *err)
 {
     cudaError_t e = cudaGetLastError();

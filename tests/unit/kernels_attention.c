@@ -154,8 +154,9 @@ static void part_backward(const struct setup *s, const struct attention *a, int6
         g->dk + key0 * s->ld, g->dv + key0 * s->ld, s->ld, s->ld, s->ld);
 }
 
-/* The same attention in parts: rows before `cut` and behind it by themselves, then those behind it
- * with runs of the keys before it; the runs' ends are ends[0 .. n - 1], the last is `cut`. */
+/* The same attention in parts: rows before `cut` and rows after it separately, then the rows after
+ * it with runs of the keys before it. ends[0 .. n - 1] are the ends of the runs; the last is `cut`.
+ */
 static void run_in_parts(struct setup *s, int64_t cut, const int64_t *ends, int n,
                          const struct gradients *g)
 {

@@ -35,7 +35,7 @@ static void reference(unsigned char *dst, const struct box *dst_box, const unsig
     }
 }
 
-/* copy_box, or the GPU's way through the same rows, thread after thread. */
+/* copy_box, or the same rows as a GPU copies them, one thread after the other. */
 static void by_lanes(void *dst, const struct box *dst_box, const void *src,
                      const struct box *src_box, const struct box *region, int elem)
 {
