@@ -2,6 +2,8 @@
 against other readers: tests/reader/read_ckpt.py, h5py, h5dump, h5stat.
 
 needs: tp-train tp-ckpt make_ckpt
+covers: cli/ckpt/tp_ckpt cli/ckpt/cmd_ls cli/ckpt/cmd_show cli/ckpt/cmd_verify cli/ckpt/cmd_digest
+    cli/ckpt/cmd_diff cli/ckpt/cmd_prune
 """
 import hashlib
 import json

@@ -1,6 +1,7 @@
 """tp-ckpt export and import: safetensors that hold exactly what the checkpoint holds.
 
 needs: tp-train tp-ckpt make_ckpt
+covers: cli/ckpt/cmd_export cli/ckpt/cmd_import cli/copy_options
 """
 import json
 import os

@@ -2,6 +2,7 @@
 its processes, its options. Seeds are printed; TP_SEED gives one.
 
 needs: tp-reshard tp-ckpt make_ckpt
+covers: cli/reshard/tp_reshard cli/reshard/reshard_print cli/copy_options
 """
 import filecmp
 import json

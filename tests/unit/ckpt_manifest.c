@@ -1,4 +1,8 @@
-/* tests/unit/ckpt_manifest.c - manifest.json: what was written is read, and damage is refused. */
+/*
+ * tests/unit/ckpt_manifest.c - manifest.json: what was written is read, and damage is refused.
+ *
+ * covers: ckpt/manifest_parse
+ */
 #include <criterion/criterion.h>
 #include <jansson.h>
 

@@ -1,4 +1,8 @@
-/* tests/unit/ckpt_shard.c - shards: what was written is read, and damage is never read. */
+/*
+ * tests/unit/ckpt_shard.c - what is written to a shard is read from it, and damage is never read.
+ *
+ * covers: ckpt/shard_hdf5 ckpt/shard_read ckpt/shard_write
+ */
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <fcntl.h>

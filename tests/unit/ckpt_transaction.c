@@ -1,4 +1,9 @@
-/* tests/unit/ckpt_transaction.c - a step appears complete or not at all. */
+/*
+ * tests/unit/ckpt_transaction.c - a step appears complete or not at all; steps are found and
+ * pruned.
+ *
+ * covers: ckpt/epoch ckpt/prune ckpt/root ckpt/temporary
+ */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdio.h>

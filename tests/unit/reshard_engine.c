@@ -1,4 +1,9 @@
-/* tests/unit/reshard_engine.c - moves between random layouts and tilings, in memory. */
+/*
+ * tests/unit/reshard_engine.c - transfers between random layouts and tilings, in memory.
+ *
+ * covers: reshard/engine/execute reshard/engine/tile reshard/engine/transfer_plan
+ *     reshard/formats/memory
+ */
 #include <criterion/criterion.h>
 #include <string.h>
 

@@ -1,4 +1,8 @@
-/* tests/unit/reshard_restore.c - ranks take their boxes out of checkpoints of other layouts. */
+/*
+ * tests/unit/reshard_restore.c - each rank reads its boxes from a checkpoint of any layout.
+ *
+ * covers: reshard/formats/checkpoint_source reshard/formats/shard_parts
+ */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,10 @@
-/* tests/unit/reshard_safetensors.c - safetensors files: round trips, and headers that lie. */
+/*
+ * tests/unit/reshard_safetensors.c - safetensors files: what is written is read, and false headers
+ * are refused.
+ *
+ * covers: reshard/formats/safetensors_header reshard/formats/safetensors_source
+ *     reshard/formats/safetensors_target
+ */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,0 +1,164 @@
+/* tests/unit/ckpt_root_lock.c - one process at a time holds ROOT/lock, and no dead one. */
+#include "ckpt/root_lock.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "tests/unit/temp_dir.h"
+
+TestSuite(root_lock, .init = temp_dir_make, .fini = temp_dir_remove);
+
+/* A process that takes the lock and holds it for so many seconds. Returns when it has the lock. */
+static pid_t start_holder(unsigned seconds)
+{
+    int ready[2];
+    char byte;
+    pid_t pid;
+
+    cr_assert_eq(pipe(ready), 0);
+    pid = fork();
+    cr_assert_geq(pid, 0);
+    if (pid == 0) {
+        struct tp_err err;
+        int fd;
+
+        if (root_lock(&fd, temp_dir, &err) == TP_OK && write(ready[1], "x", 1) == 1)
+            usleep(seconds * 1000000);
+        _exit(0);
+    }
+    close(ready[1]);
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    return pid;
+}
+
+static void end_holder(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    cr_assert_eq(waitpid(pid, NULL, 0), pid);
+}
+
+Test(root_lock, a_second_process_waits_until_the_first_ends, .timeout = 60)
+{
+    struct tp_err err = { 0 };
+    pid_t holder = start_holder(1);
+    double start = clock_seconds();
+    int fd = -1;
+
+    cr_assert_eq(root_lock(&fd, temp_dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_gt(clock_seconds() - start, 0.5);
+    cr_assert_eq(waitpid(holder, NULL, 0), holder);
+    close(fd);
+}
+
+Test(root_lock, is_free_when_it_is_closed_and_when_its_holder_is_killed, .timeout = 60)
+{
+    struct tp_err err = { 0 };
+    int first = -1, second = -1;
+
+    cr_assert_eq(root_lock(&first, temp_dir, &err), TP_OK, "%s", err.msg);
+    close(first);
+    cr_assert_eq(root_lock(&second, temp_dir, &err), TP_OK, "%s", err.msg);
+    close(second);
+    end_holder(start_holder(3600));
+    cr_assert_eq(root_lock(&first, temp_dir, &err), TP_OK, "%s", err.msg);
+    close(first);
+}
+
+/* Each of several processes reads a number and writes it back increased by one. */
+Test(root_lock, no_two_processes_hold_it_at_once, .timeout = 120)
+{
+    enum { PROCESSES = 4, ROUNDS = 25 };
+    char path[PATH_MAX];
+    pid_t pids[PROCESSES];
+    int n = 0;
+    FILE *f;
+
+    temp_write("number", "0\n", 2);
+    snprintf(path, sizeof path, "%s", temp_path("number"));
+    for (int i = 0; i < PROCESSES; i++)
+        if ((pids[i] = fork()) == 0) {
+            for (int k = 0; k < ROUNDS; k++) {
+                struct tp_err err;
+                int fd;
+
+                if (root_lock(&fd, temp_dir, &err) || !(f = fopen(path, "r+")) ||
+                    fscanf(f, "%d", &n) != 1)
+                    _exit(1);
+                usleep(1000);
+                rewind(f);
+                fprintf(f, "%d\n", n + 1);
+                fclose(f);
+                close(fd);
+            }
+            _exit(0);
+        }
+    for (int i = 0; i < PROCESSES; i++) {
+        int status;
+
+        cr_assert_eq(waitpid(pids[i], &status, 0), pids[i]);
+        cr_assert_eq(status, 0);
+    }
+    f = fopen(path, "r");
+    cr_assert_eq(fscanf(f, "%d", &n), 1);
+    fclose(f);
+    cr_assert_eq(n, PROCESSES * ROUNDS);
+}
+
+Test(root_lock, names_its_holder_without_waiting, .timeout = 60)
+{
+    struct tp_err err = { 0 };
+    char pid_text[32];
+    pid_t holder;
+    int fd;
+
+    cr_expect_not(root_lock_is_held(temp_dir, &err), "no process has made the lock yet");
+    cr_expect_not(root_lock_is_held("/nonexistent", &err));
+    cr_assert_eq(root_lock(&fd, temp_dir, &err), TP_OK);
+    close(fd);
+    cr_expect_not(root_lock_is_held(temp_dir, &err));
+    holder = start_holder(3600);
+    cr_assert(root_lock_is_held(temp_dir, &err));
+    snprintf(pid_text, sizeof pid_text, "process %d ", (int)holder);
+    cr_expect(strstr(err.msg, pid_text) && strstr(err.msg, "/lock"), "%s", err.msg);
+    end_holder(holder);
+    cr_expect_not(root_lock_is_held(temp_dir, &err));
+}
+
+Test(root_lock, a_stopped_holder_is_not_waited_for_without_end, .timeout = 60)
+{
+    struct tp_err err = { 0 };
+    pid_t holder = start_holder(3600);
+    double start = clock_seconds();
+    int fd = -1;
+
+    cr_assert_eq(kill(holder, SIGSTOP), 0);
+    cr_assert_eq(root_lock(&fd, temp_dir, &err), TP_E_IO);
+    cr_assert(strstr(err.msg, "stopped"), "%s", err.msg);
+    cr_assert_eq(fd, -1);
+    cr_assert_gt(clock_seconds() - start, 9);
+    end_holder(holder);
+}
+
+Test(root_lock, a_link_in_its_place_is_not_followed)
+{
+    struct tp_err err = { 0 };
+    int fd = -1;
+
+    cr_assert_eq(symlink("/tmp", temp_path("lock")), 0);
+    cr_expect_eq(root_lock(&fd, temp_dir, &err), TP_E_IO);
+    cr_expect_eq(root_lock(&fd, "/nonexistent", &err), TP_E_IO);
+    cr_expect_eq(fd, -1);
+}
+
+Test(root_lock, knows_the_errors_of_file_systems_without_locks)
+{
+    cr_expect(root_lock_unsupported(ENOLCK) && root_lock_unsupported(EOPNOTSUPP) &&
+              root_lock_unsupported(ENOSYS));
+    cr_expect_not(root_lock_unsupported(EWOULDBLOCK));
+    cr_expect_not(root_lock_unsupported(EINTR));
+}

@@ -1,0 +1,95 @@
+/* tests/unit/ckpt_tensor_reader.c - any box of any tensor, from a checkpoint of any layout. */
+#include "ckpt/tensor_reader.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/root.h"
+#include "tests/unit/temp_dir.h"
+#include "tests/unit/tiny_ckpt.h"
+
+enum { SEED = 21 };
+
+TestSuite(tensor_reader, .init = temp_dir_make, .fini = temp_dir_remove);
+
+static struct box random_box(struct rng *r, const struct tensor *t)
+{
+    struct box b = { .ndim = t->ndim };
+
+    for (int d = 0; d < t->ndim; d++) {
+        b.lo[d] = rng_int(r, 0, t->shape[d] - 1);
+        b.len[d] = rng_int(r, 1, t->shape[d] - b.lo[d]);
+    }
+    return b;
+}
+
+Test(tensor_reader, reads_random_boxes_of_every_layout)
+{
+    static const char *const specs[] = { "tp1", "tp8", "tp2pp2", "tp2dp3zero3" };
+    struct rng r = rng_start("tensor_reader/boxes");
+
+    for (int i = 0; i < 4; i++) {
+        struct tensor_reader *reader = NULL;
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct ckpt_found found;
+        const struct layout *l = &found.manifest.layout;
+
+        tiny_ckpt(temp_dir, specs[i], i, SEED, i % 2 ? DTYPE_BF16 : DTYPE_F32);
+        cr_assert_eq(ckpt_open(&found, temp_dir, i, &arena, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(tensor_reader_open(&reader, found.dir, &found.manifest, &err), TP_OK, "%s",
+                     err.msg);
+        for (int round = 0; round < 200; round++) {
+            int id = (int)rng_int(&r, 0, l->n_tensors - 1);
+            const struct tensor *t = &l->tensors[id];
+            struct box b = random_box(&r, t);
+            size_t bytes = (size_t)(box_elements(&b) * dtype_bytes(t->dtype));
+            void *data = malloc(bytes), *expected = malloc(bytes);
+
+            fixture_fill(expected, t, &b, SEED);
+            cr_assert_eq(tensor_reader_read(reader, id, &b, data, &err), TP_OK, "%s", err.msg);
+            cr_assert_eq(memcmp(data, expected, bytes), 0, "%s/%s", t->group, t->name);
+            free(data);
+            free(expected);
+        }
+        tensor_reader_close(reader);
+        arena_free(&arena);
+    }
+}
+
+Test(tensor_reader, a_damaged_chunk_is_an_error_only_where_it_is_read)
+{
+    const struct box row = { 2, { 0, 0 }, { 1, 64 } }, last = { 2, { 249, 0 }, { 1, 64 } };
+    struct tensor_reader *reader = NULL;
+    struct shard_reader *shard = NULL;
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct ckpt_found found;
+    int64_t n, at = -1;
+    float data[64];
+    int id, fd;
+
+    tiny_ckpt(temp_dir, "tp2", 1, SEED, DTYPE_F32);
+    cr_assert_eq(ckpt_open(&found, temp_dir, -1, &arena, &err), TP_OK, "%s", err.msg);
+    id = layout_find(&found.manifest.layout, GROUP_PARAM, "lm_head.weight");
+    cr_assert_geq(id, 0);
+    cr_assert_eq(
+        shard_open(&shard, found.dir, &found.manifest.shards[0], &found.manifest.layout, &err),
+        TP_OK);
+    for (int64_t i = (shard_chunks(shard, &n), 0); i < n; i++)
+        if (shard_chunks(shard, &n)[i].tensor == id)
+            at = shard_chunks(shard, &n)[i].offset;
+    shard_reader_close(shard);
+    cr_assert_gt(at, 0);
+    fd = open(temp_path("step-00000001/rank-00000.h5"), O_WRONLY);
+    cr_assert_eq(pwrite(fd, "damage", 6, at), 6);
+    close(fd);
+    cr_assert_eq(tensor_reader_open(&reader, found.dir, &found.manifest, &err), TP_OK, "%s",
+                 err.msg);
+    cr_expect_eq(tensor_reader_read(reader, id, &row, data, &err), TP_E_CORRUPT);
+    cr_expect(strstr(err.msg, "lm_head.weight"), "%s", err.msg);
+    cr_expect_eq(tensor_reader_read(reader, id, &last, data, &err), TP_OK, "%s", err.msg);
+    tensor_reader_close(reader);
+    arena_free(&arena);
+}

@@ -1,0 +1,55 @@
+/* tests/unit/cli_print.c - results on stdout: text from files cannot control the terminal. */
+#include "cli/print.h"
+
+#include <criterion/criterion.h>
+#include <criterion/redirect.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+Test(print, control_characters_become_question_marks, .init = cr_redirect_stdout)
+{
+    print_safe("a\x1b[31mb\n\t\x7f \xc3\xa4");
+    fflush(stdout);
+    cr_assert_stdout_eq_str("a?[31mb??? \xc3\xa4");
+}
+
+Test(print, json_keeps_the_order_of_members, .init = cr_redirect_stdout)
+{
+    json_t *o = json_pack("{s:i, s:s}", "z", 1, "a", "\xc3\xa4");
+
+    print_json(o);
+    json_decref(o);
+    fflush(stdout);
+    cr_assert_stdout_eq_str("{\n  \"z\": 1,\n  \"a\": \"\xc3\xa4\"\n}\n");
+}
+
+Test(print, shapes_fit_any_buffer)
+{
+    const int64_t shape[] = { 64, 128, 7 };
+    char buf[64];
+
+    cr_expect_str_eq(print_shape(buf, sizeof buf, 3, shape), "[64, 128, 7]");
+    cr_expect_str_eq(print_shape(buf, sizeof buf, 1, shape), "[64]");
+    cr_expect_str_eq(print_shape(buf, sizeof buf, 0, shape), "[]");
+    for (size_t size = 1; size < 16; size++) {
+        memset(buf, 'x', sizeof buf);
+        print_shape(buf, size, 3, shape);
+        cr_expect_lt(strnlen(buf, sizeof buf), size, "%zu bytes", size);
+        cr_expect_eq(buf[size], 'x', "nothing is written behind %zu bytes", size);
+    }
+}
+
+Test(print, output_that_is_lost_is_an_error)
+{
+    struct tp_err err = { 0 };
+    int full = open("/dev/full", O_WRONLY);
+
+    cr_assert_geq(full, 0);
+    cr_assert_eq(print_done(&err), TP_OK);
+    cr_assert_eq(dup2(full, STDOUT_FILENO), STDOUT_FILENO);
+    printf("a result");
+    cr_assert_eq(print_done(&err), TP_E_IO);
+    cr_assert(strstr(err.msg, "standard output"), "%s", err.msg);
+}

@@ -1,0 +1,250 @@
+/*
+ * tests/unit/reshard_export.c - export writes what transformers reads, import reads it back, and
+ * both appear complete or not at all.
+ *
+ * covers: reshard/import reshard/atomic_folder reshard/formats/hf_config reshard/formats/hf_assets
+ */
+#include "reshard/export.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/root.h"
+#include "reshard/atomic_folder.h"
+#include "reshard/formats/hf_assets.h"
+#include "reshard/formats/hf_config.h"
+#include "reshard/import.h"
+#include "tests/unit/temp_dir.h"
+#include "tests/unit/tiny_ckpt.h"
+
+enum { STEP = 3, SEED = 5 };
+
+static const int64_t MEMORY = INT64_C(1) << 31;
+
+TestSuite(export, .init = temp_dir_make, .fini = temp_dir_remove);
+
+static struct export_request export_of(const char *from, const char *out)
+{
+    return (struct export_request){ .ckpt = from,
+                                    .step = -1,
+                                    .format = "safetensors",
+                                    .out = out,
+                                    .memory_bytes = MEMORY,
+                                    .threads = 2 };
+}
+
+static struct import_request import_of(const char *from, const char *layout, const char *out)
+{
+    return (struct import_request){ .source = from,
+                                    .format = "auto",
+                                    .layout = layout,
+                                    .out = out,
+                                    .memory_bytes = MEMORY,
+                                    .threads = 2 };
+}
+
+static char *read_text(const char *path, size_t *size, struct arena *arena)
+{
+    struct tp_err err = { 0 };
+    char *text;
+
+    cr_assert_eq(file_read_all(&text, size, path, 1 << 24, arena, &err), TP_OK, "%s", err.msg);
+    return text;
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct arena arena = { 0 };
+    size_t a_size, b_size;
+    const char *a_text = read_text(a, &a_size, &arena), *b_text = read_text(b, &b_size, &arena);
+    bool same = a_size == b_size && memcmp(a_text, b_text, a_size) == 0;
+
+    arena_free(&arena);
+    return same;
+}
+
+Test(export, what_is_exported_is_imported_and_exported_again_with_the_same_bytes)
+{
+    struct export_request first = export_of(temp_path("a"), temp_path("hf"));
+    struct import_request back = import_of(first.out, "tp4pp2", temp_path("b"));
+    struct export_request again = export_of(back.out, "");
+    char out[PATH_MAX];
+    struct export_report exported;
+    struct import_report imported;
+    struct tp_err err = { 0 };
+
+    tiny_ckpt(first.ckpt, "tp2dp2zero3", STEP, SEED, DTYPE_BF16);
+    cr_assert_eq(export_run(&exported, &first, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(exported.n_tensors, 2 * 9 + 3);
+    cr_expect_eq(exported.digests_equal, exported.n_tensors);
+    cr_expect(exported.dtype == DTYPE_BF16 && exported.step == STEP && exported.files == 1);
+    cr_assert_eq(import_run(&imported, &back, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(imported.n_tensors, exported.n_tensors);
+    cr_expect_eq(imported.digests_equal, imported.n_tensors);
+    cr_expect_eq(imported.bytes_written, exported.bytes_written);
+    snprintf(out, sizeof out, "%s", temp_path("hf2"));
+    again.out = out;
+    cr_assert_eq(export_run(&exported, &again, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(exported.step, 0);
+    cr_expect(same_file(temp_path("hf/model.safetensors"), temp_path("hf2/model.safetensors")));
+    cr_expect(same_file(temp_path("hf/config.json"), temp_path("hf2/config.json")));
+}
+
+/* A master of the fixture differs from its weight, so the bytes show which one was written. */
+Test(export, f32_is_taken_from_the_masters)
+{
+    const enum dtype f32 = DTYPE_F32;
+    struct export_request q = export_of(temp_path("a"), temp_path("hf"));
+    struct tensor norm = { .name = "model.norm.weight", .group = GROUP_MASTER, .dtype = DTYPE_F32 };
+    const struct box whole = { .ndim = 1, .len = { 64 } };
+    struct export_report r;
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    unsigned char master[64 * 4];
+    const char *file;
+    size_t size;
+
+    norm.ndim = 1;
+    norm.shape[0] = 64;
+    fixture_fill(master, &norm, &whole, SEED);
+    tiny_ckpt(q.ckpt, "tp2", STEP, SEED, DTYPE_BF16);
+    q.dtype = &f32;
+    cr_assert_eq(export_run(&r, &q, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(r.digests_equal, r.n_tensors, "masters are copied, not cast");
+    file = read_text(temp_path("hf/model.safetensors"), &size, &arena);
+    cr_expect_not_null(memmem(file, size, master, sizeof master));
+    arena_free(&arena);
+}
+
+Test(export, an_export_is_replaced_by_force_and_other_folders_never)
+{
+    struct export_request q = export_of(temp_path("a"), temp_path("hf"));
+    struct export_report r;
+    struct tp_err err = { 0 };
+
+    tiny_ckpt(q.ckpt, "tp1", STEP, SEED, DTYPE_F32);
+    cr_assert_eq(export_run(&r, &q, &err), TP_OK, "%s", err.msg);
+    temp_write("hf/old", "x", 1);
+    cr_expect_eq(export_run(&r, &q, &err), TP_E_EXISTS);
+    cr_expect(file_exists(temp_path("hf/old")));
+    q.force = true;
+    cr_expect_eq(export_run(&r, &q, &err), TP_OK, "%s", err.msg);
+    cr_expect_not(file_exists(temp_path("hf/old")));
+    cr_expect(file_exists(temp_path("hf/model.safetensors")));
+    cr_assert_eq(unlink(temp_path("hf/config.json")), 0); /* now it is no longer an export */
+    cr_expect_eq(export_run(&r, &q, &err), TP_E_EXISTS);
+    cr_expect(strstr(err.msg, "config.json"), "%s", err.msg);
+    cr_expect(file_exists(temp_path("hf/model.safetensors")));
+}
+
+Test(export, failures_leave_nothing)
+{
+    struct export_request q = export_of(temp_path("a"), temp_path("hf"));
+    struct import_request back = import_of(temp_path("model"), "tp2", temp_path("b"));
+    struct export_report exported;
+    struct import_report imported;
+    struct tp_err err = { 0 };
+
+    tiny_ckpt(q.ckpt, "tp1", STEP, SEED, DTYPE_F32);
+    q.assets = temp_path("no-assets");
+    cr_expect_eq(export_run(&exported, &q, &err), TP_E_NOTFOUND);
+    cr_expect_not(file_exists(q.out));
+    q.assets = NULL;
+    q.format = "gguf";
+    cr_expect_eq(export_run(&exported, &q, &err), TP_E_USAGE);
+    cr_expect_not(file_exists(q.out));
+
+    cr_assert_eq(mkdir(back.source, 0777), 0);
+    temp_write("model/config.json", tiny_config, strlen(tiny_config));
+    cr_expect_eq(import_run(&imported, &back, &err), TP_E_NOTFOUND, "%s", err.msg);
+    temp_write("model/model.safetensors", "\2\0\0\0\0\0\0\0{}", 10);
+    cr_expect_eq(import_run(&imported, &back, &err), TP_E_CORRUPT);
+    cr_expect(strstr(err.msg, "is missing"), "%s", err.msg);
+    cr_expect_not(file_exists(back.out));
+}
+
+/* ---- the folder ---- */
+
+Test(export, an_atomic_folder_appears_at_its_commit)
+{
+    struct atomic_folder f = { .force = false };
+    struct tp_err err = { 0 };
+    char dir[PATH_MAX], path[PATH_MAX], tmp[PATH_MAX];
+
+    snprintf(dir, sizeof dir, "%s", temp_path("x/y/out"));
+    cr_assert_eq(atomic_folder_begin(&f, dir, false, "mark", &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(file_join(path, f.tmp, "mark", &err), TP_OK);
+    cr_assert_eq(file_write_new(path, "x", 1, &err), TP_OK, "%s", err.msg);
+    cr_expect_not(file_exists(dir));
+    snprintf(tmp, sizeof tmp, "%s", f.tmp);
+    cr_assert_eq(atomic_folder_commit(&f, &err), TP_OK, "%s", err.msg);
+    cr_expect(file_exists(temp_path("x/y/out/mark")));
+    cr_expect_not(file_exists(tmp));
+    atomic_folder_abort(&f); /* after a commit it does nothing */
+    cr_expect(file_exists(temp_path("x/y/out/mark")));
+
+    cr_assert_eq(atomic_folder_begin(&f, temp_path("z"), false, "mark", &err), TP_OK);
+    snprintf(tmp, sizeof tmp, "%s", f.tmp);
+    atomic_folder_abort(&f);
+    cr_expect_not(file_exists(tmp));
+    cr_expect_not(file_exists(temp_path("z")));
+}
+
+Test(export, an_atomic_folder_does_not_replace_one_that_came_first)
+{
+    struct atomic_folder f = { .force = false };
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(atomic_folder_begin(&f, temp_path("out"), false, "mark", &err), TP_OK);
+    cr_assert_eq(mkdir(temp_path("out"), 0777), 0);
+    temp_write("out/theirs", "x", 1);
+    cr_expect_eq(atomic_folder_commit(&f, &err), TP_E_EXISTS);
+    atomic_folder_abort(&f);
+    cr_expect(file_exists(temp_path("out/theirs")));
+}
+
+/* ---- the files beside the weights ---- */
+
+Test(export, config_json_has_the_members_of_both_transformers_versions)
+{
+    struct arena arena = { 0 };
+    struct model m;
+    struct tp_err err = { 0 };
+    char *text = NULL;
+    json_t *root;
+
+    cr_assert_eq(model_config_parse(&m, tiny_config, strlen(tiny_config), "x", &arena, &err),
+                 TP_OK);
+    cr_assert_eq(hf_config_make(&text, &m, DTYPE_BF16, &err), TP_OK, "%s", err.msg);
+    root = json_loads(text, 0, NULL);
+    cr_expect_str_eq(json_string_value(json_object_get(root, "torch_dtype")), "bfloat16");
+    cr_expect_str_eq(json_string_value(json_object_get(root, "dtype")), "bfloat16");
+    cr_expect_eq(json_real_value(json_object_get(root, "rope_theta")), 10000.0);
+    cr_expect_eq(
+        json_real_value(json_object_get(json_object_get(root, "rope_parameters"), "rope_theta")),
+        10000.0);
+    cr_expect_eq(json_integer_value(json_object_get(root, "vocab_size")), 250);
+    cr_expect_null(strstr(text, "0000000001"), "1e-05 became a long number: %s", text);
+    json_decref(root);
+    free(text);
+    arena_free(&arena);
+}
+
+Test(export, assets_are_copied_byte_by_byte_and_other_files_are_not)
+{
+    struct tp_err err = { 0 };
+    char from[PATH_MAX], to[PATH_MAX];
+
+    snprintf(from, sizeof from, "%s", temp_path("from"));
+    snprintf(to, sizeof to, "%s", temp_path("to"));
+    cr_assert(mkdir(from, 0777) == 0 && mkdir(to, 0777) == 0);
+    cr_expect_eq(hf_assets_check(from, &err), TP_E_NOTFOUND);
+    temp_write("from/tokenizer.json", "a\0b", 3);
+    temp_write("from/pytorch_model.bin", "x", 1);
+    cr_expect_eq(hf_assets_check(from, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(hf_assets_copy(from, to, &err), TP_OK, "%s", err.msg);
+    cr_expect(same_file(temp_path("from/tokenizer.json"), temp_path("to/tokenizer.json")));
+    cr_expect_not(file_exists(temp_path("to/pytorch_model.bin")));
+}

@@ -1,0 +1,56 @@
+/* tests/unit/reshard_memory_budget.c - what is left for buffers below a limit on resident memory.
+ */
+#include "reshard/memory_budget.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const int64_t MIB = 1 << 20, LIMIT = INT64_C(1) << 40;
+
+Test(memory_budget, what_is_resident_later_and_stacks_are_taken_from_the_buffers)
+{
+    struct memory_budget one, more, threads;
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(memory_budget_make(&one, LIMIT, 0, 1, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(memory_budget_make(&more, LIMIT, 100 * MIB, 1, &err), TP_OK);
+    cr_assert_eq(memory_budget_make(&threads, LIMIT, 0, 9, &err), TP_OK);
+    cr_expect_gt(one.base_bytes, MIB, "this program is resident");
+    cr_expect_eq(one.base_bytes + one.buffer_bytes, LIMIT);
+    cr_expect_geq(more.base_bytes, one.base_bytes + 99 * MIB);
+    cr_expect_eq(more.base_bytes + more.buffer_bytes, LIMIT);
+    cr_expect_geq(threads.base_bytes, one.base_bytes + 3 * MIB);
+}
+
+Test(memory_budget, memory_that_is_in_use_counts)
+{
+    struct memory_budget before, after;
+    struct tp_err err = { 0 };
+    int64_t peak;
+    char *p;
+
+    cr_assert_eq(memory_budget_make(&before, LIMIT, 0, 1, &err), TP_OK);
+    p = malloc(64 * (size_t)MIB);
+    cr_assert_not_null(p);
+    memset(p, 1, 64 * (size_t)MIB);
+    cr_assert_eq(memory_budget_make(&after, LIMIT, 0, 1, &err), TP_OK);
+    cr_expect_eq(p[MIB], 1);
+    cr_expect_geq(after.base_bytes, before.base_bytes + 60 * MIB);
+    peak = memory_peak_bytes();
+    cr_expect_geq(peak, 64 * MIB);
+    free(p);
+    cr_expect_geq(memory_peak_bytes(), peak - 2 * MIB); /* the kernel counts in batches */
+}
+
+Test(memory_budget, too_little_is_refused_and_what_it_names_is_enough)
+{
+    struct memory_budget budget;
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(memory_budget_make(&budget, MIB, 0, 1, &err), TP_E_BUDGET);
+    cr_assert(strstr(err.msg, "--mem 1.00 MiB is too little; at least "), "%s", err.msg);
+    cr_assert_eq(memory_budget_make(&budget, budget.base_bytes + 5 * MIB, 0, 1, &err), TP_OK, "%s",
+                 err.msg);
+    cr_assert_geq(budget.buffer_bytes, 4 * MIB);
+}
