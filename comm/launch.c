@@ -1,17 +1,15 @@
 /* comm/launch.c - see comm/launch.h. */
 #include "comm/launch.h"
 
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/shm.h"
+#include "comm/host/shm_job.h"
 #include "core/stop.h"
 
 enum {
@@ -22,7 +20,7 @@ enum {
     SECOND_INT_MS = 200, /* two interrupts nearer than this are one */
 };
 
-struct launcher {
+struct launch_job {
     struct shm_job *job;
     pid_t pids[SHM_RANKS_MAX]; /* 0: not started, or ended and reaped */
     int n_alive;
@@ -44,58 +42,20 @@ static int64_t now_ms(void)
     return t.tv_sec * INT64_C(1000) + t.tv_nsec / 1000000;
 }
 
-/* A number > 0 in the environment, else 0. */
-static int env_int(const char *name)
-{
-    const char *text = getenv(name);
-
-    long n = text ? strtol(text, NULL, 10) : 0;
-
-    return n > 0 && n <= INT_MAX ? (int)n : 0;
-}
-
-bool launch_is_mpi(int *world)
-{
-    *world = env_int("OMPI_COMM_WORLD_SIZE");
-    if (!*world)
-        *world = env_int("PMI_SIZE");
-    /* Of Slurm's variables only those of a step with several tasks mean that srun started us: a
-     * batch script and a shell of salloc have the others too. */
-    if (!*world && getenv("SLURM_PROCID") && env_int("SLURM_STEP_NUM_TASKS") > 1)
-        *world = env_int("SLURM_STEP_NUM_TASKS");
-    return *world > 0 || getenv("PMIX_RANK");
-}
-
-void launch_prepare_env(char **argv)
-{
-    char self[4096];
-    ssize_t n;
-
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
-        return;
-    setenv("OMP_WAIT_POLICY", "passive", 1);
-    /* The link's target rather than the link: under a debugger that is the program too. */
-    n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0)
-        return;
-    self[n] = 0;
-    execv(self, argv);
-}
-
-static void kill_ranks(const struct launcher *l, int signal_number)
+static void kill_ranks(const struct launch_job *l, int signal_number)
 {
     for (int r = 0; r < l->job->n_ranks; r++)
         if (l->pids[r])
             kill(l->pids[r], signal_number);
 }
 
-static void end_all(struct launcher *l)
+static void end_all(struct launch_job *l)
 {
     l->killing = true;
     kill_ranks(l, SIGKILL);
 }
 
-static void fail(struct launcher *l, const char *text)
+static void fail(struct launch_job *l, const char *text)
 {
     if (!l->status)
         l->status = tp_fail(l->err, TP_E_COMM, "%s", text);
@@ -103,16 +63,17 @@ static void fail(struct launcher *l, const char *text)
 
 /* A rank has failed. Those that wait for it end soon. If it failed alone, so do the rest a little
  * later; if all have agreed, they may be reporting, and removing what was begun. */
-static void end_leftover(struct launcher *l)
+static void end_leftover(struct launch_job *l)
 {
     int64_t since = now_ms() - l->failed_at, grace = l->agreed ? AGREED_MS : GRACE_MS;
 
     for (int r = 0; r < l->job->n_ranks; r++)
-        if (l->pids[r] && (since >= grace || (since >= BLOCKED_MS && shm_is_blocked(l->job, r))))
+        if (l->pids[r] &&
+            (since >= grace || (since >= BLOCKED_MS && shm_job_is_blocked(l->job, r))))
             kill(l->pids[r], SIGKILL);
 }
 
-static void rank_killed(struct launcher *l, int rank, int signal_number)
+static void rank_killed(struct launch_job *l, int rank, int signal_number)
 {
     char text[256];
     const char *name = sigabbrev_np(signal_number);
@@ -128,7 +89,7 @@ static void rank_killed(struct launcher *l, int rank, int signal_number)
     end_all(l);
 }
 
-static void rank_exited(struct launcher *l, int rank, int code)
+static void rank_exited(struct launch_job *l, int rank, int code)
 {
     char text[128];
 
@@ -147,7 +108,7 @@ static void rank_exited(struct launcher *l, int rank, int code)
     }
 }
 
-static void reap(struct launcher *l)
+static void reap(struct launch_job *l)
 {
     int how;
 
@@ -164,7 +125,7 @@ static void reap(struct launcher *l)
 }
 
 /* The first interrupt, and every other signal, asks the ranks to save; a second one ends them. */
-static void pass_on(struct launcher *l, int signal_number)
+static void pass_on(struct launch_job *l, int signal_number)
 {
     int64_t now = now_ms();
 
@@ -178,7 +139,7 @@ static void pass_on(struct launcher *l, int signal_number)
     kill_ranks(l, SIGUSR1);
 }
 
-static void watch(struct launcher *l, const sigset_t *signals)
+static void watch(struct launch_job *l, const sigset_t *signals)
 {
     const struct timespec tick = { .tv_nsec = TICK_MS * 1000000L };
 
@@ -194,9 +155,8 @@ static void watch(struct launcher *l, const sigset_t *signals)
     }
 }
 
-/* In the child: end with the launcher, leave the signals to it, be found by comm_init. */
-static tp_status become_rank(struct shm_job *job, int rank, int card_fd, pid_t launcher,
-                             const sigset_t *mask, struct tp_err *err)
+/* In the child: end with the launcher, and leave the signals to it. */
+static void become_rank(struct shm_job *job, int rank, pid_t launcher, const sigset_t *mask)
 {
     struct sigaction ignore = { .sa_handler = SIG_IGN };
 
@@ -209,10 +169,9 @@ static tp_status become_rank(struct shm_job *job, int rank, int card_fd, pid_t l
     pthread_sigmask(SIG_SETMASK, mask, NULL);
     stop_listen();
     job->ranks[rank].pid = getpid();
-    return shm_job_announce(rank, card_fd, err);
 }
 
-static tp_status fork_ranks(struct launcher *l, int card_fd, int *rank, const sigset_t *mask,
+static tp_status fork_ranks(struct launch_job *l, struct comm_launched *me, const sigset_t *mask,
                             struct tp_err *err)
 {
     pid_t launcher = getpid();
@@ -225,24 +184,25 @@ static tp_status fork_ranks(struct launcher *l, int card_fd, int *rank, const si
             return tp_fail_errno(err, "cannot start rank %d of %d: fork", r, l->job->n_ranks);
         }
         if (l->pids[r] == 0) {
-            *rank = r;
-            return become_rank(l->job, r, card_fd, launcher, mask, err);
+            become_rank(l->job, r, launcher, mask);
+            *me = (struct comm_launched){ r, l->job };
+            return TP_OK;
         }
         l->n_alive++;
     }
     return TP_OK;
 }
 
-tp_status launch_ranks(int n_ranks, int *rank, int *exit_code, struct tp_err *err)
+tp_status launch_ranks(int n_ranks, struct comm_launched *me, int *exit_code, struct tp_err *err)
 {
     static const int passed_on[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1 };
-    struct launcher l = { .err = err };
+    struct launch_job l = { .err = err };
     struct sigaction plain = { .sa_handler = SIG_DFL }, old_chld;
     sigset_t signals, old_mask;
-    int card_fd;
     tp_status st;
 
-    if ((st = shm_job_make(&l.job, &card_fd, n_ranks, err)))
+    *me = (struct comm_launched){ .rank = -1 };
+    if ((st = shm_job_make(&l.job, n_ranks, err)))
         return st;
     sigemptyset(&signals);
     for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
@@ -250,9 +210,8 @@ tp_status launch_ranks(int n_ranks, int *rank, int *exit_code, struct tp_err *er
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask);
     sigaction(SIGCHLD, &plain, &old_chld); /* if ignored, children vanish unseen */
 
-    *rank = -1;
-    st = fork_ranks(&l, card_fd, rank, &old_mask, err);
-    if (*rank >= 0)
+    st = fork_ranks(&l, me, &old_mask, err);
+    if (me->rank >= 0)
         return st;
     if (st) {
         l.status = st;
@@ -263,7 +222,6 @@ tp_status launch_ranks(int n_ranks, int *rank, int *exit_code, struct tp_err *er
 
     sigaction(SIGCHLD, &old_chld, NULL);
     pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
-    close(card_fd);
     shm_job_unmap(l.job);
     return l.status;
 }

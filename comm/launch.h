@@ -4,36 +4,24 @@
  * The launcher stays as the parent: it forwards SIGTERM, SIGINT and SIGUSR1 to its ranks as SIGUSR1
  * (save and stop: a rank asks core/stop.h), and a second Ctrl-C ends them at once. When a rank is
  * killed it ends the others at once, naming it; when one fails it ends those that wait for it at
- * once, and the rest after two seconds, or a minute if all have agreed on the failure (comm_agree)
+ * once, and the rest after two seconds, or a minute if all have agreed on it (control_agree)
  * and may be reporting it and removing what was begun.
  * Ranks die with the launcher.
  */
 #ifndef COMM_LAUNCH_H
 #define COMM_LAUNCH_H
 
-#include <stdbool.h>
-
+#include "comm/env.h"
 #include "core/err.h"
 
-/* Whether this process was started as a rank by mpirun or srun; *world gets their number, 0 where
- * the environment does not say it (comm_size does, after comm_init). */
-bool launch_is_mpi(int *world);
-
-/* What a library reads from the environment when it is loaded is too late to set in main. This sets
- * it and executes the program again, with the same arguments and process number; where it is set
- * already, or that cannot be done, it returns and does nothing. Call first in main.
- * It is OMP_WAIT_POLICY=passive: threads that wait for the next loop sleep instead of spinning for
- * milliseconds, on cores that other ranks need. */
-void launch_prepare_env(char **argv);
-
-/* Fork n_ranks ranks (1 to 256). In a rank: returns TP_OK with *rank set, and comm_init finds the
- * world; SIGINT and SIGTERM are ignored, and stop_listen has been called. A rank prints its own
- * error before comm_end, and only rank 0 one that all have agreed on (comm_agree).
- * In the launcher: waits for all, then returns with *rank = -1: TP_OK with *exit_code what the
+/* Fork n_ranks ranks (1 to 256). In a rank: returns TP_OK with *me filled in, for
+ * comm_env.launched; SIGINT and SIGTERM are ignored, and stop_listen has been called. A rank prints
+ * its own error before comm_close, and only rank 0 one that all have agreed on (control_agree). In
+ * the launcher: waits for all, then returns with me->rank = -1: TP_OK with *exit_code what the
  * job's exit code is (that of the first rank that failed; else 75 if any rank ended with it; else
- * 0), or TP_E_COMM when a rank was killed by a signal or left the others without comm_end (named).
- * n_ranks = 1 forks too, so that signals mean the same. Call before any thread exists.
+ * 0), or TP_E_COMM when a rank was killed by a signal or left the others without comm_close
+ * (named). n_ranks = 1 forks too, so that signals mean the same. Call before any thread exists.
  * TP_E_USAGE: n_ranks; TP_E_IO: the system refuses processes or address space. */
-tp_status launch_ranks(int n_ranks, int *rank, int *exit_code, struct tp_err *err);
+tp_status launch_ranks(int n_ranks, struct comm_launched *me, int *exit_code, struct tp_err *err);
 
 #endif

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 
 /* From now on SIGUSR1 is a request and does not kill. Call it before any thread exists, so before
- * comm_init, because MPI starts threads. launch_ranks calls it for its ranks. */
+ * comm_open, because MPI starts threads. launch_ranks calls it for its ranks. */
 void stop_listen(void);
 
 /* The same for SIGTERM and SIGINT too, for programs that people stop with Ctrl-C and schedulers

@@ -24,7 +24,7 @@ struct copy_job {
 };
 
 /* Plan within memory_bytes of resident memory; later_bytes as in memory_budget_make. Collective
- * over the transfer's comm. */
+ * over the transfer's control. */
 tp_status copy_job_plan(struct copy_job *job, int64_t memory_bytes, int64_t later_bytes,
                         struct tp_err *err);
 

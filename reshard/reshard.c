@@ -22,7 +22,7 @@ enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512, FILE_BYTES = 64 << 10 };
 
 struct reshard_job {
     const struct reshard_request *request;
-    struct comm *comm; /* NULL: this process alone */
+    struct comm_control *control; /* NULL: this process alone */
     struct arena *arena;
     struct ckpt_found from;
     struct layout to;
@@ -193,10 +193,10 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
     TP_TRY(lay_out_target(job, err));
     TP_TRY(name_out(job, err));
     TP_TRY(ckpt_check_root(job->out, err)); /* so that a dry run finds it too */
-    TP_TRY(checkpoint_source_open(&job->source, &job->from, job->ids, job->to.n_tensors, job->comm,
-                                  err));
-    TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->comm, err));
-    if (!job->comm) {
+    TP_TRY(checkpoint_source_open(&job->source, &job->from, job->ids, job->to.n_tensors,
+                                  job->control, err));
+    TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->control, err));
+    if (!job->control) {
         TP_TRY(identify(identity, job, err));
         TP_TRY(resume_find(&job->resume, identity, job->out, job->from.manifest.step, job->arena,
                            err));
@@ -219,7 +219,7 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     t->from = checkpoint_source_endpoint(job->source);
     t->to = checkpoint_target_endpoint(job->target);
     t->threads = q->threads;
-    t->comm = job->comm;
+    t->control = job->control;
     t->progress = q->progress;
     t->thread_bytes = job->resume.found_thread_bytes;
     st = copy_job_plan(&job->copy, q->memory_bytes, later, err);
@@ -234,12 +234,12 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
 
 static bool is_root(const struct reshard_job *job)
 {
-    return !job->comm || comm_rank(job->comm) == 0;
+    return !job->control || control_rank(job->control) == 0;
 }
 
 static tp_status agree(const struct reshard_job *job, tp_status st, struct tp_err *err)
 {
-    return job->comm ? comm_agree(job->comm, st, err) : st;
+    return job->control ? control_agree(job->control, st, err) : st;
 }
 
 /* Several processes: rank 0 begins the step and tells the others where; all open the shards. */
@@ -249,8 +249,8 @@ static tp_status begin_together(struct reshard_job *job, const struct ckpt_begin
     struct ckpt_transaction *t = &job->transaction;
     tp_status st = is_root(job) ? ckpt_begin(t, request, err) : TP_OK;
 
-    TP_TRY(comm_agree(job->comm, st, err));
-    TP_TRY(comm_broadcast(job->comm, t->tmp.path, sizeof t->tmp.path, 0, err));
+    TP_TRY(control_agree(job->control, st, err));
+    TP_TRY(control_broadcast(job->control, t->tmp.path, sizeof t->tmp.path, 0, err));
     TP_TRY(checkpoint_target_create(job->target, t->tmp.path, err));
 done:
     return st;
@@ -267,7 +267,7 @@ static tp_status copy(struct reshard_job *job, struct tp_err *err)
     tp_status st = is_root(job) ? ckpt_epoch(&begin.epoch, job->out, err) : TP_OK;
 
     TP_TRY(agree(job, st, err));
-    if (job->comm) {
+    if (job->control) {
         TP_TRY(begin_together(job, &begin, err));
         return copy_job_run(&job->copy, err);
     }
@@ -315,20 +315,20 @@ static tp_status execute(struct reshard_job *job, struct tp_err *err)
 /* ---- the report ---- */
 
 /* Sums and maxima over the processes. */
-static tp_status add_up(struct reshard_report *r, const struct transfer_stats *s, struct comm *comm,
-                        struct tp_err *err)
+static tp_status add_up(struct reshard_report *r, const struct transfer_stats *s,
+                        struct comm_control *control, struct tp_err *err)
 {
     int64_t sums[3] = { s->bytes_read, s->bytes_written, s->tiles };
     tp_status st = TP_OK;
 
-    if (comm) {
-        TP_TRY(comm_all_reduce(comm, sums, 3, COMM_I64, COMM_SUM, err));
-        TP_TRY(comm_all_reduce(comm, &r->peak_bytes, 1, COMM_I64, COMM_MAX, err));
+    if (control) {
+        TP_TRY(control_sum_i64(control, sums, 3, err));
+        TP_TRY(control_max_i64(control, &r->peak_bytes, 1, err));
     }
     r->bytes_read = sums[0];
     r->bytes_written = sums[1];
     r->tiles = sums[2];
-    r->processes = comm ? comm_size(comm) : 1;
+    r->processes = control ? control_size(control) : 1;
 done:
     return st;
 }
@@ -361,7 +361,7 @@ static tp_status fill_report(struct reshard_report *r, const struct reshard_job 
         return tp_fail(err, TP_E_NOMEM, "no memory for a report");
     for (int rank = 0; rank < world; rank++)
         r->rank_bytes[rank] = checkpoint_target_rank_bytes(job->target, rank);
-    TP_TRY(add_up(r, dry_run ? &c->planned : &c->done, job->comm, err));
+    TP_TRY(add_up(r, dry_run ? &c->planned : &c->done, job->control, err));
     if (dry_run)
         TP_TRY(reshard_kinds_list(&r->kinds, &r->n_kinds, &job->to, c->plan, &r->arena, err));
 done:
@@ -394,7 +394,7 @@ tp_status reshard_run(struct reshard_report *report, const struct reshard_reques
     if (!job)
         return tp_fail(err, TP_E_NOMEM, "no memory to reshard");
     job->request = request;
-    job->comm = request->comm && comm_size(request->comm) > 1 ? request->comm : NULL;
+    job->control = request->control && control_size(request->control) > 1 ? request->control : NULL;
     job->arena = &r.arena;
     job->transaction.tmp.lock_fd = -1;
     TP_TRY(agree(job, open_endpoints(job, err), err));

@@ -11,7 +11,7 @@
 
 #include <limits.h>
 
-#include "comm/comm.h"
+#include "comm/control.h"
 #include "core/arena.h"
 #include "core/progress.h"
 #include "layout/spec.h"
@@ -31,8 +31,8 @@ struct reshard_request {
     bool force;              /* replace the step of OUT when it exists */
     bool dry_run;            /* plan and prove only; create nothing */
     double journal_s;        /* seconds between records of progress; 0: after each round of tiles */
-    struct comm *comm;       /* processes that share the work; NULL: this one alone */
-    struct progress *progress; /* counts bytes written and receives notes; NULL: none */
+    struct comm_control *control; /* processes that share the work; NULL: this one alone */
+    struct progress *progress;    /* counts bytes written and receives notes; NULL: none */
 };
 
 struct reshard_report {
@@ -61,7 +61,7 @@ struct reshard_report {
     int64_t resumed_tiles, all_tiles; /* completed by an interrupted run before; of the whole job */
 };
 
-/* Reshard. With comm it is collective: every process gets the status and the report.
+/* Reshard. With control it is collective: every process gets the status and the report.
  *
  * One process alone keeps a journal, and resumes what an interrupted run of the same request left
  * in OUT. While it copies, SIGINT and SIGTERM are blocked and looked at between rounds of tiles

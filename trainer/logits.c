@@ -31,7 +31,7 @@ static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp
     float *all = malloc((size_t)(micros * each) * sizeof *all + 1);
     tp_status st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits");
 
-    st = comm_agree(t->parallel.world, st, err);
+    st = control_agree(t->parallel.control, st, err);
     for (int64_t i = 0; all && !st && i < micros; i++) {
         st = step_forward(t, i, err);
         if (!st && each)
@@ -128,18 +128,18 @@ done:
 
 tp_status logits_write(struct trainer *t, const char *path, struct tp_err *err)
 {
-    struct comm *world = t->parallel.world;
+    struct comm_control *control = t->parallel.control;
     int64_t n = 0, *sizes = NULL;
     float *share = NULL;
     void *parts = NULL;
     tp_status st;
 
     TP_TRY(run_share(t, &share, &n, err));
-    sizes = calloc((size_t)comm_size(world), sizeof *sizes);
-    TP_TRY(
-        comm_agree(world, sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits"), err));
-    TP_TRY(comm_gather(world, share, n * (int64_t)sizeof *share, &parts, sizes, err));
-    st = comm_agree(world, parts ? write_file(t, path, parts, err) : TP_OK, err);
+    sizes = calloc((size_t)control_size(control), sizeof *sizes);
+    TP_TRY(control_agree(control,
+                         sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits"), err));
+    TP_TRY(control_gather(control, share, n * (int64_t)sizeof *share, &parts, sizes, err));
+    st = control_agree(control, parts ? write_file(t, path, parts, err) : TP_OK, err);
 done:
     free(share);
     free(sizes);

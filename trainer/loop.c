@@ -101,7 +101,7 @@ static void say_plan(const struct loop *l)
 static tp_status begin(struct loop *l, struct tp_err *err)
 {
     const struct train_config *c = l->t->config;
-    struct comm *world = l->t->parallel.world;
+    struct comm_control *control = l->t->parallel.control;
     struct restore_report report;
     tp_status st;
 
@@ -109,14 +109,14 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     TP_TRY(restore_start(l->t, &report, err));
     if (l->is_first && c->log)
         st = log_open(&l->log, c->log, err);
-    TP_TRY(comm_agree(world, st, err));
+    TP_TRY(control_agree(control, st, err));
     if (c->ckpt)
         TP_TRY(snapshot_open(&l->snapshot, l->t, c->resume != RESUME_NO, err));
     if (c->logits)
         TP_TRY(logits_write(l->t, c->logits, err));
     if (l->log && c->resume == RESUME_NO)
         st = log_empty(l->log, c->log, err);
-    TP_TRY(comm_agree(world, st, err));
+    TP_TRY(control_agree(control, st, err));
     l->first_step = l->t->position.step;
     say_plan(l);
     say_start(l, &report);
@@ -124,7 +124,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
         say(l, false, "logits of the first batch are in %s", c->logits);
     heartbeat_phase(l->tell, HEARTBEAT_TRAIN);
     l->cpu = clock_cpu_seconds();
-    l->times = comm_times(world);
+    l->times = comm_times(l->t->parallel.ranks);
 done:
     return st;
 }
@@ -134,9 +134,9 @@ done:
 /* What every rank has to know of the others after a step, in one small reduction. */
 static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *err)
 {
-    struct comm *world = l->t->parallel.world;
-    struct comm_times now = comm_times(world), before = l->times;
-    double cpu = clock_cpu_seconds(), n = comm_size(world);
+    struct comm_control *control = l->t->parallel.control;
+    struct comm_times now = comm_times(l->t->parallel.ranks), before = l->times;
+    double cpu = clock_cpu_seconds(), n = control_size(control);
     double words[] = { r->loss_share,
                        stop_requested(),
                        l->snapshot && snapshot_is_busy(l->snapshot),
@@ -145,8 +145,8 @@ static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *
                        (now.hidden - before.hidden) / n };
     tp_status st = TP_OK;
 
-    if (comm_size(world) > 1)
-        st = comm_all_reduce(world, words, 6, COMM_F64, COMM_SUM, err);
+    if (control_size(control) > 1)
+        st = control_sum_f64(control, words, 6, err);
     r->loss_share = words[0];
     l->stopping = words[1] > 0;
     l->any_busy = words[2] > 0;
@@ -281,16 +281,16 @@ static tp_status end(struct loop *l, struct tp_err *err)
 
 tp_status loop_run(struct trainer *t, const struct loop_voice *v, bool *agreed, struct tp_err *err)
 {
-    struct loop l = { .t = t, .voice = v, .is_first = comm_rank(t->parallel.world) == 0 };
+    struct loop l = { .t = t, .voice = v, .is_first = control_rank(t->parallel.control) == 0 };
     tp_status st;
 
     *agreed = true;
     /* whoever watches is told, but a run that cannot tell goes on */
-    if (heartbeat_open(&l.tell, t->config->heartbeat_dir, comm_rank(t->parallel.world),
-                       comm_size(t->parallel.world), err))
+    if (heartbeat_open(&l.tell, t->config->heartbeat_dir, control_rank(t->parallel.control),
+                       control_size(t->parallel.control), err))
         say(&l, false, "warning: %s", err->msg);
     *err = (struct tp_err){ 0 };
-    comm_watch(t->parallel.world, l.tell);
+    comm_watch(t->parallel.ranks, l.tell);
     TP_TRY(begin(&l, err));
     while (!is_last(&l))
         TP_TRY(run_step(&l, agreed, err));
@@ -299,7 +299,7 @@ done:
     snapshot_close(l.snapshot);
     if (l.log)
         fclose(l.log);
-    comm_watch(t->parallel.world, NULL);
+    comm_watch(t->parallel.ranks, NULL);
     heartbeat_close(l.tell, st == TP_OK || st == TP_E_STOPPED);
     return st;
 }

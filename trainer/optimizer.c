@@ -20,23 +20,20 @@ static void own_squares(double *sum, const struct params *p)
     p->k.ops->sum_doubles(p->k.queue, &(struct sum_doubles){ sum, p->squares, 1, n });
 }
 
-tp_status optimizer_norm(struct optimizer_numbers *n, const struct params *p,
-                         const struct parallel *par, double clip, struct tp_err *err)
+void optimizer_norm(struct optimizer_numbers *n, const struct params *p, const struct parallel *par,
+                    double clip)
 {
     struct comm *holders = p->n_owners > 1 ? par->owners : par->model;
-    tp_status st = TP_OK;
 
     if (p->same_bits) {
-        TP_TRY(same_bits_squares(&n->squares, p, par, err));
+        same_bits_squares(&n->squares, p, par);
     } else {
         own_squares(&n->squares, p);
         if (comm_size(holders) > 1)
-            TP_TRY(comm_all_reduce(holders, &n->squares, 1, COMM_F64, COMM_SUM, err));
+            comm_all_reduce(holders, p->k.queue, &n->squares, 1, DTYPE_F64, COMM_SUM);
     }
     p->k.ops->grad_norm_clip(p->k.queue,
                              &(struct grad_norm_clip){ &n->squares, clip, &n->norm, &n->scale });
-done:
-    return st;
 }
 
 static void update_bucket(const struct params *p, const struct bucket *b,
@@ -58,26 +55,23 @@ static void update_bucket(const struct params *p, const struct bucket *b,
     }
 }
 
-tp_status optimizer_update(const struct optimizer_numbers *n, const struct params *p,
-                           const struct parallel *par, const struct optimizer_options *o,
-                           int64_t step, double lr, struct tp_err *err)
+void optimizer_update(const struct optimizer_numbers *n, const struct optimizer_step *s,
+                      const struct params *p, const struct parallel *par, struct zero_way *weights)
 {
-    double t = (double)(step + 1);
-    const struct adamw_options adamw = { .lr = lr,
+    const struct optimizer_options *o = s->options;
+    double t = (double)(s->step + 1);
+    const struct adamw_options adamw = { .lr = s->lr,
                                          .beta1 = o->beta1,
                                          .beta2 = o->beta2,
                                          .eps = o->eps,
                                          .correction1 = 1 - pow(o->beta1, t),
                                          .correction2 = 1 - pow(o->beta2, t) };
-    struct zero_way way = { .weights = true };
-    tp_status st = TP_OK;
 
     for (int i = 0; i < p->n_buckets; i++) {
         update_bucket(p, &p->buckets[i], &adamw, o->weight_decay, &n->scale);
         if (p->n_owners > 1 && !p->sharded)
-            TP_TRY(zero_send(p, par, &way, i, err)); /* while the next one is updated */
+            zero_send(p, par, weights, i); /* while the next one is updated */
     }
-    TP_TRY(zero_land(p, par, &way, err));
-done:
-    return st;
+    if (p->n_owners > 1 && !p->sharded)
+        zero_land(p, par, weights);
 }

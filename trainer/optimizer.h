@@ -8,6 +8,7 @@
 
 #include "trainer/config.h"
 #include "trainer/data_parallel/params.h"
+#include "trainer/data_parallel/zero_buckets.h"
 #include "trainer/process_groups.h"
 
 /* Numbers of a step, in device memory. */
@@ -19,12 +20,18 @@ struct optimizer_numbers {
 
 /* Fill *n: the L2 norm over all parameters of the model, each element counted once. Collective over
  * the ranks of a replica; the same on every rank. clip: the largest norm; 0: any. */
-tp_status optimizer_norm(struct optimizer_numbers *n, const struct params *p,
-                         const struct parallel *par, double clip, struct tp_err *err);
+void optimizer_norm(struct optimizer_numbers *n, const struct params *p, const struct parallel *par,
+                    double clip);
 
-/* Clip by *n and update weights and moments; step from 0. Collective over dp under ZeRO. */
-tp_status optimizer_update(const struct optimizer_numbers *n, const struct params *p,
-                           const struct parallel *par, const struct optimizer_options *o,
-                           int64_t step, double lr, struct tp_err *err);
+struct optimizer_step {
+    const struct optimizer_options *options;
+    int64_t step; /* from 0 */
+    double lr;
+};
+
+/* Clip by *n and update weights and moments. Collective over dp under ZeRO: `weights` sends them.
+ */
+void optimizer_update(const struct optimizer_numbers *n, const struct optimizer_step *s,
+                      const struct params *p, const struct parallel *par, struct zero_way *weights);
 
 #endif

@@ -62,20 +62,21 @@ done:
     return st;
 }
 
-tp_status parallel_make(struct parallel *out, struct comm *world, const struct layout *l,
-                        struct tp_err *err)
+tp_status parallel_make(struct parallel *out, struct comm_world *ranks, struct device *d,
+                        const struct layout *l, struct tp_err *err)
 {
-    struct parallel p = { .spec = l->spec, .world = world };
-    int rank = comm_rank(world), n_tp = l->spec.tp, kv = -1;
+    struct parallel p = { .spec = l->spec, .ranks = ranks, .control = comm_control(ranks) };
+    int rank = control_rank(p.control), n_tp = l->spec.tp, kv = -1;
     tp_status st;
 
+    TP_TRY(comm_use_device(&p.world, ranks, d, err));
     p.at = mesh_coord_of(&l->spec, rank);
     for (int i = 0; i < l->n_tensors; i++)
         if (l->tensors[i].placement.replicate) {
             kv = parallel_first_holder(&l->tensors[i], &l->spec, p.at.tp);
             break;
         }
-    TP_TRY(comm_split(&p.tp, world, rank / n_tp, p.at.tp, err));
+    TP_TRY(comm_split(&p.tp, p.world, rank / n_tp, p.at.tp, err));
     TP_TRY(make_replicas(&p, err));
     TP_TRY(comm_split(&p.kv, p.tp, kv, p.at.tp, err));
     if (p.kv && comm_size(p.kv) == 1) {
@@ -104,10 +105,11 @@ void parallel_free(struct parallel *p)
                                  p->kv,
                                  p->dp,
                                  p->cp,
-                                 p->tp };
+                                 p->tp,
+                                 p->world };
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (all[i])
-            comm_free(all[i]);
-    *p = (struct parallel){ .spec = p->spec, .at = p->at, .world = p->world };
+        comm_free(all[i]);
+    *p =
+        (struct parallel){ .spec = p->spec, .at = p->at, .ranks = p->ranks, .control = p->control };
 }

@@ -5,15 +5,19 @@
 #ifndef TRAINER_PROCESS_GROUPS_H
 #define TRAINER_PROCESS_GROUPS_H
 
-#include "comm/comm.h"
+#include "comm/collective.h"
+#include "comm/control.h"
+#include "comm/world.h"
 #include "layout/layout.h"
 
 struct parallel {
     struct spec spec;
     struct mesh_coord at;
-    struct comm *world; /* borrowed */
-    struct comm *tp;    /* ranks that hold the parts of one replica's layers */
-    struct comm *dp;    /* ranks that hold the same parts and see other sequences */
+    struct comm_world *ranks;     /* borrowed, as the next two */
+    struct comm_control *control; /* of all ranks: host memory */
+    struct comm *world;           /* of all ranks: device memory */
+    struct comm *tp;              /* ranks that hold the parts of one replica's layers */
+    struct comm *dp;              /* ranks that hold the same parts and see other sequences */
     struct comm *cp; /* ranks that hold the same parts and see other tokens of the same sequences */
     struct comm *replicas; /* all that hold the same parts, dp x cp: gradients are summed over them,
                               beside what goes over cp; dp when cp is 1 */
@@ -27,10 +31,10 @@ struct parallel {
     struct comm *kv; /* tp ranks that hold the same KV heads; NULL when there is no sharing */
 };
 
-/* Collective over world. The layout tells which tp ranks hold the same part of the K and V
- * projections. */
-tp_status parallel_make(struct parallel *out, struct comm *world, const struct layout *l,
-                        struct tp_err *err);
+/* Collective over all ranks, whose device is d. The layout tells which tp ranks hold the same part
+ * of the K and V projections. */
+tp_status parallel_make(struct parallel *out, struct comm_world *ranks, struct device *d,
+                        const struct layout *l, struct tp_err *err);
 void parallel_free(struct parallel *p);
 
 /* First of the tp ranks that hold the same boxes of tensor t as tp_rank does; tp_rank itself when

@@ -301,10 +301,11 @@ static tp_status read_start(struct trainer *t, struct restore_report *r, int64_t
     return st;
 }
 
-static tp_status sum_bytes(struct restore_report *r, struct comm *world, struct tp_err *err)
+static tp_status sum_bytes(struct restore_report *r, struct comm_control *control,
+                           struct tp_err *err)
 {
     int64_t sums[2] = { r->bytes_read, r->bytes_needed };
-    tp_status st = comm_all_reduce(world, sums, 2, COMM_I64, COMM_SUM, err);
+    tp_status st = control_sum_i64(control, sums, 2, err);
 
     r->all_bytes_read = sums[0];
     r->all_bytes_needed = sums[1];
@@ -313,20 +314,20 @@ static tp_status sum_bytes(struct restore_report *r, struct comm *world, struct 
 
 tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_err *err)
 {
-    struct comm *world = t->parallel.world;
+    struct comm_control *control = t->parallel.control;
     int64_t step = -1;
     tp_status st = TP_OK;
 
     *r = (struct restore_report){ .kind = RESTORE_RANDOM };
-    if (t->config->ckpt && comm_rank(world) == 0)
+    if (t->config->ckpt && control_rank(control) == 0)
         st = newest(&step, r, t->config, err);
-    TP_TRY(comm_agree(world, st, err));
-    TP_TRY(comm_broadcast(world, &step, sizeof step, 0, err));
+    TP_TRY(control_agree(control, st, err));
+    TP_TRY(control_broadcast(control, &step, sizeof step, 0, err));
     r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;
-    TP_TRY(comm_agree(world, read_start(t, r, step, err), err));
+    TP_TRY(control_agree(control, read_start(t, r, step, err), err));
     params_copy_twins(&t->params);
-    TP_TRY(sum_bytes(r, world, err));
-    st = zero_start(&t->params, &t->parallel, err);
+    TP_TRY(sum_bytes(r, control, err));
+    zero_start(&t->params, &t->parallel, &t->weights);
 done:
     return st;
 }

@@ -18,7 +18,7 @@
 enum phase { IDLE, WRITING, COMMITTING };
 
 struct snapshot {
-    struct comm *world; /* borrowed */
+    struct comm_control *control; /* borrowed */
     const struct layout *layout;
     const struct train_config *config;
     const struct model *model;
@@ -98,19 +98,19 @@ tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool for
                         struct tp_err *err)
 {
     struct snapshot *s = calloc(1, sizeof *s);
-    struct comm *world = t->parallel.world;
+    struct comm_control *control = t->parallel.control;
     tp_status st;
 
-    TP_TRY(comm_agree(world, s ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"), err));
-    s->world = world;
+    TP_TRY(control_agree(control, s ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"), err));
+    s->control = control;
     s->newest_step = -1;
     s->layout = &t->layout;
     s->config = t->config;
     s->model = t->model;
-    s->rank = comm_rank(world);
+    s->rank = control_rank(control);
     s->force = force;
-    TP_TRY(comm_agree(world, make_room(s, err), err));
-    TP_TRY(comm_agree(world, claim(s, err), err));
+    TP_TRY(control_agree(control, make_room(s, err), err));
+    TP_TRY(control_agree(control, claim(s, err), err));
     *out = s;
     s = NULL;
 done:
@@ -265,9 +265,9 @@ tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_
     TP_TRY(snapshot_wait(s, err));
     if (s->rank == 0)
         st = ckpt_begin(&s->txn, &request, err);
-    TP_TRY(comm_agree(s->world, st, err));
+    TP_TRY(control_agree(s->control, st, err));
     s->phase = WRITING; /* from here on there is something to remove */
-    TP_TRY(comm_broadcast(s->world, &s->txn, sizeof s->txn, 0, err));
+    TP_TRY(control_broadcast(s->control, &s->txn, sizeof s->txn, 0, err));
     stage(s, t);
     start_work(s);
 done:
@@ -277,15 +277,15 @@ done:
 /* Rank 0 gets every shard's info, of ranks that have one. */
 static tp_status gather_infos(struct snapshot *s, struct tp_err *err)
 {
-    int64_t *sizes = calloc((size_t)comm_size(s->world), sizeof *sizes), total = 0;
+    int64_t *sizes = calloc((size_t)control_size(s->control), sizeof *sizes), total = 0;
     void *all = NULL;
     tp_status st;
 
-    TP_TRY(
-        comm_agree(s->world, sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"), err));
-    TP_TRY(
-        comm_gather(s->world, &s->info, s->n_mine ? (int64_t)sizeof s->info : 0, &all, sizes, err));
-    for (int r = 0; all && r < comm_size(s->world); r++)
+    TP_TRY(control_agree(s->control, sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"),
+                         err));
+    TP_TRY(control_gather(s->control, &s->info, s->n_mine ? (int64_t)sizeof s->info : 0, &all,
+                          sizes, err));
+    for (int r = 0; all && r < control_size(s->control); r++)
         total += sizes[r];
     free(s->infos);
     s->infos = all;
@@ -304,7 +304,7 @@ static void give_up(struct snapshot *s)
 
 tp_status snapshot_advance(struct snapshot *s, struct tp_err *err)
 {
-    tp_status st = comm_agree(s->world, join_work(s, err), err);
+    tp_status st = control_agree(s->control, join_work(s, err), err);
 
     if (!st && s->phase == WRITING && !(st = gather_infos(s, err))) {
         s->phase = COMMITTING;

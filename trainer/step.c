@@ -23,9 +23,10 @@ static struct pass pass_of(struct trainer *t, int64_t micro)
                           .ends_leaf = same_bits && in_leaf == leaf - 1 };
 }
 
-static int64_t stream_bytes(const struct pass *p)
+/* Floats of the residual that stages send each other. */
+static int64_t stream_floats(const struct pass *p)
 {
-    return p->stream_rows * p->net->model->hidden * (int64_t)sizeof(float);
+    return p->stream_rows * p->net->model->hidden;
 }
 
 static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct tp_err *err)
@@ -40,59 +41,56 @@ static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct 
 /* The forward pass of a microbatch through a chunk, from the stage before to the stage after. */
 static tp_status run_forward(struct trainer *t, const struct op *op, struct tp_err *err)
 {
+    struct comm *c = t->parallel.pp_forward;
     struct slot *s = &t->slots[op->slot];
     struct pass p = pass_of(t, op->micro);
     tp_status st = TP_OK;
 
     if (t->net.is_first || t->net.is_last)
-        TP_TRY(fetch(t, op->micro, s, err));
+        st = fetch(t, op->micro, s, err);
+    if (st)
+        return st;
     if (op->from >= 0)
-        TP_TRY(comm_recv(t->parallel.pp_forward, stage_input(s), stream_bytes(&p), op->from, err));
-    TP_TRY(stage_forward(&p, op->chunk, s, err));
+        comm_recv(c, t->queue, stage_input(s), stream_floats(&p), DTYPE_F32, op->from);
+    stage_forward(&p, op->chunk, s);
     if (op->to >= 0)
-        TP_TRY(comm_post(t->parallel.pp_forward, s->x, stream_bytes(&p), op->to, &s->sent, err));
-done:
-    return st;
+        comm_send(c, t->queue, s->x, stream_floats(&p), DTYPE_F32, op->to, s->sent);
+    return TP_OK;
 }
 
 /* The backward pass; it begins with the loss where the model ends. */
-static tp_status run_backward(struct trainer *t, const struct op *op, struct tp_err *err)
+static void run_backward(struct trainer *t, const struct op *op)
 {
+    struct comm *c = t->parallel.pp_backward;
     struct slot *s = &t->slots[op->slot];
     struct scratch *w = &t->scratch;
     struct pass p = pass_of(t, op->micro);
-    bool is_last = op->micro == t->schedule.m - 1;
-    int buffer = t->schedule.p > 1 ? w->dx_next : 0;
-    tp_status st;
+    bool is_last = op->micro == t->schedule.m - 1, has_stages = t->schedule.p > 1;
+    int buffer = has_stages ? w->dx_next : 0;
+    float scale = (float)(1 / (double)(t->config->global_batch_size * t->config->seq_length));
 
     p.reduction = is_last ? &t->reduction : NULL;
     w->dx = w->dx_buffers[buffer];
     w->dx_next = (buffer + 1) % SCHEDULE_BUFFERS;
-    TP_TRY(comm_wait(t->parallel.pp_forward, &s->sent, err));
-    TP_TRY(comm_wait(t->parallel.pp_backward, &w->sent[buffer], err));
-    if (op->from >= 0) {
-        TP_TRY(comm_recv(t->parallel.pp_backward, w->dx, stream_bytes(&p), op->from, err));
-    } else {
-        float scale = (float)(1 / (double)(t->config->global_batch_size * t->config->seq_length));
-
-        TP_TRY(stage_loss(&p, s, scale, &t->numbers->losses[op->micro], err));
+    if (has_stages) {
+        comm_wait(t->parallel.pp_forward, t->queue, s->sent);
+        comm_wait(c, t->queue, w->sent[buffer]);
     }
-    TP_TRY(stage_backward(&p, op->chunk, s, err));
+    if (op->from >= 0)
+        comm_recv(c, t->queue, w->dx, stream_floats(&p), DTYPE_F32, op->from);
+    else
+        stage_loss(&p, s, scale, &t->numbers->losses[op->micro]);
+    stage_backward(&p, op->chunk, s);
     if (op->to >= 0)
-        TP_TRY(comm_post(t->parallel.pp_backward, w->dx, stream_bytes(&p), op->to, &w->sent[buffer],
-                         err));
-done:
-    return st;
+        comm_send(c, t->queue, w->dx, stream_floats(&p), DTYPE_F32, op->to, w->sent[buffer]);
 }
 
 /* What is still under way when the schedule ends. */
-static tp_status wait_for_sent(struct trainer *t, struct tp_err *err)
+static void wait_for_sent(struct trainer *t)
 {
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < SCHEDULE_BUFFERS && !st; i++)
-        st = comm_wait(t->parallel.pp_backward, &t->scratch.sent[i], err);
-    return st ? st : ring_wait(&t->net, &t->scratch.ring, err);
+    for (int i = 0; i < SCHEDULE_BUFFERS && t->schedule.p > 1; i++)
+        comm_wait(t->parallel.pp_backward, t->queue, t->scratch.sent[i]);
+    ring_wait(&t->net, &t->scratch.ring);
 }
 
 tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err)
@@ -109,25 +107,26 @@ tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err)
         op.from = stage > 0 ? (stage - 1) % s->p : -1;
         op.to = stage < s->p * s->v - 1 ? (stage + 1) % s->p : -1;
         TP_TRY(run_forward(t, &op, err));
-        TP_TRY(comm_wait(t->parallel.pp_forward, &t->slots[0].sent, err));
+        if (s->p > 1)
+            comm_wait(t->parallel.pp_forward, t->queue, t->slots[0].sent);
     }
     if (t->net.is_last)
-        st = stage_logits(&p, &t->slots[0], err);
+        stage_logits(&p, &t->slots[0]);
 done:
     return st;
 }
 
 /* The sum of this rank's losses, of the last stage; with --same-bits that of all replicas. */
-static tp_status sum_losses(struct trainer *t, struct tp_err *err)
+static void sum_losses(struct trainer *t)
 {
     const struct kernel_queue *k = &t->net.k;
     struct step_numbers *n = t->numbers;
 
     if (t->config->same_bits)
-        return same_bits_loss(&n->loss, n->losses, t->config, t->parallel.dp, k, err);
-    k->ops->sum_doubles(
-        k->queue, &(struct sum_doubles){ &n->loss, n->losses, 1, train_config_micros(t->config) });
-    return TP_OK;
+        same_bits_loss(&n->loss, n->losses, t->config, t->parallel.dp, k);
+    else
+        k->ops->sum_doubles(k->queue, &(struct sum_doubles){ &n->loss, n->losses, 1,
+                                                             train_config_micros(t->config) });
 }
 
 /* Copy the step's numbers to the host and wait for them: the only wait of a step. */
@@ -155,25 +154,28 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     const struct train_config *c = t->config;
     const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct position *at = &t->position;
+    struct optimizer_step update = { .options = &c->opt, .step = at->step };
     tp_status st = TP_OK;
 
     stage_clear_gradients(&t->net);
-    TP_TRY(units_begin(&t->units, err));
+    units_begin(&t->units);
     reduction_begin(&t->reduction);
     for (int i = 0; i < ops->n_ops; i++) {
         const struct op *op = &ops->ops[i];
 
-        TP_TRY(op->kind == OP_FORWARD ? run_forward(t, op, err) : run_backward(t, op, err));
+        if (op->kind == OP_FORWARD)
+            TP_TRY(run_forward(t, op, err));
+        else
+            run_backward(t, op);
     }
-    TP_TRY(wait_for_sent(t, err));
-    TP_TRY(units_end(&t->units, err));
-    TP_TRY(reduction_end(&t->reduction, err));
-    TP_TRY(optimizer_norm(&t->numbers->optimizer, &t->params, &t->parallel, c->opt.clip, err));
-    r->lr = schedule_lr(&c->opt, at->step, c->steps);
-    TP_TRY(optimizer_update(&t->numbers->optimizer, &t->params, &t->parallel, &c->opt, at->step,
-                            r->lr, err));
+    wait_for_sent(t);
+    units_end(&t->units);
+    reduction_end(&t->reduction);
+    optimizer_norm(&t->numbers->optimizer, &t->params, &t->parallel, c->opt.clip);
+    r->lr = update.lr = schedule_lr(&c->opt, at->step, c->steps);
+    optimizer_update(&t->numbers->optimizer, &update, &t->params, &t->parallel, &t->weights);
     if (t->net.is_last)
-        TP_TRY(sum_losses(t, err));
+        sum_losses(t);
     TP_TRY(read_numbers(t, r, err));
     at->step++;
     at->next_sample += c->global_batch_size;

@@ -49,7 +49,6 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, t->config->same_bits,
                        &t->arena, err));
     t->params.fold.levels = same_bits_levels(t->config);
-    TP_TRY(reduction_init(&t->reduction, &t->params, &t->parallel, &t->arena, err));
     TP_TRY(net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq_length,
                     &t->arena, err));
     t->net.recompute = t->config->recompute;
@@ -139,41 +138,83 @@ static tp_status open_alone(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(device_alloc_pinned(t->device, &numbers, sizeof *t->numbers_read, err));
     t->numbers_read = numbers;
     TP_TRY(device_queue_open(t->device, &t->queue, DEVICE_QUEUE_COMPUTE, err));
+    TP_TRY(device_queue_open(t->device, &t->comm_queue, DEVICE_QUEUE_COMM, err));
     TP_TRY(device_event_open(t->device, &t->step_done, err));
     TP_TRY(data_open(&t->data, t->config->data_path, t->config->seq_length, t->model->vocab, err));
 done:
     return st;
 }
 
-tp_status trainer_open(struct trainer *t, const struct train_config *c, const struct model *m,
-                       const struct trainer_device *d, struct comm *world, struct tp_err *err)
+/* Messages that stages send each other. */
+static tp_status open_messages(struct trainer *t, struct tp_err *err)
 {
+    tp_status st = TP_OK;
+
+    for (int i = 0; t->parallel.pp_forward && i < t->n_slots && !st; i++)
+        st = comm_request_open(&t->slots[i].sent, t->parallel.pp_forward, err);
+    for (int i = 0; t->parallel.pp_backward && i < SCHEDULE_BUFFERS && !st; i++)
+        st = comm_request_open(&t->scratch.sent[i], t->parallel.pp_backward, err);
+    return st ? st : ring_open(&t->scratch.ring, &t->net, err);
+}
+
+/* With memory and communicators: point everything at them. */
+static tp_status bind(struct trainer *t, const struct trainer_device *d, struct tp_err *err)
+{
+    tp_status st;
+
+    t->net.k = t->params.k = (struct kernel_queue){ d->ops, t->queue };
+    t->params.comm_queue = t->comm_queue;
+    TP_TRY(net_bind(&t->net, &t->layout, &t->params, &t->parallel, err));
+    TP_TRY(reduction_open(&t->reduction, &t->params, &t->parallel, err));
+    TP_TRY(zero_open(&t->weights, &t->params, true, err));
+    TP_TRY(units_open(&t->units, t->parallel.dp, err));
+    TP_TRY(open_messages(t, err));
+done:
+    return st;
+}
+
+/* --same-bits is built on sums along one tree. */
+static tp_status check_promises(const struct trainer *t, struct tp_err *err)
+{
+    if (!t->config->same_bits || comm_promises(t->parallel.ranks, COMM_SUMS_ALONG_TREE))
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "--same-bits needs collectives whose sums follow one tree, and this device's do "
+                   "not promise it; use --device cpu");
+}
+
+tp_status trainer_open(struct trainer *t, const struct train_config *c, const struct model *m,
+                       const struct trainer_device *d, struct comm_world *ranks, struct tp_err *err)
+{
+    struct comm_control *control = comm_control(ranks);
     struct buffer_pool shared = { 0 };
     struct trainer_size largest = { 0 };
     void *memory;
     tp_status st;
 
     *t = (struct trainer){ .device = d->device, .config = c, .model = m };
-    TP_TRY(comm_agree(world, open_alone(t, comm_rank(world), err), err));
-    TP_TRY(comm_agree(world, trainer_measure(&largest, c, m, err), err));
-    TP_TRY(parallel_make(&t->parallel, world, &t->layout, err));
-    t->units.dp = t->parallel.dp;
-    TP_TRY(comm_alloc(&memory, world, largest.shared, err));
-    TP_TRY(comm_agree(world, device_adopt(t->device, memory, largest.shared, err), err));
+    TP_TRY(control_agree(control, open_alone(t, control_rank(control), err), err));
+    TP_TRY(control_agree(control, trainer_measure(&largest, c, m, err), err));
+    TP_TRY(parallel_make(&t->parallel, ranks, t->device, &t->layout, err));
+    TP_TRY(check_promises(t, err));
+    TP_TRY(comm_alloc(&memory, ranks, largest.shared, err));
     shared.base = memory;
     take(t, &shared, &t->own);
-    t->net.k = t->params.k = (struct kernel_queue){ d->ops, t->queue };
-    TP_TRY(net_bind(&t->net, &t->layout, &t->params, &t->parallel, err));
+    TP_TRY(control_agree(control, bind(t, d, err), err));
 done:
     return st;
 }
 
 void trainer_close(struct trainer *t)
 {
+    device_queue_close(t->comm_queue); /* first: it may be at work on what follows */
+    device_queue_close(t->queue);
     parallel_free(&t->parallel);
     data_close(&t->data);
+    units_close(&t->units);
+    zero_close(&t->weights);
+    reduction_close(&t->reduction);
     device_event_close(t->step_done);
-    device_queue_close(t->queue);
     if (t->device) {
         device_free(t->device, t->numbers_read);
         device_free(t->device, t->own.base);

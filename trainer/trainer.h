@@ -58,12 +58,14 @@ struct trainer {
     struct net net;
     struct schedule schedule;
     struct units units;
+    struct zero_way weights; /* sends what was updated */
     int n_slots;
     struct slot *slots;
     struct scratch scratch;
     struct step_numbers *numbers;      /* device memory */
     struct step_numbers *numbers_read; /* pinned; without the losses */
     struct device_queue *queue;        /* that computes */
+    struct device_queue *comm_queue;   /* for collectives that run beside computing */
     struct device_event *step_done;
     struct data data;
     struct position position;
@@ -81,10 +83,11 @@ tp_status trainer_layout(struct layout *out, const struct train_config *c, const
 tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
                           const struct model *m, struct tp_err *err);
 
-/* Allocate and bind everything; weights are zero. Collective over world: on failure every rank gets
- * the same sentence. Free with trainer_close, also after a failure. */
+/* Allocate and bind everything; weights are zero. Collective over all ranks: on failure every rank
+ * gets the same sentence. Free with trainer_close, also after a failure. */
 tp_status trainer_open(struct trainer *t, const struct train_config *c, const struct model *m,
-                       const struct trainer_device *d, struct comm *world, struct tp_err *err);
+                       const struct trainer_device *d, struct comm_world *ranks,
+                       struct tp_err *err);
 void trainer_close(struct trainer *t);
 
 #endif

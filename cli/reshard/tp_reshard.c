@@ -4,8 +4,11 @@
 
 #include "cli/copy_options.h"
 #include "cli/print.h"
+#include "cli/rank_env.h"
 #include "cli/report.h"
 #include "cli/reshard/reshard_print.h"
+#include "comm/control.h"
+#include "comm/world.h"
 #include "reshard/reshard.h"
 
 #define PROG "tp-reshard"
@@ -100,14 +103,14 @@ static void raise_open_files(void)
 }
 
 /* Reshard, and print the result on rank 0. */
-static tp_status run(struct reshard_options *o, struct comm *world, struct tp_err *err)
+static tp_status run(struct reshard_options *o, struct comm_control *control, struct tp_err *err)
 {
     struct reshard_request *q = &o->request;
     struct reshard_report report;
-    bool root = comm_rank(world) == 0;
+    bool root = control_rank(control) == 0;
     tp_status st;
 
-    q->comm = world;
+    q->control = control;
     q->progress = root ? progress_new("resharding", 0, false) : NULL;
     st = reshard_run(&report, q, err);
     progress_end(q->progress, st == TP_OK && !q->dry_run);
@@ -123,7 +126,8 @@ int main(int argc, char **argv)
     struct reshard_options o = { .request = { .step = -1, .journal_s = JOURNAL_S },
                                  .copy = copy_options_default(),
                                  .device = "auto" };
-    struct comm *world = NULL;
+    struct comm_env env;
+    struct comm_world *ranks = NULL;
     struct tp_err err = { 0 };
     int exit_code, rank;
     tp_status st;
@@ -135,14 +139,15 @@ int main(int argc, char **argv)
     if (st)
         return report(PROG, st, &err);
     raise_open_files();
-    st = comm_init(&world, 0, &err);
+    rank_env_read(&env);
+    st = comm_open(&ranks, &env, 0, &err);
     if (st)
         return report(PROG, st, &err);
-    rank = comm_rank(world);
-    st = run(&o, world, &err);
+    rank = control_rank(comm_control(ranks));
+    st = run(&o, comm_control(ranks), &err);
     exit_code = rank == 0 ? report(PROG, st, &err) : tp_exit_code(st);
     /* All processes have the same status, so none waits for long. But mpirun ends all of them when
      * one exits with an error, so the others leave only after rank 0 has printed its message. */
-    comm_end(world, TP_OK);
+    comm_close(ranks, TP_OK);
     return exit_code;
 }

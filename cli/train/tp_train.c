@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cli/rank_env.h"
 #include "cli/report.h"
 #include "cli/train/train_device.h"
 #include "cli/train/train_request.h"
-#include "comm/comm.h"
+#include "comm/control.h"
 #include "comm/launch.h"
+#include "comm/world.h"
 #include "core/heap.h"
 #include "core/heartbeat.h"
 #include "core/stop.h"
@@ -33,26 +35,27 @@ static void say(void *ctx, bool result, const char *line)
     }
 }
 
-static int threads_of(const struct train_request *r, const struct comm *world)
+static int threads_of(const struct train_request *r, const struct comm_world *ranks)
 {
-    int n = r->config.threads ? r->config.threads : thread_pool_cores() / comm_local_size(world);
+    int n = r->config.threads ? r->config.threads : thread_pool_cores() / comm_local_size(ranks);
 
     return n > 1 ? n : 1;
 }
 
-static tp_status train(struct train_request *r, struct comm *world, bool *agreed,
+static tp_status train(struct train_request *r, struct comm_world *ranks, bool *agreed,
                        struct tp_err *err)
 {
     const struct loop_voice voice = { say, r };
-    const struct train_device_options options = { .threads = threads_of(r, world) };
+    const struct train_device_options options = { .threads = threads_of(r, ranks),
+                                                  .no_comm_thread = !comm_has_threads(ranks) };
     struct trainer_device d = { 0 };
     struct trainer t = { 0 };
     tp_status st;
 
     *agreed = true;
-    if ((st = comm_agree(world, train_device_open(&d, &options, err), err)))
+    if ((st = control_agree(comm_control(ranks), train_device_open(&d, &options, err), err)))
         return st;
-    st = trainer_open(&t, &r->config, &r->model, &d, world, err);
+    st = trainer_open(&t, &r->config, &r->model, &d, ranks, err);
     if (!st)
         st = loop_run(&t, &voice, agreed, err);
     trainer_close(&t);
@@ -60,40 +63,28 @@ static tp_status train(struct train_request *r, struct comm *world, bool *agreed
     return st;
 }
 
-static int run_rank(struct train_request *r)
+static int run_rank(struct train_request *r, const struct comm_env *env)
 {
     struct tp_err err = { 0 };
-    struct comm *world = NULL;
+    struct comm_world *ranks = NULL;
     bool agreed = false, speaks;
-    tp_status st = comm_init(&world, r->size.shared + COMM_SLACK, &err);
+    tp_status st = comm_open(&ranks, env, r->size.shared + COMM_SLACK, &err);
+    int rank;
 
     if (st)
         return report(TRAIN_PROG, st, &err);
-    st = train(r, world, &agreed, &err);
-    speaks = agreed ? comm_rank(world) == 0 : st != TP_E_COMM || comm_rank(world) == 0;
+    rank = control_rank(comm_control(ranks));
+    st = train(r, ranks, &agreed, &err);
+    speaks = agreed ? rank == 0 : st != TP_E_COMM || rank == 0;
     if (st && !agreed)
-        tp_fail_in(&err, "rank %d", comm_rank(world));
+        tp_fail_in(&err, "rank %d", rank);
     if (st && speaks)
         report(TRAIN_PROG, st, &err);
-    comm_end(world, st == TP_E_STOPPED ? TP_OK : st);
+    comm_close(ranks, st == TP_E_STOPPED ? TP_OK : st);
     return tp_exit_code(st);
 }
 
 /* ---- starting ---- */
-
-static bool env_is_nonzero(const char *name)
-{
-    const char *text = getenv(name);
-
-    return text && strtol(text, NULL, 10) > 0;
-}
-
-/* Whether another process of this mpirun or srun finds the same faults in the same command line. */
-static bool is_echo(void)
-{
-    return env_is_nonzero("OMPI_COMM_WORLD_RANK") || env_is_nonzero("PMIX_RANK") ||
-           env_is_nonzero("PMI_RANK");
-}
 
 /* Send stream to /dev/null; returns what stream_restore takes, -1: it could not be done. */
 static int stream_silence(FILE *stream)
@@ -116,13 +107,13 @@ static void stream_restore(FILE *stream, int saved)
     close(saved);
 }
 
-static int run_under_mpi(struct train_request *r, int world)
+static int run_under_mpi(struct train_request *r, const struct comm_env *env)
 {
     struct tp_err err = { 0 };
     char text[SPEC_TEXT_MAX];
-    int n = spec_world(&r->config.spec);
+    int n = spec_world(&r->config.spec), world = env->mpi_size;
 
-    if (world && world != n && is_echo())
+    if (world && world != n && rank_env_is_echo())
         return tp_exit_code(TP_E_USAGE);
     if (world && world != n)
         return report(TRAIN_PROG,
@@ -131,18 +122,18 @@ static int run_under_mpi(struct train_request *r, int world)
                               "use mpirun -n %d",
                               spec_format(text, &r->config.spec), n, world, n),
                       &err);
-    return run_rank(r);
+    return run_rank(r, env);
 }
 
-static int run_own_ranks(struct train_request *r)
+static int run_own_ranks(struct train_request *r, struct comm_env *env)
 {
     struct tp_err err = { 0 };
-    int rank = -1, code = 0;
-    tp_status st = launch_ranks(spec_world(&r->config.spec), &rank, &code, &err);
+    int code = 0;
+    tp_status st = launch_ranks(spec_world(&r->config.spec), &env->launched, &code, &err);
 
     if (st)
         return report(TRAIN_PROG, st, &err);
-    return rank >= 0 ? run_rank(r) : code;
+    return env->launched.rank >= 0 ? run_rank(r, env) : code;
 }
 
 /* Read and check the command line. False: *code is what to exit with; of many processes one has
@@ -150,7 +141,7 @@ static int run_own_ranks(struct train_request *r)
 static bool understand(struct train_request *r, int *code, int argc, char **argv)
 {
     struct tp_err err = { 0 };
-    bool echo = is_echo(), ok;
+    bool echo = rank_env_is_echo(), ok;
     int out = echo ? stream_silence(stdout) : -1, error = echo ? stream_silence(stderr) : -1;
     tp_status st;
 
@@ -168,18 +159,18 @@ static bool understand(struct train_request *r, int *code, int argc, char **argv
 int main(int argc, char **argv)
 {
     struct train_request r = { .config = train_config_default() };
-    int code = 0, world = 0;
-    bool mpi;
+    struct comm_env env;
+    int code = 0;
 
     r.config.heartbeat_dir = getenv(HEARTBEAT_DIR_ENV);
     report_begin();
-    launch_prepare_env(argv);
+    rank_env_prepare(argv);
     heap_keep();
-    mpi = launch_is_mpi(&world);
-    if (mpi)
+    rank_env_read(&env);
+    if (env.is_mpi)
         stop_listen();
     if (understand(&r, &code, argc, argv))
-        code = mpi ? run_under_mpi(&r, world) : run_own_ranks(&r);
+        code = env.is_mpi ? run_under_mpi(&r, &env) : run_own_ranks(&r, &env);
     arena_free(&r.arena);
     return code;
 }

@@ -256,7 +256,7 @@ static tp_status make_workers(struct transfer_worker **out, const struct transfe
 
 static tp_status agree(const struct transfer_plan *p, tp_status st, struct tp_err *err)
 {
-    return p->transfer.comm ? comm_agree(p->transfer.comm, st, err) : st;
+    return p->transfer.control ? control_agree(p->transfer.control, st, err) : st;
 }
 
 static void run_free(struct transfer_run *run)

@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "comm/comm.h"
+#include "comm/control.h"
 #include "core/err.h"
 #include "core/progress.h"
 #include "reshard/engine/endpoint.h"
@@ -30,8 +30,8 @@ struct transfer {
     int threads;          /* at least 1 */
     bool partial;         /* the target's extents may leave out parts of a tensor, as when one rank
                              resumes; else they must tile every tensor */
-    struct comm *comm;    /* processes that share the work; NULL: this one alone */
-    struct progress *progress; /* counts bytes written; NULL: none */
+    struct comm_control *control; /* processes that share the work; NULL: this one alone */
+    struct progress *progress;    /* counts bytes written; NULL: none */
     int64_t thread_bytes; /* 0: chosen by the plan. Else the buffer of one thread, as in an earlier
                              plan (transfer_plan_thread_bytes), so that the tiles are the same */
 };
@@ -55,11 +55,11 @@ struct transfer_tensor_stats {
 
 struct transfer_plan;
 
-/* Plan a transfer; what t points to must outlive the plan. Collective over t->comm; all processes
- * use the smallest memory and the fewest threads that any of them has.
- * TP_E_BUDGET: memory_bytes does not hold a tile of one element; the message has the number.
- * TP_E_CORRUPT: the source does not cover what the target wants, or covers it twice; the message
- * names tensor and box. TP_E_INTERNAL: the target's extents overlap or leave gaps. */
+/* Plan a transfer; what t points to must outlive the plan. Collective over t->control; all
+ * processes use the smallest memory and the fewest threads that any of them has. TP_E_BUDGET:
+ * memory_bytes does not hold a tile of one element; the message has the number. TP_E_CORRUPT: the
+ * source does not cover what the target wants, or covers it twice; the message names tensor and
+ * box. TP_E_INTERNAL: the target's extents overlap or leave gaps. */
 tp_status transfer_plan_make(struct transfer_plan **out, const struct transfer *t,
                              struct tp_err *err);
 void transfer_plan_free(struct transfer_plan *p);
@@ -76,7 +76,7 @@ int64_t transfer_plan_thread_bytes(const struct transfer_plan *p);
  * the others. Not for a transfer that several processes share. */
 tp_status transfer_plan_skip(struct transfer_plan *p, int64_t n, struct tp_err *err);
 
-/* Execute the plan, then `check` the source. Collective over the transfer's comm; every process
+/* Execute the plan, then `check` the source. Collective over the transfer's control; every process
  * gets the same status. Keep the target only when this returns TP_OK. */
 tp_status transfer_execute(struct transfer_plan *p, struct transfer_stats *stats,
                            struct tp_err *err);

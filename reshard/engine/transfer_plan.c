@@ -187,8 +187,8 @@ static void count_bytes(struct transfer_plan *p, struct transfer_tile *w)
 /* Give each process of the transfer a range of tiles with about the same bytes. */
 static void divide_tiles(struct transfer_plan *p, struct transfer_tile *w)
 {
-    int n = p->transfer.comm ? comm_size(p->transfer.comm) : 1;
-    int rank = p->transfer.comm ? comm_rank(p->transfer.comm) : 0;
+    int n = p->transfer.control ? control_size(p->transfer.control) : 1;
+    int rank = p->transfer.control ? control_rank(p->transfer.control) : 0;
     int64_t all = p->end, total, seen = 0, begin = all, end = all;
 
     if (n == 1)
@@ -266,9 +266,9 @@ static tp_status agree_on_limits(struct transfer *t, struct tp_err *err)
     int64_t least[2] = { -t->memory_bytes, -t->threads };
     tp_status st;
 
-    if (!t->comm)
+    if (!t->control)
         return TP_OK;
-    st = comm_all_reduce(t->comm, least, 2, COMM_I64, COMM_MAX, err);
+    st = control_max_i64(t->control, least, 2, err);
     if (st)
         return st;
     t->memory_bytes = -least[0];
@@ -316,8 +316,8 @@ tp_status transfer_plan_make(struct transfer_plan **out, const struct transfer *
     st = agree_on_limits(&p->transfer, err);
     if (!st)
         st = build(p, err);
-    if (t->comm)
-        st = comm_agree(t->comm, st, err);
+    if (t->control)
+        st = control_agree(t->control, st, err);
     if (st) {
         transfer_plan_free(p);
         return st;
@@ -377,7 +377,7 @@ tp_status transfer_plan_skip(struct transfer_plan *p, int64_t n, struct tp_err *
     struct transfer_tile w;
     tp_status st;
 
-    if (p->transfer.comm || n < 0 || n > p->end)
+    if (p->transfer.control || n < 0 || n > p->end)
         return tp_fail(err, TP_E_INTERNAL, "%lld of %lld tiles cannot be skipped", (long long)n,
                        (long long)p->end);
     st = tile_make(&w, p, err);

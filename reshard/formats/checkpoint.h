@@ -5,7 +5,7 @@
 #define RESHARD_FORMATS_CHECKPOINT_H
 
 #include "ckpt/root.h"
-#include "comm/comm.h"
+#include "comm/control.h"
 #include "reshard/engine/endpoint.h"
 
 /* ---- source ---- */
@@ -15,10 +15,11 @@ struct checkpoint_source;
 /* Open the shards of a step that hold any of its manifest's tensors `ids`; tensor i of the transfer
  * is ids[i], and an extent is a stored box. The checksums of chunks are added up while parts of
  * them are read, in any order. The endpoint's `check` compares them, and first reads the rest of
- * chunks that were read in part; with comm, all processes together. Everything is borrowed.
+ * chunks that were read in part; with control, all processes together. Everything is borrowed.
  * TP_E_CORRUPT: a shard is missing or damaged, or its chunks do not make up a box. */
 tp_status checkpoint_source_open(struct checkpoint_source **out, const struct ckpt_found *step,
-                                 const int *ids, int n_ids, struct comm *comm, struct tp_err *err);
+                                 const int *ids, int n_ids, struct comm_control *control,
+                                 struct tp_err *err);
 void checkpoint_source_close(struct checkpoint_source *s);
 const struct reshard_endpoint *checkpoint_source_endpoint(const struct checkpoint_source *s);
 
@@ -38,10 +39,10 @@ int64_t checkpoint_source_other_bytes(const struct checkpoint_source *s);
 struct checkpoint_target;
 
 /* A target for planning; no file is created yet. Tensor i of the transfer is layout->tensors[i],
- * and an extent is a box that some rank stores. layout and comm (NULL: this process alone) are
+ * and an extent is a box that some rank stores. layout and control (NULL: this process alone) are
  * borrowed. */
 tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct layout *layout,
-                                 struct comm *comm, struct tp_err *err);
+                                 struct comm_control *control, struct tp_err *err);
 void checkpoint_target_close(struct checkpoint_target *t);
 const struct reshard_endpoint *checkpoint_target_endpoint(const struct checkpoint_target *t);
 
@@ -52,7 +53,7 @@ int64_t checkpoint_target_rank_bytes(const struct checkpoint_target *t, int rank
 int64_t checkpoint_target_chunks(const struct checkpoint_target *t);
 
 /* Create the shards in the directory `dir`, a transaction's; the endpoint can then be written.
- * Collective over comm: rank 0 creates the files, the others open them. */
+ * Collective over control: rank 0 creates the files, the others open them. */
 tp_status checkpoint_target_create(struct checkpoint_target *t, const char *dir,
                                    struct tp_err *err);
 

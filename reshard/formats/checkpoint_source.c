@@ -25,7 +25,7 @@ struct checkpoint_source {
     enum dtype *dtypes;
     struct digest *digests; /* [n_ids] as the indexes state them */
     int *number_of;         /* [tensors of the manifest] number in the transfer, or -1 */
-    struct comm *comm;
+    struct comm_control *control;
     int64_t other_bytes;
 };
 
@@ -95,9 +95,9 @@ static tp_status source_check(void *ctx, struct tp_err *err)
 
     for (int i = 0; i < s->n_shards && !st; i++) {
         if (s->shards[i].reader)
-            st = shard_parts_check(&s->shards[i], s->comm, &buf, &s->other_bytes, err);
-        if (s->comm) /* so that all processes enter the next shard's collective, or none */
-            st = comm_agree(s->comm, st, err);
+            st = shard_parts_check(&s->shards[i], s->control, &buf, &s->other_bytes, err);
+        if (s->control) /* so that all processes enter the next shard's collective, or none */
+            st = control_agree(s->control, st, err);
     }
     free(buf);
     return st;
@@ -293,14 +293,15 @@ static tp_status allocate(struct checkpoint_source *s, const int *ids, int n_ids
 }
 
 tp_status checkpoint_source_open(struct checkpoint_source **out, const struct ckpt_found *step,
-                                 const int *ids, int n_ids, struct comm *comm, struct tp_err *err)
+                                 const int *ids, int n_ids, struct comm_control *control,
+                                 struct tp_err *err)
 {
     struct checkpoint_source *s = calloc(1, sizeof *s);
     tp_status st;
 
     if (!s)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", step->dir);
-    s->comm = comm;
+    s->control = control;
     s->dir = step->dir;
     s->m = &step->manifest;
     TP_TRY(allocate(s, ids, n_ids, err));

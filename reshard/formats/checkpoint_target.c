@@ -18,7 +18,7 @@ struct checkpoint_target {
     struct shard_writer **writers; /* [world] NULL: the rank has nothing to write */
     struct digest *digests;        /* [tensors] after checkpoint_target_finish, on rank 0 */
     int world;
-    struct comm *comm;
+    struct comm_control *control;
 };
 
 /* ---- the endpoint ---- */
@@ -68,7 +68,7 @@ static tp_status allocate(struct checkpoint_target *t, struct tp_err *err)
 }
 
 tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct layout *layout,
-                                 struct comm *comm, struct tp_err *err)
+                                 struct comm_control *control, struct tp_err *err)
 {
     struct checkpoint_target *t = calloc(1, sizeof *t);
     tp_status st;
@@ -76,7 +76,7 @@ tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct la
     if (!t)
         return tp_fail(err, TP_E_NOMEM, "no memory for a plan");
     t->layout = layout;
-    t->comm = comm;
+    t->control = control;
     st = allocate(t, err);
     if (st) {
         checkpoint_target_close(t);
@@ -131,12 +131,12 @@ int64_t checkpoint_target_chunks(const struct checkpoint_target *t)
 
 static bool is_root(const struct checkpoint_target *t)
 {
-    return !t->comm || comm_rank(t->comm) == 0;
+    return !t->control || control_rank(t->control) == 0;
 }
 
 static tp_status agree(const struct checkpoint_target *t, tp_status st, struct tp_err *err)
 {
-    return t->comm ? comm_agree(t->comm, st, err) : st;
+    return t->control ? control_agree(t->control, st, err) : st;
 }
 
 /* shard_create, shard_join or shard_recreate. */
@@ -257,8 +257,8 @@ static tp_status finish_shard(struct checkpoint_target *t, int rank, struct shar
     tp_status st = TP_OK;
 
     sums.words = shard_sums(t->writers[rank], &sums.n);
-    if (t->comm)
-        TP_TRY(reduce_sums(t->comm, &sums, err));
+    if (t->control)
+        TP_TRY(reduce_sums(t->control, &sums, err));
     if (is_root(t)) {
         TP_TRY(sum_digests(t, rank, sums.words, sums.n, err));
         TP_TRY(shard_finish(t->writers[rank], info, err));

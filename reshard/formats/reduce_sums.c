@@ -6,28 +6,28 @@
 enum { SLICE_GROUPS = 4096 };
 
 /* Reduce n words; sizes has room for one number of each process. */
-static tp_status reduce_slice(struct comm *c, uint64_t *words, int64_t n, reduce_sums_fn add,
-                              int64_t *sizes, struct tp_err *err)
+static tp_status reduce_slice(struct comm_control *c, uint64_t *words, int64_t n,
+                              reduce_sums_fn add, int64_t *sizes, struct tp_err *err)
 {
     void *all = NULL;
-    tp_status st = comm_gather(c, words, n * (int64_t)sizeof *words, &all, sizes, err);
+    tp_status st = control_gather(c, words, n * (int64_t)sizeof *words, &all, sizes, err);
 
-    if (!st && comm_rank(c) == 0)
-        for (int r = 1; r < comm_size(c); r++)
+    if (!st && control_rank(c) == 0)
+        for (int r = 1; r < control_size(c); r++)
             add(words, (const uint64_t *)all + r * n, n);
     free(all);
     return st;
 }
 
-tp_status reduce_sums(struct comm *c, const struct reduce_sums *s, struct tp_err *err)
+tp_status reduce_sums(struct comm_control *c, const struct reduce_sums *s, struct tp_err *err)
 {
-    int64_t *sizes = calloc((size_t)comm_size(c), sizeof *sizes);
+    int64_t *sizes = calloc((size_t)control_size(c), sizeof *sizes);
     int64_t step = (int64_t)SLICE_GROUPS * s->group;
     tp_status st = TP_OK;
 
     if (!sizes)
         st = tp_fail(err, TP_E_NOMEM, "no memory to combine checksums");
-    TP_TRY(comm_agree(c, st, err));
+    TP_TRY(control_agree(c, st, err));
     for (int64_t at = 0; at < s->n; at += step) {
         int64_t n = s->n - at < step ? s->n - at : step;
 

@@ -4,7 +4,7 @@
 #ifndef RESHARD_FORMATS_REDUCE_SUMS_H
 #define RESHARD_FORMATS_REDUCE_SUMS_H
 
-#include "comm/comm.h"
+#include "comm/control.h"
 
 /* Add the n words of another process to ours. */
 typedef void (*reduce_sums_fn)(uint64_t *into, const uint64_t *from, int64_t n);
@@ -19,6 +19,6 @@ struct reduce_sums {
 
 /* On rank 0 the words become the sum over all processes; elsewhere they stay. Collective, with the
  * same n and group everywhere. Works in slices, so the memory it needs does not grow with n. */
-tp_status reduce_sums(struct comm *c, const struct reduce_sums *sums, struct tp_err *err);
+tp_status reduce_sums(struct comm_control *c, const struct reduce_sums *sums, struct tp_err *err);
 
 #endif

@@ -107,16 +107,16 @@ static tp_status check_chunk(struct shard_parts *p, int64_t chunk, char **buf, i
     return crc == c->crc32c ? TP_OK : shard_crc_error(p->reader, chunk, crc, err);
 }
 
-tp_status shard_parts_check(struct shard_parts *p, struct comm *comm, char **buf,
+tp_status shard_parts_check(struct shard_parts *p, struct comm_control *control, char **buf,
                             int64_t *more_bytes, struct tp_err *err)
 {
     const struct reduce_sums sums = { p->sums, p->n_chunks * PART_SUM_WORDS, PART_SUM_WORDS,
                                       add_sums };
     tp_status st = TP_OK;
 
-    if (comm)
-        TP_TRY(reduce_sums(comm, &sums, err));
-    if (comm && comm_rank(comm) != 0)
+    if (control)
+        TP_TRY(reduce_sums(control, &sums, err));
+    if (control && control_rank(control) != 0)
         return TP_OK;
     for (int64_t k = 0; k < p->n_chunks; k++)
         TP_TRY(check_chunk(p, k, buf, more_bytes, err));

@@ -8,7 +8,7 @@
 #define RESHARD_FORMATS_SHARD_PARTS_H
 
 #include "ckpt/shard.h"
-#include "comm/comm.h"
+#include "comm/control.h"
 
 /* What was read of a chunk: its words in `sums`. */
 enum { PART_SUM_CRC, PART_SUM_BYTES, PART_SUM_WORDS };
@@ -30,10 +30,10 @@ tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, v
                            struct tp_err *err);
 
 /* Compare the checksums of the chunks of which anything was read; what is missing of a chunk is
- * read now. With comm, all processes together: collective, and rank 0 compares. *buf is NULL or the
- * buffer of an earlier call, which the caller frees. *more_bytes grows by what was read here.
+ * read now. With control, all processes together: collective, and rank 0 compares. *buf is NULL or
+ * the buffer of an earlier call, which the caller frees. *more_bytes grows by what was read here.
  * TP_E_CORRUPT names file, tensor, box and both checksums. */
-tp_status shard_parts_check(struct shard_parts *p, struct comm *comm, char **buf,
+tp_status shard_parts_check(struct shard_parts *p, struct comm_control *control, char **buf,
                             int64_t *more_bytes, struct tp_err *err);
 
 void shard_parts_close(struct shard_parts *p);

@@ -3,8 +3,7 @@
  *
  * Buffers of comm_alloc, float sums, as a tensor-parallel layer has them. Ranks of our own launcher
  * (shm), of mpirun on one host (mpirun), and of mpirun as if each had a host of its own (mpi).
- * Processor time is what counts where ranks share cores: a rank
- * that waits should cost nothing.
+ * Where ranks share cores, processor time matters most: a rank that waits should cost nothing.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +12,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "cli/rank_env.h"
 #include "comm/launch.h"
 #include "core/clock.h"
+#include "tests/unit/rank_device.h"
 
 enum { MIN_BYTES = 4 << 10, MAX_BYTES = 16 << 20, ROUNDS = 3 };
 
+/* An all-reduce that has ended. */
+static tp_status all_reduce(struct rank_device *d, float *buf, int64_t n, struct tp_err *err)
+{
+    comm_all_reduce(d->all, d->queue, buf, n, DTYPE_F32, COMM_SUM);
+    return rank_device_sync(d, d->queue, err);
+}
+
 /* Seconds of wall and of processor time (mean of the ranks) a call; the best of some rounds. */
-static tp_status measure(struct comm *c, float *buf, int64_t n_bytes, double best[2],
+static tp_status measure(struct rank_device *d, float *buf, int64_t n_bytes, double best[2],
                          struct tp_err *err)
 {
     int calls = n_bytes > 1 << 20 ? 20 : n_bytes > 1 << 16 ? 100 : 300;
@@ -30,15 +37,15 @@ static tp_status measure(struct comm *c, float *buf, int64_t n_bytes, double bes
     for (int round = 0; round < ROUNDS; round++) {
         double t[2];
 
-        TP_TRY(comm_barrier(c, err));
+        TP_TRY(control_barrier(d->control, err));
         t[0] = clock_seconds(), t[1] = clock_cpu_seconds();
         for (int i = 0; i < calls; i++)
-            TP_TRY(comm_all_reduce(c, buf, n_bytes / 4, COMM_F32, COMM_SUM, err));
+            TP_TRY(all_reduce(d, buf, n_bytes / 4, err));
         t[0] = clock_seconds() - t[0], t[1] = clock_cpu_seconds() - t[1];
-        TP_TRY(comm_all_reduce(c, t, 2, COMM_F64, COMM_SUM, err));
+        TP_TRY(control_sum_f64(d->control, t, 2, err));
         for (int k = 0; k < 2; k++)
-            if (t[k] / comm_size(c) / calls < best[k])
-                best[k] = t[k] / comm_size(c) / calls;
+            if (t[k] / comm_size(d->all) / calls < best[k])
+                best[k] = t[k] / comm_size(d->all) / calls;
     }
 done:
     return st;
@@ -54,10 +61,10 @@ static void work_ms(double ms)
 
 /* As in training: 33 reductions of 2 MiB a step, between them work that differs a little among the
  * ranks. *share is the processor time inside the calls as a part of the whole. */
-static tp_status step_share(struct comm *c, float *buf, double *share, struct tp_err *err)
+static tp_status step_share(struct rank_device *d, float *buf, double *share, struct tp_err *err)
 {
     double inside = 0, whole = 0;
-    unsigned seed = (unsigned)comm_rank(c);
+    unsigned seed = (unsigned)comm_rank(d->all);
     tp_status st = TP_OK;
 
     for (int i = 0; i < 33; i++) {
@@ -66,80 +73,86 @@ static tp_status step_share(struct comm *c, float *buf, double *share, struct tp
         seed = seed * 1664525u + 1013904223u;
         work_ms(10 + 2.0 * (seed >> 16) / 65536);
         before = clock_cpu_seconds();
-        TP_TRY(comm_all_reduce(c, buf, 2 << 18, COMM_F32, COMM_SUM, err));
+        TP_TRY(all_reduce(d, buf, 2 << 18, err));
         inside += clock_cpu_seconds() - before;
         whole += clock_cpu_seconds() - start;
     }
     *share = inside / whole;
-    TP_TRY(comm_all_reduce(c, share, 1, COMM_F64, COMM_SUM, err));
-    *share /= comm_size(c);
+    TP_TRY(control_sum_f64(d->control, share, 1, err));
+    *share /= comm_size(d->all);
 done:
     return st;
 }
 
-static tp_status rows(struct comm *c, const char *way, struct tp_err *err)
+static tp_status rows(struct rank_device *d, const char *way, struct tp_err *err)
 {
     void *buf = NULL;
     tp_status st = TP_OK;
 
-    TP_TRY(comm_alloc(&buf, c, MAX_BYTES, err));
+    TP_TRY(comm_alloc(&buf, d->ranks, MAX_BYTES, err));
     for (int64_t n = MIN_BYTES; n <= MAX_BYTES; n *= 4) {
         for (int64_t m = n; m <= 2 * n && m <= MAX_BYTES; m *= 2) {
             double t[2];
 
             if (m != n && m != 2 << 20)
                 continue;
-            TP_TRY(measure(c, buf, m, t, err));
-            if (comm_rank(c) == 0)
-                printf("%-6s %5d %9lld %11.1f %11.1f %9.2f\n", way, comm_size(c),
+            TP_TRY(measure(d, buf, m, t, err));
+            if (comm_rank(d->all) == 0)
+                printf("%-6s %5d %9lld %11.1f %11.1f %9.2f\n", way, comm_size(d->all),
                        (long long)m / 1024, t[0] * 1e6, t[1] * 1e6, (double)m / t[0] * 1e-9);
             fflush(stdout);
         }
     }
-    if (comm_size(c) == 2) {
+    if (comm_size(d->all) == 2) {
         double share;
 
-        TP_TRY(step_share(c, buf, &share, err));
-        if (comm_rank(c) == 0)
+        TP_TRY(step_share(d, buf, &share, err));
+        if (comm_rank(d->all) == 0)
             printf(
                 "%-6s %5d 33 all-reduces of 2 MiB among 11 ms of work each: %.2f %% of cpu time\n",
-                way, comm_size(c), share * 100);
+                way, comm_size(d->all), share * 100);
     }
 done:
     return st;
 }
 
-static int be_rank(const char *way)
+static int be_rank(const struct comm_env *env, const char *way)
 {
-    struct comm *world = NULL;
+    struct comm_world *ranks = NULL;
+    struct rank_device d = { 0 };
     struct tp_err err = { 0 };
-    tp_status st = comm_init(&world, 1 << 28, &err);
+    tp_status st = comm_open(&ranks, env, 1 << 28, &err);
 
     if (!st)
-        st = rows(world, way, &err);
+        st = rank_device_open(&d, ranks, &err);
+    if (!st)
+        st = rows(&d, way, &err);
     if (st)
         fprintf(stderr, "bench_comm: %s\n", err.msg);
-    comm_end(world, st);
+    rank_device_close(&d);
+    comm_close(ranks, st);
     return tp_exit_code(st);
 }
 
 int main(int argc, char **argv)
 {
     static const int sizes[] = { 2, 4, 8 };
-    int rank, code = 0, size;
+    struct comm_env env;
     struct tp_err err = { 0 };
+    int code = 0;
 
     (void)argc;
-    if (launch_is_mpi(&size))
-        return be_rank(getenv("TP_HOST_RANKS") ? "mpi" : "mpirun");
+    rank_env_read(&env);
+    if (env.is_mpi)
+        return be_rank(&env, env.host_ranks ? "mpi" : "mpirun");
     printf("all-reduce of floats, %ld cores; per call and rank\n"
            "%-6s %5s %9s %11s %11s %9s\n",
            sysconf(_SC_NPROCESSORS_ONLN), "way", "ranks", "KiB", "wall us", "cpu us", "GB/s");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !code; i++) {
-        tp_status st = launch_ranks(sizes[i], &rank, &code, &err);
+        tp_status st = launch_ranks(sizes[i], &env.launched, &code, &err);
 
-        if (rank >= 0)
-            return st ? tp_exit_code(st) : be_rank("shm");
+        if (env.launched.rank >= 0)
+            return st ? tp_exit_code(st) : be_rank(&env, "shm");
         if (st)
             fprintf(stderr, "bench_comm: %s\n", err.msg);
     }

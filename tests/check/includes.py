@@ -36,6 +36,7 @@ MAY_INCLUDE = {
 LAYERS = {
     "layout": [".", "family/"],
     "device": [".", "cpu/ null/"],
+    "comm": ["env", "host/", "."],
     "kernels": [".", "cpu/", "cuda/"],
     "reshard": ["engine/", "formats/", "."],
     "orchestrator": ["job/", "process/ state/ watch/", "plan/ web/", "backend/", "."],
@@ -52,7 +53,6 @@ FOLDER_CYCLES = [
     " trainer/tensor",
 ]
 FILE_CYCLES = [
-    "comm/backend comm/comm comm/launch comm/reduce comm/shm",
     "trainer/tensor/linear_product trainer/tensor/parallel_linear",
 ]
 

@@ -11,7 +11,7 @@ import sys
 import source
 
 # Folders where the rule is enforced, with their subfolders. Complete when it has all folders.
-ENFORCED = "core layout ckpt reshard progress orchestrator".split()
+ENFORCED = "core layout device comm ckpt reshard progress orchestrator".split()
 
 LINES_MAX = 20
 

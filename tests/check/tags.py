@@ -17,7 +17,7 @@ import sys
 import source
 
 # Folders where the rules are enforced. Complete when it has all folders.
-ENFORCED = "core layout device kernels ckpt reshard progress orchestrator cli".split()
+ENFORCED = "core layout device kernels comm ckpt reshard progress orchestrator cli".split()
 
 # Prefixes besides the file's noun and its folders.
 PREFIXES = {

@@ -1,8 +1,8 @@
 /*
  * tests/mpi/comm_calls.h - a property for each call on a communicator, at random sizes.
  *
- * Each is called by all members with the same random numbers, so that a rank knows every other
- * rank's input and computes the result itself. They return the number of failures, which are
+ * Each property is called by all members with the same random numbers, so that a rank knows every
+ * other rank's input and computes the result itself. They return the number of failures, which are
  * printed.
  */
 #ifndef TESTS_MPI_COMM_CALLS_H
@@ -14,11 +14,12 @@
 #include <string.h>
 
 #include "tests/mpi/comm_expected.h"
+#include "tests/unit/rank_device.h"
 
 /* Bytes of a buffer (the largest size twice, of 8 bytes an element). */
 enum { PROP_BYTES = 5 << 19 };
 
-/* Jobs in the background at a time, each with a slice of its own. */
+/* Collectives that are queued at a time, each with a part of the buffers. */
 enum { PROP_JOBS = 4, PROP_SLICE = PROP_BYTES / PROP_JOBS };
 
 #define PROP_EXPECT(ok, ...)                                \
@@ -42,14 +43,29 @@ static inline int64_t prop_size(struct rng *r)
     return rng_int(r, 0, (int64_t)1 << rng_int(r, 0, 17));
 }
 
-/* A communicator under test: ranks[] are its members' numbers in the world. */
+/* A communicator under test: ranks[] are its members' numbers among all ranks. */
 struct prop {
+    struct rank_device *device;
     struct comm *comm;
     const int *ranks;
-    char *shared, *plain, *expect; /* shared: of comm_alloc */
+    struct device_queue *beside; /* of kind DEVICE_QUEUE_COMM */
+    struct device_event *events[PROP_JOBS];
+    struct comm_request *requests[2]; /* none where the communicator has one rank */
+    char *shared, *plain;             /* device memory; shared: of comm_alloc */
+    char *expect;
 };
 
-/* Where this rank puts a buffer is its own matter. */
+/* Wait for what was queued. */
+static inline int prop_sync(const struct prop *p)
+{
+    struct tp_err err = { 0 };
+    int failures = 0;
+
+    PROP_EXPECT(!rank_device_sync(p->device, p->device->queue, &err), "%s", err.msg);
+    return failures;
+}
+
+/* Each rank chooses by itself where a buffer lies. */
 static inline char *prop_place(const struct prop *p, uint64_t call)
 {
     struct rng r = { call * 31u + (uint64_t)comm_rank(p->comm) };
@@ -75,55 +91,55 @@ static inline int prop_check_bytes(const struct prop *p, const void *got, int64_
 
 static inline int prop_all_reduce(const struct prop *p, struct rng *r, uint64_t call)
 {
-    enum comm_type type = (enum comm_type)rng_int(r, 0, 2);
+    enum dtype type = PROP_TYPES[rng_int(r, 0, 3)];
     enum comm_op op = (enum comm_op)rng_int(r, 0, 1);
     int64_t n = prop_size(r);
     char *buf = prop_place(p, call);
-    struct tp_err err = { 0 };
-    int failures = 0;
+    int failures;
 
     for (int64_t i = 0; i < n; i++)
         prop_store(buf, i, type, prop_value(call, p->ranks[comm_rank(p->comm)], i));
     prop_reduce(p->expect, n, 0, p->ranks, comm_size(p->comm), call, type, op);
-    PROP_EXPECT(comm_all_reduce(p->comm, buf, n, type, op, &err) == TP_OK, "%s", err.msg);
-    return failures + prop_check_bytes(p, buf, n * prop_width(type), call, "all_reduce");
+    comm_all_reduce(p->comm, p->device->queue, buf, n, type, op);
+    failures = prop_sync(p);
+    return failures + prop_check_bytes(p, buf, n * dtype_bytes(type), call, "all_reduce");
 }
 
 static inline int prop_all_gather(const struct prop *p, struct rng *r, uint64_t call)
 {
-    enum comm_type type = (enum comm_type)rng_int(r, 0, 2);
+    enum dtype type = PROP_TYPES[rng_int(r, 0, 3)];
     int size = comm_size(p->comm), me = comm_rank(p->comm);
-    int64_t n = prop_size(r) / size, width = prop_width(type);
+    int64_t n = prop_size(r) / size, width = dtype_bytes(type);
     bool in_place = rng_int(r, 0, 1);
     char *out = prop_place(p, call);
     char *in = in_place ? out + me * n * width : out + size * n * width;
-    struct tp_err err = { 0 };
-    int failures = 0;
+    int failures;
 
     for (int64_t i = 0; i < n; i++)
         prop_store(in, i, type, prop_value(call, p->ranks[me], i));
     for (int q = 0; q < size; q++)
         for (int64_t i = 0; i < n; i++)
             prop_store(p->expect + q * n * width, i, type, prop_value(call, p->ranks[q], i));
-    PROP_EXPECT(comm_all_gather(p->comm, out, in, n, type, &err) == TP_OK, "%s", err.msg);
+    comm_all_gather(p->comm, p->device->queue, out, in, n, type);
+    failures = prop_sync(p);
     return failures + prop_check_bytes(p, out, size * n * width, call, "all_gather");
 }
 
 static inline int prop_reduce_scatter(const struct prop *p, struct rng *r, uint64_t call)
 {
-    enum comm_type type = (enum comm_type)rng_int(r, 0, 2);
+    enum dtype type = PROP_TYPES[rng_int(r, 0, 3)];
     int size = comm_size(p->comm), me = comm_rank(p->comm);
-    int64_t n = prop_size(r) / size, width = prop_width(type);
+    int64_t n = prop_size(r) / size, width = dtype_bytes(type);
     bool in_place = rng_int(r, 0, 1);
     char *in = prop_place(p, call);
     char *out = in_place ? in + me * n * width : in + size * n * width;
-    struct tp_err err = { 0 };
-    int failures = 0;
+    int failures;
 
     for (int64_t i = 0; i < n * size; i++)
         prop_store(in, i, type, prop_value(call, p->ranks[me], i));
     prop_reduce(p->expect, n, me * n, p->ranks, size, call, type, COMM_SUM);
-    PROP_EXPECT(comm_reduce_scatter(p->comm, out, in, n, type, &err) == TP_OK, "%s", err.msg);
+    comm_reduce_scatter(p->comm, p->device->queue, out, in, n, type);
+    failures = prop_sync(p);
     return failures + prop_check_bytes(p, out, n * width, call, "reduce_scatter");
 }
 
@@ -136,220 +152,127 @@ static inline void prop_bytes(char *buf, int64_t n, uint64_t call, int rank)
         buf[i] = (char)rng_next(&r);
 }
 
-static inline int prop_broadcast(const struct prop *p, struct rng *r, uint64_t call)
+/* Send n bytes and forget them once the receiver has them. */
+static inline void prop_send(const struct prop *p, const void *buf, int64_t n, int to, int request)
 {
-    int root = (int)rng_int(r, 0, comm_size(p->comm) - 1);
-    int64_t n = prop_size(r) * 5;
-    char *buf = prop_place(p, call);
-    struct tp_err err = { 0 };
-    int failures = 0;
-
-    prop_bytes(p->expect, n, call, root);
-    memset(buf, 0, (size_t)n);
-    if (comm_rank(p->comm) == root)
-        memcpy(buf, p->expect, (size_t)n);
-    PROP_EXPECT(comm_broadcast(p->comm, buf, n, root, &err) == TP_OK, "%s", err.msg);
-    return failures + prop_check_bytes(p, buf, n, call, "broadcast");
+    comm_send(p->comm, p->device->queue, buf, n, DTYPE_U8, to, p->requests[request]);
 }
 
-static inline int prop_gather(const struct prop *p, struct rng *r, uint64_t call)
+/* Receive n bytes that rank `from` was given by prop_bytes for `call`. */
+static inline int prop_recv(const struct prop *p, char *in, int64_t n, int from, uint64_t call,
+                            const char *what)
 {
-    int size = comm_size(p->comm), me = comm_rank(p->comm);
-    int64_t sizes[64], want[64], total = 0;
-    char *buf = prop_place(p, call);
-    void *all = sizes; /* anything but NULL */
-    struct tp_err err = { 0 };
-    int failures = 0;
+    int failures;
 
-    for (int q = 0; q < size; q++) {
-        want[q] = rng_int(r, 0, 3) ? prop_size(r) * 8 / size : 0;
-        prop_bytes(p->expect + total, want[q], call, p->ranks[q]);
-        total += want[q];
-    }
-    prop_bytes(buf, want[me], call, p->ranks[me]);
-    PROP_EXPECT(comm_gather(p->comm, buf, want[me], &all, sizes, &err) == TP_OK, "%s", err.msg);
-    if (me != 0) {
-        PROP_EXPECT(all == NULL, "gather %llu: rank %d got something", (unsigned long long)call,
-                    me);
-        return failures;
-    }
-    PROP_EXPECT(memcmp(sizes, want, (size_t)size * sizeof *want) == 0, "gather: sizes differ");
-    failures += prop_check_bytes(p, all, total, call, "gather");
-    free(all);
-    return failures;
+    comm_recv(p->comm, p->device->queue, in, n, DTYPE_U8, from);
+    failures = prop_sync(p);
+    prop_bytes(p->expect, n, call, p->ranks[from]);
+    return failures + prop_check_bytes(p, in, n, call, what);
 }
 
-/* Messages round the ring, both ways: each rank first sends small ones to both sides. */
+/* Large messages sent to both sides before either is received: sends that wait for their receiver
+ * would deadlock. */
 static inline int prop_ring(const struct prop *p, struct rng *r, uint64_t call)
 {
     int size = comm_size(p->comm), me = comm_rank(p->comm);
-    int next = (me + 1) % size, before = (me + size - 1) % size;
-    int64_t n = rng_int(r, 0, 64 << 10);
-    char *buf = prop_place(p, call), *in = buf + (64 << 10);
-    struct tp_err err = { 0 };
-    int failures = 0;
-
-    if (size == 1)
-        return 0;
-    prop_bytes(buf, n, call, p->ranks[me]);
-    PROP_EXPECT(!comm_send(p->comm, buf, n, next, &err), "%s", err.msg);
-    PROP_EXPECT(!comm_recv(p->comm, in, n, before, &err), "%s", err.msg);
-    prop_bytes(p->expect, n, call, p->ranks[before]);
-    failures += prop_check_bytes(p, in, n, call, "ring");
-    PROP_EXPECT(!comm_send(p->comm, buf, n, before, &err), "%s", err.msg);
-    PROP_EXPECT(!comm_recv(p->comm, in, n, next, &err), "%s", err.msg);
-    prop_bytes(p->expect, n, call, p->ranks[next]);
-    return failures + prop_check_bytes(p, in, n, call, "ring back");
-}
-
-/* Large ones down the line, as pipeline stages do, several in a row. */
-static inline int prop_line(const struct prop *p, struct rng *r, uint64_t call)
-{
-    int size = comm_size(p->comm), me = comm_rank(p->comm);
-    int64_t n = prop_size(r) * 8;
-    char *buf = prop_place(p, call);
-    struct tp_err err = { 0 };
-    int failures = 0;
-
-    for (int i = 0; i < 3; i++) {
-        prop_bytes(p->expect, n, call + (uint64_t)i, 0);
-        if (me == 0)
-            memcpy(buf, p->expect, (size_t)n);
-        else
-            PROP_EXPECT(!comm_recv(p->comm, buf, n, me - 1, &err), "%s", err.msg);
-        failures += prop_check_bytes(p, buf, n, call, "line");
-        if (me + 1 < size)
-            PROP_EXPECT(!comm_send(p->comm, buf, n, me + 1, &err), "%s", err.msg);
-    }
-    return failures;
-}
-
-static inline int prop_agree(const struct prop *p, struct rng *r, uint64_t call)
-{
-    int size = comm_size(p->comm), me = comm_rank(p->comm);
-    int first = (int)rng_int(r, 0, size), second = (int)rng_int(r, 0, size);
-    struct tp_err err = { 0 };
-    tp_status st = TP_OK, got;
-    char want[64];
-    int failures = 0;
-
-    if (me == first || me == second)
-        st = tp_fail(&err, me % 2 ? TP_E_CORRUPT : TP_E_IO, "call %llu went wrong",
-                     (unsigned long long)call);
-    got = comm_agree(p->comm, st, &err);
-    first = first < second ? first : second;
-    if (first == size) {
-        PROP_EXPECT(got == TP_OK, "agree: rank %d gets status %d, none failed", me, got);
-        return failures;
-    }
-    PROP_EXPECT(got == (first % 2 ? TP_E_CORRUPT : TP_E_IO) && err.status == got,
-                "agree: rank %d gets status %d of rank %d", me, got, first);
-    snprintf(want, sizeof want, "rank %d: call %llu went wrong", first, (unsigned long long)call);
-    PROP_EXPECT(strcmp(err.msg, me == first ? strstr(want, "call") : want) == 0,
-                "agree: rank %d reads '%s'", me, err.msg);
-    return failures;
-}
-
-/* Large messages posted to both sides before either is received: waiting sends would deadlock. */
-static inline int prop_post(const struct prop *p, struct rng *r, uint64_t call)
-{
-    int size = comm_size(p->comm), me = comm_rank(p->comm);
-    int next = (me + 1) % size, before = (me + size - 1) % size;
-    int64_t n = 1 + prop_size(r) * 3;
-    struct comm_request tickets[2] = { 0 };
-    struct tp_err err = { 0 };
-    int failures = 0;
+    int next = (me + 1) % size, before = (me + size - 1) % size, failures = 0;
+    int64_t n = rng_int(r, 0, 3) ? 1 + prop_size(r) * 3 : 0;
 
     if (size < 2)
         return 0;
     for (int side = 0; side < 2; side++) {
-        char *buf = p->shared + side * n;
-
-        prop_bytes(p->expect, n, call + (uint64_t)side, p->ranks[me]);
-        memcpy(buf, p->expect, (size_t)n);
-        PROP_EXPECT(!comm_post(p->comm, buf, n, side ? before : next, &tickets[side], &err), "%s",
-                    err.msg);
+        prop_bytes(p->shared + side * n, n, call + (uint64_t)side, p->ranks[me]);
+        prop_send(p, p->shared + side * n, n, side ? before : next, side);
     }
+    for (int side = 0; side < 2; side++)
+        failures += prop_recv(p, p->plain, n, side ? next : before, call + (uint64_t)side, "ring");
     for (int side = 0; side < 2; side++) {
-        int from = side ? next : before;
-
-        PROP_EXPECT(!comm_recv(p->comm, p->plain, n, from, &err), "%s", err.msg);
-        prop_bytes(p->expect, n, call + (uint64_t)side, p->ranks[from]);
-        failures += prop_check_bytes(p, p->plain, n, call, "post");
+        comm_wait(p->comm, p->device->queue, p->requests[side]);
+        failures += prop_sync(p);
+        memset(p->shared + side * n, 0, (size_t)n); /* it is this rank's again */
     }
-    for (int side = 0; side < 2; side++) {
-        PROP_EXPECT(!comm_wait(p->comm, &tickets[side], &err), "%s", err.msg);
-        PROP_EXPECT(!tickets[side].pending, "a ticket that was waited for");
-        memset(p->shared + side * n, 0, (size_t)n); /* which is ours again */
-    }
-    return failures;
+    comm_wait(p->comm, p->device->queue, p->requests[0]); /* without a message: nothing */
+    return failures + prop_sync(p);
 }
 
-static inline int prop_barrier(const struct prop *p, struct rng *r, uint64_t call)
+/* Large messages from rank to rank, as pipeline stages send them, several in a row. */
+static inline int prop_line(const struct prop *p, struct rng *r, uint64_t call)
 {
-    struct tp_err err = { 0 };
-    int failures = 0;
+    int size = comm_size(p->comm), me = comm_rank(p->comm), failures = 0;
+    int64_t n = prop_size(r) * 2;
 
-    (void)r;
-    (void)call;
-    PROP_EXPECT(!comm_barrier(p->comm, &err), "%s", err.msg);
-    return failures;
+    for (int i = 0; i < 3; i++) {
+        int k = i % 2;
+        char *buf = p->shared + k * n;
+
+        if (size > 1)
+            comm_wait(p->comm, p->device->queue, p->requests[k]);
+        failures += prop_sync(p);
+        if (me > 0)
+            failures += prop_recv(p, buf, n, me - 1, call + (uint64_t)i, "line");
+        prop_bytes(buf, n, call + (uint64_t)i, p->ranks[me]);
+        if (me + 1 < size)
+            prop_send(p, buf, n, me + 1, k);
+    }
+    for (int k = 0; k < 2 && size > 1; k++)
+        comm_wait(p->comm, p->device->queue, p->requests[k]);
+    return failures + prop_sync(p);
 }
 
-/* One job of a random kind in slice k of the shared buffer; its result is to be `*n_bytes` at *got.
- */
-static inline tp_status prop_start(const struct prop *p, struct rng *r, uint64_t call, int k,
-                                   struct comm_work *job, char **got, int64_t *n_bytes,
-                                   struct tp_err *err)
+/* Queue one collective of a random kind on part k of the shared buffer; its result is to be
+ * *n_bytes at *got. */
+static inline void prop_queue(const struct prop *p, struct rng *r, uint64_t call, int k, char **got,
+                              int64_t *n_bytes)
 {
-    enum comm_type type = (enum comm_type)rng_int(r, 0, 2);
+    enum dtype type = PROP_TYPES[rng_int(r, 0, 3)];
     int size = comm_size(p->comm), me = comm_rank(p->comm), kind = (int)rng_int(r, 0, 2);
-    int64_t width = prop_width(type), n = rng_int(r, 0, (int64_t)1 << rng_int(r, 0, 16)) / size;
+    int64_t width = dtype_bytes(type), n = rng_int(r, 0, (int64_t)1 << rng_int(r, 0, 16)) / size;
     char *buf = p->shared + k * PROP_SLICE, *expect = p->expect + k * PROP_SLICE;
     char *own = buf + me * n * width;
 
     for (int64_t i = 0; i < n * size; i++)
         prop_store(buf, i, type, prop_value(call, p->ranks[me], i));
-    *got = buf;
-    *n_bytes = n * size * width;
+    *got = kind == 2 ? own : buf;
+    *n_bytes = kind == 2 ? n * width : n * size * width;
     if (kind == 0) {
         prop_reduce(expect, n * size, 0, p->ranks, size, call, type, COMM_SUM);
-        return comm_start_all_reduce(p->comm, buf, n * size, type, COMM_SUM, job, err);
-    }
-    if (kind == 1) {
+        comm_all_reduce(p->comm, p->beside, buf, n * size, type, COMM_SUM);
+    } else if (kind == 1) {
         for (int64_t i = 0; i < n * size; i++)
             prop_store(expect, i, type, prop_value(call, p->ranks[i / n], i));
-        return comm_start_all_gather(p->comm, buf, own, n, type, job, err);
+        comm_all_gather(p->comm, p->beside, buf, own, n, type);
+    } else {
+        prop_reduce(expect, n, me * n, p->ranks, size, call, type, COMM_SUM);
+        comm_reduce_scatter(p->comm, p->beside, own, buf, n, type);
     }
-    *got = own;
-    *n_bytes = n * width;
-    prop_reduce(expect, n, me * n, p->ranks, size, call, type, COMM_SUM);
-    return comm_start_reduce_scatter(p->comm, own, buf, n, type, job, err);
 }
 
-/* Jobs in the background, finished in any order; nothing else may be called meanwhile. */
-static inline int prop_background(const struct prop *p, struct rng *r, uint64_t call)
+/* Collectives on a queue beside, and waiting for them in any order. Where the communicator has all
+ * ranks, control messages are sent meanwhile. */
+static inline int prop_beside(const struct prop *p, struct rng *r, uint64_t call)
 {
-    struct comm_work jobs[PROP_JOBS] = { { 0 } }, none = { 0 };
+    struct comm_control *c = p->device->control;
     char *got[PROP_JOBS];
     int64_t n_bytes[PROP_JOBS];
     int n = (int)rng_int(r, 1, PROP_JOBS), first = (int)rng_int(r, 0, n - 1), failures = 0;
     struct tp_err err = { 0 };
 
-    for (int k = 0; k < n; k++)
-        PROP_EXPECT(!prop_start(p, r, call + (uint64_t)k, k, &jobs[k], &got[k], &n_bytes[k], &err),
-                    "%s", err.msg);
-    if (comm_overlaps(p->comm))
-        PROP_EXPECT(comm_barrier(p->comm, &err) == TP_E_INTERNAL, "a barrier beside jobs");
-    PROP_EXPECT(!comm_finish(p->comm, &none, &err), "%s", err.msg);
+    for (int k = 0; k < n; k++) {
+        prop_queue(p, r, call + (uint64_t)k, k, &got[k], &n_bytes[k]);
+        device_record(p->beside, p->events[k]);
+    }
+    if (comm_size(p->comm) == control_size(c))
+        PROP_EXPECT(!control_barrier(c, &err), "%s", err.msg);
     for (int i = 0; i < n; i++) {
         int k = (first + i) % n;
 
-        PROP_EXPECT(!comm_finish(p->comm, &jobs[k], &err), "%s", err.msg);
+        PROP_EXPECT(!device_event_sync(p->events[k], &err), "%s", err.msg);
         PROP_EXPECT(!memcmp(got[k], p->expect + k * PROP_SLICE, (size_t)n_bytes[k]),
-                    "job %d of %d, call %llu: rank %d of %d has other bytes", k, n,
+                    "collective %d of %d, call %llu: rank %d of %d has other bytes", k, n,
                     (unsigned long long)call, comm_rank(p->comm), comm_size(p->comm));
     }
+    device_record(p->beside, p->events[0]); /* the communicator is used on another queue now */
+    PROP_EXPECT(!device_event_sync(p->events[0], &err), "%s", err.msg);
     return failures;
 }
 

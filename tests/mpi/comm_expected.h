@@ -1,6 +1,6 @@
 /*
  * tests/mpi/comm_expected.h - what ranks give to collectives in tests, and what must come out: one
- * element at a time, sums along the tree of comm/reduce.h.
+ * element at a time, sums along the tree of kernels/cpu/tree_reduce.h.
  */
 #ifndef TESTS_MPI_COMM_EXPECTED_H
 #define TESTS_MPI_COMM_EXPECTED_H
@@ -11,6 +11,8 @@
 #include "comm/comm.h"
 #include "tests/unit/random.h"
 
+static const enum dtype PROP_TYPES[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I64 };
+
 /* Element i of rank's input to a call; magnitudes differ, so that the order of a sum shows. */
 static inline double prop_value(uint64_t call, int rank, int64_t i)
 {
@@ -20,50 +22,80 @@ static inline double prop_value(uint64_t call, int rank, int64_t i)
     return x * (double)(INT64_C(1) << rng_int(&r, 0, 20));
 }
 
-static inline void prop_store(void *buf, int64_t i, enum comm_type type, double x)
+/* A finite float as bf16, rounded to nearest even, and back. */
+static inline uint16_t prop_to_bf16(float x)
 {
-    if (type == COMM_F32)
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof u);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static inline float prop_from_bf16(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float x;
+
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline void prop_store(void *buf, int64_t i, enum dtype type, double x)
+{
+    if (type == DTYPE_F32)
         ((float *)buf)[i] = (float)x;
-    else if (type == COMM_F64)
+    else if (type == DTYPE_BF16)
+        ((uint16_t *)buf)[i] = prop_to_bf16((float)x);
+    else if (type == DTYPE_F64)
         ((double *)buf)[i] = x;
     else
         ((int64_t *)buf)[i] = (int64_t)x;
 }
 
-static inline int64_t prop_width(enum comm_type type)
-{
-    return type == COMM_F32 ? 4 : 8;
-}
-
-/* One element, as its type has it. */
+/* One element while it is combined: f32 also where the elements are bf16. */
 union prop_one {
     float f32;
     double f64;
     int64_t i64;
 };
 
-static inline union prop_one prop_combine(union prop_one a, union prop_one b, enum comm_type type,
+static inline union prop_one prop_load(enum dtype type, double x)
+{
+    union prop_one one = { .i64 = 0 };
+
+    if (type == DTYPE_F32)
+        one.f32 = (float)x;
+    else if (type == DTYPE_BF16)
+        one.f32 = prop_from_bf16(prop_to_bf16((float)x));
+    else if (type == DTYPE_F64)
+        one.f64 = x;
+    else
+        one.i64 = (int64_t)x;
+    return one;
+}
+
+static inline union prop_one prop_combine(union prop_one a, union prop_one b, enum dtype type,
                                           enum comm_op op)
 {
-    if (type == COMM_F32)
+    if (type == DTYPE_F32 || type == DTYPE_BF16)
         a.f32 = op == COMM_SUM ? a.f32 + b.f32 : a.f32 > b.f32 ? a.f32 : b.f32;
-    else if (type == COMM_F64)
+    else if (type == DTYPE_F64)
         a.f64 = op == COMM_SUM ? a.f64 + b.f64 : a.f64 > b.f64 ? a.f64 : b.f64;
     else
         a.i64 = op == COMM_SUM ? a.i64 + b.i64 : a.i64 > b.i64 ? a.i64 : b.i64;
     return a;
 }
 
-/* Element `at` over the ranks, as a binary counter carries: place k holds the result of 2^k ranks
- * side by side; what is left in it at the end comes together from the lowest place upwards. */
+/* Element `at` over the ranks, as a binary counter carries: place k holds the result of 2^k
+ * neighbouring ranks; what is left at the end is combined from the lowest place upwards. */
 static inline union prop_one prop_counter(int64_t at, const int *ranks, int n_ranks, uint64_t call,
-                                          enum comm_type type, enum comm_op op)
+                                          enum dtype type, enum comm_op op)
 {
     union prop_one place[8] = { { 0 } }, carry;
     int k;
 
     for (int r = 0; r < n_ranks; r++) {
-        prop_store(&carry, 0, type, prop_value(call, ranks[r], at));
+        carry = prop_load(type, prop_value(call, ranks[r], at));
         for (k = 0; r >> k & 1; k++)
             carry = prop_combine(place[k], carry, type, op);
         place[k] = carry;
@@ -79,12 +111,14 @@ static inline union prop_one prop_counter(int64_t at, const int *ranks, int n_ra
 
 /* The reference: one element at a time. base shifts the index (reduce_scatter). */
 static inline void prop_reduce(void *out, int64_t n, int64_t base, const int *ranks, int n_ranks,
-                               uint64_t call, enum comm_type type, enum comm_op op)
+                               uint64_t call, enum dtype type, enum comm_op op)
 {
     for (int64_t i = 0; i < n; i++) {
         union prop_one x = prop_counter(base + i, ranks, n_ranks, call, type, op);
+        uint16_t rounded = type == DTYPE_BF16 ? prop_to_bf16(x.f32) : 0;
+        int width = dtype_bytes(type);
 
-        memcpy((char *)out + i * prop_width(type), &x, (size_t)prop_width(type));
+        memcpy((char *)out + i * width, type == DTYPE_BF16 ? (void *)&rounded : &x, (size_t)width);
     }
 }
 

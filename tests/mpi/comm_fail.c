@@ -13,34 +13,40 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/comm.h"
+#include "cli/rank_env.h"
+#include "comm/control.h"
+#include "comm/world.h"
 
 int main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "";
     const struct timespec half = { .tv_nsec = 500000000L };
-    struct comm *world = NULL;
+    struct comm_env env;
+    struct comm_world *ranks = NULL;
+    struct comm_control *c;
     struct tp_err err = { 0 };
-    tp_status st = comm_init(&world, 1 << 20, &err);
+    tp_status st;
     bool last;
 
-    if (st) {
+    rank_env_read(&env);
+    if ((st = comm_open(&ranks, &env, 1 << 20, &err))) {
         fprintf(stderr, "%s\n", err.msg);
         return tp_exit_code(st);
     }
-    last = comm_rank(world) == comm_size(world) - 1;
+    c = comm_control(ranks);
+    last = control_rank(c) == control_size(c) - 1;
     if (last && !strcmp(how, "killed"))
         raise(SIGKILL);
     if (last && *how)
         st = tp_fail(&err, strcmp(how, "alone") ? TP_E_IO : TP_E_USAGE, "the disk is full");
     if (*how && strcmp(how, "agreed"))
-        st = st ? st : comm_barrier(world, &err);
+        st = st ? st : control_barrier(c, &err);
     else
-        st = comm_agree(world, st, &err);
-    if (st && comm_rank(world) == 0) {
+        st = control_agree(c, st, &err);
+    if (st && control_rank(c) == 0) {
         nanosleep(&half, NULL);
         fprintf(stderr, "%s\n", err.msg);
     }
-    comm_end(world, st);
+    comm_close(ranks, st);
     return tp_exit_code(st);
 }

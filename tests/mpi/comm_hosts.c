@@ -3,12 +3,11 @@
  * within one, some span several.
  * ranks: 4 6
  *
- * covers: comm/mpi_world
+ * covers: comm/host/mpi comm/host/mpi_group
  */
 #include "tests/mpi/comm_properties.h"
 
 int main(void)
 {
-    setenv("TP_HOST_RANKS", "2", 1);
-    return prop_main("mpi/comm_hosts", NULL);
+    return prop_main("mpi/comm_hosts", 2, NULL);
 }

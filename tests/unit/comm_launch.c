@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include "tests/unit/launched_job.h"
+#include "tests/unit/rank_device.h"
 
 Test(comm_launch, a_job_that_ends_well_gives_0_and_leaves_nothing, .timeout = 30)
 {
@@ -13,15 +14,19 @@ Test(comm_launch, a_job_that_ends_well_gives_0_and_leaves_nothing, .timeout = 30
     expect_none_left(j.board);
 }
 
-static int rank_3_is_killed(struct comm *world, struct board *b, struct tp_err *err)
+static int rank_3_is_killed(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
-    float x[1000] = { 0 };
+    struct rank_device d;
+    void *x = NULL;
 
     (void)b;
+    if (rank_device_open(&d, ranks, err) || comm_alloc(&x, ranks, 4000, err))
+        return 99;
     for (int i = 0; i < 1000000; i++) {
-        if (i == 500 && comm_rank(world) == 3)
+        if (i == 500 && rank_of(ranks) == 3)
             kill(getpid(), SIGKILL);
-        if (comm_all_reduce(world, x, 1000, COMM_F32, COMM_SUM, err))
+        comm_all_reduce(d.all, d.queue, x, 1000, DTYPE_F32, COMM_SUM);
+        if (rank_device_sync(&d, d.queue, err))
             return 3;
     }
     return 0;
@@ -37,14 +42,14 @@ Test(comm_launch, a_rank_killed_in_a_collective_is_named_and_the_others_end, .ti
     expect_none_left(j.board);
 }
 
-static int rank_2_fails_alone(struct comm *world, struct board *b, struct tp_err *err)
+static int rank_2_fails_alone(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     (void)b;
-    if (comm_rank(world) == 2) {
-        comm_end(world, TP_E_USAGE);
+    if (rank_of(ranks) == 2) {
+        comm_close(ranks, TP_E_USAGE);
         return 2;
     }
-    comm_barrier(world, err);
+    control_barrier(comm_control(ranks), err);
     return 0;
 }
 
@@ -58,73 +63,71 @@ Test(comm_launch, a_rank_that_fails_alone_gives_its_code_and_ends_those_that_wai
     expect_none_left(j.board);
 }
 
-/* A job in the background that rank 2 never starts: it fails alone, with one of its own open that
- * the others never start, while they wait for theirs. */
-static int rank_2_fails_beside_jobs(struct comm *world, struct board *b, struct tp_err *err)
+/* Queues with threads: all ranks but rank 2 wait for a collective of a second communicator that
+ * rank 2 never queues. Rank 2 fails alone, while its own queue waits for the others. */
+static int rank_2_fails_beside_queues(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
-    struct comm_work job, second;
+    struct device_queue *q = NULL;
+    struct rank_device d;
     struct comm *other = NULL;
     void *x = NULL;
 
     (void)b;
-    if (comm_alloc(&x, world, 1 << 20, err) || comm_split(&other, world, 0, 0, err))
+    if (rank_device_open(&d, ranks, err) || comm_alloc(&x, ranks, 1 << 19, err) ||
+        comm_split(&other, d.all, 0, 0, err) ||
+        device_queue_open(d.device, &q, DEVICE_QUEUE_COMM, err))
         return 99;
-    if (comm_start_all_reduce(world, x, 1000, COMM_F32, COMM_SUM, &job, err) ||
-        comm_finish(world, &job, err))
+    comm_all_reduce(d.all, q, x, 1000, DTYPE_F32, COMM_SUM);
+    if (rank_device_sync(&d, q, err))
         return 98;
-    if (comm_start_all_reduce(other, x, 1000, COMM_F32, COMM_SUM, &job, err))
-        return 97;
-    if (comm_rank(world) == 2) {
-        comm_finish(other, &job, err);
-        comm_start_all_reduce(other, x, 1000, COMM_F32, COMM_SUM, &second, err);
-        comm_free(other);
-        comm_end(world, TP_E_USAGE);
+    comm_all_reduce(rank_of(ranks) == 2 ? other : d.all, q, x, 1000, DTYPE_F32, COMM_SUM);
+    if (rank_of(ranks) == 2) {
+        sleep_ms(20); /* the queue's thread begins */
+        comm_close(ranks, TP_E_USAGE);
         return 2;
     }
-    comm_finish(other, &job, err);
-    comm_start_all_reduce(world, x, 1000, COMM_F32, COMM_SUM, &second, err);
-    comm_finish(world, &second, err);
+    rank_device_sync(&d, q, err);
     return 96;
 }
 
-Test(comm_launch, a_failure_beside_jobs_in_the_background_ends_everybody, .timeout = 30)
+Test(comm_launch, a_failure_beside_collectives_in_queues_ends_all_ranks, .timeout = 30)
 {
-    struct job j = job_run(rank_2_fails_beside_jobs);
+    struct job j = job_run(rank_2_fails_beside_queues);
 
     cr_assert_eq(j.st, TP_OK, "%s", j.err.msg);
     cr_expect_eq(j.code, 2, "exit code %d", j.code);
-    cr_expect_lt(j.seconds, 1.9, "%.2f s",
-                 j.seconds); /* who waits for a job is seen to be blocked */
+    /* a rank that waits for a queue counts as blocked */
+    cr_expect_lt(j.seconds, 1.9, "%.2f s", j.seconds);
     expect_none_left(j.board);
 }
 
 /* All fail together, and rank 0 needs some time to say why. */
-static int all_agree_to_fail(struct comm *world, struct board *b, struct tp_err *err)
+static int all_agree_to_fail(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
-    if (comm_rank(world) == 5)
+    if (rank_of(ranks) == 5)
         st = tp_fail(err, TP_E_IO, "the disk is full");
-    st = comm_agree(world, st, err);
-    if (comm_rank(world) == 0) {
+    st = control_agree(comm_control(ranks), st, err);
+    if (rank_of(ranks) == 0) {
         sleep_ms(2500);
         if (!strcmp(err->msg, "rank 5: the disk is full"))
             b->mark = 1;
     }
-    comm_end(world, st);
+    comm_close(ranks, st);
     return tp_exit_code(st);
 }
 
 /* One fails alone while another computes for ever. */
-static int rank_4_is_busy(struct comm *world, struct board *b, struct tp_err *err)
+static int rank_4_is_busy(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
-    tp_status st = comm_rank(world) == 1 ? TP_E_IO : TP_OK;
+    tp_status st = rank_of(ranks) == 1 ? TP_E_IO : TP_OK;
 
     (void)b;
     (void)err;
-    if (comm_rank(world) == 4)
+    if (rank_of(ranks) == 4)
         sleep_ms(60000);
-    comm_end(world, st);
+    comm_close(ranks, st);
     return tp_exit_code(st);
 }
 
@@ -148,13 +151,13 @@ Test(comm_launch, an_agreed_failure_leaves_rank_0_time_to_report, .timeout = 30)
     expect_none_left(j.board);
 }
 
-static int rank_1_leaves(struct comm *world, struct board *b, struct tp_err *err)
+static int rank_1_leaves(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
-    while (comm_rank(world) == 1 && b->ready < N)
+    while (rank_of(ranks) == 1 && b->ready < N)
         sleep_ms(1); /* the others are ended at once: let them begin first */
-    if (comm_rank(world) == 1)
+    if (rank_of(ranks) == 1)
         return 0;
-    return comm_barrier(world, err) ? 3 : 0;
+    return control_barrier(comm_control(ranks), err) ? 3 : 0;
 }
 
 Test(comm_launch, a_rank_that_leaves_without_a_word_is_an_error, .timeout = 30)
@@ -166,21 +169,21 @@ Test(comm_launch, a_rank_that_leaves_without_a_word_is_an_error, .timeout = 30)
     expect_none_left(j.board);
 }
 
-static int seven_wait_a_second(struct comm *world, struct board *b, struct tp_err *err)
+static int seven_wait_a_second(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     struct rusage before, after;
 
-    comm_barrier(world, err);
-    if (comm_rank(world) == 0)
+    control_barrier(comm_control(ranks), err);
+    if (rank_of(ranks) == 0)
         sleep_ms(1000);
     getrusage(RUSAGE_SELF, &before);
-    comm_barrier(world, err);
+    control_barrier(comm_control(ranks), err);
     getrusage(RUSAGE_SELF, &after);
     b->waiting_us += (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000 +
                      after.ru_utime.tv_usec - before.ru_utime.tv_usec +
                      (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
                      after.ru_stime.tv_usec - before.ru_stime.tv_usec;
-    comm_end(world, TP_OK);
+    comm_close(ranks, TP_OK);
     return 0;
 }
 
@@ -194,16 +197,17 @@ Test(comm_launch, ranks_that_wait_use_no_processor_time, .timeout = 30)
     cr_log_info("7 ranks waited 1 s and used %lld us", (long long)j.board->waiting_us);
 }
 
-static int calls_differ(struct comm *world, struct board *b, struct tp_err *err)
+static int calls_differ(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
-    float x[16] = { 0 };
-    tp_status st = comm_rank(world) == 6 ? comm_broadcast(world, x, 12, 0, err)
-                                         : comm_all_reduce(world, x, 16, COMM_F32, COMM_SUM, err);
+    struct comm_control *c = comm_control(ranks);
+    double x[8] = { 0 };
+    tp_status st =
+        rank_of(ranks) == 6 ? control_broadcast(c, x, 12, 0, err) : control_sum_f64(c, x, 8, err);
 
     if (st == TP_E_INTERNAL && strstr(err->msg, "all_reduce of 64 bytes") &&
         strstr(err->msg, "broadcast of 12 bytes"))
         b->mark++;
-    comm_end(world, TP_OK);
+    comm_close(ranks, TP_OK);
     return 0;
 }
 

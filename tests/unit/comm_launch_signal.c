@@ -5,18 +5,18 @@
 #include "core/stop.h"
 #include "tests/unit/launched_job.h"
 
-static int stops_when_asked(struct comm *world, struct board *b, struct tp_err *err)
+static int stops_when_asked(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     int64_t stop = 0;
 
     for (int i = 0; !stop && i < 4000; i++) {
         sleep_ms(5);
         stop = stop_requested();
-        if (comm_all_reduce(world, &stop, 1, COMM_I64, COMM_MAX, err))
+        if (control_max_i64(comm_control(ranks), &stop, 1, err))
             return 3;
     }
     b->mark += stop_requested();
-    comm_end(world, TP_E_STOPPED);
+    comm_close(ranks, TP_E_STOPPED);
     return stop ? 75 : 0;
 }
 
@@ -50,12 +50,12 @@ Test(comm_launch_signal, ctrl_c_reaches_the_ranks_only_through_the_launcher, .ti
     cr_expect_eq(wait_code(pid), 75);
 }
 
-static int never_ends(struct comm *world, struct board *b, struct tp_err *err)
+static int never_ends(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     (void)b;
-    if (comm_rank(world) == 0)
+    if (rank_of(ranks) == 0)
         sleep_ms(20000);
-    return comm_barrier(world, err) ? 3 : 0;
+    return control_barrier(comm_control(ranks), err) ? 3 : 0;
 }
 
 Test(comm_launch_signal, a_second_interrupt_ends_at_once, .timeout = 60)

@@ -1,6 +1,8 @@
-/* tests/unit/comm_shm.c - ranks that share memory: results, splits, counts.
+/* tests/unit/comm_shm.c - ranks that share memory: control messages, collectives, splits, counts.
  *
- * covers: comm/comm comm/shm_job comm/shm_world comm/futex comm/background */
+ * covers: comm/collective comm/control comm/cpu_transport comm/transport comm/world
+ * covers: comm/host/host comm/host/shm comm/host/shm_collective comm/host/shm_job
+ * covers: comm/host/shm_mail comm/host/shm_member comm/host/futex */
 #include <criterion/criterion.h>
 
 #include "tests/mpi/comm_properties.h"
@@ -8,19 +10,26 @@
 
 struct property {
     int n;
-    int (*fn)(struct comm *world, uint64_t seed);
+    prop_fn fn;
     uint64_t seed;
 };
 
-static int check_property(struct comm *world, void *ctx)
+static int check_property(struct comm_world *ranks, void *ctx)
 {
     const struct property *p = ctx;
+    struct rank_device d;
+    struct tp_err err = { 0 };
+    int wrong;
 
-    return wrong_unless(comm_size(world) == p->n && comm_local_size(world) == p->n, "world size") +
-           p->fn(world, p->seed);
+    if (rank_device_open(&d, ranks, &err))
+        return wrong_unless(0, err.msg);
+    wrong = wrong_unless(comm_size(d.all) == p->n && comm_local_size(ranks) == p->n, "size");
+    wrong += p->fn(&d, p->seed);
+    rank_device_close(&d);
+    return wrong;
 }
 
-static void expect(int n, int (*fn)(struct comm *world, uint64_t seed), uint64_t seed)
+static void expect(int n, prop_fn fn, uint64_t seed)
 {
     struct property p = { n, fn, seed };
 
@@ -33,20 +42,28 @@ Test(comm_shm, every_collective_equals_the_reference_bit_for_bit)
     struct rng r = rng_start("comm_shm/collectives");
 
     for (int n = 1; n <= 8; n++)
-        expect(n, prop_world, rng_next(&r));
+        expect(n, prop_all_ranks, rng_next(&r));
 }
 
-static int grid_2x4(struct comm *world, uint64_t seed)
+Test(comm_shm, every_control_message_equals_the_reference)
 {
-    return prop_grid(world, 4, seed);
+    struct rng r = rng_start("comm_shm/control");
+
+    for (int n = 1; n <= 8; n++)
+        expect(n, prop_control, rng_next(&r));
 }
 
-static int grid_3x2(struct comm *world, uint64_t seed)
+static int grid_2x4(struct rank_device *d, uint64_t seed)
 {
-    return prop_grid(world, 2, seed);
+    return prop_grid(d, 4, seed);
 }
 
-Test(comm_shm, rows_and_columns_of_a_grid_work_at_once)
+static int grid_3x2(struct rank_device *d, uint64_t seed)
+{
+    return prop_grid(d, 2, seed);
+}
+
+Test(comm_shm, rows_and_columns_of_a_grid_are_independent)
 {
     struct rng r = rng_start("comm_shm/grid");
 
@@ -54,14 +71,8 @@ Test(comm_shm, rows_and_columns_of_a_grid_work_at_once)
     expect(6, grid_3x2, rng_next(&r));
 }
 
-static int counts(struct comm *world, uint64_t seed)
-{
-    (void)seed;
-    return prop_counts(world);
-}
-
 Test(comm_shm, calls_and_bytes_are_counted_exactly)
 {
-    expect(1, counts, 0);
-    expect(4, counts, 0);
+    expect(1, prop_counts, 0);
+    expect(4, prop_counts, 0);
 }

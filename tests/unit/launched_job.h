@@ -13,8 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "comm/control.h"
 #include "comm/launch.h"
+#include "comm/world.h"
 #include "core/clock.h"
 
 enum { N = 8 };
@@ -43,15 +44,20 @@ static inline void sleep_ms(int ms)
 }
 
 /* What a rank does; its exit code. */
-typedef int (*rank_fn)(struct comm *world, struct board *b, struct tp_err *err);
+typedef int (*rank_fn)(struct comm_world *ranks, struct board *b, struct tp_err *err);
+
+static inline int rank_of(struct comm_world *ranks)
+{
+    return control_rank(comm_control(ranks));
+}
 
 /* A rank that finds nothing wrong. */
-static inline int ends_well(struct comm *world, struct board *b, struct tp_err *err)
+static inline int ends_well(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     (void)b;
-    if (comm_barrier(world, err))
+    if (control_barrier(comm_control(ranks), err))
         return 3;
-    comm_end(world, TP_OK);
+    comm_close(ranks, TP_OK);
     return 0;
 }
 
@@ -67,17 +73,17 @@ struct job {
 static inline void job_run_on(struct job *j, rank_fn fn)
 {
     double start = clock_seconds();
-    struct comm *world = NULL;
-    int rank;
+    struct comm_world *ranks = NULL;
+    struct comm_env env = { 0 };
 
     j->code = -1;
-    j->st = launch_ranks(N, &rank, &j->code, &j->err);
-    if (rank >= 0) {
-        if (j->st || comm_init(&world, 1 << 20, &j->err))
+    j->st = launch_ranks(N, &env.launched, &j->code, &j->err);
+    if (env.launched.rank >= 0) {
+        if (j->st || comm_open(&ranks, &env, 1 << 20, &j->err))
             _exit(99);
-        j->board->pids[rank] = getpid();
+        j->board->pids[env.launched.rank] = getpid();
         j->board->ready++;
-        _exit(fn(world, j->board, &j->err));
+        _exit(fn(ranks, j->board, &j->err));
     }
     j->seconds = clock_seconds() - start;
 }

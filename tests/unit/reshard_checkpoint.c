@@ -30,7 +30,7 @@ struct example {
     struct checkpoint_source *source;
 };
 
-static tp_status open_example(struct example *x, struct comm *comm, struct tp_err *err)
+static tp_status open_example(struct example *x, struct comm_control *control, struct tp_err *err)
 {
     int n;
     tp_status st;
@@ -41,7 +41,7 @@ static tp_status open_example(struct example *x, struct comm *comm, struct tp_er
     x->ids = arena_array(&x->arena, (size_t)n, sizeof *x->ids);
     for (int i = 0; i < n; i++)
         x->ids[i] = i;
-    TP_TRY(checkpoint_source_open(&x->source, &x->found, x->ids, n, comm, err));
+    TP_TRY(checkpoint_source_open(&x->source, &x->found, x->ids, n, control, err));
 done:
     return st;
 }
@@ -159,8 +159,9 @@ Test(checkpoint, damage_is_found_by_whoever_reads_any_part_of_the_chunk)
 }
 
 /* Each process reads every third run; the sums of all together cover whole chunks. */
-static int read_together(struct comm *world, void *ctx)
+static int read_together(struct comm_world *ranks, void *ctx)
 {
+    struct comm_control *control = comm_control(ranks);
     const bool damaged = *(const bool *)ctx;
     const struct reshard_endpoint *e;
     struct tp_err err = { 0 };
@@ -168,12 +169,12 @@ static int read_together(struct comm *world, void *ctx)
     int wrong = 0;
     tp_status st;
 
-    wrong += wrong_unless(open_example(&x, world, &err) == TP_OK, err.msg);
+    wrong += wrong_unless(open_example(&x, control, &err) == TP_OK, err.msg);
     if (wrong)
         return wrong;
     e = checkpoint_source_endpoint(x.source);
     for (int i = 0; i < e->n_extents; i++) {
-        bool good = read_runs(&x, i, 7, comm_rank(world), comm_size(world));
+        bool good = read_runs(&x, i, 7, control_rank(control), control_size(control));
 
         if (!damaged)
             wrong += wrong_unless(good, "values");
@@ -223,7 +224,7 @@ static bool write_runs(struct checkpoint_target *target, const struct layout *l,
 }
 
 /* Write the folder temp_dir/NAME, each process every n-th run. Returns what is wrong. */
-static int write_step(const char *name, struct comm *comm, struct shard_info **shards,
+static int write_step(const char *name, struct comm_control *control, struct shard_info **shards,
                       struct arena *arena)
 {
     struct layout l = tiny_layout("tp4dp2zero1", DTYPE_F32, arena);
@@ -232,11 +233,12 @@ static int write_step(const char *name, struct comm *comm, struct shard_info **s
     struct tp_err err = { 0 };
     int wrong = 0;
 
-    wrong += wrong_unless(checkpoint_target_plan(&target, &l, comm, &err) == TP_OK, err.msg);
+    wrong += wrong_unless(checkpoint_target_plan(&target, &l, control, &err) == TP_OK, err.msg);
     wrong +=
         wrong_unless(checkpoint_target_create(target, temp_path(name), &err) == TP_OK, err.msg);
-    wrong += wrong_unless(
-        write_runs(target, &l, comm ? comm_rank(comm) : 0, comm ? comm_size(comm) : 1), "writing");
+    wrong += wrong_unless(write_runs(target, &l, control ? control_rank(control) : 0,
+                                     control ? control_size(control) : 1),
+                          "writing");
     wrong += wrong_unless(checkpoint_target_finish(target, &m, arena, &err) == TP_OK, err.msg);
     for (int rank = 0; rank < 8; rank++)
         wrong += wrong_unless(checkpoint_target_rank_bytes(target, rank) > 0, "an empty rank");
@@ -245,13 +247,14 @@ static int write_step(const char *name, struct comm *comm, struct shard_info **s
     return wrong;
 }
 
-static int write_together(struct comm *world, void *ctx)
+static int write_together(struct comm_world *ranks, void *ctx)
 {
+    struct comm_control *control = comm_control(ranks);
     struct shard_info *shards, *alone = ctx;
     struct arena arena = { 0 };
-    int wrong = write_step("together", world, &shards, &arena);
+    int wrong = write_step("together", control, &shards, &arena);
 
-    for (int i = 0; i < 8 && comm_rank(world) == 0; i++) {
+    for (int i = 0; i < 8 && control_rank(control) == 0; i++) {
         wrong += wrong_unless(strcmp(shards[i].index_sha256, alone[i].index_sha256) == 0, "/index");
         wrong += wrong_unless(strcmp(shards[i].meta_sha256, alone[i].meta_sha256) == 0, "the rest");
     }
@@ -279,19 +282,20 @@ static void add_words(uint64_t *into, const uint64_t *from, int64_t n)
         into[i] += from[i];
 }
 
-static int reduce(struct comm *world, void *ctx)
+static int reduce(struct comm_world *ranks, void *ctx)
 {
+    struct comm_control *control = comm_control(ranks);
     enum { GROUP = 3, N = GROUP * 10000 }; /* more than one slice */
     uint64_t *words = malloc(N * sizeof *words);
     const struct reduce_sums sums = { words, N, GROUP, add_words };
-    const uint64_t rank = (uint64_t)comm_rank(world), size = (uint64_t)comm_size(world);
+    const uint64_t rank = (uint64_t)control_rank(control), size = (uint64_t)control_size(control);
     struct tp_err err = { 0 };
     int wrong = 0;
 
     (void)ctx;
     for (uint64_t i = 0; i < N; i++)
         words[i] = i + 1000000 * rank;
-    wrong += wrong_unless(reduce_sums(world, &sums, &err) == TP_OK, err.msg);
+    wrong += wrong_unless(reduce_sums(control, &sums, &err) == TP_OK, err.msg);
     for (uint64_t i = 0; i < N && !wrong; i++)
         wrong += wrong_unless(
             words[i] == (rank ? i + 1000000 * rank : size * i + 1000000 * (size * (size - 1) / 2)),

@@ -81,7 +81,7 @@ static struct comm_counts minus(const struct comm *c, const struct comm_counts *
 {
     struct comm_counts n = { .calls = { 0 } };
 
-    for (int i = 0; c && i < COMM_CALLS; i++) {
+    for (int i = 0; c && i < COMM_KINDS; i++) {
         n.calls[i] = comm_counts(c)->calls[i] - before->calls[i];
         n.bytes[i] = comm_counts(c)->bytes[i] - before->bytes[i];
     }
@@ -220,7 +220,7 @@ static int judge_pp(const struct sent *s, const struct trainer *t)
     int wrong = differs("bytes of messages", s->send_bytes,
                         s->sends * B * S * H * FLOAT / (spec->sp ? spec->tp : 1));
 
-    if (comm_all_reduce(t->parallel.world, &all, 1, COMM_I64, COMM_SUM, &err))
+    if (control_sum_i64(t->parallel.control, &all, 1, &err))
         return 1;
     return wrong + differs("messages of all ranks", all,
                            spec->tp * 2 * m * ((int64_t)spec->pp * spec->vpp - 1));

@@ -5,8 +5,8 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "device/cpu/cpu.h"
 #include "kernels/cpu/cpu.h"
+#include "tests/unit/rank_device.h"
 #include "tests/unit/ranks.h"
 #include "trainer/tensor/parallel_linear.h"
 
@@ -29,22 +29,20 @@ static const float XWC[ROWS][OUT] = { { 34, 27, 30, 23 },
 /* What the products run on in a rank. */
 static struct kernel_queue K;
 
-typedef int (*lesson_fn)(struct comm *world);
+typedef int (*lesson_fn)(struct rank_device *d);
 
-static int learn(struct comm *world, void *ctx)
+static int learn(struct comm_world *ranks, void *ctx)
 {
     const lesson_fn *fn = ctx;
-    const struct cpu_options options = { .threads = 1 };
-    struct device *device;
+    struct rank_device d;
     struct tp_err err = { 0 };
     int wrong;
 
-    cr_assert_eq(cpu_device_open(&device, &options, &err), TP_OK, "%s", err.msg);
-    K.ops = &kernels_cpu;
-    cr_assert_eq(device_queue_open(device, &K.queue, DEVICE_QUEUE_COMPUTE, &err), TP_OK);
-    wrong = (*fn)(world);
-    device_queue_close(K.queue);
-    device_close(device);
+    cr_assert_eq(rank_device_open(&d, ranks, &err), TP_OK, "%s", err.msg);
+    K = (struct kernel_queue){ &kernels_cpu, d.queue };
+    wrong = (*fn)(&d);
+    wrong += wrong_unless(rank_device_sync(&d, d.queue, &err) == TP_OK, err.msg);
+    rank_device_close(&d);
     return wrong;
 }
 
@@ -68,7 +66,7 @@ static int check_calls(const struct comm *c, const struct comm_counts *before, i
 {
     int wrong = 0;
 
-    for (int i = 0; i < COMM_CALLS; i++) {
+    for (int i = 0; i < COMM_KINDS; i++) {
         int64_t calls = comm_counts(c)->calls[i] - before->calls[i];
         int64_t bytes = comm_counts(c)->bytes[i] - before->bytes[i];
 
@@ -79,12 +77,11 @@ static int check_calls(const struct comm *c, const struct comm_counts *before, i
 }
 
 /* Every rank's [ROWS][n] side by side: [ROWS][n * RANKS]. One all-gather. */
-static void concatenate(struct comm *world, float *whole, const float *part, int n)
+static void concatenate(const struct rank_device *d, float *whole, const float *part, int n)
 {
     float all[RANKS * ROWS * MID];
-    struct tp_err err = { 0 };
 
-    cr_assert_eq(comm_all_gather(world, all, part, ROWS * n, COMM_F32, &err), TP_OK);
+    comm_all_gather(d->all, d->queue, all, part, ROWS * n, DTYPE_F32);
     for (int r = 0; r < RANKS; r++)
         for (int i = 0; i < ROWS; i++)
             memcpy(whole + i * n * RANKS + r * n, all + (r * ROWS + i) * n,
@@ -93,20 +90,19 @@ static void concatenate(struct comm *world, float *whole, const float *part, int
 
 /* ---- lesson 1: a product is its halves' products side by side ---- */
 
-static int halves(struct comm *world)
+static int halves(struct rank_device *d)
 {
     float half[HALF * IN], part[ROWS * HALF], whole[ROWS * MID];
-    struct comm_counts before = *comm_counts(world);
-    struct linear l = { .k = &K, .weight = half, .out = HALF, .in = IN, .tp = world };
-    struct tp_err err = { 0 };
+    struct comm_counts before = *comm_counts(d->all);
+    struct linear l = { .k = &K, .weight = half, .out = HALF, .in = IN, .tp = d->all };
     int wrong;
 
-    columns_of(half, &W[0][0], IN, MID, comm_rank(world) * HALF, HALF);
-    cr_assert_eq(linear_column_forward(&l, part, X, ROWS, &err), TP_OK);
-    wrong = check_calls(world, &before, -1, 0, 0); /* the product itself sends nothing */
-    concatenate(world, whole, part, HALF);
+    columns_of(half, &W[0][0], IN, MID, comm_rank(d->all) * HALF, HALF);
+    linear_column_forward(&l, part, X, ROWS);
+    wrong = check_calls(d->all, &before, -1, 0, 0); /* the product itself sends nothing */
+    concatenate(d, whole, part, HALF);
     wrong += wrong_unless(memcmp(whole, XW, sizeof XW) == 0, "halves side by side");
-    return wrong + check_calls(world, &before, COMM_ALL_GATHER, 1, ROWS * HALF);
+    return wrong + check_calls(d->all, &before, COMM_ALL_GATHER, 1, ROWS * HALF);
 }
 
 Test(trainer_lessons, a_product_is_the_products_of_its_halves_side_by_side)
@@ -116,44 +112,42 @@ Test(trainer_lessons, a_product_is_the_products_of_its_halves_side_by_side)
 
 /* ---- lesson 2: which cut the second matrix has decides what is sent ---- */
 
-static int column_then_column(struct comm *world)
+static int column_then_column(struct rank_device *d)
 {
     float b[HALF * IN], c[OUT / RANKS * MID], part[ROWS * HALF], mid[ROWS * MID];
     float part2[ROWS * OUT / RANKS], whole[ROWS * OUT];
-    struct linear first = { .k = &K, .weight = b, .out = HALF, .in = IN, .tp = world };
-    struct linear second = { .k = &K, .weight = c, .out = OUT / RANKS, .in = MID, .tp = world };
-    struct comm_counts before = *comm_counts(world), between;
-    struct tp_err err = { 0 };
+    struct linear first = { .k = &K, .weight = b, .out = HALF, .in = IN, .tp = d->all };
+    struct linear second = { .k = &K, .weight = c, .out = OUT / RANKS, .in = MID, .tp = d->all };
+    struct comm_counts before = *comm_counts(d->all), between;
     int wrong;
 
-    columns_of(b, &W[0][0], IN, MID, comm_rank(world) * HALF, HALF);
-    columns_of(c, &C[0][0], MID, OUT, comm_rank(world) * OUT / RANKS, OUT / RANKS);
-    cr_assert_eq(linear_column_forward(&first, part, X, ROWS, &err), TP_OK);
-    concatenate(world, mid, part, HALF); /* every column of C meets all of X B */
-    wrong = check_calls(world, &before, COMM_ALL_GATHER, 1, ROWS * HALF);
-    cr_assert_eq(linear_column_forward(&second, part2, mid, ROWS, &err), TP_OK);
-    between = *comm_counts(world);
-    concatenate(world, whole, part2, OUT / RANKS);
-    wrong += check_calls(world, &between, COMM_ALL_GATHER, 1, ROWS * OUT / RANKS);
+    columns_of(b, &W[0][0], IN, MID, comm_rank(d->all) * HALF, HALF);
+    columns_of(c, &C[0][0], MID, OUT, comm_rank(d->all) * OUT / RANKS, OUT / RANKS);
+    linear_column_forward(&first, part, X, ROWS);
+    concatenate(d, mid, part, HALF); /* every column of C meets all of X B */
+    wrong = check_calls(d->all, &before, COMM_ALL_GATHER, 1, ROWS * HALF);
+    linear_column_forward(&second, part2, mid, ROWS);
+    between = *comm_counts(d->all);
+    concatenate(d, whole, part2, OUT / RANKS);
+    wrong += check_calls(d->all, &between, COMM_ALL_GATHER, 1, ROWS * OUT / RANKS);
     return wrong + wrong_unless(memcmp(whole, XWC, sizeof XWC) == 0, "X B C");
 }
 
-static int column_then_row(struct comm *world)
+static int column_then_row(struct rank_device *d)
 {
     float b[HALF * IN], c[OUT * HALF], part[ROWS * HALF], whole[ROWS * OUT];
-    struct linear first = { .k = &K, .weight = b, .out = HALF, .in = IN, .tp = world };
-    struct linear second = { .k = &K, .weight = c, .out = OUT, .in = HALF, .tp = world };
-    struct comm_counts before = *comm_counts(world);
-    struct tp_err err = { 0 };
-    int wrong, row = comm_rank(world) * HALF;
+    struct linear first = { .k = &K, .weight = b, .out = HALF, .in = IN, .tp = d->all };
+    struct linear second = { .k = &K, .weight = c, .out = OUT, .in = HALF, .tp = d->all };
+    struct comm_counts before = *comm_counts(d->all);
+    int wrong, row = comm_rank(d->all) * HALF;
 
     columns_of(b, &W[0][0], IN, MID, row, HALF);
     columns_of(c, &C[row][0], HALF, OUT, 0, OUT);
-    cr_assert_eq(linear_column_forward(&first, part, X, ROWS, &err), TP_OK);
-    wrong = check_calls(world, &before, -1, 0, 0); /* nothing in between */
-    cr_assert_eq(linear_row_forward(&second, whole, part, ROWS, &err), TP_OK);
+    linear_column_forward(&first, part, X, ROWS);
+    wrong = check_calls(d->all, &before, -1, 0, 0); /* nothing in between */
+    linear_row_forward(&second, whole, part, ROWS);
     wrong += wrong_unless(memcmp(whole, XWC, sizeof XWC) == 0, "X B C");
-    return wrong + check_calls(world, &before, COMM_ALL_REDUCE, 1, ROWS * OUT);
+    return wrong + check_calls(d->all, &before, COMM_ALL_REDUCE, 1, ROWS * OUT);
 }
 
 Test(trainer_lessons, column_then_column_gathers_in_between)
@@ -168,24 +162,23 @@ Test(trainer_lessons, column_then_row_needs_one_all_reduce)
 
 /* And backward mirrors it: with dY = XWC, dX = dY C^T B^T needs one all-reduce, at the column
  * layer; the gradients of both matrices need none. */
-static int backward(struct comm *world)
+static int backward(struct rank_device *d)
 {
     float b[HALF * IN], db[HALF * IN], c[OUT * HALF], dc[OUT * HALF], part[ROWS * HALF];
     float dpart[ROWS * HALF], dx[ROWS * IN], expect;
-    struct linear first = { .k = &K, .weight = b, .grad = db, .out = HALF, .in = IN, .tp = world };
+    struct linear first = { .k = &K, .weight = b, .grad = db, .out = HALF, .in = IN, .tp = d->all };
     struct linear second = {
-        .k = &K, .weight = c, .grad = dc, .out = OUT, .in = HALF, .tp = world
+        .k = &K, .weight = c, .grad = dc, .out = OUT, .in = HALF, .tp = d->all
     };
-    struct comm_counts before = *comm_counts(world);
-    struct tp_err err = { 0 };
-    int wrong = 0, row = comm_rank(world) * HALF;
+    struct comm_counts before = *comm_counts(d->all);
+    int wrong = 0, row = comm_rank(d->all) * HALF;
 
     columns_of(b, &W[0][0], IN, MID, row, HALF);
     columns_of(c, &C[row][0], HALF, OUT, 0, OUT);
-    cr_assert_eq(linear_column_forward(&first, part, X, ROWS, &err), TP_OK);
-    cr_assert_eq(linear_row_backward(&second, dpart, XWC, part, ROWS, false, &err), TP_OK);
-    wrong += check_calls(world, &before, -1, 0, 0);
-    cr_assert_eq(linear_column_backward(&first, dx, dpart, X, ROWS, false, &err), TP_OK);
+    linear_column_forward(&first, part, X, ROWS);
+    linear_row_backward(&second, dpart, XWC, part, ROWS, false);
+    wrong += check_calls(d->all, &before, -1, 0, 0);
+    linear_column_backward(&first, dx, dpart, X, ROWS, false);
     for (int i = 0; i < ROWS; i++)
         for (int k = 0; k < IN; k++) {
             expect = 0;
@@ -201,7 +194,7 @@ static int backward(struct comm *world)
                 expect += XWC[i][o] * XW[i][row + m];
             wrong += wrong_unless(dc[o * HALF + m] == expect, "gradient of C's rows");
         }
-    return wrong + check_calls(world, &before, COMM_ALL_REDUCE, 1, ROWS * IN);
+    return wrong + check_calls(d->all, &before, COMM_ALL_REDUCE, 1, ROWS * IN);
 }
 
 Test(trainer_lessons, backward_needs_one_all_reduce_for_the_pair_too)

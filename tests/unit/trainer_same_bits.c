@@ -101,7 +101,6 @@ static int64_t state_of(const struct trainer *t)
 /* A few steps; rank 0 leaves in *ctx, which is shared, what became of them. */
 static int train(struct trainer *t, void *ctx)
 {
-    struct comm *world = t->parallel.world;
     struct outcome mine = { 0 }, *out = ctx;
     struct tp_err err = { 0 };
     tp_status st = TP_OK;
@@ -110,14 +109,14 @@ static int train(struct trainer *t, void *ctx)
         struct step_result r = { 0 };
 
         TP_TRY(step_run(t, &r, &err));
-        TP_TRY(comm_all_reduce(world, &r.loss_share, 1, COMM_F64, COMM_SUM, &err));
+        TP_TRY(control_sum_f64(t->parallel.control, &r.loss_share, 1, &err));
         mine.loss[i] = r.loss_share;
         mine.norm[i] = r.grad_norm;
     }
     /* replicas of dp own the same without ZeRO: the first counts */
     mine.state = t->params.n_owners > 1 || t->parallel.at.dp == 0 ? state_of(t) : 0;
-    TP_TRY(comm_all_reduce(world, &mine.state, 1, COMM_I64, COMM_SUM, &err));
-    if (comm_rank(world) == 0)
+    TP_TRY(control_sum_i64(t->parallel.control, &mine.state, 1, &err));
+    if (control_rank(t->parallel.control) == 0)
         *out = mine;
 done:
     return wrong_unless(st == TP_OK, err.msg);

@@ -24,6 +24,7 @@
 #ifndef TRAINER_CONTEXT_RING_ATTENTION_H
 #define TRAINER_CONTEXT_RING_ATTENTION_H
 
+#include "comm/collective.h"
 #include "kernels/attention.h"
 #include "trainer/buffer_pool.h"
 #include "trainer/model/network.h"
@@ -32,22 +33,25 @@
 struct ring {
     void *kv[2];   /* [rows][2 kv_width] of the run's type: keys, values; for messages */
     float *dkv[2]; /* their gradients */
-    struct comm_request kv_sent[2], dkv_sent[2];
+    struct comm_request *kv_sent[2], *dkv_sent[2];
 };
 
 /* Nothing is taken unless sequences are cut. */
 void ring_take(struct ring *r, const struct net *n, int64_t sequences, struct buffer_pool *shared);
 
+/* Open the requests; n->cp is set. Nothing without cp. TP_E_NOMEM. */
+tp_status ring_open(struct ring *r, const struct net *n, struct tp_err *err);
+
 /* attention_forward of a, this rank's rows, over all ranks' keys. sum: a->batch * a->seq rows of
  * a->ldo floats that are free. Without cp it is attention_forward. */
-tp_status attention_cp_forward(const struct net *n, struct ring *r, const struct attention *a,
-                               float *sum, struct tp_err *err);
+void attention_cp_forward(const struct net *n, struct ring *r, const struct attention *a,
+                          float *sum);
 
 /* attention_backward; the gradients of q, k, v lie side by side in dqkv, [rows][qkv_width]. */
-tp_status attention_cp_backward(const struct net *n, struct ring *r, const struct attention *a,
-                                const void *d_out, float *dqkv, struct tp_err *err);
+void attention_cp_backward(const struct net *n, struct ring *r, const struct attention *a,
+                           const void *d_out, float *dqkv);
 
 /* Until the next rank has all that was sent to it. */
-tp_status ring_wait(const struct net *n, struct ring *r, struct tp_err *err);
+void ring_wait(const struct net *n, const struct ring *r);
 
 #endif

@@ -49,56 +49,84 @@ tp_status units_init(struct units *u, const struct params *p, const struct net *
     return TP_OK;
 }
 
+tp_status units_open(struct units *u, struct comm *dp, struct tp_err *err)
+{
+    struct device_event **const events[] = { &u->packed, &u->gathered, &u->reduced };
+    tp_status st = TP_OK;
+
+    u->dp = dp;
+    for (size_t i = 0; i < sizeof events / sizeof *events && u->params->sharded && !st; i++)
+        st = device_event_open(u->params->comm_queue->device, events[i], err);
+    return st;
+}
+
+void units_close(struct units *u)
+{
+    device_event_close(u->packed);
+    device_event_close(u->gathered);
+    device_event_close(u->reduced);
+}
+
+/* What is queued for sending from here on follows what was computed so far. */
+static void follow(struct units *u)
+{
+    device_record(u->params->k.queue, u->packed);
+    device_wait(u->params->comm_queue, u->packed);
+}
+
 /* ---- weights ---- */
 
-static tp_status start_gather(struct units *u, int unit, struct tp_err *err)
+static void start_gather(struct units *u, int unit)
 {
+    const struct params *p = u->params;
     const struct bucket *b = bucket_of(u, unit);
-    float *pack = u->params->pack;
     int me = comm_rank(u->dp);
 
-    zero_pack_weights(u->params, b, me, pack);
+    zero_pack_weights(p, b, me, p->pack);
     u->coming = unit;
-    return comm_start_all_gather(u->dp, pack, pack + me * b->weights_each, b->weights_each,
-                                 COMM_F32, &u->gather, err);
+    follow(u);
+    comm_all_gather(u->dp, p->comm_queue, p->pack, p->pack + me * b->weights_each,
+                    b->weights_each * (int64_t)sizeof *p->pack, DTYPE_U8);
+    device_record(p->comm_queue, u->gathered);
 }
 
 /* The next visit's, if there is one. */
-static tp_status start_next(struct units *u, struct tp_err *err)
+static void start_next(struct units *u)
 {
-    return u->next < u->n_visits ? start_gather(u, u->visits[u->next++], err) : TP_OK;
+    if (u->next < u->n_visits)
+        start_gather(u, u->visits[u->next++]);
 }
 
-tp_status units_begin(struct units *u, struct tp_err *err)
+void units_begin(struct units *u)
 {
     const struct params *p = u->params;
 
     if (!p->sharded)
-        return TP_OK;
+        return;
     device_fill(p->k.queue, p->owned_grad, 0, p->n_owned * (int64_t)sizeof *p->owned_grad);
     u->held = NONE;
     u->next = 0;
-    return start_next(u, err);
+    start_next(u);
 }
 
-tp_status units_need(struct units *u, int unit, struct tp_err *err)
+void units_need(struct units *u, int unit)
 {
-    tp_status st = TP_OK;
+    const struct params *p = u->params;
+    struct tp_err err;
 
-    if (!u->params->sharded || unit == u->held)
-        return TP_OK;
+    if (!p->sharded || unit == u->held)
+        return;
     if (u->coming == NONE) /* outside a step */
-        TP_TRY(start_gather(u, unit, err));
-    if (u->coming != unit)
-        return tp_fail(err, TP_E_INTERNAL, "zero3 gathers unit %d where %d is needed", u->coming,
-                       unit);
-    TP_TRY(comm_finish(u->dp, &u->gather, err));
-    zero_unpack_weights(u->params, bucket_of(u, unit), u->params->pack);
+        start_gather(u, unit);
+    if (u->coming != unit) {
+        tp_fail(&err, TP_E_INTERNAL, "zero3 gathers unit %d where %d is needed", u->coming, unit);
+        device_fail(p->k.queue->device, &err);
+    }
+    device_wait(p->k.queue, u->gathered);
+    zero_unpack_weights(p, bucket_of(u, unit), p->pack);
     u->held = unit;
     u->coming = NONE;
-    TP_TRY(start_next(u, err));
-done:
-    return st;
+    start_next(u);
 }
 
 /* ---- gradients ---- */
@@ -149,45 +177,45 @@ static void take_sums(struct units *u, const struct bucket *b, const float *part
 }
 
 /* Until the gradients that are under way are in their owners' sums. */
-static tp_status finish_reduce(struct units *u, struct tp_err *err)
+static void finish_reduce(struct units *u)
 {
     const struct bucket *b;
-    tp_status st;
 
     if (u->leaving == NONE)
-        return TP_OK;
-    if ((st = comm_finish(u->dp, &u->reduce, err)))
-        return st;
+        return;
+    device_wait(u->params->k.queue, u->reduced);
     b = bucket_of(u, u->leaving);
     take_sums(u, b, u->params->grad_pack + comm_rank(u->dp) * b->each);
     u->leaving = NONE;
-    return TP_OK;
 }
 
-static tp_status start_reduce(struct units *u, int unit, struct tp_err *err)
+static void start_reduce(struct units *u, int unit)
 {
+    const struct params *p = u->params;
     const struct bucket *b = bucket_of(u, unit);
-    float *pack = u->params->grad_pack, *part = pack + comm_rank(u->dp) * b->each;
+    float *pack = p->grad_pack, *part = pack + comm_rank(u->dp) * b->each;
 
-    zero_pack_grads(u->params, b, pack);
+    zero_pack_grads(p, b, pack);
     u->leaving = unit;
-    return comm_start_reduce_scatter(u->dp, part, pack, b->each, COMM_F32, &u->reduce, err);
+    follow(u);
+    comm_reduce_scatter(u->dp, p->comm_queue, part, pack, b->each, DTYPE_F32);
+    device_record(p->comm_queue, u->reduced);
 }
 
-tp_status units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf,
-                       struct tp_err *err)
-{
-    tp_status st = u->params->sharded ? finish_reduce(u, err) : TP_OK;
-
-    u->leaving_pass = pass;
-    u->leaving_leaf = leaf;
-    return st || !u->params->sharded ? st : start_reduce(u, unit, err);
-}
-
-tp_status units_end(struct units *u, struct tp_err *err)
+void units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf)
 {
     if (!u->params->sharded)
-        return TP_OK;
+        return;
+    finish_reduce(u);
+    u->leaving_pass = pass;
+    u->leaving_leaf = leaf;
+    start_reduce(u, unit);
+}
+
+void units_end(struct units *u)
+{
+    if (!u->params->sharded)
+        return;
     u->held = NONE; /* the weights are about to change */
-    return finish_reduce(u, err);
+    finish_reduce(u);
 }

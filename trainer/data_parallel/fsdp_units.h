@@ -17,7 +17,7 @@
 #ifndef TRAINER_DATA_PARALLEL_FSDP_UNITS_H
 #define TRAINER_DATA_PARALLEL_FSDP_UNITS_H
 
-#include "comm/comm.h"
+#include "comm/collective.h"
 #include "core/arena.h"
 #include "trainer/data_parallel/params.h"
 #include "trainer/model/network.h"
@@ -38,29 +38,33 @@ struct units {
     int leaving; /* the unit whose gradients are, -1: none */
     enum units_pass leaving_pass;
     int64_t leaving_leaf;
-    struct comm_work gather, reduce;
+    struct device_event *packed, *gathered, *reduced;
 };
 
 /* List the visits of a rank whose passes are `ops`. */
 tp_status units_init(struct units *u, const struct params *p, const struct net *n,
                      const struct schedule_rank *ops, struct arena *arena, struct tp_err *err);
 
+/* Open the events, for units of the ranks of dp; the queues of params are set. Close also after a
+ * failure. */
+tp_status units_open(struct units *u, struct comm *dp, struct tp_err *err);
+void units_close(struct units *u);
+
 /* A step begins: weights have changed, and no gradient has been summed. Collective over dp, and so
  * are the following. */
-tp_status units_begin(struct units *u, struct tp_err *err);
+void units_begin(struct units *u);
 
 /* Make the weights of a unit (-1: whatever is whole anyway) those in the window. */
-tp_status units_need(struct units *u, int unit, struct tp_err *err);
+void units_need(struct units *u, int unit);
 
 /* Before a unit's backward pass: zero what kernels add to in the window for gradients. */
 void units_clear(const struct units *u, int unit);
 
 /* After it: send what is in that window to the owners. leaf: with --same-bits the microbatch's
  * number, else not used. */
-tp_status units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf,
-                       struct tp_err *err);
+void units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf);
 
 /* The step's passes are over: what this rank owns of the gradients is complete. */
-tp_status units_end(struct units *u, struct tp_err *err);
+void units_end(struct units *u);
 
 #endif

@@ -16,7 +16,6 @@
 #ifndef TRAINER_DATA_PARALLEL_GRAD_REDUCTION_H
 #define TRAINER_DATA_PARALLEL_GRAD_REDUCTION_H
 
-#include "core/arena.h"
 #include "trainer/data_parallel/params.h"
 #include "trainer/data_parallel/zero_buckets.h"
 #include "trainer/process_groups.h"
@@ -24,25 +23,27 @@
 struct reduction {
     const struct params *params;
     const struct parallel *parallel;
-    int n_left;             /* buckets that are not started: the first of the list */
-    struct comm_work *jobs; /* [n_buckets]; with ZeRO: */
-    struct zero_way way;
+    int n_left;          /* buckets that are not started: the first of the list */
+    struct zero_way way; /* with ZeRO; else: */
+    struct device_event *ready, *done;
 };
 
-/* For a step over params and parallel, which are borrowed. Memory from the arena. */
-tp_status reduction_init(struct reduction *r, const struct params *p, const struct parallel *par,
-                         struct arena *arena, struct tp_err *err);
+/* For steps over params, whose queues are set, and parallel; both are borrowed. Close also after a
+ * failure. */
+tp_status reduction_open(struct reduction *r, const struct params *p, const struct parallel *par,
+                         struct tp_err *err);
+void reduction_close(struct reduction *r);
 
 /* A step begins. */
 void reduction_begin(struct reduction *r);
 
 /* The gradients of a unit (struct param) are final on this rank; after it comes the layer below.
  * Starts every bucket that is complete. */
-tp_status reduction_ready(struct reduction *r, int unit, struct tp_err *err);
+void reduction_ready(struct reduction *r, int unit);
 
 /* Start what is left and wait for all. Gradients are then sums over all replicas, with ZeRO those
  * that this rank owns. */
-tp_status reduction_end(struct reduction *r, struct tp_err *err);
+void reduction_end(struct reduction *r);
 
 /* Collectives over tp that a step's reduction makes. */
 int64_t reduction_partial_calls(const struct params *p);

@@ -79,7 +79,8 @@ struct param {
  *                                                                              owned, owned_bf16
  */
 struct params {
-    struct kernel_queue k; /* that works on them */
+    struct kernel_queue k;           /* that works on them */
+    struct device_queue *comm_queue; /* that sends them, beside computing */
     enum dtype dtype;
     bool sharded; /* zero3: this rank keeps no more than it owns */
     int n;

@@ -85,73 +85,81 @@ static float *pack_of(const struct params *p, int lane)
     return p->pack + lane * p->pack_each;
 }
 
+tp_status zero_open(struct zero_way *way, const struct params *p, bool weights, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    *way = (struct zero_way){ .weights = weights };
+    for (int i = 0; i < p->n_packs && p->n_owners > 1 && !st; i++) {
+        st = device_event_open(p->comm_queue->device, &way->lanes[i].packed, err);
+        if (!st)
+            st = device_event_open(p->comm_queue->device, &way->lanes[i].sent, err);
+    }
+    return st;
+}
+
+void zero_close(struct zero_way *way)
+{
+    for (int i = 0; i < PARAMS_PACKS_MAX; i++) {
+        device_event_close(way->lanes[i].packed);
+        device_event_close(way->lanes[i].sent);
+    }
+}
+
 /* Wait for what is in the lane, if anything, and put it in its place. */
-static tp_status land(const struct params *p, const struct parallel *par, struct zero_way *way,
-                      int lane, struct tp_err *err)
+static void land(const struct params *p, const struct parallel *par, struct zero_way *way, int lane)
 {
     struct zero_lane *x = &way->lanes[lane];
     const struct bucket *b = x->bucket;
-    tp_status st;
 
     if (!b)
-        return TP_OK;
+        return;
     x->bucket = NULL;
-    TP_TRY(comm_finish(par->dp, &x->job, err));
-    if (par->twins)
-        TP_TRY(comm_finish(par->twins, &x->twins, err));
+    device_wait(p->k.queue, x->sent);
     if (way->weights)
         zero_unpack_weights(p, b, pack_of(p, lane));
     else
         unpack_sums(p, b, pack_of(p, lane) + comm_rank(par->dp) * b->each);
-done:
-    return st;
 }
 
-tp_status zero_send(const struct params *p, const struct parallel *par, struct zero_way *way,
-                    int bucket, struct tp_err *err)
+void zero_send(const struct params *p, const struct parallel *par, struct zero_way *way, int bucket)
 {
     const struct bucket *b = &p->buckets[bucket];
     int me = comm_rank(par->dp), lane = bucket % p->n_packs;
     struct zero_lane *x = &way->lanes[lane];
     float *pack = pack_of(p, lane), *part = pack + me * b->each;
-    tp_status st;
 
-    TP_TRY(land(p, par, way, lane, err));
-    if (way->weights) {
+    land(p, par, way, lane);
+    if (way->weights)
         zero_pack_weights(p, b, me, pack);
-        TP_TRY(comm_start_all_gather(par->dp, pack, pack + me * b->weights_each, b->weights_each,
-                                     COMM_F32, &x->job, err));
-    } else {
+    else
         zero_pack_grads(p, b, pack);
-        TP_TRY(comm_start_reduce_scatter(par->dp, part, pack, b->each, COMM_F32, &x->job, err));
+    device_record(p->k.queue, x->packed);
+    device_wait(p->comm_queue, x->packed);
+    if (way->weights) {
+        comm_all_gather(par->dp, p->comm_queue, pack, pack + me * b->weights_each,
+                        b->weights_each * (int64_t)sizeof *pack, DTYPE_U8);
+    } else {
+        comm_reduce_scatter(par->dp, p->comm_queue, part, pack, b->each, DTYPE_F32);
         if (par->twins)
-            TP_TRY(comm_start_all_reduce(par->twins, part, b->each, COMM_F32, COMM_SUM, &x->twins,
-                                         err));
+            comm_all_reduce(par->twins, p->comm_queue, part, b->each, DTYPE_F32, COMM_SUM);
     }
+    device_record(p->comm_queue, x->sent);
     x->bucket = b;
-done:
-    return st;
 }
 
-tp_status zero_land(const struct params *p, const struct parallel *par, struct zero_way *way,
-                    struct tp_err *err)
+void zero_land(const struct params *p, const struct parallel *par, struct zero_way *way)
 {
-    tp_status st = TP_OK;
-
-    for (int lane = 0; lane < p->n_packs && !st; lane++)
-        st = land(p, par, way, lane, err);
-    return st;
+    for (int lane = 0; lane < p->n_packs; lane++)
+        land(p, par, way, lane);
 }
 
-tp_status zero_start(struct params *p, const struct parallel *par, struct tp_err *err)
+void zero_start(struct params *p, const struct parallel *par, struct zero_way *weights)
 {
-    struct zero_way way = { .weights = true };
-    tp_status st = TP_OK;
-
     params_round(p);
     if (p->n_owners == 1 || p->sharded)
-        return TP_OK;
-    for (int i = 0; i < p->n_buckets && !st; i++)
-        st = zero_send(p, par, &way, i, err);
-    return st ? st : zero_land(p, par, &way, err);
+        return;
+    for (int i = 0; i < p->n_buckets; i++)
+        zero_send(p, par, weights, i);
+    zero_land(p, par, weights);
 }

@@ -17,33 +17,35 @@
 #ifndef TRAINER_DATA_PARALLEL_ZERO_BUCKETS_H
 #define TRAINER_DATA_PARALLEL_ZERO_BUCKETS_H
 
-#include "comm/comm.h"
-#include "core/err.h"
+#include "comm/collective.h"
 #include "trainer/data_parallel/params.h"
 #include "trainer/process_groups.h"
 
 /* Buckets on their way through the packs: gradients to the ranks that own them, summed over dp and
- * cp, or the owners' weights to all. Zeroed (but for `weights`): none are. */
+ * cp, or the owners' weights to all. */
 struct zero_way {
     bool weights;
     struct zero_lane {
         const struct bucket *bucket; /* NULL: the pack is free */
-        struct comm_work job, twins;
+        struct device_event *packed, *sent;
     } lanes[PARAMS_PACKS_MAX];
 };
 
+/* Open the events; p's queues are set. Nothing without ZeRO. Close also after a failure. */
+tp_status zero_open(struct zero_way *way, const struct params *p, bool weights, struct tp_err *err);
+void zero_close(struct zero_way *way);
+
 /* Send a bucket, by its number. Waits for the one that has its pack now, and does not wait for this
  * one. Buckets are sent in the same order on all ranks. */
-tp_status zero_send(const struct params *p, const struct parallel *par, struct zero_way *way,
-                    int bucket, struct tp_err *err);
+void zero_send(const struct params *p, const struct parallel *par, struct zero_way *way,
+               int bucket);
 
 /* Wait for all that was sent: sums and weights are then in their place. */
-tp_status zero_land(const struct params *p, const struct parallel *par, struct zero_way *way,
-                    struct tp_err *err);
+void zero_land(const struct params *p, const struct parallel *par, struct zero_way *way);
 
 /* Once every rank has the weights that it owns (masters, in bf16): make of them what layers read.
  * Collective over dp under zero1, else nothing is sent. */
-tp_status zero_start(struct params *p, const struct parallel *par, struct tp_err *err);
+void zero_start(struct params *p, const struct parallel *par, struct zero_way *weights);
 
 /* ---- packs ---- */
 

@@ -37,8 +37,8 @@ struct layer_slot {
 struct slot {
     int32_t *ids, *targets; /* [rows] */
     struct layer_slot *layers;
-    float *x;                 /* [rows][h] that leaves the last layer; for messages */
-    struct comm_request sent; /* x, to the next stage */
+    float *x;                  /* [rows][h] that leaves the last layer; for messages */
+    struct comm_request *sent; /* x, to the next stage; with pipelines */
     float *stats;
     void *normed; /* final_norm(x): what the head reads */
 };
@@ -47,7 +47,7 @@ struct scratch {
     float *dx; /* [rows][h] gradient of the residual stream: one of dx_buffers */
     float
         *dx_buffers[SCHEDULE_BUFFERS]; /* the second one, and memory for messages, with pipelines */
-    struct comm_request sent[SCHEDULE_BUFFERS]; /* each, to the stage before */
+    struct comm_request *sent[SCHEDULE_BUFFERS]; /* each, to the stage before; with pipelines */
     int dx_next;
     float *dnormed; /* [rows][h] gradient of a norm's output; for collectives */
     float *wide;    /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row layer's input */

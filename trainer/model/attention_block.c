@@ -49,38 +49,33 @@ static void round_bf16(const struct net *n, void *to, const float *from, int64_t
 }
 
 /* s->attended and s->lse, from s->qkv. */
-static tp_status attend(const struct pass *p, const struct layer_slot *s, struct tp_err *err)
+static void attend(const struct pass *p, const struct layer_slot *s)
 {
     struct scratch *w = p->scratch;
     struct attention a = view(p->net, p->sequences, s);
 
-    return attention_cp_forward(p->net, &w->ring, &a, w->wide, err);
+    attention_cp_forward(p->net, &w->ring, &a, w->wide);
 }
 
-tp_status block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                                  const struct arriving *in, struct tp_err *err)
+void block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
+                             const struct arriving *in)
 {
     const struct net *n = p->net;
     bool narrow = n->dtype == DTYPE_BF16;
     float *qkv = narrow ? p->scratch->dqkv : s->qkv;
-    int64_t parts = p->rows * n->shards;
-    tp_status st;
 
     stream_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
-    if ((st = linear_column_forward(&y->qkv, qkv, s->normed, p->rows, err)))
-        return st;
+    linear_column_forward(&y->qkv, qkv, s->normed, p->rows);
     linear_bias_add(&y->qkv, qkv, p->rows);
     if (n->rope)
         rotate(n, qkv, p->rows, +1);
     if (narrow)
-        round_bf16(n, s->qkv, qkv, parts * n->qkv_width);
-    if ((st = attend(p, s, err)))
-        return st;
-    return linear_row_forward(&y->out, s->mid, s->attended, p->rows, err);
+        round_bf16(n, s->qkv, qkv, p->rows * n->shards * n->qkv_width);
+    attend(p, s);
+    linear_row_forward(&y->out, s->mid, s->attended, p->rows);
 }
 
-tp_status block_attention_backward(const struct pass *p, const struct layer *y,
-                                   struct layer_slot *s, struct tp_err *err)
+void block_attention_backward(const struct pass *p, const struct layer *y, struct layer_slot *s)
 {
     const struct net *n = p->net;
     struct scratch *w = p->scratch;
@@ -88,24 +83,20 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
     struct attention a = view(n, p->sequences, s);
     const void *dy = w->dx, *d_attended = w->wide, *dqkv = w->dqkv;
     int64_t parts = p->rows * n->shards;
-    tp_status st;
 
-    if (n->recompute == RECOMPUTE_SELECTIVE && (st = attend(p, s, err)))
-        return st;
+    if (n->recompute == RECOMPUTE_SELECTIVE)
+        attend(p, s);
     if (narrow) {
         round_bf16(n, w->dy, w->dx, p->stream_rows * n->model->hidden);
         dy = w->dy;
     }
-    if ((st = stream_bias_backward(p, &y->out, w->dx, err)))
-        return st;
-    if ((st = linear_row_backward(&y->out, w->wide, dy, s->attended, p->rows, p->add, err)))
-        return st;
+    stream_bias_backward(p, &y->out, w->dx);
+    linear_row_backward(&y->out, w->wide, dy, s->attended, p->rows, p->add);
     if (narrow) {
         round_bf16(n, w->narrow, w->wide, parts * n->q_width);
         d_attended = w->narrow;
     }
-    if ((st = attention_cp_backward(n, &w->ring, &a, d_attended, w->dqkv, err)))
-        return st;
+    attention_cp_backward(n, &w->ring, &a, d_attended, w->dqkv);
     if (n->rope)
         rotate(n, w->dqkv, p->rows, -1);
     if (narrow) {
@@ -113,8 +104,6 @@ tp_status block_attention_backward(const struct pass *p, const struct layer *y,
         dqkv = w->narrow;
     }
     linear_bias_backward(&y->qkv, dqkv, p->rows);
-    st = linear_column_backward(&y->qkv, w->dnormed, dqkv, s->normed, p->rows, p->add, err);
-    if (st)
-        return st;
-    return stream_norm_backward(p, &y->attn_norm, w->dx, w->dnormed, s->x, s->stats, err);
+    linear_column_backward(&y->qkv, w->dnormed, dqkv, s->normed, p->rows, p->add);
+    stream_norm_backward(p, &y->attn_norm, w->dx, w->dnormed, s->x, s->stats);
 }

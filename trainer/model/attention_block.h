@@ -10,11 +10,10 @@
 
 /* s->x with `in` becomes the stream. s->mid gets what this block adds to it, but for the bias of
  * its row layer. */
-tp_status block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                                  const struct arriving *in, struct tp_err *err);
+void block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
+                             const struct arriving *in);
 
 /* scratch dx: from the gradient of s->mid (as a stream) to that of s->x. */
-tp_status block_attention_backward(const struct pass *p, const struct layer *y,
-                                   struct layer_slot *s, struct tp_err *err);
+void block_attention_backward(const struct pass *p, const struct layer *y, struct layer_slot *s);
 
 #endif

@@ -44,31 +44,26 @@ static void activate_backward(const struct pass *p, char *dup, const float *dy,
                                                    .cols = n->ffn });
 }
 
-tp_status block_mlp_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                            float *out, struct tp_err *err)
+void block_mlp_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
+                       float *out)
 {
     const struct arriving in = { s->x, y->out.bias };
-    tp_status st;
 
     stream_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
-    if ((st = linear_column_forward(&y->up, s->up, s->mid_normed, p->rows, err)))
-        return st;
+    linear_column_forward(&y->up, s->up, s->mid_normed, p->rows);
     linear_bias_add(&y->up, s->up, p->rows);
     activate(p, s);
-    if (!out)
-        return TP_OK;
-    return linear_row_forward(&y->down, out, s->hidden, p->rows, err);
+    if (out)
+        linear_row_forward(&y->down, out, s->hidden, p->rows);
 }
 
-tp_status block_mlp_backward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                             struct tp_err *err)
+void block_mlp_backward(const struct pass *p, const struct layer *y, struct layer_slot *s)
 {
     const struct net *n = p->net;
     const struct scratch *w = p->scratch;
     bool narrow = n->dtype == DTYPE_BF16;
     const void *dy = w->dx;
     char *dup = (char *)s->up; /* in place: nothing reads it afterwards */
-    tp_status st;
 
     if (narrow) {
         n->k.ops->cast(n->k.queue, &(struct cast){ w->dy, DTYPE_BF16, w->dx, DTYPE_F32,
@@ -76,14 +71,10 @@ tp_status block_mlp_backward(const struct pass *p, const struct layer *y, struct
         dy = w->dy;
         dup = (char *)w->narrow;
     }
-    if ((st = stream_bias_backward(p, &y->down, w->dx, err)))
-        return st;
-    if ((st = linear_row_backward(&y->down, w->wide, dy, s->hidden, p->rows, p->add, err)))
-        return st;
+    stream_bias_backward(p, &y->down, w->dx);
+    linear_row_backward(&y->down, w->wide, dy, s->hidden, p->rows, p->add);
     activate_backward(p, dup, w->wide, s);
     linear_bias_backward(&y->up, dup, p->rows);
-    st = linear_column_backward(&y->up, w->dnormed, dup, s->mid_normed, p->rows, p->add, err);
-    if (st)
-        return st;
-    return stream_norm_backward(p, &y->mlp_norm, w->dx, w->dnormed, s->mid, s->mid_stats, err);
+    linear_column_backward(&y->up, w->dnormed, dup, s->mid_normed, p->rows, p->add);
+    stream_norm_backward(p, &y->mlp_norm, w->dx, w->dnormed, s->mid, s->mid_stats);
 }

@@ -10,11 +10,10 @@
 /* s->mid holds what the attention block added to s->x, and becomes the stream. out (memory for
  * collectives) gets what this block adds to it, but for the bias of its row layer; NULL: it is not
  * wanted, the slot is. */
-tp_status block_mlp_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                            float *out, struct tp_err *err);
+void block_mlp_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
+                       float *out);
 
 /* scratch dx: from the gradient of the stream that leaves the layer to that of s->mid. */
-tp_status block_mlp_backward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                             struct tp_err *err);
+void block_mlp_backward(const struct pass *p, const struct layer *y, struct layer_slot *s);
 
 #endif

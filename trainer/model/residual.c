@@ -40,13 +40,14 @@ void stream_norm(const struct pass *p, const struct norm *norm, void *y, float *
 
 /* Sums of blocks of rows, [blocks][width], in scratch; added up, over ranks too, in its first row.
  */
-static tp_status add_blocks(const struct pass *p, int blocks, int64_t width, struct tp_err *err)
+static void add_blocks(const struct pass *p, int blocks, int64_t width)
 {
     const struct net *n = p->net;
     float *sum = p->scratch->blocks;
 
     n->k.ops->sum_tree(n->k.queue, &(struct sum_tree){ sum, sum, blocks, width, width });
-    return n->split > 1 ? comm_all_reduce(n->tp, sum, width, COMM_F32, COMM_SUM, err) : TP_OK;
+    if (n->split > 1)
+        comm_all_reduce(n->tp, n->k.queue, sum, width, DTYPE_F32, COMM_SUM);
 }
 
 static void add(const struct net *n, float *y, const float *x)
@@ -59,14 +60,13 @@ static int blocks_of(const struct net *n)
     return n->same_bits ? n->n_virtual / n->split : 0;
 }
 
-static tp_status layer_norm_backward(const struct pass *p, const struct norm *norm, float *dx,
-                                     const float *dy, float *x, float *stats, struct tp_err *err)
+static void layer_norm_backward(const struct pass *p, const struct norm *norm, float *dx,
+                                const float *dy, float *x, float *stats)
 {
     const struct net *n = p->net;
     int64_t h = n->model->hidden;
     float *sum = p->scratch->blocks;
     int blocks = blocks_of(n);
-    tp_status st = TP_OK;
     const struct layer_norm_backward a = { .dx = dx,
                                            .dw = blocks ? sum : norm->grad,
                                            .db = blocks ? sum + h : norm->bias_grad,
@@ -82,21 +82,19 @@ static tp_status layer_norm_backward(const struct pass *p, const struct norm *no
 
     n->k.ops->layer_norm_backward(n->k.queue, &a);
     if (!blocks)
-        return TP_OK;
-    st = add_blocks(p, blocks, 2 * h, err);
+        return;
+    add_blocks(p, blocks, 2 * h);
     add(n, norm->grad, sum);
     add(n, norm->bias_grad, sum + h);
-    return st;
 }
 
-static tp_status rms_norm_backward(const struct pass *p, const struct norm *norm, float *dx,
-                                   const float *dy, float *x, float *stats, struct tp_err *err)
+static void rms_norm_backward(const struct pass *p, const struct norm *norm, float *dx,
+                              const float *dy, float *x, float *stats)
 {
     const struct net *n = p->net;
     int64_t h = n->model->hidden;
     float *sum = p->scratch->blocks;
     int blocks = blocks_of(n);
-    tp_status st = TP_OK;
     const struct rms_norm_backward a = { .dx = dx,
                                          .dw = blocks ? sum : norm->grad,
                                          .dy = dy,
@@ -110,21 +108,18 @@ static tp_status rms_norm_backward(const struct pass *p, const struct norm *norm
 
     n->k.ops->rms_norm_backward(n->k.queue, &a);
     if (!blocks)
-        return TP_OK;
-    st = add_blocks(p, blocks, h, err);
+        return;
+    add_blocks(p, blocks, h);
     add(n, norm->grad, sum);
-    return st;
 }
 
-tp_status stream_norm_backward(const struct pass *p, const struct norm *norm, float *dx,
-                               const float *dy, float *x, float *stats, struct tp_err *err)
+void stream_norm_backward(const struct pass *p, const struct norm *norm, float *dx, const float *dy,
+                          float *x, float *stats)
 {
-    return norm->bias ? layer_norm_backward(p, norm, dx, dy, x, stats, err)
-                      : rms_norm_backward(p, norm, dx, dy, x, stats, err);
+    (norm->bias ? layer_norm_backward : rms_norm_backward)(p, norm, dx, dy, x, stats);
 }
 
-tp_status stream_bias_backward(const struct pass *p, const struct linear *l, const float *dx,
-                               struct tp_err *err)
+void stream_bias_backward(const struct pass *p, const struct linear *l, const float *dx)
 {
     const struct net *n = p->net;
     int64_t h = n->model->hidden;
@@ -132,10 +127,9 @@ tp_status stream_bias_backward(const struct pass *p, const struct linear *l, con
     struct bias_gradient a = {
         .dbias = l->bias_grad, .dy = dx, .type = DTYPE_F32, .rows = p->stream_rows, .cols = h
     };
-    tp_status st;
 
     if (!l->bias_grad)
-        return TP_OK;
+        return;
     if (blocks) {
         a.dbias = p->scratch->blocks;
         a.rows = p->stream_rows / blocks;
@@ -146,10 +140,9 @@ tp_status stream_bias_backward(const struct pass *p, const struct linear *l, con
     }
     n->k.ops->bias_gradient(n->k.queue, &a);
     if (!blocks)
-        return TP_OK;
-    st = add_blocks(p, blocks, h, err);
+        return;
+    add_blocks(p, blocks, h);
     add(n, l->bias_grad, p->scratch->blocks);
-    return st;
 }
 
 void stream_finish(const struct pass *p, float *x, const struct arriving *in)

@@ -20,14 +20,13 @@ void stream_norm(const struct pass *p, const struct norm *norm, void *y, float *
                  const struct arriving *in);
 
 /* dx += gradient of the stream, from dy; also the norm's own gradients. */
-tp_status stream_norm_backward(const struct pass *p, const struct norm *norm, float *dx,
-                               const float *dy, float *x, float *stats, struct tp_err *err);
+void stream_norm_backward(const struct pass *p, const struct norm *norm, float *dx, const float *dy,
+                          float *x, float *stats);
 
 /* x becomes the stream: at the end of a stage. */
 void stream_finish(const struct pass *p, float *x, const struct arriving *in);
 
 /* Gradient of a row layer's bias, if it has one, from that of the stream. */
-tp_status stream_bias_backward(const struct pass *p, const struct linear *l, const float *dx,
-                               struct tp_err *err);
+void stream_bias_backward(const struct pass *p, const struct linear *l, const float *dx);
 
 #endif

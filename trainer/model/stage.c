@@ -59,42 +59,40 @@ static struct arriving leaving(const struct net *n, int chunk, const struct slot
                               n->layers[n->chunks[chunk].first + last].down.bias };
 }
 
-tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err)
+void stage_forward(const struct pass *p, int chunk, struct slot *s)
 {
     const struct net *n = p->net;
     const struct chunk *c = &n->chunks[chunk];
     struct arriving in = { 0 }; /* what enters the first layer is the stream already */
-    tp_status st = TP_OK;
 
-    if (is_first(n, chunk) && !(st = units_need(p->units, n->first_unit, err)))
-        st = embedding_tp_forward(p, stage_input(s), s->ids, err);
-    for (int i = 0; i < c->n && !st; i++) {
+    if (is_first(n, chunk)) {
+        units_need(p->units, n->first_unit);
+        embedding_tp_forward(p, stage_input(s), s->ids);
+    }
+    for (int i = 0; i < c->n; i++) {
         const struct layer *y = &n->layers[c->first + i];
         struct layer_slot layer = layer_of(p, s, i);
         float *out = i + 1 < c->n ? s->layers[i + 1].x : s->x;
 
-        if ((st = units_need(p->units, y->unit, err)))
-            break;
-        if ((st = block_attention_forward(p, y, &layer, &in, err)))
-            break;
-        st = block_mlp_forward(p, y, &layer, out, err);
+        units_need(p->units, y->unit);
+        block_attention_forward(p, y, &layer, &in);
+        block_mlp_forward(p, y, &layer, out);
         in = (struct arriving){ layer.mid, y->down.bias };
         if (finishes_layers(n)) {
             stream_finish(p, out, &in);
             in = (struct arriving){ 0 };
         }
     }
-    if (!st && !is_last(n, chunk))
+    if (!is_last(n, chunk))
         stream_finish(p, s->x, &in);
-    return st;
 }
 
-tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err)
+void stage_logits(const struct pass *p, struct slot *s)
 {
     struct arriving in = leaving(p->net, p->net->n_chunks - 1, s);
-    tp_status st = units_need(p->units, p->net->last_unit, err);
 
-    return st ? st : loss_tp_logits(p, s, &in, err);
+    units_need(p->units, p->net->last_unit);
+    loss_tp_logits(p, s, &in);
 }
 
 /* ---- gradients that are added to ---- */
@@ -208,85 +206,73 @@ static float *span_of(const struct pass *p)
 }
 
 /* The gradients of a unit have had their last microbatch. */
-static tp_status is_final(const struct pass *p, int unit, struct tp_err *err)
+static void is_final(const struct pass *p, int unit)
 {
-    return p->reduction ? reduction_ready(p->reduction, unit, err) : TP_OK;
+    if (p->reduction)
+        reduction_ready(p->reduction, unit);
 }
 
 /* ---- backward ---- */
 
-tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
-                     struct tp_err *err)
+void stage_loss(const struct pass *p, struct slot *s, float scale, double *total)
 {
     const struct net *n = p->net;
-    tp_status st;
 
-    if ((st = stage_logits(p, s, err)))
-        return st;
-    if ((st = loss_tp_forward(p, s, total, err)))
-        return st;
+    stage_logits(p, s);
+    loss_tp_forward(p, s, total);
     units_clear(p->units, n->last_unit);
     if (begins_leaf(p))
         clear_norm(n, &n->final_norm);
-    if ((st = loss_tp_backward(p, s, scale, err)))
-        return st;
+    loss_tp_backward(p, s, scale);
     end_leaf(p, n->after[0], n->fold->sum);
     end_leaf(p, n->after[1], n->fold->sum);
-    st = units_reduce(p->units, n->last_unit, UNITS_AFTER, p->leaf, err);
-    return st ? st : is_final(p, LAYER_LAST, err);
+    units_reduce(p->units, n->last_unit, UNITS_AFTER, p->leaf);
+    is_final(p, LAYER_LAST);
 }
 
 /* A layer forward, from its input, but for the product whose result its backward does not need. */
-static tp_status run_again(const struct pass *p, const struct layer *y, struct layer_slot *layer,
-                           struct tp_err *err)
+static void run_again(const struct pass *p, const struct layer *y, struct layer_slot *layer)
 {
     const struct arriving in = { 0 };
-    tp_status st = block_attention_forward(p, y, layer, &in, err);
 
-    return st ? st : block_mlp_forward(p, y, layer, NULL, err);
+    block_attention_forward(p, y, layer, &in);
+    block_mlp_forward(p, y, layer, NULL);
 }
 
 /* Back through layer number i of this rank. */
-static tp_status layer_backward(const struct pass *p, int i, struct layer_slot slot,
-                                struct tp_err *err)
+static void layer_backward(const struct pass *p, int i, struct layer_slot slot)
 {
     const struct net *n = p->net;
     const float *span = span_of(p);
     const struct layer y = layer_in(n, &n->layers[i], span);
-    tp_status st;
 
-    TP_TRY(units_need(p->units, y.unit, err));
+    units_need(p->units, y.unit);
     if (n->recompute == RECOMPUTE_FULL)
-        TP_TRY(run_again(p, &y, &slot, err));
+        run_again(p, &y, &slot);
     units_clear(p->units, y.unit);
     if (begins_leaf(p))
         clear_layer(n, &y);
-    TP_TRY(block_mlp_backward(p, &y, &slot, err));
-    TP_TRY(block_attention_backward(p, &y, &slot, err));
+    block_mlp_backward(p, &y, &slot);
+    block_attention_backward(p, &y, &slot);
     end_leaf(p, y.grads, span);
-    TP_TRY(units_reduce(p->units, y.unit, UNITS_LAYER, p->leaf, err));
-    TP_TRY(is_final(p, n->layer_numbers[i], err));
-done:
-    return st;
+    units_reduce(p->units, y.unit, UNITS_LAYER, p->leaf);
+    is_final(p, n->layer_numbers[i]);
 }
 
-tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err)
+void stage_backward(const struct pass *p, int chunk, struct slot *s)
 {
     const struct net *n = p->net;
     const struct chunk *c = &n->chunks[chunk];
-    tp_status st;
 
     for (int i = c->n - 1; i >= 0; i--)
-        if ((st = layer_backward(p, c->first + i, layer_of(p, s, i), err)))
-            return st;
+        layer_backward(p, c->first + i, layer_of(p, s, i));
     if (!is_first(n, chunk))
-        return TP_OK;
+        return;
     units_clear(p->units, n->first_unit);
     if (begins_leaf(p))
         clear_before(n);
-    if ((st = embedding_tp_backward(p, s->ids, err)))
-        return st;
+    embedding_tp_backward(p, s->ids);
     end_leaf(p, n->before, n->fold->sum);
-    st = units_reduce(p->units, n->first_unit, UNITS_BEFORE, p->leaf, err);
-    return st ? st : is_final(p, LAYER_FIRST, err);
+    units_reduce(p->units, n->first_unit, UNITS_BEFORE, p->leaf);
+    is_final(p, LAYER_FIRST);
 }

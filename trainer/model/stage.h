@@ -13,20 +13,19 @@ float *stage_input(const struct slot *s);
 
 /* slot ids (on the first stage) and input are filled in. Leaves the stream in s->x, but for the
  * last stage, where stage_logits finishes it. */
-tp_status stage_forward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err);
+void stage_forward(const struct pass *p, int chunk, struct slot *s);
 
 /* Last stage, after stage_forward: this rank's columns of the logits, in scratch wide. */
-tp_status stage_logits(const struct pass *p, struct slot *s, struct tp_err *err);
+void stage_logits(const struct pass *p, struct slot *s);
 
 /* Last stage, after stage_forward, slot targets filled in: logits, loss and their gradients.
  * *total gets the sum of losses over rows; scale: what one row's loss counts for. Leaves the
  * gradient of the stream in scratch dx. */
-tp_status stage_loss(const struct pass *p, struct slot *s, float scale, double *total,
-                     struct tp_err *err);
+void stage_loss(const struct pass *p, struct slot *s, float scale, double *total);
 
 /* From the gradient of the stream that leaves the chunk, in scratch dx, to that of its input, in
  * the same place; the first stage goes down to the embedding. */
-tp_status stage_backward(const struct pass *p, int chunk, struct slot *s, struct tp_err *err);
+void stage_backward(const struct pass *p, int chunk, struct slot *s);
 
 /* Zero those gradients that kernels only ever add to: norms, biases, and an embedding whose
  * gradient no head has written before. */

@@ -22,21 +22,18 @@ int same_bits_levels(const struct train_config *c)
 
 /* ---- the loss ---- */
 
-tp_status same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
-                         const struct kernel_queue *k, struct tp_err *err)
+void same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
+                    const struct kernel_queue *k)
 {
     int64_t leaf = same_bits_leaf(c), leaves = train_config_micros(c) / leaf;
     bool dp_first = c->spec.zero == 3; /* as its gradients */
-    tp_status st = TP_OK;
 
     k->ops->sum_doubles(k->queue, &(struct sum_doubles){ losses, losses, leaves, leaf });
     if (c->spec.dp > 1 && dp_first)
-        TP_TRY(comm_all_reduce(dp, losses, leaves, COMM_F64, COMM_SUM, err));
+        comm_all_reduce(dp, k->queue, losses, leaves, DTYPE_F64, COMM_SUM);
     k->ops->sum_halves(k->queue, &(struct sum_halves){ sum, losses, leaves });
     if (c->spec.dp > 1 && !dp_first)
-        st = comm_all_reduce(dp, sum, 1, COMM_F64, COMM_SUM, err);
-done:
-    return st;
+        comm_all_reduce(dp, k->queue, sum, 1, DTYPE_F64, COMM_SUM);
 }
 
 /* ---- gradients ---- */
@@ -70,11 +67,9 @@ static void add_rows(const struct params *p, float *const *rows, int n_rows, int
 }
 
 /* Sum the gradients of KV heads that several shards hold, here and over ranks. */
-static tp_status sum_holders(const struct params *p, const struct parallel *par, struct tp_err *err)
+static void sum_holders(const struct params *p, const struct parallel *par)
 {
-    tp_status st = TP_OK;
-
-    for (int i = 0; i < p->n && !st; i++) {
+    for (int i = 0; i < p->n; i++) {
         float *rows[SAME_BITS_SHARDS_MAX];
         int64_t n = p->list[i].own.n;
         int holders = p->list[i].shared && n ? find_holders(p, i, rows) : 0;
@@ -83,24 +78,22 @@ static tp_status sum_holders(const struct params *p, const struct parallel *par,
             continue;
         add_rows(p, rows, holders, n);
         if (par->kv)
-            st = comm_all_reduce(par->kv, rows[0], n, COMM_F32, COMM_SUM, err);
+            comm_all_reduce(par->kv, p->k.queue, rows[0], n, DTYPE_F32, COMM_SUM);
         for (int k = 1; k < holders; k++)
             device_copy(p->k.queue, rows[k], rows[0], n * (int64_t)sizeof(float));
     }
-    return st;
 }
 
 /* A tied head's gradients to the embedding's: from the other end of the pipeline, or from here. */
-static tp_status sum_ends(const struct params *p, const struct parallel *par, struct tp_err *err)
+static void sum_ends(const struct params *p, const struct parallel *par)
 {
     int first = p->tied;
-    tp_status st = TP_OK;
 
-    for (int i = first; first >= 0 && i < first + p->n_shards && !st; i++) {
+    for (int i = first; first >= 0 && i < first + p->n_shards; i++) {
         struct sums g = params_sums(p, &p->list[i]);
 
         if (g.n)
-            st = comm_all_reduce(par->ends, g.at, g.n, COMM_F32, COMM_SUM, err);
+            comm_all_reduce(par->ends, p->k.queue, g.at, g.n, DTYPE_F32, COMM_SUM);
     }
     if (p->head.n) {
         struct sums g = params_sums(p, &p->list[p->table]);
@@ -108,21 +101,16 @@ static tp_status sum_ends(const struct params *p, const struct parallel *par, st
         p->k.ops->sum_add(p->k.queue,
                           &(struct sum_add){ g.at, p->fold.sum + p->head.at, 1, p->head.n, 0, 0 });
     }
-    return st;
 }
 
 /* Leaves first, all of them, for ranks and microbatches share them in any way: the sum over dp is
  * taken but for that of a tied head's own gradients. */
-tp_status same_bits_reduce(const struct params *p, const struct parallel *par, struct tp_err *err)
+void same_bits_reduce(const struct params *p, const struct parallel *par)
 {
-    tp_status st = TP_OK;
-
     if (p->head.n && !p->sharded && comm_size(par->dp) > 1)
-        TP_TRY(comm_all_reduce(par->dp, p->grad + p->head.at, p->head.n, COMM_F32, COMM_SUM, err));
-    TP_TRY(sum_holders(p, par, err));
-    TP_TRY(sum_ends(p, par, err));
-done:
-    return st;
+        comm_all_reduce(par->dp, p->k.queue, p->grad + p->head.at, p->head.n, DTYPE_F32, COMM_SUM);
+    sum_holders(p, par);
+    sum_ends(p, par);
 }
 
 /* ---- the norm ---- */
@@ -148,15 +136,13 @@ static void square_rows(const struct params *p)
 
 /* The squares of all gradients by rows, by entries, over a list of entries that is the same at
  * every layout. Who does not have a row or an entry has a zero, so sums over ranks are exact. */
-tp_status same_bits_squares(double *sum, const struct params *p, const struct parallel *par,
-                            struct tp_err *err)
+void same_bits_squares(double *sum, const struct params *p, const struct parallel *par)
 {
     const struct kernel_queue *k = &p->k;
-    tp_status st = TP_OK;
 
     square_rows(p);
     if (p->n_owners > 1)
-        TP_TRY(comm_all_reduce(par->dp, p->rows, p->n_rows, COMM_F64, COMM_SUM, err));
+        comm_all_reduce(par->dp, k->queue, p->rows, p->n_rows, DTYPE_F64, COMM_SUM);
     device_fill(k->queue, p->places, 0, p->n_places * (int64_t)sizeof *p->places);
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
@@ -167,8 +153,6 @@ tp_status same_bits_squares(double *sum, const struct params *p, const struct pa
                 &(struct sum_doubles){ p->places + q->place, p->rows + q->row, 1, q->box.len[0] });
     }
     if (comm_size(par->model) > 1)
-        TP_TRY(comm_all_reduce(par->model, p->places, p->n_places, COMM_F64, COMM_SUM, err));
+        comm_all_reduce(par->model, k->queue, p->places, p->n_places, DTYPE_F64, COMM_SUM);
     k->ops->sum_doubles(k->queue, &(struct sum_doubles){ sum, p->places, 1, p->n_places });
-done:
-    return st;
 }

@@ -25,15 +25,14 @@ int same_bits_levels(const struct train_config *c);
 
 /* *sum gets the loss of all dp ranks' microbatches; losses has this rank's and is overwritten. Both
  * are device memory. Collective over dp. */
-tp_status same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
-                         const struct kernel_queue *k, struct tp_err *err);
+void same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
+                    const struct kernel_queue *k);
 
 /* Sums of gradients that follow those over dp: holders of the same KV heads, ends of a pipeline. */
-tp_status same_bits_reduce(const struct params *p, const struct parallel *par, struct tp_err *err);
+void same_bits_reduce(const struct params *p, const struct parallel *par);
 
 /* *sum, in device memory, gets the sum of squares of all gradients, in the one order. Collective
  * over the ranks of a replica. */
-tp_status same_bits_squares(double *sum, const struct params *p, const struct parallel *par,
-                            struct tp_err *err);
+void same_bits_squares(double *sum, const struct params *p, const struct parallel *par);
 
 #endif

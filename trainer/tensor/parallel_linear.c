@@ -33,39 +33,38 @@ void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows)
 
 /* ---- over ranks ---- */
 
-static tp_status sum_over_ranks(const struct linear *l, float *x, int64_t n, struct tp_err *err)
+static void sum_over_ranks(const struct linear *l, float *x, int64_t n)
 {
-    if (!l->tp || comm_size(l->tp) == 1)
-        return TP_OK;
-    return comm_all_reduce(l->tp, x, n, COMM_F32, COMM_SUM, err);
+    if (l->tp && comm_size(l->tp) > 1)
+        comm_all_reduce(l->tp, l->k->queue, x, n, DTYPE_F32, COMM_SUM);
 }
 
-/* Every rank's rows of x, [rows][width] of the layer's type, in l->whole. Halves of floats travel
- * as floats: nothing is computed with them. */
-static tp_status gather_rows(const struct linear *l, const void *x, int64_t rows, int64_t width,
-                             struct tp_err *err)
+/* Every rank's rows of x, [rows][width] of the layer's type, in l->whole. */
+static void gather_rows(const struct linear *l, const void *x, int64_t rows, int64_t width)
 {
-    int64_t floats = rows * width * dtype_bytes(l->type) / (int64_t)sizeof(float);
-
-    return comm_all_gather(l->tp, l->whole, x, floats / comm_size(l->tp), COMM_F32, err);
+    comm_all_gather(l->tp, l->k->queue, l->whole, x, rows * width / comm_size(l->tp), l->type);
 }
 
-tp_status linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows,
-                                struct tp_err *err)
+static void scatter_rows(const struct linear *l, float *x, int64_t rows, int64_t width)
+{
+    comm_reduce_scatter(l->tp, l->k->queue, x, l->whole, rows * width / comm_size(l->tp),
+                        DTYPE_F32);
+}
+
+void linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows)
 {
     struct linear_operands o = {
         .to = y, .to_step = rows * l->out, .x = l->whole ? (const void *)l->whole : x, .rows = rows
     };
-    tp_status st = l->whole ? gather_rows(l, x, rows, l->in, err) : TP_OK;
 
-    if (!st)
-        linear_output(l, &o);
-    return st;
+    if (l->whole)
+        gather_rows(l, x, rows, l->in);
+    linear_output(l, &o);
 }
 
 /* Sums of dX are done before W's gradient, which needs nothing of them. */
-tp_status linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
-                                 int64_t rows, bool add, struct tp_err *err)
+void linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
+                            int64_t rows, bool add)
 {
     float *out = l->whole ? l->whole : dx;
     struct linear_operands o = { .to = linear_parts_for(l, out),
@@ -74,25 +73,21 @@ tp_status linear_column_backward(const struct linear *l, float *dx, const void *
                                  .dy_step = rows * l->out,
                                  .rows = rows,
                                  .add = add };
-    tp_status st;
 
     linear_input_gradient(l, &o);
     linear_add_parts(l, out, rows * l->in);
-    if (!l->whole)
-        st = sum_over_ranks(l, dx, rows * l->in, err);
-    else if (!(st = comm_reduce_scatter(l->tp, dx, l->whole, rows * l->in / comm_size(l->tp),
-                                        COMM_F32, err)))
-        st = gather_rows(l, x, rows, l->in, err);
-    if (st)
-        return st;
+    if (l->whole) {
+        scatter_rows(l, dx, rows, l->in);
+        gather_rows(l, x, rows, l->in);
+    } else {
+        sum_over_ranks(l, dx, rows * l->in);
+    }
     o.to = NULL;
     o.x = l->whole ? (const void *)l->whole : x;
     linear_weight_gradient(l, &o);
-    return TP_OK;
 }
 
-tp_status linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows,
-                             struct tp_err *err)
+void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows)
 {
     float *out = l->whole ? l->whole : y;
     struct linear_operands o = { .to = linear_parts_for(l, out),
@@ -104,13 +99,13 @@ tp_status linear_row_forward(const struct linear *l, float *y, const void *x, in
     linear_output(l, &o);
     linear_add_parts(l, out, rows * l->out);
     if (l->whole)
-        return comm_reduce_scatter(l->tp, y, l->whole, rows * l->out / comm_size(l->tp), COMM_F32,
-                                   err);
-    return sum_over_ranks(l, y, rows * l->out, err);
+        scatter_rows(l, y, rows, l->out);
+    else
+        sum_over_ranks(l, y, rows * l->out);
 }
 
-tp_status linear_row_backward(const struct linear *l, float *dx, const void *dy, const void *x,
-                              int64_t rows, bool add, struct tp_err *err)
+void linear_row_backward(const struct linear *l, float *dx, const void *dy, const void *x,
+                         int64_t rows, bool add)
 {
     struct linear_operands o = { .to = dx,
                                  .to_step = rows * l->in,
@@ -119,12 +114,10 @@ tp_status linear_row_backward(const struct linear *l, float *dx, const void *dy,
                                  .x_step = rows * l->in,
                                  .rows = rows,
                                  .add = add };
-    tp_status st = l->whole ? gather_rows(l, dy, rows, l->out, err) : TP_OK;
 
-    if (st)
-        return st;
+    if (l->whole)
+        gather_rows(l, dy, rows, l->out);
     linear_input_gradient(l, &o);
     o.to = NULL;
     linear_weight_gradient(l, &o);
-    return TP_OK;
 }

@@ -20,7 +20,7 @@
  * With --same-bits a rank has several shards of the layer and does for each what a rank of its own
  * would: y and dy of a column layer, x and dx of a row layer are [shards][rows][width of a shard].
  * Each shard's product is one thread's, and what the shards give to a sum is added along the tree
- * that the ranks' sums follow (comm/reduce.h).
+ * that the ranks' sums follow (kernels/cpu/tree_reduce.h).
  */
 #ifndef TRAINER_TENSOR_PARALLEL_LINEAR_H
 #define TRAINER_TENSOR_PARALLEL_LINEAR_H
@@ -28,8 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "comm/comm.h"
-#include "core/err.h"
+#include "comm/collective.h"
 #include "kernels/ops.h"
 #include "layout/dtype.h"
 
@@ -59,19 +58,17 @@ void linear_bias_add(const struct linear *l, float *y, int64_t rows);
 /* The bias' gradient, from all rows of dy, `type`. */
 void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows);
 
-tp_status linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows,
-                                struct tp_err *err);
+void linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows);
 
 /* dx is memory for collectives. add: gradients of the weight add to what is there (a further
  * microbatch, or a tied head before the embedding); else they replace it. */
-tp_status linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
-                                 int64_t rows, bool add, struct tp_err *err);
+void linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
+                            int64_t rows, bool add);
 
 /* y is memory for collectives. */
-tp_status linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows,
-                             struct tp_err *err);
+void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows);
 
-tp_status linear_row_backward(const struct linear *l, float *dx, const void *dy, const void *x,
-                              int64_t rows, bool add, struct tp_err *err);
+void linear_row_backward(const struct linear *l, float *dx, const void *dy, const void *x,
+                         int64_t rows, bool add);
 
 #endif

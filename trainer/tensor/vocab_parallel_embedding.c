@@ -75,25 +75,22 @@ static void look_up(const struct pass *p, float *x, const int32_t *ids)
         n->k.ops->sum_tree(n->k.queue, &(struct sum_tree){ x, n->sums, n->shards, each, each });
 }
 
-tp_status embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids,
-                               struct tp_err *err)
+void embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids)
 {
     const struct net *n = p->net;
     int64_t h = n->model->hidden;
     float *rows = n->split > 1 ? n->whole : x;
-    tp_status st = TP_OK;
 
     look_up(p, rows, ids);
     if (n->split > 1)
-        st = comm_reduce_scatter(n->embedding_tp, x, rows, p->stream_rows * h, COMM_F32, err);
+        comm_reduce_scatter(n->embedding_tp, n->k.queue, x, rows, p->stream_rows * h, DTYPE_F32);
     else if (n->embedding_tp && comm_size(n->embedding_tp) > 1)
-        st = comm_all_reduce(n->embedding_tp, x, p->rows * h, COMM_F32, COMM_SUM, err);
-    if (n->positions && !st)
+        comm_all_reduce(n->embedding_tp, n->k.queue, x, p->rows * h, DTYPE_F32, COMM_SUM);
+    if (n->positions)
         add_positions(n, rows_of(p), x);
-    return st;
 }
 
-tp_status embedding_tp_backward(const struct pass *p, const int32_t *ids, struct tp_err *err)
+void embedding_tp_backward(const struct pass *p, const int32_t *ids)
 {
     const struct net *n = p->net;
     int64_t h = n->model->hidden, first;
@@ -102,11 +99,7 @@ tp_status embedding_tp_backward(const struct pass *p, const int32_t *ids, struct
     if (n->positions && !n->same_bits)
         positions_backward(n, rows_of(p), dx);
     if (n->split > 1) {
-        tp_status st =
-            comm_all_gather(n->embedding_tp, n->whole, dx, p->stream_rows * h, COMM_F32, err);
-
-        if (st)
-            return st;
+        comm_all_gather(n->embedding_tp, n->k.queue, n->whole, dx, p->stream_rows * h, DTYPE_F32);
         dx = n->whole;
     }
     if (n->positions && n->same_bits) /* every rank all of it: nothing is left to be added up */
@@ -122,5 +115,4 @@ tp_status embedding_tp_backward(const struct pass *p, const int32_t *ids, struct
         a.first = first;
         n->k.ops->embedding_backward(n->k.queue, &a);
     }
-    return TP_OK;
 }

@@ -10,10 +10,9 @@
 #include "trainer/model/activations.h"
 
 /* x[rows][h], memory for collectives. */
-tp_status embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids,
-                               struct tp_err *err);
+void embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids);
 
 /* From scratch dx; adds to the tables' gradients. */
-tp_status embedding_tp_backward(const struct pass *p, const int32_t *ids, struct tp_err *err);
+void embedding_tp_backward(const struct pass *p, const int32_t *ids);
 
 #endif

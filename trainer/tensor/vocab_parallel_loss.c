@@ -1,13 +1,12 @@
 /* trainer/tensor/vocab_parallel_loss.c - see trainer/tensor/vocab_parallel_loss.h. */
 #include "trainer/tensor/vocab_parallel_loss.h"
 
-tp_status loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in,
-                         struct tp_err *err)
+void loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in)
 {
     const struct net *n = p->net;
 
     stream_norm(p, &n->final_norm, s->normed, s->stats, s->x, in);
-    return linear_column_forward(&n->head, p->scratch->wide, s->normed, p->rows, err);
+    linear_column_forward(&n->head, p->scratch->wide, s->normed, p->rows);
 }
 
 /* Logits of a shard in scratch wide, and the columns that they are. */
@@ -65,38 +64,34 @@ static void sum_up(const struct pass *p, const int32_t *targets, float *row_sums
                                                        2 * p->rows });
 }
 
-tp_status loss_tp_forward(const struct pass *p, const struct slot *s, double *total,
-                          struct tp_err *err)
+/* Over the ranks of the tensor group. */
+static void reduce(const struct net *n, float *x, int64_t count, enum comm_op op)
+{
+    if (n->head.tp && comm_size(n->head.tp) > 1)
+        comm_all_reduce(n->head.tp, n->k.queue, x, count, DTYPE_F32, op);
+}
+
+void loss_tp_forward(const struct pass *p, const struct slot *s, double *total)
 {
     const struct net *n = p->net;
     const struct scratch *w = p->scratch;
-    bool alone = !n->head.tp || comm_size(n->head.tp) == 1;
-    tp_status st = TP_OK;
 
     find_max(p, w->row_max);
-    if (!alone)
-        st = comm_all_reduce(n->head.tp, w->row_max, p->rows, COMM_F32, COMM_MAX, err);
-    if (st)
-        return st;
+    reduce(n, w->row_max, p->rows, COMM_MAX);
     sum_up(p, s->targets, w->row_sums);
-    if (!alone)
-        st = comm_all_reduce(n->head.tp, w->row_sums, 2 * p->rows, COMM_F32, COMM_SUM, err);
-    if (st)
-        return st;
+    reduce(n, w->row_sums, 2 * p->rows, COMM_SUM);
     n->k.ops->loss_total(n->k.queue, &(struct loss_total){ .out = total,
                                                            .row_sum = w->row_sums,
                                                            .row_target = w->row_sums + p->rows,
                                                            .rows = p->rows });
-    return TP_OK;
 }
 
-tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, struct tp_err *err)
+void loss_tp_backward(const struct pass *p, struct slot *s, float scale)
 {
     const struct net *n = p->net;
     const struct scratch *w = p->scratch;
     char *dlogits = n->dtype == DTYPE_BF16 ? (char *)w->narrow : (char *)w->wide;
     int64_t hidden = n->model->hidden, step = p->rows * n->logit.each * dtype_bytes(n->dtype);
-    tp_status st;
 
     for (int i = 0; i < n->shards; i++) {
         struct shard x = shard_of(p, i);
@@ -111,9 +106,7 @@ tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, st
                                                                      .cols = x.cols,
                                                                      .scale = scale });
     }
-    st = linear_column_backward(&n->head, w->dnormed, dlogits, s->normed, p->rows, p->add, err);
-    if (st)
-        return st;
+    linear_column_backward(&n->head, w->dnormed, dlogits, s->normed, p->rows, p->add);
     device_fill(n->k.queue, w->dx, 0, p->stream_rows * hidden * (int64_t)sizeof(float));
-    return stream_norm_backward(p, &n->final_norm, w->dx, w->dnormed, s->x, s->stats, err);
+    stream_norm_backward(p, &n->final_norm, w->dx, w->dnormed, s->x, s->stats);
 }

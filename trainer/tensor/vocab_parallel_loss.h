@@ -12,16 +12,14 @@
 /* From s->x, which with `in` becomes the stream, to scratch wide: this rank's columns of the
  * logits, [shards][rows][net.logit.each]; a shard's matrix is dense, as wide as vocab_rows_of
  * says. */
-tp_status loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in,
-                         struct tp_err *err);
+void loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in);
 
 /* After loss_tp_logits, which it overwrites: *total gets the sum over rows of -log softmax at the
  * target; the same on every tp rank. */
-tp_status loss_tp_forward(const struct pass *p, const struct slot *s, double *total,
-                          struct tp_err *err);
+void loss_tp_forward(const struct pass *p, const struct slot *s, double *total);
 
 /* After loss_tp_forward: scratch dx gets the gradient of the stream s->x. scale: what one row's
  * loss counts for in the step's loss. */
-tp_status loss_tp_backward(const struct pass *p, struct slot *s, float scale, struct tp_err *err);
+void loss_tp_backward(const struct pass *p, struct slot *s, float scale);
 
 #endif

@@ -1,4 +1,6 @@
-/* comm/shm_job.c - the shared mapping: made, found, and divided (comm/shm.h). */
+/* comm/host/shm_job.c - see comm/host/shm_job.h. */
+#include "comm/host/shm_job.h"
+
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -8,8 +10,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "comm/shm.h"
 
 #define SHM_MAGIC UINT64_C(0x74702d72616e6b73) /* "tp-ranks" */
 
@@ -21,12 +21,6 @@ enum { HUGE_BYTES = 2 << 20 };
 
 static const int64_t ARENA_MAX_BYTES = INT64_C(64) << 30;
 static const int64_t ARENA_MIN_BYTES = INT64_C(64) << 20;
-
-/* The card: a small file in memory, closed on exec, that says where the mapping is. */
-struct shm_card {
-    uint64_t magic;
-    struct shm_job *job;
-};
 
 static int64_t round_up(int64_t n, int64_t unit)
 {
@@ -54,9 +48,14 @@ static int64_t slots_at(int64_t n_ranks)
     return round_up(rings_at(n_ranks) + rings_bytes(n_ranks), 4096);
 }
 
-static int64_t ring_bytes_at(int64_t n_ranks)
+static int64_t letters_at(int64_t n_ranks)
 {
     return slots_at(n_ranks) + 2 * n_ranks * SHM_SLOT_BYTES;
+}
+
+static int64_t letters_bytes(int64_t n_ranks)
+{
+    return round_up(n_ranks * n_ranks * SHM_LETTERS * (int64_t)sizeof(struct shm_letter), 4096);
 }
 
 static int64_t groups_at(void)
@@ -69,7 +68,7 @@ static int64_t arenas_at(const struct shm_job *job)
     return round_up(groups_at() + job->n_groups * job->group_bytes, HUGE_BYTES);
 }
 
-/* Every axis of a mesh, and every pair of axes, splits the world into at most n groups. */
+/* Every axis of a mesh, and every pair of axes, splits the ranks into at most n groups. */
 static int groups_for(int n_ranks)
 {
     int n = 64 + 16 * n_ranks;
@@ -92,7 +91,7 @@ static struct shm_job plan_job(int n_ranks)
         .n_ranks = n_ranks,
         .n_groups = groups_for(n_ranks),
         .spins = spins_for(n_ranks),
-        .group_bytes = ring_bytes_at(n_ranks) + (int64_t)n_ranks * n_ranks * SHM_RING_BYTES,
+        .group_bytes = letters_at(n_ranks) + letters_bytes(n_ranks),
     };
 }
 
@@ -125,35 +124,19 @@ static void begin_job(struct shm_job *job, const struct shm_job *plan)
     job->group_bytes = plan->group_bytes;
     job->arena_bytes = plan->arena_bytes;
     job->total_bytes = plan->total_bytes;
-    shm_group_take(job, plan->n_ranks); /* the first group is the world's */
+    shm_group_take(job, plan->n_ranks); /* the first group has all ranks */
 }
 
 /* Large pages make large buffers cheaper; none of it belongs in a core dump. */
 static void advise_job(struct shm_job *job)
 {
     madvise(job, (size_t)job->total_bytes, MADV_DONTDUMP);
-    madvise(shm_arena(job, 0), (size_t)(job->n_ranks * job->arena_bytes), MADV_HUGEPAGE);
+    madvise(shm_job_arena(job, 0), (size_t)(job->n_ranks * job->arena_bytes), MADV_HUGEPAGE);
 }
 
-static tp_status make_card(int *card_fd, struct shm_job *job, struct tp_err *err)
-{
-    struct shm_card card = { SHM_MAGIC, job };
-
-    *card_fd = memfd_create("tp-ranks", MFD_CLOEXEC);
-    if (*card_fd < 0)
-        return tp_fail_errno(err, "cannot start ranks: memfd_create");
-    if (pwrite(*card_fd, &card, sizeof card, 0) != (ssize_t)sizeof card) {
-        tp_fail_errno(err, "cannot start ranks: write to a memfd");
-        close(*card_fd);
-        return err->status;
-    }
-    return TP_OK;
-}
-
-tp_status shm_job_make(struct shm_job **out, int *card_fd, int n_ranks, struct tp_err *err)
+tp_status shm_job_make(struct shm_job **out, int n_ranks, struct tp_err *err)
 {
     struct shm_job *job, plan;
-    tp_status st;
 
     if (n_ranks < 1 || n_ranks > SHM_RANKS_MAX)
         return tp_fail(err, TP_E_USAGE,
@@ -166,10 +149,6 @@ tp_status shm_job_make(struct shm_job **out, int *card_fd, int n_ranks, struct t
                              n_ranks, (long long)plan.total_bytes);
     begin_job(job, &plan);
     advise_job(job);
-    if ((st = make_card(card_fd, job, err))) {
-        shm_job_unmap(job);
-        return st;
-    }
     *out = job;
     return TP_OK;
 }
@@ -227,43 +206,12 @@ void shm_job_unmap(struct shm_job *job)
     munmap(job, (size_t)job->total_bytes);
 }
 
-tp_status shm_job_announce(int rank, int card_fd, struct tp_err *err)
-{
-    char text[32];
-
-    snprintf(text, sizeof text, "%d %d", rank, card_fd);
-    if (setenv(SHM_ENV, text, 1))
-        return tp_fail_errno(err, "cannot start rank %d: setenv", rank);
-    return TP_OK;
-}
-
-void shm_job_find(struct shm_job **out, int *rank)
-{
-    const char *text = getenv(SHM_ENV);
-    struct shm_card card;
-    char *rest;
-    long fd, r;
-
-    *out = NULL;
-    if (!text)
-        return;
-    r = strtol(text, &rest, 10);
-    fd = strtol(rest, NULL, 10);
-    /* The card is gone after an exec, and then so is the mapping. */
-    if (pread((int)fd, &card, sizeof card, 0) != (ssize_t)sizeof card || card.magic != SHM_MAGIC)
-        return;
-    if (r < 0 || r >= card.job->n_ranks || card.job->ranks[r].pid != getpid())
-        return;
-    *out = card.job;
-    *rank = (int)r;
-}
-
 static struct shm_group *group_at(struct shm_job *job, int i)
 {
     return (struct shm_group *)((char *)job + groups_at() + i * job->group_bytes);
 }
 
-struct shm_group *shm_group_world(struct shm_job *job)
+struct shm_group *shm_job_all(struct shm_job *job)
 {
     return group_at(job, 0);
 }
@@ -310,28 +258,30 @@ struct shm_ring *shm_group_ring(const struct shm_job *job, struct shm_group *g, 
     return (struct shm_ring *)((char *)g + rings_at(job->n_ranks)) + from * g->size + to;
 }
 
-char *shm_group_ring_bytes(const struct shm_job *job, struct shm_group *g, int from, int to)
+struct shm_letter *shm_group_letters(const struct shm_job *job, struct shm_group *g, int from,
+                                     int to)
 {
-    return (char *)g + ring_bytes_at(job->n_ranks) +
-           ((int64_t)from * g->size + to) * SHM_RING_BYTES;
+    struct shm_letter *first = (struct shm_letter *)((char *)g + letters_at(job->n_ranks));
+
+    return first + ((int64_t)from * g->size + to) * SHM_LETTERS;
 }
 
-char *shm_arena(const struct shm_job *job, int rank)
+char *shm_job_arena(const struct shm_job *job, int rank)
 {
     return (char *)job + arenas_at(job) + rank * job->arena_bytes;
 }
 
-bool shm_in_arena(const struct shm_job *job, const void *p, int64_t n_bytes)
+bool shm_job_in_arena(const struct shm_job *job, const void *p, int64_t n_bytes)
 {
-    uintptr_t lo = (uintptr_t)shm_arena(job, 0), at = (uintptr_t)p;
+    uintptr_t lo = (uintptr_t)shm_job_arena(job, 0), at = (uintptr_t)p;
     uintptr_t hi = (uintptr_t)job + (uintptr_t)job->total_bytes;
 
     return at >= lo && at <= hi && (uintptr_t)n_bytes <= hi - at;
 }
 
-static bool sleeps(const struct shm_job *job, const struct shm_sleep *sleep)
+static bool sleeps(const struct shm_job *job, const struct futex_sleep *sleep)
 {
-    struct shm_word *w = atomic_load(&sleep->word);
+    struct futex_word *w = atomic_load(&sleep->word);
 
     /* A rank may have died of writing anywhere. */
     if ((uintptr_t)w <= (uintptr_t)job ||
@@ -340,23 +290,24 @@ static bool sleeps(const struct shm_job *job, const struct shm_sleep *sleep)
     return atomic_load(&w->value) == atomic_load(&sleep->value);
 }
 
-bool shm_is_blocked(const struct shm_job *job, int rank)
+bool shm_job_is_blocked(const struct shm_job *job, int rank)
 {
     const struct shm_rank *r = &job->ranks[rank];
 
-    return sleeps(job, &r->sleep) || (r->finishing && sleeps(job, &r->behind));
+    return sleeps(job, &r->sleep) || (r->waits_for_thread && sleeps(job, &r->thread_sleep));
 }
 
-tp_status shm_alloc(void **out, struct shm_job *job, int rank, int64_t n_bytes, struct tp_err *err)
+tp_status shm_job_alloc(void **out, struct shm_job *job, int rank, int64_t n_bytes,
+                        struct tp_err *err)
 {
     int64_t *used = &job->ranks[rank].arena_used, left = job->arena_bytes - *used;
 
-    if (n_bytes > left - 64)
+    if (n_bytes > left)
         return tp_fail(err, TP_E_NOMEM,
                        "%lld bytes of shared memory do not fit the %lld that are left of rank %d's "
                        "%lld (a limit on address space, ulimit -v, makes it small)",
                        (long long)n_bytes, (long long)left, rank, (long long)job->arena_bytes);
-    *out = shm_arena(job, rank) + *used;
-    *used += (n_bytes + 63) / 64 * 64;
+    *out = shm_job_arena(job, rank) + *used;
+    *used += round_up(n_bytes, 4096);
     return TP_OK;
 }

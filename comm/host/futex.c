@@ -1,5 +1,5 @@
-/* comm/futex.c - see comm/futex.h. */
-#include "comm/futex.h"
+/* comm/host/futex.c - see comm/host/futex.h. */
+#include "comm/host/futex.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -16,7 +16,7 @@ static void pause_briefly(void)
 #endif
 }
 
-void shm_word_wait(struct shm_word *w, uint32_t old, int spins, struct shm_sleep *sleep)
+void futex_word_wait(struct futex_word *w, uint32_t old, int spins, struct futex_sleep *sleep)
 {
     for (int i = 0; i <= spins; i++) {
         if (atomic_load_explicit(&w->value, memory_order_acquire) != old)
@@ -25,9 +25,9 @@ void shm_word_wait(struct shm_word *w, uint32_t old, int spins, struct shm_sleep
     }
     atomic_store_explicit(&sleep->value, old, memory_order_relaxed);
     atomic_store_explicit(&sleep->word, w, memory_order_release);
-    /* The waker sets the value, then looks for sleepers; we do it the other way round, both
+    /* The waker sets the value, then looks for sleepers; this does it the other way round, both
      * sequentially consistent, so that one of the two sees the other. The kernel compares the value
-     * again before it lets us sleep. */
+     * again before it lets this thread sleep. */
     atomic_fetch_add(&w->sleepers, 1);
     while (atomic_load(&w->value) == old)
         syscall(SYS_futex, &w->value, FUTEX_WAIT, old, NULL, NULL, 0);
@@ -35,7 +35,7 @@ void shm_word_wait(struct shm_word *w, uint32_t old, int spins, struct shm_sleep
     atomic_store_explicit(&sleep->word, NULL, memory_order_release);
 }
 
-void shm_word_set(struct shm_word *w, uint32_t value)
+void futex_word_set(struct futex_word *w, uint32_t value)
 {
     atomic_store(&w->value, value);
     if (atomic_load(&w->sleepers))

@@ -1,0 +1,51 @@
+/* cli/rank_env.c - see cli/rank_env.h. */
+#include "cli/rank_env.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* A number > 0 in the environment, else 0. */
+static int env_int(const char *name)
+{
+    const char *text = getenv(name);
+    long n = text ? strtol(text, NULL, 10) : 0;
+
+    return n > 0 && n <= INT_MAX ? (int)n : 0;
+}
+
+void rank_env_read(struct comm_env *env)
+{
+    *env = (struct comm_env){ .host_ranks = env_int("TP_HOST_RANKS") };
+    env->mpi_size = env_int("OMPI_COMM_WORLD_SIZE");
+    if (!env->mpi_size)
+        env->mpi_size = env_int("PMI_SIZE");
+    /* Of Slurm's variables only those of a step with several tasks mean that srun started this: a
+     * batch script and a shell of salloc have the others too. */
+    if (!env->mpi_size && getenv("SLURM_PROCID") && env_int("SLURM_STEP_NUM_TASKS") > 1)
+        env->mpi_size = env_int("SLURM_STEP_NUM_TASKS");
+    env->is_mpi = env->mpi_size > 0 || getenv("PMIX_RANK");
+    if (env->is_mpi)
+        setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+}
+
+bool rank_env_is_echo(void)
+{
+    return env_int("OMPI_COMM_WORLD_RANK") || env_int("PMIX_RANK") || env_int("PMI_RANK");
+}
+
+void rank_env_prepare(char **argv)
+{
+    char self[4096];
+    ssize_t n;
+
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
+        return;
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    /* The link's target rather than the link: under a debugger that is the program too. */
+    n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0)
+        return;
+    self[n] = 0;
+    execv(self, argv);
+}

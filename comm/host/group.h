@@ -1,0 +1,103 @@
+/*
+ * comm/host/group.h - groups of ranks that exchange host memory: what control messages and the
+ * collectives of the CPU device are made of. Inside comm/.
+ *
+ * There are three ways, behind one table: self (one rank), shm (the ranks of one host: shared
+ * memory and futexes, so that waiting ranks sleep), mpi (between hosts). A group need not be of the
+ * same kind as its process: one rank alone is `self`, and the ranks of one host share memory also
+ * where MPI has started them.
+ *
+ * Every call blocks. The calls on a group are made by all of its ranks in the same order, one at a
+ * time. Sums follow the tree of kernels/cpu/tree_reduce.h in all three ways.
+ */
+#ifndef COMM_HOST_GROUP_H
+#define COMM_HOST_GROUP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "kernels/cpu/tree_reduce.h"
+#include "layout/dtype.h"
+
+struct host_group;
+struct host_process;
+
+/* A message that was sent and may still be under way; zeroes: none is. */
+struct host_request {
+    bool pending;
+    int to;
+    uint64_t end; /* shm: the message's number */
+    void *parts;  /* mpi: its pieces */
+};
+
+/* What a process does. */
+struct host_process_ops {
+    /* This rank fails alone: bring the others down. code: this process's exit code. Need not
+     * return.
+     */
+    void (*abort)(struct host_process *p, int code);
+    void (*end)(struct host_process *p);
+    /* Memory that groups reach without copies; zeroed, aligned to 4096 bytes, until the end. */
+    tp_status (*alloc)(struct host_process *p, void **out, int64_t n_bytes, struct tp_err *err);
+    /* From now on this rank's main thread waits for a queue's thread, or does no more: for the
+     * launcher, which looks for ranks that are blocked. NULL: nobody looks. */
+    void (*waits)(struct host_process *p, bool waits);
+};
+
+/* This process among the ranks. */
+struct host_process {
+    const struct host_process_ops *ops;
+    void *impl;
+    int rank, size, local_size; /* local: on this host */
+    bool threads;               /* groups may be used by several threads at once */
+    bool agreed;                /* all ranks know of a failure, so all come to the end */
+    struct host_group *groups;  /* all that exist, linked by next; the last has every rank */
+};
+
+/* What a group does. */
+struct host_group_ops {
+    /* Fill out->impl and out->ops for the group of `members` (ranks of g in their new order; two or
+     * more). Collective over g: a rank that is alone or has no color calls it with out = NULL. */
+    tp_status (*split)(struct host_group *out, struct host_group *g, const int *members,
+                       int n_members, struct tp_err *err);
+    void (*free)(struct host_group *g); /* of g->impl */
+
+    /* In place: buf[i] = op over ranks of buf[i]. */
+    tp_status (*all_reduce)(struct host_group *g, void *buf, int64_t n, enum dtype type,
+                            enum tree_reduce_op op, struct tp_err *err);
+    /* Rank r's in to out + r * n_bytes. in may be out + rank * n_bytes. */
+    tp_status (*all_gather)(struct host_group *g, void *out, const void *in, int64_t n_bytes,
+                            struct tp_err *err);
+    /* out[i] = sum over ranks of in[rank * n + i]. out may be in + rank * n. */
+    tp_status (*reduce_scatter)(struct host_group *g, void *out, const void *in, int64_t n,
+                                enum dtype type, struct tp_err *err);
+    tp_status (*broadcast)(struct host_group *g, void *buf, int64_t n_bytes, int root,
+                           struct tp_err *err);
+    /* Every rank's bytes to rank 0, in rank order; sizes may differ. On rank 0 *out is malloc'ed
+     * and sizes[size] is filled; elsewhere *out = NULL. TP_E_NOMEM everywhere when rank 0 has no
+     * room. */
+    tp_status (*gather)(struct host_group *g, const void *in, int64_t n_bytes, void **out,
+                        int64_t *sizes, struct tp_err *err);
+    /* Does not wait for the receiver: buf, which alloc gave, stays as it is until wait. */
+    tp_status (*send)(struct host_group *g, const void *buf, int64_t n_bytes, int to,
+                      struct host_request *r, struct tp_err *err);
+    tp_status (*wait)(struct host_group *g, struct host_request *r, struct tp_err *err);
+    /* Messages of a pair arrive in order. TP_E_INTERNAL: the sizes differ. */
+    tp_status (*recv)(struct host_group *g, void *buf, int64_t n_bytes, int from,
+                      struct tp_err *err);
+    tp_status (*barrier)(struct host_group *g, struct tp_err *err);
+};
+
+struct host_group {
+    const struct host_group_ops *ops;
+    void *impl;
+    struct host_process *process;
+    struct host_group *next;
+    int rank, size;
+    bool on_thread;   /* the call that is made now is made by a queue's thread */
+    atomic_bool busy; /* a call is made now */
+};
+
+#endif

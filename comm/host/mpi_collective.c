@@ -1,0 +1,216 @@
+/*
+ * comm/host/mpi_collective.c - see comm/host/mpi_collective.h.
+ *
+ * MPI_Allreduce may add in any order, and in another one with other sizes or ranks, so it is not
+ * used: small sums gather every rank's elements and add them along the tree of
+ * kernels/cpu/tree_reduce.h; large ones send each rank its slice of all the others' buffers, add
+ * there, and send the sums to all. Both cost what MPI's own algorithms cost. Large data go by
+ * point-to-point pieces, whose counts fit an int.
+ */
+#include "comm/host/mpi_collective.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "comm/host/mpi_group.h"
+
+enum {
+    SMALL_BYTES = 16 << 10,  /* of an all-reduce that gathers */
+    SCRATCH_BYTES = 4 << 20, /* others' slices of a piece */
+    NAP_MIN_NS = 10000,      /* of a queue's thread between two questions */
+    NAP_MAX_NS = 200000,
+};
+
+/* Until n requests are done. A main thread waits inside MPI; a queue's thread asks now and then and
+ * sleeps in between, because MPI's own waiting takes a core. */
+static tp_status wait_for_all(struct host_group *g, int n, MPI_Request *requests,
+                              struct tp_err *err)
+{
+    struct timespec nap = { .tv_nsec = NAP_MIN_NS };
+    int done = 0;
+
+    if (!g->on_thread) {
+        MPI_TRY(MPI_Waitall(n, requests, MPI_STATUSES_IGNORE));
+        return TP_OK;
+    }
+    for (;;) {
+        MPI_TRY(MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE));
+        if (done)
+            return TP_OK;
+        nanosleep(&nap, NULL);
+        nap.tv_nsec = nap.tv_nsec < NAP_MAX_NS ? 2 * nap.tv_nsec : NAP_MAX_NS;
+    }
+}
+
+/* Every rank's n_bytes to all, where they are few. in may be MPI_IN_PLACE. */
+static tp_status gather_small(struct host_group *g, void *out, const void *in, int64_t n_bytes,
+                              struct tp_err *err)
+{
+    struct mpi_group *m = g->impl;
+    MPI_Request request;
+    int n = (int)n_bytes, given = in == MPI_IN_PLACE ? 0 : n;
+    MPI_Datatype type = in == MPI_IN_PLACE ? MPI_DATATYPE_NULL : MPI_BYTE;
+
+    if (!g->on_thread) {
+        MPI_TRY(MPI_Allgather(in, given, type, out, n, MPI_BYTE, m->comm));
+        return TP_OK;
+    }
+    MPI_TRY(MPI_Iallgather(in, given, type, out, n, MPI_BYTE, m->comm, &request));
+    return wait_for_all(g, 1, &request, err);
+}
+
+/* Every rank sends send[r] to rank r and gets recv[r] from it; this rank's own parts stay. */
+static tp_status exchange(struct host_group *g, struct tp_err *err)
+{
+    struct mpi_group *m = g->impl;
+    int n = 0;
+
+    for (int r = 0; r < g->size; r++)
+        if (r != g->rank && m->recv[r].n_bytes)
+            MPI_TRY(MPI_Irecv(m->recv[r].at, (int)m->recv[r].n_bytes, MPI_BYTE, r, MPI_TAG_INSIDE,
+                              m->comm, &m->requests[n++]));
+    for (int i = 1; i < g->size; i++) {
+        int r = (g->rank + i) % g->size; /* not all to rank 0 first */
+
+        if (m->send[r].n_bytes)
+            MPI_TRY(MPI_Isend(m->send[r].at, (int)m->send[r].n_bytes, MPI_BYTE, r, MPI_TAG_INSIDE,
+                              m->comm, &m->requests[n++]));
+    }
+    return wait_for_all(g, n, m->requests, err);
+}
+
+tp_status mpi_barrier(struct host_group *g, struct tp_err *err)
+{
+    struct mpi_group *m = g->impl;
+
+    MPI_TRY(MPI_Barrier(m->comm));
+    return TP_OK;
+}
+
+static int64_t at_most(int64_t n, int64_t limit)
+{
+    return n < limit ? n : limit;
+}
+
+static tp_status all_reduce_small(struct host_group *g, void *buf, int64_t n, enum dtype type,
+                                  enum tree_reduce_op op, struct tp_err *err)
+{
+    struct mpi_group *m = g->impl;
+    int64_t n_bytes = n * dtype_bytes(type);
+    tp_status st = mpi_group_scratch(m, n_bytes * g->size, err);
+
+    if (st || (st = gather_small(g, m->scratch, buf, n_bytes, err)))
+        return st;
+    for (int r = 0; r < g->size; r++)
+        m->rows[r] = m->scratch + r * n_bytes;
+    tree_reduce(&(struct tree_reduce){ &buf, 1, m->rows, g->size, type, op }, n);
+    return TP_OK;
+}
+
+/* n elements, of which rank r reduces those from each * r on. */
+static tp_status all_reduce_piece(struct host_group *g, char *buf, int64_t n, enum dtype type,
+                                  enum tree_reduce_op op, struct tp_err *err)
+{
+    struct mpi_group *m = g->impl;
+    int64_t width = dtype_bytes(type), each = (n + g->size - 1) / g->size * width;
+    struct mpi_part own = { 0 };
+    void *dst;
+    tp_status st;
+
+    for (int r = 0; r < g->size; r++) {
+        int64_t lo = at_most(r * each, n * width);
+
+        m->send[r] = (struct mpi_part){ buf + lo, at_most(each, n * width - lo) };
+    }
+    own = m->send[g->rank];
+    for (int r = 0; r < g->size; r++)
+        m->recv[r] = (struct mpi_part){ m->scratch + r * each, own.n_bytes };
+    if ((st = exchange(g, err)))
+        return st;
+    for (int r = 0; r < g->size; r++)
+        m->rows[r] = r == g->rank ? own.at : m->recv[r].at;
+    dst = own.at;
+    tree_reduce(&(struct tree_reduce){ &dst, 1, m->rows, g->size, type, op }, own.n_bytes / width);
+    for (int r = 0; r < g->size; r++) {
+        m->recv[r] = m->send[r];
+        m->send[r] = own;
+    }
+    return exchange(g, err);
+}
+
+tp_status mpi_all_reduce(struct host_group *g, void *buf, int64_t n, enum dtype type,
+                         enum tree_reduce_op op, struct tp_err *err)
+{
+    int64_t width = dtype_bytes(type), piece = SCRATCH_BYTES / width;
+    tp_status st;
+
+    if (n * width <= SMALL_BYTES)
+        return n ? all_reduce_small(g, buf, n, type, op, err) : TP_OK;
+    /* each rank's slice is rounded up by less than an element of each */
+    if ((st = mpi_group_scratch(g->impl, SCRATCH_BYTES + g->size * width, err)))
+        return st;
+    for (int64_t at = 0; at < n && !st; at += piece)
+        st = all_reduce_piece(g, (char *)buf + at * width, at_most(n - at, piece), type, op, err);
+    return st;
+}
+
+tp_status mpi_all_gather(struct host_group *g, void *out, const void *in, int64_t n_bytes,
+                         struct tp_err *err)
+{
+    struct mpi_group *m = g->impl;
+    char *own = (char *)out + g->rank * n_bytes;
+    tp_status st = TP_OK;
+
+    if (n_bytes && own != in)
+        memmove(own, in, (size_t)n_bytes);
+    if (n_bytes <= SMALL_BYTES)
+        return gather_small(g, out, MPI_IN_PLACE, n_bytes, err);
+    for (int64_t at = 0; at < n_bytes && !st; at += MPI_PIECE_BYTES) {
+        int64_t len = at_most(n_bytes - at, MPI_PIECE_BYTES);
+
+        for (int r = 0; r < g->size; r++) {
+            m->send[r] = (struct mpi_part){ own + at, len };
+            m->recv[r] = (struct mpi_part){ (char *)out + r * n_bytes + at, len };
+        }
+        st = exchange(g, err);
+    }
+    return st;
+}
+
+tp_status mpi_reduce_scatter(struct host_group *g, void *out, const void *in, int64_t n,
+                             enum dtype type, struct tp_err *err)
+{
+    struct mpi_group *m = g->impl;
+    int64_t width = dtype_bytes(type), piece = SCRATCH_BYTES / g->size / width;
+    tp_status st;
+
+    piece = piece > 0 ? piece : 1;
+    if ((st = mpi_group_scratch(m, SCRATCH_BYTES + g->size * width, err)))
+        return st;
+    for (int64_t at = 0; at < n; at += piece) {
+        int64_t len = at_most(n - at, piece);
+        void *dst = (char *)out + at * width;
+
+        for (int r = 0; r < g->size; r++) {
+            m->send[r] =
+                (struct mpi_part){ (char *)(uintptr_t)in + (r * n + at) * width, len * width };
+            m->recv[r] = (struct mpi_part){ m->scratch + r * piece * width, len * width };
+            m->rows[r] = r == g->rank ? m->send[r].at : m->recv[r].at;
+        }
+        if ((st = exchange(g, err)))
+            return st;
+        tree_reduce(&(struct tree_reduce){ &dst, 1, m->rows, g->size, type, TREE_REDUCE_SUM }, len);
+    }
+    return TP_OK;
+}
+
+tp_status mpi_broadcast(struct host_group *g, void *buf, int64_t n_bytes, int root,
+                        struct tp_err *err)
+{
+    struct mpi_group *m = g->impl;
+
+    for (int64_t at = 0; at < n_bytes; at += MPI_PIECE_BYTES)
+        MPI_TRY(MPI_Bcast((char *)buf + at, (int)at_most(n_bytes - at, MPI_PIECE_BYTES), MPI_BYTE,
+                          root, m->comm));
+    return TP_OK;
+}

@@ -1,0 +1,15 @@
+/*
+ * comm/host/self.h - one rank alone: every call is a copy, or nothing.
+ */
+#ifndef COMM_HOST_SELF_H
+#define COMM_HOST_SELF_H
+
+#include "comm/host/group.h"
+
+/* This process is the only rank. */
+void self_process_open(struct host_process *p, struct host_group *all);
+
+/* A group of one rank, whatever its process. */
+void self_group_open(struct host_group *g);
+
+#endif

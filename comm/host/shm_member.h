@@ -1,0 +1,48 @@
+/*
+ * comm/host/shm_member.h - a rank's handle of a group that shares memory, and how the ranks of the
+ * group meet. Inside comm/host/.
+ */
+#ifndef COMM_HOST_SHM_MEMBER_H
+#define COMM_HOST_SHM_MEMBER_H
+
+#include "comm/host/group.h"
+#include "comm/host/shm_job.h"
+
+/* group->impl */
+struct shm_member {
+    struct shm_job *job;
+    struct shm_group *group;
+    int host_rank; /* of the job's ranks */
+    int parity;    /* of the next post and slots: alternates */
+};
+
+/* What a rank says that it calls. */
+enum shm_call {
+    SHM_CALL_ALL_REDUCE,
+    SHM_CALL_ALL_GATHER,
+    SHM_CALL_REDUCE_SCATTER,
+    SHM_CALL_BROADCAST,
+    SHM_CALL_GATHER,
+    SHM_CALL_BARRIER,
+    SHM_CALL_SPLIT,
+    SHM_CALLS,
+};
+
+/* The parity to use now; the next call gets the other one. */
+int shm_member_turn(struct host_group *g);
+
+struct shm_post *shm_member_post(struct host_group *g, int parity, int rank);
+char *shm_member_slot(struct host_group *g, int parity, int rank);
+
+/* Where this rank's calling thread sleeps. */
+struct futex_sleep *shm_member_sleep(struct host_group *g);
+
+/* Wait until all ranks of the group have come here. */
+void shm_member_meet(struct host_group *g);
+
+/* Say what this rank calls, meet, and check that all call the same: ranks which do not are told so
+ * instead of mixing their data. TP_E_INTERNAL. */
+tp_status shm_member_agree(struct host_group *g, int parity, const struct shm_post *said,
+                           struct tp_err *err);
+
+#endif

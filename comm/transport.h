@@ -1,0 +1,97 @@
+/*
+ * comm/transport.h - what moves the data of collectives between devices. Inside comm/.
+ *
+ * A transport is one table. The CPU's (comm/cpu_transport.h) queues functions that work on host
+ * memory. One for NVIDIA's NCCL would be another table:
+ *
+ *   open     ncclGetUniqueId on rank 0, control_broadcast, ncclCommInitRank
+ *   split    ncclCommSplit with the color and the key; `members` is not needed
+ *   alloc    device_alloc, or ncclMemAlloc for buffers that are registered
+ *   queue    on the queue's stream: ncclAllReduce, ncclAllGather, ncclReduceScatter, ncclRecv. A
+ *            COMM_SEND must not hold up its queue, nor a later receive on the same communicator: so
+ *            it goes on a stream of its own (an event of the queue before it), over an own
+ *            communicator for each pair of ranks and direction, which split or the first message
+ *            makes. COMM_WAIT lets the queue's stream wait for the event behind that send.
+ *            Element types: ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt64, ncclUint8; bf16 sums
+ *            in f32, which NCCL does.
+ *   promises none: NCCL chooses the order of its sums
+ *
+ * comm/collective.c has counted the call and refused wrong ranks; communicators of one rank never
+ * come here.
+ */
+#ifndef COMM_TRANSPORT_H
+#define COMM_TRANSPORT_H
+
+#include <stdbool.h>
+
+#include "comm/comm.h"
+#include "core/err.h"
+#include "core/heartbeat.h"
+#include "device/device.h"
+
+enum { COMM_WAIT = COMM_KINDS }; /* a further kind of call, which is not counted */
+
+struct comm_call {
+    int kind; /* enum comm_kind, or COMM_WAIT */
+    void *out;
+    const void *in;
+    int64_t n;
+    enum dtype type;
+    enum comm_op op;
+    int peer; /* of a message */
+    struct comm_request *request;
+};
+
+struct comm_transport {
+    /* Fill all->impl, the communicator of all ranks. Collective. */
+    tp_status (*open)(struct comm *all, struct tp_err *err);
+    /* Fill out->impl for the communicator of those ranks of c that share the color, in the order of
+     * their keys; out->rank and out->size too. *made: this rank is in one. Collective. */
+    tp_status (*split)(struct comm *out, bool *made, struct comm *c, int color, int key,
+                       struct tp_err *err);
+    void (*free)(struct comm *c); /* of c->impl */
+    tp_status (*alloc)(struct comm_world *w, void **out, int64_t n_bytes, struct tp_err *err);
+    void (*queue)(struct comm *c, struct device_queue *q, const struct comm_call *call);
+    tp_status (*request_open)(struct comm *c, struct comm_request *r, struct tp_err *err);
+    void (*request_free)(struct comm_request *r);
+    unsigned promises; /* a bit for each enum comm_promise */
+};
+
+struct comm_request {
+    void *impl; /* of the transport */
+    struct comm_request *next;
+};
+
+struct comm {
+    const struct comm_transport *transport;
+    void *impl; /* of the transport */
+    struct comm_world *world;
+    int rank, size;
+    struct comm_counts counts;
+    struct comm_request *requests; /* freed with it */
+    struct comm *next;             /* of the world's list */
+};
+
+struct host_process;
+
+struct comm_control {
+    struct comm_world *world;
+};
+
+struct comm_world {
+    struct host_process *process;
+    struct comm_control control;
+    struct device *device; /* NULL until comm_use_device */
+    const struct comm_transport *transport;
+    struct comm *comms;      /* all that exist, linked by next */
+    struct heartbeat *watch; /* or NULL; borrowed */
+    double waited;           /* seconds inside of calls */
+    double entered;          /* when the call that is made now began */
+};
+
+/* A call that waits for other ranks begins or ends, in this process's main thread: for the times of
+ * the log and for the heartbeat. */
+void transport_wait_begin(struct comm_world *w);
+void transport_wait_end(struct comm_world *w);
+
+#endif

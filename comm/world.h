@@ -1,0 +1,68 @@
+/*
+ * comm/world.h - the ranks of a job, and this process among them.
+ *
+ * Ranks exchange two kinds of data. Control messages (comm/control.h) are host memory and block:
+ * statuses, texts, small sums. Collectives (comm/collective.h) are device memory and ordered on
+ * queues of a device: activations, gradients, weights. The two never use the same communicator, so
+ * control messages may be sent while collectives are queued.
+ */
+#ifndef COMM_WORLD_H
+#define COMM_WORLD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "comm/env.h"
+#include "core/err.h"
+#include "core/heartbeat.h"
+#include "device/device.h"
+
+struct comm_control;
+
+/* Join the ranks that env describes. Call once. local_bytes: the memory that comm_alloc will give
+ * on this rank at most (the launcher has reserved 64 GiB of address space, or less under ulimit
+ * -v). TP_E_NOMEM: there is less. TP_E_COMM: MPI fails, or knows of other ranks than env does. */
+tp_status comm_open(struct comm_world **out, const struct comm_env *env, int64_t local_bytes,
+                    struct tp_err *err);
+
+/* End: collective; frees the world, its communicators and the memory of comm_alloc. After an error
+ * pass abort = the status, once its sentence is printed: the other ranks are brought down rather
+ * than waited for (under MPI this does not return), unless all have agreed on the error by
+ * control_agree. TP_E_STOPPED and TP_E_NO are ends like TP_OK. NULL: nothing. */
+void comm_close(struct comm_world *w, tp_status abort);
+
+/* Ranks on this rank's host, for the default number of threads. */
+int comm_local_size(const struct comm_world *w);
+
+/* Whether collectives may run in the threads of queues: not where MPI moves the data and does not
+ * allow threads. */
+bool comm_has_threads(const struct comm_world *w);
+
+/* Control messages between all ranks. */
+struct comm_control *comm_control(struct comm_world *w);
+
+/* From now on h learns when this rank is inside a call that waits for other ranks, and when it
+ * waits for a queue that communicates. h is borrowed until the end; NULL: nobody. */
+void comm_watch(struct comm_world *w, struct heartbeat *h);
+
+/* Collectives work on the memory and the queues of this device from now on: *out is the
+ * communicator of all ranks. Collective; call once, and close the device before the world. */
+tp_status comm_use_device(struct comm **out, struct comm_world *w, struct device *d,
+                          struct tp_err *err);
+
+/* Device memory that collectives of any communicator reach without copies: zeroed, aligned to 4096
+ * bytes. Collective, the same n_bytes on every rank. Lives until the end. */
+tp_status comm_alloc(void **out, struct comm_world *w, int64_t n_bytes, struct tp_err *err);
+
+/* Whether the transport of the device promises this. */
+bool comm_promises(const struct comm_world *w, enum comm_promise promise);
+
+/* Seconds so far: that this rank waited inside of calls and for queues; that a queue's thread
+ * worked on collectives while nobody waited for it. */
+struct comm_times {
+    double waited, hidden;
+};
+struct comm_times comm_times(const struct comm_world *w);
+
+#endif
