@@ -40,7 +40,7 @@ MODELS = {
                       tie_word_embeddings=True),
 }
 SEED, BATCH = 99, 16
-OPTIONS = {name: dict(batch=BATCH, seq=32, lr=3e-3, steps=20) for name in MODELS}
+OPTIONS = {name: dict(batch=BATCH, seq=32, lr=3e-3, steps=curves.STEPS) for name in MODELS}
 for _name in ("wide", "wide tied"):  # the oracle takes a second for each of their steps
     OPTIONS[_name]["steps"] = 6
 
@@ -218,7 +218,7 @@ LAYOUTS_IN_TURN = {
 def test_a_run_that_resumes_at_five_layouts_has_the_same_curve(reference, name, tmp_path):
     ckpt, log = tmp_path / "ckpt", tmp_path / "log"
     for i, layout in enumerate(LAYOUTS_IN_TURN[name]):
-        more = ["--resume=must"] * (i > 0) + ["--exit-step", 4 * (i + 1)] * (i < 4)
+        more = ["--resume=must"] * (i > 0) + ["--exit-step", curves.STEPS * (i + 1) // 5] * (i < 4)
         r = run(*reference.argv(name, layout, log, "--micro", 2, "--ckpt", ckpt, *more))
         assert r.rc == (75 if i < 4 else 0), r.err
     assert_same_curve(read_log(log), reference.trace(name), name + " at five layouts")

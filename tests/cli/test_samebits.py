@@ -24,7 +24,7 @@ MODELS = {
              "embd_pdrop": 0.0, "resid_pdrop": 0.0},
 }
 SEED = 99
-OPTIONS = dict(batch=8, seq=32, lr=3e-3, steps=20)
+OPTIONS = dict(batch=8, seq=32, lr=3e-3, steps=curves.STEPS)
 
 
 class Runs:
@@ -137,7 +137,7 @@ LAYOUTS_IN_TURN = ["tp2pp2dp2zero1", "dp8", "tp8sp", "pp5", "tp4dp2zero1"]
 @pytest.mark.parametrize("name", MODELS if harness.LONG else ["tied"])
 def test_a_run_that_resumes_at_five_layouts_has_the_same_bits(runs, name, tmp_path):
     for i, layout in enumerate(LAYOUTS_IN_TURN):
-        more = ["--resume=must"] * (i > 0) + ["--exit-step", 4 * (i + 1)] * (i < 4)
+        more = ["--resume=must"] * (i > 0) + ["--exit-step", curves.STEPS * (i + 1) // 5] * (i < 4)
         r = run(*runs.argv(name, layout, tmp_path, *more))
         assert r.rc == (75 if i < 4 else 0), r.err
     assert (losses_and_norms(tmp_path / "log"), harness.digest(tmp_path / "ckpt")) == runs.at_tp1(name)
