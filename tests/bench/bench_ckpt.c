@@ -1,6 +1,6 @@
 /*
- * tests/bench/bench_ckpt.c - how fast checksums, a save and a verification are, beside what the
- * disk does with plain writes of the same bytes. Folder: TMPDIR, or /tmp.
+ * tests/bench/bench_ckpt.c - the rates of checksums, of a save and of a verification, compared with
+ * plain writes of the same bytes. Files are in TMPDIR or /tmp.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ static void bench_sums(const float *data, size_t bytes)
     t = clock_seconds();
     sha256_of(text, data, bytes / 4, &err);
     print_rate("SHA-256, one core, for comparison", (double)bytes / 4, clock_seconds() - t);
-    printf("%-44s %08x\n", "(sum of the above, so that it is computed)", keep);
+    printf("%-44s %08x\n", "(the sum of the above, so that the compiler keeps them)", keep);
 }
 
 /* ---- the disk ---- */
@@ -136,7 +136,7 @@ static tp_status verify(const char *dir, int jobs, struct tp_err *err)
     snprintf(what, sizeof what, "verify from the page cache, %d threads", jobs);
     print_rate(what, TOTAL_BYTES, clock_seconds() - t);
     if (!st && v.findings)
-        st = tp_fail(err, TP_E_NO, "what was saved does not verify");
+        st = tp_fail(err, TP_E_NO, "the checkpoint that was saved does not verify");
     arena_free(&arena);
     return st;
 }

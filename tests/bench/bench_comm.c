@@ -1,9 +1,9 @@
 /*
- * tests/bench/bench_comm.c - what an all-reduce costs: time, and processor time of a rank.
+ * tests/bench/bench_comm.c - the time of an all-reduce, and a rank's CPU time.
  *
- * Buffers of comm_alloc, float sums, as a tensor-parallel layer has them. Ranks of our own launcher
- * (shm), of mpirun on one host (mpirun), and of mpirun as if each had a host of its own (mpi).
- * Where ranks share cores, processor time matters most: a rank that waits should cost nothing.
+ * Sums of floats in buffers of comm_alloc, as in a tensor-parallel layer. The ranks are started by
+ * our launcher (shm), by mpirun on one host (mpirun), and by mpirun as if each rank had its own
+ * host (mpi). Where ranks share cores, CPU time matters more: a rank that waits should use none.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static tp_status all_reduce(struct rank_device *d, float *buf, int64_t n, struct
     return rank_device_sync(d, d->queue, err);
 }
 
-/* Seconds of wall and of processor time (mean of the ranks) a call; the best of some rounds. */
+/* Seconds of wall time and of CPU time (mean of the ranks) per call; the best of some rounds. */
 static tp_status measure(struct rank_device *d, float *buf, int64_t n_bytes, double best[2],
                          struct tp_err *err)
 {
@@ -59,8 +59,8 @@ static void work_ms(double ms)
         ;
 }
 
-/* As in training: 33 reductions of 2 MiB a step, between them work that differs a little among the
- * ranks. *share is the processor time inside the calls as a part of the whole. */
+/* As in training: 33 reductions of 2 MiB per step, and between them work that differs a little
+ * among the ranks. *share is the share of CPU time that is spent in the calls. */
 static tp_status step_share(struct rank_device *d, float *buf, double *share, struct tp_err *err)
 {
     double inside = 0, whole = 0;

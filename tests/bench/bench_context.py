@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What cutting one long sequence over ranks costs and saves: cp1, cp2, cp4, --recompute selective.
+"""Time and memory when ranks share one long sequence: cp1, cp2, cp4, and --recompute selective.
 
     tests/bench/bench_context.py [--seq 4096] [--rounds 3]
 
-The Llama of lib/llama.py with one sequence of --seq tokens a step. Every round runs each program once,
-in turn; CPU seconds are medians, of all ranks together; `peak` is that of the largest rank. All rows
-train the same: their losses are compared, within 1e-4.
+The model is the Llama of lib/llama.py, with one sequence of --seq tokens per step. Every round runs each
+program once. CPU seconds are the sum over all ranks, and the median over the rounds; `peak` is the
+peak memory of the largest rank. The losses of all rows must agree within 1e-4.
 """
 import json
 import pathlib
@@ -64,7 +64,7 @@ def main():
                  said(r[0], r"activations ([\d.]+ \w+)"), max(x.rss for x in r) / 2**20,
                  said(r[0], r"along the ring of cp \((.*?)\)"), off))
         if off > SAME:
-            sys.exit("losses differ by %.1e: %s does not train the same" % (off, name))
+            sys.exit("losses differ by %.1e: %s does not train the same model" % (off, name))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-/* tests/bench/bench_heartbeat.c - what a rank pays for telling its progress: nanoseconds a call. */
+/* tests/bench/bench_heartbeat.c - what a report of progress costs a rank, in nanoseconds per call.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,10 +1,10 @@
 /*
- * tests/bench/bench_kernels.c - rates of the kernels in a trainer's shapes.
+ * tests/bench/bench_kernels.c - the rates of the kernels, in the shapes of a trainer.
  *
- * GFLOP/s of every product, GB/s of every elementwise kernel (bytes that must move: each array once
- * for each time it is read or written), attention in GFLOP/s of what a causal mask leaves (half of
- * the square), and the sum over one training step without communication. Best of several runs, by
- * the clock on the wall; run it on a quiet machine.
+ * Prints GFLOP/s of every product; GB/s of every elementwise kernel (each array counts once for
+ * each time it is read or written); GFLOP/s of attention, for the half of the square that a causal
+ * mask keeps; and the sum over one training step without communication. Wall time, the best of
+ * several runs: use a quiet machine.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ struct bench {
     int dim, layers, heads, kv_heads, ffn, vocab, batch, seq, threads, runs;
     enum dtype type;
     struct device_queue *queue;
-    double numbers[2]; /* a sum of squares; what clipping multiplies by */
+    double numbers[2]; /* a sum of squares; the factor of clipping */
     float *x, *y, *z, *w;
     int32_t *ids;
     double step_seconds, step_flops; /* summed over the kernels of one training step */
@@ -64,7 +64,7 @@ static void run_gemm(struct bench *b, const void *arg)
     kernels_cpu.gemm(b->queue, arg);
 }
 
-/* One product in one type; `times` a step. */
+/* One product in one type, which a step does `times` times. */
 static void product(struct bench *b, const char *what, bool trans_a, bool trans_b, int64_t m,
                     int64_t n, int64_t k, int times)
 {
@@ -154,12 +154,12 @@ static void attention(struct bench *b)
     printf("%-22s %s %26.3f ms %8.1f GFLOP/s\n", "attention backward", dtype_name(b->type), t * 1e3,
            2.5 * flops / t * 1e-9);
     b->step_seconds += t * b->layers;
-    /* as PaLM counts: the whole square, forward twice and backward four times 2 T d per token */
+    /* PaLM's count: the whole square, 2 T d per token, twice forward and four times backward */
     b->step_flops += 6.0 * flops * b->layers;
     free(a.lse);
 }
 
-/* One elementwise kernel: how it is called, what it moves, how often a step has it. */
+/* One elementwise kernel: how to call it, the bytes that it moves, and its calls per step. */
 struct elementwise {
     const char *name;
     work_fn fn;
@@ -268,7 +268,7 @@ static void run_cast_f16(struct bench *b, const void *arg)
     RUN(cast, cast, b->z, DTYPE_F16, b->x, DTYPE_F32, layer_parameters(b));
 }
 
-/* Half of the columns of gate and up, as a rank of two has them. */
+/* Half of the columns of gate and up, as on one rank of tp2. */
 static void run_copy(struct bench *b, const void *arg)
 {
     const int64_t shape[2] = { 2 * b->ffn, b->dim };
@@ -350,7 +350,7 @@ static void bench_type(struct bench *b, enum dtype type, double peak)
     free(b->ids);
 }
 
-/* FLOP/s of a product as large as the caches like it: what this processor can do. */
+/* FLOP/s of a product of a size that suits the caches: the limit of this processor. */
 static double sgemm_peak(struct bench *b)
 {
     struct gemm g = { .m = 1024,
@@ -390,7 +390,7 @@ int main(int argc, char **argv)
                        .runs = 15 };
     const struct opt opts[] = {
         OPT_INT(0, "dim", "N", &b.dim, "width (512)"),
-        OPT_INT(0, "layers", "N", &b.layers, "layers in the sum (8)"),
+        OPT_INT(0, "layers", "N", &b.layers, "layers of the step (8)"),
         OPT_INT(0, "heads", "N", &b.heads, "query heads (8)"),
         OPT_INT(0, "kv-heads", "N", &b.kv_heads, "key and value heads (8)"),
         OPT_INT(0, "ffn", "N", &b.ffn, "width of the feed-forward part (1376)"),
@@ -398,7 +398,7 @@ int main(int argc, char **argv)
         OPT_INT(0, "batch", "N", &b.batch, "sequences (4)"),
         OPT_INT(0, "seq", "N", &b.seq, "tokens in each (256)"),
         OPT_INT('t', "threads", "N", &b.threads, "threads (1)"),
-        OPT_INT(0, "runs", "N", &b.runs, "samples, of which the best counts (15)"),
+        OPT_INT(0, "runs", "N", &b.runs, "samples; the best one is printed (15)"),
         OPT_END
     };
     enum opt_result result = OPT_GO_ON;

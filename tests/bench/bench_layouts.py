@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""One step of the same model at every kind of layout: processor time, memory, messages.
+"""One step of the same model at every kind of layout: CPU time, memory, messages.
 
     tests/bench/bench_layouts.py [--rounds 3] [--only WORD]
 
-The model, batch and rules stand in lib/llama.py. Every round runs each layout once, in turn; `CPU` is
-the median over the rounds of its processor time by tp1's. `said` and `sent` are what tp-train says at its
-start of rank 0 (tests/unit/trainer_step.c holds both to the byte), `peak` is the largest resident memory
-of a rank that the system measured: the program itself and oneDNN's code are some 25 MiB of it.
+lib/llama.py describes the model, the batch and how time is measured. Every round runs each layout once. `CPU`
+is the CPU time divided by tp1's, the median over the rounds. `said` and `sent` are the bytes that tp-train
+prints for rank 0 at its start (tests/unit/trainer_step.c compares both with the real ones). `peak` is the
+largest resident memory of a rank; about 25 MiB of it are the program itself and oneDNN's code.
 """
 import pathlib
 import sys
@@ -26,7 +26,7 @@ LAYOUTS = [
 
 def main():
     p = llama.arguments(__doc__, 3)
-    p.add_argument("--only", metavar="WORD", help="layouts with this word in them, and tp1")
+    p.add_argument("--only", metavar="WORD", help="only layouts that contain this word, and tp1")
     a = p.parse_args()
     layouts = [x for x in LAYOUTS if x == "tp1" or not a.only or a.only in x]
     bench = llama.Bench(None)

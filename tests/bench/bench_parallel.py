@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""tp2 and dp2 beside PyTorch's DTensor TP2 and DistributedDataParallel, two ranks on two cores.
+"""tp2 and dp2 compared with PyTorch's DTensor TP2 and DistributedDataParallel, two ranks on two cores.
 
     tests/bench/bench_parallel.py [--rounds 5] [--torch PYTHON]
 
-Same weights, same text, same rules (lib/llama.py); that the losses are the same is checked, within 1e-4.
-Megatron-core (lib/megatron_llama.py) and transformers' LlamaForCausalLM under DDP are measured too where
-PYTHON has them: the other peers are tuned, transformers' is what most people run. Every round runs each
-program once, in turn; the table has medians, `ratio` the median over the rounds of the peer's processor time by
-tp-train's on the same axis; `wall` is the quickest step.
+All programs have the same weights, text and rules (lib/llama.py), and their losses must agree within 1e-4.
+If PYTHON has them, Megatron-core (lib/megatron_llama.py) and transformers' LlamaForCausalLM under DDP are
+measured too. The other peers are tuned; transformers' is the one that most people run. Every round runs
+each program once, and the table has medians over the rounds. `ratio` is the peer's CPU time divided by
+that of tp-train on the same axis; `wall` is the time of the fastest step.
 """
 import pathlib
 import sys
@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
 import llama  # noqa: E402
 
 SAME = 1e-4
-TABLE = [  # what, who, and with which run of tp-train it is compared
+TABLE = [  # name, how to run it, and the run of tp-train that it is compared with
     ("tp-train tp2", ("tp", "tp2"), None),
     ("PyTorch DTensor TP2", ("torch", "tp"), "tp-train tp2"),
     ("Megatron-core TP2", ("torch", "megatron"), "tp-train tp2"),
@@ -53,7 +53,7 @@ def main():
                  "%.2f" % llama.ratio(r, done[against]) if against else "", min(x.wall for x in r),
                  max(x.rss for x in r) / 2**20, off))
     if worst > SAME:
-        sys.exit("losses differ by %.1e: these programs do not train the same" % worst)
+        sys.exit("losses differ by %.1e: these programs do not train the same model" % worst)
 
 
 if __name__ == "__main__":

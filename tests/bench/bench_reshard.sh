@@ -1,11 +1,12 @@
 #!/bin/bash
-# tests/bench/bench_reshard.sh - tp-reshard against `cp -r` and sync of the same checkpoint, in turn.
+# tests/bench/bench_reshard.sh - tp-reshard compared with `cp -r` and sync of the same checkpoint.
 #
 # usage: bench_reshard.sh [WIDTH [ROUNDS [FOLDER]]]
-# WIDTH of a Llama of 8 layers, a multiple of 512 (1024: 2.1 GiB with bf16 weights, masters and
-# moments; 512: a third of that); FOLDER is where the checkpoints go (default: a temporary one; its file system is what is measured). Both read from
-# the page cache and end when everything is on the disk; checksums and digests are on. Prints wall
-# seconds, bytes a second, processor seconds and peak resident memory; best of ROUNDS.
+# WIDTH is the hidden size of a Llama of 8 layers, a multiple of 512 (1024: 2.1 GiB with bf16 weights,
+# fp32 masters and moments; 512: a third of that). The checkpoints go to FOLDER (default: a temporary
+# one), and its file system is measured. Both programs read from the page cache and end when everything is
+# on the disk; checksums and digests are on. Prints wall seconds, bytes per second, CPU seconds and peak
+# resident memory; the best of ROUNDS.
 set -eu
 
 width=${1:-1024}
@@ -25,7 +26,7 @@ cat >"$dir/config.json" <<END
  "rope_theta": 10000.0, "tie_word_embeddings": false}
 END
 
-# seconds "wall user sys" of a command, which says nothing
+# "wall user sys" of a command in seconds; its output is dropped
 timed() {
     { time "$@" >"$dir/out" 2>"$dir/err"; } 2>&1 || { cat "$dir/err" >&2; exit 1; }
 }

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Restart times of tp-run on this machine, and beside them torchrun's.
+"""Restart times of tp-run on this machine, compared with torchrun's.
 
-  kill    kill -9 of one of 4 ranks: until it is named, until every rank has done a step at the next
-          layout (tp2)
-  stop    SIGSTOP of one of 4 ranks: the same two
-  watch   processor time of tp-run and its keeper, as a share of that of the ranks (what the ranks
-          themselves pay for telling is bench_heartbeat's)
+  kill    kill -9 of one of 4 ranks: time until tp-run names it, and time until every rank has
+          completed a step at the next layout (tp2)
+  stop    SIGSTOP of one of 4 ranks: the same two times
+  watch   CPU time of tp-run and its supervisor, as a share of that of the ranks (bench_heartbeat
+          measures what a report costs a rank)
 
---torch PYTHON (of an installation with torch): the same faults under torchrun with --max-restarts, a
-trainer of 4 gloo ranks with steps as long (lib/torch_elastic.py), until all 4 ranks have done a step
-after a restart, at the same scale; with torchrun's defaults, and with the workaround for the store that
-its restarts share (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, pytorch issue 135712). What did not come back
-within --patience seconds is counted as such.
+--torch PYTHON (of an installation with torch): the same faults under torchrun with --max-restarts. The
+trainer has 4 gloo ranks and steps of the same length (lib/torch_elastic.py). The time ends when all 4
+ranks have completed a step after a restart, at the same scale. torchrun runs with its defaults, and
+with the workaround for the store that its restarts share (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, pytorch
+issue 135712). Runs that do not return within --patience seconds are counted.
 """
 import argparse
 import contextlib
@@ -28,7 +28,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import harness  # noqa: E402
 from run_job import train_job  # noqa: E402
 
-# A step of some 50 ms on two cores that nobody else uses.
+# A step takes about 50 ms on two idle cores.
 MODEL = dict(hidden_size=256, intermediate_size=704, num_hidden_layers=4, head_dim=32,
              max_position_embeddings=512)
 PACE = {"seq": 64, "batch": 4}
@@ -48,7 +48,7 @@ def job(folder, model, **kw):
 
 
 def ours(kind, folder, model):
-    """Seconds to the verdict, seconds to training; step time; steps done twice."""
+    """Seconds until the fault is named, seconds until all train; step time; steps repeated."""
     with job(folder, model, restart={"blame": 1, "exclude_for": "1h"}) as j:
         j.start()
         j.await_step(25)
@@ -61,7 +61,7 @@ def ours(kind, folder, model):
         again = j.await_event("training", 2)
         assert again["layout"] == "tp2", again
         saved = [e["step"] for e in j.events("save") if e["time"] < begin]
-        assert again["resumed_at"] >= saved[-1], "more than the steps since the checkpoint is lost"
+        assert again["resumed_at"] >= saved[-1], "more steps are lost than those since the checkpoint"
         j.verb("stop", "--wait")
         return seen["time"] - begin, again["time"] - begin, step, seen["step"] - again["resumed_at"]
 
@@ -83,7 +83,7 @@ def watching(folder, model, seconds):
 # ---- torchrun ----
 
 def told(folder):
-    """[(pid, restarts, step)] of all ranks, None until there are all."""
+    """[(pid, restarts, step)] of all ranks; None while a rank has not reported."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         return [tuple(map(int, (folder / ("rank-%d" % r)).read_text().split()))
                 for r in range(RANKS)]
@@ -91,7 +91,7 @@ def told(folder):
 
 
 def await_ranks(folder, process, test, patience):
-    """Seconds until test(ranks) holds; None when it does not, or torchrun has ended."""
+    """Seconds until test(ranks) is true; None on a timeout, or if torchrun has ended."""
     begin = time.monotonic()
     while time.monotonic() - begin < patience and process.poll() is None:
         ranks = told(folder)
@@ -102,7 +102,7 @@ def await_ranks(folder, process, test, patience):
 
 
 def theirs(kind, folder, python, env, patience):
-    """Seconds until all ranks train again, None: not within `patience`."""
+    """Seconds until all ranks train again; None if not within `patience`."""
     folder.mkdir(parents=True)
     torchrun = pathlib.Path(python).with_name("torchrun")
     with open(folder / "out", "w") as out:
@@ -117,7 +117,7 @@ def theirs(kind, folder, python, env, patience):
         os.kill(told(folder)[VICTIM][0], signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
         return await_ranks(folder, p, lambda all: min(r[1] for r in all) >= 1, patience)
     finally:
-        p.kill()  # first, for it would start others
+        p.kill()  # first, because it would start other ranks
         p.wait()
         subprocess.run(["pkill", "-KILL", "-f", "%s %s$" % (TRAINER.name, folder)])
 
@@ -129,7 +129,7 @@ def row(who, fault, what, seconds, note=""):
     text = "median %6.2f s  worst %6.2f s" % (statistics.median(came), max(came)) if came else \
         "never"
     if len(came) < len(seconds):
-        note = "%d of %d did not come back%s" % (len(seconds) - len(came), len(seconds),
+        note = "%d of %d did not return%s" % (len(seconds) - len(came), len(seconds),
                                                  "; " + note if note else "")
     print("%-22s %-5s %-16s %-36s %s" % (who, fault, what, text, note), flush=True)
 
@@ -151,7 +151,7 @@ def main():
             got = [ours(kind, folder / kind / str(i), model) for i in range(a.runs)]
             noticed, back, step, lost = zip(*got)
             row("tp-run", kind, "named", noticed, "steps of %.0f ms" % (1e3 * statistics.median(step)))
-            row("tp-run", kind, "trains at tp2", back, "at most %d steps done again" % max(lost))
+            row("tp-run", kind, "trains at tp2", back, "at most %d steps repeated" % max(lost))
         for who, env in (("torchrun", {}), ("torchrun, own stores",
                                             {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})):
             for kind in ("kill", "stop") if a.torch else ():
@@ -160,7 +160,7 @@ def main():
                        for i in range(runs)]
                 row(who, kind, "trains", got, "patience %.0f s" % a.patience)
         share, rate = watching(folder / "watch", model, a.watch_seconds)
-        print("watching costs %.3f %% of the ranks' processor time (%.1f ms a second)" %
+        print("watching takes %.3f %% of the ranks' CPU time (%.1f ms per second)" %
               (100 * share, 1e3 * rate))
 
 

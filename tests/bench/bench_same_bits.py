@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What --same-bits costs: processor time of a step with it and without, measured in turn.
+"""What --same-bits costs: CPU time of a step with it and without it, measured alternately.
 
     tests/bench/bench_same_bits.py [--rounds 3]
 
-The model and the rules of measuring stand in lib/llama.py. `ratio` is to the same layout without
---same-bits (one microbatch of four sequences), median over the rounds. Two things cost: sums over
-shards along the tree, products of a shard's size (N), and gradients of every microbatch written and
-added by themselves (--micro).
+lib/llama.py describes the model and how time is measured. `ratio` compares with the same layout without
+--same-bits (one microbatch of four sequences), the median over the rounds. The additional time has two
+causes: matrix products of the size of a shard, with sums over shards along a tree (N), and gradients
+that are written and added for each microbatch separately (--micro).
 """
 import pathlib
 import sys

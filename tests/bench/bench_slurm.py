@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Restart times of tp-run on a Slurm of three nodes in namespaces (cluster.sh; needs root).
+"""Restart times of tp-run on a Slurm cluster of three nodes in namespaces (cluster.sh; needs root).
 
-  crash   a node's first process is killed, and all on it: until tp-run says that the node is lost,
-          and until every rank has done a step on the survivors (4 ranks on 2 of the 2 left nodes)
-  cut     a node's link is taken down
+  crash   a node's first process is killed, and all others with it: time until tp-run reports that the
+          node is lost, and time until every rank has completed a step on the two other nodes
+  cut     a node's link is taken down: the same two times
   wall    the wall time ends: from "save and stop" until every rank trains in the next allocation
 
-Medians of RUNS (default 5). Slurm itself sets a node down after SlurmdTimeout, here 10 s.
+Prints medians of RUNS (default 5). Slurm itself marks a node as down after SlurmdTimeout, here 10 s.
 """
 import os
 import pathlib
@@ -23,7 +23,7 @@ import harness  # noqa: E402
 from slurm_job import end_in, node_of, queue, slurm_job  # noqa: E402
 
 RUNS = int(os.environ.get("RUNS", 5))
-# a step of some 50 ms of four ranks on two cores
+# a step of four ranks takes about 50 ms on two cores
 MODEL = dict(hidden_size=256, intermediate_size=704, num_hidden_layers=4, head_dim=32,
              max_position_embeddings=512)
 OPTIONS = {"seq": 64, "batch": 4, "save-every": 10}
@@ -35,7 +35,7 @@ def cluster(*argv):
 
 
 def one(kind, folder, model):
-    """Seconds until it is noticed, until all train; seconds a step; steps to do again."""
+    """Seconds until it is noticed, until all train; seconds per step; steps to repeat."""
     with slurm_job(folder, model, steps=100000, train_options=OPTIONS, grow="off",
                    options="[--time=60]", margin="12s") as job:
         job.start()

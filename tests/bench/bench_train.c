@@ -1,7 +1,7 @@
 /*
- * tests/bench/bench_train.c - the rate of sgemm over exactly the products of one training step, in
- * a trainer's shapes and proportions, per second of processor time: what model FLOPs are compared
- * with. One thread; prints one number, GFLOP/s. bench_train.py measures it in turn with tp-train.
+ * tests/bench/bench_train.c - the rate of sgemm over exactly the matrix products of one training
+ * step, with one thread. Prints one number: GFLOP per CPU second. bench_train.py runs it
+ * alternately with tp-train, and compares model FLOPs with it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 struct shapes {
     int dim, layers, q_width, kv_width, ffn, vocab, rows;
-    float *x, *y, *z; /* operands and result of any product */
+    float *x, *y, *z; /* operands and result; large enough for every product */
     double flops;
 };
 
@@ -67,7 +67,7 @@ int main(int argc, char **argv)
                                 OPT_INT(0, "kv-width", "N", &s.kv_width, "of KV heads (512)"),
                                 OPT_INT(0, "ffn", "N", &s.ffn, "features (1376)"),
                                 OPT_INT(0, "vocab", "N", &s.vocab, "rows of the head (256)"),
-                                OPT_INT(0, "rows", "N", &s.rows, "tokens of a step (1024)"),
+                                OPT_INT(0, "rows", "N", &s.rows, "tokens per step (1024)"),
                                 OPT_END };
     size_t largest = 8u << 20;
     double start;
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
     s.z = random_floats(largest);
     if (!s.x || !s.y || !s.z)
         return 3;
-    step(&s); /* code is generated, memory touched */
+    step(&s); /* so that code is generated and memory has pages */
     s.flops = 0;
     start = clock_cpu_seconds();
     step(&s);

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""tp-train's speed beside sgemm's and PyTorch's, measured in turn on the same machine.
+"""tp-train's speed compared with sgemm's and PyTorch's, measured alternately on the same machine.
 
     tests/bench/bench_train.py [--rounds 5] [--torch PYTHON] [--no-bf16]
 
-The model and the rules of measuring stand in lib/llama.py. Every round runs each program once; the table
-has medians; `wall` is the quickest step.
+lib/llama.py describes the model and how time is measured. Every round runs each program once, and the
+table has medians; `wall` is the time of the fastest step.
 
-  MFU     model FLOPs (6 N + 12 L H Q T a token, PaLM's count) a CPU second / sgemm's rate over the
-          products of that very step (tests/bench/bench_train.c), of the same round
-  ratio   PyTorch's processor time by tp-train's tp1 of the same type, median over the rounds
+  MFU     model FLOPs (6 N + 12 L H Q T per token, PaLM's count) per CPU second, divided by the rate of
+          sgemm over the products of the same step (tests/bench/bench_train.c) in the same round
+  ratio   PyTorch's CPU time divided by that of tp-train at tp1 with the same type, median over the rounds
 """
 import pathlib
 import statistics
@@ -35,13 +35,13 @@ def main():
             "tp1 bf16": lambda: bench.tp("tp1", "--dtype", "bf16"),
             "PyTorch bf16": lambda: bench.torch("one", bf16=True)}
     if not bench.python:
-        print("no %s: PyTorch is left out (make test-clients installs it)" % a.torch)
+        print("no %s: PyTorch is not measured (make test-clients installs it)" % a.torch)
     runs = {k: v for k, v in runs.items() if (bench.python or "PyTorch" not in k)
             and not (a.no_bf16 and "bf16" in k)}
     print(llama.machine())
     done = llama.in_turn(runs, a.rounds)
 
-    print("sgemm over the step's products: %.0f GFLOP/s a CPU second; a step is %.0f GFLOP"
+    print("sgemm over the step's products: %.0f GFLOP per CPU second; a step is %.0f GFLOP"
           % (statistics.median(rates), llama.FLOPS / 1e9))
     print("%-16s %10s %12s %9s %6s %7s" % ("", "CPU s/step", "tokens/CPU s", "wall", "MFU", "ratio"))
     for name, r in done.items():

@@ -86,10 +86,10 @@ def test_random_layouts_agree_with_the_naive_resharder(n, tmp_path):
 
 
 def test_the_naive_resharder_notices(tmp_path):
-    """It is no judge if it cannot say no."""
+    """The independent check must be able to fail."""
     root = make(tmp_path, "tp4")
     reshard(root, "tp2", tmp_path / "b")
-    with pytest.raises(naive_reshard.Differs, match="by the rules"):
+    with pytest.raises(naive_reshard.Differs, match="only 1 ranks|another part"):
         naive_reshard.check(step_dir(root), step_dir(tmp_path / "b"), "tp1")
     shard = step_dir(tmp_path / "b") / "rank-00001.h5"
     data = bytearray(shard.read_bytes())

@@ -1,25 +1,25 @@
 /*
- * tests/fault/shim.c - stop or spoil a program at its n-th change of the file system.
+ * tests/fault/shim.c - kill a program, or make a call fail, at its n-th change of the file system.
  *
- * Preloaded (LD_PRELOAD), it numbers every call that changes what lies under one folder: making,
- * writing, syncing, cutting, renaming, linking, removing, and closing what was open for writing.
- * The numbers run through all processes of the job, in a file that they map together.
+ * Preloaded (LD_PRELOAD), it numbers every call that changes something below one folder: create,
+ * write, sync, truncate, rename, link, remove, and close of a file that was open for writing. All
+ * processes of the job share one counter, in a file that they map.
  *
- *   TP_FAULT_UNDER    absolute path: only calls on it and below it count; without it nothing does
- *   TP_FAULT_COUNTER  file of at least 8 bytes, zeroed by the test: the shared number
- *   TP_FAULT_AT       the number to act at (from 1); 0 or absent: only count
+ *   TP_FAULT_UNDER    absolute path: only calls on it and below it count; without it, no calls do
+ *   TP_FAULT_COUNTER  file of at least 8 bytes, zeroed by the test: the shared counter
+ *   TP_FAULT_AT       the number of the call to act at (from 1); 0 or absent: only count
  *   TP_FAULT_DO       kill: SIGKILL to the whole process group, before the call
  *                     kill-self: SIGKILL to the calling process alone
- *                     torn: half of a write is done, then as kill
- *                     enospc, eio: the call fails with it, and so does every later call that takes
- *                     space (enospc: a full disk stays full)
- *                     short: a write does half and says so
+ *                     torn: write one half, then as kill
+ *                     enospc, eio: the call fails with this error; with enospc also every later
+ *                     call that needs space, because a full disk stays full
+ *                     short: a write writes one half and returns its length
  *                     eintr: a write or fsync is interrupted once
- *   TP_FAULT_LOG      file that gets "number call path" of each
+ *   TP_FAULT_LOG      file to which each call appends "number call path"
  *
- * Calls go to the kernel by number, so the shim needs nothing of the C library's own versions. What
- * the library calls inside itself (stdio) passes by unseen, therefore the test compares the log
- * with strace.
+ * Calls go to the kernel by system call number, so the shim does not depend on the C library's
+ * version. It does not see calls that the library makes internally (stdio). So a test compares the
+ * log with strace.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +40,7 @@
 
 enum action { GO_ON, FAIL, SHORT };
 
-/* The two paths that a call names; the second only for rename and link. */
+/* The paths that a call names; only rename and link have a second one. */
 struct what {
     const char *call;
     char path[PATH_MAX], other[PATH_MAX];
@@ -48,8 +48,8 @@ struct what {
     bool takes_space; /* fails on a full disk */
 };
 
-/* Before this library's turn to start (a sanitizer's runtime starts earlier, and may make its log's
- * folder) calls only pass through. */
+/* Until this library's constructor has run, calls only pass through. A sanitizer's runtime starts
+ * earlier and may create the folder of its log. */
 static bool ready;
 
 __attribute__((constructor)) static void start(void)
@@ -65,7 +65,7 @@ static bool is_under(const char *path)
     return n && !strncmp(path, under, n) && (path[n] == '/' || path[n] == '\0');
 }
 
-/* Absolute form of a path that is relative to a directory's descriptor. */
+/* The absolute form of a path that is relative to a directory's descriptor. */
 static void path_at(char out[PATH_MAX], int dirfd, const char *path)
 {
     char link[64], dir[PATH_MAX] = "";
@@ -80,7 +80,7 @@ static void path_at(char out[PATH_MAX], int dirfd, const char *path)
         out[0] = '\0';
 }
 
-/* Path of a descriptor that can be written through; "" for others. */
+/* The path of a descriptor that is open for writing; "" for others. */
 static void path_of(char out[PATH_MAX], int fd, bool any_mode)
 {
     char link[64];
@@ -136,7 +136,7 @@ static void die(bool all)
         syscall(SYS_pause);
 }
 
-/* What is to happen to this call; errno is set for FAIL. */
+/* What this call must do. Sets errno for FAIL. */
 static enum action decide(const struct what *w)
 {
     const char *at = getenv("TP_FAULT_AT"), *what = getenv("TP_FAULT_DO");
@@ -229,7 +229,7 @@ int creat(const char *path, mode_t mode)
     return open_at("open", AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
 }
 
-/* Whether the call on one path, or two, may go on. */
+/* Whether the call on one path, or on two, may continue. */
 static bool path_goes_on(const char *call, int dirfd, const char *path, int other_dirfd,
                          const char *other, bool takes_space)
 {
@@ -411,7 +411,7 @@ int posix_fallocate(int fd, off_t offset, off_t n)
     return fallocate(fd, 0, offset, n) ? errno : 0;
 }
 
-/* A failing close has closed all the same. */
+/* A close that fails has closed the file, too. */
 int close(int fd)
 {
     enum action a = fd_decide("close", fd, 0, false);

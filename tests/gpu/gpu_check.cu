@@ -1,8 +1,8 @@
 /*
- * tests/gpu/gpu_check.cu - copies and conversions of a GPU against those in C, bit for bit, and
- * their bandwidth. `gpu_check --quick` does fewer cases and no bandwidth (for compute-sanitizer).
+ * tests/gpu/gpu_check.cu - compare the CUDA kernels for copies and casts with those in C, bit for
+ * bit, and measure their bandwidth. --quick: fewer cases and no bandwidth, for compute-sanitizer.
  *
- * Exit: 0 all equal, 1 a difference, 3 no GPU or CUDA failed.
+ * Exit code: 0 all equal, 1 a difference, 3 no GPU or a CUDA error.
  */
 #include <cuda_runtime.h>
 #include <math.h>
@@ -34,7 +34,7 @@ static void must(tp_status st, const struct tp_err *err)
     }
 }
 
-/* Bytes on both sides. */
+/* The same number of bytes on the host and on the device. */
 struct arena_pair {
     std::vector<unsigned char> host;
     unsigned char *device;
@@ -53,7 +53,7 @@ struct arena_pair {
     {
         CUDA_MUST(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice));
     }
-    /* Compare the device's first n bytes with the host's; the first difference is printed. */
+    /* Compare the first n bytes of device and host. Prints the first difference. */
     bool equal(size_t n, const char *what) const
     {
         std::vector<unsigned char> back(n);
@@ -72,7 +72,7 @@ struct arena_pair {
 struct copy_case {
     struct box region, dst_box, src_box;
     int elem;
-    int64_t dst_at, src_at; /* bytes: where the boxes' storage begins */
+    int64_t dst_at, src_at; /* offset of the box's storage in bytes */
 };
 
 static struct box around(struct rng *r, const struct box *region)
@@ -88,7 +88,7 @@ static struct box around(struct rng *r, const struct box *region)
     return b;
 }
 
-/* Mostly small boxes of up to five axes, now and then rows of thousands of elements. */
+/* Mostly small boxes of up to five axes; some have rows of thousands of elements. */
 static struct copy_case random_case(struct rng *r, int64_t dst_at)
 {
     struct copy_case c = {};
@@ -107,7 +107,7 @@ static struct copy_case random_case(struct rng *r, int64_t dst_at)
     return c;
 }
 
-/* n random copies one by one or as one table; the poison around them must stay. */
+/* n random copies, one by one or as one table. The bytes around them must not change. */
 static bool check_copies(struct rng *r, int n, bool as_table)
 {
     const size_t src_bytes = 8 << 20;
@@ -147,7 +147,7 @@ static bool check_copies(struct rng *r, int n, bool as_table)
     return dst.equal(dst.host.size(), as_table ? "table of copies" : "copies");
 }
 
-/* Every pattern of 16 bits, random ones of 32 and 64, at any alignment. */
+/* All patterns of 16 bits, random ones of 32 and 64 bits, at any alignment. */
 static bool check_cast(struct rng *r, enum dtype to, enum dtype from, int64_t n)
 {
     int64_t src_at = rng_int(r, 0, 1) * rng_int(r, 0, 15) * dtype_bytes(from);
@@ -199,7 +199,7 @@ static bool check_all(bool quick)
     return ok;
 }
 
-/* Milliseconds of one call, best of several. */
+/* Milliseconds of one call; the best of several. */
 template <typename F> static double best_ms(F work)
 {
     cudaEvent_t begin, end;
@@ -221,7 +221,7 @@ template <typename F> static double best_ms(F work)
     return best;
 }
 
-/* The left `cols` bytes of rows of `pitch` bytes, gathered; beside cudaMemcpy2DAsync. */
+/* Gather the first `cols` bytes of rows of `pitch` bytes, compared with cudaMemcpy2DAsync. */
 static void bandwidth_of(const char *what, unsigned char *dst, unsigned char *src, int64_t total,
                          int64_t cols, int64_t pitch, int64_t offset)
 {
@@ -277,7 +277,7 @@ int main(int argc, char **argv)
     cudaError_t e = cudaGetDeviceCount(&n_devices);
 
     if (e != cudaSuccess || n_devices == 0) {
-        printf("gpu-check: there is no GPU here (%s); nothing was checked.\n",
+        printf("gpu-check: this machine has no usable GPU (%s), so nothing was checked.\n",
                e == cudaSuccess ? "no device" : cudaGetErrorString(e));
         return 3;
     }

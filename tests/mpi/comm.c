@@ -1,5 +1,6 @@
 /*
- * tests/mpi/comm.c - the properties of communicators under mpirun; the ranks share memory.
+ * tests/mpi/comm.c - the properties of communicators under mpirun, where the ranks share memory.
+ *
  * ranks: 1 2 3 4 8
  *
  * covers: comm/host/shm_mail comm/host/self comm/host/mpi

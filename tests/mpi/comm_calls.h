@@ -1,9 +1,9 @@
 /*
- * tests/mpi/comm_calls.h - a property for each call on a communicator, at random sizes.
+ * tests/mpi/comm_calls.h - a property for each call on a communicator, with random sizes.
  *
- * Each property is called by all members with the same random numbers, so that a rank knows every
- * other rank's input and computes the result itself. They return the number of failures, which are
- * printed.
+ * All members call each property with the same random numbers, so that a rank knows every other
+ * rank's input and computes the expected result itself. The functions print failures and return
+ * their number.
  */
 #ifndef TESTS_MPI_COMM_CALLS_H
 #define TESTS_MPI_COMM_CALLS_H
@@ -32,7 +32,7 @@ enum { PROP_JOBS = 4, PROP_SLICE = PROP_BYTES / PROP_JOBS };
         }                                                   \
     } while (0)
 
-/* Sizes around the ones where the way changes, and any other. */
+/* A size near one at which the algorithm changes, or any other size. */
 static inline int64_t prop_size(struct rng *r)
 {
     static const int64_t edges[] = { 0,    1,    15,    16,    17,    2047,  2048,  2049,  4095,
@@ -143,7 +143,7 @@ static inline int prop_reduce_scatter(const struct prop *p, struct rng *r, uint6
     return failures + prop_check_bytes(p, out, n * width, call, "reduce_scatter");
 }
 
-/* Bytes of a message; they depend on who sends. */
+/* The bytes of a message; they depend on the sender. */
 static inline void prop_bytes(char *buf, int64_t n, uint64_t call, int rank)
 {
     struct rng r = { call * 65537u + (uint64_t)rank };
@@ -189,7 +189,7 @@ static inline int prop_ring(const struct prop *p, struct rng *r, uint64_t call)
     for (int side = 0; side < 2; side++) {
         comm_wait(p->comm, p->device->queue, p->requests[side]);
         failures += prop_sync(p);
-        memset(p->shared + side * n, 0, (size_t)n); /* it is this rank's again */
+        memset(p->shared + side * n, 0, (size_t)n); /* the buffer belongs to this rank again */
     }
     comm_wait(p->comm, p->device->queue, p->requests[0]); /* without a message: nothing */
     return failures + prop_sync(p);

@@ -1,6 +1,6 @@
 /*
- * tests/mpi/comm_expected.h - what ranks give to collectives in tests, and what must come out: one
- * element at a time, sums along the tree of kernels/cpu/tree_reduce.h.
+ * tests/mpi/comm_expected.h - the input of each rank to collectives in tests, and the expected
+ * results: one element at a time, with sums along the tree of kernels/cpu/tree_reduce.h.
  */
 #ifndef TESTS_MPI_COMM_EXPECTED_H
 #define TESTS_MPI_COMM_EXPECTED_H
@@ -13,7 +13,8 @@
 
 static const enum dtype PROP_TYPES[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I64 };
 
-/* Element i of rank's input to a call; magnitudes differ, so that the order of a sum shows. */
+/* Element i of a rank's input. Magnitudes differ, so that another order of sums gives other bits.
+ */
 static inline double prop_value(uint64_t call, int rank, int64_t i)
 {
     struct rng r = { call * 1000003u + (uint64_t)rank * 7919u + (uint64_t)i * 0x100000001b3u };
@@ -86,8 +87,8 @@ static inline union prop_one prop_combine(union prop_one a, union prop_one b, en
     return a;
 }
 
-/* Element `at` over the ranks, as a binary counter carries: place k holds the result of 2^k
- * neighbouring ranks; what is left at the end is combined from the lowest place upwards. */
+/* Reduce element `at` over the ranks. Like the digits of a binary counter, place k holds the result
+ * of 2^k neighbouring ranks; at the end the remaining places are combined from the lowest up. */
 static inline union prop_one prop_counter(int64_t at, const int *ranks, int n_ranks, uint64_t call,
                                           enum dtype type, enum comm_op op)
 {
@@ -109,7 +110,7 @@ static inline union prop_one prop_counter(int64_t at, const int *ranks, int n_ra
     return carry;
 }
 
-/* The reference: one element at a time. base shifts the index (reduce_scatter). */
+/* The expected result, one element at a time. base: added to the index (reduce_scatter). */
 static inline void prop_reduce(void *out, int64_t n, int64_t base, const int *ranks, int n_ranks,
                                uint64_t call, enum dtype type, enum comm_op op)
 {

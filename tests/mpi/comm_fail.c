@@ -1,9 +1,10 @@
 /*
- * tests/mpi/comm_fail.c - how failures end a job of mpirun: run by tests/cli/test_comm_mpi.py, and
- * here without an argument, where all is well.
+ * tests/mpi/comm_fail.c - how failures end a job of mpirun. tests/cli/test_comm_mpi.py runs it with
+ * an argument; without one there is no failure.
+ *
  * ranks: 2
  *
- * agreed: one rank fails, all agree, rank 0 says so after a while; exit code 3.
+ * agreed: one rank fails, all agree, rank 0 prints the message after a pause; exit code 3.
  * alone:  the last rank fails while the others wait in a barrier; exit code 2.
  * killed: the last rank is killed while the others wait.
  */

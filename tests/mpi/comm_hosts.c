@@ -1,6 +1,7 @@
 /*
- * tests/mpi/comm_hosts.c - the same where two ranks at a time are a host: some communicators are
- * within one, some span several.
+ * tests/mpi/comm_hosts.c - the same properties with two ranks per host: some communicators are
+ * within one host, others span several.
+ *
  * ranks: 4 6
  *
  * covers: comm/host/mpi comm/host/mpi_group

@@ -1,5 +1,6 @@
 /*
- * tests/mpi/comm_plain.c - the same by MPI alone, as between hosts of one rank each.
+ * tests/mpi/comm_plain.c - the same properties with one rank per host: all data goes by MPI.
+ *
  * ranks: 2 3 4 8
  *
  * covers: comm/host/mpi_collective comm/host/mpi_mail

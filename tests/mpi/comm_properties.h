@@ -1,10 +1,10 @@
 /*
- * tests/mpi/comm_properties.h - what must hold for control messages and collectives, however the
- * ranks were started.
+ * tests/mpi/comm_properties.h - properties of control messages and collectives, whatever started
+ * the ranks.
  *
- * tests/unit/comm_shm.c runs these under our own launcher, tests/mpi/comm.c under mpirun. Every
- * function is called by all ranks with the same seed. They return the number of failures, which are
- * printed.
+ * tests/unit/comm_shm.c checks them under our own launcher, tests/mpi/comm.c under mpirun. All
+ * ranks call each function with the same seed. The functions print failures and return their
+ * number.
  */
 #ifndef TESTS_MPI_COMM_PROPERTIES_H
 #define TESTS_MPI_COMM_PROPERTIES_H
@@ -60,7 +60,7 @@ static inline int prop_is_zero(const struct prop *p)
     return failures;
 }
 
-/* A random sequence of collectives on c; `ranks` are its members' numbers for prop_value. */
+/* A random sequence of collectives on c; ranks: its members' numbers for prop_value. */
 static inline int prop_sequence(struct rank_device *d, struct comm *c, const int *ranks,
                                 uint64_t seed, int n_calls)
 {
@@ -81,7 +81,7 @@ static inline int prop_sequence(struct rank_device *d, struct comm *c, const int
 
         failures += calls[rng_int(&r, 0, sizeof calls / sizeof *calls - 1)](&p, &r, call);
     }
-    if (failures) /* this rank is out of step: the others would wait for it */
+    if (failures) /* this rank missed a call, and the others would wait for it */
         _exit(1);
     prop_close(&p);
     return failures;
@@ -118,8 +118,8 @@ static inline int prop_control(struct rank_device *d, uint64_t seed)
     return failures;
 }
 
-/* Rows and columns of a grid with n_columns, in turn on each rank and at once on different ranks;
- * then both are freed and made again, in the opposite order. */
+/* Calls on the rows and columns of a grid: each rank alternates between them, and different ranks
+ * use both at the same time. Then both are freed and made again in the other order. */
 static inline int prop_grid(struct rank_device *d, int n_columns, uint64_t seed)
 {
     int me = comm_rank(d->all), n_rows = comm_size(d->all) / n_columns;

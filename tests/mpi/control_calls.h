@@ -1,8 +1,8 @@
 /*
- * tests/mpi/control_calls.h - a property for each control message, at random sizes.
+ * tests/mpi/control_calls.h - a property for each control message, with random sizes.
  *
- * Each property is called by all ranks with the same random numbers, and returns the number of
- * failures, which are printed.
+ * All ranks call each property with the same random numbers. The functions print failures and
+ * return their number.
  */
 #ifndef TESTS_MPI_CONTROL_CALLS_H
 #define TESTS_MPI_CONTROL_CALLS_H
@@ -66,7 +66,7 @@ static inline int control_prop_gather(const struct control_prop *p, struct rng *
     prop_bytes(p->buf, want[me], call, me);
     PROP_EXPECT(!control_gather(p->control, p->buf, want[me], &all, sizes, &err), "%s", err.msg);
     if (me != 0) {
-        PROP_EXPECT(!all, "gather %llu: rank %d got something", (unsigned long long)call, me);
+        PROP_EXPECT(!all, "gather %llu: rank %d got a result", (unsigned long long)call, me);
         return failures;
     }
     PROP_EXPECT(!memcmp(sizes, want, (size_t)size * sizeof *want), "gather: sizes differ");

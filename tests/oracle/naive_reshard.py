@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""An independent resharder for Llama and GPT-2 checkpoints: whole tensors in memory, numpy, none of
-our code and none of our tables. It knows how each tensor is cut from the tensor's name alone.
+"""An independent check of resharding, for Llama and GPT-2 checkpoints. It reads whole tensors with numpy and
+uses no code and no tables of this project. The name of a tensor says how it is sharded.
 
 usage: naive_reshard.py A B SPEC
-exit: 0 when step directory B is exactly A at SPEC: every box in the file of a rank that holds it,
-the same bits, every element once; 1 with a sentence when not.
+Exit code 0: step directory B is exactly A at SPEC. Every box is in the file of a rank that holds it, with
+the same bits, and every element occurs once. Exit code 1 and a sentence: it is not.
 
-Boxes are found by h5py, or (by_index=True: a hundred times faster, for very many files) in the
-table that docs/FORMAT.md calls /index.
+Boxes are found by h5py; or, with by_index=True, in the table that docs/FORMAT.md calls /index, which is a
+hundred times faster with very many files.
 """
 import functools
 import itertools
@@ -40,13 +40,13 @@ def parse_spec(text):
     return spec
 
 
-# ---- reading: where boxes lie; their bits are taken from the file as they are ----
+# ---- reading: the positions of boxes, and their bits ----
 
 class Step:
     """A step directory: its manifest, and the boxes in the file of every rank.
 
-    keys: [(group, name)] by id; files: {rank: {key: [(offset, bits), ...]}}; sums: {key: the digest
-    that the tables state}, when they are read.
+    keys: [(group, name)] by id; files: {rank: {key: [(offset, bits), ...]}}; sums: {key: its digest in
+    the tables}, if the tables are read.
     """
 
     def __init__(self, folder, by_index=False):
@@ -75,7 +75,7 @@ class Step:
         return found
 
     def boxes_by_index(self, shard):
-        """Chunks by themselves: a box may have several."""
+        """The chunks of the tables; a box may have several."""
         found = {}
         raw = (self.folder / shard["file"]).read_bytes()
         rows = np.frombuffer(raw, ROW, shard["index_rows"], shard["index_offset"]).tolist()
@@ -91,7 +91,7 @@ class Step:
         return found
 
     def whole(self):
-        """{key: whole tensor as bits}; every element must be there once."""
+        """{key: whole tensor as bits}. Every element must occur once."""
         whole = {k: np.zeros(s, "u%d" % SIZE[self.dtypes[k]]) for k, s in self.shapes.items()}
         times = {k: np.zeros(s, np.uint8) for k, s in self.shapes.items()}
         for boxes in self.files.values():
@@ -102,7 +102,7 @@ class Step:
                     times[key][at] += 1
         for key, t in times.items():
             if not (t == 1).all():
-                raise Differs("%s: %s/%s: %d elements are missing, %d are there more than once"
+                raise Differs("%s: %s/%s: %d elements are missing, %d occur more than once"
                               % ((self.folder,) + key + ((t == 0).sum(), (t > 1).sum())))
         return whole
 
@@ -118,7 +118,7 @@ def assemble(folder):
 
 
 def digest(bits):
-    """D_0 and D_1 of a whole tensor, by Horner's rule from the last element."""
+    """D_0 and D_1 of a whole tensor, by Horner's rule, beginning with the last element."""
     sums = []
     for point in POINTS:
         total = 0
@@ -128,7 +128,7 @@ def digest(bits):
     return sums
 
 
-# ---- who holds what, by the rules of tensor parallelism, stages and ZeRO ----
+# ---- what each rank holds, by the rules of tensor and pipeline parallelism and ZeRO ----
 
 def ceil_cut(n, parts, part):
     each = -(-n // parts)
@@ -136,7 +136,7 @@ def ceil_cut(n, parts, part):
 
 
 class Model:
-    """What of a config.json the cuts depend on."""
+    """The values of a config.json that the shards depend on."""
 
     def __init__(self, config):
         gpt2 = config["architectures"] == ["GPT2LMHeadModel"]
@@ -147,13 +147,13 @@ class Model:
         self.head_dim = config.get("head_dim") or hidden // self.heads
 
     def heads_of(self, heads, tp, rank):
-        """Elements of the heads that a tensor-parallel rank has; of too few, neighbours share."""
+        """The elements of a tensor-parallel rank's heads. If there are fewer heads than ranks, neighbours share."""
         lo, hi = ceil_cut(heads, tp, rank) if heads >= tp else (rank * heads // tp,) * 2
         hi += heads < tp
         return lo * self.head_dim, hi * self.head_dim
 
     def tp_cut(self, name, shape, tp, rank):
-        """(axis, [(lo, hi), ...]) of a tensor-parallel rank's shard; None: the whole tensor."""
+        """(axis, [(lo, hi), ...]) of a tensor-parallel rank's shard; None if it has the whole tensor."""
         if re.search(r"embed_tokens|lm_head|wte", name):
             return 0, [ceil_cut(shape[0], tp, rank)]
         if "q_proj" in name or "o_proj" in name:
@@ -176,7 +176,7 @@ class Model:
         return None
 
     def stage_rank(self, name, spec):
-        """The pipeline rank that has a tensor."""
+        """The pipeline rank that holds a tensor."""
         if re.search(r"embed_tokens|wte|wpe", name):
             return 0
         layer = re.search(r"(layers|h)\.(\d+)\.", name)
@@ -190,12 +190,12 @@ class Model:
         raise AssertionError(name)
 
     def held(self, key, shape, spec, coord):
-        """What the rank at coord holds: a list of boxes, [(lo, hi), ...] on every axis."""
+        """The boxes of the rank at coord: each is [(lo, hi), ...], one pair for each axis."""
         group, name = key
         if self.stage_rank(name, spec) != coord["pp"]:
             return []
         axis, cuts = self.tp_cut(name, shape, spec["tp"], coord["tp"]) or (0, [(0, shape[0])])
-        rows = cuts if axis == 0 else [(0, shape[0])]  # one after the other in the shard
+        rows = cuts if axis == 0 else [(0, shape[0])]  # they are contiguous in the shard
         if spec["dp"] > 1 and (spec["zero"] == 3 or (spec["zero"] and group != "param")):
             lo, hi = ceil_cut(sum(b - a for a, b in rows), spec["dp"], coord["dp"])
             rows = list(cut_rows(rows, lo, hi))
@@ -206,7 +206,7 @@ class Model:
 
 
 def cut_rows(rows, lo, hi):
-    """Numbers lo to hi of the rows in ranges that lie one after the other."""
+    """Rows lo to hi of the concatenation of ranges."""
     for a, b in rows:
         if max(lo, 0) < min(hi, b - a):
             yield a + max(lo, 0), a + min(hi, b - a)
@@ -214,7 +214,7 @@ def cut_rows(rows, lo, hi):
 
 
 def coords(spec):
-    """Rank by rank: pp slowest, then dp, cp, tp."""
+    """The coordinates of all ranks, in order: pp varies slowest, then dp, cp, tp."""
     return [dict(zip(("pp", "dp", "cp", "tp"), c)) for c in itertools.product(
         *(range(spec[a]) for a in ("pp", "dp", "cp", "tp")))]
 
@@ -226,25 +226,25 @@ def lies_in(inner, outer):
 
 
 def check_places(step, spec_text, want=None):
-    """The boxes of a tensor in a file are what its rank holds, all of it; and (want: whole tensors)
-    have the bits of their places."""
+    """The boxes of a tensor in a file must be exactly those of its rank, with the bits of the whole
+    tensors `want`, if given."""
     spec = parse_spec(spec_text)
     model, at = Model(json.loads(step.manifest["model_config"])), coords(spec)
     held = functools.lru_cache(None)(
         lambda key, rank: model.held(key, step.shapes[key], spec, at[rank]))
     for rank, boxes in step.files.items():
         if rank >= len(at):
-            raise Differs("%s: rank %d has a file, by the rules there are %d" % (step.folder, rank,
+            raise Differs("%s: rank %d has a file, but there are only %d ranks" % (step.folder, rank,
                                                                                len(at)))
         for key, parts in boxes.items():
             size = sum(np.prod([b - a for a, b in box]) for box in held(key, rank))
             if sum(bits.size for _, bits in parts) != size:
-                raise Differs("%s: rank %d has a part of %s/%s, by the rules %d elements"
+                raise Differs("%s: rank %d has another part of %s/%s than its %d elements"
                               % ((step.folder, rank) + key + (size,)))
             for offset, bits in parts:
                 have = [(o, o + n) for o, n in zip(offset, bits.shape)]
                 if not any(lies_in(have, box) for box in held(key, rank)):
-                    raise Differs("%s: rank %d has %s/%s%s, by the rules it holds %s"
+                    raise Differs("%s: rank %d has %s/%s%s, but should hold %s"
                                   % ((step.folder, rank) + key + (have, held(key, rank))))
                 if want and not np.array_equal(want[key][place(offset, bits)], bits):
                     raise Differs("%s: %s/%s differs in the file of rank %d"
@@ -252,12 +252,12 @@ def check_places(step, spec_text, want=None):
 
 
 def check_same(a, b, want):
-    """Step b carries all of step a along, whose whole tensors are want."""
+    """Step b must have everything of step a, whose whole tensors are want."""
     for field in ("step", "train", "model_config"):
         if b.manifest[field] != a.manifest[field]:
-            raise Differs("%s: %s is not carried over" % (b.folder, field))
+            raise Differs("%s: %s was not copied" % (b.folder, field))
     if b.dtypes != a.dtypes or b.shapes != a.shapes:
-        raise Differs("%s: other tensors than %s" % (b.folder, a.folder))
+        raise Differs("%s: its tensors are not those of %s" % (b.folder, a.folder))
     got = b.whole()
     for key in want:
         if not np.array_equal(want[key], got[key]):

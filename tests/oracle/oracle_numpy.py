@@ -1,23 +1,23 @@
 #!/usr/bin/python3
 """The losses and norms that tp-train must print, computed independently: Llama and GPT-2 in numpy, in
-float64, with backward passes written by hand. There are no ranks here.
+float64, in one process, with backward passes written by hand.
 
-All rules:
+The rules:
   tokens     the bytes of the data file, 0 .. 255 (or a list of numbers).
-  samples    there are (bytes - 1) // T. Sequence b of step s (both from 0) is sample
-             (s * B + b) % samples: its inputs are T bytes, its targets the T bytes one later.
+  samples    their number is (bytes - 1) // T. Sequence b of step s (both from 0) is sample
+             (s * B + b) % samples. Its inputs are T bytes; its targets are shifted by one byte.
   loss       mean over the B * T targets of -log softmax(logits)[target].
   norm       L2 norm of the gradients of all parameters; a tied matrix counts once. With clip > 0
              every gradient is multiplied by min(1, clip / (norm + 1e-6)).
-  rate       s < warmup: lr (s + 1) / warmup; else a half cosine from lr to min_lr over the
-             max(1, steps - warmup) steps that follow.
-  AdamW      t = s + 1; matrices, with the embedding and the head but without norms and biases, are
+  rate       lr (s + 1) / warmup while s < warmup; then half a cosine from lr to min_lr over the
+             remaining max(1, steps - warmup) steps.
+  AdamW      t = s + 1; matrices (also the embedding and the head, but no norms and biases) are
              first multiplied by 1 - rate * weight_decay; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g;
              p -= rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
-As a program it compares with the trace of another program:
+As a program, it compares its numbers with the trace of another program:
     oracle_numpy.py MODEL_FOLDER TRACE.jsonl DATA
-The trace has lines {"step": 0, "loss": ..., "grad_norm": ...}; its first line may have options.
+The trace has lines {"step": 0, "loss": ..., "grad_norm": ...}. Its first line may have options.
 """
 import json
 import math
@@ -39,7 +39,7 @@ def is_gpt2(c):
 
 
 def gpt2_shapes(c):
-    """{name: shape} of a GPT-2. Its weights are [in, out] (Conv1D)."""
+    """{name: shape} of a GPT-2. Its matrices are [in, out] (Conv1D)."""
     dim, ffn = c["n_embd"], c.get("n_inner") or 4 * c["n_embd"]
     s = {"transformer.wte.weight": (c["vocab_size"], dim),
          "transformer.wpe.weight": (c["n_positions"], dim)}
@@ -79,7 +79,7 @@ def shapes(c):
 
 
 def random_weights(c, seed):
-    """Matrices and biases N(0, 0.02); norms 1 + N(0, 0.1), so that exchanged norms are noticed."""
+    """Matrices and biases are N(0, 0.02); norms are 1 + N(0, 0.1), so that exchanged norms are found."""
     rng = np.random.Generator(np.random.Philox(seed))
     w = {}
     for name, shape in shapes(c).items():
@@ -208,7 +208,7 @@ class Llama:
         return dgate @ w[p + "gate_proj.weight"] + dup @ w[p + "up_proj.weight"]
 
     def forward(self, w, ids):
-        """(logits, what backward needs)"""
+        """(logits, values for backward)"""
         x, saved = w["model.embed_tokens.weight"][ids], []
         for i in range(self.c["num_hidden_layers"]):
             p = "model.layers.%d." % i
@@ -314,7 +314,7 @@ class GPT2:
                                     g)
 
     def forward(self, w, ids):
-        """(logits, what backward needs)"""
+        """(logits, values for backward)"""
         x = w["transformer.wte.weight"][ids] + w["transformer.wpe.weight"][:self.seq]
         saved = []
         for i in range(self.c["n_layer"]):

@@ -1,9 +1,9 @@
-"""What the training benchmarks share: the model, one run of tp-train or of PyTorch, runs in turn.
+"""What the training benchmarks share: the model, one run of tp-train or of PyTorch, alternating runs.
 
-The model is a Llama of 25.6 M parameters (dim 512, 8 layers, 8 heads, ffn 1376, vocabulary 256), the
-batch 4 x 256 tokens of a text that every Debian has. All programs start from the same weights, follow
-the same rules (docs/TRAINING.md) at a fixed learning rate, and have one thread a process. Time is
-processor time of all ranks together, which other work on the machine disturbs least.
+The model is a Llama of 25.6 M parameters (hidden size 512, 8 layers, 8 heads, feed-forward size 1376,
+vocabulary 256). A batch has 4 x 256 tokens of a text that every Debian has. All programs start from the
+same weights, follow the same rules (docs/TRAINING.md) at a fixed learning rate, and have one thread per
+process. Time is the CPU time of all ranks together, because other work on the machine disturbs it least.
 """
 import argparse
 import json
@@ -33,7 +33,7 @@ FLOPS = TOKENS * (6 * MATMUL + 12 * 8 * 512 * SEQ)  # PaLM's count
 
 
 class Run:
-    """Of the steps that count: CPU seconds, seconds, losses (of all steps), peak bytes of a rank."""
+    """CPU seconds and wall seconds per measured step, the losses of all steps, a rank's peak bytes."""
 
     def __init__(self, cpu, wall, loss, rss, report=""):
         self.cpu, self.wall, self.loss, self.rss = statistics.median(cpu), min(wall), loss, rss
@@ -41,18 +41,18 @@ class Run:
 
     @property
     def sent(self):
-        """(messages, bytes as text) of a step of rank 0, as tp-train says at its start."""
+        """(messages, bytes as text) of a step of rank 0, which tp-train prints at its start."""
         found = re.search(r"messages of a step.* together (\d+) \((.*?)\)", self.report)
         return (int(found.group(1)), found.group(2)) if found else (0, "0 B")
 
     @property
     def said(self):
-        """Bytes that a rank was said to take, as text."""
+        """The bytes of a rank that tp-train printed, as text."""
         return re.search(r"bytes of a rank:.*together (\S+ \w+)", self.report).group(1)
 
 
 class Bench:
-    """The weights in a folder of Hugging Face's kind, and who trains them."""
+    """The weights in a Hugging Face folder, and the programs that train them."""
 
     def __init__(self, python):
         self.python = python if python and pathlib.Path(python).exists() else None
@@ -108,8 +108,8 @@ def arguments(doc, rounds):
 
 
 def in_turn(runs, rounds):
-    """{name: [a Run a round]} of {name: function}; each round has each once, so that all see the
-    same machine."""
+    """{name: [a Run per round]} for {name: function}. Each round runs each once, so that other work on the
+    machine affects all."""
     done = {name: [] for name in runs}
     for i in range(rounds):
         for name, run in runs.items():
@@ -123,12 +123,12 @@ def cpu(runs):
 
 
 def ratio(theirs, ours):
-    """How many of their CPU seconds one of ours does: median over the rounds."""
+    """Their CPU seconds divided by ours: the median over the rounds."""
     return statistics.median(a.cpu / b.cpu for a, b in zip(theirs, ours))
 
 
 def farthest(runs, first):
-    """Largest difference of a loss from those of `first`."""
+    """The largest difference of a loss from that of `first`."""
     return max(abs(a - b) for r in runs for a, b in zip(r.loss, first.loss))
 
 

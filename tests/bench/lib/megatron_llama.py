@@ -1,9 +1,9 @@
-"""The same Llama in Megatron-core, tensor parallel: a peer of bench_parallel.py where it is installed.
+"""The same Llama in Megatron-core with tensor parallelism. bench_parallel.py uses it if it is installed.
 
-    PYTHON -m pip install --no-deps megatron-core       (0.16.1 was tried)
+    PYTHON -m pip install --no-deps megatron-core       (tested with 0.16.1)
 
-Megatron is made for GPUs; what runs here is its local (not Transformer Engine) layers, with PyTorch's
-scaled dot-product attention in place of Megatron's unfused one, which keeps every score.
+Megatron is made for GPUs. Here its local layers (not Transformer Engine's) run, with PyTorch's scaled
+dot-product attention instead of Megatron's unfused attention, which stores every score.
 """
 import os
 
@@ -26,8 +26,8 @@ class Attention(nn.Module):
 
 
 def build(c):
-    """The model, uninitialised, cut over all ranks."""
-    torch.cuda.current_device = lambda: "cpu"  # where Megatron puts what it makes itself
+    """The model without weights, sharded over all ranks."""
+    torch.cuda.current_device = lambda: "cpu"  # where Megatron allocates its tensors
     from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -51,7 +51,7 @@ def build(c):
 
 
 def load(model, folder, c):
-    """Hugging Face's weights under Megatron's names, this rank's part of each."""
+    """This rank's part of each of Hugging Face's weights, under Megatron's names."""
     s = load_file(os.path.join(folder, "model.safetensors"))
     rank, n = dist.get_rank(), dist.get_world_size()
 
@@ -78,6 +78,6 @@ def load(model, folder, c):
 
 
 def loss_of(model, x):
-    """Mean loss of token windows x."""
+    """The mean loss of the token windows x."""
     at = torch.arange(x.shape[1] - 1)[None].expand(x.shape[0], -1)
     return model(x[:, :-1].contiguous(), at, None, labels=x[:, 1:].contiguous()).mean()

@@ -1,13 +1,13 @@
 /*
- * tests/bench/lib/product.h - a product of a linear layer as the trainer asks gemm for it: operands
- * packed row after row.
+ * tests/bench/lib/product.h - a product of a linear layer, as the trainer calls gemm: the rows of
+ * each operand are contiguous.
  */
 #ifndef TESTS_BENCH_LIB_PRODUCT_H
 #define TESTS_BENCH_LIB_PRODUCT_H
 
 #include "kernels/gemm.h"
 
-/* c [m][n] = op(a) op(b), op(a) being [m][k]. */
+/* c [m][n] = op(a) op(b), where op(a) is [m][k] and op(b) is [k][n]. */
 static inline struct gemm product_of(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
                                      const void *a, const void *b, void *c)
 {

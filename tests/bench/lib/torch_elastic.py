@@ -1,9 +1,9 @@
-"""What bench_restart has torchrun run: gloo ranks, steps of some 50 ms, a checkpoint every ten steps.
+"""The trainer that bench_restart runs under torchrun: gloo ranks, steps of about 50 ms, checkpoints.
 
     torchrun --nproc-per-node 4 --max-restarts 9 torch_elastic.py FOLDER
 
-Most of a step is slept, which leaves the processors to torchrun; the rest is an all-reduce. Each rank
-writes "pid restarts step" to FOLDER/rank-R after every step.
+It saves a checkpoint every ten steps. Most of a step is a sleep, which leaves the processors to torchrun;
+the rest is an all-reduce. Each rank writes "pid restarts step" to FOLDER/rank-R after every step.
 """
 import os
 import pathlib

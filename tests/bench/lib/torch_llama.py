@@ -1,21 +1,21 @@
-"""The peer that the training benchmarks measure: a Llama in PyTorch, one process or two ranks.
+"""The PyTorch program that the training benchmarks compare with: a Llama in one process or two ranks.
 
-    PYTHON torch_llama.py '{"mode": "tp", ...}'      (lib/llama.py writes the words)
+    PYTHON torch_llama.py '{"mode": "tp", ...}'      (from lib/llama.py)
 
-The model is the one of torchtitan and of any tutorial on DTensor: fused RMSNorm, scaled dot-product
-attention, separate products for q, k, v, gate and up; quicker than transformers' own. AdamW is the
-fused one, gradients are clipped in one fused pass, zeroed by dropping them. One thread a process.
+The model is like those of torchtitan and of tutorials on DTensor: fused RMSNorm, scaled dot-product
+attention, separate products for q, k, v, gate and up. It is faster than transformers' Llama. AdamW is
+fused, gradients are clipped in one fused pass and set to None. Each process has one thread.
 
   mode  one  one process
         tp   DTensor: parallelize_module, column- and row-parallel layers, vocabulary-parallel embedding
              and head, parallel loss
-        sp   the same with norms and residuals cut along the sequence (torchtitan's default)
-        dp   DistributedDataParallel: buckets all-reduced under the backward pass
-        hf   the same around transformers' LlamaForCausalLM, its defaults (sdpa)
+        sp   the same, with norms and residuals split along the sequence (torchtitan's default)
+        dp   DistributedDataParallel: buckets are all-reduced during the backward pass
+        hf   DistributedDataParallel around transformers' LlamaForCausalLM with its defaults (sdpa)
         megatron  Megatron-core's layers (megatron_llama.py)
 
-Ranks speak gloo over loopback. Prints one JSON object: of every step the loss (of the whole batch), the
-processor seconds of all ranks together, the wall seconds of the slowest; and each rank's peak memory.
+Ranks communicate by gloo over loopback. Prints one JSON object: for every step the loss (of the whole
+batch), the CPU seconds of all ranks together and the wall seconds of the slowest; and each rank's peak memory.
 """
 import contextlib
 import json
@@ -116,7 +116,7 @@ def load(model, folder):
 
 
 def tensor_parallel(model, sequence):
-    """Megatron's cuts as DTensors; with `sequence` the residual stream is cut along it as well."""
+    """Megatron's tensor parallelism with DTensors; with `sequence` also sequence parallelism."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput,
@@ -152,7 +152,7 @@ def local(x):
 
 
 def square_norm(grads, is_part):
-    """Of gradients that are all DTensors, all whole on each rank, or all a rank's part."""
+    """The squared norm of gradients: all are DTensors, or all whole on each rank, or all a rank's part."""
     square = local(nn.utils.get_total_norm(grads, foreach=True)) ** 2
     if is_part:
         dist.all_reduce(square)
@@ -167,7 +167,7 @@ def clip(groups, most, is_part):
 
 
 def batches(w, rank):
-    """Token windows of this rank, of every step."""
+    """This rank's token windows of every step."""
     text = torch.frombuffer(bytearray(open(w["data"], "rb").read()), dtype=torch.uint8).long()
     windows, share = (len(text) - 1) // w["seq"], w["batch"]
     first = 0
@@ -188,7 +188,7 @@ def hugging_face(folder):
 
 
 def built(w):
-    """(module whose parameters are trained, loss of token windows, context of a step)."""
+    """(module with the trained parameters, function for the loss of token windows, context of a step)."""
     c, mode = w["config"], w["mode"]
     if mode == "megatron":
         import megatron_llama
@@ -254,11 +254,11 @@ def together(w):
         port = s.getsockname()[1]
     answers = mp.get_context("spawn").SimpleQueue()
     ranks = mp.spawn(rank_main, (w, port, answers), nprocs=w["ranks"], join=False)
-    while not ranks.join():  # raises when a rank did; the answers fit into the pipe
+    while not ranks.join():  # raises if a rank did; the results fit into the pipe
         pass
     every = [answers.get() for _ in range(w["ranks"])]
     steps = [list(zip(*(r[k] for r in every))) for k in ("cpu", "wall", "loss")]
-    mean = [sum(x) / len(x) for x in steps[2]]  # under dp each rank has the mean of its own share
+    mean = [sum(x) / len(x) for x in steps[2]]  # with dp each rank has the mean over its own sequences
     return {"cpu": [sum(x) for x in steps[0]], "wall": [max(x) for x in steps[1]], "loss": mean,
             "rss": [r["rss"] for r in every]}
 
