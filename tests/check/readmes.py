@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""tests/check/readmes.py - every folder and subfolder of the product has a README.md of at most 20 lines.
+"""tests/check/readmes.py - every folder has a README.md of at most 20 lines.
+
+This holds for the folders and subfolders of the product, the folders of tests/, and those of OTHERS.
 
 It says what the folder is for, what it may include, where to start reading, and which tests cover it.
 With --all, the folders in which the rule is not enforced yet are shown too.
 Prints each breach as FILE:LINE: sentence. Exit 1 when there is any.
 """
+import glob
 import os
 import sys
 
@@ -12,6 +15,8 @@ import source
 
 # Folders where the rule is enforced, with their subfolders. Complete when it has all folders.
 ENFORCED = "core layout device comm ckpt reshard progress orchestrator".split()
+
+OTHERS = "examples packaging tests tools".split()
 
 LINES_MAX = 20
 
@@ -29,6 +34,8 @@ def main():
     folders = source.FOLDERS if "--all" in sys.argv else ENFORCED
     found = [d for d in source.directories() if source.within(d, folders)
              and os.path.isdir(os.path.join(source.ROOT, d))]
+    found += OTHERS + sorted(os.path.relpath(os.path.dirname(p), source.ROOT)
+                             for p in glob.glob(os.path.join(source.ROOT, "tests", "[a-z]*", "")))
     source.finish([b for b in map(check, found) if b], f"folders have a README ({len(found)} of them)")
 
 
