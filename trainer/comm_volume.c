@@ -160,7 +160,8 @@ struct messages messages_count(const struct trainer *t)
         m.pp_calls += ops->ops[i].to >= 0;
     m.pp_bytes = m.pp_calls * rows / n->split * h * 4;
     for (int i = 0; t->params.tied >= 0 && i < t->params.n_shards; i++) {
-        int64_t n_sums = params_sums(&t->params, &t->params.list[t->params.tied + i]).n;
+        const struct param *q = &t->params.list[t->params.tied + i];
+        int64_t n_sums = t->params.same_bits ? q->own.n : params_sums(&t->params, q).n;
 
         m.ends_calls += n_sums > 0 || !n->same_bits;
         m.ends_bytes += n_sums * 4;

@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "trainer/data_parallel/zero_buckets.h"
 #include "trainer/same_bits/same_bits.h"
 
 /* The squares of what this rank counts, entry by entry, and their sum. */
@@ -56,8 +55,9 @@ static void update_bucket(const struct params *p, const struct bucket *b,
 }
 
 void optimizer_update(const struct optimizer_numbers *n, const struct optimizer_step *s,
-                      const struct params *p, const struct parallel *par, struct zero_way *weights)
+                      struct bucket_transfer *weights)
 {
+    const struct params *p = weights->params;
     const struct optimizer_options *o = s->options;
     double t = (double)(s->step + 1);
     const struct adamw_options adamw = { .lr = s->lr,
@@ -70,8 +70,8 @@ void optimizer_update(const struct optimizer_numbers *n, const struct optimizer_
     for (int i = 0; i < p->n_buckets; i++) {
         update_bucket(p, &p->buckets[i], &adamw, o->weight_decay, &n->scale);
         if (p->n_owners > 1 && !p->sharded)
-            zero_send(p, par, weights, i); /* while the next one is updated */
+            bucket_transfer_send(weights, i); /* while the next one is updated */
     }
     if (p->n_owners > 1 && !p->sharded)
-        zero_land(p, par, weights);
+        bucket_transfer_finish(weights);
 }

@@ -7,8 +7,8 @@
 #define TRAINER_OPTIMIZER_H
 
 #include "trainer/config.h"
+#include "trainer/data_parallel/bucket_transfer.h"
 #include "trainer/data_parallel/params.h"
-#include "trainer/data_parallel/zero_buckets.h"
 #include "trainer/process_groups.h"
 
 /* Numbers of a step, in device memory. */
@@ -32,6 +32,6 @@ struct optimizer_step {
 /* Clip by *n and update weights and moments. Collective over dp under ZeRO: `weights` sends them.
  */
 void optimizer_update(const struct optimizer_numbers *n, const struct optimizer_step *s,
-                      const struct params *p, const struct parallel *par, struct zero_way *weights);
+                      struct bucket_transfer *weights);
 
 #endif

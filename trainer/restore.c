@@ -11,7 +11,7 @@
 #include "layout/family.h"
 #include "layout/model_config.h"
 #include "reshard/restore.h"
-#include "trainer/data_parallel/zero_buckets.h"
+#include "trainer/data_parallel/bucket_transfer.h"
 #include "trainer/model/weight_init.h"
 #include "trainer/resume_diff.h"
 
@@ -327,7 +327,7 @@ tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_e
     TP_TRY(control_agree(control, read_start(t, r, step, err), err));
     params_copy_twins(&t->params);
     TP_TRY(sum_bytes(r, control, err));
-    zero_start(&t->params, &t->parallel, &t->weights);
+    bucket_transfer_start_weights(&t->weights);
 done:
     return st;
 }

@@ -173,7 +173,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     reduction_end(&t->reduction);
     optimizer_norm(&t->numbers->optimizer, &t->params, &t->parallel, c->opt.clip);
     r->lr = update.lr = schedule_lr(&c->opt, at->step, c->steps);
-    optimizer_update(&t->numbers->optimizer, &update, &t->params, &t->parallel, &t->weights);
+    optimizer_update(&t->numbers->optimizer, &update, &t->weights);
     if (t->net.is_last)
         sum_losses(t);
     TP_TRY(read_numbers(t, r, err));

@@ -165,9 +165,10 @@ static tp_status bind(struct trainer *t, const struct trainer_device *d, struct 
     t->net.k = t->params.k = (struct kernel_queue){ d->ops, t->queue };
     t->params.comm_queue = t->comm_queue;
     TP_TRY(net_bind(&t->net, &t->layout, &t->params, &t->parallel, err));
-    TP_TRY(reduction_open(&t->reduction, &t->params, &t->parallel, err));
-    TP_TRY(zero_open(&t->weights, &t->params, true, err));
-    TP_TRY(units_open(&t->units, t->parallel.dp, err));
+    TP_TRY(bucket_transfer_open(&t->weights, &t->params, &t->parallel, BUCKET_WEIGHTS, err));
+    TP_TRY(bucket_transfer_open(&t->grads, &t->params, &t->parallel, BUCKET_GRADS, err));
+    TP_TRY(reduction_open(&t->reduction, &t->grads, err));
+    units_open(&t->units, &t->weights, &t->grads);
     TP_TRY(open_messages(t, err));
 done:
     return st;
@@ -211,8 +212,8 @@ void trainer_close(struct trainer *t)
     device_queue_close(t->queue);
     parallel_free(&t->parallel);
     data_close(&t->data);
-    units_close(&t->units);
-    zero_close(&t->weights);
+    bucket_transfer_close(&t->weights);
+    bucket_transfer_close(&t->grads);
     reduction_close(&t->reduction);
     device_event_close(t->step_done);
     if (t->device) {

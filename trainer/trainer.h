@@ -58,7 +58,7 @@ struct trainer {
     struct net net;
     struct schedule schedule;
     struct units units;
-    struct zero_way weights; /* sends what was updated */
+    struct bucket_transfer weights, grads; /* under ZeRO */
     int n_slots;
     struct slot *slots;
     struct scratch scratch;

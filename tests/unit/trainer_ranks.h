@@ -8,7 +8,7 @@
 #include "device/cpu/cpu.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/unit/ranks.h"
-#include "trainer/data_parallel/zero_buckets.h"
+#include "trainer/data_parallel/bucket_transfer.h"
 #include "trainer/model/weight_init.h"
 #include "trainer/trainer.h"
 
@@ -34,7 +34,7 @@ static inline int run_trainer(struct comm_world *ranks, void *ctx)
         trainer_open(&t, r->config, r->model, &d, ranks, &err))
         return wrong_unless(0, err.msg);
     init_weights(&t.params, &t.layout, r->model, 1);
-    zero_start(&t.params, &t.parallel, &t.weights);
+    bucket_transfer_start_weights(&t.weights);
     wrong += r->fn(&t, r->ctx);
     trainer_close(&t);
     device_close(d.device);

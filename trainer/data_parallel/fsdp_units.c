@@ -1,8 +1,6 @@
 /* trainer/data_parallel/fsdp_units.c - see trainer/data_parallel/fsdp_units.h. */
 #include "trainer/data_parallel/fsdp_units.h"
 
-#include "trainer/data_parallel/zero_buckets.h"
-
 enum { NONE = -1 };
 
 static const struct bucket *bucket_of(const struct units *u, int unit)
@@ -49,45 +47,18 @@ tp_status units_init(struct units *u, const struct params *p, const struct net *
     return TP_OK;
 }
 
-tp_status units_open(struct units *u, struct comm *dp, struct tp_err *err)
+void units_open(struct units *u, struct bucket_transfer *weights, struct bucket_transfer *grads)
 {
-    struct device_event **const events[] = { &u->packed, &u->gathered, &u->reduced };
-    tp_status st = TP_OK;
-
-    u->dp = dp;
-    for (size_t i = 0; i < sizeof events / sizeof *events && u->params->sharded && !st; i++)
-        st = device_event_open(u->params->comm_queue->device, events[i], err);
-    return st;
-}
-
-void units_close(struct units *u)
-{
-    device_event_close(u->packed);
-    device_event_close(u->gathered);
-    device_event_close(u->reduced);
-}
-
-/* What is queued for sending from here on follows what was computed so far. */
-static void follow(struct units *u)
-{
-    device_record(u->params->k.queue, u->packed);
-    device_wait(u->params->comm_queue, u->packed);
+    u->weights = weights;
+    u->grads = grads;
 }
 
 /* ---- weights ---- */
 
 static void start_gather(struct units *u, int unit)
 {
-    const struct params *p = u->params;
-    const struct bucket *b = bucket_of(u, unit);
-    int me = comm_rank(u->dp);
-
-    zero_pack_weights(p, b, me, p->pack);
+    bucket_transfer_send(u->weights, unit);
     u->coming = unit;
-    follow(u);
-    comm_all_gather(u->dp, p->comm_queue, p->pack, p->pack + me * b->weights_each,
-                    b->weights_each * (int64_t)sizeof *p->pack, DTYPE_U8);
-    device_record(p->comm_queue, u->gathered);
 }
 
 /* The next visit's, if there is one. */
@@ -122,8 +93,7 @@ void units_need(struct units *u, int unit)
         tp_fail(&err, TP_E_INTERNAL, "zero3 gathers unit %d where %d is needed", u->coming, unit);
         device_fail(p->k.queue->device, &err);
     }
-    device_wait(p->k.queue, u->gathered);
-    zero_unpack_weights(p, bucket_of(u, unit), p->pack);
+    bucket_transfer_receive(u->weights, unit);
     u->held = unit;
     u->coming = NONE;
     start_next(u);
@@ -162,44 +132,30 @@ static struct range place_of(const struct units *u, const struct param *q)
     return own;
 }
 
-/* The gradients of a microbatch, from this rank's part of a pack to its sums. */
-static void take_sums(struct units *u, const struct bucket *b, const float *part)
+/* Add the gradients of a microbatch, which have arrived at `part`, to this rank's sums. */
+static void add_to_sums(struct units *u, const struct bucket *b, const float *part)
 {
     const struct params *p = u->params;
 
-    if (!p->same_bits) {
-        zero_add_sums(p, b, part);
-        return;
+    for (int i = b->first; i < b->first + b->n; i++) {
+        const struct param *q = &p->list[i];
+        const float *x = part + q->own.packed;
+
+        if (p->same_bits)
+            fold_add(&p->fold, place_of(u, q), u->leaving_leaf, x, &p->k);
+        else
+            p->k.ops->sum_add(p->k.queue,
+                              &(struct sum_add){ params_owned(p, q).grad, x, 1, q->own.n, 0, 0 });
     }
-    for (int i = b->first; i < b->first + b->n; i++)
-        fold_add(&p->fold, place_of(u, &p->list[i]), u->leaving_leaf, part + p->list[i].own.packed,
-                 &p->k);
 }
 
 /* Until the gradients that are under way are in their owners' sums. */
 static void finish_reduce(struct units *u)
 {
-    const struct bucket *b;
-
     if (u->leaving == NONE)
         return;
-    device_wait(u->params->k.queue, u->reduced);
-    b = bucket_of(u, u->leaving);
-    take_sums(u, b, u->params->grad_pack + comm_rank(u->dp) * b->each);
+    add_to_sums(u, bucket_of(u, u->leaving), bucket_transfer_receive(u->grads, u->leaving));
     u->leaving = NONE;
-}
-
-static void start_reduce(struct units *u, int unit)
-{
-    const struct params *p = u->params;
-    const struct bucket *b = bucket_of(u, unit);
-    float *pack = p->grad_pack, *part = pack + comm_rank(u->dp) * b->each;
-
-    zero_pack_grads(p, b, pack);
-    u->leaving = unit;
-    follow(u);
-    comm_reduce_scatter(u->dp, p->comm_queue, part, pack, b->each, DTYPE_F32);
-    device_record(p->comm_queue, u->reduced);
 }
 
 void units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf)
@@ -209,7 +165,8 @@ void units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf)
     finish_reduce(u);
     u->leaving_pass = pass;
     u->leaving_leaf = leaf;
-    start_reduce(u, unit);
+    bucket_transfer_send(u->grads, unit);
+    u->leaving = unit;
 }
 
 void units_end(struct units *u)

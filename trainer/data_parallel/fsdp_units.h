@@ -17,8 +17,8 @@
 #ifndef TRAINER_DATA_PARALLEL_FSDP_UNITS_H
 #define TRAINER_DATA_PARALLEL_FSDP_UNITS_H
 
-#include "comm/collective.h"
 #include "core/arena.h"
+#include "trainer/data_parallel/bucket_transfer.h"
 #include "trainer/data_parallel/params.h"
 #include "trainer/model/network.h"
 #include "trainer/pipeline/schedule.h"
@@ -28,8 +28,8 @@
 enum units_pass { UNITS_BEFORE, UNITS_LAYER, UNITS_AFTER };
 
 struct units {
-    const struct params *params; /* borrowed, and so is dp */
-    struct comm *dp;
+    const struct params *params;             /* borrowed, as the next two */
+    struct bucket_transfer *weights, *grads; /* NULL until units_open */
     int n_visits;
     int *visits; /* buckets of params, in the order in which a step gathers them */
     int next;    /* visit; n_visits: nothing is gathered ahead */
@@ -38,17 +38,14 @@ struct units {
     int leaving; /* the unit whose gradients are, -1: none */
     enum units_pass leaving_pass;
     int64_t leaving_leaf;
-    struct device_event *packed, *gathered, *reduced;
 };
 
 /* List the visits of a rank whose passes are `ops`. */
 tp_status units_init(struct units *u, const struct params *p, const struct net *n,
                      const struct schedule_rank *ops, struct arena *arena, struct tp_err *err);
 
-/* Open the events, for units of the ranks of dp; the queues of params are set. Close also after a
- * failure. */
-tp_status units_open(struct units *u, struct comm *dp, struct tp_err *err);
-void units_close(struct units *u);
+/* The transfers that gather weights and reduce gradients; borrowed. */
+void units_open(struct units *u, struct bucket_transfer *weights, struct bucket_transfer *grads);
 
 /* A step begins: weights have changed, and no gradient has been summed. Collective over dp, and so
  * are the following. */

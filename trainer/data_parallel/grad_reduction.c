@@ -93,7 +93,7 @@ static void start_bucket(struct reduction *r, int bucket)
 
     reduce_within(r, b->first, b->first + b->n);
     if (p->n_owners > 1) {
-        zero_send(p, par, &r->way, bucket);
+        bucket_transfer_send(r->grads, bucket);
     } else if (comm_size(par->replicas) > 1) {
         device_record(p->k.queue, r->ready);
         device_wait(p->comm_queue, r->ready);
@@ -102,22 +102,20 @@ static void start_bucket(struct reduction *r, int bucket)
     }
 }
 
-tp_status reduction_open(struct reduction *r, const struct params *p, const struct parallel *par,
-                         struct tp_err *err)
+tp_status reduction_open(struct reduction *r, struct bucket_transfer *grads, struct tp_err *err)
 {
+    struct device *d = grads->params->comm_queue->device;
     tp_status st;
 
-    *r = (struct reduction){ .params = p, .parallel = par };
-    TP_TRY(zero_open(&r->way, p, false, err));
-    TP_TRY(device_event_open(p->comm_queue->device, &r->ready, err));
-    TP_TRY(device_event_open(p->comm_queue->device, &r->done, err));
+    *r = (struct reduction){ .params = grads->params, .parallel = grads->groups, .grads = grads };
+    TP_TRY(device_event_open(d, &r->ready, err));
+    TP_TRY(device_event_open(d, &r->done, err));
 done:
     return st;
 }
 
 void reduction_close(struct reduction *r)
 {
-    zero_close(&r->way);
     device_event_close(r->ready);
     device_event_close(r->done);
 }
@@ -166,7 +164,7 @@ static void end_replicas(struct reduction *r)
     while (r->n_left)
         start_bucket(r, --r->n_left);
     if (p->n_owners > 1) {
-        zero_land(p, r->parallel, &r->way);
+        bucket_transfer_finish(r->grads);
     } else if (comm_size(r->parallel->replicas) > 1) {
         device_record(p->comm_queue, r->done);
         device_wait(p->k.queue, r->done);

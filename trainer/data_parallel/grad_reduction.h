@@ -16,22 +16,21 @@
 #ifndef TRAINER_DATA_PARALLEL_GRAD_REDUCTION_H
 #define TRAINER_DATA_PARALLEL_GRAD_REDUCTION_H
 
+#include "trainer/data_parallel/bucket_transfer.h"
 #include "trainer/data_parallel/params.h"
-#include "trainer/data_parallel/zero_buckets.h"
 #include "trainer/process_groups.h"
 
 struct reduction {
     const struct params *params;
     const struct parallel *parallel;
-    int n_left;          /* buckets that are not started: the first of the list */
-    struct zero_way way; /* with ZeRO; else: */
+    struct bucket_transfer *grads; /* with ZeRO; borrowed */
+    int n_left;                    /* buckets that are not started: the first of the list */
     struct device_event *ready, *done;
 };
 
-/* For steps over params, whose queues are set, and parallel; both are borrowed. Close also after a
- * failure. */
-tp_status reduction_open(struct reduction *r, const struct params *p, const struct parallel *par,
-                         struct tp_err *err);
+/* For steps over the params of `grads`, which transfers gradients under ZeRO; borrowed. Close also
+ * after a failure. */
+tp_status reduction_open(struct reduction *r, struct bucket_transfer *grads, struct tp_err *err);
 void reduction_close(struct reduction *r);
 
 /* A step begins. */

@@ -30,6 +30,7 @@ struct piece {
     int64_t from, n;      /* elements in the spans that have all of the entry; n may be 0 */
     int64_t to;           /* where it lies in its owner's spans */
     int64_t packed;       /* in its owner's part of a pack, when its bucket's gradients are there */
+    int64_t grad;         /* in `grad`: where its owner's gradients are, once they are summed */
     int64_t packed_bytes; /* and when its bucket's weights are */
 };
 
@@ -104,7 +105,7 @@ struct params {
     struct bucket *buckets;
 
     /* ZeRO over the n_owners ranks of dp (1: everyone owns all); see
-     * trainer/data_parallel/zero_buckets.h */
+     * trainer/data_parallel/bucket_transfer.h */
     int n_owners;
     struct piece *pieces; /* [n_owners][n] */
     int n_packs;          /* buckets that can be under way at a time */
@@ -187,7 +188,7 @@ struct sums {
 struct sums params_sums(const struct params *p, const struct param *q);
 
 /* Round what this rank owns to bf16; nothing in fp32. */
-void params_round(struct params *p);
+void params_round(const struct params *p);
 
 /* Bytes that a rank keeps of weights (masters too) and of gradients; of the windows and packs that
  * zero3 gathers a unit in. */

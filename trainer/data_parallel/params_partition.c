@@ -1,6 +1,6 @@
 /* trainer/data_parallel/params_partition.c - which rank of dp updates which rows, and in what runs
  * of entries they are sent; see trainer/data_parallel/params.h and
- * trainer/data_parallel/zero_buckets.h. */
+ * trainer/data_parallel/bucket_transfer.h. */
 #include "layout/memory.h"
 #include "trainer/data_parallel/params.h"
 
@@ -63,6 +63,7 @@ static void lay_out_packs(struct params *p, struct bucket *b)
             struct piece *x = &p->pieces[owner * p->n + i];
 
             x->packed = at;
+            x->grad = p->n_owners > 1 ? b->from + at : x->from;
             x->packed_bytes = bytes;
             at += x->n;
             bytes += (x->n * dtype_bytes(p->list[i].type) + 3) / 4 * 4;

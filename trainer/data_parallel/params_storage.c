@@ -113,7 +113,7 @@ struct owned params_owned(const struct params *p, const struct param *q)
 {
     struct owned o = { .n = q->own.n,
                        .value = p->owned ? p->owned + q->own.to : p->value + q->own.from,
-                       .grad = p->sharded ? p->owned_grad + q->own.to : p->grad + q->own.from,
+                       .grad = p->sharded ? p->owned_grad + q->own.to : p->grad + q->own.grad,
                        .exp_avg = p->exp_avg + q->own.to,
                        .exp_avg_sq = p->exp_avg_sq + q->own.to };
 
@@ -129,7 +129,7 @@ struct sums params_sums(const struct params *p, const struct param *q)
     return (struct sums){ p->grad + q->at, q->n };
 }
 
-void params_round(struct params *p)
+void params_round(const struct params *p)
 {
     for (int i = 0; p->dtype == DTYPE_BF16 && i < p->n; i++) {
         struct owned o = params_owned(p, &p->list[i]);

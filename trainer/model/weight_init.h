@@ -9,7 +9,8 @@
 #include "layout/model.h"
 #include "trainer/data_parallel/params.h"
 
-/* Fill the weights (masters in bf16) that this rank owns; zero_start makes them everyone's. */
+/* Fill the weights (masters in bf16) that this rank owns; bucket_transfer_start_weights sends them.
+ */
 void init_weights(const struct params *p, const struct layout *l, const struct model *m,
                   uint64_t seed);
 

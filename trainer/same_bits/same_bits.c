@@ -2,7 +2,6 @@
 #include "trainer/same_bits/same_bits.h"
 
 #include "layout/same_bits.h"
-#include "trainer/data_parallel/zero_buckets.h"
 
 /* ---- leaves ---- */
 
@@ -90,16 +89,18 @@ static void sum_ends(const struct params *p, const struct parallel *par)
     int first = p->tied;
 
     for (int i = first; first >= 0 && i < first + p->n_shards; i++) {
-        struct sums g = params_sums(p, &p->list[i]);
+        const struct owned o = params_owned(p, &p->list[i]);
 
-        if (g.n)
-            comm_all_reduce(par->ends, p->k.queue, g.at, g.n, DTYPE_F32, COMM_SUM);
+        if (o.n)
+            comm_all_reduce(par->ends, p->k.queue, o.grad, o.n, DTYPE_F32, COMM_SUM);
     }
-    if (p->head.n) {
-        struct sums g = params_sums(p, &p->list[p->table]);
+    for (int i = p->table; p->head.n && i < p->table + p->n_shards; i++) {
+        const struct param *q = &p->list[i], *table = &p->list[p->table];
+        int64_t at = p->sharded ? q->own.to - table->own.to : q->own.from - table->at;
 
         p->k.ops->sum_add(p->k.queue,
-                          &(struct sum_add){ g.at, p->fold.sum + p->head.at, 1, p->head.n, 0, 0 });
+                          &(struct sum_add){ params_owned(p, q).grad, p->fold.sum + p->head.at + at,
+                                             1, q->own.n, 0, 0 });
     }
 }
 
