@@ -1,4 +1,4 @@
-"""What the programs say about themselves: their option tables, from the variants that print them.
+"""The option tables of the programs, from variants of the programs that print them.
 
 A description is a dict: program ("tp-ckpt show"), version, intro, tail, and options or verbs. The
 fields of an option are those of core/opt.h; kind is "argument", "optional argument", "heading",

@@ -3,10 +3,12 @@
  * -ltp-progress.
  *
  *     struct tp_progress *p = tp_progress_open(rank, world);
+ *
  *     for (step = 0; step < steps; step++) {
- *         tp_progress_collective(p, 1);      // before a collective: optional, shows which rank
- * hangs all_reduce(...); tp_progress_collective(p, 0);      // after it tp_progress_step(p, step +
- * 1, loss);
+ *         tp_progress_collective(p, 1);    before a collective; optional: shows which rank hangs
+ *         all_reduce(...);
+ *         tp_progress_collective(p, 0);    after it
+ *         tp_progress_step(p, step + 1, loss);
  *     }
  *     tp_progress_close(p);
  *

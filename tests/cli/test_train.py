@@ -216,7 +216,7 @@ def test_the_estimate_is_near_what_is_measured(layout, dtype, micro, saves, tmp_
     assert 0.75 * estimate <= peak <= estimate
 
 
-def test_a_loss_that_is_no_number_is_said_once(tiny):
+def test_a_loss_that_is_not_a_number_is_reported_once(tiny):
     r = ok("tp-train", "--model", tiny, "--data", TEXT, "--steps", 4, "--seq", 16, "--lr", 1e30,
            "--warmup", 0, "--layout", "tp2")
     assert "loss nan  grad norm nan" in r.out and "-nan" not in r.out

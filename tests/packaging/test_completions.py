@@ -13,7 +13,7 @@ import pytest
 
 import harness
 
-# What is typed, and what Tab makes of it.
+# What is typed, and what it becomes after Tab.
 TYPED = [
     ("tp-ckpt ve", "tp-ckpt verify "),
     ("tp-ckpt show --st", "--step"),
@@ -36,7 +36,7 @@ TYPED = [
 ]
 # What is typed, and what must not be offered.
 NOT_OFFERED = [
-    ("tp-train --layout tp4", "tp4tp"),   # an axis that is there already
+    ("tp-train --layout tp4", "tp4tp"),   # an axis that the layout already has
     ("tp-run job.", "job.txt"),
     ("tp-reshard --to tp2 --", "--warmup"),  # another program's option
 ]
@@ -59,7 +59,7 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def read_until(self, text, seconds):
-        """What the shell prints until it has printed text, or for so many seconds."""
+        """What the shell prints until it has printed text, or until the time is over."""
         end, got = time.monotonic() + seconds, ""
         while text not in got and time.monotonic() < end:
             if select.select([self.fd], [], [], 0.1)[0]:

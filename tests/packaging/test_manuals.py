@@ -1,4 +1,4 @@
-"""Manual pages: they are correct roff, and say what --help says.
+"""Manual pages: they are correct roff, and describe all options that --help shows.
 
 needs: tp-train tp-reshard tp-ckpt tp-run
 """

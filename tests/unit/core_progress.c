@@ -1,4 +1,5 @@
-/* tests/unit/core_progress.c - the progress line tells the total and the rate, and only when asked.
+/* tests/unit/core_progress.c - the progress line has the total and the rate, and is printed only
+ * when asked.
  */
 #include "core/progress.h"
 

@@ -20,11 +20,11 @@
 
 enum { N = 8 };
 
-/* What the ranks tell the test; shared. */
+/* What the ranks report to the test, in shared memory. */
 struct board {
     _Atomic pid_t pids[N];
     _Atomic int ready, mark;
-    _Atomic int64_t waiting_us; /* processor time */
+    _Atomic int64_t waiting_us; /* CPU time */
 };
 
 static inline struct board *board_new(void)
@@ -67,7 +67,7 @@ struct job {
     tp_status st; /* of launch_ranks, with its error and exit code */
     struct tp_err err;
     int code;
-    double seconds; /* that it took */
+    double seconds; /* wall time of the job */
 };
 
 static inline void job_run_on(struct job *j, rank_fn fn)
