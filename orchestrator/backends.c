@@ -5,6 +5,7 @@
 
 #include "orchestrator/backend/local/local.h"
 #include "orchestrator/backend/slurm/slurm.h"
+#include "orchestrator/backend/slurm/slurm_options.h"
 
 static const struct backend *const LIST[] = { &LOCAL_BACKEND, &SLURM_BACKEND, NULL };
 
@@ -15,10 +16,9 @@ const struct backend *const *backends(void)
 
 const struct job_backend *const *backends_job(void)
 {
-    static const struct job_backend *list[sizeof LIST / sizeof LIST[0]];
+    static const struct job_backend *const list[] = { &LOCAL_JOB_BACKEND, &SLURM_JOB_BACKEND,
+                                                      NULL };
 
-    for (int i = 0; LIST[i]; i++)
-        list[i] = LIST[i]->job;
     return list;
 }
 

@@ -150,7 +150,7 @@ static tp_status restart_after_fault(struct run *r)
     if (st || r->end.over)
         return st;
     r->record.fails_in_row = trained ? 0 : r->record.fails_in_row + 1;
-    run_blame(r, f);
+    run_count_fault(r, f);
     return start_again(r);
 }
 
@@ -217,14 +217,14 @@ static tp_status hand_over(struct run *r, const struct backend_cause *cause)
 static tp_status after_unasked_save(struct run *r, bool *decided)
 {
     struct backend_cause cause;
-    enum backend_fate fate = backend_fate(&r->backend, &cause);
+    enum backend_allocation allocation = backend_after_save(&r->backend, &cause);
 
-    *decided = fate != BACKEND_STAYS;
-    if (r->backend.table->fate)
+    *decided = allocation != BACKEND_ALLOCATION_STAYS;
+    if (r->backend.table->after_save)
         r->record.fault_at = 0;
-    if (fate == BACKEND_TAKEN)
+    if (allocation == BACKEND_ALLOCATION_TAKEN)
         return hand_over(r, &cause);
-    if (fate == BACKEND_STAYS)
+    if (allocation == BACKEND_ALLOCATION_STAYS)
         return TP_OK;
     backend_look(&r->backend, true); /* the plan finds out how it ended */
     return run_plan_begin(r);

@@ -39,7 +39,7 @@ tp_status run_node_lost(struct run *r, struct node *node, const struct backend_c
     return run_drain_fault(r, &f);
 }
 
-void run_blame(struct run *r, const struct attempt_fault *f)
+void run_count_fault(struct run *r, const struct attempt_fault *f)
 {
     struct node *n = f->node;
     double seconds = r->job->restart.exclude_for;

@@ -140,7 +140,7 @@ int run_usable_nodes(const struct run *r);
 tp_status run_node_lost(struct run *r, struct node *node, const struct backend_cause *cause,
                         double waited);
 /* A fault counts against its node, which is excluded after restart.blame of them. */
-void run_blame(struct run *r, const struct attempt_fault *f);
+void run_count_fault(struct run *r, const struct attempt_fault *f);
 json_t *run_nodes_json(const struct run *r);
 
 /* ---- run_host.c ---- */

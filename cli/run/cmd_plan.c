@@ -6,6 +6,7 @@
 #include "cli/run/cmd.h"
 #include "cli/run/run_context.h"
 #include "core/size.h"
+#include "orchestrator/job/job_file.h"
 #include "orchestrator/plan/candidates.h"
 #include "orchestrator/state/journal.h"
 #include "orchestrator/state/run_record.h"
@@ -125,7 +126,7 @@ int cmd_run_plan(int argc, char **argv)
     TP_TRY(run_context_open(&context, path, &err));
     TP_TRY(read_times(&times, &context.job, &err));
     if (!ranks)
-        ranks = job_backend_ranks(&context.job);
+        ranks = job_ranks(&context.job);
     TP_TRY(candidates_find(&c, &n, &context.job, &times, ranks, &context.arena, &err));
     if (as_json)
         print_json(c, n);

@@ -81,9 +81,9 @@ bool backend_explains_sigterm(const struct backend_run *b, struct backend_cause 
     return b->table->explains_sigterm && b->table->explains_sigterm(b->state, cause);
 }
 
-enum backend_fate backend_fate(const struct backend_run *b, struct backend_cause *cause)
+enum backend_allocation backend_after_save(const struct backend_run *b, struct backend_cause *cause)
 {
-    return b->table->fate ? b->table->fate(b->state, cause) : BACKEND_STAYS;
+    return b->table->after_save ? b->table->after_save(b->state, cause) : BACKEND_ALLOCATION_STAYS;
 }
 
 bool backend_is_ending(const struct backend_run *b, struct backend_cause *cause)

@@ -2,12 +2,12 @@
  * orchestrator/backend/backend.h - where ranks run: a table of functions, one for each backend.
  *
  * A backend is a folder beside this file with one `struct backend`, which orchestrator/backends.c
- * lists. It knows its nodes, starts the ranks of an attempt on them, and says what the scheduler
- * has in mind. It never decides about the job: that is for the state machine, which offers the
- * functions of struct backend_host in return.
+ * lists. It knows its nodes, starts the ranks of an attempt on them, and reports what its scheduler
+ * does with them. The state machine decides about the job, and offers the functions of struct
+ * backend_host to the backend.
  *
- * A function that a backend has no use for is NULL, and backend.c says what happens then. Functions
- * that return tp_status put their sentence into host->err. A status other than TP_OK ends tp-run.
+ * A function that a backend does not need is NULL; backend.c has the default. A function that
+ * returns tp_status puts its sentence into host->err. A status other than TP_OK ends tp-run.
  */
 #ifndef ORCHESTRATOR_BACKEND_BACKEND_H
 #define ORCHESTRATOR_BACKEND_BACKEND_H
@@ -85,11 +85,11 @@ struct backend_launch {
     struct arena *arena;      /* for the command's words */
 };
 
-/* What the scheduler has in mind. */
-enum backend_fate {
-    BACKEND_STAYS, /* the nodes stay the job's, as far as is known */
-    BACKEND_TAKEN, /* they are taken away, and the job shall continue elsewhere */
-    BACKEND_GONE,  /* the allocation is over, or was cancelled */
+/* What the scheduler does with the job's nodes. */
+enum backend_allocation {
+    BACKEND_ALLOCATION_STAYS, /* the job keeps them, as far as is known */
+    BACKEND_ALLOCATION_TAKEN, /* they are taken away, and the job shall continue elsewhere */
+    BACKEND_ALLOCATION_OVER,  /* the allocation has ended, or was cancelled */
 };
 
 /* What the end of an attempt's log says. */
@@ -127,8 +127,8 @@ struct backend {
 
     /* ---- planning ---- */
 
-    /* *ready: host->nodes are there to plan for. If not, they were requested, or the run is over.
-     */
+    /* *ready: host->nodes has the nodes to plan for. Otherwise they were requested, or the run is
+     * over. */
     tp_status (*ready)(void *state, bool *ready);
     /* Whether the nodes that are left are too few, so that hand_over shall get others. */
     bool (*wants_nodes)(const void *state, int usable, bool has_layout);
@@ -150,8 +150,9 @@ struct backend {
 
     /* ---- the end of an attempt ---- */
 
-    /* The ranks have saved and ended without having been asked. Waits for the answer. */
-    enum backend_fate (*fate)(void *state, struct backend_cause *cause);
+    /* The ranks have saved and ended though tp-run did not ask them to: asks the scheduler why, and
+     * waits for its answer. */
+    enum backend_allocation (*after_save)(void *state, struct backend_cause *cause);
     /* Whether the attempt ends because the allocation does. */
     bool (*is_ending)(const void *state, struct backend_cause *cause);
     /* Continue in other nodes, or leave that to another job of the scheduler. cause: NULL when
@@ -195,7 +196,7 @@ struct backend {
     void (*standby_end)(const struct backend_call *call);
 };
 
-/* A backend at work for a run. */
+/* The backend of a run. */
 struct backend_run {
     const struct backend *table;
     void *state;
@@ -218,7 +219,8 @@ double backend_node_timeout(const struct backend_run *b);   /* 0: none */
 bool backend_is_paused(const struct backend_run *b);        /* no */
 bool backend_explains_silence(const struct backend_run *b); /* no */
 bool backend_explains_sigterm(const struct backend_run *b, struct backend_cause *cause); /* no */
-enum backend_fate backend_fate(const struct backend_run *b, struct backend_cause *cause);
+enum backend_allocation backend_after_save(const struct backend_run *b,
+                                           struct backend_cause *cause);
 bool backend_is_ending(const struct backend_run *b, struct backend_cause *cause); /* no */
 tp_status backend_hand_over(const struct backend_run *b, const struct backend_cause *cause,
                             bool *plan); /* plan */

@@ -18,12 +18,8 @@ struct job_backend {
     bool finds_nodes;           /* it finds out its nodes; those of the job file are not used */
     /* Further checks of the options. May be NULL. TP_E_USAGE. */
     tp_status (*check)(const struct job *job, struct tp_err *err);
-    /* For job_backend_ranks. NULL: the slots of the job file's nodes. */
+    /* For job_ranks (job_file.h). NULL: the slots of the job file's nodes. */
     int (*ranks)(const struct job *job);
 };
-
-/* The ranks that the job has room for when nothing fails: on the job file's nodes, or on those that
- * the backend is going to ask for. */
-int job_backend_ranks(const struct job *j);
 
 #endif

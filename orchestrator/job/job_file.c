@@ -179,3 +179,8 @@ void job_file_example(FILE *f, const struct job_backend *const *backends)
             write_keys(f, backends[i]->keys, backends);
         }
 }
+
+int job_ranks(const struct job *j)
+{
+    return j->backend->ranks ? j->backend->ranks(j) : (int)job_slots(j);
+}

@@ -27,4 +27,8 @@ tp_status job_file_parse(struct job *out, const char *text, size_t size, const c
 /* Write a commented job file with every key and its default. */
 void job_file_example(FILE *f, const struct job_backend *const *backends);
 
+/* The ranks that the job has room for when nothing fails: on the job file's nodes, or on those that
+ * the backend is going to ask for. */
+int job_ranks(const struct job *j);
+
 #endif

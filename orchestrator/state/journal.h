@@ -1,15 +1,13 @@
 /*
  * orchestrator/state/journal.h - what tp-run did and is about to do, so that it can be killed at
-any
- * moment.
+ * any moment.
  *
- * STATE/journal has a line a record, "CRC32C LENGTH {json}
-", appended and synced before the action
- * that it announces and after the outcome that it reports. Each record has the whole run record
- * (run_record.h), so taking over means reading the last good record; the lines before it are
- * history for people. A torn last line is cut off, and damage before the last good record is
- * skipped. At 4 MiB a new journal begins with the last record; the one before is journal.old.
- * STATE/lock is held (flock) for as long as the journal is open.
+ * STATE/journal has one line for each record: CRC32C, length, JSON. A record is appended and synced
+ * before the action that it announces, or after the outcome that it reports. Each record has the
+ * whole run record (run_record.h), so taking over means reading the last good record; the lines
+ * before it are history for people. A torn last line is cut off, and damage before the last good
+ * record is skipped. At 4 MiB a new journal begins with the last record; the one before is
+ * journal.old. STATE/lock is held (flock) for as long as the journal is open.
  */
 #ifndef ORCHESTRATOR_STATE_JOURNAL_H
 #define ORCHESTRATOR_STATE_JOURNAL_H

@@ -1,6 +1,8 @@
-"""tp-run on one machine: restarts, scaling, stopping, taking over. Faults 45 to 52.
+"""tp-run on one machine: restarts, scaling, stopping, taking over.
 
 needs: tp-run tp-train tp-ckpt tp-reshard libtp-progress.so
+covers: cli/run/cmd_change cli/run/cmd_job cli/run/cmd_worker cli/run/run_context
+covers: orchestrator/run_watch
 """
 import json
 import os

@@ -1,6 +1,7 @@
 """tp-run relay, which stands between Slurm's step and a rank: here without Slurm.
 
 needs: tp-run
+covers: orchestrator/process/relay
 """
 import os
 import pathlib

@@ -1,6 +1,7 @@
 """tp-run and checkpoints of another layout: read as they are, or converted by tp-reshard first.
 
-needs: tp-run tp-train tp-reshard tp-ckpt fault/shim.so
+needs: tp-run tp-train tp-reshard tp-ckpt fault/shim.so fault/journal_kill.so
+covers: orchestrator/run_convert orchestrator/run_helper
 """
 import os
 import shutil

@@ -1,6 +1,7 @@
 """Which layout tp-run takes when nodes go and come back: memory, and what a restart is worth.
 
 needs: tp-run tp-train tp-ckpt tp-reshard
+covers: orchestrator/run_rescale
 """
 import re
 

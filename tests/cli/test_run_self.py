@@ -1,6 +1,6 @@
 """tp-run itself: killed, started twice, frozen, with a clock that jumps; and many faults in one run.
 
-needs: tp-run tp-train tp-reshard tp-ckpt
+needs: tp-run tp-train tp-reshard tp-ckpt fault/journal_kill.so
 """
 import contextlib
 import fcntl

@@ -1,7 +1,11 @@
 """tp-run on a real Slurm of several nodes on this machine (cluster.sh): nodes crash and come back.
 
-Needs root and Debian's slurmctld, slurmd, slurm-client, munge, iproute2; skipped, saying so, where
-they are missing. Not to be run beside itself: one cluster a machine.
+These tests need root and Debian's slurmctld, slurmd, slurm-client, munge and iproute2, and are skipped
+with a message where one is missing. A machine has room for one cluster: do not run them twice at once.
+
+covers: orchestrator/run_relays orchestrator/backend/slurm/slurm_nodes
+covers: orchestrator/backend/slurm/slurm_growth orchestrator/backend/slurm/slurm_standby
+covers: orchestrator/backend/slurm/slurm_verbs
 """
 import os
 import pathlib

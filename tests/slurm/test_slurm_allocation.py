@@ -1,4 +1,9 @@
-"""The allocation of a tp-run on Slurm: queued for, ended by its wall time, passed options."""
+"""The allocation of a tp-run on Slurm: it waits in the queue, gets its options, and ends with its wall
+time.
+
+covers: orchestrator/backend/slurm/slurm_allocation orchestrator/backend/slurm/slurm_ending
+covers: orchestrator/backend/slurm/slurm_next
+"""
 import json
 import os
 import shutil

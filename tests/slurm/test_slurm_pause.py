@@ -1,4 +1,7 @@
-"""tp-run and a job that Slurm stops for a while or takes its nodes from: suspended, preempted, requeued."""
+"""tp-run and a job that Slurm suspends, preempts or requeues.
+
+covers: orchestrator/backend/slurm/slurm_pause
+"""
 import subprocess
 import time
 

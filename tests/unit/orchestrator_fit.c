@@ -153,23 +153,24 @@ static void judge(struct tally *n, const struct train_config *c, const struct mo
 {
     struct train_config as_planned = *c;
     struct tp_err why = { 0 };
-    char way[RUN_CONFIG_TEXT_MAX];
+    char config[RUN_CONFIG_TEXT_MAX];
 
-    run_config_format(way, &x->config);
+    run_config_format(config, &x->config);
     if (x->legal) {
         n->offered++;
         as_planned.micro_batch_size = x->config.micro ? x->config.micro : c->micro_batch_size;
         as_planned.recompute = recompute ? c->recompute : x->config.recompute;
         cr_assert(accepts(&as_planned, &x->config.spec, m, &why), "tp-run offers %s, tp-train: %s",
-                  way, why.msg);
+                  config, why.msg);
         return;
     }
     n->refused++;
-    cr_assert(!accepts(c, &x->config.spec, m, &why), "tp-train runs %s, tp-run: %s", way, x->why);
+    cr_assert(!accepts(c, &x->config.spec, m, &why), "tp-train runs %s, tp-run: %s", config,
+              x->why);
     cr_assert(x->why[0] && strncmp(why.msg, x->why, strlen(x->why)) == 0,
-              "%s: tp-run says: %s; tp-train: %s", way, x->why, why.msg);
+              "%s: tp-run says: %s; tp-train: %s", config, x->why, why.msg);
     cr_assert(c->micro_batch_size || c->same_bits || !accepts_any(c, &x->config.spec, m),
-              "tp-train runs %s at another --micro, tp-run: %s", way, x->why);
+              "tp-train runs %s at another --micro, tp-run: %s", config, x->why);
 }
 
 /* Nothing can be run at all: the plan's error is tp-train's at every layout that fits the tensors.

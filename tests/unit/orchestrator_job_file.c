@@ -1,6 +1,6 @@
 /* tests/unit/orchestrator_job_file.c - job files: the example, defaults, mistakes, damaged text.
  *
- * covers: orchestrator/job/job_backend orchestrator/job/job_key orchestrator/job/job_value
+ * covers: orchestrator/job/job_key orchestrator/job/job_value
  * covers: orchestrator/job/job_yaml */
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
@@ -37,8 +37,8 @@ Test(job_file, the_example_parses_and_has_the_defaults)
     cr_expect_str_eq(example.ckpt, "/tmp/ckpt");
     cr_expect_str_eq(plain.state, "/tmp/x.run");
     cr_expect_eq(example.n_nodes, 2);
-    cr_expect_eq(job_backend_ranks(&example), 4);
-    cr_expect_eq(job_backend_ranks(&plain), 1);
+    cr_expect_eq(job_ranks(&example), 4);
+    cr_expect_eq(job_ranks(&plain), 1);
     free(text);
 }
 
@@ -92,13 +92,13 @@ Test(job_file, each_backend_has_a_section_of_its_own)
     cr_assert_eq(parse(&j, "command: x\nckpt: y\nnodes: 3\nslurm: {nodes: 4, tasks_per_node: 8}\n"),
                  TP_OK, "%s", err.msg);
     cr_expect_str_eq(j.backend->name, "local");
-    cr_expect_eq(job_backend_ranks(&j), 3);
+    cr_expect_eq(job_ranks(&j), 3);
     cr_assert_eq(parse(&j, "command: x\nckpt: y\nnodes: 3\nslurm: {nodes: 4, tasks_per_node: 8}\n"
                            "backend: slurm\n"),
                  TP_OK, "%s", err.msg);
     cr_expect_str_eq(j.backend->name, "slurm");
     cr_expect_eq(j.n_nodes, 0, "its nodes are Slurm's");
-    cr_expect_eq(job_backend_ranks(&j), 32);
+    cr_expect_eq(job_ranks(&j), 32);
     cr_expect_eq(parse(&j, "command: x\nckpt: y\nlocal: {a: 1}\n"), TP_E_USAGE);
     cr_expect(strstr(err.msg, "there is no key \"local\""), "%s", err.msg);
 }

@@ -43,7 +43,7 @@ Test(slurm_command, options_go_to_the_request_and_containers_to_the_ranks)
     const struct slurm_step step = { .job = 12, .nodes = "n1,n2", .n_nodes = 2, .ranks = 16 };
 
     read_job(&job, &arena, "[--account=a, --time=5, --container=/x, --exclude=n1]");
-    cr_expect_eq(job_backend_ranks(&job), 32);
+    cr_expect_eq(job_ranks(&job), 32);
     cr_assert_eq(slurm_salloc(&w, &job, &q, &arena, &err), TP_OK);
     cr_expect(has(&w, "--account=a") && has(&w, "--time=5") && has(&w, "--nodes=4"));
     cr_expect(has(&w, "--container=/x") && has(&w, "--no-kill") && has(&w, "--no-shell"));

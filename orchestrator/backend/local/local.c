@@ -40,10 +40,10 @@ static tp_status local_command(void *state, const struct backend_launch *launch,
     return TP_OK;
 }
 
-static const struct job_backend JOB = { .name = "local" };
+const struct job_backend LOCAL_JOB_BACKEND = { .name = "local" };
 
 const struct backend LOCAL_BACKEND = {
-    .job = &JOB,
+    .job = &LOCAL_JOB_BACKEND,
     .open = local_open,
     .command = local_command,
 };

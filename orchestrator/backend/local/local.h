@@ -8,6 +8,7 @@
 
 #include "orchestrator/backend/backend.h"
 
+extern const struct job_backend LOCAL_JOB_BACKEND;
 extern const struct backend LOCAL_BACKEND;
 
 #endif

@@ -77,19 +77,19 @@ static void report_taken(struct slurm *s, const struct backend_cause *cause)
                              (json_int_t)s->allocation.job));
 }
 
-/* Ask Slurm, waiting. BACKEND_STAYS also when there is no answer. */
-static enum backend_fate ask_fate(struct slurm *s)
+/* Ask Slurm, waiting. BACKEND_ALLOCATION_STAYS also when there is no answer. */
+static enum backend_allocation ask_slurm(struct slurm *s)
 {
     struct arena arena = { 0 };
     struct job_words words;
     struct slurm_view view;
     struct backend_cause cause;
     struct tp_err ignored;
-    enum backend_fate fate = BACKEND_STAYS;
+    enum backend_allocation allocation = BACKEND_ALLOCATION_STAYS;
     char *text;
 
     if (!s->allocation.job)
-        return BACKEND_STAYS;
+        return BACKEND_ALLOCATION_STAYS;
     slurm_view_words(&words, s->allocation.job, &arena);
     if (slurm_ask(&text, &words, &s->client, PATIENCE_S, &arena, &ignored) == TP_OK &&
         slurm_view_read(&view, text, time(NULL))) {
@@ -99,20 +99,20 @@ static enum backend_fate ask_fate(struct slurm *s)
             end_because(s, &cause);
             report_taken(s, &cause);
         } else if (strcmp(view.state, "RUNNING") != 0) {
-            fate = BACKEND_GONE;
+            allocation = BACKEND_ALLOCATION_OVER;
         }
     }
     arena_free(&arena);
-    return s->ending.ending ? BACKEND_TAKEN : fate;
+    return s->ending.ending ? BACKEND_ALLOCATION_TAKEN : allocation;
 }
 
-enum backend_fate slurm_fate(void *state, struct backend_cause *cause)
+enum backend_allocation slurm_after_save(void *state, struct backend_cause *cause)
 {
     struct slurm *s = state;
-    enum backend_fate fate = ask_fate(s);
+    enum backend_allocation allocation = ask_slurm(s);
 
     *cause = s->ending.cause;
-    return fate;
+    return allocation;
 }
 
 bool slurm_explains_sigterm(void *state, struct backend_cause *cause)
@@ -120,7 +120,7 @@ bool slurm_explains_sigterm(void *state, struct backend_cause *cause)
     struct slurm *s = state;
 
     return s->inside && !s->ending.waits && s->inside == s->allocation.job &&
-           slurm_fate(s, cause) == BACKEND_TAKEN;
+           slurm_after_save(s, cause) == BACKEND_ALLOCATION_TAKEN;
 }
 
 static tp_status see_preempted(struct slurm *s)

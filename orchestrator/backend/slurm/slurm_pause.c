@@ -10,7 +10,7 @@
 #include "orchestrator/backend/slurm/slurm_run.h"
 
 /* Slurm answers in some ten milliseconds. When it does not, a dead job is not waited for. */
-static const double ANSWER_S = 5, SAME_DOUBT_S = 1, STOOD_STILL_S = 5;
+static const double ANSWER_S = 5, SAME_SILENCE_S = 1, STOOD_STILL_S = 5;
 
 enum { ASKS = 4 }; /* one second apart */
 
@@ -32,12 +32,12 @@ bool slurm_explains_silence(void *state)
         return false;
     if (p->since > 0)
         return true;
-    if (now - p->last_at > SAME_DOUBT_S)
-        p->doubt_at = now;
-    p->last_at = now;
-    if (now - p->doubt_at > ANSWER_S)
+    if (now - p->silence_asked_at > SAME_SILENCE_S)
+        p->silent_since = now;
+    p->silence_asked_at = now;
+    if (now - p->silent_since > ANSWER_S)
         return false;
-    if (a->asked_at < p->doubt_at) { /* not asked about this silence yet */
+    if (a->asked_at < p->silent_since) { /* not asked about this silence yet */
         slurm_look(s, false);
         return true;
     }

@@ -94,11 +94,12 @@ struct slurm_growth {
 
 /* slurm_pause.c */
 struct slurm_pause {
-    double since;             /* when the suspension was seen, 0: not suspended */
-    double ticked_at;         /* the last tick */
-    double doubt_at, last_at; /* a silence that may be a suspension: first and last asked about */
-    double ask_at;            /* when to repeat the request to save and stop */
-    int asks;                 /* how often */
+    double since;     /* when the suspension was seen, 0: not suspended */
+    double ticked_at; /* the last tick */
+    double silent_since,
+        silence_asked_at; /* a silence that may be a suspension: first and last asked about */
+    double ask_at;        /* when to repeat the request to save and stop */
+    int asks;             /* how often */
 };
 
 /* slurm_nodes.c */
@@ -197,8 +198,9 @@ void slurm_pause_tick(struct slurm *s);
 /* ---- slurm_ending.c ---- */
 
 bool slurm_is_ending(const void *state, struct backend_cause *cause);
-enum backend_fate slurm_fate(void *state, struct backend_cause *cause); /* waits for squeue */
-bool slurm_explains_sigterm(void *state, struct backend_cause *cause);  /* the same */
+enum backend_allocation slurm_after_save(void *state,
+                                         struct backend_cause *cause); /* waits for squeue */
+bool slurm_explains_sigterm(void *state, struct backend_cause *cause); /* the same */
 tp_status slurm_hand_over(void *state, const struct backend_cause *cause, bool *plan);
 /* A new allocation is held. */
 void slurm_ending_begin(struct slurm *s);

@@ -1,0 +1,230 @@
+/* tests/unit/orchestrator_process.c - programs are started, found by their environment, and their
+ * end is noted.
+ *
+ * covers: orchestrator/process/spawn orchestrator/process/child orchestrator/process/environment
+ * covers: orchestrator/process/supervisor */
+#include "orchestrator/process/process.h"
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/file.h"
+#include "orchestrator/process/child.h"
+#include "orchestrator/process/spawn.h"
+#include "orchestrator/process/supervisor.h"
+
+static char dir[] = "/tmp/tp-process-XXXXXX";
+static struct tp_err err;
+static struct environment env;
+
+static void setup(void)
+{
+    char *const list[] = { "PATH=/usr/bin:/bin", "A=1", NULL };
+
+    cr_assert_not_null(mkdtemp(dir));
+    environment_copy(&env, list);
+}
+
+static void teardown(void)
+{
+    environment_free(&env);
+    file_remove_tree(dir, &err);
+}
+
+TestSuite(process, .init = setup, .fini = teardown, .timeout = 60);
+
+static void sleep_ms(int ms)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000L }, NULL);
+}
+
+/* ---- environment ---- */
+
+Test(process, an_environment_is_a_value)
+{
+    static const char *const kept[] = { "SLOW_B", NULL };
+
+    environment_set(&env, "A", "2");
+    environment_set(&env, "SLOW_A", "x");
+    environment_set(&env, "SLOW_B", "y");
+    environment_set(&env, "B", "");
+    cr_expect_str_eq(environment_get(&env, "A"), "2");
+    cr_expect_str_eq(environment_get(&env, "B"), "");
+    cr_expect_null(environment_get(&env, "PAT"), "a part of a name is no name");
+    environment_unset_prefix(&env, "SLOW_", kept);
+    cr_expect_null(environment_get(&env, "SLOW_A"));
+    cr_expect_str_eq(environment_get(&env, "SLOW_B"), "y");
+    environment_unset(&env, "A");
+    cr_expect_null(environment_get(&env, "A"));
+    cr_expect_eq(env.n, 3);
+    cr_expect_null(environment_list(&env)[3]);
+    cr_expect_null(getenv("SLOW_B"), "that of the process is another one");
+}
+
+/* ---- children ---- */
+
+/* Run a shell script to its end, and return its exit code. */
+static int run_child(struct child *c, const char *script, double seconds)
+{
+    char *argv[] = { "sh", "-c", (char *)(uintptr_t)script, NULL };
+    const struct child_setup setup = { .argv = argv, .env = &env, .dir = dir };
+    int status;
+
+    cr_assert_eq(child_start(c, &setup, &err), TP_OK, "%s", err.msg);
+    c->until = seconds > 0 ? clock_seconds() + seconds : 0;
+    while (waitpid(c->pid, &status, WNOHANG) == 0) {
+        child_poll(c, clock_seconds());
+        sleep_ms(5);
+    }
+    return child_ended(c, status);
+}
+
+Test(process, the_output_of_a_child_is_collected)
+{
+    struct child c = { .fd = -1 };
+
+    cr_expect_eq(run_child(&c, "pwd; echo $A; echo end >&2; echo; exit 3", 0), 3);
+    cr_expect(strstr(c.text, dir) && strstr(c.text, "\n1\nend"), "%s", c.text);
+    cr_expect_str_eq(c.last, "end");
+    cr_expect_eq(c.n, strlen(c.text));
+    cr_expect_eq(run_child(&c, "exit 0", 0), 0);
+    cr_expect_str_eq(c.last, "", "nothing is left of the one before");
+    child_free(&c);
+}
+
+Test(process, more_output_than_a_pipe_holds_does_not_block)
+{
+    struct child c = { .fd = -1 };
+
+    cr_expect_eq(run_child(&c, "head -c 300000 /dev/zero | tr '\\0' x", 0), 0);
+    cr_expect_eq(c.n, 300000);
+    child_free(&c);
+}
+
+Test(process, a_child_that_takes_too_long_is_killed)
+{
+    struct child c = { .fd = -1 };
+
+    cr_expect_eq(run_child(&c, "exec sleep 30", 0.1), 128 + SIGKILL);
+    child_free(&c);
+}
+
+Test(process, a_program_that_does_not_exist_exits_with_127)
+{
+    struct child c = { .fd = -1 };
+    char *argv[] = { "/nonexistent/program", NULL };
+    const struct child_setup setup = { .argv = argv, .env = &env };
+    int status;
+
+    cr_assert_eq(child_start(&c, &setup, &err), TP_OK);
+    waitpid(c.pid, &status, 0);
+    cr_expect_eq(child_ended(&c, status), 127);
+    cr_expect(strstr(c.last, "/nonexistent/program"), "%s", c.last);
+    child_free(&c);
+}
+
+/* ---- sweeping ---- */
+
+static pid_t sleeper(const char *id)
+{
+    char *argv[] = { "sleep", "30", NULL };
+    struct spawn s = { .argv = argv, .env = &env, .out = -1, .report = -1 };
+    pid_t pid;
+
+    environment_set(&env, PROCESS_ID_ENV, id);
+    pid = spawn_start(&s);
+    cr_assert_gt(pid, 0);
+    while (process_find(PROCESS_ID_ENV, id) != pid) /* until it has executed the program */
+        sleep_ms(5);
+    return pid;
+}
+
+Test(process, processes_are_found_by_their_environment)
+{
+    char first[64], second[64], all[64];
+    pid_t a, b;
+    int status;
+
+    snprintf(first, sizeof first, "test%d.1", (int)getpid());
+    snprintf(second, sizeof second, "test%d.11", (int)getpid());
+    snprintf(all, sizeof all, "test%d.", (int)getpid());
+    a = sleeper(first);
+    b = sleeper(second);
+    cr_expect_eq(process_sweep(PROCESS_ID_ENV, first, 0), 1, ".11 is not .1");
+    cr_expect_eq(process_sweep(PROCESS_ID_ENV, all, 0), 2);
+    cr_expect_eq(process_sweep(PROCESS_SUPERVISOR_ENV, all, 0), 0);
+    cr_expect(process_start(a) > 0 && process_state(a) != 0);
+    cr_expect_eq(process_sweep(PROCESS_ID_ENV, first, SIGKILL), 1);
+    waitpid(a, &status, 0);
+    cr_expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    cr_expect_eq(process_sweep(PROCESS_ID_ENV, all, SIGKILL), 1);
+    waitpid(b, &status, 0);
+    cr_expect_eq(process_sweep(PROCESS_ID_ENV, all, 0), 0);
+    cr_expect_eq(process_start(a), 0);
+}
+
+/* ---- the supervisor ---- */
+
+/* Supervise a shell script; the outcome that it writes. */
+static struct supervisor_outcome supervise(char **argv)
+{
+    char path[64], id[32];
+    struct supervisor_outcome o = { 0 };
+    int status;
+    pid_t pid;
+
+    snprintf(path, sizeof path, "%s/exit", dir);
+    snprintf(id, sizeof id, "sup%d.1", (int)getpid());
+    pid = fork();
+    if (pid == 0) {
+        const struct supervisor_setup setup = {
+            .argv = argv, .id = id, .exit_path = path, .env = &env
+        };
+
+        _exit(supervisor_run(&setup, &err));
+    }
+    waitpid(pid, &status, 0);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == TP_OK);
+    cr_assert_eq(supervisor_read(&o, path, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(process_sweep(PROCESS_ID_ENV, id, 0), 0, "processes are left");
+    return o;
+}
+
+Test(process, a_supervisor_notes_how_the_command_ended)
+{
+    struct supervisor_outcome o = supervise((char *[]){ "sh", "-c", "exit 75", NULL });
+
+    cr_expect(o.started && o.exit_code == 75 && o.signal == 0);
+    o = supervise((char *[]){ "sh", "-c", "kill -9 $$", NULL });
+    cr_expect(o.started && o.exit_code == -1 && o.signal == SIGKILL);
+    o = supervise((char *[]){ "/nonexistent/program", NULL });
+    cr_expect(!o.started && o.exit_code == 2, "the errno"); /* ENOENT */
+}
+
+Test(process, a_supervisor_kills_what_the_command_leaves)
+{
+    double begin = clock_seconds();
+    struct supervisor_outcome o =
+        supervise((char *[]){ "sh", "-c", "setsid sleep 30 & exit 0", NULL });
+
+    cr_expect(o.started && o.exit_code == 0);
+    cr_expect_lt(clock_seconds() - begin, 20);
+}
+
+Test(process, an_outcome_that_is_not_there_or_damaged_is_refused)
+{
+    struct supervisor_outcome o;
+    char path[64];
+
+    snprintf(path, sizeof path, "%s/exit", dir);
+    cr_expect_eq(supervisor_read(&o, path, &err), TP_E_NOTFOUND);
+    cr_assert_eq(file_replace(path, "{\"exit_code\": 1}", 16, &err), TP_OK);
+    cr_expect_eq(supervisor_read(&o, path, &err), TP_E_CORRUPT);
+}

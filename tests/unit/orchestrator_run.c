@@ -1,0 +1,458 @@
+/* tests/unit/orchestrator_run.c - the state machine, with a backend that does what a test says.
+ *
+ * The ranks' command is a shell script. tp-run's own part of it, the supervisor, is a shell script
+ * too, so that no other program is needed.
+ *
+ * covers: orchestrator/attempt orchestrator/run_loop orchestrator/run_transition
+ * covers: orchestrator/run_services orchestrator/run_nodes orchestrator/run_host
+ * covers: orchestrator/run_plan orchestrator/run_launch orchestrator/run_drain
+ * covers: orchestrator/run_diagnose orchestrator/run_status orchestrator/run_requests
+ * covers: orchestrator/backend/backend */
+#include "orchestrator/run.h"
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/file.h"
+#include "orchestrator/job/job_file.h"
+#include "orchestrator/run_state.h"
+#include "orchestrator/web/control.h"
+
+static struct arena arena;
+static struct tp_err err;
+static char dir[] = "/tmp/tp-run-unit-XXXXXX";
+static char self[64];
+static struct job job;
+
+/* `tp-run supervise ID FILE COMMAND...`, as process/supervisor.h says: SIGUSR1 is forwarded. */
+static const char SUPERVISOR[] =
+    "#!/bin/sh\n"
+    "[ \"$1\" = supervise ] || exit 0\n"
+    "out=$3; id=$2; shift 3\n"
+    "TP_RUN_ID=$id \"$@\" &\n"
+    "pid=$!\n"
+    "trap 'kill -USR1 $pid' USR1\n"
+    "wait $pid; code=$?\n"
+    "while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done\n"
+    "printf '{\"exit_code\": %d, \"signal\": 0, \"started\": true}' $code >$out.new\n"
+    "mv $out.new $out\n";
+
+/* ---- the backend ---- */
+
+struct fake {
+    const struct backend_host *host;
+    int ticks, calls;
+    void (*tick)(struct fake *f); /* the test's */
+    bool not_ready;
+    double silent_until;                /* the scheduler does not answer */
+    enum backend_allocation allocation; /* what becomes of it */
+    bool record_seen;
+    json_t *events; /* of the run */
+};
+
+static struct fake fake;
+
+static tp_status fake_open(void **state, const struct backend_host *host, const json_t *run_record)
+{
+    fake.host = host;
+    fake.record_seen =
+        json_is_true(json_object_get(json_object_get(run_record, "backend"), "remembered"));
+    node_list_add(host->nodes, "a", 1);
+    node_list_add(host->nodes, "b", 1);
+    *state = &fake;
+    return TP_OK;
+}
+
+static tp_status fake_tick(void *state)
+{
+    struct fake *f = state;
+
+    f->ticks++;
+    cr_assert_lt(f->ticks, 300, "the run does not end"); /* 30 s */
+    if (f->tick)
+        f->tick(f);
+    return TP_OK;
+}
+
+static tp_status fake_ready(void *state, bool *ready)
+{
+    const struct fake *f = state;
+
+    *ready = !f->not_ready;
+    return TP_OK;
+}
+
+static json_t *fake_record(const void *state)
+{
+    (void)state;
+    return json_pack("{s:b}", "remembered", 1);
+}
+
+static enum backend_allocation fake_after_save(void *state, struct backend_cause *cause)
+{
+    const struct fake *f = state;
+
+    *cause = (struct backend_cause){ "preempted", "another job needs the nodes" };
+    return f->allocation;
+}
+
+static tp_status fake_hand_over(void *state, const struct backend_cause *cause, bool *plan)
+{
+    struct fake *f = state;
+
+    cr_assert_str_eq(cause->reason, "preempted");
+    f->calls++;
+    f->allocation = BACKEND_ALLOCATION_STAYS;
+    *plan = true;
+    return TP_OK;
+}
+
+static struct backend_log fake_read_log(const void *state, const char *text)
+{
+    (void)state;
+    return (struct backend_log){ .unreachable = strstr(text, "no controller") != NULL };
+}
+
+static const struct job_backend FAKE_JOB = { .name = "fake", .finds_nodes = true };
+
+static const char LAYOUTS[] = "[dp2, dp1]";
+
+static const struct backend FAKE = {
+    .job = &FAKE_JOB,
+    .open = fake_open,
+    .tick = fake_tick,
+    .ready = fake_ready,
+    .record = fake_record,
+    .after_save = fake_after_save,
+    .hand_over = fake_hand_over,
+    .read_log = fake_read_log,
+};
+
+static struct backend backend; /* FAKE, as the test changes it */
+
+/* ---- a job ---- */
+
+static void on_event(void *ctx, const json_t *event)
+{
+    (void)ctx;
+    json_array_append(fake.events, (json_t *)(uintptr_t)event);
+}
+
+static void setup(void)
+{
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(self, sizeof self, "%s/tp-run", dir);
+    cr_assert_eq(file_write_new(self, SUPERVISOR, sizeof SUPERVISOR - 1, &err), TP_OK);
+    cr_assert_eq(chmod(self, 0755), 0);
+    fake = (struct fake){ .events = json_array() };
+    backend = FAKE;
+}
+
+static void teardown(void)
+{
+    json_decref(fake.events);
+    arena_free(&arena);
+    file_remove_tree(dir, &err);
+}
+
+TestSuite(run, .init = setup, .fini = teardown, .timeout = 60);
+
+/* Run a job whose ranks are this shell script. keys: further lines of the job file; allow: the
+ * layouts that it may run. */
+static tp_status run(const char *script, const char *keys, const char *allow)
+{
+    const struct job_backend *const known[] = { &FAKE_JOB, NULL };
+    char *const env_list[] = { "PATH=/usr/bin:/bin", NULL };
+    struct run_reporter reporter = { .event = on_event };
+    struct environment env;
+    struct run_setup setup = { &backend, self, &env, &reporter };
+    char path[64], text[2000];
+    tp_status st;
+
+    snprintf(path, sizeof path, "%s/job.yaml", dir);
+    snprintf(text, sizeof text,
+             "command: [sh, -c, '%s']\nckpt: c\ncheckpoints: none\nsteps: 10\n"
+             "layouts: {allow: %s}\npage: {listen: \"\"}\n%s",
+             script, allow, keys);
+    cr_assert_eq(job_file_parse(&job, text, strlen(text), path, known, &arena, &err), TP_OK, "%s",
+                 err.msg);
+    environment_copy(&env, env_list);
+    st = run_job(&job, &setup, &err);
+    environment_free(&env);
+    return st;
+}
+
+static int count(const char *event)
+{
+    const json_t *e;
+    size_t i;
+    int n = 0;
+
+    json_array_foreach(fake.events, i, e) n +=
+        strcmp(json_string_value(json_object_get(e, "event")), event) == 0;
+    return n;
+}
+
+/* A field of the newest such event. */
+static const json_t *field(const char *event, const char *name)
+{
+    for (size_t i = json_array_size(fake.events); i-- > 0;) {
+        const json_t *e = json_array_get(fake.events, i);
+
+        if (strcmp(json_string_value(json_object_get(e, "event")), event) == 0)
+            return json_object_get(e, name);
+    }
+    cr_assert(0, "no event %s", event);
+    return NULL;
+}
+
+static void has_reason(const char *event, const char *reason)
+{
+    cr_expect_str_eq(json_string_value(field(event, "reason")), reason);
+    cr_expect(json_string_value(field(event, "message")), "a sentence stands beside the code");
+}
+
+static struct run *the_run(void)
+{
+    return fake.host->run;
+}
+
+/* ---- how a job ends ---- */
+
+Test(run, a_command_that_ends_with_0_is_done)
+{
+    cr_assert_eq(run("exit 0", "", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_expect_eq(count("launch"), 1);
+    has_reason("done", "all_steps_done");
+}
+
+Test(run, starts_without_a_step_end_the_job)
+{
+    cr_assert_eq(run("echo boom; exit 4", "restart: {no_progress: 3, backoff: 0.01s}\n", LAYOUTS),
+                 TP_E_COMM);
+    cr_expect_eq(count("launch"), 3);
+    cr_expect_eq(count("restart"), 2);
+    has_reason("rank_exit", "command_failed");
+    has_reason("failed", "no_progress");
+    cr_expect(strstr(err.msg, "boom"), "%s", err.msg);
+}
+
+Test(run, a_refused_command_line_is_not_tried_again)
+{
+    cr_assert_eq(run("exit 2", "", LAYOUTS), TP_E_COMM);
+    cr_expect_eq(count("launch"), 1);
+    has_reason("failed", "command_refused");
+}
+
+Test(run, a_budget_of_restarts_ends_the_job)
+{
+    cr_assert_eq(run("exit 4", "restart: {max: 2, no_progress: 9, backoff: 0.01s}\n", LAYOUTS),
+                 TP_E_COMM);
+    cr_expect_eq(count("launch"), 3);
+    has_reason("failed", "too_many_restarts");
+}
+
+Test(run, a_backend_that_lost_its_scheduler_costs_no_restart)
+{
+    char script[160];
+
+    /* twice without a controller, then with one; a fault would fail the job at once */
+    snprintf(
+        script, sizeof script,
+        "echo x >>%s/tries; [ $(wc -l <%s/tries) -gt 2 ] && exit 0; echo no controller; exit 1",
+        dir, dir);
+    cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_expect_eq(count("launch"), 3);
+    cr_expect_eq(count("restart"), 0);
+}
+
+/* ---- waiting ---- */
+
+static void free_a_node_later(struct fake *f)
+{
+    struct node *b = node_list_find(f->host->nodes, "b");
+
+    if (f->ticks == 1)
+        f->calls = (int)run_plans_computed(the_run());
+    if (f->ticks < 20)
+        cr_assert_eq(run_plans_computed(the_run()), f->calls, "computed again in tick %d",
+                     f->ticks);
+    if (f->ticks == 20)
+        node_bring_back(b, clock_seconds());
+}
+
+static void begin_without_b(void *state, bool fresh)
+{
+    const struct fake *f = state;
+
+    (void)fresh;
+    node_lose(node_list_find(f->host->nodes, "b"));
+}
+
+Test(run, a_job_that_waits_for_nodes_plans_nothing_until_one_comes)
+{
+    backend.begin = begin_without_b;
+    fake.tick = free_a_node_later;
+    cr_assert_eq(run("exit 0", "restart: {settle: 0s}\n", "[dp2]"), TP_OK, "%s", err.msg);
+    cr_expect_geq(fake.ticks, 20);
+    cr_expect_eq(fake.calls, 1);
+    cr_expect_eq(count("plan"), 2, "once that it waits, once that it launches");
+}
+
+static void ready_later(struct fake *f)
+{
+    cr_assert(f->ticks >= 5 || run_plans_computed(the_run()) == 0);
+    f->not_ready = f->ticks < 5;
+}
+
+Test(run, it_waits_for_a_backend_that_is_not_ready)
+{
+    fake.not_ready = true;
+    fake.tick = ready_later;
+    cr_assert_eq(run("exit 0", "", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_expect_geq(fake.ticks, 5);
+}
+
+/* ---- nodes ---- */
+
+static void lose_b(struct fake *f)
+{
+    const struct backend_cause cause = { "no_power", "the node has no power" };
+    struct run *r = the_run();
+
+    if (f->calls == 0 && r->record.state == RUN_INIT && r->attempt.world == 2) {
+        f->calls++;
+        cr_assert(f->host->node_has_ranks(r, node_list_find(f->host->nodes, "b")));
+        cr_assert_eq(f->host->node_lost(r, node_list_find(f->host->nodes, "b"), &cause), TP_OK);
+    }
+}
+
+Test(run, a_lost_node_means_the_next_layout_at_once)
+{
+    char script[160];
+    double begin = clock_seconds();
+
+    fake.tick = lose_b;
+    snprintf(script, sizeof script, "[ -e %s/once ] && exit 0; touch %s/once; sleep 20", dir, dir);
+    cr_assert_eq(run(script, "", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_expect_lt(clock_seconds() - begin, 10, "the ranks on other nodes are killed");
+    has_reason("node_lost", "no_power");
+    has_reason("restart", "node_lost");
+    cr_expect_eq(json_integer_value(field("rescale", "ranks")), 1);
+    cr_expect_str_eq(json_string_value(field("launch", "layout")), "tp1");
+}
+
+/* ---- stopping ---- */
+
+static void stop_when_it_runs(struct fake *f)
+{
+    struct stat sb;
+    char path[64];
+
+    snprintf(path, sizeof path, "%s/up", dir);
+    if (f->calls == 0 && stat(path, &sb) == 0) {
+        f->calls++;
+        kill(getpid(), SIGTERM);
+    }
+}
+
+Test(run, a_signal_lets_the_ranks_save)
+{
+    char script[160];
+
+    fake.tick = stop_when_it_runs;
+    snprintf(script, sizeof script,
+             "trap \"exit 75\" USR1; touch %s/up; while :; do sleep 0.02; done", dir);
+    cr_assert_eq(run(script, "", LAYOUTS), TP_E_STOPPED);
+    has_reason("drain", "signal");
+    has_reason("stopped", "saved");
+    cr_expect_eq(count("killed"), 0);
+}
+
+Test(run, ranks_that_do_not_save_within_the_grace_are_killed)
+{
+    char script[160];
+    double begin = clock_seconds();
+
+    fake.tick = stop_when_it_runs;
+    snprintf(script, sizeof script, "trap \"\" USR1; touch %s/up; while :; do sleep 0.02; done",
+             dir);
+    cr_assert_eq(run(script, "grace: 0.5s\n", LAYOUTS), TP_E_STOPPED);
+    cr_expect_geq(clock_seconds() - begin, 0.5);
+    has_reason("killed", "grace_over");
+    has_reason("stopped", "not_saved");
+}
+
+/* ---- the scheduler takes the nodes ---- */
+
+Test(run, ranks_that_saved_because_the_nodes_are_taken_continue_elsewhere)
+{
+    char script[160];
+
+    fake.allocation = BACKEND_ALLOCATION_TAKEN;
+    snprintf(script, sizeof script, "[ -e %s/once ] && exit 0; touch %s/once; exit 75", dir, dir);
+    cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_expect_eq(fake.calls, 1, "handed over once");
+    cr_expect_eq(count("restart"), 0, "no fault");
+    cr_expect_eq(count("launch"), 2);
+}
+
+Test(run, ranks_that_saved_unasked_for_no_reason_have_stopped_the_job)
+{
+    cr_assert_eq(run("exit 75", "", LAYOUTS), TP_E_STOPPED);
+    cr_expect_eq(fake.calls, 0);
+    has_reason("stopped", "saved");
+}
+
+/* ---- what is remembered ---- */
+
+Test(run, a_stopped_job_continues_with_what_the_backend_has_remembered)
+{
+    json_int_t attempt;
+
+    cr_assert_eq(run("exit 75", "", LAYOUTS), TP_E_STOPPED);
+    cr_expect(!fake.record_seen);
+    attempt = json_integer_value(field("launch", "attempt"));
+    cr_assert_eq(run("exit 0", "", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_expect(fake.record_seen);
+    cr_expect_eq(json_integer_value(field("launch", "attempt")), attempt + 1);
+}
+
+Test(run, a_done_job_stays_done)
+{
+    cr_assert_eq(run("exit 0", "", LAYOUTS), TP_OK);
+    cr_assert_eq(run("exit 9", "", LAYOUTS), TP_OK);
+    cr_expect_eq(count("launch"), 1);
+}
+
+/* docs/DESIGN.md: files of earlier versions still load. tests/fixture/journal-earlier was written
+ * by the version before events had codes: two nodes, of which b was taken away, then stopped. */
+Test(run, a_journal_of_an_earlier_version_is_continued)
+{
+    char *text, path[64];
+    size_t size;
+    json_t *status = NULL;
+
+    cr_assert_eq(
+        file_read_own(&text, &size, "tests/fixture/journal-earlier", 1 << 16, &arena, &err), TP_OK,
+        "%s", err.msg);
+    snprintf(path, sizeof path, "%s/job.run", dir);
+    cr_assert_eq(file_make_dirs(path, &err), TP_OK);
+    snprintf(path, sizeof path, "%s/job.run/journal", dir);
+    cr_assert_eq(file_write_new(path, text, size, &err), TP_OK);
+    cr_assert_eq(run("exit 0", "", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_expect_eq(json_integer_value(field("launch", "attempt")), 3);
+    cr_expect_str_eq(json_string_value(field("launch", "layout")), "tp1");
+    cr_expect_eq(json_integer_value(field("done", "step")), 106, "the best step is known");
+    cr_assert_eq(run_status_stored(&status, &job, &FAKE, &err), TP_OK, "%s", err.msg);
+    cr_expect_gt(json_number_value(json_object_get(json_object_get(status, "spent"), "lost")), 1.1);
+    cr_expect_str_eq(json_string_value(json_object_get(status, "reason")), "all_steps_done");
+    json_decref(status);
+}
