@@ -180,12 +180,14 @@ tp_status chunks_sort_ranges(struct chunk_range **out, const struct chunk_entry 
     return TP_OK;
 }
 
-/* Hash the bytes from .. to - 1 of a file, through a buffer. */
+enum { HASH_BUFFER_BYTES = 256 << 10 };
+
+/* Hash the bytes from .. to - 1 of a file; buf has HASH_BUFFER_BYTES. */
 static tp_status hash_range(struct sha256 *h, const struct chunk_file *file, int64_t from,
-                            int64_t to, unsigned char *buf, int64_t buf_bytes, struct tp_err *err)
+                            int64_t to, unsigned char *buf, struct tp_err *err)
 {
     while (from < to) {
-        int64_t n = to - from < buf_bytes ? to - from : buf_bytes;
+        int64_t n = to - from < HASH_BUFFER_BYTES ? to - from : HASH_BUFFER_BYTES;
         tp_status st = file_read_at(file->fd, file->path, from, buf, (size_t)n, err);
 
         if (st)
@@ -199,8 +201,7 @@ static tp_status hash_range(struct sha256 *h, const struct chunk_file *file, int
 tp_status chunks_hash_outside(char out[SHA256_TEXT], const struct chunk_file *file,
                               struct tp_err *err)
 {
-    enum { BUFFER = 256 << 10 };
-    unsigned char *buf = malloc(BUFFER);
+    unsigned char *buf = malloc(HASH_BUFFER_BYTES);
     struct chunk_range *ranges = NULL;
     struct sha256 *h = NULL;
     char text[SHA256_TEXT];
@@ -214,10 +215,10 @@ tp_status chunks_hash_outside(char out[SHA256_TEXT], const struct chunk_file *fi
     TP_TRY(chunks_sort_ranges(&ranges, file->chunks, file->n, err));
     TP_TRY(sha256_new(&h, err));
     for (int64_t i = 0; i < file->n; i++) {
-        TP_TRY(hash_range(h, file, from, ranges[i].offset, buf, BUFFER, err));
+        TP_TRY(hash_range(h, file, from, ranges[i].offset, buf, err));
         from = ranges[i].end;
     }
-    TP_TRY(hash_range(h, file, from, file->size, buf, BUFFER, err));
+    TP_TRY(hash_range(h, file, from, file->size, buf, err));
 done:
     if (h)
         sha256_end(h, text);

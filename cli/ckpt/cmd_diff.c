@@ -31,6 +31,7 @@ struct diff_side {
     struct ckpt_found found;
     struct tensor_reader *reader;
     unsigned char *buffer;
+    int tensor; /* number of the tensor that is compared */
 };
 
 struct diff_tolerance {
@@ -97,49 +98,56 @@ static double value_at(const unsigned char *data, enum dtype dtype, int64_t i)
     }
 }
 
-static void compare_values(struct diff_result *d, const unsigned char *a, const unsigned char *b,
-                           enum dtype dtype, int64_t n, int64_t first,
-                           const struct diff_tolerance *tol)
-{
-    const int64_t elem = dtype_bytes(dtype);
+/* A run of n elements of both sides; `first` is the index of the first in the tensor. */
+struct diff_run {
+    const unsigned char *a, *b;
+    enum dtype dtype;
+    int64_t n, first;
+};
 
-    if (memcmp(a, b, (size_t)(n * elem)) == 0)
+static void compare_run(struct diff_result *d, const struct diff_run *r,
+                        const struct diff_tolerance *tol)
+{
+    const int64_t elem = dtype_bytes(r->dtype);
+
+    if (memcmp(r->a, r->b, (size_t)(r->n * elem)) == 0)
         return;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < r->n; i++) {
         double x, y, gap;
 
-        if (memcmp(a + i * elem, b + i * elem, (size_t)elem) == 0)
+        if (memcmp(r->a + i * elem, r->b + i * elem, (size_t)elem) == 0)
             continue;
-        x = value_at(a, dtype, i);
-        y = value_at(b, dtype, i);
+        x = value_at(r->a, r->dtype, i);
+        y = value_at(r->b, r->dtype, i);
         gap = fabs(x - y);
         if (!tol->exact && (gap <= tol->atol + tol->rtol * fabs(y) || x == y))
             continue;
         if (d->count++ == 0)
-            d->first = first + i;
+            d->first = r->first + i;
         if (gap > d->max_abs || isnan(gap))
             d->max_abs = gap;
     }
 }
 
-static tp_status compare_tensor(struct diff_result *d, struct diff_side *a, int ta,
-                                struct diff_side *b, int tb, const struct diff_tolerance *tol,
-                                struct tp_err *err)
+static tp_status compare_tensor(struct diff_result *d, struct diff_side *a, struct diff_side *b,
+                                const struct diff_tolerance *tol, struct tp_err *err)
 {
-    const struct tensor *t = &a->found.manifest.layout.tensors[ta];
+    const struct tensor *t = &a->found.manifest.layout.tensors[a->tensor];
     const struct box whole = box_whole(t->ndim, t->shape);
     const int64_t most = BUFFER_BYTES / dtype_bytes(t->dtype);
     const int64_t n = box_run_count(&whole, most);
     tp_status st = TP_OK;
 
     for (int64_t i = 0; i < n; i++) {
-        struct box run;
+        struct diff_run run = { .a = a->buffer, .b = b->buffer, .dtype = t->dtype };
+        struct box box;
 
-        box_run(&run, &whole, most, i);
-        TP_TRY(tensor_reader_read(a->reader, ta, &run, a->buffer, err));
-        TP_TRY(tensor_reader_read(b->reader, tb, &run, b->buffer, err));
-        compare_values(d, a->buffer, b->buffer, t->dtype, box_elements(&run),
-                       box_offset_in(&whole, &run), tol);
+        box_run(&box, &whole, most, i);
+        TP_TRY(tensor_reader_read(a->reader, a->tensor, &box, a->buffer, err));
+        TP_TRY(tensor_reader_read(b->reader, b->tensor, &box, b->buffer, err));
+        run.n = box_elements(&box);
+        run.first = box_offset_in(&whole, &box);
+        compare_run(d, &run, tol);
     }
 done:
     return st;
@@ -204,16 +212,17 @@ static tp_status compare(struct diff_output *o, struct diff_side *a, struct diff
 
     for (int i = 0; i < la->n_tensors; i++) {
         const struct tensor *t = &la->tensors[i];
-        int k = layout_find(lb, t->group, t->name);
         struct diff_result d = { 0 };
 
-        if (k < 0) {
+        a->tensor = i;
+        b->tensor = layout_find(lb, t->group, t->name);
+        if (b->tensor < 0) {
             put_text(o, t, "is only in the first");
             continue;
         }
-        if (!same_kind(o, t, &lb->tensors[k]))
+        if (!same_kind(o, t, &lb->tensors[b->tensor]))
             continue;
-        TP_TRY(compare_tensor(&d, a, i, b, k, tol, err));
+        TP_TRY(compare_tensor(&d, a, b, tol, err));
         if (d.count)
             put_difference(o, t, &d);
     }

@@ -16,9 +16,6 @@ static const char intro[] =
     "config.json, into a new folder, which transformers, vLLM and other programs load. The folder\n"
     "appears complete or not at all.";
 
-static const char tail[] =
-    "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was written).";
-
 static bool parse(struct export_request *q, struct copy_options *copy, bool *json, int *exit_code,
                   int argc, char **argv)
 {
@@ -41,7 +38,7 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
         OPT_END
     };
 
-    return report_options(exit_code, PROG " export", opts, argc, argv, intro, tail);
+    return report_options(exit_code, PROG " export", opts, argc, argv, intro, COPY_EXIT_CODES);
 }
 
 static void print_result(const struct export_report *r, bool json)

@@ -15,9 +15,6 @@ static const char intro[] =
     "Makes a checkpoint (step 0) of a model's weights, from a folder with config.json and\n"
     "model.safetensors or its parts.";
 
-static const char tail[] =
-    "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was written).";
-
 static bool parse(struct import_request *q, struct copy_options *copy, bool *json, int *exit_code,
                   int argc, char **argv)
 {
@@ -35,7 +32,7 @@ static bool parse(struct import_request *q, struct copy_options *copy, bool *jso
         OPT_END
     };
 
-    return report_options(exit_code, PROG " import", opts, argc, argv, intro, tail);
+    return report_options(exit_code, PROG " import", opts, argc, argv, intro, COPY_EXIT_CODES);
 }
 
 static void print_result(const struct import_report *r, const struct import_request *q, bool json)

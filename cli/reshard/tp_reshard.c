@@ -35,7 +35,7 @@ static const char tail[] =
     "step-N.tmp-ID; the same command then resumes it. It starts over when CKPT or the options "
     "have\n"
     "changed, and under mpirun. An error removes the unfinished step.\n\n"
-    "Not available in this build: --device cuda, --zstd.\n\n"
+    "This build does not have --device cuda and --zstd yet.\n\n"
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 
@@ -53,10 +53,11 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                  "most resident memory of a process (default 1G)"),
         OPT_INT('j', "jobs", "N", &o->copy.threads, "threads (default: processors)"),
         OPT_STR(0, "device", "auto|cpu|cuda", &o->device,
-                "device to copy with; this build has only the CPU\n(default auto)"),
+                "device to copy with (default auto); this build has no CUDA\nyet, so cuda is "
+                "refused and auto means cpu"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "weights only"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text, "cast the weights"),
-        OPT_STR_OPT(0, "zstd", "LEVEL", &o->zstd, "compress shards; not available in this version"),
+        OPT_STR_OPT(0, "zstd", "LEVEL", &o->zstd, "compress shards; this build cannot do that yet"),
         OPT_FLAG(0, "no-compress", &o->no_compress, "do not compress (the default)"),
         OPT_FLAG('n', "dry-run", &q->dry_run, "print the plan and write nothing"),
         OPT_FLAG('f', "force", &q->force, "replace the step of OUT when it exists"),
@@ -81,9 +82,10 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
     if (o->zstd && o->no_compress)
         return tp_fail(err, TP_E_USAGE, "--zstd and --no-compress exclude each other");
     if (o->zstd)
-        return tp_fail(err, TP_E_USAGE, "--zstd: this version does not write compressed shards");
+        return tp_fail(err, TP_E_USAGE, "--zstd: this build does not write compressed shards yet");
     if (strcmp(o->device, "cuda") == 0)
-        return tp_fail(err, TP_E_USAGE, "--device cuda: this build has no CUDA; use --device cpu");
+        return tp_fail(err, TP_E_USAGE,
+                       "--device cuda: this build has no CUDA yet; use --device cpu");
     if (strcmp(o->device, "auto") != 0 && strcmp(o->device, "cpu") != 0)
         return tp_fail(err, TP_E_USAGE, "--device is auto, cpu or cuda, not '%s'", o->device);
     q->memory_bytes = o->copy.memory_bytes;

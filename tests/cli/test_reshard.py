@@ -179,6 +179,17 @@ def test_a_dry_run_tells_what_is_done_and_does_nothing(tmp_path):
         assert done["peak_rss_bytes"] <= plan["peak_rss_bytes"]
 
 
+def test_help_and_refusals_say_what_this_build_does_not_have(tmp_path):
+    text = " ".join(harness.ok("tp-reshard", "--help").out.split())
+    assert "compress shards; this build cannot do that yet" in text
+    assert "this build has no CUDA yet, so cuda is refused" in text
+    root = make(tmp_path, "tp2")
+    for option in (["--zstd"], ["--zstd=3"], ["--device", "cuda"]):
+        r = harness.run("tp-reshard", root, "--to", "tp1", "-o", tmp_path / "b", *option)
+        assert r.rc == 2 and option[0].split("=")[0] in r.err and "this build" in r.err, r
+        assert not (tmp_path / "b").exists()
+
+
 def test_json_has_the_fields_of_the_contract(tmp_path):
     root = make(tmp_path, "tp4", step=70)
     result = reshard(root, "tp2", tmp_path / "b")

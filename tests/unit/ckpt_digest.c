@@ -1,4 +1,5 @@
-/* tests/unit/ckpt_digest.c - the digest does not see how a tensor is cut, and sees all else. */
+/* tests/unit/ckpt_digest.c - a digest depends on every bit of a tensor, but not on how it is cut.
+ */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -29,32 +30,39 @@ static struct digest slow_digest(const unsigned char *data, int64_t n, int elem)
     return d;
 }
 
-/* Digest of box b of a tensor, from the tensor's whole data. */
-static struct digest cut_out(const unsigned char *whole_data, const struct box *b, int ndim,
-                             const int64_t *shape, int elem)
+/* A whole tensor. */
+struct example {
+    const unsigned char *data;
+    int ndim, elem; /* bytes of an element */
+    int64_t shape[BOX_NDIM_MAX];
+};
+
+/* The contribution of box b to the digest of the tensor. */
+static struct digest cut_out(const struct example *x, const struct box *b)
 {
     static unsigned char part[ELEMENTS_MAX * 8];
-    const struct box whole = box_whole(ndim, shape);
+    const struct box whole = box_whole(x->ndim, x->shape);
+    const size_t elem = (size_t)x->elem;
     int64_t n = box_elements(b);
 
     for (int64_t i = 0; i < n; i++) {
         struct box one;
 
         box_run(&one, b, 1, i);
-        memcpy(part + i * elem, whole_data + box_offset_in(&whole, &one) * elem, (size_t)elem);
+        memcpy(part + (size_t)i * elem, x->data + (size_t)box_offset_in(&whole, &one) * elem, elem);
     }
-    return digest_box(part, b, ndim, shape, elem);
+    return digest_box(part, b, x->ndim, x->shape, x->elem);
 }
 
-/* Cut b at random along random axes and add up the pieces' digests. */
-static void add_tiles(struct rng *r, struct digest *sum, const unsigned char *data,
-                      const struct box *b, int ndim, const int64_t *shape, int elem, int depth)
+/* Cut b at random along random axes and add the digests of the pieces to *sum. */
+static void add_tiles(struct digest *sum, const struct example *x, const struct box *b, int depth,
+                      struct rng *r)
 {
-    int axis = ndim ? (int)rng_int(r, 0, ndim - 1) : 0;
+    int axis = x->ndim ? (int)rng_int(r, 0, x->ndim - 1) : 0;
     struct box left = *b, right = *b;
 
-    if (depth == 0 || ndim == 0 || b->len[axis] < 2) {
-        struct digest part = cut_out(data, b, ndim, shape, elem);
+    if (depth == 0 || x->ndim == 0 || b->len[axis] < 2) {
+        struct digest part = cut_out(x, b);
 
         digest_add(sum, &part);
         return;
@@ -62,8 +70,8 @@ static void add_tiles(struct rng *r, struct digest *sum, const unsigned char *da
     left.len[axis] = rng_int(r, 1, b->len[axis] - 1);
     right.lo[axis] += left.len[axis];
     right.len[axis] -= left.len[axis];
-    add_tiles(r, sum, data, &right, ndim, shape, elem, depth - 1);
-    add_tiles(r, sum, data, &left, ndim, shape, elem, depth - 1);
+    add_tiles(sum, x, &right, depth - 1, r);
+    add_tiles(sum, x, &left, depth - 1, r);
 }
 
 /* A random shape of at most ELEMENTS_MAX elements. */
@@ -86,24 +94,22 @@ Test(digest, is_the_same_for_every_tiling_and_equals_the_definition)
     struct rng r = rng_start("digest/tiling");
 
     for (int round = 0; round < 300; round++) {
-        const int elem = 1 << rng_int(&r, 0, 3);
-        int64_t shape[BOX_NDIM_MAX] = { 0 }, n;
+        struct example x = { .data = data, .elem = 1 << rng_int(&r, 0, 3) };
         struct digest expected, sum = { { 0, 0 } };
+        int64_t n = random_shape(&r, &x.ndim, x.shape);
         struct box whole;
-        int ndim;
 
-        n = random_shape(&r, &ndim, shape);
-        for (int64_t i = 0; i < n * elem; i++)
-            data[i] = (unsigned char)(round % 3 ? rng_next(&r) : 0xff); /* the largest too */
-        whole = box_whole(ndim, shape);
-        expected = slow_digest(data, n, elem);
-        add_tiles(&r, &sum, data, &whole, ndim, shape, elem, 4);
+        for (int64_t i = 0; i < n * x.elem; i++)
+            data[i] = (unsigned char)(round % 3 ? rng_next(&r) : 0xff); /* the largest values too */
+        whole = box_whole(x.ndim, x.shape);
+        expected = slow_digest(data, n, x.elem);
+        add_tiles(&sum, &x, &whole, 4, &r);
         cr_assert_eq(memcmp(&sum, &expected, sizeof sum), 0, "round %d: %d axes, %d bytes", round,
-                     ndim, elem);
+                     x.ndim, x.elem);
     }
 }
 
-Test(digest, sees_every_flipped_bit_and_every_swap)
+Test(digest, changes_with_every_flipped_bit_and_every_swap)
 {
     unsigned char data[64];
     const int64_t shape[] = { 4, 4 };
@@ -131,7 +137,7 @@ Test(digest, sees_every_flipped_bit_and_every_swap)
     }
 }
 
-Test(digest, zeros_of_another_length_are_another_tensor)
+Test(digest, zeros_of_another_length_have_another_digest)
 {
     const unsigned char zeros[256] = { 0 };
     const int64_t a[] = { 32 }, b[] = { 33 };
