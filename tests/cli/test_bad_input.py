@@ -1,7 +1,9 @@
-"""Bad input: one clear sentence, the exit code of the contract, and nothing changed.
+"""Wrong requests and damaged input: the programs print one clear sentence, exit with the code of the
+contract, and change nothing.
 
 needs: tp-train tp-reshard tp-ckpt
 """
+import contextlib
 import json
 import os
 import random
@@ -16,17 +18,17 @@ SEED = 20240611
 
 
 def assert_sentence(r, program, *words):
-    """The last line on stderr is one sentence of the program's that holds the words."""
-    assert r.lines, "said nothing: %r" % r
+    """The last line on stderr must be one sentence of the program, with these words."""
+    assert r.lines, "printed no message: %r" % r
     last = r.lines[-1]
     assert last.startswith(program), repr(r)
     assert len(last) < 1100 and len(last.split()) >= 3, repr(r)
     for word in words:
-        assert str(word) in last, "no %r in the sentence: %r" % (str(word), r)
+        assert str(word) in last, "%r is missing in the sentence: %r" % (str(word), r)
 
 
 def assert_refused(r, program, *words, rc=2):
-    """A wrong request is answered by its one sentence, and nothing besides."""
+    """A wrong request must give exactly one sentence, and no output."""
     assert r.rc == rc, repr(r)
     assert_sentence(r, program, *words)
     assert len(r.lines) == 1, "more than one sentence: %r" % r
@@ -34,7 +36,7 @@ def assert_refused(r, program, *words, rc=2):
 
 
 def reader_commands(ckpt, out):
-    """Every way of reading a checkpoint, as (program, argv)."""
+    """(program, argv) of every command that reads a checkpoint."""
     return [
         ("tp-reshard", ["tp-reshard", ckpt, "--to", "tp4", "-o", out]),
         ("tp-ckpt", ["tp-ckpt", "show", ckpt]),
@@ -46,7 +48,7 @@ def reader_commands(ckpt, out):
 
 
 READERS = ["reshard", "show", "verify", "digest", "diff", "export"]
-# Those that read every byte, and so must find damage in any.
+# Those that read every byte, so they must find every damage.
 BYTE_READERS = ["reshard", "verify", "digest", "export"]
 
 
@@ -54,12 +56,12 @@ def reader(name, ckpt, out):
     return reader_commands(ckpt, out)[READERS.index(name)]
 
 
-# ---- what is no checkpoint --------------------------------------------------------------------
+# ---- paths that are not checkpoints -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("what", ["a source folder", "an empty folder", "nothing", "a file"])
-def test_what_is_no_checkpoint_is_refused_by_name(name, what, tmp_path):
+def test_a_path_that_is_not_a_checkpoint_is_named(name, what, tmp_path):
     path = tmp_path / "there"
     if what == "a source folder":
         path = REPO / "ckpt"
@@ -73,14 +75,14 @@ def test_what_is_no_checkpoint_is_refused_by_name(name, what, tmp_path):
     assert harness.tree(tmp_path, REPO / "ckpt") == before
 
 
-def test_ls_and_prune_refuse_what_is_no_root(tmp_path):
+def test_ls_and_prune_refuse_paths_that_are_not_roots(tmp_path):
     for verb in (["ls"], ["prune", "--keep", "1"]):
         for path in (REPO / "ckpt", tmp_path / "absent"):
             r = run("tp-ckpt", verb[0], path, *verb[1:])
             assert_refused(r, "tp-ckpt", path)
 
 
-def test_a_step_that_is_not_there_is_named(ckpt, tmp_path):
+def test_a_step_that_does_not_exist_is_named(ckpt, tmp_path):
     r = run("tp-reshard", ckpt, "--to", "tp4", "--step", 77, "-o", tmp_path / "out")
     assert_refused(r, "tp-reshard", "77")
     assert not (tmp_path / "out").exists()
@@ -104,7 +106,7 @@ def test_nothing_is_written_into_a_step(argv, name, ckpt, tiny, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["folder", "fifo"])
-def test_logits_replace_nothing_but_files(what, tiny, tmp_path):
+def test_logits_replaces_only_files(what, tiny, tmp_path):
     out = tmp_path / "out"
     out.mkdir() if what == "folder" else os.mkfifo(out)
     before = harness.tree(tmp_path)
@@ -161,9 +163,9 @@ WRONG_LINES = [
 
 
 @pytest.mark.parametrize("line,word", WRONG_LINES, ids=[" ".join(w[0]) for w in WRONG_LINES])
-def test_a_wrong_command_line_is_answered_by_one_sentence(line, word, ckpt, tiny, tmp_path):
+def test_a_wrong_command_line_gives_one_sentence(line, word, ckpt, tiny, tmp_path):
     stand = {"CONFIG": tiny, "CKPT": ckpt, "OUT": tmp_path / "out"}
-    # "CKPT" as the missing argument's name is a word to find, not a path
+    # "CKPT" in `word` is the name of a missing argument, not a path
     argv = [stand.get(a, a) for a in line]
     before = harness.tree(tmp_path)
     r = run(*argv, cwd=tmp_path)
@@ -172,7 +174,7 @@ def test_a_wrong_command_line_is_answered_by_one_sentence(line, word, ckpt, tiny
     assert harness.tree(tmp_path) == before
 
 
-def test_no_verb_at_all_gets_the_usage(tmp_path):
+def test_without_a_verb_the_usage_is_printed(tmp_path):
     r = run("tp-ckpt")
     assert r.rc == 2 and r.out == "" and "usage: tp-ckpt" in r.err, repr(r)
 
@@ -180,7 +182,7 @@ def test_no_verb_at_all_gets_the_usage(tmp_path):
 @pytest.mark.parametrize("spec", [
     "", "tp", "tp0", "tp-2", "xp4", "tp8tp4", "tp8,tp4", "tp=", "tp2pp", "zero9", "8",
     "tp99999999999999999999", "tp2147483648dp2147483648", "ep2", "tp2\n", "t" * 5000])
-def test_a_spec_that_is_none_is_refused(spec, ckpt, tiny, tmp_path):
+def test_a_wrong_spec_is_refused(spec, ckpt, tiny, tmp_path):
     before = harness.tree(tmp_path)
     assert_refused(run("tp-reshard", ckpt, "--to", spec, "-o", tmp_path / "out"), "tp-reshard")
     assert_refused(run(*train_args(tiny, layout=spec)), "tp-train")
@@ -188,13 +190,13 @@ def test_a_spec_that_is_none_is_refused(spec, ckpt, tiny, tmp_path):
 
 
 @pytest.mark.parametrize("program", ["tp-train", "tp-reshard", "tp-ckpt"])
-def test_help_and_version_answer_on_stdout(program):
+def test_help_and_version_are_printed_on_stdout(program):
     for flag in ("--help", "--version"):
         r = run(program, flag)
         assert r.rc == 0 and r.out and not r.err, repr(r)
 
 
-# ---- layouts that cannot be -------------------------------------------------------------------
+# ---- layouts that do not fit -------------------------------------------------------------------
 
 UNDIVIDED = [
     ({"num_attention_heads": 6, "num_key_value_heads": 6, "hidden_size": 48}, "tp4", "self_attn"),
@@ -217,14 +219,14 @@ def test_a_layout_that_does_not_divide_the_model_names_the_tensor(changes, spec,
     assert harness.tree(tmp_path) == before
 
 
-def test_from_that_is_not_so_names_both_layouts(ckpt, tmp_path):
+def test_from_that_does_not_match_names_both_layouts(ckpt, tmp_path):
     before = harness.tree(tmp_path)
     r = run("tp-reshard", ckpt, "--from", "tp8", "--to", "tp4", "-o", tmp_path / "out")
     assert_refused(r, "tp-reshard", "tp8", "tp2")
     assert harness.tree(tmp_path) == before
 
 
-def test_a_world_that_is_not_the_layouts_is_refused(tiny, tmp_path):
+def test_another_number_of_ranks_than_the_layout_has_is_refused(tiny, tmp_path):
     r = run("mpirun", "-n", 3, str(harness.BIN / "tp-train"),
             *train_args(tiny, tmp_path / "ckpt", layout="tp2")[1:])
     said = [line for line in r.lines if line.startswith("tp-train")]
@@ -241,7 +243,7 @@ def shards(root):
 
 
 def assert_damage_found(name, ckpt, tmp_path, *words):
-    """A reader answers 3 (verify: 1), names the file, and leaves all as it was."""
+    """A reader must exit with 3 (verify: 1), name the file, and change nothing."""
     out = tmp_path / "out"
     before = harness.tree(tmp_path)
     program, argv = reader(name, ckpt, out)
@@ -270,7 +272,7 @@ def test_a_truncated_shard_is_named(name, part, ckpt, tmp_path):
 
 @pytest.mark.parametrize("name", BYTE_READERS)
 @pytest.mark.parametrize("what", ["fifo", "folder", "link"])
-def test_a_shard_that_is_no_file_is_refused_without_waiting(name, what, ckpt, tmp_path):
+def test_a_shard_that_is_not_a_file_is_refused_without_blocking(name, what, ckpt, tmp_path):
     shard = shards(ckpt)[0]
     aside = tmp_path / "aside.h5"
     shard.rename(aside)
@@ -284,7 +286,7 @@ def test_a_shard_that_is_no_file_is_refused_without_waiting(name, what, ckpt, tm
 
 
 def flip(path, rng):
-    """Turn one random bit of a file; where."""
+    """Flip one random bit of a file. Returns its number."""
     data = bytearray(path.read_bytes())
     at = rng.randrange(len(data) * 8)
     data[at // 8] ^= 1 << at % 8
@@ -299,8 +301,7 @@ def test_a_flipped_bit_in_a_shard_is_found(n, ckpt, tmp_path):
     at = flip(shard, rng)
     print("seed", SEED + n, shard.name, "bit", at)
     assert_damage_found("verify", ckpt, tmp_path, shard.name)
-    # The others use only the tables and the payloads. Where the bit is one of those they refuse;
-    # else what they make is what an undamaged checkpoint gives.
+    # The others read only /index and the payloads, so they succeed if the bit is elsewhere.
     for name in ("reshard", "export"):
         out = tmp_path / name
         program, argv = reader(name, ckpt, out)
@@ -330,7 +331,7 @@ def test_a_truncated_manifest_is_found(part, ckpt, tmp_path):
         assert_damage_found(name, step, tmp_path, "manifest.json")
 
 
-def test_without_manifest_there_is_no_checkpoint(ckpt, tmp_path):
+def test_a_step_without_a_manifest_is_not_a_checkpoint(ckpt, tmp_path):
     (harness.steps(ckpt)[-1] / "manifest.json").unlink()
     before = harness.tree(tmp_path)
     for name in READERS:
@@ -362,23 +363,29 @@ def test_resume_refuses_a_damaged_checkpoint(damage, ckpt, tiny, tmp_path):
     assert harness.tree(tmp_path, but=("lock", "epoch")) == before
 
 
-# ---- places that do not take a file -----------------------------------------------------------
+# ---- targets that cannot be written -----------------------------------------------------------
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 256 KiB; needs root (or a user namespace of one's own)."""
-    at = tmp_path / "small"
+@contextlib.contextmanager
+def mounted(at, options):
+    """A file system in memory, mounted at a new folder. Needs root, or a user namespace."""
     at.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", at],
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", at],
                           capture_output=True, text=True)
     if made.returncode:
-        pytest.skip("mounting a small file system needs root: " + made.stderr.strip())
+        pytest.skip("mounting a file system needs root: " + made.stderr.strip())
     yield at
     subprocess.run(["umount", at], check=True)
 
 
-def test_a_full_disk_fails_the_save_and_keeps_the_last(tiny, small_disk, ckpt):
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 256 KiB."""
+    with mounted(tmp_path / "small", "size=256k") as at:
+        yield at
+
+
+def test_a_save_on_a_full_disk_fails_and_leaves_nothing(tiny, small_disk, ckpt):
     root = small_disk / "ckpt"
     r = run(*train_args(tiny, root, steps=2, layout="tp2"))
     assert r.rc == 3, repr(r)
@@ -389,7 +396,7 @@ def test_a_full_disk_fails_the_save_and_keeps_the_last(tiny, small_disk, ckpt):
 
 
 @pytest.mark.parametrize("name", ["reshard", "export"])
-def test_a_full_disk_fails_the_copy_and_leaves_nothing(name, small_disk, ckpt):
+def test_a_copy_on_a_full_disk_fails_and_leaves_nothing(name, small_disk, ckpt):
     (small_disk / "mine").write_text("was here before\n")
     program, argv = reader(name, ckpt, small_disk / "out")
     before = harness.tree(ckpt, small_disk)
@@ -401,20 +408,15 @@ def test_a_full_disk_fails_the_copy_and_leaves_nothing(name, small_disk, ckpt):
 
 @pytest.fixture
 def locked(tmp_path):
-    """A folder nothing can be made in, for root too where that can be had."""
+    """A read-only folder. Root may write to any folder, so for root it is a read-only file system."""
     at = tmp_path / "locked"
-    at.mkdir()
     if os.geteuid():
-        at.chmod(0o555)
+        at.mkdir(0o555)
         yield at
         at.chmod(0o755)
         return
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", at],
-                          capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip("a folder that is read-only for root needs a mount: " + made.stderr.strip())
-    yield at
-    subprocess.run(["umount", at], check=True)
+    with mounted(at, "ro,size=64k"):
+        yield at
 
 
 def test_a_read_only_folder_is_named(locked, tiny, ckpt):
@@ -430,7 +432,7 @@ def test_a_read_only_folder_is_named(locked, tiny, ckpt):
     assert harness.tree(ckpt) == before
 
 
-def test_an_output_that_exists_is_kept(ckpt, tmp_path):
+def test_an_existing_output_is_replaced_only_by_force(ckpt, tmp_path):
     out = tmp_path / "out"
     harness.ok("tp-reshard", ckpt, "--to", "tp4", "-o", out)
     before = harness.tree(tmp_path)
@@ -464,7 +466,7 @@ def test_data_that_is_too_short_is_refused_with_both_lengths(size, tiny, tmp_pat
 
 
 @pytest.mark.parametrize("what", ["absent", "folder", "fifo"])
-def test_data_that_is_no_file_is_refused(what, tiny, tmp_path):
+def test_data_that_is_not_a_file_is_refused(what, tiny, tmp_path):
     data = tmp_path / "data"
     if what == "folder":
         data.mkdir()
@@ -498,7 +500,7 @@ BAD_CONFIGS = [
 
 
 @pytest.mark.parametrize("key,value", BAD_CONFIGS, ids=["%s=%s" % c for c in BAD_CONFIGS])
-def test_a_config_with_a_missing_or_absurd_value_names_the_key(key, value, tmp_path):
+def test_a_missing_or_wrong_value_in_the_config_is_named(key, value, tmp_path):
     config = write_config(tmp_path / "model", **{key: value})
     before = harness.tree(tmp_path)
     r = run(*train_args(config, tmp_path / "ckpt", layout="tp1"), timeout=60)
@@ -509,7 +511,7 @@ def test_a_config_with_a_missing_or_absurd_value_names_the_key(key, value, tmp_p
     assert harness.tree(tmp_path) == before
 
 
-def test_bytes_that_the_vocabulary_lacks_are_refused(tmp_path):
+def test_bytes_outside_the_vocabulary_are_refused(tmp_path):
     config = write_config(tmp_path / "model", vocab_size=100)
     r = run(*train_args(config, tmp_path / "ckpt", layout="tp1"))
     assert_refused(r, "tp-train", TEXT, "100")
@@ -522,7 +524,7 @@ def test_bytes_that_the_vocabulary_lacks_are_refused(tmp_path):
     json.dumps(TINY).replace("64", "9" * 400)],
     ids=["empty", "brace", "list", "null", "no keys", "zeros", "deep list", "deep object",
          "tail", "cut", "infinite", "long number"])
-def test_a_config_that_is_none_is_refused(text, tmp_path):
+def test_a_file_that_is_not_a_config_is_refused(text, tmp_path):
     config = tmp_path / "config.json"
     config.write_text(text)
     r = run(*train_args(config, tmp_path / "ckpt", layout="tp1"), timeout=60)
@@ -537,15 +539,15 @@ def test_a_model_folder_with_damaged_weights_is_refused(ckpt, tmp_path):
     weights = model / "model.safetensors"
     whole = weights.read_bytes()
     n_header = int.from_bytes(whole[:8], "little")
-    spoilt = {
+    damaged = {
         "empty": b"",
         "short": whole[:-5],
         "header of 2^63": (1 << 63).to_bytes(8, "little") + whole[8:],
-        "header no JSON": whole[:8] + b"#" * n_header + whole[8 + n_header:],
+        "header not JSON": whole[:8] + b"#" * n_header + whole[8 + n_header:],
         "shape": whole.replace(b'"shape":[256,64]', b'"shape":[255,64]', 1),
         "dtype": whole.replace(b'"F32"', b'"F33"', 1),
     }
-    for what, data in spoilt.items():
+    for what, data in damaged.items():
         assert data != whole, what
         weights.write_bytes(data)
         r = run(*train_args(model, tmp_path / "new", layout="tp2"))

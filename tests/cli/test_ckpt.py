@@ -1,5 +1,5 @@
-"""tp-ckpt's verbs on checkpoints that no trainer wrote (tests/fixture/make_ckpt.c), and the format
-against other readers: tests/reader/read_ckpt.py, h5py, h5dump, h5stat.
+"""The verbs of tp-ckpt, on checkpoints that tests/fixture/make_ckpt.c writes; and the format, read by
+other readers: tests/reader/read_ckpt.py, h5py, h5dump, h5stat.
 
 needs: tp-train tp-ckpt make_ckpt
 covers: cli/ckpt/tp_ckpt cli/ckpt/cmd_ls cli/ckpt/cmd_show cli/ckpt/cmd_verify cli/ckpt/cmd_digest
@@ -35,14 +35,14 @@ def make(root, config, spec, step=10, seed=1, dtype="fp32"):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, tiny):
-    """{spec: root} with step 10 of the same tensors (bf16, masters and moments) in each layout."""
+    """{spec: root}: step 10 with the same tensors (bf16, masters and moments) at each layout."""
     top = tmp_path_factory.mktemp("made")
     return {spec: make(top / spec, tiny, spec, dtype="bf16") for spec in LAYOUTS}
 
 
 @pytest.fixture
 def tp4(tmp_path, tiny):
-    """A root of the test's own: step 10 at tp4."""
+    """A root that the test may change: step 10 at tp4."""
     return make(tmp_path / "ckpt", tiny, "tp4")
 
 
@@ -57,7 +57,7 @@ def manifest(step):
 
 
 def sign(step, text):
-    """Write manifest text with a checksum that is right for it."""
+    """Write the text of a manifest with the checksum that belongs to it."""
     body = text[:text.index('"checksum": ')]
     sha = hashlib.sha256(body.encode()).hexdigest()
     (step / "manifest.json").write_text(body + '"checksum": "%s"\n}\n' % sha)
@@ -155,14 +155,14 @@ def test_digest_is_the_formula_of_the_format(tp4):
 # ---- digest, diff ----------------------------------------------------------------------------
 
 @pytest.mark.parametrize("spec", LAYOUTS[1:])
-def test_digest_and_diff_do_not_see_the_layout(spec, made):
+def test_digest_and_diff_do_not_depend_on_the_layout(spec, made):
     expected = ok("tp-ckpt", "digest", made["tp1"]).out
     assert ok("tp-ckpt", "digest", made[spec]).out == expected
     assert ok("tp-ckpt", "digest", "--index", made[spec]).out == expected
     assert "equal" in ok("tp-ckpt", "diff", made["tp1"], made[spec]).out
 
 
-def test_digest_lines_are_sorted_and_summed(made):
+def test_digest_lines_are_sorted_and_the_last_is_their_sha256(made):
     lines = ok("tp-ckpt", "digest", made["tp2"]).out.splitlines(keepends=True)
     assert lines[:-1] == sorted(lines[:-1], key=lambda s: s.split("  ", 1)[1])
     assert all(re.fullmatch(r"[0-9a-f]{64}  (param|master|exp_avg|exp_avg_sq)/\S+\n", s)
@@ -188,7 +188,7 @@ def test_diff_counts_and_names_what_differs(tp4, tiny, tmp_path):
 
 # ---- ls, show, choosing a step ---------------------------------------------------------------
 
-def test_ls_tells_complete_from_damaged_and_unfinished(tp4, tiny):
+def test_ls_shows_which_steps_are_complete_damaged_or_unfinished(tp4, tiny):
     make(tp4, tiny, "tp2", step=20)
     make(tp4, tiny, "tp2dp2zero1", step=30)
     (tp4 / "step-00000030/rank-00001.h5").unlink()
@@ -202,7 +202,7 @@ def test_ls_tells_complete_from_damaged_and_unfinished(tp4, tiny):
     assert "step-00000010" in ok("tp-ckpt", "ls", tp4 / "step-00000010").out
 
 
-def test_a_root_means_its_newest_complete_step_and_says_what_it_passed_over(tp4, tiny):
+def test_a_root_means_its_newest_complete_step_and_skipped_steps_are_named(tp4, tiny):
     make(tp4, tiny, "tp2", step=20)
     assert json.loads(ok("tp-ckpt", "show", "--json", tp4).out)["step"] == 20
     assert json.loads(ok("tp-ckpt", "show", "--json", tp4 / "latest").out)["step"] == 20
@@ -227,8 +227,8 @@ def test_show_says_where_the_bytes_of_a_tensor_are(tp4):
         box = tuple(slice(lo, lo + n) for lo, n in zip(b["lo"], b["len"]))
         assert np.array_equal(values.reshape(b["len"]), whole[box])
     assert len(json.loads(ok("tp-ckpt", "show", "--json", tp4, name).out)["tensors"]) == 3
-    r = run("tp-ckpt", "show", tp4, "nobody")
-    assert r.rc == 2 and "nobody" in r.err
+    r = run("tp-ckpt", "show", tp4, "no.such.tensor")
+    assert r.rc == 2 and "no.such.tensor" in r.err
 
 
 def test_every_verb_has_help(tp4):
@@ -251,7 +251,7 @@ def test_a_step_directory_can_be_moved_and_copied(tp4, tmp_path):
 # ---- verify ----------------------------------------------------------------------------------
 
 def damaged(root, *words):
-    """verify must answer no, with these words in its findings, and sum up last."""
+    """verify must exit with 1, print these words in its findings, and end with a summary."""
     r = run("tp-ckpt", "verify", root)
     assert r.rc == 1, r
     assert r.out.splitlines()[-1].startswith("damaged: "), r
@@ -270,7 +270,7 @@ def flip(path, at, bit=0):
         f.write(bytes([byte ^ 1 << bit]))
 
 
-def test_verify_of_an_intact_checkpoint_is_one_line(made):
+def test_verify_prints_one_line_for_an_intact_checkpoint(made):
     for root in made.values():
         r = ok("tp-ckpt", "verify", root, "--jobs", "3")
         assert len(r.out.splitlines()) == 1 and r.out.startswith("intact: ")
@@ -302,7 +302,7 @@ def test_verify_finds_a_flip_in_any_byte_of_a_shard(tp4):
 
 
 def accept_shard(step, name):
-    """Give the manifest size and checksum of a shard whose bytes outside payloads were changed."""
+    """Put size and checksum of a shard into the manifest, after its bytes outside payloads changed."""
     data = (step / name).read_bytes()
     entry = next(e for e in manifest(step)["shards"] if e["file"] == name)
     rest, at = hashlib.sha256(), 0
@@ -317,7 +317,7 @@ def accept_shard(step, name):
     sign(step, text.replace(line, new))
 
 
-def test_verify_finds_a_destroyed_signature_even_with_right_checksums(tp4):
+def test_verify_finds_a_wrong_hdf5_signature_even_with_right_checksums(tp4):
     step = tp4 / "step-00000010"
     with open(step / "rank-00001.h5", "r+b") as f:
         f.write(b"not HDF5")
@@ -349,13 +349,13 @@ def test_verify_finds_extra_and_missing_shards(tp4):
     shutil.copy(step / "rank-00001.h5", step / "rank-00009.h5")
     damaged(tp4, "rank-00009.h5")
     (step / "rank-00009.h5").unlink()
-    (step / "README.txt").write_text("a note of mine\n")
+    (step / "README.txt").write_text("other files are ignored\n")
     ok("tp-ckpt", "verify", tp4)
     (step / "rank-00001.h5").unlink()
     damaged(tp4, "rank-00001.h5", "missing")
 
 
-def test_a_shard_that_a_signed_manifest_leaves_out_is_missed_by_its_boxes(tp4):
+def test_a_shard_that_the_manifest_does_not_list_leaves_boxes_missing(tp4):
     step = tp4 / "step-00000010"
     m = manifest(step)
     text = (step / "manifest.json").read_text()
@@ -374,7 +374,7 @@ def test_a_shard_that_a_signed_manifest_leaves_out_is_missed_by_its_boxes(tp4):
     ('"size_bytes": ', '"size_bytes": 1', "bytes"),
     ('"step": 10', '"step": 11', "step"),
 ])
-def test_a_signed_manifest_that_lies_is_refused(old, new, word, tp4):
+def test_false_members_in_a_manifest_with_the_right_checksum_are_refused(old, new, word, tp4):
     step = tp4 / "step-00000010"
     text = (step / "manifest.json").read_text()
     assert old in text
@@ -396,7 +396,7 @@ def test_a_checkpoint_of_version_1_is_read(tp4):
 
 
 @pytest.mark.parametrize("what", ["fifo", "link", "folder"])
-def test_a_shard_that_is_no_regular_file_is_refused_at_once(what, tp4):
+def test_a_shard_that_is_not_a_regular_file_is_refused_without_blocking(what, tp4):
     path = tp4 / "step-00000010/rank-00001.h5"
     moved = path.rename(tp4 / "moved.h5")
     if what == "fifo":
@@ -411,7 +411,7 @@ def test_a_shard_that_is_no_regular_file_is_refused_at_once(what, tp4):
     assert r.rc == 3 and "rank-00001.h5" in r.err
 
 
-def test_a_source_folder_is_no_checkpoint_and_stays_as_it_is(tmp_path):
+def test_a_folder_that_is_not_a_checkpoint_is_refused_and_unchanged(tmp_path):
     folder = harness.copy(harness.REPO / "ckpt", tmp_path / "ckpt")
     before = harness.tree(folder)
     for argv in (["ls"], ["show"], ["verify"], ["digest"], ["prune", "--keep", "1"]):
@@ -422,7 +422,7 @@ def test_a_source_folder_is_no_checkpoint_and_stays_as_it_is(tmp_path):
 
 # ---- prune -----------------------------------------------------------------------------------
 
-def test_prune_keeps_what_it_is_told(tp4, tiny):
+def test_prune_keeps_the_newest_steps_and_every_kth(tp4, tiny):
     for step in (20, 30, 40, 50):
         make(tp4, tiny, "tp1", step=step)
     (tp4 / "step-00000045.tmp-dead").mkdir()

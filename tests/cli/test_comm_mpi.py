@@ -32,12 +32,12 @@ def left_over(tag):
                 if tag.encode() in f.read():
                     found.append(pid)
         except OSError:
-            pass  # another user's, or gone meanwhile
+            pass  # it belongs to another user, or has ended
     return found
 
 
 @pytest.mark.parametrize("host_ranks", ["4", "1"])  # shared memory, messages
-def test_an_agreed_failure_is_said_once_and_gives_its_code(host_ranks):
+def test_an_agreed_failure_is_printed_once_and_gives_its_code(host_ranks):
     p = mpirun("agreed", TP_HOST_RANKS=host_ranks)
     assert p.returncode == 3, p
     assert p.stderr.count("rank 3: the disk is full") == 1, p.stderr
@@ -45,7 +45,7 @@ def test_an_agreed_failure_is_said_once_and_gives_its_code(host_ranks):
 
 @pytest.mark.parametrize("how,code", [("alone", 2), ("killed", None)])
 @pytest.mark.parametrize("host_ranks", ["4", "1"])
-def test_a_rank_that_is_gone_ends_the_others(how, code, host_ranks):
+def test_the_other_ranks_end_when_one_dies(how, code, host_ranks):
     tag = "TP_TEST_TAG=%s-%s-%d" % (how, host_ranks, os.getpid())
     p = mpirun(how, TP_HOST_RANKS=host_ranks, TP_TEST_TAG=tag.split("=")[1])
     assert p.returncode != 0 and code in (None, p.returncode), p
@@ -56,8 +56,8 @@ def test_a_rank_that_is_gone_ends_the_others(how, code, host_ranks):
     assert not left_over(tag)
 
 
-def test_ranks_that_do_not_find_each_other_are_told_what_to_do():
-    """srun without --mpi=pmix starts tasks that MPI knows nothing of."""
+def test_ranks_that_mpi_does_not_connect_say_what_to_do():
+    """srun without --mpi=pmix starts tasks that MPI does not connect."""
     env = {**ENV, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4",
            "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":fast_unwind_on_malloc=0"}
     p = subprocess.run([FAIL], env=env, text=True, capture_output=True, timeout=60)

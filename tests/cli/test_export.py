@@ -1,4 +1,4 @@
-"""tp-ckpt export and import: safetensors that hold exactly what the checkpoint holds.
+"""tp-ckpt export and import: the safetensors files hold exactly the tensors of the checkpoint.
 
 needs: tp-train tp-ckpt make_ckpt
 covers: cli/ckpt/cmd_export cli/ckpt/cmd_import cli/copy_options
@@ -23,7 +23,7 @@ TYPES = {"F32": "u4", "BF16": "u2", "F16": "u2"}
 
 
 def read_safetensors(path):
-    """{name: (dtype, bits)} by the format's description; also checks what readers insist on."""
+    """{name: (dtype, bits)} of a file. Also checks what readers of the format require."""
     data = path.read_bytes()
     n, = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + n])
@@ -106,13 +106,13 @@ def test_many_files_have_an_index_that_names_every_tensor(tmp_path):
     assert not index["weight_map"] and index["metadata"]["total_size"] == total
 
 
-def test_f32_comes_from_the_masters(tmp_path):
+def test_f32_is_taken_from_the_masters(tmp_path):
     root = make(tmp_path, "tp4", dtype="bf16")
     export(root, tmp_path / "hf", "--dtype", "f32")
     assert_same(read_folder(tmp_path / "hf"), weights(root, "master"))
 
 
-def test_a_cast_is_the_cast_of_what_was_trained(tmp_path):
+def test_a_cast_is_a_cast_of_the_trained_weights(tmp_path):
     root = make(tmp_path, "tp4", dtype="bf16")
     export(root, tmp_path / "hf", "--dtype", "f16")
     got = read_folder(tmp_path / "hf")
@@ -122,7 +122,7 @@ def test_a_cast_is_the_cast_of_what_was_trained(tmp_path):
         assert np.array_equal(got[name][1], want), name
 
 
-def test_config_is_what_both_transformers_read(tmp_path):
+def test_config_has_the_members_of_transformers_4_and_5(tmp_path):
     root = make(tmp_path, "tp2", {"rope_theta": 500000.0}, dtype="bf16")
     export(root, tmp_path / "hf")
     config = json.loads((tmp_path / "hf/config.json").read_text())
@@ -134,7 +134,7 @@ def test_config_is_what_both_transformers_read(tmp_path):
     assert json.loads((tmp_path / "hf32/config.json").read_text())["dtype"] == "float32"
 
 
-def test_assets_are_copied_as_they_are(tmp_path):
+def test_assets_are_copied_unchanged(tmp_path):
     root = make(tmp_path, "tp2")
     assets = tmp_path / "assets"
     assets.mkdir()
@@ -153,7 +153,7 @@ def test_assets_are_copied_as_they_are(tmp_path):
 
 
 def test_a_folder_of_links_is_a_model(tmp_path):
-    """As in Hugging Face's cache, where a snapshot links to the files of `blobs`."""
+    """As in the cache of Hugging Face, where a snapshot is a folder of links to the files in `blobs`."""
     root = make(tmp_path, "tp2")
     export(root, tmp_path / "blobs", "--max-shard-size", 4096)
     (tmp_path / "blobs/tokenizer.json").write_text("{}")
@@ -209,7 +209,7 @@ def test_a_tensor_that_is_missing_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["gguf", "nonsense"])
-def test_formats_that_are_not_there_are_refused(format, tmp_path):
+def test_unknown_formats_are_refused(format, tmp_path):
     root = make(tmp_path, "tp1")
     r = harness.run("tp-ckpt", "export", root, "-o", tmp_path / "x", "--format", format)
     assert r.rc == 2 and format in r.err and not (tmp_path / "x").exists()

@@ -1,9 +1,9 @@
-"""Death and failure at every change of the file system, in a save and in a reshard.
+"""Crashes and errors at every change of a file, in a save and in a reshard.
 
-tests/fault/shim.c numbers the calls that change files; each test runs a program once to learn how
-many there are (the points), then once for every point, and looks at what is left: the old
-checkpoint or the new one, complete, and a second run that succeeds. By default a spread of points
-is tried that takes a share of `make test`; TP_LONG=1 tries all.
+tests/fault/shim.c numbers the calls that change files. Each test runs a program once to count these
+calls (the points), then once for each point, where the shim kills it or fails the call. Afterwards the
+old or the new checkpoint must be there, complete, and a second run must succeed. By default only some
+points are tried, to save time; TP_LONG=1 tries all.
 
 needs: tp-train tp-reshard tp-ckpt fault/shim.so
 """
@@ -20,7 +20,7 @@ from harness import train_args
 
 SEED = 7
 SHIM = harness.built("fault/shim.so")
-# What the shim calls them, by the kernel's names.
+# The name of each system call in the log of the shim.
 KERNEL_NAMES = {
     "openat": "open", "open": "open", "creat": "open", "write": "write", "pwrite64": "pwrite",
     "writev": "writev", "pwritev": "pwritev", "copy_file_range": "copy_file_range",
@@ -32,7 +32,7 @@ KERNEL_NAMES = {
 
 
 def preload(library=SHIM):
-    """LD_PRELOAD of a library; a sanitizer's runtime has to come first."""
+    """LD_PRELOAD for a library. The runtime of a sanitizer must come first."""
     first = []
     if "address" in harness.SANITIZE:
         first = [subprocess.check_output(["gcc", "-print-file-name=libasan.so"], text=True).strip()]
@@ -53,7 +53,7 @@ class Shim:
                 "TP_FAULT_AT": str(at), "TP_FAULT_DO": do}
 
     def run(self, argv, at=0, do=""):
-        """(status, stderr); a status below 0 is the signal that ended it."""
+        """(status, stderr). A negative status is the signal that ended the program."""
         p = subprocess.Popen(harness.command(argv), env=self.env(at, do), start_new_session=True,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True)
@@ -65,12 +65,12 @@ class Shim:
         return p.returncode, err
 
     def points(self):
-        """[call, ...] as the last run made them."""
+        """[call, ...]: the calls of the last run, in order."""
         return [line.split(" ", 2)[1] for line in self.log.read_text().splitlines()]
 
 
 class Save:
-    """tp-train at step 2 of 4: goes on, saves step 4 over what is there."""
+    """tp-train resumes at step 1 and saves step 2."""
 
     def __init__(self, tmp_path, tiny):
         self.root, self.tiny = tmp_path / "root", tiny
@@ -86,7 +86,7 @@ class Save:
         harness.copy(self.start, self.root)
 
     def assert_old_or_new(self, new):
-        """The newest complete step verifies and is one of the two."""
+        """The newest complete step must verify, and be the old or the new one."""
         harness.ok("tp-ckpt", "verify", self.root)
         found = harness.digest(self.root)
         assert found in self.old or found == new
@@ -100,11 +100,11 @@ class Save:
     @staticmethod
     def assert_nothing_left(root):
         left = [p for p in os.listdir(root) if ".tmp" in p]
-        assert left == [], "temporaries that nobody removed: %s" % left
+        assert left == [], "temporary directories were left: %s" % left
 
 
 class Reshard(Save):
-    """tp-reshard from tp2 to tp4 into a root of its own; the source is never touched."""
+    """tp-reshard from tp2 to tp4 into another root. The source must stay as it is."""
 
     def __init__(self, tmp_path, tiny, force=False):
         self.source, self.root = tmp_path / "source", tmp_path / "root"
@@ -148,8 +148,8 @@ def reshard(request, tmp_path, tiny):
 
 
 def spread(calls, share, rng):
-    """Which of the points 1..n to try: all when TP_LONG, else `share` of them with the last two,
-    after which only a link is missing, and the first of every kind of call."""
+    """Which of the points 1 .. n to try: all with TP_LONG, else about `share` of them. The last two (only
+    a link comes after them) and the first of each kind of call are always among them."""
     n = len(calls)
     if harness.LONG or n <= share:
         return list(range(1, n + 1))
@@ -165,7 +165,7 @@ def enumerate_points(job, tmp_path, do, share, after, figure):
     status, err = shim.run(job.argv)
     assert status == 0, err
     new, calls = harness.digest(job.root), shim.points()
-    assert len(calls) > 10, "the shim sees too little: %s" % calls
+    assert len(calls) > 10, "the shim logged too few calls: %s" % calls
     tried = spread(calls, share, rng)
     for at in tried:
         job.reset()
@@ -191,7 +191,7 @@ def test_a_save_killed_at_any_point_leaves_old_or_new(save, tmp_path, do, figure
     enumerate_points(save, tmp_path, do, 10, after, figure)
 
 
-def test_a_save_whose_rank_is_killed_says_so(save, tmp_path, figure):
+def test_a_save_whose_rank_is_killed_reports_it(save, tmp_path, figure):
     def after(status, err, new, call):
         assert status == 3 and "tp-train" in err, err
         save.assert_old_or_new(new)
@@ -208,7 +208,7 @@ def test_a_reshard_killed_at_any_point_leaves_old_or_new(reshard, tmp_path, do, 
     enumerate_points(reshard, tmp_path, do, 10, after, figure)
 
 
-# A link for people and a lock's own closing may fail without the checkpoint failing.
+# These calls may fail although the save succeeds: the link `latest`, closing a lock, cleaning up.
 HARMLESS = {"symlink", "close", "unlink", "rmdir"}
 
 
@@ -216,27 +216,27 @@ def failing(job, do):
     def after(status, err, new, call):
         found = job.assert_old_or_new(new)
         if status == 0:
-            assert call in HARMLESS or found == new, "success, yet nothing new is there"
+            assert call in HARMLESS or found == new, "exit 0, but the new checkpoint is missing"
         else:
             assert status == 3, "exit %d" % status
             sentences = [line for line in err.splitlines() if line.startswith("tp-")]
-            assert sentences, "failed and said nothing"
+            assert sentences, "it failed without a message"
         job.assert_again(new)
     return after
 
 
 @pytest.mark.parametrize("do", ["enospc", "eio"])
-def test_a_save_that_fails_at_any_point_says_so_and_keeps_the_old(save, tmp_path, do, figure):
+def test_a_save_that_fails_at_any_point_reports_it_and_keeps_the_old(save, tmp_path, do, figure):
     enumerate_points(save, tmp_path, do, 10, failing(save, do), figure)
 
 
 @pytest.mark.parametrize("do", ["enospc", "eio"])
-def test_a_reshard_that_fails_at_any_point_says_so_and_keeps_the_old(reshard, tmp_path, do, figure):
+def test_a_reshard_that_fails_at_any_point_reports_it_and_keeps_the_old(reshard, tmp_path, do, figure):
     enumerate_points(reshard, tmp_path, do, 10, failing(reshard, do), figure)
 
 
-def test_a_reshard_that_fails_while_it_begins_says_so(tmp_path, tiny):
-    """Every one of the first calls, which the samples above may miss: root, lock, temporary."""
+def test_a_reshard_that_fails_at_its_beginning_reports_it(tmp_path, tiny):
+    """The first calls create root, lock and temporary directory. The tests above may skip some."""
     job = Reshard(tmp_path, tiny)
     shim = Shim(tmp_path, job.root)
     for at in range(1, 11):
@@ -248,7 +248,7 @@ def test_a_reshard_that_fails_while_it_begins_says_so(tmp_path, tiny):
 
 
 @pytest.mark.parametrize("do", ["short", "eintr"])
-def test_short_and_interrupted_writes_are_finished(reshard, tmp_path, do, figure):
+def test_short_and_interrupted_writes_are_continued(reshard, tmp_path, do, figure):
     def after(status, err, new, call):
         assert status == 0, err
         harness.ok("tp-ckpt", "verify", reshard.root)
@@ -257,7 +257,7 @@ def test_short_and_interrupted_writes_are_finished(reshard, tmp_path, do, figure
 
 
 def kernel_calls(trace, under):
-    """The changing calls below `under` in strace's output, counted by the shim's names."""
+    """How often each call that changes files below `under` is in the output of strace."""
     counts = {}
     for line in trace.splitlines():
         m = re.match(r"(?:\d+ +)?(\w+)\((.*)", line)
@@ -272,14 +272,14 @@ def kernel_calls(trace, under):
     return counts
 
 
-def test_the_shim_sees_what_the_kernel_sees(save, tmp_path, figure):
-    """By strace, of the same run: a shim on the wrong name would miss every write."""
+def test_the_shim_counts_every_call_that_strace_counts(save, tmp_path, figure):
+    """Otherwise some calls would never be tested. Both count in the same run."""
     shim, trace = Shim(tmp_path, save.root), tmp_path / "trace"
     save.reset()
     argv = ["strace", "-f", "-y", "-qq", "-s", "0", "-o", trace,
             "-e", "trace=" + ",".join(KERNEL_NAMES)]
     env = shim.env()
-    # a leak is not looked for where somebody traces
+    # the leak checker does not work under strace
     env["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
     for name in [n for n in env if n.startswith("TP_FAULT") or n in ("LD_PRELOAD", "ASAN_OPTIONS")]:
         argv += ["-E", "%s=%s" % (name, env[name])]
@@ -288,8 +288,8 @@ def test_the_shim_sees_what_the_kernel_sees(save, tmp_path, figure):
     seen = {}
     for call in shim.points():
         seen[call] = seen.get(call, 0) + 1
-    # closing what was only read counts for the kernel, not for the shim
+    # strace counts also the closing of files that were only read
     kernel.pop("close", None)
     seen.pop("close", None)
     assert seen == kernel
-    figure("calls seen by both", sum(seen.values()))
+    figure("calls counted by both", sum(seen.values()))

@@ -1,5 +1,5 @@
-"""tp-reshard between random layouts of random models, against an independent resharder; its memory,
-its processes, its options. Seeds are printed; TP_SEED gives one.
+"""tp-reshard between random layouts of random models, compared with an independent resharder; its
+memory, its processes, its options. Each test prints its seed; TP_SEED sets it.
 
 needs: tp-reshard tp-ckpt make_ckpt
 covers: cli/reshard/tp_reshard cli/reshard/reshard_print cli/copy_options
@@ -57,7 +57,7 @@ def step_dir(root):
 
 
 def same_shards(a, b):
-    """Whether two step directories hold the same files but for manifests (they have ids)."""
+    """Whether two step directories have the same shards. Their manifests differ in the save id."""
     names = sorted(p.name for p in a.glob("rank-*"))
     return names == sorted(p.name for p in b.glob("rank-*")) and all(
         filecmp.cmp(a / n, b / n, shallow=False) for n in names)
@@ -85,8 +85,8 @@ def test_random_layouts_agree_with_the_naive_resharder(n, tmp_path):
     assert harness.tree(root) == before, "the source was written to"
 
 
-def test_the_naive_resharder_notices(tmp_path):
-    """The independent check must be able to fail."""
+def test_the_naive_resharder_finds_differences(tmp_path):
+    """Otherwise the test above could not fail."""
     root = make(tmp_path, "tp4")
     reshard(root, "tp2", tmp_path / "b")
     with pytest.raises(naive_reshard.Differs, match="only 1 ranks|another part"):
@@ -109,7 +109,7 @@ def test_out_is_named_after_ckpt_and_spec(tmp_path):
         assert harness.digest(tmp_path / name) == harness.digest(root)
 
 
-def test_axes_that_are_not_named_stay(tmp_path):
+def test_axes_that_to_does_not_name_stay(tmp_path):
     root = make(tmp_path, "tp4dp2zero1")
     assert reshard(root, "tp2", tmp_path / "b", "--from", "tp4")["to"] == "tp2dp2zero1"
     assert reshard(root, "dp1", tmp_path / "c", "--from", "zero1dp2")["to"].startswith("tp4")
@@ -122,7 +122,7 @@ def test_from_is_checked_in_the_axes_it_names(tmp_path):
     assert not (tmp_path / "ckpt-tp2").exists()
 
 
-def test_force_replaces_a_step_also_the_source_itself(tmp_path):
+def test_force_replaces_a_step_even_the_source(tmp_path):
     root = make(tmp_path, "tp4")
     digest = harness.digest(root)
     before = harness.tree(root)
@@ -134,7 +134,7 @@ def test_force_replaces_a_step_also_the_source_itself(tmp_path):
     assert [p.name for p in root.glob("*.tmp*")] == []
 
 
-def test_without_optimizer_only_weights_go_along(tmp_path):
+def test_no_optim_copies_only_the_weights(tmp_path):
     root = make(tmp_path, "tp4")
     reshard(root, "tp2", tmp_path / "b", "--no-optim")
     lines = [line for line in harness.ok("tp-ckpt", "digest", root).out.splitlines()
@@ -143,7 +143,7 @@ def test_without_optimizer_only_weights_go_along(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-def test_dtype_casts_the_weights_alone(dtype, tmp_path):
+def test_dtype_casts_only_the_weights(dtype, tmp_path):
     root = make(tmp_path, "tp4")
     result = reshard(root, "tp2", tmp_path / "b", "--dtype", dtype)
     _, types_a, a, _ = naive_reshard.assemble(step_dir(root))
@@ -162,7 +162,7 @@ def test_dtype_casts_the_weights_alone(dtype, tmp_path):
     assert result["digests_equal"] == len(a) - result["casts"]
 
 
-def test_a_dry_run_tells_what_is_done_and_does_nothing(tmp_path):
+def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
     root = make(tmp_path, "tp8")
     before = harness.tree(tmp_path)
     text = harness.ok("tp-reshard", root, "--to", "tp4", "--dry-run").out
@@ -211,8 +211,8 @@ print(p.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 102
 
 
 def peak(*argv):
-    """Exit code and peak resident bytes of a program, by the kernel, through a Python so small that
-    what a child inherits of it does not count."""
+    """Exit code, peak resident bytes as the kernel counts them, and stderr of a program. A second, small
+    Python starts it, because a child begins with the peak of its parent."""
     p = subprocess.run(["/usr/bin/python3", "-I", "-S", "-c", MEASURE, *harness.command(argv)],
                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     rc, rss = p.stdout.split()
@@ -221,7 +221,7 @@ def peak(*argv):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """A checkpoint of some 500 MiB with tensors larger than any buffer it will be given."""
+    """A checkpoint of about 500 MiB whose tensors are larger than the buffers."""
     return make(tmp_path_factory.mktemp("large"), "tp8", {
         "hidden_size": 1024, "intermediate_size": 2816, "vocab_size": 8000, "head_dim": 64,
         "num_attention_heads": 16, "num_key_value_heads": 8, "num_hidden_layers": 2})
@@ -229,7 +229,7 @@ def large(tmp_path_factory):
 
 @pytest.mark.skipif(bool(harness.SANITIZE), reason="sanitizers have memory of their own")
 @pytest.mark.parametrize("spec,jobs", [("tp4", 1), ("tp1pp2", 2), ("tp8dp3zero1", 2)])
-def test_memory_stays_within_mem_at_a_tenth_of_the_checkpoint(spec, jobs, large, tmp_path):
+def test_memory_stays_within_mem_for_a_checkpoint_ten_times_as_large(spec, jobs, large, tmp_path):
     size = sum(p.stat().st_size for p in large.rglob("*.h5"))
     mem = 48 << 20
     assert size > 10 * mem
@@ -242,7 +242,7 @@ def test_memory_stays_within_mem_at_a_tenth_of_the_checkpoint(spec, jobs, large,
 
 
 @pytest.mark.skipif(bool(harness.SANITIZE), reason="sanitizers have memory of their own")
-def test_too_little_memory_is_refused_and_what_is_asked_for_is_enough(large, tmp_path):
+def test_too_little_memory_is_refused_and_the_number_it_names_is_enough(large, tmp_path):
     r = harness.run("tp-reshard", large, "--to", "tp4", "-o", tmp_path / "b", "--mem", "8M")
     assert r.rc == 2 and "at least" in r.err
     assert not (tmp_path / "b").exists()
@@ -258,19 +258,19 @@ def mpirun(n, *argv):
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_processes_share_the_work_and_write_the_same(n, tmp_path):
+def test_several_processes_share_the_work_and_write_the_same_bytes(n, tmp_path):
     root = make(tmp_path, "tp8dp2zero1")
     one = reshard(root, "tp2pp2", tmp_path / "one")
     r = harness.ok(*mpirun(n, "tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "many",
                            "--json"))
     many = json.loads(r.out)
     assert many["processes"] == n
-    assert many["bytes_read"] == one["bytes_read"], "each byte is read once by all together"
+    assert many["bytes_read"] == one["bytes_read"], "some bytes are read by two processes"
     assert same_shards(step_dir(tmp_path / "one"), step_dir(tmp_path / "many"))
     harness.ok("tp-ckpt", "verify", tmp_path / "many")
 
 
-def test_damage_is_found_by_processes_together(tmp_path):
+def test_several_processes_find_damage(tmp_path):
     root = make(tmp_path, "tp4", {"hidden_size": 256, "vocab_size": 3000})
     shard = sorted(step_dir(root).glob("rank-*"))[2]
     data = bytearray(shard.read_bytes())

@@ -1,8 +1,7 @@
-"""An interrupted tp-reshard resumes where it was, and ends with the bytes of an uninterrupted run.
+"""An interrupted tp-reshard resumes, and writes the same bytes as an uninterrupted run.
 
-The job is tiny and records its progress after each tile (--journal 0), so that there are many places
-to interrupt it at. The shim of test_faults.py kills at exact places, signals come at random ones.
-
+The job is tiny and records its progress after each tile (--journal 0), so it can be interrupted at
+many places. The shim of test_faults.py kills it at exact places, signals at random ones.
 
 needs: tp-reshard tp-ckpt make_ckpt fault/shim.so
 """
@@ -27,7 +26,7 @@ EACH = ["--journal", 0, "--jobs", 1]
 
 
 class Job:
-    """A checkpoint, what an uninterrupted tp-reshard makes of it, and other runs of the same job."""
+    """A checkpoint, the result of an uninterrupted tp-reshard, and other runs of the same job."""
 
     def __init__(self, folder, start="tp4", to="tp2pp2", config=None, options=()):
         self.root = make(folder / "source", start, config or CONFIG)
@@ -52,8 +51,8 @@ class Job:
         return found[0] if found else None
 
     def interrupt(self, least=1, how=signal.SIGKILL):
-        """Run until the journal has `least` bytes after its head, then send a signal. What is left is
-        a temporary directory with a journal."""
+        """Run until the journal has `least` bytes after its head, then send a signal. It leaves a
+        temporary directory with a journal."""
         p = self.start()
         while p.poll() is None:
             tmp = self.tmp()
@@ -65,12 +64,12 @@ class Job:
             time.sleep(0.001)
         p.send_signal(how)
         _, err = p.communicate(timeout=60)
-        assert self.tmp() and (self.tmp() / "progress").exists(), "it was too fast: " + err
+        assert self.tmp() and (self.tmp() / "progress").exists(), "it ended before the signal: " + err
         return p.returncode, err
 
     def check(self, killed_late=False, verify=True):
-        """The result is complete, as after an uninterrupted run. killed_late: `latest` may be missing."""
-        assert same_shards(step_dir(self.out), step_dir(self.whole)), "other bytes"
+        """The result must be that of an uninterrupted run. killed_late: `latest` may be missing."""
+        assert same_shards(step_dir(self.out), step_dir(self.whole)), "other shards than uninterrupted"
         names = {p.name for p in self.out.iterdir()}
         if killed_late:
             names = names - {"latest.tmp"} | {"latest"}
@@ -81,8 +80,8 @@ class Job:
         assert harness.tree(self.root) == self.before, "the source was written to"
 
     def finish(self):
-        """Run to the end. Returns the tiles that were complete before, or None when it started over; and
-        stderr."""
+        """Run to the end. Returns the tiles that earlier runs completed, or None when it started over,
+        and stderr."""
         r = harness.ok(*self.argv, "--json", "--journal", 2)  # --journal may differ from the first run
         self.check(verify=False)
         resumed = resumed_tiles(r.err)
@@ -111,7 +110,7 @@ def job(tmp_path):
 @pytest.mark.parametrize("start,to,options", [
     ("tp4", "tp2pp2", []), ("tp1", "tp8dp2zero1", ["--mem", "64M"]),
     ("tp2dp2zero3", "tp1", ["--no-optim"]), ("tp2", "tp4", ["--dtype", "f32"])])
-def test_killed_again_and_again_it_resumes_and_ends_the_same(start, to, options, tmp_path, figure):
+def test_it_resumes_after_every_kill_and_writes_the_same_bytes(start, to, options, tmp_path, figure):
     rng = random.Random(SEED)
     print("TP_SEED=%d" % SEED)
     job = Job(tmp_path, start, to, {**CONFIG, "num_hidden_layers": 5}, options)
@@ -125,21 +124,21 @@ def test_killed_again_and_again_it_resumes_and_ends_the_same(start, to, options,
         _, err = p.communicate()
         now = resumed_tiles(err)
         if now is not None:
-            assert now >= done, "went back from %d to %d" % (done, now)
+            assert now >= done, "complete tiles went from %d back to %d" % (done, now)
             grew += now > done
             done = now
         else:
             assert "starting over" not in err and (not done or "resharding" not in err), err
-        if p.returncode == 0 or "exists already" in err:  # killed after the commit
+        if p.returncode == 0 or "exists already" in err:  # the run before was killed after its commit
             break
         assert p.returncode == -signal.SIGKILL, err
         kills += 1
     job.check(killed_late=p.returncode != 0)
-    figure("kills, and those after which more was done", "%d, %d" % (kills, grew))
+    figure("kills, and kills after which more tiles were complete", "%d, %d" % (kills, grew))
 
 
-def test_killed_at_any_change_of_the_file_system_it_resumes(job, tmp_path, figure):
-    """The shim kills at a point; the next run resumes from what the journal says is on disk."""
+def test_it_resumes_when_it_was_killed_at_any_change_of_a_file(job, tmp_path, figure):
+    """The shim kills it at a point; the next run resumes from the last record of the journal."""
     shim = Shim(tmp_path, job.out)
     status, err = shim.run(job.argv)
     assert status == 0, err
@@ -169,12 +168,13 @@ def test_killed_at_any_change_of_the_file_system_it_resumes(job, tmp_path, figur
 def test_a_signal_stops_it_with_75_and_the_same_command_resumes(job, how):
     status, err = job.interrupt(how=how)
     assert status == 75
-    said = re.search(r"interrupted: (\d+) of (\d+) tiles are complete; run the same command again to resume", err)
+    said = re.search(r"interrupted: (\d+) of (\d+) tiles are complete; run the same command again",
+                     err)
     assert said and 0 < int(said[1]) < job.tiles == int(said[2])
     assert job.finish()[0] == int(said[1])
 
 
-def test_a_torn_journal_is_good_to_its_last_record(job, figure):
+def test_a_truncated_journal_is_used_to_its_last_whole_record(job, figure):
     job.interrupt(1500)
     full = (job.tmp() / "progress").read_bytes()
     job.keep()
@@ -189,7 +189,7 @@ def test_a_torn_journal_is_good_to_its_last_record(job, figure):
             assert "starting over" in err, err
     order = [-1 if seen[n] is None else seen[n] for n in sorted(seen)]
     assert order == sorted(order) and order[0] == -1 and order[-1] > 5, seen
-    figure("lengths of a torn journal", len(seen))
+    figure("lengths of a truncated journal", len(seen))
 
 
 def test_a_flipped_bit_in_the_journal_never_makes_a_wrong_checkpoint(job, figure):
@@ -211,27 +211,27 @@ def test_a_flipped_bit_in_the_journal_never_makes_a_wrong_checkpoint(job, figure
     figure("bits of the journal flipped", len(list(bits)))
 
 
-def test_a_damaged_temporary_is_started_over(job):
+def test_a_damaged_temporary_directory_is_started_over(job):
     job.interrupt(1500)
     job.keep()
     shard = sorted(job.tmp().glob("rank-*"))[0].name
-    for spoil in ("cut", "longer", "gone", "folder"):
+    for damage in ("cut", "longer", "gone", "folder"):
         job.again()
         path = job.tmp() / shard
-        if spoil == "cut":
+        if damage == "cut":
             os.truncate(path, path.stat().st_size - 1)
-        elif spoil == "longer":
+        elif damage == "longer":
             os.truncate(path, path.stat().st_size + 4096)
         else:
             path.unlink()
-            if spoil == "folder":
+            if damage == "folder":
                 path.mkdir()
         resumed, err = job.finish()
-        assert resumed is None and "starting over" in err and shard in err, (spoil, err)
+        assert resumed is None and "starting over" in err and shard in err, (damage, err)
 
 
 def test_the_structure_of_a_half_written_shard_is_created_again(job):
-    """libhdf5 never reads what a crash left outside payloads."""
+    """What a crash left outside payloads is replaced, so libhdf5 never reads it."""
     job.interrupt(1500)
     for shard in job.tmp().glob("rank-*"):
         with open(shard, "r+b") as f:
@@ -246,7 +246,7 @@ def other_source(job):
 
 
 @pytest.mark.parametrize("change", ["source", "to", "no-optim", "dtype"])
-def test_another_job_does_not_resume(job, change):
+def test_a_different_job_starts_over(job, change):
     job.interrupt()
     argv = list(job.argv)
     if change == "source":
@@ -263,7 +263,7 @@ def test_another_job_does_not_resume(job, change):
     assert same_shards(step_dir(job.out), step_dir(clean))
 
 
-def test_other_threads_and_more_memory_resume_too(job):
+def test_it_resumes_with_other_threads_and_more_memory(job):
     job.interrupt()
     job.argv = [a for a in job.argv if a not in EACH] + ["--jobs", 3, "--mem", "700M"]
     assert job.finish()[0] > 0
@@ -279,18 +279,18 @@ def test_too_little_memory_for_the_earlier_tiles_starts_over(tmp_path):
     assert resumed is None and "starting over" in err and "--mem" in err
 
 
-def test_damage_to_the_source_that_the_first_run_read_is_found_by_the_second(job):
-    """Its checksums are in the journal and are compared, although the bytes are not read again."""
+def test_damage_that_the_first_run_read_is_found_by_the_second(job):
+    """The checksums of what was read are in the journal, so the bytes need not be read again."""
     shards = sorted(step_dir(job.root).glob("rank-*"))
     good = [s.read_bytes() for s in shards]
-    for shard in shards:  # the payload of every tensor, so also what is read first
+    for shard in shards:  # at several places, so that the first tiles are damaged too
         data = bytearray(shard.read_bytes())
         data[len(data) // 2] ^= 1
         data[4096:4096 + 8] = bytes(b ^ 1 for b in data[4096:4096 + 8])
         shard.write_bytes(data)
     if harness.run("tp-ckpt", "verify", job.root).rc == 0:
         pytest.fail("nothing was damaged")
-    job.interrupt(job.tiles)  # many tiles
+    job.interrupt(job.tiles)  # after many tiles
     for shard, data in zip(shards, good):
         shard.write_bytes(data)
     r = harness.run(*job.argv)
@@ -298,10 +298,10 @@ def test_damage_to_the_source_that_the_first_run_read_is_found_by_the_second(job
     if r.rc == 3:
         assert "rank-" in r.err and job.tmp() is None
         return
-    job.check()  # the damaged bytes had not been read yet
+    job.check()  # the first run had not read the damaged bytes
 
 
-def test_of_two_at_once_one_is_refused_and_the_other_ends(job):
+def test_a_second_run_is_refused_while_the_first_is_alive(job):
     first = job.start()
     first.send_signal(signal.SIGSTOP)
     while not (job.tmp() and (job.tmp() / "progress").exists()):
@@ -316,8 +316,8 @@ def test_of_two_at_once_one_is_refused_and_the_other_ends(job):
     job.check()
 
 
-def test_an_error_leaves_nothing_also_when_it_had_resumed_tiles(job, tmp_path):
-    """A full disk is an error: what an earlier run left is removed too, also the root that it made."""
+def test_an_error_leaves_nothing_even_after_resuming(job, tmp_path):
+    """An I/O error removes also what the earlier run left, and the root that it created."""
     job.interrupt()
     job.keep()
     shim = Shim(tmp_path, job.out)
@@ -332,7 +332,7 @@ def test_an_error_leaves_nothing_also_when_it_had_resumed_tiles(job, tmp_path):
     assert job.finish()[0] is None
 
 
-def test_processes_together_start_over(job):
+def test_several_processes_start_over(job):
     job.interrupt()
     argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2,
             *harness.command(job.argv)]

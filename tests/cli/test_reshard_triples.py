@@ -1,9 +1,10 @@
-"""A thousand triples of layouts: A to B to A is A bit for bit, A to C is A to B to C, digests are
-equal throughout, and every shard is what an independent resharder cuts from whole tensors.
+"""A thousand triples of layouts A, B, C. A to B to A gives A bit for bit; A to C gives the same as A to
+B to C; all digests are equal; and every shard is what an independent resharder cuts from whole
+tensors.
 
-The conversions run in one process (tests/fixture/reshard_triples.c: the engine and ports of
-tp-reshard, real files, buffers of a few bytes to many), the judgement is numpy's. Seeds are
-printed; TP_SEED gives one.
+One process does the conversions (tests/fixture/reshard_triples.c: the engine and the endpoints of
+tp-reshard, real files, buffers from a few bytes up). numpy checks the results. Each test prints its
+seed; TP_SEED sets it.
 
 needs: reshard_triples
 """
@@ -26,11 +27,11 @@ import naive_reshard  # noqa: E402
 SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
 DRIVER = harness.built("reshard_triples")
 BATCHES, CASES = (80, 125) if harness.LONG else (8, 125) if not harness.SANITIZE else (2, 25)
-AT_ONCE = 25  # conversions whose files lie there together
+AT_ONCE = 25  # conversions whose files exist at the same time
 
 
 def random_model(rng):
-    """A config.json: sizes small and mostly odd, fewer KV heads than ranks, some layers."""
+    """A config.json with small, mostly odd sizes, few KV heads and a few layers."""
     if rng.random() < 0.01:  # large enough that columns are stored in blocks, and boxes in chunks
         return {"num_attention_heads": 8, "num_key_value_heads": rng.choice([2, 8]), "head_dim": 96,
                 "hidden_size": 16 * rng.randint(14, 17), "intermediate_size": 8 * rng.randint(1, 9),
@@ -52,7 +53,7 @@ def random_model(rng):
 
 
 def random_spec(rng, config, most=16):
-    """A layout of every axis that the model can have, of at most so many ranks."""
+    """A layout with any axes that fit the model, of at most `most` ranks."""
     heads = config.get("n_head") or config["num_attention_heads"]
     kv = config.get("num_key_value_heads") or heads
     layers = config.get("n_layer") or config["num_hidden_layers"]
@@ -76,7 +77,7 @@ class Case:
         most = rng.choice([8, 16, 16, 24])
         self.specs = [random_spec(rng, self.config, most) for _ in "abc"]
         self.dtype = rng.choice(["bf16", "fp32"])
-        # all groups of the optimizer are cut alike: most cases have one of them, to be quick
+        # all groups of the optimizer are cut alike, so most cases have only one of them, to save time
         group = rng.choice(["master" if self.dtype == "bf16" else "exp_avg", "exp_avg",
                             "exp_avg_sq"])
         group = "all" if rng.random() < (1 if harness.LONG else 0.125) else group
@@ -94,8 +95,8 @@ class Case:
     def step(self, name):
         return self.folder / name / "step-00000005"
 
-    def judge(self):
-        """Hold the five checkpoints against each other and against the naive resharder."""
+    def check(self):
+        """Compare the five checkpoints with each other and with the naive resharder."""
         a, b, c = (naive_reshard.Step(self.step(x), by_index=True) for x in ("a", "b", "c"))
         want = a.whole()
         naive_reshard.check_places(a, self.specs[0])
@@ -109,7 +110,7 @@ class Case:
         assert self.same_files("c", "direct"), "A to C is not A to B to C"
 
     def same_files(self, x, y):
-        """But for manifests, which have ids."""
+        """Whether two steps have the same shards. Their manifests differ in the save id."""
         x, y = self.step(x), self.step(y)
         names = sorted(p.name for p in x.glob("rank-*"))
         return names == sorted(p.name for p in y.glob("rank-*")) and all(
@@ -124,7 +125,7 @@ def convert(cases):
 
 @pytest.fixture
 def folder(tmp_path):
-    """In memory where that can be: every shard is synced."""
+    """A folder in memory if possible, because every shard is synced."""
     shm = pathlib.Path("/dev/shm")
     if not os.access(shm, os.W_OK):
         yield tmp_path
@@ -135,7 +136,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_there_and_back_and_by_way_of_another_nothing_changes(batch, folder):
+def test_conversions_by_any_way_give_the_same_tensors(batch, folder):
     first = SEED + batch * CASES
     print("TP_SEED=%d" % first)
     for n in range(first, first + CASES, AT_ONCE):
@@ -144,7 +145,7 @@ def test_there_and_back_and_by_way_of_another_nothing_changes(batch, folder):
         convert(cases)
         for case in cases:
             try:
-                case.judge()
+                case.check()
             except (AssertionError, naive_reshard.Differs) as e:
                 pytest.fail("%r: %s" % (case, e))
             shutil.rmtree(case.folder)
@@ -159,7 +160,7 @@ def test_the_judge_notices(folder):
         for case in cases:
             change(case)
             try:
-                case.judge()
+                case.check()
             except (AssertionError, naive_reshard.Differs):
                 seen += 1
             shutil.rmtree(case.folder)

@@ -38,14 +38,14 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum action { GO_ON, FAIL, SHORT };
+enum action { PROCEED, FAIL, SHORT };
 
 /* The paths that a call names; only rename and link have a second one. */
 struct what {
     const char *call;
     char path[PATH_MAX], other[PATH_MAX];
     size_t bytes;     /* of a write, else 0 */
-    bool takes_space; /* fails on a full disk */
+    bool takes_space; /* it fails on a full disk */
 };
 
 /* Until this library's constructor has run, calls only pass through. A sanitizer's runtime starts
@@ -96,7 +96,7 @@ static void path_of(char out[PATH_MAX], int fd, bool any_mode)
 
 static uint64_t next_number(void)
 {
-    static _Atomic(uint64_t) *counter; /* the same page in every process */
+    static _Atomic(uint64_t) *counter; /* every process maps the same page */
     const char *file = getenv("TP_FAULT_COUNTER");
 
     if (!counter && file) {
@@ -143,17 +143,17 @@ static enum action decide(const struct what *w)
     uint64_t number, when = at ? strtoull(at, NULL, 10) : 0;
 
     if (!is_under(w->path) && !is_under(w->other))
-        return GO_ON;
+        return PROCEED;
     number = next_number();
     note(number, w);
     if (!when || !what || number < when)
-        return GO_ON;
+        return PROCEED;
     if (!strcmp(what, "enospc") && w->takes_space) {
         errno = ENOSPC;
         return FAIL;
     }
     if (number > when)
-        return GO_ON;
+        return PROCEED;
     if (!strcmp(what, "kill") || !strcmp(what, "kill-self"))
         die(!strcmp(what, "kill"));
     if (!strcmp(what, "torn") && w->bytes < 2)
@@ -166,7 +166,7 @@ static enum action decide(const struct what *w)
         errno = EINTR;
         return FAIL;
     }
-    return (!strcmp(what, "short") || !strcmp(what, "torn")) && w->bytes > 1 ? SHORT : GO_ON;
+    return (!strcmp(what, "short") || !strcmp(what, "torn")) && w->bytes > 1 ? SHORT : PROCEED;
 }
 
 static void after_short(void)
@@ -230,7 +230,7 @@ int creat(const char *path, mode_t mode)
 }
 
 /* Whether the call on one path, or on two, may continue. */
-static bool path_goes_on(const char *call, int dirfd, const char *path, int other_dirfd,
+static bool path_allowed(const char *call, int dirfd, const char *path, int other_dirfd,
                          const char *other, bool takes_space)
 {
     struct what w = { .call = call, .takes_space = takes_space };
@@ -245,7 +245,7 @@ static bool path_goes_on(const char *call, int dirfd, const char *path, int othe
 
 int mkdirat(int dirfd, const char *path, mode_t mode)
 {
-    if (!path_goes_on("mkdir", dirfd, path, 0, NULL, true))
+    if (!path_allowed("mkdir", dirfd, path, 0, NULL, true))
         return -1;
     return (int)syscall(SYS_mkdirat, dirfd, path, mode);
 }
@@ -257,7 +257,7 @@ int mkdir(const char *path, mode_t mode)
 
 int unlinkat(int dirfd, const char *path, int flags)
 {
-    if (!path_goes_on(flags & AT_REMOVEDIR ? "rmdir" : "unlink", dirfd, path, 0, NULL, false))
+    if (!path_allowed(flags & AT_REMOVEDIR ? "rmdir" : "unlink", dirfd, path, 0, NULL, false))
         return -1;
     return (int)syscall(SYS_unlinkat, dirfd, path, flags);
 }
@@ -281,7 +281,7 @@ int remove(const char *path)
 
 int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
 {
-    if (!path_goes_on("rename", from_fd, from, to_fd, to, false))
+    if (!path_allowed("rename", from_fd, from, to_fd, to, false))
         return -1;
     return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
 }
@@ -298,7 +298,7 @@ int rename(const char *from, const char *to)
 
 int symlinkat(const char *target, int dirfd, const char *path)
 {
-    if (!path_goes_on("symlink", dirfd, path, 0, NULL, true))
+    if (!path_allowed("symlink", dirfd, path, 0, NULL, true))
         return -1;
     return (int)syscall(SYS_symlinkat, target, dirfd, path);
 }
@@ -310,7 +310,7 @@ int symlink(const char *target, const char *path)
 
 int link(const char *from, const char *to)
 {
-    if (!path_goes_on("link", AT_FDCWD, from, AT_FDCWD, to, true))
+    if (!path_allowed("link", AT_FDCWD, from, AT_FDCWD, to, true))
         return -1;
     return (int)syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
@@ -322,8 +322,8 @@ static enum action fd_decide(const char *call, int fd, size_t bytes, bool takes_
     struct what w = { .call = call, .bytes = bytes, .takes_space = takes_space };
 
     if (!ready)
-        return GO_ON;
-    path_of(w.path, fd, !strcmp(call, "fsync")); /* a directory is open for reading only */
+        return PROCEED;
+    path_of(w.path, fd, !strcmp(call, "fsync")); /* directories are open for reading only */
     return decide(&w);
 }
 

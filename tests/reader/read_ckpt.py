@@ -4,7 +4,7 @@
     read_ckpt.py STEP_DIR             print "SHA-256  group/name" of the bytes of every whole tensor
     read_ckpt.py STEP_DIR OUT.npz     also write the tensors (bf16 as its bits, uint16)
 
-It uses no code of this project. For a damaged checkpoint it prints a sentence and exits with 1.
+It uses no code of this project. If the checkpoint is damaged, it prints a sentence and exits with 1.
 """
 import hashlib
 import json
@@ -14,7 +14,7 @@ import sys
 import h5py
 import numpy as np
 
-# How a dtype is held here. numpy has no bf16, so its bits are held.
+# The numpy type of each dtype. numpy has no bf16, so its bits are used.
 HELD = {"f32": "<f4", "bf16": "<u2", "f16": "<f2", "f64": "<f8", "i64": "<i8", "i32": "<i4",
         "u8": "u1"}
 ROW = np.dtype([("tensor", "<u4"), ("part", "<u4"), ("ndim", "<u4"), ("codec", "<u4"),
@@ -63,7 +63,7 @@ def read_index(path, shard):
 
 
 def check_dataset(f, tensor, rows):
-    """HDF5 must see the dataset of these rows, all those of one tensor and part, as /index does."""
+    """The HDF5 dataset of these rows (all rows of one tensor and part) must be as /index says."""
     n = int(rows[0]["ndim"])
     lo, end = rows[0]["lo"][:n], rows[-1]["lo"][:n] + rows[-1]["len"][:n]
     name = tensor["name"] + (f"@{rows[0]['part']}" if rows[0]["part"] else "")
@@ -79,7 +79,7 @@ def check_dataset(f, tensor, rows):
 
 
 def check_names(f, tensors, rows):
-    """The datasets of a shard are those of its /index, and no others."""
+    """A shard has the datasets that its /index lists, and no others."""
     datasets = {}
     for row in rows:
         datasets.setdefault((int(row["tensor"]), int(row["part"])), []).append(row)
@@ -104,7 +104,7 @@ def read_shard(folder, shard, tensors, whole, times):
             part = payload.view(HELD[t["dtype"]]).reshape(row["len"][:n])
             whole[row["tensor"]][box] = part
             times[row["tensor"]][box] += 1
-            if row["part"] == 0 and t["dtype"] != "bf16" and n > 0:  # HDF5 must see the same numbers
+            if row["part"] == 0 and t["dtype"] != "bf16" and n > 0:  # HDF5 must give the same numbers
                 dataset = f[t["group"]][t["name"]]
                 inside = tuple(slice(s.start - o, s.stop - o)
                                for s, o in zip(box, dataset.attrs["offset"]))
@@ -113,7 +113,7 @@ def read_shard(folder, shard, tensors, whole, times):
 
 
 def digest(tensor):
-    """D_0 and D_1 of a whole tensor, by Horner's rule, beginning with the last element."""
+    """D_0 and D_1 of a whole tensor, by Horner's rule from the last element to the first."""
     bits = np.ascontiguousarray(tensor).reshape(-1)
     bits = bits.view(f"<u{min(bits.itemsize, 4)}").tolist()
     sums = []
@@ -138,7 +138,7 @@ def main(folder, out=None):
     for t, values, count, stated in zip(tensors, whole, times, sums):
         name = f"{t['group']}/{t['name']}"
         check(bool((count == 1).all()), f"{name}: some elements are missing or occur twice")
-        if values.size <= 4096:  # Python's integers are slow; small tensors are enough
+        if values.size <= 4096:  # Python's integers are slow, so only small tensors are checked
             check(digest(values) == stated, f"{name}: digest differs")
         print(f"{hashlib.sha256(values.tobytes()).hexdigest()}  {name}")
     if out:

@@ -1,4 +1,4 @@
-/* tests/unit/ckpt_chunk.c - how a stored box is cut into chunks with a checksum each. */
+/* tests/unit/ckpt_chunk.c - how a stored box is cut into chunks, each with its checksum. */
 #include <criterion/criterion.h>
 
 #include "ckpt/shard.h"
@@ -17,7 +17,7 @@ static struct tensor random_tensor(struct rng *r)
     return t;
 }
 
-Test(chunk, a_chunk_is_neither_larger_than_it_may_be_nor_needlessly_small)
+Test(chunk, chunks_are_neither_too_large_nor_too_small)
 {
     struct rng r = rng_start("chunk/sizes");
 
@@ -30,7 +30,7 @@ Test(chunk, a_chunk_is_neither_larger_than_it_may_be_nor_needlessly_small)
         cr_assert(n >= 1 && bytes <= CHUNK_BYTES_MAX);
         cr_assert(bytes >= all || bytes >= 64 << 10 || t.shape[0] == 1, "%lld of %lld bytes",
                   (long long)bytes, (long long)all);
-        /* the index stays small: rows of a tensor are few, or each stands for most of a MiB */
+        /* the index stays small: a tensor has few chunks, or each has at least half a MiB */
         cr_assert(box_run_count(&b, n) <= 16 + 2 * all / (1 << 20));
     }
 }
@@ -38,7 +38,7 @@ Test(chunk, a_chunk_is_neither_larger_than_it_may_be_nor_needlessly_small)
 Test(chunk, edges_of_likely_cuts_are_edges_of_chunks)
 {
     struct rng r = rng_start("chunk/edges");
-    int looked = 0;
+    int checked = 0;
 
     for (int i = 0; i < 5000; i++) {
         struct tensor t = random_tensor(&r);
@@ -50,15 +50,15 @@ Test(chunk, edges_of_likely_cuts_are_edges_of_chunks)
 
             if (t.shape[0] % parts || bytes < 64 << 10 || bytes > 4 << 20)
                 continue;
-            looked++;
+            checked++;
             cr_assert_eq(t.shape[0] / parts * row % n, 0, "%lld rows of %lld in %d parts",
                          (long long)t.shape[0], (long long)row, parts);
         }
     }
-    cr_assert(looked > 100, "only %d cuts were looked at", looked);
+    cr_assert(checked > 100, "only %d cuts were checked", checked);
 }
 
-Test(chunk, shapes_from_a_hostile_file_cost_nothing)
+Test(chunk, hostile_shapes_take_no_time)
 {
     struct tensor t = { .ndim = 1,
                         .dtype = DTYPE_F32,

@@ -1,10 +1,10 @@
-/* tests/unit/ckpt_crc.c - CRC32C in parts, against a bytewise one. */
+/* tests/unit/ckpt_crc.c - CRC32C of a whole from its parts, against a plain one. */
 #include <criterion/criterion.h>
 
 #include "ckpt/crc.h"
 #include "tests/unit/random.h"
 
-/* RFC 3720's CRC32C, a bit at a time. */
+/* CRC32C of RFC 3720, one bit at a time. */
 static uint32_t slow_crc(const unsigned char *p, size_t n)
 {
     uint32_t crc = UINT32_MAX;
@@ -42,7 +42,7 @@ Test(crc, parts_in_any_order_make_the_whole)
         for (int i = 1; i < n_cuts; i++)
             cuts[i] = cuts[i - 1] + (size_t)rng_int(&r, 0, (int64_t)(n - cuts[i - 1]));
         cuts[n_cuts] = n;
-        for (int i = 0; i < n_cuts; i++) { /* a rotation, backwards on odd rounds */
+        for (int i = 0; i < n_cuts; i++) { /* from a random part on, backwards in odd rounds */
             int k = (round & 1 ? first - i + n_cuts : first + i) % n_cuts;
 
             sum ^= crc32c_part(data + cuts[k], cuts[k + 1] - cuts[k], n - cuts[k + 1]);
@@ -52,12 +52,12 @@ Test(crc, parts_in_any_order_make_the_whole)
     }
 }
 
-Test(crc, shifts_by_more_bytes_than_fit_memory)
+Test(crc, shifts_by_more_bytes_than_memory_has)
 {
     const uint64_t far = (UINT64_C(1) << 40) + 12345;
     uint32_t once = crc32c_part("tensor", 6, far), twice;
 
-    /* a shift by a + b is a shift by a, then by b: through the CRC of the shifted register */
+    /* a shift by a + b bytes equals a shift by a and then one by b, done here bit by bit */
     twice = crc32c_part("tensor", 6, far - 3);
     for (int i = 0; i < 24; i++)
         twice = twice >> 1 ^ (0x82f63b78u & -(twice & 1));

@@ -75,7 +75,7 @@ static tp_status parse(const char *text, size_t size, struct tp_err *err)
     return st;
 }
 
-/* The text with a checksum that is right for it; malloc'ed. */
+/* The text with the checksum that belongs to it; malloc'ed. */
 static char *sign(const char *body, size_t n, size_t *size)
 {
     char sha[SHA256_TEXT], *out = malloc(n + TAIL + 1);
@@ -87,7 +87,7 @@ static char *sign(const char *body, size_t n, size_t *size)
     return out;
 }
 
-Test(manifest, says_what_was_put_in)
+Test(manifest, is_parsed_as_it_was_formatted)
 {
     struct rng r = rng_start("manifest/round trip");
 
@@ -116,7 +116,8 @@ Test(manifest, every_changed_byte_and_every_truncation_is_refused, .timeout = 30
     struct rng r = rng_start("manifest/bytes");
     struct example x = make_example(&r);
     struct tp_err err = { 0 };
-    size_t step = x.size > 20000 ? 3 : 1; /* hashing 20 kB for each of 20000 bytes is enough */
+    size_t step =
+        x.size > 20000 ? 3 : 1; /* a long text is hashed for every third byte only, to save time */
 
     for (size_t i = 0; i < x.size; i++) {
         char c = x.text[i];
@@ -131,8 +132,8 @@ Test(manifest, every_changed_byte_and_every_truncation_is_refused, .timeout = 30
     free_example(&x);
 }
 
-/* Damage that someone signed: it may be refused or harmless, and never crashes. */
-Test(manifest, signed_random_damage_never_crashes, .timeout = 300)
+/* Random changes with the right checksum: each is refused or harmless, and none crashes. */
+Test(manifest, random_changes_with_the_right_checksum_never_crash, .timeout = 300)
 {
     struct rng r = rng_start("manifest/signed damage");
     static const char alphabet[] = "0123456789-+eE.,:[]{}\"\\ntrufalse/@\n\t\x01\x80\xff ";
@@ -162,7 +163,7 @@ Test(manifest, signed_random_damage_never_crashes, .timeout = 300)
     }
 }
 
-/* The example with one text replaced by another, signed, must be refused with this word in it. */
+/* Replace a text in the example and correct its checksum. It must be refused with this word. */
 static void refuse(const struct example *x, const char *from, const char *to, const char *word)
 {
     const char *at = strstr(x->text, from);
@@ -178,18 +179,18 @@ static void refuse(const struct example *x, const char *from, const char *to, co
     memcpy(body + head + strlen(to), at + strlen(from), n - head - strlen(from));
     text = sign(body, n + strlen(to) - strlen(from), &size);
     cr_expect_eq(parse(text, size, &err), TP_E_CORRUPT, "%s", to);
-    cr_expect(strstr(err.msg, word), "'%s' lacks '%s'", err.msg, word);
+    cr_expect(strstr(err.msg, word), "'%s' does not contain '%s'", err.msg, word);
     free(body);
     free(text);
 }
 
-Test(manifest, lies_are_refused_by_name)
+Test(manifest, false_members_are_refused_by_name)
 {
-    struct rng r = rng_start("manifest/lies");
+    struct rng r = rng_start("manifest/false members");
     struct model model = random_model(&r);
     struct example x;
 
-    while (model.family != MODEL_LLAMA) /* whose tensors are named below */
+    while (model.family != MODEL_LLAMA) /* its tensors are named below */
         model = random_model(&r);
     x = make_example_of(&r, model);
 

@@ -161,7 +161,7 @@ Test(shard, same_input_gives_the_same_bytes)
         must_write(&info, &x, x.boxes[0].rank, 7);
         if (i == 0) {
             read_file(path, &a, &n_a);
-            sleep(1); /* object times would have seconds */
+            sleep(1); /* so that stored times would differ */
         }
     }
     read_file(path, &b, &n_b);
@@ -172,7 +172,7 @@ Test(shard, same_input_gives_the_same_bytes)
     arena_free(&x.arena);
 }
 
-/* A shard of two small tensors, one of them cut by columns, for damage. */
+/* A shard of two small tensors, one of them cut by columns; tests damage it. */
 static struct example tiny_example(void)
 {
     static struct tensor tensors[2] = {
@@ -189,26 +189,26 @@ static struct example tiny_example(void)
     return x;
 }
 
-/* Whether reading everything shows that the file is not what it was. */
-static bool notices(const struct example *x, const struct shard_info *info)
+/* Whether reading the whole shard finds the damage. */
+static bool finds_damage(const struct example *x, const struct shard_info *info)
 {
     struct shard_reader *r;
     struct tp_err err = { 0 };
     unsigned char buf[4096];
-    bool noticed = open_shard(&r, x, info, &err) != TP_OK;
+    bool found = open_shard(&r, x, info, &err) != TP_OK;
     int64_t n = 0;
 
-    if (!noticed) {
-        noticed = shard_check_meta(r, &err) != TP_OK;
+    if (!found) {
+        found = shard_check_meta(r, &err) != TP_OK;
         shard_chunks(r, &n);
     }
     for (int64_t i = 0; i < n; i++)
-        noticed |= shard_read_chunk(r, i, buf, &err) != TP_OK;
+        found |= shard_read_chunk(r, i, buf, &err) != TP_OK;
     shard_reader_close(r);
-    return noticed && err.status == TP_E_CORRUPT && err.msg[0];
+    return found && err.status == TP_E_CORRUPT && err.msg[0];
 }
 
-Test(shard, every_flipped_bit_and_every_truncation_is_noticed, .timeout = 120)
+Test(shard, every_flipped_bit_and_every_truncation_is_found, .timeout = 120)
 {
     struct example x = tiny_example();
     struct shard_info info;
@@ -220,27 +220,28 @@ Test(shard, every_flipped_bit_and_every_truncation_is_noticed, .timeout = 120)
     must_write(&info, &x, 0, 1);
     snprintf(path, sizeof path, "%s/%s", dir, info.file);
     read_file(path, &data, &size);
-    cr_assert_not(notices(&x, &info));
+    cr_assert_not(finds_damage(&x, &info));
     fd = open(path, O_WRONLY);
     for (int64_t i = 0; i < size; i++)
         for (int bit = 0; bit < 8; bit++) {
             unsigned char flipped = data[i] ^ (unsigned char)(1 << bit);
 
             cr_assert_eq(pwrite(fd, &flipped, 1, i), 1);
-            cr_assert(notices(&x, &info), "bit %d of byte %lld", bit, (long long)i);
+            cr_assert(finds_damage(&x, &info), "bit %d of byte %lld", bit, (long long)i);
             cr_assert_eq(pwrite(fd, &data[i], 1, i), 1);
         }
-    cr_assert_not(notices(&x, &info));
+    cr_assert_not(finds_damage(&x, &info));
     for (int64_t n = size - 1; n >= 0; n--) {
         cr_assert_eq(ftruncate(fd, n), 0);
-        cr_assert(notices(&x, &info), "cut to %lld bytes", (long long)n);
+        cr_assert(finds_damage(&x, &info), "cut to %lld bytes", (long long)n);
     }
     close(fd);
     free(data);
 }
 
-/* The index of the tiny shard is made wrong on purpose, with a manifest that has its checksum. */
-Test(shard, crafted_indexes_are_refused, .timeout = 120)
+/* The index of the tiny shard is changed, and the manifest has the checksum of the changed index.
+ */
+Test(shard, false_indexes_are_refused_or_read_safely, .timeout = 120)
 {
     struct rng r = rng_start("shard/crafted");
     struct example x = tiny_example();
@@ -290,7 +291,7 @@ Test(shard, crafted_indexes_are_refused, .timeout = 120)
             unsigned char buf[4096];
             int64_t n;
 
-            accepted++; /* another CRC, digest or offset may be valid; reading must be safe */
+            accepted++; /* another CRC, digest or offset can be valid; then reading must be safe */
             shard_chunks(reader, &n);
             for (int64_t i = 0; i < n; i++)
                 shard_read_chunk(reader, i, buf, &err);
@@ -302,7 +303,7 @@ Test(shard, crafted_indexes_are_refused, .timeout = 120)
     free(data);
 }
 
-Test(shard, absurd_infos_are_refused)
+Test(shard, false_shard_infos_are_refused)
 {
     struct example x = tiny_example();
     struct shard_info info, bad;
@@ -358,7 +359,7 @@ Test(shard, fifos_and_links_are_refused_without_blocking, .timeout = 10)
     cr_expect_eq(open_shard(&r, &x, &info, &err), TP_E_CORRUPT);
 }
 
-Test(shard, bytes_written_twice_or_never_are_a_bug_that_is_reported)
+Test(shard, a_byte_written_twice_or_never_is_reported)
 {
     struct example x = tiny_example();
     float data[12] = { 1 };
@@ -383,7 +384,7 @@ Test(shard, bytes_written_twice_or_never_are_a_bug_that_is_reported)
     }
 }
 
-/* Chunks of a large box, written by two writers of which one joined, in many runs, backwards. */
+/* The chunks of a large box, written from back to front in many runs by two writers. */
 Test(shard, a_joined_writer_adds_its_part)
 {
     static struct tensor t = { .name = "w", .group = "param", .ndim = 2, .shape = { 3000, 1000 } };

@@ -68,7 +68,7 @@ static tp_status begin(struct ckpt_transaction *t, int64_t step, int64_t epoch, 
     return ckpt_begin(t, &request, err);
 }
 
-/* As tp-reshard begins: alone, and continuing `resume` if it is not NULL. */
+/* Begin as tp-reshard does: as the only writer, and resuming `resume` unless it is NULL. */
 static tp_status begin_alone(struct ckpt_transaction *t, int64_t step, const char *resume,
                              struct tp_err *err)
 {
@@ -169,7 +169,7 @@ Test(transaction, an_older_job_cannot_commit)
     cr_assert_eq(count_entries(false), 0);
 }
 
-Test(transaction, leftovers_of_the_dead_go_and_those_of_the_living_stay)
+Test(transaction, what_dead_writers_left_is_removed_and_what_living_ones_write_stays)
 {
     struct ckpt_transaction alive;
     struct tp_err err = { 0 };
@@ -217,7 +217,7 @@ Test(transaction, a_suspended_step_is_resumed_with_its_files)
     arena_free(&arena);
 }
 
-Test(transaction, what_is_not_to_be_resumed_is_removed)
+Test(transaction, what_is_not_resumed_is_removed)
 {
     struct ckpt_transaction t = { .tmp.lock_fd = -1 };
     struct arena arena = { 0 };
@@ -231,7 +231,7 @@ Test(transaction, what_is_not_to_be_resumed_is_removed)
     cr_assert_eq(begin_alone(&t, 3, NULL, &err), TP_OK);
     cr_assert(!t.resumed && !file_exists(before));
     ckpt_abort(&t);
-    cr_assert_eq(begin_alone(&t, 3, before, &err), TP_OK); /* which is gone */
+    cr_assert_eq(begin_alone(&t, 3, before, &err), TP_OK); /* it no longer exists */
     cr_assert_not(t.resumed);
     ckpt_abort(&t);
     arena_free(&arena);
@@ -252,7 +252,7 @@ Test(transaction, an_exclusive_writer_is_refused_while_another_is_alive)
     ckpt_abort(&alive);
 }
 
-Test(transaction, of_two_writers_one_wins, .timeout = 120)
+Test(transaction, of_several_writers_one_commits, .timeout = 120)
 {
     for (int round = 0; round < 60; round++) {
         struct tp_err err = { 0 };
@@ -298,7 +298,7 @@ Test(transaction, a_reader_sees_the_old_or_the_new_while_a_step_is_replaced, .ti
         struct arena arena = { 0 };
         struct ckpt_found found;
 
-        /* the directory may be exchanged between two looks into it, but is never incomplete */
+        /* the directory may be exchanged between two reads, but it is never incomplete */
         if (ckpt_open(&found, root, 1, &arena, &err) == TP_OK) {
             cr_assert_geq(found.manifest.state.seed, last);
             last = found.manifest.state.seed;
@@ -348,7 +348,7 @@ Test(transaction, folders_that_are_not_checkpoints_are_refused_and_unchanged)
     arena_free(&arena);
 }
 
-Test(transaction, prune_keeps_the_newest_and_the_divisible)
+Test(transaction, prune_keeps_the_newest_and_every_kth)
 {
     struct tp_err err = { 0 };
     char dir[PATH_MAX];

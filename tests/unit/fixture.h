@@ -13,7 +13,7 @@
 #include "ckpt/transaction.h"
 #include "tests/unit/random_model.h"
 
-/* Bits of element number `index`: finite numbers of either sign, no NaN, also denormals and -0. */
+/* Bits of element number `index`: a finite number of either sign, never NaN or infinity. */
 static inline uint64_t fixture_bits(uint64_t seed, const struct tensor *t, int64_t index)
 {
     struct rng r = { seed * 0x9e3779b97f4a7c15u };

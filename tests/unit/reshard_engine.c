@@ -115,7 +115,7 @@ Test(engine, a_to_b_to_a_is_bit_identical_and_a_to_c_is_a_to_b_to_c)
     }
 }
 
-/* Cut a box in two at random, again and again. */
+/* Cut an extent in two at random, up to `depth` times each part. */
 static void cut(struct rng *r, struct reshard_extent *out, int *n, struct reshard_extent whole,
                 int depth)
 {
@@ -149,7 +149,7 @@ static void random_tiling(struct store *s, const struct reshard_tensor *tensors,
         cut(r, extents, &n, whole, (int)rng_int(r, 0, 4));
         dtypes[t] = dtype;
     }
-    for (int i = n - 1; i > 0; i--) { /* in any order */
+    for (int i = n - 1; i > 0; i--) { /* shuffle them */
         int j = (int)rng_int(r, 0, i);
         struct reshard_extent swap = extents[i];
 
@@ -192,7 +192,7 @@ Test(engine, any_tiling_becomes_any_other)
     }
 }
 
-Test(engine, a_cast_on_the_way_is_the_cast_of_the_elements)
+Test(engine, a_transfer_with_a_cast_casts_each_element)
 {
     struct rng r = rng_start("engine/cast");
 
@@ -210,7 +210,7 @@ Test(engine, a_cast_on_the_way_is_the_cast_of_the_elements)
         store_visit(&a, tensors, true);
         cr_assert_eq(store_move(&a, &b, tensors, rng_int(&r, 40, 2000), 2, false, &stats, &err),
                      TP_OK, "%s", err.msg);
-        /* The same without a cast, then cast extent by extent. */
+        /* Copy without a cast, then cast extent by extent. */
         store_like(&straight, &b, a.dtypes);
         cr_assert_eq(store_move(&a, &straight, tensors, 1 << 20, 1, false, &stats, &err), TP_OK);
         for (int k = 0; k < b.n; k++) {
@@ -227,7 +227,7 @@ Test(engine, a_cast_on_the_way_is_the_cast_of_the_elements)
     }
 }
 
-Test(engine, a_partial_move_reads_no_more_rows_than_wanted)
+Test(engine, a_partial_transfer_writes_what_is_wanted_and_nothing_else)
 {
     struct rng r = rng_start("engine/partial");
 
@@ -253,7 +253,7 @@ Test(engine, a_partial_move_reads_no_more_rows_than_wanted)
             if (k < b.mp.n)
                 continue;
             for (size_t x = 0; x < store_extent_bytes(&b, k); x++)
-                cr_assert_eq(((char *)b.data[k])[x], 0, "what was not asked for is untouched");
+                cr_assert_eq(((char *)b.data[k])[x], 0, "an extent that is not wanted was written");
         }
         int all = b.n;
         b.n = b.mp.n;
@@ -264,7 +264,7 @@ Test(engine, a_partial_move_reads_no_more_rows_than_wanted)
     }
 }
 
-Test(engine, gaps_and_overlaps_are_found_before_anything_moves)
+Test(engine, gaps_and_overlaps_are_found_before_anything_is_written)
 {
     struct rng r = rng_start("engine/proof");
 
@@ -287,7 +287,8 @@ Test(engine, gaps_and_overlaps_are_found_before_anything_moves)
             for (int d = 0; d < BOX_NDIM_MAX; d++)
                 s->extents[victim].box.len[d] = 0;
             if (s->extents[victim].box.ndim == 0)
-                s->mp.n = s->endpoint.n_extents = victim; /* drops others as well: a gap still */
+                s->mp.n = s->endpoint.n_extents =
+                    victim; /* this removes others too, which is a gap as well */
         } else {
             s->extents = realloc(s->extents, (size_t)(s->n + 1) * sizeof *s->extents);
             s->extents[s->n] = s->extents[victim];
@@ -325,9 +326,8 @@ Test(engine, too_little_memory_is_refused_with_the_number)
     store_free(&b);
 }
 
-/* Something quadratic would take minutes. Processor time, so that a busy machine changes nothing.
- */
-Test(engine, hundred_thousand_tensors_are_planned_in_well_under_a_second)
+/* A quadratic algorithm would take minutes. Processor time does not depend on other processes. */
+Test(engine, a_hundred_thousand_tensors_are_planned_in_less_than_a_second)
 {
     enum { N = 100000 };
     struct reshard_tensor *tensors = calloc(N + 1, sizeof *tensors);
@@ -362,7 +362,7 @@ Test(engine, hundred_thousand_tensors_are_planned_in_well_under_a_second)
     cr_expect_eq(stats.merges, 0);
     transfer_plan_free(p);
 
-    /* One tensor of a hundred thousand rows, a extent each, to as many columns. */
+    /* One tensor of a hundred thousand rows, an extent each, into 64 columns. */
     tensors[0] = (struct reshard_tensor){ "t", 2, { N, 64 } };
     for (int i = 0; i < N; i++)
         from[i] = (struct reshard_extent){ 0, { 2, { i, 0 }, { 1, 64 } } };

@@ -22,7 +22,7 @@ struct saved {
     struct ckpt_found step;
 };
 
-/* A checkpoint of a random model at a random layout. */
+/* Write a checkpoint of a random model at a random layout, and open it. */
 static void save(struct saved *s, struct rng *r)
 {
     struct tp_err err = { 0 };
@@ -137,7 +137,7 @@ Test(restore, every_rank_of_any_layout_gets_its_boxes)
     }
 }
 
-/* Flip a bit of some chunk's payload; *tensor and *box say which chunk. */
+/* Flip a bit of a random chunk's payload; *tensor and *box receive the chunk's. */
 static void flip(const struct saved *s, struct rng *r, int *tensor, struct box *box)
 {
     const struct shard_info *info =
@@ -203,7 +203,8 @@ Test(restore, a_flipped_bit_in_a_chunk_that_is_read_even_in_part_is_found)
             want(&w, &to, rank, &s.arena);
             st = restore(&s, &w, &r, &stats, &err);
             if (touches(&w, tensor, &box)) {
-                cr_assert_eq(st, TP_E_CORRUPT, "rank %d read damaged bytes and said nothing", rank);
+                cr_assert_eq(st, TP_E_CORRUPT, "rank %d read damaged bytes and reported no error",
+                             rank);
                 cr_assert(strstr(err.msg, "rank-") &&
                               strstr(err.msg, s.step.manifest.layout.tensors[tensor].name),
                           "%s", err.msg);

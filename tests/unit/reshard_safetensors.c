@@ -87,7 +87,7 @@ static void must_read_back(const char *path, const struct bundle *b)
                      0);
 }
 
-Test(safetensors, what_is_written_is_read_in_one_file_and_in_many)
+Test(safetensors, what_is_written_to_one_file_or_several_is_read)
 {
     struct rng r = rng_start("safetensors/round");
     static struct bundle b;
@@ -134,7 +134,7 @@ static void write_raw(const char *path, const char *header, uint64_t claim, size
     cr_assert_eq(fclose(f), 0);
 }
 
-Test(safetensors, headers_that_lie_are_refused)
+Test(safetensors, false_headers_are_refused)
 {
     static const struct {
         const char *header, *says;
@@ -185,7 +185,7 @@ Test(safetensors, headers_that_lie_are_refused)
     remove_dir(dir);
 }
 
-Test(safetensors, any_damage_to_a_header_is_an_error_or_harmless_but_never_a_crash)
+Test(safetensors, damage_to_a_header_never_crashes)
 {
     struct rng r = rng_start("safetensors/damage");
     static struct bundle b;
@@ -220,7 +220,7 @@ Test(safetensors, any_damage_to_a_header_is_an_error_or_harmless_but_never_a_cra
     remove_dir(dir);
 }
 
-Test(safetensors, a_missing_or_misshapen_tensor_is_named)
+Test(safetensors, a_tensor_that_is_missing_or_has_another_shape_is_named)
 {
     struct rng r = rng_start("safetensors/select");
     static struct bundle b;

@@ -14,7 +14,7 @@
 #include "reshard/formats/memory.h"
 #include "tests/unit/random.h"
 
-/* Regions with memory of their own. */
+/* Extents with memory of their own. */
 struct store {
     struct reshard_extent *extents;
     void **data;
@@ -30,7 +30,7 @@ static inline size_t store_extent_bytes(const struct store *s, int i)
                     dtype_bytes(s->dtypes[s->extents[i].tensor]));
 }
 
-/* `extents` are malloc'ed and the store's from now on; what they hold is zero. */
+/* Make a store of zeroes. `extents` are malloc'ed, and the store frees them. */
 static inline void store_make(struct store *s, struct reshard_extent *extents, int n, int n_tensors,
                               const enum dtype *dtypes)
 {
@@ -74,7 +74,7 @@ static inline void store_free(struct store *s)
     free(s->extents);
 }
 
-/* The bits of element number i of a tensor: any function of both that never repeats soon. */
+/* The bits of element number i of a tensor. */
 static inline uint64_t store_bits(int tensor, int64_t i)
 {
     struct rng r = { (uint64_t)tensor * 0x10001 + (uint64_t)i * 7919 };
@@ -95,7 +95,7 @@ static inline int64_t store_index(const struct box *b, const struct reshard_tens
     return index;
 }
 
-/* Fill with values, or count elements that differ from them. */
+/* Fill the store with these values, or count the elements that differ from them. */
 static inline int64_t store_visit(struct store *s, const struct reshard_tensor *tensors, bool fill)
 {
     int64_t wrong = 0;
