@@ -14,7 +14,7 @@ static tp_status copy_to_memory(const struct restore_request *q,
                                 const struct reshard_tensor *tensors, struct transfer_stats *stats,
                                 struct tp_err *err)
 {
-    struct memory_endpoint memory = { q->extents, q->dtypes, q->data, q->n_extents };
+    struct memory_endpoint memory = { q->extents, q->dtypes, q->data, q->n_extents, q->staging };
     struct reshard_endpoint to = memory_endpoint_make(&memory);
     struct transfer t = { .n_tensors = q->n_tensors,
                           .tensors = tensors,

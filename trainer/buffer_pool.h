@@ -10,8 +10,6 @@
 
 #include <stdint.h>
 
-#include "core/err.h"
-
 struct buffer_pool {
     char *base;   /* NULL: count only */
     int64_t used; /* bytes; INT64_MAX after an overflow */
@@ -19,9 +17,5 @@ struct buffer_pool {
 
 /* n elements of `size` bytes, 64-byte aligned; NULL while counting. Memory is zero at first. */
 void *buffer_pool_take(struct buffer_pool *s, int64_t n, int64_t size);
-
-/* Memory for n_bytes, zeroed, in huge pages where the system gives them. */
-tp_status buffer_pool_map(struct buffer_pool *s, int64_t n_bytes, struct tp_err *err);
-void buffer_pool_unmap(struct buffer_pool *s, int64_t n_bytes);
 
 #endif

@@ -2,12 +2,13 @@
 #include "trainer/logits.h"
 
 #include <stdlib.h>
-#include <string.h>
 
+#include "kernels/copy.h"
 #include "reshard/formats/safetensors.h"
 #include "trainer/step.h"
 
-/* One microbatch's logits, whose columns may be several shards', as [rows][net.logit.all]. */
+/* Queue the copy of one microbatch's logits, whose columns may be several shards', to the pinned
+ * memory out[rows][net.logit.all]. */
 static void collect(float *out, const struct trainer *t)
 {
     const struct net *n = &t->net;
@@ -17,33 +18,35 @@ static void collect(float *out, const struct trainer *t)
         const float *from = t->scratch.wide + s * rows * n->logit.each;
         int64_t cols = vocab_rows_of(&n->logit, s, &first);
 
-        for (int64_t r = 0; r < rows && cols; r++)
-            memcpy(out + r * n->logit.all + s * n->logit.each, from + r * cols,
-                   (size_t)cols * sizeof *out);
+        device_copy_2d(n->k.queue,
+                       &(struct device_copy){ .dst = out + s * n->logit.each,
+                                              .src = from,
+                                              .rows = rows,
+                                              .row_bytes = cols * (int64_t)sizeof *out,
+                                              .dst_pitch = n->logit.all * (int64_t)sizeof *out,
+                                              .src_pitch = cols * (int64_t)sizeof *out });
     }
 }
 
-/* This rank's columns for its share of the batch: *out is malloc'ed, [rows][net.logit.all]. */
+/* This rank's columns for its share of the batch: *out gets pinned memory, [rows][net.logit.all],
+ * which the caller frees also after a failure. */
 static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp_err *err)
 {
     int64_t micros = train_config_micros(t->config);
     int64_t each = t->net.is_last ? t->config->micro_batch_size * t->net.seq * t->net.logit.all : 0;
-    float *all = malloc((size_t)(micros * each) * sizeof *all + 1);
-    tp_status st = all ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits");
+    void *memory = NULL;
+    tp_status st =
+        device_alloc_pinned(t->device, &memory, micros * each * (int64_t)sizeof **out, err);
 
+    *out = memory;
+    *n = micros * each;
     st = control_agree(t->parallel.control, st, err);
-    for (int64_t i = 0; all && !st && i < micros; i++) {
+    for (int64_t i = 0; !st && i < micros; i++) {
         st = step_forward(t, i, err);
         if (!st && each)
-            collect(all + i * each, t);
+            collect(*out + i * each, t);
     }
-    if (st) {
-        free(all);
-        return st;
-    }
-    *out = all;
-    *n = micros * each;
-    return TP_OK;
+    return st;
 }
 
 /* The tensor whose cut is that of the logits. */
@@ -58,16 +61,19 @@ static const struct tensor *find_head(const struct trainer *t)
 }
 
 /* The columns `b` of the rows of one rank, to the rows of its sequences; returns what follows them
- * in `parts`. */
+ * in `parts`. Both are ordinary host memory. */
 static const float *assemble_rank(float *whole, const struct box *b, struct zigzag z,
                                   int64_t sequences, int64_t vocab, const float *parts)
 {
+    const struct box all = { .ndim = 2, .len = { sequences * z.seq, vocab } };
     int64_t each = zigzag_tokens(&z), run;
 
-    for (int64_t r = 0; r < sequences * each; r++, parts += b->len[0]) {
+    for (int64_t r = 0; r < sequences * each; r += run) {
         int64_t row = r / each * z.seq + zigzag_position(&z, r % each, &run);
+        const struct box part = { .ndim = 2, .lo = { row, b->lo[0] }, .len = { run, b->len[0] } };
 
-        memcpy(whole + row * vocab + b->lo[0], parts, (size_t)b->len[0] * sizeof *parts);
+        copy_box(whole, &all, parts, &part, &part, sizeof *parts);
+        parts += run * b->len[0];
     }
     return parts;
 }
@@ -103,18 +109,14 @@ static tp_status write_file(const struct trainer *t, const char *path, const flo
     };
     float *whole = malloc((size_t)(rows * vocab) * sizeof *whole);
     int64_t *ids = malloc((size_t)rows * sizeof *ids);
-    int32_t *pair = malloc(2 * (size_t)rows * sizeof *pair); /* inputs, targets */
     const void *data[] = { ids, whole };
     tp_status st = TP_OK;
 
-    if (!whole || !ids || !pair) {
+    if (!whole || !ids) {
         st = tp_fail(err, TP_E_NOMEM, "no memory for --logits");
         goto done;
     }
-    TP_TRY(data_fetch(&t->data, t->position.next_sample, c->global_batch_size, NULL, pair,
-                      pair + rows, err));
-    for (int64_t i = 0; i < rows; i++)
-        ids[i] = pair[i];
+    data_fetch_ids(&t->data, t->position.next_sample, c->global_batch_size, ids);
     assemble(t, whole, parts);
     st = safetensors_write_file(path, tensors, data, 2, err);
     if (st)
@@ -122,7 +124,6 @@ static tp_status write_file(const struct trainer *t, const char *path, const flo
 done:
     free(whole);
     free(ids);
-    free(pair);
     return st;
 }
 
@@ -135,13 +136,16 @@ tp_status logits_write(struct trainer *t, const char *path, struct tp_err *err)
     tp_status st;
 
     TP_TRY(run_share(t, &share, &n, err));
+    TP_TRY(trainer_sync(t, err));
     sizes = calloc((size_t)control_size(control), sizeof *sizes);
     TP_TRY(control_agree(control,
                          sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for --logits"), err));
     TP_TRY(control_gather(control, share, n * (int64_t)sizeof *share, &parts, sizes, err));
     st = control_agree(control, parts ? write_file(t, path, parts, err) : TP_OK, err);
 done:
-    free(share);
+    if (st && share)
+        trainer_sync(t, &(struct tp_err){ 0 }); /* copies to it may be queued */
+    device_free(t->device, share);
     free(sizes);
     free(parts);
     return st;

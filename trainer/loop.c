@@ -139,7 +139,7 @@ static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *
     double cpu = clock_cpu_seconds(), n = control_size(control);
     double words[] = { r->loss_share,
                        stop_requested(),
-                       l->snapshot && snapshot_is_busy(l->snapshot),
+                       l->snapshot && snapshot_poll(l->snapshot),
                        cpu - l->cpu,
                        (now.waited - before.waited) / n,
                        (now.hidden - before.hidden) / n };

@@ -16,7 +16,7 @@
 #include "trainer/resume_diff.h"
 
 /* Buffers of reading; the activations' memory is not touched yet by then. */
-static const int64_t READ_BYTES = INT64_C(64) << 20;
+static const int64_t READ_BYTES = INT64_C(64) << 20, STAGING_BYTES = INT64_C(4) << 20;
 
 /* ---- what to read, as the engine wants it ---- */
 
@@ -66,7 +66,8 @@ static void wish_add(struct wish *w, const struct tensor *t, const struct box *b
         struct reshard_tensor *m = &w->tensors[known = w->n_tensors];
 
         *m = (struct reshard_tensor){ .name = t->name, .ndim = t->ndim };
-        memcpy(m->shape, t->shape, sizeof m->shape);
+        for (int d = 0; d < t->ndim; d++)
+            m->shape[d] = t->shape[d];
         w->ids[w->n_tensors] = id;
         w->dtypes[w->n_tensors] = DTYPE_F32;
         w->n_tensors++;
@@ -76,9 +77,10 @@ static void wish_add(struct wish *w, const struct tensor *t, const struct box *b
     w->n++;
 }
 
-static struct restore_request request_of(const struct wish *w)
+static struct restore_request request_of(const struct wish *w, struct staging *staging)
 {
-    return (struct restore_request){ .n_tensors = w->n_tensors,
+    return (struct restore_request){ .staging = staging,
+                                     .n_tensors = w->n_tensors,
                                      .n_extents = w->n,
                                      .extents = w->extents,
                                      .data = w->data,
@@ -177,7 +179,7 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
 }
 
 static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t step,
-                           struct arena *a, struct tp_err *err)
+                           struct staging *staging, struct arena *a, struct tp_err *err)
 {
     struct transfer_stats stats = { 0 };
     struct restore_request q;
@@ -187,11 +189,11 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     tp_status st;
 
     TP_TRY(ckpt_open(&found, t->config->ckpt, step, a, err));
-    memcpy(r->from, found.dir, sizeof r->from);
+    snprintf(r->from, sizeof r->from, "%s", found.dir);
     TP_TRY(check_model(t, m, r->from, a, err));
     TP_TRY(wish_init(&w, &t->params, a, err));
     TP_TRY(wish_ckpt(&w, t, m, r->from, err));
-    q = request_of(&w);
+    q = request_of(&w, staging);
     TP_TRY(restore_checkpoint(&q, &found, w.ids, &stats, err));
     t->position = (struct position){ .step = m->state.step,
                                      .next_sample = m->state.next_sample,
@@ -261,8 +263,8 @@ static tp_status newest(int64_t *step, struct restore_report *r, const struct tr
 
 /* ---- safetensors, random ---- */
 
-static tp_status read_safetensors(struct trainer *t, struct restore_report *r, struct arena *a,
-                                  struct tp_err *err)
+static tp_status read_safetensors(struct trainer *t, struct restore_report *r,
+                                  struct staging *staging, struct arena *a, struct tp_err *err)
 {
     const struct params *p = &t->params;
     struct transfer_stats stats = { 0 };
@@ -276,7 +278,7 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r, s
         if (p->list[i].own.n && params_twin(p, i) == i)
             wish_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].own.box,
                      params_owned(p, &p->list[i]).value, 0);
-    q = request_of(&w);
+    q = request_of(&w, staging);
     st = restore_safetensors(&q, t->config->model_path, w.tensors, &stats, err);
     snprintf(r->from, sizeof r->from, "%s", t->config->model_path);
     r->kind = RESTORE_SAFETENSORS;
@@ -289,14 +291,19 @@ static tp_status read_start(struct trainer *t, struct restore_report *r, int64_t
                             struct tp_err *err)
 {
     struct arena a = { 0 };
-    tp_status st = TP_OK;
+    struct staging staging;
+    tp_status st;
 
+    if (step < 0 && !file_is_dir(t->config->model_path))
+        return init_weights(&t->params, &t->layout, t->model, (uint64_t)t->config->seed, err);
+    TP_TRY(staging_open(&staging, t->queue, STAGING_BYTES, err));
     if (step >= 0)
-        st = read_ckpt(t, r, step, &a, err);
-    else if (file_is_dir(t->config->model_path))
-        st = read_safetensors(t, r, &a, err);
+        TP_TRY(read_ckpt(t, r, step, &staging, &a, err));
     else
-        init_weights(&t->params, &t->layout, t->model, (uint64_t)t->config->seed);
+        TP_TRY(read_safetensors(t, r, &staging, &a, err));
+    st = staging_finish(&staging, err);
+done:
+    staging_close(&staging);
     arena_free(&a);
     return st;
 }

@@ -15,7 +15,7 @@
 #include "kernels/copy.h"
 #include "layout/stored_box.h"
 
-enum phase { IDLE, WRITING, COMMITTING };
+enum phase { IDLE, COPYING, WRITING, COMMITTING };
 
 struct snapshot {
     struct comm_control *control; /* borrowed */
@@ -29,8 +29,12 @@ struct snapshot {
     int n_extents;
     int first, n_mine; /* this rank's run of extents */
     struct arena arena;
-    struct buffer_pool staging;
-    int64_t staging_bytes;
+    struct device *device; /* borrowed, as its kernels */
+    const struct kernel_ops *ops;
+    struct device_queue *queue;   /* of the copies */
+    struct device_event *updated; /* the step before: what is copied is there */
+    struct device_event *copied;  /* the trainer's */
+    char *pinned;                 /* what is copied */
 
     enum phase phase;
     struct ckpt_transaction txn;
@@ -75,23 +79,27 @@ static tp_status claim(struct snapshot *s, struct tp_err *err)
 /* Find this rank's extents and make room for them. */
 static tp_status make_room(struct snapshot *s, struct tp_err *err)
 {
+    struct buffer_pool count = { 0 };
+    void *pinned;
     tp_status st = stored_box_list(&s->extents, &s->n_extents, s->layout, &s->arena, err);
 
     if (st)
         return st;
     for (int i = 0; i < s->n_extents; i++) {
         const struct stored_box *e = &s->extents[i];
-        struct buffer_pool count = { .used = s->staging_bytes };
-
         if (e->rank != s->rank)
             continue;
         if (s->n_mine++ == 0)
             s->first = i;
         buffer_pool_take(&count, box_elements(&e->box),
                          dtype_bytes(s->layout->tensors[e->tensor].dtype));
-        s->staging_bytes = count.used;
     }
-    return buffer_pool_map(&s->staging, s->staging_bytes, err);
+    TP_TRY(device_alloc_pinned(s->device, &pinned, count.used, err));
+    s->pinned = pinned;
+    TP_TRY(device_queue_open(s->device, &s->queue, DEVICE_QUEUE_COPY, err));
+    TP_TRY(device_event_open(s->device, &s->updated, err));
+done:
+    return st;
 }
 
 tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,
@@ -109,6 +117,9 @@ tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool for
     s->model = t->model;
     s->rank = control_rank(control);
     s->force = force;
+    s->device = t->device;
+    s->ops = t->net.k.ops;
+    s->copied = t->state_copied;
     TP_TRY(control_agree(control, make_room(s, err), err));
     TP_TRY(control_agree(control, claim(s, err), err));
     *out = s;
@@ -122,7 +133,7 @@ done:
 
 static tp_status write_shard(struct snapshot *s, struct tp_err *err)
 {
-    struct buffer_pool data = { .base = s->staging.base };
+    struct buffer_pool data = { .base = s->pinned };
     const struct shard_plan plan = { s->txn.tmp.path, s->rank, s->layout, s->extents,
                                      s->n_extents };
     struct shard_writer *w = NULL;
@@ -222,37 +233,60 @@ static tp_status join_work(struct snapshot *s, struct tp_err *err)
 
 /* ---- phases ---- */
 
-/* What this rank has of an extent, entry by entry: a tensor's shards may be several. */
-static void stage_extent(void *dst, const struct stored_box *e, const struct tensor *tensor,
-                         const struct trainer *t)
+/* Copy what this rank has of an extent, entry by entry: a tensor's shards may be several. */
+static void copy_extent(const struct snapshot *s, void *dst, const struct stored_box *e,
+                        const struct params *p)
 {
-    const struct params *p = &t->params;
+    const struct tensor *tensor = &s->layout->tensors[e->tensor];
 
     for (int i = 0; i < p->n; i++) {
-        struct box within, meet;
+        struct copy_box copy = { .dst = dst, .dst_box = e->box };
         enum dtype dtype;
-        const void *from;
 
-        if (strcmp(t->layout.tensors[p->list[i].tensor].name, tensor->name) != 0)
+        if (strcmp(s->layout->tensors[p->list[i].tensor].name, tensor->name) != 0)
             continue;
-        from = params_place(p, i, tensor->group, &within, &dtype);
-        if (from && box_meet(&meet, &within, &e->box))
-            copy_box(dst, &e->box, from, &within, &meet, dtype_bytes(dtype));
+        copy.src = params_place(p, i, tensor->group, &copy.src_box, &dtype);
+        copy.elem_bytes = dtype_bytes(dtype);
+        if (copy.src && box_meet(&copy.region, &copy.src_box, &e->box))
+            s->ops->copy_box(s->queue, &copy);
     }
 }
 
-static void stage(struct snapshot *s, const struct trainer *t)
+/* Queue the copies, behind all that the trainer has queued. */
+static void copy_state(struct snapshot *s, const struct trainer *t)
 {
-    struct buffer_pool to = { .base = s->staging.base };
+    struct buffer_pool to = { .base = s->pinned };
 
+    device_record(t->queue, s->updated);
+    device_wait(s->queue, s->updated);
     for (int i = s->first; i < s->first + s->n_mine; i++) {
         const struct stored_box *e = &s->extents[i];
-        const struct tensor *tensor = &s->layout->tensors[e->tensor];
+        enum dtype dtype = s->layout->tensors[e->tensor].dtype;
 
-        stage_extent(buffer_pool_take(&to, box_elements(&e->box), dtype_bytes(tensor->dtype)), e,
-                     tensor, t);
+        copy_extent(s, buffer_pool_take(&to, box_elements(&e->box), dtype_bytes(dtype)), e,
+                    &t->params);
     }
+    device_record(s->queue, s->copied);
     s->position = t->position;
+}
+
+bool snapshot_poll(struct snapshot *s)
+{
+    if (s->phase == COPYING && device_event_done(s->copied)) {
+        s->phase = WRITING;
+        start_work(s);
+    }
+    return s->phase == COPYING || atomic_load(&s->busy);
+}
+
+/* Wait for the copies, and start to write. */
+static tp_status finish_copies(struct snapshot *s, struct tp_err *err)
+{
+    tp_status st = s->phase == COPYING ? device_event_sync(s->copied, err) : TP_OK;
+
+    if (!st)
+        snapshot_poll(s);
+    return st;
 }
 
 tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_err *err)
@@ -266,10 +300,10 @@ tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_
     if (s->rank == 0)
         st = ckpt_begin(&s->txn, &request, err);
     TP_TRY(control_agree(s->control, st, err));
-    s->phase = WRITING; /* from here on there is something to remove */
+    s->phase = COPYING; /* from here on there is something to remove */
     TP_TRY(control_broadcast(s->control, &s->txn, sizeof s->txn, 0, err));
-    stage(s, t);
-    start_work(s);
+    copy_state(s, t);
+    snapshot_poll(s);
 done:
     return st;
 }
@@ -304,8 +338,9 @@ static void give_up(struct snapshot *s)
 
 tp_status snapshot_advance(struct snapshot *s, struct tp_err *err)
 {
-    tp_status st = control_agree(s->control, join_work(s, err), err);
+    tp_status copied = finish_copies(s, err), st;
 
+    st = control_agree(s->control, copied ? copied : join_work(s, err), err);
     if (!st && s->phase == WRITING && !(st = gather_infos(s, err))) {
         s->phase = COMMITTING;
         if (s->rank == 0)
@@ -332,11 +367,6 @@ bool snapshot_is_pending(const struct snapshot *s)
     return s->phase != IDLE;
 }
 
-bool snapshot_is_busy(const struct snapshot *s)
-{
-    return atomic_load(&s->busy);
-}
-
 int64_t snapshot_newest_step(const struct snapshot *s)
 {
     return s->newest_step;
@@ -351,7 +381,10 @@ void snapshot_close(struct snapshot *s)
     join_work(s, &ignored);
     give_up(s);
     free(s->infos);
-    buffer_pool_unmap(&s->staging, s->staging_bytes);
+    device_queue_close(s->queue);
+    if (s->pinned)
+        device_free(s->device, s->pinned);
+    device_event_close(s->updated);
     arena_free(&s->arena);
     free(s);
 }

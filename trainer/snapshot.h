@@ -1,12 +1,12 @@
 /*
  * trainer/snapshot.h - saving while training goes on.
  *
- * At a step boundary every rank copies what it has to write to a staging buffer and hands it to a
- * thread. At later boundaries, once all ranks' threads are done, rank 0 commits (another thread),
- * and once that is done the save is over. In between the loop only looks. One save at a time: a
- * further one waits for it.
+ * At a step boundary every rank queues copies of what it has to write to pinned memory, on a queue
+ * of its own; the next update of the weights waits for them. Once they are done, a thread writes
+ * the files. At later boundaries, once all ranks' threads are done, rank 0 commits (another
+ * thread), and once that is done the save is over. One save at a time: a further one waits for it.
  *
- *     boundary:  begin -> WRITING -- all done, advance --> COMMITTING -- done, advance --> IDLE
+ *     begin -> COPYING -- poll --> WRITING -- all done, advance --> COMMITTING -- advance --> IDLE
  */
 #ifndef TRAINER_SNAPSHOT_H
 #define TRAINER_SNAPSHOT_H
@@ -17,7 +17,7 @@
 
 struct snapshot;
 
-/* Take the root's next epoch and allocate the staging buffer. Collective. force: a step that exists
+/* Take the root's next epoch and allocate the pinned memory. Collective. force: a step that exists
  * is replaced (a resumed run). An orchestrator that has claimed an epoch for this launch gives it
  * in $TP_EPOCH: then that one is used, and TP_E_STALE is returned when a newer job has come
  * meanwhile.
@@ -28,8 +28,8 @@ tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool for
 /* Whether a save is under way; the same on every rank. */
 bool snapshot_is_pending(const struct snapshot *s);
 
-/* Whether this rank's thread is still at work. */
-bool snapshot_is_busy(const struct snapshot *s);
+/* Start the thread if the copies are done. Whether this rank has still work to do in this phase. */
+bool snapshot_poll(struct snapshot *s);
 
 /* Begin to save t as it is; waits for a save under way. Collective. */
 tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_err *err);

@@ -29,13 +29,22 @@ static int64_t stream_floats(const struct pass *p)
     return p->stream_rows * p->net->model->hidden;
 }
 
+/* Read a microbatch's tokens and queue their copy to its slot. Every microbatch has a place of its
+ * own in t->tokens, so nothing waits here. */
 static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     int64_t first = train_config_sequence(c, t->parallel.at.dp, micro);
+    int64_t rows = c->micro_batch_size * t->net.seq, n_bytes = rows * (int64_t)sizeof *t->tokens;
+    int32_t *ids = t->tokens + 2 * micro * rows, *targets = ids + rows;
+    tp_status st = data_fetch(&t->data, t->position.next_sample + first, c->micro_batch_size,
+                              &t->net.tokens, ids, targets, err);
 
-    return data_fetch(&t->data, t->position.next_sample + first, c->micro_batch_size,
-                      &t->net.tokens, s->ids, s->targets, err);
+    if (st)
+        return st;
+    device_copy(t->queue, s->ids, ids, n_bytes);
+    device_copy(t->queue, s->targets, targets, n_bytes);
+    return TP_OK;
 }
 
 /* The forward pass of a microbatch through a chunk, from the stage before to the stage after. */
@@ -46,7 +55,7 @@ static tp_status run_forward(struct trainer *t, const struct op *op, struct tp_e
     struct pass p = pass_of(t, op->micro);
     tp_status st = TP_OK;
 
-    if (t->net.is_first || t->net.is_last)
+    if (op->from < 0 || op->to < 0) /* where the model begins or ends */
         st = fetch(t, op->micro, s, err);
     if (st)
         return st;
@@ -141,8 +150,7 @@ static tp_status read_numbers(struct trainer *t, struct step_result *r, struct t
     tp_status st;
 
     device_copy(t->net.k.queue, t->numbers_read, t->numbers, sizeof *n);
-    device_record(t->net.k.queue, t->step_done);
-    if ((st = device_event_sync(t->step_done, err)))
+    if ((st = trainer_sync(t, err)))
         return st;
     r->loss_share = counts ? n->loss / (double)(c->global_batch_size * c->seq_length) : 0;
     r->grad_norm = n->optimizer.norm;
@@ -173,6 +181,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     reduction_end(&t->reduction);
     optimizer_norm(&t->numbers->optimizer, &t->params, &t->parallel, c->opt.clip);
     r->lr = update.lr = schedule_lr(&c->opt, at->step, c->steps);
+    device_wait(t->queue, t->state_copied);
     optimizer_update(&t->numbers->optimizer, &update, &t->weights);
     if (t->net.is_last)
         sum_losses(t);

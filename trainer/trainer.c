@@ -125,21 +125,38 @@ tp_status trainer_measure(struct trainer_size *size, const struct train_config *
     return st;
 }
 
+/* What the host exchanges with the device in a step. */
+static tp_status alloc_pinned(struct trainer *t, struct tp_err *err)
+{
+    int64_t rows = t->config->micro_batch_size * t->net.seq;
+    void *numbers, *tokens;
+    tp_status st = device_alloc_pinned(t->device, &numbers, sizeof *t->numbers_read, err);
+
+    if (st)
+        return st;
+    t->numbers_read = numbers;
+    st = device_alloc_pinned(t->device, &tokens,
+                             train_config_micros(t->config) * 2 * rows * (int64_t)sizeof *t->tokens,
+                             err);
+    t->tokens = st ? NULL : tokens;
+    return st;
+}
+
 /* What needs no other rank. */
 static tp_status open_alone(struct trainer *t, int rank, struct tp_err *err)
 {
-    void *memory, *numbers;
+    void *memory;
     tp_status st;
 
     TP_TRY(prepare(t, rank, err));
     TP_TRY(measure(t, err));
     TP_TRY(device_alloc(t->device, &memory, t->size.own, err));
     t->own.base = memory;
-    TP_TRY(device_alloc_pinned(t->device, &numbers, sizeof *t->numbers_read, err));
-    t->numbers_read = numbers;
+    TP_TRY(alloc_pinned(t, err));
     TP_TRY(device_queue_open(t->device, &t->queue, DEVICE_QUEUE_COMPUTE, err));
     TP_TRY(device_queue_open(t->device, &t->comm_queue, DEVICE_QUEUE_COMM, err));
-    TP_TRY(device_event_open(t->device, &t->step_done, err));
+    TP_TRY(device_event_open(t->device, &t->computed, err));
+    TP_TRY(device_event_open(t->device, &t->state_copied, err));
     TP_TRY(data_open(&t->data, t->config->data_path, t->config->seq_length, t->model->vocab, err));
 done:
     return st;
@@ -215,10 +232,18 @@ void trainer_close(struct trainer *t)
     bucket_transfer_close(&t->weights);
     bucket_transfer_close(&t->grads);
     reduction_close(&t->reduction);
-    device_event_close(t->step_done);
+    device_event_close(t->computed);
+    device_event_close(t->state_copied);
     if (t->device) {
+        device_free(t->device, t->tokens);
         device_free(t->device, t->numbers_read);
         device_free(t->device, t->own.base);
     }
     arena_free(&t->arena);
+}
+
+tp_status trainer_sync(struct trainer *t, struct tp_err *err)
+{
+    device_record(t->queue, t->computed);
+    return device_event_sync(t->computed, err);
 }

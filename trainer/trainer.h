@@ -66,7 +66,9 @@ struct trainer {
     struct step_numbers *numbers_read; /* pinned; without the losses */
     struct device_queue *queue;        /* that computes */
     struct device_queue *comm_queue;   /* for collectives that run beside computing */
-    struct device_event *step_done;
+    struct device_event *computed;     /* of trainer_sync */
+    struct device_event *state_copied; /* by a snapshot: weights and moments may change again */
+    int32_t *tokens; /* pinned: of a step, [microbatches][2: inputs, targets][rows] */
     struct data data;
     struct position position;
     struct arena arena;
@@ -89,5 +91,9 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
                        const struct trainer_device *d, struct comm_world *ranks,
                        struct tp_err *err);
 void trainer_close(struct trainer *t);
+
+/* Wait until the device has computed what was queued so far. The device's failure, if it has one.
+ */
+tp_status trainer_sync(struct trainer *t, struct tp_err *err);
 
 #endif

@@ -28,10 +28,12 @@ static tp_status memory_read(void *ctx, int extent, const struct box *run, void 
 static tp_status memory_write(void *ctx, int extent, const struct box *run, const void *buf,
                               struct tp_err *err)
 {
+    const struct memory_endpoint *m = ctx;
     size_t n;
-    char *at = find_run(ctx, extent, run, &n);
+    char *at = find_run(m, extent, run, &n);
 
-    (void)err;
+    if (m->staging)
+        return staging_put(m->staging, at, buf, (int64_t)n, err);
     memcpy(at, buf, n);
     return TP_OK;
 }

@@ -1,9 +1,11 @@
 /*
- * reshard/formats/memory.h - boxes in this process's memory as an endpoint.
+ * reshard/formats/memory.h - boxes in memory as an endpoint: of this process, or of a
+ * device.
  */
 #ifndef RESHARD_FORMATS_MEMORY_H
 #define RESHARD_FORMATS_MEMORY_H
 
+#include "device/staging.h"
 #include "reshard/engine/endpoint.h"
 
 struct memory_endpoint {
@@ -11,6 +13,8 @@ struct memory_endpoint {
     const enum dtype *dtypes;             /* [tensors] borrowed */
     void *const *data;                    /* [n] the elements of each extent, row-major; borrowed */
     int n;
+    struct staging *staging; /* data is device memory, written through it by one thread and never
+                                read; NULL: host memory. Borrowed */
 };
 
 /* An endpoint over m, which must outlive it. Set its name yourself if messages need another. */

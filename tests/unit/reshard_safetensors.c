@@ -78,7 +78,7 @@ static void must_read_back(const char *path, const struct bundle *b)
     memset(&got, 0, sizeof got);
     for (int i = 0; i < N; i++)
         got.data[i] = got.bytes[i];
-    const struct restore_request q = { N, N, b->extents, got.data, b->dtypes, 1000, 1 };
+    const struct restore_request q = { N, N, b->extents, got.data, b->dtypes, NULL, 1000, 1 };
 
     cr_assert_eq(restore_safetensors(&q, path, b->moved, &stats, &err), TP_OK, "%s", err.msg);
     for (int i = 0; i < N; i++)
@@ -94,7 +94,7 @@ Test(safetensors, what_is_written_to_one_file_or_several_is_read)
 
     for (int i = 0; i < 60; i++) {
         char *dir = temp_dir(), path[128];
-        struct memory_endpoint mp = { b.extents, b.dtypes, b.data, N };
+        struct memory_endpoint mp = { b.extents, b.dtypes, b.data, N, NULL };
         struct reshard_endpoint from = memory_endpoint_make(&mp);
         struct transfer m = { N, b.moved, &from, NULL, 1 << 20, 1, false, NULL, NULL, 0 };
         struct safetensors_target *t;

@@ -43,7 +43,7 @@ static inline void store_make(struct store *s, struct reshard_extent *extents, i
     for (int i = 0; i < n; i++)
         s->data[i] = calloc((size_t)box_elements(&extents[i].box) + 1,
                             (size_t)dtype_bytes(dtypes[extents[i].tensor]));
-    s->mp = (struct memory_endpoint){ extents, s->dtypes, s->data, n };
+    s->mp = (struct memory_endpoint){ extents, s->dtypes, s->data, n, NULL };
     s->endpoint = memory_endpoint_make(&s->mp);
 }
 

@@ -234,7 +234,10 @@ Test(trainer_step, what_is_sent_is_what_was_said)
 Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
 {
     struct rng r = rng_start("trainer_step/init");
+    const struct cpu_options options = { .threads = 1 };
+    struct device *device;
 
+    cr_assert_eq(cpu_device_open(&device, &options, &(struct tp_err){ 0 }), TP_OK);
     for (int round = 0; round < 30; round++) {
         struct train_config c;
         struct model m;
@@ -253,7 +256,8 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
         own = (struct buffer_pool){ .base = calloc(1, (size_t)own.used + 1) };
         shared = (struct buffer_pool){ .base = calloc(1, (size_t)shared.used + 1) };
         params_take(&p, &shared, &own);
-        init_weights(&p, &l, &m, 99);
+        cr_assert_eq(device_queue_open(device, &p.k.queue, DEVICE_QUEUE_COMPUTE, &err), TP_OK);
+        cr_assert_eq(init_weights(&p, &l, &m, 99, &err), TP_OK, "%s", err.msg);
         for (int i = 0; i < p.n; i++) {
             const struct param *q = &p.list[i];
             const struct tensor *t = &l.tensors[q->tensor];
@@ -275,10 +279,12 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
                                                         : 1.0f,
                          "%s", t->name);
         }
+        device_queue_close(p.k.queue);
         free(own.base);
         free(shared.base);
         arena_free(&a);
     }
+    device_close(device);
 }
 
 Test(trainer_step, random_numbers_are_normal)

@@ -87,3 +87,9 @@ tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struc
     }
     return TP_OK;
 }
+
+void data_fetch_ids(const struct data *d, int64_t first, int64_t n, int64_t *ids)
+{
+    for (int64_t i = 0; i < n * d->seq; i++)
+        ids[i] = tokens_at(&d->tokens, (first + i / d->seq) % d->windows * d->seq + i % d->seq);
+}

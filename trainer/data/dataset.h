@@ -34,4 +34,7 @@ void data_close(struct data *d);
 tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struct zigzag *part,
                      int32_t *ids, int32_t *targets, struct tp_err *err);
 
+/* The inputs alone, of whole sequences, as ids[n][seq]. */
+void data_fetch_ids(const struct data *d, int64_t first, int64_t n, int64_t *ids);
+
 #endif

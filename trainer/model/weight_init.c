@@ -3,6 +3,10 @@
 
 #include <math.h>
 
+#include "device/staging.h"
+
+enum { STAGING_BYTES = 1 << 20 };
+
 static const double TWO_PI = 6.283185307179586476925286766559;
 
 /* The finalizer of SplitMix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits. */
@@ -38,32 +42,60 @@ double init_normal(uint64_t seed, const char *name, int64_t index)
     return normal_at(key_of(seed, name), index);
 }
 
-/* A box has at most two axes here: rows of `cols` elements, of a tensor `width` wide. */
-static void fill(float *out, const struct tensor *t, const struct box *b, double std, uint64_t seed)
-{
-    int64_t width = t->shape[t->ndim - 1], cols = b->len[b->ndim - 1];
-    int64_t rows = box_elements(b) / cols;
-    int64_t row0 = b->ndim > 1 ? b->lo[0] : 0, col0 = b->lo[b->ndim - 1];
-    uint64_t key = key_of(seed, t->name);
+/* Elements first .. first + n - 1 of a part of a tensor. */
+struct weight_range {
+    const struct tensor *tensor;
+    const struct box *box; /* the part, of at most two axes */
+    int64_t first, n;
+};
 
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            *out++ = (float)(std * normal_at(key, (row0 + r) * width + col0 + c));
+/* Normal numbers, to the host memory `out`. */
+static void fill_normal(float *out, const struct weight_range *w, double std, uint64_t seed)
+{
+    const struct box *b = w->box;
+    int64_t width = w->tensor->shape[w->tensor->ndim - 1], cols = b->len[b->ndim - 1];
+    int64_t row0 = b->ndim > 1 ? b->lo[0] : 0, col0 = b->lo[b->ndim - 1];
+    uint64_t key = key_of(seed, w->tensor->name);
+
+    for (int64_t i = 0; i < w->n; i++) {
+        int64_t row = (w->first + i) / cols, col = (w->first + i) % cols;
+
+        out[i] = (float)(std * normal_at(key, (row0 + row) * width + col0 + col));
+    }
 }
 
-void init_weights(const struct params *p, const struct layout *l, const struct model *m,
-                  uint64_t seed)
+static void fill_constant(float *out, int64_t n, float x)
 {
+    for (int64_t i = 0; i < n; i++)
+        out[i] = x;
+}
+
+tp_status init_weights(const struct params *p, const struct layout *l, const struct model *m,
+                       uint64_t seed, struct tp_err *err)
+{
+    int64_t most = STAGING_BYTES / (int64_t)sizeof(float);
+    struct staging staging;
+    tp_status st;
+
+    TP_TRY(staging_open(&staging, p->k.queue, STAGING_BYTES, err));
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
         const struct owned o = params_owned(p, q);
+        struct weight_range w = { .tensor = &l->tensors[q->tensor], .box = &q->own.box };
+        void *buffer;
 
-        if (o.n == 0)
-            continue;
-        if (q->decay)
-            fill(o.value, &l->tensors[q->tensor], &q->own.box, m->init_std, seed);
-        else
-            for (int64_t j = 0; j < o.n; j++)
-                o.value[j] = tensor_role_is_bias(l->tensors[q->tensor].role) ? 0 : 1;
+        for (; w.first < o.n; w.first += w.n) {
+            w.n = o.n - w.first < most ? o.n - w.first : most;
+            TP_TRY(staging_buffer(&staging, &buffer, err));
+            if (q->decay)
+                fill_normal(buffer, &w, m->init_std, seed);
+            else
+                fill_constant(buffer, w.n, tensor_role_is_bias(w.tensor->role) ? 0 : 1);
+            staging_send(&staging, o.value + w.first, w.n * (int64_t)sizeof(float));
+        }
     }
+    st = staging_finish(&staging, err);
+done:
+    staging_close(&staging);
+    return st;
 }
