@@ -5,6 +5,9 @@
   2. Below cli/: no exit, and no printing but for core/progress.c, which draws the progress line.
   3. Below cli/: no environment variables; what a library needs of them is a parameter.
      progress/ is the exception: libtp-progress finds its folder by one.
+  4. trainer/ does not touch device memory: it calls no memcpy, memset, memmove or kernels_for, and
+     includes nothing of kernels/cpu/ or device/cpu/. trainer/data/ is the exception: it reads token
+     files, which are host memory. Loops over elements fail in tests/cli/test_deferred.py.
 
 Prints each breach as FILE:LINE: sentence. Exit 1 when there is any.
 """
@@ -17,6 +20,7 @@ BANNED = ("gets strcpy strcat sprintf vsprintf strncpy strtok atoi atol atoll at
 EXITS = "exit abort".split()
 PRINTS = "printf vprintf puts putchar perror".split()
 ENVIRONMENT = "getenv secure_getenv setenv unsetenv putenv clearenv".split()
+MEMORY = "memcpy memset memmove kernels_for".split()
 
 # Folders that do not use the environment. Complete when it has all below cli/ but progress/.
 WITHOUT_ENVIRONMENT = "core layout device kernels ckpt reshard orchestrator".split()
@@ -39,6 +43,8 @@ def rules_of(file):
     if file.path != "core/progress.c":
         yield calls(PRINTS), "prints below cli/"
         yield STANDARD_STREAM, "prints below cli/"
+    if file.folder == "trainer" and file.directory != "trainer/data":
+        yield calls(MEMORY), "accesses memory that may be a device's"
     if file.folder in WITHOUT_ENVIRONMENT:
         yield calls(ENVIRONMENT), "uses the environment below cli/"
         yield re.compile(r"(?<![\w.>])environ\b"), "uses the environment below cli/"
@@ -52,6 +58,10 @@ def main():
             for match in pattern.finditer(file.code):
                 name = match[0].split("(")[0].strip()
                 breaches.append(f"{file.path}:{file.line_of(match.start())}: {name} {sentence}")
+        for line, header in file.includes():
+            if file.folder == "trainer" and header.startswith(("kernels/cpu/", "device/cpu/")):
+                breaches.append(f"{file.path}:{line}: {header} is the CPU device's, and trainer/ "
+                                "works with any device")
     source.finish(breaches, f"no banned calls ({len(files)} files)")
 
 
