@@ -3,6 +3,7 @@
 needs: tp-train tp-reshard tp-ckpt tp-run libtp-progress.so
 """
 import os
+import re
 import subprocess
 import sysconfig
 
@@ -12,6 +13,9 @@ import harness
 from conftest import make
 
 PROGRAMS = ["tp-train", "tp-reshard", "tp-ckpt", "tp-run"]
+# The folder of heartbeats; ranks per host, to try several hosts on one; and what tp-run hands down.
+ENVIRONMENT = {"TP_PROGRESS_DIR", "TP_HOST_RANKS", "TP_EPOCH", "TP_RUN_ID", "TP_SUPERVISOR_ID",
+               "TP_SALLOC_ID"}
 CALLS = ["tp_progress_close", "tp_progress_collective", "tp_progress_open", "tp_progress_phase",
          "tp_progress_step"]
 
@@ -29,6 +33,14 @@ def files(folder):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_runs_where_it_is_installed(installed, program):
     assert output(installed / "bin" / program, "--version").startswith(program + " ")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_knows_no_other_environment_variables(installed, program):
+    """Faults and other devices for tests come from preloaded libraries and from variants of programs."""
+    words = re.findall(rb"(?<=\0)TP_[A-Z_]+(?=\0)", (installed / "bin" / program).read_bytes())
+    names = {w.decode() for w in words if w != b"TP_OK" and not w.startswith(b"TP_E_")}
+    assert names <= ENVIRONMENT
 
 
 def heartbeats(folder):
