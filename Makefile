@@ -190,7 +190,7 @@ test-clients:
 	@$(MAKE) all
 	@BUILD=$(BUILD) BIN=$(BIN) tests/clients/run.sh
 
-## test-packaging test what `make install` installs: manual pages, completions, libraries
+## test-packaging  test what `make install` installs: manual pages, completions, libraries
 test-packaging:
 	@tools/setup.sh build packaging
 	@$(MAKE) all manuals
@@ -249,7 +249,7 @@ $(BUILD)/tidy/%.ok: %.c .clang-tidy
 check-cpp:
 	@cppcheck --quiet --std=c11 --language=c -j $(JOBS) -I. --error-exitcode=1 --inline-suppr \
 	  --enable=warning,performance,portability --suppressions-list=tests/check/cppcheck.txt \
-	  '-Djson_array_foreach(a,i,v)=for(;;)' '-Djson_object_foreach(o,k,v)=for(;;)' \
+	  -DCPPCHECK --include=tests/check/cppcheck.h \
 	  $(LIB_SRC) $(CLI_SRC)
 	@echo "  ok    cppcheck"
 

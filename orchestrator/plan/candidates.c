@@ -60,7 +60,7 @@ static void add_variants(struct candidates *l, const struct spec *mesh)
     for (p.vpp = 1; p.vpp <= 4; p.vpp *= 2) {
         if (p.vpp > 1 && (p.pp == 1 || !allowed(l, "vpp") || layers % ((int64_t)p.pp * p.vpp)))
             break;
-        for (int sp = 0; sp <= (p.tp > 1 && allowed(l, "sp")); sp++)
+        for (int sp = 0; sp <= (p.tp > 1 && allowed(l, "sp") ? 1 : 0); sp++)
             for (int z = 0; z < 3; z++) {
                 p.sp = sp;
                 p.zero = zeros[z];
@@ -98,11 +98,15 @@ static tp_status enumerate(struct candidates *l)
 {
     size_t most = (size_t)l->max_ranks + 1;
     int *d = arena_array(l->arena, 4 * most, sizeof *d);
-    int *tp = d, *pp = d + most, *cp = pp + most, *dp = cp + most, n[4];
+    int *tp, *pp, *cp, *dp, n[4];
     struct spec p = spec_default();
 
     if (!d)
         return TP_E_NOMEM;
+    tp = d;
+    pp = tp + most;
+    cp = pp + most;
+    dp = cp + most;
     n[0] = degrees(l, tp, "tp", l->max_ranks);
     n[1] = degrees(l, pp, "pp", l->max_ranks);
     n[2] = degrees(l, cp, "cp", l->max_ranks);
