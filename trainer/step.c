@@ -99,7 +99,7 @@ static void wait_for_sent(struct trainer *t)
 {
     for (int i = 0; i < SCHEDULE_BUFFERS && t->schedule.p > 1; i++)
         comm_wait(t->parallel.pp_backward, t->queue, t->scratch.sent[i]);
-    ring_wait(&t->net, &t->scratch.ring);
+    ring_wait(&t->net.ring, &t->scratch.ring);
 }
 
 tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err)
@@ -179,6 +179,8 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     wait_for_sent(t);
     units_end(&t->units);
     reduction_end(&t->reduction);
+    if (c->same_bits)
+        same_bits_reduce(&t->params, &t->parallel);
     optimizer_norm(&t->numbers->optimizer, &t->params, &t->parallel, c->opt.clip);
     r->lr = update.lr = schedule_lr(&c->opt, at->step, c->steps);
     device_wait(t->queue, t->state_copied);

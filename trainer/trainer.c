@@ -39,6 +39,28 @@ done:
     return st;
 }
 
+/* The order in which a step uses FSDP units. */
+static tp_status prepare_units(struct trainer *t, int pp, struct tp_err *err)
+{
+    const struct net *n = &t->net;
+    int *layers = arena_array(&t->arena, (size_t)n->n_layers, sizeof *layers);
+    struct units_stage *stages = arena_array(&t->arena, (size_t)n->n_chunks, sizeof *stages);
+
+    if (!layers || !stages)
+        return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", n->n_layers);
+    for (int i = 0; i < n->n_layers; i++)
+        layers[i] = n->layers[i].unit;
+    for (int i = 0; i < n->n_chunks; i++) {
+        bool is_first = n->is_first && i == 0, is_last = n->is_last && i == n->n_chunks - 1;
+
+        stages[i] = (struct units_stage){ .layers = layers + n->chunks[i].first,
+                                          .n = n->chunks[i].n,
+                                          .before = is_first ? n->first_unit : -1,
+                                          .after = is_last ? n->last_unit : -1 };
+    }
+    return units_init(&t->units, &t->params, stages, &t->schedule.ranks[pp], &t->arena, err);
+}
+
 /* Lists and counts: everything that needs no memory for tensors. */
 static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
 {
@@ -53,7 +75,7 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
                     &t->arena, err));
     t->net.recompute = t->config->recompute;
     TP_TRY(prepare_slots(t, pp, err));
-    TP_TRY(units_init(&t->units, &t->params, &t->net, &t->schedule.ranks[pp], &t->arena, err));
+    TP_TRY(prepare_units(t, pp, err));
 done:
     return st;
 }
@@ -171,7 +193,7 @@ static tp_status open_messages(struct trainer *t, struct tp_err *err)
         st = comm_request_open(&t->slots[i].sent, t->parallel.pp_forward, err);
     for (int i = 0; t->parallel.pp_backward && i < SCHEDULE_BUFFERS && !st; i++)
         st = comm_request_open(&t->scratch.sent[i], t->parallel.pp_backward, err);
-    return st ? st : ring_open(&t->scratch.ring, &t->net, err);
+    return st ? st : ring_open(&t->scratch.ring, &t->net.ring, err);
 }
 
 /* With memory and communicators: point everything at them. */

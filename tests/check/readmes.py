@@ -14,7 +14,7 @@ import sys
 import source
 
 # Folders where the rule is enforced, with their subfolders. Complete when it has all folders.
-ENFORCED = "core layout device comm ckpt reshard progress orchestrator".split()
+ENFORCED = "core layout device comm ckpt reshard progress orchestrator kernels trainer".split()
 
 OTHERS = "examples packaging tests tools".split()
 

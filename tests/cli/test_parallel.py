@@ -8,7 +8,7 @@ covers: trainer/process_groups trainer/context/ring_attention trainer/data_paral
     trainer/data_parallel/bucket_transfer trainer/model/activations trainer/model/attention_block
     trainer/model/mlp_block trainer/model/network trainer/model/residual trainer/model/stage
     trainer/pipeline/schedule_diagram trainer/tensor/linear_product trainer/tensor/parallel_linear
-    trainer/tensor/vocab_parallel_embedding trainer/tensor/vocab_parallel_loss
+    trainer/model/vocab_parallel_embedding trainer/model/vocab_parallel_loss
 """
 import itertools
 import re

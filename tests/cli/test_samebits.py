@@ -1,7 +1,7 @@
 """--same-bits N: losses, gradient norms and checkpoints are the same bits at every layout.
 
 needs: tp-train tp-reshard tp-ckpt
-covers: trainer/same_bits/pairwise_sum
+covers: trainer/data_parallel/pairwise_sum
 """
 import pytest
 

@@ -25,9 +25,8 @@
 #define TRAINER_CONTEXT_RING_ATTENTION_H
 
 #include "comm/collective.h"
-#include "kernels/attention.h"
+#include "kernels/ops.h"
 #include "trainer/buffer_pool.h"
-#include "trainer/model/network.h"
 
 /* Blocks under way: one at work, one that the next rank may still be reading. */
 struct ring {
@@ -36,22 +35,29 @@ struct ring {
     struct comm_request *kv_sent[2], *dkv_sent[2];
 };
 
-/* Nothing is taken unless sequences are cut. */
-void ring_take(struct ring *r, const struct net *n, int64_t sequences, struct buffer_pool *shared);
+/* The ranks of a ring, and what each computes with. */
+struct ring_group {
+    const struct kernel_queue *k;
+    struct comm *cp;
+    int64_t q_width, kv_width, qkv_width; /* of this rank's heads: elements of a row */
+};
 
-/* Open the requests; n->cp is set. Nothing without cp. TP_E_NOMEM. */
-tp_status ring_open(struct ring *r, const struct net *n, struct tp_err *err);
+/* Blocks of so many elements. */
+void ring_take(struct ring *r, int64_t elements, enum dtype type, struct buffer_pool *shared);
+
+/* Open the requests. Nothing without cp. TP_E_NOMEM. */
+tp_status ring_open(struct ring *r, const struct ring_group *g, struct tp_err *err);
 
 /* attention_forward of a, this rank's rows, over all ranks' keys. sum: a->batch * a->seq rows of
  * a->ldo floats that are free. Without cp it is attention_forward. */
-void attention_cp_forward(const struct net *n, struct ring *r, const struct attention *a,
+void attention_cp_forward(const struct ring_group *g, struct ring *r, const struct attention *a,
                           float *sum);
 
 /* attention_backward; the gradients of q, k, v lie side by side in dqkv, [rows][qkv_width]. */
-void attention_cp_backward(const struct net *n, struct ring *r, const struct attention *a,
+void attention_cp_backward(const struct ring_group *g, struct ring *r, const struct attention *a,
                            const void *d_out, float *dqkv);
 
 /* Until the next rank has all that was sent to it. */
-void ring_wait(const struct net *n, const struct ring *r);
+void ring_wait(const struct ring_group *g, const struct ring *r);
 
 #endif

@@ -13,28 +13,24 @@ static const struct bucket *bucket_of(const struct units *u, int unit)
 /* A unit that is used again at once is gathered once. */
 static void visit(struct units *u, int unit)
 {
-    if (u->n_visits == 0 || u->visits[u->n_visits - 1] != unit)
+    if (unit != NONE && (u->n_visits == 0 || u->visits[u->n_visits - 1] != unit))
         u->visits[u->n_visits++] = unit;
 }
 
-static void visit_chunk(struct units *u, const struct net *n, const struct op *op)
+static void visit_stage(struct units *u, const struct units_stage *s, bool forward)
 {
-    const struct chunk *c = &n->chunks[op->chunk];
-    bool forward = op->kind == OP_FORWARD;
-
-    if (forward && n->is_first && op->chunk == 0)
-        visit(u, n->first_unit);
-    if (!forward && n->is_last && op->chunk == n->n_chunks - 1)
-        visit(u, n->last_unit);
-    for (int i = 0; i < c->n; i++)
-        visit(u, n->layers[c->first + (forward ? i : c->n - 1 - i)].unit);
+    visit(u, forward ? s->before : s->after);
+    for (int i = 0; i < s->n; i++)
+        visit(u, s->layers[forward ? i : s->n - 1 - i]);
 }
 
-tp_status units_init(struct units *u, const struct params *p, const struct net *n,
+tp_status units_init(struct units *u, const struct params *p, const struct units_stage *stages,
                      const struct schedule_rank *ops, struct arena *arena, struct tp_err *err)
 {
-    size_t most = (size_t)ops->n_ops * ((size_t)n->n_layers + 1);
+    size_t most = 0;
 
+    for (int i = 0; i < ops->n_ops; i++)
+        most += (size_t)stages[ops->ops[i].chunk].n + 1;
     *u = (struct units){ .params = p, .held = NONE, .coming = NONE, .leaving = NONE };
     if (!p->sharded)
         return TP_OK;
@@ -42,7 +38,7 @@ tp_status units_init(struct units *u, const struct params *p, const struct net *
     if (!u->visits)
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of %zu gathers", most);
     for (int i = 0; i < ops->n_ops; i++)
-        visit_chunk(u, n, &ops->ops[i]);
+        visit_stage(u, &stages[ops->ops[i].chunk], ops->ops[i].kind == OP_FORWARD);
     u->next = u->n_visits;
     return TP_OK;
 }

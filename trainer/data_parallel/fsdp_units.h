@@ -20,7 +20,6 @@
 #include "core/arena.h"
 #include "trainer/data_parallel/bucket_transfer.h"
 #include "trainer/data_parallel/params.h"
-#include "trainer/model/network.h"
 #include "trainer/pipeline/schedule.h"
 
 /* Which pass a unit's gradients are of: a tied head on the embedding's stage makes one unit of what
@@ -40,8 +39,15 @@ struct units {
     int64_t leaving_leaf;
 };
 
-/* List the visits of a rank whose passes are `ops`. */
-tp_status units_init(struct units *u, const struct params *p, const struct net *n,
+/* The units of one of the rank's virtual stages. */
+struct units_stage {
+    const int *layers; /* [n] */
+    int n;
+    int before, after; /* the layers; -1: the stage has none */
+};
+
+/* List the visits of a rank whose passes are `ops`, through its virtual stages. */
+tp_status units_init(struct units *u, const struct params *p, const struct units_stage *stages,
                      const struct schedule_rank *ops, struct arena *arena, struct tp_err *err);
 
 /* The transfers that gather weights and reduce gradients; borrowed. */

@@ -1,8 +1,6 @@
 /* trainer/data_parallel/grad_reduction.c - see trainer/data_parallel/grad_reduction.h. */
 #include "trainer/data_parallel/grad_reduction.h"
 
-#include "trainer/same_bits/same_bits.h"
-
 /* ---- sums within a replica ---- */
 
 /* Entries first .. end - 1 of heads that several tp ranks have: k and v of a layer, which lie side
@@ -53,7 +51,7 @@ static void reduce_within(const struct reduction *r, int first, int end)
     const struct params *p = r->params;
     const struct parallel *par = r->parallel;
 
-    if (p->same_bits) /* after the sum over replicas, in reduction_end */
+    if (p->same_bits) /* same_bits_reduce does it, after the sum over replicas */
         return;
     if (par->kv)
         reduce_shared(p, first, end, par->kv);
@@ -179,6 +177,4 @@ void reduction_end(struct reduction *r)
         end_sharded(r);
     else
         end_replicas(r);
-    if (p->same_bits)
-        same_bits_reduce(p, r->parallel);
 }

@@ -20,7 +20,7 @@
 #include "core/err.h"
 #include "layout/layout.h"
 #include "trainer/buffer_pool.h"
-#include "trainer/same_bits/pairwise_sum.h"
+#include "trainer/data_parallel/pairwise_sum.h"
 
 enum { PARAMS_PACKS_MAX = 2 };
 

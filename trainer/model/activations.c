@@ -104,7 +104,8 @@ void scratch_take(struct scratch *s, const struct net *n, int64_t sequences,
         layer_take(&s->layer, n, rows, shared, own);
     if (n->recompute == RECOMPUTE_SELECTIVE)
         attended_take(&s->layer, n, rows, own);
-    ring_take(&s->ring, n, sequences, shared);
+    if (n->tokens.n > 1)
+        ring_take(&s->ring, sequences * n->seq * 2 * n->kv_width, n->dtype, shared);
     s->row_max = buffer_pool_take(shared, rows, sizeof(float));
     s->row_sums = buffer_pool_take(shared, 2 * rows, sizeof(float));
     if (n->shards > 1)

@@ -54,7 +54,7 @@ static void attend(const struct pass *p, const struct layer_slot *s)
     struct scratch *w = p->scratch;
     struct attention a = view(p->net, p->sequences, s);
 
-    attention_cp_forward(p->net, &w->ring, &a, w->wide);
+    attention_cp_forward(&p->net->ring, &w->ring, &a, w->wide);
 }
 
 void block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
@@ -96,7 +96,7 @@ void block_attention_backward(const struct pass *p, const struct layer *y, struc
         round_bf16(n, w->narrow, w->wide, parts * n->q_width);
         d_attended = w->narrow;
     }
-    attention_cp_backward(n, &w->ring, &a, d_attended, w->dqkv);
+    attention_cp_backward(&n->ring, &w->ring, &a, d_attended, w->dqkv);
     if (n->rope)
         rotate(n, w->dqkv, p->rows, -1);
     if (narrow) {

@@ -313,7 +313,7 @@ tp_status net_bind(struct net *n, const struct layout *l, const struct params *p
     tp_status st = TP_OK;
 
     n->tp = par->tp;
-    n->cp = par->cp;
+    n->ring = (struct ring_group){ &n->k, par->cp, n->q_width, n->kv_width, n->qkv_width };
     for (int i = 0; i < n->n_layers; i++)
         TP_TRY(bind_layer(&n->layers[i], &s, n->layer_numbers[i], err));
     if (n->is_first)

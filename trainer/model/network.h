@@ -13,6 +13,7 @@
 #include "kernels/ops.h"
 #include "layout/model.h"
 #include "layout/recompute.h"
+#include "trainer/context/ring_attention.h"
 #include "trainer/context/zigzag.h"
 #include "trainer/data_parallel/params.h"
 #include "trainer/process_groups.h"
@@ -51,11 +52,12 @@ struct net {
     const struct model *model;
     enum dtype dtype;
     struct kernel_queue k; /* that computes */
-    struct comm *tp, *cp;
-    struct zigzag tokens; /* of a sequence that this rank has */
-    int64_t seq;          /* how many: of the whole sequence, or under cp a part */
-    int split;            /* ranks that share the rows of the stream: tp under sp, else 1 */
-    float *whole;         /* under sp: [rows][h] for collectives */
+    struct comm *tp;
+    struct ring_group ring; /* over cp */
+    struct zigzag tokens;   /* of a sequence that this rank has */
+    int64_t seq;            /* how many: of the whole sequence, or under cp a part */
+    int split;              /* ranks that share the rows of the stream: tp under sp, else 1 */
+    float *whole;           /* under sp: [rows][h] for collectives */
     enum recompute recompute;
     bool same_bits;        /* every sum is taken one way; see trainer/same_bits/same_bits.h */
     int shards, n_virtual; /* tensor shards that this rank plays, and of all: 1 and tp without */

@@ -7,8 +7,8 @@
 #include "trainer/data_parallel/grad_reduction.h"
 #include "trainer/model/attention_block.h"
 #include "trainer/model/mlp_block.h"
-#include "trainer/tensor/vocab_parallel_embedding.h"
-#include "trainer/tensor/vocab_parallel_loss.h"
+#include "trainer/model/vocab_parallel_embedding.h"
+#include "trainer/model/vocab_parallel_loss.h"
 
 /* The model's first and last stage are chunks too: the first begins with the embedding, the last
  * ends with the head. */

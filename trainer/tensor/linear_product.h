@@ -5,7 +5,7 @@
 #ifndef TRAINER_TENSOR_LINEAR_PRODUCT_H
 #define TRAINER_TENSOR_LINEAR_PRODUCT_H
 
-#include "trainer/tensor/parallel_linear.h"
+#include "trainer/tensor/linear.h"
 
 /* What a product reads and writes. A step is the distance from a shard's elements to the next
  * shard's; 0 where all shards share them. */

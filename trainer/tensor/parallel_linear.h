@@ -25,32 +25,7 @@
 #ifndef TRAINER_TENSOR_PARALLEL_LINEAR_H
 #define TRAINER_TENSOR_PARALLEL_LINEAR_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "comm/collective.h"
-#include "kernels/ops.h"
-#include "layout/dtype.h"
-
-struct linear {
-    const struct kernel_queue *k; /* that computes */
-    const void *weight;           /* [out][in], or where in_out: [parts][in][out / parts]; `type` */
-    float *grad;                  /* the same shape, f32 */
-    int64_t out, in;              /* of this rank's part, or of a shard of it */
-    int shards;                   /* 0: the rank's part is one, and its products are all threads' */
-    int64_t stride;               /* elements of weight and grad from one shard to the next */
-    int64_t all_out; /* outputs of all shards: the last ones of the head may be short */
-    int64_t bias_stride;
-    float *sums;       /* with shards: [shards][rows][whole side], what is to be added up */
-    bool in_out;       /* stored with inputs first, as GPT-2 does */
-    int parts;         /* matrices whose outputs lie side by side in y; 0: one. More: in_out */
-    const float *bias; /* [out] f32, or NULL; adding it is the caller's, for a row layer's goes on
-                        * top of the sum over ranks */
-    float *bias_grad;
-    enum dtype type; /* of weight, x and dy: f32 or bf16; y and dx are f32 */
-    float *whole;    /* sequence parallelism: [rows][in or out] for collectives; NULL: off */
-    struct comm *tp; /* NULL: not cut, every rank computes all of it */
-};
+#include "trainer/tensor/linear.h"
 
 /* y += bias; nothing without one. Of a column layer. */
 void linear_bias_add(const struct linear *l, float *y, int64_t rows);

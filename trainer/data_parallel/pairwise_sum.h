@@ -1,11 +1,11 @@
 /*
- * trainer/same_bits/pairwise_sum.h - gradients of a step's leaves added along a binary tree as they
- * come: a binary counter whose digits are spans. Leaf i is added to digit 0, that to digit 1, and
- * so on while they are set; 2^n leaves need n spans besides the one that gets the sum. What is set
- * is added in one pass over memory.
+ * trainer/data_parallel/pairwise_sum.h - gradients of a step's leaves added along a binary tree as
+ * they come: a binary counter whose digits are spans. Leaf i is added to digit 0, that to digit 1,
+ * and so on while they are set; 2^n leaves need n spans besides the one that gets the sum. What is
+ * set is added in one pass over memory.
  */
-#ifndef TRAINER_SAME_BITS_PAIRWISE_SUM_H
-#define TRAINER_SAME_BITS_PAIRWISE_SUM_H
+#ifndef TRAINER_DATA_PARALLEL_PAIRWISE_SUM_H
+#define TRAINER_DATA_PARALLEL_PAIRWISE_SUM_H
 
 #include <stdint.h>
 

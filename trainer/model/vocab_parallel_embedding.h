@@ -1,11 +1,11 @@
 /*
- * trainer/tensor/vocab_parallel_embedding.h - the embedding cut along the vocabulary: every rank
+ * trainer/model/vocab_parallel_embedding.h - the embedding cut along the vocabulary: every rank
  * looks up the ids that it has, the others give zero, and one all-reduce puts the rows together.
  * Backward sends nothing. Under sp a reduce-scatter leaves this rank's rows of the stream, and
  * backward gathers them. Learned positions are whole on every rank, and added after that.
  */
-#ifndef TRAINER_TENSOR_VOCAB_PARALLEL_EMBEDDING_H
-#define TRAINER_TENSOR_VOCAB_PARALLEL_EMBEDDING_H
+#ifndef TRAINER_MODEL_VOCAB_PARALLEL_EMBEDDING_H
+#define TRAINER_MODEL_VOCAB_PARALLEL_EMBEDDING_H
 
 #include "trainer/model/activations.h"
 

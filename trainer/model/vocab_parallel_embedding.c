@@ -1,5 +1,5 @@
-/* trainer/tensor/vocab_parallel_embedding.c - see trainer/tensor/vocab_parallel_embedding.h. */
-#include "trainer/tensor/vocab_parallel_embedding.h"
+/* trainer/model/vocab_parallel_embedding.c - see trainer/model/vocab_parallel_embedding.h. */
+#include "trainer/model/vocab_parallel_embedding.h"
 
 /* Rows first .. first + n - 1 of the microbatch; x is where the first of them is. */
 struct rows {

@@ -1,5 +1,5 @@
-/* trainer/same_bits/pairwise_sum.c - see trainer/same_bits/pairwise_sum.h. */
-#include "trainer/same_bits/pairwise_sum.h"
+/* trainer/data_parallel/pairwise_sum.c - see trainer/data_parallel/pairwise_sum.h. */
+#include "trainer/data_parallel/pairwise_sum.h"
 
 static int digits_set(int64_t leaf)
 {

@@ -1,10 +1,10 @@
 /*
- * trainer/tensor/vocab_parallel_loss.h - final norm, head and cross entropy, cut along the
+ * trainer/model/vocab_parallel_loss.h - final norm, head and cross entropy, cut along the
  * vocabulary. Each rank has its own columns of the logits; three floats a row are reduced (the
  * largest, the sum of exponentials, the target's logit), so no rank ever holds a whole row.
  */
-#ifndef TRAINER_TENSOR_VOCAB_PARALLEL_LOSS_H
-#define TRAINER_TENSOR_VOCAB_PARALLEL_LOSS_H
+#ifndef TRAINER_MODEL_VOCAB_PARALLEL_LOSS_H
+#define TRAINER_MODEL_VOCAB_PARALLEL_LOSS_H
 
 #include "trainer/model/activations.h"
 #include "trainer/model/residual.h"

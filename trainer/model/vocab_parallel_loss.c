@@ -1,5 +1,5 @@
-/* trainer/tensor/vocab_parallel_loss.c - see trainer/tensor/vocab_parallel_loss.h. */
-#include "trainer/tensor/vocab_parallel_loss.h"
+/* trainer/model/vocab_parallel_loss.c - see trainer/model/vocab_parallel_loss.h. */
+#include "trainer/model/vocab_parallel_loss.h"
 
 void loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in)
 {

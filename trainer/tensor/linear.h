@@ -1,0 +1,38 @@
+/*
+ * trainer/tensor/linear.h - what one rank has of a linear layer: Y = X W^T, W[out, in] as Hugging
+ * Face stores it.
+ *
+ * With --same-bits a rank emulates several tensor-parallel ranks, and has one shard of the layer
+ * for each of them.
+ */
+#ifndef TRAINER_TENSOR_LINEAR_H
+#define TRAINER_TENSOR_LINEAR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/collective.h"
+#include "kernels/ops.h"
+#include "layout/dtype.h"
+
+struct linear {
+    const struct kernel_queue *k; /* computes */
+    const void *weight;           /* [out][in], or with in_out [parts][in][out / parts]; `type` */
+    float *grad;                  /* the same shape, f32 */
+    int64_t out, in;              /* of this rank's part, or of one shard of it */
+    int shards;                   /* 0: the part is not divided, and all threads share a product */
+    int64_t stride;               /* elements of weight and grad from one shard to the next */
+    int64_t all_out; /* outputs of all shards: the last shards of the head may be short */
+    int64_t bias_stride;
+    float *sums;       /* with shards: [shards][rows][width], the terms of a sum over shards */
+    bool in_out;       /* stored with inputs first, as GPT-2 does */
+    int parts;         /* matrices whose outputs are side by side in y; 0: one. More need in_out */
+    const float *bias; /* [out] f32, or NULL. The caller adds it: the bias of a row layer is added
+                        * after the sum over ranks */
+    float *bias_grad;
+    enum dtype type; /* of weight, x and dy: f32 or bf16; y and dx are f32 */
+    float *whole;    /* sequence parallelism: [rows][in or out] for collectives; NULL: off */
+    struct comm *tp; /* NULL: not cut, every rank computes all of it */
+};
+
+#endif
