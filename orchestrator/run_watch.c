@@ -126,7 +126,7 @@ static void read_heartbeats(struct run *r)
             continue;
         r->record.reports = true;
         meet(r, i, &status);
-        if (a->rank[i].pid && i < STATES_READ_MAX && monitor_silence(m, i, now) > SILENCE_NS)
+        if (i < STATES_READ_MAX && a->rank[i].pid && monitor_silence(m, i, now) > SILENCE_NS)
             state = process_state(a->rank[i].pid);
         monitor_feed(m, i, &status, state, now);
         if (i == 0)

@@ -38,8 +38,8 @@ OUT = os.path.join(selection.ROOT, BUILD, "test-results")
 SELECTED = os.path.join(selection.ROOT, BUILD, "selected-tests.json")
 SLOWEST = 20
 # The files with the longest run time first, so that all workers of pytest end at about the same time.
-LONGEST = ["parallel", "reshard_triples", "run_self", "run", "faults", "run_reshard", "train",
-           "samebits"]
+LONGEST = ["parallel", "deferred", "reshard_triples", "run_self", "run", "faults", "run_reshard",
+           "train", "samebits"]
 
 
 @dataclasses.dataclass
