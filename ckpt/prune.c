@@ -26,7 +26,7 @@ done:
     return st;
 }
 
-/* Delete one entry of the root, unless it is to be kept. kept counts the complete steps so far. */
+/* Delete one entry of the root if it is not kept. *kept counts the complete steps so far. */
 static tp_status prune_entry(bool *deleted, int *kept, const struct ckpt_step *s,
                              const struct ckpt_prune_request *q, struct tp_err *err)
 {

@@ -154,8 +154,8 @@ static tp_status open_newest(struct ckpt_found *out, const char *root,
     return err->status;
 }
 
-/* Look at a path: a step directory (then *n is 0), or a root and its entries (malloc'ed). */
-static tp_status look_at(char clean[PATH_MAX], struct ckpt_step **steps, int *n, const char *path,
+/* Find out what a path is: a step directory (*n = 0), or a root with entries (malloc'ed). */
+static tp_status examine(char clean[PATH_MAX], struct ckpt_step **steps, int *n, const char *path,
                          struct tp_err *err)
 {
     tp_status st;
@@ -196,7 +196,7 @@ tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, stru
     int n = 0;
     tp_status st;
 
-    TP_TRY(look_at(clean, &steps, &n, path, err));
+    TP_TRY(examine(clean, &steps, &n, path, err));
     if (n == 0) {
         st = open_step_dir(out, clean, step, arena, err);
     } else if (step < 0) {
@@ -218,7 +218,7 @@ tp_status ckpt_locate(char dir[PATH_MAX], const char *path, int64_t step, struct
     int n = 0, newest;
     tp_status st;
 
-    TP_TRY(look_at(clean, &steps, &n, path, err));
+    TP_TRY(examine(clean, &steps, &n, path, err));
     newest = n - 1;
     while (newest > 0 && step_parse_name(&number, steps[newest].name) != STEP_DIR)
         newest--;

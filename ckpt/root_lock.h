@@ -1,8 +1,8 @@
 /*
  * ckpt/root_lock.h - ROOT/lock, which a process holds (flock) while it checks and renames.
  *
- * The lock is free again when its holder dies. On a file system without flock it is not taken; two
- * writers of one step are then told apart by rename alone, which fails when the target exists.
+ * The lock is free again when its holder dies. On a file system without flock it is not taken; then
+ * only the rename protects two writers of one step, because it fails when the target exists.
  */
 #ifndef CKPT_ROOT_LOCK_H
 #define CKPT_ROOT_LOCK_H

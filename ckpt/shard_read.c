@@ -187,7 +187,7 @@ static tp_status check_dataset(const struct shard_reader *r, int64_t from, int64
     for (int d = 0; d < box->ndim; d++) {
         box->len[d] = last->box.lo[d] + last->box.len[d] - box->lo[d];
         if (box->len[d] < 1)
-            return bad_row(r, to - 1, "lies before the first row of its dataset", err);
+            return bad_row(r, to - 1, "begins before the first row of its dataset", err);
     }
     for (int64_t i = from; i < to; i++) {
         const struct chunk_entry *c = &r->chunks[i];

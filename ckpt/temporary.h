@@ -1,10 +1,10 @@
 /*
- * ckpt/temporary.h - the temporary directories of a root, ROOT/step-N.tmp-<save id>. Inside ckpt/
- * only, but for ckpt_list_temporaries.
+ * ckpt/temporary.h - the temporary directories of a root, ROOT/step-N.tmp-<save id>. Other folders
+ * use only ckpt_list_temporaries.
  *
- * The writer of a temporary directory holds a lock (flock) on it as long as it lives. So what a
- * dead writer left can be told from the work of a living one. Without flock in the file system,
- * leftovers stay.
+ * The writer of a temporary directory holds a lock (flock) on it as long as it lives. The lock
+ * shows whether the writer is alive or has left the directory behind. On a file system without
+ * flock, directories of dead writers are not removed.
  */
 #ifndef CKPT_TEMPORARY_H
 #define CKPT_TEMPORARY_H

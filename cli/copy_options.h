@@ -1,6 +1,6 @@
 /*
- * cli/copy_options.h - what the programs that copy tensors share: tp-reshard, tp-ckpt export and
- * tp-ckpt import.
+ * cli/copy_options.h - options and output that tp-reshard, tp-ckpt export and tp-ckpt import have
+ * in common.
  */
 #ifndef CLI_COPY_OPTIONS_H
 #define CLI_COPY_OPTIONS_H

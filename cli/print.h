@@ -8,16 +8,16 @@
 
 #include "core/err.h"
 
-/* Text that came from a file: control characters as '?'. */
+/* Print text that came from a file, with control characters as '?'. */
 void print_safe(const char *text);
 
-/* A value and a newline. */
+/* Print a JSON value and a newline. */
 void print_json(const json_t *value);
 
 /* "a, b, c" of n numbers in brackets: "[64, 128]". Returns buf of size bytes. */
 char *print_shape(char *buf, size_t size, int ndim, const int64_t *shape);
 
-/* Flush stdout; TP_E_IO when what was printed did not get out (a full disk, a closed pipe). */
+/* Flush stdout; TP_E_IO when output was lost (a full disk, a closed pipe). */
 tp_status print_done(struct tp_err *err);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A number > 0 in the environment, else 0. */
+/* The number in an environment variable if it is greater than 0, else 0. */
 static int env_int(const char *name)
 {
     const char *text = getenv(name);
@@ -20,8 +20,8 @@ void rank_env_read(struct comm_env *env)
     env->mpi_size = env_int("OMPI_COMM_WORLD_SIZE");
     if (!env->mpi_size)
         env->mpi_size = env_int("PMI_SIZE");
-    /* Of Slurm's variables only those of a step with several tasks mean that srun started this: a
-     * batch script and a shell of salloc have the others too. */
+    /* A batch script and a shell of salloc have variables of Slurm too. Only those of a step with
+     * several tasks show that srun started this process. */
     if (!env->mpi_size && getenv("SLURM_PROCID") && env_int("SLURM_STEP_NUM_TASKS") > 1)
         env->mpi_size = env_int("SLURM_STEP_NUM_TASKS");
     env->is_mpi = env->mpi_size > 0 || getenv("PMIX_RANK");
@@ -42,7 +42,7 @@ void rank_env_prepare(char **argv)
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
         return;
     setenv("OMP_WAIT_POLICY", "passive", 1);
-    /* The link's target rather than the link: under a debugger that is the program too. */
+    /* the target of the link, because under a debugger the link itself would start the debugger */
     n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n <= 0)
         return;

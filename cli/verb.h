@@ -13,14 +13,15 @@ struct verb {
 };
 
 struct verb_program {
-    const char *name;                      /* "tp-ckpt" */
-    const char *intro, *tail;              /* of --help: before and after the list of verbs */
-    const struct verb *verbs;              /* ends with an entry without a name */
-    int (*no_verb)(int argc, char **argv); /* runs if the first word is no verb; NULL: an error */
+    const char *name;         /* "tp-ckpt" */
+    const char *intro, *tail; /* of --help: before and after the list of verbs */
+    const struct verb *verbs; /* ends with an entry without a name */
+    int (*no_verb)(int argc,
+                   char **argv); /* runs if the first word is not a verb; NULL: an error */
 };
 
-/* All of a program's main(): find the verb and run it; answer --help and --version. Without
- * arguments it prints the help, and that is an error unless the program has `no_verb`. Returns the
+/* The whole main() of a program: find the verb and run it, or print --help or --version. Without
+ * arguments it prints the help, which is an error unless the program has `no_verb`. Returns the
  * exit code. */
 int verb_main(const struct verb_program *p, int argc, char **argv);
 

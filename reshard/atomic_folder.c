@@ -77,7 +77,7 @@ tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool for
     snprintf(f->tmp, sizeof f->tmp, "%.*s.tmp-XXXXXX", PATH_MAX - 16, f->dir);
     if (!mkdtemp(f->tmp)) {
         f->tmp[0] = 0;
-        return tp_fail_errno(err, "%s: cannot create a temporary folder beside it", f->dir);
+        return tp_fail_errno(err, "%s: cannot create a temporary folder next to it", f->dir);
     }
     mask = umask(0); /* mkdtemp does not use the umask */
     umask(mask);

@@ -1,6 +1,6 @@
 /*
- * reshard/atomic_folder.h - a new folder that appears complete or not at all: it is written beside
- * its place under a temporary name and then renamed.
+ * reshard/atomic_folder.h - a new folder that appears complete or not at all. It is written under a
+ * temporary name in the same parent folder, and then renamed.
  */
 #ifndef RESHARD_ATOMIC_FOLDER_H
 #define RESHARD_ATOMIC_FOLDER_H

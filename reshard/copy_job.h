@@ -15,7 +15,7 @@
 #include "reshard/memory_budget.h"
 
 struct copy_job {
-    struct transfer transfer; /* filled in by the caller, but for memory_bytes */
+    struct transfer transfer; /* filled in by the caller, except memory_bytes */
     struct transfer_plan *plan;
     struct memory_budget memory;
     struct transfer_stats planned, done; /* of this process */

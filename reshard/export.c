@@ -28,7 +28,7 @@ struct export_job {
     struct model model;
     int n, *ids;                        /* manifest ids of the tensors to read */
     struct safetensors_tensor *tensors; /* to write */
-    struct reshard_tensor *moved;
+    struct reshard_tensor *transferred; /* the same, for the engine */
     struct checkpoint_source *source;
     struct safetensors_target *target;
     struct atomic_folder folder;
@@ -91,8 +91,8 @@ static tp_status choose_tensors(struct export_job *x, struct tp_err *err)
 
     x->ids = arena_array(&x->arena, room, sizeof *x->ids);
     x->tensors = arena_array(&x->arena, room, sizeof *x->tensors);
-    x->moved = arena_array(&x->arena, room, sizeof *x->moved);
-    if (!x->ids || !x->tensors || !x->moved)
+    x->transferred = arena_array(&x->arena, room, sizeof *x->transferred);
+    if (!x->ids || !x->tensors || !x->transferred)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", x->from.dir);
     for (int i = 0; i < l->n_tensors; i++) {
         const struct tensor *t = &l->tensors[i];
@@ -102,9 +102,9 @@ static tp_status choose_tensors(struct export_job *x, struct tp_err *err)
             continue;
         x->ids[x->n] = source_of(x, i, dtype);
         x->tensors[x->n] = (struct safetensors_tensor){ t->name, dtype, t->ndim, { 0 } };
-        x->moved[x->n] = (struct reshard_tensor){ t->name, t->ndim, { 0 } };
+        x->transferred[x->n] = (struct reshard_tensor){ t->name, t->ndim, { 0 } };
         memcpy(x->tensors[x->n].shape, t->shape, sizeof t->shape);
-        memcpy(x->moved[x->n].shape, t->shape, sizeof t->shape);
+        memcpy(x->transferred[x->n].shape, t->shape, sizeof t->shape);
         x->n++;
     }
     return TP_OK;
@@ -142,7 +142,7 @@ static tp_status copy_tensors(struct export_job *x, struct tp_err *err)
     TP_TRY(
         safetensors_create(&x->target, x->folder.tmp, x->tensors, x->n, q->max_shard_bytes, err));
     x->copy.transfer = (struct transfer){ .n_tensors = x->n,
-                                          .tensors = x->moved,
+                                          .tensors = x->transferred,
                                           .from = checkpoint_source_endpoint(x->source),
                                           .to = safetensors_target_endpoint(x->target),
                                           .threads = q->threads,

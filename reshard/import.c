@@ -21,7 +21,7 @@ struct import_job {
     struct arena arena;
     struct model model;
     struct layout layout;
-    struct reshard_tensor *moved;
+    struct reshard_tensor *transferred; /* the tensors of the layout, for the engine */
     struct safetensors_source *source;
     struct checkpoint_target *target;
     struct copy_job copy;
@@ -53,15 +53,16 @@ static tp_status choose_tensors(struct import_job *x, struct tensor **tensors, i
 
     if (st)
         return st;
-    x->moved = arena_array(&x->arena, (size_t)*n, sizeof *x->moved);
-    if (!x->moved)
+    x->transferred = arena_array(&x->arena, (size_t)*n, sizeof *x->transferred);
+    if (!x->transferred)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", q->source);
     for (int i = 0; i < *n; i++) {
-        x->moved[i] = (struct reshard_tensor){ (*tensors)[i].name, (*tensors)[i].ndim, { 0 } };
-        memcpy(x->moved[i].shape, (*tensors)[i].shape, sizeof x->moved[i].shape);
+        x->transferred[i] =
+            (struct reshard_tensor){ (*tensors)[i].name, (*tensors)[i].ndim, { 0 } };
+        memcpy(x->transferred[i].shape, (*tensors)[i].shape, sizeof x->transferred[i].shape);
     }
     TP_TRY(safetensors_open(&x->source, q->source, err));
-    TP_TRY(safetensors_select(x->source, x->moved, *n, err));
+    TP_TRY(safetensors_select(x->source, x->transferred, *n, err));
     from = safetensors_source_endpoint(x->source);
     for (int i = 0; i < *n; i++)
         (*tensors)[i].dtype = q->dtype ? *q->dtype : from->dtypes[i];
@@ -91,7 +92,7 @@ static tp_status plan(struct import_job *x, struct tp_err *err)
 
     TP_TRY(checkpoint_target_plan(&x->target, &x->layout, NULL, err));
     x->copy.transfer = (struct transfer){ .n_tensors = x->layout.n_tensors,
-                                          .tensors = x->moved,
+                                          .tensors = x->transferred,
                                           .from = safetensors_source_endpoint(x->source),
                                           .to = checkpoint_target_endpoint(x->target),
                                           .threads = q->threads,

@@ -16,8 +16,8 @@ struct memory_budget {
     int64_t buffer_bytes; /* left for buffers */
 };
 
-/* Divide limit_bytes. later_bytes is what will become resident besides buffers and the stacks of
- * `threads`. TP_E_BUDGET says how much is needed at least. */
+/* Divide limit_bytes. later_bytes is what will become resident later, without buffers and the
+ * stacks of `threads`. TP_E_BUDGET says how much is needed at least. */
 tp_status memory_budget_make(struct memory_budget *out, int64_t limit_bytes, int64_t later_bytes,
                              int threads, struct tp_err *err);
 

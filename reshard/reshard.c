@@ -16,8 +16,8 @@
 #include "reshard/reshard_kinds.h"
 #include "reshard/resume.h"
 
-/* What becomes resident besides buffers, measured generously: libhdf5 and code that is used later;
- * a chunk's entry in the writer and on its way to the file; an open file. */
+/* Upper estimates of what becomes resident later, without buffers: libhdf5 and code that is used
+ * later; the entry of a chunk in the writer and in the index that is written; an open file. */
 enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512, FILE_BYTES = 64 << 10 };
 
 struct reshard_job {
@@ -242,7 +242,7 @@ static tp_status agree(const struct reshard_job *job, tp_status st, struct tp_er
     return job->control ? control_agree(job->control, st, err) : st;
 }
 
-/* Several processes: rank 0 begins the step and tells the others where; all open the shards. */
+/* Several processes: rank 0 begins the step and sends the others its path; all open the shards. */
 static tp_status begin_together(struct reshard_job *job, const struct ckpt_begin_request *request,
                                 struct tp_err *err)
 {

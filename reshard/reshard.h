@@ -64,10 +64,10 @@ struct reshard_report {
 /* Reshard. With control it is collective: every process gets the status and the report.
  *
  * One process alone keeps a journal, and resumes what an interrupted run of the same request left
- * in OUT. While it copies, SIGINT and SIGTERM are blocked and looked at between rounds of tiles
- * (core/stop.h): TP_E_STOPPED means that one came; what was begun stays, and the same request
- * resumes it. After any other failure nothing has appeared, and what was begun is removed.
- * The report is filled in on TP_OK, and freed by reshard_report_free in any case. */
+ * in OUT. While it copies, SIGINT and SIGTERM are blocked, and between rounds of tiles it checks
+ * whether one is pending (core/stop.h). Then it returns TP_E_STOPPED; what was begun stays, and the
+ * same request resumes it. After any other failure nothing has appeared, and what was begun is
+ * removed. The report is filled in on TP_OK, and freed by reshard_report_free in any case. */
 tp_status reshard_run(struct reshard_report *report, const struct reshard_request *request,
                       struct tp_err *err);
 

@@ -192,8 +192,8 @@ static void show_whole(const struct show *s)
 
 /* ---- one tensor ---- */
 
-/* Whether a name on the command line means this tensor: "NAME" or "GROUP/NAME". */
-static bool is_meant(const struct tensor *t, const char *wanted)
+/* Whether a name on the command line ("NAME" or "GROUP/NAME") is that of this tensor. */
+static bool is_wanted(const struct tensor *t, const char *wanted)
 {
     size_t n = strlen(t->group);
 
@@ -244,7 +244,7 @@ static tp_status put_shard(const struct show *s, const struct shard_info *info, 
         for (to = from + 1; to < n && chunks[to].tensor == chunks[from].tensor &&
                             chunks[to].part == chunks[from].part;)
             to++;
-        if (is_meant(t, wanted))
+        if (is_wanted(t, wanted))
             put_box(s, info, t, &chunks[from], &chunks[to - 1], list);
     }
     shard_reader_close(r);
@@ -262,7 +262,7 @@ static tp_status show_tensor(const struct show *s, const char *wanted, struct tp
     for (int i = 0; i < l->n_tensors; i++) {
         const struct tensor *t = &l->tensors[i];
 
-        if (!is_meant(t, wanted))
+        if (!is_wanted(t, wanted))
             continue;
         found++;
         json_array_append_new(tensors, tensor_object(t));

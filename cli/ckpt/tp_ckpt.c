@@ -1,4 +1,4 @@
-/* cli/ckpt/tp_ckpt.c - tp-ckpt: everything that people do with checkpoints besides training. */
+/* cli/ckpt/tp_ckpt.c - tp-ckpt: list, show, verify, compare, convert and delete checkpoints. */
 #include <stddef.h>
 
 #include "cli/ckpt/cmd.h"
@@ -23,9 +23,9 @@ int main(int argc, char **argv)
     };
     static const struct verb_program program = {
         .name = "tp-ckpt",
-        .intro = "usage: tp-ckpt VERB ...\n\n"
-                 "Look at checkpoints of parallel training, check, compare, convert and delete "
-                 "them.\n",
+        .intro =
+            "usage: tp-ckpt VERB ...\n\n"
+            "List, show, verify, compare, convert and delete checkpoints of parallel training.\n",
         .tail =
             "CKPT is a root (its newest complete step, or --step N) or a step directory.\n"
             "`tp-ckpt VERB --help` describes a verb. Exit codes: 0 done, or the answer is yes;\n"

@@ -291,7 +291,7 @@ bool transfer_is_done(const struct transfer_run *run)
     return run->next >= run->plan->end;
 }
 
-/* At the end of a round the threads wait for the last one; long rounds make up for that. */
+/* At the end of a round all threads wait for the slowest. So long rounds waste less time. */
 tp_status transfer_round(struct transfer_run *run, double seconds, int64_t *tiles_done,
                          struct tp_err *err)
 {
@@ -328,7 +328,7 @@ tp_status transfer_end(struct transfer_run *run, tp_status st, struct transfer_s
     *stats = p->stats;
     stats->bytes_read = atomic_load(&run->bytes_read);
     stats->bytes_written = atomic_load(&run->bytes_written);
-    run_free(run); /* the check needs memory of its own */
+    run_free(run); /* before the check, which allocates memory too */
     st = agree(p, st, err);
     return st ? st : check_source(p, err);
 }

@@ -30,8 +30,8 @@ int64_t checkpoint_source_chunks(const struct checkpoint_source *s);
  * Returns how many arrays there are. */
 int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sums *sums);
 
-/* Bytes that were read besides what was asked for: the indexes of the shards, and the rest of
- * chunks that were read in part. */
+/* Bytes that were read in addition to the requested ones: the indexes of the shards, and the rest
+ * of chunks that were read in part. */
 int64_t checkpoint_source_other_bytes(const struct checkpoint_source *s);
 
 /* ---- target: a new step ---- */

@@ -1,6 +1,6 @@
 /*
- * reshard/formats/hf_assets.h - the small files beside a Hugging Face model's weights: tokenizer,
- * chat template, generation_config.json.
+ * reshard/formats/hf_assets.h - the small files next to the weights of a Hugging Face model:
+ * tokenizer, chat template, generation_config.json.
  */
 #ifndef RESHARD_FORMATS_HF_ASSETS_H
 #define RESHARD_FORMATS_HF_ASSETS_H

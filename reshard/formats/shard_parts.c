@@ -24,7 +24,7 @@ tp_status shard_parts_begin(struct shard_parts *p, struct tp_err *err)
 
 /* ---- reading ---- */
 
-/* Extend a range to include lo .. end - 1. Several threads may do so at once. */
+/* Extend a range to include lo .. end - 1. Several threads may do so at the same time. */
 static void extend(struct shard_parts_range *r, int64_t lo, int64_t end)
 {
     int64_t was = __atomic_load_n(&r->lo, __ATOMIC_RELAXED);

@@ -1,7 +1,7 @@
 /*
- * tests/unit/store.h - tensors in memory, cut into regions: sources and targets for tests of the
- * engine. Every element is a function of (tensor, index), so that a move to any other cut can be
- * checked.
+ * tests/unit/store.h - tensors in memory, cut into extents in any way: sources and targets for
+ * tests of the engine. Every element is a function of (tensor, index), so a copy into any other
+ * extents can be checked.
  */
 #ifndef TESTS_UNIT_STORE_H
 #define TESTS_UNIT_STORE_H
