@@ -21,7 +21,7 @@ sys.path.insert(0, str(harness.REPO / "tests" / "check"))
 import compare_builds  # noqa: E402
 
 # Layouts that compare_builds has not: all axes at once, and what waits for other ranks most.
-MORE = [("llama", "tp2cp2pp2", []), ("llama", "pp4", ["--micro", "1"]),
+MORE = [("llama", "tp2cp2pp2", []), ("llama", "pp4", ["--micro", "1"]), ("llama", "cp4", []),
         ("llama", "tp2sppp2dp2zero1", []), ("llama", "cp2pp2dp2zero3", []),
         ("llama", "pp2vpp2dp2zero3", ["--micro", "1"]), ("llama", "tp1", ["--threads", "2"])]
 RUNS = compare_builds.RUNS + MORE
