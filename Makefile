@@ -171,7 +171,7 @@ demo:
 ## test          install what is missing, build, run the tests; T=pattern: those that match
 test:
 	@tools/setup.sh build test
-	@targets=$$($(RUN_TESTS) --targets) && $(MAKE) $$targets
+	@targets=$$($(RUN_TESTS) --targets) && { [ -z "$$targets" ] || $(MAKE) $$targets; }
 	@$(RUN_TESTS)
 
 ## test-long     also the tests that take longer: a bare Debian, long properties, every fault point

@@ -79,8 +79,9 @@ def test_a_variant_takes_what_its_folder_defines_from_there(uses):
     ("layout_box", ["tests/layout_box"]),
     ("box/formats_as*", ["tests/layout_box"]),
     ("mpi-comm_plain", ["tests/mpi/comm_plain"]),
+    ("check-deps", []),
     ("no test has this in its name", None),
-], ids=["program", "criterion", "mpirun", "wrong"])
+], ids=["program", "criterion", "mpirun", "check", "wrong"])
 def test_a_pattern_builds_what_its_tests_need_and_nothing_else(tmp_path, pattern, targets):
     env = {**os.environ, "T": pattern, "BUILD": str(tmp_path), "BIN": str(tmp_path / "bin")}
     p = subprocess.run(["/usr/bin/python3", "-B", "tests/runner/run.py", "--targets"], cwd=harness.REPO,
