@@ -53,12 +53,24 @@ struct cpu_transport_call {
     struct comm_call call;
 };
 
+/* Send, or wait for what was sent: the two calls with a request. */
+static tp_status call_request(struct host_group *g, const struct comm_call *x, struct tp_err *err)
+{
+    struct host_request *r = x->request->impl;
+    tp_status st = TP_OK;
+
+    if (x->kind == COMM_SEND)
+        st = g->ops->send(g, x->in, x->n * dtype_bytes(x->type), x->peer, r, err);
+    else if (r->pending)
+        st = g->ops->wait(g, r, err);
+    r->pending = x->kind == COMM_SEND && !st;
+    return st;
+}
+
 static tp_status call_group(struct host_group *g, const struct comm_call *x, struct tp_err *err)
 {
     enum tree_reduce_op op = x->op == COMM_SUM ? TREE_REDUCE_SUM : TREE_REDUCE_MAX;
     int64_t n_bytes = x->n * dtype_bytes(x->type);
-    struct host_request *r = x->request ? x->request->impl : NULL;
-    tp_status st;
 
     switch (x->kind) {
     case COMM_ALL_REDUCE:
@@ -67,16 +79,10 @@ static tp_status call_group(struct host_group *g, const struct comm_call *x, str
         return g->ops->all_gather(g, x->out, x->in, n_bytes, err);
     case COMM_REDUCE_SCATTER:
         return g->ops->reduce_scatter(g, x->out, x->in, x->n, x->type, err);
-    case COMM_SEND:
-        st = g->ops->send(g, x->in, n_bytes, x->peer, r, err);
-        r->pending = !st;
-        return st;
     case COMM_RECV:
         return g->ops->recv(g, x->out, n_bytes, x->peer, err);
-    default: /* COMM_WAIT */
-        st = r->pending ? g->ops->wait(g, r, err) : TP_OK;
-        r->pending = false;
-        return st;
+    default: /* COMM_SEND, COMM_WAIT */
+        return call_request(g, x, err);
     }
 }
 

@@ -260,6 +260,7 @@ static tp_status header_bytes_of(char **out, int64_t *bytes, const char *text, i
     if (!buf)
         return tp_fail(err, TP_E_NOMEM, "no memory for a header of %d tensors", n);
     memcpy(buf, &le, LENGTH_BYTES);
+    /* NOLINTNEXTLINE(bugprone-not-null-terminated-result): the format has a length, no 0 byte */
     memcpy(buf + LENGTH_BYTES, text, length);
     memset(buf + LENGTH_BYTES + length, ' ', padded - length);
     *bytes = LENGTH_BYTES + (int64_t)padded;
