@@ -1,9 +1,9 @@
 /*
- * comm/control.h - control messages between ranks: host memory, small, blocking. What ranks have to
- * agree on before and after they compute: statuses, texts, sizes, times.
+ * comm/control.h - control messages between ranks: small, in host memory, blocking. Ranks use them
+ * to agree on statuses, texts, sizes and times, before and after they compute.
  *
- * Every call is made by all ranks in the same order, from one thread. Buffers are borrowed. When a
- * rank is gone the others get TP_E_COMM or are ended by the launcher.
+ * All ranks make the same calls in the same order, from one thread. Buffers are borrowed. When a
+ * rank ends early, the others get TP_E_COMM or the launcher ends them.
  */
 #ifndef COMM_CONTROL_H
 #define COMM_CONTROL_H
@@ -17,8 +17,8 @@ struct comm_control;
 int control_rank(const struct comm_control *c);
 int control_size(const struct comm_control *c);
 
-/* Agree on a status: if any rank passes a failure, every rank gets the failure of the lowest such
- * rank, its message included ("rank 3: ..." is put before it elsewhere). */
+/* Agree on a status. If any rank passes a failure, every rank gets the failure of the lowest such
+ * rank and its message; the other ranks get the message with "rank 3: " before it. */
 tp_status control_agree(struct comm_control *c, tp_status st, struct tp_err *err);
 
 tp_status control_barrier(struct comm_control *c, struct tp_err *err);

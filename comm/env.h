@@ -1,5 +1,5 @@
 /*
- * comm/env.h - what a process has to know to find the other ranks. Programs fill it from their
+ * comm/env.h - what a process needs to know to find the other ranks. Programs fill it from their
  * command line and environment (cli/rank_env.h); comm/ reads no environment.
  */
 #ifndef COMM_ENV_H
@@ -11,7 +11,7 @@ struct shm_job;
 
 /* A rank that launch_ranks started (comm/launch.h). */
 struct comm_launched {
-    int rank;            /* < 0: this process is none */
+    int rank;            /* < 0: this process is not one */
     struct shm_job *job; /* NULL: not started by launch_ranks */
 };
 
@@ -19,7 +19,7 @@ struct comm_launched {
 struct comm_env {
     struct comm_launched launched;
     bool is_mpi;    /* started by mpirun or srun */
-    int mpi_size;   /* the number of ranks; 0: MPI alone knows it */
+    int mpi_size;   /* the number of ranks; 0: only MPI knows it */
     int host_ranks; /* > 0: at most so many neighbouring ranks count as one host; for tests */
 };
 

@@ -1,5 +1,5 @@
 /*
- * comm/launch.h - start the ranks of a job on this host, when no mpirun did.
+ * comm/launch.h - start the ranks of a job on this host, without mpirun.
  *
  * The launcher stays as the parent: it forwards SIGTERM, SIGINT and SIGUSR1 to its ranks as SIGUSR1
  * (save and stop: a rank asks core/stop.h), and a second Ctrl-C ends them at once. When a rank is

@@ -45,8 +45,8 @@ struct comm_call {
 struct comm_transport {
     /* Fill all->impl, the communicator of all ranks. Collective. */
     tp_status (*open)(struct comm *all, struct tp_err *err);
-    /* Fill out->impl for the communicator of those ranks of c that share the color, in the order of
-     * their keys; out->rank and out->size too. *made: this rank is in one. Collective. */
+    /* Fill out->impl, out->rank and out->size for the communicator of the ranks of c with this
+     * color, ordered by key. *made: whether this rank is in one. Collective. */
     tp_status (*split)(struct comm *out, bool *made, struct comm *c, int color, int key,
                        struct tp_err *err);
     void (*free)(struct comm *c); /* of c->impl */

@@ -26,10 +26,10 @@ struct comm_control;
 tp_status comm_open(struct comm_world **out, const struct comm_env *env, int64_t local_bytes,
                     struct tp_err *err);
 
-/* End: collective; frees the world, its communicators and the memory of comm_alloc. After an error
- * pass abort = the status, once its sentence is printed: the other ranks are brought down rather
- * than waited for (under MPI this does not return), unless all have agreed on the error by
- * control_agree. TP_E_STOPPED and TP_E_NO are ends like TP_OK. NULL: nothing. */
+/* End. Collective; frees the world, its communicators and the memory of comm_alloc. After an error,
+ * print its message and then pass its status as `abort`: the other ranks are ended instead of
+ * waited for (under MPI this does not return), unless all have agreed on the error by
+ * control_agree. TP_E_STOPPED and TP_E_NO count as success. NULL: does nothing. */
 void comm_close(struct comm_world *w, tp_status abort);
 
 /* Ranks on this rank's host, for the default number of threads. */
@@ -42,8 +42,8 @@ bool comm_has_threads(const struct comm_world *w);
 /* Control messages between all ranks. */
 struct comm_control *comm_control(struct comm_world *w);
 
-/* From now on h learns when this rank is inside a call that waits for other ranks, and when it
- * waits for a queue that communicates. h is borrowed until the end; NULL: nobody. */
+/* From now on the heartbeat h records when this rank waits for other ranks: in a call, or for a
+ * queue that communicates. h is borrowed until the end; NULL: none. */
 void comm_watch(struct comm_world *w, struct heartbeat *h);
 
 /* Collectives work on the memory and the queues of this device from now on: *out is the

@@ -25,7 +25,7 @@ void futex_word_wait(struct futex_word *w, uint32_t old, int spins, struct futex
     }
     atomic_store_explicit(&sleep->value, old, memory_order_relaxed);
     atomic_store_explicit(&sleep->word, w, memory_order_release);
-    /* The waker sets the value, then looks for sleepers; this does it the other way round, both
+    /* The waker sets the value, then looks for sleepers; this does it in the opposite order, both
      * sequentially consistent, so that one of the two sees the other. The kernel compares the value
      * again before it lets this thread sleep. */
     atomic_fetch_add(&w->sleepers, 1);

@@ -2,7 +2,7 @@
  * comm/host/futex.h - sleep until a word in shared memory changes.
  *
  * A waiter spins for some microseconds, where there are enough cores to make that worth it, then
- * sleeps in the kernel and costs nothing. A waker enters the kernel only when somebody sleeps.
+ * sleeps in the kernel and costs nothing. A waker enters the kernel only when a thread sleeps.
  */
 #ifndef COMM_HOST_FUTEX_H
 #define COMM_HOST_FUTEX_H

@@ -42,7 +42,7 @@ struct host_process_ops {
     /* Memory that groups reach without copies; zeroed, aligned to 4096 bytes, until the end. */
     tp_status (*alloc)(struct host_process *p, void **out, int64_t n_bytes, struct tp_err *err);
     /* From now on this rank's main thread waits for a queue's thread, or does no more: for the
-     * launcher, which looks for ranks that are blocked. NULL: nobody looks. */
+     * launcher, which looks for ranks that are blocked. NULL: not needed. */
     void (*waits)(struct host_process *p, bool waits);
 };
 
@@ -52,7 +52,7 @@ struct host_process {
     void *impl;
     int rank, size, local_size; /* local: on this host */
     bool threads;               /* groups may be used by several threads at once */
-    bool agreed;                /* all ranks know of a failure, so all come to the end */
+    bool agreed;                /* all ranks know about a failure, so all of them end */
     struct host_group *groups;  /* all that exist, linked by next; the last has every rank */
 };
 

@@ -217,7 +217,7 @@ tp_status mpi_process_open(struct host_process *p, struct host_group *all,
     int level = 0;
     tp_status st;
 
-    /* for collectives that run beside computing; where MPI gives less there are none */
+    /* for collectives that overlap with computing; without it none do */
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
         return tp_fail(err, TP_E_COMM, "MPI_Init_thread failed");
     p->ops = &MPI_PROCESS;

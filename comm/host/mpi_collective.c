@@ -1,11 +1,11 @@
 /*
  * comm/host/mpi_collective.c - see comm/host/mpi_collective.h.
  *
- * MPI_Allreduce may add in any order, and in another one with other sizes or ranks, so it is not
- * used: small sums gather every rank's elements and add them along the tree of
- * kernels/cpu/tree_reduce.h; large ones send each rank its slice of all the others' buffers, add
- * there, and send the sums to all. Both cost what MPI's own algorithms cost. Large data go by
- * point-to-point pieces, whose counts fit an int.
+ * MPI_Allreduce may add in any order, and the order may depend on sizes and ranks, so it is not
+ * used. Small sums gather every rank's elements and add them along the tree of
+ * kernels/cpu/tree_reduce.h. Large sums send each rank its slice of all buffers, add there, and
+ * send the sums to all ranks. Both cost as much as MPI's own algorithms. Large data are sent in
+ * pieces, whose counts fit an int.
  */
 #include "comm/host/mpi_collective.h"
 
@@ -17,12 +17,12 @@
 enum {
     SMALL_BYTES = 16 << 10,  /* of an all-reduce that gathers */
     SCRATCH_BYTES = 4 << 20, /* others' slices of a piece */
-    NAP_MIN_NS = 10000,      /* of a queue's thread between two questions */
+    NAP_MIN_NS = 10000,      /* of a queue's thread between two polls */
     NAP_MAX_NS = 200000,
 };
 
-/* Until n requests are done. A main thread waits inside MPI; a queue's thread asks now and then and
- * sleeps in between, because MPI's own waiting takes a core. */
+/* Until n requests are done. The main thread waits inside MPI. A queue's thread polls and
+ * sleeps, because waiting inside MPI takes a core. */
 static tp_status wait_for_all(struct host_group *g, int n, MPI_Request *requests,
                               struct tp_err *err)
 {

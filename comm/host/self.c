@@ -76,7 +76,7 @@ static tp_status self_gather(struct host_group *g, const void *in, int64_t n_byt
     return TP_OK;
 }
 
-/* Messages to oneself are refused before, so these are never reached. */
+/* comm/collective.c refuses messages to the own rank, so these are not called. */
 static tp_status self_send(struct host_group *g, const void *buf, int64_t n_bytes, int to,
                            struct host_request *r, struct tp_err *err)
 {

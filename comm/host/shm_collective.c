@@ -1,17 +1,17 @@
 /*
  * comm/host/shm_collective.c - see comm/host/shm_collective.h.
  *
- * Every collective begins with a post: each rank says what it calls and where its buffer is, then
- * all meet at a barrier. Then there are three ways:
+ * Every collective begins with a post: each rank announces its call and the address of its buffer,
+ * and all meet at a barrier. Then there are three cases:
  *
- * small:  the data travel with the post, in a slot; one barrier is all.
- * direct: all buffers are of shm_job_alloc: ranks read, and for all-reduce write, each other's; a
- *         second barrier keeps buffers from being used again too early.
- * staged: any other: through the slots in pieces.
+ * small:  the data travel with the post, in a slot; no other barrier is needed.
+ * direct: all buffers come from shm_job_alloc. Ranks read, and for all-reduce write, each other's
+ *         buffers; a second barrier prevents that a buffer is used again too early.
+ * staged: in all other cases the data travel through the slots, in pieces.
  *
- * Posts and slots come in pairs that are used in turn (parity). So no barrier is needed before the
- * next one is written: a rank that writes a slot for the second time has passed a barrier in
- * between, which all others reached after they had read the first.
+ * Posts and slots exist twice and are used alternately (parity). So no barrier is needed before the
+ * next one is written: a rank that writes a slot again has passed a barrier in between, which all
+ * others reached after they had read the slot.
  */
 #include "comm/host/shm_collective.h"
 

@@ -16,7 +16,7 @@ struct shm_member {
     int parity;    /* of the next post and slots: alternates */
 };
 
-/* What a rank says that it calls. */
+/* The calls that a rank can announce. */
 enum shm_call {
     SHM_CALL_ALL_REDUCE,
     SHM_CALL_ALL_GATHER,
@@ -40,8 +40,8 @@ struct futex_sleep *shm_member_sleep(struct host_group *g);
 /* Wait until all ranks of the group have come here. */
 void shm_member_meet(struct host_group *g);
 
-/* Say what this rank calls, meet, and check that all call the same: ranks which do not are told so
- * instead of mixing their data. TP_E_INTERNAL. */
+/* Announce what this rank calls, wait for all ranks, and check that all call the same. Otherwise
+ * TP_E_INTERNAL, on all ranks, before any data are mixed. */
 tp_status shm_member_agree(struct host_group *g, int parity, const struct shm_post *said,
                            struct tp_err *err);
 

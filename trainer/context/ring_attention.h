@@ -3,23 +3,23 @@
  * attention (Liu, Zaharia and Abbeel 2023), causal, in the balanced cut of
  * trainer/context/zigzag.h.
  *
- * Keys and values go round the ring of the n cp ranks, one block (all that a rank has of the
- * microbatch) at a time, while each rank's queries stay; results are merged by their log-sum-exp.
- * Of a block that comes from rank j, rank r needs no mask:
+ * Each rank's queries stay. Keys and values travel around the ring of the n cp ranks, one block
+ * (all that a rank has of the microbatch) at a time. Results are merged by their log-sum-exp. For a
+ * block of rank j, rank r needs no mask:
  *
- *     j = r    its own: the ordinary causal square, for its tokens are in the sequence's order
- *     j < r    all its rows see the first half of the block, none sees the second
- *     j > r    the second half of its rows sees all of the block, the first half nothing
+ *     j = r    its own block: ordinary causal attention, because its tokens are in order
+ *     j < r    all its rows see the first half of the block, and none sees the second half
+ *     j > r    the second half of its rows sees all of the block, and the first half nothing
  *
- * so that every step but the first is the same work, half a square, on every rank. Backward keys
- * and values go round again, and the gradients of a block follow it home. Sent to the next rank,
- * of a layer and microbatch:
+ * So every step except the first is the same work, half a square, on every rank. In the backward
+ * pass keys and values travel again, and the gradients of a block travel with it back to its rank.
+ * Sent to the next rank, for each layer and microbatch:
  *
  *     forward     n - 1 times [rows][2 kv_width] of the run's type
  *     backward    the same, and n - 1 times [rows][2 kv_width] floats
  *
- * A block is sent on before it is worked on; what comes is received after that work, so ranks wait
- * for each other only when they are not equally fast.
+ * A rank forwards a block before it computes with it, and receives the next one after that. So
+ * ranks wait for each other only when one of them is slower.
  */
 #ifndef TRAINER_CONTEXT_RING_ATTENTION_H
 #define TRAINER_CONTEXT_RING_ATTENTION_H

@@ -111,8 +111,8 @@ void units_clear(const struct units *u, int unit)
     }
 }
 
-/* Where --same-bits keeps an entry's gradients of a pass, n 0: the pass has none of it. Those of a
- * tied head are apart from its embedding's. */
+/* Where --same-bits keeps an entry's gradients of a pass; n 0: the pass has none. The gradients of
+ * a tied head and of its embedding are kept apart. */
 static struct range place_of(const struct units *u, const struct param *q)
 {
     const struct params *p = u->params;
@@ -145,7 +145,7 @@ static void add_to_sums(struct units *u, const struct bucket *b, const float *pa
     }
 }
 
-/* Until the gradients that are under way are in their owners' sums. */
+/* Add the gradients that were sent last to their owners' sums. */
 static void finish_reduce(struct units *u)
 {
     if (u->leaving == NONE)

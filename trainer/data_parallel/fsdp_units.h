@@ -2,15 +2,16 @@
  * trainer/data_parallel/fsdp_units.h - zero3: parameters that are whole only while they are used
  * (Rajbhandari et al. 2020, ZeRO stage 3; Zhao et al. 2023, PyTorch FSDP).
  *
- * A rank keeps the rows that it owns. A unit (a layer; what is before the layers; what is after) is
- * gathered over dp into a window before its forward pass and again before its backward pass, and
- * each microbatch's gradients of it are reduce-scattered to their owners, who add them up. There is
- * one window for weights and one for gradients: layers are bound to their places in them once,
- * and a unit that comes twice in a row is gathered once.
+ * A rank keeps the rows that it owns. A unit (a layer; what is before the layers; what is after
+ * them) is gathered over dp into the buffer of unsharded weights before its forward pass and again
+ * before its backward pass. Each microbatch's gradients of the unit are reduce-scattered to their
+ * owners, which add them up. There is one buffer for unsharded weights and one for unsharded
+ * gradients: layers are bound to their places in them once, and a unit that is needed twice in a
+ * row is gathered once.
  *
- * Both ways go through packs, in the background: while a unit is at work the weights of the one
- * that comes next travel to one pack, and the gradients of the one before from the other. What
- * comes next is known, for a step's passes are a list (trainer/pipeline/schedule.h).
+ * While one unit is computed, the weights of the next and the gradients of the previous one are
+ * communicated. The next unit is known, because the passes of a step are a list
+ * (trainer/pipeline/schedule.h).
  *
  * Without zero3 every call does nothing.
  */
@@ -22,8 +23,8 @@
 #include "trainer/data_parallel/params.h"
 #include "trainer/pipeline/schedule.h"
 
-/* Which pass a unit's gradients are of: a tied head on the embedding's stage makes one unit of what
- * is before the layers and what is after. */
+/* The pass that computed a unit's gradients. With a tied head on the embedding's stage, what is
+ * before the layers and what is after them are one unit with two passes. */
 enum units_pass { UNITS_BEFORE, UNITS_LAYER, UNITS_AFTER };
 
 struct units {
@@ -32,9 +33,9 @@ struct units {
     int n_visits;
     int *visits; /* buckets of params, in the order in which a step gathers them */
     int next;    /* visit; n_visits: nothing is gathered ahead */
-    int held;    /* the unit in the window, -1: none */
-    int coming;  /* the unit whose weights are under way, -1: none */
-    int leaving; /* the unit whose gradients are, -1: none */
+    int held;    /* the unit that is gathered, -1: none */
+    int coming;  /* the unit whose weights are being sent, -1: none */
+    int leaving; /* the unit whose gradients are being sent, -1: none */
     enum units_pass leaving_pass;
     int64_t leaving_leaf;
 };
@@ -57,17 +58,18 @@ void units_open(struct units *u, struct bucket_transfer *weights, struct bucket_
  * are the following. */
 void units_begin(struct units *u);
 
-/* Make the weights of a unit (-1: whatever is whole anyway) those in the window. */
+/* What is queued from here on finds the weights of a unit in the buffer (-1: of what is always
+ * whole). */
 void units_need(struct units *u, int unit);
 
-/* Before a unit's backward pass: zero what kernels add to in the window for gradients. */
+/* Before a unit's backward pass: set the gradients that kernels only add to to zero. */
 void units_clear(const struct units *u, int unit);
 
-/* After it: send what is in that window to the owners. leaf: with --same-bits the microbatch's
- * number, else not used. */
+/* After it: send the gradients to their owners. leaf: with --same-bits the number of the gradient
+ * group, else not used. */
 void units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf);
 
-/* The step's passes are over: what this rank owns of the gradients is complete. */
+/* The step's passes are over: the gradients that this rank owns are complete. */
 void units_end(struct units *u);
 
 #endif

@@ -3,8 +3,8 @@
 
 /* ---- sums within a replica ---- */
 
-/* Entries first .. end - 1 of heads that several tp ranks have: k and v of a layer, which lie side
- * by side, in one call. */
+/* Entries first .. end - 1 of heads that several tp ranks have. k and v of a layer, which are side
+ * by side, are summed in one call. */
 static void reduce_shared(const struct params *p, int first, int end, struct comm *kv)
 {
     for (int i = first; i < end; i++) {
@@ -35,7 +35,7 @@ static int64_t move_partial(const struct params *p, int first, int end, bool bac
     return at - p->partial;
 }
 
-/* In one call: each is small. */
+/* All in one call, because each is small. */
 static void reduce_partial(const struct params *p, int first, int end, struct comm *tp)
 {
     int64_t n = move_partial(p, first, end, false);
@@ -142,8 +142,8 @@ void reduction_ready(struct reduction *r, int unit)
     }
 }
 
-/* With zero3 gradients have gone to their owners over dp, microbatch by microbatch; the owner's
- * twins have seen other tokens. */
+/* Under zero3 each microbatch's gradients were sent to their owners. The cp ranks that own the same
+ * rows have seen other tokens. */
 static void end_sharded(const struct reduction *r)
 {
     const struct params *p = r->params;

@@ -1,17 +1,17 @@
 /*
  * trainer/data_parallel/grad_reduction.h - the sum of gradients over the ranks that hold the same
- * parameters, under the backward pass.
+ * parameters, during the backward pass.
  *
  * A step's backward passes finish layers from the last to the first, which is the list of
- * parameters from its end to its beginning. The list is cut into buckets (struct params); when the
- * last microbatch has been through all layers of a bucket, its gradients are final but for other
- * ranks' parts. Those within a replica are added here and now (shared KV heads, under sp what is
- * not cut); the sum over replicas is started in the background, and backward goes on. With ZeRO a
- * bucket travels through one of two packs, and arrives at its owners.
+ * parameters from its end to its beginning. The list is divided into buckets (struct params). When
+ * the last microbatch has passed all layers of a bucket, the bucket's gradients on this rank are
+ * final. Sums within a replica (shared KV heads; under sp tensors that are not cut) are queued
+ * first, then the sum over replicas on the communication queue, and backward continues. Under ZeRO
+ * a bucket is sent to its owners (trainer/data_parallel/bucket_transfer.h).
  *
- * Every rank that takes part has the same buckets in the same order, so nothing else is agreed on.
- * A tied head's gradient is summed over both ends of the pipeline, which waits for another stage:
- * its bucket is left for reduction_end, when this stage has sent all that it has to send.
+ * All ranks have the same buckets in the same order, so they need no other agreement. The gradient
+ * of a tied head is summed over both ends of the pipeline, which waits for another stage: its
+ * bucket is left for the end, when this stage has sent everything.
  */
 #ifndef TRAINER_DATA_PARALLEL_GRAD_REDUCTION_H
 #define TRAINER_DATA_PARALLEL_GRAD_REDUCTION_H
@@ -36,8 +36,8 @@ void reduction_close(struct reduction *r);
 /* A step begins. */
 void reduction_begin(struct reduction *r);
 
-/* The gradients of a unit (struct param) are final on this rank; after it comes the layer below.
- * Starts every bucket that is complete. */
+/* The gradients of a unit (struct param) and of all later ones are final on this rank. Starts every
+ * bucket that is complete. */
 void reduction_ready(struct reduction *r, int unit);
 
 /* Start what is left and wait for all. Gradients are then sums over all replicas, with ZeRO those

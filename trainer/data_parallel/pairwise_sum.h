@@ -1,8 +1,8 @@
 /*
- * trainer/data_parallel/pairwise_sum.h - gradients of a step's leaves added along a binary tree as
- * they come: a binary counter whose digits are spans. Leaf i is added to digit 0, that to digit 1,
- * and so on while they are set; 2^n leaves need n spans besides the one that gets the sum. What is
- * set is added in one pass over memory.
+ * trainer/data_parallel/pairwise_sum.h - gradients of a step's gradient groups added along a binary
+ * tree as they are computed: a binary counter whose digits are buffers. Group i is added to digit
+ * 0, that sum to digit 1, and so on while digits are set. 2^n groups need n buffers besides the one
+ * for the sum. All set digits are added in one pass over memory.
  */
 #ifndef TRAINER_DATA_PARALLEL_PAIRWISE_SUM_H
 #define TRAINER_DATA_PARALLEL_PAIRWISE_SUM_H
@@ -13,23 +13,23 @@
 
 enum { FOLD_LEVELS_MAX = SUM_LEVELS_MAX };
 
-/* Some elements of every span. */
+/* Some elements of every buffer. */
 struct range {
     int64_t at, n;
 };
 
 struct fold {
-    float *sum; /* of all leaves, after the last of them */
-    int levels; /* log2 of the leaves of a step */
+    float *sum; /* of all groups, after the last of them */
+    int levels; /* log2 of the groups of a step */
     float *level[FOLD_LEVELS_MAX];
 };
 
-/* The span that a leaf is best computed in: the digit that it goes to, if it comes first there,
- * else the one for the sum. */
+/* The buffer in which a group is best computed: its digit, if the digit is not set, else the buffer
+ * for the sum. */
 float *fold_place(const struct fold *f, int64_t leaf);
 
-/* Take in x[r.n], leaf number `leaf` of a step's elements r. x may lie in the span that
- * fold_place says, at its place. */
+/* Add x[r.n], the elements r of group number `leaf` of a step. x may be in the buffer that
+ * fold_place returns, at its place. */
 void fold_add(const struct fold *f, struct range r, int64_t leaf, const float *x,
               const struct kernel_queue *k);
 

@@ -10,8 +10,8 @@
 #include "trainer/model/vocab_parallel_embedding.h"
 #include "trainer/model/vocab_parallel_loss.h"
 
-/* The model's first and last stage are chunks too: the first begins with the embedding, the last
- * ends with the head. */
+/* The model's first virtual stage begins with the embedding, and its last one ends with the head.
+ */
 static bool is_first(const struct net *n, int chunk)
 {
     return n->is_first && chunk == 0;
@@ -27,7 +27,7 @@ float *stage_input(const struct slot *s)
     return s->layers[0].x;
 }
 
-/* What a pass keeps of layer i of the chunk, or what is at work in its place. */
+/* What a pass keeps of layer i, or the scratch that replaces it. */
 static struct layer_slot layer_of(const struct pass *p, const struct slot *s, int i)
 {
     struct layer_slot layer =
@@ -41,14 +41,14 @@ static struct layer_slot layer_of(const struct pass *p, const struct slot *s, in
     return layer;
 }
 
-/* Whether every layer leaves the stream, rather than what is to be added to it: with recomputation
- * its memory is the next one's too, and with zero3 so is that of a bias which would be added. */
+/* Whether every layer leaves the residual itself instead of a term to add to it. It does with
+ * recomputation, and under zero3 with biases, because the next layer uses the same memory. */
 static bool finishes_layers(const struct net *n)
 {
     return n->recompute == RECOMPUTE_FULL || (n->is_sharded && n->layers[0].down.bias);
 }
 
-/* What the last layer of a chunk left to be added to s->x. */
+/* What must still be added to s->x after the last layer. */
 static struct arriving leaving(const struct net *n, int chunk, const struct slot *s)
 {
     int last = n->chunks[chunk].n - 1;
@@ -63,7 +63,7 @@ void stage_forward(const struct pass *p, int chunk, struct slot *s)
 {
     const struct net *n = p->net;
     const struct chunk *c = &n->chunks[chunk];
-    struct arriving in = { 0 }; /* what enters the first layer is the stream already */
+    struct arriving in = { 0 }; /* the input of the first layer is the residual */
 
     if (is_first(n, chunk)) {
         units_need(p->units, n->first_unit);
@@ -205,7 +205,7 @@ static float *span_of(const struct pass *p)
     return p->net->same_bits && !p->net->is_sharded ? fold_place(f, p->leaf) : f->sum;
 }
 
-/* The gradients of a unit have had their last microbatch. */
+/* The last microbatch has added to the gradients of a unit. */
 static void is_final(const struct pass *p, int unit)
 {
     if (p->reduction)
@@ -230,7 +230,7 @@ void stage_loss(const struct pass *p, struct slot *s, float scale, double *total
     is_final(p, LAYER_LAST);
 }
 
-/* A layer forward, from its input, but for the product whose result its backward does not need. */
+/* A layer forward from its input, without the product whose result backward does not need. */
 static void run_again(const struct pass *p, const struct layer *y, struct layer_slot *layer)
 {
     const struct arriving in = { 0 };

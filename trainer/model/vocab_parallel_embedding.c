@@ -7,13 +7,13 @@ struct rows {
 };
 
 /* A run of them that are neighbours in one sequence. */
-struct run {
+struct embedding_run {
     int64_t row, n, position; /* row: from the first; position: of the run's first token */
 };
 
-static struct run run_at(const struct net *n, struct rows rows, int64_t row)
+static struct embedding_run run_at(const struct net *n, struct rows rows, int64_t row)
 {
-    struct run r = { .row = row };
+    struct embedding_run r = { .row = row };
 
     r.position = zigzag_position(&n->tokens, (rows.first + row) % n->seq, &r.n);
     if (r.n > rows.n - row)
@@ -21,7 +21,7 @@ static struct run run_at(const struct net *n, struct rows rows, int64_t row)
     return r;
 }
 
-/* This rank's of the stream. */
+/* This rank's rows of the residual. */
 static struct rows rows_of(const struct pass *p)
 {
     const struct net *n = p->net;
@@ -39,7 +39,8 @@ static void add_positions(const struct net *n, struct rows rows, float *x)
 {
     int64_t h = n->model->hidden;
 
-    for (struct run r = run_at(n, rows, 0); r.row < rows.n; r = run_at(n, rows, r.row + r.n))
+    for (struct embedding_run r = run_at(n, rows, 0); r.row < rows.n;
+         r = run_at(n, rows, r.row + r.n))
         add(n, x + r.row * h, n->positions + r.position * h, r.n * h);
 }
 
@@ -47,11 +48,12 @@ static void positions_backward(const struct net *n, struct rows rows, const floa
 {
     int64_t h = n->model->hidden;
 
-    for (struct run r = run_at(n, rows, 0); r.row < rows.n; r = run_at(n, rows, r.row + r.n))
+    for (struct embedding_run r = run_at(n, rows, 0); r.row < rows.n;
+         r = run_at(n, rows, r.row + r.n))
         add(n, n->positions_grad + r.position * h, dx + r.row * h, r.n * h);
 }
 
-/* The rows that this rank's part of the vocabulary has, zero elsewhere. */
+/* The rows of ids in this rank's part of the vocabulary; zero elsewhere. */
 static void look_up(const struct pass *p, float *x, const int32_t *ids)
 {
     const struct net *n = p->net;
@@ -102,7 +104,7 @@ void embedding_tp_backward(const struct pass *p, const int32_t *ids)
         comm_all_gather(n->embedding_tp, n->k.queue, n->whole, dx, p->stream_rows * h, DTYPE_F32);
         dx = n->whole;
     }
-    if (n->positions && n->same_bits) /* every rank all of it: nothing is left to be added up */
+    if (n->positions && n->same_bits) /* every rank has all of it: no sum is needed */
         positions_backward(n, (struct rows){ 0, p->rows }, dx);
     for (int s = 0; s < n->shards; s++) {
         struct embedding_backward a = { .dtable = n->embedding_grad + s * n->embedding_stride,

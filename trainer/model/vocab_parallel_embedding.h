@@ -1,8 +1,8 @@
 /*
  * trainer/model/vocab_parallel_embedding.h - the embedding cut along the vocabulary: every rank
- * looks up the ids that it has, the others give zero, and one all-reduce puts the rows together.
- * Backward sends nothing. Under sp a reduce-scatter leaves this rank's rows of the stream, and
- * backward gathers them. Learned positions are whole on every rank, and added after that.
+ * looks up the ids that it has, the others are zero, and one all-reduce sums the rows. Backward
+ * sends nothing. Under sp a reduce-scatter leaves this rank's rows of the residual, and backward
+ * gathers them. Learned positions are whole on every rank and are added after the sum.
  */
 #ifndef TRAINER_MODEL_VOCAB_PARALLEL_EMBEDDING_H
 #define TRAINER_MODEL_VOCAB_PARALLEL_EMBEDDING_H

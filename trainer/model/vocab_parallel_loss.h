@@ -1,7 +1,8 @@
 /*
  * trainer/model/vocab_parallel_loss.h - final norm, head and cross entropy, cut along the
- * vocabulary. Each rank has its own columns of the logits; three floats a row are reduced (the
- * largest, the sum of exponentials, the target's logit), so no rank ever holds a whole row.
+ * vocabulary. Each rank has its own columns of the logits. Three floats of each row are reduced
+ * (the largest logit, the sum of exponentials, the target's logit), so no rank holds a whole row of
+ * logits.
  */
 #ifndef TRAINER_MODEL_VOCAB_PARALLEL_LOSS_H
 #define TRAINER_MODEL_VOCAB_PARALLEL_LOSS_H

@@ -1,22 +1,22 @@
 /*
  * trainer/pipeline/schedule.h - pipeline schedules as data: for every rank along pp, the list of
- * passes it runs in order. 1F1B (Narayanan et al. 2019, PipeDream-Flush) and its interleaved form
- * (Narayanan et al. 2021, PTD-P), in which a rank has v chunks of layers that are not neighbours.
+ * passes that it runs in order. 1F1B (Narayanan et al. 2019, PipeDream-Flush) and interleaved 1F1B
+ * (Narayanan et al. 2021, PTD-P), in which a rank has v virtual stages that are not neighbours.
  *
- * p ranks, m microbatches a step, v chunks a rank: stage c * p + r is chunk c of rank r, and there
- * are p * v stages. A pass is the forward or the backward work of one microbatch through one chunk.
- * It receives what the neighbouring stage sends and sends to the next; a stage's neighbour may lie
- * on the same rank only when p is 1.
+ * p ranks, m microbatches in a step, v virtual stages on each rank: stage c * p + r is the c-th one
+ * of rank r, so there are p * v stages. A pass is the forward or backward work of one microbatch in
+ * one stage. It receives the result of one neighbouring stage and sends its own to the other. Two
+ * neighbouring stages are on the same rank only when p is 1.
  *
- * Rules that a runner may count on (tests/unit/trainer_schedule.c):
- *   - activations that go forward arrive in the order in which their receiver wants them, and so do
- *     gradients that go back, each kind by itself: two channels between ranks need no tags;
- *   - with sends that return at once it never deadlocks, even when a rank has but SCHEDULE_BUFFERS
- *     buffers for gradients that are under way, and waits for the older before it writes a third
- *     (with one it would, for v > 1). Activations that go forward lie in their slot: when its
- *     backward pass begins, their receiver has long taken them;
- *   - a slot (what a pass keeps for its backward pass) is in use from the forward to the backward
- *     pass of the same microbatch and chunk; a rank needs n_slots of them.
+ * A caller may rely on these properties (tests/unit/trainer_schedule.c checks them):
+ *   - Activations arrive in the order in which their receiver needs them, and so do gradients. So
+ * one communicator for each of the two needs no tags.
+ *   - If sends do not wait for their receiver, a step never deadlocks, even when a rank has only
+ *     SCHEDULE_BUFFERS buffers for gradients and waits for the older one before it writes a third.
+ *     (With one buffer it would, for v > 1.) Activations are sent from their slot: their receiver
+ * has taken them before the slot's backward pass begins.
+ *   - A slot (what a pass keeps for its backward pass) is in use from the forward pass to the
+ * backward pass of the same microbatch and stage. A rank needs n_slots of them.
  */
 #ifndef TRAINER_PIPELINE_SCHEDULE_H
 #define TRAINER_PIPELINE_SCHEDULE_H
@@ -36,8 +36,8 @@ struct op {
     int micro; /* 0 .. m - 1 */
     int chunk; /* 0 .. v - 1 */
     int slot;  /* 0 .. n_slots - 1 */
-    int from;  /* rank along pp that sends what it works on; -1: nobody (an end of the pipeline) */
-    int to;    /* rank along pp that gets its result; -1: nobody */
+    int from;  /* rank along pp that sends its input; -1: none (an end of the pipeline) */
+    int to;    /* rank along pp that gets its result; -1: none */
 };
 
 struct schedule_rank {
@@ -58,7 +58,7 @@ tp_status schedule_make(struct schedule *out, int p, int m, int v, struct arena 
 /* Stage of a rank's chunk, 0 .. p * v - 1. */
 int schedule_stage(const struct schedule *s, int rank, int chunk);
 
-/* A schedule on a clock of its own, on which messages take no time. */
+/* The times of a schedule when messages take no time. */
 struct replay {
     int64_t makespan; /* from the start of the first pass to the end of the last */
     int64_t ideal;    /* the work of one rank: m * v * (forward + backward) */
@@ -66,8 +66,8 @@ struct replay {
     int64_t **start;  /* [p][n_ops] when each pass begins */
 };
 
-/* Run s with so many ticks for a chunk's forward and backward pass; bubble = makespan - ideal.
- * TP_E_INTERNAL: it deadlocks (never, by tests). */
+/* Simulate s with these durations of a forward and a backward pass; bubble = makespan - ideal.
+ * TP_E_INTERNAL: it deadlocks (tests show that it never does). */
 tp_status schedule_replay(struct replay *out, const struct schedule *s, int64_t forward_ticks,
                           int64_t backward_ticks, struct arena *arena, struct tp_err *err);
 

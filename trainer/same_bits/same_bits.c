@@ -3,7 +3,7 @@
 
 #include "layout/same_bits.h"
 
-/* ---- leaves ---- */
+/* ---- gradient groups ---- */
 
 int64_t same_bits_leaf(const struct train_config *c)
 {
@@ -37,8 +37,8 @@ void same_bits_loss(double *sum, double *losses, const struct train_config *c, s
 
 /* ---- gradients ---- */
 
-/* Shards of this rank that hold what entry i does: their gradients; how many. 0: an earlier entry's
- * group. */
+/* The gradients of this rank's shards that hold the same as entry i; returns how many. 0: an
+ * earlier entry holds the same, so this one was counted there. */
 static int find_holders(const struct params *p, int i, float *rows[SAME_BITS_SHARDS_MAX])
 {
     int n = 0;
@@ -51,7 +51,8 @@ static int find_holders(const struct params *p, int i, float *rows[SAME_BITS_SHA
     return n;
 }
 
-/* rows[0] += the others, along the tree of kernels/cpu/tree_reduce.h; the others are used up. */
+/* rows[0] += the others, along the tree of kernels/cpu/tree_reduce.h; the others are overwritten.
+ */
 static void add_rows(const struct params *p, float *const *rows, int n_rows, int64_t n)
 {
     int left = 1;
@@ -104,8 +105,8 @@ static void sum_ends(const struct params *p, const struct parallel *par)
     }
 }
 
-/* Leaves first, all of them, for ranks and microbatches share them in any way: the sum over dp is
- * taken but for that of a tied head's own gradients. */
+/* The sums over gradient groups and over dp are complete, except those of a tied head's own
+ * gradients. */
 void same_bits_reduce(const struct params *p, const struct parallel *par)
 {
     if (p->head.n && !p->sharded && comm_size(par->dp) > 1)
@@ -136,7 +137,7 @@ static void square_rows(const struct params *p)
 }
 
 /* The squares of all gradients by rows, by entries, over a list of entries that is the same at
- * every layout. Who does not have a row or an entry has a zero, so sums over ranks are exact. */
+ * every layout. A rank without a row or an entry has a zero there, so sums over ranks are exact. */
 void same_bits_squares(double *sum, const struct params *p, const struct parallel *par)
 {
     const struct kernel_queue *k = &p->k;

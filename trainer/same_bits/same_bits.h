@@ -1,14 +1,15 @@
 /*
- * trainer/same_bits/same_bits.h - --same-bits N: a run's losses, norms and checkpoints are bit for
- * bit those of a run whose tensor degree is N, at every layout that divides it.
+ * trainer/same_bits/same_bits.h - --same-bits N: a run's losses, norms and checkpoints have the
+ * same bits as those of a run with tensor degree N, at every layout whose tensor degree divides N.
  *
- * Every sum that a layout could cut is taken along one binary tree (comm/reduce.h): over N tensor
- * shards for row layers, gradients of column layers' inputs and the loss; over N blocks of rows for
- * what is applied to the residual stream; over leaves for gradients and the loss of a step. A leaf
- * is one microbatch, or as many as the batch's odd factor says, added one after the other. Every
- * rank has aligned subtrees, so dp, tp and N are powers of two. The order of the sums: leaves, dp,
- * then holders of the same KV heads, then both ends of a tied embedding; last the norm, over a
- * fixed list. What the bits depend on: N, --micro, --batch, --seq, --dtype, the processor.
+ * Every sum that a layout could cut follows one binary tree (kernels/cpu/tree_reduce.h): over N
+ * tensor shards for row layers, gradients of column layers' inputs and the loss; over N blocks of
+ * rows for what is applied to the residual; over gradient groups for gradients and the loss of a
+ * step. A gradient group is one microbatch, or as many as the odd factor of the batch, added one
+ * after the other. Every rank has aligned subtrees, so dp, tp and N are powers of two. The order of
+ * the sums is: gradient groups, dp, holders of the same KV heads, both ends of a tied embedding;
+ * last the norm, over a fixed list. The bits depend on N, --micro, --batch, --seq, --dtype and the
+ * processor.
  */
 #ifndef TRAINER_SAME_BITS_SAME_BITS_H
 #define TRAINER_SAME_BITS_SAME_BITS_H
@@ -18,8 +19,8 @@
 #include "trainer/data_parallel/params.h"
 #include "trainer/process_groups.h"
 
-/* Microbatches of a leaf, and log2 of the leaves that a dp rank has in a step; 1 and 0 when
- * c->same_bits is 0. */
+/* Microbatches of a gradient group, and log2 of the groups that a dp rank has in a step; 1 and 0
+ * when c->same_bits is 0. */
 int64_t same_bits_leaf(const struct train_config *c);
 int same_bits_levels(const struct train_config *c);
 

@@ -62,7 +62,7 @@ void linear_column_forward(const struct linear *l, float *y, const void *x, int6
     linear_output(l, &o);
 }
 
-/* Sums of dX are done before W's gradient, which needs nothing of them. */
+/* The sum of dX comes before W's gradient, which does not need it. */
 void linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
                             int64_t rows, bool add)
 {

@@ -1,26 +1,25 @@
 /*
  * trainer/tensor/parallel_linear.h - the two linear layers of tensor parallelism (Shoeybi et al.
- * 2019) and where their collectives are. Y = X W^T, W[out, in] as Hugging Face stores it, this
- * rank's part dense.
+ * 2019), and where their collectives are. Y = X W^T (trainer/tensor/linear.h).
  *
- * A column layer's W is cut along `out`: X is the same on every rank, Y is this rank's part of the
- * columns. Forward sends nothing; backward sums the parts of dX over the ranks.
+ * A column layer's W is cut along `out`: X is the same on every rank, and Y is this rank's part of
+ * the columns. Forward sends nothing; backward sums the parts of dX over the ranks.
  *
- * A row layer's W is cut along `in`: X is this rank's part of the columns, Y needs the sum over the
- * ranks. Forward sums; backward sends nothing.
+ * A row layer's W is cut along `in`: X is this rank's part of the columns, and Y needs the sum over
+ * the ranks. Forward sums; backward sends nothing.
  *
  * So a column layer whose output feeds a row layer, with only elementwise work between them, costs
  * one all-reduce forward and one backward for the pair.
  *
- * Sequence parallelism (Korthikanti et al. 2022) keeps what is between the pairs cut along the
- * rows: an all-gather before the column layer and a reduce-scatter after the row layer send what
- * the all-reduce sent. Of the gathered X only this rank's rows are kept, so backward gathers it
- * again. `rows` is always the number of all rows; what is cut has rows / ranks of them.
+ * Sequence parallelism (Korthikanti et al. 2022) cuts what is between these pairs along the rows:
+ * an all-gather before the column layer and a reduce-scatter after the row layer send as much as
+ * the all-reduce. Only this rank's rows of the gathered X are kept, so backward gathers it again.
+ * `rows` is always the number of all rows; a tensor that is cut has rows / ranks of them.
  *
- * With --same-bits a rank has several shards of the layer and does for each what a rank of its own
+ * With --same-bits a rank has several shards of the layer and does for each of them what a rank
  * would: y and dy of a column layer, x and dx of a row layer are [shards][rows][width of a shard].
- * Each shard's product is one thread's, and what the shards give to a sum is added along the tree
- * that the ranks' sums follow (kernels/cpu/tree_reduce.h).
+ * One thread computes each shard's product, and the terms of the shards are added along the tree
+ * that collectives follow (kernels/cpu/tree_reduce.h).
  */
 #ifndef TRAINER_TENSOR_PARALLEL_LINEAR_H
 #define TRAINER_TENSOR_PARALLEL_LINEAR_H
@@ -35,8 +34,8 @@ void linear_bias_backward(const struct linear *l, const void *dy, int64_t rows);
 
 void linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows);
 
-/* dx is memory for collectives. add: gradients of the weight add to what is there (a further
- * microbatch, or a tied head before the embedding); else they replace it. */
+/* dx is memory for collectives. add: add the gradients of the weight to what is there (a later
+ * microbatch, or an embedding after its tied head); else replace it. */
 void linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
                             int64_t rows, bool add);
 

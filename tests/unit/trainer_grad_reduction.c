@@ -1,0 +1,118 @@
+/* tests/unit/trainer_grad_reduction.c - gradients are summed over exactly those ranks that have a
+ * part of them, and a bucket is sent when its last gradient is final. */
+#include <criterion/criterion.h>
+
+#include "tests/unit/params_support.h"
+
+/* Element k of an entry on a rank; the same on all ranks but for the rank's number. */
+static float value_on(const struct param *q, int64_t k, int rank)
+{
+    return params_value(k + q->tensor) + (float)rank;
+}
+
+/* Whether another rank has a part of the gradient of q. */
+static bool has_part(const struct trainer *t, const struct param *q, bool is_tied, int rank)
+{
+    const struct spec *s = &t->config->spec;
+    struct mesh_coord me = t->parallel.at, other = mesh_coord_of(s, rank);
+    bool over_tp = (q->shared && t->parallel.kv) || q->partial;
+    bool over_pp = is_tied && (other.pp == 0 || other.pp == s->pp - 1);
+
+    return (other.tp == me.tp || over_tp) && (other.pp == me.pp || over_pp);
+}
+
+static int check_entry(const struct trainer *t, int i)
+{
+    const struct param *q = &t->params.list[i];
+    const float *got = params_grad(&t->params, q);
+    int n_ranks = control_size(t->parallel.control), wrong = 0;
+
+    for (int64_t k = 0; k < q->n; k++) {
+        float want = 0;
+
+        for (int r = 0; r < n_ranks; r++)
+            if (has_part(t, q, i == t->params.tied, r))
+                want += value_on(q, k, r);
+        wrong += got[k] != want;
+    }
+    return wrong_unless(wrong == 0, t->layout.tensors[q->tensor].name);
+}
+
+static void fill(const struct trainer *t)
+{
+    const struct params *p = &t->params;
+
+    for (int i = 0; i < p->n; i++)
+        for (int64_t k = 0; k < p->list[i].n; k++)
+            p->grad[p->list[i].at + k] =
+                value_on(&p->list[i], k, control_rank(t->parallel.control));
+}
+
+static int reduce(struct trainer *t, void *ctx)
+{
+    int wrong = 0;
+
+    (void)ctx;
+    fill(t);
+    reduction_begin(&t->reduction);
+    reduction_ready(&t->reduction, LAYER_LAST);
+    for (int layer = t->model->layers - 1; layer >= 0; layer--)
+        reduction_ready(&t->reduction, layer);
+    reduction_ready(&t->reduction, LAYER_FIRST);
+    reduction_end(&t->reduction);
+    for (int i = 0; i < t->params.n; i++)
+        wrong += check_entry(t, i);
+    return wrong;
+}
+
+/* Buckets that are still to be started, when the gradients of `unit` and of all that backward
+ * finishes before it are final. */
+static int left_after(const struct params *p, int unit)
+{
+    int left = p->n_buckets;
+
+    while (left > 0 && !params_is_before(unit, p->buckets[left - 1].unit))
+        left--;
+    return left;
+}
+
+static int start_buckets(struct trainer *t, void *ctx)
+{
+    struct reduction *r = &t->reduction;
+    int wrong = 0, before = t->params.n_buckets;
+
+    (void)ctx;
+    fill(t);
+    reduction_begin(r);
+    for (int layer = t->model->layers - 1; layer >= 0; layer--) {
+        reduction_ready(r, layer);
+        wrong += wrong_unless(r->n_left == left_after(&t->params, layer), "buckets started");
+        wrong += wrong_unless(r->n_left < before && r->n_left > 0, "some start, some wait");
+        before = r->n_left;
+    }
+    reduction_end(r);
+    return wrong + wrong_unless(r->n_left == 0, "all were started");
+}
+
+Test(trainer_grad_reduction, gradients_are_summed_over_the_ranks_that_have_a_part)
+{
+    const struct model m = params_model(2, false), one_kv = params_model(1, false);
+    const struct model tied = params_model(2, true);
+
+    params_expect(&m, "tp1", DTYPE_F32, 0, reduce);
+    params_expect(&m, "dp3", DTYPE_F32, 0, reduce);
+    params_expect(&m, "cp2dp2", DTYPE_BF16, 0, reduce);
+    params_expect(&m, "tp2sp", DTYPE_F32, 0, reduce);
+    params_expect(&m, "tp2dp2sp", DTYPE_F32, 0, reduce);
+    params_expect(&one_kv, "tp2", DTYPE_F32, 0, reduce);
+    params_expect(&tied, "pp2", DTYPE_F32, 0, reduce);
+    params_expect(&tied, "tp2pp2dp2", DTYPE_F32, 0, reduce);
+}
+
+Test(trainer_grad_reduction, a_bucket_is_sent_when_its_last_gradient_is_final)
+{
+    const struct model m = params_model(2, false);
+
+    params_expect(&m, "dp2", DTYPE_F32, 0, start_buckets);
+    params_expect(&m, "dp2zero1", DTYPE_F32, 0, start_buckets);
+}
