@@ -41,6 +41,14 @@ int layout_dp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, i
     return tensor_parts_shard(t, s->dp, dp_rank, boxes, n);
 }
 
+int layout_first_holder(const struct tensor *t, const struct spec *s, int tp_rank)
+{
+    struct tensor_parts p = tensor_parts_of(t, s->tp);
+    struct box boxes[TENSOR_BOXES_MAX];
+
+    return layout_tp_boxes(t, s, tp_rank, boxes) ? tp_rank / p.repeat * p.repeat : tp_rank;
+}
+
 int layout_boxes(const struct layout *l, int t, int rank, struct box *boxes)
 {
     const struct tensor *tensor = &l->tensors[t];

@@ -57,6 +57,10 @@ int layout_tp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, s
 int layout_dp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, int dp_rank,
                     struct box *boxes);
 
+/* The first of the tp ranks that hold the same part of t as tp_rank: they are neighbours. tp_rank
+ * itself when it holds nothing. */
+int layout_first_holder(const struct tensor *t, const struct spec *s, int tp_rank);
+
 /* Index of the tensor (group, name); -1: there is none. */
 int layout_find(const struct layout *l, const char *group, const char *name);
 

@@ -88,12 +88,12 @@ static void say_start(const struct loop *l, const struct restore_report *r)
             l->t->model->dropout);
 }
 
-static void say_plan(const struct loop *l)
+static void say_plan(const struct loop *l, const struct step_messages *messages)
 {
     char line[DESCRIBE_MAX];
 
     for (int i = 0; l->is_first && i < DESCRIBE_LINES; i++)
-        if (describe_line(line, l->t, i)[0])
+        if (describe_line(line, l->t, messages, i)[0])
             say(l, false, "%s", line);
 }
 
@@ -102,6 +102,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
 {
     const struct train_config *c = l->t->config;
     struct comm_control *control = l->t->parallel.control;
+    struct step_messages messages = { 0 };
     struct restore_report report;
     tp_status st;
 
@@ -116,9 +117,11 @@ static tp_status begin(struct loop *l, struct tp_err *err)
         TP_TRY(logits_write(l->t, c->logits, err));
     if (l->log && c->resume == RESUME_NO)
         st = log_empty(l->log, c->log, err);
+    if (l->is_first && !st)
+        st = step_messages_count(&messages, l->t, err);
     TP_TRY(control_agree(control, st, err));
     l->first_step = l->t->position.step;
-    say_plan(l);
+    say_plan(l, &messages);
     say_start(l, &report);
     if (c->logits)
         say(l, false, "logits of the first batch are in %s", c->logits);

@@ -10,13 +10,7 @@
 #include "trainer/data_parallel/bucket_transfer.h"
 #include "trainer/data_parallel/params.h"
 #include "trainer/process_groups.h"
-
-/* Numbers of a step, in device memory. */
-struct optimizer_numbers {
-    double squares; /* the sum of squares of all gradients */
-    double norm;    /* its root: the norm of the gradients before clipping */
-    double scale;   /* what clipping multiplies gradients by */
-};
+#include "trainer/sizing/step_buffers.h"
 
 /* Fill *n: the L2 norm over all parameters of the model, each element counted once. Collective over
  * the ranks of a replica; the same on every rank. clip: the largest norm; 0: any. */

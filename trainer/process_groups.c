@@ -3,26 +3,6 @@
 
 #include <stdbool.h>
 
-static bool same_part(const struct tensor *t, const struct spec *s, int a, int b)
-{
-    struct box x[TENSOR_BOXES_MAX], y[TENSOR_BOXES_MAX];
-    int n = layout_tp_boxes(t, s, a, x);
-
-    if (n != layout_tp_boxes(t, s, b, y))
-        return false;
-    for (int i = 0; i < n; i++)
-        if (!box_equal(&x[i], &y[i]))
-            return false;
-    return n > 0;
-}
-
-int parallel_first_holder(const struct tensor *t, const struct spec *s, int tp_rank)
-{
-    while (tp_rank > 0 && same_part(t, s, tp_rank - 1, tp_rank))
-        tp_rank--;
-    return tp_rank;
-}
-
 /* The communicators of a pipeline. */
 static tp_status make_pipeline(struct parallel *p, struct tp_err *err)
 {
@@ -73,7 +53,7 @@ tp_status parallel_make(struct parallel *out, struct comm_world *ranks, struct d
     p.at = mesh_coord_of(&l->spec, rank);
     for (int i = 0; i < l->n_tensors; i++)
         if (l->tensors[i].placement.replicate) {
-            kv = parallel_first_holder(&l->tensors[i], &l->spec, p.at.tp);
+            kv = layout_first_holder(&l->tensors[i], &l->spec, p.at.tp);
             break;
         }
     TP_TRY(comm_split(&p.tp, p.world, rank / n_tp, p.at.tp, err));

@@ -37,8 +37,4 @@ tp_status parallel_make(struct parallel *out, struct comm_world *ranks, struct d
                         const struct layout *l, struct tp_err *err);
 void parallel_free(struct parallel *p);
 
-/* First of the tp ranks that hold the same boxes of tensor t as tp_rank does; tp_rank itself when
- * nobody before it does. Holders of the same part are always neighbours. */
-int parallel_first_holder(const struct tensor *t, const struct spec *s, int tp_rank);
-
 #endif

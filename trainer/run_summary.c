@@ -7,7 +7,6 @@
 
 #include "core/size.h"
 #include "layout/family.h"
-#include "trainer/comm_volume.h"
 
 static int64_t parameters(const struct trainer *t)
 {
@@ -145,22 +144,21 @@ static const char *gradients_of(const struct trainer *t)
     return cp ? "of gradients over dp, cp" : "of gradients over dp";
 }
 
-static void line_messages(char *buf, const struct trainer *t)
+static void line_messages(char *buf, const struct trainer *t, const struct step_messages *m)
 {
-    const struct messages m = messages_count(t);
     const struct calls {
         int64_t calls, bytes;
         const char *what;
     } kinds[] = {
-        { m.tp_calls, m.tp_bytes,
+        { m->tp_calls, m->tp_bytes,
           t->net.split > 1 ? "gathers and reductions over tp" : "all-reduces over tp" },
-        { m.kv_calls, m.kv_bytes, "over shared key-value heads" },
-        { m.pp_calls, m.pp_bytes, "to other stages" },
-        { m.ends_calls, m.ends_bytes, "of the tied head's gradient" },
-        { m.cp_calls, m.cp_bytes, "along the ring of cp" },
-        { m.dp_calls, m.dp_bytes, gradients_of(t) },
+        { m->kv_calls, m->kv_bytes, "over shared key-value heads" },
+        { m->pp_calls, m->pp_bytes, "to other stages" },
+        { m->embedding_calls, m->embedding_bytes, "of the tied head's gradient" },
+        { m->cp_calls, m->cp_bytes, "along the ring of cp" },
+        { m->dp_calls, m->dp_bytes, gradients_of(t) },
     };
-    int64_t calls = m.tiny_calls, bytes = 0;
+    int64_t calls = m->few_words_calls, bytes = 0;
     char size[SIZE_TEXT_MAX];
     size_t at;
 
@@ -176,7 +174,7 @@ static void line_messages(char *buf, const struct trainer *t)
     }
     at = strlen(buf);
     snprintf(buf + at, DESCRIBE_MAX - at, "%" PRId64 " of a few words; together %" PRId64 " (%s)",
-             m.tiny_calls, calls, size_format(size, bytes));
+             m->few_words_calls, calls, size_format(size, bytes));
 }
 
 static void line_pipeline(char *buf, const struct trainer *t)
@@ -209,13 +207,17 @@ static void line_same_bits(char *buf, const struct trainer *t)
              levels, plural(levels), size_format(bytes, t->size.grads / (1 + levels) * levels));
 }
 
-char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t, int i)
+char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t,
+                    const struct step_messages *messages, int i)
 {
     static void (*const lines[DESCRIBE_LINES])(char *, const struct trainer *) = {
-        line_model, line_mesh,     line_batch,    line_bytes,
-        line_zero3, line_messages, line_pipeline, line_same_bits
+        line_model, line_mesh, line_batch,    line_bytes,
+        line_zero3, NULL,      line_pipeline, line_same_bits,
     };
 
-    lines[i](buf, t);
+    if (lines[i])
+        lines[i](buf, t);
+    else
+        line_messages(buf, t, messages);
     return buf;
 }

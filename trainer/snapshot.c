@@ -91,7 +91,7 @@ static tp_status make_room(struct snapshot *s, struct tp_err *err)
             continue;
         if (s->n_mine++ == 0)
             s->first = i;
-        buffer_pool_take(&count, box_elements(&e->box),
+        buffer_pool_take(&count, BUFFER_STAGING, box_elements(&e->box),
                          dtype_bytes(s->layout->tensors[e->tensor].dtype));
     }
     TP_TRY(device_alloc_pinned(s->device, &pinned, count.used, err));
@@ -144,7 +144,7 @@ static tp_status write_shard(struct snapshot *s, struct tp_err *err)
     TP_TRY(shard_create(&w, &plan, err));
     for (int i = s->first; i < s->first + s->n_mine; i++) {
         const struct stored_box *e = &s->extents[i];
-        const void *from = buffer_pool_take(&data, box_elements(&e->box),
+        const void *from = buffer_pool_take(&data, BUFFER_STAGING, box_elements(&e->box),
                                             dtype_bytes(s->layout->tensors[e->tensor].dtype));
 
         TP_TRY(shard_write(w, i, &e->box, from, err));
@@ -263,8 +263,9 @@ static void copy_state(struct snapshot *s, const struct trainer *t)
         const struct stored_box *e = &s->extents[i];
         enum dtype dtype = s->layout->tensors[e->tensor].dtype;
 
-        copy_extent(s, buffer_pool_take(&to, box_elements(&e->box), dtype_bytes(dtype)), e,
-                    &t->params);
+        copy_extent(
+            s, buffer_pool_take(&to, BUFFER_STAGING, box_elements(&e->box), dtype_bytes(dtype)), e,
+            &t->params);
     }
     device_record(s->queue, s->copied);
     s->position = t->position;

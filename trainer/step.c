@@ -1,10 +1,13 @@
 /* trainer/step.c - see trainer/step.h. */
 #include "trainer/step.h"
 
+#include "trainer/context/ring_attention.h"
 #include "trainer/lr_schedule.h"
 #include "trainer/model/stage.h"
 #include "trainer/optimizer.h"
 #include "trainer/same_bits/same_bits.h"
+
+_Static_assert((int)SCRATCH_DX_BUFFERS == SCHEDULE_BUFFERS, "what the schedule relies on");
 
 static struct pass pass_of(struct trainer *t, int64_t micro)
 {
@@ -30,13 +33,13 @@ static int64_t stream_floats(const struct pass *p)
 }
 
 /* Read a microbatch's tokens and queue their copy to its slot. Every microbatch has a place of its
- * own in t->tokens, so nothing waits here. */
+ * own in t->io.tokens, so nothing waits here. */
 static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     int64_t first = train_config_sequence(c, t->parallel.at.dp, micro);
-    int64_t rows = c->micro_batch_size * t->net.seq, n_bytes = rows * (int64_t)sizeof *t->tokens;
-    int32_t *ids = t->tokens + 2 * micro * rows, *targets = ids + rows;
+    int64_t rows = c->micro_batch_size * t->net.seq, n_bytes = rows * (int64_t)sizeof *t->io.tokens;
+    int32_t *ids = t->io.tokens + 2 * micro * rows, *targets = ids + rows;
     tp_status st = data_fetch(&t->data, t->position.next_sample + first, c->micro_batch_size,
                               &t->net.tokens, ids, targets, err);
 
@@ -80,7 +83,7 @@ static void run_backward(struct trainer *t, const struct op *op)
 
     p.reduction = is_last ? &t->reduction : NULL;
     w->dx = w->dx_buffers[buffer];
-    w->dx_next = (buffer + 1) % SCHEDULE_BUFFERS;
+    w->dx_next = (buffer + 1) % SCRATCH_DX_BUFFERS;
     if (has_stages) {
         comm_wait(t->parallel.pp_forward, t->queue, s->sent);
         comm_wait(c, t->queue, w->sent[buffer]);
@@ -88,7 +91,7 @@ static void run_backward(struct trainer *t, const struct op *op)
     if (op->from >= 0)
         comm_recv(c, t->queue, w->dx, stream_floats(&p), DTYPE_F32, op->from);
     else
-        stage_loss(&p, s, scale, &t->numbers->losses[op->micro]);
+        stage_loss(&p, s, scale, &t->io.numbers->losses[op->micro]);
     stage_backward(&p, op->chunk, s);
     if (op->to >= 0)
         comm_send(c, t->queue, w->dx, stream_floats(&p), DTYPE_F32, op->to, w->sent[buffer]);
@@ -97,7 +100,7 @@ static void run_backward(struct trainer *t, const struct op *op)
 /* What is still under way when the schedule ends. */
 static void wait_for_sent(struct trainer *t)
 {
-    for (int i = 0; i < SCHEDULE_BUFFERS && t->schedule.p > 1; i++)
+    for (int i = 0; i < SCRATCH_DX_BUFFERS && t->schedule.p > 1; i++)
         comm_wait(t->parallel.pp_backward, t->queue, t->scratch.sent[i]);
     ring_wait(&t->net.ring, &t->scratch.ring);
 }
@@ -129,7 +132,7 @@ done:
 static void sum_losses(struct trainer *t)
 {
     const struct kernel_queue *k = &t->net.k;
-    struct step_numbers *n = t->numbers;
+    struct step_numbers *n = t->io.numbers;
 
     if (t->config->same_bits)
         same_bits_loss(&n->loss, n->losses, t->config, t->parallel.dp, k);
@@ -143,13 +146,13 @@ static tp_status read_numbers(struct trainer *t, struct step_result *r, struct t
 {
     const struct train_config *c = t->config;
     const struct parallel *par = &t->parallel;
-    const struct step_numbers *n = t->numbers_read;
+    const struct step_numbers *n = t->io.numbers_read;
     /* tp ranks of the last stage all know the loss of their tokens, so one of them counts; with
      * --same-bits one for all replicas */
     bool counts = t->net.is_last && par->at.tp == 0 && !(c->same_bits && par->at.dp);
     tp_status st;
 
-    device_copy(t->net.k.queue, t->numbers_read, t->numbers, sizeof *n);
+    device_copy(t->net.k.queue, t->io.numbers_read, t->io.numbers, sizeof *n);
     if ((st = trainer_sync(t, err)))
         return st;
     r->loss_share = counts ? n->loss / (double)(c->global_batch_size * c->seq_length) : 0;
@@ -181,10 +184,10 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     reduction_end(&t->reduction);
     if (c->same_bits)
         same_bits_reduce(&t->params, &t->parallel);
-    optimizer_norm(&t->numbers->optimizer, &t->params, &t->parallel, c->opt.clip);
+    optimizer_norm(&t->io.numbers->optimizer, &t->params, &t->parallel, c->opt.clip);
     r->lr = update.lr = schedule_lr(&c->opt, at->step, c->steps);
     device_wait(t->queue, t->state_copied);
-    optimizer_update(&t->numbers->optimizer, &update, &t->weights);
+    optimizer_update(&t->io.numbers->optimizer, &update, &t->weights);
     if (t->net.is_last)
         sum_losses(t);
     TP_TRY(read_numbers(t, r, err));

@@ -9,37 +9,48 @@
 #include "layout/layout_check.h"
 #include "layout/model_tensors.h"
 #include "layout/suggest.h"
-#include "trainer/memory_budget.h"
+#include "trainer/sizing/memory.h"
 
 struct question {
     const struct train_config *asked;
     const struct model *model;
     struct tensor_kinds kinds; /* of the parameters; optimizer state is cut like them */
+    struct memory_model memory;
     struct arena arena;
 };
 
+/* What the largest rank of a run needs; c is checked. */
+static struct memory_need need_of(struct question *q, const struct train_config *c)
+{
+    const struct workload w = train_config_work(c);
+
+    return memory_estimate(&q->memory, &c->spec, &w, c->ckpt != NULL);
+}
+
 /* Bytes of a rank when the run is asked for with another spec; -1: it cannot run. */
-static int64_t bytes_at(const struct train_config *asked, const struct model *m,
-                        const struct spec *s)
+static int64_t bytes_at(struct question *q, const struct train_config *asked, const struct spec *s)
 {
     struct train_config c = *asked;
     struct tp_err ignored = { 0 };
 
     c.spec = *s;
-    return train_config_check(&c, m, &ignored) ? -1 : budget_need(&c, m).total;
+    return train_config_check(&c, q->model, &ignored) ? -1 : need_of(q, &c).total;
 }
 
 static tp_status question_open(struct question *q, const struct train_config *asked,
                                const struct model *m, struct tp_err *err)
 {
+    tp_status st;
+
     *q = (struct question){ .asked = asked, .model = m };
-    return model_kinds(&q->kinds, m, &q->arena, err);
+    st = model_kinds(&q->kinds, m, &q->arena, err);
+    return st ? st : memory_model_make(&q->memory, m, &q->arena, err);
 }
 
 static bool would_run(void *ctx, const struct spec *s)
 {
-    const struct question *q = ctx;
-    int64_t need = bytes_at(q->asked, q->model, s);
+    struct question *q = ctx;
+    int64_t need = bytes_at(q, q->asked, s);
 
     return need >= 0 && (q->asked->mem_bytes == 0 || need <= q->asked->mem_bytes);
 }
@@ -100,12 +111,12 @@ static void add_option(struct options *o, const char *name, int64_t need)
 }
 
 /* The largest microbatch of at most c's with which it fits, in halves; 0: none. */
-static int64_t micro_that_fits(const struct train_config *c, const struct model *m)
+static int64_t micro_that_fits(struct question *q, const struct train_config *c)
 {
     struct train_config smaller = *c;
 
     for (; smaller.micro_batch_size > 0; smaller.micro_batch_size /= 2) {
-        int64_t need = bytes_at(&smaller, m, &c->spec);
+        int64_t need = bytes_at(q, &smaller, &c->spec);
 
         if (need >= 0 && need <= c->mem_bytes)
             return smaller.micro_batch_size;
@@ -114,15 +125,14 @@ static int64_t micro_that_fits(const struct train_config *c, const struct model 
 }
 
 /* Smaller microbatches; recomputation; both. */
-static void try_at_this_layout(struct options *o, const struct train_config *c,
-                               const struct model *m)
+static void try_at_this_layout(struct options *o, struct question *q, const struct train_config *c)
 {
     for (int again = (int)c->recompute; again < RECOMPUTE_COUNT; again++) {
         struct train_config other = *c;
         char more[32] = "", micro[32] = "", name[64];
 
         other.recompute = (enum recompute)again;
-        other.micro_batch_size = micro_that_fits(&other, m);
+        other.micro_batch_size = micro_that_fits(q, &other);
         if (other.micro_batch_size == 0)
             continue;
         if (other.recompute != c->recompute)
@@ -130,7 +140,7 @@ static void try_at_this_layout(struct options *o, const struct train_config *c,
         if (other.micro_batch_size != c->micro_batch_size)
             snprintf(micro, sizeof micro, "--micro %" PRId64, other.micro_batch_size);
         snprintf(name, sizeof name, "%s%s%s", more, *more && *micro ? " " : "", micro);
-        add_option(o, name, bytes_at(&other, m, &c->spec));
+        add_option(o, name, bytes_at(q, &other, &c->spec));
     }
 }
 
@@ -142,7 +152,7 @@ static void try_layouts(struct options *o, struct question *q)
     int n = suggest_specs(specs, &near);
 
     for (int i = 0; i < n; i++)
-        add_option(o, spec_format(text, &specs[i]), bytes_at(q->asked, q->model, &specs[i]));
+        add_option(o, spec_format(text, &specs[i]), bytes_at(q, q->asked, &specs[i]));
 }
 
 static tp_status too_large(const struct train_config *c, const struct memory_need *need,
@@ -173,14 +183,15 @@ tp_status advice_budget(const struct train_config *asked, const struct model *m,
     if (c.mem_bytes == 0)
         return TP_OK;
     TP_TRY(train_config_check(&c, m, err));
-    need = budget_need(&c, m);
-    if (need.total <= c.mem_bytes)
-        return TP_OK;
-    if (need.total == MEMORY_MOST)
-        return tp_fail(err, TP_E_BUDGET, "%s: a model too large to count the bytes of",
-                       c.model_path);
     TP_TRY(question_open(&q, asked, m, err));
-    try_at_this_layout(&instead, &c, m);
+    need = need_of(&q, &c);
+    if (need.total <= c.mem_bytes)
+        goto done;
+    if (need.total == MEMORY_MOST) {
+        st = tp_fail(err, TP_E_BUDGET, "%s: a model too large to count the bytes of", c.model_path);
+        goto done;
+    }
+    try_at_this_layout(&instead, &q, &c);
     try_layouts(&instead, &q);
     st = too_large(&c, &need, instead.used ? instead.text : "nothing near", err);
 done:

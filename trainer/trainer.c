@@ -1,11 +1,11 @@
 /* trainer/trainer.c - see trainer/trainer.h. */
 #include "trainer/trainer.h"
 
-#include <string.h>
+#include <inttypes.h>
 
 #include "layout/model_tensors.h"
 #include "layout/same_bits.h"
-#include "trainer/same_bits/same_bits.h"
+#include "trainer/context/ring_attention.h"
 
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
                          struct arena *arena, struct tp_err *err)
@@ -19,22 +19,114 @@ tp_status trainer_layout(struct layout *out, const struct train_config *c, const
     return st ? st : layout_make(out, &c->spec, m->layers, tensors, n, arena, err);
 }
 
-/* A slot for every microbatch and chunk that the schedule keeps at a time. */
-static tp_status prepare_slots(struct trainer *t, int pp, struct tp_err *err)
+/* ---- memory ---- */
+
+static tp_status count_memory(struct memory_rank *out, struct memory_model *mm,
+                              const struct train_config *c, int pp, struct tp_err *err)
 {
-    const struct spec *s = &t->config->spec;
-    int64_t micros = train_config_micros(t->config);
+    const struct workload w = train_config_work(c);
+
+    if (memory_rank_count(out, mm, &c->spec, &w, pp))
+        return TP_OK;
+    return tp_fail(err, TP_E_LAYOUT, "%s: a model too large to count the bytes of", c->model_path);
+}
+
+static struct trainer_size size_of(const struct buffer_pools *p)
+{
+    return (struct trainer_size){
+        .shared = p->shared.used,
+        .own = p->own.used,
+        .params = buffer_pools_bytes(p, BUFFER_WEIGHTS) + buffer_pools_bytes(p, BUFFER_MASTERS),
+        .grads = buffer_pools_bytes(p, BUFFER_GRADS),
+        .moments = buffer_pools_bytes(p, BUFFER_MOMENTS),
+        .windows = buffer_pools_bytes(p, BUFFER_UNITS),
+        .activations = buffer_pools_bytes(p, BUFFER_ACTIVATIONS) +
+                       buffer_pools_bytes(p, BUFFER_WORKSPACE) +
+                       buffer_pools_bytes(p, BUFFER_BUCKETS),
+    };
+}
+
+tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
+                          const struct model *m, struct tp_err *err)
+{
+    struct trainer_size largest = { 0 };
+    struct memory_model mm;
+    struct arena arena = { 0 };
+    int stages[MEMORY_STAGES], n = memory_stages(stages, c->spec.pp);
+    int64_t shared = 0;
     tp_status st;
 
-    if (micros > INT32_MAX)
+    TP_TRY(memory_model_make(&mm, m, &arena, err));
+    for (int i = 0; i < n; i++) {
+        struct memory_rank rank;
+        struct trainer_size s;
+
+        TP_TRY(count_memory(&rank, &mm, c, stages[i], err));
+        s = size_of(&rank.pools);
+        shared = s.shared > shared ? s.shared : shared;
+        if (s.shared + s.own > largest.shared + largest.own)
+            largest = s;
+    }
+    largest.shared = shared;
+    *size = largest;
+done:
+    arena_free(&arena);
+    return st;
+}
+
+/* Take every buffer from the pools. */
+static void take(struct trainer *t)
+{
+    const struct rank_dims *d = &t->memory.dims;
+
+    params_take(&t->params, &t->memory.params, &t->pools);
+    slots_take(t->slots, d->n_slots, d, &t->pools);
+    scratch_take(&t->scratch, d, &t->pools);
+    step_buffers_take(&t->io, d, &t->pools);
+}
+
+/* Whether exactly what was counted has been taken. */
+static tp_status check_taken(const struct trainer *t, struct tp_err *err)
+{
+    const struct buffer_pools *is = &t->pools, *was = &t->memory.pools;
+
+    int64_t taken = is->own.used + is->shared.used + is->pinned.used;
+    int64_t counted = was->own.used + was->shared.used + was->pinned.used;
+
+    if (is->own.used == was->own.used && is->shared.used == was->shared.used && taken == counted)
+        return TP_OK;
+    return tp_fail(err, TP_E_INTERNAL,
+                   "the trainer took %" PRId64 " bytes of buffers, but %" PRId64 " were counted",
+                   taken, counted);
+}
+
+/* ---- opening ---- */
+
+/* A slot for every microbatch and virtual stage that the schedule keeps at a time. */
+static tp_status prepare_slots(struct trainer *t, int pp, struct tp_err *err)
+{
+    const struct rank_dims *d = &t->memory.dims;
+    const struct spec *s = &t->config->spec;
+    tp_status st;
+
+    if (d->micros > INT32_MAX)
         return tp_fail(err, TP_E_LAYOUT, "too many microbatches in a step");
-    TP_TRY(schedule_make(&t->schedule, s->pp, (int)micros, s->vpp, &t->arena, err));
+    TP_TRY(schedule_make(&t->schedule, s->pp, (int)d->micros, s->vpp, &t->arena, err));
     t->n_slots = t->schedule.ranks[pp].n_slots;
+    if (t->n_slots != d->n_slots)
+        return tp_fail(err, TP_E_INTERNAL,
+                       "the schedule keeps %d microbatches, but %" PRId64 " were counted",
+                       t->n_slots, d->n_slots);
     t->slots = arena_array(&t->arena, (size_t)t->n_slots, sizeof *t->slots);
+    for (int i = 0; i < t->n_slots && t->slots; i++) {
+        struct layer_slot *layers = arena_array(&t->arena, (size_t)d->stage_layers, sizeof *layers);
+
+        t->slots[i] = (struct slot){ .layers = layers };
+        if (!layers)
+            t->slots = NULL;
+    }
     if (!t->slots)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d slots", t->n_slots);
-    for (int i = 0; i < t->n_slots; i++)
-        TP_TRY(slot_init(&t->slots[i], &t->net, &t->arena, err));
 done:
     return st;
 }
@@ -65,116 +157,33 @@ static tp_status prepare_units(struct trainer *t, int pp, struct tp_err *err)
 static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
 {
     int pp = mesh_coord_of(&t->config->spec, rank).pp;
+    struct memory_model mm;
     tp_status st;
 
     TP_TRY(trainer_layout(&t->layout, t->config, t->model, &t->arena, err));
-    TP_TRY(params_init(&t->params, &t->layout, rank, t->config->dtype, t->config->same_bits,
-                       &t->arena, err));
-    t->params.fold.levels = same_bits_levels(t->config);
-    TP_TRY(net_init(&t->net, t->model, &t->layout, &t->params, rank, t->config->seq_length,
-                    &t->arena, err));
-    t->net.recompute = t->config->recompute;
+    TP_TRY(memory_model_make(&mm, t->model, &t->arena, err));
+    TP_TRY(count_memory(&t->memory, &mm, t->config, pp, err));
+    t->size = size_of(&t->memory.pools);
+    TP_TRY(params_init(&t->params, &t->layout, rank, &t->memory.params, &t->arena, err));
+    TP_TRY(
+        net_init(&t->net, t->model, &t->layout, &t->params, &t->memory.dims, rank, &t->arena, err));
     TP_TRY(prepare_slots(t, pp, err));
     TP_TRY(prepare_units(t, pp, err));
 done:
     return st;
 }
 
-/* What the host reads of a step, and what that is made from. */
-static void take_numbers(struct trainer *t, struct buffer_pool *own)
-{
-    int64_t losses = train_config_micros(t->config) * (int64_t)sizeof *t->numbers->losses;
-
-    t->numbers = buffer_pool_take(own, 1, (int64_t)sizeof *t->numbers + losses);
-    t->params.squares = buffer_pool_take(own, t->params.n, sizeof *t->params.squares);
-}
-
-/* Take every buffer from the two spans; over spans without memory it only counts. */
-static void take(struct trainer *t, struct buffer_pool *shared, struct buffer_pool *own)
-{
-    int64_t sequences = t->config->micro_batch_size;
-
-    params_take(&t->params, shared, own);
-    net_take(&t->net, sequences, shared, own);
-    for (int i = 0; i < t->n_slots; i++)
-        slot_take(&t->slots[i], &t->net, sequences, shared, own);
-    scratch_take(&t->scratch, &t->net, sequences, shared, own);
-    take_numbers(t, own);
-}
-
-static tp_status measure(struct trainer *t, struct tp_err *err)
-{
-    struct buffer_pool shared = { 0 }, own = { 0 }, numbers = { 0 };
-    struct trainer_size *s = &t->size;
-
-    take(t, &shared, &own);
-    take_numbers(t, &numbers);
-    if (shared.used > INT64_MAX / 4 || own.used > INT64_MAX / 4)
-        return tp_fail(err, TP_E_LAYOUT, "%s: a model too large to count the bytes of",
-                       t->config->model_path);
-    *s = (struct trainer_size){ .shared = shared.used, .own = own.used };
-    s->params = params_value_bytes(&t->params);
-    s->grads = params_grad_bytes(&t->params);
-    s->moments = t->params.n_owned * 8;
-    s->windows = params_window_bytes(&t->params);
-    s->activations =
-        s->shared + s->own - s->params - s->grads - s->moments - s->windows - numbers.used;
-    return TP_OK;
-}
-
-tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
-                          const struct model *m, struct tp_err *err)
-{
-    struct trainer_size largest = { 0 };
-    tp_status st = TP_OK;
-
-    /* of a stage, the first rank is never smaller than another */
-    for (int pp = 0; pp < c->spec.pp && !st; pp++) {
-        struct trainer t = { .config = c, .model = m };
-        struct mesh_coord at = { .pp = pp };
-        int64_t shared = largest.shared;
-
-        if (!(st = prepare(&t, mesh_rank_of(&c->spec, at), err)))
-            st = measure(&t, err);
-        if (t.size.shared + t.size.own > largest.shared + largest.own)
-            largest = t.size;
-        largest.shared = t.size.shared > shared ? t.size.shared : largest.shared;
-        largest.shared = shared > largest.shared ? shared : largest.shared;
-        arena_free(&t.arena);
-    }
-    if (!st)
-        *size = largest;
-    return st;
-}
-
-/* What the host exchanges with the device in a step. */
-static tp_status alloc_pinned(struct trainer *t, struct tp_err *err)
-{
-    int64_t rows = t->config->micro_batch_size * t->net.seq;
-    void *numbers, *tokens;
-    tp_status st = device_alloc_pinned(t->device, &numbers, sizeof *t->numbers_read, err);
-
-    if (st)
-        return st;
-    t->numbers_read = numbers;
-    st = device_alloc_pinned(t->device, &tokens,
-                             train_config_micros(t->config) * 2 * rows * (int64_t)sizeof *t->tokens,
-                             err);
-    t->tokens = st ? NULL : tokens;
-    return st;
-}
-
 /* What needs no other rank. */
 static tp_status open_alone(struct trainer *t, int rank, struct tp_err *err)
 {
-    void *memory;
+    void *memory, *pinned;
     tp_status st;
 
     TP_TRY(prepare(t, rank, err));
-    TP_TRY(measure(t, err));
     TP_TRY(device_alloc(t->device, &memory, t->size.own, err));
-    t->own.base = memory;
-    TP_TRY(alloc_pinned(t, err));
+    t->pools.own.base = memory;
+    TP_TRY(device_alloc_pinned(t->device, &pinned, t->memory.pools.pinned.used, err));
+    t->pools.pinned.base = pinned;
     TP_TRY(device_queue_open(t->device, &t->queue, DEVICE_QUEUE_COMPUTE, err));
     TP_TRY(device_queue_open(t->device, &t->comm_queue, DEVICE_QUEUE_COMM, err));
     TP_TRY(device_event_open(t->device, &t->computed, err));
@@ -191,7 +200,7 @@ static tp_status open_messages(struct trainer *t, struct tp_err *err)
 
     for (int i = 0; t->parallel.pp_forward && i < t->n_slots && !st; i++)
         st = comm_request_open(&t->slots[i].sent, t->parallel.pp_forward, err);
-    for (int i = 0; t->parallel.pp_backward && i < SCHEDULE_BUFFERS && !st; i++)
+    for (int i = 0; t->parallel.pp_backward && i < SCRATCH_DX_BUFFERS && !st; i++)
         st = comm_request_open(&t->scratch.sent[i], t->parallel.pp_backward, err);
     return st ? st : ring_open(&t->scratch.ring, &t->net.ring, err);
 }
@@ -203,7 +212,7 @@ static tp_status bind(struct trainer *t, const struct trainer_device *d, struct 
 
     t->net.k = t->params.k = (struct kernel_queue){ d->ops, t->queue };
     t->params.comm_queue = t->comm_queue;
-    TP_TRY(net_bind(&t->net, &t->layout, &t->params, &t->parallel, err));
+    TP_TRY(net_bind(&t->net, &t->layout, &t->params, &t->scratch, &t->parallel, err));
     TP_TRY(bucket_transfer_open(&t->weights, &t->params, &t->parallel, BUCKET_WEIGHTS, err));
     TP_TRY(bucket_transfer_open(&t->grads, &t->params, &t->parallel, BUCKET_GRADS, err));
     TP_TRY(reduction_open(&t->reduction, &t->grads, err));
@@ -227,7 +236,6 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
                        const struct trainer_device *d, struct comm_world *ranks, struct tp_err *err)
 {
     struct comm_control *control = comm_control(ranks);
-    struct buffer_pool shared = { 0 };
     struct trainer_size largest = { 0 };
     void *memory;
     tp_status st;
@@ -238,8 +246,9 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
     TP_TRY(parallel_make(&t->parallel, ranks, t->device, &t->layout, err));
     TP_TRY(check_promises(t, err));
     TP_TRY(comm_alloc(&memory, ranks, largest.shared, err));
-    shared.base = memory;
-    take(t, &shared, &t->own);
+    t->pools.shared.base = memory;
+    take(t);
+    TP_TRY(control_agree(control, check_taken(t, err), err));
     TP_TRY(control_agree(control, bind(t, d, err), err));
 done:
     return st;
@@ -257,9 +266,8 @@ void trainer_close(struct trainer *t)
     device_event_close(t->computed);
     device_event_close(t->state_copied);
     if (t->device) {
-        device_free(t->device, t->tokens);
-        device_free(t->device, t->numbers_read);
-        device_free(t->device, t->own.base);
+        device_free(t->device, t->pools.pinned.base);
+        device_free(t->device, t->pools.own.base);
     }
     arena_free(&t->arena);
 }

@@ -11,11 +11,12 @@
 #include "trainer/data_parallel/fsdp_units.h"
 #include "trainer/data_parallel/grad_reduction.h"
 #include "trainer/data_parallel/params.h"
-#include "trainer/model/activations.h"
 #include "trainer/model/network.h"
 #include "trainer/optimizer.h"
 #include "trainer/pipeline/schedule.h"
 #include "trainer/process_groups.h"
+#include "trainer/sizing/memory.h"
+#include "trainer/sizing/step_buffers.h"
 
 /* What a checkpoint carries besides tensors. */
 struct position {
@@ -26,19 +27,11 @@ struct position {
 
 /* Bytes of a rank's buffers. */
 struct trainer_size {
-    int64_t
-        shared;  /* that collectives reach: gradients, residual streams; the same on every rank */
-    int64_t own; /* weights, moments, other activations, scratch */
+    int64_t shared; /* that collectives reach: gradients, residuals; the same on every rank */
+    int64_t own;    /* weights, moments, other activations, scratch */
     int64_t params, grads, moments; /* parts of the sum of both; masters count as params */
     int64_t windows;                /* zero3: where a unit's weights and gradients come together */
-    int64_t activations;            /* the rest: slots and scratch */
-};
-
-/* Numbers of a step, in device memory. */
-struct step_numbers {
-    struct optimizer_numbers optimizer;
-    double loss;     /* the sum over microbatches; on the last stage */
-    double losses[]; /* of each microbatch, in order */
+    int64_t activations;            /* the rest but for the step's numbers: slots and scratch */
 };
 
 /* Where a trainer computes. */
@@ -62,17 +55,16 @@ struct trainer {
     int n_slots;
     struct slot *slots;
     struct scratch scratch;
-    struct step_numbers *numbers;      /* device memory */
-    struct step_numbers *numbers_read; /* pinned; without the losses */
+    struct step_buffers io;            /* what a step exchanges with the host */
     struct device_queue *queue;        /* that computes */
     struct device_queue *comm_queue;   /* for collectives that run beside computing */
     struct device_event *computed;     /* of trainer_sync */
     struct device_event *state_copied; /* by a snapshot: weights and moments may change again */
-    int32_t *tokens; /* pinned: of a step, [microbatches][2: inputs, targets][rows] */
     struct data data;
     struct position position;
     struct arena arena;
-    struct buffer_pool own;
+    struct memory_rank memory; /* counted, of this stage */
+    struct buffer_pools pools; /* that the buffers are taken from */
     struct trainer_size size;
 };
 
@@ -80,8 +72,7 @@ struct trainer {
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
                          struct arena *arena, struct tp_err *err);
 
-/* What the largest rank will hold, and of collective memory the most of any. Allocates nothing that
- * stays. */
+/* What the largest rank will hold, and of collective memory the most of any. */
 tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
                           const struct model *m, struct tp_err *err);
 

@@ -12,13 +12,13 @@
 #include "core/size.h"
 #include "layout/layout.h"
 #include "layout/layout_check.h"
-#include "layout/memory.h"
 #include "layout/model_config.h"
 #include "layout/model_tensors.h"
 #include "layout/parallel_plan.h"
 #include "layout/workload_check.h"
 #include "orchestrator/job/job_option.h"
 #include "orchestrator/plan/cost.h"
+#include "trainer/sizing/memory.h"
 
 enum { BATCH_GUESS = 1, SEQ_GUESS = 128, MICROS_MAX = 4096 };
 
@@ -32,7 +32,8 @@ struct fit {
     struct model model;
     struct parallel_plan plan; /* of --plan */
     struct tensor_kinds kinds; /* of the model's tensors */
-    struct cost_work work;     /* as asked, with guesses where it is not known */
+    struct memory_model memory;
+    struct cost_work work; /* as asked, with guesses where it is not known */
     struct cost_model cost;
 };
 
@@ -66,6 +67,8 @@ static tp_status read_model(struct fit *f, struct tp_err *err)
         st = read_plan(f, err);
     if (st == TP_OK)
         st = model_kinds(&f->kinds, &f->model, f->arena, err);
+    if (!st)
+        st = memory_model_make(&f->memory, &f->model, f->arena, err);
     f->has_model = st == TP_OK;
     return st;
 }
@@ -250,7 +253,7 @@ static double seconds_of(const struct fit *f, const struct run_config *c, bool *
     return f->has_model ? cost_predict(&f->cost, &f->work, c) : 0;
 }
 
-static int64_t memory_of(const struct fit *f, const struct run_config *config)
+static int64_t memory_of(struct fit *f, const struct run_config *config)
 {
     struct workload w = run_config_work(&f->work.asked, config);
 
@@ -258,7 +261,7 @@ static int64_t memory_of(const struct fit *f, const struct run_config *config)
         return 0;
     if (!workload_micro(&w, &config->spec)) /* the batch is a guess */
         w.micro_batch_size = 1;
-    return memory_estimate(&f->model, &config->spec, &w, true).total;
+    return memory_estimate(&f->memory, &config->spec, &w, true).total;
 }
 
 /* Try one pair of microbatch and recomputation: it replaces *best when it fits and is faster.

@@ -39,7 +39,7 @@ LAYERS = {
     "comm": ["env", "host/", "."],
     "kernels": [".", "cpu/", "cuda/"],
     "reshard": ["engine/", "formats/", "."],
-    "trainer": ["sizing/", "buffer_pool config pipeline/ process_groups",
+    "trainer": ["sizing/", "config pipeline/ process_groups",
                 "context/ data_parallel/ tensor/", "data/ model/ same_bits/", "."],
     "orchestrator": ["job/", "process/ state/ watch/", "plan/ web/", "backend/", "."],
     "cli": [".", "ckpt/ reshard/ run/ train/"],

@@ -5,7 +5,7 @@ needs: tp-train tp-reshard tp-ckpt
 covers: trainer/process_groups trainer/context/ring_attention trainer/data_parallel/fsdp_units
     trainer/data_parallel/grad_reduction trainer/data_parallel/params
     trainer/data_parallel/params_partition trainer/data_parallel/params_storage
-    trainer/data_parallel/bucket_transfer trainer/model/activations trainer/model/attention_block
+    trainer/data_parallel/bucket_transfer trainer/model/attention_block
     trainer/model/mlp_block trainer/model/network trainer/model/residual trainer/model/stage
     trainer/pipeline/schedule_diagram trainer/tensor/linear_product trainer/tensor/parallel_linear
     trainer/model/vocab_parallel_embedding trainer/model/vocab_parallel_loss

@@ -2,8 +2,8 @@
 
 needs: tp-train tp-ckpt
 covers: trainer/trainer trainer/loop trainer/config trainer/lr_schedule trainer/optimizer
-    trainer/logits trainer/train_log trainer/run_summary trainer/memory_budget trainer/buffer_pool
-    trainer/comm_volume trainer/model/weight_init cli/train/train_request cli/train/train_device layout/memory
+    trainer/logits trainer/train_log trainer/run_summary trainer/step_messages
+    trainer/model/weight_init cli/train/train_request cli/train/train_device
 """
 import re
 

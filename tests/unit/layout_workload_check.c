@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "layout/memory.h"
 #include "layout/same_bits.h"
 #include "tests/unit/random_model.h"
 
@@ -112,26 +111,6 @@ Test(workload_check, an_accepted_batch_divides_evenly)
                   same_bits_group_microbatches(&w) << same_bits_tree_levels(&w, &s) == micros);
     }
     cr_assert_gt(accepted, 500);
-}
-
-/* A need that does not fit into 64 bits must not look small. */
-Test(workload_check, a_need_beyond_64_bits_is_the_largest)
-{
-    struct model m = { .vocab = 256, .layers = 1000, .heads = 8, .kv_heads = 8, .head_dim = 64 };
-    struct workload w = { .seq_length = 1 << 10,
-                          .global_batch_size = 1 << 20,
-                          .micro_batch_size = 1 };
-    struct spec s = spec_default();
-    int64_t before = 0;
-
-    m.hidden = m.ffn = 1 << 20;
-    for (; w.micro_batch_size <= 1 << 20; w.micro_batch_size *= 2) {
-        int64_t need = memory_estimate(&m, &s, &w, true).total;
-
-        cr_assert(need > before || need == MEMORY_MOST, "%lld", (long long)need);
-        before = need;
-    }
-    cr_assert_eq(before, MEMORY_MOST);
 }
 
 Test(workload_check, an_unknown_batch_and_length_refuse_nothing)

@@ -10,9 +10,8 @@
 #include "layout/parallel_plan.h"
 #include "tests/unit/random_model.h"
 #include "tests/unit/trainer_ranks.h"
-#include "trainer/comm_volume.h"
-#include "trainer/memory_budget.h"
 #include "trainer/step.h"
+#include "trainer/step_messages.h"
 
 static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 
@@ -96,115 +95,187 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
 
 /* ---- memory ---- */
 
-/* What alignment can cost, and the numbers of the norm and of the losses. */
-static int64_t slack_of(const struct model *m, const struct train_config *c)
+/* The stages of c as they are counted. */
+static struct memory_rank counted(const struct model *m, const struct train_config *c, int pp,
+                                  struct arena *a)
 {
-    int64_t buffers = 20 * (int64_t)m->layers + 30 + 20 * (int64_t)m->layers * c->spec.dp;
+    const struct workload w = train_config_work(c);
+    struct memory_model mm;
+    struct memory_rank rank;
+    struct tp_err err = { 0 };
 
-    return 64 * 5 * buffers + 8 * (20 * (int64_t)m->layers + 10) * (1 + c->same_bits) +
-           8 * train_config_micros(c);
+    cr_assert_eq(memory_model_make(&mm, m, a, &err), TP_OK, "%s", err.msg);
+    cr_assert(memory_rank_count(&rank, &mm, &c->spec, &w, pp));
+    return rank;
 }
 
-/* The kernels' own memory, which the device allocates. */
-static int64_t scratch_of(const struct model *m, const struct train_config *c)
+/* Floats of the largest bucket's pack. */
+static int64_t largest_pack(const struct params *p)
 {
-    int64_t tokens = c->seq_length / c->spec.cp;
+    int64_t most = 0;
 
-    return 4 * (tokens * (2 * m->head_dim + 64 * 5 / 2) + 64 * (m->head_dim + 1));
+    for (int i = 0; i < p->n_buckets; i++) {
+        const struct bucket *b = &p->buckets[i];
+        int64_t each = p->sharded || b->weights_each > b->each ? b->weights_each : b->each;
+
+        most = p->n_owners * each > most ? p->n_owners * each : most;
+    }
+    return p->n_owners > 1 ? (most + PARAM_GAP - 1) / PARAM_GAP * PARAM_GAP : 0;
 }
 
-Test(trainer_step, the_estimate_is_what_is_allocated)
+/* The list of the first rank of a stage fills the spans that were counted from one layer. */
+static void expect_full(const struct params *p, const struct param_sizes *z, const char *spec)
 {
-    struct rng r = rng_start("trainer_step/memory");
+    cr_expect_eq(p->n, z->n_entries, "%s", spec);
+    cr_expect_eq(p->n_elements, z->n_elements, "%s", spec);
+    cr_expect_eq((p->n_vectors + PARAM_GAP - 1) / PARAM_GAP * PARAM_GAP, z->n_vectors, "%s", spec);
+    cr_expect_eq(p->n_partial, z->n_partial, "%s", spec);
+    cr_expect_eq(p->n_packs, z->n_packs, "%s", spec);
+    if (p->n_owners > 1)
+        cr_expect_eq(largest_pack(p), z->pack_floats, "%s: %lld of %lld", spec,
+                     (long long)largest_pack(p), (long long)z->pack_floats);
+    if (p->same_bits)
+        cr_expect(p->n_rows == z->n_rows && p->n_places == z->n_places, "%s", spec);
+    if (p->n_shards == 1 || p->n_owners == 1)
+        cr_expect_eq((p->n_owned + PARAM_GAP - 1) / PARAM_GAP * PARAM_GAP, z->n_owned, "%s", spec);
+    cr_expect_eq(p->head.n > 0, z->n_head > 0, "%s", spec);
+}
+
+/* params_init refuses a list that needs more than was counted, on any rank. */
+Test(trainer_step, parameters_take_what_one_layer_says)
+{
+    struct rng r = rng_start("trainer_step/params");
 
     for (int round = 0; round < 300; round++) {
         struct train_config c;
-        struct trainer_size size;
-        struct memory_need need;
         struct model m;
+        struct layout l;
+        struct params p;
+        struct arena a = { 0 };
         struct tp_err err = { 0 };
         char spec[SPEC_TEXT_MAX];
-        int64_t more;
+        bool first = rng_int(&r, 0, 1);
+        struct mesh_coord at;
+        struct memory_rank rank;
+        int world;
 
         random_run(&r, &m, &c, 64);
+        if (rng_int(&r, 0, 3) == 0) /* layers of several buckets, and several layers of one */
+            m.ffn *= (int64_t[]){ 64, 1024, 16384 }[rng_int(&r, 0, 2)];
+        world = spec_world(&c.spec);
+        at = mesh_coord_of(&c.spec, (int)rng_int(&r, 0, world - 1));
+        if (first)
+            at = (struct mesh_coord){ .pp = at.pp };
+        rank = counted(&m, &c, at.pp, &a);
+        cr_assert_eq(trainer_layout(&l, &c, &m, &a, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(params_init(&p, &l, mesh_rank_of(&c.spec, at), &rank.params, &a, &err), TP_OK,
+                     "%s: %s", spec_format(spec, &c.spec), err.msg);
+        if (first)
+            expect_full(&p, &rank.params, spec_format(spec, &c.spec));
+        arena_free(&a);
+    }
+}
+
+/* ---- memory that is allocated ---- */
+
+/* The CPU device, and how many bytes are allocated on it. */
+static struct {
+    const struct device_ops *ops;
+    int64_t n_bytes, pinned, adopted;
+} allocated;
+
+static tp_status count_alloc(struct device *d, void **out, int64_t n_bytes, struct tp_err *err)
+{
+    allocated.n_bytes += n_bytes;
+    return allocated.ops->alloc(d, out, n_bytes, err);
+}
+
+static tp_status count_pinned(struct device *d, void **out, int64_t n_bytes, struct tp_err *err)
+{
+    allocated.pinned += n_bytes;
+    return allocated.ops->alloc_pinned(d, out, n_bytes, err);
+}
+
+static tp_status count_adopt(struct device *d, void *p, int64_t n_bytes, struct tp_err *err)
+{
+    allocated.adopted += n_bytes;
+    return allocated.ops->adopt(d, p, n_bytes, err);
+}
+
+/* In a rank: everything that a trainer allocates on its device was counted. */
+static int open_counted(struct comm_world *ranks, void *ctx)
+{
+    const struct trainer_ranks *r = ctx;
+    const struct cpu_options options = { .threads = 1, .no_comm_thread = !comm_has_threads(ranks) };
+    struct trainer_device d = { .ops = &kernels_cpu };
+    struct device_ops ops;
+    struct trainer_size largest;
+    struct trainer t;
+    struct tp_err err = { 0 };
+    int wrong = 0;
+
+    wrong += wrong_unless(cpu_device_open(&d.device, &options, &err) == TP_OK, err.msg);
+    allocated.ops = d.device->ops;
+    ops = *allocated.ops;
+    ops.alloc = count_alloc;
+    ops.alloc_pinned = count_pinned;
+    ops.adopt = count_adopt;
+    d.device->ops = &ops;
+    wrong += wrong_unless(trainer_measure(&largest, r->config, r->model, &err) == TP_OK, err.msg);
+    wrong += wrong_unless(trainer_open(&t, r->config, r->model, &d, ranks, &err) == TP_OK, err.msg);
+    if (!wrong) {
+        wrong += wrong_unless(allocated.n_bytes == t.memory.pools.own.used, "own memory");
+        wrong += wrong_unless(allocated.pinned == t.memory.pools.pinned.used, "pinned memory");
+        wrong += wrong_unless(t.pools.own.used == t.memory.pools.own.used, "own buffers");
+        wrong += wrong_unless(allocated.adopted == largest.shared, "memory of collectives");
+        wrong += wrong_unless(t.pools.shared.used <= largest.shared, "buffers of collectives");
+    }
+    trainer_close(&t);
+    device_close(d.device);
+    return wrong;
+}
+
+Test(trainer_step, all_device_memory_of_a_trainer_is_counted)
+{
+    struct rng r = rng_start("trainer_step/allocated");
+
+    for (int round = 0; round < 24; round++) {
+        struct train_config c;
+        struct model m;
+        struct trainer_size size;
+        struct tp_err err = { 0 };
+        char spec[SPEC_TEXT_MAX];
+        int wrong;
+
+        random_run(&r, &m, &c, 8);
+        m.vocab = 256; /* bytes are tokens */
         cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
-        need = budget_need(&c, &m);
-        more = size.own + size.shared + scratch_of(&m, &c) - (need.total - need.overhead);
-        cr_assert(more >= 0 && more <= slack_of(&m, &c),
-                  "%s: allocated %lld, estimated %lld, slack %lld", spec_format(spec, &c.spec),
-                  (long long)(size.own + size.shared), (long long)(need.total - need.overhead),
-                  (long long)slack_of(&m, &c));
+        wrong = run_ranks(spec_world(&c.spec), size.shared + (1 << 20), open_counted,
+                          &(struct trainer_ranks){ .config = &c, .model = &m });
+        cr_assert_eq(wrong, 0, "%s: %d things are wrong", spec_format(spec, &c.spec), wrong);
     }
 }
 
 /* ---- messages ---- */
 
-static int64_t calls_of(const struct comm *c)
-{
-    const int64_t *calls = c ? comm_counts(c)->calls : NULL;
-
-    return c ? calls[COMM_ALL_REDUCE] + calls[COMM_REDUCE_SCATTER] + calls[COMM_ALL_GATHER] : 0;
-}
-
-static int64_t bytes_of(const struct comm *c)
-{
-    const int64_t *bytes = c ? comm_counts(c)->bytes : NULL;
-
-    return c ? bytes[COMM_ALL_REDUCE] + bytes[COMM_REDUCE_SCATTER] + bytes[COMM_ALL_GATHER] : 0;
-}
-
-static int64_t sent_on(const struct comm *c, bool bytes)
-{
-    if (!c)
-        return 0;
-    return bytes ? comm_counts(c)->bytes[COMM_SEND] : comm_counts(c)->calls[COMM_SEND];
-}
-
-/* Over dp, cp and both: collectives of gradients. */
-static int64_t of_gradients(const struct parallel *p, int64_t (*count)(const struct comm *))
-{
-    return count(p->dp) + count(p->twins) + (p->replicas == p->dp ? 0 : count(p->replicas));
-}
-
-/* Two steps in this rank; 0 when everything that was sent is what was said. */
+/* Two steps in this rank, and what they send; 0 when everything that was sent is what a step on a
+ * device that does nothing would send. */
 static int step_as_said(struct trainer *t, void *ctx)
 {
-    const struct train_config *c = t->config;
-    const struct parallel *p = &t->parallel;
-    struct messages said = messages_count(t);
+    struct step_messages said, before, after;
     struct tp_err err = { 0 };
     struct step_result result;
-    int wrong = 0;
+    int wrong = wrong_unless(step_messages_count(&said, t, &err) == TP_OK, err.msg);
 
     (void)ctx;
+    said.few_words_calls -= spec_world(&t->config->spec) > 1; /* the loop's own, not the step's */
     for (int i = 0; i < 2 && !wrong; i++) {
-        int64_t tp = calls_of(p->tp), kv = calls_of(p->kv), dp = of_gradients(p, calls_of);
-        int64_t tp_bytes = bytes_of(p->tp), kv_bytes = bytes_of(p->kv);
-        int64_t dp_bytes = of_gradients(p, bytes_of);
-        int64_t ring = sent_on(p->cp, false), ring_bytes = sent_on(p->cp, true);
-        int64_t ends = calls_of(p->ends), ends_bytes = bytes_of(p->ends);
-        int64_t sent = sent_on(p->pp_forward, false) + sent_on(p->pp_backward, false);
-        int64_t sent_bytes = sent_on(p->pp_forward, true) + sent_on(p->pp_backward, true);
-        int norm = c->spec.tp > 1 && c->spec.pp == 1 &&
-                   (t->params.n_owners == 1 || c->same_bits); /* else over other communicators */
-        int64_t norm_bytes = (c->same_bits ? t->params.n_places : 1) * (int64_t)sizeof(double);
-
+        before = step_messages_now(t);
         wrong += step_run(t, &result, &err) != TP_OK;
         wrong += !isfinite(result.grad_norm) || !(result.grad_norm > 0);
-        wrong += calls_of(p->tp) - tp != said.tp_calls + norm;
-        wrong += bytes_of(p->tp) - tp_bytes != said.tp_bytes + norm * norm_bytes;
-        wrong +=
-            calls_of(p->kv) - kv != said.kv_calls || bytes_of(p->kv) - kv_bytes != said.kv_bytes;
-        wrong += of_gradients(p, calls_of) - dp != said.dp_calls ||
-                 of_gradients(p, bytes_of) - dp_bytes != said.dp_bytes;
-        wrong += sent_on(p->cp, false) - ring != said.cp_calls ||
-                 sent_on(p->cp, true) - ring_bytes != said.cp_bytes;
-        wrong += calls_of(p->ends) - ends != said.ends_calls ||
-                 bytes_of(p->ends) - ends_bytes != said.ends_bytes;
-        wrong +=
-            sent_on(p->pp_forward, false) + sent_on(p->pp_backward, false) - sent != said.pp_calls;
-        wrong += sent_on(p->pp_forward, true) + sent_on(p->pp_backward, true) - sent_bytes !=
-                 said.pp_bytes;
+        after = step_messages_now(t);
+        for (size_t k = 0; k < sizeof said / sizeof(int64_t); k++)
+            wrong += ((int64_t *)&after)[k] - ((int64_t *)&before)[k] != ((int64_t *)&said)[k];
     }
     return wrong;
 }
@@ -244,18 +315,22 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
         struct layout l;
         struct params p;
         struct arena a = { 0 };
-        struct buffer_pool shared = { 0 }, own = { 0 };
+        struct buffer_pools pools = { 0 }, counts = { 0 };
+        struct memory_rank rank;
+        int rank_number;
         struct tp_err err = { 0 };
 
         random_run(&r, &m, &c, 64);
+        c.same_bits = 0;
         cr_assert_eq(trainer_layout(&l, &c, &m, &a, &err), TP_OK, "%s", err.msg);
-        cr_assert_eq(
-            params_init(&p, &l, (int)rng_int(&r, 0, spec_world(&c.spec) - 1), c.dtype, 0, &a, &err),
-            TP_OK);
-        params_take(&p, &shared, &own);
-        own = (struct buffer_pool){ .base = calloc(1, (size_t)own.used + 1) };
-        shared = (struct buffer_pool){ .base = calloc(1, (size_t)shared.used + 1) };
-        params_take(&p, &shared, &own);
+        rank_number = (int)rng_int(&r, 0, spec_world(&c.spec) - 1);
+        rank = counted(&m, &c, mesh_coord_of(&c.spec, rank_number).pp, &a);
+        cr_assert_eq(params_init(&p, &l, rank_number, &rank.params, &a, &err), TP_OK, "%s",
+                     err.msg);
+        params_take(&p, &rank.params, &counts);
+        pools.own.base = calloc(1, (size_t)counts.own.used + 1);
+        pools.shared.base = calloc(1, (size_t)counts.shared.used + 1);
+        params_take(&p, &rank.params, &pools);
         cr_assert_eq(device_queue_open(device, &p.k.queue, DEVICE_QUEUE_COMPUTE, &err), TP_OK);
         cr_assert_eq(init_weights(&p, &l, &m, 99, &err), TP_OK, "%s", err.msg);
         for (int i = 0; i < p.n; i++) {
@@ -280,8 +355,8 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
                          "%s", t->name);
         }
         device_queue_close(p.k.queue);
-        free(own.base);
-        free(shared.base);
+        free(pools.own.base);
+        free(pools.shared.base);
         arena_free(&a);
     }
     device_close(device);

@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/size.h"
 #include "tests/unit/random_model.h"
-#include "trainer/memory_budget.h"
+#include "trainer/sizing/memory.h"
 #include "trainer/suggestions.h"
 #include "trainer/trainer.h"
 
@@ -96,6 +97,21 @@ Test(advice, layouts_named_instead_of_one_that_cannot_run_do_run)
     cr_assert(refused > 50 && named > refused, "%d refused, %d named", refused, named);
 }
 
+/* Bytes of the largest rank of a run. */
+static int64_t need_of(const struct train_config *c, const struct model *m)
+{
+    const struct workload w = train_config_work(c);
+    struct arena a = { 0 };
+    struct memory_model mm;
+    struct tp_err err = { 0 };
+    int64_t need;
+
+    cr_assert_eq(memory_model_make(&mm, m, &a, &err), TP_OK, "%s", err.msg);
+    need = memory_estimate(&mm, &c->spec, &w, c->ckpt != NULL).total;
+    arena_free(&a);
+    return need;
+}
+
 Test(advice, what_is_named_instead_of_a_run_that_is_too_large_fits)
 {
     struct rng r = rng_start("advice/budget");
@@ -113,10 +129,41 @@ Test(advice, what_is_named_instead_of_a_run_that_is_too_large_fits)
         asked.spec.cp = 1;
         if (advice_check(&c, &asked, &m, &err) != TP_OK)
             continue;
-        asked.mem_bytes = budget_need(&c, &m).total * rng_int(&r, 70, 99) / 100;
+        asked.mem_bytes = need_of(&c, &m) * rng_int(&r, 70, 99) / 100;
         cr_assert_eq(advice_budget(&asked, &m, &err), TP_E_BUDGET);
         refused++;
         named += check_phrases(&asked, &m, err.msg, "would fit: ");
     }
     cr_assert(refused > 20 && named > 10, "%d refused, %d named", refused, named);
+}
+
+/* The cost does not depend on the number of layers: a model with the most layers, at layouts that
+ * cannot run and in memory that is too small. */
+Test(advice, names_what_would_run_for_10000_layers_at_once)
+{
+    static const char *const specs[] = { "tp1", "tp7", "tp7pp2000", "tp16pp2000", "tp16pp300dp8" };
+    const struct model m = { .family = MODEL_LLAMA,
+                             .vocab = 4096,
+                             .hidden = 1024,
+                             .ffn = 4096,
+                             .layers = 10000,
+                             .heads = 16,
+                             .kv_heads = 8,
+                             .head_dim = 64,
+                             .max_positions = 8192 };
+    double start = clock_cpu_seconds();
+
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        struct train_config c = train_config_default(), checked;
+        struct tp_err err = { 0 };
+
+        c.model_path = "a deep model";
+        c.global_batch_size = 4096;
+        c.mem_bytes = INT64_C(64) << 20;
+        cr_assert_eq(spec_parse(&c.spec, specs[i], &err), TP_OK);
+        if (!advice_check(&checked, &c, &m, &err))
+            cr_assert_eq(advice_budget(&c, &m, &err), TP_E_BUDGET);
+        cr_log_info("%s: %s", specs[i], err.msg);
+    }
+    cr_assert_lt(clock_cpu_seconds() - start, 2);
 }

@@ -3,14 +3,6 @@
 
 #include <stddef.h>
 
-void ring_take(struct ring *r, int64_t elements, enum dtype type, struct buffer_pool *shared)
-{
-    for (int i = 0; i < 2; i++) {
-        r->kv[i] = buffer_pool_take(shared, elements, dtype_bytes(type));
-        r->dkv[i] = buffer_pool_take(shared, elements, sizeof(float));
-    }
-}
-
 tp_status ring_open(struct ring *r, const struct ring_group *g, struct tp_err *err)
 {
     tp_status st = TP_OK;

@@ -26,14 +26,7 @@
 
 #include "comm/collective.h"
 #include "kernels/ops.h"
-#include "trainer/buffer_pool.h"
-
-/* Blocks under way: one at work, one that the next rank may still be reading. */
-struct ring {
-    void *kv[2];   /* [rows][2 kv_width] of the run's type: keys, values; for messages */
-    float *dkv[2]; /* their gradients */
-    struct comm_request *kv_sent[2], *dkv_sent[2];
-};
+#include "trainer/sizing/activations.h"
 
 /* The ranks of a ring, and what each computes with. */
 struct ring_group {
@@ -41,9 +34,6 @@ struct ring_group {
     struct comm *cp;
     int64_t q_width, kv_width, qkv_width; /* of this rank's heads: elements of a row */
 };
-
-/* Blocks of so many elements. */
-void ring_take(struct ring *r, int64_t elements, enum dtype type, struct buffer_pool *shared);
 
 /* Open the requests. Nothing without cp. TP_E_NOMEM. */
 tp_status ring_open(struct ring *r, const struct ring_group *g, struct tp_err *err);

@@ -40,7 +40,7 @@ struct bucket_transfer {
     const struct params *params;   /* borrowed, as the next */
     const struct parallel *groups; /* process groups */
     int n_buffers;
-    struct bucket_buffer buffers[PARAMS_PACKS_MAX]; /* bucket b uses buffer b % n_buffers */
+    struct bucket_buffer buffers[PARAM_PACKS_MAX]; /* bucket b uses buffer b % n_buffers */
 };
 
 /* p has its queues and its memory. Without ZeRO there is nothing to transfer, and this only

@@ -1,166 +1,47 @@
 /* trainer/data_parallel/params.c - see trainer/data_parallel/params.h. */
 #include "trainer/data_parallel/params.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <string.h>
 
-#include "trainer/process_groups.h"
+enum { ANY_UNIT = INT_MAX };
 
-enum {
-    GAP_ELEMENTS = 16, /* tensors start on cache lines */
-    ANY_UNIT = INT_MAX,
-};
-
-/* Whether tensor t goes straight behind the one before it: they are one matrix to the products. */
-static bool joins_previous(const struct layout *l, int t)
-{
-    enum tensor_role before = t > 0 ? l->tensors[t - 1].role : ROLE_NONE;
-
-    switch (l->tensors[t].role) {
-    case ROLE_K:
-        return before == ROLE_Q;
-    case ROLE_V:
-        return before == ROLE_K;
-    case ROLE_UP:
-        return before == ROLE_GATE;
-    default:
-        return false;
-    }
-}
-
-/* Entries that a rank has of tensor t: one a part, none when it is another stage's. */
-static int parts_of(const struct layout *l, int t, int rank)
-{
-    const struct tensor *tensor = &l->tensors[t];
-
-    if (!layout_holds(l, t, rank))
-        return 0;
-    return tensor->placement.dim < 0 ? 1 : tensor->placement.blocks;
-}
-
-static int64_t round_up(int64_t n)
-{
-    return (n + GAP_ELEMENTS - 1) / GAP_ELEMENTS * GAP_ELEMENTS;
-}
-
-/* Where the next entry goes in the whole spans. */
+/* The ends of the whole spans. */
 struct cursor {
     int64_t at, vector_at;
 };
 
-static tp_status add_entry(struct params *p, const struct layout *l, const struct param *entry,
-                           bool joins, struct cursor *c, struct tp_err *err)
+/* Give an entry its places in the whole spans. */
+static tp_status place_entry(struct params *p, struct param *q, struct cursor *c, const char *name,
+                             struct tp_err *err)
 {
-    struct param *q = &p->list[p->n++];
-
-    *q = *entry;
-    if (!joins)
-        c->at = round_up(c->at);
-    q->at = c->at;
-    if (__builtin_add_overflow(c->at, q->n, &c->at) || c->at > INT64_MAX - GAP_ELEMENTS)
-        return tp_fail(err, TP_E_LAYOUT, "%s: too many parameters", l->tensors[q->tensor].name);
+    if (c->at > INT64_MAX / 2 - q->n)
+        return tp_fail(err, TP_E_LAYOUT, "%s: too many parameters", name);
+    q->at = param_place(&c->at, q->n, q->joins);
     p->n_elements = c->at > p->n_elements ? c->at : p->n_elements;
     if (q->type == p->dtype)
         return TP_OK;
-    if (!joins) /* parts of a fused bias stay one row */
-        c->vector_at = round_up(c->vector_at);
-    q->vector_at = c->vector_at;
-    c->vector_at += q->n;
+    q->vector_at = param_place(&c->vector_at, q->n, q->joins);
     p->n_vectors = c->vector_at > p->n_vectors ? c->vector_at : p->n_vectors;
     return TP_OK;
 }
 
-/* What layers add, in fp32 always: norms, biases, learned positions. */
-static bool is_added(enum tensor_role role)
+/* Add a group of n tensors, shard by shard. */
+static tp_status add_group(struct params *p, const struct layout *l, int first, int n, bool copy,
+                           struct cursor *c, struct tp_err *err)
 {
-    return tensor_role_is_bias(role) || role == ROLE_POSITIONS || role == ROLE_ATTENTION_NORM ||
-           role == ROLE_MLP_NORM || role == ROLE_FINAL_NORM;
-}
-
-static bool has_head(const struct layout *l)
-{
-    for (int i = 0; i < l->n_tensors; i++)
-        if (l->tensors[i].role == ROLE_HEAD)
-            return true;
-    return false;
-}
-
-/* Whether tensor t is an embedding that is the head too and pipelines put at both ends. The first
- * stage owns it, the last has a copy. */
-static bool is_at_both_ends(const struct layout *l, int t)
-{
-    return l->tensors[t].role == ROLE_EMBEDDING && l->spec.pp > 1 && !has_head(l);
-}
-
-/* What tensor t of this rank is gathered with: its layer, or what is before or after the layers. On
- * the last stage the copy of the embedding is a head; a single stage has both in one. */
-static int unit_of(const struct layout *l, int t, bool copy)
-{
-    int layer = l->tensors[t].layer;
-
-    if (layer == LAYER_FIRST && copy)
-        return LAYER_LAST;
-    if (layer == LAYER_LAST && l->spec.pp == 1 && !has_head(l))
-        return LAYER_FIRST;
-    return layer;
-}
-
-/* The boxes of tensor t that tensor parallelism gives to (virtual) tp rank `shard`. */
-static tp_status add(struct params *p, const struct layout *l, int t, int shard, int parts,
-                     bool copy, struct cursor *c, struct tp_err *err)
-{
-    const struct tensor *tensor = &l->tensors[t];
-    struct spec spec = l->spec;
-    struct box boxes[TENSOR_BOXES_MAX];
-    struct param q = { .tensor = t,
-                       .shard = shard,
-                       .unit = unit_of(l, t, copy),
-                       .type = is_added(tensor->role) ? DTYPE_F32 : p->dtype,
-                       .decay = tensor->ndim >= 2,
-                       .summed = is_added(tensor->role) || tensor->role == ROLE_EMBEDDING,
-                       .copy = copy,
-                       .partial = l->spec.sp && l->spec.tp > 1 && tensor->placement.dim < 0 &&
-                                  !p->same_bits,
-                       .after = tensor->layer == LAYER_LAST,
-                       .shared = tensor->placement.replicate };
-    tp_status st;
-    int n;
-
-    spec.tp = p->n_virtual;
-    n = layout_tp_boxes(tensor, &spec, shard, boxes);
-    q.counted = parallel_first_holder(tensor, &spec, shard) == shard && !copy;
-    for (q.part = 0; q.part < parts; q.part++) {
-        q.box = (struct box){ .ndim = tensor->ndim };
-        if (q.part < n)
-            q.box = boxes[q.part];
-        q.n = q.part < n ? box_elements(&q.box) : 0;
-        if ((st = add_entry(p, l, &q, q.part > 0 || joins_previous(l, t), c, err)))
-            return st;
-    }
-    return TP_OK;
-}
-
-/* Tensor t and those behind it that are one matrix with it to the products: how many. */
-static int group_size(const struct layout *l, int t)
-{
-    int n = 1;
-
-    while (t + n < l->n_tensors && joins_previous(l, t + n))
-        n++;
-    return n;
-}
-
-/* Tensors first .. first + n - 1, shard by shard. */
-static tp_status add_group(struct params *p, const struct layout *l, int first, int n, int rank,
-                           bool copy, struct cursor *c, struct tp_err *err)
-{
-    int shard = mesh_coord_of(&l->spec, rank).tp * p->n_shards;
-    int end = shard + (l->tensors[first].placement.dim < 0 ? 1 : p->n_shards);
+    int n_shards, shard = param_shards_of(&p->rank, &l->tensors[first], &n_shards);
     tp_status st = TP_OK;
 
-    for (; shard < end && !st; shard++)
-        for (int t = first; t < first + n && !st; t++)
-            st = add(p, l, t, shard, copy ? 1 : parts_of(l, t, rank), copy, c, err);
+    for (int end = shard + n_shards; shard < end; shard++) {
+        struct param *entries = p->list + p->n;
+        int listed = param_list_shard(entries, &p->rank, l->tensors, first, n, shard, copy);
+
+        for (int i = 0; i < listed && !st; i++)
+            st = place_entry(p, &entries[i], c, l->tensors[entries[i].tensor].name, err);
+        p->n += listed;
+    }
     return st;
 }
 
@@ -172,17 +53,17 @@ static tp_status add_unit(struct params *p, const struct layout *l, int rank, in
     tp_status st;
 
     for (int t = 0, n; t < l->n_tensors; t += n) {
-        bool ends = is_at_both_ends(l, t);
+        bool ends = param_is_at_both_ends(&p->rank, &l->tensors[t]);
         bool copy = ends && mesh_coord_of(&l->spec, rank).pp == l->spec.pp - 1;
 
-        n = group_size(l, t);
-        if (strcmp(l->tensors[t].group, GROUP_PARAM) != 0)
+        n = param_group_size(l->tensors, l->n_tensors, t);
+        if (strcmp(l->tensors[t].group, GROUP_PARAM) != 0 || !(copy || layout_holds(l, t, rank)))
             continue;
-        if (unit != ANY_UNIT && unit_of(l, t, copy) != unit)
+        if (unit != ANY_UNIT && param_unit_of(&p->rank, &l->tensors[t], copy) != unit)
             continue;
-        if (ends && (copy || layout_holds(l, t, rank)))
+        if (ends)
             p->tied = p->n;
-        if ((st = add_group(p, l, t, n, rank, copy, &c, err)))
+        if ((st = add_group(p, l, t, n, copy, &c, err)))
             return st;
     }
     return TP_OK;
@@ -222,7 +103,7 @@ static void add_head(struct params *p, const struct layout *l)
     int first = params_find(p, l, ROLE_EMBEDDING, LAYER_FIRST);
     const struct param *a = &p->list[first], *b = a + p->n_shards - 1;
 
-    if (l->spec.pp > 1 || has_head(l))
+    if (l->spec.pp > 1 || !p->rank.ties)
         return;
     p->table = first;
     if (p->sharded)
@@ -231,18 +112,68 @@ static void add_head(struct params *p, const struct layout *l)
         p->head = (struct range){ p->n_elements, b->at + b->n - a->at };
 }
 
-tp_status params_init(struct params *p, const struct layout *l, int rank, enum dtype dtype,
-                      int same_bits, struct arena *arena, struct tp_err *err)
+/* Floats of a pack: of the largest bucket's gradients, weights, or either. */
+static int64_t pack_floats(const struct params *p, bool grads, bool weights)
 {
-    tp_status st;
-    size_t most = 0;
+    int64_t largest = 0;
 
-    *p = (struct params){ .dtype = dtype,
-                          .sharded = l->spec.zero == 3 && l->spec.dp > 1,
+    for (int i = 0; i < p->n_buckets; i++) {
+        const struct bucket *b = &p->buckets[i];
+
+        if (grads && b->each > largest)
+            largest = b->each;
+        if (weights && b->weights_each > largest)
+            largest = b->weights_each;
+    }
+    return p->n_owners > 1 ? p->n_owners * largest : 0;
+}
+
+/* The memory of a rank is counted from one layer (trainer/sizing/param_count.h). */
+static tp_status check_counted(const struct params *p, const struct param_sizes *z,
+                               struct tp_err *err)
+{
+    const struct {
+        const char *what;
+        int64_t listed, counted;
+    } all[] = {
+        { "entries", p->n, z->n_entries },
+        { "elements", p->n_elements, z->n_elements },
+        { "elements of vectors", p->n_vectors, z->n_vectors },
+        { "partial gradients", p->n_partial, z->n_partial },
+        { "owned elements", p->n_owned, z->n_owned },
+        { "owned elements and head gradients", p->n_owned + p->head.n, z->n_owned + z->n_head },
+        { "numbers of the norm", p->n_places, z->n_places },
+        { "rows of the norm", p->n_rows, z->n_rows },
+        { "packs", p->n_packs, z->n_packs },
+        { "floats of a pack", pack_floats(p, !p->sharded, true), z->pack_floats },
+        { "floats of a gradient pack", pack_floats(p, p->sharded, false), z->grad_pack_floats },
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].listed > all[i].counted)
+            return tp_fail(err, TP_E_INTERNAL,
+                           "a rank has %" PRId64 " %s, but %" PRId64 " were counted", all[i].listed,
+                           all[i].what, all[i].counted);
+    return TP_OK;
+}
+
+tp_status params_init(struct params *p, const struct layout *l, int rank,
+                      const struct param_sizes *counted, struct arena *arena, struct tp_err *err)
+{
+    const struct param_rank *r = &counted->rank;
+    struct mesh_coord at = mesh_coord_of(&l->spec, rank);
+    size_t most = PARAM_SHARD_MAX;
+    tp_status st;
+
+    *p = (struct params){ .rank = *r,
+                          .dtype = r->dtype,
+                          .sharded = counted->is_sharded,
                           .tied = -1,
-                          .same_bits = same_bits > 0,
-                          .n_virtual = same_bits ? same_bits : l->spec.tp };
-    p->n_shards = p->n_virtual / l->spec.tp;
+                          .same_bits = r->same_bits,
+                          .n_virtual = r->n_virtual,
+                          .n_shards = r->n_shards,
+                          .n_owners = r->n_owners };
+    p->rank.tp = at.tp;
     for (int t = 0; t < l->n_tensors; t++)
         most += (size_t)l->tensors[t].placement.blocks * (size_t)p->n_shards;
     p->list = arena_array(arena, most, sizeof *p->list);
@@ -252,11 +183,12 @@ tp_status params_init(struct params *p, const struct layout *l, int rank, enum d
         TP_TRY(add_unit(p, l, rank, ANY_UNIT, err));
     for (int unit = LAYER_LAST; p->sharded && unit < l->n_layers; unit++)
         TP_TRY(add_unit(p, l, rank, unit, err));
-    p->n_elements = round_up(p->n_elements);
-    TP_TRY(params_deal(p, l, mesh_coord_of(&l->spec, rank), arena, err));
+    param_place(&p->n_elements, 0, false);
+    TP_TRY(params_deal(p, l, at, counted->is_one_bucket, arena, err));
     TP_TRY(number_places(p, l, arena, err));
-    if (same_bits)
+    if (p->same_bits)
         add_head(p, l);
+    TP_TRY(check_counted(p, counted, err));
 done:
     return st;
 }

@@ -3,12 +3,8 @@
  * parallel spans of equal order (weights, gradients, moments), so that an optimizer's step and the
  * reduction over data-parallel ranks are runs over memory.
  *
- * Which box of which tensor a rank holds is the layout's to say. q, k and v of a layer follow each
- * other without a gap, and so do gate and up: each group is one matrix to the products.
- *
- * With --same-bits N a rank of tp ranks plays N / tp virtual ranks: it has of every cut tensor (or
- * group) what each of them would have at tp N, one after the other, each on a cache line of its
- * own. Where N is more than the KV heads several shards are copies of one another.
+ * What an entry is, is described in trainer/sizing/param_list.h, and the spans in
+ * trainer/sizing/param_spans.h.
  */
 #ifndef TRAINER_DATA_PARALLEL_PARAMS_H
 #define TRAINER_DATA_PARALLEL_PARAMS_H
@@ -19,20 +15,9 @@
 #include "core/arena.h"
 #include "core/err.h"
 #include "layout/layout.h"
-#include "trainer/buffer_pool.h"
 #include "trainer/data_parallel/pairwise_sum.h"
-
-enum { PARAMS_PACKS_MAX = 2 };
-
-/* Some rows of an entry. */
-struct piece {
-    struct box box;
-    int64_t from, n;      /* elements in the spans that have all of the entry; n may be 0 */
-    int64_t to;           /* where it lies in its owner's spans */
-    int64_t packed;       /* in its owner's part of a pack, when its bucket's gradients are there */
-    int64_t grad;         /* in `grad`: where its owner's gradients are, once they are summed */
-    int64_t packed_bytes; /* and when its bucket's weights are */
-};
+#include "trainer/sizing/param_list.h"
+#include "trainer/sizing/param_spans.h"
 
 /* Entries whose gradients, and with ZeRO weights, are sent together: neighbours in the list. With
  * zero3 a unit: the entries of a layer, or of what comes before the layers, or after them. */
@@ -44,44 +29,10 @@ struct bucket {
     int64_t weights_each; /* floats of an owner's part of the weights, as they are sent */
 };
 
-struct param {
-    int tensor; /* index in the layout: group "param" */
-    int unit;   /* what it is ready with in a backward pass, and with zero3 gathered: layer,
-                   LAYER_FIRST or LAYER_LAST */
-    int part;   /* of a tensor that is fused of several: one entry each, without a gap between */
-    int shard;  /* the tp rank, or with --same-bits the virtual one, whose part this is */
-    struct box box;
-    int64_t at, n;     /* elements, in every span of whole entries; n may be 0 */
-    int64_t vector_at; /* in `vectors` */
-    enum dtype type;   /* that layers read it as: bf16 for products, f32 what is added */
-    struct piece
-        own;      /* what this rank updates and keeps the moments of: all, or with ZeRO a part */
-    bool decay;   /* matrices, not norms */
-    bool summed;  /* kernels add to its gradient, and never replace it */
-    bool counted; /* in this rank's part of the gradient norm: of several tp ranks that hold the
-                     same part, the first counts it */
-    bool partial; /* under sp: each tp rank has the gradient of its own rows of the stream, until
-                     the step's end; with --same-bits they are added at once */
-    bool after;   /* the layers */
-    bool copy;    /* of a tensor that another stage holds: the embedding, for a tied head */
-    bool shared;  /* other tp ranks (or shards) hold the same part and see other heads' gradients */
-    int place;    /* --same-bits: in params.places, of its part of the gradient norm */
-    int64_t row;  /* and of its first row in params.rows */
-};
-
-/*
- * Three kinds of spans. Whole ones have all of the rank's entries, at `at`; with zero3 they are
- * windows that have one unit at a time. Owned ones have the rows that this rank updates, at
- * `own.to`. Packs are for sending.
- *
- *               fp32            bf16                          fp32 zero3       bf16 zero3
- *   replicas    value           value, value_bf16
- *   zero1       value           owned, value_bf16, vectors    value, owned     value_bf16, vectors,
- *                                                                              owned, owned_bf16
- */
 struct params {
     struct kernel_queue k;           /* that works on them */
     struct device_queue *comm_queue; /* that sends them, beside computing */
+    struct param_rank rank;
     enum dtype dtype;
     bool sharded; /* zero3: this rank keeps no more than it owns */
     int n;
@@ -143,18 +94,18 @@ struct owned {
     float *grad, *exp_avg, *exp_avg_sq;
 };
 
-/* List the parameters of `rank` and lay them out. same_bits: the virtual tensor degree, a multiple
- * of tp; 0: there is none. Memory comes with params_take. With zero3 the list begins with what is
- * not of a layer. */
-tp_status params_init(struct params *p, const struct layout *l, int rank, enum dtype dtype,
-                      int same_bits, struct arena *arena, struct tp_err *err);
+/* List the parameters of `rank` and lay them out in spans of the sizes that were counted for its
+ * stage. Memory comes with params_take. With zero3 the list begins with what is not of a layer.
+ * TP_E_INTERNAL: the list needs more than was counted. */
+tp_status params_init(struct params *p, const struct layout *l, int rank,
+                      const struct param_sizes *counted, struct arena *arena, struct tp_err *err);
 
 /* Deal the entries to the ranks that update them, and put them into buckets. For params_init. */
 tp_status params_deal(struct params *p, const struct layout *l, struct mesh_coord at,
-                      struct arena *arena, struct tp_err *err);
+                      bool is_one_bucket, struct arena *arena, struct tp_err *err);
 
-/* Take the spans; shared is memory for collectives. */
-void params_take(struct params *p, struct buffer_pool *shared, struct buffer_pool *own);
+/* Take the spans. */
+void params_take(struct params *p, const struct param_sizes *z, struct buffer_pools *pools);
 
 /* Number in the list of the (first part of the first shard of the) tensor of this role and layer,
  * or -1: not on this rank's stage. */
@@ -189,12 +140,6 @@ struct sums params_sums(const struct params *p, const struct param *q);
 
 /* Round what this rank owns to bf16; nothing in fp32. */
 void params_round(const struct params *p);
-
-/* Bytes that a rank keeps of weights (masters too) and of gradients; of the windows and packs that
- * zero3 gathers a unit in. */
-int64_t params_value_bytes(const struct params *p);
-int64_t params_grad_bytes(const struct params *p);
-int64_t params_window_bytes(const struct params *p);
 
 /* Where this rank keeps what entry i has of `group`: *within gets the box that lies there,
  * row-major, as *dtype. NULL: it keeps nothing of it. */

@@ -4,97 +4,34 @@
 
 #include "trainer/data_parallel/params.h"
 
-enum { FLOAT = sizeof(float), HALF = sizeof(uint16_t) };
+enum { FLOAT = sizeof(float) };
 
-static bool is_dealt(const struct params *p)
+_Static_assert((int)PARAM_LEVELS_MAX == FOLD_LEVELS_MAX, "a span for each level");
+
+void params_take(struct params *p, const struct param_sizes *z, struct buffer_pools *pools)
 {
-    return p->n_owners > 1;
-}
+    struct param_spans s = { 0 };
 
-/* Floats of the largest bucket's pack. */
-static int64_t pack_floats(const struct params *p, bool weights, bool grads)
-{
-    int64_t most = 0;
-
-    for (int i = 0; i < p->n_buckets; i++) {
-        const struct bucket *b = &p->buckets[i];
-
-        if (weights && b->weights_each > most)
-            most = b->weights_each;
-        if (grads && b->each > most)
-            most = b->each;
-    }
-    return p->n_owners * most;
-}
-
-/* Of a span of gradients that are summed up. */
-static int64_t sums_elements(const struct params *p)
-{
-    return (p->sharded ? p->n_owned : p->n_elements) + p->head.n;
-}
-
-void params_take(struct params *p, struct buffer_pool *shared, struct buffer_pool *own)
-{
-    bool bf16 = p->dtype == DTYPE_BF16;
-
-    p->grad = buffer_pool_take(p->sharded ? own : shared,
-                               p->n_elements + (p->sharded ? 0 : p->head.n), FLOAT);
-    if (p->n_partial)
-        p->partial = buffer_pool_take(shared, p->n_partial, FLOAT);
-    if (bf16)
-        p->value_bf16 = buffer_pool_take(own, p->n_elements, HALF);
-    if (!bf16 || !is_dealt(p))
-        p->value = buffer_pool_take(own, p->n_elements, FLOAT);
-    else
-        p->vectors = buffer_pool_take(own, p->n_vectors, FLOAT);
-    if (p->sharded || (bf16 && is_dealt(p)))
-        p->owned = buffer_pool_take(own, p->n_owned, FLOAT);
-    if (p->sharded)
-        p->owned_grad = buffer_pool_take(shared, p->n_owned + p->head.n, FLOAT);
-    if (p->sharded && bf16)
-        p->owned_bf16 = buffer_pool_take(own, p->n_owned, HALF);
-    p->exp_avg = buffer_pool_take(own, p->n_owned, FLOAT);
-    p->exp_avg_sq = buffer_pool_take(own, p->n_owned, FLOAT);
-    if (is_dealt(p)) {
-        p->pack_each = (pack_floats(p, true, !p->sharded) + 15) / 16 * 16;
-        p->pack = buffer_pool_take(shared, p->n_packs * p->pack_each, FLOAT);
-    }
-    if (p->sharded)
-        p->grad_pack = buffer_pool_take(shared, pack_floats(p, false, true), FLOAT);
-    p->fold.sum = p->sharded ? p->owned_grad : p->grad;
-    for (int i = 0; i < p->fold.levels; i++)
-        p->fold.level[i] = buffer_pool_take(own, sums_elements(p), FLOAT);
-    if (p->same_bits) {
-        p->places = buffer_pool_take(shared, p->n_places, sizeof *p->places);
-        p->rows = buffer_pool_take(shared, p->n_rows, sizeof *p->rows);
-    }
-}
-
-int64_t params_value_bytes(const struct params *p)
-{
-    bool bf16 = p->dtype == DTYPE_BF16;
-    int64_t owned = p->n_owned * (FLOAT + (bf16 ? HALF : 0));
-    int64_t whole = p->n_elements * (bf16 ? HALF : FLOAT);
-
-    if (p->sharded)
-        return owned;
-    if (!bf16)
-        return whole;
-    return whole + (is_dealt(p) ? p->n_owned + p->n_vectors : p->n_elements) * FLOAT;
-}
-
-int64_t params_grad_bytes(const struct params *p)
-{
-    return sums_elements(p) * (1 + p->fold.levels) * FLOAT;
-}
-
-int64_t params_window_bytes(const struct params *p)
-{
-    int64_t packs = pack_floats(p, true, false) + pack_floats(p, false, true);
-    int64_t weights = p->dtype == DTYPE_BF16 ? p->n_elements * HALF + p->n_vectors * FLOAT
-                                             : p->n_elements * FLOAT;
-
-    return p->sharded ? weights + (p->n_elements + packs) * FLOAT : 0;
+    param_spans_take(&s, z, pools);
+    p->value = s.value;
+    p->value_bf16 = s.value_bf16;
+    p->vectors = s.vectors;
+    p->grad = s.grad;
+    p->partial = s.partial;
+    p->owned = s.owned;
+    p->owned_bf16 = s.owned_bf16;
+    p->owned_grad = s.owned_grad;
+    p->exp_avg = s.exp_avg;
+    p->exp_avg_sq = s.exp_avg_sq;
+    p->pack = s.pack;
+    p->pack_each = z->pack_floats;
+    p->grad_pack = s.grad_pack;
+    p->places = s.places;
+    p->rows = s.rows;
+    p->squares = s.squares;
+    p->fold = (struct fold){ .sum = p->sharded ? s.owned_grad : s.grad, .levels = z->n_levels };
+    for (int i = 0; i < z->n_levels; i++)
+        p->fold.level[i] = s.level[i];
 }
 
 const void *params_weight(const struct params *p, const struct param *q)

@@ -1,6 +1,8 @@
 /* trainer/model/attention_block.c - see trainer/model/attention_block.h. */
 #include "trainer/model/attention_block.h"
 
+#include "trainer/context/ring_attention.h"
+
 #include <math.h>
 
 /* The kernel's view of a slot: q, k and v lie side by side in each row. */

@@ -5,7 +5,7 @@
 #ifndef TRAINER_MODEL_ATTENTION_BLOCK_H
 #define TRAINER_MODEL_ATTENTION_BLOCK_H
 
-#include "trainer/model/activations.h"
+#include "trainer/model/pass.h"
 #include "trainer/model/residual.h"
 
 /* s->x with `in` becomes the stream. s->mid gets what this block adds to it, but for the bias of

@@ -5,7 +5,7 @@
 #ifndef TRAINER_MODEL_MLP_BLOCK_H
 #define TRAINER_MODEL_MLP_BLOCK_H
 
-#include "trainer/model/activations.h"
+#include "trainer/model/pass.h"
 
 /* s->mid holds what the attention block added to s->x, and becomes the stream. out (memory for
  * collectives) gets what this block adds to it, but for the bias of its row layer; NULL: it is not

@@ -34,15 +34,6 @@ static bool is_cut(const struct source *s, const struct param *p)
     return s->layout->tensors[p->tensor].placement.dim >= 0;
 }
 
-/* Outputs of a column layer that this rank has, of one part of it. */
-static int64_t width_of(const struct source *s, const struct param *p)
-{
-    bool fused = s->layout->tensors[p->tensor].role == ROLE_QKV;
-    int axis = family_of(s->net->model)->in_out ? 1 : 0;
-
-    return fused && !is_cut(s, p) ? p->box.len[axis] / 3 : p->box.len[axis];
-}
-
 /* The layers of this rank's stages, chunk by chunk. */
 static void list_layers(struct net *n, const struct layout *l, int rank)
 {
@@ -84,31 +75,16 @@ static struct vocab_rows count_rows(const struct source *s, enum tensor_role rol
     return rows;
 }
 
-static tp_status count_widths(struct net *n, const struct source *s, struct tp_err *err)
+/* Of the embedding, of the head. */
+static void count_vocabulary(struct net *n, const struct source *s)
 {
-    const struct model *m = n->model;
-    const struct param *q = NULL, *k = NULL, *up = NULL;
-    int layer = n->layer_numbers[0];
-    bool fused = family_tensor_find(family_of(m), ROLE_QKV) != NULL;
-    tp_status st;
+    bool tied = n->model->tied;
 
-    TP_TRY(need(&q, s, fused ? ROLE_QKV : ROLE_Q, layer, err));
-    TP_TRY(need(&k, s, fused ? ROLE_QKV : ROLE_K, layer, err));
-    TP_TRY(need(&up, s, ROLE_UP, layer, err));
-    n->q_width = width_of(s, q);
-    n->kv_width = width_of(s, k);
-    n->ffn = width_of(s, up);
-    n->qkv_width = n->q_width + 2 * n->kv_width;
-    n->up_width = (family_of(m)->mlp == FAMILY_SWIGLU ? 2 : 1) * n->ffn;
-    n->heads = n->q_width / m->head_dim;
-    n->kv_heads = n->kv_width / m->head_dim;
     if (n->is_first)
         n->table = count_rows(s, ROLE_EMBEDDING, LAYER_FIRST);
     if (n->is_last)
-        n->logit = m->tied ? count_rows(s, ROLE_EMBEDDING, LAYER_FIRST)
-                           : count_rows(s, ROLE_HEAD, LAYER_LAST);
-done:
-    return st;
+        n->logit =
+            count_rows(s, tied ? ROLE_EMBEDDING : ROLE_HEAD, tied ? LAYER_FIRST : LAYER_LAST);
 }
 
 int64_t vocab_rows_of(const struct vocab_rows *v, int shard, int64_t *first)
@@ -120,25 +96,32 @@ int64_t vocab_rows_of(const struct vocab_rows *v, int shard, int64_t *first)
 }
 
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
-                   const struct params *p, int rank, int64_t seq, struct arena *arena,
+                   const struct params *p, const struct rank_dims *d, int rank, struct arena *arena,
                    struct tp_err *err)
 {
     const struct source s = { n, l, p };
     struct mesh_coord at = mesh_coord_of(&l->spec, rank);
-    struct zigzag tokens = zigzag_of(&l->spec, at.cp, seq);
 
     *n = (struct net){ .model = m,
-                       .dtype = p->dtype,
-                       .tokens = tokens,
-                       .seq = zigzag_tokens(&tokens),
-                       .split = l->spec.sp ? l->spec.tp : 1,
+                       .dtype = d->dtype,
+                       .recompute = d->recompute,
+                       .tokens = zigzag_of(&l->spec, at.cp, d->seq * l->spec.cp),
+                       .seq = d->seq,
+                       .split = d->split,
                        .is_sharded = p->sharded,
-                       .is_first = at.pp == 0,
-                       .is_last = at.pp == l->spec.pp - 1,
+                       .is_first = d->is_first,
+                       .is_last = d->is_last,
                        .n_chunks = l->spec.vpp,
-                       .shards = p->n_shards,
-                       .n_virtual = p->n_virtual,
-                       .same_bits = p->same_bits };
+                       .shards = d->shards,
+                       .n_virtual = d->n_virtual,
+                       .same_bits = d->same_bits,
+                       .heads = d->heads,
+                       .kv_heads = d->kv_heads,
+                       .ffn = d->ffn,
+                       .q_width = d->q_width,
+                       .kv_width = d->kv_width,
+                       .qkv_width = d->qkv_width,
+                       .up_width = d->up_width };
     n->chunks = arena_array(arena, (size_t)n->n_chunks, sizeof *n->chunks);
     n->layer_numbers = arena_array(arena, (size_t)m->layers, sizeof *n->layer_numbers);
     n->layers = arena_array(arena, (size_t)m->layers, sizeof *n->layers);
@@ -146,18 +129,8 @@ tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
         return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", m->layers);
     list_layers(n, l, rank);
     find_units(n, p);
-    return count_widths(n, &s, err);
-}
-
-void net_take(struct net *n, int64_t sequences, struct buffer_pool *shared, struct buffer_pool *own)
-{
-    if (n->split > 1)
-        n->whole = buffer_pool_take(shared, sequences * n->seq * n->model->hidden, sizeof(float));
-    if (n->shards > 1)
-        n->sums =
-            buffer_pool_take(own, n->shards * sequences * n->seq * n->model->hidden, sizeof(float));
-    if (family_of(n->model)->position == FAMILY_ROTARY)
-        n->rope = buffer_pool_take(own, n->seq * n->model->head_dim, sizeof(float));
+    count_vocabulary(n, &s);
+    return TP_OK;
 }
 
 /* ---- views ---- */
@@ -306,7 +279,7 @@ static void fill_rope(struct net *n)
 }
 
 tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,
-                   const struct parallel *par, struct tp_err *err)
+                   const struct scratch *w, const struct parallel *par, struct tp_err *err)
 {
     const struct model *m = n->model;
     const struct source s = { n, l, p };
@@ -314,6 +287,9 @@ tp_status net_bind(struct net *n, const struct layout *l, const struct params *p
 
     n->tp = par->tp;
     n->ring = (struct ring_group){ &n->k, par->cp, n->q_width, n->kv_width, n->qkv_width };
+    n->whole = w->whole;
+    n->sums = w->sums;
+    n->rope = w->rope;
     for (int i = 0; i < n->n_layers; i++)
         TP_TRY(bind_layer(&n->layers[i], &s, n->layer_numbers[i], err));
     if (n->is_first)

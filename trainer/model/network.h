@@ -17,6 +17,7 @@
 #include "trainer/context/zigzag.h"
 #include "trainer/data_parallel/params.h"
 #include "trainer/process_groups.h"
+#include "trainer/sizing/activations.h"
 #include "trainer/tensor/parallel_linear.h"
 
 struct norm {
@@ -87,20 +88,18 @@ struct net {
     float *rope;                   /* kernels/rope.h's table for the rank's seq positions */
 };
 
-/* Find this rank's layers and tokens, and count heads, features and rows from the boxes of `p`.
- * seq: tokens of a whole sequence. */
+/* Find this rank's layers and tokens, and the rows of its vocabulary from the boxes of `p`. d: the
+ * dimensions of its stage. */
 tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
-                   const struct params *p, int rank, int64_t seq, struct arena *arena,
+                   const struct params *p, const struct rank_dims *d, int rank, struct arena *arena,
                    struct tp_err *err);
 
 /* Rows that a shard has; *first is the first of them. */
 int64_t vocab_rows_of(const struct vocab_rows *v, int shard, int64_t *first);
 
-void net_take(struct net *n, int64_t sequences, struct buffer_pool *shared,
-              struct buffer_pool *own);
-
-/* Point the layers at parameters that have memory, and fill the rotary table; n->k is set. */
+/* Point the layers at parameters and scratch that have memory, and fill the rotary table; n->k is
+ * set. */
 tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,
-                   const struct parallel *par, struct tp_err *err);
+                   const struct scratch *w, const struct parallel *par, struct tp_err *err);
 
 #endif

@@ -7,7 +7,7 @@
 #ifndef TRAINER_MODEL_RESIDUAL_H
 #define TRAINER_MODEL_RESIDUAL_H
 
-#include "trainer/model/activations.h"
+#include "trainer/model/pass.h"
 
 /* What has to be added to a block's result before it is the stream; NULL: nothing. */
 struct arriving {

@@ -5,7 +5,7 @@
 #ifndef TRAINER_MODEL_STAGE_H
 #define TRAINER_MODEL_STAGE_H
 
-#include "trainer/model/activations.h"
+#include "trainer/model/pass.h"
 
 /* Where a chunk's input belongs: the stream, before stage_forward. The first stage makes it itself.
  */

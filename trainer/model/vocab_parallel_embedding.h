@@ -7,7 +7,7 @@
 #ifndef TRAINER_MODEL_VOCAB_PARALLEL_EMBEDDING_H
 #define TRAINER_MODEL_VOCAB_PARALLEL_EMBEDDING_H
 
-#include "trainer/model/activations.h"
+#include "trainer/model/pass.h"
 
 /* x[rows][h], memory for collectives. */
 void embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids);

@@ -7,7 +7,7 @@
 #ifndef TRAINER_MODEL_VOCAB_PARALLEL_LOSS_H
 #define TRAINER_MODEL_VOCAB_PARALLEL_LOSS_H
 
-#include "trainer/model/activations.h"
+#include "trainer/model/pass.h"
 #include "trainer/model/residual.h"
 
 /* From s->x, which with `in` becomes the stream, to scratch wide: this rank's columns of the

@@ -1,0 +1,78 @@
+/*
+ * tests/unit/trainer_sizing.c - buffers are counted as they are taken, and needs that are too large
+ * to count. Whether a trainer takes exactly what is counted is in trainer_step.c.
+ * covers: trainer/sizing/buffer_pool trainer/sizing/activations trainer/sizing/memory
+ * covers: trainer/sizing/param_count trainer/sizing/param_list trainer/sizing/param_spans
+ * covers: trainer/sizing/rank_dims trainer/sizing/step_buffers
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "trainer/sizing/activations.h"
+#include "trainer/sizing/memory.h"
+
+Test(sizing, a_pool_counts_what_it_gives)
+{
+    struct buffer_pools count = { 0 }, real = { 0 };
+
+    for (int round = 0; round < 2; round++) {
+        struct buffer_pools *p = round ? &real : &count;
+        int64_t n;
+
+        if (round)
+            real.own.base = aligned_alloc(64, (size_t)count.own.used);
+        buffer_pool_take(&p->own, BUFFER_WEIGHTS, 3, 4);
+        n = buffer_pools_repeat(p, 5);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t inner = buffer_pools_repeat(p, 7);
+
+            for (int64_t k = 0; k < inner; k++)
+                buffer_pool_take(&p->own, BUFFER_ACTIVATIONS, 65, 1);
+            buffer_pools_repeat_end(p, 7);
+            buffer_pool_take(&p->own, BUFFER_ACTIVATIONS, 1, 8);
+        }
+        buffer_pools_repeat_end(p, 5);
+        n = buffer_pools_repeat(p, 0);
+        cr_assert_eq(n, 0);
+        buffer_pools_repeat_end(p, 0);
+        buffer_pool_take(&p->own, BUFFER_WEIGHTS, 1, 1);
+        cr_expect_eq(p->own.used, 64 + 5 * (7 * 128 + 64) + 64);
+        cr_expect_eq(buffer_pools_bytes(p, BUFFER_ACTIVATIONS), 5 * (7 * 128 + 64));
+        cr_expect_eq(buffer_pools_bytes(p, BUFFER_WEIGHTS), 128);
+    }
+    free(real.own.base);
+}
+
+Test(sizing, a_pool_that_overflows_says_so)
+{
+    struct buffer_pools p = { 0 };
+
+    buffer_pools_repeat(&p, INT64_C(1) << 40);
+    buffer_pool_take(&p.own, BUFFER_WEIGHTS, INT64_C(1) << 30, 4);
+    cr_expect_eq(p.own.used, INT64_MAX);
+}
+
+/* A need that does not fit into 64 bits must not look small. */
+Test(sizing, a_need_beyond_64_bits_is_the_largest)
+{
+    struct model m = { .vocab = 256, .layers = 1000, .heads = 8, .kv_heads = 8, .head_dim = 64 };
+    struct workload w = { .seq_length = 1 << 10,
+                          .global_batch_size = 1 << 20,
+                          .micro_batch_size = 1 };
+    struct spec s = spec_default();
+    struct memory_model mm;
+    struct arena a = { 0 };
+    struct tp_err err = { 0 };
+    int64_t before = 0;
+
+    m.hidden = m.ffn = 1 << 20;
+    cr_assert_eq(memory_model_make(&mm, &m, &a, &err), TP_OK, "%s", err.msg);
+    for (; w.micro_batch_size <= 1 << 20; w.micro_batch_size *= 2) {
+        int64_t need = memory_estimate(&mm, &s, &w, true).total;
+
+        cr_assert(need > before || need == MEMORY_MOST, "%lld", (long long)need);
+        before = need;
+    }
+    cr_assert_eq(before, MEMORY_MOST);
+    arena_free(&a);
+}

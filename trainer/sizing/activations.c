@@ -1,0 +1,177 @@
+/* trainer/sizing/activations.c - see trainer/sizing/activations.h. */
+#include "trainer/sizing/activations.h"
+
+/* Where a layer's buffers are taken from, and what for. */
+struct place {
+    const struct rank_dims *dims;
+    struct buffer_pools *pools;
+    enum buffer_kind kind;
+};
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t rows_of(const struct rank_dims *d)
+{
+    return d->sequences * d->seq;
+}
+
+/* Of the residual: with sp a rank has a part of the rows. */
+static int64_t residual_rows(const struct rank_dims *d)
+{
+    return rows_of(d) / d->split;
+}
+
+/* n elements of the run's dtype. */
+static void *take_typed(const struct place *p, int64_t n)
+{
+    return buffer_pool_take(&p->pools->own, p->kind, n, dtype_bytes(p->dims->dtype));
+}
+
+static float *take_floats(const struct place *p, int64_t n)
+{
+    return buffer_pool_take(&p->pools->own, p->kind, n, sizeof(float));
+}
+
+/* Floats that collectives reach. */
+static float *take_shared(const struct place *p, int64_t n)
+{
+    return buffer_pool_take(&p->pools->shared, p->kind, n, sizeof(float));
+}
+
+/* ---- what a microbatch keeps ---- */
+
+/* What attention leaves. */
+static void attended_take(struct layer_slot *s, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t parts = rows_of(d) * d->shards;
+
+    s->attended = take_typed(p, parts * d->q_width);
+    s->lse = take_floats(p, parts * d->heads);
+}
+
+/* Everything but x; what attention leaves only where it is kept. */
+static void layer_take(struct layer_slot *s, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t rows = residual_rows(d), parts = rows_of(d) * d->shards;
+
+    s->stats = take_floats(p, d->norm_stats * rows);
+    s->normed = take_typed(p, rows * d->hidden);
+    s->qkv = take_typed(p, parts * d->qkv_width);
+    if (d->recompute != RECOMPUTE_SELECTIVE)
+        attended_take(s, p);
+    s->mid = take_shared(p, rows * d->hidden);
+    s->mid_stats = take_floats(p, d->norm_stats * rows);
+    s->mid_normed = take_typed(p, rows * d->hidden);
+    s->up = take_floats(p, parts * d->up_width);
+    s->hidden = take_typed(p, parts * d->ffn);
+}
+
+static void slot_take(struct slot *s, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t rows = residual_rows(d), n;
+
+    s->ids = buffer_pool_take(&p->pools->own, p->kind, rows_of(d), sizeof *s->ids);
+    s->targets = buffer_pool_take(&p->pools->own, p->kind, rows_of(d), sizeof *s->targets);
+    n = buffer_pools_repeat(p->pools, d->stage_layers);
+    for (int64_t i = 0; i < n; i++) {
+        s->layers[i].x = take_shared(p, rows * d->hidden);
+        if (d->recompute != RECOMPUTE_FULL)
+            layer_take(&s->layers[i], p);
+    }
+    buffer_pools_repeat_end(p->pools, d->stage_layers);
+    s->x = take_shared(p, rows * d->hidden);
+    if (d->is_last) {
+        s->stats = take_floats(p, d->norm_stats * rows);
+        s->normed = take_typed(p, rows * d->hidden);
+    }
+}
+
+void slots_take(struct slot *slots, int64_t n, const struct rank_dims *d, struct buffer_pools *p)
+{
+    const struct place place = { d, p, BUFFER_ACTIVATIONS };
+    int64_t times = buffer_pools_repeat(p, n);
+
+    for (int64_t i = 0; i < times; i++)
+        slot_take(&slots[i], &place);
+    buffer_pools_repeat_end(p, n);
+}
+
+/* ---- what layers use one after another ---- */
+
+static void ring_take(struct ring *r, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t elements = rows_of(d) * 2 * d->kv_width;
+
+    for (int i = 0; i < 2 && d->is_ring; i++) {
+        r->kv[i] = buffer_pool_take(&p->pools->shared, p->kind, elements, dtype_bytes(d->dtype));
+        r->dkv[i] = take_shared(p, elements);
+    }
+}
+
+/* Gradients of the residual; with pipelines they are sent. */
+static void residual_grads_take(struct scratch *s, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t n = residual_rows(d) * d->hidden;
+
+    if (!d->is_pipeline)
+        s->dx_buffers[0] = take_floats(p, n);
+    for (int i = 0; d->is_pipeline && i < SCRATCH_DX_BUFFERS; i++)
+        s->dx_buffers[i] = take_shared(p, n);
+    s->dx = s->dx_buffers[0];
+    s->dnormed = take_shared(p, n);
+}
+
+/* Of gradients of a part's width. */
+static void wide_take(struct scratch *s, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t parts = rows_of(d) * d->shards, vocab = most(d->table_rows, d->logit_rows);
+
+    s->wide = take_floats(p, parts * most(most(d->ffn, d->q_width), vocab));
+    s->dqkv = take_floats(p, parts * d->qkv_width);
+    if (d->dtype == DTYPE_BF16) {
+        s->narrow = take_typed(p, parts * most(most(d->up_width, d->qkv_width), vocab));
+        s->dy = take_typed(p, residual_rows(d) * d->hidden);
+    }
+}
+
+static void loss_take(struct scratch *s, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+
+    s->row_max = take_shared(p, rows_of(d));
+    s->row_sums = take_shared(p, 2 * rows_of(d));
+    if (d->shards > 1)
+        s->part_sums = take_floats(p, 2 * rows_of(d) * d->shards);
+}
+
+void scratch_take(struct scratch *s, const struct rank_dims *d, struct buffer_pools *pools)
+{
+    const struct place p = { d, pools, BUFFER_WORKSPACE };
+    int64_t whole = rows_of(d) * d->hidden;
+
+    residual_grads_take(s, &p);
+    wide_take(s, &p);
+    if (d->recompute == RECOMPUTE_FULL)
+        layer_take(&s->layer, &p);
+    if (d->recompute == RECOMPUTE_SELECTIVE)
+        attended_take(&s->layer, &p);
+    ring_take(&s->ring, &p);
+    loss_take(s, &p);
+    if (d->same_bits)
+        s->blocks = take_shared(&p, d->n_virtual / d->split * d->norm_stats * d->hidden);
+    if (d->split > 1)
+        s->whole = take_shared(&p, whole);
+    if (d->shards > 1)
+        s->sums = take_floats(&p, d->shards * whole);
+    if (d->is_rotary)
+        s->rope = take_floats(&p, d->seq * d->head_dim);
+}

@@ -1,0 +1,70 @@
+/*
+ * trainer/sizing/memory.h - bytes that a rank of tp-train needs, before anything is allocated.
+ *
+ * They are counted by the code that takes the buffers (trainer/sizing/buffer_pool.h). A layer is
+ * counted once, so the cost does not depend on the number of layers or ranks.
+ */
+#ifndef TRAINER_SIZING_MEMORY_H
+#define TRAINER_SIZING_MEMORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/arena.h"
+#include "core/err.h"
+#include "layout/model.h"
+#include "layout/spec.h"
+#include "layout/workload.h"
+#include "trainer/sizing/buffer_pool.h"
+#include "trainer/sizing/param_count.h"
+#include "trainer/sizing/rank_dims.h"
+
+struct memory_need {
+    int64_t params, grads, master, moments; /* this rank's shard, and its buckets or FSDP units */
+    int64_t activations;                    /* kept from forward to backward */
+    int64_t workspace; /* reused by every layer: logits, gradients of one layer */
+    int64_t staging;   /* copy of the state that is being saved */
+    int64_t overhead;  /* program, libraries, tables */
+    int64_t total;
+};
+
+/* 2 EiB. */
+#define MEMORY_MOST (INT64_MAX / 4)
+
+/* A model of which ranks are counted. Not for several threads at a time: it keeps what it counted
+ * last. */
+struct memory_model {
+    const struct model *model; /* borrowed */
+    struct model_cuts cuts;
+    struct param_tensors tensors;
+    struct param_units units; /* of the last question */
+    bool has_units;
+};
+
+/* Lives in the arena. Errors as model_params. */
+tp_status memory_model_make(struct memory_model *out, const struct model *m, struct arena *arena,
+                            struct tp_err *err);
+
+/* What the first rank of a pipeline stage takes; no other rank of the stage takes more. */
+struct memory_rank {
+    struct rank_dims dims;
+    struct param_sizes params;
+    struct buffer_pools pools; /* counted */
+};
+
+/* False: it cannot be counted in 64 bits. */
+bool memory_rank_count(struct memory_rank *out, struct memory_model *mm, const struct spec *s,
+                       const struct workload *w, int pp);
+
+/* Stages of which one has the largest rank, in ascending order; returns how many. */
+enum { MEMORY_STAGES = 3 };
+int memory_stages(int out[MEMORY_STAGES], int pp);
+
+/* The need of the largest rank, with one kernel thread, cut as the model's plan says. A batch that
+ * is not known, or too small for a microbatch a rank, stands for as many of those as a pipeline can
+ * keep. saves: checkpoints, from a copy of the state. What cannot be counted in 64 bits is
+ * MEMORY_MOST in total. */
+struct memory_need memory_estimate(struct memory_model *mm, const struct spec *s,
+                                   const struct workload *w, bool saves);
+
+#endif

@@ -1,0 +1,60 @@
+/*
+ * trainer/sizing/param_count.h - how much memory a rank's parameters take, from the tensors of one
+ * layer: its layers are alike, so what one takes counts as often as the rank has layers.
+ */
+#ifndef TRAINER_SIZING_PARAM_COUNT_H
+#define TRAINER_SIZING_PARAM_COUNT_H
+
+#include "core/arena.h"
+#include "core/err.h"
+#include "layout/model.h"
+#include "trainer/sizing/param_list.h"
+#include "trainer/sizing/param_spans.h"
+
+/* A model's tensors before the layers, of one layer, and after the layers. */
+struct param_tensors {
+    int n;
+    struct tensor *tensors;
+    bool ties; /* the head uses the embedding's weights */
+};
+
+/* Lives in the arena. Errors as model_params. */
+tp_status param_tensors_list(struct param_tensors *out, const struct model *m, struct arena *arena,
+                             struct tp_err *err);
+
+/* What an owner's part of a bucket takes at most, and how many buckets there are. */
+struct param_buckets {
+    int64_t n, grads, weight_bytes;
+};
+
+/* Entries that follow each other in a rank's list. */
+struct param_unit {
+    int64_t n_entries, n;               /* n: elements, without gaps */
+    int64_t elements, vectors, partial; /* in the spans */
+    int64_t owned, owned_partial;       /* of the first owner */
+    int64_t owned_grads, owned_bytes;   /* in a pack that has all of it */
+    int64_t table, owned_table;         /* of the embedding */
+    int64_t rows;                       /* that count in the norm */
+    int64_t places;                     /* numbers of the norm, of all ranks of a stage */
+    struct param_buckets buckets;       /* when it has buckets of its own */
+};
+
+/* The parts of a model as the first rank of a stage has them. */
+struct param_units {
+    struct param_rank rank;
+    struct param_unit before, copy, layer, after; /* copy: of the embedding, on the last stage */
+};
+
+struct param_units param_units_count(const struct param_tensors *t, const struct param_rank *r);
+
+/* A stage of a pipeline. */
+struct param_stage {
+    bool is_first, is_last;
+    int64_t n_layers, model_layers; /* of this rank, and of the model */
+    int n_levels;                   /* --same-bits: same_bits_tree_levels */
+};
+
+/* The sizes of the first rank of the stage; no other rank of it needs more. */
+struct param_sizes param_sizes_count(const struct param_units *u, const struct param_stage *s);
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * trainer/sizing/rank_dims.h - the dimensions of a rank's part of a run: widths, rows, layers and
+ * microbatches. Every buffer of activations has a size made of these.
+ *
+ * They are those of the first rank of a pipeline stage. Other ranks of the stage have the same, or
+ * less where the vocabulary does not divide; they take the same buffers.
+ */
+#ifndef TRAINER_SIZING_RANK_DIMS_H
+#define TRAINER_SIZING_RANK_DIMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "layout/model.h"
+#include "layout/spec.h"
+#include "layout/workload.h"
+
+/* Which parts of a model its parallel plan cuts. */
+struct model_cuts {
+    bool attention, mlp, embedding, head;
+};
+
+struct model_cuts model_cuts_of(const struct model *m);
+
+struct rank_dims {
+    enum dtype dtype;
+    enum recompute recompute;
+    int64_t micros;           /* microbatches of a step */
+    int64_t sequences;        /* of a microbatch */
+    int64_t seq;              /* tokens of a sequence; with cp those of this rank */
+    int64_t hidden, head_dim; /* of the model */
+    int norm_stats;           /* floats that a norm keeps for each row */
+    bool is_rotary;           /* positions are a table, not weights */
+
+    bool is_first, is_last; /* has the embedding; has the head */
+    bool is_pipeline;       /* there are several stages */
+    bool is_ring;           /* sequences are cut over cp ranks */
+    int split;              /* ranks that share the rows of the residual: tp with sp, else 1 */
+    int n_layers;           /* of this rank */
+    int stage_layers;       /* of its largest virtual stage */
+    int64_t n_slots;        /* microbatches that it keeps activations of at a time */
+
+    bool same_bits;
+    int n_virtual, shards; /* tensor shards of the run, and of this rank: tp and 1 */
+
+    /* of one shard */
+    int64_t heads, kv_heads, ffn;
+    int64_t q_width, kv_width, qkv_width; /* qkv_width: of query, key and value */
+    int64_t up_width;                     /* gate and up, or up */
+    int64_t table_rows, logit_rows;       /* of the embedding, of the head; 0 on other stages */
+};
+
+/* The dimensions of the first rank of stage `pp`. cuts: of m. When the batch is not known,
+ * there are as many microbatches as a pipeline can keep. */
+struct rank_dims rank_dims_make(const struct model *m, const struct model_cuts *cuts,
+                                const struct spec *s, const struct workload *w, int pp);
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * trainer/sizing/step_buffers.h - what a step exchanges with the host: its numbers and its tokens.
+ */
+#ifndef TRAINER_SIZING_STEP_BUFFERS_H
+#define TRAINER_SIZING_STEP_BUFFERS_H
+
+#include "trainer/sizing/buffer_pool.h"
+#include "trainer/sizing/rank_dims.h"
+
+struct optimizer_numbers {
+    double squares; /* the sum of squares of all gradients */
+    double norm;    /* its root: the norm of the gradients before clipping */
+    double scale;   /* what clipping multiplies gradients by */
+};
+
+struct step_numbers {
+    struct optimizer_numbers optimizer;
+    double loss;     /* the sum over microbatches; on the last stage */
+    double losses[]; /* of each microbatch, in order */
+};
+
+struct step_buffers {
+    struct step_numbers *numbers;      /* device memory */
+    struct step_numbers *numbers_read; /* pinned; without the losses */
+    int32_t *tokens;                   /* pinned: [microbatches][2: inputs, targets][rows] */
+};
+
+void step_buffers_take(struct step_buffers *b, const struct rank_dims *d, struct buffer_pools *p);
+
+#endif
