@@ -46,7 +46,7 @@ int64_t train_config_sequence(const struct train_config *c, int dp_rank, int64_t
     return c->global_batch_size / c->spec.dp * dp_rank + micro * c->micro_batch_size;
 }
 
-static tp_status check_optimizer(const struct optimizer_options *o, struct tp_err *err)
+static tp_status check_optimizer(const struct train_optimizer *o, struct tp_err *err)
 {
     if (o->lr < 0 || o->min_lr < 0)
         return tp_fail(err, TP_E_USAGE, "--lr %g and --min-lr %g must not be negative", o->lr,

@@ -13,14 +13,14 @@
 #include "layout/spec.h"
 #include "layout/workload.h"
 
-enum resume_mode {
+enum train_resume {
     RESUME_NO,
     RESUME_AUTO, /* an empty root starts from the beginning, said loudly */
     RESUME_MUST, /* an empty root is an error */
 };
 
 /* AdamW (Loshchilov and Hutter 2019), linear warmup, then a cosine to min_lr at the last step. */
-struct optimizer_options {
+struct train_optimizer {
     double lr, min_lr, beta1, beta2, eps, weight_decay;
     double clip; /* largest L2 norm of all gradients; 0: no clipping */
     int64_t warmup;
@@ -35,7 +35,7 @@ struct train_config {
     int64_t seq_length;        /* tokens in a sequence */
     int64_t global_batch_size; /* sequences in a step, over all ranks */
     int64_t micro_batch_size;  /* sequences a dp rank takes at once; 0: all of its share */
-    struct optimizer_options opt;
+    struct train_optimizer opt;
     int64_t seed;
     enum dtype dtype; /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */
     enum recompute recompute;
@@ -45,8 +45,10 @@ struct train_config {
     const char *ckpt;   /* root; NULL: nothing is saved */
     int64_t save_every; /* 0: the last step only */
     int keep;           /* newest checkpoints that stay; 0: all */
-    enum resume_mode resume;
-    const char *log, *logits;  /* files, or NULL */
+    enum train_resume resume;
+    const char *log, *logits; /* files, or NULL */
+    const char *epoch; /* text of the epoch that the launcher has claimed for the checkpoint root;
+                          NULL or empty: rank 0 claims one */
     const char *heartbeat_dir; /* where ranks report to their watcher; NULL: nobody watches */
 };
 

@@ -11,12 +11,12 @@
  * memory out[rows][net.logit.all]. */
 static void collect(float *out, const struct trainer *t)
 {
-    const struct net *n = &t->net;
+    const struct network *n = &t->net;
     int64_t rows = t->config->micro_batch_size * n->seq, first;
 
     for (int s = 0; s < n->shards; s++) {
-        const float *from = t->scratch.wide + s * rows * n->logit.each;
-        int64_t cols = vocab_rows_of(&n->logit, s, &first);
+        const float *from = t->scratch.ffn_scratch + s * rows * n->logit.each;
+        int64_t cols = network_vocab_rows_of(&n->logit, s, &first);
 
         device_copy_2d(n->k.queue,
                        &(struct device_copy){ .dst = out + s * n->logit.each,

@@ -193,7 +193,7 @@ done:
 }
 
 /* Once: weights that are no numbers stay so, and are saved as what they are. */
-static void warn_of_nan(struct loop *l, const struct log_entry *e)
+static void warn_of_nan(struct loop *l, const struct train_log_entry *e)
 {
     if (l->warned_of_nan || (isfinite(e->loss) && isfinite(e->grad_norm)))
         return;
@@ -210,21 +210,22 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
 {
     const struct train_config *c = l->t->config;
     char spec[SPEC_TEXT_MAX], line[LOG_TEXT_MAX];
-    const struct log_entry e = { .step = l->t->position.step - 1,
-                                 .steps = c->steps,
-                                 .loss = isnan(r->loss_share) ? NAN : r->loss_share, /* no -nan */
-                                 .grad_norm = isnan(r->grad_norm) ? NAN : r->grad_norm,
-                                 .lr = r->lr,
-                                 .tokens = l->t->position.tokens,
-                                 .seconds = seconds,
-                                 .tokens_per_s =
-                                     (double)(c->global_batch_size * c->seq_length) / seconds,
-                                 .save_seconds = save_seconds,
-                                 .cpu_seconds = l->cpu_of_all,
-                                 .comm_wait_seconds = l->waited,
-                                 .comm_hidden_seconds = l->hidden,
-                                 .peak_rss_bytes = peak_rss_bytes(),
-                                 .layout = spec_format(spec, &c->spec) };
+    const struct train_log_entry e = { .step = l->t->position.step - 1,
+                                       .steps = c->steps,
+                                       .loss =
+                                           isnan(r->loss_share) ? NAN : r->loss_share, /* no -nan */
+                                       .grad_norm = isnan(r->grad_norm) ? NAN : r->grad_norm,
+                                       .lr = r->lr,
+                                       .tokens = l->t->position.tokens,
+                                       .seconds = seconds,
+                                       .tokens_per_s =
+                                           (double)(c->global_batch_size * c->seq_length) / seconds,
+                                       .save_seconds = save_seconds,
+                                       .cpu_seconds = l->cpu_of_all,
+                                       .comm_wait_seconds = l->waited,
+                                       .comm_hidden_seconds = l->hidden,
+                                       .peak_rss_bytes = peak_rss_bytes(),
+                                       .layout = spec_format(spec, &c->spec) };
 
     if (!l->is_first)
         return TP_OK;

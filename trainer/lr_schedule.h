@@ -8,6 +8,6 @@
 #include "trainer/config.h"
 
 /* step from 0, of `steps` in the whole run. */
-double schedule_lr(const struct optimizer_options *o, int64_t step, int64_t steps);
+double schedule_lr(const struct train_optimizer *o, int64_t step, int64_t steps);
 
 #endif

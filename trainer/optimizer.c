@@ -19,10 +19,10 @@ static void own_squares(double *sum, const struct params *p)
     p->k.ops->sum_doubles(p->k.queue, &(struct sum_doubles){ sum, p->squares, 1, n });
 }
 
-void optimizer_norm(struct optimizer_numbers *n, const struct params *p, const struct parallel *par,
-                    double clip)
+void optimizer_norm(struct step_optimizer *n, const struct params *p,
+                    const struct process_groups *par, double clip)
 {
-    struct comm *holders = p->n_owners > 1 ? par->owners : par->model;
+    struct comm *holders = p->n_owners > 1 ? par->pp_dp_tp : par->model;
 
     if (p->same_bits) {
         same_bits_squares(&n->squares, p, par);
@@ -35,11 +35,11 @@ void optimizer_norm(struct optimizer_numbers *n, const struct params *p, const s
                              &(struct grad_norm_clip){ &n->squares, clip, &n->norm, &n->scale });
 }
 
-static void update_bucket(const struct params *p, const struct bucket *b,
+static void update_bucket(const struct params *p, const struct param_bucket *b,
                           const struct adamw_options *o, double weight_decay, const double *scale)
 {
     for (int i = b->first; i < b->first + b->n; i++) {
-        const struct owned x = params_owned(p, &p->list[i]);
+        const struct param_owned x = params_owned(p, &p->list[i]);
 
         p->k.ops->adamw_step(
             p->k.queue, &(struct adamw_step){ .p = x.value,
@@ -54,11 +54,11 @@ static void update_bucket(const struct params *p, const struct bucket *b,
     }
 }
 
-void optimizer_update(const struct optimizer_numbers *n, const struct optimizer_step *s,
+void optimizer_update(const struct step_optimizer *n, const struct optimizer_step *s,
                       struct bucket_transfer *weights)
 {
     const struct params *p = weights->params;
-    const struct optimizer_options *o = s->options;
+    const struct train_optimizer *o = s->options;
     double t = (double)(s->step + 1);
     const struct adamw_options adamw = { .lr = s->lr,
                                          .beta1 = o->beta1,

@@ -14,18 +14,18 @@
 
 /* Fill *n: the L2 norm over all parameters of the model, each element counted once. Collective over
  * the ranks of a replica; the same on every rank. clip: the largest norm; 0: any. */
-void optimizer_norm(struct optimizer_numbers *n, const struct params *p, const struct parallel *par,
-                    double clip);
+void optimizer_norm(struct step_optimizer *n, const struct params *p,
+                    const struct process_groups *par, double clip);
 
 struct optimizer_step {
-    const struct optimizer_options *options;
+    const struct train_optimizer *options;
     int64_t step; /* from 0 */
     double lr;
 };
 
 /* Clip by *n and update weights and moments. Collective over dp under ZeRO: `weights` sends them.
  */
-void optimizer_update(const struct optimizer_numbers *n, const struct optimizer_step *s,
+void optimizer_update(const struct step_optimizer *n, const struct optimizer_step *s,
                       struct bucket_transfer *weights);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 /* The communicators of a pipeline. */
-static tp_status make_pipeline(struct parallel *p, struct tp_err *err)
+static tp_status make_pipeline(struct process_groups *p, struct tp_err *err)
 {
     const struct spec *s = &p->spec;
     const struct mesh_coord *at = &p->at;
@@ -15,13 +15,13 @@ static tp_status make_pipeline(struct parallel *p, struct tp_err *err)
     TP_TRY(comm_split(&p->model, p->world, at->dp * s->cp + at->cp, comm_rank(p->world), err));
     TP_TRY(comm_split(&p->pp_forward, p->world, lane, at->pp, err));
     TP_TRY(comm_split(&p->pp_backward, p->world, lane, at->pp, err));
-    TP_TRY(comm_split(&p->ends, p->world, is_end ? lane : -1, at->pp, err));
+    TP_TRY(comm_split(&p->embedding_ends, p->world, is_end ? lane : -1, at->pp, err));
 done:
     return st;
 }
 
 /* Ranks that hold the same parameters, and those that hold all of them once. */
-static tp_status make_replicas(struct parallel *p, struct tp_err *err)
+static tp_status make_replicas(struct process_groups *p, struct tp_err *err)
 {
     const struct spec *s = &p->spec;
     const struct mesh_coord *at = &p->at;
@@ -30,22 +30,22 @@ static tp_status make_replicas(struct parallel *p, struct tp_err *err)
 
     TP_TRY(comm_split(&p->dp, p->world, part * s->cp + at->cp, rank, err));
     TP_TRY(comm_split(&p->cp, p->world, part * s->dp + at->dp, rank, err));
-    p->replicas = p->dp;
-    p->owners = p->world;
+    p->dp_cp = p->dp;
+    p->pp_dp_tp = p->world;
     if (s->cp > 1) {
-        p->replicas = p->twins = NULL;
-        TP_TRY(comm_split(&p->replicas, p->world, part, rank, err));
-        TP_TRY(comm_split(&p->twins, p->world, part * s->dp + at->dp, rank, err));
-        TP_TRY(comm_split(&p->owners, p->world, at->cp, rank, err));
+        p->dp_cp = p->cp_grads = NULL;
+        TP_TRY(comm_split(&p->dp_cp, p->world, part, rank, err));
+        TP_TRY(comm_split(&p->cp_grads, p->world, part * s->dp + at->dp, rank, err));
+        TP_TRY(comm_split(&p->pp_dp_tp, p->world, at->cp, rank, err));
     }
 done:
     return st;
 }
 
-tp_status parallel_make(struct parallel *out, struct comm_world *ranks, struct device *d,
-                        const struct layout *l, struct tp_err *err)
+tp_status process_groups_make(struct process_groups *out, struct comm_world *ranks,
+                              struct device *d, const struct layout *l, struct tp_err *err)
 {
-    struct parallel p = { .spec = l->spec, .ranks = ranks, .control = comm_control(ranks) };
+    struct process_groups p = { .spec = l->spec, .ranks = ranks, .control = comm_control(ranks) };
     int rank = control_rank(p.control), n_tp = l->spec.tp, kv = -1;
     tp_status st;
 
@@ -69,19 +69,19 @@ tp_status parallel_make(struct parallel *out, struct comm_world *ranks, struct d
     *out = p;
     return TP_OK;
 done:
-    parallel_free(&p);
+    process_groups_free(&p);
     return st;
 }
 
-void parallel_free(struct parallel *p)
+void process_groups_free(struct process_groups *p)
 {
     struct comm *const all[] = { p->model == p->tp ? NULL : p->model,
-                                 p->owners == p->world ? NULL : p->owners,
-                                 p->replicas == p->dp ? NULL : p->replicas,
-                                 p->twins,
+                                 p->pp_dp_tp == p->world ? NULL : p->pp_dp_tp,
+                                 p->dp_cp == p->dp ? NULL : p->dp_cp,
+                                 p->cp_grads,
                                  p->pp_forward,
                                  p->pp_backward,
-                                 p->ends,
+                                 p->embedding_ends,
                                  p->kv,
                                  p->dp,
                                  p->cp,
@@ -90,6 +90,7 @@ void parallel_free(struct parallel *p)
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         comm_free(all[i]);
-    *p =
-        (struct parallel){ .spec = p->spec, .at = p->at, .ranks = p->ranks, .control = p->control };
+    *p = (struct process_groups){
+        .spec = p->spec, .at = p->at, .ranks = p->ranks, .control = p->control
+    };
 }

@@ -149,7 +149,7 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
     for (int g = 0; g < 3; g++)
         for (int i = 0; i < p->n; i++) {
             const struct param *q = &p->list[i];
-            const struct owned o = params_owned(p, q);
+            const struct param_owned o = params_owned(p, q);
             float *const to[] = { o.value, o.exp_avg, o.exp_avg_sq };
             const struct tensor *tensor = &t->layout.tensors[q->tensor];
             int id = find_saved(m, groups[g], tensor->name);
@@ -172,7 +172,7 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
                        (size_t)tensor->ndim * sizeof *tensor->shape) != 0)
                 return tp_fail(err, TP_E_USAGE, "%s: %s has another shape than in %s", dir,
                                tensor->name, t->config->model_path);
-            if (o.n && params_twin(p, i) == i)
+            if (o.n && params_first_holder(p, i) == i)
                 wish_add(w, tensor, &q->own.box, to[g], id);
         }
     return TP_OK;
@@ -195,9 +195,9 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     TP_TRY(wish_ckpt(&w, t, m, r->from, err));
     q = request_of(&w, staging);
     TP_TRY(restore_checkpoint(&q, &found, w.ids, &stats, err));
-    t->position = (struct position){ .step = m->state.step,
-                                     .next_sample = m->state.next_sample,
-                                     .tokens = m->state.tokens };
+    t->position = (struct trainer_position){ .step = m->state.step,
+                                             .next_sample = m->state.next_sample,
+                                             .tokens = m->state.tokens };
     r->kind = RESTORE_CKPT;
     r->bytes_read = stats.bytes_read;
     r->bytes_needed = stats.bytes_wanted;
@@ -275,7 +275,7 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r,
     if (st)
         return st;
     for (int i = 0; i < p->n; i++)
-        if (p->list[i].own.n && params_twin(p, i) == i)
+        if (p->list[i].own.n && params_first_holder(p, i) == i)
             wish_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].own.box,
                      params_owned(p, &p->list[i]).value, 0);
     q = request_of(&w, staging);
@@ -295,7 +295,7 @@ static tp_status read_start(struct trainer *t, struct restore_report *r, int64_t
     tp_status st;
 
     if (step < 0 && !file_is_dir(t->config->model_path))
-        return init_weights(&t->params, &t->layout, t->model, (uint64_t)t->config->seed, err);
+        return weight_init(&t->params, &t->layout, t->model, (uint64_t)t->config->seed, err);
     TP_TRY(staging_open(&staging, t->queue, STAGING_BYTES, err));
     if (step >= 0)
         TP_TRY(read_ckpt(t, r, step, &staging, &a, err));
@@ -332,7 +332,7 @@ tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_e
     TP_TRY(control_broadcast(control, &step, sizeof step, 0, err));
     r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;
     TP_TRY(control_agree(control, read_start(t, r, step, err), err));
-    params_copy_twins(&t->params);
+    params_copy_to_holders(&t->params);
     TP_TRY(sum_bytes(r, control, err));
     bucket_transfer_start_weights(&t->weights);
 done:

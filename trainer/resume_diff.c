@@ -73,7 +73,7 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
 
 static void add_options(struct sentence *s, const char *text, const struct train_config *c)
 {
-    const struct optimizer_options *o = &c->opt;
+    const struct train_optimizer *o = &c->opt;
     const struct {
         const char *key, *name;
         double now;

@@ -50,7 +50,7 @@ static int64_t own_kv_heads(const struct trainer *t)
 
 static void line_mesh(char *buf, const struct trainer *t)
 {
-    const struct net *n = &t->net;
+    const struct network *n = &t->net;
     int world = spec_world(&t->config->spec);
     char spec[SPEC_TEXT_MAX];
 
@@ -77,9 +77,9 @@ static void line_batch(char *buf, const struct trainer *t)
                  t->net.seq / 2);
     snprintf(buf, DESCRIBE_MAX,
              "batch: %" PRId64 " sequences of %" PRId64 " tokens%s; %s%" PRId64
-             " microbatch%s of %" PRId64 "; %s has %" PRId64 " windows",
+             " microbatch%s of %" PRId64 "; %s has %" PRId64 " unsharded",
              c->global_batch_size, c->seq_length, cut, replicas, micros, micros == 1 ? "" : "es",
-             c->micro_batch_size, c->data_path, t->data.windows);
+             c->micro_batch_size, c->data_path, t->data.samples);
 }
 
 /* Parameters that zero3 gathers at a time, at most. */
@@ -102,14 +102,14 @@ static void line_bytes(char *buf, const struct trainer *t)
 {
     const struct trainer_size *s = &t->size;
     char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], d[SIZE_TEXT_MAX], e[SIZE_TEXT_MAX];
-    char windows[SIZE_TEXT_MAX + 16] = "";
+    char unsharded[SIZE_TEXT_MAX + 16] = "";
 
     if (t->params.sharded)
-        snprintf(windows, sizeof windows, ", windows %s", size_format(a, s->windows));
+        snprintf(unsharded, sizeof unsharded, ", unsharded %s", size_format(a, s->unsharded));
     snprintf(buf, DESCRIBE_MAX,
              "bytes of a rank: weights %s, gradients %s%s, optimizer %s, activations %s; together "
              "%s",
-             size_format(a, s->params), size_format(b, s->grads), windows,
+             size_format(a, s->params), size_format(b, s->grads), unsharded,
              size_format(c, s->moments), size_format(d, s->activations),
              size_format(e, s->shared + s->own));
 }
@@ -120,7 +120,7 @@ static void line_zero3(char *buf, const struct trainer *t)
     if (t->params.sharded)
         snprintf(buf, DESCRIBE_MAX,
                  "zero3: weights and gradients are dealt to %d ranks; %d times a step one of %d "
-                 "units is gathered into the windows (the largest has %" PRId64 " parameters)",
+                 "units is gathered into the unsharded (the largest has %" PRId64 " parameters)",
                  t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t));
 }
 
@@ -184,7 +184,7 @@ static void line_pipeline(char *buf, const struct trainer *t)
     buf[0] = '\0';
     if (s->p > 1)
         snprintf(buf, DESCRIBE_MAX,
-                 "pipeline: %d stages of %d chunk%s, %d microbatches: the bubble adds %.1f %% to "
+                 "pipeline: %d stages of %d vstage%s, %d microbatches: the bubble adds %.1f %% to "
                  "the work; rank 0 keeps %d of %d passes",
                  s->p, s->v, plural(s->v), s->m, 100.0 * (s->p - 1) / ((double)s->v * s->m),
                  s->ranks[0].n_slots, s->m * s->v);
@@ -193,7 +193,7 @@ static void line_pipeline(char *buf, const struct trainer *t)
 static void line_same_bits(char *buf, const struct trainer *t)
 {
     const struct train_config *c = t->config;
-    int levels = t->params.fold.levels, shards = t->net.shards;
+    int levels = t->params.pairwise.levels, shards = t->net.shards;
     char bytes[SIZE_TEXT_MAX];
 
     *buf = 0;

@@ -38,9 +38,9 @@ struct snapshot {
 
     enum phase phase;
     struct ckpt_transaction txn;
-    struct position position; /* of what is staged */
-    struct shard_info info;   /* of this rank's shard */
-    struct shard_info *infos; /* rank 0: of all; malloc'ed */
+    struct trainer_position position; /* of what is staged */
+    struct shard_info info;           /* of this rank's shard */
+    struct shard_info *infos;         /* rank 0: of all; malloc'ed */
     int n_infos;
     int64_t newest_step; /* that was committed; -1: none yet */
 
@@ -55,7 +55,7 @@ struct snapshot {
 
 static tp_status claim(struct snapshot *s, struct tp_err *err)
 {
-    const char *given = getenv("TP_EPOCH");
+    const char *given = s->config->epoch;
     int64_t newest = 0;
     char *end;
     tp_status st;
@@ -158,7 +158,7 @@ done:
 static char *options_text(const struct snapshot *s, struct arena *a)
 {
     const struct train_config *c = s->config;
-    const struct optimizer_options *o = &c->opt;
+    const struct train_optimizer *o = &c->opt;
 
     return arena_printf(a,
                         "{\"steps\": %" PRId64 ", \"batch\": %" PRId64 ", \"seq\": %" PRId64

@@ -19,7 +19,7 @@ struct snapshot;
 
 /* Take the root's next epoch and allocate the pinned memory. Collective. force: a step that exists
  * is replaced (a resumed run). An orchestrator that has claimed an epoch for this launch gives it
- * in $TP_EPOCH: then that one is used, and TP_E_STALE is returned when a newer job has come
+ * in config->epoch: then that one is used, and TP_E_STALE is returned when a newer job has come
  * meanwhile.
  */
 tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,

@@ -11,7 +11,7 @@ _Static_assert((int)SCRATCH_DX_BUFFERS == SCHEDULE_BUFFERS, "what the schedule r
 
 static struct pass pass_of(struct trainer *t, int64_t micro)
 {
-    int64_t leaf = same_bits_leaf(t->config), in_leaf = micro % leaf;
+    int64_t group = same_bits_group(t->config), in_group = micro % group;
     int64_t rows = t->config->micro_batch_size * t->net.seq;
     bool same_bits = t->config->same_bits;
 
@@ -19,22 +19,22 @@ static struct pass pass_of(struct trainer *t, int64_t micro)
                           .scratch = &t->scratch,
                           .sequences = t->config->micro_batch_size,
                           .rows = rows,
-                          .stream_rows = rows / t->net.split,
+                          .residual_rows = rows / t->net.split,
                           .units = &t->units,
-                          .add = (same_bits ? in_leaf : micro) > 0 && !t->params.sharded,
-                          .leaf = micro / leaf,
-                          .ends_leaf = same_bits && in_leaf == leaf - 1 };
+                          .add = (same_bits ? in_group : micro) > 0 && !t->params.sharded,
+                          .group = micro / group,
+                          .ends_group = same_bits && in_group == group - 1 };
 }
 
 /* Floats of the residual that stages send each other. */
-static int64_t stream_floats(const struct pass *p)
+static int64_t residual_floats(const struct pass *p)
 {
-    return p->stream_rows * p->net->model->hidden;
+    return p->residual_rows * p->net->model->hidden;
 }
 
 /* Read a microbatch's tokens and queue their copy to its slot. Every microbatch has a place of its
  * own in t->io.tokens, so nothing waits here. */
-static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct tp_err *err)
+static tp_status fetch(struct trainer *t, int64_t micro, struct activations *s, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     int64_t first = train_config_sequence(c, t->parallel.at.dp, micro);
@@ -50,11 +50,12 @@ static tp_status fetch(struct trainer *t, int64_t micro, struct slot *s, struct 
     return TP_OK;
 }
 
-/* The forward pass of a microbatch through a chunk, from the stage before to the stage after. */
-static tp_status run_forward(struct trainer *t, const struct op *op, struct tp_err *err)
+/* The forward pass of a microbatch through a virtual stage, from the stage before to the stage
+ * after. */
+static tp_status run_forward(struct trainer *t, const struct schedule_op *op, struct tp_err *err)
 {
     struct comm *c = t->parallel.pp_forward;
-    struct slot *s = &t->slots[op->slot];
+    struct activations *s = &t->slots[op->slot];
     struct pass p = pass_of(t, op->micro);
     tp_status st = TP_OK;
 
@@ -63,19 +64,19 @@ static tp_status run_forward(struct trainer *t, const struct op *op, struct tp_e
     if (st)
         return st;
     if (op->from >= 0)
-        comm_recv(c, t->queue, stage_input(s), stream_floats(&p), DTYPE_F32, op->from);
-    stage_forward(&p, op->chunk, s);
+        comm_recv(c, t->queue, stage_input(s), residual_floats(&p), DTYPE_F32, op->from);
+    stage_forward(&p, op->vstage, s);
     if (op->to >= 0)
-        comm_send(c, t->queue, s->x, stream_floats(&p), DTYPE_F32, op->to, s->sent);
+        comm_send(c, t->queue, s->x, residual_floats(&p), DTYPE_F32, op->to, s->sent);
     return TP_OK;
 }
 
 /* The backward pass; it begins with the loss where the model ends. */
-static void run_backward(struct trainer *t, const struct op *op)
+static void run_backward(struct trainer *t, const struct schedule_op *op)
 {
     struct comm *c = t->parallel.pp_backward;
-    struct slot *s = &t->slots[op->slot];
-    struct scratch *w = &t->scratch;
+    struct activations *s = &t->slots[op->slot];
+    struct activations_scratch *w = &t->scratch;
     struct pass p = pass_of(t, op->micro);
     bool is_last = op->micro == t->schedule.m - 1, has_stages = t->schedule.p > 1;
     int buffer = has_stages ? w->dx_next : 0;
@@ -89,12 +90,12 @@ static void run_backward(struct trainer *t, const struct op *op)
         comm_wait(c, t->queue, w->sent[buffer]);
     }
     if (op->from >= 0)
-        comm_recv(c, t->queue, w->dx, stream_floats(&p), DTYPE_F32, op->from);
+        comm_recv(c, t->queue, w->dx, residual_floats(&p), DTYPE_F32, op->from);
     else
         stage_loss(&p, s, scale, &t->io.numbers->losses[op->micro]);
-    stage_backward(&p, op->chunk, s);
+    stage_backward(&p, op->vstage, s);
     if (op->to >= 0)
-        comm_send(c, t->queue, w->dx, stream_floats(&p), DTYPE_F32, op->to, w->sent[buffer]);
+        comm_send(c, t->queue, w->dx, residual_floats(&p), DTYPE_F32, op->to, w->sent[buffer]);
 }
 
 /* What is still under way when the schedule ends. */
@@ -102,20 +103,20 @@ static void wait_for_sent(struct trainer *t)
 {
     for (int i = 0; i < SCRATCH_DX_BUFFERS && t->schedule.p > 1; i++)
         comm_wait(t->parallel.pp_backward, t->queue, t->scratch.sent[i]);
-    ring_wait(&t->net.ring, &t->scratch.ring);
+    ring_attention_wait(&t->net.ring, &t->scratch.ring);
 }
 
 tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err)
 {
     const struct schedule *s = &t->schedule;
     struct pass p = pass_of(t, micro);
-    struct op op = { .micro = (int)micro };
+    struct schedule_op op = { .micro = (int)micro };
     tp_status st = TP_OK;
 
-    for (int chunk = 0; chunk < s->v; chunk++) {
-        int stage = schedule_stage(s, t->parallel.at.pp, chunk);
+    for (int vstage = 0; vstage < s->v; vstage++) {
+        int stage = schedule_stage(s, t->parallel.at.pp, vstage);
 
-        op.chunk = chunk;
+        op.vstage = vstage;
         op.from = stage > 0 ? (stage - 1) % s->p : -1;
         op.to = stage < s->p * s->v - 1 ? (stage + 1) % s->p : -1;
         TP_TRY(run_forward(t, &op, err));
@@ -145,7 +146,7 @@ static void sum_losses(struct trainer *t)
 static tp_status read_numbers(struct trainer *t, struct step_result *r, struct tp_err *err)
 {
     const struct train_config *c = t->config;
-    const struct parallel *par = &t->parallel;
+    const struct process_groups *par = &t->parallel;
     const struct step_numbers *n = t->io.numbers_read;
     /* tp ranks of the last stage all know the loss of their tokens, so one of them counts; with
      * --same-bits one for all replicas */
@@ -164,15 +165,15 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
 {
     const struct train_config *c = t->config;
     const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
-    struct position *at = &t->position;
+    struct trainer_position *at = &t->position;
     struct optimizer_step update = { .options = &c->opt, .step = at->step };
     tp_status st = TP_OK;
 
     stage_clear_gradients(&t->net);
-    units_begin(&t->units);
-    reduction_begin(&t->reduction);
+    fsdp_units_begin(&t->units);
+    grad_reduction_begin(&t->reduction);
     for (int i = 0; i < ops->n_ops; i++) {
-        const struct op *op = &ops->ops[i];
+        const struct schedule_op *op = &ops->ops[i];
 
         if (op->kind == OP_FORWARD)
             TP_TRY(run_forward(t, op, err));
@@ -180,8 +181,8 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
             run_backward(t, op);
     }
     wait_for_sent(t);
-    units_end(&t->units);
-    reduction_end(&t->reduction);
+    fsdp_units_end(&t->units);
+    grad_reduction_end(&t->reduction);
     if (c->same_bits)
         same_bits_reduce(&t->params, &t->parallel);
     optimizer_norm(&t->io.numbers->optimizer, &t->params, &t->parallel, c->opt.clip);

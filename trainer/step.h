@@ -17,7 +17,8 @@ struct step_result {
  * waits for the device once, at its end. */
 tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err);
 
-/* Forward alone: microbatch `micro` of the next step; leaves its logits in t->scratch.wide. */
+/* Forward alone: microbatch `micro` of the next step; leaves its logits in t->scratch.ffn_scratch.
+ */
 tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err);
 
 #endif

@@ -23,25 +23,25 @@ static void add_collectives(int64_t *calls, int64_t *bytes, const struct comm *c
 
 struct step_messages step_messages_now(const struct trainer *t)
 {
-    const struct parallel *p = &t->parallel;
+    const struct process_groups *p = &t->parallel;
     struct step_messages m = { 0 };
     int64_t few_bytes = 0;
 
     add_collectives(&m.tp_calls, &m.tp_bytes, p->tp);
     add_collectives(&m.kv_calls, &m.kv_bytes, p->kv);
     add_collectives(&m.dp_calls, &m.dp_bytes, p->dp);
-    add_collectives(&m.dp_calls, &m.dp_bytes, p->twins);
-    if (p->replicas != p->dp)
-        add_collectives(&m.dp_calls, &m.dp_bytes, p->replicas);
+    add_collectives(&m.dp_calls, &m.dp_bytes, p->cp_grads);
+    if (p->dp_cp != p->dp)
+        add_collectives(&m.dp_calls, &m.dp_bytes, p->dp_cp);
     add(&m.cp_calls, &m.cp_bytes, p->cp, COMM_SEND);
     add(&m.pp_calls, &m.pp_bytes, p->pp_forward, COMM_SEND);
     add(&m.pp_calls, &m.pp_bytes, p->pp_backward, COMM_SEND);
-    add_collectives(&m.embedding_calls, &m.embedding_bytes, p->ends);
+    add_collectives(&m.embedding_calls, &m.embedding_bytes, p->embedding_ends);
     add_collectives(&m.few_words_calls, &few_bytes, p->world);
     if (p->model != p->tp)
         add_collectives(&m.few_words_calls, &few_bytes, p->model);
-    if (p->owners != p->world)
-        add_collectives(&m.few_words_calls, &few_bytes, p->owners);
+    if (p->pp_dp_tp != p->world)
+        add_collectives(&m.few_words_calls, &few_bytes, p->pp_dp_tp);
     return m;
 }
 
@@ -74,7 +74,7 @@ static void use_queues(struct trainer *t, struct device_queue *compute, struct d
 static tp_status run_dry(struct trainer *t, struct device *null, struct tp_err *err)
 {
     struct device_queue *compute = t->queue, *comm = t->comm_queue, *q[2] = { NULL };
-    struct position position = t->position;
+    struct trainer_position position = t->position;
     int dx_next = t->scratch.dx_next;
     struct step_result ignored;
     tp_status st;

@@ -38,7 +38,7 @@ tp_status log_empty(FILE *f, const char *path, struct tp_err *err)
     return TP_OK;
 }
 
-tp_status log_write(FILE *f, const char *path, const struct log_entry *e, struct tp_err *err)
+tp_status log_write(FILE *f, const char *path, const struct train_log_entry *e, struct tp_err *err)
 {
     char loss[NUMBER_MAX], norm[NUMBER_MAX], lr[NUMBER_MAX], seconds[NUMBER_MAX];
     char rate[NUMBER_MAX], save[NUMBER_MAX], cpu[NUMBER_MAX], wait[NUMBER_MAX], hidden[NUMBER_MAX];
@@ -58,7 +58,7 @@ tp_status log_write(FILE *f, const char *path, const struct log_entry *e, struct
     return TP_OK;
 }
 
-char *log_format(char buf[LOG_TEXT_MAX], const struct log_entry *e)
+char *log_format(char buf[LOG_TEXT_MAX], const struct train_log_entry *e)
 {
     char save[48] = "";
 

@@ -12,7 +12,7 @@
 
 enum { LOG_TEXT_MAX = 512 };
 
-struct log_entry {
+struct train_log_entry {
     int64_t step;  /* from 0 */
     int64_t steps; /* of the run */
     double loss, grad_norm, lr;
@@ -34,9 +34,9 @@ tp_status log_open(FILE **out, const char *path, struct tp_err *err);
 tp_status log_empty(FILE *f, const char *path, struct tp_err *err);
 
 /* Write the JSON line and flush it. TP_E_IO. */
-tp_status log_write(FILE *f, const char *path, const struct log_entry *e, struct tp_err *err);
+tp_status log_write(FILE *f, const char *path, const struct train_log_entry *e, struct tp_err *err);
 
 /* The line for people, without a newline. Returns buf. */
-char *log_format(char buf[LOG_TEXT_MAX], const struct log_entry *e);
+char *log_format(char buf[LOG_TEXT_MAX], const struct train_log_entry *e);
 
 #endif

@@ -39,7 +39,7 @@ static struct trainer_size size_of(const struct buffer_pools *p)
         .params = buffer_pools_bytes(p, BUFFER_WEIGHTS) + buffer_pools_bytes(p, BUFFER_MASTERS),
         .grads = buffer_pools_bytes(p, BUFFER_GRADS),
         .moments = buffer_pools_bytes(p, BUFFER_MOMENTS),
-        .windows = buffer_pools_bytes(p, BUFFER_UNITS),
+        .unsharded = buffer_pools_bytes(p, BUFFER_UNITS),
         .activations = buffer_pools_bytes(p, BUFFER_ACTIVATIONS) +
                        buffer_pools_bytes(p, BUFFER_WORKSPACE) +
                        buffer_pools_bytes(p, BUFFER_BUCKETS),
@@ -80,8 +80,8 @@ static void take(struct trainer *t)
     const struct rank_dims *d = &t->memory.dims;
 
     params_take(&t->params, &t->memory.params, &t->pools);
-    slots_take(t->slots, d->n_slots, d, &t->pools);
-    scratch_take(&t->scratch, d, &t->pools);
+    activations_take(t->slots, d->n_slots, d, &t->pools);
+    activations_scratch_take(&t->scratch, d, &t->pools);
     step_buffers_take(&t->io, d, &t->pools);
 }
 
@@ -119,9 +119,10 @@ static tp_status prepare_slots(struct trainer *t, int pp, struct tp_err *err)
                        t->n_slots, d->n_slots);
     t->slots = arena_array(&t->arena, (size_t)t->n_slots, sizeof *t->slots);
     for (int i = 0; i < t->n_slots && t->slots; i++) {
-        struct layer_slot *layers = arena_array(&t->arena, (size_t)d->stage_layers, sizeof *layers);
+        struct activations_layer *layers =
+            arena_array(&t->arena, (size_t)d->stage_layers, sizeof *layers);
 
-        t->slots[i] = (struct slot){ .layers = layers };
+        t->slots[i] = (struct activations){ .layers = layers };
         if (!layers)
             t->slots = NULL;
     }
@@ -134,23 +135,23 @@ done:
 /* The order in which a step uses FSDP units. */
 static tp_status prepare_units(struct trainer *t, int pp, struct tp_err *err)
 {
-    const struct net *n = &t->net;
+    const struct network *n = &t->net;
     int *layers = arena_array(&t->arena, (size_t)n->n_layers, sizeof *layers);
-    struct units_stage *stages = arena_array(&t->arena, (size_t)n->n_chunks, sizeof *stages);
+    struct fsdp_units_stage *stages = arena_array(&t->arena, (size_t)n->n_vstages, sizeof *stages);
 
     if (!layers || !stages)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", n->n_layers);
     for (int i = 0; i < n->n_layers; i++)
         layers[i] = n->layers[i].unit;
-    for (int i = 0; i < n->n_chunks; i++) {
-        bool is_first = n->is_first && i == 0, is_last = n->is_last && i == n->n_chunks - 1;
+    for (int i = 0; i < n->n_vstages; i++) {
+        bool is_first = n->is_first && i == 0, is_last = n->is_last && i == n->n_vstages - 1;
 
-        stages[i] = (struct units_stage){ .layers = layers + n->chunks[i].first,
-                                          .n = n->chunks[i].n,
-                                          .before = is_first ? n->first_unit : -1,
-                                          .after = is_last ? n->last_unit : -1 };
+        stages[i] = (struct fsdp_units_stage){ .layers = layers + n->vstages[i].first,
+                                               .n = n->vstages[i].n,
+                                               .before = is_first ? n->first_unit : -1,
+                                               .after = is_last ? n->last_unit : -1 };
     }
-    return units_init(&t->units, &t->params, stages, &t->schedule.ranks[pp], &t->arena, err);
+    return fsdp_units_init(&t->units, &t->params, stages, &t->schedule.ranks[pp], &t->arena, err);
 }
 
 /* Lists and counts: everything that needs no memory for tensors. */
@@ -165,8 +166,8 @@ static tp_status prepare(struct trainer *t, int rank, struct tp_err *err)
     TP_TRY(count_memory(&t->memory, &mm, t->config, pp, err));
     t->size = size_of(&t->memory.pools);
     TP_TRY(params_init(&t->params, &t->layout, rank, &t->memory.params, &t->arena, err));
-    TP_TRY(
-        net_init(&t->net, t->model, &t->layout, &t->params, &t->memory.dims, rank, &t->arena, err));
+    TP_TRY(network_init(&t->net, t->model, &t->layout, &t->params, &t->memory.dims, rank, &t->arena,
+                        err));
     TP_TRY(prepare_slots(t, pp, err));
     TP_TRY(prepare_units(t, pp, err));
 done:
@@ -202,7 +203,7 @@ static tp_status open_messages(struct trainer *t, struct tp_err *err)
         st = comm_request_open(&t->slots[i].sent, t->parallel.pp_forward, err);
     for (int i = 0; t->parallel.pp_backward && i < SCRATCH_DX_BUFFERS && !st; i++)
         st = comm_request_open(&t->scratch.sent[i], t->parallel.pp_backward, err);
-    return st ? st : ring_open(&t->scratch.ring, &t->net.ring, err);
+    return st ? st : ring_attention_open(&t->scratch.ring, &t->net.ring, err);
 }
 
 /* With memory and communicators: point everything at them. */
@@ -212,11 +213,11 @@ static tp_status bind(struct trainer *t, const struct trainer_device *d, struct 
 
     t->net.k = t->params.k = (struct kernel_queue){ d->ops, t->queue };
     t->params.comm_queue = t->comm_queue;
-    TP_TRY(net_bind(&t->net, &t->layout, &t->params, &t->scratch, &t->parallel, err));
+    TP_TRY(network_bind(&t->net, &t->layout, &t->params, &t->scratch, &t->parallel, err));
     TP_TRY(bucket_transfer_open(&t->weights, &t->params, &t->parallel, BUCKET_WEIGHTS, err));
     TP_TRY(bucket_transfer_open(&t->grads, &t->params, &t->parallel, BUCKET_GRADS, err));
-    TP_TRY(reduction_open(&t->reduction, &t->grads, err));
-    units_open(&t->units, &t->weights, &t->grads);
+    TP_TRY(grad_reduction_open(&t->reduction, &t->grads, err));
+    fsdp_units_open(&t->units, &t->weights, &t->grads);
     TP_TRY(open_messages(t, err));
 done:
     return st;
@@ -243,7 +244,7 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
     *t = (struct trainer){ .device = d->device, .config = c, .model = m };
     TP_TRY(control_agree(control, open_alone(t, control_rank(control), err), err));
     TP_TRY(control_agree(control, trainer_measure(&largest, c, m, err), err));
-    TP_TRY(parallel_make(&t->parallel, ranks, t->device, &t->layout, err));
+    TP_TRY(process_groups_make(&t->parallel, ranks, t->device, &t->layout, err));
     TP_TRY(check_promises(t, err));
     TP_TRY(comm_alloc(&memory, ranks, largest.shared, err));
     t->pools.shared.base = memory;
@@ -258,11 +259,11 @@ void trainer_close(struct trainer *t)
 {
     device_queue_close(t->comm_queue); /* first: it may be at work on what follows */
     device_queue_close(t->queue);
-    parallel_free(&t->parallel);
+    process_groups_free(&t->parallel);
     data_close(&t->data);
     bucket_transfer_close(&t->weights);
     bucket_transfer_close(&t->grads);
-    reduction_close(&t->reduction);
+    grad_reduction_close(&t->reduction);
     device_event_close(t->computed);
     device_event_close(t->state_copied);
     if (t->device) {

@@ -19,7 +19,7 @@
 #include "trainer/sizing/step_buffers.h"
 
 /* What a checkpoint carries besides tensors. */
-struct position {
+struct trainer_position {
     int64_t step;        /* steps done: the number of the next one */
     int64_t next_sample; /* global index of the next sequence */
     int64_t tokens;      /* seen so far */
@@ -30,7 +30,7 @@ struct trainer_size {
     int64_t shared; /* that collectives reach: gradients, residuals; the same on every rank */
     int64_t own;    /* weights, moments, other activations, scratch */
     int64_t params, grads, moments; /* parts of the sum of both; masters count as params */
-    int64_t windows;                /* zero3: where a unit's weights and gradients come together */
+    int64_t unsharded;              /* zero3: where a unit's weights and gradients come together */
     int64_t activations;            /* the rest but for the step's numbers: slots and scratch */
 };
 
@@ -45,23 +45,23 @@ struct trainer {
     const struct train_config *config; /* borrowed */
     const struct model *model;         /* borrowed */
     struct layout layout;              /* of the whole state: param, (master), moments */
-    struct parallel parallel;
+    struct process_groups parallel;
     struct params params;
-    struct reduction reduction;
-    struct net net;
+    struct grad_reduction reduction;
+    struct network net;
     struct schedule schedule;
-    struct units units;
+    struct fsdp_units units;
     struct bucket_transfer weights, grads; /* under ZeRO */
     int n_slots;
-    struct slot *slots;
-    struct scratch scratch;
+    struct activations *slots;
+    struct activations_scratch scratch;
     struct step_buffers io;            /* what a step exchanges with the host */
     struct device_queue *queue;        /* that computes */
     struct device_queue *comm_queue;   /* for collectives that run beside computing */
     struct device_event *computed;     /* of trainer_sync */
     struct device_event *state_copied; /* by a snapshot: weights and moments may change again */
     struct data data;
-    struct position position;
+    struct trainer_position position;
     struct arena arena;
     struct memory_rank memory; /* counted, of this stage */
     struct buffer_pools pools; /* that the buffers are taken from */

@@ -26,7 +26,7 @@ static const char TAIL[] =
 bool train_request_options(struct train_request *r, int *exit_code, int argc, char **argv)
 {
     struct train_config *c = &r->config;
-    struct optimizer_options *o = &c->opt;
+    struct train_optimizer *o = &c->opt;
     const struct opt opts[] = {
         OPT_STR(train_option_letter("model"), "model", "PATH", &c->model_path,
                 "folder with config.json and model.safetensors (the start),\n"

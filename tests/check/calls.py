@@ -23,7 +23,7 @@ ENVIRONMENT = "getenv secure_getenv setenv unsetenv putenv clearenv".split()
 MEMORY = "memcpy memset memmove kernels_for".split()
 
 # Folders that do not use the environment. Complete when it has all below cli/ but progress/.
-WITHOUT_ENVIRONMENT = "core layout device kernels ckpt reshard orchestrator".split()
+WITHOUT_ENVIRONMENT = "core layout device kernels comm ckpt reshard trainer orchestrator".split()
 
 
 def calls(names):

@@ -17,7 +17,7 @@ import sys
 import source
 
 # Folders where the rules are enforced. Complete when it has all folders.
-ENFORCED = "core layout device kernels comm ckpt reshard progress orchestrator cli".split()
+ENFORCED = "core layout device kernels comm ckpt reshard progress orchestrator cli trainer".split()
 
 # Prefixes besides the file's noun and its folders.
 PREFIXES = {
@@ -25,6 +25,15 @@ PREFIXES = {
     "layout/spec.h": "mesh",        # the mesh that a spec names
     "layout/tensor.h": "placement",
     "progress/tp_progress.h": "tp",
+    "trainer/config.h": "train",    # struct train_config
+    "trainer/context/ring_attention.h": "ring",
+    "trainer/data_parallel/bucket_transfer.h": "bucket",
+    "trainer/data_parallel/pairwise_sum.h": "pairwise",
+    "trainer/sizing/activations.h": "ring",
+    "trainer/sizing/buffer_pool.h": "buffer",
+    "trainer/sizing/param_count.h": "param",
+    "trainer/sizing/param_list.h": "param",
+    "trainer/sizing/param_spans.h": "param",
 }
 
 DEFINITION = re.compile(r"\b(struct|union|enum)\s+(?:__attribute__\s*\(\(.*?\)\)\s*)?(\w+)\s*\{")

@@ -19,7 +19,7 @@ static inline float params_value(int64_t i)
 static inline void params_fill_owned(const struct params *p)
 {
     for (int i = 0; i < p->n; i++) {
-        const struct owned o = params_owned(p, &p->list[i]);
+        const struct param_owned o = params_owned(p, &p->list[i]);
 
         for (int64_t k = 0; k < o.n; k++)
             o.value[k] = params_value(p->list[i].own.from + k);
@@ -27,7 +27,7 @@ static inline void params_fill_owned(const struct params *p)
 }
 
 /* Whether layers read the values of params_fill_owned in a bucket, of all owners. */
-static inline int params_check_weights(const struct params *p, const struct bucket *b)
+static inline int params_check_weights(const struct params *p, const struct param_bucket *b)
 {
     int wrong = 0;
 
@@ -52,7 +52,7 @@ static inline int params_check_weights(const struct params *p, const struct buck
 }
 
 /* Gradients of a bucket, different on each rank. */
-static inline void params_fill_grads(const struct params *p, const struct bucket *b, int rank)
+static inline void params_fill_grads(const struct params *p, const struct param_bucket *b, int rank)
 {
     for (int i = b->first; i < b->first + b->n; i++)
         for (int64_t k = 0; k < p->list[i].n; k++)

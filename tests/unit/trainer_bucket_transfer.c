@@ -11,7 +11,7 @@ static int send_grads_one_by_one(struct trainer *t, int n_ranks)
     int wrong = 0;
 
     for (int b = p->n_buckets - 1; b >= 0; b--) {
-        const struct bucket *bucket = &p->buckets[b];
+        const struct param_bucket *bucket = &p->buckets[b];
         const float *part;
 
         params_fill_grads(p, bucket, control_rank(t->parallel.control));

@@ -1,4 +1,4 @@
-/* tests/unit/trainer_dataset.c - windows of a text, and the learning rate. */
+/* tests/unit/trainer_dataset.c - samples of a text, and the learning rate. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -27,11 +27,11 @@ static void write_text(char path[32], struct rng *r, int n, int vocab)
 
 Test(trainer_dataset, sequence_g_is_window_g_modulo_their_number)
 {
-    struct rng r = rng_start("trainer_dataset/windows");
+    struct rng r = rng_start("trainer_dataset/samples");
 
     for (int round = 0; round < 50; round++) {
         int seq = 1 + (int)(rng_next(&r) % 20), n = seq + 1 + (int)(rng_next(&r) % 300);
-        int64_t first = (int64_t)(rng_next(&r) % 1000), windows = (n - 1) / seq;
+        int64_t first = (int64_t)(rng_next(&r) % 1000), samples = (n - 1) / seq;
         int32_t ids[5 * 20], targets[5 * 20];
         struct tp_err err = { 0 };
         struct data d;
@@ -39,11 +39,11 @@ Test(trainer_dataset, sequence_g_is_window_g_modulo_their_number)
 
         write_text(path, &r, n, 256);
         cr_assert_eq(data_open(&d, path, seq, 256, &err), TP_OK, "%s", err.msg);
-        cr_expect_eq(d.windows, windows);
+        cr_expect_eq(d.samples, samples);
         cr_assert_eq(data_fetch(&d, first, 5, NULL, ids, targets, &err), TP_OK);
         for (int i = 0; i < 5; i++)
             for (int t = 0; t < seq; t++) {
-                int64_t at = (first + i) % windows * seq + t;
+                int64_t at = (first + i) % samples * seq + t;
 
                 cr_expect_eq(ids[i * seq + t], tokens_at(&d.tokens, at));
                 cr_expect_eq(targets[i * seq + t], tokens_at(&d.tokens, at + 1));
@@ -72,7 +72,7 @@ Test(trainer_dataset, too_few_bytes_and_bytes_that_are_no_token_are_refused)
 
 Test(trainer_dataset, the_rate_climbs_then_falls_to_its_least)
 {
-    const struct optimizer_options o = { .lr = 1e-3, .min_lr = 1e-4, .warmup = 5 };
+    const struct train_optimizer o = { .lr = 1e-3, .min_lr = 1e-4, .warmup = 5 };
     const double eps = 1e-15;
 
     cr_expect(fabs(schedule_lr(&o, 0, 20) - 2e-4) < eps);

@@ -70,7 +70,7 @@ static int64_t parameters(const struct model *m)
 
 /* What this rank gave to collectives and messages in one step. */
 struct sent {
-    struct comm_counts tp, dp, ends;
+    struct comm_counts tp, dp, embedding_ends;
     int64_t sends, send_bytes;
 };
 
@@ -96,8 +96,8 @@ static struct comm_counts now(const struct comm *c)
 static int step_and_judge(struct trainer *t, void *ctx)
 {
     const judge_fn *judge = ctx;
-    const struct parallel *p = &t->parallel;
-    struct comm_counts tp = now(p->tp), dp = now(p->replicas), ends = now(p->ends);
+    const struct process_groups *p = &t->parallel;
+    struct comm_counts tp = now(p->tp), dp = now(p->dp_cp), ends = now(p->embedding_ends);
     struct comm_counts forward = now(p->pp_forward), backward = now(p->pp_backward);
     struct step_result result;
     struct tp_err err = { 0 };
@@ -105,8 +105,8 @@ static int step_and_judge(struct trainer *t, void *ctx)
     int wrong = wrong_unless(step_run(t, &result, &err) == TP_OK, err.msg);
 
     sent = (struct sent){ .tp = minus(p->tp, &tp),
-                          .dp = minus(p->replicas, &dp),
-                          .ends = minus(p->ends, &ends) };
+                          .dp = minus(p->dp_cp, &dp),
+                          .embedding_ends = minus(p->embedding_ends, &ends) };
     forward = minus(p->pp_forward, &forward);
     backward = minus(p->pp_backward, &backward);
     sent.sends = forward.calls[COMM_SEND] + backward.calls[COMM_SEND];
@@ -241,8 +241,8 @@ static int judge_tied(const struct sent *s, const struct trainer *t)
 {
     bool end = t->net.is_first || t->net.is_last;
 
-    return differs("sums between the ends", s->ends.calls[COMM_ALL_REDUCE], end) +
-           differs("their bytes", s->ends.bytes[COMM_ALL_REDUCE],
+    return differs("sums between the ends", s->embedding_ends.calls[COMM_ALL_REDUCE], end) +
+           differs("their bytes", s->embedding_ends.bytes[COMM_ALL_REDUCE],
                    end * t->model->vocab / t->config->spec.tp * H * FLOAT);
 }
 

@@ -8,21 +8,21 @@
 static int gather(struct trainer *t, void *ctx)
 {
     const struct params *p = &t->params;
-    const struct units *u = &t->units;
+    const struct fsdp_units *u = &t->units;
     int wrong = wrong_unless(u->n_visits >= p->n_buckets, "every unit is gathered");
 
     (void)ctx;
     params_fill_owned(p);
     params_round(p);
     for (int step = 0; step < 2; step++) {
-        units_begin(&t->units);
+        fsdp_units_begin(&t->units);
         for (int i = 0; i < u->n_visits; i++) {
             wrong += wrong_unless(i == 0 || u->visits[i] != u->visits[i - 1], "gathered twice");
-            units_need(&t->units, u->visits[i]);
-            units_need(&t->units, u->visits[i]); /* it is there already */
+            fsdp_units_need(&t->units, u->visits[i]);
+            fsdp_units_need(&t->units, u->visits[i]); /* it is there already */
             wrong += params_check_weights(p, &p->buckets[u->visits[i]]);
         }
-        units_end(&t->units);
+        fsdp_units_end(&t->units);
     }
     return wrong;
 }
@@ -34,13 +34,13 @@ static int reduce(struct trainer *t, void *ctx)
     int wrong = 0;
 
     (void)ctx;
-    units_begin(&t->units);
+    fsdp_units_begin(&t->units);
     for (int micro = 0; micro < 2; micro++)
         for (int unit = p->n_buckets - 1; unit >= 0; unit--) {
             params_fill_grads(p, &p->buckets[unit], control_rank(t->parallel.control));
-            units_reduce(&t->units, unit, UNITS_LAYER, micro);
+            fsdp_units_reduce(&t->units, unit, FSDP_UNITS_LAYER, micro);
         }
-    units_end(&t->units);
+    fsdp_units_end(&t->units);
     for (int i = 0; i < p->n; i++)
         wrong += params_check_grads(&p->list[i], params_owned(p, &p->list[i]).grad,
                                     t->config->spec.dp, 2);
@@ -55,10 +55,10 @@ static int clear(struct trainer *t, void *ctx)
 
     (void)ctx;
     for (int unit = 0; unit < p->n_buckets; unit++) {
-        const struct bucket *b = &p->buckets[unit];
+        const struct param_bucket *b = &p->buckets[unit];
 
         params_fill_grads(p, b, 1);
-        units_clear(&t->units, unit);
+        fsdp_units_clear(&t->units, unit);
         for (int i = b->first; i < b->first + b->n; i++)
             for (int64_t k = 0; k < p->list[i].n; k++) {
                 float want = p->list[i].summed ? 0 : params_value(p->list[i].at + k) + 1;

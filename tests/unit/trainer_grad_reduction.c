@@ -54,12 +54,12 @@ static int reduce(struct trainer *t, void *ctx)
 
     (void)ctx;
     fill(t);
-    reduction_begin(&t->reduction);
-    reduction_ready(&t->reduction, LAYER_LAST);
+    grad_reduction_begin(&t->reduction);
+    grad_reduction_ready(&t->reduction, LAYER_LAST);
     for (int layer = t->model->layers - 1; layer >= 0; layer--)
-        reduction_ready(&t->reduction, layer);
-    reduction_ready(&t->reduction, LAYER_FIRST);
-    reduction_end(&t->reduction);
+        grad_reduction_ready(&t->reduction, layer);
+    grad_reduction_ready(&t->reduction, LAYER_FIRST);
+    grad_reduction_end(&t->reduction);
     for (int i = 0; i < t->params.n; i++)
         wrong += check_entry(t, i);
     return wrong;
@@ -78,19 +78,19 @@ static int left_after(const struct params *p, int unit)
 
 static int start_buckets(struct trainer *t, void *ctx)
 {
-    struct reduction *r = &t->reduction;
+    struct grad_reduction *r = &t->reduction;
     int wrong = 0, before = t->params.n_buckets;
 
     (void)ctx;
     fill(t);
-    reduction_begin(r);
+    grad_reduction_begin(r);
     for (int layer = t->model->layers - 1; layer >= 0; layer--) {
-        reduction_ready(r, layer);
+        grad_reduction_ready(r, layer);
         wrong += wrong_unless(r->n_left == left_after(&t->params, layer), "buckets started");
         wrong += wrong_unless(r->n_left < before && r->n_left > 0, "some start, some wait");
         before = r->n_left;
     }
-    reduction_end(r);
+    grad_reduction_end(r);
     return wrong + wrong_unless(r->n_left == 0, "all were started");
 }
 

@@ -15,7 +15,7 @@ static int check_places(const struct params *p)
 
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
-        const struct owned o = params_owned(p, q);
+        const struct param_owned o = params_owned(p, q);
 
         if (i == 0 || (p->sharded && q->unit != p->list[i - 1].unit))
             end = 0; /* units share a buffer */

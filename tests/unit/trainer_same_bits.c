@@ -70,7 +70,7 @@ static int64_t state_of(const struct trainer *t)
 
     for (int i = 0; i < t->params.n; i++) {
         const struct param *q = &t->params.list[i];
-        const struct owned o = params_owned(&t->params, q);
+        const struct param_owned o = params_owned(&t->params, q);
         const struct tensor *tensor = &t->layout.tensors[q->tensor];
         struct box whole = box_whole(tensor->ndim, tensor->shape), one = q->own.box;
         const float *const values[] = { o.value, o.exp_avg, o.exp_avg_sq };

@@ -34,7 +34,7 @@ Test(schedule, bubble_is_p_minus_1_over_v_m_exactly)
         struct schedule s = random_schedule(&r, &arena);
         int64_t forward = rng_int(&r, 1, 5), backward = forward + rng_int(&r, 0, 5);
         struct tp_err err = { 0 };
-        struct replay replay;
+        struct schedule_replay replay;
 
         cr_assert_eq(schedule_replay(&replay, &s, forward, backward, &arena, &err), TP_OK, "%s",
                      err.msg);
@@ -47,7 +47,7 @@ Test(schedule, bubble_is_p_minus_1_over_v_m_exactly)
     }
 }
 
-/* Each microbatch goes once forward and once back through each chunk, backward after forward. */
+/* Each microbatch goes once forward and once back through each vstage, backward after forward. */
 Test(schedule, every_pass_runs_once_and_slots_are_never_shared)
 {
     struct rng r = rng_start("schedule/passes");
@@ -64,8 +64,8 @@ Test(schedule, every_pass_runs_once_and_slots_are_never_shared)
 
             cr_assert_eq(list->n_ops, 2 * cells);
             for (int k = 0; k < list->n_ops; k++) {
-                const struct op *op = &list->ops[k];
-                int cell = op->micro * s.v + op->chunk;
+                const struct schedule_op *op = &list->ops[k];
+                int cell = op->micro * s.v + op->vstage;
 
                 cr_assert(op->slot < list->n_slots);
                 cr_assert_eq(state[cell]++, op->kind == OP_FORWARD ? 0 : 1);
@@ -108,12 +108,12 @@ Test(schedule, holds_as_many_passes_as_the_formula_says)
 /* Number `i` of the passes of kind `kind` on `rank` that receive from `peer` (or, to = true, send
  * to it), as stage-independent key micro * stages + the stage that receives; -1 when there is none.
  */
-static int64_t message_key(const struct schedule *s, int rank, enum op_kind kind, int peer, bool to,
-                           int i)
+static int64_t message_key(const struct schedule *s, int rank, enum schedule_op_kind kind, int peer,
+                           bool to, int i)
 {
     for (int k = 0; k < s->ranks[rank].n_ops; k++) {
-        const struct op *op = &s->ranks[rank].ops[k];
-        int stage = schedule_stage(s, rank, op->chunk);
+        const struct schedule_op *op = &s->ranks[rank].ops[k];
+        int stage = schedule_stage(s, rank, op->vstage);
 
         if (op->kind != kind || (to ? op->to : op->from) != peer || i-- > 0)
             continue;
@@ -136,9 +136,10 @@ Test(schedule, messages_arrive_in_the_order_they_are_wanted)
             for (int a = 0; a < s.p; a++)
                 for (int b = 0; b < s.p; b++)
                     for (int k = 0; k <= s.m * s.v; k++) {
-                        int64_t sent = message_key(&s, a, (enum op_kind)kind, b, true, k);
+                        int64_t sent = message_key(&s, a, (enum schedule_op_kind)kind, b, true, k);
 
-                        cr_assert_eq(sent, message_key(&s, b, (enum op_kind)kind, a, false, k));
+                        cr_assert_eq(sent,
+                                     message_key(&s, b, (enum schedule_op_kind)kind, a, false, k));
                         if (sent < 0)
                             break;
                     }
@@ -150,23 +151,23 @@ Test(schedule, messages_arrive_in_the_order_they_are_wanted)
  * Where that deadlocks does not depend on time, so one order of events decides. */
 struct runner {
     const struct schedule *s;
-    int n_buffers, *next;   /* next[p]: pass that is due */
-    char *done;             /* [kind][micro][stage] */
-    const struct op **sent; /* [p][n_buffers] gradients on their way, NULL: free */
+    int n_buffers, *next;            /* next[p]: pass that is due */
+    char *done;                      /* [kind][micro][stage] */
+    const struct schedule_op **sent; /* [p][n_buffers] gradients on their way, NULL: free */
 };
 
-static char *done_at(const struct runner *r, enum op_kind kind, int micro, int stage)
+static char *done_at(const struct runner *r, enum schedule_op_kind kind, int micro, int stage)
 {
     return &r->done[(kind * r->s->m + micro) * r->s->p * r->s->v + stage];
 }
 
-static const struct op **free_buffer(const struct runner *r, int rank)
+static const struct schedule_op **free_buffer(const struct runner *r, int rank)
 {
     for (int i = 0; i < r->n_buffers; i++) {
-        const struct op **b = &r->sent[rank * r->n_buffers + i];
+        const struct schedule_op **b = &r->sent[rank * r->n_buffers + i];
 
         if (*b &&
-            *done_at(r, OP_BACKWARD, (*b)->micro, schedule_stage(r->s, rank, (*b)->chunk) - 1))
+            *done_at(r, OP_BACKWARD, (*b)->micro, schedule_stage(r->s, rank, (*b)->vstage) - 1))
             *b = NULL; /* its receiver has taken it */
         if (!*b)
             return b;
@@ -176,18 +177,18 @@ static const struct op **free_buffer(const struct runner *r, int rank)
 
 static bool step_rank(struct runner *r, int rank)
 {
-    const struct op *op;
+    const struct schedule_op *op;
     int stage;
 
     if (r->next[rank] == r->s->ranks[rank].n_ops)
         return false;
     op = &r->s->ranks[rank].ops[r->next[rank]];
-    stage = schedule_stage(r->s, rank, op->chunk);
+    stage = schedule_stage(r->s, rank, op->vstage);
     if (op->from >= 0 &&
         !*done_at(r, op->kind, op->micro, stage + (op->kind == OP_FORWARD ? -1 : 1)))
         return false;
     if (op->kind == OP_BACKWARD && op->to >= 0) {
-        const struct op **b = free_buffer(r, rank);
+        const struct schedule_op **b = free_buffer(r, rank);
 
         if (!b)
             return false;
@@ -202,7 +203,7 @@ static bool runs_through(const struct schedule *s, int n_buffers)
 {
     struct runner r = { s, n_buffers, calloc((size_t)s->p, sizeof(int)),
                         calloc((size_t)(2 * s->m * s->p * s->v), 1),
-                        calloc((size_t)(s->p * n_buffers), sizeof(struct op *)) };
+                        calloc((size_t)(s->p * n_buffers), sizeof(struct schedule_op *)) };
     bool moved = true, through = true;
 
     while (moved) {

@@ -115,7 +115,7 @@ static int64_t largest_pack(const struct params *p)
     int64_t most = 0;
 
     for (int i = 0; i < p->n_buckets; i++) {
-        const struct bucket *b = &p->buckets[i];
+        const struct param_bucket *b = &p->buckets[i];
         int64_t each = p->sharded || b->weights_each > b->each ? b->weights_each : b->each;
 
         most = p->n_owners * each > most ? p->n_owners * each : most;
@@ -332,11 +332,11 @@ Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
         pools.shared.base = calloc(1, (size_t)counts.shared.used + 1);
         params_take(&p, &rank.params, &pools);
         cr_assert_eq(device_queue_open(device, &p.k.queue, DEVICE_QUEUE_COMPUTE, &err), TP_OK);
-        cr_assert_eq(init_weights(&p, &l, &m, 99, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(weight_init(&p, &l, &m, 99, &err), TP_OK, "%s", err.msg);
         for (int i = 0; i < p.n; i++) {
             const struct param *q = &p.list[i];
             const struct tensor *t = &l.tensors[q->tensor];
-            const struct owned o = params_owned(&p, q);
+            const struct param_owned o = params_owned(&p, q);
             struct box whole = box_whole(t->ndim, t->shape), one = q->own.box;
             int64_t pick = o.n ? rng_int(&r, 0, o.n - 1) : 0, at = pick;
 

@@ -100,7 +100,7 @@ Test(tokens, every_type_reads_back_what_was_written)
         struct bytes bin = { 0 }, idx;
         int32_t sizes[8], out[1024];
         int64_t want[1024], n = 0;
-        struct tokens t;
+        struct token_file t;
 
         for (int i = 0; i < 8; i++) {
             sizes[i] = (int32_t)rng_int(&r, 0, 100);
@@ -132,7 +132,7 @@ Test(tokens, any_other_file_is_its_bytes)
     struct place p = place_make();
     struct tp_err err = { 0 };
     int32_t out[5];
-    struct tokens t;
+    struct token_file t;
 
     put(p.prefix, "a\xff\0z!", 5);
     cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
@@ -149,7 +149,7 @@ Test(tokens, negative_tokens_are_found)
     struct place p = place_make();
     struct tp_err err = { 0 };
     struct bytes idx = index_of(4, 4, (int32_t[]){ 3 }, 1);
-    struct tokens t;
+    struct token_file t;
     int32_t out[3];
 
     put(p.idx, idx.at, idx.n);
@@ -198,7 +198,7 @@ Test(tokens, hostile_indices_get_a_sentence)
         struct place p = place_make();
         struct tp_err err = { 0 };
         struct bytes b = { 0 };
-        struct tokens t;
+        struct token_file t;
 
         add(&b, good.at, good.n);
         memcpy(b.at + bad[i].at, &bad[i].value, (size_t)bad[i].width);
@@ -213,7 +213,7 @@ Test(tokens, hostile_indices_get_a_sentence)
     for (size_t n = 0; n < good.n; n++) {
         struct place p = place_make();
         struct tp_err err = { 0 };
-        struct tokens t;
+        struct token_file t;
 
         put(p.idx, good.at, n);
         put(p.bin, tokens, sizeof tokens);
@@ -235,7 +235,7 @@ Test(tokens, what_opens_is_safe_to_read)
     for (int i = 0; i < 400; i++) {
         struct tp_err err = { 0 };
         struct bytes b = { 0 };
-        struct tokens t;
+        struct token_file t;
 
         add(&b, good.at, good.n);
         for (int64_t k = rng_int(&r, 0, 3); k > 0; k--)
@@ -258,7 +258,7 @@ Test(tokens, refuses_what_is_no_data)
 {
     struct place p = place_make();
     struct tp_err err = { 0 };
-    struct tokens t;
+    struct token_file t;
     char fifo[96];
 
     cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_E_NOTFOUND);

@@ -3,7 +3,8 @@
 
 #include <stddef.h>
 
-tp_status ring_open(struct ring *r, const struct ring_group *g, struct tp_err *err)
+tp_status ring_attention_open(struct ring_buffers *r, const struct ring_group *g,
+                              struct tp_err *err)
 {
     tp_status st = TP_OK;
 
@@ -46,7 +47,7 @@ static void receive(const struct ring_group *g, void *buf, int64_t elements, enu
 }
 
 /* This rank's own block, to the next rank. */
-static void send_own(const struct ring_group *g, struct ring *r, const struct attention *a)
+static void send_own(const struct ring_group *g, struct ring_buffers *r, const struct attention *a)
 {
     int64_t e = dtype_bytes(a->type), half = g->kv_width * e;
     struct device_copy k = { r->kv[0], a->k, rows_of(a), half, 2 * half, a->ldk * e };
@@ -61,8 +62,8 @@ static void send_own(const struct ring_group *g, struct ring *r, const struct at
 }
 
 /* The block of step `step`, into kv[step % 2], and at once on to the next rank if that wants it. */
-static void pass_block(const struct ring_group *g, struct ring *r, const struct attention *a,
-                       int step)
+static void pass_block(const struct ring_group *g, struct ring_buffers *r,
+                       const struct attention *a, int step)
 {
     struct comm_request *sent = r->kv_sent[step % 2];
     void *block = r->kv[step % 2];
@@ -74,8 +75,8 @@ static void pass_block(const struct ring_group *g, struct ring *r, const struct 
 
 /* The gradients that follow that block, into dkv[step % 2]; they begin at the first rank that is
  * not the block's own. */
-static void take_gradients(const struct ring_group *g, struct ring *r, const struct attention *a,
-                           int step)
+static void take_gradients(const struct ring_group *g, struct ring_buffers *r,
+                           const struct attention *a, int step)
 {
     int64_t elements = elements_of(g, a);
     float *dkv = r->dkv[step % 2];
@@ -91,15 +92,15 @@ static void take_gradients(const struct ring_group *g, struct ring *r, const str
 /* ---- steps ---- */
 
 /* The rows of a that see keys of the block of step `step`, and those keys. */
-struct share {
+struct ring_share {
     struct attention a;
     int64_t row0; /* of each sequence */
 };
 
-static struct share share_of(const struct ring_group *g, const struct ring *r,
-                             const struct attention *a, int step)
+static struct ring_share share_of(const struct ring_group *g, const struct ring_buffers *r,
+                                  const struct attention *a, int step)
 {
-    struct share s = { .a = *a };
+    struct ring_share s = { .a = *a };
     const char *kv = r->kv[step % 2];
     int64_t e = dtype_bytes(a->type), half = a->seq / 2;
 
@@ -121,8 +122,8 @@ static struct share share_of(const struct ring_group *g, const struct ring *r,
     return s;
 }
 
-void attention_cp_forward(const struct ring_group *g, struct ring *r, const struct attention *a,
-                          float *sum)
+void ring_attention_forward(const struct ring_group *g, struct ring_buffers *r,
+                            const struct attention *a, float *sum)
 {
     struct attention own = *a;
 
@@ -135,7 +136,7 @@ void attention_cp_forward(const struct ring_group *g, struct ring *r, const stru
     send_own(g, r, a);
     g->k->ops->attention_forward(g->k->queue, &own);
     for (int step = 1; step < comm_size(g->cp); step++) {
-        struct share s;
+        struct ring_share s;
 
         pass_block(g, r, a, step);
         s = share_of(g, r, &own, step);
@@ -154,8 +155,8 @@ static void add_own(const struct ring_group *g, float *dk, const float *dkv, int
     g->k->ops->sum_add(g->k->queue, &(struct sum_add){ dk, dkv, rows, width, g->qkv_width, width });
 }
 
-void attention_cp_backward(const struct ring_group *g, struct ring *r, const struct attention *a,
-                           const void *d_out, float *dqkv)
+void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
+                             const struct attention *a, const void *d_out, float *dqkv)
 {
     int64_t ld = g->qkv_width, kv = g->kv_width;
     int ranks = comm_size(g->cp), home = ranks % 2;
@@ -169,7 +170,7 @@ void attention_cp_backward(const struct ring_group *g, struct ring *r, const str
     g->k->ops->attention_backward(g->k->queue, &own);
     for (int step = 1; step < ranks; step++) {
         struct attention_backward part = own;
-        struct share s;
+        struct ring_share s;
 
         pass_block(g, r, a, step);
         take_gradients(g, r, a, step);
@@ -189,7 +190,7 @@ void attention_cp_backward(const struct ring_group *g, struct ring *r, const str
     }
 }
 
-void ring_wait(const struct ring_group *g, const struct ring *r)
+void ring_attention_wait(const struct ring_group *g, const struct ring_buffers *r)
 {
     for (int i = 0; i < 2 && comm_size(g->cp) > 1; i++) {
         comm_wait(g->cp, g->k->queue, r->kv_sent[i]);

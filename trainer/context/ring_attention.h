@@ -36,18 +36,19 @@ struct ring_group {
 };
 
 /* Open the requests. Nothing without cp. TP_E_NOMEM. */
-tp_status ring_open(struct ring *r, const struct ring_group *g, struct tp_err *err);
+tp_status ring_attention_open(struct ring_buffers *r, const struct ring_group *g,
+                              struct tp_err *err);
 
 /* attention_forward of a, this rank's rows, over all ranks' keys. sum: a->batch * a->seq rows of
  * a->ldo floats that are free. Without cp it is attention_forward. */
-void attention_cp_forward(const struct ring_group *g, struct ring *r, const struct attention *a,
-                          float *sum);
+void ring_attention_forward(const struct ring_group *g, struct ring_buffers *r,
+                            const struct attention *a, float *sum);
 
 /* attention_backward; the gradients of q, k, v lie side by side in dqkv, [rows][qkv_width]. */
-void attention_cp_backward(const struct ring_group *g, struct ring *r, const struct attention *a,
-                           const void *d_out, float *dqkv);
+void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
+                             const struct attention *a, const void *d_out, float *dqkv);
 
 /* Until the next rank has all that was sent to it. */
-void ring_wait(const struct ring_group *g, const struct ring *r);
+void ring_attention_wait(const struct ring_group *g, const struct ring_buffers *r);
 
 #endif

@@ -56,7 +56,7 @@ tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab
         data_close(&new);
         return st;
     }
-    new.windows = (new.tokens.n - 1) / seq;
+    new.samples = (new.tokens.n - 1) / seq;
     *d = new;
     return TP_OK;
 }
@@ -76,7 +76,7 @@ tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struc
     part = part ? part : &whole;
     each = zigzag_tokens(part);
     for (int64_t i = 0; i < n * each; i += run) {
-        int64_t window = (first + i / each) % d->windows, bad;
+        int64_t window = (first + i / each) % d->samples, bad;
         int64_t at = window * d->seq + zigzag_position(part, i % each, &run);
 
         bad = tokens_read(&d->tokens, at, run, d->vocab, ids + i);
@@ -91,5 +91,5 @@ tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struc
 void data_fetch_ids(const struct data *d, int64_t first, int64_t n, int64_t *ids)
 {
     for (int64_t i = 0; i < n * d->seq; i++)
-        ids[i] = tokens_at(&d->tokens, (first + i / d->seq) % d->windows * d->seq + i % d->seq);
+        ids[i] = tokens_at(&d->tokens, (first + i / d->seq) % d->samples * d->seq + i % d->seq);
 }

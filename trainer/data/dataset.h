@@ -1,10 +1,10 @@
 /*
  * trainer/data/dataset.h - training data: a long row of tokens (trainer/data/token_file.h) in
- * windows. Order is a function of the global sample index alone, so it is the same at every layout
+ * samples. Order is a function of the global sample index alone, so it is the same at every layout
  * and after every restart.
  *
- * windows = (tokens - 1) / seq. Sequence g of the run (step * batch + its number in the batch) is
- * window w = g % windows: inputs are tokens [w seq, w seq + seq), targets one further.
+ * samples = (tokens - 1) / seq. Sequence g of the run (step * batch + its number in the batch) is
+ * window w = g % samples: inputs are tokens [w seq, w seq + seq), targets one further.
  */
 #ifndef TRAINER_DATA_DATASET_H
 #define TRAINER_DATA_DATASET_H
@@ -16,9 +16,9 @@
 #include "trainer/data/token_file.h"
 
 struct data {
-    struct tokens tokens;
+    struct token_file tokens;
     const char *path; /* borrowed */
-    int64_t seq, vocab, windows;
+    int64_t seq, vocab, samples;
 };
 
 /* Open and check. TP_E_USAGE: fewer than seq + 1 tokens, or one that is no token of a vocabulary of

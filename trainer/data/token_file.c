@@ -68,12 +68,12 @@ static uint64_t number_at(const struct mapped *m, int64_t at, int bytes)
 /* ---- the index ---- */
 
 struct index {
-    enum token_type type;
+    enum token_file_type type;
     int64_t sequences, documents;
     int64_t sizes_at, pointers_at, documents_at; /* in the file */
 };
 
-static tp_status read_type(enum token_type *out, const struct mapped *m, int code,
+static tp_status read_type(enum token_file_type *out, const struct mapped *m, int code,
                            struct tp_err *err)
 {
     static const int types_by_code[] = { -1,        TOKEN_U8, TOKEN_I8, TOKEN_I16, TOKEN_I32,
@@ -86,7 +86,7 @@ static tp_status read_type(enum token_type *out, const struct mapped *m, int cod
     if (code >= n_codes || types_by_code[code] < 0)
         return tp_fail(err, TP_E_CORRUPT, "%s: element type %d is none of Megatron's (1 to 8)",
                        m->path, code);
-    *out = (enum token_type)types_by_code[code];
+    *out = (enum token_file_type)types_by_code[code];
     return TP_OK;
 }
 
@@ -176,7 +176,7 @@ static tp_status check_documents(const struct index *x, const struct mapped *idx
 
 /* ---- opening ---- */
 
-static tp_status open_pair(struct tokens *t, const char *bin_path, const char *idx_path,
+static tp_status open_pair(struct token_file *t, const char *bin_path, const char *idx_path,
                            struct tp_err *err)
 {
     struct mapped idx = { 0 }, bin = { 0 };
@@ -194,7 +194,8 @@ static tp_status open_pair(struct tokens *t, const char *bin_path, const char *i
         goto done;
     }
     /* the last of the indices is where the documents end */
-    *t = (struct tokens){ x.type, n, x.documents > 0 ? x.documents - 1 : 0, bin.bytes, bin.size };
+    *t = (struct token_file){ x.type, n, x.documents > 0 ? x.documents - 1 : 0, bin.bytes,
+                              bin.size };
     bin.bytes = NULL; /* t has it now */
 done:
     unmap(&idx);
@@ -214,7 +215,7 @@ static bool path_join(char *out, const char *path, size_t n, const char *end)
     return snprintf(out, PATH_MAX, "%.*s%s", (int)n, path, end) < PATH_MAX;
 }
 
-tp_status tokens_open(struct tokens *t, const char *path, struct tp_err *err)
+tp_status tokens_open(struct token_file *t, const char *path, struct tp_err *err)
 {
     char bin[PATH_MAX], idx[PATH_MAX];
     bool named = ends_with(path, ".bin") || ends_with(path, ".idx");
@@ -233,20 +234,20 @@ tp_status tokens_open(struct tokens *t, const char *path, struct tp_err *err)
                        file_exists(idx) ? idx : bin, file_exists(idx) ? bin : idx);
     if ((st = map(&m, path, err)))
         return st;
-    *t = (struct tokens){ TOKEN_U8, m.size, 0, m.bytes, m.size };
+    *t = (struct token_file){ TOKEN_U8, m.size, 0, m.bytes, m.size };
     return TP_OK;
 }
 
-void tokens_close(struct tokens *t)
+void tokens_close(struct token_file *t)
 {
     if (t->data)
         munmap((void *)(uintptr_t)t->data, (size_t)t->size_bytes);
-    *t = (struct tokens){ 0 };
+    *t = (struct token_file){ 0 };
 }
 
 /* ---- reading ---- */
 
-int64_t tokens_at(const struct tokens *t, int64_t i)
+int64_t tokens_at(const struct token_file *t, int64_t i)
 {
     switch (t->type) {
     case TOKEN_U8:
@@ -265,7 +266,8 @@ int64_t tokens_at(const struct tokens *t, int64_t i)
     return -1;
 }
 
-int64_t tokens_read(const struct tokens *t, int64_t first, int64_t n, int64_t vocab, int32_t *out)
+int64_t tokens_read(const struct token_file *t, int64_t first, int64_t n, int64_t vocab,
+                    int32_t *out)
 {
     for (int64_t i = 0; i < n; i++) {
         int64_t token = tokens_at(t, first + i);

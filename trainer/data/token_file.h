@@ -23,10 +23,10 @@
 
 #include "core/err.h"
 
-enum token_type { TOKEN_U8, TOKEN_I8, TOKEN_I16, TOKEN_I32, TOKEN_I64, TOKEN_U16 };
+enum token_file_type { TOKEN_U8, TOKEN_I8, TOKEN_I16, TOKEN_I32, TOKEN_I64, TOKEN_U16 };
 
-struct tokens {
-    enum token_type type;
+struct token_file {
+    enum token_file_type type;
     int64_t n;          /* tokens */
     int64_t documents;  /* 0: plain bytes */
     const void *data;   /* mapped */
@@ -37,14 +37,15 @@ struct tokens {
  * .bin or .idx is taken as the prefix too).
  * TP_E_NOTFOUND: neither is there; TP_E_USAGE: not a regular file, empty, not such a pair, of
  * floats; TP_E_CORRUPT: an index that contradicts itself or its .bin. */
-tp_status tokens_open(struct tokens *t, const char *path, struct tp_err *err);
-void tokens_close(struct tokens *t);
+tp_status tokens_open(struct token_file *t, const char *path, struct tp_err *err);
+void tokens_close(struct token_file *t);
 
 /* Tokens first .. first + n - 1, which must exist, as int32. Whether each lies in [0, vocab): -1;
  * else the number of the first that does not, and out is partly filled. */
-int64_t tokens_read(const struct tokens *t, int64_t first, int64_t n, int64_t vocab, int32_t *out);
+int64_t tokens_read(const struct token_file *t, int64_t first, int64_t n, int64_t vocab,
+                    int32_t *out);
 
 /* Token number i, whatever it is. */
-int64_t tokens_at(const struct tokens *t, int64_t i);
+int64_t tokens_at(const struct token_file *t, int64_t i);
 
 #endif

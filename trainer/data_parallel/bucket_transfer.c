@@ -1,7 +1,7 @@
 /* trainer/data_parallel/bucket_transfer.c - see trainer/data_parallel/bucket_transfer.h. */
 #include "trainer/data_parallel/bucket_transfer.h"
 
-static const struct piece *piece_of(const struct params *p, int owner, int i)
+static const struct param_partition *piece_of(const struct params *p, int owner, int i)
 {
     return &p->pieces[owner * p->n + i];
 }
@@ -9,11 +9,11 @@ static const struct piece *piece_of(const struct params *p, int owner, int i)
 /* ---- packing ---- */
 
 /* All gradients of a bucket, to data[n_owners][b->each]. */
-static void pack_grads(const struct params *p, const struct bucket *b, float *data)
+static void pack_grads(const struct params *p, const struct param_bucket *b, float *data)
 {
     for (int owner = 0; owner < p->n_owners; owner++)
         for (int i = b->first; i < b->first + b->n; i++) {
-            const struct piece *x = piece_of(p, owner, i);
+            const struct param_partition *x = piece_of(p, owner, i);
 
             device_copy(p->k.queue, data + owner * b->each + x->packed, p->grad + x->from,
                         x->n * 4);
@@ -21,13 +21,13 @@ static void pack_grads(const struct params *p, const struct bucket *b, float *da
 }
 
 /* The weights of a bucket that rank `me` owns, to its part of data[n_owners][b->weights_each]. */
-static void pack_weights(const struct params *p, const struct bucket *b, int me, float *data)
+static void pack_weights(const struct params *p, const struct param_bucket *b, int me, float *data)
 {
     char *part = (char *)(data + me * b->weights_each);
 
     for (int i = b->first; i < b->first + b->n; i++) {
         const struct param *q = &p->list[i];
-        const struct owned o = params_owned(p, q);
+        const struct param_owned o = params_owned(p, q);
         const void *weights = q->type == DTYPE_BF16 ? (const void *)o.value_bf16 : o.value;
 
         device_copy(p->k.queue, part + q->own.packed_bytes, weights, o.n * dtype_bytes(q->type));
@@ -36,8 +36,8 @@ static void pack_weights(const struct params *p, const struct bucket *b, int me,
 
 /* One owner's rows of an entry, to where layers read them. Under zero1 in bf16 a rank also keeps
  * the rounded value of what layers read in fp32, for saving. */
-static void unpack_rows(const struct params *p, const struct param *q, const struct piece *x,
-                        const void *packed)
+static void unpack_rows(const struct params *p, const struct param *q,
+                        const struct param_partition *x, const void *packed)
 {
     int64_t e = dtype_bytes(q->type), n_bytes = x->n * e;
     char *entry = (char *)(uintptr_t)params_weight(p, q);
@@ -48,13 +48,13 @@ static void unpack_rows(const struct params *p, const struct param *q, const str
                                                    DTYPE_F32, x->n });
 }
 
-static void unpack_weights(const struct params *p, const struct bucket *b, const float *data)
+static void unpack_weights(const struct params *p, const struct param_bucket *b, const float *data)
 {
     for (int owner = 0; owner < p->n_owners; owner++) {
         const char *part = (const char *)(data + owner * b->weights_each);
 
         for (int i = b->first; i < b->first + b->n; i++) {
-            const struct piece *x = piece_of(p, owner, i);
+            const struct param_partition *x = piece_of(p, owner, i);
 
             unpack_rows(p, &p->list[i], x, part + x->packed_bytes);
         }
@@ -69,7 +69,7 @@ static float *data_of(const struct params *p, enum bucket_payload payload, int b
 }
 
 tp_status bucket_transfer_open(struct bucket_transfer *t, const struct params *p,
-                               const struct parallel *groups, enum bucket_payload payload,
+                               const struct process_groups *groups, enum bucket_payload payload,
                                struct tp_err *err)
 {
     struct device *d = p->k.queue->device;
@@ -97,7 +97,7 @@ void bucket_transfer_close(struct bucket_transfer *t)
 }
 
 /* Where the gradients that this rank owns arrive. */
-static float *arrival_of(const struct bucket_transfer *t, const struct bucket *b, float *data)
+static float *arrival_of(const struct bucket_transfer *t, const struct param_bucket *b, float *data)
 {
     const struct params *p = t->params;
 
@@ -105,10 +105,11 @@ static float *arrival_of(const struct bucket_transfer *t, const struct bucket *b
 }
 
 /* Queue the collective of a bucket that is packed. */
-static void queue_collective(const struct bucket_transfer *t, const struct bucket *b, float *data)
+static void queue_collective(const struct bucket_transfer *t, const struct param_bucket *b,
+                             float *data)
 {
     const struct params *p = t->params;
-    const struct parallel *g = t->groups;
+    const struct process_groups *g = t->groups;
     float *arrival;
 
     if (t->payload == BUCKET_WEIGHTS) {
@@ -118,13 +119,13 @@ static void queue_collective(const struct bucket_transfer *t, const struct bucke
     }
     arrival = arrival_of(t, b, data);
     comm_reduce_scatter(g->dp, p->comm_queue, arrival, data, b->each, DTYPE_F32);
-    if (g->twins && !p->sharded)
-        comm_all_reduce(g->twins, p->comm_queue, arrival, b->each, DTYPE_F32, COMM_SUM);
+    if (g->cp_grads && !p->sharded)
+        comm_all_reduce(g->cp_grads, p->comm_queue, arrival, b->each, DTYPE_F32, COMM_SUM);
 }
 
 static const float *receive(struct bucket_transfer *t, struct bucket_buffer *x)
 {
-    const struct bucket *b = x->bucket;
+    const struct param_bucket *b = x->bucket;
 
     if (!b)
         return NULL;
@@ -139,7 +140,7 @@ static const float *receive(struct bucket_transfer *t, struct bucket_buffer *x)
 void bucket_transfer_send(struct bucket_transfer *t, int bucket)
 {
     const struct params *p = t->params;
-    const struct bucket *b = &p->buckets[bucket];
+    const struct param_bucket *b = &p->buckets[bucket];
     struct bucket_buffer *x = &t->buffers[bucket % t->n_buffers];
 
     receive(t, x);

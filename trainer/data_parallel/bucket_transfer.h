@@ -31,14 +31,14 @@ enum bucket_payload { BUCKET_WEIGHTS, BUCKET_GRADS };
 /* A communication buffer. */
 struct bucket_buffer {
     float *data;
-    const struct bucket *bucket; /* on its way; NULL: the buffer is free */
+    const struct param_bucket *bucket; /* on its way; NULL: the buffer is free */
     struct device_event *packed, *sent;
 };
 
 struct bucket_transfer {
     enum bucket_payload payload;
-    const struct params *params;   /* borrowed, as the next */
-    const struct parallel *groups; /* process groups */
+    const struct params *params;         /* borrowed, as the next */
+    const struct process_groups *groups; /* process groups */
     int n_buffers;
     struct bucket_buffer buffers[PARAM_PACKS_MAX]; /* bucket b uses buffer b % n_buffers */
 };
@@ -46,7 +46,7 @@ struct bucket_transfer {
 /* p has its queues and its memory. Without ZeRO there is nothing to transfer, and this only
  * initialises. Close also after a failure. */
 tp_status bucket_transfer_open(struct bucket_transfer *t, const struct params *p,
-                               const struct parallel *groups, enum bucket_payload payload,
+                               const struct process_groups *groups, enum bucket_payload payload,
                                struct tp_err *err);
 void bucket_transfer_close(struct bucket_transfer *t);
 

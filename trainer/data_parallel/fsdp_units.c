@@ -3,7 +3,7 @@
 
 enum { NONE = -1 };
 
-static const struct bucket *bucket_of(const struct units *u, int unit)
+static const struct param_bucket *bucket_of(const struct fsdp_units *u, int unit)
 {
     return &u->params->buckets[unit];
 }
@@ -11,39 +11,41 @@ static const struct bucket *bucket_of(const struct units *u, int unit)
 /* ---- the order ---- */
 
 /* A unit that is used again at once is gathered once. */
-static void visit(struct units *u, int unit)
+static void visit(struct fsdp_units *u, int unit)
 {
     if (unit != NONE && (u->n_visits == 0 || u->visits[u->n_visits - 1] != unit))
         u->visits[u->n_visits++] = unit;
 }
 
-static void visit_stage(struct units *u, const struct units_stage *s, bool forward)
+static void visit_stage(struct fsdp_units *u, const struct fsdp_units_stage *s, bool forward)
 {
     visit(u, forward ? s->before : s->after);
     for (int i = 0; i < s->n; i++)
         visit(u, s->layers[forward ? i : s->n - 1 - i]);
 }
 
-tp_status units_init(struct units *u, const struct params *p, const struct units_stage *stages,
-                     const struct schedule_rank *ops, struct arena *arena, struct tp_err *err)
+tp_status fsdp_units_init(struct fsdp_units *u, const struct params *p,
+                          const struct fsdp_units_stage *stages, const struct schedule_rank *ops,
+                          struct arena *arena, struct tp_err *err)
 {
     size_t most = 0;
 
     for (int i = 0; i < ops->n_ops; i++)
-        most += (size_t)stages[ops->ops[i].chunk].n + 1;
-    *u = (struct units){ .params = p, .held = NONE, .coming = NONE, .leaving = NONE };
+        most += (size_t)stages[ops->ops[i].vstage].n + 1;
+    *u = (struct fsdp_units){ .params = p, .held = NONE, .coming = NONE, .leaving = NONE };
     if (!p->sharded)
         return TP_OK;
     u->visits = arena_array(arena, most, sizeof *u->visits);
     if (!u->visits)
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of %zu gathers", most);
     for (int i = 0; i < ops->n_ops; i++)
-        visit_stage(u, &stages[ops->ops[i].chunk], ops->ops[i].kind == OP_FORWARD);
+        visit_stage(u, &stages[ops->ops[i].vstage], ops->ops[i].kind == OP_FORWARD);
     u->next = u->n_visits;
     return TP_OK;
 }
 
-void units_open(struct units *u, struct bucket_transfer *weights, struct bucket_transfer *grads)
+void fsdp_units_open(struct fsdp_units *u, struct bucket_transfer *weights,
+                     struct bucket_transfer *grads)
 {
     u->weights = weights;
     u->grads = grads;
@@ -51,20 +53,20 @@ void units_open(struct units *u, struct bucket_transfer *weights, struct bucket_
 
 /* ---- weights ---- */
 
-static void start_gather(struct units *u, int unit)
+static void start_gather(struct fsdp_units *u, int unit)
 {
     bucket_transfer_send(u->weights, unit);
     u->coming = unit;
 }
 
 /* The next visit's, if there is one. */
-static void start_next(struct units *u)
+static void start_next(struct fsdp_units *u)
 {
     if (u->next < u->n_visits)
         start_gather(u, u->visits[u->next++]);
 }
 
-void units_begin(struct units *u)
+void fsdp_units_begin(struct fsdp_units *u)
 {
     const struct params *p = u->params;
 
@@ -76,7 +78,7 @@ void units_begin(struct units *u)
     start_next(u);
 }
 
-void units_need(struct units *u, int unit)
+void fsdp_units_need(struct fsdp_units *u, int unit)
 {
     const struct params *p = u->params;
     struct tp_err err;
@@ -97,7 +99,7 @@ void units_need(struct units *u, int unit)
 
 /* ---- gradients ---- */
 
-void units_clear(const struct units *u, int unit)
+void fsdp_units_clear(const struct fsdp_units *u, int unit)
 {
     const struct params *p = u->params;
 
@@ -113,23 +115,23 @@ void units_clear(const struct units *u, int unit)
 
 /* Where --same-bits keeps an entry's gradients of a pass; n 0: the pass has none. The gradients of
  * a tied head and of its embedding are kept apart. */
-static struct range place_of(const struct units *u, const struct param *q)
+static struct pairwise_range place_of(const struct fsdp_units *u, const struct param *q)
 {
     const struct params *p = u->params;
     const struct param *table = &p->list[p->table];
-    struct range own = { q->own.to, q->own.n };
+    struct pairwise_range own = { q->own.to, q->own.n };
 
-    if (p->head.n == 0 || u->leaving_pass == UNITS_LAYER)
+    if (p->head.n == 0 || u->leaving_pass == FSDP_UNITS_LAYER)
         return own;
-    if (u->leaving_pass == UNITS_AFTER && q->tensor == table->tensor)
+    if (u->leaving_pass == FSDP_UNITS_AFTER && q->tensor == table->tensor)
         own.at += p->head.at - table->own.to;
-    else if (q->after != (u->leaving_pass == UNITS_AFTER))
+    else if (q->after != (u->leaving_pass == FSDP_UNITS_AFTER))
         own.n = 0;
     return own;
 }
 
 /* Add the gradients of a microbatch, which have arrived at `part`, to this rank's sums. */
-static void add_to_sums(struct units *u, const struct bucket *b, const float *part)
+static void add_to_sums(struct fsdp_units *u, const struct param_bucket *b, const float *part)
 {
     const struct params *p = u->params;
 
@@ -138,7 +140,7 @@ static void add_to_sums(struct units *u, const struct bucket *b, const float *pa
         const float *x = part + q->own.packed;
 
         if (p->same_bits)
-            fold_add(&p->fold, place_of(u, q), u->leaving_leaf, x, &p->k);
+            pairwise_sum_add(&p->pairwise, place_of(u, q), u->leaving_group, x, &p->k);
         else
             p->k.ops->sum_add(p->k.queue,
                               &(struct sum_add){ params_owned(p, q).grad, x, 1, q->own.n, 0, 0 });
@@ -146,7 +148,7 @@ static void add_to_sums(struct units *u, const struct bucket *b, const float *pa
 }
 
 /* Add the gradients that were sent last to their owners' sums. */
-static void finish_reduce(struct units *u)
+static void finish_reduce(struct fsdp_units *u)
 {
     if (u->leaving == NONE)
         return;
@@ -154,18 +156,18 @@ static void finish_reduce(struct units *u)
     u->leaving = NONE;
 }
 
-void units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf)
+void fsdp_units_reduce(struct fsdp_units *u, int unit, enum fsdp_units_pass pass, int64_t group)
 {
     if (!u->params->sharded)
         return;
     finish_reduce(u);
     u->leaving_pass = pass;
-    u->leaving_leaf = leaf;
+    u->leaving_group = group;
     bucket_transfer_send(u->grads, unit);
     u->leaving = unit;
 }
 
-void units_end(struct units *u)
+void fsdp_units_end(struct fsdp_units *u)
 {
     if (!u->params->sharded)
         return;

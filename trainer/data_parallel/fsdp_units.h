@@ -25,51 +25,53 @@
 
 /* The pass that computed a unit's gradients. With a tied head on the embedding's stage, what is
  * before the layers and what is after them are one unit with two passes. */
-enum units_pass { UNITS_BEFORE, UNITS_LAYER, UNITS_AFTER };
+enum fsdp_units_pass { FSDP_UNITS_BEFORE, FSDP_UNITS_LAYER, FSDP_UNITS_AFTER };
 
-struct units {
+struct fsdp_units {
     const struct params *params;             /* borrowed, as the next two */
-    struct bucket_transfer *weights, *grads; /* NULL until units_open */
+    struct bucket_transfer *weights, *grads; /* NULL until fsdp_units_open */
     int n_visits;
     int *visits; /* buckets of params, in the order in which a step gathers them */
     int next;    /* visit; n_visits: nothing is gathered ahead */
     int held;    /* the unit that is gathered, -1: none */
     int coming;  /* the unit whose weights are being sent, -1: none */
     int leaving; /* the unit whose gradients are being sent, -1: none */
-    enum units_pass leaving_pass;
-    int64_t leaving_leaf;
+    enum fsdp_units_pass leaving_pass;
+    int64_t leaving_group;
 };
 
 /* The units of one of the rank's virtual stages. */
-struct units_stage {
+struct fsdp_units_stage {
     const int *layers; /* [n] */
     int n;
     int before, after; /* the layers; -1: the stage has none */
 };
 
 /* List the visits of a rank whose passes are `ops`, through its virtual stages. */
-tp_status units_init(struct units *u, const struct params *p, const struct units_stage *stages,
-                     const struct schedule_rank *ops, struct arena *arena, struct tp_err *err);
+tp_status fsdp_units_init(struct fsdp_units *u, const struct params *p,
+                          const struct fsdp_units_stage *stages, const struct schedule_rank *ops,
+                          struct arena *arena, struct tp_err *err);
 
 /* The transfers that gather weights and reduce gradients; borrowed. */
-void units_open(struct units *u, struct bucket_transfer *weights, struct bucket_transfer *grads);
+void fsdp_units_open(struct fsdp_units *u, struct bucket_transfer *weights,
+                     struct bucket_transfer *grads);
 
 /* A step begins: weights have changed, and no gradient has been summed. Collective over dp, and so
  * are the following. */
-void units_begin(struct units *u);
+void fsdp_units_begin(struct fsdp_units *u);
 
 /* What is queued from here on finds the weights of a unit in the buffer (-1: of what is always
  * whole). */
-void units_need(struct units *u, int unit);
+void fsdp_units_need(struct fsdp_units *u, int unit);
 
 /* Before a unit's backward pass: set the gradients that kernels only add to to zero. */
-void units_clear(const struct units *u, int unit);
+void fsdp_units_clear(const struct fsdp_units *u, int unit);
 
-/* After it: send the gradients to their owners. leaf: with --same-bits the number of the gradient
+/* After it: send the gradients to their owners. group: with --same-bits the number of the gradient
  * group, else not used. */
-void units_reduce(struct units *u, int unit, enum units_pass pass, int64_t leaf);
+void fsdp_units_reduce(struct fsdp_units *u, int unit, enum fsdp_units_pass pass, int64_t group);
 
 /* The step's passes are over: the gradients that this rank owns are complete. */
-void units_end(struct units *u);
+void fsdp_units_end(struct fsdp_units *u);
 
 #endif

@@ -8,7 +8,7 @@
 static void reduce_shared(const struct params *p, int first, int end, struct comm *kv)
 {
     for (int i = first; i < end; i++) {
-        struct sums g = params_sums(p, &p->list[i]);
+        struct param_sums g = params_sums(p, &p->list[i]);
 
         if (!p->list[i].shared)
             continue;
@@ -25,7 +25,7 @@ static int64_t move_partial(const struct params *p, int first, int end, bool bac
     float *at = p->partial;
 
     for (int i = first; i < end; i++) {
-        const struct sums g = params_sums(p, &p->list[i]);
+        const struct param_sums g = params_sums(p, &p->list[i]);
 
         if (!p->list[i].partial || !g.n)
             continue;
@@ -46,10 +46,10 @@ static void reduce_partial(const struct params *p, int first, int end, struct co
     move_partial(p, first, end, true);
 }
 
-static void reduce_within(const struct reduction *r, int first, int end)
+static void reduce_within(const struct grad_reduction *r, int first, int end)
 {
     const struct params *p = r->params;
-    const struct parallel *par = r->parallel;
+    const struct process_groups *par = r->parallel;
 
     if (p->same_bits) /* same_bits_reduce does it, after the sum over replicas */
         return;
@@ -58,20 +58,20 @@ static void reduce_within(const struct reduction *r, int first, int end)
     if (p->n_partial)
         reduce_partial(p, first, end, par->tp);
     if (p->tied >= first && p->tied < end) {
-        struct sums g = params_sums(p, &p->list[p->tied]);
+        struct param_sums g = params_sums(p, &p->list[p->tied]);
 
-        comm_all_reduce(par->ends, p->k.queue, g.at, g.n, DTYPE_F32, COMM_SUM);
+        comm_all_reduce(par->embedding_ends, p->k.queue, g.at, g.n, DTYPE_F32, COMM_SUM);
     }
 }
 
-int64_t reduction_partial_calls(const struct params *p)
+int64_t grad_reduction_partial_calls(const struct params *p)
 {
     int64_t calls = 0;
 
     if (p->sharded)
         return p->n_partial > 0;
     for (int i = 0; i < p->n_buckets; i++) {
-        const struct bucket *b = &p->buckets[i];
+        const struct param_bucket *b = &p->buckets[i];
         int64_t n = 0;
 
         for (int k = b->first; k < b->first + b->n; k++)
@@ -83,58 +83,61 @@ int64_t reduction_partial_calls(const struct params *p)
 
 /* ---- sums over replicas ---- */
 
-static void start_bucket(struct reduction *r, int bucket)
+static void start_bucket(struct grad_reduction *r, int bucket)
 {
     const struct params *p = r->params;
-    const struct parallel *par = r->parallel;
-    const struct bucket *b = &p->buckets[bucket];
+    const struct process_groups *par = r->parallel;
+    const struct param_bucket *b = &p->buckets[bucket];
 
     reduce_within(r, b->first, b->first + b->n);
     if (p->n_owners > 1) {
         bucket_transfer_send(r->grads, bucket);
-    } else if (comm_size(par->replicas) > 1) {
+    } else if (comm_size(par->dp_cp) > 1) {
         device_record(p->k.queue, r->ready);
         device_wait(p->comm_queue, r->ready);
-        comm_all_reduce(par->replicas, p->comm_queue, p->grad + b->from, b->to - b->from, DTYPE_F32,
+        comm_all_reduce(par->dp_cp, p->comm_queue, p->grad + b->from, b->to - b->from, DTYPE_F32,
                         COMM_SUM);
     }
 }
 
-tp_status reduction_open(struct reduction *r, struct bucket_transfer *grads, struct tp_err *err)
+tp_status grad_reduction_open(struct grad_reduction *r, struct bucket_transfer *grads,
+                              struct tp_err *err)
 {
     struct device *d = grads->params->comm_queue->device;
     tp_status st;
 
-    *r = (struct reduction){ .params = grads->params, .parallel = grads->groups, .grads = grads };
+    *r = (struct grad_reduction){ .params = grads->params,
+                                  .parallel = grads->groups,
+                                  .grads = grads };
     TP_TRY(device_event_open(d, &r->ready, err));
     TP_TRY(device_event_open(d, &r->done, err));
 done:
     return st;
 }
 
-void reduction_close(struct reduction *r)
+void grad_reduction_close(struct grad_reduction *r)
 {
     device_event_close(r->ready);
     device_event_close(r->done);
 }
 
-void reduction_begin(struct reduction *r)
+void grad_reduction_begin(struct grad_reduction *r)
 {
     r->n_left = r->params->n_buckets;
 }
 
 /* Whether a bucket has a tied head, whose sum is taken within the replica before. */
-static bool waits_for_end(const struct params *p, const struct bucket *b)
+static bool waits_for_end(const struct params *p, const struct param_bucket *b)
 {
     return !p->same_bits && p->tied >= b->first && p->tied < b->first + b->n;
 }
 
-void reduction_ready(struct reduction *r, int unit)
+void grad_reduction_ready(struct grad_reduction *r, int unit)
 {
     const struct params *p = r->params;
 
     while (!p->sharded && r->n_left) {
-        const struct bucket *b = &p->buckets[r->n_left - 1];
+        const struct param_bucket *b = &p->buckets[r->n_left - 1];
 
         if (params_is_before(unit, b->unit) || waits_for_end(p, b))
             break;
@@ -144,18 +147,18 @@ void reduction_ready(struct reduction *r, int unit)
 
 /* Under zero3 each microbatch's gradients were sent to their owners. The cp ranks that own the same
  * rows have seen other tokens. */
-static void end_sharded(const struct reduction *r)
+static void end_sharded(const struct grad_reduction *r)
 {
     const struct params *p = r->params;
 
     reduce_within(r, 0, p->n);
-    if (r->parallel->twins)
-        comm_all_reduce(r->parallel->twins, p->k.queue, p->owned_grad, p->n_owned, DTYPE_F32,
+    if (r->parallel->cp_grads)
+        comm_all_reduce(r->parallel->cp_grads, p->k.queue, p->owned_grad, p->n_owned, DTYPE_F32,
                         COMM_SUM);
 }
 
 /* Start what is left and wait for all sums over replicas. */
-static void end_replicas(struct reduction *r)
+static void end_replicas(struct grad_reduction *r)
 {
     const struct params *p = r->params;
 
@@ -163,13 +166,13 @@ static void end_replicas(struct reduction *r)
         start_bucket(r, --r->n_left);
     if (p->n_owners > 1) {
         bucket_transfer_finish(r->grads);
-    } else if (comm_size(r->parallel->replicas) > 1) {
+    } else if (comm_size(r->parallel->dp_cp) > 1) {
         device_record(p->comm_queue, r->done);
         device_wait(p->k.queue, r->done);
     }
 }
 
-void reduction_end(struct reduction *r)
+void grad_reduction_end(struct grad_reduction *r)
 {
     const struct params *p = r->params;
 

@@ -20,9 +20,9 @@
 #include "trainer/data_parallel/params.h"
 #include "trainer/process_groups.h"
 
-struct reduction {
+struct grad_reduction {
     const struct params *params;
-    const struct parallel *parallel;
+    const struct process_groups *parallel;
     struct bucket_transfer *grads; /* with ZeRO; borrowed */
     int n_left;                    /* buckets that are not started: the first of the list */
     struct device_event *ready, *done;
@@ -30,21 +30,22 @@ struct reduction {
 
 /* For steps over the params of `grads`, which transfers gradients under ZeRO; borrowed. Close also
  * after a failure. */
-tp_status reduction_open(struct reduction *r, struct bucket_transfer *grads, struct tp_err *err);
-void reduction_close(struct reduction *r);
+tp_status grad_reduction_open(struct grad_reduction *r, struct bucket_transfer *grads,
+                              struct tp_err *err);
+void grad_reduction_close(struct grad_reduction *r);
 
 /* A step begins. */
-void reduction_begin(struct reduction *r);
+void grad_reduction_begin(struct grad_reduction *r);
 
 /* The gradients of a unit (struct param) and of all later ones are final on this rank. Starts every
  * bucket that is complete. */
-void reduction_ready(struct reduction *r, int unit);
+void grad_reduction_ready(struct grad_reduction *r, int unit);
 
 /* Start what is left and wait for all. Gradients are then sums over all replicas, with ZeRO those
  * that this rank owns. */
-void reduction_end(struct reduction *r);
+void grad_reduction_end(struct grad_reduction *r);
 
 /* Collectives over tp that a step's reduction makes. */
-int64_t reduction_partial_calls(const struct params *p);
+int64_t grad_reduction_partial_calls(const struct params *p);
 
 #endif

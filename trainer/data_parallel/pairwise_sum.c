@@ -1,24 +1,24 @@
 /* trainer/data_parallel/pairwise_sum.c - see trainer/data_parallel/pairwise_sum.h. */
 #include "trainer/data_parallel/pairwise_sum.h"
 
-static int digits_set(int64_t leaf)
+static int digits_set(int64_t group)
 {
     int n = 0;
 
-    for (; leaf & 1; leaf >>= 1)
+    for (; group & 1; group >>= 1)
         n++;
     return n;
 }
 
-float *fold_place(const struct fold *f, int64_t leaf)
+float *pairwise_sum_place(const struct pairwise_sum *f, int64_t group)
 {
-    return f->levels > 0 && digits_set(leaf) == 0 ? f->level[0] : f->sum;
+    return f->levels > 0 && digits_set(group) == 0 ? f->level[0] : f->sum;
 }
 
-void fold_add(const struct fold *f, struct range r, int64_t leaf, const float *x,
-              const struct kernel_queue *k)
+void pairwise_sum_add(const struct pairwise_sum *f, struct pairwise_range r, int64_t group,
+                      const float *x, const struct kernel_queue *k)
 {
-    struct sum_levels a = { .x = x, .n_levels = digits_set(leaf), .n = r.n };
+    struct sum_levels a = { .x = x, .n_levels = digits_set(group), .n = r.n };
 
     a.to = (a.n_levels == f->levels ? f->sum : f->level[a.n_levels]) + r.at;
     for (int i = 0; i < a.n_levels; i++)

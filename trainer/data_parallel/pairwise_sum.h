@@ -11,26 +11,26 @@
 
 #include "kernels/ops.h"
 
-enum { FOLD_LEVELS_MAX = SUM_LEVELS_MAX };
+enum { PAIRWISE_LEVELS_MAX = SUM_LEVELS_MAX };
 
 /* Some elements of every buffer. */
-struct range {
+struct pairwise_range {
     int64_t at, n;
 };
 
-struct fold {
+struct pairwise_sum {
     float *sum; /* of all groups, after the last of them */
     int levels; /* log2 of the groups of a step */
-    float *level[FOLD_LEVELS_MAX];
+    float *level[PAIRWISE_LEVELS_MAX];
 };
 
 /* The buffer in which a group is best computed: its digit, if the digit is not set, else the buffer
  * for the sum. */
-float *fold_place(const struct fold *f, int64_t leaf);
+float *pairwise_sum_place(const struct pairwise_sum *f, int64_t group);
 
-/* Add x[r.n], the elements r of group number `leaf` of a step. x may be in the buffer that
- * fold_place returns, at its place. */
-void fold_add(const struct fold *f, struct range r, int64_t leaf, const float *x,
-              const struct kernel_queue *k);
+/* Add x[r.n], the elements r of group number `group` of a step. x may be in the buffer that
+ * pairwise_sum_place returns, at its place. */
+void pairwise_sum_add(const struct pairwise_sum *f, struct pairwise_range r, int64_t group,
+                      const float *x, const struct kernel_queue *k);
 
 #endif

@@ -107,9 +107,9 @@ static void add_head(struct params *p, const struct layout *l)
         return;
     p->table = first;
     if (p->sharded)
-        p->head = (struct range){ p->n_owned, b->own.to + b->own.n - a->own.to };
+        p->head = (struct pairwise_range){ p->n_owned, b->own.to + b->own.n - a->own.to };
     else
-        p->head = (struct range){ p->n_elements, b->at + b->n - a->at };
+        p->head = (struct pairwise_range){ p->n_elements, b->at + b->n - a->at };
 }
 
 /* Floats of a pack: of the largest bucket's gradients, weights, or either. */
@@ -118,7 +118,7 @@ static int64_t pack_floats(const struct params *p, bool grads, bool weights)
     int64_t largest = 0;
 
     for (int i = 0; i < p->n_buckets; i++) {
-        const struct bucket *b = &p->buckets[i];
+        const struct param_bucket *b = &p->buckets[i];
 
         if (grads && b->each > largest)
             largest = b->each;
@@ -184,7 +184,7 @@ tp_status params_init(struct params *p, const struct layout *l, int rank,
     for (int unit = LAYER_LAST; p->sharded && unit < l->n_layers; unit++)
         TP_TRY(add_unit(p, l, rank, unit, err));
     param_place(&p->n_elements, 0, false);
-    TP_TRY(params_deal(p, l, at, counted->is_one_bucket, arena, err));
+    TP_TRY(params_partition(p, l, at, counted->is_one_bucket, arena, err));
     TP_TRY(number_places(p, l, arena, err));
     if (p->same_bits)
         add_head(p, l);
@@ -204,7 +204,7 @@ int params_find(const struct params *p, const struct layout *l, enum tensor_role
     return -1;
 }
 
-int params_twin(const struct params *p, int i)
+int params_first_holder(const struct params *p, int i)
 {
     const struct param *q = &p->list[i];
     int k = 0;

@@ -21,7 +21,7 @@
 
 /* Entries whose gradients, and with ZeRO weights, are sent together: neighbours in the list. With
  * zero3 a unit: the entries of a layer, or of what comes before the layers, or after them. */
-struct bucket {
+struct param_bucket {
     int first, n;
     int64_t from, to;     /* in the whole spans, gaps behind entries too: buckets tile them */
     int unit;             /* of its entries the one whose gradients are final last */
@@ -53,29 +53,30 @@ struct params {
     float *exp_avg, *exp_avg_sq;
 
     int n_buckets;
-    struct bucket *buckets;
+    struct param_bucket *buckets;
 
     /* ZeRO over the n_owners ranks of dp (1: everyone owns all); see
      * trainer/data_parallel/bucket_transfer.h */
     int n_owners;
-    struct piece *pieces; /* [n_owners][n] */
-    int n_packs;          /* buckets that can be under way at a time */
-    int64_t pack_each;    /* floats of a pack */
+    struct param_partition *pieces; /* [n_owners][n] */
+    int n_packs;                    /* buckets that can be sent at the same time */
+    int64_t pack_each;              /* floats of a pack */
     float *pack;      /* [n_packs][pack_each]: each [n_owners][each] of one bucket, in memory that
                          collectives reach */
     float *grad_pack; /* zero3: for gradients, while `pack` is for weights */
 
     /* --same-bits; see trainer/same_bits/same_bits.h */
     bool same_bits;
-    int n_virtual;     /* tp ranks that there seem to be; without it those that there are */
-    int n_shards;      /* of them, those that this rank plays */
-    struct fold fold;  /* where gradients of earlier microbatches are */
-    int table;         /* entry of the embedding's first shard, where the next has any */
-    struct range head; /* behind the other sums: gradients of a tied head on the embedding's own
-                          stage, kept apart until the step's end as on another; n 0: none */
-    int n_places;      /* numbers that the gradient norm is made of, all ranks' */
-    double *places;    /* in memory that collectives reach, as the next */
-    int64_t n_rows;    /* of all entries that this rank counts */
+    int n_virtual;                /* emulated tp ranks; without --same-bits the real ones */
+    int n_shards;                 /* of them, those that this rank emulates */
+    struct pairwise_sum pairwise; /* where gradients of earlier microbatches are */
+    int table;                    /* entry of the embedding's first shard, where the next has any */
+    struct pairwise_range
+        head;       /* behind the other sums: gradients of a tied head on the embedding's own
+              stage, kept apart until the step's end as on another; n 0: none */
+    int n_places;   /* numbers that the gradient norm is made of, all ranks' */
+    double *places; /* in memory that collectives reach, as the next */
+    int64_t n_rows; /* of all entries that this rank counts */
     double *rows;
     double *squares; /* [n] of each entry's gradient, for the norm */
 };
@@ -87,7 +88,7 @@ static inline bool params_is_before(int a, int b)
 }
 
 /* What this rank updates of an entry: n elements each. */
-struct owned {
+struct param_owned {
     int64_t n;
     float *value;         /* weights, in bf16 their masters */
     uint16_t *value_bf16; /* NULL in fp32 */
@@ -100,9 +101,10 @@ struct owned {
 tp_status params_init(struct params *p, const struct layout *l, int rank,
                       const struct param_sizes *counted, struct arena *arena, struct tp_err *err);
 
-/* Deal the entries to the ranks that update them, and put them into buckets. For params_init. */
-tp_status params_deal(struct params *p, const struct layout *l, struct mesh_coord at,
-                      bool is_one_bucket, struct arena *arena, struct tp_err *err);
+/* Partition the entries among the ranks that update them, and divide them into buckets. For
+ * params_init. */
+tp_status params_partition(struct params *p, const struct layout *l, struct mesh_coord at,
+                           bool is_one_bucket, struct arena *arena, struct tp_err *err);
 
 /* Take the spans. */
 void params_take(struct params *p, const struct param_sizes *z, struct buffer_pools *pools);
@@ -112,10 +114,10 @@ void params_take(struct params *p, const struct param_sizes *z, struct buffer_po
 int params_find(const struct params *p, const struct layout *l, enum tensor_role role, int layer);
 
 /* The first entry that holds what entry i does: of KV heads several shards may. */
-int params_twin(const struct params *p, int i);
+int params_first_holder(const struct params *p, int i);
 
-/* Give what this rank owns of an entry to the entries that hold the same. */
-void params_copy_twins(const struct params *p);
+/* Copy what this rank owns of an entry to the entries that hold the same. */
+void params_copy_to_holders(const struct params *p);
 
 /* Elements from one shard of entry i's tensor to the next; 0: there is one. */
 int64_t params_stride(const struct params *p, int i);
@@ -128,15 +130,15 @@ int params_unit(const struct params *p, int unit);
 const void *params_weight(const struct params *p, const struct param *q);
 float *params_grad(const struct params *p, const struct param *q);
 
-struct owned params_owned(const struct params *p, const struct param *q);
+struct param_owned params_owned(const struct params *p, const struct param *q);
 
 /* Where the gradient of an entry is summed up over the microbatches: of all of it, or with zero3 of
  * what this rank owns. */
-struct sums {
+struct param_sums {
     float *at;
     int64_t n;
 };
-struct sums params_sums(const struct params *p, const struct param *q);
+struct param_sums params_sums(const struct params *p, const struct param *q);
 
 /* Round what this rank owns to bf16; nothing in fp32. */
 void params_round(const struct params *p);

@@ -4,13 +4,13 @@
 #include "trainer/data_parallel/params.h"
 
 /* Give `owner` its part of every entry. */
-static void deal_to(struct params *p, const struct layout *l, int owner)
+static void partition_to(struct params *p, const struct layout *l, int owner)
 {
     int64_t end = 0;
 
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
-        struct piece *x = &p->pieces[owner * p->n + i];
+        struct param_partition *x = &p->pieces[owner * p->n + i];
 
         *x = param_piece(&p->rank, &l->tensors[q->tensor], q, owner);
         x->to = param_place(&end, x->n, q->joins);
@@ -19,14 +19,14 @@ static void deal_to(struct params *p, const struct layout *l, int owner)
 }
 
 /* Lay out every owner's part of a bucket's packs. */
-static void lay_out_packs(struct params *p, struct bucket *b)
+static void lay_out_packs(struct params *p, struct param_bucket *b)
 {
     for (int owner = 0; owner < p->n_owners; owner++) {
         int64_t at = 0, bytes = 0;
 
         for (int i = b->first; i < b->first + b->n; i++) {
             const struct param *q = &p->list[i];
-            struct piece *x = &p->pieces[owner * p->n + i];
+            struct param_partition *x = &p->pieces[owner * p->n + i];
 
             x->packed = at;
             x->grad = p->n_owners > 1 ? b->from + at : x->from;
@@ -40,7 +40,7 @@ static void lay_out_packs(struct params *p, struct bucket *b)
 }
 
 /* Whether bucket b, filled so far, goes on with entry i. */
-static bool takes(const struct params *p, const struct bucket *b,
+static bool takes(const struct params *p, const struct param_bucket *b,
                   const struct param_bucket_fill *fill, int i)
 {
     if (i == p->n)
@@ -55,13 +55,13 @@ static bool takes(const struct params *p, const struct bucket *b,
 static void fill_buckets(struct params *p, bool is_one)
 {
     for (int i = 0; i < p->n;) {
-        struct bucket *b = &p->buckets[p->n_buckets++];
+        struct param_bucket *b = &p->buckets[p->n_buckets++];
         int layer = p->list[i].layer;
         struct param_bucket_fill fill = { .is_whole_list = is_one,
                                           .layer = layer,
                                           .begins_layer = i == 0 || p->list[i - 1].layer != layer };
 
-        *b = (struct bucket){ .first = i, .from = p->list[i].at, .unit = p->list[i].unit };
+        *b = (struct param_bucket){ .first = i, .from = p->list[i].at, .unit = p->list[i].unit };
         while (takes(p, b, &fill, i)) {
             if (params_is_before(b->unit, p->list[i].unit))
                 b->unit = p->list[i].unit;
@@ -73,15 +73,15 @@ static void fill_buckets(struct params *p, bool is_one)
     }
 }
 
-tp_status params_deal(struct params *p, const struct layout *l, struct mesh_coord at,
-                      bool is_one_bucket, struct arena *arena, struct tp_err *err)
+tp_status params_partition(struct params *p, const struct layout *l, struct mesh_coord at,
+                           bool is_one_bucket, struct arena *arena, struct tp_err *err)
 {
     p->pieces = arena_array(arena, (size_t)p->n_owners * (size_t)p->n + 1, sizeof *p->pieces);
     p->buckets = arena_array(arena, (size_t)p->n + 1, sizeof *p->buckets);
     if (!p->pieces || !p->buckets)
         return tp_fail(err, TP_E_NOMEM, "no memory for the list of parameters");
     for (int owner = 0; owner < p->n_owners; owner++)
-        deal_to(p, l, owner);
+        partition_to(p, l, owner);
     fill_buckets(p, is_one_bucket);
     p->n_packs = p->sharded || p->n_buckets == 1 ? 1 : PARAM_PACKS_MAX;
     for (int i = 0; i < p->n; i++) {

@@ -6,7 +6,7 @@
 
 enum { FLOAT = sizeof(float) };
 
-_Static_assert((int)PARAM_LEVELS_MAX == FOLD_LEVELS_MAX, "a span for each level");
+_Static_assert((int)PARAM_LEVELS_MAX == PAIRWISE_LEVELS_MAX, "a span for each level");
 
 void params_take(struct params *p, const struct param_sizes *z, struct buffer_pools *pools)
 {
@@ -29,9 +29,10 @@ void params_take(struct params *p, const struct param_sizes *z, struct buffer_po
     p->places = s.places;
     p->rows = s.rows;
     p->squares = s.squares;
-    p->fold = (struct fold){ .sum = p->sharded ? s.owned_grad : s.grad, .levels = z->n_levels };
+    p->pairwise =
+        (struct pairwise_sum){ .sum = p->sharded ? s.owned_grad : s.grad, .levels = z->n_levels };
     for (int i = 0; i < z->n_levels; i++)
-        p->fold.level[i] = s.level[i];
+        p->pairwise.level[i] = s.level[i];
 }
 
 const void *params_weight(const struct params *p, const struct param *q)
@@ -46,30 +47,30 @@ float *params_grad(const struct params *p, const struct param *q)
     return p->grad + q->at;
 }
 
-struct owned params_owned(const struct params *p, const struct param *q)
+struct param_owned params_owned(const struct params *p, const struct param *q)
 {
-    struct owned o = { .n = q->own.n,
-                       .value = p->owned ? p->owned + q->own.to : p->value + q->own.from,
-                       .grad = p->sharded ? p->owned_grad + q->own.to : p->grad + q->own.grad,
-                       .exp_avg = p->exp_avg + q->own.to,
-                       .exp_avg_sq = p->exp_avg_sq + q->own.to };
+    struct param_owned o = { .n = q->own.n,
+                             .value = p->owned ? p->owned + q->own.to : p->value + q->own.from,
+                             .grad = p->sharded ? p->owned_grad + q->own.to : p->grad + q->own.grad,
+                             .exp_avg = p->exp_avg + q->own.to,
+                             .exp_avg_sq = p->exp_avg_sq + q->own.to };
 
     if (p->dtype == DTYPE_BF16)
         o.value_bf16 = p->sharded ? p->owned_bf16 + q->own.to : p->value_bf16 + q->own.from;
     return o;
 }
 
-struct sums params_sums(const struct params *p, const struct param *q)
+struct param_sums params_sums(const struct params *p, const struct param *q)
 {
     if (p->sharded)
-        return (struct sums){ p->owned_grad + q->own.to, q->own.n };
-    return (struct sums){ p->grad + q->at, q->n };
+        return (struct param_sums){ p->owned_grad + q->own.to, q->own.n };
+    return (struct param_sums){ p->grad + q->at, q->n };
 }
 
 void params_round(const struct params *p)
 {
     for (int i = 0; p->dtype == DTYPE_BF16 && i < p->n; i++) {
-        struct owned o = params_owned(p, &p->list[i]);
+        struct param_owned o = params_owned(p, &p->list[i]);
 
         p->k.ops->cast(p->k.queue,
                        &(struct cast){ o.value_bf16, DTYPE_BF16, o.value, DTYPE_F32, o.n });
@@ -82,7 +83,7 @@ void *params_place(const struct params *p, int i, const char *group, struct box 
                    enum dtype *dtype)
 {
     const struct param *q = &p->list[i];
-    const struct owned o = params_owned(p, q);
+    const struct param_owned o = params_owned(p, q);
     bool bf16 = p->dtype == DTYPE_BF16;
 
     *dtype = DTYPE_F32;
@@ -102,11 +103,11 @@ void *params_place(const struct params *p, int i, const char *group, struct box 
     return bf16 ? (void *)(p->value_bf16 + q->at) : p->value + q->at;
 }
 
-void params_copy_twins(const struct params *p)
+void params_copy_to_holders(const struct params *p)
 {
     for (int i = 0; i < p->n; i++) {
-        const struct owned to = params_owned(p, &p->list[i]);
-        const struct owned from = params_owned(p, &p->list[params_twin(p, i)]);
+        const struct param_owned to = params_owned(p, &p->list[i]);
+        const struct param_owned from = params_owned(p, &p->list[params_first_holder(p, i)]);
         int64_t bytes = to.n * FLOAT;
 
         device_copy(p->k.queue, to.value, from.value, bytes);

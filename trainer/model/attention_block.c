@@ -6,7 +6,8 @@
 #include <math.h>
 
 /* The kernel's view of a slot: q, k and v lie side by side in each row. */
-static struct attention view(const struct net *n, int64_t sequences, const struct layer_slot *s)
+static struct attention view(const struct network *n, int64_t sequences,
+                             const struct activations_layer *s)
 {
     int64_t e = dtype_bytes(n->dtype);
     const char *qkv = s->qkv;
@@ -31,7 +32,7 @@ static struct attention view(const struct net *n, int64_t sequences, const struc
 }
 
 /* q and k are neighbours: their heads are rotated as one run. */
-static void rotate(const struct net *n, float *qkv, int64_t rows, int sign)
+static void rotate(const struct network *n, float *qkv, int64_t rows, int sign)
 {
     const struct rope_apply a = { .x = qkv,
                                   .cos_sin = n->rope,
@@ -45,28 +46,28 @@ static void rotate(const struct net *n, float *qkv, int64_t rows, int sign)
     n->k.ops->rope_apply(n->k.queue, &a);
 }
 
-static void round_bf16(const struct net *n, void *to, const float *from, int64_t count)
+static void round_bf16(const struct network *n, void *to, const float *from, int64_t count)
 {
     n->k.ops->cast(n->k.queue, &(struct cast){ to, DTYPE_BF16, from, DTYPE_F32, count });
 }
 
 /* s->attended and s->lse, from s->qkv. */
-static void attend(const struct pass *p, const struct layer_slot *s)
+static void attend(const struct pass *p, const struct activations_layer *s)
 {
-    struct scratch *w = p->scratch;
+    struct activations_scratch *w = p->scratch;
     struct attention a = view(p->net, p->sequences, s);
 
-    attention_cp_forward(&p->net->ring, &w->ring, &a, w->wide);
+    ring_attention_forward(&p->net->ring, &w->ring, &a, w->ffn_scratch);
 }
 
-void block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                             const struct arriving *in)
+void attention_block_forward(const struct pass *p, const struct network_layer *y,
+                             struct activations_layer *s, const struct residual_pending *in)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     bool narrow = n->dtype == DTYPE_BF16;
     float *qkv = narrow ? p->scratch->dqkv : s->qkv;
 
-    stream_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
+    residual_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
     linear_column_forward(&y->qkv, qkv, s->normed, p->rows);
     linear_bias_add(&y->qkv, qkv, p->rows);
     if (n->rope)
@@ -77,35 +78,36 @@ void block_attention_forward(const struct pass *p, const struct layer *y, struct
     linear_row_forward(&y->out, s->mid, s->attended, p->rows);
 }
 
-void block_attention_backward(const struct pass *p, const struct layer *y, struct layer_slot *s)
+void attention_block_backward(const struct pass *p, const struct network_layer *y,
+                              struct activations_layer *s)
 {
-    const struct net *n = p->net;
-    struct scratch *w = p->scratch;
+    const struct network *n = p->net;
+    struct activations_scratch *w = p->scratch;
     bool narrow = n->dtype == DTYPE_BF16;
     struct attention a = view(n, p->sequences, s);
-    const void *dy = w->dx, *d_attended = w->wide, *dqkv = w->dqkv;
+    const void *dy = w->dx, *d_attended = w->ffn_scratch, *dqkv = w->dqkv;
     int64_t parts = p->rows * n->shards;
 
     if (n->recompute == RECOMPUTE_SELECTIVE)
         attend(p, s);
     if (narrow) {
-        round_bf16(n, w->dy, w->dx, p->stream_rows * n->model->hidden);
+        round_bf16(n, w->dy, w->dx, p->residual_rows * n->model->hidden);
         dy = w->dy;
     }
-    stream_bias_backward(p, &y->out, w->dx);
-    linear_row_backward(&y->out, w->wide, dy, s->attended, p->rows, p->add);
+    residual_bias_backward(p, &y->out, w->dx);
+    linear_row_backward(&y->out, w->ffn_scratch, dy, s->attended, p->rows, p->add);
     if (narrow) {
-        round_bf16(n, w->narrow, w->wide, parts * n->q_width);
-        d_attended = w->narrow;
+        round_bf16(n, w->bf16_scratch, w->ffn_scratch, parts * n->q_width);
+        d_attended = w->bf16_scratch;
     }
-    attention_cp_backward(&n->ring, &w->ring, &a, d_attended, w->dqkv);
+    ring_attention_backward(&n->ring, &w->ring, &a, d_attended, w->dqkv);
     if (n->rope)
         rotate(n, w->dqkv, p->rows, -1);
     if (narrow) {
-        round_bf16(n, w->narrow, w->dqkv, parts * n->qkv_width);
-        dqkv = w->narrow;
+        round_bf16(n, w->bf16_scratch, w->dqkv, parts * n->qkv_width);
+        dqkv = w->bf16_scratch;
     }
     linear_bias_backward(&y->qkv, dqkv, p->rows);
     linear_column_backward(&y->qkv, w->dnormed, dqkv, s->normed, p->rows, p->add);
-    stream_norm_backward(p, &y->attn_norm, w->dx, w->dnormed, s->x, s->stats);
+    residual_norm_backward(p, &y->attn_norm, w->dx, w->dnormed, s->x, s->stats);
 }

@@ -8,12 +8,13 @@
 #include "trainer/model/pass.h"
 #include "trainer/model/residual.h"
 
-/* s->x with `in` becomes the stream. s->mid gets what this block adds to it, but for the bias of
+/* s->x with `in` becomes the residual. s->mid gets what this block adds to it, but for the bias of
  * its row layer. */
-void block_attention_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                             const struct arriving *in);
+void attention_block_forward(const struct pass *p, const struct network_layer *y,
+                             struct activations_layer *s, const struct residual_pending *in);
 
-/* scratch dx: from the gradient of s->mid (as a stream) to that of s->x. */
-void block_attention_backward(const struct pass *p, const struct layer *y, struct layer_slot *s);
+/* scratch dx: from the gradient of s->mid (as a residual) to that of s->x. */
+void attention_block_backward(const struct pass *p, const struct network_layer *y,
+                              struct activations_layer *s);
 
 #endif

@@ -3,9 +3,9 @@
 
 #include "trainer/model/residual.h"
 
-static void activate(const struct pass *p, struct layer_slot *s)
+static void activate(const struct pass *p, struct activations_layer *s)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     int64_t rows = p->rows * n->shards;
 
     if (n->up_width == n->ffn)
@@ -23,9 +23,9 @@ static void activate(const struct pass *p, struct layer_slot *s)
 
 /* dup: the gradient of s->up, of the run's dtype; may be s->up itself in fp32. */
 static void activate_backward(const struct pass *p, char *dup, const float *dy,
-                              const struct layer_slot *s)
+                              const struct activations_layer *s)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     int64_t rows = p->rows * n->shards;
 
     if (n->up_width == n->ffn)
@@ -44,12 +44,12 @@ static void activate_backward(const struct pass *p, char *dup, const float *dy,
                                                    .cols = n->ffn });
 }
 
-void block_mlp_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                       float *out)
+void mlp_block_forward(const struct pass *p, const struct network_layer *y,
+                       struct activations_layer *s, float *out)
 {
-    const struct arriving in = { s->x, y->out.bias };
+    const struct residual_pending in = { s->x, y->out.bias };
 
-    stream_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
+    residual_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
     linear_column_forward(&y->up, s->up, s->mid_normed, p->rows);
     linear_bias_add(&y->up, s->up, p->rows);
     activate(p, s);
@@ -57,24 +57,25 @@ void block_mlp_forward(const struct pass *p, const struct layer *y, struct layer
         linear_row_forward(&y->down, out, s->hidden, p->rows);
 }
 
-void block_mlp_backward(const struct pass *p, const struct layer *y, struct layer_slot *s)
+void mlp_block_backward(const struct pass *p, const struct network_layer *y,
+                        struct activations_layer *s)
 {
-    const struct net *n = p->net;
-    const struct scratch *w = p->scratch;
+    const struct network *n = p->net;
+    const struct activations_scratch *w = p->scratch;
     bool narrow = n->dtype == DTYPE_BF16;
     const void *dy = w->dx;
     char *dup = (char *)s->up; /* in place: nothing reads it afterwards */
 
     if (narrow) {
         n->k.ops->cast(n->k.queue, &(struct cast){ w->dy, DTYPE_BF16, w->dx, DTYPE_F32,
-                                                   p->stream_rows * n->model->hidden });
+                                                   p->residual_rows * n->model->hidden });
         dy = w->dy;
-        dup = (char *)w->narrow;
+        dup = (char *)w->bf16_scratch;
     }
-    stream_bias_backward(p, &y->down, w->dx);
-    linear_row_backward(&y->down, w->wide, dy, s->hidden, p->rows, p->add);
-    activate_backward(p, dup, w->wide, s);
+    residual_bias_backward(p, &y->down, w->dx);
+    linear_row_backward(&y->down, w->ffn_scratch, dy, s->hidden, p->rows, p->add);
+    activate_backward(p, dup, w->ffn_scratch, s);
     linear_bias_backward(&y->up, dup, p->rows);
     linear_column_backward(&y->up, w->dnormed, dup, s->mid_normed, p->rows, p->add);
-    stream_norm_backward(p, &y->mlp_norm, w->dx, w->dnormed, s->mid, s->mid_stats);
+    residual_norm_backward(p, &y->mlp_norm, w->dx, w->dnormed, s->mid, s->mid_stats);
 }

@@ -7,13 +7,14 @@
 
 #include "trainer/model/pass.h"
 
-/* s->mid holds what the attention block added to s->x, and becomes the stream. out (memory for
+/* s->mid holds what the attention block added to s->x, and becomes the residual. out (memory for
  * collectives) gets what this block adds to it, but for the bias of its row layer; NULL: it is not
  * wanted, the slot is. */
-void block_mlp_forward(const struct pass *p, const struct layer *y, struct layer_slot *s,
-                       float *out);
+void mlp_block_forward(const struct pass *p, const struct network_layer *y,
+                       struct activations_layer *s, float *out);
 
-/* scratch dx: from the gradient of the stream that leaves the layer to that of s->mid. */
-void block_mlp_backward(const struct pass *p, const struct layer *y, struct layer_slot *s);
+/* scratch dx: from the gradient of the residual that leaves the layer to that of s->mid. */
+void mlp_block_backward(const struct pass *p, const struct network_layer *y,
+                        struct activations_layer *s);
 
 #endif

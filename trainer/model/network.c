@@ -7,7 +7,7 @@
 
 /* Where the views of a rank's parameters come from. */
 struct source {
-    const struct net *net;
+    const struct network *net;
     const struct layout *layout;
     const struct params *params;
 };
@@ -34,23 +34,23 @@ static bool is_cut(const struct source *s, const struct param *p)
     return s->layout->tensors[p->tensor].placement.dim >= 0;
 }
 
-/* The layers of this rank's stages, chunk by chunk. */
-static void list_layers(struct net *n, const struct layout *l, int rank)
+/* The layers of this rank's stages, virtual stage by virtual stage. */
+static void list_layers(struct network *n, const struct layout *l, int rank)
 {
     int pp = mesh_coord_of(&l->spec, rank).pp;
 
     n->n_layers = 0;
-    for (int c = 0; c < n->n_chunks; c++) {
-        n->chunks[c].first = n->n_layers;
+    for (int c = 0; c < n->n_vstages; c++) {
+        n->vstages[c].first = n->n_layers;
         for (int i = 0; i < l->n_layers; i++)
             if (l->stage_of[i] == c * l->spec.pp + pp)
                 n->layer_numbers[n->n_layers++] = i;
-        n->chunks[c].n = n->n_layers - n->chunks[c].first;
+        n->vstages[c].n = n->n_layers - n->vstages[c].first;
     }
 }
 
 /* What the parts of the network are gathered with. */
-static void find_units(struct net *n, const struct params *p)
+static void find_units(struct network *n, const struct params *p)
 {
     bool joined = n->model->tied && n->is_first && n->is_last;
 
@@ -60,10 +60,11 @@ static void find_units(struct net *n, const struct params *p)
         n->layers[i].unit = params_unit(p, n->layer_numbers[i]);
 }
 
-static struct vocab_rows count_rows(const struct source *s, enum tensor_role role, int layer)
+static struct network_vocab_rows count_rows(const struct source *s, enum tensor_role role,
+                                            int layer)
 {
     const struct param *p = find(s, role, layer);
-    struct vocab_rows rows = { 0 };
+    struct network_vocab_rows rows = { 0 };
 
     if (p && p->n) {
         rows.each = p->box.len[0];
@@ -76,7 +77,7 @@ static struct vocab_rows count_rows(const struct source *s, enum tensor_role rol
 }
 
 /* Of the embedding, of the head. */
-static void count_vocabulary(struct net *n, const struct source *s)
+static void count_vocabulary(struct network *n, const struct source *s)
 {
     bool tied = n->model->tied;
 
@@ -87,7 +88,7 @@ static void count_vocabulary(struct net *n, const struct source *s)
             count_rows(s, tied ? ROLE_EMBEDDING : ROLE_HEAD, tied ? LAYER_FIRST : LAYER_LAST);
 }
 
-int64_t vocab_rows_of(const struct vocab_rows *v, int shard, int64_t *first)
+int64_t network_vocab_rows_of(const struct network_vocab_rows *v, int shard, int64_t *first)
 {
     int64_t left = v->all - shard * v->each;
 
@@ -95,37 +96,37 @@ int64_t vocab_rows_of(const struct vocab_rows *v, int shard, int64_t *first)
     return left < 0 ? 0 : left < v->each ? left : v->each;
 }
 
-tp_status net_init(struct net *n, const struct model *m, const struct layout *l,
-                   const struct params *p, const struct rank_dims *d, int rank, struct arena *arena,
-                   struct tp_err *err)
+tp_status network_init(struct network *n, const struct model *m, const struct layout *l,
+                       const struct params *p, const struct rank_dims *d, int rank,
+                       struct arena *arena, struct tp_err *err)
 {
     const struct source s = { n, l, p };
     struct mesh_coord at = mesh_coord_of(&l->spec, rank);
 
-    *n = (struct net){ .model = m,
-                       .dtype = d->dtype,
-                       .recompute = d->recompute,
-                       .tokens = zigzag_of(&l->spec, at.cp, d->seq * l->spec.cp),
-                       .seq = d->seq,
-                       .split = d->split,
-                       .is_sharded = p->sharded,
-                       .is_first = d->is_first,
-                       .is_last = d->is_last,
-                       .n_chunks = l->spec.vpp,
-                       .shards = d->shards,
-                       .n_virtual = d->n_virtual,
-                       .same_bits = d->same_bits,
-                       .heads = d->heads,
-                       .kv_heads = d->kv_heads,
-                       .ffn = d->ffn,
-                       .q_width = d->q_width,
-                       .kv_width = d->kv_width,
-                       .qkv_width = d->qkv_width,
-                       .up_width = d->up_width };
-    n->chunks = arena_array(arena, (size_t)n->n_chunks, sizeof *n->chunks);
+    *n = (struct network){ .model = m,
+                           .dtype = d->dtype,
+                           .recompute = d->recompute,
+                           .tokens = zigzag_of(&l->spec, at.cp, d->seq * l->spec.cp),
+                           .seq = d->seq,
+                           .split = d->split,
+                           .is_sharded = p->sharded,
+                           .is_first = d->is_first,
+                           .is_last = d->is_last,
+                           .n_vstages = l->spec.vpp,
+                           .shards = d->shards,
+                           .n_virtual = d->n_virtual,
+                           .same_bits = d->same_bits,
+                           .heads = d->heads,
+                           .kv_heads = d->kv_heads,
+                           .ffn = d->ffn,
+                           .q_width = d->q_width,
+                           .kv_width = d->kv_width,
+                           .qkv_width = d->qkv_width,
+                           .up_width = d->up_width };
+    n->vstages = arena_array(arena, (size_t)n->n_vstages, sizeof *n->vstages);
     n->layer_numbers = arena_array(arena, (size_t)m->layers, sizeof *n->layer_numbers);
     n->layers = arena_array(arena, (size_t)m->layers, sizeof *n->layers);
-    if (!n->chunks || !n->layer_numbers || !n->layers)
+    if (!n->vstages || !n->layer_numbers || !n->layers)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d layers", m->layers);
     list_layers(n, l, rank);
     find_units(n, p);
@@ -174,7 +175,7 @@ static tp_status bind_linear(struct linear *out, const struct source *s, enum te
     return TP_OK;
 }
 
-static tp_status bind_norm(struct norm *out, const struct source *s, enum tensor_role role,
+static tp_status bind_norm(struct network_norm *out, const struct source *s, enum tensor_role role,
                            enum tensor_role bias, int layer, struct tp_err *err)
 {
     const struct params *p = s->params;
@@ -183,7 +184,7 @@ static tp_status bind_norm(struct norm *out, const struct source *s, enum tensor
 
     if (st)
         return st;
-    *out = (struct norm){ .weight = params_weight(p, w), .grad = params_grad(p, w) };
+    *out = (struct network_norm){ .weight = params_weight(p, w), .grad = params_grad(p, w) };
     if (b) {
         out->bias = params_weight(p, b);
         out->bias_grad = params_grad(p, b);
@@ -191,9 +192,10 @@ static tp_status bind_norm(struct norm *out, const struct source *s, enum tensor
     return TP_OK;
 }
 
-static tp_status bind_layer(struct layer *y, const struct source *s, int layer, struct tp_err *err)
+static tp_status bind_layer(struct network_layer *y, const struct source *s, int layer,
+                            struct tp_err *err)
 {
-    const struct net *n = s->net;
+    const struct network *n = s->net;
     const struct family *family = family_of(n->model);
     bool fused = family_tensor_find(family, ROLE_QKV) != NULL;
     bool gated = family->mlp == FAMILY_SWIGLU;
@@ -212,7 +214,7 @@ done:
     return st;
 }
 
-static tp_status bind_first(struct net *n, const struct source *s, struct tp_err *err)
+static tp_status bind_first(struct network *n, const struct source *s, struct tp_err *err)
 {
     const struct params *p = s->params;
     const struct param *embed = NULL, *positions;
@@ -233,9 +235,9 @@ static tp_status bind_first(struct net *n, const struct source *s, struct tp_err
 }
 
 /* The stretch of whole spans that has a rank's tensors of `layer`; copy: those of another stage. */
-static struct range range_of(const struct source *s, int layer, bool copy)
+static struct pairwise_range range_of(const struct source *s, int layer, bool copy)
 {
-    struct range r = { 0 };
+    struct pairwise_range r = { 0 };
 
     for (int i = 0; i < s->params->n; i++) {
         const struct param *q = &s->params->list[i];
@@ -250,9 +252,9 @@ static struct range range_of(const struct source *s, int layer, bool copy)
 }
 
 /* Which gradients are complete when; zero3 has units for that. */
-static void bind_ranges(struct net *n, const struct source *s)
+static void bind_ranges(struct network *n, const struct source *s)
 {
-    n->fold = &s->params->fold;
+    n->pairwise = &s->params->pairwise;
     if (n->is_sharded)
         return;
     for (int i = 0; i < n->n_layers; i++)
@@ -263,7 +265,7 @@ static void bind_ranges(struct net *n, const struct source *s)
 }
 
 /* The rotary table, for the positions of this rank's tokens. */
-static void fill_rope(struct net *n)
+static void fill_rope(struct network *n)
 {
     int64_t head_dim = n->model->head_dim, run;
 
@@ -278,8 +280,9 @@ static void fill_rope(struct net *n)
     }
 }
 
-tp_status net_bind(struct net *n, const struct layout *l, const struct params *p,
-                   const struct scratch *w, const struct parallel *par, struct tp_err *err)
+tp_status network_bind(struct network *n, const struct layout *l, const struct params *p,
+                       const struct activations_scratch *w, const struct process_groups *par,
+                       struct tp_err *err)
 {
     const struct model *m = n->model;
     const struct source s = { n, l, p };

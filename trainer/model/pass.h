@@ -7,20 +7,21 @@
 #include "trainer/model/network.h"
 #include "trainer/sizing/activations.h"
 
-struct reduction; /* trainer/data_parallel/grad_reduction.h */
-struct units;     /* trainer/data_parallel/fsdp_units.h */
+struct grad_reduction; /* trainer/data_parallel/grad_reduction.h */
+struct fsdp_units;     /* trainer/data_parallel/fsdp_units.h */
 
 struct pass {
-    const struct net *net;
-    struct scratch *scratch;
-    struct units *units;
-    int64_t sequences, rows;     /* with cp a sequence's rows are those that this rank has */
-    int64_t stream_rows;         /* that this rank has of the residual: all, or with sp a part */
-    bool add;                    /* gradients add to those of the step's earlier microbatches (with
-                                    --same-bits: of the gradient group's) */
-    int64_t leaf;                /* --same-bits: the gradient group of this microbatch */
-    bool ends_leaf;              /* and whether this one is its last; false without */
-    struct reduction *reduction; /* backward of the last microbatch: told what is final; or NULL */
+    const struct network *net;
+    struct activations_scratch *scratch;
+    struct fsdp_units *units;
+    int64_t sequences, rows; /* with cp a sequence's rows are those that this rank has */
+    int64_t residual_rows;   /* that this rank has of the residual: all, or with sp a part */
+    bool add;                /* gradients add to those of the step's earlier microbatches (with
+                                --same-bits: of the gradient group's) */
+    int64_t group;           /* --same-bits: the gradient group of this microbatch */
+    bool ends_group;         /* and whether this one is its last; false without */
+    struct grad_reduction
+        *reduction; /* backward of the last microbatch: told what is final; or NULL */
 };
 
 #endif

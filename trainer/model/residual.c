@@ -1,11 +1,11 @@
 /* trainer/model/residual.c - see trainer/model/residual.h. */
 #include "trainer/model/residual.h"
 
-void stream_norm(const struct pass *p, const struct norm *norm, void *y, float *stats, float *x,
-                 const struct arriving *in)
+void residual_norm(const struct pass *p, const struct network_norm *norm, void *y, float *stats,
+                   float *x, const struct residual_pending *in)
 {
     const struct kernel_queue *k = &p->net->k;
-    int64_t rows = p->stream_rows, cols = p->net->model->hidden;
+    int64_t rows = p->residual_rows, cols = p->net->model->hidden;
     float eps = (float)p->net->model->norm_eps;
 
     if (norm->bias)
@@ -42,7 +42,7 @@ void stream_norm(const struct pass *p, const struct norm *norm, void *y, float *
  */
 static void add_blocks(const struct pass *p, int blocks, int64_t width)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     float *sum = p->scratch->blocks;
 
     n->k.ops->sum_tree(n->k.queue, &(struct sum_tree){ sum, sum, blocks, width, width });
@@ -50,20 +50,20 @@ static void add_blocks(const struct pass *p, int blocks, int64_t width)
         comm_all_reduce(n->tp, n->k.queue, sum, width, DTYPE_F32, COMM_SUM);
 }
 
-static void add(const struct net *n, float *y, const float *x)
+static void add(const struct network *n, float *y, const float *x)
 {
     n->k.ops->sum_add(n->k.queue, &(struct sum_add){ y, x, 1, n->model->hidden, 0, 0 });
 }
 
-static int blocks_of(const struct net *n)
+static int blocks_of(const struct network *n)
 {
     return n->same_bits ? n->n_virtual / n->split : 0;
 }
 
-static void layer_norm_backward(const struct pass *p, const struct norm *norm, float *dx,
+static void layer_norm_backward(const struct pass *p, const struct network_norm *norm, float *dx,
                                 const float *dy, float *x, float *stats)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     int64_t h = n->model->hidden;
     float *sum = p->scratch->blocks;
     int blocks = blocks_of(n);
@@ -72,10 +72,10 @@ static void layer_norm_backward(const struct pass *p, const struct norm *norm, f
                                            .db = blocks ? sum + h : norm->bias_grad,
                                            .dy = dy,
                                            .x = x,
-                                           .mean = stats + p->stream_rows,
+                                           .mean = stats + p->residual_rows,
                                            .rstd = stats,
                                            .w = norm->weight,
-                                           .rows = p->stream_rows,
+                                           .rows = p->residual_rows,
                                            .cols = h,
                                            .blocks = blocks,
                                            .block_step = 2 * h };
@@ -88,10 +88,10 @@ static void layer_norm_backward(const struct pass *p, const struct norm *norm, f
     add(n, norm->bias_grad, sum + h);
 }
 
-static void rms_norm_backward(const struct pass *p, const struct norm *norm, float *dx,
+static void rms_norm_backward(const struct pass *p, const struct network_norm *norm, float *dx,
                               const float *dy, float *x, float *stats)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     int64_t h = n->model->hidden;
     float *sum = p->scratch->blocks;
     int blocks = blocks_of(n);
@@ -101,7 +101,7 @@ static void rms_norm_backward(const struct pass *p, const struct norm *norm, flo
                                          .x = x,
                                          .rstd = stats,
                                          .w = norm->weight,
-                                         .rows = p->stream_rows,
+                                         .rows = p->residual_rows,
                                          .cols = h,
                                          .blocks = blocks,
                                          .block_step = h };
@@ -113,26 +113,26 @@ static void rms_norm_backward(const struct pass *p, const struct norm *norm, flo
     add(n, norm->grad, sum);
 }
 
-void stream_norm_backward(const struct pass *p, const struct norm *norm, float *dx, const float *dy,
-                          float *x, float *stats)
+void residual_norm_backward(const struct pass *p, const struct network_norm *norm, float *dx,
+                            const float *dy, float *x, float *stats)
 {
     (norm->bias ? layer_norm_backward : rms_norm_backward)(p, norm, dx, dy, x, stats);
 }
 
-void stream_bias_backward(const struct pass *p, const struct linear *l, const float *dx)
+void residual_bias_backward(const struct pass *p, const struct linear *l, const float *dx)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     int64_t h = n->model->hidden;
     int blocks = blocks_of(n);
     struct bias_gradient a = {
-        .dbias = l->bias_grad, .dy = dx, .type = DTYPE_F32, .rows = p->stream_rows, .cols = h
+        .dbias = l->bias_grad, .dy = dx, .type = DTYPE_F32, .rows = p->residual_rows, .cols = h
     };
 
     if (!l->bias_grad)
         return;
     if (blocks) {
         a.dbias = p->scratch->blocks;
-        a.rows = p->stream_rows / blocks;
+        a.rows = p->residual_rows / blocks;
         a.count = blocks;
         a.dbias_step = h;
         a.dy_step = a.rows * h;
@@ -145,7 +145,7 @@ void stream_bias_backward(const struct pass *p, const struct linear *l, const fl
     add(n, l->bias_grad, p->scratch->blocks);
 }
 
-void stream_finish(const struct pass *p, float *x, const struct arriving *in)
+void residual_finish(const struct pass *p, float *x, const struct residual_pending *in)
 {
     const struct kernel_queue *k = &p->net->k;
 
@@ -153,6 +153,6 @@ void stream_finish(const struct pass *p, float *x, const struct arriving *in)
                               &(struct bias_residual_add){ .x = x,
                                                            .residual = in->residual,
                                                            .bias = in->bias,
-                                                           .rows = p->stream_rows,
+                                                           .rows = p->residual_rows,
                                                            .cols = p->net->model->hidden });
 }

@@ -12,25 +12,25 @@
 
 /* The model's first virtual stage begins with the embedding, and its last one ends with the head.
  */
-static bool is_first(const struct net *n, int chunk)
+static bool is_first(const struct network *n, int vstage)
 {
-    return n->is_first && chunk == 0;
+    return n->is_first && vstage == 0;
 }
 
-static bool is_last(const struct net *n, int chunk)
+static bool is_last(const struct network *n, int vstage)
 {
-    return n->is_last && chunk == n->n_chunks - 1;
+    return n->is_last && vstage == n->n_vstages - 1;
 }
 
-float *stage_input(const struct slot *s)
+float *stage_input(const struct activations *s)
 {
     return s->layers[0].x;
 }
 
 /* What a pass keeps of layer i, or the scratch that replaces it. */
-static struct layer_slot layer_of(const struct pass *p, const struct slot *s, int i)
+static struct activations_layer layer_of(const struct pass *p, const struct activations *s, int i)
 {
-    struct layer_slot layer =
+    struct activations_layer layer =
         p->net->recompute == RECOMPUTE_FULL ? p->scratch->layer : s->layers[i];
 
     layer.x = s->layers[i].x;
@@ -43,79 +43,80 @@ static struct layer_slot layer_of(const struct pass *p, const struct slot *s, in
 
 /* Whether every layer leaves the residual itself instead of a term to add to it. It does with
  * recomputation, and under zero3 with biases, because the next layer uses the same memory. */
-static bool finishes_layers(const struct net *n)
+static bool finishes_layers(const struct network *n)
 {
     return n->recompute == RECOMPUTE_FULL || (n->is_sharded && n->layers[0].down.bias);
 }
 
 /* What must still be added to s->x after the last layer. */
-static struct arriving leaving(const struct net *n, int chunk, const struct slot *s)
+static struct residual_pending leaving(const struct network *n, int vstage,
+                                       const struct activations *s)
 {
-    int last = n->chunks[chunk].n - 1;
+    int last = n->vstages[vstage].n - 1;
 
     if (finishes_layers(n))
-        return (struct arriving){ 0 };
-    return (struct arriving){ s->layers[last].mid,
-                              n->layers[n->chunks[chunk].first + last].down.bias };
+        return (struct residual_pending){ 0 };
+    return (struct residual_pending){ s->layers[last].mid,
+                                      n->layers[n->vstages[vstage].first + last].down.bias };
 }
 
-void stage_forward(const struct pass *p, int chunk, struct slot *s)
+void stage_forward(const struct pass *p, int vstage, struct activations *s)
 {
-    const struct net *n = p->net;
-    const struct chunk *c = &n->chunks[chunk];
-    struct arriving in = { 0 }; /* the input of the first layer is the residual */
+    const struct network *n = p->net;
+    const struct network_vstage *c = &n->vstages[vstage];
+    struct residual_pending in = { 0 }; /* the input of the first layer is the residual */
 
-    if (is_first(n, chunk)) {
-        units_need(p->units, n->first_unit);
-        embedding_tp_forward(p, stage_input(s), s->ids);
+    if (is_first(n, vstage)) {
+        fsdp_units_need(p->units, n->first_unit);
+        vocab_parallel_embedding_forward(p, stage_input(s), s->ids);
     }
     for (int i = 0; i < c->n; i++) {
-        const struct layer *y = &n->layers[c->first + i];
-        struct layer_slot layer = layer_of(p, s, i);
+        const struct network_layer *y = &n->layers[c->first + i];
+        struct activations_layer layer = layer_of(p, s, i);
         float *out = i + 1 < c->n ? s->layers[i + 1].x : s->x;
 
-        units_need(p->units, y->unit);
-        block_attention_forward(p, y, &layer, &in);
-        block_mlp_forward(p, y, &layer, out);
-        in = (struct arriving){ layer.mid, y->down.bias };
+        fsdp_units_need(p->units, y->unit);
+        attention_block_forward(p, y, &layer, &in);
+        mlp_block_forward(p, y, &layer, out);
+        in = (struct residual_pending){ layer.mid, y->down.bias };
         if (finishes_layers(n)) {
-            stream_finish(p, out, &in);
-            in = (struct arriving){ 0 };
+            residual_finish(p, out, &in);
+            in = (struct residual_pending){ 0 };
         }
     }
-    if (!is_last(n, chunk))
-        stream_finish(p, s->x, &in);
+    if (!is_last(n, vstage))
+        residual_finish(p, s->x, &in);
 }
 
-void stage_logits(const struct pass *p, struct slot *s)
+void stage_logits(const struct pass *p, struct activations *s)
 {
-    struct arriving in = leaving(p->net, p->net->n_chunks - 1, s);
+    struct residual_pending in = leaving(p->net, p->net->n_vstages - 1, s);
 
-    units_need(p->units, p->net->last_unit);
-    loss_tp_logits(p, s, &in);
+    fsdp_units_need(p->units, p->net->last_unit);
+    vocab_parallel_loss_logits(p, s, &in);
 }
 
 /* ---- gradients that are added to ---- */
 
-static void clear(const struct net *n, float *x, int64_t count)
+static void clear(const struct network *n, float *x, int64_t count)
 {
     if (x)
         device_fill(n->k.queue, x, 0, count * (int64_t)sizeof *x);
 }
 
-static void clear_norm(const struct net *n, const struct norm *norm)
+static void clear_norm(const struct network *n, const struct network_norm *norm)
 {
     clear(n, norm->grad, n->model->hidden);
     clear(n, norm->bias_grad, n->model->hidden);
 }
 
-static void clear_linear_bias(const struct net *n, const struct linear *l)
+static void clear_linear_bias(const struct network *n, const struct linear *l)
 {
     for (int s = 0; l->bias_grad && (s == 0 || s < l->shards); s++)
         clear(n, l->bias_grad + s * l->bias_stride, l->out);
 }
 
-static void clear_layer(const struct net *n, const struct layer *y)
+static void clear_layer(const struct network *n, const struct network_layer *y)
 {
     clear_norm(n, &y->attn_norm);
     clear_norm(n, &y->mlp_norm);
@@ -126,7 +127,7 @@ static void clear_layer(const struct net *n, const struct layer *y)
 }
 
 /* What comes before the layers; an embedding if no head has written its gradients before. */
-static void clear_before(const struct net *n)
+static void clear_before(const struct network *n)
 {
     int64_t hidden = n->model->hidden, first;
 
@@ -135,12 +136,12 @@ static void clear_before(const struct net *n)
         return;
     for (int s = 0; s < n->shards; s++)
         clear(n, n->embedding_grad + s * n->embedding_stride,
-              vocab_rows_of(&n->table, s, &first) * hidden);
+              network_vocab_rows_of(&n->table, s, &first) * hidden);
 }
 
-void stage_clear_gradients(const struct net *n)
+void stage_clear_gradients(const struct network *n)
 {
-    if (n->is_sharded || n->same_bits) /* a unit at a time; when a leaf begins */
+    if (n->is_sharded || n->same_bits) /* a unit at a time; when a group begins */
         return;
     for (int i = 0; i < n->n_layers; i++)
         clear_layer(n, &n->layers[i]);
@@ -150,17 +151,17 @@ void stage_clear_gradients(const struct net *n)
         clear_before(n);
 }
 
-/* With --same-bits a leaf's gradients are zero when it begins, and go to those of earlier leaves
+/* With --same-bits a group's gradients are zero when it begins, and go to those of earlier leaves
  * when it ends. */
 static bool begins_leaf(const struct pass *p)
 {
     return p->net->same_bits && !p->net->is_sharded && !p->add;
 }
 
-static void end_leaf(const struct pass *p, struct range r, const float *span)
+static void end_leaf(const struct pass *p, struct pairwise_range r, const float *span)
 {
-    if (p->ends_leaf && !p->net->is_sharded)
-        fold_add(p->net->fold, r, p->leaf, span + r.at, &p->net->k);
+    if (p->ends_group && !p->net->is_sharded)
+        pairwise_sum_add(p->net->pairwise, r, p->group, span + r.at, &p->net->k);
 }
 
 static void move(float **grad, ptrdiff_t by)
@@ -169,7 +170,7 @@ static void move(float **grad, ptrdiff_t by)
         *grad += by;
 }
 
-static void move_norm(struct norm *n, ptrdiff_t by)
+static void move_norm(struct network_norm *n, ptrdiff_t by)
 {
     move(&n->grad, by);
     move(&n->bias_grad, by);
@@ -183,10 +184,11 @@ static void move_linear(struct linear *l, ptrdiff_t by)
 
 /* A layer whose gradients are computed in `span` of fold, as they are bound for its sum: what is
  * written where it belongs is not copied there. */
-static struct layer layer_in(const struct net *n, const struct layer *y, const float *span)
+static struct network_layer layer_in(const struct network *n, const struct network_layer *y,
+                                     const float *span)
 {
-    ptrdiff_t by = span - n->fold->sum;
-    struct layer out = *y;
+    ptrdiff_t by = span - n->pairwise->sum;
+    struct network_layer out = *y;
 
     move_norm(&out.attn_norm, by);
     move_norm(&out.mlp_norm, by);
@@ -200,79 +202,80 @@ static struct layer layer_in(const struct net *n, const struct layer *y, const f
 /* Where the gradients of this pass' layers are computed. */
 static float *span_of(const struct pass *p)
 {
-    const struct fold *f = p->net->fold;
+    const struct pairwise_sum *f = p->net->pairwise;
 
-    return p->net->same_bits && !p->net->is_sharded ? fold_place(f, p->leaf) : f->sum;
+    return p->net->same_bits && !p->net->is_sharded ? pairwise_sum_place(f, p->group) : f->sum;
 }
 
 /* The last microbatch has added to the gradients of a unit. */
 static void is_final(const struct pass *p, int unit)
 {
     if (p->reduction)
-        reduction_ready(p->reduction, unit);
+        grad_reduction_ready(p->reduction, unit);
 }
 
 /* ---- backward ---- */
 
-void stage_loss(const struct pass *p, struct slot *s, float scale, double *total)
+void stage_loss(const struct pass *p, struct activations *s, float scale, double *total)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
 
     stage_logits(p, s);
-    loss_tp_forward(p, s, total);
-    units_clear(p->units, n->last_unit);
+    vocab_parallel_loss_forward(p, s, total);
+    fsdp_units_clear(p->units, n->last_unit);
     if (begins_leaf(p))
         clear_norm(n, &n->final_norm);
-    loss_tp_backward(p, s, scale);
-    end_leaf(p, n->after[0], n->fold->sum);
-    end_leaf(p, n->after[1], n->fold->sum);
-    units_reduce(p->units, n->last_unit, UNITS_AFTER, p->leaf);
+    vocab_parallel_loss_backward(p, s, scale);
+    end_leaf(p, n->after[0], n->pairwise->sum);
+    end_leaf(p, n->after[1], n->pairwise->sum);
+    fsdp_units_reduce(p->units, n->last_unit, FSDP_UNITS_AFTER, p->group);
     is_final(p, LAYER_LAST);
 }
 
 /* A layer forward from its input, without the product whose result backward does not need. */
-static void run_again(const struct pass *p, const struct layer *y, struct layer_slot *layer)
+static void run_again(const struct pass *p, const struct network_layer *y,
+                      struct activations_layer *layer)
 {
-    const struct arriving in = { 0 };
+    const struct residual_pending in = { 0 };
 
-    block_attention_forward(p, y, layer, &in);
-    block_mlp_forward(p, y, layer, NULL);
+    attention_block_forward(p, y, layer, &in);
+    mlp_block_forward(p, y, layer, NULL);
 }
 
 /* Back through layer number i of this rank. */
-static void layer_backward(const struct pass *p, int i, struct layer_slot slot)
+static void layer_backward(const struct pass *p, int i, struct activations_layer slot)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     const float *span = span_of(p);
-    const struct layer y = layer_in(n, &n->layers[i], span);
+    const struct network_layer y = layer_in(n, &n->layers[i], span);
 
-    units_need(p->units, y.unit);
+    fsdp_units_need(p->units, y.unit);
     if (n->recompute == RECOMPUTE_FULL)
         run_again(p, &y, &slot);
-    units_clear(p->units, y.unit);
+    fsdp_units_clear(p->units, y.unit);
     if (begins_leaf(p))
         clear_layer(n, &y);
-    block_mlp_backward(p, &y, &slot);
-    block_attention_backward(p, &y, &slot);
+    mlp_block_backward(p, &y, &slot);
+    attention_block_backward(p, &y, &slot);
     end_leaf(p, y.grads, span);
-    units_reduce(p->units, y.unit, UNITS_LAYER, p->leaf);
+    fsdp_units_reduce(p->units, y.unit, FSDP_UNITS_LAYER, p->group);
     is_final(p, n->layer_numbers[i]);
 }
 
-void stage_backward(const struct pass *p, int chunk, struct slot *s)
+void stage_backward(const struct pass *p, int vstage, struct activations *s)
 {
-    const struct net *n = p->net;
-    const struct chunk *c = &n->chunks[chunk];
+    const struct network *n = p->net;
+    const struct network_vstage *c = &n->vstages[vstage];
 
     for (int i = c->n - 1; i >= 0; i--)
         layer_backward(p, c->first + i, layer_of(p, s, i));
-    if (!is_first(n, chunk))
+    if (!is_first(n, vstage))
         return;
-    units_clear(p->units, n->first_unit);
+    fsdp_units_clear(p->units, n->first_unit);
     if (begins_leaf(p))
         clear_before(n);
-    embedding_tp_backward(p, s->ids);
-    end_leaf(p, n->before, n->fold->sum);
-    units_reduce(p->units, n->first_unit, UNITS_BEFORE, p->leaf);
+    vocab_parallel_embedding_backward(p, s->ids);
+    end_leaf(p, n->before, n->pairwise->sum);
+    fsdp_units_reduce(p->units, n->first_unit, FSDP_UNITS_BEFORE, p->group);
     is_final(p, LAYER_FIRST);
 }

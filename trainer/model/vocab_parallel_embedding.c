@@ -11,7 +11,7 @@ struct embedding_run {
     int64_t row, n, position; /* row: from the first; position: of the run's first token */
 };
 
-static struct embedding_run run_at(const struct net *n, struct rows rows, int64_t row)
+static struct embedding_run run_at(const struct network *n, struct rows rows, int64_t row)
 {
     struct embedding_run r = { .row = row };
 
@@ -24,18 +24,19 @@ static struct embedding_run run_at(const struct net *n, struct rows rows, int64_
 /* This rank's rows of the residual. */
 static struct rows rows_of(const struct pass *p)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
 
-    return (struct rows){ n->split > 1 ? comm_rank(n->tp) * p->stream_rows : 0, p->stream_rows };
+    return (struct rows){ n->split > 1 ? comm_rank(n->tp) * p->residual_rows : 0,
+                          p->residual_rows };
 }
 
 /* y[n] += x[n] */
-static void add(const struct net *n, float *y, const float *x, int64_t count)
+static void add(const struct network *n, float *y, const float *x, int64_t count)
 {
     n->k.ops->sum_add(n->k.queue, &(struct sum_add){ .y = y, .x = x, .rows = 1, .cols = count });
 }
 
-static void add_positions(const struct net *n, struct rows rows, float *x)
+static void add_positions(const struct network *n, struct rows rows, float *x)
 {
     int64_t h = n->model->hidden;
 
@@ -44,7 +45,7 @@ static void add_positions(const struct net *n, struct rows rows, float *x)
         add(n, x + r.row * h, n->positions + r.position * h, r.n * h);
 }
 
-static void positions_backward(const struct net *n, struct rows rows, const float *dx)
+static void positions_backward(const struct network *n, struct rows rows, const float *dx)
 {
     int64_t h = n->model->hidden;
 
@@ -56,7 +57,7 @@ static void positions_backward(const struct net *n, struct rows rows, const floa
 /* The rows of ids in this rank's part of the vocabulary; zero elsewhere. */
 static void look_up(const struct pass *p, float *x, const int32_t *ids)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     int64_t h = n->model->hidden, each = p->rows * h, first;
 
     for (int s = 0; s < n->shards; s++) {
@@ -69,7 +70,7 @@ static void look_up(const struct pass *p, float *x, const int32_t *ids)
                                        .n = p->rows,
                                        .cols = h };
 
-        a.rows = vocab_rows_of(&n->table, s, &first);
+        a.rows = network_vocab_rows_of(&n->table, s, &first);
         a.first = first;
         n->k.ops->embedding_forward(n->k.queue, &a);
     }
@@ -77,31 +78,31 @@ static void look_up(const struct pass *p, float *x, const int32_t *ids)
         n->k.ops->sum_tree(n->k.queue, &(struct sum_tree){ x, n->sums, n->shards, each, each });
 }
 
-void embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids)
+void vocab_parallel_embedding_forward(const struct pass *p, float *x, const int32_t *ids)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     int64_t h = n->model->hidden;
     float *rows = n->split > 1 ? n->whole : x;
 
     look_up(p, rows, ids);
     if (n->split > 1)
-        comm_reduce_scatter(n->embedding_tp, n->k.queue, x, rows, p->stream_rows * h, DTYPE_F32);
+        comm_reduce_scatter(n->embedding_tp, n->k.queue, x, rows, p->residual_rows * h, DTYPE_F32);
     else if (n->embedding_tp && comm_size(n->embedding_tp) > 1)
         comm_all_reduce(n->embedding_tp, n->k.queue, x, p->rows * h, DTYPE_F32, COMM_SUM);
     if (n->positions)
         add_positions(n, rows_of(p), x);
 }
 
-void embedding_tp_backward(const struct pass *p, const int32_t *ids)
+void vocab_parallel_embedding_backward(const struct pass *p, const int32_t *ids)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
     int64_t h = n->model->hidden, first;
     const float *dx = p->scratch->dx;
 
     if (n->positions && !n->same_bits)
         positions_backward(n, rows_of(p), dx);
     if (n->split > 1) {
-        comm_all_gather(n->embedding_tp, n->k.queue, n->whole, dx, p->stream_rows * h, DTYPE_F32);
+        comm_all_gather(n->embedding_tp, n->k.queue, n->whole, dx, p->residual_rows * h, DTYPE_F32);
         dx = n->whole;
     }
     if (n->positions && n->same_bits) /* every rank has all of it: no sum is needed */
@@ -113,7 +114,7 @@ void embedding_tp_backward(const struct pass *p, const int32_t *ids)
                                         .n = p->rows,
                                         .cols = h };
 
-        a.rows = vocab_rows_of(&n->table, s, &first);
+        a.rows = network_vocab_rows_of(&n->table, s, &first);
         a.first = first;
         n->k.ops->embedding_backward(n->k.queue, &a);
     }

@@ -10,9 +10,9 @@
 #include "trainer/model/pass.h"
 
 /* x[rows][h], memory for collectives. */
-void embedding_tp_forward(const struct pass *p, float *x, const int32_t *ids);
+void vocab_parallel_embedding_forward(const struct pass *p, float *x, const int32_t *ids);
 
 /* From scratch dx; adds to the tables' gradients. */
-void embedding_tp_backward(const struct pass *p, const int32_t *ids);
+void vocab_parallel_embedding_backward(const struct pass *p, const int32_t *ids);
 
 #endif

@@ -1,12 +1,13 @@
 /* trainer/model/vocab_parallel_loss.c - see trainer/model/vocab_parallel_loss.h. */
 #include "trainer/model/vocab_parallel_loss.h"
 
-void loss_tp_logits(const struct pass *p, struct slot *s, const struct arriving *in)
+void vocab_parallel_loss_logits(const struct pass *p, struct activations *s,
+                                const struct residual_pending *in)
 {
-    const struct net *n = p->net;
+    const struct network *n = p->net;
 
-    stream_norm(p, &n->final_norm, s->normed, s->stats, s->x, in);
-    linear_column_forward(&n->head, p->scratch->wide, s->normed, p->rows);
+    residual_norm(p, &n->final_norm, s->normed, s->stats, s->x, in);
+    linear_column_forward(&n->head, p->scratch->ffn_scratch, s->normed, p->rows);
 }
 
 /* Logits of a shard in scratch wide, and the columns that they are. */
@@ -17,9 +18,9 @@ struct shard {
 
 static struct shard shard_of(const struct pass *p, int i)
 {
-    struct shard s = { .logits = p->scratch->wide + i * p->rows * p->net->logit.each };
+    struct shard s = { .logits = p->scratch->ffn_scratch + i * p->rows * p->net->logit.each };
 
-    s.cols = vocab_rows_of(&p->net->logit, i, &s.first);
+    s.cols = network_vocab_rows_of(&p->net->logit, i, &s.first);
     return s;
 }
 
@@ -42,7 +43,7 @@ static void find_max(const struct pass *p, float *row_max)
 /* Sums of exponentials and targets' logits; row_max is that of all ranks. */
 static void sum_up(const struct pass *p, const int32_t *targets, float *row_sums)
 {
-    const struct scratch *w = p->scratch;
+    const struct activations_scratch *w = p->scratch;
     const struct kernel_queue *k = &p->net->k;
     int shards = p->net->shards;
 
@@ -65,16 +66,16 @@ static void sum_up(const struct pass *p, const int32_t *targets, float *row_sums
 }
 
 /* Over the ranks of the tensor group. */
-static void reduce(const struct net *n, float *x, int64_t count, enum comm_op op)
+static void reduce(const struct network *n, float *x, int64_t count, enum comm_op op)
 {
     if (n->head.tp && comm_size(n->head.tp) > 1)
         comm_all_reduce(n->head.tp, n->k.queue, x, count, DTYPE_F32, op);
 }
 
-void loss_tp_forward(const struct pass *p, const struct slot *s, double *total)
+void vocab_parallel_loss_forward(const struct pass *p, const struct activations *s, double *total)
 {
-    const struct net *n = p->net;
-    const struct scratch *w = p->scratch;
+    const struct network *n = p->net;
+    const struct activations_scratch *w = p->scratch;
 
     find_max(p, w->row_max);
     reduce(n, w->row_max, p->rows, COMM_MAX);
@@ -86,11 +87,11 @@ void loss_tp_forward(const struct pass *p, const struct slot *s, double *total)
                                                            .rows = p->rows });
 }
 
-void loss_tp_backward(const struct pass *p, struct slot *s, float scale)
+void vocab_parallel_loss_backward(const struct pass *p, struct activations *s, float scale)
 {
-    const struct net *n = p->net;
-    const struct scratch *w = p->scratch;
-    char *dlogits = n->dtype == DTYPE_BF16 ? (char *)w->narrow : (char *)w->wide;
+    const struct network *n = p->net;
+    const struct activations_scratch *w = p->scratch;
+    char *dlogits = n->dtype == DTYPE_BF16 ? (char *)w->bf16_scratch : (char *)w->ffn_scratch;
     int64_t hidden = n->model->hidden, step = p->rows * n->logit.each * dtype_bytes(n->dtype);
 
     for (int i = 0; i < n->shards; i++) {
@@ -107,6 +108,6 @@ void loss_tp_backward(const struct pass *p, struct slot *s, float scale)
                                                                      .scale = scale });
     }
     linear_column_backward(&n->head, w->dnormed, dlogits, s->normed, p->rows, p->add);
-    device_fill(n->k.queue, w->dx, 0, p->stream_rows * hidden * (int64_t)sizeof(float));
-    stream_norm_backward(p, &n->final_norm, w->dx, w->dnormed, s->x, s->stats);
+    device_fill(n->k.queue, w->dx, 0, p->residual_rows * hidden * (int64_t)sizeof(float));
+    residual_norm_backward(p, &n->final_norm, w->dx, w->dnormed, s->x, s->stats);
 }

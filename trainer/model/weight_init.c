@@ -27,7 +27,7 @@ static uint64_t key_of(uint64_t seed, const char *name)
     return mix(h ^ mix(seed + UINT64_C(0x9e3779b97f4a7c15)));
 }
 
-/* Numbers 2 index and 2 index + 1 of the stream, in (0, 1] and [0, 1), through Box and Muller. */
+/* Numbers 2 index and 2 index + 1 of the residual, in (0, 1] and [0, 1), through Box and Muller. */
 static double normal_at(uint64_t key, int64_t index)
 {
     uint64_t step = UINT64_C(0x9e3779b97f4a7c15), n = 2 * (uint64_t)index + 1;
@@ -70,8 +70,8 @@ static void fill_constant(float *out, int64_t n, float x)
         out[i] = x;
 }
 
-tp_status init_weights(const struct params *p, const struct layout *l, const struct model *m,
-                       uint64_t seed, struct tp_err *err)
+tp_status weight_init(const struct params *p, const struct layout *l, const struct model *m,
+                      uint64_t seed, struct tp_err *err)
 {
     int64_t most = STAGING_BYTES / (int64_t)sizeof(float);
     struct staging staging;
@@ -80,7 +80,7 @@ tp_status init_weights(const struct params *p, const struct layout *l, const str
     TP_TRY(staging_open(&staging, p->k.queue, STAGING_BYTES, err));
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
-        const struct owned o = params_owned(p, q);
+        const struct param_owned o = params_owned(p, q);
         struct weight_range w = { .tensor = &l->tensors[q->tensor], .box = &q->own.box };
         void *buffer;
 

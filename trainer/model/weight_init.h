@@ -11,8 +11,8 @@
 
 /* Fill the weights (masters in bf16) that this rank owns; bucket_transfer_start_weights sends them.
  * TP_E_NOMEM, or the device's failure. */
-tp_status init_weights(const struct params *p, const struct layout *l, const struct model *m,
-                       uint64_t seed, struct tp_err *err);
+tp_status weight_init(const struct params *p, const struct layout *l, const struct model *m,
+                      uint64_t seed, struct tp_err *err);
 
 /* Element `index` (row-major, of the whole tensor) of tensor `name`: a standard normal number. */
 double init_normal(uint64_t seed, const char *name, int64_t index);

@@ -4,9 +4,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-int schedule_stage(const struct schedule *s, int rank, int chunk)
+int schedule_stage(const struct schedule *s, int rank, int vstage)
 {
-    return chunk * s->p + rank;
+    return vstage * s->p + rank;
 }
 
 /* Forward passes that a rank runs before its first backward pass, which are then one more. */
@@ -24,17 +24,18 @@ static int warmup_of(const struct schedule *s, int rank)
 }
 
 /* Number i of a rank's forward (or backward) passes: microbatches in groups of p, each group
- * through all chunks. Backward passes take the chunks the other way round. */
-static struct op pass_number(const struct schedule *s, int rank, enum op_kind kind, int i)
+ * through all virtual stages. Backward passes take the virtual stages the other way round. */
+static struct schedule_op pass_number(const struct schedule *s, int rank,
+                                      enum schedule_op_kind kind, int i)
 {
     int group = s->v > 1 ? s->p : s->m, within = i % (group * s->v);
-    int chunk = within / group;
-    struct op op = { .kind = kind };
+    int vstage = within / group;
+    struct schedule_op op = { .kind = kind };
     int stage, last = s->p * s->v - 1, before, after;
 
     op.micro = i / (group * s->v) * group + within % group;
-    op.chunk = kind == OP_FORWARD ? chunk : s->v - 1 - chunk;
-    stage = schedule_stage(s, rank, op.chunk);
+    op.vstage = kind == OP_FORWARD ? vstage : s->v - 1 - vstage;
+    stage = schedule_stage(s, rank, op.vstage);
     before = stage > 0 ? (stage - 1) % s->p : -1;
     after = stage < last ? (stage + 1) % s->p : -1;
     op.from = kind == OP_FORWARD ? before : after;
@@ -43,12 +44,12 @@ static struct op pass_number(const struct schedule *s, int rank, enum op_kind ki
 }
 
 /* Deal slots: a forward pass takes the lowest that is free, its backward pass gives it back.
- * slot_of[micro * v + chunk] and busy[] have room for m * v. */
+ * slot_of[micro * v + vstage] and busy[] have room for m * v. */
 static void deal_slots(const struct schedule *s, struct schedule_rank *r, int *slot_of, bool *busy)
 {
     for (int i = 0; i < r->n_ops; i++) {
-        struct op *op = &r->ops[i];
-        int *slot = &slot_of[op->micro * s->v + op->chunk];
+        struct schedule_op *op = &r->ops[i];
+        int *slot = &slot_of[op->micro * s->v + op->vstage];
 
         if (op->kind == OP_FORWARD) {
             for (*slot = 0; busy[*slot];)
@@ -63,7 +64,7 @@ static void deal_slots(const struct schedule *s, struct schedule_rank *r, int *s
     }
 }
 
-static void list_ops(const struct schedule *s, int rank, struct op *ops)
+static void list_ops(const struct schedule *s, int rank, struct schedule_op *ops)
 {
     int all = s->m * s->v, warmup = warmup_of(s, rank), n = 0;
 
@@ -123,13 +124,13 @@ struct clock {
     int64_t *done[2]; /* [m * stages] when a pass ended, -1: not yet; by kind */
     int64_t *now;     /* [p] */
     int *next;        /* [p] pass that is due */
-    struct replay *replay;
+    struct schedule_replay *replay;
 };
 
 /* When what `op` of `rank` needs is there; -1: not yet. */
-static int64_t ready_at(const struct clock *c, int rank, const struct op *op)
+static int64_t ready_at(const struct clock *c, int rank, const struct schedule_op *op)
 {
-    int stages = c->s->p * c->s->v, stage = schedule_stage(c->s, rank, op->chunk);
+    int stages = c->s->p * c->s->v, stage = schedule_stage(c->s, rank, op->vstage);
     int64_t at = (int64_t)op->micro * stages;
 
     if (op->kind == OP_FORWARD)
@@ -146,10 +147,10 @@ static bool advance(struct clock *c, int rank)
     int stages = c->s->p * c->s->v, began = c->next[rank];
 
     for (; c->next[rank] < list->n_ops; c->next[rank]++) {
-        const struct op *op = &list->ops[c->next[rank]];
+        const struct schedule_op *op = &list->ops[c->next[rank]];
         int64_t ready = ready_at(c, rank, op);
-        int64_t *done =
-            &c->done[op->kind][(int64_t)op->micro * stages + schedule_stage(c->s, rank, op->chunk)];
+        int64_t *done = &c->done[op->kind][(int64_t)op->micro * stages +
+                                           schedule_stage(c->s, rank, op->vstage)];
 
         if (ready < 0)
             break;
@@ -185,11 +186,13 @@ static tp_status run_clock(struct clock *c, struct tp_err *err)
     return TP_OK;
 }
 
-tp_status schedule_replay(struct replay *out, const struct schedule *s, int64_t forward_ticks,
-                          int64_t backward_ticks, struct arena *arena, struct tp_err *err)
+tp_status schedule_replay(struct schedule_replay *out, const struct schedule *s,
+                          int64_t forward_ticks, int64_t backward_ticks, struct arena *arena,
+                          struct tp_err *err)
 {
     size_t n_done = (size_t)s->m * (size_t)s->p * (size_t)s->v;
-    struct replay replay = { .ideal = (int64_t)s->m * s->v * (forward_ticks + backward_ticks) };
+    struct schedule_replay replay = { .ideal =
+                                          (int64_t)s->m * s->v * (forward_ticks + backward_ticks) };
     struct clock c = { .s = s, .ticks = { forward_ticks, backward_ticks }, .replay = &replay };
     tp_status st = TP_OK;
 

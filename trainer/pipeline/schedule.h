@@ -26,23 +26,23 @@
 #include "core/arena.h"
 #include "core/err.h"
 
-enum op_kind { OP_FORWARD, OP_BACKWARD };
+enum schedule_op_kind { OP_FORWARD, OP_BACKWARD };
 
 enum { SCHEDULE_BUFFERS = 2 };
 
 /* One pass of a rank. */
-struct op {
-    enum op_kind kind;
-    int micro; /* 0 .. m - 1 */
-    int chunk; /* 0 .. v - 1 */
-    int slot;  /* 0 .. n_slots - 1 */
-    int from;  /* rank along pp that sends its input; -1: none (an end of the pipeline) */
-    int to;    /* rank along pp that gets its result; -1: none */
+struct schedule_op {
+    enum schedule_op_kind kind;
+    int micro;  /* 0 .. m - 1 */
+    int vstage; /* 0 .. v - 1 */
+    int slot;   /* 0 .. n_slots - 1 */
+    int from;   /* rank along pp that sends its input; -1: none (an end of the pipeline) */
+    int to;     /* rank along pp that gets its result; -1: none */
 };
 
 struct schedule_rank {
     int n_ops, n_slots;
-    struct op *ops;
+    struct schedule_op *ops;
 };
 
 struct schedule {
@@ -55,11 +55,11 @@ struct schedule {
 tp_status schedule_make(struct schedule *out, int p, int m, int v, struct arena *arena,
                         struct tp_err *err);
 
-/* Stage of a rank's chunk, 0 .. p * v - 1. */
-int schedule_stage(const struct schedule *s, int rank, int chunk);
+/* Stage of a rank's virtual stage, 0 .. p * v - 1. */
+int schedule_stage(const struct schedule *s, int rank, int vstage);
 
 /* The times of a schedule when messages take no time. */
-struct replay {
+struct schedule_replay {
     int64_t makespan; /* from the start of the first pass to the end of the last */
     int64_t ideal;    /* the work of one rank: m * v * (forward + backward) */
     int64_t messages; /* between ranks, both kinds */
@@ -68,7 +68,8 @@ struct replay {
 
 /* Simulate s with these durations of a forward and a backward pass; bubble = makespan - ideal.
  * TP_E_INTERNAL: it deadlocks (tests show that it never does). */
-tp_status schedule_replay(struct replay *out, const struct schedule *s, int64_t forward_ticks,
-                          int64_t backward_ticks, struct arena *arena, struct tp_err *err);
+tp_status schedule_replay(struct schedule_replay *out, const struct schedule *s,
+                          int64_t forward_ticks, int64_t backward_ticks, struct arena *arena,
+                          struct tp_err *err);
 
 #endif

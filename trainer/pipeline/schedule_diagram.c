@@ -4,30 +4,31 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* A chunk's forward pass takes one tick, its backward pass two, as the products do. */
+/* A virtual stage's forward pass takes one tick, its backward pass two, as the products do. */
 enum { FORWARD_TICKS = 1, BACKWARD_TICKS = 2, LABEL_MAX = 48, SUMMARY_MAX = 256 };
 
-static int64_t ticks_of(const struct op *op)
+static int64_t ticks_of(const struct schedule_op *op)
 {
     return op->kind == OP_FORWARD ? FORWARD_TICKS : BACKWARD_TICKS;
 }
 
-/* "F3", with several chunks "F3b"; a 27th chunk and those after it by number, "F3.26". */
-static int label(char buf[LABEL_MAX], const struct schedule *s, const struct op *op)
+/* "F3", with several virtual stages "F3b"; a 27th virtual stage and those after it by number,
+ * "F3.26". */
+static int label(char buf[LABEL_MAX], const struct schedule *s, const struct schedule_op *op)
 {
     char kind = op->kind == OP_FORWARD ? 'F' : 'B';
 
     if (s->v == 1)
         return snprintf(buf, LABEL_MAX, "%c%d", kind, op->micro);
     if (s->v <= 26)
-        return snprintf(buf, LABEL_MAX, "%c%d%c", kind, op->micro, 'a' + op->chunk);
-    return snprintf(buf, LABEL_MAX, "%c%d.%d", kind, op->micro, op->chunk);
+        return snprintf(buf, LABEL_MAX, "%c%d%c", kind, op->micro, 'a' + op->vstage);
+    return snprintf(buf, LABEL_MAX, "%c%d.%d", kind, op->micro, op->vstage);
 }
 
 /* Columns a tick takes so that every label fits into one, with a space. */
 static int tick_columns(const struct schedule *s)
 {
-    const struct op longest = { .micro = s->m - 1, .chunk = s->v - 1 };
+    const struct schedule_op longest = { .micro = s->m - 1, .vstage = s->v - 1 };
     char text[LABEL_MAX];
 
     return label(text, s, &longest) + 1;
@@ -39,7 +40,8 @@ static void fill(FILE *f, char c, int64_t n)
         fputc(c, f);
 }
 
-static void text_row(FILE *f, const struct schedule *s, const struct replay *replay, int rank)
+static void text_row(FILE *f, const struct schedule *s, const struct schedule_replay *replay,
+                     int rank)
 {
     const struct schedule_rank *list = &s->ranks[rank];
     int64_t at = 0, columns = tick_columns(s);
@@ -62,7 +64,7 @@ static void text_row(FILE *f, const struct schedule *s, const struct replay *rep
 
 /* "bubble 3 of 24 ticks ...": the numbers of docs/parallelism/pipeline.md. Returns buf. */
 static const char *summary(char buf[SUMMARY_MAX], const struct schedule *s,
-                           const struct replay *replay)
+                           const struct schedule_replay *replay)
 {
     int most = 0;
 
@@ -89,7 +91,7 @@ tp_status schedule_print_text(FILE *f, const struct schedule *s, struct tp_err *
 {
     struct arena arena = { 0 };
     char line[SUMMARY_MAX];
-    struct replay replay;
+    struct schedule_replay replay;
     tp_status st = schedule_replay(&replay, s, FORWARD_TICKS, BACKWARD_TICKS, &arena, err);
 
     if (st == TP_OK) {
@@ -112,26 +114,28 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Forward passes blue, backward passes green, chunks from light to dark. */
-static void svg_op(FILE *f, const struct schedule *s, const struct op *op, int64_t start, int rank)
+/* Forward passes blue, backward passes green, virtual stages from light to dark. */
+static void svg_op(FILE *f, const struct schedule *s, const struct schedule_op *op, int64_t start,
+                   int rank)
 {
     int hue = op->kind == OP_FORWARD ? 212 : 145;
-    int light = s->v == 1 ? 78 : 86 - 36 * op->chunk / (s->v - 1);
+    int light = s->v == 1 ? 78 : 86 - 36 * op->vstage / (s->v - 1);
     int64_t x = LEFT_PX + start * TICK_PX, width = ticks_of(op) * TICK_PX;
     int y = TOP_PX + rank * ROW_PX;
     char text[LABEL_MAX];
 
     label(text, s, op);
     fprintf(f,
-            "<g><title>rank %d: %s pass of microbatch %d, chunk %d, slot %d</title>"
+            "<g><title>rank %d: %s pass of microbatch %d, vstage %d, slot %d</title>"
             "<rect x=\"%" PRId64 "\" y=\"%d\" width=\"%" PRId64 "\" height=\"%d\" "
             "fill=\"hsl(%d,60%%,%d%%)\"/>"
             "<text x=\"%" PRId64 "\" y=\"%d\">%s</text></g>\n",
-            rank, op->kind == OP_FORWARD ? "forward" : "backward", op->micro, op->chunk, op->slot,
+            rank, op->kind == OP_FORWARD ? "forward" : "backward", op->micro, op->vstage, op->slot,
             x, y, width - 1, ROW_PX - 1, hue, light, x + width / 2, y + ROW_PX / 2 + 4, text + 1);
 }
 
-static void svg_row(FILE *f, const struct schedule *s, const struct replay *replay, int rank)
+static void svg_row(FILE *f, const struct schedule *s, const struct schedule_replay *replay,
+                    int rank)
 {
     const struct schedule_rank *list = &s->ranks[rank];
 
@@ -148,7 +152,7 @@ tp_status schedule_print_svg(FILE *f, const struct schedule *s, struct tp_err *e
 {
     struct arena arena = { 0 };
     char line[SUMMARY_MAX];
-    struct replay replay;
+    struct schedule_replay replay;
     tp_status st = schedule_replay(&replay, s, FORWARD_TICKS, BACKWARD_TICKS, &arena, err);
     int64_t width, height;
 
@@ -165,7 +169,7 @@ tp_status schedule_print_svg(FILE *f, const struct schedule *s, struct tp_err *e
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
             "<text class=\"note\" x=\"%d\" y=\"24\">blue: forward passes, green: backward passes, "
             "by microbatch%s; grey: the bubble</text>\n",
-            width, height, width, height, LEFT_PX, s->v > 1 ? " and chunk" : "");
+            width, height, width, height, LEFT_PX, s->v > 1 ? " and vstage" : "");
     for (int r = 0; r < s->p; r++)
         svg_row(f, s, &replay, r);
     fprintf(f, "<text class=\"note\" x=\"%d\" y=\"%" PRId64 "\">", LEFT_PX, height - 16);

@@ -5,7 +5,7 @@
 
 /* ---- gradient groups ---- */
 
-int64_t same_bits_leaf(const struct train_config *c)
+int64_t same_bits_group(const struct train_config *c)
 {
     const struct workload w = train_config_work(c);
 
@@ -24,13 +24,13 @@ int same_bits_levels(const struct train_config *c)
 void same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
                     const struct kernel_queue *k)
 {
-    int64_t leaf = same_bits_leaf(c), leaves = train_config_micros(c) / leaf;
+    int64_t group = same_bits_group(c), groups = train_config_micros(c) / group;
     bool dp_first = c->spec.zero == 3; /* as its gradients */
 
-    k->ops->sum_doubles(k->queue, &(struct sum_doubles){ losses, losses, leaves, leaf });
+    k->ops->sum_doubles(k->queue, &(struct sum_doubles){ losses, losses, groups, group });
     if (c->spec.dp > 1 && dp_first)
-        comm_all_reduce(dp, k->queue, losses, leaves, DTYPE_F64, COMM_SUM);
-    k->ops->sum_halves(k->queue, &(struct sum_halves){ sum, losses, leaves });
+        comm_all_reduce(dp, k->queue, losses, groups, DTYPE_F64, COMM_SUM);
+    k->ops->sum_halves(k->queue, &(struct sum_halves){ sum, losses, groups });
     if (c->spec.dp > 1 && !dp_first)
         comm_all_reduce(dp, k->queue, sum, 1, DTYPE_F64, COMM_SUM);
 }
@@ -43,10 +43,10 @@ static int find_holders(const struct params *p, int i, float *rows[SAME_BITS_SHA
 {
     int n = 0;
 
-    if (params_twin(p, i) != i)
+    if (params_first_holder(p, i) != i)
         return 0;
     for (int k = i; k < p->n; k++)
-        if (p->list[k].tensor == p->list[i].tensor && params_twin(p, k) == i)
+        if (p->list[k].tensor == p->list[i].tensor && params_first_holder(p, k) == i)
             rows[n++] = params_owned(p, &p->list[k]).grad;
     return n;
 }
@@ -67,7 +67,7 @@ static void add_rows(const struct params *p, float *const *rows, int n_rows, int
 }
 
 /* Sum the gradients of KV heads that several shards hold, here and over ranks. */
-static void sum_holders(const struct params *p, const struct parallel *par)
+static void sum_holders(const struct params *p, const struct process_groups *par)
 {
     for (int i = 0; i < p->n; i++) {
         float *rows[SAME_BITS_SHARDS_MAX];
@@ -85,29 +85,29 @@ static void sum_holders(const struct params *p, const struct parallel *par)
 }
 
 /* A tied head's gradients to the embedding's: from the other end of the pipeline, or from here. */
-static void sum_ends(const struct params *p, const struct parallel *par)
+static void sum_ends(const struct params *p, const struct process_groups *par)
 {
     int first = p->tied;
 
     for (int i = first; first >= 0 && i < first + p->n_shards; i++) {
-        const struct owned o = params_owned(p, &p->list[i]);
+        const struct param_owned o = params_owned(p, &p->list[i]);
 
         if (o.n)
-            comm_all_reduce(par->ends, p->k.queue, o.grad, o.n, DTYPE_F32, COMM_SUM);
+            comm_all_reduce(par->embedding_ends, p->k.queue, o.grad, o.n, DTYPE_F32, COMM_SUM);
     }
     for (int i = p->table; p->head.n && i < p->table + p->n_shards; i++) {
         const struct param *q = &p->list[i], *table = &p->list[p->table];
         int64_t at = p->sharded ? q->own.to - table->own.to : q->own.from - table->at;
 
-        p->k.ops->sum_add(p->k.queue,
-                          &(struct sum_add){ params_owned(p, q).grad, p->fold.sum + p->head.at + at,
-                                             1, q->own.n, 0, 0 });
+        p->k.ops->sum_add(p->k.queue, &(struct sum_add){ params_owned(p, q).grad,
+                                                         p->pairwise.sum + p->head.at + at, 1,
+                                                         q->own.n, 0, 0 });
     }
 }
 
 /* The sums over gradient groups and over dp are complete, except those of a tied head's own
  * gradients. */
-void same_bits_reduce(const struct params *p, const struct parallel *par)
+void same_bits_reduce(const struct params *p, const struct process_groups *par)
 {
     if (p->head.n && !p->sharded && comm_size(par->dp) > 1)
         comm_all_reduce(par->dp, p->k.queue, p->grad + p->head.at, p->head.n, DTYPE_F32, COMM_SUM);
@@ -138,7 +138,7 @@ static void square_rows(const struct params *p)
 
 /* The squares of all gradients by rows, by entries, over a list of entries that is the same at
  * every layout. A rank without a row or an entry has a zero there, so sums over ranks are exact. */
-void same_bits_squares(double *sum, const struct params *p, const struct parallel *par)
+void same_bits_squares(double *sum, const struct params *p, const struct process_groups *par)
 {
     const struct kernel_queue *k = &p->k;
 

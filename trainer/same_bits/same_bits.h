@@ -21,7 +21,7 @@
 
 /* Microbatches of a gradient group, and log2 of the groups that a dp rank has in a step; 1 and 0
  * when c->same_bits is 0. */
-int64_t same_bits_leaf(const struct train_config *c);
+int64_t same_bits_group(const struct train_config *c);
 int same_bits_levels(const struct train_config *c);
 
 /* *sum gets the loss of all dp ranks' microbatches; losses has this rank's and is overwritten. Both
@@ -30,10 +30,10 @@ void same_bits_loss(double *sum, double *losses, const struct train_config *c, s
                     const struct kernel_queue *k);
 
 /* Sums of gradients that follow those over dp: holders of the same KV heads, ends of a pipeline. */
-void same_bits_reduce(const struct params *p, const struct parallel *par);
+void same_bits_reduce(const struct params *p, const struct process_groups *par);
 
 /* *sum, in device memory, gets the sum of squares of all gradients, in the one order. Collective
  * over the ranks of a replica. */
-void same_bits_squares(double *sum, const struct params *p, const struct parallel *par);
+void same_bits_squares(double *sum, const struct params *p, const struct process_groups *par);
 
 #endif

@@ -44,7 +44,7 @@ static float *take_shared(const struct place *p, int64_t n)
 /* ---- what a microbatch keeps ---- */
 
 /* What attention leaves. */
-static void attended_take(struct layer_slot *s, const struct place *p)
+static void attended_take(struct activations_layer *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
     int64_t parts = rows_of(d) * d->shards;
@@ -54,7 +54,7 @@ static void attended_take(struct layer_slot *s, const struct place *p)
 }
 
 /* Everything but x; what attention leaves only where it is kept. */
-static void layer_take(struct layer_slot *s, const struct place *p)
+static void layer_take(struct activations_layer *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
     int64_t rows = residual_rows(d), parts = rows_of(d) * d->shards;
@@ -71,7 +71,7 @@ static void layer_take(struct layer_slot *s, const struct place *p)
     s->hidden = take_typed(p, parts * d->ffn);
 }
 
-static void slot_take(struct slot *s, const struct place *p)
+static void activations_take_one(struct activations *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
     int64_t rows = residual_rows(d), n;
@@ -92,19 +92,20 @@ static void slot_take(struct slot *s, const struct place *p)
     }
 }
 
-void slots_take(struct slot *slots, int64_t n, const struct rank_dims *d, struct buffer_pools *p)
+void activations_take(struct activations *slots, int64_t n, const struct rank_dims *d,
+                      struct buffer_pools *p)
 {
     const struct place place = { d, p, BUFFER_ACTIVATIONS };
     int64_t times = buffer_pools_repeat(p, n);
 
     for (int64_t i = 0; i < times; i++)
-        slot_take(&slots[i], &place);
+        activations_take_one(&slots[i], &place);
     buffer_pools_repeat_end(p, n);
 }
 
 /* ---- what layers use one after another ---- */
 
-static void ring_take(struct ring *r, const struct place *p)
+static void ring_attention_take(struct ring_buffers *r, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
     int64_t elements = rows_of(d) * 2 * d->kv_width;
@@ -116,7 +117,7 @@ static void ring_take(struct ring *r, const struct place *p)
 }
 
 /* Gradients of the residual; with pipelines they are sent. */
-static void residual_grads_take(struct scratch *s, const struct place *p)
+static void residual_grads_take(struct activations_scratch *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
     int64_t n = residual_rows(d) * d->hidden;
@@ -130,20 +131,20 @@ static void residual_grads_take(struct scratch *s, const struct place *p)
 }
 
 /* Of gradients of a part's width. */
-static void wide_take(struct scratch *s, const struct place *p)
+static void wide_take(struct activations_scratch *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
     int64_t parts = rows_of(d) * d->shards, vocab = most(d->table_rows, d->logit_rows);
 
-    s->wide = take_floats(p, parts * most(most(d->ffn, d->q_width), vocab));
+    s->ffn_scratch = take_floats(p, parts * most(most(d->ffn, d->q_width), vocab));
     s->dqkv = take_floats(p, parts * d->qkv_width);
     if (d->dtype == DTYPE_BF16) {
-        s->narrow = take_typed(p, parts * most(most(d->up_width, d->qkv_width), vocab));
+        s->bf16_scratch = take_typed(p, parts * most(most(d->up_width, d->qkv_width), vocab));
         s->dy = take_typed(p, residual_rows(d) * d->hidden);
     }
 }
 
-static void loss_take(struct scratch *s, const struct place *p)
+static void loss_take(struct activations_scratch *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
 
@@ -153,7 +154,8 @@ static void loss_take(struct scratch *s, const struct place *p)
         s->part_sums = take_floats(p, 2 * rows_of(d) * d->shards);
 }
 
-void scratch_take(struct scratch *s, const struct rank_dims *d, struct buffer_pools *pools)
+void activations_scratch_take(struct activations_scratch *s, const struct rank_dims *d,
+                              struct buffer_pools *pools)
 {
     const struct place p = { d, pools, BUFFER_WORKSPACE };
     int64_t whole = rows_of(d) * d->hidden;
@@ -164,7 +166,7 @@ void scratch_take(struct scratch *s, const struct rank_dims *d, struct buffer_po
         layer_take(&s->layer, &p);
     if (d->recompute == RECOMPUTE_SELECTIVE)
         attended_take(&s->layer, &p);
-    ring_take(&s->ring, &p);
+    ring_attention_take(&s->ring, &p);
     loss_take(s, &p);
     if (d->same_bits)
         s->blocks = take_shared(&p, d->n_virtual / d->split * d->norm_stats * d->hidden);

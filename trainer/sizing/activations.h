@@ -19,7 +19,7 @@
 
 struct comm_request; /* comm/collective.h */
 
-struct layer_slot {
+struct activations_layer {
     float *x;       /* [rows][h] the residual that enters the layer; for collectives */
     float *stats;   /* [2][rows] of attn_norm; root mean square: [1][rows] */
     void *normed;   /* [rows][h] type: attn_norm(x) */
@@ -35,9 +35,9 @@ struct layer_slot {
 
 /* With recomputation a slot keeps x of its layers alone, and scratch has one of everything else;
  * with that of attention alone scratch has one of attended and lse. */
-struct slot {
+struct activations {
     int32_t *ids, *targets; /* [rows] */
-    struct layer_slot *layers;
+    struct activations_layer *layers;
     float *x;                  /* [rows][h] that leaves the last layer; for messages */
     struct comm_request *sent; /* x, to the next stage; with pipelines */
     float *stats;
@@ -46,7 +46,7 @@ struct slot {
 
 /* Ring attention: keys and values on their way, one block in use and one that the next rank may
  * still be reading. */
-struct ring {
+struct ring_buffers {
     void *kv[2];   /* [rows][2 kv_width] type: keys, values; for messages */
     float *dkv[2]; /* their gradients */
     struct comm_request *kv_sent[2], *dkv_sent[2];
@@ -54,34 +54,36 @@ struct ring {
 
 enum { SCRATCH_DX_BUFFERS = 2 }; /* with pipelines: one in use, one on its way */
 
-struct scratch {
+struct activations_scratch {
     float *dx; /* [rows][h] gradient of the residual: one of dx_buffers */
     float *dx_buffers[SCRATCH_DX_BUFFERS]; /* with pipelines both, and memory for messages */
     struct comm_request *sent[SCRATCH_DX_BUFFERS]; /* each, to the stage before; with pipelines */
     int dx_next;
-    float *dnormed;          /* [rows][h] gradient of a norm's output; for collectives */
-    float *wide;             /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row layer's
-                                input */
-    float *dqkv;             /* [rows][qkv_width]; forward in bf16: before rounding */
-    uint16_t *narrow;        /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
-    uint16_t *dy;            /* bf16: [rows][h] rounded dx */
-    struct layer_slot layer; /* with recomputation: of the layer that is computed, without x; or
-                                only attended and lse */
-    float *row_max;          /* [rows] of the loss; for collectives */
+    float *dnormed;         /* [rows][h] gradient of a norm's output; for collectives */
+    float *ffn_scratch;     /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row layer's
+                        input */
+    float *dqkv;            /* [rows][qkv_width]; forward in bf16: before rounding */
+    uint16_t *bf16_scratch; /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
+    uint16_t *dy;           /* bf16: [rows][h] rounded dx */
+    struct activations_layer layer; /* with recomputation: of the layer that is computed, without x;
+                                or only attended and lse */
+    float *row_max;                 /* [rows] of the loss; for collectives */
     float *row_sums;  /* [2][rows]: sums of exponentials, logits of targets; for collectives */
     float *part_sums; /* with several shards: [shards] of them */
     float *blocks;    /* --same-bits: [blocks][stats][h], gradients of blocks of the residual's
                          rows; for collectives */
-    struct ring ring; /* with cp */
-    float *whole;     /* with sp: [rows][h] for collectives */
-    float *sums;      /* with several shards: [shards][rows][h], what is to be added up */
-    float *rope;      /* the rotary table of the rank's tokens (kernels/rope.h) */
+    struct ring_buffers ring; /* with cp */
+    float *whole;             /* with sp: [rows][h] for collectives */
+    float *sums;              /* with several shards: [shards][rows][h], what is to be added up */
+    float *rope;              /* the rotary table of the rank's tokens (kernels/rope.h) */
 };
 
 /* Take the buffers of n slots, which have room for d->stage_layers layers each. While counting,
  * one slot with one layer is enough. */
-void slots_take(struct slot *slots, int64_t n, const struct rank_dims *d, struct buffer_pools *p);
+void activations_take(struct activations *slots, int64_t n, const struct rank_dims *d,
+                      struct buffer_pools *p);
 
-void scratch_take(struct scratch *s, const struct rank_dims *d, struct buffer_pools *p);
+void activations_scratch_take(struct activations_scratch *s, const struct rank_dims *d,
+                              struct buffer_pools *p);
 
 #endif

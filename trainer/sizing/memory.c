@@ -65,9 +65,9 @@ bool memory_rank_count(struct memory_rank *out, struct memory_model *mm, const s
                        const struct workload *w, int pp)
 {
     struct param_spans spans = { 0 };
-    struct layer_slot layer = { 0 };
-    struct slot slot = { .layers = &layer };
-    struct scratch scratch = { 0 };
+    struct activations_layer layer = { 0 };
+    struct activations slot = { .layers = &layer };
+    struct activations_scratch scratch = { 0 };
     struct step_buffers step = { 0 };
     struct param_stage stage;
 
@@ -81,8 +81,8 @@ bool memory_rank_count(struct memory_rank *out, struct memory_model *mm, const s
                                   .n_levels = same_bits_tree_levels(w, s) };
     out->params = param_sizes_count(find_units(mm, s, w), &stage);
     param_spans_take(&spans, &out->params, &out->pools);
-    slots_take(&slot, out->dims.n_slots, &out->dims, &out->pools);
-    scratch_take(&scratch, &out->dims, &out->pools);
+    activations_take(&slot, out->dims.n_slots, &out->dims, &out->pools);
+    activations_scratch_take(&scratch, &out->dims, &out->pools);
     step_buffers_take(&step, &out->dims, &out->pools);
     return true;
 }

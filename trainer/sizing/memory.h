@@ -35,7 +35,7 @@ struct memory_need {
  * last. */
 struct memory_model {
     const struct model *model; /* borrowed */
-    struct model_cuts cuts;
+    struct rank_dims_cuts cuts;
     struct param_tensors tensors;
     struct param_units units; /* of the last question */
     bool has_units;

@@ -129,11 +129,11 @@ int param_list_shard(struct param out[PARAM_SHARD_MAX], const struct param_rank 
 
 /* What the entry has of the owner's boxes. Those are disjoint rows of the fused parts of a tensor,
  * and an entry lies within one part, so it meets at most one, in whole rows of its own. */
-struct piece param_piece(const struct param_rank *r, const struct tensor *t, const struct param *q,
-                         int owner)
+struct param_partition param_piece(const struct param_rank *r, const struct tensor *t,
+                                   const struct param *q, int owner)
 {
     struct box boxes[TENSOR_BOXES_MAX], meet;
-    struct piece piece = { .box = q->box, .from = q->at, .n = q->n };
+    struct param_partition piece = { .box = q->box, .from = q->at, .n = q->n };
     int n;
 
     if (r->n_owners == 1 || !q->n)

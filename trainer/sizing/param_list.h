@@ -27,7 +27,7 @@ enum {
 };
 
 /* Some rows of an entry. */
-struct piece {
+struct param_partition {
     struct box box;
     int64_t from, n;      /* elements in the spans that have all of the entry; n may be 0 */
     int64_t to;           /* where it lies in its owner's spans */
@@ -49,7 +49,7 @@ struct param {
     int64_t at, n;     /* elements, in every span of whole entries; n may be 0 */
     int64_t vector_at; /* in `vectors` */
     enum dtype type;   /* that layers read it as: bf16 for products, f32 what is added */
-    struct piece
+    struct param_partition
         own;      /* what this rank updates and keeps the moments of: all, or with ZeRO a part */
     bool decay;   /* matrices, not norms */
     bool summed;  /* kernels add to its gradient, and never replace it */
@@ -103,8 +103,8 @@ int param_list_shard(struct param out[PARAM_SHARD_MAX], const struct param_rank 
 int param_shards_of(const struct param_rank *r, const struct tensor *t, int *n);
 
 /* What dp rank `owner` updates of an entry. The positions `to` and in packs are left 0. */
-struct piece param_piece(const struct param_rank *r, const struct tensor *t, const struct param *q,
-                         int owner);
+struct param_partition param_piece(const struct param_rank *r, const struct tensor *t,
+                                   const struct param *q, int owner);
 
 /* Place n elements behind *end, on a cache line unless they join what is there. Returns where they
  * begin; *end is behind them. */

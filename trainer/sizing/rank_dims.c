@@ -14,14 +14,14 @@ static bool is_cut(const struct parallel_plan *plan, enum tensor_role role)
 
 /* What a row-parallel layer reads is cut as its inputs are (parallel_plan_check), so the output
  * projection stands for all of attention and the down projection for the MLP. */
-struct model_cuts model_cuts_of(const struct model *m)
+struct rank_dims_cuts model_cuts_of(const struct model *m)
 {
     const struct parallel_plan plan = parallel_plan_of(m);
 
-    return (struct model_cuts){ .attention = is_cut(&plan, ROLE_OUT),
-                                .mlp = is_cut(&plan, ROLE_DOWN),
-                                .embedding = is_cut(&plan, ROLE_EMBEDDING),
-                                .head = is_cut(&plan, m->tied ? ROLE_EMBEDDING : ROLE_HEAD) };
+    return (struct rank_dims_cuts){ .attention = is_cut(&plan, ROLE_OUT),
+                                    .mlp = is_cut(&plan, ROLE_DOWN),
+                                    .embedding = is_cut(&plan, ROLE_EMBEDDING),
+                                    .head = is_cut(&plan, m->tied ? ROLE_EMBEDDING : ROLE_HEAD) };
 }
 
 /* The first part of n units. */
@@ -60,7 +60,8 @@ static void count_layers(struct rank_dims *d, const struct model *m, const struc
     d->is_pipeline = s->pp > 1;
 }
 
-static void count_widths(struct rank_dims *d, const struct model *m, const struct model_cuts *cuts)
+static void count_widths(struct rank_dims *d, const struct model *m,
+                         const struct rank_dims_cuts *cuts)
 {
     bool is_gated = family_of(m)->mlp == FAMILY_SWIGLU;
 
@@ -77,7 +78,7 @@ static void count_widths(struct rank_dims *d, const struct model *m, const struc
         d->logit_rows = part_of(m->vocab, cuts->head, d->n_virtual);
 }
 
-struct rank_dims rank_dims_make(const struct model *m, const struct model_cuts *cuts,
+struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cuts *cuts,
                                 const struct spec *s, const struct workload *w, int pp)
 {
     const struct family *family = family_of(m);

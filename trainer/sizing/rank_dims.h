@@ -16,11 +16,11 @@
 #include "layout/workload.h"
 
 /* Which parts of a model its parallel plan cuts. */
-struct model_cuts {
+struct rank_dims_cuts {
     bool attention, mlp, embedding, head;
 };
 
-struct model_cuts model_cuts_of(const struct model *m);
+struct rank_dims_cuts model_cuts_of(const struct model *m);
 
 struct rank_dims {
     enum dtype dtype;
@@ -52,7 +52,7 @@ struct rank_dims {
 
 /* The dimensions of the first rank of stage `pp`. cuts: of m. When the batch is not known,
  * there are as many microbatches as a pipeline can keep. */
-struct rank_dims rank_dims_make(const struct model *m, const struct model_cuts *cuts,
+struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cuts *cuts,
                                 const struct spec *s, const struct workload *w, int pp);
 
 #endif

@@ -7,14 +7,14 @@
 #include "trainer/sizing/buffer_pool.h"
 #include "trainer/sizing/rank_dims.h"
 
-struct optimizer_numbers {
+struct step_optimizer {
     double squares; /* the sum of squares of all gradients */
     double norm;    /* its root: the norm of the gradients before clipping */
     double scale;   /* what clipping multiplies gradients by */
 };
 
 struct step_numbers {
-    struct optimizer_numbers optimizer;
+    struct step_optimizer optimizer;
     double loss;     /* the sum over microbatches; on the last stage */
     double losses[]; /* of each microbatch, in order */
 };
