@@ -58,7 +58,7 @@ void attempt_set_launched(struct attempt *a, double now)
     a->launched_at = now;
 }
 
-int attempt_meet(struct attempt *a, int rank, const struct heartbeat_status *status)
+int attempt_open_rank(struct attempt *a, int rank, const struct heartbeat_status *status)
 {
     struct attempt_rank *r = &a->rank[rank];
     int fd;

@@ -1,7 +1,7 @@
 /*
  * orchestrator/attempt.h - one launch of the job's command: its ranks, files, supervisor, and end.
  *
- * Everybody may read its members; attempt.c changes them.
+ * All files may read its members; only attempt.c changes them.
  */
 #ifndef ORCHESTRATOR_ATTEMPT_H
 #define ORCHESTRATOR_ATTEMPT_H
@@ -75,13 +75,13 @@ tp_status attempt_place(struct attempt *a, int world, const struct node_list *no
 
 void attempt_set_launched(struct attempt *a, double now);
 
-/* Hold on to the process of a rank on this host. Returns its pidfd when that is new, else -1. */
-int attempt_meet(struct attempt *a, int rank, const struct heartbeat_status *status);
+/* Open the process of a rank on this host. Returns its pidfd the first time, else -1. */
+int attempt_open_rank(struct attempt *a, int rank, const struct heartbeat_status *status);
 
 /* A rank's process has ended. */
 void attempt_rank_ended(struct attempt *a, int rank);
 
-/* A relay says on which node a rank is, because the scheduler may have placed it elsewhere. */
+/* A rank is on another node than attempt_place expected: the scheduler has placed it there. */
 void attempt_move(struct attempt *a, int rank, struct node *node);
 
 /* The rank whose pidfd this is, -1: none. */

@@ -143,7 +143,7 @@ static void report_launch(struct run *r)
     run_event(r, EVENT_LAUNCH, REASON_NONE, NULL, more);
 }
 
-/* Hold on to the supervisor. */
+/* Wake the loop when the supervisor ends, and record which process it is. */
 static tp_status watch_supervisor(struct run *r, pid_t pid)
 {
     struct supervisor *s = &r->attempt.supervisor;

@@ -57,7 +57,7 @@ void run_relays_stop(struct run *r)
         relay_stop_all(r->attempt.heartbeats);
 }
 
-/* The relay says so before the launcher does, which waits for the other ranks first. */
+/* A relay reports this earlier than the launcher, which waits for the other ranks first. */
 static tp_status rank_failed(struct run *r, int rank)
 {
     struct attempt_fault f = attempt_fault(FAULT_RANK, REASON_RANK_GONE, "rank %d has ended", rank);
@@ -78,7 +78,7 @@ static void see_node(struct run *r, const struct relay_message *m)
         attempt_move(&r->attempt, m->rank, node);
 }
 
-/* If any rank was heard of lately, the job as a whole is not suspended. */
+/* When a message of any rank came recently, the job as a whole is not suspended. */
 static bool all_are_silent(const struct run *r, double now, double timeout)
 {
     const struct run_relays *v = r->relays;
@@ -156,9 +156,8 @@ void run_relays_hold(struct run *r)
     while (v->fd >= 0 && relay_receive(&m, v->fd, r->attempt.id))
         any = true;
     for (int i = 0; i < r->attempt.world; i++)
-        v->heard_at[i] =
-            0; /* nodes are resumed one by one, and each is expected again when it sends */
+        v->heard_at[i] = 0; /* nodes resume one by one: each is expected again when it sends */
     v->looked_at = clock_seconds();
-    if (any) /* it seems to be resumed */
+    if (any) /* it was probably resumed */
         backend_look(&r->backend, false);
 }

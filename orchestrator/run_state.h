@@ -139,7 +139,7 @@ int run_usable_nodes(const struct run *r);
  * life. */
 tp_status run_node_lost(struct run *r, struct node *node, const struct backend_cause *cause,
                         double waited);
-/* A fault counts against its node, which is excluded after restart.blame of them. */
+/* Count a fault of a node's rank. The node is excluded after restart.blame of them. */
 void run_count_fault(struct run *r, const struct attempt_fault *f);
 json_t *run_nodes_json(const struct run *r);
 
@@ -168,7 +168,7 @@ const struct checkpoint_selection *run_selected_checkpoint(const struct run *r);
 void run_plan_restore(struct run *r);
 /* The checkpoint was converted to the selected layout. */
 void run_plan_converted(struct run *r);
-/* Plan nothing for so many seconds. */
+/* Wait so many seconds before the next plan. */
 void run_plan_back_off(struct run *r, double seconds);
 
 /* ---- run_convert.c ---- */

@@ -101,9 +101,9 @@ static void read_losses(struct run *r, const char *path, const struct heartbeat_
 }
 
 /* First heartbeat of a rank on this host: watch its process. */
-static void meet(struct run *r, int rank, const struct heartbeat_status *status)
+static void watch_process(struct run *r, int rank, const struct heartbeat_status *status)
 {
-    int fd = r->backend.table->has_relays ? -1 : attempt_meet(&r->attempt, rank, status);
+    int fd = r->backend.table->has_relays ? -1 : attempt_open_rank(&r->attempt, rank, status);
 
     if (fd >= 0)
         run_watch_fd(r, fd);
@@ -125,7 +125,7 @@ static void read_heartbeats(struct run *r)
                            &ignored))
             continue;
         r->record.reports = true;
-        meet(r, i, &status);
+        watch_process(r, i, &status);
         if (i < STATES_READ_MAX && a->rank[i].pid && monitor_silence(m, i, now) > SILENCE_NS)
             state = process_state(a->rank[i].pid);
         monitor_feed(m, i, &status, state, now);
@@ -164,7 +164,7 @@ static tp_status all_train(struct run *r)
     return run_transition(r, RUN_TRAIN, "every rank trains");
 }
 
-/* A checkpoint was committed? */
+/* Report a checkpoint that was committed since the last look. */
 static void see_save(struct run *r)
 {
     int64_t saved = monitor_saved(r->watch->monitor);

@@ -1,17 +1,27 @@
 /* cli/run/cmd_events.c - tp-run events JOB.yaml: what happened, one JSON object a line. */
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+#include <unistd.h>
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_context.h"
 
+enum { FOLLOW_PAUSE_MS = 200 };
+
+/* Wait a moment. False: the reader of standard output has ended. */
+static bool reader_is_there(void)
+{
+    struct pollfd out = { .fd = STDOUT_FILENO };
+
+    return poll(&out, 1, FOLLOW_PAUSE_MS) <= 0 || !(out.revents & (POLLERR | POLLHUP));
+}
+
 /* Print what is there; with `follow`, wait for more until interrupted. */
 static void copy(FILE *f, bool follow)
 {
-    const struct timespec pause = { .tv_nsec = 200 * 1000 * 1000 };
     char *line = NULL;
     size_t size = 0;
 
@@ -20,9 +30,7 @@ static void copy(FILE *f, bool follow)
             fputs(line, stdout);
         fflush(stdout);
         clearerr(f);
-        if (follow)
-            nanosleep(&pause, NULL);
-    } while (follow && !ferror(stdout));
+    } while (follow && !ferror(stdout) && reader_is_there());
     free(line);
 }
 

@@ -9,7 +9,7 @@
 #include "orchestrator/job/job_key.h"
 
 /* Parse `text` into the field at `out`, whose type follows from the key's kind. Lists and BACKEND
- * are not for here. Relative paths are taken from `dir`. Strings live in the arena.
+ * are read by job_yaml.c. Relative paths are taken from `dir`. Strings live in the arena.
  * TP_E_USAGE: *expected says what the text should have been; err may be unset. */
 tp_status job_value(void *out, const char **expected, const struct job_key *k, const char *text,
                     const char *dir, struct arena *arena, struct tp_err *err);

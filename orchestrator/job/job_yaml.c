@@ -111,7 +111,7 @@ static tp_status read_nodes(struct job_yaml_reader *r, const yaml_node_t *n,
             return FAIL(r, n, "nodes: \"%s\" is not a name for a node", words->word[i]);
         for (int k = 0; k < i; k++)
             if (strcmp(j->nodes[k].name, words->word[i]) == 0)
-                return FAIL(r, n, "nodes: \"%s\" is there twice", words->word[i]);
+                return FAIL(r, n, "nodes: \"%s\" occurs twice", words->word[i]);
         j->nodes[i] = (struct job_node){ .name = words->word[i], .slots = (int)slots };
     }
     j->n_nodes = words->n;
@@ -262,7 +262,7 @@ static tp_status read_mapping(struct job_yaml_reader *r, const yaml_node_t *map,
         const struct job_key *k = name ? find_key(r, section, name) : NULL;
 
         if (name && !is_first(r, map, p, name))
-            return FAIL(r, key, "\"%s\" is there twice", name);
+            return FAIL(r, key, "\"%s\" occurs twice", name);
         if (k) {
             st = read_value(r, k, value);
         } else if (!name || section[0] || !is_section(r, name)) {

@@ -18,9 +18,8 @@ struct log_tail {
     char line[300]; /* the line that names it, else the last line, "" */
 };
 
-/* Find the rank that a launcher names. Believed most is one that a signal killed ("rank 3 was
- * killed by signal 9", "process rank 3 with PID 17 ... exited on signal 9"), then one that ended by
- * itself
+/* Find the rank that a launcher names. A rank that a signal killed is preferred ("rank 3 was killed
+ * by signal 9", "process rank 3 with PID 17 ... exited on signal 9"), then one that ended by itself
  * ("rank 3 ended with exit code 1"), then the first one in a line of the backend's launcher, which
  * rank_of_line reads (the rank, or -1; may be NULL). text may be NULL. */
 void log_tail_parse(struct log_tail *out, const char *text, int (*rank_of_line)(const char *line));

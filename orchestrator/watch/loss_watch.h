@@ -3,8 +3,8 @@
  *
  * A loss jumps when it is above the median of the last losses by more than `jump` times their
  * spread (from the 10th to the 90th percentile). A jump is reported once, and the new level is
- * learnt. Nothing jumps before 20 losses. A program that never reported a finite loss is taken not
- * to know its loss. Pure.
+ * learnt. Nothing jumps before 20 losses. A program that never reported a finite loss does not
+ * report losses, so none is judged. Pure.
  */
 #ifndef ORCHESTRATOR_WATCH_LOSS_WATCH_H
 #define ORCHESTRATOR_WATCH_LOSS_WATCH_H

@@ -196,3 +196,14 @@ def test_a_refused_command_line_is_not_tried_again_though_a_rank_ends_first(tmp_
         assert job.start().wait() == 3
         assert len(job.events("launch")) == 1
         assert job.events("failed")[0]["reason"] == "command_refused"
+
+
+def test_following_events_ends_with_its_reader(tmp_path):
+    """`tp-run events --follow | grep -m 1 done`: there may never be another event to write."""
+    with fake_job(tmp_path, "--steps", 5) as job:
+        assert job.start().wait() == 0
+        follow = subprocess.Popen([harness.BIN / "tp-run", "events", "--follow", job.path],
+                                  stdout=subprocess.PIPE)
+        assert b'"event"' in follow.stdout.readline()
+        follow.stdout.close()
+        assert follow.wait(20) == 0

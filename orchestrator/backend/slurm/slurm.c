@@ -272,7 +272,7 @@ static void slurm_report_log(void *state, const char *text)
 
 /* ---- the end ---- */
 
-/* The last chance to cancel a Slurm job: nobody else would. */
+/* Cancel a Slurm job at the end of the run, because no later tp-run would do it. */
 static void give_back(struct slurm *s, long job)
 {
     struct tp_err err = { 0 };

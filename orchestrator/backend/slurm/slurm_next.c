@@ -2,7 +2,7 @@
  * job that continues after this one.
  *
  * It is submitted as soon as the end of this one is known, to begin after it (afterany). So it
- * waits in the queue already, and continues even when this one dies without a word. Two never train
+ * waits in the queue already, and continues even when this one is killed. Two never train
  * at once: the next one begins when this job is over, takes the lock of the state folder, and
  * claims a newer epoch.
  */

@@ -170,8 +170,8 @@ tp_status slurm_requested(struct slurm *s, int exit_code);
 
 /* Before the run record is read: the nodes that it names. */
 tp_status slurm_nodes_restore(struct slurm *s, const json_t *run_record);
-/* Names, a line each, in Slurm's order, are the allocation's nodes now. fresh: it is a new one, so
- * nothing is held against them. */
+/* Names, a line each, in Slurm's order, are the allocation's nodes now. fresh: the allocation is
+ * new, so faults of its nodes are forgotten. */
 tp_status slurm_nodes_set(struct slurm *s, const char *names, bool fresh);
 /* sinfo's lines NODE|STATE. */
 tp_status slurm_nodes_see(struct slurm *s, const char *text);
