@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ static pid_t start_holder(unsigned seconds)
         struct tp_err err;
         int fd;
 
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* end also when the test fails */
         if (root_lock(&fd, temp_dir, &err) == TP_OK && write(ready[1], "x", 1) == 1)
             usleep(seconds * 1000000);
         _exit(0);

@@ -56,7 +56,7 @@ static int64_t journal_bytes(void)
     return sb.st_size;
 }
 
-/* Change some words, or none, or all. */
+/* Change some words, or none, or all. A word may return to an earlier value. */
 static void change(struct example *x, struct rng *r)
 {
     int64_t one_of = rng_int(r, 1, 8);
@@ -64,7 +64,7 @@ static void change(struct example *x, struct rng *r)
     for (int i = 0; i < ARRAYS; i++)
         for (int64_t k = 0; k < x->sums[i].n; k++)
             if (rng_int(r, 1, one_of) == 1)
-                x->words[i][k] = rng_next(r);
+                x->words[i][k] = rng_int(r, 0, 2) ? rng_next(r) : 0;
 }
 
 static void append(struct example *x, struct transfer_journal *j, int record, struct rng *r)
@@ -215,6 +215,20 @@ Test(transfer_journal, a_damaged_record_and_those_after_it_are_not_used)
     }
 }
 
+Test(transfer_journal, a_record_that_does_not_follow_the_one_before_is_not_used)
+{
+    struct rng r = rng_start("transfer_journal/sequence");
+    static struct example x;
+    static unsigned char data[FILE_MAX];
+    size_t size;
+
+    write_journal(&x, &r);
+    size = read_journal(data);
+    memmove(data + x.end[2], data + x.end[3], size - (size_t)x.end[3]); /* record 3 is missing */
+    replace_journal(data, size - (size_t)(x.end[3] - x.end[2]));
+    transfer_journal_close(must_resume(&x, 2));
+}
+
 Test(transfer_journal, of_another_transfer_is_refused_and_changes_nothing)
 {
     struct rng r = rng_start("transfer_journal/other");
@@ -285,6 +299,9 @@ Test(transfer_journal, records_that_do_not_fit_are_not_used)
     struct rng r = rng_start("transfer_journal/forged");
     static struct example x;
     static unsigned char data[FILE_MAX];
+    struct transfer_journal *j;
+    struct tp_err err = { 0 };
+    int64_t done;
     size_t size;
 
     write_journal(&x, &r);
@@ -293,7 +310,12 @@ Test(transfer_journal, records_that_do_not_fit_are_not_used)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         replace_journal(data, size);
         forge(&x, cases[i], bytes[i]);
-        transfer_journal_close(must_resume(&x, RECORDS));
+        j = must_resume(&x, RECORDS);
+        cr_assert_eq(transfer_journal_append(j, TILES, &err), TP_OK, "%s", err.msg);
+        transfer_journal_close(j);
+        cr_assert_eq(resume(&j, &done, &x, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(done, TILES, "the next record takes the place of the one that did not fit");
+        transfer_journal_close(j);
     }
     replace_journal(data, size);
     forge(&x, good, sizeof good); /* the forging itself works */
