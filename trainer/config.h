@@ -39,17 +39,16 @@ struct train_config {
     int64_t seed;
     enum dtype dtype; /* DTYPE_F32, or DTYPE_BF16: gemm operands, with fp32 masters */
     enum recompute recompute;
-    int same_bits;      /* tensor shards that there seem to be at every layout; 0: as tp has */
+    int same_bits;      /* tensor shards at every layout, emulated where tp has fewer; 0: as tp */
     int threads;        /* kernel threads a rank; 0: cores / ranks of the host */
     int64_t mem_bytes;  /* most a rank may need; 0: no limit */
     const char *ckpt;   /* root; NULL: nothing is saved */
+    int64_t epoch;      /* of the root, taken by the launcher; 0: rank 0 takes the next one */
     int64_t save_every; /* 0: the last step only */
     int keep;           /* newest checkpoints that stay; 0: all */
     enum train_resume resume;
-    const char *log, *logits; /* files, or NULL */
-    const char *epoch; /* text of the epoch that the launcher has claimed for the checkpoint root;
-                          NULL or empty: rank 0 claims one */
-    const char *heartbeat_dir; /* where ranks report to their watcher; NULL: nobody watches */
+    const char *log, *logits;  /* files, or NULL */
+    const char *heartbeat_dir; /* where ranks report to their watcher; NULL: they do not */
 };
 
 /* The defaults; paths are NULL. */
@@ -66,7 +65,7 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
 int64_t train_config_micros(const struct train_config *c);
 
 /* Number in the batch of the first sequence of such a microbatch. A dp rank has a run of them; with
- * --same-bits and zero3, which sums over dp first, they are dealt in turn. */
+ * --same-bits and zero3, which sums over dp first, they take microbatches in turn. */
 int64_t train_config_sequence(const struct train_config *c, int dp_rank, int64_t micro);
 
 #endif

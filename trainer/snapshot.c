@@ -55,18 +55,14 @@ struct snapshot {
 
 static tp_status claim(struct snapshot *s, struct tp_err *err)
 {
-    const char *given = s->config->epoch;
     int64_t newest = 0;
-    char *end;
     tp_status st;
 
     if (s->rank != 0)
         return TP_OK;
-    if (!given || !given[0])
+    s->epoch = s->config->epoch;
+    if (!s->epoch)
         return ckpt_claim(&s->epoch, s->config->ckpt, err);
-    s->epoch = strtoll(given, &end, 10);
-    if (*end || s->epoch < 1)
-        return tp_fail(err, TP_E_USAGE, "TP_EPOCH is \"%s\", expected a number from 1", given);
     if ((st = ckpt_epoch(&newest, s->config->ckpt, err)))
         return st;
     return newest == s->epoch ? TP_OK

@@ -18,10 +18,8 @@
 struct snapshot;
 
 /* Take the root's next epoch and allocate the pinned memory. Collective. force: a step that exists
- * is replaced (a resumed run). An orchestrator that has claimed an epoch for this launch gives it
- * in config->epoch: then that one is used, and TP_E_STALE is returned when a newer job has come
- * meanwhile.
- */
+ * is replaced (a resumed run). When the configuration has an epoch, which an orchestrator took for
+ * this launch, that one is used, and TP_E_STALE is returned when a newer job has taken the root. */
 tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,
                         struct tp_err *err);
 

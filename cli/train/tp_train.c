@@ -163,7 +163,7 @@ int main(int argc, char **argv)
     int code = 0;
 
     r.config.heartbeat_dir = getenv(HEARTBEAT_DIR_ENV);
-    r.config.epoch = getenv("TP_EPOCH");
+    r.epoch = getenv("TP_EPOCH");
     report_begin();
     rank_env_prepare(argv);
     heap_keep();

@@ -2,6 +2,7 @@
 #include "cli/train/train_request.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/report.h"
@@ -207,6 +208,18 @@ static tp_status print(struct train_request *r, struct tp_err *err)
     return st;
 }
 
+static tp_status read_epoch(struct train_request *r, struct tp_err *err)
+{
+    char *end;
+
+    if (!r->epoch || !r->epoch[0])
+        return TP_OK;
+    r->config.epoch = strtoll(r->epoch, &end, 10);
+    return !*end && r->config.epoch > 0
+               ? TP_OK
+               : tp_fail(err, TP_E_USAGE, "TP_EPOCH is \"%s\", expected a number from 1", r->epoch);
+}
+
 tp_status train_request_check(struct train_request *r, struct tp_err *err)
 {
     struct train_config *c = &r->config, asked;
@@ -223,6 +236,7 @@ tp_status train_request_check(struct train_request *r, struct tp_err *err)
     TP_TRY(read_dtype(r, err));
     TP_TRY(read_resume(r, err));
     TP_TRY(read_machine(r, err));
+    TP_TRY(read_epoch(r, err));
     TP_TRY(read_model(r, err));
     TP_TRY(read_plan(r, err));
     asked = *c;

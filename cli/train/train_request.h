@@ -20,6 +20,7 @@ struct train_request {
     struct trainer_size size;  /* of a rank's memory */
     struct arena arena;        /* holds what model and plan point to; the caller frees it */
     const char *layout, *dtype, *device, *recompute, *resume, *plan_path; /* as given, or NULL */
+    const char *epoch;          /* of the environment, or NULL */
     const char *print_schedule; /* NULL: no; "" or "svg" */
     bool print_plan, quiet;
 };

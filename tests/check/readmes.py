@@ -4,17 +4,12 @@
 This holds for the folders and subfolders of the product, the folders of tests/, and those of OTHERS.
 
 It says what the folder is for, what it may include, where to start reading, and which tests cover it.
-With --all, the folders in which the rule is not enforced yet are shown too.
 Prints each breach as FILE:LINE: sentence. Exit 1 when there is any.
 """
 import glob
 import os
-import sys
 
 import source
-
-# Folders where the rule is enforced, with their subfolders. Complete when it has all folders.
-ENFORCED = "core layout device comm ckpt reshard progress orchestrator kernels trainer".split()
 
 OTHERS = "examples packaging tests tools".split()
 
@@ -31,9 +26,7 @@ def check(directory):
 
 
 def main():
-    folders = source.FOLDERS if "--all" in sys.argv else ENFORCED
-    found = [d for d in source.directories() if source.within(d, folders)
-             and os.path.isdir(os.path.join(source.ROOT, d))]
+    found = [d for d in source.directories() if os.path.isdir(os.path.join(source.ROOT, d))]
     found += OTHERS + sorted(os.path.relpath(os.path.dirname(p), source.ROOT)
                              for p in glob.glob(os.path.join(source.ROOT, "tests", "[a-z]*", "")))
     source.finish([b for b in map(check, found) if b], f"folders have a README ({len(found)} of them)")

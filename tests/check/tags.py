@@ -12,12 +12,8 @@ Prints each breach as FILE:LINE: sentence. Exit 1 when there is any.
 import collections
 import os
 import re
-import sys
 
 import source
-
-# Folders where the rules are enforced. Complete when it has all folders.
-ENFORCED = "core layout device kernels comm ckpt reshard progress orchestrator cli trainer".split()
 
 # Prefixes besides the file's noun and its folders.
 PREFIXES = {
@@ -62,9 +58,8 @@ def definitions(files):
     return found
 
 
-def check(files, folders):
+def check(files):
     for tag, places in sorted(definitions(files).items()):
-        places = [p for p in places if p[0].folder in folders]
         for file, line, kind in places:
             others = [f.path for f, _, _ in places if f is not file]
             if others:
@@ -76,8 +71,7 @@ def check(files, folders):
 
 
 def main():
-    folders = source.FOLDERS if "--all" in sys.argv else ENFORCED
-    source.finish(sorted(check(source.sources(), folders)), "tags have one definition and their module's prefix")
+    source.finish(sorted(check(source.sources())), "tags have one definition and their module's prefix")
 
 
 if __name__ == "__main__":

@@ -147,6 +147,17 @@ def test_without_resume_a_root_with_checkpoints_is_refused(model, straight, tmp_
     assert harness.tree(root) == before
 
 
+def test_a_launcher_gives_the_epoch_and_a_wrong_one_is_refused(model, straight, tmp_path):
+    root = harness.copy(straight()[1], tmp_path / "ckpt")
+    before = harness.tree(root)
+    words = argv(model, "tp2", root, tmp_path / "log", "--resume")
+    r = run(*words, env={"TP_EPOCH": "soon"})
+    assert r.rc == 2 and "TP_EPOCH is \"soon\"" in r.err, repr(r)
+    r = run(*words, env={"TP_EPOCH": "77"})
+    assert r.rc != 0 and "has epoch 77" in r.err, repr(r)
+    assert harness.tree(root) == before
+
+
 def test_auto_does_not_start_from_the_beginning_over_a_damaged_checkpoint(model, straight, tmp_path):
     root = harness.copy(straight()[1], tmp_path / "ckpt")
     manifest = root / "step-00000020" / "manifest.json"
