@@ -1,15 +1,16 @@
 /*
- * device/device.h - a processor with memory of its own: memory, queues of work, events.
+ * device/device.h - a processor with its own memory: memory, queues of work, events.
  *
  * Work for a device goes into queues (CUDA: streams). Operations of one queue run in the order in
  * which they were queued. Operations of different queues run in any order unless an event orders
- * them. Queuing an operation returns at once and says nothing about when it runs: host code that
- * needs a result records an event behind it and calls device_event_sync, the only call that waits.
+ * them. Queuing an operation returns at once; the operation may run later. Host code that needs a
+ * result records an event after the operation and calls device_event_sync, the only call that
+ * waits.
  *
  * There are two kinds of memory. Device memory belongs to queued operations: host code computes
- * with its addresses and never reads or writes it. Pinned host memory can be used by both; host
- * code leaves it alone from the moment it queues an operation on it until it has synchronised with
- * an event behind that operation.
+ * with its addresses and never reads or writes it. Pinned host memory can be used by both; after
+ * host code has queued an operation on it, host code does not use it until it has synchronised
+ * with an event after that operation.
  *
  * Queued operations return no status. The device keeps the first failure, drops all work that is
  * queued after it, and returns the failure from every device_event_sync.
@@ -29,27 +30,27 @@ struct device_times;
 
 struct device {
     const struct device_ops *ops;
-    int threads; /* of the host that one operation may use; 0: the device computes by itself */
+    int threads; /* host threads that one operation may use; 0: the device does not use the host */
 };
 
 enum device_queue_kind {
     DEVICE_QUEUE_COMPUTE,
-    DEVICE_QUEUE_COMM, /* for communication that runs beside computing */
-    DEVICE_QUEUE_COPY, /* for copies that run beside computing */
+    DEVICE_QUEUE_COMM, /* for communication that runs during computation */
+    DEVICE_QUEUE_COPY, /* for copies that run during computation */
 };
 
 struct device_queue {
     struct device *device;
     enum device_queue_kind kind;
-    bool has_thread; /* operations run in a thread of this queue's own */
+    bool has_thread; /* the queue has its own thread, which runs its operations */
 };
 
 struct device_event {
     struct device *device;
 };
 
-/* An operation as a function of the host that works on device memory. args is the copy that
- * device_submit made. A failure is kept by the device. */
+/* An operation that is a host function and works on device memory. args is the copy that
+ * device_submit made. The device keeps a failure. */
 typedef tp_status (*device_fn)(struct device_queue *q, const void *args, struct tp_err *err);
 
 enum { DEVICE_ARGS_MAX = 512 };
@@ -75,11 +76,11 @@ struct device_copy {
     int64_t rows, row_bytes, dst_pitch, src_pitch;
 };
 
-/* What a device provides. Those who use a device call the functions below instead. */
+/* What a device implements. Users of a device call the functions below instead. */
 struct device_ops {
     tp_status (*alloc)(struct device *d, void **out, int64_t n_bytes, struct tp_err *err);
     tp_status (*alloc_pinned)(struct device *d, void **out, int64_t n_bytes, struct tp_err *err);
-    void (*free)(struct device *d, void *p); /* of either kind; NULL: nothing */
+    void (*free)(struct device *d, void *p); /* of either kind; NULL does nothing */
     tp_status (*adopt)(struct device *d, void *p, int64_t n_bytes, struct tp_err *err);
     void (*close)(struct device *d);
 
@@ -109,14 +110,15 @@ struct device_ops {
 tp_status device_alloc(struct device *d, void **out, int64_t n_bytes, struct tp_err *err);
 tp_status device_alloc_pinned(struct device *d, void **out, int64_t n_bytes, struct tp_err *err);
 
-/* Free either kind of memory. No queued operation uses it any more. NULL: nothing. */
+/* Free either kind of memory, which no queued operation may still use. NULL does nothing. */
 void device_free(struct device *d, void *p);
 
-/* Make memory that somebody else allocated device memory (a transport's, which other ranks reach).
- * p is aligned to 4096 bytes. Its owner frees it, after the device is closed. */
+/* Let the device use memory that it has not allocated as device memory (a transport's, which other
+ * ranks also use). p is aligned to 4096 bytes. Its owner frees it after the device is closed. */
 tp_status device_adopt(struct device *d, void *p, int64_t n_bytes, struct tp_err *err);
 
-/* Close the device and free its memory; its queues and events are closed before. NULL: nothing. */
+/* Close the device and free its memory; its queues and events must be closed before. NULL does
+ * nothing. */
 void device_close(struct device *d);
 
 /* ---- queues ---- */
@@ -124,15 +126,16 @@ void device_close(struct device *d);
 tp_status device_queue_open(struct device *d, struct device_queue **out,
                             enum device_queue_kind kind, struct tp_err *err);
 
-/* Finish the queue's operations, unless the device has failed, and free it. NULL: nothing. */
+/* Finish the queue's operations, unless the device has failed, and free it. NULL does nothing. */
 void device_queue_close(struct device_queue *q);
 
-/* Queue a function; its arguments are copied. Only devices whose memory host code can work on have
- * this (the CPU): kernels and collectives for them are made of it. */
+/* Queue a function; its arguments are copied. Only a device whose memory host code can access has
+ * this (the CPU); its kernels and collectives use it. */
 void device_submit(struct device_queue *q, const struct device_operation *o);
 
-/* For a function that runs now: n_bytes of memory that no other operation of the queue uses
- * meanwhile, with any content. It is kept for the next one. NULL: there is no memory. */
+/* For a queued function while it runs: n_bytes of memory with any content. No other operation of
+ * the queue uses it at the same time; the next operation gets the same memory. NULL: out of
+ * memory. */
 void *device_scratch(struct device_queue *q, int64_t n_bytes);
 
 /* Copy between any kinds of memory; host memory is pinned. */
@@ -145,16 +148,16 @@ void device_fill(struct device_queue *q, void *dst, int byte, int64_t n_bytes);
 /* ---- events ---- */
 
 tp_status device_event_open(struct device *d, struct device_event **out, struct tp_err *err);
-void device_event_close(struct device_event *e); /* NULL: nothing */
+void device_event_close(struct device_event *e); /* NULL does nothing */
 
-/* The event is now the point behind all that was queued so far. One that was never recorded is
- * passed already. */
+/* Set the event to the point after everything that is queued so far. An event that was never
+ * recorded counts as passed. */
 void device_record(struct device_queue *q, struct device_event *e);
 
-/* What is queued from here on runs after the point that the event is now. */
+/* What is queued from now on runs after the point that the event is set to now. */
 void device_wait(struct device_queue *q, struct device_event *e);
 
-/* Wait here until the event is passed. The device's failure, if it has one. */
+/* Wait until the event is passed. Returns the device's failure, if it has one. */
 tp_status device_event_sync(struct device_event *e, struct tp_err *err);
 
 /* Whether the event is passed. Does not wait. */
@@ -162,13 +165,14 @@ bool device_event_done(const struct device_event *e);
 
 /* ---- the device's state ---- */
 
-/* Keep a failure that happened outside of the device; an earlier one stays. */
+/* Keep a failure that happened outside of the device, unless there is an earlier one. */
 void device_fail(struct device *d, const struct tp_err *err);
 
-/* Call fn when this process begins and ends to wait for a queue that has a thread. NULL: nobody. */
+/* Call fn when this process begins and when it ends to wait for a queue that has a thread. NULL:
+ * call nothing. */
 void device_watch(struct device *d, void (*fn)(void *ctx, bool waits), void *ctx);
 
-/* Seconds so far, of queues with threads: that the process waited for them; that they worked. */
+/* For queues with threads, seconds so far: the process waited for them; they worked. */
 struct device_times {
     double waited, worked;
 };

@@ -21,7 +21,7 @@ void staging_close(struct staging *s)
 {
     struct tp_err ignored;
 
-    staging_finish(s, &ignored); /* copies may still use the buffers */
+    staging_finish(s, &ignored); /* wait, because copies may still use the buffers */
     for (int i = 0; i < STAGING_BUFFERS; i++) {
         device_event_close(s->copied[i]);
         if (s->queue)

@@ -7,8 +7,8 @@
 #include "reshard/formats/safetensors.h"
 #include "trainer/step.h"
 
-/* Queue the copy of one microbatch's logits, whose columns may be several shards', to the pinned
- * memory out[rows][net.logit.all]. */
+/* Queue the copy of one microbatch's logits to the pinned memory out[rows][net.logit.all]. Each
+ * shard of this rank has some of the columns. */
 static void collect(float *out, const struct trainer *t)
 {
     const struct network *n = &t->net;
@@ -28,8 +28,8 @@ static void collect(float *out, const struct trainer *t)
     }
 }
 
-/* This rank's columns for its share of the batch: *out gets pinned memory, [rows][net.logit.all],
- * which the caller frees also after a failure. */
+/* Compute this rank's columns for its share of the batch. *out gets pinned memory,
+ * [rows][net.logit.all]; the caller frees it, also after a failure. */
 static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp_err *err)
 {
     int64_t micros = train_config_micros(t->config);
@@ -49,7 +49,7 @@ static tp_status run_share(struct trainer *t, float **out, int64_t *n, struct tp
     return st;
 }
 
-/* The tensor whose cut is that of the logits. */
+/* The tensor that is cut as the logits are. */
 static const struct tensor *find_head(const struct trainer *t)
 {
     enum tensor_role role = t->model->tied ? ROLE_EMBEDDING : ROLE_HEAD;
@@ -60,8 +60,8 @@ static const struct tensor *find_head(const struct trainer *t)
     return tensor;
 }
 
-/* The columns `b` of the rows of one rank, to the rows of its sequences; returns what follows them
- * in `parts`. Both are ordinary host memory. */
+/* Copy one rank's rows, which have the columns `b`, to the rows of its sequences. Returns what
+ * follows them in `parts`. Both are ordinary host memory. */
 static const float *assemble_rank(float *whole, const struct box *b, struct zigzag z,
                                   int64_t sequences, int64_t vocab, const float *parts)
 {
@@ -78,7 +78,7 @@ static const float *assemble_rank(float *whole, const struct box *b, struct zigz
     return parts;
 }
 
-/* Put every rank's columns of its rows in their place: whole[batch * seq][vocab]. */
+/* Copy every rank's rows and columns to their places in whole[batch * seq][vocab]. */
 static void assemble(const struct trainer *t, float *whole, const float *parts)
 {
     const struct train_config *c = t->config;

@@ -20,17 +20,17 @@
 
 struct loop {
     struct trainer *t;
-    const struct loop_voice *voice;
-    bool is_first;             /* rank 0: speaks and logs */
-    int64_t first_step;        /* that this run has to train */
-    struct snapshot *snapshot; /* NULL without --ckpt */
-    struct heartbeat *tell;    /* NULL when nobody watches */
+    const struct loop_output *output;
+    bool is_first;               /* rank 0: prints and logs */
+    int64_t first_step;          /* the first step that this run trains */
+    struct snapshot *snapshot;   /* NULL without --ckpt */
+    struct heartbeat *heartbeat; /* NULL without a watcher */
     FILE *log;
-    bool stopping; /* some rank was asked to stop */
+    bool stopping; /* a rank was asked to stop */
     bool warned_of_nan;
-    bool any_busy;           /* some rank's save is still at work */
+    bool any_busy;           /* a rank is still busy with a save */
     double cpu;              /* processor time of this rank at the last exchange */
-    double cpu_of_all;       /* that all ranks together took since the exchange before */
+    double cpu_of_all;       /* of all ranks, since the exchange before */
     struct comm_times times; /* of this rank at the last exchange */
     double waited, hidden;   /* since the exchange before, a mean of the ranks */
 };
@@ -42,8 +42,8 @@ static int64_t peak_rss_bytes(void)
     return getrusage(RUSAGE_SELF, &u) == 0 ? (int64_t)u.ru_maxrss * 1024 : 0;
 }
 
-__attribute__((format(printf, 3, 4))) static void say(const struct loop *l, bool result,
-                                                      const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void print(const struct loop *l, bool is_step,
+                                                        const char *fmt, ...)
 {
     char line[TP_ERR_MAX];
     va_list ap;
@@ -53,51 +53,53 @@ __attribute__((format(printf, 3, 4))) static void say(const struct loop *l, bool
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    l->voice->say(l->voice->ctx, result, line);
+    l->output->print(l->output->ctx, is_step, line);
 }
 
 /* ---- before the first step ---- */
 
-static void say_start(const struct loop *l, const struct restore_report *r)
+static void print_start(const struct loop *l, const struct restore_report *r)
 {
     const struct train_config *c = l->t->config;
     char bytes[SIZE_TEXT_MAX], needed[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
     char all[SIZE_TEXT_MAX], all_needed[SIZE_TEXT_MAX];
 
     if (r->damaged[0])
-        say(l, false, "%s/%s IS DAMAGED (tp-ckpt verify says how): going back to step %" PRId64,
-            c->ckpt, r->damaged, l->t->position.step);
+        print(l, false,
+              "%s/%s IS DAMAGED (tp-ckpt verify shows where): going back to step %" PRId64, c->ckpt,
+              r->damaged, l->t->position.step);
     if (r->root_was_empty)
-        say(l, false, "NOTHING TO RESUME in %s: starting from the beginning", c->ckpt);
+        print(l, false, "NOTHING TO RESUME in %s: starting from the beginning", c->ckpt);
     if (r->kind == RESTORE_CKPT)
-        say(l, false,
-            "resumed from %s (written by %s) at %s: step %" PRId64 " of %" PRId64
-            "; read %s of %s needed (rank 0: %s of %s)",
-            r->from, r->layout, spec_format(spec, &c->spec), l->t->position.step, c->steps,
-            size_format(all, r->all_bytes_read), size_format(all_needed, r->all_bytes_needed),
-            size_format(bytes, r->bytes_read), size_format(needed, r->bytes_needed));
+        print(l, false,
+              "resumed from %s (written by %s) at %s: step %" PRId64 " of %" PRId64
+              "; read %s of %s needed (rank 0: %s of %s)",
+              r->from, r->layout, spec_format(spec, &c->spec), l->t->position.step, c->steps,
+              size_format(all, r->all_bytes_read), size_format(all_needed, r->all_bytes_needed),
+              size_format(bytes, r->bytes_read), size_format(needed, r->bytes_needed));
     else if (r->kind == RESTORE_SAFETENSORS)
-        say(l, false, "start: weights of %s", r->from);
+        print(l, false, "start: weights of %s", r->from);
     else
-        say(l, false, "start: random weights, seed %" PRId64, c->seed);
+        print(l, false, "start: random weights, seed %" PRId64, c->seed);
     if (r->warning[0])
-        say(l, false, "warning: %s", r->warning);
+        print(l, false, "warning: %s", r->warning);
     if (l->t->model->dropout > 0)
-        say(l, false,
-            "warning: the model's config.json asks for dropout (%g); there is none in this run",
-            l->t->model->dropout);
+        print(l, false,
+              "warning: the model's config.json sets dropout %g, but tp-train has no dropout",
+              l->t->model->dropout);
 }
 
-static void say_plan(const struct loop *l, const struct step_messages *messages)
+static void print_summary(const struct loop *l, const struct step_messages *messages)
 {
-    char line[DESCRIBE_MAX];
+    char line[RUN_SUMMARY_MAX];
 
-    for (int i = 0; l->is_first && i < DESCRIBE_LINES; i++)
-        if (describe_line(line, l->t, messages, i)[0])
-            say(l, false, "%s", line);
+    for (int i = 0; l->is_first && i < RUN_SUMMARY_LINES; i++)
+        if (run_summary_line(line, l->t, messages, i)[0])
+            print(l, false, "%s", line);
 }
 
-/* Whatever can fail comes before the first word: then an error is all that is said. */
+/* Everything that can fail comes before the first output, so after a failure only the error is
+ * printed. */
 static tp_status begin(struct loop *l, struct tp_err *err)
 {
     const struct train_config *c = l->t->config;
@@ -106,7 +108,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     struct restore_report report;
     tp_status st;
 
-    heartbeat_phase(l->tell, HEARTBEAT_LOAD);
+    heartbeat_phase(l->heartbeat, HEARTBEAT_LOAD);
     TP_TRY(restore_start(l->t, &report, err));
     if (l->is_first && c->log)
         st = log_open(&l->log, c->log, err);
@@ -121,11 +123,11 @@ static tp_status begin(struct loop *l, struct tp_err *err)
         st = step_messages_count(&messages, l->t, err);
     TP_TRY(control_agree(control, st, err));
     l->first_step = l->t->position.step;
-    say_plan(l, &messages);
-    say_start(l, &report);
+    print_summary(l, &messages);
+    print_start(l, &report);
     if (c->logits)
-        say(l, false, "logits of the first batch are in %s", c->logits);
-    heartbeat_phase(l->tell, HEARTBEAT_TRAIN);
+        print(l, false, "logits of the first batch are in %s", c->logits);
+    heartbeat_phase(l->heartbeat, HEARTBEAT_TRAIN);
     l->cpu = clock_cpu_seconds();
     l->times = comm_times(l->t->parallel.ranks);
 done:
@@ -134,7 +136,7 @@ done:
 
 /* ---- between steps ---- */
 
-/* What every rank has to know of the others after a step, in one small reduction. */
+/* Exchange what every rank has to know of the others after a step, in one small reduction. */
 static tp_status exchange(struct loop *l, struct step_result *r, struct tp_err *err)
 {
     struct comm_control *control = l->t->parallel.control;
@@ -169,7 +171,7 @@ static bool is_last(const struct loop *l)
     return step >= c->steps || l->stopping || (c->exit_step && step >= c->exit_step);
 }
 
-/* Go on with a save under way, begin one that is due; the last one is waited for. */
+/* Continue a save in progress, and begin one that is due. Wait for the last one. */
 static tp_status save(struct loop *l, struct tp_err *err)
 {
     const struct train_config *c = l->t->config;
@@ -181,26 +183,27 @@ static tp_status save(struct loop *l, struct tp_err *err)
     if (snapshot_is_pending(l->snapshot) && !l->any_busy)
         TP_TRY(snapshot_advance(l->snapshot, err));
     if (last || (c->save_every && l->t->position.step % c->save_every == 0)) {
-        heartbeat_phase(l->tell, HEARTBEAT_SAVE);
+        heartbeat_phase(l->heartbeat, HEARTBEAT_SAVE);
         TP_TRY(snapshot_begin(l->snapshot, l->t, err));
         if (last)
             TP_TRY(snapshot_wait(l->snapshot, err));
-        heartbeat_phase(l->tell, HEARTBEAT_TRAIN);
+        heartbeat_phase(l->heartbeat, HEARTBEAT_TRAIN);
     }
-    heartbeat_saved(l->tell, snapshot_newest_step(l->snapshot));
+    heartbeat_saved(l->heartbeat, snapshot_newest_step(l->snapshot));
 done:
     return st;
 }
 
-/* Once: weights that are no numbers stay so, and are saved as what they are. */
+/* Warn once: weights that are NaN stay NaN, and are saved like this. */
 static void warn_of_nan(struct loop *l, const struct train_log_entry *e)
 {
     if (l->warned_of_nan || (isfinite(e->loss) && isfinite(e->grad_norm)))
         return;
     l->warned_of_nan = true;
-    say(l, false,
+    print(
+        l, false,
         "warning: loss or gradient norm of step %" PRId64
-        " is no number: what is saved from here on is lost; stop it, and go on from an older "
+        " is not a number: checkpoints from here on are useless; stop the run, and resume an older "
         "step, for example with a smaller --lr",
         e->step + 1);
 }
@@ -229,7 +232,7 @@ static tp_status record(struct loop *l, const struct step_result *r, double seco
 
     if (!l->is_first)
         return TP_OK;
-    say(l, true, "%s", log_format(line, &e));
+    print(l, true, "%s", log_format(line, &e));
     warn_of_nan(l, &e);
     return l->log ? log_write(l->log, c->log, &e, err) : TP_OK;
 }
@@ -247,7 +250,7 @@ static tp_status run_step(struct loop *l, bool *agreed, struct tp_err *err)
     *agreed = true;
     TP_TRY(save(l, err));
     saved = clock_seconds();
-    heartbeat_step(l->tell, l->t->position.step, r.loss_share);
+    heartbeat_step(l->heartbeat, l->t->position.step, r.loss_share);
     *agreed = false;
     TP_TRY(record(l, &r, trained - start, l->snapshot ? saved - trained : 0, err));
     *agreed = true;
@@ -268,33 +271,34 @@ static tp_status end(struct loop *l, struct tp_err *err)
         if (l->first_step >= c->steps)
             snprintf(idle, sizeof idle, "; nothing was left to train (--steps %" PRId64 ")",
                      c->steps);
-        say(l, false, "done: %" PRId64 " steps%s%s%s", step, c->ckpt ? ", saved in " : "",
-            c->ckpt ? c->ckpt : "", idle);
+        print(l, false, "done: %" PRId64 " steps%s%s%s", step, c->ckpt ? ", saved in " : "",
+              c->ckpt ? c->ckpt : "", idle);
         return TP_OK;
     }
     if (!c->ckpt)
         return tp_fail(err, TP_E_STOPPED,
-                       "asked to stop after step %" PRId64 " of %" PRId64
-                       "; nothing was saved, for there is no --ckpt",
+                       "stopped on request after step %" PRId64 " of %" PRId64
+                       "; nothing was saved, because there is no --ckpt",
                        step, c->steps);
     return tp_fail(err, TP_E_STOPPED,
                    "saved and stopped after step %" PRId64 " of %" PRId64
-                   "; go on with --resume --ckpt %s",
+                   "; continue with --resume --ckpt %s",
                    step, c->steps, c->ckpt);
 }
 
-tp_status loop_run(struct trainer *t, const struct loop_voice *v, bool *agreed, struct tp_err *err)
+tp_status loop_run(struct trainer *t, const struct loop_output *out, bool *agreed,
+                   struct tp_err *err)
 {
-    struct loop l = { .t = t, .voice = v, .is_first = control_rank(t->parallel.control) == 0 };
+    struct loop l = { .t = t, .output = out, .is_first = control_rank(t->parallel.control) == 0 };
     tp_status st;
 
     *agreed = true;
-    /* whoever watches is told, but a run that cannot tell goes on */
-    if (heartbeat_open(&l.tell, t->config->heartbeat_dir, control_rank(t->parallel.control),
+    /* a run continues without a heartbeat when it cannot be opened */
+    if (heartbeat_open(&l.heartbeat, t->config->heartbeat_dir, control_rank(t->parallel.control),
                        control_size(t->parallel.control), err))
-        say(&l, false, "warning: %s", err->msg);
+        print(&l, false, "warning: %s", err->msg);
     *err = (struct tp_err){ 0 };
-    comm_watch(t->parallel.ranks, l.tell);
+    comm_watch(t->parallel.ranks, l.heartbeat);
     TP_TRY(begin(&l, err));
     while (!is_last(&l))
         TP_TRY(run_step(&l, agreed, err));
@@ -304,6 +308,6 @@ done:
     if (l.log)
         fclose(l.log);
     comm_watch(t->parallel.ranks, NULL);
-    heartbeat_close(l.tell, st == TP_OK || st == TP_E_STOPPED);
+    heartbeat_close(l.heartbeat, st == TP_OK || st == TP_E_STOPPED);
     return st;
 }

@@ -1,6 +1,5 @@
 /*
- * trainer/loop.h - a rank's whole run: where it begins, the steps, what is saved when, when it
- * stops.
+ * trainer/loop.h - a rank's whole run: restore, steps, saves, and when it stops.
  */
 #ifndef TRAINER_LOOP_H
 #define TRAINER_LOOP_H
@@ -9,16 +8,16 @@
 
 #include "trainer/trainer.h"
 
-/* How the run speaks to people; called on rank 0 only. result: a step's line; else news. */
-struct loop_voice {
-    void (*say)(void *ctx, bool result, const char *line);
+/* Where the run prints its lines, on rank 0 only. is_step: the line of a step; else a message. */
+struct loop_output {
+    void (*print)(void *ctx, bool is_step, const char *line);
     void *ctx;
 };
 
-/* Train t (open, weights zero) to the end of the run. Collective.
- * TP_E_STOPPED: saved and stopped before the end, by --exit-step or because some rank was asked to
- * (core/stop.h); err says at which step. *agreed: the failure is known to all ranks, and one of
- * them should print it. */
-tp_status loop_run(struct trainer *t, const struct loop_voice *v, bool *agreed, struct tp_err *err);
+/* Train t (open, weights zero) to the end of the run. Collective. TP_E_STOPPED: saved and stopped
+ * before the end, by --exit-step or because a rank was asked to stop (core/stop.h); err has the
+ * step. *agreed: all ranks know of the failure, so only one of them should print it. */
+tp_status loop_run(struct trainer *t, const struct loop_output *out, bool *agreed,
+                   struct tp_err *err);
 
 #endif

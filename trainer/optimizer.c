@@ -5,7 +5,7 @@
 
 #include "trainer/same_bits/same_bits.h"
 
-/* The squares of what this rank counts, entry by entry, and their sum. */
+/* The sum of squares of the gradients that this rank counts: first of each entry, then of all. */
 static void own_squares(double *sum, const struct params *p)
 {
     int n = 0;
@@ -20,12 +20,12 @@ static void own_squares(double *sum, const struct params *p)
 }
 
 void optimizer_norm(struct step_optimizer *n, const struct params *p,
-                    const struct process_groups *par, double clip)
+                    const struct process_groups *groups, double clip)
 {
-    struct comm *holders = p->n_owners > 1 ? par->pp_dp_tp : par->model;
+    struct comm *holders = p->n_owners > 1 ? groups->pp_dp_tp : groups->model;
 
     if (p->same_bits) {
-        same_bits_squares(&n->squares, p, par);
+        same_bits_squares(&n->squares, p, groups);
     } else {
         own_squares(&n->squares, p);
         if (comm_size(holders) > 1)
@@ -70,7 +70,7 @@ void optimizer_update(const struct step_optimizer *n, const struct optimizer_ste
     for (int i = 0; i < p->n_buckets; i++) {
         update_bucket(p, &p->buckets[i], &adamw, o->weight_decay, &n->scale);
         if (p->n_owners > 1 && !p->sharded)
-            bucket_transfer_send(weights, i); /* while the next one is updated */
+            bucket_transfer_send(weights, i); /* it is sent while the next one is updated */
     }
     if (p->n_owners > 1 && !p->sharded)
         bucket_transfer_finish(weights);

@@ -1,7 +1,6 @@
 /*
- * trainer/optimizer.h - from the reduced gradients of a step
- * (trainer/data_parallel/grad_reduction.h) to new weights: the norm of all gradients, clipping,
- * AdamW.
+ * trainer/optimizer.h - the update of the weights after the gradients are reduced
+ * (trainer/data_parallel/grad_reduction.h): gradient norm, clipping, AdamW.
  */
 #ifndef TRAINER_OPTIMIZER_H
 #define TRAINER_OPTIMIZER_H
@@ -12,10 +11,11 @@
 #include "trainer/process_groups.h"
 #include "trainer/sizing/step_buffers.h"
 
-/* Fill *n: the L2 norm over all parameters of the model, each element counted once. Collective over
- * the ranks of a replica; the same on every rank. clip: the largest norm; 0: any. */
+/* Fill *n: the L2 norm of the gradients of all parameters of the model; each element counts once.
+ * Collective over the ranks of a replica; all ranks get the same. clip: the largest norm; 0: no
+ * limit. */
 void optimizer_norm(struct step_optimizer *n, const struct params *p,
-                    const struct process_groups *par, double clip);
+                    const struct process_groups *groups, double clip);
 
 struct optimizer_step {
     const struct train_optimizer *options;

@@ -8,7 +8,7 @@ static tp_status make_pipeline(struct process_groups *p, struct tp_err *err)
 {
     const struct spec *s = &p->spec;
     const struct mesh_coord *at = &p->at;
-    int lane = (at->dp * s->cp + at->cp) * s->tp + at->tp; /* of this pipeline */
+    int lane = (at->dp * s->cp + at->cp) * s->tp + at->tp; /* the number of this pipeline */
     bool is_end = at->pp == 0 || at->pp == s->pp - 1;
     tp_status st;
 
@@ -20,7 +20,8 @@ done:
     return st;
 }
 
-/* Ranks that hold the same parameters, and those that hold all of them once. */
+/* Groups of ranks that hold the same parameters, and of ranks that together hold each parameter
+ * once. */
 static tp_status make_replicas(struct process_groups *p, struct tp_err *err)
 {
     const struct spec *s = &p->spec;

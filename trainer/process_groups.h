@@ -1,6 +1,6 @@
 /*
- * trainer/process_groups.h - the communicators of a rank, one for each axis of the mesh that it
- * shares work along.
+ * trainer/process_groups.h - the communicators of a rank: one for each axis of the mesh, and some
+ * for several axes.
  */
 #ifndef TRAINER_PROCESS_GROUPS_H
 #define TRAINER_PROCESS_GROUPS_H
@@ -13,26 +13,27 @@
 struct process_groups {
     struct spec spec;
     struct mesh_coord at;
-    struct comm_world *ranks;     /* borrowed, as the next two */
-    struct comm_control *control; /* of all ranks: host memory */
-    struct comm *world;           /* of all ranks: device memory */
+    struct comm_world *ranks;     /* borrowed, as is the next */
+    struct comm_control *control; /* all ranks; for host memory */
+    struct comm *world;           /* all ranks; for device memory */
     struct comm *tp;              /* ranks that hold the parts of one replica's layers */
-    struct comm *dp;              /* ranks that hold the same parts and see other sequences */
-    struct comm *cp; /* ranks that hold the same parts and see other tokens of the same sequences */
-    struct comm *dp_cp;    /* all that hold the same parts, dp x cp: gradients are summed over them,
-                                 beside what goes over cp; dp when cp is 1 */
-    struct comm *cp_grads; /* cp once more, for gradients under ZeRO; NULL when cp is 1 */
-    struct comm *model; /* ranks that together hold one replica, of all stages; tp when pp is 1 */
-    struct comm *pp_dp_tp; /* ranks that together have every row that ZeRO partitions once: those of
-                            equal cp; all ranks when cp is 1 */
-    struct comm *pp_forward, *pp_backward; /* the stages of a pipeline: one way a channel. NULL when
-                                              pp is 1, and so is the next */
-    struct comm *embedding_ends;           /* first and last stage, on those; elsewhere NULL */
-    struct comm *kv; /* tp ranks that hold the same KV heads; NULL when there is no sharing */
+    struct comm *dp;              /* ranks that hold the same parts and train on other sequences */
+    struct comm *cp;    /* ranks that hold the same parts and train on other tokens of a sequence */
+    struct comm *dp_cp; /* all ranks that hold the same parts, dp x cp: without ZeRO gradients are
+                           summed over them; dp when cp is 1 */
+    struct comm *cp_grads; /* the ranks of cp in a second communicator, for gradients under ZeRO;
+                              NULL when cp is 1 */
+    struct comm *model;    /* ranks of all stages that together hold one replica; tp when pp is 1 */
+    struct comm *pp_dp_tp; /* ranks of equal cp: together they own every row that ZeRO partitions
+                              once; all ranks when cp is 1 */
+    struct comm *pp_forward, *pp_backward; /* the stages of a pipeline, a communicator for each
+                                              direction; NULL when pp is 1, as is the next */
+    struct comm *embedding_ends;           /* the first and the last stage; NULL on other stages */
+    struct comm *kv; /* tp ranks that hold the same KV heads; NULL when each rank has its own */
 };
 
-/* Collective over all ranks, whose device is d. The layout tells which tp ranks hold the same part
- * of the K and V projections. */
+/* Collective over all ranks; d is this rank's device. By the layout, some tp ranks may hold the
+ * same part of the K and V projections. */
 tp_status process_groups_make(struct process_groups *out, struct comm_world *ranks,
                               struct device *d, const struct layout *l, struct tp_err *err);
 void process_groups_free(struct process_groups *p);

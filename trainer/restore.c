@@ -15,13 +15,13 @@
 #include "trainer/model/weight_init.h"
 #include "trainer/resume_diff.h"
 
-/* Buffers of reading; the activations' memory is not touched yet by then. */
+/* Buffers for reading. At that time the activations' memory is not resident yet. */
 static const int64_t READ_BYTES = INT64_C(64) << 20, STAGING_BYTES = INT64_C(4) << 20;
 
-/* ---- what to read, as the engine wants it ---- */
+/* ---- what to read, in the engine's form ---- */
 
-struct wish {
-    int n, n_tensors; /* extents; engine tensors: one for all parts of a fused one */
+struct read_list {
+    int n, n_tensors; /* extents; the engine's tensors, one for all parts of a fused tensor */
     int *ids;
     struct reshard_tensor *tensors;
     struct reshard_extent *extents;
@@ -29,25 +29,26 @@ struct wish {
     enum dtype *dtypes;
 };
 
-static tp_status wish_init(struct wish *w, const struct params *p, struct arena *a,
-                           struct tp_err *err)
+static tp_status read_list_init(struct read_list *w, const struct params *p, struct arena *a,
+                                struct tp_err *err)
 {
-    size_t most = 3 * (size_t)p->n; /* weights and two moments, or one of each */
+    size_t most = 3 * (size_t)p->n; /* weights and two moments of each entry */
 
-    *w = (struct wish){ .ids = arena_array(a, most, sizeof *w->ids),
-                        .tensors = arena_array(a, most, sizeof *w->tensors),
-                        .extents = arena_array(a, most, sizeof *w->extents),
-                        .data = arena_array(a, most, sizeof *w->data),
-                        .dtypes = arena_array(a, most, sizeof *w->dtypes) };
+    *w = (struct read_list){ .ids = arena_array(a, most, sizeof *w->ids),
+                             .tensors = arena_array(a, most, sizeof *w->tensors),
+                             .extents = arena_array(a, most, sizeof *w->extents),
+                             .data = arena_array(a, most, sizeof *w->data),
+                             .dtypes = arena_array(a, most, sizeof *w->dtypes) };
     if (!w->ids || !w->tensors || !w->extents || !w->data || !w->dtypes)
         return tp_fail(err, TP_E_NOMEM, "no memory for a list of %zu tensors", most);
     return TP_OK;
 }
 
-/* Number of a tensor that is wished for already, or -1. Its shards are not far apart. */
-static int find_wish(const struct wish *w, const struct tensor *t, int id)
+/* Index of a tensor that is already in the list, or -1. The entries of a tensor's shards are close
+ * to each other, so only the last few tensors are compared. */
+static int read_list_find(const struct read_list *w, const struct tensor *t, int id)
 {
-    enum { GROUP = 3 }; /* q, k and v of a shard, and of the next */
+    enum { GROUP = 3 }; /* between k of one shard and k of the next there are v and q */
 
     for (int i = w->n_tensors - 1; i >= 0 && i >= w->n_tensors - GROUP; i--)
         if (w->ids[i] == id && strcmp(w->tensors[i].name, t->name) == 0)
@@ -55,12 +56,12 @@ static int find_wish(const struct wish *w, const struct tensor *t, int id)
     return -1;
 }
 
-/* This rank's part of tensor t, which is `box` and belongs to `to`; id is the tensor's in a
- * manifest. */
-static void wish_add(struct wish *w, const struct tensor *t, const struct box *box, float *to,
-                     int id)
+/* Add this rank's part of tensor t: read `box` to `to`. id is the tensor's index in the manifest.
+ */
+static void read_list_add(struct read_list *w, const struct tensor *t, const struct box *box,
+                          float *to, int id)
 {
-    int known = find_wish(w, t, id);
+    int known = read_list_find(w, t, id);
 
     if (known < 0) {
         struct reshard_tensor *m = &w->tensors[known = w->n_tensors];
@@ -77,7 +78,7 @@ static void wish_add(struct wish *w, const struct tensor *t, const struct box *b
     w->n++;
 }
 
-static struct restore_request request_of(const struct wish *w, struct staging *staging)
+static struct restore_request request_of(const struct read_list *w, struct staging *staging)
 {
     return (struct restore_request){ .staging = staging,
                                      .n_tensors = w->n_tensors,
@@ -139,9 +140,9 @@ static int find_saved(const struct manifest *m, const char *group, const char *n
     return layout_find(&m->layout, group, name);
 }
 
-/* The weights' master if it was saved, else the weights; and both moments. */
-static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct manifest *m,
-                           const char *dir, struct tp_err *err)
+/* List the masters if they were saved, else the weights; and both moments. */
+static tp_status read_list_add_ckpt(struct read_list *w, const struct trainer *t,
+                                    const struct manifest *m, const char *dir, struct tp_err *err)
 {
     const struct params *p = &t->params;
     static const char *const groups[] = { GROUP_MASTER, GROUP_EXP_AVG, GROUP_EXP_AVG_SQ };
@@ -173,7 +174,7 @@ static tp_status wish_ckpt(struct wish *w, const struct trainer *t, const struct
                 return tp_fail(err, TP_E_USAGE, "%s: %s has another shape than in %s", dir,
                                tensor->name, t->config->model_path);
             if (o.n && params_first_holder(p, i) == i)
-                wish_add(w, tensor, &q->own.box, to[g], id);
+                read_list_add(w, tensor, &q->own.box, to[g], id);
         }
     return TP_OK;
 }
@@ -185,14 +186,14 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     struct restore_request q;
     struct ckpt_found found;
     const struct manifest *m = &found.manifest;
-    struct wish w;
+    struct read_list w;
     tp_status st;
 
     TP_TRY(ckpt_open(&found, t->config->ckpt, step, a, err));
     snprintf(r->from, sizeof r->from, "%s", found.dir);
     TP_TRY(check_model(t, m, r->from, a, err));
-    TP_TRY(wish_init(&w, &t->params, a, err));
-    TP_TRY(wish_ckpt(&w, t, m, r->from, err));
+    TP_TRY(read_list_init(&w, &t->params, a, err));
+    TP_TRY(read_list_add_ckpt(&w, t, m, r->from, err));
     q = request_of(&w, staging);
     TP_TRY(restore_checkpoint(&q, &found, w.ids, &stats, err));
     t->position = (struct trainer_position){ .step = m->state.step,
@@ -202,13 +203,13 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     r->bytes_read = stats.bytes_read;
     r->bytes_needed = stats.bytes_wanted;
     spec_format(r->layout, &m->layout.spec);
-    drift_describe(r->warning, m, t->config, t->model, a);
+    resume_diff_describe(r->warning, m, t->config, t->model, a);
 done:
     return st;
 }
 
-/* A root whose steps cannot be read, and why not: beginning anew beside them would be silent loss,
- * and what cannot be read may be whole, of a later version. */
+/* Refuse a root whose steps cannot be read, with the reason. A new start in this root would lose
+ * them silently, and a step that cannot be read may be intact and of a later version. */
 static tp_status refuse_unreadable(const struct train_config *c, struct tp_err *err)
 {
     bool resumes = c->resume != RESUME_NO;
@@ -224,8 +225,9 @@ static tp_status refuse_unreadable(const struct train_config *c, struct tp_err *
                    c->ckpt, why.msg);
 }
 
-/* The step to go on from, -1: none; r->damaged names a newer one that is not whole. Damaged steps
- * with nothing complete beside them are an error: beginning anew would be silent loss. */
+/* Find the step to resume from; -1: there is none. r->damaged names a newer one that is damaged.
+ * Damaged steps without a complete one are an error, because a new start would lose them silently.
+ */
 static tp_status newest(int64_t *step, struct restore_report *r, const struct train_config *c,
                         struct tp_err *err)
 {
@@ -249,8 +251,8 @@ static tp_status newest(int64_t *step, struct restore_report *r, const struct tr
     }
     if (!st && c->resume == RESUME_NO && *step >= 0)
         st = tp_fail(err, TP_E_EXISTS,
-                     "%s has checkpoints already (step %" PRId64
-                     "): go on with --resume, or name another --ckpt",
+                     "%s already has checkpoints (step %" PRId64
+                     "): continue with --resume, or name another --ckpt",
                      c->ckpt, *step);
     else if (!st && *step < 0 && *damaged)
         st = refuse_unreadable(c, err);
@@ -269,15 +271,15 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r,
     const struct params *p = &t->params;
     struct transfer_stats stats = { 0 };
     struct restore_request q;
-    struct wish w;
-    tp_status st = wish_init(&w, p, a, err);
+    struct read_list w;
+    tp_status st = read_list_init(&w, p, a, err);
 
     if (st)
         return st;
     for (int i = 0; i < p->n; i++)
         if (p->list[i].own.n && params_first_holder(p, i) == i)
-            wish_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].own.box,
-                     params_owned(p, &p->list[i]).value, 0);
+            read_list_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].own.box,
+                          params_owned(p, &p->list[i]).value, 0);
     q = request_of(&w, staging);
     st = restore_safetensors(&q, t->config->model_path, w.tensors, &stats, err);
     snprintf(r->from, sizeof r->from, "%s", t->config->model_path);

@@ -15,10 +15,10 @@ struct sentence {
     size_t used;
 };
 
-/* Append; what has no room is left out. */
+/* Append to the sentence; what does not fit is left out. */
 __attribute__((format(printf, 2, 3))) static void add(struct sentence *s, const char *fmt, ...)
 {
-    size_t room = DRIFT_TEXT_MAX - s->used;
+    size_t room = RESUME_DIFF_MAX - s->used;
     va_list ap;
     int n;
 
@@ -30,10 +30,10 @@ __attribute__((format(printf, 2, 3))) static void add(struct sentence *s, const 
 
 static const char *separator(const struct sentence *s)
 {
-    return s->used ? "; " : "not as the run that saved it: ";
+    return s->used ? "; " : "this run differs from the run that saved it: ";
 }
 
-/* Weights that were cast and have no masters beside them: what was rounded off is gone. */
+/* Weights that were cast and saved without masters have lost precision. */
 static void add_cast(struct sentence *s, const struct layout *l)
 {
     for (int i = 0; i < l->n_tensors; i++) {
@@ -42,13 +42,15 @@ static void add_cast(struct sentence *s, const struct layout *l)
         if (strcmp(t->group, GROUP_PARAM) != 0 || t->dtype == DTYPE_F32)
             continue;
         if (layout_find(l, GROUP_MASTER, t->name) < 0)
-            add(s, "%sweights were cast to %s and no fp32 masters kept: going on from rounded ones",
+            add(s,
+                "%sweights were cast to %s without fp32 masters: training continues from rounded "
+                "weights",
                 separator(s), dtype_name(t->dtype));
         return;
     }
 }
 
-/* Whether they differ. */
+/* Append the number if it differs, and return whether it does. */
 static bool add_number(struct sentence *s, const char *name, double was, double now)
 {
     if (was != now)
@@ -56,7 +58,7 @@ static bool add_number(struct sentence *s, const char *name, double was, double 
     return was != now;
 }
 
-/* What no tensor's shape tells. */
+/* Constants of the model that no shape of a tensor depends on. */
 static void add_model(struct sentence *s, const struct manifest *m, const struct model *now,
                       struct arena *arena)
 {
@@ -98,13 +100,14 @@ static void add_options(struct sentence *s, const char *text, const struct train
         if (json_is_number(value) &&
             add_number(s, options[i].name, json_number_value(value), options[i].now) &&
             strcmp(options[i].key, "seq") == 0)
-            add(s, " (data is counted in sequences: some text comes again, or never)");
+            add(s, " (data is counted in sequences: some text is repeated or skipped)");
     }
     json_decref(was);
 }
 
-void drift_describe(char buf[DRIFT_TEXT_MAX], const struct manifest *was,
-                    const struct train_config *now, const struct model *model, struct arena *arena)
+void resume_diff_describe(char buf[RESUME_DIFF_MAX], const struct manifest *was,
+                          const struct train_config *now, const struct model *model,
+                          struct arena *arena)
 {
     struct sentence s = { .text = buf };
     const char *dtype = now->dtype == DTYPE_BF16 ? "bf16" : "fp32";

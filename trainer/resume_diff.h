@@ -1,7 +1,7 @@
 /*
- * trainer/resume_diff.h - what differs between the run that saved a checkpoint and the one that
- * goes on. Nothing of it forbids going on: people lengthen runs, lower rates, stretch contexts. But
- * a curve that bends there should not be a riddle.
+ * trainer/resume_diff.h - the differences between the run that saved a checkpoint and the run that
+ * resumes it. None of them is an error, because people lengthen runs, lower the learning rate or
+ * use longer sequences. But they may explain a change in the loss curve.
  */
 #ifndef TRAINER_RESUME_DIFF_H
 #define TRAINER_RESUME_DIFF_H
@@ -12,12 +12,13 @@
 #include "core/arena.h"
 #include "trainer/config.h"
 
-enum { DRIFT_TEXT_MAX = 512 };
+enum { RESUME_DIFF_MAX = 512 };
 
-/* One sentence for people in buf, "" when nothing differs: arithmetic, masters that were lost to a
- * cast, constants of the model, options of optimizer and data. now: checked, of this run. What the
- * checkpoint does not say is not compared. */
-void drift_describe(char buf[DRIFT_TEXT_MAX], const struct manifest *was,
-                    const struct train_config *now, const struct model *model, struct arena *arena);
+/* Write one sentence to buf: differences in arithmetic, masters that were lost to a cast,
+ * constants of the model, options of optimizer and data. "" when nothing differs. now: this run's
+ * configuration, checked. What the checkpoint does not contain is not compared. */
+void resume_diff_describe(char buf[RESUME_DIFF_MAX], const struct manifest *was,
+                          const struct train_config *now, const struct model *model,
+                          struct arena *arena);
 
 #endif

@@ -26,7 +26,7 @@ static void line_model(char *buf, const struct trainer *t)
 {
     const struct model *m = t->model;
 
-    snprintf(buf, DESCRIBE_MAX,
+    snprintf(buf, RUN_SUMMARY_MAX,
              "model: %s, %s, %" PRId64 " parameters, %d layers, hidden %" PRId64
              ", %d heads of %" PRId64 " (%d key-value), ffn %" PRId64 ", vocab %" PRId64 "%s, %s",
              t->config->model_path, family_of(m)->architecture, parameters(t), m->layers, m->hidden,
@@ -39,7 +39,7 @@ static const char *plural(int64_t n)
     return n == 1 ? "" : "s";
 }
 
-/* Of which with --same-bits a rank may have copies. */
+/* KV heads of this rank. With --same-bits its shards may have copies, which do not count. */
 static int64_t own_kv_heads(const struct trainer *t)
 {
     int64_t all = t->net.kv_heads * t->net.shards, most = t->model->kv_heads / t->config->spec.tp;
@@ -54,7 +54,7 @@ static void line_mesh(char *buf, const struct trainer *t)
     int world = spec_world(&t->config->spec);
     char spec[SPEC_TEXT_MAX];
 
-    snprintf(buf, DESCRIBE_MAX,
+    snprintf(buf, RUN_SUMMARY_MAX,
              "mesh: %s, %d rank%s of %d thread%s; rank 0 has %d layer%s, %" PRId64
              " heads, %" PRId64 " key-value heads%s, %" PRId64 " features, %" PRId64
              " rows of the vocabulary",
@@ -75,14 +75,14 @@ static void line_batch(char *buf, const struct trainer *t)
     if (c->spec.cp > 1)
         snprintf(cut, sizeof cut, " cut over %d cp ranks in two blocks of %" PRId64, c->spec.cp,
                  t->net.seq / 2);
-    snprintf(buf, DESCRIBE_MAX,
+    snprintf(buf, RUN_SUMMARY_MAX,
              "batch: %" PRId64 " sequences of %" PRId64 " tokens%s; %s%" PRId64
-             " microbatch%s of %" PRId64 "; %s has %" PRId64 " unsharded",
+             " microbatch%s of %" PRId64 "; %s has %" PRId64 " samples",
              c->global_batch_size, c->seq_length, cut, replicas, micros, micros == 1 ? "" : "es",
              c->micro_batch_size, c->data_path, t->data.samples);
 }
 
-/* Parameters that zero3 gathers at a time, at most. */
+/* Parameters of the largest FSDP unit. */
 static int64_t largest_unit(const struct trainer *t)
 {
     const struct params *p = &t->params;
@@ -106,7 +106,7 @@ static void line_bytes(char *buf, const struct trainer *t)
 
     if (t->params.sharded)
         snprintf(unsharded, sizeof unsharded, ", unsharded %s", size_format(a, s->unsharded));
-    snprintf(buf, DESCRIBE_MAX,
+    snprintf(buf, RUN_SUMMARY_MAX,
              "bytes of a rank: weights %s, gradients %s%s, optimizer %s, activations %s; together "
              "%s",
              size_format(a, s->params), size_format(b, s->grads), unsharded,
@@ -118,20 +118,22 @@ static void line_zero3(char *buf, const struct trainer *t)
 {
     buf[0] = '\0';
     if (t->params.sharded)
-        snprintf(buf, DESCRIBE_MAX,
-                 "zero3: weights and gradients are dealt to %d ranks; %d times a step one of %d "
-                 "units is gathered into the unsharded (the largest has %" PRId64 " parameters)",
-                 t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t));
+        snprintf(
+            buf, RUN_SUMMARY_MAX,
+            "zero3: weights and gradients are partitioned over %d ranks; %d times per step one of "
+            "%d FSDP units is gathered (the largest has %" PRId64 " parameters)",
+            t->params.n_owners, t->units.n_visits, t->params.n_buckets, largest_unit(t));
 }
 
-/* "36 all-reduces over tp (68.0 MiB), " behind what buf has; nothing where there are none. */
+/* Append for example "36 all-reduces over tp (68.0 MiB), " to buf; nothing when there are no
+ * calls. */
 static void append_calls(char *buf, int64_t calls, int64_t bytes, const char *what)
 {
     size_t at = strlen(buf);
     char size[SIZE_TEXT_MAX];
 
     if (calls)
-        snprintf(buf + at, DESCRIBE_MAX - at, "%" PRId64 " %s (%s), ", calls, what,
+        snprintf(buf + at, RUN_SUMMARY_MAX - at, "%" PRId64 " %s (%s), ", calls, what,
                  size_format(size, bytes));
 }
 
@@ -163,18 +165,19 @@ static void line_messages(char *buf, const struct trainer *t, const struct step_
     size_t at;
 
     if (spec_world(&t->config->spec) == 1) {
-        snprintf(buf, DESCRIBE_MAX, "messages of a step: none, there is one rank");
+        snprintf(buf, RUN_SUMMARY_MAX, "messages of a step: none, there is one rank");
         return;
     }
-    snprintf(buf, DESCRIBE_MAX, "messages of a step of rank 0: ");
+    snprintf(buf, RUN_SUMMARY_MAX, "messages of a step of rank 0: ");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         append_calls(buf, kinds[i].calls, kinds[i].bytes, kinds[i].what);
         calls += kinds[i].calls;
         bytes += kinds[i].bytes;
     }
     at = strlen(buf);
-    snprintf(buf + at, DESCRIBE_MAX - at, "%" PRId64 " of a few words; together %" PRId64 " (%s)",
-             m->few_words_calls, calls, size_format(size, bytes));
+    snprintf(buf + at, RUN_SUMMARY_MAX - at,
+             "%" PRId64 " of a few words; together %" PRId64 " (%s)", m->few_words_calls, calls,
+             size_format(size, bytes));
 }
 
 static void line_pipeline(char *buf, const struct trainer *t)
@@ -183,9 +186,9 @@ static void line_pipeline(char *buf, const struct trainer *t)
 
     buf[0] = '\0';
     if (s->p > 1)
-        snprintf(buf, DESCRIBE_MAX,
-                 "pipeline: %d stages of %d vstage%s, %d microbatches: the bubble adds %.1f %% to "
-                 "the work; rank 0 keeps %d of %d passes",
+        snprintf(buf, RUN_SUMMARY_MAX,
+                 "pipeline: %d stages of %d virtual stage%s, %d microbatches: the bubble adds %.1f "
+                 "%% to the work; rank 0 keeps activations of %d of %d passes",
                  s->p, s->v, plural(s->v), s->m, 100.0 * (s->p - 1) / ((double)s->v * s->m),
                  s->ranks[0].n_slots, s->m * s->v);
 }
@@ -199,18 +202,19 @@ static void line_same_bits(char *buf, const struct trainer *t)
     *buf = 0;
     if (!c->same_bits)
         return;
-    snprintf(buf, DESCRIBE_MAX,
-             "same bits: as with tp %d at every layout, of batch %" PRId64 " and micro %" PRId64
-             "; a rank plays %d tensor shard%s, a thread each, and keeps %d further span%s of "
-             "gradients (%s)",
-             c->same_bits, c->global_batch_size, c->micro_batch_size, shards, plural(shards),
-             levels, plural(levels), size_format(bytes, t->size.grads / (1 + levels) * levels));
+    snprintf(
+        buf, RUN_SUMMARY_MAX,
+        "same bits: as with tp %d at every layout with batch %" PRId64 " and micro %" PRId64
+        "; a rank emulates %d tensor shard%s, one thread for each, and keeps %d more span%s of "
+        "gradients (%s)",
+        c->same_bits, c->global_batch_size, c->micro_batch_size, shards, plural(shards), levels,
+        plural(levels), size_format(bytes, t->size.grads / (1 + levels) * levels));
 }
 
-char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t,
-                    const struct step_messages *messages, int i)
+char *run_summary_line(char buf[RUN_SUMMARY_MAX], const struct trainer *t,
+                       const struct step_messages *messages, int i)
 {
-    static void (*const lines[DESCRIBE_LINES])(char *, const struct trainer *) = {
+    static void (*const lines[RUN_SUMMARY_LINES])(char *, const struct trainer *) = {
         line_model, line_mesh, line_batch,    line_bytes,
         line_zero3, NULL,      line_pipeline, line_same_bits,
     };

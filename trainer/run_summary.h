@@ -1,6 +1,6 @@
 /*
- * trainer/run_summary.h - what a run will do, in a few lines for people: model, mesh, batch, bytes
- * of a rank, messages of a step.
+ * trainer/run_summary.h - what a run will do, in a few lines of text: model, mesh, batch, bytes of
+ * a rank, messages of a step.
  */
 #ifndef TRAINER_RUN_SUMMARY_H
 #define TRAINER_RUN_SUMMARY_H
@@ -8,11 +8,11 @@
 #include "trainer/step_messages.h"
 #include "trainer/trainer.h"
 
-enum { DESCRIBE_LINES = 8, DESCRIBE_MAX = 512 };
+enum { RUN_SUMMARY_LINES = 8, RUN_SUMMARY_MAX = 512 };
 
-/* Line number i, without a newline; empty where there is nothing to say. t is open; messages are
- * those of a step. Returns buf. */
-char *describe_line(char buf[DESCRIBE_MAX], const struct trainer *t,
-                    const struct step_messages *messages, int i);
+/* Write line number i without a newline; it may be empty. t is open; messages: of one step.
+ * Returns buf. */
+char *run_summary_line(char buf[RUN_SUMMARY_MAX], const struct trainer *t,
+                       const struct step_messages *messages, int i);
 
 #endif

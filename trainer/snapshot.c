@@ -27,18 +27,18 @@ struct snapshot {
     int64_t epoch; /* rank 0 */
     struct stored_box *extents;
     int n_extents;
-    int first, n_mine; /* this rank's run of extents */
+    int first, n_own; /* this rank's extents follow each other */
     struct arena arena;
     struct device *device; /* borrowed, as its kernels */
     const struct kernel_ops *ops;
-    struct device_queue *queue;   /* of the copies */
-    struct device_event *updated; /* the step before: what is copied is there */
-    struct device_event *copied;  /* the trainer's */
-    char *pinned;                 /* what is copied */
+    struct device_queue *queue;   /* for the copies */
+    struct device_event *updated; /* the trainer's work before the copies is done */
+    struct device_event *copied;  /* the copies are done; the trainer's event */
+    char *pinned;                 /* the copies */
 
     enum phase phase;
     struct ckpt_transaction txn;
-    struct trainer_position position; /* of what is staged */
+    struct trainer_position position; /* of the state that is copied */
     struct shard_info info;           /* of this rank's shard */
     struct shard_info *infos;         /* rank 0: of all; malloc'ed */
     int n_infos;
@@ -72,7 +72,7 @@ static tp_status claim(struct snapshot *s, struct tp_err *err)
                                         s->config->ckpt, s->epoch, newest);
 }
 
-/* Find this rank's extents and make room for them. */
+/* Find this rank's extents and allocate memory for their copies. */
 static tp_status make_room(struct snapshot *s, struct tp_err *err)
 {
     struct buffer_pool count = { 0 };
@@ -85,7 +85,7 @@ static tp_status make_room(struct snapshot *s, struct tp_err *err)
         const struct stored_box *e = &s->extents[i];
         if (e->rank != s->rank)
             continue;
-        if (s->n_mine++ == 0)
+        if (s->n_own++ == 0)
             s->first = i;
         buffer_pool_take(&count, BUFFER_STAGING, box_elements(&e->box),
                          dtype_bytes(s->layout->tensors[e->tensor].dtype));
@@ -135,10 +135,10 @@ static tp_status write_shard(struct snapshot *s, struct tp_err *err)
     struct shard_writer *w = NULL;
     tp_status st = TP_OK;
 
-    if (s->n_mine == 0)
+    if (s->n_own == 0)
         return TP_OK;
     TP_TRY(shard_create(&w, &plan, err));
-    for (int i = s->first; i < s->first + s->n_mine; i++) {
+    for (int i = s->first; i < s->first + s->n_own; i++) {
         const struct stored_box *e = &s->extents[i];
         const void *from = buffer_pool_take(&data, BUFFER_STAGING, box_elements(&e->box),
                                             dtype_bytes(s->layout->tensors[e->tensor].dtype));
@@ -166,7 +166,7 @@ static char *options_text(const struct snapshot *s, struct arena *a)
                         c->seed);
 }
 
-/* Rank 0, with every rank's shard complete: make the step appear, then remove old ones. */
+/* Rank 0, when every rank's shard is complete: commit the step, then remove old ones. */
 static tp_status commit(struct snapshot *s, struct tp_err *err)
 {
     struct arena a = { 0 };
@@ -206,7 +206,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Without a thread to be had, the work is done here and now. */
+/* If no thread can be started, do the work here. */
 static void start_work(struct snapshot *s)
 {
     s->st = TP_OK;
@@ -229,7 +229,8 @@ static tp_status join_work(struct snapshot *s, struct tp_err *err)
 
 /* ---- phases ---- */
 
-/* Copy what this rank has of an extent, entry by entry: a tensor's shards may be several. */
+/* Copy this rank's part of an extent, entry by entry, because it may have several shards of a
+ * tensor. */
 static void copy_extent(const struct snapshot *s, void *dst, const struct stored_box *e,
                         const struct params *p)
 {
@@ -248,14 +249,14 @@ static void copy_extent(const struct snapshot *s, void *dst, const struct stored
     }
 }
 
-/* Queue the copies, behind all that the trainer has queued. */
+/* Queue the copies after everything that the trainer has queued. */
 static void copy_state(struct snapshot *s, const struct trainer *t)
 {
     struct buffer_pool to = { .base = s->pinned };
 
     device_record(t->queue, s->updated);
     device_wait(s->queue, s->updated);
-    for (int i = s->first; i < s->first + s->n_mine; i++) {
+    for (int i = s->first; i < s->first + s->n_own; i++) {
         const struct stored_box *e = &s->extents[i];
         enum dtype dtype = s->layout->tensors[e->tensor].dtype;
 
@@ -297,7 +298,7 @@ tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_
     if (s->rank == 0)
         st = ckpt_begin(&s->txn, &request, err);
     TP_TRY(control_agree(s->control, st, err));
-    s->phase = COPYING; /* from here on there is something to remove */
+    s->phase = COPYING; /* from here on a failure has files to remove */
     TP_TRY(control_broadcast(s->control, &s->txn, sizeof s->txn, 0, err));
     copy_state(s, t);
     snapshot_poll(s);
@@ -305,7 +306,7 @@ done:
     return st;
 }
 
-/* Rank 0 gets every shard's info, of ranks that have one. */
+/* Rank 0 gets the infos of all shards; not every rank has a shard. */
 static tp_status gather_infos(struct snapshot *s, struct tp_err *err)
 {
     int64_t *sizes = calloc((size_t)control_size(s->control), sizeof *sizes), total = 0;
@@ -314,8 +315,8 @@ static tp_status gather_infos(struct snapshot *s, struct tp_err *err)
 
     TP_TRY(control_agree(s->control, sizes ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to save"),
                          err));
-    TP_TRY(control_gather(s->control, &s->info, s->n_mine ? (int64_t)sizeof s->info : 0, &all,
-                          sizes, err));
+    TP_TRY(control_gather(s->control, &s->info, s->n_own ? (int64_t)sizeof s->info : 0, &all, sizes,
+                          err));
     for (int r = 0; all && r < control_size(s->control); r++)
         total += sizes[r];
     free(s->infos);

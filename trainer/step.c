@@ -32,8 +32,8 @@ static int64_t residual_floats(const struct pass *p)
     return p->residual_rows * p->net->model->hidden;
 }
 
-/* Read a microbatch's tokens and queue their copy to its slot. Every microbatch has a place of its
- * own in t->io.tokens, so nothing waits here. */
+/* Read a microbatch's tokens and queue their copy to its slot. Every microbatch has its own place
+ * in t->io.tokens, so nothing waits here. */
 static tp_status fetch(struct trainer *t, int64_t micro, struct activations *s, struct tp_err *err)
 {
     const struct train_config *c = t->config;
@@ -59,7 +59,7 @@ static tp_status run_forward(struct trainer *t, const struct schedule_op *op, st
     struct pass p = pass_of(t, op->micro);
     tp_status st = TP_OK;
 
-    if (op->from < 0 || op->to < 0) /* where the model begins or ends */
+    if (op->from < 0 || op->to < 0) /* the model begins or ends in this stage */
         st = fetch(t, op->micro, s, err);
     if (st)
         return st;
@@ -71,7 +71,7 @@ static tp_status run_forward(struct trainer *t, const struct schedule_op *op, st
     return TP_OK;
 }
 
-/* The backward pass; it begins with the loss where the model ends. */
+/* The backward pass. In the stage where the model ends it begins with the loss. */
 static void run_backward(struct trainer *t, const struct schedule_op *op)
 {
     struct comm *c = t->parallel.pp_backward;
@@ -98,7 +98,7 @@ static void run_backward(struct trainer *t, const struct schedule_op *op)
         comm_send(c, t->queue, w->dx, residual_floats(&p), DTYPE_F32, op->to, w->sent[buffer]);
 }
 
-/* What is still under way when the schedule ends. */
+/* Wait for the messages that are not yet received when the schedule ends. */
 static void wait_for_sent(struct trainer *t)
 {
     for (int i = 0; i < SCRATCH_DX_BUFFERS && t->schedule.p > 1; i++)
@@ -129,7 +129,7 @@ done:
     return st;
 }
 
-/* The sum of this rank's losses, of the last stage; with --same-bits that of all replicas. */
+/* On the last stage: sum this rank's losses; with --same-bits, those of all replicas. */
 static void sum_losses(struct trainer *t)
 {
     const struct kernel_queue *k = &t->net.k;
@@ -146,11 +146,11 @@ static void sum_losses(struct trainer *t)
 static tp_status read_numbers(struct trainer *t, struct step_result *r, struct tp_err *err)
 {
     const struct train_config *c = t->config;
-    const struct process_groups *par = &t->parallel;
+    const struct process_groups *groups = &t->parallel;
     const struct step_numbers *n = t->io.numbers_read;
-    /* tp ranks of the last stage all know the loss of their tokens, so one of them counts; with
-     * --same-bits one for all replicas */
-    bool counts = t->net.is_last && par->at.tp == 0 && !(c->same_bits && par->at.dp);
+    /* All tp ranks of the last stage have the loss of their tokens, so only one of them counts;
+     * with --same-bits one for all replicas. */
+    bool counts = t->net.is_last && groups->at.tp == 0 && !(c->same_bits && groups->at.dp);
     tp_status st;
 
     device_copy(t->net.k.queue, t->io.numbers_read, t->io.numbers, sizeof *n);

@@ -8,7 +8,7 @@
 #include "trainer/trainer.h"
 
 struct step_result {
-    double loss_share; /* summed over all ranks of the world it is the step's mean loss */
+    double loss_share; /* the sum over all ranks is the step's mean loss */
     double grad_norm;  /* before clipping */
     double lr;
 };
@@ -17,8 +17,8 @@ struct step_result {
  * waits for the device once, at its end. */
 tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err);
 
-/* Forward alone: microbatch `micro` of the next step; leaves its logits in t->scratch.ffn_scratch.
- */
+/* Only the forward pass of microbatch `micro` of the next step. Its logits are then in
+ * t->scratch.ffn_scratch. */
 tp_status step_forward(struct trainer *t, int64_t micro, struct tp_err *err);
 
 #endif

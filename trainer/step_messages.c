@@ -70,7 +70,7 @@ static void use_queues(struct trainer *t, struct device_queue *compute, struct d
     t->comm_queue = t->params.comm_queue = comm;
 }
 
-/* Run a step whose operations are all dropped. Its position and buffers are then as before. */
+/* Run a step whose operations are all dropped. The trainer's position and buffers are unchanged. */
 static tp_status run_dry(struct trainer *t, struct device *null, struct tp_err *err)
 {
     struct device_queue *compute = t->queue, *comm = t->comm_queue, *q[2] = { NULL };

@@ -2,8 +2,8 @@
  * trainer/step_messages.h - what a step sends: calls and payload bytes of collectives and messages
  * on each process group.
  *
- * They are counted by the code that sends them: a step runs on queues of a device that does nothing
- * (device/null/null.h), and the communicators count as always.
+ * The code that sends messages counts them: a step runs on queues of a device that does nothing
+ * (device/null/null.h), and the communicators count as in every step.
  */
 #ifndef TRAINER_STEP_MESSAGES_H
 #define TRAINER_STEP_MESSAGES_H
@@ -20,10 +20,11 @@ struct step_messages {
     int64_t few_words_calls;                  /* of the norm, and of loss and flags */
 };
 
-/* Of one step of this rank; t is open, and as it was afterwards. Not collective. */
+/* Count the messages of one step of this rank. t is open, and unchanged afterwards. Not collective.
+ */
 tp_status step_messages_count(struct step_messages *out, struct trainer *t, struct tp_err *err);
 
-/* What this rank has sent so far, as above. */
+/* What this rank has sent so far. */
 struct step_messages step_messages_now(const struct trainer *t);
 
 #endif

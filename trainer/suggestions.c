@@ -19,7 +19,7 @@ struct question {
     struct arena arena;
 };
 
-/* What the largest rank of a run needs; c is checked. */
+/* The memory that the largest rank needs; c is checked. */
 static struct memory_need need_of(struct question *q, const struct train_config *c)
 {
     const struct workload w = train_config_work(c);
@@ -27,7 +27,7 @@ static struct memory_need need_of(struct question *q, const struct train_config 
     return memory_estimate(&q->memory, &c->spec, &w, c->ckpt != NULL);
 }
 
-/* Bytes of a rank when the run is asked for with another spec; -1: it cannot run. */
+/* Bytes that a rank needs with another spec; -1: the run is not possible. */
 static int64_t bytes_at(struct question *q, const struct train_config *asked, const struct spec *s)
 {
     struct train_config c = *asked;
@@ -64,7 +64,7 @@ static struct suggest suggest_of(struct question *q)
                              .ctx = q };
 }
 
-/* Append the nearest layouts that would run to a sentence, when there are any. */
+/* Append the nearest layouts that would run to the message, if there are any. */
 static void add_nearest(struct question *q, struct tp_err *err)
 {
     const struct suggest near = suggest_of(q);
@@ -78,8 +78,8 @@ static void add_nearest(struct question *q, struct tp_err *err)
                 suggest_text(text, specs, n));
 }
 
-tp_status advice_check(struct train_config *checked, const struct train_config *asked,
-                       const struct model *m, struct tp_err *err)
+tp_status suggestions_check(struct train_config *checked, const struct train_config *asked,
+                            const struct model *m, struct tp_err *err)
 {
     struct question q;
     tp_status st;
@@ -96,7 +96,7 @@ done:
     return st;
 }
 
-/* "--micro 1 (80 MiB), --recompute full (70 MiB), tp4 (50 MiB)": each alone would do. */
+/* "--micro 1 (80 MiB), --recompute full (70 MiB), tp4 (50 MiB)": each of them alone is enough. */
 struct options {
     char text[384];
     size_t used;
@@ -110,7 +110,7 @@ static void add_option(struct options *o, const char *name, int64_t need)
                                 o->used ? ", " : "", name, size_format(bytes, need));
 }
 
-/* The largest microbatch of at most c's with which it fits, in halves; 0: none. */
+/* Halve c's microbatch until the run fits; 0: it never fits. */
 static int64_t micro_that_fits(struct question *q, const struct train_config *c)
 {
     struct train_config smaller = *c;
@@ -124,7 +124,7 @@ static int64_t micro_that_fits(struct question *q, const struct train_config *c)
     return 0;
 }
 
-/* Smaller microbatches; recomputation; both. */
+/* Try smaller microbatches, recomputation, and both. */
 static void try_at_this_layout(struct options *o, struct question *q, const struct train_config *c)
 {
     for (int again = (int)c->recompute; again < RECOMPUTE_COUNT; again++) {
@@ -172,7 +172,8 @@ static tp_status too_large(const struct train_config *c, const struct memory_nee
         size_format(other, need->overhead), instead);
 }
 
-tp_status advice_budget(const struct train_config *asked, const struct model *m, struct tp_err *err)
+tp_status suggestions_budget(const struct train_config *asked, const struct model *m,
+                             struct tp_err *err)
 {
     struct train_config c = *asked;
     struct options instead = { .used = 0 };
@@ -188,7 +189,8 @@ tp_status advice_budget(const struct train_config *asked, const struct model *m,
     if (need.total <= c.mem_bytes)
         goto done;
     if (need.total == MEMORY_MOST) {
-        st = tp_fail(err, TP_E_BUDGET, "%s: a model too large to count the bytes of", c.model_path);
+        st = tp_fail(err, TP_E_BUDGET, "%s: the model is too large to count its bytes",
+                     c.model_path);
         goto done;
     }
     try_at_this_layout(&instead, &q, &c);

@@ -8,7 +8,7 @@
 
 enum { NUMBER_MAX = 32 };
 
-/* 9 significant digits; JSON has no NaN: null. */
+/* 9 significant digits. JSON has no NaN or infinity, so they become null. */
 static const char *number(char buf[NUMBER_MAX], double v)
 {
     if (!isfinite(v))

@@ -1,6 +1,6 @@
 /*
- * trainer/train_log.h - the log of a run: one JSON object a line and step, floats with 9
- * significant digits; and the same as a line for people.
+ * trainer/train_log.h - the log of a run: one JSON object for each step, on a line of its own,
+ * with 9 significant digits; and the same as a line of text.
  */
 #ifndef TRAINER_TRAIN_LOG_H
 #define TRAINER_TRAIN_LOG_H
@@ -17,26 +17,26 @@ struct train_log_entry {
     int64_t steps; /* of the run */
     double loss, grad_norm, lr;
     int64_t tokens; /* so far */
-    double seconds; /* of the step, without what saving took */
+    double seconds; /* of the step, without the time for saving */
     double tokens_per_s;
-    double save_seconds;        /* that the loop stood still for saving after this step */
-    double cpu_seconds;         /* processor time of all ranks since the entry before */
-    double comm_wait_seconds;   /* of the step, a mean of the ranks: inside collectives */
-    double comm_hidden_seconds; /* and of collectives that went on beside computing */
-    int64_t peak_rss_bytes;     /* of rank 0, no rank is larger */
+    double save_seconds;        /* that the loop waited for saving after this step */
+    double cpu_seconds;         /* processor time of all ranks since the previous entry */
+    double comm_wait_seconds;   /* in collectives during the step, mean over ranks */
+    double comm_hidden_seconds; /* of collectives that ran during computation */
+    int64_t peak_rss_bytes;     /* of rank 0; no rank is larger */
     const char *layout;
 };
 
 /* Open for appending. */
 tp_status log_open(FILE **out, const char *path, struct tp_err *err);
 
-/* Throw away what an earlier run wrote. */
+/* Remove what an earlier run wrote. */
 tp_status log_empty(FILE *f, const char *path, struct tp_err *err);
 
 /* Write the JSON line and flush it. TP_E_IO. */
 tp_status log_write(FILE *f, const char *path, const struct train_log_entry *e, struct tp_err *err);
 
-/* The line for people, without a newline. Returns buf. */
+/* The line of text, without a newline. Returns buf. */
 char *log_format(char buf[LOG_TEXT_MAX], const struct train_log_entry *e);
 
 #endif

@@ -28,7 +28,8 @@ static tp_status count_memory(struct memory_rank *out, struct memory_model *mm,
 
     if (memory_rank_count(out, mm, &c->spec, &w, pp))
         return TP_OK;
-    return tp_fail(err, TP_E_LAYOUT, "%s: a model too large to count the bytes of", c->model_path);
+    return tp_fail(err, TP_E_LAYOUT, "%s: the model is too large to count its bytes",
+                   c->model_path);
 }
 
 static struct trainer_size size_of(const struct buffer_pools *p)
@@ -85,7 +86,7 @@ static void take(struct trainer *t)
     step_buffers_take(&t->io, d, &t->pools);
 }
 
-/* Whether exactly what was counted has been taken. */
+/* Check that the buffers have exactly the size that was counted. */
 static tp_status check_taken(const struct trainer *t, struct tp_err *err)
 {
     const struct buffer_pools *is = &t->pools, *was = &t->memory.pools;
@@ -102,7 +103,7 @@ static tp_status check_taken(const struct trainer *t, struct tp_err *err)
 
 /* ---- opening ---- */
 
-/* A slot for every microbatch and virtual stage that the schedule keeps at a time. */
+/* A slot for each pass whose activations the schedule keeps at the same time. */
 static tp_status prepare_slots(struct trainer *t, int pp, struct tp_err *err)
 {
     const struct rank_dims *d = &t->memory.dims;
@@ -174,7 +175,7 @@ done:
     return st;
 }
 
-/* What needs no other rank. */
+/* Everything that needs no other rank. */
 static tp_status open_alone(struct trainer *t, int rank, struct tp_err *err)
 {
     void *memory, *pinned;
@@ -194,7 +195,7 @@ done:
     return st;
 }
 
-/* Messages that stages send each other. */
+/* Open the requests for messages between stages. */
 static tp_status open_messages(struct trainer *t, struct tp_err *err)
 {
     tp_status st = TP_OK;
@@ -206,7 +207,7 @@ static tp_status open_messages(struct trainer *t, struct tp_err *err)
     return st ? st : ring_attention_open(&t->scratch.ring, &t->net.ring, err);
 }
 
-/* With memory and communicators: point everything at them. */
+/* Point everything to the memory and the communicators. */
 static tp_status bind(struct trainer *t, const struct trainer_device *d, struct tp_err *err)
 {
     tp_status st;
@@ -223,14 +224,15 @@ done:
     return st;
 }
 
-/* --same-bits is built on sums along one tree. */
+/* --same-bits needs sums along one tree. */
 static tp_status check_promises(const struct trainer *t, struct tp_err *err)
 {
     if (!t->config->same_bits || comm_promises(t->parallel.ranks, COMM_SUMS_ALONG_TREE))
         return TP_OK;
-    return tp_fail(err, TP_E_USAGE,
-                   "--same-bits needs collectives whose sums follow one tree, and this device's do "
-                   "not promise it; use --device cpu");
+    return tp_fail(
+        err, TP_E_USAGE,
+        "--same-bits needs collectives that always sum along the same tree; those of this "
+        "device may not; use --device cpu");
 }
 
 tp_status trainer_open(struct trainer *t, const struct train_config *c, const struct model *m,
@@ -257,7 +259,7 @@ done:
 
 void trainer_close(struct trainer *t)
 {
-    device_queue_close(t->comm_queue); /* first: it may be at work on what follows */
+    device_queue_close(t->comm_queue); /* first, because it may still use the rest */
     device_queue_close(t->queue);
     process_groups_free(&t->parallel);
     data_close(&t->data);

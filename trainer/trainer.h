@@ -1,5 +1,5 @@
 /*
- * trainer/trainer.h - one rank of a training run: everything it holds between steps.
+ * trainer/trainer.h - one rank of a training run: everything that it holds between steps.
  */
 #ifndef TRAINER_TRAINER_H
 #define TRAINER_TRAINER_H
@@ -18,20 +18,20 @@
 #include "trainer/sizing/memory.h"
 #include "trainer/sizing/step_buffers.h"
 
-/* What a checkpoint carries besides tensors. */
+/* What a checkpoint contains in addition to tensors. */
 struct trainer_position {
     int64_t step;        /* steps done: the number of the next one */
-    int64_t next_sample; /* global index of the next sequence */
-    int64_t tokens;      /* seen so far */
+    int64_t next_sample; /* global index of the next sample */
+    int64_t tokens;      /* trained so far */
 };
 
 /* Bytes of a rank's buffers. */
 struct trainer_size {
-    int64_t shared; /* that collectives reach: gradients, residuals; the same on every rank */
+    int64_t shared; /* for collectives: gradients, residuals; the same on every rank */
     int64_t own;    /* weights, moments, other activations, scratch */
-    int64_t params, grads, moments; /* parts of the sum of both; masters count as params */
-    int64_t unsharded;              /* zero3: where a unit's weights and gradients come together */
-    int64_t activations;            /* the rest but for the step's numbers: slots and scratch */
+    int64_t params, grads, moments; /* parts of shared + own; masters count as params */
+    int64_t unsharded;              /* zero3: weights and gradients of one unsharded unit */
+    int64_t activations;            /* slots, scratch, buckets; the step's numbers are in no part */
 };
 
 /* Where a trainer computes. */
@@ -56,28 +56,28 @@ struct trainer {
     struct activations *slots;
     struct activations_scratch scratch;
     struct step_buffers io;            /* what a step exchanges with the host */
-    struct device_queue *queue;        /* that computes */
-    struct device_queue *comm_queue;   /* for collectives that run beside computing */
+    struct device_queue *queue;        /* for computing */
+    struct device_queue *comm_queue;   /* for collectives that run during computation */
     struct device_event *computed;     /* of trainer_sync */
-    struct device_event *state_copied; /* by a snapshot: weights and moments may change again */
+    struct device_event *state_copied; /* a snapshot is copied: weights and moments may change */
     struct data data;
     struct trainer_position position;
     struct arena arena;
-    struct memory_rank memory; /* counted, of this stage */
-    struct buffer_pools pools; /* that the buffers are taken from */
+    struct memory_rank memory; /* as counted, for this stage */
+    struct buffer_pools pools; /* the memory of all buffers */
     struct trainer_size size;
 };
 
-/* The layout of everything that a run of this config holds. TP_E_LAYOUT as layout_make. */
+/* The layout of a run's state. TP_E_LAYOUT as layout_make. */
 tp_status trainer_layout(struct layout *out, const struct train_config *c, const struct model *m,
                          struct arena *arena, struct tp_err *err);
 
-/* What the largest rank will hold, and of collective memory the most of any. */
+/* The sizes of the largest rank; `shared` is the largest of any rank. */
 tp_status trainer_measure(struct trainer_size *size, const struct train_config *c,
                           const struct model *m, struct tp_err *err);
 
 /* Allocate and bind everything; weights are zero. Collective over all ranks: on failure every rank
- * gets the same sentence. Free with trainer_close, also after a failure. */
+ * gets the same message. Free with trainer_close, also after a failure. */
 tp_status trainer_open(struct trainer *t, const struct train_config *c, const struct model *m,
                        const struct trainer_device *d, struct comm_world *ranks,
                        struct tp_err *err);

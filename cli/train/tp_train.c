@@ -1,5 +1,5 @@
-/* cli/train/tp_train.c - tp-train: train a transformer over many ranks, with checkpoints that any
- * other layout can go on from. */
+/* cli/train/tp_train.c - tp-train: train a transformer over many ranks. Any other layout can
+ * resume from its checkpoints. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,16 +18,16 @@
 #include "core/thread_pool.h"
 #include "trainer/loop.h"
 
-/* Address space beside the trainer's own, for what collectives keep. */
+/* Shared memory for the collectives' own use, in addition to the trainer's. */
 static const int64_t COMM_SLACK = INT64_C(16) << 20;
 
 /* ---- a rank ---- */
 
-static void say(void *ctx, bool result, const char *line)
+static void print_line(void *ctx, bool is_step, const char *line)
 {
     const struct train_request *r = ctx;
 
-    if (!result) {
+    if (!is_step) {
         report_note(TRAIN_PROG, "%s", line);
     } else if (!r->quiet) {
         puts(line);
@@ -45,7 +45,7 @@ static int threads_of(const struct train_request *r, const struct comm_world *ra
 static tp_status train(struct train_request *r, struct comm_world *ranks, bool *agreed,
                        struct tp_err *err)
 {
-    const struct loop_voice voice = { say, r };
+    const struct loop_output output = { print_line, r };
     const struct train_device_options options = { .threads = threads_of(r, ranks),
                                                   .no_comm_thread = !comm_has_threads(ranks) };
     struct trainer_device d = { 0 };
@@ -57,7 +57,7 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, bool *
         return st;
     st = trainer_open(&t, &r->config, &r->model, &d, ranks, err);
     if (!st)
-        st = loop_run(&t, &voice, agreed, err);
+        st = loop_run(&t, &output, agreed, err);
     trainer_close(&t);
     device_close(d.device);
     return st;
@@ -86,7 +86,7 @@ static int run_rank(struct train_request *r, const struct comm_env *env)
 
 /* ---- starting ---- */
 
-/* Send stream to /dev/null; returns what stream_restore takes, -1: it could not be done. */
+/* Redirect stream to /dev/null. Returns the argument for stream_restore; -1: it failed. */
 static int stream_silence(FILE *stream)
 {
     int saved = dup(fileno(stream)), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -136,8 +136,8 @@ static int run_own_ranks(struct train_request *r, struct comm_env *env)
     return env->launched.rank >= 0 ? run_rank(r, env) : code;
 }
 
-/* Read and check the command line. False: *code is what to exit with; of many processes one has
- * said why. */
+/* Read and check the command line. False: exit with *code; of many processes one has printed the
+ * reason. */
 static bool understand(struct train_request *r, int *code, int argc, char **argv)
 {
     struct tp_err err = { 0 };
@@ -150,7 +150,7 @@ static bool understand(struct train_request *r, int *code, int argc, char **argv
         *code = report(TRAIN_PROG, st, &err);
         ok = false;
     }
-    ok = ok && !train_request_prints(r); /* that was all */
+    ok = ok && !train_request_prints(r); /* printing was the whole request */
     stream_restore(stdout, out);
     stream_restore(stderr, error);
     return ok;

@@ -1,6 +1,6 @@
 /*
- * cli/train/train_device.h - the device that tp-train computes on. Only this file knows which;
- * tests replace it.
+ * cli/train/train_device.h - the device that tp-train computes on. Only train_device.c knows which
+ * one; tests replace it.
  */
 #ifndef CLI_TRAIN_TRAIN_DEVICE_H
 #define CLI_TRAIN_TRAIN_DEVICE_H
@@ -8,7 +8,7 @@
 #include "trainer/trainer.h"
 
 struct train_device_options {
-    int threads;         /* that a kernel may use; at least 1 */
+    int threads;         /* threads that a kernel may use; at least 1 */
     bool no_comm_thread; /* communication must not have a thread */
 };
 

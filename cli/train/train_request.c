@@ -16,10 +16,10 @@
 static const char INTRO[] =
     "Train LlamaForCausalLM or GPT2LMHeadModel on many ranks: tensor, sequence, context, pipeline\n"
     "and data parallel, on CPUs.\n"
-    "Starts its own ranks, or runs under mpirun or srun with as many as the layout has.";
+    "It starts its own ranks. Under mpirun or srun it needs one process per rank of the layout.";
 static const char TAIL[] =
-    "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun: SIGUSR1).\n"
-    "Exit: 0 done, 2 the request is wrong, 3 it failed, 75 saved and stopped before the end.\n"
+    "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun use SIGUSR1).\n"
+    "Exit: 0 done, 2 the request is wrong, 3 the run failed, 75 saved and stopped before the end.\n"
     "Example: tp-train --model model/config.json --data text --layout tp2 --steps 100 --ckpt ckpt";
 
 /* ---- the command line ---- */
@@ -30,23 +30,23 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
     struct train_optimizer *o = &c->opt;
     const struct opt opts[] = {
         OPT_STR(train_option_letter("model"), "model", "PATH", &c->model_path,
-                "folder with config.json and model.safetensors (the start),\n"
-                "or a config.json alone (random start)"),
+                "folder with config.json and model.safetensors (the first weights),\n"
+                "or only a config.json (random weights)"),
         OPT_STR(train_option_letter("data"), "data", "FILE", &c->data_path,
-                "text or any file, a byte a token; or the prefix of Megatron's\n"
+                "text or any file, each byte is a token; or the prefix of Megatron's\n"
                 "token files, FILE.bin and FILE.idx"),
         OPT_INT64(train_option_letter("steps"), "steps", "N", &c->steps, "length of the whole run"),
         OPT_STR(train_option_letter("layout"), "layout", "SPEC", &r->layout,
-                "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1); zero1 deals the\n"
-                "optimizer's state to the dp ranks, zero3 weights and gradients too"),
+                "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1); zero1 partitions the\n"
+                "optimizer's state over the dp ranks, zero3 weights and gradients too"),
         OPT_INT64(0, "seq", "T", &c->seq_length, "tokens in a sequence (default 64)"),
         OPT_INT64(0, "batch", "B", &c->global_batch_size,
-                  "sequences in a step, over all ranks (default 8)"),
+                  "sequences per step, over all ranks (default 8)"),
         OPT_INT64(0, "micro", "M", &c->micro_batch_size,
-                  "sequences a dp rank takes at once (default: its share)"),
+                  "sequences in a microbatch of a dp rank (default: its share)"),
         OPT_STR(0, "dtype", "fp32|bf16", &r->dtype,
                 "type of weights and products; bf16 keeps fp32 masters (default fp32)"),
-        OPT_INT64(0, "seed", "N", &c->seed, "of the random start (default 1234)"),
+        OPT_INT64(0, "seed", "N", &c->seed, "of the random weights (default 1234)"),
         OPT_HEADING("optimizer (AdamW; linear warmup, then cosine)"),
         OPT_DOUBLE(0, "lr", "X", &o->lr, "largest learning rate (default 1e-3)"),
         OPT_DOUBLE(0, "min-lr", "X", &o->min_lr, "at the end of the run (default 1e-4)"),
@@ -57,39 +57,40 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_DOUBLE(0, "weight-decay", "X", &o->weight_decay, "of matrices (default 0.1)"),
         OPT_DOUBLE(0, "clip", "X", &o->clip, "largest gradient norm; 0: none (default 1)"),
         OPT_HEADING("checkpoints"),
-        OPT_STR(0, "ckpt", "ROOT", &c->ckpt, "save here: the last step always"),
-        OPT_INT64(0, "save-every", "K", &c->save_every, "and every K-th"),
-        OPT_INT(0, "keep", "N", &c->keep, "newest that stay; 0: all (default)"),
+        OPT_STR(0, "ckpt", "ROOT", &c->ckpt, "save the last step here"),
+        OPT_INT64(0, "save-every", "K", &c->save_every, "and every K-th step"),
+        OPT_INT(0, "keep", "N", &c->keep, "how many of the newest to keep; 0: all (default)"),
         OPT_STR_OPT(0, "resume", "auto|must", &r->resume,
-                    "go on from ROOT's newest step, whatever layout wrote it;\n"
-                    "without one: start anew (auto, the default) or fail (must)"),
+                    "continue from ROOT's newest step, which may have another layout;\n"
+                    "without one: start at step 0 (auto, the default) or fail (must)"),
         OPT_INT64(0, "exit-step", "N", &c->exit_step, "save and stop (exit 75) after step N"),
         OPT_HEADING("output"),
         OPT_STR(0, "log", "FILE", &c->log,
-                "a JSON object a line and step; appended to on --resume"),
+                "write a JSON object per step, one per line; --resume appends"),
         OPT_STR(0, "logits", "FILE", &c->logits,
-                "safetensors: input_ids and logits of the first batch at the start"),
-        OPT_FLAG(train_option_letter("quiet"), "quiet", &r->quiet, "no line a step"),
+                "write input_ids and logits of the first batch as safetensors"),
+        OPT_FLAG(train_option_letter("quiet"), "quiet", &r->quiet, "print no line per step"),
         OPT_HEADING("machine"),
         OPT_STR(0, "device", "auto|cpu|cuda", &r->device, "device to compute on (this build: cpu)"),
         OPT_INT(train_option_letter("threads"), "threads", "N", &c->threads,
-                "of a rank (default: cores / ranks of the host)"),
+                "threads of a rank (default: cores / ranks of the host)"),
         OPT_INT(0, "same-bits", "N", &c->same_bits,
                 "the same losses, norms and checkpoints, bit for bit, at every tp up\n"
                 "to N (a power of two) and every pp, vpp, sp, dp and zero; --micro is\n"
                 "then 1 unless given, and the bits depend on it (docs/parallelism/same-bits.md)"),
-        OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes, "refuse what needs more a rank, by estimate"),
+        OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes,
+                 "refuse a run that needs more per rank, by an estimate"),
         OPT_STR(0, "recompute", "none|selective|full", &r->recompute,
-                "none (default); selective: run attention again before a layer goes\n"
-                "back, rather than keep its result; full: keep the layers' inputs\n"
-                "only and run all of each again"),
+                "none (default); selective: run attention again in a layer's backward\n"
+                "pass instead of keeping its result; full: keep only the layers'\n"
+                "inputs and run each layer again"),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
-                "names of the model's tensors and how each is cut,\n"
+                "file with the names of the model's tensors and how each is cut,\n"
                 "instead of the built-in plan (layout/parallel_plan.h)"),
         OPT_FLAG(0, "print-plan", &r->print_plan, "print that table and exit"),
         OPT_STR_OPT(0, "print-schedule", "svg", &r->print_schedule,
-                    "print what each rank of the pipeline does when, and exit;\n"
+                    "print when each rank of the pipeline runs which pass, and exit;\n"
                     "as text, or as a picture"),
         OPT_END
     };
@@ -105,7 +106,7 @@ static tp_status need(const char *value, const char *flag, struct tp_err *err)
 static tp_status read_dtype(struct train_request *r, struct tp_err *err)
 {
     if (!r->dtype ||
-        dtype_parse(&r->config.dtype, r->dtype)) /* which of them: layout/workload_check.h */
+        dtype_parse(&r->config.dtype, r->dtype)) /* layout/workload_check.h checks which one */
         return TP_OK;
     return tp_fail(err, TP_E_USAGE, "--dtype is fp32 or bf16, not '%s'", r->dtype);
 }
@@ -162,7 +163,7 @@ static tp_status read_model(struct train_request *r, struct tp_err *err)
     return st ? tp_fail_in(err, "--model") : TP_OK;
 }
 
-/* ---- the plan and the schedule, for people ---- */
+/* ---- printing the plan and the schedule ---- */
 
 bool train_request_prints(const struct train_request *r)
 {
@@ -240,11 +241,11 @@ tp_status train_request_check(struct train_request *r, struct tp_err *err)
     TP_TRY(read_model(r, err));
     TP_TRY(read_plan(r, err));
     asked = *c;
-    TP_TRY(advice_check(c, &asked, &r->model, err));
+    TP_TRY(suggestions_check(c, &asked, &r->model, err));
     TP_TRY(trainer_layout(&layout, c, &r->model, &r->arena, err));
     if (train_request_prints(r))
         return print(r, err);
-    TP_TRY(advice_budget(&asked, &r->model, err)); /* before measuring, which takes longer */
+    TP_TRY(suggestions_budget(&asked, &r->model, err)); /* first, because measuring takes longer */
     TP_TRY(trainer_measure(&r->size, c, &r->model, err));
 done:
     return st;

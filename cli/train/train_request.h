@@ -17,23 +17,23 @@ struct train_request {
     struct train_config config;
     struct model model;
     struct parallel_plan plan; /* --plan's; model.plan says whether there is one */
-    struct trainer_size size;  /* of a rank's memory */
+    struct trainer_size size;  /* memory of a rank */
     struct arena arena;        /* holds what model and plan point to; the caller frees it */
     const char *layout, *dtype, *device, *recompute, *resume, *plan_path; /* as given, or NULL */
-    const char *epoch;          /* of the environment, or NULL */
+    const char *epoch;          /* from the environment, or NULL */
     const char *print_schedule; /* NULL: no; "" or "svg" */
     bool print_plan, quiet;
 };
 
-/* Read the command line into r, which holds the defaults. False: *exit_code is what to exit with;
- * --help, --version or what is wrong was printed. */
+/* Read the command line into r, which holds the defaults. False: exit with *exit_code; the help,
+ * the version or an error was printed. */
 bool train_request_options(struct train_request *r, int *exit_code, int argc, char **argv);
 
-/* Read the files that are named, and refuse here all that can be refused before a rank starts.
- * Prints what --print-plan and --print-schedule ask for. */
+/* Read the files that the options name, and check everything that can be checked before a rank
+ * starts. Also prints the results of --print-plan and --print-schedule. */
 tp_status train_request_check(struct train_request *r, struct tp_err *err);
 
-/* Whether printing was all that was asked for. */
+/* Whether the request is only to print. */
 bool train_request_prints(const struct train_request *r);
 
 #endif

@@ -16,7 +16,7 @@ struct cpu_device {
     struct cpu_options options;
     struct pages *pages;
     atomic_bool failed;
-    pthread_mutex_t lock; /* of err */
+    pthread_mutex_t lock; /* for err */
     struct tp_err err;    /* the first failure */
     void (*watch)(void *ctx, bool waits);
     void *watch_ctx;
@@ -28,7 +28,7 @@ struct cpu_device {
 struct cpu_event {
     struct device_event event;
     struct cpu_queue *queue; /* NULL: passed */
-    uint64_t number;         /* of the queue's operations that have to be finished */
+    uint64_t number;         /* how many of the queue's operations must be finished */
 };
 
 static struct cpu_device *device_of(const struct device *d)
@@ -81,7 +81,7 @@ static void cpu_free(struct device *d, void *p)
     pages_unmap(&device_of(d)->pages, p);
 }
 
-/* All memory is alike to this device. */
+/* For this device all memory is the same. */
 static tp_status cpu_adopt(struct device *d, void *p, int64_t n_bytes, struct tp_err *err)
 {
     (void)d;
@@ -242,7 +242,7 @@ static void wait_here(struct cpu_device *c, const struct cpu_event *e)
     c->times.waited += clock_seconds() - start;
 }
 
-/* Wait in the thread of another queue: args is the event as it was. */
+/* Wait in the thread of another queue. args is a copy of the event. */
 static tp_status wait_there(struct device_queue *q, const void *args, struct tp_err *err)
 {
     const struct cpu_event *e = args;
@@ -296,7 +296,7 @@ static void cpu_close(struct device *d)
 {
     struct cpu_device *c = device_of(d);
 
-    if (c->is_stuck) /* until the process ends */
+    if (c->is_stuck) /* a thread may still use it */
         return;
     pages_unmap_all(&c->pages);
     pthread_mutex_destroy(&c->lock);

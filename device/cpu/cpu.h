@@ -1,10 +1,10 @@
 /*
- * device/cpu/cpu.h - the processor of this process as a device.
+ * device/cpu/cpu.h - the CPU of this process as a device.
  *
- * A queue for computing or copying runs each operation at once, in the thread that queues it: on
- * such a queue every event is passed. A queue for communication has a thread, which runs its
- * operations one by one while the caller goes on; it begins with the first operation. Both kinds of
- * memory are pages of the system, huge ones where it gives them. Queuing allocates nothing.
+ * A queue for computing or copying runs each operation at once, in the thread that queues it. So
+ * on such a queue every event is passed. A queue for communication has a thread, which runs its
+ * operations one by one while the caller continues; the first operation starts it. Both kinds of
+ * memory are pages of the system, huge ones if it has them. Queuing allocates nothing.
  */
 #ifndef DEVICE_CPU_CPU_H
 #define DEVICE_CPU_CPU_H
@@ -12,7 +12,7 @@
 #include "device/device.h"
 
 struct cpu_options {
-    int threads;         /* that a kernel may use; at least 1 */
+    int threads;         /* threads that a kernel may use; at least 1 */
     bool no_comm_thread; /* queues for communication run at once too (an MPI without threads) */
 };
 

@@ -8,7 +8,7 @@
 
 #include "core/clock.h"
 
-enum { RING = 64 }; /* operations that wait; one more waits for the oldest */
+enum { RING = 64 }; /* operations that can wait; the next one waits for the oldest to finish */
 
 struct ring_entry {
     device_fn fn;
@@ -19,7 +19,7 @@ struct cpu_worker {
     cpu_run_fn run;
     pthread_t thread;
     bool has_begun;
-    pthread_mutex_t lock; /* of all that follows */
+    pthread_mutex_t lock; /* for all that follows */
     pthread_cond_t queued_one, finished_one;
     struct ring_entry ring[RING];
     uint64_t queued, finished; /* so far; operation number k is finished when finished >= k */
@@ -103,7 +103,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* The thread gets no signals: they are for the thread that uses the device. */
+/* Start the thread. It blocks all signals, so the thread that uses the device gets them. */
 static tp_status begin(struct cpu_queue *q, struct tp_err *err)
 {
     sigset_t all, old;
@@ -141,7 +141,7 @@ bool cpu_queue_close(struct cpu_queue *q, bool failed)
     return true;
 }
 
-/* ---- its caller ---- */
+/* ---- the caller ---- */
 
 static void wait_for(struct cpu_worker *w, uint64_t number)
 {
@@ -172,7 +172,7 @@ tp_status cpu_queue_submit(struct cpu_queue *q, device_fn fn, const void *args, 
 
 uint64_t cpu_queue_number(const struct cpu_queue *q)
 {
-    return q->worker->queued; /* the caller alone changes it */
+    return q->worker->queued; /* only the caller changes it */
 }
 
 bool cpu_queue_has_finished(struct cpu_queue *q, uint64_t number)

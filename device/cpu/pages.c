@@ -23,7 +23,7 @@ tp_status pages_map(struct pages **list, void **out, int64_t n_bytes, struct tp_
         free(p);
         return tp_fail(err, TP_E_NOMEM, "out of memory: %" PRId64 " bytes of tensors", n_bytes);
     }
-    madvise(p->at, p->n_bytes, MADV_HUGEPAGE); /* advice: a refusal costs speed only */
+    madvise(p->at, p->n_bytes, MADV_HUGEPAGE); /* only advice: a refusal costs speed */
     p->next = *list;
     *list = p;
     *out = p->at;

@@ -45,7 +45,7 @@ static tp_status null_alloc(struct device *d, void **out, int64_t n_bytes, struc
     return map(d, out, n_bytes, PROT_NONE, err);
 }
 
-/* Host code uses pinned memory, so this is real. */
+/* Host code uses pinned memory, so this memory is real. */
 static tp_status null_alloc_pinned(struct device *d, void **out, int64_t n_bytes,
                                    struct tp_err *err)
 {

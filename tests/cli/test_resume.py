@@ -256,7 +256,7 @@ def test_a_run_that_resumes_unchanged_prints_no_warning(model, two_steps):
 ], ids=lambda x: x if isinstance(x, str) else None)
 def test_changed_options_are_listed(more, words, model, two_steps):
     err = resumed(model, two_steps, "--steps", 3, *more)
-    assert "warning: not as the run that saved it" in err and words in err
+    assert "warning: this run differs from the run that saved it" in err and words in err
     assert "--steps was 2, now 3" in err
 
 

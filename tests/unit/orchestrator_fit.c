@@ -128,7 +128,7 @@ static bool accepts(const struct train_config *c, const struct spec *s, const st
     struct train_config asked = *c, checked;
 
     asked.spec = *s;
-    return advice_check(&checked, &asked, m, why) == TP_OK;
+    return suggestions_check(&checked, &asked, m, why) == TP_OK;
 }
 
 /* Of a run whose microbatch tp-run may choose: whether tp-train takes any other. */

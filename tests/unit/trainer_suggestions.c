@@ -70,16 +70,16 @@ static int check_phrases(const struct train_config *asked, const struct model *m
         while (phrase[0] && phrase[strlen(phrase) - 1] == ' ')
             phrase[strlen(phrase) - 1] = 0;
         run = c = as_said(asked, phrase);
-        cr_assert_eq(advice_check(&run, &c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
+        cr_assert_eq(suggestions_check(&run, &c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
         cr_assert_eq(trainer_layout(&layout, &run, m, &arena, &err), TP_OK, "%s", err.msg);
-        cr_assert_eq(advice_budget(&c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
+        cr_assert_eq(suggestions_budget(&c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
         arena_free(&arena);
         n++;
     }
     return n;
 }
 
-Test(advice, layouts_named_instead_of_one_that_cannot_run_do_run)
+Test(suggestions, layouts_named_instead_of_one_that_cannot_run_do_run)
 {
     struct rng r = rng_start("advice/layouts");
     int refused = 0, named = 0;
@@ -89,7 +89,7 @@ Test(advice, layouts_named_instead_of_one_that_cannot_run_do_run)
         struct train_config asked = random_config(&r, &m), c;
         struct tp_err err = { 0 };
 
-        if (advice_check(&c, &asked, &m, &err) != TP_E_LAYOUT)
+        if (suggestions_check(&c, &asked, &m, &err) != TP_E_LAYOUT)
             continue;
         refused++;
         named += check_phrases(&asked, &m, err.msg, "nearest that would run: ");
@@ -112,7 +112,7 @@ static int64_t need_of(const struct train_config *c, const struct model *m)
     return need;
 }
 
-Test(advice, what_is_named_instead_of_a_run_that_is_too_large_fits)
+Test(suggestions, what_is_named_instead_of_a_run_that_is_too_large_fits)
 {
     struct rng r = rng_start("advice/budget");
     int refused = 0, named = 0;
@@ -127,10 +127,10 @@ Test(advice, what_is_named_instead_of_a_run_that_is_too_large_fits)
         asked = random_config(&r, &m);
         asked.spec = random_spec(&r, &m);
         asked.spec.cp = 1;
-        if (advice_check(&c, &asked, &m, &err) != TP_OK)
+        if (suggestions_check(&c, &asked, &m, &err) != TP_OK)
             continue;
         asked.mem_bytes = need_of(&c, &m) * rng_int(&r, 70, 99) / 100;
-        cr_assert_eq(advice_budget(&asked, &m, &err), TP_E_BUDGET);
+        cr_assert_eq(suggestions_budget(&asked, &m, &err), TP_E_BUDGET);
         refused++;
         named += check_phrases(&asked, &m, err.msg, "would fit: ");
     }
@@ -139,7 +139,7 @@ Test(advice, what_is_named_instead_of_a_run_that_is_too_large_fits)
 
 /* The cost does not depend on the number of layers: a model with the most layers, at layouts that
  * cannot run and in memory that is too small. */
-Test(advice, names_what_would_run_for_10000_layers_at_once)
+Test(suggestions, names_what_would_run_for_10000_layers_at_once)
 {
     static const char *const specs[] = { "tp1", "tp7", "tp7pp2000", "tp16pp2000", "tp16pp300dp8" };
     const struct model m = { .family = MODEL_LLAMA,
@@ -161,8 +161,8 @@ Test(advice, names_what_would_run_for_10000_layers_at_once)
         c.global_batch_size = 4096;
         c.mem_bytes = INT64_C(64) << 20;
         cr_assert_eq(spec_parse(&c.spec, specs[i], &err), TP_OK);
-        if (!advice_check(&checked, &c, &m, &err))
-            cr_assert_eq(advice_budget(&c, &m, &err), TP_E_BUDGET);
+        if (!suggestions_check(&checked, &c, &m, &err))
+            cr_assert_eq(suggestions_budget(&c, &m, &err), TP_E_BUDGET);
         cr_log_info("%s: %s", specs[i], err.msg);
     }
     cr_assert_lt(clock_cpu_seconds() - start, 2);

@@ -76,8 +76,8 @@ tp_status data_fetch(const struct data *d, int64_t first, int64_t n, const struc
     part = part ? part : &whole;
     each = zigzag_tokens(part);
     for (int64_t i = 0; i < n * each; i += run) {
-        int64_t window = (first + i / each) % d->samples, bad;
-        int64_t at = window * d->seq + zigzag_position(part, i % each, &run);
+        int64_t sample = (first + i / each) % d->samples, bad;
+        int64_t at = sample * d->seq + zigzag_position(part, i % each, &run);
 
         bad = tokens_read(&d->tokens, at, run, d->vocab, ids + i);
         if (bad < 0)

@@ -4,7 +4,7 @@
  * and after every restart.
  *
  * samples = (tokens - 1) / seq. Sequence g of the run (step * batch + its number in the batch) is
- * window w = g % samples: inputs are tokens [w seq, w seq + seq), targets one further.
+ * sample w = g % samples: its inputs are tokens [w seq, w seq + seq), its targets one place later.
  */
 #ifndef TRAINER_DATA_DATASET_H
 #define TRAINER_DATA_DATASET_H

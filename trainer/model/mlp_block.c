@@ -62,11 +62,11 @@ void mlp_block_backward(const struct pass *p, const struct network_layer *y,
 {
     const struct network *n = p->net;
     const struct activations_scratch *w = p->scratch;
-    bool narrow = n->dtype == DTYPE_BF16;
+    bool is_bf16 = n->dtype == DTYPE_BF16;
     const void *dy = w->dx;
-    char *dup = (char *)s->up; /* in place: nothing reads it afterwards */
+    char *dup = (char *)s->up; /* in place, because nothing reads it afterwards */
 
-    if (narrow) {
+    if (is_bf16) {
         n->k.ops->cast(n->k.queue, &(struct cast){ w->dy, DTYPE_BF16, w->dx, DTYPE_F32,
                                                    p->residual_rows * n->model->hidden });
         dy = w->dy;

@@ -5,7 +5,7 @@
 
 #include "layout/family.h"
 
-/* Where the views of a rank's parameters come from. */
+/* What the views of a rank's parameters are made from. */
 struct source {
     const struct network *net;
     const struct layout *layout;
@@ -49,7 +49,7 @@ static void list_layers(struct network *n, const struct layout *l, int rank)
     }
 }
 
-/* What the parts of the network are gathered with. */
+/* Find the FSDP units of the network's parts. */
 static void find_units(struct network *n, const struct params *p)
 {
     bool joined = n->model->tied && n->is_first && n->is_last;
@@ -76,7 +76,7 @@ static struct network_vocab_rows count_rows(const struct source *s, enum tensor_
     return rows;
 }
 
-/* Of the embedding, of the head. */
+/* Count the rows of the embedding and of the head. */
 static void count_vocabulary(struct network *n, const struct source *s)
 {
     bool tied = n->model->tied;
@@ -136,7 +136,7 @@ tp_status network_init(struct network *n, const struct model *m, const struct la
 
 /* ---- views ---- */
 
-/* Elements between the shards of an entry's tensor. */
+/* The distance in elements between the shards of an entry's tensor. */
 static int64_t stride_of(const struct source *s, const struct param *p)
 {
     return params_stride(s->params, (int)(p - s->params->list));
@@ -234,7 +234,8 @@ static tp_status bind_first(struct network *n, const struct source *s, struct tp
     return TP_OK;
 }
 
-/* The stretch of whole spans that has a rank's tensors of `layer`; copy: those of another stage. */
+/* The range of the whole spans that has a rank's tensors of `layer`; copy: copies of another
+ * stage's tensors. */
 static struct pairwise_range range_of(const struct source *s, int layer, bool copy)
 {
     struct pairwise_range r = { 0 };
@@ -251,7 +252,7 @@ static struct pairwise_range range_of(const struct source *s, int layer, bool co
     return r;
 }
 
-/* Which gradients are complete when; zero3 has units for that. */
+/* The ranges of gradients that become complete together; zero3 has units instead. */
 static void bind_ranges(struct network *n, const struct source *s)
 {
     n->pairwise = &s->params->pairwise;
@@ -264,7 +265,7 @@ static void bind_ranges(struct network *n, const struct source *s)
     n->after[1] = s->params->head.n ? s->params->head : range_of(s, LAYER_FIRST, true);
 }
 
-/* The rotary table, for the positions of this rank's tokens. */
+/* Fill the rotary table for the positions of this rank's tokens. */
 static void fill_rope(struct network *n)
 {
     int64_t head_dim = n->model->head_dim, run;
@@ -281,15 +282,15 @@ static void fill_rope(struct network *n)
 }
 
 tp_status network_bind(struct network *n, const struct layout *l, const struct params *p,
-                       const struct activations_scratch *w, const struct process_groups *par,
+                       const struct activations_scratch *w, const struct process_groups *groups,
                        struct tp_err *err)
 {
     const struct model *m = n->model;
     const struct source s = { n, l, p };
     tp_status st = TP_OK;
 
-    n->tp = par->tp;
-    n->ring = (struct ring_group){ &n->k, par->cp, n->q_width, n->kv_width, n->qkv_width };
+    n->tp = groups->tp;
+    n->ring = (struct ring_group){ &n->k, groups->cp, n->q_width, n->kv_width, n->qkv_width };
     n->whole = w->whole;
     n->sums = w->sums;
     n->rope = w->rope;

@@ -1,7 +1,7 @@
 /*
  * trainer/model/network.h - the part of the network that a rank computes: views of its parameters
- * as layers. A rank's share of heads, features and vocabulary is what the layout says its boxes
- * are.
+ * as layers. The layout's boxes decide which heads, features and rows of the vocabulary a rank
+ * has.
  */
 #ifndef TRAINER_MODEL_NETWORK_H
 #define TRAINER_MODEL_NETWORK_H
@@ -21,23 +21,22 @@
 #include "trainer/tensor/parallel_linear.h"
 
 struct network_norm {
-    const float *weight; /* f32 in bf16 too: the master */
+    const float *weight; /* in fp32, also in bf16 runs */
     float *grad;
-    const float *bias; /* of a layer norm; NULL: root mean square */
+    const float *bias; /* of a layer norm; NULL: RMS norm */
     float *bias_grad;
 };
 
 struct network_layer {
     struct network_norm attn_norm, mlp_norm;
-    struct linear qkv, out;      /* column, row */
-    struct linear up, down;      /* column (with Llama gate and up side by side), row */
-    struct pairwise_range grads; /* of all its parameters, in whole spans */
-    int unit; /* zero3: what its weights are gathered with (trainer/data_parallel/fsdp_units.h); or
-                 -1 */
+    struct linear qkv, out; /* column-parallel, row-parallel */
+    struct linear up, down; /* column-parallel (in Llama gate and up side by side), row-parallel */
+    struct pairwise_range grads; /* of all parameters of the layer, in whole spans */
+    int unit; /* zero3: its FSDP unit (trainer/data_parallel/fsdp_units.h); else -1 */
 };
 
-/* A run of layers that microbatches pass through at once: all of a rank's, or with interleaved
- * pipelines one of several. */
+/* A virtual stage: consecutive layers that microbatches pass through together. A rank has one, or
+ * several with an interleaved schedule. */
 struct network_vstage {
     int first, n; /* in net.layers */
 };
@@ -46,31 +45,31 @@ struct network_vstage {
  * other. */
 struct network_vocab_rows {
     int64_t first, each; /* of a shard; each may be 0 */
-    int64_t all;         /* of all shards of this rank; the last ones may be short */
+    int64_t all;         /* of all shards of this rank; the last ones may have fewer */
 };
 
 struct network {
     const struct model *model;
     enum dtype dtype;
-    struct kernel_queue k; /* that computes */
+    struct kernel_queue k; /* for computing */
     struct comm *tp;
     struct ring_group ring; /* over cp */
-    struct zigzag tokens;   /* of a sequence that this rank has */
-    int64_t seq;            /* how many: of the whole sequence, or under cp a part */
-    int split;              /* ranks that share the rows of the stream: tp under sp, else 1 */
-    float *whole;           /* under sp: [rows][h] for collectives */
+    struct zigzag tokens;   /* the tokens of a sequence that this rank has */
+    int64_t seq;            /* how many these are: the whole sequence, or with cp a part */
+    int split;              /* ranks that share the rows of the residual: tp with sp, else 1 */
+    float *whole;           /* with sp: [rows][h] for collectives */
     enum recompute recompute;
-    bool same_bits;        /* every sum is taken one way; see trainer/same_bits/same_bits.h */
-    int shards, n_virtual; /* tensor shards that this rank plays, and of all: 1 and tp without */
-    float *sums;           /* of several: [shards][rows][h], what is to be added up */
-    int64_t heads, kv_heads, ffn; /* of a shard: what this rank has if it plays one */
+    bool same_bits;        /* every sum has one order; see trainer/same_bits/same_bits.h */
+    int shards, n_virtual; /* tensor shards of this rank and of all; without same_bits 1 and tp */
+    float *sums;           /* with several shards: [shards][rows][h], terms of a sum */
+    int64_t heads, kv_heads, ffn; /* of one shard */
     int64_t q_width, kv_width, qkv_width;
     int64_t up_width;                /* 2 ffn or ffn */
     struct network_vocab_rows table; /* of the embedding, on the first stage */
     struct network_vocab_rows logit; /* of the head, on the last */
     bool is_first, is_last;          /* has the embedding; has the head */
-    bool is_sharded;                 /* zero3: weights are there while they are needed */
-    int first_unit, last_unit;       /* of the embedding, of the head; -1: always there */
+    bool is_sharded;                 /* zero3: weights are in memory while they are needed */
+    int first_unit, last_unit;       /* of the embedding, of the head; -1: always in memory */
     int n_layers, n_vstages;         /* of this rank's stages */
     struct network_layer *layers;
     int *layer_numbers; /* [n_layers] in the model */
@@ -78,30 +77,29 @@ struct network {
     const void *embedding;
     float *embedding_grad;
     int64_t embedding_stride;  /* elements to the next shard's */
-    struct comm *embedding_tp; /* NULL: every rank has all of it */
+    struct comm *embedding_tp; /* NULL: not cut, every rank has all rows */
     const float *positions;    /* [max_positions][h] f32, learned; NULL: rotary */
     float *positions_grad;
     struct network_norm final_norm;
-    struct linear head; /* its weight is the embedding when tied */
-    struct pairwise_range before,
-        after[2]; /* gradients of what comes before the layers, and after them */
-    const struct pairwise_sum *pairwise; /* borrowed */
-    float *rope;                         /* kernels/rope.h's table for the rank's seq positions */
+    struct linear head;                     /* its weight is the embedding when tied */
+    struct pairwise_range before, after[2]; /* gradients before and after the layers */
+    const struct pairwise_sum *pairwise;    /* borrowed */
+    float *rope; /* kernels/rope.h's table for the rank's seq positions */
 };
 
-/* Find this rank's layers and tokens, and the rows of its vocabulary from the boxes of `p`. d: the
+/* Find this rank's layers and tokens, and its rows of the vocabulary from the boxes of `p`. d: the
  * dimensions of its stage. */
 tp_status network_init(struct network *n, const struct model *m, const struct layout *l,
                        const struct params *p, const struct rank_dims *d, int rank,
                        struct arena *arena, struct tp_err *err);
 
-/* Rows that a shard has; *first is the first of them. */
+/* Returns how many rows a shard has; *first is the first of them. */
 int64_t network_vocab_rows_of(const struct network_vocab_rows *v, int shard, int64_t *first);
 
-/* Point the layers at parameters and scratch that have memory, and fill the rotary table; n->k is
- * set. */
+/* Point the layers to parameters and scratch, which have memory, and fill the rotary table. n->k
+ * is set. */
 tp_status network_bind(struct network *n, const struct layout *l, const struct params *p,
-                       const struct activations_scratch *w, const struct process_groups *par,
+                       const struct activations_scratch *w, const struct process_groups *groups,
                        struct tp_err *err);
 
 #endif

@@ -14,14 +14,14 @@ struct pass {
     const struct network *net;
     struct activations_scratch *scratch;
     struct fsdp_units *units;
-    int64_t sequences, rows; /* with cp a sequence's rows are those that this rank has */
-    int64_t residual_rows;   /* that this rank has of the residual: all, or with sp a part */
-    bool add;                /* gradients add to those of the step's earlier microbatches (with
-                                --same-bits: of the gradient group's) */
-    int64_t group;           /* --same-bits: the gradient group of this microbatch */
-    bool ends_group;         /* and whether this one is its last; false without */
-    struct grad_reduction
-        *reduction; /* backward of the last microbatch: told what is final; or NULL */
+    int64_t sequences, rows; /* with cp only the rows that this rank has */
+    int64_t residual_rows;   /* rows of the residual that this rank has: all, or with sp a part */
+    bool add; /* add gradients to those of earlier microbatches of the step (with --same-bits: of
+                 the gradient group) */
+    int64_t group;   /* --same-bits: the gradient group of this microbatch */
+    bool ends_group; /* --same-bits: this microbatch is the group's last; else false */
+    struct grad_reduction *reduction; /* in backward of the last microbatch: learns which gradients
+                                         are final; else NULL */
 };
 
 #endif

@@ -35,11 +35,12 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
 
 /* ---- gradients that are sums over rows ----
  *
- * With --same-bits the rows are blocks, the same ones at every layout: each block's sum is one
- * thread's, and they are added along the tree. Without, `blocks` is 0 and all rows are one sum. */
+ * With --same-bits the rows are in blocks, which are the same at every layout. One thread sums
+ * each block, and the sums are added along the tree. Otherwise `blocks` is 0 and all rows are one
+ * sum. */
 
-/* Sums of blocks of rows, [blocks][width], in scratch; added up, over ranks too, in its first row.
- */
+/* scratch.blocks has the sums of the blocks, [blocks][width]. Add them, also over ranks, into the
+ * first one. */
 static void add_blocks(const struct pass *p, int blocks, int64_t width)
 {
     const struct network *n = p->net;

@@ -41,8 +41,8 @@ static struct activations_layer layer_of(const struct pass *p, const struct acti
     return layer;
 }
 
-/* Whether every layer leaves the residual itself instead of a term to add to it. It does with
- * recomputation, and under zero3 with biases, because the next layer uses the same memory. */
+/* Whether every layer writes the residual itself instead of a term to add to it. It does so with
+ * recomputation, and with biases under zero3, because the next layer uses the same memory. */
 static bool finishes_layers(const struct network *n)
 {
     return n->recompute == RECOMPUTE_FULL || (n->is_sharded && n->layers[0].down.bias);
@@ -96,7 +96,7 @@ void stage_logits(const struct pass *p, struct activations *s)
     vocab_parallel_loss_logits(p, s, &in);
 }
 
-/* ---- gradients that are added to ---- */
+/* ---- gradients that kernels add to ---- */
 
 static void clear(const struct network *n, float *x, int64_t count)
 {
@@ -126,7 +126,8 @@ static void clear_layer(const struct network *n, const struct network_layer *y)
     clear_linear_bias(n, &y->down);
 }
 
-/* What comes before the layers; an embedding if no head has written its gradients before. */
+/* Clear the gradients before the layers; the embedding's only if no head has written them already.
+ */
 static void clear_before(const struct network *n)
 {
     int64_t hidden = n->model->hidden, first;
@@ -141,7 +142,7 @@ static void clear_before(const struct network *n)
 
 void stage_clear_gradients(const struct network *n)
 {
-    if (n->is_sharded || n->same_bits) /* a unit at a time; when a group begins */
+    if (n->is_sharded || n->same_bits) /* cleared per unit; when a group begins */
         return;
     for (int i = 0; i < n->n_layers; i++)
         clear_layer(n, &n->layers[i]);
@@ -151,14 +152,14 @@ void stage_clear_gradients(const struct network *n)
         clear_before(n);
 }
 
-/* With --same-bits a group's gradients are zero when it begins, and go to those of earlier leaves
- * when it ends. */
-static bool begins_leaf(const struct pass *p)
+/* With --same-bits a gradient group's gradients are cleared when it begins, and added to those of
+ * earlier groups when it ends. */
+static bool begins_group(const struct pass *p)
 {
     return p->net->same_bits && !p->net->is_sharded && !p->add;
 }
 
-static void end_leaf(const struct pass *p, struct pairwise_range r, const float *span)
+static void end_group(const struct pass *p, struct pairwise_range r, const float *span)
 {
     if (p->ends_group && !p->net->is_sharded)
         pairwise_sum_add(p->net->pairwise, r, p->group, span + r.at, &p->net->k);
@@ -182,8 +183,8 @@ static void move_linear(struct linear *l, ptrdiff_t by)
     move(&l->bias_grad, by);
 }
 
-/* A layer whose gradients are computed in `span` of fold, as they are bound for its sum: what is
- * written where it belongs is not copied there. */
+/* The layer with its gradients moved to `span`, a span of the pairwise sum. Kernels write
+ * gradients directly to the span, so they are not copied there. */
 static struct network_layer layer_in(const struct network *n, const struct network_layer *y,
                                      const float *span)
 {
@@ -207,7 +208,7 @@ static float *span_of(const struct pass *p)
     return p->net->same_bits && !p->net->is_sharded ? pairwise_sum_place(f, p->group) : f->sum;
 }
 
-/* The last microbatch has added to the gradients of a unit. */
+/* Report that the last microbatch has added to the gradients of a unit. */
 static void is_final(const struct pass *p, int unit)
 {
     if (p->reduction)
@@ -223,16 +224,17 @@ void stage_loss(const struct pass *p, struct activations *s, float scale, double
     stage_logits(p, s);
     vocab_parallel_loss_forward(p, s, total);
     fsdp_units_clear(p->units, n->last_unit);
-    if (begins_leaf(p))
+    if (begins_group(p))
         clear_norm(n, &n->final_norm);
     vocab_parallel_loss_backward(p, s, scale);
-    end_leaf(p, n->after[0], n->pairwise->sum);
-    end_leaf(p, n->after[1], n->pairwise->sum);
+    end_group(p, n->after[0], n->pairwise->sum);
+    end_group(p, n->after[1], n->pairwise->sum);
     fsdp_units_reduce(p->units, n->last_unit, FSDP_UNITS_AFTER, p->group);
     is_final(p, LAYER_LAST);
 }
 
-/* A layer forward from its input, without the product whose result backward does not need. */
+/* Run a layer forward again from its input, without the last product, whose result backward does
+ * not need. */
 static void run_again(const struct pass *p, const struct network_layer *y,
                       struct activations_layer *layer)
 {
@@ -242,7 +244,7 @@ static void run_again(const struct pass *p, const struct network_layer *y,
     mlp_block_forward(p, y, layer, NULL);
 }
 
-/* Back through layer number i of this rank. */
+/* The backward pass of layer number i of this rank. */
 static void layer_backward(const struct pass *p, int i, struct activations_layer slot)
 {
     const struct network *n = p->net;
@@ -253,11 +255,11 @@ static void layer_backward(const struct pass *p, int i, struct activations_layer
     if (n->recompute == RECOMPUTE_FULL)
         run_again(p, &y, &slot);
     fsdp_units_clear(p->units, y.unit);
-    if (begins_leaf(p))
+    if (begins_group(p))
         clear_layer(n, &y);
     mlp_block_backward(p, &y, &slot);
     attention_block_backward(p, &y, &slot);
-    end_leaf(p, y.grads, span);
+    end_group(p, y.grads, span);
     fsdp_units_reduce(p->units, y.unit, FSDP_UNITS_LAYER, p->group);
     is_final(p, n->layer_numbers[i]);
 }
@@ -272,10 +274,10 @@ void stage_backward(const struct pass *p, int vstage, struct activations *s)
     if (!is_first(n, vstage))
         return;
     fsdp_units_clear(p->units, n->first_unit);
-    if (begins_leaf(p))
+    if (begins_group(p))
         clear_before(n);
     vocab_parallel_embedding_backward(p, s->ids);
-    end_leaf(p, n->before, n->pairwise->sum);
+    end_group(p, n->before, n->pairwise->sum);
     fsdp_units_reduce(p->units, n->first_unit, FSDP_UNITS_BEFORE, p->group);
     is_final(p, LAYER_FIRST);
 }

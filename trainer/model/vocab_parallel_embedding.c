@@ -6,7 +6,7 @@ struct rows {
     int64_t first, n;
 };
 
-/* A run of them that are neighbours in one sequence. */
+/* Some of them that follow each other in one sequence. */
 struct embedding_run {
     int64_t row, n, position; /* row: from the first; position: of the run's first token */
 };
@@ -54,7 +54,7 @@ static void positions_backward(const struct network *n, struct rows rows, const 
         add(n, n->positions_grad + r.position * h, dx + r.row * h, r.n * h);
 }
 
-/* The rows of ids in this rank's part of the vocabulary; zero elsewhere. */
+/* Look up the ids in this rank's part of the vocabulary; rows of other ids are zero. */
 static void look_up(const struct pass *p, float *x, const int32_t *ids)
 {
     const struct network *n = p->net;
@@ -105,7 +105,7 @@ void vocab_parallel_embedding_backward(const struct pass *p, const int32_t *ids)
         comm_all_gather(n->embedding_tp, n->k.queue, n->whole, dx, p->residual_rows * h, DTYPE_F32);
         dx = n->whole;
     }
-    if (n->positions && n->same_bits) /* every rank has all of it: no sum is needed */
+    if (n->positions && n->same_bits) /* every rank has all rows, so no sum is needed */
         positions_backward(n, (struct rows){ 0, p->rows }, dx);
     for (int s = 0; s < n->shards; s++) {
         struct embedding_backward a = { .dtable = n->embedding_grad + s * n->embedding_stride,

@@ -10,7 +10,7 @@ void vocab_parallel_loss_logits(const struct pass *p, struct activations *s,
     linear_column_forward(&n->head, p->scratch->ffn_scratch, s->normed, p->rows);
 }
 
-/* Logits of a shard in scratch wide, and the columns that they are. */
+/* Logits of a shard in scratch ffn_scratch, and which columns they are. */
 struct shard {
     float *logits;
     int64_t first, cols;
@@ -24,7 +24,7 @@ static struct shard shard_of(const struct pass *p, int i)
     return s;
 }
 
-/* Over the shards of this rank. */
+/* The largest logit of each row over the shards of this rank. */
 static void find_max(const struct pass *p, float *row_max)
 {
     const struct kernel_queue *k = &p->net->k;
@@ -40,7 +40,7 @@ static void find_max(const struct pass *p, float *row_max)
     }
 }
 
-/* Sums of exponentials and targets' logits; row_max is that of all ranks. */
+/* Sums of exponentials, and targets' logits; w->row_max is over all ranks. */
 static void sum_up(const struct pass *p, const int32_t *targets, float *row_sums)
 {
     const struct activations_scratch *w = p->scratch;
@@ -65,7 +65,7 @@ static void sum_up(const struct pass *p, const int32_t *targets, float *row_sums
                                                        2 * p->rows });
 }
 
-/* Over the ranks of the tensor group. */
+/* Reduce over the tp ranks. */
 static void reduce(const struct network *n, float *x, int64_t count, enum comm_op op)
 {
     if (n->head.tp && comm_size(n->head.tp) > 1)

@@ -10,18 +10,18 @@
 #include "trainer/model/pass.h"
 #include "trainer/model/residual.h"
 
-/* From s->x, which with `in` becomes the residual, to scratch wide: this rank's columns of the
- * logits, [shards][rows][net.logit.each]; a shard's matrix is dense, as wide as
- * network_vocab_rows_of says. */
+/* s->x with `in` becomes the residual. scratch ffn_scratch gets this rank's columns of the logits,
+ * [shards][rows][net.logit.each]. A shard's matrix is dense, and its width is that of
+ * network_vocab_rows_of. */
 void vocab_parallel_loss_logits(const struct pass *p, struct activations *s,
                                 const struct residual_pending *in);
 
-/* After vocab_parallel_loss_logits, which it overwrites: *total gets the sum over rows of -log
- * softmax at the target; the same on every tp rank. */
+/* After vocab_parallel_loss_logits, whose result it overwrites: *total gets the sum over rows of
+ * -log softmax at the target, the same on every tp rank. */
 void vocab_parallel_loss_forward(const struct pass *p, const struct activations *s, double *total);
 
-/* After vocab_parallel_loss_forward: scratch dx gets the gradient of the residual s->x. scale: what
- * one row's loss counts for in the step's loss. */
+/* After vocab_parallel_loss_forward: scratch dx gets the gradient of the residual s->x. scale: the
+ * weight of one row's loss in the step's loss. */
 void vocab_parallel_loss_backward(const struct pass *p, struct activations *s, float scale);
 
 #endif

@@ -27,7 +27,8 @@ static uint64_t key_of(uint64_t seed, const char *name)
     return mix(h ^ mix(seed + UINT64_C(0x9e3779b97f4a7c15)));
 }
 
-/* Numbers 2 index and 2 index + 1 of the residual, in (0, 1] and [0, 1), through Box and Muller. */
+/* A normal number by Box and Muller, from numbers 2 index and 2 index + 1 of the sequence, in (0,
+ * 1] and [0, 1). */
 static double normal_at(uint64_t key, int64_t index)
 {
     uint64_t step = UINT64_C(0x9e3779b97f4a7c15), n = 2 * (uint64_t)index + 1;
@@ -49,7 +50,7 @@ struct weight_range {
     int64_t first, n;
 };
 
-/* Normal numbers, to the host memory `out`. */
+/* Write normal numbers to the host memory `out`. */
 static void fill_normal(float *out, const struct weight_range *w, double std, uint64_t seed)
 {
     const struct box *b = w->box;

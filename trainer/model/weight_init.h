@@ -1,7 +1,7 @@
 /*
- * trainer/model/weight_init.h - random starts that depend on (seed, tensor name, global index)
- * alone, so that a model begins with the same weights at every layout. Matrices are N(0, init_std),
- * norms 1, biases 0.
+ * trainer/model/weight_init.h - random weights that depend only on (seed, tensor name, global
+ * index), so that a model begins with the same weights at every layout. Matrices are N(0,
+ * init_std), norms 1, biases 0.
  */
 #ifndef TRAINER_MODEL_WEIGHT_INIT_H
 #define TRAINER_MODEL_WEIGHT_INIT_H
@@ -9,8 +9,8 @@
 #include "layout/model.h"
 #include "trainer/data_parallel/params.h"
 
-/* Fill the weights (masters in bf16) that this rank owns; bucket_transfer_start_weights sends them.
- * TP_E_NOMEM, or the device's failure. */
+/* Fill the weights (in bf16 the masters) that this rank owns; bucket_transfer_start_weights sends
+ * them. TP_E_NOMEM, or the device's failure. */
 tp_status weight_init(const struct params *p, const struct layout *l, const struct model *m,
                       uint64_t seed, struct tp_err *err);
 

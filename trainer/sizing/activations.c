@@ -1,7 +1,7 @@
 /* trainer/sizing/activations.c - see trainer/sizing/activations.h. */
 #include "trainer/sizing/activations.h"
 
-/* Where a layer's buffers are taken from, and what for. */
+/* The pools that a layer's buffers are taken from, and the buffers' kind. */
 struct place {
     const struct rank_dims *dims;
     struct buffer_pools *pools;
@@ -18,7 +18,7 @@ static int64_t rows_of(const struct rank_dims *d)
     return d->sequences * d->seq;
 }
 
-/* Of the residual: with sp a rank has a part of the rows. */
+/* Rows of the residual: with sp a rank has a part of them. */
 static int64_t residual_rows(const struct rank_dims *d)
 {
     return rows_of(d) / d->split;
@@ -35,7 +35,7 @@ static float *take_floats(const struct place *p, int64_t n)
     return buffer_pool_take(&p->pools->own, p->kind, n, sizeof(float));
 }
 
-/* Floats that collectives reach. */
+/* n floats for collectives. */
 static float *take_shared(const struct place *p, int64_t n)
 {
     return buffer_pool_take(&p->pools->shared, p->kind, n, sizeof(float));
@@ -43,7 +43,7 @@ static float *take_shared(const struct place *p, int64_t n)
 
 /* ---- what a microbatch keeps ---- */
 
-/* What attention leaves. */
+/* The results of attention. */
 static void attended_take(struct activations_layer *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
@@ -53,7 +53,7 @@ static void attended_take(struct activations_layer *s, const struct place *p)
     s->lse = take_floats(p, parts * d->heads);
 }
 
-/* Everything but x; what attention leaves only where it is kept. */
+/* Everything but x. With selective recomputation the results of attention are not kept. */
 static void layer_take(struct activations_layer *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
@@ -116,7 +116,7 @@ static void ring_attention_take(struct ring_buffers *r, const struct place *p)
     }
 }
 
-/* Gradients of the residual; with pipelines they are sent. */
+/* Gradients of the residual; in a pipeline they are sent. */
 static void residual_grads_take(struct activations_scratch *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
@@ -130,7 +130,7 @@ static void residual_grads_take(struct activations_scratch *s, const struct plac
     s->dnormed = take_shared(p, n);
 }
 
-/* Of gradients of a part's width. */
+/* Scratch that is as wide as a tensor shard's part. */
 static void wide_take(struct activations_scratch *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;

@@ -1,15 +1,15 @@
 /*
- * trainer/sizing/activations.h - what a microbatch leaves between its forward and its backward
- * pass, and the scratch that layers use one after another.
+ * trainer/sizing/activations.h - what a microbatch keeps from its forward to its backward pass,
+ * and the scratch that layers use one after another.
  *
- * rows = sequences * tokens of a microbatch that this rank has. Per layer, in elements: rows * (4 h
- * + (2 q + 2 kv + 3 f of this rank)), Korthikanti et al. 2022 without dropout and without stored
- * attention scores, plus three floats a row (two norms, and one log-sum-exp a head). A schedule
- * with several microbatches in flight has several slots and one scratch.
+ * rows = sequences * tokens of a microbatch that this rank has. Per layer, in elements: rows * (4
+ * h + (2 q + 2 kv + 3 f of this rank)), Korthikanti et al. 2022 without dropout and without stored
+ * attention scores, plus three floats per row (two norms, and one log-sum-exp per head). A
+ * schedule with several microbatches in flight has several slots and one scratch.
  *
  * `type` below is the run's dtype: f32 or bf16. With --same-bits a rank has several tensor shards:
- * what has the width of a part (qkv, attended, lse, up, hidden; wide, dqkv, narrow) is
- * [shards][rows][width of a shard].
+ * a buffer that is as wide as a shard's part (qkv, attended, lse, up, hidden; ffn_scratch, dqkv,
+ * bf16_scratch) is [shards][rows][width of a shard].
  */
 #ifndef TRAINER_SIZING_ACTIVATIONS_H
 #define TRAINER_SIZING_ACTIVATIONS_H
@@ -21,7 +21,7 @@ struct comm_request; /* comm/collective.h */
 
 struct activations_layer {
     float *x;       /* [rows][h] the residual that enters the layer; for collectives */
-    float *stats;   /* [2][rows] of attn_norm; root mean square: [1][rows] */
+    float *stats;   /* [2][rows] of attn_norm; for RMS norm [1][rows] */
     void *normed;   /* [rows][h] type: attn_norm(x) */
     void *qkv;      /* [rows][qkv_width] type, rotated */
     void *attended; /* [rows][q_width] type */
@@ -29,57 +29,58 @@ struct activations_layer {
     float *mid;     /* [rows][h] the residual between the blocks; for collectives */
     float *mid_stats;
     void *mid_normed; /* [rows][h] type: mlp_norm(mid) */
-    float *up;        /* [rows][up_width] gate and up, or up; backward, in fp32: their gradients */
-    void *hidden;     /* [rows][ffn] type: silu(gate) * up, or gelu(up) */
+    float *up;    /* [rows][up_width] gate and up, or up; in fp32 backward overwrites them by their
+                     gradients */
+    void *hidden; /* [rows][ffn] type: silu(gate) * up, or gelu(up) */
 };
 
-/* With recomputation a slot keeps x of its layers alone, and scratch has one of everything else;
- * with that of attention alone scratch has one of attended and lse. */
+/* With full recomputation a slot keeps only x of its layers, and scratch has one of everything
+ * else. With selective recomputation scratch has one attended and one lse. */
 struct activations {
     int32_t *ids, *targets; /* [rows] */
     struct activations_layer *layers;
-    float *x;                  /* [rows][h] that leaves the last layer; for messages */
-    struct comm_request *sent; /* x, to the next stage; with pipelines */
+    float *x;                  /* [rows][h] the output of the last layer; for messages */
+    struct comm_request *sent; /* the message with x to the next stage; in pipelines */
     float *stats;
     void *normed; /* final_norm(x): what the head reads */
 };
 
-/* Ring attention: keys and values on their way, one block in use and one that the next rank may
- * still be reading. */
+/* Ring attention: two blocks of keys and values. One is in use; the next rank may still be reading
+ * the other. */
 struct ring_buffers {
     void *kv[2];   /* [rows][2 kv_width] type: keys, values; for messages */
     float *dkv[2]; /* their gradients */
     struct comm_request *kv_sent[2], *dkv_sent[2];
 };
 
-enum { SCRATCH_DX_BUFFERS = 2 }; /* with pipelines: one in use, one on its way */
+enum { SCRATCH_DX_BUFFERS = 2 }; /* in pipelines: one in use, one being sent */
 
 struct activations_scratch {
     float *dx; /* [rows][h] gradient of the residual: one of dx_buffers */
-    float *dx_buffers[SCRATCH_DX_BUFFERS]; /* with pipelines both, and memory for messages */
-    struct comm_request *sent[SCRATCH_DX_BUFFERS]; /* each, to the stage before; with pipelines */
+    float *dx_buffers[SCRATCH_DX_BUFFERS];         /* one; in pipelines both, for messages */
+    struct comm_request *sent[SCRATCH_DX_BUFFERS]; /* in pipelines: to the previous stage */
     int dx_next;
     float *dnormed;         /* [rows][h] gradient of a norm's output; for collectives */
-    float *ffn_scratch;     /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row layer's
-                        input */
-    float *dqkv;            /* [rows][qkv_width]; forward in bf16: before rounding */
+    float *ffn_scratch;     /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row-parallel
+                               layer's input */
+    float *dqkv;            /* [rows][qkv_width]; in bf16 also qkv before it is rounded */
     uint16_t *bf16_scratch; /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
     uint16_t *dy;           /* bf16: [rows][h] rounded dx */
-    struct activations_layer layer; /* with recomputation: of the layer that is computed, without x;
-                                or only attended and lse */
+    struct activations_layer layer; /* recomputation: of the current layer, without x; selective:
+                                       only attended and lse */
     float *row_max;                 /* [rows] of the loss; for collectives */
     float *row_sums;  /* [2][rows]: sums of exponentials, logits of targets; for collectives */
-    float *part_sums; /* with several shards: [shards] of them */
+    float *part_sums; /* with several shards: row_sums of each */
     float *blocks;    /* --same-bits: [blocks][stats][h], gradients of blocks of the residual's
                          rows; for collectives */
     struct ring_buffers ring; /* with cp */
     float *whole;             /* with sp: [rows][h] for collectives */
-    float *sums;              /* with several shards: [shards][rows][h], what is to be added up */
+    float *sums;              /* with several shards: [shards][rows][h], terms of a sum */
     float *rope;              /* the rotary table of the rank's tokens (kernels/rope.h) */
 };
 
-/* Take the buffers of n slots, which have room for d->stage_layers layers each. While counting,
- * one slot with one layer is enough. */
+/* Take the buffers of n slots; each slot has room for d->stage_layers layers. While counting, one
+ * slot with one layer is enough. */
 void activations_take(struct activations *slots, int64_t n, const struct rank_dims *d,
                       struct buffer_pools *p);
 

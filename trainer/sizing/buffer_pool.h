@@ -11,12 +11,12 @@
 
 /* What a buffer is for. */
 enum buffer_kind {
-    BUFFER_WEIGHTS,     /* what this rank keeps of them, in the run's dtype */
+    BUFFER_WEIGHTS,     /* the weights that this rank keeps, in the run's dtype */
     BUFFER_MASTERS,     /* bf16: the weights in fp32 */
-    BUFFER_GRADS,       /* that a step sums up */
+    BUFFER_GRADS,       /* gradients that a step sums */
     BUFFER_MOMENTS,     /* of AdamW */
-    BUFFER_BUCKETS,     /* zero1: gradients and weights on their way */
-    BUFFER_UNITS,       /* zero3: weights and gradients of one FSDP unit, and on their way */
+    BUFFER_BUCKETS,     /* zero1: gradients and weights while they are sent */
+    BUFFER_UNITS,       /* zero3: weights and gradients of one FSDP unit, and while they are sent */
     BUFFER_ACTIVATIONS, /* kept from a forward to its backward pass */
     BUFFER_WORKSPACE,   /* used by one layer after another */
     BUFFER_NUMBERS,     /* losses and norms */
@@ -28,23 +28,23 @@ enum buffer_kind {
 struct buffer_pool {
     char *base;    /* NULL: it only counts */
     int64_t used;  /* bytes; INT64_MAX after an overflow */
-    int64_t times; /* counting: each buffer counts so often; 0: once */
+    int64_t times; /* while counting: each buffer counts this many times; 0: once */
     int64_t bytes[BUFFER_KINDS];
 };
 
 /* The memory of a rank. */
 struct buffer_pools {
-    struct buffer_pool shared; /* that collectives reach */
+    struct buffer_pool shared; /* for collectives */
     struct buffer_pool own;
     struct buffer_pool pinned; /* of the host, for copies to and from the device */
 };
 
-/* n elements of `size` bytes, 64-byte aligned; NULL while counting. Memory is zero at first. */
+/* n elements of `size` bytes, 64-byte aligned; NULL while counting. The memory is zero at first. */
 void *buffer_pool_take(struct buffer_pool *p, enum buffer_kind kind, int64_t n, int64_t size);
 
-/* For code that takes the same buffers n times: returns how often to do it. That is n, or, where
- * the pools only count, once (0 for n 0), and what is taken until buffer_pools_repeat_end counts n
- * times. May be nested. */
+/* For code that takes the same buffers n times. Returns how many times to run it: n; or once if
+ * the pools only count (but 0 for n = 0), and then the buffers that are taken until
+ * buffer_pools_repeat_end count n times. Calls may be nested. */
 int64_t buffer_pools_repeat(struct buffer_pools *p, int64_t n);
 void buffer_pools_repeat_end(struct buffer_pools *p, int64_t n);
 

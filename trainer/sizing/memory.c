@@ -8,12 +8,12 @@
 
 enum {
     ATTENTION_ROWS = 64, /* of scores at a time: kernels/cpu/attention.c's block */
-    /* measured: program and libraries, code that oneDNN generates and what it packs operands into,
+    /* measured: program and libraries, the code that oneDNN generates and its packed operands,
      * small buffers of collectives; 18 MiB with one thread, 30 with two */
     PROGRAM_BYTES = 36 << 20,
     /* measured: HDF5 and OpenSSL while they write, and a manifest */
     SAVING_BYTES = 10 << 20,
-    /* around a page of another rank that a rank touches the kernel maps neighbours too */
+    /* when a rank touches a page of another rank, the kernel also maps the pages around it */
     FAULT_AROUND_BYTES = 64 << 10,
     BUCKET_BYTES = 4 * PARAM_BUCKET,
 };
@@ -48,8 +48,8 @@ static const struct param_units *find_units(struct memory_model *mm, const struc
     return &mm->units;
 }
 
-/* Whether nothing below can overflow: a bound that is generous by some powers of two, because sizes
- * that any machine could have are many more below it. */
+/* Whether nothing below can overflow. The bound refuses some sizes that would not overflow, but
+ * real machines are far smaller than those. */
 static bool is_countable(const struct model *m, const struct workload *w, const struct spec *s)
 {
     double heads = m->heads + 2.0 * m->kv_heads + 2.0 * w->same_bits;
@@ -89,7 +89,7 @@ bool memory_rank_count(struct memory_rank *out, struct memory_model *mm, const s
 
 /* ---- what is not taken from pools ---- */
 
-/* The attention kernel's own memory, of one thread: a head's keys and values, and a block of rows
+/* The attention kernel's own memory for one thread: a head's keys and values, and a block of rows
  * of scores with their gradients, in bf16 also rounded. */
 static int64_t attention_bytes(const struct rank_dims *d)
 {
@@ -102,8 +102,8 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Resident pages of the other ranks' buffers: of each buffer that n ranks reduce together a rank
- * sums its part in all of them. */
+/* Pages of other ranks' buffers that are resident in this rank: when n ranks reduce a buffer, each
+ * rank sums one part of it, and reads this part in all n copies. */
 static int64_t foreign_bytes(int64_t n, int64_t bytes, int64_t buffers)
 {
     return (n - 1) * least(bytes, bytes / n + buffers * (int64_t)FAULT_AROUND_BYTES);
@@ -126,7 +126,7 @@ static int64_t overhead_of(const struct memory_rank *r, const struct spec *s)
            foreign_bytes(zero ? s->cp : 1, 4 * r->params.n_owned, 1) + ring;
 }
 
-/* A copy of the state: replicas share the writing. */
+/* A copy of the state. Replicas share the writing, so each copies a part. */
 static int64_t staging_of(const struct memory_need *n, const struct memory_rank *r,
                           const struct spec *s)
 {

@@ -1,8 +1,9 @@
 /*
- * trainer/sizing/memory.h - bytes that a rank of tp-train needs, before anything is allocated.
+ * trainer/sizing/memory.h - the bytes that a rank of tp-train needs, counted before anything is
+ * allocated.
  *
- * They are counted by the code that takes the buffers (trainer/sizing/buffer_pool.h). A layer is
- * counted once, so the cost does not depend on the number of layers or ranks.
+ * The code that takes the buffers counts them (trainer/sizing/buffer_pool.h). A layer is counted
+ * once, so the cost does not depend on the number of layers or ranks.
  */
 #ifndef TRAINER_SIZING_MEMORY_H
 #define TRAINER_SIZING_MEMORY_H
@@ -31,13 +32,13 @@ struct memory_need {
 /* 2 EiB. */
 #define MEMORY_MOST (INT64_MAX / 4)
 
-/* A model of which ranks are counted. Not for several threads at a time: it keeps what it counted
- * last. */
+/* A model whose ranks are counted. It keeps the last count, so only one thread at a time uses it.
+ */
 struct memory_model {
     const struct model *model; /* borrowed */
     struct rank_dims_cuts cuts;
     struct param_tensors tensors;
-    struct param_units units; /* of the last question */
+    struct param_units units; /* of the last count */
     bool has_units;
 };
 
@@ -45,7 +46,7 @@ struct memory_model {
 tp_status memory_model_make(struct memory_model *out, const struct model *m, struct arena *arena,
                             struct tp_err *err);
 
-/* What the first rank of a pipeline stage takes; no other rank of the stage takes more. */
+/* What the first rank of a pipeline stage needs; no other rank of the stage needs more. */
 struct memory_rank {
     struct rank_dims dims;
     struct param_sizes params;
@@ -56,14 +57,14 @@ struct memory_rank {
 bool memory_rank_count(struct memory_rank *out, struct memory_model *mm, const struct spec *s,
                        const struct workload *w, int pp);
 
-/* Stages of which one has the largest rank, in ascending order; returns how many. */
+/* The stages of which one has the largest rank, in ascending order. Returns their number. */
 enum { MEMORY_STAGES = 3 };
 int memory_stages(int out[MEMORY_STAGES], int pp);
 
-/* The need of the largest rank, with one kernel thread, cut as the model's plan says. A batch that
- * is not known, or too small for a microbatch a rank, stands for as many of those as a pipeline can
- * keep. saves: checkpoints, from a copy of the state. What cannot be counted in 64 bits is
- * MEMORY_MOST in total. */
+/* What the largest rank needs with one kernel thread and the cuts of the model's plan. If the
+ * batch is not known, or too small for one microbatch per rank, the number of microbatches is the
+ * most that a pipeline can keep. saves: the run saves checkpoints, from a copy of the state. total
+ * is MEMORY_MOST when the bytes cannot be counted in 64 bits. */
 struct memory_need memory_estimate(struct memory_model *mm, const struct spec *s,
                                    const struct workload *w, bool saves);
 

@@ -31,7 +31,7 @@ static int64_t round_up(int64_t n, int64_t to)
 
 /* ---- one unit ---- */
 
-/* A unit whose entries are added up, and its last bucket, which is not closed yet. */
+/* A unit while its entries are counted, and its last bucket, which is not closed yet. */
 struct unit_count {
     const struct param_rank *rank;
     const struct tensor *tensors;
@@ -76,8 +76,8 @@ static void count_entry(struct unit_count *c, const struct param *q)
     param_pack(&c->bucket_bytes, bytes, q->begins_group);
 }
 
-/* Where ZeRO partitions a tensor of several shards, another owner's rows may be in more of them
- * than the first one's, and begin on as many cache lines. */
+/* When ZeRO partitions a tensor that has several shards, another owner's rows may be in more
+ * shards than the first owner's. In each shard they begin on a cache line. */
 static int64_t owners_gap(const struct param_rank *r, int n_shards)
 {
     return r->n_owners > 1 && n_shards > 1 ? (int64_t)n_shards * PARAM_GAP : 0;
@@ -109,7 +109,7 @@ static void count_group(struct unit_count *c, int first, int n, bool copy)
     }
 }
 
-/* The tensors of `layer`; copy: the embedding's copy on the last stage alone. */
+/* The tensors of `layer`; copy: only the embedding's copy on the last stage. */
 static struct param_unit count_unit(const struct param_rank *r, const struct tensor *tensors,
                                     int n_tensors, int layer, bool copy)
 {
@@ -146,7 +146,7 @@ struct param_units param_units_count(const struct param_tensors *t, const struct
 
 /* ---- a rank ---- */
 
-/* What a rank has before, of, and after its layers; a part that it has not is empty. */
+/* A rank's parameters before, in and after the layers. A part that it does not have is empty. */
 struct stage_units {
     const struct param_units *units;
     struct param_unit before, layer, after;
@@ -173,7 +173,7 @@ static void add_buckets(struct param_buckets *to, const struct param_buckets *b,
     to->weight_bytes = most(to->weight_bytes, b->weight_bytes);
 }
 
-/* Buckets of n_layers whole layers; one less than full may be the last. */
+/* Buckets of whole layers; the last one may not be full. */
 static struct param_buckets layer_buckets(const struct stage_units *x)
 {
     const struct param_unit *u = &x->layer;
@@ -185,7 +185,7 @@ static struct param_buckets layer_buckets(const struct stage_units *x)
                                    .weight_bytes = layers * u->owned_bytes };
 }
 
-/* As param_bucket_takes fills them. */
+/* Count the buckets that param_bucket_takes makes. */
 static struct param_buckets count_buckets(const struct stage_units *x, bool is_one)
 {
     const struct param_unit *a = &x->before, *y = &x->layer, *b = &x->after;
@@ -207,8 +207,9 @@ static struct param_buckets count_buckets(const struct stage_units *x, bool is_o
     return all;
 }
 
-/* The largest FSDP unit: a layer, or what is before or after the layers. Both are one where the
- * head uses the embedding's weights, which are there on a single stage, or copied to the last. */
+/* The largest FSDP unit: a layer, or what is before or after the layers. If the head uses the
+ * embedding's weights, before and after are one unit: a single stage has these weights, and the
+ * last of several stages has a copy. */
 static int64_t largest(const struct stage_units *x, int64_t before, int64_t layer, int64_t after)
 {
     return most(layer, x->units->rank.ties ? before + after : most(before, after));

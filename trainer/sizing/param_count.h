@@ -1,6 +1,6 @@
 /*
- * trainer/sizing/param_count.h - how much memory a rank's parameters take, from the tensors of one
- * layer: its layers are alike, so what one takes counts as often as the rank has layers.
+ * trainer/sizing/param_count.h - how much memory a rank's parameters need, from the tensors of one
+ * layer. All layers are the same, so one is counted, times the number of the rank's layers.
  */
 #ifndef TRAINER_SIZING_PARAM_COUNT_H
 #define TRAINER_SIZING_PARAM_COUNT_H
@@ -22,7 +22,7 @@ struct param_tensors {
 tp_status param_tensors_list(struct param_tensors *out, const struct model *m, struct arena *arena,
                              struct tp_err *err);
 
-/* What an owner's part of a bucket takes at most, and how many buckets there are. */
+/* How many buckets there are, and the largest part of a bucket that an owner has. */
 struct param_buckets {
     int64_t n, grads, weight_bytes;
 };
@@ -32,14 +32,14 @@ struct param_unit {
     int64_t n_entries, n;               /* n: elements, without gaps */
     int64_t elements, vectors, partial; /* in the spans */
     int64_t owned, owned_partial;       /* of the first owner */
-    int64_t owned_grads, owned_bytes;   /* in a pack that has all of it */
-    int64_t table, owned_table;         /* of the embedding */
-    int64_t rows;                       /* that count in the norm */
-    int64_t places;                     /* numbers of the norm, of all ranks of a stage */
+    int64_t owned_grads, owned_bytes;   /* in a pack of the whole unit */
+    int64_t table, owned_table;         /* up to the embedding's end */
+    int64_t rows;                       /* counted in the norm */
+    int64_t places;                     /* numbers of the norm, for all ranks of a stage */
     struct param_buckets buckets;       /* when it has buckets of its own */
 };
 
-/* The parts of a model as the first rank of a stage has them. */
+/* The parts of a model, as far as the first rank of a stage has them. */
 struct param_units {
     struct param_rank rank;
     struct param_unit before, copy, layer, after; /* copy: of the embedding, on the last stage */

@@ -25,7 +25,8 @@ bool param_rank_is_sharded(const struct param_rank *r)
 
 /* ---- groups of tensors ---- */
 
-/* Whether tensor t goes straight behind the one before it: they are one matrix to the products. */
+/* Whether tensor t directly follows the one before it, because the products use both as one
+ * matrix. */
 static bool joins_previous(const struct tensor *tensors, int t)
 {
     enum tensor_role before = t > 0 ? tensors[t - 1].role : ROLE_NONE;
@@ -64,14 +65,14 @@ int param_shards_of(const struct param_rank *r, const struct tensor *t, int *n)
 
 /* ---- entries ---- */
 
-/* What layers add, in fp32 always: norms, biases, learned positions. */
-static bool is_added(enum tensor_role role)
+/* Parameters that are always in fp32: norms, biases, learned positions. */
+static bool is_always_fp32(enum tensor_role role)
 {
     return tensor_role_is_bias(role) || role == ROLE_POSITIONS || role == ROLE_ATTENTION_NORM ||
            role == ROLE_MLP_NORM || role == ROLE_FINAL_NORM;
 }
 
-/* On the last stage the copy of the embedding is a head; a single stage has both in one. */
+/* On the last stage the copy of the embedding is the head; a single stage has both in one unit. */
 int param_unit_of(const struct param_rank *r, const struct tensor *t, bool copy)
 {
     if (t->layer == LAYER_FIRST && copy)
@@ -81,7 +82,7 @@ int param_unit_of(const struct param_rank *r, const struct tensor *t, bool copy)
     return t->layer;
 }
 
-/* The boxes of tensor t that tensor parallelism gives to (emulated) tp rank `shard`. */
+/* List the boxes of tensor t that (emulated) tp rank `shard` has. */
 static int list_tensor(struct param *out, const struct param_rank *r, const struct tensor *tensors,
                        int t, int shard, bool copy)
 {
@@ -93,9 +94,9 @@ static int list_tensor(struct param *out, const struct param_rank *r, const stru
                        .layer = tensor->layer,
                        .shard = shard,
                        .unit = param_unit_of(r, tensor, copy),
-                       .type = is_added(tensor->role) ? DTYPE_F32 : r->dtype,
+                       .type = is_always_fp32(tensor->role) ? DTYPE_F32 : r->dtype,
                        .decay = tensor->ndim >= 2,
-                       .summed = is_added(tensor->role) || tensor->role == ROLE_EMBEDDING,
+                       .summed = is_always_fp32(tensor->role) || tensor->role == ROLE_EMBEDDING,
                        .copy = copy,
                        .partial = r->spec.sp && r->spec.tp > 1 && tensor->placement.dim < 0 &&
                                   !r->same_bits,
@@ -127,8 +128,9 @@ int param_list_shard(struct param out[PARAM_SHARD_MAX], const struct param_rank 
     return listed;
 }
 
-/* What the entry has of the owner's boxes. Those are disjoint rows of the fused parts of a tensor,
- * and an entry lies within one part, so it meets at most one, in whole rows of its own. */
+/* The part of the entry that is in the owner's boxes. These boxes are disjoint rows of the fused
+ * parts of a tensor, and an entry is within one part. So it overlaps at most one box, in whole
+ * rows. */
 struct param_partition param_piece(const struct param_rank *r, const struct tensor *t,
                                    const struct param *q, int owner)
 {
@@ -149,7 +151,7 @@ struct param_partition param_piece(const struct param_rank *r, const struct tens
     return piece;
 }
 
-/* ---- where entries lie ---- */
+/* ---- positions of entries ---- */
 
 int64_t param_place(int64_t *end, int64_t n, bool joins)
 {

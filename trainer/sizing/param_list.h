@@ -1,14 +1,14 @@
 /*
- * trainer/sizing/param_list.h - the parameters that a rank has of a group of tensors, and where
- * they lie. The list of a whole rank (trainer/data_parallel/params.h) and its size
- * (trainer/sizing/param_count.h) are made of these.
+ * trainer/sizing/param_list.h - the parameters that a rank has of a group of tensors, and their
+ * positions in memory. The list of a whole rank (trainer/data_parallel/params.h) and its size
+ * (trainer/sizing/param_count.h) are made from these.
  *
- * Which box of which tensor a rank holds is what the layout says. q, k and v of a layer follow each
- * other without a gap, and so do gate and up: each such group is one matrix to the products.
+ * The layout says which box of which tensor a rank holds. q, k and v of a layer follow each other
+ * without a gap, and so do gate and up: the products use each such group as one matrix.
  *
- * With --same-bits N a rank of tp ranks has N / tp tensor shards: of every cut tensor (or group) it
- * has what each of N ranks would have, one after the other, each on a cache line of its own. Where
- * N is more than the KV heads several shards are copies of one another.
+ * With --same-bits N each of tp ranks has N / tp tensor shards: of every cut tensor (or group) it
+ * has the parts of N / tp of N ranks, one after the other. Each part begins on a cache line. If N
+ * is larger than the number of KV heads, several shards are copies of each other.
  */
 #ifndef TRAINER_SIZING_PARAM_LIST_H
 #define TRAINER_SIZING_PARAM_LIST_H
@@ -29,39 +29,38 @@ enum {
 /* Some rows of an entry. */
 struct param_partition {
     struct box box;
-    int64_t from, n;      /* elements in the spans that have all of the entry; n may be 0 */
-    int64_t to;           /* where it lies in its owner's spans */
-    int64_t packed;       /* in its owner's part of a pack, when its bucket's gradients are there */
-    int64_t grad;         /* in `grad`: where its owner's gradients are, once they are summed */
-    int64_t packed_bytes; /* in its part of a pack, when its bucket's weights are */
+    int64_t from, n;      /* elements, in the spans of whole entries; n may be 0 */
+    int64_t to;           /* its position in its owner's spans */
+    int64_t packed;       /* in its owner's part of a pack that has its bucket's gradients */
+    int64_t grad;         /* in `grad`: where its owner's gradients are after they are summed */
+    int64_t packed_bytes; /* in its owner's part of a pack that has its bucket's weights */
 };
 
 struct param {
-    int tensor;        /* index in the layout: group "param" */
-    int layer;         /* of that tensor, or LAYER_FIRST or LAYER_LAST */
-    int unit;          /* what it is ready with in a backward pass, and with zero3 gathered: layer,
-                          LAYER_FIRST or LAYER_LAST */
-    int part;          /* of a tensor that is fused of several: one entry each, without a gap */
-    int shard;         /* the tp rank, or with --same-bits the emulated one, whose part this is */
-    bool joins;        /* lies straight behind the entry before */
+    int tensor; /* index in the layout: group "param" */
+    int layer;  /* of that tensor, or LAYER_FIRST or LAYER_LAST */
+    int unit;   /* its gradient is ready with this unit's, and zero3 gathers it with this unit: a
+                   layer, LAYER_FIRST or LAYER_LAST */
+    int part;   /* of a fused tensor: each part has an entry, and there is no gap between them */
+    int shard;  /* the tp rank, or with --same-bits the emulated one, whose part this is */
+    bool joins; /* directly follows the previous entry */
     bool begins_group; /* is the first of its group of tensors */
     struct box box;
-    int64_t at, n;     /* elements, in every span of whole entries; n may be 0 */
-    int64_t vector_at; /* in `vectors` */
-    enum dtype type;   /* that layers read it as: bf16 for products, f32 what is added */
-    struct param_partition
-        own;      /* what this rank updates and keeps the moments of: all, or with ZeRO a part */
-    bool decay;   /* matrices, not norms */
-    bool summed;  /* kernels add to its gradient, and never replace it */
+    int64_t at, n;              /* elements, in every span of whole entries; n may be 0 */
+    int64_t vector_at;          /* in `vectors` */
+    enum dtype type;            /* that layers read: the run's dtype for products, else f32 */
+    struct param_partition own; /* what this rank updates: all, or with ZeRO a part */
+    bool decay;                 /* matrices, not norms */
+    bool summed;                /* kernels add to its gradient and never overwrite it */
     bool counted; /* in this rank's part of the gradient norm: of several tp ranks that hold the
                      same part, the first counts it */
     bool partial; /* with sp: each tp rank has the gradient of its own rows of the residual, until
-                     the step's end; with --same-bits they are added at once */
-    bool after;   /* the layers */
+                     the end of the step; with --same-bits they are added at once */
+    bool after;   /* its place in the model is after the layers */
     bool copy;    /* of a tensor that another stage holds: the embedding, for a tied head */
-    bool shared;  /* other tp ranks (or shards) hold the same part and see other heads' gradients */
+    bool shared;  /* other tp ranks (or shards) hold the same part, with other heads' gradients */
     int place;    /* --same-bits: in params.places, of its part of the gradient norm */
-    int64_t row;  /* and of its first row in params.rows */
+    int64_t row;  /* in params.rows, of its first row */
 };
 
 /* Whose parameters are listed. */
@@ -83,51 +82,51 @@ struct param_rank param_rank_make(const struct spec *s, int tp, enum dtype dtype
 /* zero3: this rank keeps no more than it owns. */
 bool param_rank_is_sharded(const struct param_rank *r);
 
-/* Tensor t and those behind it that are one matrix with it to the products: how many. */
+/* The number of tensors, from t on, that the products use as one matrix. */
 int param_group_size(const struct tensor *tensors, int n_tensors, int t);
 
-/* Whether pipelines put the tensor at both ends: an embedding that is the head too. The first stage
- * owns it, the last has a copy. */
+/* Whether both ends of a pipeline have the tensor: an embedding that is also the head. The first
+ * stage owns it, the last one has a copy. */
 bool param_is_at_both_ends(const struct param_rank *r, const struct tensor *t);
 
-/* What a tensor is gathered with by zero3: its layer, or what is before or after the layers. */
+/* The unit with which zero3 gathers a tensor: its layer, or what is before or after the layers. */
 int param_unit_of(const struct param_rank *r, const struct tensor *t, bool copy);
 
 /* List the entries of one shard of the group of n tensors that begins with tensors[first]. at,
- * vector_at, own and the numbers of the norm are left 0. copy: the group is another stage's.
- * Returns their number. */
+ * vector_at, own and the numbers of the norm are left 0. copy: another stage owns the group.
+ * Returns the number of entries. */
 int param_list_shard(struct param out[PARAM_SHARD_MAX], const struct param_rank *r,
                      const struct tensor *tensors, int first, int n, int shard, bool copy);
 
-/* The shards that the rank has of a group: the first, and in *n how many. */
+/* The shards of a group that the rank has: returns the first, and *n gets their number. */
 int param_shards_of(const struct param_rank *r, const struct tensor *t, int *n);
 
-/* What dp rank `owner` updates of an entry. The positions `to` and in packs are left 0. */
+/* The part of an entry that dp rank `owner` updates. The positions `to` and in packs are left 0. */
 struct param_partition param_piece(const struct param_rank *r, const struct tensor *t,
                                    const struct param *q, int owner);
 
-/* Place n elements behind *end, on a cache line unless they join what is there. Returns where they
- * begin; *end is behind them. */
+/* Place n elements after *end, on a cache line unless they join the elements there. Returns where
+ * they begin; *end is then after them. */
 int64_t param_place(int64_t *end, int64_t n, bool joins);
 
-/* Bytes of the weights of n elements in a pack, which begins them on a whole float where a group of
- * tensors begins. *end as param_place. */
+/* Place n_bytes of weights in a pack. A group of tensors begins at a whole float. Returns and *end
+ * as param_place. */
 int64_t param_pack(int64_t *end, int64_t n_bytes, bool begins_group);
 
 /* A bucket that is being filled from a rank's list. */
 struct param_bucket_fill {
-    bool is_whole_list; /* all of the list is smaller than a bucket */
+    bool is_whole_list; /* the whole list is smaller than a bucket */
     int layer;          /* of its first entry */
     bool begins_layer;  /* its first entry is the first of that layer */
     int64_t n;          /* elements */
 };
 
-/* Whether a bucket, which ends with an entry of `previous`, takes the next entry.
+/* Whether the next entry belongs in the bucket, whose last entry is of layer `previous`.
  *
- * A bucket is closed at about PARAM_BUCKET elements: few enough that most gradients are on their
- * way while backward still computes, enough that the cost of a call does not matter. It has whole
- * layers, or a part of one; so buckets are alike for all layers, and their sizes are known from
- * one. A group of tensors is in one bucket. */
+ * A bucket is closed at about PARAM_BUCKET elements. That is small enough that most gradients are
+ * sent while backward still computes, and large enough that the cost of a call does not matter. A
+ * bucket has whole layers, or a part of one layer. So buckets are the same for all layers, and the
+ * sizes of one layer's are enough. A group of tensors is in one bucket. */
 bool param_bucket_takes(const struct param_bucket_fill *b, int previous, const struct param *next);
 
 #endif

@@ -3,7 +3,7 @@
 
 enum { FLOAT = sizeof(float), HALF = sizeof(uint16_t) };
 
-/* Of a span of gradients that are summed up. */
+/* Elements of a span of summed gradients. */
 static int64_t sums_elements(const struct param_sizes *z)
 {
     return (z->is_sharded ? z->n_owned : z->n_elements) + z->n_head;

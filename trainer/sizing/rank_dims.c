@@ -12,8 +12,8 @@ static bool is_cut(const struct parallel_plan *plan, enum tensor_role role)
     return e && (e->cut == CUT_ROW || e->cut == CUT_VOCABULARY);
 }
 
-/* What a row-parallel layer reads is cut as its inputs are (parallel_plan_check), so the output
- * projection stands for all of attention and the down projection for the MLP. */
+/* The input of a row-parallel layer is cut as the layer is (parallel_plan_check). So the output
+ * projection's cut is that of all of attention, and the down projection's that of the MLP. */
 struct rank_dims_cuts model_cuts_of(const struct model *m)
 {
     const struct parallel_plan plan = parallel_plan_of(m);
@@ -30,9 +30,9 @@ static int64_t part_of(int64_t n, bool is_cut, int parts)
     return is_cut ? (n + parts - 1) / parts : n;
 }
 
-/* Passes of a microbatch through a virtual stage whose activations rank `pp` keeps at a time: those
- * before its first backward pass, in trainer/pipeline/schedule.h, and that one (Narayanan et al.
- * 2021). */
+/* The number of passes (of a microbatch through a virtual stage) whose activations rank `pp` keeps
+ * at the same time. By the schedule (trainer/pipeline/schedule.h) these are the forward passes of
+ * the warm-up and one more (Narayanan et al. 2021). */
 static int64_t slots_of(const struct spec *s, int pp, int64_t micros)
 {
     int64_t behind = s->pp - pp, all = micros * s->vpp, slots;
@@ -46,7 +46,7 @@ static int64_t slots_of(const struct spec *s, int pp, int64_t micros)
     return micros && all < slots ? all : slots;
 }
 
-/* The layers of rank `pp` of a pipeline, and what it keeps of them. */
+/* The layers of rank `pp` of a pipeline, and how many microbatches' activations it keeps. */
 static void count_layers(struct rank_dims *d, const struct model *m, const struct spec *s, int pp)
 {
     int64_t stages = (int64_t)s->pp * s->vpp;

@@ -1,9 +1,9 @@
 /*
  * trainer/sizing/rank_dims.h - the dimensions of a rank's part of a run: widths, rows, layers and
- * microbatches. Every buffer of activations has a size made of these.
+ * microbatches. The sizes of all buffers for activations follow from these.
  *
  * They are those of the first rank of a pipeline stage. Other ranks of the stage have the same, or
- * less where the vocabulary does not divide; they take the same buffers.
+ * less if the vocabulary does not divide; they use buffers of the same size.
  */
 #ifndef TRAINER_SIZING_RANK_DIMS_H
 #define TRAINER_SIZING_RANK_DIMS_H
@@ -30,7 +30,7 @@ struct rank_dims {
     int64_t seq;              /* tokens of a sequence; with cp those of this rank */
     int64_t hidden, head_dim; /* of the model */
     int norm_stats;           /* floats that a norm keeps for each row */
-    bool is_rotary;           /* positions are a table, not weights */
+    bool is_rotary;           /* positions come from a table, not from weights */
 
     bool is_first, is_last; /* has the embedding; has the head */
     bool is_pipeline;       /* there are several stages */
@@ -38,10 +38,10 @@ struct rank_dims {
     int split;              /* ranks that share the rows of the residual: tp with sp, else 1 */
     int n_layers;           /* of this rank */
     int stage_layers;       /* of its largest virtual stage */
-    int64_t n_slots;        /* microbatches that it keeps activations of at a time */
+    int64_t n_slots;        /* passes whose activations it keeps at the same time */
 
     bool same_bits;
-    int n_virtual, shards; /* tensor shards of the run, and of this rank: tp and 1 */
+    int n_virtual, shards; /* tensor shards of the run, of this rank; else tp and 1 */
 
     /* of one shard */
     int64_t heads, kv_heads, ffn;
@@ -50,8 +50,8 @@ struct rank_dims {
     int64_t table_rows, logit_rows;       /* of the embedding, of the head; 0 on other stages */
 };
 
-/* The dimensions of the first rank of stage `pp`. cuts: of m. When the batch is not known,
- * there are as many microbatches as a pipeline can keep. */
+/* The dimensions of the first rank of stage `pp`. cuts: of m. If the batch is not known, the
+ * number of microbatches is the most that a pipeline can keep. */
 struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cuts *cuts,
                                 const struct spec *s, const struct workload *w, int pp);
 

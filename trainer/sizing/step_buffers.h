@@ -15,7 +15,7 @@ struct step_optimizer {
 
 struct step_numbers {
     struct step_optimizer optimizer;
-    double loss;     /* the sum over microbatches; on the last stage */
+    double loss;     /* on the last stage: the sum over microbatches */
     double losses[]; /* of each microbatch, in order */
 };
 
