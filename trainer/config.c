@@ -52,7 +52,7 @@ static tp_status check_optimizer(const struct train_optimizer *o, struct tp_err 
         return tp_fail(err, TP_E_USAGE, "--lr %g and --min-lr %g must not be negative", o->lr,
                        o->min_lr);
     if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
-        return tp_fail(err, TP_E_USAGE, "--beta1 %g and --beta2 %g must lie in [0, 1)", o->beta1,
+        return tp_fail(err, TP_E_USAGE, "--beta1 %g and --beta2 %g must be in [0, 1)", o->beta1,
                        o->beta2);
     if (!(o->eps > 0))
         return tp_fail(err, TP_E_USAGE, "--eps %g must be more than 0", o->eps);
@@ -62,7 +62,7 @@ static tp_status check_optimizer(const struct train_optimizer *o, struct tp_err 
     return TP_OK;
 }
 
-/* The rules of layout/workload_check.h, and its microbatch where none was asked for. */
+/* Check by the rules of layout/workload_check.h, and fill in its microbatch if none is given. */
 static tp_status check_work(struct train_config *c, const struct model *m, struct tp_err *err)
 {
     const struct workload w = train_config_work(c);

@@ -1,6 +1,6 @@
 /*
- * trainer/process_groups.h - the communicators of a rank: one for each axis of the mesh, and some
- * for several axes.
+ * trainer/process_groups.h - the process groups of a rank: one for each axis of the mesh, and
+ * some for several axes.
  */
 #ifndef TRAINER_PROCESS_GROUPS_H
 #define TRAINER_PROCESS_GROUPS_H

@@ -159,7 +159,7 @@ static tp_status read_list_add_ckpt(struct read_list *w, const struct trainer *t
                 id = find_saved(m, GROUP_PARAM, tensor->name);
             if (id < 0 && find_saved(m, GROUP_PARAM, tensor->name) < 0)
                 return tp_fail(err, TP_E_USAGE,
-                               "%s has no tensor %s; give --plan as the run that saved it had it "
+                               "%s has no tensor %s; give the --plan of the run that saved it "
                                "(tp-ckpt show lists its names)",
                                dir, tensor->name);
             if (id < 0)

@@ -1,7 +1,7 @@
 /*
  * trainer/model/stage.h - the forward and backward passes of one microbatch through a virtual
- * stage of a rank. The schedule calls them for each microbatch and virtual stage;
- * each such pass has its own slot.
+ * stage of a rank. The schedule calls them for each microbatch and virtual stage; each such
+ * pass has its own slot.
  */
 #ifndef TRAINER_MODEL_STAGE_H
 #define TRAINER_MODEL_STAGE_H

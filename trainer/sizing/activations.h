@@ -29,8 +29,8 @@ struct activations_layer {
     float *mid;     /* [rows][h] the residual between the blocks; for collectives */
     float *mid_stats;
     void *mid_normed; /* [rows][h] type: mlp_norm(mid) */
-    float *up;    /* [rows][up_width] gate and up, or up; in fp32 backward overwrites them by their
-                     gradients */
+    float *up; /* [rows][up_width] gate and up, or up; in fp32 backward overwrites them with their
+                  gradients */
     void *hidden; /* [rows][ffn] type: silu(gate) * up, or gelu(up) */
 };
 
