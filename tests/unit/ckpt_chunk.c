@@ -35,7 +35,7 @@ Test(chunk, chunks_are_neither_too_large_nor_too_small)
     }
 }
 
-Test(chunk, edges_of_likely_cuts_are_edges_of_chunks)
+Test(chunk, boundaries_of_usual_cuts_are_boundaries_of_chunks)
 {
     struct rng r = rng_start("chunk/edges");
     int checked = 0;

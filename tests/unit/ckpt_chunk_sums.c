@@ -14,7 +14,7 @@ static unsigned char data[ELEMENTS];
 
 static const int64_t shape[1] = { ELEMENTS };
 
-/* Add the sums of bytes from .. to - 1, which are elements of one byte. */
+/* Add the sums of bytes from .. to - 1. An element is one byte. */
 static void add_part(uint64_t *sum, int64_t from, int64_t to)
 {
     const struct box box = { 1, { from }, { to - from } };
@@ -38,7 +38,7 @@ static int random_cuts(struct rng *r, int64_t cuts[PARTS_MAX + 1])
     return n;
 }
 
-Test(chunk_sums, of_all_parts_in_any_order_are_those_of_the_chunk)
+Test(chunk_sums, the_sums_of_all_parts_in_any_order_are_the_sums_of_the_chunk)
 {
     const struct box whole = box_whole(1, shape);
     struct rng r = rng_start("chunk_sums/whole");
@@ -52,7 +52,7 @@ Test(chunk_sums, of_all_parts_in_any_order_are_those_of_the_chunk)
 
         for (int i = 0; i < ELEMENTS; i++)
             data[i] = (unsigned char)rng_next(&r);
-        for (int i = 0; i < n; i++) { /* two processes write, from a random part on */
+        for (int i = 0; i < n; i++) { /* two processes write, starting at a random part */
             int k = (first + i) % n;
 
             add_part(rng_int(&r, 0, 1) ? one : other, cuts[k], cuts[k + 1]);
@@ -66,7 +66,7 @@ Test(chunk_sums, of_all_parts_in_any_order_are_those_of_the_chunk)
     }
 }
 
-Test(chunk_sums, show_a_part_that_is_missing_doubled_or_moved)
+Test(chunk_sums, a_part_that_is_missing_doubled_or_moved_is_found)
 {
     struct rng r = rng_start("chunk_sums/faults");
     uint32_t crc;

@@ -1,4 +1,4 @@
-/* tests/unit/ckpt_crc.c - CRC32C of a whole from its parts, against a plain one. */
+/* tests/unit/ckpt_crc.c - CRC32C from the parts of a buffer, against a simple one. */
 #include <criterion/criterion.h>
 
 #include "ckpt/crc.h"
@@ -42,7 +42,7 @@ Test(crc, parts_in_any_order_make_the_whole)
         for (int i = 1; i < n_cuts; i++)
             cuts[i] = cuts[i - 1] + (size_t)rng_int(&r, 0, (int64_t)(n - cuts[i - 1]));
         cuts[n_cuts] = n;
-        for (int i = 0; i < n_cuts; i++) { /* from a random part on, backwards in odd rounds */
+        for (int i = 0; i < n_cuts; i++) { /* starting at a random part, backwards in odd rounds */
             int k = (round & 1 ? first - i + n_cuts : first + i) % n_cuts;
 
             sum ^= crc32c_part(data + cuts[k], cuts[k + 1] - cuts[k], n - cuts[k + 1]);

@@ -10,7 +10,7 @@
 
 enum { ELEMENTS_MAX = 9000 };
 
-/* The definition in ckpt/digest.h, an element at a time. */
+/* The definition in ckpt/digest.h, computed for one element at a time. */
 static struct digest slow_digest(const unsigned char *data, int64_t n, int elem)
 {
     const uint64_t point[2] = { 0x0d413cccfe779921, 0x176cf5d0b09954e7 };
@@ -30,15 +30,15 @@ static struct digest slow_digest(const unsigned char *data, int64_t n, int elem)
     return d;
 }
 
-/* A whole tensor. */
+/* A random tensor. */
 struct example {
     const unsigned char *data;
     int ndim, elem; /* bytes of an element */
     int64_t shape[BOX_NDIM_MAX];
 };
 
-/* The contribution of box b to the digest of the tensor. */
-static struct digest cut_out(const struct example *x, const struct box *b)
+/* The digest of box b of the tensor. */
+static struct digest digest_of_box(const struct example *x, const struct box *b)
 {
     static unsigned char part[ELEMENTS_MAX * 8];
     const struct box whole = box_whole(x->ndim, x->shape);
@@ -62,7 +62,7 @@ static void add_tiles(struct digest *sum, const struct example *x, const struct 
     struct box left = *b, right = *b;
 
     if (depth == 0 || x->ndim == 0 || b->len[axis] < 2) {
-        struct digest part = cut_out(x, b);
+        struct digest part = digest_of_box(x, b);
 
         digest_add(sum, &part);
         return;
@@ -88,7 +88,7 @@ static int64_t random_shape(struct rng *r, int *ndim, int64_t *shape)
     return n;
 }
 
-Test(digest, is_the_same_for_every_tiling_and_equals_the_definition)
+Test(digest, every_tiling_gives_the_digest_of_the_definition)
 {
     static unsigned char data[ELEMENTS_MAX * 8];
     struct rng r = rng_start("digest/tiling");
@@ -109,7 +109,7 @@ Test(digest, is_the_same_for_every_tiling_and_equals_the_definition)
     }
 }
 
-Test(digest, changes_with_every_flipped_bit_and_every_swap)
+Test(digest, every_flipped_bit_and_every_swap_changes_it)
 {
     unsigned char data[64];
     const int64_t shape[] = { 4, 4 };

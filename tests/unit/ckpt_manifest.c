@@ -75,7 +75,7 @@ static tp_status parse(const char *text, size_t size, struct tp_err *err)
     return st;
 }
 
-/* The text with the checksum that belongs to it; malloc'ed. */
+/* The text with its right checksum; malloc'ed. */
 static char *sign(const char *body, size_t n, size_t *size)
 {
     char sha[SHA256_TEXT], *out = malloc(n + TAIL + 1);
@@ -132,7 +132,7 @@ Test(manifest, every_changed_byte_and_every_truncation_is_refused, .timeout = 30
     free_example(&x);
 }
 
-/* Random changes with the right checksum: each is refused or harmless, and none crashes. */
+/* Random changes with the right checksum are refused or harmless, and none causes a crash. */
 Test(manifest, random_changes_with_the_right_checksum_never_crash, .timeout = 300)
 {
     struct rng r = rng_start("manifest/signed damage");
@@ -163,7 +163,7 @@ Test(manifest, random_changes_with_the_right_checksum_never_crash, .timeout = 30
     }
 }
 
-/* Replace a text in the example and correct its checksum. It must be refused with this word. */
+/* Replace text in the example and correct its checksum. The error must contain this word. */
 static void refuse(const struct example *x, const char *from, const char *to, const char *word)
 {
     const char *at = strstr(x->text, from);

@@ -47,7 +47,7 @@ Test(member, integers_have_a_range)
     json_decref(o);
 }
 
-Test(member, other_kinds_are_not_converted)
+Test(member, members_of_another_kind_are_not_converted)
 {
     json_t *o = json_loads(text, 0, NULL), *found = NULL;
     const char *s = NULL;
@@ -71,7 +71,7 @@ Test(member, other_kinds_are_not_converted)
     json_decref(o);
 }
 
-Test(member, kept_text_outlives_the_tree)
+Test(member, copied_text_is_valid_after_the_tree_is_freed)
 {
     json_t *o = json_loads(text, 0, NULL);
     const char *s = NULL;

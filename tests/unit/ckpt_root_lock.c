@@ -1,4 +1,4 @@
-/* tests/unit/ckpt_root_lock.c - one process at a time holds ROOT/lock, and no dead one. */
+/* tests/unit/ckpt_root_lock.c - one process at a time holds ROOT/lock; a dead one does not. */
 #include "ckpt/root_lock.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 TestSuite(root_lock, .init = temp_dir_make, .fini = temp_dir_remove);
 
-/* A process that takes the lock and holds it for so many seconds. Returns when it has the lock. */
+/* Start a process that holds the lock for this many seconds. Returns when it has the lock. */
 static pid_t start_holder(unsigned seconds)
 {
     int ready[2];
@@ -131,7 +131,7 @@ Test(root_lock, names_its_holder_without_waiting, .timeout = 60)
     cr_expect_not(root_lock_is_held(temp_dir, &err));
 }
 
-Test(root_lock, a_stopped_holder_is_not_waited_for_without_end, .timeout = 60)
+Test(root_lock, the_wait_for_a_stopped_holder_ends, .timeout = 60)
 {
     struct tp_err err = { 0 };
     pid_t holder = start_holder(3600);
@@ -157,7 +157,7 @@ Test(root_lock, a_link_in_its_place_is_not_followed)
     cr_expect_eq(fd, -1);
 }
 
-Test(root_lock, knows_the_errors_of_file_systems_without_locks)
+Test(root_lock, recognizes_the_errors_of_file_systems_without_locks)
 {
     cr_expect(root_lock_unsupported(ENOLCK) && root_lock_unsupported(EOPNOTSUPP) &&
               root_lock_unsupported(ENOSYS));

@@ -81,7 +81,7 @@ static tp_status open_shard(struct shard_reader **r, const struct example *x,
     return shard_open(r, dir, info, &x->layout, err);
 }
 
-/* Every chunk of a shard must hold what fixture_fill gives for its box. Returns the elements. */
+/* Every chunk of a shard must hold the values of fixture_fill. Returns the number of elements. */
 static int64_t check_chunks(const struct example *x, const struct shard_reader *r, uint64_t seed)
 {
     int64_t n, elements = 0;
@@ -239,7 +239,7 @@ Test(shard, every_flipped_bit_and_every_truncation_is_found, .timeout = 120)
     free(data);
 }
 
-/* The index of the tiny shard is changed, and the manifest has the checksum of the changed index.
+/* The index of the tiny shard is changed, and the manifest gets the checksum of the changed index.
  */
 Test(shard, false_indexes_are_refused_or_read_safely, .timeout = 120)
 {

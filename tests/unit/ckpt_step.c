@@ -10,7 +10,7 @@
 
 TestSuite(step, .init = temp_dir_make, .fini = temp_dir_remove);
 
-Test(step, only_one_name_means_a_step)
+Test(step, each_step_has_exactly_one_name)
 {
     static const struct {
         const char *name;
@@ -83,7 +83,7 @@ static tp_status load(const char *name, struct tp_err *err)
     return st;
 }
 
-Test(step, needs_every_shard_in_its_length)
+Test(step, is_complete_only_with_every_shard_at_its_full_length)
 {
     const char *shard = temp_path("step-00000004/rank-00001.h5"), *moved = temp_path("moved");
     struct tp_err err = { 0 };

@@ -34,7 +34,7 @@ Test(tensor_name, other_names_are_refused_as_tensor_and_as_group)
         { "a\x7f", "control character" },
         { "\xff", "not UTF-8" },
         { "\xc3", "not UTF-8" },
-        { "\xc0\x80", "not UTF-8" },     /* longer than needed */
+        { "\xc0\x80", "not UTF-8" },     /* an overlong sequence */
         { "\xed\xa0\x80", "not UTF-8" }, /* a surrogate */
     };
     struct tp_err err = { 0 };

@@ -1,4 +1,4 @@
-/* tests/unit/ckpt_tensor_reader.c - any box of any tensor, from a checkpoint of any layout. */
+/* tests/unit/ckpt_tensor_reader.c - reads any box of any tensor from a checkpoint of any layout. */
 #include "ckpt/tensor_reader.h"
 
 #include <fcntl.h>

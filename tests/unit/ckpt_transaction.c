@@ -105,7 +105,7 @@ static int count_entries(bool complete_only)
     return count;
 }
 
-/* The seed of a step according to its manifest; every byte is verified. */
+/* Verify every byte of a step. Returns the seed that its manifest has. */
 static uint64_t seed_of(const char *path, int64_t step)
 {
     struct arena arena = { 0 };
@@ -169,7 +169,7 @@ Test(transaction, an_older_job_cannot_commit)
     cr_assert_eq(count_entries(false), 0);
 }
 
-Test(transaction, what_dead_writers_left_is_removed_and_what_living_ones_write_stays)
+Test(transaction, files_of_dead_writers_are_removed_and_those_of_living_ones_stay)
 {
     struct ckpt_transaction alive;
     struct tp_err err = { 0 };
@@ -194,7 +194,7 @@ static int temporaries(int64_t step, const char ***paths, struct arena *arena)
     return n;
 }
 
-Test(transaction, a_suspended_step_is_resumed_with_its_files)
+Test(transaction, a_suspended_transaction_is_resumed_with_its_files)
 {
     struct ckpt_transaction t = { .tmp.lock_fd = -1 }, again = { .tmp.lock_fd = -1 };
     struct arena arena = { 0 };
@@ -217,7 +217,7 @@ Test(transaction, a_suspended_step_is_resumed_with_its_files)
     arena_free(&arena);
 }
 
-Test(transaction, what_is_not_resumed_is_removed)
+Test(transaction, a_suspended_transaction_that_is_not_resumed_is_removed)
 {
     struct ckpt_transaction t = { .tmp.lock_fd = -1 };
     struct arena arena = { 0 };
@@ -298,7 +298,7 @@ Test(transaction, a_reader_sees_the_old_or_the_new_while_a_step_is_replaced, .ti
         struct arena arena = { 0 };
         struct ckpt_found found;
 
-        /* the directory may be exchanged between two reads, but it is never incomplete */
+        /* the directory may be replaced between two reads, but it is never incomplete */
         if (ckpt_open(&found, root, 1, &arena, &err) == TP_OK) {
             cr_assert_geq(found.manifest.state.seed, last);
             last = found.manifest.state.seed;

@@ -50,7 +50,7 @@ static void flip(const char *name, int64_t at)
     close(fd);
 }
 
-Test(verify, a_sound_checkpoint_has_no_findings_and_its_digests_are_of_the_bytes)
+Test(verify, a_sound_checkpoint_has_no_findings_and_right_digests)
 {
     struct arena arena = { 0 };
     struct verify v;

@@ -1,5 +1,5 @@
-/* tests/unit/ckpt_vfd.c - libhdf5 writes through our driver, and a failed write neither crashes it
- * nor is lost. */
+/* tests/unit/ckpt_vfd.c - libhdf5 writes through our driver. A failed write is reported and does
+ * not crash libhdf5. */
 #include "ckpt/vfd.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ static bool write_dataset(struct vfd *vfd)
     return ok;
 }
 
-Test(vfd, a_file_that_it_wrote_is_read_by_the_usual_driver)
+Test(vfd, the_usual_driver_reads_a_file_that_it_wrote)
 {
     const char *path = temp_path("x.h5");
     struct vfd vfd = { .fd = open(path, O_RDWR | O_CREAT, 0666), .path = path, .blank = true };
@@ -58,7 +58,7 @@ Test(vfd, a_file_that_it_wrote_is_read_by_the_usual_driver)
     H5Fclose(file);
 }
 
-Test(vfd, what_a_blank_file_contains_is_ignored)
+Test(vfd, the_content_of_a_blank_file_is_ignored)
 {
     char noise[3000], before[3000];
     const char *path = temp_path("x.h5");

@@ -37,7 +37,7 @@ Test(print, shapes_fit_any_buffer)
         memset(buf, 'x', sizeof buf);
         print_shape(buf, size, 3, shape);
         cr_expect_lt(strnlen(buf, sizeof buf), size, "%zu bytes", size);
-        cr_expect_eq(buf[size], 'x', "nothing is written behind %zu bytes", size);
+        cr_expect_eq(buf[size], 'x', "a byte after the first %zu was written", size);
     }
 }
 

@@ -1,4 +1,4 @@
-/* tests/unit/cli_rank_env.c - what the environment says of the ranks beside a process. */
+/* tests/unit/cli_rank_env.c - reads the ranks of a job from the environment. */
 #include <criterion/criterion.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -38,11 +38,11 @@ Test(cli_rank_env, the_program_is_executed_again_with_a_passive_wait_policy)
     unsetenv("GOMP_SPINCOUNT");
     unsetenv("OMP_WAIT_POLICY");
     cr_expect_eq(code_of_prepare(), 42);
-    setenv("OMP_WAIT_POLICY", "active", 1); /* the user's own stays */
+    setenv("OMP_WAIT_POLICY", "active", 1); /* the user's value is kept */
     cr_expect_eq(code_of_prepare(), 2);
 }
 
-Test(cli_rank_env, mpi_is_known_by_its_environment)
+Test(cli_rank_env, mpi_is_recognized_by_its_environment)
 {
     static const struct {
         const char *set[3]; /* "NAME=VALUE" */

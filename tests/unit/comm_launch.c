@@ -1,13 +1,13 @@
-/* tests/unit/comm_launch.c - how a job of our own launcher ends, and what it leaves. */
+/* tests/unit/comm_launch.c - how a job of our own launcher ends; no process is left. */
 #include <string.h>
 #include <sys/resource.h>
 
 #include "tests/unit/launched_job.h"
 #include "tests/unit/rank_device.h"
 
-Test(comm_launch, a_job_that_ends_well_gives_0_and_leaves_nothing, .timeout = 30)
+Test(comm_launch, a_job_that_succeeds_returns_0_and_leaves_nothing, .timeout = 30)
 {
-    struct job j = job_run(ends_well);
+    struct job j = job_run(succeeds);
 
     cr_assert_eq(j.st, TP_OK, "%s", j.err.msg);
     cr_expect_eq(j.code, 0);
@@ -53,19 +53,20 @@ static int rank_2_fails_alone(struct comm_world *ranks, struct board *b, struct 
     return 0;
 }
 
-Test(comm_launch, a_rank_that_fails_alone_gives_its_code_and_ends_those_that_wait, .timeout = 30)
+Test(comm_launch, a_rank_that_fails_alone_sets_the_exit_code_and_ends_waiting_ranks, .timeout = 30)
 {
     struct job j = job_run(rank_2_fails_alone);
 
     cr_assert_eq(j.st, TP_OK, "%s", j.err.msg);
     cr_expect_eq(j.code, 2, "exit code %d", j.code);
-    cr_expect_lt(j.seconds, 1.9, "%.2f s", j.seconds); /* not after the two seconds */
+    cr_expect_lt(j.seconds, 1.9, "%.2f s", j.seconds); /* less than the two seconds of grace */
     expect_none_left(j.board);
 }
 
-/* Queues with threads: all ranks but rank 2 wait for a collective of a second communicator that
- * rank 2 never queues. Rank 2 fails alone, while its own queue waits for the others. */
-static int rank_2_fails_beside_queues(struct comm_world *ranks, struct board *b, struct tp_err *err)
+/* Each rank's queue has a thread. Rank 2 queues a collective of another communicator than the other
+ * ranks, so that every queue waits. Then rank 2 fails alone. */
+static int rank_2_fails_while_queues_wait(struct comm_world *ranks, struct board *b,
+                                          struct tp_err *err)
 {
     struct device_queue *q = NULL;
     struct rank_device d;
@@ -82,7 +83,7 @@ static int rank_2_fails_beside_queues(struct comm_world *ranks, struct board *b,
         return 98;
     comm_all_reduce(rank_of(ranks) == 2 ? other : d.all, q, x, 1000, DTYPE_F32, COMM_SUM);
     if (rank_of(ranks) == 2) {
-        sleep_ms(20); /* the queue's thread begins */
+        sleep_ms(20); /* let the queue's thread start */
         comm_close(ranks, TP_E_USAGE);
         return 2;
     }
@@ -90,9 +91,9 @@ static int rank_2_fails_beside_queues(struct comm_world *ranks, struct board *b,
     return 96;
 }
 
-Test(comm_launch, a_failure_beside_collectives_in_queues_ends_all_ranks, .timeout = 30)
+Test(comm_launch, a_failure_while_queues_wait_in_collectives_ends_all_ranks, .timeout = 30)
 {
-    struct job j = job_run(rank_2_fails_beside_queues);
+    struct job j = job_run(rank_2_fails_while_queues_wait);
 
     cr_assert_eq(j.st, TP_OK, "%s", j.err.msg);
     cr_expect_eq(j.code, 2, "exit code %d", j.code);
@@ -101,7 +102,7 @@ Test(comm_launch, a_failure_beside_collectives_in_queues_ends_all_ranks, .timeou
     expect_none_left(j.board);
 }
 
-/* All fail together, and rank 0 needs some time to say why. */
+/* All ranks fail together, and rank 0 needs some time to report why. */
 static int all_agree_to_fail(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     tp_status st = TP_OK;
@@ -118,7 +119,7 @@ static int all_agree_to_fail(struct comm_world *ranks, struct board *b, struct t
     return tp_exit_code(st);
 }
 
-/* One fails alone while another computes for ever. */
+/* One rank fails alone while another computes for a long time. */
 static int rank_4_is_busy(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     tp_status st = rank_of(ranks) == 1 ? TP_E_IO : TP_OK;
@@ -131,7 +132,7 @@ static int rank_4_is_busy(struct comm_world *ranks, struct board *b, struct tp_e
     return tp_exit_code(st);
 }
 
-Test(comm_launch, after_a_failure_a_rank_that_goes_on_is_ended_too, .timeout = 30)
+Test(comm_launch, after_a_failure_a_rank_that_continues_is_ended_too, .timeout = 30)
 {
     struct job j = job_run(rank_4_is_busy);
 
@@ -154,13 +155,13 @@ Test(comm_launch, an_agreed_failure_leaves_rank_0_time_to_report, .timeout = 30)
 static int rank_1_leaves(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     while (rank_of(ranks) == 1 && b->ready < N)
-        sleep_ms(1); /* the others are ended at once: let them begin first */
+        sleep_ms(1); /* the other ranks are ended at once: let them start first */
     if (rank_of(ranks) == 1)
         return 0;
     return control_barrier(comm_control(ranks), err) ? 3 : 0;
 }
 
-Test(comm_launch, a_rank_that_leaves_without_a_word_is_an_error, .timeout = 30)
+Test(comm_launch, a_rank_that_exits_without_closing_is_an_error, .timeout = 30)
 {
     struct job j = job_run(rank_1_leaves);
 
@@ -187,7 +188,7 @@ static int seven_wait_a_second(struct comm_world *ranks, struct board *b, struct
     return 0;
 }
 
-Test(comm_launch, ranks_that_wait_use_no_processor_time, .timeout = 30)
+Test(comm_launch, ranks_that_wait_use_no_cpu_time, .timeout = 30)
 {
     struct job j = job_run(seven_wait_a_second);
 
@@ -211,10 +212,10 @@ static int calls_differ(struct comm_world *ranks, struct board *b, struct tp_err
     return 0;
 }
 
-Test(comm_launch, ranks_that_call_different_things_are_told_so, .timeout = 30)
+Test(comm_launch, different_collectives_at_once_are_an_error_on_every_rank, .timeout = 30)
 {
     struct job j = job_run(calls_differ);
 
     cr_assert_eq(j.st, TP_OK, "%s", j.err.msg);
-    cr_expect_eq(j.board->mark, N, "%d ranks were told", j.board->mark);
+    cr_expect_eq(j.board->mark, N, "%d ranks report it", j.board->mark);
 }

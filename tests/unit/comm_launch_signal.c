@@ -84,7 +84,7 @@ Test(comm_launch_signal, ranks_die_with_their_launcher, .timeout = 60)
     for (int r = 0; r < N; r++) {
         int i = 0;
 
-        /* Orphans: whoever adopts them may be slow to reap, and a zombie is no process. */
+        /* The process that adopts the ranks may reap them late. A zombie counts as ended. */
         for (; i < 400 && kill(b->pids[r], 0) == 0; i++) {
             char path[64], line[256] = "";
             FILE *f;
@@ -96,6 +96,6 @@ Test(comm_launch_signal, ranks_die_with_their_launcher, .timeout = 60)
                 fclose(f);
             sleep_ms(5);
         }
-        cr_expect(i != 400, "rank %d lives on", r);
+        cr_expect(i != 400, "rank %d is still alive", r);
     }
 }

@@ -33,7 +33,7 @@ Test(arena, allocations_are_zeroed_aligned_and_do_not_overlap)
             cr_assert_eq(p[i][k], i % 255 + 1);
     arena_free(&a);
     cr_assert(a.blocks == NULL && a.used_bytes == 0);
-    cr_assert_not_null(arena_alloc(&a, 1), "it can be used again");
+    cr_assert_not_null(arena_alloc(&a, 1), "an empty arena can be used again");
     arena_free(&a);
 }
 

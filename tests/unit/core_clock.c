@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-Test(clock, seconds_and_nanoseconds_are_of_one_clock)
+Test(clock, seconds_and_nanoseconds_come_from_the_same_clock)
 {
     double seconds = clock_seconds();
     int64_t ns = clock_ns();

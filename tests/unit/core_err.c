@@ -41,7 +41,7 @@ Test(err, a_message_that_is_too_long_is_cut)
     cr_expect_eq(strlen(err.msg), TP_ERR_MAX - 1);
 }
 
-Test(err, exit_codes_are_those_of_the_documentation)
+Test(err, exit_codes_are_as_documented)
 {
     static const struct {
         tp_status st;

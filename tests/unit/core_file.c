@@ -66,7 +66,7 @@ Test(file, what_was_written_is_read)
     close(fd);
 }
 
-Test(file, an_existing_file_is_not_overwritten_by_accident)
+Test(file, a_new_file_does_not_overwrite_an_existing_one)
 {
     char *data;
     size_t size;

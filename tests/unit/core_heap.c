@@ -39,7 +39,7 @@ static long round_faults(void)
     return faults() - before;
 }
 
-/* Other code may fault too, so the least of several rounds counts. */
+/* Other code may cause page faults too, so the minimum of several rounds counts. */
 static long least_faults(void)
 {
     long least = round_faults();

@@ -55,7 +55,7 @@ Test(heartbeat, reader_sees_what_the_writer_reported)
     cr_expect_eq(m.phase, HEARTBEAT_DONE);
 }
 
-/* Each look finds all losses since the look before, as far as the history reaches. */
+/* Each look finds all losses since the previous look that the history still holds. */
 Test(heartbeat, no_loss_is_missed_between_two_looks)
 {
     struct heartbeat *s = NULL;
@@ -126,7 +126,7 @@ Test(heartbeat, without_a_directory_every_call_does_nothing)
 
 enum { STEPS = 20000, STEP_NS = 20000 };
 
-/* Steps that are short, but longer than a watcher needs to read one. */
+/* Each step is short, but takes longer than a watcher needs to read it. */
 static void *write_steps(void *arg)
 {
     for (int64_t i = 0; i < STEPS; i++) {
@@ -153,7 +153,7 @@ Test(heartbeat, step_and_loss_are_read_as_a_pair_while_they_change)
     while (last < STEPS - 1) {
         cr_assert_eq(heartbeat_read(&m, path, 0, &err), TP_OK, "%s", err.msg);
         cr_assert_geq(m.step, last, "steps never go back");
-        /* the loss is stored before its step, so it may be one ahead */
+        /* a loss is stored before its step, so the loss may be of the next step */
         if (m.step >= 0)
             cr_assert(m.loss - (double)m.step >= 0 && m.loss - (double)m.step <= 1,
                       "step %ld has loss %g", (long)m.step, m.loss);

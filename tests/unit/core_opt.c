@@ -32,7 +32,7 @@ static void make_table(struct opt table[TABLE_MAX], struct values *v)
         OPT_END,
     };
 
-    _Static_assert(sizeof opts / sizeof opts[0] <= TABLE_MAX, "room for the table");
+    _Static_assert(sizeof opts / sizeof opts[0] <= TABLE_MAX, "TABLE_MAX is too small");
     memcpy(table, opts, sizeof opts);
 }
 
@@ -71,7 +71,7 @@ Test(opt, sets_every_kind_of_value)
     cr_assert(v.json);
 }
 
-Test(opt, what_is_not_given_stays_as_it_was)
+Test(opt, values_that_are_not_given_are_unchanged)
 {
     struct tp_err err = { 0 };
     enum opt_result result;

@@ -1,5 +1,5 @@
-/* tests/unit/core_process_stat.c - /proc/PID/stat is read correctly, whatever a process calls
- * itself. */
+/* tests/unit/core_process_stat.c - /proc/PID/stat is read correctly, also with a strange
+ * process name. */
 #include "core/process_stat.h"
 
 #include <criterion/criterion.h>
@@ -23,7 +23,7 @@ Test(process_stat, shows_the_name_and_start_of_this_process)
     cr_expect_eq(self.start, by_pid.start);
 }
 
-Test(process_stat, follows_a_child_from_stopped_to_ended)
+Test(process_stat, shows_when_a_child_is_stopped_and_when_it_has_ended)
 {
     struct process_stat parent, child;
     siginfo_t info;

@@ -1,4 +1,4 @@
-/* tests/unit/core_stop.c - a signal that asks to stop is remembered, and others keep their effect.
+/* tests/unit/core_stop.c - a signal that asks to stop is recorded, and others keep their effect.
  */
 #include "core/stop.h"
 
@@ -14,7 +14,7 @@ Test(stop, a_request_stays_until_the_end)
     cr_expect(stop_requested(), "asking again gives the same answer");
 }
 
-Test(stop, listening_to_all_takes_term_and_int)
+Test(stop, listening_to_all_includes_term_and_int)
 {
     stop_listen_all();
     cr_expect_not(stop_requested());

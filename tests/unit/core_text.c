@@ -53,7 +53,7 @@ Test(text, random_bytes_become_valid_and_never_longer)
     }
 }
 
-Test(text, the_last_line_that_says_something)
+Test(text, the_last_line_that_is_not_blank)
 {
     char line[16];
 

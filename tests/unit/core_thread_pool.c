@@ -1,4 +1,4 @@
-/* tests/unit/core_thread_pool.c - every item is worked on once, and the first failure is returned.
+/* tests/unit/core_thread_pool.c - every item is processed once, and the first failure is returned.
  */
 #include "core/thread_pool.h"
 
@@ -57,7 +57,7 @@ Test(thread_pool, a_failure_is_returned_and_ends_the_work)
     cr_assert_eq(thread_pool_run(work_on, &w, ITEMS, WORKERS, &err), TP_E_CORRUPT);
 }
 
-Test(thread_pool, no_items_are_no_failure)
+Test(thread_pool, zero_items_succeed)
 {
     struct tp_err err = { 0 };
 

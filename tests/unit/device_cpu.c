@@ -78,7 +78,7 @@ Test(device_cpu, a_compute_queue_runs_at_once)
     struct device_event *e = open_event(d);
     atomic_int n = 0, *at = &n;
 
-    cr_assert(device_event_done(e), "an event that was never recorded is passed");
+    cr_assert(device_event_done(e), "an event that was never recorded is done");
     submit(q, add_one, &at, sizeof at);
     cr_assert_eq(n, 1);
     device_record(q, e);
@@ -88,7 +88,7 @@ Test(device_cpu, a_compute_queue_runs_at_once)
     device_close(d);
 }
 
-Test(device_cpu, a_comm_queue_goes_on_by_itself_and_an_event_waits_for_it)
+Test(device_cpu, a_comm_queue_runs_by_itself_and_an_event_waits_for_it)
 {
     struct device *d = open_device(false);
     struct device_queue *compute = open_queue(d, DEVICE_QUEUE_COMPUTE);
@@ -100,7 +100,7 @@ Test(device_cpu, a_comm_queue_goes_on_by_itself_and_an_event_waits_for_it)
     submit(comm, pass_gate, &at_gate, sizeof at_gate);
     submit(comm, add_one, &at, sizeof at);
     device_record(comm, e);
-    submit(comm, pass_gate, &at_gate, sizeof at_gate); /* behind the event */
+    submit(comm, pass_gate, &at_gate, sizeof at_gate); /* after the event */
     cr_assert(!device_event_done(e));
     cr_assert_eq(n, 0);
     gate = 1;
@@ -114,7 +114,7 @@ Test(device_cpu, a_comm_queue_goes_on_by_itself_and_an_event_waits_for_it)
     device_close(d);
 }
 
-/* Checks that its number is the next. */
+/* An operation that checks that its number is the next. */
 struct in_order {
     atomic_int *next;
     int number;
@@ -127,7 +127,7 @@ static tp_status check_order(struct device_queue *q, const void *args, struct tp
 
     (void)q;
     if (!atomic_compare_exchange_strong(o->next, &expected, o->number + 1))
-        return tp_fail(err, TP_E_INTERNAL, "number %d is run as number %d", o->number, expected);
+        return tp_fail(err, TP_E_INTERNAL, "number %d runs as number %d", o->number, expected);
     return TP_OK;
 }
 
@@ -210,7 +210,7 @@ static void check_failure(enum device_queue_kind kind)
         cr_assert_eq(device_event_sync(e, &err), TP_E_INTERNAL);
         cr_assert_str_eq(err.msg, "the first");
     }
-    cr_assert_eq(n, 0, "work behind a failure is dropped");
+    cr_assert_eq(n, 0, "work after a failure is dropped");
     device_event_close(e);
     device_queue_close(q);
     device_close(d);
@@ -222,7 +222,7 @@ Test(device_cpu, the_first_failure_is_kept)
     check_failure(DEVICE_QUEUE_COMM);
 }
 
-Test(device_cpu, a_failure_from_outside_is_the_devices_too)
+Test(device_cpu, a_failure_from_outside_becomes_the_devices_failure)
 {
     struct device *d = open_device(false);
     struct device_event *e = open_event(d);
@@ -237,7 +237,7 @@ Test(device_cpu, a_failure_from_outside_is_the_devices_too)
     device_close(d);
 }
 
-static int watched[2]; /* beginnings and ends of waits */
+static int watched[2]; /* number of ends [0] and starts [1] of waits */
 
 static void watch(void *ctx, bool waits)
 {
@@ -245,7 +245,7 @@ static void watch(void *ctx, bool waits)
     watched[waits]++;
 }
 
-Test(device_cpu, who_watches_learns_of_waits_alone)
+Test(device_cpu, the_watch_function_is_called_only_for_waits)
 {
     struct device *d = open_device(false);
     struct device_queue *compute = open_queue(d, DEVICE_QUEUE_COMPUTE);
@@ -295,12 +295,12 @@ Test(device_cpu, memory_is_zeroed_copied_and_filled)
     cr_assert_eq(memcmp(a, b, N), 0);
     device_fill(q, a, 3, 10);
     cr_assert(a[0] == 3 && a[9] == 3 && a[10] == 70);
-    /* 4 rows of 5 bytes, 10 bytes apart, from one row */
+    /* copies one row of 5 bytes to 4 rows that are 10 bytes apart */
     device_copy_2d(q, &(struct device_copy){ a, b + 100, 4, 5, 10, 0 });
     for (int r = 0; r < 4; r++)
         cr_assert_eq(memcmp(a + 10 * r, b + 100, 5), 0);
     cr_assert_eq(a[5], 3);
-    cr_assert_eq(a[45], b[45], "behind the last row");
+    cr_assert_eq(a[45], b[45], "after the last row");
     device_free(d, device);
     device_free(d, pinned);
     device_queue_close(q);

@@ -1,7 +1,7 @@
 /*
- * tests/unit/device_deferred.c - the deferred device of the tests (tests/deferred/): it runs
- * nothing early, keeps every order that queues and events ask for and no other, and finds faults of
- * code that relies on more.
+ * tests/unit/device_deferred.c - the deferred device of the tests (tests/deferred/): it runs work
+ * as late as possible, guarantees only the order that queues and events require, and so finds code
+ * that relies on more.
  */
 #include "tests/deferred/deferred.h"
 
@@ -61,7 +61,7 @@ static void *alloc_pinned(struct device *d, int64_t n_bytes)
     return p;
 }
 
-/* Wait until the queue has done what it holds; the device's failure. */
+/* Wait until the queue has finished its work. Returns the device's failure. */
 static struct tp_err finish(struct device_queue *q)
 {
     struct device_event *e = open_event(q->device);
@@ -73,7 +73,7 @@ static struct tp_err finish(struct device_queue *q)
     return err;
 }
 
-/* Writes its number to the end of a list. */
+/* An operation that appends its number to a list. */
 struct note {
     int *list; /* list[0] is how many there are */
     int number;
@@ -94,7 +94,7 @@ static void submit_note(struct device_queue *q, int *list, int number, int flags
     struct note n = { list, number };
 
     device_submit(q, &(struct device_operation){ write_note, &n, sizeof n, flags });
-    n.number = -1; /* it has a copy */
+    n.number = -1; /* the queue has a copy */
 }
 
 Test(device_deferred, nothing_runs_before_the_host_waits)
@@ -104,7 +104,7 @@ Test(device_deferred, nothing_runs_before_the_host_waits)
     struct device_event *e = open_event(d);
     int list[4] = { 0 };
 
-    cr_assert(device_event_done(e), "an event that was never recorded is passed");
+    cr_assert(device_event_done(e), "an event that was never recorded is done");
     submit_note(q, list, 7, 0);
     submit_note(q, list, 8, 0);
     device_record(q, e);
@@ -181,7 +181,8 @@ Test(device_deferred, the_host_reads_results_in_pinned_memory)
     device_free(d, device);
     device_queue_close(q);
     device_close(d);
-    cr_assert_eq(memcmp(adopted, "bbcddfghi", 10), 0, "its owner has it again");
+    cr_assert_eq(memcmp(adopted, "bbcddfghi", 10), 0,
+                 "the owner can read it after the device is closed");
     free(adopted);
 }
 
@@ -205,9 +206,9 @@ static tp_status mix(struct device_queue *q, const void *args, struct tp_err *er
 
 enum { QUEUES = 3, CELLS = 6, STEPS = 60 };
 
-/* A random program on several queues. Cell c belongs to queue c % QUEUES, which alone writes it;
- * before a queue reads another's cell, and before that is written again, an event orders the two.
- * The wait number `without` is left out; the number of waits. Whether the result is right. */
+/* A random program on several queues. Only queue c % QUEUES writes cell c. An event orders a write
+ * of another queue before the read, and the read before the next write. The wait number `without`
+ * is left out. Returns the number of waits; *right: whether the result is right. */
 static int run_program(struct device *d, uint64_t program, int without, bool *right)
 {
     struct device_queue *q[QUEUES];
@@ -260,7 +261,7 @@ Test(device_deferred, a_program_with_all_its_events_is_right_in_every_order)
         }
 }
 
-/* Most waits are implied by others, so that their absence cannot show. 89 of the 424 can. */
+/* Most waits are implied by others, so leaving them out has no effect. 89 of the 424 have one. */
 Test(device_deferred, a_program_without_one_of_its_waits_is_wrong_in_some_order)
 {
     int n_found = 0, n = 0;
@@ -281,7 +282,7 @@ Test(device_deferred, a_program_without_one_of_its_waits_is_wrong_in_some_order)
     cr_assert(n_found > n / 5, "%d of %d were found", n_found, n);
 }
 
-/* The two faults that matter: a reader that does not wait for the writer, and the reverse. */
+/* The two faults: a reader that does not wait for the writer, and the reverse. */
 Test(device_deferred, a_missing_wait_is_found_by_few_seeds)
 {
     for (int reader_first = 0; reader_first < 2; reader_first++) {
@@ -342,7 +343,7 @@ Test(device_deferred, collectives_run_in_the_order_of_queuing_over_all_queues)
             submit_note(q[i * 7 % 3], list, i, DEVICE_COLLECTIVE);
         }
         finish(q[0]);
-        cr_assert_eq(list[0], 30, "other ranks wait for all of them");
+        cr_assert_eq(list[0], 30, "all have run, because other ranks wait for them");
         for (int i = 0; i < 30; i++)
             cr_assert_eq(list[i + 1], i);
         device_event_close(e);
@@ -352,7 +353,7 @@ Test(device_deferred, collectives_run_in_the_order_of_queuing_over_all_queues)
     }
 }
 
-Test(device_deferred, what_a_wait_does_not_need_may_run_later)
+Test(device_deferred, work_that_a_wait_does_not_need_may_run_later)
 {
     int n_left = 0;
 
@@ -383,7 +384,7 @@ static tp_status fails(struct device_queue *q, const void *args, struct tp_err *
     return tp_fail(err, TP_E_INTERNAL, "%s", (const char *)args);
 }
 
-Test(device_deferred, the_first_failure_is_kept_and_what_follows_is_dropped)
+Test(device_deferred, the_first_failure_is_kept_and_later_work_is_dropped)
 {
     struct device *d = open_device(1);
     struct device_queue *q = open_queue(d, DEVICE_QUEUE_COMPUTE);

@@ -1,4 +1,4 @@
-/* tests/unit/device_null.c - a device that does nothing with memory that nobody can touch. */
+/* tests/unit/device_null.c - a device that runs nothing and whose memory cannot be accessed. */
 #include "device/null/null.h"
 
 #include <criterion/criterion.h>
@@ -22,7 +22,7 @@ static tp_status fails(struct device_queue *q, const void *args, struct tp_err *
     return tp_fail(err, TP_E_INTERNAL, "this was run");
 }
 
-Test(device_null, runs_nothing_and_fails_never)
+Test(device_null, runs_nothing_and_never_fails)
 {
     struct device *d;
     struct device_queue *q;
@@ -46,8 +46,8 @@ Test(device_null, runs_nothing_and_fails_never)
     device_close(d);
 }
 
-/* The kernel reads the byte for us, and says whether it may. */
-Test(device_null, memory_cannot_be_touched)
+/* The kernel reads the byte for the test and returns an error when that is not allowed. */
+Test(device_null, memory_cannot_be_accessed)
 {
     struct device *d;
     struct device_queue *q;

@@ -1,5 +1,5 @@
 /*
- * tests/unit/device_staging.c - host memory to device memory and back, in pieces, on a device that
+ * tests/unit/device_staging.c - copies between host and device memory in pieces, on a device that
  * copies at once and on one that copies late.
  */
 #include "device/staging.h"
@@ -52,7 +52,7 @@ static void check_lengths(bool late)
     device_close(d);
 }
 
-Test(staging, every_length_goes_there_and_back)
+Test(staging, every_length_is_copied_there_and_back)
 {
     check_lengths(false);
     check_lengths(true);
@@ -107,7 +107,7 @@ static void check_failure(bool late)
     device_close(d);
 }
 
-Test(staging, the_devices_failure_comes_back)
+Test(staging, the_devices_failure_is_returned)
 {
     check_failure(false);
     check_failure(true);

@@ -2,7 +2,7 @@
  * tests/unit/fixture.h - checkpoints for tests, written without a trainer.
  *
  * Every element is a function of (seed, group, name, global index), so that checkpoints of the same
- * seed hold the same tensors whatever their layout.
+ * seed hold the same tensors at every layout.
  */
 #ifndef TESTS_UNIT_FIXTURE_H
 #define TESTS_UNIT_FIXTURE_H

@@ -1,12 +1,12 @@
-/* tests/unit/kernels_attention.c - causal attention against the whole matrix in double, forward and
- * gradients.
+/* tests/unit/kernels_attention.c - causal attention, forward and gradients, against a reference
+ * that computes all scores in double.
  *
  * covers: kernels/cpu/attention_row kernels/cpu/attention_tile kernels/cpu/cpu */
 #include "kernels/attention.h"
 
 #include "tests/unit/kernels_support.h"
 
-/* One case: q, k and v side by side in rows of `ld`, as the trainer has them, and the reference. */
+/* One case: q, k and v side by side in rows of `ld`, as in the trainer, and the reference. */
 struct setup {
     struct attention a;
     int64_t rows, ld;
@@ -60,7 +60,7 @@ static void setup_free(struct setup *s)
         free(all[i]);
 }
 
-/* One query row of one head: its output, and its part of every gradient. */
+/* The reference for one query row of one head: its output and its part of every gradient. */
 static void reference_row(struct setup *s, int64_t b, int64_t h, int64_t t)
 {
     const struct attention *a = &s->a;
@@ -102,7 +102,7 @@ static void reference_row(struct setup *s, int64_t b, int64_t h, int64_t t)
     }
 }
 
-/* Root of the mean square of errors, and of the reference, over n elements. */
+/* Compare the root of the mean square of the errors with that of the reference. */
 static void assert_close(const float *got, const double *want, int64_t n, double tolerance,
                          const char *what)
 {
@@ -124,8 +124,8 @@ struct gradients {
     float *dq, *dk, *dv; /* rows of s->ld */
 };
 
-/* Rows row0 .. row0 + rows - 1 of all sequences, and keys from key0 on: n of them unmasked, or (0)
- * as many as rows, causal. */
+/* The queries row0 .. row0 + rows - 1 of all sequences with n keys from key0, unmasked; or, if n is
+ * 0, with the same number of keys and a causal mask. */
 static struct attention part_of(const struct setup *s, int64_t row0, int64_t rows, int64_t key0,
                                 int64_t n)
 {
@@ -154,9 +154,9 @@ static void part_backward(const struct setup *s, const struct attention *a, int6
         g->dk + key0 * s->ld, g->dv + key0 * s->ld, s->ld, s->ld, s->ld);
 }
 
-/* The same attention in parts: rows before `cut` and rows after it separately, then the rows after
- * it with runs of the keys before it. ends[0 .. n - 1] are the ends of the runs; the last is `cut`.
- */
+/* The same attention in parts: the queries before `cut` and those after it, each with their own
+ * keys, and then the queries after it with runs of the keys before it. ends[0 .. n - 1] are the
+ * ends of the runs; the last is `cut`. */
 static void run_in_parts(struct setup *s, int64_t cut, const int64_t *ends, int n,
                          const struct gradients *g)
 {
@@ -183,7 +183,7 @@ static void run_in_parts(struct setup *s, int64_t cut, const int64_t *ends, int 
     }
 }
 
-/* With a random cut; r NULL: whole. */
+/* Run the kernels: in parts with a random cut, or at once if r is NULL. */
 static void run(struct setup *s, struct rng *r, const struct gradients *g)
 {
     int64_t ends[4], cut = r ? rng_int(r, 1, s->a.seq - 1) : 0;
@@ -199,7 +199,7 @@ static void run(struct setup *s, struct rng *r, const struct gradients *g)
     part_backward(s, &s->a, 0, 0, g);
 }
 
-/* The whole attention, or (r) the same in random parts. */
+/* Check the attention at once, or in random parts if r is not NULL. */
 static void check(struct setup *s, struct rng *r)
 {
     const struct attention *a = &s->a;
@@ -258,7 +258,7 @@ Test(attention, bf16)
     random_cases("attention/bf16 long", DTYPE_BF16, 5, 300, false);
 }
 
-Test(attention, in_parts_is_the_whole)
+Test(attention, the_parts_give_the_result_of_the_whole)
 {
     random_cases("attention/f32 short, in parts", DTYPE_F32, 40, 20, true);
     random_cases("attention/f32 long, in parts", DTYPE_F32, 10, 300, true);

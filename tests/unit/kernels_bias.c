@@ -22,7 +22,7 @@ Test(bias, adds_to_every_row_and_sums_over_them)
         for (int64_t k = 0; k < n; k++)
             cr_assert_eq(x[k], was[k] + bias[k % cols]);
         RUN(bias_residual_add, bias_residual_add, was, was, bias, rows,
-            cols); /* twice, and the bias */
+            cols); /* was = 2 was + bias */
         for (int64_t k = 0; k < n; k++)
             cr_assert(fabsf(was[k] - (2 * x[k] - bias[k % cols])) < 1e-6f * 8);
         dy = stored_as(type, x, n);
@@ -40,8 +40,9 @@ Test(bias, adds_to_every_row_and_sums_over_them)
     }
 }
 
-/* Several sums are those that one thread makes, for any number of threads. */
-Test(bias, several_gradients_are_one_threads_each)
+/* With any number of threads, each of several sums has the bits of one that a single thread sums.
+ */
+Test(bias, several_gradients_have_the_bits_of_one_thread)
 {
     struct rng r = rng_start("bias/several");
 

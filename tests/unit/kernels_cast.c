@@ -16,8 +16,8 @@ static struct format format_of(enum dtype t)
     return t == DTYPE_F32 ? f32 : t == DTYPE_BF16 ? bf16 : t == DTYPE_F16 ? f16 : f64;
 }
 
-/* Nearest value of the format, ties to even, in one rounding: scale so that the last place is 1,
- * rint, scale back. */
+/* The nearest value of the format, ties to even, with one rounding: scale so that the last place is
+ * 1, call rint, scale back. */
 static double rounded(double x, enum dtype t)
 {
     struct format f = format_of(t);
@@ -34,7 +34,7 @@ static double rounded(double x, enum dtype t)
     return fabs(y) >= ldexp(1, f.max_exponent + 1) ? copysign(INFINITY, x) : y;
 }
 
-/* Value of element i, decoded by its fields and not by the code under test. */
+/* The value of element i, decoded from its bit fields without the code under test. */
 static double value(const void *p, enum dtype t, int64_t i)
 {
     if (t == DTYPE_F64)
@@ -68,8 +68,8 @@ static void check(void *dst, enum dtype to, const void *src, enum dtype from, in
     }
 }
 
-/* Every pattern of a 16-bit type, or random ones of a wider: uniform bits, values near what a
- * narrower type can hold, and the halves between two of its values. */
+/* Every pattern of a 16-bit type, or random values of a wider type: uniform bits, values in the
+ * range of narrower types, and midpoints between two values of a narrower type. */
 static int64_t fill(struct rng *r, void *src, enum dtype t, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -118,7 +118,7 @@ Test(cast, every_pair_rounds_once_to_nearest_even)
     all_pairs("cast");
 }
 
-Test(cast, threads_change_nothing)
+Test(cast, threads_do_not_change_the_result)
 {
     use_threads(3);
     all_pairs("cast, three threads");

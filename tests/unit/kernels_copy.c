@@ -17,7 +17,7 @@ static void random_case(struct rng *r, struct box *outer, const struct box *regi
     }
 }
 
-/* The definition: every element of region, at its place in both; nothing else touched. */
+/* The definition: copy every element of region and change nothing else. */
 static void reference(unsigned char *dst, const struct box *dst_box, const unsigned char *src,
                       const struct box *src_box, const struct box *region, int elem)
 {
@@ -35,15 +35,15 @@ static void reference(unsigned char *dst, const struct box *dst_box, const unsig
     }
 }
 
-/* copy_box, or the same rows as a GPU copies them, one thread after the other. */
-static void by_lanes(void *dst, const struct box *dst_box, const void *src,
-                     const struct box *src_box, const struct box *region, int elem)
+/* The copy of a GPU kernel, with its threads run one after the other. */
+static void copy_as_gpu(void *dst, const struct box *dst_box, const void *src,
+                        const struct box *src_box, const struct box *region, int elem)
 {
     struct copy_item item;
     int64_t n_threads = COPY_WARP * 3;
 
     copy_item_make(&item, dst, dst_box, src, src_box, region, elem);
-    item.first_warp = elem + 1; /* any place will do */
+    item.first_warp = elem + 1; /* any value works */
     for (int64_t t = 0; t < n_threads; t++)
         copy_item_work(&item, t, n_threads);
 }
@@ -62,7 +62,7 @@ static void random_copies(const char *name, int times, copy_fn fn)
     for (int i = 0; i < times; i++) {
         struct box region = { .ndim = (int)rng_int(&r, 0, 4) }, dst_box, src_box;
         int elem = 1 << rng_int(&r, 0, 3);
-        int64_t longest = i % 50 ? 6 : 2000; /* also rows that need several words a lane */
+        int64_t longest = i % 50 ? 6 : 2000; /* also rows with several words per lane */
         unsigned char *from = src + elem * rng_int(&r, 0, 16);
         size_t bytes;
 
@@ -92,12 +92,12 @@ Test(copy, moves_the_region_and_nothing_else)
     random_copies("copy", 20000, copy_box);
 }
 
-Test(copy, lanes_of_a_gpu_move_the_same)
+Test(copy, threads_of_a_gpu_move_the_same)
 {
-    random_copies("copy/lanes", 5000, by_lanes);
+    random_copies("copy/lanes", 5000, copy_as_gpu);
 }
 
-Test(copy, threads_change_nothing)
+Test(copy, threads_do_not_change_the_result)
 {
     struct rng r = rng_start("copy/threads");
     int64_t shape[2] = { 1000, 300 };
@@ -151,7 +151,7 @@ Test(copy, pieces_of_long_runs_make_the_whole)
         copy_rows_make(&rows, &part, &whole, &part, 2);
         copy_rows_cut(&rows, rng_int(&r, 1, 100));
         for (copy_cursor_begin(&c, &rows, 0, 1); c.row < rows.n_rows; copy_cursor_next(&c, &rows)) {
-            cr_assert_eq(c.dst, whole_bytes, "the parts follow each other");
+            cr_assert_eq(c.dst, whole_bytes, "the parts are consecutive");
             cr_assert_gt(c.bytes, 0);
             whole_bytes += c.bytes;
         }
@@ -159,7 +159,7 @@ Test(copy, pieces_of_long_runs_make_the_whole)
     }
 }
 
-Test(copy, workers_with_any_step_meet_every_row_once)
+Test(copy, any_number_of_workers_copy_the_right_rows)
 {
     struct rng r = rng_start("copy/cursor");
 

@@ -1,4 +1,4 @@
-/* tests/unit/kernels_embedding.c - rows of vocabulary shards add up to the whole table's. */
+/* tests/unit/kernels_embedding.c - the sum over vocabulary shards is the row of the full table. */
 #include "kernels/embedding.h"
 
 #include "tests/unit/kernels_support.h"
@@ -21,7 +21,7 @@ static void one_case(struct rng *r, enum dtype type)
     for (int64_t i = 0; i < n * cols; i++) {
         int64_t id = ids[i / cols];
         cr_assert_eq(low[i] + high[i], table[id * cols + i % cols]);
-        cr_assert_eq(id < cut ? high[i] : low[i], 0, "not this shard's");
+        cr_assert_eq(id < cut ? high[i] : low[i], 0, "the row of another shard's token");
     }
     RUN(embedding_backward, embedding_backward, dtable, dx, ids, n, 0, cut, cols);
     RUN(embedding_backward, embedding_backward, dtable + cut * cols, dx, ids, n, cut, vocab - cut,
@@ -39,7 +39,7 @@ static void one_case(struct rng *r, enum dtype type)
     free(want);
 }
 
-Test(embedding, shards_make_the_whole)
+Test(embedding, the_sum_of_shards_is_the_full_result)
 {
     struct rng r = rng_start("embedding");
 
@@ -47,7 +47,7 @@ Test(embedding, shards_make_the_whole)
         one_case(&r, i & 1 ? DTYPE_BF16 : DTYPE_F32);
 }
 
-Test(embedding, threads_change_nothing)
+Test(embedding, threads_do_not_change_the_result)
 {
     struct rng r = rng_start("embedding, 3 threads");
 

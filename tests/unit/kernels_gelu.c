@@ -47,7 +47,7 @@ static void gelu_case(struct rng *r, enum dtype type, int64_t n)
     free(u), free(dy), free(y), free(du), free(got_y), free(got_du), free(in_place);
 }
 
-Test(gelu, is_that_of_double_arithmetic)
+Test(gelu, agrees_with_double_arithmetic)
 {
     struct rng r = rng_start("gelu");
 

@@ -1,4 +1,4 @@
-/* tests/unit/kernels_gemm.c - matrix products against the plain loop in double. */
+/* tests/unit/kernels_gemm.c - matrix products against a simple loop in double. */
 #include "kernels/gemm.h"
 
 #include "kernels/cpu/gemm.h"
@@ -58,27 +58,27 @@ static void random_products(const char *name, enum dtype type, int64_t largest, 
     }
 }
 
-Test(gemm, f32_equals_the_plain_loop)
+Test(gemm, f32_equals_the_simple_loop)
 {
     random_products("gemm/f32 small", DTYPE_F32, 9, 400);
     random_products("gemm/f32 large", DTYPE_F32, 150, 60);
 }
 
-Test(gemm, bf16_equals_the_plain_loop)
+Test(gemm, bf16_equals_the_simple_loop)
 {
     random_products("gemm/bf16 small", DTYPE_BF16, 9, 150);
     random_products("gemm/bf16 large", DTYPE_BF16, 150, 60);
 }
 
 /* oneDNN reads the variable at its first use; Criterion gives every test a process of its own. */
-Test(gemm, bf16_without_the_instructions_equals_the_plain_loop)
+Test(gemm, bf16_without_the_instructions_equals_the_simple_loop)
 {
     setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
     random_products("gemm/bf16 by cast, small", DTYPE_BF16, 9, 150);
     random_products("gemm/bf16 by cast, large", DTYPE_BF16, 150, 60);
 }
 
-Test(gemm, two_threads_give_the_same)
+Test(gemm, two_threads_give_the_same_result)
 {
     use_threads(2);
     random_products("gemm/f32 two threads", DTYPE_F32, 150, 20);
@@ -98,7 +98,7 @@ Test(gemm, other_types_are_refused)
 
 /* ---- several products ---- */
 
-/* C of product i alone, whose size along the axis is `size`. */
+/* Compare C of product i with a product that is computed alone, of `size` along the axis. */
 static void check_one(const struct gemm *g, int i, int64_t size, const float *got)
 {
     struct gemm one = *g;
@@ -118,7 +118,7 @@ static void check_one(const struct gemm *g, int i, int64_t size, const float *go
     for (int64_t k = 0; k < n; k++)
         assert_near(got[i * g->batch.step_c + k], one.c[k], 1e-5, "element");
     for (int64_t k = n; k < g->batch.step_c; k++)
-        cr_assert_eq(got[i * g->batch.step_c + k], 7, "behind product %d", i);
+        cr_assert_eq(got[i * g->batch.step_c + k], 7, "after product %d", i);
     free(one.c);
 }
 
@@ -154,7 +154,7 @@ static void check_batch(struct rng *r, enum gemm_axis axis)
     free(a), free(b), free(c);
 }
 
-Test(gemm, several_products_are_those_of_each_alone)
+Test(gemm, several_products_in_one_call_equal_single_products)
 {
     struct rng r = rng_start("gemm/batch");
 

@@ -51,7 +51,7 @@ Test(grad_norm, rows_have_their_own_sums)
     }
 }
 
-Test(grad_norm, clips_what_is_above_the_limit_alone)
+Test(grad_norm, clips_only_norms_above_the_limit)
 {
     static const struct {
         double squares, clip, scale;

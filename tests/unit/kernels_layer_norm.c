@@ -46,7 +46,7 @@ static void forward_case(struct rng *r, enum dtype type, int64_t rows, int64_t c
 
         assert_near(mean[i / cols], m.mean, 1e-6, "mean");
         assert_near(rstd[i / cols], 1 / m.s, 1e-6 / m.s, "rstd");
-        /* cols = 1: x - mean is rounding alone, and 1 / s is large */
+        /* cols = 1: x - mean is only a rounding error, and 1 / s is large */
         assert_near(y[i], want, (type == DTYPE_F32 ? 2e-6 : 0x1p-8) * size + 1e-6 / m.s, "y");
     }
     free(x), free(residual), free(w), free(b), free(x_bias), free(mean), free(rstd), free(sum);
@@ -96,7 +96,7 @@ static void backward_case(struct rng *r, int64_t rows, int64_t cols)
     free(y), free(want_dw), free(want_db);
 }
 
-Test(layer_norm, forward_is_that_of_double_arithmetic)
+Test(layer_norm, forward_agrees_with_double_arithmetic)
 {
     struct rng r = rng_start("layer_norm/forward");
 
@@ -106,7 +106,7 @@ Test(layer_norm, forward_is_that_of_double_arithmetic)
     }
 }
 
-Test(layer_norm, gradients_are_those_of_double_arithmetic)
+Test(layer_norm, gradients_agree_with_double_arithmetic)
 {
     struct rng r = rng_start("layer_norm/backward");
 
@@ -116,8 +116,8 @@ Test(layer_norm, gradients_are_those_of_double_arithmetic)
     }
 }
 
-/* Blocks of rows are summed as one thread sums them, for any number of threads. */
-Test(layer_norm, sums_of_blocks_are_one_threads_each)
+/* With any number of threads, the sum of each block of rows has the bits of one thread's sum. */
+Test(layer_norm, sums_of_blocks_have_the_bits_of_one_thread)
 {
     enum { ROWS = 12, COLS = 70, BLOCKS = 4, EACH = ROWS / BLOCKS, STEP = 2 * COLS };
     struct rng r = rng_start("layer_norm/blocks");

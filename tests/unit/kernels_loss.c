@@ -1,5 +1,5 @@
-/* tests/unit/kernels_loss.c - cross entropy over shards of a vocabulary against the whole, in
- * double. */
+/* tests/unit/kernels_loss.c - cross entropy over shards of a vocabulary, against the full
+ * vocabulary in double. */
 #include "kernels/loss.h"
 
 #include "tests/unit/kernels_support.h"
@@ -22,7 +22,8 @@ static struct setup setup_make(struct rng *r, enum dtype type)
 
     s.shards = (int)rng_int(r, 1, SHARDS_MAX);
     s.first[s.shards] = s.vocab;
-    for (int i = 1; i < s.shards; i++) /* even parts, the last shorter or empty, as layouts cut */
+    for (int i = 1; i < s.shards;
+         i++) /* equal parts, but the last may be shorter or empty, as in layouts */
         s.first[i] = (s.vocab + s.shards - 1) / s.shards * i < s.vocab
                          ? (s.vocab + s.shards - 1) / s.shards * i
                          : s.vocab;
@@ -35,7 +36,7 @@ static struct setup setup_make(struct rng *r, enum dtype type)
     return s;
 }
 
-/* The two local steps of every shard, with the reductions between them. */
+/* Run the two local steps of every shard, with the reductions between them. */
 static void run_shards(struct setup *s)
 {
     float *max = filled_floats(s->rows, NAN), *one = filled_floats(s->rows, 0);
@@ -98,7 +99,7 @@ static void check_gradient(const struct setup *s, double scale)
     }
 }
 
-Test(loss, shards_make_the_whole)
+Test(loss, shards_give_the_loss_of_the_full_vocabulary)
 {
     struct rng r = rng_start("loss");
 

@@ -103,8 +103,8 @@ Test(rms_norm, gradients_with_threads)
         backward_case(&r, rng_int(&r, 0, 400), 300);
 }
 
-/* Blocks of rows are summed as one thread sums them, for any number of threads. */
-Test(rms_norm, sums_of_blocks_are_one_threads_each)
+/* With any number of threads, the sum of each block of rows has the bits of one thread's sum. */
+Test(rms_norm, sums_of_blocks_have_the_bits_of_one_thread)
 {
     enum { ROWS = 12, COLS = 70, BLOCKS = 4, EACH = ROWS / BLOCKS, STEP = COLS + 3 };
     struct rng r = rng_start("rms_norm/blocks");

@@ -3,7 +3,7 @@
 
 #include "tests/unit/kernels_support.h"
 
-Test(sum, adds_rows_of_other_strides_and_nothing_between_them)
+Test(sum, adds_rows_of_different_strides_and_skips_the_padding)
 {
     struct rng r = rng_start("sum/add");
 
@@ -25,7 +25,7 @@ Test(sum, adds_rows_of_other_strides_and_nothing_between_them)
     }
 }
 
-/* 1 is lost beside 2^25, so the order is seen. */
+/* 2^25 + 1 rounds to 2^25, so the result shows the order. */
 static const float H = 33554432;
 
 Test(sum, follows_the_tree)
@@ -62,7 +62,7 @@ Test(sum, adds_levels_from_the_left)
     free(x), free(a), free(b), free(to);
 }
 
-Test(sum, doubles_in_groups_and_by_halves)
+Test(sum, adds_doubles_in_groups_and_by_halves)
 {
     const double big = 0x1p60, in[8] = { 1, big, -big, 1, 1, 2, 3, 4 };
     double out[8], copy[8];

@@ -15,10 +15,10 @@
 #include "layout/dtype.h"
 #include "tests/unit/random.h"
 
-/* The queue that this test's kernels run on; they run at once. */
+/* The queue of this test's kernels. It runs each kernel at once. */
 static struct device_queue *kernels_queue;
 
-/* Kernels use so many threads from here on. */
+/* From now on kernels use this many threads. */
 static inline __attribute__((unused)) void use_threads(int n)
 {
     const struct cpu_options options = { .threads = n };
@@ -46,7 +46,7 @@ static inline __attribute__((unused)) struct device_queue *kernels_on(void)
 /* Run an operation of kernels/ops.h with the argument (struct tag){ ... }. */
 #define RUN(op, tag, ...) kernels_cpu.op(kernels_on(), &(struct tag){ __VA_ARGS__ })
 
-/* The failure of what was run so far; the device is then a new one. */
+/* The failure of the kernels that were run. Later kernels run on a new device. */
 static inline __attribute__((unused)) struct tp_err take_failure(void)
 {
     struct device *device = kernels_on()->device;
@@ -85,8 +85,8 @@ static inline __attribute__((unused)) float *filled_floats(int64_t n, float valu
     return x;
 }
 
-/* x in `type`, in memory of its own; x itself becomes what was stored, so that a reference in
- * double starts from the same numbers. */
+/* A copy of x in `type`. x itself gets the rounded values, so that a reference in double starts
+ * from the same numbers. */
 static inline __attribute__((unused)) void *stored_as(enum dtype type, float *x, int64_t n)
 {
     void *y = malloc((size_t)(n + 1) * sizeof *x);
@@ -97,7 +97,7 @@ static inline __attribute__((unused)) void *stored_as(enum dtype type, float *x,
     return y;
 }
 
-/* n elements of `type` as floats, in memory of their own. */
+/* A copy of n elements of `type` as floats. */
 static inline __attribute__((unused)) float *as_floats(enum dtype type, const void *y, int64_t n)
 {
     float *x = malloc((size_t)(n + 1) * sizeof *x);

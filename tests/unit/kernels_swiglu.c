@@ -1,4 +1,4 @@
-/* tests/unit/kernels_swiglu.c - SwiGLU against double; gradients against differences. */
+/* tests/unit/kernels_swiglu.c - SwiGLU against double; gradients against finite differences. */
 #include "kernels/swiglu.h"
 
 #include "tests/unit/kernels_support.h"
@@ -31,7 +31,7 @@ static void check_forward(const struct arrays *a)
     free(y);
 }
 
-/* dgate and dup into arrays of their own, or over gate and up. */
+/* dgate and dup are written to separate arrays, or (in_place) over gate and up. */
 static void check_backward(const struct arrays *a, bool in_place)
 {
     int64_t n = a->rows * a->ld, bytes = dtype_bytes(a->type);

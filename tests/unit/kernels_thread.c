@@ -1,4 +1,4 @@
-/* tests/unit/kernels_thread.c - how a loop is shared among threads. */
+/* tests/unit/kernels_thread.c - how a loop is divided among threads. */
 #include "kernels/cpu/thread.h"
 
 #include <stdatomic.h>
@@ -7,8 +7,8 @@
 
 struct seen {
     int64_t n, grain;
-    atomic_int times[400]; /* an item */
-    atomic_int threads[8]; /* calls a thread number */
+    atomic_int times[400]; /* per item */
+    atomic_int threads[8]; /* calls per thread number */
 };
 
 static void note(void *ctx, int64_t lo, int64_t hi, int thread)
@@ -21,7 +21,7 @@ static void note(void *ctx, int64_t lo, int64_t hi, int thread)
         s->times[i]++;
 }
 
-Test(thread, every_item_once_and_no_thread_number_twice)
+Test(thread, every_item_runs_once_and_each_thread_is_called_at_most_once)
 {
     struct rng r = rng_start("thread");
 
@@ -47,7 +47,7 @@ static void nested(void *ctx, int64_t lo, int64_t hi, int thread)
     for (int64_t i = lo; i < hi; i++) {
         struct seen inner = { .n = 100, .grain = 1 };
         kernels_for(kernels_queue, inner.n, inner.grain, note, &inner);
-        cr_assert_eq(inner.threads[0], 1, "at once, in one piece");
+        cr_assert_eq(inner.threads[0], 1, "the inner loop runs in one call");
         all->times[i]++;
     }
 }
@@ -68,7 +68,7 @@ static void note_one(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     cr_assert_eq(hi, lo + 1);
-    cr_assert_eq(kernels_team(kernels_queue), 1, "a call is its thread's alone");
+    cr_assert_eq(kernels_team(kernels_queue), 1, "inside an item, a kernel uses one thread");
     s->times[lo]++;
 }
 

@@ -28,22 +28,22 @@ static float sum_of(const float *values, int n)
 
 Test(tree_reduce, neighbours_are_added_first)
 {
-    /* 1 is lost beside 2^25; H + 1 - H is 0, H - H + 1 is 1. */
+    /* 2^25 + 1 rounds to 2^25, so H + 1 - H is 0 and H - H + 1 is 1. */
     const float H = 33554432;
 
     cr_expect_eq(sum_of((const float[]){ 1, 1, H, -H }, 4), 2);
-    cr_expect_eq(sum_of((const float[]){ H, 1, -H, 1 }, 4), 0); /* in rank order 1 */
+    cr_expect_eq(sum_of((const float[]){ H, 1, -H, 1 }, 4), 0); /* 1 in rank order */
     cr_expect_eq(sum_of((const float[]){ H, -H, 1 }, 3), 1);
     cr_expect_eq(sum_of((const float[]){ 1, H, -H }, 3), 0);
-    /* (0 + 1) + (2 + 3) and then ((4 + 5) + 6): 1 survives in the last three alone */
+    /* ((0 + 1) + (2 + 3)) + ((4 + 5) + 6): element 6 counts only if the others cancel first */
     cr_expect_eq(sum_of((const float[]){ H, 0, 0, 0, -H, 0, 1 }, 7), 0);
     cr_expect_eq(sum_of((const float[]){ 0, 0, 0, 0, -H, H, 1 }, 7), 1);
     cr_expect_eq(sum_of((const float[]){ H, 0, -H, 0, 0, 0, 1 }, 7), 1);
     cr_expect_eq(sum_of((const float[]){ H, 0, 0, 0, -H, 1 }, 6), 0);
 }
 
-/* What lets a rank add neighbours itself and leave the rest to the others. */
-Test(tree_reduce, sums_of_neighbours_have_the_sum_of_all)
+/* Because of this, a rank can add neighbours before it communicates. */
+Test(tree_reduce, the_sum_of_sums_of_neighbours_is_the_sum_of_all)
 {
     static float rows[16][N], part[16][N], all[N], composed[N];
     struct rng rng = rng_start("tree_reduce/compose");
@@ -77,14 +77,14 @@ Test(tree_reduce, sums_of_neighbours_have_the_sum_of_all)
     }
 }
 
-Test(tree_reduce, the_sum_goes_to_every_destination_also_when_those_are_the_rows)
+Test(tree_reduce, the_sum_goes_to_every_destination_also_when_these_are_the_rows)
 {
     static int64_t a[N], b[N];
     void *dsts[2] = { a, b };
     const void *rows[2] = { a, b };
 
     for (int i = 0; i < N; i++)
-        a[i] = i, b[i] = INT64_MAX - i; /* sums wrap */
+        a[i] = i, b[i] = INT64_MAX - i; /* the sums overflow and wrap */
     a[7] = 100;
     tree_reduce(&(struct tree_reduce){ dsts, 2, rows, 2, DTYPE_I64, TREE_REDUCE_SUM }, N);
     for (int i = 0; i < N; i++)
@@ -123,5 +123,5 @@ Test(tree_reduce, bf16_is_summed_in_f32_and_rounded_once)
     tree_reduce(&(struct tree_reduce){ &dst, 1, at, 3, DTYPE_BF16, TREE_REDUCE_MAX }, COUNT);
     cr_assert_eq(out[COUNT - 1], one);
     tree_reduce(&(struct tree_reduce){ &dst, 1, at + 1, 1, DTYPE_BF16, TREE_REDUCE_SUM }, COUNT);
-    cr_assert_eq(out[0], small, "one row alone is copied");
+    cr_assert_eq(out[0], small, "a single row is copied");
 }

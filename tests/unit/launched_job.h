@@ -43,7 +43,7 @@ static inline void sleep_ms(int ms)
     nanosleep(&t, NULL);
 }
 
-/* What a rank does; its exit code. */
+/* What a rank does. Returns its exit code. */
 typedef int (*rank_fn)(struct comm_world *ranks, struct board *b, struct tp_err *err);
 
 static inline int rank_of(struct comm_world *ranks)
@@ -51,8 +51,8 @@ static inline int rank_of(struct comm_world *ranks)
     return control_rank(comm_control(ranks));
 }
 
-/* A rank that finds nothing wrong. */
-static inline int ends_well(struct comm_world *ranks, struct board *b, struct tp_err *err)
+/* A rank that succeeds. */
+static inline int succeeds(struct comm_world *ranks, struct board *b, struct tp_err *err)
 {
     (void)b;
     if (control_barrier(comm_control(ranks), err))
@@ -100,12 +100,12 @@ static inline struct job job_run(rank_fn fn)
 static inline void expect_none_left(const struct board *b)
 {
     for (int r = 0; r < N; r++) {
-        cr_expect(b->pids[r] > 0, "rank %d never began", r);
-        cr_expect(kill(b->pids[r], 0) == -1 && errno == ESRCH, "rank %d is left", r);
+        cr_expect(b->pids[r] > 0, "rank %d never started", r);
+        cr_expect(kill(b->pids[r], 0) == -1 && errno == ESRCH, "rank %d is still alive", r);
     }
 }
 
-/* A launcher in a process of its own, which ends with the job's code, or 100 for TP_E_COMM. */
+/* Start a launcher in its own process. It exits with the job's code, or with 100 for TP_E_COMM. */
 static inline pid_t launcher(rank_fn fn, struct board *b)
 {
     struct job j = { .board = b };

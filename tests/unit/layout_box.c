@@ -32,7 +32,7 @@ static void mark(unsigned char *grid, const struct box *whole, const struct box 
     }
 }
 
-Test(box, meet_holds_exactly_the_common_elements)
+Test(box, the_intersection_has_exactly_the_common_elements)
 {
     struct rng r = rng_start("box/meet");
 
@@ -73,7 +73,7 @@ Test(box, runs_tile_a_box_and_are_contiguous)
             box_run(&run, &b, max, k);
             cr_assert(box_is_run_in(&b, &run));
             cr_assert(box_elements(&run) <= max);
-            cr_assert_eq(box_offset_in(&b, &run), next, "runs follow one another in storage");
+            cr_assert_eq(box_offset_in(&b, &run), next, "runs are consecutive in storage");
             next += box_elements(&run);
             mark(grid, &whole, &run);
         }

@@ -18,7 +18,7 @@ static struct tensor random_tensor(struct rng *r)
     return t;
 }
 
-/* Part `part` of `parts` of the columns of the first fused block, which they divide. */
+/* The columns of the first fused block, cut into `parts` equal parts: number `part`. */
 static struct box part_of(const struct tensor *t, int parts, int part)
 {
     struct box b = box_whole(2, t->shape);
@@ -51,7 +51,7 @@ Test(column_blocks, blocks_are_the_box_from_left_to_right_and_none_is_tiny)
     }
 }
 
-Test(column_blocks, two_four_or_eight_ranks_take_whole_blocks)
+Test(column_blocks, a_block_belongs_to_one_of_two_four_or_eight_ranks)
 {
     struct rng r = rng_start("column_blocks/edges");
     int cut = 0;

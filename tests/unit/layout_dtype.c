@@ -1,4 +1,4 @@
-/* tests/unit/layout_dtype.c - types are read by every name that people use for them. */
+/* tests/unit/layout_dtype.c - all usual names of types are read. */
 #include "layout/dtype.h"
 
 #include <criterion/criterion.h>

@@ -15,12 +15,13 @@ Test(family, is_found_by_its_names)
 
         cr_expect(family_find(&found, f->architecture, NULL) && (int)found == i);
         cr_expect(family_find(&found, NULL, f->model_type) && (int)found == i);
-        cr_expect_not(family_find(&found, "BertModel", f->model_type), "the architecture decides");
+        cr_expect_not(family_find(&found, "BertModel", f->model_type),
+                      "the architecture takes precedence");
     }
     cr_expect_not(family_find(&(enum model_family){ 0 }, NULL, NULL));
 }
 
-/* A row sets a member of struct model that can hold its value. */
+/* The member of struct model that a row sets can hold the row's value. */
 Test(family, keys_fit_the_members_that_they_set)
 {
     static const size_t sizes[] = {
@@ -52,7 +53,7 @@ Test(family, tensors_have_one_row_for_each_role_and_a_cut_that_the_role_allows)
         const struct family *f = family_at((enum model_family)i);
 
         for (const struct family_tensor *t = f->tensors; t->role != ROLE_NONE; t++) {
-            cr_expect_eq(family_tensor_find(f, t->role), t, "%s is there twice", t->name);
+            cr_expect_eq(family_tensor_find(f, t->role), t, "%s has two rows", t->name);
             cr_expect_eq(strchr(t->name, '*') != NULL, tensor_role_is_of_layer(t->role), "%s",
                          t->name);
             cr_expect(tensor_role_allows(t->role, t->cut), "%s", t->name);
@@ -61,7 +62,7 @@ Test(family, tensors_have_one_row_for_each_role_and_a_cut_that_the_role_allows)
     }
 }
 
-/* What a layer's kind of norm, MLP and position needs. */
+/* The kinds of norm, MLP and position of a layer need certain tensors. */
 Test(family, has_the_tensors_that_its_arithmetic_needs)
 {
     for (int i = 0; i < MODEL_FAMILIES; i++) {

@@ -6,7 +6,7 @@
 #include "layout/model_tensors.h"
 #include "tests/unit/random_model.h"
 
-Test(layout, replicas_hold_what_tensor_parallelism_gives_them)
+Test(layout, replicas_hold_the_boxes_of_their_tensor_parallel_rank)
 {
     struct rng r = rng_start("layout/replicas");
 

@@ -46,7 +46,7 @@ Test(model_config, reads_old_and_new_rotary_fields)
     arena_free(&arena);
 }
 
-Test(model_config, refuses_what_it_cannot_do_by_name)
+Test(model_config, refuses_unsupported_values_by_name)
 {
     static const struct {
         const char *extra, *named;
@@ -114,7 +114,7 @@ Test(model_config, reads_gpt2_with_the_defaults_of_transformers)
     arena_free(&arena);
 }
 
-Test(model_config, refuses_what_it_cannot_do_with_gpt2_by_name)
+Test(model_config, refuses_unsupported_values_with_gpt2_by_name)
 {
     static const struct {
         const char *extra, *named;

@@ -26,8 +26,8 @@ Test(model_flops, params_are_the_matrices_of_the_layers_and_the_head)
     }
 }
 
-/* GPT-3's 175 billion parameters at 2048 tokens: 1.05e12 and 0.06e12 for attention, per token. */
-Test(model_flops, a_step_costs_six_operations_a_parameter_and_attention)
+/* GPT-3's 175 billion parameters at 2048 tokens: 1.05e12 per token, and 0.06e12 for attention. */
+Test(model_flops, a_step_costs_six_operations_per_parameter_plus_attention)
 {
     struct model m = { .family = MODEL_GPT2,
                        .layers = 96,

@@ -125,7 +125,7 @@ Test(model_tensors, gpt2_is_cut_by_outputs_then_by_inputs)
     arena_free(&arena);
 }
 
-/* What training in bf16 saves is the parameters, and three groups of fp32 like them. */
+/* Training in bf16 saves the parameters and three fp32 groups of the same shapes. */
 Test(model_tensors, state_has_every_parameter_once_in_each_group)
 {
     static const char *const groups[] = { "param", "master", "exp_avg", "exp_avg_sq" };

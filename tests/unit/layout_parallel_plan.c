@@ -10,7 +10,7 @@
 #include "layout/parallel_plan.h"
 #include "tests/unit/random_model.h"
 
-/* Runs of spaces become one. */
+/* Replace runs of spaces by one space. */
 static void squeeze(char *text)
 {
     char *to = text;
@@ -21,7 +21,7 @@ static void squeeze(char *text)
     *to = 0;
 }
 
-/* The built-in plan's text, with single spaces, and `from` replaced by `to`, once. */
+/* The built-in plan's text with single spaces, and with the first `from` replaced by `to`. */
 static char *edited(const struct model *m, const char *from, const char *to, struct arena *arena)
 {
     const struct parallel_plan plan = parallel_plan_builtin(m->family);
@@ -65,7 +65,7 @@ Test(parallel_plan, built_in_plans_are_valid_and_read_back_as_printed)
     }
 }
 
-Test(parallel_plan, a_refusal_names_what_does_not_fit_and_what_would)
+Test(parallel_plan, a_refusal_names_what_does_not_fit_and_what_fits)
 {
     static const struct {
         enum model_family family;
@@ -157,7 +157,7 @@ Test(parallel_plan, names_the_line_that_cannot_be_read)
     }
 }
 
-/* Damaged text gives an answer, never a crash. */
+/* Damaged text is parsed or refused, and never causes a crash. */
 Test(parallel_plan, hostile_text_is_refused)
 {
     struct rng r = rng_start("plan/hostile");
@@ -171,7 +171,7 @@ Test(parallel_plan, hostile_text_is_refused)
         char *text = parallel_plan_format(&plan, &arena), *copy;
         size_t size = strlen(text);
 
-        copy = malloc(size); /* exactly: reading past the end is seen by the sanitizer */
+        copy = malloc(size); /* exact size, so the sanitizer detects a read past the end */
         memcpy(copy, text, size);
         for (int64_t k = rng_int(&r, 1, 6); k > 0; k--)
             copy[rng_int(&r, 0, (int64_t)size - 1)] = (char)rng_int(&r, 0, 255);

@@ -65,7 +65,7 @@ Test(spec, text_reads_back_as_the_same_spec)
     }
 }
 
-Test(spec, fill_takes_only_what_is_missing)
+Test(spec, fill_sets_only_missing_axes)
 {
     struct spec base, s;
 

@@ -5,8 +5,8 @@
 
 #include "tests/unit/random_model.h"
 
-/* A spec of small degrees, which rarely fits a model. */
-static struct spec wild_spec(struct rng *r)
+/* A random spec of small degrees, which rarely fits a model. */
+static struct spec random_degrees(struct rng *r)
 {
     struct spec s = spec_default();
 
@@ -26,7 +26,7 @@ static bool is_same(const struct spec *a, const struct spec *b)
            a->cp == b->cp && a->sp == b->sp && a->zero == b->zero;
 }
 
-/* A requirement of the caller: an even number of ranks, and few replicas. */
+/* A requirement of the caller: an even number of ranks and few replicas. */
 static bool is_even(void *ctx, const struct spec *s)
 {
     int *calls = ctx;
@@ -42,28 +42,28 @@ Test(suggest, every_suggestion_works)
 
     for (int i = 0; i < 400; i++) {
         struct model m = random_model(&r);
-        struct spec asked = wild_spec(&r), found[SUGGEST_MAX];
+        struct spec asked = random_degrees(&r), found[SUGGEST_MAX];
         struct arena arena = { 0 };
         struct tp_err err = { 0 };
         struct suggest q = { .asked = &asked, .n_layers = m.layers };
         struct tensor *tensors;
         struct layout l;
         int n_tensors, calls = 0, n;
-        bool picky = rng_int(&r, 0, 1);
+        bool has_requirement = rng_int(&r, 0, 1);
 
         cr_assert_eq(model_params(&tensors, &n_tensors, &m, DTYPE_F32, &arena, &err), TP_OK);
         cr_assert_eq(model_kinds(&q.kinds, &m, &arena, &err), TP_OK);
-        q.fits = picky ? is_even : NULL;
+        q.fits = has_requirement ? is_even : NULL;
         q.ctx = &calls;
         n = suggest_specs(found, &q);
         cr_assert_leq(calls, 1 << 14);
         wrong += layout_make(&l, &asked, m.layers, tensors, n_tensors, &arena, &err) != TP_OK;
-        cr_assert(n > 0 || picky, "one rank always works");
+        cr_assert(n > 0 || has_requirement, "one rank always works");
         for (int k = 0; k < n; k++) {
             cr_assert(!is_same(&found[k], &asked));
             cr_assert_eq(layout_make(&l, &found[k], m.layers, tensors, n_tensors, &arena, &err),
                          TP_OK, "%s", err.msg);
-            cr_assert(!picky || is_even(&calls, &found[k]));
+            cr_assert(!has_requirement || is_even(&calls, &found[k]));
             for (int j = 0; j < k; j++)
                 cr_assert(!is_same(&found[k], &found[j]));
         }
@@ -74,7 +74,7 @@ Test(suggest, every_suggestion_works)
 }
 
 /* A model of 40 layers and 40 heads. */
-Test(suggest, the_nearest_come_first_and_one_keeps_the_ranks)
+Test(suggest, the_nearest_come_first_and_one_has_the_same_number_of_ranks)
 {
     static const struct {
         const char *asked, *nearest;

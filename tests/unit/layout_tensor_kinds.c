@@ -15,7 +15,7 @@ static struct tensor_kinds all_of(struct tensor *tensors, int n)
     return (struct tensor_kinds){ n, tensors };
 }
 
-Test(tensor_kinds, a_layout_is_judged_by_kinds_as_by_all_tensors)
+Test(tensor_kinds, a_check_by_kinds_gives_the_result_of_a_check_of_all_tensors)
 {
     struct rng r = rng_start("tensor_kinds/judged");
     int refused = 0;
@@ -35,15 +35,15 @@ Test(tensor_kinds, a_layout_is_judged_by_kinds_as_by_all_tensors)
         all = all_of(tensors, n);
         cr_assert_eq(layout_check(&s, m.layers, &kinds, &got),
                      layout_check(&s, m.layers, &all, &want));
-        cr_assert_str_eq(got.msg, want.msg); /* it names the first tensor, too */
+        cr_assert_str_eq(got.msg, want.msg); /* the messages name the same tensor */
         refused += want.status != TP_OK;
         arena_free(&arena);
     }
     cr_assert(refused > 300 && refused < 2700, "%d refused", refused);
 }
 
-/* However many layers there are: this is what makes suggestions for deep models fast. */
-Test(tensor_kinds, their_number_does_not_grow_with_the_layers)
+/* Because of this, suggestions for deep models are fast. */
+Test(tensor_kinds, the_number_of_kinds_does_not_grow_with_the_layers)
 {
     struct rng r = rng_start("tensor_kinds/layers");
 
@@ -67,7 +67,7 @@ Test(tensor_kinds, their_number_does_not_grow_with_the_layers)
     }
 }
 
-/* A checkpoint may have any tensors: these differ in one property each. */
+/* A checkpoint may have any tensors. Each of these differs from the first in one property. */
 Test(tensor_kinds, every_property_that_matters_makes_a_kind)
 {
     const struct tensor base = { .ndim = 2,
@@ -86,9 +86,9 @@ Test(tensor_kinds, every_property_that_matters_makes_a_kind)
     t[4].placement.blocks = 3;
     t[5].placement.replicate = true;
     t[6].placement.uneven = true;
-    t[7].placement.dim = -1; /* not cut: no kind */
-    t[8].shape[1] = 50;      /* not the cut axis: as the first */
-    t[9].dtype = DTYPE_BF16; /* as the first */
+    t[7].placement.dim = -1; /* not cut: belongs to no kind */
+    t[8].shape[1] = 50;      /* not the cut axis: same kind as the first */
+    t[9].dtype = DTYPE_BF16; /* same kind as the first */
     cr_assert_eq(tensor_kinds_find(&kinds, t, 12, &arena, &err), TP_OK);
     cr_assert_eq(kinds.n, 7);
     for (int i = 0; i < 7; i++)

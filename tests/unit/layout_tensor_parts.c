@@ -24,7 +24,7 @@ Test(tensor_parts, fused_tensors_are_cut_block_by_block)
 }
 
 /* Eight ranks share two key-value heads: four neighbours hold the same one. */
-Test(tensor_parts, ranks_in_excess_of_the_units_hold_replicas)
+Test(tensor_parts, more_ranks_than_units_hold_replicas)
 {
     struct tensor t = { .ndim = 2,
                         .shape = { 32, 8 },

@@ -1,10 +1,10 @@
-/* tests/unit/layout_workload.c - the microbatches of a rank, as asked for or by default.
+/* tests/unit/layout_workload.c - the microbatches of a rank, as requested or by default.
  * covers: layout/recompute */
 #include "layout/workload.h"
 
 #include <criterion/criterion.h>
 
-Test(workload, microbatches_are_what_was_asked_for_or_all_that_a_dp_rank_has)
+Test(workload, microbatches_are_as_requested_or_all_sequences_of_a_dp_rank)
 {
     struct workload w = workload_default();
     struct spec s = spec_default();

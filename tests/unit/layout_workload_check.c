@@ -1,5 +1,5 @@
-/* tests/unit/layout_workload_check.c - a refusal names a value that works, and numbers that are not
- * known refuse nothing. tests/unit/orchestrator_fit.c compares the programs that use these rules.
+/* tests/unit/layout_workload_check.c - a refusal names a value that works, and unknown numbers
+ * cause no refusal. tests/unit/orchestrator_fit.c compares the programs that use these rules.
  * covers: layout/same_bits */
 #include "layout/workload_check.h"
 
@@ -31,7 +31,8 @@ static tp_status check(const struct workload *w, const struct spec *s, const str
     return st ? st : workload_check_micro(w, s, err);
 }
 
-/* Change what the end of a message, "; FLAG N VERB", recommends. False: it recommends nothing. */
+/* Follow the recommendation at the end of a message, "; FLAG N VERB". Returns false when there is
+ * none. */
 static bool follow(struct workload *w, const char *sentence)
 {
     const char *instead = strrchr(sentence, ';');
@@ -51,7 +52,8 @@ static bool follow(struct workload *w, const char *sentence)
     return true;
 }
 
-/* Whether two messages are of one rule: they begin with the same words, apart from numbers. */
+/* Whether two messages come from the same rule: apart from numbers, they start with the same words.
+ */
 static bool same_rule(const char *a, const char *b)
 {
     static const char digits[] = "0123456789";
@@ -82,12 +84,12 @@ Test(workload_check, what_a_refusal_recommends_is_not_refused_for_the_same_reaso
             continue;
         followed++;
         cr_assert(!check(&w, &s, &m, &again) || !same_rule(err.msg, again.msg),
-                  "%s -- and then: %s", err.msg, again.msg);
+                  "first: %s; after the change: %s", err.msg, again.msg);
     }
     cr_assert_gt(followed, 500);
 }
 
-/* Every dp rank runs the same number of microbatches, and together they are the batch. */
+/* Every dp rank runs the same number of microbatches, and together these are the batch. */
 Test(workload_check, an_accepted_batch_divides_evenly)
 {
     struct rng r = rng_start("workload/dealt");
@@ -113,7 +115,7 @@ Test(workload_check, an_accepted_batch_divides_evenly)
     cr_assert_gt(accepted, 500);
 }
 
-Test(workload_check, an_unknown_batch_and_length_refuse_nothing)
+Test(workload_check, an_unknown_batch_or_length_causes_no_refusal)
 {
     struct rng r = rng_start("workload/unknown");
 

@@ -68,9 +68,9 @@ static void has_mesh(struct plan_candidate *c, int n, int tp, int pp, int dp)
     cr_assert(0, "no tp%dpp%ddp%d", tp, pp, dp);
 }
 
-/* Each mesh that the model (8 heads, 8 layers) and the batch of 12 allow is there, legal at least
- * in one variant; what cannot be is there once with its reason. */
-Test(candidates, every_mesh_of_at_most_the_ranks_is_there_the_legal_ones_first)
+/* The list has each mesh that the model (8 heads, 8 layers) and the batch of 12 allow, in at least
+ * one legal variant. It has each impossible mesh once, with a reason. */
+Test(candidates, every_mesh_of_at_most_these_ranks_is_listed_legal_ones_first)
 {
     struct plan_candidate *c;
     int n;
@@ -91,7 +91,7 @@ Test(candidates, every_mesh_of_at_most_the_ranks_is_there_the_legal_ones_first)
             cr_assert(!(refused && c[i].legal), "a legal one after a refused one");
             refused = refused || !c[i].legal;
             for (int k = 0; k < i; k++)
-                cr_assert(!run_config_same(&c[i].config, &c[k].config), "twice");
+                cr_assert(!run_config_same(&c[i].config, &c[k].config), "a config is listed twice");
         }
         for (int tp = 1; tp <= 8; tp *= 2)
             for (int pp = 1; pp <= 4; pp *= 2)
@@ -113,7 +113,7 @@ Test(candidates, only_the_axes_of_the_job_are_used)
     cr_expect(find(c, n, "tp1dp4zero3")->legal && find(c, n, "tp1dp4zero1")->legal);
 }
 
-Test(candidates, a_pipeline_gets_microbatches_and_memory_alone_asks_for_recomputation)
+Test(candidates, pipelines_get_microbatches_and_only_little_memory_leads_to_recomputation)
 {
     struct plan_candidate *c;
     int64_t need;
@@ -126,7 +126,7 @@ Test(candidates, a_pipeline_gets_microbatches_and_memory_alone_asks_for_recomput
     for (int i = 0; i < n; i++)
         cr_expect(!c[i].config.recompute);
     need = find(c, n, "tp1")->memory;
-    do { /* less and less: first smaller microbatches, then recomputation, then nothing */
+    do { /* with less memory: first smaller microbatches, then recomputation, then none fits */
         job.layouts.memory = need - 1;
         cr_assert_eq(candidates_find(&c, &n, &job, NULL, 1, &arena, &err), TP_OK);
         cr_assert(!c[0].legal || c[0].memory < need);
@@ -136,8 +136,8 @@ Test(candidates, a_pipeline_gets_microbatches_and_memory_alone_asks_for_recomput
     cr_expect(strstr(c[0].why, "at the least"), "%s", c[0].why);
 }
 
-/* 1F1B: with one microbatch p stages take p times as long as with very many; vpp and more
- * microbatches narrow it (the bubble is (p - 1) / (v m)). */
+/* The bubble is (p - 1) / (v m) of the ideal time: with one microbatch, p stages take p times as
+ * long as with very many. vpp and more microbatches make the bubble smaller. */
 Test(candidates, the_bubble_is_that_of_1f1b)
 {
     struct cost_work work = {
@@ -168,7 +168,7 @@ Test(candidates, the_bubble_is_that_of_1f1b)
         }
 }
 
-Test(candidates, what_was_measured_scales_what_was_not)
+Test(candidates, measured_times_scale_the_predicted_ones)
 {
     struct plan_candidate *c;
     const struct step_times times = { .n = 1, .entry = { { "tp4", 0.5 } } };
@@ -183,8 +183,8 @@ Test(candidates, what_was_measured_scales_what_was_not)
     cr_expect_float_eq(after, before, 0.1 * before, "%g, was %g", after, before);
 }
 
-/* Steps that obey the model with other weights: after three layouts the fourth is predicted. */
-Test(candidates, the_fit_finds_a_machine_that_computes_slowly_but_sends_fast)
+/* Measured times of a machine with other costs: from three layouts the fourth is predicted. */
+Test(candidates, the_fit_learns_that_a_machine_computes_slowly_but_sends_fast)
 {
     struct plan_candidate *guess, *c;
     const struct step_times times = {
@@ -214,7 +214,7 @@ Test(candidates, a_request_gets_its_layout_or_the_reason)
     cr_expect_eq(candidates_pick(&got, c, n, "nonsense", &err), TP_E_USAGE);
 }
 
-Test(candidates, a_rank_s_memory_is_a_limit)
+Test(candidates, the_memory_of_a_rank_is_a_limit)
 {
     struct plan_candidate *c;
     int n;

@@ -1,5 +1,5 @@
-/* tests/unit/orchestrator_checkpoint_selection.c - the checkpoint that an attempt begins from, and
- * waiting for the lock of its root.
+/* tests/unit/orchestrator_checkpoint_selection.c - the checkpoint that an attempt starts from, and
+ * the wait for the lock of its root.
  *
  * covers: orchestrator/plan/root_wait */
 #include "orchestrator/plan/checkpoint_selection.h"
@@ -59,7 +59,7 @@ static struct checkpoint_selection select_one(void)
     return c;
 }
 
-Test(checkpoint_selection, a_root_that_does_not_exist_has_none)
+Test(checkpoint_selection, a_root_that_does_not_exist_has_no_checkpoint)
 {
     struct checkpoint_selection c = select_one();
 
@@ -91,7 +91,7 @@ Test(checkpoint_selection, a_quarantined_step_is_not_selected_again)
     cr_assert_eq(checkpoint_quarantine(to, &c, root, &err), TP_OK, "%s", err.msg);
     cr_expect(file_is_dir(to) && !file_exists(c.dir));
     cr_expect_eq(select_one().step, 10);
-    save(20, 2); /* it was saved again, and is bad again: neither replaces the other */
+    save(20, 2); /* it was saved again and is bad again: both are kept */
     c = select_one();
     cr_assert_eq(checkpoint_quarantine(again, &c, root, &err), TP_OK, "%s", err.msg);
     cr_expect(file_is_dir(to) && file_is_dir(again));
@@ -103,7 +103,7 @@ Test(checkpoint_selection, a_quarantined_step_is_not_selected_again)
 
 /* ---- the root's lock ---- */
 
-Test(checkpoint_selection, a_lock_that_lasts_is_reported_once_with_its_holder)
+Test(checkpoint_selection, a_lock_held_for_long_is_reported_once_with_its_holder)
 {
     struct root_wait w = { 0 };
     struct tp_err who;
@@ -114,7 +114,8 @@ Test(checkpoint_selection, a_lock_that_lasts_is_reported_once_with_its_holder)
     save(10, 1);
     cr_expect(!root_wait_is_locked(&w, root, 100, &report, &who) && !report);
     cr_assert_eq(root_lock(&fd, root, &err), TP_OK, "%s", err.msg);
-    cr_expect(root_wait_is_locked(&w, root, 101, &report, &who) && !report, "it may take a moment");
+    cr_expect(root_wait_is_locked(&w, root, 101, &report, &who) && !report,
+              "a short wait is not reported");
     cr_expect(root_wait_is_locked(&w, root, 104, &report, &who) && report);
     snprintf(name, sizeof name, "%d", (int)getpid());
     cr_expect(strstr(who.msg, name), "%s", who.msg);
@@ -122,6 +123,7 @@ Test(checkpoint_selection, a_lock_that_lasts_is_reported_once_with_its_holder)
     close(fd);
     cr_expect(!root_wait_is_locked(&w, root, 111, &report, &who) && !report);
     cr_assert_eq(root_lock(&fd, root, &err), TP_OK);
-    cr_expect(root_wait_is_locked(&w, root, 112, &report, &who) && !report, "it begins again");
+    cr_expect(root_wait_is_locked(&w, root, 112, &report, &who) && !report,
+              "a new wait starts from zero");
     close(fd);
 }

@@ -73,11 +73,11 @@ Test(control, a_request_is_answered)
     cr_expect_str_eq(json_string_value(json_object_get(reply, "asked")), "status");
     json_decref(reply);
     control_close(c);
-    cr_expect_eq(control_ask(&reply, dir, request, &err), TP_E_NOTFOUND, "it has ended");
+    cr_expect_eq(control_ask(&reply, dir, request, &err), TP_E_NOTFOUND, "the server has ended");
     json_decref(request);
 }
 
-Test(control, text_that_is_no_request_does_no_harm)
+Test(control, text_that_is_not_a_request_is_refused_without_harm)
 {
     static const char *const texts[] = { "", "\n", "{", "[1]\n", "\xff\xfe\n", "{}\n" };
     struct sockaddr_un to = { .sun_family = AF_UNIX };
@@ -156,7 +156,7 @@ Test(control, metrics_show_the_status)
     free(text);
     json_object_del(status, "loss");
     text = metrics_text(&n, status);
-    cr_expect_null(strstr(text, "tp_run_loss"), "a loss that is not known is left out");
+    cr_expect_null(strstr(text, "tp_run_loss"), "an unknown loss is not shown");
     free(text);
     json_decref(status);
 }

@@ -26,8 +26,8 @@ static struct conversion_plan decide(bool tp_train, int reshard, const char *fro
     return p;
 }
 
-/* What is stored does not depend on replicas, nor on sequence parallelism. */
-Test(conversion, only_what_cuts_shards_makes_a_difference_to_tp_train)
+/* What is stored does not depend on replicas or on sequence parallelism. */
+Test(conversion, for_tp_train_only_axes_that_cut_shards_make_a_difference)
 {
     static const struct {
         const char *from, *to;
@@ -55,12 +55,12 @@ Test(conversion, only_what_cuts_shards_makes_a_difference_to_tp_train)
     }
     cr_expect(
         decide(false, JOB_RESHARD_AUTO, "tp2", "tp2dp2", (struct conversion_rates){ 0 }).convert,
-        "another program may read the very same layout alone");
+        "another program may read only the same layout");
     cr_expect(
         !decide(false, JOB_RESHARD_NEVER, "tp2", "tp4", (struct conversion_rates){ 0 }).convert);
 }
 
-Test(conversion, the_faster_one_is_taken_by_what_was_measured)
+Test(conversion, measured_times_decide_which_way_is_faster)
 {
     const struct conversion_rates nothing = { 0 }, usual = { 1e9, 0.8e9, 0.4e9 };
     const struct conversion_rates slow_load = { 1e9, 0.1e9, 0.4e9 };
@@ -75,7 +75,7 @@ Test(conversion, the_faster_one_is_taken_by_what_was_measured)
     cr_expect(p.convert, "%s", p.message);
 }
 
-Test(conversion, every_axis_is_named_so_that_none_is_left_as_it_was)
+Test(conversion, every_axis_is_named_so_that_none_keeps_its_old_degree)
 {
     static const char *const texts[] = { "tp2", "tp1", "tp4pp2vpp2cp2dp2spzero3" };
 

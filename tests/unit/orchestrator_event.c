@@ -71,7 +71,7 @@ Test(event, the_page_lists_every_event)
 
     for (const struct backend *const *b = backends(); *b; b++)
         n += find_codes(text, (*b)->events);
-    cr_expect_eq(rows_of(text), n, "the page lists others");
+    cr_expect_eq(rows_of(text), n, "the page lists some that the code does not have");
 }
 
 Test(event, the_page_lists_every_reason)
@@ -81,7 +81,7 @@ Test(event, the_page_lists_every_reason)
 
     for (const struct backend *const *b = backends(); *b; b++)
         n += find_codes(text, (*b)->reasons);
-    cr_expect_eq(rows_of(text), n, "the page lists others");
+    cr_expect_eq(rows_of(text), n, "the page lists some that the code does not have");
 }
 
 Test(event, the_page_lists_every_result)
@@ -91,7 +91,7 @@ Test(event, the_page_lists_every_result)
 
     for (const struct backend *const *b = backends(); *b; b++)
         n += find_codes(text, (*b)->results);
-    cr_expect_eq(rows_of(text), n, "the page lists others");
+    cr_expect_eq(rows_of(text), n, "the page lists some that the code does not have");
 }
 
 /* A script that matches one code must not match another one. */
@@ -147,5 +147,5 @@ Test(event, the_page_lists_every_key_with_its_default)
     for (const struct backend *const *b = backends(); *b; b++)
         n += find_keys((*b)->job->keys);
     cr_expect_eq(rows_of(arena_printf(&arena, "%.*s", (int)(end - begin), begin)), n,
-                 "the page lists others");
+                 "the page lists some that the code does not have");
 }

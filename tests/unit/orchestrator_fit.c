@@ -1,5 +1,5 @@
-/* tests/unit/orchestrator_fit.c - what tp-run plans is what tp-train accepts, and what it refuses
- * tp-train refuses, in the same words. */
+/* tests/unit/orchestrator_fit.c - tp-train accepts what tp-run plans, and refuses what tp-run
+ * refuses, with the same message. */
 #include <criterion/criterion.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void teardown(void)
 
 TestSuite(fit, .init = setup, .fini = teardown, .timeout = 120);
 
-/* A random model as its config.json says it. */
+/* A random model, read from a config.json. */
 static struct model read_random_model(struct rng *r, const char *path, struct arena *arena)
 {
     static const char llama[] =
@@ -57,7 +57,7 @@ static struct model read_random_model(struct rng *r, const char *path, struct ar
     return read;
 }
 
-/* A run that may be possible at some layouts; now and then at none. */
+/* A run that is usually possible at some layouts, and sometimes at none. */
 static struct train_config random_run(struct rng *r, const struct model *m)
 {
     static const int bits[] = { 2, 4, 8, 1, 3, 512, -2 };
@@ -78,7 +78,7 @@ static struct train_config random_run(struct rng *r, const struct model *m)
     return c;
 }
 
-/* Half of them divide the model. */
+/* A random layout. Half of them divide the model. */
 static struct spec any_spec(struct rng *r, const struct model *m)
 {
     struct spec s = random_spec(r, m);
@@ -93,8 +93,8 @@ static struct spec any_spec(struct rng *r, const struct model *m)
     return s;
 }
 
-/* The job file of such a run, which allows these layouts. recompute: whether the command says it.
- */
+/* The job of such a run, which allows these layouts. recompute: whether the command has the option
+ * --recompute. */
 static struct job job_of(const struct train_config *c, bool recompute, const struct spec *specs,
                          struct arena *arena)
 {
@@ -121,7 +121,7 @@ static struct job job_of(const struct train_config *c, bool recompute, const str
     return job;
 }
 
-/* Whether tp-train takes a run at s; the sentence in *why if not. */
+/* Whether tp-train accepts a run at s. If not, *why has its message. */
 static bool accepts(const struct train_config *c, const struct spec *s, const struct model *m,
                     struct tp_err *why)
 {
@@ -131,7 +131,7 @@ static bool accepts(const struct train_config *c, const struct spec *s, const st
     return suggestions_check(&checked, &asked, m, why) == TP_OK;
 }
 
-/* Of a run whose microbatch tp-run may choose: whether tp-train takes any other. */
+/* Whether tp-train accepts the run at s with any microbatch. */
 static bool accepts_any(const struct train_config *c, const struct spec *s, const struct model *m)
 {
     struct train_config other = *c;
@@ -148,8 +148,8 @@ struct tally {
     int offered, refused, never;
 };
 
-static void judge(struct tally *n, const struct train_config *c, const struct model *m,
-                  const struct plan_candidate *x, bool recompute)
+static void compare(struct tally *n, const struct train_config *c, const struct model *m,
+                    const struct plan_candidate *x, bool recompute)
 {
     struct train_config as_planned = *c;
     struct tp_err why = { 0 };
@@ -173,24 +173,24 @@ static void judge(struct tally *n, const struct train_config *c, const struct mo
               "tp-train runs %s at another --micro, tp-run: %s", config, x->why);
 }
 
-/* Nothing can be run at all: the plan's error is tp-train's at every layout that fits the tensors.
- */
-static void judge_never(struct tally *n, const struct train_config *c, const struct model *m,
-                        const struct spec *specs)
+/* For a run that is impossible everywhere: tp-run's error must be tp-train's at every layout that
+ * fits the tensors. */
+static void compare_never(struct tally *n, const struct train_config *c, const struct model *m,
+                          const struct spec *specs)
 {
-    const char *said = strstr(err.msg, "--");
+    const char *reason = strstr(err.msg, "--");
     struct tp_err why = { 0 };
 
-    cr_assert_not_null(said, "%s", err.msg);
+    cr_assert_not_null(reason, "%s", err.msg);
     n->never++;
     for (int i = 0; i < SPECS; i++) {
         cr_assert(!accepts(c, &specs[i], m, &why), "tp-run: %s", err.msg);
-        cr_assert(strncmp(why.msg, "layout ", 7) == 0 || strcmp(why.msg, said) == 0,
+        cr_assert(strncmp(why.msg, "layout ", 7) == 0 || strcmp(why.msg, reason) == 0,
                   "tp-run says: %s; tp-train: %s", err.msg, why.msg);
     }
 }
 
-Test(fit, tp_run_offers_what_tp_train_runs_and_refuses_what_it_refuses)
+Test(fit, tp_run_offers_what_tp_train_accepts_and_refuses_what_it_refuses)
 {
     struct rng r = rng_start("fit/rules");
     struct tally all = { 0 };
@@ -215,9 +215,9 @@ Test(fit, tp_run_offers_what_tp_train_runs_and_refuses_what_it_refuses)
         st = candidates_find(&x, &n, &job, NULL, RANKS_MAX, &arena, &err);
         cr_assert(st == TP_OK || st == TP_E_USAGE, "%s", err.msg);
         if (st)
-            judge_never(&all, &c, &m, specs);
+            compare_never(&all, &c, &m, specs);
         for (int i = 0; !st && i < n; i++)
-            judge(&all, &c, &m, &x[i], recompute);
+            compare(&all, &c, &m, &x[i], recompute);
         arena_free(&arena);
     }
     fprintf(stderr, "fit/rules: %d offered, %d refused, %d runs impossible\n", all.offered,

@@ -22,7 +22,7 @@ Test(job, words_are_split_as_a_shell_does)
     arena_free(&arena);
 }
 
-Test(job, zero_stands_for_all_its_levels)
+Test(job, the_axis_zero_allows_all_its_levels)
 {
     char *axes[] = { "tp", "zero", NULL };
     const struct job j = { .layouts.axes = { 2, axes } };

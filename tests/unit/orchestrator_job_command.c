@@ -41,7 +41,7 @@ Test(job_command, the_command_gets_layout_checkpoint_and_resume)
     cr_expect_str_eq(w.word[2], "-c/c");
 }
 
-/* Copying the text so far for each character would take half a terabyte and minutes. */
+/* If each character copied the text before it, half a terabyte would be copied, in minutes. */
 Test(job_command, a_long_word_is_filled_in_one_pass, .timeout = 20)
 {
     enum { N = 1000000 };

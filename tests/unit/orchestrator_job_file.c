@@ -84,7 +84,7 @@ Test(job_file, mistakes_are_named_with_their_line)
     }
 }
 
-/* Options of a backend that the job does not use are read, and change nothing. */
+/* The section of a backend that the job does not use is read but has no effect. */
 Test(job_file, each_backend_has_a_section_of_its_own)
 {
     struct job j;
@@ -97,7 +97,7 @@ Test(job_file, each_backend_has_a_section_of_its_own)
                            "backend: slurm\n"),
                  TP_OK, "%s", err.msg);
     cr_expect_str_eq(j.backend->name, "slurm");
-    cr_expect_eq(j.n_nodes, 0, "its nodes are Slurm's");
+    cr_expect_eq(j.n_nodes, 0, "Slurm supplies the nodes");
     cr_expect_eq(job_ranks(&j), 32);
     cr_expect_eq(parse(&j, "command: x\nckpt: y\nlocal: {a: 1}\n"), TP_E_USAGE);
     cr_expect(strstr(err.msg, "there is no key \"local\""), "%s", err.msg);

@@ -1,4 +1,4 @@
-/* tests/unit/orchestrator_job_option.c - what the job's own command line says. */
+/* tests/unit/orchestrator_job_option.c - the options that the job's command sets. */
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
 #include "orchestrator/job/job_option.h"
@@ -16,7 +16,7 @@ static tp_status parse(struct job *j, const char *text)
     return job_file_parse(j, text, strlen(text), "/tmp/x.yaml", backends_job(), &arena, &err);
 }
 
-/* tp-train's as getopt_long reads them; another program's only as they are written. */
+/* tp-train's options are read as getopt_long does; another program's only in their full form. */
 Test(job_option, options_of_the_command_are_read_as_tp_train_reads_them)
 {
     static const char *const models[] = { "--model m",      "--model=m",
@@ -39,7 +39,7 @@ Test(job_option, options_of_the_command_are_read_as_tp_train_reads_them)
     cr_expect_null(job_option(&j, "--model"));
 }
 
-Test(job_option, what_the_command_fixes_is_what_is_run)
+Test(job_option, what_the_command_fixes_is_not_changed)
 {
     static const char *const wrong[][2] = {
         { "-l tp2\nckpt: c\nlayouts: {allow: [tp1, tp4]}\n", "layouts.allow" },

@@ -1,4 +1,4 @@
-/* tests/unit/orchestrator_journal.c - the last good record is found, wherever the file is
+/* tests/unit/orchestrator_journal.c - the newest good record is found, wherever the file is
  * cut off or damaged. */
 #include "orchestrator/state/journal.h"
 
@@ -67,8 +67,8 @@ Test(journal, cut_at_every_byte_it_has_the_records_before)
     }
 }
 
-/* The newest good record counts, because an older one does not know what was launched since. */
-Test(journal, a_flipped_bit_costs_no_record_after_it)
+/* The newest good record counts, because only it knows the newest launch. */
+Test(journal, a_flipped_bit_does_not_hide_later_records)
 {
     struct stat sb;
     off_t line;
@@ -84,7 +84,7 @@ Test(journal, a_flipped_bit_costs_no_record_after_it)
         cr_assert_eq(pread(fd, &byte, 1, at), 1);
         bad = byte ^ 4;
         cr_assert_eq(pwrite(fd, &bad, 1, at), 1);
-        /* a blank that became another blank changes nothing; all else must be found */
+        /* one kind of blank instead of another changes nothing; other flips are found */
         cr_assert_leq(last_value(), 4);
         if (at % line >= 20 && at < 2 * line)
             cr_assert_eq(last_value(), 4, "byte %ld", (long)at);
@@ -119,7 +119,7 @@ Test(journal, it_appends_after_damage_in_the_middle)
     close(fd);
     write_records(1);
     cr_assert_eq(stat(path, &after), 0);
-    cr_expect_gt(after.st_size, before.st_size, "good records were cut off");
+    cr_expect_gt(after.st_size, before.st_size, "good records were removed");
     cr_expect_eq(last_value(), 1);
 }
 
@@ -151,12 +151,12 @@ Test(journal, a_long_one_is_replaced_by_its_last_record)
     cr_assert_eq(journal_append(j, json_pack("{s:i}", "value", 7), &err), TP_OK);
     journal_close(j);
     cr_assert_eq(journal_peek(&last, dir, &err), TP_OK);
-    cr_expect_eq(json_integer_value(json_object_get(last, "n")), RECORDS + 1, "numbers go on");
+    cr_expect_eq(json_integer_value(json_object_get(last, "n")), RECORDS + 1, "numbers continue");
     json_decref(last);
     free(filler);
 }
 
-Test(journal, only_one_process_has_it)
+Test(journal, only_one_process_can_open_it)
 {
     struct journal *j = NULL, *second = NULL;
     json_t *last;

@@ -1,4 +1,4 @@
-/* tests/unit/orchestrator_log_tail.c - which rank the end of a log says was at fault. */
+/* tests/unit/orchestrator_log_tail.c - the rank at fault, from the end of a log. */
 #include "orchestrator/watch/log_tail.h"
 
 #include <criterion/criterion.h>
@@ -29,11 +29,11 @@ Test(log_tail, the_first_rank_that_a_signal_killed_is_at_fault)
     cr_expect_eq(parse("process rank 2 with PID 17 on node n1 exited on signal 9").rank, 2);
     t = parse("tp-run relay: rank 0 ended with exit code 3\n"
               "tp-run relay: rank 2 was killed by signal 11\n");
-    cr_expect_eq(t.rank, 2, "the errors of the others follow from it");
+    cr_expect_eq(t.rank, 2, "the errors of the other ranks follow from it");
     cr_expect_str_eq(t.line, "tp-run relay: rank 2 was killed by signal 11");
 }
 
-Test(log_tail, a_rank_that_ended_counts_more_than_what_the_launcher_says)
+Test(log_tail, a_rank_that_ended_takes_precedence_over_the_launchers_lines)
 {
     struct log_tail t = parse("launcher: 5\nrank 1 ended with exit code 1\nlauncher: 6\n");
 
@@ -42,10 +42,10 @@ Test(log_tail, a_rank_that_ended_counts_more_than_what_the_launcher_says)
     cr_expect(t.rank == 5 && t.end == LOG_TAIL_LAUNCHER);
     cr_expect_str_eq(t.line, "launcher: 5");
     log_tail_parse(&t, "launcher: 5\n", NULL);
-    cr_expect_eq(t.rank, -1, "without a backend's launcher its lines say nothing");
+    cr_expect_eq(t.rank, -1, "without the backend its launcher's lines are not understood");
 }
 
-Test(log_tail, without_a_named_rank_there_is_the_last_line)
+Test(log_tail, without_a_named_rank_the_last_line_is_reported)
 {
     struct log_tail t = parse("rank 3 trains\nno space left on the device\n\n");
 
@@ -56,7 +56,7 @@ Test(log_tail, without_a_named_rank_there_is_the_last_line)
     cr_expect_str_eq(parse(NULL).line, "");
 }
 
-Test(log_tail, of_a_long_file_the_end_is_read)
+Test(log_tail, only_the_end_of_a_long_file_is_read)
 {
     char path[] = "/tmp/tp-log-XXXXXX", *text;
     FILE *f = fdopen(mkstemp(path), "w");

@@ -21,7 +21,7 @@ static enum loss_watch_finding step(struct loss_watch *w, int64_t at, double los
     return loss_watch_step(w, at, loss, text, sizeof text);
 }
 
-/* n steps around 3, from step 0 on. */
+/* n steps with losses around 3, from step 0. */
 static void learn(struct loss_watch *w, int n)
 {
     for (int i = 0; i < n; i++)
@@ -38,7 +38,7 @@ Test(loss_watch, a_loss_that_is_not_finite_is_found_once)
     cr_expect_eq(step(&w, 2, INFINITY), LOSS_WATCH_FINE);
 }
 
-Test(loss_watch, a_program_that_never_had_a_loss_has_none)
+Test(loss_watch, a_program_that_never_reports_a_loss_has_no_fault)
 {
     struct loss_watch w = watch();
 
@@ -55,7 +55,7 @@ Test(loss_watch, a_jump_is_found_and_the_new_level_is_learnt)
     cr_expect_eq(step(&w, 41, 30), LOSS_WATCH_JUMP);
     for (int i = 42; i < 80; i++)
         cr_expect_eq(step(&w, i, 30 + 0.01 * (i % 7)), LOSS_WATCH_FINE);
-    cr_expect_eq(step(&w, 80, 3), LOSS_WATCH_FINE, "a fall is no jump");
+    cr_expect_eq(step(&w, 80, 3), LOSS_WATCH_FINE, "a fall is not a jump");
 }
 
 Test(loss_watch, nothing_jumps_before_20_losses_or_without_the_key)

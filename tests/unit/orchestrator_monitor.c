@@ -69,7 +69,7 @@ static struct monitor_verdict end_step(struct monitor_sim *s, int64_t len, const
     return look(s);
 }
 
-/* The same, with the clock, and a look at least every second. */
+/* A step as above, in which the clock advances and the watcher looks at least every second. */
 static struct monitor_verdict step(struct monitor_sim *s, int64_t len, const int64_t *compute,
                                    double loss)
 {
@@ -83,8 +83,8 @@ static struct monitor_verdict step(struct monitor_sim *s, int64_t len, const int
     return end_step(s, len, compute, loss);
 }
 
-/* All ranks but the stopped one reach the next collective; then nothing happens for up to `most`.
- */
+/* All ranks but the stopped one reach the next collective. Then nothing happens for up to `most`
+ * ns. */
 static struct monitor_verdict stall(struct monitor_sim *s, int stopped, int64_t most)
 {
     struct monitor_verdict v = { 0 };
@@ -102,23 +102,23 @@ static struct monitor_verdict stall(struct monitor_sim *s, int stopped, int64_t 
 
 Test(monitor, a_stopped_rank_is_named_within_its_learnt_deadline)
 {
-    for (int guilty = 0; guilty < WORLD; guilty++) {
+    for (int stopped = 0; stopped < WORLD; stopped++) {
         struct monitor_sim s;
         struct monitor_verdict v;
 
         sim_init(&s);
         for (int i = 0; i < 50; i++)
             cr_assert_eq(step(&s, 50 * MS, NULL, 2).what, MONITOR_FINE);
-        v = stall(&s, guilty, 60 * S);
+        v = stall(&s, stopped, 60 * S);
         cr_assert_eq(v.what, MONITOR_HANG);
-        cr_expect_eq(v.rank, guilty, "%s", v.text);
+        cr_expect_eq(v.rank, stopped, "%s", v.text);
         cr_expect_leq(v.waited_ns, 5 * S);
         cr_expect_geq(v.waited_ns, 3 * S);
         monitor_free(s.m);
     }
 }
 
-Test(monitor, a_rank_that_stops_after_the_first_step_is_seen_too)
+Test(monitor, a_rank_that_stops_after_the_first_step_is_found_too)
 {
     struct monitor_sim s;
     struct monitor_verdict v;
@@ -146,7 +146,7 @@ Test(monitor, deadlines_grow_with_the_steps_of_the_job)
     monitor_free(s.m);
 }
 
-Test(monitor, of_equally_far_ranks_the_kernel_names_the_stopped_one_or_none_is_named)
+Test(monitor, among_ranks_at_the_same_point_the_process_state_names_the_stopped_one)
 {
     for (int k = 0; k < 2; k++) {
         struct monitor_sim s;
@@ -196,7 +196,8 @@ Test(monitor, a_suspended_job_is_not_late_and_nothing_is_learnt_from_it)
         s.now += 100 * MS;
         monitor_hold(s.m, s.now);
     }
-    cr_expect_eq(end_step(&s, 60 * S, NULL, 3).what, MONITOR_FINE, "the step that it fell into");
+    cr_expect_eq(end_step(&s, 60 * S, NULL, 3).what, MONITOR_FINE,
+                 "the step during the suspension");
     for (int i = 0; i < 40; i++)
         cr_expect_eq(step(&s, 100 * MS, NULL, 3).what, MONITOR_FINE);
     cr_expect_eq(monitor_deadline(s.m), before);
@@ -204,7 +205,7 @@ Test(monitor, a_suspended_job_is_not_late_and_nothing_is_learnt_from_it)
     monitor_free(s.m);
 }
 
-/* A job that has trained for a while begins its first save. */
+/* A job that has trained for a while starts its first save. */
 static void sim_save(struct monitor_sim *s)
 {
     sim_init(s);
@@ -278,7 +279,7 @@ Test(monitor, losses_that_are_nan_or_jump_are_reported_once)
     int nan = 0, jump = 0;
 
     sim_init(&s);
-    cr_expect_eq(step(&s, 50 * MS, NULL, NAN).what, MONITOR_FINE); /* knows no loss (yet) */
+    cr_expect_eq(step(&s, 50 * MS, NULL, NAN).what, MONITOR_FINE); /* has no loss (yet) */
     for (int i = 0; i < 60; i++) {
         double loss = i < 40 ? 3 + 0.05 * sin(i) : 9;
 
@@ -291,7 +292,7 @@ Test(monitor, losses_that_are_nan_or_jump_are_reported_once)
     monitor_free(s.m);
 }
 
-/* A watcher that looks once in many steps gets every loss, so no jump is missed. */
+/* A watcher that looks once in many steps still gets every loss, so it misses no jump. */
 Test(monitor, a_jump_of_a_single_step_is_reported_however_rarely_the_watcher_looks)
 {
     for (int at = 30; at < 300; at += 7) {

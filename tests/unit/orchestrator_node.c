@@ -1,4 +1,4 @@
-/* tests/unit/orchestrator_node.c - nodes are lost, excluded and back; what is remembered of them.
+/* tests/unit/orchestrator_node.c - nodes are lost, excluded and used again; what is stored of them.
  */
 #include "orchestrator/state/node.h"
 
@@ -20,7 +20,7 @@ static void teardown(void)
 
 TestSuite(node, .init = setup, .fini = teardown);
 
-Test(node, ranks_are_those_of_usable_nodes_but_the_spares)
+Test(node, ranks_are_those_of_usable_nodes_without_the_spares)
 {
     cr_expect_eq(node_list_ranks(&list, 0, 100, 0), 7);
     cr_expect_eq(node_list_ranks(&list, 1, 100, 0), 6, "c is a spare");
@@ -29,7 +29,7 @@ Test(node, ranks_are_those_of_usable_nodes_but_the_spares)
     cr_expect_eq(node_list_ranks(&list, 3, 100, 0), 0);
 }
 
-Test(node, a_node_that_came_back_counts_when_it_has_stayed)
+Test(node, a_node_that_came_back_counts_after_a_stable_time)
 {
     struct node *b = node_list_find(&list, "b");
 
@@ -61,7 +61,7 @@ Test(node, what_is_written_is_read)
     a->excluded_to = 500;
     node_lose(b);
     json = node_list_json(&list, false);
-    cr_expect_eq(json_object_size(json), 2, "there is nothing to say about c");
+    cr_expect_eq(json_object_size(json), 2, "nothing is stored of c");
     a->faults = 0;
     a->excluded_to = 0;
     node_bring_back(b, 10);
@@ -70,7 +70,7 @@ Test(node, what_is_written_is_read)
     json_decref(json);
 }
 
-/* Times count from the boot. After a reboot the clock begins again at 0. */
+/* Times count from the boot. After a reboot the clock starts again at 0. */
 Test(node, times_of_an_earlier_boot_are_forgotten)
 {
     struct node *a = node_list_find(&list, "a"), *b = node_list_find(&list, "b");

@@ -59,7 +59,7 @@ static void teardown(void)
 
 TestSuite(planner, .init = setup, .fini = teardown);
 
-/* Ask, and return how often candidates were computed so far. */
+/* Ask for a plan. Returns how often candidates were computed so far. */
 static int64_t ask(int ranks, const char *wanted, const struct step_times *times)
 {
     struct plan_candidate c;
@@ -89,17 +89,17 @@ Test(planner, a_refusal_is_computed_once_too)
     for (int tick = 0; tick < 1000; tick++) {
         err.msg[0] = '\0';
         cr_assert_eq(planner_select(planner, &c, 4, "", NULL, &err), TP_E_LAYOUT);
-        cr_assert(err.msg[0], "the reason is given each time");
+        cr_assert(err.msg[0], "each call returns the reason");
     }
     cr_expect_eq(planner_computed(planner), 1);
 }
 
-Test(planner, other_ranks_or_another_wish_is_a_new_question)
+Test(planner, other_ranks_or_another_request_is_computed)
 {
     cr_expect_eq(ask(8, "", NULL), 1);
     cr_expect_eq(ask(4, "", NULL), 2);
     cr_expect_eq(ask(4, "tp2", NULL), 3);
-    cr_expect_eq(ask(8, "", NULL), 3, "the answer of before is kept");
+    cr_expect_eq(ask(8, "", NULL), 3, "the earlier result is kept");
 }
 
 Test(planner, a_changed_model_is_read_again)
@@ -122,7 +122,7 @@ Test(planner, a_step_time_counts_when_it_differs_by_more_than_2_percent)
     cr_expect_eq(ask(8, "", &times), 2);
 }
 
-Test(planner, a_wish_that_is_impossible_now_gets_the_best_layout)
+Test(planner, a_request_that_is_impossible_now_gets_the_best_layout)
 {
     struct plan_candidate best, c;
 

@@ -1,5 +1,5 @@
 /* tests/unit/orchestrator_process.c - programs are started, found by their environment, and their
- * end is noted.
+ * end is recorded.
  *
  * covers: orchestrator/process/spawn orchestrator/process/child orchestrator/process/environment
  * covers: orchestrator/process/supervisor */
@@ -57,7 +57,7 @@ Test(process, an_environment_is_a_value)
     environment_set(&env, "B", "");
     cr_expect_str_eq(environment_get(&env, "A"), "2");
     cr_expect_str_eq(environment_get(&env, "B"), "");
-    cr_expect_null(environment_get(&env, "PAT"), "a part of a name is no name");
+    cr_expect_null(environment_get(&env, "PAT"), "a part of a name is not found");
     environment_unset_prefix(&env, "SLOW_", kept);
     cr_expect_null(environment_get(&env, "SLOW_A"));
     cr_expect_str_eq(environment_get(&env, "SLOW_B"), "y");
@@ -65,7 +65,7 @@ Test(process, an_environment_is_a_value)
     cr_expect_null(environment_get(&env, "A"));
     cr_expect_eq(env.n, 3);
     cr_expect_null(environment_list(&env)[3]);
-    cr_expect_null(getenv("SLOW_B"), "that of the process is another one");
+    cr_expect_null(getenv("SLOW_B"), "the environment of this process is unchanged");
 }
 
 /* ---- children ---- */
@@ -95,7 +95,7 @@ Test(process, the_output_of_a_child_is_collected)
     cr_expect_str_eq(c.last, "end");
     cr_expect_eq(c.n, strlen(c.text));
     cr_expect_eq(run_child(&c, "exit 0", 0), 0);
-    cr_expect_str_eq(c.last, "", "nothing is left of the one before");
+    cr_expect_str_eq(c.last, "", "no output of the previous child is left");
     child_free(&c);
 }
 
@@ -172,7 +172,7 @@ Test(process, processes_are_found_by_their_environment)
 
 /* ---- the supervisor ---- */
 
-/* Supervise a shell script; the outcome that it writes. */
+/* Supervise a shell script. Returns the outcome that the supervisor writes. */
 static struct supervisor_outcome supervise(char **argv)
 {
     char path[64], id[32];
@@ -197,7 +197,7 @@ static struct supervisor_outcome supervise(char **argv)
     return o;
 }
 
-Test(process, a_supervisor_notes_how_the_command_ended)
+Test(process, a_supervisor_records_how_the_command_ended)
 {
     struct supervisor_outcome o = supervise((char *[]){ "sh", "-c", "exit 75", NULL });
 
@@ -205,7 +205,7 @@ Test(process, a_supervisor_notes_how_the_command_ended)
     o = supervise((char *[]){ "sh", "-c", "kill -9 $$", NULL });
     cr_expect(o.started && o.exit_code == -1 && o.signal == SIGKILL);
     o = supervise((char *[]){ "/nonexistent/program", NULL });
-    cr_expect(!o.started && o.exit_code == 2, "the errno"); /* ENOENT */
+    cr_expect(!o.started && o.exit_code == 2, "the exit code is the errno"); /* ENOENT */
 }
 
 Test(process, a_supervisor_kills_what_the_command_leaves)
@@ -218,7 +218,7 @@ Test(process, a_supervisor_kills_what_the_command_leaves)
     cr_expect_lt(clock_seconds() - begin, 20);
 }
 
-Test(process, an_outcome_that_is_not_there_or_damaged_is_refused)
+Test(process, a_missing_or_damaged_outcome_is_refused)
 {
     struct supervisor_outcome o;
     char path[64];

@@ -63,7 +63,7 @@ Test(relay_message, what_is_sent_arrives)
     close(s.fd);
 }
 
-/* A relay of an earlier attempt may live a little longer than its attempt. */
+/* A relay of an earlier attempt may run a little longer than its attempt. */
 Test(relay_message, messages_of_another_attempt_are_ignored)
 {
     struct relay_message old = { .id = "run.2", .rank = 1 }, now = { .id = "run.3", .rank = 2 };
@@ -86,13 +86,13 @@ Test(relay_message, other_datagrams_are_ignored)
     struct relay_sender s = connected();
     int other = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
-    memset(&full, 'x', sizeof full); /* no text in it ends */
+    memset(&full, 'x', sizeof full); /* no string in it is terminated */
     memcpy(full.id, "run.3", 6);
     sendto(other, "run.3", 5, 0, (const struct sockaddr *)&to, sizeof to);
     sendto(other, "", 0, 0, (const struct sockaddr *)&to, sizeof to);
     relay_send(&s, &full);
     cr_assert(arrives(&m, "run.3"));
-    cr_expect_eq(strlen(m.node), sizeof m.node - 1, "the name of the node is ended");
+    cr_expect_eq(strlen(m.node), sizeof m.node - 1, "the name of the node is terminated");
     close(other);
     close(s.fd);
 }

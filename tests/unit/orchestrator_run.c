@@ -1,7 +1,7 @@
 /* tests/unit/orchestrator_run.c - the state machine, with a backend that does what a test says.
  *
- * The ranks' command is a shell script. tp-run's own part of it, the supervisor, is a shell script
- * too, so that no other program is needed.
+ * The ranks' command is a shell script. A shell script replaces tp-run's supervisor too, so that no
+ * other program is needed.
  *
  * covers: orchestrator/attempt orchestrator/run_loop orchestrator/run_transition
  * covers: orchestrator/run_services orchestrator/run_nodes orchestrator/run_host
@@ -49,10 +49,10 @@ static const char SUPERVISOR[] =
 struct fake {
     const struct backend_host *host;
     int ticks, calls;
-    void (*tick)(struct fake *f); /* the test's */
+    void (*tick)(struct fake *f); /* set by the test */
     bool not_ready;
-    double silent_until;                /* the scheduler does not answer */
-    enum backend_allocation allocation; /* what becomes of it */
+    double silent_until;                /* until then the scheduler does not answer */
+    enum backend_allocation allocation; /* what happens to the allocation */
     bool record_seen;
     json_t *events; /* of the run */
 };
@@ -164,8 +164,8 @@ static void teardown(void)
 
 TestSuite(run, .init = setup, .fini = teardown, .timeout = 60);
 
-/* Run a job whose ranks are this shell script. keys: further lines of the job file; allow: the
- * layouts that it may run. */
+/* Run a job whose ranks run this shell script. keys: more lines of the job file; allow: the layouts
+ * that it may run. */
 static tp_status run(const char *script, const char *keys, const char *allow)
 {
     const struct job_backend *const known[] = { &FAKE_JOB, NULL };
@@ -200,7 +200,7 @@ static int count(const char *event)
     return n;
 }
 
-/* A field of the newest such event. */
+/* A field of the newest event with this code. */
 static const json_t *field(const char *event, const char *name)
 {
     for (size_t i = json_array_size(fake.events); i-- > 0;) {
@@ -216,7 +216,8 @@ static const json_t *field(const char *event, const char *name)
 static void has_reason(const char *event, const char *reason)
 {
     cr_expect_str_eq(json_string_value(field(event, "reason")), reason);
-    cr_expect(json_string_value(field(event, "message")), "a sentence stands beside the code");
+    cr_expect(json_string_value(field(event, "message")),
+              "an event has a sentence as well as a code");
 }
 
 static struct run *the_run(void)
@@ -226,14 +227,14 @@ static struct run *the_run(void)
 
 /* ---- how a job ends ---- */
 
-Test(run, a_command_that_ends_with_0_is_done)
+Test(run, a_command_that_exits_with_0_ends_the_job)
 {
     cr_assert_eq(run("exit 0", "", LAYOUTS), TP_OK, "%s", err.msg);
     cr_expect_eq(count("launch"), 1);
     has_reason("done", "all_steps_done");
 }
 
-Test(run, starts_without_a_step_end_the_job)
+Test(run, repeated_starts_without_a_step_end_the_job)
 {
     cr_assert_eq(run("echo boom; exit 4", "restart: {no_progress: 3, backoff: 0.01s}\n", LAYOUTS),
                  TP_E_COMM);
@@ -251,7 +252,7 @@ Test(run, a_refused_command_line_is_not_tried_again)
     has_reason("failed", "command_refused");
 }
 
-Test(run, a_budget_of_restarts_ends_the_job)
+Test(run, a_used_up_budget_of_restarts_ends_the_job)
 {
     cr_assert_eq(run("exit 4", "restart: {max: 2, no_progress: 9, backoff: 0.01s}\n", LAYOUTS),
                  TP_E_COMM);
@@ -263,7 +264,7 @@ Test(run, a_backend_that_lost_its_scheduler_costs_no_restart)
 {
     char script[160];
 
-    /* twice without a controller, then with one; a fault would fail the job at once */
+    /* the first two runs have no controller; a fault would fail the job at once */
     snprintf(
         script, sizeof script,
         "echo x >>%s/tries; [ $(wc -l <%s/tries) -gt 2 ] && exit 0; echo no controller; exit 1",
@@ -303,7 +304,7 @@ Test(run, a_job_that_waits_for_nodes_plans_nothing_until_one_comes)
     cr_assert_eq(run("exit 0", "restart: {settle: 0s}\n", "[dp2]"), TP_OK, "%s", err.msg);
     cr_expect_geq(fake.ticks, 20);
     cr_expect_eq(fake.calls, 1);
-    cr_expect_eq(count("plan"), 2, "once that it waits, once that it launches");
+    cr_expect_eq(count("plan"), 2, "one for waiting and one for launching");
 }
 
 static void ready_later(struct fake *f)
@@ -334,7 +335,7 @@ static void lose_b(struct fake *f)
     }
 }
 
-Test(run, a_lost_node_means_the_next_layout_at_once)
+Test(run, after_a_lost_node_the_next_layout_starts_at_once)
 {
     char script[160];
     double begin = clock_seconds();
@@ -390,9 +391,9 @@ Test(run, ranks_that_do_not_save_within_the_grace_are_killed)
     has_reason("stopped", "not_saved");
 }
 
-/* ---- the scheduler takes the nodes ---- */
+/* ---- the scheduler takes the nodes away ---- */
 
-Test(run, ranks_that_saved_because_the_nodes_are_taken_continue_elsewhere)
+Test(run, ranks_that_saved_because_the_nodes_are_taken_away_continue_elsewhere)
 {
     char script[160];
 
@@ -400,11 +401,11 @@ Test(run, ranks_that_saved_because_the_nodes_are_taken_continue_elsewhere)
     snprintf(script, sizeof script, "[ -e %s/once ] && exit 0; touch %s/once; exit 75", dir, dir);
     cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
     cr_expect_eq(fake.calls, 1, "handed over once");
-    cr_expect_eq(count("restart"), 0, "no fault");
+    cr_expect_eq(count("restart"), 0, "this is not a fault");
     cr_expect_eq(count("launch"), 2);
 }
 
-Test(run, ranks_that_saved_unasked_for_no_reason_have_stopped_the_job)
+Test(run, ranks_that_saved_and_exited_without_a_request_stop_the_job)
 {
     cr_assert_eq(run("exit 75", "", LAYOUTS), TP_E_STOPPED);
     cr_expect_eq(fake.calls, 0);
@@ -425,15 +426,15 @@ Test(run, a_stopped_job_continues_with_what_the_backend_has_remembered)
     cr_expect_eq(json_integer_value(field("launch", "attempt")), attempt + 1);
 }
 
-Test(run, a_done_job_stays_done)
+Test(run, a_job_that_is_done_is_not_launched_again)
 {
     cr_assert_eq(run("exit 0", "", LAYOUTS), TP_OK);
     cr_assert_eq(run("exit 9", "", LAYOUTS), TP_OK);
     cr_expect_eq(count("launch"), 1);
 }
 
-/* docs/DESIGN.md: files of earlier versions still load. tests/fixture/journal-earlier was written
- * by the version before events had codes: two nodes, of which b was taken away, then stopped. */
+/* docs/DESIGN.md: files of earlier versions still load. A version whose events had no codes wrote
+ * tests/fixture/journal-earlier: a job of two nodes lost node b and was then stopped. */
 Test(run, a_journal_of_an_earlier_version_is_continued)
 {
     char *text, path[64];

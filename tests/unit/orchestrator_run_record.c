@@ -1,5 +1,5 @@
-/* tests/unit/orchestrator_run_record.c - what a run remembers is read as it was written, also from
- * a journal of an earlier version.
+/* tests/unit/orchestrator_run_record.c - the record of a run is read as it was written, also from a
+ * journal of an earlier version.
  *
  * covers: orchestrator/state/step_times */
 #include "orchestrator/state/run_record.h"
@@ -62,11 +62,11 @@ Test(run_record, every_field_is_read_as_it_was_written)
     r.convert_rate = 3e9;
     r.restart_seconds = 1.5;
     write_and_read(1000);
-    cr_expect_eq(memcmp(&r, &again, sizeof r), 0, "a field is not remembered");
+    cr_expect_eq(memcmp(&r, &again, sizeof r), 0, "a field is not stored");
     cr_expect_lt(fabs(run_record_goodput(&again) - 0.75), 1e-12);
 }
 
-/* Times count from the boot. After a reboot the clock begins again at 0. */
+/* Times count from the boot. After a reboot the clock starts again at 0. */
 Test(run_record, times_of_an_earlier_boot_are_forgotten)
 {
     cr_assert_eq(run_record_init(&r, &err), TP_OK);
@@ -76,7 +76,7 @@ Test(run_record, times_of_an_earlier_boot_are_forgotten)
     cr_expect(again.n_restarts == 0 && again.fault_at < 1);
 }
 
-Test(run_record, what_is_not_a_run_is_refused)
+Test(run_record, json_that_is_not_a_run_record_is_refused)
 {
     static const char *const bad[] = {
         "{}",
@@ -94,7 +94,7 @@ Test(run_record, what_is_not_a_run_is_refused)
     }
 }
 
-/* Fields had other names, and the reason was one sentence. */
+/* In earlier versions fields had other names, and the reason was a sentence. */
 Test(run_record, a_record_of_an_earlier_version_is_read)
 {
     struct run_config config = { .spec = spec_default() };
@@ -125,7 +125,7 @@ Test(run_record, a_record_of_an_earlier_version_is_read)
     arena_free(&arena);
 }
 
-Test(run_record, step_times_beyond_the_room_are_dropped)
+Test(run_record, step_times_beyond_the_capacity_are_dropped)
 {
     struct step_times t = { 0 };
     struct run_config config = { .spec = spec_default() };

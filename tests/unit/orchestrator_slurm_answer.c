@@ -1,4 +1,4 @@
-/* tests/unit/orchestrator_slurm_answer.c - what Slurm's programs print is read. */
+/* tests/unit/orchestrator_slurm_answer.c - the output of Slurm's programs is parsed. */
 #include "orchestrator/backend/slurm/slurm_answer.h"
 
 #include <criterion/criterion.h>
@@ -79,7 +79,7 @@ Test(slurm_answer, the_end_may_come_before_the_time_limit)
     cr_expect_eq(v.left, 0);
 }
 
-Test(slurm_answer, numbers_of_jobs_are_read)
+Test(slurm_answer, job_ids_are_read)
 {
     bool granted;
 
@@ -126,7 +126,7 @@ Test(slurm_answer, the_job_that_depends_on_ours_is_found)
 {
     cr_expect_eq(slurm_dependent("7|(null)\n9|afterany:12(unfulfilled)\n", 12), 9);
     cr_expect_eq(slurm_dependent("9|afterany:123(unfulfilled)\n8|afterany:12", 12), 8,
-                 "a number that begins like ours is another job's");
+                 "an id that starts with our id is another job's");
     cr_expect_eq(slurm_dependent("9|afterany:123(unfulfilled)\n", 12), 0);
     cr_expect_eq(slurm_dependent("", 12), 0);
     cr_expect_eq(slurm_dependent(NULL, 12), 0);
@@ -147,7 +147,7 @@ Test(slurm_answer, states_of_jobs_and_nodes)
     cr_expect_eq(slurm_node_state("powered_down", &answers), SLURM_NODE_DOWN);
 }
 
-Test(slurm_answer, a_log_says_which_node_is_lost_and_that_nothing_was_started)
+Test(slurm_answer, a_log_shows_the_lost_node_and_that_nothing_was_started)
 {
     static const char lost[] =
         "srun: error: Task launch for StepId=1.2 failed on node n2: Connection refused\n";

@@ -1,4 +1,5 @@
-/* tests/unit/orchestrator_slurm_command.c - Slurm's command lines, and programs in its place. */
+/* tests/unit/orchestrator_slurm_command.c - Slurm's command lines, and calls of programs that
+ * replace Slurm's. */
 #include "orchestrator/backend/slurm/slurm_command.h"
 
 #include <criterion/criterion.h>
@@ -47,7 +48,7 @@ Test(slurm_command, options_go_to_the_request_and_containers_to_the_ranks)
     cr_assert_eq(slurm_salloc(&w, &job, &q, &arena, &err), TP_OK);
     cr_expect(has(&w, "--account=a") && has(&w, "--time=5") && has(&w, "--nodes=4"));
     cr_expect(has(&w, "--container=/x") && has(&w, "--no-kill") && has(&w, "--no-shell"));
-    cr_expect_str_eq(w.word[w.n - 1], "--exclude=n1,n7", "the last --exclude has all");
+    cr_expect_str_eq(w.word[w.n - 1], "--exclude=n1,n7", "the last --exclude has all nodes");
     cr_expect_null(w.word[w.n]);
     cr_assert_eq(slurm_step_words(&w, &job, &step, &arena, &err), TP_OK);
     cr_expect(has(&w, "--jobid=12") && has(&w, "--container=/x") && has(&w, "--cpu-bind=none"));
@@ -71,7 +72,7 @@ Test(slurm_command, nodes_that_join_an_allocation_are_requested_for_the_time_it_
     arena_free(&arena);
 }
 
-/* A program in a folder that PATH begins with. */
+/* Write a program into a folder, and make that folder the first of PATH. */
 static void put(const char *dir, const char *name, const char *script)
 {
     char path[256];
@@ -97,7 +98,7 @@ static void make_env(struct environment *env, const char *dir)
     environment_free(&all);
 }
 
-Test(slurm_command, a_request_from_inside_a_job_does_not_take_its_shape)
+Test(slurm_command, a_request_from_inside_a_job_does_not_inherit_its_options)
 {
     struct environment env;
 

@@ -25,7 +25,7 @@ static void teardown(void)
 
 TestSuite(standby, .init = setup, .fini = teardown);
 
-/* tp-run is on this node, in this job of the scheduler. */
+/* Record that tp-run is on this node, in this job of the scheduler. */
 static void put_home(long job, const char *node)
 {
     struct home home = { .host = "somewhere", .job = job };
@@ -36,8 +36,8 @@ static void put_home(long job, const char *node)
 
 struct looks {
     int n;
-    enum standby_verdict then; /* at the third look */
-    bool moves;                /* tp-run ends during the first */
+    enum standby_verdict then; /* the verdict of the third look */
+    bool ends;                 /* tp-run ends during the first look */
 };
 
 static enum standby_verdict look(void *ctx, const struct home *home)
@@ -46,7 +46,7 @@ static enum standby_verdict look(void *ctx, const struct home *home)
 
     cr_assert_str_eq(home->node, "n1");
     l->n++;
-    if (l->moves)
+    if (l->ends)
         home_remove(dir);
     return l->n < 3 ? STANDBY_WAIT : l->then;
 }
@@ -66,7 +66,7 @@ Test(standby, it_takes_over_when_the_node_is_lost)
 
     put_home(42, "n1");
     cr_expect(wait_on_n2(&l));
-    cr_expect_eq(l.n, 3, "not while nothing is known");
+    cr_expect_eq(l.n, 3, "it waits while nothing is known");
 }
 
 Test(standby, it_ends_with_the_job)
@@ -80,14 +80,14 @@ Test(standby, it_ends_with_the_job)
 
 Test(standby, it_ends_when_tp_run_has_ended)
 {
-    struct looks l = { .moves = true };
+    struct looks l = { .ends = true };
 
     put_home(42, "n1");
     cr_expect(!wait_on_n2(&l));
     cr_expect_eq(l.n, 1);
 }
 
-Test(standby, it_ends_when_tp_run_is_in_another_job_or_here)
+Test(standby, it_ends_when_tp_run_is_in_another_job_or_on_this_node)
 {
     struct looks l = { 0 };
 
@@ -115,7 +115,7 @@ Test(standby, home_is_read_as_it_was_written)
     cr_expect(!home_is_elsewhere(&home, dir));
 }
 
-Test(standby, a_home_of_any_bytes_does_no_harm)
+Test(standby, a_damaged_home_file_does_no_harm)
 {
     static const char *const texts[] = { "", "\n", "host", "host x", " host 1 ", "a b c d e f" };
     char path[64];

@@ -70,13 +70,13 @@ Test(time_account, every_point_of_a_long_attempt_is_in_the_file)
     time_account_flush(f.account);
     cr_expect_eq(lines_of(&f, "curve.jsonl"), 50000);
     time_account_close(f.account, 1001);
-    open_account(&f, 1002); /* reading them again writes none */
+    open_account(&f, 1002); /* reading the points again writes none */
     time_account_flush(f.account);
     cr_expect_eq(lines_of(&f, "curve.jsonl"), 50000);
     end(&f, 1003);
 }
 
-/* Training and saving in turns, now and then a start. */
+/* Training and saving alternate, with a new start now and then. */
 static double live_long(struct fixture *f, int n)
 {
     double now = 1000;
@@ -91,7 +91,7 @@ static double live_long(struct fixture *f, int n)
     return now;
 }
 
-Test(time_account, thousands_of_spans_are_shown_by_their_shares)
+Test(time_account, thousands_of_spans_are_shown_as_shares_of_time)
 {
     double shown[TIME_CAUSES] = { 0 }, now;
     struct fixture f;
@@ -120,11 +120,11 @@ Test(time_account, thousands_of_spans_are_shown_by_their_shares)
                   time_account_cause_name((enum time_account_cause)c), shown[c], f.spent[c]);
     json_decref(o);
     time_account_flush(f.account);
-    cr_expect_eq(lines_of(&f, "timeline.jsonl"), 2 * 9000 - 1, "all but the last are in the file");
+    cr_expect_eq(lines_of(&f, "timeline.jsonl"), 2 * 9000 - 1, "the file has all but the last");
     end(&f, now);
 }
 
-Test(time_account, a_torn_line_does_not_take_the_next_one_with_it)
+Test(time_account, a_torn_line_does_not_damage_the_next_one)
 {
     struct fixture f;
     char path[PATH_MAX];

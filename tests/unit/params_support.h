@@ -1,6 +1,6 @@
 /*
- * tests/unit/params_support.h - known values in the parameters of a rank, for tests of what moves
- * them. Device memory is read and written directly: the device is the CPU.
+ * tests/unit/params_support.h - known values in a rank's parameters, for tests of the code that
+ * sends them. Tests read and write device memory directly because the device is the CPU.
  */
 #ifndef TESTS_UNIT_PARAMS_SUPPORT_H
 #define TESTS_UNIT_PARAMS_SUPPORT_H
@@ -9,13 +9,13 @@
 
 #include "tests/unit/trainer_ranks.h"
 
-/* A small whole number for element i: sums of a few are exact, in bf16 too. */
+/* A small whole number for element i. Sums of a few such numbers are exact, also in bf16. */
 static inline float params_value(int64_t i)
 {
     return (float)(i * 7 % 13);
 }
 
-/* Weights (masters in bf16) of what this rank owns. */
+/* Set the weights that this rank owns (in bf16: the masters). */
 static inline void params_fill_owned(const struct params *p)
 {
     for (int i = 0; i < p->n; i++) {
@@ -26,7 +26,8 @@ static inline void params_fill_owned(const struct params *p)
     }
 }
 
-/* Whether layers read the values of params_fill_owned in a bucket, of all owners. */
+/* Check that layers read the values of params_fill_owned of all owners in a bucket. Returns the
+ * number of things that are wrong. */
 static inline int params_check_weights(const struct params *p, const struct param_bucket *b)
 {
     int wrong = 0;
@@ -51,7 +52,7 @@ static inline int params_check_weights(const struct params *p, const struct para
     return wrong_unless(wrong == 0, "the weights that layers read");
 }
 
-/* Gradients of a bucket, different on each rank. */
+/* Set the gradients of a bucket; they differ between ranks. */
 static inline void params_fill_grads(const struct params *p, const struct param_bucket *b, int rank)
 {
     for (int i = b->first; i < b->first + b->n; i++)
@@ -59,8 +60,8 @@ static inline void params_fill_grads(const struct params *p, const struct param_
             p->grad[p->list[i].at + k] = params_value(p->list[i].at + k) + (float)rank;
 }
 
-/* The gradients of entry q that this rank owns, at `got`: `times` times the sum over ranks 0 ..
- * n_ranks - 1 of params_fill_grads. */
+/* Check the gradients of entry q that this rank owns, at `got`. They must be the sum over ranks
+ * 0 .. n_ranks - 1 of params_fill_grads, multiplied by `times`. */
 static inline int params_check_grads(const struct param *q, const float *got, int n_ranks,
                                      int times)
 {
@@ -73,7 +74,7 @@ static inline int params_check_grads(const struct param *q, const float *got, in
     return wrong_unless(wrong == 0, "a sum of gradients");
 }
 
-/* A model with several buckets, on text of bytes. */
+/* A model with several buckets, whose tokens are bytes. */
 static inline struct model params_model(int kv_heads, bool tied)
 {
     return (struct model){ .family = MODEL_LLAMA,

@@ -37,7 +37,7 @@ static inline struct model small_gpt2(void)
                            .tied = true };
 }
 
-/* A Llama or a GPT-2. Most degrees up to 8 divide its dimensions; the vocabulary is any number. */
+/* A Llama or a GPT-2. Most degrees up to 8 divide its dimensions, but not the vocabulary. */
 static inline struct model random_model(struct rng *r)
 {
     struct model m = { .family = rng_int(r, 0, 2) ? MODEL_LLAMA : MODEL_GPT2 };
@@ -83,7 +83,7 @@ static inline struct spec random_spec(struct rng *r, const struct model *m)
     return s;
 }
 
-/* The layout of all that training the model in bf16 saves. */
+/* The layout of the state that bf16 training of the model saves. */
 static inline struct layout bf16_layout(const struct model *m, const struct spec *s,
                                         struct arena *arena)
 {

@@ -18,7 +18,7 @@ struct rank_device {
     struct device_event *event;
 };
 
-/* Close it with rank_device_close, also after a failure. Collective. */
+/* Collective. Close it with rank_device_close, also after a failure. */
 static inline tp_status rank_device_open(struct rank_device *d, struct comm_world *ranks,
                                          struct tp_err *err)
 {
@@ -34,7 +34,7 @@ done:
     return st;
 }
 
-/* Wait for all that was queued on q; the device's failure. */
+/* Wait for all operations on q. Returns the device's failure. */
 static inline tp_status rank_device_sync(struct rank_device *d, struct device_queue *q,
                                          struct tp_err *err)
 {

@@ -11,7 +11,7 @@
 #include "comm/launch.h"
 #include "comm/world.h"
 
-/* What a rank does; returns the number of things that are wrong. */
+/* What a rank does. Returns the number of things that are wrong. */
 typedef int (*ranks_fn)(struct comm_world *ranks, void *ctx);
 
 /* In a rank: run fn and exit. */
@@ -31,8 +31,8 @@ static inline void be_a_rank(const struct comm_env *env, int64_t shared_bytes, r
     _exit(wrong < 100 ? wrong : 99);
 }
 
-/* Run fn in n ranks with shared_bytes of memory for collectives each. Returns how many things the
- * first rank that failed found wrong; 0: nothing is wrong. */
+/* Run fn in n ranks, each with shared_bytes of memory for collectives. Returns the number of things
+ * that the first failing rank found wrong; 0: nothing is wrong. */
 static inline int run_ranks(int n, int64_t shared_bytes, ranks_fn fn, void *ctx)
 {
     struct tp_err err = { 0 };
@@ -46,7 +46,7 @@ static inline int run_ranks(int n, int64_t shared_bytes, ranks_fn fn, void *ctx)
     return code;
 }
 
-/* Count one thing wrong, and say which, unless ok. */
+/* Unless ok: print what is wrong and return 1. */
 static inline int wrong_unless(int ok, const char *what)
 {
     if (!ok)

@@ -1,6 +1,6 @@
 /*
- * tests/unit/reshard_checkpoint.c - a checkpoint's shards as source and as target of a transfer, by
- * one process and by several.
+ * tests/unit/reshard_checkpoint.c - a checkpoint's shards as source and as target of a transfer by
+ * one process or several.
  *
  * covers: reshard/formats/checkpoint_source reshard/formats/checkpoint_target
  *     reshard/formats/shard_parts reshard/formats/reduce_sums
@@ -52,8 +52,8 @@ static void close_example(struct example *x)
     arena_free(&x->arena);
 }
 
-/* Read runs number begin, begin + every, ... of an extent in so many runs. Whether all hold the
- * fixture's values. */
+/* Cut an extent into `runs` runs and read the runs begin, begin + every, ... Returns whether all
+ * hold the fixture's values. */
 static bool read_runs(const struct example *x, int extent, int runs, int begin, int every)
 {
     const struct reshard_endpoint *e = checkpoint_source_endpoint(x->source);
@@ -137,7 +137,7 @@ Test(checkpoint, parts_of_boxes_are_read_and_the_rest_of_their_chunks_is_checked
     }
 }
 
-Test(checkpoint, damage_is_found_by_whoever_reads_any_part_of_the_chunk)
+Test(checkpoint, every_reader_of_a_part_of_a_chunk_finds_its_damage)
 {
     struct tp_err err = { 0 };
     struct example x;
@@ -149,7 +149,7 @@ Test(checkpoint, damage_is_found_by_whoever_reads_any_part_of_the_chunk)
 
         cr_assert_eq(open_example(&x, NULL, &err), TP_OK, "%s", err.msg);
         e = checkpoint_source_endpoint(x.source);
-        cr_expect_eq(e->check(e->ctx, &err), TP_OK, "nothing was read: %s", err.msg);
+        cr_expect_eq(e->check(e->ctx, &err), TP_OK, "before any read: %s", err.msg);
         for (int i = 0; i < e->n_extents; i++)
             read_runs(&x, i, 6, 0, every); /* the first run of each extent at least */
         cr_expect_eq(e->check(e->ctx, &err), TP_E_CORRUPT, "every %d", every);
@@ -158,7 +158,7 @@ Test(checkpoint, damage_is_found_by_whoever_reads_any_part_of_the_chunk)
     }
 }
 
-/* Each process reads every third run; the sums of all together cover whole chunks. */
+/* Each of n processes reads every n-th run. Their sums together cover whole chunks. */
 static int read_together(struct comm_world *ranks, void *ctx)
 {
     struct comm_control *control = comm_control(ranks);
@@ -223,7 +223,7 @@ static bool write_runs(struct checkpoint_target *target, const struct layout *l,
     return good;
 }
 
-/* Write the folder temp_dir/NAME, each process every n-th run. Returns what is wrong. */
+/* Write temp_dir/NAME; each of n processes writes every n-th run. Returns how much is wrong. */
 static int write_step(const char *name, struct comm_control *control, struct shard_info **shards,
                       struct arena *arena)
 {

@@ -115,7 +115,7 @@ Test(engine, a_to_b_to_a_is_bit_identical_and_a_to_c_is_a_to_b_to_c)
     }
 }
 
-/* Cut an extent in two at random, up to `depth` times each part. */
+/* Cut an extent in two at random, and its parts again, up to `depth` levels. */
 static void cut(struct rng *r, struct reshard_extent *out, int *n, struct reshard_extent whole,
                 int depth)
 {
@@ -227,7 +227,7 @@ Test(engine, a_transfer_with_a_cast_casts_each_element)
     }
 }
 
-Test(engine, a_partial_transfer_writes_what_is_wanted_and_nothing_else)
+Test(engine, a_partial_transfer_writes_only_the_wanted_extents)
 {
     struct rng r = rng_start("engine/partial");
 
@@ -306,7 +306,7 @@ Test(engine, gaps_and_overlaps_are_found_before_anything_is_written)
     }
 }
 
-Test(engine, too_little_memory_is_refused_with_the_number)
+Test(engine, too_little_memory_is_refused_and_the_minimum_is_named)
 {
     struct reshard_tensor t = { .name = "w", .ndim = 1, .shape = { 100 } };
     struct reshard_extent *a_extents = calloc(1, sizeof *a_extents),
@@ -326,7 +326,7 @@ Test(engine, too_little_memory_is_refused_with_the_number)
     store_free(&b);
 }
 
-/* A quadratic algorithm would take minutes. Processor time does not depend on other processes. */
+/* A quadratic algorithm would take minutes. CPU time does not depend on other processes. */
 Test(engine, a_hundred_thousand_tensors_are_planned_in_less_than_a_second)
 {
     enum { N = 100000 };
@@ -354,7 +354,7 @@ Test(engine, a_hundred_thousand_tensors_are_planned_in_less_than_a_second)
     }
     start = clock_cpu_seconds();
     cr_assert_eq(transfer_plan_make(&p, &m, &err), TP_OK, "%s", err.msg);
-    cr_log_info("planned in %.3f s of processor time", clock_cpu_seconds() - start);
+    cr_log_info("planned in %.3f s of CPU time", clock_cpu_seconds() - start);
     cr_expect_lt(clock_cpu_seconds() - start, 1.0);
     transfer_plan_stats(p, &stats);
     cr_expect_eq(stats.tiles, N);
@@ -362,7 +362,7 @@ Test(engine, a_hundred_thousand_tensors_are_planned_in_less_than_a_second)
     cr_expect_eq(stats.merges, 0);
     transfer_plan_free(p);
 
-    /* One tensor of a hundred thousand rows, an extent each, into 64 columns. */
+    /* One tensor: from a hundred thousand extents of one row to 64 extents of one column. */
     tensors[0] = (struct reshard_tensor){ "t", 2, { N, 64 } };
     for (int i = 0; i < N; i++)
         from[i] = (struct reshard_extent){ 0, { 2, { i, 0 }, { 1, 64 } } };
@@ -372,7 +372,7 @@ Test(engine, a_hundred_thousand_tensors_are_planned_in_less_than_a_second)
     b.n_extents = 64;
     start = clock_cpu_seconds();
     cr_assert_eq(transfer_plan_make(&p, &m, &err), TP_OK, "%s", err.msg);
-    cr_log_info("planned in %.3f s of processor time", clock_cpu_seconds() - start);
+    cr_log_info("planned in %.3f s of CPU time", clock_cpu_seconds() - start);
     cr_expect_lt(clock_cpu_seconds() - start, 1.0);
     transfer_plan_free(p);
     free(tensors);

@@ -92,8 +92,8 @@ Test(export, what_is_exported_is_imported_and_exported_again_with_the_same_bytes
     cr_expect(same_file(temp_path("hf/config.json"), temp_path("hf2/config.json")));
 }
 
-/* A master of the fixture differs from its weight, so the bytes show which one was written. */
-Test(export, f32_is_taken_from_the_masters)
+/* In the fixture masters and weights differ, so the bytes show which of them was written. */
+Test(export, f32_weights_are_the_masters)
 {
     const enum dtype f32 = DTYPE_F32;
     struct export_request q = export_of(temp_path("a"), temp_path("hf"));
@@ -192,7 +192,7 @@ Test(export, an_atomic_folder_appears_at_its_commit)
     cr_expect_not(file_exists(temp_path("z")));
 }
 
-Test(export, an_atomic_folder_does_not_replace_one_that_came_first)
+Test(export, an_atomic_folder_does_not_replace_one_that_appeared_meanwhile)
 {
     struct atomic_folder f = { .force = false };
     struct tp_err err = { 0 };
@@ -205,7 +205,7 @@ Test(export, an_atomic_folder_does_not_replace_one_that_came_first)
     cr_expect(file_exists(temp_path("out/theirs")));
 }
 
-/* ---- the files beside the weights ---- */
+/* ---- the other files ---- */
 
 Test(export, config_json_has_the_members_of_both_transformers_versions)
 {

@@ -1,4 +1,4 @@
-/* tests/unit/reshard_memory_budget.c - what is left for buffers below a limit on resident memory.
+/* tests/unit/reshard_memory_budget.c - memory for buffers, given a limit on resident memory.
  */
 #include "reshard/memory_budget.h"
 
@@ -8,7 +8,7 @@
 
 static const int64_t MIB = 1 << 20, LIMIT = INT64_C(1) << 40;
 
-Test(memory_budget, what_is_resident_later_and_stacks_are_taken_from_the_buffers)
+Test(memory_budget, later_memory_and_stacks_reduce_the_buffers)
 {
     struct memory_budget one, more, threads;
     struct tp_err err = { 0 };
@@ -16,14 +16,14 @@ Test(memory_budget, what_is_resident_later_and_stacks_are_taken_from_the_buffers
     cr_assert_eq(memory_budget_make(&one, LIMIT, 0, 1, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(memory_budget_make(&more, LIMIT, 100 * MIB, 1, &err), TP_OK);
     cr_assert_eq(memory_budget_make(&threads, LIMIT, 0, 9, &err), TP_OK);
-    cr_expect_gt(one.base_bytes, MIB, "this program is resident");
+    cr_expect_gt(one.base_bytes, MIB, "this program's own memory counts");
     cr_expect_eq(one.base_bytes + one.buffer_bytes, LIMIT);
     cr_expect_geq(more.base_bytes, one.base_bytes + 99 * MIB);
     cr_expect_eq(more.base_bytes + more.buffer_bytes, LIMIT);
     cr_expect_geq(threads.base_bytes, one.base_bytes + 3 * MIB);
 }
 
-Test(memory_budget, memory_that_is_in_use_counts)
+Test(memory_budget, memory_in_use_counts)
 {
     struct memory_budget before, after;
     struct tp_err err = { 0 };
@@ -43,7 +43,7 @@ Test(memory_budget, memory_that_is_in_use_counts)
     cr_expect_geq(memory_peak_bytes(), peak - 2 * MIB); /* the kernel counts in batches */
 }
 
-Test(memory_budget, too_little_is_refused_and_what_it_names_is_enough)
+Test(memory_budget, too_little_is_refused_and_the_named_amount_is_enough)
 {
     struct memory_budget budget;
     struct tp_err err = { 0 };

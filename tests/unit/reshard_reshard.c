@@ -1,6 +1,6 @@
 /*
- * tests/unit/reshard_reshard.c - the whole job of tp-reshard, in this process: request in, step on
- * disk, report out.
+ * tests/unit/reshard_reshard.c - all that tp-reshard does, in this process: from a request to a
+ * step on disk and a report.
  *
  * covers: reshard/resume reshard/copy_job reshard/reshard_kinds
  */
@@ -32,8 +32,8 @@ static struct reshard_request request_of(const char *from, const char *to, const
                                      .journal_s = 2 };
 }
 
-/* Every byte of a step is intact; its tensors hold the fixture's values. Returns its layout as a
- * spec in `text`. */
+/* Check that every byte of a step is intact and its tensors hold the fixture's values. Its layout
+ * as a spec is written to `text`. */
 static void check_step(char text[SPEC_TEXT_MAX], const char *root, enum dtype params)
 {
     struct arena arena = { 0 };
@@ -62,7 +62,7 @@ static void check_step(char text[SPEC_TEXT_MAX], const char *root, enum dtype pa
     arena_free(&arena);
 }
 
-/* Names in a folder; 0 for one that does not exist. */
+/* The number of names in a folder; 0 if it does not exist. */
 static int count_names(const char *folder)
 {
     DIR *d = opendir(folder);
@@ -84,7 +84,7 @@ static bool has_kind(const struct reshard_report *r, const char *name)
     return false;
 }
 
-Test(reshard, writes_the_same_tensors_at_another_layout_and_proves_it)
+Test(reshard, writes_the_same_tensors_at_another_layout_and_compares_digests)
 {
     struct reshard_request q = request_of(temp_path("a"), "tp4pp2", temp_path("b"));
     struct reshard_report r;
@@ -94,7 +94,7 @@ Test(reshard, writes_the_same_tensors_at_another_layout_and_proves_it)
     tiny_ckpt(q.ckpt, "tp2dp2zero1", STEP, SEED, DTYPE_BF16);
     cr_assert_eq(reshard_run(&r, &q, &err), TP_OK, "%s", err.msg);
     check_step(spec, q.out, DTYPE_BF16);
-    cr_expect_str_eq(spec, "tp4pp2dp2zero1"); /* dp and zero stay as they were */
+    cr_expect_str_eq(spec, "tp4pp2dp2zero1"); /* dp and zero are unchanged */
     cr_expect_eq(r.step, STEP);
     cr_expect_str_eq(r.out, q.out);
     cr_expect(r.n_tensors > 0 && r.digests_equal == r.n_tensors && r.casts == 0);
@@ -134,7 +134,7 @@ Test(reshard, a_dry_run_reports_the_plan_and_creates_nothing)
     reshard_report_free(&done);
 }
 
-Test(reshard, weights_alone_can_be_cast)
+Test(reshard, only_weights_can_be_cast)
 {
     const enum dtype f32 = DTYPE_F32;
     struct reshard_request q = request_of(temp_path("a"), "tp1", temp_path("b"));
@@ -251,8 +251,8 @@ Test(reshard, a_signal_stops_it_and_the_same_request_resumes_it)
     check_step(spec, q.out, DTYPE_F32);
 }
 
-/* Another request finds what the first one left, and does not use it. */
-Test(reshard, what_another_request_left_is_started_over)
+/* Another request finds the files of the first one and does not use them. */
+Test(reshard, another_request_starts_from_the_beginning)
 {
     struct reshard_request q = request_of(temp_path("a"), "tp4", temp_path("b"));
     struct reshard_report r;

@@ -50,7 +50,7 @@ static void discard(struct saved *s)
     arena_free(&s->arena);
 }
 
-/* What one rank of a layout wants: its boxes of all tensors. */
+/* The boxes of all tensors that one rank of a layout needs. */
 struct wanted {
     int n;
     int *ids;
@@ -137,7 +137,7 @@ Test(restore, every_rank_of_any_layout_gets_its_boxes)
     }
 }
 
-/* Flip a bit of a random chunk's payload; *tensor and *box receive the chunk's. */
+/* Flip a bit of a random chunk's payload. *tensor and *box receive its tensor and box. */
 static void flip(const struct saved *s, struct rng *r, int *tensor, struct box *box)
 {
     const struct shard_info *info =
@@ -176,7 +176,7 @@ static bool touches(const struct wanted *w, int tensor, const struct box *box)
     return false;
 }
 
-Test(restore, a_flipped_bit_in_a_chunk_that_is_read_even_in_part_is_found)
+Test(restore, a_flipped_bit_is_found_when_any_part_of_its_chunk_is_read)
 {
     struct rng r = rng_start("restore/damage");
     int found = 0;

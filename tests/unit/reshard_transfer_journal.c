@@ -1,6 +1,6 @@
 /*
- * tests/unit/reshard_transfer_journal.c - a journal gives back the state of its last good record,
- * whatever happened to the file.
+ * tests/unit/reshard_transfer_journal.c - a journal restores the state of its last good record,
+ * also from a damaged file.
  *
  * covers: reshard/record_log
  */
@@ -19,7 +19,7 @@ enum { ARRAYS = 3, WORDS = 40, RECORDS = 6, TILES = 1000, FILE_MAX = 1 << 16 };
 
 TestSuite(transfer_journal, .init = temp_dir_make, .fini = temp_dir_remove);
 
-/* The sums of a transfer, and what they were at each record. */
+/* The sums of a transfer, now and at each record. */
 struct example {
     struct transfer_journal_head head;
     uint64_t words[ARRAYS][WORDS];
@@ -56,7 +56,7 @@ static int64_t journal_bytes(void)
     return sb.st_size;
 }
 
-/* Change some words, or none, or all. A word may return to an earlier value. */
+/* Change some, none or all words. A word may return to an earlier value. */
 static void change(struct example *x, struct rng *r)
 {
     int64_t one_of = rng_int(r, 1, 8);
@@ -161,7 +161,7 @@ Test(transfer_journal, a_resumed_journal_continues_with_the_next_record)
     transfer_journal_close(must_resume(&x, 4));
 }
 
-Test(transfer_journal, a_truncated_file_is_good_to_its_last_whole_record)
+Test(transfer_journal, a_truncated_file_is_valid_up_to_its_last_complete_record)
 {
     struct rng r = rng_start("transfer_journal/truncated");
     static struct example x;
@@ -229,7 +229,7 @@ Test(transfer_journal, a_record_that_does_not_follow_the_one_before_is_not_used)
     transfer_journal_close(must_resume(&x, 2));
 }
 
-Test(transfer_journal, of_another_transfer_is_refused_and_changes_nothing)
+Test(transfer_journal, a_journal_of_another_transfer_is_refused_and_changes_nothing)
 {
     struct rng r = rng_start("transfer_journal/other");
     static struct example x, other;
@@ -262,7 +262,7 @@ Test(transfer_journal, of_another_transfer_is_refused_and_changes_nothing)
     transfer_journal_close(must_resume(&x, RECORDS));
 }
 
-/* Append a record with a right checksum and this payload. */
+/* Append a record with this payload and the right checksum. */
 static void forge(const struct example *x, const void *payload, uint64_t bytes)
 {
     enum { KIND_RECORD = 0x72747074 };
@@ -289,9 +289,9 @@ Test(transfer_journal, records_that_do_not_fit_are_not_used)
         { 0 },                         /* fewer than the record before */
         { TILES, N_WORDS, 1, 7 },      /* a word after the last */
         { TILES, -1, 1, 7 },           /* before the first */
-        { TILES, N_WORDS - 1, 2, 7 },  /* the second word is too many */
+        { TILES, N_WORDS - 1, 2, 7 },  /* one word past the end */
         { TILES, 0, INT64_MAX, 7 },    /* more words than the record has */
-        { TILES, 0, 3, 7 },            /* likewise */
+        { TILES, 0, 3, 7 },            /* the same */
         { TILES, 0, (1LL << 61) + 1 }, /* a size that overflows */
     };
     const uint64_t bytes[] = { 8, 8, 32, 32, 32, 32, 32, 24 };
@@ -314,17 +314,17 @@ Test(transfer_journal, records_that_do_not_fit_are_not_used)
         cr_assert_eq(transfer_journal_append(j, TILES, &err), TP_OK, "%s", err.msg);
         transfer_journal_close(j);
         cr_assert_eq(resume(&j, &done, &x, &err), TP_OK, "%s", err.msg);
-        cr_assert_eq(done, TILES, "the next record takes the place of the one that did not fit");
+        cr_assert_eq(done, TILES, "the next record replaces the one that did not fit");
         transfer_journal_close(j);
     }
     replace_journal(data, size);
-    forge(&x, good, sizeof good); /* the forging itself works */
+    forge(&x, good, sizeof good); /* a valid forged record is accepted */
     x.done[RECORDS] = TILES;
     x.then[RECORDS][ARRAYS - 1][WORDS - 3] = 7;
     transfer_journal_close(must_resume(&x, RECORDS));
 }
 
-Test(transfer_journal, a_head_can_be_read_alone)
+Test(transfer_journal, the_head_can_be_read_without_the_records)
 {
     struct rng r = rng_start("transfer_journal/head");
     struct transfer_journal_head head = { .n_tiles = 0 };
@@ -340,7 +340,7 @@ Test(transfer_journal, a_head_can_be_read_alone)
     cr_assert_eq(head.n_words, WORDS + WORDS - 2);
 }
 
-Test(transfer_journal, files_that_are_no_journal_are_refused_without_blocking, .timeout = 20)
+Test(transfer_journal, files_that_are_not_journals_are_refused_without_blocking, .timeout = 20)
 {
     struct transfer_journal_head head;
     struct record_log log = { .end = 0 };
@@ -365,7 +365,7 @@ Test(transfer_journal, files_that_are_no_journal_are_refused_without_blocking, .
     cr_expect(strstr(err.msg, "another version"), "%s", err.msg);
 }
 
-Test(transfer_journal, is_removed_also_after_its_folder_was_renamed)
+Test(transfer_journal, it_is_removed_also_after_its_folder_was_renamed)
 {
     struct transfer_journal_subject s;
     struct transfer_journal *j = NULL;

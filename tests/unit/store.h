@@ -95,7 +95,7 @@ static inline int64_t store_index(const struct box *b, const struct reshard_tens
     return index;
 }
 
-/* Fill the store with these values, or count the elements that differ from them. */
+/* Fill the store with store_bits, or return the number of elements that differ from it. */
 static inline int64_t store_visit(struct store *s, const struct reshard_tensor *tensors, bool fill)
 {
     int64_t wrong = 0;
@@ -117,7 +117,7 @@ static inline int64_t store_visit(struct store *s, const struct reshard_tensor *
     return wrong;
 }
 
-/* Plan and execute. */
+/* Plan and execute a transfer. */
 static inline tp_status store_move(const struct store *from, const struct store *to,
                                    const struct reshard_tensor *tensors, int64_t memory, int jobs,
                                    bool partial, struct transfer_stats *stats, struct tp_err *err)

@@ -1,8 +1,9 @@
 /*
- * tests/unit/trainer_alloc.c - a step that is warm allocates nothing, in whatever thread.
+ * tests/unit/trainer_alloc.c - after the first two steps, a step allocates nothing in any thread.
  *
- * This program's malloc and its relatives stand before those of libc and count who asks while a
- * step runs. oneDNN is counted apart: its products pack operands into memory of their own.
+ * This program defines malloc and its relatives in place of libc's. They count the calls during a
+ * step. Calls by oneDNN are counted separately, because its products pack operands into memory
+ * that they allocate.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -31,9 +32,9 @@ void *__libc_realloc(void *p, size_t n);
 void *__libc_memalign(size_t align, size_t n);
 
 static atomic_bool counting;
-static atomic_llong asked, asked_by_onednn;
+static atomic_llong calls, calls_by_onednn;
 
-/* Whether the code at p is oneDNN's, or of the C++ library, which it alone uses. */
+/* Whether the code at p belongs to oneDNN or to the C++ library, which only oneDNN uses. */
 static bool is_onednn(const void *p)
 {
     Dl_info info;
@@ -47,9 +48,9 @@ static void count(const void *caller)
     if (!counting)
         return;
     if (is_onednn(caller))
-        asked_by_onednn++;
+        calls_by_onednn++;
     else
-        asked++;
+        calls++;
 }
 
 void *malloc(size_t n)
@@ -100,7 +101,7 @@ static int complain(const char *what, long long n)
     return 1;
 }
 
-/* Steps 3 to 6 in this rank; 0 when none asked for anything. */
+/* Run six steps in this rank. Returns 0 when the last four allocate nothing. */
 static int run_steps(struct trainer *t, void *ctx)
 {
     struct step_result r;
@@ -115,10 +116,10 @@ static int run_steps(struct trainer *t, void *ctx)
     }
     if (wrong)
         return complain(err.msg, 0);
-    if (asked)
-        wrong += complain("allocations in four steps", asked);
-    if (!asked_by_onednn)
-        wrong += complain("oneDNN allocates nothing: this test counts nothing", 0);
+    if (calls)
+        wrong += complain("allocations in four steps", calls);
+    if (!calls_by_onednn)
+        wrong += complain("no allocation of oneDNN was counted, so this test shows nothing", 0);
     return wrong;
 }
 

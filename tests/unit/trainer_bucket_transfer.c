@@ -4,7 +4,7 @@
 
 #include "tests/unit/params_support.h"
 
-/* Under zero3 the sums are in the buffer until the next bucket. */
+/* Under zero3 the sums of a bucket stay in the buffer until the next bucket is sent. */
 static int send_grads_one_by_one(struct trainer *t, int n_ranks)
 {
     const struct params *p = &t->params;
@@ -24,11 +24,12 @@ static int send_grads_one_by_one(struct trainer *t, int n_ranks)
     return wrong;
 }
 
-/* Under zero1 all are sent, as in a step, and then all are where the norm and AdamW read them. */
+/* Under zero1 all buckets are sent, as in a step. After that, all sums are where the norm and AdamW
+ * read them. */
 static int send_all_grads(struct trainer *t, int n_ranks)
 {
     const struct params *p = &t->params;
-    int wrong = wrong_unless(p->n_buckets > 2 * p->n_packs, "buffers are used again");
+    int wrong = wrong_unless(p->n_buckets > 2 * p->n_packs, "buffers are reused");
 
     for (int b = 0; b < p->n_buckets; b++)
         params_fill_grads(p, &p->buckets[b], control_rank(t->parallel.control));

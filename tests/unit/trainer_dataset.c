@@ -53,7 +53,7 @@ Test(trainer_dataset, sequence_g_is_window_g_modulo_their_number)
     }
 }
 
-Test(trainer_dataset, too_few_bytes_and_bytes_that_are_no_token_are_refused)
+Test(trainer_dataset, too_few_bytes_and_bytes_beyond_the_vocabulary_are_refused)
 {
     struct rng r = rng_start("trainer_dataset/refused");
     struct tp_err err = { 0 };
@@ -70,7 +70,7 @@ Test(trainer_dataset, too_few_bytes_and_bytes_that_are_no_token_are_refused)
     unlink(path);
 }
 
-Test(trainer_dataset, the_rate_climbs_then_falls_to_its_least)
+Test(trainer_dataset, the_rate_rises_in_warmup_then_falls_to_its_minimum)
 {
     const struct train_optimizer o = { .lr = 1e-3, .min_lr = 1e-4, .warmup = 5 };
     const double eps = 1e-15;
@@ -81,6 +81,6 @@ Test(trainer_dataset, the_rate_climbs_then_falls_to_its_least)
     cr_expect(fabs(schedule_lr(&o, 20, 20) - 1e-4) < eps);
     for (int64_t s = 5; s < 20; s++)
         cr_expect(schedule_lr(&o, s + 1, 20) < schedule_lr(&o, s, 20));
-    cr_expect(fabs(schedule_lr(&o, 4, 5) - 1e-3) < eps, "a run that is all warmup");
+    cr_expect(fabs(schedule_lr(&o, 4, 5) - 1e-3) < eps, "all steps are warmup");
     cr_expect(fabs(schedule_lr(&o, 5, 5) - 1e-3) < eps);
 }

@@ -1,11 +1,12 @@
 /*
- * tests/unit/trainer_formulas.c - what the papers say that each kind of parallelism sends and
- * keeps, in numbers of their own, against counters and allocations, exactly: sizes here divide.
+ * tests/unit/trainer_formulas.c - compares what each kind of parallelism sends and keeps with the
+ * formulas of the papers. Counters and allocations must be equal to the formulas, because all
+ * degrees divide the sizes here.
  *
  * t, p, v, d: degrees; m microbatches of b sequences of s tokens; h hidden, f ffn, a heads, V
  * vocabulary, L layers, P parameters. Wire bytes of a ring (Chan et al. 2007): all-reduce
  * 2 (n - 1) / n of the buffer, all-gather and reduce-scatter (n - 1) of a rank's part.
- * Bubble, held microbatches and the number of messages are in trainer_schedule.c.
+ * trainer_schedule.c checks the bubble, the microbatches in flight and the order of messages.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 #include "tests/unit/trainer_ranks.h"
 #include "trainer/step.h"
 
-/* Rows of everything in sixteens, a cache line, so that nothing is lost to alignment. */
+/* Every row is a multiple of 16 floats, a cache line, so that alignment adds no bytes. */
 enum { B = 2, S = 8, H = 64, HEADS = 4, HEAD_DIM = 16, F = 64, FLOAT = 4 };
 
 static struct model llama(int layers, int kv_heads, int64_t vocab, bool tied)
@@ -68,14 +69,14 @@ static int64_t parameters(const struct model *m)
 
 /* ---- what is sent ---- */
 
-/* What this rank gave to collectives and messages in one step. */
+/* What this rank sent in one step, by collectives and by messages. */
 struct sent {
     struct comm_counts tp, dp, embedding_ends;
     int64_t sends, send_bytes;
 };
 
-/* Holds a rank's traffic against formulas; how many are wrong. */
-typedef int (*judge_fn)(const struct sent *s, const struct trainer *t);
+/* Compares a rank's traffic with formulas. Returns the number of differences. */
+typedef int (*check_fn)(const struct sent *s, const struct trainer *t);
 
 static struct comm_counts minus(const struct comm *c, const struct comm_counts *before)
 {
@@ -93,9 +94,9 @@ static struct comm_counts now(const struct comm *c)
     return c ? *comm_counts(c) : (struct comm_counts){ .calls = { 0 } };
 }
 
-static int step_and_judge(struct trainer *t, void *ctx)
+static int step_and_check(struct trainer *t, void *ctx)
 {
-    const judge_fn *judge = ctx;
+    const check_fn *check = ctx;
     const struct process_groups *p = &t->parallel;
     struct comm_counts tp = now(p->tp), dp = now(p->dp_cp), ends = now(p->embedding_ends);
     struct comm_counts forward = now(p->pp_forward), backward = now(p->pp_backward);
@@ -111,31 +112,33 @@ static int step_and_judge(struct trainer *t, void *ctx)
     backward = minus(p->pp_backward, &backward);
     sent.sends = forward.calls[COMM_SEND] + backward.calls[COMM_SEND];
     sent.send_bytes = forward.bytes[COMM_SEND] + backward.bytes[COMM_SEND];
-    return wrong + (*judge)(&sent, t);
+    return wrong + (*check)(&sent, t);
 }
 
-static void expect(const char *spec, int64_t micros, const struct model *m, judge_fn judge)
+static void expect(const char *spec, int64_t micros, const struct model *m, check_fn check)
 {
     struct train_config c = config(spec, micros);
     struct tp_err err = { 0 };
     int wrong;
 
     cr_assert_eq(train_config_check(&c, m, &err), TP_OK, "%s", err.msg);
-    wrong = run_trainers(&c, m, step_and_judge, &judge);
-    cr_expect_eq(wrong, 0, "%s, %d layers: %d numbers are not the formula's", spec, m->layers,
+    wrong = run_trainers(&c, m, step_and_check, &check);
+    cr_expect_eq(wrong, 0, "%s, %d layers: %d numbers differ from the formula", spec, m->layers,
                  wrong);
 }
 
 static int differs(const char *what, int64_t is, int64_t formula)
 {
     if (is != formula)
-        fprintf(stderr, "%s: %lld, by the formula %lld\n", what, (long long)is, (long long)formula);
+        fprintf(stderr, "%s: %lld, but %lld by the formula\n", what, (long long)is,
+                (long long)formula);
     return is != formula;
 }
 
-/* A layer: two all-reduces of b s h forward and two backward; one of the embedding, one of the
- * head's input; of the loss three floats a token, whatever V is. And the norm's square. */
-static int judge_tp(const struct sent *s, const struct trainer *t)
+/* Per microbatch: in each layer two all-reduces of b s h forward and two backward; one of b s h for
+ * the embedding and one for the gradient of the head's input; for the loss three floats per token,
+ * which do not depend on V. Per step: one double for the gradient norm. */
+static int check_tp(const struct sent *s, const struct trainer *t)
 {
     int64_t m = train_config_micros(t->config), L = t->model->layers;
     int64_t bsh = (int64_t)B * S * H * FLOAT, bs = (int64_t)B * S * FLOAT;
@@ -147,20 +150,21 @@ static int judge_tp(const struct sent *s, const struct trainer *t)
            differs("reduce-scatters over tp", s->tp.calls[COMM_REDUCE_SCATTER], 0);
 }
 
-Test(formulas, tensor_parallelism_and_a_loss_whose_bytes_know_no_vocabulary)
+Test(formulas, tensor_parallelism_and_a_loss_whose_bytes_do_not_depend_on_the_vocabulary)
 {
     for (int layers = 1; layers <= 3; layers++)
         for (int64_t vocab = 256; vocab <= 4096; vocab *= 4) {
             const struct model m = llama(layers, 2, vocab, false);
 
-            expect("tp2", 3, &m, judge_tp);
+            expect("tp2", 3, &m, check_tp);
         }
 }
 
-/* Reduce-scatter and all-gather in place of each all-reduce, and two gathers more of inputs of
- * which only a part was kept: of layers alone, 5/4 of what tensor parallelism puts on the wire.
- * Norms' gradients, which every rank has a part of, are summed once a step. */
-static int judge_sp(const struct sent *s, const struct trainer *t)
+/* Each all-reduce becomes a reduce-scatter and an all-gather. Backward gathers two inputs per layer
+ * again, because a rank keeps only a part of them. So the layers send 5/4 of the wire bytes of
+ * tensor parallelism alone. Each rank has a part of the norms' gradients, which are summed once per
+ * step. */
+static int check_sp(const struct sent *s, const struct trainer *t)
 {
     int64_t m = train_config_micros(t->config), L = t->model->layers, n = t->config->spec.tp;
     int64_t part = (int64_t)B * S * H * FLOAT / n, gathers = s->tp.calls[COMM_ALL_GATHER];
@@ -174,7 +178,8 @@ static int judge_sp(const struct sent *s, const struct trainer *t)
            differs("bytes of gathers", s->tp.bytes[COMM_ALL_GATHER], gathers * part) +
            differs("bytes of reduce-scatters", s->tp.bytes[COMM_REDUCE_SCATTER], scatters * part) +
            differs("wire bytes of layers, four times", 4 * wire, 5 * wire_of_tp) +
-           differs("bytes of the loss, norms and the norm", s->tp.bytes[COMM_ALL_REDUCE],
+           differs("bytes of the loss, the norms' gradients and the gradient norm",
+                   s->tp.bytes[COMM_ALL_REDUCE],
                    m * 3 * (int64_t)B * S * FLOAT + (2 * L + 1) * H * FLOAT +
                        (int64_t)sizeof(double));
 }
@@ -184,13 +189,13 @@ Test(formulas, sequence_parallelism_sends_a_quarter_more)
     for (int layers = 1; layers <= 3; layers++) {
         const struct model m = llama(layers, 4, 256, false);
 
-        expect("tp2sp", 2, &m, judge_sp);
-        expect("tp4sp", 1, &m, judge_sp);
+        expect("tp2sp", 2, &m, check_sp);
+        expect("tp4sp", 1, &m, check_sp);
     }
 }
 
-/* Wire bytes of all gradients once, however they go: 2 (d - 1) / d of them. */
-static int judge_dp(const struct sent *s, const struct trainer *t)
+/* With and without ZeRO, the gradients and weights cost 2 (d - 1) / d of P on the wire. */
+static int check_dp(const struct sent *s, const struct trainer *t)
 {
     int64_t d = t->config->spec.dp, P = parameters(t->model) * FLOAT;
     int64_t wire = s->dp.bytes[COMM_ALL_REDUCE] / d * 2 * (d - 1) +
@@ -201,18 +206,18 @@ static int judge_dp(const struct sent *s, const struct trainer *t)
            differs("bytes of all-reduces over dp", s->dp.bytes[COMM_ALL_REDUCE], zero ? 0 : P);
 }
 
-Test(formulas, zero1_sends_what_an_all_reduce_does)
+Test(formulas, zero1_sends_as_much_as_an_all_reduce)
 {
     const struct model m = llama(2, 2, 256, false);
 
-    expect("dp2", 2, &m, judge_dp);
-    expect("dp2zero1", 2, &m, judge_dp);
-    expect("dp4", 1, &m, judge_dp);
-    expect("dp4zero1", 1, &m, judge_dp);
+    expect("dp2", 2, &m, check_dp);
+    expect("dp2zero1", 2, &m, check_dp);
+    expect("dp4", 1, &m, check_dp);
+    expect("dp4zero1", 1, &m, check_dp);
 }
 
-/* Messages carry b s h, under sp b s h / t; all ranks of a pipeline send 2 m (p v - 1) of them. */
-static int judge_pp(const struct sent *s, const struct trainer *t)
+/* A message has b s h elements, under sp b s h / t. A pipeline sends 2 m (p v - 1) messages. */
+static int check_pp(const struct sent *s, const struct trainer *t)
 {
     const struct spec *spec = &t->config->spec;
     int64_t m = train_config_micros(t->config), all = s->sends;
@@ -226,32 +231,33 @@ static int judge_pp(const struct sent *s, const struct trainer *t)
                            spec->tp * 2 * m * ((int64_t)spec->pp * spec->vpp - 1));
 }
 
-Test(formulas, pipelines_send_two_messages_a_boundary_and_microbatch)
+Test(formulas, pipelines_send_two_messages_per_boundary_and_microbatch)
 {
     const struct model m = llama(4, 2, 256, false);
 
-    expect("pp2", 3, &m, judge_pp);
-    expect("pp4", 5, &m, judge_pp);
-    expect("pp2vpp2", 4, &m, judge_pp);
-    expect("tp2pp2sp", 2, &m, judge_pp);
+    expect("pp2", 3, &m, check_pp);
+    expect("pp4", 5, &m, check_pp);
+    expect("pp2vpp2", 4, &m, check_pp);
+    expect("tp2pp2sp", 2, &m, check_pp);
 }
 
-/* A head that is tied across stages: the embedding's gradient, V h / t, once a step. */
-static int judge_tied(const struct sent *s, const struct trainer *t)
+/* A tied head on another stage: the embedding's gradient, V h / t, is summed once per step. */
+static int check_tied(const struct sent *s, const struct trainer *t)
 {
     bool end = t->net.is_first || t->net.is_last;
 
-    return differs("sums between the ends", s->embedding_ends.calls[COMM_ALL_REDUCE], end) +
+    return differs("sums over the first and the last stage",
+                   s->embedding_ends.calls[COMM_ALL_REDUCE], end) +
            differs("their bytes", s->embedding_ends.bytes[COMM_ALL_REDUCE],
                    end * t->model->vocab / t->config->spec.tp * H * FLOAT);
 }
 
-Test(formulas, a_tied_head_costs_a_sum_of_the_embedding_between_the_ends)
+Test(formulas, a_tied_head_costs_one_sum_between_the_first_and_the_last_stage)
 {
     const struct model m = llama(3, 2, 256, true);
 
-    expect("tp2pp3", 3, &m, judge_tied);
-    expect("pp2", 2, &m, judge_tied);
+    expect("tp2pp3", 3, &m, check_tied);
+    expect("pp2", 2, &m, check_tied);
 }
 
 /* ---- what is kept ---- */
@@ -269,7 +275,7 @@ static struct trainer_size size_of(const char *spec, int64_t micros, enum recomp
     return size;
 }
 
-/* Bytes that one layer more keeps. */
+/* Bytes of activations of one layer. */
 static int64_t of_a_layer(const char *spec, enum recompute recompute, struct model m)
 {
     int64_t before = size_of(spec, 1, recompute, &m).activations;
@@ -284,9 +290,9 @@ static int64_t aligned(int64_t n_bytes)
 }
 
 /* Korthikanti et al. 2022 without dropout and without stored scores: b s (4 h + (h (2 + 2 k) + 3 f)
- * / t) elements with k = kv heads / heads, GPT-2 b s (4 h + 12 h / t); sp divides the 4 h too. The
- * statistics of two norms and of the softmax stand beside them, and under sp the sums of what is
- * not cut. */
+ * / t) elements with k = kv heads / heads, GPT-2 b s (4 h + 12 h / t); sp divides the 4 h too. A
+ * layer also keeps the statistics of two norms and of the softmax, and under sp a buffer for the
+ * gradients of the parameters that are not cut. */
 Test(formulas, activations_of_a_layer)
 {
     static const struct {
@@ -319,12 +325,12 @@ Test(formulas, activations_of_a_layer)
     }
 }
 
-/* Of p stages the first keeps min(m, p) microbatches, of L / p layers each. */
+/* The first of p stages keeps min(m, p) microbatches of L / p layers. */
 Test(formulas, a_pipeline_keeps_as_many_microbatches_as_stages)
 {
-    const struct model m = llama(8, 4, 8, false); /* few words: the first stage is the largest */
+    const struct model m = llama(8, 4, 8, false); /* small vocabulary: stage 0 is largest */
     int64_t rows = (int64_t)B * S, layer = of_a_layer("tp1", RECOMPUTE_NONE, m);
-    int64_t slot = 2 * layer + FLOAT * rows * (H + 2); /* what it sends on; inputs and targets */
+    int64_t slot = 2 * layer + FLOAT * rows * (H + 2); /* its output; inputs and targets */
 
     for (int64_t micros = 3; micros <= 9; micros++)
         cr_expect_eq(size_of("pp4", micros, RECOMPUTE_NONE, &m).activations -
@@ -332,8 +338,8 @@ Test(formulas, a_pipeline_keeps_as_many_microbatches_as_stages)
                      micros <= 4 ? slot : 0, "%lld microbatches", (long long)micros);
 }
 
-/* Gradients 4 P, moments 8 P; under zero1 and zero3 each replica has its part of the state. */
-Test(formulas, optimizer_state_is_dealt)
+/* The moments need 8 P bytes; under zero1 and zero3 each of d replicas has 1 / d of them. */
+Test(formulas, optimizer_state_is_partitioned)
 {
     const struct model m = llama(2, 2, 256, false);
     int64_t P = parameters(&m);

@@ -4,7 +4,7 @@
 
 #include "tests/unit/params_support.h"
 
-/* The units of a step, in order. */
+/* Gather the units of two steps, in order. */
 static int gather(struct trainer *t, void *ctx)
 {
     const struct params *p = &t->params;
@@ -19,7 +19,7 @@ static int gather(struct trainer *t, void *ctx)
         for (int i = 0; i < u->n_visits; i++) {
             wrong += wrong_unless(i == 0 || u->visits[i] != u->visits[i - 1], "gathered twice");
             fsdp_units_need(&t->units, u->visits[i]);
-            fsdp_units_need(&t->units, u->visits[i]); /* it is there already */
+            fsdp_units_need(&t->units, u->visits[i]); /* it is already gathered */
             wrong += params_check_weights(p, &p->buckets[u->visits[i]]);
         }
         fsdp_units_end(&t->units);
@@ -27,7 +27,7 @@ static int gather(struct trainer *t, void *ctx)
     return wrong;
 }
 
-/* Two microbatches. */
+/* Reduce the gradients of two microbatches. */
 static int reduce(struct trainer *t, void *ctx)
 {
     const struct params *p = &t->params;
@@ -47,7 +47,7 @@ static int reduce(struct trainer *t, void *ctx)
     return wrong;
 }
 
-/* What kernels only add to is zero before a pass, and nothing else is touched. */
+/* Before a pass, gradients that kernels only add to are zero, and no others are changed. */
 static int clear(struct trainer *t, void *ctx)
 {
     const struct params *p = &t->params;

@@ -1,10 +1,10 @@
-/* tests/unit/trainer_grad_reduction.c - gradients are summed over exactly those ranks that have a
- * part of them, and a bucket is sent when its last gradient is final. */
+/* tests/unit/trainer_grad_reduction.c - a gradient is summed over exactly the ranks that have a
+ * part of it, and a bucket is sent when its last gradient is final. */
 #include <criterion/criterion.h>
 
 #include "tests/unit/params_support.h"
 
-/* Element k of an entry on a rank; the same on all ranks but for the rank's number. */
+/* Element k of an entry on a rank. Ranks differ only by a term with the rank's number. */
 static float value_on(const struct param *q, int64_t k, int rank)
 {
     return params_value(k + q->tensor) + (float)rank;
@@ -65,8 +65,8 @@ static int reduce(struct trainer *t, void *ctx)
     return wrong;
 }
 
-/* Buckets that are still to be started, when the gradients of `unit` and of all that backward
- * finishes before it are final. */
+/* The number of buckets whose sum has not started when the gradients of `unit`, and of all units
+ * that backward finishes before it, are final. */
 static int left_after(const struct params *p, int unit)
 {
     int left = p->n_buckets;
@@ -91,7 +91,7 @@ static int start_buckets(struct trainer *t, void *ctx)
         before = r->n_left;
     }
     grad_reduction_end(r);
-    return wrong + wrong_unless(r->n_left == 0, "all were started");
+    return wrong + wrong_unless(r->n_left == 0, "all sums have started");
 }
 
 Test(trainer_grad_reduction, gradients_are_summed_over_the_ranks_that_have_a_part)

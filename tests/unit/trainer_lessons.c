@@ -1,6 +1,6 @@
 /*
  * tests/unit/trainer_lessons.c - the two lessons of tensor parallelism, in numbers small enough to
- * check by hand. docs/parallelism/tensor.md tells them; what is sent is counted, not claimed.
+ * check by hand. docs/parallelism/tensor.md explains them. The test counts the bytes that are sent.
  */
 #include <criterion/criterion.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static const float W[IN][MID] = {
 };
 static const float C[MID][OUT] = { { 1, 0, 1, 0 }, { 0, 1, 0, 1 }, { 1, 1, 0, 0 },
                                    { 0, 0, 1, 1 }, { 2, 0, 0, 1 }, { 0, 2, 1, 0 } };
-/* by hand */
+/* computed by hand */
 static const float XW[ROWS][MID] = { { 12, 5, 8, 11, 7, 7 },
                                      { 28, 13, 24, 27, 19, 19 },
                                      { 44, 21, 40, 43, 31, 31 } };
@@ -26,7 +26,7 @@ static const float XWC[ROWS][OUT] = { { 34, 27, 30, 23 },
                                       { 90, 75, 74, 59 },
                                       { 146, 123, 118, 95 } };
 
-/* What the products run on in a rank. */
+/* The kernels and the queue of a rank. */
 static struct kernel_queue K;
 
 typedef int (*lesson_fn)(struct rank_device *d);
@@ -52,7 +52,7 @@ static void teach(lesson_fn fn)
     cr_assert_eq(run_ranks(RANKS, 1 << 20, learn, &fn), 0);
 }
 
-/* Columns first .. first + n - 1 of a [rows][cols], stored transposed as linear layers are. */
+/* Columns first .. first + n - 1 of a[rows][cols], transposed as linear layers store them. */
 static void columns_of(float *out, const float *a, int rows, int cols, int first, int n)
 {
     for (int j = 0; j < n; j++)
@@ -60,7 +60,7 @@ static void columns_of(float *out, const float *a, int rows, int cols, int first
             out[j * rows + i] = a[i * cols + first + j];
 }
 
-/* What was called on c since `before`, other than `call` n times with `floats` elements each. */
+/* Since `before`, c must have n calls of kind `call`, of `floats` elements each, and no others. */
 static int check_calls(const struct comm *c, const struct comm_counts *before, int call, int n,
                        int floats)
 {
@@ -76,19 +76,18 @@ static int check_calls(const struct comm *c, const struct comm_counts *before, i
     return wrong;
 }
 
-/* Every rank's [ROWS][n] side by side: [ROWS][n * RANKS]. One all-gather. */
-static void concatenate(const struct rank_device *d, float *whole, const float *part, int n)
+/* Gather every rank's [ROWS][n] and place them side by side: [ROWS][n * RANKS]. */
+static void concatenate(const struct rank_device *d, float *full, const float *part, int n)
 {
     float all[RANKS * ROWS * MID];
 
     comm_all_gather(d->all, d->queue, all, part, ROWS * n, DTYPE_F32);
     for (int r = 0; r < RANKS; r++)
         for (int i = 0; i < ROWS; i++)
-            memcpy(whole + i * n * RANKS + r * n, all + (r * ROWS + i) * n,
-                   (size_t)n * sizeof *all);
+            memcpy(full + i * n * RANKS + r * n, all + (r * ROWS + i) * n, (size_t)n * sizeof *all);
 }
 
-/* ---- lesson 1: a product is its halves' products side by side ---- */
+/* ---- lesson 1: the products of two halves of a matrix, side by side, are the product ---- */
 
 static int halves(struct rank_device *d)
 {
@@ -105,12 +104,12 @@ static int halves(struct rank_device *d)
     return wrong + check_calls(d->all, &before, COMM_ALL_GATHER, 1, ROWS * HALF);
 }
 
-Test(trainer_lessons, a_product_is_the_products_of_its_halves_side_by_side)
+Test(trainer_lessons, products_of_the_halves_side_by_side_are_the_product)
 {
     teach(halves);
 }
 
-/* ---- lesson 2: which cut the second matrix has decides what is sent ---- */
+/* ---- lesson 2: the cut of the second matrix decides what is sent ---- */
 
 static int column_then_column(struct rank_device *d)
 {
@@ -124,7 +123,7 @@ static int column_then_column(struct rank_device *d)
     columns_of(b, &W[0][0], IN, MID, comm_rank(d->all) * HALF, HALF);
     columns_of(c, &C[0][0], MID, OUT, comm_rank(d->all) * OUT / RANKS, OUT / RANKS);
     linear_column_forward(&first, part, X, ROWS);
-    concatenate(d, mid, part, HALF); /* every column of C meets all of X B */
+    concatenate(d, mid, part, HALF); /* every column of C is multiplied by all of X B */
     wrong = check_calls(d->all, &before, COMM_ALL_GATHER, 1, ROWS * HALF);
     linear_column_forward(&second, part2, mid, ROWS);
     between = *comm_counts(d->all);
@@ -160,7 +159,7 @@ Test(trainer_lessons, column_then_row_needs_one_all_reduce)
     teach(column_then_row);
 }
 
-/* And backward mirrors it: with dY = XWC, dX = dY C^T B^T needs one all-reduce, at the column
+/* Backward is the mirror image: with dY = XWC, dX = dY C^T B^T needs one all-reduce, at the column
  * layer; the gradients of both matrices need none. */
 static int backward(struct rank_device *d)
 {

@@ -7,7 +7,7 @@
 #include "layout/model_tensors.h"
 #include "tests/unit/params_support.h"
 
-/* Entries do not overlap, what a rank owns lies within them, and buckets tile the gradients. */
+/* Entries do not overlap, the part that a rank owns is inside them, and buckets tile gradients. */
 static int check_places(const struct params *p)
 {
     int64_t end = 0;
@@ -71,7 +71,7 @@ static int check_params(struct trainer *t, void *ctx)
     return wrong + wrong_unless(owned == elements_of(&t->layout), "every element has one owner");
 }
 
-/* q, k and v are one matrix, and so are gate and up. */
+/* q, k and v are adjacent and form one matrix; so do gate and up. */
 static int check_fused(struct trainer *t, void *ctx)
 {
     static const enum tensor_role pairs[][2] = { { ROLE_Q, ROLE_K },
@@ -88,7 +88,7 @@ static int check_fused(struct trainer *t, void *ctx)
 
             wrong += a < 0 || b < 0 || p->list[b].at != p->list[a].at + p->list[a].n;
         }
-    return wrong_unless(wrong == 0, "matrices that are side by side");
+    return wrong_unless(wrong == 0, "fused matrices");
 }
 
 Test(trainer_params, every_element_has_one_place_and_one_owner)
@@ -106,7 +106,7 @@ Test(trainer_params, every_element_has_one_place_and_one_owner)
     params_expect(&tied, "tp2dp2zero1", DTYPE_BF16, 4, check_params);
 }
 
-Test(trainer_params, projections_of_a_layer_are_side_by_side)
+Test(trainer_params, projections_of_a_layer_are_adjacent)
 {
     const struct model m = params_model(2, false);
 

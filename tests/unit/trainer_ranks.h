@@ -19,7 +19,7 @@ struct trainer_ranks {
     void *ctx;
 };
 
-/* In a rank: open a trainer with random weights of seed 1, and call the function. */
+/* In a rank: open a trainer with random weights of seed 1 and call the function. */
 static inline int run_trainer(struct comm_world *ranks, void *ctx)
 {
     const struct trainer_ranks *r = ctx;
@@ -41,7 +41,7 @@ static inline int run_trainer(struct comm_world *ranks, void *ctx)
     return wrong;
 }
 
-/* Run fn in every rank of the run that c, which is checked, describes. Returns as run_ranks. */
+/* Run fn in every rank of c, which train_config_check has accepted. Returns as run_ranks does. */
 static inline int run_trainers(const struct train_config *c, const struct model *m,
                                int (*fn)(struct trainer *t, void *ctx), void *ctx)
 {

@@ -15,7 +15,7 @@ static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 
 enum { STEPS = 2 };
 
-/* What a run leaves, in memory that its ranks share with the test. */
+/* The results of a run, in memory that its ranks share with the test. */
 struct outcome {
     double loss[STEPS], norm[STEPS];
     int64_t state; /* a sum over all elements that does not depend on their order */
@@ -44,7 +44,7 @@ static void random_job(struct rng *r, struct model *m, struct train_config *c)
     c->global_batch_size = c->micro_batch_size * (rng_int(r, 0, 3) ? 4 : 12);
 }
 
-/* A layout of at most 8 ranks that this job can have. */
+/* A layout of at most 8 ranks that is allowed for this run. */
 static struct train_config random_layout(struct rng *r, const struct model *m,
                                          const struct train_config *job)
 {
@@ -55,7 +55,7 @@ static struct train_config random_layout(struct rng *r, const struct model *m,
         c.spec = random_spec(r, m);
         c.spec.cp = 1;
         c.recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
-        c.threads = 1; /* OpenMP waits by spinning here, which 8 ranks have no room for */
+        c.threads = 1; /* OpenMP's threads spin while they wait; 8 ranks need the cores */
         if (spec_world(&c.spec) <= 8 && train_config_check(&c, m, &ignored) == TP_OK)
             return c;
     }
@@ -63,7 +63,7 @@ static struct train_config random_layout(struct rng *r, const struct model *m,
 
 /* ---- a run ---- */
 
-/* Every element that this rank owns and counts, by its place in its tensor. */
+/* A sum over all elements that this rank owns and counts, by their place in the tensor. */
 static int64_t state_of(const struct trainer *t)
 {
     uint64_t sum = 0;
@@ -98,10 +98,10 @@ static int64_t state_of(const struct trainer *t)
     return (int64_t)sum;
 }
 
-/* A few steps; rank 0 leaves in *ctx, which is shared, what became of them. */
+/* Run a few steps. Rank 0 writes the outcome to *ctx, which is shared memory. */
 static int train(struct trainer *t, void *ctx)
 {
-    struct outcome mine = { 0 }, *out = ctx;
+    struct outcome outcome = { 0 }, *out = ctx;
     struct tp_err err = { 0 };
     tp_status st = TP_OK;
 
@@ -110,14 +110,14 @@ static int train(struct trainer *t, void *ctx)
 
         TP_TRY(step_run(t, &r, &err));
         TP_TRY(control_sum_f64(t->parallel.control, &r.loss_share, 1, &err));
-        mine.loss[i] = r.loss_share;
-        mine.norm[i] = r.grad_norm;
+        outcome.loss[i] = r.loss_share;
+        outcome.norm[i] = r.grad_norm;
     }
-    /* replicas of dp own the same without ZeRO: the first counts */
-    mine.state = t->params.n_owners > 1 || t->parallel.at.dp == 0 ? state_of(t) : 0;
-    TP_TRY(control_sum_i64(t->parallel.control, &mine.state, 1, &err));
+    /* without ZeRO all dp replicas own the same, so only the first counts */
+    outcome.state = t->params.n_owners > 1 || t->parallel.at.dp == 0 ? state_of(t) : 0;
+    TP_TRY(control_sum_i64(t->parallel.control, &outcome.state, 1, &err));
     if (control_rank(t->parallel.control) == 0)
-        *out = mine;
+        *out = outcome;
 done:
     return wrong_unless(st == TP_OK, err.msg);
 }

@@ -8,7 +8,7 @@
 #include "trainer/pipeline/schedule.h"
 #include "trainer/pipeline/schedule_diagram.h"
 
-/* p, m, v at random; interleaved ones with m a multiple of p. */
+/* Random p, m and v; with v > 1, m is a multiple of p. */
 static struct schedule random_schedule(struct rng *r, struct arena *arena)
 {
     int p = (int)rng_int(r, 1, 9), v = (int)rng_int(r, 1, 5), m = (int)rng_int(r, 1, 40);
@@ -16,15 +16,15 @@ static struct schedule random_schedule(struct rng *r, struct arena *arena)
     struct schedule s;
 
     if (p == 1)
-        v = 1; /* a layout has vpp only with pp */
+        v = 1; /* vpp needs pp */
     if (v > 1)
         m = p * (int)rng_int(r, 1, 6);
     cr_assert_eq(schedule_make(&s, p, m, v, arena, &err), TP_OK, "%s", err.msg);
     return s;
 }
 
-/* With any times of the two passes, on the schedule's own clock. m = n p for v > 1; 1F1B with
- * fewer microbatches than stages has the same bubble. */
+/* The passes take random times, on the schedule's clock. m = n p for v > 1. 1F1B with fewer
+ * microbatches than stages has the same bubble. */
 Test(schedule, bubble_is_p_minus_1_over_v_m_exactly)
 {
     struct rng r = rng_start("schedule/bubble");
@@ -47,7 +47,7 @@ Test(schedule, bubble_is_p_minus_1_over_v_m_exactly)
     }
 }
 
-/* Each microbatch goes once forward and once back through each vstage, backward after forward. */
+/* Each virtual stage runs each microbatch once forward and then once backward. */
 Test(schedule, every_pass_runs_once_and_slots_are_never_shared)
 {
     struct rng r = rng_start("schedule/passes");
@@ -105,9 +105,9 @@ Test(schedule, holds_as_many_passes_as_the_formula_says)
     }
 }
 
-/* Number `i` of the passes of kind `kind` on `rank` that receive from `peer` (or, to = true, send
- * to it), as stage-independent key micro * stages + the stage that receives; -1 when there is none.
- */
+/* Pass number `i`, counted from 0, among the passes of kind `kind` on `rank` that receive from
+ * `peer` (or, if `to`, send to it). Returns the key micro * stages + the stage that receives, which
+ * is the same on both ranks; -1 when there is no such pass. */
 static int64_t message_key(const struct schedule *s, int rank, enum schedule_op_kind kind, int peer,
                            bool to, int i)
 {
@@ -124,7 +124,7 @@ static int64_t message_key(const struct schedule *s, int rank, enum schedule_op_
     return -1;
 }
 
-Test(schedule, messages_arrive_in_the_order_they_are_wanted)
+Test(schedule, messages_are_sent_in_the_order_in_which_they_are_received)
 {
     struct rng r = rng_start("schedule/order");
 
@@ -147,13 +147,13 @@ Test(schedule, messages_arrive_in_the_order_they_are_wanted)
     }
 }
 
-/* A runner whose backward passes wait until one of n_buffers for gradients on their way is free.
- * Where that deadlocks does not depend on time, so one order of events decides. */
+/* A runner in which a backward pass waits until one of n_buffers buffers for sent gradients is
+ * free. Whether that deadlocks does not depend on time, so one order of events is enough. */
 struct runner {
     const struct schedule *s;
-    int n_buffers, *next;            /* next[p]: pass that is due */
+    int n_buffers, *next;            /* next[p]: the next pass */
     char *done;                      /* [kind][micro][stage] */
-    const struct schedule_op **sent; /* [p][n_buffers] gradients on their way, NULL: free */
+    const struct schedule_op **sent; /* [p][n_buffers] buffers in use, NULL: free */
 };
 
 static char *done_at(const struct runner *r, enum schedule_op_kind kind, int micro, int stage)
@@ -168,7 +168,7 @@ static const struct schedule_op **free_buffer(const struct runner *r, int rank)
 
         if (*b &&
             *done_at(r, OP_BACKWARD, (*b)->micro, schedule_stage(r->s, rank, (*b)->vstage) - 1))
-            *b = NULL; /* its receiver has taken it */
+            *b = NULL; /* its receiver has received it */
         if (!*b)
             return b;
     }
@@ -219,7 +219,7 @@ static bool runs_through(const struct schedule *s, int n_buffers)
     return through;
 }
 
-Test(schedule, two_gradient_buffers_a_rank_do_not_deadlock)
+Test(schedule, two_gradient_buffers_per_rank_do_not_deadlock)
 {
     struct rng r = rng_start("schedule/deadlock");
     bool one_was_too_few = false;
@@ -246,7 +246,7 @@ Test(schedule, refuses_interleaving_that_p_does_not_divide)
     arena_free(&arena);
 }
 
-Test(schedule, text_is_the_picture_of_the_papers)
+Test(schedule, text_shows_the_diagram_of_the_papers)
 {
     static const char want[] = "rank 0   F0 F1 ......B0--- F2 B1--- F3 B2--- ...B3--- \n"
                                "rank 1   ...F0 B0--- F1 B1--- F2 B2--- F3 B3--- ......\n";

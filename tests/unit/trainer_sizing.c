@@ -1,6 +1,6 @@
 /*
- * tests/unit/trainer_sizing.c - buffers are counted as they are taken, and needs that are too large
- * to count. Whether a trainer takes exactly what is counted is in trainer_step.c.
+ * tests/unit/trainer_sizing.c - a pool counts the buffers that it gives, and sizes that overflow 64
+ * bits. trainer_step.c checks that a trainer allocates exactly what is counted.
  * covers: trainer/sizing/buffer_pool trainer/sizing/activations trainer/sizing/memory
  * covers: trainer/sizing/param_count trainer/sizing/param_list trainer/sizing/param_spans
  * covers: trainer/sizing/rank_dims trainer/sizing/step_buffers
@@ -43,7 +43,7 @@ Test(sizing, a_pool_counts_what_it_gives)
     free(real.own.base);
 }
 
-Test(sizing, a_pool_that_overflows_says_so)
+Test(sizing, a_pool_that_overflows_has_the_largest_size)
 {
     struct buffer_pools p = { 0 };
 
@@ -52,8 +52,8 @@ Test(sizing, a_pool_that_overflows_says_so)
     cr_expect_eq(p.own.used, INT64_MAX);
 }
 
-/* A need that does not fit into 64 bits must not look small. */
-Test(sizing, a_need_beyond_64_bits_is_the_largest)
+/* A size that does not fit into 64 bits must not look small. */
+Test(sizing, a_size_beyond_64_bits_is_the_largest)
 {
     struct model m = { .vocab = 256, .layers = 1000, .heads = 8, .kv_heads = 8, .head_dim = 64 };
     struct workload w = { .seq_length = 1 << 10,

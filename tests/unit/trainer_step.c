@@ -1,6 +1,6 @@
 /*
- * tests/unit/trainer_step.c - a rank's memory, messages and random start: what is said beforehand
- * is what happens, for random models and layouts.
+ * tests/unit/trainer_step.c - for random models and layouts, a rank uses the memory and sends the
+ * messages that are counted beforehand. Random initialization is checked too.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 
 static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
 
-/* Tokens that the cp ranks can share, of few sequences. */
+/* A few short sequences, whose length the cp ranks divide. */
 static void random_tokens(struct rng *r, const struct model *m, struct train_config *c)
 {
     int64_t unit = c->spec.cp > 1 ? 2 * c->spec.cp : 1;
@@ -27,7 +27,7 @@ static void random_tokens(struct rng *r, const struct model *m, struct train_con
     c->micro_batch_size = rng_int(r, 1, 3);
 }
 
-/* Tensor shards of a rank, and what they ask of the run. */
+/* --same-bits with a random number of tensor shards, and the settings that it requires. */
 static void want_same_bits(struct rng *r, struct model *m, struct train_config *c)
 {
     c->same_bits = c->spec.tp;
@@ -35,35 +35,35 @@ static void want_same_bits(struct rng *r, struct model *m, struct train_config *
         c->same_bits *= 2;
     c->spec.cp = 1;
     c->spec.dp = c->spec.dp > 1 ? 2 : 1;
-    if (c->spec.zero == 3) /* whose microbatches are a power of two */
+    if (c->spec.zero == 3) /* zero3 needs microbatches in a power of two */
         c->spec.zero = rng_int(r, 0, 1);
     m->vocab += 64;
     m->max_positions += 7;
     c->seq_length = 8;
 }
 
-/* Uncut: attention, MLP, embedding, head, or some of them. */
+/* A plan in which attention, MLP, embedding and head are each replicated at random. */
 static void want_plan(struct rng *r, struct model *m, struct train_config *c)
 {
-    static struct parallel_plan plan; /* one a process; the model points to it */
-    bool whole[] = { rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1) };
+    static struct parallel_plan plan; /* the model points to it */
+    bool replicated[] = { rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1), rng_int(r, 0, 1) };
 
     plan = parallel_plan_builtin(m->family);
     for (int i = 0; i < plan.n; i++) {
         struct parallel_plan_entry *e = &plan.entries[i];
         bool attention = e->role >= ROLE_Q && e->role <= ROLE_OUT;
 
-        if (e->cut == CUT_VOCABULARY && whole[e->role == ROLE_HEAD])
+        if (e->cut == CUT_VOCABULARY && replicated[e->role == ROLE_HEAD])
             e->cut = CUT_REPLICATED;
-        if ((e->cut == CUT_COLUMN || e->cut == CUT_ROW) && whole[attention ? 2 : 3])
+        if ((e->cut == CUT_COLUMN || e->cut == CUT_ROW) && replicated[attention ? 2 : 3])
             e->cut = CUT_REPLICATED;
     }
     m->plan = &plan;
     c->spec.sp = 0;
 }
 
-/* A random run of the axes that tp-train has, at most max_world ranks; pipelines with microbatches
- * enough. */
+/* A random run on any axes and at most max_world ranks. With vpp, pp divides the number of
+ * microbatches. */
 static void random_run(struct rng *r, struct model *m, struct train_config *c, int max_world)
 {
     struct tp_err err = { 0 };
@@ -95,7 +95,7 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
 
 /* ---- memory ---- */
 
-/* The stages of c as they are counted. */
+/* The counted memory of stage pp of c. */
 static struct memory_rank counted(const struct model *m, const struct train_config *c, int pp,
                                   struct arena *a)
 {
@@ -109,7 +109,7 @@ static struct memory_rank counted(const struct model *m, const struct train_conf
     return rank;
 }
 
-/* Floats of the largest bucket's pack. */
+/* Floats of the largest bucket when it is packed. */
 static int64_t largest_pack(const struct params *p)
 {
     int64_t most = 0;
@@ -123,7 +123,7 @@ static int64_t largest_pack(const struct params *p)
     return p->n_owners > 1 ? (most + PARAM_GAP - 1) / PARAM_GAP * PARAM_GAP : 0;
 }
 
-/* The list of the first rank of a stage fills the spans that were counted from one layer. */
+/* The parameters of a stage's first rank fill exactly the sizes that were counted by one layer. */
 static void expect_full(const struct params *p, const struct param_sizes *z, const char *spec)
 {
     cr_expect_eq(p->n, z->n_entries, "%s", spec);
@@ -141,8 +141,8 @@ static void expect_full(const struct params *p, const struct param_sizes *z, con
     cr_expect_eq(p->head.n > 0, z->n_head > 0, "%s", spec);
 }
 
-/* params_init refuses a list that needs more than was counted, on any rank. */
-Test(trainer_step, parameters_take_what_one_layer_says)
+/* On every rank, params_init fails when the parameters need more than was counted. */
+Test(trainer_step, parameters_need_what_is_counted_by_one_layer)
 {
     struct rng r = rng_start("trainer_step/params");
 
@@ -160,7 +160,7 @@ Test(trainer_step, parameters_take_what_one_layer_says)
         int world;
 
         random_run(&r, &m, &c, 64);
-        if (rng_int(&r, 0, 3) == 0) /* layers of several buckets, and several layers of one */
+        if (rng_int(&r, 0, 3) == 0) /* several buckets per layer, or several layers per bucket */
             m.ffn *= (int64_t[]){ 64, 1024, 16384 }[rng_int(&r, 0, 2)];
         world = spec_world(&c.spec);
         at = mesh_coord_of(&c.spec, (int)rng_int(&r, 0, world - 1));
@@ -202,7 +202,7 @@ static tp_status count_adopt(struct device *d, void *p, int64_t n_bytes, struct 
     return allocated.ops->adopt(d, p, n_bytes, err);
 }
 
-/* In a rank: everything that a trainer allocates on its device was counted. */
+/* In a rank: check that all memory that a trainer allocates on its device was counted. */
 static int open_counted(struct comm_world *ranks, void *ctx)
 {
     const struct trainer_ranks *r = ctx;
@@ -258,29 +258,29 @@ Test(trainer_step, all_device_memory_of_a_trainer_is_counted)
 
 /* ---- messages ---- */
 
-/* Two steps in this rank, and what they send; 0 when everything that was sent is what a step on a
- * device that does nothing would send. */
-static int step_as_said(struct trainer *t, void *ctx)
+/* Run two steps in this rank. Returns 0 when each sends what step_messages_count, which runs a step
+ * on a device that does nothing, has counted. */
+static int step_as_counted(struct trainer *t, void *ctx)
 {
-    struct step_messages said, before, after;
+    struct step_messages expected, before, after;
     struct tp_err err = { 0 };
     struct step_result result;
-    int wrong = wrong_unless(step_messages_count(&said, t, &err) == TP_OK, err.msg);
+    int wrong = wrong_unless(step_messages_count(&expected, t, &err) == TP_OK, err.msg);
 
     (void)ctx;
-    said.few_words_calls -= spec_world(&t->config->spec) > 1; /* the loop's own, not the step's */
+    expected.few_words_calls -= spec_world(&t->config->spec) > 1; /* of the loop */
     for (int i = 0; i < 2 && !wrong; i++) {
         before = step_messages_now(t);
         wrong += step_run(t, &result, &err) != TP_OK;
         wrong += !isfinite(result.grad_norm) || !(result.grad_norm > 0);
         after = step_messages_now(t);
-        for (size_t k = 0; k < sizeof said / sizeof(int64_t); k++)
-            wrong += ((int64_t *)&after)[k] - ((int64_t *)&before)[k] != ((int64_t *)&said)[k];
+        for (size_t k = 0; k < sizeof expected / sizeof(int64_t); k++)
+            wrong += ((int64_t *)&after)[k] - ((int64_t *)&before)[k] != ((int64_t *)&expected)[k];
     }
     return wrong;
 }
 
-Test(trainer_step, what_is_sent_is_what_was_said)
+Test(trainer_step, a_step_sends_what_was_counted)
 {
     struct rng r = rng_start("trainer_step/messages");
 
@@ -294,15 +294,15 @@ Test(trainer_step, what_is_sent_is_what_was_said)
         m.vocab = 256;      /* bytes are tokens */
         if (round % 3 == 0) /* several buckets of gradients */
             m.ffn = 16384;
-        wrong = run_trainers(&c, &m, step_as_said, NULL);
+        wrong = run_trainers(&c, &m, step_as_counted, NULL);
         cr_assert_eq(wrong, 0, "%s, %d heads, %d of keys: %d things are wrong",
                      spec_format(spec, &c.spec), m.heads, m.kv_heads, wrong);
     }
 }
 
-/* ---- the random start ---- */
+/* ---- random initialization ---- */
 
-Test(trainer_step, a_random_start_is_a_function_of_name_and_index)
+Test(trainer_step, random_weights_are_a_function_of_name_and_index)
 {
     struct rng r = rng_start("trainer_step/init");
     const struct cpu_options options = { .threads = 1 };

@@ -1,4 +1,4 @@
-/* tests/unit/trainer_suggestions.c - runs that are refused: what is named instead would run. */
+/* tests/unit/trainer_suggestions.c - the suggestions of a refusal can run. */
 #include <criterion/criterion.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,8 +31,8 @@ static struct train_config random_config(struct rng *r, const struct model *m)
     return c;
 }
 
-/* The run that a phrase ("tp4pp2", "--micro 2", "--recompute full --micro 2") asks for. */
-static struct train_config as_said(const struct train_config *asked, const char *phrase)
+/* The run that a suggestion ("tp4pp2", "--micro 2", "--recompute full --micro 2") describes. */
+static struct train_config as_suggested(const struct train_config *asked, const char *phrase)
 {
     struct train_config c = *asked;
     const char *micro = strstr(phrase, "--micro ");
@@ -48,7 +48,7 @@ static struct train_config as_said(const struct train_config *asked, const char 
     return c;
 }
 
-/* Check every "NAME (BYTES), ..." behind `lead` in a sentence; how many there are. */
+/* Check every "NAME (BYTES), ..." after `lead` in a sentence. Returns their number. */
 static int check_phrases(const struct train_config *asked, const struct model *m,
                          const char *sentence, const char *lead)
 {
@@ -69,7 +69,7 @@ static int check_phrases(const struct train_config *asked, const struct model *m
         phrase[strcspn(phrase, "(")] = 0;
         while (phrase[0] && phrase[strlen(phrase) - 1] == ' ')
             phrase[strlen(phrase) - 1] = 0;
-        run = c = as_said(asked, phrase);
+        run = c = as_suggested(asked, phrase);
         cr_assert_eq(suggestions_check(&run, &c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
         cr_assert_eq(trainer_layout(&layout, &run, m, &arena, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(suggestions_budget(&c, m, &err), TP_OK, "%s: %s", sentence, err.msg);
@@ -79,7 +79,7 @@ static int check_phrases(const struct train_config *asked, const struct model *m
     return n;
 }
 
-Test(suggestions, layouts_named_instead_of_one_that_cannot_run_do_run)
+Test(suggestions, layouts_suggested_for_one_that_cannot_run_can_run)
 {
     struct rng r = rng_start("advice/layouts");
     int refused = 0, named = 0;
@@ -112,7 +112,7 @@ static int64_t need_of(const struct train_config *c, const struct model *m)
     return need;
 }
 
-Test(suggestions, what_is_named_instead_of_a_run_that_is_too_large_fits)
+Test(suggestions, suggestions_for_a_run_that_is_too_large_fit)
 {
     struct rng r = rng_start("advice/budget");
     int refused = 0, named = 0;
@@ -137,9 +137,9 @@ Test(suggestions, what_is_named_instead_of_a_run_that_is_too_large_fits)
     cr_assert(refused > 20 && named > 10, "%d refused, %d named", refused, named);
 }
 
-/* The cost does not depend on the number of layers: a model with the most layers, at layouts that
- * cannot run and in memory that is too small. */
-Test(suggestions, names_what_would_run_for_10000_layers_at_once)
+/* The cost does not depend on the number of layers. This is a model with very many layers, at
+ * layouts that cannot run and in memory that is too small. */
+Test(suggestions, for_10000_layers_take_no_time)
 {
     static const char *const specs[] = { "tp1", "tp7", "tp7pp2000", "tp16pp2000", "tp16pp300dp8" };
     const struct model m = { .family = MODEL_LLAMA,

@@ -12,7 +12,7 @@
 #include "tests/unit/random.h"
 #include "trainer/data/token_file.h"
 
-/* A folder of its own for each test, removed at its end. */
+/* A folder for one test, which the test removes at its end. */
 struct place {
     char dir[64], prefix[80], idx[96], bin[96];
 };
@@ -64,7 +64,7 @@ static void add_u64(struct bytes *b, uint64_t x)
     add(b, &x, 8);
 }
 
-/* sizes[n] tokens of `width` bytes; documents as pairs of sequences. */
+/* An index of n sequences of sizes[i] tokens of `width` bytes; each document has two sequences. */
 static struct bytes index_of(int code, int width, const int32_t *sizes, int n)
 {
     struct bytes b = { 0 };
@@ -118,7 +118,7 @@ Test(tokens, every_type_reads_back_what_was_written)
         for (int64_t i = 0; i < n; i++)
             cr_assert(out[i] == want[i] && tokens_at(&t, i) == want[i]);
         tokens_close(&t);
-        cr_assert_eq(tokens_open(&t, p.bin, &err), TP_OK, "the .bin names the pair too");
+        cr_assert_eq(tokens_open(&t, p.bin, &err), TP_OK, "the .bin's name opens the pair");
         cr_assert_eq(t.n, n);
         tokens_close(&t);
         free(bin.at);
@@ -127,7 +127,7 @@ Test(tokens, every_type_reads_back_what_was_written)
     }
 }
 
-Test(tokens, any_other_file_is_its_bytes)
+Test(tokens, any_other_file_has_bytes_as_tokens)
 {
     struct place p = place_make();
     struct tp_err err = { 0 };
@@ -139,7 +139,7 @@ Test(tokens, any_other_file_is_its_bytes)
     cr_assert(t.n == 5 && t.documents == 0);
     cr_assert_eq(tokens_read(&t, 0, 5, 256, out), -1);
     cr_assert(out[0] == 'a' && out[1] == 255 && out[2] == 0 && out[4] == '!');
-    cr_assert_eq(tokens_read(&t, 0, 5, 200, out), 1, "token 1 is no part of 200");
+    cr_assert_eq(tokens_read(&t, 0, 5, 200, out), 1, "token 1 is not below 200");
     tokens_close(&t);
     place_remove(&p);
 }
@@ -161,8 +161,8 @@ Test(tokens, negative_tokens_are_found)
     place_remove(&p);
 }
 
-/* Byte `at` of a good index replaced by a number; or the file cut short. */
-Test(tokens, hostile_indices_get_a_sentence)
+/* Write a number at byte `at` of a good index, or truncate the file. */
+Test(tokens, hostile_indices_are_refused_with_a_reason)
 {
     enum { SIZES = 34, POINTERS = SIZES + 8, DOCUMENTS = POINTERS + 16, END = DOCUMENTS + 16 };
     static const struct {
@@ -176,7 +176,7 @@ Test(tokens, hostile_indices_get_a_sentence)
         { 17, 1, 7, TP_E_USAGE, "f32" },
         { 17, 1, 0, TP_E_CORRUPT, "type 0" },
         { 17, 1, 200, TP_E_CORRUPT, "type 200" },
-        { 17, 1, 4, TP_E_CORRUPT, "tokens" }, /* twice as wide: too little in the .bin */
+        { 17, 1, 4, TP_E_CORRUPT, "tokens" }, /* twice as wide, so the .bin is too short */
         { 18, 8, INT64_MAX, TP_E_CORRUPT, "no room" },
         { 18, 8, -1, TP_E_CORRUPT, "no room" },
         { 18, 8, 3, TP_E_CORRUPT, "no room" },
@@ -223,7 +223,7 @@ Test(tokens, hostile_indices_get_a_sentence)
     free(good.at);
 }
 
-/* Random flips: what opens can be read from end to end. */
+/* Flip random bits. An index that opens can be read from end to end. */
 Test(tokens, what_opens_is_safe_to_read)
 {
     struct bytes good = index_of(8, 2, (int32_t[]){ 5, 0, 7, 12 }, 4);
@@ -254,7 +254,7 @@ Test(tokens, what_opens_is_safe_to_read)
     place_remove(&p);
 }
 
-Test(tokens, refuses_what_is_no_data)
+Test(tokens, files_that_hold_no_tokens_are_refused)
 {
     struct place p = place_make();
     struct tp_err err = { 0 };
@@ -269,7 +269,7 @@ Test(tokens, refuses_what_is_no_data)
     put(p.idx, "x", 1);
     cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_E_NOTFOUND);
     cr_assert(strstr(err.msg, "text_document.bin"), "%s", err.msg);
-    put(p.prefix, "", 0); /* no tokens: how many are needed is for the reader to say */
+    put(p.prefix, "", 0); /* an empty file opens; the reader checks the number of tokens */
     cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(t.n, 0);
     tokens_close(&t);

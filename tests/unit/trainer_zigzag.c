@@ -1,4 +1,4 @@
-/* tests/unit/trainer_zigzag.c - the cut of a sequence over ranks: every token once, the same work.
+/* tests/unit/trainer_zigzag.c - ranks share a sequence: each token has one rank, and work is equal.
  */
 #include <criterion/criterion.h>
 
@@ -13,7 +13,7 @@ static struct zigzag random_cut(struct rng *r, int64_t blocks_max)
     return (struct zigzag){ .seq = (n == 1 ? 1 : 2 * n) * rng_int(r, 1, blocks_max), .n = n };
 }
 
-Test(trainer_zigzag, every_token_has_one_rank_and_all_see_as_many_keys)
+Test(trainer_zigzag, every_token_has_one_rank_and_all_ranks_attend_to_equally_many_keys)
 {
     struct rng r = rng_start("trainer_zigzag/tokens");
 
@@ -38,15 +38,15 @@ Test(trainer_zigzag, every_token_has_one_rank_and_all_see_as_many_keys)
             }
             if (z.rank == 0)
                 first_keys = keys;
-            cr_expect_eq(keys, first_keys, "rank %d of %d sees %lld keys, rank 0 %lld", z.rank, z.n,
+            cr_expect_eq(keys, first_keys, "rank %d of %d has %lld keys, rank 0 %lld", z.rank, z.n,
                          (long long)keys, (long long)first_keys);
         }
         for (int64_t at = 0; at < z.seq; at++)
-            cr_expect(seen[at], "nobody has token %lld", (long long)at);
+            cr_expect(seen[at], "no rank has token %lld", (long long)at);
     }
 }
 
-Test(trainer_zigzag, a_rank_fetches_what_the_whole_has_there)
+Test(trainer_zigzag, a_rank_fetches_its_tokens_of_the_whole_sequence)
 {
     static const char TEXT[] = "/usr/share/common-licenses/GPL-3";
     struct rng r = rng_start("trainer_zigzag/data");
