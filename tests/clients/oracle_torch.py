@@ -3,9 +3,9 @@
 The numbers that tp-train logs must be the same at every layout, up to fp32 rounding:
 
   samples  n = (bytes of data - 1) // T; sequence b of step s is sample w = (s*B + b) % n, whose
-           inputs are bytes w*T .. w*T+T-1 and whose targets are the bytes one later
+           inputs are bytes w*T .. w*T+T-1 and whose targets are bytes w*T+1 .. w*T+T
   loss     mean over the B*T targets of -log softmax(logits)[target]
-  norm     L2 norm of all gradients before clipping, a tied matrix once; then every gradient is
+  norm     L2 norm of all gradients before clipping (a tied matrix counts once); then each one is
            multiplied by min(1, clip / (norm + 1e-6))
   lr       lr*(s+1)/W while s < W; then from lr to min_lr by half a cosine over N-W steps
   AdamW    weight decay for tensors of two or more dimensions, none for norms
@@ -24,9 +24,9 @@ DEFAULTS = dict(steps=20, batch=8, seq=64, lr=1e-3, min_lr=1e-4, warmup=5, beta1
 
 
 def make_model(folder, seed=1, sharpen=1.0, **changes):
-    """Write a Llama with random weights to folder: the same for the same seed, with norms around 1.
+    """Write a Llama with random weights to folder. They depend only on seed; norm weights are near 1.
 
-    sharpen: multiplies q and k, so that errors in attention change the logits enough.
+    sharpen: a factor for q and k. With larger ones, errors in attention change the logits more.
     """
     config = dict(vocab_size=256, hidden_size=64, intermediate_size=176, num_hidden_layers=4,
                   num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
@@ -69,7 +69,7 @@ def clip_(params, most):
 
 
 def train(folder, data_path, **options):
-    """Train the model in folder, in fp32 and on one thread: [{step, loss, grad_norm, lr}, ...]."""
+    """Train the model in folder in fp32 on one thread. Returns [{step, loss, grad_norm, lr}, ...]."""
     o = {**DEFAULTS, **options}
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

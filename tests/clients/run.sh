@@ -23,6 +23,6 @@ if ! cmp -s "$wants" "$venv/requirements.txt"; then
     cp "$wants" "$venv/requirements.txt"
 fi
 
-# No hub and no GPU: both sides compute on this processor.
+# Do not use the model hub or a GPU: both sides compute on the CPU.
 export HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES='' PYTHON=$venv/bin/python
 exec "$PYTHON" -B tests/runner/run.py --folder tests/clients

@@ -1,4 +1,4 @@
-"""PyTorch trains the same model: tp-train has its losses and gradient norms, at any layout."""
+"""tp-train has the losses and gradient norms of PyTorch for the same model, at any layout."""
 import json
 import pathlib
 import subprocess
@@ -10,29 +10,30 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import harness  # noqa: E402
 import oracle_torch  # noqa: E402
 
-# Both sides compute in fp32. PyTorch is within 7e-7 of the exact losses and 6e-8 of the exact norms.
+# Both sides use fp32. PyTorch's errors are at most 7e-7 in losses and 6e-8 in norms.
 LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
 
 MODELS = {
     "small": dict(),
-    "eight heads, tied, 260 words": dict(
+    "eight heads, tied, vocabulary 260": dict(
         vocab_size=260, hidden_size=128, intermediate_size=344, num_hidden_layers=6,
         num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=True),
-    "head_dim apart, rope_theta, 259 words": dict(
+    "own head_dim and rope_theta, vocabulary 259": dict(
         vocab_size=259, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
         num_attention_heads=8, num_key_value_heads=8, head_dim=10,
         rope_parameters={"rope_type": "default", "rope_theta": 500000.0}),
 }
-BATCH = {"small": 8, "eight heads, tied, 260 words": 16, "head_dim apart, rope_theta, 259 words": 8}
+BATCH = {"small": 8, "eight heads, tied, vocabulary 260": 16,
+         "own head_dim and rope_theta, vocabulary 259": 8}
 CASES = [
     ("small", "tp1", {}), ("small", "tp2", {}), ("small", "tp4", {}), ("small", "dp2", {}),
     ("small", "dp4", {}), ("small", "tp2dp2", {}), ("small", "tp2", {"micro": 2}),
     ("small", "dp2", {"micro": 1}),
-    ("eight heads, tied, 260 words", "tp1", {}), ("eight heads, tied, 260 words", "tp4", {}),
-    ("eight heads, tied, 260 words", "tp8", {}), ("eight heads, tied, 260 words", "tp8dp2", {}),
-    ("eight heads, tied, 260 words", "tp4dp2", {"micro": 4}),
-    ("head_dim apart, rope_theta, 259 words", "tp1", {}),
-    ("head_dim apart, rope_theta, 259 words", "tp8", {}),
+    ("eight heads, tied, vocabulary 260", "tp1", {}), ("eight heads, tied, vocabulary 260", "tp4", {}),
+    ("eight heads, tied, vocabulary 260", "tp8", {}), ("eight heads, tied, vocabulary 260", "tp8dp2", {}),
+    ("eight heads, tied, vocabulary 260", "tp4dp2", {"micro": 4}),
+    ("own head_dim and rope_theta, vocabulary 259", "tp1", {}),
+    ("own head_dim and rope_theta, vocabulary 259", "tp8", {}),
 ]
 
 
@@ -78,7 +79,7 @@ def test_losses_and_norms_are_pytorchs(name, layout, options, oracle, tmp_path, 
 
 
 def test_a_run_resharded_from_tp8_to_tp4_has_pytorchs_curve(oracle, tmp_path, figure):
-    name = "eight heads, tied, 260 words"
+    name = "eight heads, tied, vocabulary 260"
     folder, want = oracle(name)
     log, root = tmp_path / "log", tmp_path / "ckpt"
     r = harness.run(*tp_train(folder, name, log, "tp8", "--exit-step", 10, "--ckpt", root))
@@ -98,7 +99,7 @@ def test_bf16_follows_the_fp32_curve(oracle, tmp_path, figure):
 
 
 def test_the_tolerances_find_a_wrong_rule(oracle, tmp_path):
-    """A weight decay that is wrong by a tenth is more than the tolerances allow."""
+    """A weight decay with an error of 10 % gives differences above the tolerances."""
     folder, want = oracle("small")
     log = tmp_path / "log"
     harness.ok(*tp_train(folder, "small", log, "tp1", **{"weight-decay": 0.09}))

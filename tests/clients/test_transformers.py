@@ -12,7 +12,7 @@ import harness  # noqa: E402
 import oracle_torch  # noqa: E402
 
 LOGITS_WITHIN = 2e-4
-# q and k are large. Otherwise attention is almost uniform, and exchanged heads hardly change a logit.
+# q and k are large. Otherwise attention is almost uniform, and swapped heads hardly change a logit.
 MODELS = {
     "untied": dict(sharpen=12.0, num_attention_heads=8, num_key_value_heads=4),
     "tied": dict(sharpen=12.0, num_attention_heads=8, num_key_value_heads=2, vocab_size=261,
@@ -68,7 +68,7 @@ def test_an_export_has_the_bits_that_were_trained(unchanged, tmp_path):
     load(out)
 
 
-def test_many_files_hold_the_same_as_one(unchanged, tmp_path):
+def test_many_files_have_the_same_tensors_as_one(unchanged, tmp_path):
     model, root = unchanged
     out = export(root, tmp_path / "hf", "--max-shard-size", "64K")
     assert len(list(out.glob("model-*-of-*.safetensors"))) > 2
@@ -107,8 +107,8 @@ def test_logits_of_the_export_are_those_of_training(layout, unchanged, tmp_path,
     assert worst <= LOGITS_WITHIN
 
 
-def test_the_tolerance_of_logits_finds_exchanged_heads(unchanged, tmp_path):
-    """Exchanging two heads of q changes the logits by much more than the tolerance."""
+def test_the_tolerance_of_logits_finds_swapped_heads(unchanged, tmp_path):
+    """Swapping two heads of q changes the logits by much more than the tolerance."""
     _, root = unchanged
     out = export(root, tmp_path / "hf")
     model = load(out)
@@ -123,7 +123,7 @@ def test_the_tolerance_of_logits_finds_exchanged_heads(unchanged, tmp_path):
 
 
 def test_trained_weights_generate(tmp_path):
-    """transformers generates text with weights of a short training run."""
+    """transformers generates text with the weights of a short training run."""
     oracle_torch.make_model(tmp_path / "model")
     harness.ok("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 20,
                "--layout", "tp4", "--ckpt", tmp_path / "ckpt")

@@ -1,4 +1,4 @@
-"""docs/TUTORIAL.md is true: every command in it runs, and prints what the page shows."""
+"""Every command of docs/TUTORIAL.md runs and prints what the page shows."""
 import os
 import pathlib
 import sys

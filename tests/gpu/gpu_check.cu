@@ -1,6 +1,7 @@
 /*
- * tests/gpu/gpu_check.cu - compare the CUDA kernels for copies and casts with those in C, bit for
- * bit, and measure their bandwidth. --quick: fewer cases and no bandwidth, for compute-sanitizer.
+ * tests/gpu/gpu_check.cu - compares the CUDA kernels for copies and casts with the C kernels, bit
+ * for bit, and measures their bandwidth. --quick: fewer cases and no bandwidth, for
+ * compute-sanitizer.
  *
  * Exit code: 0 all equal, 1 a difference, 3 no GPU or a CUDA error.
  */
@@ -34,7 +35,7 @@ static void must(tp_status st, const struct tp_err *err)
     }
 }
 
-/* The same number of bytes on the host and on the device. */
+/* A buffer on the host and one of the same size on the device. */
 struct arena_pair {
     std::vector<unsigned char> host;
     unsigned char *device;
@@ -107,7 +108,7 @@ static struct copy_case random_case(struct rng *r, int64_t dst_at)
     return c;
 }
 
-/* n random copies, one by one or as one table. The bytes around them must not change. */
+/* n random copies, one by one or as one table. They must not change the bytes around them. */
 static bool check_copies(struct rng *r, int n, bool as_table)
 {
     const size_t src_bytes = 8 << 20;
@@ -147,7 +148,7 @@ static bool check_copies(struct rng *r, int n, bool as_table)
     return dst.equal(dst.host.size(), as_table ? "table of copies" : "copies");
 }
 
-/* All patterns of 16 bits, random ones of 32 and 64 bits, at any alignment. */
+/* All patterns of 16 bits and random patterns of 32 and 64 bits, at any alignment. */
 static bool check_cast(struct rng *r, enum dtype to, enum dtype from, int64_t n)
 {
     int64_t src_at = rng_int(r, 0, 1) * rng_int(r, 0, 15) * dtype_bytes(from);
@@ -199,7 +200,7 @@ static bool check_all(bool quick)
     return ok;
 }
 
-/* Milliseconds of one call; the best of several. */
+/* Milliseconds of the fastest of several calls. */
 template <typename F> static double best_ms(F work)
 {
     cudaEvent_t begin, end;
@@ -221,7 +222,7 @@ template <typename F> static double best_ms(F work)
     return best;
 }
 
-/* Gather the first `cols` bytes of rows of `pitch` bytes, compared with cudaMemcpy2DAsync. */
+/* Gather the first `cols` bytes of rows of `pitch` bytes. Compare with cudaMemcpy2DAsync. */
 static void bandwidth_of(const char *what, unsigned char *dst, unsigned char *src, int64_t total,
                          int64_t cols, int64_t pitch, int64_t offset)
 {

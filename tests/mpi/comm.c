@@ -7,7 +7,7 @@
  */
 #include "tests/mpi/comm_properties.h"
 
-/* Every other property would hold too if comm fell back to messages. */
+/* All other properties hold also with messages, so check that the ranks share memory. */
 static int prop_shared(struct rank_device *d, uint64_t seed)
 {
     int64_t *own = NULL, *first;

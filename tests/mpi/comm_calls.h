@@ -1,7 +1,7 @@
 /*
  * tests/mpi/comm_calls.h - a property for each call on a communicator, with random sizes.
  *
- * All members call each property with the same random numbers, so that a rank knows every other
+ * All members call each property with the same random numbers, so that a rank knows each other
  * rank's input and computes the expected result itself. The functions print failures and return
  * their number.
  */
@@ -16,10 +16,10 @@
 #include "tests/mpi/comm_expected.h"
 #include "tests/unit/rank_device.h"
 
-/* Bytes of a buffer (the largest size twice, of 8 bytes an element). */
+/* Bytes of a buffer: twice the largest number of elements, of 8 bytes each. */
 enum { PROP_BYTES = 5 << 19 };
 
-/* Collectives that are queued at a time, each with a part of the buffers. */
+/* Collectives that are queued at once, and the bytes of a buffer for each. */
 enum { PROP_JOBS = 4, PROP_SLICE = PROP_BYTES / PROP_JOBS };
 
 #define PROP_EXPECT(ok, ...)                                \
@@ -32,7 +32,7 @@ enum { PROP_JOBS = 4, PROP_SLICE = PROP_BYTES / PROP_JOBS };
         }                                                   \
     } while (0)
 
-/* A size near one at which the algorithm changes, or any other size. */
+/* A random size, often near one at which the algorithm changes. */
 static inline int64_t prop_size(struct rng *r)
 {
     static const int64_t edges[] = { 0,    1,    15,    16,    17,    2047,  2048,  2049,  4095,
@@ -43,19 +43,19 @@ static inline int64_t prop_size(struct rng *r)
     return rng_int(r, 0, (int64_t)1 << rng_int(r, 0, 17));
 }
 
-/* A communicator under test: ranks[] are its members' numbers among all ranks. */
+/* A communicator under test. ranks[] has the global ranks of its members. */
 struct prop {
     struct rank_device *device;
     struct comm *comm;
     const int *ranks;
-    struct device_queue *beside; /* of kind DEVICE_QUEUE_COMM */
+    struct device_queue *second; /* a queue of kind DEVICE_QUEUE_COMM */
     struct device_event *events[PROP_JOBS];
-    struct comm_request *requests[2]; /* none where the communicator has one rank */
-    char *shared, *plain;             /* device memory; shared: of comm_alloc */
+    struct comm_request *requests[2]; /* NULL if the communicator has one rank */
+    char *shared, *plain;             /* device memory; shared: from comm_alloc */
     char *expect;
 };
 
-/* Wait for what was queued. */
+/* Wait for all queued operations. */
 static inline int prop_sync(const struct prop *p)
 {
     struct tp_err err = { 0 };
@@ -65,7 +65,7 @@ static inline int prop_sync(const struct prop *p)
     return failures;
 }
 
-/* Each rank chooses by itself where a buffer lies. */
+/* A buffer for a call. Each rank chooses its own place. */
 static inline char *prop_place(const struct prop *p, uint64_t call)
 {
     struct rng r = { call * 31u + (uint64_t)comm_rank(p->comm) };
@@ -152,13 +152,13 @@ static inline void prop_bytes(char *buf, int64_t n, uint64_t call, int rank)
         buf[i] = (char)rng_next(&r);
 }
 
-/* Send n bytes and forget them once the receiver has them. */
+/* Send n bytes. The request completes when `buf` may be reused. */
 static inline void prop_send(const struct prop *p, const void *buf, int64_t n, int to, int request)
 {
     comm_send(p->comm, p->device->queue, buf, n, DTYPE_U8, to, p->requests[request]);
 }
 
-/* Receive n bytes that rank `from` was given by prop_bytes for `call`. */
+/* Receive n bytes, which must be those of prop_bytes for `call` and rank `from`. */
 static inline int prop_recv(const struct prop *p, char *in, int64_t n, int from, uint64_t call,
                             const char *what)
 {
@@ -170,8 +170,8 @@ static inline int prop_recv(const struct prop *p, char *in, int64_t n, int from,
     return failures + prop_check_bytes(p, in, n, call, what);
 }
 
-/* Large messages sent to both sides before either is received: sends that wait for their receiver
- * would deadlock. */
+/* Each rank sends large messages to both neighbours before it receives any. If a send waited for
+ * its receiver, this would deadlock. */
 static inline int prop_ring(const struct prop *p, struct rng *r, uint64_t call)
 {
     int size = comm_size(p->comm), me = comm_rank(p->comm);
@@ -189,13 +189,13 @@ static inline int prop_ring(const struct prop *p, struct rng *r, uint64_t call)
     for (int side = 0; side < 2; side++) {
         comm_wait(p->comm, p->device->queue, p->requests[side]);
         failures += prop_sync(p);
-        memset(p->shared + side * n, 0, (size_t)n); /* the buffer belongs to this rank again */
+        memset(p->shared + side * n, 0, (size_t)n); /* this rank may reuse the buffer */
     }
-    comm_wait(p->comm, p->device->queue, p->requests[0]); /* without a message: nothing */
+    comm_wait(p->comm, p->device->queue, p->requests[0]); /* without a message this does nothing */
     return failures + prop_sync(p);
 }
 
-/* Large messages from rank to rank, as pipeline stages send them, several in a row. */
+/* Several large messages in a row from each rank to the next, as between pipeline stages. */
 static inline int prop_line(const struct prop *p, struct rng *r, uint64_t call)
 {
     int size = comm_size(p->comm), me = comm_rank(p->comm), failures = 0;
@@ -219,8 +219,8 @@ static inline int prop_line(const struct prop *p, struct rng *r, uint64_t call)
     return failures + prop_sync(p);
 }
 
-/* Queue one collective of a random kind on part k of the shared buffer; its result is to be
- * *n_bytes at *got. */
+/* Queue one collective of a random kind on part k of the shared buffer. It writes its result of
+ * *n_bytes to *got. */
 static inline void prop_queue(const struct prop *p, struct rng *r, uint64_t call, int k, char **got,
                               int64_t *n_bytes)
 {
@@ -236,20 +236,20 @@ static inline void prop_queue(const struct prop *p, struct rng *r, uint64_t call
     *n_bytes = kind == 2 ? n * width : n * size * width;
     if (kind == 0) {
         prop_reduce(expect, n * size, 0, p->ranks, size, call, type, COMM_SUM);
-        comm_all_reduce(p->comm, p->beside, buf, n * size, type, COMM_SUM);
+        comm_all_reduce(p->comm, p->second, buf, n * size, type, COMM_SUM);
     } else if (kind == 1) {
         for (int64_t i = 0; i < n * size; i++)
             prop_store(expect, i, type, prop_value(call, p->ranks[i / n], i));
-        comm_all_gather(p->comm, p->beside, buf, own, n, type);
+        comm_all_gather(p->comm, p->second, buf, own, n, type);
     } else {
         prop_reduce(expect, n, me * n, p->ranks, size, call, type, COMM_SUM);
-        comm_reduce_scatter(p->comm, p->beside, own, buf, n, type);
+        comm_reduce_scatter(p->comm, p->second, own, buf, n, type);
     }
 }
 
-/* Collectives on a queue beside, and waiting for them in any order. Where the communicator has all
- * ranks, control messages are sent meanwhile. */
-static inline int prop_beside(const struct prop *p, struct rng *r, uint64_t call)
+/* Collectives on a second queue, with waits in any order. If the communicator has all ranks, they
+ * also send control messages before the waits. */
+static inline int prop_second(const struct prop *p, struct rng *r, uint64_t call)
 {
     struct comm_control *c = p->device->control;
     char *got[PROP_JOBS];
@@ -259,7 +259,7 @@ static inline int prop_beside(const struct prop *p, struct rng *r, uint64_t call
 
     for (int k = 0; k < n; k++) {
         prop_queue(p, r, call + (uint64_t)k, k, &got[k], &n_bytes[k]);
-        device_record(p->beside, p->events[k]);
+        device_record(p->second, p->events[k]);
     }
     if (comm_size(p->comm) == control_size(c))
         PROP_EXPECT(!control_barrier(c, &err), "%s", err.msg);
@@ -271,7 +271,7 @@ static inline int prop_beside(const struct prop *p, struct rng *r, uint64_t call
                     "collective %d of %d, call %llu: rank %d of %d has other bytes", k, n,
                     (unsigned long long)call, comm_rank(p->comm), comm_size(p->comm));
     }
-    device_record(p->beside, p->events[0]); /* the communicator is used on another queue now */
+    device_record(p->second, p->events[0]); /* the communicator is used on another queue now */
     PROP_EXPECT(!device_event_sync(p->events[0], &err), "%s", err.msg);
     return failures;
 }

@@ -13,7 +13,7 @@
 
 static const enum dtype PROP_TYPES[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I64 };
 
-/* Element i of a rank's input. Magnitudes differ, so that another order of sums gives other bits.
+/* Element i of a rank's input. Magnitudes differ, so that another order of sums changes bits.
  */
 static inline double prop_value(uint64_t call, int rank, int64_t i)
 {
@@ -23,7 +23,7 @@ static inline double prop_value(uint64_t call, int rank, int64_t i)
     return x * (double)(INT64_C(1) << rng_int(&r, 0, 20));
 }
 
-/* A finite float as bf16, rounded to nearest even, and back. */
+/* Round a finite float to bf16, to nearest even; and convert it back. */
 static inline uint16_t prop_to_bf16(float x)
 {
     uint32_t u;
@@ -53,7 +53,7 @@ static inline void prop_store(void *buf, int64_t i, enum dtype type, double x)
         ((int64_t *)buf)[i] = (int64_t)x;
 }
 
-/* One element while it is combined: f32 also where the elements are bf16. */
+/* An element during a reduction. bf16 elements are reduced in f32. */
 union prop_one {
     float f32;
     double f64;
@@ -87,8 +87,9 @@ static inline union prop_one prop_combine(union prop_one a, union prop_one b, en
     return a;
 }
 
-/* Reduce element `at` over the ranks. Like the digits of a binary counter, place k holds the result
- * of 2^k neighbouring ranks; at the end the remaining places are combined from the lowest up. */
+/* Reduce element `at` over the ranks along the tree. Place k holds the result of 2^k neighbouring
+ * ranks, and a carry combines two of them, as in a binary counter. At the end the remaining places
+ * are combined, the lowest first. */
 static inline union prop_one prop_counter(int64_t at, const int *ranks, int n_ranks, uint64_t call,
                                           enum dtype type, enum comm_op op)
 {

@@ -1,12 +1,12 @@
 /*
  * tests/mpi/comm_fail.c - how failures end a job of mpirun. tests/cli/test_comm_mpi.py runs it with
- * an argument; without one there is no failure.
+ * an argument that selects a failure; without an argument there is none.
  *
  * ranks: 2
  *
- * agreed: one rank fails, all agree, rank 0 prints the message after a pause; exit code 3.
- * alone:  the last rank fails while the others wait in a barrier; exit code 2.
- * killed: the last rank is killed while the others wait.
+ * agreed: one rank fails, all agree on it, and rank 0 prints the message after a pause; exit
+ * code 3. alone:  the last rank fails while the others wait in a barrier; exit code 2. killed: the
+ * last rank is killed while the others wait.
  */
 #include <signal.h>
 #include <stdbool.h>

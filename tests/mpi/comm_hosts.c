@@ -1,5 +1,5 @@
 /*
- * tests/mpi/comm_hosts.c - the same properties with two ranks per host: some communicators are
+ * tests/mpi/comm_hosts.c - the properties of comm.c with two ranks per host. Some communicators are
  * within one host, others span several.
  *
  * ranks: 4 6

@@ -1,5 +1,5 @@
 /*
- * tests/mpi/comm_plain.c - the same properties with one rank per host: all data goes by MPI.
+ * tests/mpi/comm_plain.c - the properties of comm.c with one rank per host. MPI sends all data.
  *
  * ranks: 2 3 4 8
  *

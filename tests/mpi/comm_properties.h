@@ -1,6 +1,6 @@
 /*
- * tests/mpi/comm_properties.h - properties of control messages and collectives, whatever started
- * the ranks.
+ * tests/mpi/comm_properties.h - properties of control messages and collectives that hold with every
+ * launcher.
  *
  * tests/unit/comm_shm.c checks them under our own launcher, tests/mpi/comm.c under mpirun. All
  * ranks call each function with the same seed. The functions print failures and return their
@@ -17,11 +17,11 @@
 #include "cli/rank_env.h"
 #include "tests/mpi/control_calls.h"
 
-enum { PROP_CALLS = 60 }; /* of a run */
+enum { PROP_CALLS = 60 }; /* per run */
 
 typedef int (*prop_fn)(struct rank_device *d, uint64_t seed);
 
-/* The queue, the memory and the requests of p. */
+/* Open the queue, the memory and the requests of p. */
 static inline tp_status prop_open(struct prop *p, struct tp_err *err)
 {
     void *shared = NULL, *plain = NULL;
@@ -29,7 +29,7 @@ static inline tp_status prop_open(struct prop *p, struct tp_err *err)
 
     TP_TRY(comm_alloc(&shared, p->device->ranks, PROP_BYTES, err));
     TP_TRY(device_alloc(p->device->device, &plain, PROP_BYTES, err));
-    TP_TRY(device_queue_open(p->device->device, &p->beside, DEVICE_QUEUE_COMM, err));
+    TP_TRY(device_queue_open(p->device->device, &p->second, DEVICE_QUEUE_COMM, err));
     for (int k = 0; k < PROP_JOBS; k++)
         TP_TRY(device_event_open(p->device->device, &p->events[k], err));
     for (int k = 0; k < 2 && comm_size(p->comm) > 1; k++)
@@ -43,7 +43,7 @@ done:
 
 static inline void prop_close(struct prop *p)
 {
-    device_queue_close(p->beside);
+    device_queue_close(p->second);
     for (int k = 0; k < PROP_JOBS; k++)
         device_event_close(p->events[k]);
     device_free(p->device->device, p->plain);
@@ -60,13 +60,13 @@ static inline int prop_is_zero(const struct prop *p)
     return failures;
 }
 
-/* A random sequence of collectives on c; ranks: its members' numbers for prop_value. */
+/* A random sequence of collectives on c. ranks: the global ranks of its members. */
 static inline int prop_sequence(struct rank_device *d, struct comm *c, const int *ranks,
                                 uint64_t seed, int n_calls)
 {
     static int (*const calls[])(const struct prop *, struct rng *, uint64_t) = {
         prop_all_reduce, prop_all_reduce, prop_all_gather, prop_reduce_scatter,
-        prop_ring,       prop_line,       prop_beside,
+        prop_ring,       prop_line,       prop_second,
     };
     struct rng r = { seed };
     struct prop p = { .device = d, .comm = c, .ranks = ranks };
@@ -81,7 +81,7 @@ static inline int prop_sequence(struct rank_device *d, struct comm *c, const int
 
         failures += calls[rng_int(&r, 0, sizeof calls / sizeof *calls - 1)](&p, &r, call);
     }
-    if (failures) /* this rank missed a call, and the others would wait for it */
+    if (failures) /* this rank missed a call, so the other ranks may wait for it */
         _exit(1);
     prop_close(&p);
     return failures;
@@ -118,8 +118,8 @@ static inline int prop_control(struct rank_device *d, uint64_t seed)
     return failures;
 }
 
-/* Calls on the rows and columns of a grid: each rank alternates between them, and different ranks
- * use both at the same time. Then both are freed and made again in the other order. */
+/* Calls on the rows and columns of a grid. Each rank alternates between its row and its column, and
+ * both kinds are in use at the same time. Then both are freed and made again in the other order. */
 static inline int prop_grid(struct rank_device *d, int n_columns, uint64_t seed)
 {
     int me = comm_rank(d->all), n_rows = comm_size(d->all) / n_columns;
@@ -129,7 +129,7 @@ static inline int prop_grid(struct rank_device *d, int n_columns, uint64_t seed)
 
     for (int turn = 0; turn < 3; turn++) {
         struct comm *in_row = NULL, *in_column = NULL, *none = d->all;
-        int sign = turn % 2 ? -1 : 1; /* of the keys */
+        int sign = turn % 2 ? -1 : 1; /* sign of the keys */
 
         PROP_EXPECT(!comm_split(&in_row, d->all, row, sign * me, &err), "%s", err.msg);
         PROP_EXPECT(!comm_split(&in_column, d->all, 7 + column, sign * me, &err), "%s", err.msg);
@@ -154,7 +154,7 @@ static inline int prop_grid(struct rank_device *d, int n_columns, uint64_t seed)
     return failures;
 }
 
-/* The calls of prop_counts: x is device memory. */
+/* The calls that prop_counts counts. x is device memory. */
 static inline void prop_counted_calls(struct rank_device *d, struct comm *c, int64_t *x,
                                       struct comm_request *sent)
 {
@@ -206,7 +206,7 @@ static inline int prop_counts(struct rank_device *d, uint64_t seed)
     return failures;
 }
 
-/* All properties, in the ranks of `ranks`, and one more (or NULL). */
+/* Check all properties in these ranks, and `more` (or NULL). */
 static inline int prop_run(struct rank_device *d, const char *test, prop_fn more)
 {
     struct rng r = { 0 };
@@ -227,7 +227,7 @@ static inline int prop_run(struct rank_device *d, const char *test, prop_fn more
     return more && size > 1 ? failures + more(d, 0) : failures;
 }
 
-/* prop_run under mpirun; the program's exit code. host_ranks as in comm/env.h. */
+/* prop_run under mpirun. Returns the program's exit code. host_ranks as in comm/env.h. */
 static inline int prop_main(const char *test, int host_ranks, prop_fn more)
 {
     struct comm_env env;

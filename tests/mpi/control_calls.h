@@ -9,7 +9,7 @@
 
 #include "tests/mpi/comm_calls.h"
 
-/* Host memory of a property. */
+/* The host memory of a property. */
 struct control_prop {
     struct comm_control *control;
     char *buf, *expect;
@@ -112,17 +112,17 @@ static inline int control_prop_agree(const struct control_prop *p, struct rng *r
     int failures = 0;
 
     if (me == first || me == second)
-        st = tp_fail(&err, me % 2 ? TP_E_CORRUPT : TP_E_IO, "call %llu went wrong",
+        st = tp_fail(&err, me % 2 ? TP_E_CORRUPT : TP_E_IO, "call %llu failed",
                      (unsigned long long)call);
     got = control_agree(p->control, st, &err);
     first = first < second ? first : second;
     if (first == size) {
-        PROP_EXPECT(got == TP_OK, "agree: rank %d gets status %d, none failed", me, got);
+        PROP_EXPECT(got == TP_OK, "agree: rank %d gets status %d, but no rank failed", me, got);
         return failures;
     }
     PROP_EXPECT(got == (first % 2 ? TP_E_CORRUPT : TP_E_IO) && err.status == got,
                 "agree: rank %d gets status %d of rank %d", me, got, first);
-    snprintf(want, sizeof want, "rank %d: call %llu went wrong", first, (unsigned long long)call);
+    snprintf(want, sizeof want, "rank %d: call %llu failed", first, (unsigned long long)call);
     PROP_EXPECT(strcmp(err.msg, me == first ? strstr(want, "call") : want) == 0,
                 "agree: rank %d reads '%s'", me, err.msg);
     return failures;

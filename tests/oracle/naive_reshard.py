@@ -4,10 +4,10 @@ uses no code and no tables of this project. The name of a tensor says how it is 
 
 usage: naive_reshard.py A B SPEC
 Exit code 0: step directory B is exactly A at SPEC. Every box is in the file of a rank that holds it, with
-the same bits, and every element occurs once. Exit code 1 and a sentence: it is not.
+the same bits, and every element occurs once. Exit code 1 and a sentence: B differs.
 
-Boxes are found by h5py; or, with by_index=True, in the table that docs/FORMAT.md calls /index, which is a
-hundred times faster with very many files.
+h5py finds the boxes. With by_index=True they are read from the table /index (docs/FORMAT.md), which is a
+hundred times faster for many files.
 """
 import functools
 import itertools
@@ -45,8 +45,8 @@ def parse_spec(text):
 class Step:
     """A step directory: its manifest, and the boxes in the file of every rank.
 
-    keys: [(group, name)] by id; files: {rank: {key: [(offset, bits), ...]}}; sums: {key: its digest in
-    the tables}, if the tables are read.
+    keys: [(group, name)] by id; files: {rank: {key: [(offset, bits), ...]}}; sums: {key: its digest},
+    if the tables are read.
     """
 
     def __init__(self, folder, by_index=False):
@@ -118,7 +118,7 @@ def assemble(folder):
 
 
 def digest(bits):
-    """D_0 and D_1 of a whole tensor, by Horner's rule, beginning with the last element."""
+    """D_0 and D_1 of a whole tensor, by Horner's rule from the last element."""
     sums = []
     for point in POINTS:
         total = 0
@@ -128,7 +128,7 @@ def digest(bits):
     return sums
 
 
-# ---- what each rank holds, by the rules of tensor and pipeline parallelism and ZeRO ----
+# ---- the boxes of each rank, by the rules of tensor and pipeline parallelism and ZeRO ----
 
 def ceil_cut(n, parts, part):
     each = -(-n // parts)
@@ -147,7 +147,7 @@ class Model:
         self.head_dim = config.get("head_dim") or hidden // self.heads
 
     def heads_of(self, heads, tp, rank):
-        """The elements of a tensor-parallel rank's heads. If there are fewer heads than ranks, neighbours share."""
+        """The elements of the heads of a tensor-parallel rank. With fewer heads than ranks, neighbours share."""
         lo, hi = ceil_cut(heads, tp, rank) if heads >= tp else (rank * heads // tp,) * 2
         hi += heads < tp
         return lo * self.head_dim, hi * self.head_dim
@@ -226,8 +226,8 @@ def lies_in(inner, outer):
 
 
 def check_places(step, spec_text, want=None):
-    """The boxes of a tensor in a file must be exactly those of its rank, with the bits of the whole
-    tensors `want`, if given."""
+    """The boxes of a tensor in a file must be exactly those of its rank. If `want` is given, they must have
+    the bits of these whole tensors."""
     spec = parse_spec(spec_text)
     model, at = Model(json.loads(step.manifest["model_config"])), coords(spec)
     held = functools.lru_cache(None)(
@@ -239,7 +239,7 @@ def check_places(step, spec_text, want=None):
         for key, parts in boxes.items():
             size = sum(np.prod([b - a for a, b in box]) for box in held(key, rank))
             if sum(bits.size for _, bits in parts) != size:
-                raise Differs("%s: rank %d has another part of %s/%s than its %d elements"
+                raise Differs("%s: rank %d holds other elements of %s/%s than its %d elements"
                               % ((step.folder, rank) + key + (size,)))
             for offset, bits in parts:
                 have = [(o, o + n) for o, n in zip(offset, bits.shape)]

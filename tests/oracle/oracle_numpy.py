@@ -8,10 +8,10 @@ The rules:
              (s * B + b) % samples. Its inputs are T bytes; its targets are shifted by one byte.
   loss       mean over the B * T targets of -log softmax(logits)[target].
   norm       L2 norm of the gradients of all parameters; a tied matrix counts once. With clip > 0
-             every gradient is multiplied by min(1, clip / (norm + 1e-6)).
+             each gradient is multiplied by min(1, clip / (norm + 1e-6)).
   rate       lr (s + 1) / warmup while s < warmup; then half a cosine from lr to min_lr over the
              remaining max(1, steps - warmup) steps.
-  AdamW      t = s + 1; matrices (also the embedding and the head, but no norms and biases) are
+  AdamW      t = s + 1; matrices (also the embedding and the head, but not norms and biases) are
              first multiplied by 1 - rate * weight_decay; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g;
              p -= rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
@@ -79,7 +79,7 @@ def shapes(c):
 
 
 def random_weights(c, seed):
-    """Matrices and biases are N(0, 0.02); norms are 1 + N(0, 0.1), so that exchanged norms are found."""
+    """Matrices and biases are N(0, 0.02); norms are 1 + N(0, 0.1), so that swapped norms are found."""
     rng = np.random.Generator(np.random.Philox(seed))
     w = {}
     for name, shape in shapes(c).items():
@@ -151,7 +151,7 @@ class Llama:
         self.mask = np.triu(np.ones((seq, seq), bool), 1)
 
     def rotate(self, x, sign=1):
-        """RoPE: element i of a head is rotated with element i + width / 2."""
+        """RoPE rotates element i of a head together with element i + width / 2."""
         a, b = np.split(x, 2, -1)
         s = sign * self.sin
         return np.concatenate((a * self.cos - b * s, b * self.cos + a * s), -1)
@@ -347,7 +347,7 @@ class GPT2:
 
 
 def outer(dy, x):
-    """Sum over all tokens of dy x^T: the gradient of a weight [out, in]."""
+    """The gradient of a weight [out, in]: the sum of dy x^T over all tokens."""
     return dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1])
 
 
