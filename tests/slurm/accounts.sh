@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 #
-# tests/slurm/accounts.sh - accounts for the cluster of cluster.sh: slurmdbd on a MariaDB of its own.
+# tests/slurm/accounts.sh - accounts for the cluster of cluster.sh: slurmdbd with its own MariaDB.
 #
-#   accounts.sh up     account phys with QOS normal and slow is root's; nothing else may be used
-#   accounts.sh down   end it; the cluster has to be taken down, too
+#   accounts.sh up     root may use the account phys with QOS normal and slow, and nothing else
+#   accounts.sh down   stop it; the cluster must be stopped too
 #
-# Needs slurmdbd, Debian's slurm-wlm-mysql-plugin and mariadb-server. The database lies in the folder
-# of the test and listens on a socket there alone.
+# Needs slurmdbd, Debian's slurm-wlm-mysql-plugin and mariadb-server. The database is in the folder
+# of the test and listens only on a socket there.
 set -euo pipefail
 
 D=${TP_SLURM_DIR:-/var/lib/tp-slurm-test}

@@ -3,17 +3,17 @@
 # tests/slurm/cluster.sh - a real Slurm with several nodes on one Debian machine, for tests.
 #
 #   cluster.sh up [NODES]        start it (default 4 nodes n1 .. n4 of 2 processors each)
-#   cluster.sh down              end it
-#   cluster.sh crash|start NODE  a node's power switch
-#   cluster.sh cut|join NODE     its network plug
-#   cluster.sh freeze|thaw       Slurm's controller answers nobody
-#   cluster.sh restart           it begins anew
+#   cluster.sh down              stop it
+#   cluster.sh crash|start NODE  switch a node off or on
+#   cluster.sh cut|join NODE     disconnect or connect its network
+#   cluster.sh freeze|thaw       stop or continue Slurm's controller, which then does not answer
+#   cluster.sh restart           restart the controller
 #
-# Every node is a network, UTS, PID and mount namespace, joined by veth to one bridge: host names
-# differ, killing the namespace's first process is a crash, taking the link down is a partition.
-# Files are shared, /dev/shm is each node's own. Needs root, iproute2, munge and Debian's Slurm.
+# Every node is a network, UTS, PID and mount namespace, connected by veth to one bridge. Each has its
+# own host name and /dev/shm; other files are shared. Killing the namespace's first process is a crash,
+# and taking the link down is a network partition. Needs root, iproute2, munge and Debian's Slurm.
 # Jobs in partition urgent preempt those in cancelled and requeued, after a grace of 10 and 6 s.
-# SLURM_CONF is not needed: /etc/slurm/slurm.conf is a link while it is up.
+# SLURM_CONF is not needed: /etc/slurm/slurm.conf is a link while the cluster runs.
 set -euo pipefail
 
 D=${TP_SLURM_DIR:-/var/lib/tp-slurm-test}
@@ -102,7 +102,7 @@ CONF
     done
 }
 
-write_hosts() { # NODES: what the nodes see as /etc/hosts; the machine's own is not touched
+write_hosts() { # NODES: the /etc/hosts of the nodes; the machine's own is not changed
     local i
     {
         echo "127.0.0.1 localhost"
@@ -159,7 +159,7 @@ down() {
     fi
     for ns in $(ip netns list | awk '/^tpr-n/{print $1}'); do
         ip netns pids "$ns" 2>/dev/null | xargs -r kill -9 2>/dev/null || true
-        ip link del "tprv${ns#tpr-n}" 2>/dev/null || true # else it goes later, by itself
+        ip link del "tprv${ns#tpr-n}" 2>/dev/null || true # otherwise it disappears later
         ip netns del "$ns"
     done
     ip link del $BRIDGE 2>/dev/null || true

@@ -1,4 +1,4 @@
-"""What the tests on Slurm share: the cluster, jobs on it."""
+"""Fixtures of the tests on Slurm: the cluster and the model."""
 import os
 import pathlib
 import shutil
@@ -29,7 +29,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def cluster():
-    """Three nodes of two processors; cluster("crash", "n1") and so on, see cluster.sh."""
+    """A cluster of three nodes of two processors. cluster("crash", "n1") and so on call cluster.sh."""
     subprocess.run([CLUSTER, "up", "3"], check=True, timeout=90, stdin=subprocess.DEVNULL)
     yield lambda *a: subprocess.run([CLUSTER, *a], check=True, timeout=60)
     subprocess.run([CLUSTER, "down"], timeout=60)
@@ -37,7 +37,7 @@ def cluster():
 
 @pytest.fixture
 def accounts(cluster):
-    """The cluster, with accounts: see accounts.sh."""
+    """The cluster with accounts (accounts.sh)."""
     missing = [p for p in ("slurmdbd", "mariadbd", "sacctmgr") if not shutil.which(p)]
     if missing:
         pytest.skip("needs " + ", ".join(missing))

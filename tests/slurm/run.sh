@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 #
 # tests/slurm/run.sh - the tests of tp-run on a real Slurm; the last line counts them.
-# They bring a cluster up in namespaces of this machine and take it down again. Without root or
-# without Slurm they are skipped, and say so.
+# They start a cluster in namespaces of this machine and stop it at the end. Without root or without
+# Slurm they are skipped and print the reason.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 TP_BIN=${TP_BIN:-$PWD/bin}

@@ -1,4 +1,4 @@
-"""What the tests on Slurm share: a job on the cluster, and what Slurm says of it."""
+"""Helpers of the tests on Slurm: a job on the cluster, and questions to Slurm."""
 import subprocess
 import time
 
@@ -13,7 +13,7 @@ def slurm_job(folder, model, steps=3000, allow="[tp4, tp2, tp1]", restart=None, 
 
 
 def slurm(*argv):
-    """What one of Slurm's programs prints."""
+    """Run one of Slurm's programs. Returns its output."""
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -27,17 +27,17 @@ def node_of(job, rank):
 
 
 def end_in(slurm_id, seconds):
-    """Slurm will end the job then: time limits are whole minutes, an end is not."""
+    """Let Slurm end the job in this many seconds. (Time limits are whole minutes; an end time is not.)"""
     end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + seconds))
     slurm("scontrol", "update", "JobId=%s" % slurm_id, "EndTime=" + end)
 
 
 def wait_until(what, timeout=60, every=0.1):
-    """Until what() is true; its value."""
+    """Wait until what() is true. Returns its value."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         value = what()
         if value:
             return value
         time.sleep(every)
-    raise AssertionError("it does not come to pass within %s s" % timeout)
+    raise AssertionError("it did not become true within %s s" % timeout)

@@ -1,7 +1,7 @@
 """tp-run on a real Slurm of several nodes on this machine (cluster.sh): nodes crash and come back.
 
-These tests need root and Debian's slurmctld, slurmd, slurm-client, munge and iproute2, and are skipped
-with a message where one is missing. A machine has room for one cluster: do not run them twice at once.
+These tests need root and Debian's slurmctld, slurmd, slurm-client, munge and iproute2; if one is missing
+they are skipped with a message. Only one cluster fits on a machine: do not run them twice at once.
 
 covers: orchestrator/run_relays orchestrator/backend/slurm/slurm_nodes
 covers: orchestrator/backend/slurm/slurm_growth orchestrator/backend/slurm/slurm_standby
@@ -21,7 +21,7 @@ from slurm_job import node_of, queue, slurm, slurm_job, wait_until
 
 
 @pytest.mark.parametrize("fault", ["crash", "cut"])
-def test_a_lost_node_means_the_survivors_go_on(tmp_path, model, cluster, figure, fault):
+def test_after_a_lost_node_the_other_nodes_continue(tmp_path, model, cluster, figure, fault):
     with slurm_job(tmp_path, model) as job:
         job.start()
         job.await_event("save", timeout=90)
@@ -29,7 +29,7 @@ def test_a_lost_node_means_the_survivors_go_on(tmp_path, model, cluster, figure,
         cluster(fault, node)
         lost = job.await_event("node_lost", timeout=60)
         again = job.await_event("training", 2, timeout=60)
-        figure("seconds from the %s to training on the survivors" % fault,
+        figure("seconds from the %s to training on the other nodes" % fault,
                round(again["time"] - begin, 2))
         assert lost["node"] == node, job.story()
         assert node not in {r["node"] for r in job.status()["ranks"]}
@@ -37,11 +37,11 @@ def test_a_lost_node_means_the_survivors_go_on(tmp_path, model, cluster, figure,
         assert job.verb("stop", "--wait").rc == 0
         assert job.wait() == 75
         assert harness.ok("tp-ckpt", "verify", job.ckpt).rc == 0
-        assert queue() == [], "the allocation was not given back"
+        assert queue() == [], "the allocation was not released"
 
 
 def start_and_take_over(job):
-    """A job that trains, whose tp-run was killed and has a successor."""
+    """Start a job, kill its tp-run while it trains, and let another tp-run take over."""
     job.start()
     job.await_event("save", timeout=90)
     job.process.kill()
@@ -51,7 +51,7 @@ def start_and_take_over(job):
     job.await_step(30)
 
 
-def test_a_killed_rank_and_a_killed_orchestrator(tmp_path, model, cluster):
+def test_a_killed_rank_and_a_killed_tp_run(tmp_path, model, cluster):
     with slurm_job(tmp_path, model, steps=300) as job:
         start_and_take_over(job)
         os.kill(next(p for p in pids_of("tp-train", "layout=tp4")), signal.SIGKILL)
@@ -61,8 +61,8 @@ def test_a_killed_rank_and_a_killed_orchestrator(tmp_path, model, cluster):
         assert sorted(job.losses()) == list(range(300))
 
 
-def test_ranks_are_known_to_be_where_srun_put_them(tmp_path, model, cluster):
-    """tp-run deals ranks to nodes in blocks; who says otherwise to srun must not have others blamed."""
+def test_the_node_of_each_rank_is_the_one_that_srun_chose(tmp_path, model, cluster):
+    """tp-run asks srun for blocks of ranks. If a user's option changes this, the right node is blamed."""
     with slurm_job(tmp_path, model, steps=3000, step_options='["--distribution=cyclic"]') as job:
         job.start()
         job.await_step(20)
@@ -70,7 +70,7 @@ def test_ranks_are_known_to_be_where_srun_put_them(tmp_path, model, cluster):
         for pid in pids_of("tp-train", "layout=tp4"):
             proc = pathlib.Path("/proc/%d" % pid)
             where[rank_of(proc)] = word_of(proc, "SLURMD_NODENAME")
-        assert where[0] != where[1] and where[0] == where[2], "srun has not dealt them in turn"
+        assert where[0] != where[1] and where[0] == where[2], "srun did not distribute them cyclically"
         wait_until(lambda: {r: node_of(job, r) for r in range(4)} == where, 10)
         cluster("crash", where[1])
         assert job.await_event("node_lost", timeout=60)["node"] == where[1]
@@ -79,7 +79,7 @@ def test_ranks_are_known_to_be_where_srun_put_them(tmp_path, model, cluster):
 
 
 def word_of(proc, name):
-    """Of the environment that a process was started with; "" when it is not there."""
+    """The value of a variable of the environment that a process was started with; "" if it is not set."""
     for word in (proc / "environ").read_bytes().decode(errors="replace").split("\0"):
         if word.startswith(name + "="):
             return word[len(name) + 1:]
@@ -91,7 +91,7 @@ def rank_of(proc):
 
 
 def pids_of(program, word, rank=None):
-    """Of processes that Slurm has started: other tests may run beside these."""
+    """The pids of processes that Slurm has started. Other tests may run processes at the same time."""
     for p in pathlib.Path("/proc").iterdir():
         if p.name.isdigit():
             try:
@@ -104,7 +104,7 @@ def pids_of(program, word, rank=None):
                 yield int(p.name)
 
 
-def test_too_few_nodes_ask_for_a_new_allocation(tmp_path, model, cluster):
+def test_with_too_few_nodes_a_new_allocation_is_requested(tmp_path, model, cluster):
     with slurm_job(tmp_path, model, min_nodes=3) as job:
         job.start()
         job.await_event("save", timeout=90)
@@ -117,7 +117,7 @@ def test_too_few_nodes_ask_for_a_new_allocation(tmp_path, model, cluster):
         job.verb("stop", "--wait")
 
 
-def test_a_lost_node_that_has_no_ranks_is_seen_too(tmp_path, model, cluster):
+def test_a_lost_node_without_ranks_is_noticed_too(tmp_path, model, cluster):
     with slurm_job(tmp_path, model, grow="off") as job:
         job.start()
         job.await_event("save", timeout=90)
@@ -133,7 +133,7 @@ def test_a_lost_node_that_has_no_ranks_is_seen_too(tmp_path, model, cluster):
 
 
 @pytest.mark.parametrize("grow", ["expand", "new"])
-def test_more_nodes_make_up_for_a_lost_one(tmp_path, model, cluster, grow):
+def test_a_lost_node_is_replaced_by_another(tmp_path, model, cluster, grow):
     with slurm_job(tmp_path, model, steps=100000, nodes=2, allow="[tp4, tp2]", grow=grow) as job:
         job.start()
         job.await_event("save", timeout=90)
@@ -155,7 +155,7 @@ def test_more_nodes_make_up_for_a_lost_one(tmp_path, model, cluster, grow):
 
 
 def test_a_node_that_was_cut_off_is_used_again(tmp_path, model, cluster):
-    """Slurm notices nothing: the node is back when it starts a process."""
+    """Slurm does not notice. The node counts as back when it can start a process."""
     with slurm_job(tmp_path, model, steps=100000, nodes=2, allow="[tp4, tp2]", grow="off") as job:
         job.start()
         job.await_event("save", timeout=90)
@@ -163,7 +163,7 @@ def test_a_node_that_was_cut_off_is_used_again(tmp_path, model, cluster):
         cluster("cut", node)
         assert job.await_event("node_lost", timeout=30)["node"] == node
         job.await_event("training", 2, timeout=60)
-        assert job.events("node_back") == [], "it counts as back while it is cut off"
+        assert job.events("node_back") == [], "it counts as back while it is disconnected"
         cluster("join", node)
         assert job.await_event("node_back", timeout=60)["node"] == node
         assert job.await_event("training", 3, timeout=60)["layout"] == "tp4"
@@ -196,7 +196,7 @@ def test_after_a_takeover_nodes_are_watched_again(tmp_path, model, cluster, figu
         cluster("cut", node)
         lost = job.await_event("node_lost", timeout=12)
         assert lost["node"] == node and lost["reason"] == "no_heartbeat", lost
-        figure("seconds until it is noticed", round(lost["time"] - begin, 2))
+        figure("seconds until the loss is noticed", round(lost["time"] - begin, 2))
         job.await_event("training", 3, timeout=60)
         job.verb("stop", "--wait")
 
@@ -220,7 +220,7 @@ def test_in_a_batch_job_another_node_takes_over_from_a_lost_tp_run(tmp_path, mod
     begin = time.time()
     cluster("crash", home)
     again = wait_until(lambda: job.events("training")[1:], 90)[0]
-    figure("seconds, Slurm's own verdict of 10 to 17 among them", round(again["time"] - begin, 1))
+    figure("seconds to training, including Slurm's 10 to 17 to notice", round(again["time"] - begin, 1))
     assert again["resumed_at"] >= 10
     assert (job.state / "home").read_text().split()[2] != home
     assert len(queue(states="RUNNING")) == 1
@@ -233,7 +233,7 @@ def test_in_a_batch_job_another_node_takes_over_from_a_lost_tp_run(tmp_path, mod
 
 
 def list_steps(name):
-    """Processes of tp-run under this name, on any node: they share this machine."""
+    """The pids of tp-run processes of this kind on all nodes, which share this machine."""
     return list(pids_of("tp-run", name))
 
 
@@ -244,7 +244,7 @@ STEPS = 300
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory, model):
-    """{step: loss} of a run that never failed."""
+    """{step: loss} of a run without failures."""
     log = tmp_path_factory.mktemp("reference") / "log"
     harness.ok("tp-train", "--model", model, "--data", harness.TEXT, "--steps", STEPS, "--warmup", 2,
                "--seq", 64, "--batch", 8, "--log", log)
@@ -252,7 +252,7 @@ def reference(tmp_path_factory, model):
 
 
 class Faults:
-    """What can happen to a job on the cluster. Each method does one thing and returns its name."""
+    """Faults of a job on the cluster. Each method causes one."""
 
     def __init__(self, job, cluster, rng):
         self.job, self.cluster, self.rng, self.away = job, cluster, rng, {}
@@ -268,13 +268,13 @@ class Faults:
     def stop(self):
         self.signal_rank(signal.SIGSTOP)
 
-    def orchestrator(self):
+    def tp_run(self):
         self.job.process.kill()
         self.job.process.wait()
         self.job.start()
 
     def node(self):
-        """A node goes, or the one that is gone comes back: two of three are always there."""
+        """Take one node away, or bring it back. Two of three nodes are always available."""
         if self.away:
             node, how = self.away.popitem()
             self.cluster({"crash": "start", "cut": "join"}[how], node)
@@ -285,7 +285,7 @@ class Faults:
 
 
 @pytest.mark.parametrize("faults", [12 if harness.LONG else 4])
-def test_the_curve_is_that_of_a_run_that_never_failed(tmp_path, model, cluster, reference, figure,
+def test_the_curve_is_that_of_a_run_without_failures(tmp_path, model, cluster, reference, figure,
                                                       faults):
     seed = int(os.environ.get("TP_SEED", 0)) or random.randrange(1 << 30)
     print("seed %d" % seed)
@@ -295,7 +295,7 @@ def test_the_curve_is_that_of_a_run_that_never_failed(tmp_path, model, cluster, 
         happen = Faults(job, cluster, rng)
         for i in range(faults):
             job.await_step((i + 1) * STEPS // (faults + 2), timeout=120)
-            done.append(rng.choice(["kill", "stop", "orchestrator", "node", "node"]))
+            done.append(rng.choice(["kill", "stop", "tp_run", "node", "node"]))
             getattr(happen, done[-1])()
         assert job.wait(200) == 0, "seed %d %s\n%s" % (seed, done, job.story())
         got = job.losses()

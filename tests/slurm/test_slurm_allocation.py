@@ -1,5 +1,5 @@
-"""The allocation of a tp-run on Slurm: it waits in the queue, gets its options, and ends with its wall
-time.
+"""The allocation of a tp-run on Slurm: it waits in the queue, gets its options, and ends at its time
+limit.
 
 covers: orchestrator/backend/slurm/slurm_allocation orchestrator/backend/slurm/slurm_ending
 covers: orchestrator/backend/slurm/slurm_next
@@ -18,16 +18,17 @@ from slurm_job import end_in, queue, slurm, slurm_job, wait_until
 
 
 def occupy():
-    """All nodes are somebody else's; the Slurm job that has them."""
+    """Give all nodes to another Slurm job. Returns its id."""
     said = subprocess.run(["salloc", "--no-shell", "-N3", "--exclusive", "-J", "other"],
                           capture_output=True, text=True, check=True).stderr
     return said.split()[-1]
 
 
 def in_front(folder, *names):
-    """Programs in front of Slurm's that note what they are asked in NAME.said; the environment.
+    """Put programs before Slurm's in PATH, which append their arguments to NAME.said. Returns the
+    environment.
 
-    Accounts and containers are not passed on: this cluster has none."""
+    They do not pass on accounts and containers, because this cluster has none."""
     folder.mkdir()
     for name in names:
         program = folder / name
@@ -61,7 +62,7 @@ def test_status_and_stop_answer_while_the_request_is_queued(tmp_path, model, clu
         assert wait_until(lambda: not queue()), "the request was left in the queue"
 
 
-def test_killed_while_queued_it_waits_on_in_the_same_place(tmp_path, model, cluster):
+def test_killed_while_queued_it_keeps_its_place_in_the_queue(tmp_path, model, cluster):
     other = occupy()
     with slurm_job(tmp_path, model, steps=40) as job:
         for _ in range(2):
@@ -72,11 +73,11 @@ def test_killed_while_queued_it_waits_on_in_the_same_place(tmp_path, model, clus
         job.start()
         slurm("scancel", other)
         assert job.wait(90) == 0, job.story()
-        assert len(queue(states="all")) == 1, "it asked twice"
+        assert len(queue(states="all")) == 1, "it requested nodes twice"
         assert kept_curve(job) and len(job.losses()) == 40
 
 
-def test_a_request_that_slurm_refuses_is_one_sentence(tmp_path, model, cluster):
+def test_a_request_that_slurm_refuses_is_reported_in_one_sentence(tmp_path, model, cluster):
     with slurm_job(tmp_path, model, options="[--partition=absent]") as job:
         job.start()
         assert job.wait(30) == 3
@@ -84,8 +85,8 @@ def test_a_request_that_slurm_refuses_is_one_sentence(tmp_path, model, cluster):
         assert "salloc" in reason and "nvalid partition" in reason, reason
 
 
-def test_somebody_who_cancels_the_allocation_ends_the_run(tmp_path, model, cluster):
-    """An allocation that Slurm ends is made up for; one that a person ends is not."""
+def test_a_user_who_cancels_the_allocation_ends_the_run(tmp_path, model, cluster):
+    """tp-run replaces an allocation that Slurm ends, but not one that a user cancels."""
     with slurm_job(tmp_path, model) as job:
         job.start()
         job.await_event("save", timeout=90)
@@ -95,7 +96,7 @@ def test_somebody_who_cancels_the_allocation_ends_the_run(tmp_path, model, clust
         assert "CANCELLED" in job.events("stopped")[0]["message"]
         assert len(queue(states="all")) == 1 and queue() == []
         job.start()
-        assert job.await_event("training", 2, timeout=60)["resumed_at"] >= 10, "a new run may"
+        assert job.await_event("training", 2, timeout=60)["resumed_at"] >= 10, "a new run may continue"
         r = job.verb("node", "down", "n1")
         assert r.rc == 2 and "scontrol" in r.err
         job.verb("stop", "--wait")
@@ -104,7 +105,7 @@ def test_somebody_who_cancels_the_allocation_ends_the_run(tmp_path, model, clust
 # ---- options ----
 
 def test_options_are_passed_on(tmp_path, model, cluster):
-    """To salloc, to sbatch, and containers to srun."""
+    """Options go to salloc and sbatch; containers go to srun."""
     front = tmp_path / "front"
     env = in_front(front, "salloc", "sbatch", "srun")
     options = ["--partition=main", "--time=7", "--account=phys", "--comment=of mine",
@@ -139,8 +140,8 @@ def refused(folder, model, option, said):
         assert r.rc == 3 and said in r.err and len(r.err.strip().splitlines()) == 1, repr(r)
 
 
-def test_accounts_and_qos_count_and_a_refusal_is_slurms_sentence(tmp_path, model, accounts):
-    """One test: bringing accounts up takes ten seconds."""
+def test_accounts_and_qos_are_used_and_a_refusal_has_slurms_message(tmp_path, model, accounts):
+    """All in one test, because starting the accounts takes ten seconds."""
     refused(tmp_path / "account", model, "--account=nobody", "nvalid account")
     refused(tmp_path / "qos", model, "--qos=fast", "nvalid qos")
     options = "[--account=phys, --qos=slow]"
@@ -151,7 +152,7 @@ def test_accounts_and_qos_count_and_a_refusal_is_slurms_sentence(tmp_path, model
     wait_until(lambda: slurm(*booked) == "phys|slow|COMPLETED", 20)
 
 
-# ---- the end of the wall time ----
+# ---- the time limit ----
 
 def test_outside_of_slurm_another_allocation_follows(tmp_path, model, cluster, figure):
     with slurm_job(tmp_path, model, steps=100000, options="[--time=60]", margin="12s") as job:
@@ -163,7 +164,7 @@ def test_outside_of_slurm_another_allocation_follows(tmp_path, model, cluster, f
         figure("seconds without training", round(again["time"] - ends["time"], 2))
         assert again["resumed_at"] >= ends["step"], "steps were lost"
         assert len(queue(states="RUNNING")) == 1 and len(queue(states="all")) == 2
-        assert not job.events("restart"), "it counts as a fault"
+        assert not job.events("restart"), "the end of the time limit counts as a fault"
         job.verb("stop", "--wait")
         assert kept_curve(job) and job.wait() == 75 and queue() == []
 
@@ -183,7 +184,7 @@ def test_batch_jobs_follow_each_other(tmp_path, model, cluster, figure):
         most = max(most, len(queue(states="RUNNING")))
         return job.events("training")[1:]
     again = wait_until(trains_again, 90)[0]
-    assert most == 1, "two ran at once"
+    assert most == 1, "two jobs ran at once"
     ends = [e for e in job.events("allocation") if e["result"] == "ends"][0]
     figure("seconds without training", round(again["time"] - ends["time"], 2))
     assert again["resumed_at"] >= ends["step"], "steps were lost"
@@ -193,15 +194,15 @@ def test_batch_jobs_follow_each_other(tmp_path, model, cluster, figure):
     front = in_front(tmp_path / "front", "srun")
     harness.run("tp-run", "status", job.path, env=front)
     assert " ask " in (tmp_path / "front/srun.said").read_text()
-    s = job.status()  # asked on its node, through srun: this host is none of Slurm's
+    s = job.status()  # srun asks on the job's node, because this host is not a node of Slurm
     assert s["slurm"]["job"] == int(waiting[0].split("|")[0]) and s["slurm"]["next"]
-    assert job.verb("resize", "tp3").rc == 2, "a refusal comes through as it is"
+    assert job.verb("resize", "tp3").rc == 2, "the refusal is passed on with its exit code"
     assert harness.run("tp-run", "stop", job.path).rc == 0
     wait_until(lambda: not queue(), 30)
     assert kept_curve(job)
 
 
-def test_stopped_between_two_batch_jobs_nothing_goes_on(tmp_path, model, cluster):
+def test_stopped_between_two_batch_jobs_it_stays_stopped(tmp_path, model, cluster):
     job = slurm_job(tmp_path, model, steps=100000, options="[--time=60]", margin="12s")
     first = int(job.verb("submit").out)
     wait_until(lambda: job.events("chain"))
@@ -213,7 +214,7 @@ def test_stopped_between_two_batch_jobs_nothing_goes_on(tmp_path, model, cluster
     assert queue() == []
 
 
-def test_a_next_batch_job_that_somebody_cancelled_is_submitted_again(tmp_path, model, cluster):
+def test_a_next_batch_job_that_was_cancelled_is_submitted_again(tmp_path, model, cluster):
     job = slurm_job(tmp_path, model, steps=100000, options="[--time=60]", margin="12s")
     first = int(job.verb("submit").out)
     wait_until(lambda: job.events("chain") and job.events("save"))
@@ -225,8 +226,8 @@ def test_a_next_batch_job_that_somebody_cancelled_is_submitted_again(tmp_path, m
     wait_until(lambda: not queue(), 30)
 
 
-def test_allocations_without_progress_are_the_last(tmp_path, model, cluster):
-    """Each ends before the first step: after restart.no_progress of them it gives up."""
+def test_allocations_without_progress_end_the_run(tmp_path, model, cluster):
+    """Each allocation ends before the first step. After restart.no_progress of them tp-run gives up."""
     with slurm_job(tmp_path, model, restart={"no_progress": 2}, options="[--time=60]") as job:
         text = job.path.read_text()
         command = text[text.index("command:"):text.index("\nckpt")]
@@ -246,16 +247,16 @@ def test_allocations_without_progress_are_the_last(tmp_path, model, cluster):
         assert queue() == []
 
 
-# ---- tp-run itself dies ----
+# ---- tp-run is killed ----
 
 @pytest.mark.parametrize("n", range(1, 13) if harness.LONG else [1, 2, 3, 5])
-def test_killed_after_each_record_there_is_one_allocation_and_none_in_the_end(tmp_path, model,
+def test_killed_after_any_record_it_has_one_allocation_and_none_at_the_end(tmp_path, model,
                                                                               cluster, n):
     with slurm_job(tmp_path, model, steps=30) as job:
         job.start(env=killed_after(n))
         assert job.wait(60) in (-9, 0)
         job.start()
         assert job.wait(90) == 0, job.story()
-        assert len(queue(states="all")) == 1, "it asked for nodes twice"
+        assert len(queue(states="all")) == 1, "it requested nodes twice"
         assert wait_until(lambda: not queue())
         assert kept_curve(job) and len(job.losses()) == 30

@@ -1,4 +1,4 @@
-"""tp-run and a Slurm that does not answer, answers late, or says no for a while."""
+"""tp-run when Slurm does not answer, answers late, or refuses for a while."""
 import os
 import shutil
 import signal
@@ -8,7 +8,7 @@ from slurm_job import queue, slurm_job, wait_until
 from test_slurm import pids_of
 
 
-def test_training_does_not_notice_that_the_controller_is_away(tmp_path, model, cluster):
+def test_training_continues_while_the_controller_does_not_answer(tmp_path, model, cluster):
     with slurm_job(tmp_path, model, steps=100000) as job:
         job.start()
         job.await_event("save", timeout=90)
@@ -22,8 +22,8 @@ def test_training_does_not_notice_that_the_controller_is_away(tmp_path, model, c
         job.verb("stop", "--wait")
 
 
-def test_a_fault_while_the_controller_is_away_costs_no_budget(tmp_path, model, cluster):
-    """The rank is to blame, not its node; the starts that fail meanwhile are no faults."""
+def test_a_fault_while_the_controller_does_not_answer_uses_no_restarts(tmp_path, model, cluster):
+    """The rank is at fault, not its node. Starts that fail because of the controller are not faults."""
     with slurm_job(tmp_path, model, steps=100000, restart={"no_progress": 1}) as job:
         job.start()
         job.await_event("save", timeout=90)
@@ -38,7 +38,7 @@ def test_a_fault_while_the_controller_is_away_costs_no_budget(tmp_path, model, c
         job.verb("stop", "--wait")
 
 
-def test_an_allocation_is_given_back_though_slurm_does_not_answer_at_first(tmp_path, model, cluster):
+def test_an_allocation_is_released_although_slurm_does_not_answer_at_first(tmp_path, model, cluster):
     front, count = tmp_path / "front", tmp_path / "count"
     front.mkdir()
     program = front / "scancel"
@@ -54,8 +54,8 @@ exec %s "$@"
         assert len(count.read_text()) == 4 and queue() == []
 
 
-def test_a_program_of_slurms_that_hangs_holds_nothing_up(tmp_path, model, cluster):
-    """squeue and sinfo: status, training and stop go on without them."""
+def test_a_program_of_slurms_that_hangs_delays_nothing(tmp_path, model, cluster):
+    """Status, training and stop work while squeue and sinfo hang."""
     front = tmp_path / "front"
     front.mkdir()
     for name in ("squeue", "sinfo"):
@@ -70,13 +70,13 @@ def test_a_program_of_slurms_that_hangs_holds_nothing_up(tmp_path, model, cluste
         time.sleep(1)
         os.kill(next(pids_of("tp-train", "layout=tp4")), signal.SIGSTOP)
         hang = job.await_event("hang", timeout=30)
-        assert hang["seconds"] < 15, "it waits for an answer for 5 s at most"
+        assert hang["seconds"] < 15, "it waits at most 5 s for an answer"
         (front / "hang").unlink()
         assert job.verb("stop", "--wait").rc == 0 and job.wait(60) == 75
 
 
-def test_srun_that_ends_with_0_and_started_nothing_is_no_success(tmp_path, model, cluster):
-    """As 22.05 does when a launch is aborted, for instance in a job that was just requeued."""
+def test_srun_that_exits_with_0_but_started_nothing_is_not_a_success(tmp_path, model, cluster):
+    """Slurm 22.05 does this when a launch is aborted, for instance in a job that was just requeued."""
     front = tmp_path / "front"
     front.mkdir()
     program = front / "srun"
@@ -94,4 +94,4 @@ exec %s "$@"
         assert (front / "once").exists() and sorted(job.losses()) == list(range(30)), job.story()
         assert "aborted" in job.events("restart")[0]["message"]
         again = job.start(env={"PATH": "%s:%s" % (front, os.environ["PATH"])})
-        assert again.wait(60) == 0, "what is done stays done"
+        assert again.wait(60) == 0, "a job that is done stays done"

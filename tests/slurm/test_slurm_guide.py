@@ -1,4 +1,4 @@
-"""The part of docs/tp-run/guide.md about Slurm: its job file runs in a batch job, and can be stopped."""
+"""The job file in the Slurm part of docs/tp-run/guide.md runs in a batch job and can be stopped."""
 import shutil
 
 import harness

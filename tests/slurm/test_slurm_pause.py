@@ -10,8 +10,8 @@ import pytest
 from slurm_job import end_in, queue, slurm, slurm_job, wait_until
 
 
-def test_a_suspended_job_is_waited_for_and_nobody_is_blamed(tmp_path, model, cluster):
-    """Longer than it takes to lose a node (2 s), to call it a hang (3 s) and for the grace (3 s)."""
+def test_a_suspended_job_is_waited_for_and_no_node_is_blamed(tmp_path, model, cluster):
+    """The pause is longer than the limits for a lost node (2 s), a hang (3 s) and the grace (3 s)."""
     with slurm_job(tmp_path, model, steps=100000) as job:
         job.path.write_text(job.path.read_text().replace("grace: 20s", "grace: 3s"))
         job.start()
@@ -29,7 +29,7 @@ def test_a_suspended_job_is_waited_for_and_nobody_is_blamed(tmp_path, model, clu
         assert s == [], job.story()
 
 
-def test_a_suspended_job_trains_on_and_learns_nothing_from_the_pause(tmp_path, model, cluster):
+def test_a_suspended_job_continues_and_the_pause_does_not_change_its_deadlines(tmp_path, model, cluster):
     with slurm_job(tmp_path, model, steps=100000) as job:
         job.start()
         job.await_event("save", timeout=90)
@@ -40,12 +40,12 @@ def test_a_suspended_job_trains_on_and_learns_nothing_from_the_pause(tmp_path, m
         job.await_event("allocation", result="resumed", timeout=10)
         s = job.await_step(job.status()["step"] + 20)
         assert s["attempt"] == 1 and s["spent"]["waiting"] > 3, job.story()
-        # a deadline is 15 times the longest steps: of 3 s, had the pause been taken for one
-        assert s["deadline_seconds"] < 30, "a step of the length of the pause was learnt"
+        # a deadline is 15 times the longest steps; the pause of 3 s must not count as a step
+        assert s["deadline_seconds"] < 30, "the pause was learnt as a step"
         job.verb("stop", "--wait")
 
 
-def test_in_a_suspended_batch_job_tp_run_is_stopped_too_and_goes_on(tmp_path, model, cluster):
+def test_in_a_suspended_batch_job_tp_run_is_stopped_too_and_continues(tmp_path, model, cluster):
     job = slurm_job(tmp_path, model, steps=100000)
     this = job.verb("submit").out.strip()
     wait_until(lambda: job.events("training") and job.events("save"))
@@ -65,13 +65,13 @@ def test_in_a_suspended_batch_job_tp_run_is_stopped_too_and_goes_on(tmp_path, mo
 # ---- nodes that are taken away ----
 
 def preempt(seconds=3):
-    """Somebody of more right gets all nodes for a while."""
+    """A job of higher priority gets all nodes for a while."""
     return subprocess.Popen(["srun", "-N3", "-p", "urgent", "--exclusive", "-J", "urgent", "sleep", str(seconds)],
                             stderr=subprocess.DEVNULL)
 
 
 def no_step_is_lost(job, again):
-    """The attempt after the preemption begins where the one before ended."""
+    """The attempt after the preemption starts at the step where the previous one ended."""
     drained = [e for e in job.events() if e["event"] in ("save", "stopped") and e["time"] < again["time"]]
     steps = job.losses()
     return (again["resumed_at"] == max(e["step"] for e in drained) and not job.events("restart")
@@ -79,7 +79,7 @@ def no_step_is_lost(job, again):
 
 
 def run_at_once(slurm_id):
-    """Slurm begins what it has requeued after two minutes; its nodes refuse to do so at once."""
+    """Slurm starts a requeued job after two minutes. Start it earlier; at first its nodes refuse that."""
     time.sleep(3)
     wait_until(lambda: queue("%i|%T", states="all").count("%s|PENDING" % slurm_id), 30)
     slurm("scontrol", "update", "JobId=%s" % slurm_id, "StartTime=now")
@@ -101,7 +101,7 @@ def test_preempted_it_saves_within_the_grace_and_asks_for_another_allocation(tmp
 
 
 @pytest.mark.parametrize("chain", ["true", "false"])
-def test_a_preempted_batch_job_goes_on_in_the_next_or_requeued(tmp_path, model, cluster, chain):
+def test_a_preempted_batch_job_continues_in_the_next_job_or_requeued(tmp_path, model, cluster, chain):
     job = slurm_job(tmp_path, model, steps=100000, chain=chain, options="[--partition=requeued]")
     first = job.verb("submit").out.strip()
     wait_until(lambda: job.events("save"))
@@ -119,7 +119,7 @@ def test_a_preempted_batch_job_goes_on_in_the_next_or_requeued(tmp_path, model, 
     wait_until(lambda: not queue(), 30)
 
 
-def test_with_chain_requeue_it_is_one_job_for_those_that_wait_for_it(tmp_path, model, cluster):
+def test_with_chain_requeue_other_jobs_can_depend_on_one_job_id(tmp_path, model, cluster):
     job = slurm_job(tmp_path, model, steps=300, chain="requeue", margin="12s", options="[--time=60]")
     first = job.verb("submit").out.strip()
     after = slurm("sbatch", "--parsable", "-J", "after", "-o", "/dev/null", "--dependency=afterok:" + first,
@@ -137,19 +137,19 @@ def test_with_chain_requeue_it_is_one_job_for_those_that_wait_for_it(tmp_path, m
     assert queue("%i|%T", states="all") == [first + "|COMPLETED"]
 
 
-def test_a_batch_job_that_is_requeued_goes_on_under_its_number(tmp_path, model, cluster):
+def test_a_requeued_batch_job_continues_under_its_id(tmp_path, model, cluster):
     job = slurm_job(tmp_path, model, steps=100000, options="[--time=60]")
     first = job.verb("submit").out.strip()
     wait_until(lambda: job.events("save") and job.events("chain"))
     slurm("scontrol", "requeue", first)
     wait_until(lambda: job.events("stopped"), 30)
     assert job.events("stopped")[0]["reason"] == "slurm_requeued"
-    assert queue(states="PENDING") in ([], [first]), "its own next job would be one too many"
+    assert queue(states="PENDING") in ([], [first]), "another job is in the queue"
     run_at_once(first)
     again = wait_until(lambda: [e for e in job.events("training") if e["resumed_at"] > 0], 60)[0]
     assert no_step_is_lost(job, again), job.story()
     assert queue(states="RUNNING") == [first]
     assert len([e for e in job.events("allocation") if e["result"] == "held"]) == 2
-    assert "chain" in (job.state / ("slurm-%s.out" % first)).read_text(), "the first run's words are gone"
+    assert "chain" in (job.state / ("slurm-%s.out" % first)).read_text(), "the output of the first run is lost"
     assert job.verb("stop").rc == 0
     wait_until(lambda: not queue(), 30)
