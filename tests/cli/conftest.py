@@ -10,8 +10,8 @@ import harness
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Say which tests one worker runs together: those of a file, or of a model of `reference`. So
-    what they share is made once."""
+    """Let one worker run the tests of a file, or of a model of `reference`, so that the fixtures that
+    they share are made once."""
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         model = params.get("name", "") if "reference" in item.fixturenames else ""
@@ -40,14 +40,14 @@ def ckpt(trained, tmp_path):
 
 @pytest.fixture(scope="module")
 def reference(request, tmp_path_factory):
-    """The MODELS of the test's file, trained by the oracle with its OPTIONS and SEED."""
+    """The MODELS of the test's file, which the oracle trains with the file's OPTIONS and SEED."""
     m = request.module
     return curves.Reference(tmp_path_factory.mktemp("reference"), m.MODELS, m.OPTIONS, m.SEED)
 
 
 @pytest.fixture(scope="session")
 def curve(tmp_path_factory, tiny):
-    """curve(steps): {step: loss} of a run of the tiny model without failures, with run_job.PACE."""
+    """curve(steps) is {step: loss} of a run of the tiny model without failures, with run_job.PACE."""
     known = {}
 
     def of(steps):

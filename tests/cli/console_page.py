@@ -25,7 +25,7 @@ def commands(page):
 
 
 def masked(line):
-    """Without what differs from run to run: numbers, spacing."""
+    """The line without numbers and spacing, which differ from run to run."""
     return re.sub(r"\s+", " ", re.sub(r"[0-9][0-9.,:e+-]*", "N", line)).strip()
 
 
@@ -41,8 +41,8 @@ def assert_shown(command, expected, output):
 
 
 def run_page(page, cwd, env, wanted_status=lambda command: 0, before=lambda command: None):
-    """Run every command of the page and compare what it prints. before(command) may wait, as a reader
-    does who types. Returns the number of commands."""
+    """Run every command of the page and compare its output. before(command) may wait, as a reader does
+    while typing. Returns the number of commands."""
     steps = commands(page)
     shell = subprocess.Popen(["bash"], cwd=cwd, env=env, text=True, stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

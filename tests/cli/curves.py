@@ -9,16 +9,16 @@ import harness
 sys.path.insert(0, str(harness.REPO / "tests" / "oracle"))
 import oracle_numpy as oracle  # noqa: E402
 
-# With a sanitizer programs are several times slower, and the first steps run all of their code.
+# With a sanitizer programs are several times slower. The first steps already run all code.
 STEPS = 6 if harness.SANITIZE else 20
 LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
-FLAGS = {"wd": "weight-decay"}  # options of the oracle that tp-train calls by another name
+FLAGS = {"wd": "weight-decay"}  # options of the oracle that have another name in tp-train
 
 
 class Reference:
     """The models of a test file, and the oracle's training of each. Both are made when first used.
 
-    models: {name: config.json}; options: {name: the oracle's options}, or the options of all models.
+    models: {name: config.json}; options: {name: the oracle's options}, or one set for all models.
     """
 
     def __init__(self, folder, models, options, seed):
@@ -59,7 +59,7 @@ class Reference:
         return argv + list(more)
 
     def train(self, name, layout, log, *more, **kw):
-        """(what tp-train printed, its log, the oracle's trace)."""
+        """Returns (tp-train's output, its log, the oracle's trace)."""
         r = harness.ok(*self.argv(name, layout, log, *more, **kw))
         return r, harness.read_log(log), self.trace(name)
 
@@ -71,10 +71,11 @@ def assert_same(log, trace, what):
 
 
 def assert_gradient_is_slope(kind, config, scale):
-    """The oracle's backward pass is written by hand. Compare its gradients with differences, for one
-    element of each tensor.
+    """Compare the gradients of the oracle, whose backward pass is written by hand, with finite
+    differences, for one element of each tensor.
 
-    kind: oracle.Llama or oracle.GPT2. scale: of the random weights, so that gradients are not tiny.
+    kind: oracle.Llama or oracle.GPT2. scale: a factor for the random weights, so that gradients are not
+    tiny.
     """
     words = config["vocab_size"]
     w = {k: x.astype(float) * scale for k, x in oracle.random_weights(config, 3).items()}
@@ -87,7 +88,7 @@ def assert_gradient_is_slope(kind, config, scale):
         return oracle.loss_of(model.forward(w, ids)[0], targets)[0]
 
     for name, x in w.items():
-        at = tuple(min(n // 2, 5) for n in x.shape)  # a position that the 8 tokens have
+        at = tuple(min(n // 2, 5) for n in x.shape)  # a position that the 8 tokens use
         keep = x[at]
         x[at] = keep + 1e-5
         up = loss()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A trainer that is not ours: RANKS processes, steps of 20 ms (--step-ms) with a barrier, told to fail.
+"""A trainer other than tp-train: RANKS processes, steps of 20 ms (--step-ms) with a barrier, and faults.
 
     fake_trainer.py RANKS [--steps N] [--state FILE] [--nan-at STEP] [--jump-at STEP] [--slow RANK]
                     [--exit-at STEP CODE] [--never-start] [--ignore-signals] [--step-ms MS]
 
 It stores its step in FILE and continues from there. SIGUSR1 or SIGTERM: it stores the step and exits
-with 75. Rank 0 chooses the step after which all ranks stop, because a rank that stopped a step earlier
-than the others would leave them waiting in the barrier.
+with 75. Rank 0 chooses the step after which all ranks stop. If one rank stopped a step earlier, the other
+ranks would wait for it in the barrier.
 """
 import argparse
 import math
@@ -22,7 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "progress")
 from tp_progress import Progress  # noqa: E402
 
 
-STOP_STEP = 4088  # where rank 0 writes, in the shared page, the step after which all stop, plus 1
+STOP_STEP = 4088  # offset in the shared page of the step after which all stop, plus 1; rank 0 writes it
 
 
 def barrier(shared, rank, world, count):

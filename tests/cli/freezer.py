@@ -1,5 +1,5 @@
-"""The kernel's freezer: processes that are stopped as a virtual machine or a swapped-out node is,
-which no signal wakes. cgroup v2's (cgroup.freeze) or v1's, as root."""
+"""The kernel's freezer stops processes so that no signal wakes them, like a suspended virtual machine.
+This uses cgroup v2 (cgroup.freeze) or v1, and needs root."""
 import contextlib
 import os
 import pathlib
@@ -10,8 +10,8 @@ V1 = pathlib.Path("/sys/fs/cgroup/freezer")
 
 
 class Freezer:
-    """A cgroup of its own. Frozen by v2 a process still dies of SIGKILL; by v1 it stays until it is
-    thawed, as one that waits for a dead disk does (`holds`)."""
+    """A new cgroup. SIGKILL ends a process that v2 has frozen. One that v1 has frozen ends only after it is
+    thawed, like a process that waits for a dead disk (`holds`)."""
 
     def __init__(self, parent, v2):
         self.parent, self.v2, self.holds = parent, v2, not v2
@@ -53,7 +53,7 @@ class Freezer:
 
 
 def open_freezer(must_hold=False):
-    """(freezer, ""), or (None, why there is none)."""
+    """Returns (freezer, ""), or (None, the reason)."""
     why = "needs root" if os.geteuid() else "needs a cgroup freezer (v1, or v2 with cgroup.freeze)"
     for parent, v2 in [(V1, False)] + [(p, True) for p in V2]:
         if os.geteuid() or (must_hold and v2) or not (parent / "cgroup.procs").exists():

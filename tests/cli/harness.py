@@ -1,6 +1,6 @@
-"""Helpers of the tests of programs: run them, write small models, compare trees of files.
+"""Helpers for the tests of programs: run programs, write small models, compare trees of files.
 
-TP_BIN (default: bin/) and TP_BUILD (build/plain/) say where the programs are.
+TP_BIN (default: bin/) and TP_BUILD (default: build/plain/) are the folders of the programs.
 """
 import functools
 import hashlib
@@ -22,12 +22,11 @@ SANITIZE = os.environ.get("TP_SANITIZE", "")
 LONG = bool(os.environ.get("TP_LONG"))
 TEXT = "/usr/share/common-licenses/GPL-3"
 
-if os.geteuid() == 0:  # mpirun refuses to run as root without these
+if os.geteuid() == 0:  # without these mpirun refuses to run as root
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
 
-# Every power of two up to 8 divides the heads and widths. There are only 4 KV heads, so that tp8
-# replicates them.
+# Every power of two up to 8 divides the heads and widths. With only 4 KV heads, tp8 replicates them.
 TINY = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
     "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -61,7 +60,7 @@ def declared(test_file):
 
 
 def check_declared(name):
-    """`make test T=one` builds what the test's file declares, so it must declare what it runs."""
+    """`make test T=one` builds only what the test's file declares, so the file must declare what it runs."""
     test_file = os.environ.get("PYTEST_CURRENT_TEST", "").split("::")[0]
     names = declared(test_file)
     assert name in (names or [name]), "%s runs %s; add it to the line `needs: %s`" % (
@@ -69,7 +68,7 @@ def check_declared(name):
 
 
 def built(name):
-    """The path of something that `make tests` builds for tests: make_ckpt, fault/shim.so."""
+    """The path of a program or library that `make tests` builds: make_ckpt, fault/shim.so."""
     return BUILD / "tests" / name
 
 
@@ -87,7 +86,7 @@ def command(argv):
 
 
 def run(*argv, env=None, cwd=None, timeout=300, stdin=None):
-    """Run a program to its end. Any exit code is fine, but not a signal or a timeout."""
+    """Run a program to its end. Any exit code is accepted, but not a signal or a timeout."""
     p = subprocess.run(command(argv), env={**os.environ, **(env or {})}, cwd=cwd, timeout=timeout,
                        stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE,
                        stderr=subprocess.PIPE, text=True, errors="replace")

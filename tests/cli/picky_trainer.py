@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A trainer that is not tp-train to tp-run and that reads no layout but its own.
+"""A trainer that tp-run does not recognize as tp-train, and that reads only its own layout.
 
     picky_trainer.py LAYOUT ROOT TP_TRAIN_ARGUMENTS...
 
-It trains by tp-train, but first looks at the newest checkpoint: one of another layout is an error
-(exit 4), as it is for most trainers.
+It calls tp-train, but first reads the newest checkpoint. Another layout is an error (exit code 4), as in
+most trainers.
 """
 import json
 import os
@@ -16,5 +16,5 @@ steps = sorted(p for p in root.glob("step-????????") if (p / "manifest.json").is
 if steps:
     has = json.loads((steps[-1] / "manifest.json").read_text())["layout"]["spec"]
     if has != layout:
-        sys.exit("picky: %s is of %s, not of %s" % (steps[-1].name, has, layout))
+        sys.exit("picky: %s has layout %s, not %s" % (steps[-1].name, has, layout))
 os.execvp("tp-train", ["tp-train", "--layout", layout, "--ckpt", str(root), "--resume"] + sys.argv[3:])

@@ -1,4 +1,4 @@
-"""What the tests of tp-run share: a job in a folder of its own, run in the background."""
+"""Helpers for the tests of tp-run: a job in its own folder, which runs in the background."""
 import contextlib
 import json
 import os
@@ -14,17 +14,17 @@ from test_faults import preload
 FAKE = pathlib.Path(__file__).with_name("fake_trainer.py")
 PICKY = pathlib.Path(__file__).with_name("picky_trainer.py")
 JOURNAL_KILL = harness.BUILD / "tests/fault/journal_kill.so"
-PACE = {"seq": 64, "batch": 8, "save-every": 10}  # tp-train: some 10 ms a step of the tiny model
+PACE = {"seq": 64, "batch": 8, "save-every": 10}  # tp-train needs about 10 ms per step of the tiny model
 
 
 def killed_after(record):
-    """The environment in which tp-run dies by SIGKILL after a record of its journal: its number, or
+    """The environment in which SIGKILL ends tp-run after a record of its journal: the record's number, or
     STATE:K for the K-th transition to that state. See tests/fault/journal_kill.c."""
     return {"LD_PRELOAD": preload(JOURNAL_KILL), "TP_JOURNAL_KILL": str(record)}
 
 
 class Job:
-    """A job file and its tp-run. Use as a context: nothing of it is left at the end."""
+    """A job file and its tp-run. As a context manager it ends all processes of the job."""
 
     def __init__(self, folder, command, nodes="[a, b, c, d]", allow="[tp4, tp2, tp1]", name="job",
                  bin=harness.BIN, ckpt="ckpt", **sections):
@@ -67,7 +67,7 @@ class Job:
         return self
 
     def wait(self, timeout=120):
-        """The exit code of tp-run."""
+        """Wait for tp-run. Returns its exit code."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -92,7 +92,7 @@ class Job:
         return [e for e in events if kind is None or e["event"] == kind]
 
     def await_event(self, kind, count=1, timeout=60, **fields):
-        """Wait for the count-th event of a kind (with these fields)."""
+        """Wait for the event number `count` of a kind (with these fields)."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             found = [e for e in self.events(kind) if all(e.get(k) == v for k, v in fields.items())]
@@ -104,7 +104,7 @@ class Job:
         raise AssertionError("no event %s %s\n%s" % (kind, fields, self.story()))
 
     def await_step(self, step, timeout=60):
-        """Wait until every rank trains and the job is at this step or further."""
+        """Wait until every rank trains and the job has reached this step."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             s = self.status()
@@ -113,7 +113,7 @@ class Job:
             if self.process.poll() is not None:
                 break
             time.sleep(0.02)
-        raise AssertionError("not at step %d\n%s" % (step, self.story()))
+        raise AssertionError("step %d is not reached\n%s" % (step, self.story()))
 
     def rank_pid(self, rank):
         return self.status()["ranks"][rank]["pid"]
@@ -126,7 +126,7 @@ class Job:
         return [json.loads(l[20:]) for l in (self.state / "journal").read_bytes().splitlines()]
 
     def processes(self, supervisors=True):
-        """Pids that belong to this job, by their environment."""
+        """The pids whose environment shows that they belong to this job."""
         try:
             run_id = self.run_id()
         except (FileNotFoundError, IndexError, ValueError):
@@ -145,10 +145,10 @@ class Job:
         return pids
 
     def losses(self):
-        """{step: loss}: of each step the last that was logged, which is the one that was kept."""
+        """{step: loss}. If a step was logged twice, the last counts, because the run continued from it."""
         out = {}
         for line in (self.state / "steps.jsonl").read_text().splitlines():
-            with contextlib.suppress(ValueError):  # a line that a kill has torn
+            with contextlib.suppress(ValueError):  # a line that is incomplete because of a kill
                 e = json.loads(line)
                 out[e["step"]] = e["loss"]
         return out
@@ -170,7 +170,7 @@ def train_job(folder, model, steps=200, **kw):
 
 
 def picky_job(folder, model, steps=60, **kw):
-    """A trainer that writes this toolkit's checkpoints and reads no layout but its own."""
+    """A job of a trainer that writes this toolkit's checkpoints but reads only its own layout."""
     command = [sys.executable, PICKY, "{layout}", "{ckpt}", "--model", model, "--data", harness.TEXT,
                "--steps", steps, "--warmup", 2, "--log", "{state}/steps.jsonl"]
     for name, value in {**PACE, **kw.pop("options", {})}.items():
@@ -179,7 +179,7 @@ def picky_job(folder, model, steps=60, **kw):
 
 
 def fake_job(folder, *args, nodes="[a, b]", allow="[dp2, dp1]", **kw):
-    """A job of the fake trainer: watched through libtp-progress alone."""
+    """A job of the fake trainer, which tp-run watches only through libtp-progress."""
     return Job(folder, [sys.executable, FAKE, "{ranks}", *args], nodes=nodes, allow=allow,
                checkpoints="none", **kw)
 
@@ -192,9 +192,9 @@ def alive(pid):
 
 
 def assert_same_curve(job, reference):
-    """Every step is there, with the losses of the run that never failed, within the tolerances of
-    the oracle for 20 and for 200 steps. (The decay of the learning rate depends on --steps, so the
-    reference has as many.)"""
+    """Every step was logged, and the losses are those of a run without failures, within the tolerances of
+    the oracle for 20 and for 200 steps. (The reference needs the same --steps, because the decay of the
+    learning rate depends on it.)"""
     got = job.losses()
     assert sorted(got) == sorted(reference), "steps are missing"
     for s in got:

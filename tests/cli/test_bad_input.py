@@ -48,7 +48,7 @@ def reader_commands(ckpt, out):
 
 
 READERS = ["reshard", "show", "verify", "digest", "diff", "export"]
-# Those that read every byte, so they must find every damage.
+# These commands read every byte, so they must find every damage.
 BYTE_READERS = ["reshard", "verify", "digest", "export"]
 
 
@@ -301,7 +301,7 @@ def test_a_flipped_bit_in_a_shard_is_found(n, ckpt, tmp_path):
     at = flip(shard, rng)
     print("seed", SEED + n, shard.name, "bit", at)
     assert_damage_found("verify", ckpt, tmp_path, shard.name)
-    # The others read only /index and the payloads, so they succeed if the bit is elsewhere.
+    # Other commands read only /index and the payloads, so they succeed if the bit is elsewhere.
     for name in ("reshard", "export"):
         out = tmp_path / name
         program, argv = reader(name, ckpt, out)
@@ -368,7 +368,7 @@ def test_resume_refuses_a_damaged_checkpoint(damage, ckpt, tiny, tmp_path):
 
 @contextlib.contextmanager
 def mounted(at, options):
-    """A file system in memory, mounted at a new folder. Needs root, or a user namespace."""
+    """Mount a file system in memory at a new folder. This needs root or a user namespace."""
     at.mkdir()
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", at],
                           capture_output=True, text=True)
@@ -392,7 +392,7 @@ def test_a_save_on_a_full_disk_fails_and_leaves_nothing(tiny, small_disk, ckpt):
     assert_sentence(r, "tp-train", "space")
     assert harness.steps(root) == [] if root.exists() else True
     left = [p for p in harness.tree(root) if ".tmp" in p] if root.exists() else []
-    assert left == [], "left behind: %s" % left
+    assert left == [], "files were left: %s" % left
 
 
 @pytest.mark.parametrize("name", ["reshard", "export"])

@@ -1,4 +1,4 @@
-"""tools/link.awk: which source files a program is linked from. And what `make test T=` builds.
+"""tools/link.awk: the source files that a program is linked from; and what `make test T=` builds.
 
 needs:
 """
@@ -28,7 +28,7 @@ SOURCES = {
 
 @pytest.fixture
 def uses(tmp_path):
-    """uses(main, folder): the files that the awk program finds for a program with this main()."""
+    """uses(main, folder) is the files that the awk program finds for a program with this main()."""
     for path, text in SOURCES.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("/* A file. */\n" + text)
@@ -51,7 +51,7 @@ def uses(tmp_path):
     ("int main(void)\n{\n    return cut_two(1, 2);\n}\n", {"a/cut", "a/box"}),
     ("int main(void)\n{\n    return table_ops[0].n;\n}\n", {"a/table"}),
 ], ids=["function", "variable", "what-it-mentions-in-turn", "static-name-of-another-file"])
-def test_a_program_is_linked_from_the_files_that_define_what_it_mentions(uses, main, files):
+def test_a_program_is_linked_from_the_files_that_define_what_it_uses(uses, main, files):
     assert uses(main) == files
 
 
@@ -69,7 +69,7 @@ def test_an_included_source_file_counts_as_part_of_the_file_that_includes_it(use
     assert uses('#include "a/cut.c"\nint main(void)\n{\n    return cut_one(1);\n}\n') == {"a/box"}
 
 
-def test_a_variant_takes_what_its_folder_defines_from_there(uses):
+def test_a_variant_prefers_the_definitions_of_its_folder(uses):
     main = "int main(void)\n{\n    return cut_one(1) + box_size(1);\n}\n"
     assert uses(main) == {"a/cut", "a/box"}
     assert uses(main, "fake") == {"a/cut", "fake/box", "fake/size"}

@@ -1,5 +1,5 @@
-"""The verbs of tp-ckpt, on checkpoints that tests/fixture/make_ckpt.c writes; and the format, read by
-other readers: tests/reader/read_ckpt.py, h5py, h5dump, h5stat.
+"""The verbs of tp-ckpt on checkpoints that tests/fixture/make_ckpt.c writes; and other readers of the
+format: tests/reader/read_ckpt.py, h5py, h5dump, h5stat.
 
 needs: tp-train tp-ckpt make_ckpt
 covers: cli/ckpt/tp_ckpt cli/ckpt/cmd_ls cli/ckpt/cmd_show cli/ckpt/cmd_verify cli/ckpt/cmd_digest
@@ -35,7 +35,7 @@ def make(root, config, spec, step=10, seed=1, dtype="fp32"):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, tiny):
-    """{spec: root}: step 10 with the same tensors (bf16, masters and moments) at each layout."""
+    """{spec: root}. Each root has step 10 with the same tensors (bf16, masters, moments) at this layout."""
     top = tmp_path_factory.mktemp("made")
     return {spec: make(top / spec, tiny, spec, dtype="bf16") for spec in LAYOUTS}
 
@@ -77,7 +77,7 @@ def rows_of(step, shard, data=None):
     return rows
 
 
-# ---- the format, by other readers ------------------------------------------------------------
+# ---- other readers of the format -------------------------------------------------------------
 
 @pytest.mark.parametrize("spec", LAYOUTS)
 def test_the_independent_reader_reads_the_same_tensors_at_every_layout(spec, made):
@@ -215,7 +215,7 @@ def test_a_root_means_its_newest_complete_step_and_skipped_steps_are_named(tp4, 
     assert run("tp-ckpt", "show", tp4, "--step", "30").rc == 2
 
 
-def test_show_says_where_the_bytes_of_a_tensor_are(tp4):
+def test_show_prints_where_the_bytes_of_a_tensor_are(tp4):
     step = tp4 / "step-00000010"
     name = "model.layers.1.mlp.down_proj.weight"
     js = json.loads(ok("tp-ckpt", "show", "--json", tp4, "exp_avg/" + name).out)
@@ -302,7 +302,7 @@ def test_verify_finds_a_flip_in_any_byte_of_a_shard(tp4):
 
 
 def accept_shard(step, name):
-    """Put size and checksum of a shard into the manifest, after its bytes outside payloads changed."""
+    """Write the size and checksum of a shard to the manifest after a change outside its payloads."""
     data = (step / name).read_bytes()
     entry = next(e for e in manifest(step)["shards"] if e["file"] == name)
     rest, at = hashlib.sha256(), 0

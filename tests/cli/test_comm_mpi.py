@@ -23,7 +23,7 @@ def mpirun(how, **env):
     return p
 
 
-def left_over(tag):
+def remaining(tag):
     """Processes that have `tag` in their environment."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -32,7 +32,7 @@ def left_over(tag):
                 if tag.encode() in f.read():
                     found.append(pid)
         except OSError:
-            pass  # it belongs to another user, or has ended
+            pass  # the process belongs to another user or has ended
     return found
 
 
@@ -51,12 +51,12 @@ def test_the_other_ranks_end_when_one_dies(how, code, host_ranks):
     assert p.returncode != 0 and code in (None, p.returncode), p
     assert p.seconds < 20, p.seconds
     deadline = time.time() + 5
-    while left_over(tag) and time.time() < deadline:
+    while remaining(tag) and time.time() < deadline:
         time.sleep(0.05)
-    assert not left_over(tag)
+    assert not remaining(tag)
 
 
-def test_ranks_that_mpi_does_not_connect_say_what_to_do():
+def test_ranks_that_mpi_does_not_connect_print_what_to_do():
     """srun without --mpi=pmix starts tasks that MPI does not connect."""
     env = {**ENV, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4",
            "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":fast_unwind_on_malloc=0"}

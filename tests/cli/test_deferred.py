@@ -1,7 +1,7 @@
-"""The trainer makes the same bits on a device that runs queued work late, in a random order.
+"""The trainer computes the same bits on a device that runs queued work late, in a random order.
 
-tp-train-deferred is tp-train on the device of tests/deferred/: it fails when the host touches device
-memory, reads a result early, or lacks an event between queues. A test prints its seed when it fails;
+tp-train-deferred is tp-train on the device of tests/deferred/. It fails when the host accesses device
+memory or reads a result early, or when an event between queues is missing. A failing test prints its seed;
 TP_SEED=n repeats it.
 
 needs: tp-train tp-train-deferred
@@ -20,7 +20,7 @@ import harness
 sys.path.insert(0, str(harness.REPO / "tests" / "check"))
 import compare_builds  # noqa: E402
 
-# Layouts that compare_builds has not: all axes at once, and what waits for other ranks most.
+# Layouts that compare_builds does not have: all axes at once, and those with most waits for other ranks.
 MORE = [("llama", "tp2cp2pp2", []), ("llama", "pp4", ["--micro", "1"]), ("llama", "cp4", []),
         ("llama", "tp2sppp2dp2zero1", []), ("llama", "cp2pp2dp2zero3", []),
         ("llama", "pp2vpp2dp2zero3", ["--micro", "1"]), ("llama", "tp1", ["--threads", "2"])]
@@ -41,8 +41,8 @@ def inputs(tmp_path_factory):
 
 
 def train(program, inputs, out, model, layout, *options, seed=0):
-    """Train, stop, and go on from the checkpoint. What has to be equal: losses and norms, the bytes of
-    all shards of all steps, and the logits of both starts."""
+    """Train, stop, and continue from the checkpoint. Returns what must be equal: losses and norms, the bytes
+    of all shards of all steps, and the logits of both starts."""
     out.mkdir()
     digests = {}
     for steps, exit_step, more in ((4, 2, []), (4, 4, ["--resume"])):

@@ -23,7 +23,7 @@ TYPES = {"F32": "u4", "BF16": "u2", "F16": "u2"}
 
 
 def read_safetensors(path):
-    """{name: (dtype, bits)} of a file. Also checks what readers of the format require."""
+    """{name: (dtype, bits)} of a file. Also checks the rules of the format."""
     data = path.read_bytes()
     n, = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + n])
@@ -31,7 +31,7 @@ def read_safetensors(path):
     tensors, at = {}, 0
     for name, t in sorted(header.items(), key=lambda x: x[1]["data_offsets"]):
         lo, hi = t["data_offsets"]
-        assert lo == at, "a hole before " + name
+        assert lo == at, "a gap before " + name
         at = hi
         bits = np.frombuffer(data[8 + n + lo:8 + n + hi], TYPES[t["dtype"]])
         tensors[name] = t["dtype"], bits.reshape(t["shape"])
@@ -106,7 +106,7 @@ def test_many_files_have_an_index_that_names_every_tensor(tmp_path):
     assert not index["weight_map"] and index["metadata"]["total_size"] == total
 
 
-def test_f32_is_taken_from_the_masters(tmp_path):
+def test_f32_weights_are_the_masters(tmp_path):
     root = make(tmp_path, "tp4", dtype="bf16")
     export(root, tmp_path / "hf", "--dtype", "f32")
     assert_same(read_folder(tmp_path / "hf"), weights(root, "master"))
@@ -153,7 +153,7 @@ def test_assets_are_copied_unchanged(tmp_path):
 
 
 def test_a_folder_of_links_is_a_model(tmp_path):
-    """As in the cache of Hugging Face, where a snapshot is a folder of links to the files in `blobs`."""
+    """In the cache of Hugging Face, a snapshot is a folder of links to the files in `blobs`."""
     root = make(tmp_path, "tp2")
     export(root, tmp_path / "blobs", "--max-shard-size", 4096)
     (tmp_path / "blobs/tokenizer.json").write_text("{}")

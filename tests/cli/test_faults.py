@@ -1,9 +1,9 @@
-"""Crashes and errors at every change of a file, in a save and in a reshard.
+"""Crashes and errors at every change of a file, during a save and during a reshard.
 
 tests/fault/shim.c numbers the calls that change files. Each test runs a program once to count these
-calls (the points), then once for each point, where the shim kills it or fails the call. Afterwards the
-old or the new checkpoint must be there, complete, and a second run must succeed. By default only some
-points are tried, to save time; TP_LONG=1 tries all.
+calls (the points). Then it runs the program once for each point, and there the shim kills it or makes the
+call fail. Afterwards the old or the new checkpoint must be complete, and a second run must succeed. By
+default only some points are tried, to save time; TP_LONG=1 tries all.
 
 needs: tp-train tp-reshard tp-ckpt fault/shim.so
 """
@@ -32,7 +32,7 @@ KERNEL_NAMES = {
 
 
 def preload(library=SHIM):
-    """LD_PRELOAD for a library. The runtime of a sanitizer must come first."""
+    """The value of LD_PRELOAD for a library. A sanitizer's runtime must come first."""
     first = []
     if "address" in harness.SANITIZE:
         first = [subprocess.check_output(["gcc", "-print-file-name=libasan.so"], text=True).strip()]
@@ -61,7 +61,7 @@ class Shim:
             _, err = p.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             os.killpg(p.pid, signal.SIGKILL)
-            raise AssertionError("hangs at point %d (%s): %s" % (at, do, argv))
+            raise AssertionError("the program hangs at point %d (%s): %s" % (at, do, argv))
         return p.returncode, err
 
     def points(self):
@@ -104,7 +104,7 @@ class Save:
 
 
 class Reshard(Save):
-    """tp-reshard from tp2 to tp4 into another root. The source must stay as it is."""
+    """tp-reshard from tp2 to tp4 into another root. It must not change the source."""
 
     def __init__(self, tmp_path, tiny, force=False):
         self.source, self.root = tmp_path / "source", tmp_path / "root"
@@ -148,8 +148,8 @@ def reshard(request, tmp_path, tiny):
 
 
 def spread(calls, share, rng):
-    """Which of the points 1 .. n to try: all with TP_LONG, else about `share` of them. The last two (only
-    a link comes after them) and the first of each kind of call are always among them."""
+    """The points of 1 .. n to try: all with TP_LONG, else about `share` of them. These always include the
+    last two (only a link is changed after them) and the first of each kind of call."""
     n = len(calls)
     if harness.LONG or n <= share:
         return list(range(1, n + 1))
@@ -158,7 +158,7 @@ def spread(calls, share, rng):
 
 
 def enumerate_points(job, tmp_path, do, share, after, figure):
-    """Run job with `do` at each point, and after(status, stderr, new digest, call) each time."""
+    """Run job with `do` at each point, and call after(status, stderr, new digest, call) each time."""
     rng = random.Random(SEED)
     shim = Shim(tmp_path, job.root)
     job.reset()
@@ -208,7 +208,7 @@ def test_a_reshard_killed_at_any_point_leaves_old_or_new(reshard, tmp_path, do, 
     enumerate_points(reshard, tmp_path, do, 10, after, figure)
 
 
-# These calls may fail although the save succeeds: the link `latest`, closing a lock, cleaning up.
+# A save may succeed although these calls fail: they update the link `latest`, close a lock or clean up.
 HARMLESS = {"symlink", "close", "unlink", "rmdir"}
 
 
@@ -235,8 +235,8 @@ def test_a_reshard_that_fails_at_any_point_reports_it_and_keeps_the_old(reshard,
     enumerate_points(reshard, tmp_path, do, 10, failing(reshard, do), figure)
 
 
-def test_a_reshard_that_fails_at_its_beginning_reports_it(tmp_path, tiny):
-    """The first calls create root, lock and temporary directory. The tests above may skip some."""
+def test_a_reshard_that_fails_at_its_start_reports_it(tmp_path, tiny):
+    """The first calls create root, lock and temporary directory. The tests above may skip some of them."""
     job = Reshard(tmp_path, tiny)
     shim = Shim(tmp_path, job.root)
     for at in range(1, 11):
@@ -257,7 +257,7 @@ def test_short_and_interrupted_writes_are_continued(reshard, tmp_path, do, figur
 
 
 def kernel_calls(trace, under):
-    """How often each call that changes files below `under` is in the output of strace."""
+    """{call: number}: the calls that change files below `under`, in the output of strace."""
     counts = {}
     for line in trace.splitlines():
         m = re.match(r"(?:\d+ +)?(\w+)\((.*)", line)
@@ -273,7 +273,7 @@ def kernel_calls(trace, under):
 
 
 def test_the_shim_counts_every_call_that_strace_counts(save, tmp_path, figure):
-    """Otherwise some calls would never be tested. Both count in the same run."""
+    """If the shim missed calls, they would never be tested. Both count in the same run."""
     shim, trace = Shim(tmp_path, save.root), tmp_path / "trace"
     save.reset()
     argv = ["strace", "-f", "-y", "-qq", "-s", "0", "-o", trace,
@@ -288,7 +288,7 @@ def test_the_shim_counts_every_call_that_strace_counts(save, tmp_path, figure):
     seen = {}
     for call in shim.points():
         seen[call] = seen.get(call, 0) + 1
-    # strace counts also the closing of files that were only read
+    # strace also counts close calls of files that were only read
     kernel.pop("close", None)
     seen.pop("close", None)
     assert seen == kernel

@@ -1,9 +1,8 @@
 """Files that an earlier version left are read, continued, or refused with a clear sentence.
 
-tests/fixture/old_files.tar.xz was written by the programs as they were before the folders of this
-project were rearranged:
+The programs of an earlier version, with other source folders, wrote tests/fixture/old_files.tar.xz:
     ckpt    4 of 6 steps of a one-layer Llama in bf16 at tp2dp2zero1 (tp-train, format version 2)
-    out     what `tp-reshard ckpt --to tp1` left when SIGTERM stopped it after 1 of 44 tiles
+    out     the files that `tp-reshard ckpt --to tp1` left when SIGTERM stopped it after 1 of 44 tiles
 
 needs: tp-train tp-reshard tp-ckpt
 """
@@ -61,8 +60,8 @@ def test_the_journal_of_an_old_reshard_is_resumed(old):
     assert len(list((old / "out").glob("step-*"))) == 1
 
 
-def test_a_journal_of_another_shape_is_started_over_and_says_so(old):
-    """As another version could have written it: one more byte in the head."""
+def test_with_a_journal_of_another_size_a_reshard_starts_over_and_reports_it(old):
+    """Another version could have written it: the head has one more byte."""
     progress, = (old / "out").glob("step-*/progress")
     data = bytearray(progress.read_bytes())
     data[8] += 1

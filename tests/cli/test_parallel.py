@@ -1,4 +1,4 @@
-"""Every kind of parallelism and its combinations: the curve of the oracle, and checkpoints that
+"""Every kind of parallelism and its combinations have the curve of the oracle, and their checkpoints
 resume at any other layout.
 
 needs: tp-train tp-reshard tp-ckpt
@@ -25,9 +25,9 @@ from harness import TEXT, ok, read_log, run
 LLAMA = dict(harness.TINY, hidden_size=32, intermediate_size=64, num_attention_heads=8,
              num_key_value_heads=2, head_dim=8)
 MODELS = {
-    # five layers, which no number of stages divides; fewer KV heads than tp4 and tp8
+    # no number of stages divides five layers; fewer KV heads than ranks at tp4 and tp8
     "untied": dict(LLAMA, num_hidden_layers=5),
-    # a vocabulary of 259 rows; the head's gradient comes from the last stage
+    # a vocabulary of 259 rows; the tied head's gradient comes from the last stage
     "tied": dict(LLAMA, num_hidden_layers=6, num_key_value_heads=8, vocab_size=259,
                  tie_word_embeddings=True),
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 257,
@@ -41,10 +41,10 @@ MODELS = {
 }
 SEED, BATCH = 99, 16
 OPTIONS = {name: dict(batch=BATCH, seq=32, lr=3e-3, steps=curves.STEPS) for name in MODELS}
-for _name in ("wide", "wide tied"):  # the oracle takes a second for each of their steps
+for _name in ("wide", "wide tied"):  # the oracle needs a second per step for these
     OPTIONS[_name]["steps"] = 6
 
-# Each axis alone, every pair, triples, all together (test_the_matrix_has_every_pair); up to 16 ranks.
+# Each axis alone, every pair, some triples, all together (test_the_matrix_has_every_pair); up to 16 ranks.
 # The number is --micro.
 LAYOUTS = [
     ("tp2", 0), ("pp2", 4), ("pp5", 2), ("dp2", 0), ("dp4zero1", 0), ("dp2zero1", 2),
@@ -54,12 +54,12 @@ LAYOUTS = [
     ("tp2pp2dp2", 2), ("tp2pp2dp2zero1", 2), ("tp4pp2dp2", 4), ("tp4pp2dp2zero1", 2),
     ("tp2pp3dp2", 2), ("tp2pp2vpp2dp2", 2), ("tp2dp4spzero1", 2), ("tp2pp2dp2sp", 4),
     ("tp8pp2", 2), ("tp8dp2zero1", 4), ("tp2pp2vpp2dp2spzero1", 2), ("tp4pp2vpp2dp2spzero1", 2),
-    # context parallelism: alone, with each other axis, with several, with all
+    # context parallelism: alone, with each other axis, with several, with all axes
     ("cp2", 0), ("cp4", 4), ("cp8", 8), ("cp16", 16), ("tp2cp2", 4), ("tp8cp2", 8),
     ("tp4cp2sp", 4), ("pp2cp2", 4), ("pp5cp2", 8), ("pp2vpp2cp2", 4), ("cp2dp2", 4),
     ("cp2dp2zero1", 4), ("cp4dp2zero1", 2), ("tp2pp2cp2", 2), ("tp2cp2dp2zero1", 2),
     ("tp2pp2cp2dp2", 2), ("tp2pp2vpp2cp2dp2spzero1", 2),
-    # zero3: 257 and 259 rows over 2, 4 and 8 ranks, some of which own few rows or none
+    # zero3: 257 and 259 rows over 2, 4 and 8 ranks; some ranks own few rows or none
     ("dp2zero3", 0), ("dp4zero3", 2), ("tp2dp2zero3", 4), ("pp2dp2zero3", 4),
     ("pp2vpp2dp2zero3", 2), ("tp2dp4zero3", 2), ("tp4dp4zero3", 2), ("tp8dp2zero3", 8),
     ("tp2pp2dp2spzero3", 2), ("tp2pp2vpp2dp2spzero3", 2), ("dp16zero3", 0), ("pp3dp4zero3", 2),
@@ -74,10 +74,10 @@ RECOMPUTED = [("tp1", 4), ("tp2sp", 0), ("pp2vpp2", 4), ("tp2pp2dp2spzero1", 2),
 
 
 def cases():
-    every_nth = {"untied": 1, "gpt2": 2, "tied": 3}  # untied has all layouts, the others some
+    every_nth = {"untied": 1, "gpt2": 2, "tied": 3}  # untied runs at all layouts, the other models at some
     for name, every in every_nth.items():
         for i, (layout, micro) in enumerate(LAYOUTS):
-            if i % every == 0 and (layout != "cp16" or name == "untied"):  # cp16 takes ten seconds
+            if i % every == 0 and (layout != "cp16" or name == "untied"):  # cp16 needs ten seconds
                 yield name, layout, micro, ()
     for name, layout, micro in SEVERAL_BUCKETS:
         yield name, layout, micro, ()
@@ -104,13 +104,13 @@ def needed_by(*axes):
 
 
 def test_the_matrix_has_every_pair():
-    """What docs/parallelism says of it: each axis and each pair alone on Llama, each pair on GPT-2,
-    triples, everything at once; up to 16 ranks, and at least 40 layouts."""
+    """The matrix is as docs/parallelism describes it: each axis and each pair alone on Llama, each pair on
+    GPT-2, triples, everything at once; up to 16 ranks, and at least 40 layouts."""
     seen = {name: {axes_of(layout, more) for n, layout, _, more in cases() if n == name}
             for name in MODELS}
     pairs = [set(p) for p in itertools.combinations(AXES, 2) if set(p) not in EXCLUSIVE]
     for axes in [{a} for a in AXES] + pairs:
-        assert needed_by(*axes) in seen["untied"], "nothing but %s" % sorted(axes)
+        assert needed_by(*axes) in seen["untied"], "no layout has exactly %s" % sorted(axes)
     for pair in pairs:
         assert any(pair <= used for used in seen["gpt2"]), "GPT-2: %s" % sorted(pair)
     for axis in AXES:
@@ -148,8 +148,8 @@ def test_losses_and_norms_are_the_oracles(reference, name, layout, micro, more, 
 
 
 @pytest.mark.parametrize("layout, host_ranks", [
-    ("cp4", "1"), ("tp2cp2dp2zero1", "8")])  # messages alone; shared memory
-def test_under_mpirun_rings_give_the_same_curve(reference, layout, host_ranks, tmp_path):
+    ("cp4", "1"), ("tp2cp2dp2zero1", "8")])  # only messages; shared memory
+def test_under_mpirun_context_parallelism_gives_the_same_curve(reference, layout, host_ranks, tmp_path):
     argv = reference.argv("untied", layout, tmp_path / "log", "--micro", 8)
     ok("mpirun", "-n", ranks_of(layout), *argv, env={"TP_HOST_RANKS": host_ranks})
     assert_same_curve(read_log(tmp_path / "log"), reference.trace("untied"), layout + " under mpirun")
@@ -170,8 +170,8 @@ def test_bf16_follows_the_curve_at_every_axis(reference, name, layout, tmp_path)
                                                  ("gpt2", "tp4dp2", ("zero1",)),
                                                  ("untied", "tp2pp2dp2", ("zero3",))])
 def test_partitioning_state_over_dp_changes_no_bit(reference, name, layout, zeros, dtype, tmp_path):
-    """With one microbatch, because otherwise the order of the sums over ranks and over microbatches
-    differs. Without a tied head and shared KV heads for zero3, because it sums over dp first."""
+    """With several microbatches the sums over ranks and over microbatches would have another order, so there
+    is one. zero3 sums over dp first, so there is no tied head and no shared KV head."""
     digests = set()
     for zero in ("",) + zeros:
         run(*reference.argv(name, layout + zero, tmp_path / "log", "--dtype", dtype, "--ckpt",
@@ -181,9 +181,9 @@ def test_partitioning_state_over_dp_changes_no_bit(reference, name, layout, zero
 
 
 @pytest.mark.parametrize("name, dp, micros", [("untied", 2, 2), ("untied", 4, 1), ("gpt2", 2, 4)])
-def test_zero3_sends_the_weights_twice_and_the_gradients_once_a_microbatch(
+def test_zero3_sends_the_weights_twice_and_the_gradients_once_per_microbatch(
         reference, name, dp, micros, tmp_path):
-    """docs/parallelism/data.md: calls and bytes of gathers and reductions, if all rows divide."""
+    """Calls and bytes of gathers and reductions are as in docs/parallelism/data.md, if all rows divide."""
     config = dict(MODELS[name], vocab_size=256, hidden_size=32)
     layers = config.get("num_hidden_layers") or config["n_layer"]
     weights = oracle.random_weights(config, seed=1)
@@ -194,14 +194,14 @@ def test_zero3_sends_the_weights_twice_and_the_gradients_once_a_microbatch(
                            BATCH // dp // micros, model=tmp_path / "m"))
     calls, number, unit = re.search(r"(\d+) of gradients and weights over dp \(([\d.]+) (\w+)\)",
                                     r.err).groups()
-    # untied: the embedding and the head are sent once each way; tied: both at once, twice each way
+    # untied: the embedding and the head are sent once in each pass; tied: together, twice
     ends = (sum(sizes.values()) - of_layers) * (2 if name == "untied" else 4)
     assert int(calls) == micros * (3 * layers + 4)
     printed = float(number) * {"KiB": 1 << 10, "MiB": 1 << 20}[unit]
     assert printed == pytest.approx(4 * micros * (3 * of_layers + ends) / dp, rel=6e-3)
 
 
-def test_the_gpt2_oracles_gradient_is_the_slope_of_its_loss():
+def test_the_gpt2_oracles_gradient_agrees_with_finite_differences():
     curves.assert_gradient_is_slope(oracle.GPT2, dict(MODELS["gpt2"], vocab_size=11, n_layer=2), scale=3)
 
 
@@ -240,7 +240,7 @@ def test_resharding_there_and_back_keeps_every_bit(reference, name, tmp_path):
 
 
 def with_every_axis(layout):
-    """The same layout for --to, which keeps the axes that it does not name as the source has them."""
+    """The same layout with all axes named, because --to keeps the source's degree of any other axis."""
     named = dict(re.findall(r"(vpp|tp|pp|cp|dp|zero)(\d+)", layout))
     return "".join("%s%s" % (k, named.get(k, 0 if k == "zero" else 1))
                    for k in ("tp", "pp", "vpp", "cp", "dp", "zero"))
@@ -272,7 +272,7 @@ def test_a_plan_for_other_names_trains_to_the_same_curve(reference, tmp_path):
 
     oracle.save_model(tmp_path / "m", MODELS["untied"], {other(k): x for k, x in weights.items()})
     plan = tmp_path / "other.plan"
-    # and an MLP that is not cut
+    # the MLP is not cut
     lines = [other(line) for line in text.splitlines()]
     plan.write_text("\n".join(re.sub(r"(mlp\.(?:gate|up|down) +\S+ +).*", r"\1replicated", line)
                               for line in lines))
@@ -298,7 +298,7 @@ def test_a_plan_that_cuts_only_the_embedding_or_the_head(role, layout, reference
     assert_same_curve(log, trace, role)
 
 
-def test_a_plan_with_names_that_no_shard_can_have_is_refused(reference, tmp_path):
+def test_a_plan_with_names_that_no_shard_can_store_is_refused(reference, tmp_path):
     text = ok("tp-train", "--model", reference.model("untied"), "--print-plan").out
     plan = tmp_path / "names.plan"
     for name in ("self/attn.q", "self_attn@q"):
@@ -319,14 +319,14 @@ def test_a_plan_whose_cuts_do_not_fit_together_is_refused(reference, tmp_path):
 def test_the_schedule_is_printed_as_text_and_as_a_picture(reference):
     argv = ["tp-train", "--model", reference.model("untied"), "--layout", "pp2vpp2", "--batch", 8, "--micro", 1]
     text = ok(*argv, "--print-schedule").out
-    assert "bubble 0.0625 of the ideal time" in text  # (p - 1) / (v m)
+    assert "bubble 0.0625 of the ideal time" in text  # the formula (p - 1) / (v m)
     assert "48 messages" in text  # 2 m (p v - 1)
     root = xml.fromstring(ok(*argv, "--print-schedule=svg").out)
     titles = [x.text for x in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == 2 * 2 * 8 * 2  # forward and backward, virtual stages, microbatches, ranks
     short = xml.fromstring(ok(*argv[:-1], 4, "--print-schedule=svg").out)
     for note in short.iter("{http://www.w3.org/2000/svg}text"):
-        if note.get("class") == "note":  # a letter of 12 px is about 6.3 px wide
+        if note.get("class") == "note":  # a letter of size 12 px is about 6.3 px wide
             assert int(note.get("x")) + 6.5 * len(note.text) <= int(short.get("width"))
 
 
@@ -374,7 +374,7 @@ def test_megatrons_token_files_train_a_large_vocabulary(tmp_path):
     ("tp8sp", ("--micro", 1, "--seq", 31), "do not divide by tp 8"),
     ("tp3pp2", (), "tp 3"),
 ])
-def test_what_it_cannot_run_is_refused_with_a_sentence(reference, layout, more, message, tmp_path):
+def test_a_layout_that_cannot_run_is_refused_with_a_sentence(reference, layout, more, message, tmp_path):
     r = run(*reference.argv("untied", layout, tmp_path / "log", *more))
     assert r.rc == 2 and message in r.err and len(r.err.strip().splitlines()) == 1, r.err
     assert not (tmp_path / "log").exists()

@@ -1,5 +1,5 @@
-"""tp-reshard between random layouts of random models, compared with an independent resharder; its
-memory, its processes, its options. Each test prints its seed; TP_SEED sets it.
+"""tp-reshard between random layouts of random models, compared with an independent resharder; and its
+memory, processes and options. Each test prints its seed; TP_SEED sets it.
 
 needs: tp-reshard tp-ckpt make_ckpt
 covers: cli/reshard/tp_reshard cli/reshard/reshard_print cli/copy_options
@@ -86,7 +86,7 @@ def test_random_layouts_agree_with_the_naive_resharder(n, tmp_path):
 
 
 def test_the_naive_resharder_finds_differences(tmp_path):
-    """Otherwise the test above could not fail."""
+    """This shows that the test above can fail."""
     root = make(tmp_path, "tp4")
     reshard(root, "tp2", tmp_path / "b")
     with pytest.raises(naive_reshard.Differs, match="only 1 ranks|another part"):
@@ -109,13 +109,13 @@ def test_out_is_named_after_ckpt_and_spec(tmp_path):
         assert harness.digest(tmp_path / name) == harness.digest(root)
 
 
-def test_axes_that_to_does_not_name_stay(tmp_path):
+def test_axes_that_to_does_not_name_are_kept(tmp_path):
     root = make(tmp_path, "tp4dp2zero1")
     assert reshard(root, "tp2", tmp_path / "b", "--from", "tp4")["to"] == "tp2dp2zero1"
     assert reshard(root, "dp1", tmp_path / "c", "--from", "zero1dp2")["to"].startswith("tp4")
 
 
-def test_from_is_checked_in_the_axes_it_names(tmp_path):
+def test_only_the_axes_that_from_names_are_checked(tmp_path):
     root = make(tmp_path, "tp4dp2")
     r = harness.run("tp-reshard", root, "--from", "tp8", "--to", "tp2")
     assert r.rc == 2 and "tp4dp2" in r.err and "tp8" in r.err
@@ -175,11 +175,11 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
         assert plan[field] == done[field], field
     assert sum(k["bytes"] for k in plan["plan"]) == done["bytes_written"]
     assert sum(k["count"] for k in plan["plan"]) == done["tensors"]
-    if not harness.SANITIZE:  # sanitizers have memory of their own
+    if not harness.SANITIZE:  # sanitizers use memory themselves
         assert done["peak_rss_bytes"] <= plan["peak_rss_bytes"]
 
 
-def test_help_and_refusals_say_what_this_build_does_not_have(tmp_path):
+def test_help_and_refusals_name_what_this_build_does_not_have(tmp_path):
     text = " ".join(harness.ok("tp-reshard", "--help").out.split())
     assert "compress shards; this build cannot do that yet" in text
     assert "this build has no CUDA yet, so cuda is refused" in text
@@ -211,8 +211,8 @@ print(p.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 102
 
 
 def peak(*argv):
-    """Exit code, peak resident bytes as the kernel counts them, and stderr of a program. A second, small
-    Python starts it, because a child begins with the peak of its parent."""
+    """Run a program. Returns its exit code, the kernel's count of its peak resident bytes, and its stderr. A
+    second, small Python starts it, because a child starts with the peak of its parent."""
     p = subprocess.run(["/usr/bin/python3", "-I", "-S", "-c", MEASURE, *harness.command(argv)],
                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     rc, rss = p.stdout.split()
@@ -227,7 +227,7 @@ def large(tmp_path_factory):
         "num_attention_heads": 16, "num_key_value_heads": 8, "num_hidden_layers": 2})
 
 
-@pytest.mark.skipif(bool(harness.SANITIZE), reason="sanitizers have memory of their own")
+@pytest.mark.skipif(bool(harness.SANITIZE), reason="sanitizers use memory themselves")
 @pytest.mark.parametrize("spec,jobs", [("tp4", 1), ("tp1pp2", 2), ("tp8dp3zero1", 2)])
 def test_memory_stays_within_mem_for_a_checkpoint_ten_times_as_large(spec, jobs, large, tmp_path):
     size = sum(p.stat().st_size for p in large.rglob("*.h5"))
@@ -241,8 +241,8 @@ def test_memory_stays_within_mem_for_a_checkpoint_ten_times_as_large(spec, jobs,
     assert harness.digest(tmp_path / "b") == harness.digest(large)
 
 
-@pytest.mark.skipif(bool(harness.SANITIZE), reason="sanitizers have memory of their own")
-def test_too_little_memory_is_refused_and_the_number_it_names_is_enough(large, tmp_path):
+@pytest.mark.skipif(bool(harness.SANITIZE), reason="sanitizers use memory themselves")
+def test_too_little_memory_is_refused_and_the_named_number_is_enough(large, tmp_path):
     r = harness.run("tp-reshard", large, "--to", "tp4", "-o", tmp_path / "b", "--mem", "8M")
     assert r.rc == 2 and "at least" in r.err
     assert not (tmp_path / "b").exists()

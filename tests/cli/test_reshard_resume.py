@@ -1,7 +1,7 @@
-"""An interrupted tp-reshard resumes, and writes the same bytes as an uninterrupted run.
+"""An interrupted tp-reshard resumes and writes the same bytes as an uninterrupted run.
 
-The job is tiny and records its progress after each tile (--journal 0), so it can be interrupted at
-many places. The shim of test_faults.py kills it at exact places, signals at random ones.
+The job is tiny and records its progress after each tile (--journal 0), so it can be interrupted at many
+points. The shim of test_faults.py kills it at exact points, signals at random ones.
 
 needs: tp-reshard tp-ckpt make_ckpt fault/shim.so
 """
@@ -45,14 +45,15 @@ class Job:
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def tmp(self):
-        """The one temporary directory, or None."""
+        """The temporary directory, or None."""
         found = list(self.out.glob("step-*.tmp-*")) if self.out.exists() else []
         assert len(found) < 2, found
         return found[0] if found else None
 
     def interrupt(self, least=1, how=signal.SIGKILL):
-        """Run until the journal has `least` bytes after its head, then send a signal. It leaves a
-        temporary directory with a journal. On a busy machine a run may end before the signal: try again."""
+        """Run until the journal has `least` bytes after its head, then send a signal. This leaves
+        a temporary directory with a journal. On a busy machine a run may end before the signal, so this
+        is tried several times."""
         for _ in range(10):
             status, err = self.run_until(300 + least, how)
             if self.tmp() and (self.tmp() / "progress").exists():
@@ -61,7 +62,7 @@ class Job:
         raise AssertionError("every run ended before the signal: " + err)
 
     def run_until(self, journal_bytes, how):
-        """Send a signal when the journal has so many bytes. Returns the exit code and stderr."""
+        """Send a signal when the journal has this many bytes. Returns the exit code and stderr."""
         p = self.start()
         while p.poll() is None:
             tmp = self.tmp()
@@ -76,8 +77,8 @@ class Job:
         return p.returncode, err
 
     def check(self, killed_late=False, verify=True):
-        """The result must be that of an uninterrupted run. killed_late: `latest` may be missing."""
-        assert same_shards(step_dir(self.out), step_dir(self.whole)), "other shards than uninterrupted"
+        """The result must equal that of an uninterrupted run. killed_late: `latest` may be missing."""
+        assert same_shards(step_dir(self.out), step_dir(self.whole)), "the shards differ"
         names = {p.name for p in self.out.iterdir()}
         if killed_late:
             names = names - {"latest.tmp"} | {"latest"}
@@ -88,7 +89,7 @@ class Job:
         assert harness.tree(self.root) == self.before, "the source was written to"
 
     def finish(self):
-        """Run to the end. Returns the tiles that earlier runs completed, or None when it started over,
+        """Run to the end. Returns the number of tiles that earlier runs completed (None: it started over),
         and stderr."""
         r = harness.ok(*self.argv, "--json", "--journal", 2)  # --journal may differ from the first run
         self.check(verify=False)
@@ -97,7 +98,7 @@ class Job:
         return resumed, r.err
 
     def keep(self):
-        """Copy `out`, to start from it again."""
+        """Copy `out`, so that later runs can start from it again."""
         shutil.copytree(self.out, self.out.parent / "kept", symlinks=True)
 
     def again(self):
@@ -137,7 +138,7 @@ def test_it_resumes_after_every_kill_and_writes_the_same_bytes(start, to, option
             done = now
         else:
             assert "starting over" not in err and (not done or "resharding" not in err), err
-        if p.returncode == 0 or "exists already" in err:  # the run before was killed after its commit
+        if p.returncode == 0 or "exists already" in err:  # the previous run was killed after its commit
             break
         assert p.returncode == -signal.SIGKILL, err
         kills += 1
@@ -146,7 +147,7 @@ def test_it_resumes_after_every_kill_and_writes_the_same_bytes(start, to, option
 
 
 def test_it_resumes_when_it_was_killed_at_any_change_of_a_file(job, tmp_path, figure):
-    """The shim kills it at a point; the next run resumes from the last record of the journal."""
+    """After the kill the next run resumes from the last record of the journal."""
     shim = Shim(tmp_path, job.out)
     status, err = shim.run(job.argv)
     assert status == 0, err
@@ -159,7 +160,7 @@ def test_it_resumes_when_it_was_killed_at_any_change_of_a_file(job, tmp_path, fi
         shutil.rmtree(job.out)
         status, err = shim.run(job.argv, at, rng.choice(["kill", "torn"]))
         assert died(status)
-        if job.out.exists() and harness.steps(job.out):  # it had been committed
+        if job.out.exists() and harness.steps(job.out):  # the step was already committed
             job.check(killed_late=True)
             continue
         had = job.tmp() and (job.tmp() / "progress").exists() and (
@@ -182,7 +183,7 @@ def test_a_signal_stops_it_with_75_and_the_same_command_resumes(job, how):
     assert job.finish()[0] == int(said[1])
 
 
-def test_a_truncated_journal_is_used_to_its_last_whole_record(job, figure):
+def test_a_truncated_journal_is_used_up_to_its_last_complete_record(job, figure):
     job.interrupt(1500)
     full = (job.tmp() / "progress").read_bytes()
     job.keep()
@@ -200,7 +201,7 @@ def test_a_truncated_journal_is_used_to_its_last_whole_record(job, figure):
     figure("lengths of a truncated journal", len(seen))
 
 
-def test_a_flipped_bit_in_the_journal_never_makes_a_wrong_checkpoint(job, figure):
+def test_a_flipped_bit_in_the_journal_never_leads_to_a_wrong_checkpoint(job, figure):
     job.interrupt(1500)
     full = (job.tmp() / "progress").read_bytes()
     job.keep()
@@ -219,7 +220,7 @@ def test_a_flipped_bit_in_the_journal_never_makes_a_wrong_checkpoint(job, figure
     figure("bits of the journal flipped", len(list(bits)))
 
 
-def test_a_damaged_temporary_directory_is_started_over(job):
+def test_with_a_damaged_temporary_directory_it_starts_over(job):
     job.interrupt(1500)
     job.keep()
     shard = sorted(job.tmp().glob("rank-*"))[0].name
@@ -239,7 +240,7 @@ def test_a_damaged_temporary_directory_is_started_over(job):
 
 
 def test_the_structure_of_a_half_written_shard_is_created_again(job):
-    """What a crash left outside payloads is replaced, so libhdf5 never reads it."""
+    """Bytes outside payloads that a crash left are replaced, so libhdf5 never reads them."""
     job.interrupt(1500)
     for shard in job.tmp().glob("rank-*"):
         with open(shard, "r+b") as f:
@@ -287,11 +288,11 @@ def test_too_little_memory_for_the_earlier_tiles_starts_over(tmp_path):
     assert resumed is None and "starting over" in err and "--mem" in err
 
 
-def test_damage_that_the_first_run_read_is_found_by_the_second(job):
-    """The checksums of what was read are in the journal, so the bytes need not be read again."""
+def test_the_second_run_finds_damage_that_the_first_has_read(job):
+    """The journal has the checksums of the bytes that were read, so they are not read again."""
     shards = sorted(step_dir(job.root).glob("rank-*"))
     good = [s.read_bytes() for s in shards]
-    for shard in shards:  # at several places, so that the first tiles are damaged too
+    for shard in shards:  # at several positions, so that the first tiles are damaged too
         data = bytearray(shard.read_bytes())
         data[len(data) // 2] ^= 1
         data[4096:4096 + 8] = bytes(b ^ 1 for b in data[4096:4096 + 8])
@@ -325,7 +326,7 @@ def test_a_second_run_is_refused_while_the_first_is_alive(job):
 
 
 def test_an_error_leaves_nothing_even_after_resuming(job, tmp_path):
-    """An I/O error removes also what the earlier run left, and the root that it created."""
+    """After an I/O error, the files of the earlier run and the root that it created are removed too."""
     job.interrupt()
     job.keep()
     shim = Shim(tmp_path, job.out)

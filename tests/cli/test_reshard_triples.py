@@ -1,10 +1,9 @@
 """A thousand triples of layouts A, B, C. A to B to A gives A bit for bit; A to C gives the same as A to
-B to C; all digests are equal; and every shard is what an independent resharder cuts from whole
-tensors.
+B to C; all digests are equal; and an independent resharder cuts the same shards from whole tensors.
 
-One process does the conversions (tests/fixture/reshard_triples.c: the engine and the endpoints of
-tp-reshard, real files, buffers from a few bytes up). numpy checks the results. Each test prints its
-seed; TP_SEED sets it.
+One process does the conversions (tests/fixture/reshard_triples.c). It uses the engine and the endpoints of
+tp-reshard, real files, and buffers that may have only a few bytes. numpy checks the results. Each test
+prints its seed; TP_SEED sets it.
 
 needs: reshard_triples
 """
@@ -32,7 +31,7 @@ AT_ONCE = 25  # conversions whose files exist at the same time
 
 def random_model(rng):
     """A config.json with small, mostly odd sizes, few KV heads and a few layers."""
-    if rng.random() < 0.01:  # large enough that columns are stored in blocks, and boxes in chunks
+    if rng.random() < 0.01:  # so large that columns are stored in blocks and boxes in chunks
         return {"num_attention_heads": 8, "num_key_value_heads": rng.choice([2, 8]), "head_dim": 96,
                 "hidden_size": 16 * rng.randint(14, 17), "intermediate_size": 8 * rng.randint(1, 9),
                 "vocab_size": rng.randint(1, 30), "num_hidden_layers": 1}
@@ -77,7 +76,7 @@ class Case:
         most = rng.choice([8, 16, 16, 24])
         self.specs = [random_spec(rng, self.config, most) for _ in "abc"]
         self.dtype = rng.choice(["bf16", "fp32"])
-        # all groups of the optimizer are cut alike, so most cases have only one of them, to save time
+        # all groups are cut in the same way, so most cases have only one of them, to save time
         group = rng.choice(["master" if self.dtype == "bf16" else "exp_avg", "exp_avg",
                             "exp_avg_sq"])
         group = "all" if rng.random() < (1 if harness.LONG else 0.125) else group
@@ -136,7 +135,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_conversions_by_any_way_give_the_same_tensors(batch, folder):
+def test_conversions_over_any_layouts_give_the_same_tensors(batch, folder):
     first = SEED + batch * CASES
     print("TP_SEED=%d" % first)
     for n in range(first, first + CASES, AT_ONCE):
@@ -151,8 +150,8 @@ def test_conversions_by_any_way_give_the_same_tensors(batch, folder):
             shutil.rmtree(case.folder)
 
 
-def test_the_judge_notices(folder):
-    """A bit, a place, a missing shard: what a wrong resharder would leave."""
+def test_the_check_finds_wrong_results(folder):
+    """A wrong bit, a wrong rank, a missing shard: errors that a resharder could make."""
     def spoilt(change):
         cases = [Case(seed, folder / str(seed)) for seed in range(12)]
         convert(cases)
@@ -169,7 +168,7 @@ def test_the_judge_notices(folder):
     def shards(case, name):
         return sorted(case.step(name).glob("rank-*"))
 
-    def flip(case):  # the first payload's first bit, in what is judged by numpy alone
+    def flip(case):  # the first bit of the first payload, in a step that only numpy checks
         path = shards(case, "b")[0]
         step = naive_reshard.Step(case.step("b"), by_index=True)
         shard = step.manifest["shards"][0]
@@ -192,4 +191,4 @@ def test_the_judge_notices(folder):
     for change in (flip, back):
         seen, n = spoilt(change)
         assert seen == n, change.__name__
-    assert spoilt(elsewhere)[0] >= 6  # by luck another layout can have the same boxes
+    assert spoilt(elsewhere)[0] >= 6  # by chance another layout can have the same boxes

@@ -1,4 +1,4 @@
-"""Resuming: at any layout with the same curve, and after a signal; saving during training; and what
+"""Resuming at any layout with the same curve, and after a signal; saving during training; and what
 tp-train prints about changes between two runs.
 
 needs: tp-train tp-reshard tp-ckpt
@@ -19,8 +19,8 @@ from test_ckpt import sign
 
 # 8 heads over 2 KV heads, and a vocabulary that no degree divides.
 MODEL = dict(num_key_value_heads=2, vocab_size=259, tie_word_embeddings=True)
-# Eight ranks on two cores, also as root. Without leak checks, because Open MPI leaks in modules that it
-# has unloaded by the end, and suppressions need their names.
+# Eight ranks on two cores, also as root. There are no leak checks, because Open MPI leaks in modules that it
+# has unloaded at the end, and suppressions need the names of these modules.
 MPI = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
            OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
            ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0")
@@ -38,7 +38,7 @@ def argv(model, layout, root, log, *more):
 
 @pytest.fixture(scope="module")
 def straight(model, tmp_path_factory):
-    """dtype -> (log, root) of 20 steps without interruption."""
+    """straight(dtype) is (log, root) of 20 steps without interruption."""
     done = {}
 
     def get(dtype="fp32"):
@@ -109,7 +109,7 @@ def test_a_resumed_run_may_change_its_arithmetic(model, straight, tmp_path):
     assert_same_curve(read_log(log), straight()[0], 2e-2, 5e-2)
 
 
-def test_saving_changes_no_number_and_its_time_is_logged(model, straight, tmp_path):
+def test_saving_does_not_change_the_curve_and_its_time_is_logged(model, straight, tmp_path):
     root, log = tmp_path / "ckpt", tmp_path / "log"
     ok(*argv(model, "tp8", root, log, "--save-every", 3))
     got = read_log(log)
@@ -120,12 +120,12 @@ def test_saving_changes_no_number_and_its_time_is_logged(model, straight, tmp_pa
     ok("tp-ckpt", "verify", root)
 
 
-def test_keep_keeps_the_newest(model, tmp_path):
+def test_keep_keeps_the_newest_steps(model, tmp_path):
     ok(*argv(model, "tp2", tmp_path / "ckpt", tmp_path / "log", "--save-every", 4, "--keep", 2))
     assert [s.name for s in harness.steps(tmp_path / "ckpt")] == ["step-00000016", "step-00000020"]
 
 
-def test_auto_on_an_empty_root_starts_from_the_beginning_and_says_so(model, straight, tmp_path):
+def test_auto_on_an_empty_root_starts_from_the_beginning_and_reports_it(model, straight, tmp_path):
     r = ok(*argv(model, "tp8", tmp_path / "ckpt", tmp_path / "log", "--resume"))
     assert "NOTHING TO RESUME" in r.err
     assert_same_curve(read_log(tmp_path / "log"), straight()[0], 0, 0)
@@ -147,7 +147,7 @@ def test_without_resume_a_root_with_checkpoints_is_refused(model, straight, tmp_
     assert harness.tree(root) == before
 
 
-def test_a_launcher_gives_the_epoch_and_a_wrong_one_is_refused(model, straight, tmp_path):
+def test_the_epoch_comes_from_the_launcher_and_a_wrong_one_is_refused(model, straight, tmp_path):
     root = harness.copy(straight()[1], tmp_path / "ckpt")
     before = harness.tree(root)
     words = argv(model, "tp2", root, tmp_path / "log", "--resume")
@@ -262,7 +262,7 @@ def test_changed_options_are_listed(more, words, model, two_steps):
 
 @pytest.mark.parametrize("resume", [[], ["--resume"], ["--resume=must"]])
 @pytest.mark.parametrize("what", ["newer", "cut"])
-def test_an_unreadable_checkpoint_is_never_started_over(what, resume, model, two_steps):
+def test_with_an_unreadable_checkpoint_training_never_starts_over(what, resume, model, two_steps):
     path = two_steps / "step-00000002/manifest.json"
     text = path.read_text()
     if what == "newer":

@@ -1,4 +1,4 @@
-"""Resuming at another layout reads hardly more than the ranks need.
+"""Resuming at another layout reads little more than the ranks need.
 
 needs: tp-train tp-reshard make_ckpt
 """
@@ -10,7 +10,7 @@ import pytest
 import harness
 from harness import TEXT, ok
 
-# Tensors of a MiB and more, so that chunks and blocks of columns are like those of real models.
+# Tensors of at least 1 MiB, so that chunks and blocks of columns are like those of real models.
 MODEL = dict(hidden_size=512, intermediate_size=1408, num_hidden_layers=2, num_attention_heads=8,
              num_key_value_heads=8, head_dim=64, vocab_size=1024)
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -21,7 +21,7 @@ PAIRS = [("tp1", "tp2"), ("tp1", "tp8"), ("tp2", "tp1"), ("tp2", "tp4"), ("tp8",
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory):
-    """layout -> a root written at it, and the model's config.json."""
+    """roots(layout) is a root that was written at this layout, and the model's config.json."""
     folder = tmp_path_factory.mktemp("reads")
     config = harness.write_config(folder, **MODEL)
     ok(harness.built("make_ckpt"), config, "tp1", folder / "tp1", 1, 1, "fp32")
@@ -56,6 +56,6 @@ def test_ranks_read_what_they_need(written, wanted, roots, tmp_path):
     print("%s to %s: %.1f %% more than needed" % (written, wanted, 100 * (read / needed - 1)))
     assert read <= needed * 1.05 + ranks * (64 << 10)
     assert read_0 <= needed_0 * 1.05 + (64 << 10)
-    # and what is needed is everything once for each replica, or for all of them under zero
+    # each replica needs everything once; under zero all replicas together need it once
     copies = 1 if "zero" in wanted else int((re.findall(r"dp(\d+)", wanted) or [1])[0])
     assert 0.98 * copies * whole <= needed <= 1.02 * copies * whole

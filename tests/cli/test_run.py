@@ -33,13 +33,13 @@ def test_example_is_a_job_file_that_plans(tmp_path, tiny):
     ("command: x\nckpt: y\npage: {listen: '0.0.0.0:0'}\n", "set page.token_file"),
     ("command: x\nckpt: y\npage: {listen: nowhere}\n", "expected address:port"),
 ])
-def test_a_wrong_job_file_is_one_sentence(tmp_path, text, sentence):
+def test_a_wrong_job_file_gives_one_sentence(tmp_path, text, sentence):
     (tmp_path / "x.yaml").write_text(text)
     r = harness.run("tp-run", tmp_path / "x.yaml")
     assert r.rc == 2 and len(r.lines) == 1 and sentence in r.err, repr(r)
 
 
-def test_requests_without_a_running_job(tmp_path, tiny):
+def test_requests_without_a_running_job_are_refused(tmp_path, tiny):
     job = train_job(tmp_path, tiny)
     for verb in (["status"], ["stop"], ["resize", "2"], ["node", "down", "a"], ["events"]):
         r = job.verb(*verb)
@@ -50,7 +50,7 @@ def test_requests_without_a_running_job(tmp_path, tiny):
 
 # ---- faults ----
 
-def test_a_killed_rank_means_the_next_layout_and_the_same_curve(tmp_path, tiny, curve, figure):
+def test_after_a_killed_rank_the_next_layout_has_the_same_curve(tmp_path, tiny, curve, figure):
     with train_job(tmp_path, tiny, steps=STEPS, restart={"blame": 1, "exclude_for": "1h"}) as job:
         job.start()
         job.await_event("save")
@@ -66,7 +66,7 @@ def test_a_killed_rank_means_the_next_layout_and_the_same_curve(tmp_path, tiny, 
         assert job.processes() == []
 
 
-def test_a_stopped_rank_is_named_and_the_job_goes_on(tmp_path, tiny, figure):
+def test_a_stopped_rank_is_named_and_the_job_continues(tmp_path, tiny, figure):
     with train_job(tmp_path, tiny, steps=2000) as job:
         job.start()
         job.await_step(30)
@@ -83,20 +83,20 @@ def test_a_stopped_rank_is_named_and_the_job_goes_on(tmp_path, tiny, figure):
         assert job.wait() == 75
 
 
-def test_a_killed_keeper_leaves_nothing_behind(tmp_path, tiny):
+def test_after_a_killed_supervisor_no_process_is_left(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=2000) as job:
         job.start()
         job.await_step(20)
         before = job.processes()
-        keeper = [p for p in before if p not in job.processes(supervisors=False)]
-        assert len(keeper) == 1
-        os.kill(keeper[0], signal.SIGKILL)
+        supervisor = [p for p in before if p not in job.processes(supervisors=False)]
+        assert len(supervisor) == 1
+        os.kill(supervisor[0], signal.SIGKILL)
         job.await_event("training", 2)
         assert not any(alive(p) for p in before)
         job.verb("stop", "--wait")
 
 
-def test_a_lost_node_is_replaced_by_a_spare_and_taken_back(tmp_path, tiny):
+def test_a_lost_node_is_replaced_by_a_spare_and_used_again_later(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=3000, nodes="[a, b, c]", allow="[tp2, tp1]",
                    restart={"spares": 1, "settle": "0.2s"}) as job:
         job.start()
@@ -109,7 +109,7 @@ def test_a_lost_node_is_replaced_by_a_spare_and_taken_back(tmp_path, tiny):
         assert job.verb("node", "down", "c").rc == 0
         assert job.await_event("training", 3)["layout"] == "tp1"
         assert job.verb("node", "up", "b").rc == 0
-        assert job.await_event("training", 4)["layout"] == "tp2"  # scaled up by itself
+        assert job.await_event("training", 4)["layout"] == "tp2"  # tp-run scales up without a request
         back = job.events("node_back")[0]
         assert back["node"] == "b" and back["reason"] == "node_given_back"
         assert {e["reason"] for e in job.events("node_lost")} == {"node_taken_away"}
@@ -141,8 +141,8 @@ def test_a_crash_loop_backs_off_and_stops_with_the_reason(tmp_path):
         assert "3 starts in a row" in failed and "fake: cannot start" in failed
 
 
-def test_after_a_failure_somebody_has_looked_and_all_nodes_count_again(tmp_path):
-    """What they were blamed for was the job's own: a full disk, say."""
+def test_when_a_failed_job_is_started_again_all_nodes_count_again(tmp_path):
+    """The faults that they were blamed for were the job's, for example a full disk."""
     with fake_job(tmp_path, "--exit-at", 5, 9, "--step-ms", 50,
                   restart={"no_progress": 1, "blame": 1, "exclude_for": "1h"}) as job:
         assert job.start().wait() == 3
@@ -155,12 +155,12 @@ def test_after_a_failure_somebody_has_looked_and_all_nodes_count_again(tmp_path)
 
 
 def silent_job(tmp_path, script, **restart):
-    """A command that knows nothing of libtp-progress."""
+    """A job whose command does not use libtp-progress."""
     return Job(tmp_path, ["sh", "-c", script], nodes="[a]", allow="[tp1]",
                watch={"init": "0.5s", "floor": "0.5s"}, restart={"backoff": "0.1s", **restart})
 
 
-def test_a_command_that_reports_nothing_may_take_as_long_as_it_likes(tmp_path):
+def test_a_command_that_reports_nothing_has_no_time_limit(tmp_path):
     with silent_job(tmp_path, "sleep 3", no_progress=1) as job:
         assert job.start().wait() == 0
         assert not job.events("hang")
@@ -168,7 +168,7 @@ def test_a_command_that_reports_nothing_may_take_as_long_as_it_likes(tmp_path):
         assert job.status()["spent"]["training"] > 1
 
 
-def test_a_command_that_reports_nothing_gets_somewhere_by_living_long(tmp_path):
+def test_for_a_command_that_reports_nothing_running_long_is_progress(tmp_path):
     script = "echo >> lives; [ $(wc -l < lives) -ge 5 ] && exit 0; sleep 1.5; exit 2"
     with silent_job(tmp_path, script, no_progress=2) as job:
         assert job.start().wait() == 0
@@ -180,8 +180,8 @@ def test_a_command_that_reports_nothing_gets_somewhere_by_living_long(tmp_path):
         assert "2 starts in a row without a step" in job.events("failed")[0]["message"]
 
 
-def test_dying_at_the_same_step_again_and_again_is_no_progress(tmp_path):
-    """It trains each time, and gets no further: that is a loop as well."""
+def test_repeated_failures_at_the_same_step_are_no_progress(tmp_path):
+    """Each attempt trains but does not get further than the one before."""
     with fake_job(tmp_path, "--exit-at", 5, 9, restart={"no_progress": 3,
                                                         "backoff": "0.1s"}) as job:
         assert job.start().wait() == 3
@@ -189,7 +189,7 @@ def test_dying_at_the_same_step_again_and_again_is_no_progress(tmp_path):
         assert "3 starts in a row without a step beyond 5" in job.events("failed")[0]["message"]
 
 
-def test_a_budget_of_restarts_is_kept(tmp_path):
+def test_the_limit_of_restarts_is_kept(tmp_path):
     with fake_job(tmp_path, "--exit-at", 5, 9, restart={"max": 2, "no_progress": 99,
                                                         "backoff": "0.1s"}) as job:
         assert job.start().wait() == 3
@@ -198,14 +198,14 @@ def test_a_budget_of_restarts_is_kept(tmp_path):
         assert "2 restarts within" in job.events("failed")[0]["message"]
 
 
-def test_a_program_that_does_not_exist(tmp_path):
+def test_a_program_that_does_not_exist_is_reported(tmp_path):
     with Job(tmp_path, ["/nonexistent/trainer"], checkpoints="none", allow="[dp1]") as job:
         assert job.start().wait() == 2
         assert job.events("failed")[0]["reason"] == "command_not_executable"
         assert "/nonexistent/trainer: cannot be executed" in job.events("failed")[0]["message"]
 
 
-def test_a_loss_that_is_nan_stops_when_it_comes_again(tmp_path):
+def test_a_loss_that_is_nan_again_after_a_restart_ends_the_job(tmp_path):
     with fake_job(tmp_path, "--nan-at", 20) as job:
         assert job.start().wait() == 3
         assert len(job.events("nan")) == 2
@@ -221,7 +221,7 @@ def test_a_slow_rank_and_a_jump_are_reported(tmp_path):
 
 
 def test_a_jump_or_a_nan_of_one_short_step_is_not_missed(tmp_path):
-    """Steps of a millisecond or two, of which tp-run looks at one in fifty."""
+    """Steps take one or two milliseconds, so tp-run looks only once in about fifty steps."""
     with fake_job(tmp_path / "jump", "--step-ms", 1, "--jump-at", 333, "--steps", 600) as job:
         assert job.start().wait() == 0
         assert [e["loss"] for e in job.events("loss_jump")] == [50]
@@ -256,8 +256,8 @@ def test_grace_ends_a_job_that_does_not_stop(tmp_path):
 # ---- stopping, resizing ----
 
 @pytest.mark.parametrize("how", ["stop", "SIGTERM", "SIGUSR1"])
-def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, tiny, how):
-    steps = 1000  # some seconds: it must not be done before it is asked
+def test_on_a_request_to_stop_it_saves_and_continues_later(tmp_path, tiny, how):
+    steps = 1000  # some seconds: the job must not be done before the request
     with train_job(tmp_path, tiny, steps=steps, options={"save-every": 100000}) as job:
         job.start()
         job.await_step(20)
@@ -271,7 +271,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(tmp_path, tiny, how):
         assert harness.run("tp-run", "status", job.path).out.count("stopped")
         assert job.start().wait() == 0
         assert job.events("training")[1]["resumed_at"] == step
-        assert harness.ok("tp-run", job.path).rc == 0  # done already: nothing to do
+        assert harness.ok("tp-run", job.path).rc == 0  # the job is already done
 
 
 def test_resize_down_and_up_while_training(tmp_path, tiny, curve):
@@ -307,7 +307,7 @@ def stop_with_checkpoints(job):
     return harness.steps(job.ckpt)
 
 
-def test_a_corrupt_newest_checkpoint_is_put_away_loudly(tmp_path, tiny, curve):
+def test_a_corrupt_newest_checkpoint_is_quarantined_and_reported(tmp_path, tiny, curve):
     with train_job(tmp_path, tiny, steps=STEPS) as job:
         steps = stop_with_checkpoints(job)
         flip(next(steps[-1].glob("*.h5")))
@@ -319,7 +319,7 @@ def test_a_corrupt_newest_checkpoint_is_put_away_loudly(tmp_path, tiny, curve):
         assert_same_curve(job, curve(STEPS))
 
 
-def test_when_none_is_good_it_never_begins_at_0(tmp_path, tiny):
+def test_when_no_checkpoint_is_good_it_does_not_start_at_step_0(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=STEPS, options={"save-every": 20}) as job:
         for step in stop_with_checkpoints(job):
             flip(next(step.glob("*.h5")))

@@ -1,6 +1,6 @@
-"""docs/tp-run/guide.md is true: every command in it runs, and prints what the page shows. The commands
-under Slurm are run by tests/slurm/test_slurm_guide.py. docs/tp-run/reference.md lists what the program
-has; tests/unit/orchestrator_event.c compares its tables of keys and codes.
+"""Every command of docs/tp-run/guide.md runs and prints what the page shows. tests/slurm/test_slurm_guide.py
+runs the commands under Slurm. docs/tp-run/reference.md lists all verbs, options and fields;
+tests/unit/orchestrator_event.c compares its tables of keys and codes.
 
 needs: tp-run tp-train tp-ckpt tp-reshard libtp-progress.so
 """
@@ -18,7 +18,7 @@ REFERENCE = (harness.REPO / "docs/tp-run/reference.md").read_text()
 
 
 def test_every_command_of_the_guide(tmp_path):
-    """In a folder that stands for the clone."""
+    """The commands run in a folder that replaces the clone."""
     (tmp_path / "examples").symlink_to(harness.REPO / "examples")
     (tmp_path / "bin").symlink_to(harness.BIN)
     (tmp_path / "try").mkdir()
@@ -27,7 +27,7 @@ def test_every_command_of_the_guide(tmp_path):
     events = tmp_path / "try/job.run/events.jsonl"
 
     def before(command):
-        """The job was started in the background: wait until it has begun."""
+        """The job runs in the background. Wait until it has started."""
         deadline = time.monotonic() + 30
         while command.startswith("tp-run events") and not events.exists():
             assert time.monotonic() < deadline

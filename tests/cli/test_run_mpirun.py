@@ -12,7 +12,7 @@ STEPS = 300
 MPIRUN = {"launcher": "mpirun", "allow": "[tp2, tp1]", "nodes": "[a, b]"}
 
 
-def test_a_killed_rank(tmp_path, tiny, curve):
+def test_a_killed_rank_is_named_and_the_job_continues(tmp_path, tiny, curve):
     with train_job(tmp_path, tiny, steps=STEPS, **MPIRUN) as job:
         job.start()
         job.await_event("save", timeout=120)
@@ -24,8 +24,8 @@ def test_a_killed_rank(tmp_path, tiny, curve):
         assert job.processes() == []
 
 
-def test_a_stopped_rank_is_named_and_mpirun_does_not_stay_behind(tmp_path, tiny):
-    """mpirun itself never notices, and outlives SIGTERM when its ranks hang."""
+def test_a_stopped_rank_is_named_and_mpirun_is_ended(tmp_path, tiny):
+    """mpirun itself does not notice, and does not end on SIGTERM while its ranks hang."""
     with train_job(tmp_path, tiny, steps=20000, restart={"blame": 1, "exclude_for": "1h"},
                    **MPIRUN) as job:
         job.start()
@@ -41,7 +41,7 @@ def test_a_stopped_rank_is_named_and_mpirun_does_not_stay_behind(tmp_path, tiny)
 
 
 def test_sigusr1_saves_and_stops(tmp_path, tiny, curve):
-    """SIGTERM would make mpirun kill the ranks, so tp-run hands on SIGUSR1 whatever it gets."""
+    """With SIGTERM mpirun would kill the ranks, so tp-run forwards every request to stop as SIGUSR1."""
     with train_job(tmp_path, tiny, steps=STEPS, options={"save-every": 10000}, **MPIRUN) as job:
         for sent in (signal.SIGUSR1, signal.SIGTERM):
             job.start()

@@ -37,8 +37,8 @@ def get(url, token=None, host=None):
 
 
 def prometheus(text):
-    """{name and labels: value}, by the rules that promtool checks: help and type before the samples,
-    a name once, and "_total" for counters only."""
+    """{name and labels: value}. Checks the rules of promtool: help and type come before the samples, each
+    name occurs once, and only counters end in "_total"."""
     samples, types, helps = {}, {}, set()
     assert text.endswith("\n")
     for line in text.splitlines():
@@ -101,7 +101,7 @@ def test_json_and_metrics_agree_with_the_job(tmp_path, tiny):
         job.verb("stop", "--wait")
 
 
-def test_a_token_is_asked_for(tmp_path):
+def test_requests_without_the_token_are_refused(tmp_path):
     (tmp_path / "token").write_text("0123456789abcdef0123\n")
     with fake_job(tmp_path, "--steps", 10000,
                   page={"listen": "0.0.0.0:0", "token_file": "token"}) as job:
@@ -140,7 +140,7 @@ def receiver(code=200):
     server.shutdown()
 
 
-def test_the_webhook_is_told_of_failures(tmp_path):
+def test_failures_are_sent_to_the_webhook(tmp_path):
     with receiver() as (url, got):
         with fake_job(tmp_path, "--exit-at", 3, 7, webhook=url,
                       restart={"no_progress": 2, "backoff": "0.1s"}) as job:
@@ -149,13 +149,13 @@ def test_the_webhook_is_told_of_failures(tmp_path):
         assert "rank_exit" in [e["event"] for e in got] and all(e["job"] == "job" for e in got)
 
 
-def test_a_webhook_that_is_away_for_a_moment_is_told_later(tmp_path):
+def test_events_are_sent_again_when_the_webhook_was_away(tmp_path):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     got = []
 
-    def come_up():
+    def serve_once():
         with socket.create_server(("127.0.0.1", port)) as server:
             server.settimeout(20)
             connection = server.accept()[0]
@@ -168,18 +168,18 @@ def test_a_webhook_that_is_away_for_a_moment_is_told_later(tmp_path):
         job.await_step(3)
         os.kill(job.rank_pid(1), signal.SIGKILL)
         job.await_event("rank_exit")
-        time.sleep(0.5)  # it was refused by now
-        come_up()
+        time.sleep(0.5)  # by now the first attempt was refused
+        serve_once()
         job.verb("stop", "--wait")
     assert got and b'"event":"rank_exit"' in got[0], got
 
 
-def test_a_webhook_that_fails_does_not_matter(tmp_path):
+def test_a_webhook_that_fails_does_not_disturb_the_job(tmp_path):
     with fake_job(tmp_path, "--steps", 20, webhook="http://127.0.0.1:9/none") as job:
         assert job.start().wait() == 0
 
 
-def test_the_page_in_a_browser_also_during_a_rescale(tmp_path, tiny):
+def test_the_page_works_in_a_browser_also_during_a_rescale(tmp_path, tiny):
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if not browser:
         pytest.skip("needs chromium")
@@ -198,10 +198,10 @@ def test_the_page_in_a_browser_also_during_a_rescale(tmp_path, tiny):
         assert text.count('class="rank"') == 4 and "<polyline" in text and "<rect" in text, text
         assert '<span id="stale"></span>' in text, "the page says that tp-run does not answer"
         threading.Timer(0.5, lambda: job.verb("resize", "tp2")).start()
-        dom(page)  # across the rescale
+        dom(page)  # during the rescale
         job.await_event("training", 2)
         text = dom(page)
         assert text.count('class="stage"') == 1 and text.count('class="rank"') == 2 and 'data-attempt="2"' in text
         assert "rescale" in text and '<span id="stale"></span>' in text
-        assert not re.search(r'(src|href)="', text), "assets from outside"
+        assert not re.search(r'(src|href)="', text), "the page loads files from other places"
         job.verb("stop", "--wait")

@@ -1,5 +1,5 @@
-"""tp-run as operators use it: without standard streams, on small terminals, in pipes that end, again
-after it is done, and with trainers that say anything before they die.
+"""tp-run as operators use it: without standard streams, on small terminals, in pipes that end, after the
+job is done, and with trainers that print any bytes before they end.
 
 needs: tp-run tp-train tp-ckpt
 """
@@ -23,10 +23,10 @@ from run_job import Job, fake_job, train_job
 TP_RUN = str(harness.BIN / "tp-run")
 
 
-# ---- where its words go ----
+# ---- the streams that it writes to ----
 
-def test_closed_standard_streams_do_not_end_in_its_files(tmp_path):
-    """The next files opened would be 0, 1 and 2, and messages would be written into them."""
+def test_with_closed_standard_streams_its_files_are_intact(tmp_path):
+    """Otherwise the next files would get the descriptors 0, 1 and 2, and messages would go into them."""
     with fake_job(tmp_path, "--steps", 10) as job:
         r = subprocess.run(["sh", "-c", 'exec "$0" "$1" <&- >&- 2>&-', TP_RUN, str(job.path)],
                            timeout=60)
@@ -38,7 +38,7 @@ def test_closed_standard_streams_do_not_end_in_its_files(tmp_path):
             assert record["transition"]
 
 
-def test_closed_standard_streams_do_not_end_in_a_checkpoint(tmp_path, tiny):
+def test_with_closed_standard_streams_a_checkpoint_is_intact(tmp_path, tiny):
     command = '"$0" --model "$1" --data "$2" --steps 2 --ckpt "$3" <&- >&- 2>&-'
     r = subprocess.run(["sh", "-c", command, str(harness.BIN / "tp-train"), str(tiny), harness.TEXT,
                         str(tmp_path / "ckpt")], timeout=60)
@@ -47,7 +47,7 @@ def test_closed_standard_streams_do_not_end_in_a_checkpoint(tmp_path, tiny):
 
 
 def on_terminal(job, columns, term):
-    """What tp-run writes to a terminal so wide."""
+    """The output of tp-run on a terminal of this width."""
     pid, fd = pty.fork()
     if pid == 0:
         os.environ["TERM"] = term
@@ -57,7 +57,7 @@ def on_terminal(job, columns, term):
     try:
         while True:
             out += os.read(fd, 65536)
-    except OSError:  # EIO: it has ended
+    except OSError:  # EIO: tp-run has ended
         pass
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, out
     return out.decode()
@@ -68,7 +68,7 @@ def test_the_live_line_fits_the_terminal(tmp_path):
         text = on_terminal(job, 40, "xterm")
         live = [l for l in re.findall(r"\r\x1b\[K([^\r\n]*)(?=\r\x1b)", text) if l]
         assert live and all(len(l) <= 39 for l in live), text
-        assert "status page: http://127.0.0.1" in re.sub(r"[^\n]*\r\x1b\[K", "", text), "it is erased"
+        assert "status page: http://127.0.0.1" in re.sub(r"[^\n]*\r\x1b\[K", "", text), "the line is erased"
 
 
 def test_a_dumb_terminal_gets_no_escape_sequences(tmp_path):
@@ -76,7 +76,7 @@ def test_a_dumb_terminal_gets_no_escape_sequences(tmp_path):
         assert "\x1b" not in on_terminal(job, 80, "dumb")
 
 
-def test_a_reader_that_goes_does_not_take_tp_run_with_it(tmp_path):
+def test_tp_run_continues_when_the_reader_of_its_output_ends(tmp_path):
     with fake_job(tmp_path, "--steps", 60) as job:
         r = subprocess.run(["bash", "-c", '"$0" "$1" 2>&1 | head -1; exit ${PIPESTATUS[0]}', TP_RUN,
                             str(job.path)], capture_output=True, timeout=60)
@@ -84,7 +84,7 @@ def test_a_reader_that_goes_does_not_take_tp_run_with_it(tmp_path):
         assert job.events("done")
 
 
-def test_an_event_torn_by_a_crash_does_not_take_the_next_with_it(tmp_path):
+def test_an_event_that_a_crash_has_cut_does_not_damage_the_next(tmp_path):
     with fake_job(tmp_path, "--steps", 5) as job:
         job.state.mkdir()
         (job.state / "events.jsonl").write_text('{"time": 1, "event": "save"}\n{"time": 2, "ev')
@@ -92,28 +92,28 @@ def test_an_event_torn_by_a_crash_does_not_take_the_next_with_it(tmp_path):
         assert [e["event"] for e in job.events()][:3] == ["save", "plan", "launch"]
 
 
-def test_a_full_journal_is_no_reason_to_leave_a_job_that_trains(tmp_path, tiny):
-    # A save each step: a tick must see one under way, for it is that which goes into the journal.
+def test_tp_run_stays_with_a_job_that_trains_when_the_journal_cannot_be_written(tmp_path, tiny):
+    # With a save at each step, tp-run sees one in progress, and that is what it writes to the journal.
     with train_job(tmp_path, tiny, steps=4000, options={"save-every": 1}) as job:
         job.start()
         job.await_event("save", 2)
         size = (job.state / "journal").stat().st_size
         resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         for name in ("timeline.jsonl", "curve.jsonl"):
-            (job.state / name).unlink(missing_ok=True)  # short ones: the journal alone is too long
+            (job.state / name).unlink(missing_ok=True)  # so that only the journal exceeds the limit
         end = time.monotonic() + 60
         while "journal: cannot write" not in job.output.read_text():
             assert time.monotonic() < end, "no record failed\n" + job.story()
             time.sleep(0.05)
         job.await_step(job.status()["step"] + 60)
-        assert job.process.poll() is None, "it left the job alone"
+        assert job.process.poll() is None, "tp-run left the job"
         resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         job.await_event("journal_recovered")
         assert job.verb("stop", "--wait").rc == 0
         assert job.wait() == 75 and job.journal()[-1]["transition"] == "stopped"
 
 
-# ---- its answers as JSON ----
+# ---- answers as JSON ----
 
 def test_status_has_the_same_fields_when_the_job_is_over(tmp_path):
     with fake_job(tmp_path, "--steps", 3000) as job:
@@ -141,9 +141,9 @@ def test_every_verb_answers_as_json(tmp_path):
         job.wait()
 
 
-# ---- again ----
+# ---- after the job is done ----
 
-def test_a_job_that_is_done_says_so_and_goes_on_for_more_steps(tmp_path, tiny):
+def test_a_job_that_is_done_reports_it_and_continues_for_more_steps(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=20) as job:
         assert job.start().wait() == 0
         r = harness.run("tp-run", job.path)
@@ -154,15 +154,15 @@ def test_a_job_that_is_done_says_so_and_goes_on_for_more_steps(tmp_path, tiny):
         assert sorted(job.losses()) == list(range(40))
 
 
-# ---- what trainers say ----
+# ---- what trainers print ----
 
-def crying_job(folder, words):
-    """A command that ends with these bytes as its last words."""
+def failing_job(folder, words):
+    """A job whose command prints these bytes and fails."""
     (folder / "words").write_bytes(words)
-    cry = folder / "cry.sh"
-    cry.write_text("#!/bin/sh\ncat words\nexit 1\n")
-    cry.chmod(cry.stat().st_mode | stat.S_IXUSR)
-    return Job(folder, ["./cry.sh"], nodes="[a]", allow="[tp1]",
+    script = folder / "fail.sh"
+    script.write_text("#!/bin/sh\ncat words\nexit 1\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return Job(folder, ["./fail.sh"], nodes="[a]", allow="[tp1]",
                restart={"no_progress": 2, "backoff": "0.1s"})
 
 
@@ -172,8 +172,8 @@ def crying_job(folder, words):
     ("x‘quoted’ ".encode() * 100 + b"\n", "x‘quoted’ x‘quoted’"),  # cut, perhaps within a character
     (b" 10%|#   |\r 20%|##  |\r\n", "20%|##  |"),
 ], ids=["latin1", "colours", "cut", "progress-bar"])
-def test_any_last_words_are_told(tmp_path, words, said):
-    with crying_job(tmp_path, words) as job:
+def test_the_last_line_of_a_failed_command_is_reported(tmp_path, words, said):
+    with failing_job(tmp_path, words) as job:
         assert job.start().wait() == 3
         assert said in job.events("rank_exit")[0]["message"]
         assert said in job.events("failed")[0]["message"]
@@ -182,15 +182,15 @@ def test_any_last_words_are_told(tmp_path, words, said):
         assert r.rc == 0 and said in r.out, repr(r)
 
 
-def test_folders_with_names_of_any_bytes(tmp_path):
+def test_folder_names_may_have_any_bytes(tmp_path):
     folder = tmp_path / os.fsdecode(b"s p\xe9ce")
     folder.mkdir()
-    with crying_job(folder, b"no\n") as job:
+    with failing_job(folder, b"no\n") as job:
         assert job.start().wait() == 3
         assert "exit code 1: no" in job.events("failed")[0]["message"]
 
 
-def test_a_refused_command_line_is_not_tried_again_though_a_rank_ends_first(tmp_path):
+def test_a_refused_command_line_is_not_tried_again_although_a_rank_ends_first(tmp_path):
     with fake_job(tmp_path, "--exit-at", 0, 2, "--step-ms", 500,
                   restart={"no_progress": 3, "backoff": "0.1s"}) as job:
         assert job.start().wait() == 3
@@ -198,8 +198,8 @@ def test_a_refused_command_line_is_not_tried_again_though_a_rank_ends_first(tmp_
         assert job.events("failed")[0]["reason"] == "command_refused"
 
 
-def test_following_events_ends_with_its_reader(tmp_path):
-    """`tp-run events --follow | grep -m 1 done`: there may never be another event to write."""
+def test_events_follow_ends_when_its_reader_ends(tmp_path):
+    """For example `tp-run events --follow | grep -m 1 done`. There may be no later event to write."""
     with fake_job(tmp_path, "--steps", 5) as job:
         assert job.start().wait() == 0
         follow = subprocess.Popen([harness.BIN / "tp-run", "events", "--follow", job.path],

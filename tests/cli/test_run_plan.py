@@ -1,4 +1,4 @@
-"""tp-run plan: what it offers tp-train runs, and what it refuses tp-train refuses as well.
+"""tp-run plan: tp-train runs the layouts that it offers, and refuses the layouts that it refuses.
 
 needs: tp-run tp-train
 """
@@ -31,7 +31,7 @@ def train(model, c, folder, micro=None, **options):
     return harness.run(*argv)
 
 
-def test_plan_says_why_layouts_are_refused(tmp_path, tiny):
+def test_plan_prints_why_layouts_are_refused(tmp_path, tiny):
     job = train_job(tmp_path, tiny, allow="[]")
     by_layout = {c["layout"]: c for c in plan(job, "--ranks", 6)}
     assert by_layout["tp4"]["legal"] and by_layout["tp2dp2"]["legal"] and by_layout["tp1"]["legal"]
@@ -45,7 +45,7 @@ def test_plan_says_why_layouts_are_refused(tmp_path, tiny):
     assert not by_layout["tp4"]["recompute"] and not by_layout["tp4"]["micro"]
 
 
-def test_the_command_s_own_layout_is_the_one_that_runs(tmp_path, tiny):
+def test_a_layout_in_the_command_is_the_only_candidate(tmp_path, tiny):
     job = train_job(tmp_path, tiny, allow="[]", options={"layout": "tp2", "steps": 3})
     assert [c["layout"] for c in plan(job)] == ["tp2"]
     job.start()
@@ -62,7 +62,7 @@ def test_tp_run_knows_the_letters_of_tp_train(tmp_path, tiny):
     assert sorted(flags) == ["h", "q"]
 
 
-def test_people_see_one_line_a_mesh_and_the_reasons(tmp_path, tiny):
+def test_plan_prints_one_line_per_mesh_and_the_reasons(tmp_path, tiny):
     job = train_job(tmp_path, tiny, allow="[]")
     lines = job.verb("plan").out.splitlines()
     assert sum(line.startswith("* ") for line in lines) == 1
@@ -73,7 +73,7 @@ def test_people_see_one_line_a_mesh_and_the_reasons(tmp_path, tiny):
 
 
 def test_tp_train_runs_what_plan_offers_and_refuses_what_it_refuses(tmp_path, figure):
-    """Random small models and batches; of each plan some candidates are really run."""
+    """Random small models and batches. Some candidates of each plan are run."""
     seed = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
     rng, ran, refused = random.Random(seed), 0, 0
     figure("seed", seed)
@@ -105,8 +105,8 @@ def test_tp_train_runs_what_plan_offers_and_refuses_what_it_refuses(tmp_path, fi
 
 
 @pytest.mark.parametrize("memory_of", ["tp1", "tp2", "tp1dp2zero1"])
-def test_what_memory_asks_for_is_what_tp_train_accepts(tmp_path, tiny, memory_of):
-    """layouts.memory becomes tp-train's own --mem: the two agree on what fits."""
+def test_tp_train_accepts_what_is_planned_for_limited_memory(tmp_path, tiny, memory_of):
+    """layouts.memory is passed to tp-train as --mem. Both agree on what fits."""
     first = plan(train_job(tmp_path, tiny, allow="[]", options={"recompute": "none"}))
     limit = next(c["memory_bytes"] for c in first if c["layout"] == memory_of) - 1
     tight = plan(train_job(tmp_path / "tight", tiny, allow="[]", options={"mem": limit}))

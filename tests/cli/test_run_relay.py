@@ -1,4 +1,4 @@
-"""tp-run relay, which stands between Slurm's step and a rank: here without Slurm.
+"""tp-run relay, which Slurm's step starts and which starts a rank. Here it is tested without Slurm.
 
 needs: tp-run
 covers: orchestrator/process/relay
@@ -31,7 +31,7 @@ p.close()
 
 @pytest.fixture
 def listener():
-    """A socket that beats arrive at, and its port."""
+    """A socket that receives the relay's messages."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.settimeout(10)
@@ -52,27 +52,27 @@ def relay(folder, *command, run_id="%016x.1" % os.getpid()):
 
 
 def finish(process, timeout=20):
-    said = process.communicate(timeout=timeout)[1]
-    return process.returncode, said
+    err = process.communicate(timeout=timeout)[1]
+    return process.returncode, err
 
 
 def losses(path):
-    """{step: loss} of the history behind a slot (core/heartbeat.h)."""
+    """{step: loss} of the history after the slot in a heartbeat file (core/heartbeat.h)."""
     data = path.read_bytes()
     entries = (struct.unpack_from("<qd", data, at) for at in range(256, len(data) - 15, 16))
     return {step: loss for step, loss in entries if step > 0}
 
 
-def test_every_loss_and_the_slot_come_to_the_shared_folder(tmp_path):
-    """The relay looks five times a second, the trainer does 500 steps in that time."""
-    code, said = finish(relay(tmp_path, sys.executable, "-c", TRAINER, "600"))
-    assert code == 0, said
+def test_every_loss_and_the_slot_are_copied_to_the_shared_folder(tmp_path):
+    """The relay looks five times per second, and the trainer does 500 steps per second."""
+    code, err = finish(relay(tmp_path, sys.executable, "-c", TRAINER, "600"))
+    assert code == 0, err
     assert losses(tmp_path / "rank-00000") == {s: 1 / s for s in range(1, 601)}
     left = list(pathlib.Path("/dev/shm").glob("tp-relay-%016x*" % os.getpid()))
-    assert left == [], "it left its folder behind"
+    assert left == [], "the relay has not removed its folder"
 
 
-def test_beats_go_to_whoever_listens_now(tmp_path, listener):
+def test_messages_go_to_the_tp_run_that_listens_now(tmp_path, listener):
     tell_port(tmp_path, listener)
     p = relay(tmp_path, "sleep", "60", run_id="a.7")
     beat = struct.unpack("<64s64sii", listener.recv(1000))
@@ -83,11 +83,11 @@ def test_beats_go_to_whoever_listens_now(tmp_path, listener):
         tell_port(tmp_path, other)
         assert other.recv(1000)[:3] == b"a.7"
     p.terminate()
-    assert finish(p)[0] == 128 + signal.SIGUSR1, "a rank is told to save and stop"
+    assert finish(p)[0] == 128 + signal.SIGUSR1, "the rank is asked to save and stop"
 
 
-def test_the_last_beat_comes_to_a_tp_run_that_has_just_taken_over(tmp_path):
-    """After some that went to a port on which nobody listens any more."""
+def test_the_last_message_reaches_a_tp_run_that_has_just_taken_over(tmp_path):
+    """The messages before it went to a port at which no process listens any more."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as old:
         old.bind(("127.0.0.1", 0))
         old.settimeout(10)
@@ -104,18 +104,18 @@ def test_the_last_beat_comes_to_a_tp_run_that_has_just_taken_over(tmp_path):
         beats = []
         while not beats or beats[-1] == 0:
             beats.append(struct.unpack("<64s64sii", new.recv(1000))[3])
-        assert beats[-1] == 2, "it did not end in order"
+        assert beats[-1] == 2, "the last message does not report the end"
 
 
 def test_the_stop_file_ends_the_rank_at_once(tmp_path):
     p = relay(tmp_path, "sleep", "60")
     time.sleep(0.3)
     (tmp_path / "stop").write_text("")
-    code, said = finish(p, 5)
-    assert code == 128 + signal.SIGKILL and said == "", "what was asked for is no news"
+    code, err = finish(p, 5)
+    assert code == 128 + signal.SIGKILL and err == "", "an end on request is not reported"
 
 
-def test_a_rank_that_dies_is_named(tmp_path):
+def test_a_rank_that_fails_is_named(tmp_path):
     assert finish(relay(tmp_path, "sh", "-c", "kill -9 $$")) == (
         137, "tp-run relay: rank 0 was killed by signal 9\n")
     assert finish(relay(tmp_path, "sh", "-c", "exit 3")) == (
@@ -123,7 +123,7 @@ def test_a_rank_that_dies_is_named(tmp_path):
     assert finish(relay(tmp_path, "sh", "-c", "exit 75")) == (75, "")
 
 
-def test_a_signal_is_handed_on(tmp_path):
+def test_a_signal_is_forwarded(tmp_path):
     script = "trap 'exit 75' USR1; echo ready; while :; do sleep 0.05; done"
     p = subprocess.Popen([str(harness.BIN / "tp-run"), "relay", "slurm", str(tmp_path), "sh", "-c", script],
                          stdout=subprocess.PIPE, text=True)

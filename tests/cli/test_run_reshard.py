@@ -1,4 +1,4 @@
-"""tp-run and checkpoints of another layout: read as they are, or converted by tp-reshard first.
+"""tp-run and checkpoints of another layout: the command reads them, or tp-reshard converts them first.
 
 needs: tp-run tp-train tp-reshard tp-ckpt fault/shim.so fault/journal_kill.so
 covers: orchestrator/run_convert orchestrator/run_helper
@@ -24,7 +24,7 @@ def reference(curve):
 
 
 def assert_whole(job, reference):
-    """Every step once, the losses of the run that never failed, every checkpoint intact."""
+    """Every step was trained, the losses are those of a run without failures, checkpoints are intact."""
     assert_same_curve(job, reference)
     for step in harness.steps(job.ckpt):
         harness.ok("tp-ckpt", "verify", step)
@@ -32,14 +32,14 @@ def assert_whole(job, reference):
 
 
 def lose_a_rank(job):
-    """At tp4 with a checkpoint: one node is gone for good, so that tp2 is next."""
+    """Start a job at tp4 and, after a checkpoint, take one node away for good. tp2 is next."""
     job.start()
     job.await_event("save")
     os.kill(job.rank_pid(3), signal.SIGKILL)
 
 
 def some_long(*values):
-    """Parameters that only `make test-long` has."""
+    """Parameters that only `make test-long` uses."""
     return [pytest.param(v, marks=pytest.mark.long) for v in values]
 
 
@@ -47,7 +47,7 @@ LOSE = {"restart": {"blame": 1, "exclude_for": "1h", "backoff": "0.1s"}}
 
 
 def bin_with(folder, script):
-    """A bin/ whose tp-reshard is a shell script; REAL is the true one."""
+    """A bin/ whose tp-reshard is this shell script. In the script, REAL is the real tp-reshard."""
     folder.mkdir(parents=True)
     for name in ("tp-run", "tp-train"):
         shutil.copy(harness.BIN / name, folder / name)
@@ -58,7 +58,7 @@ def bin_with(folder, script):
 
 
 def shimmed(folder, root, at, do):
-    """Shell lines that run tp-reshard under the fault shim."""
+    """Lines of a shell script that run tp-reshard under the fault shim."""
     env = Shim(folder, root).env(at, do)
     names = ["LD_PRELOAD"] + [n for n in env if n.startswith("TP_FAULT")]
     return " ".join("%s='%s'" % (n, env[n]) for n in names) + ' "$REAL" "$@"'
@@ -71,9 +71,9 @@ def await_file(path):
         time.sleep(0.02)
 
 
-# ---- which of the two ----
+# ---- read or convert ----
 
-def test_tp_train_reads_another_layout_as_it_is_and_says_why(tmp_path, tiny, reference):
+def test_tp_train_reads_another_layout_itself_and_the_reason_is_given(tmp_path, tiny, reference):
     with train_job(tmp_path, tiny, steps=STEPS, **LOSE) as job:
         lose_a_rank(job)
         assert job.wait() == 0
@@ -86,7 +86,7 @@ def test_tp_train_reads_another_layout_as_it_is_and_says_why(tmp_path, tiny, ref
         assert_whole(job, reference)
 
 
-def test_reshard_always_converts_for_tp_train_too(tmp_path, tiny, reference):
+def test_with_reshard_always_tp_train_gets_a_conversion_too(tmp_path, tiny, reference):
     with train_job(tmp_path, tiny, steps=STEPS, reshard="always", **LOSE) as job:
         lose_a_rank(job)
         assert job.wait() == 0
@@ -96,7 +96,7 @@ def test_reshard_always_converts_for_tp_train_too(tmp_path, tiny, reference):
         assert_whole(job, reference)
 
 
-def test_a_trainer_that_reads_its_own_layout_alone_gets_it(tmp_path, tiny, reference):
+def test_a_trainer_that_reads_only_its_own_layout_gets_a_conversion(tmp_path, tiny, reference):
     with picky_job(tmp_path, tiny, steps=STEPS, **LOSE) as job:
         lose_a_rank(job)
         assert job.wait() == 0
@@ -106,7 +106,7 @@ def test_a_trainer_that_reads_its_own_layout_alone_gets_it(tmp_path, tiny, refer
         assert_whole(job, reference)
 
 
-def test_reshard_never_leaves_it_to_the_command(tmp_path, tiny):
+def test_with_reshard_never_the_command_reads_the_checkpoint(tmp_path, tiny):
     with picky_job(tmp_path, tiny, steps=STEPS, reshard="never", **LOSE) as job:
         lose_a_rank(job)
         assert job.wait() == 3
@@ -114,11 +114,11 @@ def test_reshard_never_leaves_it_to_the_command(tmp_path, tiny):
         assert "picky:" in job.events("failed")[0]["message"]
 
 
-# ---- faults on the way ----
+# ---- faults during a conversion ----
 
 @pytest.mark.parametrize("at", [3, 16] + some_long(9, 12, 20, 1000))
-def test_a_killed_tp_reshard_goes_on(tmp_path, tiny, reference, at):
-    """Killed at a change of the file system, the first time (1000: never reached)."""
+def test_a_killed_tp_reshard_is_resumed(tmp_path, tiny, reference, at):
+    """The first run is killed at a change of the file system (1000 is never reached)."""
     once = tmp_path / "once"
     script = "if [ -e '%s' ]; then exec \"$REAL\" \"$@\"; fi\n: > '%s'\n%s" % (
         once, once, shimmed(tmp_path, tmp_path / "ckpt", at, "kill-self"))
@@ -134,8 +134,8 @@ def test_a_killed_tp_reshard_goes_on(tmp_path, tiny, reference, at):
 
 
 @pytest.mark.parametrize("picky", [False, True])
-def test_no_space_for_a_conversion(tmp_path, tiny, reference, picky):
-    """tp-train goes on without it; who needs it gets a sentence. Nothing is lost in either case."""
+def test_without_space_for_a_conversion_no_step_is_lost(tmp_path, tiny, reference, picky):
+    """tp-train continues without it. A trainer that needs it gets a message. No step is lost."""
     bin_dir = bin_with(tmp_path / "bin", shimmed(tmp_path, tmp_path / "ckpt", 4, "enospc"))
     kind = picky_job if picky else train_job
     with kind(tmp_path, tiny, steps=STEPS, bin=bin_dir, reshard="always", **LOSE) as job:
@@ -155,8 +155,8 @@ def test_no_space_for_a_conversion(tmp_path, tiny, reference, picky):
             assert_whole(job, reference)
 
 
-def test_stopped_while_it_converts(tmp_path, tiny, reference):
-    """It ends at once, and the conversion is done when it is started again."""
+def test_a_job_that_is_stopped_during_a_conversion_continues_later(tmp_path, tiny, reference):
+    """It ends at once. The conversion is done when the job is started again."""
     slow = tmp_path / "slow"
     slow.write_text("")
     script = "[ -e '%s' ] && { : > '%s'; exec sleep 60; }\nexec \"$REAL\" \"$@\"" % (
@@ -194,7 +194,7 @@ def test_a_node_that_is_back_before_the_conversion_ends_changes_the_plan(tmp_pat
 @pytest.mark.parametrize("record", ["reshard:1", "launch:2"] +
                          some_long("diagnose:1", "plan:2", "init:2"))
 def test_tp_run_killed_around_a_conversion(tmp_path, tiny, reference, record):
-    """At the records of the journal from the fault to the next training."""
+    """tp-run is killed at each journal record from the fault to the next training."""
     with picky_job(tmp_path, tiny, steps=STEPS, **LOSE) as job:
         job.start(killed_after(record))
         job.await_event("save")
@@ -205,7 +205,7 @@ def test_tp_run_killed_around_a_conversion(tmp_path, tiny, reference, record):
         assert_whole(job, reference)
 
 
-def test_the_journal_keeps_what_was_measured(tmp_path, tiny):
+def test_the_journal_keeps_the_measured_rates(tmp_path, tiny):
     with picky_job(tmp_path, tiny, steps=STEPS, **LOSE) as job:
         lose_a_rank(job)
         assert job.wait() == 0

@@ -1,4 +1,4 @@
-"""Which layout tp-run takes when nodes go and come back: memory, and what a restart is worth.
+"""The layout that tp-run selects when nodes leave and come back: memory, and when a restart pays off.
 
 needs: tp-run tp-train tp-ckpt tp-reshard
 covers: orchestrator/run_rescale
@@ -30,13 +30,13 @@ def test_it_scales_up_when_the_time_saved_is_worth_it(tmp_path, tiny):
         assert job.events("drain")[-1]["reason"] == "layout_better"
         reason = job.events("drain")[-1]["message"]
         assert re.search(r"tp2 fits again and saves about \d", reason), reason
-        # asked to save first: nothing is trained twice
+        # the ranks were asked to save first, so no step is trained twice
         drained = [e for e in job.events("save") if e["attempt"] == 2][-1]
         assert again["resumed_at"] == drained["step"]
         job.verb("stop", "--wait")
 
 
-def test_it_stays_and_says_why_when_a_restart_costs_more(tmp_path, tiny):
+def test_it_keeps_the_layout_and_reports_why_when_a_restart_costs_more(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=100000, allow="[]", nodes="[a, b]",
                    restart={"settle": "0.2s", "worth": 1e9}, layouts={"axes": "[tp]"}) as job:
         job.start()
@@ -55,8 +55,8 @@ def test_it_stays_and_says_why_when_a_restart_costs_more(tmp_path, tiny):
 
 
 @pytest.mark.parametrize("fixed", [{}, {"micro": 8}])
-def test_survivors_that_are_short_of_memory_train_another_way(tmp_path, figure, fixed):
-    """Four nodes hold the model as it is; two do only with what takes less memory."""
+def test_fewer_nodes_use_settings_that_need_less_memory(tmp_path, figure, fixed):
+    """Four nodes hold the model unchanged. Two nodes hold it only with settings that need less memory."""
     model = harness.write_config(tmp_path / "model", hidden_size=128, intermediate_size=352,
                                  num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=8,
                                  head_dim=16, max_position_embeddings=64)
@@ -68,7 +68,7 @@ def test_survivors_that_are_short_of_memory_train_another_way(tmp_path, figure, 
               if c["ranks"] == 2 and not c["recompute"] and not c["micro"] and c["legal"])
     assert four < two
     limit = (four + two) // 2 if four > 0.8 * two else int(0.9 * two)
-    figure("bytes a rank: best of 4, best of 2 as it is, limit", (four, two, limit))
+    figure("bytes per rank: best of 4, best of 2 unchanged, limit", (four, two, limit))
     with train_job(tmp_path, model, steps=24, allow="[]", options={**pace, "mem": limit},
                    restart={"blame": 1, "exclude_for": "1h"}) as job:
         offers = plan(job, "--ranks", 2)
@@ -93,7 +93,7 @@ def test_survivors_that_are_short_of_memory_train_another_way(tmp_path, figure, 
             assert abs(job.losses()[s] - loss) < (5e-6 if s < 20 else 2e-4)
 
 
-def test_when_nothing_fits_the_survivors_it_waits_and_says_so(tmp_path, tiny):
+def test_when_no_layout_fits_the_remaining_nodes_it_waits_and_reports_it(tmp_path, tiny):
     small = plan(train_job(tmp_path / "plan", tiny, allow="[]", options={"recompute": "none",
                                                                          "micro": 1}))
     need = {c["layout"]: c["memory_bytes"] for c in small if c["legal"]}

@@ -21,7 +21,7 @@ from run_job import alive, assert_same_curve, killed_after, train_job
 STEPS = 250
 
 
-def test_two_orchestrators_of_one_job(tmp_path, tiny):
+def test_a_second_tp_run_of_a_job_is_refused(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=2000) as job:
         job.start()
         job.await_step(10)
@@ -46,7 +46,7 @@ def test_killed_while_training_it_takes_over_the_running_job(tmp_path, tiny, cur
         assert_same_curve(job, curve(STEPS))
 
 
-def test_a_job_that_ended_while_nobody_watched(tmp_path, tiny):
+def test_a_job_that_ended_while_no_tp_run_watched_is_reported(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=100) as job:
         job.start()
         job.await_step(5)
@@ -64,9 +64,9 @@ TRANSITIONS = ["plan:1", "launch:1", "init:1", "train:1", "save:1", "train:2", "
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
-def test_killed_at_a_record_of_the_journal_it_goes_on(tmp_path, tiny, transition, curve):
-    """A job with one fault on the way, so that every state comes by; tp-run dies after that record."""
-    # tp-run looks ten times a second: saves are many, so that it sees some whatever they take
+def test_killed_at_a_record_of_the_journal_it_continues(tmp_path, tiny, transition, curve):
+    """The job has one fault, so that it passes through every state. tp-run is killed after the record."""
+    # tp-run looks ten times per second; there are many saves, so it sees some even if they are short
     every = 1 if transition in ("save:1", "train:4") else 25
     with train_job(tmp_path, tiny, steps=STEPS, options={"save-every": every}) as job:
         job.start(killed_after(transition))
@@ -87,7 +87,7 @@ def test_killed_at_a_record_of_the_journal_it_goes_on(tmp_path, tiny, transition
 
 @contextlib.contextmanager
 def stopped_by(how):
-    """(stop(pids), go_on()): by SIGSTOP, or by the kernel's freezer."""
+    """(stop(pids), resume()), with SIGSTOP or with the kernel's freezer."""
     if how == "SIGSTOP":
         pids = []
 
@@ -125,7 +125,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 """
 
 
-def test_whoever_waits_for_a_stopped_process_names_it(tmp_path, tiny):
+def test_a_stopped_process_that_holds_the_lock_is_named(tmp_path, tiny):
     with train_job(tmp_path, tiny, steps=40, name="first") as first:
         assert first.start().wait() == 0
     holder = subprocess.Popen([sys.executable, "-c", HOLD, first.ckpt / "lock"],
@@ -151,20 +151,20 @@ def test_whoever_waits_for_a_stopped_process_names_it(tmp_path, tiny):
 
 @pytest.mark.parametrize("how", ["SIGSTOP", "freezer"])
 def test_a_stale_job_that_wakes_up_cannot_write(tmp_path, tiny, how):
-    """A job and its tp-run stand still; another takes the root; the first wakes up."""
+    """A job and its tp-run are stopped. Another job starts in the same root. Then the first continues."""
     with train_job(tmp_path, tiny, steps=3000, name="old") as old, \
             train_job(tmp_path, tiny, steps=3000, name="new") as new, \
-            stopped_by(how) as (stop, go_on):
+            stopped_by(how) as (stop, resume):
         old.start()
         old.await_event("save")
         stop([old.process.pid] + old.processes())
-        while is_locked(new.ckpt):  # hit in the middle of a commit: another moment
-            go_on()
+        while is_locked(new.ckpt):  # it was stopped in the middle of a commit; try again
+            resume()
             time.sleep(0.05)
             stop([old.process.pid] + old.processes())
         new.start()
         new.await_event("save", 2)
-        go_on()
+        resume()
         assert old.wait() == 3
         assert old.events("failed")[-1]["reason"] == "newer_job"
         new.verb("stop", "--wait")
@@ -175,7 +175,7 @@ def test_a_stale_job_that_wakes_up_cannot_write(tmp_path, tiny, how):
 
 
 def test_a_rank_that_cannot_be_killed_does_not_hold_up_the_job(tmp_path, tiny, figure):
-    """Frozen as by a dead disk: SIGKILL does nothing. Its node is given up, the others go on."""
+    """The rank is frozen, as by a dead disk, and SIGKILL has no effect. The other nodes continue."""
     freezer, why = open_freezer(must_hold=True)
     if not freezer:
         pytest.skip(why)
@@ -189,14 +189,14 @@ def test_a_rank_that_cannot_be_killed_does_not_hold_up_the_job(tmp_path, tiny, f
             lost = job.await_event("node_lost")
             assert lost["node"] == "c" and lost["reason"] == "rank_unkillable"
             again = job.await_event("training", 2)
-            figure("seconds until the others train", round(again["seconds"], 2))
+            figure("seconds until the other ranks train", round(again["seconds"], 2))
             assert again["layout"] == "tp2" and alive(pid)
         finally:
             freezer.close()
         end = time.monotonic() + 10
         while alive(pid) and time.monotonic() < end:
             time.sleep(0.05)
-        assert not alive(pid), "thawed it dies of the signal that it was sent"
+        assert not alive(pid), "after thawing, the pending SIGKILL must end it"
         job.verb("stop", "--wait")
         assert harness.ok("tp-ckpt", "verify", job.ckpt).rc == 0
 
@@ -227,29 +227,29 @@ def test_the_wall_clock_may_jump_a_year(tmp_path, tiny):
 # ---- many faults ----
 
 class Faults:
-    """Random faults for a job that trains, and what is not one: nodes that come back, resizing."""
+    """Random faults of a job that trains. Nodes that come back and resizing are not counted as faults."""
 
     def __init__(self, job, rng, specs):
         self.job, self.rng, self.specs = job, rng, specs
         self.down, self.count = set(), {}
 
     def happen(self):
-        """One of them; returns when every rank trains again."""
+        """Cause one. Returns when every rank trains again."""
         job, rng = self.job, self.rng
         ranks = job.await_step(0)["ranks"]
         seen = len(job.events("training"))
-        kind = rng.choice(["kill", "stop", "node", "orchestrator", "keeper", "corrupt", "resize"])
+        kind = rng.choice(["kill", "stop", "node", "tp_run", "supervisor", "corrupt", "resize"])
         if not ranks or (kind == "node" and len(self.down) == 2):
             return
         rank = rng.choice(ranks)
         if self.down and rng.random() < 0.4:
-            job.verb("node", "up", self.down.pop())  # no fault: it scales up again, when worth it
+            job.verb("node", "up", self.down.pop())  # not a fault; the job scales up again if that pays off
         elif kind == "resize":
             job.verb("resize", rng.choice(self.specs + ["auto"]))
         else:
             getattr(self, kind)(rank)
             self.count[kind] = self.count.get(kind, 0) + 1
-            if kind != "orchestrator":
+            if kind != "tp_run":
                 job.await_event("training", seen + 1)
 
     def kill(self, rank):
@@ -262,17 +262,17 @@ class Faults:
         self.down.add(rank["node"])
         self.job.verb("node", "down", rank["node"])
 
-    def orchestrator(self, _):
+    def tp_run(self, _):
         self.job.process.kill()
         self.job.process.wait()
         self.job.start()
 
-    def keeper(self, _):
+    def supervisor(self, _):
         ranks = self.job.processes(supervisors=False)
         os.kill(next(p for p in self.job.processes() if p not in ranks), signal.SIGKILL)
 
     def corrupt(self, rank):
-        """The newest checkpoint has a flipped bit when it is needed."""
+        """Flip a bit of the newest checkpoint, then kill a rank, so that the checkpoint is needed."""
         os.kill(rank["pid"], signal.SIGSTOP)
         shards = sorted(harness.steps(self.job.ckpt)[-1].glob("*.h5"))
         if len(harness.steps(self.job.ckpt)) > 1 and shards:
@@ -282,7 +282,7 @@ class Faults:
         os.kill(rank["pid"], signal.SIGKILL)
 
 
-def test_with_same_bits_a_run_that_was_rescaled_is_equal_to_the_bit(tmp_path, tiny):
+def test_with_same_bits_a_run_that_was_rescaled_has_the_same_bits(tmp_path, tiny):
     log = tmp_path / "reference"
     harness.ok("tp-train", "--model", tiny, "--data", harness.TEXT, "--steps", STEPS, "--warmup", 2,
                "--seq", 64, "--batch", 8, "--same-bits", 4, "--log", log)
@@ -302,8 +302,8 @@ def test_with_same_bits_a_run_that_was_rescaled_is_equal_to_the_bit(tmp_path, ti
 @pytest.mark.long
 @pytest.mark.parametrize("same_bits", [0, 4])
 def test_twenty_random_faults_in_one_run(tmp_path, figure, same_bits):
-    """On all axes. The losses are those of the run that never failed: within 5e-6 in the first 20 steps
-    and 2e-4 in 200, the oracle's tolerances; with --same-bits equal to the bit."""
+    """On all axes. The losses are those of a run without failures, within the oracle's tolerances of 5e-6 in
+    the first 20 steps and 2e-4 in 200 steps; with --same-bits they have the same bits."""
     seed = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
     rng, steps = random.Random(seed), 200
     figure("seed", seed)

@@ -10,11 +10,11 @@ import harness
 from curves import oracle
 from harness import ok, run
 
-# No width is a multiple of a vector's, so that a different order of sums somewhere changes bits.
+# No width is a multiple of a SIMD vector's, so that a different order of sums changes bits.
 LLAMA = dict(harness.TINY, hidden_size=40, intermediate_size=88, num_attention_heads=8,
              num_key_value_heads=2, head_dim=6, num_hidden_layers=5)
 MODELS = {
-    # five layers; fewer KV heads than emulated shards, which hold copies of them
+    # five layers; fewer KV heads than emulated shards, so shards hold copies of them
     "untied": LLAMA,
     # a vocabulary of 259 rows, so the last shard is shorter
     "tied": dict(LLAMA, num_key_value_heads=8, vocab_size=259, tie_word_embeddings=True),
@@ -40,7 +40,7 @@ class Runs:
                                    *flags, *more)
 
     def result(self, name, layout, out, *more, **options):
-        """What must be equal: [(loss, norm)] of the log, and the digest of all tensors."""
+        """Returns what must be equal: [(loss, norm)] of the log, and the digest of all tensors."""
         ok(*self.argv(name, layout, out, *more, **options))
         return losses_and_norms(out / "log"), harness.digest(out / "ckpt")
 
@@ -63,12 +63,12 @@ def runs(reference):
     return Runs(reference)
 
 
-# Layouts, and the threads of a rank.
+# Layouts, and the threads per rank.
 LAYOUTS = [
     ("tp1", 2), ("tp2", 1), ("tp4sp", 1), ("tp8", 2), ("pp5", 1), ("pp2vpp2", 1), ("dp4", 1),
     ("dp8zero1", 1), ("dp2zero3", 1), ("tp2dp2zero1", 1), ("tp2pp2dp2spzero3", 1),
     ("tp4pp2dp2spzero1", 1),
-    # in long runs
+    # only in `make test-long`
     ("tp4", 2), ("tp8sp", 1), ("dp8", 1), ("tp2pp2vpp2", 1), ("dp4zero3", 1), ("tp2dp4zero3", 1),
     ("tp2pp2vpp2dp2spzero1", 1), ("tp8dp2zero3", 1),
 ]
@@ -76,7 +76,7 @@ QUICK = 12
 
 
 def cases():
-    """A dozen layouts for the first model and every fourth for the others; in long runs all."""
+    """A dozen layouts for the first model and every fourth for the others; all in `make test-long`."""
     for k, name in enumerate(MODELS):
         for i, (layout, threads) in enumerate(LAYOUTS):
             if harness.LONG or (i < QUICK and (k == 0 or i % 4 == k)):
@@ -89,14 +89,14 @@ def test_every_layout_has_the_bits_of_tp1(runs, name, layout, threads, tmp_path)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_they_are_the_oracles_losses_and_norms(runs, name):
+def test_losses_and_norms_are_the_oracles(runs, name):
     log = [dict(step=i, loss=loss, grad_norm=norm)
            for i, (loss, norm) in enumerate(runs.at_tp1(name)[0])]
     curves.assert_same(log, runs.reference.trace(name), name)
 
 
-def test_without_it_two_layouts_differ(runs, tmp_path):
-    """The tests above can fail."""
+def test_without_same_bits_two_layouts_differ(runs, tmp_path):
+    """This shows that the tests above can fail."""
     results = []
     for layout in ("tp1", "tp2"):
         (tmp_path / layout).mkdir()
@@ -144,7 +144,7 @@ def test_a_run_that_resumes_at_five_layouts_has_the_same_bits(runs, name, tmp_pa
     ok("tp-ckpt", "verify", tmp_path / "ckpt")
 
 
-def test_its_checkpoints_can_be_resharded(runs, tmp_path):
+def test_checkpoints_of_same_bits_can_be_resharded(runs, tmp_path):
     runs.result("tied", "tp2dp2zero1", tmp_path, steps=2)
     for spec in ("tp4pp1dp1zero0", "tp8dp2zero3"):
         ok("tp-reshard", tmp_path / "ckpt", "--to", spec, "-o", tmp_path / spec)
@@ -153,7 +153,7 @@ def test_its_checkpoints_can_be_resharded(runs, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"] if harness.LONG else ["fp32"])
 def test_large_matrices_have_the_same_bits(dtype, tmp_path):
-    """Sizes at which matrix products work in blocks and pack their operands."""
+    """At these sizes matrix products work in blocks and pack their operands."""
     model = harness.write_config(tmp_path, hidden_size=512, intermediate_size=1376,
                                  num_key_value_heads=4, head_dim=64, max_position_embeddings=128)
     digests = {}
@@ -166,7 +166,7 @@ def test_large_matrices_have_the_same_bits(dtype, tmp_path):
     assert len(set(digests.values())) == 1, digests
 
 
-def test_logits_are_those_of_a_run_without_it(runs, tmp_path):
+def test_logits_are_those_of_a_run_without_same_bits(runs, tmp_path):
     files = [tmp_path / "a", tmp_path / "b"]
     ok(*runs.argv("tied", "tp2", tmp_path, "--logits", files[0], steps=1))
     harness.train(runs.reference.model("tied"), layout="tp1", steps=1, seq=32, batch=8, logits=files[1])
@@ -186,7 +186,7 @@ def test_logits_are_those_of_a_run_without_it(runs, tmp_path):
     ("dp3", {"batch": 9}, "power of two, not 3"),
     ("tp1", {"micro": 3}, "--micro 3"),
 ])
-def test_what_would_change_bits_is_refused(runs, layout, more, message, tmp_path):
+def test_settings_that_would_change_bits_are_refused(runs, layout, more, message, tmp_path):
     r = run(*runs.argv("untied", layout, tmp_path, **more))
     assert r.rc == 2 and message in r.err and len(r.err.strip().splitlines()) == 1, r.err
     assert not (tmp_path / "ckpt").exists()

@@ -1,4 +1,4 @@
-"""tp-train's numbers: every loss and gradient norm is that of the numpy oracle, at any layout.
+"""tp-train has the losses and gradient norms of the numpy oracle at any layout.
 
 needs: tp-train tp-ckpt
 covers: trainer/trainer trainer/loop trainer/config trainer/lr_schedule trainer/optimizer
@@ -27,7 +27,7 @@ MODELS = {
     # more KV heads than ranks; unusual constants
     "constants": dict(LLAMA, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
                       head_dim=8, rms_norm_eps=1e-3, rope_theta=50.0),
-    # so few words that three of eight ranks have none of them
+    # so small a vocabulary that three of eight ranks have no rows of it
     "nine words": dict(LLAMA, num_hidden_layers=1, num_attention_heads=8, num_key_value_heads=8,
                        head_dim=8, vocab_size=9),
 }
@@ -62,11 +62,11 @@ def test_bf16_follows_the_fp32_curve(reference, name, layout, tmp_path):
     _, log, trace = reference.train(name, layout, tmp_path / "log", "--dtype", "bf16")
     dloss, _ = oracle.deviation(log, trace)
     print("%s %s bf16: |dloss| %.1e" % (name, layout, dloss))
-    assert 1e-6 < dloss <= 2e-2  # less would mean that it computed in fp32
+    assert 1e-6 < dloss <= 2e-2  # a smaller difference would mean that it computed in fp32
 
 
 def test_the_tolerances_find_a_wrong_rule(reference):
-    """A small change of any rule is more than the tolerances allow."""
+    """A small change of any rule gives differences above the tolerances."""
     data, weights = reference.data("nine words").read_bytes(), reference.weights("nine words")
     for change in (dict(wd=0.11), dict(eps=1e-6), dict(beta2=0.951), dict(warmup=1)):
         other, _ = oracle.train(MODELS["nine words"], weights, data,
@@ -74,13 +74,13 @@ def test_the_tolerances_find_a_wrong_rule(reference):
         assert oracle.deviation(other, reference.trace("nine words"))[1] > NORM_WITHIN, change
 
 
-def test_the_oracles_gradient_is_the_slope_of_its_loss():
+def test_the_oracles_gradient_agrees_with_finite_differences():
     curves.assert_gradient_is_slope(oracle.Llama, dict(MODELS["tied"], vocab_size=11), scale=5)
 
 
-def test_adamw_takes_its_constants_in_double(tiny, tmp_path):
+def test_adamw_uses_its_constants_in_double(tiny, tmp_path):
     """After one step exp_avg is (1 - beta1) g and exp_avg_sq is (1 - beta2) g^2, so their ratio is
-    known. Constants that were rounded to float first are wrong by 1.3e-5 at beta2 0.999."""
+    known. With constants rounded to float it is wrong by 1.3e-5 at beta2 0.999."""
     ok("tp-train", "--model", tiny, "--data", TEXT, "--steps", 1, "--seq", 32, "--batch", 2,
        "--beta2", 0.999, "--ckpt", tmp_path / "ckpt")
     with h5py.File(tmp_path / "ckpt" / "step-00000001" / "rank-00000.h5", "r") as shard:
@@ -109,7 +109,7 @@ def test_logits_are_the_oracles(reference, layout, tmp_path):
     assert abs(got["logits"] - want).max() < 2e-5
 
 
-def test_a_random_start_is_the_same_at_every_layout(tmp_path):
+def test_random_weights_are_the_same_at_every_layout(tmp_path):
     config = harness.write_config(tmp_path, **MODELS["tied"])
     logits = []
     for layout in ("tp1", "tp8", "tp2dp2"):
@@ -124,7 +124,7 @@ def test_a_random_start_is_the_same_at_every_layout(tmp_path):
     assert abs(logits[0] - oracle.load_safetensors(out)["logits"]).max() > 1e-3
 
 
-def test_two_runs_are_the_same_bits(tiny, tmp_path):
+def test_two_runs_have_the_same_bits(tiny, tmp_path):
     for name in "ab":
         harness.train(tiny, tmp_path / name, steps=5, layout="tp4dp2", save_every=2)
     assert harness.digest(tmp_path / "a") == harness.digest(tmp_path / "b")
@@ -133,13 +133,13 @@ def test_two_runs_are_the_same_bits(tiny, tmp_path):
 # ---- what is printed ------------------------------------------------------------------------------
 
 
-def test_the_log_has_the_fields_that_are_promised(reference, tmp_path):
+def test_the_log_has_the_documented_fields(reference, tmp_path):
     r, log, _ = reference.train("nine words", "tp2dp2", tmp_path / "log")
     assert [x["step"] for x in log] == list(range(20))
     for i, x in enumerate(log):
         assert x["tokens"] == (i + 1) * 4 * 16 and x["layout"] == "tp2dp2"
         assert x["seconds"] > 0 and x["tokens_per_s"] > 0 and x["save_seconds"] == 0
-    assert len(r.out.splitlines()) == 20  # and a line for each step on stdout
+    assert len(r.out.splitlines()) == 20  # stdout has a line for each step
     for line in open(tmp_path / "log"):
         for number in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", line.split('"layout"')[0]):
             assert len(number.split("e")[0].replace(".", "").lstrip("-0")) <= 12, number
@@ -157,7 +157,7 @@ def test_the_summary_at_the_start_has_layout_memory_and_messages(reference, tmp_
 # The weights and state of 29 M parameters are much larger than the program itself.
 LARGE = dict(hidden_size=512, intermediate_size=2048, num_hidden_layers=6, num_attention_heads=8,
              num_key_value_heads=8, head_dim=64)
-# Almost all of its memory is for activations.
+# Almost all memory of this model is for activations.
 LONG = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=8192)
 
 
@@ -200,7 +200,7 @@ def test_a_sequence_too_long_for_a_rank_is_refused_at_cp1_and_trains_at_cp4(tmp_
     ("tp1", "fp32", 4, False), ("tp2", "fp32", 4, True), ("tp2", "bf16", 2, True),
     ("dp2", "fp32", 2, False), ("tp4", "bf16", 4, False), ("dp2zero1", "bf16", 2, True),
     ("dp4zero3", "fp32", 1, False), ("dp2zero3", "bf16", 1, True), ("cp2", "fp32", 4, True)])
-def test_the_estimate_is_near_what_is_measured(layout, dtype, micro, saves, tmp_path):
+def test_the_estimated_memory_is_near_the_measured_one(layout, dtype, micro, saves, tmp_path):
     config = harness.write_config(tmp_path, **dict(LARGE, num_hidden_layers=3))
     argv = ["tp-train", "--model", config, "--data", TEXT, "--steps", 2, "--batch", 4, "--micro",
             micro, "--seq", 64, "--layout", layout, "--dtype", dtype]
