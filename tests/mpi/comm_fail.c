@@ -4,9 +4,9 @@
  *
  * ranks: 2
  *
- * agreed: one rank fails, all agree on it, and rank 0 prints the message after a pause; exit
- * code 3. alone:  the last rank fails while the others wait in a barrier; exit code 2. killed: the
- * last rank is killed while the others wait.
+ * agreed: one rank fails, all agree, and rank 0 prints the message after a pause; exit code 3.
+ * alone:  the last rank fails while the other ranks wait in a barrier; exit code 2.
+ * killed: the last rank is killed while the other ranks wait.
  */
 #include <signal.h>
 #include <stdbool.h>

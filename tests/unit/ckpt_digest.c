@@ -37,7 +37,7 @@ struct example {
     int64_t shape[BOX_NDIM_MAX];
 };
 
-/* The digest of box b of the tensor. */
+/* The contribution of box b to the digest of the tensor. */
 static struct digest digest_of_box(const struct example *x, const struct box *b)
 {
     static unsigned char part[ELEMENTS_MAX * 8];

@@ -40,8 +40,7 @@ Test(bias, adds_to_every_row_and_sums_over_them)
     }
 }
 
-/* With any number of threads, each of several sums has the bits of one that a single thread sums.
- */
+/* With any number of threads, each of several sums has the bits of one thread's sum. */
 Test(bias, several_gradients_have_the_bits_of_one_thread)
 {
     struct rng r = rng_start("bias/several");

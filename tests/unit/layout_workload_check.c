@@ -52,8 +52,7 @@ static bool follow(struct workload *w, const char *sentence)
     return true;
 }
 
-/* Whether two messages come from the same rule: apart from numbers, they start with the same words.
- */
+/* Whether two messages are of the same rule: without numbers, they start with the same words. */
 static bool same_rule(const char *a, const char *b)
 {
     static const char digits[] = "0123456789";

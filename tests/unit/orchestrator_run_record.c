@@ -113,10 +113,11 @@ Test(run_record, a_record_of_an_earlier_version_is_read)
     cr_expect_str_eq(r.run_id, "113650ea5ec5daa0");
     cr_expect(r.state == RUN_STOPPED && r.stop && !r.open && r.reports && r.loss_known);
     cr_expect(r.attempt == 2 && r.best_step == 106 && r.best_at_launch == 56);
-    cr_expect(r.supervisor == 7919 && r.supervisor_start == 1520868, "they were called keeper");
-    cr_expect_eq(r.bad_loss_step, -1, "it was called nan_step");
+    cr_expect(r.supervisor == 7919 && r.supervisor_start == 1520868,
+              "their old names begin with keeper");
+    cr_expect_eq(r.bad_loss_step, -1, "its old name is nan_step");
     cr_expect_str_eq(r.reason, "");
-    cr_expect_str_eq(r.message, "saved and stopped", "it was called reason");
+    cr_expect_str_eq(r.message, "saved and stopped", "its old name is reason");
     cr_expect_eq(r.n_restarts, 1);
     cr_expect_lt(fabs(step_times_get(&r.times, &config) - 0.021134328), 1e-9);
     cr_expect_lt(fabs(step_times_longest(&r.times) - 0.021762406), 1e-9);

@@ -119,7 +119,7 @@ Test(slurm_command, scancel_is_repeated_while_slurm_does_not_answer)
     cr_assert_not_null(mkdtemp(dir));
     make_env(&env, dir);
     snprintf(script, sizeof script,
-             "echo $1 >> %s/said; [ $(wc -l < %s/said) -gt 1 ] && exit 0\n"
+             "echo $1 >> %s/calls; [ $(wc -l < %s/calls) -gt 1 ] && exit 0\n"
              "echo 'scancel: error: Unable to contact slurm controller (connect failure)'; exit 1",
              dir, dir);
     put(dir, "scancel", script);
@@ -133,7 +133,7 @@ Test(slurm_command, scancel_is_repeated_while_slurm_does_not_answer)
 
 Test(slurm_command, a_program_that_hangs_is_killed, .timeout = 20)
 {
-    char dir[] = "/tmp/tp-slurm-XXXXXX", *said = NULL;
+    char dir[] = "/tmp/tp-slurm-XXXXXX", *answer = NULL;
     struct arena arena = { 0 };
     struct environment env;
     struct job_words words;
@@ -144,10 +144,10 @@ Test(slurm_command, a_program_that_hangs_is_killed, .timeout = 20)
     make_env(&env, dir);
     put(dir, "squeue", "exec sleep 1000");
     slurm_view_words(&words, 5, &arena);
-    cr_expect_eq(slurm_ask(&said, &words, &client, 0.3, &arena, &err), TP_E_IO);
+    cr_expect_eq(slurm_ask(&answer, &words, &client, 0.3, &arena, &err), TP_E_IO);
     put(dir, "squeue", "echo one; echo two");
-    cr_expect_eq(slurm_ask(&said, &words, &client, 10, &arena, &err), TP_OK);
-    cr_expect_str_eq(said, "one\ntwo");
+    cr_expect_eq(slurm_ask(&answer, &words, &client, 10, &arena, &err), TP_OK);
+    cr_expect_str_eq(answer, "one\ntwo");
     environment_free(&env);
     arena_free(&arena);
     file_remove_tree(dir, &err);

@@ -37,7 +37,7 @@ static inline struct model small_gpt2(void)
                            .tied = true };
 }
 
-/* A Llama or a GPT-2. Most degrees up to 8 divide its dimensions, but not the vocabulary. */
+/* A Llama or a GPT-2. Most degrees up to 8 divide its dimensions. The vocabulary is any number. */
 static inline struct model random_model(struct rng *r)
 {
     struct model m = { .family = rng_int(r, 0, 2) ? MODEL_LLAMA : MODEL_GPT2 };

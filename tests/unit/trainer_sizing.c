@@ -1,6 +1,6 @@
 /*
- * tests/unit/trainer_sizing.c - a pool counts the buffers that it gives, and sizes that overflow 64
- * bits. trainer_step.c checks that a trainer allocates exactly what is counted.
+ * tests/unit/trainer_sizing.c - a pool counts the buffers that it gives; a size that overflows 64
+ * bits is the largest one. trainer_step.c checks that a trainer allocates exactly what is counted.
  * covers: trainer/sizing/buffer_pool trainer/sizing/activations trainer/sizing/memory
  * covers: trainer/sizing/param_count trainer/sizing/param_list trainer/sizing/param_spans
  * covers: trainer/sizing/rank_dims trainer/sizing/step_buffers
