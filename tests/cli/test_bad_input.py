@@ -229,9 +229,9 @@ def test_from_that_does_not_match_names_both_layouts(ckpt, tmp_path):
 def test_another_number_of_ranks_than_the_layout_has_is_refused(tiny, tmp_path):
     r = run("mpirun", "-n", 3, str(harness.BIN / "tp-train"),
             *train_args(tiny, tmp_path / "ckpt", layout="tp2")[1:])
-    said = [line for line in r.lines if line.startswith("tp-train")]
-    assert r.rc == 2 and len(said) == 1, repr(r)
-    assert "3" in said[0] and "tp2" in said[0], repr(r)
+    messages = [x for x in r.lines if x.startswith("tp-train")]
+    assert r.rc == 2 and len(messages) == 1, repr(r)
+    assert "3" in messages[0] and "tp2" in messages[0], repr(r)
     assert not (tmp_path / "ckpt").exists()
 
 

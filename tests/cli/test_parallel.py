@@ -171,7 +171,7 @@ def test_bf16_follows_the_curve_at_every_axis(reference, name, layout, tmp_path)
                                                  ("untied", "tp2pp2dp2", ("zero3",))])
 def test_partitioning_state_over_dp_changes_no_bit(reference, name, layout, zeros, dtype, tmp_path):
     """With several microbatches the sums over ranks and over microbatches would have another order, so there
-    is one. zero3 sums over dp first, so there is no tied head and no shared KV head."""
+    is one. zero3 sums over dp first, so its models have no tied head and no shared KV heads."""
     digests = set()
     for zero in ("",) + zeros:
         run(*reference.argv(name, layout + zero, tmp_path / "log", "--dtype", dtype, "--ckpt",

@@ -177,10 +177,10 @@ def test_it_resumes_when_it_was_killed_at_any_change_of_a_file(job, tmp_path, fi
 def test_a_signal_stops_it_with_75_and_the_same_command_resumes(job, how):
     status, err = job.interrupt(how=how)
     assert status == 75
-    said = re.search(r"interrupted: (\d+) of (\d+) tiles are complete; run the same command again",
-                     err)
-    assert said and 0 < int(said[1]) < job.tiles == int(said[2])
-    assert job.finish()[0] == int(said[1])
+    found = re.search(r"interrupted: (\d+) of (\d+) tiles are complete; run the same command again",
+                      err)
+    assert found and 0 < int(found[1]) < job.tiles == int(found[2])
+    assert job.finish()[0] == int(found[1])
 
 
 def test_a_truncated_journal_is_used_up_to_its_last_complete_record(job, figure):

@@ -166,20 +166,20 @@ def failing_job(folder, words):
                restart={"no_progress": 2, "backoff": "0.1s"})
 
 
-@pytest.mark.parametrize("words, said", [
+@pytest.mark.parametrize("words, line", [
     (b"caf\xe9 is closed\n", "caf? is closed"),
     (b"\x1b[31mred\x1b[0m alert\n", "?[31mred?[0m alert"),
     ("x‘quoted’ ".encode() * 100 + b"\n", "x‘quoted’ x‘quoted’"),  # cut, perhaps within a character
     (b" 10%|#   |\r 20%|##  |\r\n", "20%|##  |"),
 ], ids=["latin1", "colours", "cut", "progress-bar"])
-def test_the_last_line_of_a_failed_command_is_reported(tmp_path, words, said):
+def test_the_last_line_of_a_failed_command_is_reported(tmp_path, words, line):
     with failing_job(tmp_path, words) as job:
         assert job.start().wait() == 3
-        assert said in job.events("rank_exit")[0]["message"]
-        assert said in job.events("failed")[0]["message"]
-        assert said in job.output.read_text() and "\x1b" not in job.output.read_text()
+        assert line in job.events("rank_exit")[0]["message"]
+        assert line in job.events("failed")[0]["message"]
+        assert line in job.output.read_text() and "\x1b" not in job.output.read_text()
         r = job.verb("status")
-        assert r.rc == 0 and said in r.out, repr(r)
+        assert r.rc == 0 and line in r.out, repr(r)
 
 
 def test_folder_names_may_have_any_bytes(tmp_path):

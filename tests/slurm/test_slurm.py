@@ -62,7 +62,7 @@ def test_a_killed_rank_and_a_killed_tp_run(tmp_path, model, cluster):
 
 
 def test_the_node_of_each_rank_is_the_one_that_srun_chose(tmp_path, model, cluster):
-    """tp-run asks srun for blocks of ranks. If a user's option changes this, the right node is blamed."""
+    """tp-run expects ranks in blocks. With another order from the user's options, it blames the right node."""
     with slurm_job(tmp_path, model, steps=3000, step_options='["--distribution=cyclic"]') as job:
         job.start()
         job.await_step(20)
@@ -286,7 +286,7 @@ class Faults:
 
 @pytest.mark.parametrize("faults", [12 if harness.LONG else 4])
 def test_the_curve_is_that_of_a_run_without_failures(tmp_path, model, cluster, reference, figure,
-                                                      faults):
+                                                     faults):
     seed = int(os.environ.get("TP_SEED", 0)) or random.randrange(1 << 30)
     print("seed %d" % seed)
     rng, done = random.Random(seed), []

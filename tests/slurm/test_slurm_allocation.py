@@ -19,13 +19,13 @@ from slurm_job import end_in, queue, slurm, slurm_job, wait_until
 
 def occupy():
     """Give all nodes to another Slurm job. Returns its id."""
-    said = subprocess.run(["salloc", "--no-shell", "-N3", "--exclusive", "-J", "other"],
-                          capture_output=True, text=True, check=True).stderr
-    return said.split()[-1]
+    err = subprocess.run(["salloc", "--no-shell", "-N3", "--exclusive", "-J", "other"],
+                         capture_output=True, text=True, check=True).stderr
+    return err.split()[-1]
 
 
 def in_front(folder, *names):
-    """Put programs before Slurm's in PATH, which append their arguments to NAME.said. Returns the
+    """Put programs before Slurm's in PATH, which append their arguments to NAME.calls. Returns the
     environment.
 
     They do not pass on accounts and containers, because this cluster has none."""
@@ -33,7 +33,7 @@ def in_front(folder, *names):
     for name in names:
         program = folder / name
         program.write_text("""#!/bin/bash
-printf '%%s\\n' "$*" >>%s/%s.said
+printf '%%s\\n' "$*" >>%s/%s.calls
 args=()
 for a in "$@"; do [[ $a == --container* || $a == --account* ]] || args+=("$a"); done
 exec %s "${args[@]}"
@@ -116,28 +116,28 @@ def test_options_are_passed_on(tmp_path, model, cluster):
         job.await_event("training", timeout=60)
         assert queue("%P|%l|%k") == ["main|7:00|of mine"]
         assert job.wait(60) == 0
-        said = (front / "salloc.said").read_text()
-        assert all(o in said for o in options), said
-        step = next(s for s in (front / "srun.said").read_text().splitlines() if "--mpi=pmix" in s)
+        calls = (front / "salloc.calls").read_text()
+        assert all(o in calls for o in options), calls
+        step = next(s for s in (front / "srun.calls").read_text().splitlines() if "--mpi=pmix" in s)
         assert "--container=/images/x" in step and "--cpu-bind=none" in step
         assert "--partition" not in step
     with slurm_job(tmp_path / "b", model, steps=20, options=json.dumps(options)) as job:
         r = harness.run("tp-run", "submit", job.path, env=env)
         assert r.rc == 0, repr(r)
-        said = (front / "sbatch.said").read_text()
-        assert all(o in said for o in options[:-1]) and "--container" not in said, said
+        calls = (front / "sbatch.calls").read_text()
+        assert all(o in calls for o in options[:-1]) and "--container" not in calls, calls
         assert queue("%P|%l|%k") == ["main|7:00|of mine"]
         wait_until(lambda: job.events("done"), 60)
 
 
-def refused(folder, model, option, said):
+def refused(folder, model, option, message):
     with slurm_job(folder, model, options="[%s]" % option) as job:
         job.start()
         assert job.wait(30) == 3
         reason = job.events("failed")[0]["message"]
-        assert "salloc" in reason and said in reason, reason
+        assert "salloc" in reason and message in reason, reason
         r = job.verb("submit")
-        assert r.rc == 3 and said in r.err and len(r.err.strip().splitlines()) == 1, repr(r)
+        assert r.rc == 3 and message in r.err and len(r.err.strip().splitlines()) == 1, repr(r)
 
 
 def test_accounts_and_qos_are_used_and_a_refusal_has_slurms_message(tmp_path, model, accounts):
@@ -193,7 +193,7 @@ def test_batch_jobs_follow_each_other(tmp_path, model, cluster, figure):
     assert (job.state / "home").read_text().split()[2] in ("n1", "n2", "n3")
     front = in_front(tmp_path / "front", "srun")
     harness.run("tp-run", "status", job.path, env=front)
-    assert " ask " in (tmp_path / "front/srun.said").read_text()
+    assert " ask " in (tmp_path / "front/srun.calls").read_text()
     s = job.status()  # srun asks on the job's node, because this host is not a node of Slurm
     assert s["slurm"]["job"] == int(waiting[0].split("|")[0]) and s["slurm"]["next"]
     assert job.verb("resize", "tp3").rc == 2, "the refusal is passed on with its exit code"
@@ -251,7 +251,7 @@ def test_allocations_without_progress_end_the_run(tmp_path, model, cluster):
 
 @pytest.mark.parametrize("n", range(1, 13) if harness.LONG else [1, 2, 3, 5])
 def test_killed_after_any_record_it_has_one_allocation_and_none_at_the_end(tmp_path, model,
-                                                                              cluster, n):
+                                                                           cluster, n):
     with slurm_job(tmp_path, model, steps=30) as job:
         job.start(env=killed_after(n))
         assert job.wait(60) in (-9, 0)
