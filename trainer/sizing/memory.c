@@ -173,7 +173,7 @@ struct memory_need memory_estimate(struct memory_model *mm, const struct spec *s
                                    const struct workload *w, bool saves)
 {
     struct memory_need largest = { 0 };
-    int stages[MEMORY_STAGES], n = memory_stages(stages, s->pp);
+    int stages[MEMORY_STAGES] = { 0 }, n = memory_stages(stages, s->pp);
 
     for (int i = 0; i < n; i++) {
         struct memory_rank rank;
