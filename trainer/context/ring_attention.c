@@ -28,7 +28,7 @@ static int64_t elements_of(const struct ring_group *g, const struct attention *a
     return rows_of(a) * 2 * g->kv_width;
 }
 
-/* To the next rank. */
+/* Send buf to the next rank. */
 static void send_on(const struct ring_group *g, const void *buf, int64_t elements, enum dtype type,
                     struct comm_request *sent)
 {
@@ -36,7 +36,7 @@ static void send_on(const struct ring_group *g, const void *buf, int64_t element
               sent);
 }
 
-/* From the rank before, where what `last` sent was. */
+/* Receive from the previous rank into buf, which request `last` may still be sending. */
 static void receive(const struct ring_group *g, void *buf, int64_t elements, enum dtype type,
                     struct comm_request *last)
 {
@@ -46,7 +46,7 @@ static void receive(const struct ring_group *g, void *buf, int64_t elements, enu
     comm_recv(g->cp, g->k->queue, buf, elements, type, (comm_rank(g->cp) + size - 1) % size);
 }
 
-/* This rank's own block, to the next rank. */
+/* Send this rank's own block to the next rank. */
 static void send_own(const struct ring_group *g, struct ring_buffers *r, const struct attention *a)
 {
     int64_t e = dtype_bytes(a->type), half = g->kv_width * e;
@@ -61,7 +61,8 @@ static void send_own(const struct ring_group *g, struct ring_buffers *r, const s
     send_on(g, r->kv[0], elements_of(g, a), a->type, r->kv_sent[0]);
 }
 
-/* The block of step `step`, into kv[step % 2], and at once on to the next rank if that wants it. */
+/* Receive the block of step `step` into kv[step % 2], and send it on unless the next rank is its
+ * origin. */
 static void pass_block(const struct ring_group *g, struct ring_buffers *r,
                        const struct attention *a, int step)
 {
@@ -73,8 +74,8 @@ static void pass_block(const struct ring_group *g, struct ring_buffers *r,
         send_on(g, block, elements_of(g, a), a->type, sent);
 }
 
-/* The gradients that follow that block, into dkv[step % 2]; they begin at the first rank that is
- * not the block's own. */
+/* Receive the gradients of that block into dkv[step % 2]. They start as zeros at the first rank
+ * that gets the block. */
 static void take_gradients(const struct ring_group *g, struct ring_buffers *r,
                            const struct attention *a, int step)
 {
@@ -91,7 +92,7 @@ static void take_gradients(const struct ring_group *g, struct ring_buffers *r,
 
 /* ---- steps ---- */
 
-/* The rows of a that see keys of the block of step `step`, and those keys. */
+/* The rows of `a` that attend to keys of the block of step `step`, and those keys. */
 struct ring_share {
     struct attention a;
     int64_t row0; /* of each sequence */
@@ -147,7 +148,7 @@ void ring_attention_forward(const struct ring_group *g, struct ring_buffers *r,
                         &(struct cast){ a->out, a->type, own.sum, DTYPE_F32, rows_of(a) * a->ldo });
 }
 
-/* dkv, which has come home, to the gradients of this rank's own keys and values. */
+/* Add dkv, which has returned to this rank, to the gradients of its own keys and values. */
 static void add_own(const struct ring_group *g, float *dk, const float *dkv, int64_t rows)
 {
     int64_t width = 2 * g->kv_width;

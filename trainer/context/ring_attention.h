@@ -3,19 +3,19 @@
  * attention (Liu, Zaharia and Abbeel 2023), causal, in the balanced cut of
  * trainer/context/zigzag.h.
  *
- * Each rank's queries stay. Keys and values travel around the ring of the n cp ranks, one block
- * (all that a rank has of the microbatch) at a time. Results are merged by their log-sum-exp. For a
- * block of rank j, rank r needs no mask:
+ * Each rank keeps its queries. Keys and values travel around the ring of the n cp ranks, one block
+ * (all keys and values that a rank has of the microbatch) at a time. Results are merged by their
+ * log-sum-exp. For a block of rank j, rank r needs no mask:
  *
  *     j = r    its own block: ordinary causal attention, because its tokens are in order
- *     j < r    all its rows see the first half of the block, and none sees the second half
- *     j > r    the second half of its rows sees all of the block, and the first half nothing
+ *     j < r    all its rows attend to the first half of the block, none to the second half
+ *     j > r    the second half of its rows attends to all of the block, the first half to nothing
  *
- * So every step except the first is the same work, half a square, on every rank. In the backward
- * pass keys and values travel again, and the gradients of a block travel with it back to its rank.
- * Sent to the next rank, for each layer and microbatch:
+ * So in every step except the first, every rank has the same work: half of rows * keys. In the
+ * backward pass keys and values travel again, and the gradients of a block travel with it back to
+ * its rank. Each rank sends to the next rank, for each layer and microbatch:
  *
- *     forward     n - 1 times [rows][2 kv_width] of the run's type
+ *     forward     n - 1 times [rows][2 kv_width] of the run's dtype
  *     backward    the same, and n - 1 times [rows][2 kv_width] floats
  *
  * A rank forwards a block before it computes with it, and receives the next one after that. So
@@ -28,27 +28,27 @@
 #include "kernels/ops.h"
 #include "trainer/sizing/activations.h"
 
-/* The ranks of a ring, and what each computes with. */
+/* The ranks of a ring, the queue, and the widths of this rank's heads. */
 struct ring_group {
     const struct kernel_queue *k;
     struct comm *cp;
-    int64_t q_width, kv_width, qkv_width; /* of this rank's heads: elements of a row */
+    int64_t q_width, kv_width, qkv_width; /* elements of a row */
 };
 
-/* Open the requests. Nothing without cp. TP_E_NOMEM. */
+/* Open the requests; without cp this does nothing. TP_E_NOMEM. */
 tp_status ring_attention_open(struct ring_buffers *r, const struct ring_group *g,
                               struct tp_err *err);
 
-/* attention_forward of a, this rank's rows, over all ranks' keys. sum: a->batch * a->seq rows of
- * a->ldo floats that are free. Without cp it is attention_forward. */
+/* attention_forward of `a`, which has this rank's rows, over all ranks' keys. sum: memory for
+ * a->batch * a->seq rows of a->ldo floats. Without cp it is attention_forward. */
 void ring_attention_forward(const struct ring_group *g, struct ring_buffers *r,
                             const struct attention *a, float *sum);
 
-/* attention_backward; the gradients of q, k, v lie side by side in dqkv, [rows][qkv_width]. */
+/* attention_backward; the gradients of q, k and v are side by side in dqkv, [rows][qkv_width]. */
 void ring_attention_backward(const struct ring_group *g, struct ring_buffers *r,
                              const struct attention *a, const void *d_out, float *dqkv);
 
-/* Until the next rank has all that was sent to it. */
+/* Wait until the next rank has received everything that was sent to it. */
 void ring_attention_wait(const struct ring_group *g, const struct ring_buffers *r);
 
 #endif

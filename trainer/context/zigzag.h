@@ -3,10 +3,10 @@
  * it.
  *
  * A sequence of T tokens over n ranks is 2 n blocks of T / (2 n) tokens. Rank r has blocks r and
- * 2 n - 1 - r, in this order. Under a causal mask the rows of a late block see many keys and the
- * rows of an early block few. With one block of each kind, all ranks have the same work (Llama 3,
- * 2024, section 3.3; after Zhu 2024, zigzag ring attention). On one rank the two blocks are the
- * whole sequence.
+ * 2 n - 1 - r, in this order. Under a causal mask the rows of a late block attend to many keys and
+ * the rows of an early block to few. With one block of each kind, all ranks have the same work
+ * (Llama 3, 2024, section 3.3; after Zhu 2024, zigzag ring attention). On one rank the two blocks
+ * are the whole sequence.
  */
 #ifndef TRAINER_CONTEXT_ZIGZAG_H
 #define TRAINER_CONTEXT_ZIGZAG_H
@@ -23,7 +23,7 @@ struct zigzag {
 /* The cut of sequences of `seq` tokens for the cp rank `cp` of spec s. */
 struct zigzag zigzag_of(const struct spec *s, int cp, int64_t seq);
 
-/* Tokens of a sequence that the rank has. */
+/* The number of tokens of a sequence that the rank has. */
 int64_t zigzag_tokens(const struct zigzag *z);
 
 /* Position in the sequence of the rank's token number i. *run: how many of its tokens, from this

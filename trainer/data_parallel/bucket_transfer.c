@@ -8,7 +8,7 @@ static const struct param_partition *piece_of(const struct params *p, int owner,
 
 /* ---- packing ---- */
 
-/* All gradients of a bucket, to data[n_owners][b->each]. */
+/* Copy all gradients of a bucket to data[n_owners][b->each]. */
 static void pack_grads(const struct params *p, const struct param_bucket *b, float *data)
 {
     for (int owner = 0; owner < p->n_owners; owner++)
@@ -20,7 +20,8 @@ static void pack_grads(const struct params *p, const struct param_bucket *b, flo
         }
 }
 
-/* The weights of a bucket that rank `me` owns, to its part of data[n_owners][b->weights_each]. */
+/* Copy the weights of a bucket that rank `me` owns to its part of data[n_owners][b->weights_each].
+ */
 static void pack_weights(const struct params *p, const struct param_bucket *b, int me, float *data)
 {
     char *part = (char *)(data + me * b->weights_each);
@@ -34,8 +35,8 @@ static void pack_weights(const struct params *p, const struct param_bucket *b, i
     }
 }
 
-/* One owner's rows of an entry, to where layers read them. Under zero1 in bf16 a rank also keeps
- * the rounded value of what layers read in fp32, for saving. */
+/* Copy one owner's rows of an entry to where layers read them. Under zero1 in bf16 a rank also
+ * keeps the rounded value of the weights that layers read in fp32: a checkpoint has it. */
 static void unpack_rows(const struct params *p, const struct param *q,
                         const struct param_partition *x, const void *packed)
 {
@@ -104,7 +105,7 @@ static float *arrival_of(const struct bucket_transfer *t, const struct param_buc
     return p->sharded ? data + comm_rank(t->groups->dp) * b->each : p->grad + b->from;
 }
 
-/* Queue the collective of a bucket that is packed. */
+/* Queue the collective of a packed bucket. */
 static void queue_collective(const struct bucket_transfer *t, const struct param_bucket *b,
                              float *data)
 {

@@ -10,7 +10,7 @@ static const struct param_bucket *bucket_of(const struct fsdp_units *u, int unit
 
 /* ---- the order ---- */
 
-/* A unit that is used again at once is gathered once. */
+/* Two visits of the same unit in a row are one, because it is gathered once. */
 static void visit(struct fsdp_units *u, int unit)
 {
     if (unit != NONE && (u->n_visits == 0 || u->visits[u->n_visits - 1] != unit))
@@ -59,7 +59,7 @@ static void start_gather(struct fsdp_units *u, int unit)
     u->coming = unit;
 }
 
-/* The next visit's, if there is one. */
+/* Start gathering the unit of the next visit, if there is one. */
 static void start_next(struct fsdp_units *u)
 {
     if (u->next < u->n_visits)
@@ -88,7 +88,8 @@ void fsdp_units_need(struct fsdp_units *u, int unit)
     if (u->coming == NONE) /* outside a step */
         start_gather(u, unit);
     if (u->coming != unit) {
-        tp_fail(&err, TP_E_INTERNAL, "zero3 gathers unit %d where %d is needed", u->coming, unit);
+        tp_fail(&err, TP_E_INTERNAL, "zero3 gathered unit %d, but unit %d is needed", u->coming,
+                unit);
         device_fail(p->k.queue->device, &err);
     }
     bucket_transfer_receive(u->weights, unit);
@@ -113,8 +114,8 @@ void fsdp_units_clear(const struct fsdp_units *u, int unit)
     }
 }
 
-/* Where --same-bits keeps an entry's gradients of a pass; n 0: the pass has none. The gradients of
- * a tied head and of its embedding are kept apart. */
+/* Where --same-bits sums an entry's gradients of a pass; n 0: the pass has none. The gradients of a
+ * tied head and of its embedding are kept apart. */
 static struct pairwise_range place_of(const struct fsdp_units *u, const struct param *q)
 {
     const struct params *p = u->params;
@@ -130,7 +131,7 @@ static struct pairwise_range place_of(const struct fsdp_units *u, const struct p
     return own;
 }
 
-/* Add the gradients of a microbatch, which have arrived at `part`, to this rank's sums. */
+/* Add the gradients of a microbatch, which have arrived in `part`, to this rank's sums. */
 static void add_to_sums(struct fsdp_units *u, const struct param_bucket *b, const float *part)
 {
     const struct params *p = u->params;
@@ -147,7 +148,7 @@ static void add_to_sums(struct fsdp_units *u, const struct param_bucket *b, cons
     }
 }
 
-/* Add the gradients that were sent last to their owners' sums. */
+/* Receive the gradients that were sent last and add them to this rank's sums. */
 static void finish_reduce(struct fsdp_units *u)
 {
     if (u->leaving == NONE)

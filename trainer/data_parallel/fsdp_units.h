@@ -1,13 +1,13 @@
 /*
- * trainer/data_parallel/fsdp_units.h - zero3: parameters that are whole only while they are used
+ * trainer/data_parallel/fsdp_units.h - zero3: weights that are gathered only while they are used
  * (Rajbhandari et al. 2020, ZeRO stage 3; Zhao et al. 2023, PyTorch FSDP).
  *
- * A rank keeps the rows that it owns. A unit (a layer; what is before the layers; what is after
- * them) is gathered over dp into the buffer of unsharded weights before its forward pass and again
+ * A rank keeps the rows that it owns. A unit (a layer, or what comes before or after the layers)
+ * is gathered over dp into the buffer of unsharded weights before its forward pass and again
  * before its backward pass. Each microbatch's gradients of the unit are reduce-scattered to their
  * owners, which add them up. There is one buffer for unsharded weights and one for unsharded
- * gradients: layers are bound to their places in them once, and a unit that is needed twice in a
- * row is gathered once.
+ * gradients. Layers are bound to their places in these buffers once. A unit that is needed twice in
+ * a row is gathered once.
  *
  * While one unit is computed, the weights of the next and the gradients of the previous one are
  * communicated. The next unit is known, because the passes of a step are a list
@@ -23,17 +23,17 @@
 #include "trainer/data_parallel/params.h"
 #include "trainer/pipeline/schedule.h"
 
-/* The pass that computed a unit's gradients. With a tied head on the embedding's stage, what is
- * before the layers and what is after them are one unit with two passes. */
+/* The pass that computed a unit's gradients. With a tied head on the embedding's stage, what comes
+ * before the layers and what comes after them are one unit with two passes. */
 enum fsdp_units_pass { FSDP_UNITS_BEFORE, FSDP_UNITS_LAYER, FSDP_UNITS_AFTER };
 
 struct fsdp_units {
-    const struct params *params;             /* borrowed, as the next two */
+    const struct params *params;             /* borrowed, like the next two fields */
     struct bucket_transfer *weights, *grads; /* NULL until fsdp_units_open */
     int n_visits;
     int *visits; /* buckets of params, in the order in which a step gathers them */
-    int next;    /* visit; n_visits: nothing is gathered ahead */
-    int held;    /* the unit that is gathered, -1: none */
+    int next;    /* the next visit; n_visits: no unit is gathered in advance */
+    int held;    /* the unit whose weights are in the buffer, -1: none */
     int coming;  /* the unit whose weights are being sent, -1: none */
     int leaving; /* the unit whose gradients are being sent, -1: none */
     enum fsdp_units_pass leaving_pass;
@@ -44,10 +44,10 @@ struct fsdp_units {
 struct fsdp_units_stage {
     const int *layers; /* [n] */
     int n;
-    int before, after; /* the layers; -1: the stage has none */
+    int before, after; /* the units before and after the layers; -1: the stage has none */
 };
 
-/* List the visits of a rank whose passes are `ops`, through its virtual stages. */
+/* List the units that a rank gathers in a step whose passes are `ops`. */
 tp_status fsdp_units_init(struct fsdp_units *u, const struct params *p,
                           const struct fsdp_units_stage *stages, const struct schedule_rank *ops,
                           struct arena *arena, struct tp_err *err);
@@ -56,22 +56,22 @@ tp_status fsdp_units_init(struct fsdp_units *u, const struct params *p,
 void fsdp_units_open(struct fsdp_units *u, struct bucket_transfer *weights,
                      struct bucket_transfer *grads);
 
-/* A step begins: weights have changed, and no gradient has been summed. Collective over dp, and so
- * are the following. */
+/* A step begins: weights have changed, and no gradient has been summed. Collective over dp, like
+ * the functions below. */
 void fsdp_units_begin(struct fsdp_units *u);
 
-/* What is queued from here on finds the weights of a unit in the buffer (-1: of what is always
- * whole). */
+/* Work that is queued after this call finds the weights of this unit in the buffer (-1: of the
+ * parameters that are never sharded). */
 void fsdp_units_need(struct fsdp_units *u, int unit);
 
-/* Before a unit's backward pass: set the gradients that kernels only add to to zero. */
+/* Before a unit's backward pass: zero the gradients that kernels only add to. */
 void fsdp_units_clear(const struct fsdp_units *u, int unit);
 
-/* After it: send the gradients to their owners. group: with --same-bits the number of the gradient
- * group, else not used. */
+/* After a unit's backward pass: send the gradients to their owners. group: with --same-bits the
+ * number of the gradient group, else not used. */
 void fsdp_units_reduce(struct fsdp_units *u, int unit, enum fsdp_units_pass pass, int64_t group);
 
-/* The step's passes are over: the gradients that this rank owns are complete. */
+/* After the last pass of a step: the gradients that this rank owns are complete. */
 void fsdp_units_end(struct fsdp_units *u);
 
 #endif

@@ -3,8 +3,8 @@
 
 /* ---- sums within a replica ---- */
 
-/* Entries first .. end - 1 of heads that several tp ranks have. k and v of a layer, which are side
- * by side, are summed in one call. */
+/* Sum the entries of first .. end - 1 that are KV heads of several tp ranks. k and v of a layer are
+ * neighbours, so they are summed in one call. */
 static void reduce_shared(const struct params *p, int first, int end, struct comm *kv)
 {
     for (int i = first; i < end; i++) {
@@ -19,7 +19,7 @@ static void reduce_shared(const struct params *p, int first, int end, struct com
     }
 }
 
-/* Copy the gradients that are partial to p->partial, or back; returns how many elements. */
+/* Copy the partial gradients to p->partial, or back; returns the number of elements. */
 static int64_t move_partial(const struct params *p, int first, int end, bool back)
 {
     float *at = p->partial;
@@ -35,7 +35,7 @@ static int64_t move_partial(const struct params *p, int first, int end, bool bac
     return at - p->partial;
 }
 
-/* All in one call, because each is small. */
+/* One call sums all of them, because each is small. */
 static void reduce_partial(const struct params *p, int first, int end, struct comm *tp)
 {
     int64_t n = move_partial(p, first, end, false);
@@ -49,18 +49,18 @@ static void reduce_partial(const struct params *p, int first, int end, struct co
 static void reduce_within(const struct grad_reduction *r, int first, int end)
 {
     const struct params *p = r->params;
-    const struct process_groups *par = r->parallel;
+    const struct process_groups *groups = r->groups;
 
-    if (p->same_bits) /* same_bits_reduce does it, after the sum over replicas */
+    if (p->same_bits) /* same_bits_reduce makes these sums, after those over replicas */
         return;
-    if (par->kv)
-        reduce_shared(p, first, end, par->kv);
+    if (groups->kv)
+        reduce_shared(p, first, end, groups->kv);
     if (p->n_partial)
-        reduce_partial(p, first, end, par->tp);
+        reduce_partial(p, first, end, groups->tp);
     if (p->tied >= first && p->tied < end) {
         struct param_sums g = params_sums(p, &p->list[p->tied]);
 
-        comm_all_reduce(par->embedding_ends, p->k.queue, g.at, g.n, DTYPE_F32, COMM_SUM);
+        comm_all_reduce(groups->embedding_ends, p->k.queue, g.at, g.n, DTYPE_F32, COMM_SUM);
     }
 }
 
@@ -86,16 +86,16 @@ int64_t grad_reduction_partial_calls(const struct params *p)
 static void start_bucket(struct grad_reduction *r, int bucket)
 {
     const struct params *p = r->params;
-    const struct process_groups *par = r->parallel;
+    const struct process_groups *groups = r->groups;
     const struct param_bucket *b = &p->buckets[bucket];
 
     reduce_within(r, b->first, b->first + b->n);
     if (p->n_owners > 1) {
         bucket_transfer_send(r->grads, bucket);
-    } else if (comm_size(par->dp_cp) > 1) {
+    } else if (comm_size(groups->dp_cp) > 1) {
         device_record(p->k.queue, r->ready);
         device_wait(p->comm_queue, r->ready);
-        comm_all_reduce(par->dp_cp, p->comm_queue, p->grad + b->from, b->to - b->from, DTYPE_F32,
+        comm_all_reduce(groups->dp_cp, p->comm_queue, p->grad + b->from, b->to - b->from, DTYPE_F32,
                         COMM_SUM);
     }
 }
@@ -106,9 +106,8 @@ tp_status grad_reduction_open(struct grad_reduction *r, struct bucket_transfer *
     struct device *d = grads->params->comm_queue->device;
     tp_status st;
 
-    *r = (struct grad_reduction){ .params = grads->params,
-                                  .parallel = grads->groups,
-                                  .grads = grads };
+    *r =
+        (struct grad_reduction){ .params = grads->params, .groups = grads->groups, .grads = grads };
     TP_TRY(device_event_open(d, &r->ready, err));
     TP_TRY(device_event_open(d, &r->done, err));
 done:
@@ -126,7 +125,7 @@ void grad_reduction_begin(struct grad_reduction *r)
     r->n_left = r->params->n_buckets;
 }
 
-/* Whether a bucket has a tied head, whose sum is taken within the replica before. */
+/* Whether a bucket has a tied head: its sum over both ends of the pipeline comes first. */
 static bool waits_for_end(const struct params *p, const struct param_bucket *b)
 {
     return !p->same_bits && p->tied >= b->first && p->tied < b->first + b->n;
@@ -146,18 +145,18 @@ void grad_reduction_ready(struct grad_reduction *r, int unit)
 }
 
 /* Under zero3 each microbatch's gradients were sent to their owners. The cp ranks that own the same
- * rows have seen other tokens. */
+ * rows have processed different tokens. */
 static void end_sharded(const struct grad_reduction *r)
 {
     const struct params *p = r->params;
 
     reduce_within(r, 0, p->n);
-    if (r->parallel->cp_grads)
-        comm_all_reduce(r->parallel->cp_grads, p->k.queue, p->owned_grad, p->n_owned, DTYPE_F32,
+    if (r->groups->cp_grads)
+        comm_all_reduce(r->groups->cp_grads, p->k.queue, p->owned_grad, p->n_owned, DTYPE_F32,
                         COMM_SUM);
 }
 
-/* Start what is left and wait for all sums over replicas. */
+/* Start the remaining buckets and wait for all sums over replicas. */
 static void end_replicas(struct grad_reduction *r)
 {
     const struct params *p = r->params;
@@ -166,7 +165,7 @@ static void end_replicas(struct grad_reduction *r)
         start_bucket(r, --r->n_left);
     if (p->n_owners > 1) {
         bucket_transfer_finish(r->grads);
-    } else if (comm_size(r->parallel->dp_cp) > 1) {
+    } else if (comm_size(r->groups->dp_cp) > 1) {
         device_record(p->comm_queue, r->done);
         device_wait(p->k.queue, r->done);
     }

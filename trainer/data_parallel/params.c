@@ -12,7 +12,7 @@ struct cursor {
     int64_t at, vector_at;
 };
 
-/* Give an entry its places in the whole spans. */
+/* Set an entry's places in the whole spans. */
 static tp_status place_entry(struct params *p, struct param *q, struct cursor *c, const char *name,
                              struct tp_err *err)
 {
@@ -45,7 +45,8 @@ static tp_status add_group(struct params *p, const struct layout *l, int first, 
     return st;
 }
 
-/* Add the tensors of the unit, ANY_UNIT: of all. With zero3 each unit begins the spans anew. */
+/* Add the tensors of the unit (ANY_UNIT: of all). With zero3 each unit starts at the beginning of
+ * the spans. */
 static tp_status add_unit(struct params *p, const struct layout *l, int rank, int unit,
                           struct tp_err *err)
 {
@@ -69,7 +70,8 @@ static tp_status add_unit(struct params *p, const struct layout *l, int rank, in
     return TP_OK;
 }
 
-/* Give every entry its rows and its number of the gradient norm, the same at every layout. */
+/* Set every entry's rows and its place in the gradient norm. Places are the same at every layout.
+ */
 static tp_status number_places(struct params *p, const struct layout *l, struct arena *arena,
                                struct tp_err *err)
 {
@@ -97,7 +99,8 @@ static tp_status number_places(struct params *p, const struct layout *l, struct 
     return TP_OK;
 }
 
-/* Room for the gradients of a tied head beside those of its embedding, on a stage that has both. */
+/* Reserve memory for the gradients of a tied head, apart from those of its embedding, on a stage
+ * that has both. */
 static void add_head(struct params *p, const struct layout *l)
 {
     int first = params_find(p, l, ROLE_EMBEDDING, LAYER_FIRST);
@@ -112,7 +115,7 @@ static void add_head(struct params *p, const struct layout *l)
         p->head = (struct pairwise_range){ p->n_elements, b->at + b->n - a->at };
 }
 
-/* Floats of a pack: of the largest bucket's gradients, weights, or either. */
+/* Floats of a pack that can hold any bucket's gradients, weights, or both in turn. */
 static int64_t pack_floats(const struct params *p, bool grads, bool weights)
 {
     int64_t largest = 0;
@@ -128,7 +131,8 @@ static int64_t pack_floats(const struct params *p, bool grads, bool weights)
     return p->n_owners > 1 ? p->n_owners * largest : 0;
 }
 
-/* The memory of a rank is counted from one layer (trainer/sizing/param_count.h). */
+/* trainer/sizing/param_count.h counts a rank's memory from a single layer. This checks the count.
+ */
 static tp_status check_counted(const struct params *p, const struct param_sizes *z,
                                struct tp_err *err)
 {
@@ -152,8 +156,8 @@ static tp_status check_counted(const struct params *p, const struct param_sizes 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].listed > all[i].counted)
             return tp_fail(err, TP_E_INTERNAL,
-                           "a rank has %" PRId64 " %s, but %" PRId64 " were counted", all[i].listed,
-                           all[i].what, all[i].counted);
+                           "this rank has %" PRId64 " %s, but %" PRId64 " were counted",
+                           all[i].listed, all[i].what, all[i].counted);
     return TP_OK;
 }
 

@@ -1,5 +1,5 @@
-/* trainer/data_parallel/params_partition.c - which rank of dp updates which rows, and in what runs
- * of entries they are sent; see trainer/data_parallel/params.h and
+/* trainer/data_parallel/params_partition.c - which dp rank updates which rows, and which
+ * neighbouring entries are sent in one bucket; see trainer/data_parallel/params.h and
  * trainer/data_parallel/bucket_transfer.h. */
 #include "trainer/data_parallel/params.h"
 
@@ -18,7 +18,7 @@ static void partition_to(struct params *p, const struct layout *l, int owner)
     p->n_owned = end > p->n_owned ? end : p->n_owned;
 }
 
-/* Lay out every owner's part of a bucket's packs. */
+/* Set the places of a bucket's entries in every owner's part of a pack. */
 static void lay_out_packs(struct params *p, struct param_bucket *b)
 {
     for (int owner = 0; owner < p->n_owners; owner++) {
@@ -39,7 +39,7 @@ static void lay_out_packs(struct params *p, struct param_bucket *b)
     }
 }
 
-/* Whether bucket b, filled so far, goes on with entry i. */
+/* Whether entry i belongs to bucket b too, which ends at entry i so far. */
 static bool takes(const struct params *p, const struct param_bucket *b,
                   const struct param_bucket_fill *fill, int i)
 {

@@ -77,8 +77,7 @@ void params_round(const struct params *p)
     }
 }
 
-/* Of the group of the same name: weights in bf16 may be there in whole, the rest is what is owned.
- */
+/* Without zero3, weights are there as a whole. Everything else is only what this rank owns. */
 void *params_place(const struct params *p, int i, const char *group, struct box *within,
                    enum dtype *dtype)
 {

@@ -9,7 +9,7 @@ int schedule_stage(const struct schedule *s, int rank, int vstage)
     return vstage * s->p + rank;
 }
 
-/* Forward passes that a rank runs before its first backward pass, which are then one more. */
+/* The number of forward passes before a rank alternates forward and backward passes. */
 static int warmup_of(const struct schedule *s, int rank)
 {
     int64_t all = (int64_t)s->m * s->v, w;
@@ -24,7 +24,7 @@ static int warmup_of(const struct schedule *s, int rank)
 }
 
 /* Number i of a rank's forward (or backward) passes: microbatches in groups of p, each group
- * through all virtual stages. Backward passes take the virtual stages the other way round. */
+ * through all virtual stages. Backward passes visit the virtual stages in reverse order. */
 static struct schedule_op pass_number(const struct schedule *s, int rank,
                                       enum schedule_op_kind kind, int i)
 {
@@ -43,9 +43,10 @@ static struct schedule_op pass_number(const struct schedule *s, int rank,
     return op;
 }
 
-/* Deal slots: a forward pass takes the lowest that is free, its backward pass gives it back.
- * slot_of[micro * v + vstage] and busy[] have room for m * v. */
-static void deal_slots(const struct schedule *s, struct schedule_rank *r, int *slot_of, bool *busy)
+/* Assign slots: a forward pass takes the lowest free slot, and its backward pass frees it.
+ * slot_of[micro * v + vstage] and busy[] have m * v elements. */
+static void assign_slots(const struct schedule *s, struct schedule_rank *r, int *slot_of,
+                         bool *busy)
 {
     for (int i = 0; i < r->n_ops; i++) {
         struct schedule_op *op = &r->ops[i];
@@ -103,7 +104,7 @@ tp_status schedule_make(struct schedule *out, int p, int m, int v, struct arena 
         if (rank->ops && slot_of && busy) {
             rank->n_ops = 2 * (int)all;
             list_ops(&s, r, rank->ops);
-            deal_slots(&s, rank, slot_of, busy);
+            assign_slots(&s, rank, slot_of, busy);
         } else {
             s.ranks = NULL;
         }
@@ -123,11 +124,11 @@ struct clock {
     int64_t ticks[2]; /* of a pass, by kind */
     int64_t *done[2]; /* [m * stages] when a pass ended, -1: not yet; by kind */
     int64_t *now;     /* [p] */
-    int *next;        /* [p] pass that is due */
+    int *next;        /* [p] the next pass */
     struct schedule_replay *replay;
 };
 
-/* When what `op` of `rank` needs is there; -1: not yet. */
+/* The time at which the input of `op` of `rank` is ready; -1: not known yet. */
 static int64_t ready_at(const struct clock *c, int rank, const struct schedule_op *op)
 {
     int stages = c->s->p * c->s->v, stage = schedule_stage(c->s, rank, op->vstage);
@@ -140,7 +141,7 @@ static int64_t ready_at(const struct clock *c, int rank, const struct schedule_o
     return c->done[OP_BACKWARD][at + stage + 1];
 }
 
-/* Run passes of a rank until one has to wait; whether any ran. */
+/* Run passes of a rank until one has to wait. Returns whether any ran. */
 static bool advance(struct clock *c, int rank)
 {
     const struct schedule_rank *list = &c->s->ranks[rank];

@@ -1,22 +1,23 @@
 /*
  * trainer/pipeline/schedule.h - pipeline schedules as data: for every rank along pp, the list of
  * passes that it runs in order. 1F1B (Narayanan et al. 2019, PipeDream-Flush) and interleaved 1F1B
- * (Narayanan et al. 2021, PTD-P), in which a rank has v virtual stages that are not neighbours.
+ * (Narayanan et al. 2021, PTD-P), in which a rank has v virtual stages that do not follow each
+ * other.
  *
- * p ranks, m microbatches in a step, v virtual stages on each rank: stage c * p + r is the c-th one
- * of rank r, so there are p * v stages. A pass is the forward or backward work of one microbatch in
+ * p ranks, m microbatches in a step, v virtual stages on each rank: stage c * p + r is number c of
+ * rank r, so there are p * v stages. A pass is the forward or backward work of one microbatch in
  * one stage. It receives the result of one neighbouring stage and sends its own to the other. Two
  * neighbouring stages are on the same rank only when p is 1.
  *
  * A caller may rely on these properties (tests/unit/trainer_schedule.c checks them):
  *   - Activations arrive in the order in which their receiver needs them, and so do gradients. So
- * one communicator for each of the two needs no tags.
+ *     with one communicator for each of the two, messages need no tags.
  *   - If sends do not wait for their receiver, a step never deadlocks, even when a rank has only
  *     SCHEDULE_BUFFERS buffers for gradients and waits for the older one before it writes a third.
- *     (With one buffer it would, for v > 1.) Activations are sent from their slot: their receiver
- * has taken them before the slot's backward pass begins.
+ *     (With one buffer it would deadlock for v > 1.) Activations are sent from their slot, because
+ *     their receiver has received them before the slot's backward pass begins.
  *   - A slot (what a pass keeps for its backward pass) is in use from the forward pass to the
- * backward pass of the same microbatch and stage. A rank needs n_slots of them.
+ *     backward pass of the same microbatch and stage. A rank needs n_slots of them.
  */
 #ifndef TRAINER_PIPELINE_SCHEDULE_H
 #define TRAINER_PIPELINE_SCHEDULE_H
@@ -55,14 +56,14 @@ struct schedule {
 tp_status schedule_make(struct schedule *out, int p, int m, int v, struct arena *arena,
                         struct tp_err *err);
 
-/* Stage of a rank's virtual stage, 0 .. p * v - 1. */
+/* The stage, 0 .. p * v - 1, that is a rank's virtual stage. */
 int schedule_stage(const struct schedule *s, int rank, int vstage);
 
 /* The times of a schedule when messages take no time. */
 struct schedule_replay {
     int64_t makespan; /* from the start of the first pass to the end of the last */
     int64_t ideal;    /* the work of one rank: m * v * (forward + backward) */
-    int64_t messages; /* between ranks, both kinds */
+    int64_t messages; /* between ranks, of activations and gradients */
     int64_t **start;  /* [p][n_ops] when each pass begins */
 };
 

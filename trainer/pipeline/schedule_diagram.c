@@ -4,7 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* A virtual stage's forward pass takes one tick, its backward pass two, as the products do. */
+/* A backward pass takes twice as long as a forward pass, because it has twice as many matrix
+ * products. */
 enum { FORWARD_TICKS = 1, BACKWARD_TICKS = 2, LABEL_MAX = 48, SUMMARY_MAX = 256 };
 
 static int64_t ticks_of(const struct schedule_op *op)
@@ -12,8 +13,7 @@ static int64_t ticks_of(const struct schedule_op *op)
     return op->kind == OP_FORWARD ? FORWARD_TICKS : BACKWARD_TICKS;
 }
 
-/* "F3", with several virtual stages "F3b"; a 27th virtual stage and those after it by number,
- * "F3.26". */
+/* "F3"; with several virtual stages "F3b"; with more than 26 of them "F3.1". */
 static int label(char buf[LABEL_MAX], const struct schedule *s, const struct schedule_op *op)
 {
     char kind = op->kind == OP_FORWARD ? 'F' : 'B';
@@ -25,7 +25,7 @@ static int label(char buf[LABEL_MAX], const struct schedule *s, const struct sch
     return snprintf(buf, LABEL_MAX, "%c%d.%d", kind, op->micro, op->vstage);
 }
 
-/* Columns a tick takes so that every label fits into one, with a space. */
+/* The columns of a tick: every label fits into one tick, with a space. */
 static int tick_columns(const struct schedule *s)
 {
     const struct schedule_op longest = { .micro = s->m - 1, .vstage = s->v - 1 };
@@ -62,7 +62,7 @@ static void text_row(FILE *f, const struct schedule *s, const struct schedule_re
     fputc('\n', f);
 }
 
-/* "bubble 3 of 24 ticks ...": the numbers of docs/parallelism/pipeline.md. Returns buf. */
+/* The line with the numbers that docs/parallelism/pipeline.md explains. Returns buf. */
 static const char *summary(char buf[SUMMARY_MAX], const struct schedule *s,
                            const struct schedule_replay *replay)
 {
@@ -107,14 +107,14 @@ tp_status schedule_print_text(FILE *f, const struct schedule *s, struct tp_err *
 /* ---- SVG ---- */
 
 enum { TICK_PX = 34, ROW_PX = 34, LEFT_PX = 70, TOP_PX = 44 };
-enum { LETTER_PX = 7 }; /* of the notes, which short schedules must not cut off */
+enum { LETTER_PX = 7 }; /* of the notes: a short schedule's picture must be wide enough for them */
 
 static int64_t most(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
 
-/* Forward passes blue, backward passes green, virtual stages from light to dark. */
+/* Forward passes are blue and backward passes green; later virtual stages are darker. */
 static void svg_op(FILE *f, const struct schedule *s, const struct schedule_op *op, int64_t start,
                    int rank)
 {

@@ -25,7 +25,7 @@ void same_bits_loss(double *sum, double *losses, const struct train_config *c, s
                     const struct kernel_queue *k)
 {
     int64_t group = same_bits_group(c), groups = train_config_micros(c) / group;
-    bool dp_first = c->spec.zero == 3; /* as its gradients */
+    bool dp_first = c->spec.zero == 3; /* as for the gradients of zero3 */
 
     k->ops->sum_doubles(k->queue, &(struct sum_doubles){ losses, losses, groups, group });
     if (c->spec.dp > 1 && dp_first)
@@ -37,8 +37,8 @@ void same_bits_loss(double *sum, double *losses, const struct train_config *c, s
 
 /* ---- gradients ---- */
 
-/* The gradients of this rank's shards that hold the same as entry i; returns how many. 0: an
- * earlier entry holds the same, so this one was counted there. */
+/* List the gradients of this rank's shards that hold the same elements as entry i; returns how
+ * many. 0: an earlier entry holds them too, and its call has listed this one. */
 static int find_holders(const struct params *p, int i, float *rows[SAME_BITS_SHARDS_MAX])
 {
     int n = 0;
@@ -67,7 +67,7 @@ static void add_rows(const struct params *p, float *const *rows, int n_rows, int
 }
 
 /* Sum the gradients of KV heads that several shards hold, here and over ranks. */
-static void sum_holders(const struct params *p, const struct process_groups *par)
+static void sum_holders(const struct params *p, const struct process_groups *groups)
 {
     for (int i = 0; i < p->n; i++) {
         float *rows[SAME_BITS_SHARDS_MAX];
@@ -77,15 +77,16 @@ static void sum_holders(const struct params *p, const struct process_groups *par
         if (holders == 0)
             continue;
         add_rows(p, rows, holders, n);
-        if (par->kv)
-            comm_all_reduce(par->kv, p->k.queue, rows[0], n, DTYPE_F32, COMM_SUM);
+        if (groups->kv)
+            comm_all_reduce(groups->kv, p->k.queue, rows[0], n, DTYPE_F32, COMM_SUM);
         for (int k = 1; k < holders; k++)
             device_copy(p->k.queue, rows[k], rows[0], n * (int64_t)sizeof(float));
     }
 }
 
-/* A tied head's gradients to the embedding's: from the other end of the pipeline, or from here. */
-static void sum_ends(const struct params *p, const struct process_groups *par)
+/* Add a tied head's gradients to the embedding's: over both ends of the pipeline, or on this stage.
+ */
+static void sum_ends(const struct params *p, const struct process_groups *groups)
 {
     int first = p->tied;
 
@@ -93,7 +94,7 @@ static void sum_ends(const struct params *p, const struct process_groups *par)
         const struct param_owned o = params_owned(p, &p->list[i]);
 
         if (o.n)
-            comm_all_reduce(par->embedding_ends, p->k.queue, o.grad, o.n, DTYPE_F32, COMM_SUM);
+            comm_all_reduce(groups->embedding_ends, p->k.queue, o.grad, o.n, DTYPE_F32, COMM_SUM);
     }
     for (int i = p->table; p->head.n && i < p->table + p->n_shards; i++) {
         const struct param *q = &p->list[i], *table = &p->list[p->table];
@@ -107,17 +108,18 @@ static void sum_ends(const struct params *p, const struct process_groups *par)
 
 /* The sums over gradient groups and over dp are complete, except those of a tied head's own
  * gradients. */
-void same_bits_reduce(const struct params *p, const struct process_groups *par)
+void same_bits_reduce(const struct params *p, const struct process_groups *groups)
 {
-    if (p->head.n && !p->sharded && comm_size(par->dp) > 1)
-        comm_all_reduce(par->dp, p->k.queue, p->grad + p->head.at, p->head.n, DTYPE_F32, COMM_SUM);
-    sum_holders(p, par);
-    sum_ends(p, par);
+    if (p->head.n && !p->sharded && comm_size(groups->dp) > 1)
+        comm_all_reduce(groups->dp, p->k.queue, p->grad + p->head.at, p->head.n, DTYPE_F32,
+                        COMM_SUM);
+    sum_holders(p, groups);
+    sum_ends(p, groups);
 }
 
 /* ---- the norm ---- */
 
-/* Squares of the rows that this rank owns of what it counts; the others are zero. */
+/* Sums of squares of the rows that this rank owns and counts; the other rows are zero. */
 static void square_rows(const struct params *p)
 {
     device_fill(p->k.queue, p->rows, 0, p->n_rows * (int64_t)sizeof *p->rows);
@@ -136,15 +138,16 @@ static void square_rows(const struct params *p)
     }
 }
 
-/* The squares of all gradients by rows, by entries, over a list of entries that is the same at
- * every layout. A rank without a row or an entry has a zero there, so sums over ranks are exact. */
-void same_bits_squares(double *sum, const struct params *p, const struct process_groups *par)
+/* Sum the squares of each row, then the rows of each entry, then the entries, over a list that is
+ * the same at every layout. A rank has a zero for a row or an entry of another rank, so sums over
+ * ranks are exact. */
+void same_bits_squares(double *sum, const struct params *p, const struct process_groups *groups)
 {
     const struct kernel_queue *k = &p->k;
 
     square_rows(p);
     if (p->n_owners > 1)
-        comm_all_reduce(par->dp, k->queue, p->rows, p->n_rows, DTYPE_F64, COMM_SUM);
+        comm_all_reduce(groups->dp, k->queue, p->rows, p->n_rows, DTYPE_F64, COMM_SUM);
     device_fill(k->queue, p->places, 0, p->n_places * (int64_t)sizeof *p->places);
     for (int i = 0; i < p->n; i++) {
         const struct param *q = &p->list[i];
@@ -154,7 +157,7 @@ void same_bits_squares(double *sum, const struct params *p, const struct process
                 k->queue,
                 &(struct sum_doubles){ p->places + q->place, p->rows + q->row, 1, q->box.len[0] });
     }
-    if (comm_size(par->model) > 1)
-        comm_all_reduce(par->model, k->queue, p->places, p->n_places, DTYPE_F64, COMM_SUM);
+    if (comm_size(groups->model) > 1)
+        comm_all_reduce(groups->model, k->queue, p->places, p->n_places, DTYPE_F64, COMM_SUM);
     k->ops->sum_doubles(k->queue, &(struct sum_doubles){ sum, p->places, 1, p->n_places });
 }

@@ -4,12 +4,12 @@
  *
  * Every sum that a layout could cut follows one binary tree (kernels/cpu/tree_reduce.h): over N
  * tensor shards for row layers, gradients of column layers' inputs and the loss; over N blocks of
- * rows for what is applied to the residual; over gradient groups for gradients and the loss of a
- * step. A gradient group is one microbatch, or as many as the odd factor of the batch, added one
- * after the other. Every rank has aligned subtrees, so dp, tp and N are powers of two. The order of
- * the sums is: gradient groups, dp, holders of the same KV heads, both ends of a tied embedding;
- * last the norm, over a fixed list. The bits depend on N, --micro, --batch, --seq, --dtype and the
- * processor.
+ * rows for the gradients of parameters that are applied to the residual; over gradient groups for
+ * gradients and the loss of a step. A gradient group is one microbatch, or if the batch has an odd
+ * factor, that number of microbatches, added one after the other. Every rank has aligned subtrees,
+ * so dp, tp and N are powers of two. The order of the sums is: gradient groups, dp, holders of the
+ * same KV heads, both ends of a tied embedding, and last the norm, over a fixed list. The bits
+ * depend on N, --micro, --batch, --seq, --dtype and the processor.
  */
 #ifndef TRAINER_SAME_BITS_SAME_BITS_H
 #define TRAINER_SAME_BITS_SAME_BITS_H
@@ -24,16 +24,16 @@
 int64_t same_bits_group(const struct train_config *c);
 int same_bits_levels(const struct train_config *c);
 
-/* *sum gets the loss of all dp ranks' microbatches; losses has this rank's and is overwritten. Both
- * are device memory. Collective over dp. */
+/* *sum gets the loss of all dp ranks' microbatches; losses has those of this rank's and is
+ * overwritten. Both are device memory. Collective over dp. */
 void same_bits_loss(double *sum, double *losses, const struct train_config *c, struct comm *dp,
                     const struct kernel_queue *k);
 
 /* Sums of gradients that follow those over dp: holders of the same KV heads, ends of a pipeline. */
-void same_bits_reduce(const struct params *p, const struct process_groups *par);
+void same_bits_reduce(const struct params *p, const struct process_groups *groups);
 
-/* *sum, in device memory, gets the sum of squares of all gradients, in the one order. Collective
+/* *sum, in device memory, gets the sum of squares of all gradients, in the fixed order. Collective
  * over the ranks of a replica. */
-void same_bits_squares(double *sum, const struct params *p, const struct process_groups *par);
+void same_bits_squares(double *sum, const struct params *p, const struct process_groups *groups);
 
 #endif

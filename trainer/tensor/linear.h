@@ -16,7 +16,7 @@
 #include "layout/dtype.h"
 
 struct linear {
-    const struct kernel_queue *k; /* computes */
+    const struct kernel_queue *k; /* where the layer computes */
     const void *weight;           /* [out][in], or with in_out [parts][in][out / parts]; `type` */
     float *grad;                  /* the same shape, f32 */
     int64_t out, in;              /* of this rank's part, or of one shard of it */
@@ -25,7 +25,7 @@ struct linear {
     int64_t all_out; /* outputs of all shards: the last shards of the head may be short */
     int64_t bias_stride;
     float *sums;       /* with shards: [shards][rows][width], the terms of a sum over shards */
-    bool in_out;       /* stored with inputs first, as GPT-2 does */
+    bool in_out;       /* stored with inputs first, as in GPT-2 */
     int parts;         /* matrices whose outputs are side by side in y; 0: one. More need in_out */
     const float *bias; /* [out] f32, or NULL. The caller adds it: the bias of a row layer is added
                         * after the sum over ranks */

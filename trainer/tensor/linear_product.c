@@ -1,7 +1,7 @@
 /* trainer/tensor/linear_product.c - see trainer/tensor/linear_product.h. */
 #include "trainer/tensor/linear_product.h"
 
-/* Matrices of in_out layers, as the products see them; one [out][in] matrix otherwise. */
+/* One matrix of an in_out layer; of other layers, the whole [out][in] matrix. */
 struct linear_part {
     const void *weight;
     float *grad;
@@ -26,7 +26,7 @@ static const void *columns(const struct linear *l, const void *y, int64_t at)
     return (const char *)y + at * dtype_bytes(l->type);
 }
 
-/* A product for each shard; out_axis is the axis along which the shards divide the outputs. */
+/* Compute the product of each shard; out_axis is the axis along which shards divide the outputs. */
 static void run(const struct linear *l, const struct gemm *product, const struct gemm_batch *steps,
                 enum gemm_axis out_axis)
 {

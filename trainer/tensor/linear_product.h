@@ -1,6 +1,6 @@
 /*
- * trainer/tensor/linear_product.h - the products of a linear layer on what one rank has of it: on
- * each of its shards, where it emulates several. Inside trainer/tensor/.
+ * trainer/tensor/linear_product.h - the products of one rank's part of a linear layer; with
+ * --same-bits, of each of its shards. Only trainer/tensor/ uses this.
  */
 #ifndef TRAINER_TENSOR_LINEAR_PRODUCT_H
 #define TRAINER_TENSOR_LINEAR_PRODUCT_H
@@ -8,7 +8,7 @@
 #include "trainer/tensor/linear.h"
 
 /* What a product reads and writes. A step is the distance from a shard's elements to the next
- * shard's; 0 where all shards share them. */
+ * shard's; 0: all shards share them. */
 struct linear_operands {
     float *to; /* NULL: the weight's gradient */
     const void *dy, *x;
@@ -26,7 +26,7 @@ void linear_input_gradient(const struct linear *l, const struct linear_operands 
 /* dW[out, in] (+)= dy^T x, or dW[in, out] (+)= x^T dy */
 void linear_weight_gradient(const struct linear *l, const struct linear_operands *o);
 
-/* Where shards put what is to be added up to `out`, and the sum of its n elements. */
+/* Where shards write the terms of the sum `out`, and the sum of its n elements. */
 float *linear_parts_for(const struct linear *l, float *out);
 void linear_add_parts(const struct linear *l, float *out, int64_t n);
 

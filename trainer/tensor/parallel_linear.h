@@ -11,22 +11,22 @@
  * So a column layer whose output feeds a row layer, with only elementwise work between them, costs
  * one all-reduce forward and one backward for the pair.
  *
- * Sequence parallelism (Korthikanti et al. 2022) cuts what is between these pairs along the rows:
- * an all-gather before the column layer and a reduce-scatter after the row layer send as much as
- * the all-reduce. Only this rank's rows of the gathered X are kept, so backward gathers it again.
- * `rows` is always the number of all rows; a tensor that is cut has rows / ranks of them.
+ * Sequence parallelism (Korthikanti et al. 2022) cuts the activations between these pairs along the
+ * rows: an all-gather before the column layer and a reduce-scatter after the row layer send as much
+ * as the all-reduce. Only this rank's rows of the gathered X are kept, so backward gathers it
+ * again. `rows` is always the number of all rows; a tensor that is cut has rows / ranks rows.
  *
  * With --same-bits a rank has several shards of the layer and does for each of them what a rank
- * would: y and dy of a column layer, x and dx of a row layer are [shards][rows][width of a shard].
- * One thread computes each shard's product, and the terms of the shards are added along the tree
- * that collectives follow (kernels/cpu/tree_reduce.h).
+ * would do: y and dy of a column layer, x and dx of a row layer are [shards][rows][width of a
+ * shard]. One thread computes each shard's product, and the terms of the shards are added along the
+ * tree that collectives follow (kernels/cpu/tree_reduce.h).
  */
 #ifndef TRAINER_TENSOR_PARALLEL_LINEAR_H
 #define TRAINER_TENSOR_PARALLEL_LINEAR_H
 
 #include "trainer/tensor/linear.h"
 
-/* y += bias; nothing without one. Of a column layer. */
+/* y += bias of a column layer; without a bias this does nothing. */
 void linear_bias_add(const struct linear *l, float *y, int64_t rows);
 
 /* The bias' gradient, from all rows of dy, `type`. */
