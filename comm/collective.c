@@ -128,7 +128,7 @@ tp_status comm_request_open(struct comm_request **out, struct comm *c, struct tp
     return TP_OK;
 }
 
-/* Whether there is such a rank other than this one; else the device fails. */
+/* Whether `peer` is another rank of c; else the device fails. */
 static bool is_peer(const struct comm *c, struct device_queue *q, int peer, const char *what)
 {
     struct tp_err err = { 0 };

@@ -1,5 +1,5 @@
 /*
- * comm/comm.h - what every part of comm/ uses to describe a collective.
+ * comm/comm.h - the types that every part of comm/ uses to describe a collective.
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H

@@ -22,7 +22,7 @@ int control_size(const struct comm_control *c)
     return c->world->process->size;
 }
 
-/* A call begins; it ends with `leave`, which returns st. */
+/* Begin a call. `leave` ends it and returns st. */
 static tp_status enter(struct comm_control *c, struct tp_err *err)
 {
     tp_status st = host_begin(group_of(c), false, err);
@@ -109,7 +109,7 @@ tp_status control_agree(struct comm_control *c, tp_status st, struct tp_err *err
     char msg[TP_ERR_MAX] = "";
     tp_status agreed;
 
-    if (!all) /* the others would wait for this rank for ever: TP_E_NOMEM ends the job */
+    if (!all) /* TP_E_NOMEM ends the job, because the others would wait for this rank for ever */
         return tp_fail(err, TP_E_NOMEM, "out of memory to agree on a status");
     agreed = control_all_gather(c, all, &mine, sizeof mine, err);
     while (!agreed && first < size && all[first] == TP_OK)

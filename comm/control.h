@@ -23,17 +23,17 @@ tp_status control_agree(struct comm_control *c, tp_status st, struct tp_err *err
 
 tp_status control_barrier(struct comm_control *c, struct tp_err *err);
 
-/* n_bytes of the root's buf to every rank. */
+/* Copy n_bytes of the root's buf to every rank. */
 tp_status control_broadcast(struct comm_control *c, void *buf, int64_t n_bytes, int root,
                             struct tp_err *err);
 
-/* Rank r's n_bytes at `in` to out + r * n_bytes. */
+/* Copy rank r's n_bytes at `in` to out + r * n_bytes on every rank. */
 tp_status control_all_gather(struct comm_control *c, void *out, const void *in, int64_t n_bytes,
                              struct tp_err *err);
 
-/* Every rank's bytes to rank 0, concatenated in rank order; sizes may differ. On rank 0 *out is
- * malloc'ed (the caller frees it) and sizes[size] is filled; elsewhere *out = NULL and sizes is not
- * used. TP_E_NOMEM on every rank when rank 0 has no room. */
+/* Copy every rank's bytes to rank 0, concatenated in rank order; sizes may differ. On rank 0 *out
+ * is malloc'ed (the caller frees it) and sizes[size] is filled; elsewhere *out = NULL and sizes is
+ * not used. TP_E_NOMEM on every rank when rank 0 has too little memory. */
 tp_status control_gather(struct comm_control *c, const void *in, int64_t n_bytes, void **out,
                          int64_t *sizes, struct tp_err *err);
 

@@ -53,7 +53,7 @@ struct cpu_transport_call {
     struct comm_call call;
 };
 
-/* Send, or wait for what was sent: the two calls with a request. */
+/* The calls with a request: send, or wait for a message that was sent. */
 static tp_status call_request(struct host_group *g, const struct comm_call *x, struct tp_err *err)
 {
     struct host_request *r = x->request->impl;
@@ -86,7 +86,8 @@ static tp_status call_group(struct host_group *g, const struct comm_call *x, str
     }
 }
 
-/* In the main thread the call counts as waiting for others; a queue's thread works meanwhile. */
+/* In the main thread, the call counts as waiting for other ranks. In a queue's thread it does not,
+ * because the main thread computes meanwhile. */
 static tp_status run(struct device_queue *q, const void *args, struct tp_err *err)
 {
     const struct cpu_transport_call *x = args;

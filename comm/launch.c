@@ -13,11 +13,11 @@
 #include "core/stop.h"
 
 enum {
-    TICK_MS = 20,        /* how often ranks are looked at while some are being waited for to end */
-    GRACE_MS = 2000,     /* for a rank to end after another has failed alone */
+    TICK_MS = 20,        /* how often ranks are checked after one has failed */
+    GRACE_MS = 2000,     /* time for a rank to end after another has failed alone */
     AGREED_MS = 60000,   /* the same after a failure that all have agreed on */
-    BLOCKED_MS = 60,     /* the same for one that sleeps waiting for the others */
-    SECOND_INT_MS = 200, /* two interrupts nearer than this are one */
+    BLOCKED_MS = 60,     /* the same for a rank that sleeps because it waits for others */
+    SECOND_INT_MS = 200, /* two interrupts within this time count as one */
 };
 
 struct launch_job {
@@ -25,10 +25,10 @@ struct launch_job {
     pid_t pids[SHM_RANKS_MAX]; /* 0: not started, or ended and reaped */
     int n_alive;
     int first_code;    /* exit code of the first rank that failed, else 0 */
-    bool agreed;       /* that failure was agreed on by all */
+    bool agreed;       /* all ranks have agreed on that failure */
     bool stopped;      /* some rank ended with 75 */
     bool killing;      /* SIGKILL was sent to all */
-    int64_t failed_at; /* when the first one failed, ms; 0: none has */
+    int64_t failed_at; /* when the first rank failed, ms; 0: none has */
     int64_t int_at;    /* when SIGINT first came, ms; 0: not yet */
     tp_status status;
     struct tp_err *err;
@@ -61,8 +61,9 @@ static void fail(struct launch_job *l, const char *text)
         l->status = tp_fail(l->err, TP_E_COMM, "%s", text);
 }
 
-/* A rank has failed. Those that wait for it end soon. If it failed alone, so do the rest a little
- * later; if all have agreed, they may be reporting, and removing what was begun. */
+/* After a rank has failed: kill ranks that wait for others soon, and the rest after a grace. The
+ * grace is long if all have agreed on the failure, because they may be reporting it and removing
+ * unfinished files. */
 static void end_leftover(struct launch_job *l)
 {
     int64_t since = now_ms() - l->failed_at, grace = l->agreed ? AGREED_MS : GRACE_MS;
@@ -144,7 +145,7 @@ static void watch(struct launch_job *l, const sigset_t *signals)
     const struct timespec tick = { .tv_nsec = TICK_MS * 1000000L };
 
     while (l->n_alive) {
-        /* While nothing has failed there is nothing to look at between signals. */
+        /* While no rank has failed, ranks need no check between signals. */
         int got = sigtimedwait(signals, NULL, l->failed_at ? &tick : NULL);
 
         if (got > 0 && got != SIGCHLD)
@@ -155,15 +156,15 @@ static void watch(struct launch_job *l, const sigset_t *signals)
     }
 }
 
-/* In the child: end with the launcher, and leave the signals to it. */
+/* In the child: die with the launcher, and let it handle the signals. */
 static void become_rank(struct shm_job *job, int rank, pid_t launcher, const sigset_t *mask)
 {
     struct sigaction ignore = { .sa_handler = SIG_IGN };
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != launcher) /* it died before that took effect */
+    if (getppid() != launcher) /* the launcher died before prctl took effect */
         _exit(tp_exit_code(TP_E_COMM));
-    /* Ctrl-C reaches every process of the terminal: the launcher alone decides what it means. */
+    /* Ctrl-C reaches every process of the terminal, but only the launcher acts on it. */
     sigaction(SIGINT, &ignore, NULL);
     sigaction(SIGTERM, &ignore, NULL);
     pthread_sigmask(SIG_SETMASK, mask, NULL);
@@ -176,7 +177,7 @@ static tp_status fork_ranks(struct launch_job *l, struct comm_launched *me, cons
 {
     pid_t launcher = getpid();
 
-    fflush(NULL); /* or each rank would write what is in the buffers again */
+    fflush(NULL); /* otherwise each rank would write the buffered output again */
     for (int r = 0; r < l->job->n_ranks; r++) {
         l->pids[r] = fork();
         if (l->pids[r] < 0) {
@@ -208,7 +209,7 @@ tp_status launch_ranks(int n_ranks, struct comm_launched *me, int *exit_code, st
     for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
         sigaddset(&signals, passed_on[i]);
     pthread_sigmask(SIG_BLOCK, &signals, &old_mask);
-    sigaction(SIGCHLD, &plain, &old_chld); /* if ignored, children vanish unseen */
+    sigaction(SIGCHLD, &plain, &old_chld); /* if it is ignored, children cannot be reaped */
 
     st = fork_ranks(&l, me, &old_mask, err);
     if (me->rank >= 0)

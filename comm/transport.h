@@ -1,23 +1,23 @@
 /*
- * comm/transport.h - what moves the data of collectives between devices. Inside comm/.
+ * comm/transport.h - what moves the data of collectives between devices. Only comm/ uses this.
  *
- * A transport is one table. The CPU's (comm/cpu_transport.h) queues functions that work on host
- * memory. One for NVIDIA's NCCL would be another table:
+ * A transport is one table of functions. The CPU's (comm/cpu_transport.h) queues functions that
+ * work on host memory. One for NVIDIA's NCCL would be another table:
  *
  *   open     ncclGetUniqueId on rank 0, control_broadcast, ncclCommInitRank
  *   split    ncclCommSplit with the color and the key; `members` is not needed
  *   alloc    device_alloc, or ncclMemAlloc for buffers that are registered
  *   queue    on the queue's stream: ncclAllReduce, ncclAllGather, ncclReduceScatter, ncclRecv. A
- *            COMM_SEND must not hold up its queue, nor a later receive on the same communicator: so
- *            it goes on a stream of its own (an event of the queue before it), over an own
- *            communicator for each pair of ranks and direction, which split or the first message
- *            makes. COMM_WAIT lets the queue's stream wait for the event behind that send.
- *            Element types: ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt64, ncclUint8; bf16 sums
- *            in f32, which NCCL does.
+ *            COMM_SEND must block neither its queue nor a later receive on the same communicator.
+ *            So it runs on its own stream, after an event of the queue, and each ordered pair of
+ *            ranks has its own communicator, which split or the first message creates. COMM_WAIT
+ *            makes the queue's stream wait for the event after that send. Element types:
+ *            ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt64, ncclUint8. bf16 must be summed in
+ *            f32, as NCCL does.
  *   promises none: NCCL chooses the order of its sums
  *
- * comm/collective.c has counted the call and refused wrong ranks; communicators of one rank never
- * come here.
+ * Before a transport is called, comm/collective.c has counted the call and refused wrong ranks.
+ * Calls on a communicator of one rank do not reach the transport.
  */
 #ifndef COMM_TRANSPORT_H
 #define COMM_TRANSPORT_H
@@ -29,7 +29,7 @@
 #include "core/heartbeat.h"
 #include "device/device.h"
 
-enum { COMM_WAIT = COMM_KINDS }; /* a further kind of call, which is not counted */
+enum { COMM_WAIT = COMM_KINDS }; /* another kind of call, which is not counted */
 
 struct comm_call {
     int kind; /* enum comm_kind, or COMM_WAIT */
@@ -38,18 +38,19 @@ struct comm_call {
     int64_t n;
     enum dtype type;
     enum comm_op op;
-    int peer; /* of a message */
+    int peer; /* the other rank of a message */
     struct comm_request *request;
 };
 
 struct comm_transport {
-    /* Fill all->impl, the communicator of all ranks. Collective. */
+    /* Fill all->impl; `all` is the communicator of all ranks. Collective. */
     tp_status (*open)(struct comm *all, struct tp_err *err);
     /* Fill out->impl, out->rank and out->size for the communicator of the ranks of c with this
-     * color, ordered by key. *made: whether this rank is in one. Collective. */
+     * color, ordered by key. *made: whether this rank is in such a communicator.
+     * Collective. */
     tp_status (*split)(struct comm *out, bool *made, struct comm *c, int color, int key,
                        struct tp_err *err);
-    void (*free)(struct comm *c); /* of c->impl */
+    void (*free)(struct comm *c); /* free c->impl */
     tp_status (*alloc)(struct comm_world *w, void **out, int64_t n_bytes, struct tp_err *err);
     void (*queue)(struct comm *c, struct device_queue *q, const struct comm_call *call);
     tp_status (*request_open)(struct comm *c, struct comm_request *r, struct tp_err *err);
@@ -68,8 +69,8 @@ struct comm {
     struct comm_world *world;
     int rank, size;
     struct comm_counts counts;
-    struct comm_request *requests; /* freed with it */
-    struct comm *next;             /* of the world's list */
+    struct comm_request *requests; /* freed with the communicator */
+    struct comm *next;             /* in the world's list */
 };
 
 struct host_process;
@@ -85,12 +86,12 @@ struct comm_world {
     const struct comm_transport *transport;
     struct comm *comms;      /* all that exist, linked by next */
     struct heartbeat *watch; /* or NULL; borrowed */
-    double waited;           /* seconds inside of calls */
-    double entered;          /* when the call that is made now began */
+    double waited;           /* seconds inside calls */
+    double entered;          /* when the current call began */
 };
 
-/* A call that waits for other ranks begins or ends, in this process's main thread: for the times of
- * the log and for the heartbeat. */
+/* Call these when this process's main thread begins or ends to wait for other ranks. They measure
+ * the times in the log and update the heartbeat. */
 void transport_wait_begin(struct comm_world *w);
 void transport_wait_end(struct comm_world *w);
 

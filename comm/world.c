@@ -28,8 +28,8 @@ tp_status comm_open(struct comm_world **out, const struct comm_env *env, int64_t
 
 void comm_close(struct comm_world *w, tp_status abort)
 {
-    /* Saved and stopped, and an answer of no, are ends that all ranks come to together; and so is a
-     * failure that they have agreed on. */
+    /* All ranks end together after "saved and stopped", after the answer "no", and after a failure
+     * on which they have agreed. */
     bool failed = abort != TP_OK && abort != TP_E_STOPPED && abort != TP_E_NO;
 
     if (!w)
@@ -76,7 +76,7 @@ tp_status comm_use_device(struct comm **out, struct comm_world *w, struct device
     if (!all)
         return tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
     w->device = d;
-    w->transport = &comm_cpu_transport; /* the only one of this build */
+    w->transport = &comm_cpu_transport; /* this build has no other */
     *all = (struct comm){
         .transport = w->transport, .world = w, .rank = w->process->rank, .size = w->process->size
     };
@@ -95,7 +95,8 @@ struct comm_request_for_memory {
     int64_t n_bytes, status;
 };
 
-/* Whether all ranks ask for the same and have got it; err has this rank's own sentence. */
+/* Check that all ranks ask for the same size and that all got it. err has this rank's own message.
+ */
 static tp_status check_alloc(const struct comm_request_for_memory *all, int rank, int size,
                              struct tp_err *err)
 {
@@ -142,7 +143,7 @@ bool comm_promises(const struct comm_world *w, enum comm_promise promise)
     return w->transport->promises >> promise & 1;
 }
 
-/* ---- who watches ---- */
+/* ---- heartbeat and times ---- */
 
 void comm_watch(struct comm_world *w, struct heartbeat *h)
 {

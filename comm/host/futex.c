@@ -25,9 +25,9 @@ void futex_word_wait(struct futex_word *w, uint32_t old, int spins, struct futex
     }
     atomic_store_explicit(&sleep->value, old, memory_order_relaxed);
     atomic_store_explicit(&sleep->word, w, memory_order_release);
-    /* The waker sets the value, then looks for sleepers; this does it in the opposite order, both
-     * sequentially consistent, so that one of the two sees the other. The kernel compares the value
-     * again before it lets this thread sleep. */
+    /* The waker sets the value and then looks for sleepers. The waiter counts itself as a sleeper
+     * and then looks at the value. Both are sequentially consistent, so one of the two sees the
+     * other. The kernel compares the value again before this thread sleeps. */
     atomic_fetch_add(&w->sleepers, 1);
     while (atomic_load(&w->value) == old)
         syscall(SYS_futex, &w->value, FUTEX_WAIT, old, NULL, NULL, 0);

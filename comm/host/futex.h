@@ -1,8 +1,8 @@
 /*
  * comm/host/futex.h - sleep until a word in shared memory changes.
  *
- * A waiter spins for some microseconds, where there are enough cores to make that worth it, then
- * sleeps in the kernel and costs nothing. A waker enters the kernel only when a thread sleeps.
+ * If there are enough cores, a waiter first spins for some microseconds. Then it sleeps in the
+ * kernel and uses no CPU time. A waker calls the kernel only when a thread sleeps.
  */
 #ifndef COMM_HOST_FUTEX_H
 #define COMM_HOST_FUTEX_H
@@ -15,16 +15,17 @@ struct futex_word {
     _Atomic uint32_t sleepers;
 };
 
-/* Where a thread sleeps, for the launcher to see: it is blocked if the word still has the value. */
+/* The word on which a thread sleeps. The thread is blocked if the word still has this value; the
+ * launcher looks at this. */
 struct futex_sleep {
     _Atomic(struct futex_word *) word;
     _Atomic uint32_t value;
 };
 
-/* Return when w->value is not `old` any more; what was written before that change is visible. */
+/* Return when w->value is not `old` any more. Everything written before that change is visible. */
 void futex_word_wait(struct futex_word *w, uint32_t old, int spins, struct futex_sleep *sleep);
 
-/* Set the value and wake all waiters; what was written before is visible to them. */
+/* Set the value and wake all waiters. Everything written before this call is visible to them. */
 void futex_word_set(struct futex_word *w, uint32_t value);
 
 #endif

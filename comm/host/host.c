@@ -59,7 +59,7 @@ tp_status host_open(struct host_process **out, const struct comm_env *env, int64
     return TP_OK;
 }
 
-/* Whether a thread is inside a call, which after a failure may never return. */
+/* Whether a thread is inside a call; after a failure it may never return. */
 static bool is_stuck(const struct host_process *p)
 {
     for (const struct host_group *g = p->groups; g; g = g->next)
@@ -74,11 +74,11 @@ void host_close(struct host_process *p, tp_status abort)
 
     if (abort)
         p->ops->abort(p, tp_exit_code(abort));
-    if (stuck) /* until the process ends */
+    if (stuck) /* its memory stays until the process ends */
         return;
     for (struct host_group *g = p->groups, *next; g; g = next) {
         next = g->next;
-        if (next) /* the group of all ranks is the process's */
+        if (next) /* the last is the group of all ranks, which belongs to the process */
             group_free(g);
         else
             p->groups = g;
@@ -101,7 +101,7 @@ void host_free(struct host_group *g)
 {
     struct host_group **link;
 
-    if (!g || atomic_load(&g->busy)) /* after a failure: host_close decides */
+    if (!g || atomic_load(&g->busy)) /* busy after a failure: host_close handles it */
         return;
     for (link = &g->process->groups; *link != g; link = &(*link)->next)
         ;
@@ -115,7 +115,7 @@ struct host_color {
     int64_t color, key;
 };
 
-/* The ranks that share a color, by key and then rank; returns how many. */
+/* List the ranks with this color, by key and then rank; returns how many. */
 static int members_of(int *members, const struct host_color *all, int size, int64_t color)
 {
     int n = 0;
@@ -133,7 +133,7 @@ static int members_of(int *members, const struct host_color *all, int size, int6
     return n;
 }
 
-/* The group of `members`, still without ops where it has several. */
+/* Make the group of `members`; if it has several, ops->split sets its ops later. */
 static tp_status make_group(struct host_group **out, struct host_group *g, const int *members,
                             int n_members, struct tp_err *err)
 {
@@ -179,7 +179,7 @@ done:
     if (made && n == 1)
         group_free(made);
     else
-        free(made); /* its impl was freed, or never made, where it failed */
+        free(made); /* split has freed its impl, or has not made it */
     free(members);
     free(all);
     return st;

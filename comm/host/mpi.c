@@ -13,15 +13,15 @@
 /* process->impl */
 struct mpi_process {
     struct shm_job *job; /* of the ranks on this host; NULL: they do not share memory */
-    int host_limit;      /* ranks that count as one host at most */
+    int host_limit;      /* the most ranks that count as one host */
     int host_rank;
-    int host;             /* the first rank of the host; < 0, unique: no job */
-    struct pages *memory; /* of alloc where there is no job */
+    int host;             /* the first rank of the host; without a job, a unique number < 0 */
+    struct pages *memory; /* of alloc, without a job */
 };
 
 /* ---- groups ---- */
 
-/* Where all ranks of g, which uses MPI, share memory: use that instead. Collective. */
+/* If all ranks of g, which uses MPI, share memory, use the memory instead. Collective. */
 static tp_status share_host(struct host_group *g, struct tp_err *err)
 {
     struct mpi_process *p = g->process->impl;
@@ -84,8 +84,8 @@ struct mpi_invitation {
     int fd;
 };
 
-/* Make or join the host's job; *ok: this rank has it, with arenas of local_bytes at least. */
-static tp_status meet_job(struct host_group *g, MPI_Comm host, int64_t local_bytes, int *ok,
+/* Create or map the host's job. *ok: all its ranks have it, with arenas of at least local_bytes. */
+static tp_status open_job(struct host_group *g, MPI_Comm host, int64_t local_bytes, int *ok,
                           struct tp_err *err)
 {
     struct mpi_process *p = g->process->impl;
@@ -120,7 +120,7 @@ static tp_status share_memory(struct host_group *g, MPI_Comm host, int64_t local
 
     MPI_TRY(MPI_Comm_size(host, &size));
     MPI_TRY(MPI_Bcast(&first, 1, MPI_INT, 0, host));
-    if (size > 1 && (st = meet_job(g, host, local_bytes, &ok, err)))
+    if (size > 1 && (st = open_job(g, host, local_bytes, &ok, err)))
         return st;
     if (p->job && !ok) {
         shm_job_unmap(p->job);
@@ -206,7 +206,7 @@ static tp_status start(struct host_group *g, const struct comm_env *env, int64_t
     if ((st = mpi_group_open(g, MPI_COMM_WORLD, err)) || (st = find_host(g, local_bytes, err)))
         return st;
     st = share_host(g, err);
-    if (!st && g->ops != &MPI_GROUP) /* then every group shares memory, and needs nothing of MPI */
+    if (!st && g->ops != &MPI_GROUP) /* every group shares memory, so none calls MPI */
         process->threads = true;
     return st;
 }
@@ -217,13 +217,13 @@ tp_status mpi_process_open(struct host_process *p, struct host_group *all,
     int level = 0;
     tp_status st;
 
-    /* for collectives that overlap with computing; without it none do */
+    /* threads let collectives overlap with computing */
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
         return tp_fail(err, TP_E_COMM, "MPI_Init_thread failed");
     p->ops = &MPI_PROCESS;
     p->threads = level == MPI_THREAD_MULTIPLE;
     st = start(all, env, local_bytes, err);
-    if (st) { /* nothing of it is used any more; the process is about to end */
+    if (st) { /* MPI is not used any more, because the process is about to end */
         MPI_Finalize();
         free(p->impl);
     }

@@ -1,11 +1,11 @@
 /*
  * comm/host/mpi_collective.c - see comm/host/mpi_collective.h.
  *
- * MPI_Allreduce may add in any order, and the order may depend on sizes and ranks, so it is not
- * used. Small sums gather every rank's elements and add them along the tree of
+ * MPI_Allreduce is not used, because its order of additions may depend on sizes and ranks. Small
+ * sums gather every rank's elements and add them along the tree of
  * kernels/cpu/tree_reduce.h. Large sums send each rank its slice of all buffers, add there, and
  * send the sums to all ranks. Both cost as much as MPI's own algorithms. Large data are sent in
- * pieces, whose counts fit an int.
+ * pieces, so that each count fits an int.
  */
 #include "comm/host/mpi_collective.h"
 
@@ -15,14 +15,14 @@
 #include "comm/host/mpi_group.h"
 
 enum {
-    SMALL_BYTES = 16 << 10,  /* of an all-reduce that gathers */
-    SCRATCH_BYTES = 4 << 20, /* others' slices of a piece */
-    NAP_MIN_NS = 10000,      /* of a queue's thread between two polls */
+    SMALL_BYTES = 16 << 10,  /* up to this size an all-reduce gathers */
+    SCRATCH_BYTES = 4 << 20, /* other ranks' slices of a piece */
+    NAP_MIN_NS = 10000,      /* sleep of a queue's thread between two polls */
     NAP_MAX_NS = 200000,
 };
 
-/* Until n requests are done. The main thread waits inside MPI. A queue's thread polls and
- * sleeps, because waiting inside MPI takes a core. */
+/* Wait until n requests are done. The main thread waits inside MPI. A queue's thread polls and
+ * sleeps, because waiting inside MPI keeps a core busy. */
 static tp_status wait_for_all(struct host_group *g, int n, MPI_Request *requests,
                               struct tp_err *err)
 {
@@ -42,7 +42,7 @@ static tp_status wait_for_all(struct host_group *g, int n, MPI_Request *requests
     }
 }
 
-/* Every rank's n_bytes to all, where they are few. in may be MPI_IN_PLACE. */
+/* Gather every rank's n_bytes on all ranks, for small n_bytes. in may be MPI_IN_PLACE. */
 static tp_status gather_small(struct host_group *g, void *out, const void *in, int64_t n_bytes,
                               struct tp_err *err)
 {
@@ -59,7 +59,7 @@ static tp_status gather_small(struct host_group *g, void *out, const void *in, i
     return wait_for_all(g, 1, &request, err);
 }
 
-/* Every rank sends send[r] to rank r and gets recv[r] from it; this rank's own parts stay. */
+/* Send send[r] to each other rank r and receive recv[r] from it. */
 static tp_status exchange(struct host_group *g, struct tp_err *err)
 {
     struct mpi_group *m = g->impl;
@@ -70,7 +70,7 @@ static tp_status exchange(struct host_group *g, struct tp_err *err)
             MPI_TRY(MPI_Irecv(m->recv[r].at, (int)m->recv[r].n_bytes, MPI_BYTE, r, MPI_TAG_INSIDE,
                               m->comm, &m->requests[n++]));
     for (int i = 1; i < g->size; i++) {
-        int r = (g->rank + i) % g->size; /* not all to rank 0 first */
+        int r = (g->rank + i) % g->size; /* so that not all ranks send to rank 0 first */
 
         if (m->send[r].n_bytes)
             MPI_TRY(MPI_Isend(m->send[r].at, (int)m->send[r].n_bytes, MPI_BYTE, r, MPI_TAG_INSIDE,
@@ -107,7 +107,7 @@ static tp_status all_reduce_small(struct host_group *g, void *buf, int64_t n, en
     return TP_OK;
 }
 
-/* n elements, of which rank r reduces those from each * r on. */
+/* All-reduce n elements; rank r reduces those that begin at each * r. */
 static tp_status all_reduce_piece(struct host_group *g, char *buf, int64_t n, enum dtype type,
                                   enum tree_reduce_op op, struct tp_err *err)
 {
@@ -146,7 +146,7 @@ tp_status mpi_all_reduce(struct host_group *g, void *buf, int64_t n, enum dtype 
 
     if (n * width <= SMALL_BYTES)
         return n ? all_reduce_small(g, buf, n, type, op, err) : TP_OK;
-    /* each rank's slice is rounded up by less than an element of each */
+    /* rounding up adds less than one element to each rank's slice */
     if ((st = mpi_group_scratch(g->impl, SCRATCH_BYTES + g->size * width, err)))
         return st;
     for (int64_t at = 0; at < n && !st; at += piece)

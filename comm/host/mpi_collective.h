@@ -1,6 +1,6 @@
 /*
  * comm/host/mpi_collective.h - the collectives of ranks that do not share memory, over MPI;
- * comm/host/group.h says what each does. Inside comm/host/.
+ * comm/host/group.h says what each does. Only comm/host/ uses this.
  */
 #ifndef COMM_HOST_MPI_COLLECTIVE_H
 #define COMM_HOST_MPI_COLLECTIVE_H

@@ -1,6 +1,6 @@
 /*
- * comm/host/mpi_group.h - a rank's handle of a group that exchanges messages of MPI. Inside
- * comm/host/.
+ * comm/host/mpi_group.h - a rank's handle of a group that exchanges messages by MPI. Only
+ * comm/host/ uses this.
  */
 #ifndef COMM_HOST_MPI_GROUP_H
 #define COMM_HOST_MPI_GROUP_H
@@ -10,12 +10,12 @@
 #include "comm/host/group.h"
 
 enum {
-    MPI_PIECE_BYTES = 256 << 20, /* of a message: its count fits an int */
-    MPI_TAG_MESSAGE = 1,         /* of host_group_ops.send */
-    MPI_TAG_INSIDE = 2,          /* of messages that make up a collective */
+    MPI_PIECE_BYTES = 256 << 20, /* most bytes of one MPI call: the count fits an int */
+    MPI_TAG_MESSAGE = 1,         /* messages of host_group_ops.send */
+    MPI_TAG_INSIDE = 2,          /* messages of collectives */
 };
 
-/* What goes to, or comes from, one rank. */
+/* The bytes that are sent to, or received from, one rank. */
 struct mpi_part {
     char *at;
     int64_t n_bytes;
@@ -35,17 +35,17 @@ struct mpi_group {
     struct mpi_part *send, *recv; /* [size] each, for exchanges */
     MPI_Request *requests;        /* [2 * size] */
     const void **rows;            /* [size] */
-    struct mpi_message *spare;    /* for messages to come; mpi_group_close frees them */
+    struct mpi_message *spare;    /* records for later messages; mpi_group_close frees them */
 };
 
 /* Fill g->impl for `comm`, which g then owns unless it is MPI_COMM_WORLD. TP_E_NOMEM. */
 tp_status mpi_group_open(struct host_group *g, MPI_Comm comm, struct tp_err *err);
 void mpi_group_close(struct host_group *g);
 
-/* n_bytes of scratch memory, with any content. TP_E_NOMEM. */
+/* Make m->scratch at least n_bytes long; its contents are undefined. TP_E_NOMEM. */
 tp_status mpi_group_scratch(struct mpi_group *m, int64_t n_bytes, struct tp_err *err);
 
-/* Fill err with MPI's own sentence about code; TP_E_COMM. */
+/* Fill err with MPI's own text for the error code. Returns TP_E_COMM. */
 tp_status mpi_group_fail(const struct host_group *g, int code, const char *what,
                          struct tp_err *err);
 

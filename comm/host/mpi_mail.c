@@ -11,7 +11,7 @@ static int piece_at(int64_t at, int64_t n_bytes)
     return (int)(n_bytes - at < MPI_PIECE_BYTES ? n_bytes - at : MPI_PIECE_BYTES);
 }
 
-/* A record that an earlier message has left, or a new one; NULL: memory is out. */
+/* A spare record of an earlier message, or a new one; NULL: out of memory. */
 static struct mpi_message *take_spare(struct mpi_group *m)
 {
     struct mpi_message *x = m->spare;
@@ -30,7 +30,7 @@ tp_status mpi_send(struct host_group *g, const void *buf, int64_t n_bytes, int t
 
     r->to = to;
     r->parts = NULL;
-    do { /* a message without bytes is one too */
+    do { /* an empty message is sent too */
         struct mpi_message *x = take_spare(m);
 
         if (!x)
@@ -96,7 +96,7 @@ static tp_status send_part(struct host_group *g, const void *in, int64_t n_bytes
     return TP_OK;
 }
 
-/* The other ranks' parts, after rank 0's own. */
+/* Receive the other ranks' parts after rank 0's own. */
 static tp_status recv_parts(struct host_group *g, char *all, const int64_t *sizes,
                             struct tp_err *err)
 {
@@ -129,7 +129,7 @@ tp_status mpi_gather(struct host_group *g, const void *in, int64_t n_bytes, void
     }
     if (MPI_Bcast(&ok, 1, MPI_INT, 0, m->comm) != MPI_SUCCESS)
         st = tp_fail(err, TP_E_COMM, "rank %d of %d: MPI_Bcast failed", g->rank, g->size);
-    else if (!ok) /* all learn whether there is room */
+    else if (!ok) /* rank 0 has told all ranks whether it has memory */
         st = tp_fail(err, TP_E_NOMEM, "rank 0 is out of memory to gather in");
     if (!st)
         st = g->rank == 0 ? recv_parts(g, all, sizes, err) : send_part(g, in, n_bytes, err);

@@ -1,6 +1,7 @@
 /*
- * comm/host/mpi_mail.h - messages between two ranks over MPI, and gathering parts of any size,
- * which is made of them. Large messages go in pieces, whose counts fit an int. Inside comm/host/.
+ * comm/host/mpi_mail.h - messages between two ranks over MPI, and a gather of parts of any size,
+ * which uses them. A large message is sent in pieces, so that each count fits an int. Only
+ * comm/host/ uses this.
  */
 #ifndef COMM_HOST_MPI_MAIL_H
 #define COMM_HOST_MPI_MAIL_H

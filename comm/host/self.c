@@ -76,7 +76,7 @@ static tp_status self_gather(struct host_group *g, const void *in, int64_t n_byt
     return TP_OK;
 }
 
-/* comm/collective.c refuses messages to the own rank, so these are not called. */
+/* comm/collective.c refuses messages of a rank to itself, so these are not called. */
 static tp_status self_send(struct host_group *g, const void *buf, int64_t n_bytes, int to,
                            struct host_request *r, struct tp_err *err)
 {

@@ -9,7 +9,7 @@
 /* This process is the only rank. */
 void self_process_open(struct host_process *p, struct host_group *all);
 
-/* A group of one rank, whatever its process. */
+/* Make g a group of one rank, in a process of any kind. */
 void self_group_open(struct host_group *g);
 
 #endif

@@ -10,7 +10,7 @@
 
 /* ---- groups ---- */
 
-/* The first member takes a group of the job and tells the others where it is. */
+/* The first member takes a group of the job and sends its place to the others. */
 static tp_status shm_split(struct host_group *out, struct host_group *g, const int *members,
                            int n_members, struct tp_err *err)
 {
@@ -26,7 +26,7 @@ static tp_status shm_split(struct host_group *out, struct host_group *g, const i
     if (out && shm_group_open(out, s->job, NULL, s->host_rank, err))
         mine.kind = 2;
     *shm_member_post(g, parity, g->rank) = mine;
-    shm_member_meet(g);
+    shm_member_barrier(g);
     for (int r = 0; r < g->size; r++)
         lacking = lacking || shm_member_post(g, parity, r)->kind;
     if (lacking) {
@@ -88,7 +88,7 @@ static void shm_abort(struct host_process *p, int code)
 {
     struct shm_job *job = p->impl;
 
-    (void)code; /* the launcher sees the exit code, and ends the others */
+    (void)code; /* the launcher sees the exit code and ends the others */
     job->ranks[p->rank].state = SHM_FAILED;
 }
 

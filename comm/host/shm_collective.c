@@ -2,16 +2,16 @@
  * comm/host/shm_collective.c - see comm/host/shm_collective.h.
  *
  * Every collective begins with a post: each rank announces its call and the address of its buffer,
- * and all meet at a barrier. Then there are three cases:
+ * and all wait at a barrier. Then there are three cases:
  *
- * small:  the data travel with the post, in a slot; no other barrier is needed.
+ * small:  the data are in a slot, written before the same barrier; no other barrier is needed.
  * direct: all buffers come from shm_job_alloc. Ranks read, and for all-reduce write, each other's
- *         buffers; a second barrier prevents that a buffer is used again too early.
- * staged: in all other cases the data travel through the slots, in pieces.
+ *         buffers; a second barrier makes sure that no buffer is used again too early.
+ * staged: in all other cases the data pass through the slots, in pieces.
  *
- * Posts and slots exist twice and are used alternately (parity). So no barrier is needed before the
- * next one is written: a rank that writes a slot again has passed a barrier in between, which all
- * others reached after they had read the slot.
+ * There are two sets of posts and slots, which are used alternately (parity). So no barrier is
+ * needed before the next post or slot is written: a rank that writes a slot again has passed a
+ * barrier in between, which all others reached after they had read the slot.
  */
 #include "comm/host/shm_collective.h"
 
@@ -36,7 +36,8 @@ tp_status shm_barrier(struct host_group *g, struct tp_err *err)
                             err);
 }
 
-/* The part of n elements that rank reduces: whole cache lines, so that no two ranks write one. */
+/* The part of n elements that `rank` reduces: whole cache lines, so that no line has two writers.
+ */
 static void slice(int64_t *lo, int64_t *len, const struct host_group *g, int rank, int64_t n,
                   enum dtype type)
 {
@@ -59,10 +60,10 @@ static void all_reduce_direct(struct host_group *g, int parity, int64_t n, enum 
         bufs[r] = (char *)(uintptr_t)shm_member_post(g, parity, r)->shared + lo * dtype_bytes(type);
     tree_reduce(
         &(struct tree_reduce){ bufs, g->size, (const void *const *)bufs, g->size, type, op }, len);
-    shm_member_meet(g);
+    shm_member_barrier(g);
 }
 
-/* One piece that fits a slot: in, each rank reduces its slice in its own slot, out. */
+/* All-reduce one piece that fits a slot: copy it in, reduce a slice on each rank, copy it out. */
 static void all_reduce_piece(struct host_group *g, char *buf, int64_t n, enum dtype type,
                              enum tree_reduce_op op)
 {
@@ -72,13 +73,13 @@ static void all_reduce_piece(struct host_group *g, char *buf, int64_t n, enum dt
     void *own = shm_member_slot(g, parity, g->rank);
 
     memcpy(own, buf, (size_t)(n * width));
-    shm_member_meet(g);
+    shm_member_barrier(g);
     slice(&lo, &len, g, g->rank, n, type);
     for (int r = 0; r < g->size; r++)
         rows[r] = shm_member_slot(g, parity, r) + lo * width;
     own = (char *)own + lo * width;
     tree_reduce(&(struct tree_reduce){ &own, 1, rows, g->size, type, op }, len);
-    shm_member_meet(g);
+    shm_member_barrier(g);
     for (int r = 0; r < g->size; r++) {
         slice(&lo, &len, g, r, n, type);
         memcpy(buf + lo * width, shm_member_slot(g, parity, r) + lo * width, (size_t)(len * width));
@@ -129,10 +130,10 @@ static void all_gather_direct(struct host_group *g, int parity, char *out, int64
         if (from != out + r * n_bytes)
             memmove(out + r * n_bytes, from, (size_t)n_bytes);
     }
-    shm_member_meet(g);
+    shm_member_barrier(g);
 }
 
-/* `in` is in the slots of this parity: len bytes of each rank's part, which go to offset at. */
+/* Copy len bytes of each rank's part from its slot of this parity to offset `at` of the part. */
 static void all_gather_take(struct host_group *g, int parity, char *out, int64_t n_bytes,
                             int64_t at, int64_t len)
 {
@@ -162,13 +163,13 @@ tp_status shm_all_gather(struct host_group *g, void *out, const void *in, int64_
 
             parity = shm_member_turn(g);
             memcpy(shm_member_slot(g, parity, g->rank), (const char *)in + at, (size_t)len);
-            shm_member_meet(g);
+            shm_member_barrier(g);
             all_gather_take(g, parity, out, n_bytes, at, len);
         }
     return TP_OK;
 }
 
-/* Elements [at, at + len) of every rank's part of `in`, one after another into the own slot. */
+/* Copy elements [at, at + len) of every rank's part of `in` to this rank's slot, in rank order. */
 static void reduce_scatter_give(struct host_group *g, int parity, const char *in, int64_t n_bytes,
                                 int64_t at, int64_t len)
 {
@@ -178,7 +179,7 @@ static void reduce_scatter_give(struct host_group *g, int parity, const char *in
         memcpy(slot + r * len, in + r * n_bytes + at, (size_t)len);
 }
 
-/* The same elements of this rank's part, summed over the slots. */
+/* Sum the same elements of this rank's part over the slots. */
 static void reduce_scatter_take(struct host_group *g, int parity, char *out, int64_t len,
                                 enum dtype type)
 {
@@ -199,7 +200,7 @@ static void reduce_scatter_direct(struct host_group *g, int parity, void *out, i
     for (int r = 0; r < g->size; r++)
         rows[r] = shm_member_post(g, parity, r)->shared + g->rank * n * dtype_bytes(type);
     tree_reduce(&(struct tree_reduce){ &out, 1, rows, g->size, type, TREE_REDUCE_SUM }, n);
-    shm_member_meet(g);
+    shm_member_barrier(g);
 }
 
 tp_status shm_reduce_scatter(struct host_group *g, void *out, const void *in, int64_t n,
@@ -226,7 +227,7 @@ tp_status shm_reduce_scatter(struct host_group *g, void *out, const void *in, in
 
             parity = shm_member_turn(g);
             reduce_scatter_give(g, parity, in, n_bytes, at, len);
-            shm_member_meet(g);
+            shm_member_barrier(g);
             reduce_scatter_take(g, parity, (char *)out + at, len, type);
         }
     return TP_OK;
@@ -253,7 +254,7 @@ tp_status shm_broadcast(struct host_group *g, void *buf, int64_t n_bytes, int ro
     if (shared) {
         if (!is_root)
             memcpy(buf, shared, (size_t)n_bytes);
-        shm_member_meet(g);
+        shm_member_barrier(g);
         return TP_OK;
     }
     for (int64_t at = 0; at < n_bytes; at += SHM_SLOT_BYTES) {
@@ -262,15 +263,15 @@ tp_status shm_broadcast(struct host_group *g, void *buf, int64_t n_bytes, int ro
         parity = shm_member_turn(g);
         if (is_root)
             memcpy(shm_member_slot(g, parity, root), (char *)buf + at, len);
-        shm_member_meet(g);
+        shm_member_barrier(g);
         if (!is_root)
             memcpy((char *)buf + at, shm_member_slot(g, parity, root), len);
     }
     return TP_OK;
 }
 
-/* Rank 0: sizes from the posts, and room for all of it, *all; then every rank learns whether there
- * is. The longest part in *longest. */
+/* Rank 0 reads the sizes from the posts and allocates *all. Every rank learns whether that worked.
+ * *longest gets the size of the longest part. */
 static tp_status gather_prepare(struct host_group *g, int parity, char **all, int64_t *sizes,
                                 int64_t *longest, struct tp_err *err)
 {
@@ -288,7 +289,7 @@ static tp_status gather_prepare(struct host_group *g, int parity, char **all, in
     *all = g->rank == 0 ? malloc(total ? (size_t)total : 1) : NULL;
     parity = shm_member_turn(g);
     shm_member_post(g, parity, g->rank)->shared = *all;
-    shm_member_meet(g);
+    shm_member_barrier(g);
     if (!shm_member_post(g, parity, 0)->shared)
         return tp_fail(err, TP_E_NOMEM, "rank 0 is out of memory: %lld bytes to gather",
                        (long long)total);
@@ -315,7 +316,7 @@ tp_status shm_gather(struct host_group *g, const void *in, int64_t n_bytes, void
         if (at < n_bytes)
             memcpy(shm_member_slot(g, parity, g->rank), (const char *)in + at,
                    (size_t)(n_bytes - at < SHM_SLOT_BYTES ? n_bytes - at : SHM_SLOT_BYTES));
-        shm_member_meet(g);
+        shm_member_barrier(g);
         for (int r = 0; all && r < g->size; offset += sizes[r++]) {
             int64_t left = sizes[r] - at;
 

@@ -1,6 +1,6 @@
 /*
  * comm/host/shm_collective.h - the collectives of a group that shares memory; comm/host/group.h
- * says what each does. Inside comm/host/.
+ * says what each does. Only comm/host/ uses this.
  */
 #ifndef COMM_HOST_SHM_COLLECTIVE_H
 #define COMM_HOST_SHM_COLLECTIVE_H

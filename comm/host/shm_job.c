@@ -15,8 +15,7 @@
 
 enum { HUGE_BYTES = 2 << 20 };
 
-/* Half-way between where Linux puts programs and their libraries, and clear of what the sanitizers
- * keep for themselves. */
+/* Linux puts programs and libraries far from this address, and the sanitizers do not use it. */
 #define FILE_ADDRESS ((void *)UINT64_C(0x200000000000))
 
 static const int64_t ARENA_MAX_BYTES = INT64_C(64) << 30;
@@ -48,14 +47,15 @@ static int64_t slots_at(int64_t n_ranks)
     return round_up(rings_at(n_ranks) + rings_bytes(n_ranks), 4096);
 }
 
-static int64_t letters_at(int64_t n_ranks)
+static int64_t messages_at(int64_t n_ranks)
 {
     return slots_at(n_ranks) + 2 * n_ranks * SHM_SLOT_BYTES;
 }
 
-static int64_t letters_bytes(int64_t n_ranks)
+static int64_t messages_bytes(int64_t n_ranks)
 {
-    return round_up(n_ranks * n_ranks * SHM_LETTERS * (int64_t)sizeof(struct shm_letter), 4096);
+    return round_up(n_ranks * n_ranks * SHM_MESSAGES_MAX * (int64_t)sizeof(struct shm_message),
+                    4096);
 }
 
 static int64_t groups_at(void)
@@ -91,11 +91,12 @@ static struct shm_job plan_job(int n_ranks)
         .n_ranks = n_ranks,
         .n_groups = groups_for(n_ranks),
         .spins = spins_for(n_ranks),
-        .group_bytes = letters_at(n_ranks) + letters_bytes(n_ranks),
+        .group_bytes = messages_at(n_ranks) + messages_bytes(n_ranks),
     };
 }
 
-/* Map it with the largest arenas that the system's limits allow; fd < 0: anonymous. NULL: errno. */
+/* Map the job with the largest arenas that the system's limits allow. fd < 0: anonymous memory.
+ * NULL: see errno. */
 static struct shm_job *map_job(struct shm_job *plan, int fd, void *address)
 {
     int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : MAP_FIXED_NOREPLACE);
@@ -114,7 +115,7 @@ static struct shm_job *map_job(struct shm_job *plan, int fd, void *address)
     return NULL;
 }
 
-/* Fill in a mapping that is all zeroes. */
+/* Fill in a new mapping, which is all zero. */
 static void begin_job(struct shm_job *job, const struct shm_job *plan)
 {
     job->magic = plan->magic;
@@ -127,7 +128,7 @@ static void begin_job(struct shm_job *job, const struct shm_job *plan)
     shm_group_take(job, plan->n_ranks); /* the first group has all ranks */
 }
 
-/* Large pages make large buffers cheaper; none of it belongs in a core dump. */
+/* Large pages make large buffers faster. A core dump must not contain this memory. */
 static void advise_job(struct shm_job *job)
 {
     madvise(job, (size_t)job->total_bytes, MADV_DONTDUMP);
@@ -159,7 +160,7 @@ void shm_job_make_file(struct shm_job **out, int *fd, int n_ranks)
     struct rlimit limit;
 
     *out = NULL;
-    /* A limit on the size of files ends the process that exceeds it. */
+    /* The kernel kills a process that exceeds a limit on the size of files. */
     if (n_ranks > SHM_RANKS_MAX || getrlimit(RLIMIT_FSIZE, &limit) ||
         limit.rlim_cur != RLIM_INFINITY)
         return;
@@ -258,12 +259,12 @@ struct shm_ring *shm_group_ring(const struct shm_job *job, struct shm_group *g, 
     return (struct shm_ring *)((char *)g + rings_at(job->n_ranks)) + from * g->size + to;
 }
 
-struct shm_letter *shm_group_letters(const struct shm_job *job, struct shm_group *g, int from,
-                                     int to)
+struct shm_message *shm_group_messages(const struct shm_job *job, struct shm_group *g, int from,
+                                       int to)
 {
-    struct shm_letter *first = (struct shm_letter *)((char *)g + letters_at(job->n_ranks));
+    struct shm_message *first = (struct shm_message *)((char *)g + messages_at(job->n_ranks));
 
-    return first + ((int64_t)from * g->size + to) * SHM_LETTERS;
+    return first + ((int64_t)from * g->size + to) * SHM_MESSAGES_MAX;
 }
 
 char *shm_job_arena(const struct shm_job *job, int rank)
@@ -283,7 +284,7 @@ static bool sleeps(const struct shm_job *job, const struct futex_sleep *sleep)
 {
     struct futex_word *w = atomic_load(&sleep->word);
 
-    /* A rank may have died of writing anywhere. */
+    /* A faulty rank may have written anywhere before it died. */
     if ((uintptr_t)w <= (uintptr_t)job ||
         (uintptr_t)w >= (uintptr_t)job + (uintptr_t)job->total_bytes)
         return false;

@@ -1,16 +1,15 @@
 /*
- * comm/host/shm_job.h - the memory that the ranks of one host share. Inside comm/.
+ * comm/host/shm_job.h - the memory that the ranks of one host share. Only comm/ uses this.
  *
- * One mapping, at the same address in each rank: an anonymous one, made before the ranks are
- * forked; or, where mpirun has started them, a file in memory that all map at an address they agree
- * on.
+ * It is one mapping at the same address in each rank, so pointers may be stored in it. The launcher
+ * maps anonymous memory before it forks the ranks. If mpirun has started the ranks, they map a file
+ * in memory at an address that they agree on.
  *
  *     struct shm_job: the ranks, and which groups are in use
- *     n_groups times: struct shm_group and what follows it, for one group of ranks
+ *     n_groups times: struct shm_group and the arrays after it, for one group of ranks
  *     n_ranks times: an arena of arena_bytes, for shm_job_alloc
  *
- * It is address space only: a page takes memory when it is first touched. Pointers may be stored in
- * it.
+ * The mapping only reserves address space: a page uses memory after it is first touched.
  */
 #ifndef COMM_HOST_SHM_JOB_H
 #define COMM_HOST_SHM_JOB_H
@@ -26,14 +25,14 @@ enum {
     SHM_RANKS_MAX = 256,
     SHM_GROUPS_MAX = 4096,
     SHM_SLOT_BYTES = 256 << 10, /* a rank's part of a staged message */
-    SHM_LETTERS = 64,           /* under way from one rank to another; a power of two */
+    SHM_MESSAGES_MAX = 64,      /* of one rank to another that may be pending; a power of two */
 };
 
 enum shm_state {
     SHM_STARTED,
     SHM_IN_WORLD, /* after comm_open */
-    SHM_ENDED,    /* after comm_close, for success or an end that all have agreed on */
-    SHM_FAILED,   /* after comm_close, for a failure of its own */
+    SHM_ENDED,    /* after comm_close, with success or a failure that all have agreed on */
+    SHM_FAILED,   /* after comm_close, with a failure of this rank alone */
 };
 
 struct shm_rank {
@@ -45,21 +44,22 @@ struct shm_rank {
     int64_t arena_used; /* by shm_job_alloc */
 };
 
-/* What a rank is about to do, so that the others see its buffer, and that they agree. */
+/* The call that a rank is about to make. The others check that they make the same call, and find
+ * its buffer here. */
 struct shm_post {
     _Alignas(64) int32_t call; /* enum shm_call */
     int32_t kind;              /* type and op, or root: must be equal */
-    int64_t n_bytes;           /* must be equal but in a gather */
-    const char *shared;        /* the buffer where others can reach it, else NULL */
+    int64_t n_bytes;           /* must be equal, except in a gather */
+    const char *shared;        /* the buffer, if others can reach it, else NULL */
 };
 
 /* A message: its receiver copies from the sender's buffer. */
-struct shm_letter {
+struct shm_message {
     const char *at;
     int64_t n_bytes;
 };
 
-/* Messages from one rank to another; the words count those sent and those copied, modulo 2^32. */
+/* Messages from one rank to another. The words count the messages sent and copied, modulo 2^32. */
 struct shm_ring {
     struct futex_word sent, copied;
 };
@@ -67,15 +67,15 @@ struct shm_ring {
 struct shm_group {
     struct futex_word phase; /* of the barrier: counts its completions */
     _Alignas(64) _Atomic int32_t arrived;
-    _Atomic int32_t members_left; /* the last one to free the group gives it back */
+    _Atomic int32_t members_left; /* the last member that leaves frees the group */
     int32_t size;
-    /* struct shm_post[2][n_ranks], struct shm_ring[n_ranks^2], slots, letters: see shm_job.c */
+    /* struct shm_post[2][n_ranks], struct shm_ring[n_ranks^2], slots, messages: see shm_job.c */
 };
 
 struct shm_job {
     uint64_t magic;
     int32_t n_ranks, n_groups;
-    int32_t spins; /* of a waiter before it sleeps */
+    int32_t spins; /* how often a waiter spins before it sleeps */
     int64_t group_bytes, arena_bytes, total_bytes;
     _Atomic int32_t group_used[SHM_GROUPS_MAX];
     struct shm_rank ranks[SHM_RANKS_MAX];
@@ -84,9 +84,9 @@ struct shm_job {
 /* Launcher: map a job. TP_E_USAGE: too many ranks. */
 tp_status shm_job_make(struct shm_job **out, int n_ranks, struct tp_err *err);
 
-/* Ranks that somebody else started: the first of a host makes the job in a file in memory, at an
- * address that is free in most processes, and the others map it there too (*out stays NULL where
- * that cannot be done; *fd is to be closed when all have). */
+/* For ranks that launch_ranks did not start: the first rank of a host creates the job in a file in
+ * memory, at an address that is free in most processes. The others map it at the same address. *out
+ * stays NULL if that is impossible. Close *fd when all have mapped it. */
 void shm_job_make_file(struct shm_job **out, int *fd, int n_ranks);
 void shm_job_join(struct shm_job **out, pid_t maker, int fd, const struct shm_job *address,
                   int64_t total_bytes);
@@ -96,7 +96,7 @@ void shm_job_unmap(struct shm_job *job);
 /* The group of all ranks. */
 struct shm_group *shm_job_all(struct shm_job *job);
 
-/* A free group for `size` members, reset; NULL when all are taken. */
+/* Take a free group for `size` members, reset; NULL: all are in use. */
 struct shm_group *shm_group_take(struct shm_job *job, int size);
 void shm_group_leave(struct shm_job *job, struct shm_group *g);
 
@@ -105,18 +105,18 @@ struct shm_post *shm_group_post(const struct shm_job *job, struct shm_group *g, 
                                 int rank);
 char *shm_group_slot(const struct shm_job *job, struct shm_group *g, int parity, int rank);
 struct shm_ring *shm_group_ring(const struct shm_job *job, struct shm_group *g, int from, int to);
-struct shm_letter *shm_group_letters(const struct shm_job *job, struct shm_group *g, int from,
-                                     int to);
+struct shm_message *shm_group_messages(const struct shm_job *job, struct shm_group *g, int from,
+                                       int to);
 
-/* Whether rank sleeps, waiting for a word that has not changed: its main thread, or the thread that
- * it waits for. */
+/* Whether the rank sleeps on a word that has not changed: its main thread, or the queue's thread
+ * for which the main thread waits. */
 bool shm_job_is_blocked(const struct shm_job *job, int rank);
 
-/* Where rank's arena begins, and whether n_bytes at p lie in any arena. */
+/* Where the rank's arena begins; whether n_bytes at p are inside an arena. */
 char *shm_job_arena(const struct shm_job *job, int rank);
 bool shm_job_in_arena(const struct shm_job *job, const void *p, int64_t n_bytes);
 
-/* n_bytes of rank's arena, whole pages. TP_E_NOMEM: less is left. */
+/* Allocate n_bytes of the rank's arena, in whole pages. TP_E_NOMEM: less is free. */
 tp_status shm_job_alloc(void **out, struct shm_job *job, int rank, int64_t n_bytes,
                         struct tp_err *err);
 

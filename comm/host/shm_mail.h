@@ -1,8 +1,9 @@
 /*
- * comm/host/shm_mail.h - messages between two ranks that share memory. Inside comm/host/.
+ * comm/host/shm_mail.h - messages between two ranks that share memory. Only comm/host/ uses
+ * this.
  *
- * Each ordered pair of ranks has a ring of letters. A letter says where the message is; the
- * receiver copies it from the sender's buffer, which is of shm_job_alloc.
+ * Each ordered pair of ranks has a ring of struct shm_message, which says where the data are. The
+ * receiver copies them from the sender's buffer, which is memory of shm_job_alloc.
  */
 #ifndef COMM_HOST_SHM_MAIL_H
 #define COMM_HOST_SHM_MAIL_H

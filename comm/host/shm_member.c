@@ -33,7 +33,7 @@ struct futex_sleep *shm_member_sleep(struct host_group *g)
     return g->on_thread ? &rank->thread_sleep : &rank->sleep;
 }
 
-void shm_member_meet(struct host_group *g)
+void shm_member_barrier(struct host_group *g)
 {
     struct shm_member *s = g->impl;
     struct shm_group *shared = s->group;
@@ -65,7 +65,7 @@ tp_status shm_member_agree(struct host_group *g, int parity, const struct shm_po
     if (mine.shared && !shm_job_in_arena(s->job, mine.shared, 1))
         mine.shared = NULL;
     *shm_member_post(g, parity, g->rank) = mine;
-    shm_member_meet(g);
+    shm_member_barrier(g);
     for (int r = 0; r < g->size; r++) {
         const struct shm_post *other = shm_member_post(g, parity, r);
 

@@ -1,6 +1,6 @@
 /*
- * comm/host/shm_member.h - a rank's handle of a group that shares memory, and how the ranks of the
- * group meet. Inside comm/host/.
+ * comm/host/shm_member.h - a rank's handle of a group that shares memory, and the barrier of its
+ * ranks. Only comm/host/ uses this.
  */
 #ifndef COMM_HOST_SHM_MEMBER_H
 #define COMM_HOST_SHM_MEMBER_H
@@ -12,7 +12,7 @@
 struct shm_member {
     struct shm_job *job;
     struct shm_group *group;
-    int host_rank; /* of the job's ranks */
+    int host_rank; /* this rank's number in the job */
     int parity;    /* of the next post and slots: alternates */
 };
 
@@ -28,7 +28,7 @@ enum shm_call {
     SHM_CALLS,
 };
 
-/* The parity to use now; the next call gets the other one. */
+/* The parity of this call; the next call gets the other one. */
 int shm_member_turn(struct host_group *g);
 
 struct shm_post *shm_member_post(struct host_group *g, int parity, int rank);
@@ -37,11 +37,11 @@ char *shm_member_slot(struct host_group *g, int parity, int rank);
 /* Where this rank's calling thread sleeps. */
 struct futex_sleep *shm_member_sleep(struct host_group *g);
 
-/* Wait until all ranks of the group have come here. */
-void shm_member_meet(struct host_group *g);
+/* Wait until all ranks of the group have called this. */
+void shm_member_barrier(struct host_group *g);
 
-/* Announce what this rank calls, wait for all ranks, and check that all call the same. Otherwise
- * TP_E_INTERNAL, on all ranks, before any data are mixed. */
+/* Announce what this rank calls, wait for all ranks, and check that all make the same call. If they
+ * do not, all ranks get TP_E_INTERNAL before any data are mixed. */
 tp_status shm_member_agree(struct host_group *g, int parity, const struct shm_post *said,
                            struct tp_err *err);
 
