@@ -53,7 +53,7 @@ static const char *call_name(int call)
         "all_reduce", "all_gather", "reduce_scatter", "broadcast", "gather", "barrier", "split",
     };
 
-    return call >= 0 && call < SHM_CALLS ? names[call] : "nothing that is known";
+    return call >= 0 && call < SHM_CALLS ? names[call] : "an unknown call";
 }
 
 tp_status shm_member_agree(struct host_group *g, int parity, const struct shm_post *said,
