@@ -1,13 +1,13 @@
 /*
  * orchestrator/backend/backend.h - where ranks run: a table of functions, one for each backend.
  *
- * A backend is a folder beside this file with one `struct backend`, which orchestrator/backends.c
- * lists. It knows its nodes, starts the ranks of an attempt on them, and reports what its scheduler
- * does with them. The state machine decides about the job, and offers the functions of struct
- * backend_host to the backend.
+ * A backend is a folder in orchestrator/backend/ with one `struct backend`, which
+ * orchestrator/backends.c lists. It knows its nodes, starts the ranks of an attempt on them, and
+ * reports what its scheduler does with them. The state machine makes the decisions about the job.
+ * It offers the functions of struct backend_host to the backend.
  *
  * A function that a backend does not need is NULL; backend.c has the default. A function that
- * returns tp_status puts its sentence into host->err. A status other than TP_OK ends tp-run.
+ * returns tp_status writes its message to host->err. A status other than TP_OK ends tp-run.
  */
 #ifndef ORCHESTRATOR_BACKEND_BACKEND_H
 #define ORCHESTRATOR_BACKEND_BACKEND_H
@@ -49,11 +49,11 @@ struct backend_host {
     struct node_list *nodes; /* for the backend to fill */
     struct tp_err *err;      /* gets the sentence of a failure */
 
-    /* An event with codes of state/event.h or of the backend; "" as reason: none. Takes over
+    /* Report an event with codes of state/event.h or of the backend; "" as reason: none. Takes over
      * `more`, which may be NULL. */
     void (*event)(void *run, const char *event, const char *reason, const char *message,
                   json_t *more);
-    /* Write a journal record; `what` is for people. */
+    /* Write a journal record; `what` is a text for people. */
     tp_status (*commit)(void *run, const char *what);
     /* Ask the attempt, if ranks run, to save and stop. */
     tp_status (*save_and_stop)(void *run, const struct backend_cause *cause);
@@ -61,17 +61,17 @@ struct backend_host {
     void (*relaunch)(void *run);
     void (*finish)(void *run, const struct backend_end *end);
 
-    /* A node is lost, and the attempt with it if it has ranks there. */
+    /* A node is lost. If the attempt has ranks there, it is lost too. */
     tp_status (*node_lost)(void *run, struct node *node, const struct backend_cause *cause);
     bool (*node_has_ranks)(const void *run, const struct node *node);
     int (*free_ranks)(const void *run);
-    /* Whether with so many ranks there is a larger layout that is worth a restart. */
+    /* Whether this number of ranks allows a larger layout that is worth a restart. */
     bool (*larger_pays)(void *run, int ranks);
 
-    /* The job is suspended: from `since` on the time counts as waiting, until resume. */
+    /* The job is suspended: the time from `since` until resume counts as waiting. */
     void (*pause)(void *run, double since);
     void (*resume)(void *run);
-    /* What waits for the ranks waits so much longer. */
+    /* Extend all waits for the ranks by this time. */
     void (*extend)(void *run, double seconds);
     /* Repeat the request to save and stop, if one was made. */
     void (*ask_again)(void *run);
@@ -87,8 +87,8 @@ struct backend_launch {
 
 /* What the scheduler does with the job's nodes. */
 enum backend_allocation {
-    BACKEND_ALLOCATION_STAYS, /* the job keeps them, as far as is known */
-    BACKEND_ALLOCATION_TAKEN, /* they are taken away, and the job shall continue elsewhere */
+    BACKEND_ALLOCATION_STAYS, /* as far as is known, the job keeps them */
+    BACKEND_ALLOCATION_TAKEN, /* they are taken away, and the job should continue on others */
     BACKEND_ALLOCATION_OVER,  /* the allocation has ended, or was cancelled */
 };
 
@@ -98,7 +98,7 @@ struct backend_log {
     bool not_started; /* the launcher ended with 0 and had not started the ranks */
 };
 
-/* For verbs, which have no run. */
+/* What a verb passes to a backend, because it has no run. */
 struct backend_call {
     const struct job *job;
     const char *self;
@@ -111,56 +111,58 @@ struct backend {
     const char *node_verb_refusal; /* why `tp-run node` is refused; NULL: it is allowed */
     bool has_relays; /* ranks run on other hosts, under `tp-run relay` (process/relay.h) */
 
-    /* ---- a run; `state` is what open has made ---- */
+    /* ---- a run; open creates `state` ---- */
 
-    /* Fill host->nodes, with those that run_record names. run_record: NULL for a new run. */
+    /* Fill host->nodes, including the nodes that run_record names. run_record: NULL for a new run.
+     */
     tp_status (*open)(void **state, const struct backend_host *host, const json_t *run_record);
     /* host->record has been read. fresh: a person has started the job again after its end. */
     void (*begin)(void *state, bool fresh);
     tp_status (*tick)(void *state); /* ten times a second */
-    /* A child was reaped. *mine: the backend had started it. */
+    /* A child was reaped. *mine: the backend has started it. */
     tp_status (*reaped)(void *state, pid_t pid, int status, bool *mine);
-    /* over: the run has ended, otherwise only this tp-run. Frees state. */
+    /* over: the run has ended; otherwise only this tp-run ends. Frees state. */
     void (*close)(void *state, bool over);
-    /* What has to be remembered; open gets it as the member "backend" of run_record. */
+    /* What must be remembered; open gets it as the member "backend" of run_record. */
     json_t *(*record)(const void *state);
 
     /* ---- planning ---- */
 
-    /* *ready: host->nodes has the nodes to plan for. Otherwise they were requested, or the run is
+    /* *ready: host->nodes has the nodes to plan for. False: they were requested, or the run is
      * over. */
     tp_status (*ready)(void *state, bool *ready);
-    /* Whether the nodes that are left are too few, so that hand_over shall get others. */
+    /* Whether too few nodes remain, so that hand_over should get others. */
     bool (*wants_nodes)(const void *state, int usable, bool has_layout);
-    /* Look at the nodes soon; first: before anything is launched. */
+    /* Check the nodes soon; first: before anything is launched. */
     void (*look)(void *state, bool first);
 
     /* ---- an attempt ---- */
 
-    /* The words that start the ranks' command, and precede it. */
+    /* The words before the ranks' command, which start it. */
     tp_status (*command)(void *state, const struct backend_launch *launch, struct job_words *out);
     /* With relays: seconds without a message after which a node is lost. */
     double (*node_timeout)(const void *state);
     bool (*is_paused)(const void *state);
-    /* No rank gives a sign of life. True: that is no fault, or not known to be one yet; call it
-     * again at the next look. */
+    /* No rank reports anything. True: this is not a fault, or not known to be a fault yet; call
+     * this again at the next check. */
     bool (*explains_silence)(void *state);
-    /* tp-run got SIGTERM. True: the scheduler sent it, and the job shall continue elsewhere. */
+    /* tp-run got SIGTERM. True: the scheduler sent it, and the job should continue elsewhere. */
     bool (*explains_sigterm)(void *state, struct backend_cause *cause);
 
     /* ---- the end of an attempt ---- */
 
-    /* The ranks have saved and ended though tp-run did not ask them to: asks the scheduler why, and
-     * waits for its answer. */
+    /* The ranks have saved and ended although tp-run did not ask for it. This asks the scheduler
+     * why, and waits for its answer. */
     enum backend_allocation (*after_save)(void *state, struct backend_cause *cause);
     /* Whether the attempt ends because the allocation does. */
     bool (*is_ending)(const void *state, struct backend_cause *cause);
-    /* Continue in other nodes, or leave that to another job of the scheduler. cause: NULL when
-     * wants_nodes has said so. *plan: plan a new attempt; otherwise the run is over, or waits. */
+    /* Continue on other nodes, or let another job of the scheduler continue. cause: NULL when
+     * wants_nodes has returned true. *plan: plan a new attempt; false: the run is over, or waits.
+     */
     tp_status (*hand_over)(void *state, const struct backend_cause *cause, bool *plan);
-    /* What the end of the log says. */
+    /* Read the end of the log. */
     struct backend_log (*read_log)(const void *state, const char *text);
-    /* Report what it says to the host: lost nodes, a scheduler that does not answer. */
+    /* Report to the host what the log says: lost nodes, a scheduler that does not answer. */
     void (*report_log)(void *state, const char *text);
     /* The rank at fault in a line of the backend's launcher, -1: it names none. */
     int (*rank_of_line)(const char *line);
@@ -169,14 +171,14 @@ struct backend {
 
     /* ---- showing ---- */
 
-    /* For `status`, under the backend's name; with a sentence as "text". */
+    /* An object for `status`, under the backend's name. Its "text" is a sentence. */
     json_t *(*status)(const void *state);
-    /* Replace the live line when there is something more important to show. */
+    /* Replace the live line when something is more important. */
     void (*line)(const void *state, char *line, size_t size);
 
     /* ---- verbs and tp-run's other roles ---- */
 
-    /* This host, with what the environment says about the scheduler. */
+    /* Describe this host, with what the environment says about the scheduler. */
     void (*home)(struct home *out, const struct environment *env);
     /* Fill in what a relay learns from its environment. */
     void (*relay)(struct relay_setup *out, const struct environment *env);
@@ -202,7 +204,7 @@ struct backend_run {
     void *state;
 };
 
-/* The functions of the table, with the default where it has none. */
+/* Call the functions of the table, or do the default, which the comment names. */
 tp_status backend_open(struct backend_run *b, const struct backend *table,
                        const struct backend_host *host, const json_t *run_record);
 void backend_begin(const struct backend_run *b, bool fresh);

@@ -1,8 +1,8 @@
 /*
  * orchestrator/job/job.h - a job: what to run, where, and within which limits.
  *
- * job_file.h reads one from a job file. Everything it points to lives in the arena that was passed
- * there, and a job does not change afterwards.
+ * job_file.h reads one from a job file. Its texts and arrays are in the arena that was passed
+ * there. A job does not change afterwards.
  */
 #ifndef ORCHESTRATOR_JOB_JOB_H
 #define ORCHESTRATOR_JOB_JOB_H
@@ -41,47 +41,47 @@ struct job {
     const char *path, *dir; /* the job file; its folder, absolute */
     const char *name;
     struct job_words command, prepare;
-    bool is_tp_train; /* the command's program is tp-train: its options are read and added to */
+    bool is_tp_train; /* the command is tp-train: its options are read, and more are added */
     const char *ckpt; /* checkpoint root, absolute */
     int checkpoints;  /* enum job_checkpoints, never AUTO */
     int reshard;      /* enum job_reshard */
     int64_t steps;    /* of the whole run; 0: not known */
     const struct job_backend *backend;
-    const void *backend_options; /* the backend's own struct, from the section of its name */
+    const void *backend_options; /* the backend's own struct, read from its section */
     int launcher;                /* enum job_launcher */
     int n_nodes;
-    struct job_node *nodes; /* none where the backend finds out its nodes by itself */
+    struct job_node *nodes; /* none if the backend finds its nodes itself */
     const char *state;      /* folder of the journal, events and logs, absolute */
     double grace;           /* seconds from "save and stop" to SIGKILL */
     const char *webhook;
 
     struct { /* the layouts to choose from */
         int n_allow;
-        struct spec *allow; /* in order of preference; none: they are enumerated */
+        struct spec *allow; /* in order of preference; none: all layouts are enumerated */
         struct job_words axes;
         int64_t min_ranks, max_ranks;
-        int64_t memory; /* bytes a rank may use, 0: no limit */
+        int64_t memory; /* bytes that a rank may use, 0: no limit */
         const char *model, *dtype;
         int64_t batch, micro, seq;
     } layouts;
     struct {
-        int64_t max;    /* restarts within `within`; with more the job has failed */
+        int64_t max;    /* restarts in the time `within`; with more the job fails */
         double within;  /* seconds */
         double backoff; /* first wait, doubled after each start without progress */
         double backoff_max;
-        int64_t no_progress; /* starts in a row without a new step; then the job has failed */
+        int64_t no_progress; /* starts in a row without a new step; then the job fails */
         int64_t blame;       /* faults of its ranks after which a node is excluded */
         double exclude_for;  /* seconds */
         int64_t spares;      /* nodes held back to replace lost ones */
         double settle;       /* seconds until a node that came back counts */
-        double worth;        /* scale up when it saves this many times what it costs */
+        double worth;        /* scale up if it saves this many times its cost */
     } restart;
     struct {
         double floor;  /* no deadline is shorter, seconds */
-        double factor; /* deadline of a step: times the 99th percentile of step times */
-        double init;   /* from launch to the first step */
-        double save;   /* of a save before one was seen */
-        double slow;   /* times the median computing time of all ranks */
+        double factor; /* deadline of a step, as a multiple of the 99th percentile of step times */
+        double init;   /* deadline from the launch to the first step */
+        double save;   /* deadline of a save until one was measured */
+        double slow;   /* as a multiple of the median computing time of all ranks */
         int64_t slow_steps;
         int on_nan;  /* enum job_on_nan */
         double jump; /* loss above the median by this many times the recent spread, 0: off */

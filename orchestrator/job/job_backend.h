@@ -1,5 +1,5 @@
 /*
- * orchestrator/job/job_backend.h - what the job file has to know of a backend.
+ * orchestrator/job/job_backend.h - what the job file must know about a backend.
  */
 #ifndef ORCHESTRATOR_JOB_JOB_BACKEND_H
 #define ORCHESTRATOR_JOB_JOB_BACKEND_H
@@ -12,11 +12,11 @@
 
 struct job_backend {
     const char *name;           /* in the file: `backend: NAME`, and the section `NAME:` */
-    const char *help;           /* heads the section in the example; NULL: it has no keys */
+    const char *help;           /* heading of the section in the example; NULL: it has no keys */
     const struct job_key *keys; /* ends with JOB_KEY_END; their section is `name`; may be NULL */
     size_t options_bytes;       /* size of the struct that the keys set, 0: none */
-    bool finds_nodes;           /* it finds out its nodes; those of the job file are not used */
-    /* Further checks of the options. May be NULL. TP_E_USAGE. */
+    bool finds_nodes; /* it finds its nodes itself; the nodes of the job file are not used */
+    /* Check the options further. May be NULL. TP_E_USAGE. */
     tp_status (*check)(const struct job *job, struct tp_err *err);
     /* For job_ranks (job_file.h). NULL: the slots of the job file's nodes. */
     int (*ranks)(const struct job *job);

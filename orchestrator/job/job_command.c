@@ -8,8 +8,8 @@
 
 enum { OPTIONS_ADDED = 8 };
 
-/* One word with its {names} replaced; what was put in is not searched again. Returns its length;
- * out may be NULL. */
+/* Write one word with its {names} replaced; replacements are not searched again. Returns the
+ * length; out may be NULL. */
 static size_t fill_into(char *out, const char *word, const char *const names[][2])
 {
     size_t n = 0;
@@ -67,7 +67,7 @@ tp_status job_fill(struct job_words *out, const struct job *j, const struct job_
     return TP_OK;
 }
 
-/* tp-train's options that are tp-run's to set. w has room for them. */
+/* Add the options of tp-train that tp-run sets. w has room for them. */
 static void add_options(struct job_words *w, const struct job *j, const struct run_config *config,
                         bool must_resume, struct arena *arena)
 {

@@ -12,8 +12,8 @@ tp_status job_fill(struct job_words *out, const struct job *j, const struct job_
                    const struct spec *layout, int64_t attempt, struct arena *arena,
                    struct tp_err *err);
 
-/* The job's command for one attempt. For tp-train the options --layout, --ckpt, --resume and --log
- * are added where they are missing, and --micro and --recompute where the config asks for them.
+/* The job's command for one attempt. For tp-train, missing options --layout, --ckpt, --resume and
+ * --log are added, and --micro and --recompute if the config sets them.
  * must_resume: starting without a checkpoint is an error. In the arena. */
 tp_status job_command(struct job_words *out, const struct job *j, const struct run_config *config,
                       int64_t attempt, bool must_resume, struct arena *arena, struct tp_err *err);

@@ -71,7 +71,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* What follows from the rest of the file where a key is missing. */
+/* Set missing keys that follow from the rest of the file. */
 static void fill_in(struct job *j, struct arena *arena)
 {
     const char *name = base_name(j->path), *dot = strrchr(name, '.');

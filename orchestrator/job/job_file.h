@@ -12,14 +12,14 @@
 
 enum { JOB_FILE_MAX = 1 << 20 };
 
-/* Read and check a job file. Everything lives in the arena. backends: the ones that the file may
+/* Read and check a job file. Everything lives in the arena. backends: those that the file may
  * name; NULL after the last.
  * TP_E_NOTFOUND, TP_E_USAGE: the sentence names file and line, the key, and what was expected. */
 tp_status job_file_read(struct job *out, const char *path,
                         const struct job_backend *const *backends, struct arena *arena,
                         struct tp_err *err);
 
-/* The same from text; `path` gives the folder and is named in messages. */
+/* The same from text; `path` gives the folder and is used in messages. */
 tp_status job_file_parse(struct job *out, const char *text, size_t size, const char *path,
                          const struct job_backend *const *backends, struct arena *arena,
                          struct tp_err *err);
@@ -27,8 +27,8 @@ tp_status job_file_parse(struct job *out, const char *text, size_t size, const c
 /* Write a commented job file with every key and its default. */
 void job_file_example(FILE *f, const struct job_backend *const *backends);
 
-/* The ranks that the job has room for when nothing fails: on the job file's nodes, or on those that
- * the backend is going to ask for. */
+/* The number of ranks that the job can have without failures: on the job file's nodes, or on the
+ * nodes that the backend will request. */
 int job_ranks(const struct job *j);
 
 #endif

@@ -30,10 +30,10 @@ struct job_key {
     const char *name;
     enum job_kind kind;
     size_t offset;     /* of the field in struct job, or in the backend's struct of options */
-    const char *value; /* default, as in the file; NULL: none */
+    const char *value; /* default, as written in the file; NULL: none */
     const char *names; /* ENUM: "auto|tp|none" in the order of the enum */
     const char *help;  /* for the example; "\n" breaks a line */
-    const char *shown; /* what the example shows in place of the default */
+    const char *shown; /* what the example shows instead of the default */
 };
 
 /* clang-format off */

@@ -10,7 +10,7 @@
 #include "layout/train_option.h"
 #include "layout/workload.h"
 
-/* tp-train's option with this letter; its letter is 0 when there is none. */
+/* tp-train's option with this letter; an option with letter 0: there is none. */
 static const struct train_option *option_of(char letter)
 {
     const struct train_option *o = train_options();
@@ -28,7 +28,8 @@ static const char *value_at(const struct job *j, int i, const char *in_word)
     return i + 1 < j->command.n ? j->command.word[i + 1] : "";
 }
 
-/* The value of `name` in a word of letters such as "-qn10" or "-n"; NULL: it is not there. */
+/* The value of `name` in a word of letters such as "-qn10" or "-n"; NULL: the word does not have
+ * it. */
 static const char *short_value(const struct job *j, int i, const char *name)
 {
     const char *p = j->command.word[i] + 1;
@@ -41,8 +42,8 @@ static const char *short_value(const struct job *j, int i, const char *name)
     return value_at(j, i, p[1] ? p + 1 : NULL);
 }
 
-/* The same in "--name=V" or "--name". For tp-train a unique beginning of the name counts as well;
- * one that is not unique is refused by tp-train itself. */
+/* The same in "--name=V" or "--name". For tp-train a unique beginning of the name counts too;
+ * tp-train itself refuses one that is not unique. */
 static const char *long_value(const struct job *j, int i, const char *name)
 {
     const char *word = j->command.word[i];
@@ -130,7 +131,7 @@ static bool resolve(char out[PATH_MAX], const char *dir, const char *path)
     return snprintf(out, PATH_MAX, "%s/%s", folder, slash + 1) < PATH_MAX;
 }
 
-/* tp-train has to save where tp-run looks for checkpoints. */
+/* tp-train must save where tp-run looks for checkpoints. */
 static tp_status check_ckpt(const struct job *j, struct tp_err *err)
 {
     const char *given = job_option(j, "--ckpt");

@@ -1,5 +1,5 @@
 /*
- * orchestrator/job/job_value.h - one value of the job file from its text, by the kind of its key.
+ * orchestrator/job/job_value.h - reads one value of the job file, by the kind of its key.
  */
 #ifndef ORCHESTRATOR_JOB_JOB_VALUE_H
 #define ORCHESTRATOR_JOB_JOB_VALUE_H

@@ -236,7 +236,7 @@ static bool is_section(const struct job_yaml_reader *r, const char *name)
     return job_section_help(name) != NULL;
 }
 
-/* The keys before `p` have not this name. */
+/* Whether no key before `p` has this name. */
 static bool is_first(const struct job_yaml_reader *r, const yaml_node_t *map,
                      const yaml_node_pair_t *p, const char *name)
 {
@@ -277,7 +277,7 @@ static tp_status read_mapping(struct job_yaml_reader *r, const yaml_node_t *map,
     return st;
 }
 
-/* A second document would not be part of the job, though it looks like it. */
+/* Refuse a second document: it would be ignored, although it looks like a part of the job. */
 static tp_status expect_end(struct job_yaml_reader *r, yaml_parser_t *parser)
 {
     yaml_document_t more;
@@ -345,7 +345,7 @@ static tp_status set_defaults(struct job_yaml_reader *r, const struct job_key *k
     return st;
 }
 
-/* A struct of options for each backend, because the file may set options of another one too. */
+/* A struct of options for each backend, because the file may set options of other backends too. */
 static tp_status make_options(struct job_yaml_reader *r)
 {
     int n = 0;

@@ -50,7 +50,7 @@ static void add(struct candidates *l, const struct spec *p)
 
 /* ---- enumerating ---- */
 
-/* Add a mesh with every vpp, sp and ZeRO, which do not change its ranks. */
+/* Add a mesh with every vpp, sp and ZeRO; these do not change the number of ranks. */
 static void add_variants(struct candidates *l, const struct spec *mesh)
 {
     static const int zeros[] = { 0, 1, 3 };
@@ -126,14 +126,14 @@ static tp_status enumerate(struct candidates *l)
 
 /* ---- ordering ---- */
 
-/* The step time in classes of 2 %, so that about equal ones compare equal and the order is total.
- */
+/* Round the step time to classes of 2 %, so that similar times compare equal and the order is
+ * total. */
 static double grade(const struct plan_candidate *c)
 {
     return c->seconds > 0 ? floor(log(c->seconds) / 0.02) : 0;
 }
 
-/* How complex a layout is besides its ranks. */
+/* How complex a layout is, apart from its number of ranks. */
 static int complexity(const struct run_config *w)
 {
     return (w->spec.pp > 1) + (w->spec.cp > 1) + 2 * (w->spec.vpp > 1) + w->spec.sp + w->spec.zero +
@@ -213,7 +213,7 @@ tp_status candidates_pick(struct plan_candidate *out, const struct plan_candidat
     if (refused)
         return tp_fail(err, TP_E_LAYOUT, "%s: %s", spec_format(found, &refused->config.spec),
                        refused->why);
-    for (int i = 0; i < n && !refused; i++) /* one that is not refused for its ranks */
+    for (int i = 0; i < n && !refused; i++) /* find one that was not refused because of its ranks */
         if (!c[i].legal && strncmp(c[i].why, "needs ", 6) != 0)
             refused = &c[i];
     return tp_fail(err, TP_E_LAYOUT,

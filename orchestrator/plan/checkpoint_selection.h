@@ -1,9 +1,9 @@
 /*
  * orchestrator/plan/checkpoint_selection.h - the checkpoint that an attempt begins from.
  *
- * The newest complete step, if it verifies. One that failed twice, to verify or to load, is moved
- * to ROOT/quarantine/, and the next older one is selected. When a root has held steps and none is
- * left, that is an error: a job never begins from step 0 again by itself.
+ * It is the newest complete step, if it verifies. A step that twice failed to verify or to load is
+ * moved to ROOT/quarantine/, and the next older step is selected. If a root had steps but none
+ * remains, that is an error: a job never begins again from step 0 by itself.
  */
 #ifndef ORCHESTRATOR_PLAN_CHECKPOINT_SELECTION_H
 #define ORCHESTRATOR_PLAN_CHECKPOINT_SELECTION_H
@@ -16,11 +16,11 @@
 #include "layout/spec.h"
 
 struct checkpoint_selection {
-    int64_t step;       /* newest complete one, -1: none */
+    int64_t step;       /* the newest complete step, -1: none */
     char dir[PATH_MAX]; /* its folder */
     struct spec spec;   /* layout that wrote it */
     int64_t bytes;      /* of its files */
-    bool any_ever;      /* the root has or had steps: complete, damaged or quarantined */
+    bool any_ever;      /* the root has or had steps: complete, damaged or in quarantine */
 };
 
 /* Select from ROOT. A root that does not exist has no steps. TP_E_IO, TP_E_CORRUPT. */

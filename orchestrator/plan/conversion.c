@@ -6,12 +6,13 @@
 
 #include "core/size.h"
 
-/* Guesses until it is measured: bytes that ranks read for each byte they keep (measured from tp1 to
- * tp2 with chunks of 4 MiB: 395 MiB for 293), and the rate of writing relative to reading. */
+/* Guesses until there are measurements: bytes that ranks read for each byte that they keep (from
+ * tp1 to tp2 with chunks of 4 MiB, 395 MiB were read for 293 MiB), the rate of writing relative to
+ * reading, and the rate of reading in bytes per second. */
 static const double READ_AGAIN = 1.35, WRITE_SHARE = 0.5, READ_GUESS = 500e6;
 
-/* Whether the shards of one are those of the other. Replicas are not stored, and sequence
- * parallelism cuts no tensor. */
+/* Whether both layouts have the same shards. Replicas are not stored, and sequence parallelism cuts
+ * no tensor. */
 static bool same_shards(const struct spec *a, const struct spec *b)
 {
     return a->tp == b->tp && a->pp == b->pp && a->vpp == b->vpp && a->zero == b->zero &&
@@ -33,7 +34,7 @@ static void predict(struct conversion_plan *p, double bytes, const struct conver
     p->convert_seconds = bytes / convert + bytes / read;
 }
 
-/* What tp-train does when neither is required: the faster one. */
+/* Choose the faster way, if the job file requires neither. */
 static void decide_by_time(struct conversion_plan *p, const char *size)
 {
     p->convert = p->convert_seconds < p->resume_seconds;

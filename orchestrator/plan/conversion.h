@@ -1,12 +1,13 @@
 /*
- * orchestrator/plan/conversion.h - a checkpoint of another layout: convert it, or read it as it is?
+ * orchestrator/plan/conversion.h - decides whether a checkpoint of another layout is converted or
+ * read directly.
  *
- * tp-train's --resume reads any layout. It reads each byte once, and a little more where a rank
+ * tp-train's --resume reads any layout. It reads each byte once, and a little more when a rank
  * needs a part of a chunk. A conversion reads and writes each byte, and the result is read again.
- * So tp-train gets what is predicted to be faster, by what reading, loading and converting have
- * taken in this job; usually that is reading. Any other program is taken to read only its own
- * layout, so its checkpoints are converted. `reshard: always` and `never` override both. Pure
- * arithmetic.
+ * For tp-train the faster way is chosen, predicted from the measured rates of reading, loading and
+ * converting in this job; usually that is reading. Other programs are assumed to read only their
+ * own layout, so their checkpoints are converted. `reshard: always` and `never` override both. No
+ * I/O.
  */
 #ifndef ORCHESTRATOR_PLAN_CONVERSION_H
 #define ORCHESTRATOR_PLAN_CONVERSION_H
@@ -20,17 +21,18 @@
 
 enum { CONVERSION_TEXT_MAX = 256, CONVERSION_SPEC_MAX = 96 };
 
-/* Bytes a second; 0: not measured yet. */
+/* Bytes per second; 0: not measured yet. */
 struct conversion_rates {
-    double read;    /* by verification: plain reading */
-    double load;    /* by ranks that read a checkpoint of another layout, of its bytes */
-    double convert; /* by tp-reshard, of the checkpoint's bytes */
+    double read;    /* by verification, which only reads */
+    double load;    /* by ranks that read a checkpoint of another layout: its bytes */
+    double convert; /* by tp-reshard: the checkpoint's bytes */
 };
 
 struct conversion_plan {
-    bool differs; /* the layout is another one; otherwise there is nothing to decide */
+    bool differs; /* the layouts differ; otherwise there is nothing to decide */
     bool convert;
-    double resume_seconds, convert_seconds; /* predicted; the latter with reading afterwards */
+    double resume_seconds,
+        convert_seconds; /* predicted; convert_seconds includes reading afterwards */
     enum event_reason reason;
     char message[CONVERSION_TEXT_MAX];
 };

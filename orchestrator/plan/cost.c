@@ -7,7 +7,7 @@
 
 enum { FLOPS, BYTES_TP, BYTES_DP, CALLS, BYTES_WEIGHTS };
 
-/* Seconds a unit, before anything was measured: one core of a server, shared memory. */
+/* Seconds per unit before the first measurement: a core of a server, and shared memory. */
 static const double GUESS[COST_TERMS] = { 1 / 50e9, 1 / 2e9, 1 / 2e9, 20e-6, 1 / 10e9 };
 
 /* The weight of the guess against one measurement. */
@@ -20,15 +20,16 @@ static double ceil_div(double a, double b)
     return (double)parts;
 }
 
-/* The bytes that a rank of n sends in an all-reduce, as a multiple of the buffer; a gather or a
- * scatter takes half. */
+/* The bytes that a rank of n sends in an all-reduce, as a multiple of the buffer. An all-gather or
+ * a reduce-scatter sends half. */
 static double ring(int n)
 {
     return n > 1 ? 2.0 * (n - 1) / n : 0;
 }
 
-/* Work of a step with recomputation, as a multiple of that without. Selective recomputation repeats
- * the attention's scores and their products with V: two of a token's products with the sequence. */
+/* Work of a step with recomputation, as a multiple of the work without. Selective recomputation
+ * repeats the attention scores and their products with V: two of a token's products with the
+ * sequence. */
 static double recomputed(const struct model *m, const struct workload *w)
 {
     double scores = 4.0 * m->layers * m->heads * (double)m->head_dim * (double)w->seq_length;
@@ -92,8 +93,8 @@ static void solve(double a[COST_TERMS][COST_TERMS], double b[COST_TERMS], double
     }
 }
 
-/* The one factor that corrects the guess best: least squares of the relative errors. x: terms in
- * seconds by the guess, relative to what was measured. */
+/* The single factor that corrects the guess best: least squares of the relative errors. x: the
+ * guessed seconds of the terms, divided by the measured time. */
 static double one_factor(const double x[][COST_TERMS], int n)
 {
     double sum = 0, squares = 0;
@@ -110,7 +111,7 @@ static double one_factor(const double x[][COST_TERMS], int n)
 }
 
 /* v: seconds of each term relative to the guess. Minimise sum (v.x - 1)^2 + GUESS_WEIGHT |v / f -
- * 1|^2, where f is the one factor that fits best alone. */
+ * 1|^2, where f is the result of one_factor. */
 void cost_fit(struct cost_model *out, const struct cost_work *work, const struct cost_sample *s,
               int n)
 {

@@ -1,8 +1,8 @@
 /*
  * orchestrator/plan/cost.h - predicts the time of a step at other layouts from measured ones.
  *
- * A step is predicted as a sum of products: a count that follows from model and layout, times the
- * seconds that one unit of it takes on this machine:
+ * The prediction is a sum of terms. Each term is a count that follows from model and layout, times
+ * the seconds that one unit of it takes on this machine:
  *
  *     flops of the busiest rank    with the pipeline's bubble, uneven stages and recomputation
  *     bytes over tp, cp and pp     activations, which the computation waits for
@@ -10,10 +10,10 @@
  *     collectives                  their latency
  *     bytes of weights touched     each microbatch reads them, the optimizer once more
  *
- * The seconds begin as a guess. Ridge regression fits them to the measurements, towards the
- * multiple of the guess that fits best. So one measurement scales all terms, and several
- * distinguish a slow processor from a slow network. The bubble is that of 1F1B, (pp - 1) / (vpp m)
- * of the ideal time (Narayanan et al. 2021). Pure arithmetic.
+ * The seconds of a unit start as a guess. Ridge regression fits them to the measurements. It pulls
+ * them towards the multiple of the guess that fits best. So one measurement scales all terms, and
+ * several distinguish a slow processor from a slow network. The bubble is that of 1F1B, (pp - 1) /
+ * (vpp m) of the ideal time (Narayanan et al. 2021). No I/O.
  */
 #ifndef ORCHESTRATOR_PLAN_COST_H
 #define ORCHESTRATOR_PLAN_COST_H
@@ -33,18 +33,18 @@ struct cost_work {
 };
 
 struct cost_model {
-    double seconds[COST_TERMS]; /* a unit of each term */
+    double seconds[COST_TERMS]; /* of one unit of each term */
 };
 
 struct cost_sample {
     struct run_config config;
-    double seconds; /* a step, measured */
+    double seconds; /* measured, of a step */
 };
 
 /* The counts of the terms for one step. */
 void cost_terms(double x[COST_TERMS], const struct cost_work *work, const struct run_config *c);
 
-/* Fit to n samples, 0 .. COST_SAMPLES_MAX; with none it is the guess. */
+/* Fit to n samples, 0 .. COST_SAMPLES_MAX. Without samples the result is the guess. */
 void cost_fit(struct cost_model *out, const struct cost_work *work, const struct cost_sample *s,
               int n);
 

@@ -27,19 +27,19 @@ struct fit {
     const struct step_times *times;
     struct arena *arena;
     bool has_model;
-    bool sets_micro, sets_recompute; /* the command leaves it to tp-run */
+    bool sets_micro, sets_recompute; /* the command leaves these to tp-run */
     struct workload asked;           /* 0: not known */
     struct model model;
     struct parallel_plan plan; /* of --plan */
     struct tensor_kinds kinds; /* of the model's tensors */
     struct memory_model memory;
-    struct cost_work work; /* as asked, with guesses where it is not known */
+    struct cost_work work; /* as asked, with guesses for unknown values */
     struct cost_model cost;
 };
 
 /* ---- opening ---- */
 
-/* tp-train's --plan, when the command has one: the names and cuts of another model family. */
+/* Read tp-train's --plan, if the command has one: the names and cuts of another model family. */
 static tp_status read_plan(struct fit *f, struct tp_err *err)
 {
     const char *given = job_option(f->job, "--plan");
@@ -180,7 +180,7 @@ __attribute__((format(printf, 3, 4))) static bool refuse(struct fit *f, struct p
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     c->why = arena_strdup(f->arena, text);
-    c->why = c->why ? c->why : "no memory to say why";
+    c->why = c->why ? c->why : "no memory for the reason";
     return false;
 }
 
@@ -213,7 +213,7 @@ static bool check_axes(struct fit *f, struct plan_candidate *c)
     return true;
 }
 
-/* Check the model and the batch, for any microbatch. */
+/* Check against the model and the batch, for any microbatch. */
 static bool check_shape(struct fit *f, struct plan_candidate *c)
 {
     const struct spec *p = &c->config.spec;
@@ -259,13 +259,13 @@ static int64_t memory_of(struct fit *f, const struct run_config *config)
 
     if (!f->has_model)
         return 0;
-    if (!workload_micro(&w, &config->spec)) /* the batch is a guess */
+    if (!workload_micro(&w, &config->spec)) /* the batch is only a guess */
         w.micro_batch_size = 1;
     return memory_estimate(&f->memory, &config->spec, &w, true).total;
 }
 
-/* Try one pair of microbatch and recomputation: it replaces *best when it fits and is faster.
- * *least is lowered to its memory. */
+/* Try one pair of microbatch and recomputation. It replaces *best if it fits and is faster. *least
+ * becomes the lowest memory of all pairs. */
 static void try_config(struct fit *f, struct plan_candidate *best, const struct plan_candidate *c,
                        int64_t *least)
 {

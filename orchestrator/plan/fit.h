@@ -1,8 +1,8 @@
 /*
  * orchestrator/plan/fit.h - whether a layout can run a job, and how fast.
  *
- * A layout is checked against the model and the global batch, by the rules that tp-train itself
- * refuses by (layout/workload_check.h), against the job's limits, and against a rank's memory. Its
+ * A layout is checked against the model and the global batch, by the same rules as in tp-train
+ * (layout/workload_check.h), against the job's limits, and against a rank's memory. Its
  * step time is predicted by cost.h, or was measured in this job.
  */
 #ifndef ORCHESTRATOR_PLAN_FIT_H

@@ -12,7 +12,8 @@
 #include "orchestrator/job/job_option.h"
 #include "orchestrator/plan/candidates.h"
 
-/* The newest answers: one for the ranks that are free, one for those that a backend could get. */
+/* ANSWERS: the newest answers, for example for the free ranks and for those that a backend could
+ * get. FILES: the model and the parallel plan. */
 enum { ANSWERS = 4, FILES = 2 };
 
 static const double SAME_TIME = 0.02; /* relative change of a step time that changes no plan */
@@ -124,7 +125,7 @@ static void compute(struct planner *p, struct planner_answer *a)
         a->st = candidates_pick(&a->candidate, c, n, a->wanted, &a->err);
     if (a->st == TP_E_LAYOUT && a->wanted[0])
         a->st = candidates_pick(&a->candidate, c, n, "", &a->err);
-    a->candidate.why = ""; /* it is legal; the texts of others are in the arena */
+    a->candidate.why = ""; /* the candidate is legal; the texts of others are in the arena */
     a->valid = a->st == TP_OK || a->st == TP_E_LAYOUT;
     arena_free(&arena);
 }

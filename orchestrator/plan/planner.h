@@ -15,12 +15,12 @@
 
 struct planner;
 
-/* A planner for one job, which stays the caller's. NULL: no memory. */
+/* Make a planner for a job, which is borrowed. NULL: no memory. */
 struct planner *planner_new(const struct job *job);
 void planner_free(struct planner *p);
 
-/* Select the best layout for at most `ranks` ranks that `wanted` asks for (candidates_pick). When
- * that is not possible now, the best one of all. times may be NULL.
+/* Select the best layout for at most `ranks` ranks that `wanted` asks for (candidates_pick). If
+ * there is none now, select the best layout of all. times may be NULL.
  * TP_E_LAYOUT: no layout fits; err has the reason. Other failures are those of candidates_find. */
 tp_status planner_select(struct planner *p, struct plan_candidate *out, int ranks,
                          const char *wanted, const struct step_times *times, struct tp_err *err);

@@ -16,7 +16,7 @@
 
 enum { OUTPUT_MAX = 1 << 20, PIECE = 4096 };
 
-/* A file or a pipe for the output: fds[1] is written to; fds[0] is read from, or -1. */
+/* Open a file or a pipe for the output: fds[1] is for writing; fds[0] for reading, or -1. */
 static bool open_output(int fds[2], const char *log)
 {
     fds[0] = fds[1] = -1;

@@ -1,5 +1,5 @@
 /*
- * orchestrator/process/child.h - a short program that runs for tp-run, which does not wait for it.
+ * orchestrator/process/child.h - runs a short program without waiting for it.
  *
  * Its output is collected while it runs, or goes to a file that outlives tp-run. The caller reaps
  * it and then calls child_ended.
@@ -15,11 +15,11 @@
 
 struct child {
     pid_t pid;  /* 0: none runs */
-    int fd;     /* where collected output comes from while pid is set; else -1 */
+    int fd;     /* where output is read from while pid is set; else -1 */
     char *text; /* the output so far, 0-terminated; malloc'ed, NULL: nothing */
     size_t n;
-    char last[300]; /* the last line of the output, once it has ended; "" for none */
-    double until;   /* clock_seconds: it is killed then; 0: never */
+    char last[300]; /* the last line of the output, after the end; "" for none */
+    double until;   /* clock_seconds at which it is killed; 0: never */
 };
 
 struct child_setup {
@@ -33,14 +33,14 @@ struct child_setup {
  * 127 and a sentence as its output. TP_E_NOMEM. */
 tp_status child_start(struct child *c, const struct child_setup *setup, struct tp_err *err);
 
-/* Take the output that is there; kill the program when its time is over. */
+/* Read the available output; kill the program if its time is over. */
 void child_poll(struct child *c, double now);
 
 /* It was reaped with this wait status. Returns its exit code, or 128 + signal. Now the text is
  * complete, without blanks at its end, and stays until the next start or child_free. */
 int child_ended(struct child *c, int status);
 
-/* Kill and reap it if it runs, and free. */
+/* Kill and reap it if it runs, and free c. */
 void child_free(struct child *c);
 
 #endif

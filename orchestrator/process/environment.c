@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Append an entry, which is malloc'ed; NULL: there was no memory for it. */
+/* Append a malloc'ed entry; NULL: there was no memory for it. */
 static void append(struct environment *e, char *entry)
 {
     char **grown = entry ? realloc(e->entry, ((size_t)e->n + 2) * sizeof *grown) : NULL;

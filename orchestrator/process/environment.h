@@ -1,8 +1,8 @@
 /*
  * orchestrator/process/environment.h - a program's environment, as a value.
  *
- * tp-run takes its own one over from main, and gives every program that it starts one that it has
- * made. A change that finds no memory is remembered: environment_list is NULL from then on.
+ * tp-run gets its own environment from main, and builds one for every program that it starts. After
+ * a change without memory, environment_list returns NULL.
  */
 #ifndef ORCHESTRATOR_PROCESS_ENVIRONMENT_H
 #define ORCHESTRATOR_PROCESS_ENVIRONMENT_H
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 struct environment {
-    char **entry; /* "NAME=value", NULL after the last; malloc'ed, as is each of them */
+    char **entry; /* "NAME=value", NULL after the last; array and texts are malloc'ed */
     int n;
     bool failed;
 };
@@ -19,7 +19,7 @@ struct environment {
 void environment_copy(struct environment *out, char *const *entries);
 void environment_free(struct environment *e);
 
-/* For execve. NULL: there was no memory. */
+/* The list for execve. NULL: there was no memory. */
 char *const *environment_list(const struct environment *e);
 
 /* The value of a name; NULL: it is not set. */

@@ -1,7 +1,7 @@
 /*
- * orchestrator/process/home.h - where the tp-run of a job runs: STATE/home.
+ * orchestrator/process/home.h - records where the tp-run of a job runs, in STATE/home.
  *
- * A state folder may be shared by many hosts, while tp-run's socket can be reached on one alone.
+ * Many hosts may share a state folder, but tp-run's socket can be reached only on its own host.
  */
 #ifndef ORCHESTRATOR_PROCESS_HOME_H
 #define ORCHESTRATOR_PROCESS_HOME_H
@@ -13,12 +13,12 @@
 enum { HOME_TEXT = 256 };
 
 struct home {
-    char host[HOME_TEXT]; /* as gethostname says there */
-    char node[HOME_TEXT]; /* as the scheduler calls it; "" where there is none */
-    long job;             /* the scheduler's job around tp-run, 0: none */
+    char host[HOME_TEXT]; /* of gethostname there */
+    char node[HOME_TEXT]; /* the scheduler's name for it; "": none */
+    long job;             /* the scheduler's job in which tp-run runs, 0: none */
 };
 
-/* This host, with what the caller knows of the scheduler. */
+/* Describe this host; the caller knows job and node from the scheduler. */
 void home_here(struct home *out, long job, const char *node);
 
 tp_status home_write(const struct home *home, const char *state, struct tp_err *err);
@@ -27,7 +27,7 @@ void home_remove(const char *state);
 /* False: no tp-run runs this job. */
 bool home_read(struct home *out, const char *state);
 
-/* Whether it runs on another host than this one; then *out says where. */
+/* Whether tp-run runs on another host; then *out says where. */
 bool home_is_elsewhere(struct home *out, const char *state);
 
 #endif

@@ -41,7 +41,7 @@ char process_state(pid_t pid)
     return stat.state;
 }
 
-/* Whether pid was started with env=id in its environment. buf: room for ENVIRON_MAX + 1 bytes. */
+/* Whether pid was started with env=id in its environment. buf has ENVIRON_MAX + 1 bytes. */
 static bool has_env(pid_t pid, const char *env, const char *id, char *buf)
 {
     char path[64];

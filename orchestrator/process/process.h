@@ -2,10 +2,10 @@
  * orchestrator/process/process.h - the processes of an attempt, found by their environment.
  *
  * Every process of an attempt is started with TP_RUN_ID=<run id>.<attempt> in its environment,
- * which its own children inherit. So none is missed: process_sweep finds ranks that mpirun left
- * behind, and a tp-run that was started again finds the processes of the one before it. A process
- * that reuses a pid is not hit, because signals go through a pidfd that was opened before the
- * environment was read.
+ * which its own children inherit. So process_sweep finds all of them, even ranks that mpirun left
+ * behind, and a new tp-run finds the processes of the one before it. A process that reuses a pid
+ * gets no signal, because signals are sent through a pidfd that was opened before the environment
+ * was read.
  */
 #ifndef ORCHESTRATOR_PROCESS_PROCESS_H
 #define ORCHESTRATOR_PROCESS_PROCESS_H
@@ -14,7 +14,7 @@
 #include <sys/types.h>
 
 #define PROCESS_ID_ENV         "TP_RUN_ID"        /* in ranks and their launcher */
-#define PROCESS_SUPERVISOR_ENV "TP_SUPERVISOR_ID" /* in the supervisor alone */
+#define PROCESS_SUPERVISOR_ENV "TP_SUPERVISOR_ID" /* only in the supervisor */
 
 /* A pidfd, close-on-exec; -1: there is no such process. */
 int process_pidfd(pid_t pid);
@@ -29,7 +29,7 @@ int64_t process_start(pid_t pid);
 char process_state(pid_t pid);
 
 /* Send sig (0: none) to every process whose environment has `env`=`id`; an id that ends in '.'
- * stands for every attempt of a run. Zombies do not count. Returns the number of processes. */
+ * matches every attempt of a run. Zombies do not count. Returns the number of processes. */
 int process_sweep(const char *env, const char *id, int sig);
 
 /* The pid of a process whose environment has `env`=`id`; 0: there is none. */

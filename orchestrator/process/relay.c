@@ -15,7 +15,7 @@
 #include "orchestrator/process/relay_message.h"
 #include "orchestrator/process/spawn.h"
 
-enum { PERIOD_MS = 200, PORT_EVERY = 5 }; /* messages between two looks at the port */
+enum { PERIOD_MS = 200, PORT_EVERY = 5 }; /* messages between two readings of the port */
 
 struct relay {
     const struct relay_setup *setup;
@@ -26,8 +26,8 @@ struct relay {
     int64_t copied; /* the newest step whose loss was copied */
 };
 
-/* Copy the losses of the steps since the last copy, before the status that announces them. The
- * watcher reads those of rank 0 alone. */
+/* Copy the losses of the steps since the last copy, before the status that announces them. tp-run
+ * reads only the losses of rank 0. */
 static void copy_losses(struct relay *r, int to, const char *from,
                         const struct heartbeat_status *status)
 {
@@ -43,7 +43,7 @@ static void copy_losses(struct relay *r, int to, const char *from,
     }
 }
 
-/* Copy the rank's heartbeat file, if there is one yet. */
+/* Copy the rank's heartbeat file, if it exists already. */
 static void copy_heartbeat(struct relay *r)
 {
     char from[PATH_MAX + 32], to[PATH_MAX];
@@ -63,8 +63,8 @@ static void copy_heartbeat(struct relay *r)
     close(fd);
 }
 
-/* Send a message and copy the heartbeat. The last message looks for the port in any case, because
- * it must reach a tp-run that has just taken over. */
+/* Send a message and copy the heartbeat. Before the last message the port is always read again,
+ * because it must reach a tp-run that has just taken over. */
 static void report(struct relay *r)
 {
     if (r->sent++ % PORT_EVERY == 0 || r->message.news != RELAY_ALIVE)
@@ -73,7 +73,8 @@ static void report(struct relay *r)
     copy_heartbeat(r);
 }
 
-/* The last message: it says that the node is not lost though no more messages come. */
+/* Send the last message. It tells tp-run that no more messages follow, although the node is fine.
+ */
 static void report_end(struct relay *r, int status)
 {
     bool planned = WIFEXITED(status) &&
@@ -83,7 +84,8 @@ static void report_end(struct relay *r, int status)
     report(r);
 }
 
-/* Start the rank. It ignores SIGTERM, because schedulers send that to every process: see follow. */
+/* Start the rank. It ignores SIGTERM, because schedulers send SIGTERM to every process: see follow.
+ */
 static pid_t start(const struct relay *r, const sigset_t *mask)
 {
     struct environment env;
@@ -108,10 +110,10 @@ static void stop_path(char path[PATH_MAX], const char *dir)
     snprintf(path, PATH_MAX, "%.4000s/stop", dir);
 }
 
-/* Report until the rank ends. Returns its wait status; *asked: it was told to end. By SIGTERM a
- * scheduler announces that the time is over (preempted, requeued, at its limit, cancelled), with a
- * grace before SIGKILL. The rank should then save and stop, which is what SIGUSR1 asks for; most
- * programs just die of SIGTERM. */
+/* Report until the rank ends. Returns its wait status; *asked: its end was requested. A
+ * scheduler sends SIGTERM, some time before SIGKILL, when the job must end (preempted, requeued, at
+ * its time limit, cancelled). The rank should then save and stop. SIGUSR1 asks for that; SIGTERM
+ * would end most programs at once. */
 static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *asked)
 {
     const struct timespec period = { .tv_nsec = PERIOD_MS * 1000000L };

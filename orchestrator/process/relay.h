@@ -1,13 +1,12 @@
 /*
- * orchestrator/process/relay.h - `tp-run relay`, which runs each rank on a node that tp-run is not
- * on.
+ * orchestrator/process/relay.h - `tp-run relay`, which runs a rank on a node other than tp-run's.
  *
- * A rank's heartbeat file lies in its node's memory. The relay starts the rank, and five times a
- * second copies that file to the folder of the attempt's heartbeats, which all nodes share, and
- * sends a message to tp-run (relay_message.h). When a node's messages stop, the node has crashed or
- * is cut off, whatever its ranks do. A copy is open, write, close, so that other hosts see it over
- * NFS. When DIR/stop appears, the relay kills its rank at once: so the ranks end even when nothing
- * else can reach them.
+ * A rank's heartbeat file is in its node's memory. The relay starts the rank. Five times a second
+ * it copies that file to the folder of the attempt's heartbeats, which all nodes share, and sends a
+ * message to tp-run (relay_message.h). When a node's messages stop, the node has crashed or is cut
+ * off, even if its ranks still run. Each copy opens, writes and closes the file, so that other
+ * hosts see it over NFS. When DIR/stop appears, the relay kills its rank at once. So the ranks end
+ * even when nothing else can reach them.
  */
 #ifndef ORCHESTRATOR_PROCESS_RELAY_H
 #define ORCHESTRATOR_PROCESS_RELAY_H
@@ -22,22 +21,22 @@ struct relay_setup {
     const char *dir;  /* of the attempt's heartbeats, shared */
     int rank;         /* the rank's number */
     const char *id;   /* of the attempt */
-    const char *node; /* this one, as the scheduler calls it; "" where it is not known */
+    const char *node; /* the scheduler's name for this node; "": not known */
     const char *host; /* IPv4 address of tp-run's host; NULL: not known */
     const struct environment *env;
 };
 
 /* How the rank ended. */
 struct relay_end {
-    int exit_code; /* 128 + the signal, where one ended it */
+    int exit_code; /* 128 + the signal, if a signal ended it */
     int signal;    /* 0: none */
-    bool asked;    /* it was told to end: by DIR/stop, or by a signal that the relay forwarded */
+    bool asked;    /* the end was requested: by DIR/stop, or by a signal that the relay forwarded */
 };
 
-/* Run the rank to its end. TP_E_IO, TP_E_NOMEM: it cannot be started. */
+/* Run the rank and wait for its end. TP_E_IO, TP_E_NOMEM: it cannot be started. */
 tp_status relay_run(struct relay_end *end, const struct relay_setup *setup, struct tp_err *err);
 
-/* Tell the relays of the attempt to kill their ranks: create DIR/stop, if DIR is there. */
+/* Tell the relays of the attempt to kill their ranks: create DIR/stop, if DIR exists. */
 void relay_stop_all(const char *dir);
 
 #endif

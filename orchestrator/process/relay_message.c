@@ -56,7 +56,7 @@ tp_status relay_write_port(const char *dir, int port, struct tp_err *err)
     return file_replace(path, text, (size_t)snprintf(text, sizeof text, "%d\n", port), err);
 }
 
-/* tp-run's port now, 0: not known. */
+/* tp-run's current port, 0: not known. */
 static int read_port(const char *dir)
 {
     struct arena arena = { 0 };
@@ -86,8 +86,8 @@ void relay_connect(struct relay_sender *s, const char *dir, const char *host)
         s->port = port;
 }
 
-/* When nobody listens at the port, the error of one send is reported by the next one, which then
- * sends nothing. So a send that fails is repeated. */
+/* If no process listens on the port, the kernel reports the error of one send at the next send,
+ * which then sends nothing. So a failed send is repeated. */
 void relay_send(const struct relay_sender *s, const struct relay_message *message)
 {
     if (s->fd >= 0 && send(s->fd, message, sizeof *message, 0) < 0)

@@ -12,7 +12,7 @@
 
 enum { WORDS_MAX = 4096, NOT_EXECUTED = 127 };
 
-/* execve, and as a shell script when the file has no format that the kernel knows. */
+/* execve. A file without a format that the kernel knows is run as a shell script. */
 static void execute(const char *path, char *const *argv, char *const *env)
 {
     char *script[WORDS_MAX];
@@ -29,8 +29,7 @@ static void execute(const char *path, char *const *argv, char *const *env)
     execve(script[0], script, env);
 }
 
-/* As execvp, which searches the PATH of this process. Returns when nothing can be executed: errno.
- */
+/* Like execvp, but with the PATH of `env`. Returns only if nothing can be executed: see errno. */
 static void search_and_execute(char *const *argv, const struct environment *env)
 {
     char *const *list = environment_list(env);
@@ -71,7 +70,7 @@ static void redirect(int out)
         close(null);
 }
 
-/* In the new process. */
+/* Set up the new process. */
 static void become(const struct spawn *s, pid_t parent)
 {
     sigset_t none;
@@ -80,7 +79,7 @@ static void become(const struct spawn *s, pid_t parent)
     if (s->dies_with_parent) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
-            _exit(NOT_EXECUTED); /* it died before the line above */
+            _exit(NOT_EXECUTED); /* the parent died before prctl */
     }
     if (s->own_session)
         setsid();

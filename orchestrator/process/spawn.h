@@ -13,10 +13,10 @@
 struct spawn {
     char *const *argv; /* argv[0] is searched for in the PATH of `env` */
     const struct environment *env;
-    const char *dir; /* working folder; NULL: as here */
-    int out;         /* becomes standard output and error, input is /dev/null; -1: all as here */
-    int report;      /* gets the errno (an int) when argv[0] cannot be executed; -1: a sentence on
-                        standard error says so */
+    const char *dir; /* working folder; NULL: this process's */
+    int out;    /* becomes standard output and error; input is /dev/null. -1: inherit all three */
+    int report; /* gets the errno (an int) when argv[0] cannot be executed; -1: a sentence is
+                   written to standard error */
     const sigset_t *mask;  /* blocked signals; NULL: none */
     bool own_session;      /* a terminal's Ctrl-C does not reach it */
     bool own_group;        /* in a process group of its own */
@@ -24,7 +24,8 @@ struct spawn {
     bool ignores_sigterm;
 };
 
-/* The new process, -1: errno. It exits with 127 when the program cannot be executed. */
+/* Returns the pid of the new process, or -1: see errno. The process exits with 127 if the program
+ * cannot be executed. */
 pid_t spawn_start(const struct spawn *s);
 
 #endif

@@ -19,8 +19,8 @@
 static const int FORWARDED[] = { SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP };
 enum { N_FORWARDED = sizeof FORWARDED / sizeof FORWARDED[0], SWEEPS = 1000, SWEEP_MS = 10 };
 
-/* Start the command with the signals in `mask` blocked. *failed: the errno when it cannot be
- * executed, else 0. Returns its pid, -1: errno. */
+/* Start the command with the signals in `mask` blocked. *failed: the errno if it cannot be
+ * executed, else 0. Returns its pid, or -1: see errno. */
 static pid_t start(const struct supervisor_setup *setup, const sigset_t *mask, int *failed)
 {
     struct environment env;
@@ -49,8 +49,8 @@ static pid_t start(const struct supervisor_setup *setup, const sigset_t *mask, i
     return child;
 }
 
-/* Kill and reap until nothing of the attempt is left. A process in an uninterruptible wait stays
- * until the kernel ends the wait; after ten seconds tp-run's own sweep reports it. */
+/* Kill and reap until no process of the attempt remains. A process in an uninterruptible wait stays
+ * until the kernel ends the wait; after ten seconds tp-run takes over and reports it. */
 static void end_all(const char *id)
 {
     const struct timespec pause = { .tv_nsec = SWEEP_MS * 1000 * 1000 };

@@ -1,11 +1,11 @@
 /*
  * orchestrator/process/supervisor.h - the process between tp-run and a job's command.
  *
- * The supervisor (`tp-run supervise`) outlives tp-run, so that a tp-run that is killed and started
- * again finds its job running and learns how it ended. It starts the command, forwards signals to
- * it, kills what is left of the attempt when the command ends, and then writes to a file how it
- * ended. When the supervisor is killed, the kernel kills the command (PR_SET_PDEATHSIG), and tp-run
- * sweeps what is left.
+ * The supervisor (`tp-run supervise`) outlives tp-run. So when tp-run is killed and started again,
+ * the job still runs, and tp-run learns how it ended. The supervisor starts the command and
+ * forwards signals to it. When the command ends, it kills the remaining processes of the attempt,
+ * and then writes to a file how the command ended. When the supervisor is killed, the kernel kills
+ * the command (PR_SET_PDEATHSIG), and tp-run kills the remaining processes.
  */
 #ifndef ORCHESTRATOR_PROCESS_SUPERVISOR_H
 #define ORCHESTRATOR_PROCESS_SUPERVISOR_H
@@ -26,12 +26,12 @@ struct supervisor_outcome {
 
 struct supervisor_setup {
     char **argv;           /* the command */
-    const char *id;        /* what its processes have in PROCESS_ID_ENV */
-    const char *exit_path; /* where the outcome is written, whole or not at all */
+    const char *id;        /* the value of PROCESS_ID_ENV in its processes */
+    const char *exit_path; /* where the outcome is written atomically */
     const struct environment *env;
 };
 
-/* Start the command, wait for its end, kill what is left, write the outcome. */
+/* Start the command, wait for its end, kill the remaining processes, write the outcome. */
 tp_status supervisor_run(const struct supervisor_setup *setup, struct tp_err *err);
 
 /* ---- tp-run's side ---- */
@@ -39,14 +39,14 @@ tp_status supervisor_run(const struct supervisor_setup *setup, struct tp_err *er
 /* A supervisor that tp-run watches. */
 struct supervisor {
     pid_t pid; /* 0: none */
-    int pidfd; /* readable when it has ended; -1: it has */
+    int pidfd; /* readable when it has ended; -1: it has ended */
 };
 
-/* Watch a process that runs. TP_E_IO: it cannot be watched. */
+/* Watch a running process. TP_E_IO: it cannot be watched. */
 tp_status supervisor_watch(struct supervisor *s, pid_t pid, struct tp_err *err);
 void supervisor_forget(struct supervisor *s);
 
-/* Ask it to let the command save and stop. */
+/* Ask the supervisor to let the command save and stop. */
 void supervisor_ask_to_stop(const struct supervisor *s);
 
 /* Read what supervisor_run wrote. TP_E_NOTFOUND: it has not written it. TP_E_CORRUPT. */

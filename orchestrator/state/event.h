@@ -1,8 +1,8 @@
 /*
  * orchestrator/state/event.h - the codes in events: what happened, why, and with which result.
  *
- * Scripts match codes; a sentence for people stands beside each. docs/tp-run/reference.md lists all
- * codes, and a test compares it with these tables. Backends have further codes of their own.
+ * Scripts match codes, and each code has a sentence for people. docs/tp-run/reference.md lists all
+ * codes; a test compares it with these tables. Backends have additional codes.
  */
 #ifndef ORCHESTRATOR_STATE_EVENT_H
 #define ORCHESTRATOR_STATE_EVENT_H
@@ -93,7 +93,7 @@ enum event_reason {
     EVENT_REASONS,
 };
 
-/* What a plan came to. */
+/* The result of a plan. */
 enum event_result {
     RESULT_LAUNCH,
     RESULT_STAYS,
@@ -115,7 +115,7 @@ const char *event_result_name(enum event_result result);
 /* Whether the webhook gets events of this name. */
 bool event_is_urgent(const char *name);
 
-/* All codes, in the order of their enums. REASON_NONE is not among them. */
+/* All codes, in the order of their enums, without REASON_NONE. */
 const struct event_code *event_codes(void);
 const struct event_code *event_reason_codes(void);
 const struct event_code *event_result_codes(void);

@@ -45,7 +45,7 @@ tp_status event_log_add(struct event_log *e, json_t *event, struct tp_err *err)
     tp_status st = TP_OK;
 
     if (text)
-        text[n] = '\n'; /* in place of the final 0, so that one write has the whole line */
+        text[n] = '\n'; /* replaces the final 0, so that one write has the whole line */
     if (!text || !json_lines_end(e->fd) || write(e->fd, text, n + 1) != (ssize_t)n + 1)
         st = tp_fail_errno(err, "%s: cannot append", e->path);
     free(text);

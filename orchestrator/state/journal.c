@@ -29,8 +29,8 @@ static unsigned frame_crc(const char *text, size_t n)
     return crc32_iscsi((unsigned char *)text, (int)n, 0);
 }
 
-/* Parse the record at the beginning of text. Returns its bytes with the newline, 0: it is not good.
- */
+/* Parse the record at the beginning of text. Returns its length with the newline; 0: it is
+ * not a good record. */
 static size_t read_record(json_t **record, const char *text, size_t size)
 {
     const char *json = text + FRAME;
@@ -50,8 +50,8 @@ static size_t read_record(json_t **record, const char *text, size_t size)
     return *record ? FRAME + n + 1 : 0;
 }
 
-/* Returns the length up to the end of the last good record, which *last gets. Damage before it is
- * skipped, because an older record does not know of the attempt that runs. */
+/* *last gets the last good record. Returns the length up to its end. Damage before it is skipped,
+ * because an older record would not have the attempt that runs. */
 static size_t scan(const char *text, size_t size, json_t **last, int64_t *records)
 {
     size_t good = 0, at = 0;
@@ -148,8 +148,8 @@ done:
     return st;
 }
 
-/* Begin a new journal with its last record, because one of many days takes long to read. The one
- * before stays as journal.old. If that fails, the journal just grows. */
+/* Begin a new journal with the last record, because a long journal takes long to read. The old file
+ * stays as journal.old. If this fails, the journal only grows. */
 static void renew(struct journal *j, const char *frame, size_t n)
 {
     char fresh[PATH_MAX + 8], old[PATH_MAX + 8];
@@ -164,7 +164,7 @@ static void renew(struct journal *j, const char *frame, size_t n)
     if (file_write_at(fd, fresh, 0, frame, n, &ignored) || file_sync(fd, fresh, true, &ignored))
         goto failed;
     unlink(old);
-    if (link(j->path, old) != 0) /* not on this file system: only history is lost */
+    if (link(j->path, old) != 0) /* the file system has no links: only history is lost */
         errno = 0;
     if (rename(fresh, j->path) != 0)
         goto failed;

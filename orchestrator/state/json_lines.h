@@ -1,5 +1,5 @@
 /*
- * orchestrator/state/json_lines.h - files of one JSON value a line that are only appended to.
+ * orchestrator/state/json_lines.h - append-only files with one JSON value per line.
  *
  * A crash or a full disk may leave a torn last line.
  */
@@ -10,15 +10,15 @@
 #include <limits.h>
 #include <stdbool.h>
 
-/* An array of the newest `keep` values, oldest first, without lines that are not JSON. Empty where
- * there is no file. NULL: no memory. */
+/* An array of the newest `keep` values, oldest first, without lines that are not JSON. Empty if the
+ * file does not exist. NULL: no memory. */
 json_t *json_lines_read(const char *path, int keep);
 
 /* Append `value`, taking over its reference, and drop the oldest beyond `keep`. */
 void json_lines_keep(json_t *list, json_t *value, int keep);
 
-/* End a torn last line, so that the next value begins a line. fd: O_RDWR | O_APPEND. False: errno.
- */
+/* End a torn last line, so that the next value begins a new line. fd: O_RDWR | O_APPEND. False: see
+ * errno. */
 bool json_lines_end(int fd);
 
 #endif

@@ -20,7 +20,7 @@ bool run_state_is_final(enum run_state s)
     return s >= RUN_DONE;
 }
 
-/* The plain fields: one table writes and reads them. */
+/* The plain fields. This table is used for writing and reading. */
 enum field_kind { FIELD_INT, FIELD_DOUBLE, FIELD_BOOL, FIELD_RECOMPUTE };
 
 static const struct run_record_field {
@@ -156,7 +156,7 @@ static void read_lists(struct run_record *r, const json_t *o, double now)
             json_object_get(o, "spent"), time_account_cause_name((enum time_account_cause)c)));
 }
 
-/* A value that is missing or of another type leaves the field as it is, except flags. */
+/* A value that is missing or has another type does not change the field, unless it is a flag. */
 static void field_read(const struct run_record_field *f, struct run_record *r, const json_t *o)
 {
     void *at = (char *)r + f->offset;
@@ -176,7 +176,7 @@ static void field_read(const struct run_record_field *f, struct run_record *r, c
         *(enum recompute *)at = (enum recompute)n;
 }
 
-/* Earlier versions had one sentence, called reason. */
+/* Earlier versions had only a sentence, called reason. */
 static void read_reason(struct run_record *r, const json_t *o)
 {
     if (json_object_get(o, "message")) {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The index of a config, n: it is not there. */
+/* The index of a config; t->n: it has no time. */
 static int find(const struct step_times *t, const struct run_config *config)
 {
     char text[RUN_CONFIG_TEXT_MAX];

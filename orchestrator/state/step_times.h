@@ -20,7 +20,7 @@ struct step_times {
     struct step_time entry[STEP_TIMES_MAX];
 };
 
-/* Set the time of a config. It is dropped when there is no room for another config. */
+/* Set the time of a config. It is dropped if there is no room for another config. */
 void step_times_set(struct step_times *t, const struct run_config *config, double seconds);
 
 /* The time of a config, 0: it was not measured. */

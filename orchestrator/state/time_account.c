@@ -19,7 +19,7 @@ enum {
 };
 
 struct time_account_span {
-    double begin, end; /* clock_seconds; that of the last one grows */
+    double begin, end; /* clock_seconds; the end of the last span grows */
     enum time_account_cause cause;
 };
 
@@ -73,7 +73,7 @@ static void write_points(struct time_account *l)
 
 static void keep_point(struct time_account *l, const struct time_account_point *p)
 {
-    if (l->n_points == POINTS_KEPT) { /* keep every other one; the file has all */
+    if (l->n_points == POINTS_KEPT) { /* keep every second point; the file has all */
         write_points(l);
         for (int i = 0; i < POINTS_KEPT / 2; i++)
             l->points[i] = l->points[2 * i];
@@ -145,7 +145,7 @@ tp_status time_account_open(struct time_account **out, const char *state, double
     return TP_OK;
 }
 
-/* Move the older half to the old ones. Without memory for that, only its sums are kept. */
+/* Move the older half of spans[] to `old`. Without memory, only their sums remain. */
 static void age_spans(struct time_account *l)
 {
     struct time_account_span *more =
@@ -213,7 +213,7 @@ void time_account_fault(struct time_account *l, double saved, double alive,
 
         if (s.cause != TIME_TRAINING)
             continue;
-        if (i == l->n_spans - 1) { /* training until the fault becomes kept, lost, detecting */
+        if (i == l->n_spans - 1) { /* divide the last training span: kept, lost, detecting */
             l->spent[TIME_TRAINING] -= s.end - cut;
             end = end > cut ? end : cut;
             l->spent[TIME_LOST] += end - cut;
@@ -272,15 +272,17 @@ static void show(json_t *out, double begin, double end, enum time_account_cause 
     json_array_append_new(out, json_pack("[f,f,s]", begin, end, time_account_cause_name(cause)));
 }
 
-/* Show more spans than a page has pixels: the whole time in BINS parts, and in each how much was
- * spent on what. So the shares stay true, where leaving out spans would lose the short ones. */
+/* There are more spans than a page has pixels: divide the whole time into BINS parts and show how
+ * much of each part was spent on what. This keeps short spans, which leaving out spans would lose.
+ */
 static void show_bins(json_t *out, const struct time_account *l, double now)
 {
     int n = l->n_old + l->n_spans;
     double from = span_of(l, 0, now).begin, to = from, width;
     double sum[BINS][TIME_CAUSES] = { { 0 } };
 
-    for (int i = 0; i < n; i++) /* not always the last one: the wall clock may have been set back */
+    for (int i = 0; i < n;
+         i++) /* the last span may not end last: the wall clock may have been set back */
         to = fmax(to, span_of(l, i, now).end);
     width = (to - from) / BINS;
     if (!(width > 0))

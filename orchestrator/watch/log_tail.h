@@ -1,5 +1,5 @@
 /*
- * orchestrator/watch/log_tail.h - the end of an attempt's log, and which rank it says was at fault.
+ * orchestrator/watch/log_tail.h - reads the end of an attempt's log and finds the rank at fault.
  */
 #ifndef ORCHESTRATOR_WATCH_LOG_TAIL_H
 #define ORCHESTRATOR_WATCH_LOG_TAIL_H
@@ -9,13 +9,13 @@
 /* The end of a file, 0-terminated; malloc'ed. NULL: it cannot be read. */
 char *log_tail_read(const char *path);
 
-/* What a log says about the end. */
+/* What a log says about the end of the attempt. */
 enum log_tail_end { LOG_TAIL_UNKNOWN, LOG_TAIL_LAUNCHER, LOG_TAIL_EXITED, LOG_TAIL_KILLED };
 
 struct log_tail {
     enum log_tail_end end;
     int rank;       /* -1: no rank is named */
-    char line[300]; /* the line that names it, else the last line, "" */
+    char line[300]; /* the line that names the rank, else the last line, "" */
 };
 
 /* Find the rank that a launcher names. A rank that a signal killed is preferred ("rank 3 was killed

@@ -2,9 +2,9 @@
  * orchestrator/watch/loss_watch.h - finds losses that are not finite or that jump, step by step.
  *
  * A loss jumps when it is above the median of the last losses by more than `jump` times their
- * spread (from the 10th to the 90th percentile). A jump is reported once, and the new level is
- * learnt. Nothing jumps before 20 losses. A program that never reported a finite loss does not
- * report losses, so none is judged. Pure.
+ * spread (from the 10th to the 90th percentile). A jump is reported once; then the
+ * new level counts as normal. No jump is reported before 20 losses. A program that never reported a
+ * finite loss does not report losses, so none is judged. No I/O.
  */
 #ifndef ORCHESTRATOR_WATCH_LOSS_WATCH_H
 #define ORCHESTRATOR_WATCH_LOSS_WATCH_H
@@ -26,8 +26,8 @@ struct loss_watch {
     double last[LOSS_WATCH_WINDOW];
 };
 
-/* Give the loss of a step. Steps that were given before are ignored. For a finding, text gets a
- * sentence. */
+/* Give the loss of a step. Steps that were given before are ignored. If the loss is not
+ * fine, text gets a sentence. */
 enum loss_watch_finding loss_watch_step(struct loss_watch *w, int64_t step, double loss, char *text,
                                         size_t size);
 

@@ -12,22 +12,23 @@
 enum {
     TIMES = QUANTILE_MAX, /* step times that are kept */
     FINDINGS = 16,        /* findings about losses that wait to be reported */
-    WARM_STEPS = 2,       /* the first steps are slower and not learnt from */
-    LEARNT_AFTER = 5,     /* number of step times that make a deadline */
-    SKIP_STEPS = 2,       /* not learnt from after a pause, which falls into them */
+    WARM_STEPS = 2,       /* the first steps are slower, so they are not measured */
+    LEARNT_AFTER = 5,     /* step times that are needed for a deadline */
+    SKIP_STEPS = 2,       /* steps after a pause that are not measured, because they contain it */
 };
 
 static const int64_t LOOK_MAX_NS =
-    1000000000; /* longer between two looks: the watcher was stopped */
-static const int64_t STOPPED_NS = 4000000000; /* longer: the ranks may have been stopped, too */
+    1000000000; /* after a longer time between two checks: the watcher was stopped */
+static const int64_t STOPPED_NS =
+    4000000000; /* after this time the ranks may have been stopped, too */
 
 struct monitor_rank {
     bool seen, reported_slow;
-    int skip; /* number of steps from now that are not learnt from */
+    int skip; /* number of next steps that are not measured */
     char state;
     struct heartbeat_status status;
     int64_t changed_ns;                       /* by the watcher's clock */
-    int64_t mark_step, mark_wait_ns, mark_ns; /* where the steps for `slow` began */
+    int64_t mark_step, mark_wait_ns, mark_ns; /* the beginning of the steps for `slow` */
     double compute_ns;                        /* computing time of a step, 0: not known */
 };
 
@@ -65,7 +66,7 @@ void monitor_free(struct monitor *m)
     free(m);
 }
 
-/* A step ended on this rank. Learn its time, if it contains nothing but training. */
+/* A step ended on this rank. Keep its time, if it contains only training. */
 static void learn_step(struct monitor *m, const struct monitor_rank *r,
                        const struct heartbeat_status *status)
 {
@@ -77,7 +78,7 @@ static void learn_step(struct monitor *m, const struct monitor_rank *r,
     m->times[m->n_times++ % TIMES] = (double)status->step_len_ns;
 }
 
-/* Learn the computing time of a step, over slow_steps steps. */
+/* Measure the computing time of a step over slow_steps steps. */
 static void learn_compute(struct monitor *m, struct monitor_rank *r,
                           const struct heartbeat_status *status)
 {
@@ -123,7 +124,7 @@ void monitor_feed(struct monitor *m, int rank, const struct heartbeat_status *st
     r->seen = true;
 }
 
-/* Time in which the watcher did not run counts against no rank. */
+/* Time in which the watcher did not run does not count for any rank. */
 static void skip_pause(struct monitor *m, int64_t now_ns)
 {
     int64_t pause = now_ns - m->looked_ns - LOOK_MAX_NS;
@@ -163,7 +164,7 @@ int64_t monitor_deadline(const struct monitor *m)
     return learnt > (double)m->limits.floor_ns ? (int64_t)learnt : m->limits.floor_ns;
 }
 
-/* The deadline now: the longest one of all ranks' phases. */
+/* The current deadline: the longest of all ranks' phases. */
 static int64_t deadline_now(const struct monitor *m)
 {
     int64_t longest = 0;
@@ -188,7 +189,8 @@ static bool is_stopped(char state)
     return state == 'T' || state == 't' || state == 'D' || state == 'Z';
 }
 
-/* Compare how far two ranks are; < 0: a is behind b. One that has not reported is behind all. */
+/* Compare the progress of two ranks; < 0: a is behind b. A rank that has not reported is behind all
+ * others. */
 static int compare(const struct monitor_rank *a, const struct monitor_rank *b)
 {
     int64_t x, y;

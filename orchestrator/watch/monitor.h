@@ -1,24 +1,23 @@
 /*
  * orchestrator/watch/monitor.h - finds hangs, slow ranks and bad losses in what the ranks report.
  *
- * Pure: heartbeats and the watcher's monotonic clock go in, verdicts come out. There is no I/O and
- * no wall clock. Times are in nanoseconds.
+ * The input is heartbeats and the watcher's monotonic clock; the output is verdicts. There is no
+ * I/O and no wall clock. Times are in nanoseconds.
  *
  * Hang. A rank makes progress when its step, its collective number or its phase changes. It is
- * stuck when it made none for longer than the deadline: max(floor, factor x p99 of the job's own
- * step times), or the limit of its phase (init, load, save). Until five steps were seen, the step
- * time of earlier launches is used instead, or the time to the first step. The ranks of a
- * synchronous job stop together, so the one that is furthest behind is named: the lowest (step,
- * collectives begun and ended). If several are equally far, the one that the kernel shows as
- * stopped, traced or in an uninterruptible wait is named; otherwise none is. Time in which the
- * watcher itself did not run, or the job was suspended, does not count, and nothing is learnt from
- * the steps around it.
+ * stuck when it made no progress for longer than the deadline: max(floor, factor x p99 of the job's
+ * own step times), or the limit of its phase (init, load, save). Until five steps were seen, the
+ * step time of earlier launches is used instead, or the time to the first step. The ranks of a
+ * synchronous job stop together, so the verdict names the rank that is furthest behind: the lowest
+ * (step, collectives begun and ended). If several are equally far behind, it names the one that the
+ * kernel shows as stopped, traced or in an uninterruptible wait, or none. Time in which the watcher
+ * did not run or the job was suspended does not count, and steps around it are not measured.
  *
- * Slow. In each step a rank computes for a while and waits in collectives for the rest; a slow rank
- * is the one that does not wait. It is reported when its computing time over slow_steps steps is
+ * Slow. In each step a rank computes for some time and waits in collectives for the rest. A slow
+ * rank waits less than the others. It is reported when its computing time over slow_steps steps is
  * more than `slow` times the median of all ranks.
  *
- * Loss. That of rank 0, at every step (loss_watch.h).
+ * Loss. The loss of rank 0 is judged at every step (loss_watch.h).
  */
 #ifndef ORCHESTRATOR_WATCH_MONITOR_H
 #define ORCHESTRATOR_WATCH_MONITOR_H
@@ -48,7 +47,7 @@ enum monitor_what {
 struct monitor_verdict {
     enum monitor_what what;
     int rank;     /* the one at fault, -1: none can be named */
-    bool started; /* HANG: that rank has reported at all */
+    bool started; /* HANG: that rank has ever reported */
     int64_t step; /* of that rank */
     int64_t waited_ns, deadline_ns;
     int64_t phase;  /* enum heartbeat_phase */
@@ -58,30 +57,30 @@ struct monitor_verdict {
 
 struct monitor;
 
-/* A monitor for one launch of `world` ranks, from now on. NULL: no memory. */
+/* Make a monitor for one launch of `world` ranks, which begins now. NULL: no memory. */
 struct monitor *monitor_new(int world, const struct monitor_limits *limits, int64_t now_ns);
 void monitor_free(struct monitor *m);
 
-/* Give the heartbeat of a rank as it is now. process_state: by process_state(), 0: not known. */
+/* Pass the current heartbeat of a rank. process_state: of process_state(), 0: not known. */
 void monitor_feed(struct monitor *m, int rank, const struct heartbeat_status *status,
                   char process_state, int64_t now_ns);
 
-/* How long ago this rank made progress last; 0: it has not reported yet. */
+/* The time since this rank last made progress; 0: it has not reported yet. */
 int64_t monitor_silence(const struct monitor *m, int rank, int64_t now_ns);
 
-/* Give the loss of a step. Steps come in order; those that were given before are ignored. */
+/* Pass the loss of a step. Steps must be in order; steps that were passed before are ignored. */
 void monitor_add_loss(struct monitor *m, int64_t step, double loss);
 
-/* The last step whose loss was given, -1: none. */
+/* The last step whose loss was passed, -1: none. */
 int64_t monitor_last_loss_step(const struct monitor *m);
 
-/* The job is suspended: call this at each look instead of monitor_judge. */
+/* The job is suspended: call this at each check instead of monitor_judge. */
 void monitor_hold(struct monitor *m, int64_t now_ns);
 
-/* Judge what was given so far; call it at each look. */
+/* Judge the reports so far; call this at each check. */
 void monitor_judge(struct monitor *m, struct monitor_verdict *out, int64_t now_ns);
 
-/* ---- what it knows ---- */
+/* ---- what the monitor knows ---- */
 
 int64_t monitor_step(const struct monitor *m);      /* lowest of all ranks, -1: not all began */
 int64_t monitor_best_step(const struct monitor *m); /* highest of any rank, -1: none */
@@ -92,6 +91,6 @@ int64_t monitor_deadline(const struct monitor *m);    /* for a training step, ns
 double monitor_load_seconds(const struct monitor *m); /* longest of any rank, 0: not seen */
 bool monitor_saving(const struct monitor *m);
 bool monitor_present(const struct monitor *m, int rank,
-                     struct heartbeat_status *status); /* last fed */
+                     struct heartbeat_status *status); /* the last heartbeat */
 
 #endif

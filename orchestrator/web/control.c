@@ -21,8 +21,8 @@ struct control {
     char path[PATH_MAX], state[PATH_MAX];
 };
 
-/* The address of STATE/control. It holds 108 bytes, and a folder's path may be longer, so it goes
- * through /proc/self/fd/N. *dir: to be closed by the caller. */
+/* The address of STATE/control. An address holds 108 bytes, but the path may be longer, so this
+ * uses /proc/self/fd/N. The caller closes *dir. */
 static tp_status address(struct sockaddr_un *a, int *dir, const char *state, struct tp_err *err)
 {
     *dir = open(state, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -49,7 +49,8 @@ tp_status control_open(struct control **out, const char *state, const struct hom
     snprintf(c->path, sizeof c->path, "%s/control", state);
     snprintf(c->state, sizeof c->state, "%.4000s", state);
     TP_TRY(address(&a, &dir, state, err));
-    unlink(c->path); /* left by a tp-run that was killed, because this one holds the lock */
+    unlink(c->path); /* of a tp-run that was killed: no other can run, because this one holds the
+                        lock */
     c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (c->fd < 0 || bind(c->fd, (struct sockaddr *)&a, sizeof a) != 0 ||
         chmod(c->path, 0600) != 0 || listen(c->fd, 16) != 0)
@@ -89,7 +90,7 @@ static void set_patience(int fd, int ms)
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t);
 }
 
-/* Receive a line, or all until the other side closes; malloc'ed. */
+/* Receive a line, or everything until the other side closes; malloc'ed. */
 static char *receive(int fd, size_t max)
 {
     size_t size = 4096, n = 0;

@@ -1,9 +1,9 @@
 /*
  * orchestrator/web/control.h - requests from other terminals: a unix socket in the state folder.
  *
- * One request a connection: a JSON object {"verb": ..., ...} and a newline. One JSON object comes
- * back: {"ok": true, ...} or {"ok": false, "error": sentence, "exit": code}. Only the user who owns
- * the job can connect (mode 0600), and only on the host where tp-run is (process/home.h).
+ * A connection has one request: a JSON object {"verb": ..., ...} and a newline. The answer is one
+ * JSON object: {"ok": true, ...} or {"ok": false, "error": sentence, "exit": code}. Only the user
+ * who owns the job can connect (mode 0600), and only on the host where tp-run is (process/home.h).
  */
 #ifndef ORCHESTRATOR_WEB_CONTROL_H
 #define ORCHESTRATOR_WEB_CONTROL_H
@@ -15,7 +15,7 @@
 
 struct control;
 
-/* Listen on STATE/control, and say in STATE/home that tp-run is at `home`. TP_E_IO. */
+/* Listen on STATE/control, and write to STATE/home that tp-run runs at `home`. TP_E_IO. */
 tp_status control_open(struct control **out, const char *state, const struct home *home,
                        struct tp_err *err);
 void control_close(struct control *c);
@@ -23,11 +23,11 @@ void control_close(struct control *c);
 /* Readable when a request waits. */
 int control_fd(const struct control *c);
 
-/* Answer the requests that wait. answer returns a new reference. */
+/* Answer the waiting requests. `answer` returns a new reference. */
 void control_serve(struct control *c, json_t *(*answer)(void *ctx, const json_t *request),
                    void *ctx);
 
-/* The other side: send a request and get the answer, which the caller decrefs.
+/* The client's side: send a request and get the answer, which the caller decrefs.
  * TP_E_NOTFOUND: no tp-run listens on this host. TP_E_IO: it does not answer. */
 tp_status control_ask(json_t **answer, const char *state, const json_t *request,
                       struct tp_err *err);

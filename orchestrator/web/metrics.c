@@ -17,8 +17,8 @@ static double number(const json_t *o, const char *name)
     return json_number_value(json_object_get(o, name));
 }
 
-/* One sample for each state, 1 for the job's and 0 for the others, so that an alert can name one.
- */
+/* Write one sample for each state: 1 for the job's state and 0 for others. So an alert can name a
+ * state. */
 static void metric_states(FILE *f, const char *now)
 {
     fprintf(f, "# HELP tp_run_state 1 for the job's state, 0 for others.\n"
@@ -50,7 +50,7 @@ static void metric_nodes(FILE *f, const json_t *nodes)
         fprintf(f, "tp_run_nodes{state=\"%s\"} %d\n", names[i], count[i]);
 }
 
-/* Gauges and not counters: when a fault is found, some time moves from training to lost. */
+/* These are gauges, not counters: when a fault is found, some time moves from training to lost. */
 static void metric_spent(FILE *f, const json_t *spent)
 {
     const char *cause;

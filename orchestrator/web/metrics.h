@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <stddef.h>
 
-/* The metrics of a status, which is that of `tp-run status --json`; malloc'ed, *n bytes. NULL: no
+/* The metrics of a status object, as in `tp-run status --json`; malloc'ed, *n bytes. NULL: no
  * memory. */
 char *metrics_text(size_t *n, const json_t *status);
 

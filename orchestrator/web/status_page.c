@@ -34,7 +34,7 @@ struct status_page {
     struct MHD_Daemon *daemon;
     struct status_page_source source;
     char url[160];
-    char token[TOKEN_MAX + 1]; /* "" none */
+    char token[TOKEN_MAX + 1]; /* "": none */
 };
 
 static tp_status read_token(struct status_page *p, const char *path, struct tp_err *err)
@@ -112,8 +112,8 @@ static bool may_read(const struct status_page *p, struct MHD_Connection *c)
            (query && same_token(query, p->token));
 }
 
-/* Refuse a Host that is a name: another site can make a browser send such requests by letting its
- * own name resolve to this address. */
+/* Whether the Host header is an address. A name is refused, because another site can resolve its
+ * own name to this address and so make a browser send such requests. */
 static bool host_is_address(struct MHD_Connection *c)
 {
     const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
@@ -192,7 +192,7 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *c, const char *u
     (void)data;
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return reply_text(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET is allowed\n");
-    if (!*seen) { /* this call has the headers; another one follows for the body, which is empty */
+    if (!*seen) { /* this call has the headers; the next one has the body, which is empty */
         *seen = p;
         return MHD_YES;
     }
@@ -215,7 +215,7 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *c, const char *u
     return reply_text(c, MHD_HTTP_NOT_FOUND, "no such page\n");
 }
 
-/* ---- */
+/* ---- opening and serving ---- */
 
 static tp_status start(struct status_page *p, struct sockaddr_storage *a, const char *text,
                        struct tp_err *err)

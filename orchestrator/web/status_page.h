@@ -2,8 +2,8 @@
  * orchestrator/web/status_page.h - the status page: / (one page without outside assets), /status,
  * /timeline and /events (JSON), /metrics (Prometheus). Read only.
  *
- * It listens at the address in the job file. Any address but loopback needs a token, which requests
- * carry as "Authorization: Bearer TOKEN" or "?token=TOKEN".
+ * It listens at the address in the job file. An address that is not loopback needs a token, which
+ * requests carry as "Authorization: Bearer TOKEN" or "?token=TOKEN".
  */
 #ifndef ORCHESTRATOR_WEB_STATUS_PAGE_H
 #define ORCHESTRATOR_WEB_STATUS_PAGE_H
@@ -12,7 +12,7 @@
 
 #include "core/err.h"
 
-/* Where the page gets what it shows; each function returns a new reference or NULL. */
+/* The source of the data on the page; each function returns a new reference or NULL. */
 struct status_page_source {
     json_t *(*status)(void *ctx);
     json_t *(*timeline)(void *ctx);
@@ -29,11 +29,11 @@ tp_status status_page_open(struct status_page **out, const char *listen, const c
                            const struct status_page_source *source, struct tp_err *err);
 void status_page_close(struct status_page *p);
 
-/* Call status_page_serve when this is readable, and now and then. */
+/* Call status_page_serve when this is readable, and at each tick. */
 int status_page_fd(const struct status_page *p);
 void status_page_serve(struct status_page *p);
 
-/* "http://127.0.0.1:40123/" */
+/* Such as "http://127.0.0.1:40123/". */
 const char *status_page_url(const struct status_page *p);
 
 #endif

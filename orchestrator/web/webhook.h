@@ -1,8 +1,8 @@
 /*
  * orchestrator/web/webhook.h - POSTs events to a URL without waiting for it.
  *
- * One request at a time is sent and a few wait. When the URL does not answer, the newest events are
- * dropped; the job never waits. Each event is tried three times.
+ * It sends one request at a time, and a few events wait. If the URL does not answer, the newest
+ * events are dropped, so the job never waits. Each event is tried three times.
  */
 #ifndef ORCHESTRATOR_WEB_WEBHOOK_H
 #define ORCHESTRATOR_WEB_WEBHOOK_H
@@ -13,17 +13,17 @@
 
 struct webhook;
 
-/* url "" or NULL: *out is NULL, which every function accepts. TP_E_USAGE: neither http nor https.
- */
+/* url "" or NULL: *out is NULL, which every function accepts. TP_E_USAGE: the URL is
+ * neither http nor https. */
 tp_status webhook_open(struct webhook **out, const char *url, struct tp_err *err);
 
-/* Queue an event, which stays the caller's. */
+/* Queue an event, which is borrowed. */
 void webhook_post(struct webhook *w, const json_t *event);
 
 /* Continue transfers; call it at each tick. */
 void webhook_tick(struct webhook *w);
 
-/* Wait at most `seconds` for the queue to empty, and free. */
+/* Wait at most `seconds` until the queue is empty, and free w. */
 void webhook_close(struct webhook *w, double seconds);
 
 #endif

@@ -11,7 +11,7 @@
 #include "core/file.h"
 #include "orchestrator/backend/slurm/slurm_run.h"
 
-static const double END_PATIENCE_S = 300; /* at the end, for a Slurm that does not answer */
+static const double END_PATIENCE_S = 300; /* at the end, if Slurm does not answer */
 
 /* ---- commands ---- */
 
@@ -44,7 +44,7 @@ tp_status slurm_start(struct slurm *s, enum slurm_command what, const struct job
     if (what == SLURM_COMMAND_ALLOC)
         environment_set(&env, SLURM_SALLOC_ENV, s->host->record->run_id);
     slurm_salloc_log(s, what, log);
-    if (is_salloc) { /* its output is to outlive tp-run */
+    if (is_salloc) { /* its output must outlive tp-run */
         unlink(log);
         setup.log = log;
     }
@@ -194,7 +194,7 @@ static tp_status slurm_tick(void *state)
         child_poll(&s->command[i], now);
     st = slurm_allocation_tick(s);
     if (st || s->allocation.stage != SLURM_STAGE_HELD || slurm_is_paused(s))
-        return st; /* while it is suspended its end is put off, and nothing can be started */
+        return st; /* while the job is suspended, its end is postponed and nothing can be started */
     if ((st = slurm_ending_tick(s)) || run_state_is_final(s->host->record->state) ||
         s->ending.ending)
         return st;
@@ -301,7 +301,7 @@ static void slurm_close(void *state, bool over)
             slurm_salloc_log(s, SLURM_COMMAND_ALLOC, log);
             unlink(log);
         }
-    } else { /* the request stays, for the next tp-run */
+    } else { /* the request stays for the next tp-run */
         s->command[SLURM_COMMAND_ALLOC].pid = 0;
     }
     if (slurm_is_running(s, SLURM_COMMAND_STANDBY)) /* it also ends when STATE/home is gone */
@@ -315,7 +315,7 @@ static void slurm_close(void *state, bool over)
     free(s);
 }
 
-/* ---- showing ---- */
+/* ---- status ---- */
 
 static void write_text(const struct slurm *s, const char *state, const char *reason, char *text,
                        size_t size)

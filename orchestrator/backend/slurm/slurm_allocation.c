@@ -1,5 +1,5 @@
-/* orchestrator/backend/slurm/slurm_allocation.c - see orchestrator/backend/slurm/slurm_run.h: the
- * allocation is requested, looked at every slurm.poll, and given back. */
+/* orchestrator/backend/slurm/slurm_allocation.c - see orchestrator/backend/slurm/slurm_run.h:
+ * requests the allocation, checks it every slurm.poll, and gives it back. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,13 +26,13 @@ double slurm_left(const struct slurm *s)
     const struct slurm_allocation *a = &s->allocation;
     double left = a->view.left - (clock_seconds() - a->seen_at);
 
-    /* a job that was cancelled has no end to save before */
+    /* a job that does not run any more has no end before which to save */
     return a->stage != SLURM_STAGE_HELD || !a->runs || a->view.left < 0 ? -1 : left > 0 ? left : 0;
 }
 
 /* ---- requesting it ---- */
 
-/* salloc may have said the number of its job: from then on squeue is asked. */
+/* Once salloc has printed the number of its job, ask squeue about it. */
 static tp_status read_request(struct slurm *s)
 {
     struct arena arena = { 0 };
@@ -55,15 +55,15 @@ void slurm_allocation_begin(struct slurm *s)
     struct arena arena = { 0 };
     bool granted;
 
-    if (s->inside && !(a->own && a->job)) { /* and not what an earlier batch job had */
+    if (s->inside && !(a->own && a->job)) { /* not an allocation that tp-run has requested itself */
         a->job = s->inside;
         a->own = false;
     } else if (!s->inside && !a->own) {
         a->job = 0;
     }
     if (s->next.job == s->inside)
-        slurm_next_set(s, 0); /* that is this one */
-    if (!a->job) {            /* a tp-run may have died right after its request */
+        slurm_next_set(s, 0); /* the next job is this one */
+    if (!a->job) {            /* an earlier tp-run may have died right after its request */
         a->job = slurm_allocated(slurm_salloc_text(s, SLURM_COMMAND_ALLOC, &arena), &granted);
         a->own = a->own || a->job;
     }
@@ -82,12 +82,12 @@ static tp_status request(struct slurm *s)
 
     if (clock_seconds() < a->next_request)
         return TP_OK;
-    if ((st = read_request(s)) || a->job) { /* of an earlier tp-run */
+    if ((st = read_request(s)) || a->job) { /* the request of an earlier tp-run */
         a->stage = SLURM_STAGE_ASKED;
         return st;
     }
     if (process_find(SLURM_SALLOC_ENV, s->host->record->run_id) > 0)
-        return TP_OK; /* an earlier tp-run's salloc, which has not said its job's number yet */
+        return TP_OK; /* an earlier tp-run's salloc, which has not printed its job's number yet */
     a->own = true;
     a->over[0] = 0;
     q.exclude = slurm_nodes_excluded(s, &arena);
@@ -122,7 +122,7 @@ tp_status slurm_requested(struct slurm *s, int exit_code)
     for (char *p = why; *p; p++)
         *p = *p == '\n' ? ' ' : *p;
     if (s->host->record->stop)
-        ; /* the plan ends the run */
+        ; /* slurm_ready ends the run */
     else if (slurm_is_unreachable(text))
         slurm_event(s, SLURM_NO_ANSWER, SLURM_UNREACHABLE, why);
     else
@@ -131,9 +131,9 @@ tp_status slurm_requested(struct slurm *s, int exit_code)
     return TP_OK;
 }
 
-/* ---- looking at it ---- */
+/* ---- checking it ---- */
 
-/* There is no allocation any more. */
+/* Forget the allocation, because it is over. */
 static void forget(struct slurm *s)
 {
     struct slurm_allocation *a = &s->allocation;
@@ -201,7 +201,7 @@ tp_status slurm_allocation_tick(struct slurm *s)
     return st;
 }
 
-/* scontrol writes the nodes out, sinfo says their states. */
+/* scontrol lists the names of the nodes, sinfo their states. */
 static tp_status ask_nodes(struct slurm *s, enum slurm_command what)
 {
     struct arena arena = { 0 };
@@ -227,11 +227,11 @@ static tp_status use_view(struct slurm *s)
     a->runs = slurm_state_runs(state);
     slurm_pause_see(s);
     if (s->ending.requeued)
-        return TP_OK; /* the end of the attempt hands it over */
+        return TP_OK; /* after the attempt has ended, the requeued job continues */
     if (slurm_state_waits(state) || (a->runs && !a->view.list[0]))
         return TP_OK;
     if (strcmp(state, "COMPLETING") == 0 && a->own)
-        return TP_OK; /* it is over; the next state says how */
+        return TP_OK; /* it is over; its next state says how it ended */
     if (!a->runs)
         return allocation_over(s, state);
     if (a->list && strcmp(a->list, a->view.list) == 0 && a->stage == SLURM_STAGE_HELD)
@@ -249,7 +249,7 @@ void slurm_report_no_answer(struct slurm *s, const char *said)
     s->allocation.no_answer = true;
 }
 
-/* Replace the view by the one in squeue's text, which is taken over. False: there is none. */
+/* Replace the view by the one in squeue's text. Takes over the text. False: it has no view. */
 static bool set_view(struct slurm_allocation *a, char *text)
 {
     struct slurm_view view;
@@ -274,7 +274,7 @@ tp_status slurm_viewed(struct slurm *s, int exit_code)
     a->next_look =
         clock_seconds() + (a->stage == SLURM_STAGE_HELD ? s->options->poll : QUEUE_POLL_S);
     if (a->job != a->asked_about || run_state_is_final(s->host->record->state))
-        return TP_OK; /* it was given back since */
+        return TP_OK; /* it was given back meanwhile */
     if (exit_code == 0 ? !c->last[0] : strstr(c->last, "Invalid job id") != NULL)
         return allocation_over(s, "gone");
     text = exit_code == 0 ? strdup(c->text) : NULL;
@@ -327,9 +327,9 @@ tp_status slurm_saw_states(struct slurm *s, int exit_code)
     return slurm_nodes_see(s, text);
 }
 
-/* ---- for the plan ---- */
+/* ---- planning ---- */
 
-/* Whether another allocation shall follow one that has ended. */
+/* Whether tp-run may request another allocation after one has ended. */
 static bool may_follow(const struct slurm *s)
 {
     const struct slurm_allocation *a = &s->allocation;
@@ -378,7 +378,8 @@ tp_status slurm_renew(struct slurm *s, const struct backend_cause *cause)
     return st ? st : s->host->commit(s->host->run, "the allocation is given back");
 }
 
-/* salloc cancels its request when it is told to end. What it has got by then is cancelled later. */
+/* salloc cancels its request when it gets SIGTERM. An allocation that it already has is cancelled
+ * later. */
 void slurm_end_request(struct slurm *s)
 {
     const struct child *c = &s->command[SLURM_COMMAND_ALLOC];

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VIEW_FIELDS = 12 }; /* of SLURM_VIEW_FORMAT, a bar after each */
+enum { VIEW_FIELDS = 12 }; /* of SLURM_VIEW_FORMAT; each ends with a bar */
 
 double slurm_seconds(const char *text)
 {
@@ -43,7 +43,7 @@ static const char *field(char **p)
     return strcmp(begin, "(null)") == 0 || strcmp(begin, "N/A") == 0 ? "" : begin;
 }
 
-/* Cut out the first line with n bars; other lines are warnings. */
+/* Find the first line with n bars and cut the text there; other lines are warnings. */
 static char *line_with_bars(char *text, int n)
 {
     for (char *next; text; text = next) {

@@ -1,5 +1,5 @@
 /*
- * orchestrator/backend/slurm/slurm_answer.h - reads what Slurm's programs print. Pure.
+ * orchestrator/backend/slurm/slurm_answer.h - reads what Slurm's programs print. No I/O.
  */
 #ifndef ORCHESTRATOR_BACKEND_SLURM_SLURM_ANSWER_H
 #define ORCHESTRATOR_BACKEND_SLURM_SLURM_ANSWER_H
@@ -14,7 +14,7 @@ struct slurm_view {
     double left;                /* seconds until its end, -1: no limit */
     int64_t nodes;              /* how many it has or waits for */
     const char *list;           /* its nodes, "n[1-3]"; "" when it has none */
-    /* as it was submitted; "" where there is none */
+    /* as it was submitted; "": none */
     const char *limit, *account, *partition, *qos;
     bool preempted; /* its nodes go to a job of higher priority, now or after its grace */
     long restarts;  /* how often it was requeued */
@@ -25,9 +25,9 @@ struct slurm_view {
     "State:|,Reason:|,TimeLeft:|,EndTime:|,NumNodes:|,TimeLimit:|,Account:|,Partition:|,QOS:|," \
     "PreemptTime:|,RestartCnt:|,NodeList:|"
 
-/* Read squeue's answer among other lines; cuts the text. now: the wall clock, by which Slurm ends
- * jobs. The end may be earlier than the time limit (an administrator, a reservation, a preemption).
- * False: no line is an answer. */
+/* Find squeue's answer among other lines; changes the text. now: the wall clock, by which Slurm
+ * ends jobs. The end may be earlier than the time limit (an administrator, a reservation, a
+ * preemption). False: no line is an answer. */
 bool slurm_view_read(struct slurm_view *out, char *text, time_t now);
 
 /* Whether a job in this state waits for its nodes; whether it has them (perhaps suspended). */
@@ -35,10 +35,11 @@ bool slurm_state_waits(const char *state);
 bool slurm_state_runs(const char *state);
 bool slurm_state_is_suspended(const char *state);
 
-/* Seconds of "1-02:03:04", "5:00"; -1 for "UNLIMITED": no limit, or not known yet. */
+/* Seconds of "1-02:03:04" or "5:00"; -1, for example for "UNLIMITED": no limit, or not known yet.
+ */
 double slurm_seconds(const char *text);
 
-/* The job in salloc's "Pending|Granted job allocation N", 0: it is not there (yet). */
+/* The job in salloc's "Pending|Granted job allocation N", 0: salloc has not printed it (yet). */
 long slurm_allocated(const char *text, bool *granted);
 
 /* The job in sbatch --parsable's "N" or "N;cluster", 0: there is none. */
@@ -56,11 +57,11 @@ enum slurm_node_state slurm_node_state(const char *text, bool *answers);
 /* Whether a program failed because Slurm did not answer, so that it can be tried again. */
 bool slurm_is_unreachable(const char *text);
 
-/* Whether srun could not begin its step for that reason. What srun says about nodes that do not
- * answer is another matter. */
+/* Whether srun could not begin its step because Slurm did not answer. Messages of srun about nodes
+ * that do not answer do not count. */
 bool slurm_refused_step(const char *text);
 
-/* Whether srun ended without having started its step, which it does with exit code 0 (22.05). */
+/* Whether srun ended before it started its step. Slurm 22.05 then exits with code 0. */
 bool slurm_aborted_step(const char *text);
 
 /* Whether srun says that it cannot start processes on this node. */

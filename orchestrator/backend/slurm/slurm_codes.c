@@ -24,7 +24,7 @@ const struct event_code SLURM_REASON_CODES[SLURM_REASONS] = {
     [SLURM_PREEMPTED - 1]        = { "slurm_preempted", "Slurm preempts the job.", false },
     [SLURM_REFUSED - 1]          = { "slurm_refused", "Slurm refused the request for nodes.", false },
     [SLURM_REQUEUED - 1]         = { "slurm_requeued", "Slurm requeues the job.", false },
-    [SLURM_TOO_FEW_NODES - 1]    = { "slurm_too_few_nodes", "Too few nodes of the allocation are left.", false },
+    [SLURM_TOO_FEW_NODES - 1]    = { "slurm_too_few_nodes", "Too few nodes of the allocation remain.", false },
     [SLURM_UNREACHABLE - 1]      = { "slurm_unreachable", "Slurm does not answer.", false },
     [SLURM_WALL_TIME - 1]        = { "slurm_wall_time", "The wall time ends.", false },
     { 0 },

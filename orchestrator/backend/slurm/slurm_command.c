@@ -14,13 +14,13 @@
 #include "orchestrator/backend/slurm/slurm_options.h"
 #include "orchestrator/process/child.h"
 
-enum { WORDS_MAX = 24 }; /* of ours in one command, besides the options in the job file */
+enum { WORDS_MAX = 24 }; /* in one command, without the options in the job file */
 
 static const double PATIENCE_S = 60;
 
 void slurm_client_env(struct environment *out, const struct environment *env)
 {
-    /* these two say where Slurm is; the other variables are about the job around tp-run */
+    /* these two say where Slurm is; the others describe the Slurm job in which tp-run runs */
     static const char *const kept[] = { "SLURM_CONF", "SLURM_CLUSTERS", NULL };
 
     environment_copy(out, environment_list(env));
@@ -60,7 +60,7 @@ void slurm_view_words(struct job_words *out, long job, struct arena *arena)
                 "-O", SLURM_VIEW_FORMAT, NULL);
 }
 
-/* A command that is being put together. */
+/* A command that is being built. */
 struct slurm_builder {
     struct job_words *out;
     struct arena *arena;
@@ -116,7 +116,7 @@ static tp_status finish(struct slurm_builder *b, struct tp_err *err)
     return b->failed ? tp_fail(err, TP_E_NOMEM, "no memory for a Slurm command") : TP_OK;
 }
 
-/* `nodes` with the nodes that slurm.options exclude, because only the last --exclude counts. */
+/* Join `nodes` and the nodes that slurm.options exclude, because only the last --exclude counts. */
 static const char *join_excluded(const struct job *job, const char *nodes, struct arena *arena)
 {
     static const char name[] = "--exclude=";
@@ -141,7 +141,8 @@ tp_status slurm_salloc(struct job_words *out, const struct job *job, const struc
     add_number(&b, "--ntasks-per-node", slurm_options(job)->tasks_per_node);
     add_options(&b, job, true, true);
     add_option(&b, "--exclude", join_excluded(job, q->exclude, arena));
-    if (q->expand) { /* after the options, whose nodes and time are about the whole */
+    if (q->expand) { /* after slurm.options, because these override their number of nodes and time
+                      */
         add(&b, arena_printf(arena, "--dependency=expand:%ld", q->expand));
         add_number(&b, "--nodes", q->nodes);
         if (q->seconds > 0)
@@ -150,7 +151,7 @@ tp_status slurm_salloc(struct job_words *out, const struct job *job, const struc
     return finish(&b, err);
 }
 
-/* 'text' for a shell. */
+/* Quote text for a shell. */
 static char *quote(const char *text, struct arena *arena)
 {
     char *out = arena_alloc(arena, 4 * strlen(text) + 3), *p = out;
@@ -203,7 +204,7 @@ tp_status slurm_sbatch(struct job_words *out, const struct slurm_client *client,
     add(&b, "sbatch");
     add(&b, "--parsable");
     add(&b, "--no-kill");
-    add(&b, "--open-mode=append"); /* when it is requeued, it appends to the same file */
+    add(&b, "--open-mode=append"); /* a requeued job appends to the same file */
     add_option(&b, "--job-name", job->name);
     add(&b, arena_printf(arena, "--output=%s/slurm-%%j.out", job->state));
     if (like) {

@@ -20,18 +20,18 @@ struct slurm_client {
     const char *dir;               /* working folder of the programs */
 };
 
-/* A copy of tp-run's environment for Slurm's programs: without what Slurm has set about the job
- * around tp-run, because a request from inside a job must not take that job's shape. */
+/* A copy of tp-run's environment for Slurm's programs, without the variables about the Slurm job in
+ * which tp-run runs: a request from inside a job must not inherit that job's options. */
 void slurm_client_env(struct environment *out, const struct environment *env);
 
-/* Words from a list that ends with NULL. out->n is 0 when there is no memory. */
+/* Make words from arguments that end with NULL. out->n is 0 when there is no memory. */
 void slurm_words(struct job_words *out, struct arena *arena, ...);
 
 /* squeue, for slurm_view_read. */
 void slurm_view_words(struct job_words *out, long job, struct arena *arena);
 
-/* srun of one process on one node of a Slurm job, beside whatever runs there. argv: what it runs;
- * NULL after the last word. */
+/* srun of one process on one node of a Slurm job, in addition to other processes there. argv: what
+ * it runs; NULL after the last word. */
 void slurm_on_node(struct job_words *out, long job, const char *node, char *const *argv,
                    struct arena *arena);
 
@@ -39,7 +39,7 @@ void slurm_on_node(struct job_words *out, long job, const char *node, char *cons
 struct slurm_request {
     int64_t nodes;
     const char *exclude; /* node names with commas, "" */
-    long expand;         /* the Slurm job that the nodes shall join; 0: a job of its own */
+    long expand;         /* the Slurm job that the nodes should join; 0: a separate job */
     double seconds;      /* with expand: how long they are needed, -1: without limit */
 };
 
@@ -50,7 +50,7 @@ tp_status slurm_salloc(struct job_words *out, const struct job *job, const struc
 /* A batch job that runs `tp-run JOB.yaml`. */
 struct slurm_batch {
     long after;                    /* begins when this Slurm job has ended, 0: at any time */
-    const struct slurm_view *like; /* the job to resemble where slurm.options say nothing; NULL */
+    const struct slurm_view *like; /* job from which missing slurm.options are copied; or NULL */
     int64_t nodes;
 };
 
@@ -71,8 +71,8 @@ tp_status slurm_step_words(struct job_words *out, const struct job *job,
 
 /* ---- waiting for the answer ---- */
 
-/* Run words to their end, at most patience_s seconds (0: any time). *output, if not NULL, gets what
- * they printed, in the arena. TP_E_IO: they failed; their last line is in err. */
+/* Run the words and wait for their end, at most patience_s seconds (0: no limit). *output, if not
+ * NULL, gets what they printed, in the arena. TP_E_IO: they failed; their last line is in err. */
 tp_status slurm_ask(char **output, const struct job_words *words, const struct slurm_client *client,
                     double patience_s, struct arena *arena, struct tp_err *err);
 

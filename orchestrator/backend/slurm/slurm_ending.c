@@ -1,10 +1,10 @@
 /* orchestrator/backend/slurm/slurm_ending.c - see orchestrator/backend/slurm/slurm_run.h: the
- * allocation ends, or Slurm takes it away, while the job shall continue.
+ * allocation ends, or Slurm takes it away, but the job should continue.
  *
- * When a job is preempted with a grace, Slurm sends SIGTERM to its steps at once, which the relays
- * forward as "save and stop", and ends the job when the grace is over. A requeued batch job
- * (because of that, by a person, after the loss of a node) is ended as by scancel and begins again
- * under its number, which squeue counts.
+ * When Slurm preempts a job with a grace, it sends SIGTERM to the job's steps at once and ends the
+ * job after the grace. The relays forward SIGTERM as "save and stop". A batch job may be requeued
+ * because it was preempted, because a node was lost, or by a person. Slurm then ends it as scancel
+ * does and starts it again with the same number; squeue shows how often.
  */
 #include <stdio.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static bool is_requeued(const struct slurm *s, const struct slurm_view *v)
     return s->next.held == s->allocation.job && v->restarts > s->next.restarts;
 }
 
-/* Whether the nodes are taken away, and why. */
+/* Whether Slurm takes the nodes away, and why. */
 static bool is_taken(struct backend_cause *cause, const struct slurm *s, const struct slurm_view *v)
 {
     if (v->preempted)
@@ -77,7 +77,7 @@ static void report_taken(struct slurm *s, const struct backend_cause *cause)
                              (json_int_t)s->allocation.job));
 }
 
-/* Ask Slurm, waiting. BACKEND_ALLOCATION_STAYS also when there is no answer. */
+/* Ask Slurm and wait for the answer. BACKEND_ALLOCATION_STAYS also if there is none. */
 static enum backend_allocation ask_slurm(struct slurm *s)
 {
     struct arena arena = { 0 };
@@ -158,9 +158,9 @@ tp_status slurm_ending_tick(struct slurm *s)
     return st ? st : see_wall_time(s);
 }
 
-/* ---- the attempt has ended for that ---- */
+/* ---- after that attempt has ended ---- */
 
-/* Ask Slurm to requeue the batch job around tp-run, waiting. False: it refuses. */
+/* Ask Slurm to requeue the batch job of tp-run, and wait for the answer. False: it refuses. */
 static bool requeue(struct slurm *s)
 {
     struct arena arena = { 0 };
@@ -170,13 +170,13 @@ static bool requeue(struct slurm *s)
     slurm_words(&words, &arena, "scontrol", "requeue", arena_printf(&arena, "%ld", s->inside),
                 NULL);
     s->ending.requeued = slurm_ask(NULL, &words, &s->client, PATIENCE_S, &arena, &err) == TP_OK;
-    if (!s->ending.requeued) /* then the next one is submitted after all */
+    if (!s->ending.requeued) /* the next batch job is submitted instead */
         slurm_event(s, SLURM_CANNOT_REQUEUE, SLURM_REASON_NONE, err.msg);
     arena_free(&arena);
     return s->ending.requeued;
 }
 
-/* The batch job is requeued: that one continues, and another next job would be one too many. */
+/* The requeued batch job continues, so the next job that was submitted is cancelled. */
 static void leave_to_requeued(struct slurm *s)
 {
     struct tp_err ignored;
@@ -195,7 +195,7 @@ static bool only_slurm_continues(struct slurm *s)
     return s->inside == s->allocation.job && !s->options->chain && s->ending.preempted;
 }
 
-/* In a batch job: leave it to the next one. */
+/* In a batch job: end, because the next batch job continues. */
 static tp_status leave_to_next(struct slurm *s, const struct backend_cause *cause)
 {
     char text[400];
@@ -220,7 +220,7 @@ tp_status slurm_hand_over(void *state, const struct backend_cause *cause, bool *
 {
     struct slurm *s = state;
     const struct backend_cause few =
-        slurm_cause(SLURM_TOO_FEW_NODES, "too few nodes of the allocation are left");
+        slurm_cause(SLURM_TOO_FEW_NODES, "too few nodes of the allocation remain");
 
     *plan = false;
     if (!cause)

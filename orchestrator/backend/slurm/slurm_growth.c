@@ -1,5 +1,5 @@
-/* orchestrator/backend/slurm/slurm_growth.c - see orchestrator/backend/slurm/slurm_run.h: more
- * nodes for those that the allocation has lost. */
+/* orchestrator/backend/slurm/slurm_growth.c - see orchestrator/backend/slurm/slurm_run.h: requests
+ * nodes to replace those that the allocation has lost. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ void slurm_growth_forget(struct slurm *s)
     s->growth.next_try = 0;
 }
 
-/* Whether more nodes would be used, and there is time for it. */
+/* Whether more nodes would be used, and enough time remains. */
 static bool pays(const struct slurm *s, int64_t nodes)
 {
     const struct backend_host *h = s->host;
@@ -97,7 +97,7 @@ tp_status slurm_growth_tick(struct slurm *s)
     return s->options->grow == SLURM_GROW_EXPAND ? ask_nodes(s, nodes) : ask_idle(s);
 }
 
-/* salloc has ended. The nodes that it got join the allocation, where the next look finds them. */
+/* salloc has ended. Its nodes join the allocation, and the next check finds them. */
 static tp_status join(struct slurm *s, int exit_code)
 {
     struct slurm_growth *g = &s->growth;
@@ -128,7 +128,7 @@ static tp_status join(struct slurm *s, int exit_code)
     return st;
 }
 
-/* scontrol leaves scripts that are of no use here. */
+/* Remove scripts that scontrol leaves and tp-run does not need. */
 static void remove_scripts(const struct slurm *s)
 {
     static const char *const suffixes[] = { "sh", "csh" };
@@ -155,7 +155,8 @@ static tp_status joined(struct slurm *s, int exit_code)
     return TP_OK;
 }
 
-/* When enough nodes are idle, the job saves, and the allocation is given back for a whole one. */
+/* When enough nodes are idle, the job saves, and tp-run replaces the allocation by a complete one.
+ */
 static tp_status see_idle(struct slurm *s, int exit_code)
 {
     const char *text = s->command[SLURM_COMMAND_IDLE].text;

@@ -1,10 +1,10 @@
 /* orchestrator/backend/slurm/slurm_next.c - see orchestrator/backend/slurm/slurm_run.h: the batch
  * job that continues after this one.
  *
- * It is submitted as soon as the end of this one is known, to begin after it (afterany). So it
- * waits in the queue already, and continues even when this one is killed. Two never train
- * at once: the next one begins when this job is over, takes the lock of the state folder, and
- * claims a newer epoch.
+ * It is submitted as soon as the end of this job is known, and begins after it (afterany). So it
+ * already waits in the queue, and continues even if this job is killed. The two never train
+ * at the same time: the next one begins when this job is over, takes the lock of the state folder,
+ * and claims a newer epoch.
  */
 #include <stdio.h>
 #include <string.h>
@@ -45,7 +45,7 @@ bool slurm_next_is_fresh(const struct slurm *s)
     return s->next.held != s->allocation.job || s->next.restarts != s->allocation.view.restarts;
 }
 
-/* What an allocation must have brought to be worth its queueing. */
+/* The progress that allocations are judged by: the saved step, or the best step. */
 static int64_t progress(const struct slurm *s)
 {
     const struct run_record *r = s->host->record;
@@ -74,8 +74,7 @@ tp_status slurm_next_count(struct slurm *s)
 
 /* ---- submitting it ---- */
 
-/* squeue, for slurm_dependent: a tp-run may have died after sbatch and before it wrote that down.
- */
+/* squeue, for slurm_dependent: a tp-run may have died after sbatch, before it recorded the job. */
 static void find_words(const struct slurm *s, struct job_words *words, struct arena *arena)
 {
     slurm_words(words, arena, "squeue", "-h", "-t", "PENDING", "-n", s->host->job->name, "-o",
@@ -181,7 +180,7 @@ tp_status slurm_next_submit_now(struct slurm *s)
     arena_free(&arena);
     if (job || slurm_submit(&job, &s->client, &batch, &err) == TP_OK)
         st = take(s, job);
-    else /* nothing continues, and the end says why */
+    else /* nothing continues, and the final message says why */
         snprintf(s->next.why, sizeof s->next.why, "%.190s", err.msg);
     return st;
 }

@@ -1,5 +1,5 @@
 /* orchestrator/backend/slurm/slurm_nodes.c - see orchestrator/backend/slurm/slurm_run.h: the
- * allocation's nodes: which there are, lost, back, drained. */
+ * allocation's nodes: which exist, are lost, come back, or are drained. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 
 static const double PROBE_PATIENCE_S = 10;
 
-/* ---- which there are ---- */
+/* ---- the list ---- */
 
-/* A list of nodes that is being put together. */
+/* A list of nodes that is being built. */
 struct slurm_node_order {
     struct node **node; /* malloc'ed */
     int n, room;
@@ -25,7 +25,7 @@ static bool contains(const struct slurm_node_order *o, const struct node *node)
     return false;
 }
 
-/* Append the node of this name. It is new or back when it was not in the allocation before. */
+/* Append the node of this name. It is new, or it has come back, if it was not in the allocation. */
 static tp_status append(struct slurm *s, struct slurm_node_order *o, const char *name, bool fresh)
 {
     const struct backend_host *h = s->host;
@@ -47,7 +47,7 @@ static tp_status append(struct slurm *s, struct slurm_node_order *o, const char 
     return TP_OK;
 }
 
-/* Append the nodes that are not in the allocation any more: ranks may have been on them. */
+/* Append the nodes that have left the allocation, because ranks may have been on them. */
 static void append_lost(const struct slurm *s, struct slurm_node_order *o, int n_before)
 {
     const struct node_list *l = s->host->nodes;
@@ -67,7 +67,7 @@ static tp_status append_all(struct slurm *s, struct slurm_node_order *o, const c
         char name[256];
 
         snprintf(name, sizeof name, "%.*s", (int)len, p);
-        if (len > 0 && strcspn(name, " \t:") == strlen(name)) /* not a warning of scontrol's */
+        if (len > 0 && strcspn(name, " \t:") == strlen(name)) /* not a warning of scontrol */
             st = append(s, o, name, fresh);
         p += len;
     }
@@ -188,8 +188,8 @@ tp_status slurm_nodes_see(struct slurm *s, const char *text)
 
 /* ---- back ---- */
 
-/* Lost because no message came from it, while Slurm still has it in the allocation and finds
- * nothing wrong: such a node is back when it starts a process. */
+/* Whether the node is lost only because it sent no messages: Slurm still has it in the allocation
+ * and reports no problem. Such a node has come back when it starts a process. */
 static bool may_be_back(const struct node *node)
 {
     return node->down && !node->removed && !node->suspect;
@@ -250,7 +250,8 @@ void slurm_node_excluded(void *state, const struct node *node, const char *messa
     snprintf(s->nodes.drained, sizeof s->nodes.drained, "%.63s", node->name);
     slurm_words(&words, &arena, "scontrol", "update",
                 arena_printf(&arena, "NodeName=%s", node->name), "State=DRAIN", why, NULL);
-    if (slurm_is_running(s, SLURM_COMMAND_DRAIN)) /* rarely two at once: this one waits */
+    if (slurm_is_running(
+            s, SLURM_COMMAND_DRAIN)) /* another drain runs, which is rare: wait for this one */
         slurm_ask(NULL, &words, &s->client, PROBE_PATIENCE_S, &arena, s->host->err);
     else
         slurm_start(s, SLURM_COMMAND_DRAIN, &words, PROBE_PATIENCE_S);

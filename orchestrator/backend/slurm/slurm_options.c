@@ -32,7 +32,7 @@ static const struct job_key KEYS[] = {
         "(needs permit_job_expansion in slurm.conf); new: when enough nodes are idle, the allocation is given\n"
         "back for a whole one; off: not before the next allocation"),
     KEY("lost", SECONDS, lost, "2s", "a node without a heartbeat for this time is lost"),
-    KEY("poll", SECONDS, poll, "5s", "time between two looks at the allocation: its end, its nodes"),
+    KEY("poll", SECONDS, poll, "5s", "time between two checks of the allocation: its end, its nodes"),
     KEY("drain", BOOL, drain, "false",
         "drain a node when it is excluded for its faults (needs operator rights); an administrator resumes it"),
     JOB_KEY_END,
@@ -44,7 +44,7 @@ const struct slurm_options *slurm_options(const struct job *job)
     return job->backend_options;
 }
 
-/* Options of salloc and sbatch that make several jobs of one are refused. */
+/* Refuse options of salloc and sbatch that turn one job into several. */
 static tp_status check_words(const struct job *j, const struct job_words *words, struct tp_err *err)
 {
     for (int i = 0; i < words->n; i++) {

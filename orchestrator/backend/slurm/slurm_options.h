@@ -12,19 +12,19 @@ enum slurm_grow { SLURM_GROW_EXPAND, SLURM_GROW_NEW, SLURM_GROW_OFF };
 struct slurm_options {
     struct job_words options;      /* for salloc and sbatch */
     struct job_words step_options; /* for the srun of the ranks */
-    int64_t nodes;                 /* to ask for; 0: as many as the batch job has, or 1 */
+    int64_t nodes;                 /* to request; 0: as many as the batch job has, or 1 */
     int64_t min_nodes, tasks_per_node;
     int chain;     /* enum slurm_chain: continue in another Slurm job when the wall time ends */
-    double margin; /* seconds before that end in which the job saves */
+    double margin; /* seconds before that end at which the job saves */
     int grow;      /* enum slurm_grow: how lost nodes are replaced */
     bool drain;    /* drain nodes at fault */
     double lost;   /* seconds without a heartbeat after which a node is lost */
-    double poll;   /* seconds between two looks at the allocation */
+    double poll;   /* seconds between two checks of the allocation */
 };
 
 extern const struct job_backend SLURM_JOB_BACKEND;
 
-/* Of a job with this backend. */
+/* The options of a job with this backend. */
 const struct slurm_options *slurm_options(const struct job *job);
 
 #endif

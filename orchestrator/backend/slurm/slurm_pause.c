@@ -1,15 +1,16 @@
 /* orchestrator/backend/slurm/slurm_pause.c - see orchestrator/backend/slurm/slurm_run.h: a job that
  * Slurm suspends (scontrol suspend, gang scheduling, preemption by suspending) and resumes.
  *
- * Its ranks are stopped on all nodes at once, which looks like lost nodes or ranks that hang. So
- * when all ranks are silent, Slurm is asked before anything is concluded.
+ * Slurm stops the ranks on all nodes at once, which looks like lost nodes or ranks that hang. So
+ * when no rank reports anything, tp-run asks Slurm before it assumes a fault.
  */
 #include <stdio.h>
 
 #include "core/clock.h"
 #include "orchestrator/backend/slurm/slurm_run.h"
 
-/* Slurm answers in some ten milliseconds. When it does not, a dead job is not waited for. */
+/* Slurm usually answers within tens of milliseconds. A dead job must not wait long for an answer.
+ */
 static const double ANSWER_S = 5, SAME_SILENCE_S = 1, STOOD_STILL_S = 5;
 
 enum { ASKS = 4 }; /* one second apart */
@@ -37,11 +38,12 @@ bool slurm_explains_silence(void *state)
     p->silence_asked_at = now;
     if (now - p->silent_since > ANSWER_S)
         return false;
-    if (a->asked_at < p->silent_since) { /* not asked about this silence yet */
+    if (a->asked_at < p->silent_since) { /* squeue was not asked about this silence yet */
         slurm_look(s, false);
         return true;
     }
-    return a->seen_at < a->asked_at; /* no answer yet; an answer says that the job runs */
+    return a->seen_at <
+           a->asked_at; /* after an answer, p->since shows a suspension; else the job runs */
 }
 
 static void end_pause(struct slurm *s)
@@ -77,7 +79,7 @@ void slurm_pause_forget(struct slurm *s)
     s->pause.since = 0;
 }
 
-/* Slurm drops signals for a step that is suspended, or not resumed on all nodes yet. So a request
+/* Slurm drops signals to a step that is suspended or not yet resumed on all nodes. So the request
  * to save and stop is repeated for a while. */
 static void ask_again(struct slurm *s, double now)
 {
@@ -98,7 +100,7 @@ void slurm_pause_tick(struct slurm *s)
     char text[120];
 
     p->ticked_at = now;
-    if (passed > STOOD_STILL_S) { /* in a batch job tp-run is stopped with the ranks */
+    if (passed > STOOD_STILL_S) { /* in a batch job Slurm stops tp-run together with the ranks */
         snprintf(text, sizeof text,
                  "tp-run itself was stopped for %.1f s, as in a job that Slurm suspends", passed);
         slurm_event(s, SLURM_STOOD_STILL, SLURM_REASON_NONE, text);

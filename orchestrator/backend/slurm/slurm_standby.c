@@ -1,9 +1,10 @@
 /* orchestrator/backend/slurm/slurm_standby.c - see orchestrator/backend/slurm/slurm_run.h and
  * orchestrator/process/standby.h: a standby on another node of the batch job.
  *
- * A batch job that was submitted with --no-kill outlives its first node, where tp-run is, but
- * nothing would use the other nodes until the wall time ends. So tp-run keeps a standby on one of
- * them, which replaces it once Slurm has taken its node out of the allocation.
+ * A batch job that was submitted with --no-kill survives the loss of its first node, on which
+ * tp-run runs. But without tp-run the other nodes would be idle until the wall time ends. So tp-run
+ * keeps a standby on one of them. It replaces tp-run after Slurm has taken tp-run's node out of the
+ * allocation.
  */
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +52,7 @@ struct slurm_standby_look {
     long job;
 };
 
-/* Whether a line of the names is this one. */
+/* Whether one of the lines is this node's name. */
 static bool is_among(const char *names, const char *node)
 {
     size_t n = strlen(node);
@@ -66,7 +67,7 @@ static bool is_among(const char *names, const char *node)
     return false;
 }
 
-/* Nothing is concluded from a missing answer. */
+/* If Slurm does not answer, the verdict is to wait. */
 static enum standby_verdict ask(const struct slurm_standby_look *l, const struct home *home,
                                 struct arena *arena)
 {
@@ -119,8 +120,8 @@ tp_status slurm_standby(bool *take_over, const struct backend_call *call, struct
     return TP_OK;
 }
 
-/* tp-run runs in the batch job, not in the step of the standby: what Slurm has set about that step
- * must not reach the ranks. */
+/* The new tp-run belongs to the batch job, not to the standby's step. So the variables that Slurm
+ * has set for that step must not reach the ranks. */
 void slurm_standby_env(struct environment *env)
 {
     static const char *const kept[] = {
@@ -131,7 +132,7 @@ void slurm_standby_env(struct environment *env)
     environment_unset_prefix(env, "SLURM_", kept);
 }
 
-/* The job's batch script is gone with its node, so nothing else would end the job. */
+/* The batch script was lost with its node, so nothing else would end the Slurm job. */
 void slurm_standby_end(const struct backend_call *call)
 {
     struct environment env;

@@ -24,7 +24,8 @@ void slurm_relay(struct relay_setup *out, const struct environment *env)
 
     out->rank = rank ? (int)strtol(rank, NULL, 10) : 0;
     out->node = node ? node : "";
-    out->host = environment_get(env, "SLURM_LAUNCH_NODE_IPADDR"); /* where srun was started */
+    out->host =
+        environment_get(env, "SLURM_LAUNCH_NODE_IPADDR"); /* the host on which srun was started */
 }
 
 tp_status slurm_verb_submit(char *id, size_t size, const struct backend_call *call,
