@@ -21,15 +21,15 @@ enum { ATTEMPT_TEXT_MAX = 512, ATTEMPT_ID_TEXT = 64 };
 
 struct attempt_rank {
     struct node *node;
-    pid_t pid; /* on this host, 0: not known */
-    int pidfd; /* -1: not known, or it has ended */
+    pid_t pid; /* if it is on this host; 0: not known */
+    int pidfd; /* -1: not known, or the rank has ended */
     bool gone;
 };
 
-/* What ended an attempt, or kept it from starting. */
+/* What ended an attempt, or prevented its start. */
 enum attempt_fault_kind {
     FAULT_NONE,
-    FAULT_RANK,       /* a rank ended before its time */
+    FAULT_RANK,       /* a rank ended too early */
     FAULT_HANG,       /* no progress */
     FAULT_LOSS,       /* the loss is not finite */
     FAULT_NODE,       /* a node was lost */
@@ -43,16 +43,16 @@ struct attempt_fault {
     int rank;          /* -1: not known */
     struct node *node; /* NULL: not known */
     int64_t step;
-    double waited; /* seconds since the last sign of life */
+    double waited; /* seconds since the last progress or message */
     enum event_reason reason;
     char message[ATTEMPT_TEXT_MAX];
 };
 
 struct attempt {
-    char id[ATTEMPT_ID_TEXT];  /* RUN.NUMBER, in the environment of its processes */
+    char id[ATTEMPT_ID_TEXT];  /* RUN.NUMBER; its processes have it in their environment */
     char heartbeats[PATH_MAX]; /* folder of the ranks' heartbeats */
     char log[PATH_MAX], exit_path[PATH_MAX];
-    bool is_private; /* `heartbeats` is on this host alone */
+    bool is_private; /* only this host sees `heartbeats` */
     double launched_at;
     int world; /* 0: no ranks */
     struct attempt_rank *rank;
@@ -61,15 +61,15 @@ struct attempt {
     struct attempt_fault fault;
 };
 
-/* Zeroes become an attempt without processes. */
+/* Make a zeroed struct an attempt without processes. */
 void attempt_init(struct attempt *a);
 
-/* Name the attempt and its files. shared: other hosts have to see the heartbeats. */
+/* Name the attempt and its files. shared: other hosts must see the heartbeats. */
 void attempt_name(struct attempt *a, const char *state, const char *run_id, int64_t number,
                   bool shared);
 
-/* Place `world` ranks on the usable nodes, in order, as many as each has slots. Forgets the fault
- * of the attempt before. TP_E_NOMEM. */
+/* Place `world` ranks on the usable nodes in order, one for each slot. Forgets the fault of the
+ * previous attempt. TP_E_NOMEM. */
 tp_status attempt_place(struct attempt *a, int world, const struct node_list *nodes, double now,
                         struct tp_err *err);
 
@@ -91,19 +91,20 @@ bool attempt_uses(const struct attempt *a, const struct node *node);
 /* Kill the ranks on a node of this host. */
 void attempt_kill_on(const struct attempt *a, const struct node *node);
 
-/* Another log is to be named in messages. */
+/* Set the log that messages name. */
 void attempt_set_log(struct attempt *a, const char *path);
 
 void attempt_set_fault(struct attempt *a, const struct attempt_fault *fault);
 
-/* A fault with a sentence, which may have any bytes: they are cleaned. */
+/* A fault with a sentence. Bytes that are not printable text are replaced (text_clean). */
 struct attempt_fault attempt_fault(enum attempt_fault_kind kind, enum event_reason reason,
                                    const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* The supervisor has ended: read its outcome. False: it has left none. */
+/* The supervisor has ended: read the outcome that it wrote. False: there is none. */
 bool attempt_read_outcome(struct attempt *a);
 
-/* Forget ranks and supervisor. over: nothing of it is alive, so its files may go. */
+/* Forget ranks and supervisor. over: no process of the attempt is alive, so its private
+ * heartbeats are removed. */
 void attempt_forget(struct attempt *a, bool over);
 
 #endif

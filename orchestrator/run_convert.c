@@ -1,9 +1,9 @@
 /* orchestrator/run_convert.c - see run_state.h: RESHARD converts a checkpoint of another layout,
  * and runs the job's prepare command.
  *
- * A conversion is tp-reshard from the checkpoint root into itself. One rename exchanges the step
- * for the converted one when its digests have been proved equal; until then it is the old one. When
- * tp-reshard is killed, the next one continues from what it left in .tmp.
+ * For a conversion, tp-reshard reads and writes the same checkpoint root. When the digests have
+ * been proved equal, one rename replaces the old step by the converted one. If tp-reshard is
+ * killed, the next one continues from the files that it left in .tmp.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@
 #include "orchestrator/watch/log_tail.h"
 
 struct run_convert {
-    bool has_failed;  /* a conversion for this launch, so tp-train reads the checkpoint as it is */
+    bool has_failed;  /* a conversion for this launch has failed, so tp-train reads the other layout
+                       */
     bool reads_other; /* the attempt reads a checkpoint of another layout */
 };
 
@@ -40,7 +41,7 @@ static void log_path(const struct run *r, char path[PATH_MAX], const char *name)
     snprintf(path, PATH_MAX, "%.3900s/%s.log", r->job->state, name);
 }
 
-/* After a conversion, or when none is needed. */
+/* Prepare after a conversion, or if none is needed. */
 static tp_status prepare(struct run *r)
 {
     const struct plan_candidate *layout = run_selected_layout(r);
@@ -115,8 +116,8 @@ tp_status run_convert_begin(struct run *r)
     return p.convert ? convert(r) : prepare(r);
 }
 
-/* tp-reshard has failed. tp-train can read the checkpoint as it is. For other programs it is tried
- * again, after a back-off, within the budgets of any other failure. */
+/* tp-reshard has failed. tp-train can read the checkpoint of another layout. For other programs the
+ * conversion is tried again after a back-off, within the same budgets as any other failure. */
 static tp_status conversion_failed(struct run *r, int exit_code)
 {
     char log[PATH_MAX], line[300] = "", *tail;

@@ -111,7 +111,7 @@ tp_status run_retry(struct run *r, const struct attempt_fault *f, const char *lo
     return start_again(r);
 }
 
-/* The loss was not finite: checkpoints after the last good step are of no use. */
+/* The loss was not finite: checkpoints after the last good step must not be used. */
 static tp_status after_bad_loss(struct run *r)
 {
     struct checkpoint_selection c;
@@ -156,7 +156,7 @@ static tp_status restart_after_fault(struct run *r)
 
 /* ---- finding out why ---- */
 
-/* The fault of a command that ended, from its outcome and the end of its log. */
+/* The fault that ended the command, from its outcome and the end of its log. */
 static struct attempt_fault fault_of_exit(const struct run *r, const char *log)
 {
     const struct supervisor_outcome *o = &r->attempt.outcome;
@@ -203,7 +203,7 @@ static void explain_exit(struct run *r, const char *log)
 
 /* ---- deciding ---- */
 
-/* Continue in other nodes. */
+/* Continue on other nodes. */
 static tp_status hand_over(struct run *r, const struct backend_cause *cause)
 {
     bool plan;
@@ -212,8 +212,8 @@ static tp_status hand_over(struct run *r, const struct backend_cause *cause)
     return st || r->end.over || !plan ? st : run_plan_begin(r);
 }
 
-/* The ranks have saved and ended though tp-run did not ask them to. *decided: the scheduler did, or
- * has ended the allocation. */
+/* The ranks have saved and ended although tp-run did not ask for it. *decided: the scheduler asked
+ * for it, or has ended the allocation. */
 static tp_status after_unasked_save(struct run *r, bool *decided)
 {
     struct backend_cause cause;
@@ -226,12 +226,12 @@ static tp_status after_unasked_save(struct run *r, bool *decided)
         return hand_over(r, &cause);
     if (allocation == BACKEND_ALLOCATION_STAYS)
         return TP_OK;
-    backend_look(&r->backend, true); /* the plan finds out how it ended */
+    backend_look(&r->backend, true); /* then the plan knows how the allocation ended */
     return run_plan_begin(r);
 }
 
-/* The attempt has not done all steps. *decided: it ended because it was asked to, or because its
- * nodes are taken away. */
+/* The attempt has not done all steps. *decided: it ended on request, or because its nodes are taken
+ * away. */
 static tp_status decide_if_asked(struct run *r, bool saved, bool *decided)
 {
     struct run_record *b = &r->record;
@@ -288,7 +288,7 @@ static tp_status decide(struct run *r, const char *log)
         r->record.relaunch = false;
     if (kind == FAULT_NONE && no_step_was_done(r) && said.unreachable) {
         backend_report_log(&r->backend, log); /* no fault, so no budget is used */
-        return run_plan_begin(r);             /* which waits until the scheduler answers */
+        return run_plan_begin(r);             /* the plan waits until the scheduler answers */
     }
     explain_exit(r, log);
     if (by_itself && o->exit_code == tp_exit_code(TP_E_USAGE) && !run_outlived_init(r) &&
@@ -297,7 +297,7 @@ static tp_status decide(struct run *r, const char *log)
     return restart_after_fault(r);
 }
 
-/* Read how it ended, and account for the time. */
+/* Read how the attempt ended, and account for its time. */
 static void conclude(struct run *r, bool planned)
 {
     const struct supervisor_outcome *o = &r->attempt.outcome;

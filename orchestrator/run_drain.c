@@ -9,16 +9,17 @@
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
 
-/* After a rank has ended, the command gets time to end by itself and say why. The ranks of another
- * program may be about to end as planned without having reported that. */
+/* After a rank has ended, the command gets time to end by itself and report why. Programs other
+ * than tp-train may be ending as planned, but do not report that. */
 static const double PATIENCE_TP_TRAIN_S = 0.5, PATIENCE_OTHER_S = 5;
 static const double KILL_AGAIN_S = 2, LOOK_AGAIN_S = 0.05;
-static const double STUCK_S = 5; /* what lives so long after SIGKILL waits in the kernel */
+static const double STUCK_S =
+    5; /* a process that lives this long after SIGKILL waits in the kernel */
 
 struct run_drain {
-    double until;       /* SIGKILL then; 0: no attempt is being ended */
-    bool killed;        /* it was sent */
-    double stuck_since; /* processes are left since then; 0: none */
+    double until;       /* time of SIGKILL; 0: no attempt is being ended */
+    bool killed;        /* SIGKILL was sent */
+    double stuck_since; /* since when processes remain; 0: none */
 };
 
 tp_status run_drain_open(struct run *r)
@@ -77,7 +78,7 @@ tp_status run_drain_resume(struct run *r)
     return run_transition(r, RUN_DRAIN, "taken over");
 }
 
-/* Write STATE/attempt-N.stacks: where each rank is in the kernel, for people. */
+/* Write STATE/attempt-N.stacks for people: where each rank is in the kernel. */
 static void write_stacks(const struct run *r)
 {
     static const char *const files[] = { "status", "wchan", "stack", "syscall" };
@@ -144,20 +145,20 @@ tp_status run_drain_tick(struct run *r)
 
     if (clock_seconds() < d->until)
         return TP_OK;
-    if (d->killed) /* the supervisor itself does not respond */
+    if (d->killed) /* the supervisor has not ended either */
         process_sweep(PROCESS_SUPERVISOR_ENV, id, SIGKILL);
     else if (r->attempt.fault.kind == FAULT_NONE)
         run_event(r, EVENT_KILLED, REASON_GRACE_OVER,
                   "the job did not save and end within its grace",
                   json_pack("{s:f}", "seconds", r->job->grace));
-    run_relays_stop(r); /* they end what the launcher leaves on other hosts */
+    run_relays_stop(r); /* relays kill the ranks on other hosts, which the launcher may not reach */
     process_sweep(PROCESS_ID_ENV, id, SIGKILL);
     d->killed = true;
     d->until = clock_seconds() + KILL_AGAIN_S;
     return r->attempt.supervisor.pidfd < 0 ? run_supervisor_ended(r) : TP_OK;
 }
 
-/* The nodes of ranks that cannot be killed are lost. */
+/* Treat the nodes of ranks that cannot be killed as lost. */
 static void lose_nodes(struct run *r)
 {
     const struct attempt *a = &r->attempt;
@@ -177,9 +178,10 @@ static void lose_nodes(struct run *r)
     }
 }
 
-/* The supervisor may have been killed before it could end the ranks, which end now. Ranks that stay
- * wait in the kernel, uninterruptibly: their nodes are of no use, and the job continues without
- * them. They die when the kernel ends the wait, and the epoch keeps them from committing before. */
+/* The supervisor may have been killed before it could end the ranks, so they are killed now. Ranks
+ * that remain are in an uninterruptible wait in the kernel. Their nodes cannot be used, and the job
+ * continues without them. They die when the kernel ends the wait; until then the epoch prevents
+ * that they commit a checkpoint. */
 bool run_drain_waits_for_rest(struct run *r)
 {
     struct run_drain *d = r->drain;

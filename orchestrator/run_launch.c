@@ -1,5 +1,5 @@
-/* orchestrator/run_launch.c - see run_state.h: LAUNCH, and taking over what an earlier tp-run has
- * launched. */
+/* orchestrator/run_launch.c - see run_state.h: LAUNCH, and taking over an attempt that an earlier
+ * tp-run has launched. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ enum { STRAY_SWEEPS = 250, STRAY_PAUSE_MS = 20 };
 
 /* ---- starting a program ---- */
 
-/* tp-run's environment, with the programs beside tp-run first in PATH. */
+/* tp-run's environment, with tp-run's own folder first in PATH. */
 static void make_env(struct environment *env, const struct run *r)
 {
     const char *self = r->setup->self, *slash = strrchr(self, '/');
@@ -35,7 +35,7 @@ static void make_env(struct environment *env, const struct run *r)
         environment_set(env, "OMPI_MCA_mpi_yield_when_idle", "1");
 }
 
-/* What the supervisor and the ranks need to know. */
+/* Add the variables for the supervisor and the ranks. */
 static void add_attempt(struct environment *env, const struct run *r)
 {
     char epoch[32];
@@ -72,7 +72,7 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervis
 
 /* ---- launching ---- */
 
-/* tp-run supervise ID FILE, then the words that start the ranks, then the job's command. */
+/* Make the words: tp-run supervise ID FILE, the words that start the ranks, the job's command. */
 static tp_status supervisor_words(struct run *r, struct job_words *out, struct arena *arena)
 {
     struct attempt *a = &r->attempt;
@@ -211,8 +211,8 @@ done:
 
 /* ---- taking over ---- */
 
-/* Nothing of the attempt may be alive when a new one begins. On other hosts (tp-run may have been
- * started again on another one) the relays end it. */
+/* Kill all processes of the attempt before a new one begins. On other hosts the relays do it, also
+ * if tp-run was started again on another host. */
 static void end_strays(struct run *r)
 {
     const struct timespec pause = { .tv_nsec = STRAY_PAUSE_MS * 1000 * 1000 };

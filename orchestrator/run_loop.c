@@ -139,8 +139,8 @@ static void block_signals(sigset_t *handled)
     sigset_t ignored;
 
     sigemptyset(&ignored);
-    sigaddset(&ignored, SIGPIPE); /* a reader of our messages may end; the job stays watched */
-    sigaddset(&ignored, SIGXFSZ); /* a limit on file sizes is an error like a full disk */
+    sigaddset(&ignored, SIGPIPE); /* a reader of our messages may end, but tp-run must continue */
+    sigaddset(&ignored, SIGXFSZ); /* so that a limit on file sizes is an error like a full disk */
     sigprocmask(SIG_BLOCK, &ignored, NULL);
     sigemptyset(handled);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
@@ -203,7 +203,7 @@ static tp_status open_parts(struct run *r)
     return st ? st : open_loop(r);
 }
 
-/* The job file asks for more steps than were done. */
+/* Whether the job file asks for more steps than were done. */
 static bool wants_more_steps(const struct run *r)
 {
     return r->record.done_steps > 0 && r->job->steps > r->record.done_steps;
@@ -222,9 +222,9 @@ static tp_status stay_done(struct run *r)
     return TP_OK;
 }
 
-/* A person has started the job again: its budgets begin again. After a failure the nodes' faults
- * are forgotten too, because an operator is assumed to have intervened (they may have been the
- * job's own: a full disk, for example). */
+/* A person has started the job again, so its budgets begin again. After a failure the nodes' faults
+ * are forgotten too, because the person has probably fixed the cause (which may not have been the
+ * nodes: a full disk, for example). */
 static void forgive(struct run *r)
 {
     struct run_record *b = &r->record;
@@ -265,7 +265,8 @@ static void close_all(struct run *r)
 
     run_watch_close(r);
     attempt_forget(&r->attempt, !r->record.open);
-    backend_close(&r->backend, r->end.over); /* before the services: `stop --wait` waits for it */
+    backend_close(&r->backend, r->end.over); /* before the services, because `stop --wait` returns
+                                                when the control socket is closed */
     run_services_close(r);
     run_plan_close(r);
     run_relays_close(r);

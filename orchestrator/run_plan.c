@@ -1,9 +1,8 @@
 /* orchestrator/run_plan.c - see run_state.h: PLAN selects nodes, layout and checkpoint.
  *
- * A restart selects its layout once. The checkpoint is then verified while nothing else happens,
- * and afterwards the same question gets the planner's same answer, unless nodes have come or gone.
- * While the plan waits for nodes, each tick asks the planner, which computes nothing until
- * something has changed.
+ * A restart selects its layout once. Then the checkpoint is verified. Afterwards the planner gives
+ * the same answer again, unless nodes were lost or came back. While the plan waits for nodes, each
+ * tick asks the planner, which computes nothing until something has changed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +15,10 @@
 
 struct run_plan {
     struct planner *planner;
-    struct plan_candidate layout;           /* selected, or of the attempt */
-    struct checkpoint_selection checkpoint; /* that it begins from */
+    struct plan_candidate layout;           /* selected, or that of the attempt */
+    struct checkpoint_selection checkpoint; /* that the attempt begins from */
     bool is_verified;                       /* `checkpoint` is good */
-    bool waits;                             /* for nodes, and that was reported */
+    bool waits;                             /* the plan waits for nodes, and has reported it */
     double not_before;                      /* back-off, 0: none */
     struct root_wait root;
 };
@@ -99,7 +98,7 @@ tp_status run_plan_begin(struct run *r)
 
     if (f->kind == FAULT_EXIT || f->kind == FAULT_SUPERVISOR)
         backend_look(&r->backend,
-                     true); /* the command has ended by itself: perhaps its nodes went */
+                     true); /* the command has ended by itself; perhaps its nodes were lost */
     run_watch_forget(r);
     attempt_forget(&r->attempt, !r->record.open);
     run_time(r, TIME_PLANNING);
@@ -111,7 +110,7 @@ tp_status run_plan_begin(struct run *r)
 
 /* ---- what the plan waits for ---- */
 
-/* No layout fits the nodes that are left: wait for nodes, unless none is missing. */
+/* No layout fits the usable nodes: wait for nodes, unless none is missing. */
 static tp_status wait_for_nodes(struct run *r)
 {
     if (run_usable_nodes(r) == r->nodes.n) {
@@ -164,7 +163,7 @@ static tp_status verify(struct run *r)
     return run_helper_start(r, HELPER_VERIFY, argv, "/dev/null");
 }
 
-/* *ready: a good checkpoint is selected, or there is none and there never was. */
+/* *ready: a good checkpoint is selected, or there has never been a checkpoint. */
 static tp_status select_checkpoint(struct run *r, bool *ready)
 {
     struct run_plan *p = r->plan;
@@ -208,7 +207,7 @@ tp_status run_plan_verified(struct run *r, bool good, double seconds)
     return st ? st : run_plan_tick(r);
 }
 
-/* Count a failure of the selected checkpoint. Returns how many there were. */
+/* Count a failure of the selected checkpoint. Returns the number of failures. */
 static int64_t count_failure(struct run_record *b, int64_t step, int *at)
 {
     int i = 0;

@@ -1,5 +1,5 @@
-/* orchestrator/run_relays.c - see run_state.h and process/relay.h: what the relays on other hosts
- * send. Nothing here does anything for a backend without relays. */
+/* orchestrator/run_relays.c - see run_state.h and process/relay.h: messages of the relays on
+ * other hosts. For a backend without relays, all functions do nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +11,9 @@
 #include "orchestrator/run_state.h"
 
 struct run_relays {
-    int fd, port;     /* where messages arrive; fd -1: nowhere */
-    double looked_at; /* the last look */
-    double *heard_at; /* of each rank, its last message; 0: none is expected; malloc'ed */
+    int fd, port;     /* the socket for messages; fd -1: none */
+    double looked_at; /* time of the last check */
+    double *heard_at; /* time of each rank's last message; 0: none is expected; malloc'ed */
 };
 
 tp_status run_relays_open(struct run *r)
@@ -57,7 +57,7 @@ void run_relays_stop(struct run *r)
         relay_stop_all(r->attempt.heartbeats);
 }
 
-/* A relay reports this earlier than the launcher, which waits for the other ranks first. */
+/* A relay reports this earlier than the launcher, which first waits for the other ranks. */
 static tp_status rank_failed(struct run *r, int rank)
 {
     struct attempt_fault f = attempt_fault(FAULT_RANK, REASON_RANK_GONE, "rank %d has ended", rank);
@@ -69,7 +69,7 @@ static tp_status rank_failed(struct run *r, int rank)
     return run_drain_fault(r, &f);
 }
 
-/* The launcher decides which rank is on which node where a node has room for more. */
+/* If nodes have more slots than ranks, the launcher decides which rank is on which node. */
 static void see_node(struct run *r, const struct relay_message *m)
 {
     struct node *node = m->node[0] ? node_list_find(&r->nodes, m->node) : NULL;
@@ -78,7 +78,7 @@ static void see_node(struct run *r, const struct relay_message *m)
         attempt_move(&r->attempt, m->rank, node);
 }
 
-/* When a message of any rank came recently, the job as a whole is not suspended. */
+/* If any rank sent a message recently, the job as a whole is not suspended. */
 static bool all_are_silent(const struct run *r, double now, double timeout)
 {
     const struct run_relays *v = r->relays;
@@ -89,7 +89,7 @@ static bool all_are_silent(const struct run *r, double now, double timeout)
     return true;
 }
 
-/* Take the messages that have arrived. *failed: a rank that has failed, or -1. */
+/* Read the messages that have arrived. *failed: a rank that has failed, or -1. */
 static void receive(struct run *r, double now, int *failed)
 {
     struct run_relays *v = r->relays;
@@ -142,7 +142,7 @@ tp_status run_relays_tick(struct run *r)
     if (rank < 0 || (all_are_silent(r, now, timeout) && backend_explains_silence(&r->backend)))
         return TP_OK;
     waited = now - v->heard_at[rank];
-    snprintf(text, sizeof text, "no sign of life for %.1f s", waited);
+    snprintf(text, sizeof text, "no message for %.1f s", waited);
     cause = (struct backend_cause){ event_reason_name(REASON_NO_HEARTBEAT), text };
     return run_node_lost(r, r->attempt.rank[rank].node, &cause, waited);
 }
@@ -156,8 +156,9 @@ void run_relays_hold(struct run *r)
     while (v->fd >= 0 && relay_receive(&m, v->fd, r->attempt.id))
         any = true;
     for (int i = 0; i < r->attempt.world; i++)
-        v->heard_at[i] = 0; /* nodes resume one by one: each is expected again when it sends */
+        v->heard_at[i] =
+            0; /* nodes resume one by one, so messages of each are expected only after its first */
     v->looked_at = clock_seconds();
-    if (any) /* it was probably resumed */
+    if (any) /* the job was probably resumed */
         backend_look(&r->backend, false);
 }

@@ -34,7 +34,7 @@ static json_t *stop(struct run *r, tp_status *st)
     return accept("the job saves at its next step and ends");
 }
 
-/* What `to` would run at now. */
+/* Select the layout that the job would have now if `to` were requested. */
 static tp_status select_layout(struct plan_candidate *out, const struct run *r, const char *to,
                                struct tp_err *err)
 {
@@ -96,8 +96,7 @@ static json_t *give_node(struct run *r, struct node *node, tp_status *st)
     run_event(r, EVENT_NODE_BACK, REASON_NODE_GIVEN_BACK, "given back by tp-run node",
               json_pack("{s:s}", "node", node->name));
     *st = run_transition(r, r->record.state, "node back");
-    return *st ? refuse(r->err.msg, 3)
-               : accept("it counts again when it has stayed for restart.settle");
+    return *st ? refuse(r->err.msg, 3) : accept("the node is used again after restart.settle");
 }
 
 static json_t *node(struct run *r, const json_t *request, tp_status *st)

@@ -4,19 +4,19 @@
 
 #include "orchestrator/run_state.h"
 
-/* What a restart costs before one was measured, and for how long a run of unknown length is taken
- * to last. */
+/* The cost of a restart until one was measured, and the assumed remaining time of a run of unknown
+ * length. */
 static const double RESTART_GUESS_S = 10, HORIZON_S = 600;
 
 struct run_rescale {
-    struct run_config reported; /* the better layout for which it was reported that the job stays */
+    struct run_config reported; /* the larger layout for which RESULT_STAYS was reported */
 };
 
-/* What a larger layout would bring. Times in seconds. */
+/* The benefit of a larger layout. Times in seconds. */
 struct run_prospect {
     struct plan_candidate best;
-    double left;       /* steps of the run */
-    double here;       /* of a step now, 0: not known */
+    double left;       /* remaining steps of the run */
+    double here;       /* time of a step now, 0: not known */
     double gain, need; /* over the rest of the run */
 };
 
@@ -31,7 +31,7 @@ void run_rescale_reset(struct run *r)
     *r->rescale = (struct run_rescale){ 0 };
 }
 
-/* Report that the job stays at its layout, once for each better one. */
+/* Report that the job stays at its layout, once for each larger one. */
 static void report_stay(struct run *r, const struct run_prospect *p)
 {
     char to[SPEC_TEXT_MAX], why[256];
@@ -49,8 +49,8 @@ static void report_stay(struct run *r, const struct run_prospect *p)
                         to, "gain_seconds", p->gain, "needed_seconds", p->need));
 }
 
-/* Whether so many ranks would run at a larger layout, and what that would bring. need is 0 where
- * the job's own list of layouts decides. */
+/* Whether this number of ranks allows a larger layout, and its benefit. need is 0 if the job's own
+ * list of layouts decides. */
 static bool look_ahead(struct run_prospect *p, const struct run *r, int ranks)
 {
     const struct monitor *m = run_monitor(r);

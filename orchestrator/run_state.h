@@ -1,9 +1,9 @@
 /*
- * orchestrator/run_state.h - inside of orchestrator/run: what the files of the state machine share.
+ * orchestrator/run_state.h - what the files of the state machine share. Only they use it.
  *
  *     run_loop.c        the event loop, beginning and end
  *     run_transition.c  from state to state: record, event, the end
- *     run_services.c    events, time, control socket, status page, webhook
+ *     run_services.c    events, time account, control socket, status page, webhook
  *     run_nodes.c       nodes that are lost, back, excluded
  *     run_host.c        what the run offers to its backend
  *     run_plan.c        PLAN: nodes, layout, checkpoint
@@ -14,11 +14,11 @@
  *     run_relays.c      messages of relays
  *     run_rescale.c     scaling up
  *     run_drain.c       DRAIN: ending an attempt
- *     run_diagnose.c    DIAGNOSE: what ended it, and what comes next
+ *     run_diagnose.c    DIAGNOSE: what ended it, and what follows
  *     run_requests.c    requests from other terminals
  *     run_status.c      what `status` and the page show
  *
- * A struct that is only declared here belongs to the file of its name, which alone sees inside.
+ * A struct that is only declared here is private to the file of its name.
  */
 #ifndef ORCHESTRATOR_RUN_STATE_H
 #define ORCHESTRATOR_RUN_STATE_H
@@ -46,7 +46,7 @@ struct run_end {
     char text[TP_ERR_MAX];
 };
 
-/* The event loop; of run_loop.c. */
+/* The event loop, of run_loop.c. */
 struct run_loop {
     int epoll, timer, signals;
 };
@@ -70,10 +70,10 @@ struct run {
     struct run_relays *relays;
     struct run_rescale *rescale;
     struct run_drain *drain;
-    struct tp_err err; /* of what is being done now */
+    struct tp_err err; /* of the current action */
 };
 
-/* Each file's part: made when the run begins. TP_E_NOMEM; others as they say. */
+/* Make or free each file's part, when the run begins or ends. TP_E_NOMEM, and other failures. */
 tp_status run_services_open(struct run *r);
 tp_status run_plan_open(struct run *r);
 tp_status run_convert_open(struct run *r);
@@ -94,13 +94,13 @@ bool run_watch_fd(struct run *r, int fd);
 
 /* ---- run_transition.c ---- */
 
-/* Go to a state: write the journal record, `what` is for people. The action follows when it returns
- * TP_OK. A record that only notes progress may fail (EVENT_JOURNAL_FAILED). */
+/* Change the state and write the journal record; `what` is a text for people. The caller acts after
+ * TP_OK. Writing a record that only notes progress may fail (EVENT_JOURNAL_FAILED). */
 tp_status run_transition(struct run *r, enum run_state to, const char *what);
-/* An event. message: the reason's sentence, "" or NULL for none. Takes over `more`. */
+/* Report an event. message: the reason's sentence, "" or NULL for none. Takes over `more`. */
 void run_event(struct run *r, enum event_kind kind, enum event_reason reason, const char *message,
                json_t *more);
-/* The same with codes as texts, which a backend gives; run is a struct run. */
+/* The same with the codes of a backend as texts; run is a struct run. */
 void run_event_of_backend(void *run, const char *event, const char *reason, const char *message,
                           json_t *more);
 /* End the run. reason: a code of state/event.h or of the backend. */
@@ -109,13 +109,13 @@ void run_finish(struct run *r, enum run_state final, tp_status result, const cha
 
 /* ---- run_services.c ---- */
 
-/* Report an event to all who want it. Takes over the reference. */
+/* Send an event to the event log, the reporter and the webhook. Takes over the reference. */
 void run_report(struct run *r, json_t *event);
 void run_note(struct run *r, const char *text);
-/* From `at` (clock_seconds), or from now on, time is spent on this. */
+/* From now on, or from `at` (clock_seconds), time counts for this cause. */
 void run_time(struct run *r, enum time_account_cause cause);
 void run_time_from(struct run *r, enum time_account_cause cause, double at);
-/* From now on, time is spent on what the state says. */
+/* From now on, time counts for the cause that follows from the state. */
 void run_time_by_state(struct run *r);
 /* A fault was found: see time_account_fault. */
 void run_time_fault(struct run *r, double saved, double alive);
@@ -125,21 +125,21 @@ json_t *run_timeline(const struct run *r);
 const char *run_page_url(const struct run *r); /* "": none */
 bool run_has_control(const struct run *r);
 void run_services_tick(struct run *r);
-/* The fds to watch; serve one of them. False: it is another's. */
+/* Watch the fds of the services; serve one of them. False: fd is not one of them. */
 void run_services_watch(struct run *r);
 bool run_services_serve(struct run *r, int fd, tp_status *st);
 
 /* ---- run_nodes.c ---- */
 
-/* Ranks that can be placed now, of all nodes but the spares. settled: only nodes that have stayed
- * for restart.settle. */
+/* The ranks that can be placed now on all nodes except the spares. settled: only on nodes that came
+ * back at least restart.settle ago. */
 int run_free_ranks(const struct run *r, bool settled);
 int run_usable_nodes(const struct run *r);
-/* A node is lost, and the attempt with it if ranks run there. waited: seconds without a sign of
- * life. */
+/* A node is lost. If ranks run there, the attempt is lost too. waited: seconds without a message.
+ */
 tp_status run_node_lost(struct run *r, struct node *node, const struct backend_cause *cause,
                         double waited);
-/* Count a fault of a node's rank. The node is excluded after restart.blame of them. */
+/* Count a fault of a node's rank. After restart.blame faults the node is excluded. */
 void run_count_fault(struct run *r, const struct attempt_fault *f);
 json_t *run_nodes_json(const struct run *r);
 
@@ -151,35 +151,35 @@ void run_host_open(struct run *r);
 
 tp_status run_plan_begin(struct run *r);
 tp_status run_plan_tick(struct run *r);
-/* The checkpoint was verified, or not. */
+/* The verification has ended. good: the checkpoint is valid. */
 tp_status run_plan_verified(struct run *r, bool good, double seconds);
-/* A checkpoint did not verify or load: the second time it is put away. */
+/* A checkpoint did not verify or load. The second time it is moved to quarantine. */
 tp_status run_bad_checkpoint(struct run *r, enum event_reason reason, const char *message);
-/* Select a layout for so many ranks; the same question is answered once (plan/planner.h). */
+/* Select a layout for at most `ranks` ranks. The planner keeps its answers (plan/planner.h). */
 tp_status run_select(const struct run *r, struct plan_candidate *out, int ranks,
                      struct tp_err *err);
 /* Whether the selected layout is still the one to run. */
 bool run_plan_holds(struct run *r);
 int64_t run_plans_computed(const struct run *r);
-/* What the plan has selected for the next launch, or the attempt was launched with. */
+/* The selection for the next launch, or that of the current attempt. */
 const struct plan_candidate *run_selected_layout(const struct run *r);
 const struct checkpoint_selection *run_selected_checkpoint(const struct run *r);
-/* At a takeover: what the attempt was launched with. */
+/* At a takeover: restore the selection of the current attempt. */
 void run_plan_restore(struct run *r);
 /* The checkpoint was converted to the selected layout. */
 void run_plan_converted(struct run *r);
-/* Wait so many seconds before the next plan. */
+/* Wait this number of seconds before the next plan. */
 void run_plan_back_off(struct run *r, double seconds);
 
 /* ---- run_convert.c ---- */
 
-/* Layout and checkpoint are selected: convert if need be, prepare, launch. */
+/* Layout and checkpoint are selected: convert if necessary, prepare, launch. */
 tp_status run_convert_begin(struct run *r);
 /* A new plan begins. */
 void run_convert_reset(struct run *r);
 tp_status run_converted(struct run *r, int exit_code, double seconds);
 tp_status run_prepared(struct run *r, int exit_code);
-/* Whether the attempt reads a checkpoint of another layout as it is. */
+/* Whether the attempt reads a checkpoint of another layout without a conversion. */
 bool run_reads_other_layout(const struct run *r);
 
 /* ---- run_helper.c ---- */
@@ -196,50 +196,50 @@ tp_status run_helper_start(struct run *r, enum run_helper_kind kind, char *const
 bool run_helper_runs(const struct run *r);
 /* A child was reaped. *mine: it was the helper. */
 tp_status run_helper_reaped(struct run *r, pid_t pid, int status, bool *mine);
-/* tp-run is asked to stop: end the helper. What tp-reshard has begun stays for the next run. */
+/* tp-run was asked to stop: end the helper. An unfinished conversion stays for the next run. */
 void run_helper_stop(const struct run *r);
 
 /* ---- run_launch.c ---- */
 
 tp_status run_launch(struct run *r);
 tp_status run_take_over(struct run *r);
-/* Start a program with its output appended to `log`; supervisor: in a session of its own, with what
- * the ranks need in the environment; others die with tp-run. -1: errno. */
+/* Start a program and append its output to `log`. supervisor: in its own session, with the
+ * environment of the ranks; otherwise it dies with tp-run. -1: see errno. */
 pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervisor);
 
 /* ---- run_watch.c ---- */
 
 tp_status run_watch_begin(struct run *r);
 tp_status run_watch_tick(struct run *r);
-/* Read the heartbeats once more after the end. */
+/* Read the heartbeats a last time after the end. */
 void run_watch_last(struct run *r);
 void run_watch_forget(struct run *r);
 tp_status run_rank_ended(struct run *r, int rank);
 /* NULL: no ranks. */
 const struct monitor *run_monitor(const struct run *r);
-/* The job is suspended. */
+/* Call this at each tick while the job is suspended. */
 void run_watch_hold(struct run *r);
-/* When the newest checkpoint was begun, as far as is known. */
+/* The time at which the newest checkpoint was begun, as far as is known. */
 double run_saved_at(const struct run *r);
-/* The attempt reports nothing, and has outlived watch.init. */
+/* Whether the attempt has run longer than watch.init without any report. */
 bool run_outlived_init(const struct run *r);
 
 /* ---- run_relays.c ---- */
 
-/* Tell the attempt's relays where to send. */
+/* Write the port for the attempt's relays. */
 tp_status run_relays_begin(struct run *r);
-/* When messages stop, the node is lost; the last one may say that its rank has failed. */
+/* A node whose messages stop is lost. A last message may report that its rank has failed. */
 tp_status run_relays_tick(struct run *r);
 /* The job is suspended, so no messages are expected. */
 void run_relays_hold(struct run *r);
-/* Tell them to kill their ranks. */
+/* Tell the relays to kill their ranks. */
 void run_relays_stop(struct run *r);
 
 /* ---- run_rescale.c ---- */
 
-/* Nodes have come back, or an exclusion is over: is a larger layout worth a restart? With a list of
- * layouts an earlier one is. Otherwise the time that the rest of the run takes must shrink by
- * `restart.worth` times what restarts cost here. */
+/* After nodes have come back or an exclusion is over: rescale if a larger layout is worth a
+ * restart. With a list of layouts, an earlier layout in the list is. Otherwise the rest of the run
+ * must become shorter by `restart.worth` times the cost of a restart. */
 tp_status run_rescale_consider(struct run *r);
 bool run_rescale_pays(struct run *r, int ranks);
 void run_rescale_reset(struct run *r);
@@ -248,26 +248,26 @@ void run_rescale_reset(struct run *r);
 
 /* Ask the attempt to save and end. */
 tp_status run_drain_softly(struct run *r, const char *reason, const char *message);
-/* End it at once because of a fault. */
+/* End the attempt at once because of a fault. */
 tp_status run_drain_fault(struct run *r, const struct attempt_fault *f);
 tp_status run_drain_tick(struct run *r);
 void run_drain_reset(struct run *r);
-/* Asked twice: kill now. False: it is not being ended. */
+/* The second request to stop: kill now. False: the attempt is not being ended. */
 bool run_drain_hurry(struct run *r);
-/* Give it more time; repeat the request. */
+/* Give the attempt more time; repeat the request to save. */
 void run_drain_extend(struct run *r, double seconds);
 void run_drain_ask_again(struct run *r);
-/* At a takeover: continue to end it. */
+/* At a takeover: continue to end the attempt. */
 tp_status run_drain_resume(struct run *r);
-/* Processes are left though the supervisor has ended: try again soon, for a while. False: they wait
- * in the kernel, and the job continues without them. */
+/* Processes remain although the supervisor has ended: kill them again soon, for a limited time.
+ * False: they wait in the kernel, and the job continues without them. */
 bool run_drain_waits_for_rest(struct run *r);
 
 /* ---- run_diagnose.c ---- */
 
-/* The supervisor has ended: clear up what is left, find out why, decide. */
+/* The supervisor has ended: kill the remaining processes, find out why, decide what follows. */
 tp_status run_supervisor_ended(struct run *r);
-/* A launch was kept from training by this fault: once more, while the budgets allow. */
+/* This fault prevented an attempt from training: launch again, if the budgets allow it. */
 tp_status run_retry(struct run *r, const struct attempt_fault *f, const char *log);
 
 /* ---- run_requests.c, run_status.c ---- */

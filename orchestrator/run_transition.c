@@ -1,4 +1,5 @@
-/* orchestrator/run_transition.c - see run_state.h: from state to state, with a record and events.
+/* orchestrator/run_transition.c - see run_state.h: transitions between states, with a record and
+ * events.
  */
 #include <stdio.h>
 #include <string.h>
@@ -7,10 +8,10 @@
 #include "core/text.h"
 #include "orchestrator/run_state.h"
 
-/* The journal cannot be written (a full disk, a quota). While ranks train, that is no reason to
- * leave them: their records only note progress, and a takeover without them finds what a tp-run
- * killed a moment earlier leaves. Every other record announces an action, which then must not
- * begin.
+/* The journal cannot be written (a full disk, a quota). While ranks train, tp-run continues,
+ * because its records only note progress: a takeover without them is like a takeover after tp-run
+ * was killed a moment earlier. Every other record announces an action, which must not begin without
+ * it.
  */
 static bool may_continue(struct run *r, enum run_state to)
 {
@@ -48,7 +49,7 @@ tp_status run_transition(struct run *r, enum run_state to, const char *what)
     return TP_OK;
 }
 
-/* An event with codes as texts. Takes over `more`. */
+/* Report an event with codes as texts. Takes over `more`. */
 static void report(struct run *r, const char *event, const char *reason, const char *message,
                    json_t *more)
 {

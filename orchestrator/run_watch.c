@@ -1,5 +1,5 @@
-/* orchestrator/run_watch.c - see run_state.h: INIT, TRAIN, SAVE: what ranks report, and what
- * follows from it. */
+/* orchestrator/run_watch.c - see run_state.h: INIT, TRAIN, SAVE: reads the reports of the ranks and
+ * acts on them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +8,10 @@
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
 
-enum { STATES_READ_MAX = 64 }; /* ranks whose process state is read at a look */
+enum { STATES_READ_MAX = 64 }; /* most ranks whose process state is read at a check */
 
-static const int64_t SILENCE_NS = 1000000000; /* it is read when a rank was silent for so long */
+static const int64_t SILENCE_NS =
+    1000000000; /* the process state is read after a rank was silent for this time */
 static const double LEARN_EVERY_S = 1;
 
 struct run_watch {
@@ -84,8 +85,8 @@ tp_status run_watch_begin(struct run *r)
 
 /* ---- reading ---- */
 
-/* Give the monitor rank 0's losses of all steps since the last look. A file without a history has
- * only the last one, and the first that was not finite. */
+/* Pass rank 0's losses of all steps since the last check to the monitor. A file without a history
+ * has only the last loss, and the first one that was not finite. */
 static void read_losses(struct run *r, const char *path, const struct heartbeat_status *status)
 {
     struct monitor *m = r->watch->monitor;
@@ -93,14 +94,14 @@ static void read_losses(struct run *r, const char *path, const struct heartbeat_
     int n = heartbeat_losses(e, HEARTBEAT_HISTORY, path, status, monitor_last_loss_step(m));
 
     if (status->bad_step > 0 && (n == 0 || e[0].step > status->bad_step))
-        monitor_add_loss(m, status->bad_step, NAN); /* the history does not reach back so far */
+        monitor_add_loss(m, status->bad_step, NAN); /* the history does not go back to this step */
     for (int i = 0; i < n; i++)
         monitor_add_loss(m, e[i].step, e[i].loss);
     if (n == 0)
         monitor_add_loss(m, status->step, status->loss);
 }
 
-/* First heartbeat of a rank on this host: watch its process. */
+/* After the first heartbeat of a rank on this host: watch its process. */
 static void watch_process(struct run *r, int rank, const struct heartbeat_status *status)
 {
     int fd = r->backend.table->has_relays ? -1 : attempt_open_rank(&r->attempt, rank, status);
@@ -134,7 +135,7 @@ static void read_heartbeats(struct run *r)
     }
 }
 
-/* ---- what follows ---- */
+/* ---- acting ---- */
 
 static void remember_step_time(struct run *r)
 {
@@ -164,7 +165,7 @@ static tp_status all_train(struct run *r)
     return run_transition(r, RUN_TRAIN, "every rank trains");
 }
 
-/* Report a checkpoint that was committed since the last look. */
+/* Report a checkpoint that was committed since the last check. */
 static void see_save(struct run *r)
 {
     int64_t saved = monitor_saved(r->watch->monitor);
@@ -187,7 +188,7 @@ static tp_status follow_saves(struct run *r)
     see_save(r);
     if (r->record.saved > before) {
         w->saved_at = w->saving_since > 0 ? w->saving_since : now;
-        run_time_flush(r); /* time before a save is not divided again */
+        run_time_flush(r); /* time before a save does not change any more */
     }
     if (!saving && monitor_saved(w->monitor) >= r->record.saved)
         w->saving_since = 0;
@@ -197,8 +198,8 @@ static tp_status follow_saves(struct run *r)
     return run_transition(r, saving ? RUN_SAVE : RUN_TRAIN, saving ? "ranks save" : "saved");
 }
 
-/* A program that is not tp-train and has never reported is watched by its exit only: it has no
- * deadline, and having lived so long counts as progress. */
+/* Only the exit of a program is watched if it is not tp-train and has never reported. It has no
+ * deadline, and counts as making progress because it has run for so long. */
 static tp_status watch_by_exit(struct run *r)
 {
     run_watch_hold(r);

@@ -13,7 +13,7 @@ int cmd_run_resize(int argc, char **argv);
 int cmd_run_submit(int argc, char **argv);
 int cmd_run_node(int argc, char **argv);
 
-/* For tp-run itself: the processes that it starts (cmd_worker.c). */
+/* For processes that tp-run itself starts (cmd_worker.c). */
 int cmd_run_supervise(int argc, char **argv);
 int cmd_run_check(int argc, char **argv);
 int cmd_run_relay(int argc, char **argv);

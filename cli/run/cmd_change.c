@@ -6,7 +6,7 @@
 #include "cli/run/cmd.h"
 #include "cli/run/run_context.h"
 
-/* Send a request, which is taken over, and print the answer. Returns the exit code. */
+/* Send a request and print the answer. Takes over the request. Returns the exit code. */
 static int send(const char *path, json_t *request, bool as_json)
 {
     struct tp_err err = { 0 };

@@ -1,4 +1,4 @@
-/* cli/run/cmd_events.c - tp-run events JOB.yaml: what happened, one JSON object a line. */
+/* cli/run/cmd_events.c - tp-run events JOB.yaml: prints the events, one JSON object per line. */
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ static bool reader_is_there(void)
     return poll(&out, 1, FOLLOW_PAUSE_MS) <= 0 || !(out.revents & (POLLERR | POLLHUP));
 }
 
-/* Print what is there; with `follow`, wait for more until interrupted. */
+/* Print the events so far; with `follow`, wait for more until interrupted. */
 static void copy(FILE *f, bool follow)
 {
     char *line = NULL;

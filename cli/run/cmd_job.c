@@ -29,7 +29,7 @@ static void clear_line(struct job_screen *s)
     s->shown = false;
 }
 
-/* Fields that every event has, and the code that the message explains. */
+/* Whether every event has this field, or it is the code that the message explains. */
 static bool is_common(const char *name)
 {
     static const char *const names[] = { "time", "event",  "attempt", "layout",
@@ -82,8 +82,7 @@ static void on_event(void *ctx, const json_t *event)
     fputc('\n', stderr);
 }
 
-/* The bytes of `text` that fit into so many columns, because a line that wraps cannot be cleared.
- */
+/* The bytes of `text` that fit into this number of columns. A line that wraps cannot be cleared. */
 static int fitting(const char *text, int columns)
 {
     int n = 0;
@@ -93,7 +92,7 @@ static int fitting(const char *text, int columns)
     return n;
 }
 
-/* On a terminal one line that is rewritten; in a log file a line from time to time. */
+/* Rewrite one line on a terminal; write a line from time to time to a log file. */
 static void on_line(void *ctx, const char *text)
 {
     struct job_screen *s = ctx;

@@ -38,7 +38,7 @@ static json_t *candidate_json(const struct plan_candidate *c)
                      c->measured, "memory_bytes", (json_int_t)c->memory, "why", c->why);
 }
 
-/* Whether an earlier line has the same mesh. Of its variants (sp, ZeRO, vpp) the best is shown. */
+/* Whether an earlier line has the same mesh. Only the best variant (sp, ZeRO, vpp) is shown. */
 static bool is_variant(const struct plan_candidate *c, int i)
 {
     const struct spec *a = &c[i].config.spec;
@@ -85,7 +85,7 @@ static void print_json(const struct plan_candidate *c, int n)
     json_decref(all);
 }
 
-/* The steps measured in this job, if it was run. */
+/* Read the step times measured in this job, if it was run. */
 static tp_status read_times(struct step_times *times, const struct job *job, struct tp_err *err)
 {
     struct run_record record;
@@ -114,7 +114,7 @@ int cmd_run_plan(int argc, char **argv)
     const struct opt opts[] = {
         OPT_ARG("JOB.yaml", &path, "the job file"),
         OPT_INT('n', "ranks", "N", &ranks, "number of ranks to plan for (default: all nodes)"),
-        OPT_FLAG('a', "all", &variants, "also show what differs only in sp, ZeRO or vpp"),
+        OPT_FLAG('a', "all", &variants, "also show layouts that differ only in sp, ZeRO or vpp"),
         OPT_FLAG(0, "json", &as_json, "print JSON"), OPT_END
     };
     tp_status st;

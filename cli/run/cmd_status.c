@@ -1,4 +1,4 @@
-/* cli/run/cmd_status.c - tp-run status JOB.yaml: where the job is. */
+/* cli/run/cmd_status.c - tp-run status JOB.yaml: shows the state of the job. */
 #include <stdio.h>
 #include <string.h>
 
@@ -94,7 +94,7 @@ int cmd_run_status(int argc, char **argv)
     st = run_context_ask(&answer, &c, json_pack("{s:s}", "verb", "status"), &err);
     if (st == TP_OK)
         status = json_incref(json_object_get(answer, "status"));
-    else if (st == TP_E_NOTFOUND) /* no tp-run runs it: what the journal says */
+    else if (st == TP_E_NOTFOUND) /* no tp-run runs it: read the journal */
         st = run_status_stored(&status, &c.job, c.backend, &err);
     if (st == TP_E_NOTFOUND)
         st = tp_fail(&err, TP_E_NOTFOUND, "%s: this job has not been run", path);

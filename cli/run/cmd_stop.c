@@ -20,8 +20,8 @@ static void wait_for_end(struct run_context *c)
     }
 }
 
-/* No tp-run runs the job, but a job of the scheduler may be waiting to continue it: cancel that
- * one. TP_E_NOTFOUND, with err as it is: there is none. */
+/* No tp-run runs the job, but a job of the scheduler may wait to continue it: cancel that job.
+ * TP_E_NOTFOUND: there is none; err does not change. */
 static tp_status cancel_next(json_t **answer, const struct run_context *c, struct tp_err *err)
 {
     const struct backend_call call = run_context_call(c);

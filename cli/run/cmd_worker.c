@@ -1,5 +1,5 @@
-/* cli/run/cmd_worker.c - what tp-run starts itself as: `supervise`, `check`, `relay`, `ask` and
- * `standby`. They are not for people, so they have no options. */
+/* cli/run/cmd_worker.c - the roles in which tp-run starts itself: `supervise`, `check`, `relay`,
+ * `ask` and `standby`. People do not use them, so they have no options. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 enum {
     TAKE_OVER_TRIES = 24,
     TAKE_OVER_PAUSE_S = 5
-}; /* the lock of a dead host goes with its lease */
+}; /* a dead host's lock is released when its lease ends */
 
 static int refuse(const char *prog, const char *sentence)
 {
@@ -27,7 +27,7 @@ static int refuse(const char *prog, const char *sentence)
     return report(prog, tp_fail(&err, TP_E_USAGE, "%s", sentence), &err);
 }
 
-/* tp-run supervise ID FILE COMMAND...: around each attempt's command. */
+/* tp-run supervise ID FILE COMMAND...: runs each attempt's command. */
 int cmd_run_supervise(int argc, char **argv)
 {
     struct tp_err err = { 0 };
@@ -51,7 +51,7 @@ static void on_finding(void *ctx, const char *sentence)
     report_note("tp-run check", "%s", sentence);
 }
 
-/* tp-run check DIR: verifies a checkpoint in a process of its own, so that tp-run continues. */
+/* tp-run check DIR: verifies a checkpoint in its own process, so that tp-run need not wait. */
 int cmd_run_check(int argc, char **argv)
 {
     struct arena arena = { 0 };
@@ -71,7 +71,7 @@ int cmd_run_check(int argc, char **argv)
     return code;
 }
 
-/* tp-run relay BACKEND DIR COMMAND...: around a rank on another host. */
+/* tp-run relay BACKEND DIR COMMAND...: runs a rank on another host. */
 int cmd_run_relay(int argc, char **argv)
 {
     const struct backend *backend = argc > 1 ? backends_find(argv[1]) : NULL;
@@ -93,15 +93,15 @@ int cmd_run_relay(int argc, char **argv)
     environment_free(&env);
     if (st)
         return report("tp-run relay", st, &err);
-    if (end.signal && !end.asked) /* the launcher says so too, but not which rank was first */
+    if (end.signal && !end.asked) /* the launcher reports this too, but not which rank was first */
         report_note("tp-run relay", "rank %d was killed by signal %d", setup.rank, end.signal);
     else if (end.exit_code != 0 && end.exit_code != tp_exit_code(TP_E_STOPPED) && !end.asked)
         report_note("tp-run relay", "rank %d ended with exit code %d", setup.rank, end.exit_code);
     return end.exit_code;
 }
 
-/* tp-run ask STATE REQUEST: a request to the tp-run of this host, for one on another host that
- * cannot reach it (run_context.h). Prints the answer. */
+/* tp-run ask STATE REQUEST: sends a request to the tp-run on this host, for a verb on another host
+ * that cannot reach it (run_context.h). Prints the answer. */
 int cmd_run_ask(int argc, char **argv)
 {
     struct tp_err err = { 0 };

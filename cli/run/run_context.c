@@ -35,7 +35,7 @@ struct backend_call run_context_call(const struct run_context *c)
     return (struct backend_call){ .job = &c->job, .self = c->self, .env = &c->env };
 }
 
-/* The last line that `tp-run ask` prints on the other host is the answer. */
+/* Run `tp-run ask` on the other host. The last line that it prints is the answer. */
 static tp_status ask_there(json_t **answer, struct run_context *c, const struct home *home,
                            const json_t *request, struct tp_err *err)
 {

@@ -1,5 +1,5 @@
 /*
- * cli/run/run_context.h - what the verbs of tp-run need besides their options: the job, its
+ * cli/run/run_context.h - what the verbs of tp-run need in addition to their options: the job, its
  * backend, this program's path and environment, and requests to the tp-run that runs the job.
  */
 #ifndef CLI_RUN_RUN_CONTEXT_H
@@ -28,17 +28,17 @@ void run_context_close(struct run_context *c);
 /* For the backend's functions. */
 struct backend_call run_context_call(const struct run_context *c);
 
-/* Send a request, which is taken over, to the tp-run that runs the job; *answer is the caller's. On
- * another host it is reached through the backend, which starts `tp-run ask` beside it. What tp-run
- * refuses is a failure with its sentence. TP_E_NOTFOUND: no tp-run runs the job. */
+/* Send a request to the tp-run that runs the job. Takes over the request; the caller decrefs
+ * *answer. If tp-run is on another host, the backend starts `tp-run ask` there. If tp-run refuses,
+ * err has its sentence. TP_E_NOTFOUND: no tp-run runs the job. */
 tp_status run_context_ask(json_t **answer, struct run_context *c, json_t *request,
                           struct tp_err *err);
 
-/* The same with the job file. */
+/* The same with the path of the job file. */
 tp_status run_context_ask_once(json_t **answer, const char *path, json_t *request,
                                struct tp_err *err);
 
-/* Print the answer: its sentence, or all of it as a line of JSON. */
+/* Print the sentence of the answer, or the whole answer as a line of JSON. */
 void run_context_print(const json_t *answer, bool as_json);
 
 #endif
