@@ -84,7 +84,7 @@ static void rank_killed(struct launch_job *l, int rank, int signal_number)
     snprintf(text, sizeof text, "rank %d was killed by signal %d (%s%s)%s", rank, signal_number,
              name ? "SIG" : "", name ? name : "unknown",
              signal_number == SIGKILL
-                 ? "; if no person sent it, the system was out of memory (see dmesg)"
+                 ? "; unless a user sent it, the system was out of memory (see dmesg)"
                  : "");
     fail(l, text);
     end_all(l);

@@ -250,8 +250,7 @@ void slurm_node_excluded(void *state, const struct node *node, const char *messa
     snprintf(s->nodes.drained, sizeof s->nodes.drained, "%.63s", node->name);
     slurm_words(&words, &arena, "scontrol", "update",
                 arena_printf(&arena, "NodeName=%s", node->name), "State=DRAIN", why, NULL);
-    if (slurm_is_running(
-            s, SLURM_COMMAND_DRAIN)) /* another drain runs, which is rare: wait for this one */
+    if (slurm_is_running(s, SLURM_COMMAND_DRAIN)) /* another drain runs: wait for this one */
         slurm_ask(NULL, &words, &s->client, PROBE_PATIENCE_S, &arena, s->host->err);
     else
         slurm_start(s, SLURM_COMMAND_DRAIN, &words, PROBE_PATIENCE_S);
