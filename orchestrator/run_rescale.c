@@ -40,7 +40,7 @@ static void report_stay(struct run *r, const struct run_prospect *p)
         return;
     r->rescale->reported = p->best.config;
     snprintf(why, sizeof why,
-             "%s would take about %.0f ms a step, here it is %.0f ms: over %.0f steps that saves "
+             "%s would take about %.0f ms per step, here it is %.0f ms: over %.0f steps that saves "
              "%.1f s, and restart.worth asks for %.1f s",
              spec_format(to, &p->best.config.spec), 1e3 * p->best.seconds, 1e3 * p->here, p->left,
              p->gain, p->need);

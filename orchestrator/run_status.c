@@ -121,7 +121,7 @@ void run_line(const struct run *r, char *line, size_t size)
     spec_format(spec, &b->config.spec);
     if (r->attempt.world && m && step >= 0)
         snprintf(line, size,
-                 "%s: %s at %s, step %lld%s%.0lld, loss %.4f, %.0f ms a step, goodput %.0f %%",
+                 "%s: %s at %s, step %lld%s%.0lld, loss %.4f, %.0f ms per step, goodput %.0f %%",
                  r->job->name, run_state_name(b->state), spec, (long long)step,
                  r->job->steps ? "/" : "", (long long)r->job->steps, monitor_loss(m),
                  1e3 * monitor_step_seconds(m), 100 * run_record_goodput(b));

@@ -311,7 +311,7 @@ static bool judge_slow(struct monitor *m, struct monitor_verdict *v)
             v->step = m->rank[i].status.step;
             v->value = all[i] / median;
             snprintf(v->text, sizeof v->text,
-                     "rank %d computes %.0f ms a step, the median of %d ranks is %.0f ms", i,
+                     "rank %d computes %.0f ms per step, the median of %d ranks is %.0f ms", i,
                      all[i] / 1e6, m->world, median / 1e6);
             return true;
         }

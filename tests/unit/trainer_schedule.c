@@ -242,7 +242,7 @@ Test(schedule, refuses_interleaving_that_p_does_not_divide)
     struct schedule s;
 
     cr_assert_eq(schedule_make(&s, 4, 6, 2, &arena, &err), TP_E_LAYOUT);
-    cr_assert(strstr(err.msg, "6 microbatches a step are no multiple of 4"), "%s", err.msg);
+    cr_assert(strstr(err.msg, "6 microbatches per step are not a multiple of 4"), "%s", err.msg);
     arena_free(&arena);
 }
 

@@ -88,7 +88,7 @@ tp_status schedule_make(struct schedule *out, int p, int m, int v, struct arena 
     if (v > 1 && m % p != 0)
         return tp_fail(err, TP_E_LAYOUT,
                        "interleaved pipelines (vpp %d) run microbatches in groups of pp: %d "
-                       "microbatches a step are no multiple of %d; change --batch or --micro",
+                       "microbatches per step are not a multiple of %d; change --batch or --micro",
                        v, m, p);
     if (p < 1 || m < 1 || v < 1 || (int64_t)m * v > INT32_MAX / 4)
         return tp_fail(err, TP_E_LAYOUT, "a schedule of pp %d, vpp %d and %d microbatches", p, v,
