@@ -60,8 +60,8 @@ void fsdp_units_open(struct fsdp_units *u, struct bucket_transfer *weights,
  * the functions below. */
 void fsdp_units_begin(struct fsdp_units *u);
 
-/* Work that is queued after this call finds the weights of this unit in the buffer (-1: of the
- * parameters that are never sharded). */
+/* Work that is queued after this call finds the weights of this unit in the buffer. unit: the
+ * number of a bucket, by params_unit; -1 only without zero3. */
 void fsdp_units_need(struct fsdp_units *u, int unit);
 
 /* Before a unit's backward pass: zero the gradients that kernels only add to. */

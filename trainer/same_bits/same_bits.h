@@ -4,7 +4,7 @@
  *
  * Every sum that a layout could cut follows one binary tree (kernels/cpu/tree_reduce.h): over N
  * tensor shards for row layers, gradients of column layers' inputs and the loss; over N blocks of
- * rows for the gradients of parameters that are applied to the residual; over gradient groups for
+ * rows for gradients of norms and of biases on the residual; over gradient groups for
  * gradients and the loss of a step. A gradient group is one microbatch, or if the batch has an odd
  * factor, that number of microbatches, added one after the other. Every rank has aligned subtrees,
  * so dp, tp and N are powers of two. The order of the sums is: gradient groups, dp, holders of the

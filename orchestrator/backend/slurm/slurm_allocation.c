@@ -55,7 +55,7 @@ void slurm_allocation_begin(struct slurm *s)
     struct arena arena = { 0 };
     bool granted;
 
-    if (s->inside && !(a->own && a->job)) { /* not an allocation that tp-run has requested itself */
+    if (s->inside && !(a->own && a->job)) { /* replaces the job of an earlier batch job */
         a->job = s->inside;
         a->own = false;
     } else if (!s->inside && !a->own) {

@@ -99,8 +99,8 @@ static void add_number(struct slurm_builder *b, const char *name, int64_t value)
     add(b, arena_printf(b->arena, "%s=%lld", name, (long long)value));
 }
 
-/* Add the words of slurm.options: those about containers, which say where the ranks run, or the
- * others, which say which nodes are wanted. */
+/* Add the words of slurm.options. containers: the options about containers, in which the ranks run.
+ * others: all other options, which select the nodes. */
 static void add_options(struct slurm_builder *b, const struct job *job, bool containers,
                         bool others)
 {
