@@ -19,13 +19,12 @@ Test(clock, seconds_and_nanoseconds_come_from_the_same_clock)
 Test(clock, cpu_time_grows_with_work_and_not_with_sleep)
 {
     double before = clock_cpu_seconds(), after;
-    volatile double x = 1;
 
     usleep(50000);
     after = clock_cpu_seconds();
     cr_assert_lt(after - before, 0.045, "sleeping took %g s of CPU time", after - before);
     while (clock_cpu_seconds() - after < 0.001)
-        x *= 1.0000001;
+        ; /* asking is work too */
     cr_assert_geq(clock_cpu_seconds(), after + 0.001);
 }
 
