@@ -57,11 +57,14 @@ static void fill_normal(float *out, const struct weight_range *w, double std, ui
     int64_t width = w->tensor->shape[w->tensor->ndim - 1], cols = b->len[b->ndim - 1];
     int64_t row0 = b->ndim > 1 ? b->lo[0] : 0, col0 = b->lo[b->ndim - 1];
     uint64_t key = key_of(seed, w->tensor->name);
+    int64_t row = w->first / cols, col = w->first % cols; /* a division per element would be slow */
 
     for (int64_t i = 0; i < w->n; i++) {
-        int64_t row = (w->first + i) / cols, col = (w->first + i) % cols;
-
         out[i] = (float)(std * normal_at(key, (row0 + row) * width + col0 + col));
+        if (++col == cols) {
+            col = 0;
+            row++;
+        }
     }
 }
 
