@@ -29,7 +29,7 @@ static uint64_t key_of(uint64_t seed, const char *name)
 
 /* A normal number by Box and Muller, from numbers 2 index and 2 index + 1 of the sequence, in
  * (0, 1] and [0, 1). */
-static double normal_at(uint64_t key, int64_t index)
+static inline double normal_at(uint64_t key, int64_t index)
 {
     uint64_t step = UINT64_C(0x9e3779b97f4a7c15), n = 2 * (uint64_t)index + 1;
     double u = (double)((mix(key + n * step) >> 11) + 1) * 0x1p-53;
