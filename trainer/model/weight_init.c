@@ -5,7 +5,7 @@
 
 #include "device/staging.h"
 
-enum { STAGING_BYTES = 1 << 20 };
+enum { STAGING_BYTES = 1 << 20, BLOCK = 256 };
 
 static const double TWO_PI = 6.283185307179586476925286766559;
 
@@ -27,20 +27,22 @@ static uint64_t key_of(uint64_t seed, const char *name)
     return mix(h ^ mix(seed + UINT64_C(0x9e3779b97f4a7c15)));
 }
 
-/* A normal number by Box and Muller, from numbers 2 index and 2 index + 1 of the sequence, in
- * (0, 1] and [0, 1). */
-static inline double normal_at(uint64_t key, int64_t index)
+/* Numbers 2 index and 2 index + 1 of the sequence of `key`: u in (0, 1] and v in [0, 1). */
+static inline void normal_uniforms(uint64_t key, int64_t index, double *u, double *v)
 {
     uint64_t step = UINT64_C(0x9e3779b97f4a7c15), n = 2 * (uint64_t)index + 1;
-    double u = (double)((mix(key + n * step) >> 11) + 1) * 0x1p-53;
-    double v = (double)(mix(key + (n + 1) * step) >> 11) * 0x1p-53;
 
-    return sqrt(-2 * log(u)) * cos(TWO_PI * v);
+    *u = (double)((mix(key + n * step) >> 11) + 1) * 0x1p-53;
+    *v = (double)(mix(key + (n + 1) * step) >> 11) * 0x1p-53;
 }
 
+/* The transform of Box and Muller (1958). */
 double init_normal(uint64_t seed, const char *name, int64_t index)
 {
-    return normal_at(key_of(seed, name), index);
+    double u, v;
+
+    normal_uniforms(key_of(seed, name), index, &u, &v);
+    return sqrt(-2 * log(u)) * cos(TWO_PI * v);
 }
 
 /* Elements first .. first + n - 1 of a part of a tensor. */
@@ -50,6 +52,23 @@ struct weight_range {
     int64_t first, n;
 };
 
+/* Write n <= BLOCK normal numbers, those that init_normal() names: index first .. first + n - 1 of
+ * the sequence of `key`. One loop for each function: the calls of log() and cos() then overlap,
+ * which a loop over all does not. */
+static void normal_block(float *out, int64_t n, double std, uint64_t key, int64_t first)
+{
+    double u[BLOCK], v[BLOCK];
+
+    for (int64_t i = 0; i < n; i++)
+        normal_uniforms(key, first + i, &u[i], &v[i]);
+    for (int64_t i = 0; i < n; i++)
+        u[i] = log(u[i]);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = cos(TWO_PI * v[i]);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (float)(std * (sqrt(-2 * u[i]) * v[i]));
+}
+
 /* Write normal numbers to the host memory `out`. */
 static void fill_normal(float *out, const struct weight_range *w, double std, uint64_t seed)
 {
@@ -57,14 +76,13 @@ static void fill_normal(float *out, const struct weight_range *w, double std, ui
     int64_t width = w->tensor->shape[w->tensor->ndim - 1], cols = b->len[b->ndim - 1];
     int64_t row0 = b->ndim > 1 ? b->lo[0] : 0, col0 = b->lo[b->ndim - 1];
     uint64_t key = key_of(seed, w->tensor->name);
-    int64_t row = w->first / cols, col = w->first % cols; /* a division per element would be slow */
 
-    for (int64_t i = 0; i < w->n; i++) {
-        out[i] = (float)(std * normal_at(key, (row0 + row) * width + col0 + col));
-        if (++col == cols) {
-            col = 0;
-            row++;
-        }
+    for (int64_t done = 0, n; done < w->n; done += n) {
+        int64_t row = (w->first + done) / cols, col = (w->first + done) % cols;
+
+        n = cols - col < BLOCK ? cols - col : BLOCK;
+        n = w->n - done < n ? w->n - done : n;
+        normal_block(out + done, n, std, key, (row0 + row) * width + col0 + col);
     }
 }
 
