@@ -47,6 +47,11 @@ static bool host_node_has_ranks(const void *run, const struct node *node)
     return attempt_uses(&r->attempt, node);
 }
 
+static bool host_node_reports(const void *run, const struct node *node)
+{
+    return run_node_reports(run, node);
+}
+
 static int host_free_ranks(const void *run)
 {
     return run_free_ranks(run, false);
@@ -93,6 +98,7 @@ void run_host_open(struct run *r)
                                      .finish = host_finish,
                                      .node_lost = host_node_lost,
                                      .node_has_ranks = host_node_has_ranks,
+                                     .node_reports = host_node_reports,
                                      .free_ranks = host_free_ranks,
                                      .larger_pays = host_larger_pays,
                                      .pause = host_pause,

@@ -39,6 +39,29 @@ tp_status run_node_lost(struct run *r, struct node *node, const struct backend_c
     return run_drain_fault(r, &f);
 }
 
+static bool rank_reports(const struct run *r, int rank)
+{
+    const struct monitor *m = run_monitor(r);
+    struct heartbeat_status status;
+    double silence = run_relays_silence(r, rank);
+
+    if (silence >= 0)
+        return silence <= backend_node_timeout(&r->backend);
+    return m && monitor_present(m, rank, &status) &&
+           monitor_silence(m, rank, clock_ns()) <= monitor_deadline(m);
+}
+
+bool run_node_reports(const struct run *r, const struct node *node)
+{
+    const struct attempt *a = &r->attempt;
+
+    for (int i = 0; i < a->world; i++)
+        if (a->rank[i].node == node && !a->rank[i].gone &&
+            (r->record.state == RUN_DRAIN || rank_reports(r, i)))
+            return true;
+    return false;
+}
+
 void run_count_fault(struct run *r, const struct attempt_fault *f)
 {
     struct node *n = f->node;

@@ -125,6 +125,13 @@ static int silent_rank(struct run *r, double now, double timeout)
     return silent;
 }
 
+double run_relays_silence(const struct run *r, int rank)
+{
+    const struct run_relays *v = r->relays;
+
+    return v->heard_at && v->heard_at[rank] > 0 ? clock_seconds() - v->heard_at[rank] : -1;
+}
+
 tp_status run_relays_tick(struct run *r)
 {
     struct run_relays *v = r->relays;

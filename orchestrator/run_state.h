@@ -139,6 +139,9 @@ int run_usable_nodes(const struct run *r);
  */
 tp_status run_node_lost(struct run *r, struct node *node, const struct backend_cause *cause,
                         double waited);
+/* Whether a rank on the node is alive: its relay's messages arrive, or, where none do, it has made
+ * progress within the deadline. While the attempt ends, ranks may be alive until it has ended. */
+bool run_node_reports(const struct run *r, const struct node *node);
 /* Count a fault of a node's rank. After restart.blame faults the node is excluded. */
 void run_count_fault(struct run *r, const struct attempt_fault *f);
 json_t *run_nodes_json(const struct run *r);
@@ -230,6 +233,8 @@ bool run_outlived_init(const struct run *r);
 tp_status run_relays_begin(struct run *r);
 /* A node whose messages stop is lost. A last message may report that its rank has failed. */
 tp_status run_relays_tick(struct run *r);
+/* Seconds since the rank's last message, -1: none is expected. */
+double run_relays_silence(const struct run *r, int rank);
 /* The job is suspended, so no messages are expected. */
 void run_relays_hold(struct run *r);
 /* Tell the relays to kill their ranks. */

@@ -64,6 +64,8 @@ struct backend_host {
     /* A node is lost. If the attempt has ranks there, it is lost too. */
     tp_status (*node_lost)(void *run, struct node *node, const struct backend_cause *cause);
     bool (*node_has_ranks)(const void *run, const struct node *node);
+    /* Whether a rank on the node reports, so that the node is alive whatever the scheduler says. */
+    bool (*node_reports)(const void *run, const struct node *node);
     int (*free_ranks)(const void *run);
     /* Whether this number of ranks allows a larger layout that is worth a restart. */
     bool (*larger_pays)(void *run, int ranks);

@@ -44,7 +44,7 @@ void node_list_set(struct node_list *l, struct node **node, int n)
 
 bool node_is_usable(const struct node *n, double now, double settle)
 {
-    if (n->down || n->excluded_to > now)
+    if (n->down || n->removed || n->excluded_to > now)
         return false;
     return settle <= 0 || n->back_since <= 0 || now - n->back_since >= settle;
 }
@@ -58,6 +58,7 @@ void node_lose(struct node *n)
 void node_bring_back(struct node *n, double now)
 {
     n->down = n->removed = n->suspect = false;
+    n->unknown_since = 0;
     n->faults = 0;
     n->excluded_to = 0;
     n->back_since = now;

@@ -22,8 +22,9 @@ struct node {
     double excluded_to; /* end of its exclusion, 0: it is not excluded */
     double back_since;  /* when it came back, 0: it was never away */
     /* What the backend knows; it is not saved when tp-run ends. */
-    bool removed; /* taken out of the allocation */
-    bool suspect; /* down, without an answer, or drained */
+    bool removed;         /* taken out of the allocation */
+    bool suspect;         /* down, without an answer, or drained */
+    double unknown_since; /* since when the scheduler does not know its state, 0: it does */
 };
 
 struct node_list {
@@ -43,8 +44,8 @@ struct node *node_list_find(const struct node_list *l, const char *name);
 /* Replace the list by these n nodes of node_list_add. Takes over the malloc'ed array. */
 void node_list_set(struct node_list *l, struct node **node, int n);
 
-/* Whether ranks can be placed on it now. settle: seconds that must have passed since it
- * came back; 0: none. */
+/* Whether ranks can be placed on it now: it is not down, removed or excluded. settle: seconds that
+ * must have passed since it came back; 0: none. */
 bool node_is_usable(const struct node *n, double now, double settle);
 
 /* Note that a node is lost, or that it has come back and has no faults. */

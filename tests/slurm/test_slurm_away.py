@@ -1,10 +1,12 @@
 """tp-run when Slurm does not answer, answers late, or refuses for a while."""
 import os
+import random
 import shutil
 import signal
 import time
 
-from slurm_job import queue, slurm_job, wait_until
+import harness
+from slurm_job import queue, slurm, slurm_job, wait_until
 from test_slurm import pids_of
 
 
@@ -19,6 +21,41 @@ def test_training_continues_while_the_controller_does_not_answer(tmp_path, model
         cluster("thaw")
         wait_until(lambda: job.events("allocation")[-1]["result"] == "slurm_reachable", 60)
         assert not job.events("node_lost") + job.events("hang") + job.events("restart"), job.story()
+        job.verb("stop", "--wait")
+
+
+def test_a_controller_that_is_restarted_does_not_disturb_the_training(tmp_path, model, cluster, figure):
+    """After each start of the controller its nodes are unknown until they register."""
+    seed, times = int(time.time()), 20 if harness.LONG else 3
+    print("seed", seed)
+    rng = random.Random(seed)
+    with slurm_job(tmp_path, model, steps=10000000) as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        for _ in range(times):
+            cluster("restart")
+            step = job.status()["step"]
+            time.sleep(rng.uniform(0.2, 3))
+            job.await_step(step + 5)
+        wait_until(lambda: set(slurm("sinfo", "-h", "-N", "-o", "%T").split()) <= {"idle", "allocated", "mixed"})
+        disturbed = len(job.events("restart") + job.events("node_lost") + job.events("rescale"))
+        figure("job restarts by %d restarts of Slurm's controller" % times, job.status()["attempt"] - 1)
+        assert disturbed == 0 and job.status()["attempt"] == 1, job.story()
+        assert len(queue()) == 1, "the allocation was given up"
+        assert not [e for e in job.events("allocation") if e["result"] in ("over", "given_back")]
+        job.verb("stop", "--wait")
+        assert queue() == []
+
+
+def test_a_rank_that_dies_while_the_controller_starts_costs_one_restart(tmp_path, model, cluster):
+    with slurm_job(tmp_path, model, steps=10000000) as job:
+        job.start()
+        job.await_event("save", timeout=90)
+        cluster("restart")
+        os.kill(next(pids_of("tp-train", "layout=tp4")), signal.SIGKILL)
+        again = job.await_event("training", 2, timeout=90)
+        assert again["layout"] == "tp4" and not job.events("node_lost"), job.story()
+        assert len(queue()) == 1
         job.verb("stop", "--wait")
 
 

@@ -145,6 +145,8 @@ Test(slurm_answer, states_of_jobs_and_nodes)
     cr_expect_eq(slurm_node_state("drained", &answers), SLURM_NODE_DRAINING);
     cr_expect_eq(slurm_node_state("DRAINING@", &answers), SLURM_NODE_DRAINING);
     cr_expect_eq(slurm_node_state("powered_down", &answers), SLURM_NODE_DOWN);
+    cr_expect_eq(slurm_node_state("unknown", &answers), SLURM_NODE_UNKNOWN);
+    cr_expect_eq(slurm_node_state("unknown*", &answers), SLURM_NODE_UNKNOWN);
 }
 
 Test(slurm_answer, a_log_shows_the_lost_node_and_that_nothing_was_started)

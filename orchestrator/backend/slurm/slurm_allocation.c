@@ -12,6 +12,8 @@
 #include "orchestrator/process/process.h"
 
 static const double QUEUE_POLL_S = 1, AGAIN_S = 10, PATIENCE_S = 120;
+static const double GONE_S = 5; /* an allocation that was held is gone when Slurm says so for this
+                                   time: its controller may have just been started */
 
 void slurm_allocation_read(struct slurm *s, const json_t *json, bool is_old)
 {
@@ -145,6 +147,7 @@ static void forget(struct slurm *s)
     a->list = NULL;
     a->stage = SLURM_STAGE_NONE;
     a->must_look = false;
+    a->gone_since = 0;
     a->job = 0;
     slurm_ending_forget(s);
     slurm_pause_forget(s);
@@ -265,6 +268,32 @@ static bool set_view(struct slurm_allocation *a, char *text)
     return true;
 }
 
+/* Whether ranks of the job report, so that the allocation exists whatever Slurm says. */
+static bool ranks_report(const struct slurm *s)
+{
+    const struct backend_host *h = s->host;
+
+    for (int i = 0; i < h->nodes->n; i++)
+        if (h->node_reports(h->run, h->nodes->node[i]))
+            return true;
+    return false;
+}
+
+/* Slurm says that there is no such job. Believe that when nothing contradicts it. */
+static tp_status see_gone(struct slurm *s)
+{
+    struct slurm_allocation *a = &s->allocation;
+    double now = clock_seconds();
+
+    if (a->gone_since <= 0)
+        a->gone_since = now;
+    if (a->stage != SLURM_STAGE_HELD || (now - a->gone_since >= GONE_S && !ranks_report(s)))
+        return allocation_over(s, "gone");
+    a->next_look = now + QUEUE_POLL_S;
+    slurm_report_no_answer(s, "Slurm says that there is no such job");
+    return TP_OK;
+}
+
 tp_status slurm_viewed(struct slurm *s, int exit_code)
 {
     struct slurm_allocation *a = &s->allocation;
@@ -276,12 +305,13 @@ tp_status slurm_viewed(struct slurm *s, int exit_code)
     if (a->job != a->asked_about || run_state_is_final(s->host->record->state))
         return TP_OK; /* it was given back meanwhile */
     if (exit_code == 0 ? !c->last[0] : strstr(c->last, "Invalid job id") != NULL)
-        return allocation_over(s, "gone");
+        return see_gone(s);
     text = exit_code == 0 ? strdup(c->text) : NULL;
     if (text && set_view(a, text)) {
         if (a->no_answer)
             slurm_event(s, SLURM_ANSWERS, SLURM_REASON_NONE, "");
         a->no_answer = false;
+        a->gone_since = 0;
         return use_view(s);
     }
     slurm_report_no_answer(s, c->last);
@@ -347,6 +377,12 @@ tp_status slurm_ready(void *state, bool *ready)
     char text[160];
 
     *ready = a->stage == SLURM_STAGE_HELD && !a->must_look && !slurm_is_paused(s) && !ending;
+    if (*ready && slurm_nodes_unknown(s)) { /* they register soon */
+        *ready = false;
+        if (a->next_look > clock_seconds() + QUEUE_POLL_S)
+            a->next_look = clock_seconds() + QUEUE_POLL_S;
+        return TP_OK;
+    }
     if (*ready || slurm_is_paused(s))
         return TP_OK;
     if (a->stage == SLURM_STAGE_HELD && ending)

@@ -174,13 +174,17 @@ bool slurm_state_runs(const char *state)
 
 enum slurm_node_state slurm_node_state(const char *text, bool *answers)
 {
-    static const char *const down[] = { "down",  "fail",    "error",  "unknown",
-                                        "power", "no_resp", "reboot", NULL };
+    static const char *const down[] = {
+        "down", "fail", "error", "power", "no_resp", "reboot", NULL
+    };
+    static const char *const unknown[] = { "unknown", NULL };
     static const char *const draining[] = { "drain", NULL };
 
     *answers = strchr(text, '*') == NULL;
     if (begins_with_any(text, down))
         return SLURM_NODE_DOWN;
+    if (begins_with_any(text, unknown))
+        return SLURM_NODE_UNKNOWN;
     return begins_with_any(text, draining) ? SLURM_NODE_DRAINING : SLURM_NODE_UP;
 }
 

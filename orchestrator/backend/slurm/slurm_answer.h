@@ -49,7 +49,12 @@ long slurm_submitted(const char *text);
 long slurm_dependent(const char *text, long job);
 
 /* What sinfo says about a node. */
-enum slurm_node_state { SLURM_NODE_UP, SLURM_NODE_DRAINING, SLURM_NODE_DOWN };
+enum slurm_node_state {
+    SLURM_NODE_UP,
+    SLURM_NODE_DRAINING,
+    SLURM_NODE_UNKNOWN, /* not registered since Slurm's controller was started */
+    SLURM_NODE_DOWN,
+};
 
 /* The state as sinfo writes it. *answers: the node answers Slurm. */
 enum slurm_node_state slurm_node_state(const char *text, bool *answers);

@@ -39,6 +39,7 @@ const struct event_code SLURM_RESULT_CODES[SLURM_RESULTS + 1] = {
     [SLURM_GIVEN_BACK]     = { "given_back", "The allocation was cancelled to request another one.", false },
     [SLURM_GROWN]          = { "grown", "More nodes have joined the allocation.", false },
     [SLURM_HELD]           = { "held", "The allocation has its nodes.", false },
+    [SLURM_NODE_KEPT]      = { "node_kept", "Slurm says that a node is down, but its ranks report, so they continue.", false },
     [SLURM_NOT_GIVEN_BACK] = { "not_given_back", "A Slurm job could not be cancelled at the end.", false },
     [SLURM_OVER]           = { "over", "Slurm has ended the allocation.", false },
     [SLURM_ANSWERS]        = { "slurm_reachable", "Slurm answers again.", false },

@@ -38,6 +38,7 @@ enum slurm_result {
     SLURM_GIVEN_BACK,
     SLURM_GROWN,
     SLURM_HELD,
+    SLURM_NODE_KEPT,
     SLURM_NOT_GIVEN_BACK,
     SLURM_OVER,
     SLURM_ANSWERS,

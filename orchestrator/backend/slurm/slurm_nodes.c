@@ -8,6 +8,8 @@
 #include "orchestrator/backend/slurm/slurm_run.h"
 
 static const double PROBE_PATIENCE_S = 10;
+static const double UNKNOWN_S =
+    60; /* a node registers within this time of the controller's start */
 
 /* ---- the list ---- */
 
@@ -104,9 +106,9 @@ tp_status slurm_nodes_set(struct slurm *s, const char *names, bool fresh)
     for (int i = n; st == TP_OK && i < h->nodes->n; i++) {
         struct node *node = h->nodes->node[i];
 
-        if (!node->removed && !node->down)
+        if (!node->removed && !node->down && !h->node_reports(h->run, node))
             st = h->node_lost(h->run, node, &cause);
-        node->removed = true;
+        node->removed = true; /* if its ranks report, they run on, but no new ones start there */
     }
     return st;
 }
@@ -147,21 +149,58 @@ int64_t slurm_nodes_missing(const struct slurm *s)
 
 /* ---- lost ---- */
 
+/* Slurm alone says that the node is down, because its ranks report. Report that once. */
+static void keep(const struct slurm *s, const struct node *node, const char *message)
+{
+    s->host->event(
+        s->host->run, "allocation", slurm_reason_name(SLURM_NODE_STATE), message,
+        json_pack("{s:s,s:s}", "result", slurm_result_name(SLURM_NODE_KEPT), "node", node->name));
+}
+
+/* Note that Slurm does not know the node's state, or does. Its controller does not when it was
+ * started, until the node registers. True: it has not known the state for too long. */
+static bool note_unknown(struct node *node, bool unknown)
+{
+    double now = clock_seconds();
+
+    if (!unknown)
+        node->unknown_since = 0;
+    else if (node->unknown_since <= 0)
+        node->unknown_since = now;
+    return unknown && now - node->unknown_since >= UNKNOWN_S;
+}
+
+bool slurm_nodes_unknown(const struct slurm *s)
+{
+    const struct node_list *l = s->host->nodes;
+
+    for (int i = 0; i < l->n; i++)
+        if (l->node[i]->unknown_since > 0 && node_is_usable(l->node[i], clock_seconds(), 0))
+            return true;
+    return false;
+}
+
 static tp_status see_state(struct slurm *s, struct node *node, const char *text)
 {
     const struct backend_host *h = s->host;
     struct backend_cause cause;
     char message[80];
-    bool answers;
+    bool answers, was_suspect = node->suspect;
     enum slurm_node_state state = slurm_node_state(text, &answers);
+    bool too_long = note_unknown(node, state == SLURM_NODE_UNKNOWN);
 
     if (node->removed)
         return TP_OK;
     node->suspect = state != SLURM_NODE_UP || !answers;
-    if (node->down || state == SLURM_NODE_UP ||
+    if (node->down || state == SLURM_NODE_UP || (state == SLURM_NODE_UNKNOWN && !too_long) ||
         (state == SLURM_NODE_DRAINING && h->node_has_ranks(h->run, node)))
         return TP_OK;
     snprintf(message, sizeof message, "Slurm says it is %.40s", text);
+    if (h->node_reports(h->run, node)) {
+        if (!was_suspect)
+            keep(s, node, message);
+        return TP_OK;
+    }
     cause = slurm_cause(SLURM_NODE_STATE, message);
     return h->node_lost(h->run, node, &cause);
 }

@@ -56,12 +56,13 @@ struct slurm_allocation {
     double asked_at;  /* when squeue was asked last */
     long asked_about; /* the job that squeue was asked about */
     double next_look, next_request;
-    char *list;      /* the nodes as Slurm last wrote them; malloc'ed, NULL: none */
-    bool runs;       /* according to view */
-    bool must_look;  /* it may be over: check it before it is used again */
-    bool no_answer;  /* Slurm does not answer, and that was reported */
-    char over[32];   /* the state in which the last allocation ended, "": none */
-    bool never_held; /* the last allocation ended before it was granted */
+    char *list;        /* the nodes as Slurm last wrote them; malloc'ed, NULL: none */
+    bool runs;         /* according to view */
+    bool must_look;    /* it may be over: check it before it is used again */
+    bool no_answer;    /* Slurm does not answer, and that was reported */
+    double gone_since; /* since when Slurm says that there is no such job, 0: it knows the job */
+    char over[32];     /* the state in which the last allocation ended, "": none */
+    bool never_held;   /* the last allocation ended before it was granted */
 };
 
 /* slurm_ending.c */
@@ -177,6 +178,8 @@ tp_status slurm_nodes_restore(struct slurm *s, const json_t *run_record);
 tp_status slurm_nodes_set(struct slurm *s, const char *names, bool fresh);
 /* Read sinfo's lines NODE|STATE. */
 tp_status slurm_nodes_see(struct slurm *s, const char *text);
+/* Whether Slurm does not know the state of a node yet, because its controller was just started. */
+bool slurm_nodes_unknown(const struct slurm *s);
 tp_status slurm_nodes_tick(struct slurm *s);
 tp_status slurm_probed(struct slurm *s, int exit_code);
 /* The nodes that a request must exclude, with commas. In the arena. */
