@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FIELD_STATE = 3, FIELD_START = 22 };
+enum { FIELD_STATE = 3, FIELD_START = 22, FIELD_STATUS = 52 };
 
 /* The text of a file of /proc; "" when it cannot be read. */
 static void read_text(char *text, size_t size, const char *path)
@@ -20,6 +20,16 @@ static void read_text(char *text, size_t size, const char *path)
         close(fd);
     }
     text[n > 0 ? n : 0] = 0;
+}
+
+/* The text after n more fields, which blanks separate; NULL: there are fewer. */
+static char *skip_fields(char *p, int n)
+{
+    while (p && n-- > 0) {
+        p = strchr(p, ' ');
+        p = p ? p + 1 : NULL;
+    }
+    return p;
 }
 
 static bool read_stat(struct process_stat *out, const char *path)
@@ -35,11 +45,10 @@ static bool read_stat(struct process_stat *out, const char *path)
         return false;
     p = close + 2;
     out->state = *p;
-    for (int field = FIELD_STATE; p && field < FIELD_START; field++) {
-        p = strchr(p, ' ');
-        p = p ? p + 1 : NULL;
-    }
+    p = skip_fields(p, FIELD_START - FIELD_STATE);
     out->start = p ? strtoll(p, NULL, 10) : 0;
+    p = skip_fields(p, FIELD_STATUS - FIELD_START);
+    out->status = p && out->state == 'Z' ? (int)strtol(p, NULL, 10) : 0;
     snprintf(out->name, sizeof out->name, "%.*s", (int)(close - open - 1), open + 1);
     return true;
 }

@@ -13,6 +13,7 @@ struct process_stat {
     char state;    /* 'R' runs, 'S' or 'D' waits, 'T' or 't' is stopped, 'Z' has ended */
     int64_t start; /* when it started, in clock ticks since boot: a pid that is used again for
                       another process has another start */
+    int status;    /* 'Z': its wait status, as waitpid will report it; otherwise 0 */
 };
 
 /* Read the entry of `pid`, or of the calling process. False, with *out zeroed: there is no such

@@ -179,7 +179,7 @@ static struct attempt_fault fault_of_exit(const struct run *r, const char *log)
         f.node = r->attempt.rank[tail.rank].node;
         f.reason = killed ? REASON_RANK_KILLED : REASON_RANK_FAILED;
     }
-    if (tail.line[0]) {
+    if (tail.line[0] && !(f.reason == REASON_RANK_KILLED && tail.rank < 0)) {
         g = attempt_fault(f.kind, f.reason, "%s: %.250s", how, text_clean(tail.line));
         memcpy(f.message, g.message, sizeof f.message);
     }
@@ -230,6 +230,14 @@ static tp_status after_unasked_save(struct run *r, bool *decided)
     return run_plan_begin(r);
 }
 
+/* The command was asked to stop and ended before its last step. Programs other than tp-train may
+ * report that with any exit code, and torchrun does not pass on that of its ranks. */
+static bool has_obeyed(const struct run *r)
+{
+    return run_drain_obeyed(r) && !r->job->is_tp_train && r->attempt.fault.kind == FAULT_NONE &&
+           !(r->job->steps > 0 && r->record.best_step >= r->job->steps);
+}
+
 /* The attempt has not done all steps. *decided: it ended on request, or because its nodes are taken
  * away. */
 static tp_status decide_if_asked(struct run *r, bool saved, bool *decided)
@@ -241,7 +249,7 @@ static tp_status decide_if_asked(struct run *r, bool saved, bool *decided)
     *decided = true;
     if (!b->stop && backend_is_ending(&r->backend, &cause))
         return hand_over(r, &cause);
-    if (saved && b->relaunch && !b->stop)
+    if ((saved || has_obeyed(r)) && b->relaunch && !b->stop)
         return run_plan_begin(r);
     if (saved && !b->stop && ((st = after_unasked_save(r, decided)) || *decided))
         return st;
@@ -249,7 +257,9 @@ static tp_status decide_if_asked(struct run *r, bool saved, bool *decided)
     if (*decided)
         run_finish(r, RUN_STOPPED, TP_E_STOPPED,
                    event_reason_name(saved ? REASON_SAVED : REASON_NOT_SAVED),
-                   saved ? "saved and stopped" : "stopped; it had not saved");
+                   saved           ? "saved and stopped"
+                   : has_obeyed(r) ? "stopped; its exit code does not say that it has saved"
+                                   : "stopped; it had not saved");
     return TP_OK;
 }
 
@@ -270,14 +280,18 @@ static tp_status decide(struct run *r, const char *log)
     bool by_itself = kind == FAULT_NONE || kind == FAULT_RANK, decided;
     tp_status st;
 
-    if (by_itself && o->started && o->exit_code == 0 && !o->signal && !said.not_started) {
+    if (by_itself && o->started && o->exit_code == 0 && !o->signal && !said.not_started &&
+        !has_obeyed(r)) {
         run_finish(r, RUN_DONE, TP_OK, event_reason_name(REASON_ALL_STEPS_DONE),
                    "all steps are done");
         return TP_OK;
     }
     if (is_fenced(r))
         return TP_OK;
-    st = decide_if_asked(r, by_itself && o->exit_code == tp_exit_code(TP_E_STOPPED), &decided);
+    st = decide_if_asked(r,
+                         by_itself && (o->exit_code == tp_exit_code(TP_E_STOPPED) ||
+                                       (o->exit_code == 0 && has_obeyed(r))),
+                         &decided);
     if (st || decided)
         return st;
     if (!o->started) {

@@ -8,19 +8,30 @@
 #include "core/clock.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
+#include "orchestrator/watch/log_tail.h"
 
-/* After a rank has ended, the command gets time to end by itself and report why. Programs other
- * than tp-train may be ending as planned, but do not report that. */
-static const double PATIENCE_TP_TRAIN_S = 0.5, PATIENCE_OTHER_S = 5;
+/* After a rank has ended, the command gets time to end by itself and report why. When it is not
+ * known how the rank has ended, programs other than tp-train may be ending as planned: they get
+ * more time, until their launcher has named a rank at fault. */
+static const double PATIENCE_TOLD_S = 0.5, PATIENCE_OTHER_S = 5;
 static const double KILL_AGAIN_S = 2, LOOK_AGAIN_S = 0.05;
 static const double STUCK_S =
     5; /* a process that lives this long after SIGKILL waits in the kernel */
 
 struct run_drain {
     double until;       /* time of SIGKILL; 0: no attempt is being ended */
+    bool asked;         /* the ranks were asked to save and stop */
     bool killed;        /* SIGKILL was sent */
     double stuck_since; /* since when processes remain; 0: none */
 };
+
+/* Ask the ranks to save and stop. Relays get SIGUSR1 through the launcher, and translate it. */
+static void ask(const struct run *r)
+{
+    r->drain->asked = true;
+    supervisor_ask_to_stop(&r->attempt.supervisor,
+                           r->backend.table->has_relays ? SIGUSR1 : job_signal(r->job));
+}
 
 tp_status run_drain_open(struct run *r)
 {
@@ -31,6 +42,11 @@ tp_status run_drain_open(struct run *r)
 void run_drain_reset(struct run *r)
 {
     *r->drain = (struct run_drain){ 0 };
+}
+
+bool run_drain_obeyed(const struct run *r)
+{
+    return r->drain->asked && !r->drain->killed;
 }
 
 bool run_drain_hurry(struct run *r)
@@ -50,7 +66,7 @@ void run_drain_extend(struct run *r, double seconds)
 void run_drain_ask_again(struct run *r)
 {
     if (r->record.state == RUN_DRAIN && r->attempt.fault.kind == FAULT_NONE && !r->drain->killed)
-        supervisor_ask_to_stop(&r->attempt.supervisor);
+        ask(r);
 }
 
 tp_status run_drain_softly(struct run *r, const char *reason, const char *message)
@@ -64,7 +80,7 @@ tp_status run_drain_softly(struct run *r, const char *reason, const char *messag
     st = run_transition(r, RUN_DRAIN, "save and stop");
     run_time(r, TIME_STOPPING);
     r->drain->until = clock_seconds() + r->job->grace;
-    supervisor_ask_to_stop(&r->attempt.supervisor);
+    ask(r);
     return st;
 }
 
@@ -74,7 +90,7 @@ tp_status run_drain_resume(struct run *r)
 
     r->drain->until = clock_seconds() + (softly ? r->job->grace : 0);
     if (softly)
-        supervisor_ask_to_stop(&r->attempt.supervisor);
+        ask(r);
     return run_transition(r, RUN_DRAIN, "taken over");
 }
 
@@ -129,7 +145,8 @@ tp_status run_drain_fault(struct run *r, const struct attempt_fault *f)
     attempt_set_fault(&r->attempt, f);
     report_fault(r, f);
     if (f->kind == FAULT_RANK)
-        patience = r->job->is_tp_train ? PATIENCE_TP_TRAIN_S : PATIENCE_OTHER_S;
+        patience = r->job->is_tp_train || f->reason != REASON_RANK_GONE ? PATIENCE_TOLD_S
+                                                                        : PATIENCE_OTHER_S;
     if (r->record.fault_at <= 0)
         r->record.fault_at = now - f->waited;
     run_time_fault(r, run_saved_at(r), now - f->waited);
@@ -138,12 +155,26 @@ tp_status run_drain_fault(struct run *r, const struct attempt_fault *f)
     return st || patience > 0 ? st : run_drain_tick(r);
 }
 
+static bool launcher_has_told(const struct run *r)
+{
+    char *text = log_tail_read(r->attempt.log);
+    struct log_tail tail;
+
+    log_tail_parse(&tail, text, r->backend.table->rank_of_line);
+    free(text);
+    return tail.end != LOG_TAIL_UNKNOWN;
+}
+
 tp_status run_drain_tick(struct run *r)
 {
     struct run_drain *d = r->drain;
     const char *id = r->attempt.id;
+    double now = clock_seconds();
 
-    if (clock_seconds() < d->until)
+    if (now < d->until && !d->killed && r->attempt.fault.kind == FAULT_RANK &&
+        d->until - now > PATIENCE_TOLD_S && launcher_has_told(r))
+        d->until = now + PATIENCE_TOLD_S;
+    if (now < d->until)
         return TP_OK;
     if (d->killed) /* the supervisor has not ended either */
         process_sweep(PROCESS_SUPERVISOR_ENV, id, SIGKILL);

@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "orchestrator/job/job_command.h"
 #include "orchestrator/process/process.h"
+#include "orchestrator/process/relay.h"
 #include "orchestrator/process/spawn.h"
 #include "orchestrator/run_state.h"
 
@@ -38,13 +39,15 @@ static void make_env(struct environment *env, const struct run *r)
 /* Add the variables for the supervisor and the ranks. */
 static void add_attempt(struct environment *env, const struct run *r)
 {
-    char epoch[32];
+    char epoch[32], sig[16];
 
     environment_set(env, PROCESS_SUPERVISOR_ENV, r->attempt.id);
     environment_set(env, HEARTBEAT_DIR_ENV, r->attempt.heartbeats);
     snprintf(epoch, sizeof epoch, "%lld", (long long)r->record.epoch);
     if (r->record.epoch > 0)
         environment_set(env, "TP_EPOCH", epoch);
+    snprintf(sig, sizeof sig, "%d", job_signal(r->job));
+    environment_set(env, RELAY_SIGNAL_ENV, sig);
 }
 
 pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervisor)

@@ -257,6 +257,8 @@ tp_status run_drain_softly(struct run *r, const char *reason, const char *messag
 tp_status run_drain_fault(struct run *r, const struct attempt_fault *f);
 tp_status run_drain_tick(struct run *r);
 void run_drain_reset(struct run *r);
+/* Whether the attempt was asked to save and stop, and has not been killed. */
+bool run_drain_obeyed(const struct run *r);
 /* The second request to stop: kill now. False: the attempt is not being ended. */
 bool run_drain_hurry(struct run *r);
 /* Give the attempt more time; repeat the request to save. */

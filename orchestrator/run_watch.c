@@ -3,8 +3,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "core/clock.h"
+#include "core/process_stat.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
 
@@ -321,12 +323,33 @@ void run_watch_last(struct run *r)
     see_save(r);
 }
 
+/* What is known about a rank that has ended. Its exit status can be read until its launcher takes
+ * note of it. False: it ended as planned. */
+static bool fault_of_rank(struct attempt_fault *f, int rank, pid_t pid)
+{
+    struct process_stat stat;
+    bool known = process_stat_read(&stat, pid) && stat.state == 'Z';
+
+    if (known && WIFSIGNALED(stat.status))
+        *f = attempt_fault(FAULT_RANK, REASON_RANK_KILLED, "rank %d was killed by signal %d", rank,
+                           WTERMSIG(stat.status));
+    else if (known && WEXITSTATUS(stat.status) != 0)
+        *f = attempt_fault(FAULT_RANK, REASON_RANK_FAILED, "rank %d ended with exit code %d", rank,
+                           WEXITSTATUS(stat.status));
+    else
+        *f =
+            attempt_fault(FAULT_RANK, REASON_RANK_GONE, "rank %d is gone (pid %d)", rank, (int)pid);
+    return !known || !WIFEXITED(stat.status) ||
+           (WEXITSTATUS(stat.status) != 0 &&
+            WEXITSTATUS(stat.status) != tp_exit_code(TP_E_STOPPED));
+}
+
 tp_status run_rank_ended(struct run *r, int rank)
 {
     const struct attempt_rank *k = &r->attempt.rank[rank];
-    struct attempt_fault f =
-        attempt_fault(FAULT_RANK, REASON_RANK_GONE, "rank %d is gone (pid %d)", rank, (int)k->pid);
+    struct attempt_fault f;
     struct heartbeat_status status;
+    bool failed = fault_of_rank(&f, rank, k->pid);
 
     attempt_rank_ended(&r->attempt, rank);
     if (r->record.state != RUN_INIT && r->record.state != RUN_TRAIN && r->record.state != RUN_SAVE)
@@ -334,6 +357,8 @@ tp_status run_rank_ended(struct run *r, int rank)
     read_heartbeats(r);
     if (monitor_present(r->watch->monitor, rank, &status) && status.phase == HEARTBEAT_DONE)
         return TP_OK;
+    if (!failed && !r->job->is_tp_train)
+        return TP_OK; /* the others end soon, or hang */
     f.rank = rank;
     f.node = k->node;
     f.step = monitor_best_step(r->watch->monitor);

@@ -1,6 +1,8 @@
 /* cli/run/cmd_worker.c - the roles in which tp-run starts itself: `supervise`, `check`, `relay`,
  * `ask` and `standby`. People do not use them, so they have no options. */
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -71,6 +73,15 @@ int cmd_run_check(int argc, char **argv)
     return code;
 }
 
+/* The signal that asks the rank to save and stop. */
+static int stop_signal(const struct environment *env)
+{
+    const char *text = environment_get(env, RELAY_SIGNAL_ENV);
+    long sig = text ? strtol(text, NULL, 10) : 0;
+
+    return sig > 0 && sig < NSIG ? (int)sig : SIGUSR1;
+}
+
 /* tp-run relay BACKEND DIR COMMAND...: runs a rank on another host. */
 int cmd_run_relay(int argc, char **argv)
 {
@@ -86,6 +97,7 @@ int cmd_run_relay(int argc, char **argv)
         return refuse("tp-run relay", "tp-run starts this on nodes");
     environment_copy(&env, environ);
     id = environment_get(&env, PROCESS_ID_ENV);
+    setup.stop_signal = stop_signal(&env);
     setup.id = id ? id : "job";
     setup.dir = argv[2];
     backend->relay(&setup, &env);

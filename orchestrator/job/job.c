@@ -1,6 +1,7 @@
 /* orchestrator/job/job.c - see orchestrator/job/job.h. */
 #include "orchestrator/job/job.h"
 
+#include <signal.h>
 #include <string.h>
 
 tp_status job_split(struct job_words *out, const char *text, struct arena *arena,
@@ -48,6 +49,16 @@ bool job_has_axis(const struct job *j, const char *axis)
             return true;
     }
     return false;
+}
+
+int job_signal(const struct job *j)
+{
+    static const int signals[] = {
+        [JOB_STOP_AUTO] = SIGTERM,    [JOB_STOP_SIGTERM] = SIGTERM, [JOB_STOP_SIGUSR1] = SIGUSR1,
+        [JOB_STOP_SIGUSR2] = SIGUSR2, [JOB_STOP_SIGINT] = SIGINT,   [JOB_STOP_SIGHUP] = SIGHUP
+    };
+
+    return signals[j->stop_signal];
 }
 
 int64_t job_slots(const struct job *j)

@@ -23,6 +23,14 @@ enum {
 enum job_launcher { JOB_LAUNCH_SELF, JOB_LAUNCH_MPIRUN };
 enum job_checkpoints { JOB_CKPT_AUTO, JOB_CKPT_TP, JOB_CKPT_NONE };
 enum job_reshard { JOB_RESHARD_AUTO, JOB_RESHARD_ALWAYS, JOB_RESHARD_NEVER };
+enum job_stop_signal {
+    JOB_STOP_AUTO,
+    JOB_STOP_SIGTERM,
+    JOB_STOP_SIGUSR1,
+    JOB_STOP_SIGUSR2,
+    JOB_STOP_SIGINT,
+    JOB_STOP_SIGHUP,
+};
 enum job_on_nan { JOB_NAN_RESTART, JOB_NAN_STOP, JOB_NAN_IGNORE };
 
 struct job_words {
@@ -52,6 +60,7 @@ struct job {
     int n_nodes;
     struct job_node *nodes; /* none if the backend finds its nodes itself */
     const char *state;      /* folder of the journal, events and logs, absolute */
+    int stop_signal;        /* enum job_stop_signal: asks to save and stop; never AUTO */
     double grace;           /* seconds from "save and stop" to SIGKILL */
     const char *webhook;
 
@@ -99,6 +108,9 @@ tp_status job_split(struct job_words *out, const char *text, struct arena *arena
 
 /* Whether layouts.axes names this axis: tp pp vpp cp dp sp zero1 zero3. */
 bool job_has_axis(const struct job *j, const char *axis);
+
+/* The signal of stop_signal, such as SIGTERM. */
+int job_signal(const struct job *j);
 
 /* Sum of the slots of the job file's nodes. */
 int64_t job_slots(const struct job *j);

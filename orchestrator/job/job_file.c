@@ -71,6 +71,19 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/* Whether mpirun starts the ranks: it forwards SIGUSR1 to them, but ends them on SIGTERM. */
+static bool is_under_mpirun(const struct job *j)
+{
+    static const char *const names[] = { "mpirun", "mpiexec", "orterun", "prterun" };
+
+    if (j->launcher == JOB_LAUNCH_MPIRUN)
+        return true;
+    for (size_t i = 0; j->command.n > 0 && i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(base_name(j->command.word[0]), names[i]) == 0)
+            return true;
+    return false;
+}
+
 /* Set missing keys that follow from the rest of the file. */
 static void fill_in(struct job *j, struct arena *arena)
 {
@@ -78,6 +91,8 @@ static void fill_in(struct job *j, struct arena *arena)
 
     if (j->backend->finds_nodes)
         j->n_nodes = 0;
+    if (j->stop_signal == JOB_STOP_AUTO)
+        j->stop_signal = j->is_tp_train || is_under_mpirun(j) ? JOB_STOP_SIGUSR1 : JOB_STOP_SIGTERM;
     if (j->checkpoints == JOB_CKPT_AUTO)
         j->checkpoints = j->is_tp_train ? JOB_CKPT_TP : JOB_CKPT_NONE;
     if (!j->state)

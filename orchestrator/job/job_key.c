@@ -39,6 +39,9 @@ static const struct job_key KEYS[] = {
         "nodes with one slot each. `tp-run node JOB down NAME` takes a node away, `up` gives it back.",
         "[a:2, b:2]"),
     KEY("", "state", PATH, state, NULL, "folder for the journal, events and logs (default: this file's name with .run)"),
+    ONE_OF("", "stop_signal", stop_signal, "auto|SIGTERM|SIGUSR1|SIGUSR2|SIGINT|SIGHUP", "auto",
+        "the signal that asks the command to save and stop. auto: SIGUSR1 for tp-train and for ranks that\n"
+        "mpirun starts, because mpirun ends its ranks on SIGTERM; SIGTERM for any other program"),
     KEY("", "grace", SECONDS, grace, "60s", "time that \"save and stop\" may take before SIGKILL"),
     KEY("", "webhook", STR, webhook, "", "URL that gets a POST with the event, as JSON, on failures and at the end"),
 

@@ -85,7 +85,7 @@ static void report_end(struct relay *r, int status)
 }
 
 /* Start the rank. It ignores SIGTERM, because schedulers send SIGTERM to every process: see follow.
- */
+ * But if SIGTERM is what asks it to stop, a program that does not handle it ends at once. */
 static pid_t start(const struct relay *r, const sigset_t *mask)
 {
     struct environment env;
@@ -95,7 +95,7 @@ static pid_t start(const struct relay *r, const sigset_t *mask)
                        .report = -1,
                        .mask = mask,
                        .dies_with_parent = true,
-                       .ignores_sigterm = true };
+                       .ignores_sigterm = r->setup->stop_signal != SIGTERM };
     pid_t pid;
 
     environment_copy(&env, environment_list(r->setup->env));
@@ -112,8 +112,8 @@ static void stop_path(char path[PATH_MAX], const char *dir)
 
 /* Report until the rank ends. Returns its wait status; *asked: its end was requested. A
  * scheduler sends SIGTERM, some time before SIGKILL, when the job must end (preempted, requeued, at
- * its time limit, cancelled). The rank should then save and stop. SIGUSR1 asks for that; SIGTERM
- * would end most programs at once. */
+ * its time limit, cancelled). The rank should then save and stop, and its stop_signal asks for
+ * that. tp-run asks for it by SIGUSR1, which every launcher forwards. */
 static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *asked)
 {
     const struct timespec period = { .tv_nsec = PERIOD_MS * 1000000L };
@@ -125,7 +125,8 @@ static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *a
         int got = sigtimedwait(signals, NULL, &period);
 
         if (got > 0 && got != SIGCHLD)
-            *asked = kill(child, got == SIGTERM ? SIGUSR1 : got) == 0;
+            *asked =
+                kill(child, got == SIGTERM || got == SIGUSR1 ? r->setup->stop_signal : got) == 0;
         if (waitpid(child, &status, WNOHANG) == child) {
             report_end(r, status);
             return status;

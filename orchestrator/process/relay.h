@@ -16,6 +16,9 @@
 #include "core/err.h"
 #include "orchestrator/process/environment.h"
 
+#define RELAY_SIGNAL_ENV \
+    "TP_STOP_SIGNAL" /* number of the signal that asks a rank to save and stop */
+
 struct relay_setup {
     char **argv;      /* the rank's program */
     const char *dir;  /* of the attempt's heartbeats, shared */
@@ -23,6 +26,7 @@ struct relay_setup {
     const char *id;   /* of the attempt */
     const char *node; /* the scheduler's name for this node; "": not known */
     const char *host; /* IPv4 address of tp-run's host; NULL: not known */
+    int stop_signal;  /* asks the rank to save and stop */
     const struct environment *env;
 };
 

@@ -143,10 +143,10 @@ void supervisor_forget(struct supervisor *s)
     *s = (struct supervisor){ .pidfd = -1 };
 }
 
-void supervisor_ask_to_stop(const struct supervisor *s)
+void supervisor_ask_to_stop(const struct supervisor *s, int sig)
 {
     if (s->pid > 0)
-        kill(s->pid, SIGUSR1);
+        kill(s->pid, sig);
 }
 
 tp_status supervisor_read(struct supervisor_outcome *out, const char *exit_path, struct tp_err *err)

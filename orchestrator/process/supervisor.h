@@ -46,8 +46,8 @@ struct supervisor {
 tp_status supervisor_watch(struct supervisor *s, pid_t pid, struct tp_err *err);
 void supervisor_forget(struct supervisor *s);
 
-/* Ask the supervisor to let the command save and stop. */
-void supervisor_ask_to_stop(const struct supervisor *s);
+/* Ask the command to save and stop: the supervisor forwards this signal to it. */
+void supervisor_ask_to_stop(const struct supervisor *s, int sig);
 
 /* Read what supervisor_run wrote. TP_E_NOTFOUND: it has not written it. TP_E_CORRUPT. */
 tp_status supervisor_read(struct supervisor_outcome *out, const char *exit_path,

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,41 +46,189 @@ static int rank_in(const char *line, const char **rest)
     return n >= 0 && n < RANK_MAX ? (int)n : -1;
 }
 
+static bool has_any(const char *line, const char *const *words)
+{
+    for (; *words; words++)
+        if (strstr(line, *words))
+            return true;
+    return false;
+}
+
+static bool begins_with_any(const char *line, const char *const *words)
+{
+    for (; *words; words++)
+        if (strncmp(line, *words, strlen(*words)) == 0)
+            return true;
+    return false;
+}
+
+/* ---- lines that name a rank ---- */
+
+/* mpirun: "  Process name: [[34,1],0]" of the first process that failed. -1: it is not such a line.
+ */
+static int rank_of_process_name(const char *line)
+{
+    const char *at = strstr(line, "Process name: [["), *comma = at ? strstr(at, "],") : NULL;
+
+    return comma && isdigit((unsigned char)comma[2]) ? (int)strtol(comma + 2, NULL, 10) : -1;
+}
+
 static enum log_tail_end end_in(int *rank, const char *line, int (*rank_of_line)(const char *line))
 {
-    static const char *const killed[] = { "kill", "signal" };
-    static const char *const exited[] = { "exited", "ended", "terminated" };
+    static const char *const killed[] = { "kill", "signal", NULL };
+    static const char *const exited[] = { "exited", "ended", "terminated", NULL };
     const char *rest;
 
     *rank = rank_in(line, &rest);
-    for (size_t k = 0; *rank >= 0 && k < sizeof killed / sizeof killed[0]; k++)
-        if (strstr(rest, killed[k]))
-            return LOG_TAIL_KILLED;
-    for (size_t k = 0; *rank >= 0 && k < sizeof exited / sizeof exited[0]; k++)
-        if (strstr(rest, exited[k]))
-            return LOG_TAIL_EXITED;
+    if (*rank >= 0 && has_any(rest, killed))
+        return LOG_TAIL_KILLED;
+    if (*rank >= 0 && has_any(rest, exited))
+        return LOG_TAIL_EXITED;
+    *rank = rank_of_process_name(line);
+    if (*rank >= 0)
+        return LOG_TAIL_EXITED;
     *rank = rank_of_line ? rank_of_line(line) : -1;
     return *rank >= 0 ? LOG_TAIL_LAUNCHER : LOG_TAIL_UNKNOWN;
 }
 
+/* ---- reading line by line ---- */
+
+/* What was read so far. */
+struct log_scan {
+    bool in_traceback; /* in the frames of a Python traceback */
+    bool in_table;     /* in torchrun's table, which is at the end */
+    bool in_root;      /* in its part about the first failure */
+    int table_rank;    /* the rank there, -1: none */
+    char error[300];   /* the exception of a Python traceback, "" */
+    char plain[300];   /* the last line before a rank is named that no launcher has written, "" */
+};
+
+static void copy_line(char line[300], const char *text)
+{
+    snprintf(line, 300, "%.299s", text);
+}
+
+/* Without the prefix that torchrun can put before each line of a rank: "[rank3]: ". */
+static const char *without_prefix(const char *line)
+{
+    static const char *const prefixes[] = { "[rank", "[default", NULL };
+    const char *end = begins_with_any(line, prefixes) ? strstr(line, "]:") : NULL;
+
+    return end ? end + 2 + (end[2] == ' ') : line;
+}
+
+/* A line of a launcher, or one that only decorates: it says nothing about the reason. */
+static bool is_of_launcher(const char *line)
+{
+    static const char *const begins[] = { "srun: ",
+                                          "slurmstepd: ",
+                                          "tp-run relay: ",
+                                          "mpirun ",
+                                          "mpiexec ",
+                                          "Primary job  terminated",
+                                          "a non-zero exit code.",
+                                          "the job to be terminated.",
+                                          "  Process name:",
+                                          "  Exit code:",
+                                          "MPI_ABORT was invoked",
+                                          "with errorcode",
+                                          "NOTE: invoking MPI_ABORT",
+                                          "You may or may not see output",
+                                          "exactly when Open MPI kills",
+                                          "=   ",
+                                          "YOUR APPLICATION TERMINATED",
+                                          NULL };
+    static const char *const within[] = { "torch/distributed/elastic", "torch.distributed.elastic",
+                                          "torch.distributed.run", NULL };
+
+    return line[strspn(line, "-=*_+ \t")] == 0 || begins_with_any(line, begins) ||
+           has_any(line, within);
+}
+
+/* The exception at the end of a traceback. When a rank fails, those that wait for it fail too. */
+static void see_exception(struct log_scan *s, const char *line)
+{
+    static const char *const follows[] = { "Connection reset by peer",
+                                           "Connection closed by peer",
+                                           "Broken pipe",
+                                           "Connection refused",
+                                           "DistBackendError",
+                                           "KeyboardInterrupt",
+                                           "SignalException",
+                                           NULL };
+    bool sure = !has_any(line, follows);
+
+    if (has_any(line, (const char *const[]){ "torch.distributed.elastic", NULL })) {
+        s->in_table = true;
+    } else if (sure || !s->error[0]) {
+        copy_line(s->error, line);
+    }
+}
+
+/* A line of torchrun's table: "  rank      : 3 (local_rank: 1)", "  exitcode  : -9 (pid: 17)". */
+static void see_table(struct log_tail *out, struct log_scan *s, const char *line)
+{
+    int value;
+
+    s->in_root = s->in_root || strstr(line, "Root Cause");
+    if (!s->in_root)
+        return;
+    if (sscanf(line, " rank : %d", &value) == 1 && value >= 0 && value < RANK_MAX) {
+        s->table_rank = value;
+    } else if (s->table_rank >= 0 && sscanf(line, " exitcode : %d", &value) == 1) {
+        out->rank = s->table_rank;
+        out->end = value < 0 ? LOG_TAIL_KILLED : LOG_TAIL_EXITED;
+        if (value < 0)
+            snprintf(out->line, sizeof out->line, "rank %d was killed by signal %d", out->rank,
+                     -value);
+    }
+}
+
+static void see_line(struct log_tail *out, struct log_scan *s, const char *line,
+                     int (*rank_of_line)(const char *line))
+{
+    const char *words = without_prefix(line);
+    enum log_tail_end end;
+    int rank;
+
+    if (s->in_table) {
+        see_table(out, s, line);
+    } else if (strncmp(words, "Traceback (most recent", 22) == 0) {
+        s->in_traceback = true;
+    } else if (s->in_traceback) {
+        s->in_traceback = words[0] == ' ' || !words[0];
+        if (!s->in_traceback)
+            see_exception(s, words);
+    } else if ((end = end_in(&rank, line, rank_of_line)) > out->end) {
+        copy_line(out->line, line);
+        out->end = end;
+        out->rank = rank;
+    } else if (out->end == LOG_TAIL_UNKNOWN && end == LOG_TAIL_UNKNOWN && !is_of_launcher(words)) {
+        copy_line(s->plain, line);
+    }
+}
+
 void log_tail_parse(struct log_tail *out, const char *text, int (*rank_of_line)(const char *line))
 {
+    struct log_scan s = { .table_rank = -1 };
+
     *out = (struct log_tail){ .rank = -1 };
     if (!text)
         return;
-    text_last_line(out->line, sizeof out->line, text, "");
     for (const char *p = text; *p;) {
-        int n = (int)strcspn(p, "\r\n"), rank; /* a progress bar ends lines with \r */
+        int n = (int)strcspn(p, "\r\n"); /* a progress bar ends lines with \r */
         char line[LINE_BYTES];
-        enum log_tail_end end;
 
         snprintf(line, sizeof line, "%.*s", n < LINE_BYTES ? n : LINE_BYTES - 1, p);
-        end = end_in(&rank, line, rank_of_line);
-        if (end > out->end) {
-            snprintf(out->line, sizeof out->line, "%.*s", (int)sizeof out->line - 1, line);
-            out->end = end;
-            out->rank = rank;
-        }
+        see_line(out, &s, line, rank_of_line);
         p += n + (p[n] != 0);
     }
+    if (out->end == LOG_TAIL_KILLED)
+        return;
+    if (s.error[0])
+        copy_line(out->line, s.error);
+    else if (s.plain[0])
+        copy_line(out->line, s.plain);
+    else if (!out->line[0])
+        text_last_line(out->line, sizeof out->line, text, "");
 }

@@ -15,11 +15,15 @@ enum log_tail_end { LOG_TAIL_UNKNOWN, LOG_TAIL_LAUNCHER, LOG_TAIL_EXITED, LOG_TA
 struct log_tail {
     enum log_tail_end end;
     int rank;       /* -1: no rank is named */
-    char line[300]; /* the line that names the rank, else the last line, "" */
+    char line[300]; /* the line that explains the end, "" */
 };
 
-/* Find the rank that a launcher names. A rank that a signal killed is preferred ("rank 3 was killed
- * by signal 9", "process rank 3 with PID 17 ... exited on signal 9"), then one that ended by itself
+/* Find the rank that a launcher names, and the line that explains the end. The launchers' own lines
+ * and tables (torchrun, mpirun, srun, tp-run relay), which come last, do not explain it. The line
+ * is the one that says that a signal killed the rank, else the exception of a Python traceback,
+ * else the last one before the launcher's words. A rank that a signal killed is preferred ("rank 3
+ * was killed by signal 9", "process rank 3 with PID 17 ... exited on signal 9"), then one that
+ * ended by itself
  * ("rank 3 ended with exit code 1"), then the first one in a line of the backend's launcher, which
  * rank_of_line reads (the rank, or -1; may be NULL). text may be NULL. */
 void log_tail_parse(struct log_tail *out, const char *text, int (*rank_of_line)(const char *line));

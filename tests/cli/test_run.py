@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -239,6 +240,53 @@ def test_another_trainer_is_stopped_resumed_and_done(tmp_path):
         assert job.wait() == 75
         assert job.start().wait() == 0
         assert job.events("done") and int((tmp_path / "step").read_text()) == 150
+
+
+TORCHRUN = r'''
+import signal, subprocess, sys, time
+ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[1], str(r)]) for r in range(2)]
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: (asked.append(1), [p.terminate() for p in ranks]))
+while all(p.poll() is None for p in ranks):
+    time.sleep(0.02)
+for p in ranks:
+    p.terminate()
+    p.wait()
+if not asked:
+    print("Traceback (most recent call last):\n  File torchrun, line 8, in <module>")
+    print("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n" + "=" * 60)
+    print("Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)")
+    print("  exitcode  : 1 (pid: 1)\n" + "=" * 60)
+sys.exit(1)
+'''
+
+
+def torchrun_job(folder, rank, **kw):
+    """A job whose command behaves as torchrun does; `rank` is what each of its two ranks runs."""
+    return Job(folder, [sys.executable, "-c", TORCHRUN, rank], nodes="[a:2]", allow="[dp2]", **kw)
+
+
+def test_the_reason_is_found_above_the_table_of_a_launcher(tmp_path):
+    rank = "import sys\nif sys.argv[1] == '1': raise ValueError('the data is empty')\nimport time; time.sleep(60)"
+    with torchrun_job(tmp_path, rank, restart={"no_progress": 1}) as job:
+        assert job.start().wait() == 3
+        event = job.events("rank_exit")[0]
+        assert event["rank"] == 1 and event["message"].endswith("ValueError: the data is empty"), event
+
+
+def test_a_launcher_that_fails_when_it_is_asked_to_stop_has_stopped(tmp_path):
+    rank = "import time\nprint('up', flush=True)\ntime.sleep(60)"
+    with torchrun_job(tmp_path, rank) as job:
+        job.start()
+        job.await_event("launch")
+        end = time.monotonic() + 30
+        while "up" not in (job.state / "attempt-0001.log").read_text():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        begin = time.monotonic()
+        job.verb("stop", "--wait")
+        assert job.wait() == 75 and time.monotonic() - begin < 10
+        assert not job.events("killed") + job.events("rank_exit"), job.story()
 
 
 def test_grace_ends_a_job_that_does_not_stop(tmp_path):

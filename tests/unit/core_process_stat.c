@@ -32,17 +32,18 @@ Test(process_stat, shows_when_a_child_is_stopped_and_when_it_has_ended)
     cr_assert_geq(pid, 0);
     if (pid == 0) {
         raise(SIGSTOP);
-        _exit(0);
+        _exit(7);
     }
     cr_assert_eq(waitid(P_PID, (id_t)pid, &info, WSTOPPED), 0);
     cr_assert(process_stat_self(&parent));
     cr_assert(process_stat_read(&child, pid));
-    cr_expect_eq(child.state, 'T');
+    cr_expect(child.state == 'T' && child.status == 0);
     cr_expect_geq(child.start, parent.start);
     kill(pid, SIGCONT);
     cr_assert_eq(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
     cr_assert(process_stat_read(&child, pid));
     cr_expect_eq(child.state, 'Z');
+    cr_expect(WIFEXITED(child.status) && WEXITSTATUS(child.status) == 7);
     cr_assert_eq(waitpid(pid, NULL, 0), pid);
     child.state = 'R';
     cr_expect_not(process_stat_read(&child, pid));

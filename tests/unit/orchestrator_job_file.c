@@ -6,6 +6,7 @@
 #include "orchestrator/job/job_file.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +82,33 @@ Test(job_file, mistakes_are_named_with_their_line)
 
         cr_expect_eq(parse(&j, bad[i][0]), TP_E_USAGE, "%s", bad[i][0]);
         cr_expect(strstr(err.msg, bad[i][1]), "expected \"%s\" in: %s", bad[i][1], err.msg);
+    }
+}
+
+Test(job_file, the_signal_that_asks_to_stop_follows_from_the_launcher)
+{
+    static const struct {
+        const char *lines;
+        int sig;
+    } table[] = {
+        { "command: tp-train --steps 5", SIGUSR1 },
+        { "command: torchrun train.py", SIGTERM },
+        { "command: ./train.sh", SIGTERM },
+        { "command: /usr/bin/mpirun -n 2 python train.py", SIGUSR1 },
+        { "command: python train.py\nlauncher: mpirun", SIGUSR1 },
+        { "command: tp-train --steps 5\nstop_signal: SIGTERM", SIGTERM },
+        { "command: torchrun train.py\nstop_signal: SIGUSR2", SIGUSR2 },
+        { "command: torchrun train.py\nstop_signal: SIGINT", SIGINT },
+        { "command: torchrun train.py\nstop_signal: SIGHUP", SIGHUP },
+    };
+
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        char text[200];
+        struct job j;
+
+        snprintf(text, sizeof text, "%s\nckpt: y\n", table[i].lines);
+        cr_assert_eq(parse(&j, text), TP_OK, "%s", err.msg);
+        cr_expect_eq(job_signal(&j), table[i].sig, "%s", table[i].lines);
     }
 }
 

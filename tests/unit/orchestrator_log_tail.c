@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* A launcher that writes "launcher: N". */
@@ -54,6 +55,140 @@ Test(log_tail, without_a_named_rank_the_last_line_is_reported)
     cr_expect_eq(parse("rank 99999999999999999999 was killed by signal 9").rank, -1);
     cr_expect(parse("").rank == -1 && parse(NULL).rank == -1);
     cr_expect_str_eq(parse(NULL).line, "");
+}
+
+/* ---- what launchers print after the reason ---- */
+
+#define TORCHRUN_END                                                                         \
+    "E1121 12:00:01.000000 17 torch/distributed/elastic/multiprocessing/api.py:882] failed " \
+    "(exitcode: 1)\n"                                                                        \
+    "Traceback (most recent call last):\n"                                                   \
+    "  File \"/usr/bin/torchrun\", line 8, in <module>\n"                                    \
+    "    sys.exit(main())\n"                                                                 \
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"                  \
+    "============================================================\n"                         \
+    "train.py FAILED\n"                                                                      \
+    "------------------------------------------------------------\n"                         \
+    "Failures:\n"                                                                            \
+    "[1]:\n"                                                                                 \
+    "  time      : 2026-11-21_12:00:01\n"                                                    \
+    "  rank      : 1 (local_rank: 1)\n"                                                      \
+    "  exitcode  : 1 (pid: 19)\n"                                                            \
+    "------------------------------------------------------------\n"                         \
+    "Root Cause (first observed failure):\n"                                                 \
+    "[0]:\n"                                                                                 \
+    "  time      : 2026-11-21_12:00:00\n"                                                    \
+    "  host      : n1\n"                                                                     \
+    "  rank      : 3 (local_rank: 3)\n"
+#define TORCHRUN_LAST                                                                              \
+    "  error_file: <N/A>\n"                                                                        \
+    "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n" \
+    "============================================================\n"
+
+Test(log_tail, below_torchruns_table_the_exception_is_found)
+{
+    struct log_tail t =
+        parse("step 12 loss 3.4\n"
+              "[rank3]: Traceback (most recent call last):\n"
+              "[rank3]:   File \"train.py\", line 12, in <module>\n"
+              "[rank3]:     read(batch)\n"
+              "[rank3]: FileNotFoundError: [Errno 2] No such file: 'data.bin'\n"
+              "Traceback (most recent call last):\n"
+              "  File \"train.py\", line 14, in <module>\n"
+              "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:4711\n" TORCHRUN_END
+              "  exitcode  : 1 (pid: 17)\n" TORCHRUN_LAST);
+
+    cr_expect(t.rank == 3 && t.end == LOG_TAIL_EXITED, "rank %d, end %d", t.rank, (int)t.end);
+    cr_expect_str_eq(t.line, "FileNotFoundError: [Errno 2] No such file: 'data.bin'");
+}
+
+Test(log_tail, torchrun_names_the_rank_that_a_signal_killed)
+{
+    struct log_tail t =
+        parse("step 12 loss 3.4\n" TORCHRUN_END "  exitcode  : -9 (pid: 17)\n" TORCHRUN_LAST);
+
+    cr_expect(t.rank == 3 && t.end == LOG_TAIL_KILLED);
+    cr_expect_str_eq(t.line, "rank 3 was killed by signal 9");
+}
+
+Test(log_tail, without_a_traceback_it_is_the_last_line_before_the_launchers)
+{
+    struct log_tail t = parse(
+        "cannot open data.bin\n"
+        "--------------------------------------------------------------------------\n"
+        "Primary job  terminated normally, but 1 process returned\n"
+        "a non-zero exit code. Per user-direction, the job has been aborted.\n"
+        "--------------------------------------------------------------------------\n"
+        "--------------------------------------------------------------------------\n"
+        "mpirun detected that one or more processes exited with non-zero status, thus causing\n"
+        "the job to be terminated. The first process to do so was:\n\n"
+        "  Process name: [[34,1],2]\n"
+        "  Exit code:    3\n"
+        "--------------------------------------------------------------------------\n");
+
+    cr_expect(t.rank == 2 && t.end == LOG_TAIL_EXITED);
+    cr_expect_str_eq(t.line, "cannot open data.bin");
+    t = parse("cannot open data.bin\nlauncher: 1\n"
+              "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-21T12:00:00 ***\n");
+    cr_expect_eq(t.rank, 1);
+    cr_expect_str_eq(t.line, "cannot open data.bin");
+    t = parse("tp-train: data.bin: no such file\ntp-run relay: rank 0 ended with exit code 3\n"
+              "srun: error: n1: task 1: Exited with exit code 143\n");
+    cr_expect(t.rank == 0 && t.end == LOG_TAIL_EXITED);
+    cr_expect_str_eq(t.line, "tp-train: data.bin: no such file");
+}
+
+Test(log_tail, if_only_a_launcher_has_written_its_line_is_reported)
+{
+    cr_expect_str_eq(parse("tp-run relay: rank 0 ended with exit code 3\n").line,
+                     "tp-run relay: rank 0 ended with exit code 3");
+    cr_expect_str_eq(parse("srun: error: Unable to create step\n").line,
+                     "srun: error: Unable to create step");
+    cr_expect_str_eq(parse("=====\n").line, "=====");
+}
+
+Test(log_tail, an_exception_that_was_logged_before_is_not_the_reason_if_another_follows)
+{
+    struct log_tail t = parse("Traceback (most recent call last):\n  File \"a\"\n"
+                              "ValueError: ignored\nstep 3\n"
+                              "Traceback (most recent call last):\n  File \"a\"\n"
+                              "KeyError: 'lr'\n");
+
+    cr_expect_str_eq(t.line, "KeyError: 'lr'");
+}
+
+Test(log_tail, any_bytes_are_read)
+{
+    unsigned seed = (unsigned)time(NULL);
+    static const char *const parts[] = { "Traceback (most recent call last):\n",
+                                         "[rank",
+                                         "]: ",
+                                         "torch.distributed.elastic",
+                                         "\n",
+                                         " rank : ",
+                                         "-9",
+                                         " exitcode : ",
+                                         "Root Cause",
+                                         "Process name: [[",
+                                         "],",
+                                         "7",
+                                         "\xff",
+                                         "\r",
+                                         "srun: ",
+                                         "rank 3 ",
+                                         "signal" };
+
+    printf("seed %u\n", seed);
+    srand(seed);
+    for (int i = 0; i < 5000; i++) {
+        char text[600] = "";
+        struct log_tail t;
+
+        while (strlen(text) < 500)
+            strcat(text, parts[(size_t)rand() % (sizeof parts / sizeof parts[0])]);
+        t = parse(text);
+        cr_assert(t.rank >= -1 && strlen(t.line) < sizeof t.line && !strchr(t.line, '\n'));
+    }
 }
 
 Test(log_tail, only_the_end_of_a_long_file_is_read)

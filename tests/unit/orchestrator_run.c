@@ -31,14 +31,14 @@ static char dir[] = "/tmp/tp-run-unit-XXXXXX";
 static char self[64];
 static struct job job;
 
-/* `tp-run supervise ID FILE COMMAND...`, as process/supervisor.h says: SIGUSR1 is forwarded. */
+/* `tp-run supervise ID FILE COMMAND...`, as process/supervisor.h says: signals are forwarded. */
 static const char SUPERVISOR[] =
     "#!/bin/sh\n"
     "[ \"$1\" = supervise ] || exit 0\n"
     "out=$3; id=$2; shift 3\n"
     "TP_RUN_ID=$id \"$@\" &\n"
     "pid=$!\n"
-    "trap 'kill -USR1 $pid' USR1\n"
+    "trap 'kill -USR1 $pid' USR1; trap 'kill -TERM $pid' TERM; trap 'kill -USR2 $pid' USR2\n"
     "wait $pid; code=$?\n"
     "while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done\n"
     "printf '{\"exit_code\": %d, \"signal\": 0, \"started\": true}' $code >$out.new\n"
@@ -370,7 +370,7 @@ Test(run, a_signal_lets_the_ranks_save)
 
     fake.tick = stop_when_it_runs;
     snprintf(script, sizeof script,
-             "trap \"exit 75\" USR1; touch %s/up; while :; do sleep 0.02; done", dir);
+             "trap \"exit 75\" TERM; touch %s/up; while :; do sleep 0.02; done", dir);
     cr_assert_eq(run(script, "", LAYOUTS), TP_E_STOPPED);
     has_reason("drain", "signal");
     has_reason("stopped", "saved");
@@ -383,12 +383,81 @@ Test(run, ranks_that_do_not_save_within_the_grace_are_killed)
     double begin = clock_seconds();
 
     fake.tick = stop_when_it_runs;
-    snprintf(script, sizeof script, "trap \"\" USR1; touch %s/up; while :; do sleep 0.02; done",
+    snprintf(script, sizeof script, "trap \"\" TERM; touch %s/up; while :; do sleep 0.02; done",
              dir);
     cr_assert_eq(run(script, "grace: 0.5s\n", LAYOUTS), TP_E_STOPPED);
     cr_expect_geq(clock_seconds() - begin, 0.5);
     has_reason("killed", "grace_over");
     has_reason("stopped", "not_saved");
+}
+
+Test(run, the_signal_that_asks_to_stop_is_that_of_the_job_file)
+{
+    char script[160];
+
+    fake.tick = stop_when_it_runs;
+    snprintf(script, sizeof script,
+             "trap \"exit 75\" USR2; touch %s/up; while :; do sleep 0.02; done", dir);
+    cr_assert_eq(run(script, "stop_signal: SIGUSR2\n", LAYOUTS), TP_E_STOPPED);
+    has_reason("stopped", "saved");
+}
+
+/* torchrun ends with 1 when it gets SIGTERM, whatever its ranks do. */
+Test(run, a_command_that_stops_when_it_is_asked_to_is_no_fault_whatever_its_exit_code)
+{
+    char script[160];
+
+    fake.tick = stop_when_it_runs;
+    snprintf(script, sizeof script,
+             "trap \"exit 1\" TERM; touch %s/up; while :; do sleep 0.02; done", dir);
+    cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_E_STOPPED);
+    has_reason("stopped", "not_saved");
+    cr_expect_eq(count("rank_exit"), 0);
+}
+
+Test(run, a_command_that_is_asked_to_stop_and_exits_with_0_is_not_done)
+{
+    char script[160];
+
+    fake.tick = stop_when_it_runs;
+    snprintf(script, sizeof script,
+             "trap \"exit 0\" TERM; touch %s/up; while :; do sleep 0.02; done", dir);
+    cr_assert_eq(run(script, "", LAYOUTS), TP_E_STOPPED);
+    has_reason("stopped", "saved");
+}
+
+static void resize_when_it_runs(struct fake *f)
+{
+    struct stat sb;
+    char path[64];
+    json_t *request, *answer;
+    tp_status st = TP_OK;
+
+    snprintf(path, sizeof path, "%s/up", dir);
+    if (f->calls > 0 || stat(path, &sb) != 0)
+        return;
+    f->calls++;
+    request = json_pack("{s:s,s:s}", "verb", "resize", "to", "dp1");
+    answer = run_answer(the_run(), request, &st);
+    cr_assert(json_is_true(json_object_get(answer, "ok")) && st == TP_OK);
+    cr_expect_str_eq(json_string_value(json_object_get(answer, "layout")), "tp1");
+    cr_expect_eq(json_integer_value(json_object_get(answer, "attempt")), 2);
+    json_decref(answer);
+    json_decref(request);
+}
+
+Test(run, a_resize_costs_no_restart_whatever_the_exit_code)
+{
+    char script[200];
+
+    fake.tick = resize_when_it_runs;
+    snprintf(
+        script, sizeof script,
+        "[ -e %s/up ] && exit 0; trap \"exit 1\" TERM; touch %s/up; while :; do sleep 0.02; done",
+        dir, dir);
+    cr_assert_eq(run(script, "restart: {no_progress: 1}\n", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_expect_eq(count("restart"), 0);
+    cr_expect_eq(count("launch"), 2);
 }
 
 /* ---- the scheduler takes the nodes away ---- */
