@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/text.h"
 #include "orchestrator/run_state.h"
 
 enum { TICK_MS = 100, BATCH = 32 };
@@ -230,6 +231,7 @@ static void forgive(struct run *r)
     struct run_record *b = &r->record;
 
     b->stop = false;
+    b->reason[0] = b->message[0] = 0; /* how it ended the last time */
     if (!b->continues) {
         b->fails_in_row = b->n_restarts = 0;
         b->bad_loss_step = -1;
@@ -263,6 +265,7 @@ static void close_all(struct run *r)
 {
     const int fds[] = { r->loop.epoll, r->loop.timer, r->loop.signals };
 
+    run_services_last(r);
     run_watch_close(r);
     attempt_forget(&r->attempt, !r->record.open);
     backend_close(&r->backend, r->end.over); /* before the services, because `stop --wait` returns
@@ -279,6 +282,15 @@ static void close_all(struct run *r)
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
             close(fds[i]);
+}
+
+/* tp-run itself cannot continue, for example because the journal cannot be written. */
+static void report_own_end(struct run *r)
+{
+    char text[TP_ERR_MAX];
+
+    snprintf(text, sizeof text, "%s", r->err.msg);
+    run_event(r, EVENT_FAILED, REASON_TP_RUN_ENDED, text_clean(text), NULL);
 }
 
 tp_status run_job(const struct job *job, const struct run_setup *setup, struct tp_err *err)
@@ -301,8 +313,8 @@ tp_status run_job(const struct job *job, const struct run_setup *setup, struct t
         st = open_parts(r);
     if (st == TP_OK)
         st = begin(r, last != NULL);
-    if (st == TP_OK)
-        st = loop(r);
+    if (st == TP_OK && (st = loop(r)))
+        report_own_end(r);
     if (st)
         *err = r->err;
     else if (r->end.result)

@@ -1,16 +1,22 @@
 /* orchestrator/run_services.c - see run_state.h: events, time account, control socket, status page
  * and webhook of a run. */
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "orchestrator/run_state.h"
 #include "orchestrator/state/event_log.h"
 #include "orchestrator/web/control.h"
+#include "orchestrator/web/metrics.h"
 #include "orchestrator/web/status_page.h"
 #include "orchestrator/web/webhook.h"
 
-static const double LINE_EVERY_S = 0.5, WEBHOOK_PATIENCE_S = 3;
+static const double LINE_EVERY_S = 0.5, WEBHOOK_PATIENCE_S = 3, PAGE_AGAIN_S = 10;
+static const double TEXTFILE_EVERY_S = 10;
 
 struct run_services {
     struct event_log *events;
@@ -19,7 +25,10 @@ struct run_services {
     struct status_page *page; /* NULL: none */
     struct webhook *webhook;  /* NULL: none */
     double line_at;           /* when the live line was shown last */
-    tp_status asked;          /* a failure of tp-run itself during a request */
+    double page_at;       /* when to try again to open the page, 0: it is open, or there is none */
+    double textfile_at;   /* when the metrics file was written last */
+    bool textfile_failed; /* that was reported */
+    tp_status asked;      /* a failure of tp-run itself during a request */
 };
 
 /* ---- beginning and end ---- */
@@ -41,9 +50,70 @@ static json_t *page_events(void *ctx)
     return json_copy((json_t *)(uintptr_t)event_log_list(r->services->events));
 }
 
-tp_status run_services_open(struct run *r)
+static tp_status open_page(struct run *r, struct tp_err *err)
 {
     const struct status_page_source source = { page_status, page_timeline, page_events, r };
+
+    return status_page_open(&r->services->page, r->job->page.listen, r->job->page.token_file,
+                            &source, err);
+}
+
+/* Without a page a new run does not begin, so that a person can correct the job file. But ranks
+ * that run, and a job that continues by itself on another node, do not depend on it. */
+static tp_status first_page(struct run *r)
+{
+    tp_status st = open_page(r, &r->err);
+
+    if (st == TP_OK || st == TP_E_NOMEM || !(r->record.open || r->record.continues))
+        return st;
+    r->services->page_at = clock_seconds() + PAGE_AGAIN_S;
+    run_event(r, EVENT_PAGE_FAILED, REASON_PAGE_UNAVAILABLE, r->err.msg, NULL);
+    return TP_OK;
+}
+
+static void try_page_again(struct run *r, double now)
+{
+    struct run_services *s = r->services;
+    struct tp_err ignored;
+
+    if (s->page_at <= 0 || now < s->page_at)
+        return;
+    s->page_at = open_page(r, &ignored) == TP_OK ? 0 : now + PAGE_AGAIN_S;
+    if (s->page)
+        run_watch_fd(r, status_page_fd(s->page));
+}
+
+/* Check that the metrics file can be written, before the job begins. */
+static tp_status check_textfile(const struct run *r, struct tp_err *err)
+{
+    const char *path = r->job->page.textfile, *slash = path ? strrchr(path, '/') : NULL;
+    char folder[PATH_MAX];
+
+    if (!path || r->record.open || r->record.continues)
+        return TP_OK;
+    snprintf(folder, sizeof folder, "%.*s", slash > path ? (int)(slash - path) : 1, path);
+    if (access(folder, W_OK | X_OK) != 0)
+        return tp_fail(err, TP_E_USAGE, "page.textfile: cannot write into %s: %s", folder,
+                       strerror(errno));
+    return TP_OK;
+}
+
+static void write_textfile(struct run *r)
+{
+    struct run_services *s = r->services;
+    json_t *status = run_status(r);
+    struct tp_err err = { 0 };
+    bool failed = !status || metrics_write(r->job->page.textfile, status, &err);
+
+    s->textfile_at = clock_seconds();
+    json_decref(status);
+    if (failed && !s->textfile_failed)
+        run_event(r, EVENT_PAGE_FAILED, REASON_PAGE_UNAVAILABLE, err.msg, NULL);
+    s->textfile_failed = failed;
+}
+
+tp_status run_services_open(struct run *r)
+{
     const struct job *j = r->job;
     struct run_services *s = r->services = calloc(1, sizeof *s);
     struct home home;
@@ -56,10 +126,25 @@ tp_status run_services_open(struct run *r)
     TP_TRY(time_account_open(&s->time, j->state, r->record.spent, clock_seconds(), &r->err));
     TP_TRY(control_open(&s->control, j->state, &home, &r->err));
     TP_TRY(webhook_open(&s->webhook, j->webhook, &r->err));
+    TP_TRY(check_textfile(r, &r->err));
     if (j->page.listen && j->page.listen[0])
-        TP_TRY(status_page_open(&s->page, j->page.listen, j->page.token_file, &source, &r->err));
+        TP_TRY(first_page(r));
 done:
     return st;
+}
+
+static void see_webhook(struct run *r)
+{
+    char text[400];
+
+    if (webhook_failed(text, sizeof text, r->services->webhook))
+        run_event(r, EVENT_WEBHOOK_FAILED, REASON_WEBHOOK_UNREACHABLE, text, NULL);
+}
+
+void run_services_last(struct run *r)
+{
+    if (r->loop.epoll >= 0 && r->job->page.textfile) /* the parts were opened */
+        write_textfile(r);
 }
 
 void run_services_close(struct run *r)
@@ -69,7 +154,11 @@ void run_services_close(struct run *r)
     if (!s)
         return;
     status_page_close(s->page);
-    webhook_close(s->webhook, WEBHOOK_PATIENCE_S);
+    s->page = NULL;
+    webhook_wait(s->webhook, WEBHOOK_PATIENCE_S);
+    see_webhook(r);
+    webhook_close(s->webhook);
+    s->webhook = NULL;
     control_close(s->control);
     if (s->time)
         time_account_close(s->time, clock_seconds());
@@ -115,11 +204,16 @@ void run_services_tick(struct run *r)
     const struct run_reporter *to = r->setup->reporter;
     struct run_services *s = r->services;
     double now = clock_seconds();
-    char line[256];
+    char line[512];
 
     webhook_tick(s->webhook);
+    see_webhook(r);
+    control_tick(s->control);
     if (s->page)
-        status_page_serve(s->page);
+        status_page_tick(s->page);
+    try_page_again(r, now);
+    if (r->job->page.textfile && now - s->textfile_at >= TEXTFILE_EVERY_S)
+        write_textfile(r);
     if (r->end.over || !to->line || now - s->line_at < LINE_EVERY_S)
         return;
     s->line_at = now;

@@ -125,6 +125,8 @@ json_t *run_timeline(const struct run *r);
 const char *run_page_url(const struct run *r); /* "": none */
 bool run_has_control(const struct run *r);
 void run_services_tick(struct run *r);
+/* The run has ended, and its parts are still open: write the metrics a last time. */
+void run_services_last(struct run *r);
 /* Watch the fds of the services; serve one of them. False: fd is not one of them. */
 void run_services_watch(struct run *r);
 bool run_services_serve(struct run *r, int fd, tp_status *st);

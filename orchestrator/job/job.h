@@ -98,6 +98,7 @@ struct job {
     struct {
         const char *listen; /* host:port, "" for none */
         const char *token_file;
+        const char *textfile; /* gets the metrics; NULL: none */
     } page;
 };
 

@@ -43,7 +43,7 @@ static const struct job_key KEYS[] = {
         "the signal that asks the command to save and stop. auto: SIGUSR1 for tp-train and for ranks that\n"
         "mpirun starts, because mpirun ends its ranks on SIGTERM; SIGTERM for any other program"),
     KEY("", "grace", SECONDS, grace, "60s", "time that \"save and stop\" may take before SIGKILL"),
-    KEY("", "webhook", STR, webhook, "", "URL that gets a POST with the event, as JSON, on failures and at the end"),
+    KEY("", "webhook", STR, webhook, "", "URL that gets a POST with the event, as JSON, on faults and at every kind of end"),
 
     KEY("layouts", "allow", SPECS, layouts.allow, NULL,
         "the layouts in order of preference; the first one that fits is taken. Without this key all layouts\n"
@@ -91,6 +91,9 @@ static const struct job_key KEYS[] = {
         "address of the status page, /status and /metrics; port 0: a free port, which is printed; \"\": no\n"
         "page. An address that is not loopback needs token_file."),
     KEY("page", "token_file", PATH, page.token_file, NULL, "file with the token that requests must carry"),
+    KEY("page", "textfile", PATH, page.textfile, NULL,
+        "file NAME.prom that gets the metrics every 10 s and at the end, for the textfile collector of\n"
+        "Prometheus' node_exporter. It stays, so that an alert sees how the job has ended."),
     JOB_KEY_END,
 };
 

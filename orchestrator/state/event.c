@@ -17,6 +17,7 @@ static const struct event_code KINDS[EVENT_KINDS + 1] = {
     [EVENT_NAN]               = { "nan", "The loss is NaN or infinite.", true },
     [EVENT_NODE_BACK]         = { "node_back", "A node can be used again.", false },
     [EVENT_NODE_LOST]         = { "node_lost", "A node can no longer be used.", true },
+    [EVENT_PAGE_FAILED]       = { "page_failed", "The status page or the metrics file cannot be provided; the job continues without it.", false },
     [EVENT_PLAN]              = { "plan", "What tp-run plans: to launch, to wait, or to stay at a smaller layout.", false },
     [EVENT_QUARANTINE]        = { "quarantine", "A bad checkpoint was moved to ROOT/quarantine/.", true },
     [EVENT_RANK_EXIT]         = { "rank_exit", "The command or a rank ended too early.", true },
@@ -27,9 +28,10 @@ static const struct event_code KINDS[EVENT_KINDS + 1] = {
     [EVENT_RESTART]           = { "restart", "The job is started again after a fault.", false },
     [EVENT_SAVE]              = { "save", "A checkpoint was committed.", false },
     [EVENT_SLOW]              = { "slow", "A rank computes much longer than the others.", false },
-    [EVENT_STOPPED]           = { "stopped", "The job was stopped before its end; it can be continued.", false },
+    [EVENT_STOPPED]           = { "stopped", "The job was stopped before its end; it can be continued.", true },
     [EVENT_TAKEOVER]          = { "takeover", "A new tp-run took the job over from one that was killed.", false },
     [EVENT_TRAINING]          = { "training", "Every rank has done a step.", false },
+    [EVENT_WEBHOOK_FAILED]    = { "webhook_failed", "An event could not be sent to the webhook.", false },
 };
 
 static const struct event_code REASONS[EVENT_REASONS + 1] = {
@@ -61,6 +63,7 @@ static const struct event_code REASONS[EVENT_REASONS + 1] = {
     [REASON_NO_LAYOUT]              = { "no_layout", "No layout fits the remaining ranks.", false },
     [REASON_NO_PROGRESS]            = { "no_progress", "Too many starts in a row without a new step (`restart.no_progress`).", false },
     [REASON_OWN_LAYOUT_ONLY]        = { "own_layout_only", "The command is not tp-train and reads checkpoints of its own layout only.", false },
+    [REASON_PAGE_UNAVAILABLE]       = { "page_unavailable", "Its address or file cannot be used.", false },
     [REASON_PREPARE_FAILED]         = { "prepare_failed", "The `prepare` command failed.", false },
     [REASON_RANKS_STUCK]            = { "ranks_stuck", "No rank makes progress, and all are equally far.", false },
     [REASON_RANK_FAILED]            = { "rank_failed", "A rank ended with an exit code.", false },
@@ -82,8 +85,10 @@ static const struct event_code REASONS[EVENT_REASONS + 1] = {
     [REASON_SIGNAL]                 = { "signal", "tp-run got a signal.", false },
     [REASON_SUPERVISOR_LOST]        = { "supervisor_lost", "The attempt's supervisor was killed.", false },
     [REASON_TOO_MANY_RESTARTS]      = { "too_many_restarts", "Too many restarts within a time (`restart.max`).", false },
+    [REASON_TP_RUN_ENDED]           = { "tp_run_ended", "tp-run itself cannot continue; ranks that train go on, and the same command takes them over.", false },
     [REASON_TP_RESHARD_FAILED]      = { "tp_reshard_failed", "tp-reshard could not convert the checkpoint.", false },
     [REASON_UNREPORTED]             = { "unreported", "No rank reports its progress: the command is watched by its exit only.", false },
+    [REASON_WEBHOOK_UNREACHABLE]    = { "webhook_unreachable", "The webhook does not answer, or refuses the event.", false },
 };
 
 static const struct event_code RESULTS[EVENT_RESULTS + 1] = {

@@ -8,17 +8,34 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { REQUEST_MAX = 64 << 10, ANSWER_MAX = 64 << 20, PATIENCE_MS = 300, ASK_PATIENCE_S = 10 };
+#include "core/clock.h"
+
+enum { REQUEST_MAX = 64 << 10, ANSWER_MAX = 64 << 20, ASK_PATIENCE_S = 10, CLIENTS = 32 };
+static const double CLIENT_PATIENCE_S =
+    5; /* for a client to send its request and take its answer */
+
+/* A connection. It has one request, and then one answer. */
+struct control_client {
+    int fd;       /* -1: free */
+    double until; /* when it is closed */
+    char *text;   /* the request so far, or the answer; malloc'ed */
+    size_t n, size;
+    size_t sent; /* bytes of the answer */
+    bool has_answer;
+};
 
 struct control {
-    int fd;
+    int fd;    /* listens */
+    int epoll; /* readable when there is something to do */
     char path[PATH_MAX], state[PATH_MAX];
+    struct control_client client[CLIENTS];
 };
 
 /* The address of STATE/control. An address holds 108 bytes, but the path may be longer, so this
@@ -35,6 +52,14 @@ static tp_status address(struct sockaddr_un *a, int *dir, const char *state, str
     return TP_OK;
 }
 
+static bool watch(const struct control *c, int op, int fd, uint32_t events,
+                  struct control_client *k)
+{
+    struct epoll_event e = { .events = events, .data.ptr = k };
+
+    return epoll_ctl(c->epoll, op, fd, &e) == 0;
+}
+
 tp_status control_open(struct control **out, const char *state, const struct home *home,
                        struct tp_err *err)
 {
@@ -46,14 +71,18 @@ tp_status control_open(struct control **out, const char *state, const struct hom
     if (!c)
         return tp_fail(err, TP_E_NOMEM, "no memory");
     c->fd = -1;
+    c->epoll = epoll_create1(EPOLL_CLOEXEC);
+    for (int i = 0; i < CLIENTS; i++)
+        c->client[i].fd = -1;
     snprintf(c->path, sizeof c->path, "%s/control", state);
     snprintf(c->state, sizeof c->state, "%.4000s", state);
     TP_TRY(address(&a, &dir, state, err));
     unlink(c->path); /* of a tp-run that was killed: no other can run, because this one holds the
                         lock */
     c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (c->fd < 0 || bind(c->fd, (struct sockaddr *)&a, sizeof a) != 0 ||
-        chmod(c->path, 0600) != 0 || listen(c->fd, 16) != 0)
+    if (c->epoll < 0 || c->fd < 0 || bind(c->fd, (struct sockaddr *)&a, sizeof a) != 0 ||
+        chmod(c->path, 0600) != 0 || listen(c->fd, CLIENTS) != 0 ||
+        !watch(c, EPOLL_CTL_ADD, c->fd, EPOLLIN, NULL))
         TP_TRY(tp_fail_errno(err, "%s: cannot listen", c->path));
     TP_TRY(home_write(home, state, err));
     *out = c;
@@ -65,26 +94,183 @@ done:
     return st;
 }
 
+static void drop(struct control_client *k)
+{
+    if (k->fd >= 0)
+        close(k->fd);
+    free(k->text);
+    *k = (struct control_client){ .fd = -1 };
+}
+
 void control_close(struct control *c)
 {
     if (!c)
         return;
+    for (int i = 0; i < CLIENTS; i++)
+        drop(&c->client[i]);
     if (c->fd >= 0) {
         close(c->fd);
         unlink(c->path);
         home_remove(c->state);
     }
+    if (c->epoll >= 0)
+        close(c->epoll);
     free(c);
 }
 
 int control_fd(const struct control *c)
 {
-    return c->fd;
+    return c->epoll;
 }
 
-static void set_patience(int fd, int ms)
+/* ---- serving: nothing here waits ---- */
+
+/* Make an answer the text to send: one line. */
+static void set_answer(struct control_client *k, json_t *reply)
 {
-    const struct timeval t = { .tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000 };
+    free(k->text);
+    k->text = reply ? json_dumps(reply, JSON_COMPACT) : NULL;
+    json_decref(reply);
+    k->n = k->text ? strlen(k->text) : 0;
+    if (k->text)
+        k->text[k->n++] = '\n'; /* instead of the 0 byte */
+    k->has_answer = true;
+}
+
+/* Send what the client takes now. */
+static void send_some(const struct control *c, struct control_client *k)
+{
+    while (k->sent < k->n) {
+        ssize_t put = send(k->fd, k->text + k->sent, k->n - k->sent, MSG_NOSIGNAL);
+
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0 && errno == EAGAIN && watch(c, EPOLL_CTL_MOD, k->fd, EPOLLOUT, k))
+            return;
+        if (put <= 0)
+            break;
+        k->sent += (size_t)put;
+    }
+    drop(k);
+}
+
+/* The request is complete, or there will be no more of it. */
+static void answer_it(const struct control *c, struct control_client *k,
+                      json_t *(*answer)(void *ctx, const json_t *request), void *ctx)
+{
+    json_t *request = k->text ? json_loads(k->text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+
+    set_answer(k, json_is_object(request) ? answer(ctx, request)
+                                          : json_pack("{s:b,s:s,s:i}", "ok", 0, "error",
+                                                      "this is not a request", "exit", 2));
+    json_decref(request);
+    send_some(c, k);
+}
+
+/* Make room for more of the request. */
+static bool grow(struct control_client *k)
+{
+    char *more;
+
+    if (k->n + 1 < k->size)
+        return true;
+    if (k->n >= REQUEST_MAX || !(more = realloc(k->text, k->size ? 2 * k->size : 4096)))
+        return false;
+    k->text = more;
+    k->size = k->size ? 2 * k->size : 4096;
+    return true;
+}
+
+/* Receive what has arrived. True: the request is complete. */
+static bool receive_some(struct control_client *k)
+{
+    while (grow(k)) {
+        ssize_t got = recv(k->fd, k->text + k->n, k->size - k->n - 1, 0);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && errno == EAGAIN)
+            return false;
+        if (got <= 0)
+            break;
+        k->n += (size_t)got;
+        k->text[k->n] = 0;
+        if (memchr(k->text + k->n - (size_t)got, '\n', (size_t)got))
+            break;
+    }
+    return true;
+}
+
+static void serve_client(const struct control *c, struct control_client *k,
+                         json_t *(*answer)(void *ctx, const json_t *request), void *ctx)
+{
+    if (k->fd < 0)
+        return;
+    if (k->has_answer)
+        send_some(c, k);
+    else if (receive_some(k))
+        answer_it(c, k, answer, ctx);
+}
+
+/* A free place for a connection, if necessary that of the oldest one. */
+static struct control_client *place(struct control *c)
+{
+    struct control_client *oldest = c->client;
+
+    for (int i = 0; i < CLIENTS; i++) {
+        if (c->client[i].fd < 0)
+            return &c->client[i];
+        if (c->client[i].until < oldest->until)
+            oldest = &c->client[i];
+    }
+    drop(oldest);
+    return oldest;
+}
+
+static void accept_all(struct control *c, json_t *(*answer)(void *ctx, const json_t *request),
+                       void *ctx)
+{
+    int fd;
+
+    while ((fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        struct control_client *k = place(c);
+
+        *k = (struct control_client){ .fd = fd, .until = clock_seconds() + CLIENT_PATIENCE_S };
+        if (watch(c, EPOLL_CTL_ADD, fd, EPOLLIN, k))
+            serve_client(c, k, answer, ctx);
+        else
+            drop(k);
+    }
+}
+
+void control_serve(struct control *c, json_t *(*answer)(void *ctx, const json_t *request),
+                   void *ctx)
+{
+    struct epoll_event e[CLIENTS];
+    int n = epoll_wait(c->epoll, e, CLIENTS, 0);
+
+    for (int i = 0; i < n; i++)
+        if (e[i].data.ptr)
+            serve_client(c, e[i].data.ptr, answer, ctx);
+    for (int i = 0; i < n; i++) /* last, because it may reuse the place of another one above */
+        if (!e[i].data.ptr)
+            accept_all(c, answer, ctx);
+}
+
+void control_tick(struct control *c)
+{
+    double now = clock_seconds();
+
+    for (int i = 0; i < CLIENTS; i++)
+        if (c->client[i].fd >= 0 && now > c->client[i].until)
+            drop(&c->client[i]);
+}
+
+/* ---- the client's side ---- */
+
+static void set_patience(int fd, int seconds)
+{
+    const struct timeval t = { .tv_sec = seconds };
 
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t);
@@ -139,30 +325,6 @@ static bool deliver(int fd, const json_t *o)
     return n > 0 && at == n;
 }
 
-void control_serve(struct control *c, json_t *(*answer)(void *ctx, const json_t *request),
-                   void *ctx)
-{
-    int fd;
-
-    while ((fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
-        json_t *request, *reply;
-        char *text;
-
-        set_patience(fd, PATIENCE_MS);
-        text = receive(fd, REQUEST_MAX);
-        request = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-        reply = json_is_object(request) ? answer(ctx, request)
-                                        : json_pack("{s:b,s:s,s:i}", "ok", 0, "error",
-                                                    "this is not a request", "exit", 2);
-        if (reply)
-            deliver(fd, reply);
-        json_decref(reply);
-        json_decref(request);
-        free(text);
-        close(fd);
-    }
-}
-
 tp_status control_ask(json_t **answer, const char *state, const json_t *request, struct tp_err *err)
 {
     struct sockaddr_un a;
@@ -179,7 +341,7 @@ tp_status control_ask(json_t **answer, const char *state, const json_t *request,
                  : tp_fail_errno(err, "%s/control: cannot connect", state);
         goto done;
     }
-    set_patience(fd, ASK_PATIENCE_S * 1000);
+    set_patience(fd, ASK_PATIENCE_S);
     text = deliver(fd, request) ? receive(fd, ANSWER_MAX) : NULL;
     *answer = text ? json_loads(text, 0, NULL) : NULL;
     if (!*answer)

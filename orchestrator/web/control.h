@@ -4,6 +4,9 @@
  * A connection has one request: a JSON object {"verb": ..., ...} and a newline. The answer is one
  * JSON object: {"ok": true, ...} or {"ok": false, "error": sentence, "exit": code}. Only the user
  * who owns the job can connect (mode 0600), and only on the host where tp-run is (process/home.h).
+ *
+ * Serving never waits. A client has five seconds to send its request and to take the answer; a slow
+ * one delays no other. When too many are connected, the oldest connection is closed.
  */
 #ifndef ORCHESTRATOR_WEB_CONTROL_H
 #define ORCHESTRATOR_WEB_CONTROL_H
@@ -20,12 +23,16 @@ tp_status control_open(struct control **out, const char *state, const struct hom
                        struct tp_err *err);
 void control_close(struct control *c);
 
-/* Readable when a request waits. */
+/* Readable when there is something to serve. */
 int control_fd(const struct control *c);
 
-/* Answer the waiting requests. `answer` returns a new reference. */
+/* Receive and send what is possible without waiting, and answer the requests that are complete.
+ * `answer` returns a new reference. */
 void control_serve(struct control *c, json_t *(*answer)(void *ctx, const json_t *request),
                    void *ctx);
+
+/* Close the connections whose time is over; call it at each tick. */
+void control_tick(struct control *c);
 
 /* The client's side: send a request and get the answer, which the caller decrefs.
  * TP_E_NOTFOUND: no tp-run listens on this host. TP_E_IO: it does not answer. */

@@ -14,10 +14,12 @@
 #include <unistd.h>
 
 #include "core/arena.h"
+#include "core/clock.h"
 #include "core/file.h"
 #include "orchestrator/web/metrics.h"
 
-enum { TOKEN_MAX = 256, TOKEN_MIN = 16, CONNECTIONS = 64 };
+enum { TOKEN_MAX = 256, TOKEN_MIN = 16, CONNECTIONS = 128, FULL = 120 };
+static const double CONNECTION_S = 10; /* a connection is closed after this time */
 
 /* The page itself, status_page.html, is part of the program. */
 __asm__(".section .rodata\n"
@@ -32,6 +34,11 @@ extern const char tp_page_html[], tp_page_html_end[];
 
 struct status_page {
     struct MHD_Daemon *daemon;
+    struct {
+        int fd;       /* 0: free */
+        double since; /* when it was opened */
+    } client[CONNECTIONS];
+    int clients;
     struct status_page_source source;
     char url[160];
     char token[TOKEN_MAX + 1]; /* "": none */
@@ -174,7 +181,7 @@ static enum MHD_Result reply_json(struct MHD_Connection *c, json_t *o)
 static enum MHD_Result reply_metrics(struct MHD_Connection *c, json_t *status)
 {
     size_t n = 0;
-    char *text = status ? metrics_text(&n, status) : NULL;
+    char *text = status ? metrics_text(&n, status, NULL) : NULL;
 
     json_decref(status);
     if (!text)
@@ -215,24 +222,124 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *c, const char *u
     return reply_text(c, MHD_HTTP_NOT_FOUND, "no such page\n");
 }
 
+/* ---- connections ---- */
+
+/* End the oldest connection, so that slow clients do not keep others out. */
+static void end_oldest(struct status_page *p)
+{
+    int oldest = -1;
+
+    for (int i = 0; i < CONNECTIONS; i++)
+        if (p->client[i].fd > 0 && (oldest < 0 || p->client[i].since < p->client[oldest].since))
+            oldest = i;
+    if (oldest >= 0) {
+        shutdown(p->client[oldest].fd, SHUT_RDWR);
+        p->client[oldest].since = clock_seconds(); /* it is closed soon: do not end it again */
+    }
+}
+
+static void on_connection(void *ctx, struct MHD_Connection *c, void **place,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct status_page *p = ctx;
+    int i = 0;
+
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (*place) {
+            p->client[(uintptr_t)*place - 1].fd = 0;
+            p->clients--;
+        }
+        return;
+    }
+    while (i < CONNECTIONS && p->client[i].fd > 0)
+        i++;
+    if (i == CONNECTIONS || !info)
+        return;
+    p->client[i].fd = (int)info->connect_fd;
+    p->client[i].since = clock_seconds();
+    *place = (void *)(uintptr_t)(i + 1);
+    if (++p->clients > FULL)
+        end_oldest(p);
+}
+
+void status_page_tick(struct status_page *p)
+{
+    double now = clock_seconds();
+
+    for (int i = 0; i < CONNECTIONS; i++)
+        if (p->client[i].fd > 0 && now - p->client[i].since > CONNECTION_S) {
+            shutdown(p->client[i].fd, SHUT_RDWR);
+            p->client[i].since = now;
+        }
+    status_page_serve(p);
+}
+
 /* ---- opening and serving ---- */
+
+/* Open the socket. */
+static tp_status listen_at(int *out, const struct sockaddr_storage *a, const char *text,
+                           struct tp_err *err)
+{
+    int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
+    socklen_t size =
+        a->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    tp_status st;
+
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (fd >= 0 && bind(fd, (const struct sockaddr *)a, size) == 0 && listen(fd, FULL) == 0) {
+        *out = fd;
+        return TP_OK;
+    }
+    if (errno == EADDRINUSE)
+        st = tp_fail(err, TP_E_USAGE,
+                     "page.listen: another program listens on %s: choose another port, or 0 for a "
+                     "free one",
+                     text);
+    else if (errno == EADDRNOTAVAIL || errno == EACCES)
+        st = tp_fail(err, TP_E_USAGE, "page.listen: cannot listen on %s: %s", text,
+                     errno == EACCES ? "ports below 1024 need privileges"
+                                     : "it is not an address of this host");
+    else
+        st = tp_fail_errno(err, "page.listen: cannot listen on %s", text);
+    if (fd >= 0)
+        close(fd);
+    return st;
+}
+
+/* The port that a socket is bound to. */
+static unsigned port_of(int fd)
+{
+    struct sockaddr_storage a = { 0 };
+    socklen_t size = sizeof a;
+
+    if (getsockname(fd, (struct sockaddr *)&a, &size) != 0)
+        return 0;
+    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                         : ((struct sockaddr_in *)&a)->sin_port);
+}
 
 static tp_status start(struct status_page *p, struct sockaddr_storage *a, const char *text,
                        struct tp_err *err)
 {
     unsigned flags = MHD_USE_EPOLL | (a->ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
-    const union MHD_DaemonInfo *info;
     const char *colon = strrchr(text, ':');
+    int fd = -1;
+    tp_status st = listen_at(&fd, a, text, err);
 
-    errno = 0;
-    p->daemon = MHD_start_daemon(flags, 0, NULL, NULL, answer, p, MHD_OPTION_SOCK_ADDR, a,
+    if (st)
+        return st;
+    p->daemon = MHD_start_daemon(flags, 0, NULL, NULL, answer, p, MHD_OPTION_LISTEN_SOCKET, fd,
                                  MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, 10U, MHD_OPTION_END);
-    if (!p->daemon)
-        return tp_fail_errno(err, "page.listen: cannot listen on %s", text);
-    info = MHD_get_daemon_info(p->daemon, MHD_DAEMON_INFO_BIND_PORT);
-    snprintf(p->url, sizeof p->url, "http://%.*s:%u/", (int)(colon - text), text,
-             info ? info->port : 0);
+                                 MHD_OPTION_CONNECTION_TIMEOUT, 10U, MHD_OPTION_NOTIFY_CONNECTION,
+                                 on_connection, p, MHD_OPTION_END);
+    if (!p->daemon) {
+        close(fd);
+        return tp_fail(err, TP_E_IO, "page.listen: cannot serve on %s", text);
+    }
+    snprintf(p->url, sizeof p->url, "http://%.*s:%u/", (int)(colon - text), text, port_of(fd));
     return TP_OK;
 }
 

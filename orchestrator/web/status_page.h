@@ -3,7 +3,8 @@
  * /timeline and /events (JSON), /metrics (Prometheus). Read only.
  *
  * It listens at the address in the job file. An address that is not loopback needs a token, which
- * requests carry as "Authorization: Bearer TOKEN" or "?token=TOKEN".
+ * requests carry as "Authorization: Bearer TOKEN" or "?token=TOKEN". A connection lasts at most ten
+ * seconds; when there are too many, the oldest one is closed, so that slow clients keep no one out.
  */
 #ifndef ORCHESTRATOR_WEB_STATUS_PAGE_H
 #define ORCHESTRATOR_WEB_STATUS_PAGE_H
@@ -23,15 +24,17 @@ struct status_page_source {
 struct status_page;
 
 /* listen: host:port ("127.0.0.1:8080", "[::1]:0"). token_file: NULL for none.
- * TP_E_USAGE: not an address, or not loopback and without a token. TP_E_IO: it cannot listen there.
- */
+ * TP_E_USAGE: not an address, not one of this host, not loopback and without a token, or another
+ * program listens there. TP_E_IO. */
 tp_status status_page_open(struct status_page **out, const char *listen, const char *token_file,
                            const struct status_page_source *source, struct tp_err *err);
 void status_page_close(struct status_page *p);
 
-/* Call status_page_serve when this is readable, and at each tick. */
+/* Call status_page_serve when this is readable. It does not wait. */
 int status_page_fd(const struct status_page *p);
 void status_page_serve(struct status_page *p);
+/* Call this at each tick: it ends connections that are too old, and serves. */
+void status_page_tick(struct status_page *p);
 
 /* Such as "http://127.0.0.1:40123/". */
 const char *status_page_url(const struct status_page *p);

@@ -2,7 +2,7 @@
 #include "orchestrator/web/webhook.h"
 
 #include <curl/curl.h>
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,7 +19,10 @@ struct webhook {
     char *queue[QUEUE]; /* the first one is being sent */
     int n, tries;
     bool busy;
-    double next_at; /* earliest time of the next try */
+    double next_at;            /* earliest time of the next try */
+    char where[128], why[256]; /* the URL's host, because its path may be a secret; an error */
+    bool failed;               /* the last event could not be sent */
+    bool is_new_fail;          /* that was not reported yet */
 };
 
 static size_t swallow(char *data, size_t size, size_t n, void *ctx)
@@ -29,15 +32,38 @@ static size_t swallow(char *data, size_t size, size_t n, void *ctx)
     return size * n;
 }
 
+/* Check a URL as curl will read it. where: gets its host. */
+static tp_status check_url(char *where, size_t size, const char *url, struct tp_err *err)
+{
+    CURLU *u = curl_url();
+    CURLUcode code = u ? curl_url_set(u, CURLUPART_URL, url, 0) : CURLUE_OUT_OF_MEMORY;
+    char *host = NULL;
+    tp_status st = TP_OK;
+
+    if (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0)
+        st = tp_fail(err, TP_E_USAGE, "webhook: \"%s\" is not an http or https URL", url);
+    else if (code == CURLUE_OK)
+        code = curl_url_get(u, CURLUPART_HOST, &host, 0);
+    if (st == TP_OK && (code != CURLUE_OK || !host[0]))
+        st = tp_fail(err, TP_E_USAGE, "webhook: \"%s\" is not a URL: %s", url,
+                     curl_url_strerror(code));
+    snprintf(where, size, "%s", host ? host : "");
+    curl_free(host);
+    curl_url_cleanup(u);
+    return st;
+}
+
 tp_status webhook_open(struct webhook **out, const char *url, struct tp_err *err)
 {
     struct webhook *w;
+    char where[sizeof w->where];
+    tp_status st;
 
     *out = NULL;
     if (!url || !url[0])
         return TP_OK;
-    if (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0)
-        return tp_fail(err, TP_E_USAGE, "webhook: \"%s\" is not an http or https URL", url);
+    if ((st = check_url(where, sizeof where, url, err)))
+        return st;
     w = calloc(1, sizeof *w);
     if (!w || curl_global_init(CURL_GLOBAL_DEFAULT) || !(w->multi = curl_multi_init()) ||
         !(w->easy = curl_easy_init())) {
@@ -45,6 +71,7 @@ tp_status webhook_open(struct webhook **out, const char *url, struct tp_err *err
         return tp_fail(err, TP_E_NOMEM, "no memory for the webhook");
     }
     w->headers = curl_slist_append(NULL, "Content-Type: application/json");
+    memcpy(w->where, where, sizeof w->where);
     curl_easy_setopt(w->easy, CURLOPT_URL, url);
     curl_easy_setopt(w->easy, CURLOPT_HTTPHEADER, w->headers);
     curl_easy_setopt(w->easy, CURLOPT_WRITEFUNCTION, swallow);
@@ -82,6 +109,33 @@ static void begin(struct webhook *w)
     w->tries++;
 }
 
+/* A try has ended. Answers 4xx say that the address is wrong, so a further try does not help. */
+static void conclude(struct webhook *w, CURLcode result, long code)
+{
+    bool sent = result == CURLE_OK && code < 400;
+
+    if (!sent && (result != CURLE_OK || code >= 500) && w->tries < TRIES) {
+        w->next_at = clock_seconds() + PAUSE_S;
+        return;
+    }
+    if (!sent && result == CURLE_OK)
+        snprintf(w->why, sizeof w->why, "it answers with HTTP %ld", code);
+    else if (!sent)
+        snprintf(w->why, sizeof w->why, "%s", curl_easy_strerror(result));
+    w->is_new_fail = !sent && (w->is_new_fail || !w->failed);
+    w->failed = !sent;
+    drop_first(w);
+}
+
+bool webhook_failed(char *text, size_t size, struct webhook *w)
+{
+    if (!w || !w->is_new_fail)
+        return false;
+    w->is_new_fail = false;
+    snprintf(text, size, "%.120s: %s", w->where, w->why);
+    return true;
+}
+
 void webhook_tick(struct webhook *w)
 {
     int running, left;
@@ -98,25 +152,30 @@ void webhook_tick(struct webhook *w)
         if (m->msg != CURLMSG_DONE)
             continue;
         curl_easy_getinfo(w->easy, CURLINFO_RESPONSE_CODE, &code);
-        if ((m->data.result == CURLE_OK && code < 500) || w->tries >= TRIES)
-            drop_first(w);
-        else
-            w->next_at = clock_seconds() + PAUSE_S;
+        conclude(w, m->data.result, code);
         curl_multi_remove_handle(w->multi, w->easy);
         w->busy = false;
     }
 }
 
-void webhook_close(struct webhook *w, double seconds)
+void webhook_wait(struct webhook *w, double seconds)
 {
     const struct timespec wait = { .tv_nsec = 20 * 1000 * 1000 }; /* fifty times a second */
 
-    if (!w)
-        return;
-    for (int i = 0; i < (int)(seconds * 50) && w->n > 0; i++) {
+    for (int i = 0; w && i < (int)(seconds * 50) && w->n > 0; i++) {
         webhook_tick(w);
         nanosleep(&wait, NULL);
     }
+    if (w && w->n > 0 && !w->failed) {
+        w->failed = w->is_new_fail = true;
+        snprintf(w->why, sizeof w->why, "%d events could not be sent before tp-run ended", w->n);
+    }
+}
+
+void webhook_close(struct webhook *w)
+{
+    if (!w)
+        return;
     if (w->busy)
         curl_multi_remove_handle(w->multi, w->easy);
     while (w->n > 0)

@@ -8,13 +8,15 @@
 #define ORCHESTRATOR_WEB_WEBHOOK_H
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 #include "core/err.h"
 
 struct webhook;
 
-/* url "" or NULL: *out is NULL, which every function accepts. TP_E_USAGE: the URL is
- * neither http nor https. */
+/* url "" or NULL: *out is NULL, which every function accepts. TP_E_USAGE: it is not an http or
+ * https URL with a host. */
 tp_status webhook_open(struct webhook **out, const char *url, struct tp_err *err);
 
 /* Queue an event, which is borrowed. */
@@ -23,7 +25,12 @@ void webhook_post(struct webhook *w, const json_t *event);
 /* Continue transfers; call it at each tick. */
 void webhook_tick(struct webhook *w);
 
-/* Wait at most `seconds` until the queue is empty, and free w. */
-void webhook_close(struct webhook *w, double seconds);
+/* True once after an event could not be sent although the one before it was: text gets a sentence.
+ */
+bool webhook_failed(char *text, size_t size, struct webhook *w);
+
+/* Wait at most `seconds` until the queue is empty. */
+void webhook_wait(struct webhook *w, double seconds);
+void webhook_close(struct webhook *w);
 
 #endif

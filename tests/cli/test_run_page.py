@@ -179,6 +179,102 @@ def test_a_webhook_that_fails_does_not_disturb_the_job(tmp_path):
         assert job.start().wait() == 0
 
 
+def test_every_kind_of_end_is_sent_to_the_webhook(tmp_path):
+    for args, keys, end, rc in ((["--steps", 5], {}, "done", 0),
+                                (["--exit-at", 3, 7], {"restart": {"no_progress": 1}}, "failed", 3),
+                                (["--steps", 10000], {}, "stopped", 75)):
+        with receiver() as (url, got), fake_job(tmp_path / end, *args, webhook=url, **keys) as job:
+            job.start()
+            if end == "stopped":
+                job.await_step(3)
+                job.verb("stop")
+            assert job.wait() == rc
+            assert [e["event"] for e in got][-1] == end
+
+
+@pytest.mark.parametrize("code", [404, 500, None])
+def test_a_webhook_that_cannot_be_reached_is_reported_once(tmp_path, code):
+    with receiver(code) as (url, got):
+        url = url if code else "http://127.0.0.1:9/secret"
+        with fake_job(tmp_path, "--exit-at", 3, 7, webhook=url, restart={"no_progress": 2, "backoff": "0.1s"}) as job:
+            assert job.start().wait() == 3
+            failed = job.events("webhook_failed")
+            assert len(failed) == 1 and failed[0]["reason"] == "webhook_unreachable"
+            assert failed[0]["message"].startswith("127.0.0.1: ") and "secret" not in failed[0]["message"]
+            if code:
+                assert "HTTP %d" % code in failed[0]["message"]
+
+
+@pytest.mark.parametrize("keys, sentence", [
+    ({"webhook": "ftp://a/b"}, "not an http or https URL"),
+    ({"webhook": "http://"}, "is not a URL"),
+    ({"webhook": "http://a:70000/"}, "is not a URL"),
+    ({"webhook": "http://a b/"}, "is not a URL"),
+    ({"page": {"listen": "127.0.0.1"}}, "expected address:port"),
+    ({"page": {"listen": '"host.example:80"'}}, "is not an IP address"),
+    ({"page": {"listen": '"192.0.2.1:0"', "token_file": "token"}}, "not an address of this host"),
+    ({"page": {"textfile": "none/job.prom"}}, "cannot write into"),
+])
+def test_a_wrong_address_is_an_error_at_the_start(tmp_path, keys, sentence):
+    (tmp_path / "token").write_text("0123456789abcdef0123\n")
+    with fake_job(tmp_path, "--steps", 3, **keys) as job:
+        assert job.start().wait() == 2
+        assert sentence in job.output.read_text() and not job.events("launch")
+
+
+def test_a_busy_port_is_an_error_at_the_start_but_not_at_a_takeover(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with fake_job(tmp_path / "start", "--steps", 3, page={"listen": "127.0.0.1:%d" % port}) as job:
+            assert job.start().wait() == 2
+            assert "another program listens on 127.0.0.1:%d" % port in job.output.read_text()
+    with fake_job(tmp_path / "takeover", "--steps", 100000, page={"listen": "127.0.0.1:%d" % port}) as job:
+        job.start()
+        job.await_step(3)
+        job.process.kill()
+        job.process.wait()
+        with socket.create_server(("127.0.0.1", port)):
+            job.start()
+            job.await_event("takeover")
+            step = job.await_step(3)["step"]
+            assert job.await_step(step + 10)["attempt"] == 1
+            assert job.events("page_failed")[0]["reason"] == "page_unavailable"
+            assert job.process.poll() is None
+        assert job.verb("stop", "--wait").rc == 0
+
+
+def test_slow_clients_of_the_page_and_of_the_socket_delay_nothing(tmp_path):
+    with fake_job(tmp_path, "--steps", 100000) as job, contextlib.ExitStack() as stack:
+        job.start()
+        page = job.await_step(3)["page"]
+        port = int(page.rstrip("/").rsplit(":", 1)[1])
+        for i in range(200):
+            s = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            s.sendall(b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\n"[:i % 30])
+        directory = os.open(job.state, os.O_PATH)
+        for i in range(40):
+            s = stack.enter_context(socket.socket(socket.AF_UNIX))
+            s.connect("/proc/self/fd/%d/control" % directory)
+            s.sendall(b"{"[:i % 2])
+        os.close(directory)
+        begin = time.monotonic()
+        assert get(page + "metrics")[0] == 200
+        step = job.status()["step"]
+        job.await_step(step + 20)
+        assert time.monotonic() - begin < 5
+        job.verb("stop", "--wait")
+
+
+def test_prometheus_sees_how_the_job_ended(tmp_path):
+    with fake_job(tmp_path, "--exit-at", 3, 7, page={"textfile": "job.prom"},
+                  restart={"no_progress": 1}) as job:
+        assert job.start().wait() == 3
+        text = (tmp_path / "job.prom").read_text()
+        assert 'tp_run_state{tp_job="job",state="failed"} 1\n' in text
+        assert abs(float(re.search(r"^tp_run_time_seconds\S* (\S+)", text, re.M)[1]) - time.time()) < 60
+        assert list(tmp_path.glob("job.prom?*")) == [], "a temporary file is left"
+
+
 def test_the_page_works_in_a_browser_also_during_a_rescale(tmp_path, tiny):
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if not browser:

@@ -15,6 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "orchestrator/state/event_log.h"
 #include "orchestrator/state/run_record.h"
@@ -99,6 +100,122 @@ Test(control, text_that_is_not_a_request_is_refused_without_harm)
     control_close(c);
 }
 
+static int connect_to(const struct sockaddr_un *to)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    cr_assert_eq(connect(fd, (const struct sockaddr *)to, sizeof *to), 0);
+    return fd;
+}
+
+/* Serve for a while. Returns the longest time that one call took. */
+static double serve_for(struct control *c, double seconds, int *n)
+{
+    double end = clock_seconds() + seconds, longest = 0;
+
+    while (clock_seconds() < end) {
+        struct pollfd p = { .fd = control_fd(c), .events = POLLIN };
+        double begin;
+
+        poll(&p, 1, 10);
+        begin = clock_seconds();
+        control_serve(c, answer, n);
+        control_tick(c);
+        if (clock_seconds() - begin > longest)
+            longest = clock_seconds() - begin;
+    }
+    return longest;
+}
+
+/* One client sends nothing, others a byte at a time, and others never take their answers. */
+Test(control, slow_clients_delay_no_other)
+{
+    enum { SLOW = 60 };
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    struct control *c;
+    char text[256];
+    int slow[SLOW], fd, n = 0;
+
+    cr_assert_eq(control_open(&c, dir, &HERE, &err), TP_OK, "%s", err.msg);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", dir);
+    for (int i = 0; i < SLOW; i++) {
+        slow[i] = connect_to(&to);
+        if (i % 3 == 1)
+            cr_assert_eq(write(slow[i], "{\"ve", 4), 4);
+        serve_for(c, 0, &n);
+        control_serve(c, answer, &n);
+    }
+    fd = connect_to(&to);
+    cr_assert_eq(write(fd, "{\"verb\": \"status\"}\n", 19), 19);
+    cr_expect_lt(serve_for(c, 0.2, &n), 0.15, "a call has waited");
+    cr_expect_eq(n, 1);
+    cr_expect_gt(recv(fd, text, sizeof text, MSG_DONTWAIT), 0, "it is answered");
+    close(fd);
+    for (int i = 0; i < SLOW; i++)
+        close(slow[i]);
+    control_close(c);
+}
+
+Test(control, a_request_in_pieces_is_answered)
+{
+    static const char request[] = "{\"verb\": \"status\"}\n";
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    struct control *c;
+    char text[256] = "";
+    int fd, n = 0;
+
+    cr_assert_eq(control_open(&c, dir, &HERE, &err), TP_OK, "%s", err.msg);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", dir);
+    fd = connect_to(&to);
+    for (size_t i = 0; i < sizeof request - 1; i++) {
+        cr_assert_eq(write(fd, request + i, 1), 1);
+        control_serve(c, answer, &n);
+    }
+    cr_expect_eq(n, 1);
+    cr_expect_gt(recv(fd, text, sizeof text - 1, MSG_DONTWAIT), 0);
+    cr_expect(strstr(text, "\"asked\":\"status\""), "%s", text);
+    close(fd);
+    control_close(c);
+}
+
+static json_t *large_answer(void *ctx, const json_t *request)
+{
+    char *text = calloc(1, 4 << 20);
+    json_t *reply;
+
+    ++*(int *)ctx;
+    memset(text, 'x', (4 << 20) - 1);
+    reply = json_pack("{s:s,s:i}", "text", text, "n", (int)json_object_size(request));
+    free(text);
+    return reply;
+}
+
+Test(control, an_answer_is_sent_as_the_client_takes_it)
+{
+    struct sockaddr_un to = { .sun_family = AF_UNIX };
+    struct control *c;
+    char text[65536];
+    size_t total = 0;
+    ssize_t got = 1;
+    int fd, n = 0;
+
+    cr_assert_eq(control_open(&c, dir, &HERE, &err), TP_OK, "%s", err.msg);
+    snprintf(to.sun_path, sizeof to.sun_path, "%s/control", dir);
+    fd = connect_to(&to);
+    cr_assert_eq(write(fd, "{}\n", 3), 3);
+    control_serve(c, large_answer, &n);
+    cr_assert_eq(n, 1);
+    while (got != 0) {
+        got = recv(fd, text, sizeof text, MSG_DONTWAIT);
+        total += got > 0 ? (size_t)got : 0;
+        control_serve(c, large_answer, &n);
+    }
+    cr_expect_gt(total, 4 << 20);
+    cr_expect_eq(n, 1);
+    close(fd);
+    control_close(c);
+}
+
 /* ---- events.jsonl ---- */
 
 Test(control, the_newest_events_are_kept_and_a_torn_line_is_skipped)
@@ -147,7 +264,7 @@ Test(control, metrics_show_the_status)
         "tp_run_spent_seconds{cause=\"lost\"} 1.5",
     };
     size_t n;
-    char *text = metrics_text(&n, status);
+    char *text = metrics_text(&n, status, NULL);
 
     cr_assert_not_null(text);
     cr_expect_eq(n, strlen(text));
@@ -155,23 +272,49 @@ Test(control, metrics_show_the_status)
         cr_expect_not_null(strstr(text, lines[i]), "no line %s", lines[i]);
     free(text);
     json_object_del(status, "loss");
-    text = metrics_text(&n, status);
+    text = metrics_text(&n, status, NULL);
     cr_expect_null(strstr(text, "tp_run_loss"), "an unknown loss is not shown");
     free(text);
     json_decref(status);
 }
 
+Test(control, the_file_of_metrics_has_the_job_as_a_label)
+{
+    json_t *status = json_pack("{s:s,s:s,s:i,s:{s:f}}", "job", "a \"b\\\n", "state", "failed",
+                               "step", 7, "spent", "lost", 1.5);
+    static const char *const lines[] = {
+        "tp_run_step{tp_job=\"a \\\"b\\\\ \"} 7\n",
+        "tp_run_state{tp_job=\"a \\\"b\\\\ \",state=\"failed\"} 1\n",
+        "tp_run_spent_seconds{tp_job=\"a \\\"b\\\\ \",cause=\"lost\"} 1.5\n",
+    };
+    struct arena arena = { 0 };
+    char path[64], *text;
+    size_t n;
+
+    snprintf(path, sizeof path, "%s/job.prom", dir);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(metrics_write(path, status, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(file_read_own(&text, &n, path, 1 << 16, &arena, &err), TP_OK, "%s", err.msg);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+        cr_expect_not_null(strstr(text, lines[i]), "no line %s", lines[i]);
+    snprintf(path, sizeof path, "%s/none/job.prom", dir);
+    cr_expect_eq(metrics_write(path, status, &err), TP_E_IO);
+    json_decref(status);
+    arena_free(&arena);
+}
+
 /* docs/tp-run/reference.md lists every metric. */
 Test(control, the_page_lists_every_metric)
 {
-    json_t *status = json_pack("{s:f,s:{s:f}}", "loss", 1.0, "spent", "lost", 1.0);
+    json_t *status = json_pack("{s:f,s:f,s:f,s:{s:f}}", "loss", 1.0, "tokens_per_second", 1.0,
+                               "left_seconds", 1.0, "spent", "lost", 1.0);
     struct arena arena = { 0 };
     char *page, *text, name[64];
     size_t n;
 
     cr_assert_eq(file_read_own(&page, &n, "docs/tp-run/reference.md", 1 << 20, &arena, &err), TP_OK,
                  "%s", err.msg);
-    text = metrics_text(&n, status);
+    text = metrics_text(&n, status, NULL);
     for (const char *p = text; (p = strstr(p, "# TYPE ")); p++) {
         cr_assert_eq(sscanf(p, "# TYPE %60s", name), 1);
         cr_expect_not_null(strstr(page, arena_printf(&arena, "`%s`", name)), "no %s", name);

@@ -72,6 +72,8 @@ Test(job_file, mistakes_are_named_with_their_line)
           "'--array=0-3' makes" },
         { "command: x\nckpt: y\nbackend: slurm\nslurm: {options: [--time=1, \":\"]}\n",
           "several jobs of one" },
+        { "command: x\nckpt: y\nstop_signal: SIGKILL\n", "auto|SIGTERM|SIGUSR1" },
+        { "command: x\nckpt: y\npage: {textfile: m.txt}\n", "reads only files NAME.prom" },
         { "command: 'x\n", "not YAML" },
         { "[1, 2]\n", "a job file is keys and values" },
         { "", "a job file is keys and values" },
