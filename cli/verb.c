@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/report.h"
 
@@ -31,15 +32,49 @@ static void print_help(FILE *f, const struct verb_program *p)
     fprintf(f, "\n%s\n", p->tail);
 }
 
+/* The verb that `word` probably means, NULL: none is similar. Programs that take a file instead of
+ * a verb also take any other word: it must look like a verb. */
+static const char *similar(const struct verb_program *p, const char *word)
+{
+    const char *nearest = NULL;
+    int best = 3;
+
+    if (word[strspn(word, "abcdefghijklmnopqrstuvwxyz-")] != 0)
+        return NULL;
+    for (const struct verb *v = p->verbs; v->name; v++) {
+        int d = v->help ? opt_distance(word, v->name) : best;
+
+        if (d < best && d < (int)strlen(v->name)) {
+            best = d;
+            nearest = v->name;
+        }
+    }
+    return nearest;
+}
+
+static int refuse(const struct verb_program *p, const char *word)
+{
+    const char *verb = similar(p, word);
+    struct tp_err err;
+
+    return report(p->name,
+                  verb ? tp_fail(&err, TP_E_USAGE,
+                                 "unknown verb '%.100s'; did you mean '%s'? %s --help lists the "
+                                 "verbs",
+                                 word, verb, p->name)
+                       : tp_fail(&err, TP_E_USAGE,
+                                 "unknown verb '%.100s'; %s --help lists the verbs", word, p->name),
+                  &err);
+}
+
 int verb_main(const struct verb_program *p, int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : "";
-    struct tp_err err;
 
     report_begin();
     if (argc < 2) {
-        print_help(p->no_verb ? stdout : stderr, p);
-        return tp_exit_code(p->no_verb ? TP_OK : TP_E_USAGE);
+        print_help(stderr, p);
+        return tp_exit_code(TP_E_USAGE);
     }
     for (const struct verb *v = p->verbs; v->name; v++)
         if (strcmp(word, v->name) == 0)
@@ -52,10 +87,7 @@ int verb_main(const struct verb_program *p, int argc, char **argv)
         printf("%s %s\n", p->name, TP_VERSION);
         return 0;
     }
-    if (p->no_verb)
+    if (p->no_verb && (access(word, F_OK) == 0 || !similar(p, word)))
         return p->no_verb(argc, argv);
-    return report(p->name,
-                  tp_fail(&err, TP_E_USAGE, "unknown verb '%.100s'; %s --help lists the verbs",
-                          word, p->name),
-                  &err);
+    return refuse(p, word);
 }

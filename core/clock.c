@@ -1,6 +1,7 @@
 /* core/clock.c - see core/clock.h. */
 #include "core/clock.h"
 
+#include <stdio.h>
 #include <time.h>
 
 static double seconds_of(clockid_t id)
@@ -32,4 +33,22 @@ double clock_cpu_seconds(void)
 double clock_wall_seconds(void)
 {
     return seconds_of(CLOCK_REALTIME);
+}
+
+const char *clock_format_duration(char text[CLOCK_TEXT_MAX], double seconds)
+{
+    double whole = seconds < 0 ? 0 : seconds > 1e15 ? 1e15 : seconds;
+    long long minutes = (long long)(whole / 60 + 0.5), hours = (long long)(whole / 3600 + 0.5);
+
+    if (whole < 9.95)
+        snprintf(text, CLOCK_TEXT_MAX, "%.1f s", whole);
+    else if (whole < 59.5)
+        snprintf(text, CLOCK_TEXT_MAX, "%.0f s", whole);
+    else if (minutes < 60)
+        snprintf(text, CLOCK_TEXT_MAX, "%lld min", minutes);
+    else if (minutes < 24 * 60)
+        snprintf(text, CLOCK_TEXT_MAX, "%lld h %lld min", minutes / 60, minutes % 60);
+    else
+        snprintf(text, CLOCK_TEXT_MAX, "%lld d %lld h", hours / 24, hours % 24);
+    return text;
 }

@@ -17,4 +17,10 @@ double clock_cpu_seconds(void);
 /* Time of day in seconds since 1970: only to show to people, because it can be set back. */
 double clock_wall_seconds(void);
 
+enum { CLOCK_TEXT_MAX = 32 };
+
+/* A duration for people, with one or two units: "0.8 s", "42 s", "12 min", "3 h 20 min", "2 d 4 h".
+ * Returns text. */
+const char *clock_format_duration(char text[CLOCK_TEXT_MAX], double seconds);
+
 #endif

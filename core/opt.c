@@ -22,8 +22,7 @@ static bool is_option(const struct opt *o)
     return !is_positional(o) && o->kind != OPT_KIND_HEADING;
 }
 
-/* Edit distance of two short names (Levenshtein 1966), to suggest a similar option. */
-static int distance(const char *a, const char *b)
+int opt_distance(const char *a, const char *b)
 {
     int row[64], n = (int)strlen(b);
 
@@ -58,7 +57,7 @@ static tp_status unknown_option(const struct opt *opts, const char *word, struct
     snprintf(name, sizeof name, "%s", word + strspn(word, "-"));
     name[strcspn(name, "=")] = 0;
     for (const struct opt *o = opts; o->kind != OPT_KIND_END; o++) {
-        int d = is_option(o) ? distance(name, o->name) : 99;
+        int d = is_option(o) ? opt_distance(name, o->name) : 99;
 
         if (d < best) {
             best = d;

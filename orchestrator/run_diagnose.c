@@ -88,11 +88,26 @@ static double back_off(const struct run *r)
     return wait < most ? wait : most;
 }
 
+/* Remember the fault for people; what it has cost is known when every rank trains again. */
+static void note_fault(struct run *r)
+{
+    const struct attempt_fault *f = &r->attempt.fault;
+    struct run_record *b = &r->record;
+
+    snprintf(b->fault_reason, sizeof b->fault_reason, "%s", event_reason_name(f->reason));
+    snprintf(b->fault, sizeof b->fault, "%.*s", RUN_RECORD_TEXT_MAX - 1, f->message);
+    text_clean(b->fault);
+    b->fault_wall = clock_wall_seconds();
+    b->fault_seconds = 0;
+    b->fault_steps = 0;
+}
+
 static tp_status start_again(struct run *r)
 {
     const struct attempt_fault *f = &r->attempt.fault;
     double wait;
 
+    note_fault(r);
     if (!may_restart(r))
         return TP_OK;
     wait = back_off(r);

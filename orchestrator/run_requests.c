@@ -21,6 +21,13 @@ static json_t *accept(const char *what)
     return json_pack("{s:b,s:s}", "ok", 1, "text", what);
 }
 
+/* attempt: the first one that runs at the layout. */
+static json_t *accept_layout(const char *what, const char *layout, int64_t attempt)
+{
+    return json_pack("{s:b,s:s,s:s,s:I}", "ok", 1, "text", what, "layout", layout, "attempt",
+                     (json_int_t)attempt);
+}
+
 static json_t *stop(struct run *r, tp_status *st)
 {
     r->record.stop = true;
@@ -67,7 +74,7 @@ static json_t *resize(struct run *r, const json_t *request, tp_status *st)
     spec_format(spec, &c.config.spec);
     if (r->record.open && run_config_same(&c.config, &r->record.config)) {
         snprintf(text, sizeof text, "it runs at %s already", spec);
-        return accept(text);
+        return accept_layout(text, spec, r->record.attempt);
     }
     r->record.relaunch = true;
     snprintf(text, sizeof text, "asked to run at %s", spec);
@@ -76,7 +83,7 @@ static json_t *resize(struct run *r, const json_t *request, tp_status *st)
     if (*st)
         return refuse(r->err.msg, 3);
     snprintf(text, sizeof text, "the job saves at its next step and continues at %s", spec);
-    return accept(text);
+    return accept_layout(text, spec, r->record.attempt + 1);
 }
 
 static json_t *take_node(struct run *r, struct node *node, tp_status *st)

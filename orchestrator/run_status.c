@@ -1,7 +1,9 @@
 /* orchestrator/run_status.c - see run_state.h: what `status`, the page and the live line show. */
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/clock.h"
 #include "orchestrator/run_state.h"
@@ -43,6 +45,37 @@ static json_t *spent_json(const struct run *r)
     return spent;
 }
 
+/* Tokens trained in a second, -1: not known. */
+static double tokens_per_second(const struct run *r)
+{
+    const struct monitor *m = run_monitor(r);
+    double tokens = (double)r->job->layouts.batch * (double)r->job->layouts.seq;
+    double seconds = m ? monitor_step_seconds(m) : 0;
+
+    return tokens > 0 && seconds > 0 ? tokens / seconds : -1;
+}
+
+/* Seconds for the steps left at the current speed, -1: not known. */
+static double left_seconds(const struct run *r)
+{
+    const struct monitor *m = run_monitor(r);
+    int64_t step = m ? monitor_best_step(m) : -1;
+    double seconds = m ? monitor_step_seconds(m) : 0;
+
+    if (step < 0 || r->job->steps <= 0 || seconds <= 0)
+        return -1;
+    return step < r->job->steps ? (double)(r->job->steps - step) * seconds : 0;
+}
+
+static json_t *last_fault(const struct run_record *b)
+{
+    if (!b->fault[0])
+        return json_null();
+    return json_pack("{s:f,s:s,s:s,s:f,s:I}", "time", b->fault_wall, "reason", b->fault_reason,
+                     "message", b->fault, "seconds", b->fault_seconds, "repeated_steps",
+                     (json_int_t)b->fault_steps);
+}
+
 /* What the monitor knows. */
 static void add_progress(json_t *o, const struct run *r)
 {
@@ -52,6 +85,9 @@ static void add_progress(json_t *o, const struct run *r)
 
     json_object_set_new(o, "step", json_integer(step));
     json_object_set_new(o, "step_seconds", json_real(m ? monitor_step_seconds(m) : 0));
+    json_object_set_new(o, "tokens_per_second", json_real(tokens_per_second(r)));
+    json_object_set_new(o, "left_seconds", json_real(left_seconds(r)));
+    json_object_set_new(o, "last_fault", last_fault(&r->record));
     if (isfinite(loss))
         json_object_set_new(o, "loss", json_real(loss));
     if (m)
@@ -111,22 +147,57 @@ tp_status run_status_stored(json_t **out, const struct job *job, const struct ba
     return st;
 }
 
+/* Append to a text; what does not fit is cut. */
+static void append(char *text, size_t size, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static void append(char *text, size_t size, const char *fmt, ...)
+{
+    size_t n = strlen(text);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text + n, size - n, fmt, ap);
+    va_end(ap);
+}
+
+static void append_speed(const struct run *r, char *line, size_t size)
+{
+    double tokens = tokens_per_second(r), left = left_seconds(r);
+    char text[CLOCK_TEXT_MAX];
+
+    if (monitor_step_seconds(run_monitor(r)) > 0)
+        append(line, size, ", %.0f ms per step", 1e3 * monitor_step_seconds(run_monitor(r)));
+    if (tokens > 0)
+        append(line, size, tokens < 10000 ? ", %.0f tokens/s" : ", %.0fk tokens/s",
+               tokens < 10000 ? tokens : tokens / 1000);
+    if (left >= 0)
+        append(line, size, ", %s left", clock_format_duration(text, left));
+    if (r->record.saved >= 0)
+        append(line, size, ", saved %lld", (long long)r->record.saved);
+}
+
 void run_line(const struct run *r, char *line, size_t size)
 {
     const struct run_record *b = &r->record;
     const struct monitor *m = run_monitor(r);
     int64_t step = m ? monitor_best_step(m) : b->best_step;
-    char spec[SPEC_TEXT_MAX];
+    char text[SPEC_TEXT_MAX + CLOCK_TEXT_MAX];
 
-    spec_format(spec, &b->config.spec);
-    if (r->attempt.world && m && step >= 0)
-        snprintf(line, size,
-                 "%s: %s at %s, step %lld%s%.0lld, loss %.4f, %.0f ms per step, goodput %.0f %%",
-                 r->job->name, run_state_name(b->state), spec, (long long)step,
-                 r->job->steps ? "/" : "", (long long)r->job->steps, monitor_loss(m),
-                 1e3 * monitor_step_seconds(m), 100 * run_record_goodput(b));
-    else
-        snprintf(line, size, "%s: %s%s%s", r->job->name, run_state_name(b->state),
-                 r->attempt.world ? " at " : "", r->attempt.world ? spec : "");
+    snprintf(line, size, "%s: %s", r->job->name, run_state_name(b->state));
+    if (r->attempt.world)
+        append(line, size, " at %s", spec_format(text, &b->config.spec));
+    if (r->attempt.world && m && step >= 0) {
+        append(line, size, ", step %lld", (long long)step);
+        if (r->job->steps)
+            append(line, size, "/%lld", (long long)r->job->steps);
+        if (isfinite(monitor_loss(m)))
+            append(line, size, ", loss %.4f", monitor_loss(m));
+        append_speed(r, line, size);
+        append(line, size, ", goodput %.0f %%", 100 * run_record_goodput(b));
+    }
+    if (b->fault[0])
+        append(line, size, "; last fault: %.120s", b->fault);
+    if (b->fault[0] && b->fault_seconds > 0)
+        append(line, size, " (%s)", clock_format_duration(text, b->fault_seconds));
     backend_line(&r->backend, line, size);
 }

@@ -159,6 +159,11 @@ static tp_status all_train(struct run *r)
     run_event(r, EVENT_TRAINING, REASON_NONE, NULL,
               json_pack("{s:f,s:b,s:I}", "seconds", took, "after_fault", b->fault_at > 0,
                         "resumed_at", (json_int_t)b->resumed_at));
+    if (b->fault_at > 0) {
+        b->fault_seconds = took;
+        b->fault_steps = b->best_at_launch - (b->resumed_at > 0 ? b->resumed_at : 0);
+        b->fault_steps = b->fault_steps > 0 ? b->fault_steps : 0;
+    }
     if (b->attempt > 1)
         b->restart_seconds = b->restart_seconds > 0 ? (b->restart_seconds + took) / 2 : took;
     if (run_reads_other_layout(r) && monitor_load_seconds(m) > 0)

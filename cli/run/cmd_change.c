@@ -1,6 +1,7 @@
 /* cli/run/cmd_change.c - tp-run resize and tp-run node: change what a running job runs on. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
@@ -19,22 +20,84 @@ static int send(const char *path, json_t *request, bool as_json)
     return code;
 }
 
+/* Whether every rank trains. */
+static bool trains(const json_t *status)
+{
+    const char *state = json_string_value(json_object_get(status, "state"));
+
+    return state && (strcmp(state, "train") == 0 || strcmp(state, "save") == 0);
+}
+
+/* Wait until every rank trains in the attempt that the answer names, or a later one. TP_E_IO: the
+ * job has ended, or trains at another layout. */
+static tp_status wait_for_layout(struct run_context *c, const json_t *answer, struct tp_err *err)
+{
+    const struct timespec pause = { .tv_nsec = 100 * 1000 * 1000 };
+    const char *layout = json_string_value(json_object_get(answer, "layout"));
+    json_int_t attempt = json_integer_value(json_object_get(answer, "attempt"));
+    tp_status st = TP_OK;
+
+    for (bool done = false; st == TP_OK && !done;) {
+        json_t *now = NULL;
+        const json_t *status;
+
+        st = run_context_ask(&now, c, json_pack("{s:s}", "verb", "status"), err);
+        status = json_object_get(now, "status");
+        done = json_integer_value(json_object_get(status, "attempt")) >= attempt && trains(status);
+        if (st == TP_E_NOTFOUND)
+            st = tp_fail(err, TP_E_IO, "%s: the job has ended before it trained at %s", c->job.path,
+                         layout);
+        else if (done &&
+                 !json_equal(json_object_get(status, "layout"), json_object_get(answer, "layout")))
+            st = tp_fail(err, TP_E_IO, "%s: the job trains at %s instead of %s", c->job.path,
+                         json_string_value(json_object_get(status, "layout")), layout);
+        json_decref(now);
+        if (st == TP_OK && !done)
+            nanosleep(&pause, NULL);
+    }
+    return st;
+}
+
+static int resize(const char *path, const char *to, bool wait, bool as_json)
+{
+    struct run_context c;
+    struct tp_err err = { 0 };
+    json_t *answer = NULL;
+    int code;
+    tp_status st = run_context_open(&c, path, &err);
+
+    if (st == TP_OK)
+        st = run_context_ask(&answer, &c, json_pack("{s:s,s:s}", "verb", "resize", "to", to), &err);
+    if (st == TP_OK && wait)
+        st = wait_for_layout(&c, answer, &err);
+    run_context_close(&c);
+    code = report("tp-run", st, &err);
+    if (code == 0 && wait && !as_json)
+        printf("the job trains at %s\n", json_string_value(json_object_get(answer, "layout")));
+    else if (code == 0)
+        run_context_print(answer, as_json);
+    json_decref(answer);
+    return code;
+}
+
 int cmd_run_resize(int argc, char **argv)
 {
     const char *path = NULL, *to = NULL;
-    bool as_json = false;
+    bool as_json = false, wait = false;
     int code;
-    const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file"),
-                                OPT_ARG("SPEC|RANKS", &to,
-                                        "a layout (tp2dp2), the largest number of ranks, or auto"),
-                                OPT_FLAG(0, "json", &as_json, "print JSON"), OPT_END };
+    const struct opt opts[] = {
+        OPT_ARG("JOB.yaml", &path, "the job file"),
+        OPT_ARG("SPEC|RANKS", &to, "a layout (tp2dp2), the largest number of ranks, or auto"),
+        OPT_FLAG('w', "wait", &wait, "return when every rank trains at the layout"),
+        OPT_FLAG(0, "json", &as_json, "print JSON"), OPT_END
+    };
 
     if (!report_options(&code, "tp-run resize", opts, argc, argv,
                         "The job saves at its next step and continues at the layout. With auto,\n"
                         "tp-run selects the layout again.\n",
                         NULL))
         return code;
-    return send(path, json_pack("{s:s,s:s}", "verb", "resize", "to", to), as_json);
+    return resize(path, to, wait, as_json);
 }
 
 int cmd_run_node(int argc, char **argv)

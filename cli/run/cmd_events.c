@@ -1,4 +1,5 @@
-/* cli/run/cmd_events.c - tp-run events JOB.yaml: prints the events, one JSON object per line. */
+/* cli/run/cmd_events.c - tp-run events JOB.yaml: prints the events: sentences on a terminal,
+ * otherwise one JSON object per line. */
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
+#include "cli/run/event_text.h"
 #include "cli/run/run_context.h"
 
 enum { FOLLOW_PAUSE_MS = 200 };
@@ -19,15 +21,27 @@ static bool reader_is_there(void)
     return poll(&out, 1, FOLLOW_PAUSE_MS) <= 0 || !(out.revents & (POLLERR | POLLHUP));
 }
 
+/* Print a line of the events file. A line that a crash has cut is skipped for people. */
+static void print_line(const char *line, bool as_json)
+{
+    json_t *event = as_json ? NULL : json_loads(line, 0, NULL);
+
+    if (as_json)
+        fputs(line, stdout);
+    else if (json_is_object(event))
+        event_print(stdout, event);
+    json_decref(event);
+}
+
 /* Print the events so far; with `follow`, wait for more until interrupted. */
-static void copy(FILE *f, bool follow)
+static void copy(FILE *f, bool follow, bool as_json)
 {
     char *line = NULL;
     size_t size = 0;
 
     do {
         while (getline(&line, &size, f) > 0)
-            fputs(line, stdout);
+            print_line(line, as_json);
         fflush(stdout);
         clearerr(f);
     } while (follow && !ferror(stdout) && reader_is_there());
@@ -46,7 +60,9 @@ int cmd_run_events(int argc, char **argv)
     const struct opt opts[] = {
         OPT_ARG("JOB.yaml", &path, "the job file"),
         OPT_FLAG('f', "follow", &follow, "wait for further events"),
-        OPT_FLAG(0, "json", &as_json, "print JSON, an object a line (always)"), OPT_END
+        OPT_FLAG(0, "json", &as_json,
+                 "print JSON, an object a line (always when standard output is no terminal)"),
+        OPT_END
     };
     tp_status st;
 
@@ -61,7 +77,7 @@ int cmd_run_events(int argc, char **argv)
                 tp_fail(&err, TP_E_NOTFOUND, "%s: no such file: this job has not been run", events);
     }
     if (f) {
-        copy(f, follow);
+        copy(f, follow, as_json || !isatty(STDOUT_FILENO));
         fclose(f);
     }
     run_context_close(&c);

@@ -9,6 +9,7 @@
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/cmd_job.h"
+#include "cli/run/event_text.h"
 #include "core/text.h"
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
@@ -29,57 +30,15 @@ static void clear_line(struct job_screen *s)
     s->shown = false;
 }
 
-/* Whether every event has this field, or it is the code that the message explains. */
-static bool is_common(const char *name)
-{
-    static const char *const names[] = { "time", "event",  "attempt", "layout",
-                                         "step", "reason", "message" };
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(name, names[i]) == 0)
-            return true;
-    return false;
-}
-
-static void print_fields(const json_t *event)
-{
-    const char *name, *message = json_string_value(json_object_get(event, "message"));
-    json_t *v;
-
-    json_object_foreach((json_t *)(uintptr_t)event, name, v)
-    {
-        if (is_common(name))
-            continue;
-        if (json_is_string(v))
-            fprintf(stderr, "  %s: %s", name, json_string_value(v));
-        else if (json_is_integer(v))
-            fprintf(stderr, "  %s: %lld", name, (long long)json_integer_value(v));
-        else if (json_is_real(v))
-            fprintf(stderr, "  %s: %.2f", name, json_real_value(v));
-        else if (json_is_boolean(v))
-            fprintf(stderr, "  %s: %s", name, json_is_true(v) ? "yes" : "no");
-    }
-    if (message)
-        fprintf(stderr, "  %s", message);
-}
-
+/* On a terminal the live line shows the newest save. */
 static void on_event(void *ctx, const json_t *event)
 {
     struct job_screen *s = ctx;
-    time_t now = time(NULL);
-    struct tm t;
-    char clock[16];
 
-    localtime_r(&now, &t);
-    strftime(clock, sizeof clock, "%H:%M:%S", &t);
+    if (s->terminal && strcmp(json_string_value(json_object_get(event, "event")), "save") == 0)
+        return;
     clear_line(s);
-    fprintf(stderr, "%s %-9s attempt %lld %s step %lld", clock,
-            json_string_value(json_object_get(event, "event")),
-            (long long)json_integer_value(json_object_get(event, "attempt")),
-            json_string_value(json_object_get(event, "layout")),
-            (long long)json_integer_value(json_object_get(event, "step")));
-    print_fields(event);
-    fputc('\n', stderr);
+    event_print(stderr, event);
 }
 
 /* The bytes of `text` that fit into this number of columns. A line that wraps cannot be cleared. */

@@ -1,10 +1,12 @@
 /* cli/run/cmd_status.c - tp-run status JOB.yaml: shows the state of the job. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_context.h"
+#include "core/clock.h"
 #include "orchestrator/run.h"
 
 static const char *text(const json_t *o, const char *name)
@@ -12,6 +14,11 @@ static const char *text(const json_t *o, const char *name)
     const char *s = json_string_value(json_object_get(o, name));
 
     return s ? s : "";
+}
+
+static double number(const json_t *o, const char *name)
+{
+    return json_number_value(json_object_get(o, name));
 }
 
 static long long integer(const json_t *o, const char *name)
@@ -28,6 +35,42 @@ static const char *step_text(char buf[24], const json_t *o, const char *name)
     return buf;
 }
 
+static void print_speed(const json_t *s)
+{
+    double step = number(s, "step_seconds"), tokens = number(s, "tokens_per_second");
+    double left = number(s, "left_seconds");
+    char text[CLOCK_TEXT_MAX];
+
+    if (step <= 0)
+        return;
+    printf("speed       %.3g ms per step", 1e3 * step);
+    if (tokens > 0)
+        printf(", %.0f tokens per second", tokens);
+    if (left >= 0)
+        printf(", %s left", clock_format_duration(text, left));
+    putchar('\n');
+}
+
+/* The last fault and what it has cost. */
+static void print_fault(const json_t *fault)
+{
+    time_t at = (time_t)number(fault, "time");
+    double seconds = number(fault, "seconds");
+    char clock[32], took[CLOCK_TEXT_MAX];
+    struct tm t;
+
+    if (!json_is_object(fault))
+        return;
+    localtime_r(&at, &t);
+    strftime(clock, sizeof clock, "%Y-%m-%d %H:%M:%S", &t);
+    printf("last fault  %s: %s", clock, text(fault, "message"));
+    if (seconds > 0)
+        printf("; training again after %s", clock_format_duration(took, seconds));
+    if (integer(fault, "repeated_steps") > 0)
+        printf(", %lld steps repeated", integer(fault, "repeated_steps"));
+    putchar('\n');
+}
+
 static void print_progress(const json_t *s)
 {
     bool runs = json_is_true(json_object_get(s, "running"));
@@ -39,7 +82,7 @@ static void print_progress(const json_t *s)
            runs ? "" : " (tp-run is not running)");
     printf("layout      %s, ", text(s, "layout"));
     if (runs)
-        printf("%lld ranks, ", integer(s, "world"));
+        printf("%lld rank%s, ", integer(s, "world"), integer(s, "world") == 1 ? "" : "s");
     printf("attempt %lld\nstep        %s", integer(s, "attempt"), step_text(step, s, "step"));
     if (integer(s, "steps"))
         printf(" of %lld", integer(s, "steps"));
@@ -47,6 +90,8 @@ static void print_progress(const json_t *s)
     if (loss)
         printf(", loss %.4g", json_number_value(loss));
     putchar('\n');
+    print_speed(s);
+    print_fault(json_object_get(s, "last_fault"));
 }
 
 static void print_status(const json_t *s)

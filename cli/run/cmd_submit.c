@@ -11,10 +11,11 @@ int cmd_run_submit(int argc, char **argv)
     struct backend_call call;
     struct tp_err err = { 0 };
     const char *path = NULL;
+    bool as_json = false;
     char id[32];
     int code;
     const struct opt opts[] = { OPT_ARG("JOB.yaml", &path, "the job file, with backend: slurm"),
-                                OPT_END };
+                                OPT_FLAG(0, "json", &as_json, "print JSON"), OPT_END };
     tp_status st;
 
     if (!report_options(&code, "tp-run submit", opts, argc, argv,
@@ -30,7 +31,7 @@ int cmd_run_submit(int argc, char **argv)
     if (st == TP_OK)
         st = c.backend->submit(id, sizeof id, &call, &err);
     if (st == TP_OK)
-        printf("%s\n", id);
+        printf(as_json ? "{\"ok\":true,\"slurm_job\":%s}\n" : "%s\n", id);
     run_context_close(&c);
     return report("tp-run", st, &err);
 }

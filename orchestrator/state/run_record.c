@@ -39,10 +39,13 @@ static const struct run_record_field {
     { "saved", NULL, FIELD_INT, AT(saved) },
     { "fails_in_row", NULL, FIELD_INT, AT(fails_in_row) },
     { "done_steps", "steps", FIELD_INT, AT(done_steps) },
+    { "fault_steps", NULL, FIELD_INT, AT(fault_steps) },
     { "bad_loss_step", "nan_step", FIELD_INT, AT(bad_loss_step) },
     { "micro", "way.micro", FIELD_INT, AT(config.micro) },
     { "recompute", "way.recompute", FIELD_RECOMPUTE, AT(config.recompute) },
     { "fault_at", NULL, FIELD_DOUBLE, AT(fault_at) },
+    { "fault_wall", NULL, FIELD_DOUBLE, AT(fault_wall) },
+    { "fault_seconds", NULL, FIELD_DOUBLE, AT(fault_seconds) },
     { "restart_seconds", NULL, FIELD_DOUBLE, AT(restart_seconds) },
     { "read_rate", NULL, FIELD_DOUBLE, AT(read_rate) },
     { "load_rate", NULL, FIELD_DOUBLE, AT(load_rate) },
@@ -112,9 +115,10 @@ static json_t *field_json(const struct run_record_field *f, const struct run_rec
 json_t *run_record_json(const struct run_record *r)
 {
     char spec[SPEC_TEXT_MAX];
-    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s}", "run_id", r->run_id, "state",
+    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "run_id", r->run_id, "state",
                           run_state_name(r->state), "layout", spec_format(spec, &r->config.spec),
-                          "resize", r->resize, "reason", r->reason, "message", r->message);
+                          "resize", r->resize, "reason", r->reason, "message", r->message,
+                          "fault_reason", r->fault_reason, "fault", r->fault);
     json_t *lists = lists_json(r);
 
     for (int i = 0; o && i < N_FIELDS; i++)
@@ -199,6 +203,8 @@ tp_status run_record_read(struct run_record *r, const json_t *o, const char *nam
     copy_text(r->run_id, sizeof r->run_id, o, "run_id");
     copy_text(r->resize, sizeof r->resize, o, "resize");
     read_reason(r, o);
+    copy_text(r->fault_reason, sizeof r->fault_reason, o, "fault_reason");
+    copy_text(r->fault, sizeof r->fault, o, "fault");
     for (int s = 0; state && s < RUN_STATES; s++)
         if (strcmp(run_state_name((enum run_state)s), state) == 0)
             r->state = (enum run_state)s;

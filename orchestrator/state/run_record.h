@@ -74,6 +74,11 @@ struct run_record {
     struct step_times times;
     double spent[TIME_CAUSES]; /* seconds */
     double fault_at;           /* time of the fault being recovered from, 0: none */
+    /* the last fault that led to a restart, for people: */
+    char fault_reason[RUN_RECORD_CODE_MAX], fault[RUN_RECORD_TEXT_MAX]; /* its code, sentence; "" */
+    double fault_wall;    /* when, in seconds since 1970 */
+    double fault_seconds; /* until every rank trained again; 0: not yet */
+    int64_t fault_steps;  /* steps that had to be repeated */
     double read_rate, load_rate,
         convert_rate;       /* bytes per second, see conversion.h; 0: not known */
     double restart_seconds; /* what a restart costs here, 0: not known */

@@ -2,6 +2,7 @@
 job is done, and with trainers that print any bytes before they end.
 
 needs: tp-run tp-train tp-ckpt
+covers: cli/run/event_text
 """
 import fcntl
 import json
@@ -46,12 +47,12 @@ def test_with_closed_standard_streams_a_checkpoint_is_intact(tmp_path, tiny):
     assert harness.run("tp-ckpt", "verify", tmp_path / "ckpt").rc == 0
 
 
-def on_terminal(job, columns, term):
-    """The output of tp-run on a terminal of this width."""
+def on_terminal(job, columns, term, *words):
+    """The output of tp-run, with these words, on a terminal of this width."""
     pid, fd = pty.fork()
     if pid == 0:
         os.environ["TERM"] = term
-        os.execv(TP_RUN, [TP_RUN, str(job.path)])
+        os.execv(TP_RUN, [TP_RUN, *(words or [str(job.path)])])
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     out = b""
     try:
@@ -69,6 +70,21 @@ def test_the_live_line_fits_the_terminal(tmp_path):
         live = [l for l in re.findall(r"\r\x1b\[K([^\r\n]*)(?=\r\x1b)", text) if l]
         assert live and all(len(l) <= 39 for l in live), text
         assert "status page: http://127.0.0.1" in re.sub(r"[^\n]*\r\x1b\[K", "", text), "the line is erased"
+
+
+def test_on_a_terminal_events_are_sentences(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=60) as job:
+        text = on_terminal(job, 200, "xterm")
+        assert "attempt 1 starts: tp4, 4 ranks, from the beginning" in text
+        assert "every rank trains" in text and "done: all steps are done" in text
+        assert "saved step" not in text, "a save is shown by the live line"
+        live = [l for l in re.findall(r"\r\x1b\[K([^\r\n]*)", text) if "step" in l]
+        assert any("tokens/s" in l and " left" in l for l in live), live
+        assert any(", saved " in l for l in live), live
+        shown = on_terminal(job, 200, "xterm", "events", str(job.path))
+        assert "saved step 60" in shown and "{" not in shown and "step -1" not in shown
+        assert json.loads(on_terminal(job, 200, "xterm", "events", "--json", str(job.path)).splitlines()[0])
+        assert json.loads(job.verb("events").out.splitlines()[0])["step"] == -1
 
 
 def test_a_dumb_terminal_gets_no_escape_sequences(tmp_path):
@@ -139,6 +155,55 @@ def test_every_verb_answers_as_json(tmp_path):
         for line in job.verb("events", "--json").out.splitlines():
             assert json.loads(line)
         job.wait()
+
+
+def test_status_shows_speed_time_left_and_the_last_fault(tmp_path, tiny):
+    with train_job(tmp_path, tiny, steps=30000, options={"save-every": 20}) as job:
+        job.start()
+        job.await_step(30)
+        os.kill(job.rank_pid(3), 9)
+        job.await_event("training", 2)
+        job.await_step(60)
+        s = job.status()
+        assert s["tokens_per_second"] == pytest.approx(8 * 64 / s["step_seconds"], rel=0.01)
+        assert s["left_seconds"] == pytest.approx((30000 - s["step"]) * s["step_seconds"], rel=0.01)
+        fault = s["last_fault"]
+        assert fault["reason"] == "rank_killed" and "signal 9" in fault["message"]
+        assert fault["seconds"] == pytest.approx(job.events("training")[1]["seconds"]) and fault["repeated_steps"] >= 0
+        text = job.verb("status").out
+        assert " tokens per second, " in text and "signal 9" in text.split("last fault")[1]
+        assert "; training again after " in text
+        assert job.verb("resize", "tp2", "--wait").out == "the job trains at tp2\n"
+        s = job.status()
+        assert s["layout"] == "tp2" and s["state"] in ("train", "save")
+        assert job.verb("resize", "tp2", "--wait", "--json").rc == 0
+        job.verb("stop", "--wait")
+        assert job.status()["message"] == "saved and stopped"
+        job.start()
+        job.await_event("training", 4)
+        assert job.status()["message"] == "" and "saved and stopped" not in job.verb("status").out
+        job.verb("stop", "--wait")
+
+
+def test_resize_wait_reports_a_job_that_ends(tmp_path):
+    with fake_job(tmp_path, "--steps", 100000, "--ignore-signals") as job:
+        job.start()
+        job.await_step(3)
+        p = subprocess.Popen([TP_RUN, "resize", "--wait", str(job.path), "dp1"], stderr=subprocess.PIPE, text=True)
+        job.await_event("drain")
+        job.verb("stop")
+        job.process.send_signal(15)  # the second request kills the ranks
+        job.wait()
+        assert p.wait(20) == 3 and "has ended before it trained at tp1" in p.stderr.read()
+
+
+def test_words_that_are_no_verb(tmp_path):
+    for program, word, verb in (("tp-run", "staus", "status"), ("tp-run", "event", "events"),
+                                ("tp-ckpt", "verfy", "verify"), ("tp-ckpt", "exprot", "export")):
+        r = harness.run(program, word, "x")
+        assert r.rc == 2 and "did you mean '%s'?" % verb in r.err, repr(r)
+    assert harness.run("tp-run").rc == 2
+    assert "no such file" in harness.run("tp-run", "status.yaml").err
 
 
 # ---- after the job is done ----

@@ -171,7 +171,7 @@ def test_outside_of_slurm_another_allocation_follows(tmp_path, model, cluster, f
 
 def test_batch_jobs_follow_each_other(tmp_path, model, cluster, figure):
     job = slurm_job(tmp_path, model, steps=100000, options="[--time=60]", margin="12s")
-    first = int(job.verb("submit").out)
+    first = json.loads(job.verb("submit", "--json").out)["slurm_job"]
     wait_until(lambda: job.events("save"))
     wait_until(lambda: job.events("chain"))
     waiting = queue("%i|%E", states="PENDING")

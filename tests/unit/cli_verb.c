@@ -61,9 +61,22 @@ Test(verb, the_first_word_chooses_what_runs)
 
 Test(verb, an_unknown_word_is_a_usage_error, .init = redirect)
 {
-    cr_expect_eq(START(NULL, "prog", "frist"), 2);
+    cr_expect_eq(START(NULL, "prog", "something"), 2);
     fflush(stderr);
-    cr_expect_stderr_eq_str("prog: unknown verb 'frist'; prog --help lists the verbs\n");
+    cr_expect_stderr_eq_str("prog: unknown verb 'something'; prog --help lists the verbs\n");
+}
+
+Test(verb, a_similar_verb_is_suggested, .init = redirect)
+{
+    cr_expect_eq(START(NULL, "prog", "frist"), 2);
+    cr_expect_eq(START(run_none, "prog", "fist"), 2, "no file has this name");
+    cr_expect_eq(START(run_none, "prog", "fist.yaml"), 42, "it may be a file");
+    cr_expect_eq(START(run_none, "prog", "tests"), 42, "it is a file");
+    cr_expect_eq(START(run_none, "prog", "hiden"), 42, "hidden verbs are not suggested");
+    fflush(stderr);
+    cr_expect_stderr_eq_str(
+        "prog: unknown verb 'frist'; did you mean 'first'? prog --help lists the verbs\n"
+        "prog: unknown verb 'fist'; did you mean 'first'? prog --help lists the verbs\n");
 }
 
 Test(verb, help_lists_the_public_verbs_on_stdout, .init = redirect)
@@ -80,11 +93,11 @@ Test(verb, no_word_prints_the_help_as_an_error, .init = redirect)
     cr_expect_stderr_eq_str("INTRO\n  first  A B  the first\n\nTAIL\n");
 }
 
-Test(verb, where_no_verb_is_needed_the_help_is_no_error, .init = redirect)
+Test(verb, where_no_verb_is_needed_no_word_is_still_an_error, .init = redirect)
 {
-    cr_expect_eq(START(run_none, "prog"), 0);
-    fflush(stdout);
-    cr_expect_stdout_eq_str("INTRO\n  first  A B  the first\n\nTAIL\n");
+    cr_expect_eq(START(run_none, "prog"), 2);
+    fflush(stderr);
+    cr_expect_stderr_eq_str("INTRO\n  first  A B  the first\n\nTAIL\n");
 }
 
 Test(report, a_failure_is_one_line_and_its_exit_code, .init = redirect)

@@ -32,3 +32,27 @@ Test(clock, wall_clock_is_the_time_of_day)
 {
     cr_assert_float_eq(clock_wall_seconds(), (double)time(NULL), 2.0);
 }
+
+Test(clock, a_duration_is_shown_in_its_units)
+{
+    static const struct {
+        double seconds;
+        const char *text;
+    } table[] = {
+        { -1, "0.0 s" },
+        { 0.84, "0.8 s" },
+        { 9.96, "10 s" },
+        { 42, "42 s" },
+        { 59.6, "1 min" },
+        { 720, "12 min" },
+        { 12000, "3 h 20 min" },
+        { 86399, "1 d 0 h" },
+        { 187200, "2 d 4 h" },
+        { 3600, "1 h 0 min" },
+        { 1e300, "11574074074 d 2 h" },
+    };
+    char text[CLOCK_TEXT_MAX];
+
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        cr_expect_str_eq(clock_format_duration(text, table[i].seconds), table[i].text);
+}

@@ -136,6 +136,7 @@ static const struct backend FAKE = {
 };
 
 static struct backend backend; /* FAKE, as the test changes it */
+static const char *textfile;   /* page.textfile; NULL: none */
 
 /* ---- a job ---- */
 
@@ -179,8 +180,8 @@ static tp_status run(const char *script, const char *keys, const char *allow)
     snprintf(path, sizeof path, "%s/job.yaml", dir);
     snprintf(text, sizeof text,
              "command: [sh, -c, '%s']\nckpt: c\ncheckpoints: none\nsteps: 10\n"
-             "layouts: {allow: %s}\npage: {listen: \"\"}\n%s",
-             script, allow, keys);
+             "layouts: {allow: %s}\npage: {listen: \"\", textfile: \"%s\"}\n%s",
+             script, allow, textfile ? textfile : "", keys);
     cr_assert_eq(job_file_parse(&job, text, strlen(text), path, known, &arena, &err), TP_OK, "%s",
                  err.msg);
     environment_copy(&env, env_list);
@@ -493,6 +494,65 @@ Test(run, a_stopped_job_continues_with_what_the_backend_has_remembered)
     cr_assert_eq(run("exit 0", "", LAYOUTS), TP_OK, "%s", err.msg);
     cr_expect(fake.record_seen);
     cr_expect_eq(json_integer_value(field("launch", "attempt")), attempt + 1);
+}
+
+/* What status says while the second run trains. */
+static void read_status(struct fake *f)
+{
+    json_t *status = run_status(the_run());
+
+    if (f->calls == 0 && the_run()->record.state == RUN_INIT) {
+        f->calls++;
+        cr_expect_str_eq(json_string_value(json_object_get(status, "message")), "");
+        cr_expect_str_eq(json_string_value(json_object_get(status, "reason")), "");
+    }
+    json_decref(status);
+}
+
+Test(run, a_job_that_continues_does_not_say_how_it_ended_before)
+{
+    cr_assert_eq(run("exit 75", "", LAYOUTS), TP_E_STOPPED);
+    fake.tick = read_status;
+    cr_assert_eq(run("sleep 0.5", "", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_expect_eq(fake.calls, 1);
+}
+
+Test(run, the_last_fault_and_its_cost_are_remembered)
+{
+    char script[160];
+    json_t *status = NULL;
+    const json_t *fault;
+
+    snprintf(script, sizeof script, "[ -e %s/once ] && exit 0; touch %s/once; echo boom; exit 4",
+             dir, dir);
+    cr_assert_eq(run(script, "", LAYOUTS), TP_OK, "%s", err.msg);
+    cr_assert_eq(run_status_stored(&status, &job, &FAKE, &err), TP_OK, "%s", err.msg);
+    fault = json_object_get(status, "last_fault");
+    cr_expect_str_eq(json_string_value(json_object_get(fault, "reason")), "command_failed");
+    cr_expect(strstr(json_string_value(json_object_get(fault, "message")), "boom"));
+    json_decref(status);
+}
+
+Test(run, the_file_of_metrics_shows_how_the_job_ended)
+{
+    char keys[200], path[64], *text;
+    size_t size;
+
+    snprintf(path, sizeof path, "%s/job.prom", dir);
+    snprintf(keys, sizeof keys, "restart: {no_progress: 1}\nname: n\n");
+    textfile = path;
+    cr_assert_eq(run("sleep 0.3; exit 4", keys, LAYOUTS), TP_E_COMM);
+    cr_assert_eq(file_read_own(&text, &size, path, 1 << 16, &arena, &err), TP_OK, "%s", err.msg);
+    cr_expect(strstr(text, "tp_run_state{tp_job=\"n\",state=\"failed\"} 1\n"), "%s", text);
+    textfile = NULL;
+    cr_assert_eq(run("exit 0", "name: n\n", LAYOUTS), TP_OK, "%s", err.msg);
+}
+
+Test(run, a_file_of_metrics_that_cannot_be_written_is_an_error_at_the_start)
+{
+    textfile = "/proc/none/job.prom";
+    cr_assert_eq(run("exit 0", "", LAYOUTS), TP_E_USAGE);
+    cr_expect(strstr(err.msg, "page.textfile"), "%s", err.msg);
 }
 
 Test(run, a_job_that_is_done_is_not_launched_again)

@@ -47,6 +47,11 @@ Test(run_record, every_field_is_read_as_it_was_written)
     strcpy(r.resize, "tp2");
     strcpy(r.reason, "rank_killed");
     strcpy(r.message, "a sentence");
+    strcpy(r.fault_reason, "rank_killed");
+    strcpy(r.fault, "rank 3 was killed by signal 9");
+    r.fault_wall = 1.7e9;
+    r.fault_seconds = 2.5;
+    r.fault_steps = 4;
     r.n_restarts = 2;
     r.restarts[0] = 10;
     r.restarts[1] = 20;

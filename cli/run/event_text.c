@@ -1,0 +1,151 @@
+/* cli/run/event_text.c - see cli/run/event_text.h. */
+#include "cli/run/event_text.h"
+
+#include <stdbool.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "orchestrator/backends.h"
+#include "orchestrator/state/event.h"
+
+static const char *text(const json_t *event, const char *name)
+{
+    const char *s = json_string_value(json_object_get(event, name));
+
+    return s ? s : "";
+}
+
+static long long integer(const json_t *event, const char *name)
+{
+    return json_integer_value(json_object_get(event, name));
+}
+
+static bool is(const json_t *event, const char *name)
+{
+    return strcmp(text(event, "event"), name) == 0;
+}
+
+/* The time of day, with the day unless it is today. */
+static void print_time(FILE *f, const json_t *event)
+{
+    time_t at = (time_t)json_number_value(json_object_get(event, "time")), now = time(NULL);
+    struct tm t, today;
+    char clock[32];
+
+    localtime_r(&at, &t);
+    localtime_r(&now, &today);
+    strftime(clock, sizeof clock,
+             t.tm_yday == today.tm_yday && t.tm_year == today.tm_year ? "%H:%M:%S"
+                                                                      : "%Y-%m-%d %H:%M:%S",
+             &t);
+    fprintf(f, "%s  ", clock);
+}
+
+static const char *find(const struct event_code *codes, const char *code)
+{
+    for (; codes && codes->name; codes++)
+        if (strcmp(codes->name, code) == 0)
+            return codes->meaning;
+    return NULL;
+}
+
+/* The meaning of the event's result, if it has one, or of its code; a code that has none itself. */
+static const char *meaning(const json_t *event)
+{
+    const char *result = text(event, "result");
+    bool has_result = result[0] != 0;
+    const char *code = has_result ? result : text(event, "event");
+    const char *found = find(has_result ? event_result_codes() : event_codes(), code);
+
+    for (const struct backend *const *b = backends(); !found && *b; b++)
+        found = find(has_result ? (*b)->results : (*b)->events, code);
+    return found ? found : code;
+}
+
+static void print_launch(FILE *f, const json_t *e)
+{
+    long long from = integer(e, "resumed_at");
+
+    fprintf(f, "attempt %lld starts: %s, %lld rank%s, from ", integer(e, "attempt"),
+            text(e, "layout"), integer(e, "ranks"), integer(e, "ranks") == 1 ? "" : "s");
+    if (from >= 0)
+        fprintf(f, "step %lld", from);
+    else
+        fputs("the beginning", f);
+}
+
+static void print_training(FILE *f, const json_t *e)
+{
+    double seconds = json_number_value(json_object_get(e, "seconds"));
+    char took[CLOCK_TEXT_MAX];
+
+    if (text(e, "message")[0])
+        fputs("training", f);
+    else
+        fprintf(f, "every rank trains, %s after the %s", clock_format_duration(took, seconds),
+                json_is_true(json_object_get(e, "after_fault")) ? "fault" : "launch");
+}
+
+/* "rank 3 on node b", as far as they are known; otherwise `other`. */
+static void print_rank(FILE *f, const json_t *e, const char *other)
+{
+    const json_t *rank = json_object_get(e, "rank");
+
+    if (!rank || json_integer_value(rank) < 0) {
+        fputs(other, f);
+        return;
+    }
+    fprintf(f, "rank %lld", (long long)json_integer_value(rank));
+    if (text(e, "node")[0])
+        fprintf(f, " on node %s", text(e, "node"));
+}
+
+/* A sentence that begins with what the event is about. False: the meaning of its code says it. */
+static bool print_subject(FILE *f, const json_t *e)
+{
+    if (is(e, "launch"))
+        print_launch(f, e);
+    else if (is(e, "training"))
+        print_training(f, e);
+    else if (is(e, "save"))
+        fprintf(f, "saved step %lld", integer(e, "step"));
+    else if (is(e, "rescale"))
+        fprintf(f, "the next attempt has %lld rank%s", integer(e, "ranks"),
+                integer(e, "ranks") == 1 ? "" : "s");
+    else if (is(e, "node_lost") || is(e, "node_back"))
+        fprintf(f, "node %s is %s", text(e, "node"), is(e, "node_lost") ? "lost" : "back");
+    else if (is(e, "rank_exit")) {
+        print_rank(f, e, "the command");
+        fputs(" has ended", f);
+    } else if (is(e, "hang")) {
+        print_rank(f, e, "a rank");
+        fputs(" hangs", f);
+    } else if (is(e, "slow")) {
+        print_rank(f, e, "a rank");
+        fputs(" is slow", f);
+    } else if (is(e, "drain"))
+        fputs("the ranks are asked to save and stop", f);
+    else if (is(e, "restart"))
+        fputs("the job starts again", f);
+    else if (is(e, "done") || is(e, "stopped") || is(e, "failed"))
+        fputs(text(e, "event"), f);
+    else
+        return false;
+    return true;
+}
+
+void event_print(FILE *f, const json_t *event)
+{
+    const char *message = text(event, "message");
+
+    print_time(f, event);
+    if (!print_subject(f, event))
+        fprintf(f, "%.*s", (int)strcspn(meaning(event), "."), meaning(event));
+    if (message[0])
+        fprintf(f, ": %s", message);
+    if (!is(event, "launch") && !is(event, "save") && integer(event, "step") >= 0 &&
+        json_object_get(event, "step"))
+        fprintf(f, " (step %lld)", integer(event, "step"));
+    fputc('\n', f);
+}

@@ -1,0 +1,13 @@
+/*
+ * cli/run/event_text.h - an event as a sentence for people.
+ */
+#ifndef CLI_RUN_EVENT_TEXT_H
+#define CLI_RUN_EVENT_TEXT_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+/* Print one line: the time of day (with the day, if it was another day), and the sentence. */
+void event_print(FILE *f, const json_t *event);
+
+#endif
