@@ -50,7 +50,7 @@ LIBS       := $(PKG_LIBS) -ldnnl -lm -lpthread -ldl
 
 LIB_SRC  := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c $(d)/*/*.c $(d)/*/*/*.c))
 CLI_SRC  := $(wildcard cli/*.c cli/*/*.c)
-C_FILES  := $(foreach d,$(FOLDERS) cli tests packaging,$(foreach e,c h cu cuh, \
+C_FILES  := $(foreach d,$(FOLDERS) cli tests packaging,$(foreach e,c h cu cuh cc, \
               $(wildcard $(d)/*.$(e) $(d)/*/*.$(e) $(d)/*/*/*.$(e))))
 
 # Every program as NAME=MAIN: its name in the build folder and the file of its main().
@@ -76,7 +76,7 @@ all: $(PROGRAMS:%=$(BIN)/%) $(LIB)/libtp-progress.so $(LIB)/libtp-progress.a
 # Which source files each program is linked from, found in the sources: uses_NAME := layout/box ...
 include build/uses.mk
 build/uses.mk: tools/link.awk build/sources $(C_FILES)
-	@awk -f tools/link.awk $(LINKED) -- $(filter-out tests/%.c packaging/%.c %.cu,$(C_FILES)) \
+	@awk -f tools/link.awk $(LINKED) -- $(filter-out tests/%.c packaging/%.c %.cu %.cc,$(C_FILES)) \
 	  $(wildcard $(foreach v,$(VARIANTS) $(DESCRIBE),$(lastword $(subst $(comma), ,$(v)))/*.c)) >$@
 build/sources: FORCE
 	@mkdir -p build
@@ -147,6 +147,32 @@ $(BUILD)/cuda/%.o: kernels/cuda/%.cu
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -c $< -o $@
 
+# The fake CUDA device (tests/fakecuda/README.md). Its files watch.cc and block.cc take the place of
+# the sanitizers' libraries for which kernels are compiled here.
+FAKE       := $(BUILD)/fakecuda
+FAKE_FLAGS := -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Wno-unused-const-variable $(if $(WERROR),-Werror) \
+              -Itests/fakecuda/include -I.
+FAKE_WATCH := -O1 -fsanitize=thread,alignment,null -mllvm -tsan-instrument-read-before-write=1
+FAKE_CC    := $(patsubst %.cc,$(FAKE)/%.o,$(wildcard tests/fakecuda/*.cc))
+FAKE_LINK  := clang++ -fPIC -Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset,-z,defs
+FAKE_LIBS  := -ldl -lpthread -lm
+FAKE_BIN   := $(BUILD)/tests/fakecuda_planted
+
+$(BUILD)/tests/fakecuda_planted: $(FAKE)/tests/fakecuda/planted.o $(FAKE_CC)
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(FAKE_LINK) $^ $(FAKE_LIBS) -o $@
+
+$(FAKE)/%.o: %.cc
+	@mkdir -p $(@D)
+	@echo "  FAKE  $<"
+	$(Q)clang++ -std=c++17 $(FAKE_FLAGS) -MMD -MP -c $< -o $@
+
+$(FAKE)/%.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  FAKE  $<"
+	$(Q)clang++ -x c++ -std=c++17 $(FAKE_FLAGS) $(FAKE_WATCH) -Wno-unused-function -MMD -MP -c $< -o $@
+
 ## gpu-check     compare the CUDA kernels with the C kernels on this machine's GPU (exit 3: it has none)
 gpu-check: $(BUILD)/gpu_check
 	$(BUILD)/gpu_check
@@ -203,7 +229,7 @@ TEST_BIN  := $(addprefix $(BUILD)/,$(call names_of,$(TESTS) $(VARIANTS)))
 BENCH_BIN := $(addprefix $(BUILD)/,$(call names_of,$(BENCH)))
 DESCRIBE_BIN := $(addprefix $(BUILD)/,$(call names_of,$(DESCRIBE)))
 ## tests         build the programs and all tests, and run nothing
-tests: all $(TEST_BIN) $(SHIM)
+tests: all $(TEST_BIN) $(SHIM) $(FAKE_BIN)
 ## unit          build the unit tests (one program for each file of tests/unit)
 unit: $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 

@@ -33,6 +33,7 @@ build|hdr:microhttpd.h|libmicrohttpd-dev|the status page of tp-run
 build|hdr:curl/curl.h|libcurl4-openssl-dev|webhooks
 demo|cmd:h5dump|hdf5-tools|looking into a shard with HDF5's own program
 test|hdr:criterion/criterion.h|libcriterion-dev|Criterion, unit tests
+test|cmd:clang++|clang|building for the fake CUDA device
 test|file:/usr/bin/python3|python3|integration tests
 test|py:pytest|python3-pytest|integration tests
 test|py:xdist|python3-pytest-xdist|integration tests, two at a time

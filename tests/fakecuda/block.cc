@@ -1,0 +1,379 @@
+/*
+ * tests/fakecuda/block.cc - runs a grid: blocks one after the other in a random order, and the
+ * threads of a block as fibers of one host thread, also in a random order. A thread runs until it
+ * waits at a barrier or for the other lanes of its warp.
+ */
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <memory>
+#include <sys/mman.h>
+
+#include "tests/fakecuda/stream.h"
+
+fakecuda_place fakecuda_at;
+
+/* Save the registers that a function must keep, and the stack; continue on another stack. */
+extern "C" void fakecuda_switch(void **save, void *to);
+asm(".text\n"
+    ".globl fakecuda_switch\n"
+    ".hidden fakecuda_switch\n"
+    ".type fakecuda_switch, @function\n"
+    "fakecuda_switch:\n"
+    "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq "
+    "%r15\n"
+    "    movq %rsp, (%rdi)\n    movq %rsi, %rsp\n"
+    "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
+    "    ret\n");
+
+/* The linker makes these around the section of all __shared__ variables. */
+extern "C" char __start_fakecuda_shared[] __attribute__((weak, visibility("hidden")));
+extern "C" char __stop_fakecuda_shared[] __attribute__((weak, visibility("hidden")));
+
+namespace fake
+{
+
+place here;
+
+char *shared_begin()
+{
+    return __start_fakecuda_shared;
+}
+
+char *shared_end()
+{
+    return __stop_fakecuda_shared;
+}
+
+enum : size_t { STACK = 64 << 10, THREADS_MAX = 1024, WARP = 32 };
+
+enum fiber_state { READY, AT_BARRIER, IN_WARP, ENDED };
+
+enum warp_operation { WARP_BARRIER, WARP_SHUFFLE, WARP_BALLOT };
+
+struct fiber {
+    void *stack_pointer;
+    uint3 index;
+    fiber_state state;
+    const void *waits_at; /* the caller's address */
+    /* at a barrier */
+    int predicate, count;
+    /* in a function of the warp */
+    warp_operation operation;
+    unsigned mask;
+    void *exchange;
+    const char *name;
+};
+
+static struct {
+    fiber f[THREADS_MAX];
+    unsigned n, alive, at_barrier;
+    unsigned ready[THREADS_MAX], n_ready;
+    fiber *current;
+    void *scheduler; /* its stack pointer */
+    const fakecuda_call *call;
+    char *stacks;
+} block;
+
+bool on_a_stack(const void *p)
+{
+    return (const char *)p >= block.stacks &&
+           (const char *)p < block.stacks + (size_t)THREADS_MAX * STACK;
+}
+
+/* ---- switching ---- */
+
+static void enter(fiber *f)
+{
+    block.current = f;
+    fakecuda_at.thread = f->index;
+    here.thread = (uint16_t)(f - block.f);
+    here.in_kernel = true;
+    fakecuda_switch(&block.scheduler, f->stack_pointer);
+    here.in_kernel = false;
+}
+
+static void leave(fiber *f)
+{
+    here.in_kernel = false;
+    fakecuda_switch(&f->stack_pointer, block.scheduler);
+}
+
+static void fiber_main()
+{
+    block.call->run(block.call);
+    block.current->state = ENDED;
+    leave(block.current);
+}
+
+/* A stack from which fakecuda_switch continues at the beginning of fiber_main. */
+static void prepare(fiber *f, unsigned number)
+{
+    void **top = (void **)(block.stacks + (size_t)(number + 1) * STACK);
+
+    *--top = nullptr;
+    *--top = (void *)fiber_main;
+    for (int i = 0; i < 6; i++)
+        *--top = nullptr;
+    f->stack_pointer = top;
+    f->state = READY;
+    f->index = { number % blockDim.x, number / blockDim.x % blockDim.y,
+                 number / (blockDim.x * blockDim.y) };
+}
+
+static void make_ready(fiber *f)
+{
+    f->state = READY;
+    block.ready[block.n_ready++] = (unsigned)(f - block.f);
+}
+
+/* ---- waiting ---- */
+
+static void release_barrier()
+{
+    const fiber *first = nullptr;
+    int count = 0;
+
+    for (unsigned i = 0; i < block.n; i++)
+        if (block.f[i].state == AT_BARRIER) {
+            count += block.f[i].predicate;
+            if (!first)
+                first = &block.f[i];
+            if (block.f[i].waits_at != first->waits_at)
+                report(nullptr,
+                       "threads of a block wait at different barriers: thread %u in %s, and others "
+                       "elsewhere (kernel at block %u)",
+                       i, symbol_of(block.f[i].waits_at), here.block);
+        }
+    here.barrier++;
+    block.at_barrier = 0;
+    for (unsigned i = 0; i < block.n; i++)
+        if (block.f[i].state == AT_BARRIER) {
+            block.f[i].count = count;
+            make_ready(&block.f[i]);
+        }
+}
+
+static void exchange(fiber *warp, unsigned mask)
+{
+    fakecuda_shuffle *s[WARP] = {};
+    unsigned ballot = 0;
+    warp_operation operation = warp[__builtin_ctz(mask)].operation;
+
+    for (unsigned l = 0; l < WARP; l++) {
+        if (!(mask >> l & 1) || operation == WARP_BARRIER)
+            continue;
+        s[l] = (fakecuda_shuffle *)warp[l].exchange;
+        ballot |= (unsigned)(s[l]->in & 1) << l;
+    }
+    for (unsigned l = 0; l < WARP && operation != WARP_BARRIER; l++) {
+        if (!s[l])
+            continue;
+        if (operation == WARP_SHUFFLE && !s[s[l]->from])
+            report(nullptr, "%s: lane %u reads lane %d, which is not in the mask %#x", warp[l].name,
+                   l, s[l]->from, mask);
+        s[l]->out = operation == WARP_BALLOT ? ballot : s[s[l]->from]->in;
+    }
+}
+
+static bool waits_like(const fiber *a, const fiber *b)
+{
+    return a->state == IN_WARP && a->mask == b->mask && a->operation == b->operation &&
+           a->name == b->name;
+}
+
+/* The lanes of f's mask go on when all of them have come. */
+static void try_warp(const fiber *f)
+{
+    unsigned first = (unsigned)(f - block.f) / WARP * WARP;
+    fiber *warp = block.f + first;
+    bool all = true;
+
+    for (unsigned l = 0; l < WARP; l++) {
+        if (first + l < block.n && warp[l].state != ENDED)
+            all = all && (f->mask >> l & 1);
+        if (!(f->mask >> l & 1))
+            continue;
+        if (first + l >= block.n || warp[l].state == ENDED)
+            report(nullptr, "%s: the mask %#x has lane %u, which %s", f->name, f->mask, l,
+                   first + l >= block.n ? "does not exist" : "has ended");
+        if (!waits_like(&warp[l], f))
+            return;
+    }
+    exchange(warp, f->mask);
+    if (f->operation == WARP_BARRIER && all)
+        here.warp_barrier[first / WARP]++;
+    unsigned mask = f->mask;
+    for (unsigned l = 0; l < WARP; l++)
+        if (mask >> l & 1)
+            make_ready(&warp[l]);
+}
+
+[[noreturn]] static void report_stuck()
+{
+    char text[800];
+    size_t at = 0;
+
+    for (unsigned i = 0; i < block.n && at < 600; i++) {
+        const fiber *f = &block.f[i];
+
+        if (i && f->state == f[-1].state && f->waits_at == f[-1].waits_at)
+            continue;
+        at += (size_t)snprintf(text + at, sizeof text - at, "; thread %u %s%s", i,
+                               f->state == ENDED ? "has ended" : "waits in ",
+                               f->state == ENDED ? "" : symbol_of(f->waits_at));
+    }
+    report(nullptr, "block %u of %s waits for ever%s", here.block, symbol_of(here.kernel), text);
+}
+
+/* ---- blocks and grids ---- */
+
+/* Lanes that wait for this one wait in vain. */
+static void end_thread(const fiber *f)
+{
+    unsigned first = (unsigned)(f - block.f) / WARP * WARP;
+
+    block.alive--;
+    for (unsigned i = first; i < first + WARP && i < block.n; i++)
+        if (block.f[i].state == IN_WARP)
+            try_warp(&block.f[i]);
+}
+
+static void run_block()
+{
+    block.alive = block.n;
+    block.at_barrier = block.n_ready = 0;
+    here.barrier = 0;
+    memset(here.warp_barrier, 0, sizeof here.warp_barrier);
+    if (shared_begin()) /* shared memory begins with any content: here not numbers */
+        memset(shared_begin(), 0xff, (size_t)(shared_end() - shared_begin()));
+    for (unsigned i = 0; i < block.n; i++) {
+        prepare(&block.f[i], i);
+        make_ready(&block.f[i]);
+    }
+    while (block.alive) {
+        if (!block.n_ready)
+            report_stuck();
+        unsigned chosen = (unsigned)random_below(block.n_ready);
+        fiber *f = &block.f[block.ready[chosen]];
+
+        block.ready[chosen] = block.ready[--block.n_ready];
+        enter(f);
+        if (f->state == ENDED)
+            end_thread(f);
+        else if (f->state == IN_WARP)
+            try_warp(f);
+        if (block.at_barrier && block.at_barrier == block.alive)
+            release_barrier();
+    }
+}
+
+static void run_grid(const cudaLaunchConfig_t &config, const fakecuda_call &call)
+{
+    const dim3 g = config.gridDim, b = config.blockDim;
+    std::vector<uint32_t> order(g.x * g.y * g.z);
+
+    if (!block.stacks)
+        block.stacks = (char *)mmap(nullptr, (size_t)THREADS_MAX * STACK, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    fakecuda_at.block_dim = b;
+    fakecuda_at.grid_dim = g;
+    block.n = b.x * b.y * b.z;
+    block.call = &call;
+    here.kernel = call.kernel;
+    here.args = (const char *)call.args;
+    here.args_end = here.args + call.args_bytes;
+    for (uint32_t i = 0; i < order.size(); i++) {
+        uint32_t k = (uint32_t)random_below(i + 1);
+        order[i] = order[k];
+        order[k] = i;
+    }
+    for (uint32_t i : order) {
+        here.block = i;
+        fakecuda_at.block = { i % g.x, i / g.x % g.y, i / g.x / g.y };
+        run_block();
+    }
+    here.kernel = nullptr;
+}
+
+/* ---- called by kernels ---- */
+
+static void wait(fiber *f, fiber_state state, const void *pc)
+{
+    f->state = state;
+    f->waits_at = pc;
+    leave(f);
+    here.in_kernel = true;
+}
+
+static void wait_in_warp(warp_operation operation, unsigned mask, void *exchange, const char *name,
+                         const void *pc)
+{
+    fiber *f = block.current;
+
+    if (!(mask >> here.thread % WARP & 1))
+        report(pc, "%s: the mask %#x does not have the calling lane %u", name, mask,
+               (unsigned)(here.thread % WARP));
+    f->operation = operation;
+    f->mask = mask;
+    f->exchange = exchange;
+    f->name = name;
+    wait(f, IN_WARP, pc);
+}
+
+} // namespace fake
+
+int fakecuda_lane()
+{
+    return fake::here.thread % 32;
+}
+
+int fakecuda_barrier(int predicate)
+{
+    fake::fiber *f = fake::block.current;
+
+    f->predicate = predicate;
+    fake::block.at_barrier++;
+    fake::wait(f, fake::AT_BARRIER, __builtin_return_address(0));
+    return f->count;
+}
+
+void fakecuda_warp_barrier(unsigned mask)
+{
+    fake::wait_in_warp(fake::WARP_BARRIER, mask, nullptr, "__syncwarp",
+                       __builtin_return_address(0));
+}
+
+void fakecuda_warp_shuffle(unsigned mask, fakecuda_shuffle *s, const char *name)
+{
+    fake::wait_in_warp(fake::WARP_SHUFFLE, mask, s, name, __builtin_return_address(0));
+}
+
+unsigned fakecuda_warp_ballot(unsigned mask, int predicate)
+{
+    fakecuda_shuffle s = { (uint64_t) !!predicate, 0, 0 };
+
+    fake::wait_in_warp(fake::WARP_BALLOT, mask, &s, "__ballot_sync", __builtin_return_address(0));
+    return (unsigned)s.out;
+}
+
+cudaError_t fakecuda_launch(const cudaLaunchConfig_t *config, const fakecuda_call &call)
+{
+    const dim3 g = config->gridDim, b = config->blockDim;
+    const cudaLaunchConfig_t copy = *config;
+    const std::shared_ptr<const void> args(call.args, call.free);
+    uint64_t threads = (uint64_t)b.x * b.y * b.z;
+
+    if (!fake::stream_exists(config->stream))
+        fake::report(nullptr, "a launch: the stream does not exist");
+    if (config->dynamicSmemBytes)
+        fake::report(nullptr, "a launch with dynamic shared memory, which the fake device lacks");
+    if (threads == 0 || threads > 1024 || b.z > 64 || g.x == 0 || g.y == 0 || g.z == 0 ||
+        g.x > 0x7fffffff || g.y > 65535 || g.z > 65535)
+        return cudaErrorInvalidConfiguration;
+    fake::enqueue(config->stream, "kernel", [=] {
+        (void)args; /* freed with this function */
+        fake::run_grid(copy, call);
+    });
+    return fake::device_failure;
+}

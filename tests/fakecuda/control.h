@@ -1,0 +1,25 @@
+/*
+ * tests/fakecuda/control.h - what a test may tell the fake device. A library that is built with it
+ * exports this struct as `fakecuda_control`.
+ */
+#ifndef TESTS_FAKECUDA_CONTROL_H
+#define TESTS_FAKECUDA_CONTROL_H
+
+#include <stdint.h>
+
+struct fakecuda_control {
+    /* The seed of all orders from now on: of operations, blocks, threads. At first it is the value
+     * of FAKECUDA_SEED, or 0. */
+    void (*seed)(uint64_t seed);
+    /* How many devices there are, and the CUDA version that the driver supports (13000: 13.0; 0:
+     * there is no driver). At first 1 and 13000. */
+    void (*devices)(int count, int driver_version);
+    /* The number of bytes of device memory. */
+    void (*memory)(int64_t n_bytes);
+    /* Let an operation fail with this CUDA error when it runs: the next one, or after n others. */
+    void (*fail)(int error, int after);
+    /* Operations that are queued and have not run. */
+    int (*queued)(void);
+};
+
+#endif

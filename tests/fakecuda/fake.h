@@ -1,0 +1,92 @@
+/*
+ * tests/fakecuda/fake.h - what the files of the fake device share.
+ */
+#ifndef TESTS_FAKECUDA_FAKE_H
+#define TESTS_FAKECUDA_FAKE_H
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace fake
+{
+
+/* ---- report.cc ---- */
+
+/* Print "fakecuda: ..." with the place in the kernel that runs, and end the process with status
+ * MISTAKE. pc: the address after the access, or NULL. */
+enum { MISTAKE = 86 };
+[[noreturn]] void report(const void *pc, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* "function at file.cu:12" of an address in the code, for messages. */
+const char *symbol_of(const void *pc);
+
+uint64_t random_below(uint64_t n); /* by the seed */
+void seed(uint64_t seed);
+
+/* ---- memory.cc ---- */
+
+enum memory_kind { DEVICE_MEMORY, PINNED_MEMORY, MEMORY_KINDS };
+
+/* Addresses that are given out once and never again, so a use after free is always found. */
+struct arena {
+    char *begin, *end, *top; /* top: where the next allocation goes */
+};
+extern arena arenas[MEMORY_KINDS];
+
+void memory_begin();
+void *memory_take(memory_kind kind, size_t n); /* NULL: no memory is left */
+bool memory_give(memory_kind kind, void *p);   /* false: p is no allocation of this kind */
+int64_t memory_used(memory_kind kind);
+
+/* Whether [p, p + n) lies in one allocation of this kind. If not, *begin and *size are of the
+ * allocation before p (NULL: none). */
+bool memory_contains(memory_kind kind, const void *p, size_t n, const char **begin, size_t *size);
+bool is_kind(memory_kind kind, const void *p);
+
+/* Let host code access device memory, or not. Calls nest. */
+struct memory_open {
+    memory_open();
+    ~memory_open();
+};
+
+/* ---- stream.cc ---- */
+
+/* A clock has for each stream the number of its operations that came before. */
+using clock = std::vector<uint32_t>;
+
+struct running {
+    uint32_t stream, op; /* op counts from 1 in its stream; 0: nothing runs */
+    const clock *before; /* the clock of the operation that runs */
+    const char *name;
+};
+extern running now_running;
+
+/* ---- block.cc: the grid that runs ---- */
+
+struct place {
+    bool in_kernel;
+    const void *kernel;
+    uint32_t block;
+    uint16_t thread, barrier;  /* barrier: how many the block has passed */
+    uint16_t warp_barrier[32]; /* the same for each warp, by __syncwarp */
+    const char *args, *args_end;
+};
+extern place here;
+
+char *shared_begin(); /* static shared memory of all kernels */
+char *shared_end();
+bool on_a_stack(const void *p); /* of a thread of the block */
+
+/* ---- watch.cc ---- */
+
+void watch_begin();
+void watch_new(memory_kind kind, const void *p, size_t n); /* allocated: nothing is written yet */
+void watch_copy(void *dst, const void *src, size_t n);     /* before a copy */
+void watch_fill(void *dst, size_t n);
+
+} // namespace fake
+
+#endif

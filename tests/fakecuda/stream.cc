@@ -1,0 +1,234 @@
+/* tests/fakecuda/stream.cc - see tests/fakecuda/stream.h. */
+#include "tests/fakecuda/stream.h"
+
+#include <algorithm>
+
+namespace fake
+{
+
+running now_running;
+cudaError_t device_failure = cudaSuccess;
+
+static std::vector<cudaStream_t> streams; /* those that exist */
+static cudaStream_t null_stream;          /* the first of them */
+static uint32_t n_streams;                /* that ever existed */
+static clock host;                        /* what the host has waited for */
+static cudaError_t planned_failure;
+static int planned_after;
+
+/* ---- clocks ---- */
+
+static void join(clock *a, const clock &b)
+{
+    if (a->size() < b.size())
+        a->resize(b.size());
+    for (size_t i = 0; i < b.size(); i++)
+        (*a)[i] = std::max((*a)[i], b[i]);
+}
+
+/* ---- streams ---- */
+
+static cudaStream_t add_stream(bool with_null)
+{
+    auto *s = new CUstream_st();
+
+    s->number = n_streams++;
+    s->with_null = with_null;
+    streams.push_back(s);
+    return s;
+}
+
+cudaStream_t stream_of(cudaStream_t s)
+{
+    if (!null_stream)
+        null_stream = add_stream(true);
+    return s ? s : null_stream;
+}
+
+cudaStream_t stream_new(bool with_null)
+{
+    stream_of(nullptr);
+    return add_stream(with_null);
+}
+
+bool stream_exists(cudaStream_t s)
+{
+    return s == nullptr || std::find(streams.begin(), streams.end(), s) != streams.end();
+}
+
+/* Its structure stays, because events may name it. */
+void stream_end(cudaStream_t s)
+{
+    static auto &ended = *new std::vector<cudaStream_t>; /* so that no leak is reported */
+
+    streams.erase(std::find(streams.begin(), streams.end(), s));
+    ended.push_back(s);
+}
+
+int n_queued()
+{
+    int n = 0;
+
+    for (cudaStream_t s : streams)
+        n += (int)s->waiting.size();
+    return n;
+}
+
+/* ---- queuing ---- */
+
+static bool step();
+
+static void add(cudaStream_t s, operation o)
+{
+    join(&s->now, host);
+    s->queued++;
+    if (s->now.size() <= s->number)
+        s->now.resize(s->number + 1);
+    s->now[s->number] = s->queued;
+    o.before = s->now;
+    s->waiting.push_back(std::move(o));
+}
+
+/* The null stream waits for the streams that are ordered with it, and they wait for it. */
+static std::vector<point> with_null_stream(cudaStream_t s)
+{
+    std::vector<point> after;
+
+    if (!s->with_null)
+        return after;
+    for (cudaStream_t t : streams)
+        if (t != s && t->with_null && (s == null_stream || t == null_stream)) {
+            after.push_back({ t, t->queued });
+            join(&s->now, t->now);
+        }
+    return after;
+}
+
+/* Sometimes the device is fast, and something runs before the host waits. */
+void enqueue(cudaStream_t stream, const char *name, std::function<void()> run)
+{
+    cudaStream_t s = stream_of(stream);
+
+    add(s, { name, std::move(run), with_null_stream(s), {} });
+    if (random_below(16) == 0)
+        step();
+}
+
+void enqueue_wait(cudaStream_t stream, const CUevent_st *e)
+{
+    cudaStream_t s = stream_of(stream);
+
+    if (!e->at.stream) /* never recorded */
+        return;
+    join(&s->now, e->now);
+    add(s, { "wait", nullptr, { e->at }, {} });
+}
+
+void record(CUevent_st *e, cudaStream_t stream)
+{
+    cudaStream_t s = stream_of(stream);
+
+    add(s, { "event", nullptr, with_null_stream(s), {} });
+    e->at = { s, s->queued };
+    e->now = s->now;
+}
+
+/* ---- running ---- */
+
+bool is_passed(const point &p)
+{
+    return !p.stream || p.stream->finished >= p.op;
+}
+
+static bool can_run(cudaStream_t s)
+{
+    if (s->waiting.empty())
+        return false;
+    for (const point &p : s->waiting.front().after)
+        if (!is_passed(p))
+            return false;
+    return true;
+}
+
+void fail_at(cudaError_t error, int after)
+{
+    planned_failure = error;
+    planned_after = after;
+}
+
+/* Whether the operation shall run: not after a failure, and not if it is to fail itself. */
+static bool may_run()
+{
+    if (device_failure != cudaSuccess)
+        return false;
+    if (planned_failure == cudaSuccess || planned_after-- > 0)
+        return true;
+    device_failure = planned_failure;
+    planned_failure = cudaSuccess;
+    return false;
+}
+
+static void run_first(cudaStream_t s)
+{
+    operation &o = s->waiting.front();
+
+    if (o.run && may_run()) {
+        now_running = { s->number, s->finished + 1, &o.before, o.name };
+        memory_open open;
+        o.run();
+        now_running = {};
+    }
+    s->waiting.pop_front();
+    s->finished++;
+}
+
+/* Half of the rounds take the streams in one random order, so that a stream comes as early or as
+ * late as it can; the others choose for each operation. */
+static bool by_priority;
+
+static void begin_round()
+{
+    by_priority = random_below(2);
+    for (cudaStream_t s : streams)
+        s->priority = random_below(1u << 30);
+}
+
+/* Run one operation. False: none can. */
+static bool step()
+{
+    cudaStream_t chosen = nullptr;
+    uint64_t n = 0;
+
+    for (cudaStream_t s : streams) {
+        if (!can_run(s))
+            continue;
+        n++;
+        if (!chosen || (by_priority ? s->priority < chosen->priority : random_below(n) == 0))
+            chosen = s;
+    }
+    if (chosen)
+        run_first(chosen);
+    return chosen != nullptr;
+}
+
+void run_until(const point &p, const clock &known)
+{
+    begin_round();
+    while (!is_passed(p))
+        if (!step())
+            report(nullptr, "the host waits for ever: stream %u cannot go on", p.stream->number);
+    join(&host, known);
+    for (uint64_t more = random_below(4); more > 0 && step(); more--)
+        ;
+}
+
+void run_all()
+{
+    begin_round();
+    while (step())
+        ;
+    for (cudaStream_t s : streams)
+        join(&host, s->now);
+}
+
+} // namespace fake

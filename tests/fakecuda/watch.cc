@@ -1,0 +1,430 @@
+/*
+ * tests/fakecuda/watch.cc - what the loads and stores of kernels, and copies, may not do.
+ *
+ * Kernels are compiled with -fsanitize=thread, so they call __tsan_read4 and the like before each
+ * access, and with -fsanitize=alignment. The functions here take the place of both sanitizers'
+ * libraries. A cell for each GRANULE bytes has the last write, and the reads since. Two accesses,
+ * one of them a write, are a race unless one comes before the other: by streams and events (vector
+ * clocks) between operations; by a barrier within a block; never between blocks of one kernel.
+ */
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <sys/mman.h>
+
+#include "tests/fakecuda/fake.h"
+
+namespace fake
+{
+
+enum : size_t { GRANULE = 2, SHARED_MAX = 1 << 20 };
+
+struct access {
+    uint32_t op, block;
+    uint16_t stream, thread, barrier, warp_barrier;
+};
+
+enum { IS_ATOMIC = 1, BY_LANES = 2, BY_WARPS = 4, BY_BLOCKS = 8 };
+
+struct cell {
+    access write, read;
+    uint32_t readers;               /* other operations that read it: a number of reader_sets */
+    uint8_t written, seen, defined; /* the bytes of the last write, the last reads, any write */
+    uint8_t flags;                  /* BY_*: who has read it in the operation of `read` */
+};
+
+static cell *cells[MEMORY_KINDS], *shared_cells;
+
+static cell *reserve(size_t bytes)
+{
+    void *p = mmap(nullptr, bytes / GRANULE * sizeof(cell), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (p == MAP_FAILED)
+        report(nullptr, "no addresses for the cells of %zu bytes of memory", bytes);
+    return (cell *)p;
+}
+
+void watch_begin()
+{
+    for (int k = 0; k < MEMORY_KINDS; k++)
+        cells[k] = reserve((size_t)(arenas[k].end - arenas[k].begin));
+    shared_cells = reserve(SHARED_MAX);
+}
+
+/* Cells that are zero were never accessed. Whole pages of them go back to the system. */
+void watch_new(memory_kind kind, const void *p, size_t n)
+{
+    enum : uintptr_t { PAGE = 4096 };
+    size_t at = (size_t)((const char *)p - arenas[kind].begin);
+    char *begin = (char *)(cells[kind] + at / GRANULE);
+    char *end = (char *)(cells[kind] + (at + n + GRANULE - 1) / GRANULE);
+    char *first = (char *)(((uintptr_t)begin + PAGE - 1) / PAGE * PAGE);
+    char *last = (char *)((uintptr_t)end / PAGE * PAGE);
+
+    if (first >= last) {
+        memset(begin, 0, (size_t)(end - begin));
+        return;
+    }
+    memset(begin, 0, (size_t)(first - begin));
+    madvise(first, (size_t)(last - first), MADV_DONTNEED);
+    memset(last, 0, (size_t)(end - last));
+}
+
+/* ---- sets of operations that have read a cell ---- */
+
+using reader = std::pair<uint16_t, uint32_t>; /* stream and number */
+
+static std::vector<std::vector<reader>> reader_sets = { {} };
+static std::map<std::vector<reader>, uint32_t> set_numbers = { { {}, 0 } };
+
+static bool came_before(uint32_t stream, uint32_t op)
+{
+    return stream < now_running.before->size() && (*now_running.before)[stream] >= op;
+}
+
+/* The set without what came before the operation that runs, and with one more. */
+static uint32_t with_reader(uint32_t set, reader more)
+{
+    std::vector<reader> next;
+
+    for (const reader &r : reader_sets[set])
+        if (!came_before(r.first, r.second))
+            next.push_back(r);
+    if (!came_before(more.first, more.second))
+        next.push_back(more);
+    std::sort(next.begin(), next.end());
+    next.erase(std::unique(next.begin(), next.end()), next.end());
+    auto found = set_numbers.find(next);
+    if (found != set_numbers.end())
+        return found->second;
+    reader_sets.push_back(next);
+    return set_numbers[next] = (uint32_t)reader_sets.size() - 1;
+}
+
+/* ---- one access ---- */
+
+struct request {
+    const char *at;
+    access by;
+    bool is_write, is_atomic, is_shared;
+    const void *pc;
+};
+
+static bool same_operation(const access &a, const access &b)
+{
+    return a.stream == b.stream && a.op == b.op;
+}
+
+[[noreturn]] static void report_race(const request &q, const access &a, const char *then)
+{
+    const char *now = q.is_atomic ? "an atomic access" : q.is_write ? "a write" : "a read";
+
+    if (!same_operation(a, q.by))
+        report(q.pc,
+               "race between streams: %s of %p, and %s by operation %u of stream %u, which no "
+               "event orders",
+               now, (const void *)q.at, then, a.op, a.stream);
+    if (a.block != q.by.block)
+        report(q.pc, "race between blocks: %s of %p, and %s by block %u, thread %u", now,
+               (const void *)q.at, then, a.block, a.thread);
+    report(q.pc,
+           "race within a block, in %s memory: %s of %p, and %s by thread %u, with no barrier "
+           "between",
+           q.is_shared ? "shared" : "global", now, (const void *)q.at, then, a.thread);
+}
+
+/* Whether access a came before q. several: BY_* of all accesses that a stands for. */
+static bool is_before(const access &a, const request &q, unsigned several)
+{
+    if (!same_operation(a, q.by))
+        return came_before(a.stream, a.op);
+    if (!here.in_kernel)
+        return true;
+    if (a.block != q.by.block || (several & BY_BLOCKS))
+        return false;
+    if (a.barrier != q.by.barrier)
+        return true;
+    if ((several & BY_WARPS) || a.thread / 32 != q.by.thread / 32)
+        return false;
+    if (a.warp_barrier != q.by.warp_barrier)
+        return true;
+    return a.thread == q.by.thread && !(several & BY_LANES);
+}
+
+static void note_read(cell *c, const request &q, uint8_t mask)
+{
+    const access &a = c->read;
+
+    if (!c->seen || !same_operation(a, q.by)) {
+        if (c->seen || c->readers)
+            c->readers = with_reader(c->readers, { a.stream, a.op });
+        c->flags &= IS_ATOMIC;
+        c->seen = 0;
+    } else if (a.block != q.by.block) {
+        c->flags |= BY_BLOCKS;
+    } else if (a.barrier != q.by.barrier) {
+        c->flags &= (uint8_t) ~(BY_LANES | BY_WARPS);
+    } else if (a.thread / 32 != q.by.thread / 32) {
+        c->flags |= BY_WARPS;
+    } else if (a.warp_barrier != q.by.warp_barrier) {
+        c->flags &= (uint8_t)~BY_LANES;
+    } else if (a.thread != q.by.thread) {
+        c->flags |= BY_LANES;
+    }
+    c->seen |= mask;
+    c->read = q.by;
+}
+
+static void note_write(cell *c, const request &q, uint8_t mask)
+{
+    c->write = q.by;
+    c->written = mask;
+    c->defined |= mask;
+    c->flags = q.is_atomic ? IS_ATOMIC : 0;
+    c->seen = 0;
+    c->readers = 0;
+}
+
+static void check_cell(cell *c, const request &q, uint8_t mask)
+{
+    bool both_atomic = q.is_atomic && (c->flags & IS_ATOMIC);
+
+    if ((c->written & mask) && !both_atomic && !is_before(c->write, q, 0))
+        report_race(q, c->write, c->flags & IS_ATOMIC ? "an atomic access" : "a write");
+    if (!q.is_write || q.is_atomic) {
+        if ((c->defined & mask) != mask)
+            report(q.pc, "a read of %p, which was never written", (const void *)q.at);
+    }
+    if (!q.is_write) {
+        note_read(c, q, mask);
+        return;
+    }
+    if ((c->seen & mask) && !is_before(c->read, q, c->flags))
+        report_race(q, c->read, "a read");
+    for (const reader &r : reader_sets[c->readers])
+        if (!came_before(r.first, r.second))
+            report_race(q, { r.second, 0, r.first, 0, 0, 0 }, "a read");
+    note_write(c, q, mask);
+}
+
+/* Shared memory is a block's own: what another block left in a cell is no more. */
+static void renew_shared(cell *c, const access &by)
+{
+    const access &last = c->written ? c->write : c->read;
+
+    if (!same_operation(last, by) || last.block != by.block)
+        memset(c, 0, sizeof *c);
+}
+
+static void check_range(cell *first, size_t offset, size_t n, request q)
+{
+    for (size_t at = offset, end = offset + n; at < end;) {
+        size_t next = std::min((at / GRANULE + 1) * GRANULE, end);
+        uint8_t mask = (uint8_t)(((1u << (next - at)) - 1) << at % GRANULE);
+        cell *c = &first[at / GRANULE];
+
+        if (q.is_shared)
+            renew_shared(c, q.by);
+        check_cell(c, q, mask);
+        q.at += next - at;
+        at = next;
+    }
+}
+
+/* ---- where an access goes ---- */
+
+static access who()
+{
+    access a = {};
+
+    a.op = now_running.op;
+    a.stream = (uint16_t)now_running.stream;
+    if (here.in_kernel) {
+        a.block = here.block;
+        a.thread = here.thread;
+        a.barrier = here.barrier;
+        a.warp_barrier = here.warp_barrier[here.thread / 32];
+    }
+    return a;
+}
+
+/* Memory of the program that a kernel uses: its stack, its arguments, built-in variables. */
+static bool is_private(const char *p)
+{
+    const char *builtin = (const char *)&::fakecuda_at;
+
+    return on_a_stack(p) || (p >= here.args && p < here.args_end) ||
+           (p >= builtin && p < builtin + sizeof ::fakecuda_at);
+}
+
+static void check(const void *address, size_t n, bool is_write, bool is_atomic, const void *pc)
+{
+    const char *p = (const char *)address, *begin;
+    size_t size;
+    request q = { p, who(), is_write, is_atomic, false, pc };
+
+    if (p >= shared_begin() && p < shared_end()) {
+        q.is_shared = true;
+        check_range(shared_cells, (size_t)(p - shared_begin()), n, q);
+        return;
+    }
+    for (int k = 0; k < MEMORY_KINDS; k++) {
+        memory_kind kind = (memory_kind)k;
+
+        if (!is_kind(kind, p))
+            continue;
+        if (!memory_contains(kind, p, n, &begin, &size))
+            report(pc,
+                   "%s of %zu bytes at %p is outside of every allocation (the one before it: "
+                   "%zu bytes at %p)",
+                   is_write ? "a write" : "a read", n, address, size, (const void *)begin);
+        check_range(cells[k], (size_t)(p - arenas[k].begin), n, q);
+        return;
+    }
+    if (!is_private(p))
+        report(pc, "%s of host memory at %p, which is not pinned", is_write ? "a write" : "a read",
+               address);
+}
+
+/* What the host wrote into pinned memory is not seen, so all of it counts as written. */
+static void define_pinned(const void *p, size_t n)
+{
+    size_t at = (size_t)((const char *)p - arenas[PINNED_MEMORY].begin);
+
+    if (!is_kind(PINNED_MEMORY, p))
+        return;
+    for (size_t i = at / GRANULE; i <= (at + n - 1) / GRANULE; i++)
+        cells[PINNED_MEMORY][i].defined = 3;
+}
+
+void watch_copy(void *dst, const void *src, size_t n)
+{
+    define_pinned(src, n);
+    check(src, n, false, false, nullptr);
+    check(dst, n, true, false, nullptr);
+}
+
+void watch_fill(void *dst, size_t n)
+{
+    check(dst, n, true, false, nullptr);
+}
+
+/* ---- called by instrumented code ---- */
+
+static bool is_checking; /* the checks themselves copy memory */
+
+static void hook(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc)
+{
+    if (!here.in_kernel || is_checking || n == 0)
+        return;
+    is_checking = true;
+    define_pinned(p, n);
+    check(p, n, is_write, is_atomic, pc);
+    is_checking = false;
+}
+
+} // namespace fake
+
+void fakecuda_atomic(void *p, int n_bytes)
+{
+    fake::hook(p, (size_t)n_bytes, true, true, __builtin_return_address(0));
+}
+
+extern "C" {
+
+#define PC __builtin_return_address(0)
+#define HOOKS(n)                            \
+    void __tsan_read##n(void *p)            \
+    {                                       \
+        fake::hook(p, n, false, false, PC); \
+    }                                       \
+    void __tsan_write##n(void *p)           \
+    {                                       \
+        fake::hook(p, n, true, false, PC);  \
+    }                                       \
+    void __tsan_unaligned_read##n(void *p)  \
+    {                                       \
+        fake::hook(p, n, false, false, PC); \
+    }                                       \
+    void __tsan_unaligned_write##n(void *p) \
+    {                                       \
+        fake::hook(p, n, true, false, PC);  \
+    }
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+
+void __tsan_init()
+{
+}
+void __tsan_func_entry(void *)
+{
+}
+void __tsan_func_exit()
+{
+}
+
+/* The copies of structs. The library is linked with --wrap for these three. */
+void *__real_memcpy(void *dst, const void *src, size_t n);
+void *__real_memmove(void *dst, const void *src, size_t n);
+void *__real_memset(void *dst, int byte, size_t n);
+
+/* The compiler does not say how a struct is aligned, so one of up to 16 bytes has to be aligned as
+ * the GPU's load or store of that size. */
+static void check_struct(const void *p, size_t n, const void *pc)
+{
+    if (fake::here.in_kernel && !fake::is_checking && n <= 16 && (n & (n - 1)) == 0 &&
+        (uintptr_t)p % n && !fake::is_private((const char *)p))
+        fake::report(pc, "a misaligned access: %p is no multiple of %zu", p, n);
+}
+
+void *__wrap_memcpy(void *dst, const void *src, size_t n)
+{
+    check_struct(src, n, PC);
+    check_struct(dst, n, PC);
+    fake::hook(src, n, false, false, PC);
+    fake::hook(dst, n, true, false, PC);
+    return __real_memcpy(dst, src, n);
+}
+
+void *__wrap_memmove(void *dst, const void *src, size_t n)
+{
+    fake::hook(src, n, false, false, PC);
+    fake::hook(dst, n, true, false, PC);
+    return __real_memmove(dst, src, n);
+}
+
+void *__wrap_memset(void *dst, int byte, size_t n)
+{
+    fake::hook(dst, n, true, false, PC);
+    return __real_memset(dst, byte, n);
+}
+
+/* What -fsanitize=alignment,null passes: see compiler-rt's ubsan_handlers.h. */
+struct mismatch {
+    const char *file;
+    uint32_t line, column;
+    const void *type;
+    uint8_t log_alignment, kind;
+};
+
+void __ubsan_handle_type_mismatch_v1(const mismatch *m, const void *p)
+{
+    if (!p)
+        fake::report(PC, "an access through NULL (%s:%u)", m->file, m->line);
+    fake::report(PC, "a misaligned access: %p is no multiple of %u (%s:%u)", p,
+                 1u << m->log_alignment, m->file, m->line);
+}
+
+void __ubsan_handle_type_mismatch_v1_abort(const mismatch *m, const void *p)
+{
+    __ubsan_handle_type_mismatch_v1(m, p);
+}
+
+} // extern "C"
