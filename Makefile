@@ -133,19 +133,38 @@ $(BUILD)/.flags: FORCE | $(BUILD)/.tools
 	@echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' | cmp -s - $@ || \
 	  echo '$(CC) $(subst ','\'',$(ALL_CFLAGS))' > $@
 
-## cuda          compile the CUDA kernels, if nvcc is installed (part of all). No program uses them
-##               yet; gpu-check compares them with the C kernels
-CUDA_OBJ   := $(if $(NVCC),$(patsubst kernels/cuda/%.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/cuda/*.cu)))
-# sm_90: Hopper. A kernel that spills registers is an error, because it would be slow.
-NVCC_FLAGS := -std=c++17 -O3 -arch=sm_90 -I. -Xcompiler -Wall,-Wextra -Xptxas -warn-spills \
-              -Werror all-warnings
-cuda: $(CUDA_OBJ)
-all: $(if $(filter plain,$(FLAVOUR)),cuda)
+# ---- CUDA -----------------------------------------------------------------------------------
 
-$(BUILD)/cuda/%.o: kernels/cuda/%.cu
+# The library libtp-cuda.so has the CUDA device and its kernels (kernels/cuda/library.h). It is built
+# twice: by nvcc for GPUs, and by clang for the fake CUDA device, on which it is tested.
+CUDA_C     := $(basename $(wildcard device/cuda/*.c)) device/device kernels/cuda/cuda core/err layout/dtype
+CUDA_CU    := $(basename $(wildcard kernels/cuda/*.cu))
+CUDA_FILES  = $(patsubst %,$1/%.o,$(CUDA_C) $(CUDA_CU))
+CUDA_INCLUDE := $(dir $(NVCC))../include
+# Ampere, Hopper, Blackwell. A kernel that spills registers is an error, because it would be slow.
+NVCC_FLAGS := -std=c++17 -O3 $(foreach a,80 90 100,-gencode arch=compute_$a$(comma)code=sm_$a) -I. \
+              -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden -Xptxas -warn-spills -Werror all-warnings
+
+## cuda          build libtp-cuda.so for GPUs with nvcc (no program uses it yet; it has never run on a
+##               GPU), and compare the fake CUDA device's declarations with NVIDIA's
+cuda:
+	@[ -n "$(NVCC)" ] || { echo "cuda: nvcc is not installed, so the library cannot be built" >&2; exit 3; }
+	@$(MAKE) $(BUILD)/cuda/libtp-cuda.so
+	$(Q)g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. -isystem $(CUDA_INCLUDE) tests/fakecuda/api.cc
+
+$(BUILD)/cuda/libtp-cuda.so: $(call CUDA_FILES,$(BUILD)/cuda)
+	@echo "  LINK  $@"
+	$(Q)$(NVCC) -shared -cudart static -Xlinker --no-undefined $^ -o $@
+
+$(BUILD)/cuda/%.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -c $< -o $@
+
+$(BUILD)/cuda/%.o: %.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	@echo "  CC    $< (libtp-cuda)"
+	$(Q)$(CC) $(ALL_CFLAGS) -isystem $(CUDA_INCLUDE) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
 
 # The fake CUDA device (tests/fakecuda/README.md). Its files watch.cc and block.cc take the place of
 # the sanitizers' libraries for which kernels are compiled here.
@@ -156,7 +175,12 @@ FAKE_WATCH := -O1 -fsanitize=thread,alignment,null -mllvm -tsan-instrument-read-
 FAKE_CC    := $(patsubst %.cc,$(FAKE)/%.o,$(wildcard tests/fakecuda/*.cc))
 FAKE_LINK  := clang++ -fPIC -Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset,-z,defs
 FAKE_LIBS  := -ldl -lpthread -lm
-FAKE_BIN   := $(BUILD)/tests/fakecuda_planted
+FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(BUILD)/tests/fakecuda_planted
+
+$(BUILD)/tests/libtp-cuda.so: $(call CUDA_FILES,$(FAKE)) $(FAKE_CC)
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(FAKE_LINK) -shared $^ $(FAKE_LIBS) -o $@
 
 $(BUILD)/tests/fakecuda_planted: $(FAKE)/tests/fakecuda/planted.o $(FAKE_CC)
 	@mkdir -p $(@D)
@@ -173,6 +197,11 @@ $(FAKE)/%.o: %.cu
 	@echo "  FAKE  $<"
 	$(Q)clang++ -x c++ -std=c++17 $(FAKE_FLAGS) $(FAKE_WATCH) -Wno-unused-function -MMD -MP -c $< -o $@
 
+$(FAKE)/%.o: %.c
+	@mkdir -p $(@D)
+	@echo "  FAKE  $<"
+	$(Q)clang -std=c11 -D_GNU_SOURCE -DTP_VERSION='"$(VERSION)"' $(FAKE_FLAGS) -MMD -MP -c $< -o $@
+
 ## gpu-check     compare the CUDA kernels with the C kernels on this machine's GPU (exit 3: it has none)
 gpu-check: $(BUILD)/gpu_check
 	$(BUILD)/gpu_check
@@ -180,8 +209,8 @@ gpu-check: $(BUILD)/gpu_check
 	    compute-sanitizer --error-exitcode 1 $(BUILD)/gpu_check --quick; \
 	else echo "compute-sanitizer is not installed, so accesses to GPU memory were not checked"; fi
 
-$(BUILD)/gpu_check: tests/gpu/gpu_check.cu $(CUDA_OBJ) \
-  $$(filter-out $(BUILD)/tests/gpu/%,$$(call objects,gpu_check))
+$(BUILD)/gpu_check: tests/gpu/gpu_check.cu $(call CUDA_FILES,$(BUILD)/cuda) \
+  $$(filter-out $(BUILD)/tests/gpu/% $(CUDA_C:%=$(BUILD)/%.o),$$(call objects,gpu_check))
 	@[ -n "$(NVCC)" ] || { echo "gpu-check: nvcc is not installed, so nothing was checked." >&2; exit 3; }
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) $^ -Xcompiler -fopenmp -o $@
@@ -268,7 +297,8 @@ check-tidy: $(LIB_SRC:%.c=$(BUILD)/tidy/%.ok) $(CLI_SRC:%.c=$(BUILD)/tidy/%.ok)
 $(BUILD)/tidy/%.ok: %.c .clang-tidy
 	@mkdir -p $(@D)
 	@echo "  TIDY  $<"
-	@clang-tidy --quiet --warnings-as-errors='*' $< -- $(TP_CFLAGS) 2>$@.log || \
+	@clang-tidy --quiet --warnings-as-errors='*' $< -- $(TP_CFLAGS) \
+	  -isystem tests/fakecuda/include 2>$@.log || \
 	  { cat $@.log; exit 1; }
 	@touch $@
 

@@ -1,9 +1,8 @@
 /*
  * kernels/cuda/cast.cu - conversions in device memory, by the bit arithmetic of kernels/cpu/vec.h.
  */
-#include "kernels/cpu/vec.h"
-#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/run.h"
 
 /* Element types as C++ types, so that the pairings are made by the compiler. */
 struct bf16 {
@@ -93,66 +92,63 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, CAST_BLOCKS)
 }
 
 template <typename D, typename S>
-static void cast_launch(void *dst, const void *src, int64_t n, cudaStream_t stream)
+static void launch_cast(struct device_queue *q, const struct cast *a)
 {
     bool aligned =
-        ((reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src)) & 15) == 0;
+        ((reinterpret_cast<uintptr_t>(a->dst) | reinterpret_cast<uintptr_t>(a->src)) & 15) == 0;
+    int64_t blocks = a->n / pack_of<D, S>::size / LAUNCH_THREADS + 1;
 
-    cast_kernel<D, S>
-        <<<launch_blocks(n / pack_of<D, S>::size + 1, CAST_BLOCKS), LAUNCH_THREADS, 0, stream>>>(
-            static_cast<D *>(dst), static_cast<const S *>(src), n, aligned);
+    launch(q, "a cast", dim3(launch_blocks(q, blocks, CAST_BLOCKS)), cast_kernel<D, S>,
+           static_cast<D *>(a->dst), static_cast<const S *>(a->src), a->n, aligned);
 }
 
-template <typename D>
-static bool cast_from(void *dst, const void *src, enum dtype type, int64_t n, cudaStream_t stream)
+template <typename D> static bool cast_from(struct device_queue *q, const struct cast *a)
 {
-    switch (type) {
+    switch (a->src_type) {
     case DTYPE_F32:
-        cast_launch<D, float>(dst, src, n, stream);
+        launch_cast<D, float>(q, a);
         return true;
     case DTYPE_BF16:
-        cast_launch<D, bf16>(dst, src, n, stream);
+        launch_cast<D, bf16>(q, a);
         return true;
     case DTYPE_F16:
-        cast_launch<D, f16>(dst, src, n, stream);
+        launch_cast<D, f16>(q, a);
         return true;
     case DTYPE_F64:
-        cast_launch<D, double>(dst, src, n, stream);
+        launch_cast<D, double>(q, a);
         return true;
     default:
         return false;
     }
 }
 
-static bool cast_types(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
-                       int64_t n, cudaStream_t stream)
+static bool cast_types(struct device_queue *q, const struct cast *a)
 {
-    switch (dst_type) {
+    switch (a->dst_type) {
     case DTYPE_F32:
-        return cast_from<float>(dst, src, src_type, n, stream);
+        return cast_from<float>(q, a);
     case DTYPE_BF16:
-        return cast_from<bf16>(dst, src, src_type, n, stream);
+        return cast_from<bf16>(q, a);
     case DTYPE_F16:
-        return cast_from<f16>(dst, src, src_type, n, stream);
+        return cast_from<f16>(q, a);
     case DTYPE_F64:
-        return cast_from<double>(dst, src, src_type, n, stream);
+        return cast_from<double>(q, a);
     default:
         return false;
     }
 }
 
-tp_status cast_cuda(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t n,
-                    cudaStream_t stream, struct tp_err *err)
+void cuda_run_cast(struct device_queue *q, const struct cast *a)
 {
-    if (n == 0)
-        return TP_OK;
-    if (dst_type == src_type) {
-        (void)cudaMemcpyAsync(dst, src, (size_t)(n * dtype_bytes(dst_type)),
-                              cudaMemcpyDeviceToDevice, stream);
-        return launch_status("a copy", err);
+    struct tp_err err;
+
+    if (a->n == 0)
+        return;
+    if (a->dst_type == a->src_type) {
+        device_copy(q, a->dst, a->src, a->n * dtype_bytes(a->dst_type));
+    } else if (!cast_types(q, a)) {
+        tp_fail(&err, TP_E_INTERNAL, "no conversion from %s to %s", dtype_name(a->src_type),
+                dtype_name(a->dst_type));
+        device_fail(q->device, &err);
     }
-    if (!cast_types(dst, dst_type, src, src_type, n, stream))
-        return tp_fail(err, TP_E_INTERNAL, "no conversion from %s to %s", dtype_name(src_type),
-                       dtype_name(dst_type));
-    return launch_status("a conversion", err);
 }

@@ -3,8 +3,8 @@
  * table of descriptors. The index arithmetic and the loads and stores are those of
  * kernels/copy_body.h.
  */
-#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/run.h"
 
 /* 768 threads of at most 80 registers on a processor: with four words of 16 bytes each, 48 KiB in
  * flight, twice what 4.8 TB/s over 132 processors needs at a latency of 700 ns. */
@@ -26,22 +26,20 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, COPY_BLOCKS)
         copy_item_work(&items[i], launch_thread(), launch_threads());
 }
 
-tp_status copy_box_cuda(void *dst, const struct box *dst_box, const void *src,
-                        const struct box *src_box, const struct box *region, int elem_bytes,
-                        cudaStream_t stream, struct tp_err *err)
+void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a)
 {
     struct copy_item item;
     int64_t threads;
 
-    copy_item_make(&item, dst, dst_box, src, src_box, region, elem_bytes);
+    copy_item_make(&item, a->dst, &a->dst_box, a->src, &a->src_box, &a->region, a->elem_bytes);
     if (item.rows.n_rows == 0)
-        return TP_OK;
+        return;
     threads = copy_item_warps(&item) * COPY_WARP;
-    copy_one_kernel<<<launch_blocks(threads, COPY_BLOCKS), LAUNCH_THREADS, 0, stream>>>(item);
-    return launch_status("a copy", err);
+    launch(q, "a copy", dim3(launch_blocks(q, threads / LAUNCH_THREADS + 1, COPY_BLOCKS)),
+           copy_one_kernel, item);
 }
 
-void copy_table_place(struct copy_item *items, int n_items)
+void cuda_copy_table_place(struct copy_item *items, int n_items)
 {
     int64_t warp = 0;
 
@@ -51,12 +49,9 @@ void copy_table_place(struct copy_item *items, int n_items)
     }
 }
 
-tp_status copy_table_cuda(const struct copy_item *items, int n_items, cudaStream_t stream,
-                          struct tp_err *err)
+void cuda_run_copy_table(struct device_queue *q, const struct copy_item *items, int n_items)
 {
-    if (n_items == 0)
-        return TP_OK;
-    copy_table_kernel<<<launch_blocks(INT64_MAX, COPY_BLOCKS), LAUNCH_THREADS, 0, stream>>>(
-        items, n_items);
-    return launch_status("a table of copies", err);
+    if (n_items > 0)
+        launch(q, "a table of copies", dim3(launch_blocks(q, INT64_MAX, COPY_BLOCKS)),
+               copy_table_kernel, items, n_items);
 }

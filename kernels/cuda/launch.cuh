@@ -1,17 +1,23 @@
 /*
- * kernels/cuda/launch.cuh - how large the persistent kernels of this folder are launched.
+ * kernels/cuda/launch.cuh - how the kernels of this folder are launched, and who does which part.
+ *
+ * All blocks have LAUNCH_THREADS threads. A grid is at most as large as what the GPU holds at once;
+ * its threads, or its blocks, share the elements, or the rows, in strides.
  */
 #ifndef KERNELS_CUDA_LAUNCH_CUH
 #define KERNELS_CUDA_LAUNCH_CUH
 
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 #include <stdint.h>
+#include <utility>
 
+#include "device/cuda/cuda.h"
+#include "kernels/cpu/vec.h"
 extern "C" {
-#include "core/err.h"
+#include "layout/dtype.h"
 }
 
-enum { LAUNCH_THREADS = 256 };
+enum { LAUNCH_THREADS = 256, LAUNCH_WARPS = LAUNCH_THREADS / 32, LAUNCH_BLOCKS = 8 };
 
 static __device__ inline int64_t launch_thread(void)
 {
@@ -23,28 +29,64 @@ static __device__ inline int64_t launch_threads(void)
     return (int64_t)gridDim.x * LAUNCH_THREADS;
 }
 
-/* Blocks for so many threads' work, at most what the current device holds at once with
- * blocks_a_processor on each of its processors; at least 1. */
-static inline unsigned launch_blocks(int64_t threads, int blocks_a_processor)
+/* Blocks for so many blocks' work, at most what the GPU holds at once with blocks_a_processor on
+ * each of its processors; at least 1. */
+static inline unsigned launch_blocks(const struct device_queue *q, int64_t wanted,
+                                     int blocks_a_processor)
 {
-    int device = 0, processors = 1;
-    int64_t most, wanted = threads / LAUNCH_THREADS + (threads % LAUNCH_THREADS != 0);
+    int64_t most = (int64_t)cuda_queue_processors(q) * blocks_a_processor;
 
-    /* a failure here shows as a failure of the launch */
-    if (cudaGetDevice(&device) == cudaSuccess)
-        (void)cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    most = (int64_t)processors * blocks_a_processor;
     return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
-/* The status of the last launch. */
-static inline tp_status launch_status(const char *what, struct tp_err *err)
+/* Launch kernel(a...) on a queue. `what` is for the message of a failure. */
+template <typename... P, typename... A>
+static inline void launch(struct device_queue *q, const char *what, dim3 blocks,
+                          void (*kernel)(P...), A &&...a)
 {
-    cudaError_t e = cudaGetLastError();
+    cudaLaunchConfig_t config = {};
 
-    return e == cudaSuccess
-               ? TP_OK
-               : tp_fail(err, TP_E_INTERNAL, "the GPU refused %s: %s", what, cudaGetErrorString(e));
+    if (!cuda_queue_begin(q))
+        return;
+    config.gridDim = blocks;
+    config.blockDim = dim3(LAUNCH_THREADS);
+    config.stream = cuda_queue_stream(q);
+    cuda_queue_check(q, what, cudaLaunchKernelEx(&config, kernel, std::forward<A>(a)...));
+}
+
+/* A grid whose threads share n elements; nothing is launched for none. */
+template <typename... P, typename... A>
+static inline void launch_elements(struct device_queue *q, const char *what, int64_t n,
+                                   void (*kernel)(P...), A &&...a)
+{
+    int64_t blocks = n / LAUNCH_THREADS + (n % LAUNCH_THREADS != 0);
+
+    if (n > 0)
+        launch(q, what, dim3(launch_blocks(q, blocks, LAUNCH_BLOCKS)), kernel,
+               std::forward<A>(a)...);
+}
+
+/* A grid whose blocks share the rows of a matrix. */
+template <typename... P, typename... A>
+static inline void launch_rows(struct device_queue *q, const char *what, int64_t rows,
+                               void (*kernel)(P...), A &&...a)
+{
+    if (rows > 0)
+        launch(q, what, dim3(launch_blocks(q, rows, LAUNCH_BLOCKS)), kernel, std::forward<A>(a)...);
+}
+
+/* Element i of an array of f32 or bf16. */
+static __device__ inline float launch_load(const void *x, enum dtype type, int64_t i)
+{
+    return type == DTYPE_F32 ? ((const float *)x)[i] : vec_from_bf16(((const uint16_t *)x)[i]);
+}
+
+static __device__ inline void launch_store(void *y, enum dtype type, int64_t i, float x)
+{
+    if (type == DTYPE_F32)
+        ((float *)y)[i] = x;
+    else
+        ((uint16_t *)y)[i] = vec_to_bf16(x);
 }
 
 #endif

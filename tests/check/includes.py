@@ -34,7 +34,7 @@ MAY_INCLUDE = {
 # folder; "." is all other files there. Parts of one layer do not see each other.
 LAYERS = {
     "layout": [".", "family/"],
-    "device": [".", "cpu/ null/"],
+    "device": [".", "cpu/ cuda/ null/"],
     "comm": ["env", "host/", "."],
     "kernels": [".", "cpu/", "cuda/"],
     "reshard": ["engine/", "formats/", "."],

@@ -11,10 +11,9 @@
 #include <string.h>
 #include <vector>
 
-#include "kernels/cuda/cuda.h"
+#include "device/cuda/cuda.h"
+#include "kernels/cuda/run.h"
 extern "C" {
-#include "kernels/cast.h"
-#include "kernels/copy.h"
 #include "tests/unit/random.h"
 }
 
@@ -27,12 +26,34 @@ extern "C" {
         }                                                                          \
     } while (0)
 
+static struct device_queue *queue;
+static struct device_event *event;
+
 static void must(tp_status st, const struct tp_err *err)
 {
     if (st != TP_OK) {
         fprintf(stderr, "gpu-check: %s\n", err->msg);
         exit(3);
     }
+}
+
+static void open_device(void)
+{
+    struct device *device;
+    struct tp_err err = {};
+
+    must(cuda_device_open(&device, 0, &err), &err);
+    must(device_queue_open(device, &queue, DEVICE_QUEUE_COMPUTE, &err), &err);
+    must(device_event_open(device, &event, &err), &err);
+}
+
+/* Wait for the queue. */
+static void finish(void)
+{
+    struct tp_err err = {};
+
+    device_record(queue, event);
+    must(device_event_sync(event, &err), &err);
 }
 
 /* A buffer on the host and one of the same size on the device. */
@@ -53,6 +74,7 @@ struct arena_pair {
     void to_device()
     {
         CUDA_MUST(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice));
+        CUDA_MUST(cudaDeviceSynchronize()); /* the queue is not ordered with this copy */
     }
     /* Compare the first n bytes of device and host. Prints the first difference. */
     bool equal(size_t n, const char *what) const
@@ -115,7 +137,6 @@ static bool check_copies(struct rng *r, int n, bool as_table)
     std::vector<copy_case> cases;
     std::vector<copy_item> items((size_t)n);
     int64_t end = 0;
-    struct tp_err err = {};
 
     for (int i = 0; i < n; i++) {
         cases.push_back(random_case(r, end));
@@ -133,18 +154,22 @@ static bool check_copies(struct rng *r, int n, bool as_table)
                  &c->region, c->elem);
         copy_item_make(&items[(size_t)i], dst.device + c->dst_at, &c->dst_box,
                        src.device + c->src_at, &c->src_box, &c->region, c->elem);
+        const struct copy_box one = { dst.device + c->dst_at,
+                                      src.device + c->src_at,
+                                      c->dst_box,
+                                      c->src_box,
+                                      c->region,
+                                      c->elem };
         if (!as_table)
-            must(copy_box_cuda(dst.device + c->dst_at, &c->dst_box, src.device + c->src_at,
-                               &c->src_box, &c->region, c->elem, 0, &err),
-                 &err);
+            cuda_run_copy_box(queue, &one);
     }
     if (as_table) {
-        copy_table_place(items.data(), n);
+        cuda_copy_table_place(items.data(), n);
         memcpy(table.host.data(), items.data(), table.host.size());
         table.to_device();
-        must(copy_table_cuda(reinterpret_cast<copy_item *>(table.device), n, 0, &err), &err);
+        cuda_run_copy_table(queue, reinterpret_cast<copy_item *>(table.device), n);
     }
-    CUDA_MUST(cudaDeviceSynchronize());
+    finish();
     return dst.equal(dst.host.size(), as_table ? "table of copies" : "copies");
 }
 
@@ -154,7 +179,7 @@ static bool check_cast(struct rng *r, enum dtype to, enum dtype from, int64_t n)
     int64_t src_at = rng_int(r, 0, 1) * rng_int(r, 0, 15) * dtype_bytes(from);
     int64_t dst_at = rng_int(r, 0, 1) * rng_int(r, 0, 15) * dtype_bytes(to);
     arena_pair src((size_t)(n + 16) * 8), dst((size_t)(n + 16) * 8);
-    struct tp_err err = {};
+    const struct cast on_device = { dst.device + dst_at, to, src.device + src_at, from, n };
     char what[64];
 
     for (int64_t i = 0; i < n; i++) {
@@ -176,8 +201,8 @@ static bool check_cast(struct rng *r, enum dtype to, enum dtype from, int64_t n)
     src.to_device();
     dst.to_device();
     cast(dst.host.data() + dst_at, to, src.host.data() + src_at, from, n);
-    must(cast_cuda(dst.device + dst_at, to, src.device + src_at, from, n, 0, &err), &err);
-    CUDA_MUST(cudaDeviceSynchronize());
+    cuda_run_cast(queue, &on_device);
+    finish();
     snprintf(what, sizeof what, "%s to %s", dtype_name(from), dtype_name(to));
     return dst.equal(dst.host.size(), what);
 }
@@ -210,9 +235,9 @@ template <typename F> static double best_ms(F work)
     CUDA_MUST(cudaEventCreate(&end));
     for (int i = 0; i < 20; i++) {
         float ms = 0;
-        CUDA_MUST(cudaEventRecord(begin));
+        CUDA_MUST(cudaEventRecord(begin, cuda_queue_stream(queue)));
         work();
-        CUDA_MUST(cudaEventRecord(end));
+        CUDA_MUST(cudaEventRecord(end, cuda_queue_stream(queue)));
         CUDA_MUST(cudaEventSynchronize(end));
         CUDA_MUST(cudaEventElapsedTime(&ms, begin, end));
         best = (double)ms < best ? (double)ms : best;
@@ -228,7 +253,7 @@ static void bandwidth_of(const char *what, unsigned char *dst, unsigned char *sr
 {
     int64_t rows = total / pitch;
     struct box whole = {}, part;
-    struct tp_err err = {};
+    struct copy_box copy = { dst, src, {}, {}, {}, 2 };
     double bytes = 2.0 * (double)rows * (double)cols, own, theirs;
 
     whole.ndim = 2;
@@ -237,10 +262,13 @@ static void bandwidth_of(const char *what, unsigned char *dst, unsigned char *sr
     part = whole;
     part.lo[1] = offset / 2;
     part.len[1] = cols / 2;
-    own = best_ms([&] { must(copy_box_cuda(dst, &part, src, &whole, &part, 2, 0, &err), &err); });
+    copy.src_box = whole;
+    copy.dst_box = copy.region = part;
+    own = best_ms([&] { cuda_run_copy_box(queue, &copy); });
     theirs = best_ms([&] {
         CUDA_MUST(cudaMemcpy2DAsync(dst, (size_t)cols, src + offset, (size_t)pitch, (size_t)cols,
-                                    (size_t)rows, cudaMemcpyDeviceToDevice));
+                                    (size_t)rows, cudaMemcpyDeviceToDevice,
+                                    cuda_queue_stream(queue)));
     });
     printf("%-40s %8.0f GB/s   cudaMemcpy2DAsync %8.0f GB/s\n", what, bytes / own * 1e-6,
            bytes / theirs * 1e-6);
@@ -250,12 +278,12 @@ static void bandwidth(void)
 {
     const int64_t total = 1ll << 30;
     unsigned char *src = nullptr, *dst = nullptr;
-    struct tp_err err = {};
     double ms;
 
     CUDA_MUST(cudaMalloc(&src, (size_t)total));
     CUDA_MUST(cudaMalloc(&dst, (size_t)total));
     CUDA_MUST(cudaMemset(src, 1, (size_t)total));
+    CUDA_MUST(cudaDeviceSynchronize());
     printf("bandwidth, read and written, 1 GiB of source:\n");
     bandwidth_of("contiguous", dst, src, total, 8192, 8192, 0);
     bandwidth_of("half of rows of 8 KiB", dst, src, total, 4096, 8192, 0);
@@ -263,8 +291,8 @@ static void bandwidth(void)
     bandwidth_of("a quarter of rows of 256 B", dst, src, total, 64, 256, 64);
     bandwidth_of("1000 B of rows of 2 KiB, aligned to 8", dst, src, total, 1000, 2048, 8);
     bandwidth_of("998 B of rows of 2 KiB, aligned to 2", dst, src, total, 998, 2048, 2);
-    ms = best_ms(
-        [&] { must(cast_cuda(dst, DTYPE_BF16, src, DTYPE_F32, total / 4, 0, &err), &err); });
+    const struct cast narrow = { dst, DTYPE_BF16, src, DTYPE_F32, total / 4 };
+    ms = best_ms([&] { cuda_run_cast(queue, &narrow); });
     printf("%-40s %8.0f GB/s\n", "cast f32 to bf16", (double)total * 1.5 / ms * 1e-6);
     CUDA_MUST(cudaFree(src));
     CUDA_MUST(cudaFree(dst));
@@ -283,6 +311,7 @@ int main(int argc, char **argv)
         return 3;
     }
     CUDA_MUST(cudaGetDeviceProperties(&device, 0));
+    open_device();
     printf("gpu-check on %s, %d processors\n", device.name, device.multiProcessorCount);
     if (!check_all(quick))
         return 1;

@@ -4,10 +4,10 @@
  */
 #include "device/cpu/cpu.h"
 
-#include <criterion/criterion.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <time.h>
+
+#include "tests/unit/device_cases.h"
 
 static struct device *open_device(bool no_comm_thread)
 {
@@ -17,24 +17,6 @@ static struct device *open_device(bool no_comm_thread)
 
     cr_assert_eq(cpu_device_open(&d, &options, &err), TP_OK, "%s", err.msg);
     return d;
-}
-
-static struct device_queue *open_queue(struct device *d, enum device_queue_kind kind)
-{
-    struct device_queue *q;
-    struct tp_err err = { 0 };
-
-    cr_assert_eq(device_queue_open(d, &q, kind, &err), TP_OK, "%s", err.msg);
-    return q;
-}
-
-static struct device_event *open_event(struct device *d)
-{
-    struct device_event *e;
-    struct tp_err err = { 0 };
-
-    cr_assert_eq(device_event_open(d, &e, &err), TP_OK, "%s", err.msg);
-    return e;
 }
 
 static void submit(struct device_queue *q, device_fn fn, const void *args, int args_bytes)
@@ -78,7 +60,6 @@ Test(device_cpu, a_compute_queue_runs_at_once)
     struct device_event *e = open_event(d);
     atomic_int n = 0, *at = &n;
 
-    cr_assert(device_event_done(e), "an event that was never recorded is done");
     submit(q, add_one, &at, sizeof at);
     cr_assert_eq(n, 1);
     device_record(q, e);
@@ -222,19 +203,9 @@ Test(device_cpu, the_first_failure_is_kept)
     check_failure(DEVICE_QUEUE_COMM);
 }
 
-Test(device_cpu, a_failure_from_outside_becomes_the_devices_failure)
+Test(device_cpu, a_failure_from_outside_is_kept)
 {
-    struct device *d = open_device(false);
-    struct device_event *e = open_event(d);
-    struct tp_err err = { 0 };
-
-    tp_fail(&err, TP_E_COMM, "a rank is gone");
-    device_fail(d, &err);
-    err = (struct tp_err){ 0 };
-    cr_assert_eq(device_event_sync(e, &err), TP_E_COMM);
-    cr_assert_str_eq(err.msg, "a rank is gone");
-    device_event_close(e);
-    device_close(d);
+    case_a_failure_from_outside_is_kept(open_device(false));
 }
 
 static int watched[2]; /* number of ends [0] and starts [1] of waits */
@@ -275,36 +246,25 @@ Test(device_cpu, the_watch_function_is_called_only_for_waits)
     device_close(d);
 }
 
+Test(device_cpu, an_event_that_was_never_recorded_is_passed)
+{
+    case_an_event_that_was_never_recorded_is_passed(open_device(false));
+}
+
 Test(device_cpu, memory_is_zeroed_copied_and_filled)
 {
-    enum { N = 1000 };
-    struct device *d = open_device(false);
-    struct device_queue *q = open_queue(d, DEVICE_QUEUE_COMPUTE);
-    void *device, *pinned;
-    struct tp_err err = { 0 };
-    unsigned char *a, *b;
+    case_memory_is_zeroed_copied_and_filled(open_device(false));
+}
 
-    cr_assert_eq(device_alloc(d, &device, N, &err), TP_OK);
-    cr_assert_eq(device_alloc_pinned(d, &pinned, N, &err), TP_OK);
-    a = device, b = pinned;
-    for (int i = 0; i < N; i++) {
-        cr_assert_eq(a[i] + b[i], 0);
-        b[i] = (unsigned char)(i * 7);
-    }
-    device_copy(q, a, b, N);
-    cr_assert_eq(memcmp(a, b, N), 0);
-    device_fill(q, a, 3, 10);
-    cr_assert(a[0] == 3 && a[9] == 3 && a[10] == 70);
-    /* copies one row of 5 bytes to 4 rows that are 10 bytes apart */
-    device_copy_2d(q, &(struct device_copy){ a, b + 100, 4, 5, 10, 0 });
-    for (int r = 0; r < 4; r++)
-        cr_assert_eq(memcmp(a + 10 * r, b + 100, 5), 0);
-    cr_assert_eq(a[5], 3);
-    cr_assert_eq(a[45], b[45], "after the last row");
-    device_free(d, device);
-    device_free(d, pinned);
-    device_queue_close(q);
-    device_close(d);
+Test(device_cpu, rows_are_copied)
+{
+    case_copies_of_rows(open_device(false));
+}
+
+Test(device_cpu, events_order_queues)
+{
+    for (int i = 0; i < 20; i++)
+        case_events_order_queues(open_device(i & 1));
 }
 
 Test(device_cpu, scratch_is_kept_and_grows)
@@ -321,11 +281,5 @@ Test(device_cpu, scratch_is_kept_and_grows)
 
 Test(device_cpu, too_much_memory_is_refused_with_a_sentence)
 {
-    struct device *d = open_device(false);
-    struct tp_err err = { 0 };
-    void *p = NULL;
-
-    cr_assert_eq(device_alloc(d, &p, INT64_C(1) << 60, &err), TP_E_NOMEM);
-    cr_assert(strstr(err.msg, "1152921504606846976"), "%s", err.msg);
-    device_close(d);
+    case_too_much_memory_is_refused_with_a_sentence(open_device(false));
 }

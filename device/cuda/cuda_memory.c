@@ -1,0 +1,133 @@
+/* device/cuda/cuda_memory.c - see device/cuda/cuda_memory.h. */
+#include "device/cuda/cuda_memory.h"
+
+#include <cuda_runtime_api.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cuda/cuda_error.h"
+
+struct cuda_buffer {
+    struct cuda_buffer *next;
+    void *at;
+    bool is_pinned;
+};
+
+tp_status cuda_memory_open(struct cuda_memory *m, int ordinal, struct tp_err *err)
+{
+    cudaError_t e;
+
+    *m = (struct cuda_memory){ .ordinal = ordinal };
+    e = cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking);
+    return e == cudaSuccess ? TP_OK : cuda_error_fail(err, ordinal, "opening a stream", e);
+}
+
+static void give(void *p, bool is_pinned)
+{
+    (void)(is_pinned ? cudaFreeHost(p) : cudaFree(p));
+}
+
+/* Free what *link points to. */
+static void drop(struct cuda_buffer **link)
+{
+    struct cuda_buffer *b = *link;
+
+    *link = b->next;
+    give(b->at, b->is_pinned);
+    free(b);
+}
+
+void cuda_memory_close(struct cuda_memory *m)
+{
+    while (m->buffers)
+        drop(&m->buffers);
+    if (m->stream)
+        (void)cudaStreamDestroy(m->stream);
+}
+
+void cuda_memory_free(struct cuda_memory *m, void *p)
+{
+    struct cuda_buffer **link = &m->buffers;
+
+    while (*link && (*link)->at != p)
+        link = &(*link)->next;
+    if (*link)
+        drop(link);
+}
+
+static tp_status out_of_memory(const struct cuda_memory *m, int64_t n_bytes, struct tp_err *err)
+{
+    size_t available = 0, total = 0;
+
+    (void)cudaGetLastError();
+    (void)cudaMemGetInfo(&available, &total);
+    return tp_fail(err, TP_E_NOMEM,
+                   "GPU %d is out of memory: %" PRId64 " bytes of tensors do not fit; %zu of its "
+                   "%zu bytes are free. Use more GPUs, or a smaller microbatch",
+                   m->ordinal, n_bytes, available, total);
+}
+
+tp_status cuda_memory_take(const struct cuda_memory *m, void **out, int64_t n_bytes,
+                           struct tp_err *err)
+{
+    cudaError_t e = cudaMalloc(out, n_bytes > 0 ? (size_t)n_bytes : 1);
+
+    if (e == cudaErrorMemoryAllocation)
+        return out_of_memory(m, n_bytes, err);
+    return e == cudaSuccess ? TP_OK : cuda_error_fail(err, m->ordinal, "an allocation", e);
+}
+
+/* Zeroed device memory. Waits, because operations of any queue may follow. */
+static tp_status take_zeroed(const struct cuda_memory *m, void **out, int64_t n_bytes,
+                             struct tp_err *err)
+{
+    tp_status st = cuda_memory_take(m, out, n_bytes, err);
+    cudaError_t e;
+
+    if (st)
+        return st;
+    e = cudaMemsetAsync(*out, 0, (size_t)n_bytes, m->stream);
+    if (e == cudaSuccess)
+        e = cudaStreamSynchronize(m->stream);
+    if (e == cudaSuccess)
+        return TP_OK;
+    (void)cudaFree(*out);
+    return cuda_error_fail(err, m->ordinal, "setting new memory to zero", e);
+}
+
+static tp_status take_pinned(const struct cuda_memory *m, void **out, int64_t n_bytes,
+                             struct tp_err *err)
+{
+    size_t n = n_bytes > 0 ? (size_t)n_bytes : 1;
+    cudaError_t e = cudaHostAlloc(out, n, cudaHostAllocPortable);
+
+    if (e == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return tp_fail(err, TP_E_NOMEM, "out of pinned host memory: %" PRId64 " bytes", n_bytes);
+    }
+    if (e != cudaSuccess)
+        return cuda_error_fail(err, m->ordinal, "an allocation of pinned memory", e);
+    memset(*out, 0, n);
+    return TP_OK;
+}
+
+tp_status cuda_memory_alloc(struct cuda_memory *m, void **out, int64_t n_bytes, bool is_pinned,
+                            struct tp_err *err)
+{
+    struct cuda_buffer *b = malloc(sizeof *b);
+    void *p = NULL;
+    tp_status st;
+
+    if (!b)
+        return tp_fail(err, TP_E_NOMEM, "out of memory for a list of buffers");
+    st = is_pinned ? take_pinned(m, &p, n_bytes, err) : take_zeroed(m, &p, n_bytes, err);
+    if (st) {
+        free(b);
+        return st;
+    }
+    *b = (struct cuda_buffer){ m->buffers, p, is_pinned };
+    m->buffers = b;
+    *out = p;
+    return TP_OK;
+}

@@ -1,0 +1,36 @@
+/*
+ * device/cuda/cuda_memory.h - memory of a GPU, and pinned host memory. Inside device/cuda/.
+ */
+#ifndef DEVICE_CUDA_CUDA_MEMORY_H
+#define DEVICE_CUDA_CUDA_MEMORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+
+struct CUstream_st;
+struct cuda_buffer;
+
+/* What was allocated. The GPU is the calling thread's current one in all calls. */
+struct cuda_memory {
+    int ordinal;                /* of the GPU, for messages */
+    struct CUstream_st *stream; /* for setting new memory to zero */
+    struct cuda_buffer *buffers;
+};
+
+tp_status cuda_memory_open(struct cuda_memory *m, int ordinal, struct tp_err *err);
+
+/* Free all buffers. A GPU that has failed refuses; its memory ends with the process. */
+void cuda_memory_close(struct cuda_memory *m);
+
+/* Zeroed memory. TP_E_NOMEM. */
+tp_status cuda_memory_alloc(struct cuda_memory *m, void **out, int64_t n_bytes, bool is_pinned,
+                            struct tp_err *err);
+void cuda_memory_free(struct cuda_memory *m, void *p);
+
+/* Device memory with any content. The caller frees it with cudaFree. TP_E_NOMEM. */
+tp_status cuda_memory_take(const struct cuda_memory *m, void **out, int64_t n_bytes,
+                           struct tp_err *err);
+
+#endif

@@ -1,0 +1,56 @@
+/* kernels/cuda/bias.cu - see kernels/bias.h. */
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/run.h"
+
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    bias_kernel(const __grid_constant__ struct bias_residual_add a)
+{
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x)
+        for (int64_t c = threadIdx.x; c < a.cols; c += LAUNCH_THREADS) {
+            float x = a.x[r * a.cols + c];
+
+            if (a.residual)
+                x += a.residual[r * a.cols + c];
+            if (a.bias)
+                x += a.bias[c];
+            a.x[r * a.cols + c] = x;
+        }
+}
+
+void cuda_run_bias_add(struct device_queue *q, const struct bias_add *a)
+{
+    const struct bias_residual_add b = { a->x, nullptr, a->bias, a->rows, a->cols };
+
+    launch_rows(q, "a sum with a bias", a->rows, bias_kernel, b);
+}
+
+void cuda_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a)
+{
+    launch_rows(q, "a sum with a bias", a->rows, bias_kernel, *a);
+}
+
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    bias_gradient_kernel(const __grid_constant__ struct bias_gradient a)
+{
+    const int64_t first = a.dy_step * blockIdx.y;
+    const int64_t c = reduce_column(a.cols);
+    float *dbias = a.dbias + a.dbias_step * blockIdx.y;
+    float sum = reduce_columns(a.rows, a.cols, [&](int64_t row, int64_t col) {
+        return launch_load(a.dy, a.type, first + row * a.cols + col);
+    });
+
+    if (c >= 0)
+        dbias[c] = a.clear ? sum : dbias[c] + sum;
+}
+
+void cuda_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a)
+{
+    struct bias_gradient one = *a;
+
+    if (a->count == 0)
+        one.clear = false;
+    if (a->cols > 0)
+        launch(q, "the gradient of a bias",
+               reduce_columns_grid(a->cols, a->count > 0 ? a->count : 1), bias_gradient_kernel,
+               one);
+}

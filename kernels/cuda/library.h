@@ -1,0 +1,23 @@
+/*
+ * kernels/cuda/library.h - CUDA as a library that is loaded on demand: libtp-cuda.so has the CUDA
+ * device and its kernels. Programs start and work without it, without a driver and without a GPU.
+ */
+#ifndef KERNELS_CUDA_LIBRARY_H
+#define KERNELS_CUDA_LIBRARY_H
+
+#include "device/device.h"
+#include "kernels/ops.h"
+
+/* What the library exports, as CUDA_LIBRARY_SYMBOL. */
+struct cuda_library {
+    const char *version; /* of this project: the library and the program have the same */
+    tp_status (*device_open)(struct device **out, int ordinal, struct tp_err *err);
+    const struct kernel_ops *kernels;
+};
+#define CUDA_LIBRARY_SYMBOL "tp_cuda_library"
+
+/* Load the library at `path`. It stays loaded. TP_E_NOTFOUND: it is not there, or cannot be loaded,
+ * or is of another version. */
+tp_status cuda_library_load(const struct cuda_library **out, const char *path, struct tp_err *err);
+
+#endif

@@ -1,0 +1,74 @@
+/*
+ * kernels/cuda/run.h - the operations of kernels/ops.h as functions that launch kernels on a queue
+ * of the CUDA device. Inside kernels/cuda/, and for tests/gpu/.
+ */
+#ifndef KERNELS_CUDA_RUN_H
+#define KERNELS_CUDA_RUN_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "device/device.h"
+#include "kernels/adamw.h"
+#include "kernels/bias.h"
+#include "kernels/cast.h"
+#include "kernels/copy.h"
+#include "kernels/copy_body.h"
+#include "kernels/embedding.h"
+#include "kernels/gelu.h"
+#include "kernels/grad_norm.h"
+#include "kernels/layer_norm.h"
+#include "kernels/loss.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/sum.h"
+#include "kernels/swiglu.h"
+
+void cuda_run_rope_table(struct device_queue *q, const struct rope_table *a);
+void cuda_run_rope_apply(struct device_queue *q, const struct rope_apply *a);
+void cuda_run_rms_norm_forward(struct device_queue *q, const struct rms_norm_forward *a);
+void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a);
+void cuda_run_layer_norm_forward(struct device_queue *q, const struct layer_norm_forward *a);
+void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a);
+void cuda_run_swiglu_forward(struct device_queue *q, const struct swiglu_forward *a);
+void cuda_run_swiglu_backward(struct device_queue *q, const struct swiglu_backward *a);
+void cuda_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a);
+void cuda_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a);
+void cuda_run_bias_add(struct device_queue *q, const struct bias_add *a);
+void cuda_run_bias_residual_add(struct device_queue *q, const struct bias_residual_add *a);
+void cuda_run_bias_gradient(struct device_queue *q, const struct bias_gradient *a);
+void cuda_run_embedding_forward(struct device_queue *q, const struct embedding_forward *a);
+void cuda_run_embedding_backward(struct device_queue *q, const struct embedding_backward *a);
+void cuda_run_loss_max(struct device_queue *q, const struct loss_max *a);
+void cuda_run_loss_sum_exp(struct device_queue *q, const struct loss_sum_exp *a);
+void cuda_run_loss_backward(struct device_queue *q, const struct loss_backward *a);
+void cuda_run_loss_total(struct device_queue *q, const struct loss_total *a);
+void cuda_run_sum_add(struct device_queue *q, const struct sum_add *a);
+void cuda_run_sum_tree(struct device_queue *q, const struct sum_tree *a);
+void cuda_run_sum_levels(struct device_queue *q, const struct sum_levels *a);
+void cuda_run_sum_doubles(struct device_queue *q, const struct sum_doubles *a);
+void cuda_run_sum_halves(struct device_queue *q, const struct sum_halves *a);
+void cuda_run_grad_norm_squares(struct device_queue *q, const struct grad_norm_squares *a);
+void cuda_run_grad_norm_squares_rows(struct device_queue *q,
+                                     const struct grad_norm_squares_rows *a);
+void cuda_run_grad_norm_clip(struct device_queue *q, const struct grad_norm_clip *a);
+void cuda_run_adamw_step(struct device_queue *q, const struct adamw_step *a);
+void cuda_run_cast(struct device_queue *q, const struct cast *a);
+void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a);
+
+/* ---- a table of copies in one launch ---- */
+
+/* Give the items of a table (made by copy_item_make with device pointers, in host memory) places
+ * next to each other, so that many small ones fill the GPU. */
+void cuda_copy_table_place(struct copy_item *items, int n_items);
+
+/* All copies of a table. items is device memory and must stay until the queue has passed; no
+ * destination overlaps another or a source. */
+void cuda_run_copy_table(struct device_queue *q, const struct copy_item *items, int n_items);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,510 @@
+/*
+ * tests/unit/kernels_cuda.c - each operation of the CUDA kernels against the CPU's, on the fake
+ * CUDA device, which also finds races, accesses out of bounds and reads of undefined memory.
+ *
+ * needs: libtp-cuda.so
+ * covers: kernels/cuda/library
+ */
+#include "device/staging.h"
+#include "kernels/cuda/library.h"
+#include "tests/unit/cuda_support.h"
+#include "tests/unit/kernels_support.h"
+
+/* ---- arrays on both devices ---- */
+
+/* The same bytes in host memory, for the CPU's kernels, and in device memory. */
+struct pair {
+    void *cpu, *gpu;
+    int64_t n_bytes;
+};
+
+enum { PAIRS_MAX = 32 };
+
+static struct device_queue *queue;
+static struct staging staging;
+static struct pair pairs[PAIRS_MAX];
+static int n_pairs;
+static bool on_gpu; /* which side AT() means */
+
+#define AT(p) (on_gpu ? (p).gpu : (p).cpu)
+
+/* Run an operation on the CPU and on the GPU, with the argument (struct tag){ ... }. */
+#define BOTH(op, tag, ...)                                          \
+    do {                                                            \
+        on_gpu = false;                                             \
+        kernels_cpu.op(kernels_on(), &(struct tag){ __VA_ARGS__ }); \
+        on_gpu = true;                                              \
+        cuda->kernels->op(queue, &(struct tag){ __VA_ARGS__ });     \
+    } while (0)
+
+static void start(struct rng *r)
+{
+    struct tp_err err = { 0 };
+
+    queue = NULL;
+    cr_assert_eq(device_queue_open(open_cuda(rng_next(r)), &queue, DEVICE_QUEUE_COMPUTE, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert_eq(staging_open(&staging, queue, 1 << 16, &err), TP_OK, "%s", err.msg);
+    n_pairs = 0;
+}
+
+static void end(void)
+{
+    struct device *d = queue->device;
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(staging_finish(&staging, &err), TP_OK, "%s", err.msg);
+    while (n_pairs > 0)
+        free(pairs[--n_pairs].cpu);
+    staging_close(&staging);
+    device_queue_close(queue);
+    device_close(d);
+}
+
+static struct pair pair_of(const void *content, int64_t n_bytes)
+{
+    struct pair *p = &pairs[n_pairs++];
+    struct tp_err err = { 0 };
+
+    cr_assert(n_pairs <= PAIRS_MAX);
+    p->n_bytes = n_bytes;
+    p->cpu = aligned_alloc(64, (size_t)(n_bytes + 127) / 64 * 64);
+    memcpy(p->cpu, content, (size_t)n_bytes);
+    cr_assert_eq(device_alloc(queue->device, &p->gpu, n_bytes, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(staging_put(&staging, p->gpu, content, n_bytes, &err), TP_OK, "%s", err.msg);
+    return *p;
+}
+
+static struct pair floats(struct rng *r, int64_t n, double size)
+{
+    float *x = random_floats(r, n, size);
+    struct pair p = pair_of(x, n * (int64_t)sizeof *x);
+
+    free(x);
+    return p;
+}
+
+static struct pair doubles(struct rng *r, int64_t n)
+{
+    double *x = malloc((size_t)(n + 1) * sizeof *x);
+    struct pair p;
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = rng_real(r);
+    p = pair_of(x, n * (int64_t)sizeof *x);
+    free(x);
+    return p;
+}
+
+static struct pair integers(struct rng *r, int64_t n, int32_t lo, int32_t hi)
+{
+    int32_t *x = malloc((size_t)(n + 1) * sizeof *x);
+    struct pair p;
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (int32_t)rng_int(r, lo, hi);
+    p = pair_of(x, n * (int64_t)sizeof *x);
+    free(x);
+    return p;
+}
+
+/* Random f32 or bf16. */
+static struct pair numbers(struct rng *r, enum dtype type, int64_t n, double size)
+{
+    float *x = random_floats(r, n, size);
+    void *y = stored_as(type, x, n);
+    struct pair p = pair_of(y, n * dtype_bytes(type));
+
+    free(x);
+    free(y);
+    return p;
+}
+
+static void *from_gpu(const struct pair *p)
+{
+    void *got = malloc((size_t)p->n_bytes + 1);
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(staging_get(&staging, got, p->gpu, p->n_bytes, &err), TP_OK, "%s", err.msg);
+    return got;
+}
+
+static void assert_same_bits(struct pair p, const char *what)
+{
+    char *got = from_gpu(&p);
+
+    for (int64_t i = 0; i < p.n_bytes; i++)
+        cr_assert_eq(got[i], ((char *)p.cpu)[i], "%s: byte %lld of %lld", what, (long long)i,
+                     (long long)p.n_bytes);
+    free(got);
+}
+
+/* Within a relative error, where numbers are of the size `size`. bf16: one more step of it. */
+static void assert_similar(struct pair p, enum dtype type, double size, double tolerance,
+                           const char *what)
+{
+    int64_t n = p.n_bytes / dtype_bytes(type);
+    void *bytes = from_gpu(&p);
+    double *got = malloc((size_t)(n + 1) * sizeof *got),
+           *want = malloc((size_t)(n + 1) * sizeof *want);
+    double step = type == DTYPE_BF16 ? 0x1p-7 : 0;
+
+    cast(got, DTYPE_F64, bytes, type, n);
+    cast(want, DTYPE_F64, p.cpu, type, n);
+    for (int64_t i = 0; i < n; i++)
+        assert_near(got[i], want[i], tolerance * (size + fabs(want[i])) + step * fabs(want[i]),
+                    what);
+    free(bytes);
+    free(got);
+    free(want);
+}
+
+static enum dtype any_type(struct rng *r)
+{
+    return rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
+}
+
+/* Two or three thousand elements, in rows that are often longer than a block has threads. */
+static void any_shape(struct rng *r, int64_t *rows, int64_t *cols)
+{
+    *rows = rng_int(r, 0, 1) ? rng_int(r, 1, 40) : rng_int(r, 1, 5);
+    *cols = *rows > 5 ? rng_int(r, 1, 70) : rng_int(r, 1, 600);
+}
+
+#define CASES(name, n)                           \
+    static void name##_case(struct rng *r);      \
+    Test(cuda_kernels, name)                     \
+    {                                            \
+        struct rng r = rng_start("cuda/" #name); \
+        for (int i = 0; i < (n); i++) {          \
+            start(&r);                           \
+            name##_case(&r);                     \
+            end();                               \
+        }                                        \
+    }                                            \
+    static void name##_case(struct rng *r)
+
+/* ---- copies and casts: the same bits ---- */
+
+static struct box around(struct rng *r, const struct box *region)
+{
+    struct box b = *region;
+
+    for (int d = 0; d < b.ndim; d++) {
+        int64_t before = rng_int(r, 0, 2);
+
+        b.lo[d] -= before;
+        b.len[d] += before + rng_int(r, 0, 2);
+    }
+    return b;
+}
+
+CASES(copy_box, 30)
+{
+    struct box region = { .ndim = (int)rng_int(r, 0, 4) }, to, from;
+    int elem = 1 << rng_int(r, 0, 3);
+    struct pair dst, src;
+
+    for (int d = 0; d < region.ndim; d++) {
+        region.lo[d] = 10;
+        region.len[d] = rng_int(r, rng_int(r, 0, 9) > 0, d + 1 == region.ndim ? 90 : 5);
+    }
+    to = around(r, &region);
+    from = around(r, &region);
+    dst = floats(r, box_elements(&to) * elem / 4 + 1, 1);
+    src = floats(r, box_elements(&from) * elem / 4 + 1, 1);
+    BOTH(copy_box, copy_box, AT(dst), AT(src), to, from, region, elem);
+    assert_same_bits(dst, "copy_box");
+}
+
+/* Of 2-byte types random bits, which are all kinds of numbers, also infinity and NaN. */
+static struct pair numbers_to_cast(struct rng *r, enum dtype type, int64_t n)
+{
+    float *x = random_floats(r, n, 1e5);
+    double *y = calloc((size_t)n + 1, sizeof *y);
+    struct pair p;
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)ldexp((double)x[i], (int)rng_int(r, -40, 4));
+    cast(y, type, x, DTYPE_F32, n);
+    for (int64_t i = 0; i < n && dtype_bytes(type) == 2; i++)
+        ((uint16_t *)y)[i] = (uint16_t)rng_next(r);
+    p = pair_of(y, n * dtype_bytes(type));
+    free(x);
+    free(y);
+    return p;
+}
+
+CASES(cast, 48)
+{
+    static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64 };
+    enum dtype to = types[rng_int(r, 0, 3)], from = types[rng_int(r, 0, 3)];
+    int64_t n = rng_int(r, 0, 1500), skip = rng_int(r, 0, 2);
+    struct pair src = numbers_to_cast(r, from, n + skip), dst = doubles(r, n + skip);
+
+    BOTH(cast, cast, (char *)AT(dst) + skip * dtype_bytes(to), to,
+         (char *)AT(src) + skip * dtype_bytes(from), from, n);
+    assert_same_bits(dst, dtype_name(to));
+}
+
+/* ---- element by element ---- */
+
+CASES(swiglu, 20)
+{
+    int64_t rows, cols, ld;
+    enum dtype type = any_type(r);
+
+    any_shape(r, &rows, &cols);
+    ld = 2 * cols + rng_int(r, 0, 3);
+    struct pair h = floats(r, rows * ld, 4), y = numbers(r, type, rows * cols, 1);
+    struct pair dy = floats(r, rows * cols, 1), dh = numbers(r, type, rows * ld, 1);
+
+    BOTH(swiglu_forward, swiglu_forward, AT(y), type, AT(h), (float *)AT(h) + cols, ld, rows, cols);
+    assert_similar(y, type, 1e-1, 1e-6, "swiglu");
+    BOTH(swiglu_backward, swiglu_backward, AT(dh), (char *)AT(dh) + cols * dtype_bytes(type), type,
+         AT(dy), AT(h), (float *)AT(h) + cols, ld, rows, cols);
+    assert_similar(dh, type, 1, 2e-6, "swiglu gradient");
+    BOTH(swiglu_backward, swiglu_backward, AT(h), (float *)AT(h) + cols, DTYPE_F32, AT(dy), AT(h),
+         (float *)AT(h) + cols, ld, rows, cols);
+    assert_similar(h, DTYPE_F32, 1, 2e-6, "swiglu gradient in place");
+}
+
+CASES(gelu, 20)
+{
+    int64_t n = rng_int(r, 0, 3000);
+    enum dtype type = any_type(r);
+    struct pair u = floats(r, n, 4), y = numbers(r, type, n, 1), dy = floats(r, n, 1);
+
+    BOTH(gelu_forward, gelu_forward, AT(y), type, AT(u), n);
+    assert_similar(y, type, 1e-1, 2e-6, "gelu");
+    BOTH(gelu_backward, gelu_backward, AT(y), type, AT(dy), AT(u), n);
+    assert_similar(y, type, 1, 2e-6, "gelu gradient");
+    BOTH(gelu_backward, gelu_backward, AT(u), DTYPE_F32, AT(dy), AT(u), n);
+    assert_similar(u, DTYPE_F32, 1, 2e-6, "gelu gradient in place");
+}
+
+CASES(adamw, 20)
+{
+    int64_t n = rng_int(r, 0, 3000);
+    float *squares = random_floats(r, n, 1);
+    bool with_half = rng_int(r, 0, 1);
+    const struct adamw_options o = { 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.05 };
+
+    for (int64_t i = 0; i < n; i++)
+        squares[i] *= squares[i];
+    struct pair p = floats(r, n, 1), m = floats(r, n, 0.1);
+    struct pair v = pair_of(squares, n * (int64_t)sizeof *squares), g = floats(r, n, 1);
+    struct pair half = numbers(r, DTYPE_BF16, n, 1), scale = doubles(r, 1);
+
+    BOTH(adamw_step, adamw_step, AT(p), AT(m), AT(v), AT(g), with_half ? AT(half) : NULL, AT(scale),
+         n, 0.1, o);
+    assert_similar(p, DTYPE_F32, 1, 1e-6, "p");
+    assert_similar(m, DTYPE_F32, 1, 1e-6, "m");
+    assert_similar(v, DTYPE_F32, 1, 1e-6, "v");
+    assert_similar(half, DTYPE_BF16, 1, 1e-6, "p in bf16");
+    free(squares);
+}
+
+CASES(bias, 20)
+{
+    int64_t rows, cols;
+    enum dtype type = any_type(r);
+    int count = (int)rng_int(r, 0, 3);
+
+    any_shape(r, &rows, &cols);
+    struct pair x = floats(r, rows * cols, 1), residual = floats(r, rows * cols, 1);
+    struct pair bias = floats(r, cols, 1), sums = floats(r, (cols + 2) * 3, 1);
+    struct pair dy = numbers(r, type, rows * cols * 3, 1);
+    bool no_bias = rng_int(r, 0, 1), clear = rng_int(r, 0, 1);
+
+    BOTH(bias_add, bias_add, AT(x), AT(bias), rows, cols);
+    BOTH(bias_residual_add, bias_residual_add, AT(x), AT(residual), no_bias ? NULL : AT(bias), rows,
+         cols);
+    assert_same_bits(x, "bias");
+    BOTH(bias_gradient, bias_gradient, AT(sums), AT(dy), type, rows, cols, count, cols + 2,
+         rows * cols, clear);
+    assert_similar(sums, DTYPE_F32, 1, 3e-6, "bias gradient");
+}
+
+CASES(rope, 20)
+{
+    int64_t half = rng_int(r, 1, 20), positions = rng_int(r, 1, 12), heads = rng_int(r, 1, 5);
+    int64_t first = rng_int(r, 0, 1000), rows = positions * rng_int(r, 1, 3);
+    int64_t stride = heads * half * 2 + rng_int(r, 0, 5);
+    struct pair table = floats(r, positions * half * 2, 1), x = floats(r, rows * stride, 1);
+    int sign = rng_int(r, 0, 1) ? 1 : -1;
+
+    BOTH(rope_table, rope_table, AT(table), first, positions, half * 2, 10000.0);
+    assert_same_bits(table, "table of positions");
+    BOTH(rope_apply, rope_apply, AT(x), AT(table), rows, positions, heads, half * 2, stride, sign);
+    assert_similar(x, DTYPE_F32, 1, 1e-6, "rotation");
+}
+
+CASES(embedding, 20)
+{
+    int64_t n = rng_int(r, 1, 30), rows = rng_int(r, 1, 12), cols = rng_int(r, 1, 300);
+    int64_t first = rng_int(r, 0, 5);
+    enum dtype type = any_type(r);
+    struct pair table = numbers(r, type, rows * cols, 1), ids = integers(r, n, 0, 18);
+    struct pair x = floats(r, n * cols, 1), dtable = floats(r, rows * cols, 1);
+
+    BOTH(embedding_forward, embedding_forward, AT(x), AT(table), type, AT(ids), n, first, rows,
+         cols);
+    assert_same_bits(x, "embedding");
+    BOTH(embedding_backward, embedding_backward, AT(dtable), AT(x), AT(ids), n, first, rows, cols);
+    assert_same_bits(dtable, "embedding gradient");
+}
+
+/* ---- rows ---- */
+
+CASES(rms_norm, 20)
+{
+    int64_t rows, cols;
+    enum dtype type = any_type(r);
+    bool add = rng_int(r, 0, 1);
+
+    any_shape(r, &rows, &cols);
+    int blocks = (int)(rows % 3 == 0 ? 3 : 0);
+    int64_t n = rows * cols;
+    struct pair x = floats(r, n, 3), residual = floats(r, n, 1), w = floats(r, cols, 2);
+    struct pair y = numbers(r, type, n, 1), rstd = floats(r, rows, 1), dy = floats(r, n, 1);
+    struct pair dx = floats(r, n, 1), dw = floats(r, (cols + 2) * 3, 1);
+
+    BOTH(rms_norm_forward, rms_norm_forward, AT(y), type, AT(rstd), AT(x),
+         add ? AT(residual) : NULL, AT(w), rows, cols, 1e-5f);
+    assert_same_bits(x, "sum with the residual");
+    assert_similar(rstd, DTYPE_F32, 0, 1e-6, "rstd");
+    assert_similar(y, type, 1e-2, 1e-6, "RMS norm");
+    BOTH(rms_norm_backward, rms_norm_backward, AT(dx), AT(dw), AT(dy), AT(x), AT(rstd), AT(w), rows,
+         cols, blocks, cols + 2);
+    assert_similar(dx, DTYPE_F32, 10, 1e-6, "dx");
+    assert_similar(dw, DTYPE_F32, 10, 1e-6, "dw");
+}
+
+CASES(layer_norm, 20)
+{
+    int64_t rows, cols;
+    enum dtype type = any_type(r);
+    bool add = rng_int(r, 0, 1), bias = rng_int(r, 0, 1);
+
+    any_shape(r, &rows, &cols);
+    cols += 4;
+    int blocks = (int)(rows % 3 == 0 ? 3 : 0);
+    int64_t n = rows * cols;
+    struct pair x = floats(r, n, 3), residual = floats(r, n, 1), x_bias = floats(r, cols, 1);
+    struct pair w = floats(r, cols, 2), b = floats(r, cols, 1), y = numbers(r, type, n, 1);
+    struct pair mean = floats(r, rows, 1), rstd = floats(r, rows, 1), dy = floats(r, n, 1);
+    struct pair dx = floats(r, n, 1), dw = floats(r, (cols + 2) * 3, 1);
+    struct pair db = floats(r, (cols + 2) * 3, 1);
+
+    BOTH(layer_norm_forward, layer_norm_forward, AT(y), type, AT(mean), AT(rstd), AT(x),
+         add ? AT(residual) : NULL, bias ? AT(x_bias) : NULL, AT(w), AT(b), rows, cols, 1e-5f);
+    assert_same_bits(x, "sum with the residual");
+    assert_similar(mean, DTYPE_F32, 1, 1e-6, "mean");
+    assert_similar(rstd, DTYPE_F32, 0, 3e-6, "rstd");
+    assert_similar(y, type, 3, 3e-6, "layer norm");
+    BOTH(layer_norm_backward, layer_norm_backward, AT(dx), AT(dw), AT(db), AT(dy), AT(x), AT(mean),
+         AT(rstd), AT(w), rows, cols, blocks, cols + 2);
+    assert_similar(dx, DTYPE_F32, 10, 3e-6, "dx");
+    assert_similar(dw, DTYPE_F32, 10, 3e-6, "dw");
+    assert_similar(db, DTYPE_F32, 10, 3e-6, "db");
+}
+
+CASES(loss, 20)
+{
+    int64_t rows, cols, first = rng_int(r, 0, 5);
+    enum dtype type = any_type(r);
+
+    any_shape(r, &rows, &cols);
+    struct pair logits = floats(r, rows * cols, 5), max = floats(r, rows, 1);
+    struct pair sum = floats(r, rows, 1), target = floats(r, rows, 1), total = doubles(r, 1);
+    struct pair targets = integers(r, rows, 0, (int32_t)cols + 9);
+    struct pair d = numbers(r, type, rows * cols, 1);
+    bool merge = rng_int(r, 0, 1);
+
+    BOTH(loss_max, loss_max, AT(max), AT(logits), rows, cols, merge);
+    assert_same_bits(max, "maxima");
+    BOTH(loss_sum_exp, loss_sum_exp, AT(sum), AT(target), AT(logits), AT(max), AT(targets), first,
+         rows, cols);
+    assert_similar(sum, DTYPE_F32, 0, 3e-6, "sums");
+    assert_same_bits(target, "targets");
+    BOTH(loss_total, loss_total, AT(total), AT(sum), AT(target), rows);
+    assert_similar(total, DTYPE_F64, 1, 1e-6, "loss");
+    BOTH(loss_backward, loss_backward, AT(d), type, AT(logits), AT(sum), AT(targets), first, rows,
+         cols, 0.125f);
+    assert_similar(d, type, 1e-3, 2e-6, "gradient of the loss");
+}
+
+/* ---- sums ---- */
+
+CASES(sums, 20)
+{
+    int64_t rows, cols;
+    int count = (int)rng_int(r, 1, 40), n_levels = (int)rng_int(r, 0, 3);
+
+    any_shape(r, &rows, &cols);
+    int64_t n = rows * cols, step = n + rng_int(r, 0, 3);
+    struct pair y = floats(r, rows * (cols + 2), 1), x = floats(r, rows * (cols + 1), 1);
+    struct pair parts = floats(r, count * step, 1), level = floats(r, n * 3, 1);
+
+    BOTH(sum_add, sum_add, AT(y), AT(x), rows, cols, cols + 2, cols + 1);
+    assert_same_bits(y, "sum");
+    BOTH(sum_tree, sum_tree, AT(parts), AT(parts), count, step, n);
+    assert_same_bits(parts, "sum along the tree");
+    BOTH(sum_levels, sum_levels, AT(x), AT(x), n_levels,
+         { AT(level), (float *)AT(level) + n, (float *)AT(level) + 2 * n }, n);
+    assert_same_bits(x, "sum of levels");
+}
+
+CASES(sums_of_doubles, 20)
+{
+    int64_t n = rng_int(r, 0, 600), size = rng_int(r, 1, 4), power = INT64_C(1) << rng_int(r, 0, 9);
+    struct pair x = doubles(r, n * size), y = doubles(r, power), out = doubles(r, 1);
+
+    BOTH(sum_doubles, sum_doubles, AT(x), AT(x), n, size);
+    assert_same_bits(x, "sums of doubles");
+    BOTH(sum_halves, sum_halves, AT(out), AT(y), power);
+    assert_same_bits(out, "sum by halves");
+}
+
+CASES(grad_norm, 20)
+{
+    int64_t rows, cols;
+
+    any_shape(r, &rows, &cols);
+    struct pair x = floats(r, rows * cols, 1), sum = doubles(r, 1), sums = doubles(r, rows);
+    struct pair norm = doubles(r, 1), scale = doubles(r, 1);
+    double clip = rng_int(r, 0, 2) * 0.7;
+
+    BOTH(grad_norm_squares, grad_norm_squares, AT(sum), AT(x), rows * cols);
+    assert_similar(sum, DTYPE_F64, 0, 1e-13, "sum of squares");
+    BOTH(grad_norm_squares_rows, grad_norm_squares_rows, AT(sums), AT(x), rows, cols);
+    assert_similar(sums, DTYPE_F64, 0, 1e-13, "sums of squares");
+    BOTH(grad_norm_clip, grad_norm_clip, AT(sum), clip, AT(norm), AT(scale));
+    assert_similar(norm, DTYPE_F64, 0, 1e-13, "norm");
+    assert_similar(scale, DTYPE_F64, 0, 1e-13, "clip factor");
+}
+
+/* ---- what is refused ---- */
+
+Test(cuda_kernels, a_cast_of_whole_numbers_is_refused)
+{
+    struct rng r = rng_start("cuda/refused");
+    struct tp_err err = { 0 };
+
+    start(&r);
+    cuda->kernels->cast(queue, &(struct cast){ NULL, DTYPE_F32, NULL, DTYPE_I64, 1 });
+    cr_assert_eq(staging_finish(&staging, &err), TP_E_INTERNAL);
+    cr_assert_str_eq(err.msg, "no conversion from i64 to f32");
+}
+
+Test(cuda_kernels, a_library_that_is_missing_or_another_is_refused)
+{
+    const struct cuda_library *library = NULL;
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(cuda_library_load(&library, "/nowhere/libtp-cuda.so", &err), TP_E_NOTFOUND);
+    cr_assert(strstr(err.msg, "/nowhere/libtp-cuda.so") && !library, "%s", err.msg);
+    cr_assert_eq(cuda_library_load(&library, "libm.so.6", &err), TP_E_NOTFOUND);
+    cr_assert(strstr(err.msg, "libm.so.6: version ") && !library, "%s", err.msg);
+}
