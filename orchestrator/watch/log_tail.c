@@ -12,7 +12,7 @@
 
 #include "core/text.h"
 
-enum { TAIL_BYTES = 16384, LINE_BYTES = 512, RANK_MAX = 1 << 24 };
+enum { TAIL_BYTES = 16384, LINE_BYTES = 512, RANK_MAX = 1 << 24, SIGNAL_MAX = 128 };
 
 char *log_tail_read(const char *path)
 {
@@ -165,21 +165,39 @@ static void see_exception(struct log_scan *s, const char *line)
     }
 }
 
-/* A line of torchrun's table: "  rank      : 3 (local_rank: 1)", "  exitcode  : -9 (pid: 17)". */
+/* The number of a line of torchrun's table: "  exitcode  : -9 (pid: 17)". False: the line has
+ * another name. */
+static bool read_field(long *out, const char *line, const char *name)
+{
+    const char *p = line + strspn(line, " ");
+    size_t n = strlen(name);
+    char *end;
+
+    if (strncmp(p, name, n) != 0)
+        return false;
+    p += n + strspn(p + n, " ");
+    if (*p != ':')
+        return false;
+    *out = strtol(p + 1, &end, 10);
+    return end > p + 1;
+}
+
+/* The table's part about the first failure names the rank, and then its exit code, which is
+ * negative if a signal killed it. */
 static void see_table(struct log_tail *out, struct log_scan *s, const char *line)
 {
-    int value;
+    long value;
 
     s->in_root = s->in_root || strstr(line, "Root Cause");
     if (!s->in_root)
         return;
-    if (sscanf(line, " rank : %d", &value) == 1 && value >= 0 && value < RANK_MAX) {
-        s->table_rank = value;
-    } else if (s->table_rank >= 0 && sscanf(line, " exitcode : %d", &value) == 1) {
+    if (read_field(&value, line, "rank") && value >= 0 && value < RANK_MAX) {
+        s->table_rank = (int)value;
+    } else if (s->table_rank >= 0 && read_field(&value, line, "exitcode")) {
         out->rank = s->table_rank;
-        out->end = value < 0 ? LOG_TAIL_KILLED : LOG_TAIL_EXITED;
-        if (value < 0)
-            snprintf(out->line, sizeof out->line, "rank %d was killed by signal %d", out->rank,
+        out->end = value < 0 && value > -SIGNAL_MAX ? LOG_TAIL_KILLED : LOG_TAIL_EXITED;
+        if (out->end == LOG_TAIL_KILLED)
+            snprintf(out->line, sizeof out->line, "rank %d was killed by signal %ld", out->rank,
                      -value);
     }
 }
