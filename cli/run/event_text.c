@@ -2,6 +2,7 @@
 #include "cli/run/event_text.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 #include <time.h>
 
@@ -135,13 +136,48 @@ static bool print_subject(FILE *f, const json_t *e)
     return true;
 }
 
+/* Whether every event has this field, or the sentence has said it. */
+static bool is_common(const char *name)
+{
+    static const char *const names[] = { "time", "event",  "attempt", "layout",
+                                         "step", "reason", "message", "result" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* What belongs to an event that has no sentence of its own: ", slurm_job 7". */
+static void print_fields(FILE *f, const json_t *event)
+{
+    const char *name;
+    json_t *v;
+
+    json_object_foreach((json_t *)(uintptr_t)event, name, v)
+    {
+        if (is_common(name))
+            continue;
+        if (json_is_string(v) && json_string_length(v) > 0)
+            fprintf(f, ", %s %s", name, json_string_value(v));
+        else if (json_is_integer(v))
+            fprintf(f, ", %s %lld", name, (long long)json_integer_value(v));
+        else if (json_is_real(v))
+            fprintf(f, ", %s %.4g", name, json_real_value(v));
+        else if (json_is_boolean(v))
+            fprintf(f, ", %s %s", name, json_is_true(v) ? "yes" : "no");
+    }
+}
+
 void event_print(FILE *f, const json_t *event)
 {
     const char *message = text(event, "message");
 
     print_time(f, event);
-    if (!print_subject(f, event))
+    if (!print_subject(f, event)) {
         fprintf(f, "%.*s", (int)strcspn(meaning(event), "."), meaning(event));
+        print_fields(f, event);
+    }
     if (message[0])
         fprintf(f, ": %s", message);
     if (!is(event, "launch") && !is(event, "save") && integer(event, "step") >= 0 &&

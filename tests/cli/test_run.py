@@ -289,6 +289,41 @@ def test_a_launcher_that_fails_when_it_is_asked_to_stop_has_stopped(tmp_path):
         assert not job.events("killed") + job.events("rank_exit"), job.story()
 
 
+RANK = """
+import sys, time
+sys.path.insert(0, %r)
+from tp_progress import Progress
+p = Progress(int(sys.argv[1]), 2)
+p.phase(Progress.TRAIN)
+for step in range(1, 10**6):
+    p.step(step, 1 / step)
+    time.sleep(0.02)
+    if sys.argv[1] == "1" and step == 20:
+        sys.exit(1)
+""" % str(harness.REPO / "progress")
+
+SLOW_LAUNCHER = """
+import subprocess, sys, time
+ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[2], str(r)]) for r in range(2)]
+if sys.argv[1] == "tells":
+    ranks[1].wait()
+    print("rank 1 ended with exit code 1", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["tells", "is silent"])
+def test_a_failed_rank_is_known_although_its_launcher_goes_on(tmp_path, how):
+    """From the launcher's words, or from the exit status that it has not read yet."""
+    with Job(tmp_path, [sys.executable, "-c", SLOW_LAUNCHER, how, RANK], nodes="[a:2]", allow="[dp2]",
+             restart={"max": 0}) as job:
+        job.start()
+        trains, ends = job.await_event("training"), job.await_event("rank_exit")
+        assert ends["rank"] == 1 and "rank 1 ended with exit code 1" in ends["message"], ends
+        assert ends["reason"] == "rank_failed" and ends["time"] - trains["time"] < 4
+        assert job.wait() == 3
+
+
 def test_grace_ends_a_job_that_does_not_stop(tmp_path):
     with fake_job(tmp_path, "--ignore-signals", "--steps", 10000) as job:
         job.path.write_text(job.path.read_text().replace("grace: 20s", "grace: 1s"))

@@ -150,6 +150,6 @@ def test_a_requeued_batch_job_continues_under_its_id(tmp_path, model, cluster):
     assert no_step_is_lost(job, again), job.story()
     assert queue(states="RUNNING") == [first]
     assert len([e for e in job.events("allocation") if e["result"] == "held"]) == 2
-    assert "chain" in (job.state / ("slurm-%s.out" % first)).read_text(), "the output of the first run is lost"
+    assert "batch job was submitted" in (job.state / ("slurm-%s.out" % first)).read_text(), "the output of the first run is lost"
     assert job.verb("stop").rc == 0
     wait_until(lambda: not queue(), 30)
