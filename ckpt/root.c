@@ -12,6 +12,9 @@
 #include "ckpt/root_lock.h"
 #include "core/file.h"
 
+/* Listings of a root that are tried when steps disappear between listing and opening them. */
+enum { OPEN_TRIES = 10 };
+
 /* Whether a step directory can be read, judged by its manifest and the lengths of its shards. */
 static bool is_complete(const char *root, const struct ckpt_step *s)
 {
@@ -99,6 +102,8 @@ static tp_status open_step_dir(struct ckpt_found *out, const char *path, int64_t
     struct manifest found = { 0 };
     tp_status st = step_load(&found, path, arena, err);
 
+    if (st == TP_E_NOTFOUND && !file_is_dir(path))
+        return step_fail_removed(path, err);
     if (st == TP_E_NOTFOUND)
         return tp_fail(err, TP_E_NOTFOUND,
                        "%s: has no " MANIFEST_FILE ", so it is not a complete checkpoint; the "
@@ -115,8 +120,9 @@ static tp_status open_step_dir(struct ckpt_found *out, const char *path, int64_t
     return TP_OK;
 }
 
-/* The newest step that can be opened. The note says which newer ones cannot. */
-static tp_status open_newest(struct ckpt_found *out, const char *root,
+/* The newest step that can be opened. The note says which newer ones cannot. *gone: another program
+ * has removed one of the steps meanwhile, so the list is out of date. */
+static tp_status open_newest(struct ckpt_found *out, bool *gone, const char *root,
                              const struct ckpt_step *steps, int n, struct arena *arena,
                              struct tp_err *err)
 {
@@ -124,6 +130,7 @@ static tp_status open_newest(struct ckpt_found *out, const char *root,
     int64_t step = 0;
     char path[PATH_MAX];
 
+    *gone = false;
     for (int i = n - 1; i >= 0; i--) {
         struct tp_err why = { 0 };
         tp_status st;
@@ -143,6 +150,7 @@ static tp_status open_newest(struct ckpt_found *out, const char *root,
             *err = why;
             return st;
         }
+        *gone = *gone || !file_exists(path);
         if (!first.status)
             first = why;
     }
@@ -193,17 +201,23 @@ tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, stru
 {
     char clean[PATH_MAX], dir[PATH_MAX];
     struct ckpt_step *steps = NULL;
+    bool gone = true;
     int n = 0;
-    tp_status st;
+    tp_status st = TP_OK;
 
-    TP_TRY(examine(clean, &steps, &n, path, err));
-    if (n == 0) {
-        st = open_step_dir(out, clean, step, arena, err);
-    } else if (step < 0) {
-        st = open_newest(out, clean, steps, n, arena, err);
-    } else {
-        TP_TRY(step_dir_of(dir, clean, step, steps[n - 1].name, err));
-        st = open_step_dir(out, dir, step, arena, err);
+    for (int i = 0; i < OPEN_TRIES && gone; i++) {
+        free(steps);
+        steps = NULL;
+        gone = false;
+        TP_TRY(examine(clean, &steps, &n, path, err));
+        if (n == 0) {
+            st = open_step_dir(out, clean, step, arena, err);
+        } else if (step < 0) {
+            st = open_newest(out, &gone, clean, steps, n, arena, err);
+        } else {
+            TP_TRY(step_dir_of(dir, clean, step, steps[n - 1].name, err));
+            st = open_step_dir(out, dir, step, arena, err);
+        }
     }
 done:
     free(steps);

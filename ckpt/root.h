@@ -34,7 +34,8 @@ struct ckpt_found {
 /* Open what CKPT on a command line names: a root (its newest complete step, or `step` when that is
  * not negative) or a step directory.
  * TP_E_NOTFOUND: no such path, no complete step, or not a checkpoint; the message says what was
- * expected. TP_E_CORRUPT: the requested step is damaged. */
+ * expected. TP_E_CORRUPT: the requested step is damaged. TP_E_IO also when another program removed
+ * or replaced it meanwhile; for the newest step of a root it is looked for again first. */
 tp_status ckpt_open(struct ckpt_found *out, const char *path, int64_t step, struct arena *arena,
                     struct tp_err *err);
 

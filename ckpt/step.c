@@ -87,16 +87,54 @@ done:
     return st;
 }
 
+tp_status step_fail_removed(const char *dir, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_IO,
+                   "%s: was removed by another program while it was read (tp-ckpt prune, or a run "
+                   "with --keep); it is not damaged; choose a step that still exists",
+                   dir);
+}
+
+/* The step with this save id cannot be read, and err says why. If the reason is that another
+ * program has removed or replaced the step since its manifest was read, say that instead. Returns
+ * the status of err. */
+static tp_status explain(const char *dir, const char *save_id, struct tp_err *err)
+{
+    struct arena arena = { 0 };
+    struct manifest now;
+    struct tp_err why = { 0 };
+    tp_status st = err->status == TP_E_NOMEM ? TP_OK : step_read_manifest(&now, dir, &arena, &why);
+
+    if (st == TP_E_NOTFOUND)
+        step_fail_removed(dir, err);
+    else if (!st && err->status != TP_E_NOMEM && strcmp(now.save_id, save_id) != 0)
+        tp_fail(err, TP_E_IO,
+                "%s: was replaced by another program while it was read; it is not damaged; run "
+                "this again",
+                dir);
+    arena_free(&arena);
+    return err->status;
+}
+
+tp_status ckpt_open_shard(struct shard_reader **out, const char *dir, const struct manifest *m,
+                          int i, struct tp_err *err)
+{
+    tp_status st = shard_open(out, dir, &m->shards[i], &m->layout, err);
+
+    return st ? explain(dir, m->save_id, err) : TP_OK;
+}
+
 tp_status step_load(struct manifest *m, const char *dir, struct arena *arena, struct tp_err *err)
 {
     struct manifest found = { 0 };
     tp_status st = step_read_manifest(&found, dir, arena, err);
 
-    if (!st)
-        st = check_files(&found, dir, err);
-    if (!st)
-        *m = found;
-    return st;
+    if (st)
+        return st;
+    if (check_files(&found, dir, err))
+        return explain(dir, found.save_id, err);
+    *m = found;
+    return TP_OK;
 }
 
 static int by_step(const void *a, const void *b)

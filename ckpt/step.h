@@ -22,7 +22,15 @@ struct ckpt_step {
                       temporary directory */
 };
 
+/* Open shard number i of the step in dir, whose manifest has been read (shard_open). TP_E_IO, with
+ * a message that says so: another program has removed or replaced the step since. */
+tp_status ckpt_open_shard(struct shard_reader **out, const char *dir, const struct manifest *m,
+                          int i, struct tp_err *err);
+
 /* ---- inside ckpt/ only ---- */
+
+/* TP_E_IO: the step in dir was removed by another program while it was read. */
+tp_status step_fail_removed(const char *dir, struct tp_err *err);
 
 /* What a name in a root is. */
 enum step_kind { STEP_NONE, STEP_DIR, STEP_TMP };
@@ -38,7 +46,8 @@ enum step_kind step_parse_name(int64_t *step, const char *name);
 tp_status step_read_manifest(struct manifest *m, const char *dir, struct arena *arena,
                              struct tp_err *err);
 
-/* The same; TP_E_CORRUPT also when a shard is missing or has another length. */
+/* The same; TP_E_CORRUPT also when a shard is missing or has another length. TP_E_IO: another
+ * program removed or replaced the step meanwhile. */
 tp_status step_load(struct manifest *m, const char *dir, struct arena *arena, struct tp_err *err);
 
 /* All steps and temporary directories of a root, ascending by step; malloc'ed. `complete` is not

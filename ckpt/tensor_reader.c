@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/step.h"
+
 /* A chunk of one of the shards. */
 struct tensor_chunk {
     int shard;
@@ -69,7 +71,7 @@ tp_status tensor_reader_open(struct tensor_reader **out, const char *dir, const 
         goto done;
     }
     for (int i = 0; i < m->n_shards; i++)
-        TP_TRY(shard_open(&r->shards[i], dir, &m->shards[i], &m->layout, err));
+        TP_TRY(ckpt_open_shard(&r->shards[i], dir, m, i, err));
     TP_TRY(group_chunks(r, err));
     *out = r;
     r = NULL;

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "ckpt/step.h"
+#include "ckpt/tiling.h"
+#include "core/file.h"
 #include "core/thread_pool.h"
 
 struct verify_scan {
@@ -37,7 +39,7 @@ static tp_status open_shards(struct verify_scan *s, struct tp_err *err)
 
     for (int i = 0; i < m->n_shards; i++) {
         int64_t n = 0;
-        tp_status st = shard_open(&s->shards[i], s->v->dir, &m->shards[i], &m->layout, err);
+        tp_status st = ckpt_open_shard(&s->shards[i], s->v->dir, m, i, err);
 
         if (!st) {
             const struct chunk_entry *chunks = shard_chunks(s->shards[i], &n);
@@ -100,101 +102,26 @@ static tp_status scan_chunk(void *ctx, int64_t item, int worker, struct tp_err *
 
 /* ---- boxes ---- */
 
-/* The box of a dataset. */
-struct verify_box {
-    struct box box;
-    int tensor, shard;
-};
-
-static int by_tensor(const void *a, const void *b)
+static tp_status check_boxes(struct verify_scan *s, struct tp_err *err)
 {
-    const struct verify_box *x = a, *y = b;
+    const struct manifest *m = &s->v->manifest;
+    struct tiling *tiling = NULL;
+    tp_status st;
 
-    return x->tensor != y->tensor ? (x->tensor < y->tensor ? -1 : 1) : x->shard - y->shard;
-}
-
-/* The boxes of all datasets, sorted by tensor; malloc'ed. */
-static tp_status collect_boxes(const struct verify_scan *s, struct verify_box **out, int64_t *count,
-                               struct tp_err *err)
-{
-    const int n_shards = s->v->manifest.n_shards;
-    struct verify_box *list = calloc((size_t)s->first[n_shards] + 1, sizeof *list);
-    int64_t used = 0;
-
-    if (!list)
-        return tp_fail(err, TP_E_NOMEM, "no memory for the boxes of %s", s->v->dir);
-    for (int i = 0; i < n_shards; i++) {
+    for (int i = 0; i < m->n_shards; i++)
+        if (!s->shards[i])
+            return TP_OK; /* it is missing, which was reported; its boxes are unknown */
+    TP_TRY(tiling_begin(&tiling, s->v->dir, m, err));
+    for (int i = 0; i < m->n_shards; i++) {
         int64_t n = 0;
         const struct chunk_entry *chunks = shard_chunks(s->shards[i], &n);
 
-        for (int64_t r = 0; r < n; r++) {
-            struct verify_box *last = used ? &list[used - 1] : NULL;
-
-            /* chunks of one dataset are consecutive, which shard_open has checked; they make one
-             * box */
-            if (r > 0 && chunks[r].tensor == chunks[r - 1].tensor &&
-                chunks[r].part == chunks[r - 1].part)
-                for (int d = 0; d < chunks[r].box.ndim; d++)
-                    last->box.len[d] = chunks[r].box.lo[d] + chunks[r].box.len[d] - last->box.lo[d];
-            else
-                list[used++] = (struct verify_box){ chunks[r].box, chunks[r].tensor, i };
-        }
+        TP_TRY(tiling_add(tiling, i, chunks, n, err));
     }
-    qsort(list, (size_t)used, sizeof *list, by_tensor);
-    *out = list;
-    *count = used;
-    return TP_OK;
-}
-
-/* n boxes of one tensor must hold each of its elements exactly once. */
-static tp_status check_tiling(const struct verify_scan *s, int tensor,
-                              const struct verify_box *boxes, int64_t n, struct tp_err *err)
-{
-    const struct manifest *m = &s->v->manifest;
-    const struct tensor *t = &m->layout.tensors[tensor];
-    const struct box whole = box_whole(t->ndim, t->shape);
-    int64_t elements = 0, expected = box_elements(&whole);
-    char a[BOX_TEXT_MAX], b[BOX_TEXT_MAX];
-
-    for (int64_t i = 0; i < n; i++) {
-        elements += box_elements(&boxes[i].box);
-        for (int64_t k = 0; k < i; k++) {
-            struct box overlap;
-
-            if (box_meet(&overlap, &boxes[k].box, &boxes[i].box))
-                return tp_fail(err, TP_E_CORRUPT,
-                               "%s: tensor %s/%s: the boxes %s in %s and %s in %s overlap",
-                               s->v->dir, t->group, t->name, box_format(a, &boxes[k].box),
-                               m->shards[boxes[k].shard].file, box_format(b, &boxes[i].box),
-                               m->shards[boxes[i].shard].file);
-        }
-    }
-    if (elements != expected)
-        return tp_fail(err, TP_E_CORRUPT,
-                       "%s: tensor %s/%s has %lld elements in %lld boxes, expected %lld: "
-                       "%lld are in no shard",
-                       s->v->dir, t->group, t->name, (long long)elements, (long long)n,
-                       (long long)expected, (long long)(expected - elements));
-    return TP_OK;
-}
-
-static tp_status check_boxes(struct verify_scan *s, struct tp_err *err)
-{
-    struct verify_box *list = NULL;
-    int64_t count = 0, from = 0, to;
-    tp_status st;
-
-    for (int i = 0; i < s->v->manifest.n_shards; i++)
-        if (!s->shards[i])
-            return TP_OK; /* it is missing, which was reported; its boxes are unknown */
-    TP_TRY(collect_boxes(s, &list, &count, err));
-    for (int t = 0; t < s->v->manifest.layout.n_tensors; t++, from = to) {
-        for (to = from; to < count && list[to].tensor == t;)
-            to++;
-        TP_TRY(add_finding(s, check_tiling(s, t, list + from, to - from, err), err));
-    }
+    for (int t = 0; t < m->layout.n_tensors; t++)
+        TP_TRY(add_finding(s, tiling_check(tiling, t, err), err));
 done:
-    free(list);
+    tiling_end(tiling);
     return st;
 }
 
@@ -253,6 +180,8 @@ tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
 
     v->findings = 0;
     v->bytes = 0;
+    if (st == TP_E_NOTFOUND && !file_is_dir(v->dir))
+        return step_fail_removed(v->dir, err);
     if (st)
         return add_finding(&s, st, err);
     TP_TRY(prepare(&s, arena, err));

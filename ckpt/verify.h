@@ -33,7 +33,7 @@ struct verify {
 };
 
 /* Verify v->dir. TP_OK: complete; v->findings counts what is wrong. TP_E_NOMEM, TP_E_IO: it could
- * not be completed. */
+ * not be completed, for example because another program removed the step meanwhile. */
 tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err);
 
 #endif

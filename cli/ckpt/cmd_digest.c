@@ -102,7 +102,7 @@ static tp_status sum_indexes(struct digest *sums, const char *dir, const struct 
         struct shard_reader *r = NULL;
         const struct chunk_entry *chunks;
         int64_t n = 0;
-        tp_status st = shard_open(&r, dir, &m->shards[i], &m->layout, err);
+        tp_status st = ckpt_open_shard(&r, dir, m, i, err);
 
         if (st)
             return st;

@@ -226,14 +226,15 @@ static void put_box(const struct show *s, const struct shard_info *info, const s
                (long long)first->offset, (long long)bytes, box_format(text, &box), dataset);
 }
 
-static tp_status put_shard(const struct show *s, const struct shard_info *info, const char *wanted,
-                           json_t *list, struct tp_err *err)
+static tp_status put_shard(const struct show *s, int shard, const char *wanted, json_t *list,
+                           struct tp_err *err)
 {
+    const struct shard_info *info = &s->m->shards[shard];
     const struct layout *l = &s->m->layout;
     struct shard_reader *r = NULL;
     const struct chunk_entry *chunks;
     int64_t n = 0, to;
-    tp_status st = shard_open(&r, s->dir, info, l, err);
+    tp_status st = ckpt_open_shard(&r, s->dir, s->m, shard, err);
 
     if (st)
         return st;
@@ -280,7 +281,7 @@ static tp_status show_tensor(const struct show *s, const char *wanted, struct tp
         printf("\n%5s  %-14s  %12s  %12s  %-28s  %s\n", "RANK", "FILE", "OFFSET", "BYTES", "BOX",
                "DATASET");
     for (int i = 0; i < s->m->n_shards; i++)
-        TP_TRY(put_shard(s, &s->m->shards[i], wanted, boxes, err));
+        TP_TRY(put_shard(s, i, wanted, boxes, err));
     if (s->json) {
         root = json_pack("{s:O, s:O}", "tensors", tensors, "boxes", boxes);
         print_json(root);

@@ -16,7 +16,9 @@ struct checkpoint_source;
  * is ids[i], and an extent is a stored box. The checksums of chunks are added up while parts of
  * them are read, in any order. The endpoint's `check` compares them, and first reads the rest of
  * chunks that were read in part; with control, all processes together. Everything is borrowed.
- * TP_E_CORRUPT: a shard is missing or damaged, or its chunks do not make up a box. */
+ * TP_E_CORRUPT: a shard is missing or damaged, its chunks do not make up a box, or the boxes of any
+ * tensor of the manifest do not hold each of its elements once. TP_E_IO also when another program
+ * removed or replaced the step. */
 tp_status checkpoint_source_open(struct checkpoint_source **out, const struct ckpt_found *step,
                                  const int *ids, int n_ids, struct comm_control *control,
                                  struct tp_err *err);
@@ -29,6 +31,10 @@ int64_t checkpoint_source_chunks(const struct checkpoint_source *s);
 /* The running checksums of what was read, an array per shard. `sums` has room for them or is NULL.
  * Returns how many arrays there are. */
 int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sums *sums);
+
+/* The sums were filled in by a journal: this process does not know which parts of the chunks were
+ * read before. */
+void checkpoint_source_resumed(struct checkpoint_source *s);
 
 /* Bytes that were read in addition to the requested ones: the indexes of the shards, and the rest
  * of chunks that were read in part. */
@@ -67,6 +73,17 @@ tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest 
 /* As checkpoint_target_create, for shards that a process created which died. */
 tp_status checkpoint_target_recreate(struct checkpoint_target *t, const char *dir,
                                      struct tp_err *err);
+
+/* Suspect everything that was written according to the running checksums, which the caller has
+ * filled in: the endpoint's `suspects` and `read` then work (reshard/engine/transfer.h). */
+tp_status checkpoint_target_suspect(struct checkpoint_target *t, struct tp_err *err);
+
+/* After all suspect runs have been read: what is equal is no longer suspect. Returns the number of
+ * chunks that differ from what was written; their runs can be read again. */
+int64_t checkpoint_target_compare(struct checkpoint_target *t);
+
+/* Suspect nothing any more. */
+void checkpoint_target_trust(struct checkpoint_target *t);
 
 /* Forget the shards; they can then be created in another directory. */
 void checkpoint_target_reset(struct checkpoint_target *t);

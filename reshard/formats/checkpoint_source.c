@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/tiling.h"
 #include "reshard/formats/checkpoint.h"
 #include "reshard/formats/shard_parts.h"
 
@@ -251,20 +252,27 @@ static tp_status select_chunks(struct checkpoint_source *s, int number, struct t
     return add_extents(s, number, begin, err);
 }
 
+/* Also tensors that are not wanted must be complete: a step that contradicts itself is refused
+ * whatever is read of it. */
 static tp_status open_shards(struct checkpoint_source *s, struct tp_err *err)
 {
-    tp_status st = TP_OK;
+    struct tiling *tiling = NULL;
+    tp_status st = tiling_begin(&tiling, s->dir, s->m, err);
 
-    for (int i = 0; i < s->n_shards; i++) {
+    for (int i = 0; i < s->n_shards && !st; i++) {
         struct shard_parts *shard = &s->shards[i];
 
         shard->dir = s->dir;
-        TP_TRY(shard_open(&shard->reader, s->dir, &s->m->shards[i], &s->m->layout, err));
+        TP_TRY(ckpt_open_shard(&shard->reader, s->dir, s->m, i, err));
         shard->chunks = shard_chunks(shard->reader, &shard->n_chunks);
         s->other_bytes += shard->n_chunks * CHUNK_ENTRY_BYTES;
+        TP_TRY(tiling_add(tiling, i, shard->chunks, shard->n_chunks, err));
         TP_TRY(select_chunks(s, i, err));
     }
+    for (int t = 0; t < s->m->layout.n_tensors && !st; t++)
+        st = tiling_check(tiling, t, err);
 done:
+    tiling_end(tiling);
     return st;
 }
 
@@ -367,6 +375,13 @@ int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sum
         n++;
     }
     return n;
+}
+
+void checkpoint_source_resumed(struct checkpoint_source *s)
+{
+    for (int i = 0; i < s->n_shards; i++)
+        if (s->shards[i].reader)
+            shard_parts_resumed(&s->shards[i]);
 }
 
 int64_t checkpoint_source_other_bytes(const struct checkpoint_source *s)

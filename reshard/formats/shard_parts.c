@@ -54,6 +54,13 @@ tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, v
     return TP_OK;
 }
 
+void shard_parts_resumed(struct shard_parts *p)
+{
+    for (int64_t k = 0; k < p->n_chunks; k++)
+        if (p->sums[k * PART_SUM_WORDS + PART_SUM_BYTES] > 0)
+            p->ranges[k] = (struct shard_parts_range){ 0, INT64_MAX };
+}
+
 /* ---- checking ---- */
 
 static void add_sums(uint64_t *into, const uint64_t *from, int64_t n)

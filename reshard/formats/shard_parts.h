@@ -29,6 +29,10 @@ tp_status shard_parts_begin(struct shard_parts *p, struct tp_err *err);
 tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf, int64_t n,
                            struct tp_err *err);
 
+/* The sums are those of an earlier process, so it is unknown which ranges of the chunks they cover:
+ * chunks that are incomplete in the end are read again as a whole. */
+void shard_parts_resumed(struct shard_parts *p);
+
 /* Compare the checksums of the chunks of which anything was read; what is missing of a chunk is
  * read now. With control, all processes together: collective, and rank 0 compares. *buf is NULL or
  * the buffer of an earlier call, which the caller frees. *more_bytes grows by what was read here.

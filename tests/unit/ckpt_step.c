@@ -118,3 +118,28 @@ Test(step, a_directory_with_the_name_of_another_step_is_refused)
     cr_assert_eq(unlink(temp_path("my-checkpoint/manifest.json")), 0);
     cr_expect_eq(load("my-checkpoint", &err), TP_E_NOTFOUND);
 }
+
+Test(step, a_step_that_another_program_removed_or_replaced_is_not_called_damaged)
+{
+    const char *dir = temp_path("step-00000004");
+    struct arena arena = { 0 };
+    struct shard_reader *r = NULL;
+    struct manifest m;
+    struct tp_err err = { 0 };
+
+    tiny_ckpt(temp_dir, "tp2", 4, 1, DTYPE_F32);
+    cr_assert_eq(step_load(&m, dir, &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(rename(dir, temp_path("old")), 0); /* as prune does, between manifest and shards */
+    cr_expect_eq(ckpt_open_shard(&r, dir, &m, 0, &err), TP_E_IO);
+    cr_expect(strstr(err.msg, "removed by another program") && strstr(err.msg, dir), "%s", err.msg);
+    tiny_ckpt(temp_dir, "tp1", 4, 1, DTYPE_F32);
+    cr_expect_eq(ckpt_open_shard(&r, dir, &m, 0, &err), TP_E_IO);
+    cr_expect(strstr(err.msg, "replaced by another program"), "%s", err.msg);
+
+    /* damage is still called damage */
+    cr_assert_eq(step_load(&m, dir, &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(unlink(temp_path("step-00000004/rank-00000.h5")), 0);
+    cr_expect_neq(ckpt_open_shard(&r, dir, &m, 0, &err), TP_E_IO);
+    cr_expect(strstr(err.msg, "rank-00000.h5"), "%s", err.msg);
+    arena_free(&arena);
+}

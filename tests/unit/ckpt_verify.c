@@ -1,6 +1,8 @@
 /*
  * tests/unit/ckpt_verify.c - verify finds every kind of damage, names it, and reports sound
  * checkpoints as sound.
+ *
+ * covers: ckpt/tiling
  */
 #include "ckpt/verify.h"
 
