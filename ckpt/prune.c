@@ -1,72 +1,255 @@
 /* ckpt/prune.c - see ckpt/prune.h. */
 #include "ckpt/prune.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "ckpt/root.h"
 #include "ckpt/root_lock.h"
 #include "ckpt/temporary.h"
+#include "ckpt/verify.h"
 #include "core/file.h"
 
-static tp_status remove_step(const char *root, const char *name, struct tp_err *err)
+enum prune_fate { LEAVE, KEEP, DELETE };
+
+struct prune {
+    const struct ckpt_prune_request *request;
+    struct ckpt_pruned *out;
+    struct arena *arena;
+    struct ckpt_step *steps; /* ascending */
+    int n;
+    unsigned char *fates;           /* [n] enum prune_fate */
+    char (*save_ids)[SAVE_ID_TEXT]; /* [n] of the steps that are kept */
+};
+
+/* ---- which steps are intact ---- */
+
+/* The first finding of a verification. */
+struct prune_finding {
+    char text[TP_ERR_MAX];
+    int n;
+};
+
+static void note_finding(void *ctx, const char *sentence)
+{
+    struct prune_finding *f = ctx;
+
+    if (f->n++ == 0)
+        snprintf(f->text, sizeof f->text, "%s", sentence);
+}
+
+/* Check a step by its manifest and the lengths of its files. */
+static tp_status check_lengths(struct prune_finding *f, char save_id[SAVE_ID_TEXT], const char *dir,
+                               struct arena *arena, struct tp_err *err)
+{
+    struct manifest m;
+    tp_status st = step_load(&m, dir, arena, err);
+
+    if (!st) {
+        memcpy(save_id, m.save_id, SAVE_ID_TEXT);
+        return TP_OK;
+    }
+    if (st == TP_E_NOMEM)
+        return st;
+    note_finding(f, err->msg);
+    return TP_OK;
+}
+
+static tp_status check_bytes(struct prune *p, struct prune_finding *f, char save_id[SAVE_ID_TEXT],
+                             const char *dir, struct arena *arena, struct tp_err *err)
+{
+    struct verify v = { .dir = dir,
+                        .jobs = p->request->verify_jobs,
+                        .progress = p->request->progress,
+                        .found = note_finding,
+                        .ctx = f };
+    tp_status st = ckpt_verify(&v, arena, err);
+
+    p->out->verified_bytes += v.bytes;
+    memcpy(save_id, v.manifest.save_id, SAVE_ID_TEXT);
+    return st;
+}
+
+static tp_status add_damaged(struct prune *p, const char *name, const struct prune_finding *f,
+                             struct tp_err *err)
+{
+    struct ckpt_damaged_step *d = &p->out->damaged[p->out->n_damaged];
+
+    *d = (struct ckpt_damaged_step){ name, arena_strdup(p->arena, f->text), f->n };
+    if (!d->finding)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to prune it", p->request->root);
+    p->out->n_damaged++;
+    return TP_OK;
+}
+
+/* Whether step number i, which would be kept, is intact; otherwise it is listed as damaged. */
+static tp_status check_step(bool *intact, struct prune *p, int i, bool read_all, struct tp_err *err)
+{
+    struct prune_finding f = { .n = 0 };
+    struct arena arena = { 0 };
+    char dir[PATH_MAX];
+    tp_status st;
+
+    TP_TRY(file_join(dir, p->request->root, p->steps[i].name, err));
+    st = read_all ? check_bytes(p, &f, p->save_ids[i], dir, &arena, err)
+                  : check_lengths(&f, p->save_ids[i], dir, &arena, err);
+    *intact = !st && f.n == 0;
+    if (!st && f.n > 0)
+        st = add_damaged(p, p->steps[i].name, &f, err);
+done:
+    arena_free(&arena);
+    return st;
+}
+
+/* ---- what happens to each step ---- */
+
+/* Newest first, so p->out->n_kept says how many newer ones are kept. */
+static tp_status decide(struct prune *p, int i, struct tp_err *err)
+{
+    const struct ckpt_prune_request *q = p->request;
+    bool wanted, saved, intact = false;
+    int64_t step = 0;
+    tp_status st;
+
+    if (step_parse_name(&step, p->steps[i].name) == STEP_TMP)
+        return TP_OK; /* decided when it is known whether its writer is alive */
+    if (q->saved && step > *q->saved)
+        return TP_OK;
+    wanted = p->out->n_kept < q->keep || (q->keep_every > 0 && step % q->keep_every == 0);
+    if (p->steps[i].complete && !wanted) {
+        p->fates[i] = DELETE;
+        return TP_OK;
+    }
+    saved = q->saved && step == *q->saved;
+    st = check_step(&intact, p, i, p->steps[i].complete && q->verify_jobs > 0 && !saved, err);
+    if (!st && intact && p->steps[i].complete) {
+        p->fates[i] = KEEP;
+        p->out->n_kept++;
+    }
+    return st;
+}
+
+static tp_status decide_all(struct prune *p, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = p->n - 1; i >= 0 && !st; i--)
+        st = decide(p, i, err);
+    if (!st && p->out->n_kept == 0 && p->out->n_damaged > 0)
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: no step is intact, so nothing was deleted; tp-ckpt verify lists what is "
+                     "wrong with a step",
+                     p->request->root);
+    return st;
+}
+
+/* Under ROOT/lock: verifying may have taken long, so look again at what is kept. */
+static tp_status check_kept(const struct prune *p, struct tp_err *err)
+{
+    for (int i = 0; i < p->n; i++) {
+        struct arena arena = { 0 };
+        struct manifest m;
+        struct tp_err why = { 0 };
+        char dir[PATH_MAX];
+        bool same;
+
+        if (p->fates[i] != KEEP)
+            continue;
+        same = !file_join(dir, p->request->root, p->steps[i].name, &why) &&
+               !step_load(&m, dir, &arena, &why) &&
+               memcmp(m.save_id, p->save_ids[i], SAVE_ID_TEXT) == 0;
+        arena_free(&arena);
+        if (!same)
+            return tp_fail(err, TP_E_STALE,
+                           "%s/%s: was removed or replaced by another program while it was "
+                           "verified; nothing was deleted; run this again",
+                           p->request->root, p->steps[i].name);
+    }
+    return TP_OK;
+}
+
+/* ---- deleting ---- */
+
+/* *deleted is false when another program was faster. */
+static tp_status remove_step(bool *deleted, const char *root, const char *name, struct tp_err *err)
 {
     char from[PATH_MAX], to[PATH_MAX], tmp_name[NAME_MAX + 1], id[SAVE_ID_TEXT];
     tp_status st;
 
+    *deleted = false;
     TP_TRY(temporary_save_id(id, err));
     snprintf(tmp_name, sizeof tmp_name, "%.100s.tmp-%s", name, id);
     TP_TRY(file_join(from, root, name, err));
     TP_TRY(file_join(to, root, tmp_name, err));
-    if (rename(from, to) != 0)
-        return tp_fail_errno(err, "%s: cannot rename it to %s", from, to);
+    if (rename(from, to) != 0) {
+        if (errno != ENOENT)
+            st = tp_fail_errno(err, "%s: cannot rename it to %s", from, to);
+        goto done;
+    }
+    *deleted = true;
     TP_TRY(file_sync_dir(root, err));
     TP_TRY(file_remove_tree(to, err));
 done:
     return st;
 }
 
-/* Delete one entry of the root if it is not kept. *kept counts the complete steps so far. */
-static tp_status prune_entry(bool *deleted, int *kept, const struct ckpt_step *s,
-                             const struct ckpt_prune_request *q, struct tp_err *err)
+static tp_status delete_all(struct prune *p, struct tp_err *err)
 {
+    const struct ckpt_prune_request *q = p->request;
     int64_t step = 0;
+    tp_status st = TP_OK;
 
-    *deleted = false;
-    if (step_parse_name(&step, s->name) == STEP_TMP)
-        return temporary_remove_dead(q->root, s->name, q->dry_run, deleted, err);
-    if (!s->complete || (*kept)++ < q->keep || (q->keep_every > 0 && step % q->keep_every == 0))
+    for (int i = p->n - 1; i >= 0 && !st; i--) {
+        const char *name = p->steps[i].name;
+        bool deleted = p->fates[i] == DELETE;
+
+        if (step_parse_name(&step, name) == STEP_TMP)
+            st = temporary_remove_dead(q->root, name, q->dry_run, &deleted, err);
+        else if (deleted && !q->dry_run)
+            st = remove_step(&deleted, q->root, name, err);
+        if (deleted)
+            p->out->names[p->out->n++] = name;
+    }
+    return st;
+}
+
+static tp_status allocate(struct prune *p, struct tp_err *err)
+{
+    const size_t n = (size_t)p->n;
+
+    p->fates = arena_array(p->arena, n, sizeof *p->fates);
+    p->save_ids = arena_array(p->arena, n, sizeof *p->save_ids);
+    p->out->names = arena_array(p->arena, n, sizeof *p->out->names);
+    p->out->damaged = arena_array(p->arena, n, sizeof *p->out->damaged);
+    if (p->fates && p->save_ids && p->out->names && p->out->damaged)
         return TP_OK;
-    *deleted = true;
-    return q->dry_run ? TP_OK : remove_step(q->root, s->name, err);
+    return tp_fail(err, TP_E_NOMEM, "%s: no memory to prune it", p->request->root);
 }
 
 tp_status ckpt_prune(struct ckpt_pruned *out, const struct ckpt_prune_request *q,
                      struct arena *arena, struct tp_err *err)
 {
-    struct ckpt_step *steps = NULL;
-    int n = 0, kept = 0, lock = -1;
-    bool deleted;
+    struct prune p = { .request = q, .out = out, .arena = arena };
+    int lock = -1;
     tp_status st;
 
     *out = (struct ckpt_pruned){ .n = 0 };
     if (q->keep < 1)
         return tp_fail(err, TP_E_USAGE, "at least one step must be kept");
-    TP_TRY(ckpt_list(&steps, &n, q->root, arena, err));
-    if (n == 0) {
+    TP_TRY(ckpt_list(&p.steps, &p.n, q->root, arena, err));
+    if (p.n == 0) {
         st = tp_fail(err, TP_E_NOTFOUND, "%s: has no step-NNNNNNNN directories", q->root);
         goto done;
     }
-    out->names = arena_array(arena, (size_t)n, sizeof *out->names);
-    if (!out->names)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory to prune it", q->root);
+    TP_TRY(allocate(&p, err));
+    TP_TRY(decide_all(&p, err));
     if (!q->dry_run)
         TP_TRY(root_lock(&lock, q->root, err));
-    for (int i = n - 1; i >= 0; i--) {
-        TP_TRY(prune_entry(&deleted, &kept, &steps[i], q, err));
-        if (deleted)
-            out->names[out->n++] = steps[i].name;
-    }
+    if (q->verify_jobs > 0)
+        TP_TRY(check_kept(&p, err));
+    TP_TRY(delete_all(&p, err));
 done:
     if (lock >= 0)
         close(lock);

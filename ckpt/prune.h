@@ -1,5 +1,5 @@
 /*
- * ckpt/prune.h - deletes old steps of a root.
+ * ckpt/prune.h - deletes old steps of a root, and never the last intact one.
  */
 #ifndef CKPT_PRUNE_H
 #define CKPT_PRUNE_H
@@ -9,23 +9,46 @@
 
 #include "core/arena.h"
 #include "core/err.h"
+#include "core/progress.h"
 
 struct ckpt_prune_request {
     const char *root;
-    int keep;           /* keep this many of the newest complete steps; at least 1 */
+    int keep;           /* keep this many of the newest intact steps; at least 1 */
     int64_t keep_every; /* keep also each step that is a multiple of this; 0: none */
     bool dry_run;       /* delete nothing */
+    /* Threads that read and check every byte of the steps that are kept (ckpt/verify.h). 0: nothing
+     * is read, and a step counts as intact when its manifest can be read and each of its files has
+     * its length. */
+    int verify_jobs;
+    /* The step that the caller has just saved: it is kept and counts without being read again.
+     * Later steps are not of this run, which began before them, so they are neither counted nor
+     * deleted. NULL: none. */
+    const int64_t *saved;
+    struct progress *progress; /* counts the bytes that are read of a step; NULL: none */
 };
 
-/* The names of the steps and temporary directories that were deleted, or would be, in order. */
+/* A step that does not count, and stays. */
+struct ckpt_damaged_step {
+    const char *name, *finding; /* the first of its findings, a sentence */
+    int findings;
+};
+
+/* What was done, or would be. Everything is in the arena. */
 struct ckpt_pruned {
-    const char **names; /* in the arena */
+    const char **names; /* [n] of steps and temporary directories that were deleted, in order */
     int n;
+    struct ckpt_damaged_step *damaged; /* [n_damaged] newest first */
+    int n_damaged;
+    int n_kept;             /* intact steps that are kept */
+    int64_t verified_bytes; /* of payload that were read */
 };
 
-/* Delete complete steps that are not kept, and the temporary directories of dead writers. A step is
- * first renamed to a temporary directory, so no reader sees half of it. Damaged steps stay, so that
- * people can examine them. After a failure *out has what was deleted before it. */
+/* Delete intact steps that are not kept, and the temporary directories of dead writers. A damaged
+ * step does not count as kept, and stays, so that people can examine it. A step is first renamed to
+ * a temporary directory, so no reader sees half of it. After a failure *out has what was deleted
+ * before it.
+ * TP_E_CORRUPT: no step is intact; nothing was deleted. TP_E_STALE: another program removed or
+ * replaced a step that is kept while it was verified; nothing was deleted. */
 tp_status ckpt_prune(struct ckpt_pruned *out, const struct ckpt_prune_request *request,
                      struct arena *arena, struct tp_err *err);
 

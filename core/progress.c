@@ -40,6 +40,7 @@ void progress_total(struct progress *p, int64_t total_bytes)
         return;
     pthread_mutex_lock(&p->lock);
     p->total = total_bytes;
+    p->done = 0;
     p->start = p->last = clock_seconds();
     pthread_mutex_unlock(&p->lock);
 }

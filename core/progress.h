@@ -18,7 +18,8 @@ struct progress;
  * accept NULL and do nothing. */
 struct progress *progress_new(const char *title, int64_t total_bytes, bool quiet);
 
-/* Set the total once it is known; the rate counts from here on. */
+/* Set the total once it is known, and count from here on: bytes that were added before belong to an
+ * earlier part of the operation. */
 void progress_total(struct progress *p, int64_t total_bytes);
 
 /* n_bytes more are done. Any thread may call this. */

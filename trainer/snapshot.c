@@ -166,10 +166,16 @@ static char *options_text(const struct snapshot *s, struct arena *a)
                         c->seed);
 }
 
-/* Rank 0, when every rank's shard is complete: commit the step, then remove old ones. */
+/* Rank 0, when every rank's shard is complete: commit the step, then remove old ones. The step that
+ * was just committed counts as intact without being read again: its checksums are of the memory
+ * that was written, and every fsync has succeeded. So it always stays, and a later step that this
+ * run did not use, for example because it is damaged, never takes its place. */
 static tp_status commit(struct snapshot *s, struct tp_err *err)
 {
     struct arena a = { 0 };
+    const struct ckpt_prune_request keep = { .root = s->config->ckpt,
+                                             .keep = s->config->keep,
+                                             .saved = &s->position.step };
     struct ckpt_pruned pruned;
     struct manifest m = {
         .step = s->position.step,
@@ -190,9 +196,7 @@ static tp_status commit(struct snapshot *s, struct tp_err *err)
     if (!st)
         s->newest_step = s->position.step;
     if (!st && s->config->keep > 0)
-        st = ckpt_prune(&pruned,
-                        &(struct ckpt_prune_request){ s->config->ckpt, s->config->keep, 0, false },
-                        &a, err);
+        st = ckpt_prune(&pruned, &keep, &a, err);
     arena_free(&a);
     return st;
 }

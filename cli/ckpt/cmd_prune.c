@@ -5,12 +5,32 @@
 #include "cli/ckpt/cmd.h"
 #include "cli/print.h"
 #include "cli/report.h"
+#include "core/size.h"
+#include "core/thread_pool.h"
 
 static const char intro[] =
-    "Deletes all complete steps but the newest --keep, and what interrupted saves left. Prints a\n"
+    "Deletes all intact steps but the newest --keep, and what interrupted saves left. Prints a\n"
     "line for each name that is deleted. A step is renamed before it is deleted, so no reader "
     "sees\n"
-    "half of one. Damaged steps are kept, so that you can examine them.";
+    "half of one.\n"
+    "\n"
+    "The steps that are kept are verified first: every byte is read, as by tp-ckpt verify. A\n"
+    "damaged step is named, does not count as kept, and stays, so that you can examine it. When\n"
+    "no step is intact, nothing is deleted and the exit code is 3.";
+
+static void print_damaged(const struct ckpt_pruned *pruned)
+{
+    for (int i = 0; i < pruned->n_damaged; i++) {
+        const struct ckpt_damaged_step *d = &pruned->damaged[i];
+
+        printf("damaged ");
+        print_safe(d->name);
+        printf(", which stays and does not count as kept: %d finding%s, the first: ", d->findings,
+               d->findings == 1 ? "" : "s");
+        print_safe(d->finding);
+        putchar('\n');
+    }
+}
 
 static void print_names(const struct ckpt_pruned *pruned, bool dry_run)
 {
@@ -21,22 +41,58 @@ static void print_names(const struct ckpt_pruned *pruned, bool dry_run)
     }
 }
 
+static void print_summary(const struct ckpt_pruned *pruned, const struct ckpt_prune_request *q)
+{
+    char size[SIZE_TEXT_MAX];
+
+    printf("kept %d intact step%s: ", pruned->n_kept, pruned->n_kept == 1 ? "" : "s");
+    if (q->verify_jobs > 0)
+        printf("every checksum verified, %s of payload read\n",
+               size_format(size, pruned->verified_bytes));
+    else
+        printf("not verified (--no-verify), only the manifest and the lengths of files checked\n");
+    printf("%d %s%s\n", pruned->n, pruned->n == 1 ? "entry" : "entries",
+           q->dry_run ? " would be deleted" : " deleted");
+}
+
+static tp_status prune(struct ckpt_prune_request *q, struct tp_err *err)
+{
+    struct ckpt_pruned pruned;
+    struct arena arena = { 0 };
+    tp_status st;
+
+    q->progress = q->verify_jobs > 0 ? progress_new("verifying", 0, false) : NULL;
+    st = ckpt_prune(&pruned, q, &arena, err);
+    progress_end(q->progress, st == TP_OK);
+    print_damaged(&pruned);
+    print_names(&pruned, q->dry_run); /* also after a failure in the middle */
+    if (!st) {
+        print_summary(&pruned, q);
+        st = print_done(err);
+    }
+    arena_free(&arena);
+    return st;
+}
+
 int cmd_prune(int argc, char **argv)
 {
-    struct ckpt_prune_request q = { .keep = 0 };
-    struct ckpt_pruned pruned;
-    bool keep_given = false;
-    struct arena arena = { 0 };
+    struct ckpt_prune_request q = { .verify_jobs = thread_pool_cores() };
+    bool keep_given = false, no_verify = false;
     struct tp_err err = { 0 };
     int code;
-    const struct opt opts[] = { OPT_ARG("ROOT", &q.root, "checkpoint root"),
-                                { OPT_KIND_INT, 0, "keep", "N", &q.keep,
-                                  "keep the newest N steps (at least 1; required)", &keep_given },
-                                OPT_INT64(0, "keep-every", "K", &q.keep_every,
-                                          "keep also each step that is a multiple of K"),
-                                OPT_FLAG(0, "dry-run", &q.dry_run,
-                                         "print what would be deleted, and delete nothing"),
-                                OPT_END };
+    const struct opt opts[] = {
+        OPT_ARG("ROOT", &q.root, "checkpoint root"),
+        { OPT_KIND_INT, 0, "keep", "N", &q.keep,
+          "keep the newest N intact steps (at least 1; required)", &keep_given },
+        OPT_INT64(0, "keep-every", "K", &q.keep_every,
+                  "keep also each step that is a multiple of K"),
+        OPT_FLAG(0, "dry-run", &q.dry_run, "print what would be deleted, and delete nothing"),
+        OPT_FLAG(0, "no-verify", &no_verify,
+                 "do not read the steps that are kept: a step counts as\n"
+                 "intact when its files have their lengths"),
+        OPT_INT('j', "jobs", "N", &q.verify_jobs, "threads that verify (default: processors)"),
+        OPT_END
+    };
     tp_status st;
 
     if (!report_options(&code, "tp-ckpt prune", opts, argc, argv, intro, NULL))
@@ -45,13 +101,8 @@ int cmd_prune(int argc, char **argv)
         return report("tp-ckpt",
                       tp_fail(&err, TP_E_USAGE, "prune needs --keep N, where N is at least 1"),
                       &err);
-    st = ckpt_prune(&pruned, &q, &arena, &err);
-    print_names(&pruned, q.dry_run); /* also after a failure in the middle */
-    if (!st) {
-        printf("%d %s%s\n", pruned.n, pruned.n == 1 ? "entry" : "entries",
-               q.dry_run ? " would be deleted" : " deleted");
-        st = print_done(&err);
-    }
-    arena_free(&arena);
-    return report("tp-ckpt", st, &err);
+    st = thread_pool_check_workers("--jobs", q.verify_jobs, &err);
+    if (no_verify)
+        q.verify_jobs = 0;
+    return report("tp-ckpt", st ? st : prune(&q, &err), &err);
 }

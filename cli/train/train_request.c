@@ -59,7 +59,8 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_HEADING("checkpoints"),
         OPT_STR(0, "ckpt", "ROOT", &c->ckpt, "save the last step here"),
         OPT_INT64(0, "save-every", "K", &c->save_every, "and every K-th step"),
-        OPT_INT(0, "keep", "N", &c->keep, "how many of the newest to keep; 0: all (default)"),
+        OPT_INT(0, "keep", "N", &c->keep,
+                "how many steps to keep, counted from the one just\nsaved; 0: all (default)"),
         OPT_STR_OPT(0, "resume", "auto|must", &r->resume,
                     "continue from ROOT's newest step, which may have another layout;\n"
                     "without one: start at step 0 (auto, the default) or fail (must)"),

@@ -147,6 +147,7 @@ WRONG_LINES = [
     (["tp-reshard", "CKPT", "--to", "tp4", "--dtype", "int4"], "int4"),
     (["tp-reshard", "CKPT", "--to", "tp4", "--step", "x"], "x"),
     (["tp-ckpt", "frobnicate", "CKPT"], "frobnicate"),
+    (["tp-ckpt", "prune", "CKPT", "--keep", "1", "--jobs", "0"], "--jobs"),
     (["tp-ckpt", "show"], "CKPT"),
     (["tp-ckpt", "verify", "CKPT", "--quickly"], "--quickly"),
     (["tp-ckpt", "export", "CKPT", "-o", "OUT", "--format", "pickle"], "pickle"),

@@ -24,6 +24,7 @@ import harness
 from harness import ok, run
 
 READER = harness.REPO / "tests/reader/read_ckpt.py"
+SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
 LAYOUTS = ["tp1", "tp2", "tp8", "tp4dp2zero1", "tp2pp2dp2zero3"]
 
 
@@ -436,3 +437,85 @@ def test_prune_keeps_the_newest_steps_and_every_kth(tp4, tiny):
     assert not list(tp4.glob("*.tmp-*"))
     for bad in (["--keep", "0"], []):
         assert run("tp-ckpt", "prune", tp4, *bad).rc == 2
+
+
+def flip_payload(step, seed):
+    """Flip a bit of a random payload of a step. Returns the name of the shard."""
+    rng = random.Random(seed)
+    shard = rng.choice(manifest(step)["shards"])["file"]
+    _, offset, size = rng.choice(rows_of(step, shard))
+    data = bytearray((step / shard).read_bytes())
+    data[offset + rng.randrange(size)] ^= 1 << rng.randrange(8)
+    (step / shard).write_bytes(data)
+    return shard
+
+
+def test_prune_never_removes_the_last_intact_step(tp4, tiny):
+    print("TP_SEED=%d" % SEED)
+    for step in (20, 30, 40):
+        make(tp4, tiny, "tp4", step=step)
+    shards = {step: flip_payload(tp4 / ("step-%08d" % step), SEED + step) for step in (20, 30, 40)}
+    for argv in (["--dry-run"], []):
+        r = ok("tp-ckpt", "prune", tp4, "--keep", 1, *argv)
+        for step in (20, 30, 40):
+            line, = [x for x in r.out.splitlines() if x.startswith("damaged step-%08d" % step)]
+            assert shards[step] in line and "does not count" in line
+        assert "kept 1 intact step: every checksum verified" in r.out
+        assert r.out.splitlines()[-1].startswith("0 entries")
+    assert [p.name for p in harness.steps(tp4)] == ["step-%08d" % s for s in (10, 20, 30, 40)]
+    make(tp4, tiny, "tp4", step=50)
+    make(tp4, tiny, "tp4", step=60)
+    flip_payload(tp4 / "step-00000060", SEED)
+    r = ok("tp-ckpt", "prune", tp4, "--keep", 1)  # 60 is damaged; 50 is kept; nobody needs to read 10
+    assert "delete step-00000010\n" in r.out and "damaged step-00000060" in r.out
+    assert "step-00000010" not in [p.name for p in harness.steps(tp4)]
+    ok("tp-ckpt", "verify", tp4 / "step-00000050")
+
+
+def test_prune_without_an_intact_step_deletes_nothing(tp4, tiny):
+    make(tp4, tiny, "tp4", step=20)
+    (tp4 / "step-00000045.tmp-dead").mkdir()
+    for step in (10, 20):
+        flip_payload(tp4 / ("step-%08d" % step), SEED + step)
+    before = harness.tree(tp4)
+    r = run("tp-ckpt", "prune", tp4, "--keep", 1)
+    assert r.rc == 3 and "no step is intact, so nothing was deleted" in r.err
+    assert r.out.count("damaged step-") == 2
+    assert harness.tree(tp4) == before
+
+
+def test_prune_verifies_what_keep_every_keeps(tp4, tiny):
+    for step in (20, 30, 40):
+        make(tp4, tiny, "tp4", step=step)
+    flip_payload(tp4 / "step-00000020", SEED)
+    r = ok("tp-ckpt", "prune", tp4, "--keep", 1, "--keep-every", 20)
+    assert "damaged step-00000020" in r.out and "kept 1 intact step" in r.out
+    assert [p.name for p in harness.steps(tp4)] == ["step-00000020", "step-00000040"]
+
+
+def test_prune_without_verification_says_so(tp4, tiny):
+    for step in (20, 30):
+        make(tp4, tiny, "tp4", step=step)
+    flip_payload(tp4 / "step-00000020", SEED)
+    os.truncate(tp4 / "step-00000030/rank-00001.h5", 5000)
+    r = ok("tp-ckpt", "prune", tp4, "--keep", 1, "--no-verify")
+    assert "kept 1 intact step: not verified (--no-verify)" in r.out
+    assert "damaged step-00000030" in r.out and "delete step-00000010" in r.out
+
+
+# ---- manifests that contradict the shards ------------------------------------------------------
+
+def test_resume_refuses_a_contradiction_in_tensors_that_it_does_not_read(tiny, tmp_path):
+    """In bf16 the masters are read, not the weights. verify and resume refuse the same."""
+    root = tmp_path / "ckpt"
+    harness.train(tiny, root, steps=2, layout="tp2", dtype="bf16")
+    step = root / "step-00000002"
+    text = (step / "manifest.json").read_text()
+    line, = [x for x in text.splitlines() if '"name": "model.norm.weight"' in x and '"group": "param"' in x]
+    sign(step, text.replace(line, line.replace('"shape": [64]', '"shape": [65]')))
+    assert manifest(step)["tensors"] != json.loads(text)["tensors"]
+    damaged(root, "param/model.norm.weight")
+    before = harness.tree(step)
+    r = run(*harness.train_args(tiny, root, steps=4, layout="tp2", dtype="bf16", resume=True))
+    assert r.rc == 3 and "param/model.norm.weight has 64 elements" in r.err, r
+    assert harness.tree(step) == before

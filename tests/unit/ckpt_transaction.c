@@ -82,7 +82,9 @@ static tp_status begin_alone(struct ckpt_transaction *t, int64_t step, const cha
 static tp_status prune(const char *dir, int keep, int64_t keep_every, bool dry_run,
                        struct tp_err *err)
 {
-    const struct ckpt_prune_request request = { dir, keep, keep_every, dry_run };
+    const struct ckpt_prune_request request = {
+        .root = dir, .keep = keep, .keep_every = keep_every, .dry_run = dry_run, .verify_jobs = 1
+    };
     struct ckpt_pruned pruned;
     struct arena arena = { 0 };
     tp_status st = ckpt_prune(&pruned, &request, &arena, err);
@@ -362,4 +364,67 @@ Test(transaction, prune_keeps_the_newest_and_every_kth)
     for (int64_t step = 10; step <= 70; step += 10)
         cr_assert_eq(ckpt_locate(dir, root, step, &err),
                      step == 30 || step == 60 || step == 70 ? TP_OK : TP_E_NOTFOUND);
+}
+
+/* Flip a bit in the middle of the only shard of a step. */
+static void damage(int64_t step)
+{
+    char path[PATH_MAX];
+    unsigned char byte;
+    struct stat sb;
+    int fd;
+
+    snprintf(path, sizeof path, "%s/step-%08lld/rank-00000.h5", root, (long long)step);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    cr_assert(fd >= 0 && fstat(fd, &sb) == 0);
+    cr_assert_eq(pread(fd, &byte, 1, sb.st_size / 2), 1);
+    byte ^= 16;
+    cr_assert_eq(pwrite(fd, &byte, 1, sb.st_size / 2), 1);
+    close(fd);
+}
+
+/* Prune as a run does that has just saved `saved`. Returns how many steps are left. */
+static int prune_after_saving(int64_t saved, int keep)
+{
+    const struct ckpt_prune_request request = { .root = root, .keep = keep, .saved = &saved };
+    struct ckpt_pruned pruned;
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(ckpt_prune(&pruned, &request, &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(pruned.n_damaged, 0);
+    arena_free(&arena);
+    return count_entries(false);
+}
+
+Test(transaction, prune_counts_only_intact_steps)
+{
+    struct tp_err err = { 0 };
+    char dir[PATH_MAX];
+
+    for (int64_t step = 10; step <= 40; step += 10)
+        cr_assert_eq(save(step, 1, false, &err), TP_OK);
+    damage(40);
+    damage(30);
+    cr_assert_eq(prune(root, 1, 0, false, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(ckpt_locate(dir, root, 20, &err), TP_OK, "the newest intact step is kept");
+    cr_assert_eq(ckpt_locate(dir, root, 10, &err), TP_E_NOTFOUND);
+    cr_assert_eq(count_entries(false), 3, "damaged steps stay");
+    damage(20);
+    cr_assert_eq(prune(root, 1, 0, false, &err), TP_E_CORRUPT);
+    cr_assert_eq(count_entries(false), 3);
+}
+
+Test(transaction, a_run_that_prunes_counts_from_the_step_that_it_saved)
+{
+    struct tp_err err = { 0 };
+    char dir[PATH_MAX];
+
+    for (int64_t step = 10; step <= 50; step += 10)
+        cr_assert_eq(save(step, 1, false, &err), TP_OK);
+    damage(50);
+    cr_assert_eq(prune_after_saving(40, 2), 3);
+    cr_assert_eq(prune_after_saving(40, 1), 2);
+    cr_assert_eq(ckpt_locate(dir, root, 40, &err), TP_OK);
+    cr_assert_eq(ckpt_locate(dir, root, 50, &err), TP_OK, "it is not of this run");
 }
