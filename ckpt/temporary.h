@@ -1,6 +1,6 @@
 /*
  * ckpt/temporary.h - the temporary directories of a root, ROOT/step-N.tmp-<save id>. Other folders
- * use only ckpt_list_temporaries.
+ * use only ckpt_list_temporaries and temporary_save_id.
  *
  * The writer of a temporary directory holds a lock (flock) on it as long as it lives. The lock
  * shows whether the writer is alive or has left the directory behind. On a file system without

@@ -7,10 +7,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/root_lock.h"
+#include "ckpt/temporary.h"
 #include "core/file.h"
+
+#define TMP_MARK ".tmp-"
+
+/* Programs that begin the same folder at the same moment may take each other's new temporary folder
+ * for one that a dead writer left. */
+enum { TRIES = 16 };
 
 static bool is_empty_dir(const char *path)
 {
@@ -57,33 +66,109 @@ static tp_status make_parent(const char *dir, char parent[PATH_MAX], struct tp_e
     return file_make_dirs(parent, err);
 }
 
+/* Whether `name` is a temporary folder of the folder `base`. */
+static bool is_temporary(const char *name, const char *base)
+{
+    const size_t n = strlen(base), mark = strlen(TMP_MARK), digits = SAVE_ID_TEXT - 1;
+
+    return strlen(name) == n + mark + digits && strncmp(name, base, n) == 0 &&
+           strncmp(name + n, TMP_MARK, mark) == 0 &&
+           strspn(name + n + mark, "0123456789abcdef") == digits;
+}
+
+/* Remove a temporary folder if it is this user's and its writer is dead. */
+static void remove_if_dead(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat sb;
+    struct tp_err ignored;
+
+    if (fd < 0)
+        return;
+    if (fstat(fd, &sb) == 0 && sb.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        file_remove_tree(path, &ignored);
+    close(fd);
+}
+
+/* Remove what dead writers of f left. A failure to do so is no reason not to write. */
+static void remove_dead(const struct atomic_folder *f, const char *parent)
+{
+    const char *slash = strrchr(f->dir, '/');
+    DIR *d = opendir(parent);
+    const struct dirent *e;
+    char path[PATH_MAX];
+    struct tp_err ignored;
+
+    while (d && (e = readdir(d)))
+        if (is_temporary(e->d_name, slash ? slash + 1 : f->dir) &&
+            !file_join(path, parent, e->d_name, &ignored))
+            remove_if_dead(path);
+    if (d)
+        closedir(d);
+}
+
+/* Whether the descriptor is of the folder that has the name now. */
+static bool is_same(int fd, const char *path)
+{
+    struct stat a, b;
+
+    return fstat(fd, &a) == 0 && lstat(path, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
+/* Create a temporary folder and lock it. *locked is false when another program removed it before
+ * it was locked. */
+static tp_status make_temporary(struct atomic_folder *f, bool *locked, struct tp_err *err)
+{
+    char id[SAVE_ID_TEXT];
+    int fd;
+    tp_status st = temporary_save_id(id, err);
+
+    *locked = false;
+    if (st)
+        return st;
+    snprintf(f->tmp, sizeof f->tmp, "%.*s" TMP_MARK "%s", PATH_MAX - SAVE_ID_TEXT - 8, f->dir, id);
+    if (mkdir(f->tmp, 0777) != 0) {
+        f->tmp[0] = 0;
+        return tp_fail_errno(err, "%s: cannot create a temporary folder next to it", f->dir);
+    }
+    fd = open(f->tmp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno != ENOENT)
+        return tp_fail_errno(err, "%s: cannot open", f->tmp);
+    *locked = fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) == 0 || root_lock_unsupported(errno)) &&
+              is_same(fd, f->tmp);
+    if (*locked)
+        f->lock_fd = fd;
+    else if (fd >= 0)
+        close(fd);
+    f->locked = *locked;
+    return TP_OK;
+}
+
 tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
                               const char *mark, struct tp_err *err)
 {
     char parent[PATH_MAX];
     size_t n = strlen(dir);
-    mode_t mask;
+    bool locked = false;
     tp_status st;
 
     *f = (struct atomic_folder){ .force = force };
     while (n > 1 && dir[n - 1] == '/')
         n--;
-    if (n == 0 || snprintf(f->dir, sizeof f->dir, "%.*s", (int)n, dir) + 16 > (int)sizeof f->dir)
+    if (n == 0 || snprintf(f->dir, sizeof f->dir, "%.*s", (int)n, dir) + SAVE_ID_TEXT + 8 >
+                      (int)sizeof f->dir)
         return tp_fail(err, TP_E_USAGE, "'%.100s': is not a valid folder name", dir);
-    if ((st = check_place(f, mark, err)))
-        return st;
-    if ((st = make_parent(f->dir, parent, err)))
-        return st;
-    snprintf(f->tmp, sizeof f->tmp, "%.*s.tmp-XXXXXX", PATH_MAX - 16, f->dir);
-    if (!mkdtemp(f->tmp)) {
-        f->tmp[0] = 0;
-        return tp_fail_errno(err, "%s: cannot create a temporary folder next to it", f->dir);
-    }
-    mask = umask(0); /* mkdtemp does not use the umask */
-    umask(mask);
-    if (chmod(f->tmp, 0777 & ~mask) != 0)
-        return tp_fail_errno(err, "%s: cannot set its mode", f->tmp);
-    return TP_OK;
+    TP_TRY(check_place(f, mark, err));
+    TP_TRY(make_parent(f->dir, parent, err));
+    remove_dead(f, parent);
+    for (int i = 0; i < TRIES && !locked; i++)
+        TP_TRY(make_temporary(f, &locked, err));
+    if (!locked)
+        st = tp_fail(err, TP_E_IO, "%s: other programs remove its temporary folder; try again",
+                     f->dir);
+done:
+    return st;
 }
 
 tp_status atomic_folder_commit(struct atomic_folder *f, struct tp_err *err)
@@ -118,4 +203,7 @@ void atomic_folder_abort(struct atomic_folder *f)
     if (f->tmp[0])
         file_remove_tree(f->tmp, &ignored);
     f->tmp[0] = 0;
+    if (f->locked)
+        close(f->lock_fd);
+    f->locked = false;
 }

@@ -1,6 +1,10 @@
 /*
  * reshard/atomic_folder.h - a new folder that appears complete or not at all. It is written under a
  * temporary name in the same parent folder, and then renamed.
+ *
+ * The writer holds a lock (flock) on the temporary folder as long as it lives. What a writer that
+ * was killed left behind is therefore recognized, and removed when the next one begins the same
+ * folder. On a file system without flock it stays.
  */
 #ifndef RESHARD_ATOMIC_FOLDER_H
 #define RESHARD_ATOMIC_FOLDER_H
@@ -12,20 +16,22 @@
 
 struct atomic_folder {
     char dir[PATH_MAX]; /* where it will appear */
-    char tmp[PATH_MAX]; /* where to write: DIR.tmp-XXXXXX; "": there is nothing to remove */
-    bool force;
+    char tmp[PATH_MAX]; /* where to write: DIR.tmp-<32 hexadecimal digits>; "": there is nothing to
+                           remove */
+    int lock_fd;        /* holds the lock, while locked */
+    bool locked, force;
 };
 
-/* Begin. Parent directories are created. TP_E_EXISTS: dir exists and is not an empty folder, and
- * force is not set; or force is set, but dir has no file named `mark`, so it is something else than
- * what would replace it. */
+/* Begin. Parent directories are created, and what dead writers of dir left is removed. TP_E_EXISTS:
+ * dir exists and is not an empty folder, and force is not set; or force is set, but dir has no file
+ * named `mark`, so it is something else than what would replace it. */
 tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool force,
                               const char *mark, struct tp_err *err);
 
 /* Make the folder appear: fsync, rename (or exchange, then remove what was there). */
 tp_status atomic_folder_commit(struct atomic_folder *f, struct tp_err *err);
 
-/* Remove what was begun. Also for a folder that is all zeroes or committed. */
+/* Remove what was begun, and unlock. Also for a folder that is all zeroes or committed. */
 void atomic_folder_abort(struct atomic_folder *f);
 
 #endif

@@ -1,6 +1,6 @@
 """tp-ckpt export and import: the safetensors files hold exactly the tensors of the checkpoint.
 
-needs: tp-train tp-ckpt make_ckpt
+needs: tp-train tp-ckpt tp-reshard make_ckpt fault/shim.so
 covers: cli/ckpt/cmd_export cli/ckpt/cmd_import cli/copy_options
 """
 import json
@@ -16,6 +16,7 @@ import harness
 
 sys.path.insert(0, str(harness.REPO / "tests/oracle"))
 import naive_reshard
+from test_faults import Shim
 from test_reshard import make, random_config, random_spec, step_dir
 
 SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
@@ -215,3 +216,58 @@ def test_unknown_formats_are_refused(format, tmp_path):
     assert r.rc == 2 and format in r.err and not (tmp_path / "x").exists()
     r = harness.run("tp-ckpt", "import", root, "-o", tmp_path / "x", "--format", "megatron")
     assert r.rc == 2 and "megatron" in r.err
+
+
+def test_killed_exports_and_imports_leave_nothing_behind_the_next_run(tmp_path, figure):
+    """Kill each at a change of a file; then a run into the same output removes what was left."""
+    rng = random.Random(SEED)
+    print("TP_SEED=%d" % SEED)
+    root = make(tmp_path / "source", "tp2")
+    work = tmp_path / "work"
+    work.mkdir()
+    left = 0
+    for name, argv, out in (
+            ("export", ["tp-ckpt", "export", root, "-o", work / "hf", "--force"], work / "hf"),
+            ("import", ["tp-ckpt", "import", tmp_path / "hf", "-o", work / "again", "--force"],
+             work / "again")):
+        shim = Shim(tmp_path, work)
+        harness.ok("tp-ckpt", "export", root, "-o", tmp_path / "hf", "--force")
+        status, err = shim.run(argv)
+        assert status == 0, err
+        points = range(1, len(shim.points()) + 1)
+        before = sorted(p.name for p in out.iterdir() if p.name != "lock")
+        for at in points if harness.LONG else rng.sample(points, 5):
+            shim.run(argv, at, "kill")
+            left += sum(".tmp-" in str(p) for p in work.rglob("*"))
+            harness.ok(*argv)
+            found = [p for p in work.rglob("*") if ".tmp" in p.name or p.name == "progress"]
+            assert not found, "%s killed at point %d: %s" % (name, at, found)
+            assert sorted(p.name for p in out.iterdir() if p.name != "lock") == before
+    assert left > 0
+    figure("files that killed exports and imports left, and the next run removed", left)
+
+
+def test_every_checked_line_says_what_was_proved(tmp_path):
+    root = make(tmp_path, "tp2", dtype="bf16")
+    n = len(weights(root))
+
+    def checked(*argv):
+        line, = [x for x in harness.ok(*argv).out.splitlines() if x.startswith("checked")]
+        return " ".join(line.split())
+
+    assert checked("tp-ckpt", "export", root, "-o", tmp_path / "same") == (
+        "checked every checksum of the source; %d tensors, digests equal" % n)
+    assert checked("tp-ckpt", "export", root, "-o", tmp_path / "cast", "--dtype", "f16") == (
+        "checked every checksum of the source; %d tensors cast, digests equal to the cast of what "
+        "was read" % n)
+    assert checked("tp-ckpt", "import", tmp_path / "same", "-o", tmp_path / "i") == (
+        "checked %d tensors, digests equal (what was written is what was read; SRC has no "
+        "checksums)" % n)
+    assert "%d tensors cast, digests equal to the cast of what was read (" % n in checked(
+        "tp-ckpt", "import", tmp_path / "same", "-o", tmp_path / "j", "--dtype", "f32")
+    line = checked("tp-reshard", root, "--to", "tp4", "-o", tmp_path / "k", "--dtype", "f32")
+    assert line == ("checked every checksum of the source; %d tensors, digests equal; %d tensors "
+                    "cast, digests equal to the cast of what was read" % (3 * n, n))
+    result = json.loads(harness.ok("tp-reshard", root, "--to", "tp1", "-o", tmp_path / "l",
+                                   "--dtype", "f32", "--json").out)
+    assert result["casts"] == n and result["digests_equal"] == 3 * n

@@ -6,9 +6,11 @@
  */
 #include "reshard/export.h"
 
+#include <glob.h>
 #include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ckpt/root.h"
@@ -203,6 +205,43 @@ Test(export, an_atomic_folder_does_not_replace_one_that_appeared_meanwhile)
     cr_expect_eq(atomic_folder_commit(&f, &err), TP_E_EXISTS);
     atomic_folder_abort(&f);
     cr_expect(file_exists(temp_path("out/theirs")));
+}
+
+Test(export, what_a_dead_writer_left_is_removed_and_a_live_one_is_not)
+{
+    struct atomic_folder live, f;
+    struct tp_err err = { 0 };
+    char dead[PATH_MAX] = "", pattern[PATH_MAX];
+    glob_t found;
+    pid_t pid;
+    int status;
+
+    cr_assert_eq(atomic_folder_begin(&live, temp_path("out"), false, "mark", &err), TP_OK);
+    cr_assert_eq(mkdir(temp_path("out.tmp-backup"), 0777), 0);
+    cr_assert_eq(mkdir(temp_path("out2.tmp-00112233445566778899aabbccddeeff"), 0777), 0);
+    pid = fork();
+    if (pid == 0) {
+        static struct atomic_folder mine;
+
+        _exit(atomic_folder_begin(&mine, temp_path("out/"), false, "mark", &err) != TP_OK);
+    }
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert_eq(status, 0);
+    snprintf(pattern, sizeof pattern, "%s.tmp-*", temp_path("out"));
+    cr_assert_eq(glob(pattern, 0, NULL, &found), 0);
+    cr_assert_eq(found.gl_pathc, 3, "that of the live writer, of the dead one, and the backup");
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        if (strcmp(found.gl_pathv[i], live.tmp) != 0 && !strstr(found.gl_pathv[i], "backup"))
+            snprintf(dead, sizeof dead, "%s", found.gl_pathv[i]);
+    globfree(&found);
+
+    cr_assert_eq(atomic_folder_begin(&f, temp_path("out"), false, "mark", &err), TP_OK);
+    cr_expect_not(file_exists(dead), "%s", dead);
+    cr_expect(file_exists(live.tmp));
+    cr_expect(file_exists(temp_path("out.tmp-backup")));
+    cr_expect(file_exists(temp_path("out2.tmp-00112233445566778899aabbccddeeff")));
+    atomic_folder_abort(&f);
+    atomic_folder_abort(&live);
 }
 
 /* ---- the other files ---- */
