@@ -1,0 +1,57 @@
+/*
+ * ckpt/shard_writer.h - what a shard that is being written contains, and how a run of it is divided
+ * into chunks. Inside ckpt/ only: for shard_create.c,
+ * shard_write.c and shard_read_back.c.
+ */
+#ifndef CKPT_SHARD_WRITER_H
+#define CKPT_SHARD_WRITER_H
+
+#include <limits.h>
+#include <pthread.h>
+
+#include "ckpt/chunk_sums.h"
+#include "ckpt/shard.h"
+
+struct shard_writer {
+    char path[PATH_MAX];
+    char file[SHARD_NAME_MAX];
+    int fd, rank;
+    const struct layout *layout;
+    const struct stored_box *boxes; /* of all ranks; this rank's are first .. first + n - 1 */
+    int first, n;
+    int64_t *first_chunk; /* [n + 1] number of the first chunk of each box */
+    struct chunk_entry *chunks;
+    uint64_t *sums;                  /* [n_chunks * CHUNK_SUM_WORDS] */
+    char layout_sha256[SHA256_TEXT]; /* of the index before it has checksums */
+    int64_t n_chunks, index_offset, size;
+    pthread_mutex_t lock; /* guards sums */
+};
+
+/* A run of a box, divided into parts of chunks. */
+struct shard_run {
+    const struct shard_writer *w;
+    const struct box *run;      /* borrowed */
+    const unsigned char *bytes; /* the rest of its data */
+    int64_t chunk;              /* of the part that is next */
+    int64_t at, left;           /* offset in the file, and bytes, of the rest */
+};
+
+/* Begin with the first part. TP_E_INTERNAL: the box belongs to another rank, or `run` is no run of
+ * it. An empty run has no parts. */
+tp_status shard_run_begin(struct shard_run *r, const struct shard_writer *w, int box,
+                          const struct box *run, const void *data, struct tp_err *err);
+
+/* The next part of the run: of chunk *chunk, with the elements *overlap. Its digest is not filled
+ * in. False: there are no more. */
+bool shard_run_next(struct shard_run *r, int64_t *chunk, struct chunk_part *part,
+                    struct box *overlap);
+
+/* The checksums of a part of a chunk; fills in its digest. */
+void shard_run_sums(uint64_t sums[CHUNK_SUM_WORDS], const struct shard_writer *w, int64_t chunk,
+                    struct chunk_part *part, const struct box *overlap);
+
+/* Write the table /index as the chunks are now; sha is its SHA-256. */
+tp_status shard_write_index(const struct shard_writer *w, char sha[SHA256_TEXT],
+                            struct tp_err *err);
+
+#endif
