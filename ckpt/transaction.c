@@ -136,6 +136,24 @@ static tp_status check_epoch(const struct ckpt_transaction *t, struct tp_err *er
     return st;
 }
 
+/* A crash after this and before the rename leaves a directory that cannot be resumed, but nothing
+ * else; the other order could leave the file in a committed step. */
+static tp_status remove_scratch(const struct ckpt_transaction *t, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    tp_status st;
+
+    if (!t->scratch)
+        return TP_OK;
+    TP_TRY(file_join(path, t->tmp.path, t->scratch, err));
+    if (unlink(path) != 0 && errno != ENOENT)
+        st = tp_fail_errno(err, "%s: cannot remove", path);
+    else
+        st = file_sync_dir(t->tmp.path, err);
+done:
+    return st;
+}
+
 /* Under ROOT/lock: check the epoch, rename, fsync the root. */
 static tp_status make_visible(struct ckpt_transaction *t, const char *dir, struct tp_err *err)
 {
@@ -145,6 +163,7 @@ static tp_status make_visible(struct ckpt_transaction *t, const char *dir, struc
 
     TP_TRY(root_lock(&lock, t->root, err));
     TP_TRY(check_epoch(t, err));
+    TP_TRY(remove_scratch(t, err));
     TP_TRY(rename_to(t, dir, &exchanged, err));
     st = file_sync_dir(t->root, err);
     if (st) { /* the rename may not be on disk, so undo it */

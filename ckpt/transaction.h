@@ -31,9 +31,11 @@ struct ckpt_transaction {
     struct temporary tmp; /* tmp.path is where shards and manifest go */
     int64_t step, epoch;
     bool force;
-    bool resumed;   /* tmp is the one that was to be continued */
-    bool made_root; /* the root did not exist before; false after resuming, so the caller must
-                       remember it */
+    const char *scratch; /* set by the caller: a file of its own in tmp, which is removed right
+                            before the step appears; NULL: none */
+    bool resumed;        /* tmp is the one that was to be continued */
+    bool made_root;      /* the root did not exist before; false after resuming, so the caller must
+                            remember it */
 };
 
 /* Begin a step: create the root and the temporary directory, and remove what dead writers left.

@@ -27,7 +27,13 @@ tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, s
 
 void copy_options_print_proof(int n_tensors, int digests_equal, bool from_checkpoint)
 {
-    printf("checked  %s%d tensors, digests equal%s\n",
-           from_checkpoint ? "every checksum of the source; " : "", digests_equal,
-           digests_equal < n_tensors ? "; the others were cast" : "");
+    const int casts = n_tensors - digests_equal;
+
+    printf("checked  %s", from_checkpoint ? "every checksum of the source; " : "");
+    if (digests_equal > 0 || casts == 0)
+        printf("%d tensors, digests equal", digests_equal);
+    if (casts > 0)
+        printf("%s%d tensors cast, digests equal to the cast of what was read",
+               digests_equal > 0 ? "; " : "", casts);
+    puts(from_checkpoint ? "" : " (what was written is what was read; SRC has no checksums)");
 }

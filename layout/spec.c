@@ -174,23 +174,56 @@ static size_t append(char *buf, size_t used, const char *name, int v)
     return used + (size_t)snprintf(buf + used, SPEC_TEXT_MAX - used, "%s%d", name, v);
 }
 
-char *spec_format(char buf[SPEC_TEXT_MAX], const struct spec *s)
+struct spec spec_kept(const struct spec *s, const struct spec *base)
 {
-    size_t n = append(buf, 0, "tp", s->tp);
+    struct spec kept = spec_default(), plain = spec_default(), from = *base;
 
-    if (s->pp != 1)
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
+        const unsigned bit = axes[i].bit;
+        int *degree = degree_of(&kept, bit);
+
+        if (!degree || (s->given & bit) || *degree_of(&from, bit) == *degree_of(&plain, bit))
+            continue;
+        *degree = *degree_of(&from, bit);
+        kept.given |= bit;
+    }
+    if (base->sp && !(s->given & SPEC_SP)) {
+        kept.sp = true;
+        kept.given |= SPEC_SP;
+    }
+    return kept;
+}
+
+char *spec_format_given(char buf[SPEC_TEXT_MAX], const struct spec *s)
+{
+    size_t n = 0;
+
+    buf[0] = 0;
+    if (s->given & SPEC_TP)
+        n = append(buf, n, "tp", s->tp);
+    if (s->given & SPEC_PP)
         n = append(buf, n, "pp", s->pp);
-    if (s->vpp != 1)
+    if (s->given & SPEC_VPP)
         n = append(buf, n, "vpp", s->vpp);
-    if (s->cp != 1)
+    if (s->given & SPEC_CP)
         n = append(buf, n, "cp", s->cp);
-    if (s->dp != 1)
+    if (s->given & SPEC_DP)
         n = append(buf, n, "dp", s->dp);
-    if (s->sp)
+    if (s->given & SPEC_SP)
         n += (size_t)snprintf(buf + n, SPEC_TEXT_MAX - n, "sp");
-    if (s->zero)
+    if (s->given & SPEC_ZERO)
         append(buf, n, "zero", s->zero);
     return buf;
+}
+
+char *spec_format(char buf[SPEC_TEXT_MAX], const struct spec *s)
+{
+    struct spec all = *s;
+
+    all.given = SPEC_TP | (s->pp != 1 ? SPEC_PP : 0) | (s->vpp != 1 ? SPEC_VPP : 0) |
+                (s->cp != 1 ? SPEC_CP : 0) | (s->dp != 1 ? SPEC_DP : 0) | (s->sp ? SPEC_SP : 0) |
+                (s->zero ? SPEC_ZERO : 0);
+    return spec_format_given(buf, &all);
 }
 
 int spec_world(const struct spec *s)

@@ -50,6 +50,14 @@ tp_status spec_parse(struct spec *out, const char *text, struct tp_err *err);
 /* Take every axis that `s` does not name from `base`. */
 void spec_fill(struct spec *s, const struct spec *base);
 
+/* The axes that spec_fill would take: those that `s` does not name and that are not at their
+ * defaults in `base`. All other axes of the result have their defaults; `given` has the bits of the
+ * kept ones. */
+struct spec spec_kept(const struct spec *s, const struct spec *base);
+
+/* Write the axes of s->given in the order of spec_format, "" when there are none. Returns buf. */
+char *spec_format_given(char buf[SPEC_TEXT_MAX], const struct spec *s);
+
 /* Whether `other` has the same value in every axis that `s` names. */
 bool spec_matches(const struct spec *s, const struct spec *other);
 

@@ -20,7 +20,7 @@ struct copy_job {
     struct memory_budget memory;
     struct transfer_stats planned, done; /* of this process */
     int digests_equal;                   /* tensors whose digest is the same at both ends */
-    int casts;                           /* tensors that were cast, so their digests differ */
+    int casts; /* tensors that were cast, and whose digest is that of the cast */
 };
 
 /* Plan within memory_bytes of resident memory; later_bytes as in memory_budget_make. Collective

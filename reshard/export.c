@@ -196,7 +196,8 @@ static void fill_report(struct export_report *r, const struct export_job *x)
                                  .files = x->files,
                                  .bytes_written = x->copy.done.bytes_written,
                                  .peak_bytes = memory_peak_bytes(),
-                                 .digests_equal = x->copy.digests_equal };
+                                 .digests_equal = x->copy.digests_equal,
+                                 .casts = x->copy.casts };
     memcpy(r->dir, x->from.dir, sizeof r->dir);
     memcpy(r->out, x->folder.dir, sizeof r->out);
 }

@@ -35,7 +35,8 @@ struct export_report {
     enum dtype dtype; /* of the first tensor */
     int n_tensors, files;
     int64_t bytes_written, peak_bytes;
-    int digests_equal; /* tensors whose digest is the same at both ends; the others were cast */
+    int digests_equal; /* tensors whose digest is the same at both ends */
+    int casts; /* tensors that were cast, and have the digest of the cast of what was read */
 };
 
 /* TP_E_USAGE: this version does not write the format. */

@@ -26,6 +26,7 @@ struct reshard_job {
     struct arena *arena;
     struct ckpt_found from;
     struct layout to;
+    struct spec kept; /* the axes that --to did not name */
     char out[PATH_MAX];
     int *ids; /* [to.n_tensors] the same tensors in from.manifest */
     struct checkpoint_source *source;
@@ -56,12 +57,13 @@ static tp_status root_of(char root[PATH_MAX], const char *dir, struct tp_err *er
     return TP_OK;
 }
 
-/* The default is CKPT-SPEC: CKPT as given, without trailing slashes, when it is the root; the
- * absolute path of its root when it is a step directory. */
+/* The default is CKPT-SPEC, where SPEC is the whole layout that results: CKPT as given, without
+ * trailing slashes, when it is the root; the absolute path of its root when it is a step directory.
+ */
 static tp_status name_out(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
-    char root[PATH_MAX], given[PATH_MAX];
+    char root[PATH_MAX], given[PATH_MAX], to[SPEC_TEXT_MAX];
     size_t n = strlen(q->ckpt);
     tp_status st;
 
@@ -76,7 +78,8 @@ static tp_status name_out(struct reshard_job *job, struct tp_err *err)
         return st;
     if (realpath(q->ckpt, given) && strcmp(given, root) == 0 && q->ckpt[n - 1] != '.')
         snprintf(root, sizeof root, "%.*s", (int)n, q->ckpt);
-    if (snprintf(job->out, sizeof job->out, "%s-%s", root, q->to) < (int)sizeof job->out)
+    if (snprintf(job->out, sizeof job->out, "%s-%s", root, spec_format(to, &job->to.spec)) <
+        (int)sizeof job->out)
         return TP_OK;
     return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", root);
 }
@@ -145,6 +148,7 @@ static tp_status lay_out_target(struct reshard_job *job, struct tp_err *err)
 
     if (st)
         return tp_fail_in(err, "--to");
+    job->kept = spec_kept(&to, &job->from.manifest.layout.spec);
     spec_fill(&to, &job->from.manifest.layout.spec);
     if ((st = choose_tensors(job, &tensors, err)))
         return st;
@@ -291,8 +295,6 @@ static tp_status commit(struct reshard_job *job, struct tp_err *err)
         st = copy_job_prove(&job->copy, err);
         if (!st)
             st = ckpt_commit(&job->transaction, &m, err);
-        if (!st)
-            resume_done(&job->resume);
     }
     st = agree(job, st, err);
 done:
@@ -345,6 +347,7 @@ static tp_status fill_report(struct reshard_report *r, const struct reshard_job 
     memcpy(r->out, job->out, sizeof r->out);
     r->from = job->from.manifest.layout.spec;
     r->to = job->to.spec;
+    r->kept = job->kept;
     r->step = job->from.manifest.step;
     r->n_tensors = job->to.n_tensors;
     r->boxes_from = c->transfer.from->n_extents;
@@ -356,6 +359,7 @@ static tp_status fill_report(struct reshard_report *r, const struct reshard_job 
     r->casts = c->casts;
     r->resumed_tiles = job->resume.resumed_tiles;
     r->all_tiles = job->resume.tiles;
+    r->damaged_chunks = job->resume.damaged_chunks;
     r->rank_bytes = arena_array(&r->arena, (size_t)world, sizeof *r->rank_bytes);
     if (!r->rank_bytes)
         return tp_fail(err, TP_E_NOMEM, "no memory for a report");

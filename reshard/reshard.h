@@ -22,7 +22,7 @@ struct reshard_request {
     const char *ckpt;     /* root or step directory */
     const char *to;       /* spec; axes that it does not name stay as they are in the source */
     const char *from;     /* spec that the source must match, or NULL: not checked */
-    const char *out;      /* root, or NULL: CKPT-SPEC */
+    const char *out;      /* root, or NULL: CKPT-SPEC, the whole new layout */
     int64_t step;         /* -1: the newest complete one */
     int64_t memory_bytes; /* the most resident memory of this process */
     int threads;
@@ -40,6 +40,8 @@ struct reshard_report {
     char dir[PATH_MAX]; /* step directory of the source */
     char out[PATH_MAX]; /* root of the target */
     struct spec from, to;
+    struct spec kept; /* the axes that the request did not name and that are not 1 in the source;
+                         kept.given has their bits */
     int64_t step;
     int n_tensors, boxes_from, boxes_to;
     int64_t *rank_bytes;           /* [ranks of `to`] payload of each rank's file; 0: it has none */
@@ -56,9 +58,11 @@ struct reshard_report {
 
     /* Proof. Every chunk that was read had the checksum that the source states. */
     int digests_equal; /* tensors whose digest is the same in source and target */
-    int casts;         /* tensors that were cast, so their digests differ */
+    int casts; /* tensors that were cast: what was written has the digest of the cast of what was
+                  read */
 
     int64_t resumed_tiles, all_tiles; /* completed by an interrupted run before; of the whole job */
+    int64_t damaged_chunks; /* of what the interrupted run wrote; they were written again */
 };
 
 /* Reshard. With control it is collective: every process gets the status and the report.

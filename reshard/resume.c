@@ -6,10 +6,12 @@
 
 #include "core/clock.h"
 #include "core/stop.h"
+#include "reshard/read_back.h"
 
 /* Records may cost a twentieth of the time. There are four rounds of tiles per record. A word takes
- * 8 bytes in the journal's copy and up to 16 in a record. */
-enum { COST_LIMIT = 20, ROUNDS_PER_RECORD = 4, WORD_BYTES = 24 };
+ * 8 bytes in the journal's copy and up to 16 in a record. Reading back takes sums and a flag for
+ * each chunk. */
+enum { COST_LIMIT = 20, ROUNDS_PER_RECORD = 4, WORD_BYTES = 24, READ_BACK_CHUNK_BYTES = 32 };
 
 /* ---- before the plan ---- */
 
@@ -46,7 +48,7 @@ int64_t resume_memory_bytes(const struct resume_job *job)
 {
     int64_t chunks = checkpoint_source_chunks(job->source) + checkpoint_target_chunks(job->target);
 
-    return chunks * 3 * WORD_BYTES;
+    return chunks * 3 * WORD_BYTES + checkpoint_target_chunks(job->target) * READ_BACK_CHUNK_BYTES;
 }
 
 /* ---- beginning ---- */
@@ -62,26 +64,50 @@ static tp_status list_sums(struct resume *r, const struct resume_job *job, struc
 {
     int n_source = checkpoint_source_sums(job->source, NULL);
 
-    r->n_sums = n_source + checkpoint_target_sums(job->target, NULL);
+    r->n_sums = n_source + checkpoint_target_sums(job->target, NULL) + 1;
     r->sums = arena_array(job->arena, (size_t)r->n_sums, sizeof *r->sums);
     if (!r->sums)
         return tp_fail(err, TP_E_NOMEM, "no memory for a journal");
     checkpoint_source_sums(job->source, r->sums);
     checkpoint_target_sums(job->target, r->sums + n_source);
+    r->sums[r->n_sums - 1] = transfer_plan_cast_sums(job->copy->plan);
     return checkpoint_target_layout_sha256(job->target, r->head.layout_sha256, err);
 }
 
-static tp_status start_over(struct resume *r, const struct ckpt_transaction *t,
+static tp_status start_over(struct resume *r, struct ckpt_transaction *t,
                             const struct resume_job *job, struct tp_err *err)
 {
     struct transfer_journal_subject s;
     tp_status st;
 
+    t->scratch = TRANSFER_JOURNAL_FILE;
     TP_TRY(checkpoint_target_create(job->target, t->tmp.path, err));
     r->head.made_root = t->made_root;
     TP_TRY(list_sums(r, job, err));
     s = subject_of(r, t);
     TP_TRY(transfer_journal_create(&r->journal, &s, err));
+done:
+    return st;
+}
+
+/* Check what the journal claims, and leave the other tiles to resume_run. */
+static tp_status skip_complete_tiles(struct resume *r, const struct resume_job *job,
+                                     struct tp_err *err)
+{
+    struct copy_job *copy = job->copy;
+    struct read_back check = { .plan = copy->plan,
+                               .target = job->target,
+                               .journal = r->journal,
+                               .tiles = r->resumed_tiles,
+                               .bytes = copy->planned.bytes_written,
+                               .progress = job->progress };
+    tp_status st;
+
+    TP_TRY(transfer_plan_skip(copy->plan, r->resumed_tiles, err));
+    transfer_plan_stats(copy->plan, &copy->planned);
+    check.bytes -= copy->planned.bytes_written;
+    TP_TRY(read_back_run(&check, err));
+    r->damaged_chunks = check.damaged;
 done:
     return st;
 }
@@ -92,14 +118,15 @@ static tp_status continue_run(struct resume *r, struct ckpt_transaction *t,
     struct transfer_journal_subject s;
     tp_status st;
 
+    t->scratch = TRANSFER_JOURNAL_FILE;
     t->made_root = r->found_made_root;
     r->head.made_root = r->found_made_root;
     TP_TRY(checkpoint_target_recreate(job->target, t->tmp.path, err));
     TP_TRY(list_sums(r, job, err));
     s = subject_of(r, t);
     TP_TRY(transfer_journal_resume(&r->journal, &r->resumed_tiles, &s, err));
-    TP_TRY(transfer_plan_skip(job->copy->plan, r->resumed_tiles, err));
-    transfer_plan_stats(job->copy->plan, &job->copy->planned);
+    checkpoint_source_resumed(job->source);
+    TP_TRY(skip_complete_tiles(r, job, err));
     progress_note(job->progress, "resuming an interrupted run: %lld of %lld tiles are complete",
                   (long long)r->resumed_tiles, (long long)r->tiles);
 done:
@@ -112,16 +139,22 @@ static tp_status discard(struct resume *r, struct ckpt_transaction *t,
                          struct tp_err *err)
 {
     struct ckpt_begin_request again = *request;
+    tp_status st;
 
     transfer_journal_close(r->journal);
     r->journal = NULL;
     r->resumed_tiles = 0;
     for (int i = 0; i < r->n_sums; i++)
-        memset(r->sums[i].words, 0, (size_t)r->sums[i].n * sizeof *r->sums[i].words);
+        if (r->sums[i].n > 0)
+            memset(r->sums[i].words, 0, (size_t)r->sums[i].n * sizeof *r->sums[i].words);
     checkpoint_target_reset(job->target);
     ckpt_abort(t);
+    TP_TRY(transfer_plan_skip(job->copy->plan, 0, err));
+    transfer_plan_stats(job->copy->plan, &job->copy->planned);
     again.resume = NULL;
-    return ckpt_begin(t, &again, err);
+    TP_TRY(ckpt_begin(t, &again, err));
+done:
+    return st;
 }
 
 tp_status resume_begin(struct resume *r, struct ckpt_transaction *t,
@@ -145,7 +178,13 @@ tp_status resume_begin(struct resume *r, struct ckpt_transaction *t,
                       "%.800s: cannot be resumed: it is damaged, or its source, --to, options or "
                       "a larger --mem differ from this run; starting over",
                       r->other);
-    if (t->resumed && continue_run(r, t, job, &why) != TP_OK) {
+    if (t->resumed)
+        st = continue_run(r, t, job, &why);
+    if (st == TP_E_STOPPED) {
+        *err = why;
+        return st;
+    }
+    if (st) {
         progress_note(job->progress, "cannot resume: %.900s; starting over", why.msg);
         TP_TRY(discard(r, t, &q, job, err));
     }
@@ -200,12 +239,6 @@ tp_status resume_run(struct resume *r, const struct resume_job *job, struct tp_e
             st = record(r, done, job, err);
     }
     return transfer_end(run, st, &job->copy->done, err);
-}
-
-void resume_done(struct resume *r)
-{
-    if (r->journal)
-        transfer_journal_remove(r->journal);
 }
 
 void resume_free(struct resume *r)

@@ -4,8 +4,8 @@
  *
  * A run keeps a journal (reshard/transfer_journal.h) in its temporary directory. A later run of the
  * same request finds it, cuts its tensors into the same tiles, takes over the temporary directory,
- * its shards and its checksums, and does the tiles that are left. Only a process that works alone
- * does this; several processes (MPI) start over.
+ * its shards and its checksums, checks that the shards have them, and does the tiles that are left.
+ * Only a process that works alone does this; several processes (MPI) start over.
  */
 #ifndef RESHARD_RESUME_H
 #define RESHARD_RESUME_H
@@ -28,6 +28,7 @@ struct resume {
     double interval_s;            /* between records */
     double recorded_s, record_s;  /* when the last record ended, and how long it took */
     int64_t tiles, resumed_tiles; /* of the whole job; completed by earlier runs */
+    int64_t damaged_chunks;       /* of those; they were copied again */
 };
 
 /* The parts of a job that resuming needs; all borrowed. */
@@ -48,7 +49,9 @@ tp_status resume_find(struct resume *r, const char identity_sha256[SHA256_TEXT],
 int64_t resume_memory_bytes(const struct resume_job *job);
 
 /* Begin the step: resume the interrupted run if it fits, else start over. Afterwards
- * job->copy->planned is what is left to do. After a failure nothing is left. */
+ * job->copy->planned is what is left to do. What the interrupted run wrote is read back first
+ * (reshard/read_back.h). TP_E_STOPPED: a signal came meanwhile, and everything is as it was. After
+ * any other failure nothing is left. */
 tp_status resume_begin(struct resume *r, struct ckpt_transaction *t,
                        const struct ckpt_begin_request *request, const struct resume_job *job,
                        struct tp_err *err);
@@ -56,9 +59,6 @@ tp_status resume_begin(struct resume *r, struct ckpt_transaction *t,
 /* Execute all rounds, and record progress between them. TP_E_STOPPED: a signal asked for it, and
  * everything that is complete has been recorded. */
 tp_status resume_run(struct resume *r, const struct resume_job *job, struct tp_err *err);
-
-/* Remove the journal, after the commit. */
-void resume_done(struct resume *r);
 
 void resume_free(struct resume *r);
 

@@ -223,12 +223,21 @@ static bool same_head(const struct transfer_journal_head *a, const struct transf
            a->thread_bytes == b->thread_bytes && a->n_tiles == b->n_tiles;
 }
 
+void transfer_journal_restore(const struct transfer_journal *j)
+{
+    int64_t at = 0;
+
+    for (int i = 0; i < j->n_sums; at += j->sums[i++].n)
+        if (j->sums[i].n > 0)
+            memcpy(j->sums[i].words, j->last + at, (size_t)j->sums[i].n * sizeof(uint64_t));
+}
+
 tp_status transfer_journal_resume(struct transfer_journal **out, int64_t *done,
                                   const struct transfer_journal_subject *s, struct tp_err *err)
 {
     struct transfer_journal_head found;
     struct transfer_journal *j = NULL;
-    int64_t size = 0, at = 0;
+    int64_t size = 0;
     tp_status st;
 
     TP_TRY(journal_new(&j, s, err));
@@ -244,8 +253,7 @@ tp_status transfer_journal_resume(struct transfer_journal **out, int64_t *done,
         st = tp_fail_errno(err, "%s: cannot truncate", j->file.path);
         goto done;
     }
-    for (int i = 0; i < s->n_sums; at += s->sums[i++].n)
-        memcpy(s->sums[i].words, j->last + at, (size_t)s->sums[i].n * sizeof(uint64_t));
+    transfer_journal_restore(j);
     *done = j->done;
     *out = j;
     j = NULL;
@@ -302,11 +310,6 @@ tp_status transfer_journal_append(struct transfer_journal *j, int64_t done, stru
     if (!st)
         j->done = done;
     return st;
-}
-
-void transfer_journal_remove(struct transfer_journal *j)
-{
-    unlinkat(j->dir, TRANSFER_JOURNAL_FILE, 0);
 }
 
 void transfer_journal_close(struct transfer_journal *j)

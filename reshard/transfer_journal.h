@@ -7,7 +7,8 @@
  * endpoints, which are arrays of 64-bit words. The journal has a head, which identifies the
  * transfer, and records: a number of completed tiles, and the words that have changed since the
  * record before. Reading stops at the first record that is incomplete, damaged or out of sequence;
- * the next record is written over it.
+ * the next record is written over it. The transaction that makes the directory appear removes the
+ * file right before the rename (ckpt_transaction.scratch).
  *
  * The caller syncs the target before it appends a record that covers what was written. The file is
  * in this machine's byte order and for this version of the program only.
@@ -62,10 +63,8 @@ tp_status transfer_journal_resume(struct transfer_journal **out, int64_t *done,
  * record is on disk. */
 tp_status transfer_journal_append(struct transfer_journal *j, int64_t done, struct tp_err *err);
 
-/* Delete the file, whatever the name of its directory is by now. Called after the commit has
- * renamed the directory, so that no crash can lose everything; after a crash before this call the
- * file stays and does no harm. */
-void transfer_journal_remove(struct transfer_journal *j);
+/* Set the words of the sums back to those of the last record. */
+void transfer_journal_restore(const struct transfer_journal *j);
 
 /* Close and free; j may be NULL. The file stays. */
 void transfer_journal_close(struct transfer_journal *j);

@@ -46,11 +46,11 @@ static void print_result(const struct export_report *r, bool json)
     char bytes[SIZE_TEXT_MAX];
 
     if (json) {
-        json_t *root = json_pack("{s:s, s:I, s:i, s:i, s:i, s:I, s:s, s:I}", "out", r->out, "step",
-                                 (json_int_t)r->step, "tensors", r->n_tensors, "files", r->files,
-                                 "digests_equal", r->digests_equal, "bytes_written",
-                                 (json_int_t)r->bytes_written, "dtype", dtype_name(r->dtype),
-                                 "peak_rss_bytes", (json_int_t)r->peak_bytes);
+        json_t *root = json_pack("{s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:I}", "out", r->out,
+                                 "step", (json_int_t)r->step, "tensors", r->n_tensors, "files",
+                                 r->files, "digests_equal", r->digests_equal, "casts", r->casts,
+                                 "bytes_written", (json_int_t)r->bytes_written, "dtype",
+                                 dtype_name(r->dtype), "peak_rss_bytes", (json_int_t)r->peak_bytes);
 
         print_json(root);
         json_decref(root);

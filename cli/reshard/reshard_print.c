@@ -69,10 +69,14 @@ static void print_files(const struct reshard_report *r)
 
 static void print_head(const struct reshard_report *r)
 {
-    char from[SPEC_TEXT_MAX], to[SPEC_TEXT_MAX];
+    char from[SPEC_TEXT_MAX], to[SPEC_TEXT_MAX], kept[SPEC_TEXT_MAX];
 
-    printf("%s -> %s, step %lld\n", spec_format(from, &r->from), spec_format(to, &r->to),
+    printf("%s -> %s, step %lld", spec_format(from, &r->from), spec_format(to, &r->to),
            (long long)r->step);
+    if (r->kept.given)
+        printf(" (%s kept, as --to does not name %s)", spec_format_given(kept, &r->kept),
+               (r->kept.given & (r->kept.given - 1)) ? "them" : "it");
+    putchar('\n');
     printf("from     %s\nto       %s/step-%08lld\n", r->dir, r->out, (long long)r->step);
 }
 
@@ -109,13 +113,12 @@ static void print_result(const struct reshard_report *r)
            size_format(b, r->bytes_written), r->seconds,
            size_format(c, (int64_t)((double)r->bytes_written / seconds)));
     if (r->resumed_tiles > 0)
-        printf("resumed  after %lld of %lld tiles\n", (long long)r->resumed_tiles,
-               (long long)r->all_tiles);
+        printf("resumed  after %lld of %lld tiles, which were read back and compared; %lld chunks "
+               "differed and were written again\n",
+               (long long)r->resumed_tiles, (long long)r->all_tiles, (long long)r->damaged_chunks);
     printf("memory   %s at its peak%s\n", size_format(a, r->peak_bytes),
            r->processes > 1 ? ", in the process that needed most" : "");
-    copy_options_print_proof(r->digests_equal, r->digests_equal, true);
-    if (r->casts > 0)
-        printf("cast     %d tensors, which have new digests\n", r->casts);
+    copy_options_print_proof(r->digests_equal + r->casts, r->digests_equal, true);
 }
 
 tp_status reshard_print(const struct reshard_report *r, bool dry_run, struct tp_err *err)
@@ -150,7 +153,7 @@ static json_t *kinds_json(const struct reshard_report *r)
 tp_status reshard_print_json(const struct reshard_report *r, bool dry_run, struct tp_err *err)
 {
     const struct transfer_stats *s = &r->planned;
-    char from[SPEC_TEXT_MAX], to[SPEC_TEXT_MAX];
+    char from[SPEC_TEXT_MAX], to[SPEC_TEXT_MAX], kept[SPEC_TEXT_MAX];
     json_t *o = json_pack("{s:s, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:s}", "from",
                           spec_format(from, &r->from), "to", spec_format(to, &r->to), "step",
                           (json_int_t)r->step, "tensors", r->n_tensors, "boxes", r->boxes_to,
@@ -164,12 +167,14 @@ tp_status reshard_print_json(const struct reshard_report *r, bool dry_run, struc
                              "boxes_from", r->boxes_from);
     tp_status st;
 
+    json_object_set_new(more, "kept", json_string(spec_format_given(kept, &r->kept)));
     if (dry_run)
         json_object_set_new(more, "plan", kinds_json(r));
     else
-        json_object_update_new(more, json_pack("{s:i, s:i, s:I}", "digests_equal", r->digests_equal,
-                                               "casts", r->casts, "windows_before",
-                                               (json_int_t)r->resumed_tiles));
+        json_object_update_new(more, json_pack("{s:i, s:i, s:I, s:I}", "digests_equal",
+                                               r->digests_equal, "casts", r->casts,
+                                               "windows_before", (json_int_t)r->resumed_tiles,
+                                               "damaged_chunks", (json_int_t)r->damaged_chunks));
     if (!o || !more || json_object_update(o, more) != 0) {
         st = tp_fail(err, TP_E_IO, "%s: is not UTF-8, so it cannot be printed as JSON", r->out);
     } else {

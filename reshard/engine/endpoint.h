@@ -8,6 +8,7 @@
 #ifndef RESHARD_ENGINE_ENDPOINT_H
 #define RESHARD_ENGINE_ENDPOINT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ckpt/digest.h"
@@ -34,10 +35,14 @@ struct reshard_endpoint {
     const enum dtype *dtypes;             /* [tensors] how elements are stored here; borrowed */
     void *ctx;
     /* Copy `run`, which is contiguous in extent number `extent`, to or from the row-major buf.
-     * Thread safe. A source has read, a target has write. */
+     * Thread safe. A source has read, a target has write. A target that has `suspects` has a read
+     * too: it reads back what was written, and adds it to checksums of its own. */
     tp_status (*read)(void *ctx, int extent, const struct box *run, void *buf, struct tp_err *err);
     tp_status (*write)(void *ctx, int extent, const struct box *run, const void *buf,
                        struct tp_err *err);
+    /* Target: whether a run, which an earlier process wrote, has bytes that have not been proved to
+     * be what that process wrote. NULL: nothing is suspect. Thread safe. */
+    bool (*suspects)(const void *ctx, int extent, const struct box *run);
     /* Source: compare the checksums of what was read. Called once, after all reads, by every
      * process of the transfer. NULL: there are no checksums. */
     tp_status (*check)(void *ctx, struct tp_err *err);

@@ -72,6 +72,10 @@ void transfer_plan_tensor(const struct transfer_plan *p, int tensor,
 /* The buffer of one thread. With the same size, the same tensors are cut into the same tiles. */
 int64_t transfer_plan_thread_bytes(const struct transfer_plan *p);
 
+/* The digests of what was read and then cast, so far, as words; n = 0 when nothing is cast. Like
+ * the running checksums of endpoints they belong into a journal. Borrowed. */
+struct reshard_sums transfer_plan_cast_sums(struct transfer_plan *p);
+
 /* Skip tiles 0 .. n - 1, which an earlier process completed; statistics and execution then cover
  * the others. Not for a transfer that several processes share. */
 tp_status transfer_plan_skip(struct transfer_plan *p, int64_t n, struct tp_err *err);
@@ -108,11 +112,29 @@ tp_status transfer_round(struct transfer_run *run, double seconds, int64_t *tile
 tp_status transfer_end(struct transfer_run *run, tp_status st, struct transfer_stats *stats,
                        struct tp_err *err);
 
+/* Free a run that was not executed to its end. run may be NULL. Not collective. */
+void transfer_cancel(struct transfer_run *run);
+
+/* ---- what an earlier process wrote ----
+ *
+ * Before the first round, for a target that has `suspects`.
+ */
+
+/* Read back the suspect runs of tiles first .. first + n - 1 by the target's `read`. */
+tp_status transfer_read_back(struct transfer_run *run, int64_t first, int64_t n,
+                             struct tp_err *err);
+
+/* Copy those of tiles first .. first + n - 1 again that write a suspect run. All running sums, of
+ * both endpoints and of casts, then count these tiles twice: the caller restores them. */
+tp_status transfer_redo(struct transfer_run *run, int64_t first, int64_t n, struct tp_err *err);
+
 /* ---- proof ---- */
 
-/* Compare the digests of source and target for each tensor that was not cast; *equal and *cast
- * count the tensors. Valid when both endpoints keep digests and the target is complete.
- * TP_E_CORRUPT: what was written is not what was read; tensor and both digests are named. */
+/* For each tensor compare the digest of what was written with that of the source; for a tensor that
+ * was cast, with that of the cast of what was read. *equal and *cast count the tensors of either
+ * kind. Valid when both endpoints keep digests, the target is complete, and it is not partial.
+ * TP_E_CORRUPT: what was written is not what was read, or not its cast; tensor and both digests are
+ * named. */
 tp_status transfer_compare_digests(const struct transfer_plan *p, int *equal, int *cast,
                                    struct tp_err *err);
 

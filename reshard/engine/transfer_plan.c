@@ -276,6 +276,20 @@ static tp_status agree_on_limits(struct transfer *t, struct tp_err *err)
     return TP_OK;
 }
 
+/* Digests of casts, if there are any to prove. */
+static tp_status make_cast_digests(struct transfer_plan *p, struct tp_err *err)
+{
+    const struct transfer *t = &p->transfer;
+    bool any = false;
+
+    for (int i = 0; i < t->n_tensors; i++)
+        any = any || t->from->dtypes[i] != t->to->dtypes[i];
+    if (!any || t->partial)
+        return TP_OK;
+    p->cast_digests = calloc(2 * (size_t)t->n_tensors, sizeof *p->cast_digests);
+    return p->cast_digests ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory for digests");
+}
+
 static tp_status build(struct transfer_plan *p, struct tp_err *err)
 {
     const struct transfer *t = &p->transfer;
@@ -291,6 +305,7 @@ static tp_status build(struct transfer_plan *p, struct tp_err *err)
     p->first_tile = calloc((size_t)t->n_tensors + 1, sizeof *p->first_tile);
     if (!p->first_tile)
         return tp_fail(err, TP_E_NOMEM, "no memory for the plan of %d tensors", t->n_tensors);
+    TP_TRY(make_cast_digests(p, err));
     TP_TRY(tile_make(&w, p, err));
     TP_TRY(prove(p, w.from, err));
     TP_TRY(size_buffers(p, err));
@@ -312,6 +327,7 @@ tp_status transfer_plan_make(struct transfer_plan **out, const struct transfer *
 
     if (!p)
         return tp_fail(err, TP_E_NOMEM, "no memory for a plan");
+    pthread_mutex_init(&p->lock, NULL);
     p->transfer = *t;
     st = agree_on_limits(&p->transfer, err);
     if (!st)
@@ -333,6 +349,8 @@ void transfer_plan_free(struct transfer_plan *p)
     extent_index_free(p->from);
     extent_index_free(p->to);
     free(p->first_tile);
+    free(p->cast_digests);
+    pthread_mutex_destroy(&p->lock);
     free(p);
 }
 
@@ -370,6 +388,12 @@ void transfer_plan_tensor(const struct transfer_plan *p, int tensor,
 int64_t transfer_plan_thread_bytes(const struct transfer_plan *p)
 {
     return p->thread_bytes;
+}
+
+struct reshard_sums transfer_plan_cast_sums(struct transfer_plan *p)
+{
+    return (struct reshard_sums){ p->cast_digests,
+                                  p->cast_digests ? 2 * (int64_t)p->transfer.n_tensors : 0 };
 }
 
 tp_status transfer_plan_skip(struct transfer_plan *p, int64_t n, struct tp_err *err)

@@ -1,9 +1,11 @@
 /*
  * reshard/engine/transfer_plan.h - what a transfer plan contains: inside reshard/engine/ only.
- * transfer_plan.c makes it, tile.c cuts its tiles, execute.c runs it.
+ * transfer_plan.c makes it, tile.c cuts its tiles, transfer_run.h executes it.
  */
 #ifndef RESHARD_ENGINE_TRANSFER_PLAN_H
 #define RESHARD_ENGINE_TRANSFER_PLAN_H
+
+#include <pthread.h>
 
 #include "reshard/engine/extent_index.h"
 #include "reshard/engine/transfer.h"
@@ -17,6 +19,10 @@ struct transfer_plan {
     int64_t thread_bytes;           /* buffer of one thread */
     int max_from, max_to;           /* most extents that any tensor has */
     struct transfer_stats stats;
+    /* [n_tensors * 2] digests of what was read and then cast, so far; NULL: nothing is cast, or the
+     * target is partial */
+    uint64_t *cast_digests;
+    pthread_mutex_t lock; /* guards cast_digests */
 };
 
 /*

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "ckpt/chunk_sums.h"
+#include "ckpt/shard_read_back.h"
 #include "core/arena.h"
 #include "layout/stored_box.h"
 #include "reshard/formats/checkpoint.h"
@@ -15,8 +16,9 @@ struct checkpoint_target {
     struct stored_box *boxes; /* ordered by rank; extent i is box i */
     struct reshard_extent *extents;
     enum dtype *dtypes;
-    struct shard_writer **writers; /* [world] NULL: the rank has nothing to write */
-    struct digest *digests;        /* [tensors] after checkpoint_target_finish, on rank 0 */
+    struct shard_writer **writers;      /* [world] NULL: the rank has nothing to write */
+    struct shard_read_back **read_back; /* [world] of the writers; NULL: nothing is suspect */
+    struct digest *digests;             /* [tensors] after checkpoint_target_finish, on rank 0 */
     int world;
     struct comm_control *control;
 };
@@ -29,6 +31,22 @@ static tp_status target_write(void *ctx, int extent, const struct box *run, cons
     struct checkpoint_target *t = ctx;
 
     return shard_write(t->writers[t->boxes[extent].rank], extent, run, buf, err);
+}
+
+static bool target_suspects(const void *ctx, int extent, const struct box *run)
+{
+    const struct checkpoint_target *t = ctx;
+    const struct shard_read_back *b = t->read_back[t->boxes[extent].rank];
+
+    return b && shard_read_back_wants(b, extent, run);
+}
+
+static tp_status target_read(void *ctx, int extent, const struct box *run, void *buf,
+                             struct tp_err *err)
+{
+    struct checkpoint_target *t = ctx;
+
+    return shard_read_back_run(t->read_back[t->boxes[extent].rank], extent, run, buf, err);
 }
 
 static struct digest target_digest(const void *ctx, int tensor)
@@ -49,7 +67,8 @@ static tp_status allocate(struct checkpoint_target *t, struct tp_err *err)
     t->dtypes = arena_array(&t->arena, (size_t)l->n_tensors, sizeof *t->dtypes);
     t->digests = arena_array(&t->arena, (size_t)l->n_tensors, sizeof *t->digests);
     t->writers = arena_array(&t->arena, (size_t)t->world, sizeof *t->writers);
-    if (!t->extents || !t->dtypes || !t->digests || !t->writers)
+    t->read_back = arena_array(&t->arena, (size_t)t->world, sizeof *t->read_back);
+    if (!t->extents || !t->dtypes || !t->digests || !t->writers || !t->read_back)
         return tp_fail(err, TP_E_NOMEM, "no memory for the shards of %d tensors", l->n_tensors);
     for (int i = 0; i < n; i++)
         t->extents[i] = (struct reshard_extent){ t->boxes[i].tensor, t->boxes[i].box };
@@ -61,7 +80,9 @@ static tp_status allocate(struct checkpoint_target *t, struct tp_err *err)
         .extents = t->extents,
         .dtypes = t->dtypes,
         .ctx = t,
+        .read = target_read,
         .write = target_write,
+        .suspects = target_suspects,
         .digest = target_digest,
     };
     return TP_OK;
@@ -90,7 +111,7 @@ void checkpoint_target_close(struct checkpoint_target *t)
 {
     if (!t)
         return;
-    if (t->writers)
+    if (t->writers && t->read_back)
         checkpoint_target_reset(t);
     arena_free(&t->arena);
     free(t);
@@ -180,9 +201,39 @@ tp_status checkpoint_target_recreate(struct checkpoint_target *t, const char *di
 
 void checkpoint_target_reset(struct checkpoint_target *t)
 {
+    checkpoint_target_trust(t);
     for (int rank = 0; rank < t->world; rank++) {
         shard_close(t->writers[rank]);
         t->writers[rank] = NULL;
+    }
+}
+
+tp_status checkpoint_target_suspect(struct checkpoint_target *t, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    checkpoint_target_trust(t);
+    for (int rank = 0; rank < t->world && !st; rank++)
+        if (t->writers[rank])
+            st = shard_read_back_begin(&t->read_back[rank], t->writers[rank], err);
+    return st;
+}
+
+int64_t checkpoint_target_compare(struct checkpoint_target *t)
+{
+    int64_t left = 0;
+
+    for (int rank = 0; rank < t->world; rank++)
+        if (t->read_back[rank])
+            left += shard_read_back_compare(t->read_back[rank]);
+    return left;
+}
+
+void checkpoint_target_trust(struct checkpoint_target *t)
+{
+    for (int rank = 0; rank < t->world; rank++) {
+        shard_read_back_end(t->read_back[rank]);
+        t->read_back[rank] = NULL;
     }
 }
 

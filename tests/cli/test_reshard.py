@@ -105,7 +105,7 @@ def test_out_is_named_after_ckpt_and_spec(tmp_path):
     harness.ok("tp-reshard", step_dir(root), "--to", "tp=1")
     harness.ok("tp-reshard", ".", "--to", "tp8", cwd=root)
     harness.ok("tp-reshard", "ckpt", "--to", "tp2pp2", cwd=tmp_path)
-    for name in ("ckpt-tp4", "ckpt-tp=1", "ckpt-tp8", "ckpt-tp2pp2"):
+    for name in ("ckpt-tp4", "ckpt-tp1", "ckpt-tp8", "ckpt-tp2pp2"):
         assert harness.digest(tmp_path / name) == harness.digest(root)
 
 
@@ -279,3 +279,18 @@ def test_several_processes_find_damage(tmp_path):
     r = harness.run(*mpirun(2, "tp-reshard", root, "--to", "tp2", "-o", tmp_path / "b"))
     assert r.rc == 3 and shard.name in r.err
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("start,to,name,kept", [
+    ("tp8", "tp4", "tp4", None), ("tp8", "dp2", "tp8dp2", "tp8"), ("tp2pp2", "tp4", "tp4pp2", "pp2"),
+    ("tp2dp2zero1", "pp=2", "tp2pp2dp2zero1", "tp2dp2zero1"), ("tp2pp2", "pp1", "tp2", "tp2")])
+def test_the_default_output_is_the_whole_layout_and_kept_axes_are_named(start, to, name, kept, tmp_path):
+    root = make(tmp_path, start)
+    for more in (["--dry-run"], []):
+        r = harness.ok("tp-reshard", root, "--to", to, *more)
+        first, = [x for x in r.out.splitlines()[:1]]
+        assert "%s -> %s, step 5" % (start, name) in first
+        assert ("(%s kept" % kept in first) if kept else first.endswith("step 5")
+    assert [p.name for p in tmp_path.glob("ckpt-*")] == ["ckpt-" + name]
+    r = json.loads(harness.ok("tp-reshard", root, "--to", to, "--json", "--force").out)
+    assert r["kept"] == (kept or "") and r["out"].endswith("ckpt-" + name)

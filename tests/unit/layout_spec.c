@@ -76,6 +76,26 @@ Test(spec, fill_sets_only_missing_axes)
     cr_assert(s.tp == 4 && s.pp == 2 && s.dp == 4 && s.sp && s.zero == 1);
 }
 
+Test(spec, kept_axes_are_those_that_fill_takes)
+{
+    static const struct {
+        const char *base, *to, *kept;
+    } cases[] = { { "tp8", "tp4", "" },
+                  { "tp8", "dp2", "tp8" },
+                  { "tp2pp2", "tp4", "pp2" },
+                  { "tp8pp2vpp2cp3dp4spzero1", "cp1", "tp8pp2vpp2dp4spzero1" },
+                  { "tp8pp2dp4spzero1", "tp1zero0", "pp2dp4sp" } };
+    struct spec base, s, kept;
+    char text[SPEC_TEXT_MAX];
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cr_assert_eq(parse(&base, cases[i].base), TP_OK);
+        cr_assert_eq(parse(&s, cases[i].to), TP_OK);
+        kept = spec_kept(&s, &base);
+        cr_expect_str_eq(spec_format_given(text, &kept), cases[i].kept);
+    }
+}
+
 Test(spec, coordinates_count_tp_fastest)
 {
     struct spec s;

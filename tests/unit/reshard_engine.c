@@ -1,8 +1,8 @@
 /*
  * tests/unit/reshard_engine.c - transfers between random layouts and tilings, in memory.
  *
- * covers: reshard/engine/execute reshard/engine/tile reshard/engine/transfer_plan
- *     reshard/formats/memory
+ * covers: reshard/engine/execute reshard/engine/move_tile reshard/engine/tile
+ *     reshard/engine/transfer_plan reshard/formats/memory
  */
 #include <criterion/criterion.h>
 #include <string.h>
@@ -224,6 +224,96 @@ Test(engine, a_transfer_with_a_cast_casts_each_element)
         store_free(&a);
         store_free(&b);
         store_free(&straight);
+    }
+}
+
+/* A store that keeps digests, and may write something else than what it is told to. */
+struct proving_store {
+    const struct store *store;
+    struct reshard_endpoint endpoint;
+    const struct reshard_tensor *tensors;
+    struct digest digests[TILING_TENSORS];
+    int flip_in; /* writes until a bit is flipped; -1: never */
+};
+
+static tp_status proving_write(void *ctx, int extent, const struct box *run, const void *buf,
+                               struct tp_err *err)
+{
+    struct proving_store *s = ctx;
+    const struct reshard_extent *e = &s->store->extents[extent];
+    const struct reshard_tensor *t = &s->tensors[e->tensor];
+    const int elem = dtype_bytes(s->endpoint.dtypes[e->tensor]);
+    const size_t n = (size_t)(box_elements(run) * elem);
+    char *copy = malloc(n + 1);
+    struct digest part;
+
+    (void)err;
+    memcpy(copy, buf, n);
+    if (s->flip_in-- == 0)
+        copy[n / 2] ^= 1;
+    part = digest_box(copy, run, t->ndim, t->shape, elem);
+    digest_add(&s->digests[e->tensor], &part);
+    free(copy);
+    return TP_OK;
+}
+
+static struct digest proving_digest(const void *ctx, int tensor)
+{
+    return ((const struct proving_store *)ctx)->digests[tensor];
+}
+
+/* Transfer a to b with a cast, and compare. */
+static tp_status prove_cast(const struct store *a, const struct store *b,
+                            const struct reshard_tensor *tensors, int flip_in, int *casts,
+                            struct tp_err *err)
+{
+    struct proving_store to = { .store = b, .tensors = tensors, .flip_in = flip_in };
+    const struct reshard_endpoint *from = &a->endpoint;
+    struct transfer t = { .n_tensors = TILING_TENSORS,
+                          .tensors = tensors,
+                          .from = from,
+                          .to = &to.endpoint,
+                          .memory_bytes = 1000,
+                          .threads = 1 };
+    struct transfer_plan *plan = NULL;
+    struct transfer_stats stats;
+    int equal = 0;
+    tp_status st;
+
+    to.endpoint = b->endpoint;
+    to.endpoint.ctx = &to;
+    to.endpoint.write = proving_write;
+    to.endpoint.digest = proving_digest;
+    TP_TRY(transfer_plan_make(&plan, &t, err));
+    TP_TRY(transfer_execute(plan, &stats, err));
+    TP_TRY(transfer_compare_digests(plan, &equal, casts, err));
+    cr_expect_eq(equal, 0);
+done:
+    transfer_plan_free(plan);
+    return st;
+}
+
+Test(engine, a_cast_is_proved_and_any_other_bit_is_found)
+{
+    struct rng r = rng_start("engine/proved_cast");
+
+    for (int i = 0; i < 300; i++) {
+        static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+        int from = (int)rng_int(&r, 0, 2), to = (from + (int)rng_int(&r, 1, 2)) % 3, casts = 0;
+        struct reshard_tensor tensors[TILING_TENSORS];
+        struct store a, b;
+        struct tp_err err = { 0 };
+
+        random_shapes(tensors, &r);
+        random_tiling(&a, tensors, types[from], &r);
+        random_tiling(&b, tensors, types[to], &r);
+        store_visit(&a, tensors, true);
+        cr_assert_eq(prove_cast(&a, &b, tensors, -1, &casts, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(casts, TILING_TENSORS);
+        cr_assert_eq(prove_cast(&a, &b, tensors, 0, &casts, &err), TP_E_CORRUPT);
+        cr_assert(strstr(err.msg, "cast to"), "%s", err.msg);
+        store_free(&a);
+        store_free(&b);
     }
 }
 

@@ -2,13 +2,18 @@
  * tests/unit/reshard_reshard.c - all that tp-reshard does, in this process: from a request to a
  * step on disk and a report.
  *
- * covers: reshard/resume reshard/copy_job reshard/reshard_kinds
+ * covers: reshard/resume reshard/read_back reshard/engine/repeat reshard/copy_job
+ *     reshard/reshard_kinds
  */
 #include "reshard/reshard.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <glob.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "ckpt/root.h"
 #include "ckpt/verify.h"
@@ -165,6 +170,20 @@ Test(reshard, the_default_out_is_ckpt_and_spec)
     q.ckpt = with_slash;
     cr_assert_eq(reshard_run(&r, &q, &err), TP_OK, "%s", err.msg);
     cr_expect_str_eq(r.out, temp_path("a-tp4"));
+    cr_expect_eq(r.kept.given, 0);
+    reshard_report_free(&r);
+}
+
+Test(reshard, the_default_out_names_the_axes_that_are_kept_too)
+{
+    struct reshard_request q = request_of(temp_path("a"), "dp=2", NULL);
+    struct reshard_report r;
+    struct tp_err err = { 0 };
+
+    tiny_ckpt(q.ckpt, "tp2pp2", STEP, SEED, DTYPE_F32);
+    cr_assert_eq(reshard_run(&r, &q, &err), TP_OK, "%s", err.msg);
+    cr_expect_str_eq(r.out, temp_path("a-tp2pp2dp2"));
+    cr_expect_eq(r.kept.given, SPEC_TP | SPEC_PP);
     reshard_report_free(&r);
 }
 
@@ -247,6 +266,91 @@ Test(reshard, a_signal_stops_it_and_the_same_request_resumes_it)
     cr_expect_eq(r.resumed_tiles, 1);
     cr_expect_eq(r.tiles, r.all_tiles - 1);
     cr_expect_eq(r.digests_equal, r.n_tensors);
+    reshard_report_free(&r);
+    check_step(spec, q.out, DTYPE_F32);
+}
+
+/* Stop a request after its first tile. */
+static void stop_early(struct reshard_request *q)
+{
+    struct reshard_report r;
+    struct tp_err err = { 0 };
+    sigset_t set;
+    int received;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    cr_assert_eq(sigprocmask(SIG_BLOCK, &set, NULL), 0);
+    q->journal_s = 0;
+    q->threads = 1;
+    cr_assert_eq(raise(SIGTERM), 0);
+    cr_assert_eq(reshard_run(&r, q, &err), TP_E_STOPPED);
+    reshard_report_free(&r);
+    cr_assert_eq(sigwait(&set, &received), 0);
+}
+
+/* Flip a bit of each 4 KiB of a shard that is being written, so also of what the first tile wrote.
+ */
+static void damage_unfinished(const char *out)
+{
+    char pattern[PATH_MAX];
+    glob_t found;
+    struct stat sb;
+
+    snprintf(pattern, sizeof pattern, "%s/*.tmp-*/rank-*.h5", out);
+    cr_assert_eq(glob(pattern, 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        int fd = open(found.gl_pathv[i], O_RDWR);
+
+        cr_assert(fd >= 0 && fstat(fd, &sb) == 0);
+        for (off_t at = 5; at < sb.st_size; at += 4096) {
+            char byte;
+
+            cr_assert_eq(pread(fd, &byte, 1, at), 1);
+            byte ^= 2;
+            cr_assert_eq(pwrite(fd, &byte, 1, at), 1);
+        }
+        close(fd);
+    }
+    globfree(&found);
+}
+
+Test(reshard, what_was_damaged_after_an_interruption_is_written_again)
+{
+    struct reshard_request q = request_of(temp_path("a"), "tp4", temp_path("b"));
+    struct reshard_report r;
+    struct tp_err err = { 0 };
+    char spec[SPEC_TEXT_MAX];
+    const enum dtype f16 = DTYPE_F16;
+
+    tiny_ckpt(q.ckpt, "tp2", STEP, SEED, DTYPE_BF16);
+    for (int is_cast = 0; is_cast < 2; is_cast++) {
+        q.out = temp_path(is_cast ? "cast" : "b");
+        q.dtype = is_cast ? &f16 : NULL;
+        stop_early(&q);
+        damage_unfinished(q.out);
+        cr_assert_eq(reshard_run(&r, &q, &err), TP_OK, "%s", err.msg);
+        cr_expect_eq(r.resumed_tiles, 1);
+        cr_expect_gt(r.damaged_chunks, 0);
+        cr_expect_eq(r.digests_equal + r.casts, r.n_tensors);
+        reshard_report_free(&r);
+        check_step(spec, q.out, DTYPE_BF16);
+    }
+}
+
+Test(reshard, a_signal_while_it_reads_back_changes_nothing)
+{
+    struct reshard_request q = request_of(temp_path("a"), "tp4", temp_path("b"));
+    struct reshard_report r;
+    struct tp_err err = { 0 };
+    char spec[SPEC_TEXT_MAX];
+
+    tiny_ckpt(q.ckpt, "tp2", STEP, SEED, DTYPE_F32);
+    stop_early(&q);
+    stop_early(&q);
+    cr_assert_eq(reshard_run(&r, &q, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(r.resumed_tiles, 1);
+    cr_expect_eq(r.damaged_chunks, 0);
     reshard_report_free(&r);
     check_step(spec, q.out, DTYPE_F32);
 }

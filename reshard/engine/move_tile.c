@@ -1,0 +1,202 @@
+/* reshard/engine/move_tile.c - copies one tile through the buffer of a thread; see
+ * reshard/engine/transfer.h. */
+#include "kernels/cast.h"
+#include "kernels/copy.h"
+#include "reshard/engine/transfer_run.h"
+
+/* The runs of a source extent and of a target extent in a tile, and their overlap. */
+struct transfer_overlap {
+    int tensor, from, to; /* positions */
+    struct box from_run, to_run, common;
+    enum dtype from_type, to_type;
+};
+
+static struct box run_of(const struct extent_index *x, const struct transfer_tile *w, int position)
+{
+    struct box run;
+
+    box_meet(&run, extent_index_box(x, w->tensor, position), &w->box); /* they do overlap */
+    return run;
+}
+
+static int64_t bytes_of(const struct box *b, enum dtype type)
+{
+    return box_elements(b) * dtype_bytes(type);
+}
+
+static tp_status read_run(struct transfer_run *r, const struct transfer_overlap *o, void *buf,
+                          struct tp_err *err)
+{
+    const struct reshard_endpoint *from = r->plan->transfer.from;
+
+    atomic_fetch_add(&r->bytes_read, bytes_of(&o->from_run, o->from_type));
+    return from->read(from->ctx, extent_index_number(r->plan->from, o->tensor, o->from),
+                      &o->from_run, buf, err);
+}
+
+static tp_status write_run(struct transfer_run *r, const struct transfer_overlap *o,
+                           const void *buf, struct tp_err *err)
+{
+    const struct reshard_endpoint *to = r->plan->transfer.to;
+    int64_t n = bytes_of(&o->to_run, o->to_type);
+    tp_status st = to->write(to->ctx, extent_index_number(r->plan->to, o->tensor, o->to),
+                             &o->to_run, buf, err);
+
+    if (!st) {
+        atomic_fetch_add(&r->bytes_written, n);
+        progress_add(r->plan->transfer.progress, n);
+    }
+    return st;
+}
+
+/* Where the target's run is gathered. The first call for a target reserves the bytes. */
+static char *gathered_run(struct transfer_worker *k, const struct transfer_overlap *o)
+{
+    if (k->gathered_at[o->to] < 0) {
+        k->gathered_at[o->to] = k->gathered_bytes;
+        k->gathered_bytes += bytes_of(&o->to_run, o->to_type);
+    }
+    return k->gathered + k->gathered_at[o->to];
+}
+
+/* Whether the source's run is contiguous within the target's run. */
+static bool source_is_part(const struct transfer_overlap *o)
+{
+    return o->from_type == o->to_type && box_contains(&o->to_run, &o->from_run) &&
+           box_is_run_in(&o->to_run, &o->from_run);
+}
+
+/* Whether the target's run is contiguous within the source's run. */
+static bool target_is_part(const struct transfer_overlap *o)
+{
+    return o->from_type == o->to_type && box_contains(&o->from_run, &o->to_run) &&
+           box_is_run_in(&o->from_run, &o->to_run);
+}
+
+/* Cast the run that was read. All of the overlaps with targets are then copied from the cast run,
+ * so its digest is what the targets together must have. */
+static void cast_run(struct transfer_run *r, struct transfer_worker *k,
+                     const struct transfer_overlap *o)
+{
+    struct transfer_plan *p = r->plan;
+    const struct reshard_tensor *t = &p->transfer.tensors[o->tensor];
+    struct digest sum, part;
+    uint64_t *words;
+
+    cast(k->cast, o->to_type, k->read, o->from_type, box_elements(&o->from_run));
+    k->is_cast = true;
+    if (!p->cast_digests)
+        return;
+    words = &p->cast_digests[2 * (int64_t)o->tensor];
+    part = digest_box(k->cast, &o->from_run, t->ndim, t->shape, dtype_bytes(o->to_type));
+    pthread_mutex_lock(&p->lock);
+    sum = (struct digest){ { words[0], words[1] } };
+    digest_add(&sum, &part);
+    words[0] = sum.d[0];
+    words[1] = sum.d[1];
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Copy the overlap from the source's run into the target's run. */
+static void gather(struct transfer_run *r, struct transfer_worker *k,
+                   const struct transfer_overlap *o)
+{
+    const int from_bytes = dtype_bytes(o->from_type), to_bytes = dtype_bytes(o->to_type);
+    const char *data = k->read;
+    char *to = gathered_run(k, o);
+
+    if (o->from_type == o->to_type) {
+        copy_box(to, &o->to_run, data, &o->from_run, &o->common, from_bytes);
+        return;
+    }
+    if (!k->is_cast && box_is_run_in(&o->from_run, &o->common) &&
+        box_is_run_in(&o->to_run, &o->common)) {
+        cast(to + box_offset_in(&o->to_run, &o->common) * to_bytes, o->to_type,
+             data + box_offset_in(&o->from_run, &o->common) * from_bytes, o->from_type,
+             box_elements(&o->common));
+        return;
+    }
+    if (!k->is_cast)
+        cast_run(r, k, o);
+    copy_box(to, &o->to_run, k->cast, &o->from_run, &o->common, to_bytes);
+}
+
+/* Read the run of one source extent and give each target its part. */
+static tp_status move_source(struct transfer_run *r, struct transfer_worker *k,
+                             struct transfer_overlap *o, struct tp_err *err)
+{
+    const struct transfer_tile *w = &k->tile;
+    tp_status st = TP_OK;
+    int n;
+
+    o->from_run = run_of(r->plan->from, w, o->from);
+    n = extent_index_find(r->plan->to, w->tensor, &o->from_run, k->targets);
+    if (n == 1) {
+        o->to = k->targets[0];
+        o->to_run = run_of(r->plan->to, w, o->to);
+        if (source_is_part(o) && !box_equal(&o->from_run, &o->to_run)) {
+            int64_t at = box_offset_in(&o->to_run, &o->from_run) * dtype_bytes(o->to_type);
+
+            return read_run(r, o, gathered_run(k, o) + at, err);
+        }
+    }
+    TP_TRY(read_run(r, o, k->read, err));
+    k->is_cast = false;
+    if (r->plan->cast_digests && o->from_type != o->to_type)
+        cast_run(r, k, o);
+    for (int i = 0; i < n; i++) {
+        o->to = k->targets[i];
+        o->to_run = run_of(r->plan->to, w, o->to);
+        box_meet(&o->common, &o->from_run, &o->to_run);
+        if (target_is_part(o)) {
+            int64_t at = box_offset_in(&o->from_run, &o->to_run) * dtype_bytes(o->from_type);
+
+            TP_TRY(write_run(r, o, k->read + at, err));
+        } else {
+            gather(r, k, o);
+        }
+    }
+done:
+    return st;
+}
+
+static void divide_buffer(const struct transfer_run *r, struct transfer_worker *k)
+{
+    enum dtype from = r->plan->transfer.from->dtypes[k->tile.tensor];
+    enum dtype to = r->plan->transfer.to->dtypes[k->tile.tensor];
+    int64_t n = box_elements(&k->tile.box);
+
+    k->read = k->buffer;
+    k->cast = k->read + transfer_aligned(n * dtype_bytes(from));
+    k->gathered = k->cast + (from == to ? 0 : transfer_aligned(n * dtype_bytes(to)));
+    k->gathered_bytes = 0;
+}
+
+tp_status transfer_move_tile(struct transfer_run *r, int64_t tile, int worker, struct tp_err *err)
+{
+    struct transfer_worker *k = &r->workers[worker];
+    struct transfer_tile *w = &k->tile;
+    struct transfer_overlap o = { 0 };
+    tp_status st = TP_OK;
+
+    transfer_tile_get(r->plan, tile, w);
+    divide_buffer(r, k);
+    o.tensor = w->tensor;
+    o.from_type = r->plan->transfer.from->dtypes[w->tensor];
+    o.to_type = r->plan->transfer.to->dtypes[w->tensor];
+    for (int i = 0; i < w->n_to; i++)
+        k->gathered_at[w->to[i]] = -1;
+    for (int i = 0; i < w->n_from; i++) {
+        o.from = w->from[i];
+        TP_TRY(move_source(r, k, &o, err));
+    }
+    for (int i = 0; i < w->n_to; i++) {
+        o.to = w->to[i];
+        if (k->gathered_at[o.to] < 0)
+            continue; /* already written by move_source */
+        o.to_run = run_of(r->plan->to, w, o.to);
+        TP_TRY(write_run(r, &o, k->gathered + k->gathered_at[o.to], err));
+    }
+done:
+    return st;
+}

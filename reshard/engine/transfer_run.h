@@ -1,0 +1,47 @@
+/*
+ * reshard/engine/transfer_run.h - a plan that is being executed: inside reshard/engine/ only.
+ * execute.c runs it in rounds, move_tile.c copies a tile, repeat.c reads back or copies again what
+ * an earlier process did.
+ */
+#ifndef RESHARD_ENGINE_TRANSFER_RUN_H
+#define RESHARD_ENGINE_TRANSFER_RUN_H
+
+#include <stdatomic.h>
+
+#include "reshard/engine/transfer_plan.h"
+
+enum { TRANSFER_ALIGN = 64 }; /* of the parts of a buffer */
+
+/*
+ * The buffer of a thread has three parts for the tile that the thread works on: the run that is
+ * read from the source, the same run after a cast, and the runs of all targets that are gathered
+ * from several sources. A run that one extent holds contiguously for one other extent needs no
+ * copy: it is written from where it was read, or read to where it will be written from.
+ */
+struct transfer_worker {
+    char *buffer;
+    struct transfer_tile tile;
+    int *targets;         /* positions of the targets that overlap the source's run */
+    int64_t *gathered_at; /* [position of a target] offset of its run in `gathered`, or -1 */
+    char *read, *cast, *gathered; /* the parts of the buffer, for this tile */
+    int64_t gathered_bytes;
+    bool is_cast; /* `cast` holds the run that was read */
+};
+
+struct transfer_run {
+    struct transfer_plan *plan;
+    struct transfer_worker *workers;
+    int64_t next;       /* the first tile that is left */
+    int64_t round_size; /* tiles of the next round */
+    atomic_llong bytes_read, bytes_written;
+};
+
+static inline int64_t transfer_aligned(int64_t n_bytes)
+{
+    return (n_bytes + TRANSFER_ALIGN - 1) / TRANSFER_ALIGN * TRANSFER_ALIGN;
+}
+
+/* Copy tile number `tile` with the buffers of a worker. */
+tp_status transfer_move_tile(struct transfer_run *r, int64_t tile, int worker, struct tp_err *err);
+
+#endif
