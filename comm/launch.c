@@ -102,8 +102,8 @@ static void rank_exited(struct launch_job *l, int rank, int code)
         l->agreed = l->job->ranks[rank].state == SHM_ENDED;
     } else if (!code && l->n_alive && l->job->ranks[rank].state == SHM_IN_WORLD && !l->failed_at) {
         snprintf(text, sizeof text,
-                 "rank %d ended without leaving the job, which has %d ranks left", rank,
-                 l->n_alive);
+                 "rank %d ended without leaving the job, which has %d rank%s left", rank,
+                 l->n_alive, l->n_alive == 1 ? "" : "s");
         fail(l, text);
         end_all(l);
     }
@@ -156,10 +156,13 @@ static void watch(struct launch_job *l, const sigset_t *signals)
     }
 }
 
-/* In the child: die with the launcher, and let it handle the signals. */
+/* In the child: die with the launcher, and let it handle the signals. The launcher may have sent
+ * SIGUSR1 already, so it stays blocked throughout: unblocked for a moment, it would kill the rank.
+ */
 static void become_rank(struct shm_job *job, int rank, pid_t launcher, const sigset_t *mask)
 {
     struct sigaction ignore = { .sa_handler = SIG_IGN };
+    sigset_t blocked = *mask;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) /* the launcher died before prctl took effect */
@@ -167,8 +170,9 @@ static void become_rank(struct shm_job *job, int rank, pid_t launcher, const sig
     /* Ctrl-C reaches every process of the terminal, but only the launcher acts on it. */
     sigaction(SIGINT, &ignore, NULL);
     sigaction(SIGTERM, &ignore, NULL);
-    pthread_sigmask(SIG_SETMASK, mask, NULL);
     stop_listen();
+    sigaddset(&blocked, SIGUSR1);
+    pthread_sigmask(SIG_SETMASK, &blocked, NULL);
     job->ranks[rank].pid = getpid();
 }
 
@@ -221,8 +225,9 @@ tp_status launch_ranks(int n_ranks, struct comm_launched *me, int *exit_code, st
     watch(&l, &signals);
     *exit_code = l.first_code ? l.first_code : l.stopped ? tp_exit_code(TP_E_STOPPED) : 0;
 
+    /* The signals stay blocked: one that comes now must not kill the launcher, because then its
+     * exit code would not say that the job has ended, or was saved. */
     sigaction(SIGCHLD, &old_chld, NULL);
-    pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
     shm_job_unmap(l.job);
     return l.status;
 }

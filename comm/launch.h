@@ -21,7 +21,8 @@
  * the launcher: waits for all, then returns with me->rank = -1: TP_OK with the
  * job's exit code in *exit_code (that of the first rank that failed; else 75 if any rank ended with
  * 75; else 0), or TP_E_COMM when a rank was killed by a signal or left the others without
- * comm_close (err names it). n_ranks = 1 forks too, so that signals have the same meaning. Call
+ * comm_close (err names it); SIGINT, SIGTERM and SIGUSR1 stay blocked then, so that none of them
+ * replaces this exit code. n_ranks = 1 forks too, so that signals have the same meaning. Call
  * before any thread exists. TP_E_USAGE: n_ranks; TP_E_IO: the system refuses to start processes or
  * has too little address space. */
 tp_status launch_ranks(int n_ranks, struct comm_launched *me, int *exit_code, struct tp_err *err);

@@ -99,3 +99,43 @@ Test(comm_launch_signal, ranks_die_with_their_launcher, .timeout = 60)
         cr_expect(i != 400, "rank %d is still alive", r);
     }
 }
+
+/* The launcher forwards a request as soon as it has forked the ranks, when they have done nothing
+ * yet. */
+Test(comm_launch_signal, a_request_while_ranks_start_does_not_kill_them, .timeout = 120)
+{
+    for (int i = 0; i < 20; i++) {
+        struct job j = { .board = board_new() };
+        pid_t pid = fork();
+
+        if (pid == 0) {
+            sigset_t term;
+
+            sigemptyset(&term);
+            sigaddset(&term, SIGTERM);
+            sigprocmask(SIG_BLOCK, &term, NULL);
+            kill(getpid(), SIGTERM); /* pending until the launcher asks */
+            job_run_on(&j, stops_when_asked);
+            _exit(j.st ? 100 : j.code);
+        }
+        cr_assert_eq(wait_code(pid), 75, "try %d", i);
+        expect_none_left(j.board);
+    }
+}
+
+Test(comm_launch_signal, a_request_after_the_end_does_not_replace_the_exit_code, .timeout = 60)
+{
+    static const int signals[] = { SIGTERM, SIGINT, SIGUSR1 };
+
+    for (int i = 0; i < 3; i++) {
+        struct job j = { .board = board_new() };
+        pid_t pid = fork();
+
+        if (pid == 0) {
+            job_run_on(&j, succeeds);
+            kill(getpid(), signals[i]);
+            _exit(j.st ? 100 : 42);
+        }
+        cr_expect_eq(wait_code(pid), 42, "signal %d", signals[i]);
+    }
+}
