@@ -10,6 +10,7 @@
 #include "ckpt/shard.h"
 #include "core/arena.h"
 #include "core/err.h"
+#include "core/json_scan.h"
 #include "layout/layout.h"
 
 #define MANIFEST_FILE   "manifest.json"
@@ -47,9 +48,10 @@ struct manifest {
 tp_status manifest_format(char **text, size_t *size, const struct manifest *m, struct tp_err *err);
 
 /* Parse and check: version, checksum, kind and range of every field, names that are valid and
- * unique, each shard once. Everything is allocated in the arena.
+ * unique, each shard once. Everything is allocated in the arena. Besides that and what it returns,
+ * it needs at most 64 MiB, whatever the text is.
  * TP_E_CORRUPT: damaged, or written by a newer version; the message says which. */
-tp_status manifest_parse(struct manifest *out, const char *text, size_t size, const char *path,
+tp_status manifest_parse(struct manifest *out, const struct json_scan_input *in,
                          struct arena *arena, struct tp_err *err);
 
 #endif

@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "ckpt/manifest.h"
+#include "ckpt/manifest_text.h"
 #include "ckpt/member.h"
-#include "ckpt/sha256.h"
 #include "ckpt/tensor_name.h"
 
 enum { LAYERS_MAX = 1 << 20, TENSORS_MAX = 1 << 22, UNIT_MAX = 1 << 30, SEED_TEXT_MAX = 20 };
@@ -37,8 +37,8 @@ static tp_status parse_layout(const struct member_reader *p, struct layout *l, j
         return member_fail(p, "layout: %s", spec_err.msg);
     TP_TRY(member_small(p, &ranks, object, "ranks", 1, INT32_MAX));
     if (ranks != spec_world(&l->spec))
-        return member_fail(p, "layout %s has %d ranks, but member 'ranks' is %d", text,
-                           spec_world(&l->spec), ranks);
+        return member_fail(p, "member 'ranks' is %d, but layout %s has %d", ranks, text,
+                           spec_world(&l->spec));
     TP_TRY(member_small(p, &l->n_layers, object, "layers", 0, LAYERS_MAX));
     TP_TRY(member_list(p, &list, &n, object, "stage_of", LAYERS_MAX));
     if (n != (size_t)l->n_layers)
@@ -155,24 +155,6 @@ static tp_status check_unique(const struct member_reader *p, const struct layout
     return st;
 }
 
-static tp_status parse_tensors(const struct member_reader *p, struct layout *l, json_t *root)
-{
-    json_t *list = NULL;
-    size_t n = 0;
-    tp_status st;
-
-    TP_TRY(member_list(p, &list, &n, root, "tensors", TENSORS_MAX));
-    l->tensors = arena_array(p->arena, n, sizeof *l->tensors);
-    if (!l->tensors)
-        return member_no_memory(p);
-    l->n_tensors = (int)n;
-    for (int i = 0; i < l->n_tensors; i++)
-        TP_TRY(parse_tensor(p, &l->tensors[i], json_array_get(list, (size_t)i), i, l->n_layers));
-    TP_TRY(check_unique(p, l));
-done:
-    return st;
-}
-
 static tp_status parse_shard(const struct member_reader *p, struct shard_info *s, json_t *object,
                              int n_ranks)
 {
@@ -194,28 +176,6 @@ static tp_status parse_shard(const struct member_reader *p, struct shard_info *s
     TP_TRY(member_int(p, &s->index_rows, object, "index_rows", 1, SHARD_CHUNKS_MAX));
     TP_TRY(member_hex(p, s->index_sha256, SHA256_TEXT - 1, object, "index_sha256"));
     TP_TRY(member_hex(p, s->meta_sha256, SHA256_TEXT - 1, object, "meta_sha256"));
-done:
-    return st;
-}
-
-static tp_status parse_shards(const struct member_reader *p, struct manifest *m, json_t *root)
-{
-    const int n_ranks = spec_world(&m->layout.spec);
-    json_t *list = NULL;
-    size_t n = 0;
-    tp_status st;
-
-    TP_TRY(member_list(p, &list, &n, root, "shards", (size_t)n_ranks));
-    m->shards = arena_array(p->arena, n, sizeof *m->shards);
-    if (!m->shards)
-        return member_no_memory(p);
-    m->n_shards = (int)n;
-    for (int i = 0; i < m->n_shards; i++) {
-        TP_TRY(parse_shard(p, &m->shards[i], json_array_get(list, (size_t)i), n_ranks));
-        if (i > 0 && m->shards[i].rank <= m->shards[i - 1].rank)
-            return member_fail(p, "the shard of rank %d occurs twice or is out of order",
-                               m->shards[i].rank);
-    }
 done:
     return st;
 }
@@ -258,6 +218,18 @@ done:
     return st;
 }
 
+static tp_status parse_config(const struct member_reader *p, struct manifest *m, json_t *root)
+{
+    tp_status st;
+
+    if (json_is_null(json_object_get(root, "model_config")))
+        return TP_OK;
+    st = member_keep(p, &m->model_config, root, "model_config");
+    if (!st && !json_scan_is_bounded(m->model_config, strlen(m->model_config)))
+        st = member_fail(p, "member 'model_config' has too many parts for a config.json");
+    return st;
+}
+
 static tp_status parse_root(const struct member_reader *p, struct manifest *m, json_t *root)
 {
     tp_status st;
@@ -265,40 +237,73 @@ static tp_status parse_root(const struct member_reader *p, struct manifest *m, j
     TP_TRY(member_hex(p, m->save_id, SAVE_ID_TEXT - 1, root, "save_id"));
     TP_TRY(member_int(p, &m->epoch, root, "epoch", 0, INT64_MAX));
     TP_TRY(member_int(p, &m->step, root, "step", 0, INT64_MAX));
-    if (!json_is_null(json_object_get(root, "model_config")))
-        TP_TRY(member_keep(p, &m->model_config, root, "model_config"));
+    TP_TRY(parse_config(p, m, root));
     TP_TRY(parse_layout(p, &m->layout, root));
     TP_TRY(parse_train(p, &m->state, root));
     if (m->state.step != m->step)
         return member_fail(p, "member 'train': its step is %lld, expected %lld as in the manifest",
                            (long long)m->state.step, (long long)m->step);
-    TP_TRY(parse_tensors(p, &m->layout, root));
-    TP_TRY(parse_shards(p, m, root));
+done:
+    return st;
+}
+
+/* ---- the lists ---- */
+
+/* What the entries are read into. */
+struct manifest_lists {
+    const struct member_reader *p;
+    struct manifest *m;
+};
+
+static tp_status read_entry(void *ctx, enum manifest_list list, int64_t number, json_t *entry)
+{
+    const struct manifest_lists *l = ctx;
+    struct shard_info *s = l->m->shards + (list == MANIFEST_SHARDS ? number : 0);
+    tp_status st;
+
+    if (list == MANIFEST_TENSORS)
+        return parse_tensor(l->p, &l->m->layout.tensors[number], entry, (int)number,
+                            l->m->layout.n_layers);
+    st = parse_shard(l->p, s, entry, spec_world(&l->m->layout.spec));
+    if (!st && number > 0 && s->rank <= s[-1].rank)
+        st = member_fail(l->p, "the shard of rank %d occurs twice or is out of order", s->rank);
+    return st;
+}
+
+static tp_status check_count(const struct member_reader *p, int64_t n, int64_t max, const char *key)
+{
+    if (n < 0)
+        return member_fail(p, "member '%s' is missing or not a list", key);
+    if (n > max)
+        return member_fail(p, "member '%s' has %lld entries; the most is %lld", key, (long long)n,
+                           (long long)max);
+    return TP_OK;
+}
+
+static tp_status parse_lists(const struct member_reader *p, struct manifest *m,
+                             struct manifest_text *text)
+{
+    struct manifest_lists lists = { p, m };
+    struct layout *l = &m->layout;
+    int64_t n_tensors = text->n_entries[MANIFEST_TENSORS];
+    int64_t n_shards = text->n_entries[MANIFEST_SHARDS];
+    tp_status st;
+
+    TP_TRY(check_count(p, n_tensors, TENSORS_MAX, "tensors"));
+    TP_TRY(check_count(p, n_shards, spec_world(&l->spec), "shards"));
+    l->tensors = arena_array(p->arena, (size_t)n_tensors, sizeof *l->tensors);
+    m->shards = arena_array(p->arena, (size_t)n_shards, sizeof *m->shards);
+    if (!l->tensors || !m->shards)
+        return member_no_memory(p);
+    l->n_tensors = (int)n_tensors;
+    m->n_shards = (int)n_shards;
+    TP_TRY(manifest_text_lists(text, read_entry, &lists, p));
+    TP_TRY(check_unique(p, l));
 done:
     return st;
 }
 
 /* ---- the whole ---- */
-
-static tp_status check_checksum(const struct member_reader *p, const char *text, size_t size)
-{
-    const size_t head = strlen(MANIFEST_CHECKSUM_HEAD), end = strlen(MANIFEST_CHECKSUM_END);
-    const size_t tail = head + SHA256_TEXT - 1 + end;
-    char found[SHA256_TEXT];
-    const char *line;
-    tp_status st;
-
-    if (size < tail || memcmp(text + size - tail, MANIFEST_CHECKSUM_HEAD, head) != 0 ||
-        memcmp(text + size - end, MANIFEST_CHECKSUM_END, end) != 0)
-        return member_fail(p, "does not end with its checksum: the file is damaged or truncated");
-    line = text + size - tail + head;
-    st = sha256_of(found, text, size - tail, p->err);
-    if (!st && memcmp(found, line, SHA256_TEXT - 1) != 0)
-        st = member_fail(
-            p, "has the SHA-256 %.16s..., but its last line says %.16s...: the file is damaged",
-            found, line);
-    return st;
-}
 
 static tp_status check_version(const struct member_reader *p, json_t *root)
 {
@@ -321,26 +326,20 @@ static tp_status check_version(const struct member_reader *p, json_t *root)
     return st;
 }
 
-tp_status manifest_parse(struct manifest *out, const char *text, size_t size, const char *path,
+tp_status manifest_parse(struct manifest *out, const struct json_scan_input *in,
                          struct arena *arena, struct tp_err *err)
 {
-    const struct member_reader p = { .path = path, .arena = arena, .err = err };
+    const struct member_reader p = { .path = in->path, .arena = arena, .err = err };
     struct manifest m = { 0 };
-    json_error_t json_err;
-    json_t *root = NULL;
+    struct manifest_text text;
     tp_status st;
 
-    TP_TRY(check_checksum(&p, text, size));
-    root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &json_err);
-    if (!json_is_object(root)) {
-        st = member_fail(&p, "is not a JSON object: %s",
-                         root ? "it is another kind of value" : json_err.text);
-        goto done;
-    }
-    TP_TRY(check_version(&p, root));
-    TP_TRY(parse_root(&p, &m, root));
+    TP_TRY(manifest_text_open(&text, in, &p));
+    TP_TRY(check_version(&p, text.head));
+    TP_TRY(parse_root(&p, &m, text.head));
+    TP_TRY(parse_lists(&p, &m, &text));
     *out = m;
 done:
-    json_decref(root);
+    manifest_text_close(&text);
     return st;
 }

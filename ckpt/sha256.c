@@ -2,7 +2,11 @@
 #include "ckpt/sha256.h"
 
 #include <openssl/evp.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+#include "core/file.h"
 
 struct sha256 {
     EVP_MD_CTX *ctx;
@@ -55,4 +59,27 @@ tp_status sha256_of(char out[SHA256_TEXT], const void *data, size_t n, struct tp
     sha256_add(h, data, n);
     sha256_end(h, out);
     return TP_OK;
+}
+
+tp_status sha256_file(char out[SHA256_TEXT], const char *path, struct tp_err *err)
+{
+    char part[16384];
+    struct sha256 *h = NULL;
+    int64_t size = 0;
+    int fd = -1;
+    tp_status st = file_open_own(&fd, &size, path, err);
+
+    if (st)
+        return st;
+    if (!(st = sha256_new(&h, err))) {
+        for (int64_t at = 0; at < size && !st; at += (int64_t)sizeof part) {
+            size_t n = size - at < (int64_t)sizeof part ? (size_t)(size - at) : sizeof part;
+
+            st = file_read_at(fd, path, at, part, n, err);
+            sha256_add(h, part, st ? 0 : n);
+        }
+        sha256_end(h, out);
+    }
+    close(fd);
+    return st;
 }

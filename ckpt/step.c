@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/file.h"
 
@@ -63,19 +64,37 @@ static tp_status check_files(const struct manifest *m, const char *dir, struct t
     return TP_OK;
 }
 
+static tp_status read_file(struct manifest *m, const char *path, struct arena *arena,
+                           struct tp_err *err)
+{
+    struct json_scan_input in;
+    int64_t size = 0;
+    int fd = -1;
+    tp_status st = file_open_own(&fd, &size, path, err);
+
+    if (st)
+        return st;
+    in = json_scan_input_file(fd, 0, size, path);
+    if (size > MANIFEST_MAX_BYTES)
+        st = tp_fail(err, TP_E_CORRUPT, "%s: %lld bytes, more than the %d allowed", path,
+                     (long long)size, MANIFEST_MAX_BYTES);
+    else
+        st = manifest_parse(m, &in, arena, err);
+    close(fd);
+    return st;
+}
+
 tp_status step_read_manifest(struct manifest *m, const char *dir, struct arena *arena,
                              struct tp_err *err)
 {
-    char path[PATH_MAX], *text = NULL;
+    char path[PATH_MAX];
     struct manifest found = { 0 };
     const char *name = strrchr(dir, '/');
     int64_t step = 0;
-    size_t size = 0;
     tp_status st;
 
     TP_TRY(file_join(path, dir, MANIFEST_FILE, err));
-    TP_TRY(file_read_own(&text, &size, path, MANIFEST_MAX_BYTES, arena, err));
-    TP_TRY(manifest_parse(&found, text, size, path, arena, err));
+    TP_TRY(read_file(&found, path, arena, err));
     name = name ? name + 1 : dir;
     if (step_parse_name(&step, name) == STEP_DIR && step != found.step)
         return tp_fail(

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/json_scan.h"
 #include "layout/family.h"
 
 /* The first failure is kept in st, and later reads do nothing. */
@@ -247,6 +248,12 @@ tp_status model_config_parse(struct model *out, const char *text, size_t size, c
     json_error_t json_err;
     char *copy;
 
+    if (!json_scan_is_bounded(text, size)) { /* a tree of it could need 80 times its memory */
+        r.st = tp_fail(err, TP_E_USAGE,
+                       "%s: has more than %d MiB or %d values, so it is not a model's config.json",
+                       path, JSON_VALUE_BYTES_MAX >> 20, 2 * JSON_VALUE_PARTS_MAX);
+        goto done;
+    }
     r.root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &json_err);
     if (!r.root || !json_is_object(r.root)) {
         r.st = tp_fail(err, TP_E_USAGE, "%s: is not a JSON object (line %d: %.200s)", path,

@@ -164,14 +164,12 @@ static tp_status identify(char out[SHA256_TEXT], const struct reshard_job *job, 
     const struct reshard_request *q = job->request;
     const struct manifest *m = &job->from.manifest;
     struct arena arena = { 0 };
-    char path[PATH_MAX], sha[SHA256_TEXT], to[SPEC_TEXT_MAX], *manifest = NULL;
+    char path[PATH_MAX], sha[SHA256_TEXT], to[SPEC_TEXT_MAX];
     const char *text;
-    size_t n = 0;
     tp_status st;
 
     TP_TRY(file_join(path, job->from.dir, MANIFEST_FILE, err));
-    TP_TRY(file_read_own(&manifest, &n, path, MANIFEST_MAX_BYTES, &arena, err));
-    TP_TRY(sha256_of(sha, manifest, n, err));
+    TP_TRY(sha256_file(sha, path, err));
     text =
         arena_printf(&arena, "tp-reshard %s\nsource %s step %" PRId64 " manifest %s\nto %s\n%s%s",
                      TP_VERSION, m->save_id, m->step, sha, spec_format(to, &job->to.spec),

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/json_scan.h"
 
 enum { LENGTH_BYTES = 8, HEADER_MAX_BYTES = 100000000, ALIGN = 8 };
 
@@ -19,6 +20,11 @@ struct safetensors_reading {
     struct arena *arena;
     struct tp_err *err;
 };
+
+static tp_status no_memory(const struct safetensors_reading *r)
+{
+    return tp_fail(r->err, TP_E_NOMEM, "%s: no memory for its header", r->path);
+}
 
 static tp_status bad_tensor(const struct safetensors_reading *r, const char *name, const char *what)
 {
@@ -91,7 +97,7 @@ static tp_status read_entry(struct safetensors_entry *e, const char *name, const
 
     t->name = arena_strdup(r->arena, name);
     if (!t->name)
-        return tp_fail(r->err, TP_E_NOMEM, "%s: no memory for its header", r->path);
+        return no_memory(r);
     if (!dtype)
         return bad_tensor(r, name, "has no dtype");
     if (!dtype_parse(&t->dtype, dtype) || strcmp(dtype_safetensors(t->dtype), dtype) != 0)
@@ -138,21 +144,116 @@ static tp_status check_no_holes(struct safetensors_entry *entries, int n,
     return TP_OK;
 }
 
-static tp_status read_entries(struct safetensors_entry **out, int *n, json_t *root,
+static int by_entry_name(const void *a, const void *b)
+{
+    const struct safetensors_entry *x = *(const struct safetensors_entry *const *)a;
+    const struct safetensors_entry *y = *(const struct safetensors_entry *const *)b;
+
+    return strcmp(x->tensor.name, y->tensor.name);
+}
+
+static tp_status check_unique(const struct safetensors_entry *entries, int n,
                               const struct safetensors_reading *r)
 {
-    struct safetensors_entry *entries =
-        arena_array(r->arena, json_object_size(root) + 1, sizeof *entries);
-    const char *name;
-    json_t *value;
+    const struct safetensors_entry **sorted = calloc((size_t)n + 1, sizeof *sorted);
     tp_status st = TP_OK;
 
-    if (!entries)
-        return tp_fail(r->err, TP_E_NOMEM, "%s: no memory for its header", r->path);
-    *n = 0;
-    json_object_foreach(root, name, value) if (strcmp(name, "__metadata__") != 0)
-        TP_TRY(read_entry(&entries[(*n)++], name, value, r));
+    if (!sorted)
+        return no_memory(r);
+    for (int i = 0; i < n; i++)
+        sorted[i] = &entries[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_entry_name);
+    for (int i = 1; i < n && !st; i++)
+        if (by_entry_name(&sorted[i - 1], &sorted[i]) == 0)
+            st = bad_tensor(r, sorted[i]->tensor.name, "occurs twice");
+    free(sorted);
+    return st;
+}
+
+static tp_status parse(json_t **out, const struct json_scan_text *text,
+                       const struct safetensors_reading *r)
+{
+    json_error_t why;
+
+    *out = json_loadb(text->text, text->n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    return *out ? TP_OK
+                : tp_fail(r->err, TP_E_CORRUPT, "%s: the header is not a JSON object: %s", r->path,
+                          why.text);
+}
+
+static bool is_metadata(const struct json_scan_text *key)
+{
+    static const char name[] = "\"__metadata__\"";
+
+    return key->n == sizeof name - 1 && memcmp(key->text, name, key->n) == 0;
+}
+
+/* Count the tensors. */
+static tp_status count_entries(int64_t *n, struct json_scan *s, const struct safetensors_reading *r)
+{
+    struct json_scan_text key;
+    bool more;
+    tp_status st = json_scan_enter(s, '{', NULL, r->err);
+
+    for (*n = 0; !st;) {
+        TP_TRY(json_scan_member(s, &key, &more, r->err));
+        if (!more)
+            return json_scan_end(s, r->err);
+        *n += !is_metadata(&key);
+        TP_TRY(json_scan_skip(s, r->err));
+    }
+done:
+    return st;
+}
+
+/* Read the next tensor. *found is false when there is no other, or when this is the metadata. */
+static tp_status read_next(struct safetensors_entry *e, bool *found, bool *more,
+                           struct json_scan *s, const struct safetensors_reading *r)
+{
+    struct json_scan_text text;
+    json_t *name = NULL, *value = NULL;
+    tp_status st;
+
+    TP_TRY(json_scan_member(s, &text, more, r->err));
+    *found = *more && !is_metadata(&text);
+    if (*more && !*found)
+        TP_TRY(json_scan_skip(s, r->err));
+    if (!*found)
+        goto done;
+    TP_TRY(parse(&name, &text, r));
+    TP_TRY(json_scan_value(s, &text, r->err));
+    TP_TRY(parse(&value, &text, r));
+    TP_TRY(read_entry(e, json_string_value(name), value, r));
+done:
+    json_decref(name);
+    json_decref(value);
+    return st;
+}
+
+static tp_status read_entries(struct safetensors_entry **out, int *n, struct json_scan *s,
+                              const struct safetensors_reading *r)
+{
+    struct safetensors_entry *entries, e;
+    int64_t count = 0;
+    bool found = false, more = true;
+    tp_status st = count_entries(&count, s, r);
+
+    if (st)
+        return st;
+    if (!(entries = arena_array(r->arena, (size_t)count + 1, sizeof *entries)))
+        return no_memory(r);
+    json_scan_rewind(s);
+    TP_TRY(json_scan_enter(s, '{', NULL, r->err));
+    for (*n = 0; more;) {
+        e = (struct safetensors_entry){ .begin = 0 };
+        TP_TRY(read_next(&e, &found, &more, s, r));
+        if (found && *n == count)
+            return tp_fail(r->err, TP_E_CORRUPT, "%s: changed while it was read", r->path);
+        if (found)
+            entries[(*n)++] = e;
+    }
     TP_TRY(check_no_holes(entries, *n, r));
+    TP_TRY(check_unique(entries, *n, r));
     *out = entries;
 done:
     return st;
@@ -165,10 +266,9 @@ tp_status safetensors_header_read(struct safetensors_entry **entries, int *n,
     const char *path = file->path;
     const int64_t size = file->size;
     struct safetensors_reading r = { .path = path, .arena = arena, .err = err };
+    struct json_scan_input in;
+    struct json_scan *scan = NULL;
     uint64_t length = 0;
-    json_error_t why;
-    json_t *root = NULL;
-    char *text = NULL;
     tp_status st;
 
     if (size < LENGTH_BYTES)
@@ -182,22 +282,13 @@ tp_status safetensors_header_read(struct safetensors_entry **entries, int *n,
                        "%s: says that its header has %llu bytes, but the file has %lld: it is "
                        "truncated or not a safetensors file",
                        path, (unsigned long long)length, (long long)size);
-    text = malloc((size_t)length + 1);
-    if (!text)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its header", path);
-    TP_TRY(file_read_at(file->fd, path, LENGTH_BYTES, text, (size_t)length, err));
-    root = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &why);
-    if (!json_is_object(root)) {
-        st = tp_fail(err, TP_E_CORRUPT, "%s: the header is not a JSON object: %s", path,
-                     root ? "it is another kind of value" : why.text);
-        goto done;
-    }
+    in = json_scan_input_file(file->fd, LENGTH_BYTES, (int64_t)length, path);
+    TP_TRY(json_scan_open(&scan, &in, err));
     r.data_begin = LENGTH_BYTES + (int64_t)length;
     r.data_bytes = size - r.data_begin;
-    st = read_entries(entries, n, root, &r);
+    st = read_entries(entries, n, scan, &r);
 done:
-    json_decref(root);
-    free(text);
+    json_scan_close(scan);
     return st;
 }
 

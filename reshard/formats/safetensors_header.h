@@ -27,7 +27,8 @@ struct safetensors_header_file {
 };
 
 /* Read and check the header of a file: entries in the order of their data, in the arena.
- * TP_E_CORRUPT says what is wrong. */
+ * Besides the entries it needs at most 64 MiB, whatever the header is. TP_E_CORRUPT says what is
+ * wrong. */
 tp_status safetensors_header_read(struct safetensors_entry **entries, int *n,
                                   const struct safetensors_header_file *file, struct arena *arena,
                                   struct tp_err *err);

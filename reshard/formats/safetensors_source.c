@@ -1,5 +1,4 @@
 /* reshard/formats/safetensors_source.c - reads safetensors; see reshard/formats/safetensors.h. */
-#include <jansson.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -9,8 +8,7 @@
 
 #include "core/file.h"
 #include "reshard/formats/safetensors_header.h"
-
-enum { INDEX_MAX_BYTES = 256 << 20 };
+#include "reshard/formats/safetensors_index.h"
 
 struct safetensors_source_file {
     int fd;
@@ -99,74 +97,25 @@ done:
     return st;
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* The distinct files that an index names, ascending. */
-static tp_status index_files(const char ***names, int *n, const json_t *map, const char *path,
-                             struct arena *arena, struct tp_err *err)
-{
-    const char **list = arena_array(arena, json_object_size(map) + 1, sizeof *list);
-    const char *tensor;
-    json_t *value;
-    int all = 0;
-
-    if (!list)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory to read it", path);
-    json_object_foreach((json_t *)map, tensor, value)
-    {
-        const char *file = json_string_value(value);
-
-        if (!file || !file_name_is_plain(file))
-            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s: its file is not a plain file name",
-                           path, tensor);
-        list[all++] = arena_strdup(arena, file);
-        if (!list[all - 1])
-            return tp_fail(err, TP_E_NOMEM, "%s: no memory to read it", path);
-    }
-    qsort(list, (size_t)all, sizeof *list, by_text);
-    *n = 0;
-    for (int i = 0; i < all; i++)
-        if (i == 0 || strcmp(list[i], list[i - 1]) != 0)
-            list[(*n)++] = list[i];
-    *names = list;
-    return TP_OK;
-}
-
 static tp_status add_indexed(struct safetensors_source *s, const char *index, struct tp_err *err)
 {
     struct arena arena = { 0 };
-    json_error_t why;
-    json_t *root = NULL, *map;
-    const char **names = NULL;
-    char *text;
-    size_t size;
-    int n;
+    struct safetensors_files files = { .n = 0 };
     tp_status st;
 
-    TP_TRY(file_read_all(&text, &size, index, INDEX_MAX_BYTES, &arena, err));
-    root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
-    map = json_object_get(root, "weight_map");
-    if (!json_is_object(map)) {
-        st = tp_fail(err, TP_E_CORRUPT, "%s: is not a JSON object with a weight_map", index);
-        goto done;
-    }
-    TP_TRY(index_files(&names, &n, map, index, &arena, err));
-    s->files = calloc((size_t)n + 1, sizeof *s->files);
+    TP_TRY(safetensors_index_read(&files, index, &arena, err));
+    s->files = calloc((size_t)files.n + 1, sizeof *s->files);
     if (!s->files) {
         st = no_memory(s, err);
         goto done;
     }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < files.n; i++) {
         char path[PATH_MAX];
 
-        TP_TRY(file_join(path, s->path, names[i], err));
+        TP_TRY(file_join(path, s->path, files.names[i], err));
         TP_TRY(add_file(s, path, err));
     }
 done:
-    json_decref(root);
     arena_free(&arena);
     return st;
 }

@@ -1,7 +1,7 @@
 /*
  * tests/unit/ckpt_manifest.c - manifest.json: what was written is read, and damage is refused.
  *
- * covers: ckpt/manifest_parse
+ * covers: ckpt/manifest_parse ckpt/manifest_text
  */
 #include <criterion/criterion.h>
 #include <jansson.h>
@@ -69,7 +69,8 @@ static tp_status parse(const char *text, size_t size, struct tp_err *err)
 {
     struct arena arena = { 0 };
     struct manifest m;
-    tp_status st = manifest_parse(&m, text, size, "manifest.json", &arena, err);
+    const struct json_scan_input in = json_scan_input_text(text, size, "manifest.json");
+    tp_status st = manifest_parse(&m, &in, &arena, err);
 
     arena_free(&arena);
     return st;
@@ -95,11 +96,11 @@ Test(manifest, is_parsed_as_it_was_formatted)
         struct example x = make_example(&r);
         struct tp_err err = { 0 };
         struct manifest m;
+        const struct json_scan_input in = json_scan_input_text(x.text, x.size, "manifest.json");
         char *again;
         size_t size;
 
-        cr_assert_eq(manifest_parse(&m, x.text, x.size, "manifest.json", &x.arena, &err), TP_OK,
-                     "%s", err.msg);
+        cr_assert_eq(manifest_parse(&m, &in, &x.arena, &err), TP_OK, "%s", err.msg);
         cr_assert_eq(manifest_format(&again, &size, &m, &err), TP_OK);
         cr_assert_eq(size, x.size);
         cr_assert_eq(memcmp(again, x.text, size), 0);
@@ -109,6 +110,50 @@ Test(manifest, is_parsed_as_it_was_formatted)
         free(again);
         free_example(&x);
     }
+}
+
+/* Llama 3.1 405B with its optimizer, on 16,384 ranks. */
+Test(manifest, a_large_model_on_many_ranks_is_read, .timeout = 120)
+{
+    const struct model model = { .family = MODEL_LLAMA,
+                                 .layers = 126,
+                                 .hidden = 16384,
+                                 .ffn = 53248,
+                                 .heads = 128,
+                                 .kv_heads = 8,
+                                 .head_dim = 128,
+                                 .vocab = 128256 };
+    struct spec spec;
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct manifest m = { .state = { .dtype = "bf16" } }, found;
+    struct tensor *tensors;
+    struct json_scan_input in;
+    char *text;
+    size_t size;
+    int n;
+
+    cr_assert_eq(spec_parse(&spec, "tp8pp16dp128zero1", &err), TP_OK);
+    cr_assert_eq(model_state(&tensors, &n, &model, DTYPE_BF16, &arena, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(layout_make(&m.layout, &spec, model.layers, tensors, n, &arena, &err), TP_OK);
+    memset(m.save_id, 'a', SAVE_ID_TEXT - 1);
+    m.n_shards = spec_world(&spec);
+    m.shards = arena_array(&arena, (size_t)m.n_shards, sizeof *m.shards);
+    for (int i = 0; i < m.n_shards; i++) {
+        m.shards[i] = (struct shard_info){ .rank = i, .size_bytes = 4096, .index_rows = 3 };
+        snprintf(m.shards[i].file, sizeof m.shards[i].file, "rank-%05d.h5", i);
+        memset(m.shards[i].index_sha256, '1', SHA256_TEXT - 1);
+        memset(m.shards[i].meta_sha256, 'e', SHA256_TEXT - 1);
+    }
+    cr_assert_eq(manifest_format(&text, &size, &m, &err), TP_OK, "%s", err.msg);
+    in = json_scan_input_text(text, size, "manifest.json");
+    cr_assert_eq(manifest_parse(&found, &in, &arena, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(found.n_shards, 16384);
+    cr_expect_eq(found.layout.n_tensors, n);
+    cr_expect_eq(found.shards[16383].rank, 16383);
+    cr_expect_gt(size, 5 << 20, "the text is read in several windows");
+    free(text);
+    arena_free(&arena);
 }
 
 Test(manifest, every_changed_byte_and_every_truncation_is_refused, .timeout = 300)

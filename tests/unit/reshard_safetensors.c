@@ -154,7 +154,7 @@ Test(safetensors, false_headers_are_refused)
           "overlaps", 3 },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
           "\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
-          "not a JSON object", 4 },
+          "occurs twice", 4 },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}",
           "too many elements", 0 },
         { "{\"a\":{\"dtype\":\"F64\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}",
