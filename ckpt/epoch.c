@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "ckpt/root.h"
-#include "ckpt/root_lock.h"
 #include "core/file.h"
 
 tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
@@ -64,7 +63,8 @@ done:
     return st;
 }
 
-tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
+tp_status ckpt_claim(int64_t *epoch, const char *root, const struct root_lock_wait *wait,
+                     struct tp_err *err)
 {
     int64_t last = 0;
     int lock = -1;
@@ -72,7 +72,7 @@ tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err)
 
     TP_TRY(ckpt_check_root(root, err));
     TP_TRY(file_make_dirs(root, err));
-    TP_TRY(root_lock(&lock, root, err));
+    TP_TRY(root_lock(&lock, root, wait, err));
     root_remove_leftovers(root); /* this job may have nothing left to save, so do it now */
     TP_TRY(ckpt_epoch(&last, root, err));
     TP_TRY(write_epoch(root, last + 1, err));

@@ -9,11 +9,14 @@
 
 #include <stdint.h>
 
+#include "ckpt/root_lock.h"
 #include "core/err.h"
 
 /* Claim the next epoch of a root, which is created if necessary (see ckpt_check_root). Jobs with
- * older epochs can no longer commit. Once per job. */
-tp_status ckpt_claim(int64_t *epoch, const char *root, struct tp_err *err);
+ * older epochs can no longer commit. Once per job. `wait` says what happens while another process
+ * holds the root's lock. */
+tp_status ckpt_claim(int64_t *epoch, const char *root, const struct root_lock_wait *wait,
+                     struct tp_err *err);
 
 /* The epoch of the newest job, without a claim; 0: no job has claimed the root, or there is no such
  * root. A program that adds a step to what exists (tp-reshard, tp-ckpt import) begins with it. */

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "ckpt/root.h"
-#include "ckpt/root_lock.h"
 #include "ckpt/temporary.h"
 #include "ckpt/verify.h"
 #include "core/file.h"
@@ -246,7 +245,7 @@ tp_status ckpt_prune(struct ckpt_pruned *out, const struct ckpt_prune_request *q
     TP_TRY(allocate(&p, err));
     TP_TRY(decide_all(&p, err));
     if (!q->dry_run)
-        TP_TRY(root_lock(&lock, q->root, err));
+        TP_TRY(root_lock(&lock, q->root, &q->wait, err));
     if (q->verify_jobs > 0)
         TP_TRY(check_kept(&p, err));
     TP_TRY(delete_all(&p, err));

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/root_lock.h"
 #include "core/arena.h"
 #include "core/err.h"
 #include "core/progress.h"
@@ -24,7 +25,8 @@ struct ckpt_prune_request {
      * Later steps are not of this run, which began before them, so they are neither counted nor
      * deleted. NULL: none. */
     const int64_t *saved;
-    struct progress *progress; /* counts the bytes that are read of a step; NULL: none */
+    struct progress *progress;  /* counts the bytes that are read of a step; NULL: none */
+    struct root_lock_wait wait; /* while another process holds the root's lock */
 };
 
 /* A step that does not count, and stays. */

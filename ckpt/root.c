@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/access.h"
 #include "ckpt/root_lock.h"
 #include "core/file.h"
 
@@ -303,15 +304,17 @@ void root_remove_if_empty(const char *root)
     struct tp_err ignored;
     int lock = -1;
 
-    if (root_lock(&lock, root, &ignored))
+    if (!root_lock_try(&lock, root)) /* another process uses it, so it is not empty for long */
         return;
     if (!file_join(path, root, "lock", &ignored)) {
         unlink(path);
         if (rmdir(root) != 0) { /* another process has begun here and needs the lock */
-            int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+            int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 
-            if (fd >= 0)
+            if (fd >= 0) {
+                access_limit(fd, root);
                 close(fd);
+            }
         }
     }
     close(lock);

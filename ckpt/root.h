@@ -55,7 +55,8 @@ void root_remove_leftovers(const char *root);
 /* Point ROOT/latest to the step with the highest number. Only a convenience; failure is ignored. */
 void root_update_latest(const char *root);
 
-/* Remove a root that has nothing in it but its lock. Takes ROOT/lock itself. */
+/* Remove a root that has nothing in it but its lock. Takes ROOT/lock itself; does nothing when
+ * another process holds it. */
 void root_remove_if_empty(const char *root);
 
 #endif

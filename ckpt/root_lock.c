@@ -19,11 +19,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ckpt/access.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/process_stat.h"
+#include "core/stop.h"
 
-static const double STOPPED_S = 10, UNKNOWN_S = 600;
+static const double SAY_S = 1, STOPPED_S = 10, UNKNOWN_S = 600;
 
 bool root_lock_unsupported(int error)
 {
@@ -82,8 +84,8 @@ static void describe_holder(struct tp_err *err, const char *path, const struct r
                 is_stopped(h) ? ", stopped" : "");
     else
         tp_fail(err, TP_E_IO,
-                "%s: is held by a process that is not on this host; it is free when that process "
-                "ends",
+                "%s: is held by a process that is not on this host, or hidden from this one; it is "
+                "free when that process ends",
                 path);
 }
 
@@ -94,50 +96,98 @@ static tp_status open_lock(int *fd, char path[PATH_MAX], const char *root, int f
 
     if (st)
         return st;
-    *fd = open(path, flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    return *fd >= 0 ? TP_OK : tp_fail_errno(err, "%s: cannot open", path);
+    *fd = open(path, flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (*fd < 0)
+        return tp_fail_errno(err, "%s: cannot open", path);
+    access_limit(*fd, root);
+    return TP_OK;
 }
 
-/* Whether to stop waiting for a lock that has been held since `from`; then *h is the holder. The
- * holder is looked up late, because every commit takes the lock and /proc/locks lists all locks of
- * the host. */
-static bool is_hopeless(struct root_lock_holder *h, int fd, double from)
+/* A wait for the lock. */
+struct root_lock_waiting {
+    const struct root_lock_wait *how;
+    const char *path;
+    int fd;
+    double from; /* when it began */
+    bool said;
+};
+
+static void say(struct root_lock_waiting *w)
 {
-    double waited = clock_seconds() - from;
+    struct root_lock_holder h;
+    struct tp_err held = { 0 };
+    char sentence[TP_ERR_MAX];
 
-    if (waited <= STOPPED_S)
-        return false;
-    find_holder(h, fd);
-    return is_stopped(h) || (!h->pid && waited > UNKNOWN_S);
+    find_holder(&h, w->fd);
+    describe_holder(&held, w->path, &h);
+    snprintf(sentence, sizeof sentence, "waiting for the lock of the checkpoint root: %.900s",
+             held.msg);
+    w->how->say(w->how->ctx, sentence);
 }
 
-tp_status root_lock(int *fd, const char *root, struct tp_err *err)
+/* One look at a lock that is held: TP_OK to continue waiting. The holder is looked up late, because
+ * every commit takes the lock and /proc/locks lists all locks of the host. */
+static tp_status check_wait(struct root_lock_waiting *w, struct tp_err *err)
+{
+    double waited = clock_seconds() - w->from;
+    struct root_lock_holder h;
+
+    if (waited >= w->how->stop_after_s && stop_requested()) {
+        find_holder(&h, w->fd);
+        describe_holder(err, w->path, &h);
+        tp_fail_in(err, "stopped on request while waiting for a lock");
+        return err->status = TP_E_STOPPED;
+    }
+    if (waited > SAY_S && !w->said && w->how->say) {
+        say(w);
+        w->said = true;
+    }
+    if (waited <= STOPPED_S)
+        return TP_OK;
+    find_holder(&h, w->fd);
+    if (is_stopped(&h) || (!h.pid && waited > UNKNOWN_S)) {
+        describe_holder(err, w->path, &h);
+        return TP_E_IO;
+    }
+    return TP_OK;
+}
+
+tp_status root_lock(int *fd, const char *root, const struct root_lock_wait *wait,
+                    struct tp_err *err)
 {
     const struct timespec pause = { 0, 10000000 };
-    double from = clock_seconds();
+    char path[PATH_MAX];
+    int f = -1;
+    tp_status st = open_lock(&f, path, root, O_CREAT, err);
+    struct root_lock_waiting w = { .how = wait, .path = path, .fd = f, .from = clock_seconds() };
+
+    while (!st && flock(f, LOCK_EX | LOCK_NB) != 0 && !root_lock_unsupported(errno)) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            st = tp_fail_errno(err, "%s: cannot lock", path);
+        else if (!(st = check_wait(&w, err)))
+            nanosleep(&pause, NULL);
+    }
+    if (st && f >= 0)
+        close(f);
+    else if (!st)
+        *fd = f;
+    return st;
+}
+
+bool root_lock_try(int *fd, const char *root)
+{
+    struct tp_err ignored;
     char path[PATH_MAX];
     int f;
-    tp_status st = open_lock(&f, path, root, O_CREAT, err);
 
-    if (st)
-        return st;
-    while (flock(f, LOCK_EX | LOCK_NB) != 0 && !root_lock_unsupported(errno)) {
-        struct root_lock_holder h;
-
-        if (errno != EWOULDBLOCK && errno != EINTR) {
-            tp_fail_errno(err, "%s: cannot lock", path);
-            close(f);
-            return TP_E_IO;
-        }
-        if (is_hopeless(&h, f, from)) {
-            describe_holder(err, path, &h);
-            close(f);
-            return TP_E_IO;
-        }
-        nanosleep(&pause, NULL);
+    if (open_lock(&f, path, root, O_CREAT, &ignored))
+        return false;
+    if (flock(f, LOCK_EX | LOCK_NB) != 0 && !root_lock_unsupported(errno)) {
+        close(f);
+        return false;
     }
     *fd = f;
-    return TP_OK;
+    return true;
 }
 
 bool root_lock_is_held(const char *root, struct tp_err *holder)

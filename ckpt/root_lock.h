@@ -11,10 +11,25 @@
 
 #include "core/err.h"
 
-/* Take the lock and wait for it if necessary; close *fd to release it. TP_E_IO names the holder
- * when waiting is pointless: the holder has been stopped for ten seconds, or is no process of this
- * host and has held the lock for ten minutes. */
-tp_status root_lock(int *fd, const char *root, struct tp_err *err);
+/* What happens while a call waits for the lock. All zeroes: it waits in silence. A request to stop
+ * (core/stop.h) ends the wait, once it has lasted stop_after_s. */
+struct root_lock_wait {
+    void (*say)(void *ctx, const char *sentence); /* called once, when the wait has lasted a second;
+                                                     the sentence names the holder */
+    void *ctx;
+    double stop_after_s; /* for a save that a request to stop has caused: time for others to
+                            release the lock */
+};
+
+/* Take the lock and wait for it if necessary; close *fd to release it. Only those who may write to
+ * the root can lock it (ckpt/access.h). TP_E_STOPPED: the wait was ended on request. TP_E_IO names
+ * the holder when waiting is pointless: the holder has been stopped for ten seconds, or is no
+ * process of this host and has held the lock for ten minutes. */
+tp_status root_lock(int *fd, const char *root, const struct root_lock_wait *wait,
+                    struct tp_err *err);
+
+/* Take the lock if it is free. False: it is not, or cannot be locked. */
+bool root_lock_try(int *fd, const char *root);
 
 /* Whether a process holds the lock now, for a caller that must not wait; *holder then has a
  * sentence that names it. False for a root that does not exist or cannot be locked. */

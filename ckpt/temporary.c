@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/access.h"
 #include "ckpt/root_lock.h"
 #include "ckpt/step.h"
 #include "core/file.h"
@@ -104,7 +105,7 @@ tp_status temporary_make(struct temporary *t, const char *root, int64_t step, st
     TP_TRY(temporary_save_id(t->save_id, err));
     snprintf(tmp_name, sizeof tmp_name, "%s.tmp-%s", step_name(name, step), t->save_id);
     TP_TRY(file_join(path, root, tmp_name, err));
-    if (mkdir(path, 0777) != 0)
+    if (mkdir(path, 0700) != 0) /* the commit gives it its mode: see ckpt/access.h */
         return tp_fail_errno(err, "%s: cannot create the directory", path);
     memcpy(t->path, path, sizeof path);
     t->lock_fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -112,6 +113,7 @@ tp_status temporary_make(struct temporary *t, const char *root, int64_t step, st
         return tp_fail_errno(err, "%s: cannot open the directory", path);
     if (flock(t->lock_fd, LOCK_EX | LOCK_NB) != 0 && !root_lock_unsupported(errno))
         return tp_fail_errno(err, "%s: cannot lock", path);
+    access_limit(t->lock_fd, root);
 done:
     return st;
 }
@@ -141,6 +143,7 @@ static tp_status adopt(struct temporary *t, const char *root, int64_t step, cons
         close(fd);
         return TP_OK;
     }
+    access_limit(fd, root);
     unlinkat(fd, MANIFEST_FILE, 0); /* of a commit that did not happen */
     memcpy(t->save_id, id, SAVE_ID_TEXT);
     memcpy(t->path, path, sizeof t->path);

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/access.h"
 #include "ckpt/epoch.h"
 #include "ckpt/root.h"
-#include "ckpt/root_lock.h"
 #include "core/file.h"
 
 /* ---- beginning ---- */
@@ -34,7 +34,7 @@ tp_status ckpt_begin(struct ckpt_transaction *t, const struct ckpt_begin_request
                      struct tp_err *err)
 {
     struct ckpt_transaction x = {
-        .tmp.lock_fd = -1, .step = q->step, .epoch = q->epoch, .force = q->force
+        .tmp.lock_fd = -1, .step = q->step, .epoch = q->epoch, .force = q->force, .wait = q->wait
     };
     int lock = -1;
     tp_status st;
@@ -44,7 +44,7 @@ tp_status ckpt_begin(struct ckpt_transaction *t, const struct ckpt_begin_request
         return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", q->root);
     x.made_root = !file_exists(q->root);
     TP_TRY(file_make_dirs(q->root, err));
-    TP_TRY(root_lock(&lock, q->root, err));
+    TP_TRY(root_lock(&lock, q->root, &q->wait, err));
     if (q->exclusive)
         TP_TRY(temporary_adopt(&x.tmp, q->root, q->step, q->resume, err));
     x.resumed = x.tmp.path[0] != 0;
@@ -93,6 +93,7 @@ static tp_status write_manifest(const struct ckpt_transaction *t, struct manifes
     TP_TRY(file_join(path, t->tmp.path, MANIFEST_FILE, err));
     TP_TRY(manifest_format(&text, &size, m, err));
     TP_TRY(file_write_new(path, text, size, err));
+    access_publish(t->tmp.lock_fd, MANIFEST_FILE);
     TP_TRY(file_sync_dir(t->tmp.path, err));
 done:
     free(text);
@@ -161,7 +162,7 @@ static tp_status make_visible(struct ckpt_transaction *t, const char *dir, struc
     int lock = -1;
     tp_status st;
 
-    TP_TRY(root_lock(&lock, t->root, err));
+    TP_TRY(root_lock(&lock, t->root, &t->wait, err));
     TP_TRY(check_epoch(t, err));
     TP_TRY(remove_scratch(t, err));
     TP_TRY(rename_to(t, dir, &exchanged, err));

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "ckpt/manifest.h"
+#include "ckpt/root_lock.h"
 #include "ckpt/temporary.h"
 #include "core/err.h"
 
@@ -24,6 +25,8 @@ struct ckpt_begin_request {
     bool exclusive;     /* TP_E_EXISTS when another process is writing the same step */
     const char *resume; /* exclusive: continue in this temporary directory, when its writer is dead;
                            NULL: none */
+    struct root_lock_wait
+        wait; /* while another process holds the root's lock, also of the commit */
 };
 
 struct ckpt_transaction {
@@ -31,6 +34,7 @@ struct ckpt_transaction {
     struct temporary tmp; /* tmp.path is where shards and manifest go */
     int64_t step, epoch;
     bool force;
+    struct root_lock_wait wait;
     const char *scratch; /* set by the caller: a file of its own in tmp, which is removed right
                             before the step appears; NULL: none */
     bool resumed;        /* tmp is the one that was to be continued */
@@ -39,7 +43,8 @@ struct ckpt_transaction {
 };
 
 /* Begin a step: create the root and the temporary directory, and remove what dead writers left.
- * TP_E_EXISTS: step-N exists and force is not set. TP_E_USAGE: as ckpt_check_root.
+ * TP_E_EXISTS: step-N exists and force is not set. TP_E_USAGE: as ckpt_check_root. TP_E_STOPPED: a
+ * request to stop ended the wait for the lock; also of ckpt_commit.
  * Ends with a ckpt_commit that succeeds, ckpt_abort or ckpt_suspend. Other processes of the job may
  * write into the temporary directory (give them a copy of the transaction), but begin and end
  * belong to one. */

@@ -93,6 +93,21 @@ void progress_note(struct progress *p, const char *fmt, ...)
     pthread_mutex_unlock(&p->lock);
 }
 
+void progress_say(void *ctx, const char *sentence)
+{
+    progress_note(ctx, "%s", sentence);
+}
+
+void progress_erase(struct progress *p)
+{
+    if (!p)
+        return;
+    if (!p->quiet && p->drawn && p->tty)
+        fputs("\r\033[K", stderr);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
 void progress_end(struct progress *p, bool ok)
 {
     if (!p)

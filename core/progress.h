@@ -29,6 +29,13 @@ void progress_add(struct progress *p, int64_t n_bytes);
  * the work continues. Control characters are printed as '?'. */
 void progress_note(struct progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* progress_note for callbacks; ctx is the struct progress. */
+void progress_say(void *ctx, const char *sentence);
+
+/* End and free, and remove the line from a terminal: the program prints a result that has its own
+ * total and rate. */
+void progress_erase(struct progress *p);
+
 /* End and free. ok: print the last line; otherwise leave the line as it is. */
 void progress_end(struct progress *p, bool ok);
 

@@ -197,7 +197,7 @@ tp_status run_launch(struct run *r)
     run_drain_reset(r);
     TP_TRY(announce(r));
     if (r->job->checkpoints == JOB_CKPT_TP)
-        TP_TRY(ckpt_claim(&r->record.epoch, r->job->ckpt, &r->err));
+        TP_TRY(ckpt_claim(&r->record.epoch, r->job->ckpt, &(struct root_lock_wait){ 0 }, &r->err));
     name_attempt(r);
     TP_TRY(file_remove_tree(r->attempt.heartbeats, &r->err));
     TP_TRY(file_make_dirs(r->attempt.heartbeats, &r->err));

@@ -106,7 +106,9 @@ done:
 static tp_status write_step(struct import_job *x, struct tp_err *err)
 {
     struct manifest m = { .layout = x->layout, .model_config = x->model.config };
-    struct ckpt_begin_request begin = { .root = x->request->out, .force = x->request->force };
+    struct ckpt_begin_request begin = { .root = x->request->out,
+                                        .force = x->request->force,
+                                        .wait = { progress_say, x->request->progress, 0 } };
     struct ckpt_transaction t = { .tmp.lock_fd = -1 };
     tp_status st;
 

@@ -265,7 +265,8 @@ static tp_status copy(struct reshard_job *job, struct tp_err *err)
     const struct resume_job resume = resume_job_of(job);
     struct ckpt_begin_request begin = { .root = job->out,
                                         .step = job->from.manifest.step,
-                                        .force = q->force };
+                                        .force = q->force,
+                                        .wait = { progress_say, q->progress, 0 } };
     tp_status st = is_root(job) ? ckpt_epoch(&begin.epoch, job->out, err) : TP_OK;
 
     TP_TRY(agree(job, st, err));

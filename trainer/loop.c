@@ -18,6 +18,10 @@
 #include "trainer/step.h"
 #include "trainer/train_log.h"
 
+/* A request to stop causes a save, so it ends the wait for the lock of the root only after this
+ * time. */
+static const double LOCK_STOP_S = 3;
+
 struct loop {
     struct trainer *t;
     const struct loop_output *output;
@@ -54,6 +58,12 @@ __attribute__((format(printf, 3, 4))) static void print(const struct loop *l, bo
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
     l->output->print(l->output->ctx, is_step, line);
+}
+
+/* A rank waits for a lock: struct root_lock_wait. */
+static void say(void *ctx, const char *sentence)
+{
+    print(ctx, false, "%s", sentence);
 }
 
 /* ---- before the first step ---- */
@@ -104,6 +114,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
 {
     const struct train_config *c = l->t->config;
     struct comm_control *control = l->t->parallel.control;
+    const struct root_lock_wait wait = { say, l, LOCK_STOP_S };
     struct step_messages messages = { 0 };
     struct restore_report report;
     tp_status st;
@@ -114,7 +125,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
         st = log_open(&l->log, c->log, err);
     TP_TRY(control_agree(control, st, err));
     if (c->ckpt)
-        TP_TRY(snapshot_open(&l->snapshot, l->t, c->resume != RESUME_NO, err));
+        TP_TRY(snapshot_open(&l->snapshot, l->t, c->resume != RESUME_NO, &wait, err));
     if (c->logits)
         TP_TRY(logits_write(l->t, c->logits, err));
     if (l->log && c->resume == RESUME_NO)
@@ -130,6 +141,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
     heartbeat_phase(l->heartbeat, HEARTBEAT_TRAIN);
     l->cpu = clock_cpu_seconds();
     l->times = comm_times(l->t->parallel.ranks);
+    l->began = clock_seconds();
 done:
     return st;
 }
@@ -259,6 +271,17 @@ done:
 }
 
 /* ---- the run ---- */
+
+/* What this run trained, with its saves. */
+static void format_total(char *buf, size_t size, const struct loop *l)
+{
+    double seconds = clock_seconds() - l->began;
+    int64_t steps = l->t->position.step - l->first_step;
+
+    snprintf(buf, size, "; %" PRId64 " step%s in %.1f s, %.0f tokens/s", steps,
+             steps == 1 ? "" : "s", seconds,
+             (double)(l->t->position.tokens - l->first_tokens) / seconds);
+}
 
 static tp_status end(struct loop *l, struct tp_err *err)
 {

@@ -24,6 +24,7 @@ struct snapshot {
     const struct model *model;
     int rank;
     bool force;
+    struct root_lock_wait wait;
     int64_t epoch; /* rank 0 */
     struct stored_box *extents;
     int n_extents;
@@ -62,7 +63,7 @@ static tp_status claim(struct snapshot *s, struct tp_err *err)
         return TP_OK;
     s->epoch = s->config->epoch;
     if (!s->epoch)
-        return ckpt_claim(&s->epoch, s->config->ckpt, err);
+        return ckpt_claim(&s->epoch, s->config->ckpt, &s->wait, err);
     if ((st = ckpt_epoch(&newest, s->config->ckpt, err)))
         return st;
     return newest == s->epoch ? TP_OK
@@ -99,7 +100,7 @@ done:
 }
 
 tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,
-                        struct tp_err *err)
+                        const struct root_lock_wait *wait, struct tp_err *err)
 {
     struct snapshot *s = calloc(1, sizeof *s);
     struct comm_control *control = t->parallel.control;
@@ -113,6 +114,7 @@ tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool for
     s->model = t->model;
     s->rank = control_rank(control);
     s->force = force;
+    s->wait = *wait;
     s->device = t->device;
     s->ops = t->net.k.ops;
     s->copied = t->state_copied;
@@ -175,7 +177,8 @@ static tp_status commit(struct snapshot *s, struct tp_err *err)
     struct arena a = { 0 };
     const struct ckpt_prune_request keep = { .root = s->config->ckpt,
                                              .keep = s->config->keep,
-                                             .saved = &s->position.step };
+                                             .saved = &s->position.step,
+                                             .wait = s->wait };
     struct ckpt_pruned pruned;
     struct manifest m = {
         .step = s->position.step,
@@ -293,9 +296,11 @@ static tp_status finish_copies(struct snapshot *s, struct tp_err *err)
 
 tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_err *err)
 {
-    const struct ckpt_begin_request request = {
-        .root = s->config->ckpt, .step = t->position.step, .epoch = s->epoch, .force = s->force
-    };
+    const struct ckpt_begin_request request = { .root = s->config->ckpt,
+                                                .step = t->position.step,
+                                                .epoch = s->epoch,
+                                                .force = s->force,
+                                                .wait = s->wait };
     tp_status st = TP_OK;
 
     TP_TRY(snapshot_wait(s, err));

@@ -13,15 +13,17 @@
 
 #include <stdbool.h>
 
+#include "ckpt/root_lock.h"
 #include "trainer/trainer.h"
 
 struct snapshot;
 
 /* Claim the root's next epoch and allocate the pinned memory. Collective. force: replace a step
  * that exists (a resumed run). An epoch in the configuration was claimed by an orchestrator for
- * this launch, and is used. TP_E_STALE: a newer job has claimed the root since. */
+ * this launch, and is used. `wait` says what happens while another process holds the root's lock;
+ * saves wait in the same way, in any thread. TP_E_STALE: a newer job has claimed the root since. */
 tp_status snapshot_open(struct snapshot **out, const struct trainer *t, bool force,
-                        struct tp_err *err);
+                        const struct root_lock_wait *wait, struct tp_err *err);
 
 /* Whether a save is in progress; the same on every rank. */
 bool snapshot_is_pending(const struct snapshot *s);

@@ -41,6 +41,11 @@ static void print_names(const struct ckpt_pruned *pruned, bool dry_run)
     }
 }
 
+static void say(void *ctx, const char *sentence)
+{
+    report_note(ctx, "%s", sentence);
+}
+
 static void print_summary(const struct ckpt_pruned *pruned, const struct ckpt_prune_request *q)
 {
     char size[SIZE_TEXT_MAX];
@@ -76,7 +81,8 @@ static tp_status prune(struct ckpt_prune_request *q, struct tp_err *err)
 
 int cmd_prune(int argc, char **argv)
 {
-    struct ckpt_prune_request q = { .verify_jobs = thread_pool_cores() };
+    char prog[] = "tp-ckpt";
+    struct ckpt_prune_request q = { .verify_jobs = thread_pool_cores(), .wait = { say, prog, 0 } };
     bool keep_given = false, no_verify = false;
     struct tp_err err = { 0 };
     int code;

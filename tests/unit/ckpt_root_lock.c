@@ -9,7 +9,10 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/stop.h"
 #include "tests/unit/temp_dir.h"
+
+static const struct root_lock_wait silent = { 0 };
 
 TestSuite(root_lock, .init = temp_dir_make, .fini = temp_dir_remove);
 
@@ -28,7 +31,7 @@ static pid_t start_holder(unsigned seconds)
         int fd;
 
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* end also when the test fails */
-        if (root_lock(&fd, temp_dir, &err) == TP_OK && write(ready[1], "x", 1) == 1)
+        if (root_lock(&fd, temp_dir, &silent, &err) == TP_OK && write(ready[1], "x", 1) == 1)
             usleep(seconds * 1000000);
         _exit(0);
     }
@@ -51,7 +54,7 @@ Test(root_lock, a_second_process_waits_until_the_first_ends, .timeout = 60)
     double start = clock_seconds();
     int fd = -1;
 
-    cr_assert_eq(root_lock(&fd, temp_dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(root_lock(&fd, temp_dir, &silent, &err), TP_OK, "%s", err.msg);
     cr_assert_gt(clock_seconds() - start, 0.5);
     cr_assert_eq(waitpid(holder, NULL, 0), holder);
     close(fd);
@@ -62,12 +65,12 @@ Test(root_lock, is_free_when_it_is_closed_and_when_its_holder_is_killed, .timeou
     struct tp_err err = { 0 };
     int first = -1, second = -1;
 
-    cr_assert_eq(root_lock(&first, temp_dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(root_lock(&first, temp_dir, &silent, &err), TP_OK, "%s", err.msg);
     close(first);
-    cr_assert_eq(root_lock(&second, temp_dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(root_lock(&second, temp_dir, &silent, &err), TP_OK, "%s", err.msg);
     close(second);
     end_holder(start_holder(3600));
-    cr_assert_eq(root_lock(&first, temp_dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(root_lock(&first, temp_dir, &silent, &err), TP_OK, "%s", err.msg);
     close(first);
 }
 
@@ -88,7 +91,7 @@ Test(root_lock, no_two_processes_hold_it_at_once, .timeout = 120)
                 struct tp_err err;
                 int fd;
 
-                if (root_lock(&fd, temp_dir, &err) || !(f = fopen(path, "r+")) ||
+                if (root_lock(&fd, temp_dir, &silent, &err) || !(f = fopen(path, "r+")) ||
                     fscanf(f, "%d", &n) != 1)
                     _exit(1);
                 usleep(1000);
@@ -120,7 +123,7 @@ Test(root_lock, names_its_holder_without_waiting, .timeout = 60)
 
     cr_expect_not(root_lock_is_held(temp_dir, &err), "no process has made the lock yet");
     cr_expect_not(root_lock_is_held("/nonexistent", &err));
-    cr_assert_eq(root_lock(&fd, temp_dir, &err), TP_OK);
+    cr_assert_eq(root_lock(&fd, temp_dir, &silent, &err), TP_OK);
     close(fd);
     cr_expect_not(root_lock_is_held(temp_dir, &err));
     holder = start_holder(3600);
@@ -139,11 +142,83 @@ Test(root_lock, the_wait_for_a_stopped_holder_ends, .timeout = 60)
     int fd = -1;
 
     cr_assert_eq(kill(holder, SIGSTOP), 0);
-    cr_assert_eq(root_lock(&fd, temp_dir, &err), TP_E_IO);
+    cr_assert_eq(root_lock(&fd, temp_dir, &silent, &err), TP_E_IO);
     cr_assert(strstr(err.msg, "stopped"), "%s", err.msg);
     cr_assert_eq(fd, -1);
     cr_assert_gt(clock_seconds() - start, 9);
     end_holder(holder);
+}
+
+/* What a wait said. */
+struct heard {
+    int n;
+    double at;
+    char sentence[TP_ERR_MAX];
+};
+
+static void hear(void *ctx, const char *sentence)
+{
+    struct heard *h = ctx;
+
+    h->n++;
+    h->at = clock_seconds();
+    snprintf(h->sentence, sizeof h->sentence, "%s", sentence);
+}
+
+Test(root_lock, a_wait_is_announced_once_and_names_the_holder, .timeout = 60)
+{
+    struct heard heard = { 0 };
+    const struct root_lock_wait wait = { hear, &heard, 0 };
+    struct tp_err err = { 0 };
+    pid_t holder = start_holder(3);
+    double start = clock_seconds();
+    char pid_text[32];
+    int fd = -1;
+
+    cr_assert_eq(root_lock(&fd, temp_dir, &wait, &err), TP_OK, "%s", err.msg);
+    snprintf(pid_text, sizeof pid_text, "process %d ", (int)holder);
+    cr_expect_eq(heard.n, 1);
+    cr_expect_lt(heard.at - start, 2.0);
+    cr_expect(strstr(heard.sentence, pid_text), "%s", heard.sentence);
+    cr_assert_eq(waitpid(holder, NULL, 0), holder);
+    close(fd);
+    heard.n = 0;
+    cr_assert_eq(root_lock(&fd, temp_dir, &wait, &err), TP_OK);
+    cr_expect_eq(heard.n, 0, "there was no wait");
+    close(fd);
+}
+
+Test(root_lock, a_request_to_stop_ends_the_wait, .timeout = 60)
+{
+    const struct root_lock_wait patient = { NULL, NULL, 2 };
+    struct tp_err err = { 0 };
+    pid_t holder = start_holder(3600);
+    double start = clock_seconds();
+    int fd = -1;
+
+    stop_listen();
+    kill(getpid(), SIGUSR1);
+    cr_assert_eq(root_lock(&fd, temp_dir, &silent, &err), TP_E_STOPPED);
+    cr_expect_lt(clock_seconds() - start, 1.5);
+    cr_expect(strstr(err.msg, "stopped on request") && strstr(err.msg, "/lock"), "%s", err.msg);
+    start = clock_seconds();
+    cr_assert_eq(root_lock(&fd, temp_dir, &patient, &err), TP_E_STOPPED);
+    cr_expect_geq(clock_seconds() - start, 2);
+    end_holder(holder);
+    cr_assert_eq(root_lock(&fd, temp_dir, &silent, &err), TP_OK, "a free lock needs no wait");
+    close(fd);
+}
+
+Test(root_lock, try_does_not_wait, .timeout = 60)
+{
+    pid_t holder = start_holder(3600);
+    int fd = -1;
+
+    cr_expect_not(root_lock_try(&fd, temp_dir));
+    cr_expect_eq(fd, -1);
+    end_holder(holder);
+    cr_assert(root_lock_try(&fd, temp_dir));
+    close(fd);
 }
 
 Test(root_lock, a_link_in_its_place_is_not_followed)
@@ -152,8 +227,8 @@ Test(root_lock, a_link_in_its_place_is_not_followed)
     int fd = -1;
 
     cr_assert_eq(symlink("/tmp", temp_path("lock")), 0);
-    cr_expect_eq(root_lock(&fd, temp_dir, &err), TP_E_IO);
-    cr_expect_eq(root_lock(&fd, "/nonexistent", &err), TP_E_IO);
+    cr_expect_eq(root_lock(&fd, temp_dir, &silent, &err), TP_E_IO);
+    cr_expect_eq(root_lock(&fd, "/nonexistent", &silent, &err), TP_E_IO);
     cr_expect_eq(fd, -1);
 }
 

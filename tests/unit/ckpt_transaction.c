@@ -162,9 +162,9 @@ Test(transaction, an_older_job_cannot_commit)
     struct tp_err err = { 0 };
     int64_t old, new;
 
-    cr_assert_eq(ckpt_claim(&old, root, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(ckpt_claim(&old, root, &(struct root_lock_wait){ 0 }, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(begin(&t, 3, old, &err), TP_OK);
-    cr_assert_eq(ckpt_claim(&new, root, &err), TP_OK);
+    cr_assert_eq(ckpt_claim(&new, root, &(struct root_lock_wait){ 0 }, &err), TP_OK);
     cr_assert_eq(new, old + 1);
     cr_assert_eq(ckpt_commit(&t, &m, &err), TP_E_STALE);
     ckpt_abort(&t);

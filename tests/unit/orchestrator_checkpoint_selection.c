@@ -113,7 +113,7 @@ Test(checkpoint_selection, a_lock_held_for_long_is_reported_once_with_its_holder
 
     save(10, 1);
     cr_expect(!root_wait_is_locked(&w, root, 100, &report, &who) && !report);
-    cr_assert_eq(root_lock(&fd, root, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(root_lock(&fd, root, &(struct root_lock_wait){ 0 }, &err), TP_OK, "%s", err.msg);
     cr_expect(root_wait_is_locked(&w, root, 101, &report, &who) && !report,
               "a short wait is not reported");
     cr_expect(root_wait_is_locked(&w, root, 104, &report, &who) && report);
@@ -122,7 +122,7 @@ Test(checkpoint_selection, a_lock_held_for_long_is_reported_once_with_its_holder
     cr_expect(root_wait_is_locked(&w, root, 110, &report, &who) && !report, "once");
     close(fd);
     cr_expect(!root_wait_is_locked(&w, root, 111, &report, &who) && !report);
-    cr_assert_eq(root_lock(&fd, root, &err), TP_OK);
+    cr_assert_eq(root_lock(&fd, root, &(struct root_lock_wait){ 0 }, &err), TP_OK);
     cr_expect(root_wait_is_locked(&w, root, 112, &report, &who) && !report,
               "a new wait starts from zero");
     close(fd);
