@@ -1,7 +1,10 @@
 /* cli/print.c - see cli/print.h. */
 #include "cli/print.h"
 
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 void print_safe(const char *text)
 {
@@ -9,10 +12,73 @@ void print_safe(const char *text)
         putchar(*p < 0x20 || *p == 0x7f ? '?' : *p);
 }
 
+/* The fewest digits that read back as v; it stays a number with a fraction or exponent. */
+static int format_real(char *buf, size_t size, double v)
+{
+    int n = 0;
+
+    for (int digits = 15; digits <= 17; digits++) {
+        n = snprintf(buf, size, "%.*g", digits, v);
+        if (strtod(buf, NULL) == v)
+            break;
+    }
+    if (!strpbrk(buf, ".en"))
+        n += snprintf(buf + n, size - (size_t)n, ".0");
+    return n;
+}
+
+/* Length of the number at p; 0: there is none with a fraction or exponent. */
+static size_t real_length(const char *p)
+{
+    size_t n = strspn(p, "0123456789+-.eE");
+
+    return n && n < 64 && memchr(p, '.', n) ? n : n && memchr(p, 'e', n) ? n : 0;
+}
+
+char *print_shorten(char *json)
+{
+    bool in_string = false;
+    char *to = json;
+
+    for (const char *p = json; *p;) {
+        size_t n = in_string ? 0 : real_length(p);
+        char number[64];
+        int made = n ? format_real(number, sizeof number, strtod(p, NULL)) : 0;
+
+        if (in_string && *p == '\\' && p[1])
+            *to++ = *p++;
+        else if (*p == '"')
+            in_string = !in_string;
+        if (made > 0 && (size_t)made <= n) {
+            memcpy(to, number, (size_t)made);
+            to += made;
+            p += n;
+        } else {
+            n = n ? n : 1;
+            memmove(to, p, n);
+            to += n;
+            p += n;
+        }
+    }
+    *to = 0;
+    return json;
+}
+
 void print_json(const json_t *value)
 {
-    json_dumpf(value, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_ENCODE_ANY);
-    putchar('\n');
+    char *text = json_dumps(value, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_ENCODE_ANY);
+
+    puts(text ? print_shorten(text) : "null");
+    free(text);
+}
+
+json_t *print_int_list(const int64_t *values, int n)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < n; i++)
+        json_array_append_new(list, json_integer(values[i]));
+    return list;
 }
 
 char *print_shape(char *buf, size_t size, int ndim, const int64_t *shape)

@@ -17,6 +17,13 @@ void print_json(const json_t *value);
 /* "a, b, c" of n numbers in brackets: "[64, 128]". Returns buf of size bytes. */
 char *print_shape(char *buf, size_t size, int ndim, const int64_t *shape);
 
+/* A JSON list of n numbers. */
+json_t *print_int_list(const int64_t *values, int n);
+
+/* In place: write each number of a JSON text that has a fraction or exponent with the fewest digits
+ * that read back as the same number, 0.0005 and not 0.00050000000000000001. Returns json. */
+char *print_shorten(char *json);
+
 /* Flush stdout; TP_E_IO when output was lost (a full disk, a closed pipe). */
 tp_status print_done(struct tp_err *err);
 

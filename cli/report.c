@@ -2,10 +2,13 @@
 #include "cli/report.h"
 
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "core/text.h"
 
 static void print_line(const char *prog, const char *text)
 {
@@ -35,6 +38,33 @@ int report(const char *prog, tp_status st, const struct tp_err *err)
     return tp_exit_code(st);
 }
 
+int report_json(bool json, const char *prog, tp_status st, const struct tp_err *err)
+{
+    char text[TP_ERR_MAX];
+    json_t *o;
+
+    if (json && st != TP_OK && st != TP_E_NO) {
+        snprintf(text, sizeof text, "%s", err->msg);
+        o = json_pack("{s:s, s:i}", "error", text_clean(text), "exit", tp_exit_code(st));
+        json_dumpf(o, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+        putchar('\n');
+        json_decref(o);
+    }
+    return report(prog, st, err);
+}
+
+/* Whether the command line asks for JSON, for errors in the command line itself. */
+static bool wants_json(const struct opt *opts, int argc, char **argv)
+{
+    bool known = false, wanted = false;
+
+    for (; opts->kind != OPT_KIND_END; opts++)
+        known = known || (opts->name && strcmp(opts->name, "json") == 0);
+    for (int i = 1; i < argc; i++)
+        wanted = wanted || strcmp(argv[i], "--json") == 0;
+    return known && wanted;
+}
+
 void report_note(const char *prog, const char *fmt, ...)
 {
     char text[TP_ERR_MAX];
@@ -57,7 +87,7 @@ bool report_options(int *exit_code, const char *usage, const struct opt *opts, i
     snprintf(prog, sizeof prog, "%.*s", (int)strcspn(usage, " "), usage);
     *exit_code = 0;
     if (st) {
-        *exit_code = report(prog, st, &err);
+        *exit_code = report_json(wants_json(opts, argc, argv), prog, st, &err);
         return false;
     }
     if (result == OPT_HELP)

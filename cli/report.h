@@ -18,6 +18,10 @@ void report_begin(void);
  * "PROG: sentence"; control characters (names come from files) are printed as '?'. */
 int report(const char *prog, tp_status st, const struct tp_err *err);
 
+/* The same of a program that prints JSON when `json` is set: then a failure is also an object on
+ * stdout, {"error": "sentence", "exit": code}. TP_E_NO is not a failure here. */
+int report_json(bool json, const char *prog, tp_status st, const struct tp_err *err);
+
 /* Print "PROG: sentence" on stderr: something that people should know, but not an error. */
 void report_note(const char *prog, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -27,6 +27,8 @@ struct loop {
     const struct loop_output *output;
     bool is_first;               /* rank 0: prints and logs */
     int64_t first_step;          /* the first step that this run trains */
+    int64_t first_tokens;        /* seen before it */
+    double began;                /* when it did */
     struct snapshot *snapshot;   /* NULL without --ckpt */
     struct heartbeat *heartbeat; /* NULL without a watcher */
     FILE *log;
@@ -134,6 +136,7 @@ static tp_status begin(struct loop *l, struct tp_err *err)
         st = step_messages_count(&messages, l->t, err);
     TP_TRY(control_agree(control, st, err));
     l->first_step = l->t->position.step;
+    l->first_tokens = l->t->position.tokens;
     print_summary(l, &messages);
     print_start(l, &report);
     if (c->logits)
@@ -289,13 +292,15 @@ static tp_status end(struct loop *l, struct tp_err *err)
     int64_t step = l->t->position.step;
 
     if (step >= c->steps) {
-        char idle[64] = "";
+        char total[96];
 
         if (l->first_step >= c->steps)
-            snprintf(idle, sizeof idle, "; nothing was left to train (--steps %" PRId64 ")",
+            snprintf(total, sizeof total, "; nothing was left to train (--steps %" PRId64 ")",
                      c->steps);
+        else
+            format_total(total, sizeof total, l);
         print(l, false, "done: %" PRId64 " steps%s%s%s", step, c->ckpt ? ", saved in " : "",
-              c->ckpt ? c->ckpt : "", idle);
+              c->ckpt ? c->ckpt : "", total);
         return TP_OK;
     }
     if (!c->ckpt)

@@ -319,5 +319,5 @@ int cmd_diff(int argc, char **argv)
     if (!report_options(&code, "tp-ckpt diff", opts, argc, argv, intro, tail))
         return code;
     tol.exact = !atol_given && !rtol_given;
-    return report("tp-ckpt", diff(&a, &b, step, &tol, json, &err), &err);
+    return report_json(json, "tp-ckpt", diff(&a, &b, step, &tol, json, &err), &err);
 }

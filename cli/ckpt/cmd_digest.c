@@ -208,5 +208,5 @@ int cmd_digest(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt digest", opts, argc, argv, intro, tail))
         return code;
-    return report("tp-ckpt", digest(path, step, jobs, index, json, &err), &err);
+    return report_json(json, "tp-ckpt", digest(path, step, jobs, index, json, &err), &err);
 }

@@ -77,7 +77,7 @@ int cmd_export(int argc, char **argv)
     if (!parse(&q, &copy, &json, &exit_code, argc, argv))
         return exit_code;
     if (!q.out)
-        return report(PROG, tp_fail(&err, TP_E_USAGE, "-o is missing: the folder to create"), &err);
+        TP_TRY(tp_fail(&err, TP_E_USAGE, "-o is missing: the folder to create"));
     TP_TRY(export_check_format(q.format, &err));
     TP_TRY(copy_options_check(&copy, &q.dtype, &err));
     q.memory_bytes = copy.memory_bytes;
@@ -90,5 +90,5 @@ int cmd_export(int argc, char **argv)
         st = print_done(&err);
     }
 done:
-    return report(PROG, st, &err);
+    return report_json(json, PROG, st, &err);
 }

@@ -69,8 +69,7 @@ int cmd_import(int argc, char **argv)
     if (!parse(&q, &copy, &json, &exit_code, argc, argv))
         return exit_code;
     if (!q.out)
-        return report(
-            PROG, tp_fail(&err, TP_E_USAGE, "-o is missing: the checkpoint root to add to"), &err);
+        TP_TRY(tp_fail(&err, TP_E_USAGE, "-o is missing: the checkpoint root to add to"));
     TP_TRY(import_check_format(q.format, &err));
     TP_TRY(copy_options_check(&copy, &q.dtype, &err));
     q.memory_bytes = copy.memory_bytes;
@@ -83,5 +82,5 @@ int cmd_import(int argc, char **argv)
         st = print_done(&err);
     }
 done:
-    return report(PROG, st, &err);
+    return report_json(json, PROG, st, &err);
 }

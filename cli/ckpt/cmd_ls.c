@@ -153,5 +153,5 @@ int cmd_ls(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt ls", opts, argc, argv, intro, NULL))
         return code;
-    return report("tp-ckpt", list(path, json, &err), &err);
+    return report_json(json, "tp-ckpt", list(path, json, &err), &err);
 }

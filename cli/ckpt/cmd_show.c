@@ -2,6 +2,7 @@
  */
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/root.h"
@@ -77,6 +78,15 @@ static void print_model(const struct manifest *m)
     json_decref(config);
 }
 
+/* The trainer's options: a JSON object. */
+static void print_options(const char *options)
+{
+    char *text = strdup(options);
+
+    print_safe(text ? print_shorten(text) : options);
+    free(text);
+}
+
 static void print_head(const struct show *s)
 {
     const struct manifest *m = s->m;
@@ -89,16 +99,17 @@ static void print_head(const struct show *s)
     print_safe(s->dir);
     printf("\nstep      %lld (save id %s, epoch %lld)\n", (long long)m->step, m->save_id,
            (long long)m->epoch);
-    printf("layout    %s: %d ranks\n", spec_format(spec, &m->layout.spec),
-           spec_world(&m->layout.spec));
-    printf("size      %s in %d shards\n", size_format(size, bytes), m->n_shards);
+    printf("layout    %s: %d rank%s\n", spec_format(spec, &m->layout.spec),
+           spec_world(&m->layout.spec), spec_world(&m->layout.spec) == 1 ? "" : "s");
+    printf("size      %s in %d shard%s\n", size_format(size, bytes), m->n_shards,
+           m->n_shards == 1 ? "" : "s");
     print_model(m);
     printf("training  next sample %lld, %lld tokens seen, seed %llu, ",
            (long long)m->state.next_sample, (long long)m->state.tokens,
            (unsigned long long)m->state.seed);
     print_safe(m->state.dtype);
     printf("\noptions   ");
-    print_safe(m->state.options);
+    print_options(m->state.options);
     putchar('\n');
 }
 
@@ -134,22 +145,13 @@ static void print_shards(const struct manifest *m)
                size_format(size, m->shards[i].size_bytes), (long long)m->shards[i].index_rows);
 }
 
-static json_t *int_list(const int64_t *values, int n)
-{
-    json_t *list = json_array();
-
-    for (int i = 0; i < n; i++)
-        json_array_append_new(list, json_integer(values[i]));
-    return list;
-}
-
 static json_t *tensor_object(const struct tensor *t)
 {
     char cut[64];
 
     return json_pack("{s:s, s:s, s:s, s:o, s:I, s:i, s:s}", "group", t->group, "name", t->name,
-                     "dtype", dtype_name(t->dtype), "shape", int_list(t->shape, t->ndim), "bytes",
-                     (json_int_t)tensor_bytes(t), "layer", t->layer, "cut",
+                     "dtype", dtype_name(t->dtype), "shape", print_int_list(t->shape, t->ndim),
+                     "bytes", (json_int_t)tensor_bytes(t), "layer", t->layer, "cut",
                      cut_text(cut, sizeof cut, t));
 }
 
@@ -218,9 +220,9 @@ static void put_box(const struct show *s, const struct shard_info *info, const s
     if (s->json)
         json_array_append_new(
             list, json_pack("{s:i, s:s, s:s, s:o, s:o, s:I, s:I}", "rank", info->rank, "file",
-                            info->file, "dataset", dataset, "lo", int_list(box.lo, box.ndim), "len",
-                            int_list(box.len, box.ndim), "offset", (json_int_t)first->offset,
-                            "bytes", (json_int_t)bytes));
+                            info->file, "dataset", dataset, "lo", print_int_list(box.lo, box.ndim),
+                            "len", print_int_list(box.len, box.ndim), "offset",
+                            (json_int_t)first->offset, "bytes", (json_int_t)bytes));
     else
         printf("%5d  %-14s  %12lld  %12lld  %-28s  %s\n", info->rank, info->file,
                (long long)first->offset, (long long)bytes, box_format(text, &box), dataset);
@@ -329,5 +331,5 @@ int cmd_show(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt show", opts, argc, argv, intro, tail))
         return code;
-    return report("tp-ckpt", show(path, name, step, json, &err), &err);
+    return report_json(json, "tp-ckpt", show(path, name, step, json, &err), &err);
 }

@@ -110,5 +110,5 @@ int cmd_verify(int argc, char **argv)
 
     if (!report_options(&code, "tp-ckpt verify", opts, argc, argv, intro, tail))
         return code;
-    return report("tp-ckpt", verify(path, step, jobs, json, &err), &err);
+    return report_json(json, "tp-ckpt", verify(path, step, jobs, json, &err), &err);
 }

@@ -135,17 +135,16 @@ tp_status reshard_print(const struct reshard_report *r, bool dry_run, struct tp_
 static json_t *kinds_json(const struct reshard_report *r)
 {
     json_t *list = json_array();
-    char shape[SHAPE_TEXT];
 
     for (int i = 0; i < r->n_kinds; i++) {
         const struct reshard_kind *k = &r->kinds[i];
 
-        print_shape(shape, sizeof shape, k->tensor->ndim, k->tensor->shape);
         json_array_append_new(
-            list, json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:b, s:I}", "tensors", k->name,
-                            "shape", shape, "groups", k->groups, "count", k->count, "boxes_from",
-                            k->stats.from, "boxes_to", k->stats.to, "what", action_name(&k->stats),
-                            "cast", k->stats.cast, "bytes", (json_int_t)k->bytes));
+            list, json_pack("{s:s, s:o, s:s, s:i, s:i, s:i, s:s, s:b, s:I}", "tensors", k->name,
+                            "shape", print_int_list(k->tensor->shape, k->tensor->ndim), "groups",
+                            k->groups, "count", k->count, "boxes_from", k->stats.from, "boxes_to",
+                            k->stats.to, "what", action_name(&k->stats), "cast", k->stats.cast,
+                            "bytes", (json_int_t)k->bytes));
     }
     return list;
 }

@@ -117,7 +117,10 @@ static tp_status run(struct reshard_options *o, struct comm_control *control, st
     q->control = control;
     q->progress = root ? progress_new("resharding", 0, false) : NULL;
     st = reshard_run(&report, q, err);
-    progress_end(q->progress, st == TP_OK && !q->dry_run);
+    if (st)
+        progress_end(q->progress, false);
+    else
+        progress_erase(q->progress);
     if (!st && root)
         st = o->json ? reshard_print_json(&report, q->dry_run, err)
                      : reshard_print(&report, q->dry_run, err);
@@ -141,15 +144,15 @@ int main(int argc, char **argv)
         return exit_code;
     st = check_options(&o, &err);
     if (st)
-        return report(PROG, st, &err);
+        return report_json(o.json, PROG, st, &err);
     raise_open_files();
     rank_env_read(&env);
     st = comm_open(&ranks, &env, 0, &err);
     if (st)
-        return report(PROG, st, &err);
+        return report_json(o.json, PROG, st, &err);
     rank = control_rank(comm_control(ranks));
     st = run(&o, comm_control(ranks), &err);
-    exit_code = rank == 0 ? report(PROG, st, &err) : tp_exit_code(st);
+    exit_code = rank == 0 ? report_json(o.json, PROG, st, &err) : tp_exit_code(st);
     /* All processes have the same status, so none waits for long. But mpirun ends all of them when
      * one exits with an error, so the others leave only after rank 0 has printed its message. */
     comm_close(ranks, TP_OK);

@@ -118,9 +118,10 @@ static int run_under_mpi(struct train_request *r, const struct comm_env *env)
     if (world && world != n)
         return report(TRAIN_PROG,
                       tp_fail(&err, TP_E_USAGE,
-                              "layout %s has %d ranks, but %d processes were started; "
+                              "layout %s has %d rank%s, but %d process%s started; "
                               "use mpirun -n %d",
-                              spec_format(text, &r->config.spec), n, world, n),
+                              spec_format(text, &r->config.spec), n, n == 1 ? "" : "s", world,
+                              world == 1 ? " was" : "es were", n),
                       &err);
     return run_rank(r, env);
 }

@@ -25,6 +25,27 @@ Test(print, json_keeps_the_order_of_members, .init = cr_redirect_stdout)
     cr_assert_stdout_eq_str("{\n  \"z\": 1,\n  \"a\": \"\xc3\xa4\"\n}\n");
 }
 
+Test(print, numbers_have_the_fewest_digits_that_read_back)
+{
+    static const char *const cases[][2] = {
+        { "{\"lr\": 0.00050000000000000001}", "{\"lr\": 0.0005}" },
+        { "[1.0000000000000001e-05, 17, -3, 0.10000000000000001]", "[1e-05, 17, -3, 0.1]" },
+        { "[0.30000000000000004, 1.0, 100000000000.0]",
+          "[0.30000000000000004, 1.0, 100000000000.0]" },
+        { "{\"a\\\"0.50000000000000000\": \"0.50000000000000000\"}",
+          "{\"a\\\"0.50000000000000000\": \"0.50000000000000000\"}" },
+        { "true", "true" },
+        { "", "" },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[128];
+
+        snprintf(text, sizeof text, "%s", cases[i][0]);
+        cr_expect_str_eq(print_shorten(text), cases[i][1]);
+    }
+}
+
 Test(print, shapes_fit_any_buffer)
 {
     const int64_t shape[] = { 64, 128, 7 };

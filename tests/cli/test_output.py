@@ -1,0 +1,61 @@
+"""What programs print: words, numbers and JSON. needs: tp-train tp-reshard tp-ckpt"""
+import json
+import re
+
+import pytest
+
+import harness
+
+
+def test_one_of_something_is_singular(tiny, tmp_path):
+    harness.train(tiny, tmp_path / "ckpt", steps=1, layout="tp1")
+    out = harness.ok("tp-ckpt", "show", tmp_path / "ckpt").out
+    assert "tp1: 1 rank\n" in out and " in 1 shard\n" in out, out
+    out = harness.ok("tp-reshard", tmp_path / "ckpt", "--to", "tp2", "--dry-run").out
+    assert not re.search(r"\b1 (ranks|files|shards)\b", out), out
+
+
+def test_numbers_have_the_digits_that_were_given(tiny, tmp_path):
+    harness.train(tiny, tmp_path / "ckpt", steps=1, layout="tp1", lr=0.0005)
+    out = harness.ok("tp-ckpt", "show", tmp_path / "ckpt").out
+    assert '"lr": 0.0005,' in out, out
+    out = harness.ok("tp-ckpt", "show", "--json", tmp_path / "ckpt").out
+    assert '"lr": 0.0005,' in out, out
+    assert json.loads(out)["options"]["lr"] == 0.0005
+
+
+def test_every_step_is_printed_to_a_pipe_and_then_the_total(tiny, tmp_path):
+    r = harness.train(tiny, tmp_path / "ckpt", steps=7, layout="tp2")
+    assert [int(m) for m in re.findall(r"^step (\d+)/7 ", r.out, re.M)] == list(range(1, 8)), r.out
+    assert re.search(r"done: 7 steps, saved in .*; 7 steps in \d+\.\d s, \d+ tokens/s\n", r.err), r.err
+
+
+def test_resharding_prints_one_speed(ckpt, tmp_path):
+    r = harness.ok("tp-reshard", ckpt, "--to", "tp1", "-o", tmp_path / "out")
+    assert len(re.findall(r"[KMG]iB/s", r.out + r.err)) == 1, repr(r)
+
+
+def test_a_shape_is_a_list_everywhere(ckpt):
+    plan = json.loads(harness.ok("tp-reshard", ckpt, "--to", "tp1", "--dry-run", "--json").out)["plan"]
+    tensors = json.loads(harness.ok("tp-ckpt", "show", ckpt, "--json").out)["tensors"]
+    assert all(isinstance(n, int) for t in plan + tensors for n in t["shape"])
+    assert [256, 64] in [t["shape"] for t in plan]
+
+
+@pytest.mark.parametrize("argv, code", [
+    (["tp-ckpt", "ls", "ABSENT", "--json"], 2), (["tp-ckpt", "show", "ABSENT", "--json"], 2),
+    (["tp-ckpt", "verify", "ABSENT", "--json"], 2), (["tp-ckpt", "digest", "ABSENT", "--json"], 2),
+    (["tp-ckpt", "diff", "ABSENT", "ABSENT", "--json"], 2), (["tp-ckpt", "export", "ABSENT", "--json"], 2),
+    (["tp-ckpt", "import", "ABSENT", "-o", "OUT", "--json"], 2),
+    (["tp-reshard", "ABSENT", "--to", "tp1", "--json"], 2), (["tp-reshard", "ABSENT", "--json"], 2),
+    (["tp-ckpt", "verify", "--json", "--no-such-option"], 2),
+], ids=lambda v: " ".join(v) if isinstance(v, list) else str(v))
+def test_with_json_a_failure_is_an_object_too(argv, code, tmp_path):
+    r = harness.run(*[str(tmp_path / a) if a in ("ABSENT", "OUT") else a for a in argv])
+    assert r.rc == code and len(r.lines) == 1, repr(r)
+    answer = json.loads(r.out)
+    assert answer["exit"] == code and answer["error"] in r.err, repr(r)
+
+
+def test_without_json_a_failure_prints_nothing_to_stdout(tmp_path):
+    assert harness.run("tp-ckpt", "verify", tmp_path / "absent").out == ""
