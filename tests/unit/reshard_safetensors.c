@@ -3,6 +3,7 @@
  * are refused.
  *
  * covers: reshard/formats/safetensors_header reshard/formats/safetensors_source
+ *     reshard/formats/safetensors_index
  *     reshard/formats/safetensors_target
  */
 #include <criterion/criterion.h>
@@ -13,6 +14,7 @@
 #include "core/file.h"
 #include "reshard/formats/memory.h"
 #include "reshard/formats/safetensors.h"
+#include "reshard/formats/safetensors_index.h"
 #include "reshard/restore.h"
 #include "tests/unit/random.h"
 
@@ -182,6 +184,46 @@ Test(safetensors, false_headers_are_refused)
     cr_expect_eq(safetensors_open(&s, path, &err), TP_E_CORRUPT);
     write_raw(path, "{}", 1000, 0);
     cr_expect_eq(safetensors_open(&s, path, &err), TP_E_CORRUPT);
+    remove_dir(dir);
+}
+
+Test(safetensors, an_index_gives_each_file_once)
+{
+    static const struct {
+        const char *text, *files; /* NULL: it is refused */
+    } cases[] = {
+        { "{\"weight_map\": {\"a\": \"2\", \"b\": \"1\", \"c\": \"2\", \"d\": \"0\"}, \"x\": [1]}",
+          "0 1 2 " },
+        { "{\"metadata\": {\"total_size\": 5}, \"weight_map\": {}}", "" },
+        { "{\"weight_map\": {\"a\": \"../2\"}}", NULL },
+        { "{\"weight_map\": {\"a\": 7}}", NULL },
+        { "{\"weight_map\": [\"2\"]}", NULL },
+        { "{\"weight_map\": {\"a\": \"2\"}", NULL },
+        { "{}", NULL },
+    };
+    char *dir = temp_dir(), path[128];
+
+    snprintf(path, sizeof path, "%s/index.json", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct safetensors_files files = { .n = 0 };
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        char found[64] = "";
+        FILE *f = fopen(path, "w");
+        tp_status st;
+
+        fputs(cases[i].text, f);
+        fclose(f);
+        st = safetensors_index_read(&files, path, &arena, &err);
+        cr_expect_eq(st, cases[i].files ? TP_OK : TP_E_CORRUPT, "case %zu: %s", i, err.msg);
+        for (int k = 0; k < files.n; k++)
+            snprintf(found + strlen(found), sizeof found - strlen(found), "%s ", files.names[k]);
+        if (cases[i].files)
+            cr_expect_str_eq(found, cases[i].files);
+        else
+            cr_expect(strstr(err.msg, path), "%s", err.msg);
+        arena_free(&arena);
+    }
     remove_dir(dir);
 }
 
