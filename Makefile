@@ -60,11 +60,12 @@ names_of    = $(foreach p,$1,$(firstword $(subst =, ,$p)))
 PRODUCT  := $(patsubst tp_%,tp-%,$(call programs_of,,cli/*/tp_*.c))
 TESTS    := $(patsubst %,%$(comma)tests/deferred,$(call programs_of,tests/,tests/unit/*.c)) \
             $(call programs_of,tests/mpi/,tests/mpi/*.c) $(call programs_of,tests/,tests/fixture/*.c)
+FUZZ     := $(call programs_of,fuzz/,tests/fuzz/*.c)
 BENCH    := $(call programs_of,bench/,tests/bench/*.c)
 VARIANTS := tests/tp-train-deferred=cli/train/tp_train.c,tests/deferred
 # Variants that print their option tables; manual pages and completions are generated from them.
 DESCRIBE := $(PRODUCT:%=describe/%,packaging/describe)
-LINKED   := $(PRODUCT) $(TESTS) $(BENCH) $(VARIANTS) $(DESCRIBE) \
+LINKED   := $(PRODUCT) $(TESTS) $(FUZZ) $(BENCH) $(VARIANTS) $(DESCRIBE) \
             gpu_check=tests/gpu/gpu_check.cu libtp-progress=progress/tp_progress.c
 PROGRAMS := $(call names_of,$(PRODUCT))
 # Preloaded into programs by tests of faults.
@@ -272,6 +273,22 @@ $(BENCH_BIN) $(DESCRIBE_BIN): $(BUILD)/%: $$(call objects,$$*)
 	@echo "  LINK  $@"
 	$(Q)$(LINK) $(LIBS) -o $@
 
+## fuzz          fuzz every parser of bytes from outside for FUZZ_SECONDS (3600) each; T=name: one of them
+## fuzz-short    the same for 25 seconds each
+FUZZ_SECONDS ?= 3600
+FUZZ_SAN := fuzzer-no-link,address,undefined
+FUZZ_BIN := $(addprefix $(BUILD)/,$(call names_of,$(FUZZ)))
+fuzz fuzz-short:
+	@tools/setup.sh build lint
+	@$(MAKE) CC=clang SANITIZE=$(FUZZ_SAN) fuzz-programs
+	@$(PYTHON) -B tests/fuzz/run.py --programs build/san-$(subst $(comma),-,$(FUZZ_SAN))-clang/fuzz \
+	  --seconds $(if $(filter fuzz,$@),$(FUZZ_SECONDS),25) --jobs $(JOBS) --only '$(T)'
+fuzz-programs: $(FUZZ_BIN)
+$(FUZZ_BIN): $(BUILD)/%: $$(call objects,$$*)
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(LINK) -fsanitize=fuzzer $(LIBS) -o $@
+
 # It is preloaded into the programs, so it is never built with a sanitizer.
 $(BUILD)/tests/fault/%.so: tests/fault/%.c | $(BUILD)/.tools
 	@mkdir -p $(@D)
@@ -366,7 +383,7 @@ clean:
 help:
 	@sed -n 's/^## \?/  /p' Makefile
 
-.PHONY: all manuals deb cuda gpu-check demo test test-long test-map test-clients test-packaging tests unit bench lint check-format \
+.PHONY: all manuals deb cuda gpu-check demo test test-long fuzz fuzz-short fuzz-programs test-map test-clients test-packaging tests unit bench lint check-format \
         check-tidy check-cpp check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
