@@ -8,10 +8,24 @@ import curves
 import harness
 
 
+def leave_out_sanitized(config, items):
+    """With a sanitizer, keep every n-th case of a test that is marked sanitized(n). pytest counts the
+    others as deselected."""
+    seen, kept, left_out = {}, [], []
+    for item in items:
+        mark = item.get_closest_marker("sanitized")
+        nth = seen[item.function] = seen.get(item.function, -1) + 1
+        (left_out if mark and nth % mark.args[0] else kept).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Let one worker run the tests of a file, or of a model of `reference`, so that the fixtures that
     they share are made once."""
+    if harness.SANITIZE and not harness.LONG:
+        leave_out_sanitized(config, items)
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         model = params.get("name", "") if "reference" in item.fixturenames else ""

@@ -19,6 +19,9 @@ import selection  # noqa: E402
 BIN = pathlib.Path(os.environ.get("TP_BIN", REPO / "bin"))
 BUILD = pathlib.Path(os.environ.get("TP_BUILD", REPO / "build/plain"))
 SANITIZE = os.environ.get("TP_SANITIZE", "")
+# With a sanitizer, tp-run is tested with the ordinary tp-train: these jobs train hundreds of steps, and other
+# tests run the trainer's code with the sanitizer. `make test` builds it.
+JOB_TRAIN = str(REPO / "bin/tp-train") if SANITIZE else "tp-train"
 LONG = bool(os.environ.get("TP_LONG"))
 TEXT = "/usr/share/common-licenses/GPL-3"
 

@@ -162,7 +162,7 @@ class Job:
 
 def train_job(folder, model, steps=200, **kw):
     """A job of tp-train on the tiny model."""
-    command = ["tp-train", "--model", model, "--data", harness.TEXT, "--steps", steps, "--warmup", 2]
+    command = [harness.JOB_TRAIN, "--model", model, "--data", harness.TEXT, "--steps", steps, "--warmup", 2]
     options = {**PACE, **kw.pop("options", {})}
     for name, value in options.items():
         command += ["--" + name, value]

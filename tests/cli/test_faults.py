@@ -148,12 +148,13 @@ def reshard(request, tmp_path, tiny):
 
 
 def spread(calls, share, rng):
-    """The points of 1 .. n to try: all with TP_LONG, else about `share` of them. These always include the
-    last two (only a link is changed after them) and the first of each kind of call."""
+    """The points of 1 .. n to try: all with TP_LONG, else about `share` of them, fewer with a sanitizer.
+    These always include the last two (only a link is changed after them) and the first of each kind of call."""
     n = len(calls)
     if harness.LONG or n <= share:
         return list(range(1, n + 1))
     firsts = {calls.index(kind) + 1 for kind in calls}
+    share = 4 if harness.SANITIZE else share
     return sorted(firsts | {n - 1, n} | set(rng.sample(range(2, n - 1), share - 3)))
 
 

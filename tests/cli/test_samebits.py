@@ -83,6 +83,7 @@ def cases():
                 yield name, layout, threads
 
 
+@pytest.mark.sanitized(2)
 @pytest.mark.parametrize("name, layout, threads", cases())
 def test_every_layout_has_the_bits_of_tp1(runs, name, layout, threads, tmp_path):
     assert runs.result(name, layout, tmp_path, "--threads", threads) == runs.at_tp1(name)
