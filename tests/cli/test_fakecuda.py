@@ -13,8 +13,9 @@ import harness
 PROGRAM = harness.built("fakecuda_planted")
 SEEDS = range(4)
 CORRECT = {
-    "sum": "y[0] = 32640\n", "shared": "", "warp-memory": "", "vectors": "", "event": "host[1] = 2\n",
-    "event-write": "host[1] = 1\n", "atomics": "", "large-block": "invalid configuration argument\n",
+    "sum": "y[0] = 32640\n", "shared": "", "warp-memory": "", "vectors": "", "structs": "",
+    "event": "host[1] = 2\n", "event-write": "host[1] = 1\n", "atomics": "",
+    "large-block": "invalid configuration argument\n",
 }
 # What the report says, and the kernel or the line that it names.
 MISTAKES = {
@@ -25,6 +26,7 @@ MISTAKES = {
     "use-after-free": ("a write of 4 bytes at .* outside of every allocation", "add_kernel"),
     "free-twice": ("cudaFree of .*, which is no device memory", ""),
     "misaligned": ("a misaligned access: .* is no multiple of 4", "load_at_kernel"),
+    "misaligned-struct": ("a misaligned access: .* is no multiple of 16", "sum_four_kernel"),
     "misaligned-vector": ("a misaligned access: .* is no multiple of 16", "copy_four_kernel"),
     "undefined": ("a read of .*, which was never written", "add_kernel"),
     "undefined-shared": ("a read of .*, which was never written", "undefined_shared_kernel"),

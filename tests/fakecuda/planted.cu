@@ -94,6 +94,14 @@ __global__ void copy_four_kernel(float *to, const float *from, int offset)
     t[threadIdx.x] = f[threadIdx.x];
 }
 
+/* The numbers of a struct are used one by one; a GPU loads it at once all the same. */
+__global__ void sum_four_kernel(float *to, const float *from, int offset)
+{
+    const four f = reinterpret_cast<const four *>(from + offset)[threadIdx.x];
+
+    to[threadIdx.x] = f.a + f.b + f.c + f.d;
+}
+
 __global__ void load_at_kernel(float *to, const char *from, int offset)
 {
     *to = *reinterpret_cast<const float *>(from + offset);
@@ -266,6 +274,7 @@ static const struct {
     { "sum", sum },
     { "shared", [] { run_on(stream, 1, N, shared_kernel, y, x, true); } },
     { "warp-memory", [] { run_on(stream, 1, 32, warp_memory_kernel, y, true); } },
+    { "structs", [] { run_on(stream, 1, N / 4, sum_four_kernel, y, x, 0); } },
     { "vectors", [] { run_on(stream, 1, N / 4, copy_four_kernel, y, x, 0); } },
     { "event", [] { chain(true, false); } },
     { "event-write", [] { chain(true, true); } },
@@ -282,6 +291,7 @@ static const struct {
     { "use-after-free", use_after_free },
     { "free-twice", free_twice },
     { "misaligned", [] { run_on(stream, 1, 1, load_at_kernel, y, (const char *)x, 2); } },
+    { "misaligned-struct", [] { run_on(stream, 1, 8, sum_four_kernel, y, x, 2); } },
     { "misaligned-vector", [] { run_on(stream, 1, 8, copy_four_kernel, y, x, 1); } },
     /* undefined reads */
     { "undefined", [] { run_on(stream, 1, 64, add_kernel, x, y, (int)N, 1.0f); } },

@@ -375,13 +375,15 @@ void *__real_memcpy(void *dst, const void *src, size_t n);
 void *__real_memmove(void *dst, const void *src, size_t n);
 void *__real_memset(void *dst, int byte, size_t n);
 
-/* The compiler does not say how a struct is aligned, so one of up to 16 bytes has to be aligned as
- * the GPU's load or store of that size. */
+/* The compiler does not say how a struct is aligned. So it has to be aligned as the widest loads
+ * and stores that could copy it. */
 static void check_struct(const void *p, size_t n, const void *pc)
 {
-    if (fake::here.in_kernel && !fake::is_checking && n <= 16 && (n & (n - 1)) == 0 &&
-        (uintptr_t)p % n && !fake::is_private((const char *)p))
-        fake::report(pc, "a misaligned access: %p is no multiple of %zu", p, n);
+    size_t alignment = (n | 16) & ~((n | 16) - 1); /* the lowest bit */
+
+    if (fake::here.in_kernel && !fake::is_checking && (uintptr_t)p % alignment &&
+        !fake::is_private((const char *)p))
+        fake::report(pc, "a misaligned access: %p is no multiple of %zu", p, alignment);
 }
 
 void *__wrap_memcpy(void *dst, const void *src, size_t n)

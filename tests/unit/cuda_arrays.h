@@ -1,0 +1,162 @@
+/*
+ * tests/unit/cuda_arrays.h - arrays in host memory and in the memory of a GPU, with which an
+ * operation is run by the CPU's kernels and by the CUDA kernels.
+ */
+#ifndef TESTS_UNIT_CUDA_ARRAYS_H
+#define TESTS_UNIT_CUDA_ARRAYS_H
+
+#include "device/staging.h"
+#include "kernels/cuda/library.h"
+#include "tests/unit/cuda_support.h"
+#include "tests/unit/kernels_support.h"
+
+#define CUDA_ARRAYS static inline __attribute__((unused))
+
+/* The same bytes in host memory, for the CPU's kernels, and in device memory. */
+struct pair {
+    void *cpu, *gpu;
+    int64_t n_bytes;
+};
+
+enum { PAIRS_MAX = 32 };
+
+static struct device_queue *queue; /* of the GPU */
+static struct staging staging;
+static struct pair pairs[PAIRS_MAX];
+static int n_pairs;
+static bool on_gpu; /* which side AT() means */
+
+#define AT(p) (on_gpu ? (p).gpu : (p).cpu)
+
+/* Run an operation on the CPU and on the GPU, with the argument (struct tag){ ... }. */
+#define BOTH(op, tag, ...)                                          \
+    do {                                                            \
+        on_gpu = false;                                             \
+        kernels_cpu.op(kernels_on(), &(struct tag){ __VA_ARGS__ }); \
+        on_gpu = true;                                              \
+        cuda->kernels->op(queue, &(struct tag){ __VA_ARGS__ });     \
+    } while (0)
+
+CUDA_ARRAYS void start(struct rng *r)
+{
+    struct tp_err err = { 0 };
+
+    queue = NULL;
+    cr_assert_eq(device_queue_open(open_cuda(rng_next(r)), &queue, DEVICE_QUEUE_COMPUTE, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert_eq(staging_open(&staging, queue, 1 << 16, &err), TP_OK, "%s", err.msg);
+    n_pairs = 0;
+}
+
+CUDA_ARRAYS void end(void)
+{
+    struct device *d = queue->device;
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(staging_finish(&staging, &err), TP_OK, "%s", err.msg);
+    while (n_pairs > 0)
+        free(pairs[--n_pairs].cpu);
+    staging_close(&staging);
+    device_queue_close(queue);
+    device_close(d);
+}
+
+CUDA_ARRAYS struct pair pair_of(const void *content, int64_t n_bytes)
+{
+    struct pair *p = &pairs[n_pairs++];
+    struct tp_err err = { 0 };
+
+    cr_assert(n_pairs <= PAIRS_MAX);
+    p->n_bytes = n_bytes;
+    p->cpu = aligned_alloc(64, (size_t)(n_bytes + 127) / 64 * 64);
+    memcpy(p->cpu, content, (size_t)n_bytes);
+    cr_assert_eq(device_alloc(queue->device, &p->gpu, n_bytes, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(staging_put(&staging, p->gpu, content, n_bytes, &err), TP_OK, "%s", err.msg);
+    return *p;
+}
+
+CUDA_ARRAYS struct pair floats(struct rng *r, int64_t n, double size)
+{
+    float *x = random_floats(r, n, size);
+    struct pair p = pair_of(x, n * (int64_t)sizeof *x);
+
+    free(x);
+    return p;
+}
+
+CUDA_ARRAYS struct pair doubles(struct rng *r, int64_t n)
+{
+    double *x = malloc((size_t)(n + 1) * sizeof *x);
+    struct pair p;
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = rng_real(r);
+    p = pair_of(x, n * (int64_t)sizeof *x);
+    free(x);
+    return p;
+}
+
+CUDA_ARRAYS struct pair integers(struct rng *r, int64_t n, int32_t lo, int32_t hi)
+{
+    int32_t *x = malloc((size_t)(n + 1) * sizeof *x);
+    struct pair p;
+
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (int32_t)rng_int(r, lo, hi);
+    p = pair_of(x, n * (int64_t)sizeof *x);
+    free(x);
+    return p;
+}
+
+/* Random f32 or bf16. */
+CUDA_ARRAYS struct pair numbers(struct rng *r, enum dtype type, int64_t n, double size)
+{
+    float *x = random_floats(r, n, size);
+    void *y = stored_as(type, x, n);
+    struct pair p = pair_of(y, n * dtype_bytes(type));
+
+    free(x);
+    free(y);
+    return p;
+}
+
+CUDA_ARRAYS void *from_gpu(const struct pair *p)
+{
+    void *got = malloc((size_t)p->n_bytes + 1);
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(staging_get(&staging, got, p->gpu, p->n_bytes, &err), TP_OK, "%s", err.msg);
+    return got;
+}
+
+CUDA_ARRAYS void assert_same_bits(struct pair p, const char *what)
+{
+    char *got = from_gpu(&p);
+
+    for (int64_t i = 0; i < p.n_bytes; i++)
+        cr_assert_eq(got[i], ((char *)p.cpu)[i], "%s: byte %lld of %lld", what, (long long)i,
+                     (long long)p.n_bytes);
+    free(got);
+}
+
+/* Within a relative error, where numbers are of the size `size`. bf16: one more step of it. */
+CUDA_ARRAYS void assert_similar(struct pair p, enum dtype type, double size, double tolerance,
+                                const char *what)
+{
+    int64_t n = p.n_bytes / dtype_bytes(type);
+    void *bytes = from_gpu(&p);
+    double *got = malloc((size_t)(n + 1) * sizeof *got),
+           *want = malloc((size_t)(n + 1) * sizeof *want);
+    double step = type == DTYPE_BF16 ? 0x1p-7 : 0;
+
+    cast(got, DTYPE_F64, bytes, type, n);
+    cast(want, DTYPE_F64, p.cpu, type, n);
+    for (int64_t i = 0; i < n; i++)
+        assert_near(got[i], want[i], tolerance * (size + fabs(want[i])) + step * fabs(want[i]),
+                    what);
+    free(bytes);
+    free(got);
+    free(want);
+}
+
+#endif
