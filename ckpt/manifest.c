@@ -76,15 +76,19 @@ static json_t *train_json(const struct manifest_train_state *s)
 {
     json_t *options =
         s->options ? json_loads(s->options, JSON_REJECT_DUPLICATES, NULL) : json_object();
+    json_t *train;
     char seed[32];
 
     if (!options)
         return NULL;
     snprintf(seed, sizeof seed, "%" PRIu64,
              s->seed); /* a string: JSON numbers do not hold 64 bits */
-    return json_pack("{s:I, s:I, s:I, s:s, s:s, s:o}", "step", (json_int_t)s->step, "next_sample",
-                     (json_int_t)s->next_sample, "tokens", (json_int_t)s->tokens, "seed", seed,
-                     "dtype", s->dtype ? s->dtype : "fp32", "options", options);
+    train = json_pack("{s:I, s:I, s:I, s:s, s:s, s:o}", "step", (json_int_t)s->step, "next_sample",
+                      (json_int_t)s->next_sample, "tokens", (json_int_t)s->tokens, "seed", seed,
+                      "dtype", s->dtype ? s->dtype : "fp32", "options", options);
+    if (train && s->optimizer_start) /* optional, so that usual files stay as they were */
+        json_object_set_new(train, "optimizer_start", json_integer(s->optimizer_start));
+    return train;
 }
 
 static tp_status put_head(FILE *f, const struct manifest *m, struct tp_err *err)

@@ -24,9 +24,10 @@ enum { MANIFEST_VERSION = 2, MANIFEST_MAX_BYTES = 256 << 20, SAVE_ID_TEXT = 33 }
 
 /* What a trainer needs besides tensors to continue with the same loss curve. */
 struct manifest_train_state {
-    int64_t step;        /* optimizer steps done */
-    int64_t next_sample; /* data cursor: global index of the next sequence */
-    int64_t tokens;      /* seen so far */
+    int64_t step;            /* optimizer steps done */
+    int64_t optimizer_start; /* the step at which the moments were zero; usually 0 */
+    int64_t next_sample;     /* data cursor: global index of the next sequence */
+    int64_t tokens;          /* seen so far */
     uint64_t seed;
     const char *dtype;   /* "fp32" or "bf16": arithmetic of the trainer */
     const char *options; /* JSON object with the trainer's options (steps, batch, seq, lr, ...), for

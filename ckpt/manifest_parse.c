@@ -204,6 +204,8 @@ static tp_status parse_train(const struct member_reader *p, struct manifest_trai
 
     TP_TRY(member_object(p, &object, root, "train"));
     TP_TRY(member_int(p, &s->step, object, "step", 0, INT64_MAX));
+    if (json_object_get(object, "optimizer_start"))
+        TP_TRY(member_int(p, &s->optimizer_start, object, "optimizer_start", 0, s->step));
     TP_TRY(member_int(p, &s->next_sample, object, "next_sample", 0, INT64_MAX));
     TP_TRY(member_int(p, &s->tokens, object, "tokens", 0, INT64_MAX));
     TP_TRY(parse_seed(p, &s->seed, object));

@@ -131,3 +131,9 @@ done:
     free(all);
     return agreed;
 }
+
+void control_recover(struct comm_control *c, struct tp_err *err)
+{
+    c->world->process->agreed = false;
+    *err = (struct tp_err){ 0 };
+}

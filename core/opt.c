@@ -96,6 +96,16 @@ static tp_status parse_double(double *out, const struct opt *o, const char *text
     return TP_OK;
 }
 
+static tp_status add_value(struct opt_list *list, const struct opt *o, const char *text,
+                           struct tp_err *err)
+{
+    if (list->n == OPT_LIST_MAX)
+        return tp_fail(err, TP_E_USAGE, "--%s can be given at most %d times", o->name,
+                       OPT_LIST_MAX);
+    list->values[list->n++] = text;
+    return TP_OK;
+}
+
 static tp_status store_value(const struct opt *o, char *text, struct tp_err *err)
 {
     int64_t v = 0;
@@ -125,6 +135,9 @@ static tp_status store_value(const struct opt *o, char *text, struct tp_err *err
         break;
     case OPT_KIND_STR_OPT:
         *(const char **)o->out = text ? text : "";
+        break;
+    case OPT_KIND_LIST:
+        st = add_value(o->out, o, text, err);
         break;
     default:
         return tp_fail(err, TP_E_INTERNAL, "option table: kind %d", (int)o->kind);

@@ -33,7 +33,15 @@ enum opt_kind {
     OPT_KIND_SIZE,    /* int64_t bytes: 64M */
     OPT_KIND_STR,     /* const char * */
     OPT_KIND_STR_OPT, /* const char *: `--name` alone sets "", `--name=V` sets V */
+    OPT_KIND_LIST,    /* struct opt_list: each use of the option adds a value */
     OPT_KIND_HEADING, /* a heading in --help */
+};
+
+enum { OPT_LIST_MAX = 64 };
+
+struct opt_list {
+    const char *values[OPT_LIST_MAX];
+    int n;
 };
 
 struct opt {
@@ -57,6 +65,7 @@ struct opt {
 #define OPT_SIZE(l, nm, v, o, h)    { OPT_KIND_SIZE, l, nm, v, o, h, 0 }
 #define OPT_STR(l, nm, v, o, h)     { OPT_KIND_STR, l, nm, v, o, h, 0 }
 #define OPT_STR_OPT(l, nm, v, o, h) { OPT_KIND_STR_OPT, l, nm, v, o, h, 0 }
+#define OPT_LIST(l, nm, v, o, h)    { OPT_KIND_LIST, l, nm, v, o, h, 0 }
 #define OPT_HEADING(h)              { OPT_KIND_HEADING, 0, 0, 0, 0, h, 0 }
 #define OPT_END                     { OPT_KIND_END, 0, 0, 0, 0, 0, 0 }
 /* clang-format on */

@@ -12,6 +12,7 @@
 #include "reshard/copy_job.h"
 #include "reshard/formats/checkpoint.h"
 #include "reshard/formats/safetensors.h"
+#include "reshard/root_model.h"
 
 /* What becomes resident later: libhdf5, and a chunk's entry. */
 enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512 };
@@ -24,6 +25,7 @@ struct import_job {
     struct reshard_tensor *transferred; /* the tensors of the layout, for the engine */
     struct safetensors_source *source;
     struct checkpoint_target *target;
+    struct unknown_tensors left_out;
     struct copy_job copy;
 };
 
@@ -63,6 +65,8 @@ static tp_status choose_tensors(struct import_job *x, struct tensor **tensors, i
     }
     TP_TRY(safetensors_open(&x->source, q->source, err));
     TP_TRY(safetensors_select(x->source, x->transferred, *n, err));
+    TP_TRY(
+        unknown_tensors_check(&x->left_out, x->source, &x->model, *tensors, *n, &q->ignore, err));
     from = safetensors_source_endpoint(x->source);
     for (int i = 0; i < *n; i++)
         (*tensors)[i].dtype = q->dtype ? *q->dtype : from->dtypes[i];
@@ -81,6 +85,8 @@ static tp_status lay_out(struct import_job *x, struct tp_err *err)
         return tp_fail_in(err, "--layout");
     TP_TRY(choose_tensors(x, &tensors, &n, err));
     TP_TRY(layout_make(&x->layout, &spec, x->model.layers, tensors, n, &x->arena, err));
+    TP_TRY(
+        root_model_check(x->request->out, x->request->force ? 0 : -1, &x->model, &x->layout, err));
 done:
     return st;
 }
@@ -145,6 +151,7 @@ tp_status import_run(struct import_report *report, const struct import_request *
                                       .boxes = x->copy.transfer.to->n_extents,
                                       .bytes_written = x->copy.done.bytes_written,
                                       .peak_bytes = memory_peak_bytes(),
+                                      .left_out = x->left_out,
                                       .digests_equal = x->copy.digests_equal };
 done:
     copy_job_free(&x->copy);

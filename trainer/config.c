@@ -9,6 +9,7 @@ struct train_config train_config_default(void)
 
     return (struct train_config){
         .spec = spec_default(),
+        .step = -1,
         .seq_length = w.seq_length,
         .global_batch_size = w.global_batch_size,
         .seed = 1234,
@@ -85,6 +86,10 @@ tp_status train_config_check(struct train_config *c, const struct model *m, stru
         return tp_fail(err, TP_E_USAGE,
                        "--resume, --save-every, --keep and --exit-step need --ckpt ROOT: where "
                        "checkpoints are");
+    if (c->resume == RESUME_NO && (c->step >= 0 || c->reset_optim))
+        return tp_fail(err, TP_E_USAGE,
+                       "%s needs --resume: it is about the checkpoint to continue from",
+                       c->reset_optim ? "--reset-optim" : "--step");
     if ((st = check_optimizer(&c->opt, err)))
         return st;
     return check_work(c, m, err);

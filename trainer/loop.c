@@ -70,16 +70,44 @@ static void say(void *ctx, const char *sentence)
 
 /* ---- before the first step ---- */
 
+/* The steps that were passed over; this must not be silent. */
+static void print_damaged(const struct loop *l, const struct resume_step *chosen)
+{
+    int listed = chosen->n_damaged < RESUME_STEP_LISTED ? chosen->n_damaged : RESUME_STEP_LISTED;
+
+    for (int i = 0; i < listed; i++)
+        print(l, false,
+              "warning: %s/step-%08" PRId64 " IS DAMAGED: %s; going back to step %" PRId64,
+              l->t->config->ckpt, chosen->damaged[i].step, chosen->damaged[i].why, chosen->step);
+    if (chosen->n_damaged > listed)
+        print(l, false, "warning: %d more steps are damaged", chosen->n_damaged - listed);
+}
+
+static void print_resumed(const struct loop *l, const struct restore_report *r)
+{
+    const struct train_config *c = l->t->config;
+    int64_t step = l->t->position.step;
+
+    if (r->new_optimizer)
+        print(l, false,
+              "%s: AdamW starts with zero moments, as a new optimizer does; learning rate and data "
+              "continue at step %" PRId64,
+              c->reset_optim ? "--reset-optim" : "the checkpoint has no optimizer state", step);
+    if (c->step >= 0 && r->chosen.newest > c->step)
+        print(l, false,
+              "warning: %s has newer steps, up to %" PRId64
+              ": this run replaces a step when it saves one with the same number; until then "
+              "--resume without --step continues from the newest",
+              c->ckpt, r->chosen.newest);
+}
+
 static void print_start(const struct loop *l, const struct restore_report *r)
 {
     const struct train_config *c = l->t->config;
     char bytes[SIZE_TEXT_MAX], needed[SIZE_TEXT_MAX], spec[SPEC_TEXT_MAX];
     char all[SIZE_TEXT_MAX], all_needed[SIZE_TEXT_MAX];
 
-    if (r->damaged[0])
-        print(l, false,
-              "%s/%s IS DAMAGED (tp-ckpt verify shows where): going back to step %" PRId64, c->ckpt,
-              r->damaged, l->t->position.step);
+    print_damaged(l, &r->chosen);
     if (r->root_was_empty)
         print(l, false, "NOTHING TO RESUME in %s: starting from the beginning", c->ckpt);
     if (r->kind == RESTORE_CKPT)
@@ -90,9 +118,12 @@ static void print_start(const struct loop *l, const struct restore_report *r)
               size_format(all, r->all_bytes_read), size_format(all_needed, r->all_bytes_needed),
               size_format(bytes, r->bytes_read), size_format(needed, r->bytes_needed));
     else if (r->kind == RESTORE_SAFETENSORS)
-        print(l, false, "start: weights of %s", r->from);
+        print(l, false, "start: weights of %s%s%s", r->from, r->left_out.n ? "; left out: " : "",
+              r->left_out.text);
     else
         print(l, false, "start: random weights, seed %" PRId64, c->seed);
+    if (r->kind == RESTORE_CKPT)
+        print_resumed(l, r);
     if (r->warning[0])
         print(l, false, "warning: %s", r->warning);
     if (l->t->model->dropout > 0)

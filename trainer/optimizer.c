@@ -59,7 +59,7 @@ void optimizer_update(const struct step_optimizer *n, const struct optimizer_ste
 {
     const struct params *p = weights->params;
     const struct train_optimizer *o = s->options;
-    double t = (double)(s->step + 1);
+    double t = (double)(s->age + 1);
     const struct adamw_options adamw = { .lr = s->lr,
                                          .beta1 = o->beta1,
                                          .beta2 = o->beta2,

@@ -19,7 +19,7 @@ void optimizer_norm(struct step_optimizer *n, const struct params *p,
 
 struct optimizer_step {
     const struct train_optimizer *options;
-    int64_t step; /* from 0 */
+    int64_t age; /* updates since the moments were zero */
     double lr;
 };
 

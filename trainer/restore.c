@@ -1,15 +1,15 @@
 /* trainer/restore.c - see trainer/restore.h. */
 #include "trainer/restore.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/root.h"
 #include "core/file.h"
-#include "layout/family.h"
 #include "layout/model_config.h"
+#include "layout/model_diff.h"
+#include "layout/model_tensors.h"
 #include "reshard/restore.h"
 #include "trainer/data_parallel/bucket_transfer.h"
 #include "trainer/model/weight_init.h"
@@ -92,87 +92,102 @@ static struct restore_request request_of(const struct read_list *w, struct stagi
 
 /* ---- a checkpoint ---- */
 
-static tp_status other_model(const char *what, int64_t saved, int64_t now, const char *dir,
-                             const char *path, struct tp_err *err)
-{
-    return tp_fail(err, TP_E_USAGE,
-                   "%s is a checkpoint of another model than %s: its %s is %" PRId64
-                   ", not %" PRId64,
-                   dir, path, what, saved, now);
-}
-
 static tp_status check_model(const struct trainer *t, const struct manifest *m, const char *dir,
                              struct arena *a, struct tp_err *err)
 {
-    const struct model *now = t->model;
+    char difference[MODEL_DIFF_MAX];
     struct model was;
     tp_status st;
 
     if (!m->model_config)
         return TP_OK; /* the tensors' shapes are compared anyway */
     st = model_config_parse(&was, m->model_config, strlen(m->model_config), dir, a, err);
-    if (st)
+    if (st || !model_diff(difference, &was, t->model))
         return st;
-    if (was.family != now->family)
-        return tp_fail(err, TP_E_USAGE, "%s is a checkpoint of a %s, but %s is a %s", dir,
-                       family_of(&was)->architecture, t->config->model_path,
-                       family_of(now)->architecture);
-    const struct {
-        const char *name;
-        int64_t was, now;
-    } fields[] = { { "hidden_size", was.hidden, now->hidden },
-                   { "num_hidden_layers", was.layers, now->layers },
-                   { "num_attention_heads", was.heads, now->heads },
-                   { "num_key_value_heads", was.kv_heads, now->kv_heads },
-                   { "head_dim", was.head_dim, now->head_dim },
-                   { "intermediate_size", was.ffn, now->ffn },
-                   { "vocab_size", was.vocab, now->vocab },
-                   { "tie_word_embeddings", was.tied, now->tied } };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].was != fields[i].now)
-            return other_model(fields[i].name, fields[i].was, fields[i].now, dir,
-                               t->config->model_path, err);
+    return tp_fail(err, TP_E_USAGE, "%s is a checkpoint of another model than %s: its %s", dir,
+                   t->config->model_path, difference);
+}
+
+/* ---- the optimizer's state ---- */
+
+static bool has_group(const struct manifest *m, const char *group)
+{
+    for (int i = 0; i < m->layout.n_tensors; i++)
+        if (strcmp(m->layout.tensors[i].group, group) == 0)
+            return true;
+    return false;
+}
+
+/* Whether AdamW begins anew: --reset-optim, or the checkpoint has no moments at all. */
+static bool is_new_optimizer(const struct train_config *c, const struct manifest *m)
+{
+    return c->reset_optim || (!has_group(m, GROUP_EXP_AVG) && !has_group(m, GROUP_EXP_AVG_SQ));
+}
+
+/* The moments of a new optimizer. They may hold what was read of a damaged step. */
+static void clear_moments(const struct params *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const struct param_owned o = params_owned(p, &p->list[i]);
+        int64_t bytes = o.n * (int64_t)sizeof(float);
+
+        device_fill(p->k.queue, o.exp_avg, 0, bytes);
+        device_fill(p->k.queue, o.exp_avg_sq, 0, bytes);
+    }
+}
+
+/* ---- what to read of a checkpoint ---- */
+
+/* The number of the tensor to read for `name`; -1: there is none. */
+static int find_saved(const struct manifest *m, const char *group, const char *name, bool anew)
+{
+    int id = anew ? -1 : layout_find(&m->layout, group, name);
+
+    return id < 0 && strcmp(group, GROUP_MASTER) == 0 ? layout_find(&m->layout, GROUP_PARAM, name)
+                                                      : id;
+}
+
+static tp_status check_saved(const struct manifest *m, int id, const struct tensor *tensor,
+                             const char *group, const char *dir, struct tp_err *err)
+{
+    if (id < 0 && layout_find(&m->layout, GROUP_PARAM, tensor->name) < 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s has no tensor %s; give the --plan of the run that saved it "
+                       "(tp-ckpt show lists its names)",
+                       dir, tensor->name);
+    if (id < 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s has no %s of %s, but of other tensors; --reset-optim resumes with zero "
+                       "moments",
+                       dir, group, tensor->name);
+    if (m->layout.tensors[id].ndim != tensor->ndim ||
+        memcmp(m->layout.tensors[id].shape, tensor->shape,
+               (size_t)tensor->ndim * sizeof *tensor->shape) != 0)
+        return tp_fail(err, TP_E_USAGE, "%s: the shape of %s is not that of this model", dir,
+                       tensor->name);
     return TP_OK;
 }
 
-static int find_saved(const struct manifest *m, const char *group, const char *name)
-{
-    return layout_find(&m->layout, group, name);
-}
-
-/* List the masters if they were saved, else the weights; and both moments. */
+/* List the masters if they were saved, else the weights; and both moments. A new optimizer has no
+ * moments to read, and its masters are the weights. */
 static tp_status read_list_add_ckpt(struct read_list *w, const struct trainer *t,
                                     const struct manifest *m, const char *dir, struct tp_err *err)
 {
     const struct params *p = &t->params;
     static const char *const groups[] = { GROUP_MASTER, GROUP_EXP_AVG, GROUP_EXP_AVG_SQ };
+    bool anew = is_new_optimizer(t->config, m);
 
-    for (int g = 0; g < 3; g++)
+    for (int g = 0; g < (anew ? 1 : 3); g++)
         for (int i = 0; i < p->n; i++) {
             const struct param *q = &p->list[i];
             const struct param_owned o = params_owned(p, q);
             float *const to[] = { o.value, o.exp_avg, o.exp_avg_sq };
             const struct tensor *tensor = &t->layout.tensors[q->tensor];
-            int id = find_saved(m, groups[g], tensor->name);
+            int id = find_saved(m, groups[g], tensor->name, t->config->reset_optim);
+            tp_status st = check_saved(m, id, tensor, groups[g], dir, err);
 
-            if (id < 0 && g == 0)
-                id = find_saved(m, GROUP_PARAM, tensor->name);
-            if (id < 0 && find_saved(m, GROUP_PARAM, tensor->name) < 0)
-                return tp_fail(err, TP_E_USAGE,
-                               "%s has no tensor %s; give the --plan of the run that saved it "
-                               "(tp-ckpt show lists its names)",
-                               dir, tensor->name);
-            if (id < 0)
-                return tp_fail(
-                    err, TP_E_USAGE,
-                    "%s has no %s of %s: it was saved without optimizer state; export it "
-                    "and start from --model instead",
-                    dir, groups[g], tensor->name);
-            if (m->layout.tensors[id].ndim != tensor->ndim ||
-                memcmp(m->layout.tensors[id].shape, tensor->shape,
-                       (size_t)tensor->ndim * sizeof *tensor->shape) != 0)
-                return tp_fail(err, TP_E_USAGE, "%s: %s has another shape than in %s", dir,
-                               tensor->name, t->config->model_path);
+            if (st)
+                return st;
             if (o.n && params_first_holder(p, i) == i)
                 read_list_add(w, tensor, &q->own.box, to[g], id);
         }
@@ -196,9 +211,15 @@ static tp_status read_ckpt(struct trainer *t, struct restore_report *r, int64_t 
     TP_TRY(read_list_add_ckpt(&w, t, m, r->from, err));
     q = request_of(&w, staging);
     TP_TRY(restore_checkpoint(&q, &found, w.ids, &stats, err));
-    t->position = (struct trainer_position){ .step = m->state.step,
-                                             .next_sample = m->state.next_sample,
-                                             .tokens = m->state.tokens };
+    r->new_optimizer = is_new_optimizer(t->config, m);
+    if (r->new_optimizer)
+        clear_moments(&t->params);
+    t->position =
+        (struct trainer_position){ .step = m->state.step,
+                                   .optimizer_start =
+                                       r->new_optimizer ? m->state.step : m->state.optimizer_start,
+                                   .next_sample = m->state.next_sample,
+                                   .tokens = m->state.tokens };
     r->kind = RESTORE_CKPT;
     r->bytes_read = stats.bytes_read;
     r->bytes_needed = stats.bytes_wanted;
@@ -208,62 +229,25 @@ done:
     return st;
 }
 
-/* Refuse a root whose steps cannot be read, with the reason. A new start in this root would lose
- * them silently, and a step that cannot be read may be intact and of a later version. */
-static tp_status refuse_unreadable(const struct train_config *c, struct tp_err *err)
-{
-    bool resumes = c->resume != RESUME_NO;
-    struct tp_err why = { 0 };
-    struct arena a = { 0 };
-    struct ckpt_found found;
+/* ---- safetensors, random ---- */
 
-    ckpt_open(&found, c->ckpt, -1, &a, &why);
-    arena_free(&a);
-    return tp_fail(err, resumes ? TP_E_CORRUPT : TP_E_EXISTS,
-                   "%s: has no checkpoint that can be read: %.600s; to start from the beginning "
-                   "move it away, or name another --ckpt",
-                   c->ckpt, why.msg);
-}
-
-/* Find the step to resume from; -1: there is none. r->damaged names a newer one that is damaged.
- * Damaged steps without a complete one are an error, because a new start would lose them silently.
- */
-static tp_status newest(int64_t *step, struct restore_report *r, const struct train_config *c,
-                        struct tp_err *err)
+/* Refuse a folder with tensors that the model does not have. One rank is enough. */
+static tp_status check_unknown(const struct trainer *t, struct restore_report *r, struct arena *a,
+                               struct tp_err *err)
 {
-    struct arena a = { 0 };
-    struct ckpt_step *steps = NULL;
-    const char *damaged = "";
-    int n = 0;
+    const struct unknown_tensors_ignore nothing = { 0 };
+    struct safetensors_source *source = NULL;
+    struct tensor *params;
+    int n;
     tp_status st;
 
-    *step = -1;
-    st = ckpt_check_root(c->ckpt, err);
-    if (!st && file_exists(c->ckpt))
-        st = ckpt_list(&steps, &n, c->ckpt, &a, err);
-    for (int i = 0; !st && i < n; i++) {
-        if (steps[i].complete) {
-            *step = steps[i].step;
-            damaged = "";
-        } else if (!strstr(steps[i].name, ".tmp")) {
-            damaged = steps[i].name;
-        }
-    }
-    if (!st && c->resume == RESUME_NO && *step >= 0)
-        st = tp_fail(err, TP_E_EXISTS,
-                     "%s already has checkpoints (step %" PRId64
-                     "): continue with --resume, or name another --ckpt",
-                     c->ckpt, *step);
-    else if (!st && *step < 0 && *damaged)
-        st = refuse_unreadable(c, err);
-    else if (!st && c->resume == RESUME_MUST && *step < 0)
-        st = tp_fail(err, TP_E_NOTFOUND, "%s has no checkpoint to resume (--resume=must)", c->ckpt);
-    snprintf(r->damaged, sizeof r->damaged, "%s", damaged);
-    arena_free(&a);
+    TP_TRY(model_params(&params, &n, t->model, DTYPE_F32, a, err));
+    TP_TRY(safetensors_open(&source, t->config->model_path, err));
+    TP_TRY(unknown_tensors_check(&r->left_out, source, t->model, params, n, &nothing, err));
+done:
+    safetensors_source_close(source);
     return st;
 }
-
-/* ---- safetensors, random ---- */
 
 static tp_status read_safetensors(struct trainer *t, struct restore_report *r,
                                   struct staging *staging, struct arena *a, struct tp_err *err)
@@ -272,10 +256,11 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r,
     struct transfer_stats stats = { 0 };
     struct restore_request q;
     struct read_list w;
-    tp_status st = read_list_init(&w, p, a, err);
+    tp_status st;
 
-    if (st)
-        return st;
+    if (control_rank(t->parallel.control) == 0)
+        TP_TRY(check_unknown(t, r, a, err));
+    TP_TRY(read_list_init(&w, p, a, err));
     for (int i = 0; i < p->n; i++)
         if (p->list[i].own.n && params_first_holder(p, i) == i)
             read_list_add(&w, &t->layout.tensors[p->list[i].tensor], &p->list[i].own.box,
@@ -286,6 +271,7 @@ static tp_status read_safetensors(struct trainer *t, struct restore_report *r,
     r->kind = RESTORE_SAFETENSORS;
     r->bytes_read = stats.bytes_read;
     r->bytes_needed = stats.bytes_wanted;
+done:
     return st;
 }
 
@@ -321,21 +307,40 @@ static tp_status sum_bytes(struct restore_report *r, struct comm_control *contro
     return st;
 }
 
-tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_err *err)
+/* Begin with the chosen step. While its bytes are damaged, go back to the next older one; all ranks
+ * decide alike. A step that was asked for is not replaced by another. */
+static tp_status read_chosen(struct trainer *t, struct restore_report *r, struct tp_err *err)
 {
     struct comm_control *control = t->parallel.control;
-    int64_t step = -1;
-    tp_status st = TP_OK;
+    bool again;
+    tp_status st;
 
-    *r = (struct restore_report){ .kind = RESTORE_RANDOM };
-    if (t->config->ckpt && control_rank(control) == 0)
-        st = newest(&step, r, t->config, err);
-    TP_TRY(control_agree(control, st, err));
-    TP_TRY(control_broadcast(control, &step, sizeof step, 0, err));
-    r->root_was_empty = t->config->resume == RESUME_AUTO && step < 0;
-    TP_TRY(control_agree(control, read_start(t, r, step, err), err));
+    do {
+        st = TP_OK;
+        if (t->config->ckpt && control_rank(control) == 0)
+            st = resume_step_choose(&r->chosen, t->config, err);
+        TP_TRY(control_agree(control, st, err));
+        TP_TRY(control_broadcast(control, &r->chosen, sizeof r->chosen, 0, err));
+        st = control_agree(control, read_start(t, r, r->chosen.step, err), err);
+        again = st == TP_E_CORRUPT && r->chosen.step >= 0 && t->config->step < 0;
+        if (again) {
+            resume_step_reject(&r->chosen, err->msg);
+            control_recover(control, err);
+        }
+    } while (again);
+done:
+    return st;
+}
+
+tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_err *err)
+{
+    tp_status st;
+
+    *r = (struct restore_report){ .kind = RESTORE_RANDOM, .chosen = resume_step_init() };
+    TP_TRY(read_chosen(t, r, err));
+    r->root_was_empty = t->config->resume == RESUME_AUTO && r->chosen.step < 0;
     params_copy_to_holders(&t->params);
-    TP_TRY(sum_bytes(r, control, err));
+    TP_TRY(sum_bytes(r, t->parallel.control, err));
     bucket_transfer_start_weights(&t->weights);
 done:
     return st;

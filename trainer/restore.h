@@ -1,6 +1,7 @@
 /*
- * trainer/restore.h - the state that a run begins with: the newest checkpoint, of any layout, or a
- * folder of safetensors, or random weights. Each rank reads only the boxes that it holds.
+ * trainer/restore.h - the state that a run begins with: a checkpoint of any layout (the newest
+ * intact one, or that of --step), or a folder of safetensors, or random weights. Each rank reads
+ * only the boxes that it holds.
  */
 #ifndef TRAINER_RESTORE_H
 #define TRAINER_RESTORE_H
@@ -8,7 +9,9 @@
 #include <limits.h>
 #include <stdbool.h>
 
+#include "reshard/unknown_tensors.h"
 #include "trainer/resume_diff.h"
+#include "trainer/resume_step.h"
 #include "trainer/trainer.h"
 
 enum restore_kind { RESTORE_RANDOM, RESTORE_SAFETENSORS, RESTORE_CKPT };
@@ -21,12 +24,14 @@ struct restore_report {
     int64_t bytes_read, bytes_needed;         /* by this rank: read from files; needed */
     int64_t all_bytes_read, all_bytes_needed; /* by all ranks */
     char warning[RESUME_DIFF_MAX];            /* differences from the run that saved it, or "" */
-    char damaged[NAME_MAX + 1]; /* rank 0: a newer, damaged step that is skipped, or "" */
+    struct resume_step chosen;       /* the step, and the damaged ones that were passed over */
+    struct unknown_tensors left_out; /* rank 0: tensors of the folder that are not used */
+    bool new_optimizer;              /* from a checkpoint, but the moments are zero */
 };
 
-/* Fill weights, moments and position of t. Collective; on failure every rank gets the message.
- * TP_E_EXISTS: no --resume, but the root has checkpoints. TP_E_NOTFOUND: --resume=must, but there
- * is no checkpoint. TP_E_USAGE: the checkpoint is of another model. */
+/* Fill weights, moments and position of t. A step whose damage is noticed while it is read is
+ * passed over for the next older one, except with --step. Collective; on failure every rank gets
+ * the message. Errors as resume_step_choose. TP_E_USAGE: the checkpoint is of another model. */
 tp_status restore_start(struct trainer *t, struct restore_report *r, struct tp_err *err);
 
 #endif

@@ -79,7 +79,19 @@ static void line_batch(char *buf, const struct trainer *t)
              "batch: %" PRId64 " sequences of %" PRId64 " tokens%s; %s%" PRId64
              " microbatch%s of %" PRId64 "; %s has %" PRId64 " samples",
              c->global_batch_size, c->seq_length, cut, replicas, micros, micros == 1 ? "" : "es",
-             c->micro_batch_size, c->data_path, t->data.samples);
+             c->micro_batch_size, t->data.path, t->data.samples);
+}
+
+/* Raw bytes are easily given by mistake, so they are announced. */
+static void line_data(char *buf, const struct trainer *t)
+{
+    buf[0] = '\0';
+    if (t->data.tokens.is_bytes)
+        snprintf(
+            buf, RUN_SUMMARY_MAX,
+            "data: %s is read as raw bytes, each a token from 0 to 255; the model's vocabulary "
+            "has %" PRId64 " tokens",
+            t->data.path, t->model->vocab);
 }
 
 /* Parameters of the largest FSDP unit. */
@@ -215,7 +227,7 @@ char *run_summary_line(char buf[RUN_SUMMARY_MAX], const struct trainer *t,
                        const struct step_messages *messages, int i)
 {
     static void (*const lines[RUN_SUMMARY_LINES])(char *, const struct trainer *) = {
-        line_model, line_mesh, line_batch,    line_bytes,
+        line_model, line_mesh, line_batch,    line_data,      line_bytes,
         line_zero3, NULL,      line_pipeline, line_same_bits,
     };
 

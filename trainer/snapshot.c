@@ -185,6 +185,7 @@ static tp_status commit(struct snapshot *s, struct tp_err *err)
         .layout = *s->layout,
         .model_config = s->model->config,
         .state = { .step = s->position.step,
+                   .optimizer_start = s->position.optimizer_start,
                    .next_sample = s->position.next_sample,
                    .tokens = s->position.tokens,
                    .seed = (uint64_t)s->config->seed,

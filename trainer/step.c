@@ -166,7 +166,7 @@ tp_status step_run(struct trainer *t, struct step_result *r, struct tp_err *err)
     const struct train_config *c = t->config;
     const struct schedule_rank *ops = &t->schedule.ranks[t->parallel.at.pp];
     struct trainer_position *at = &t->position;
-    struct optimizer_step update = { .options = &c->opt, .step = at->step };
+    struct optimizer_step update = { .options = &c->opt, .age = at->step - at->optimizer_start };
     tp_status st = TP_OK;
 
     stage_clear_gradients(&t->net);

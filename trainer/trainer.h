@@ -20,9 +20,10 @@
 
 /* What a checkpoint contains in addition to tensors. */
 struct trainer_position {
-    int64_t step;        /* steps done: the number of the next one */
-    int64_t next_sample; /* global index of the next sample */
-    int64_t tokens;      /* trained so far */
+    int64_t step;            /* steps done: the number of the next one */
+    int64_t optimizer_start; /* the step at which the moments were zero */
+    int64_t next_sample;     /* global index of the next sample */
+    int64_t tokens;          /* trained so far */
 };
 
 /* Bytes of a rank's buffers. */

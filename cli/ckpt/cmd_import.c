@@ -13,10 +13,13 @@
 
 static const char intro[] =
     "Makes a checkpoint (step 0) of a model's weights, from a folder with config.json and\n"
-    "model.safetensors or its parts.";
+    "model.safetensors or its parts. tp-train --resume starts from it, with zero moments.\n"
+    "Tensors that the model does not have are an error. Only what follows from others is left "
+    "out:\n"
+    "rotary inv_freq, GPT-2's causal mask attn.bias, and the copy of a tied head.";
 
-static bool parse(struct import_request *q, struct copy_options *copy, bool *json, int *exit_code,
-                  int argc, char **argv)
+static bool parse(struct import_request *q, struct copy_options *copy, struct opt_list *ignore,
+                  bool *json, int *exit_code, int argc, char **argv)
 {
     const struct opt opts[] = {
         OPT_ARG("SRC", &q->source, "folder with config.json and model.safetensors"),
@@ -27,6 +30,9 @@ static bool parse(struct import_request *q, struct copy_options *copy, bool *jso
                 "cast the weights (default: as they are)"),
         OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),
         OPT_INT('j', "jobs", "N", &copy->threads, "threads (default: processors)"),
+        OPT_LIST(0, "ignore", "NAME", ignore,
+                 "leave out this tensor of SRC, which the model does not have; * matches\n"
+                 "any text; may be given several times"),
         OPT_FLAG('f', "force", &q->force, "replace step 0 of ROOT when it exists"),
         OPT_FLAG(0, "json", json, "print one JSON object"),
         OPT_END
@@ -42,9 +48,9 @@ static void print_result(const struct import_report *r, const struct import_requ
     spec_format(spec, &r->spec);
     if (json) {
         json_t *root =
-            json_pack("{s:s, s:s, s:i, s:I, s:i, s:i, s:I, s:I}", "out", q->out, "layout", spec,
-                      "step", 0, "tensors", (json_int_t)r->n_tensors, "boxes", r->boxes,
-                      "digests_equal", r->digests_equal, "bytes_written",
+            json_pack("{s:s, s:s, s:i, s:I, s:i, s:i, s:i, s:I, s:I}", "out", q->out, "layout",
+                      spec, "step", 0, "tensors", (json_int_t)r->n_tensors, "boxes", r->boxes,
+                      "left_out", r->left_out.n, "digests_equal", r->digests_equal, "bytes_written",
                       (json_int_t)r->bytes_written, "peak_rss_bytes", (json_int_t)r->peak_bytes);
 
         print_json(root);
@@ -53,6 +59,8 @@ static void print_result(const struct import_report *r, const struct import_requ
     }
     printf("imported %s\nto       %s, step 0, %s\ntensors  %d, %s\n", q->source, q->out, spec,
            r->n_tensors, size_format(bytes, r->bytes_written));
+    if (r->left_out.n)
+        printf("left out %d, %s\n", r->left_out.n, r->left_out.text);
     copy_options_print_proof(r->n_tensors, r->digests_equal, false);
 }
 
@@ -60,13 +68,14 @@ int cmd_import(int argc, char **argv)
 {
     struct import_request q = { .layout = "tp1", .format = "auto" };
     struct copy_options copy = copy_options_default();
+    struct opt_list ignore = { 0 };
     struct import_report r;
     struct tp_err err = { 0 };
     bool json = false;
     int exit_code;
     tp_status st;
 
-    if (!parse(&q, &copy, &json, &exit_code, argc, argv))
+    if (!parse(&q, &copy, &ignore, &json, &exit_code, argc, argv))
         return exit_code;
     if (!q.out)
         TP_TRY(tp_fail(&err, TP_E_USAGE, "-o is missing: the checkpoint root to add to"));
@@ -74,6 +83,7 @@ int cmd_import(int argc, char **argv)
     TP_TRY(copy_options_check(&copy, &q.dtype, &err));
     q.memory_bytes = copy.memory_bytes;
     q.threads = copy.threads;
+    q.ignore = (struct unknown_tensors_ignore){ ignore.values, ignore.n };
     q.progress = progress_new("importing", 0, false);
     st = import_run(&r, &q, &err);
     progress_end(q.progress, st == TP_OK);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/root.h"
 #include "cli/report.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
@@ -30,11 +31,11 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
     struct train_optimizer *o = &c->opt;
     const struct opt opts[] = {
         OPT_STR(train_option_letter("model"), "model", "PATH", &c->model_path,
-                "folder with config.json and model.safetensors (the first weights),\n"
-                "or only a config.json (random weights)"),
+                "folder with config.json and model.safetensors (the first weights), or only a\n"
+                "config.json (random weights); default with --resume: the checkpoint's model"),
         OPT_STR(train_option_letter("data"), "data", "FILE", &c->data_path,
-                "text or any file, each byte is a token; or the prefix of Megatron's\n"
-                "token files, FILE.bin and FILE.idx"),
+                "the prefix of Megatron's token files, FILE.bin and FILE.idx; or text,\n"
+                "each byte is a token; with a vocabulary beyond 1024 only as bytes:FILE"),
         OPT_INT64(train_option_letter("steps"), "steps", "N", &c->steps, "length of the whole run"),
         OPT_STR(train_option_letter("layout"), "layout", "SPEC", &r->layout,
                 "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1); zero1 partitions the\n"
@@ -62,12 +63,14 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_INT(0, "keep", "N", &c->keep,
                 "how many steps to keep, counted from the one just\nsaved; 0: all (default)"),
         OPT_STR_OPT(0, "resume", "auto|must", &r->resume,
-                    "continue from ROOT's newest step, which may have another layout;\n"
+                    "continue from ROOT's newest intact step, of any layout;\n"
                     "without one: start at step 0 (auto, the default) or fail (must)"),
+        OPT_INT64(0, "step", "N", &c->step, "resume from step N, and from no other"),
+        OPT_FLAG(0, "reset-optim", &c->reset_optim,
+                 "resume with zero moments, as a new optimizer; learning rate and data continue"),
         OPT_INT64(0, "exit-step", "N", &c->exit_step, "save and stop (exit 75) after step N"),
         OPT_HEADING("output"),
-        OPT_STR(0, "log", "FILE", &c->log,
-                "write a JSON object per step, one per line; --resume appends"),
+        OPT_STR(0, "log", "FILE", &c->log, "write a JSON object per step; --resume appends"),
         OPT_STR(0, "logits", "FILE", &c->logits,
                 "write input_ids and logits of the first batch as safetensors"),
         OPT_FLAG(train_option_letter("quiet"), "quiet", &r->quiet, "print no line per step"),
@@ -82,9 +85,8 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_SIZE(0, "mem", "SIZE", &c->mem_bytes,
                  "refuse a run that needs more per rank, by an estimate"),
         OPT_STR(0, "recompute", "none|selective|full", &r->recompute,
-                "none (default); selective: run attention again in a layer's backward\n"
-                "pass instead of keeping its result; full: keep only the layers'\n"
-                "inputs and run each layer again"),
+                "none (default); selective: compute attention again in the backward pass;\n"
+                "full: keep only the layers' inputs, and compute each layer again"),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
                 "file with the names of the model's tensors and how each is cut,\n"
@@ -157,9 +159,37 @@ static tp_status read_plan(struct train_request *r, struct tp_err *err)
     return parallel_plan_check(&r->plan, &r->model, r->plan_path, err);
 }
 
+/* Without --model: the model of the checkpoint to resume. */
+static tp_status read_saved_model(struct train_request *r, struct tp_err *err)
+{
+    struct train_config *c = &r->config;
+    struct arena arena = { 0 };
+    struct ckpt_found found;
+    tp_status st = ckpt_open(&found, c->ckpt, c->step, &arena, err);
+
+    if (st) {
+        tp_fail_in(err, "--model is missing, and no checkpoint has the model");
+    } else if (!found.manifest.model_config) {
+        st = tp_fail(err, TP_E_USAGE, "%s does not say which model it is; give --model", found.dir);
+    } else {
+        const char *config = found.manifest.model_config;
+
+        c->model_path = arena_strdup(&r->arena, found.dir);
+        st = c->model_path
+                 ? model_config_parse(&r->model, config, strlen(config), found.dir, &r->arena, err)
+                 : tp_fail(err, TP_E_NOMEM, "%s: no memory", found.dir);
+    }
+    arena_free(&arena);
+    return st;
+}
+
 static tp_status read_model(struct train_request *r, struct tp_err *err)
 {
-    tp_status st = model_config_read(&r->model, r->config.model_path, &r->arena, err);
+    tp_status st;
+
+    if (!r->config.model_path)
+        return read_saved_model(r, err);
+    st = model_config_read(&r->model, r->config.model_path, &r->arena, err);
 
     return st ? tp_fail_in(err, "--model") : TP_OK;
 }
@@ -228,7 +258,9 @@ tp_status train_request_check(struct train_request *r, struct tp_err *err)
     struct layout layout;
     tp_status st;
 
-    TP_TRY(need(c->model_path, "--model", err));
+    TP_TRY(read_resume(r, err));
+    if (c->resume == RESUME_NO || !c->ckpt)
+        TP_TRY(need(c->model_path, "--model", err));
     if (train_request_prints(r))
         c->steps = 1;
     else
@@ -236,7 +268,6 @@ tp_status train_request_check(struct train_request *r, struct tp_err *err)
     if (r->layout)
         TP_TRY(spec_parse(&c->spec, r->layout, err));
     TP_TRY(read_dtype(r, err));
-    TP_TRY(read_resume(r, err));
     TP_TRY(read_machine(r, err));
     TP_TRY(read_epoch(r, err));
     TP_TRY(read_model(r, err));

@@ -148,12 +148,31 @@ static tp_status check_ckpt(const struct job *j, struct tp_err *err)
                    j->path, given, j->ckpt);
 }
 
+/* These choose how one run begins, but tp-run adds the command's options to every attempt. */
+static tp_status refuse_choices(const struct job *j, struct tp_err *err)
+{
+    const char *found = job_option(j, "--reset-optim") ? "--reset-optim" : NULL;
+
+    for (int i = 1; i < j->command.n && !found; i++)
+        if (strcmp(j->command.word[i], "--step") == 0 ||
+            strncmp(j->command.word[i], "--step=", 7) == 0)
+            found = "--step";
+    if (!found)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: the command has %s, which every restart would do again; run tp-train once "
+                   "with it, then leave it out",
+                   j->path, found);
+}
+
 tp_status job_options_read(struct job *j, struct arena *arena, struct tp_err *err)
 {
     const char *model = job_option(j, "--model"), *mem = job_option(j, "--mem");
     const struct workload w = workload_default();
-    tp_status st;
+    tp_status st = refuse_choices(j, err);
 
+    if (st)
+        return st;
     flag_number(&j->steps, j, "--steps", 0);
     flag_number(&j->layouts.batch, j, "--batch", w.global_batch_size);
     flag_number(&j->layouts.micro, j, "--micro", 0);

@@ -23,6 +23,11 @@ struct safetensors_source;
  * TP_E_NOTFOUND: there is no such path, or nothing of this format in it. */
 tp_status safetensors_open(struct safetensors_source **out, const char *path, struct tp_err *err);
 
+/* All tensors of the files, ascending by name. */
+int safetensors_count(const struct safetensors_source *s);
+const char *safetensors_name(const struct safetensors_source *s, int i);
+const char *safetensors_path(const struct safetensors_source *s);
+
 /* Choose the tensors of the transfer. TP_E_CORRUPT: one is missing or has another shape; the
  * message names it and both shapes. */
 tp_status safetensors_select(struct safetensors_source *s, const struct reshard_tensor *tensors,

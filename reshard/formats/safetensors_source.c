@@ -182,6 +182,21 @@ done:
     return st;
 }
 
+int safetensors_count(const struct safetensors_source *s)
+{
+    return s->n_found;
+}
+
+const char *safetensors_name(const struct safetensors_source *s, int i)
+{
+    return s->found[i].entry.tensor.name;
+}
+
+const char *safetensors_path(const struct safetensors_source *s)
+{
+    return s->path;
+}
+
 /* ---- selecting ---- */
 
 static const struct safetensors_found *find(const struct safetensors_source *s, const char *name)

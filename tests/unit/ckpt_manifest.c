@@ -156,6 +156,33 @@ Test(manifest, a_large_model_on_many_ranks_is_read, .timeout = 120)
     arena_free(&arena);
 }
 
+/* It is only written when it is not 0, so that other files stay as they were. */
+Test(manifest, the_age_of_the_moments_is_optional)
+{
+    struct rng r = rng_start("manifest/optimizer_start");
+    struct example x = make_example(&r);
+    struct tp_err err = { 0 };
+    struct manifest m;
+    struct json_scan_input in;
+    char *text, *wrong;
+    size_t size;
+
+    cr_assert_null(strstr(x.text, "optimizer_start"));
+    x.m.step = x.m.state.step = 40;
+    x.m.state.optimizer_start = 39;
+    cr_assert_eq(manifest_format(&text, &size, &x.m, &err), TP_OK, "%s", err.msg);
+    in = json_scan_input_text(text, size, "m");
+    cr_assert_eq(manifest_parse(&m, &in, &x.arena, &err), TP_OK, "%s", err.msg);
+    cr_expect_eq(m.state.optimizer_start, 39);
+    *strstr(strstr(text, "optimizer_start"), "39") = '4'; /* 49, after the step */
+    wrong = sign(text, size - TAIL, &size);
+    cr_assert_eq(parse(wrong, size, &err), TP_E_CORRUPT);
+    cr_expect(strstr(err.msg, "optimizer_start"), "%s", err.msg);
+    free(wrong);
+    free(text);
+    free_example(&x);
+}
+
 Test(manifest, every_changed_byte_and_every_truncation_is_refused, .timeout = 300)
 {
     struct rng r = rng_start("manifest/bytes");

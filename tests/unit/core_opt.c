@@ -8,6 +8,7 @@
 
 struct values {
     const char *path, *extra, *name, *level;
+    struct opt_list ignore;
     int jobs;
     int64_t steps, mem;
     double lr;
@@ -27,6 +28,7 @@ static void make_table(struct opt table[TABLE_MAX], struct values *v)
         OPT_SIZE(0, "mem", "SIZE", &v->mem, "memory"),
         OPT_DOUBLE(0, "lr", "X", &v->lr, "learning rate"),
         OPT_STR('n', "name", "TEXT", &v->name, "a name"),
+        OPT_LIST('i', "ignore", "NAME", &v->ignore, "leave out"),
         OPT_STR_OPT(0, "zstd", "LEVEL", &v->level, "compress"),
         OPT_FLAG(0, "json", &v->json, "one JSON object"),
         OPT_END,
@@ -155,4 +157,40 @@ Test(opt, help_has_every_row_of_the_table)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         cr_expect(strstr(text, rows[i]), "'%s' is not in:\n%s", rows[i], text);
     free(text);
+}
+
+Test(opt, a_list_keeps_every_value_in_order_up_to_its_room)
+{
+    struct tp_err err = { 0 };
+    enum opt_result result;
+    struct values v;
+    char line[256] = "ckpt";
+
+    cr_assert_eq(parse(&v, "--ignore a ckpt -i b --ignore=c", &result, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(v.ignore.n, 3);
+    cr_assert_str_eq(v.ignore.values[0], "a");
+    cr_assert_str_eq(v.ignore.values[1], "b");
+    cr_assert_str_eq(v.ignore.values[2], "c");
+    cr_assert_eq(parse(&v, "ckpt --ignore", &result, &err), TP_E_USAGE);
+    for (int i = 0; i < ARGS_MAX - 2; i++)
+        strcat(line, " -ix");
+    cr_assert_eq(parse(&v, line, &result, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(v.ignore.n, ARGS_MAX - 2);
+}
+
+Test(opt, a_list_that_is_full_is_refused)
+{
+    const char *argv[OPT_LIST_MAX + 2] = { "prog" };
+    struct opt_list list = { 0 };
+    const struct opt opts[] = { OPT_LIST('i', "ignore", "NAME", &list, "leave out"), OPT_END };
+    struct tp_err err = { 0 };
+    enum opt_result result;
+
+    for (int i = 1; i < OPT_LIST_MAX + 2; i++)
+        argv[i] = "-ix";
+    cr_assert_eq(opt_parse(opts, OPT_LIST_MAX + 1, (char **)(uintptr_t)argv, &result, &err), TP_OK);
+    list.n = 0;
+    cr_assert_eq(opt_parse(opts, OPT_LIST_MAX + 2, (char **)(uintptr_t)argv, &result, &err),
+                 TP_E_USAGE);
+    cr_assert(strstr(err.msg, "at most 64 times"), "%s", err.msg);
 }

@@ -65,3 +65,22 @@ Test(job_option, what_the_command_fixes_is_not_changed)
         cr_expect(strstr(err.msg, wrong[i][1]), "%s", err.msg);
     }
 }
+
+/* tp-run adds the command to every attempt, so it may not choose how a run begins. */
+Test(job_option, a_choice_for_one_start_is_refused)
+{
+    static const char *const wrong[][2] = { { "--step 4", "--step" },
+                                            { "--step=4", "--step" },
+                                            { "--reset-optim", "--reset-optim" } };
+    struct job j;
+    char text[128];
+
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        snprintf(text, sizeof text, "command: tp-train -m m %s --steps 9\nckpt: c\n", wrong[i][0]);
+        cr_assert_eq(parse(&j, text), TP_E_USAGE, "%s", wrong[i][0]);
+        cr_expect(strstr(err.msg, wrong[i][1]), "%s", err.msg);
+        err = (struct tp_err){ 0 };
+    }
+    cr_assert_eq(parse(&j, "command: tp-train -m m --steps=9\nckpt: c\n"), TP_OK, "%s", err.msg);
+    cr_assert_eq(parse(&j, "command: my --step 4 --reset-optim\nckpt: c\n"), TP_OK, "%s", err.msg);
+}

@@ -50,7 +50,7 @@ static struct train_config config(const char *spec, int64_t micros)
     struct tp_err err = { 0 };
 
     cr_assert_eq(spec_parse(&c.spec, spec, &err), TP_OK, "%s", err.msg);
-    c.data_path = "/usr/share/common-licenses/GPL-3";
+    c.data_path = "bytes:/usr/share/common-licenses/GPL-3";
     c.model_path = "a model";
     c.steps = 1;
     c.seq_length = S;

@@ -136,7 +136,7 @@ Test(tokens, any_other_file_has_bytes_as_tokens)
 
     put(p.prefix, "a\xff\0z!", 5);
     cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
-    cr_assert(t.n == 5 && t.documents == 0);
+    cr_assert(t.n == 5 && t.is_bytes && !t.asked);
     cr_assert_eq(tokens_read(&t, 0, 5, 256, out), -1);
     cr_assert(out[0] == 'a' && out[1] == 255 && out[2] == 0 && out[4] == '!');
     cr_assert_eq(tokens_read(&t, 0, 5, 200, out), 1, "token 1 is not below 200");
@@ -273,5 +273,57 @@ Test(tokens, files_that_hold_no_tokens_are_refused)
     cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_OK, "%s", err.msg);
     cr_assert_eq(t.n, 0);
     tokens_close(&t);
+    place_remove(&p);
+}
+
+/* The error is about the name, and says how to train on the bytes anyway. */
+static void expect_no_text(const char *path)
+{
+    struct tp_err err = { 0 };
+    struct token_file t;
+    char words[PATH_MAX + 16], asked[PATH_MAX + 16];
+
+    put(path, "some text", 9);
+    cr_assert_eq(tokens_open(&t, path, &err), TP_E_USAGE, "%s", path);
+    snprintf(words, sizeof words, "bytes:%s ", path);
+    cr_assert(strstr(err.msg, words), "%s", err.msg);
+    snprintf(asked, sizeof asked, "bytes:%s", path);
+    cr_assert_eq(tokens_open(&t, asked, &err), TP_OK, "%s", err.msg);
+    cr_assert(t.n == 9 && t.is_bytes && t.asked);
+    cr_assert_str_eq(tokens_path(asked), path);
+    tokens_close(&t);
+}
+
+Test(tokens, names_of_other_kinds_of_files_are_refused)
+{
+    static const char *const endings[] = { ".jsonl", ".json", ".csv", ".parquet",    ".npy",
+                                           ".gz",    ".zst",  ".pt",  ".safetensors" };
+    struct place p = place_make();
+    struct tp_err err = { 0 };
+    struct token_file t;
+    char path[PATH_MAX];
+
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        snprintf(path, sizeof path, "%s/x%s", p.dir, endings[i]);
+        expect_no_text(path);
+    }
+    snprintf(path, sizeof path, "%s/x.txt", p.dir);
+    put(path, "some text", 9);
+    cr_assert_eq(tokens_open(&t, path, &err), TP_OK, "%s", err.msg);
+    tokens_close(&t);
+    place_remove(&p);
+}
+
+Test(tokens, one_file_of_a_pair_is_refused_by_every_name)
+{
+    struct place p = place_make();
+    struct tp_err err = { 0 };
+    struct token_file t;
+
+    put(p.bin, "tokens", 6);
+    cr_assert_eq(tokens_open(&t, p.bin, &err), TP_E_NOTFOUND);
+    cr_assert(strstr(err.msg, p.idx) && strstr(err.msg, "bytes:"), "%s", err.msg);
+    cr_assert_eq(tokens_open(&t, p.idx, &err), TP_E_NOTFOUND);
+    cr_assert_eq(tokens_open(&t, p.prefix, &err), TP_E_NOTFOUND);
     place_remove(&p);
 }

@@ -10,7 +10,7 @@ static tp_status fail_token(const struct data *d, int64_t at, struct tp_err *err
 {
     int64_t token = tokens_at(&d->tokens, at);
 
-    if (d->tokens.documents == 0)
+    if (d->tokens.is_bytes)
         return tp_fail(err, TP_E_USAGE,
                        "%s: byte %" PRId64 " at offset %" PRId64
                        " is no token: the model's vocabulary is %" PRId64 " (bytes need 256)",
@@ -20,6 +20,20 @@ static tp_status fail_token(const struct data *d, int64_t at, struct tp_err *err
                    " is not in the model's vocabulary of %" PRId64
                    ": it was tokenized for another model",
                    d->path, token, at, d->vocab);
+}
+
+/* Bytes for a vocabulary of words are a mistake, unless they are asked for: nothing would fail, and
+ * the model would learn to write letters. */
+static tp_status check_kind(const struct data *d, struct tp_err *err)
+{
+    if (!d->tokens.is_bytes || d->tokens.asked || d->vocab <= DATA_BYTES_VOCAB_MAX)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "%s: is read as raw bytes, each a token from 0 to 255, but the model's "
+                   "vocabulary has %" PRId64
+                   " tokens; tokenize it with Megatron-LM's tools/preprocess_data.py and give the "
+                   "prefix of its .bin and .idx files, or give bytes:%s to train on bytes",
+                   d->path, d->vocab, d->path);
 }
 
 static tp_status check_tokens(const struct data *d, struct tp_err *err)
@@ -40,16 +54,19 @@ static tp_status check_tokens(const struct data *d, struct tp_err *err)
 tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab,
                     struct tp_err *err)
 {
-    struct data new = { .path = path, .seq = seq, .vocab = vocab };
+    struct data new = { .path = tokens_path(path), .seq = seq, .vocab = vocab };
     tp_status st = tokens_open(&new.tokens, path, err);
 
     if (st)
         return tp_fail_in(err, "--data");
     if (new.tokens.n < seq + 1)
-        st = tp_fail(err, TP_E_USAGE,
-                     "%s: %" PRId64 " %s are too few: one sequence of --seq %" PRId64
-                     " tokens and its target need %" PRId64,
-                     path, new.tokens.n, new.tokens.documents ? "tokens" : "bytes", seq, seq + 1);
+        st =
+            tp_fail(err, TP_E_USAGE,
+                    "%s: %" PRId64 " %s are too few: one sequence of --seq %" PRId64
+                    " tokens and its target need %" PRId64,
+                    new.path, new.tokens.n, new.tokens.is_bytes ? "bytes" : "tokens", seq, seq + 1);
+    if (!st)
+        st = check_kind(&new, err);
     if (!st)
         st = check_tokens(&new, err);
     if (st) {

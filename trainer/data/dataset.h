@@ -15,13 +15,17 @@
 #include "trainer/context/zigzag.h"
 #include "trainer/data/token_file.h"
 
+/* Raw bytes for a larger vocabulary must be asked for, as bytes:FILE. */
+enum { DATA_BYTES_VOCAB_MAX = 1024 };
+
 struct data {
     struct token_file tokens;
-    const char *path; /* borrowed */
+    const char *path; /* borrowed; without "bytes:" */
     int64_t seq, vocab, samples;
 };
 
-/* Open and check. TP_E_USAGE: fewer than seq + 1 tokens, or one that is no token of a vocabulary of
+/* Open and check. TP_E_USAGE: raw bytes for a vocabulary beyond DATA_BYTES_VOCAB_MAX that were not
+ * asked for; fewer than seq + 1 tokens, or one that is no token of a vocabulary of
  * `vocab` (value and place named; of very long files that is left to data_fetch); else as
  * tokens_open. */
 tp_status data_open(struct data *d, const char *path, int64_t seq, int64_t vocab,

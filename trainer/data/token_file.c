@@ -194,8 +194,11 @@ static tp_status open_pair(struct token_file *t, const char *bin_path, const cha
         goto done;
     }
     /* the last of the indices is where the documents end */
-    *t = (struct token_file){ x.type, n, x.documents > 0 ? x.documents - 1 : 0, bin.bytes,
-                              bin.size };
+    *t = (struct token_file){ .type = x.type,
+                              .n = n,
+                              .documents = x.documents > 0 ? x.documents - 1 : 0,
+                              .data = bin.bytes,
+                              .size_bytes = bin.size };
     bin.bytes = NULL; /* t has it now */
 done:
     unmap(&idx);
@@ -215,27 +218,97 @@ static bool path_join(char *out, const char *path, size_t n, const char *end)
     return snprintf(out, PATH_MAX, "%.*s%s", (int)n, path, end) < PATH_MAX;
 }
 
+/* Endings of names that say that the bytes are no text to train on, and what to do. */
+static tp_status check_ending(const char *path, struct tp_err *err)
+{
+    static const char tokenize[] = "tokenize it with Megatron-LM's tools/preprocess_data.py, which "
+                                   "writes a .bin and an .idx file, and give their prefix";
+    static const char convert[] = "convert it to JSON lines, tokenize these with Megatron-LM's "
+                                  "tools/preprocess_data.py, and give the prefix of the .bin and "
+                                  ".idx files";
+    static const char decompress[] = "decompress it first";
+    static const char array[] = "write its tokens as a pair of .bin and .idx files, and give their "
+                                "prefix";
+    static const struct {
+        const char *end, *what, *advice;
+    } kinds[] = {
+        { ".jsonl", "JSON lines", tokenize },
+        { ".json", "JSON", tokenize },
+        { ".csv", "a table", convert },
+        { ".tsv", "a table", convert },
+        { ".parquet", "a table", convert },
+        { ".arrow", "a table", convert },
+        { ".npy", "a NumPy array", array },
+        { ".npz", "NumPy arrays", array },
+        { ".pt", "PyTorch tensors", array },
+        { ".pth", "PyTorch tensors", array },
+        { ".gz", "compressed", decompress },
+        { ".zst", "compressed", decompress },
+        { ".xz", "compressed", decompress },
+        { ".bz2", "compressed", decompress },
+        { ".zip", "an archive", decompress },
+        { ".tar", "an archive", decompress },
+        { ".safetensors", "weights", "give them as --model" },
+    };
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (ends_with(path, kinds[i].end))
+            return tp_fail(err, TP_E_USAGE,
+                           "%s: is %s, not text; %s (bytes:%s trains on its raw bytes)", path,
+                           kinds[i].what, kinds[i].advice, path);
+    return TP_OK;
+}
+
+static tp_status open_bytes(struct token_file *t, const char *path, bool asked, struct tp_err *err)
+{
+    struct mapped m = { 0 };
+    tp_status st = asked || !file_exists(path) ? TP_OK : check_ending(path, err);
+
+    if (st || (st = map(&m, path, err)))
+        return st;
+    *t = (struct token_file){ .type = TOKEN_U8,
+                              .n = m.size,
+                              .is_bytes = true,
+                              .asked = asked,
+                              .data = m.bytes,
+                              .size_bytes = m.size };
+    return TP_OK;
+}
+
+/* One file of a pair without the other. */
+static tp_status fail_alone(const char *there, const char *missing, struct tp_err *err)
+{
+    return tp_fail(
+        err, TP_E_NOTFOUND,
+        "%s is there, but not its pair %s; Megatron-LM's tools/preprocess_data.py writes "
+        "both (bytes:%s trains on its raw bytes)",
+        there, missing, there);
+}
+
+const char *tokens_path(const char *path)
+{
+    size_t n = strlen(TOKEN_FILE_BYTES);
+
+    return strncmp(path, TOKEN_FILE_BYTES, n) == 0 ? path + n : path;
+}
+
 tp_status tokens_open(struct token_file *t, const char *path, struct tp_err *err)
 {
     char bin[PATH_MAX], idx[PATH_MAX];
     bool named = ends_with(path, ".bin") || ends_with(path, ".idx");
     size_t n = strlen(path) - (named ? 4 : 0);
-    struct mapped m = { 0 };
-    tp_status st;
 
     if (strlen(path) + 8 > PATH_MAX || !path_join(bin, path, n, ".bin") ||
         !path_join(idx, path, n, ".idx"))
         return tp_fail(err, TP_E_USAGE, "%.60s...: a path of more than %d characters", path,
                        PATH_MAX - 8);
+    if (tokens_path(path) != path)
+        return open_bytes(t, tokens_path(path), true, err);
     if (file_exists(idx) && file_exists(bin) && (named || !file_exists(path)))
         return open_pair(t, bin, idx, err);
-    if (!named && file_exists(idx) != file_exists(bin) && !file_exists(path))
-        return tp_fail(err, TP_E_NOTFOUND, "%s is there, but not its pair %s",
-                       file_exists(idx) ? idx : bin, file_exists(idx) ? bin : idx);
-    if ((st = map(&m, path, err)))
-        return st;
-    *t = (struct token_file){ TOKEN_U8, m.size, 0, m.bytes, m.size };
-    return TP_OK;
+    if (file_exists(idx) != file_exists(bin) && (named || !file_exists(path)))
+        return fail_alone(file_exists(idx) ? idx : bin, file_exists(idx) ? bin : idx, err);
+    return open_bytes(t, path, false, err);
 }
 
 void tokens_close(struct token_file *t)

@@ -1,6 +1,6 @@
 /*
- * trainer/data/token_file.h - a long row of tokens in files: any file, a byte a token, or a pair
- * PREFIX.bin and PREFIX.idx as Megatron-LM's preprocessing writes it.
+ * trainer/data/token_file.h - a long row of tokens in files: a pair PREFIX.bin and PREFIX.idx as
+ * Megatron-LM's preprocessing writes it, or raw bytes, each one a token.
  *
  * PREFIX.bin is the tokens of all documents, one after the other. PREFIX.idx, little-endian:
  *
@@ -19,6 +19,7 @@
 #ifndef TRAINER_DATA_TOKEN_FILE_H
 #define TRAINER_DATA_TOKEN_FILE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/err.h"
@@ -28,15 +29,25 @@ enum token_file_type { TOKEN_U8, TOKEN_I8, TOKEN_I16, TOKEN_I32, TOKEN_I64, TOKE
 struct token_file {
     enum token_file_type type;
     int64_t n;          /* tokens */
-    int64_t documents;  /* 0: plain bytes */
+    int64_t documents;  /* of a pair */
+    bool is_bytes;      /* raw bytes, not a pair */
+    bool asked;         /* as `bytes:FILE`, so any file will do */
     const void *data;   /* mapped */
     int64_t size_bytes; /* of data; n times a token's size */
 };
 
-/* Open the file `path` as bytes, or, where there is no such file, the pair with this prefix (its
- * .bin or .idx is taken as the prefix too).
- * TP_E_NOTFOUND: neither is there; TP_E_USAGE: not a regular file, empty, not such a pair, of
- * floats; TP_E_CORRUPT: an index that contradicts itself or its .bin. */
+/* "bytes:" before a path: its raw bytes, whatever the file is. */
+#define TOKEN_FILE_BYTES "bytes:"
+
+/* The path of the file that `path` names: without "bytes:". */
+const char *tokens_path(const char *path);
+
+/* Open `bytes:FILE`, the pair with the prefix `path` (its .bin or .idx is taken as the prefix too),
+ * or the file `path` as bytes. TP_E_NOTFOUND: there is no such file, or only one of the pair.
+ * TP_E_USAGE: not a regular file, empty, not such a pair, of floats; or, without "bytes:", a file
+ * whose name says that it is no text
+ * (.jsonl, .parquet, .gz): the message says what to do. TP_E_CORRUPT: an index that contradicts
+ * itself or its .bin. */
 tp_status tokens_open(struct token_file *t, const char *path, struct tp_err *err);
 void tokens_close(struct token_file *t);
 

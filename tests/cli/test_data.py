@@ -1,0 +1,57 @@
+"""--data: raw bytes are announced, and a file that is no text is refused with what to do.
+
+needs: tp-train
+covers: trainer/data/token_file trainer/data/dataset trainer/run_summary
+"""
+import pytest
+
+import harness
+from harness import TEXT, run
+
+
+def train(config, data, *more):
+    return run("tp-train", "--model", config, "--data", data, "--steps", 1, "--seq", 16, "--batch", 2, *more)
+
+
+def test_raw_bytes_are_announced_with_the_vocabulary(tmp_path):
+    for vocab in 256, 1000, 1024:
+        config = harness.write_config(tmp_path / str(vocab), vocab_size=vocab)
+        for data in TEXT, "bytes:" + TEXT:
+            r = train(config, data)
+            assert r.rc == 0, repr(r)
+            assert "%s is read as raw bytes" % TEXT in r.err and "has %d tokens" % vocab in r.err, repr(r)
+
+
+def test_a_larger_vocabulary_needs_to_be_told(tmp_path):
+    config = harness.write_config(tmp_path, vocab_size=1025)
+    r = train(config, TEXT)
+    assert r.rc == 2 and len(r.lines) == 1 and r.out == "", repr(r)
+    assert "1025" in r.err and "bytes:" + TEXT in r.err and "preprocess_data.py" in r.err
+    r = train(config, "bytes:" + TEXT)
+    assert r.rc == 0 and "read as raw bytes" in r.err and "has 1025 tokens" in r.err, repr(r)
+
+
+@pytest.mark.parametrize("ending, words", [
+    (".bin", ".idx"), (".idx", ".bin"), (".jsonl", "JSON lines"), (".json", "JSON"), (".csv", "table"),
+    (".parquet", "table"), (".arrow", "table"), (".npy", "NumPy"), (".gz", "decompress"),
+    (".zst", "decompress"), (".safetensors", "--model")])
+def test_a_file_that_is_no_text_is_refused(ending, words, tiny, tmp_path):
+    path = tmp_path / ("data" + ending)
+    path.write_bytes(open(TEXT, "rb").read(5000))
+    r = train(tiny, path)
+    assert r.rc == 2 and len(r.lines) == 1 and r.out == "", repr(r)
+    assert words in r.err and "bytes:%s" % path in r.err, repr(r)
+    assert train(tiny, "bytes:%s" % path).rc == 0
+
+
+@pytest.mark.parametrize("ending", ["", ".txt", ".md", ".c"])
+def test_text_is_text(ending, tiny, tmp_path):
+    path = tmp_path / ("data" + ending)
+    path.write_bytes(open(TEXT, "rb").read(5000))
+    assert train(tiny, path).rc == 0
+
+
+def test_a_missing_file_is_missing_whatever_its_name_is(tiny, tmp_path):
+    for name in "a.jsonl", "a.bin", "bytes:a", "a":
+        r = train(tiny, name)
+        assert r.rc == 2 and "a" in r.err and len(r.lines) == 1, repr(r)

@@ -1,0 +1,166 @@
+"""tp-ckpt import: tensors that the model does not have, several models in a root, and training from what
+was imported.
+
+needs: tp-train tp-ckpt
+covers: reshard/unknown_tensors reshard/root_model
+"""
+import json
+import struct
+
+import pytest
+
+import harness
+from harness import ok, run, train_args
+
+BUFFER = "model.layers.%d.self_attn.rotary_emb.inv_freq"
+
+
+def add_tensors(folder, names, shape=(8,)):
+    """Add fp32 tensors of ones to FOLDER/model.safetensors."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    header, payload = json.loads(data[8:8 + n]), data[8 + n:]
+    count = 1
+    for length in shape:
+        count *= length
+    for name in names:
+        at = len(payload)
+        payload += struct.pack("<%df" % count, *[1.0] * count)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, len(payload)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + payload)
+
+
+@pytest.fixture(scope="module")
+def published(tiny, tmp_path_factory):
+    """A Hugging Face folder of the tiny model."""
+    folder = tmp_path_factory.mktemp("published")
+    harness.train(tiny, folder / "ckpt", steps=1)
+    ok("tp-ckpt", "export", folder / "ckpt", "--format", "safetensors", "-o", folder / "hf")
+    return folder / "hf"
+
+
+@pytest.fixture
+def hf(published, tmp_path):
+    return harness.copy(published, tmp_path / "hf")
+
+
+def import_(hf, root, *more):
+    return run("tp-ckpt", "import", hf, "--layout", "tp2", "-o", root, *more)
+
+
+EXTRA = ["model.layers.0.self_attn.q_norm.weight", "model.layers.1.self_attn.q_norm.weight",
+         "model.layers.0.self_attn.k_norm.weight", "foo.bar"]
+
+
+def test_unknown_tensors_are_refused_and_listed(hf, tmp_path):
+    add_tensors(hf, EXTRA)
+    r = import_(hf, tmp_path / "ckpt")
+    assert r.rc == 2 and len(r.lines) == 1 and r.out == "", repr(r)
+    for words in ("4 tensors", "model.layers.*.self_attn.q_norm.weight (2)", "k_norm", "foo.bar", "--ignore"):
+        assert words in r.err, repr(r)
+    assert not (tmp_path / "ckpt").exists()
+    r = run(*train_args(hf, tmp_path / "ckpt"))
+    assert r.rc == 2 and "q_norm" in r.err and "foo.bar" in r.err, repr(r)
+    assert not (tmp_path / "ckpt").exists()
+
+
+def test_a_hundred_unknown_tensors_are_listed_in_one_sentence(hf, tmp_path):
+    add_tensors(hf, ["extra_%03d.weight" % i for i in range(100)])
+    r = import_(hf, tmp_path / "ckpt")
+    assert r.rc == 2 and "100 tensors" in r.err and " more" in r.err and len(r.lines) == 1, repr(r)
+
+
+def test_ignore_leaves_them_out_on_purpose(hf, published, tmp_path):
+    add_tensors(hf, EXTRA)
+    r = import_(hf, tmp_path / "ckpt", "--ignore", "foo.bar", "--ignore", "*.self_attn.?_norm.weight")
+    assert r.rc == 0 and "left out 4, " in r.out and "foo.bar" in r.out, repr(r)
+    r = import_(hf, tmp_path / "part", "--ignore", "foo.bar")
+    assert r.rc == 2 and "3 tensors" in r.err and "foo.bar" not in r.err, repr(r)
+    import_(published, tmp_path / "plain")
+    assert harness.digest(tmp_path / "ckpt") == harness.digest(tmp_path / "plain")
+
+
+@pytest.mark.parametrize("name", ["absent.weight", "model.norm.weight"])
+def test_ignore_must_name_an_unknown_tensor(name, hf, tmp_path):
+    r = import_(hf, tmp_path / "ckpt", "--ignore", name)
+    assert r.rc == 2 and name in r.err and not (tmp_path / "ckpt").exists(), repr(r)
+
+
+def test_buffers_that_are_computed_are_left_out_and_announced(hf, tmp_path):
+    add_tensors(hf, [BUFFER % 0, BUFFER % 1])
+    r = import_(hf, tmp_path / "ckpt")
+    assert r.rc == 0, repr(r)
+    assert "left out 2, model.layers.*.self_attn.rotary_emb.inv_freq (2)" in r.out, repr(r)
+    assert json.loads(import_(hf, tmp_path / "json", "--json").out)["left_out"] == 2
+    r = ok(*train_args(hf, tmp_path / "new"))
+    assert "left out: model.layers.*.self_attn.rotary_emb.inv_freq (2)" in r.err, repr(r)
+
+
+def test_the_causal_mask_is_a_buffer_of_gpt2_alone(hf, tmp_path):
+    add_tensors(hf, ["model.layers.0.attn.bias"])
+    r = import_(hf, tmp_path / "ckpt")
+    assert r.rc == 2 and "attn.bias" in r.err, repr(r)
+    gpt2 = harness.write_config(tmp_path / "gpt2", architectures=["GPT2LMHeadModel"], n_embd=32, n_head=4,
+                                n_layer=2, n_positions=64, model_type="gpt2", tie_word_embeddings=True)
+    harness.train(gpt2, tmp_path / "trained", steps=1)
+    ok("tp-ckpt", "export", tmp_path / "trained", "--format", "safetensors", "-o", tmp_path / "hf2")
+    add_tensors(tmp_path / "hf2", ["transformer.h.0.attn.bias", "h.1.attn.masked_bias"], (1, 1, 4, 4))
+    add_tensors(tmp_path / "hf2", ["lm_head.weight"], (256, 32))
+    r = import_(tmp_path / "hf2", tmp_path / "imported")
+    assert r.rc == 0 and "left out 3, " in r.out and "lm_head.weight" in r.out, repr(r)
+
+
+# ---- one model in a root --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"intermediate_size": 128}, "intermediate_size is 128, not 96"),
+    ({"num_hidden_layers": 3}, "num_hidden_layers is 3, not 2"),
+    ({"num_key_value_heads": 8}, "num_key_value_heads is 8, not 4")], ids=lambda x: "")
+def test_a_root_of_another_model_is_refused(change, words, hf, tmp_path):
+    other = harness.write_config(tmp_path / "other", **change)
+    harness.train(other, tmp_path / "ckpt", steps=1, layout="tp1")
+    before = harness.tree(tmp_path / "ckpt")
+    for more in [], ["--force"]:
+        r = import_(hf, tmp_path / "ckpt", *more)
+        assert r.rc == 2 and words in r.err and "another model" in r.err and len(r.lines) == 1, repr(r)
+    assert harness.tree(tmp_path / "ckpt") == before
+
+
+def test_without_a_config_the_tensors_are_compared(hf, tmp_path):
+    from test_ckpt import sign
+    other = harness.write_config(tmp_path / "other", intermediate_size=128)
+    harness.train(other, tmp_path / "ckpt", steps=1, layout="tp1")
+    step = tmp_path / "ckpt/step-00000001"
+    lines = (step / "manifest.json").read_text().splitlines(True)
+    sign(step, "".join('"model_config": null,\n' if l.startswith('"model_config"') else l for l in lines))
+    r = import_(hf, tmp_path / "ckpt")
+    assert r.rc == 2 and "mlp." in r.err and "another shape" in r.err, repr(r)
+
+
+def test_a_root_of_the_same_model_and_a_replaced_step_are_accepted(hf, tiny, tmp_path):
+    harness.train(tiny, tmp_path / "ckpt", steps=1, layout="tp1")
+    assert import_(hf, tmp_path / "ckpt").rc == 0
+    other = harness.write_config(tmp_path / "other", intermediate_size=128)
+    harness.train(other, tmp_path / "trained", steps=1, layout="tp1")
+    ok("tp-ckpt", "export", tmp_path / "trained", "--format", "safetensors", "-o", tmp_path / "hf2")
+    assert import_(tmp_path / "hf2", tmp_path / "alone").rc == 0
+    assert import_(hf, tmp_path / "alone").rc == 2
+    assert import_(hf, tmp_path / "alone", "--force").rc == 0, "the only step is replaced"
+
+
+# ---- training -----------------------------------------------------------------------------------------
+
+
+def test_what_was_imported_can_be_trained_as_from_the_folder(hf, tmp_path):
+    assert import_(hf, tmp_path / "ckpt").rc == 0
+    words = train_args(hf, tmp_path / "ckpt", steps=3, resume="must", log=tmp_path / "a")
+    del words[1:3]
+    r = ok(*words)
+    assert "has no optimizer state: AdamW starts with zero moments" in r.err, repr(r)
+    ok(*train_args(hf, tmp_path / "direct", steps=3, log=tmp_path / "b"))
+    assert harness.losses(tmp_path / "a") == harness.losses(tmp_path / "b")
+    assert harness.digest(tmp_path / "ckpt") == harness.digest(tmp_path / "direct")
