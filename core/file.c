@@ -221,9 +221,24 @@ tp_status file_sync_dir(const char *path, struct tp_err *err)
     return st;
 }
 
+/* Make one directory, if it does not exist, and its entry durable: a file that is synced later is
+ * lost in a power cut if the name of a directory above it is lost. */
+static tp_status make_dir(const char *path, struct tp_err *err)
+{
+    char buf[PATH_MAX];
+    const char *parent = parent_of(path, buf);
+
+    if (mkdir(path, 0777) != 0)
+        return errno == EEXIST ? TP_OK : tp_fail_errno(err, "%s: cannot create directory", path);
+    if (access(parent, R_OK) != 0) /* a directory that cannot be read cannot be synced */
+        return TP_OK;
+    return file_sync_dir(parent, err);
+}
+
 tp_status file_make_dirs(const char *path, struct tp_err *err)
 {
     char buf[PATH_MAX];
+    tp_status st;
 
     if (snprintf(buf, sizeof buf, "%s", path) >= (int)sizeof buf)
         return tp_fail(err, TP_E_USAGE, "%s: path is too long", path);
@@ -233,8 +248,8 @@ tp_status file_make_dirs(const char *path, struct tp_err *err)
         if (c && c != '/')
             continue;
         *p = 0;
-        if (mkdir(buf, 0777) != 0 && errno != EEXIST)
-            return tp_fail_errno(err, "%s: cannot create directory", buf);
+        if ((st = make_dir(buf, err)))
+            return st;
         *p = c;
         if (!c)
             break;
