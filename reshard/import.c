@@ -152,7 +152,8 @@ tp_status import_run(struct import_report *report, const struct import_request *
                                       .bytes_written = x->copy.done.bytes_written,
                                       .peak_bytes = memory_peak_bytes(),
                                       .left_out = x->left_out,
-                                      .digests_equal = x->copy.digests_equal };
+                                      .digests_equal = x->copy.digests_equal,
+                                      .casts = x->copy.casts };
 done:
     copy_job_free(&x->copy);
     checkpoint_target_close(x->target);

@@ -32,7 +32,8 @@ struct import_report {
     int n_tensors, boxes;
     int64_t bytes_written, peak_bytes;
     struct unknown_tensors left_out;
-    int digests_equal; /* tensors whose digest is the same at both ends; the others were cast */
+    int digests_equal; /* tensors whose digest is the same at both ends */
+    int casts; /* tensors that were cast, and have the digest of the cast of what was read */
 };
 
 /* TP_E_USAGE: this version does not read the format. */

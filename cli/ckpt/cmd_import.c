@@ -47,11 +47,11 @@ static void print_result(const struct import_report *r, const struct import_requ
 
     spec_format(spec, &r->spec);
     if (json) {
-        json_t *root =
-            json_pack("{s:s, s:s, s:i, s:I, s:i, s:i, s:i, s:I, s:I}", "out", q->out, "layout",
-                      spec, "step", 0, "tensors", (json_int_t)r->n_tensors, "boxes", r->boxes,
-                      "left_out", r->left_out.n, "digests_equal", r->digests_equal, "bytes_written",
-                      (json_int_t)r->bytes_written, "peak_rss_bytes", (json_int_t)r->peak_bytes);
+        json_t *root = json_pack(
+            "{s:s, s:s, s:i, s:I, s:i, s:i, s:i, s:i, s:I, s:I}", "out", q->out, "layout", spec,
+            "step", 0, "tensors", (json_int_t)r->n_tensors, "boxes", r->boxes, "left_out",
+            r->left_out.n, "digests_equal", r->digests_equal, "casts", r->casts, "bytes_written",
+            (json_int_t)r->bytes_written, "peak_rss_bytes", (json_int_t)r->peak_bytes);
 
         print_json(root);
         json_decref(root);
@@ -61,7 +61,7 @@ static void print_result(const struct import_report *r, const struct import_requ
            r->n_tensors, size_format(bytes, r->bytes_written));
     if (r->left_out.n)
         printf("left out %d, %s\n", r->left_out.n, r->left_out.text);
-    copy_options_print_proof(r->n_tensors, r->digests_equal, false);
+    copy_options_print_proof(r->digests_equal, r->casts, false);
 }
 
 int cmd_import(int argc, char **argv)
