@@ -30,10 +30,10 @@ struct copy_options copy_options_default(void);
  */
 tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, struct tp_err *err);
 
-/* Print the line "checked  ..." for people, which says what was proved about n_tensors tensors:
- * digests_equal of them have the same digest at both ends; of the others, which were cast, what was
- * written has the digest of the cast of what was read. from_checkpoint: the source has checksums,
- * and all that cover what was read agree. */
-void copy_options_print_proof(int n_tensors, int digests_equal, bool from_checkpoint);
+/* Print the line "checked  ..." for people, which says what was proved. digests_equal: how many
+ * tensors have the same digest at both ends. casts: how many were cast, and what was written has
+ * the digest of the cast of what was read. from_checkpoint: the source has checksums, and all that
+ * cover what was read agree. */
+void copy_options_print_proof(int digests_equal, int casts, bool from_checkpoint);
 
 #endif

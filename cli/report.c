@@ -48,6 +48,7 @@ int report_json(bool json, const char *prog, tp_status st, const struct tp_err *
         o = json_pack("{s:s, s:i}", "error", text_clean(text), "exit", tp_exit_code(st));
         json_dumpf(o, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
         putchar('\n');
+        fflush(stdout); /* where both go to one log, the sentence is the last line */
         json_decref(o);
     }
     return report(prog, st, err);

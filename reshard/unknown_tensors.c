@@ -155,11 +155,12 @@ tp_status unknown_tensors_check(struct unknown_tensors *out, const struct safete
                                 const struct unknown_tensors_ignore *ignore, struct tp_err *err)
 {
     const char *path = safetensors_path(s), **names = sorted_names(known, n_known);
-    struct name_kinds *kinds = calloc(2, sizeof *kinds), *unknown = kinds, *left_out = kinds + 1;
+    struct name_kinds *unknown = calloc(1, sizeof *unknown),
+                      *left_out = calloc(1, sizeof *left_out);
     int *used = calloc((size_t)ignore->n + 1, sizeof *used);
     tp_status st = TP_OK;
 
-    if (!names || !kinds || !used) {
+    if (!names || !unknown || !left_out || !used) {
         st = tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", path);
         goto done;
     }
@@ -184,7 +185,8 @@ tp_status unknown_tensors_check(struct unknown_tensors *out, const struct safete
     name_kinds_format(out->text, left_out);
 done:
     free(used);
-    free(kinds);
+    free(unknown);
+    free(left_out);
     free(names);
     return st;
 }

@@ -59,7 +59,7 @@ static void print_result(const struct export_report *r, bool json)
     printf("exported %s\nto       %s\ntensors  %d, %s as %s, in %d file%s\n", r->dir, r->out,
            r->n_tensors, size_format(bytes, r->bytes_written), dtype_name(r->dtype), r->files,
            r->files == 1 ? "" : "s");
-    copy_options_print_proof(r->n_tensors, r->digests_equal, true);
+    copy_options_print_proof(r->digests_equal, r->casts, true);
 }
 
 int cmd_export(int argc, char **argv)

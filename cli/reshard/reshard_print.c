@@ -118,7 +118,7 @@ static void print_result(const struct reshard_report *r)
                (long long)r->resumed_tiles, (long long)r->all_tiles, (long long)r->damaged_chunks);
     printf("memory   %s at its peak%s\n", size_format(a, r->peak_bytes),
            r->processes > 1 ? ", in the process that needed most" : "");
-    copy_options_print_proof(r->digests_equal + r->casts, r->digests_equal, true);
+    copy_options_print_proof(r->digests_equal, r->casts, true);
 }
 
 tp_status reshard_print(const struct reshard_report *r, bool dry_run, struct tp_err *err)

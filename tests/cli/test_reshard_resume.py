@@ -24,6 +24,7 @@ from test_reshard import make, same_shards, step_dir
 SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
 CONFIG = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 500}
 EACH = ["--journal", 0, "--jobs", 1]
+START = 0.01  # seconds that a program needs before it begins to copy
 
 
 class Job:
@@ -35,7 +36,8 @@ class Job:
         self.out, self.whole = folder / "out", folder / "whole"
         self.options = list(options)
         self.argv = self.argv_to(to)
-        self.tiles = json.loads(harness.ok(*self.argv_to(to, self.whole), "--json").out)["windows"]
+        result = json.loads(harness.ok(*self.argv_to(to, self.whole), "--json").out)
+        self.tiles, self.seconds = result["windows"], result["seconds"]
         assert self.tiles > 40
 
     def argv_to(self, to, out=None):
@@ -129,7 +131,7 @@ def test_it_resumes_after_every_kill_and_writes_the_same_bytes(start, to, option
     while True:
         p = job.start()
         try:
-            p.wait(rng.uniform(0.02, 0.25) * (1 + kills / 5))
+            p.wait(START + rng.uniform(0, 0.5) * job.seconds * (1 + kills / 5))
         except subprocess.TimeoutExpired:
             p.send_signal(signal.SIGKILL)
         _, err = p.communicate()

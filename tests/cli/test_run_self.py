@@ -179,10 +179,10 @@ def test_a_rank_that_cannot_be_killed_does_not_hold_up_the_job(tmp_path, tiny, f
     freezer, why = open_freezer(must_hold=True)
     if not freezer:
         pytest.skip(why)
-    with train_job(tmp_path, tiny, steps=3000) as job:
+    with train_job(tmp_path, tiny, steps=3000, options={"save-every": 100}) as job:
         try:
             job.start()
-            job.await_event("save")
+            job.await_event("save")  # the next save comes about a second later
             pid = job.rank_pid(2)
             freezer.freeze([pid])
             assert job.await_event("hang")["rank"] == 2
