@@ -28,6 +28,8 @@ static bool trains(const json_t *status)
     return state && (strcmp(state, "train") == 0 || strcmp(state, "save") == 0);
 }
 
+enum { ANSWER_TRIES = 10 };
+
 /* Wait until every rank trains in the attempt that the answer names, or a later one. TP_E_IO: the
  * job has ended, or trains at another layout. */
 static tp_status wait_for_layout(struct run_context *c, const json_t *answer, struct tp_err *err)
@@ -35,6 +37,7 @@ static tp_status wait_for_layout(struct run_context *c, const json_t *answer, st
     const struct timespec pause = { .tv_nsec = 100 * 1000 * 1000 };
     const char *layout = json_string_value(json_object_get(answer, "layout"));
     json_int_t attempt = json_integer_value(json_object_get(answer, "attempt"));
+    int unanswered = 0;
     tp_status st = TP_OK;
 
     for (bool done = false; st == TP_OK && !done;) {
@@ -42,6 +45,11 @@ static tp_status wait_for_layout(struct run_context *c, const json_t *answer, st
         const json_t *status;
 
         st = run_context_ask(&now, c, json_pack("{s:s}", "verb", "status"), err);
+        if (st == TP_E_IO && ++unanswered < ANSWER_TRIES) { /* a tp-run that ends may not answer */
+            st = TP_OK;
+            nanosleep(&pause, NULL);
+            continue;
+        }
         status = json_object_get(now, "status");
         done = json_integer_value(json_object_get(status, "attempt")) >= attempt && trains(status);
         if (st == TP_E_NOTFOUND)

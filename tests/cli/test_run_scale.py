@@ -87,7 +87,7 @@ def test_fewer_nodes_use_settings_that_need_less_memory(tmp_path, figure, fixed)
         assert used["micro"] or used["recompute"] or used["layout"] not in ("tp2", "tp1dp2"), log
         assert sorted(job.losses()) == list(range(24))
         log = tmp_path / "reference"
-        harness.ok("tp-train", "--model", model, "--data", harness.TEXT, "--steps", 24,
+        harness.ok(harness.JOB_TRAIN, "--model", model, "--data", harness.TEXT, "--steps", 24,
                    "--warmup", 2, "--seq", 64, "--batch", 8, "--log", log)
         for s, loss in enumerate(harness.losses(log)):
             assert abs(job.losses()[s] - loss) < (5e-6 if s < 20 else 2e-4)

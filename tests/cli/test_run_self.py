@@ -284,7 +284,7 @@ class Faults:
 
 def test_with_same_bits_a_run_that_was_rescaled_has_the_same_bits(tmp_path, tiny):
     log = tmp_path / "reference"
-    harness.ok("tp-train", "--model", tiny, "--data", harness.TEXT, "--steps", STEPS, "--warmup", 2,
+    harness.ok(harness.JOB_TRAIN, "--model", tiny, "--data", harness.TEXT, "--steps", STEPS, "--warmup", 2,
                "--seq", 64, "--batch", 8, "--same-bits", 4, "--log", log)
     with train_job(tmp_path, tiny, steps=STEPS, allow="[tp4, tp2pp2, tp2, tp1]",
                    options={"same-bits": 4}, restart={"blame": 1, "exclude_for": "1h"}) as job:
@@ -311,7 +311,7 @@ def test_twenty_random_faults_in_one_run(tmp_path, figure, same_bits):
                                  num_hidden_layers=4, head_dim=32, max_position_embeddings=256)
     log = tmp_path / "reference"
     bits = {"same-bits": same_bits} if same_bits else {}
-    harness.ok("tp-train", "--model", model, "--data", harness.TEXT, "--steps", steps, "--warmup",
+    harness.ok(harness.JOB_TRAIN, "--model", model, "--data", harness.TEXT, "--steps", steps, "--warmup",
                2, "--seq", 64, "--batch", 8, "--log", log,
                *("--%s=%d" % option for option in bits.items()))
     reference = dict(enumerate(harness.losses(log)))
