@@ -138,7 +138,7 @@ $(BUILD)/.flags: FORCE | $(BUILD)/.tools
 
 # The library libtp-cuda.so has the CUDA device and its kernels (kernels/cuda/library.h). It is built
 # twice: by nvcc for GPUs, and by clang for the fake CUDA device, on which it is tested.
-CUDA_C     := $(basename $(wildcard device/cuda/*.c)) device/device kernels/cuda/cuda core/err layout/dtype
+CUDA_C     := $(basename $(wildcard device/cuda/*.c)) device/device device/failure kernels/cuda/cuda core/err layout/dtype
 CUDA_CU    := $(basename $(wildcard kernels/cuda/*.cu))
 CUDA_FILES  = $(patsubst %,$1/%.o,$(CUDA_C) $(CUDA_CU))
 CUDA_INCLUDE := $(dir $(NVCC))../include

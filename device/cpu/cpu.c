@@ -2,22 +2,19 @@
 #include "device/cpu/cpu.h"
 
 #include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
 #include "device/cpu/cpu_queue.h"
 #include "device/cpu/pages.h"
+#include "device/failure.h"
 
 struct cpu_device {
     struct device device;
     struct cpu_options options;
     struct pages *pages;
-    atomic_bool failed;
-    pthread_mutex_t lock; /* for err */
-    struct tp_err err;    /* the first failure */
+    struct device_failure failure;
     void (*watch)(void *ctx, bool waits);
     void *watch_ctx;
     struct device_times times; /* waited, and the work of queues that are closed */
@@ -50,23 +47,7 @@ static struct cpu_event *event_of(const struct device_event *e)
 
 static void cpu_fail(struct device *d, const struct tp_err *err)
 {
-    struct cpu_device *c = device_of(d);
-
-    pthread_mutex_lock(&c->lock);
-    if (!c->err.status)
-        c->err = *err;
-    atomic_store(&c->failed, true);
-    pthread_mutex_unlock(&c->lock);
-}
-
-static tp_status failure_of(struct cpu_device *c, struct tp_err *err)
-{
-    if (!atomic_load(&c->failed))
-        return TP_OK;
-    pthread_mutex_lock(&c->lock);
-    *err = c->err;
-    pthread_mutex_unlock(&c->lock);
-    return err->status;
+    device_failure_keep(&device_of(d)->failure, err);
 }
 
 /* ---- memory ---- */
@@ -98,7 +79,7 @@ static void run(struct device_queue *q, device_fn fn, const void *args)
 {
     struct tp_err err;
 
-    if (atomic_load_explicit(&device_of(q->device)->failed, memory_order_relaxed))
+    if (device_failure_has(&device_of(q->device)->failure))
         return;
     err.status = TP_OK;
     err.msg[0] = '\0';
@@ -133,7 +114,7 @@ static void cpu_queue_end(struct device_queue *queue)
     if (*link)
         *link = q->next;
     c->times.worked += cpu_queue_worked(q);
-    if (!cpu_queue_close(q, atomic_load(&c->failed)))
+    if (!cpu_queue_close(q, device_failure_has(&c->failure)))
         c->is_stuck = true;
 }
 
@@ -270,7 +251,7 @@ static tp_status cpu_sync(struct device_event *e, struct tp_err *err)
     struct cpu_device *c = device_of(e->device);
 
     wait_here(c, event_of(e));
-    return failure_of(c, err);
+    return device_failure_get(&c->failure, err);
 }
 
 /* ---- the device ---- */
@@ -299,7 +280,7 @@ static void cpu_close(struct device *d)
     if (c->is_stuck) /* a thread may still use it */
         return;
     pages_unmap_all(&c->pages);
-    pthread_mutex_destroy(&c->lock);
+    device_failure_close(&c->failure);
     free(c);
 }
 
@@ -334,7 +315,7 @@ tp_status cpu_device_open(struct device **out, const struct cpu_options *o, stru
         return tp_fail(err, TP_E_NOMEM, "out of memory for the CPU device");
     c->device = (struct device){ .ops = &CPU_OPS, .threads = o->threads < 1 ? 1 : o->threads };
     c->options = *o;
-    pthread_mutex_init(&c->lock, NULL);
+    device_failure_open(&c->failure);
     *out = &c->device;
     return TP_OK;
 }

@@ -3,13 +3,12 @@
 
 #include <cuda_runtime_api.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "device/cuda/cuda_copy.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_memory.h"
+#include "device/failure.h"
 
 enum { OLDEST_MAJOR = 8 }; /* compute capability of the oldest GPUs that kernels are compiled for */
 
@@ -18,9 +17,7 @@ struct cuda_device {
     int ordinal, processors;
     int64_t pitch_max; /* of a copy of several rows */
     struct cuda_memory memory;
-    atomic_bool failed;
-    pthread_mutex_t lock; /* for err */
-    struct tp_err err;    /* the first failure */
+    struct device_failure failure;
 };
 
 struct cuda_queue {
@@ -54,23 +51,7 @@ static struct cuda_event *event_of(const struct device_event *e)
 
 static void cuda_fail(struct device *d, const struct tp_err *err)
 {
-    struct cuda_device *c = device_of(d);
-
-    pthread_mutex_lock(&c->lock);
-    if (!c->err.status)
-        c->err = *err;
-    atomic_store(&c->failed, true);
-    pthread_mutex_unlock(&c->lock);
-}
-
-static tp_status failure_of(struct cuda_device *c, struct tp_err *err)
-{
-    if (!atomic_load(&c->failed))
-        return TP_OK;
-    pthread_mutex_lock(&c->lock);
-    *err = c->err;
-    pthread_mutex_unlock(&c->lock);
-    return err->status;
+    device_failure_keep(&device_of(d)->failure, err);
 }
 
 /* Keep a failure of work on a queue. */
@@ -88,10 +69,10 @@ static void check(struct cuda_device *c, const char *what, cudaError_t e)
  * has failed. */
 static bool begin(struct cuda_device *c)
 {
-    if (atomic_load_explicit(&c->failed, memory_order_relaxed))
+    if (device_failure_has(&c->failure))
         return false;
     check(c, "work on the GPU", cudaSetDevice(c->ordinal));
-    return !atomic_load_explicit(&c->failed, memory_order_relaxed);
+    return !device_failure_has(&c->failure);
 }
 
 bool cuda_queue_begin(struct device_queue *q)
@@ -120,7 +101,8 @@ static tp_status cuda_alloc(struct device *d, void **out, int64_t n_bytes, struc
 {
     struct cuda_device *c = device_of(d);
 
-    return begin(c) ? cuda_memory_alloc(&c->memory, out, n_bytes, false, err) : failure_of(c, err);
+    return begin(c) ? cuda_memory_alloc(&c->memory, out, n_bytes, false, err)
+                    : device_failure_get(&c->failure, err);
 }
 
 static tp_status cuda_alloc_pinned(struct device *d, void **out, int64_t n_bytes,
@@ -128,7 +110,8 @@ static tp_status cuda_alloc_pinned(struct device *d, void **out, int64_t n_bytes
 {
     struct cuda_device *c = device_of(d);
 
-    return begin(c) ? cuda_memory_alloc(&c->memory, out, n_bytes, true, err) : failure_of(c, err);
+    return begin(c) ? cuda_memory_alloc(&c->memory, out, n_bytes, true, err)
+                    : device_failure_get(&c->failure, err);
 }
 
 static void cuda_free(struct device *d, void *p)
@@ -169,7 +152,7 @@ static tp_status cuda_queue_open(struct device *d, struct device_queue **out,
     cudaError_t e;
 
     if (!begin(c))
-        return failure_of(c, err);
+        return device_failure_get(&c->failure, err);
     if (!(q = calloc(1, sizeof *q)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for a queue of GPU %d", c->ordinal);
     q->queue = (struct device_queue){ .device = d, .kind = kind };
@@ -251,7 +234,7 @@ static tp_status cuda_event_open(struct device *d, struct device_event **out, st
     cudaError_t e;
 
     if (!begin(c))
-        return failure_of(c, err);
+        return device_failure_get(&c->failure, err);
     if (!(x = calloc(1, sizeof *x)))
         return tp_fail(err, TP_E_NOMEM, "out of memory for an event of GPU %d", c->ordinal);
     x->event.device = d;
@@ -294,7 +277,7 @@ static tp_status cuda_sync(struct device_event *e, struct tp_err *err)
 
     if (begin(c))
         check(c, "queued work", cudaEventSynchronize(event_of(e)->event_of_cuda));
-    return failure_of(c, err);
+    return device_failure_get(&c->failure, err);
 }
 
 /* After a failure all events count as passed: nothing runs any more. */
@@ -325,7 +308,7 @@ static void cuda_close(struct device *d)
 
     (void)cudaSetDevice(c->ordinal);
     cuda_memory_close(&c->memory);
-    pthread_mutex_destroy(&c->lock);
+    device_failure_close(&c->failure);
     free(c);
 }
 
@@ -418,7 +401,7 @@ tp_status cuda_device_open(struct device **out, int ordinal, struct tp_err *err)
         return tp_fail(err, TP_E_NOMEM, "out of memory for GPU %d", ordinal);
     c->device = (struct device){ .ops = &CUDA_OPS };
     c->ordinal = ordinal;
-    pthread_mutex_init(&c->lock, NULL);
+    device_failure_open(&c->failure);
     if ((st = start(c, err))) {
         cuda_close(&c->device);
         return st;
