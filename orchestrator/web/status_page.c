@@ -393,6 +393,15 @@ void status_page_serve(struct status_page *p)
     MHD_run(p->daemon);
 }
 
+tp_status status_page_add(struct status_page *p, int client, struct tp_err *err)
+{
+    const struct sockaddr from = { .sa_family = AF_UNIX };
+
+    if (MHD_add_connection(p->daemon, client, &from, sizeof from) == MHD_YES)
+        return TP_OK;
+    return tp_fail(err, TP_E_IO, "the status page cannot serve a client: %s", strerror(errno));
+}
+
 const char *status_page_url(const struct status_page *p)
 {
     return p->url;

@@ -36,6 +36,10 @@ void status_page_serve(struct status_page *p);
 /* Call this at each tick: it ends connections that are too old, and serves. */
 void status_page_tick(struct status_page *p);
 
+/* Serve a client that is connected already, at any kind of stream socket: for tests without TCP.
+ * Takes client, also when it fails. TP_E_IO. */
+tp_status status_page_add(struct status_page *p, int client, struct tp_err *err);
+
 /* Such as "http://127.0.0.1:40123/". */
 const char *status_page_url(const struct status_page *p);
 
