@@ -69,7 +69,7 @@ LINKED   := $(PRODUCT) $(TESTS) $(FUZZ) $(BENCH) $(VARIANTS) $(DESCRIBE) \
             gpu_check=tests/gpu/gpu_check.cu libtp-progress=progress/tp_progress.c
 PROGRAMS := $(call names_of,$(PRODUCT))
 # Preloaded into programs by tests of faults.
-SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(wildcard tests/fault/*.c))
+SHIM     := $(patsubst tests/fault/%.c,$(BUILD)/tests/fault/%.so,$(filter-out %/preload.c,$(wildcard tests/fault/*.c)))
 
 ## all           build the programs into bin/ (plain `make` does this; it never installs anything)
 all: $(PROGRAMS:%=$(BIN)/%) $(LIB)/libtp-progress.so $(LIB)/libtp-progress.a
@@ -295,11 +295,12 @@ $(FUZZ_BIN): $(BUILD)/%: $$(call objects,$$*)
 	@echo "  LINK  $@"
 	$(Q)$(LINK) -fsanitize=fuzzer $(LIBS) -o $@
 
-# It is preloaded into the programs, so it is never built with a sanitizer.
+# They are preloaded into the programs, so they are never built with a sanitizer.
+$(BUILD)/tests/fault/shim.so $(BUILD)/tests/fault/record.so: tests/fault/preload.c tests/fault/preload.h
 $(BUILD)/tests/fault/%.so: tests/fault/%.c | $(BUILD)/.tools
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
-	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -fPIC -shared $< -o $@ -ldl -lpthread
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -fPIC -shared $(filter %.c,$^) -o $@ -ldl -lpthread
 
 ## bench         run the benchmarks
 bench: all tests $(BENCH_BIN)

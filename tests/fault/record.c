@@ -20,18 +20,18 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include "preload.h"
 
 enum operation {
     CREATE = 1, /* path, inode */
@@ -64,37 +64,19 @@ struct change {
     size_t bytes;
 };
 
-static bool ready;
-
-__attribute__((constructor)) static void start(void)
-{
-    ready = true;
-}
-
 static bool is_under(const char *path)
 {
-    const char *under = getenv("TP_RECORD_UNDER");
-    size_t n = under ? strlen(under) : 0;
-
-    return ready && n && !strncmp(path, under, n) && (path[n] == '/' || path[n] == '\0');
+    return preload_ready && preload_is_under(path, "TP_RECORD_UNDER");
 }
 
 /* ---- the lock and the log ---- */
 
 static _Atomic(uint64_t) *lock_word(void)
 {
-    static _Atomic(uint64_t) *word;
-    const char *file = getenv("TP_RECORD_LOCK");
+    _Atomic(uint64_t) *word = preload_word("TP_RECORD_LOCK");
 
-    if (!word && file) {
-        long fd = syscall(SYS_openat, AT_FDCWD, file, O_RDWR | O_CLOEXEC, 0);
-        void *p = mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
-
-        if (p == MAP_FAILED)
-            abort();
-        word = p;
-        syscall(SYS_close, fd);
-    }
+    if (!word)
+        abort();
     return word;
 }
 
@@ -152,20 +134,6 @@ static long finish(struct change *c, long result)
 
 /* ---- calls on a path ---- */
 
-static void path_at(char out[PATH_MAX], int dirfd, const char *path)
-{
-    char link[64], dir[PATH_MAX] = "";
-
-    if (path[0] != '/' && dirfd == AT_FDCWD) {
-        syscall(SYS_getcwd, dir, sizeof dir);
-    } else if (path[0] != '/') {
-        snprintf(link, sizeof link, "/proc/self/fd/%d", dirfd);
-        syscall(SYS_readlinkat, AT_FDCWD, link, dir, sizeof dir - 1);
-    }
-    if (snprintf(out, PATH_MAX, "%s%s%s", dir, dir[0] ? "/" : "", path) >= PATH_MAX)
-        out[0] = '\0';
-}
-
 static uint64_t inode_of_path(const char *path)
 {
     struct stat sb;
@@ -180,14 +148,14 @@ static uint64_t inode_of(int fd)
     return syscall(SYS_fstat, fd, &sb) == 0 ? sb.st_ino : 0;
 }
 
-static int open_at(int dirfd, const char *path, int flags, mode_t mode)
+int preload_open_at(int dirfd, const char *path, int flags, mode_t mode)
 {
     struct change c = { .operation = CREATE };
     bool existed;
     int fd;
 
-    if (ready && flags & (O_CREAT | O_TRUNC))
-        path_at(c.path, dirfd, path);
+    if (preload_ready && flags & (O_CREAT | O_TRUNC))
+        preload_path_at(c.path, dirfd, path);
     if (!is_under(c.path))
         return (int)syscall(SYS_openat, dirfd, path, flags, mode);
     lock();
@@ -206,50 +174,12 @@ static int open_at(int dirfd, const char *path, int flags, mode_t mode)
     return (int)finish(&c, fd);
 }
 
-#define MODE_ARGUMENT(flags, mode)           \
-    mode_t mode = 0;                         \
-    if ((flags) & (O_CREAT | __O_TMPFILE)) { \
-        va_list ap;                          \
-        va_start(ap, flags);                 \
-        mode = va_arg(ap, mode_t);           \
-        va_end(ap);                          \
-    }
-
-int open(const char *path, int flags, ...)
-{
-    MODE_ARGUMENT(flags, mode)
-    return open_at(AT_FDCWD, path, flags, mode);
-}
-
-int open64(const char *path, int flags, ...)
-{
-    MODE_ARGUMENT(flags, mode)
-    return open_at(AT_FDCWD, path, flags, mode);
-}
-
-int openat(int dirfd, const char *path, int flags, ...)
-{
-    MODE_ARGUMENT(flags, mode)
-    return open_at(dirfd, path, flags, mode);
-}
-
-int openat64(int dirfd, const char *path, int flags, ...)
-{
-    MODE_ARGUMENT(flags, mode)
-    return open_at(dirfd, path, flags, mode);
-}
-
-int creat(const char *path, mode_t mode)
-{
-    return open_at(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
-}
-
 int mkdirat(int dirfd, const char *path, mode_t mode)
 {
     struct change c = { .operation = MKDIR };
     long rc;
 
-    path_at(c.path, dirfd, path);
+    preload_path_at(c.path, dirfd, path);
     if (!is_under(c.path))
         return (int)syscall(SYS_mkdirat, dirfd, path, mode);
     lock();
@@ -259,66 +189,34 @@ int mkdirat(int dirfd, const char *path, mode_t mode)
     return (int)finish(&c, rc);
 }
 
-int mkdir(const char *path, mode_t mode)
-{
-    return mkdirat(AT_FDCWD, path, mode);
-}
-
 int unlinkat(int dirfd, const char *path, int flags)
 {
     struct change c = { .operation = flags & AT_REMOVEDIR ? RMDIR : UNLINK };
 
-    path_at(c.path, dirfd, path);
+    preload_path_at(c.path, dirfd, path);
     if (!is_under(c.path))
         return (int)syscall(SYS_unlinkat, dirfd, path, flags);
     lock();
     return (int)finish(&c, syscall(SYS_unlinkat, dirfd, path, flags));
 }
 
-int unlink(const char *path)
-{
-    return unlinkat(AT_FDCWD, path, 0);
-}
-
-int rmdir(const char *path)
-{
-    return unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
-}
-
-int remove(const char *path)
-{
-    int rc = unlink(path);
-
-    return rc && errno == EISDIR ? rmdir(path) : rc;
-}
-
 int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
 {
     struct change c = { .operation = RENAME, .a = flags };
 
-    path_at(c.path, from_fd, from);
-    path_at(c.other, to_fd, to);
+    preload_path_at(c.path, from_fd, from);
+    preload_path_at(c.other, to_fd, to);
     if (!is_under(c.path) && !is_under(c.other))
         return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
     lock();
     return (int)finish(&c, syscall(SYS_renameat2, from_fd, from, to_fd, to, flags));
 }
 
-int renameat(int from_fd, const char *from, int to_fd, const char *to)
-{
-    return renameat2(from_fd, from, to_fd, to, 0);
-}
-
-int rename(const char *from, const char *to)
-{
-    return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-
 int symlinkat(const char *target, int dirfd, const char *path)
 {
     struct change c = { .operation = SYMLINK };
 
-    path_at(c.path, dirfd, path);
+    preload_path_at(c.path, dirfd, path);
     snprintf(c.other, sizeof c.other, "%s", target);
     if (!is_under(c.path))
         return (int)syscall(SYS_symlinkat, target, dirfd, path);
@@ -326,17 +224,12 @@ int symlinkat(const char *target, int dirfd, const char *path)
     return (int)finish(&c, syscall(SYS_symlinkat, target, dirfd, path));
 }
 
-int symlink(const char *target, const char *path)
-{
-    return symlinkat(target, AT_FDCWD, path);
-}
-
 int link(const char *from, const char *to)
 {
     struct change c = { .operation = LINK };
 
-    path_at(c.path, AT_FDCWD, from);
-    path_at(c.other, AT_FDCWD, to);
+    preload_path_at(c.path, AT_FDCWD, from);
+    preload_path_at(c.other, AT_FDCWD, to);
     if (!is_under(c.other))
         return (int)syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
     lock();
@@ -348,13 +241,11 @@ int link(const char *from, const char *to)
 /* Whether fd is a file below the folder, or a directory there. */
 static bool fd_is_under(int fd)
 {
-    char link[64], path[PATH_MAX];
-    long n;
+    char path[PATH_MAX] = "";
     int e = errno;
 
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    n = ready ? syscall(SYS_readlinkat, AT_FDCWD, link, path, PATH_MAX - 1) : 0;
-    path[n > 0 ? n : 0] = '\0';
+    if (preload_ready)
+        preload_path_of(path, fd);
     errno = e;
     return is_under(path);
 }
@@ -389,11 +280,6 @@ ssize_t pwrite(int fd, const void *buf, size_t n, off_t offset)
         return syscall(SYS_pwrite64, fd, buf, n, offset);
     lock();
     return finish_write(fd, buf, syscall(SYS_pwrite64, fd, buf, n, offset), offset);
-}
-
-ssize_t pwrite64(int fd, const void *buf, size_t n, off_t offset)
-{
-    return pwrite(fd, buf, n, offset);
 }
 
 /* A short write is allowed, so the first part alone is written. */
@@ -458,11 +344,6 @@ int ftruncate(int fd, off_t n)
     return (int)finish(&c, syscall(SYS_ftruncate, fd, n));
 }
 
-int ftruncate64(int fd, off64_t n)
-{
-    return ftruncate(fd, n);
-}
-
 int fallocate(int fd, int mode, off_t offset, off_t n)
 {
     struct change c = { .operation = ALLOCATE, .inode = inode_of(fd), .a = offset, .b = n };
@@ -476,11 +357,6 @@ int fallocate(int fd, int mode, off_t offset, off_t n)
         return -1;
     }
     return (int)finish(&c, syscall(SYS_fallocate, fd, mode, offset, n));
-}
-
-int posix_fallocate(int fd, off_t offset, off_t n)
-{
-    return fallocate(fd, 0, offset, n) ? errno : 0;
 }
 
 void record_mark(int64_t number);

@@ -17,26 +17,27 @@
  *                     eintr: a write or fsync is interrupted once
  *   TP_FAULT_LOG      file to which each call appends "number call path"
  *
- * Calls go to the kernel by system call number, so the shim does not depend on the C library's
- * version. It does not see calls that the library makes internally (stdio). So a test compares the
- * log with strace.
+ * It does not see calls that the C library makes internally (stdio). So a test compares the log
+ * with strace.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include "preload.h"
+
+static const char UNDER[] = "TP_FAULT_UNDER";
 
 enum action { PROCEED, FAIL, SHORT };
 
@@ -48,67 +49,20 @@ struct what {
     bool takes_space; /* it fails on a full disk */
 };
 
-/* Until this library's constructor has run, calls only pass through. A sanitizer's runtime starts
- * earlier and may create the folder of its log. */
-static bool ready;
-
-__attribute__((constructor)) static void start(void)
-{
-    ready = true;
-}
-
-static bool is_under(const char *path)
-{
-    const char *under = getenv("TP_FAULT_UNDER");
-    size_t n = under ? strlen(under) : 0;
-
-    return n && !strncmp(path, under, n) && (path[n] == '/' || path[n] == '\0');
-}
-
-/* The absolute form of a path that is relative to a directory's descriptor. */
-static void path_at(char out[PATH_MAX], int dirfd, const char *path)
-{
-    char link[64], dir[PATH_MAX] = "";
-
-    if (path[0] != '/' && dirfd == AT_FDCWD) {
-        syscall(SYS_getcwd, dir, sizeof dir);
-    } else if (path[0] != '/') {
-        snprintf(link, sizeof link, "/proc/self/fd/%d", dirfd);
-        syscall(SYS_readlinkat, AT_FDCWD, link, dir, sizeof dir - 1);
-    }
-    if (snprintf(out, PATH_MAX, "%s%s%s", dir, dir[0] ? "/" : "", path) >= PATH_MAX)
-        out[0] = '\0';
-}
-
 /* The path of a descriptor that is open for writing; "" for others. */
 static void path_of(char out[PATH_MAX], int fd, bool any_mode)
 {
-    char link[64];
-    long n, flags = syscall(SYS_fcntl, fd, F_GETFL);
+    long flags = syscall(SYS_fcntl, fd, F_GETFL);
 
     out[0] = '\0';
-    if (flags < 0 || (!any_mode && (flags & O_ACCMODE) == O_RDONLY))
-        return;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    n = syscall(SYS_readlinkat, AT_FDCWD, link, out, PATH_MAX - 1);
-    out[n > 0 ? n : 0] = '\0';
+    if (flags >= 0 && (any_mode || (flags & O_ACCMODE) != O_RDONLY))
+        preload_path_of(out, fd);
 }
 
 static uint64_t next_number(void)
 {
-    static _Atomic(uint64_t) *counter; /* every process maps the same page */
-    const char *file = getenv("TP_FAULT_COUNTER");
+    _Atomic(uint64_t) *counter = preload_word("TP_FAULT_COUNTER");
 
-    if (!counter && file) {
-        long fd = syscall(SYS_openat, AT_FDCWD, file, O_RDWR | O_CLOEXEC, 0);
-        void *p =
-            fd < 0 ? MAP_FAILED : mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
-
-        if (p != MAP_FAILED)
-            counter = p;
-        if (fd >= 0)
-            syscall(SYS_close, fd);
-    }
     return counter ? atomic_fetch_add(counter, 1) + 1 : 0;
 }
 
@@ -142,7 +96,7 @@ static enum action decide(const struct what *w)
     const char *at = getenv("TP_FAULT_AT"), *what = getenv("TP_FAULT_DO");
     uint64_t number, when = at ? strtoull(at, NULL, 10) : 0;
 
-    if (!is_under(w->path) && !is_under(w->other))
+    if (!preload_is_under(w->path, UNDER) && !preload_is_under(w->other, UNDER))
         return PROCEED;
     number = next_number();
     note(number, w);
@@ -179,54 +133,16 @@ static void after_short(void)
 
 /* ---- calls on a path --------------------------------------------------------------------- */
 
-static int open_at(const char *call, int dirfd, const char *path, int flags, mode_t mode)
+int preload_open_at(int dirfd, const char *path, int flags, mode_t mode)
 {
-    struct what w = { .call = call, .takes_space = true };
+    struct what w = { .call = "open", .takes_space = true };
 
-    if (ready && flags & (O_CREAT | O_TRUNC)) {
-        path_at(w.path, dirfd, path);
+    if (preload_ready && flags & (O_CREAT | O_TRUNC)) {
+        preload_path_at(w.path, dirfd, path);
         if (decide(&w) == FAIL)
             return -1;
     }
     return (int)syscall(SYS_openat, dirfd, path, flags, mode);
-}
-
-#define MODE_ARGUMENT(flags, mode)           \
-    mode_t mode = 0;                         \
-    if ((flags) & (O_CREAT | __O_TMPFILE)) { \
-        va_list ap;                          \
-        va_start(ap, flags);                 \
-        mode = va_arg(ap, mode_t);           \
-        va_end(ap);                          \
-    }
-
-int open(const char *path, int flags, ...)
-{
-    MODE_ARGUMENT(flags, mode)
-    return open_at("open", AT_FDCWD, path, flags, mode);
-}
-
-int open64(const char *path, int flags, ...)
-{
-    MODE_ARGUMENT(flags, mode)
-    return open_at("open", AT_FDCWD, path, flags, mode);
-}
-
-int openat(int dirfd, const char *path, int flags, ...)
-{
-    MODE_ARGUMENT(flags, mode)
-    return open_at("open", dirfd, path, flags, mode);
-}
-
-int openat64(int dirfd, const char *path, int flags, ...)
-{
-    MODE_ARGUMENT(flags, mode)
-    return open_at("open", dirfd, path, flags, mode);
-}
-
-int creat(const char *path, mode_t mode)
-{
-    return open_at("open", AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
 }
 
 /* Whether the call on one path, or on two, may continue. */
@@ -235,11 +151,11 @@ static bool path_allowed(const char *call, int dirfd, const char *path, int othe
 {
     struct what w = { .call = call, .takes_space = takes_space };
 
-    if (!ready)
+    if (!preload_ready)
         return true;
-    path_at(w.path, dirfd, path);
+    preload_path_at(w.path, dirfd, path);
     if (other)
-        path_at(w.other, other_dirfd, other);
+        preload_path_at(w.other, other_dirfd, other);
     return decide(&w) != FAIL;
 }
 
@@ -250,33 +166,11 @@ int mkdirat(int dirfd, const char *path, mode_t mode)
     return (int)syscall(SYS_mkdirat, dirfd, path, mode);
 }
 
-int mkdir(const char *path, mode_t mode)
-{
-    return mkdirat(AT_FDCWD, path, mode);
-}
-
 int unlinkat(int dirfd, const char *path, int flags)
 {
     if (!path_allowed(flags & AT_REMOVEDIR ? "rmdir" : "unlink", dirfd, path, 0, NULL, false))
         return -1;
     return (int)syscall(SYS_unlinkat, dirfd, path, flags);
-}
-
-int unlink(const char *path)
-{
-    return unlinkat(AT_FDCWD, path, 0);
-}
-
-int rmdir(const char *path)
-{
-    return unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
-}
-
-int remove(const char *path)
-{
-    int rc = unlink(path);
-
-    return rc && errno == EISDIR ? rmdir(path) : rc;
 }
 
 int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
@@ -286,26 +180,11 @@ int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned
     return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
 }
 
-int renameat(int from_fd, const char *from, int to_fd, const char *to)
-{
-    return renameat2(from_fd, from, to_fd, to, 0);
-}
-
-int rename(const char *from, const char *to)
-{
-    return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-
 int symlinkat(const char *target, int dirfd, const char *path)
 {
     if (!path_allowed("symlink", dirfd, path, 0, NULL, true))
         return -1;
     return (int)syscall(SYS_symlinkat, target, dirfd, path);
-}
-
-int symlink(const char *target, const char *path)
-{
-    return symlinkat(target, AT_FDCWD, path);
 }
 
 int link(const char *from, const char *to)
@@ -321,7 +200,7 @@ static enum action fd_decide(const char *call, int fd, size_t bytes, bool takes_
 {
     struct what w = { .call = call, .bytes = bytes, .takes_space = takes_space };
 
-    if (!ready)
+    if (!preload_ready)
         return PROCEED;
     path_of(w.path, fd, !strcmp(call, "fsync")); /* directories are open for reading only */
     return decide(&w);
@@ -351,11 +230,6 @@ ssize_t pwrite(int fd, const void *buf, size_t n, off_t offset)
     if (a == SHORT)
         after_short();
     return done;
-}
-
-ssize_t pwrite64(int fd, const void *buf, size_t n, off_t offset)
-{
-    return pwrite(fd, buf, n, offset);
 }
 
 ssize_t writev(int fd, const struct iovec *v, int n)
@@ -394,21 +268,11 @@ int ftruncate(int fd, off_t n)
     return fd_decide("ftruncate", fd, 0, true) == FAIL ? -1 : (int)syscall(SYS_ftruncate, fd, n);
 }
 
-int ftruncate64(int fd, off64_t n)
-{
-    return ftruncate(fd, n);
-}
-
 int fallocate(int fd, int mode, off_t offset, off_t n)
 {
     if (fd_decide("fallocate", fd, 0, true) == FAIL)
         return -1;
     return (int)syscall(SYS_fallocate, fd, mode, offset, n);
-}
-
-int posix_fallocate(int fd, off_t offset, off_t n)
-{
-    return fallocate(fd, 0, offset, n) ? errno : 0;
 }
 
 /* A close that fails has closed the file, too. */
