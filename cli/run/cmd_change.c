@@ -1,7 +1,6 @@
 /* cli/run/cmd_change.c - tp-run resize and tp-run node: change what a running job runs on. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
@@ -20,49 +19,39 @@ static int send(const char *path, json_t *request, bool as_json)
     return code;
 }
 
-/* Whether every rank trains. */
-static bool trains(const json_t *status)
+struct wanted {
+    json_int_t attempt;
+    json_t *layout; /* of the ranks that train; owned */
+};
+
+/* Whether every rank trains in the wanted attempt, or a later one. */
+static bool trains(void *ctx, const json_t *status)
 {
+    struct wanted *w = ctx;
     const char *state = json_string_value(json_object_get(status, "state"));
 
-    return state && (strcmp(state, "train") == 0 || strcmp(state, "save") == 0);
+    if (json_integer_value(json_object_get(status, "attempt")) < w->attempt || !state ||
+        (strcmp(state, "train") != 0 && strcmp(state, "save") != 0))
+        return false;
+    w->layout = json_incref(json_object_get(status, "layout"));
+    return true;
 }
 
-enum { ANSWER_TRIES = 10 };
-
-/* Wait until every rank trains in the attempt that the answer names, or a later one. TP_E_IO: the
- * job has ended, or trains at another layout. */
+/* Wait until the job trains in the attempt that the answer names, or a later one. TP_E_IO: it has
+ * ended, or trains at another layout. */
 static tp_status wait_for_layout(struct run_context *c, const json_t *answer, struct tp_err *err)
 {
-    const struct timespec pause = { .tv_nsec = 100 * 1000 * 1000 };
-    const char *layout = json_string_value(json_object_get(answer, "layout"));
-    json_int_t attempt = json_integer_value(json_object_get(answer, "attempt"));
-    int unanswered = 0;
-    tp_status st = TP_OK;
+    const json_t *to = json_object_get(answer, "layout");
+    struct wanted w = { .attempt = json_integer_value(json_object_get(answer, "attempt")) };
+    tp_status st = run_context_wait(c, trains, &w, err);
 
-    for (bool done = false; st == TP_OK && !done;) {
-        json_t *now = NULL;
-        const json_t *status;
-
-        st = run_context_ask(&now, c, json_pack("{s:s}", "verb", "status"), err);
-        if (st == TP_E_IO && ++unanswered < ANSWER_TRIES) { /* a tp-run that ends may not answer */
-            st = TP_OK;
-            nanosleep(&pause, NULL);
-            continue;
-        }
-        status = json_object_get(now, "status");
-        done = json_integer_value(json_object_get(status, "attempt")) >= attempt && trains(status);
-        if (st == TP_E_NOTFOUND)
-            st = tp_fail(err, TP_E_IO, "%s: the job has ended before it trained at %s", c->job.path,
-                         layout);
-        else if (done &&
-                 !json_equal(json_object_get(status, "layout"), json_object_get(answer, "layout")))
-            st = tp_fail(err, TP_E_IO, "%s: the job trains at %s instead of %s", c->job.path,
-                         json_string_value(json_object_get(status, "layout")), layout);
-        json_decref(now);
-        if (st == TP_OK && !done)
-            nanosleep(&pause, NULL);
-    }
+    if (st == TP_E_NOTFOUND)
+        st = tp_fail(err, TP_E_IO, "%s: the job has ended before it trained at %s", c->job.path,
+                     json_string_value(to));
+    else if (st == TP_OK && !json_equal(w.layout, to))
+        st = tp_fail(err, TP_E_IO, "%s: the job trains at %s instead of %s", c->job.path,
+                     json_string_value(w.layout), json_string_value(to));
+    json_decref(w.layout);
     return st;
 }
 

@@ -1,23 +1,24 @@
 /* cli/run/cmd_stop.c - tp-run stop JOB.yaml: save at the next step and end. */
 #include <stdio.h>
-#include <time.h>
 
 #include "cli/report.h"
 #include "cli/run/cmd.h"
 #include "cli/run/run_context.h"
 #include "orchestrator/state/journal.h"
 
-/* Wait until no tp-run runs the job. */
-static void wait_for_end(struct run_context *c)
+static bool never(void *ctx, const json_t *status)
 {
-    const struct timespec pause = { .tv_nsec = 100 * 1000 * 1000 };
-    struct tp_err err;
-    json_t *answer;
+    (void)ctx;
+    (void)status;
+    return false;
+}
 
-    while (run_context_ask(&answer, c, json_pack("{s:s}", "verb", "status"), &err) == TP_OK) {
-        json_decref(answer);
-        nanosleep(&pause, NULL);
-    }
+/* Wait until no tp-run runs the job. */
+static tp_status wait_for_end(struct run_context *c, struct tp_err *err)
+{
+    tp_status st = run_context_wait(c, never, NULL, err);
+
+    return st == TP_E_NOTFOUND ? TP_OK : st;
 }
 
 /* No tp-run runs the job, but a job of the scheduler may wait to continue it: cancel that job.
@@ -64,7 +65,7 @@ int cmd_run_stop(int argc, char **argv)
         cancelled = st == TP_OK;
     }
     if (st == TP_OK && wait && !cancelled)
-        wait_for_end(&c);
+        st = wait_for_end(&c, &err);
 done:
     run_context_close(&c);
     code = report("tp-run", st, &err);

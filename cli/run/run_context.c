@@ -4,11 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "orchestrator/backends.h"
 #include "orchestrator/job/job_file.h"
 #include "orchestrator/web/control.h"
+
+enum { ANSWER_TRIES = 10 };
 
 tp_status run_context_open(struct run_context *c, const char *path, struct tp_err *err)
 {
@@ -103,6 +106,25 @@ tp_status run_context_ask_once(json_t **answer, const char *path, json_t *reques
         json_decref(request);
     run_context_close(&c);
     return st;
+}
+
+tp_status run_context_wait(struct run_context *c, bool (*done)(void *ctx, const json_t *status),
+                           void *ctx, struct tp_err *err)
+{
+    const struct timespec pause = { .tv_nsec = 100 * 1000 * 1000 };
+
+    for (int unanswered = 0; unanswered < ANSWER_TRIES;) {
+        json_t *answer = NULL;
+        tp_status st = run_context_ask(&answer, c, json_pack("{s:s}", "verb", "status"), err);
+        bool is_done = st == TP_OK && done(ctx, json_object_get(answer, "status"));
+
+        json_decref(answer);
+        if (is_done || (st && st != TP_E_IO))
+            return st;
+        unanswered = st ? unanswered + 1 : 0;
+        nanosleep(&pause, NULL);
+    }
+    return err->status;
 }
 
 void run_context_print(const json_t *answer, bool as_json)

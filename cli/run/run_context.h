@@ -38,6 +38,12 @@ tp_status run_context_ask(json_t **answer, struct run_context *c, json_t *reques
 tp_status run_context_ask_once(json_t **answer, const char *path, json_t *request,
                                struct tp_err *err);
 
+/* Ask for the job's status, ten times a second, until done returns true for it. TP_E_NOTFOUND: the
+ * job has ended. A tp-run that ends may not answer; ten requests in turn without an answer are
+ * TP_E_IO. */
+tp_status run_context_wait(struct run_context *c, bool (*done)(void *ctx, const json_t *status),
+                           void *ctx, struct tp_err *err);
+
 /* Print the sentence of the answer, or the whole answer as a line of JSON. */
 void run_context_print(const json_t *answer, bool as_json);
 
