@@ -83,3 +83,10 @@ char *text_last_line(char *line, size_t size, const char *text, const char *igno
     }
     return line;
 }
+
+bool text_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+
+    return n > m && strcmp(text + n - m, end) == 0;
+}

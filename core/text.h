@@ -5,6 +5,7 @@
 #ifndef CORE_TEXT_H
 #define CORE_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Length in bytes of the UTF-8 sequence at the start of `text`, which ends with a 0 byte. 0: it is
@@ -18,5 +19,8 @@ char *text_clean(char *text);
 /* Copy the last line of `text` that has anything besides blanks and the characters in `ignored`,
  * cut to `size` bytes; "" when there is none. Lines end with \n or \r. Returns line. */
 char *text_last_line(char *line, size_t size, const char *text, const char *ignored);
+
+/* Whether `text` ends with `end` and has more than that. */
+bool text_ends_with(const char *text, const char *end);
 
 #endif

@@ -54,6 +54,12 @@ static const char *const units[] = {
     [UNIT_KV_HEAD] = "kv_head", [UNIT_FEATURE] = "feature",
 };
 
+bool tensor_same_shape(const struct tensor *a, const struct tensor *b)
+{
+    return a->ndim == b->ndim &&
+           memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
+}
+
 int64_t tensor_units(const struct tensor *t)
 {
     int64_t block = t->shape[t->placement.dim] / t->placement.blocks;

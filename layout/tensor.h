@@ -88,6 +88,9 @@ struct tensor {
     enum tensor_role role;
 };
 
+/* Whether two tensors have the same axes of the same sizes. */
+bool tensor_same_shape(const struct tensor *a, const struct tensor *b);
+
 /* Units of the cut axis in each fused block; a short last unit counts. placement.dim >= 0. */
 int64_t tensor_units(const struct tensor *t);
 

@@ -31,8 +31,7 @@ static bool same_kind(const struct reshard_kind *a, const struct reshard_kind *b
 {
     const struct transfer_tensor_stats *x = &a->stats, *y = &b->stats;
 
-    return strcmp(a->name, b->name) == 0 && a->tensor->ndim == b->tensor->ndim &&
-           memcmp(a->tensor->shape, b->tensor->shape, sizeof a->tensor->shape) == 0 &&
+    return strcmp(a->name, b->name) == 0 && tensor_same_shape(a->tensor, b->tensor) &&
            x->from == y->from && x->to == y->to && x->split == y->split && x->merge == y->merge &&
            x->cast == y->cast;
 }

@@ -26,12 +26,6 @@ static tp_status newest_step(int64_t *step, const char *root, int64_t replaced, 
     return st;
 }
 
-static bool same_shape(const struct tensor *a, const struct tensor *b)
-{
-    return a->ndim == b->ndim &&
-           memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
-}
-
 /* Compare the parameters of two layouts, each way. */
 static void compare_tensors(char difference[DIFFERENCE_MAX], const struct layout *was,
                             const struct layout *now)
@@ -44,7 +38,7 @@ static void compare_tensors(char difference[DIFFERENCE_MAX], const struct layout
             continue;
         if (id < 0)
             snprintf(difference, DIFFERENCE_MAX, "it has no tensor %.300s", t->name);
-        else if (!same_shape(&was->tensors[id], t))
+        else if (!tensor_same_shape(&was->tensors[id], t))
             snprintf(difference, DIFFERENCE_MAX, "its tensor %.300s has another shape", t->name);
     }
     for (int i = 0; i < was->n_tensors && !difference[0]; i++)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/text.h"
 #include "layout/family.h"
 #include "layout/parallel_plan.h"
 
@@ -76,13 +77,6 @@ static void name_kinds_format(char buf[UNKNOWN_TENSORS_TEXT], const struct name_
 
 /* ---- what may be left out ---- */
 
-static bool ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
 /* Whether the tensor follows from the config or from another tensor. */
 static bool is_redundant(const char *name, const struct model *m)
 {
@@ -93,8 +87,8 @@ static bool is_redundant(const char *name, const struct model *m)
     if (m->tied && strcmp(name, head ? head->pattern : "lm_head.weight") == 0)
         return true;
     if (family_of(m)->position == FAMILY_ROTARY)
-        return ends_with(name, ".inv_freq");
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
+        return text_ends_with(name, ".inv_freq");
+    return text_ends_with(name, ".attn.bias") || text_ends_with(name, ".attn.masked_bias");
 }
 
 static int by_text(const void *a, const void *b)

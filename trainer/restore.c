@@ -160,9 +160,7 @@ static tp_status check_saved(const struct manifest *m, int id, const struct tens
                        "%s has no %s of %s, but of other tensors; --reset-optim resumes with zero "
                        "moments",
                        dir, group, tensor->name);
-    if (m->layout.tensors[id].ndim != tensor->ndim ||
-        memcmp(m->layout.tensors[id].shape, tensor->shape,
-               (size_t)tensor->ndim * sizeof *tensor->shape) != 0)
+    if (!tensor_same_shape(&m->layout.tensors[id], tensor))
         return tp_fail(err, TP_E_USAGE, "%s: the shape of %s is not that of this model", dir,
                        tensor->name);
     return TP_OK;

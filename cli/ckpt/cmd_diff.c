@@ -192,8 +192,7 @@ static void put_difference(struct diff_output *o, const struct tensor *t,
 static bool same_kind(struct diff_output *o, const struct tensor *a, const struct tensor *b)
 {
     char what[512], left[SHAPE_TEXT], right[SHAPE_TEXT];
-    bool same = a->ndim == b->ndim && a->dtype == b->dtype &&
-                memcmp(a->shape, b->shape, sizeof a->shape) == 0;
+    bool same = a->dtype == b->dtype && tensor_same_shape(a, b);
 
     if (!same) {
         snprintf(what, sizeof what, "is %s %s in the first, %s %s in the second",

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/text.h"
 #include "orchestrator/job/job_option.h"
 #include "orchestrator/job/job_yaml.h"
 
@@ -49,13 +50,6 @@ static tp_status check_nodes(const struct job *j, struct tp_err *err)
     return TP_OK;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), k = strlen(end);
-
-    return n > k && strcmp(text + n - k, end) == 0;
-}
-
 static tp_status check(const struct job *j, struct tp_err *err)
 {
     tp_status st;
@@ -66,7 +60,7 @@ static tp_status check(const struct job *j, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "%s: the key \"ckpt\" is missing", j->path);
     if (j->watch.factor < 1)
         return tp_fail(err, TP_E_USAGE, "%s: watch.factor must be at least 1", j->path);
-    if (j->page.textfile && !ends_with(j->page.textfile, ".prom"))
+    if (j->page.textfile && !text_ends_with(j->page.textfile, ".prom"))
         return tp_fail(err, TP_E_USAGE,
                        "%s: page.textfile: node_exporter reads only files NAME.prom, not \"%s\"",
                        j->path, j->page.textfile);

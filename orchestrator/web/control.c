@@ -123,17 +123,25 @@ int control_fd(const struct control *c)
     return c->epoll;
 }
 
+/* A line of JSON, malloc'ed; NULL without memory. */
+static char *line_of(size_t *n, const json_t *o)
+{
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+
+    *n = text ? strlen(text) : 0;
+    if (text)
+        text[(*n)++] = '\n'; /* instead of the 0 byte */
+    return text;
+}
+
 /* ---- serving: nothing here waits ---- */
 
-/* Make an answer the text to send: one line. */
+/* Make an answer the text to send. */
 static void set_answer(struct control_client *k, json_t *reply)
 {
     free(k->text);
-    k->text = reply ? json_dumps(reply, JSON_COMPACT) : NULL;
+    k->text = line_of(&k->n, reply);
     json_decref(reply);
-    k->n = k->text ? strlen(k->text) : 0;
-    if (k->text)
-        k->text[k->n++] = '\n'; /* instead of the 0 byte */
     k->has_answer = true;
 }
 
@@ -307,11 +315,9 @@ static char *receive(int fd, size_t max)
 
 static bool deliver(int fd, const json_t *o)
 {
-    char *text = json_dumps(o, JSON_COMPACT);
-    size_t n = text ? strlen(text) : 0, at = 0;
+    size_t n, at = 0;
+    char *text = line_of(&n, o);
 
-    if (text)
-        text[n++] = '\n';
     while (at < n) {
         ssize_t put = send(fd, text + at, n - at, MSG_NOSIGNAL);
 

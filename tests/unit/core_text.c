@@ -66,3 +66,11 @@ Test(text, the_last_line_that_is_not_blank)
     cr_expect_str_eq(text_last_line(line, sizeof line, "\n\n", ""), "");
     cr_expect_str_eq(text_last_line(line, sizeof line, "", ""), "");
 }
+
+Test(text, an_ending_has_something_before_it)
+{
+    cr_expect(text_ends_with("a.idx", ".idx"));
+    cr_expect_not(text_ends_with(".idx", ".idx"));
+    cr_expect_not(text_ends_with("a.bin", ".idx"));
+    cr_expect_not(text_ends_with("x", ".idx"));
+}

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/text.h"
 
 static const char magic[9] = "MMIDIDX\0"; /* and the string's own zero */
 
@@ -206,13 +207,6 @@ done:
     return st;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-
-    return n > m && strcmp(s + n - m, end) == 0;
-}
-
 static bool path_join(char *out, const char *path, size_t n, const char *end)
 {
     return snprintf(out, PATH_MAX, "%.*s%s", (int)n, path, end) < PATH_MAX;
@@ -252,7 +246,7 @@ static tp_status check_ending(const char *path, struct tp_err *err)
     };
 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (ends_with(path, kinds[i].end))
+        if (text_ends_with(path, kinds[i].end))
             return tp_fail(err, TP_E_USAGE,
                            "%s: is %s, not text; %s (bytes:%s trains on its raw bytes)", path,
                            kinds[i].what, kinds[i].advice, path);
@@ -295,7 +289,7 @@ const char *tokens_path(const char *path)
 tp_status tokens_open(struct token_file *t, const char *path, struct tp_err *err)
 {
     char bin[PATH_MAX], idx[PATH_MAX];
-    bool named = ends_with(path, ".bin") || ends_with(path, ".idx");
+    bool named = text_ends_with(path, ".bin") || text_ends_with(path, ".idx");
     size_t n = strlen(path) - (named ? 4 : 0);
 
     if (strlen(path) + 8 > PATH_MAX || !path_join(bin, path, n, ".bin") ||
