@@ -13,6 +13,7 @@
 
 #include <stdint.h>
 
+#include "ckpt/digest_block.h"
 #include "layout/box.h"
 
 enum { DIGEST_TEXT_MAX = 40 };
@@ -25,6 +26,10 @@ struct digest {
  * elem_bytes is 1, 2, 4 or 8. */
 struct digest digest_box(const void *data, const struct box *box, int ndim, const int64_t *shape,
                          int elem_bytes);
+
+/* The same by one variant of the inner loop, which this processor must have. */
+struct digest digest_box_by(enum digest_variant variant, const void *data, const struct box *box,
+                            int ndim, const int64_t *shape, int elem_bytes);
 
 /* *sum += part. */
 void digest_add(struct digest *sum, const struct digest *part);

@@ -14,8 +14,6 @@
 #include "ckpt/shard.h"
 #include "core/file.h"
 
-#define DIGEST_PRIME ((UINT64_C(1) << 61) - 1)
-
 enum { ENTRIES_AT_ONCE = 512 };
 
 static const unsigned char hdf5_signature[8] = { 0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n' };

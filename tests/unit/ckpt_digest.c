@@ -1,5 +1,5 @@
 /* tests/unit/ckpt_digest.c - a digest depends on every bit of a tensor, but not on how it is cut.
- */
+ * covers: ckpt/digest_block */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -30,10 +30,11 @@ static struct digest slow_digest(const unsigned char *data, int64_t n, int elem)
     return d;
 }
 
-/* A random tensor. */
+/* A random tensor, and the variant that sums it. */
 struct example {
     const unsigned char *data;
     int ndim, elem; /* bytes of an element */
+    enum digest_variant variant;
     int64_t shape[BOX_NDIM_MAX];
 };
 
@@ -51,7 +52,7 @@ static struct digest digest_of_box(const struct example *x, const struct box *b)
         box_run(&one, b, 1, i);
         memcpy(part + (size_t)i * elem, x->data + (size_t)box_offset_in(&whole, &one) * elem, elem);
     }
-    return digest_box(part, b, x->ndim, x->shape, x->elem);
+    return digest_box_by(x->variant, part, b, x->ndim, x->shape, x->elem);
 }
 
 /* Cut b at random along random axes and add the digests of the pieces to *sum. */
@@ -100,13 +101,47 @@ Test(digest, every_tiling_gives_the_digest_of_the_definition)
         struct box whole;
 
         for (int64_t i = 0; i < n * x.elem; i++)
-            data[i] = (unsigned char)(round % 3 ? rng_next(&r) : 0xff); /* the largest values too */
+            data[i] =
+                (unsigned char)(round / 3 % 3 ? rng_next(&r) : 0xff); /* the largest values too */
         whole = box_whole(x.ndim, x.shape);
+        x.variant = (enum digest_variant)(round % DIGEST_VARIANTS);
+        if (!digest_variant_runs(x.variant))
+            x.variant = digest_variant_best();
         expected = slow_digest(data, n, x.elem);
         add_tiles(&sum, &x, &whole, 4, &r);
         cr_assert_eq(memcmp(&sum, &expected, sizeof sum), 0, "round %d: %d axes, %d bytes", round,
                      x.ndim, x.elem);
     }
+}
+
+/* Random data, and data where every product is as large as it can be; runs of every length. */
+Test(digest, every_variant_that_this_processor_has_gives_the_same_sums)
+{
+    static unsigned char data[4 * DIGEST_BLOCK];
+    struct rng r = rng_start("digest/variants");
+    int variants = 0;
+
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < sizeof data; i++)
+            data[i] = (unsigned char)(round ? rng_next(&r) : 0xff);
+        for (int n = 0; n <= DIGEST_BLOCK; n++)
+            for (int elem = 1; elem <= 4; elem *= 2) {
+                uint64_t expected[DIGEST_POINTS], found[DIGEST_POINTS];
+
+                digest_block_sum(expected, data, elem, n, DIGEST_PLAIN);
+                for (int v = DIGEST_PLAIN + 1; v < DIGEST_VARIANTS; v++) {
+                    if (!digest_variant_runs((enum digest_variant)v))
+                        continue;
+                    digest_block_sum(found, data, elem, n, (enum digest_variant)v);
+                    cr_assert_arr_eq(found, expected, sizeof found,
+                                     "variant %d: %d elements of %d bytes", v, n, elem);
+                }
+            }
+    }
+    for (int v = DIGEST_PLAIN; v < DIGEST_VARIANTS; v++)
+        variants += digest_variant_runs((enum digest_variant)v);
+    cr_log_info("%d of %d variants run on this processor", variants, DIGEST_VARIANTS);
+    cr_assert(digest_variant_runs(digest_variant_best()));
 }
 
 Test(digest, every_flipped_bit_and_every_swap_changes_it)
