@@ -270,7 +270,7 @@ tp_status ckpt_check_root(const char *root, struct tp_err *err)
 
 void root_remove_leftovers(const char *root)
 {
-    static const char *const names[] = { "epoch.tmp", "latest.tmp" };
+    static const char *const names[] = { "epoch.tmp", "latest.tmp", "owner.tmp" };
     char path[PATH_MAX];
     struct tp_err err;
 

@@ -4,6 +4,7 @@
  *     ROOT/step-00000500/            a committed step: manifest.json and shards
  *     ROOT/step-00000500.tmp-<id>/   a step that is being written, or that a crash left
  *     ROOT/epoch                     number of the newest job (ckpt/epoch.h)
+ *     ROOT/owner                     the live job that the root belongs to (ckpt/root_owner.h)
  *     ROOT/lock                      held (flock) while a step is checked and renamed
  *     ROOT/latest                    symbolic link to the newest step, for people
  */
@@ -49,7 +50,8 @@ tp_status ckpt_check_root(const char *root, struct tp_err *err);
 
 /* ---- inside ckpt/ only; under ROOT/lock ---- */
 
-/* Remove the temporary files that a writer of ROOT/epoch or ROOT/latest left when it died. */
+/* Remove the temporary files that a writer of ROOT/epoch, ROOT/latest or ROOT/owner left when it
+ * died. */
 void root_remove_leftovers(const char *root);
 
 /* Point ROOT/latest to the step with the highest number. Only a convenience; failure is ignored. */
