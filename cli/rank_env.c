@@ -14,9 +14,21 @@ static int env_int(const char *name)
     return n > 0 && n <= INT_MAX ? (int)n : 0;
 }
 
+/* The rank of this process, -1: its variable is not set. */
+static int read_rank(void)
+{
+    static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                         "SLURM_PROCID" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (getenv(names[i]))
+            return env_int(names[i]);
+    return -1;
+}
+
 void rank_env_read(struct comm_env *env)
 {
-    *env = (struct comm_env){ .host_ranks = env_int("TP_HOST_RANKS") };
+    *env = (struct comm_env){ .host_ranks = env_int("TP_HOST_RANKS"), .mpi_rank = read_rank() };
     env->mpi_size = env_int("OMPI_COMM_WORLD_SIZE");
     if (!env->mpi_size)
         env->mpi_size = env_int("PMI_SIZE");

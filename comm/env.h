@@ -20,6 +20,7 @@ struct comm_env {
     struct comm_launched launched;
     bool is_mpi;    /* started by mpirun or srun */
     int mpi_size;   /* the number of ranks; 0: only MPI knows it */
+    int mpi_rank;   /* -1: only MPI knows it */
     int host_ranks; /* > 0: at most this many neighbouring ranks count as one host; for tests */
 };
 

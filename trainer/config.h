@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "core/heartbeat.h"
 #include "layout/model.h"
 #include "layout/spec.h"
 #include "layout/workload.h"
@@ -50,7 +51,7 @@ struct train_config {
     int64_t step;              /* resume this one; -1: the newest that is intact */
     bool reset_optim;          /* resume with zero moments, as a new optimizer */
     const char *log, *logits;  /* files, or NULL */
-    const char *heartbeat_dir; /* where ranks report to their watcher; NULL: they do not */
+    struct heartbeat *heartbeat; /* where this rank reports to its watcher, borrowed; or NULL */
 };
 
 /* The defaults; paths are NULL. */

@@ -30,7 +30,7 @@ struct loop {
     int64_t first_tokens;        /* seen before it */
     double began;                /* when it did */
     struct snapshot *snapshot;   /* NULL without --ckpt */
-    struct heartbeat *heartbeat; /* NULL without a watcher */
+    struct heartbeat *heartbeat; /* NULL without a watcher; borrowed */
     FILE *log;
     bool stopping; /* a rank was asked to stop */
     bool warned_of_nan;
@@ -348,15 +348,13 @@ static tp_status end(struct loop *l, struct tp_err *err)
 tp_status loop_run(struct trainer *t, const struct loop_output *out, bool *agreed,
                    struct tp_err *err)
 {
-    struct loop l = { .t = t, .output = out, .is_first = control_rank(t->parallel.control) == 0 };
+    struct loop l = { .t = t,
+                      .output = out,
+                      .is_first = control_rank(t->parallel.control) == 0,
+                      .heartbeat = t->config->heartbeat };
     tp_status st;
 
     *agreed = true;
-    /* a run continues without a heartbeat when it cannot be opened */
-    if (heartbeat_open(&l.heartbeat, t->config->heartbeat_dir, control_rank(t->parallel.control),
-                       control_size(t->parallel.control), err))
-        print(&l, false, "warning: %s", err->msg);
-    *err = (struct tp_err){ 0 };
     comm_watch(t->parallel.ranks, l.heartbeat);
     TP_TRY(begin(&l, err));
     while (!is_last(&l))
@@ -367,6 +365,5 @@ done:
     if (l.log)
         fclose(l.log);
     comm_watch(t->parallel.ranks, NULL);
-    heartbeat_close(l.heartbeat, st == TP_OK || st == TP_E_STOPPED);
     return st;
 }

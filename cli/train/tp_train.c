@@ -63,18 +63,33 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, bool *
     return st;
 }
 
+/* Report to the watcher from the very start, because another rank may never come. A run continues
+ * without a heartbeat when it cannot be opened. */
+static void open_heartbeat(struct train_request *r, const struct comm_env *env)
+{
+    int rank = env->is_mpi ? env->mpi_rank : env->launched.rank, world = spec_world(&r->config.spec);
+    struct tp_err err = { 0 };
+
+    if (rank >= 0 && rank < world &&
+        heartbeat_open(&r->config.heartbeat, getenv(HEARTBEAT_DIR_ENV), rank, world, &err) &&
+        rank == 0)
+        report_note(TRAIN_PROG, "warning: %s", err.msg);
+}
+
 static int run_rank(struct train_request *r, const struct comm_env *env)
 {
     struct tp_err err = { 0 };
     struct comm_world *ranks = NULL;
     bool agreed = false, speaks;
-    tp_status st = comm_open(&ranks, env, r->size.shared + COMM_SLACK, &err);
+    tp_status st;
     int rank;
 
-    if (st)
+    open_heartbeat(r, env);
+    if ((st = comm_open(&ranks, env, r->size.shared + COMM_SLACK, &err)))
         return report(TRAIN_PROG, st, &err);
     rank = control_rank(comm_control(ranks));
     st = train(r, ranks, &agreed, &err);
+    heartbeat_close(r->config.heartbeat, st == TP_OK || st == TP_E_STOPPED);
     speaks = agreed ? rank == 0 : st != TP_E_COMM || rank == 0;
     if (st && !agreed)
         tp_fail_in(&err, "rank %d", rank);
@@ -163,7 +178,6 @@ int main(int argc, char **argv)
     struct comm_env env;
     int code = 0;
 
-    r.config.heartbeat_dir = getenv(HEARTBEAT_DIR_ENV);
     r.epoch = getenv("TP_EPOCH");
     report_begin();
     rank_env_prepare(argv);
