@@ -92,11 +92,11 @@ static void describe_self(struct owner_record *o, const struct root_owner_claim 
 /* The text of the file. False: it is too long. */
 static bool format(char text[FILE_BYTES], const struct owner_record *o)
 {
-    json_t *json = json_pack(
-        "{s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:f}", "run", o->run, "job", o->job, "user",
-        o->user, "host", o->host, "boot", o->boot, "pid_space", o->pid_space, "pid",
-        (json_int_t)o->pid, "pid_start", (json_int_t)o->pid_start, "child", (json_int_t)o->child,
-        "child_start", (json_int_t)o->child_start, "since", o->since);
+    json_t *json = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:f}", "run", o->run, "job",
+                             o->job, "user", o->user, "host", o->host, "boot", o->boot, "pid_space",
+                             o->pid_space, "pid", (json_int_t)o->pid, "pid_start",
+                             (json_int_t)o->pid_start, "child", (json_int_t)o->child, "child_start",
+                             (json_int_t)o->child_start, "since", o->since);
     size_t n;
 
     memset(text, ' ', FILE_BYTES);

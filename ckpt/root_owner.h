@@ -6,9 +6,9 @@
  * it, and from an owner that was thought to be dead and comes back.
  *
  * An owner on this host lives as long as its process does, or the process that runs its ranks. An
- * owner on another host, or in another pid namespace, shows that it lives by setting the time of the
- * file every few seconds; after ROOT_OWNER_LEASE_S without that it counts as dead. The time is that
- * of the file server on both sides, so the clocks of hosts do not matter.
+ * owner on another host, or in another pid namespace, shows that it lives by setting the time of
+ * the file every few seconds; after ROOT_OWNER_LEASE_S without that it counts as dead. The time is
+ * that of the file server on both sides, so the clocks of hosts do not matter.
  */
 #ifndef CKPT_ROOT_OWNER_H
 #define CKPT_ROOT_OWNER_H

@@ -3,24 +3,28 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/private_dir.h"
 #include "core/process_stat.h"
 
 enum { FILE_BYTES = HEARTBEAT_BYTES + HEARTBEAT_HISTORY * sizeof(struct heartbeat_loss) };
+
+static const int64_t DELAY_EVERY_NS = 100000000;
 
 static const char MAGIC[8] = { 'T', 'P', 'S', 'L', 'O', 'T', 0, HEARTBEAT_VERSION };
 
 struct heartbeat {
     struct heartbeat_status *status; /* mapped; the history follows it */
     int64_t entered_ns;              /* when the current collective began */
+    int64_t delay_at_ns;             /* when delay_ns was read */
     bool loss_known;                 /* a finite loss was reported */
 };
 
@@ -31,10 +35,10 @@ static void put(int64_t *word, int64_t value)
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
-char *heartbeat_path(char *buf, int buf_size, const char *dir, int rank)
+char *heartbeat_name(char name[HEARTBEAT_NAME_MAX], int rank)
 {
-    snprintf(buf, (size_t)buf_size, "%s/rank-%05d", dir, rank);
-    return buf;
+    snprintf(name, HEARTBEAT_NAME_MAX, "rank-%05d", rank);
+    return name;
 }
 
 static void status_init(struct heartbeat_status *status, int rank, int world)
@@ -56,51 +60,66 @@ static void status_init(struct heartbeat_status *status, int rank, int world)
     status->history = HEARTBEAT_HISTORY;
 }
 
-tp_status heartbeat_open(struct heartbeat **out, const char *dir, int rank, int world,
+/* Make the file under a temporary name in the open directory. The caller closes *fd, if it is not
+ * -1. */
+static tp_status make_file(int *fd, char tmp[HEARTBEAT_NAME_MAX + 8], int dir, const char *path,
+                           int rank, struct tp_err *err)
+{
+    char name[HEARTBEAT_NAME_MAX];
+
+    snprintf(tmp, HEARTBEAT_NAME_MAX + 8, "%s.tmp", heartbeat_name(name, rank));
+    *fd = openat(dir, tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*fd < 0 || ftruncate(*fd, FILE_BYTES) != 0)
+        return tp_fail_errno(err, "%s/%s: rank %d cannot create its heartbeat file", path, tmp,
+                             rank);
+    return TP_OK;
+}
+
+/* Map a new file and give it its name. */
+static tp_status publish(struct heartbeat **out, int dir, const char *path, int rank, int world,
                          struct tp_err *err)
 {
-    char path[PATH_MAX], tmp[PATH_MAX + 8];
-    struct heartbeat *h = NULL;
+    char name[HEARTBEAT_NAME_MAX], tmp[HEARTBEAT_NAME_MAX + 8];
+    struct heartbeat *h = calloc(1, sizeof *h);
     void *map = MAP_FAILED;
     int fd = -1;
+    tp_status st;
 
-    if (!dir || !dir[0]) {
-        *out = NULL;
-        return TP_OK;
-    }
-    heartbeat_path(path, sizeof path, dir, rank);
-    snprintf(tmp, sizeof tmp, "%s.tmp", path);
-    fd = open(tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0 || ftruncate(fd, FILE_BYTES) != 0) {
-        tp_fail_errno(err, "%s: rank %d cannot create its heartbeat file", tmp, rank);
-        goto fail;
-    }
+    if (!h)
+        return tp_fail(err, TP_E_NOMEM, "no memory for the heartbeat of rank %d", rank);
+    TP_TRY(make_file(&fd, tmp, dir, path, rank, err));
     map = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED) {
-        tp_fail_errno(err, "%s: rank %d cannot map its heartbeat file", tmp, rank);
-        goto fail;
-    }
+    if (map == MAP_FAILED)
+        TP_TRY(tp_fail_errno(err, "%s: rank %d cannot map its heartbeat file", path, rank));
     status_init(map, rank, world);
-    h = calloc(1, sizeof *h);
-    if (!h) {
-        tp_fail(err, TP_E_NOMEM, "no memory for the heartbeat of rank %d", rank);
-        goto fail;
-    }
-    if (rename(tmp, path) != 0) {
-        tp_fail_errno(err, "%s: rank %d cannot publish its heartbeat file", path, rank);
-        goto fail;
-    }
-    close(fd);
+    if (renameat(dir, tmp, dir, heartbeat_name(name, rank)) != 0)
+        TP_TRY(tp_fail_errno(err, "%s: rank %d cannot publish its heartbeat file", path, rank));
     h->status = map;
     *out = h;
-    return TP_OK;
-fail:
-    if (map != MAP_FAILED)
+    h = NULL;
+done:
+    if (st && map != MAP_FAILED)
         munmap(map, FILE_BYTES);
     if (fd >= 0)
         close(fd);
     free(h);
-    return err->status;
+    return st;
+}
+
+tp_status heartbeat_open(struct heartbeat **out, const char *dir, int rank, int world,
+                         struct tp_err *err)
+{
+    int fd;
+    tp_status st;
+
+    *out = NULL;
+    if (!dir || !dir[0])
+        return TP_OK;
+    if ((st = private_dir_open(&fd, dir, err)))
+        return st;
+    st = publish(out, fd, dir, rank, world, err);
+    close(fd);
+    return st;
 }
 
 /* Add an entry to the history; its step is -1 while it is incomplete. */
@@ -111,6 +130,18 @@ static void add_loss(struct heartbeat_status *status, int64_t step, double loss)
     put(&e->step, -1);
     __atomic_store(&e->loss, &loss, __ATOMIC_RELEASE);
     put(&e->step, step);
+}
+
+static void put_delay(struct heartbeat *h, int64_t now)
+{
+    int64_t delay;
+
+    if (now - h->delay_at_ns < DELAY_EVERY_NS)
+        return;
+    h->delay_at_ns = now;
+    delay = process_stat_delay();
+    if (delay > h->status->delay_ns) /* a thread that has ended takes its part with it */
+        put(&h->status->delay_ns, delay);
 }
 
 void heartbeat_step(struct heartbeat *h, int64_t step, double loss)
@@ -131,6 +162,7 @@ void heartbeat_step(struct heartbeat *h, int64_t step, double loss)
     if (step > 0)
         add_loss(status, step, loss);
     __atomic_store(&status->loss, &loss, __ATOMIC_RELEASE);
+    put_delay(h, now);
     put(&status->step_ns, now);
     put(&status->step, step);
 }
@@ -190,17 +222,31 @@ static bool is_same_loss(double a, double b)
     return a == b || (isnan(a) && isnan(b));
 }
 
-tp_status heartbeat_read(struct heartbeat_status *out, const char *path, int rank,
-                         struct tp_err *err)
+tp_status heartbeat_find(int *fd, int dir, int rank, struct tp_err *err)
+{
+    char name[HEARTBEAT_NAME_MAX];
+    int f = openat(dir, heartbeat_name(name, rank), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+
+    if (f < 0)
+        return errno == ENOENT
+                   ? tp_fail(err, TP_E_NOTFOUND, "%s: this rank has no heartbeat file yet", name)
+                   : tp_fail_errno(err, "%s: cannot open", name);
+    *fd = f;
+    return TP_OK;
+}
+
+bool heartbeat_is_replaced(int fd)
+{
+    struct stat sb;
+
+    return fstat(fd, &sb) == 0 && sb.st_nlink == 0;
+}
+
+tp_status heartbeat_read(struct heartbeat_status *out, int fd, int rank, struct tp_err *err)
 {
     struct heartbeat_status a, b;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     ssize_t n = 0;
 
-    if (fd < 0)
-        return errno == ENOENT
-                   ? tp_fail(err, TP_E_NOTFOUND, "%s: this rank has no heartbeat file yet", path)
-                   : tp_fail_errno(err, "%s: cannot open", path);
     for (int attempt = 0; attempt < 8; attempt++) {
         n = pread(fd, &a, sizeof a, 0);
         n = n == sizeof a ? pread(fd, &b, sizeof b, 0) : n;
@@ -208,40 +254,37 @@ tp_status heartbeat_read(struct heartbeat_status *out, const char *path, int ran
         if (n != sizeof b || (a.step == b.step && is_same_loss(a.loss, b.loss)))
             break;
     }
-    close(fd);
     if (n != sizeof b)
-        return tp_fail(err, TP_E_CORRUPT, "%s: has %zd bytes, expected at least %d", path, n,
+        return tp_fail(err, TP_E_CORRUPT,
+                       "the heartbeat file of rank %d has %zd bytes, expected at least %d", rank, n,
                        HEARTBEAT_BYTES);
     /* a collective may end while its two counters are read */
     if (a.left > a.entered)
         a.left = a.entered;
     if (!is_valid(&a, rank))
-        return tp_fail(err, TP_E_CORRUPT, "%s: is not a heartbeat file of version %d for rank %d",
-                       path, HEARTBEAT_VERSION, rank);
+        return tp_fail(err, TP_E_CORRUPT, "is not a heartbeat file of version %d for rank %d",
+                       HEARTBEAT_VERSION, rank);
     *out = a;
     return TP_OK;
 }
 
-int heartbeat_losses(struct heartbeat_loss *out, int max, const char *path,
+int heartbeat_losses(struct heartbeat_loss *out, int max, int fd,
                      const struct heartbeat_status *status, int64_t after)
 {
     int64_t entries = status->history, first = after + 1;
-    int fd, n = 0;
+    int n = 0;
 
     if (entries < 1 || entries > 1 << 20 || status->step <= after)
         return 0;
     if (first <= status->step - entries)
         first = status->step - entries + 1;
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-    for (int64_t s = first < 1 ? 1 : first; fd >= 0 && s <= status->step && n < max; s++) {
+    for (int64_t s = first < 1 ? 1 : first; s <= status->step && n < max; s++) {
         struct heartbeat_loss e;
         off_t at = HEARTBEAT_BYTES + (off_t)(s % entries) * (off_t)sizeof e;
 
         if (pread(fd, &e, sizeof e, at) == sizeof e && e.step == s)
             out[n++] = e;
     }
-    if (fd >= 0)
-        close(fd);
     return n;
 }
 

@@ -2,9 +2,9 @@
  * core/heartbeat.h - what a rank reports to its watcher: step, phase, loss, collectives.
  *
  * Each rank has one small file, DIR/rank-00003, that begins with a struct heartbeat_status. The
- * rank maps the file and stores into it; the watcher reads it with pread. Nothing is locked, and
- * there are no system calls after heartbeat_open, so reporting costs two readings of the clock, and
- * a watcher that stops or dies does not disturb the rank.
+ * rank maps the file and stores into it; the watcher reads it with pread. Nothing is locked, so a
+ * watcher that stops or dies does not disturb the rank. Reporting costs two readings of the clock.
+ * Ten times a second, at the end of a step, the rank reads for how long it had no processor.
  *
  * Times are CLOCK_MONOTONIC of the rank's host in nanoseconds (clock_ns). One thread of the rank
  * writes. Numbers are little-endian. HEARTBEAT_VERSION names the layout of the file; programs that
@@ -22,7 +22,12 @@
  */
 #define HEARTBEAT_DIR_ENV "TP_PROGRESS_DIR"
 
-enum { HEARTBEAT_VERSION = 1, HEARTBEAT_BYTES = 256, HEARTBEAT_HISTORY = 1024 };
+enum {
+    HEARTBEAT_VERSION = 1,
+    HEARTBEAT_BYTES = 256,
+    HEARTBEAT_HISTORY = 1024,
+    HEARTBEAT_NAME_MAX = 24,
+};
 
 /* What a rank is doing. The watcher has a deadline for each phase. */
 enum heartbeat_phase {
@@ -54,7 +59,9 @@ struct heartbeat_status {
     int64_t saved;       /* newest step that this job committed; -1: none */
     int64_t bad_step;    /* first step whose loss was NaN or infinite after a finite one; 0: none */
     int64_t history;     /* number of struct heartbeat_loss that follow; 0: none */
-    int64_t spare[14];   /* 0 */
+    int64_t delay_ns;  /* time in which its threads could have run but had no processor, the sum of
+                          all threads; 0: not known */
+    int64_t spare[13]; /* 0 */
 };
 _Static_assert(sizeof(struct heartbeat_status) == HEARTBEAT_BYTES, "the layout is fixed");
 
@@ -69,7 +76,8 @@ struct heartbeat_loss {
 struct heartbeat;
 
 /* Create this rank's file in `dir`; it appears complete. NULL or "" as dir: nobody watches, and
- * *out is NULL. TP_E_IO: the file cannot be made; training can continue without it. */
+ * *out is NULL. TP_E_USAGE: dir is another user's, or others can write to it (private_dir.h).
+ * TP_E_IO, TP_E_NOTFOUND: the file cannot be made. Training can continue without it. */
 tp_status heartbeat_open(struct heartbeat **out, const char *dir, int rank, int world,
                          struct tp_err *err);
 
@@ -92,18 +100,24 @@ void heartbeat_close(struct heartbeat *h, bool finished);
 
 /* ---- the watcher's side ---- */
 
-/* Write the path DIR/rank-00003 to buf. Returns buf. */
-char *heartbeat_path(char *buf, int buf_size, const char *dir, int rank);
+/* The name of a rank's file, rank-00003. Returns name. */
+char *heartbeat_name(char name[HEARTBEAT_NAME_MAX], int rank);
+
+/* Open the file of `rank` in the open directory `dir`. The caller closes *fd. TP_E_NOTFOUND: the
+ * rank has not created its file yet. */
+tp_status heartbeat_find(int *fd, int dir, int rank, struct tp_err *err);
+
+/* Whether the open file has no name any more: the rank was started again and has another file, or
+ * somebody removed it. The rank may still write to it. */
+bool heartbeat_is_replaced(int fd);
 
 /* Read the status of `rank`. Step and loss belong together; the other words may be from slightly
- * different moments. TP_E_NOTFOUND: the rank has not created its file yet. TP_E_CORRUPT: not a
- * heartbeat file of this version, or another rank's. */
-tp_status heartbeat_read(struct heartbeat_status *out, const char *path, int rank,
-                         struct tp_err *err);
+ * different moments. TP_E_CORRUPT: not a heartbeat file of this version, or another rank's. */
+tp_status heartbeat_read(struct heartbeat_status *out, int fd, int rank, struct tp_err *err);
 
-/* The losses after step `after` up to status->step that the history in `path` still has, oldest
+/* The losses after step `after` up to status->step that the history in the file still has, oldest
  * first, at most `max`. Returns their number; 0 also when the file has no history. */
-int heartbeat_losses(struct heartbeat_loss *out, int max, const char *path,
+int heartbeat_losses(struct heartbeat_loss *out, int max, int fd,
                      const struct heartbeat_status *status, int64_t after);
 
 /* "init", "load", ...; "?" for other numbers. */

@@ -31,8 +31,8 @@ tp_status private_dir_name(char path[PATH_MAX], const char *parent, const char *
  * TP_E_EXISTS: there is something of this name. */
 tp_status private_dir_make(int *fd, const char *path, struct tp_err *err);
 
-/* Open a directory. TP_E_NOTFOUND: there is none. TP_E_USAGE: it is a symbolic link or no directory,
- * it belongs to another user, or other users can write to it. */
+/* Open a directory. TP_E_NOTFOUND: there is none. TP_E_USAGE: it is a symbolic link or no
+ * directory, it belongs to another user, or other users can write to it. */
 tp_status private_dir_open(int *fd, const char *path, struct tp_err *err);
 
 /* Open a directory, or make it and its parents if there is none. */

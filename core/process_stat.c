@@ -1,6 +1,7 @@
 /* core/process_stat.c - see core/process_stat.h. */
 #include "core/process_stat.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +60,28 @@ bool process_stat_read(struct process_stat *out, pid_t pid)
 
     snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
     return read_stat(out, path);
+}
+
+int64_t process_stat_delay(void)
+{
+    DIR *d = opendir("/proc/self/task");
+    const struct dirent *e;
+    long long sum = 0;
+
+    while (d && (e = readdir(d))) {
+        char path[64], text[128], *run;
+
+        if (e->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", e->d_name);
+        read_text(text, sizeof text,
+                  path); /* "time on a processor, time waiting for one, slices" */
+        run = strchr(text, ' ');
+        sum += run ? strtoll(run, NULL, 10) : 0;
+    }
+    if (d)
+        closedir(d);
+    return sum;
 }
 
 bool process_stat_self(struct process_stat *out)

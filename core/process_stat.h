@@ -21,4 +21,8 @@ struct process_stat {
 bool process_stat_read(struct process_stat *out, pid_t pid);
 bool process_stat_self(struct process_stat *out);
 
+/* For how long the threads of this process could have run but had no processor, in nanoseconds: the
+ * sum of all threads that live (/proc/self/task/N/schedstat). 0: the kernel does not say. */
+int64_t process_stat_delay(void);
+
 #endif

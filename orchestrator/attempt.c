@@ -5,30 +5,131 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-#include "core/file.h"
 #include "core/text.h"
 #include "orchestrator/process/process.h"
 
 void attempt_init(struct attempt *a)
 {
-    *a = (struct attempt){ .supervisor.pidfd = -1 };
+    *a = (struct attempt){ .supervisor.pidfd = -1, .heartbeats_fd = -1 };
 }
 
-void attempt_name(struct attempt *a, const char *state, const char *run_id, int64_t number,
-                  bool shared)
+void attempt_name(struct attempt *a, const char *state, const char *run_id, int64_t number)
 {
     long long n = number;
 
     snprintf(a->id, sizeof a->id, "%.40s.%lld", run_id, n);
     snprintf(a->log, sizeof a->log, "%.3900s/attempt-%04lld.log", state, n);
     snprintf(a->exit_path, sizeof a->exit_path, "%.3900s/attempt-%04lld.exit", state, n);
-    a->is_private = !shared && access("/dev/shm", W_OK) == 0;
+}
+
+/* ---- heartbeats ---- */
+
+enum { BEATS_KEPT_MAX = 256 }; /* files that stay open, because a process may open 1,024 */
+
+static const char MEMORY[] = "/dev/shm", PREFIX[] = "tp-run-";
+
+static void close_heartbeats(struct attempt *a)
+{
+    if (a->heartbeats_fd >= 0)
+        close(a->heartbeats_fd);
+    a->heartbeats_fd = -1;
+}
+
+tp_status attempt_choose_heartbeats(struct attempt *a, const char *state, int64_t number,
+                                    bool shared, struct tp_err *err)
+{
+    close_heartbeats(a);
+    a->is_private = !shared && access(MEMORY, W_OK) == 0;
     if (a->is_private)
-        snprintf(a->heartbeats, sizeof a->heartbeats, "/dev/shm/tp-run-%.40s/%lld", run_id, n);
-    else
-        snprintf(a->heartbeats, sizeof a->heartbeats, "%.3900s/heartbeats/%lld", state, n);
+        return private_dir_name(a->heartbeats, MEMORY, PREFIX, err);
+    snprintf(a->heartbeats, sizeof a->heartbeats, "%.3900s/heartbeats/%lld", state,
+             (long long)number);
+    return TP_OK;
+}
+
+/* Remove what a lost journal has left: the state folder is this user's, but the number was used. */
+static tp_status remove_old(const char *path, struct tp_err *err)
+{
+    int fd;
+    tp_status st = private_dir_open(&fd, path, err);
+
+    if (st == TP_E_NOTFOUND)
+        return TP_OK;
+    return st ? st : private_dir_remove(fd, path, err);
+}
+
+tp_status attempt_make_heartbeats(struct attempt *a, struct tp_err *err)
+{
+    tp_status st;
+
+    if (a->is_private)
+        return private_dir_make(&a->heartbeats_fd, a->heartbeats, err);
+    st = remove_old(a->heartbeats, err);
+    return st ? st : private_dir_ensure(&a->heartbeats_fd, a->heartbeats, err);
+}
+
+void attempt_find_heartbeats(struct attempt *a, const char *path, const struct private_dir_id *id,
+                             struct tp_err *err)
+{
+    int fd;
+
+    close_heartbeats(a);
+    snprintf(a->heartbeats, sizeof a->heartbeats, "%s", path);
+    a->is_private = strncmp(path, MEMORY, sizeof MEMORY - 1) == 0;
+    if (private_dir_open(&fd, path, err))
+        return;
+    if (id->ino && !private_dir_is(fd, id)) {
+        tp_fail(err, TP_E_USAGE, "%s: is another folder than the one that tp-run made", path);
+        close(fd);
+        return;
+    }
+    a->heartbeats_fd = fd;
+}
+
+static void close_beats(struct attempt_rank *r)
+{
+    if (r->beats >= 0)
+        close(r->beats);
+    r->beats = -1;
+}
+
+int attempt_beats(struct attempt *a, int rank)
+{
+    struct attempt_rank *r = &a->rank[rank];
+    struct tp_err ignored;
+    int fd;
+
+    if (r->beats >= 0 && !heartbeat_is_replaced(r->beats))
+        return r->beats;
+    if (a->heartbeats_fd >= 0 && heartbeat_find(&fd, a->heartbeats_fd, rank, &ignored) == TP_OK) {
+        close_beats(r);
+        r->beats = fd;
+    }
+    return r->beats;
+}
+
+void attempt_end_beats(struct attempt *a, int rank)
+{
+    /* what other hosts write is seen only by opening the file again (NFS) */
+    if (!a->is_private || a->world > BEATS_KEPT_MAX)
+        close_beats(&a->rank[rank]);
+}
+
+/* ---- ranks ---- */
+
+static void forget_ranks(struct attempt *a)
+{
+    for (int i = 0; i < a->world; i++) {
+        if (a->rank[i].pidfd >= 0)
+            close(a->rank[i].pidfd);
+        close_beats(&a->rank[i]);
+    }
+    free(a->rank);
+    a->rank = NULL;
+    a->world = 0;
 }
 
 tp_status attempt_place(struct attempt *a, int world, const struct node_list *nodes, double now,
@@ -36,7 +137,7 @@ tp_status attempt_place(struct attempt *a, int world, const struct node_list *no
 {
     int left = 0, k = -1;
 
-    free(a->rank);
+    forget_ranks(a);
     a->rank = calloc((size_t)world, sizeof *a->rank);
     a->world = a->rank ? world : 0;
     a->fault = (struct attempt_fault){ .rank = -1 };
@@ -47,7 +148,9 @@ tp_status attempt_place(struct attempt *a, int world, const struct node_list *no
             k++;
             left = node_is_usable(nodes->node[k], now, 0) ? nodes->node[k]->slots : 0;
         }
-        a->rank[i] = (struct attempt_rank){ .node = k < 0 ? NULL : nodes->node[k], .pidfd = -1 };
+        a->rank[i] = (struct attempt_rank){ .node = k < 0 ? NULL : nodes->node[k],
+                                            .pidfd = -1,
+                                            .beats = -1 };
         left--;
     }
     return TP_OK;
@@ -150,13 +253,11 @@ void attempt_forget(struct attempt *a, bool over)
 {
     struct tp_err ignored;
 
-    for (int i = 0; i < a->world; i++)
-        if (a->rank[i].pidfd >= 0)
-            close(a->rank[i].pidfd);
-    free(a->rank);
-    a->rank = NULL;
-    a->world = 0;
+    forget_ranks(a);
     supervisor_forget(&a->supervisor);
-    if (over && a->is_private && a->heartbeats[0])
-        file_remove_tree(a->heartbeats, &ignored);
+    if (over && a->is_private && a->heartbeats_fd >= 0) {
+        private_dir_remove(a->heartbeats_fd, a->heartbeats, &ignored);
+        a->heartbeats_fd = -1;
+    }
+    close_heartbeats(a);
 }

@@ -13,6 +13,7 @@
 
 #include "core/err.h"
 #include "core/heartbeat.h"
+#include "core/private_dir.h"
 #include "orchestrator/process/supervisor.h"
 #include "orchestrator/state/event.h"
 #include "orchestrator/state/node.h"
@@ -23,6 +24,7 @@ struct attempt_rank {
     struct node *node;
     pid_t pid; /* if it is on this host; 0: not known */
     int pidfd; /* -1: not known, or the rank has ended */
+    int beats; /* its open heartbeat file; -1: not open */
     bool gone;
 };
 
@@ -50,9 +52,10 @@ struct attempt_fault {
 
 struct attempt {
     char id[ATTEMPT_ID_TEXT];  /* RUN.NUMBER; its processes have it in their environment */
-    char heartbeats[PATH_MAX]; /* folder of the ranks' heartbeats */
+    char heartbeats[PATH_MAX]; /* folder of the ranks' heartbeats, "": none */
+    int heartbeats_fd;         /* the same, open; -1: it is gone, or is not ours */
+    bool is_private;           /* only this host sees `heartbeats` */
     char log[PATH_MAX], exit_path[PATH_MAX];
-    bool is_private; /* only this host sees `heartbeats` */
     double launched_at;
     int world; /* 0: no ranks */
     struct attempt_rank *rank;
@@ -64,9 +67,27 @@ struct attempt {
 /* Make a zeroed struct an attempt without processes. */
 void attempt_init(struct attempt *a);
 
-/* Name the attempt and its files. shared: other hosts must see the heartbeats. */
-void attempt_name(struct attempt *a, const char *state, const char *run_id, int64_t number,
-                  bool shared);
+/* Name the attempt and its files, except `heartbeats`. */
+void attempt_name(struct attempt *a, const char *state, const char *run_id, int64_t number);
+
+/* Choose a folder for the heartbeats. shared: other hosts must see it, so it is in the state
+ * folder; otherwise it has a random name in /dev/shm. TP_E_IO: no random numbers. */
+tp_status attempt_choose_heartbeats(struct attempt *a, const char *state, int64_t number,
+                                    bool shared, struct tp_err *err);
+
+/* Make that folder (private_dir.h). */
+tp_status attempt_make_heartbeats(struct attempt *a, struct tp_err *err);
+
+/* Open the folder that an earlier tp-run made. id: which one it was; zeroes: not known. When it is
+ * gone, or is not that folder, heartbeats_fd stays -1, and err says why. */
+void attempt_find_heartbeats(struct attempt *a, const char *path, const struct private_dir_id *id,
+                             struct tp_err *err);
+
+/* Open the heartbeat file of a rank: its descriptor, or -1 if there is none yet. attempt_end_beats
+ * ends the reading. The files that only this host sees stay open, so they can be read even when
+ * somebody has removed them. */
+int attempt_beats(struct attempt *a, int rank);
+void attempt_end_beats(struct attempt *a, int rank);
 
 /* Place `world` ranks on the usable nodes in order, one for each slot. Forgets the fault of the
  * previous attempt. TP_E_NOMEM. */

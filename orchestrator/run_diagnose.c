@@ -126,6 +126,33 @@ tp_status run_retry(struct run *r, const struct attempt_fault *f, const char *lo
     return start_again(r);
 }
 
+/* The highest step that a rank has completed in this attempt, -1: none has. */
+static int64_t step_of_attempt(const struct run *r)
+{
+    return run_monitor(r) ? monitor_best_step(run_monitor(r)) : -1;
+}
+
+/* Whether the fault came from outside of the program. */
+static bool is_from_outside(const struct attempt_fault *f)
+{
+    return f->kind == FAULT_NODE ||
+           (f->reason == REASON_RANK_KILLED &&
+            (strstr(f->message, "signal 9") || strstr(f->message, "SIGKILL")));
+}
+
+/* Whether the attempt made progress: it reached a new step; or it trained, although only steps that
+ * were done before, because checkpoints are rare. A program that fails at the same step as before
+ * makes none: it would fail there again. */
+static bool made_progress(struct run *r)
+{
+    int64_t step = step_of_attempt(r), before = r->record.fault_step;
+
+    r->record.fault_step = step;
+    if (run_outlived_init(r) || !no_step_was_done(r))
+        return true;
+    return step >= 0 && (step != before || is_from_outside(&r->attempt.fault));
+}
+
 /* The loss was not finite: checkpoints after the last good step must not be used. */
 static tp_status after_bad_loss(struct run *r)
 {
@@ -154,17 +181,17 @@ static tp_status after_bad_loss(struct run *r)
 static tp_status restart_after_fault(struct run *r)
 {
     const struct attempt_fault *f = &r->attempt.fault;
-    bool trained = run_outlived_init(r) || !no_step_was_done(r);
+    bool progress = made_progress(r);
     tp_status st = TP_OK;
 
-    if (!trained && run_selected_checkpoint(r)->step >= 0 && f->kind == FAULT_EXIT &&
-        r->attempt.outcome.exit_code == tp_exit_code(TP_E_CORRUPT))
+    if (step_of_attempt(r) < 0 && !run_outlived_init(r) && run_selected_checkpoint(r)->step >= 0 &&
+        f->kind == FAULT_EXIT && r->attempt.outcome.exit_code == tp_exit_code(TP_E_CORRUPT))
         st = run_bad_checkpoint(r, REASON_CHECKPOINT_UNREADABLE, "an attempt could not load it");
     if (st == TP_OK && f->kind == FAULT_LOSS)
         st = after_bad_loss(r);
     if (st || r->end.over)
         return st;
-    r->record.fails_in_row = trained ? 0 : r->record.fails_in_row + 1;
+    r->record.fails_in_row = progress ? 0 : r->record.fails_in_row + 1;
     run_count_fault(r, f);
     return start_again(r);
 }
@@ -198,7 +225,7 @@ static struct attempt_fault fault_of_exit(const struct run *r, const char *log)
         g = attempt_fault(f.kind, f.reason, "%s: %.250s", how, text_clean(tail.line));
         memcpy(f.message, g.message, sizeof f.message);
     }
-    f.step = run_monitor(r) ? monitor_best_step(run_monitor(r)) : -1;
+    f.step = step_of_attempt(r);
     return f;
 }
 
@@ -253,6 +280,22 @@ static bool has_obeyed(const struct run *r)
            !(r->job->steps > 0 && r->record.best_step >= r->job->steps);
 }
 
+static void finish_stopped(struct run *r, bool saved)
+{
+    const struct attempt_fault *f = &r->attempt.fault;
+    char text[TP_ERR_MAX];
+
+    if (saved)
+        snprintf(text, sizeof text, "saved and stopped");
+    else if (has_obeyed(r))
+        snprintf(text, sizeof text, "stopped; its exit code does not say that it has saved");
+    else
+        snprintf(text, sizeof text, "stopped; it had not saved%s%.500s",
+                 f->kind == FAULT_NONE ? "" : ": ", f->kind == FAULT_NONE ? "" : f->message);
+    run_finish(r, RUN_STOPPED, TP_E_STOPPED,
+               event_reason_name(saved ? REASON_SAVED : REASON_NOT_SAVED), text);
+}
+
 /* The attempt has not done all steps. *decided: it ended on request, or because its nodes are taken
  * away. */
 static tp_status decide_if_asked(struct run *r, bool saved, bool *decided)
@@ -270,11 +313,7 @@ static tp_status decide_if_asked(struct run *r, bool saved, bool *decided)
         return st;
     *decided = saved || b->stop;
     if (*decided)
-        run_finish(r, RUN_STOPPED, TP_E_STOPPED,
-                   event_reason_name(saved ? REASON_SAVED : REASON_NOT_SAVED),
-                   saved           ? "saved and stopped"
-                   : has_obeyed(r) ? "stopped; its exit code does not say that it has saved"
-                                   : "stopped; it had not saved");
+        finish_stopped(r, saved);
     return TP_OK;
 }
 

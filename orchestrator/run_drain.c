@@ -175,7 +175,7 @@ tp_status run_drain_tick(struct run *r)
         d->until - now > PATIENCE_TOLD_S && launcher_has_told(r))
         d->until = now + PATIENCE_TOLD_S;
     if (now < d->until)
-        return TP_OK;
+        return r->attempt.fault.kind == FAULT_NONE && !d->killed ? run_watch_drain(r) : TP_OK;
     if (d->killed) /* the supervisor has not ended either */
         process_sweep(PROCESS_SUPERVISOR_ENV, id, SIGKILL);
     else if (r->attempt.fault.kind == FAULT_NONE)

@@ -1,16 +1,26 @@
 /* orchestrator/run_helper.c - see run_state.h: a program that runs for PLAN or RESHARD, one at a
  * time. It dies with tp-run. */
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 
 #include "core/clock.h"
+#include "orchestrator/process/process.h"
 #include "orchestrator/run_state.h"
+
+enum { PROGRESS_TEXT = 400 };
+
+static const double LOOK_EVERY_S = 1;
 
 struct run_helper {
     pid_t pid; /* 0: none */
     enum run_helper_kind kind;
     double since;
+    bool stuck;         /* it was killed, because it made no progress */
+    double progress_at; /* when it last made progress */
+    char progress[PROGRESS_TEXT];
 };
 
 tp_status run_helper_open(struct run *r)
@@ -29,9 +39,79 @@ tp_status run_helper_start(struct run *r, enum run_helper_kind kind, char *const
 {
     pid_t pid = run_spawn(r, argv, log, false);
 
-    *r->helper =
-        (struct run_helper){ .pid = pid > 0 ? pid : 0, .kind = kind, .since = clock_seconds() };
+    *r->helper = (struct run_helper){ .pid = pid > 0 ? pid : 0,
+                                      .kind = kind,
+                                      .since = clock_seconds(),
+                                      .progress_at = clock_seconds() };
     return pid > 0 ? TP_OK : tp_fail_errno(&r->err, "cannot fork");
+}
+
+/* ---- watching ---- */
+
+/* What changes while the process works: bytes that it read and wrote (proc(5), /proc/PID/io). */
+static void read_progress(char text[PROGRESS_TEXT], pid_t pid)
+{
+    char path[64];
+    FILE *f;
+    size_t n;
+
+    snprintf(path, sizeof path, "/proc/%d/io", (int)pid);
+    f = fopen(path, "re");
+    n = f ? fread(text, 1, PROGRESS_TEXT - 1, f) : 0;
+    text[n] = 0;
+    if (f)
+        fclose(f);
+}
+
+/* Kill the helper because it makes no progress. */
+static void kill_stuck(struct run *r, double waited, bool stopped)
+{
+    static const char *const names[] = { "tp-run check (verifies the checkpoint)", "tp-reshard",
+                                         "the prepare command" };
+    struct run_helper *h = r->helper;
+    char text[200];
+
+    snprintf(text, sizeof text, "%s made no progress for %.1f s (pid %d%s); it is killed",
+             names[h->kind], waited, (int)h->pid, stopped ? ", process stopped" : "");
+    run_event(r, EVENT_HANG, REASON_HELPER_STUCK, text,
+              json_pack("{s:i,s:s,s:f}", "rank", -1, "node", "", "seconds", waited));
+    h->stuck = true;
+    kill(h->pid, SIGKILL);
+}
+
+/* A helper that is stopped has the deadline of a training step. One that neither reads nor writes
+ * has that of a save; but nobody knows what a prepare command does. */
+void run_helper_tick(struct run *r)
+{
+    struct run_helper *h = r->helper;
+    double now = clock_seconds(), waited = now - h->progress_at;
+    char progress[PROGRESS_TEXT], state;
+
+    if (!h->pid || h->stuck || waited < LOOK_EVERY_S)
+        return;
+    state = process_state(h->pid);
+    read_progress(progress, h->pid);
+    if (backend_is_paused(&r->backend) || strcmp(progress, h->progress) != 0) {
+        memcpy(h->progress, progress, sizeof progress);
+        h->progress_at = now;
+    } else if (state == 'T' || state == 't') {
+        if (waited > r->job->watch.floor)
+            kill_stuck(r, waited, true);
+    } else if (h->kind != HELPER_PREPARE && waited > r->job->watch.save) {
+        kill_stuck(r, waited, false);
+    }
+}
+
+/* ---- the end ---- */
+
+/* A helper that was killed because it was stuck says nothing about the checkpoint. */
+static tp_status after_stuck(struct run *r)
+{
+    struct attempt_fault f =
+        attempt_fault(FAULT_RESHARD, REASON_HELPER_STUCK, "%s made no progress",
+                      r->helper->kind == HELPER_PREPARE ? "the prepare command" : "tp-run check");
+
+    return run_retry(r, &f, "");
 }
 
 static tp_status ended(struct run *r, int exit_code)
@@ -45,6 +125,8 @@ static tp_status ended(struct run *r, int exit_code)
                    "stopped before it was started");
         return TP_OK;
     }
+    if (r->helper->stuck && r->helper->kind != HELPER_CONVERT)
+        return after_stuck(r);
     switch (r->helper->kind) {
     case HELPER_VERIFY:
         return run_plan_verified(r, exit_code == 0, seconds);

@@ -10,7 +10,6 @@
 
 #include "ckpt/epoch.h"
 #include "core/clock.h"
-#include "core/file.h"
 #include "orchestrator/job/job_command.h"
 #include "orchestrator/process/process.h"
 #include "orchestrator/process/relay.h"
@@ -64,7 +63,7 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervis
     make_env(&env, r);
     if (supervisor)
         add_attempt(&env, r);
-    s.out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    s.out = open(log, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (s.out >= 0) {
         pid = spawn_start(&s);
         close(s.out);
@@ -113,6 +112,11 @@ static tp_status supervisor_words(struct run *r, struct job_words *out, struct a
     return TP_OK;
 }
 
+static void name_attempt(struct run *r)
+{
+    attempt_name(&r->attempt, r->job->state, r->record.run_id, r->record.attempt);
+}
+
 /* Record the attempt as it will be when the command runs, before it is started. */
 static tp_status announce(struct run *r)
 {
@@ -121,6 +125,12 @@ static tp_status announce(struct run *r)
     bool changed = b->attempt > 0 && spec_world(&b->config.spec) != layout->ranks;
 
     b->attempt++;
+    name_attempt(r);
+    if (attempt_choose_heartbeats(&r->attempt, r->job->state, b->attempt,
+                                  r->backend.table->has_relays, &r->err))
+        return r->err.status;
+    snprintf(b->heartbeats, sizeof b->heartbeats, "%s", r->attempt.heartbeats);
+    b->heartbeats_dev = b->heartbeats_ino = 0;
     b->config = layout->config;
     b->open = true;
     b->supervisor = b->supervisor_start = 0;
@@ -157,6 +167,7 @@ static tp_status watch_supervisor(struct run *r, pid_t pid)
         return tp_fail_errno(&r->err, "cannot watch the supervisor (pid %d)", (int)pid);
     r->record.supervisor = pid;
     r->record.supervisor_start = process_start(pid);
+    run_root_set_child(r);
     return TP_OK;
 }
 
@@ -176,16 +187,22 @@ static tp_status start(struct run *r)
     return st ? st : watch_supervisor(r, pid);
 }
 
-static void name_attempt(struct run *r)
-{
-    attempt_name(&r->attempt, r->job->state, r->record.run_id, r->record.attempt,
-                 r->backend.table->has_relays);
-}
-
 static tp_status place_ranks(struct run *r)
 {
     return attempt_place(&r->attempt, spec_world(&r->record.config.spec), &r->nodes,
                          clock_seconds(), &r->err);
+}
+
+/* The journal has their name already, and gets their identity with the next record. */
+static tp_status make_heartbeats(struct run *r)
+{
+    struct private_dir_id id;
+    tp_status st = attempt_make_heartbeats(&r->attempt, &r->err);
+
+    id = private_dir_id(r->attempt.heartbeats_fd);
+    r->record.heartbeats_dev = id.dev;
+    r->record.heartbeats_ino = id.ino;
+    return st;
 }
 
 tp_status run_launch(struct run *r)
@@ -195,12 +212,11 @@ tp_status run_launch(struct run *r)
     run_time(r, TIME_STARTING);
     run_rescale_reset(r);
     run_drain_reset(r);
+    TP_TRY(run_root_claim(r, true));
     TP_TRY(announce(r));
     if (r->job->checkpoints == JOB_CKPT_TP)
         TP_TRY(ckpt_claim(&r->record.epoch, r->job->ckpt, &(struct root_lock_wait){ 0 }, &r->err));
-    name_attempt(r);
-    TP_TRY(file_remove_tree(r->attempt.heartbeats, &r->err));
-    TP_TRY(file_make_dirs(r->attempt.heartbeats, &r->err));
+    TP_TRY(make_heartbeats(r));
     unlink(r->attempt.exit_path);
     TP_TRY(place_ranks(r));
     TP_TRY(run_relays_begin(r));
@@ -213,6 +229,23 @@ done:
 }
 
 /* ---- taking over ---- */
+
+static void find_heartbeats(struct run *r, struct tp_err *err)
+{
+    const struct private_dir_id id = { r->record.heartbeats_dev, r->record.heartbeats_ino };
+
+    attempt_find_heartbeats(&r->attempt, r->record.heartbeats, &id, err);
+}
+
+void run_forget_last_attempt(struct run *r)
+{
+    struct tp_err ignored;
+
+    if (r->record.open || !r->record.heartbeats[0])
+        return;
+    find_heartbeats(r, &ignored);
+    attempt_forget(&r->attempt, true);
+}
 
 /* Kill all processes of the attempt before a new one begins. On other hosts the relays do it, also
  * if tp-run was started again on another host. */
@@ -231,10 +264,12 @@ static void end_strays(struct run *r)
 
 tp_status run_take_over(struct run *r)
 {
+    struct tp_err ignored;
     pid_t pid;
     tp_status st;
 
     name_attempt(r);
+    find_heartbeats(r, &ignored);
     pid = process_find(PROCESS_SUPERVISOR_ENV, r->attempt.id);
     if ((st = place_ranks(r)) || (st = run_watch_begin(r)))
         return st;

@@ -95,6 +95,8 @@ static tp_status tick(struct run *r)
     st = backend_tick(&r->backend);
     if (st == TP_OK && !r->end.over)
         st = tick_state(r);
+    run_helper_tick(r);
+    run_root_tick(r);
     run_services_tick(r);
     return st;
 }
@@ -194,9 +196,10 @@ done:
 
 static tp_status open_parts(struct run *r)
 {
-    tp_status (*const parts[])(
-        struct run *) = { run_services_open, run_plan_open,   run_convert_open, run_helper_open,
-                          run_watch_open,    run_relays_open, run_rescale_open, run_drain_open };
+    tp_status (*const parts[])(struct run *) = {
+        run_services_open, run_root_open,   run_plan_open,    run_convert_open, run_helper_open,
+        run_watch_open,    run_relays_open, run_rescale_open, run_drain_open
+    };
     tp_status st = TP_OK;
 
     for (size_t i = 0; st == TP_OK && i < sizeof parts / sizeof parts[0]; i++)
@@ -245,9 +248,13 @@ static tp_status begin(struct run *r, bool is_old)
 {
     enum run_state was = r->record.state;
     char text[256];
+    tp_status st;
 
+    run_forget_last_attempt(r);
     if (is_old && was == RUN_DONE && !wants_more_steps(r))
         return stay_done(r);
+    if ((st = run_root_check(r)))
+        return st;
     if (run_page_url(r)[0]) {
         snprintf(text, sizeof text, "status page: %s", run_page_url(r));
         run_note(r, text);
@@ -270,6 +277,7 @@ static void close_all(struct run *r)
     attempt_forget(&r->attempt, !r->record.open);
     backend_close(&r->backend, r->end.over); /* before the services, because `stop --wait` returns
                                                 when the control socket is closed */
+    run_root_close(r);                       /* for the same reason */
     run_services_close(r);
     run_plan_close(r);
     run_relays_close(r);

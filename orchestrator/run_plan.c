@@ -271,6 +271,8 @@ tp_status run_plan_tick(struct run *r)
     }
     if (has_to_wait(r))
         return TP_OK;
+    if ((st = run_root_claim(r, false)))
+        return st;
     if ((st = backend_ready(&r->backend, &ready)) || r->end.over)
         return st;
     if (!ready) {

@@ -6,12 +6,11 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/file.h"
 #include "orchestrator/process/relay_message.h"
 #include "orchestrator/run_state.h"
 
 struct run_relays {
-    int fd, port;     /* the socket for messages; fd -1: none */
+    struct relay_listener from;
     double looked_at; /* time of the last check */
     double *heard_at; /* time of each rank's last message; 0: none is expected; malloc'ed */
 };
@@ -22,7 +21,9 @@ tp_status run_relays_open(struct run *r)
 
     if (!v)
         return tp_fail(&r->err, TP_E_NOMEM, "no memory");
-    v->fd = r->backend.table->has_relays ? relay_listen(&v->port) : -1;
+    v->from.fd = -1;
+    if (r->backend.table->has_relays)
+        relay_listen(&v->from);
     return TP_OK;
 }
 
@@ -30,8 +31,8 @@ void run_relays_close(struct run *r)
 {
     struct run_relays *v = r->relays;
 
-    if (v && v->fd >= 0)
-        close(v->fd);
+    if (v && v->from.fd >= 0)
+        close(v->from.fd);
     if (v)
         free(v->heard_at);
     free(v);
@@ -46,15 +47,15 @@ tp_status run_relays_begin(struct run *r)
     v->heard_at = calloc((size_t)r->attempt.world, sizeof *v->heard_at);
     if (!v->heard_at)
         return tp_fail(&r->err, TP_E_NOMEM, "no memory for %d ranks", r->attempt.world);
-    if (v->fd < 0 || !file_is_dir(r->attempt.heartbeats))
+    if (v->from.fd < 0 || r->attempt.heartbeats_fd < 0)
         return TP_OK;
-    return relay_write_port(r->attempt.heartbeats, v->port, &r->err);
+    return relay_write_port(r->attempt.heartbeats_fd, &v->from, &r->err);
 }
 
 void run_relays_stop(struct run *r)
 {
     if (r->backend.table->has_relays)
-        relay_stop_all(r->attempt.heartbeats);
+        relay_stop_all(r->attempt.heartbeats_fd);
 }
 
 /* A relay reports this earlier than the launcher, which first waits for the other ranks. */
@@ -96,7 +97,7 @@ static void receive(struct run *r, double now, int *failed)
     struct relay_message m;
 
     *failed = -1;
-    while (*failed < 0 && relay_receive(&m, v->fd, r->attempt.id)) {
+    while (*failed < 0 && relay_receive(&m, &v->from, r->attempt.id)) {
         if (m.rank < 0 || m.rank >= r->attempt.world)
             continue;
         v->heard_at[m.rank] = m.news == RELAY_ALIVE ? now : 0;
@@ -140,7 +141,7 @@ tp_status run_relays_tick(struct run *r)
     char text[80];
     int rank;
 
-    if (v->fd < 0)
+    if (v->from.fd < 0)
         return TP_OK;
     receive(r, now, &rank);
     if (rank >= 0)
@@ -160,7 +161,7 @@ void run_relays_hold(struct run *r)
     struct relay_message m;
     bool any = false;
 
-    while (v->fd >= 0 && relay_receive(&m, v->fd, r->attempt.id))
+    while (v->from.fd >= 0 && relay_receive(&m, &v->from, r->attempt.id))
         any = true;
     for (int i = 0; i < r->attempt.world; i++)
         v->heard_at[i] =

@@ -6,6 +6,7 @@
  *     run_services.c    events, time account, control socket, status page, webhook
  *     run_nodes.c       nodes that are lost, back, excluded
  *     run_host.c        what the run offers to its backend
+ *     run_root.c        the claim to the checkpoint root
  *     run_plan.c        PLAN: nodes, layout, checkpoint
  *     run_convert.c     RESHARD: a conversion, the prepare command
  *     run_helper.c      programs that run for PLAN and RESHARD
@@ -31,6 +32,7 @@
 #include "orchestrator/watch/monitor.h"
 
 struct run_services;
+struct run_root;
 struct run_plan;
 struct run_convert;
 struct run_helper;
@@ -63,6 +65,7 @@ struct run {
     struct run_loop loop;
     struct run_end end;
     struct run_services *services;
+    struct run_root *root;
     struct run_plan *plan;
     struct run_convert *convert;
     struct run_helper *helper;
@@ -75,6 +78,7 @@ struct run {
 
 /* Make or free each file's part, when the run begins or ends. TP_E_NOMEM, and other failures. */
 tp_status run_services_open(struct run *r);
+tp_status run_root_open(struct run *r);
 tp_status run_plan_open(struct run *r);
 tp_status run_convert_open(struct run *r);
 tp_status run_helper_open(struct run *r);
@@ -83,6 +87,7 @@ tp_status run_relays_open(struct run *r);
 tp_status run_rescale_open(struct run *r);
 tp_status run_drain_open(struct run *r);
 void run_services_close(struct run *r);
+void run_root_close(struct run *r);
 void run_plan_close(struct run *r);
 void run_watch_close(struct run *r);
 void run_relays_close(struct run *r);
@@ -152,6 +157,17 @@ json_t *run_nodes_json(const struct run *r);
 
 void run_host_open(struct run *r);
 
+/* ---- run_root.c ---- */
+
+/* TP_E_EXISTS: another live job owns the checkpoint root. */
+tp_status run_root_check(struct run *r);
+/* Claim the root, if this was not done. make: create it; otherwise a root that does not exist is
+ * not claimed. TP_E_EXISTS. */
+tp_status run_root_claim(struct run *r, bool make);
+/* The attempt has a supervisor, which may outlive tp-run. */
+void run_root_set_child(struct run *r);
+void run_root_tick(struct run *r);
+
 /* ---- run_plan.c ---- */
 
 tp_status run_plan_begin(struct run *r);
@@ -201,6 +217,8 @@ tp_status run_helper_start(struct run *r, enum run_helper_kind kind, char *const
 bool run_helper_runs(const struct run *r);
 /* A child was reaped. *mine: it was the helper. */
 tp_status run_helper_reaped(struct run *r, pid_t pid, int status, bool *mine);
+/* Call this at each tick. A helper that makes no progress is reported and killed. */
+void run_helper_tick(struct run *r);
 /* tp-run was asked to stop: end the helper. An unfinished conversion stays for the next run. */
 void run_helper_stop(const struct run *r);
 
@@ -208,6 +226,8 @@ void run_helper_stop(const struct run *r);
 
 tp_status run_launch(struct run *r);
 tp_status run_take_over(struct run *r);
+/* Remove what a tp-run that was killed has left of an attempt that was over. */
+void run_forget_last_attempt(struct run *r);
 /* Start a program and append its output to `log`. supervisor: in its own session, with the
  * environment of the ranks; otherwise it dies with tp-run. -1: see errno. */
 pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervisor);
@@ -216,6 +236,8 @@ pid_t run_spawn(struct run *r, char *const *argv, const char *log, bool supervis
 
 tp_status run_watch_begin(struct run *r);
 tp_status run_watch_tick(struct run *r);
+/* The same while the ranks save and stop: a rank that hangs ends the attempt. */
+tp_status run_watch_drain(struct run *r);
 /* Read the heartbeats a last time after the end. */
 void run_watch_last(struct run *r);
 void run_watch_forget(struct run *r);

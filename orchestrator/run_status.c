@@ -20,9 +20,10 @@ static json_t *rank_json(const struct run *r, int i)
                   "cp", at.cp, "node", k->node ? k->node->name : "", "state", state);
 
     if (seen)
-        json_object_update_new(o,
-                               json_pack("{s:I,s:I,s:I}", "step", (json_int_t)s.step, "collective",
-                                         (json_int_t)s.entered, "pid", (json_int_t)s.pid));
+        json_object_update_new(o, json_pack("{s:I,s:I,s:I,s:f}", "step", (json_int_t)s.step,
+                                            "collective", (json_int_t)s.entered, "pid",
+                                            (json_int_t)s.pid, "compute_seconds",
+                                            monitor_compute_seconds(run_monitor(r), i)));
     return o;
 }
 

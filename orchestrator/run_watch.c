@@ -82,18 +82,22 @@ tp_status run_watch_begin(struct run *r)
     *r->watch = (struct run_watch){ .monitor = monitor_new(r->attempt.world, &limits, clock_ns()),
                                     .saved_at = clock_seconds(),
                                     .next_learn = r->watch->next_learn };
-    return r->watch->monitor ? TP_OK : tp_fail(&r->err, TP_E_NOMEM, "no memory for the monitor");
+    if (!r->watch->monitor)
+        return tp_fail(&r->err, TP_E_NOMEM, "no memory for the monitor");
+    for (int i = 0; i < r->attempt.world; i++)
+        monitor_set_stage(r->watch->monitor, i, mesh_coord_of(&r->record.config.spec, i).pp);
+    return TP_OK;
 }
 
 /* ---- reading ---- */
 
 /* Pass rank 0's losses of all steps since the last check to the monitor. A file without a history
  * has only the last loss, and the first one that was not finite. */
-static void read_losses(struct run *r, const char *path, const struct heartbeat_status *status)
+static void read_losses(struct run *r, int fd, const struct heartbeat_status *status)
 {
     struct monitor *m = r->watch->monitor;
     struct heartbeat_loss e[HEARTBEAT_HISTORY];
-    int n = heartbeat_losses(e, HEARTBEAT_HISTORY, path, status, monitor_last_loss_step(m));
+    int n = heartbeat_losses(e, HEARTBEAT_HISTORY, fd, status, monitor_last_loss_step(m));
 
     if (status->bad_step > 0 && (n == 0 || e[0].step > status->bad_step))
         monitor_add_loss(m, status->bad_step, NAN); /* the history does not go back to this step */
@@ -112,28 +116,37 @@ static void watch_process(struct run *r, int rank, const struct heartbeat_status
         run_watch_fd(r, fd);
 }
 
+static void read_heartbeat(struct run *r, int rank, int fd, int64_t now)
+{
+    struct monitor *m = r->watch->monitor;
+    const struct attempt_rank *k = &r->attempt.rank[rank];
+    struct heartbeat_status status;
+    struct tp_err ignored;
+    char state = 0;
+
+    if (heartbeat_read(&status, fd, rank, &ignored))
+        return;
+    r->record.reports = true;
+    watch_process(r, rank, &status);
+    if (rank < STATES_READ_MAX && k->pid && !k->gone && monitor_silence(m, rank, now) > SILENCE_NS)
+        state = process_state(k->pid);
+    monitor_feed(m, rank, &status, state, now);
+    if (rank == 0)
+        read_losses(r, fd, &status);
+}
+
 static void read_heartbeats(struct run *r)
 {
-    const struct attempt *a = &r->attempt;
-    struct monitor *m = r->watch->monitor;
+    struct attempt *a = &r->attempt;
     int64_t now = clock_ns();
 
     for (int i = 0; i < a->world; i++) {
-        struct heartbeat_status status;
-        struct tp_err ignored;
-        char path[PATH_MAX];
-        char state = 0;
+        int fd = attempt_beats(a, i);
 
-        if (heartbeat_read(&status, heartbeat_path(path, sizeof path, a->heartbeats, i), i,
-                           &ignored))
+        if (fd < 0)
             continue;
-        r->record.reports = true;
-        watch_process(r, i, &status);
-        if (i < STATES_READ_MAX && a->rank[i].pid && monitor_silence(m, i, now) > SILENCE_NS)
-            state = process_state(a->rank[i].pid);
-        monitor_feed(m, i, &status, state, now);
-        if (i == 0)
-            read_losses(r, path, &status);
+        read_heartbeat(r, i, fd, now);
+        attempt_end_beats(a, i);
     }
 }
 
@@ -238,6 +251,17 @@ static struct attempt_fault fault_of(const struct run *r, const struct monitor_v
     return f;
 }
 
+static void report_slowdown(struct run *r, const struct monitor_verdict *v)
+{
+    static const enum event_reason reasons[] = { [PACE_RANK] = REASON_RANK_SLOW,
+                                                 [PACE_COMPUTE] = REASON_COMPUTE_SLOWER,
+                                                 [PACE_PROCESSOR] = REASON_PROCESSORS_BUSY,
+                                                 [PACE_COLLECTIVES] = REASON_COLLECTIVES_SLOWER };
+
+    run_event(r, EVENT_SLOWDOWN, reasons[v->part], v->text,
+              json_pack("{s:i,s:f}", "rank", v->rank, "times", v->value));
+}
+
 static tp_status act(struct run *r, const struct monitor_verdict *v)
 {
     const struct attempt_fault f = fault_of(r, v);
@@ -250,6 +274,9 @@ static tp_status act(struct run *r, const struct monitor_verdict *v)
     case MONITOR_SLOW:
         run_event(r, EVENT_SLOW, REASON_RANK_SLOW, v->text,
                   json_pack("{s:i,s:f}", "rank", v->rank, "times", v->value));
+        return TP_OK;
+    case MONITOR_SLOWDOWN:
+        report_slowdown(r, v);
         return TP_OK;
     case MONITOR_JUMP:
         run_event(r, EVENT_LOSS_JUMP, REASON_LOSS_JUMPED, v->text,
@@ -310,6 +337,36 @@ tp_status run_watch_tick(struct run *r)
     if (st == TP_OK && r->record.state != RUN_DRAIN && r->record.state != RUN_INIT)
         st = learn(r);
     return st;
+}
+
+/* Whether this hang ends a job that was asked to save and stop. A program other than tp-train may
+ * save without a word, so only a process that the kernel shows as stopped is certain. */
+static bool ends_drain(const struct run *r, const struct monitor_verdict *v)
+{
+    if (v->what != MONITOR_HANG || !r->record.reports)
+        return false;
+    return v->stopped || r->job->is_tp_train || v->phase == HEARTBEAT_SAVE ||
+           v->phase == HEARTBEAT_DRAIN;
+}
+
+tp_status run_watch_drain(struct run *r)
+{
+    struct monitor_verdict v;
+    struct attempt_fault f;
+
+    if (!r->watch->monitor)
+        return TP_OK;
+    read_heartbeats(r);
+    if (backend_is_paused(&r->backend)) {
+        run_watch_hold(r);
+        return TP_OK;
+    }
+    see_save(r);
+    monitor_judge(r->watch->monitor, &v, clock_ns());
+    if (!ends_drain(r, &v) || backend_explains_silence(&r->backend))
+        return TP_OK;
+    f = fault_of(r, &v);
+    return run_drain_fault(r, &f);
 }
 
 void run_watch_last(struct run *r)

@@ -48,9 +48,9 @@ struct train_config {
     int64_t save_every; /* 0: the last step only */
     int keep;           /* how many of the newest checkpoints to keep; 0: all */
     enum train_resume resume;
-    int64_t step;              /* resume this one; -1: the newest that is intact */
-    bool reset_optim;          /* resume with zero moments, as a new optimizer */
-    const char *log, *logits;  /* files, or NULL */
+    int64_t step;                /* resume this one; -1: the newest that is intact */
+    bool reset_optim;            /* resume with zero moments, as a new optimizer */
+    const char *log, *logits;    /* files, or NULL */
     struct heartbeat *heartbeat; /* where this rank reports to its watcher, borrowed; or NULL */
 };
 

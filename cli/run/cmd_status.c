@@ -94,6 +94,17 @@ static void print_progress(const json_t *s)
     print_fault(json_object_get(s, "last_fault"));
 }
 
+static void print_rank(const json_t *v)
+{
+    double compute = json_number_value(json_object_get(v, "compute_seconds"));
+
+    printf("rank %-6lld %-8s node %s, step %lld, collective %lld", integer(v, "rank"),
+           text(v, "state"), text(v, "node"), integer(v, "step"), integer(v, "collective"));
+    if (compute > 0)
+        printf(", computes %.3g ms per step", 1e3 * compute);
+    printf(", pid %lld\n", integer(v, "pid"));
+}
+
 static void print_status(const json_t *s)
 {
     const json_t *allocation = json_object_get(s, text(s, "backend"));
@@ -115,10 +126,7 @@ static void print_status(const json_t *s)
     json_array_foreach(json_object_get(s, "nodes"), i, v)
         printf(" %s:%lld %s", text(v, "node"), integer(v, "slots"), text(v, "state"));
     putchar('\n');
-    json_array_foreach(json_object_get(s, "ranks"), i, v)
-        printf("rank %-6lld %-8s node %s, step %lld, collective %lld, pid %lld\n",
-               integer(v, "rank"), text(v, "state"), text(v, "node"), integer(v, "step"),
-               integer(v, "collective"), integer(v, "pid"));
+    json_array_foreach(json_object_get(s, "ranks"), i, v) print_rank(v);
 }
 
 int cmd_run_status(int argc, char **argv)

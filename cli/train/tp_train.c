@@ -67,7 +67,8 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, bool *
  * without a heartbeat when it cannot be opened. */
 static void open_heartbeat(struct train_request *r, const struct comm_env *env)
 {
-    int rank = env->is_mpi ? env->mpi_rank : env->launched.rank, world = spec_world(&r->config.spec);
+    int rank = env->is_mpi ? env->mpi_rank : env->launched.rank,
+        world = spec_world(&r->config.spec);
     struct tp_err err = { 0 };
 
     if (rank >= 0 && rank < world &&

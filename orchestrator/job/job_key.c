@@ -65,7 +65,8 @@ static const struct job_key KEYS[] = {
         "wait before the second restart in a row without progress; doubled before each further one"),
     KEY("restart", "backoff_max", SECONDS, restart.backoff_max, "60s", "the longest such wait"),
     KEY("restart", "no_progress", INT, restart.no_progress, "3",
-        "starts in a row without a new step; then the job has failed"),
+        "starts in a row without progress; then the job has failed. A start made progress when it trained, "
+        "unless the program failed at the same step as before"),
     KEY("restart", "blame", INT, restart.blame, "3", "faults of its ranks after which a node is excluded"),
     KEY("restart", "exclude_for", SECONDS, restart.exclude_for, "10m", "how long a node is excluded"),
     KEY("restart", "spares", INT, restart.spares, "0", "nodes held back to replace lost ones"),

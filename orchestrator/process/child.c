@@ -21,7 +21,7 @@ static bool open_output(int fds[2], const char *log)
 {
     fds[0] = fds[1] = -1;
     if (log) {
-        fds[1] = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+        fds[1] = open(log, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
         return fds[1] >= 0;
     }
     return pipe2(fds, O_CLOEXEC) == 0 && fcntl(fds[0], F_SETFL, O_NONBLOCK) == 0;

@@ -1,21 +1,17 @@
 /* orchestrator/process/home.c - see orchestrator/process/home.h. */
 #include "orchestrator/process/home.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/arena.h"
-#include "core/file.h"
+#include "core/private_dir.h"
 
 enum { FILE_MAX = 1024 };
 
-static void name_file(char path[PATH_MAX], const char *state)
-{
-    snprintf(path, PATH_MAX, "%.4000s/home", state);
-}
+static const char NAME[] = "home";
 
 void home_here(struct home *out, long job, const char *node)
 {
@@ -24,21 +20,17 @@ void home_here(struct home *out, long job, const char *node)
     snprintf(out->node, sizeof out->node, "%s", job && node ? node : "");
 }
 
-tp_status home_write(const struct home *home, const char *state, struct tp_err *err)
+tp_status home_write(const struct home *home, int dir, struct tp_err *err)
 {
-    char path[PATH_MAX], text[FILE_MAX];
+    char text[FILE_MAX];
     int n = snprintf(text, sizeof text, "%s %ld %s\n", home->host, home->job, home->node);
 
-    name_file(path, state);
-    return file_replace(path, text, (size_t)n, err);
+    return private_dir_replace(dir, "state folder", NAME, text, (size_t)n, err);
 }
 
-void home_remove(const char *state)
+void home_remove(int dir)
 {
-    char path[PATH_MAX];
-
-    name_file(path, state);
-    unlink(path);
+    unlinkat(dir, NAME, 0);
 }
 
 /* Copy the next word of a line, cut to `size`. Returns what follows it. */
@@ -56,19 +48,22 @@ bool home_read(struct home *out, const char *state)
 {
     struct arena arena = { 0 };
     struct tp_err ignored;
-    char path[PATH_MAX], job[32], *text;
+    char job[32], *text;
     const char *p;
     size_t n;
+    int dir;
 
     *out = (struct home){ 0 };
-    name_file(path, state);
-    if (file_read_own(&text, &n, path, FILE_MAX, &arena, &ignored) == TP_OK) {
+    if (private_dir_open(&dir, state, &ignored))
+        return false;
+    if (private_dir_read(&text, &n, dir, state, NAME, FILE_MAX, &arena, &ignored) == TP_OK) {
         p = take_word(out->host, sizeof out->host, text);
         p = take_word(job, sizeof job, p);
         take_word(out->node, sizeof out->node, p);
         out->job = strtol(job, NULL, 10);
     }
     arena_free(&arena);
+    close(dir);
     return out->host[0] != 0;
 }
 

@@ -21,10 +21,11 @@ struct home {
 /* Describe this host; the caller knows job and node from the scheduler. */
 void home_here(struct home *out, long job, const char *node);
 
-tp_status home_write(const struct home *home, const char *state, struct tp_err *err);
-void home_remove(const char *state);
+/* Write or remove `home` in the open state folder. */
+tp_status home_write(const struct home *home, int dir, struct tp_err *err);
+void home_remove(int dir);
 
-/* False: no tp-run runs this job. */
+/* False: no tp-run runs this job, or the state folder is not of this user alone. */
 bool home_read(struct home *out, const char *state);
 
 /* Whether tp-run runs on another host; then *out says where. */

@@ -1,25 +1,33 @@
 /* orchestrator/process/relay.c - see orchestrator/process/relay.h. */
 #include "orchestrator/process/relay.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/file.h"
 #include "core/heartbeat.h"
+#include "core/private_dir.h"
 #include "orchestrator/process/relay_message.h"
 #include "orchestrator/process/spawn.h"
+
+static const char STOP[] = "stop", PREFIX[] = "tp-relay-";
 
 enum { PERIOD_MS = 200, PORT_EVERY = 5 }; /* messages between two readings of the port */
 
 struct relay {
     const struct relay_setup *setup;
     char local[PATH_MAX]; /* where the rank's heartbeat file is */
+    int local_dir;        /* the same, open and locked */
+    int shared_dir;       /* setup->dir, open */
     struct relay_sender sender;
     struct relay_message message;
     int sent;
@@ -28,8 +36,7 @@ struct relay {
 
 /* Copy the losses of the steps since the last copy, before the status that announces them. tp-run
  * reads only the losses of rank 0. */
-static void copy_losses(struct relay *r, int to, const char *from,
-                        const struct heartbeat_status *status)
+static void copy_losses(struct relay *r, int to, int from, const struct heartbeat_status *status)
 {
     struct heartbeat_loss e[HEARTBEAT_HISTORY];
     int n =
@@ -46,21 +53,22 @@ static void copy_losses(struct relay *r, int to, const char *from,
 /* Copy the rank's heartbeat file, if it exists already. */
 static void copy_heartbeat(struct relay *r)
 {
-    char from[PATH_MAX + 32], to[PATH_MAX];
+    char name[HEARTBEAT_NAME_MAX];
     struct heartbeat_status status;
     struct tp_err ignored;
-    int fd;
+    int rank = r->setup->rank, from, to = -1;
 
-    heartbeat_path(from, sizeof from, r->local, r->setup->rank);
-    if (heartbeat_read(&status, from, r->setup->rank, &ignored))
+    if (heartbeat_find(&from, r->local_dir, rank, &ignored))
         return;
-    fd = open(heartbeat_path(to, sizeof to, r->setup->dir, r->setup->rank),
-              O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return;
-    copy_losses(r, fd, from, &status);
-    (void)!pwrite(fd, &status, sizeof status, 0); /* if it fails, the next copy replaces it */
-    close(fd);
+    if (heartbeat_read(&status, from, rank, &ignored) == TP_OK)
+        to = openat(r->shared_dir, heartbeat_name(name, rank),
+                    O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (to >= 0) {
+        copy_losses(r, to, from, &status);
+        (void)!pwrite(to, &status, sizeof status, 0); /* if it fails, the next copy replaces it */
+        close(to);
+    }
+    close(from);
 }
 
 /* Send a message and copy the heartbeat. Before the last message the port is always read again,
@@ -68,7 +76,7 @@ static void copy_heartbeat(struct relay *r)
 static void report(struct relay *r)
 {
     if (r->sent++ % PORT_EVERY == 0 || r->message.news != RELAY_ALIVE)
-        relay_connect(&r->sender, r->setup->dir, r->setup->host);
+        relay_connect(&r->sender, r->shared_dir, r->setup->host);
     relay_send(&r->sender, &r->message);
     copy_heartbeat(r);
 }
@@ -105,9 +113,9 @@ static pid_t start(const struct relay *r, const sigset_t *mask)
     return pid;
 }
 
-static void stop_path(char path[PATH_MAX], const char *dir)
+static bool is_told_to_stop(const struct relay *r)
 {
-    snprintf(path, PATH_MAX, "%.4000s/stop", dir);
+    return faccessat(r->shared_dir, STOP, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 /* Report until the rank ends. Returns its wait status; *asked: its end was requested. A
@@ -117,10 +125,8 @@ static void stop_path(char path[PATH_MAX], const char *dir)
 static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *asked)
 {
     const struct timespec period = { .tv_nsec = PERIOD_MS * 1000000L };
-    char stop[PATH_MAX];
     int status;
 
-    stop_path(stop, r->setup->dir);
     for (;;) {
         int got = sigtimedwait(signals, NULL, &period);
 
@@ -131,7 +137,7 @@ static int follow(struct relay *r, pid_t child, const sigset_t *signals, bool *a
             report_end(r, status);
             return status;
         }
-        if (file_exists(stop))
+        if (is_told_to_stop(r))
             *asked = kill(child, SIGKILL) == 0;
         if (got <= 0)
             report(r);
@@ -148,41 +154,96 @@ static void block_signals(sigset_t *signals, sigset_t *before)
     sigprocmask(SIG_BLOCK, signals, before);
 }
 
-tp_status relay_run(struct relay_end *end, const struct relay_setup *setup, struct tp_err *err)
+/* Remove the folders of relays that were killed: no process holds their locks. */
+static void remove_dead(const char *parent)
 {
-    struct relay r = { .setup = setup, .sender.fd = -1, .message.rank = setup->rank };
-    char path[PATH_MAX + 32];
+    DIR *d = opendir(parent);
+    const struct dirent *e;
+    struct tp_err ignored;
+    struct stat sb;
+
+    while (d && (e = readdir(d))) {
+        int fd;
+
+        if (strncmp(e->d_name, PREFIX, sizeof PREFIX - 1) != 0)
+            continue;
+        fd = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd >= 0 && fstat(fd, &sb) == 0 && sb.st_uid == geteuid() &&
+            flock(fd, LOCK_EX | LOCK_NB) == 0)
+            file_remove_tree_at(dirfd(d), e->d_name, geteuid(), &ignored);
+        if (fd >= 0)
+            close(fd);
+    }
+    if (d)
+        closedir(d);
+}
+
+/* Make and lock the folder of the rank's heartbeat file. */
+static tp_status make_local(struct relay *r, struct tp_err *err)
+{
+    const char *parent = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    struct stat sb;
+    tp_status st;
+
+    remove_dead(parent);
+    for (;;) {
+        TP_TRY(private_dir_name(r->local, parent, PREFIX, err));
+        TP_TRY(private_dir_make(&r->local_dir, r->local, err));
+        if (flock(r->local_dir, LOCK_EX) != 0 || fstat(r->local_dir, &sb) != 0)
+            TP_TRY(tp_fail_errno(err, "%s: cannot lock", r->local));
+        if (sb.st_nlink > 0)
+            return TP_OK;
+        close(r->local_dir); /* another relay removed it before it was locked */
+    }
+done:
+    return st;
+}
+
+/* Start the rank, and follow it to its end. */
+static tp_status run_rank(struct relay *r, struct relay_end *end, struct tp_err *err)
+{
     sigset_t signals, before;
     pid_t child;
     int status;
-    tp_status st;
 
-    snprintf(r.local, sizeof r.local, "%s/tp-relay-%.100s",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", setup->id);
-    if ((st = file_make_dirs(r.local, err)))
-        return st;
-    snprintf(r.message.id, sizeof r.message.id, "%s", setup->id);
-    snprintf(r.message.node, sizeof r.message.node, "%s", setup->node);
     block_signals(&signals, &before);
-    child = start(&r, &before);
+    child = start(r, &before);
     if (child < 0)
         return tp_fail_errno(err, "cannot fork");
-    report(&r);
+    report(r);
     *end = (struct relay_end){ 0 };
-    status = follow(&r, child, &signals, &end->asked);
-    unlink(heartbeat_path(path, sizeof path, r.local, setup->rank));
-    rmdir(r.local); /* succeeds for the last rank of the node */
+    status = follow(r, child, &signals, &end->asked);
     end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     end->exit_code = end->signal ? 128 + end->signal : WEXITSTATUS(status);
     return TP_OK;
 }
 
-void relay_stop_all(const char *dir)
+tp_status relay_run(struct relay_end *end, const struct relay_setup *setup, struct tp_err *err)
 {
-    char path[PATH_MAX];
+    struct relay r = { .setup = setup,
+                       .sender.fd = -1,
+                       .message.rank = setup->rank,
+                       .local_dir = -1,
+                       .shared_dir = -1 };
     struct tp_err ignored;
+    tp_status st;
 
-    stop_path(path, dir);
-    if (file_is_dir(dir) && !file_exists(path))
-        file_write_new(path, "", 0, &ignored);
+    snprintf(r.message.id, sizeof r.message.id, "%s", setup->id);
+    snprintf(r.message.node, sizeof r.message.node, "%s", setup->node);
+    TP_TRY(private_dir_open(&r.shared_dir, setup->dir, err));
+    TP_TRY(make_local(&r, err));
+    st = run_rank(&r, end, err);
+    private_dir_remove(r.local_dir, r.local, &ignored);
+done:
+    if (r.shared_dir >= 0)
+        close(r.shared_dir);
+    return st;
+}
+
+void relay_stop_all(int dir)
+{
+    int fd = openat(dir, STOP, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+    if (fd >= 0)
+        close(fd);
 }

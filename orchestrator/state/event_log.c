@@ -28,7 +28,7 @@ tp_status event_log_open(struct event_log **out, const char *state, struct tp_er
         free(e);
         return tp_fail(err, TP_E_NOMEM, "no memory for events");
     }
-    e->fd = open(e->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    e->fd = open(e->path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (e->fd < 0 || !json_lines_end(e->fd)) {
         tp_fail_errno(err, "%s: cannot open", e->path);
         event_log_close(e);

@@ -13,16 +13,19 @@
 
 #include "core/arena.h"
 #include "core/file.h"
+#include "core/private_dir.h"
 
 enum { JOURNAL_MAX = 256 << 20, RENEW_AT = 4 << 20, FRAME = 20 }; /* "%08x %010zu " */
 
 struct journal {
-    int fd, lock;
+    int dir, fd, lock;
     int64_t size;
     int64_t records;
     bool failed;
-    char path[PATH_MAX], state[PATH_MAX];
+    char state[PATH_MAX], path[PATH_MAX]; /* path: of the journal, for messages */
 };
+
+static const char NAME[] = "journal", OLD[] = "journal.old", NEW[] = "journal.new", LOCK[] = "lock";
 
 static unsigned frame_crc(const char *text, size_t n)
 {
@@ -77,13 +80,13 @@ static size_t scan(const char *text, size_t size, json_t **last, int64_t *record
     return good;
 }
 
-static tp_status read_last(json_t **last, size_t *good, int64_t *records, const char *path,
-                           struct tp_err *err)
+static tp_status read_last(json_t **last, size_t *good, int64_t *records, int dir,
+                           const char *state, struct tp_err *err)
 {
     struct arena arena = { 0 };
     char *text;
     size_t size;
-    tp_status st = file_read_own(&text, &size, path, JOURNAL_MAX, &arena, err);
+    tp_status st = private_dir_read(&text, &size, dir, state, NAME, JOURNAL_MAX, &arena, err);
 
     if (st == TP_OK)
         *good = scan(text, size, last, records);
@@ -93,16 +96,15 @@ static tp_status read_last(json_t **last, size_t *good, int64_t *records, const 
 
 static tp_status take_lock(struct journal *j, const char *state, struct tp_err *err)
 {
-    char path[PATH_MAX], pid[32] = "";
+    char pid[32] = "";
     ssize_t n;
+    tp_status st = private_dir_file(&j->lock, j->dir, state, LOCK, O_RDWR | O_CREAT, err);
 
-    snprintf(path, sizeof path, "%s/lock", state);
-    j->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (j->lock < 0)
-        return tp_fail_errno(err, "%s: cannot open", path);
+    if (st)
+        return st;
     if (flock(j->lock, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK)
-            return tp_fail_errno(err, "%s: cannot lock", path);
+            return tp_fail_errno(err, "%s/lock: cannot lock", state);
         n = pread(j->lock, pid, sizeof pid - 1, 0);
         pid[n > 0 ? n : 0] = 0;
         return tp_fail(err, TP_E_EXISTS,
@@ -111,7 +113,7 @@ static tp_status take_lock(struct journal *j, const char *state, struct tp_err *
     }
     n = snprintf(pid, sizeof pid, "%d", (int)getpid());
     if (ftruncate(j->lock, 0) != 0 || pwrite(j->lock, pid, (size_t)n, 0) != n)
-        return tp_fail_errno(err, "%s: cannot write", path);
+        return tp_fail_errno(err, "%s/lock: cannot write", state);
     return TP_OK;
 }
 
@@ -124,19 +126,19 @@ tp_status journal_open(struct journal **out, json_t **last, const char *state, s
     *last = NULL;
     if (!j)
         return tp_fail(err, TP_E_NOMEM, "no memory for the journal");
-    j->fd = j->lock = -1;
-    snprintf(j->path, sizeof j->path, "%s/journal", state);
+    j->dir = j->fd = j->lock = -1;
     snprintf(j->state, sizeof j->state, "%s", state);
-    TP_TRY(file_make_dirs(state, err));
+    snprintf(j->path, sizeof j->path, "%s/journal", state);
+    TP_TRY(private_dir_ensure(&j->dir, state, err));
     TP_TRY(take_lock(j, state, err));
-    st = read_last(last, &good, &j->records, j->path, err);
+    st = read_last(last, &good, &j->records, j->dir, state, err);
     if (st && st != TP_E_NOTFOUND)
         goto done;
-    j->fd = open(j->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (j->fd < 0 || ftruncate(j->fd, (off_t)good) != 0)
-        TP_TRY(tp_fail_errno(err, "%s: cannot open the journal", j->path));
+    TP_TRY(private_dir_file(&j->fd, j->dir, state, NAME, O_RDWR | O_CREAT, err));
+    if (ftruncate(j->fd, (off_t)good) != 0)
+        TP_TRY(tp_fail_errno(err, "%s/journal: cannot cut off its torn end", state));
     j->size = (int64_t)good;
-    TP_TRY(file_sync_dir(state, err));
+    TP_TRY(file_sync(j->dir, state, false, err));
     *out = j;
     j = NULL;
 done:
@@ -152,30 +154,27 @@ done:
  * stays as journal.old. If this fails, the journal only grows. */
 static void renew(struct journal *j, const char *frame, size_t n)
 {
-    char fresh[PATH_MAX + 8], old[PATH_MAX + 8];
     struct tp_err ignored;
     int fd;
 
-    snprintf(fresh, sizeof fresh, "%s.new", j->path);
-    snprintf(old, sizeof old, "%s.old", j->path);
-    fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0)
+    if (private_dir_file(&fd, j->dir, j->state, NEW, O_RDWR | O_CREAT | O_TRUNC, &ignored))
         return;
-    if (file_write_at(fd, fresh, 0, frame, n, &ignored) || file_sync(fd, fresh, true, &ignored))
+    if (file_write_at(fd, NEW, 0, frame, n, &ignored) || file_sync(fd, NEW, true, &ignored))
         goto failed;
-    unlink(old);
-    if (link(j->path, old) != 0) /* the file system has no links: only history is lost */
+    unlinkat(j->dir, OLD, 0);
+    if (linkat(j->dir, NAME, j->dir, OLD, 0) != 0) /* no links on this file system: only history
+                                                      is lost */
         errno = 0;
-    if (rename(fresh, j->path) != 0)
+    if (renameat(j->dir, NEW, j->dir, NAME) != 0)
         goto failed;
-    file_sync_dir(j->state, &ignored);
+    file_sync(j->dir, j->state, false, &ignored);
     close(j->fd);
     j->fd = fd;
     j->size = (int64_t)n;
     return;
 failed:
     close(fd);
-    unlink(fresh);
+    unlinkat(j->dir, NEW, 0);
 }
 
 tp_status journal_append(struct journal *j, json_t *record, struct tp_err *err)
@@ -224,21 +223,25 @@ void journal_close(struct journal *j)
         close(j->fd);
     if (j->lock >= 0)
         close(j->lock);
+    if (j->dir >= 0)
+        close(j->dir);
     free(j);
 }
 
 tp_status journal_peek(json_t **last, const char *state, struct tp_err *err)
 {
-    char path[PATH_MAX];
     size_t good = 0;
     int64_t records;
+    int dir;
     tp_status st;
 
     *last = NULL;
-    snprintf(path, sizeof path, "%s/journal", state);
-    st = read_last(last, &good, &records, path, err);
+    if ((st = private_dir_open(&dir, state, err)))
+        return st;
+    st = read_last(last, &good, &records, dir, state, err);
     if (st == TP_OK && !*last)
-        st = tp_fail(err, TP_E_NOTFOUND, "%s: no record", path);
+        st = tp_fail(err, TP_E_NOTFOUND, "%s/journal: no record", state);
+    close(dir);
     return st;
 }
 

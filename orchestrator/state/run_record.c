@@ -33,11 +33,14 @@ static const struct run_record_field {
     { "epoch", NULL, FIELD_INT, AT(epoch) },
     { "supervisor", "keeper", FIELD_INT, AT(supervisor) },
     { "supervisor_start", "keeper_start", FIELD_INT, AT(supervisor_start) },
+    { "heartbeats_dev", NULL, FIELD_INT, AT(heartbeats_dev) },
+    { "heartbeats_ino", NULL, FIELD_INT, AT(heartbeats_ino) },
     { "best_step", NULL, FIELD_INT, AT(best_step) },
     { "best_at_launch", NULL, FIELD_INT, AT(best_at_launch) },
     { "resumed_at", NULL, FIELD_INT, AT(resumed_at) },
     { "saved", NULL, FIELD_INT, AT(saved) },
     { "fails_in_row", NULL, FIELD_INT, AT(fails_in_row) },
+    { "fault_step", NULL, FIELD_INT, AT(fault_step) },
     { "done_steps", "steps", FIELD_INT, AT(done_steps) },
     { "fault_steps", NULL, FIELD_INT, AT(fault_steps) },
     { "bad_loss_step", "nan_step", FIELD_INT, AT(bad_loss_step) },
@@ -70,6 +73,7 @@ tp_status run_record_init(struct run_record *r, struct tp_err *err)
                               .best_at_launch = -1,
                               .resumed_at = -1,
                               .saved = -1,
+                              .fault_step = -1,
                               .bad_loss_step = -1 };
     if (getrandom(random, sizeof random, 0) != sizeof random)
         return tp_fail_errno(err, "no random numbers");
@@ -115,10 +119,11 @@ static json_t *field_json(const struct run_record_field *f, const struct run_rec
 json_t *run_record_json(const struct run_record *r)
 {
     char spec[SPEC_TEXT_MAX];
-    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "run_id", r->run_id, "state",
-                          run_state_name(r->state), "layout", spec_format(spec, &r->config.spec),
-                          "resize", r->resize, "reason", r->reason, "message", r->message,
-                          "fault_reason", r->fault_reason, "fault", r->fault);
+    json_t *o =
+        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s}", "run_id", r->run_id, "state",
+                  run_state_name(r->state), "layout", spec_format(spec, &r->config.spec), "resize",
+                  r->resize, "reason", r->reason, "message", r->message, "fault_reason",
+                  r->fault_reason, "fault", r->fault, "heartbeats", r->heartbeats);
     json_t *lists = lists_json(r);
 
     for (int i = 0; o && i < N_FIELDS; i++)
@@ -202,6 +207,7 @@ tp_status run_record_read(struct run_record *r, const json_t *o, const char *nam
         return st;
     copy_text(r->run_id, sizeof r->run_id, o, "run_id");
     copy_text(r->resize, sizeof r->resize, o, "resize");
+    copy_text(r->heartbeats, sizeof r->heartbeats, o, "heartbeats");
     read_reason(r, o);
     copy_text(r->fault_reason, sizeof r->fault_reason, o, "fault_reason");
     copy_text(r->fault, sizeof r->fault, o, "fault");

@@ -39,6 +39,7 @@ enum {
     RUN_RECORD_BAD_MAX = 64,
     RUN_RECORD_TEXT_MAX = 512,
     RUN_RECORD_CODE_MAX = 64,
+    RUN_RECORD_PATH_MAX = 4096,
     RUN_ID_TEXT = 17,
 };
 
@@ -49,11 +50,14 @@ struct run_record {
     struct run_config config; /* of the attempt */
     bool open;                /* processes of the attempt may be alive */
     int64_t supervisor, supervisor_start;
+    char heartbeats[RUN_RECORD_PATH_MAX];   /* the folder of its heartbeats, "": none */
+    int64_t heartbeats_dev, heartbeats_ino; /* which folder that is; 0: not made yet */
     int64_t best_step;      /* highest step that any attempt has reached, -1: none */
     int64_t best_at_launch; /* the same when the attempt began */
     int64_t resumed_at;     /* step that the attempt began from, -1: the beginning */
     int64_t saved;          /* newest step known to be committed, -1: none */
-    int64_t fails_in_row;   /* starts in a row without a new step */
+    int64_t fails_in_row;   /* starts in a row without progress */
+    int64_t fault_step;     /* step at which the last fault ended an attempt, -1: before a step */
     int64_t
         done_steps; /* the job's number of steps when all were done, 0: not done, or not known */
     int64_t bad_loss_step;            /* where a loss was not finite, -1: nowhere */

@@ -23,13 +23,11 @@ static const int64_t STOPPED_NS =
     4000000000; /* after this time the ranks may have been stopped, too */
 
 struct monitor_rank {
-    bool seen, reported_slow;
+    bool seen;
     int skip; /* number of next steps that are not measured */
     char state;
     struct heartbeat_status status;
-    int64_t changed_ns;                       /* by the watcher's clock */
-    int64_t mark_step, mark_wait_ns, mark_ns; /* the beginning of the steps for `slow` */
-    double compute_ns;                        /* computing time of a step, 0: not known */
+    int64_t changed_ns; /* by the watcher's clock */
 };
 
 struct monitor {
@@ -40,6 +38,7 @@ struct monitor {
     int n_times;
     double times[TIMES];
     struct loss_watch loss;
+    struct pace *pace;
     int first_finding, n_findings;
     struct monitor_verdict finding[FINDINGS];
     int64_t save_ns; /* the longest save so far */
@@ -51,8 +50,10 @@ struct monitor *monitor_new(int world, const struct monitor_limits *limits, int6
 {
     struct monitor *m = calloc(1, sizeof *m + (size_t)world * sizeof m->rank[0]);
 
-    if (!m)
+    if (!m || !(m->pace = pace_new(world, limits->slow, limits->slow_steps))) {
+        free(m);
         return NULL;
+    }
     m->world = world;
     m->limits = *limits;
     m->began_ns = m->looked_ns = now_ns;
@@ -63,7 +64,19 @@ struct monitor *monitor_new(int world, const struct monitor_limits *limits, int6
 
 void monitor_free(struct monitor *m)
 {
+    if (m)
+        pace_free(m->pace);
     free(m);
+}
+
+void monitor_set_stage(struct monitor *m, int rank, int stage)
+{
+    pace_set_stage(m->pace, rank, stage);
+}
+
+double monitor_compute_seconds(const struct monitor *m, int rank)
+{
+    return pace_compute_seconds(m->pace, rank);
 }
 
 /* A step ended on this rank. Keep its time, if it contains only training. */
@@ -76,25 +89,6 @@ static void learn_step(struct monitor *m, const struct monitor_rank *r,
     if (m->steps_seen++ < WARM_STEPS * m->world)
         return;
     m->times[m->n_times++ % TIMES] = (double)status->step_len_ns;
-}
-
-/* Measure the computing time of a step over slow_steps steps. */
-static void learn_compute(struct monitor *m, struct monitor_rank *r,
-                          const struct heartbeat_status *status)
-{
-    if (r->skip > 0 || r->status.step < 0 || status->phase != HEARTBEAT_TRAIN ||
-        status->phase_ns > r->mark_ns) {
-        r->mark_step = status->step;
-        r->mark_wait_ns = status->wait_ns;
-        r->mark_ns = status->step_ns;
-    } else if (status->step - r->mark_step >= m->limits.slow_steps) {
-        r->compute_ns =
-            (double)(status->step_ns - r->mark_ns - (status->wait_ns - r->mark_wait_ns)) /
-            (double)(status->step - r->mark_step);
-        r->mark_step = status->step;
-        r->mark_wait_ns = status->wait_ns;
-        r->mark_ns = status->step_ns;
-    }
 }
 
 void monitor_feed(struct monitor *m, int rank, const struct heartbeat_status *status,
@@ -117,7 +111,7 @@ void monitor_feed(struct monitor *m, int rank, const struct heartbeat_status *st
     if (status->step != r->status.step) {
         if (r->seen)
             learn_step(m, r, status);
-        learn_compute(m, r, status);
+        pace_feed(m->pace, rank, status, r->skip > 0);
         r->skip -= r->skip > 0;
     }
     r->status = *status;
@@ -271,6 +265,7 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
     v->deadline_ns = deadline;
     r = v->rank >= 0 ? &m->rank[v->rank] : &m->rank[0];
     v->started = r->seen;
+    v->stopped = v->rank >= 0 && (r->state == 'T' || r->state == 't');
     v->step = r->seen ? r->status.step : -1;
     v->phase = r->seen ? r->status.phase : HEARTBEAT_INIT;
     if (v->rank < 0)
@@ -291,31 +286,18 @@ static bool judge_hang(struct monitor *m, struct monitor_verdict *v, int64_t now
     return true;
 }
 
-static bool judge_slow(struct monitor *m, struct monitor_verdict *v)
+static void judge_pace(struct monitor *m, struct monitor_verdict *v)
 {
-    double all[TIMES], median;
-    int n = m->world < TIMES ? m->world : TIMES;
+    struct pace_finding f;
 
-    if (m->limits.slow <= 0 || m->world < 2)
-        return false;
-    for (int i = 0; i < n; i++)
-        if ((all[i] = m->rank[i].compute_ns) <= 0)
-            return false;
-    median = quantile(all, n, 0.5);
-    for (int i = 0; i < n; i++)
-        if (!m->rank[i].reported_slow && all[i] > m->limits.slow * median &&
-            all[i] - median > 5e6) {
-            m->rank[i].reported_slow = true;
-            v->what = MONITOR_SLOW;
-            v->rank = i;
-            v->step = m->rank[i].status.step;
-            v->value = all[i] / median;
-            snprintf(v->text, sizeof v->text,
-                     "rank %d computes %.0f ms per step, the median of %d ranks is %.0f ms", i,
-                     all[i] / 1e6, m->world, median / 1e6);
-            return true;
-        }
-    return false;
+    pace_judge(m->pace, &f);
+    if (f.what == PACE_FINE)
+        return;
+    v->what = f.what == PACE_SLOW_RANK ? MONITOR_SLOW : MONITOR_SLOWDOWN;
+    v->rank = f.rank;
+    v->value = f.times;
+    v->part = f.part;
+    snprintf(v->text, sizeof v->text, "%s", f.text);
 }
 
 int64_t monitor_silence(const struct monitor *m, int rank, int64_t now_ns)
@@ -366,7 +348,7 @@ void monitor_judge(struct monitor *m, struct monitor_verdict *v, int64_t now_ns)
         return;
     if (judge_loss(m, v))
         return;
-    judge_slow(m, v);
+    judge_pace(m, v);
 }
 
 int64_t monitor_step(const struct monitor *m)

@@ -13,9 +13,7 @@
  * kernel shows as stopped, traced or in an uninterruptible wait, or none. Time in which the watcher
  * did not run or the job was suspended does not count, and steps around it are not measured.
  *
- * Slow. In each step a rank computes for some time and waits in collectives for the rest. A slow
- * rank waits less than the others. It is reported when its computing time over slow_steps steps is
- * more than `slow` times the median of all ranks.
+ * Slow. A rank that computes longer than the others, and steps that have become slow: see pace.h.
  *
  * Loss. The loss of rank 0 is judged at every step (loss_watch.h).
  */
@@ -27,6 +25,7 @@
 
 #include "core/err.h"
 #include "core/heartbeat.h"
+#include "orchestrator/watch/pace.h"
 
 struct monitor_limits {
     int64_t floor_ns, init_ns, save_ns;
@@ -39,20 +38,24 @@ struct monitor_limits {
 enum monitor_what {
     MONITOR_FINE,
     MONITOR_HANG,
-    MONITOR_SLOW, /* reported once for a rank and launch */
-    MONITOR_NAN,  /* reported once for a launch */
-    MONITOR_JUMP, /* reported once for each jump */
+    MONITOR_SLOW,     /* reported once for a rank and launch */
+    MONITOR_SLOWDOWN, /* steps have become slow; reported once, until they were fast again */
+    MONITOR_NAN,      /* reported once for a launch */
+    MONITOR_JUMP,     /* reported once for each jump */
 };
 
 struct monitor_verdict {
     enum monitor_what what;
     int rank;     /* the one at fault, -1: none can be named */
     bool started; /* HANG: that rank has ever reported */
+    bool stopped; /* HANG: the kernel shows it as stopped (SIGSTOP, a debugger) */
     int64_t step; /* of that rank */
     int64_t waited_ns, deadline_ns;
-    int64_t phase;  /* enum heartbeat_phase */
-    double value;   /* SLOW: times the median; NAN, JUMP: the loss */
-    char text[256]; /* one sentence */
+    int64_t phase; /* enum heartbeat_phase */
+    double
+        value; /* SLOW: times the median; SLOWDOWN: times the steps before; NAN, JUMP: the loss */
+    enum pace_part part; /* SLOWDOWN */
+    char text[256];      /* one sentence */
 };
 
 struct monitor;
@@ -60,6 +63,9 @@ struct monitor;
 /* Make a monitor for one launch of `world` ranks, which begins now. NULL: no memory. */
 struct monitor *monitor_new(int world, const struct monitor_limits *limits, int64_t now_ns);
 void monitor_free(struct monitor *m);
+
+/* Set the pipeline stage of a rank (initially 0): ranks are compared within their stage. */
+void monitor_set_stage(struct monitor *m, int rank, int stage);
 
 /* Pass the current heartbeat of a rank. process_state: of process_state(), 0: not known. */
 void monitor_feed(struct monitor *m, int rank, const struct heartbeat_status *status,
@@ -90,6 +96,8 @@ double monitor_step_seconds(const struct monitor *m); /* median, 0: not known */
 int64_t monitor_deadline(const struct monitor *m);    /* for a training step, ns */
 double monitor_load_seconds(const struct monitor *m); /* longest of any rank, 0: not seen */
 bool monitor_saving(const struct monitor *m);
+double monitor_compute_seconds(const struct monitor *m,
+                               int rank); /* computing time of a step, 0: not known */
 bool monitor_present(const struct monitor *m, int rank,
                      struct heartbeat_status *status); /* the last heartbeat */
 

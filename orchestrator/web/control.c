@@ -2,8 +2,6 @@
 #include "orchestrator/web/control.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/private_dir.h"
 
 enum { REQUEST_MAX = 64 << 10, ANSWER_MAX = 64 << 20, ASK_PATIENCE_S = 10, CLIENTS = 32 };
 static const double CLIENT_PATIENCE_S =
@@ -31,25 +30,33 @@ struct control_client {
     bool has_answer;
 };
 
+static const char NAME[] = "control";
+
 struct control {
-    int fd;    /* listens */
-    int epoll; /* readable when there is something to do */
-    char path[PATH_MAX], state[PATH_MAX];
+    int fd, dir; /* listens; the state folder */
+    int epoll;   /* readable when there is something to do */
     struct control_client client[CLIENTS];
 };
 
-/* The address of STATE/control. An address holds 108 bytes, but the path may be longer, so this
- * uses /proc/self/fd/N. The caller closes *dir. */
-static tp_status address(struct sockaddr_un *a, int *dir, const char *state, struct tp_err *err)
+/* The address of `control` in the open state folder. An address holds 108 bytes, but the path of
+ * the folder may be longer, so this uses /proc/self/fd/N. */
+static struct sockaddr_un address(int dir)
 {
-    *dir = open(state, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (*dir < 0 && errno == ENOENT)
-        return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder: this job has not been run", state);
-    if (*dir < 0)
-        return tp_fail_errno(err, "%s: cannot open", state);
-    *a = (struct sockaddr_un){ .sun_family = AF_UNIX };
-    snprintf(a->sun_path, sizeof a->sun_path, "/proc/self/fd/%d/control", *dir);
-    return TP_OK;
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+    snprintf(a.sun_path, sizeof a.sun_path, "/proc/self/fd/%d/%s", dir, NAME);
+    return a;
+}
+
+/* Whether the process at the other end of a connection belongs to this user. root may do anything,
+ * so it is trusted too. */
+static bool is_own_peer(int fd)
+{
+    struct ucred peer;
+    socklen_t n = sizeof peer;
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0 &&
+           (peer.uid == geteuid() || peer.uid == 0);
 }
 
 static bool watch(const struct control *c, int op, int fd, uint32_t events,
@@ -65,31 +72,28 @@ tp_status control_open(struct control **out, const char *state, const struct hom
 {
     struct control *c = calloc(1, sizeof *c);
     struct sockaddr_un a;
-    int dir = -1;
     tp_status st;
 
     if (!c)
         return tp_fail(err, TP_E_NOMEM, "no memory");
-    c->fd = -1;
+    c->fd = c->dir = -1;
     c->epoll = epoll_create1(EPOLL_CLOEXEC);
     for (int i = 0; i < CLIENTS; i++)
         c->client[i].fd = -1;
-    snprintf(c->path, sizeof c->path, "%s/control", state);
-    snprintf(c->state, sizeof c->state, "%.4000s", state);
-    TP_TRY(address(&a, &dir, state, err));
-    unlink(c->path); /* of a tp-run that was killed: no other can run, because this one holds the
-                        lock */
+    TP_TRY(private_dir_open(&c->dir, state, err));
+    a = address(c->dir);
+    unlinkat(c->dir, NAME, 0); /* of a tp-run that was killed: no other can run, because this one
+                                  holds the lock */
     c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (c->epoll < 0 || c->fd < 0 || bind(c->fd, (struct sockaddr *)&a, sizeof a) != 0 ||
-        chmod(c->path, 0600) != 0 || listen(c->fd, CLIENTS) != 0 ||
+    /* bind makes the file with the mode of the socket, so others can never connect */
+    if (c->epoll < 0 || c->fd < 0 || fchmod(c->fd, 0600) != 0 ||
+        bind(c->fd, (struct sockaddr *)&a, sizeof a) != 0 || listen(c->fd, CLIENTS) != 0 ||
         !watch(c, EPOLL_CTL_ADD, c->fd, EPOLLIN, NULL))
-        TP_TRY(tp_fail_errno(err, "%s: cannot listen", c->path));
-    TP_TRY(home_write(home, state, err));
+        TP_TRY(tp_fail_errno(err, "%s/%s: cannot listen", state, NAME));
+    TP_TRY(home_write(home, c->dir, err));
     *out = c;
     c = NULL;
 done:
-    if (dir >= 0)
-        close(dir);
     control_close(c);
     return st;
 }
@@ -110,11 +114,13 @@ void control_close(struct control *c)
         drop(&c->client[i]);
     if (c->fd >= 0) {
         close(c->fd);
-        unlink(c->path);
-        home_remove(c->state);
+        unlinkat(c->dir, NAME, 0);
+        home_remove(c->dir);
     }
     if (c->epoll >= 0)
         close(c->epoll);
+    if (c->dir >= 0)
+        close(c->dir);
     free(c);
 }
 
@@ -241,8 +247,13 @@ static void accept_all(struct control *c, json_t *(*answer)(void *ctx, const jso
     int fd;
 
     while ((fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        struct control_client *k = place(c);
+        struct control_client *k;
 
+        if (!is_own_peer(fd)) {
+            close(fd);
+            continue;
+        }
+        k = place(c);
         *k = (struct control_client){ .fd = fd, .until = clock_seconds() + CLIENT_PATIENCE_S };
         if (watch(c, EPOLL_CTL_ADD, fd, EPOLLIN, k))
             serve_client(c, k, answer, ctx);
@@ -331,23 +342,33 @@ static bool deliver(int fd, const json_t *o)
     return n > 0 && at == n;
 }
 
+/* Connect to the tp-run of the job. */
+static tp_status connect_to(int *fd, int dir, const char *state, struct tp_err *err)
+{
+    const struct sockaddr_un a = address(dir);
+
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*fd < 0 || connect(*fd, (const struct sockaddr *)&a, sizeof a) != 0)
+        return errno == ENOENT || errno == ECONNREFUSED
+                   ? tp_fail(err, TP_E_NOTFOUND, "%s: no tp-run is running this job", state)
+                   : tp_fail_errno(err, "%s/%s: cannot connect", state, NAME);
+    if (!is_own_peer(*fd))
+        return tp_fail(err, TP_E_USAGE, "%s/%s: another user listens there", state, NAME);
+    set_patience(*fd, ASK_PATIENCE_S);
+    return TP_OK;
+}
+
 tp_status control_ask(json_t **answer, const char *state, const json_t *request, struct tp_err *err)
 {
-    struct sockaddr_un a;
     int dir = -1, fd = -1;
     char *text = NULL;
-    tp_status st = address(&a, &dir, state, err);
+    tp_status st = private_dir_open(&dir, state, err);
 
+    if (st == TP_E_NOTFOUND)
+        return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder: this job has not been run", state);
     if (st)
         return st;
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
-        st = errno == ENOENT || errno == ECONNREFUSED
-                 ? tp_fail(err, TP_E_NOTFOUND, "%s: no tp-run is running this job", state)
-                 : tp_fail_errno(err, "%s/control: cannot connect", state);
-        goto done;
-    }
-    set_patience(fd, ASK_PATIENCE_S);
+    TP_TRY(connect_to(&fd, dir, state, err));
     text = deliver(fd, request) ? receive(fd, ANSWER_MAX) : NULL;
     *answer = text ? json_loads(text, 0, NULL) : NULL;
     if (!*answer)

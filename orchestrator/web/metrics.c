@@ -99,6 +99,22 @@ static void metric_nodes(const struct metrics_out *o, const json_t *nodes)
         sample(o, "nodes", "state", names[i], count[i]);
 }
 
+/* One sample for each rank whose computing time is known. */
+static void metric_compute(const struct metrics_out *o, const json_t *ranks)
+{
+    const json_t *rank;
+    char name[24];
+    size_t k;
+
+    head(o, "rank_compute_seconds", "gauge", "What a rank computes in a step.");
+    json_array_foreach((json_t *)(uintptr_t)ranks, k, rank)
+    {
+        snprintf(name, sizeof name, "%d", (int)number(rank, "rank"));
+        if (number(rank, "compute_seconds") > 0)
+            sample(o, "rank_compute_seconds", "rank", name, number(rank, "compute_seconds"));
+    }
+}
+
 /* These are gauges, not counters: when a fault is found, some time moves from training to lost. */
 static void metric_spent(const struct metrics_out *o, const json_t *spent)
 {
@@ -130,6 +146,7 @@ static void write_all(const struct metrics_out *o, const json_t *s)
            clock_wall_seconds());
     metric_states(o, json_string_value(json_object_get(s, "state")));
     metric_nodes(o, json_object_get(s, "nodes"));
+    metric_compute(o, json_object_get(s, "ranks"));
     metric_spent(o, json_object_get(s, "spent"));
 }
 

@@ -3,10 +3,14 @@
 
     fake_trainer.py RANKS [--steps N] [--state FILE] [--nan-at STEP] [--jump-at STEP] [--slow RANK]
                     [--exit-at STEP CODE] [--never-start] [--ignore-signals] [--step-ms MS]
+                    [--freeze RANK PHASE ATTEMPT] [--busy RANK]
 
 It stores its step in FILE and continues from there. SIGUSR1 or SIGTERM: it stores the step and exits
 with 75. Rank 0 chooses the step after which all ranks stop. If one rank stopped a step earlier, the other
 ranks would wait for it in the barrier.
+
+--freeze: the rank stops itself (SIGSTOP) in a phase of the first ATTEMPT: start, train, save or drain.
+--slow: the rank sleeps 200 ms per step; --busy: it computes for 200 ms.
 """
 import argparse
 import math
@@ -32,12 +36,30 @@ def barrier(shared, rank, world, count):
         time.sleep(0.001)
 
 
+def freeze(rank, a, phase):
+    if a.freeze and a.freeze[:2] == [str(rank), phase] and a.freeze[2] == "1":
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def compute(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
 def work(rank, a, shared, stop):
     first = int((pathlib.Path(a.state).read_text() if os.path.isfile(a.state) else "") or 0)
     progress = Progress(rank, a.ranks)
+    freeze(rank, a, "start")
     progress.phase(Progress.TRAIN)
     for step in range(first, a.steps):
-        time.sleep(0.1 if rank == a.slow else a.step_ms / 1000)
+        time.sleep(0.2 if rank == a.slow else a.step_ms / 1000)
+        compute(0.2 if rank == a.busy else 0)
+        if step == first + 10:
+            freeze(rank, a, "train")
+            progress.phase(Progress.SAVE)
+            freeze(rank, a, "save")
+            progress.phase(Progress.TRAIN)
         if a.exit_at and step == a.exit_at[0]:
             sys.exit(a.exit_at[1] if rank == 0 else 0)
         if rank == 0 and stop[0] == 1 and not a.ignore_signals:
@@ -51,6 +73,8 @@ def work(rank, a, shared, stop):
             pathlib.Path(a.state + ".new").write_text(str(step + 1))
             os.replace(a.state + ".new", a.state)
         if struct.unpack("q", shared[STOP_STEP:])[0] == step + 1:
+            progress.phase(Progress.DRAIN)
+            freeze(rank, a, "drain")
             sys.exit(75)
     progress.close()
 
@@ -67,6 +91,8 @@ def main():
     p.add_argument("--exit-at", type=int, nargs=2)
     p.add_argument("--never-start", action="store_true")
     p.add_argument("--ignore-signals", action="store_true")
+    p.add_argument("--freeze", nargs=3)
+    p.add_argument("--busy", type=int)
     a = p.parse_args()
     if a.never_start:
         sys.exit("fake: cannot start")

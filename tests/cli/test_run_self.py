@@ -151,27 +151,63 @@ def test_a_stopped_process_that_holds_the_lock_is_named(tmp_path, tiny):
 
 @pytest.mark.parametrize("how", ["SIGSTOP", "freezer"])
 def test_a_stale_job_that_wakes_up_cannot_write(tmp_path, tiny, how):
-    """A job and its tp-run are stopped. Another job starts in the same root. Then the first continues."""
-    with train_job(tmp_path, tiny, steps=3000, name="old") as old, \
-            train_job(tmp_path, tiny, steps=3000, name="new") as new, \
-            stopped_by(how) as (stop, resume):
+    """A job and its tp-run are stopped. tp-train, which asks no owner, trains in the same root. Then the
+    first continues."""
+    with train_job(tmp_path, tiny, steps=3000, name="old") as old, stopped_by(how) as (stop, resume):
         old.start()
         old.await_event("save")
         stop([old.process.pid] + old.processes())
-        while is_locked(new.ckpt):  # it was stopped in the middle of a commit; try again
+        while is_locked(old.ckpt):  # it was stopped in the middle of a commit; try again
             resume()
             time.sleep(0.05)
             stop([old.process.pid] + old.processes())
-        new.start()
-        new.await_event("save", 2)
+        newest = int(harness.steps(old.ckpt)[-1].name[5:])
+        r = harness.run("tp-train", "--model", tiny, "--data", harness.TEXT, "--steps", newest + 20, "--seq", 64,
+                        "--batch", 8, "--warmup", 2, "--resume", "--ckpt", old.ckpt, "--save-every", 10)
+        assert r.rc == 0, repr(r)
         resume()
         assert old.wait() == 3
         assert old.events("failed")[-1]["reason"] == "newer_job"
-        new.verb("stop", "--wait")
         epochs = {json.loads((s / "manifest.json").read_text())["epoch"]
-                  for s in harness.steps(new.ckpt)}
+                  for s in harness.steps(old.ckpt)}
         assert epochs == {1, 2}
-        assert harness.ok("tp-ckpt", "verify", new.ckpt).rc == 0
+        assert harness.ok("tp-ckpt", "verify", old.ckpt).rc == 0
+
+
+def test_a_second_job_with_the_same_root_is_refused_while_the_first_lives(tmp_path, tiny):
+    """Also while only its ranks live. A dead job is replaced at once."""
+    with train_job(tmp_path, tiny, steps=100000, name="first") as first, \
+            train_job(tmp_path, tiny, steps=40, name="second") as second:
+        first.start()
+        first.await_event("save")
+
+        def is_refused():
+            r = harness.run("tp-run", second.path)
+            assert r.rc == 2 and len(r.lines) == 1, repr(r)
+            for word in ('job "first"', "user ", "host " + os.uname().nodename, "since 20",
+                         "pid %d" % first.process.pid):
+                assert word in r.err, repr(r)
+            assert not second.events("launch")
+        is_refused()
+        first.await_step(first.status()["step"] + 20)
+        assert len(first.events("launch")) == 1 and not first.events("drain"), "the first is not disturbed"
+        first.process.kill()
+        first.process.wait()
+        is_refused()
+        for pid in first.processes():
+            os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + 20
+        while first.processes() and time.monotonic() < end:
+            time.sleep(0.02)
+        begin = time.monotonic()
+        second.path.write_text(second.path.read_text().replace('"40"', '"100000"'))
+        second.start()
+        second.await_event("training")
+        assert time.monotonic() - begin < 20
+        assert second.events("training")[0]["resumed_at"] > 0
+        assert second.verb("stop", "--wait").rc == 0
+        assert not (first.ckpt / "owner").exists(), "a job that has ended owns nothing"
+        assert second.wait() == 75
 
 
 def test_a_rank_that_cannot_be_killed_does_not_hold_up_the_job(tmp_path, tiny, figure):

@@ -2,12 +2,14 @@
 #include "core/heartbeat.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -15,6 +17,17 @@
 
 static char dir[] = "/tmp/tp-heartbeat-XXXXXX";
 static struct tp_err err;
+
+/* The open file of a rank; -1: there is none. The test's process closes it. */
+static int file_of(int rank)
+{
+    int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = -1;
+    tp_status st = heartbeat_find(&fd, folder, rank, &err);
+
+    close(folder);
+    cr_assert(st == TP_OK || st == TP_E_NOTFOUND, "%s", err.msg);
+    return fd;
+}
 
 static void make_dir(void)
 {
@@ -32,11 +45,11 @@ Test(heartbeat, reader_sees_what_the_writer_reported)
 {
     struct heartbeat *s = NULL;
     struct heartbeat_status m;
-    char path[PATH_MAX];
+    int file;
 
     cr_assert_eq(heartbeat_open(&s, dir, 3, 8, &err), TP_OK, "%s", err.msg);
-    heartbeat_path(path, sizeof path, dir, 3);
-    cr_assert_eq(heartbeat_read(&m, path, 3, &err), TP_OK, "%s", err.msg);
+    file = file_of(3);
+    cr_assert_eq(heartbeat_read(&m, file, 3, &err), TP_OK, "%s", err.msg);
     cr_expect(m.step == -1 && isnan(m.loss) && m.phase == HEARTBEAT_INIT && m.world == 8);
     cr_expect_eq(m.pid, getpid());
     cr_expect_gt(m.pid_start, 0);
@@ -47,11 +60,11 @@ Test(heartbeat, reader_sees_what_the_writer_reported)
     heartbeat_step(s, 41, 2.5);
     heartbeat_step(s, 42, 2.25);
     heartbeat_saved(s, 40);
-    cr_assert_eq(heartbeat_read(&m, path, 3, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(heartbeat_read(&m, file, 3, &err), TP_OK, "%s", err.msg);
     cr_expect(m.step == 42 && m.loss == 2.25 && m.phase == HEARTBEAT_TRAIN && m.saved == 40);
     cr_expect(m.entered == 2 && m.left == 1 && m.step_len_ns > 0);
     heartbeat_close(s, true);
-    cr_assert_eq(heartbeat_read(&m, path, 3, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(heartbeat_read(&m, file, 3, &err), TP_OK, "%s", err.msg);
     cr_expect_eq(m.phase, HEARTBEAT_DONE);
 }
 
@@ -61,13 +74,13 @@ Test(heartbeat, no_loss_is_missed_between_two_looks)
     struct heartbeat *s = NULL;
     struct heartbeat_status m;
     struct heartbeat_loss e[HEARTBEAT_HISTORY];
-    char path[PATH_MAX];
+    int file;
     unsigned seed = (unsigned)getpid();
     int64_t written = 0, known = 0;
 
     fprintf(stderr, "seed %u\n", seed);
     cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK, "%s", err.msg);
-    heartbeat_path(path, sizeof path, dir, 0);
+    file = file_of(0);
     for (int look = 0; look < 200; look++) {
         int steps = rand_r(&seed) % (look % 10 == 9 ? 2 * HEARTBEAT_HISTORY : 40), n;
 
@@ -75,8 +88,8 @@ Test(heartbeat, no_loss_is_missed_between_two_looks)
             written++;
             heartbeat_step(s, written, 0.5 * (double)written);
         }
-        cr_assert_eq(heartbeat_read(&m, path, 0, &err), TP_OK, "%s", err.msg);
-        n = heartbeat_losses(e, HEARTBEAT_HISTORY, path, &m, known);
+        cr_assert_eq(heartbeat_read(&m, file, 0, &err), TP_OK, "%s", err.msg);
+        n = heartbeat_losses(e, HEARTBEAT_HISTORY, file, &m, known);
         cr_assert_eq(n, steps < HEARTBEAT_HISTORY ? steps : HEARTBEAT_HISTORY);
         for (int i = 0; i < n; i++) {
             cr_assert_eq(e[i].step, written - n + 1 + i);
@@ -85,9 +98,9 @@ Test(heartbeat, no_loss_is_missed_between_two_looks)
         known = written;
     }
     m.history = INT64_MAX; /* a damaged file */
-    cr_expect_eq(heartbeat_losses(e, HEARTBEAT_HISTORY, path, &m, 0), 0);
+    cr_expect_eq(heartbeat_losses(e, HEARTBEAT_HISTORY, file, &m, 0), 0);
     m.history = 0;
-    cr_expect_eq(heartbeat_losses(e, HEARTBEAT_HISTORY, path, &m, 0), 0);
+    cr_expect_eq(heartbeat_losses(e, HEARTBEAT_HISTORY, file, &m, 0), 0);
     heartbeat_close(s, true);
 }
 
@@ -96,17 +109,19 @@ Test(heartbeat, another_ranks_file_garbage_and_short_files_are_refused)
     struct heartbeat *s = NULL;
     struct heartbeat_status m;
     char path[PATH_MAX], junk[HEARTBEAT_BYTES];
+    int file;
 
     cr_assert_eq(heartbeat_open(&s, dir, 1, 4, &err), TP_OK, "%s", err.msg);
-    heartbeat_path(path, sizeof path, dir, 1);
-    cr_expect_eq(heartbeat_read(&m, path, 2, &err), TP_E_CORRUPT);
-    heartbeat_path(path, sizeof path, dir, 9);
-    cr_expect_eq(heartbeat_read(&m, path, 9, &err), TP_E_NOTFOUND);
+    file = file_of(1);
+    cr_expect_eq(heartbeat_read(&m, file, 2, &err), TP_E_CORRUPT);
+    cr_expect_eq(file_of(9), -1);
+    snprintf(path, sizeof path, "%s/rank-00009", dir);
     memset(junk, 0x5a, sizeof junk);
     cr_assert_eq(file_write_new(path, junk, sizeof junk, &err), TP_OK);
-    cr_expect_eq(heartbeat_read(&m, path, 9, &err), TP_E_CORRUPT);
+    file = file_of(9);
+    cr_expect_eq(heartbeat_read(&m, file, 9, &err), TP_E_CORRUPT);
     cr_assert_eq(truncate(path, 100), 0);
-    cr_expect_eq(heartbeat_read(&m, path, 9, &err), TP_E_CORRUPT);
+    cr_expect_eq(heartbeat_read(&m, file, 9, &err), TP_E_CORRUPT);
     heartbeat_close(s, true);
 }
 
@@ -121,7 +136,42 @@ Test(heartbeat, without_a_directory_every_call_does_nothing)
     heartbeat_step(s, 1, 1.0);
     heartbeat_saved(s, 1);
     heartbeat_close(s, true);
-    cr_expect_eq(heartbeat_open(&s, "/nonexistent/dir", 0, 1, &err), TP_E_IO);
+    cr_expect_eq(heartbeat_open(&s, "/nonexistent/dir", 0, 1, &err), TP_E_NOTFOUND);
+}
+
+Test(heartbeat, a_folder_that_others_can_write_to_is_refused)
+{
+    struct heartbeat *s = NULL;
+
+    cr_assert_eq(chmod(dir, 0777), 0);
+    cr_expect_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_E_USAGE);
+    cr_expect(strstr(err.msg, "other users can write"), "%s", err.msg);
+    cr_assert_eq(chmod(dir, 0700), 0);
+    cr_expect_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK);
+    heartbeat_close(s, true);
+}
+
+/* A cleaner removes the file, or the rank is started again: the watcher notices. */
+Test(heartbeat, a_file_that_was_removed_can_still_be_read)
+{
+    struct heartbeat *s = NULL, *again = NULL;
+    struct heartbeat_status m;
+    char path[PATH_MAX];
+    int file;
+
+    cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK);
+    file = file_of(0);
+    cr_expect(!heartbeat_is_replaced(file));
+    snprintf(path, sizeof path, "%s/rank-00000", dir);
+    cr_assert_eq(unlink(path), 0);
+    cr_expect(heartbeat_is_replaced(file));
+    heartbeat_step(s, 5, 1.0);
+    cr_assert_eq(heartbeat_read(&m, file, 0, &err), TP_OK);
+    cr_expect_eq(m.step, 5);
+    cr_assert_eq(heartbeat_open(&again, dir, 0, 1, &err), TP_OK);
+    cr_expect(!heartbeat_is_replaced(file_of(0)));
+    heartbeat_close(s, true);
+    heartbeat_close(again, true);
 }
 
 enum { STEPS = 20000, STEP_NS = 20000 };
@@ -143,15 +193,15 @@ Test(heartbeat, step_and_loss_are_read_as_a_pair_while_they_change)
 {
     struct heartbeat *s = NULL;
     struct heartbeat_status m;
-    char path[PATH_MAX];
+    int file;
     pthread_t writer;
     int64_t seen = 0, last = -1;
 
     cr_assert_eq(heartbeat_open(&s, dir, 0, 1, &err), TP_OK);
-    heartbeat_path(path, sizeof path, dir, 0);
+    file = file_of(0);
     pthread_create(&writer, NULL, write_steps, s);
     while (last < STEPS - 1) {
-        cr_assert_eq(heartbeat_read(&m, path, 0, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(heartbeat_read(&m, file, 0, &err), TP_OK, "%s", err.msg);
         cr_assert_geq(m.step, last, "steps never go back");
         /* a loss is stored before its step, so the loss may be of the next step */
         if (m.step >= 0)

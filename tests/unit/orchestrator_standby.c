@@ -4,6 +4,7 @@
 #include "orchestrator/process/standby.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +13,13 @@
 
 static char dir[] = "/tmp/tp-standby-XXXXXX";
 static struct tp_err err;
+static int folder; /* dir, open */
 
 static void setup(void)
 {
     cr_assert_not_null(mkdtemp(dir));
+    folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    cr_assert_geq(folder, 0);
 }
 
 static void teardown(void)
@@ -31,7 +35,7 @@ static void put_home(long job, const char *node)
     struct home home = { .host = "somewhere", .job = job };
 
     strcpy(home.node, node);
-    cr_assert_eq(home_write(&home, dir, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(home_write(&home, folder, &err), TP_OK, "%s", err.msg);
 }
 
 struct looks {
@@ -47,7 +51,7 @@ static enum standby_verdict look(void *ctx, const struct home *home)
     cr_assert_str_eq(home->node, "n1");
     l->n++;
     if (l->ends)
-        home_remove(dir);
+        home_remove(folder);
     return l->n < 3 ? STANDBY_WAIT : l->then;
 }
 
@@ -105,13 +109,13 @@ Test(standby, home_is_read_as_it_was_written)
     cr_expect(!home_read(&home, dir), "no tp-run runs the job");
     home_here(&here, 0, "n1");
     cr_expect_str_eq(here.node, "", "without a scheduler's job there is no node");
-    cr_assert_eq(home_write(&here, dir, &err), TP_OK);
+    cr_assert_eq(home_write(&here, folder, &err), TP_OK);
     cr_assert(home_read(&home, dir));
     cr_expect(strcmp(home.host, here.host) == 0 && home.job == 0 && !home.node[0]);
     cr_expect(!home_is_elsewhere(&home, dir));
     put_home(42, "n1");
     cr_expect(home_is_elsewhere(&home, dir) && home.job == 42 && strcmp(home.node, "n1") == 0);
-    home_remove(dir);
+    home_remove(folder);
     cr_expect(!home_is_elsewhere(&home, dir));
 }
 

@@ -2,9 +2,10 @@
 #include "progress/tp_progress.h"
 
 #include <criterion/criterion.h>
-#include <limits.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "core/file.h"
 #include "core/heartbeat.h"
@@ -28,10 +29,12 @@ TestSuite(tp_progress, .init = make_dir, .fini = drop_dir);
 static struct heartbeat_status status_of(int rank)
 {
     struct heartbeat_status s;
-    char path[PATH_MAX];
+    int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = -1;
 
-    heartbeat_path(path, sizeof path, dir, rank);
-    cr_assert_eq(heartbeat_read(&s, path, rank, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(heartbeat_find(&fd, folder, rank, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(heartbeat_read(&s, fd, rank, &err), TP_OK, "%s", err.msg);
+    close(fd);
+    close(folder);
     return s;
 }
 

@@ -3,8 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "core/file.h"
+#include "core/private_dir.h"
 #include "orchestrator/backend/slurm/slurm_run.h"
 #include "orchestrator/process/process.h"
 
@@ -36,8 +37,11 @@ tp_status slurm_verb_submit(char *id, size_t size, const struct backend_call *ca
     struct environment env;
     struct slurm_client client = { call->job, call->self, &env, call->job->state };
     long job = 0;
-    tp_status st = file_make_dirs(call->job->state, err);
+    int dir = -1;
+    tp_status st = private_dir_ensure(&dir, call->job->state, err);
 
+    if (dir >= 0)
+        close(dir);
     slurm_client_env(&env, call->env);
     if (st == TP_OK)
         st = slurm_submit(&job, &client, &batch, err);
