@@ -119,13 +119,17 @@ static bool print_subject(FILE *f, const json_t *e)
     else if (is(e, "rank_exit")) {
         print_rank(f, e, "the command");
         fputs(" has ended", f);
+    } else if (is(e, "hang") && strcmp(text(e, "reason"), "helper_stuck") == 0) {
+        fputs("a program before the launch hangs", f);
     } else if (is(e, "hang")) {
         print_rank(f, e, "a rank");
         fputs(" hangs", f);
     } else if (is(e, "slow")) {
         print_rank(f, e, "a rank");
         fputs(" is slow", f);
-    } else if (is(e, "drain"))
+    } else if (is(e, "slowdown"))
+        fputs("steps have become slow", f);
+    else if (is(e, "drain"))
         fputs("the ranks are asked to save and stop", f);
     else if (is(e, "restart"))
         fputs("the job starts again", f);
