@@ -1,6 +1,7 @@
 """tp-run itself: killed, started twice, frozen, with a clock that jumps; and many faults in one run.
 
 needs: tp-run tp-train tp-reshard tp-ckpt fault/journal_kill.so
+covers: orchestrator/run_root
 """
 import contextlib
 import fcntl
