@@ -224,7 +224,7 @@ def test_repeated_failures_at_the_same_step_are_no_progress(tmp_path):
 def test_steps_trained_between_faults_are_progress_without_a_new_checkpoint(tmp_path):
     """Each attempt begins at step 0 again and gets less far than the one before."""
     with fake_job(tmp_path, "--steps", 100000, "--step-ms", 5,
-                  restart={"no_progress": 2, "backoff": "0.1s"}) as job:
+                  restart={"no_progress": 2, "backoff": "0.1s", "blame": 99}) as job:
         job.start()
         for attempt, step in enumerate((80, 60, 40, 20, 10), 1):
             job.await_event("training", attempt)
