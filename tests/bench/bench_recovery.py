@@ -5,10 +5,10 @@ A job trains a tiny model at dpN. One rank is killed, and the job continues at h
 read from the journal:
 
   detect   kill -9 until tp-run has recorded the fault
-  end      until no process of the attempt is left and the reason is known
+  end      until the kernel has ended all processes of the attempt, and the reason is known
   plan     until layout and checkpoint are chosen, and the checkpoint is verified
   launch   until the next attempt's command is started
-  tp-run   the sum of these
+  tp-run   its own part: detect, plan and launch
   ranks    until every rank has done a step: the ranks' own start
 """
 import argparse
@@ -61,7 +61,7 @@ def main():
         for ranks in a.ranks:
             runs = [recover(pathlib.Path(folder) / ("%d-%d" % (ranks, i)), model, ranks) for i in range(a.runs)]
             parts = [statistics.median(x) for x in zip(*runs)]
-            own[ranks] = statistics.median(sum(x[:-1]) for x in runs)
+            own[ranks] = statistics.median(x[0] + x[2] + x[3] for x in runs)
             print("%5d  %s  %8.2f" % (ranks, " ".join("%8.3f" % x for x in parts[:-1] + [own[ranks]]), parts[-1]),
                   flush=True)
     print("tp-run at %d ranks: %.2f times that at %d" %
