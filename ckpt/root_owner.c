@@ -278,7 +278,7 @@ tp_status root_owner_claim(struct root_owner **out, const char *root,
     o->fd = -1;
     snprintf(o->root, sizeof o->root, "%s", root);
     describe_self(&o->record, claim);
-    TP_TRY(root_lock(&lock, root, err));
+    TP_TRY(root_lock(&lock, root, &(struct root_lock_wait){ 0 }, err));
     TP_TRY(replace(o, err));
     *out = o;
     o = NULL;
