@@ -77,23 +77,31 @@ void report_note(const char *prog, const char *fmt, ...)
     print_line(prog, text);
 }
 
-bool report_options(int *exit_code, const char *usage, const struct opt *opts, int argc,
-                    char **argv, const char *intro, const char *tail)
+bool report_program_options(int *exit_code, const struct report_program *p, const struct opt *opts,
+                            int argc, char **argv)
 {
     enum opt_result result = OPT_GO_ON;
     struct tp_err err = { 0 };
     char prog[64];
     tp_status st = opt_parse(opts, argc, argv, &result, &err);
 
-    snprintf(prog, sizeof prog, "%.*s", (int)strcspn(usage, " "), usage);
+    snprintf(prog, sizeof prog, "%.*s", (int)strcspn(p->usage, " "), p->usage);
     *exit_code = 0;
     if (st) {
         *exit_code = report_json(wants_json(opts, argc, argv), prog, st, &err);
         return false;
     }
     if (result == OPT_HELP)
-        opt_help(stdout, usage, opts, intro, tail);
+        opt_help(stdout, p->usage, opts, p->intro, p->tail);
     else if (result == OPT_VERSION)
-        printf("%s %s\n", prog, TP_VERSION);
+        printf("%s %s\n%s", prog, TP_VERSION, p->version ? p->version : "");
     return result == OPT_GO_ON;
+}
+
+bool report_options(int *exit_code, const char *usage, const struct opt *opts, int argc,
+                    char **argv, const char *intro, const char *tail)
+{
+    const struct report_program p = { .usage = usage, .intro = intro, .tail = tail };
+
+    return report_program_options(exit_code, &p, opts, argc, argv);
 }

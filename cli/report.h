@@ -32,4 +32,13 @@ void report_note(const char *prog, const char *fmt, ...) __attribute__((format(p
 bool report_options(int *exit_code, const char *usage, const struct opt *opts, int argc,
                     char **argv, const char *intro, const char *tail);
 
+/* The same for a program whose --version prints more lines, each ended by a newline. */
+struct report_program {
+    const char *usage, *intro, *tail;
+    const char *version; /* or NULL */
+};
+
+bool report_program_options(int *exit_code, const struct report_program *p, const struct opt *opts,
+                            int argc, char **argv);
+
 #endif

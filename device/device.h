@@ -31,6 +31,8 @@ struct device_times;
 struct device {
     const struct device_ops *ops;
     int threads; /* host threads that one operation may use; 0: the device does not use the host */
+    unsigned without_units; /* the CPU's units (kernels/cpu/unit.h) that no operation may use: tests
+                               set it to run the kernels of other processors */
 };
 
 enum device_queue_kind {

@@ -1,5 +1,6 @@
 /*
- * kernels/gemm.h - matrix products, row-major; on the CPU by oneDNN (sgemm and bf16 matmul).
+ * kernels/gemm.h - matrix products, row-major; kernels/cpu/gemm.c says which code
+ * computes them on the CPU.
  */
 #ifndef KERNELS_GEMM_H
 #define KERNELS_GEMM_H

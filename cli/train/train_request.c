@@ -9,6 +9,7 @@
 #include "cli/report.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
+#include "kernels/cpu/cpu.h"
 #include "layout/model_config.h"
 #include "layout/train_option.h"
 #include "trainer/pipeline/schedule_diagram.h"
@@ -96,8 +97,11 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                     "as text, or as a picture"),
         OPT_END
     };
+    const struct report_program program = {
+        .usage = TRAIN_PROG, .intro = INTRO, .tail = TAIL, .version = kernels_cpu_description()
+    };
 
-    return report_options(exit_code, TRAIN_PROG, opts, argc, argv, INTRO, TAIL);
+    return report_program_options(exit_code, &program, opts, argc, argv);
 }
 
 static tp_status need(const char *value, const char *flag, struct tp_err *err)

@@ -2,6 +2,7 @@
 #include "kernels/cpu/cpu.h"
 
 #include "kernels/cpu/run.h"
+#include "kernels/cpu/unit.h"
 
 /* An operation that queues its function of kernels/cpu/run.h. */
 #define CPU_KERNEL(name, run, arg)                                                         \
@@ -49,6 +50,11 @@ CPU_KERNEL(queue_grad_norm_clip, cpu_run_grad_norm_clip, grad_norm_clip)
 CPU_KERNEL(queue_adamw_step, cpu_run_adamw_step, adamw_step)
 CPU_KERNEL(queue_cast, cpu_run_cast, cast)
 CPU_KERNEL(queue_copy_box, cpu_run_copy_box, copy_box)
+
+const char *kernels_cpu_description(void)
+{
+    return unit_description();
+}
 
 const struct kernel_ops kernels_cpu = {
     .gemm = queue_gemm,

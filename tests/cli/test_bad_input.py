@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 
 import pytest
@@ -195,6 +196,14 @@ def test_help_and_version_are_printed_on_stdout(program):
     for flag in ("--help", "--version"):
         r = run(program, flag)
         assert r.rc == 0 and r.out and not r.err, repr(r)
+
+
+def test_version_of_tp_train_says_which_kernels_multiply():
+    said = run("tp-train", "--version").out.splitlines()
+    assert len(said) == 3 and said[1] == "fp32 products: oneDNN" and said[2].startswith("bf16 products: "), said
+    flags = re.search(r"^flags\s*: (.*)", open("/proc/cpuinfo").read(), re.M)[1].split()
+    own = "avx512_bf16" in flags and "amx_bf16" not in flags
+    assert ("own kernels (AVX-512 BF16)" in said[2]) == own, said
 
 
 # ---- layouts that do not fit -------------------------------------------------------------------

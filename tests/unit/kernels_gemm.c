@@ -1,7 +1,11 @@
-/* tests/unit/kernels_gemm.c - matrix products against a simple loop in double. */
+/* tests/unit/kernels_gemm.c - matrix products against a simple loop in double.
+ *
+ * covers: kernels/cpu/gemm_bf16 kernels/cpu/gemm_onednn kernels/cpu/panel kernels/cpu/unit
+ * covers: kernels/cpu/thread_buffer */
 #include "kernels/gemm.h"
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/unit.h"
 #include "tests/unit/kernels_support.h"
 
 static void compare(struct rng *r, struct gemm g)
@@ -70,12 +74,89 @@ Test(gemm, bf16_equals_the_simple_loop)
     random_products("gemm/bf16 large", DTYPE_BF16, 150, 60);
 }
 
+/* Larger than the blocks that are packed at a time, along each axis in turn. */
+Test(gemm, bf16_in_several_blocks_equals_the_simple_loop)
+{
+    struct rng r = rng_start("gemm/bf16 blocks");
+    const int64_t sizes[][3] = { { 400, 37, 50 }, { 5, 1100, 33 }, { 13, 70, 2301 } };
+
+    for (int i = 0; i < 3; i++)
+        for (int form = 0; form < 4; form++) {
+            struct gemm g = { .type = DTYPE_BF16,
+                              .trans_a = form & 1,
+                              .trans_b = form & 2,
+                              .m = sizes[i][0] + rng_int(&r, 0, 9),
+                              .n = sizes[i][1] + rng_int(&r, 0, 9),
+                              .k = sizes[i][2] + rng_int(&r, 0, 9),
+                              .alpha = 1,
+                              .beta = 1 };
+            compare(&r, g);
+        }
+}
+
+Test(gemm, bf16_by_onednn_equals_the_simple_loop)
+{
+    kernels_on()->device->without_units = UNIT_AVX512_BF16;
+    random_products("gemm/bf16 by oneDNN, small", DTYPE_BF16, 9, 150);
+    random_products("gemm/bf16 by oneDNN, large", DTYPE_BF16, 150, 60);
+}
+
 /* oneDNN reads the variable at its first use; Criterion gives every test a process of its own. */
 Test(gemm, bf16_without_the_instructions_equals_the_simple_loop)
 {
     setenv("DNNL_MAX_CPU_ISA", "AVX2", 1);
+    kernels_on()->device->without_units = UNIT_AVX512_BF16;
     random_products("gemm/bf16 by cast, small", DTYPE_BF16, 9, 150);
     random_products("gemm/bf16 by cast, large", DTYPE_BF16, 150, 60);
+}
+
+/* C of rows row .. and columns col .. of one product, on their own and with some threads. */
+static float *part_of_product(const struct gemm *whole, int64_t row, int64_t col, int threads)
+{
+    struct gemm g = *whole;
+    const uint16_t *a = g.a, *b = g.b;
+    struct tp_err err = { 0 };
+
+    g.m -= row, g.n -= col, g.ldc = g.n;
+    g.a = a + (g.trans_a ? row : row * g.lda);
+    g.b = b + (g.trans_b ? col * g.ldb : col);
+    g.c = filled_floats(g.m * g.n, 7);
+    use_threads(threads);
+    cr_assert_eq(gemm_one(kernels_on(), &g, &err), TP_OK, "%s", err.msg);
+    return g.c;
+}
+
+Test(gemm, bits_of_own_bf16_products_do_not_depend_on_rows_columns_or_threads)
+{
+    enum { M = 131, N = 150, K = 1333 };
+    struct rng r = rng_start("gemm/bf16 bits");
+    float *fa = random_floats(&r, M * K, 1), *fb = random_floats(&r, K * N, 1);
+
+    if (!unit_usable(NULL, UNIT_AVX512_BF16) || unit_usable(NULL, UNIT_AMX_BF16))
+        cr_skip("this processor multiplies bf16 by oneDNN");
+    for (int form = 0; form < 4; form++) {
+        struct gemm g = { .type = DTYPE_BF16,
+                          .trans_a = form & 1,
+                          .trans_b = form & 2,
+                          .m = M,
+                          .n = N,
+                          .k = K,
+                          .alpha = 1 };
+        int64_t row = rng_int(&r, 0, M - 1), col = rng_int(&r, 0, N - 1);
+        float *all, *part;
+        g.a = stored_as(DTYPE_BF16, fa, M * K);
+        g.b = stored_as(DTYPE_BF16, fb, K * N);
+        g.lda = g.trans_a ? M : K, g.ldb = g.trans_b ? K : N;
+        all = part_of_product(&g, 0, 0, 1);
+        part = part_of_product(&g, row, col, 1 + form % 3);
+        for (int64_t i = row; i < M; i++)
+            cr_assert_eq(memcmp(all + i * N + col, part + (i - row) * (N - col),
+                                (size_t)(N - col) * sizeof *all),
+                         0, "form %d, row %lld of those from (%lld, %lld)", form, (long long)i,
+                         (long long)row, (long long)col);
+        free((void *)(uintptr_t)g.a), free((void *)(uintptr_t)g.b), free(all), free(part);
+    }
+    free(fa), free(fb);
 }
 
 Test(gemm, two_threads_give_the_same_result)

@@ -1,0 +1,294 @@
+/* kernels/cpu/gemm_onednn.c - see kernels/cpu/gemm_onednn.h. */
+#include "kernels/cpu/gemm_onednn.h"
+
+#include <dnnl.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cast.h"
+#include "kernels/cpu/thread.h"
+#include "kernels/cpu/thread_buffer.h"
+#include "kernels/cpu/vec.h"
+
+/*
+ * f32 goes to dnnl_sgemm, which needs no preparation. oneDNN 2.6 has bf16 as matmul primitives
+ * only, each generated for one shape, so every thread keeps the few it uses. On a processor that
+ * oneDNN has no bf16 kernel for (it would take a reference loop) operands are cast to f32 first.
+ *
+ * Primitives are made without a scale and without a sum, because with either of them oneDNN 2.6
+ * runs a scalar loop over C (on AMX a training step took 1.3 times as long). Both are loops here.
+ */
+
+/* What a primitive is made for; compared as bytes, so it is zeroed first and has no padding. */
+struct gemm_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    int32_t trans_a, trans_b, threads, unused;
+};
+
+struct gemm_entry {
+    struct gemm_key key;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, c;
+    bool refused; /* oneDNN has no fast kernel for this: cast */
+};
+
+enum { CACHE_BITS = 7, CACHE_ENTRIES = 1 << CACHE_BITS };
+
+/* The primitives of one thread; where two have the same place, the later one is kept. */
+struct gemm_cache {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    struct gemm_entry entry[CACHE_ENTRIES];
+};
+
+/* The cache belongs to a thread and is freed when the thread ends: OpenMP's threads are started and
+ * ended outside of this program's control, so a key is the only way to it. */
+static pthread_key_t cache_key;
+static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
+static bool cache_has_key; /* written under cache_once alone */
+
+static void entry_clear(struct gemm_entry *e)
+{
+    dnnl_memory_destroy(e->a);
+    dnnl_memory_destroy(e->b);
+    dnnl_memory_destroy(e->c);
+    dnnl_primitive_destroy(e->primitive);
+    memset(e, 0, sizeof *e);
+}
+
+static void cache_free(void *p)
+{
+    struct gemm_cache *cache = p;
+
+    for (int i = 0; i < CACHE_ENTRIES; i++)
+        entry_clear(&cache->entry[i]);
+    dnnl_stream_destroy(cache->stream);
+    dnnl_engine_destroy(cache->engine);
+    free(cache);
+}
+
+static void cache_key_make(void)
+{
+    cache_has_key = pthread_key_create(&cache_key, cache_free) == 0;
+}
+
+/* The calling thread's cache, made at its first use. NULL: err is filled. */
+static struct gemm_cache *cache_get(struct tp_err *err)
+{
+    struct gemm_cache *cache;
+    dnnl_status_t s;
+
+    pthread_once(&cache_once, cache_key_make);
+    if (!cache_has_key) {
+        tp_fail(err, TP_E_INTERNAL, "no thread-specific key is left for the bf16 products");
+        return NULL;
+    }
+    cache = pthread_getspecific(cache_key);
+    if (cache)
+        return cache;
+    if (!(cache = calloc(1, sizeof *cache))) {
+        tp_fail(err, TP_E_NOMEM, "out of memory for the table of bf16 products");
+        return NULL;
+    }
+    s = dnnl_engine_create(&cache->engine, dnnl_cpu, 0);
+    if (s == dnnl_success)
+        s = dnnl_stream_create(&cache->stream, cache->engine, dnnl_stream_default_flags);
+    if (s != dnnl_success || pthread_setspecific(cache_key, cache)) {
+        cache_free(cache);
+        tp_fail(err, TP_E_INTERNAL, "oneDNN gave no engine (status %d)", (int)s);
+        return NULL;
+    }
+    return cache;
+}
+
+/* Row-major rows x cols with ld between rows, as stored, seen transposed when trans. */
+static dnnl_status_t matrix_desc(dnnl_memory_desc_t *md, bool trans, int64_t rows, int64_t cols,
+                                 int64_t ld, dnnl_data_type_t type)
+{
+    dnnl_dims_t dims = { rows, cols };
+    dnnl_dims_t strides = { trans ? 1 : ld, trans ? ld : 1 };
+
+    return dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides);
+}
+
+static bool is_reference(const_dnnl_primitive_desc_t pd)
+{
+    const char *name = NULL;
+
+    return dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) != dnnl_success ||
+           strncmp(name, "ref", 3) == 0;
+}
+
+/* Fill e->primitive and memories. Anything but success: not available. */
+static dnnl_status_t entry_make(struct gemm_entry *e, const struct gemm_key *key,
+                                dnnl_engine_t engine)
+{
+    dnnl_memory_desc_t a, b, c;
+    dnnl_matmul_desc_t desc;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t s;
+
+    e->key = *key;
+    if ((s = matrix_desc(&a, key->trans_a, key->m, key->k, key->lda, dnnl_bf16)) ||
+        (s = matrix_desc(&b, key->trans_b, key->k, key->n, key->ldb, dnnl_bf16)) ||
+        (s = matrix_desc(&c, false, key->m, key->n, key->ldc, dnnl_f32)) ||
+        (s = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c)) ||
+        (s = dnnl_primitive_desc_create(&pd, &desc, NULL, engine, NULL)))
+        goto done;
+    if (is_reference(pd)) {
+        s = dnnl_unimplemented;
+        goto done;
+    }
+    if ((s = dnnl_primitive_create(&e->primitive, pd)) ||
+        (s = dnnl_memory_create(&e->a, &a, engine, DNNL_MEMORY_NONE)) ||
+        (s = dnnl_memory_create(&e->b, &b, engine, DNNL_MEMORY_NONE)) ||
+        (s = dnnl_memory_create(&e->c, &c, engine, DNNL_MEMORY_NONE)))
+        goto done;
+done:
+    dnnl_primitive_desc_destroy(pd);
+    return s;
+}
+
+static struct gemm_entry *cache_entry(struct gemm_cache *cache, const struct gemm *g)
+{
+    struct gemm_key key;
+    uint64_t hash = 0;
+    struct gemm_entry *e;
+
+    memset(&key, 0, sizeof key);
+    key.m = g->m, key.n = g->n, key.k = g->k;
+    key.lda = g->lda, key.ldb = g->ldb, key.ldc = g->ldc;
+    key.trans_a = g->trans_a, key.trans_b = g->trans_b;
+    key.threads = omp_in_parallel() ? 1 : omp_get_max_threads();
+    for (size_t i = 0; i < sizeof key / 8; i++) {
+        uint64_t word;
+        memcpy(&word, (const char *)&key + 8 * i, 8);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    e = &cache->entry[hash >> (64 - CACHE_BITS)];
+    if ((!e->primitive && !e->refused) || memcmp(&e->key, &key, sizeof key) != 0) {
+        entry_clear(e);
+        if (entry_make(e, &key, cache->engine) != dnnl_success) {
+            entry_clear(e);
+            e->key = key;
+            e->refused = true;
+        }
+    }
+    return e;
+}
+
+static tp_status sgemm(const struct gemm *g, const float *a, const float *b, struct tp_err *err)
+{
+    dnnl_status_t s = dnnl_sgemm(g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N', g->m, g->n, g->k,
+                                 g->alpha, a, g->lda, b, g->ldb, g->beta, g->c, g->ldc);
+
+    if (s != dnnl_success)
+        return tp_fail(err, TP_E_INTERNAL,
+                       "oneDNN refused a product of %lld x %lld x %lld (status %d)",
+                       (long long)g->m, (long long)g->n, (long long)g->k, (int)s);
+    return TP_OK;
+}
+
+/* Elements from the first to past the last of a stored matrix. */
+static int64_t extent(bool trans, int64_t rows, int64_t cols, int64_t ld)
+{
+    return trans ? (cols - 1) * ld + rows : (rows - 1) * ld + cols;
+}
+
+static tp_status gemm_by_cast(const struct gemm *g, struct tp_err *err)
+{
+    int64_t n_a = extent(g->trans_a, g->m, g->k, g->lda);
+    int64_t n_b = extent(g->trans_b, g->k, g->n, g->ldb);
+    float *x = thread_buffer((n_a + n_b) * (int64_t)sizeof *x);
+
+    if (!x)
+        return tp_fail(err, TP_E_NOMEM, "out of memory for %lld elements of a bf16 product",
+                       (long long)(n_a + n_b));
+    cast(x, DTYPE_F32, g->a, DTYPE_BF16, n_a);
+    cast(x + n_a, DTYPE_F32, g->b, DTYPE_BF16, n_b);
+    return sgemm(g, x, x + n_a, err);
+}
+
+/* C[m][ldc] = the product alone. */
+static tp_status execute(const struct gemm *g, const struct gemm_entry *e, float *c,
+                         dnnl_stream_t stream, struct tp_err *err)
+{
+    dnnl_status_t s;
+
+    /* oneDNN takes inputs through the same type as outputs; it does not write them. */
+    if ((s = dnnl_memory_set_data_handle(e->a, (void *)(uintptr_t)g->a)) == dnnl_success &&
+        (s = dnnl_memory_set_data_handle(e->b, (void *)(uintptr_t)g->b)) == dnnl_success &&
+        (s = dnnl_memory_set_data_handle(e->c, c)) == dnnl_success) {
+        dnnl_exec_arg_t args[] = { { DNNL_ARG_SRC, e->a },
+                                   { DNNL_ARG_WEIGHTS, e->b },
+                                   { DNNL_ARG_DST, e->c } };
+        s = dnnl_primitive_execute(e->primitive, stream, 3, args);
+    }
+    if (s != dnnl_success)
+        return tp_fail(err, TP_E_INTERNAL,
+                       "oneDNN failed at a bf16 product of %lld x %lld x %lld (status %d)",
+                       (long long)g->m, (long long)g->n, (long long)g->k, (int)s);
+    return TP_OK;
+}
+
+/* C = alpha x + beta C */
+struct scaled_sum {
+    const struct gemm *g;
+    const float *x; /* [m][ldc]; C itself where beta is 0 */
+};
+
+static KERNEL_CLONES void scale_row(float *c, const float *x, float alpha, float beta, int64_t n)
+{
+    if (beta == 0)
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            c[j] = alpha * x[j];
+    else
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            c[j] = alpha * x[j] + beta * c[j];
+}
+
+static void scale_rows(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct scaled_sum *s = ctx;
+    const struct gemm *g = s->g;
+
+    (void)thread;
+    for (int64_t i = lo; i < hi; i++)
+        scale_row(g->c + i * g->ldc, s->x + i * g->ldc, g->alpha, g->beta, g->n);
+}
+
+static tp_status onednn_bf16(const struct device_queue *q, const struct gemm *g, struct tp_err *err)
+{
+    struct gemm_cache *cache = cache_get(err);
+    struct gemm_entry *e;
+    float *c = g->c;
+    tp_status st;
+
+    if (!cache)
+        return err->status;
+    e = cache_entry(cache, g);
+    if (e->refused)
+        return gemm_by_cast(g, err);
+    if (g->beta != 0 && !(c = thread_buffer(g->m * g->ldc * (int64_t)sizeof *c)))
+        return tp_fail(err, TP_E_NOMEM, "out of memory for a product of %lld x %lld floats",
+                       (long long)g->m, (long long)g->ldc);
+    if ((st = execute(g, e, c, cache->stream, err)) != TP_OK)
+        return st;
+    if (g->alpha != 1 || g->beta != 0)
+        kernels_for(q, g->m, kernels_grain(12 * g->n), scale_rows, &(struct scaled_sum){ g, c });
+    return TP_OK;
+}
+
+tp_status gemm_onednn(const struct device_queue *q, const struct gemm *g, struct tp_err *err)
+{
+    /* A thread that is new to OpenMP would use every core. */
+    if (!omp_in_parallel() && omp_get_max_threads() != q->device->threads)
+        omp_set_num_threads(q->device->threads);
+    return g->type == DTYPE_F32 ? sgemm(g, g->a, g->b, err) : onednn_bf16(q, g, err);
+}
