@@ -54,8 +54,9 @@ int64_t chunk_elements(const struct tensor *t, const struct box *b)
     width = box_elements(b) / b->len[0];
     if (width > most)
         return most; /* a row is larger than a chunk may be */
-    rows = t->placement.dim == 0 && t->placement.blocks > 1 ? t->shape[0] / t->placement.blocks
-                                                            : t->shape[0];
+    rows = t->shape[0];
+    if (t->placement.dim == 0 && t->placement.blocks > 1)
+        rows = tensor_block_of(t, t->placement.blocks - 1).len;
     return chunk_rows(rows, width * elem) * width;
 }
 

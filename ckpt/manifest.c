@@ -45,12 +45,17 @@ static json_t *ints(const int64_t *values, int n)
 static json_t *tensor_json(const struct tensor *t, int id)
 {
     const struct placement *r = &t->placement;
+    json_t *rule =
+        json_pack("{s:i, s:I, s:i, s:b, s:b}", "dim", r->dim, "unit", (json_int_t)r->unit, "blocks",
+                  r->blocks, "share", (int)r->replicate, "pad", (int)r->uneven);
 
-    return json_pack("{s:i, s:s, s:s, s:s, s:o, s:i, s:{s:i, s:I, s:i, s:b, s:b}}", "id", id,
-                     "group", t->group, "name", t->name, "dtype", dtype_name(t->dtype), "shape",
-                     ints(t->shape, t->ndim), "layer", t->layer, "rule", "dim", r->dim, "unit",
-                     (json_int_t)r->unit, "blocks", r->blocks, "share", (int)r->replicate, "pad",
-                     (int)r->uneven);
+    if (r->first_block && json_object_set_new(rule, "first", json_integer(r->first_block)) != 0) {
+        json_decref(rule);
+        rule = NULL; /* then json_pack fails */
+    }
+    return json_pack("{s:i, s:s, s:s, s:s, s:o, s:i, s:o}", "id", id, "group", t->group, "name",
+                     t->name, "dtype", dtype_name(t->dtype), "shape", ints(t->shape, t->ndim),
+                     "layer", t->layer, "rule", rule);
 }
 
 static json_t *shard_json(const struct shard_info *s)

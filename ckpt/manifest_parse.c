@@ -6,6 +6,7 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -61,18 +62,37 @@ done:
     return st;
 }
 
-static tp_status parse_rule(const struct member_reader *p, struct placement *r, json_t *tensor,
-                            int ndim)
+/* The length of a longer first block: a multiple of the others, which are equal. */
+static tp_status parse_first(const struct member_reader *p, const struct tensor *t,
+                             struct placement *r, json_t *rule)
 {
+    int64_t all = r->dim < 0 ? 0 : t->shape[r->dim], rest;
+    tp_status st;
+
+    TP_TRY(member_int(p, &r->first_block, rule, "first", 1, INT64_MAX));
+    rest = all - r->first_block;
+    if (r->blocks < 2 || rest < 1 || rest % (r->blocks - 1) != 0 ||
+        r->first_block % (rest / (r->blocks - 1)) != 0)
+        st = member_fail(p, "tensor %s: a first block of %" PRId64 " does not fit its axis",
+                         t->name, r->first_block);
+done:
+    return st;
+}
+
+static tp_status parse_rule(const struct member_reader *p, struct tensor *t, json_t *tensor)
+{
+    struct placement *r = &t->placement;
     json_t *object = NULL;
     tp_status st;
 
     TP_TRY(member_object(p, &object, tensor, "rule"));
-    TP_TRY(member_small(p, &r->dim, object, "dim", -1, ndim - 1));
+    TP_TRY(member_small(p, &r->dim, object, "dim", -1, t->ndim - 1));
     TP_TRY(member_int(p, &r->unit, object, "unit", 1, UNIT_MAX));
     TP_TRY(member_small(p, &r->blocks, object, "blocks", 1, TENSOR_BOXES_MAX));
     TP_TRY(member_bool(p, &r->replicate, object, "share"));
     TP_TRY(member_bool(p, &r->uneven, object, "pad"));
+    if (json_object_get(object, "first"))
+        TP_TRY(parse_first(p, t, r, object));
 done:
     return st;
 }
@@ -123,7 +143,7 @@ static tp_status parse_tensor(const struct member_reader *p, struct tensor *t, j
     if (!dtype_parse(&t->dtype, dtype))
         return member_fail(p, "tensor %s: unknown dtype '%s'", t->name, dtype);
     TP_TRY(parse_shape(p, t, object));
-    TP_TRY(parse_rule(p, &t->placement, object, t->ndim));
+    TP_TRY(parse_rule(p, t, object));
     TP_TRY(member_small(p, &t->layer, object, "layer", LAYER_LAST, n_layers - 1));
 done:
     return st;

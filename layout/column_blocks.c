@@ -9,7 +9,7 @@ static int64_t block_width(const struct tensor *t, const struct box *b)
     int64_t each = t->shape[p->dim] / p->blocks, units = each / p->unit;
     int64_t column_bytes = box_elements(b) / b->len[p->dim] * dtype_bytes(t->dtype);
 
-    for (int n = COLUMN_BLOCKS_MAX; n > 1; n /= 2)
+    for (int n = p->first_block ? 0 : COLUMN_BLOCKS_MAX; n > 1; n /= 2)
         if (units % n == 0 && column_bytes * (each / n) >= COLUMN_BYTES_LEAST)
             return each / n;
     return t->shape[p->dim];

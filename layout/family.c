@@ -4,8 +4,13 @@
 #include <string.h>
 
 static const struct family *const families[MODEL_FAMILIES] = {
-    [MODEL_LLAMA] = &family_llama,
-    [MODEL_GPT2] = &family_gpt2,
+    [MODEL_LLAMA] = &family_llama,       [MODEL_GPT2] = &family_gpt2,
+    [MODEL_MISTRAL] = &family_mistral,   [MODEL_QWEN2] = &family_qwen2,
+    [MODEL_QWEN3] = &family_qwen3,       [MODEL_GEMMA] = &family_gemma,
+    [MODEL_GEMMA2] = &family_gemma2,     [MODEL_GEMMA3] = &family_gemma3,
+    [MODEL_PHI3] = &family_phi3,         [MODEL_OLMO2] = &family_olmo2,
+    [MODEL_GPT_NEOX] = &family_gpt_neox, [MODEL_OPT] = &family_opt,
+    [MODEL_MIXTRAL] = &family_mixtral,   [MODEL_QWEN3_MOE] = &family_qwen3_moe,
 };
 
 const struct family *family_at(enum model_family number)
@@ -40,17 +45,37 @@ const struct family_tensor *family_tensor_find(const struct family *f, enum tens
     return NULL;
 }
 
+bool family_tensor_is_in(const struct family_tensor *t, const struct model *m)
+{
+    if (t->role == ROLE_HEAD && m->tied)
+        return false;
+    return t->has == 0 || *(const bool *)((const char *)m + t->has);
+}
+
+int family_tensor_copies(const struct family_tensor *t, const struct model *m)
+{
+    return tensor_role_is_of_expert(t->role) ? m->experts : 1;
+}
+
 int64_t family_dim_size(enum family_dim d, const struct model *m)
 {
     switch (d) {
     case DIM_VOCAB:
         return m->vocab;
     case DIM_POSITIONS:
-        return m->max_positions;
+        return m->max_positions + family_of(m)->extra_positions;
     case DIM_HIDDEN:
         return m->hidden;
     case DIM_FFN:
         return m->ffn;
+    case DIM_GATE_UP:
+        return 2 * m->ffn;
+    case DIM_HEAD_DIM:
+        return m->head_dim;
+    case DIM_EXPERTS:
+        return m->experts;
+    case DIM_EXPERT_FFN:
+        return m->expert_ffn ? m->expert_ffn : m->ffn;
     case DIM_Q:
         return m->heads * m->head_dim;
     case DIM_KV:

@@ -31,18 +31,20 @@ enum family_value {
     FAMILY_VALUE_POSITIVE, /* double above 0 */
     FAMILY_VALUE_FLAG,     /* bool */
     FAMILY_VALUE_DROPOUT,  /* double from 0 to below 1; the largest of such keys is kept */
-    FAMILY_VALUE_ROPE,     /* double above 0, which transformers 5 writes into rope_parameters;
-                              scaled rotary embedding is refused */
-    FAMILY_VALUE_ONLY,     /* no member, because only one value is implemented */
+    FAMILY_VALUE_ROPE,     /* the rotary embedding (layout/rope_config.h) */
+    FAMILY_VALUE_WINDOW,   /* int64_t: a count; null means 0, none */
+    FAMILY_VALUE_FIXED,    /* bool: no key; the member has the same value in the whole family */
+    FAMILY_VALUE_ONLY,     /* no member, because the tensors are known for one value only */
+    FAMILY_VALUE_TRAINS,   /* no member, because tp-train implements one value only */
 };
 
 struct family_key {
-    const char *key;
+    const char *key; /* "a or b": two names for one thing */
     enum family_value value;
     size_t member, member_bytes; /* the member of struct model that it sets */
     int64_t max;
     double fallback;   /* when the key is absent */
-    const char *only;  /* the value that is implemented, as JSON */
+    const char *only;  /* the one value, as JSON; where the key is absent, it has this value */
     const char *other; /* what the message says about other values; may be NULL */
 };
 
@@ -55,13 +57,21 @@ struct family_key {
 #define FAMILY_POSITIVE(k, m, f)    { k, FAMILY_VALUE_POSITIVE, FAMILY_MEMBER(m), 0, f, 0, 0 }
 #define FAMILY_FLAG(k, m, f)        { k, FAMILY_VALUE_FLAG, FAMILY_MEMBER(m), 0, f, 0, 0 }
 #define FAMILY_DROPOUT(k, m, f)     { k, FAMILY_VALUE_DROPOUT, FAMILY_MEMBER(m), 0, f, 0, 0 }
-#define FAMILY_ROPE(k, m, f)        { k, FAMILY_VALUE_ROPE, FAMILY_MEMBER(m), 0, f, 0, 0 }
+#define FAMILY_ROPE(f)              { "rope_theta", FAMILY_VALUE_ROPE, FAMILY_MEMBER(rope_theta), 0, f, 0, 0 }
+#define FAMILY_WINDOW(k, m, f)      { k, FAMILY_VALUE_WINDOW, FAMILY_MEMBER(m), FAMILY_POSITIONS_MAX, f, 0, 0 }
+#define FAMILY_FIXED(m, v)          { "-", FAMILY_VALUE_FIXED, FAMILY_MEMBER(m), 0, v, 0, 0 }
 #define FAMILY_ONLY(k, json, other) { k, FAMILY_VALUE_ONLY, 0, 0, 0, 0, json, other }
+#define FAMILY_TRAINS(k, json)      { k, FAMILY_VALUE_TRAINS, 0, 0, 0, 0, json, 0 }
 #define FAMILY_KEYS_END             { 0, FAMILY_VALUE_END, 0, 0, 0, 0, 0, 0 }
 /* clang-format on */
 
 /* Limits that keep all products of dimensions within 64 bits. */
-enum { FAMILY_WIDTH_MAX = 1 << 20, FAMILY_LAYERS_MAX = 10000, FAMILY_VOCAB_MAX = 1 << 28 };
+enum {
+    FAMILY_WIDTH_MAX = 1 << 20,
+    FAMILY_LAYERS_MAX = 10000,
+    FAMILY_VOCAB_MAX = 1 << 28,
+    FAMILY_EXPERTS_MAX = 4096,
+};
 #define FAMILY_POSITIONS_MAX (INT64_C(1) << 40) /* where no weights depend on it */
 
 /* ---- tensors ---- */
@@ -70,20 +80,29 @@ enum { FAMILY_WIDTH_MAX = 1 << 20, FAMILY_LAYERS_MAX = 10000, FAMILY_VOCAB_MAX =
 enum family_dim {
     DIM_NONE,
     DIM_VOCAB,
-    DIM_POSITIONS,
+    DIM_POSITIONS, /* with the family's extra_positions */
     DIM_HIDDEN,
     DIM_FFN,
-    DIM_Q,   /* heads x head_dim */
-    DIM_KV,  /* kv_heads x head_dim */
-    DIM_QKV, /* query, key and value side by side */
+    DIM_GATE_UP,  /* gate and up side by side */
+    DIM_HEAD_DIM, /* of one head */
+    DIM_Q,        /* heads x head_dim */
+    DIM_KV,       /* kv_heads x head_dim */
+    DIM_QKV,      /* query, key and value side by side */
+    DIM_EXPERTS,
+    DIM_EXPERT_FFN,
 };
 
 struct family_tensor {
     enum tensor_role role;
-    const char *name;         /* `*` stands for the layer's number */
+    const char *name;         /* `*` stands for the layer's number, a second one for the expert's */
     enum family_dim shape[2]; /* as stored; the second is DIM_NONE for a vector */
     enum tensor_cut cut;      /* Megatron-LM's */
+    size_t has;               /* the bool of struct model that says whether there is such a tensor;
+                                 0: there always is. A tied head is absent in any case */
 };
+
+/* The last column of a row whose tensor only some models of the family have. */
+#define FAMILY_IF(m) offsetof(struct model, m)
 
 /* ---- the table ---- */
 
@@ -93,7 +112,12 @@ struct family {
     enum family_norm norm;
     enum family_mlp mlp;
     enum family_position position;
-    bool in_out; /* the matrices of the layers are stored [in, out], others [out, in] */
+    bool in_out;            /* the matrices of the layers are stored [in, out], others [out, in] */
+    bool qkv_by_head;       /* a fused query, key and value has these three head by head */
+    int extra_positions;    /* rows of a table of positions beyond max_positions */
+    const char *untrained;  /* what tp-train does not compute; NULL: nothing */
+    const char *buffers[4]; /* ends of the names of tensors that files may have and that are
+                               computed anyway; ends with NULL */
     const struct family_key *keys;       /* ends with FAMILY_KEYS_END */
     const struct family_tensor *tensors; /* in the order of the model; ends with ROLE_NONE */
 };
@@ -109,12 +133,23 @@ bool family_find(enum model_family *out, const char *architecture, const char *m
 /* The family's tensor of this role; NULL: it has none. */
 const struct family_tensor *family_tensor_find(const struct family *f, enum tensor_role role);
 
+/* Whether the model has this tensor of its family. */
+bool family_tensor_is_in(const struct family_tensor *t, const struct model *m);
+
+/* How many tensors of this row a layer has: one, or one for each expert. */
+int family_tensor_copies(const struct family_tensor *t, const struct model *m);
+
 /* Elements of a dimension. */
 int64_t family_dim_size(enum family_dim d, const struct model *m);
 
 /* The axis of a linear layer's outputs in one of its tensors. */
 int family_out_axis(const struct family *f, const struct family_tensor *t);
 
-extern const struct family family_llama, family_gpt2;
+extern const struct family family_llama, family_gpt2, family_mistral, family_qwen2, family_qwen3,
+    family_gemma, family_gemma2, family_gemma3, family_phi3, family_olmo2, family_gpt_neox,
+    family_opt, family_mixtral, family_qwen3_moe;
+
+/* Tables that several families share. */
+extern const struct family_tensor family_llama_tensors[], family_gemma2_tensors[];
 
 #endif

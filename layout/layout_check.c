@@ -8,14 +8,15 @@
 static bool refuses_tp(const struct tensor *t, int tp, char *why, size_t size)
 {
     const struct placement *p = &t->placement;
+    int parts = p->blocks - (p->first_block > 0); /* of equal length */
     int64_t units;
 
     if (p->dim < 0)
         return false;
     units = tensor_units(t);
-    if (t->shape[p->dim] % (p->blocks * (p->uneven ? 1 : p->unit)) != 0) {
+    if ((t->shape[p->dim] - p->first_block) % (parts * (p->uneven ? 1 : p->unit)) != 0) {
         snprintf(why, size, "its axis %d of %lld is not a multiple of %d x %lld", p->dim,
-                 (long long)t->shape[p->dim], p->blocks, (long long)p->unit);
+                 (long long)(t->shape[p->dim] - p->first_block), parts, (long long)p->unit);
         return true;
     }
     if (p->uneven || units % tp == 0 || (p->replicate && units > 0 && tp % units == 0))

@@ -8,8 +8,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "layout/rope_scaling.h"
+
 /* Models whose layers compute alike and whose tensors have the same roles (layout/family.h). */
-enum model_family { MODEL_LLAMA, MODEL_GPT2, MODEL_FAMILIES };
+enum model_family {
+    MODEL_LLAMA,
+    MODEL_GPT2,
+    MODEL_MISTRAL,
+    MODEL_QWEN2,
+    MODEL_QWEN3,
+    MODEL_GEMMA,
+    MODEL_GEMMA2,
+    MODEL_GEMMA3,
+    MODEL_PHI3,
+    MODEL_OLMO2,
+    MODEL_GPT_NEOX,
+    MODEL_OPT,
+    MODEL_MIXTRAL,
+    MODEL_QWEN3_MOE,
+    MODEL_FAMILIES
+};
 
 struct parallel_plan; /* layout/parallel_plan.h */
 
@@ -19,11 +37,20 @@ struct model {
     int layers, heads, kv_heads;
     int64_t head_dim; /* may differ from hidden / heads */
     int64_t max_positions;
+    int64_t embedding_width; /* OPT's word_embed_proj_dim, which must be hidden; 0: not given */
+    int experts, experts_per_token; /* of a mixture of experts; else 0 */
+    int64_t expert_ffn;             /* width inside an expert; 0: ffn */
+    int64_t sliding_window;         /* keys that a token sees, itself included; 0: all before it */
     double norm_eps, rope_theta, init_std;
+    struct rope_scaling rope_scaling;
+    bool qkv_bias, out_bias, mlp_bias; /* linear layers that have biases, where families differ */
+    bool head_norms;                   /* norms of each head's queries and keys */
     double dropout;                   /* the largest that config.json asks for; tp-train has none */
     bool tied;                        /* the head uses the embedding's weights */
     const struct parallel_plan *plan; /* names and cuts of the tensors; NULL: the family's own */
-    const char *config;               /* config.json as read, for the checkpoint and the export */
+    const char *untrained; /* what tp-train does not compute of this model, which can still be
+                              imported, resharded and exported; NULL: nothing */
+    const char *config;    /* config.json as read, for the checkpoint and the export */
 };
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +12,14 @@
 #include "core/file.h"
 #include "core/json_scan.h"
 #include "layout/family.h"
+#include "layout/rope_config.h"
 
 /* The first failure is kept in st, and later reads do nothing. */
 struct config_reader {
     json_t *root;
     const char *path;
     const struct family *family;
+    struct arena *arena;
     struct tp_err *err;
     tp_status st;
 };
@@ -84,33 +87,44 @@ static void read_dropout(struct config_reader *r, const struct family_key *k, js
         *member = p;
 }
 
-/* Whether the object asks for the rotary embedding without scaling. Its "type" is an older name of
- * "rope_type". */
-static bool is_default_rope(json_t *parameters)
-{
-    json_t *type = json_object_get(parameters, "rope_type");
+/* Keep the first thing that tp-train does not compute. */
+static void keep_untrained(struct config_reader *r, struct model *m, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
-    if (!type)
-        type = json_object_get(parameters, "type");
-    return json_is_string(type) && strcmp(json_string_value(type), "default") == 0;
+static void keep_untrained(struct config_reader *r, struct model *m, const char *format, ...)
+{
+    char text[160];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (!m->untrained && !(m->untrained = arena_strdup(r->arena, text)))
+        r->st = tp_fail(r->err, TP_E_NOMEM, "%s: no memory", r->path);
 }
 
-/* transformers 5 writes rope_parameters.rope_theta, older versions rope_theta and rope_scaling. */
-static void read_rope_theta(struct config_reader *r, const struct family_key *k, json_t *v,
-                            double *member)
+static void read_rope(struct config_reader *r, const struct family_key *k, struct model *m)
 {
-    json_t *parameters = json_object_get(r->root, "rope_parameters");
-    json_t *scaling = json_object_get(r->root, "rope_scaling");
+    struct rope_config c;
 
-    *member = k->fallback;
-    if (!is_absent(scaling) && !is_default_rope(scaling))
-        fail(r, "rope_scaling", "null (scaled rotary embedding is not supported)", scaling);
-    else if (!is_absent(json_object_get(parameters, "rope_type")) && !is_default_rope(parameters))
-        fail(r, "rope_parameters", "rope_type \"default\"", parameters);
-    else if (!is_absent(json_object_get(parameters, k->key)))
-        *member = read_positive(r, k->key, json_object_get(parameters, k->key), k->fallback);
-    else
-        *member = read_positive(r, k->key, v, k->fallback);
+    r->st = rope_config_read(&c, r->root, k->fallback, r->path, r->err);
+    if (r->st)
+        return;
+    m->rope_theta = c.theta;
+    m->rope_scaling = c.scaling;
+    if (*c.unknown)
+        keep_untrained(r, m, "rope_scaling of type \"%s\"", c.unknown);
+    if (c.is_partial)
+        keep_untrained(r, m, "partial_rotary_factor");
+}
+
+/* null means none, which is not the same as an absent key. */
+static void read_window(struct config_reader *r, const struct family_key *k, json_t *v,
+                        int64_t *member)
+{
+    *member = 0;
+    if (!v || !json_is_null(v))
+        read_count(r, k, v, member);
 }
 
 /* Whether the values are equal; 0 and 0.0 are. */
@@ -121,29 +135,53 @@ static bool is_equal(json_t *a, json_t *b)
     return json_equal(a, b);
 }
 
-/* Refuse any value but the one that is implemented. */
-static void check_only(struct config_reader *r, const struct family_key *k, json_t *v)
+/* Whether the key is absent or has the only value that is known. */
+static bool has_only(struct config_reader *r, const struct family_key *k, json_t *v)
 {
     json_t *only;
+    bool is_same;
 
     if (is_absent(v))
-        return;
+        return true;
     only = json_loads(k->only, JSON_DECODE_ANY, NULL);
-    if (!only) {
+    if (!only)
         r->st = tp_fail(r->err, TP_E_NOMEM, "%s: no memory", r->path);
-    } else if (!is_equal(v, only)) {
-        char expected[128];
-
-        snprintf(expected, sizeof expected, "%s%s%s%s", k->only, k->other ? " (" : "",
-                 k->other ? k->other : "", k->other ? ")" : "");
-        fail(r, k->key, expected, v);
-    }
+    is_same = only && is_equal(v, only);
     json_decref(only);
+    return is_same;
+}
+
+static void refuse_other(struct config_reader *r, const struct family_key *k, json_t *v)
+{
+    char expected[128];
+
+    snprintf(expected, sizeof expected, "%s%s%s%s", k->only, k->other ? " (" : "",
+             k->other ? k->other : "", k->other ? ")" : "");
+    fail(r, k->key, expected, v);
+}
+
+static void keep_other(struct config_reader *r, const struct family_key *k, json_t *v,
+                       struct model *m)
+{
+    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+
+    keep_untrained(r, m, "\"%s\" of %.60s (only %s is implemented)", k->key, text ? text : "?",
+                   k->only);
+    free(text);
+}
+
+/* The value of a key; "a or b": of the first that is there. */
+static json_t *value_of(json_t *root, const char *key)
+{
+    const char * or = strstr(key, " or ");
+    json_t *v = json_object_getn(root, key, or ? (size_t)(or -key) : strlen(key));
+
+    return or &&is_absent(v) ? value_of(root, or +strlen(" or ")) : v;
 }
 
 static void read_key(struct config_reader *r, const struct family_key *k, struct model *m)
 {
-    json_t *v = json_object_get(r->root, k->key);
+    json_t *v = value_of(r->root, k->key);
     void *member = (char *)m + k->member;
 
     switch (k->value) {
@@ -161,10 +199,21 @@ static void read_key(struct config_reader *r, const struct family_key *k, struct
         read_dropout(r, k, v, member);
         break;
     case FAMILY_VALUE_ROPE:
-        read_rope_theta(r, k, v, member);
+        read_rope(r, k, m);
+        break;
+    case FAMILY_VALUE_WINDOW:
+        read_window(r, k, v, member);
+        break;
+    case FAMILY_VALUE_FIXED:
+        *(bool *)member = k->fallback != 0;
         break;
     case FAMILY_VALUE_ONLY:
-        check_only(r, k, v);
+        if (!has_only(r, k, v) && !r->st)
+            refuse_other(r, k, v);
+        break;
+    case FAMILY_VALUE_TRAINS:
+        if (!has_only(r, k, v) && !r->st)
+            keep_other(r, k, v, m);
         break;
     default:
         r->st = tp_fail(r->err, TP_E_INTERNAL, "%s: no reader for this key", k->key);
@@ -177,15 +226,16 @@ static void read_family(struct config_reader *r, struct model *m)
 {
     json_t *list = json_object_get(r->root, "architectures");
     json_t *type = json_object_get(r->root, "model_type");
-    char supported[256] = "";
+    char supported[512] = "";
     size_t used = 0;
 
     if (family_find(&m->family, json_string_value(json_array_get(list, 0)),
                     json_string_value(type)))
         return;
     for (int i = 0; i < MODEL_FAMILIES; i++)
-        used += (size_t)snprintf(supported + used, sizeof supported - used, "%s[\"%s\"]",
-                                 i ? " or " : "", family_at((enum model_family)i)->architecture);
+        used +=
+            (size_t)snprintf(supported + used, sizeof supported - used, "%s%s",
+                             i ? ", " : "one of ", family_at((enum model_family)i)->architecture);
     fail(r, "architectures", supported, list || !type ? list : type);
 }
 
@@ -194,7 +244,7 @@ static const char *key_of(const struct config_reader *r, size_t member)
 {
     const struct family_key *k = r->family->keys;
 
-    while (k->value != FAMILY_VALUE_END && (k->member != member || k->value == FAMILY_VALUE_ONLY))
+    while (k->value != FAMILY_VALUE_END && (k->member != member || k->member_bytes == 0))
         k++;
     return k->key;
 }
@@ -215,6 +265,12 @@ static void derive(struct config_reader *r, struct model *m)
         r->st = tp_fail(r->err, TP_E_USAGE,
                         "%s: %s %d does not divide %s %lld, and there is no head_dim", r->path,
                         KEY_OF(r, heads), m->heads, KEY_OF(r, hidden), (long long)m->hidden);
+    else if (m->embedding_width && m->embedding_width != m->hidden)
+        r->st = tp_fail(r->err, TP_E_USAGE,
+                        "%s: %s %lld is not %s %lld; an embedding of another width is not "
+                        "supported",
+                        r->path, KEY_OF(r, embedding_width), (long long)m->embedding_width,
+                        KEY_OF(r, hidden), (long long)m->hidden);
     if (r->st)
         return;
     if (!m->head_dim)
@@ -238,13 +294,15 @@ static void read_model(struct config_reader *r, struct model *m)
         read_key(r, k, m);
     if (!r->st)
         derive(r, m);
+    if (!r->st && r->family->untrained)
+        keep_untrained(r, m, "%s", r->family->untrained);
 }
 
 tp_status model_config_parse(struct model *out, const char *text, size_t size, const char *path,
                              struct arena *arena, struct tp_err *err)
 {
     struct model m = { 0 };
-    struct config_reader r = { .path = path, .err = err };
+    struct config_reader r = { .path = path, .arena = arena, .err = err };
     json_error_t json_err;
     char *copy;
 

@@ -18,7 +18,12 @@ bool model_diff(char buf[MODEL_DIFF_MAX], const struct model *was, const struct 
                    { "head_dim", was->head_dim, now->head_dim },
                    { "intermediate_size", was->ffn, now->ffn },
                    { "vocab_size", was->vocab, now->vocab },
-                   { "tie_word_embeddings", was->tied, now->tied } };
+                   { "tie_word_embeddings", was->tied, now->tied },
+                   { "the biases of query, key and value", was->qkv_bias, now->qkv_bias },
+                   { "the bias of attention's output", was->out_bias, now->out_bias },
+                   { "mlp_bias", was->mlp_bias, now->mlp_bias },
+                   { "the number of experts", was->experts, now->experts },
+                   { "the width of an expert", was->expert_ffn, now->expert_ffn } };
 
     buf[0] = 0;
     if (was->family != now->family)

@@ -9,7 +9,8 @@ int64_t model_flops_params(const struct model *m)
 
     for (const struct family_tensor *t = family_of(m)->tensors; t->role != ROLE_NONE; t++)
         if (tensor_role_is_of_layer(t->role) && t->shape[1] != DIM_NONE)
-            layer += family_dim_size(t->shape[0], m) * family_dim_size(t->shape[1], m);
+            layer += family_dim_size(t->shape[0], m) * family_dim_size(t->shape[1], m) *
+                     (tensor_role_is_of_expert(t->role) ? m->experts_per_token : 1);
     return m->layers * layer + m->hidden * m->vocab;
 }
 

@@ -21,6 +21,7 @@ static struct placement placement_of(const struct model_list *l, const struct fa
                                      enum tensor_cut cut)
 {
     struct placement p = { .dim = -1, .unit = 1, .blocks = 1 };
+    const struct model *m = l->model;
     enum tensor_unit unit = tensor_role_unit(t->role);
     int out = family_out_axis(l->family, t);
 
@@ -36,23 +37,41 @@ static struct placement placement_of(const struct model_list *l, const struct fa
         return p;
     p.blocks = tensor_role_blocks(t->role);
     if (unit == UNIT_HEAD || unit == UNIT_KV_HEAD)
-        p.unit = l->model->head_dim;
+        p.unit = m->head_dim;
     p.replicate = unit == UNIT_KV_HEAD;
+    if (unit == UNIT_HEAD && p.blocks == 3) {
+        if (l->family->qkv_by_head) {
+            p.unit *= 3;
+            p.blocks = 1;
+        } else if (m->kv_heads != m->heads) {
+            p.first_block = m->heads * m->head_dim;
+        }
+    }
     return p;
 }
 
+/* The pattern with these numbers for its one or two stars. */
+static const char *name_of(const struct model_list *l, const char *pattern, int layer, int expert)
+{
+    const char *star = strchr(pattern, '*'), *second = star ? strchr(star + 1, '*') : NULL;
+
+    if (!star)
+        return arena_strdup(l->arena, pattern);
+    if (!second)
+        return arena_printf(l->arena, "%.*s%d%s", (int)(star - pattern), pattern, layer, star + 1);
+    return arena_printf(l->arena, "%.*s%d%.*s%d%s", (int)(star - pattern), pattern, layer,
+                        (int)(second - star - 1), star + 1, expert, second + 1);
+}
+
 static bool make_tensor(struct tensor *out, const struct model_list *l,
-                        const struct family_tensor *t, int layer)
+                        const struct family_tensor *t, int layer, int expert)
 {
     const struct parallel_plan_entry *e = parallel_plan_find(&l->plan, t->role);
-    const char *star = strchr(e->pattern, '*');
     struct tensor made = {
         .group = GROUP_PARAM, .dtype = l->dtype, .layer = layer, .role = t->role
     };
 
-    made.name = star ? arena_printf(l->arena, "%.*s%d%s", (int)(star - e->pattern), e->pattern,
-                                    layer, star + 1)
-                     : arena_strdup(l->arena, e->pattern);
+    made.name = name_of(l, e->pattern, layer, expert);
     for (made.ndim = 0; made.ndim < 2 && t->shape[made.ndim] != DIM_NONE; made.ndim++)
         made.shape[made.ndim] = family_dim_size(t->shape[made.ndim], l->model);
     made.placement = placement_of(l, t, e->cut);
@@ -63,7 +82,7 @@ static bool make_tensor(struct tensor *out, const struct model_list *l,
 /* Whether tensor t of the table belongs to `layer`, which may be LAYER_FIRST or LAYER_LAST. */
 static bool is_of(const struct family_tensor *t, int layer, const struct model *m)
 {
-    if (t->role == ROLE_HEAD && m->tied)
+    if (!family_tensor_is_in(t, m))
         return false;
     if (tensor_role_is_of_layer(t->role))
         return layer >= 0;
@@ -76,7 +95,7 @@ static int count_of(const struct model *m, int layer)
     int n = 0;
 
     for (const struct family_tensor *t = family_of(m)->tensors; t->role != ROLE_NONE; t++)
-        n += is_of(t, layer, m);
+        n += is_of(t, layer, m) ? family_tensor_copies(t, m) : 0;
     return n;
 }
 
@@ -86,8 +105,9 @@ static int fill_layer(struct tensor *tensors, const struct model_list *l, int la
     int n = 0;
 
     for (const struct family_tensor *t = l->family->tensors; t->role != ROLE_NONE; t++)
-        if (is_of(t, layer, l->model) && !make_tensor(&tensors[n++], l, t, layer))
-            return -1;
+        for (int i = 0; is_of(t, layer, l->model) && i < family_tensor_copies(t, l->model); i++)
+            if (!make_tensor(&tensors[n++], l, t, layer, i))
+                return -1;
     return n;
 }
 

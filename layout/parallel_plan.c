@@ -14,7 +14,14 @@ struct parallel_plan parallel_plan_builtin(enum model_family family)
 
 struct parallel_plan parallel_plan_of(const struct model *m)
 {
-    return m->plan ? *m->plan : parallel_plan_builtin(m->family);
+    struct parallel_plan p = { 0 };
+
+    if (m->plan)
+        return *m->plan;
+    for (const struct family_tensor *t = family_of(m)->tensors; t->role != ROLE_NONE; t++)
+        if (t->role == ROLE_HEAD || family_tensor_is_in(t, m))
+            p.entries[p.n++] = (struct parallel_plan_entry){ t->role, t->name, t->cut };
+    return p;
 }
 
 const struct parallel_plan_entry *parallel_plan_find(const struct parallel_plan *p,

@@ -23,7 +23,8 @@ enum { PARALLEL_PLAN_NAME_MAX = 200, PARALLEL_PLAN_BYTES_MAX = 1 << 16 };
 
 struct parallel_plan_entry {
     enum tensor_role role;
-    const char *pattern; /* one `*` where each layer has such a tensor, otherwise none */
+    const char *pattern; /* one `*` where each layer has such a tensor, two where each expert of a
+                            layer has one, otherwise none */
     enum tensor_cut cut;
 };
 
@@ -32,10 +33,11 @@ struct parallel_plan {
     struct parallel_plan_entry entries[ROLE_COUNT];
 };
 
-/* The plan of a family: names as transformers has them, cuts as Megatron-LM has them. */
+/* The plan of a family: names as transformers has them, cuts as Megatron-LM has them. It also has
+ * the tensors that only some models of the family have. */
 struct parallel_plan parallel_plan_builtin(enum model_family family);
 
-/* The plan of a model: its own, or its family's. */
+/* The plan of a model: its own, or its family's for the tensors that it has. */
 struct parallel_plan parallel_plan_of(const struct model *m);
 
 /* The entry of a role; NULL: the plan has none. */

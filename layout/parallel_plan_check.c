@@ -19,16 +19,27 @@ static const struct plan_edge {
     { ROLE_QKV, ROLE_OUT },
     { ROLE_MLP_NORM, ROLE_GATE },
     { ROLE_MLP_NORM, ROLE_UP },
+    { ROLE_MLP_NORM, ROLE_GATE_UP },
+    { ROLE_MLP_NORM, ROLE_ROUTER },
+    { ROLE_MLP_NORM, ROLE_EXPERT_GATE },
+    { ROLE_MLP_NORM, ROLE_EXPERT_UP },
     { ROLE_GATE, ROLE_DOWN },
     { ROLE_UP, ROLE_DOWN },
+    { ROLE_GATE_UP, ROLE_DOWN },
+    { ROLE_EXPERT_GATE, ROLE_EXPERT_DOWN },
+    { ROLE_EXPERT_UP, ROLE_EXPERT_DOWN },
 };
 
 /* Weights and their biases. */
 static const struct plan_edge biases[] = {
     { ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS },
+    { ROLE_Q, ROLE_Q_BIAS },
+    { ROLE_K, ROLE_K_BIAS },
+    { ROLE_V, ROLE_V_BIAS },
     { ROLE_QKV, ROLE_QKV_BIAS },
     { ROLE_OUT, ROLE_OUT_BIAS },
     { ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS },
+    { ROLE_GATE, ROLE_GATE_BIAS },
     { ROLE_UP, ROLE_UP_BIAS },
     { ROLE_DOWN, ROLE_DOWN_BIAS },
     { ROLE_FINAL_NORM, ROLE_FINAL_NORM_BIAS },
@@ -55,7 +66,7 @@ static tp_status check_roles(const struct plan_check *c, const struct model *m)
                            e->pattern, tensor_role_name(e->role), tensor_cut_name(e->cut));
     }
     for (const struct family_tensor *t = family->tensors; t->role != ROLE_NONE; t++)
-        if (!parallel_plan_find(c->plan, t->role) && !(t->role == ROLE_HEAD && m->tied))
+        if (!parallel_plan_find(c->plan, t->role) && family_tensor_is_in(t, m))
             return tp_fail(c->err, TP_E_USAGE, "%s: has no line for %s, which a %s needs", c->path,
                            tensor_role_name(t->role), family->architecture);
     return TP_OK;

@@ -81,6 +81,15 @@ static tp_status check_pattern(const struct plan_line *l, enum tensor_role role,
     for (const char *c = pattern; *c; c++)
         if (*c <= ' ' || *c > '~' || strchr("%/@", *c)) /* '/' and '@' separate names in a shard */
             return fail_line(l, err, "name", pattern, "plain ASCII without '%', '/' and '@'");
+    if (tensor_role_is_of_expert(role)) {
+        const char *second = star ? strchr(star + 1, '*') : NULL;
+
+        if (!second || strchr(second + 1, '*'))
+            return fail_line(l, err, "name", pattern,
+                             "a pattern with one '*' for the layer's number and one for the "
+                             "expert's");
+        return TP_OK;
+    }
     if (tensor_role_is_of_layer(role) && (!star || strchr(star + 1, '*')))
         return fail_line(l, err, "name", pattern, "a pattern with one '*' for the layer's number");
     if (!tensor_role_is_of_layer(role) && star)

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/text.h"
+
 /* The cuts that are possible for a role. */
 enum {
     NEVER = 1 << CUT_REPLICATED,
@@ -27,17 +29,30 @@ static const struct {
     [ROLE_Q] = { "attention.q", UNIT_HEAD, LINEAR, true, 0 },
     [ROLE_K] = { "attention.k", UNIT_KV_HEAD, LINEAR, true, 0 },
     [ROLE_V] = { "attention.v", UNIT_KV_HEAD, LINEAR, true, 0 },
+    [ROLE_Q_BIAS] = { "attention.q.bias", UNIT_HEAD, COLUMN_BIAS, true, 0 },
+    [ROLE_K_BIAS] = { "attention.k.bias", UNIT_KV_HEAD, COLUMN_BIAS, true, 0 },
+    [ROLE_V_BIAS] = { "attention.v.bias", UNIT_KV_HEAD, COLUMN_BIAS, true, 0 },
+    [ROLE_Q_NORM] = { "attention.q.norm", UNIT_HEAD, COLUMN_BIAS, true, 0 },
+    [ROLE_K_NORM] = { "attention.k.norm", UNIT_KV_HEAD, COLUMN_BIAS, true, 0 },
     [ROLE_QKV] = { "attention.qkv", UNIT_HEAD, LINEAR, true, 3 },
     [ROLE_QKV_BIAS] = { "attention.qkv.bias", UNIT_HEAD, COLUMN_BIAS, true, 3 },
     [ROLE_OUT] = { "attention.out", UNIT_HEAD, LINEAR, true, 0 },
     [ROLE_OUT_BIAS] = { "attention.out.bias", UNIT_NONE, NORM, true, 0 },
+    [ROLE_ATTENTION_POST_NORM] = { "attention.post.norm", UNIT_NONE, NORM, true, 0 },
     [ROLE_MLP_NORM] = { "mlp.norm", UNIT_NONE, NORM, true, 0 },
     [ROLE_MLP_NORM_BIAS] = { "mlp.norm.bias", UNIT_NONE, NORM, true, 0 },
     [ROLE_GATE] = { "mlp.gate", UNIT_FEATURE, LINEAR, true, 0 },
     [ROLE_UP] = { "mlp.up", UNIT_FEATURE, LINEAR, true, 0 },
+    [ROLE_GATE_BIAS] = { "mlp.gate.bias", UNIT_FEATURE, COLUMN_BIAS, true, 0 },
     [ROLE_UP_BIAS] = { "mlp.up.bias", UNIT_FEATURE, COLUMN_BIAS, true, 0 },
+    [ROLE_GATE_UP] = { "mlp.gate_up", UNIT_FEATURE, LINEAR, true, 2 },
     [ROLE_DOWN] = { "mlp.down", UNIT_FEATURE, LINEAR, true, 0 },
     [ROLE_DOWN_BIAS] = { "mlp.down.bias", UNIT_NONE, NORM, true, 0 },
+    [ROLE_MLP_POST_NORM] = { "mlp.post.norm", UNIT_NONE, NORM, true, 0 },
+    [ROLE_ROUTER] = { "router", UNIT_NONE, NORM, true, 0 },
+    [ROLE_EXPERT_GATE] = { "expert.gate", UNIT_FEATURE, LINEAR, true, 0 },
+    [ROLE_EXPERT_UP] = { "expert.up", UNIT_FEATURE, LINEAR, true, 0 },
+    [ROLE_EXPERT_DOWN] = { "expert.down", UNIT_FEATURE, LINEAR, true, 0 },
     [ROLE_FINAL_NORM] = { "norm", UNIT_NONE, NORM, false, 0 },
     [ROLE_FINAL_NORM_BIAS] = { "norm.bias", UNIT_NONE, NORM, false, 0 },
     [ROLE_HEAD] = { "head", UNIT_TOKEN, VOCABULARY, false, 0 },
@@ -60,9 +75,22 @@ bool tensor_same_shape(const struct tensor *a, const struct tensor *b)
            memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0;
 }
 
+struct tensor_block tensor_block_of(const struct tensor *t, int block)
+{
+    const struct placement *p = &t->placement;
+    int64_t all = t->shape[p->dim], each = all / p->blocks;
+
+    if (p->first_block == 0)
+        return (struct tensor_block){ block * each, each, p->unit };
+    each = (all - p->first_block) / (p->blocks - 1);
+    if (block == 0)
+        return (struct tensor_block){ 0, p->first_block, p->first_block / each * p->unit };
+    return (struct tensor_block){ p->first_block + (block - 1) * each, each, p->unit };
+}
+
 int64_t tensor_units(const struct tensor *t)
 {
-    int64_t block = t->shape[t->placement.dim] / t->placement.blocks;
+    int64_t block = tensor_block_of(t, t->placement.blocks - 1).len;
 
     return block / t->placement.unit + (t->placement.uneven && block % t->placement.unit != 0);
 }
@@ -89,9 +117,17 @@ bool tensor_role_is_of_layer(enum tensor_role r)
 
 bool tensor_role_is_bias(enum tensor_role r)
 {
-    const char *dot = strrchr(roles[r].name, '.');
+    return text_ends_with(roles[r].name, ".bias");
+}
 
-    return dot && strcmp(dot, ".bias") == 0;
+bool tensor_role_is_norm(enum tensor_role r)
+{
+    return text_ends_with(roles[r].name, "norm");
+}
+
+bool tensor_role_is_of_expert(enum tensor_role r)
+{
+    return r == ROLE_EXPERT_GATE || r == ROLE_EXPERT_UP || r == ROLE_EXPERT_DOWN;
 }
 
 enum tensor_unit tensor_role_unit(enum tensor_role r)

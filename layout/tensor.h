@@ -23,17 +23,30 @@ enum tensor_role {
     ROLE_Q,
     ROLE_K,
     ROLE_V,
+    ROLE_Q_BIAS,
+    ROLE_K_BIAS,
+    ROLE_V_BIAS,
+    ROLE_Q_NORM, /* of each head's queries, or of all queries of a token */
+    ROLE_K_NORM,
     ROLE_QKV, /* query, key and value in one tensor */
     ROLE_QKV_BIAS,
     ROLE_OUT,
     ROLE_OUT_BIAS,
+    ROLE_ATTENTION_POST_NORM, /* of what attention adds to the residual */
     ROLE_MLP_NORM,
     ROLE_MLP_NORM_BIAS,
     ROLE_GATE,
     ROLE_UP,
+    ROLE_GATE_BIAS,
     ROLE_UP_BIAS,
+    ROLE_GATE_UP, /* gate and up in one tensor */
     ROLE_DOWN,
     ROLE_DOWN_BIAS,
+    ROLE_MLP_POST_NORM,
+    ROLE_ROUTER,      /* of a mixture of experts: a score for each expert */
+    ROLE_EXPERT_GATE, /* each expert has one */
+    ROLE_EXPERT_UP,
+    ROLE_EXPERT_DOWN,
     ROLE_FINAL_NORM,
     ROLE_FINAL_NORM_BIAS,
     ROLE_HEAD,
@@ -56,9 +69,11 @@ enum tensor_unit { UNIT_NONE, UNIT_TOKEN, UNIT_HEAD, UNIT_KV_HEAD, UNIT_FEATURE 
 
 /* Where tensor parallelism cuts a tensor. */
 struct placement {
-    int dim;        /* the axis that is cut; -1: every tp rank holds the whole tensor */
-    int64_t unit;   /* elements of that axis that stay together: the rows of a head, else 1 */
-    int blocks;     /* parts of a fused tensor, each cut by itself (GPT-2's c_attn: 3), else 1 */
+    int dim;      /* the axis that is cut; -1: every tp rank holds the whole tensor */
+    int64_t unit; /* elements of that axis that stay together: the rows of a head, else 1 */
+    int blocks;   /* parts of a fused tensor, each cut by itself (GPT-2's c_attn: 3), else 1 */
+    int64_t first_block; /* elements of the first part where it is longer than the others, which
+                            have the units: queries beside fewer keys and values; else 0 */
     bool replicate; /* fewer units than ranks: neighbouring ranks hold the same part (KV heads) */
     bool uneven;    /* parts may differ in size or be empty (the vocabulary), and the last unit may
                        be short; otherwise the ranks must divide the units */
@@ -94,6 +109,13 @@ bool tensor_same_shape(const struct tensor *a, const struct tensor *b);
 /* Units of the cut axis in each fused block; a short last unit counts. placement.dim >= 0. */
 int64_t tensor_units(const struct tensor *t);
 
+/* A fused block of the cut axis. A longer first block has as many units as the others, so its
+ * units are longer. */
+struct tensor_block {
+    int64_t from, len, unit;
+};
+struct tensor_block tensor_block_of(const struct tensor *t, int block);
+
 /* "attention.q", "column", "kv_head": the words of a parallel plan. UNIT_NONE is "". */
 const char *tensor_role_name(enum tensor_role r);
 const char *tensor_cut_name(enum tensor_cut c);
@@ -104,6 +126,12 @@ bool tensor_role_is_of_layer(enum tensor_role r);
 
 /* Whether it is the bias of a norm or of a linear layer. */
 bool tensor_role_is_bias(enum tensor_role r);
+
+/* Whether it is the weight of a norm. */
+bool tensor_role_is_norm(enum tensor_role r);
+
+/* Whether every expert of a layer has a tensor of this role. */
+bool tensor_role_is_of_expert(enum tensor_role r);
 
 /* What a cut of a tensor of this role keeps together; UNIT_NONE where there is nothing to cut. */
 enum tensor_unit tensor_role_unit(enum tensor_role r);

@@ -36,19 +36,19 @@ int tensor_parts_boxes(const struct tensor *t, const struct tensor_parts *p, int
 {
     const struct placement *placement = &t->placement;
     int dim = placement->dim, n = 0;
-    int64_t lo, len, block, from, to;
+    int64_t lo, len;
 
     boxes[0] = box_whole(t->ndim, t->shape);
     if (dim < 0)
         return box_is_empty(&boxes[0]) ? 0 : 1;
     cut(p->units, p->parts, part, &lo, &len);
-    block = t->shape[dim] / placement->blocks;
-    from = least(lo * placement->unit, block);
-    to = least((lo + len) * placement->unit, block);
     for (int b = 0; b < placement->blocks; b++) {
+        struct tensor_block block = tensor_block_of(t, b);
+        int64_t from = least(lo * block.unit, block.len);
+
         boxes[n] = box_whole(t->ndim, t->shape);
-        boxes[n].lo[dim] = b * block + from;
-        boxes[n].len[dim] = to - from;
+        boxes[n].lo[dim] = block.from + from;
+        boxes[n].len[dim] = least((lo + len) * block.unit, block.len) - from;
         if (!box_is_empty(&boxes[n]))
             n++;
     }

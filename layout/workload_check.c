@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "layout/family.h"
 #include "layout/parallel_plan.h"
 #include "layout/same_bits.h"
 
@@ -20,10 +21,36 @@ static tp_status check_count(const char *flag, int64_t n, struct tp_err *err)
     return tp_fail(err, TP_E_USAGE, "%s %" PRId64 " must be between 1 and %d", flag, n, COUNT_MAX);
 }
 
+/* What tp-train does not compute of the model. */
+static tp_status check_trained(const struct workload *w, const struct model *m, struct tp_err *err)
+{
+    const char *what = m->untrained;
+    enum rope_scaling_type rope = m->rope_scaling.type;
+
+    if (!what && family_of(m)->norm == FAMILY_RMS_NORM &&
+        (m->qkv_bias || m->out_bias || m->mlp_bias))
+        what = "biases";
+    if (!what && rope != ROPE_SCALING_NONE && rope != ROPE_SCALING_DYNAMIC)
+        what = "scaled rotary embedding";
+    if (what)
+        return tp_fail(err, TP_E_USAGE,
+                       "tp-train cannot compute this model's %s; the model can be imported, "
+                       "resharded and exported",
+                       what);
+    if (m->sliding_window && w->seq_length > m->sliding_window)
+        return tp_fail(err, TP_E_USAGE,
+                       "--seq %" PRId64 " is more than the model's sliding_window %" PRId64
+                       ", which tp-train does not compute: up to that length it changes nothing",
+                       w->seq_length, m->sliding_window);
+    return TP_OK;
+}
+
 tp_status workload_check_run(const struct workload *w, const struct model *m, struct tp_err *err)
 {
     tp_status st;
 
+    if ((st = check_trained(w, m, err)))
+        return st;
     if (w->seq_length > m->max_positions)
         return tp_fail(err, TP_E_USAGE,
                        "--seq %" PRId64
@@ -41,6 +68,12 @@ tp_status workload_check_run(const struct workload *w, const struct model *m, st
 
 /* With sp, layers that are not cut work on a part of the sequence. Attention cannot, and for other
  * linear layers it is not implemented. In bf16 two values travel as one fp32. */
+/* Not cut, and yet right with sp: a rank applies it to its own tokens or to its own heads. */
+static bool is_whole_with_sp(enum tensor_role r)
+{
+    return r == ROLE_POSITIONS || r == ROLE_Q_NORM || r == ROLE_K_NORM;
+}
+
 static tp_status check_sp(const struct workload *w, const struct model *m, struct tp_err *err)
 {
     const struct parallel_plan plan = parallel_plan_of(m);
@@ -48,7 +81,7 @@ static tp_status check_sp(const struct workload *w, const struct model *m, struc
     for (int i = 0; i < plan.n; i++) {
         const struct parallel_plan_entry *e = &plan.entries[i];
 
-        if (e->cut == CUT_REPLICATED && e->role != ROLE_POSITIONS)
+        if (e->cut == CUT_REPLICATED && !is_whole_with_sp(e->role))
             return tp_fail(err, TP_E_LAYOUT,
                            "sequence parallelism (sp) needs a plan that cuts every linear layer "
                            "and has 'sequence' for norms and biases: %s (%s) is replicated",

@@ -86,9 +86,10 @@ static bool is_redundant(const char *name, const struct model *m)
     /* a family whose head is always tied has no name for it */
     if (m->tied && strcmp(name, head ? head->pattern : "lm_head.weight") == 0)
         return true;
-    if (family_of(m)->position == FAMILY_ROTARY)
-        return text_ends_with(name, ".inv_freq");
-    return text_ends_with(name, ".attn.bias") || text_ends_with(name, ".attn.masked_bias");
+    for (const char *const *end = family_of(m)->buffers; *end; end++)
+        if (text_ends_with(name, *end))
+            return true;
+    return false;
 }
 
 static int by_text(const void *a, const void *b)

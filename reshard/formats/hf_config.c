@@ -19,12 +19,24 @@ static const char *torch_name(enum dtype dtype)
     }
 }
 
-/* Set rope_theta both at the top level and in rope_parameters, whose other members stay. */
+/* Set rope_theta both at the top level and in rope_parameters, whose other members stay. What
+ * scales it is in both rope_parameters and rope_scaling. Gemma 3 has two rotary embeddings, and
+ * GPT-2 none: nothing of them is read, so nothing is set. */
 static int set_rope(json_t *root, const struct model *m)
 {
     json_t *rope = json_object_get(root, "rope_parameters");
+    json_t *scaling = json_object_get(root, "rope_scaling");
 
-    if (!json_is_object(rope)) {
+    if (!(m->rope_theta > 0))
+        return 0;
+    if (json_is_object(scaling)) {
+        rope = json_copy(scaling);
+        if (json_object_set_new(root, "rope_parameters", rope) != 0)
+            return -1;
+    } else if (json_is_object(rope) && m->rope_scaling.type != ROPE_SCALING_NONE) {
+        if (json_object_set_new(root, "rope_scaling", json_deep_copy(rope)) != 0)
+            return -1;
+    } else if (!json_is_object(rope)) {
         rope = json_pack("{s:s}", "rope_type", "default");
         if (json_object_set_new(root, "rope_parameters", rope) != 0)
             return -1;

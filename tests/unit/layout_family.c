@@ -1,5 +1,9 @@
 /* tests/unit/layout_family.c - the tables of model families are complete and consistent.
- * covers: layout/family/llama layout/family/gpt2 layout/tensor */
+ * covers: layout/tensor layout/family/llama layout/family/gpt2 layout/family/mistral
+ * covers: layout/family/qwen2 layout/family/qwen3 layout/family/qwen3_moe layout/family/opt
+ * covers: layout/family/gemma layout/family/gemma2 layout/family/gemma3 layout/family/phi3
+ * covers: layout/family/olmo2 layout/family/gpt_neox layout/family/mixtral
+ */
 #include "layout/family.h"
 
 #include <criterion/criterion.h>
@@ -29,13 +33,17 @@ Test(family, keys_fit_the_members_that_they_set)
         [FAMILY_VALUE_FLAG] = sizeof(bool),
         [FAMILY_VALUE_DROPOUT] = sizeof(double),
         [FAMILY_VALUE_ROPE] = sizeof(double),
+        [FAMILY_VALUE_FIXED] = sizeof(bool),
         [FAMILY_VALUE_ONLY] = 0,
+        [FAMILY_VALUE_TRAINS] = 0,
     };
 
     for (int i = 0; i < MODEL_FAMILIES; i++)
         for (const struct family_key *k = family_at((enum model_family)i)->keys;
              k->value != FAMILY_VALUE_END; k++) {
-            bool is_count = k->value == FAMILY_VALUE_NEED || k->value == FAMILY_VALUE_COUNT;
+            bool is_count = k->value == FAMILY_VALUE_NEED || k->value == FAMILY_VALUE_COUNT ||
+                            k->value == FAMILY_VALUE_WINDOW;
+            bool is_only = k->value == FAMILY_VALUE_ONLY || k->value == FAMILY_VALUE_TRAINS;
 
             if (is_count)
                 cr_expect(k->max > 0 && (k->member_bytes == sizeof(int64_t) ||
@@ -43,7 +51,7 @@ Test(family, keys_fit_the_members_that_they_set)
                           "%s", k->key);
             else
                 cr_expect_eq(k->member_bytes, sizes[k->value], "%s", k->key);
-            cr_expect_eq(k->only != NULL, k->value == FAMILY_VALUE_ONLY, "%s", k->key);
+            cr_expect_eq(k->only != NULL, is_only, "%s", k->key);
         }
 }
 
@@ -54,7 +62,10 @@ Test(family, tensors_have_one_row_for_each_role_and_a_cut_that_the_role_allows)
 
         for (const struct family_tensor *t = f->tensors; t->role != ROLE_NONE; t++) {
             cr_expect_eq(family_tensor_find(f, t->role), t, "%s has two rows", t->name);
-            cr_expect_eq(strchr(t->name, '*') != NULL, tensor_role_is_of_layer(t->role), "%s",
+            const char *star = strchr(t->name, '*');
+
+            cr_expect_eq(star != NULL, tensor_role_is_of_layer(t->role), "%s", t->name);
+            cr_expect_eq(star && strchr(star + 1, '*'), tensor_role_is_of_expert(t->role), "%s",
                          t->name);
             cr_expect(tensor_role_allows(t->role, t->cut), "%s", t->name);
             cr_expect(t->shape[0] != DIM_NONE, "%s", t->name);
@@ -68,7 +79,10 @@ Test(family, has_the_tensors_that_its_arithmetic_needs)
     for (int i = 0; i < MODEL_FAMILIES; i++) {
         const struct family *f = family_at((enum model_family)i);
 
-        cr_expect_eq(family_tensor_find(f, ROLE_GATE) != NULL, f->mlp == FAMILY_SWIGLU);
+        bool has_gate = family_tensor_find(f, ROLE_GATE) || family_tensor_find(f, ROLE_GATE_UP) ||
+                        family_tensor_find(f, ROLE_EXPERT_GATE);
+
+        cr_expect_eq(has_gate, f->mlp == FAMILY_SWIGLU, "%s", f->architecture);
         cr_expect_eq(family_tensor_find(f, ROLE_POSITIONS) != NULL, f->position == FAMILY_LEARNED);
         cr_expect_eq(family_tensor_find(f, ROLE_FINAL_NORM_BIAS) != NULL,
                      f->norm == FAMILY_LAYER_NORM);

@@ -1,4 +1,5 @@
-/* tests/unit/layout_model_config.c - config.json is read as transformers reads it, or refused. */
+/* tests/unit/layout_model_config.c - config.json is read as transformers reads it, or refused.
+ * covers: layout/rope_config */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,16 +52,21 @@ Test(model_config, refuses_unsupported_values_by_name)
     static const struct {
         const char *extra, *named;
     } bad[] = {
-        { ", \"attention_bias\": true", "attention_bias" },
-        { ", \"hidden_act\": \"gelu\"", "hidden_act" },
+        { ", \"attention_bias\": 3", "attention_bias" },
         { ", \"num_key_value_heads\": 3", "num_key_value_heads" },
         { ", \"num_key_value_heads\": 0", "num_key_value_heads" },
         { ", \"head_dim\": -4", "head_dim" },
         { ", \"head_dim\": 7", "head_dim" },
         { ", \"rope_theta\": \"x\"", "rope_theta" },
         { ", \"rms_norm_eps\": -1", "rms_norm_eps" },
-        { ", \"rope_scaling\": {\"rope_type\": \"yarn\"}", "rope_scaling" },
-        { ", \"attention_dropout\": 0.1", "attention_dropout" },
+        { ", \"rope_scaling\": {\"rope_type\": \"yarn\"}", "rope_scaling.factor" },
+        { ", \"rope_scaling\": 3", "rope_scaling" },
+        { ", \"rope_parameters\": {\"rope_type\": 4}", "rope_parameters.rope_type" },
+        { ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": -2}", "rope_scaling.factor" },
+        { ", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8}", "low_freq_factor" },
+        { ", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+          "\"high_freq_factor\": 4}",
+          "high_freq_factor" },
         { ", \"tie_word_embeddings\": 3", "tie_word_embeddings" },
         { ", \"vocab_size\": 1", "duplicate" },
     };
@@ -119,11 +125,9 @@ Test(model_config, refuses_unsupported_values_with_gpt2_by_name)
     static const struct {
         const char *extra, *named;
     } bad[] = {
-        { ", \"activation_function\": \"relu\"", "activation_function" },
         { ", \"n_head\": 5", "n_head" },
         { ", \"tie_word_embeddings\": false", "tie_word_embeddings" },
-        { ", \"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx" },
-        { ", \"scale_attn_weights\": false", "scale_attn_weights" },
+        { ", \"add_cross_attention\": true", "add_cross_attention" },
         { ", \"attn_pdrop\": 2", "attn_pdrop" },
         { ", \"n_inner\": -1", "n_inner" },
         { ", \"layer_norm_epsilon\": \"x\"", "layer_norm_epsilon" },
@@ -131,4 +135,98 @@ Test(model_config, refuses_unsupported_values_with_gpt2_by_name)
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         expect_refused(GPT2, bad[i].extra, bad[i].named);
+}
+
+/* What changes no tensor can be moved; the model says what tp-train does not compute. */
+Test(model_config, keeps_what_cannot_be_trained_by_name)
+{
+    static const struct {
+        const char *base, *extra, *named;
+    } cases[] = {
+        { BASE, ", \"hidden_act\": \"gelu\"", "hidden_act" },
+        { BASE, ", \"attention_dropout\": 0.1", "attention_dropout" },
+        { BASE, ", \"partial_rotary_factor\": 0.5", "partial_rotary_factor" },
+        { BASE, ", \"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2}", "longrope" },
+        { GPT2, ", \"activation_function\": \"relu\"", "activation_function" },
+        { GPT2, ", \"scale_attn_weights\": false", "scale_attn_weights" },
+        { GPT2, ", \"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx" },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct model m;
+        char text[1024];
+
+        snprintf(text, sizeof text, "{%s%s}", cases[i].base, cases[i].extra);
+        cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+        cr_assert(m.untrained && strstr(m.untrained, cases[i].named), "%s", cases[i].extra);
+        snprintf(text, sizeof text, "{%s}", cases[i].base);
+        cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+        cr_assert_null(m.untrained);
+        arena_free(&arena);
+    }
+}
+
+/* rope_scaling, as older versions wrote it, takes precedence, as in transformers. */
+Test(model_config, reads_how_the_rotary_embedding_is_scaled)
+{
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct model m;
+
+    cr_assert_eq(parse(&m,
+                       "{" BASE ", \"rope_theta\": 5e5, \"rope_scaling\": {\"rope_type\": "
+                       "\"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+                       "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}}",
+                       &arena, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert(m.rope_scaling.type == ROPE_SCALING_LLAMA3 && m.rope_theta == 5e5 &&
+              m.rope_scaling.factor == 8 && m.rope_scaling.low_freq_factor == 1 &&
+              m.rope_scaling.high_freq_factor == 4 && m.rope_scaling.original_positions == 8192);
+    cr_assert_eq(parse(&m,
+                       "{" BASE ", \"max_position_embeddings\": 512, \"rope_parameters\": "
+                       "{\"rope_type\": \"yarn\", \"rope_theta\": 7, \"factor\": 4}}",
+                       &arena, &err),
+                 TP_OK, "%s", err.msg);
+    cr_assert(m.rope_scaling.type == ROPE_SCALING_YARN && m.rope_theta == 7 &&
+              m.rope_scaling.original_positions == 512 && m.rope_scaling.beta_fast == 32 &&
+              m.rope_scaling.beta_slow == 1 && m.rope_scaling.truncate && !m.untrained);
+    arena_free(&arena);
+}
+
+/* In Mistral's config null means no window, and an absent key 4096. */
+Test(model_config, tells_null_from_an_absent_window)
+{
+    static const struct {
+        const char *extra;
+        int64_t window;
+    } cases[] = { { "", 4096 },
+                  { ", \"sliding_window\": null", 0 },
+                  { ", \"sliding_window\": 8", 8 } };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct model m;
+        char text[1024];
+
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"mistral\", \"vocab_size\": 260, \"hidden_size\": 128, "
+                 "\"intermediate_size\": 344, \"num_hidden_layers\": 6, "
+                 "\"num_attention_heads\": 8, \"num_key_value_heads\": 2%s}",
+                 cases[i].extra);
+        cr_assert_eq(parse(&m, text, &arena, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(m.sliding_window, cases[i].window);
+        arena_free(&arena);
+    }
+}
+
+/* OPT-350m has an embedding of another width, and two more tensors. */
+Test(model_config, refuses_an_embedding_of_another_width)
+{
+    expect_refused("\"model_type\": \"opt\", \"vocab_size\": 260, \"hidden_size\": 128, "
+                   "\"ffn_dim\": 344, \"num_hidden_layers\": 6, \"num_attention_heads\": 8, "
+                   "\"max_position_embeddings\": 64",
+                   ", \"word_embed_proj_dim\": 64", "word_embed_proj_dim");
 }

@@ -152,3 +152,75 @@ Test(model_tensors, state_has_every_parameter_once_in_each_group)
         arena_free(&arena);
     }
 }
+
+/* The box of tensor `role` that rank 1 of tp2 has in block `k`: rows `lo` to `lo + len`. */
+static void expect_rows(const struct tensor *t, int n, enum tensor_role role, int k, int64_t lo,
+                        int64_t len)
+{
+    struct spec s = spec_default();
+    struct box b[TENSOR_BOXES_MAX];
+    int i = 0;
+
+    s.tp = 2;
+    while (i < n && t[i].role != role)
+        i++;
+    cr_assert(i < n && layout_tp_boxes(&t[i], &s, 1, b) > k, "%s", tensor_role_name(role));
+    cr_assert(b[k].lo[0] == lo && b[k].len[0] == len, "%s: block %d is %lld, %lld",
+              tensor_role_name(role), k, (long long)b[k].lo[0], (long long)b[k].len[0]);
+}
+
+/* 8 heads, 2 KV heads of 16: rank 1 has queries 4 to 7, and the keys and values that they read. */
+Test(model_tensors, phi3_is_cut_by_the_groups_of_its_fused_queries)
+{
+    struct model m = small_llama();
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct tensor *t;
+    int n;
+
+    m.family = MODEL_PHI3;
+    cr_assert_eq(model_params(&t, &n, &m, DTYPE_F32, &arena, &err), TP_OK, "%s", err.msg);
+    expect_rows(t, n, ROLE_QKV, 0, 64, 64);
+    expect_rows(t, n, ROLE_QKV, 1, 128 + 16, 16);
+    expect_rows(t, n, ROLE_QKV, 2, 160 + 16, 16);
+    expect_rows(t, n, ROLE_GATE_UP, 0, 172, 172);
+    expect_rows(t, n, ROLE_GATE_UP, 1, 344 + 172, 172);
+    arena_free(&arena);
+}
+
+/* The rows of a head's query, key and value follow one another. */
+Test(model_tensors, gpt_neox_is_cut_head_by_head)
+{
+    struct model m = small_gpt2();
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct tensor *t;
+    int n;
+
+    m.family = MODEL_GPT_NEOX;
+    m.qkv_bias = true;
+    cr_assert_eq(model_params(&t, &n, &m, DTYPE_F32, &arena, &err), TP_OK, "%s", err.msg);
+    expect_rows(t, n, ROLE_QKV, 0, 192, 192);
+    expect_rows(t, n, ROLE_QKV_BIAS, 0, 192, 192);
+    arena_free(&arena);
+}
+
+Test(model_tensors, mixtral_has_each_expert_of_each_layer)
+{
+    struct model m = small_llama();
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct tensor *t;
+    int n, found = 0;
+
+    m.family = MODEL_MIXTRAL;
+    m.experts = 12;
+    cr_assert_eq(model_params(&t, &n, &m, DTYPE_F32, &arena, &err), TP_OK, "%s", err.msg);
+    for (int i = 0; i < n; i++)
+        found += strcmp(t[i].name, "model.layers.5.block_sparse_moe.experts.11.w3.weight") == 0 &&
+                 t[i].layer == 5 && t[i].shape[0] == m.ffn;
+    cr_assert_eq(found, 1);
+    cr_assert_eq(n, 3 + m.layers * (7 + 3 * m.experts));
+    expect_rows(t, n, ROLE_EXPERT_UP, 0, 172, 172);
+    arena_free(&arena);
+}

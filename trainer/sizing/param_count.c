@@ -11,6 +11,7 @@ tp_status param_tensors_list(struct param_tensors *out, const struct model *m, s
 
     one.layers = 1;
     *out = (struct param_tensors){ .ties = m->tied };
+    one.experts = 0; /* tp-train has none, and refuses such a model */
     return model_params(&out->tensors, &out->n, &one, DTYPE_F32, arena, err);
 }
 

@@ -1,0 +1,33 @@
+/* layout/family/gemma.c - Gemma (Gemma Team 2024) as transformers stores it. It has the tensors of
+ * a Llama; its norms multiply by 1 + weight, its MLP has a gelu, and its embedding is scaled. */
+#include "layout/family.h"
+
+static const struct family_key keys[] = {
+    FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX),
+    FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX),
+    FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX),
+    FAMILY_NEED("num_hidden_layers", layers, FAMILY_LAYERS_MAX),
+    FAMILY_NEED("num_attention_heads", heads, FAMILY_WIDTH_MAX),
+    FAMILY_NEED("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX),
+    FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 256),
+    FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 8192),
+    FAMILY_POSITIVE("rms_norm_eps", norm_eps, 1e-6),
+    FAMILY_POSITIVE("initializer_range", init_std, 0.02),
+    FAMILY_FLAG("tie_word_embeddings", tied, true),
+    FAMILY_ROPE(10000),
+    FAMILY_FLAG("attention_bias", qkv_bias, false),
+    FAMILY_FLAG("attention_bias", out_bias, false),
+    FAMILY_KEYS_END,
+};
+
+const struct family family_gemma = {
+    .architecture = "GemmaForCausalLM",
+    .model_type = "gemma",
+    .norm = FAMILY_RMS_NORM,
+    .mlp = FAMILY_SWIGLU,
+    .position = FAMILY_ROTARY,
+    .untrained = "norms of 1 + weight, a scaled embedding and a gated gelu",
+    .buffers = { ".inv_freq" },
+    .keys = keys,
+    .tensors = family_llama_tensors,
+};

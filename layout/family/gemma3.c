@@ -1,0 +1,35 @@
+/* layout/family/gemma3.c - the text model of Gemma 3 (Gemma Team 2025) as transformers stores it:
+ * Gemma 2 with norms of each head's queries and keys. Its two rotary embeddings are left as they
+ * are. */
+#include "layout/family.h"
+
+static const struct family_key keys[] = {
+    FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX),
+    FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX),
+    FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX),
+    FAMILY_NEED("num_hidden_layers", layers, FAMILY_LAYERS_MAX),
+    FAMILY_NEED("num_attention_heads", heads, FAMILY_WIDTH_MAX),
+    FAMILY_NEED("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX),
+    FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 256),
+    FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 131072),
+    FAMILY_POSITIVE("rms_norm_eps", norm_eps, 1e-6),
+    FAMILY_POSITIVE("initializer_range", init_std, 0.02),
+    FAMILY_FLAG("tie_word_embeddings", tied, true),
+    FAMILY_FIXED(head_norms, true),
+    FAMILY_WINDOW("sliding_window", sliding_window, 4096),
+    FAMILY_FLAG("attention_bias", qkv_bias, false),
+    FAMILY_FLAG("attention_bias", out_bias, false),
+    FAMILY_KEYS_END,
+};
+
+const struct family family_gemma3 = {
+    .architecture = "Gemma3ForCausalLM",
+    .model_type = "gemma3_text",
+    .norm = FAMILY_RMS_NORM,
+    .mlp = FAMILY_SWIGLU,
+    .position = FAMILY_ROTARY,
+    .untrained = "norms after its blocks and two rotary embeddings",
+    .buffers = { ".inv_freq" },
+    .keys = keys,
+    .tensors = family_gemma2_tensors,
+};

@@ -1,0 +1,34 @@
+/* layout/family/qwen2.c - Qwen2 and Qwen2.5 (Yang et al. 2024) as transformers stores them: a Llama
+ * with biases of query, key and value. */
+#include "layout/family.h"
+
+static const struct family_key keys[] = {
+    FAMILY_NEED("vocab_size", vocab, FAMILY_VOCAB_MAX),
+    FAMILY_NEED("hidden_size", hidden, FAMILY_WIDTH_MAX),
+    FAMILY_NEED("intermediate_size", ffn, FAMILY_WIDTH_MAX),
+    FAMILY_NEED("num_hidden_layers", layers, FAMILY_LAYERS_MAX),
+    FAMILY_NEED("num_attention_heads", heads, FAMILY_WIDTH_MAX),
+    FAMILY_NEED("num_key_value_heads", kv_heads, FAMILY_WIDTH_MAX),
+    FAMILY_COUNT("head_dim", head_dim, FAMILY_WIDTH_MAX, 0),
+    FAMILY_COUNT("max_position_embeddings", max_positions, FAMILY_POSITIONS_MAX, 32768),
+    FAMILY_POSITIVE("rms_norm_eps", norm_eps, 1e-6),
+    FAMILY_POSITIVE("initializer_range", init_std, 0.02),
+    FAMILY_FLAG("tie_word_embeddings", tied, false),
+    FAMILY_ROPE(10000),
+    FAMILY_FIXED(qkv_bias, true),
+    FAMILY_TRAINS("use_sliding_window", "false"),
+    FAMILY_TRAINS("hidden_act", "\"silu\""),
+    FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_KEYS_END,
+};
+
+const struct family family_qwen2 = {
+    .architecture = "Qwen2ForCausalLM",
+    .model_type = "qwen2",
+    .norm = FAMILY_RMS_NORM,
+    .mlp = FAMILY_SWIGLU,
+    .position = FAMILY_ROTARY,
+    .buffers = { ".inv_freq" },
+    .keys = keys,
+    .tensors = family_llama_tensors,
+};

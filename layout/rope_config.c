@@ -1,0 +1,156 @@
+/* layout/rope_config.c - see layout/rope_config.h. */
+#include "layout/rope_config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An object with values. */
+struct rope_object {
+    json_t *object;
+    const char *name, *path; /* for messages */
+};
+
+static tp_status fail(const struct rope_object *o, const char *key, json_t *found,
+                      const char *expected, struct tp_err *err)
+{
+    char *text = found ? json_dumps(found, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    tp_status st = tp_fail(err, TP_E_USAGE, "%s: \"%s%s%s\" is %.60s, expected %s", o->path,
+                           o->name, *o->name ? "." : "", key, text ? text : "missing", expected);
+
+    free(text);
+    return st;
+}
+
+static bool is_absent(json_t *v)
+{
+    return !v || json_is_null(v);
+}
+
+/* A number above 0; *out stays when it is absent. */
+static tp_status read_optional(double *out, const struct rope_object *o, const char *key,
+                               struct tp_err *err)
+{
+    json_t *v = json_object_get(o->object, key);
+    double x = json_number_value(v);
+
+    if (is_absent(v))
+        return TP_OK;
+    if (!json_is_number(v) || !(x > 0) || !isfinite(x))
+        return fail(o, key, v, "a number above 0", err);
+    *out = x;
+    return TP_OK;
+}
+
+static tp_status read_needed(double *out, const struct rope_object *o, const char *key,
+                             struct tp_err *err)
+{
+    if (is_absent(json_object_get(o->object, key)))
+        return fail(o, key, NULL, "a number above 0", err);
+    return read_optional(out, o, key, err);
+}
+
+/* "type" is an older name of "rope_type". */
+static json_t *type_of(json_t *object)
+{
+    json_t *type = json_object_get(object, "rope_type");
+
+    return is_absent(type) ? json_object_get(object, "type") : type;
+}
+
+static tp_status read_type(struct rope_config *out, const struct rope_object *o, struct tp_err *err)
+{
+    json_t *type = type_of(o->object);
+
+    if (is_absent(type))
+        return TP_OK;
+    if (!json_is_string(type))
+        return fail(o, "rope_type", type, "a word", err);
+    for (int i = 0; i < ROPE_SCALING_COUNT; i++)
+        if (strcmp(json_string_value(type), rope_scaling_name((enum rope_scaling_type)i)) == 0) {
+            out->scaling.type = (enum rope_scaling_type)i;
+            return TP_OK;
+        }
+    snprintf(out->unknown, sizeof out->unknown, "%s", json_string_value(type));
+    return TP_OK;
+}
+
+static tp_status read_yarn(struct rope_scaling *s, const struct rope_object *o, struct tp_err *err)
+{
+    json_t *truncate = json_object_get(o->object, "truncate");
+    tp_status st;
+
+    s->beta_fast = 32;
+    s->beta_slow = 1;
+    s->truncate = is_absent(truncate) || json_is_true(truncate);
+    TP_TRY(read_optional(&s->beta_fast, o, "beta_fast", err));
+    TP_TRY(read_optional(&s->beta_slow, o, "beta_slow", err));
+    TP_TRY(read_optional(&s->attention_factor, o, "attention_factor", err));
+    TP_TRY(read_optional(&s->mscale, o, "mscale", err));
+    TP_TRY(read_optional(&s->mscale_all_dim, o, "mscale_all_dim", err));
+done:
+    return st;
+}
+
+static tp_status read_scaling(struct rope_scaling *s, const struct rope_object *o,
+                              struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    if (s->type == ROPE_SCALING_NONE)
+        return TP_OK;
+    TP_TRY(read_needed(&s->factor, o, "factor", err));
+    if (s->type == ROPE_SCALING_YARN)
+        TP_TRY(read_yarn(s, o, err));
+    if (s->type == ROPE_SCALING_LLAMA3) {
+        TP_TRY(read_needed(&s->low_freq_factor, o, "low_freq_factor", err));
+        TP_TRY(read_needed(&s->high_freq_factor, o, "high_freq_factor", err));
+        if (s->high_freq_factor <= s->low_freq_factor)
+            st = fail(o, "high_freq_factor", json_object_get(o->object, "high_freq_factor"),
+                      "more than low_freq_factor", err);
+    }
+done:
+    return st;
+}
+
+/* transformers looks for it beside the object first, then in it; without either, scaling stretches
+ * max_position_embeddings. */
+static tp_status read_original(struct rope_scaling *s, const struct rope_object *top,
+                               const struct rope_object *o, struct tp_err *err)
+{
+    tp_status st;
+
+    TP_TRY(read_optional(&s->original_positions, top, "max_position_embeddings", err));
+    TP_TRY(read_optional(&s->original_positions, o, "original_max_position_embeddings", err));
+    TP_TRY(read_optional(&s->original_positions, top, "original_max_position_embeddings", err));
+done:
+    return st;
+}
+
+tp_status rope_config_read(struct rope_config *out, json_t *root, double fallback, const char *path,
+                           struct tp_err *err)
+{
+    const struct rope_object top = { root, "", path };
+    struct rope_object o = { json_object_get(root, "rope_scaling"), "rope_scaling", path };
+    struct rope_config c = { .theta = fallback };
+    double part = 1;
+    tp_status st;
+
+    if (is_absent(o.object))
+        o = (struct rope_object){ json_object_get(root, "rope_parameters"), "rope_parameters",
+                                  path };
+    if (!is_absent(o.object) && !json_is_object(o.object))
+        return tp_fail(err, TP_E_USAGE, "%s: \"%s\" is not an object", path, o.name);
+    TP_TRY(read_type(&c, &o, err));
+    TP_TRY(read_optional(&c.theta, &top, "rope_theta", err));
+    TP_TRY(read_optional(&c.theta, &o, "rope_theta", err));
+    TP_TRY(read_optional(&part, &top, "partial_rotary_factor", err));
+    TP_TRY(read_optional(&part, &o, "partial_rotary_factor", err));
+    TP_TRY(read_scaling(&c.scaling, &o, err));
+    TP_TRY(read_original(&c.scaling, &top, &o, err));
+    c.is_partial = part < 1;
+    *out = c;
+done:
+    return st;
+}

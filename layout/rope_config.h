@@ -1,0 +1,25 @@
+/*
+ * layout/rope_config.h - the rotary embedding of a config.json. transformers 5 writes
+ * rope_parameters; older versions write rope_theta and rope_scaling.
+ */
+#ifndef LAYOUT_ROPE_CONFIG_H
+#define LAYOUT_ROPE_CONFIG_H
+
+#include <jansson.h>
+
+#include "core/err.h"
+#include "layout/rope_scaling.h"
+
+struct rope_config {
+    double theta;
+    struct rope_scaling scaling;
+    char unknown[48]; /* a type of scaling that is not known here; "" */
+    bool is_partial;  /* only a part of each head is rotated */
+};
+
+/* Read it from the object `root`; theta is `fallback` when there is none. `path` is for messages.
+ * TP_E_USAGE: a value is not what it must be; the message names it. */
+tp_status rope_config_read(struct rope_config *out, json_t *root, double fallback, const char *path,
+                           struct tp_err *err);
+
+#endif

@@ -1,0 +1,80 @@
+"""Families of models: import, reshard and export of small models whose config.json, names and shapes
+transformers wrote (tests/clients/family_models.py makes tests/fixture/families.json).
+
+needs: tp-train tp-ckpt tp-reshard
+covers: layout/family layout/rope_config layout/model_config
+"""
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import harness
+from harness import ok, run
+
+sys.path.insert(0, str(harness.REPO / "tests/oracle"))
+import oracle_numpy  # noqa: E402
+
+FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
+
+
+def write(folder, name, **changes):
+    """Write the model with random weights; returns {name: array}."""
+    rng = np.random.Generator(np.random.Philox(7))
+    weights = {k: rng.standard_normal(shape).astype(np.float32)
+               for k, shape in FAMILIES[name]["tensors"].items()}
+    oracle_numpy.save_model(folder, {**FAMILIES[name]["config"], **changes}, weights)
+    return weights
+
+
+def moved(folder, tmp_path, first, second):
+    """The weights and the config after import to layout `first`, reshard to `second`, and export."""
+    ok("tp-ckpt", "import", folder, "--layout", first, "-o", tmp_path / "a")
+    ok("tp-reshard", tmp_path / "a", "--to", second, "-o", tmp_path / "b")
+    ok("tp-ckpt", "export", tmp_path / "b", "--format", "safetensors", "-o", tmp_path / "hf")
+    return oracle_numpy.load_safetensors(tmp_path / "hf" / "model.safetensors"), \
+        json.loads((tmp_path / "hf" / "config.json").read_text())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_survives_import_reshard_and_export(name, tmp_path):
+    want = write(tmp_path / "model", name)
+    got, config = moved(tmp_path / "model", tmp_path, "tp4pp2", "tp2dp2zero3")
+    assert sorted(got) == sorted(want)
+    for key in want:
+        assert np.array_equal(got[key], want[key]), key
+    for key, value in FAMILIES[name]["config"].items():
+        assert config[key] == value, key
+
+
+def test_a_scaled_rotary_embedding_is_exported_for_old_and_new_transformers(tmp_path):
+    parameters = FAMILIES["llama-llama3"]["config"]["rope_parameters"]
+    write(tmp_path / "new", "llama-llama3")
+    old = {k: v for k, v in parameters.items() if k != "rope_theta"}
+    write(tmp_path / "old", "llama-llama3", rope_parameters=None, rope_scaling=old,
+          rope_theta=parameters["rope_theta"])
+    for folder in ("new", "old"):
+        _, config = moved(tmp_path / folder, tmp_path / (folder + "-out"), "tp1", "tp2")
+        assert config["rope_parameters"] == parameters and config["rope_theta"] == parameters["rope_theta"]
+        assert {**config["rope_scaling"], "rope_theta": 0} == {**parameters, "rope_theta": 0}
+
+
+@pytest.mark.parametrize("name,words", [
+    ("gemma2", "capped logits"), ("mixtral", "mixtures of experts"), ("opt", "relu")])
+def test_training_a_family_that_only_moves_is_refused(name, words, tmp_path):
+    write(tmp_path / "model", name)
+    r = run("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 1, "--seq", 16)
+    assert r.rc == 2 and words in r.err and "exported" in r.err and len(r.lines) == 1, repr(r)
+
+
+@pytest.mark.parametrize("name,key,value", [
+    ("opt", "do_layer_norm_before", False), ("opt", "enable_bias", False),
+    ("qwen3-moe", "mlp_only_layers", [0]), ("qwen3-moe", "decoder_sparse_step", 2),
+    ("mistral", "num_key_value_heads", None), ("mixtral", "num_local_experts", 0),
+    ("gpt2", "add_cross_attention", True)])
+def test_a_feature_that_changes_the_tensors_is_refused_by_name(name, key, value, tmp_path):
+    write(tmp_path / "model", name, **{key: value})
+    r = run("tp-ckpt", "import", tmp_path / "model", "-o", tmp_path / "ckpt")
+    assert r.rc == 2 and key in r.err and len(r.lines) == 1, repr(r)
+    assert not (tmp_path / "ckpt").exists()

@@ -1,0 +1,37 @@
+"""Every family of models: its table has the names and shapes of transformers, and what was imported,
+resharded and exported has the bits, and for transformers the logits, of what it was.
+
+covers: layout/family/llama layout/model_tensors"""
+import json
+import pathlib
+import sys
+
+import pytest
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import family_models  # noqa: E402
+import harness  # noqa: E402
+from test_transformers import assert_bits, load, tensors  # noqa: E402
+
+FIXTURE = pathlib.Path(__file__).resolve().parents[1] / "fixture" / "families.json"
+
+
+def test_the_fixture_has_what_transformers_writes(tmp_path):
+    """After a change, `family_models.py tests/fixture/families.json` writes it again."""
+    made, kept = family_models.entries(tmp_path), json.loads(FIXTURE.read_text())
+    assert sorted(made) == sorted(kept)
+    for name in made:
+        assert made[name]["tensors"] == kept[name]["tensors"], name
+
+
+@pytest.mark.parametrize("name", family_models.FAMILIES)
+def test_a_model_survives_import_reshard_and_export(name, tmp_path):
+    before = family_models.make(name, tmp_path / "model")
+    harness.ok("tp-ckpt", "import", tmp_path / "model", "--layout", "tp4pp2", "-o", tmp_path / "ckpt")
+    harness.ok("tp-reshard", tmp_path / "ckpt", "--to", "tp2dp2zero3", "-o", tmp_path / "tp2")
+    harness.ok("tp-ckpt", "export", tmp_path / "tp2", "--format", "safetensors", "-o", tmp_path / "hf")
+    assert_bits(tensors(tmp_path / "hf"), tensors(tmp_path / "model"))
+    ids = torch.arange(3, 35).unsqueeze(0)
+    with torch.no_grad():
+        assert torch.equal(load(tmp_path / "hf")(input_ids=ids).logits, before(input_ids=ids).logits)
