@@ -122,7 +122,7 @@ bool tensor_role_is_bias(enum tensor_role r)
 
 bool tensor_role_is_norm(enum tensor_role r)
 {
-    return text_ends_with(roles[r].name, "norm");
+    return r == ROLE_FINAL_NORM || text_ends_with(roles[r].name, ".norm");
 }
 
 bool tensor_role_is_of_expert(enum tensor_role r)

@@ -24,24 +24,16 @@ static tp_status check_count(const char *flag, int64_t n, struct tp_err *err)
 /* What tp-train does not compute of the model. */
 static tp_status check_trained(const struct workload *w, const struct model *m, struct tp_err *err)
 {
-    const char *what = m->untrained;
-    enum rope_scaling_type rope = m->rope_scaling.type;
-
-    if (!what && family_of(m)->norm == FAMILY_RMS_NORM &&
-        (m->qkv_bias || m->out_bias || m->mlp_bias))
-        what = "biases";
-    if (!what && rope != ROPE_SCALING_NONE && rope != ROPE_SCALING_DYNAMIC)
-        what = "scaled rotary embedding";
-    if (what)
+    if (m->untrained)
         return tp_fail(err, TP_E_USAGE,
                        "tp-train cannot compute this model's %s; the model can be imported, "
                        "resharded and exported",
-                       what);
-    if (m->sliding_window && w->seq_length > m->sliding_window)
+                       m->untrained);
+    if (m->head_norms && w->same_bits)
         return tp_fail(err, TP_E_USAGE,
-                       "--seq %" PRId64 " is more than the model's sliding_window %" PRId64
-                       ", which tp-train does not compute: up to that length it changes nothing",
-                       w->seq_length, m->sliding_window);
+                       "--same-bits cannot train a %s, which has norms of each head's queries and "
+                       "keys",
+                       family_of(m)->architecture);
     return TP_OK;
 }
 
@@ -94,12 +86,32 @@ static tp_status check_sp(const struct workload *w, const struct model *m, struc
     return TP_OK;
 }
 
+/* A rank has the gradients of its own heads' norms, which are summed over tp. */
+static tp_status check_head_norms(const struct spec *s, const struct model *m, struct tp_err *err)
+{
+    const struct parallel_plan plan = parallel_plan_of(m);
+    const struct parallel_plan_entry *out = parallel_plan_find(&plan, ROLE_OUT);
+
+    if (!m->head_norms || s->tp == 1 || !out || out->cut == CUT_ROW)
+        return TP_OK;
+    return tp_fail(err, TP_E_LAYOUT,
+                   "norms of each head's queries and keys need a plan that cuts attention: %s is "
+                   "%s",
+                   out->pattern, tensor_cut_name(out->cut));
+}
+
 /* Context parallelism cuts each sequence into two blocks per rank. */
-static tp_status check_cp(const struct workload *w, const struct spec *s, struct tp_err *err)
+static tp_status check_cp(const struct workload *w, const struct spec *s, const struct model *m,
+                          struct tp_err *err)
 {
     int64_t blocks = 2 * (int64_t)s->cp, below = w->seq_length / blocks * blocks;
     char lengths[64] = "";
 
+    if (m && s->cp > 1 && m->sliding_window && w->seq_length > m->sliding_window)
+        return tp_fail(err, TP_E_LAYOUT,
+                       "context parallelism (cp %d) does not compute the model's sliding_window "
+                       "%" PRId64 "; up to that --seq it changes nothing",
+                       s->cp, m->sliding_window);
     if (s->cp == 1 || w->seq_length % blocks == 0)
         return TP_OK;
     if (below)
@@ -117,7 +129,9 @@ tp_status workload_check_mesh(const struct workload *w, const struct spec *s, co
 
     if (m && s->sp && s->tp > 1 && (st = check_sp(w, m, err)))
         return st;
-    if ((st = check_cp(w, s, err)))
+    if (m && (st = check_head_norms(s, m, err)))
+        return st;
+    if ((st = check_cp(w, s, m, err)))
         return st;
     if (w->global_batch_size % s->dp)
         return tp_fail(err, TP_E_LAYOUT,

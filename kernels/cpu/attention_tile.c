@@ -1,6 +1,7 @@
 /* kernels/cpu/attention_tile.c - see kernels/cpu/attention_tile.h. */
 #include "kernels/cpu/attention_tile.h"
 
+#include <math.h>
 #include <stddef.h>
 
 #include "kernels/cpu/attention_row.h"
@@ -90,6 +91,13 @@ void attention_tile_at(struct attention_tile *t, const struct attention *a,
     t->lse = a->lse + (b * a->heads + h) * attention_q_step(a) + row0;
 }
 
+static void hide_before_window(const struct attention_tile *t)
+{
+    for (int64_t i = 0; i < t->rows; i++)
+        for (int64_t k = 0; k < attention_tile_first(t, i); k++)
+            t->w->s[i * t->ld + k] = -INFINITY;
+}
+
 tp_status attention_tile_scores(const struct attention_tile *t, struct tp_err *err)
 {
     const struct attention *a = t->a;
@@ -104,5 +112,9 @@ tp_status attention_tile_scores(const struct attention_tile *t, struct tp_err *e
                             .ldc = t->ld,
                             .alpha = a->scale,
                             .type = a->type };
-    return gemm_one(t->w->queue, &g, err);
+    tp_status st = gemm_one(t->w->queue, &g, err);
+
+    if (!st && a->window)
+        hide_before_window(t);
+    return st;
 }

@@ -68,6 +68,14 @@ static inline int64_t attention_tile_seen(const struct attention_tile *t, int64_
     return t->a->keys ? t->a->keys : t->row0 + i + 1;
 }
 
+/* The first key that row i of a tile attends to. */
+static inline int64_t attention_tile_first(const struct attention_tile *t, int64_t i)
+{
+    int64_t first = t->row0 + i + 1 - t->a->window;
+
+    return t->a->window && first > 0 ? first : 0;
+}
+
 /* Floats that a thread needs. */
 int64_t attention_scratch_floats(const struct attention *a);
 
@@ -84,7 +92,8 @@ void attention_load_head(struct attention_scratch *w, const struct attention *a,
 void attention_tile_at(struct attention_tile *t, const struct attention *a,
                        const struct attention_scratch *w, int64_t b, int64_t h, int64_t row0);
 
-/* Scores s = scale q k^T of the tile; those right of the diagonal are not meaningful. */
+/* Scores s = scale q k^T of the tile; -infinity before a row's first key. Those right of the
+ * diagonal are not meaningful. */
 tp_status attention_tile_scores(const struct attention_tile *t, struct tp_err *err);
 
 #endif

@@ -30,7 +30,6 @@ const struct family family_qwen3 = {
     .norm = FAMILY_RMS_NORM,
     .mlp = FAMILY_SWIGLU,
     .position = FAMILY_ROTARY,
-    .untrained = "norms of queries and keys",
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = family_llama_tensors,

@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import family_models  # noqa: E402
 import harness  # noqa: E402
-from test_transformers import assert_bits, load, tensors  # noqa: E402
+from test_transformers import LOGITS_WITHIN, assert_bits, load, tensors  # noqa: E402
 
 FIXTURE = pathlib.Path(__file__).resolve().parents[1] / "fixture" / "families.json"
 
@@ -23,6 +24,25 @@ def test_the_fixture_has_what_transformers_writes(tmp_path):
     assert sorted(made) == sorted(kept)
     for name in made:
         assert made[name]["tensors"] == kept[name]["tensors"], name
+
+
+TRAINED = {"llama": "tp8", "llama-biases": "tp4", "llama-linear": "tp2", "llama-dynamic": "cp2",
+           "llama-yarn": "tp2", "llama-llama3": "tp2cp2", "mistral": "tp4", "qwen2": "tp8", "qwen3": "tp4sp"}
+
+
+@pytest.mark.parametrize("layout", ["tp1", "its own"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_logits_are_those_of_transformers(name, layout, tmp_path, figure):
+    theirs = family_models.make(name, tmp_path / "model", vocab_size=256)
+    harness.ok("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 1, "--batch", 4,
+               "--seq", 64, "--layout", TRAINED[name] if layout == "its own" else layout,
+               "--logits", tmp_path / "logits.safetensors")
+    ours = load_file(tmp_path / "logits.safetensors")
+    with torch.no_grad():
+        want = theirs(input_ids=ours["input_ids"].long()).logits
+    worst = (ours["logits"] - want).abs().max().item()
+    figure("largest difference of logits", "%.1e, of up to %.1f" % (worst, want.abs().max()))
+    assert worst <= LOGITS_WITHIN
 
 
 @pytest.mark.parametrize("name", family_models.FAMILIES)

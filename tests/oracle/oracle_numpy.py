@@ -61,6 +61,7 @@ def shapes(c):
     heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
     width = c.get("head_dim") or dim // heads
     s = {"model.embed_tokens.weight": (vocab, dim)}
+    biases = c.get("attention_bias") or c["model_type"] == "qwen2"
     for i in range(c["num_hidden_layers"]):
         p = "model.layers.%d." % i
         s[p + "input_layernorm.weight"] = (dim,)
@@ -72,6 +73,16 @@ def shapes(c):
         s[p + "mlp.gate_proj.weight"] = (ffn, dim)
         s[p + "mlp.up_proj.weight"] = (ffn, dim)
         s[p + "mlp.down_proj.weight"] = (dim, ffn)
+        if biases:
+            s[p + "self_attn.q_proj.bias"] = (heads * width,)
+            s[p + "self_attn.k_proj.bias"] = s[p + "self_attn.v_proj.bias"] = (kv * width,)
+        if c.get("attention_bias"):
+            s[p + "self_attn.o_proj.bias"] = (dim,)
+        if c.get("mlp_bias"):
+            s[p + "mlp.gate_proj.bias"] = s[p + "mlp.up_proj.bias"] = (ffn,)
+            s[p + "mlp.down_proj.bias"] = (dim,)
+        if c["model_type"] == "qwen3":
+            s[p + "self_attn.q_norm.weight"] = s[p + "self_attn.k_norm.weight"] = (width,)
     s["model.norm.weight"] = (dim,)
     if not c.get("tie_word_embeddings"):
         s["lm_head.weight"] = (vocab, dim)
@@ -139,16 +150,55 @@ def norm_backward(dy, x, w, r):
     return r * (dunit - unit * (dunit * unit).mean(-1, keepdims=True)), (dy * unit).sum((0, 1))
 
 
+def linear(x, w, p):
+    """x W^T and the bias, where there is one."""
+    y = product(x, w[p + ".weight"])
+    return y + w[p + ".bias"] if p + ".bias" in w else y
+
+
+def linear_backward(dy, x, w, p, g):
+    """The gradients of the weight and of the bias go to g; returns that of x."""
+    g[p + ".weight"] = outer(dy, x)
+    if p + ".bias" in w:
+        g[p + ".bias"] = dy.reshape(-1, dy.shape[-1]).sum(0)
+    return dy @ w[p + ".weight"]
+
+
+def frequencies(c, width):
+    """(angle per position of each pair, factor of cos and sin), as transformers' rope_parameters say."""
+    r = c.get("rope_parameters", c)
+    theta, kind = r.get("rope_theta", 10000.0), r.get("rope_type", "default")
+    f = theta ** (-np.arange(0, width, 2) / width)
+    if kind in ("default", "dynamic"):
+        return f, 1.0
+    s, before = r["factor"], r.get("original_max_position_embeddings", c["max_position_embeddings"])
+    if kind == "linear":
+        return f / s, 1.0
+    if kind == "llama3":
+        low, high = r["low_freq_factor"], r["high_freq_factor"]
+        keep = np.clip((before * f / (2 * np.pi) - low) / (high - low), 0, 1)
+        return f * keep + f / s * (1 - keep), 1.0
+    assert kind == "yarn"
+    at = [width * math.log(before / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in (32, 1)]
+    low, high = max(math.floor(at[0]), 0), min(math.ceil(at[1]), width - 1)
+    part = np.clip((np.arange(width // 2) - low) / max(high - low, 0.001), 0, 1)
+    return f / s * part + f * (1 - part), 0.1 * math.log(s) + 1
+
+
 class Llama:
+    """Also Mistral (a sliding window), Qwen2 (biases), and Qwen3 (norms of each head's queries and keys)."""
+
     def __init__(self, config, seq):
         c = self.c = config
         self.heads, self.kv = c["num_attention_heads"], c["num_key_value_heads"]
         self.width = c.get("head_dim") or c["hidden_size"] // self.heads
         self.eps, self.tied = c["rms_norm_eps"], bool(c.get("tie_word_embeddings"))
-        theta = c.get("rope_parameters", c).get("rope_theta", 10000.0)
-        angle = np.arange(seq)[:, None] * theta ** (-np.arange(0, self.width, 2) / self.width)
-        self.cos, self.sin = np.cos(angle), np.sin(angle)
+        each, factor = frequencies(c, self.width)
+        angle = np.arange(seq)[:, None] * each
+        self.cos, self.sin = factor * np.cos(angle), factor * np.sin(angle)
         self.mask = np.triu(np.ones((seq, seq), bool), 1)
+        if c["model_type"] == "mistral" and c["sliding_window"]:
+            self.mask |= np.tril(np.ones((seq, seq), bool), -c["sliding_window"])
 
     def rotate(self, x, sign=1):
         """RoPE rotates element i of a head together with element i + width / 2."""
@@ -164,48 +214,56 @@ class Llama:
         return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
     def attention_forward(self, n, w, p):
-        q = self.rotate(self.split(product(n, w[p + "q_proj.weight"]), self.heads))
-        k = self.rotate(self.split(product(n, w[p + "k_proj.weight"]), self.kv))
-        v = self.split(product(n, w[p + "v_proj.weight"]), self.kv)
+        q0, k0 = self.split(linear(n, w, p + "q_proj"), self.heads), self.split(linear(n, w, p + "k_proj"), self.kv)
+        q, rq = self.head_norm(q0, w, p + "q_norm.weight")
+        k, rk = self.head_norm(k0, w, p + "k_norm.weight")
+        q, k, v = self.rotate(q), self.rotate(k), self.split(linear(n, w, p + "v_proj"), self.kv)
         group = self.heads // self.kv
         kk, vv = k.repeat(group, 1), v.repeat(group, 1)
         s = np.where(self.mask, -np.inf, q @ kk.swapaxes(2, 3) / math.sqrt(self.width))
         e = np.exp(s - s.max(-1, keepdims=True))
         a = e / e.sum(-1, keepdims=True)
         o = self.join(a @ vv)
-        return product(o, w[p + "o_proj.weight"]), (n, q, kk, vv, a, o)
+        return linear(o, w, p + "o_proj"), (n, q, kk, vv, a, o, q0, rq, k0, rk)
+
+    def head_norm(self, x, w, name):
+        """(x normed over each head, for backward); x itself where there is no such norm."""
+        return norm_forward(x, w[name], self.eps) if name in w else (x, None)
+
+    @staticmethod
+    def head_norm_backward(dy, x, w, name, r, g):
+        if r is None:
+            return dy
+        dx, dw = norm_backward(dy, x, w[name], r)
+        g[name] = dw.sum(0)
+        return dx
 
     def attention_backward(self, d, saved, w, p, g):
-        n, q, kk, vv, a, o = saved
-        g[p + "o_proj.weight"] = outer(d, o)
-        do = self.split(d @ w[p + "o_proj.weight"], self.heads)
+        n, q, kk, vv, a, o, q0, rq, k0, rk = saved
+        do = self.split(linear_backward(d, o, w, p + "o_proj", g), self.heads)
         da = do @ vv.swapaxes(2, 3)
         ds = a * (da - (da * a).sum(-1, keepdims=True)) / math.sqrt(self.width)
         dq, dkk, dvv = ds @ kk, ds.swapaxes(2, 3) @ q, a.swapaxes(2, 3) @ do
         b, _, t, _ = dkk.shape
         dk, dv = (x.reshape(b, self.kv, -1, t, self.width).sum(2) for x in (dkk, dvv))
-        dn = 0
-        for name, dx in (("q", self.rotate(dq, -1)), ("k", self.rotate(dk, -1)), ("v", dv)):
-            dx = self.join(dx)
-            g[p + name + "_proj.weight"] = outer(dx, n)
-            dn = dn + dx @ w[p + name + "_proj.weight"]
-        return dn
+        dq = self.head_norm_backward(self.rotate(dq, -1), q0, w, p + "q_norm.weight", rq, g)
+        dk = self.head_norm_backward(self.rotate(dk, -1), k0, w, p + "k_norm.weight", rk, g)
+        return sum(linear_backward(self.join(dx), n, w, p + name + "_proj", g)
+                   for name, dx in (("q", dq), ("k", dk), ("v", dv)))
 
     @staticmethod
     def mlp_forward(n, w, p):
-        gate, up = product(n, w[p + "gate_proj.weight"]), product(n, w[p + "up_proj.weight"])
+        gate, up = linear(n, w, p + "gate_proj"), linear(n, w, p + "up_proj")
         sig = 1 / (1 + np.exp(-gate))
         h = gate * sig * up
-        return product(h, w[p + "down_proj.weight"]), (n, gate, up, sig, h)
+        return linear(h, w, p + "down_proj"), (n, gate, up, sig, h)
 
     @staticmethod
     def mlp_backward(d, saved, w, p, g):
         n, gate, up, sig, h = saved
-        g[p + "down_proj.weight"] = outer(d, h)
-        dh = d @ w[p + "down_proj.weight"]
+        dh = linear_backward(d, h, w, p + "down_proj", g)
         dup, dgate = dh * gate * sig, dh * up * sig * (1 + gate * (1 - sig))
-        g[p + "gate_proj.weight"], g[p + "up_proj.weight"] = outer(dgate, n), outer(dup, n)
-        return dgate @ w[p + "gate_proj.weight"] + dup @ w[p + "up_proj.weight"]
+        return linear_backward(dgate, n, w, p + "gate_proj", g) + linear_backward(dup, n, w, p + "up_proj", g)
 
     def forward(self, w, ids):
         """(logits, values for backward)"""

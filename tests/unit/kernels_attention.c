@@ -67,19 +67,20 @@ static void reference_row(struct setup *s, int64_t b, int64_t h, int64_t t)
     int64_t d = a->head_dim, kv = h / (a->heads / a->kv_heads), row = b * a->seq + t;
     int64_t at_q = h * d, at_k = (a->heads + kv) * d, at_v = (a->heads + a->kv_heads + kv) * d;
     const float *q = s->qkv + row * s->ld + at_q, *d_out = s->d_out + row * a->ldo + h * d;
+    int64_t first = a->window && t >= a->window ? t + 1 - a->window : 0;
     double *out = s->out + row * a->ldo + h * d, max = -INFINITY, sum = 0, delta = 0;
 
-    for (int64_t j = 0; j <= t; j++) {
+    for (int64_t j = first; j <= t; j++) {
         const float *k = s->qkv + (b * a->seq + j) * s->ld + at_k;
         s->p[j] = 0;
         for (int64_t i = 0; i < d; i++)
             s->p[j] += (double)q[i] * (double)k[i] * (double)a->scale;
         max = fmax(max, s->p[j]);
     }
-    for (int64_t j = 0; j <= t; j++)
+    for (int64_t j = first; j <= t; j++)
         sum += s->p[j] = exp(s->p[j] - max);
     s->lse[(b * a->heads + h) * a->seq + t] = max + log(sum);
-    for (int64_t j = 0; j <= t; j++) {
+    for (int64_t j = first; j <= t; j++) {
         const float *v = s->qkv + (b * a->seq + j) * s->ld + at_v;
         double *dv = s->dqkv + (b * a->seq + j) * s->ld + at_v;
         s->p[j] /= sum;
@@ -91,7 +92,7 @@ static void reference_row(struct setup *s, int64_t b, int64_t h, int64_t t)
         }
         delta += s->p[j] * s->dp[j];
     }
-    for (int64_t j = 0; j <= t; j++) {
+    for (int64_t j = first; j <= t; j++) {
         double ds = s->p[j] * (s->dp[j] - delta) * (double)a->scale;
         const float *k = s->qkv + (b * a->seq + j) * s->ld + at_k;
         double *dk = s->dqkv + (b * a->seq + j) * s->ld + at_k;
@@ -222,10 +223,13 @@ static void check(struct setup *s, struct rng *r)
     free(out);
 }
 
+enum attention_case { AT_ONCE, IN_PARTS, IN_A_WINDOW };
+
 static void random_cases(const char *name, enum dtype type, int times, int64_t seq_max,
-                         bool in_parts)
+                         enum attention_case how)
 {
     struct rng r = rng_start(name);
+    bool in_parts = how == IN_PARTS;
 
     for (int i = 0; i < times; i++) {
         struct attention a = { .batch = rng_int(&r, 1, 3),
@@ -238,6 +242,8 @@ static void random_cases(const char *name, enum dtype type, int times, int64_t s
         a.heads = a.kv_heads * rng_int(&r, 1, 3);
         if (i % 5 == 0)
             a.seq = 64 * rng_int(&r, 1, 3);
+        if (how == IN_A_WINDOW)
+            a.window = rng_int(&r, 1, a.seq + 1);
         s = setup_make(&r, a);
         if (in_parts && type == DTYPE_BF16)
             s.a.sum = filled_floats(s.rows * s.a.ldo, 0);
@@ -248,29 +254,36 @@ static void random_cases(const char *name, enum dtype type, int times, int64_t s
 
 Test(attention, f32)
 {
-    random_cases("attention/f32 short", DTYPE_F32, 40, 20, false);
-    random_cases("attention/f32 long", DTYPE_F32, 8, 300, false);
+    random_cases("attention/f32 short", DTYPE_F32, 40, 20, AT_ONCE);
+    random_cases("attention/f32 long", DTYPE_F32, 8, 300, AT_ONCE);
 }
 
 Test(attention, bf16)
 {
-    random_cases("attention/bf16 short", DTYPE_BF16, 20, 20, false);
-    random_cases("attention/bf16 long", DTYPE_BF16, 5, 300, false);
+    random_cases("attention/bf16 short", DTYPE_BF16, 20, 20, AT_ONCE);
+    random_cases("attention/bf16 long", DTYPE_BF16, 5, 300, AT_ONCE);
 }
 
 Test(attention, the_parts_give_the_result_of_the_whole)
 {
-    random_cases("attention/f32 short, in parts", DTYPE_F32, 40, 20, true);
-    random_cases("attention/f32 long, in parts", DTYPE_F32, 10, 300, true);
-    random_cases("attention/bf16, in parts", DTYPE_BF16, 10, 150, true);
+    random_cases("attention/f32 short, in parts", DTYPE_F32, 40, 20, IN_PARTS);
+    random_cases("attention/f32 long, in parts", DTYPE_F32, 10, 300, IN_PARTS);
+    random_cases("attention/bf16, in parts", DTYPE_BF16, 10, 150, IN_PARTS);
     use_threads(3);
-    random_cases("attention/f32, in parts, 3 threads", DTYPE_F32, 10, 150, true);
+    random_cases("attention/f32, in parts, 3 threads", DTYPE_F32, 10, 150, IN_PARTS);
 }
 
 Test(attention, with_threads)
 {
     use_threads(3);
-    random_cases("attention/f32, 3 threads", DTYPE_F32, 10, 150, false);
+    random_cases("attention/f32, 3 threads", DTYPE_F32, 10, 150, AT_ONCE);
+}
+
+Test(attention, a_row_sees_only_its_window)
+{
+    random_cases("attention/f32 short, window", DTYPE_F32, 40, 20, IN_A_WINDOW);
+    random_cases("attention/f32 long, window", DTYPE_F32, 8, 300, IN_A_WINDOW);
+    random_cases("attention/bf16, window", DTYPE_BF16, 5, 150, IN_A_WINDOW);
 }
 
 Test(attention, nothing_to_do)

@@ -9,7 +9,7 @@
 static struct attention view(const struct network *n, int64_t sequences,
                              const struct activations_layer *s)
 {
-    int64_t e = dtype_bytes(n->dtype);
+    int64_t e = dtype_bytes(n->dtype), window = n->model->sliding_window;
     const char *qkv = s->qkv;
 
     return (struct attention){ .batch = sequences * n->shards,
@@ -28,6 +28,7 @@ static struct attention view(const struct network *n, int64_t sequences,
                                .out = s->attended,
                                .ldo = n->q_width,
                                .lse = s->lse,
+                               .window = window < n->seq ? window : 0,
                                .scale = (float)(1 / sqrt((double)n->model->head_dim)) };
 }
 
@@ -44,6 +45,87 @@ static void rotate(const struct network *n, float *qkv, int64_t rows, int sign)
                                   .sign = sign };
 
     n->k.ops->rope_apply(n->k.queue, &a);
+}
+
+/* ---- norms of each head's queries and keys ----
+ *
+ * Queries and keys lie side by side in a row of qkv, but the norm takes dense rows, so both are
+ * copied out and back. */
+
+/* The queries, or the keys, of a layer. */
+struct head_part {
+    const struct network_norm *norm;
+    int64_t column, width, heads; /* in a row of qkv */
+    int64_t before, heads_before; /* elements and heads of each row that the other part has first */
+};
+
+static struct head_part part_of(const struct network *n, const struct network_layer *y, bool keys)
+{
+    if (keys)
+        return (struct head_part){ &y->k_norm,  n->q_width, n->kv_width,
+                                   n->kv_heads, n->q_width, n->heads };
+    return (struct head_part){ &y->q_norm, 0, n->q_width, n->heads, 0, 0 };
+}
+
+/* Copy a part of `rows` rows between qkv and dense rows. */
+static void copy_heads(const struct network *n, float *to, const float *from, int64_t rows,
+                       const struct head_part *h, bool is_back)
+{
+    int64_t dense = h->width * (int64_t)sizeof(float);
+    int64_t stride = n->qkv_width * (int64_t)sizeof(float);
+    const struct device_copy copy = {
+        to, from, rows, dense, is_back ? stride : dense, is_back ? dense : stride
+    };
+
+    device_copy_2d(n->k.queue, &copy);
+}
+
+static void norm_heads(const struct pass *p, const struct network_layer *y,
+                       const struct activations_layer *s, float *qkv)
+{
+    const struct network *n = p->net;
+
+    for (int keys = 0; keys < 2; keys++) {
+        struct head_part h = part_of(n, y, keys);
+        float *x = s->heads + h.before * p->rows, *normed = p->scratch->head_normed;
+
+        copy_heads(n, x, qkv + h.column, p->rows, &h, false);
+        n->k.ops->rms_norm_forward(n->k.queue, &(struct rms_norm_forward){
+                                                   .y = normed,
+                                                   .type = DTYPE_F32,
+                                                   .rstd = s->head_stats + h.heads_before * p->rows,
+                                                   .x = x,
+                                                   .w = h.norm->weight,
+                                                   .rows = p->rows * h.heads,
+                                                   .cols = n->model->head_dim,
+                                                   .eps = (float)n->model->norm_eps });
+        copy_heads(n, qkv + h.column, normed, p->rows, &h, true);
+    }
+}
+
+static void norm_heads_backward(const struct pass *p, const struct network_layer *y,
+                                const struct activations_layer *s, float *dqkv)
+{
+    const struct network *n = p->net;
+
+    for (int keys = 0; keys < 2; keys++) {
+        struct head_part h = part_of(n, y, keys);
+        float *dy = p->scratch->head_normed, *dx = p->scratch->dheads;
+
+        copy_heads(n, dy, dqkv + h.column, p->rows, &h, false);
+        device_fill(n->k.queue, dx, 0, p->rows * h.width * (int64_t)sizeof(float));
+        n->k.ops->rms_norm_backward(
+            n->k.queue,
+            &(struct rms_norm_backward){ .dx = dx,
+                                         .dw = h.norm->grad,
+                                         .dy = dy,
+                                         .x = s->heads + h.before * p->rows,
+                                         .rstd = s->head_stats + h.heads_before * p->rows,
+                                         .w = h.norm->weight,
+                                         .rows = p->rows * h.heads,
+                                         .cols = n->model->head_dim });
+        copy_heads(n, dqkv + h.column, dx, p->rows, &h, true);
+    }
 }
 
 static void round_bf16(const struct network *n, void *to, const float *from, int64_t count)
@@ -70,6 +152,8 @@ void attention_block_forward(const struct pass *p, const struct network_layer *y
     residual_norm(p, &y->attn_norm, s->normed, s->stats, s->x, in);
     linear_column_forward(&y->qkv, qkv, s->normed, p->rows);
     linear_bias_add(&y->qkv, qkv, p->rows);
+    if (y->q_norm.weight)
+        norm_heads(p, y, s, qkv);
     if (n->rope)
         rotate(n, qkv, p->rows, +1);
     if (is_bf16)
@@ -103,6 +187,8 @@ void attention_block_backward(const struct pass *p, const struct network_layer *
     ring_attention_backward(&n->ring, &w->ring, &a, d_attended, w->dqkv);
     if (n->rope)
         rotate(n, w->dqkv, p->rows, -1);
+    if (y->q_norm.weight)
+        norm_heads_backward(p, y, s, w->dqkv);
     if (is_bf16) {
         round_bf16(n, w->bf16_scratch, w->dqkv, parts * n->qkv_width);
         dqkv = w->bf16_scratch;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "layout/family.h"
+#include "trainer/model/rotary_table.h"
 
 /* What the views of a rank's parameters are made from. */
 struct source {
@@ -179,7 +180,7 @@ static tp_status bind_norm(struct network_norm *out, const struct source *s, enu
                            enum tensor_role bias, int layer, struct tp_err *err)
 {
     const struct params *p = s->params;
-    const struct param *w = NULL, *b = find(s, bias, layer);
+    const struct param *w = NULL, *b = bias == ROLE_NONE ? NULL : find(s, bias, layer);
     tp_status st = need(&w, s, role, layer, err);
 
     if (st)
@@ -203,12 +204,16 @@ static tp_status bind_layer(struct network_layer *y, const struct source *s, int
     tp_status st;
 
     TP_TRY(bind_norm(&y->attn_norm, s, ROLE_ATTENTION_NORM, ROLE_ATTENTION_NORM_BIAS, layer, err));
-    TP_TRY(bind_linear(&y->qkv, s, fused ? ROLE_QKV : ROLE_Q, ROLE_QKV_BIAS, layer, n->qkv_width, h,
-                       err));
+    TP_TRY(bind_linear(&y->qkv, s, fused ? ROLE_QKV : ROLE_Q, fused ? ROLE_QKV_BIAS : ROLE_Q_BIAS,
+                       layer, n->qkv_width, h, err));
+    if (n->model->head_norms) {
+        TP_TRY(bind_norm(&y->q_norm, s, ROLE_Q_NORM, ROLE_NONE, layer, err));
+        TP_TRY(bind_norm(&y->k_norm, s, ROLE_K_NORM, ROLE_NONE, layer, err));
+    }
     TP_TRY(bind_linear(&y->out, s, ROLE_OUT, ROLE_OUT_BIAS, layer, h, n->q_width, err));
     TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, layer, err));
-    TP_TRY(bind_linear(&y->up, s, gated ? ROLE_GATE : ROLE_UP, ROLE_UP_BIAS, layer, n->up_width, h,
-                       err));
+    TP_TRY(bind_linear(&y->up, s, gated ? ROLE_GATE : ROLE_UP,
+                       gated ? ROLE_GATE_BIAS : ROLE_UP_BIAS, layer, n->up_width, h, err));
     TP_TRY(bind_linear(&y->down, s, ROLE_DOWN, ROLE_DOWN_BIAS, layer, h, n->ffn, err));
 done:
     return st;
@@ -265,22 +270,6 @@ static void bind_ranges(struct network *n, const struct source *s)
     n->after[1] = s->params->head.n ? s->params->head : range_of(s, LAYER_FIRST, true);
 }
 
-/* Fill the rotary table for the positions of this rank's tokens. */
-static void fill_rope(struct network *n)
-{
-    int64_t head_dim = n->model->head_dim, run;
-
-    for (int64_t i = 0; i < n->seq; i += run) {
-        struct rope_table table = { .cos_sin = n->rope + i * head_dim,
-                                    .first = zigzag_position(&n->tokens, i, &run),
-                                    .head_dim = head_dim,
-                                    .theta = n->model->rope_theta };
-
-        table.n_positions = run;
-        n->k.ops->rope_table(n->k.queue, &table);
-    }
-}
-
 tp_status network_bind(struct network *n, const struct layout *l, const struct params *p,
                        const struct activations_scratch *w, const struct process_groups *groups,
                        struct tp_err *err)
@@ -309,7 +298,8 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
     }
     bind_ranges(n, &s);
     if (n->rope)
-        fill_rope(n);
+        st =
+            rotary_table_fill(&(struct rotary_table){ n->rope, m, &n->tokens, n->seq }, &n->k, err);
 done:
     return st;
 }

@@ -29,7 +29,8 @@ struct network_norm {
 
 struct network_layer {
     struct network_norm attn_norm, mlp_norm;
-    struct linear qkv, out; /* column-parallel, row-parallel */
+    struct linear qkv, out;             /* column-parallel, row-parallel */
+    struct network_norm q_norm, k_norm; /* of each head; weight NULL: none */
     struct linear up, down; /* column-parallel (in Llama gate and up side by side), row-parallel */
     struct pairwise_range grads; /* of all parameters of the layer, in whole spans */
     int unit; /* zero3: its FSDP unit (trainer/data_parallel/fsdp_units.h); else -1 */

@@ -7,7 +7,12 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
     const struct kernel_queue *k = &p->net->k;
     int64_t rows = p->residual_rows, cols = p->net->model->hidden;
     float eps = (float)p->net->model->norm_eps;
+    const float *residual = in->residual;
 
+    if (!norm->bias && in->bias) { /* RMS norm adds no bias */
+        residual_finish(p, x, in);
+        residual = NULL;
+    }
     if (norm->bias)
         k->ops->layer_norm_forward(k->queue, &(struct layer_norm_forward){ .y = y,
                                                                            .type = p->net->dtype,
@@ -26,7 +31,7 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
                                                                        .type = p->net->dtype,
                                                                        .rstd = stats,
                                                                        .x = x,
-                                                                       .residual = in->residual,
+                                                                       .residual = residual,
                                                                        .w = norm->weight,
                                                                        .rows = rows,
                                                                        .cols = cols,

@@ -120,6 +120,8 @@ static void clear_layer(const struct network *n, const struct network_layer *y)
 {
     clear_norm(n, &y->attn_norm);
     clear_norm(n, &y->mlp_norm);
+    clear(n, y->q_norm.grad, n->model->head_dim);
+    clear(n, y->k_norm.grad, n->model->head_dim);
     clear_linear_bias(n, &y->qkv);
     clear_linear_bias(n, &y->out);
     clear_linear_bias(n, &y->up);
@@ -193,6 +195,8 @@ static struct network_layer layer_in(const struct network *n, const struct netwo
 
     move_norm(&out.attn_norm, by);
     move_norm(&out.mlp_norm, by);
+    move_norm(&out.q_norm, by);
+    move_norm(&out.k_norm, by);
     move_linear(&out.qkv, by);
     move_linear(&out.out, by);
     move_linear(&out.up, by);

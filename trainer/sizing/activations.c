@@ -62,6 +62,10 @@ static void layer_take(struct activations_layer *s, const struct place *p)
     s->stats = take_floats(p, d->norm_stats * rows);
     s->normed = take_typed(p, rows * d->hidden);
     s->qkv = take_typed(p, parts * d->qkv_width);
+    if (d->has_head_norms) {
+        s->heads = take_floats(p, parts * (d->q_width + d->kv_width));
+        s->head_stats = take_floats(p, parts * (d->heads + d->kv_heads));
+    }
     if (d->recompute != RECOMPUTE_SELECTIVE)
         attended_take(s, p);
     s->mid = take_shared(p, rows * d->hidden);
@@ -138,6 +142,10 @@ static void wide_take(struct activations_scratch *s, const struct place *p)
 
     s->ffn_scratch = take_floats(p, parts * most(most(d->ffn, d->q_width), vocab));
     s->dqkv = take_floats(p, parts * d->qkv_width);
+    if (d->has_head_norms) {
+        s->head_normed = take_floats(p, parts * (d->q_width + d->kv_width));
+        s->dheads = take_floats(p, parts * (d->q_width + d->kv_width));
+    }
     if (d->dtype == DTYPE_BF16) {
         s->bf16_scratch = take_typed(p, parts * most(most(d->up_width, d->qkv_width), vocab));
         s->dy = take_typed(p, residual_rows(d) * d->hidden);

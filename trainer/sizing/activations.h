@@ -20,13 +20,16 @@
 struct comm_request; /* comm/collective.h */
 
 struct activations_layer {
-    float *x;       /* [rows][h] the residual that enters the layer; for collectives */
-    float *stats;   /* [2][rows] of attn_norm; for RMS norm [1][rows] */
-    void *normed;   /* [rows][h] type: attn_norm(x) */
-    void *qkv;      /* [rows][qkv_width] type, rotated */
-    void *attended; /* [rows][q_width] type */
-    float *lse;     /* [sequences][heads][tokens] */
-    float *mid;     /* [rows][h] the residual between the blocks; for collectives */
+    float *x;          /* [rows][h] the residual that enters the layer; for collectives */
+    float *stats;      /* [2][rows] of attn_norm; for RMS norm [1][rows] */
+    void *normed;      /* [rows][h] type: attn_norm(x) */
+    void *qkv;         /* [rows][qkv_width] type, rotated */
+    float *heads;      /* [rows][q_width], then [rows][kv_width]: queries and keys before their
+                          norms, of models that have these */
+    float *head_stats; /* [rows][heads], then [rows][kv_heads] of these norms */
+    void *attended;    /* [rows][q_width] type */
+    float *lse;        /* [sequences][heads][tokens] */
+    float *mid;        /* [rows][h] the residual between the blocks; for collectives */
     float *mid_stats;
     void *mid_normed; /* [rows][h] type: mlp_norm(mid) */
     float *up; /* [rows][up_width] gate and up, or up; in fp32 backward overwrites them with their
@@ -60,12 +63,14 @@ struct activations_scratch {
     float *dx_buffers[SCRATCH_DX_BUFFERS];         /* one; in pipelines both, for messages */
     struct comm_request *sent[SCRATCH_DX_BUFFERS]; /* in pipelines: to the previous stage */
     int dx_next;
-    float *dnormed;         /* [rows][h] gradient of a norm's output; for collectives */
-    float *ffn_scratch;     /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row-parallel
-                               layer's input */
-    float *dqkv;            /* [rows][qkv_width]; in bf16 also qkv before it is rounded */
-    uint16_t *bf16_scratch; /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
-    uint16_t *dy;           /* bf16: [rows][h] rounded dx */
+    float *dnormed;     /* [rows][h] gradient of a norm's output; for collectives */
+    float *ffn_scratch; /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row-parallel
+                           layer's input */
+    float *head_normed, *dheads; /* as `heads` of a layer: after the norms or its gradient; gradient
+                                    before the norms */
+    float *dqkv;                 /* [rows][qkv_width]; in bf16 also qkv before it is rounded */
+    uint16_t *bf16_scratch;      /* bf16: [rows][max(2 ffn, qkv_width, vocab)] rounded gradients */
+    uint16_t *dy;                /* bf16: [rows][h] rounded dx */
     struct activations_layer layer; /* recomputation: of the current layer, without x; selective:
                                        only attended and lse */
     float *row_max;                 /* [rows] of the loss; for collectives */

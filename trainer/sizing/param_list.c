@@ -38,6 +38,12 @@ static bool joins_previous(const struct tensor *tensors, int t)
         return before == ROLE_K;
     case ROLE_UP:
         return before == ROLE_GATE;
+    case ROLE_K_BIAS:
+        return before == ROLE_Q_BIAS;
+    case ROLE_V_BIAS:
+        return before == ROLE_K_BIAS;
+    case ROLE_UP_BIAS:
+        return before == ROLE_GATE_BIAS;
     default:
         return false;
     }
@@ -68,8 +74,16 @@ int param_shards_of(const struct param_rank *r, const struct tensor *t, int *n)
 /* Parameters that are always in fp32: norms, biases, learned positions. */
 static bool is_always_fp32(enum tensor_role role)
 {
-    return tensor_role_is_bias(role) || role == ROLE_POSITIONS || role == ROLE_ATTENTION_NORM ||
-           role == ROLE_MLP_NORM || role == ROLE_FINAL_NORM;
+    return tensor_role_is_bias(role) || tensor_role_is_norm(role) || role == ROLE_POSITIONS;
+}
+
+/* Whether tp ranks have different parts of the gradient of a tensor that is not cut: of their rows
+ * of the residual with sp, or of their heads. --same-bits adds these parts at once. */
+static bool is_partial(const struct param_rank *r, const struct tensor *t)
+{
+    bool is_of_heads = t->role == ROLE_Q_NORM || t->role == ROLE_K_NORM;
+
+    return t->placement.dim < 0 && r->spec.tp > 1 && !r->same_bits && (r->spec.sp || is_of_heads);
 }
 
 /* On the last stage the copy of the embedding is the head; a single stage has both in one unit. */
@@ -98,8 +112,7 @@ static int list_tensor(struct param *out, const struct param_rank *r, const stru
                        .decay = tensor->ndim >= 2,
                        .summed = is_always_fp32(tensor->role) || tensor->role == ROLE_EMBEDDING,
                        .copy = copy,
-                       .partial = r->spec.sp && r->spec.tp > 1 && tensor->placement.dim < 0 &&
-                                  !r->same_bits,
+                       .partial = is_partial(r, tensor),
                        .after = tensor->layer == LAYER_LAST,
                        .shared = tensor->placement.replicate };
 

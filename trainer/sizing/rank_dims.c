@@ -91,6 +91,7 @@ struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cu
                            .head_dim = m->head_dim,
                            .norm_stats = family->norm == FAMILY_LAYER_NORM ? 2 : 1,
                            .is_rotary = family->position == FAMILY_ROTARY,
+                           .has_head_norms = m->head_norms,
                            .is_ring = s->cp > 1,
                            .split = s->sp ? s->tp : 1,
                            .same_bits = w->same_bits > 0,

@@ -1,0 +1,87 @@
+"""Families of models that tp-train trains have the oracle's curve: biases, scaled rotary embedding, a sliding
+window, and norms of each head's queries and keys.
+
+needs: tp-train
+covers: trainer/model/rotary_table layout/rope_scaling
+"""
+import json
+import re
+
+import pytest
+
+import curves
+import harness
+from curves import oracle
+from harness import LONG, run
+
+FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
+BYTES = dict(vocab_size=256, hidden_size=32)
+MODELS = {name: dict(FAMILIES[name]["config"], **BYTES) for name in (
+    "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3")}
+for _name in ("llama-biases", "mistral", "qwen2"):
+    MODELS[_name].update(tie_word_embeddings=_name == "mistral", head_dim=8)
+OPTIONS = dict(batch=8, seq=32, lr=3e-3, steps=6)
+
+# 8 heads and 4 key-value heads: at tp8 neighbours share them. The number is --micro.
+EVERYWHERE = [("tp1", 0), ("tp8", 4), ("tp2pp2dp2spzero1", 2), ("tp2dp2zero3", 2)]
+LAYOUTS = {
+    "llama-biases": EVERYWHERE + [("tp4sp", 0), ("pp2cp2", 4)],
+    "qwen3": EVERYWHERE + [("tp4sp", 0), ("pp2cp2", 4)],
+    "mistral": [("tp1", 0), ("tp4pp2", 4)],
+    "qwen2": [("tp2", 0), ("tp8dp2zero3", 2)],
+    "llama-llama3": [("tp1", 0), ("tp2cp2", 0)],
+    "llama-yarn": [("tp2pp2", 4)],
+    "llama-linear": [("dp2", 0)],
+    "llama-dynamic": [("tp2", 0)],
+}
+CASES = [(name, layout, micro, ()) for name, some in LAYOUTS.items() for layout, micro in some]
+CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3")
+          for how in ("full", "selective")]
+CASES += [(name, layout, micro, ()) for name in MODELS for layout, micro in EVERYWHERE
+          if LONG and (layout, micro) not in LAYOUTS[name]]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return curves.Reference(tmp_path_factory.mktemp("families"), MODELS, OPTIONS, 11)
+
+
+@pytest.mark.parametrize("name,layout,micro,more", CASES)
+def test_the_curve_is_the_oracles_at_every_layout(name, layout, micro, more, reference, tmp_path):
+    more = [*more, "--micro", micro] if micro else list(more)
+    _, log, trace = reference.train(name, layout, tmp_path / "log", *more)
+    curves.assert_same(log, trace, "%s at %s" % (name, layout))
+
+
+@pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3"])
+def test_bf16_is_near_the_oracle(name, reference, tmp_path):
+    _, log, trace = reference.train(name, "tp2", tmp_path / "log", "--dtype", "bf16")
+    assert oracle.deviation(log, trace)[0] <= 2e-2
+
+
+def test_same_bits_at_every_layout_with_biases(reference, tmp_path):
+    logs = []
+    for i, layout in enumerate(("tp1", "tp8", "tp2pp2dp2")):
+        _, log, trace = reference.train("llama-biases", layout, tmp_path / str(i), "--same-bits", 8, "--micro", 4)
+        curves.assert_same(log, trace, layout)
+        logs.append([(x["loss"], x["grad_norm"]) for x in log])
+    assert logs[0] == logs[1] == logs[2]
+
+
+@pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3"])
+def test_the_oracles_gradients_are_slopes(name):
+    config = dict(MODELS[name], num_hidden_layers=1, sliding_window=3)
+    curves.assert_gradient_is_slope(oracle.Llama, config, 3)
+
+
+@pytest.mark.parametrize("name,layout,more,words", [
+    ("mistral", "cp2", [], "sliding_window"), ("qwen3", "tp2", ["--same-bits", 2], "--same-bits"),
+    ("qwen3", "tp2", ["--plan"], "plan that cuts attention")])
+def test_what_does_not_fit_is_refused(name, layout, more, words, reference, tmp_path):
+    if more == ["--plan"]:
+        plan = harness.ok("tp-train", "--model", reference.model(name), "--print-plan").out
+        plan = re.sub(r"(attention\.(q|k|v|out) .*?) (column|row)\b.*", r"\1 replicated", plan)
+        (tmp_path / "plan").write_text(plan)
+        more = ["--plan", tmp_path / "plan"]
+    r = run(*reference.argv(name, layout, tmp_path / "log", *more))
+    assert r.rc == 2 and words in r.err and len(r.lines) == 1, repr(r)
