@@ -2,10 +2,10 @@
 #include "kernels/attention.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "kernels/cpu/attention_bf16.h"
 #include "kernels/cpu/attention_row.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/gemm.h"
@@ -16,35 +16,10 @@ struct attention_work {
     const struct device_queue *queue;
     const struct attention_backward *a; /* forward uses `of` alone */
     float *scratch;                     /* of all threads */
+    bool own;                           /* by AVX-512 BF16 instead of products of gemm_one */
     struct tp_err *err;
     atomic_int failed;
 };
-
-/* log(e^x + e^y) */
-static float add_logs(float x, float y)
-{
-    float high = x > y ? x : y, low = x > y ? y : x;
-
-    return high + log1pf(expf(low - high));
-}
-
-/* Make the result of row i from its sum of values in w->o; `max` and `sum` are those of its scores
- * in this call. */
-static void finish_row(const struct attention_tile *t, int64_t i, float max, float sum)
-{
-    const struct attention *a = t->a;
-    const float *o = t->w->o + i * a->head_dim;
-    float *y = t->sum ? t->sum + i * a->ldo : (float *)t->out + i * a->ldo;
-    float lse = max + logf(sum), before = t->lse[i];
-
-    t->lse[i] = a->merge ? add_logs(before, lse) : lse;
-    if (a->merge)
-        attention_merge_row(y, expf(before - t->lse[i]), o, expf(max - t->lse[i]), a->head_dim);
-    else if (t->sum || a->type == DTYPE_F32)
-        attention_scale_row_f32(y, o, 1.0f / sum, a->head_dim);
-    else
-        attention_scale_row_bf16((uint16_t *)t->out + i * a->ldo, o, 1.0f / sum, a->head_dim);
-}
 
 static tp_status forward_tile(const struct attention_tile *t, struct tp_err *err)
 {
@@ -75,7 +50,7 @@ static tp_status forward_tile(const struct attention_tile *t, struct tp_err *err
     if ((st = gemm_one(t->w->queue, &pv, err)) != TP_OK)
         return st;
     for (int64_t i = 0; i < t->rows; i++)
-        finish_row(t, i, max[i], sum[i]);
+        attention_finish_row(t, w->o + i * a->head_dim, i, max[i], sum[i]);
     return TP_OK;
 }
 
@@ -107,8 +82,15 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
     struct attention_work *w = ctx;
     const struct attention *a = &w->a->of;
     struct attention_scratch scratch;
+    struct attention_bf16 own;
     struct tp_err err;
 
+    if (w->own) {
+        attention_bf16_scratch(&own, a, w->scratch, thread);
+        for (int64_t i = lo; i < hi; i++)
+            attention_bf16_forward(a, &own, i / a->heads, i % a->heads);
+        return;
+    }
     attention_scratch_of(&scratch, a, w->queue, w->scratch, thread);
     for (int64_t i = lo; i < hi && !atomic_load(&w->failed); i++)
         if (forward_head(a, &scratch, i / a->heads, i % a->heads, &err) != TP_OK)
@@ -119,8 +101,11 @@ static void forward_range(void *ctx, int64_t lo, int64_t hi, int thread)
 static tp_status share(struct device_queue *q, const struct attention_backward *a, int64_t n,
                        kernels_range_fn fn, struct tp_err *err)
 {
-    struct attention_work w = { .queue = q, .a = a, .err = err };
-    int64_t floats = attention_scratch_floats(&a->of) * q->device->threads;
+    struct attention_work w = {
+        .queue = q, .a = a, .own = attention_bf16_usable(q, &a->of), .err = err
+    };
+    int64_t floats =
+        (w.own ? attention_bf16_floats : attention_scratch_floats)(&a->of) * q->device->threads;
 
     if (!(w.scratch = device_scratch(q, floats * (int64_t)sizeof *w.scratch)))
         return tp_fail(err, TP_E_NOMEM, "out of memory: %" PRId64 " floats of scratch", floats);
@@ -290,8 +275,15 @@ static void backward_range(void *ctx, int64_t lo, int64_t hi, int thread)
     struct attention_work *w = ctx;
     const struct attention *a = &w->a->of;
     struct attention_scratch scratch;
+    struct attention_bf16 own;
     struct tp_err err;
 
+    if (w->own) {
+        attention_bf16_scratch(&own, a, w->scratch, thread);
+        for (int64_t i = lo; i < hi; i++)
+            attention_bf16_backward(w->a, &own, i / a->kv_heads, i % a->kv_heads);
+        return;
+    }
     attention_scratch_of(&scratch, a, w->queue, w->scratch, thread);
     for (int64_t i = lo; i < hi && !atomic_load(&w->failed); i++)
         if (backward_group(w->a, &scratch, i / a->kv_heads, i % a->kv_heads, &err) != TP_OK)

@@ -118,3 +118,27 @@ tp_status attention_tile_scores(const struct attention_tile *t, struct tp_err *e
         hide_before_window(t);
     return st;
 }
+
+/* log(e^x + e^y) */
+static float add_logs(float x, float y)
+{
+    float high = x > y ? x : y, low = x > y ? y : x;
+
+    return high + log1pf(expf(low - high));
+}
+
+void attention_finish_row(const struct attention_tile *t, const float *o, int64_t i, float max,
+                          float sum)
+{
+    const struct attention *a = t->a;
+    float *y = t->sum ? t->sum + i * a->ldo : (float *)t->out + i * a->ldo;
+    float lse = max + logf(sum), before = t->lse[i];
+
+    t->lse[i] = a->merge ? add_logs(before, lse) : lse;
+    if (a->merge)
+        attention_merge_row(y, expf(before - t->lse[i]), o, expf(max - t->lse[i]), a->head_dim);
+    else if (t->sum || a->type == DTYPE_F32)
+        attention_scale_row_f32(y, o, 1.0f / sum, a->head_dim);
+    else
+        attention_scale_row_bf16((uint16_t *)t->out + i * a->ldo, o, 1.0f / sum, a->head_dim);
+}

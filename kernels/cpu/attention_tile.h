@@ -36,10 +36,10 @@ struct attention_scratch {
 /* One block of rows of one head: where everything is. */
 struct attention_tile {
     const struct attention *a;
-    const struct attention_scratch *w;
-    int64_t row0, rows, cols; /* query rows row0 .. row0 + rows - 1; keys 0 .. cols - 1 */
-    int64_t ld;               /* padded cols: from one row of scores to the next */
-    const char *q, *k, *v;    /* q at row0, k and v at their first key */
+    const struct attention_scratch *w; /* or NULL */
+    int64_t row0, rows, cols;          /* query rows row0 .. row0 + rows - 1; keys 0 .. cols - 1 */
+    int64_t ld;                        /* padded cols: from one row of scores to the next */
+    const char *q, *k, *v;             /* q at row0, k and v at their first key */
     char *out;
     float *sum; /* instead of out, or NULL */
     float *lse;
@@ -95,5 +95,10 @@ void attention_tile_at(struct attention_tile *t, const struct attention *a,
 /* Scores s = scale q k^T of the tile; -infinity before a row's first key. Those right of the
  * diagonal are not meaningful. */
 tp_status attention_tile_scores(const struct attention_tile *t, struct tp_err *err);
+
+/* Make the result of row i from o[head_dim], its sum of values; `max` and `sum` are those of its
+ * scores in this call. */
+void attention_finish_row(const struct attention_tile *t, const float *o, int64_t i, float max,
+                          float sum);
 
 #endif

@@ -14,12 +14,13 @@
 /*
  * Which code multiplies: the only place that chooses. The choice depends on the processor and the
  * operands' type alone, never on a measurement at run time, so that the same run gives the same
- * bits. Measured on one core, over the shapes of bench_kernels (GFLOP/s):
+ * bits. What was measured on one core, over the shapes of bench_kernels, in GFLOP/s:
  *
- *   f32                    oneDNN 2.6 101 to 114; OpenBLAS 102 to 107; an sgemm of our own 101 to
- * 107 bf16, AVX-512 BF16     own 203 to 227 (gemm_bf16.h); oneDNN 182 to 215 bf16, AMX oneDNN 2.6
- * 130 to 945; AVX-512 BF16 reaches about 200 bf16, none of them     oneDNN, which emulates bf16 by
- * AVX-512, or sgemm of operands that are cast
+ * - f32: oneDNN 2.6 101 to 114, OpenBLAS 102 to 107, an sgemm of our own 101 to 107
+ * - bf16, AVX-512 BF16 (Zen 4): gemm_bf16.h 203 to 227, oneDNN 182 to 215
+ * - bf16, AMX (Sapphire Rapids): oneDNN 130 to 945; gemm_bf16.h was not measured there, and the
+ *   peak of AVX-512 BF16 is near 200
+ * - bf16, other processors: oneDNN, which emulates bf16 by AVX-512 or casts operands for sgemm
  */
 static bool is_own(const struct device_queue *q, const struct gemm *g)
 {

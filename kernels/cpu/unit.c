@@ -40,13 +40,15 @@ bool unit_usable(const struct device_queue *q, enum unit unit)
     return has(unit) && !(q && (q->device->without_units & unit));
 }
 
-#define F32 "fp32 products: oneDNN\n"
+#define F32            "fp32 products: oneDNN\n"
+#define BF16_ATTENTION "bf16 attention: own kernels (AVX-512 BF16)\n"
 
 const char *unit_description(void)
 {
     if (has(UNIT_AMX_BF16))
-        return F32 "bf16 products: oneDNN (AMX)\n";
+        return F32 "bf16 products: oneDNN (AMX)\n" BF16_ATTENTION;
     if (has(UNIT_AVX512_BF16))
-        return F32 "bf16 products: own kernels (AVX-512 BF16)\n";
-    return F32 "bf16 products: oneDNN, or fp32 where it has no kernel for this processor\n";
+        return F32 "bf16 products: own kernels (AVX-512 BF16)\n" BF16_ATTENTION;
+    return F32 "bf16 products: oneDNN, or fp32 where it has no kernel for this processor\n"
+               "bf16 attention: by products\n";
 }

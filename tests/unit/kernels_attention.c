@@ -1,9 +1,11 @@
 /* tests/unit/kernels_attention.c - causal attention, forward and gradients, against a reference
  * that computes all scores in double.
  *
- * covers: kernels/cpu/attention_row kernels/cpu/attention_tile kernels/cpu/cpu */
+ * covers: kernels/cpu/attention_bf16 kernels/cpu/attention_lanes kernels/cpu/attention_row
+ * covers: kernels/cpu/attention_tile kernels/cpu/cpu */
 #include "kernels/attention.h"
 
+#include "kernels/cpu/unit.h"
 #include "tests/unit/kernels_support.h"
 
 /* One case: q, k and v side by side in rows of `ld`, as in the trainer, and the reference. */
@@ -262,6 +264,83 @@ Test(attention, bf16)
 {
     random_cases("attention/bf16 short", DTYPE_BF16, 20, 20, AT_ONCE);
     random_cases("attention/bf16 long", DTYPE_BF16, 5, 300, AT_ONCE);
+}
+
+Test(attention, bf16_without_the_instructions)
+{
+    kernels_on()->device->without_units = UNIT_AVX512_BF16;
+    random_cases("attention/bf16 by products, short", DTYPE_BF16, 20, 20, false);
+    random_cases("attention/bf16 by products, long", DTYPE_BF16, 3, 300, false);
+    random_cases("attention/bf16 by products, in parts", DTYPE_BF16, 5, 150, true);
+}
+
+Test(attention, bf16_heads_of_many_sizes)
+{
+    struct rng r = rng_start("attention/bf16 head sizes");
+    const int64_t sizes[] = { 3, 64, 66, 80, 128, 256, 258 };
+
+    for (int i = 0; i < 7; i++) {
+        struct setup s = setup_make(&r, (struct attention){ .batch = 1,
+                                                            .seq = rng_int(&r, 65, 140),
+                                                            .heads = 2,
+                                                            .kv_heads = 1,
+                                                            .head_dim = sizes[i],
+                                                            .type = DTYPE_BF16 });
+        check(&s, NULL);
+        setup_free(&s);
+    }
+}
+
+/* All values are 1, so every output is the sum of a row's probabilities. */
+Test(attention, probabilities_add_up_to_one_whatever_the_scores)
+{
+    struct rng r = rng_start("attention/large scores");
+    const float scales[] = { 0, 1e-30f, 30, 1e4f, 1e30f };
+
+    for (int type = 0; type < 2; type++)
+        for (int i = 0; i < 5; i++) {
+            struct setup s =
+                setup_make(&r, (struct attention){ .batch = 1,
+                                                   .seq = 150,
+                                                   .heads = 1,
+                                                   .kv_heads = 1,
+                                                   .head_dim = 8,
+                                                   .type = type ? DTYPE_BF16 : DTYPE_F32 });
+            float *ones = filled_floats(s.rows * s.ld, 1), *out;
+            void *v = stored_as(s.a.type, ones, s.rows * s.ld);
+
+            s.a.v = v;
+            s.a.scale = scales[i];
+            kernels_cpu.attention_forward(kernels_on(), &s.a);
+            out = as_floats(s.a.type, s.a.out, s.rows * s.a.ldo);
+            for (int64_t k = 0; k < s.rows * s.a.ldo; k++)
+                if (k % s.a.ldo < s.a.head_dim)
+                    assert_near(out[k], 1, 2 * epsilon(s.a.type) * 4, "sum of probabilities");
+            free(out), free(v), free(ones);
+            setup_free(&s);
+        }
+}
+
+/* So that a loss which is not a number is seen. */
+Test(attention, not_a_number_in_a_query_reaches_its_row_alone)
+{
+    struct rng r = rng_start("attention/NaN");
+    struct setup s = setup_make(&r, (struct attention){ .batch = 1,
+                                                        .seq = 100,
+                                                        .heads = 1,
+                                                        .kv_heads = 1,
+                                                        .head_dim = 16,
+                                                        .type = DTYPE_BF16 });
+    float *out;
+
+    ((uint16_t *)s.qkv_stored)[70 * s.ld + 5] = 0x7fc0;
+    kernels_cpu.attention_forward(kernels_on(), &s.a);
+    out = as_floats(s.a.type, s.a.out, s.rows * s.a.ldo);
+    for (int64_t i = 0; i < s.rows; i++)
+        for (int64_t k = 0; k < s.a.head_dim; k++)
+            cr_assert_eq(isnan(out[i * s.a.ldo + k]) != 0, i == 70, "row %lld", (long long)i);
+    free(out);
+    setup_free(&s);
 }
 
 Test(attention, the_parts_give_the_result_of_the_whole)
