@@ -213,7 +213,8 @@ def test_the_estimated_memory_is_near_the_measured_one(layout, dtype, micro, sav
     peak = read_log(tmp_path / "log")[-1]["peak_rss_bytes"]
     print("%s %s: estimated %.1f MiB, measured %.1f MiB"
           % (layout, dtype, estimate / 2**20, peak / 2**20))
-    assert 0.75 * estimate <= peak <= estimate
+    # the estimate includes code that oneDNN generates, which own kernels for bf16 do not need
+    assert (0.7 if dtype == "bf16" else 0.75) * estimate <= peak <= estimate
 
 
 def test_a_loss_that_is_not_a_number_is_reported_once(tiny):
