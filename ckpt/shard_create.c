@@ -1,10 +1,12 @@
 /* ckpt/shard_create.c - creates or opens the file of a shard that is written; see ckpt/shard.h. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "ckpt/shard_hdf5.h"
@@ -111,8 +113,29 @@ done:
 
 /* ---- the file ---- */
 
-/* Have libhdf5 create the structure, then set the file's length and allocate its blocks where the
- * file system can. So a full disk fails now, before anything is written. */
+/* Set the file's length and allocate its blocks where the file system can, so that a full disk
+ * fails now, before anything is written. A tmpfs would fill the blocks with zeros, which takes as
+ * long as writing them; there, only the free space is compared. */
+static tp_status allocate_blocks(const struct shard_writer *w, struct tp_err *err)
+{
+    struct statfs fs;
+    int result;
+
+    if (ftruncate(w->fd, w->size) != 0)
+        return tp_fail_errno(err, "%s: cannot set its length to %lld bytes", w->path,
+                             (long long)w->size);
+    if (fstatfs(w->fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC) {
+        errno = ENOSPC;
+        result = fs.f_blocks > 0 && (int64_t)fs.f_bavail < w->size / fs.f_bsize ? -1 : 0;
+    } else {
+        result = fallocate(w->fd, 0, 0, w->size);
+    }
+    if (result != 0 && (errno == ENOSPC || errno == EDQUOT))
+        return tp_fail_errno(err, "%s: needs %lld bytes", w->path, (long long)w->size);
+    return TP_OK;
+}
+
+/* Have libhdf5 create the structure, and take the offsets of payloads from it. */
 static tp_status create_structure(struct shard_writer *w, struct tp_err *err)
 {
     const struct shard_structure structure = { .layout = w->layout,
@@ -135,11 +158,7 @@ static tp_status create_structure(struct shard_writer *w, struct tp_err *err)
             at += w->chunks[k].stored_bytes;
         }
     }
-    if (ftruncate(w->fd, w->size) != 0)
-        st = tp_fail_errno(err, "%s: cannot set its length to %lld bytes", w->path,
-                           (long long)w->size);
-    else if (fallocate(w->fd, 0, 0, w->size) != 0 && (errno == ENOSPC || errno == EDQUOT))
-        st = tp_fail_errno(err, "%s: needs %lld bytes", w->path, (long long)w->size);
+    st = allocate_blocks(w, err);
 done:
     free(offsets.payload);
     return st;

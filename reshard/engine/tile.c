@@ -1,8 +1,8 @@
 /* reshard/engine/tile.c - cuts tensors into tiles; see reshard/engine/transfer_plan.h. */
 #include "reshard/engine/transfer_plan.h"
 
-/* A larger tile does not make I/O faster. A smaller one stays in the caches between its read, its
- * checksum, its copy and its write. */
+/* The largest tile, in the wider of its two types. A plan chooses buffers for smaller tiles
+ * (transfer_plan.c); a journal of an earlier version may state larger ones. */
 enum { TILE_BYTES = 4 << 20 };
 
 int64_t transfer_tile_elements(const struct transfer_plan *p, int tensor)

@@ -3,8 +3,10 @@
 
 #include <stdlib.h>
 
-/* Smaller buffers make I/O slow. Below this size, fewer threads are better. */
-enum { THREAD_BYTES_MIN = 2 << 20 };
+/* The buffer of a thread: a tile of 1 MiB as it is read, and as it is written. A larger one makes
+ * I/O no faster, but does not stay in the thread's cache between its read, its checksums, its copy
+ * and its write. A smaller one makes I/O slow; then fewer threads are better. */
+enum { THREAD_BYTES = 2 << 20 };
 
 /* ---- proof ---- */
 
@@ -108,7 +110,7 @@ done:
 static tp_status divide_memory(struct transfer_plan *p, struct tp_err *err)
 {
     const struct transfer *t = &p->transfer;
-    int64_t per_thread = t->thread_bytes > 0 ? t->thread_bytes : THREAD_BYTES_MIN;
+    int64_t per_thread = t->thread_bytes > 0 ? t->thread_bytes : THREAD_BYTES;
 
     p->threads = t->threads > 1 ? t->threads : 1;
     if (p->threads > t->memory_bytes / per_thread)
@@ -121,6 +123,8 @@ static tp_status divide_memory(struct transfer_plan *p, struct tp_err *err)
                        (long long)t->thread_bytes, (long long)t->memory_bytes);
     if (t->thread_bytes > 0)
         p->thread_bytes = t->thread_bytes;
+    else if (p->thread_bytes > THREAD_BYTES)
+        p->thread_bytes = THREAD_BYTES;
     return TP_OK;
 }
 

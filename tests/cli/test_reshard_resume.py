@@ -282,14 +282,13 @@ def test_it_resumes_with_other_threads_and_more_memory(job):
     assert job.finish()[0] > 0
 
 
-def test_too_little_memory_for_the_earlier_tiles_starts_over(tmp_path):
+def test_it_resumes_with_the_least_memory(tmp_path):
     config = {**CONFIG, "hidden_size": 512, "vocab_size": 16000}
     job = Job(tmp_path, config=config, options=["--mem", "256M"])
     job.interrupt()
     least = harness.run(*job.argv, "--mem", "1M").err.split("at least ")[1].split()[0]
     job.argv += ["--mem", "%dk" % ((float(least) + 1) * 1024)]
-    resumed, err = job.finish()
-    assert resumed is None and "starting over" in err and "--mem" in err
+    assert job.finish()[0] > 0
 
 
 def test_the_second_run_finds_damage_that_the_first_has_read(job):
