@@ -59,7 +59,7 @@ tp_status shard_join(struct shard_writer **out, const struct shard_plan *plan, s
 
 /* Continue a file that shard_create made for a process that died. The structure is created anew;
  * payload stays. The caller fills in shard_sums. TP_E_CORRUPT: the file has another length than it
- * should have. */
+ * should have, or is a hard link to a file that belongs to another step, too. */
 tp_status shard_recreate(struct shard_writer **out, const struct shard_plan *plan,
                          struct tp_err *err);
 

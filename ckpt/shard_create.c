@@ -197,6 +197,10 @@ static tp_status open_existing(struct shard_writer *w, int64_t *size, struct tp_
         return tp_fail_errno(err, "%s: cannot stat", w->path);
     if (!S_ISREG(sb.st_mode))
         return tp_fail(err, TP_E_CORRUPT, "%s: is not a regular file", w->path);
+    if (sb.st_nlink != 1)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: has %ld names, so it belongs to another step too and is not written",
+                       w->path, (long)sb.st_nlink);
     *size = sb.st_size;
     return TP_OK;
 }

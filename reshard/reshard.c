@@ -7,14 +7,10 @@
 #include <string.h>
 
 #include "ckpt/epoch.h"
-#include "ckpt/root.h"
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/stop.h"
-#include "reshard/copy_job.h"
-#include "reshard/formats/checkpoint.h"
-#include "reshard/reshard_kinds.h"
-#include "reshard/resume.h"
+#include "reshard/linked_shards.h"
 
 /* Upper estimates of what becomes resident later, without buffers: libhdf5 and code that is used
  * later; the entry of a chunk in the writer and in the index that is written; an open file. */
@@ -34,6 +30,8 @@ struct reshard_job {
     struct copy_job copy;
     struct resume resume;
     struct ckpt_transaction transaction;
+    int64_t *linked_rank_bytes; /* [ranks of `to`] payload of the source's files, when the new step
+                                   consists of them; else NULL */
 };
 
 static struct resume_job resume_job_of(struct reshard_job *job)
@@ -181,6 +179,25 @@ done:
     return st;
 }
 
+/* Link when the request asks for it and it is possible; else say why not. A dry run needs the sizes
+ * of the files that would be linked. */
+static tp_status decide_link(struct reshard_job *job, struct tp_err *err)
+{
+    char why[LINKED_SHARDS_TEXT];
+
+    if (!job->request->link)
+        return TP_OK;
+    if (!linked_shards_possible(&job->from, &job->to, job->ids, job->out, why)) {
+        progress_note(job->request->progress, "--link: nothing can be linked: %s; copying", why);
+        return TP_OK;
+    }
+    job->linked_rank_bytes =
+        arena_array(job->arena, (size_t)spec_world(&job->to.spec), sizeof *job->linked_rank_bytes);
+    if (!job->linked_rank_bytes)
+        return tp_fail(err, TP_E_NOMEM, "no memory to link files");
+    return linked_shards_check(&job->from, job->linked_rank_bytes, err);
+}
+
 static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
@@ -198,7 +215,8 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
     TP_TRY(checkpoint_source_open(&job->source, &job->from, job->ids, job->to.n_tensors,
                                   job->control, err));
     TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->control, err));
-    if (!job->control) {
+    TP_TRY(decide_link(job, err));
+    if (!job->control && !job->linked_rank_bytes) {
         TP_TRY(identify(identity, job, err));
         TP_TRY(resume_find(&job->resume, identity, job->out, job->from.manifest.step, job->arena,
                            err));
@@ -300,11 +318,35 @@ done:
     return st;
 }
 
+/* Commit a step that consists of the source's files. Without a journal, so that no later run
+ * continues it and writes into them; processes other than rank 0 have nothing to do. */
+static tp_status link_step(struct reshard_job *job, struct tp_err *err)
+{
+    const struct reshard_request *q = job->request;
+    struct manifest m = job->from.manifest; /* with its shards */
+    struct ckpt_begin_request begin = { .root = job->out,
+                                        .step = job->from.manifest.step,
+                                        .force = q->force,
+                                        .exclusive = true,
+                                        .wait = { progress_say, q->progress, 0 } };
+    tp_status st = TP_OK;
+
+    m.layout = job->to;
+    if (is_root(job)) {
+        TP_TRY(ckpt_epoch(&begin.epoch, job->out, err));
+        TP_TRY(ckpt_begin(&job->transaction, &begin, err));
+        TP_TRY(linked_shards_make(&job->from, job->transaction.tmp.path, err));
+        TP_TRY(ckpt_commit(&job->transaction, &m, err));
+    }
+done:
+    return agree(job, st, err);
+}
+
 static tp_status execute(struct reshard_job *job, struct tp_err *err)
 {
-    tp_status st = copy(job, err);
+    tp_status st = job->linked_rank_bytes ? link_step(job, err) : copy(job, err);
 
-    if (!st)
+    if (!st && !job->linked_rank_bytes)
         st = commit(job, err);
     if (st == TP_E_STOPPED)
         ckpt_suspend(&job->transaction);
@@ -313,76 +355,20 @@ static tp_status execute(struct reshard_job *job, struct tp_err *err)
     return st;
 }
 
-/* ---- the report ---- */
+/* ---- everything ---- */
 
-/* Sums and maxima over the processes. */
-static tp_status add_up(struct reshard_report *r, const struct transfer_stats *s,
-                        struct comm_control *control, struct tp_err *err)
+static struct reshard_outcome outcome_of(const struct reshard_job *job)
 {
-    int64_t sums[3] = { s->bytes_read, s->bytes_written, s->tiles };
-    tp_status st = TP_OK;
-
-    if (control) {
-        TP_TRY(control_sum_i64(control, sums, 3, err));
-        TP_TRY(control_max_i64(control, &r->peak_bytes, 1, err));
-    }
-    r->bytes_read = sums[0];
-    r->bytes_written = sums[1];
-    r->tiles = sums[2];
-    r->processes = control ? control_size(control) : 1;
-done:
-    return st;
-}
-
-static tp_status fill_report(struct reshard_report *r, const struct reshard_job *job,
-                             struct tp_err *err)
-{
-    bool dry_run = job->request->dry_run;
-    const struct copy_job *c = &job->copy;
-    const int world = spec_world(&job->to.spec);
-    tp_status st;
-
-    memcpy(r->dir, job->from.dir, sizeof r->dir);
-    memcpy(r->out, job->out, sizeof r->out);
-    r->from = job->from.manifest.layout.spec;
-    r->to = job->to.spec;
-    r->kept = job->kept;
-    r->step = job->from.manifest.step;
-    r->n_tensors = job->to.n_tensors;
-    r->boxes_from = c->transfer.from->n_extents;
-    r->boxes_to = c->transfer.to->n_extents;
-    r->planned = c->planned;
-    r->base_bytes = c->memory.base_bytes;
-    r->peak_bytes = dry_run ? c->memory.base_bytes + c->planned.buffer_bytes : memory_peak_bytes();
-    r->digests_equal = c->digests_equal;
-    r->casts = c->casts;
-    r->resumed_tiles = job->resume.resumed_tiles;
-    r->all_tiles = job->resume.tiles;
-    r->damaged_chunks = job->resume.damaged_chunks;
-    r->rank_bytes = arena_array(&r->arena, (size_t)world, sizeof *r->rank_bytes);
-    if (!r->rank_bytes)
-        return tp_fail(err, TP_E_NOMEM, "no memory for a report");
-    for (int rank = 0; rank < world; rank++)
-        r->rank_bytes[rank] = checkpoint_target_rank_bytes(job->target, rank);
-    TP_TRY(add_up(r, dry_run ? &c->planned : &c->done, job->control, err));
-    if (dry_run)
-        TP_TRY(reshard_kinds_list(&r->kinds, &r->n_kinds, &job->to, c->plan, &r->arena, err));
-done:
-    return st;
-}
-
-int reshard_report_files(const struct reshard_report *r)
-{
-    int n = 0;
-
-    for (int rank = 0; rank < spec_world(&r->to); rank++)
-        n += r->rank_bytes[rank] > 0;
-    return n;
-}
-
-void reshard_report_free(struct reshard_report *r)
-{
-    arena_free(&r->arena);
+    return (struct reshard_outcome){ .from = &job->from,
+                                     .to = &job->to,
+                                     .kept = job->kept,
+                                     .out = job->out,
+                                     .copy = &job->copy,
+                                     .resume = &job->resume,
+                                     .target = job->target,
+                                     .linked_rank_bytes = job->linked_rank_bytes,
+                                     .control = job->control,
+                                     .dry_run = job->request->dry_run };
 }
 
 tp_status reshard_run(struct reshard_report *report, const struct reshard_request *request,
@@ -390,6 +376,7 @@ tp_status reshard_run(struct reshard_report *report, const struct reshard_reques
 {
     struct reshard_report r = { .n_tensors = 0 };
     struct reshard_job *job = calloc(1, sizeof *job);
+    struct reshard_outcome outcome;
     double start = clock_seconds();
     tp_status st;
 
@@ -404,7 +391,8 @@ tp_status reshard_run(struct reshard_report *report, const struct reshard_reques
     TP_TRY(plan(job, err));
     if (!request->dry_run)
         TP_TRY(execute(job, err));
-    TP_TRY(fill_report(&r, job, err));
+    outcome = outcome_of(job);
+    TP_TRY(reshard_report_fill(&r, &outcome, err));
     r.seconds = clock_seconds() - start;
 done:
     resume_free(&job->resume);

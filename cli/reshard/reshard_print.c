@@ -90,13 +90,30 @@ static void print_plan(const struct reshard_report *r)
     print_kinds(r);
     printf("tensors  %d: %d split, %d merged, %d copied (recut counts as split and merged)\n",
            r->n_tensors, s->splits, s->merges, s->copies);
-    printf("bytes    %s to read, %s to write, in %lld tiles\n", size_format(a, r->bytes_read),
-           size_format(b, r->bytes_written), (long long)r->tiles);
+    if (r->linked_files > 0)
+        printf("bytes    none to read or write; %d file%s of the source to link, with %s\n",
+               r->linked_files, r->linked_files == 1 ? "" : "s", size_format(a, r->linked_bytes));
+    else
+        printf("bytes    %s to read, %s to write, in %lld tiles\n", size_format(a, r->bytes_read),
+               size_format(b, r->bytes_written), (long long)r->tiles);
     print_files(r);
     printf("memory   at most %s%s: %s for the program and its tables, %s for buffers\n",
            size_format(a, r->peak_bytes), r->processes > 1 ? " per process" : "",
            size_format(b, r->base_bytes), size_format(c, s->buffer_bytes));
     printf("proved   each byte of the target will be written once; nothing was written\n");
+}
+
+/* The lines "bytes" and "checked" of a step that consists of the source's files. */
+static void print_links(const struct reshard_report *r)
+{
+    char bytes[SIZE_TEXT_MAX];
+
+    printf("bytes    %s in %d linked file%s, nothing copied, in %.2f s\n",
+           size_format(bytes, r->linked_bytes), r->linked_files, r->linked_files == 1 ? "" : "s",
+           r->seconds);
+    printf("checked  every index and HDF5 structure; %d tensors, digests equal, because the files "
+           "are the same.\n         Tensor data was not read: tp-ckpt verify reads it\n",
+           r->digests_equal);
 }
 
 static void print_result(const struct reshard_report *r)
@@ -109,6 +126,10 @@ static void print_result(const struct reshard_report *r)
     print_head(r);
     printf("tensors  %d, in %d boxes before and %d now, in %d file%s\n", r->n_tensors,
            r->boxes_from, r->boxes_to, files, files == 1 ? "" : "s");
+    if (r->linked_files > 0) {
+        print_links(r);
+        return;
+    }
     printf("bytes    %s read, %s written in %.2f s (%s/s)\n", size_format(a, r->bytes_read),
            size_format(b, r->bytes_written), r->seconds,
            size_format(c, (int64_t)((double)r->bytes_written / seconds)));
@@ -166,6 +187,8 @@ tp_status reshard_print_json(const struct reshard_report *r, bool dry_run, struc
                              "boxes_from", r->boxes_from);
     tp_status st;
 
+    json_object_update_new(more, json_pack("{s:i, s:I}", "linked_files", r->linked_files,
+                                           "bytes_linked", (json_int_t)r->linked_bytes));
     json_object_set_new(more, "kept", json_string(spec_format_given(kept, &r->kept)));
     if (dry_run)
         json_object_set_new(more, "plan", kinds_json(r));

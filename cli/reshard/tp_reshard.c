@@ -61,6 +61,9 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text, "cast the weights"),
         OPT_STR_OPT(0, "zstd", "LEVEL", &o->zstd, "compress shards; this build cannot do that yet"),
         OPT_FLAG(0, "no-compress", &o->no_compress, "do not compress (the default)"),
+        OPT_FLAG(0, "link", &q->link,
+                 "hard-link the files of CKPT instead of copying them, if\n"
+                 "tp stays, OUT has a rank for each file and is on the same\nfile system"),
         OPT_FLAG('n', "dry-run", &q->dry_run, "print the plan and write nothing"),
         OPT_FLAG('f', "force", &q->force, "replace the step of OUT when it exists"),
         OPT_DOUBLE(0, "journal", "SECONDS", &q->journal_s,

@@ -166,6 +166,19 @@ def test_a_power_cut_during_a_save_leaves_old_or_new(prepare, small, work, tmp_p
 # ---- a reshard --------------------------------------------------------------------------------------
 
 
+def test_a_power_cut_during_a_reshard_that_links_leaves_old_or_new(small, work, tmp_path, figure):
+    """And the source, whose files it links, stays as it is."""
+    steps = Steps(tmp_path)
+    harness.train(small, work / "source", steps=1, layout="tp2")
+    before = power_cut.load(work)[0].tree()
+    source = {p: what for p, what in before.items() if p.startswith("source")}
+    recording = record(["tp-reshard", work / "source", "--to", "tp2dp2", "-o", work / "ckpt", "--link"], work, tmp_path)
+    new = steps(recording.worlds[-1].tree(), "ckpt")
+    assert new == {"step-00000001": harness.digest(work / "source")}
+    for _, tree in check_steps(recording, [{}, new], work, tmp_path, figure, "reshard --link"):
+        assert {p: what for p, what in tree.items() if p.startswith("source")} == source
+
+
 @pytest.mark.parametrize("what", ["reshard", "reshard_over"])
 def test_a_power_cut_during_a_reshard_leaves_old_or_new(what, small, work, tmp_path, figure):
     source, rng, steps = tmp_path / "source", random.Random(SEED), Steps(tmp_path)

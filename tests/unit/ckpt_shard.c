@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -382,6 +383,35 @@ Test(shard, a_byte_written_twice_or_never_is_reported)
         snprintf(path, sizeof path, "%s/rank-00000.h5", dir);
         unlink(path);
     }
+}
+
+/* A file that is a hard link belongs to another step, too. */
+Test(shard, a_linked_file_is_never_written)
+{
+    struct example x = tiny_example();
+    const struct shard_plan plan = plan_of(&x, 0);
+    struct shard_writer *w = NULL;
+    struct tp_err err = { 0 };
+    char path[PATH_MAX], other[PATH_MAX];
+    char *before, *after;
+    size_t size;
+
+    snprintf(path, sizeof path, "%s/rank-00000.h5", dir);
+    snprintf(other, sizeof other, "%s/other", dir);
+    cr_assert_eq(shard_create(&w, &plan, &err), TP_OK);
+    shard_close(w);
+    w = NULL;
+    cr_assert_eq(file_read_all(&before, &size, path, 1 << 20, &x.arena, &err), TP_OK);
+    cr_assert_eq(link(path, other), 0);
+    cr_expect_eq(shard_recreate(&w, &plan, &err), TP_E_CORRUPT);
+    cr_expect(strstr(err.msg, "has 2 names"), "%s", err.msg);
+    cr_expect_eq(shard_join(&w, &plan, &err), TP_E_CORRUPT);
+    cr_expect_eq(shard_create(&w, &plan, &err), TP_E_IO);
+    cr_assert_eq(file_read_all(&after, &size, other, 1 << 20, &x.arena, &err), TP_OK);
+    cr_expect_arr_eq(before, after, size);
+    cr_assert_eq(unlink(other), 0);
+    cr_expect_eq(shard_recreate(&w, &plan, &err), TP_OK, "%s", err.msg);
+    shard_close(w);
 }
 
 /* The chunks of a large box, written from back to front in many runs by two writers. */

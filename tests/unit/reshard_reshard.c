@@ -3,7 +3,7 @@
  * step on disk and a report.
  *
  * covers: reshard/resume reshard/read_back reshard/engine/repeat reshard/copy_job
- *     reshard/reshard_kinds
+ *     reshard/reshard_kinds reshard/reshard_report
  */
 #include "reshard/reshard.h"
 
