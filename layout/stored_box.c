@@ -8,8 +8,8 @@
 
 struct stored_box_writers {
     const struct layout *layout;
-    int64_t *bytes_of; /* [world] given to each rank so far */
-    struct stored_box *boxes;
+    int64_t *bytes_of;        /* [world] given to each rank so far */
+    struct stored_box *boxes; /* NULL: only bytes are counted */
     int n;
 };
 
@@ -43,7 +43,8 @@ static int add_box(struct stored_box_writers *list, int t, int part, int writer,
     int n = column_blocks(tensor, box, blocks);
 
     for (int i = 0; i < n; i++) {
-        list->boxes[list->n++] = (struct stored_box){ t, part + i, writer, blocks[i] };
+        if (list->boxes)
+            list->boxes[list->n++] = (struct stored_box){ t, part + i, writer, blocks[i] };
         list->bytes_of[writer] += box_elements(&blocks[i]) * dtype_bytes(tensor->dtype);
         *elements += box_elements(&blocks[i]);
     }
@@ -147,4 +148,12 @@ tp_status stored_box_list(struct stored_box **boxes, int *n, const struct layout
 done:
     free(list.bytes_of);
     return st;
+}
+
+tp_status stored_box_rank_bytes(int64_t *bytes_of, const struct layout *l, struct tp_err *err)
+{
+    struct stored_box_writers list = { .layout = l, .bytes_of = bytes_of };
+    tp_status st = add_tensors(&list, false, err);
+
+    return st ? st : add_tensors(&list, true, err);
 }

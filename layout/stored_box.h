@@ -22,4 +22,8 @@ struct stored_box {
 tp_status stored_box_list(struct stored_box **boxes, int *n, const struct layout *l,
                           struct arena *arena, struct tp_err *err);
 
+/* The bytes that each rank writes, without a list of boxes, which may have millions. bytes_of[rank]
+ * of all ranks must be 0. */
+tp_status stored_box_rank_bytes(int64_t *bytes_of, const struct layout *l, struct tp_err *err);
+
 #endif

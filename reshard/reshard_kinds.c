@@ -69,7 +69,7 @@ static struct reshard_kind *find_kind(struct reshard_kind *kinds, int *n,
 }
 
 tp_status reshard_kinds_list(const struct reshard_kind **out, int *n, const struct layout *layout,
-                             const struct transfer_plan *plan, struct arena *arena,
+                             const struct transfer_tensor_stats *stats, struct arena *arena,
                              struct tp_err *err)
 {
     struct reshard_kind *kinds = arena_array(arena, (size_t)layout->n_tensors, sizeof *kinds);
@@ -80,11 +80,10 @@ tp_status reshard_kinds_list(const struct reshard_kind **out, int *n, const stru
     for (int i = 0; kinds && groups && i < layout->n_tensors; i++) {
         const struct tensor *t = &layout->tensors[i];
         struct box whole = box_whole(t->ndim, t->shape);
-        struct reshard_kind k = { .name = name, .tensor = t }, *found;
+        struct reshard_kind k = { .name = name, .tensor = t, .stats = stats[i] }, *found;
         int before = *n;
 
         fold_numbers(name, t->name);
-        transfer_plan_tensor(plan, i, &k.stats);
         found = find_kind(kinds, n, &k);
         if (*n > before) {
             found->name = arena_strdup(arena, name);

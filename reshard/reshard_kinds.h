@@ -19,9 +19,9 @@ struct reshard_kind {
 };
 
 /* The kinds of the tensors of a plan, in the order in which they first occur. `layout` is the
- * target's; its tensors are those of the plan. Everything is in the arena. */
+ * target's; stats[i] is what happens to its tensor i. Everything is in the arena. */
 tp_status reshard_kinds_list(const struct reshard_kind **kinds, int *n, const struct layout *layout,
-                             const struct transfer_plan *plan, struct arena *arena,
+                             const struct transfer_tensor_stats *stats, struct arena *arena,
                              struct tp_err *err);
 
 #endif

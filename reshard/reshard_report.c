@@ -45,6 +45,19 @@ static tp_status fill_files(struct reshard_report *r, const struct reshard_outco
     return TP_OK;
 }
 
+static tp_status fill_kinds(struct reshard_report *r, const struct reshard_outcome *o,
+                            struct tp_err *err)
+{
+    const int n = o->to->n_tensors;
+    struct transfer_tensor_stats *stats = arena_array(&r->arena, (size_t)n, sizeof *stats);
+
+    if (!stats)
+        return tp_fail(err, TP_E_NOMEM, "no memory for a list of %d tensors", n);
+    for (int i = 0; i < n; i++)
+        transfer_plan_tensor(o->copy->plan, i, &stats[i]);
+    return reshard_kinds_list(&r->kinds, &r->n_kinds, o->to, stats, &r->arena, err);
+}
+
 tp_status reshard_report_fill(struct reshard_report *r, const struct reshard_outcome *o,
                               struct tp_err *err)
 {
@@ -72,7 +85,7 @@ tp_status reshard_report_fill(struct reshard_report *r, const struct reshard_out
     TP_TRY(fill_files(r, o, err));
     TP_TRY(add_up(r, dry_run && !o->linked_rank_bytes ? &c->planned : &c->done, o->control, err));
     if (dry_run)
-        TP_TRY(reshard_kinds_list(&r->kinds, &r->n_kinds, o->to, c->plan, &r->arena, err));
+        TP_TRY(fill_kinds(r, o, err));
 done:
     return st;
 }

@@ -71,13 +71,17 @@ static void print_head(const struct reshard_report *r)
 {
     char from[SPEC_TEXT_MAX], to[SPEC_TEXT_MAX], kept[SPEC_TEXT_MAX];
 
-    printf("%s -> %s, step %lld", spec_format(from, &r->from), spec_format(to, &r->to),
-           (long long)r->step);
+    printf("%s -> %s", spec_format(from, &r->from), spec_format(to, &r->to));
+    if (r->step >= 0)
+        printf(", step %lld", (long long)r->step);
     if (r->kept.given)
         printf(" (%s kept, as --to does not name %s)", spec_format_given(kept, &r->kept),
                (r->kept.given & (r->kept.given - 1)) ? "them" : "it");
     putchar('\n');
-    printf("from     %s\nto       %s/step-%08lld\n", r->dir, r->out, (long long)r->step);
+    if (r->step >= 0)
+        printf("from     %s\nto       %s/step-%08lld\n", r->dir, r->out, (long long)r->step);
+    else
+        printf("model    %s, trained in bf16; there is no checkpoint\n", r->dir);
 }
 
 static void print_plan(const struct reshard_report *r)
@@ -97,9 +101,14 @@ static void print_plan(const struct reshard_report *r)
         printf("bytes    %s to read, %s to write, in %lld tiles\n", size_format(a, r->bytes_read),
                size_format(b, r->bytes_written), (long long)r->tiles);
     print_files(r);
-    printf("memory   at most %s%s: %s for the program and its tables, %s for buffers\n",
-           size_format(a, r->peak_bytes), r->processes > 1 ? " per process" : "",
-           size_format(b, r->base_bytes), size_format(c, s->buffer_bytes));
+    if (r->step >= 0)
+        printf("memory   at most %s%s: %s for the program and its tables, %s for buffers\n",
+               size_format(a, r->peak_bytes), r->processes > 1 ? " per process" : "",
+               size_format(b, r->base_bytes), size_format(c, s->buffer_bytes));
+    else
+        printf("boxes    %d before and %d after\nmemory   %s for buffers, without the program and "
+               "its tables\n",
+               r->boxes_from, r->boxes_to, size_format(c, s->buffer_bytes));
     printf("proved   each byte of the target will be written once; nothing was written\n");
 }
 
@@ -174,12 +183,13 @@ tp_status reshard_print_json(const struct reshard_report *r, bool dry_run, struc
 {
     const struct transfer_stats *s = &r->planned;
     char from[SPEC_TEXT_MAX], to[SPEC_TEXT_MAX], kept[SPEC_TEXT_MAX];
-    json_t *o = json_pack("{s:s, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:s}", "from",
-                          spec_format(from, &r->from), "to", spec_format(to, &r->to), "step",
-                          (json_int_t)r->step, "tensors", r->n_tensors, "boxes", r->boxes_to,
-                          "bytes_read", (json_int_t)r->bytes_read, "bytes_written",
-                          (json_int_t)r->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
-                          (json_int_t)r->peak_bytes, "device", "cpu", "out", r->out);
+    json_t *o =
+        json_pack("{s:s, s:s, s:o, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:s}", "from",
+                  spec_format(from, &r->from), "to", spec_format(to, &r->to), "step",
+                  r->step < 0 ? json_null() : json_integer(r->step), "tensors", r->n_tensors,
+                  "boxes", r->boxes_to, "bytes_read", (json_int_t)r->bytes_read, "bytes_written",
+                  (json_int_t)r->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
+                  (json_int_t)r->peak_bytes, "device", "cpu", "out", r->out);
     json_t *more = json_pack("{s:b, s:i, s:i, s:i, s:i, s:I, s:I, s:i, s:i}", "dry_run", dry_run,
                              "splits", s->splits, "merges", s->merges, "copies", s->copies, "files",
                              reshard_report_files(r), "windows", (json_int_t)r->tiles,

@@ -9,6 +9,7 @@
 #include "cli/reshard/reshard_print.h"
 #include "comm/control.h"
 #include "comm/world.h"
+#include "reshard/model_plan.h"
 #include "reshard/reshard.h"
 
 #define PROG "tp-reshard"
@@ -18,7 +19,7 @@ enum { JOURNAL_S = 2 };
 struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
-    const char *device, *zstd;
+    const char *device, *zstd, *model;
     bool no_compress, json;
 };
 
@@ -44,7 +45,8 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
 {
     struct reshard_request *q = &o->request;
     const struct opt opts[] = {
-        OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
+        OPT_ARG_OPT("CKPT", &q->ckpt,
+                    "checkpoint root (its newest complete step) or step directory"),
         OPT_STR(0, "to", "SPEC", &q->to, "layout to write"),
         OPT_STR(0, "from", "SPEC", &q->from, "layout that CKPT must have; otherwise exit code 2"),
         OPT_STR(
@@ -65,6 +67,10 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                  "hard-link the files of CKPT instead of copying them, if\n"
                  "tp stays, OUT has a rank for each file and is on the same\nfile system"),
         OPT_FLAG('n', "dry-run", &q->dry_run, "print the plan and write nothing"),
+        OPT_STR(
+            0, "model", "CONFIG", &o->model,
+            "with --dry-run and --from, instead of CKPT: plan for the model of\nthis config.json "
+            "(or its folder), trained in bf16"),
         OPT_FLAG('f', "force", &q->force, "replace the step of OUT when it exists"),
         OPT_DOUBLE(0, "journal", "SECONDS", &q->journal_s,
                    "seconds between records of progress, from which an\ninterrupted run resumes "
@@ -76,9 +82,28 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
     return report_options(exit_code, PROG, opts, argc, argv, intro, tail);
 }
 
+/* There is a checkpoint, or a model to plan for. */
+static tp_status check_source(const struct reshard_options *o, struct tp_err *err)
+{
+    const struct reshard_request *q = &o->request;
+
+    if (!q->ckpt && !o->model)
+        return tp_fail(err, TP_E_USAGE, "CKPT is missing");
+    if (q->ckpt && o->model)
+        return tp_fail(err, TP_E_USAGE, "CKPT and --model exclude each other");
+    if (o->model && (!q->dry_run || !q->from))
+        return tp_fail(err, TP_E_USAGE,
+                       "--model needs --dry-run and --from: there is no checkpoint to reshard");
+    return TP_OK;
+}
+
 static tp_status check_options(struct reshard_options *o, struct tp_err *err)
 {
     struct reshard_request *q = &o->request;
+    tp_status st = check_source(o, err);
+
+    if (st)
+        return st;
 
     if (!q->to)
         return tp_fail(err, TP_E_USAGE, "--to is missing: the layout to write, as --to tp4");
@@ -119,7 +144,7 @@ static tp_status run(struct reshard_options *o, struct comm_control *control, st
 
     q->control = control;
     q->progress = root ? progress_new("resharding", 0, false) : NULL;
-    st = reshard_run(&report, q, err);
+    st = o->model ? model_plan_make(&report, o->model, q, err) : reshard_run(&report, q, err);
     if (st)
         progress_end(q->progress, false);
     else
