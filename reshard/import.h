@@ -1,34 +1,19 @@
 /*
- * reshard/import.h - make a checkpoint of a model's weights in another project's format: what
- * tp-ckpt import does.
+ * reshard/import.h - make a checkpoint of what another project saved: a model's weights, and the
+ * state of its optimizer where there is one. It is what tp-ckpt import does.
  */
 #ifndef RESHARD_IMPORT_H
 #define RESHARD_IMPORT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "core/err.h"
-#include "core/progress.h"
-#include "layout/dtype.h"
 #include "layout/spec.h"
-#include "reshard/unknown_tensors.h"
-
-struct import_request {
-    const char *source; /* folder with config.json and model.safetensors or its parts */
-    const char *format; /* "auto" or "safetensors" */
-    const char *layout; /* spec */
-    const char *out;    /* checkpoint root; step 0 is added to it */
-    struct unknown_tensors_ignore ignore; /* tensors to leave out on purpose */
-    const enum dtype *dtype;              /* cast the weights; NULL: no cast */
-    int64_t memory_bytes;                 /* the most resident memory */
-    int threads;
-    bool force;                /* replace step 0 when it exists */
-    struct progress *progress; /* counts bytes written; NULL: none */
-};
+#include "reshard/import_request.h"
 
 struct import_report {
     struct spec spec;
+    const char *format; /* for people; a constant */
+    int64_t step;
+    bool checksums; /* of the source, and all that cover what was read agree */
     int n_tensors, boxes;
     int64_t bytes_written, peak_bytes;
     struct unknown_tensors left_out;

@@ -145,11 +145,13 @@ static tp_status refuse(const struct name_kinds *unknown, const char *path, cons
                    family_of(m)->architecture, list);
 }
 
-tp_status unknown_tensors_check(struct unknown_tensors *out, const struct safetensors_source *s,
-                                const struct model *m, const struct tensor *known, int n_known,
-                                const struct unknown_tensors_ignore *ignore, struct tp_err *err)
+tp_status unknown_tensors_check_names(struct unknown_tensors *out,
+                                      const struct unknown_tensors_found *found,
+                                      const struct model *m, const struct tensor *known,
+                                      int n_known, const struct unknown_tensors_ignore *ignore,
+                                      struct tp_err *err)
 {
-    const char *path = safetensors_path(s), **names = sorted_names(known, n_known);
+    const char *path = found->path, **names = sorted_names(known, n_known);
     struct name_kinds *unknown = calloc(1, sizeof *unknown),
                       *left_out = calloc(1, sizeof *left_out);
     int *used = calloc((size_t)ignore->n + 1, sizeof *used);
@@ -159,14 +161,16 @@ tp_status unknown_tensors_check(struct unknown_tensors *out, const struct safete
         st = tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", path);
         goto done;
     }
-    for (int i = 0; i < safetensors_count(s); i++) {
-        const char *name = safetensors_name(s, i);
+    for (int i = 0; i < found->n; i++) {
+        const char *name = found->names[i];
 
         if (is_known(name, names, n_known))
             continue;
         name_kinds_add(is_ignored(name, ignore, used) || is_redundant(name, m) ? left_out : unknown,
                        name);
     }
+    for (int i = 0; i < found->n_others; i++)
+        name_kinds_add(left_out, found->others[i]);
     for (int i = 0; i < ignore->n && !st; i++)
         if (!used[i])
             st = tp_fail(err, TP_E_USAGE,
@@ -183,5 +187,23 @@ done:
     free(unknown);
     free(left_out);
     free(names);
+    return st;
+}
+
+tp_status unknown_tensors_check(struct unknown_tensors *out, const struct safetensors_source *s,
+                                const struct model *m, const struct tensor *known, int n_known,
+                                const struct unknown_tensors_ignore *ignore, struct tp_err *err)
+{
+    const int n = safetensors_count(s);
+    const char **names = calloc((size_t)n + 1, sizeof *names);
+    struct unknown_tensors_found found = { .path = safetensors_path(s), .names = names, .n = n };
+    tp_status st;
+
+    if (!names)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", found.path);
+    for (int i = 0; i < n; i++)
+        names[i] = safetensors_name(s, i);
+    st = unknown_tensors_check_names(out, &found, m, known, n_known, ignore, err);
+    free((void *)names);
     return st;
 }

@@ -25,6 +25,15 @@ struct unknown_tensors {
     char text[UNKNOWN_TENSORS_TEXT]; /* their names, "model.layers.*.self_attn.inv_freq (32)"; "" */
 };
 
+/* What a source has. */
+struct unknown_tensors_found {
+    const char *path;
+    const char **names; /* of tensors */
+    int n;
+    const char **others; /* that are no weights, and stay behind without a question */
+    int n_others;
+};
+
 /* Compare the tensors of s with the n_known parameters of m. Buffers that are computed anyway
  * (rotary inv_freq, GPT-2's causal mask attn.bias) and the copy of a tied head may be left out.
  * TP_E_USAGE: there are others, and the message lists them; or a name in `ignore` is none of them.
@@ -32,5 +41,12 @@ struct unknown_tensors {
 tp_status unknown_tensors_check(struct unknown_tensors *out, const struct safetensors_source *s,
                                 const struct model *m, const struct tensor *known, int n_known,
                                 const struct unknown_tensors_ignore *ignore, struct tp_err *err);
+
+/* The same for a list of names. */
+tp_status unknown_tensors_check_names(struct unknown_tensors *out,
+                                      const struct unknown_tensors_found *found,
+                                      const struct model *m, const struct tensor *known,
+                                      int n_known, const struct unknown_tensors_ignore *ignore,
+                                      struct tp_err *err);
 
 #endif

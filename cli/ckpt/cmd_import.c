@@ -1,4 +1,4 @@
-/* cli/ckpt/cmd_import.c - tp-ckpt import: turn a Hugging Face folder into a checkpoint. */
+/* cli/ckpt/cmd_import.c - tp-ckpt import: turn what another framework saved into a checkpoint. */
 #include <jansson.h>
 #include <stdio.h>
 
@@ -12,20 +12,35 @@
 #define PROG "tp-ckpt"
 
 static const char intro[] =
-    "Makes a checkpoint (step 0) of a model's weights, from a folder with config.json and\n"
-    "model.safetensors or its parts. tp-train --resume starts from it, with zero moments.\n"
+    "Makes a checkpoint of what another framework saved:\n"
+    "\n"
+    "    safetensors  model.safetensors or its parts, of Hugging Face\n"
+    "    bin          pytorch_model.bin or its parts, of Hugging Face\n"
+    "    dcp          a torch.distributed.checkpoint, of FSDP2, DTensor and other programs\n"
+    "\n"
+    "config.json says which model it is; --config names it when it is not in SRC. Where SRC has "
+    "the\n"
+    "state of AdamW, the checkpoint has it too, and the step is the optimizer's. Else it is step "
+    "0,\n"
+    "and tp-train --resume starts from it with zero moments. Pickles are read, never executed.\n"
     "Tensors that the model does not have are an error. Only what follows from others is left "
     "out:\n"
-    "rotary inv_freq, GPT-2's causal mask attn.bias, and the copy of a tied head.";
+    "rotary inv_freq, GPT-2's causal mask attn.bias, and the copy of a tied head; objects that "
+    "are\n"
+    "no tensors stay behind and are listed.";
 
 static bool parse(struct import_request *q, struct copy_options *copy, struct opt_list *ignore,
                   bool *json, int *exit_code, int argc, char **argv)
 {
     const struct opt opts[] = {
-        OPT_ARG("SRC", &q->source, "folder with config.json and model.safetensors"),
-        OPT_STR('o', "out", "ROOT", &q->out, "checkpoint root to which step 0 is added"),
+        OPT_ARG("SRC", &q->source, "folder that the framework wrote"),
+        OPT_STR('o', "out", "ROOT", &q->out, "checkpoint root to which the step is added"),
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
-        OPT_STR(0, "format", "auto|safetensors", &q->format, "format of SRC (default auto)"),
+        OPT_STR(0, "format", "auto|safetensors|bin|dcp", &q->format,
+                "format of SRC (default auto)"),
+        OPT_STR(0, "config", "FILE", &q->config, "config.json of the model (default: SRC's)"),
+        OPT_INT64(0, "step", "N", &q->step, "step of the optimizer (default: as SRC says)"),
+        OPT_FLAG(0, "no-optim", &q->no_optim, "import the weights only"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &copy->dtype_text,
                 "cast the weights (default: as they are)"),
         OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),
@@ -33,7 +48,7 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
         OPT_LIST(0, "ignore", "NAME", ignore,
                  "leave out this tensor of SRC, which the model does not have; * matches\n"
                  "any text; may be given several times"),
-        OPT_FLAG('f', "force", &q->force, "replace step 0 of ROOT when it exists"),
+        OPT_FLAG('f', "force", &q->force, "replace the step of ROOT when it exists"),
         OPT_FLAG(0, "json", json, "print one JSON object"),
         OPT_END
     };
@@ -47,26 +62,27 @@ static void print_result(const struct import_report *r, const struct import_requ
 
     spec_format(spec, &r->spec);
     if (json) {
-        json_t *root = json_pack(
-            "{s:s, s:s, s:i, s:I, s:i, s:i, s:i, s:i, s:I, s:I}", "out", q->out, "layout", spec,
-            "step", 0, "tensors", (json_int_t)r->n_tensors, "boxes", r->boxes, "left_out",
-            r->left_out.n, "digests_equal", r->digests_equal, "casts", r->casts, "bytes_written",
-            (json_int_t)r->bytes_written, "peak_rss_bytes", (json_int_t)r->peak_bytes);
+        json_t *root =
+            json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I}", "out", q->out,
+                      "format", r->format, "layout", spec, "step", (json_int_t)r->step, "tensors",
+                      (json_int_t)r->n_tensors, "boxes", r->boxes, "left_out", r->left_out.n,
+                      "digests_equal", r->digests_equal, "casts", r->casts, "bytes_written",
+                      (json_int_t)r->bytes_written, "peak_rss_bytes", (json_int_t)r->peak_bytes);
 
         print_json(root);
         json_decref(root);
         return;
     }
-    printf("imported %s\nto       %s, step 0, %s\ntensors  %d, %s\n", q->source, q->out, spec,
-           r->n_tensors, size_format(bytes, r->bytes_written));
+    printf("imported %s, %s\nto       %s, step %lld, %s\ntensors  %d, %s\n", q->source, r->format,
+           q->out, (long long)r->step, spec, r->n_tensors, size_format(bytes, r->bytes_written));
     if (r->left_out.n)
         printf("left out %d, %s\n", r->left_out.n, r->left_out.text);
-    copy_options_print_proof(r->digests_equal, r->casts, false);
+    copy_options_print_proof(r->digests_equal, r->casts, r->checksums);
 }
 
 int cmd_import(int argc, char **argv)
 {
-    struct import_request q = { .layout = "tp1", .format = "auto" };
+    struct import_request q = { .layout = "tp1", .format = "auto", .step = -1 };
     struct copy_options copy = copy_options_default();
     struct opt_list ignore = { 0 };
     struct import_report r;

@@ -18,15 +18,16 @@ import source
 MAY_INCLUDE = {
     "core": "",
     "layout": "core",
+    "torch": "core layout",
     "device": "core",
     "kernels": "core device layout/dtype.h layout/box.h",
     "comm": "core layout/dtype.h device kernels/cpu/tree_reduce.h",
     "ckpt": "core layout",
-    "reshard": "core layout device kernels comm ckpt",
+    "reshard": "core layout torch device kernels comm ckpt",
     "trainer": "core layout device kernels comm ckpt reshard",
     "progress": "core",
     "orchestrator": "core layout ckpt trainer/sizing",
-    "cli": "core layout device kernels comm ckpt reshard trainer orchestrator",
+    "cli": "core layout torch device kernels comm ckpt reshard trainer orchestrator",
 }
 
 # The layers of a folder with subfolders, from the bottom up. A file may include its own part and the

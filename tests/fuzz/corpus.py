@@ -4,7 +4,12 @@ Small files that the parsers accept, from which libFuzzer makes others, and inpu
 defect.
 """
 import json
+import pathlib
 import struct
+import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import hostile_torch  # noqa: E402
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 256,
@@ -115,6 +120,11 @@ SEEDS = {
         "scaled": text({**LLAMA, "rope_scaling": {"type": "linear", "factor": 2.0}}),
     },
     "job_file": {"job": JOB, "empty": b"{}", "alias": b"a: &x [1, 2]\nb: *x\n", "slurm": b"backend: slurm\n" + JOB},
+    "torch_file": {
+        **{name: b"\0" + data for name, data in hostile_torch.cases().items()},
+        **{"pickle-" + name: b"\1" + data for name, data in
+           {**hostile_torch.pickles(), **hostile_torch.tensors(), **hostile_torch.executing()}.items()},
+    },
     "token_file": {"two": idx([3, 4], [0, 2]), "bytes": idx([2], [0, 1], kind=1), "none": idx([], [0])},
     "run_journal": {"record": b"\1" + text(RUN), "file": b"\0" + b"00000000 0000000002 {}\n", "empty": b"\1{}"},
     "transfer_journal": {

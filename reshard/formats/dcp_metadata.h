@@ -1,0 +1,29 @@
+/*
+ * reshard/formats/dcp_metadata.h - the file .metadata of a DCP checkpoint.
+ */
+#ifndef RESHARD_FORMATS_DCP_METADATA_H
+#define RESHARD_FORMATS_DCP_METADATA_H
+
+#include "core/arena.h"
+#include "layout/box.h"
+#include "layout/dtype.h"
+#include "torch/pickle.h"
+
+/* A stored box of a tensor, or an object. */
+struct dcp_item {
+    const char *name; /* the fully qualified name */
+    bool is_object;   /* bytes, no tensor: dtype, shape and box are not set */
+    enum dtype dtype; /* DTYPE_COUNT: not supported */
+    int ndim;
+    int64_t shape[BOX_NDIM_MAX]; /* of the whole tensor */
+    struct box box;
+    const char *file; /* a plain name */
+    int64_t begin, size;
+};
+
+/* All items of the folder `dir`, in the arena. TP_E_CORRUPT: the file is damaged, an item is stored
+ * nowhere, or outside the folder. */
+tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, struct arena *arena,
+                            struct tp_err *err);
+
+#endif

@@ -1,0 +1,50 @@
+/* reshard/formats/foreign.c - see reshard/formats/foreign.h. */
+#include "reshard/formats/foreign.h"
+
+#include <string.h>
+
+#include "reshard/formats/dcp.h"
+#include "reshard/formats/torch_bin.h"
+
+static const struct foreign_format formats[] = {
+    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read },
+    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read },
+};
+
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+const struct foreign_format *foreign_format_find(const char *name)
+{
+    for (int i = 0; i < FORMATS; i++)
+        if (strcmp(formats[i].name, name) == 0)
+            return &formats[i];
+    return NULL;
+}
+
+const struct foreign_format *foreign_format_detect(const char *path)
+{
+    for (int i = 0; i < FORMATS; i++)
+        if (formats[i].detect(path))
+            return &formats[i];
+    return NULL;
+}
+
+tp_status foreign_open(struct piece_source **out, const struct foreign_format *format,
+                       const char *path, const struct model *m, struct tp_err *err)
+{
+    struct piece_source *s = NULL;
+    tp_status st;
+
+    TP_TRY(piece_source_new(&s, path, err));
+    TP_TRY(format->read(s, m, err));
+    TP_TRY(piece_source_finish(s, err));
+    if (piece_source_count(s) == 0) {
+        st = tp_fail(err, TP_E_CORRUPT, "%s: has no tensors", path);
+        goto done;
+    }
+    *out = s;
+    s = NULL;
+done:
+    piece_source_close(s);
+    return st;
+}

@@ -1,0 +1,29 @@
+/*
+ * reshard/formats/foreign.h - the formats of other frameworks that are read as pieces: a table.
+ *
+ * docs/FORMATS.md explains how to add one.
+ */
+#ifndef RESHARD_FORMATS_FOREIGN_H
+#define RESHARD_FORMATS_FOREIGN_H
+
+#include "layout/model.h"
+#include "reshard/formats/piece.h"
+
+struct foreign_format {
+    const char *name;  /* of --format */
+    const char *title; /* for people */
+    bool (*detect)(const char *path);
+    /* Add the pieces of all tensors in piece_source_path(s), under their names here. `m` is NULL
+     * when there is no config.json. */
+    tp_status (*read)(struct piece_source *s, const struct model *m, struct tp_err *err);
+};
+
+/* The format of this name, or of what is at `path`; NULL: none. */
+const struct foreign_format *foreign_format_find(const char *name);
+const struct foreign_format *foreign_format_detect(const char *path);
+
+/* Open and read `path`. */
+tp_status foreign_open(struct piece_source **out, const struct foreign_format *format,
+                       const char *path, const struct model *m, struct tp_err *err);
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * reshard/import_request.h - what an import is asked to do.
+ */
+#ifndef RESHARD_IMPORT_REQUEST_H
+#define RESHARD_IMPORT_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/progress.h"
+#include "layout/dtype.h"
+#include "reshard/unknown_tensors.h"
+
+/* What can be read. */
+#define IMPORT_FORMATS "safetensors, bin, dcp"
+
+struct import_request {
+    const char *source; /* folder */
+    const char *format; /* one of IMPORT_FORMATS, or "auto" */
+    const char *config; /* config.json, or a folder that has one; NULL: the source's */
+    const char *layout; /* spec */
+    const char *out;    /* checkpoint root; a step is added to it: the optimizer's, else 0 */
+    int64_t step;       /* of the optimizer; -1: as the source says */
+    bool no_optim;      /* weights only */
+    struct unknown_tensors_ignore ignore; /* tensors to leave out on purpose */
+    const enum dtype *dtype;              /* cast the weights; NULL: no cast */
+    int64_t memory_bytes;                 /* the most resident memory */
+    int threads;
+    bool force;                /* replace the step when it exists */
+    struct progress *progress; /* counts bytes written; NULL: none */
+};
+
+#endif

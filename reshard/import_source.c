@@ -1,0 +1,199 @@
+/* reshard/import_source.c - see reshard/import_source.h. */
+#include "reshard/import_source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "layout/model_tensors.h"
+#include "reshard/formats/foreign.h"
+
+/* ---- which tensors ---- */
+
+static tp_status no_memory(const struct import_request *q, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", q->source);
+}
+
+/* The tensors as the engine sees them. Names have their group when there are several. */
+static tp_status make_transferred(struct import_source *s, const struct import_request *q,
+                                  struct arena *arena, struct tp_err *err)
+{
+    s->transferred = arena_array(arena, (size_t)s->n_tensors + 1, sizeof *s->transferred);
+    if (!s->transferred)
+        return no_memory(q, err);
+    for (int i = 0; i < s->n_tensors; i++) {
+        const struct tensor *t = &s->tensors[i];
+        struct reshard_tensor *r = &s->transferred[i];
+
+        *r = (struct reshard_tensor){ .name = t->name, .ndim = t->ndim };
+        memcpy(r->shape, t->shape, sizeof r->shape);
+        if (s->pieces && !(r->name = arena_printf(arena, "%s/%s", t->group, t->name)))
+            return no_memory(q, err);
+    }
+    return TP_OK;
+}
+
+/* ---- safetensors: weights only ---- */
+
+static tp_status open_safetensors(struct import_source *s, const struct import_request *q,
+                                  const struct model *m, struct arena *arena, struct tp_err *err)
+{
+    tp_status st;
+
+    s->title = "safetensors";
+    TP_TRY(model_params(&s->tensors, &s->n_tensors, m, DTYPE_F32, arena, err));
+    TP_TRY(make_transferred(s, q, arena, err));
+    TP_TRY(safetensors_open(&s->safetensors, q->source, err));
+    TP_TRY(safetensors_select(s->safetensors, s->transferred, s->n_tensors, err));
+    TP_TRY(unknown_tensors_check(&s->left_out, s->safetensors, m, s->tensors, s->n_tensors,
+                                 &q->ignore, err));
+    s->endpoint = safetensors_source_endpoint(s->safetensors);
+    for (int i = 0; i < s->n_tensors; i++)
+        s->tensors[i].dtype = q->dtype ? *q->dtype : s->endpoint->dtypes[i];
+done:
+    return st;
+}
+
+/* ---- other formats: what they have of the optimizer too ---- */
+
+/* A group of the checkpoint, and the group of the source that it is made from. */
+struct import_group {
+    const char *group, *from;
+    enum dtype dtype; /* DTYPE_COUNT: as it is stored */
+};
+
+enum { IMPORT_GROUPS_MAX = 4 };
+
+static enum dtype stored_dtype(const struct piece_source *s, const char *group, const char *name)
+{
+    int i = piece_source_find(s, group, name);
+
+    return i < 0 ? DTYPE_COUNT : piece_source_tensor(s, i).pieces->dtype;
+}
+
+/* Choose the groups. Weights in f32 are their own masters, so they come from the masters where
+ * there are any; a bf16 checkpoint with moments needs masters, so they come from the weights
+ * otherwise. */
+static int choose_groups(struct import_group groups[IMPORT_GROUPS_MAX],
+                         const struct piece_source *s, const struct import_request *q,
+                         const char *first)
+{
+    bool has_param = piece_source_has(s, GROUP_PARAM),
+         has_master = piece_source_has(s, GROUP_MASTER);
+    bool moments =
+        !q->no_optim && piece_source_has(s, GROUP_EXP_AVG) && piece_source_has(s, GROUP_EXP_AVG_SQ);
+    enum dtype stored = has_param ? stored_dtype(s, GROUP_PARAM, first) : DTYPE_BF16;
+    enum dtype weights = q->dtype ? *q->dtype : stored;
+    bool from_master = has_master && (!has_param || (q->dtype && weights == DTYPE_F32));
+    int n = 0;
+
+    groups[n++] = (struct import_group){ GROUP_PARAM, from_master ? GROUP_MASTER : GROUP_PARAM,
+                                         q->dtype || !has_param ? weights : DTYPE_COUNT };
+    if (moments && weights != DTYPE_F32)
+        groups[n++] = (struct import_group){ GROUP_MASTER, has_master ? GROUP_MASTER : GROUP_PARAM,
+                                             DTYPE_F32 };
+    if (moments) {
+        groups[n++] = (struct import_group){ GROUP_EXP_AVG, GROUP_EXP_AVG, DTYPE_F32 };
+        groups[n++] = (struct import_group){ GROUP_EXP_AVG_SQ, GROUP_EXP_AVG_SQ, DTYPE_F32 };
+    }
+    return n;
+}
+
+/* The parameters once for each group; from[i] is the source's group of tensor i. */
+static tp_status choose_tensors(struct import_source *s, const char ***from,
+                                const struct import_request *q, const struct tensor *params,
+                                int n_params, struct arena *arena, struct tp_err *err)
+{
+    struct import_group groups[IMPORT_GROUPS_MAX];
+    int n_groups = choose_groups(groups, s->pieces, q, params[0].name);
+
+    s->n_tensors = n_groups * n_params;
+    s->tensors = arena_array(arena, (size_t)s->n_tensors + 1, sizeof *s->tensors);
+    *from = arena_array(arena, (size_t)s->n_tensors + 1, sizeof **from);
+    if (!s->tensors || !*from)
+        return no_memory(q, err);
+    for (int i = 0; i < s->n_tensors; i++) {
+        const struct import_group *g = &groups[i / n_params];
+        struct tensor *t = &s->tensors[i];
+
+        *t = params[i % n_params];
+        t->group = g->group;
+        (*from)[i] = g->from;
+        t->dtype = g->dtype == DTYPE_COUNT ? stored_dtype(s->pieces, g->from, t->name) : g->dtype;
+    }
+    s->step = n_groups > 1 ? piece_source_step(s->pieces) : 0;
+    if (q->step >= 0)
+        s->step = q->step;
+    if (s->step < 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: does not say at which step its optimizer is; give it by --step N",
+                       q->source);
+    return TP_OK;
+}
+
+/* The source's weights, and what else is in it, must be known to the model or be left out. */
+static tp_status check_unknown(struct import_source *s, const struct import_request *q,
+                               const struct model *m, const struct tensor *params, int n_params,
+                               struct tp_err *err)
+{
+    const int n = piece_source_count(s->pieces), n_left = piece_source_left(s->pieces);
+    const char **names = calloc((size_t)n + (size_t)n_left + 1, sizeof *names);
+    struct unknown_tensors_found found = { .path = q->source, .names = names };
+    tp_status st;
+
+    if (!names)
+        return no_memory(q, err);
+    for (int i = 0; i < n; i++) {
+        const struct piece *p = piece_source_tensor(s->pieces, i).pieces;
+
+        if (strcmp(p->group, GROUP_PARAM) == 0)
+            names[found.n++] = p->name;
+    }
+    found.others = names + found.n;
+    for (int i = 0; i < n_left; i++)
+        found.others[found.n_others++] = piece_source_left_name(s->pieces, i);
+    st = unknown_tensors_check_names(&s->left_out, &found, m, params, n_params, &q->ignore, err);
+    free((void *)names);
+    return st;
+}
+
+static tp_status open_pieces(struct import_source *s, const struct import_request *q,
+                             const struct foreign_format *format, const struct model *m,
+                             struct arena *arena, struct tp_err *err)
+{
+    struct tensor *params;
+    const char **from;
+    int n_params = 0;
+    tp_status st;
+
+    s->title = format->title;
+    TP_TRY(model_params(&params, &n_params, m, DTYPE_F32, arena, err));
+    TP_TRY(foreign_open(&s->pieces, format, q->source, m, err));
+    TP_TRY(check_unknown(s, q, m, params, n_params, err));
+    TP_TRY(choose_tensors(s, &from, q, params, n_params, arena, err));
+    TP_TRY(piece_source_select(s->pieces, s->tensors, from, s->n_tensors, err));
+    TP_TRY(make_transferred(s, q, arena, err));
+    s->endpoint = piece_source_endpoint(s->pieces);
+    s->checksums = piece_source_has_sums(s->pieces);
+done:
+    return st;
+}
+
+tp_status import_source_open(struct import_source *s, const struct import_request *q,
+                             const struct model *m, struct arena *arena, struct tp_err *err)
+{
+    const struct foreign_format *format = NULL;
+
+    if (strcmp(q->format, "auto") == 0)
+        format = foreign_format_detect(q->source);
+    else if (strcmp(q->format, "safetensors") != 0)
+        format = foreign_format_find(q->format);
+    return format ? open_pieces(s, q, format, m, arena, err)
+                  : open_safetensors(s, q, m, arena, err);
+}
+
+void import_source_close(struct import_source *s)
+{
+    safetensors_source_close(s->safetensors);
+    piece_source_close(s->pieces);
+}

@@ -1,0 +1,30 @@
+/*
+ * reshard/import_source.h - what an import reads: a model's tensors in some format, and the tensors
+ * that the checkpoint gets of them. Inside reshard/ only.
+ */
+#ifndef RESHARD_IMPORT_SOURCE_H
+#define RESHARD_IMPORT_SOURCE_H
+
+#include "reshard/formats/piece.h"
+#include "reshard/formats/safetensors.h"
+#include "reshard/import_request.h"
+
+struct import_source {
+    struct safetensors_source *safetensors; /* one of these two */
+    struct piece_source *pieces;
+    const struct reshard_endpoint *endpoint; /* tensor i is tensors[i] */
+    const char *title;                       /* of the format */
+    struct tensor *tensors;                  /* of the checkpoint, in the arena */
+    struct reshard_tensor *transferred;      /* the same, for the engine */
+    int n_tensors;
+    int64_t step;   /* of the optimizer; 0: the source has none */
+    bool checksums; /* the source has a checksum of everything that is read */
+    struct unknown_tensors left_out;
+};
+
+/* Open the request's source. TP_E_NOTFOUND: it is no folder. TP_E_USAGE: it has no known format. */
+tp_status import_source_open(struct import_source *s, const struct import_request *q,
+                             const struct model *m, struct arena *arena, struct tp_err *err);
+void import_source_close(struct import_source *s);
+
+#endif

@@ -1,0 +1,245 @@
+"""tp-ckpt import of what other frameworks save: pytorch_model.bin and torch.distributed.checkpoint.
+
+The files are written by torch_files.py from a checkpoint of tp-train, and imported; then all tensors have the
+digests of that checkpoint.
+
+With TP_FOREIGN=DIR, folders of real frameworks in DIR are imported too: DIR/CASE/{ckpt,config.json,
+truth.safetensors,truth_optim.safetensors}.
+
+needs: tp-train tp-ckpt
+covers: reshard/import_source reshard/formats/foreign reshard/formats/piece_source reshard/formats/piece_endpoint
+    reshard/formats/torch_pieces reshard/formats/torch_bin reshard/formats/dcp reshard/formats/dcp_metadata
+    reshard/formats/file_table
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import harness
+import torch_files
+from harness import ok, run
+
+GROUPS = ("exp_avg", "exp_avg_sq")
+
+
+class State:
+    """A checkpoint of tp-train: its root, config.json, step, and tensors by "group/name"."""
+
+    def __init__(self, folder, config, **options):
+        self.root, self.config = folder / "ckpt", config
+        harness.train(config, self.root, steps=3, layout="tp1", **options)
+        self.step = harness.steps(self.root)[-1]
+        subprocess.run([sys.executable, harness.REPO / "tests/reader/read_ckpt.py", self.step, folder / "all.npz"],
+                       check=True, stdout=subprocess.DEVNULL)
+        self.tensors = dict(np.load(folder / "all.npz"))
+
+    def group(self, name):
+        return {k.split("/", 1)[1]: v for k, v in self.tensors.items() if k.startswith(name + "/")}
+
+    def digests(self, *groups):
+        return [d for d in digests(self.root) if d.split()[1].split("/")[0] in groups]
+
+
+def digests(root):
+    return ok("tp-ckpt", "digest", root).out.splitlines()[:-1]
+
+
+@pytest.fixture(scope="module")
+def f32(tmp_path_factory, tiny):
+    return State(tmp_path_factory.mktemp("f32"), tiny)
+
+
+@pytest.fixture(scope="module")
+def bf16(tmp_path_factory, tiny):
+    return State(tmp_path_factory.mktemp("bf16"), tiny, dtype="bf16")
+
+
+def import_(state, source, root, *more):
+    return run("tp-ckpt", "import", source, "--config", state.config, "-o", root, "--mem", "64M", *more)
+
+
+def imported(state, source, root, *more):
+    r = import_(state, source, root, *more)
+    assert r.rc == 0, repr(r)
+    return r
+
+
+# ---- pytorch_model.bin ----
+
+def tensors_of(weights, **wrap):
+    return {k: torch_files.Tensor(v, **wrap) for k, v in weights.items()}
+
+
+@pytest.mark.parametrize("wrap", [None, "type", "parameter"])
+def test_bin_in_one_file(wrap, f32, tmp_path):
+    torch_files.save(tmp_path / "hf/pytorch_model.bin", tensors_of(f32.group("param"), wrap=wrap))
+    r = imported(f32, tmp_path / "hf", tmp_path / "ckpt", "--layout", "tp2pp2")
+    assert "pytorch_model.bin" in r.out and "every checksum of the source" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == f32.digests("param")
+    assert harness.steps(tmp_path / "ckpt")[0].name == "step-00000000"
+
+
+def test_bin_in_parts_with_views_and_transposes(bf16, tmp_path):
+    weights = bf16.group("param")
+    names = sorted(weights)
+    up, gate = [n for n in names if n.endswith(("up_proj.weight", "gate_proj.weight"))][:2]
+    both = np.concatenate([weights[up].reshape(-1), weights[gate].reshape(-1)])  # two views of one storage
+    files = {n: torch_files.transposed(weights[n]) if weights[n].ndim == 2 else torch_files.Tensor(weights[n])
+             for n in names}
+    shape = weights[up].shape
+    files[up] = torch_files.Tensor(None, both, 0, shape, (shape[1], 1))
+    files[gate] = torch_files.Tensor(None, both, weights[up].size, shape, (shape[1], 1))
+    half = [n for n in names if n not in (up, gate)]
+    parts = {"pytorch_model-00001-of-00002.bin": half[:5],
+             "pytorch_model-00002-of-00002.bin": half[5:] + [up, gate]}
+    for file, inside in parts.items():
+        torch_files.save(tmp_path / "hf" / file, {n: files[n] for n in inside})
+    (tmp_path / "hf/pytorch_model.bin.index.json").write_text(json.dumps(
+        {"metadata": {}, "weight_map": {n: f for f, inside in parts.items() for n in inside}}))
+    imported(bf16, tmp_path / "hf", tmp_path / "ckpt", "--layout", "tp2")
+    assert digests(tmp_path / "ckpt") == bf16.digests("param")
+
+
+def test_bin_with_a_missing_or_misshapen_tensor_names_it(f32, tmp_path):
+    weights = f32.group("param")
+    name = "model.layers.1.mlp.up_proj.weight"
+    torch_files.save(tmp_path / "a/pytorch_model.bin", tensors_of({k: v for k, v in weights.items() if k != name}))
+    r = import_(f32, tmp_path / "a", tmp_path / "ckpt")
+    assert r.rc == 3 and name in r.err and "missing" in r.err and not (tmp_path / "ckpt").exists(), repr(r)
+    torch_files.save(tmp_path / "b/pytorch_model.bin", tensors_of({**weights, name: weights[name][:-1]}))
+    r = import_(f32, tmp_path / "b", tmp_path / "ckpt")
+    assert r.rc == 3 and name in r.err and "pytorch_model.bin" in r.err, repr(r)
+    torch_files.save(tmp_path / "c/pytorch_model.bin", tensors_of({**weights, "foo.bar": weights[name]}))
+    r = import_(f32, tmp_path / "c", tmp_path / "ckpt")
+    assert r.rc == 2 and "foo.bar" in r.err and "--ignore" in r.err, repr(r)
+
+
+def test_a_flipped_bit_in_a_storage_is_found(f32, tmp_path):
+    file = tmp_path / "hf/pytorch_model.bin"
+    torch_files.save(file, tensors_of(f32.group("param")))
+    data = bytearray(file.read_bytes())
+    at = data.find(f32.group("param")["model.norm.weight"].tobytes())
+    data[at + 9] ^= 4
+    file.write_bytes(data)
+    r = import_(f32, tmp_path / "hf", tmp_path / "ckpt")
+    assert r.rc == 3 and "CRC-32" in r.err and "data/" in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
+
+
+# ---- torch.distributed.checkpoint ----
+
+def dcp_tensors(state, parts, head="model.", tail="optim.state."):
+    """The state dict of an FSDP program: weights and moments cut by rows, steps as scalars."""
+    out = {}
+    for name, array in state.group("param").items():
+        out[head + name] = (array, torch_files.rows(array, parts))
+        for group in GROUPS:
+            moment = state.group(group)[name]
+            out[tail + name + "." + group] = (moment, torch_files.rows(moment, parts))
+        out[tail + name + ".step"] = (np.array(3, np.float32), [((), ())])
+    return out
+
+
+@pytest.mark.parametrize("parts,head,tail", [(1, "model.", "optim.state."), (3, "", "optimizer.state."),
+                                             (5, "net.", "app.optim.state.")])
+def test_dcp_with_the_optimizer(parts, head, tail, f32, tmp_path):
+    torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, parts, head, tail), {"optim.param_groups.0.lr": 0.1})
+    r = imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--layout", "tp2dp2zero1")
+    assert "step 3" in r.out and "left out 1, optim.param_groups.*.lr" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(f32.root)
+
+
+def test_training_resumes_from_an_imported_dcp(f32, tmp_path):
+    torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, 2))
+    imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--layout", "tp2")
+    ok(*harness.train_args(f32.config, tmp_path / "ckpt", steps=5, resume=True, layout="tp2"))
+
+
+def test_dcp_cut_in_two_dimensions(f32, tmp_path):
+    tensors = dcp_tensors(f32, 2)
+    for key, (array, _) in list(tensors.items()):
+        if array.ndim == 2:
+            tensors[key] = (array, [((r[0][0], c[0][1]), (r[1][0], c[1][1]))
+                                    for c in torch_files.columns(array, 2) for r in torch_files.rows(array, 3)])
+    torch_files.dcp(tmp_path / "dcp", tensors, files=3)
+    imported(f32, tmp_path / "dcp", tmp_path / "ckpt", "--layout", "tp1")
+    assert digests(tmp_path / "ckpt") == digests(f32.root)
+
+
+def test_dcp_weights_alone_and_casts(f32, tmp_path):
+    torch_files.dcp(tmp_path / "dcp", dcp_tensors(f32, 2))
+    imported(f32, tmp_path / "dcp", tmp_path / "a", "--no-optim")
+    assert digests(tmp_path / "a") == f32.digests("param")
+    imported(f32, tmp_path / "dcp", tmp_path / "b", "--dtype", "bf16")  # the masters are the f32 weights
+    found = digests(tmp_path / "b")
+    assert set(f32.digests(*GROUPS)) < set(found)
+    masters = [d.replace("master/", "param/") for d in found if " master/" in d or "  master/" in d]
+    assert masters == f32.digests("param")
+
+
+@pytest.mark.parametrize("what", ["hole", "overlap", "outside", "path", "cut", "step"])
+def test_a_damaged_dcp_is_refused_by_name(what, f32, tmp_path):
+    tensors = dcp_tensors(f32, 2)
+    name = "model.model.layers.0.mlp.down_proj.weight"
+    array, boxes = tensors[name]
+    half = array.shape[0] // 2
+    if what == "hole":
+        tensors[name] = (array, boxes[:1])
+    elif what == "overlap":
+        tensors[name] = (array, boxes + boxes[1:])
+    elif what == "outside":
+        larger = np.concatenate([array, array])
+        tensors[name] = (larger, [((0, 0), array.shape), ((half, 0), larger.shape)])
+    elif what == "step":
+        tensors["optim.state.model.norm.weight.step"] = (np.array(4, np.float32), [((), ())])
+    torch_files.dcp(tmp_path / "dcp", tensors)
+    if what == "path":
+        metadata = (tmp_path / "dcp/.metadata").read_bytes()
+        (tmp_path / "dcp/.metadata").write_bytes(metadata.replace(b"__1_0.distcp", b"../../distcp"))
+    if what == "cut":
+        file = tmp_path / "dcp/__1_0.distcp"
+        file.write_bytes(file.read_bytes()[:-2000])
+    r = import_(f32, tmp_path / "dcp", tmp_path / "ckpt")
+    assert r.rc == 3 and len(r.lines) == 1 and not harness.steps(tmp_path / "ckpt"), repr(r)
+    word = {"path": "outside the folder", "cut": "cut off", "step": "step 4"}.get(what, "mlp.down_proj.weight")
+    assert word in r.err, repr(r)
+
+
+# ---- real files ----
+
+FOREIGN = os.environ.get("TP_FOREIGN")
+REAL = ["dcp_fsdp2", "dcp_tp4"]
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    n = int.from_bytes(data[:8], "little")
+    kinds = {"F32": np.float32, "BF16": np.uint16, "F16": np.float16, "I64": np.int64}
+    return {k: np.frombuffer(data[8 + n:][slice(*v["data_offsets"])], kinds[v["dtype"]]).reshape(v["shape"])
+            for k, v in json.loads(data[8:8 + n]).items() if k != "__metadata__"}
+
+
+@pytest.mark.skipif(not FOREIGN, reason="TP_FOREIGN is not set: no folder of real checkpoints")
+@pytest.mark.parametrize("case", REAL)
+def test_real_checkpoints(case, tmp_path):
+    name, _, folder = case.partition("/")
+    path = pathlib.Path(FOREIGN) / name
+    ok("tp-ckpt", "import", path / (folder or "ckpt"), "--config", path / "config.json", "-o", tmp_path / "ckpt",
+       "--layout", "tp2", "--mem", "64M")
+    subprocess.run([sys.executable, harness.REPO / "tests/reader/read_ckpt.py", harness.steps(tmp_path / "ckpt")[0],
+                    tmp_path / "all.npz"], check=True, stdout=subprocess.DEVNULL)
+    found = dict(np.load(tmp_path / "all.npz"))
+    want = {"param/" + k: v for k, v in read_safetensors(path / "truth.safetensors").items()}
+    for key, value in read_safetensors(path / "truth_optim.safetensors").items():
+        tensor, group = key.rsplit(".", 1)
+        if group != "step":
+            want[group + "/" + tensor] = value
+    if json.loads((path / "config.json").read_text())["tie_word_embeddings"]:
+        want = {k: v for k, v in want.items() if not k.endswith("/lm_head.weight")}
+    assert sorted(found) == sorted(want)
+    for key, value in want.items():
+        assert found[key].tobytes() == value.tobytes(), key

@@ -1,0 +1,62 @@
+"""Hostile pytorch_model.bin files: nothing in them is executed, and each is refused in one sentence, in
+little memory and time.
+
+With TP_FOREIGN=DIR, the files in DIR/hostile are read too.
+
+needs: tp-ckpt
+covers: torch/zip torch/pickle torch/pickle_value torch/torch_file torch/torch_tensor torch/file_part
+"""
+import os
+import pathlib
+import resource
+
+import pytest
+
+import harness
+import hostile_torch
+from harness import run
+
+FOREIGN = os.environ.get("TP_FOREIGN")
+
+
+def read(content, folder, config):
+    """Import the bytes as a model. No file here is a whole model, so this fails: a tensor is missing, or the
+    file is refused."""
+    (folder / "hf").mkdir(exist_ok=True)
+    (folder / "hf/pytorch_model.bin").write_bytes(content)
+    r = run("tp-ckpt", "import", folder / "hf", "--config", config, "-o", folder / "ckpt", cwd=folder,
+            timeout=20)
+    assert r.rc in (2, 3) and len(r.lines) == 1 and not (folder / "ckpt").exists(), repr(r)
+    assert not list(folder.rglob(hostile_torch.MARKER + "*")), "a pickle was executed"
+    assert all(" " <= c or c == "\n" for c in r.err), repr(r.err)
+    return r
+
+
+def was_read(r):
+    """Whether the failure is only that the file is no whole model."""
+    return any(word in r.err for word in ("is missing", "but the model has", "no part of"))
+
+
+def test_hostile_files(tiny, tmp_path):
+    for name, content in hostile_torch.cases().items():
+        r = read(content, tmp_path, tiny)
+        if name not in hostile_torch.MAY_READ:
+            assert was_read(r) == name.startswith("ok_"), (name, r.err)
+
+
+def test_memory_is_bounded(tiny, tmp_path):
+    many = b"\x80\x02]" + b"(" + b"N" * (1 << 20) + b"e."
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    read(hostile_torch.archive(many), tmp_path, tiny)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert peak <= max(before, 128 << 10), "%d KiB" % peak
+
+
+@pytest.mark.skipif(not FOREIGN, reason="TP_FOREIGN is not set: no folder of real checkpoints")
+def test_more_hostile_files(tiny, tmp_path):
+    folder = pathlib.Path(FOREIGN) / "hostile"
+    for line in (folder / "EXPECT.tsv").read_text().splitlines()[1:]:
+        name, expected, _ = line.split("\t")
+        r = read((folder / name).read_bytes(), tmp_path, tiny)
+        if expected in ("read", "refuse"):
+            assert was_read(r) == (expected == "read"), (name, r.err)

@@ -1,0 +1,73 @@
+/* torch/pickle_value.c - looks at values; see torch/pickle.h. */
+#include <string.h>
+
+#include "torch/pickle.h"
+
+bool pickle_is(const struct pickle_value *v, enum pickle_kind kind)
+{
+    return v && v->kind == kind;
+}
+
+bool pickle_is_global(const struct pickle_value *v, const char *module, const char *name)
+{
+    return pickle_is(v, PICKLE_GLOBAL) && strcmp(v->global.module, module) == 0 &&
+           strcmp(v->global.name, name) == 0;
+}
+
+bool pickle_is_call(const struct pickle_value *v, const char *module, const char *name)
+{
+    return pickle_is(v, PICKLE_OBJECT) && pickle_is_global(v->object.callable, module, name);
+}
+
+const char *pickle_text(const struct pickle_value *v)
+{
+    if (!pickle_is(v, PICKLE_TEXT) || (int64_t)strlen(v->text.s) != v->text.n)
+        return NULL;
+    return v->text.s;
+}
+
+int64_t pickle_count(const struct pickle_value *v)
+{
+    return pickle_is(v, PICKLE_LIST) || pickle_is(v, PICKLE_TUPLE) ? v->list.n : 0;
+}
+
+const struct pickle_value *pickle_item(const struct pickle_value *v, int64_t i)
+{
+    return i >= 0 && i < pickle_count(v) ? v->list.items[i] : NULL;
+}
+
+int64_t pickle_entries(const struct pickle_value *v)
+{
+    return pickle_is(v, PICKLE_DICT) ? v->list.n / 2 : 0;
+}
+
+const struct pickle_value *pickle_key(const struct pickle_value *v, int64_t i)
+{
+    return i >= 0 && i < pickle_entries(v) ? v->list.items[2 * i] : NULL;
+}
+
+const struct pickle_value *pickle_entry(const struct pickle_value *v, int64_t i)
+{
+    return i >= 0 && i < pickle_entries(v) ? v->list.items[2 * i + 1] : NULL;
+}
+
+const struct pickle_value *pickle_get(const struct pickle_value *v, const char *key)
+{
+    if (pickle_is(v, PICKLE_OBJECT))
+        v = v->object.state;
+    for (int64_t i = pickle_entries(v) - 1; i >= 0; i--) {
+        const char *text = pickle_text(pickle_key(v, i));
+
+        if (text && strcmp(text, key) == 0)
+            return pickle_entry(v, i);
+    }
+    return NULL;
+}
+
+bool pickle_int(int64_t *n, const struct pickle_value *v)
+{
+    if (!pickle_is(v, PICKLE_INT))
+        return false;
+    *n = v->number;
+    return true;
+}
