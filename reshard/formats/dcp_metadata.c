@@ -121,9 +121,10 @@ static tp_status add_item(struct dcp_metadata *x, const struct dcp_item *item, s
         return damaged(x, item->name, "is stored outside the folder", err);
     if (x->n == x->room) {
         int room = x->room ? 2 * x->room : 256;
-        struct dcp_item *grown = realloc(x->items, (size_t)room * sizeof *grown);
+        struct dcp_item *grown =
+            room > 1 << 28 ? NULL : realloc(x->items, (size_t)room * sizeof *grown);
 
-        if (!grown || room > 1 << 28)
+        if (!grown)
             return no_memory(x, err);
         x->items = grown;
         x->room = room;
