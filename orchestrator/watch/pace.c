@@ -16,19 +16,34 @@ enum {
     WARM_STEPS = 10, /* the first steps are slower */
 };
 
-static const double WINDOW_MIN_NS = 1e9, EXCESS_MIN_NS = 5e6, SLOWDOWN = 2, RECOVERED = 1.5;
+static const double WINDOW_MIN_NS = 1e9, PIECE_MIN_NS = 3e8, EXCESS_MIN_NS = 5e6;
+static const double SLOWDOWN = 2, RECOVERED = 1.5;
 
 /* The parts of a step, in nanoseconds. */
 struct pace_parts {
     double compute, processor, collectives;
 };
 
+/* Steps that were measured; together, all in nanoseconds. */
+struct pace_sum {
+    int64_t steps;
+    double all, wait, processor;
+};
+
+/* What is measured from one heartbeat to the next over many steps, leaving out what is no training:
+ * a save ends a piece, and the next one begins after it. */
+struct pace_meter {
+    bool marked;
+    struct heartbeat_status mark, last; /* the beginning of the piece, and its newest heartbeat */
+    struct pace_sum sum;                /* of the pieces before it */
+};
+
 struct pace_rank {
     int stage;
-    bool marked, certain;
-    struct heartbeat_status mark; /* the beginning of the window */
-    int windows, judged;          /* windows that are complete, and that were judged */
-    int suspect;                  /* windows in a row in which this rank was too slow */
+    bool certain;
+    struct pace_meter window;
+    int windows, judged; /* windows that are complete, and that were judged */
+    int suspect;         /* windows in a row in which this rank was too slow */
     bool reported;
     struct pace_parts last; /* in the last window */
 };
@@ -37,12 +52,11 @@ struct pace {
     int world;
     double slow;
     int64_t slow_steps;
-    struct heartbeat_status span; /* rank 0 at the beginning of a span of steps */
-    bool has_span;
-    int64_t slow_for; /* steps that were slow, in a row */
-    double slow_ns;   /* what they took */
-    int slow_since;   /* windows of rank 0 when they began */
-    bool reported;    /* the slowdown */
+    struct pace_meter span; /* of rank 0 */
+    int64_t slow_for;       /* steps that were slow, in a row */
+    double slow_ns;         /* what they took */
+    int slow_since;         /* windows of rank 0 when they began */
+    bool reported;          /* the slowdown */
     int n_times;
     double times[TIMES];
     struct pace_parts before; /* medians of the ranks while steps were fast */
@@ -84,33 +98,77 @@ static bool is_training(const struct heartbeat_status *mark, const struct heartb
     return now->phase == HEARTBEAT_TRAIN && now->phase_ns <= mark->step_ns && mark->step >= 0;
 }
 
-static void end_window(struct pace_rank *r, const struct heartbeat_status *s)
+/* The sum with the piece that is being measured. A rank says only ten times a second for how long
+ * it had no processor, so `least_ns` leaves out pieces that are too short to know that. */
+static struct pace_sum total(const struct pace_meter *m, double least_ns)
 {
-    double steps = (double)(s->step - r->mark.step);
-    double all = (double)(s->step_ns - r->mark.step_ns);
-    double wait = (double)(s->wait_ns - r->mark.wait_ns);
-    double processor = (double)(s->delay_ns - r->mark.delay_ns), own;
+    struct pace_sum t = m->sum;
+    double all = (double)(m->last.step_ns - m->mark.step_ns);
 
-    wait = wait < all ? wait : all;
-    processor = processor > 0 ? processor : 0;
-    own = all - wait - processor; /* threads that wait together count more than once */
+    if (m->last.step > m->mark.step && all >= least_ns) {
+        t.steps += m->last.step - m->mark.step;
+        t.all += all;
+        t.wait += (double)(m->last.wait_ns - m->mark.wait_ns);
+        t.processor += (double)(m->last.delay_ns - m->mark.delay_ns);
+    }
+    return t;
+}
+
+static void begin_piece(struct pace_meter *m, const struct heartbeat_status *s)
+{
+    m->marked = true;
+    m->mark = m->last = *s;
+}
+
+/* Add a heartbeat. False: there was no training since the one before. */
+static bool measure(struct pace_meter *m, const struct heartbeat_status *s, double least_ns)
+{
+    if (m->marked && is_training(&m->mark, s)) {
+        m->last = *s;
+        return true;
+    }
+    if (m->marked)
+        m->sum = total(m, least_ns);
+    begin_piece(m, s);
+    return false;
+}
+
+static void restart(struct pace_meter *m, const struct heartbeat_status *s)
+{
+    m->sum = (struct pace_sum){ 0 };
+    begin_piece(m, s);
+}
+
+static void end_window(struct pace_rank *r, const struct pace_sum *t, bool certain)
+{
+    double steps = (double)t->steps;
+    double wait = t->wait < t->all ? t->wait : t->all;
+    double processor = t->processor > 0 ? t->processor : 0;
+    double own = t->all - wait - processor; /* threads that wait together count more than once */
+
     r->last = (struct pace_parts){ (own > 0 ? own : 0) / steps, processor / steps, wait / steps };
-    r->certain = s->delay_ns > 0;
+    r->certain = certain;
     r->windows++;
-    r->mark = *s;
 }
 
 static void feed_window(struct pace *p, struct pace_rank *r, const struct heartbeat_status *s,
                         bool skip)
 {
-    if (!r->marked || skip || !is_training(&r->mark, s)) {
-        r->marked = true;
-        r->mark = *s;
+    struct pace_meter *m = &r->window;
+    struct pace_sum t;
+
+    if (skip) {
         r->suspect = 0;
-    } else if (s->step - r->mark.step >= p->slow_steps &&
-               (double)(s->step_ns - r->mark.step_ns) >= WINDOW_MIN_NS) {
-        end_window(r, s);
+        restart(m, s);
+        return;
     }
+    if (!measure(m, s, PIECE_MIN_NS))
+        return;
+    t = total(m, PIECE_MIN_NS);
+    if (t.steps < p->slow_steps || t.all < WINDOW_MIN_NS)
+        return;
+    end_window(r, &t, s->delay_ns > 0);
+    restart(m, s);
 }
 
 /* ---- slow ranks ---- */
@@ -228,15 +286,21 @@ static void end_span(struct pace *p, int64_t steps, double ns)
 
 static void feed_span(struct pace *p, const struct heartbeat_status *s, bool skip)
 {
-    int64_t steps = s->step - p->span.step;
+    struct pace_meter *m = &p->span;
+    struct pace_sum t;
 
-    if (!p->has_span || skip || !is_training(&p->span, s)) {
-        p->has_span = s->step >= WARM_STEPS || p->has_span;
-        p->span = *s;
-    } else if (steps >= SPAN_STEPS) {
-        end_span(p, steps, (double)(s->step_ns - p->span.step_ns) / (double)steps);
-        p->span = *s;
+    if (skip || (!m->marked && s->step < WARM_STEPS)) {
+        m->marked = false;
+        m->sum = (struct pace_sum){ 0 };
+        return;
     }
+    if (!measure(m, s, 0))
+        return;
+    t = total(m, 0);
+    if (t.steps < SPAN_STEPS)
+        return;
+    end_span(p, t.steps, t.all / (double)t.steps);
+    restart(m, s);
 }
 
 /* The rank that was too slow in its last windows, -1: none. */

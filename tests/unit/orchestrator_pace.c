@@ -85,6 +85,44 @@ Test(pace, a_rank_that_computes_longer_is_named_once)
     }
 }
 
+/* All ranks save, and rank 0 needs longer for it than all steps take. */
+static void save(struct pace_sim *s)
+{
+    s->now += 5000 * MS;
+    for (int r = 0; r < WORLD; r++)
+        s->status[r].phase_ns = r ? s->now - 4000 * MS : s->now;
+}
+
+Test(pace, saves_more_often_than_windows_hide_nothing_and_count_for_nothing)
+{
+    static const int64_t slower[WORLD] = { 150 * MS, 150 * MS, 150 * MS, 150 * MS };
+    struct pace_sim s;
+
+    sim_init(&s, true);
+    for (int i = 0; i < 20; i++) { /* a window has 20 steps */
+        steps(&s, STEPS / 2, EVEN, NULL);
+        save(&s);
+    }
+    cr_expect_eq(s.n_found, 0, "%s", s.found.text);
+    cr_expect_float_eq(pace_compute_seconds(s.p, 0), 0.05, 1e-6);
+    for (int i = 0; i < 10; i++) {
+        steps(&s, STEPS / 2, SLOW_2, NULL);
+        save(&s);
+    }
+    cr_expect_eq(s.found.what, PACE_SLOWDOWN);
+    cr_expect(s.n_found == 2 && s.found.rank == 2, "%d: %s", s.n_found, s.found.text);
+    for (int i = 0; i < 10; i++) {
+        steps(&s, STEPS / 2, EVEN, NULL);
+        save(&s);
+    }
+    for (int i = 0; i < 10; i++) {
+        steps(&s, STEPS / 2, slower, NULL);
+        save(&s);
+    }
+    cr_expect(s.n_found == 3 && s.found.part == PACE_COMPUTE, "%d: %s", s.n_found, s.found.text);
+    pace_free(s.p);
+}
+
 Test(pace, a_rank_that_has_no_processor_is_not_slow)
 {
     static const int64_t delay[WORLD] = { 0, 0, 150 * MS, 0 };
