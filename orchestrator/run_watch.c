@@ -385,25 +385,35 @@ void run_watch_last(struct run *r)
     see_save(r);
 }
 
-/* What is known about a rank that has ended. Its exit status can be read until its launcher takes
- * note of it. False: it ended as planned. */
-static bool fault_of_rank(struct attempt_fault *f, int rank, pid_t pid)
+/* The exit status of a rank: before its launcher has read it from /proc, and then from the pidfd.
+ * False: it is not known. */
+static bool exit_status(int *status, const struct attempt_rank *k)
 {
     struct process_stat stat;
-    bool known = process_stat_read(&stat, pid) && stat.state == 'Z';
 
-    if (known && WIFSIGNALED(stat.status))
+    if (!process_stat_read(&stat, k->pid) || stat.state != 'Z')
+        return process_exit_status(status, k->pidfd);
+    *status = stat.status;
+    return true;
+}
+
+/* What is known about a rank that has ended. False: it ended as planned. */
+static bool fault_of_rank(struct attempt_fault *f, int rank, const struct attempt_rank *k)
+{
+    int status = 0;
+    bool known = exit_status(&status, k);
+
+    if (known && WIFSIGNALED(status))
         *f = attempt_fault(FAULT_RANK, REASON_RANK_KILLED, "rank %d was killed by signal %d", rank,
-                           WTERMSIG(stat.status));
-    else if (known && WEXITSTATUS(stat.status) != 0)
+                           WTERMSIG(status));
+    else if (known && WEXITSTATUS(status) != 0)
         *f = attempt_fault(FAULT_RANK, REASON_RANK_FAILED, "rank %d ended with exit code %d", rank,
-                           WEXITSTATUS(stat.status));
+                           WEXITSTATUS(status));
     else
-        *f =
-            attempt_fault(FAULT_RANK, REASON_RANK_GONE, "rank %d is gone (pid %d)", rank, (int)pid);
-    return !known || !WIFEXITED(stat.status) ||
-           (WEXITSTATUS(stat.status) != 0 &&
-            WEXITSTATUS(stat.status) != tp_exit_code(TP_E_STOPPED));
+        *f = attempt_fault(FAULT_RANK, REASON_RANK_GONE, "rank %d is gone (pid %d)", rank,
+                           (int)k->pid);
+    return !known || !WIFEXITED(status) ||
+           (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != tp_exit_code(TP_E_STOPPED));
 }
 
 tp_status run_rank_ended(struct run *r, int rank)
@@ -411,7 +421,7 @@ tp_status run_rank_ended(struct run *r, int rank)
     const struct attempt_rank *k = &r->attempt.rank[rank];
     struct attempt_fault f;
     struct heartbeat_status status;
-    bool failed = fault_of_rank(&f, rank, k->pid);
+    bool failed = fault_of_rank(&f, rank, k);
 
     attempt_rank_ended(&r->attempt, rank);
     if (r->record.state != RUN_INIT && r->record.state != RUN_TRAIN && r->record.state != RUN_SAVE)

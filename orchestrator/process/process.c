@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,6 +24,26 @@ int process_pidfd(pid_t pid)
 void process_signal(int pidfd, int sig)
 {
     syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0);
+}
+
+/* The kernel's struct pidfd_info of 64 bytes (linux/pidfd.h). Older headers do not have it. */
+struct process_pidfd_info {
+    uint64_t mask; /* PIDFD_INFO_EXIT: asks for exit_code, and says that it is there */
+    uint64_t cgroup;
+    uint32_t pid, tgid, ppid, users[8];
+    int32_t exit_code; /* as waitpid reports it */
+};
+_Static_assert(sizeof(struct process_pidfd_info) == 64, "the kernel's layout");
+
+bool process_exit_status(int *status, int pidfd)
+{
+    const uint64_t exit = 1 << 3;                      /* PIDFD_INFO_EXIT */
+    struct process_pidfd_info info = { .mask = exit }; /* 0xFF, 11: PIDFD_GET_INFO */
+
+    if (ioctl(pidfd, _IOWR(0xFF, 11, struct process_pidfd_info), &info) != 0 || !(info.mask & exit))
+        return false;
+    *status = info.exit_code;
+    return true;
 }
 
 int64_t process_start(pid_t pid)

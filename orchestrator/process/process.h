@@ -10,6 +10,7 @@
 #ifndef ORCHESTRATOR_PROCESS_PROCESS_H
 #define ORCHESTRATOR_PROCESS_PROCESS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -21,6 +22,11 @@ int process_pidfd(pid_t pid);
 
 /* Send a signal through a pidfd. */
 void process_signal(int pidfd, int sig);
+
+/* How the process of this pidfd has ended, as waitpid has reported it to its parent. False: its
+ * parent has not waited for it yet (until then process_stat_read has the status), or the kernel
+ * does not say (before Linux 6.15). */
+bool process_exit_status(int *status, int pidfd);
 
 /* When the process started, in clock ticks since boot; 0: there is no such process. */
 int64_t process_start(pid_t pid);
