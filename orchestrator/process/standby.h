@@ -3,7 +3,8 @@
  *
  * Only the scheduler knows with certainty that a node is lost, so the backend decides: `look` asks
  * to take over only after the scheduler has removed the node from the job. So two tp-runs never run
- * the job at the same time.
+ * the job at the same time. A single answer of the scheduler is not believed, because it may be
+ * wrong while its controller restarts: `look` must say the same twice in a row.
  */
 #ifndef ORCHESTRATOR_PROCESS_STANDBY_H
 #define ORCHESTRATOR_PROCESS_STANDBY_H

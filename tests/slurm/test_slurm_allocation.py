@@ -226,6 +226,30 @@ def test_a_next_batch_job_that_was_cancelled_is_submitted_again(tmp_path, model,
     wait_until(lambda: not queue(), 30)
 
 
+def test_one_wrong_answer_about_the_next_batch_job_is_not_believed(tmp_path, model, cluster):
+    front = tmp_path / "front"
+    front.mkdir()
+    program = front / "squeue"
+    program.write_text("""#!/bin/bash
+out=$(%s "$@") || exit
+[[ $out != *PENDING* ]] || ! rmdir %s/lie 2>/dev/null || out=${out//PENDING/CANCELLED}
+echo "$out"
+""" % (shutil.which("squeue"), front))
+    program.chmod(0o755)
+    job = slurm_job(tmp_path, model, steps=100000, options="[--time=60]", margin="12s")
+    env = {"PATH": "%s:%s" % (front, os.environ["PATH"])}
+    first = int(harness.run("tp-run", "submit", job.path, env=env).out)
+    wait_until(lambda: job.events("chain") and job.events("save"))
+    (front / "lie").mkdir()
+    end_in(first, 14)
+    wait_until(lambda: job.events("training")[1:], 90)
+    assert not (front / "lie").exists(), "nobody asked"
+    assert [e["next"] for e in job.events("chain") if e["slurm_job"] == first] == [first + 1]
+    assert queue(states="RUNNING") == [str(first + 1)]
+    assert job.verb("stop").rc == 0
+    wait_until(lambda: not queue(), 30)
+
+
 def test_allocations_without_progress_end_the_run(tmp_path, model, cluster):
     """Each allocation ends before the first step. After restart.no_progress of them tp-run gives up."""
     with slurm_job(tmp_path, model, restart={"no_progress": 2}, options="[--time=60]") as job:

@@ -40,7 +40,8 @@ static void put_home(long job, const char *node)
 
 struct looks {
     int n;
-    enum standby_verdict then; /* the verdict of the third look */
+    enum standby_verdict then; /* the verdict of the third look, and of later ones */
+    enum standby_verdict once; /* the verdict of the first look, which no other look confirms */
     bool ends;                 /* tp-run ends during the first look */
 };
 
@@ -52,7 +53,7 @@ static enum standby_verdict look(void *ctx, const struct home *home)
     l->n++;
     if (l->ends)
         home_remove(folder);
-    return l->n < 3 ? STANDBY_WAIT : l->then;
+    return l->n == 1 ? l->once : l->n < 3 ? STANDBY_WAIT : l->then;
 }
 
 static bool wait_on_n2(struct looks *l)
@@ -70,7 +71,7 @@ Test(standby, it_takes_over_when_the_node_is_lost)
 
     put_home(42, "n1");
     cr_expect(wait_on_n2(&l));
-    cr_expect_eq(l.n, 3, "it waits while nothing is known");
+    cr_expect_eq(l.n, 4, "it waits while nothing is known, and then looks twice");
 }
 
 Test(standby, it_ends_with_the_job)
@@ -79,7 +80,20 @@ Test(standby, it_ends_with_the_job)
 
     put_home(42, "n1");
     cr_expect(!wait_on_n2(&l));
-    cr_expect_eq(l.n, 3);
+    cr_expect_eq(l.n, 4);
+}
+
+Test(standby, one_answer_of_the_scheduler_is_not_believed)
+{
+    static const enum standby_verdict verdicts[] = { STANDBY_TAKE_OVER, STANDBY_END };
+
+    put_home(42, "n1");
+    for (int i = 0; i < 2; i++) {
+        struct looks l = { .once = verdicts[i], .then = verdicts[1 - i] };
+
+        cr_expect_eq(wait_on_n2(&l), verdicts[1 - i] == STANDBY_TAKE_OVER);
+        cr_expect_eq(l.n, 4);
+    }
 }
 
 Test(standby, it_ends_when_tp_run_has_ended)

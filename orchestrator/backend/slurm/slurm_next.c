@@ -9,9 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "orchestrator/backend/slurm/slurm_run.h"
+
+enum { CONFIRM_US = 1000 * 1000 };
 
 static const double AGAIN_S = 60, PATIENCE_S = 120;
 
@@ -147,21 +150,31 @@ tp_status slurm_next_submitted(struct slurm *s, int exit_code)
     return TP_OK;
 }
 
-void slurm_next_check(struct slurm *s)
+/* Whether Slurm says that the next batch job is over, so that nothing will continue. */
+static bool next_is_over(const struct slurm *s)
 {
     struct arena arena = { 0 };
     struct job_words words;
     struct slurm_view view;
     struct tp_err ignored;
     char *text;
+    bool over;
 
-    if (!s->next.job)
-        return;
     slurm_view_words(&words, s->next.job, &arena);
-    if (slurm_ask(&text, &words, &s->client, PATIENCE_S, &arena, &ignored) == TP_OK &&
-        slurm_view_read(&view, text, time(NULL)) && strcmp(view.state, "PENDING") != 0)
-        s->next.job = 0; /* it was cancelled */
+    over = slurm_ask(&text, &words, &s->client, PATIENCE_S, &arena, &ignored) == TP_OK &&
+           slurm_view_read(&view, text, time(NULL)) && !slurm_state_waits(view.state) &&
+           !slurm_state_runs(view.state);
     arena_free(&arena);
+    return over;
+}
+
+void slurm_next_check(struct slurm *s)
+{
+    if (!s->next.job || !next_is_over(s))
+        return;
+    usleep(CONFIRM_US); /* one answer may be wrong while Slurm's controller restarts */
+    if (next_is_over(s))
+        s->next.job = 0; /* it was cancelled */
 }
 
 tp_status slurm_next_submit_now(struct slurm *s)

@@ -80,9 +80,9 @@ static enum standby_verdict ask(const struct slurm_standby_look *l, const struct
     if (slurm_ask(&text, &words, &l->client, PATIENCE_S, arena, &ignored) ||
         !slurm_view_read(&view, text, time(NULL)))
         return STANDBY_WAIT;
-    if (strcmp(view.state, "RUNNING") != 0)
+    if (!slurm_state_runs(view.state) && !slurm_state_waits(view.state))
         return STANDBY_END;
-    if (!view.list[0])
+    if (strcmp(view.state, "RUNNING") != 0 || !view.list[0])
         return STANDBY_WAIT;
     slurm_words(&words, arena, "scontrol", "show", "hostnames", view.list, NULL);
     if (slurm_ask(&names, &words, &l->client, PATIENCE_S, arena, &ignored))
