@@ -1,4 +1,5 @@
 /* cli/ckpt/cmd_prune.c - tp-ckpt prune: delete old steps. */
+#include <jansson.h>
 #include <stdio.h>
 
 #include "ckpt/prune.h"
@@ -6,6 +7,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/size.h"
+#include "core/text.h"
 #include "core/thread_pool.h"
 
 static const char intro[] =
@@ -60,21 +62,79 @@ static void print_summary(const struct ckpt_pruned *pruned, const struct ckpt_pr
            q->dry_run ? " would be deleted" : " deleted");
 }
 
-static tp_status prune(struct ckpt_prune_request *q, struct tp_err *err)
+static void print_lines(const struct ckpt_pruned *pruned, const struct ckpt_prune_request *q,
+                        bool complete)
+{
+    print_damaged(pruned);
+    print_names(pruned, q->dry_run); /* also after a failure in the middle */
+    if (complete)
+        print_summary(pruned, q);
+}
+
+/* ---- as JSON ---- */
+
+/* Names come from the disk, so they may have any bytes. */
+static json_t *clean_string(const char *text)
+{
+    char copy[TP_ERR_MAX];
+
+    snprintf(copy, sizeof copy, "%s", text);
+    return json_string(text_clean(copy));
+}
+
+static json_t *names_json(const struct ckpt_pruned *pruned)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < pruned->n; i++)
+        json_array_append_new(list, clean_string(pruned->names[i]));
+    return list;
+}
+
+static json_t *damaged_json(const struct ckpt_pruned *pruned)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < pruned->n_damaged; i++) {
+        const struct ckpt_damaged_step *d = &pruned->damaged[i];
+
+        json_array_append_new(list, json_pack("{s:o, s:i, s:o}", "name", clean_string(d->name),
+                                              "findings", d->findings, "first",
+                                              clean_string(d->finding)));
+    }
+    return list;
+}
+
+/* After a failure the only object is that of the failure, so the names are on stderr. */
+static void print_object(const struct ckpt_pruned *pruned, const struct ckpt_prune_request *q,
+                         bool complete)
+{
+    json_t *o;
+
+    for (int i = 0; i < pruned->n && !complete && !q->dry_run; i++)
+        report_note("tp-ckpt", "deleted %s", pruned->names[i]);
+    if (!complete)
+        return;
+    o = json_pack("{s:o, s:b, s:i, s:b, s:I, s:o, s:o}", "root", clean_string(q->root), "dry_run",
+                  q->dry_run, "kept", pruned->n_kept, "verified", q->verify_jobs > 0,
+                  "bytes_verified", (json_int_t)pruned->verified_bytes, "deleted",
+                  names_json(pruned), "damaged", damaged_json(pruned));
+    print_json(o);
+    json_decref(o);
+}
+
+static tp_status prune(struct ckpt_prune_request *q, bool json, struct tp_err *err)
 {
     struct ckpt_pruned pruned;
     struct arena arena = { 0 };
     tp_status st;
 
-    q->progress = q->verify_jobs > 0 ? progress_new("verifying", 0, false) : NULL;
+    q->progress = q->verify_jobs > 0 ? progress_new("verifying", 0, json) : NULL;
     st = ckpt_prune(&pruned, q, &arena, err);
     progress_end(q->progress, st == TP_OK);
-    print_damaged(&pruned);
-    print_names(&pruned, q->dry_run); /* also after a failure in the middle */
-    if (!st) {
-        print_summary(&pruned, q);
+    (json ? print_object : print_lines)(&pruned, q, st == TP_OK);
+    if (!st)
         st = print_done(err);
-    }
     arena_free(&arena);
     return st;
 }
@@ -83,7 +143,7 @@ int cmd_prune(int argc, char **argv)
 {
     char prog[] = "tp-ckpt";
     struct ckpt_prune_request q = { .verify_jobs = thread_pool_cores(), .wait = { say, prog, 0 } };
-    bool keep_given = false, no_verify = false;
+    bool keep_given = false, no_verify = false, json = false;
     struct tp_err err = { 0 };
     int code;
     const struct opt opts[] = {
@@ -97,6 +157,7 @@ int cmd_prune(int argc, char **argv)
                  "do not read the steps that are kept: a step counts as\n"
                  "intact when its files have their lengths"),
         OPT_INT('j', "jobs", "N", &q.verify_jobs, "threads that verify (default: processors)"),
+        OPT_FLAG(0, "json", &json, "print one JSON object"),
         OPT_END
     };
     tp_status st;
@@ -104,11 +165,11 @@ int cmd_prune(int argc, char **argv)
     if (!report_options(&code, "tp-ckpt prune", opts, argc, argv, intro, NULL))
         return code;
     if (!keep_given || q.keep < 1)
-        return report("tp-ckpt",
-                      tp_fail(&err, TP_E_USAGE, "prune needs --keep N, where N is at least 1"),
-                      &err);
+        return report_json(json, "tp-ckpt",
+                           tp_fail(&err, TP_E_USAGE, "prune needs --keep N, where N is at least 1"),
+                           &err);
     st = thread_pool_check_workers("--jobs", q.verify_jobs, &err);
     if (no_verify)
         q.verify_jobs = 0;
-    return report("tp-ckpt", st ? st : prune(&q, &err), &err);
+    return report_json(json, "tp-ckpt", st ? st : prune(&q, json, &err), &err);
 }

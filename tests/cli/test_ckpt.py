@@ -503,6 +503,48 @@ def test_prune_without_verification_says_so(tp4, tiny):
     assert "damaged step-00000030" in r.out and "delete step-00000010" in r.out
 
 
+def damage_step(rng, step):
+    """Damage a step in one of four ways. Returns which."""
+    kind = rng.choice(["flipped payload", "flipped manifest", "truncated shard", "missing shard"])
+    shard = rng.choice(sorted(step.glob("rank-*.h5")))
+    if kind == "flipped payload":
+        flip_payload(step, rng.random())
+    elif kind == "flipped manifest":
+        data = bytearray((step / "manifest.json").read_bytes())
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        (step / "manifest.json").write_bytes(data)
+    elif kind == "truncated shard":
+        os.truncate(shard, rng.randrange(shard.stat().st_size))
+    else:
+        shard.unlink()
+    return kind
+
+
+def test_prune_keeps_an_intact_step_whatever_is_damaged(tp4, tiny, tmp_path, figure):
+    """Five steps of which any are damaged: exactly the newest intact ones that --keep asks for remain."""
+    rng, tries = random.Random(SEED), 200 if harness.LONG else 20
+    print("TP_SEED=%d" % SEED)
+    for step in (20, 30, 40, 50):
+        make(tp4, tiny, "tp4", step=step)
+    for i in range(tries):
+        root = harness.copy(tp4, tmp_path / ("try-%d" % i))
+        names, keep = [s.name for s in harness.steps(root)], rng.randint(1, 3)
+        what = {n: damage_step(rng, root / n) for n in names if rng.random() < 0.5}
+        intact = [n for n in names if n not in what]
+        r = run("tp-ckpt", "prune", root, "--keep", keep, "--json")
+        left = [s.name for s in harness.steps(root)]
+        assert r.rc == (0 if intact else 3), (i, what, repr(r))
+        assert [n for n in left if n in intact] == intact[-keep:], (i, keep, what, left)
+        o = json.loads(r.out)
+        if intact:
+            assert o["kept"] == len(intact[-keep:]) and sorted(o["deleted"] + left) == names, (i, what, o)
+            assert {d["name"] for d in o["damaged"]} <= set(what)
+        else:
+            assert o["exit"] == 3 and "no step is intact" in o["error"] and left == names
+        shutil.rmtree(root)
+    figure("roots with damaged steps that prune left with their newest intact steps", "%d of %d" % (tries, tries))
+
+
 # ---- manifests that contradict the shards ------------------------------------------------------
 
 def test_resume_refuses_a_contradiction_in_tensors_that_it_does_not_read(tiny, tmp_path):
