@@ -118,7 +118,7 @@ def test_status_does_not_believe_another_users_socket(folder):
 
 # ---- during a run ----
 
-def test_during_a_run_no_other_user_can_see_or_change_anything(folder):
+def test_during_a_run_no_other_user_can_see_or_change_anything(folder, figure):
     with fake_job(folder, "--steps", 100000) as job:
         job.start()
         job.await_step(5)
@@ -137,7 +137,8 @@ def test_during_a_run_no_other_user_can_see_or_change_anything(folder):
             "journal": lambda: (job.state / "journal").read_bytes(),
             "ask": lambda: socket.socket(socket.AF_UNIX).connect(str(job.state / "control")),
         }
-        assert {k: as_nobody(f) for k, f in denied.items()} == dict.fromkeys(denied, "PermissionError")
+        results = {k: as_nobody(f) for k, f in denied.items()}
+        assert results == dict.fromkeys(denied, "PermissionError")
         job.state.chmod(0o755)  # as its owner may do, so that others can read the events
         assert as_nobody(lambda: (job.state / "events.jsonl").read_bytes()) == "done"
         assert as_nobody(denied["ask"]) == "PermissionError"
@@ -151,6 +152,7 @@ def test_during_a_run_no_other_user_can_see_or_change_anything(folder):
         assert as_nobody(ask) in ("done", "BrokenPipeError", "ConnectionResetError")
         job.await_step(job.status()["step"] + 10)
         assert len(job.events("launch")) == 1 and not job.events("drain")
+        figure("what nobody tried with a running job, and was refused", "%d of %d" % (len(results), len(denied)))
         job.verb("stop", "--wait")
 
 
