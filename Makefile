@@ -136,26 +136,32 @@ $(BUILD)/.flags: FORCE | $(BUILD)/.tools
 
 # ---- CUDA -----------------------------------------------------------------------------------
 
-# The library libtp-cuda.so has the CUDA device and its kernels (kernels/cuda/library.h). It is built
-# twice: by nvcc for GPUs, and by clang for the fake CUDA device, on which it is tested.
-CUDA_C     := $(basename $(wildcard device/cuda/*.c)) device/device device/failure kernels/cuda/cuda core/err layout/dtype
+# The library libtp-cuda.so has the CUDA device, its kernels and collectives over NCCL
+# (comm/cuda/library.h). It is built twice: by nvcc for GPUs, and by clang for the fake CUDA device,
+# on which it is tested.
+CUDA_C     := $(basename $(wildcard device/cuda/*.c)) device/device device/failure kernels/cuda/cuda core/err layout/dtype \
+              comm/cuda/exports comm/cuda/nccl_transport
 CUDA_CU    := $(basename $(wildcard kernels/cuda/*.cu))
 CUDA_FILES  = $(patsubst %,$1/%.o,$(CUDA_C) $(CUDA_CU))
 CUDA_INCLUDE := $(dir $(NVCC))../include
+CUDA_LIBS  := -L$(dir $(NVCC))../lib -lcublas -lnccl
 # Ampere, Hopper, Blackwell. A kernel that spills registers is an error, because it would be slow.
 NVCC_FLAGS := -std=c++17 -O3 $(foreach a,80 90 100,-gencode arch=compute_$a$(comma)code=sm_$a) -I. \
               -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden -Xptxas -warn-spills -Werror all-warnings
 
-## cuda          build libtp-cuda.so for GPUs with nvcc (no program uses it yet; it has never run on a
-##               GPU), and compare the fake CUDA device's declarations with NVIDIA's
+## cuda          build lib/libtp-cuda.so for GPUs with nvcc (docs/GPU.md; it has never run on a GPU), and
+##               compare the fake CUDA device's declarations with NVIDIA's
 cuda:
 	@[ -n "$(NVCC)" ] || { echo "cuda: nvcc is not installed, so the library cannot be built" >&2; exit 3; }
 	@$(MAKE) $(BUILD)/cuda/libtp-cuda.so
+	@mkdir -p $(LIB) && cp $(BUILD)/cuda/libtp-cuda.so $(LIB)/
 	$(Q)g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. -isystem $(CUDA_INCLUDE) tests/fakecuda/api.cc
+	$(Q)g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. -isystem $(CUDA_INCLUDE) tests/fakecuda/cublas.cc
+	$(Q)g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. -isystem $(CUDA_INCLUDE) tests/fakecuda/nccl.cc
 
 $(BUILD)/cuda/libtp-cuda.so: $(call CUDA_FILES,$(BUILD)/cuda)
 	@echo "  LINK  $@"
-	$(Q)$(NVCC) -shared -cudart static -Xlinker --no-undefined $^ -o $@
+	$(Q)$(NVCC) -shared -cudart static -Xlinker --no-undefined $^ $(CUDA_LIBS) -o $@
 
 $(BUILD)/cuda/%.o: %.cu
 	@mkdir -p $(@D)
@@ -177,14 +183,14 @@ FAKE_WATCH := -O0 -fsanitize=thread,alignment,null -mllvm -tsan-instrument-read-
 FAKE_CC    := $(patsubst %.cc,$(FAKE)/%.o,$(wildcard tests/fakecuda/*.cc))
 FAKE_LINK  := clang++ -fPIC -Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset,-z,defs
 FAKE_LIBS  := -ldl -lpthread -lm
-FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(BUILD)/tests/fakecuda_planted
+FAKE_BIN   := $(BUILD)/tests/libtp-cuda.so $(BUILD)/tests/fakecuda_planted $(BUILD)/tests/fakecuda_planted_ranks
 
 $(BUILD)/tests/libtp-cuda.so: $(call CUDA_FILES,$(FAKE)) $(FAKE_CC)
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(FAKE_LINK) -shared $^ $(FAKE_LIBS) -o $@
 
-$(BUILD)/tests/fakecuda_planted: $(FAKE)/tests/fakecuda/planted.o $(FAKE_CC)
+$(BUILD)/tests/fakecuda_%: $(FAKE)/tests/fakecuda/%.o $(FAKE_CC)
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(FAKE_LINK) $^ $(FAKE_LIBS) -o $@

@@ -2,19 +2,8 @@
  * comm/transport.h - what moves the data of collectives between devices. Only comm/ uses this.
  *
  * A transport is one table of functions. The CPU's (comm/cpu_transport.h) queues functions that
- * work on host memory. One for NVIDIA's NCCL would be another table:
- *
- *   open     ncclGetUniqueId on rank 0, control_broadcast, ncclCommInitRank
- *   split    ncclCommSplit with the color and the key; `members` is not needed
- *   alloc    device_alloc, or ncclMemAlloc for buffers that are registered
- *   queue    on the queue's stream: ncclAllReduce, ncclAllGather, ncclReduceScatter, ncclRecv. A
- *            COMM_SEND must block neither its queue nor a later receive on the same communicator.
- *            So it runs on its own stream, after an event of the queue, and each ordered pair of
- *            ranks has its own communicator, which split or the first message creates. COMM_WAIT
- *            makes the queue's stream wait for the event after that send. Element types:
- *            ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt64, ncclUint8. bf16 must be summed in
- *            f32, as NCCL does.
- *   promises none: NCCL chooses the order of its sums
+ * work on host memory. NCCL's (comm/cuda/nccl_transport.h) queues work on a GPU; it promises
+ * nothing, because NCCL chooses the order of its sums.
  *
  * Before a transport is called, comm/collective.c has counted the call and refused wrong ranks.
  * Calls on a communicator of one rank do not reach the transport.
@@ -30,6 +19,7 @@
 #include "device/device.h"
 
 enum { COMM_WAIT = COMM_KINDS }; /* another kind of call, which is not counted */
+enum { COMM_ID_BYTES = 128 };
 
 struct comm_call {
     int kind; /* enum comm_kind, or COMM_WAIT */
@@ -43,8 +33,10 @@ struct comm_call {
 };
 
 struct comm_transport {
-    /* Fill all->impl; `all` is the communicator of all ranks. Collective. */
-    tp_status (*open)(struct comm *all, struct tp_err *err);
+    /* On rank 0: make what all ranks need for `open`. NULL: nothing. */
+    tp_status (*make_id)(char id[COMM_ID_BYTES], struct tp_err *err);
+    /* Fill all->impl; `all` is the communicator of all ranks. id is rank 0's. Collective. */
+    tp_status (*open)(struct comm *all, const char id[COMM_ID_BYTES], struct tp_err *err);
     /* Fill out->impl, out->rank and out->size for the communicator of the ranks of c with this
      * color, ordered by key. *made: whether this rank is in such a communicator.
      * Collective. */
@@ -52,7 +44,9 @@ struct comm_transport {
                        struct tp_err *err);
     void (*free)(struct comm *c); /* free c->impl */
     tp_status (*alloc)(struct comm_world *w, void **out, int64_t n_bytes, struct tp_err *err);
+    /* q may be of another device that does nothing; then the call does nothing. */
     void (*queue)(struct comm *c, struct device_queue *q, const struct comm_call *call);
+    /* The first one of a communicator is collective over its ranks. */
     tp_status (*request_open)(struct comm *c, struct comm_request *r, struct tp_err *err);
     void (*request_free)(struct comm_request *r);
     unsigned promises; /* a bit for each enum comm_promise */

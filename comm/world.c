@@ -45,6 +45,11 @@ int comm_local_size(const struct comm_world *w)
     return w->process->local_size;
 }
 
+int comm_local_rank(const struct comm_world *w)
+{
+    return w->process->local_rank;
+}
+
 bool comm_has_threads(const struct comm_world *w)
 {
     return w->process->threads;
@@ -67,20 +72,34 @@ static void waits_for_queue(void *ctx, bool waits)
         w->process->ops->waits(w->process, waits);
 }
 
+/* Rank 0's id for the transport, on all ranks. */
+static tp_status share_id(struct comm_world *w, char id[COMM_ID_BYTES], struct tp_err *err)
+{
+    tp_status st;
+
+    if (!w->transport->make_id)
+        return TP_OK;
+    st = w->process->rank == 0 ? w->transport->make_id(id, err) : TP_OK;
+    if ((st = control_agree(&w->control, st, err)))
+        return st;
+    return control_broadcast(&w->control, id, COMM_ID_BYTES, 0, err);
+}
+
 tp_status comm_use_device(struct comm **out, struct comm_world *w, struct device *d,
-                          struct tp_err *err)
+                          const struct comm_transport *t, struct tp_err *err)
 {
     struct comm *all = calloc(1, sizeof *all);
+    char id[COMM_ID_BYTES] = { 0 };
     tp_status st;
 
     if (!all)
         return tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
     w->device = d;
-    w->transport = &comm_cpu_transport; /* this build has no other */
+    w->transport = t ? t : &comm_cpu_transport;
     *all = (struct comm){
         .transport = w->transport, .world = w, .rank = w->process->rank, .size = w->process->size
     };
-    if ((st = w->transport->open(all, err))) {
+    if ((st = share_id(w, id, err)) || (st = w->transport->open(all, id, err))) {
         free(all);
         return st;
     }

@@ -35,6 +35,9 @@ void comm_close(struct comm_world *w, tp_status abort);
 /* Ranks on this rank's host, for the default number of threads. */
 int comm_local_size(const struct comm_world *w);
 
+/* This rank's number among them, from 0. */
+int comm_local_rank(const struct comm_world *w);
+
 /* Whether collectives may run in the threads of queues. They may not if MPI moves the data and does
  * not support threads. */
 bool comm_has_threads(const struct comm_world *w);
@@ -46,13 +49,17 @@ struct comm_control *comm_control(struct comm_world *w);
  * queue that communicates. h is borrowed until comm_close; NULL: none. */
 void comm_watch(struct comm_world *w, struct heartbeat *h);
 
+struct comm_transport;
+
 /* Collectives work on the memory and the queues of this device from now on: *out is the
- * communicator of all ranks. Collective; call once, and close the device before the world. */
+ * communicator of all ranks. t moves the data; NULL: for a device whose memory host code can access
+ * (the CPU). Collective; call once, and close the device before the world. */
 tp_status comm_use_device(struct comm **out, struct comm_world *w, struct device *d,
-                          struct tp_err *err);
+                          const struct comm_transport *t, struct tp_err *err);
 
 /* Allocate device memory that collectives of any communicator reach without copies: zeroed, aligned
- * to 4096 bytes. Collective, with the same n_bytes on every rank. Freed by comm_close. */
+ * as memory of device_alloc is. Collective, with the same n_bytes on every rank. Freed by
+ * comm_close. */
 tp_status comm_alloc(void **out, struct comm_world *w, int64_t n_bytes, struct tp_err *err);
 
 /* Whether the device's transport makes this promise. */

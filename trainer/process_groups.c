@@ -44,13 +44,14 @@ done:
 }
 
 tp_status process_groups_make(struct process_groups *out, struct comm_world *ranks,
-                              struct device *d, const struct layout *l, struct tp_err *err)
+                              struct device *d, const struct comm_transport *t,
+                              const struct layout *l, struct tp_err *err)
 {
     struct process_groups p = { .spec = l->spec, .ranks = ranks, .control = comm_control(ranks) };
     int rank = control_rank(p.control), n_tp = l->spec.tp, kv = -1;
     tp_status st;
 
-    TP_TRY(comm_use_device(&p.world, ranks, d, err));
+    TP_TRY(comm_use_device(&p.world, ranks, d, t, err));
     p.at = mesh_coord_of(&l->spec, rank);
     for (int i = 0; i < l->n_tensors; i++)
         if (l->tensors[i].placement.replicate) {

@@ -32,10 +32,11 @@ struct process_groups {
     struct comm *kv; /* tp ranks that hold the same KV heads; NULL when each rank has its own */
 };
 
-/* Collective over all ranks; d is this rank's device. By the layout, some tp ranks may hold the
- * same part of the K and V projections. */
+/* Collective over all ranks; d is this rank's device, and t its transport (comm_use_device). By the
+ * layout, some tp ranks may hold the same part of the K and V projections. */
 tp_status process_groups_make(struct process_groups *out, struct comm_world *ranks,
-                              struct device *d, const struct layout *l, struct tp_err *err);
+                              struct device *d, const struct comm_transport *t,
+                              const struct layout *l, struct tp_err *err);
 void process_groups_free(struct process_groups *p);
 
 #endif

@@ -2,6 +2,7 @@
 #include "trainer/step_messages.h"
 
 #include "device/null/null.h"
+#include "kernels/null/null.h"
 #include "trainer/step.h"
 
 /* ---- counters ---- */
@@ -64,15 +65,18 @@ static struct step_messages minus(const struct step_messages *a, const struct st
 
 /* ---- a step that does nothing ---- */
 
-static void use_queues(struct trainer *t, struct device_queue *compute, struct device_queue *comm)
+static void use_queues(struct trainer *t, const struct kernel_ops *ops,
+                       struct device_queue *compute, struct device_queue *comm)
 {
-    t->queue = t->net.k.queue = t->params.k.queue = compute;
+    t->net.k = t->params.k = (struct kernel_queue){ ops, compute };
+    t->queue = compute;
     t->comm_queue = t->params.comm_queue = comm;
 }
 
 /* Run a step whose operations are all dropped. The trainer's position and buffers are unchanged. */
 static tp_status run_dry(struct trainer *t, struct device *null, struct tp_err *err)
 {
+    const struct kernel_ops *ops = t->net.k.ops;
     struct device_queue *compute = t->queue, *comm = t->comm_queue, *q[2] = { NULL };
     struct trainer_position position = t->position;
     int dx_next = t->scratch.dx_next;
@@ -81,9 +85,9 @@ static tp_status run_dry(struct trainer *t, struct device *null, struct tp_err *
 
     TP_TRY(device_queue_open(null, &q[0], DEVICE_QUEUE_COMPUTE, err));
     TP_TRY(device_queue_open(null, &q[1], DEVICE_QUEUE_COMM, err));
-    use_queues(t, q[0], q[1]);
+    use_queues(t, &kernels_null, q[0], q[1]);
     st = step_run(t, &ignored, err);
-    use_queues(t, compute, comm);
+    use_queues(t, ops, compute, comm);
     t->position = position;
     t->scratch.dx_next = dx_next;
 done:

@@ -246,7 +246,7 @@ tp_status trainer_open(struct trainer *t, const struct train_config *c, const st
     *t = (struct trainer){ .device = d->device, .config = c, .model = m };
     TP_TRY(control_agree(control, open_alone(t, control_rank(control), err), err));
     TP_TRY(control_agree(control, trainer_measure(&largest, c, m, err), err));
-    TP_TRY(process_groups_make(&t->parallel, ranks, t->device, &t->layout, err));
+    TP_TRY(process_groups_make(&t->parallel, ranks, t->device, d->transport, &t->layout, err));
     TP_TRY(check_promises(t, err));
     TP_TRY(comm_alloc(&memory, ranks, largest.shared, err));
     t->pools.shared.base = memory;

@@ -39,6 +39,7 @@ struct trainer_size {
 struct trainer_device {
     struct device *device; /* borrowed */
     const struct kernel_ops *ops;
+    const struct comm_transport *transport; /* of collectives; NULL: the CPU's */
 };
 
 struct trainer {

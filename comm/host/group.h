@@ -49,7 +49,8 @@ struct host_process_ops {
 struct host_process {
     const struct host_process_ops *ops;
     void *impl;
-    int rank, size, local_size; /* local: on this host */
+    int rank, size;
+    int local_rank, local_size; /* local: on this host */
     bool threads;               /* groups may be used by several threads at once */
     bool agreed;                /* all ranks know about a failure, so all of them end */
     struct host_group *groups;  /* linked by next; the last has every rank */

@@ -139,6 +139,7 @@ static tp_status find_host(struct host_group *g, int64_t local_bytes, struct tp_
     MPI_TRY(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, g->rank, MPI_INFO_NULL,
                                 &machine));
     MPI_TRY(MPI_Comm_size(machine, &g->process->local_size));
+    MPI_TRY(MPI_Comm_rank(machine, &g->process->local_rank));
     MPI_TRY(MPI_Comm_rank(machine, &p->host_rank));
     MPI_TRY(MPI_Comm_split(machine, p->host_rank / p->host_limit, p->host_rank, &host));
     MPI_TRY(MPI_Comm_rank(host, &p->host_rank));

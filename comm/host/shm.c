@@ -134,6 +134,7 @@ tp_status shm_process_open(struct host_process *p, struct host_group *all,
     p->impl = job;
     p->rank = r->rank;
     p->size = p->local_size = job->n_ranks;
+    p->local_rank = p->rank;
     p->threads = true;
     job->ranks[r->rank].state = SHM_IN_WORLD;
     return TP_OK;

@@ -25,6 +25,7 @@ struct cuda_queue {
     cudaStream_t stream;
     void *scratch;
     int64_t scratch_bytes;
+    struct cuda_attachment attachment;
 };
 
 struct cuda_event {
@@ -75,6 +76,11 @@ static bool begin(struct cuda_device *c)
     return !device_failure_has(&c->failure);
 }
 
+bool cuda_device_begin(struct device *d)
+{
+    return begin(device_of(d));
+}
+
 bool cuda_queue_begin(struct device_queue *q)
 {
     return begin(device_of(q->device));
@@ -83,6 +89,11 @@ bool cuda_queue_begin(struct device_queue *q)
 struct CUstream_st *cuda_queue_stream(const struct device_queue *q)
 {
     return queue_of(q)->stream;
+}
+
+struct cuda_attachment *cuda_queue_attachment(struct device_queue *q)
+{
+    return &queue_of(q)->attachment;
 }
 
 int cuda_queue_processors(const struct device_queue *q)
@@ -171,6 +182,8 @@ static void cuda_queue_close(struct device_queue *queue)
 
     if (begin(c))
         check(c, "work on a queue", cudaStreamSynchronize(q->stream));
+    if (q->attachment.close)
+        q->attachment.close(q->attachment.p);
     (void)cudaFree(q->scratch);
     (void)cudaStreamDestroy(q->stream);
     free(q);
@@ -354,14 +367,37 @@ static tp_status check_driver(struct tp_err *err)
     return TP_OK;
 }
 
-static tp_status check_gpu(int ordinal, struct tp_err *err)
+static tp_status count_gpus(int *out, struct tp_err *err)
 {
-    int n = 0, major = 0, minor = 0;
+    int n = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
 
     if (e != cudaSuccess && e != cudaErrorNoDevice)
         return tp_fail(err, TP_E_NOTFOUND, "the GPUs of this machine cannot be used: %s",
                        cudaGetErrorString(e));
+    *out = n;
+    return TP_OK;
+}
+
+tp_status cuda_device_count(int *out, struct tp_err *err)
+{
+    tp_status st;
+
+    if ((st = check_driver(err)) || (st = count_gpus(out, err)))
+        return st;
+    return *out > 0 ? TP_OK
+                    : tp_fail(err, TP_E_NOTFOUND,
+                              "this machine has an NVIDIA driver, and no GPU that this process "
+                              "may use");
+}
+
+static tp_status check_gpu(int ordinal, struct tp_err *err)
+{
+    int n = 0, major = 0, minor = 0;
+    tp_status st = count_gpus(&n, err);
+
+    if (st)
+        return st;
     if (ordinal < 0 || ordinal >= n)
         return tp_fail(err, TP_E_NOTFOUND,
                        "there is no GPU %d: this machine has %d usable GPUs, counted from 0",

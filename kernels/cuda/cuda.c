@@ -1,11 +1,12 @@
-/* kernels/cuda/cuda.c - see kernels/cuda/cuda.h; and what the library exports. */
+/* kernels/cuda/cuda.c - see kernels/cuda/cuda.h. */
 #include "kernels/cuda/cuda.h"
 
-#include "device/cuda/cuda.h"
-#include "kernels/cuda/library.h"
 #include "kernels/cuda/run.h"
 
 const struct kernel_ops kernels_cuda = {
+    .gemm = cuda_run_gemm,
+    .attention_forward = cuda_run_attention_forward,
+    .attention_backward = cuda_run_attention_backward,
     .rope_table = cuda_run_rope_table,
     .rope_apply = cuda_run_rope_apply,
     .rms_norm_forward = cuda_run_rms_norm_forward,
@@ -36,11 +37,4 @@ const struct kernel_ops kernels_cuda = {
     .adamw_step = cuda_run_adamw_step,
     .cast = cuda_run_cast,
     .copy_box = cuda_run_copy_box,
-};
-
-extern const struct cuda_library tp_cuda_library;
-__attribute__((visibility("default"))) const struct cuda_library tp_cuda_library = {
-    .version = TP_VERSION,
-    .device_open = cuda_device_open,
-    .kernels = &kernels_cuda,
 };

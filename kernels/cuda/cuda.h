@@ -1,10 +1,7 @@
 /*
  * kernels/cuda/cuda.h - the operations of kernels/ops.h on an NVIDIA GPU: queues of the CUDA device
  * (device/cuda/cuda.h). Copies, casts and the sums of kernels/sum.h have the bits of the CPU's
- * operations; the others differ by rounding.
- *
- * Products (gemm) and attention are missing: their entries are NULL. So nothing trains with this
- * table yet.
+ * operations; the others differ by rounding. Products are cuBLAS's.
  */
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H

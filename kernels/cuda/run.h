@@ -11,12 +11,14 @@ extern "C" {
 
 #include "device/device.h"
 #include "kernels/adamw.h"
+#include "kernels/attention.h"
 #include "kernels/bias.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "kernels/copy_body.h"
 #include "kernels/embedding.h"
 #include "kernels/gelu.h"
+#include "kernels/gemm.h"
 #include "kernels/grad_norm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/loss.h"
@@ -25,6 +27,9 @@ extern "C" {
 #include "kernels/sum.h"
 #include "kernels/swiglu.h"
 
+void cuda_run_gemm(struct device_queue *q, const struct gemm *a);
+void cuda_run_attention_forward(struct device_queue *q, const struct attention *a);
+void cuda_run_attention_backward(struct device_queue *q, const struct attention_backward *a);
 void cuda_run_rope_table(struct device_queue *q, const struct rope_table *a);
 void cuda_run_rope_apply(struct device_queue *q, const struct rope_apply *a);
 void cuda_run_rms_norm_forward(struct device_queue *q, const struct rms_norm_forward *a);

@@ -1,6 +1,6 @@
 """The fake CUDA device (tests/fakecuda): it finds each planted mistake, and none in correct programs.
 
-needs: fakecuda_planted
+needs: fakecuda_planted fakecuda_planted_ranks
 """
 import os
 import re
@@ -89,3 +89,57 @@ def test_nothing_is_done_before_the_host_waits():
     """Sometimes the device is fast, so not for every seed."""
     seen = [run("early", seed).stdout.split("\n")[0] for seed in range(8)]
     assert "host[1] = 0" in seen and set(seen) <= {"host[1] = 0", "host[1] = 2"}
+
+
+# ---- NCCL and cuBLAS: three ranks ----
+
+RANKS_PROGRAM = harness.built("fakecuda_planted_ranks")
+RANKS_CORRECT = {"collectives": "", "ring": "", "product": "C[1][2] = 32\n"}
+# What the reports of all ranks together say.
+RANKS_MISTAKES = {
+    "another-count": "rank 1 calls ncclAllReduce of 19999 f32 as call 1, and rank [02] ncclAllReduce of 20000 f32",
+    "another-type": "rank 2 calls ncclAllGather of 8 i64 as call 1, and rank [01] ncclAllGather of 8 f64",
+    "another-operation": r"rank 0 calls ncclAllReduce of 8 f32 \(max\) as call 1, and rank [12] ncclAllReduce of 8 f32",
+    "another-order": "rank 0 calls ncclAllReduce of 8 f32 as call 1, and rank [12] ncclAllGather of 8 f32 as call 1",
+    "missing-call": "the device waits for ever for other ranks: ncclAllReduce of stream 1",
+    "message-of-another-size": "rank 1 calls ncclRecv of 11 f32 as call 1, and rank 0 ncclSend of 10 f32",
+    "sends-that-wait-for-each-other": "the device waits for ever for other ranks: ncclSend of stream 1",
+    "host-memory": "rank 1: ncclAllReduce of 8 f32 as call 1: the input, 32 bytes at .*, is not device memory",
+    "beyond": "the output, 240000 bytes at .*, is not device memory",
+    "overlap": "rank 2: ncclAllReduce of 8 f32 .* input and output overlap",
+    "undefined-message": "a read of .*, which was never written\nfakecuda: by operation 2 of stream 1, a ncclAllReduce",
+    "no-event": "race between streams: .* which no event orders",
+    "product-beyond": "320000 bytes of A at .* are not in device memory",
+    "product-of-undefined": "a read of .*, which was never written\nfakecuda: by operation 2 of stream 1, a product",
+    "product-in-host-memory": "48 bytes of A at .* are not in device memory",
+}
+RANKS_THAT_WAIT = {"missing-call", "message-of-another-size", "sends-that-wait-for-each-other"}
+
+
+def run_ranks(name, seed):
+    patience = "1" if name in RANKS_THAT_WAIT else "60"
+    env = {**os.environ, "FAKECUDA_SEED": str(seed), "FAKECUDA_GPUS": "3", "FAKECUDA_PATIENCE": patience}
+    return subprocess.run([RANKS_PROGRAM, name], env=env, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=120, check=False)
+
+
+def test_every_planted_program_with_ranks_has_a_test():
+    names = subprocess.run([RANKS_PROGRAM], stdout=subprocess.PIPE, text=True, check=False).stdout.split()
+    assert set(names) == set(RANKS_CORRECT) | set(RANKS_MISTAKES)
+
+
+@pytest.mark.parametrize("name", RANKS_CORRECT)
+def test_ranks_that_agree_get_the_result_in_every_order(name):
+    for seed in SEEDS:
+        p = run_ranks(name, seed)
+        assert (p.returncode, p.stderr) == (0, ""), (seed, p)
+        ended = "".join("rank %d ended: no error\n" % rank for rank in range(3))
+        assert "".join(sorted(p.stdout.splitlines(True))) == RANKS_CORRECT[name] + ended, seed
+
+
+@pytest.mark.parametrize("name", RANKS_MISTAKES)
+def test_a_mistake_of_ranks_is_found_and_named(name):
+    for seed in SEEDS[:2]:
+        p = run_ranks(name, seed)
+        assert p.returncode == 86, (seed, p)
+        assert re.search("fakecuda: .*" + RANKS_MISTAKES[name], p.stderr), (seed, p.stderr)

@@ -30,19 +30,32 @@ static int n_devices = 1, driver_version = 13000;
 static int64_t memory_bytes = (int64_t)1 << 30;
 static bool has_begun;
 
+static uint64_t number_from(const char *variable, uint64_t otherwise)
+{
+    const char *text = getenv(variable);
+
+    return text ? strtoull(text, nullptr, 0) : otherwise;
+}
+
+static void begin()
+{
+    fake::seed(number_from("FAKECUDA_SEED", 0));
+    n_devices = (int)number_from("FAKECUDA_GPUS", 1);
+    driver_version = (int)number_from("FAKECUDA_DRIVER", 13000);
+    memory_bytes = (int64_t)number_from("FAKECUDA_MEMORY", 1 << 30);
+    fake::memory_begin();
+}
+
 /* One call of the API: no other thread is in one. */
 struct api_call {
     std::lock_guard<std::recursive_mutex> guard;
 
     api_call() : guard(lock)
     {
-        const char *text = getenv("FAKECUDA_SEED");
-
         if (has_begun)
             return;
         has_begun = true;
-        fake::seed(text ? strtoull(text, nullptr, 0) : 0);
-        fake::memory_begin();
+        begin();
     }
     cudaError_t fail(cudaError_t error) const
     {
@@ -98,6 +111,8 @@ const char *cudaGetErrorString(cudaError_t error)
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
+    api_call call;
+
     *version = driver_version;
     return cudaSuccess;
 }
@@ -329,6 +344,22 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t count, cudaStream_t str
     return call.done();
 }
 
+void fake::api_enqueue_steps(cudaStream_t s, const char *name, std::function<bool()> run)
+{
+    api_call call;
+
+    check_stream(name, s);
+    enqueue_steps(s, name, std::move(run));
+}
+
+void fake::api_enqueue(cudaStream_t s, const char *name, std::function<void()> run)
+{
+    api_call call;
+
+    check_stream(name, s);
+    enqueue(s, name, std::move(run));
+}
+
 /* ---- streams and events ---- */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
@@ -433,12 +464,16 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 static void set_devices(int count, int version)
 {
+    api_call call;
+
     n_devices = count;
     driver_version = version;
 }
 
 static void set_memory(int64_t n_bytes)
 {
+    api_call call;
+
     memory_bytes = n_bytes;
 }
 

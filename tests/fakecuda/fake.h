@@ -86,6 +86,7 @@ void watch_begin();
 void watch_new(memory_kind kind, const void *p, size_t n); /* allocated: nothing is written yet */
 void watch_copy(void *dst, const void *src, size_t n);     /* before a copy */
 void watch_fill(void *dst, size_t n);
+void watch_read(const void *src, size_t n); /* device memory, by the operation that runs */
 
 } // namespace fake
 

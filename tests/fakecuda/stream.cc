@@ -2,6 +2,8 @@
 #include "tests/fakecuda/stream.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <time.h>
 
 namespace fake
 {
@@ -76,7 +78,8 @@ int n_queued()
 
 /* ---- queuing ---- */
 
-static bool step();
+enum waiting { GO_ON, WAIT }; /* when only operations are left that wait for other processes */
+static bool step(waiting w);
 
 static void add(cudaStream_t s, operation o)
 {
@@ -105,13 +108,21 @@ static std::vector<point> with_null_stream(cudaStream_t s)
 }
 
 /* Sometimes the device is fast, and something runs before the host waits. */
-void enqueue(cudaStream_t stream, const char *name, std::function<void()> run)
+void enqueue_steps(cudaStream_t stream, const char *name, std::function<bool()> run)
 {
     cudaStream_t s = stream_of(stream);
 
-    add(s, { name, std::move(run), with_null_stream(s), {} });
+    add(s, { name, std::move(run), with_null_stream(s), {}, false });
     if (random_below(16) == 0)
-        step();
+        step(GO_ON);
+}
+
+void enqueue(cudaStream_t stream, const char *name, std::function<void()> run)
+{
+    enqueue_steps(stream, name, [run = std::move(run)] {
+        run();
+        return true;
+    });
 }
 
 void enqueue_wait(cudaStream_t stream, const CUevent_st *e)
@@ -121,14 +132,14 @@ void enqueue_wait(cudaStream_t stream, const CUevent_st *e)
     if (!e->at.stream) /* never recorded */
         return;
     join(&s->now, e->now);
-    add(s, { "wait", nullptr, { e->at }, {} });
+    add(s, { "wait", nullptr, { e->at }, {}, false });
 }
 
 void record(CUevent_st *e, cudaStream_t stream)
 {
     cudaStream_t s = stream_of(stream);
 
-    add(s, { "event", nullptr, with_null_stream(s), {} });
+    add(s, { "event", nullptr, with_null_stream(s), {}, false });
     e->at = { s, s->queued };
     e->now = s->now;
 }
@@ -168,18 +179,24 @@ static bool may_run()
     return false;
 }
 
-static void run_first(cudaStream_t s)
+/* False: the operation waits for other processes, and is still the first. */
+static bool run_first(cudaStream_t s)
 {
     operation &o = s->waiting.front();
+    bool is_complete = true;
 
-    if (o.run && may_run()) {
+    if (o.run && (o.has_begun ? device_failure == cudaSuccess : may_run())) {
+        o.has_begun = true;
         now_running = { s->number, s->finished + 1, &o.before, o.name };
         memory_open open;
-        o.run();
+        is_complete = o.run();
         now_running = {};
     }
+    if (!is_complete)
+        return false;
     s->waiting.pop_front();
     s->finished++;
+    return true;
 }
 
 /* Half of the rounds take the streams in one random order, so that a stream comes as early or as
@@ -193,39 +210,81 @@ static void begin_round()
         s->priority = random_below(1u << 30);
 }
 
-/* Run one operation. False: none can. */
-static bool step()
+double patience()
+{
+    const char *text = getenv("FAKECUDA_PATIENCE");
+
+    return text ? strtod(text, nullptr) : 120;
+}
+
+/* One of the streams that can run, except those in `stalled`; NULL: none. */
+static cudaStream_t choose(const std::vector<cudaStream_t> &stalled)
 {
     cudaStream_t chosen = nullptr;
     uint64_t n = 0;
 
     for (cudaStream_t s : streams) {
-        if (!can_run(s))
+        if (!can_run(s) || std::find(stalled.begin(), stalled.end(), s) != stalled.end())
             continue;
         n++;
         if (!chosen || (by_priority ? s->priority < chosen->priority : random_below(n) == 0))
             chosen = s;
     }
-    if (chosen)
-        run_first(chosen);
-    return chosen != nullptr;
+    return chosen;
+}
+
+[[noreturn]] static void report_stalled(const std::vector<cudaStream_t> &stalled)
+{
+    std::string text;
+
+    for (cudaStream_t s : stalled)
+        text += std::string(text.empty() ? "" : ", ") + s->waiting.front().name + " of stream " +
+                std::to_string(s->number);
+    report(nullptr, "the device waits for ever for other ranks: %s", text.c_str());
+}
+
+/* Complete one operation. False: none can; or, unless w is WAIT, only those can that wait for other
+ * processes. */
+static bool step(waiting w)
+{
+    const struct timespec t = { 0, 50000 };
+    std::vector<cudaStream_t> stalled;
+    double waited = 0;
+
+    for (;;) {
+        cudaStream_t s = choose(stalled);
+
+        if (s && run_first(s))
+            return true;
+        if (s) {
+            stalled.push_back(s);
+            continue;
+        }
+        if (stalled.empty() || w == GO_ON)
+            return false;
+        nanosleep(&t, nullptr);
+        waited += 1e-4;
+        if (waited > patience())
+            report_stalled(stalled);
+        stalled.clear();
+    }
 }
 
 void run_until(const point &p, const clock &known)
 {
     begin_round();
     while (!is_passed(p))
-        if (!step())
+        if (!step(WAIT))
             report(nullptr, "the host waits for ever: stream %u cannot go on", p.stream->number);
     join(&host, known);
-    for (uint64_t more = random_below(4); more > 0 && step(); more--)
+    for (uint64_t more = random_below(4); more > 0 && step(GO_ON); more--)
         ;
 }
 
 void run_all()
 {
     begin_round();
-    while (step())
+    while (step(WAIT))
         ;
     for (cudaStream_t s : streams)
         join(&host, s->now);

@@ -313,14 +313,19 @@ void watch_fill(void *dst, size_t n)
     check(dst, n, true, false, nullptr);
 }
 
+void watch_read(const void *src, size_t n)
+{
+    check(src, n, false, false, nullptr);
+}
+
 /* ---- called by instrumented code ---- */
 
 static bool is_checking; /* the checks themselves copy memory */
 
 static void hook(const void *p, size_t n, bool is_write, bool is_atomic, const void *pc)
 {
-    if (!here.in_kernel || is_checking || n == 0)
-        return;
+    if (!here.in_kernel || is_checking || n == 0 || on_a_stack((const char *)p))
+        return; /* most accesses are to local variables */
     is_checking = true;
     define_pinned(p, n);
     check(p, n, is_write, is_atomic, pc);

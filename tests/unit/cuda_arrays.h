@@ -5,8 +5,8 @@
 #ifndef TESTS_UNIT_CUDA_ARRAYS_H
 #define TESTS_UNIT_CUDA_ARRAYS_H
 
+#include "comm/cuda/library.h"
 #include "device/staging.h"
-#include "kernels/cuda/library.h"
 #include "tests/unit/cuda_support.h"
 #include "tests/unit/kernels_support.h"
 

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/cuda/library.h"
+#include "comm/cuda/library.h"
 #include "tests/fakecuda/control.h"
 
 static const struct cuda_library *cuda;

@@ -3,7 +3,7 @@
  * CUDA device, which also finds races, accesses out of bounds and reads of undefined memory.
  *
  * needs: libtp-cuda.so
- * covers: kernels/cuda/library
+ * covers: comm/cuda/library
  */
 #include "tests/unit/cuda_arrays.h"
 

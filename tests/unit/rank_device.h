@@ -29,7 +29,7 @@ static inline tp_status rank_device_open(struct rank_device *d, struct comm_worl
     TP_TRY(cpu_device_open(&d->device, &options, err));
     TP_TRY(device_queue_open(d->device, &d->queue, DEVICE_QUEUE_COMPUTE, err));
     TP_TRY(device_event_open(d->device, &d->event, err));
-    TP_TRY(comm_use_device(&d->all, ranks, d->device, err));
+    TP_TRY(comm_use_device(&d->all, ranks, d->device, NULL, err));
 done:
     return st;
 }

@@ -1,18 +1,25 @@
 /*
- * kernels/cuda/library.h - CUDA as a library that is loaded on demand: libtp-cuda.so has the CUDA
- * device and its kernels. Programs start and work without it, without a driver and without a GPU.
+ * comm/cuda/library.h - CUDA as a library that is loaded on demand: libtp-cuda.so has the CUDA
+ * device, its kernels, and collectives over NCCL. Programs start and work without it, without a
+ * driver and without a GPU.
  */
-#ifndef KERNELS_CUDA_LIBRARY_H
-#define KERNELS_CUDA_LIBRARY_H
+#ifndef COMM_CUDA_LIBRARY_H
+#define COMM_CUDA_LIBRARY_H
 
-#include "device/device.h"
-#include "kernels/ops.h"
+#include "core/err.h"
+
+struct comm_transport;
+struct device;
+struct kernel_ops;
 
 /* What the library exports, as CUDA_LIBRARY_SYMBOL. */
 struct cuda_library {
     const char *version; /* of this project: the library and the program have the same */
+    /* How many GPUs can be used. TP_E_NOTFOUND: none; the message says why. */
+    tp_status (*count)(int *out, struct tp_err *err);
     tp_status (*device_open)(struct device **out, int ordinal, struct tp_err *err);
     const struct kernel_ops *kernels;
+    const struct comm_transport *transport; /* for comm_use_device */
 };
 #define CUDA_LIBRARY_SYMBOL "tp_cuda_library"
 

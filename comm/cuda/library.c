@@ -1,5 +1,5 @@
-/* kernels/cuda/library.c - see kernels/cuda/library.h. */
-#include "kernels/cuda/library.h"
+/* comm/cuda/library.c - see comm/cuda/library.h. */
+#include "comm/cuda/library.h"
 
 #include <dlfcn.h>
 #include <string.h>

@@ -1,0 +1,377 @@
+/* comm/cuda/nccl_transport.c - see comm/cuda/nccl_transport.h. */
+#include "comm/cuda/nccl_transport.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cuda/cuda.h"
+
+/* Messages to or from a neighbour in the ring, in one direction. The sender is rank 0 of comm, the
+ * receiver rank 1. */
+struct nccl_lane {
+    ncclComm_t comm;
+    cudaStream_t stream; /* of the sender */
+};
+
+/* Up: from a rank to the next one; down: to the previous one. A ring of two ranks has no lanes
+ * down, because the next rank is also the previous one. */
+enum nccl_lane_name { LANE_UP_OUT, LANE_UP_IN, LANE_DOWN_OUT, LANE_DOWN_IN, LANES };
+
+/* comm->impl. */
+struct nccl_group {
+    ncclComm_t comm; /* NULL: only one rank */
+    bool has_lanes;
+    struct nccl_lane lanes[LANES];
+    cudaEvent_t queued; /* what the last send waits for */
+};
+
+/* request->impl. */
+struct nccl_request {
+    cudaEvent_t sent;
+    bool pending;
+};
+
+/* ---- failures ---- */
+
+static tp_status nccl_fail(struct tp_err *err, const char *what, ncclResult_t r)
+{
+    const char *more = ncclGetLastError(NULL);
+
+    return tp_fail(err, TP_E_COMM, "NCCL: %s failed: %s (error %d)%s%s", what,
+                   ncclGetErrorString(r), (int)r, more && *more ? ": " : "", more ? more : "");
+}
+
+static tp_status cuda_fail(struct tp_err *err, const char *what, cudaError_t e)
+{
+    return tp_fail(err, TP_E_IO, "%s for NCCL failed: %s (CUDA error %d)", what,
+                   cudaGetErrorString(e), (int)e);
+}
+
+static void check(struct device_queue *q, const char *what, ncclResult_t r)
+{
+    struct tp_err err;
+
+    if (r == ncclSuccess)
+        return;
+    nccl_fail(&err, what, r);
+    device_fail(q->device, &err);
+}
+
+/* Let this thread's calls mean the GPU of c. */
+static tp_status begin(const struct comm *c, struct tp_err *err)
+{
+    return cuda_device_begin(c->world->device)
+               ? TP_OK
+               : tp_fail(err, TP_E_IO, "the GPU has failed before its ranks could be connected");
+}
+
+/* ---- communicators ---- */
+
+static tp_status nccl_make_id(char id[COMM_ID_BYTES], struct tp_err *err)
+{
+    ncclUniqueId u;
+    ncclResult_t r = ncclGetUniqueId(&u);
+
+    _Static_assert(sizeof u <= COMM_ID_BYTES, "an id of NCCL fits");
+    if (r != ncclSuccess)
+        return nccl_fail(err, "making an id for the ranks", r);
+    memcpy(id, &u, sizeof u);
+    return TP_OK;
+}
+
+static tp_status group_new(struct comm *c, struct tp_err *err)
+{
+    struct nccl_group *g = calloc(1, sizeof *g);
+
+    if (!g)
+        return tp_fail(err, TP_E_NOMEM, "out of memory for a communicator");
+    c->impl = g;
+    return TP_OK;
+}
+
+static tp_status nccl_open(struct comm *all, const char id[COMM_ID_BYTES], struct tp_err *err)
+{
+    struct nccl_group *g;
+    ncclUniqueId u;
+    ncclResult_t r;
+    tp_status st;
+
+    if ((st = begin(all, err)) || (st = group_new(all, err)))
+        return st;
+    g = all->impl;
+    if (all->size == 1)
+        return TP_OK;
+    memcpy(&u, id, sizeof u);
+    if ((r = ncclCommInitRank(&g->comm, all->size, u, all->rank)) == ncclSuccess)
+        return TP_OK;
+    free(g);
+    return nccl_fail(err, "connecting the ranks", r);
+}
+
+/* The communicator of a color, its rank and size. A communicator of one rank is not kept. */
+static tp_status take_split(struct comm *out, ncclComm_t made, struct tp_err *err)
+{
+    struct nccl_group *g;
+    tp_status st = group_new(out, err);
+
+    if (st)
+        return st;
+    g = out->impl;
+    (void)ncclCommUserRank(made, &out->rank);
+    (void)ncclCommCount(made, &out->size);
+    if (out->size > 1)
+        g->comm = made;
+    else
+        (void)ncclCommDestroy(made);
+    return TP_OK;
+}
+
+static tp_status nccl_split(struct comm *out, bool *made, struct comm *c, int color, int key,
+                            struct tp_err *err)
+{
+    struct nccl_group *g = c->impl;
+    ncclComm_t comm = NULL;
+    ncclResult_t r;
+    tp_status st;
+
+    if ((st = begin(c, err)))
+        return st;
+    *made = color >= 0;
+    if (!g->comm) { /* one rank */
+        out->size = 1;
+        return color >= 0 ? group_new(out, err) : TP_OK;
+    }
+    r = ncclCommSplit(g->comm, color >= 0 ? color : NCCL_SPLIT_NOCOLOR, key, &comm, NULL);
+    if (r != ncclSuccess)
+        return nccl_fail(err, "a group of ranks", r);
+    return comm ? take_split(out, comm, err) : TP_OK;
+}
+
+/* After a failure of the GPU, calls may never end, so they are aborted. */
+static void comm_end(ncclComm_t comm, bool works)
+{
+    if (comm)
+        (void)(works ? ncclCommDestroy(comm) : ncclCommAbort(comm));
+}
+
+static void nccl_free(struct comm *c)
+{
+    struct nccl_group *g = c->impl;
+    bool works = cuda_device_begin(c->world->device);
+
+    for (int i = 0; i < LANES; i++) {
+        if (g->lanes[i].stream && works)
+            (void)cudaStreamSynchronize(g->lanes[i].stream);
+        comm_end(g->lanes[i].comm, works);
+        if (g->lanes[i].stream && works)
+            (void)cudaStreamDestroy(g->lanes[i].stream);
+    }
+    if (g->queued)
+        (void)cudaEventDestroy(g->queued);
+    comm_end(g->comm, works);
+    free(g);
+}
+
+static tp_status nccl_alloc(struct comm_world *w, void **out, int64_t n_bytes, struct tp_err *err)
+{
+    return device_alloc(w->device, out, n_bytes, err);
+}
+
+/* ---- lanes ---- */
+
+/* Edge e of a ring is between e and e + 1. A rank has at most one edge of each set. */
+static int edge_set(int e, int size)
+{
+    return size % 2 && e == size - 1 ? 2 : e % 2;
+}
+
+/* Connect the ends of the edges of a set, in one direction. Collective over g. */
+static tp_status connect_set(struct comm *c, int set, bool up, struct tp_err *err)
+{
+    struct nccl_group *g = c->impl;
+    int before = (c->rank + c->size - 1) % c->size;
+    bool is_lower = edge_set(c->rank, c->size) == set; /* this rank's edge to the next one */
+    bool is_upper = edge_set(before, c->size) == set;
+    int color = is_lower ? c->rank : is_upper ? before : NCCL_SPLIT_NOCOLOR;
+    bool sends = is_lower == up;
+    struct nccl_lane *lane =
+        &g->lanes[up ? (sends ? LANE_UP_OUT : LANE_UP_IN) : (sends ? LANE_DOWN_OUT : LANE_DOWN_IN)];
+    ncclComm_t made = NULL;
+    ncclResult_t r = ncclCommSplit(g->comm, color, sends ? 0 : 1, &made, NULL);
+    cudaError_t e = cudaSuccess;
+
+    if (r != ncclSuccess)
+        return nccl_fail(err, "connecting neighbours", r);
+    if (!made)
+        return TP_OK;
+    lane->comm = made;
+    if (sends)
+        e = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+    return e == cudaSuccess ? TP_OK : cuda_fail(err, "a stream", e);
+}
+
+static tp_status open_lanes(struct comm *c, struct tp_err *err)
+{
+    struct nccl_group *g = c->impl;
+    int n_sets = c->size % 2 ? 3 : 2;
+    tp_status st = begin(c, err);
+    cudaError_t e;
+
+    for (int set = 0; set < n_sets && !st; set++)
+        st = connect_set(c, set, true, err);
+    for (int set = 0; set < n_sets && !st && c->size > 2; set++)
+        st = connect_set(c, set, false, err);
+    if (st)
+        return st;
+    g->has_lanes = true;
+    e = cudaEventCreateWithFlags(&g->queued, cudaEventDisableTiming);
+    return e == cudaSuccess ? TP_OK : cuda_fail(err, "an event", e);
+}
+
+/* The lane for a message to, or from, a peer; NULL: it is no neighbour. */
+static struct nccl_lane *lane_of(const struct comm *c, const struct comm_call *x)
+{
+    struct nccl_group *g = c->impl;
+    bool is_next = x->peer == (c->rank + 1) % c->size;
+    bool is_previous = x->peer == (c->rank + c->size - 1) % c->size;
+    bool sends = x->kind == COMM_SEND;
+    enum nccl_lane_name name;
+
+    if (!g->has_lanes || (!is_next && !is_previous))
+        return NULL;
+    if (sends)
+        name = is_next ? LANE_UP_OUT : LANE_DOWN_OUT;
+    else
+        name = is_previous ? LANE_UP_IN : LANE_DOWN_IN;
+    return &g->lanes[name];
+}
+
+/* ---- calls ---- */
+
+static ncclDataType_t type_of(enum dtype type)
+{
+    switch (type) {
+    case DTYPE_F32:
+        return ncclFloat32;
+    case DTYPE_BF16:
+        return ncclBfloat16;
+    case DTYPE_F64:
+        return ncclFloat64;
+    case DTYPE_I64:
+        return ncclInt64;
+    default:
+        return ncclUint8;
+    }
+}
+
+static void queue_send(struct comm *c, struct device_queue *q, const struct comm_call *x,
+                       const struct nccl_lane *lane)
+{
+    struct nccl_group *g = c->impl;
+    struct nccl_request *request = x->request->impl;
+
+    cuda_queue_check(q, "an event", cudaEventRecord(g->queued, cuda_queue_stream(q)));
+    cuda_queue_check(q, "a wait", cudaStreamWaitEvent(lane->stream, g->queued, 0));
+    check(q, "a send",
+          ncclSend(x->in, (size_t)x->n, type_of(x->type), 1, lane->comm, lane->stream));
+    cuda_queue_check(q, "an event", cudaEventRecord(request->sent, lane->stream));
+    request->pending = true;
+}
+
+static void queue_message(struct comm *c, struct device_queue *q, const struct comm_call *x)
+{
+    const struct nccl_lane *lane = lane_of(c, x);
+    struct tp_err err;
+
+    if (!lane) {
+        tp_fail(&err, TP_E_INTERNAL,
+                "rank %d of %d: a message with rank %d, which is no neighbour in the ring or has "
+                "no request",
+                c->rank, c->size, x->peer);
+        device_fail(q->device, &err);
+    } else if (x->kind == COMM_SEND) {
+        queue_send(c, q, x, lane);
+    } else {
+        check(
+            q, "a receive",
+            ncclRecv(x->out, (size_t)x->n, type_of(x->type), 0, lane->comm, cuda_queue_stream(q)));
+    }
+}
+
+static void queue_wait(struct device_queue *q, struct nccl_request *r)
+{
+    if (r->pending)
+        cuda_queue_check(q, "a wait", cudaStreamWaitEvent(cuda_queue_stream(q), r->sent, 0));
+    r->pending = false;
+}
+
+/* A queue of another device belongs to a step that only counts its calls. */
+static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm_call *x)
+{
+    const struct nccl_group *g = c->impl;
+    ncclDataType_t type = type_of(x->type);
+    struct CUstream_st *s;
+
+    if (q->device != c->world->device || !cuda_queue_begin(q))
+        return;
+    s = cuda_queue_stream(q);
+    switch (x->kind) {
+    case COMM_ALL_REDUCE:
+        check(q, "an all-reduce",
+              ncclAllReduce(x->in, x->out, (size_t)x->n, type,
+                            x->op == COMM_SUM ? ncclSum : ncclMax, g->comm, s));
+        break;
+    case COMM_ALL_GATHER:
+        check(q, "an all-gather", ncclAllGather(x->in, x->out, (size_t)x->n, type, g->comm, s));
+        break;
+    case COMM_REDUCE_SCATTER:
+        check(q, "a reduce-scatter",
+              ncclReduceScatter(x->in, x->out, (size_t)x->n, type, ncclSum, g->comm, s));
+        break;
+    case COMM_WAIT:
+        queue_wait(q, x->request->impl);
+        break;
+    default:
+        queue_message(c, q, x);
+    }
+}
+
+static tp_status nccl_request_open(struct comm *c, struct comm_request *r, struct tp_err *err)
+{
+    struct nccl_group *g = c->impl;
+    struct nccl_request *request;
+    cudaError_t e;
+    tp_status st = c->size > 1 && !g->has_lanes ? open_lanes(c, err) : begin(c, err);
+
+    if (st)
+        return st;
+    if (!(request = calloc(1, sizeof *request)))
+        return tp_fail(err, TP_E_NOMEM, "out of memory for a message");
+    if ((e = cudaEventCreateWithFlags(&request->sent, cudaEventDisableTiming)) != cudaSuccess) {
+        free(request);
+        return cuda_fail(err, "an event", e);
+    }
+    r->impl = request;
+    return TP_OK;
+}
+
+static void nccl_request_free(struct comm_request *r)
+{
+    struct nccl_request *request = r->impl;
+
+    (void)cudaEventDestroy(request->sent);
+    free(request);
+}
+
+const struct comm_transport comm_nccl_transport = {
+    .make_id = nccl_make_id,
+    .open = nccl_open,
+    .split = nccl_split,
+    .free = nccl_free,
+    .alloc = nccl_alloc,
+    .queue = nccl_queue,
+    .request_open = nccl_request_open,
+    .request_free = nccl_request_free,
+};

@@ -1,0 +1,257 @@
+/*
+ * kernels/cuda/attention.cu - see kernels/attention.h. Scores are never stored: a block has TILE_M
+ * rows of its own and passes over the others, TILE_N at a time, with the online softmax of Dao et
+ * al. 2022. The backward pass has one kernel whose own rows are queries (dq) and one whose own rows
+ * are keys (dk, dv), so nothing is added by two blocks, and every run gives the same bits.
+ *
+ * All arithmetic is f32 on ordinary cores, also for bf16: correct, and slower than tensor cores.
+ */
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/run.h"
+
+/* ---- forward ---- */
+
+/* The softmax of a warp's rows over the keys so far. */
+struct softmax_state {
+    float max[ATTENTION_OWN], sum[ATTENTION_OWN];
+    float o[ATTENTION_OWN][ATTENTION_CHUNKS]; /* of column 32 c + lane */
+};
+
+/* Take one tile of scores: weights go to shared memory, and what came before is scaled. */
+static __device__ void softmax_add(struct softmax_state *t, const float *scores, int lane,
+                                   float (*weights)[ATTENTION_N])
+{
+#pragma unroll
+    for (int i = 0; i < ATTENTION_OWN; i++) {
+        float most = attention_warp_max(scores[i]), max = fmaxf(t->max[i], most);
+        float p = scores[i] == -INFINITY ? 0 : expf(scores[i] - max);
+        float before = t->max[i] == -INFINITY ? 0 : expf(t->max[i] - max);
+
+        weights[attention_own_row(i)][lane] = p;
+        t->sum[i] = t->sum[i] * before + attention_warp_sum(p);
+        t->max[i] = max;
+#pragma unroll
+        for (int c = 0; c < ATTENTION_CHUNKS; c++)
+            t->o[i][c] *= before;
+    }
+}
+
+static __device__ void forward_store(const struct attention *a, const struct attention_rows *q,
+                                     const struct softmax_state *t, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < ATTENTION_OWN; i++) {
+        int64_t row = q->first + attention_own_row(i);
+
+        if (row >= q->rows)
+            continue;
+        float *kept = a->lse + q->lse_at + row;
+        float lse = t->max[i] + logf(t->sum[i]), before = *kept, all = lse;
+        float by = 1.0f / t->sum[i], by_old = 0;
+
+        if (a->merge) {
+            float high = fmaxf(before, lse), low = fminf(before, lse);
+
+            all = high + log1pf(expf(low - high));
+            by_old = expf(before - all);
+            by = expf(t->max[i] - all);
+        }
+        __syncwarp(); /* all lanes have read lse */
+        if (lane == 0)
+            *kept = all;
+#pragma unroll
+        for (int c = 0; c < ATTENTION_CHUNKS; c++) {
+            int64_t col = 32 * c + lane, at = (q->at + row) * a->ldo + q->col + col;
+            float x = t->o[i][c] * by;
+
+            if (col >= a->head_dim)
+                continue;
+            if (a->merge)
+                x += by_old * (a->sum ? a->sum[at] : static_cast<const float *>(a->out)[at]);
+            if (a->sum)
+                a->sum[at] = x;
+            else
+                launch_store(a->out, a->type, at, x);
+        }
+    }
+}
+
+__global__ void __launch_bounds__(LAUNCH_THREADS, 2)
+    attention_forward_kernel(const __grid_constant__ struct attention a)
+{
+    __shared__ struct attention_pair_tile tile;
+    __shared__ float weights[ATTENTION_M][ATTENTION_N];
+    const int lane = (int)(threadIdx.x % 32);
+
+    for (int64_t b = blockIdx.x; b < attention_query_blocks(&a); b += gridDim.x) {
+        const struct attention_rows q = attention_queries(&a, b);
+        const struct attention_rows k = attention_keys_of(&a, &q);
+        struct softmax_state t = {};
+
+        for (int i = 0; i < ATTENTION_OWN; i++)
+            t.max[i] = -INFINITY;
+        for (int64_t n = 0; n < k.rows; n += ATTENTION_N) {
+            float s[ATTENTION_OWN] = {};
+
+            attention_dots(&tile, &a, a.q, a.ldq, q, a.k, a.ldk, k, n, s);
+            for (int i = 0; i < ATTENTION_OWN; i++)
+                s[i] = n + lane < attention_seen(&a, q.first + attention_own_row(i))
+                           ? s[i] * a.scale
+                           : -INFINITY;
+            softmax_add(&t, s, lane, weights);
+            attention_add(&tile, &a, weights, a.v, a.ldv, k, n, t.o);
+        }
+        forward_store(&a, &q, &t, lane);
+    }
+}
+
+void cuda_run_attention_forward(struct device_queue *q, const struct attention *a)
+{
+    if (attention_check(q, a))
+        launch_rows(q, "attention", attention_query_blocks(a), attention_forward_kernel, *a);
+}
+
+/* ---- backward ---- */
+
+/* delta = the sum over a head's columns of d_out * out, [batch][heads][q_step]. A warp for a row.
+ */
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    attention_delta_kernel(const __grid_constant__ struct attention_backward g, float *delta)
+{
+    const struct attention &a = g.of;
+    const int lane = (int)(threadIdx.x % 32);
+
+    for (int64_t i = launch_thread() / 32; i < a.batch * a.heads * a.seq;
+         i += launch_threads() / 32) {
+        int64_t row = i % a.seq, h = i / a.seq % a.heads, b = i / a.seq / a.heads;
+        int64_t at = (b * attention_query_step(&a) + row) * a.ldo + h * a.head_dim;
+        float sum = 0;
+
+        for (int64_t c = lane; c < a.head_dim; c += 32)
+            sum += launch_load(g.d_out, a.type, at + c) * launch_load(a.out, a.type, at + c);
+        sum = attention_warp_sum(sum);
+        if (lane == 0)
+            delta[(b * a.heads + h) * attention_query_step(&a) + row] = sum;
+    }
+}
+
+/* The probability of a score, and the gradient of the score from dp. */
+static __device__ inline float probability(const struct attention &a, float s, float lse)
+{
+    return expf(s * a.scale - lse);
+}
+
+static __device__ inline float score_gradient(const struct attention &a, float p, float dp,
+                                              float delta)
+{
+    return p * (dp - delta) * a.scale;
+}
+
+/* Store or add a warp's own rows of a gradient. */
+static __device__ void gradient_store(const struct attention &a, float *to, int64_t ld,
+                                      const struct attention_rows &rows,
+                                      const float (*x)[ATTENTION_CHUNKS], int lane)
+{
+#pragma unroll
+    for (int i = 0; i < ATTENTION_OWN; i++)
+#pragma unroll
+        for (int c = 0; c < ATTENTION_CHUNKS; c++) {
+            int64_t row = rows.first + attention_own_row(i), col = 32 * c + lane;
+            int64_t at = (rows.at + row) * ld + rows.col + col;
+
+            if (row < rows.rows && col < a.head_dim)
+                to[at] = a.merge ? to[at] + x[i][c] : x[i][c];
+        }
+}
+
+__global__ void __launch_bounds__(LAUNCH_THREADS, 2)
+    attention_dq_kernel(const __grid_constant__ struct attention_backward g, const float *delta)
+{
+    __shared__ struct attention_pair_tile tile;
+    __shared__ float weights[ATTENTION_M][ATTENTION_N];
+    const struct attention &a = g.of;
+    const int lane = (int)(threadIdx.x % 32);
+
+    for (int64_t b = blockIdx.x; b < attention_query_blocks(&a); b += gridDim.x) {
+        const struct attention_rows q = attention_queries(&a, b);
+        const struct attention_rows k = attention_keys_of(&a, &q);
+        float dq[ATTENTION_OWN][ATTENTION_CHUNKS] = {};
+
+        for (int64_t n = 0; n < k.rows; n += ATTENTION_N) {
+            float s[ATTENTION_OWN] = {}, dp[ATTENTION_OWN] = {};
+
+            attention_dots(&tile, &a, a.q, a.ldq, q, a.k, a.ldk, k, n, s);
+            attention_dots(&tile, &a, g.d_out, a.ldo, q, a.v, a.ldv, k, n, dp);
+            for (int i = 0; i < ATTENTION_OWN; i++) {
+                int64_t row = q.first + attention_own_row(i);
+                bool seen = row < q.rows && n + lane < attention_seen(&a, row);
+                float p = seen ? probability(a, s[i], a.lse[q.lse_at + row]) : 0;
+
+                weights[attention_own_row(i)][lane] =
+                    seen ? score_gradient(a, p, dp[i], delta[q.lse_at + row]) : 0;
+            }
+            attention_add(&tile, &a, weights, a.k, a.ldk, k, n, dq);
+        }
+        gradient_store(a, g.dq, g.lddq, q, dq, lane);
+    }
+}
+
+/* A block for rows of keys of a KV head; it passes over the queries of all heads that read it. */
+__global__ void __launch_bounds__(LAUNCH_THREADS, 2)
+    attention_dkv_kernel(const __grid_constant__ struct attention_backward g, const float *delta)
+{
+    __shared__ struct attention_pair_tile tile;
+    __shared__ float to_dv[ATTENTION_M][ATTENTION_N], to_dk[ATTENTION_M][ATTENTION_N];
+    const struct attention &a = g.of;
+    const int lane = (int)(threadIdx.x % 32);
+
+    for (int64_t b = blockIdx.x; b < attention_key_blocks(&a); b += gridDim.x) {
+        const struct attention_rows k = attention_own_keys(&a, b);
+        float dk[ATTENTION_OWN][ATTENTION_CHUNKS] = {}, dv[ATTENTION_OWN][ATTENTION_CHUNKS] = {};
+
+        for (int64_t head = 0; head < a.heads / a.kv_heads; head++) {
+            const struct attention_rows q = attention_queries_of(&a, &k, head);
+            int64_t from = a.keys ? 0 : k.first / ATTENTION_N * ATTENTION_N;
+
+            for (int64_t n = from; n < q.rows; n += ATTENTION_N) {
+                float s[ATTENTION_OWN] = {}, dp[ATTENTION_OWN] = {};
+                int64_t row = n + lane;
+
+                attention_dots(&tile, &a, a.k, a.ldk, k, a.q, a.ldq, q, n, s);
+                attention_dots(&tile, &a, a.v, a.ldv, k, g.d_out, a.ldo, q, n, dp);
+                for (int i = 0; i < ATTENTION_OWN; i++) {
+                    int own = attention_own_row(i);
+                    bool seen = row < q.rows && k.first + own < attention_seen(&a, row);
+                    float p = seen ? probability(a, s[i], a.lse[q.lse_at + row]) : 0;
+
+                    to_dv[own][lane] = p;
+                    to_dk[own][lane] =
+                        seen ? score_gradient(a, p, dp[i], delta[q.lse_at + row]) : 0;
+                }
+                attention_add(&tile, &a, to_dv, g.d_out, a.ldo, q, n, dv);
+                attention_add(&tile, &a, to_dk, a.q, a.ldq, q, n, dk);
+            }
+        }
+        gradient_store(a, g.dk, g.lddk, k, dk, lane);
+        gradient_store(a, g.dv, g.lddv, k, dv, lane);
+    }
+}
+
+void cuda_run_attention_backward(struct device_queue *q, const struct attention_backward *g)
+{
+    const struct attention *a = &g->of;
+    int64_t rows = a->batch * a->heads * attention_query_step(a);
+    float *delta;
+
+    if (!attention_check(q, a) || rows == 0)
+        return;
+    if (!(delta = static_cast<float *>(device_scratch(q, rows * (int64_t)sizeof *delta))))
+        return; /* the device keeps the failure */
+    launch_rows(q, "the gradient of attention",
+                (a->batch * a->heads * a->seq + LAUNCH_WARPS - 1) / LAUNCH_WARPS,
+                attention_delta_kernel, *g, delta);
+    launch_rows(q, "the gradient of attention", attention_query_blocks(a), attention_dq_kernel, *g,
+                delta);
+    launch_rows(q, "the gradient of attention", attention_key_blocks(a), attention_dkv_kernel, *g,
+                delta);
+}

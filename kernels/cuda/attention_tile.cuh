@@ -1,0 +1,244 @@
+/*
+ * kernels/cuda/attention_tile.cuh - the two products of attention.cu, of a block's own rows with a
+ * tile of others, and where the rows are.
+ *
+ * Warp w has its block's rows w and w + 8; lane l has the tile's row l in a product of rows, and
+ * columns l, l + 32, ... in a sum of rows. Both pass over the columns of a head 32 at a time,
+ * through shared memory.
+ */
+#ifndef KERNELS_CUDA_ATTENTION_TILE_CUH
+#define KERNELS_CUDA_ATTENTION_TILE_CUH
+
+#include "kernels/attention.h"
+#include "kernels/cuda/launch.cuh"
+
+enum {
+    ATTENTION_M = 16, /* a block's own rows */
+    ATTENTION_N = 32, /* others that it works on at a time */
+    ATTENTION_OWN = ATTENTION_M / LAUNCH_WARPS,
+    ATTENTION_CHUNKS = 8, /* of 32 columns */
+    ATTENTION_HEAD_DIM_MAX = 32 * ATTENTION_CHUNKS,
+};
+
+/* 32 columns of a block's own rows and of a tile. One more column, so that the lanes of a warp read
+ * different banks. */
+struct attention_pair_tile {
+    float own[ATTENTION_M][33], other[ATTENTION_N][33];
+};
+
+/* Rows of one head in one sequence: row i is at ((at + i) * ld + col) of its matrix. */
+struct attention_rows {
+    int64_t at, col, rows;
+    int64_t first;  /* the block's own rows begin here */
+    int64_t lse_at; /* of queries: where row 0 is in lse */
+    int64_t batch, head;
+};
+
+/* Rows from one sequence to the next. */
+static __host__ __device__ inline int64_t attention_query_step(const struct attention *a)
+{
+    return a->q_step ? a->q_step : a->seq;
+}
+
+static __device__ inline int64_t attention_keys(const struct attention *a)
+{
+    return a->keys ? a->keys : a->seq;
+}
+
+/* The keys that query `row` sees: 0 .. n - 1. */
+static __device__ inline int64_t attention_seen(const struct attention *a, int64_t row)
+{
+    return a->keys ? a->keys : row + 1;
+}
+
+static __host__ __device__ inline int64_t attention_parts(int64_t rows)
+{
+    return (rows + ATTENTION_M - 1) / ATTENTION_M;
+}
+
+/* Blocks' own rows, over all sequences and heads. */
+static __host__ __device__ inline int64_t attention_query_blocks(const struct attention *a)
+{
+    return a->batch * a->heads * attention_parts(a->seq);
+}
+
+static __host__ __device__ inline int64_t attention_key_blocks(const struct attention *a)
+{
+    return a->batch * a->kv_heads * attention_parts(a->keys ? a->keys : a->seq);
+}
+
+static __device__ inline struct attention_rows attention_head_queries(const struct attention *a,
+                                                                      int64_t batch, int64_t head)
+{
+    struct attention_rows q = {};
+
+    q.at = batch * attention_query_step(a);
+    q.col = head * a->head_dim;
+    q.rows = a->seq;
+    q.lse_at = (batch * a->heads + head) * attention_query_step(a);
+    q.batch = batch;
+    q.head = head;
+    return q;
+}
+
+static __device__ inline struct attention_rows attention_head_keys(const struct attention *a,
+                                                                   int64_t batch, int64_t head)
+{
+    struct attention_rows k = {};
+
+    k.at = batch * (a->k_step ? a->k_step : attention_keys(a));
+    k.col = head * a->head_dim;
+    k.rows = attention_keys(a);
+    k.batch = batch;
+    k.head = head;
+    return k;
+}
+
+/* Block number b's own queries. The last queries come first, because they see most keys. */
+static __device__ inline struct attention_rows attention_queries(const struct attention *a,
+                                                                 int64_t b)
+{
+    const int64_t heads = a->batch * a->heads, parts = attention_parts(a->seq);
+    struct attention_rows q = attention_head_queries(a, b % heads / a->heads, b % a->heads);
+
+    q.first = (parts - 1 - b / heads) * ATTENTION_M;
+    return q;
+}
+
+/* The keys that these queries see. */
+static __device__ inline struct attention_rows attention_keys_of(const struct attention *a,
+                                                                 const struct attention_rows *q)
+{
+    struct attention_rows k = attention_head_keys(a, q->batch, q->head / (a->heads / a->kv_heads));
+    int64_t last = q->first + ATTENTION_M < q->rows ? q->first + ATTENTION_M : q->rows;
+
+    k.rows = attention_seen(a, last - 1);
+    return k;
+}
+
+/* Block number b's own keys. */
+static __device__ inline struct attention_rows attention_own_keys(const struct attention *a,
+                                                                  int64_t b)
+{
+    const int64_t heads = a->batch * a->kv_heads;
+    struct attention_rows k = attention_head_keys(a, b % heads / a->kv_heads, b % a->kv_heads);
+
+    k.first = b / heads * ATTENTION_M;
+    return k;
+}
+
+/* The queries of one of the heads that read these keys. */
+static __device__ inline struct attention_rows attention_queries_of(const struct attention *a,
+                                                                    const struct attention_rows *k,
+                                                                    int64_t number)
+{
+    return attention_head_queries(a, k->batch, k->head * (a->heads / a->kv_heads) + number);
+}
+
+/* ---- a warp ---- */
+
+static __device__ inline int attention_own_row(int i)
+{
+    return (int)(threadIdx.x / 32) + i * LAUNCH_WARPS;
+}
+
+static __device__ inline float attention_warp_max(float x)
+{
+    for (int d = 16; d > 0; d /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
+    return x;
+}
+
+static __device__ inline float attention_warp_sum(float x)
+{
+    for (int d = 16; d > 0; d /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, d);
+    return x;
+}
+
+/* ---- products ---- */
+
+/* Load columns col .. col + 31 of n rows, beginning at `first`; 0 outside of the head. */
+static __device__ inline void attention_load(float (*to)[33], int n, const struct attention *a,
+                                             const void *x, int64_t ld,
+                                             const struct attention_rows &rows, int64_t first,
+                                             int64_t col)
+{
+    const int64_t c = col + threadIdx.x % 32;
+
+    for (int i = (int)(threadIdx.x / 32); i < n; i += LAUNCH_WARPS) {
+        int64_t row = first + i;
+        bool in = row < rows.rows && c < a->head_dim;
+
+        to[i][threadIdx.x % 32] =
+            in ? launch_load(x, a->type, (rows.at + row) * ld + rows.col + c) : 0;
+    }
+}
+
+/* dots[i] += the product of own row i of x and the lane's row of y: row n + lane of `others`. All
+ * threads of the block call it. */
+static __device__ inline void attention_dots(struct attention_pair_tile *t,
+                                             const struct attention *a, const void *x, int64_t ldx,
+                                             const struct attention_rows &own, const void *y,
+                                             int64_t ldy, const struct attention_rows &others,
+                                             int64_t n, float *dots)
+{
+    const int lane = (int)(threadIdx.x % 32);
+
+    for (int64_t col = 0; col < a->head_dim; col += 32) {
+        int width = (int)(a->head_dim - col < 32 ? a->head_dim - col : 32);
+
+        __syncthreads(); /* the tile may still be read */
+        attention_load(t->own, ATTENTION_M, a, x, ldx, own, own.first, col);
+        attention_load(t->other, ATTENTION_N, a, y, ldy, others, n, col);
+        __syncthreads();
+        for (int c = 0; c < width; c++) {
+            float of_lane = t->other[lane][c];
+
+            for (int i = 0; i < ATTENTION_OWN; i++)
+                dots[i] += t->own[attention_own_row(i)][c] * of_lane;
+        }
+    }
+}
+
+/* sums[i][c] += the sum over a tile's rows r of weights[own row i][r] * y[n + r], for the lane's
+ * columns. A warp reads the weights that it has written. All threads of the block call it. */
+static __device__ inline void attention_add(struct attention_pair_tile *t,
+                                            const struct attention *a,
+                                            const float (*weights)[ATTENTION_N], const void *y,
+                                            int64_t ldy, const struct attention_rows &others,
+                                            int64_t n, float (*sums)[ATTENTION_CHUNKS])
+{
+    const int lane = (int)(threadIdx.x % 32);
+    const int rows = (int)(others.rows - n < ATTENTION_N ? others.rows - n : ATTENTION_N);
+
+#pragma unroll
+    for (int chunk = 0; chunk < ATTENTION_CHUNKS; chunk++) {
+        if (32 * chunk >= a->head_dim)
+            break;
+        __syncthreads(); /* the tile may still be read; the weights are written */
+        attention_load(t->other, ATTENTION_N, a, y, ldy, others, n, 32 * chunk);
+        __syncthreads();
+#pragma unroll 4
+        for (int r = 0; r < rows; r++)
+            for (int i = 0; i < ATTENTION_OWN; i++)
+                sums[i][chunk] += weights[attention_own_row(i)][r] * t->other[r][lane];
+    }
+    __syncwarp(); /* the weights have been read */
+}
+
+/* Whether the kernels can compute this attention; if not, the device fails. */
+static inline bool attention_check(struct device_queue *q, const struct attention *a)
+{
+    struct tp_err err;
+
+    if (a->head_dim <= ATTENTION_HEAD_DIM_MAX)
+        return true;
+    tp_fail(&err, TP_E_USAGE,
+            "heads have %lld columns, and on a GPU at most %d are supported; use --device cpu",
+            (long long)a->head_dim, (int)ATTENTION_HEAD_DIM_MAX);
+    device_fail(q->device, &err);
+    return false;
+}
+
+#endif

@@ -1,0 +1,119 @@
+/*
+ * kernels/cuda/gemm.cu - see kernels/gemm.h. By cuBLAS: each queue has a handle of its own, so its
+ * results do not depend on what other queues do.
+ *
+ * cuBLAS stores matrices column by column, so it sees the transpose of each matrix here:
+ * C = op(A) op(B) is computed as C^T = op(B)^T op(A)^T. f32 is computed in f32, not in TF32.
+ */
+#include <cublas_v2.h>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/run.h"
+
+static void fail(struct device_queue *q, const char *what, cublasStatus_t s)
+{
+    struct tp_err err;
+
+    tp_fail(&err, s == CUBLAS_STATUS_ALLOC_FAILED ? TP_E_NOMEM : TP_E_IO,
+            "cuBLAS: %s failed: %s (status %d)", what, cublasGetStatusString(s), (int)s);
+    device_fail(q->device, &err);
+}
+
+static void close_handle(void *p)
+{
+    (void)cublasDestroy(static_cast<cublasHandle_t>(p));
+}
+
+/* NULL: it failed, and the device keeps the failure. */
+static cublasHandle_t handle_of(struct device_queue *q)
+{
+    struct cuda_attachment *kept = cuda_queue_attachment(q);
+    cublasHandle_t handle;
+    cublasStatus_t s;
+
+    if (kept->p)
+        return static_cast<cublasHandle_t>(kept->p);
+    if ((s = cublasCreate(&handle)) != CUBLAS_STATUS_SUCCESS) {
+        fail(q, "a new handle", s);
+        return nullptr;
+    }
+    kept->p = handle;
+    kept->close = close_handle;
+    if ((s = cublasSetStream(handle, cuda_queue_stream(q))) != CUBLAS_STATUS_SUCCESS)
+        fail(q, "the stream of a handle", s);
+    return handle;
+}
+
+/* C = beta C; C is not read when beta is 0. */
+__global__ void __launch_bounds__(LAUNCH_THREADS)
+    gemm_scale_kernel(float *c, int64_t m, int64_t n, int64_t ldc, float beta)
+{
+    for (int64_t r = blockIdx.x; r < m; r += gridDim.x)
+        for (int64_t i = threadIdx.x; i < n; i += LAUNCH_THREADS)
+            c[r * ldc + i] = beta == 0 ? 0 : beta * c[r * ldc + i];
+}
+
+static void one_product(struct device_queue *q, const struct gemm *g)
+{
+    const cudaDataType type = g->type == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    cublasHandle_t handle;
+    cublasStatus_t s;
+
+    if (g->m == 0 || g->n == 0)
+        return;
+    if (g->k == 0 || g->alpha == 0) {
+        launch_rows(q, "a product", g->m, gemm_scale_kernel, g->c, g->m, g->n, g->ldc, g->beta);
+        return;
+    }
+    if (!cuda_queue_begin(q) || !(handle = handle_of(q)))
+        return;
+    s = cublasGemmEx_64(handle, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                        g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n, g->m, g->k, &g->alpha, g->b,
+                        type, g->ldb, g->a, type, g->lda, &g->beta, g->c, CUDA_R_32F, g->ldc,
+                        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    if (s != CUBLAS_STATUS_SUCCESS)
+        fail(q, "a product", s);
+}
+
+/* Product i of a batch: shorter along the batch's axis, if it is one of the last, and so are the
+ * rows that run along it. */
+static struct gemm product_of(const struct gemm *all, int64_t i)
+{
+    struct gemm g = *all;
+    enum gemm_axis axis = g.batch.axis;
+    int64_t *size = axis == GEMM_M ? &g.m : axis == GEMM_N ? &g.n : &g.k;
+    int64_t left = g.batch.total - i * *size;
+
+    g.a = static_cast<const char *>(g.a) + i * g.batch.step_a * dtype_bytes(g.type);
+    g.b = static_cast<const char *>(g.b) + i * g.batch.step_b * dtype_bytes(g.type);
+    g.c += i * g.batch.step_c;
+    if (axis == GEMM_NO_AXIS || left >= *size)
+        return g;
+    *size = left > 0 ? left : 0;
+    if (axis == (g.trans_a ? GEMM_M : GEMM_K))
+        g.lda = *size;
+    if (axis == (g.trans_b ? GEMM_K : GEMM_N))
+        g.ldb = *size;
+    if (axis == GEMM_N)
+        g.ldc = *size;
+    return g;
+}
+
+void cuda_run_gemm(struct device_queue *q, const struct gemm *g)
+{
+    struct tp_err err;
+
+    if (g->type != DTYPE_F32 && g->type != DTYPE_BF16) {
+        tp_fail(&err, TP_E_INTERNAL, "a product of %s matrices is not f32 or bf16",
+                dtype_name(g->type));
+        device_fail(q->device, &err);
+        return;
+    }
+    if (!g->batch.count)
+        one_product(q, g);
+    for (int64_t i = 0; i < g->batch.count; i++) {
+        struct gemm one = product_of(g, i);
+
+        one_product(q, &one);
+    }
+}

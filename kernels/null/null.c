@@ -1,0 +1,79 @@
+/* kernels/null/null.c - see kernels/null/null.h. */
+#include "kernels/null/null.h"
+
+#define NOTHING(name, arg)                                                  \
+    static void nothing_##name(struct device_queue *q, const struct arg *a) \
+    {                                                                       \
+        (void)q;                                                            \
+        (void)a;                                                            \
+    }
+
+NOTHING(gemm, gemm)
+NOTHING(attention_forward, attention)
+NOTHING(attention_backward, attention_backward)
+NOTHING(rope_table, rope_table)
+NOTHING(rope_apply, rope_apply)
+NOTHING(rms_norm_forward, rms_norm_forward)
+NOTHING(rms_norm_backward, rms_norm_backward)
+NOTHING(layer_norm_forward, layer_norm_forward)
+NOTHING(layer_norm_backward, layer_norm_backward)
+NOTHING(swiglu_forward, swiglu_forward)
+NOTHING(swiglu_backward, swiglu_backward)
+NOTHING(gelu_forward, gelu_forward)
+NOTHING(gelu_backward, gelu_backward)
+NOTHING(bias_add, bias_add)
+NOTHING(bias_residual_add, bias_residual_add)
+NOTHING(bias_gradient, bias_gradient)
+NOTHING(embedding_forward, embedding_forward)
+NOTHING(embedding_backward, embedding_backward)
+NOTHING(loss_max, loss_max)
+NOTHING(loss_sum_exp, loss_sum_exp)
+NOTHING(loss_backward, loss_backward)
+NOTHING(loss_total, loss_total)
+NOTHING(sum_add, sum_add)
+NOTHING(sum_tree, sum_tree)
+NOTHING(sum_levels, sum_levels)
+NOTHING(sum_doubles, sum_doubles)
+NOTHING(sum_halves, sum_halves)
+NOTHING(grad_norm_squares, grad_norm_squares)
+NOTHING(grad_norm_squares_rows, grad_norm_squares_rows)
+NOTHING(grad_norm_clip, grad_norm_clip)
+NOTHING(adamw_step, adamw_step)
+NOTHING(cast, cast)
+NOTHING(copy_box, copy_box)
+
+const struct kernel_ops kernels_null = {
+    .gemm = nothing_gemm,
+    .attention_forward = nothing_attention_forward,
+    .attention_backward = nothing_attention_backward,
+    .rope_table = nothing_rope_table,
+    .rope_apply = nothing_rope_apply,
+    .rms_norm_forward = nothing_rms_norm_forward,
+    .rms_norm_backward = nothing_rms_norm_backward,
+    .layer_norm_forward = nothing_layer_norm_forward,
+    .layer_norm_backward = nothing_layer_norm_backward,
+    .swiglu_forward = nothing_swiglu_forward,
+    .swiglu_backward = nothing_swiglu_backward,
+    .gelu_forward = nothing_gelu_forward,
+    .gelu_backward = nothing_gelu_backward,
+    .bias_add = nothing_bias_add,
+    .bias_residual_add = nothing_bias_residual_add,
+    .bias_gradient = nothing_bias_gradient,
+    .embedding_forward = nothing_embedding_forward,
+    .embedding_backward = nothing_embedding_backward,
+    .loss_max = nothing_loss_max,
+    .loss_sum_exp = nothing_loss_sum_exp,
+    .loss_backward = nothing_loss_backward,
+    .loss_total = nothing_loss_total,
+    .sum_add = nothing_sum_add,
+    .sum_tree = nothing_sum_tree,
+    .sum_levels = nothing_sum_levels,
+    .sum_doubles = nothing_sum_doubles,
+    .sum_halves = nothing_sum_halves,
+    .grad_norm_squares = nothing_grad_norm_squares,
+    .grad_norm_squares_rows = nothing_grad_norm_squares_rows,
+    .grad_norm_clip = nothing_grad_norm_clip,
+    .adamw_step = nothing_adamw_step,
+    .cast = nothing_cast,
+    .copy_box = nothing_copy_box,
+};

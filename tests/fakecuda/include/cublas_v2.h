@@ -1,0 +1,54 @@
+/*
+ * tests/fakecuda/include/cublas_v2.h - the part of cuBLAS that the product uses, declared as
+ * NVIDIA's header of the same name does.
+ */
+#ifndef FAKECUDA_CUBLAS_V2_H
+#define FAKECUDA_CUBLAS_V2_H
+
+#include <stdint.h>
+
+#include "cuda_runtime_api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cudaDataType_t {
+    CUDA_R_32F = 0,
+    CUDA_R_16BF = 14,
+} cudaDataType;
+
+typedef enum {
+    CUBLAS_STATUS_SUCCESS = 0,
+    CUBLAS_STATUS_NOT_INITIALIZED = 1,
+    CUBLAS_STATUS_ALLOC_FAILED = 3,
+    CUBLAS_STATUS_INVALID_VALUE = 7,
+    CUBLAS_STATUS_NOT_SUPPORTED = 15,
+} cublasStatus_t;
+
+typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
+typedef enum { CUBLAS_GEMM_DEFAULT = -1 } cublasGemmAlgo_t;
+typedef enum { CUBLAS_COMPUTE_32F = 68 } cublasComputeType_t;
+
+typedef struct cublasContext *cublasHandle_t;
+
+#define cublasCreate    cublasCreate_v2
+#define cublasDestroy   cublasDestroy_v2
+#define cublasSetStream cublasSetStream_v2
+
+cublasStatus_t cublasCreate_v2(cublasHandle_t *handle);
+cublasStatus_t cublasDestroy_v2(cublasHandle_t handle);
+cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t streamId);
+const char *cublasGetStatusString(cublasStatus_t status);
+cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa,
+                               cublasOperation_t transb, int64_t m, int64_t n, int64_t k,
+                               const void *alpha, const void *A, cudaDataType Atype, int64_t lda,
+                               const void *B, cudaDataType Btype, int64_t ldb, const void *beta,
+                               void *C, cudaDataType Ctype, int64_t ldc,
+                               cublasComputeType_t computeType, cublasGemmAlgo_t algo);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

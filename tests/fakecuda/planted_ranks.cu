@@ -1,0 +1,193 @@
+/*
+ * tests/fakecuda/planted_ranks.cu - mistakes with NCCL and cuBLAS that the fake device must find,
+ * and correct programs in which it must find none. `fakecuda_planted_ranks NAME` forks RANKS
+ * processes, waits for them, and exits with the largest of their exit codes; tests/cli/
+ * test_fakecuda.py has the names and what each must print.
+ */
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <cstdio>
+#include <cstring>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N = 20000, RANKS = 3 }; /* N: more than one part of a message */
+
+static int rank;
+static cudaStream_t stream, other;
+static ncclComm_t all;
+static float *x, *y, *host; /* device memory of RANKS * N floats, the same, pinned memory */
+
+static void expect(const char *what, const float *device, int64_t i, float value)
+{
+    cudaMemcpyAsync(host, device + i, sizeof *host, cudaMemcpyDefault, stream);
+    cudaStreamSynchronize(stream);
+    if (*host != value)
+        printf("rank %d: %s: [%d] = %g, expected %g\n", rank, what, (int)i, (double)*host,
+               (double)value);
+}
+
+static void correct_collectives()
+{
+    ncclAllReduce(x, y, N, ncclFloat32, ncclSum, all, stream);
+    expect("all-reduce", y, N - 1, (float)(3 * (N - 1) + 300));
+    ncclAllReduce(x, x, N, ncclFloat32, ncclMax, all, stream);
+    expect("maximum in place", x, 5, 5 + 200);
+    ncclAllGather(x, y, N, ncclFloat32, all, stream);
+    expect("all-gather", y, 2 * N + 7, 7 + 200);
+    ncclReduceScatter(y, y + rank * N, N, ncclFloat32, ncclSum, all, stream);
+    expect("reduce-scatter", y, rank * N + 9, 3 * (9 + 200));
+}
+
+/* Each rank sends to the next one, on a second stream, so nobody waits for a receiver. */
+static void correct_ring(ncclComm_t comm)
+{
+    cudaEvent_t e;
+
+    cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+    cudaEventRecord(e, stream);
+    cudaStreamWaitEvent(other, e, 0);
+    ncclComm_t sends, receives; /* of each pair of neighbours: the sender is the first */
+    for (int edge = 0; edge < RANKS; edge++) {
+        int sender = edge, receiver = (edge + 1) % RANKS;
+        ncclComm_t made;
+
+        ncclCommSplit(comm, rank == sender || rank == receiver ? 0 : NCCL_SPLIT_NOCOLOR,
+                      rank != sender, &made, nullptr);
+        if (rank == sender)
+            sends = made;
+        if (rank == receiver)
+            receives = made;
+    }
+    ncclSend(x, N, ncclFloat32, 1, sends, other);
+    ncclRecv(y, N, ncclFloat32, 0, receives, stream);
+    expect("message", y, 3, (float)(3 + 100 * ((rank + 2) % 3)));
+    cudaStreamSynchronize(other);
+    ncclCommDestroy(sends);
+    ncclCommDestroy(receives);
+}
+
+static void product(int64_t k, float beta, const float *a)
+{
+    cublasHandle_t handle;
+    const float alpha = 1;
+
+    cublasCreate(&handle);
+    cublasSetStream(handle, stream);
+    cublasGemmEx_64(handle, CUBLAS_OP_N, CUBLAS_OP_T, 4, 4, k, &alpha, a, CUDA_R_32F, 4, x,
+                    CUDA_R_32F, 4, &beta, y, CUDA_R_32F, 4, CUBLAS_COMPUTE_32F,
+                    CUBLAS_GEMM_DEFAULT);
+    if (rank == 0 && k == 2) {
+        cudaMemcpyAsync(host, y, 64, cudaMemcpyDefault, stream);
+        cudaStreamSynchronize(stream);
+        printf("C[1][2] = %g\n", (double)host[6]); /* 1 * 2 + 5 * 6 */
+    }
+}
+
+struct program {
+    const char *name;
+    void (*run)();
+};
+
+static const program programs[] = {
+    /* correct */
+    { "collectives", correct_collectives },
+    { "ring", [] { correct_ring(all); } },
+    { "product", [] { product(2, 0, x); } },
+    /* the ranks disagree */
+    { "another-count",
+      [] { ncclAllReduce(x, y, rank == 1 ? N - 1 : N, ncclFloat32, ncclSum, all, stream); } },
+    { "another-type",
+      [] { ncclAllGather(x, y, 8, rank == 2 ? ncclInt64 : ncclFloat64, all, stream); } },
+    { "another-operation",
+      [] { ncclAllReduce(x, y, 8, ncclFloat32, rank == 0 ? ncclMax : ncclSum, all, stream); } },
+    { "another-order",
+      [] {
+          if (rank == 0)
+              ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
+          ncclAllGather(x, y, 8, ncclFloat32, all, stream);
+          if (rank != 0)
+              ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
+      } },
+    { "missing-call",
+      [] {
+          if (rank != 1)
+              ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
+      } },
+    { "message-of-another-size",
+      [] {
+          if (rank == 0)
+              ncclSend(x, 10, ncclFloat32, 1, all, stream);
+          if (rank == 1)
+              ncclRecv(y, 11, ncclFloat32, 0, all, stream);
+      } },
+    { "sends-that-wait-for-each-other",
+      [] {
+          if (rank < 2) {
+              ncclSend(x, N, ncclFloat32, 1 - rank, all, stream);
+              ncclRecv(y, N, ncclFloat32, 1 - rank, all, stream);
+          }
+      } },
+    /* memory */
+    { "host-memory", [] { ncclAllReduce(host, y, 8, ncclFloat32, ncclSum, all, stream); } },
+    { "beyond", [] { ncclAllGather(x, y + 1, N, ncclFloat32, all, stream); } },
+    { "overlap", [] { ncclAllReduce(x, x + 4, 8, ncclFloat32, ncclSum, all, stream); } },
+    { "undefined-message", [] { ncclAllReduce(y, x, 8, ncclFloat32, ncclSum, all, stream); } },
+    { "no-event",
+      [] {
+          cudaMemsetAsync(x, 0, 64, other);
+          ncclAllReduce(x, y, 8, ncclFloat32, ncclSum, all, stream);
+      } },
+    /* cuBLAS */
+    { "product-beyond", [] { product(N, 0, x + 2 * RANKS * N - 4 * N); } },
+    { "product-of-undefined", [] { product(3, 1, x); } },
+    { "product-in-host-memory", [] { product(3, 0, host); } },
+};
+
+static int run(const program &p, const ncclUniqueId &id)
+{
+    const size_t bytes = RANKS * N * sizeof *x;
+
+    cudaSetDevice(rank);
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    cudaMalloc((void **)&x, bytes);
+    cudaMalloc((void **)&y, bytes);
+    cudaHostAlloc((void **)&host, bytes, cudaHostAllocDefault);
+    for (int i = 0; i < RANKS * N; i++)
+        host[i] = (float)(i + 100 * rank);
+    cudaMemcpyAsync(x, host, bytes, cudaMemcpyDefault, stream);
+    cudaStreamSynchronize(stream);
+    ncclCommInitRank(&all, RANKS, id, rank);
+    p.run();
+    cudaError_t e = cudaDeviceSynchronize();
+    printf("rank %d ended: %s\n", rank, cudaGetErrorString(e));
+    ncclCommDestroy(all);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    for (const auto &p : programs) {
+        ncclUniqueId id;
+        int worst = 0, status;
+
+        if (argc == 1)
+            puts(p.name);
+        if (argc != 2 || strcmp(argv[1], p.name) != 0)
+            continue;
+        ncclGetUniqueId(&id);
+        for (rank = 0; rank < RANKS; rank++)
+            if (fork() == 0) {
+                int code = run(p, id);
+                fflush(stdout);
+                _exit(code);
+            }
+        while (wait(&status) > 0)
+            worst = WEXITSTATUS(status) > worst ? WEXITSTATUS(status) : worst;
+        return worst;
+    }
+    return 2;
+}

@@ -1,0 +1,198 @@
+/*
+ * tests/unit/kernels_cuda_products.c - products and attention of the CUDA kernels against the
+ * CPU's, on the fake CUDA device.
+ *
+ * needs: libtp-cuda.so
+ */
+#include "tests/unit/cuda_arrays.h"
+
+static enum dtype any_type(struct rng *r)
+{
+    return rng_int(r, 0, 1) ? DTYPE_BF16 : DTYPE_F32;
+}
+
+/* A matrix with more room between its rows than they need. */
+static struct pair matrix(struct rng *r, enum dtype type, bool trans, int64_t rows, int64_t cols,
+                          int64_t *ld)
+{
+    *ld = (trans ? rows : cols) + rng_int(r, 0, 3);
+    return numbers(r, type, (trans ? cols : rows) * *ld, 1);
+}
+
+Test(cuda_products, gemm)
+{
+    struct rng r = rng_start("cuda/gemm");
+
+    for (int i = 0; i < 30; i++) {
+        enum dtype type = any_type(&r);
+        bool trans_a = rng_int(&r, 0, 1), trans_b = rng_int(&r, 0, 1);
+        int64_t m = rng_int(&r, 0, 40), n = rng_int(&r, 0, 40), k = rng_int(&r, 0, 40);
+        int64_t lda, ldb, ldc;
+        float alpha = rng_int(&r, 0, 3) ? 1 : 0.5f, beta = (float)rng_int(&r, 0, 2) / 2;
+
+        start(&r);
+        struct pair a = matrix(&r, type, trans_a, m, k, &lda);
+        struct pair b = matrix(&r, type, trans_b, k, n, &ldb);
+        struct pair c = matrix(&r, DTYPE_F32, false, m, n, &ldc);
+        BOTH(gemm, gemm, trans_a, trans_b, m, n, k, AT(a), AT(b), AT(c), lda > 0 ? lda : 1,
+             ldb > 0 ? ldb : 1, ldc > 0 ? ldc : 1, alpha, beta, type, { 0 });
+        assert_similar(c, DTYPE_F32, 10, 1e-6, "a product");
+        end();
+    }
+}
+
+/* The last products of a batch are shorter. */
+Test(cuda_products, batches)
+{
+    struct rng r = rng_start("cuda/gemm batches");
+
+    for (int i = 0; i < 20; i++) {
+        enum dtype type = any_type(&r);
+        enum gemm_axis axis = (enum gemm_axis)rng_int(&r, GEMM_NO_AXIS, GEMM_K);
+        int count = (int)rng_int(&r, 1, 4);
+        int64_t m = rng_int(&r, 1, 12), n = rng_int(&r, 1, 12), k = rng_int(&r, 1, 12);
+        int64_t size = axis == GEMM_M ? m : axis == GEMM_N ? n : k;
+        int64_t total = rng_int(&r, 1, size * count);
+
+        start(&r);
+        struct pair a = numbers(&r, type, m * k * count, 1),
+                    b = numbers(&r, type, k * n * count, 1);
+        struct pair c = floats(&r, m * n * count, 1);
+        BOTH(gemm, gemm, false, true, m, n, k, AT(a), AT(b), AT(c), k, k, n, 1, 0, type,
+             { count, m * k, k * n, m * n, axis, total });
+        assert_similar(c, DTYPE_F32, 10, 1e-6, "products");
+        end();
+    }
+}
+
+/* One attention and its arrays. */
+struct setup {
+    struct attention a; /* without pointers */
+    struct pair q, k, v, out, sum, lse, d_out, dq, dk, dv;
+};
+
+static struct attention at(const struct setup *s)
+{
+    struct attention a = s->a;
+
+    a.q = AT(s->q);
+    a.k = AT(s->k);
+    a.v = AT(s->v);
+    a.out = AT(s->out);
+    a.lse = AT(s->lse);
+    a.sum = s->a.sum ? AT(s->sum) : NULL;
+    return a;
+}
+
+static void setup_make(struct setup *s, struct rng *r)
+{
+    const struct attention *a = &s->a;
+    int64_t rows = a->batch * a->q_step, keys = a->batch * a->k_step;
+
+    s->q = numbers(r, a->type, rows * a->ldq, 1);
+    s->k = numbers(r, a->type, keys * a->ldk, 1);
+    s->v = numbers(r, a->type, keys * a->ldv, 1);
+    s->out = numbers(r, a->type, rows * a->ldo, 1);
+    s->sum = floats(r, rows * a->ldo, 1);
+    s->lse = floats(r, a->batch * a->heads * a->q_step, 1);
+    s->d_out = numbers(r, a->type, rows * a->ldo, 1);
+    s->dq = floats(r, rows * a->ldq, 1);
+    s->dk = floats(r, keys * a->ldk, 1);
+    s->dv = floats(r, keys * a->ldv, 1);
+}
+
+static struct setup any_attention(struct rng *r, int64_t seq_max)
+{
+    int64_t kv = rng_int(r, 1, 2), heads = kv * rng_int(r, 1, 2), dim = rng_int(r, 1, 40);
+    struct attention a = { .batch = rng_int(r, 1, 2),
+                           .seq = rng_int(r, 1, seq_max),
+                           .heads = heads,
+                           .kv_heads = kv,
+                           .head_dim = dim,
+                           .type = any_type(r),
+                           .ldq = heads * dim + rng_int(r, 0, 3),
+                           .ldk = kv * dim + rng_int(r, 0, 3),
+                           .ldv = kv * dim + rng_int(r, 0, 3),
+                           .ldo = heads * dim + rng_int(r, 0, 3),
+                           .scale = 1 / sqrtf((float)dim) };
+    struct setup s = { .a = a };
+
+    s.a.keys = rng_int(r, 0, 1) ? rng_int(r, 1, seq_max) : 0;
+    s.a.q_step = s.a.seq + rng_int(r, 0, 2);
+    s.a.k_step = (s.a.keys ? s.a.keys : s.a.seq) + rng_int(r, 0, 2);
+    s.a.merge = rng_int(r, 0, 1);
+    if (s.a.type == DTYPE_BF16 ? s.a.merge || rng_int(r, 0, 1) : rng_int(r, 0, 3) == 0)
+        s.a.sum = (float[]){ 0 }; /* only whether it is NULL counts */
+    return s;
+}
+
+static void attention_cases(const char *name, int n, int64_t seq_max)
+{
+    struct rng r = rng_start(name);
+
+    for (int i = 0; i < n; i++) {
+        struct setup s = any_attention(&r, seq_max);
+        double tolerance = s.a.type == DTYPE_F32 ? 3e-6 : 2e-2;
+
+        start(&r);
+        setup_make(&s, &r);
+        for (int side = 0; side < 2; side++) {
+            struct attention a;
+
+            on_gpu = side;
+            a = at(&s);
+            (side ? cuda->kernels : &kernels_cpu)
+                ->attention_forward(side ? queue : kernels_on(), &a);
+        }
+        assert_similar(s.out, s.a.type, 1, tolerance, "attention");
+        assert_similar(s.sum, DTYPE_F32, 1, tolerance, "attention in f32");
+        assert_similar(s.lse, DTYPE_F32, 1, tolerance, "log-sum-exp");
+        for (int side = 0; side < 2; side++) {
+            struct attention_backward g;
+
+            on_gpu = side;
+            g = (struct attention_backward){ at(&s),   AT(s.d_out), AT(s.dq), AT(s.dk),
+                                             AT(s.dv), s.a.ldq,     s.a.ldk,  s.a.ldv };
+            (side ? cuda->kernels : &kernels_cpu)
+                ->attention_backward(side ? queue : kernels_on(), &g);
+        }
+        assert_similar(s.dq, DTYPE_F32, 1, tolerance, "dq");
+        assert_similar(s.dk, DTYPE_F32, 1, tolerance, "dk");
+        assert_similar(s.dv, DTYPE_F32, 1, tolerance, "dv");
+        end();
+    }
+}
+
+Test(cuda_products, attention_of_short_sequences)
+{
+    attention_cases("cuda/attention short", 16, 12);
+}
+
+Test(cuda_products, attention_of_long_sequences)
+{
+    attention_cases("cuda/attention long", 4, 80);
+}
+
+Test(cuda_products, heads_that_are_too_wide_are_refused)
+{
+    struct rng r = rng_start("cuda/attention refused");
+    struct tp_err err = { 0 };
+
+    start(&r);
+    cuda->kernels->attention_forward(
+        queue,
+        &(struct attention){ .batch = 1, .seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 257 });
+    cr_assert_eq(staging_finish(&staging, &err), TP_E_USAGE);
+    cr_assert(strstr(err.msg, "heads have 257 columns"), "%s", err.msg);
+}
+
+Test(cuda_products, a_product_of_whole_numbers_is_refused)
+{
+    struct rng r = rng_start("cuda/gemm refused");
+    struct tp_err err = { 0 };
+
+    start(&r);
+    cuda->kernels->gemm(queue, &(struct gemm){ .m = 1, .n = 1, .k = 1, .type = DTYPE_I64 });
+    cr_assert_eq(staging_finish(&staging, &err), TP_E_INTERNAL);
+    cr_assert_str_eq(err.msg, "a product of i64 matrices is not f32 or bf16");
+}
