@@ -48,19 +48,28 @@ static int64_t own_kv_heads(const struct trainer *t)
     return all < most ? all : most;
 }
 
+/* What a rank computes on. */
+static void rank_processor(char *buf, size_t n, const struct device *d)
+{
+    if (d->threads)
+        snprintf(buf, n, "of %d thread%s", d->threads, plural(d->threads));
+    else
+        snprintf(buf, n, "with a GPU each");
+}
+
 static void line_mesh(char *buf, const struct trainer *t)
 {
     const struct network *n = &t->net;
     int world = spec_world(&t->config->spec);
-    char spec[SPEC_TEXT_MAX];
+    char spec[SPEC_TEXT_MAX], processor[40];
 
+    rank_processor(processor, sizeof processor, t->device);
     snprintf(buf, RUN_SUMMARY_MAX,
-             "mesh: %s, %d rank%s of %d thread%s; rank 0 has %d layer%s, %" PRId64
-             " heads, %" PRId64 " key-value heads%s, %" PRId64 " features, %" PRId64
-             " rows of the vocabulary",
-             spec_format(spec, &t->config->spec), world, plural(world), t->device->threads,
-             plural(t->device->threads), n->n_layers, plural(n->n_layers), n->heads * n->shards,
-             own_kv_heads(t), t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
+             "mesh: %s, %d rank%s %s; rank 0 has %d layer%s, %" PRId64 " heads, %" PRId64
+             " key-value heads%s, %" PRId64 " features, %" PRId64 " rows of the vocabulary",
+             spec_format(spec, &t->config->spec), world, plural(world), processor, n->n_layers,
+             plural(n->n_layers), n->heads * n->shards, own_kv_heads(t),
+             t->parallel.kv ? " (shared by neighbours)" : "", n->ffn * n->shards,
              n->is_first ? n->table.all : n->logit.all);
 }
 

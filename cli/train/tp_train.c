@@ -46,15 +46,21 @@ static tp_status train(struct train_request *r, struct comm_world *ranks, bool *
                        struct tp_err *err)
 {
     const struct loop_output output = { print_line, r };
-    const struct train_device_options options = { .threads = threads_of(r, ranks),
-                                                  .no_comm_thread = !comm_has_threads(ranks) };
+    const struct train_device_options options = { .kind = r->device_kind,
+                                                  .threads = threads_of(r, ranks),
+                                                  .no_comm_thread = !comm_has_threads(ranks),
+                                                  .same_gpus = r->own_ranks,
+                                                  .ranks = ranks };
+    char note[TRAIN_DEVICE_NOTE_MAX];
     struct trainer_device d = { 0 };
     struct trainer t = { 0 };
     tp_status st;
 
     *agreed = true;
-    if ((st = control_agree(comm_control(ranks), train_device_open(&d, &options, err), err)))
+    if ((st = train_device_open(&d, note, &options, err)))
         return st;
+    if (*note && control_rank(comm_control(ranks)) == 0)
+        report_note(TRAIN_PROG, "%s", note);
     st = trainer_open(&t, &r->config, &r->model, &d, ranks, err);
     if (!st)
         st = loop_run(&t, &output, agreed, err);
@@ -82,11 +88,12 @@ static int run_rank(struct train_request *r, const struct comm_env *env)
     struct tp_err err = { 0 };
     struct comm_world *ranks = NULL;
     bool agreed = false, speaks;
+    int64_t on_host = r->device_kind == TRAIN_DEVICE_CUDA ? 0 : r->size.shared;
     tp_status st;
     int rank;
 
     open_heartbeat(r, env);
-    if ((st = comm_open(&ranks, env, r->size.shared + COMM_SLACK, &err)))
+    if ((st = comm_open(&ranks, env, on_host + COMM_SLACK, &err)))
         return report(TRAIN_PROG, st, &err);
     rank = control_rank(comm_control(ranks));
     st = train(r, ranks, &agreed, &err);
@@ -146,7 +153,10 @@ static int run_own_ranks(struct train_request *r, struct comm_env *env)
 {
     struct tp_err err = { 0 };
     int code = 0;
-    tp_status st = launch_ranks(spec_world(&r->config.spec), &env->launched, &code, &err);
+    tp_status st;
+
+    r->own_ranks = true;
+    st = launch_ranks(spec_world(&r->config.spec), &env->launched, &code, &err);
 
     if (st)
         return report(TRAIN_PROG, st, &err);

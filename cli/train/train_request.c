@@ -17,7 +17,7 @@
 
 static const char INTRO[] =
     "Train LlamaForCausalLM or GPT2LMHeadModel on many ranks: tensor, sequence, context, pipeline\n"
-    "and data parallel, on CPUs.\n"
+    "and data parallel, on CPUs or NVIDIA GPUs.\n"
     "It starts its own ranks. Under mpirun or srun it needs one process per rank of the layout.";
 static const char TAIL[] =
     "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun use SIGUSR1).\n"
@@ -75,7 +75,9 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "write input_ids and logits of the first batch as safetensors"),
         OPT_FLAG(train_option_letter("quiet"), "quiet", &r->quiet, "print no line per step"),
         OPT_HEADING("machine"),
-        OPT_STR(0, "device", "auto|cpu|cuda", &r->device, "device to compute on (this build: cpu)"),
+        OPT_STR(0, "device", "cpu|cuda|auto", &r->device,
+                "cpu (default); cuda: a GPU for each rank (docs/GPU.md: this has never run on\n"
+                "a GPU, only on a simulated one); auto: GPUs if each rank has one, else cpu"),
         OPT_INT(train_option_letter("threads"), "threads", "N", &c->threads,
                 "threads of a rank (default: cores / ranks of the host)"),
         OPT_INT(0, "same-bits", "N", &c->same_bits,
@@ -138,15 +140,26 @@ static tp_status read_recompute(struct train_request *r, struct tp_err *err)
                    r->recompute);
 }
 
+static tp_status read_device(struct train_request *r, struct tp_err *err)
+{
+    r->device_kind = TRAIN_DEVICE_CPU;
+    if (!r->device || strcmp(r->device, "cpu") == 0)
+        return TP_OK;
+    if (strcmp(r->device, "cuda") == 0)
+        r->device_kind = TRAIN_DEVICE_CUDA;
+    else if (strcmp(r->device, "auto") == 0)
+        r->device_kind = TRAIN_DEVICE_AUTO;
+    else
+        return tp_fail(err, TP_E_USAGE, "--device is cpu, cuda or auto, not '%s'", r->device);
+    return TP_OK;
+}
+
 static tp_status read_machine(struct train_request *r, struct tp_err *err)
 {
     tp_status st;
 
-    if (r->device && strcmp(r->device, "cuda") == 0)
-        return tp_fail(err, TP_E_USAGE,
-                       "--device cuda: this build of tp-train has no CUDA; use --device cpu");
-    if (r->device && strcmp(r->device, "cpu") != 0 && strcmp(r->device, "auto") != 0)
-        return tp_fail(err, TP_E_USAGE, "--device is auto, cpu or cuda, not '%s'", r->device);
+    if ((st = read_device(r, err)))
+        return st;
     if (r->config.threads && (st = thread_pool_check_workers("--threads", r->config.threads, err)))
         return st;
     return read_recompute(r, err);

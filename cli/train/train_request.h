@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 
+#include "cli/train/train_device.h"
 #include "core/arena.h"
 #include "layout/parallel_plan.h"
 #include "trainer/trainer.h"
@@ -23,6 +24,8 @@ struct train_request {
     const char *epoch;          /* from the environment, or NULL */
     const char *print_schedule; /* NULL: no; "" or "svg" */
     bool print_plan, quiet;
+    bool own_ranks; /* tp-train starts them */
+    enum train_device_kind device_kind;
 };
 
 /* Read the command line into r, which holds the defaults. False: exit with *exit_code; the help,

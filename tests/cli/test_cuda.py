@@ -1,0 +1,132 @@
+"""tp-train --device cuda, on the fake CUDA device of tests/fakecuda: the losses are the CPU's.
+
+The fake device ends a run with exit 86 when kernels, events or collectives are wrong. A failing test prints its
+seed; TP_SEED=n repeats it.
+
+needs: tp-train libtp-cuda.so
+covers: cli/train/train_cuda kernels/null/null comm/cuda/exports comm/cuda/nccl_transport
+"""
+import json
+import math
+import os
+import random
+import re
+import sys
+import time
+
+import pytest
+
+import harness
+
+sys.path.insert(0, str(harness.REPO / "tests" / "check"))
+import compare_builds  # noqa: E402
+
+LIBRARY = harness.built("libtp-cuda.so")
+TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}  # of losses; gradient norms: ten times as much
+MORE = [("llama", "tp2cp2pp2", []), ("llama", "pp4", ["--micro", "1"]), ("llama", "cp4", []), ("gpt2", "cp3", []),
+        ("llama", "cp2pp2dp2zero3", []), ("llama", "pp2vpp2dp2zero3", ["--micro", "1"])]
+MATRIX = [run for run in compare_builds.RUNS if "--same-bits" not in run[2]] + MORE
+SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
+# In the short form the sizes are as small as these layouts allow, and only some layouts run.
+SMALL = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
+         "n_embd": 16, "n_inner": 32, "n_head": 4, "vocab_size": 128}
+EVERY = [(*run, dtype) for run in MATRIX for dtype in compare_builds.DTYPES]
+SHORT = [("llama", "tp2", [], "fp32"), *random.Random(SEED).sample([run for run in EVERY if run[1] != "tp8"], 2)]
+SEQ = {"cp3": 12}
+
+
+def on_fake(seed=SEED, **more):
+    """The environment of 8 GPUs. An unset variable of the fake device is given as GPUS=n, ..."""
+    env = {"TP_CUDA_LIBRARY": str(LIBRARY), "FAKECUDA_SEED": str(seed), "FAKECUDA_GPUS": "8"}
+    return {**env, **{"FAKECUDA_" + name: str(value) for name, value in more.items()}}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    compare_builds.write_inputs(folder)
+    for name, config in compare_builds.MODELS.items():
+        small = {key: value for key, value in SMALL.items() if key in config}
+        if name == "one-kv":
+            small["num_key_value_heads"] = 1
+        if not harness.LONG:
+            (folder / (name + ".json")).write_text(json.dumps({**config, **small}))
+    return folder
+
+
+def arguments(inputs, out, model, layout, *options, steps=5 if harness.LONG else 2):
+    return ["tp-train", "--model", inputs / (model + ".json"), "--data", inputs / "text", "--quiet", "--layout", layout,
+            "--steps", steps, "--warmup", "1", "--seq", SEQ.get(layout, 32 if harness.LONG else 8),
+            "--batch", 8 if harness.LONG else 4,
+            "--log", out / "log", *options]
+
+
+def train(inputs, out, model, layout, *options, env=None, **more):
+    """The losses and gradient norms of a run."""
+    out.mkdir(exist_ok=True)
+    r = harness.run(*arguments(inputs, out, model, layout, *options, **more), env=env)
+    assert r.rc == 0, "seed %d: %r" % (SEED, r)
+    return [(x["loss"], x["grad_norm"]) for x in harness.read_log(out / "log")]
+
+
+def assert_close(got, want, dtype):
+    assert len(got) == len(want)
+    for (loss, norm), (loss0, norm0) in zip(got, want):
+        assert math.isclose(loss, loss0, rel_tol=TOLERANCE[dtype]), (SEED, got, want)
+        assert math.isclose(norm, norm0, rel_tol=10 * TOLERANCE[dtype]), (SEED, got, want)
+
+
+@pytest.mark.parametrize("number", range(len(EVERY if harness.LONG else SHORT)))
+def test_losses_are_the_cpus(tmp_path, inputs, number):
+    model, layout, options, dtype = (EVERY if harness.LONG else SHORT)[number]
+    run = model, layout, "--dtype", dtype, *options
+    print(*run, "seed", SEED)
+    want = train(inputs, tmp_path / "cpu", *run)
+    for seed in range(SEED, SEED + (3 if harness.LONG else 1)):
+        got = train(inputs, tmp_path / str(seed), *run, "--device", "cuda", env=on_fake(seed))
+        assert_close(got, want, dtype)
+
+
+@pytest.mark.parametrize("first,second", [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_checkpoint_resumes_on_the_other_device(tmp_path, inputs, first, second):
+    want = train(inputs, tmp_path / "whole", "llama", "tp2")
+    save = ["--ckpt", tmp_path / "ckpt"]
+    r = harness.run(*arguments(inputs, tmp_path, "llama", "tp2"), "--exit-step", "1", "--device", first, *save,
+                    env=on_fake())
+    assert r.rc == 75, r
+    train(inputs, tmp_path, "llama", "dp2zero1", "--device", second, "--resume=must", *save, env=on_fake(), steps=2)
+    got = [(x["loss"], x["grad_norm"]) for x in harness.read_log(tmp_path / "log")]
+    assert_close(got, want[:2], "fp32")
+
+
+# ---- what is refused ----
+
+REFUSED = {
+    "no library": (["--device", "cuda"], {"TP_CUDA_LIBRARY": "/nowhere/libtp-cuda.so"}, 2, "/nowhere/libtp-cuda.so"),
+    "not found": (["--device", "cuda"], {"TP_CUDA_LIBRARY": ""}, 2, "there is no libtp-cuda.so beside this program"),
+    "no driver": (["--device", "cuda"], on_fake(DRIVER=0), 2, "no NVIDIA driver"),
+    "old driver": (["--device", "cuda"], on_fake(DRIVER=12040), 2, "supports CUDA 12.4, and 13.0 is needed"),
+    "no GPU": (["--device", "cuda"], on_fake(GPUS=0), 2, "no GPU that this process may use"),
+    "few GPUs": (["--device", "cuda", "--layout", "tp4"], on_fake(GPUS=3), 2,
+                 "4 ranks are on this machine, which has 3 usable GPUs"),
+    "little memory": (["--device", "cuda"], on_fake(MEMORY=100000), 3, "GPU 0 is out of memory"),
+    "same bits": (["--device", "cuda", "--same-bits", "2"], on_fake(), 2, "--same-bits needs collectives"),
+    "no such device": (["--device", "tpu"], {}, 2, "--device is cpu, cuda or auto, not 'tpu'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_device_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, inputs, name):
+    options, env, code, message = REFUSED[name]
+    r = harness.run(*arguments(inputs, tmp_path, "llama", "tp2"), *options, "--ckpt", tmp_path / "ckpt", env=env)
+    errors = [line for line in r.lines if line.startswith("tp-train: ") and message in line]
+    assert (r.rc, len(errors)) == (code, 1), r
+    assert not (tmp_path / "ckpt").exists()
+
+
+@pytest.mark.parametrize("env,chosen", [(on_fake(), "device: cuda, because each rank has a GPU"),
+                                        (on_fake(GPUS=1), "device: cpu, because of: .* has 1 usable GPU;"),
+                                        (on_fake(DRIVER=0), "device: cpu, because of: .* no NVIDIA driver")])
+def test_auto_says_what_it_chose_and_why(tmp_path, inputs, env, chosen):
+    r = harness.ok(*arguments(inputs, tmp_path, "llama", "tp2", steps=1), "--device", "auto", env=env)
+    assert sum(bool(re.search("tp-train: " + chosen, line)) for line in r.lines) == 1, r
