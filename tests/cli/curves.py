@@ -10,7 +10,7 @@ sys.path.insert(0, str(harness.REPO / "tests" / "oracle"))
 import oracle_numpy as oracle  # noqa: E402
 
 # With a sanitizer programs are several times slower. The first steps already run all code.
-STEPS = 6 if harness.SANITIZE else 20
+STEPS = 6 if harness.SANITIZE else 20 if harness.LONG else 10
 LOSS_WITHIN, NORM_WITHIN = 5e-6, 2e-6
 FLAGS = {"wd": "weight-decay"}  # options of the oracle that have another name in tp-train
 
