@@ -17,9 +17,11 @@ static const float LOG2_E = 0x1.715476p0f, LN_2 = 0x1.62e43p-1f;
 
 bool attention_bf16_usable(const struct device_queue *q, const struct attention *a)
 {
+    bool windowed = a->window > 0 && a->window < a->seq;
+
     /* keys and values are read in pairs along head_dim */
-    return a->type == DTYPE_BF16 && a->head_dim % 2 == 0 && a->head_dim <= LARGEST_HEAD &&
-           unit_usable(q, UNIT_AVX512_BF16);
+    return a->type == DTYPE_BF16 && !windowed && a->head_dim % 2 == 0 &&
+           a->head_dim <= LARGEST_HEAD && unit_usable(q, UNIT_AVX512_BF16);
 }
 
 /* ---- scratch ---- */

@@ -90,14 +90,13 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
 
         for (int i = 0; i < ATTENTION_OWN; i++)
             t.max[i] = -INFINITY;
-        for (int64_t n = 0; n < k.rows; n += ATTENTION_N) {
+        for (int64_t n = attention_first_tile(&a, &q); n < k.rows; n += ATTENTION_N) {
             float s[ATTENTION_OWN] = {};
 
             attention_dots(&tile, &a, a.q, a.ldq, q, a.k, a.ldk, k, n, s);
             for (int i = 0; i < ATTENTION_OWN; i++)
-                s[i] = n + lane < attention_seen(&a, q.first + attention_own_row(i))
-                           ? s[i] * a.scale
-                           : -INFINITY;
+                s[i] = attention_sees(&a, q.first + attention_own_row(i), n + lane) ? s[i] * a.scale
+                                                                                    : -INFINITY;
             softmax_add(&t, s, lane, weights);
             attention_add(&tile, &a, weights, a.v, a.ldv, k, n, t.o);
         }
@@ -177,14 +176,14 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
         const struct attention_rows k = attention_keys_of(&a, &q);
         float dq[ATTENTION_OWN][ATTENTION_CHUNKS] = {};
 
-        for (int64_t n = 0; n < k.rows; n += ATTENTION_N) {
+        for (int64_t n = attention_first_tile(&a, &q); n < k.rows; n += ATTENTION_N) {
             float s[ATTENTION_OWN] = {}, dp[ATTENTION_OWN] = {};
 
             attention_dots(&tile, &a, a.q, a.ldq, q, a.k, a.ldk, k, n, s);
             attention_dots(&tile, &a, g.d_out, a.ldo, q, a.v, a.ldv, k, n, dp);
             for (int i = 0; i < ATTENTION_OWN; i++) {
                 int64_t row = q.first + attention_own_row(i);
-                bool seen = row < q.rows && n + lane < attention_seen(&a, row);
+                bool seen = row < q.rows && attention_sees(&a, row, n + lane);
                 float p = seen ? probability(a, s[i], a.lse[q.lse_at + row]) : 0;
 
                 weights[attention_own_row(i)][lane] =
@@ -212,8 +211,9 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
         for (int64_t head = 0; head < a.heads / a.kv_heads; head++) {
             const struct attention_rows q = attention_queries_of(&a, &k, head);
             int64_t from = a.keys ? 0 : k.first / ATTENTION_N * ATTENTION_N;
+            int64_t end = attention_queries_end(&a, &k);
 
-            for (int64_t n = from; n < q.rows; n += ATTENTION_N) {
+            for (int64_t n = from; n < end; n += ATTENTION_N) {
                 float s[ATTENTION_OWN] = {}, dp[ATTENTION_OWN] = {};
                 int64_t row = n + lane;
 
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
                 attention_dots(&tile, &a, a.v, a.ldv, k, g.d_out, a.ldo, q, n, dp);
                 for (int i = 0; i < ATTENTION_OWN; i++) {
                     int own = attention_own_row(i);
-                    bool seen = row < q.rows && k.first + own < attention_seen(&a, row);
+                    bool seen = row < q.rows && attention_sees(&a, row, k.first + own);
                     float p = seen ? probability(a, s[i], a.lse[q.lse_at + row]) : 0;
 
                     to_dv[own][lane] = p;

@@ -51,6 +51,17 @@ static __device__ inline int64_t attention_seen(const struct attention *a, int64
     return a->keys ? a->keys : row + 1;
 }
 
+/* The first of them that a window leaves. */
+static __device__ inline int64_t attention_first(const struct attention *a, int64_t row)
+{
+    return a->window > 0 && row + 1 > a->window ? row + 1 - a->window : 0;
+}
+
+static __device__ inline bool attention_sees(const struct attention *a, int64_t row, int64_t key)
+{
+    return key < attention_seen(a, row) && key >= attention_first(a, row);
+}
+
 static __host__ __device__ inline int64_t attention_parts(int64_t rows)
 {
     return (rows + ATTENTION_M - 1) / ATTENTION_M;
@@ -125,6 +136,22 @@ static __device__ inline struct attention_rows attention_own_keys(const struct a
 
     k.first = b / heads * ATTENTION_M;
     return k;
+}
+
+/* The first tile that the block's own queries see, and the end of the queries that see its own
+ * keys. */
+static __device__ inline int64_t attention_first_tile(const struct attention *a,
+                                                      const struct attention_rows *q)
+{
+    return attention_first(a, q->first) / ATTENTION_N * ATTENTION_N;
+}
+
+static __device__ inline int64_t attention_queries_end(const struct attention *a,
+                                                       const struct attention_rows *k)
+{
+    int64_t end = k->first + ATTENTION_M - 1 + a->window;
+
+    return a->window > 0 && end < a->seq ? end : a->seq;
 }
 
 /* The queries of one of the heads that read these keys. */
