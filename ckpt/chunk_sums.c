@@ -15,15 +15,27 @@ static uint64_t mark(int64_t position)
     return (uint64_t)(h ^ h >> 16) << 32;
 }
 
+static void fill(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part, uint32_t crc)
+{
+    sum[TRACE] = (mark(part->skip) ^ mark(part->skip + part->n)) | crc;
+    sum[DIGEST_0] = part->digest.d[0];
+    sum[DIGEST_1] = part->digest.d[1];
+}
+
 void chunk_sums_of(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part,
                    int64_t chunk_bytes)
 {
-    const int64_t end = part->skip + part->n;
-    uint32_t crc = crc32c_part(part->data, (size_t)part->n, (uint64_t)(chunk_bytes - end));
+    const int64_t after = chunk_bytes - part->skip - part->n;
 
-    sum[TRACE] = (mark(part->skip) ^ mark(end)) | crc;
-    sum[DIGEST_0] = part->digest.d[0];
-    sum[DIGEST_1] = part->digest.d[1];
+    fill(sum, part, crc32c_part(part->data, (size_t)part->n, (uint64_t)after));
+}
+
+void chunk_sums_known(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part, uint32_t crc32c,
+                      int64_t chunk_bytes)
+{
+    const int64_t after = chunk_bytes - part->skip - part->n;
+
+    fill(sum, part, crc32c_part_of(crc32c, (uint64_t)part->n, (uint64_t)after));
 }
 
 void chunk_sums_add(uint64_t *into, const uint64_t *from, int64_t n)

@@ -31,6 +31,10 @@ struct chunk_part {
 void chunk_sums_of(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part,
                    int64_t chunk_bytes);
 
+/* The same for a part whose usual CRC32C is known; part->data is not used. */
+void chunk_sums_known(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part, uint32_t crc32c,
+                      int64_t chunk_bytes);
+
 /* Add the sums of other parts. n counts words, of whole chunks. */
 void chunk_sums_add(uint64_t *into, const uint64_t *from, int64_t n);
 

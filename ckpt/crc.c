@@ -64,6 +64,11 @@ uint32_t crc32c_part(const void *data, size_t n, uint64_t after)
     return shift(run(data, n, 0), after);
 }
 
+uint32_t crc32c_part_of(uint32_t crc32c, uint64_t n, uint64_t after)
+{
+    return shift(~crc32c ^ shift(UINT32_MAX, n), after);
+}
+
 uint32_t crc32c_whole(uint32_t xor_of_parts, uint64_t total)
 {
     return ~(xor_of_parts ^ shift(UINT32_MAX, total));

@@ -19,6 +19,9 @@ uint32_t crc32c(const void *data, size_t n);
 /* What a range of n bytes contributes to the CRC of a whole in which `after` bytes follow it. */
 uint32_t crc32c_part(const void *data, size_t n, uint64_t after);
 
+/* The same, from the usual CRC32C of the range. */
+uint32_t crc32c_part_of(uint32_t crc32c, uint64_t n, uint64_t after);
+
 /* The usual CRC32C of a whole of `total` bytes, from the exclusive or of its parts. */
 uint32_t crc32c_whole(uint32_t xor_of_parts, uint64_t total);
 

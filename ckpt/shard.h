@@ -112,6 +112,9 @@ tp_status shard_read_chunk(const struct shard_reader *r, int64_t chunk, void *bu
 tp_status shard_crc_error(const struct shard_reader *r, int64_t chunk, uint32_t found,
                           struct tp_err *err);
 
+/* The descriptor of the file, which belongs to the reader. */
+int shard_reader_fd(const struct shard_reader *r);
+
 /* Check the bytes outside payloads: the HDF5 signature at the start of the file, and meta_sha256.
  * TP_E_CORRUPT says which. */
 tp_status shard_check_meta(const struct shard_reader *r, struct tp_err *err);

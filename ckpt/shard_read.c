@@ -303,6 +303,11 @@ const struct chunk_entry *shard_chunks(const struct shard_reader *r, int64_t *n)
     return r->chunks;
 }
 
+int shard_reader_fd(const struct shard_reader *r)
+{
+    return r->fd;
+}
+
 tp_status shard_read_part(const struct shard_reader *r, int64_t chunk, int64_t skip, void *buf,
                           int64_t n, struct tp_err *err)
 {

@@ -358,3 +358,21 @@ bool file_name_is_plain(const char *name)
             return false;
     return true;
 }
+
+bool file_same_system(const char *dir, const char *path)
+{
+    char at[PATH_MAX];
+    struct stat a, b;
+
+    if (stat(dir, &a) != 0 || snprintf(at, sizeof at, "%s", path) >= (int)sizeof at)
+        return false;
+    while (stat(at, &b) != 0) {
+        char *slash = strrchr(at, '/');
+
+        if (!slash)
+            snprintf(at, sizeof at, ".");
+        else
+            slash[slash == at] = 0;
+    }
+    return a.st_dev == b.st_dev;
+}

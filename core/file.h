@@ -76,6 +76,9 @@ tp_status file_join(char path[PATH_MAX], const char *dir, const char *name, stru
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
 
+/* Whether a folder, and the nearest folder above `path` that exists, are on one file system. */
+bool file_same_system(const char *dir, const char *path);
+
 /* Whether name can be the name of a file in a folder: not empty, ".", "..", or too long; no '/' and
  * no control characters. */
 bool file_name_is_plain(const char *name);

@@ -4,32 +4,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/shard.h"
 #include "core/file.h"
 
 /* ---- before ---- */
-
-/* Whether a folder and the nearest folder above `path` that exists are on one file system. */
-static bool same_file_system(const char *dir, const char *path)
-{
-    char at[PATH_MAX];
-    struct stat a, b;
-
-    if (stat(dir, &a) != 0 || snprintf(at, sizeof at, "%s", path) >= (int)sizeof at)
-        return false;
-    while (stat(at, &b) != 0) {
-        char *slash = strrchr(at, '/');
-
-        if (!slash)
-            snprintf(at, sizeof at, ".");
-        else
-            slash[slash == at] = 0;
-    }
-    return a.st_dev == b.st_dev;
-}
 
 static bool same_tensors(const struct layout *from, const struct layout *to, const int *ids)
 {
@@ -53,7 +33,7 @@ bool linked_shards_possible(const struct ckpt_found *from, const struct layout *
     else if (m->layout.spec.tp != to->spec.tp)
         snprintf(why, LINKED_SHARDS_TEXT, "tp changes from %d to %d, so every file changes",
                  m->layout.spec.tp, to->spec.tp);
-    else if (!same_file_system(from->dir, out))
+    else if (!file_same_system(from->dir, out))
         snprintf(why, LINKED_SHARDS_TEXT, "the output is on another file system");
     for (int i = 0; i < m->n_shards && !why[0]; i++)
         if (m->shards[i].rank >= world)

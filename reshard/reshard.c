@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/file.h"
 #include "core/stop.h"
+#include "reshard/clone_job.h"
 #include "reshard/linked_shards.h"
 
 /* Upper estimates of what becomes resident later, without buffers: libhdf5 and code that is used
@@ -28,6 +29,7 @@ struct reshard_job {
     struct checkpoint_source *source;
     struct checkpoint_target *target;
     struct copy_job copy;
+    struct clone_job clone;
     struct resume resume;
     struct ckpt_transaction transaction;
     int64_t *linked_rank_bytes; /* [ranks of `to`] payload of the source's files, when the new step
@@ -168,10 +170,10 @@ static tp_status identify(char out[SHA256_TEXT], const struct reshard_job *job, 
 
     TP_TRY(file_join(path, job->from.dir, MANIFEST_FILE, err));
     TP_TRY(sha256_file(sha, path, err));
-    text =
-        arena_printf(&arena, "tp-reshard %s\nsource %s step %" PRId64 " manifest %s\nto %s\n%s%s",
-                     TP_VERSION, m->save_id, m->step, sha, spec_format(to, &job->to.spec),
-                     q->no_optim ? "no-optim\n" : "", q->dtype ? dtype_name(*q->dtype) : "");
+    text = arena_printf(
+        &arena, "tp-reshard %s\nsource %s step %" PRId64 " manifest %s\nto %s\n%s%s%s", TP_VERSION,
+        m->save_id, m->step, sha, spec_format(to, &job->to.spec), q->no_optim ? "no-optim\n" : "",
+        q->dtype ? dtype_name(*q->dtype) : "", job->clone.n_tensors > 0 ? " clone" : "");
     st = text ? sha256_of(out, text, strlen(text), err)
               : tp_fail(err, TP_E_NOMEM, "%s: no memory for a journal", job->from.dir);
 done:
@@ -216,6 +218,10 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
                                   job->control, err));
     TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->control, err));
     TP_TRY(decide_link(job, err));
+    if (!job->control && !job->linked_rank_bytes && !q->no_clone &&
+        clone_job_possible(job->from.dir, job->out))
+        TP_TRY(clone_job_plan(&job->clone, job->source, job->target, job->copy.transfer.tensors,
+                              &job->to, err));
     if (!job->control && !job->linked_rank_bytes) {
         TP_TRY(identify(identity, job, err));
         TP_TRY(resume_find(&job->resume, identity, job->out, job->from.manifest.step, job->arena,
@@ -241,6 +247,7 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     t->threads = q->threads;
     t->control = job->control;
     t->progress = q->progress;
+    t->elsewhere = job->clone.tensors;
     t->thread_bytes = job->resume.found_thread_bytes;
     st = copy_job_plan(&job->copy, q->memory_bytes, later, err);
     if (st == TP_E_BUDGET && t->thread_bytes > 0) {
@@ -296,6 +303,7 @@ static tp_status copy(struct reshard_job *job, struct tp_err *err)
     job->resume.interval_s = q->journal_s;
     TP_TRY(resume_begin(&job->resume, &job->transaction, &begin, &resume, err));
     TP_TRY(resume_run(&job->resume, &resume, err));
+    TP_TRY(clone_job_run(&job->clone, job->source, job->target, q->threads, err));
 done:
     return st;
 }
@@ -365,6 +373,7 @@ static struct reshard_outcome outcome_of(const struct reshard_job *job)
                                      .out = job->out,
                                      .copy = &job->copy,
                                      .resume = &job->resume,
+                                     .clone = &job->clone,
                                      .target = job->target,
                                      .linked_rank_bytes = job->linked_rank_bytes,
                                      .control = job->control,
@@ -397,6 +406,7 @@ tp_status reshard_run(struct reshard_report *report, const struct reshard_reques
 done:
     resume_free(&job->resume);
     copy_job_free(&job->copy);
+    clone_job_free(&job->clone);
     checkpoint_target_close(job->target);
     checkpoint_source_close(job->source);
     free(job);

@@ -24,6 +24,7 @@ struct reshard_request {
     bool no_optim;           /* weights only */
     const enum dtype *dtype; /* cast the weights; NULL: no cast */
     bool link;               /* keep the source's files as hard links, where they can all stay */
+    bool no_clone;           /* copy and check also what the file system could clone */
     bool force;              /* replace the step of OUT when it exists */
     bool dry_run;            /* plan and prove only; create nothing */
     double journal_s;        /* seconds between records of progress; 0: after each round of tiles */

@@ -7,6 +7,7 @@
 #include <limits.h>
 
 #include "ckpt/root.h"
+#include "reshard/clone_job.h"
 #include "reshard/copy_job.h"
 #include "reshard/formats/checkpoint.h"
 #include "reshard/reshard_kinds.h"
@@ -38,6 +39,8 @@ struct reshard_report {
     int casts; /* tensors that were cast: what was written has the digest of the cast of what was
                   read */
 
+    int64_t cloned_bytes; /* payload that shares its blocks with the source and was not read */
+
     int linked_files; /* of the source that the new step consists of; 0: everything was copied */
     int64_t linked_bytes; /* their payload, which was not read: its digests are the same because the
                              indexes are */
@@ -54,6 +57,7 @@ struct reshard_outcome {
     const char *out;
     const struct copy_job *copy;
     const struct resume *resume;
+    const struct clone_job *clone;
     const struct checkpoint_target *target;
     const int64_t *linked_rank_bytes; /* [ranks of `to`] payload of the files that were linked;
                                          NULL: all was copied */

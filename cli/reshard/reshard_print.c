@@ -100,6 +100,9 @@ static void print_plan(const struct reshard_report *r)
     else
         printf("bytes    %s to read, %s to write, in %lld tiles\n", size_format(a, r->bytes_read),
                size_format(b, r->bytes_written), (long long)r->tiles);
+    if (r->cloned_bytes > 0)
+        printf("cloned   %s to share their blocks with the source\n",
+               size_format(a, r->cloned_bytes));
     print_files(r);
     if (r->step >= 0)
         printf("memory   at most %s%s: %s for the program and its tables, %s for buffers\n",
@@ -142,13 +145,21 @@ static void print_result(const struct reshard_report *r)
     printf("bytes    %s read, %s written in %.2f s (%s/s)\n", size_format(a, r->bytes_read),
            size_format(b, r->bytes_written), r->seconds,
            size_format(c, (int64_t)((double)r->bytes_written / seconds)));
+    if (r->cloned_bytes > 0)
+        printf("cloned   %s, which share their blocks with the source: their checksums are those "
+               "of its\n         index, and they were not read. tp-ckpt verify reads them\n",
+               size_format(c, r->cloned_bytes));
     if (r->resumed_tiles > 0)
         printf("resumed  after %lld of %lld tiles, which were read back and compared; %lld chunks "
                "differed and were written again\n",
                (long long)r->resumed_tiles, (long long)r->all_tiles, (long long)r->damaged_chunks);
     printf("memory   %s at its peak%s\n", size_format(a, r->peak_bytes),
            r->processes > 1 ? ", in the process that needed most" : "");
-    copy_options_print_proof(r->digests_equal, r->casts, true);
+    if (r->cloned_bytes > 0)
+        printf("checked  every checksum of what was read; %d tensors, digests equal%s\n",
+               r->digests_equal, r->casts > 0 ? "; the others to their casts" : "");
+    else
+        copy_options_print_proof(r->digests_equal, r->casts, true);
 }
 
 tp_status reshard_print(const struct reshard_report *r, bool dry_run, struct tp_err *err)
@@ -197,8 +208,10 @@ tp_status reshard_print_json(const struct reshard_report *r, bool dry_run, struc
                              "boxes_from", r->boxes_from);
     tp_status st;
 
-    json_object_update_new(more, json_pack("{s:i, s:I}", "linked_files", r->linked_files,
-                                           "bytes_linked", (json_int_t)r->linked_bytes));
+    json_object_update_new(more,
+                           json_pack("{s:I, s:i, s:I}", "bytes_cloned", (json_int_t)r->cloned_bytes,
+                                     "linked_files", r->linked_files, "bytes_linked",
+                                     (json_int_t)r->linked_bytes));
     json_object_set_new(more, "kept", json_string(spec_format_given(kept, &r->kept)));
     if (dry_run)
         json_object_set_new(more, "plan", kinds_json(r));

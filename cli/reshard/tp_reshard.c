@@ -66,6 +66,10 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_FLAG(0, "link", &q->link,
                  "hard-link the files of CKPT instead of copying them, if\n"
                  "tp stays, OUT has a rank for each file and is on the same\nfile system"),
+        OPT_FLAG(
+            0, "no-clone", &q->no_clone,
+            "on XFS and btrfs: read and check also what need not move,\nand so could share its "
+            "blocks with CKPT"),
         OPT_FLAG('n', "dry-run", &q->dry_run, "print the plan and write nothing"),
         OPT_STR(
             0, "model", "CONFIG", &o->model,

@@ -26,10 +26,12 @@ struct transfer {
     int n_tensors;
     const struct reshard_tensor *tensors;
     const struct reshard_endpoint *from, *to;
-    int64_t memory_bytes; /* for all buffers of this process together */
-    int threads;          /* at least 1 */
-    bool partial;         /* the target's extents may leave out parts of a tensor, as when one rank
-                             resumes; else they must tile every tensor */
+    int64_t memory_bytes;  /* for all buffers of this process together */
+    int threads;           /* at least 1 */
+    bool partial;          /* the target's extents may leave out parts of a tensor, as when one rank
+                              resumes; else they must tile every tensor */
+    const bool *elsewhere; /* [n_tensors] true: the caller fills in this tensor of the target, so it
+                              has no tiles; NULL: none */
     struct comm_control *control; /* processes that share the work; NULL: this one alone */
     struct progress *progress;    /* counts bytes written; NULL: none */
     int64_t thread_bytes; /* 0: chosen by the plan. Else the buffer of one thread, as in an earlier

@@ -162,6 +162,8 @@ static int64_t count_tiles(const struct transfer_plan *p, int t)
     const struct reshard_tensor *tensor = &p->transfer.tensors[t];
     struct box whole = box_whole(tensor->ndim, tensor->shape);
 
+    if (p->transfer.elsewhere && p->transfer.elsewhere[t])
+        return 0;
     return extent_index_count(p->to, t) > 0 ? box_run_count(&whole, transfer_tile_elements(p, t))
                                             : 0;
 }

@@ -5,6 +5,7 @@
 #define RESHARD_FORMATS_CHECKPOINT_H
 
 #include "ckpt/root.h"
+#include "ckpt/shard_clone.h"
 #include "comm/control.h"
 #include "reshard/engine/endpoint.h"
 
@@ -40,6 +41,9 @@ void checkpoint_source_resumed(struct checkpoint_source *s);
  * of chunks that were read in part. */
 int64_t checkpoint_source_other_bytes(const struct checkpoint_source *s);
 
+/* The chunks of an extent. Their reader is the source's. */
+struct shard_clone checkpoint_source_dataset(const struct checkpoint_source *s, int extent);
+
 /* ---- target: a new step ---- */
 
 struct checkpoint_target;
@@ -62,6 +66,11 @@ int64_t checkpoint_target_chunks(const struct checkpoint_target *t);
  * Collective over control: rank 0 creates the files, the others open them. */
 tp_status checkpoint_target_create(struct checkpoint_target *t, const char *dir,
                                    struct tp_err *err);
+
+/* Make the chunks of another shard part of an extent; as shard_clone. */
+tp_status checkpoint_target_clone(struct checkpoint_target *t, int extent,
+                                  const struct shard_clone *chunks, bool *cloned,
+                                  struct tp_err *err);
 
 /* After the transfer: combine the checksums of all processes and finish every shard (index, fsync).
  * Collective; m->shards (in the arena) is filled in on rank 0. */

@@ -377,6 +377,16 @@ int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sum
     return n;
 }
 
+struct shard_clone checkpoint_source_dataset(const struct checkpoint_source *s, int extent)
+{
+    const struct checkpoint_box *b = &s->boxes[extent];
+
+    return (struct shard_clone){ .from = s->shards[b->shard].reader,
+                                 .first = s->order[b->first],
+                                 .n = b->n,
+                                 .box = s->extents[extent].box };
+}
+
 void checkpoint_source_resumed(struct checkpoint_source *s)
 {
     for (int i = 0; i < s->n_shards; i++)

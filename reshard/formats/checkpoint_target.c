@@ -33,6 +33,13 @@ static tp_status target_write(void *ctx, int extent, const struct box *run, cons
     return shard_write(t->writers[t->boxes[extent].rank], extent, run, buf, err);
 }
 
+tp_status checkpoint_target_clone(struct checkpoint_target *t, int extent,
+                                  const struct shard_clone *chunks, bool *cloned,
+                                  struct tp_err *err)
+{
+    return shard_clone(t->writers[t->boxes[extent].rank], extent, chunks, cloned, err);
+}
+
 static bool target_suspects(const void *ctx, int extent, const struct box *run)
 {
     const struct checkpoint_target *t = ctx;
