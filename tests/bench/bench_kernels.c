@@ -4,7 +4,7 @@
  * Prints GFLOP/s of every product; GB/s of every elementwise kernel (each array counts once for
  * each time it is read or written); GFLOP/s of attention, for the half of the square that a causal
  * mask keeps; and the sum over one training step without communication. Wall time, the best of
- * several runs: use a quiet machine.
+ * several runs: use a quiet machine. With one thread it is CPU time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +20,7 @@
 /* A model and batch, and arrays large enough for every kernel. */
 struct bench {
     int dim, layers, heads, kv_heads, ffn, vocab, batch, seq, threads, runs;
+    bool attention_only;
     enum dtype type;
     struct device_queue *queue;
     double numbers[2]; /* a sum of squares; the factor of clipping */
@@ -30,19 +31,24 @@ struct bench {
 
 typedef void (*work_fn)(struct bench *b, const void *arg);
 
+static double seconds(const struct bench *b)
+{
+    return b->threads == 1 ? clock_cpu_seconds() : clock_seconds();
+}
+
 /* Best time of one call, in seconds; a sample is at least 2 ms. */
 static double best_time(struct bench *b, work_fn fn, const void *arg)
 {
-    double best = 1e9, start = clock_seconds();
+    double best = 1e9, start = seconds(b);
     int times;
 
     fn(b, arg);
-    times = 1 + (int)(2e-3 / (clock_seconds() - start + 1e-9));
+    times = 1 + (int)(2e-3 / (seconds(b) - start + 1e-9));
     for (int i = 0; i < b->runs; i++) {
-        double t = clock_seconds();
+        double t = seconds(b);
         for (int j = 0; j < times; j++)
             fn(b, arg);
-        t = (clock_seconds() - t) / times;
+        t = (seconds(b) - t) / times;
         best = t < best ? t : best;
     }
     return best;
@@ -329,25 +335,36 @@ static void fill(struct bench *b)
         b->ids[i] = (int32_t)(i * 31 % b->vocab);
 }
 
-static void bench_type(struct bench *b, enum dtype type, double peak)
+static void release(struct bench *b)
 {
-    b->type = type;
-    b->step_seconds = b->step_flops = 0;
-    fill(b);
-    products(b);
-    printf("of which a step: %.3f s at %.1f GFLOP/s\n", b->step_seconds,
-           b->step_flops / b->step_seconds * 1e-9);
-    attention(b);
-    elementwise(b);
-    printf("a step: %.3f s, %.1f GFLOP/s", b->step_seconds, b->step_flops / b->step_seconds * 1e-9);
-    if (peak > 0)
-        printf(", %.1f %% of sgemm", b->step_flops / b->step_seconds / peak * 100);
-    printf("\n\n");
     free(b->x);
     free(b->y);
     free(b->z);
     free(b->w);
     free(b->ids);
+}
+
+static void bench_type(struct bench *b, enum dtype type, double peak)
+{
+    b->type = type;
+    b->step_seconds = b->step_flops = 0;
+    fill(b);
+    if (!b->attention_only) {
+        products(b);
+        printf("of which a step: %.3f s at %.1f GFLOP/s\n", b->step_seconds,
+               b->step_flops / b->step_seconds * 1e-9);
+    }
+    attention(b);
+    if (b->attention_only) {
+        release(b);
+        return;
+    }
+    elementwise(b);
+    printf("a step: %.3f s, %.1f GFLOP/s", b->step_seconds, b->step_flops / b->step_seconds * 1e-9);
+    if (peak > 0)
+        printf(", %.1f %% of sgemm", b->step_flops / b->step_seconds / peak * 100);
+    printf("\n\n");
+    release(b);
 }
 
 /* FLOP/s of a product of a size that suits the caches: the limit of this processor. */
@@ -368,11 +385,7 @@ static double sgemm_peak(struct bench *b)
     g.b = b->y;
     g.c = b->z;
     t = best_time(b, run_gemm, &g);
-    free(b->x);
-    free(b->y);
-    free(b->z);
-    free(b->w);
-    free(b->ids);
+    release(b);
     return 2.0 * 1024 * 1024 * 1024 / t;
 }
 
@@ -398,6 +411,7 @@ int main(int argc, char **argv)
         OPT_INT(0, "batch", "N", &b.batch, "sequences (4)"),
         OPT_INT(0, "seq", "N", &b.seq, "tokens in each (256)"),
         OPT_INT('t', "threads", "N", &b.threads, "threads (1)"),
+        OPT_FLAG(0, "attention", &b.attention_only, "attention alone"),
         OPT_INT(0, "runs", "N", &b.runs, "samples; the best one is printed (15)"),
         OPT_END
     };
@@ -414,8 +428,9 @@ int main(int argc, char **argv)
     }
     must(cpu_device_open(&device, &(struct cpu_options){ .threads = b.threads }, &err), &err);
     must(device_queue_open(device, &b.queue, DEVICE_QUEUE_COMPUTE, &err), &err);
-    peak = sgemm_peak(&b);
-    printf("sgemm 1024 x 1024 x 1024: %.1f GFLOP/s, %d thread(s)\n\n", peak * 1e-9, b.threads);
+    peak = b.attention_only ? 0 : sgemm_peak(&b);
+    if (peak > 0)
+        printf("sgemm 1024 x 1024 x 1024: %.1f GFLOP/s, %d thread(s)\n\n", peak * 1e-9, b.threads);
     bench_type(&b, DTYPE_F32, peak);
     bench_type(&b, DTYPE_BF16, 0);
     device_queue_close(b.queue);

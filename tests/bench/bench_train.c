@@ -8,10 +8,13 @@
 
 #include "core/clock.h"
 #include "core/opt.h"
+#include "device/cpu/cpu.h"
+#include "kernels/cpu/cpu.h"
 #include "tests/bench/lib/product.h"
 
 struct shapes {
     int dim, layers, q_width, kv_width, ffn, vocab, rows;
+    struct device_queue *queue;
     float *x, *y, *z; /* operands and result; large enough for every product */
     double flops;
 };
@@ -19,12 +22,8 @@ struct shapes {
 static void product(struct shapes *s, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k)
 {
     const struct gemm g = product_of(trans_a, trans_b, m, n, k, s->x, s->y, s->z);
-    struct tp_err err = { 0 };
 
-    if (gemm(&g, &err)) {
-        fprintf(stderr, "bench_train: %s\n", err.msg);
-        exit(3);
-    }
+    kernels_cpu.gemm(s->queue, &g);
     s->flops += 2 * (double)m * (double)n * (double)k;
 }
 
@@ -58,7 +57,15 @@ static float *random_floats(size_t n)
 
 int main(int argc, char **argv)
 {
-    struct shapes s = { 512, 8, 512, 512, 1376, 256, 1024, NULL, NULL, NULL, 0 };
+    struct shapes s = { .dim = 512,
+                        .layers = 8,
+                        .q_width = 512,
+                        .kv_width = 512,
+                        .ffn = 1376,
+                        .vocab = 256,
+                        .rows = 1024 };
+    const struct cpu_options one_thread = { .threads = 1 };
+    struct device *device;
     enum opt_result result;
     struct tp_err err = { 0 };
     const struct opt opts[] = { OPT_INT(0, "dim", "N", &s.dim, "width (512)"),
@@ -79,13 +86,16 @@ int main(int argc, char **argv)
     s.x = random_floats(largest);
     s.y = random_floats(largest);
     s.z = random_floats(largest);
-    if (!s.x || !s.y || !s.z)
+    if (!s.x || !s.y || !s.z || cpu_device_open(&device, &one_thread, &err) ||
+        device_queue_open(device, &s.queue, DEVICE_QUEUE_COMPUTE, &err))
         return 3;
     step(&s); /* so that code is generated and memory has pages */
     s.flops = 0;
     start = clock_cpu_seconds();
     step(&s);
     printf("%.1f\n", s.flops / (clock_cpu_seconds() - start) * 1e-9);
+    device_queue_close(s.queue);
+    device_close(device);
     free(s.x);
     free(s.y);
     free(s.z);

@@ -13,6 +13,7 @@ fused, gradients are clipped in one fused pass and set to None. Each process has
         dp   DistributedDataParallel: buckets are all-reduced during the backward pass
         hf   DistributedDataParallel around transformers' LlamaForCausalLM with its defaults (sdpa)
         megatron  Megatron-core's layers (megatron_llama.py)
+        compile   one process, with torch.compile around the model and the loss
 
 Ranks communicate by gloo over loopback. Prints one JSON object: for every step the loss (of the whole
 batch), the CPU seconds of all ranks together and the wall seconds of the slowest; and each rank's peak memory.
@@ -211,7 +212,7 @@ def built(w):
     def loss_of(x):
         logits = around(x[:, :-1])
         return F.cross_entropy(logits.float().flatten(0, 1), x[:, 1:].flatten())
-    return model, loss_of, context
+    return model, torch.compile(loss_of) if mode == "compile" else loss_of, context
 
 
 def train(w, rank):
@@ -265,7 +266,7 @@ def together(w):
 
 def main():
     w = json.loads(sys.argv[1])
-    if w["mode"] == "one":
+    if w["mode"] in ("one", "compile"):
         out = train(w, 0)
         out["rss"] = [out["rss"]]
     else:
