@@ -38,9 +38,10 @@ static const char SUPERVISOR[] =
     "out=$3; id=$2; shift 3\n"
     "TP_RUN_ID=$id \"$@\" &\n"
     "pid=$!\n"
-    "trap 'kill -USR1 $pid' USR1; trap 'kill -TERM $pid' TERM; trap 'kill -USR2 $pid' USR2\n"
-    "wait $pid; code=$?\n"
-    "while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done\n"
+    "for s in USR1 TERM USR2; do trap \"kill -$s $pid; cut=1\" $s; done\n"
+    "cut=1; while [ $cut ]; do\n" /* a signal cuts `wait` off; 127: the status was read before */
+    "  cut=; wait $pid; status=$?; [ $status = 127 ] || code=$status\n"
+    "done\n"
     "printf '{\"exit_code\": %d, \"signal\": 0, \"started\": true}' $code >$out.new\n"
     "mv $out.new $out\n";
 
