@@ -1,0 +1,243 @@
+/*
+ * tests/unit/comm_nccl_transport.c - collectives and messages over NCCL between ranks that each
+ * have a GPU of the fake CUDA device.
+ *
+ * needs: libtp-cuda.so
+ * covers: comm/cuda/exports comm/cuda/library
+ */
+#include "comm/collective.h"
+#include "comm/control.h"
+#include "comm/transport.h"
+#include "comm/world.h"
+#include "device/staging.h"
+#include "kernels/cpu/vec.h"
+#include "tests/unit/cuda_support.h"
+#include "tests/unit/random.h"
+#include "tests/unit/ranks.h"
+
+enum { N = 70, BUFFER_BYTES = 8 * N * 8 };
+
+/* One rank, its GPU, and two buffers in its memory. */
+struct setup {
+    struct comm *all;
+    struct device *device;
+    struct device_queue *queue;
+    struct staging staging;
+    void *x, *y;
+    int rank, size, wrong;
+};
+
+static void setup_open(struct setup *s, struct comm_world *ranks, uint64_t seed)
+{
+    struct tp_err err = { 0 };
+
+    *s = (struct setup){ .rank = control_rank(comm_control(ranks)),
+                         .size = control_size(comm_control(ranks)) };
+    load_cuda();
+    fake->devices(s->size, 13000);
+    fake->seed(seed);
+    s->wrong += wrong_unless(!cuda->device_open(&s->device, s->rank, &err), err.msg);
+    s->wrong +=
+        wrong_unless(!device_queue_open(s->device, &s->queue, DEVICE_QUEUE_COMPUTE, &err), err.msg);
+    s->wrong += wrong_unless(!staging_open(&s->staging, s->queue, BUFFER_BYTES, &err), err.msg);
+    s->wrong +=
+        wrong_unless(!comm_use_device(&s->all, ranks, s->device, cuda->transport, &err), err.msg);
+    s->wrong += wrong_unless(!comm_alloc(&s->x, ranks, BUFFER_BYTES, &err), err.msg);
+    s->wrong += wrong_unless(!comm_alloc(&s->y, ranks, BUFFER_BYTES, &err), err.msg);
+    s->wrong += wrong_unless(!comm_promises(ranks, COMM_SUMS_ALONG_TREE), "a promise of NCCL");
+}
+
+static int setup_close(struct setup *s)
+{
+    staging_close(&s->staging);
+    device_queue_close(s->queue);
+    comm_free(s->all);
+    device_close(s->device);
+    return s->wrong;
+}
+
+/* Element i of rank r's buffer; sums over ranks are exact in every type. */
+static double element(int r, int64_t i)
+{
+    return (double)((i % 5) * (r + 1) - 3 * r);
+}
+
+static void store(void *to, enum dtype type, int64_t i, double x)
+{
+    switch (type) {
+    case DTYPE_F32:
+        ((float *)to)[i] = (float)x;
+        break;
+    case DTYPE_BF16:
+        ((uint16_t *)to)[i] = vec_to_bf16((float)x);
+        break;
+    case DTYPE_F64:
+        ((double *)to)[i] = x;
+        break;
+    default:
+        ((int64_t *)to)[i] = (int64_t)x;
+    }
+}
+
+static void put(struct setup *s, void *to, enum dtype type, int64_t n)
+{
+    char host[BUFFER_BYTES];
+    struct tp_err err = { 0 };
+
+    for (int64_t i = 0; i < n; i++)
+        store(host, type, i, element(s->rank, i));
+    s->wrong +=
+        wrong_unless(!staging_put(&s->staging, to, host, n * dtype_bytes(type), &err), err.msg);
+}
+
+/* Compare n elements at `from` with f(s, i). */
+static void expect(struct setup *s, const void *from, enum dtype type, int64_t n,
+                   double (*f)(const struct setup *s, int64_t i), const char *what)
+{
+    char got[BUFFER_BYTES], want[BUFFER_BYTES];
+    struct tp_err err = { 0 };
+    int64_t n_bytes = n * dtype_bytes(type);
+
+    for (int64_t i = 0; i < n; i++)
+        store(want, type, i, f(s, i));
+    s->wrong += wrong_unless(!staging_get(&s->staging, got, from, n_bytes, &err), err.msg);
+    s->wrong += wrong_unless(memcmp(got, want, (size_t)n_bytes) == 0, what);
+}
+
+static double sum_of(const struct setup *s, int64_t i)
+{
+    double sum = 0;
+
+    for (int r = 0; r < s->size; r++)
+        sum += element(r, i);
+    return sum;
+}
+
+static double max_of(const struct setup *s, int64_t i)
+{
+    double max = element(0, i);
+
+    for (int r = 1; r < s->size; r++)
+        max = element(r, i) > max ? element(r, i) : max;
+    return max;
+}
+
+static double gathered(const struct setup *s, int64_t i)
+{
+    (void)s;
+    return element((int)(i / N), i % N);
+}
+
+static double scattered(const struct setup *s, int64_t i)
+{
+    return sum_of(s, s->rank * N + i);
+}
+
+static double of_previous(const struct setup *s, int64_t i)
+{
+    return element((s->rank + s->size - 1) % s->size, i);
+}
+
+static double of_next(const struct setup *s, int64_t i)
+{
+    return element((s->rank + 1) % s->size, i);
+}
+
+static int collectives(struct comm_world *ranks, void *ctx)
+{
+    static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F64, DTYPE_I64 };
+    struct setup s;
+
+    setup_open(&s, ranks, *(uint64_t *)ctx + 7 * (uint64_t)control_rank(comm_control(ranks)));
+    for (int t = 0; t < 4; t++) {
+        put(&s, s.x, types[t], N);
+        comm_all_reduce(s.all, s.queue, s.x, N, types[t], COMM_SUM);
+        expect(&s, s.x, types[t], N, sum_of, "a sum");
+        put(&s, s.x, types[t], N);
+        comm_all_reduce(s.all, s.queue, s.x, N, types[t], COMM_MAX);
+        expect(&s, s.x, types[t], N, max_of, "a maximum");
+        put(&s, s.x, types[t], N);
+        comm_all_gather(s.all, s.queue, s.y, s.x, N, types[t]);
+        expect(&s, s.y, types[t], N * s.size, gathered, "what was gathered");
+        put(&s, s.x, types[t], N * s.size);
+        comm_reduce_scatter(s.all, s.queue, s.y, s.x, N, types[t]);
+        expect(&s, s.y, types[t], N, scattered, "what was reduced and scattered");
+    }
+    return setup_close(&s);
+}
+
+/* All ranks send first, in both directions, then receive. */
+static int messages(struct comm_world *ranks, void *ctx)
+{
+    struct comm_request *up = NULL, *down = NULL;
+    struct tp_err err = { 0 };
+    struct setup s;
+    int next, previous;
+
+    setup_open(&s, ranks, *(uint64_t *)ctx + 7 * (uint64_t)control_rank(comm_control(ranks)));
+    next = (s.rank + 1) % s.size;
+    previous = (s.rank + s.size - 1) % s.size;
+    s.wrong += wrong_unless(!comm_request_open(&up, s.all, &err), err.msg);
+    s.wrong += wrong_unless(!comm_request_open(&down, s.all, &err), err.msg);
+    comm_wait(s.all, s.queue, up); /* without a message this does nothing */
+    for (int round = 0; round < 3; round++) {
+        put(&s, s.x, DTYPE_F32, N);
+        comm_send(s.all, s.queue, s.x, N, DTYPE_F32, next, up);
+        comm_send(s.all, s.queue, s.x, N, DTYPE_F32, previous, down);
+        comm_recv(s.all, s.queue, s.y, N, DTYPE_F32, previous);
+        expect(&s, s.y, DTYPE_F32, N, of_previous, "a message from the previous rank");
+        comm_recv(s.all, s.queue, s.y, N, DTYPE_F32, next);
+        expect(&s, s.y, DTYPE_F32, N, of_next, "a message from the next rank");
+        comm_wait(s.all, s.queue, up);
+        comm_wait(s.all, s.queue, down);
+    }
+    return setup_close(&s);
+}
+
+/* The communicators of even and of odd ranks, in the opposite order of ranks. */
+static int splits(struct comm_world *ranks, void *ctx)
+{
+    struct comm *half = NULL, *none = NULL;
+    struct tp_err err = { 0 };
+    struct setup s;
+
+    setup_open(&s, ranks, *(uint64_t *)ctx);
+    s.wrong += wrong_unless(!comm_split(&half, s.all, s.rank % 2, -s.rank, &err), err.msg);
+    s.wrong += wrong_unless(!comm_split(&none, s.all, s.rank == 0 ? 0 : -1, 0, &err), err.msg);
+    s.wrong += wrong_unless((none != NULL) == (s.rank == 0), "a color below 0");
+    if (none)
+        s.wrong += wrong_unless(comm_size(none) == 1, "a communicator of one rank");
+    s.wrong += wrong_unless(comm_size(half) == (s.size + 1 - s.rank % 2) / 2, "the size");
+    s.wrong += wrong_unless(comm_rank(half) == comm_size(half) - 1 - s.rank / 2, "the order");
+    comm_free(none);
+    comm_free(half);
+    return setup_close(&s);
+}
+
+static void run(const char *name, int (*fn)(struct comm_world *ranks, void *ctx))
+{
+    struct rng r = rng_start(name);
+
+    for (int size = 1; size <= 4; size++) {
+        uint64_t seed = rng_next(&r);
+
+        if (fn == messages && size == 1)
+            continue;
+        cr_expect_eq(run_ranks(size, 1 << 20, fn, &seed), 0, "%d ranks", size);
+    }
+}
+
+Test(nccl_transport, collectives_give_the_sums_of_every_type)
+{
+    run("nccl/collectives", collectives);
+}
+
+Test(nccl_transport, messages_arrive_although_all_ranks_send_first)
+{
+    run("nccl/messages", messages);
+}
+
+Test(nccl_transport, a_split_orders_ranks_by_their_key)
+{
+    run("nccl/splits", splits);
+}
