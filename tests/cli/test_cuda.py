@@ -11,6 +11,7 @@ import math
 import os
 import random
 import re
+import shutil
 import sys
 import time
 
@@ -76,6 +77,7 @@ def assert_close(got, want, dtype):
         assert math.isclose(norm, norm0, rel_tol=10 * TOLERANCE[dtype]), (SEED, got, want)
 
 
+@pytest.mark.sanitized(3)
 @pytest.mark.parametrize("number", range(len(EVERY if harness.LONG else SHORT)))
 def test_losses_are_the_cpus(tmp_path, inputs, number):
     model, layout, options, dtype = (EVERY if harness.LONG else SHORT)[number]
@@ -103,7 +105,6 @@ def test_a_checkpoint_resumes_on_the_other_device(tmp_path, inputs, first, secon
 
 REFUSED = {
     "no library": (["--device", "cuda"], {"TP_CUDA_LIBRARY": "/nowhere/libtp-cuda.so"}, 2, "/nowhere/libtp-cuda.so"),
-    "not found": (["--device", "cuda"], {"TP_CUDA_LIBRARY": ""}, 2, "there is no libtp-cuda.so beside this program"),
     "no driver": (["--device", "cuda"], on_fake(DRIVER=0), 2, "no NVIDIA driver"),
     "old driver": (["--device", "cuda"], on_fake(DRIVER=12040), 2, "supports CUDA 12.4, and 13.0 is needed"),
     "no GPU": (["--device", "cuda"], on_fake(GPUS=0), 2, "no GPU that this process may use"),
@@ -122,6 +123,24 @@ def test_a_device_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, input
     errors = [line for line in r.lines if line.startswith("tp-train: ") and message in line]
     assert (r.rc, len(errors)) == (code, 1), r
     assert not (tmp_path / "ckpt").exists()
+
+
+def test_the_library_is_looked_for_beside_the_program_and_in_lib(tmp_path, inputs):
+    """The program is copied, because `make cuda` puts the library into lib/."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "lib").mkdir()
+    program = tmp_path / "bin" / "tp-train"
+    shutil.copy(harness.BIN / "tp-train", program)
+    argv = [program, *arguments(inputs, tmp_path, "llama", "tp1", steps=1)[1:], "--device", "cuda"]
+    env = {**on_fake(DRIVER=0), "TP_CUDA_LIBRARY": ""}
+    r = harness.run(*argv, env=env)
+    assert r.rc == 2 and "there is no libtp-cuda.so beside this program, in ../lib from there" in r.err, r
+    for place in ("lib", "bin"):
+        library = tmp_path / place / "libtp-cuda.so"
+        library.symlink_to(LIBRARY)
+        r = harness.run(*argv, env=env)
+        assert r.rc == 2 and "no NVIDIA driver" in r.err, r
+        library.unlink()
 
 
 @pytest.mark.parametrize("env,chosen", [(on_fake(), "device: cuda, because each rank has a GPU"),
