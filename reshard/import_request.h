@@ -12,7 +12,7 @@
 #include "reshard/unknown_tensors.h"
 
 /* What can be read. */
-#define IMPORT_FORMATS "safetensors, bin, dcp"
+#define IMPORT_FORMATS "safetensors, bin, dcp, megatron, torch_dist, deepspeed"
 
 struct import_request {
     const char *source; /* folder */

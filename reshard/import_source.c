@@ -82,7 +82,7 @@ static int choose_groups(struct import_group groups[IMPORT_GROUPS_MAX],
          has_master = piece_source_has(s, GROUP_MASTER);
     bool moments =
         !q->no_optim && piece_source_has(s, GROUP_EXP_AVG) && piece_source_has(s, GROUP_EXP_AVG_SQ);
-    enum dtype stored = has_param ? stored_dtype(s, GROUP_PARAM, first) : DTYPE_BF16;
+    enum dtype stored = has_param ? stored_dtype(s, GROUP_PARAM, first) : piece_source_weights(s);
     enum dtype weights = q->dtype ? *q->dtype : stored;
     bool from_master = has_master && (!has_param || (q->dtype && weights == DTYPE_F32));
     int n = 0;

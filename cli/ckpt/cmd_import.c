@@ -17,6 +17,9 @@ static const char intro[] =
     "    safetensors  model.safetensors or its parts, of Hugging Face\n"
     "    bin          pytorch_model.bin or its parts, of Hugging Face\n"
     "    dcp          a torch.distributed.checkpoint, of FSDP2, DTensor and other programs\n"
+    "    megatron     Megatron-LM, a folder for each rank\n"
+    "    torch_dist   Megatron-core's torch_dist\n"
+    "    deepspeed    ZeRO-1, ZeRO-2, ZeRO-3, Universal\n"
     "\n"
     "config.json says which model it is; --config names it when it is not in SRC. Where SRC has "
     "the\n"
@@ -36,8 +39,8 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
         OPT_ARG("SRC", &q->source, "folder that the framework wrote"),
         OPT_STR('o', "out", "ROOT", &q->out, "checkpoint root to which the step is added"),
         OPT_STR(0, "layout", "SPEC", &q->layout, "layout to write (default tp1)"),
-        OPT_STR(0, "format", "auto|safetensors|bin|dcp", &q->format,
-                "format of SRC (default auto)"),
+        OPT_STR(0, "format", "FORMAT", &q->format,
+                "format of SRC, from the list above (default auto: what its files are)"),
         OPT_STR(0, "config", "FILE", &q->config, "config.json of the model (default: SRC's)"),
         OPT_INT64(0, "step", "N", &q->step, "step of the optimizer (default: as SRC says)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "import the weights only"),

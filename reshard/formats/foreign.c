@@ -4,10 +4,16 @@
 #include <string.h>
 
 #include "reshard/formats/dcp.h"
+#include "reshard/formats/deepspeed.h"
+#include "reshard/formats/megatron.h"
 #include "reshard/formats/torch_bin.h"
+#include "reshard/formats/torch_dist.h"
 
 static const struct foreign_format formats[] = {
     { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read },
+    { "megatron", "Megatron-LM, a folder for each rank", megatron_detect, megatron_read },
+    { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read },
+    { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read },
     { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read },
 };
 

@@ -61,6 +61,11 @@ tp_status piece_source_set_step(struct piece_source *s, int64_t step, const char
                                 struct tp_err *err);
 int64_t piece_source_step(const struct piece_source *s);
 
+/* The type that weights are made of when only their f32 masters are there; bf16 unless it is set.
+ */
+void piece_source_set_weights(struct piece_source *s, enum dtype dtype);
+enum dtype piece_source_weights(const struct piece_source *s);
+
 /* Note something that is not a tensor of the model, and stays behind. `name` is copied. */
 tp_status piece_source_leave(struct piece_source *s, const char *name, struct tp_err *err);
 int piece_source_left(const struct piece_source *s);

@@ -16,6 +16,7 @@ tp_status piece_source_new(struct piece_source **out, const char *path, struct t
         s->path = arena_strdup(&s->arena, path);
         s->files = file_table_new();
         s->step = -1;
+        s->weights = DTYPE_BF16;
     }
     if (!s || !s->path || !s->files) {
         piece_source_close(s);
@@ -136,6 +137,16 @@ tp_status piece_source_set_step(struct piece_source *s, int64_t step, const char
 int64_t piece_source_step(const struct piece_source *s)
 {
     return s->step;
+}
+
+void piece_source_set_weights(struct piece_source *s, enum dtype dtype)
+{
+    s->weights = dtype;
+}
+
+enum dtype piece_source_weights(const struct piece_source *s)
+{
+    return s->weights;
 }
 
 tp_status piece_source_leave(struct piece_source *s, const char *name, struct tp_err *err)

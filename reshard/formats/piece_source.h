@@ -19,6 +19,7 @@ struct piece_source {
     int n_pieces, pieces_room, n_sums, sums_room, n_left, left_room;
     int64_t step; /* -1: none */
     const char *step_where;
+    enum dtype weights; /* when there are only masters */
     struct piece_tensor *tensors;
     int n_tensors;
 

@@ -1,6 +1,7 @@
-"""tp-ckpt import of what other frameworks save: pytorch_model.bin and torch.distributed.checkpoint.
+"""tp-ckpt import of what other frameworks save: pytorch_model.bin, torch.distributed.checkpoint, Megatron-LM
+and DeepSpeed.
 
-The files are written by torch_files.py from a checkpoint of tp-train, and imported; then all tensors have the
+The files are written by torch_files.py and foreign_files.py from a checkpoint of tp-train, and imported; then all tensors have the
 digests of that checkpoint.
 
 With TP_FOREIGN=DIR, folders of real frameworks in DIR are imported too: DIR/CASE/{ckpt,config.json,
@@ -9,7 +10,10 @@ truth.safetensors,truth_optim.safetensors}.
 needs: tp-train tp-ckpt
 covers: reshard/import_source reshard/formats/foreign reshard/formats/piece_source reshard/formats/piece_endpoint
     reshard/formats/torch_pieces reshard/formats/torch_bin reshard/formats/dcp reshard/formats/dcp_metadata
-    reshard/formats/file_table
+    reshard/formats/file_table reshard/formats/flat_pieces reshard/formats/megatron reshard/formats/megatron_map
+    reshard/formats/megatron_rank reshard/formats/megatron_optimizer reshard/formats/megatron_folder
+    reshard/formats/torch_dist reshard/formats/deepspeed reshard/formats/deepspeed_zero
+    reshard/formats/deepspeed_universal
 """
 import json
 import os
@@ -20,6 +24,7 @@ import sys
 import numpy as np
 import pytest
 
+import foreign_files
 import harness
 import torch_files
 from harness import ok, run
@@ -209,10 +214,92 @@ def test_a_damaged_dcp_is_refused_by_name(what, f32, tmp_path):
     assert word in r.err, repr(r)
 
 
+# ---- Megatron ----
+
+def groups_of(state):
+    found = {g: state.group(g) for g in ("param", "master", *GROUPS)}
+    return {g: t for g, t in found.items() if t}
+
+
+def config_of(state):
+    return json.loads(pathlib.Path(state.config).read_text())
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """Four layers in bf16, a vocabulary that must be padded."""
+    folder = tmp_path_factory.mktemp("deep")
+    return State(folder, harness.write_config(folder / "model", num_hidden_layers=4, vocab_size=259), dtype="bf16")
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 1), (8, 1, 1), (2, 2, 2)], ids="tp%dpp%dvpp%d".__mod__)
+@pytest.mark.parametrize("distributed", [False, True])
+def test_megatron_with_the_optimizer(mesh, distributed, deep, tmp_path):
+    megatron = foreign_files.Megatron(config_of(deep), *mesh)
+    megatron.legacy(tmp_path / "m", groups_of(deep), 3, distributed)
+    r = imported(deep, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2pp2")
+    assert "Megatron-LM" in r.out and "step 3" in r.out and "left out 2, args, rng_state" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(deep.root)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_torch_dist_with_the_optimizer(tp, deep, tmp_path):
+    foreign_files.Megatron(config_of(deep), tp).torch_dist(tmp_path / "m", groups_of(deep), 3)
+    r = imported(deep, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2")
+    assert "torch_dist" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(deep.root)
+
+
+def test_a_megatron_rank_that_is_missing_or_of_another_model_is_named(deep, f32, tmp_path):
+    megatron = foreign_files.Megatron(config_of(deep), 2, 2)
+    megatron.legacy(tmp_path / "m", groups_of(deep), 3)
+    r = run("tp-ckpt", "import", tmp_path / "m", "--config", f32.config, "-o", tmp_path / "ckpt")
+    assert r.rc == 3 and "mp_rank_00_000" in r.err and "layer" in r.err, repr(r)
+    (tmp_path / "m/iter_0000003/mp_rank_01_001/model_optim_rng.pt").unlink()
+    r = import_(deep, tmp_path / "m", tmp_path / "ckpt")
+    assert r.rc in (2, 3) and "mp_rank_01_001" in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
+    r = run("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "ckpt")
+    assert r.rc == 2 and "config.json" in r.err, repr(r)
+
+
+# ---- DeepSpeed ----
+
+@pytest.mark.parametrize("dp", [1, 3])
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_zero1(dp, kind, request, tmp_path):
+    state = request.getfixturevalue(kind)
+    foreign_files.zero1(tmp_path / "ds", groups_of(state), 3, dp)
+    imported(state, tmp_path / "ds", tmp_path / "ckpt", "--layout", "tp2")
+    assert digests(tmp_path / "ckpt") == digests(state.root)
+
+
+@pytest.mark.parametrize("dp", [1, 3])
+def test_zero3(dp, bf16, tmp_path):
+    foreign_files.zero3(tmp_path / "ds", groups_of(bf16), 3, dp)
+    imported(bf16, tmp_path / "ds", tmp_path / "ckpt", "--layout", "tp2")
+    assert digests(tmp_path / "ckpt") == digests(bf16.root)
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_universal(bare, bf16, tmp_path):
+    foreign_files.universal(tmp_path / "ds", groups_of(bf16), 3, bare)
+    imported(bf16, tmp_path / "ds", tmp_path / "ckpt", "--layout", "tp2")
+    assert digests(tmp_path / "ckpt") == digests(bf16.root)
+
+
+def test_a_rank_of_zero_that_is_missing_is_named(bf16, tmp_path):
+    foreign_files.zero1(tmp_path / "ds", groups_of(bf16), 3, 2)
+    (tmp_path / "ds/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    r = import_(bf16, tmp_path / "ds", tmp_path / "ckpt")
+    assert r.rc in (2, 3) and "zero_pp_rank_1" in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
+
+
 # ---- real files ----
 
 FOREIGN = os.environ.get("TP_FOREIGN")
-REAL = ["dcp_fsdp2", "dcp_tp4"]
+REAL = ["dcp_fsdp2", "dcp_tp4", "megatron_legacy_tp4pp2", "megatron_legacy_distopt_tp2pp2dp2",
+        "megatron_torch_dist_tp2pp2", "megatron_torch_dist_distopt_tp2pp2dp2/ckpt_fully_reshardable",
+        "deepspeed_zero1_fp32", "deepspeed_zero3_bf16_dp3", "deepspeed_universal"]
 
 
 def read_safetensors(path):

@@ -1,0 +1,20 @@
+/*
+ * reshard/formats/deepspeed.h - DeepSpeed's checkpoints: ZeRO-1, ZeRO-2, ZeRO-3 and Universal.
+ *
+ *     latest, global_step100/mp_rank_00_model_states.pt                  weights (ZeRO-1, ZeRO-2)
+ *                           /zero_pp_rank_D_mp_rank_00_model_states.pt   shapes only (ZeRO-3)
+ *                           /[bf16_]zero_pp_rank_D_mp_rank_00_optim_states.pt    flat partitions
+ *     latest_universal, TAG/zero/NAME/{fp32,exp_avg,exp_avg_sq,step}.pt  Universal
+ */
+#ifndef RESHARD_FORMATS_DEEPSPEED_H
+#define RESHARD_FORMATS_DEEPSPEED_H
+
+#include "layout/model.h"
+#include "reshard/formats/piece.h"
+
+bool deepspeed_detect(const char *path);
+
+/* Add everything of the folder to s. A model is not needed. */
+tp_status deepspeed_read(struct piece_source *s, const struct model *m, struct tp_err *err);
+
+#endif

@@ -1,0 +1,20 @@
+/*
+ * reshard/formats/megatron.h - Megatron-LM's checkpoints of before torch_dist ("legacy"): a folder
+ * for each tensor-parallel and pipeline rank.
+ *
+ *     iter_0000100/mp_rank_TT[_PPP]/model_optim_rng.pt   weights; the ordinary optimizer
+ *                                  /distrib_optim.pt     the distributed optimizer, flat
+ */
+#ifndef RESHARD_FORMATS_MEGATRON_H
+#define RESHARD_FORMATS_MEGATRON_H
+
+#include "layout/model.h"
+#include "reshard/formats/piece.h"
+
+bool megatron_detect(const char *path);
+
+/* Add everything of the folder to s. The model is needed, because the files have neither the shapes
+ * of whole tensors nor the number of heads. */
+tp_status megatron_read(struct piece_source *s, const struct model *m, struct tp_err *err);
+
+#endif

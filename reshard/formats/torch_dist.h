@@ -1,0 +1,21 @@
+/*
+ * reshard/formats/torch_dist.h - Megatron-core's torch_dist checkpoints: a
+ * torch.distributed.checkpoint (reshard/formats/dcp.h) whose tensors are fused, and whose layers
+ * are stacked in one tensor.
+ *
+ *     iter_0000100/metadata.json, .metadata, __R_N.distcp, common.pt
+ */
+#ifndef RESHARD_FORMATS_TORCH_DIST_H
+#define RESHARD_FORMATS_TORCH_DIST_H
+
+#include "layout/model.h"
+#include "reshard/formats/piece.h"
+
+bool torch_dist_detect(const char *path);
+
+/* Add everything of the folder to s: weights, and the state of the ordinary optimizer or of the
+ * distributed one in its format fully_reshardable. The model is needed to split what is fused.
+ * TP_E_USAGE: another format of the distributed optimizer. */
+tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct tp_err *err);
+
+#endif

@@ -1,0 +1,252 @@
+"""Writes checkpoints as Megatron-LM and DeepSpeed do, from tensors with Hugging Face's names.
+
+State is {group: {name: array}}, with the groups param, exp_avg, exp_avg_sq and, for bf16, master.
+"""
+import collections
+import sys
+
+import numpy as np
+
+import torch_files
+from torch_files import Tensor
+
+FLAT_ALIGN = 64
+MOMENTS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+
+
+def _opaque(module, name):
+    """A class that readers must not need."""
+    if module not in sys.modules:
+        torch_files._module(module)
+    cls = torch_files._class()
+    cls.__module__, cls.__qualname__, cls.__name__ = module, name, name
+    setattr(sys.modules[module], name, cls)
+    return cls
+
+
+# ---- Megatron ----
+
+class Megatron:
+    """Megatron's tensors of a model: fused, with padding, for a mesh of tp, pp and vpp."""
+
+    def __init__(self, config, tp=1, pp=1, vpp=1, padding=8):
+        self.config, self.tp, self.pp, self.vpp = config, tp, pp, vpp
+        self.vocab = -(-config["vocab_size"] // (padding * tp)) * padding * tp
+        self.layers = config["num_hidden_layers"] // (pp * vpp)
+
+    def padded(self, array):
+        extra = np.full((self.vocab - array.shape[0],) + array.shape[1:], 7, array.dtype)
+        return np.concatenate([array, extra])
+
+    def qkv(self, q, k, v):
+        groups, hd = self.config["num_key_value_heads"], self.config["head_dim"]
+        rows = [np.split(a, groups) for a in (q, k, v)]
+        assert rows[1][0].shape[0] == hd
+        return np.concatenate([part for group in zip(*rows) for part in group])
+
+    def layer(self, t, number):
+        """{name: (whole tensor, how it is cut)} of a layer, in the order of Megatron's modules."""
+        p = "model.layers.%d." % number
+        attention = [t[p + "self_attn.%s_proj.weight" % x] for x in "qkv"]
+        return {
+            "input_layernorm.weight": (t[p + "input_layernorm.weight"], None),
+            "self_attention.linear_proj.weight": (t[p + "self_attn.o_proj.weight"], 1),
+            "self_attention.linear_qkv.weight": (self.qkv(*attention), 0),
+            "pre_mlp_layernorm.weight": (t[p + "post_attention_layernorm.weight"], None),
+            "mlp.linear_fc1.weight": ((t[p + "mlp.gate_proj.weight"], t[p + "mlp.up_proj.weight"]), "fc1"),
+            "mlp.linear_fc2.weight": (t[p + "mlp.down_proj.weight"], 1),
+        }
+
+    def cut(self, array, how, rank):
+        if how is None:
+            return array
+        if how == "fc1":
+            return np.concatenate([np.split(a, self.tp)[rank] for a in array])
+        return np.ascontiguousarray(np.split(array, self.tp, axis=how)[rank])
+
+    def chunk(self, t, tp_rank, pp_rank, chunk):
+        """The parameters of a model chunk of a rank, in the order of its modules."""
+        out = {}
+        if pp_rank == 0 and chunk == 0:
+            out["embedding.word_embeddings.weight"] = self.cut(self.padded(t["model.embed_tokens.weight"]), 0, tp_rank)
+        for i in range(self.layers):
+            for name, (array, how) in self.layer(t, (chunk * self.pp + pp_rank) * self.layers + i).items():
+                out["decoder.layers.%d.%s" % (i, name)] = self.cut(array, how, tp_rank)
+        if pp_rank == self.pp - 1 and chunk == self.vpp - 1:
+            out["decoder.final_layernorm.weight"] = t["model.norm.weight"]
+            out["output_layer.weight"] = self.cut(self.padded(t["lm_head.weight"]), 0, tp_rank)
+        return out
+
+    def args(self):
+        cls = _opaque("argparse_of_megatron", "Namespace")
+        args = cls()
+        args.__dict__.update(tensor_model_parallel_size=self.tp, pipeline_model_parallel_size=self.pp,
+                             virtual_pipeline_model_parallel_size=self.vpp if self.vpp > 1 else None)
+        return args
+
+    def chunks(self, state, tp_rank, pp_rank):
+        """[{group: {name: array}}] of each model chunk."""
+        return [{g: self.chunk(t, tp_rank, pp_rank, c) for g, t in state.items()} for c in range(self.vpp)]
+
+    def legacy(self, folder, state, step, distributed=False):
+        """Write FOLDER as save_checkpoint of ckpt_format "torch" does."""
+        folder.mkdir(parents=True)
+        (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
+        for tp_rank in range(self.tp):
+            for pp_rank in range(self.pp):
+                name = "mp_rank_%02d" % tp_rank + ("_%03d" % pp_rank if self.pp > 1 else "")
+                rank = folder / ("iter_%07d" % step) / name
+                chunks = self.chunks(state, tp_rank, pp_rank)
+                root = {"args": self.args(), "checkpoint_version": 3.0, "iteration": step, "rng_state": [{}]}
+                for number, chunk in enumerate(chunks):
+                    key = "model%d" % number if self.vpp > 1 else "model"
+                    root[key] = collections.OrderedDict((k, Tensor(v)) for k, v in chunk["param"].items())
+                    root[key]["decoder.layers.0.mlp.linear_fc1._extra_state"] = None
+                if distributed:
+                    torch_files.save(rank / "distrib_optim.pt", self.flat(chunks))
+                    root["optimizer"] = {"optimizer": {"param_groups": []}}
+                else:
+                    root["optimizer"] = self.ordinary(chunks, step)
+                torch_files.save(rank / "model_optim_rng.pt", root)
+
+    @staticmethod
+    def ordinary(chunks, step):
+        """Matrices first, then vectors: the order of weight decay."""
+        groups = [[(c, k) for c in chunks for k, v in c["param"].items() if v.ndim == ndim] for ndim in (2, 1)]
+        state = {i: {"step": Tensor(np.array(step, np.float32)), **{m: Tensor(c[m][k]) for m in MOMENTS}}
+                 for i, (c, k) in enumerate(groups[0] + groups[1])}
+        out = {"optimizer": {"state": state, "param_groups": []}}
+        if "master" in chunks[0]:
+            out["fp32_from_fp16_params"] = [[Tensor(c["master"][k], wrap="type") for c, k in g] for g in groups]
+        return out
+
+    @staticmethod
+    def flat(chunks):
+        """One buffer for each chunk: the parameters in the opposite order, each aligned."""
+        root = {"buckets_coalesced": True}
+        for number, chunk in enumerate(chunks):
+            buffers = {}
+            for key, group in {"param": "master", **MOMENTS}.items():
+                parts, at = [], 0
+                for array in reversed(list(chunk[group].values())):
+                    parts += [np.zeros(-at % FLAT_ALIGN, np.float32), array.reshape(-1)]
+                    at += -at % FLAT_ALIGN + array.size
+                buffers[key] = Tensor(np.concatenate(parts + [np.zeros(100, np.float32)]))
+            buffers["numel_unpadded"] = at
+            root[number] = {(torch_files.torch.bfloat16, torch_files.torch.float32): buffers}
+        return root
+
+    def torch_dist(self, folder, state, step):
+        """Write FOLDER as ckpt_format "torch_dist" does: layers stacked, cut over tp and layers."""
+        one = Megatron({**self.config}, 1, 1, 1, 8 * self.tp)
+        tensors = {}
+        heads = {"param": "", "master": "optimizer.state.fp32_param.", **{m: "optimizer.state.%s." % m for m in MOMENTS}}
+        for group, t in state.items():
+            whole = one.chunk(t, 0, 0, 0)
+            layers = [one.layer(t, i) for i in range(self.config["num_hidden_layers"])]
+            for name, (_, how) in layers[0].items():
+                stacked = np.stack([one.cut(layer[name][0], how, 0) for layer in layers])
+                boxes = [((i,) + lo, (1,) + size) for i in range(len(layers)) for lo, size in self.boxes(stacked[0], how)]
+                tensors[heads[group] + "decoder.layers." + name] = (stacked, boxes)
+            for name, array in whole.items():
+                if not name.startswith("decoder.layers."):
+                    tensors[heads[group] + name] = (array, self.boxes(array, 0 if array.ndim == 2 else None))
+        inside = folder / ("iter_%07d" % step)
+        torch_files.dcp(inside, tensors, {"rng_state/shard_0.0_1.1": 1})
+        (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
+        (inside / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
+        torch_files.save(inside / "common.pt", {"args": self.args(), "iteration": step})
+
+    def boxes(self, array, how):
+        if how is None:
+            return torch_files.rows(array, 1)
+        return torch_files.columns(array, self.tp) if how == 1 else torch_files.rows(array, self.tp)
+
+
+# ---- DeepSpeed ----
+
+def _size(shape):
+    return torch_files._size(shape)
+
+
+def _model_states(module, groups, step, dp):
+    return {"module": collections.OrderedDict(module), "param_shapes": [
+        collections.OrderedDict((k, _size(a.shape)) for k, a in g.items()) for g in groups],
+        "global_steps": step, "dp_world_size": dp, "mp_world_size": 1, "lr_scheduler": None}
+
+
+def _groups(tensors):
+    """Two groups of the optimizer: matrices and vectors."""
+    return [{k: v for k, v in sorted(tensors.items()) if v.ndim == n} for n in (2, 1)]
+
+
+def zero1(folder, state, step, dp):
+    """ZeRO-1: each group flattened, padded, cut into dp intervals."""
+    tag = folder / ("global_step%d" % step)
+    masters = state.get("master", state["param"])
+    torch_files.save(tag / "mp_rank_00_model_states.pt", _model_states(
+        {k: Tensor(v) for k, v in state["param"].items()}, _groups(masters), step, dp))
+    fragment = _opaque("deepspeed_tensor_fragment", "fragment_address")
+    flats = {g: [np.concatenate([a.reshape(-1) for a in group.values()]) for group in _groups(t)]
+             for g, t in (("fp32", masters), *((m, state[m]) for m in MOMENTS))}
+    for rank in range(dp):
+        parts, mappings = {g: [] for g in flats}, []
+        for number, group in enumerate(_groups(masters)):
+            size = -(-flats["fp32"][number].size // (2 * dp)) * 2
+            for g, flat in flats.items():
+                padded = np.concatenate([flat[number], np.zeros(size * dp - flat[number].size, np.float32)])
+                parts[g].append(padded[rank * size:(rank + 1) * size])
+            mapping, at = {}, 0
+            for name, array in group.items():
+                lo, hi = max(at, rank * size), min(at + array.size, (rank + 1) * size)
+                if lo < hi:
+                    mapping[name] = torch_files._make(fragment, start=lo - rank * size, numel=hi - lo)
+                at += array.size
+            mappings.append(mapping)
+        base = {i: {"step": Tensor(np.array(step, np.float32)), **{m: Tensor(parts[m][i]) for m in MOMENTS}}
+                for i in range(len(mappings))}
+        torch_files.save(tag / ("zero_pp_rank_%d_mp_rank_00_optim_states.pt" % rank), {"optimizer_state_dict": {
+            "single_partition_of_fp32_groups": [Tensor(p) for p in parts["fp32"]],
+            "base_optimizer_state": {"state": base, "param_groups": []}, "param_slice_mappings": mappings}})
+    (folder / "latest").write_text(tag.name)
+
+
+def zero3(folder, state, step, dp):
+    """ZeRO-3: each parameter padded and cut by itself."""
+    tag = folder / ("global_step%d" % step)
+    groups = _groups(state["master"])
+    empty = {k: Tensor(np.zeros(0, np.uint16)) for g in groups for k in g}
+
+    def part(array, rank):
+        size = -(-array.size // dp)
+        padded = np.concatenate([array.reshape(-1), np.zeros(size * dp - array.size, np.float32)])
+        return padded[rank * size:(rank + 1) * size]
+
+    for rank in range(dp):
+        flat = {g: [np.concatenate([part(t[k], rank) for k in group]) for group in groups]
+                for g, t in (("fp32", state["master"]), *((m, state[m]) for m in MOMENTS))}
+        base = {i: {"step": Tensor(np.array(step, np.float32)), **{m: Tensor(flat[m][i]) for m in MOMENTS}}
+                for i in range(len(groups))}
+        torch_files.save(tag / ("zero_pp_rank_%d_mp_rank_00_model_states.pt" % rank),
+                         _model_states(empty, groups, step, dp))
+        torch_files.save(tag / ("bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt" % rank), {"optimizer_state_dict": {
+            "fp32_flat_groups": [Tensor(f) for f in flat["fp32"]], "optimizer_state_dict": {"state": base}}})
+    (folder / "latest").write_text(tag.name)
+
+
+def universal(folder, state, step, bare):
+    """A folder for each parameter. bare: as it is made from ZeRO-3, flat and without steps."""
+    tag = folder / ("global_step%d_universal" % step)
+    model = {} if bare else {k: Tensor(v) for k, v in state["param"].items()}
+    name = ("zero_pp_rank_0_" if bare else "") + "mp_rank_00_model_states.pt"
+    if bare:
+        model = {k: Tensor(np.zeros(0, np.uint16)) for k in state["param"]}
+    torch_files.save(tag / name, _model_states(model, [state["master"]], step, 2))
+    for key in state["master"]:
+        for file, group in (("fp32", "master"), *((m, m) for m in MOMENTS)):
+            array = state[group][key]
+            torch_files.save(tag / "zero" / key / (file + ".pt"),
+                             Tensor(array.reshape(-1)) if bare else {"param": Tensor(array), "cat_dim": 0})
+        if not bare:
+            torch_files.save(tag / "zero" / key / "step.pt", Tensor(np.array(step, np.float32)))
+    (folder / "latest_universal").write_text(tag.name)
