@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "reshard/formats/megatron_args.h"
 #include "reshard/formats/megatron_folder.h"
 #include "reshard/formats/megatron_rank.h"
 
@@ -51,6 +52,7 @@ static tp_status read_sizes(struct megatron_rank *r, const struct torch_pieces *
                               *version = pickle_get(x->root, "checkpoint_version");
     const int layers = r->map.model->layers;
     int ep = 1;
+    tp_status st;
 
     if (!pickle_is(version, PICKLE_FLOAT) || version->real < 3.0)
         return tp_fail(err, TP_E_CORRUPT,
@@ -62,6 +64,9 @@ static tp_status read_sizes(struct megatron_rank *r, const struct torch_pieces *
         !read_size(&r->vpp, args, "virtual_pipeline_model_parallel_size") ||
         !read_size(&ep, args, "expert_model_parallel_size"))
         return tp_fail(err, TP_E_CORRUPT, "%s: its args have no parallel sizes", path);
+    st = megatron_args_check(args, r->map.model, path, err);
+    if (st)
+        return st;
     if (ep > 1)
         return tp_fail(err, TP_E_USAGE, "%s: expert parallelism is not supported", path);
     if (layers % (r->pp * r->vpp) != 0)

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "reshard/formats/dcp_metadata.h"
+#include "reshard/formats/megatron_args.h"
 #include "reshard/formats/megatron_folder.h"
 #include "reshard/formats/megatron_map.h"
 #include "reshard/formats/torch_pieces.h"
@@ -191,6 +192,7 @@ static tp_status read_common(struct torch_dist *d, struct tp_err *err)
     TP_TRY(file_join(path, d->dir, "common.pt", err));
     TP_TRY(file_table_add(piece_source_files(d->source), &file, path, err));
     TP_TRY(torch_pieces_open(&x, d->source, file, 0, -1, err));
+    TP_TRY(megatron_args_check(pickle_get(x.root, "args"), d->map.model, path, err));
     if (pickle_int(&iteration, pickle_get(x.root, "iteration")) && iteration >= 0)
         TP_TRY(piece_source_set_step(d->source, iteration, path, err));
     TP_TRY(piece_source_leave(d->source, "common.pt", err));
@@ -212,9 +214,9 @@ tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct 
     TP_TRY(megatron_folder_find(d.dir, piece_source_path(s), err));
     TP_TRY(megatron_map_make(&d.map, m, piece_source_arena(s), err));
     TP_TRY(dcp_metadata_read(&items, &n, d.dir, piece_source_arena(s), err));
+    TP_TRY(read_common(&d, err));
     for (int i = 0; i < n; i++)
         TP_TRY(add_item(&d, &items[i], err));
-    TP_TRY(read_common(&d, err));
 done:
     return st;
 }

@@ -33,6 +33,7 @@ class Megatron:
         self.config, self.tp, self.pp, self.vpp = config, tp, pp, vpp
         self.vocab = -(-config["vocab_size"] // (padding * tp)) * padding * tp
         self.layers = config["num_hidden_layers"] // (pp * vpp)
+        self.more_args = {}
 
     def padded(self, array):
         extra = np.full((self.vocab - array.shape[0],) + array.shape[1:], 7, array.dtype)
@@ -81,7 +82,8 @@ class Megatron:
         cls = _opaque("argparse_of_megatron", "Namespace")
         args = cls()
         args.__dict__.update(tensor_model_parallel_size=self.tp, pipeline_model_parallel_size=self.pp,
-                             virtual_pipeline_model_parallel_size=self.vpp if self.vpp > 1 else None)
+                             virtual_pipeline_model_parallel_size=self.vpp if self.vpp > 1 else None,
+                             **self.more_args)
         return args
 
     def chunks(self, state, tp_rank, pp_rank):

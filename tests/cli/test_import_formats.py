@@ -11,7 +11,7 @@ needs: tp-train tp-ckpt
 covers: reshard/import_source reshard/formats/foreign reshard/formats/piece_source reshard/formats/piece_endpoint
     reshard/formats/torch_pieces reshard/formats/torch_bin reshard/formats/dcp reshard/formats/dcp_metadata
     reshard/formats/file_table reshard/formats/flat_pieces reshard/formats/megatron reshard/formats/megatron_map
-    reshard/formats/megatron_rank reshard/formats/megatron_optimizer reshard/formats/megatron_folder
+    reshard/formats/megatron_rank reshard/formats/megatron_optimizer reshard/formats/megatron_folder reshard/formats/megatron_args
     reshard/formats/torch_dist reshard/formats/deepspeed reshard/formats/deepspeed_zero
     reshard/formats/deepspeed_universal
 """
@@ -260,6 +260,19 @@ def test_a_megatron_rank_that_is_missing_or_of_another_model_is_named(deep, f32,
     assert r.rc in (2, 3) and "mp_rank_01_001" in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
     r = run("tp-ckpt", "import", tmp_path / "m", "-o", tmp_path / "ckpt")
     assert r.rc == 2 and "config.json" in r.err, repr(r)
+
+
+@pytest.mark.parametrize("change,word", [({"num_attention_heads": 6, "num_query_groups": 5}, "num_attention_heads 6"),
+                                         ({"num_query_groups": 2}, "num_query_groups 2"),
+                                         ({"apply_layernorm_1p": True}, "apply_layernorm_1p"),
+                                         ({"rotary_interleaved": True}, "rotary_interleaved")])
+@pytest.mark.parametrize("kind", ["legacy", "torch_dist"])
+def test_a_megatron_program_of_another_model_is_refused(kind, change, word, deep, tmp_path):
+    megatron = foreign_files.Megatron(config_of(deep))
+    megatron.more_args.update(group_query_attention=True, **change)
+    getattr(megatron, kind)(tmp_path / "m", groups_of(deep), 3)
+    r = import_(deep, tmp_path / "m", tmp_path / "ckpt")
+    assert r.rc == 2 and word in r.err and not (tmp_path / "ckpt").exists(), repr(r)
 
 
 # ---- DeepSpeed ----
