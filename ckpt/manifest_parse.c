@@ -62,23 +62,6 @@ done:
     return st;
 }
 
-/* The length of a longer first block: a multiple of the others, which are equal. */
-static tp_status parse_first(const struct member_reader *p, const struct tensor *t,
-                             struct placement *r, json_t *rule)
-{
-    int64_t all = r->dim < 0 ? 0 : t->shape[r->dim], rest;
-    tp_status st;
-
-    TP_TRY(member_int(p, &r->first_block, rule, "first", 1, INT64_MAX));
-    rest = all - r->first_block;
-    if (r->blocks < 2 || rest < 1 || rest % (r->blocks - 1) != 0 ||
-        r->first_block % (rest / (r->blocks - 1)) != 0)
-        st = member_fail(p, "tensor %s: a first block of %" PRId64 " does not fit its axis",
-                         t->name, r->first_block);
-done:
-    return st;
-}
-
 static tp_status parse_rule(const struct member_reader *p, struct tensor *t, json_t *tensor)
 {
     struct placement *r = &t->placement;
@@ -92,7 +75,10 @@ static tp_status parse_rule(const struct member_reader *p, struct tensor *t, jso
     TP_TRY(member_bool(p, &r->replicate, object, "share"));
     TP_TRY(member_bool(p, &r->uneven, object, "pad"));
     if (json_object_get(object, "first"))
-        TP_TRY(parse_first(p, t, r, object));
+        TP_TRY(member_int(p, &r->first_block, object, "first", 1, INT64_MAX));
+    if (!tensor_first_block_fits(t))
+        st = member_fail(p, "tensor %s: a first block of %" PRId64 " does not fit its axis",
+                         t->name, r->first_block);
 done:
     return st;
 }

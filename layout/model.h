@@ -26,7 +26,9 @@ enum model_family {
     MODEL_OPT,
     MODEL_MIXTRAL,
     MODEL_QWEN3_MOE,
-    MODEL_FAMILIES
+    MODEL_FAMILIES,
+    MODEL_OF_RULES = MODEL_FAMILIES /* no family: a file says how tensors are cut
+                                       (layout/cut_rules.h); only config and layers are set */
 };
 
 struct parallel_plan; /* layout/parallel_plan.h */

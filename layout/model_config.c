@@ -20,6 +20,7 @@ struct config_reader {
     const char *path;
     const struct family *family;
     struct arena *arena;
+    bool takes_any; /* also a model of no family */
     struct tp_err *err;
     tp_status st;
 };
@@ -232,10 +233,16 @@ static void read_family(struct config_reader *r, struct model *m)
     if (family_find(&m->family, json_string_value(json_array_get(list, 0)),
                     json_string_value(type)))
         return;
+    if (r->takes_any) {
+        m->family = MODEL_OF_RULES;
+        return;
+    }
     for (int i = 0; i < MODEL_FAMILIES; i++)
         used +=
             (size_t)snprintf(supported + used, sizeof supported - used, "%s%s",
                              i ? ", " : "one of ", family_at((enum model_family)i)->architecture);
+    snprintf(supported + used, sizeof supported - used,
+             " (tp-ckpt import --rules FILE moves others)");
     fail(r, "architectures", supported, list || !type ? list : type);
 }
 
@@ -287,7 +294,7 @@ static void derive(struct config_reader *r, struct model *m)
 static void read_model(struct config_reader *r, struct model *m)
 {
     read_family(r, m);
-    if (r->st)
+    if (r->st || m->family == MODEL_OF_RULES)
         return;
     r->family = family_of(m);
     for (const struct family_key *k = r->family->keys; k->value != FAMILY_VALUE_END && !r->st; k++)
@@ -298,11 +305,20 @@ static void read_model(struct config_reader *r, struct model *m)
         keep_untrained(r, m, "%s", r->family->untrained);
 }
 
-tp_status model_config_parse(struct model *out, const char *text, size_t size, const char *path,
-                             struct arena *arena, struct tp_err *err)
+/* A text with a name for messages. */
+struct config_text {
+    const char *text;
+    size_t size;
+    const char *path;
+};
+
+static tp_status parse(struct model *out, const struct config_text *c, bool takes_any,
+                       struct arena *arena, struct tp_err *err)
 {
+    const char *text = c->text, *path = c->path;
+    size_t size = c->size;
     struct model m = { 0 };
-    struct config_reader r = { .path = path, .arena = arena, .err = err };
+    struct config_reader r = { .path = path, .arena = arena, .takes_any = takes_any, .err = err };
     json_error_t json_err;
     char *copy;
 
@@ -334,8 +350,20 @@ done:
     return r.st;
 }
 
-tp_status model_config_read(struct model *out, const char *path, struct arena *arena,
-                            struct tp_err *err)
+tp_status model_config_parse(struct model *out, const char *text, size_t size, const char *path,
+                             struct arena *arena, struct tp_err *err)
+{
+    return parse(out, &(struct config_text){ text, size, path }, false, arena, err);
+}
+
+tp_status model_config_parse_any(struct model *out, const char *text, size_t size, const char *path,
+                                 struct arena *arena, struct tp_err *err)
+{
+    return parse(out, &(struct config_text){ text, size, path }, true, arena, err);
+}
+
+static tp_status read_file(struct model *out, const char *path, bool takes_any, struct arena *arena,
+                           struct tp_err *err)
 {
     char *text, *file = arena_printf(arena, "%s%s", path, file_is_dir(path) ? "/config.json" : "");
     size_t size;
@@ -346,5 +374,17 @@ tp_status model_config_read(struct model *out, const char *path, struct arena *a
     st = file_read_all(&text, &size, file, MODEL_CONFIG_BYTES_MAX, arena, err);
     if (st == TP_E_CORRUPT) /* too long or not a file: the request is wrong */
         st = err->status = TP_E_USAGE;
-    return st ? st : model_config_parse(out, text, size, file, arena, err);
+    return st ? st : parse(out, &(struct config_text){ text, size, file }, takes_any, arena, err);
+}
+
+tp_status model_config_read(struct model *out, const char *path, struct arena *arena,
+                            struct tp_err *err)
+{
+    return read_file(out, path, false, arena, err);
+}
+
+tp_status model_config_read_any(struct model *out, const char *path, struct arena *arena,
+                                struct tp_err *err)
+{
+    return read_file(out, path, true, arena, err);
 }

@@ -24,4 +24,11 @@ tp_status model_config_read(struct model *out, const char *path, struct arena *a
 tp_status model_config_parse(struct model *out, const char *text, size_t size, const char *path,
                              struct arena *arena, struct tp_err *err);
 
+/* The same for a model that may be of no family. Then the config only has to be a JSON object, and
+ * *out is MODEL_OF_RULES. */
+tp_status model_config_read_any(struct model *out, const char *path, struct arena *arena,
+                                struct tp_err *err);
+tp_status model_config_parse_any(struct model *out, const char *text, size_t size, const char *path,
+                                 struct arena *arena, struct tp_err *err);
+
 #endif

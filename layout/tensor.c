@@ -88,6 +88,17 @@ struct tensor_block tensor_block_of(const struct tensor *t, int block)
     return (struct tensor_block){ p->first_block + (block - 1) * each, each, p->unit };
 }
 
+bool tensor_first_block_fits(const struct tensor *t)
+{
+    const struct placement *p = &t->placement;
+    int64_t rest = p->dim < 0 ? 0 : t->shape[p->dim] - p->first_block;
+
+    if (p->first_block == 0)
+        return true;
+    return p->blocks > 1 && rest > 0 && rest % (p->blocks - 1) == 0 &&
+           p->first_block % (rest / (p->blocks - 1)) == 0;
+}
+
 int64_t tensor_units(const struct tensor *t)
 {
     int64_t block = tensor_block_of(t, t->placement.blocks - 1).len;

@@ -116,6 +116,10 @@ struct tensor_block {
 };
 struct tensor_block tensor_block_of(const struct tensor *t, int block);
 
+/* Whether placement.first_block is 0, or leaves blocks of equal length and is a multiple of these.
+ */
+bool tensor_first_block_fits(const struct tensor *t);
+
 /* "attention.q", "column", "kv_head": the words of a parallel plan. UNIT_NONE is "". */
 const char *tensor_role_name(enum tensor_role r);
 const char *tensor_cut_name(enum tensor_cut c);

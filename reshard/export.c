@@ -124,8 +124,9 @@ static tp_status open_source(struct export_job *x, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE,
                        "%s: has no model config, so " CONFIG_FILE " cannot be written",
                        x->from.dir);
-    TP_TRY(model_config_parse(&x->model, config, strlen(config), x->from.dir, &x->arena, err));
-    TP_TRY(check_complete(x, err));
+    TP_TRY(model_config_parse_any(&x->model, config, strlen(config), x->from.dir, &x->arena, err));
+    if (x->model.family != MODEL_OF_RULES) /* its tensors are those that were imported */
+        TP_TRY(check_complete(x, err));
     TP_TRY(choose_tensors(x, err));
     TP_TRY(checkpoint_source_open(&x->source, &x->from, x->ids, x->n, NULL, err));
 done:

@@ -7,6 +7,7 @@
 #include "ckpt/epoch.h"
 #include "ckpt/transaction.h"
 #include "core/file.h"
+#include "layout/family.h"
 #include "layout/model_config.h"
 #include "reshard/copy_job.h"
 #include "reshard/formats/checkpoint.h"
@@ -36,13 +37,30 @@ tp_status import_check_format(const char *format, struct tp_err *err)
                    format);
 }
 
+static tp_status read_model_of_rules(struct import_job *x, const char *config, struct tp_err *err)
+{
+    tp_status st = model_config_read_any(&x->model, config, &x->arena, err);
+
+    if (!st && x->model.family != MODEL_OF_RULES)
+        return tp_fail(err, TP_E_USAGE,
+                       "--rules: %s says %s, whose tensors are known; leave --rules out, or give "
+                       "the model an architecture of its own in config.json",
+                       config, family_of(&x->model)->architecture);
+    if (!st && x->request->ignore.n)
+        return tp_fail(err, TP_E_USAGE,
+                       "--ignore cannot be used with --rules, which have a line for every tensor");
+    return st;
+}
+
 static tp_status read_model(struct import_job *x, struct tp_err *err)
 {
     const struct import_request *q = x->request;
+    const char *config = q->config ? q->config : q->source;
 
     if (!file_is_dir(q->source))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", q->source);
-    return model_config_read(&x->model, q->config ? q->config : q->source, &x->arena, err);
+    return q->rules ? read_model_of_rules(x, config, err)
+                    : model_config_read(&x->model, config, &x->arena, err);
 }
 
 static tp_status lay_out(struct import_job *x, struct tp_err *err)
@@ -55,6 +73,8 @@ static tp_status lay_out(struct import_job *x, struct tp_err *err)
     if (st)
         return tp_fail_in(err, "--layout");
     TP_TRY(import_source_open(source, q, &x->model, &x->arena, err));
+    if (q->rules)
+        x->model.layers = source->layers;
     TP_TRY(layout_make(&x->layout, &spec, x->model.layers, source->tensors, source->n_tensors,
                        &x->arena, err));
     TP_TRY(root_model_check(q->out, q->force ? source->step : -1, &x->model, &x->layout, err));

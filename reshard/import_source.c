@@ -6,6 +6,7 @@
 
 #include "layout/model_tensors.h"
 #include "reshard/formats/foreign.h"
+#include "reshard/ruled_tensors.h"
 
 /* ---- which tensors ---- */
 
@@ -35,21 +36,41 @@ static tp_status make_transferred(struct import_source *s, const struct import_r
 
 /* ---- safetensors: weights only ---- */
 
+/* The tensors, by the table of the model's family or by rules. */
+static tp_status list_tensors(struct import_source *s, const struct import_request *q,
+                              const struct model *m, struct arena *arena, struct tp_err *err)
+{
+    struct ruled_tensors ruled = { 0 };
+    tp_status st;
+
+    if (!q->rules)
+        return model_params(&s->tensors, &s->n_tensors, m, DTYPE_F32, arena, err);
+    st = ruled_tensors_list(&ruled, s->safetensors, q->rules, arena, err);
+    s->tensors = ruled.list;
+    s->n_tensors = ruled.n;
+    s->layers = ruled.layers;
+    return st;
+}
+
 static tp_status open_safetensors(struct import_source *s, const struct import_request *q,
                                   const struct model *m, struct arena *arena, struct tp_err *err)
 {
     tp_status st;
 
     s->title = "safetensors";
-    TP_TRY(model_params(&s->tensors, &s->n_tensors, m, DTYPE_F32, arena, err));
-    TP_TRY(make_transferred(s, q, arena, err));
     TP_TRY(safetensors_open(&s->safetensors, q->source, err));
+    TP_TRY(list_tensors(s, q, m, arena, err));
+    TP_TRY(make_transferred(s, q, arena, err));
     TP_TRY(safetensors_select(s->safetensors, s->transferred, s->n_tensors, err));
-    TP_TRY(unknown_tensors_check(&s->left_out, s->safetensors, m, s->tensors, s->n_tensors,
-                                 &q->ignore, err));
+    if (!q->rules)
+        TP_TRY(unknown_tensors_check(&s->left_out, s->safetensors, m, s->tensors, s->n_tensors,
+                                     &q->ignore, err));
     s->endpoint = safetensors_source_endpoint(s->safetensors);
-    for (int i = 0; i < s->n_tensors; i++)
-        s->tensors[i].dtype = q->dtype ? *q->dtype : s->endpoint->dtypes[i];
+    for (int i = 0; i < s->n_tensors; i++) {
+        enum dtype stored = s->endpoint->dtypes[i];
+
+        s->tensors[i].dtype = q->dtype && dtype_is_float(stored) ? *q->dtype : stored;
+    }
 done:
     return st;
 }
@@ -188,6 +209,9 @@ tp_status import_source_open(struct import_source *s, const struct import_reques
         format = foreign_format_detect(q->source);
     else if (strcmp(q->format, "safetensors") != 0)
         format = foreign_format_find(q->format);
+    if (format && q->rules)
+        return tp_fail(err, TP_E_USAGE, "--rules: %s is %s, and rules are for safetensors only",
+                       q->source, format->title);
     return format ? open_pieces(s, q, format, m, arena, err)
                   : open_safetensors(s, q, m, arena, err);
 }

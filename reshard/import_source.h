@@ -17,12 +17,14 @@ struct import_source {
     struct tensor *tensors;                  /* of the checkpoint, in the arena */
     struct reshard_tensor *transferred;      /* the same, for the engine */
     int n_tensors;
+    int layers;     /* that rules found in the names; without rules 0 */
     int64_t step;   /* of the optimizer; 0: the source has none */
     bool checksums; /* the source has a checksum of everything that is read */
     struct unknown_tensors left_out;
 };
 
-/* Open the request's source. TP_E_NOTFOUND: it is no folder. TP_E_USAGE: it has no known format. */
+/* Open the request's source. TP_E_NOTFOUND: it is no folder. TP_E_USAGE: it has no known format, or
+ * the rules do not fit. */
 tp_status import_source_open(struct import_source *s, const struct import_request *q,
                              const struct model *m, struct arena *arena, struct tp_err *err);
 void import_source_close(struct import_source *s);

@@ -60,10 +60,11 @@ static tp_status compare(char difference[DIFFERENCE_MAX], const struct ckpt_foun
 
     difference[0] = 0;
     if (config) {
-        st = model_config_parse(&was, config, strlen(config), found->dir, arena, err);
+        st = model_config_parse_any(&was, config, strlen(config), found->dir, arena, err);
         if (st)
             return st;
-        if (model_diff(dimension, &was, m))
+        if (was.family != MODEL_OF_RULES && m->family != MODEL_OF_RULES &&
+            model_diff(dimension, &was, m))
             snprintf(difference, DIFFERENCE_MAX, "its %s", dimension);
     }
     if (!difference[0])

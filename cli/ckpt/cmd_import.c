@@ -51,6 +51,8 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
         OPT_LIST(0, "ignore", "NAME", ignore,
                  "leave out this tensor of SRC, which the model does not have; * matches\n"
                  "any text; may be given several times"),
+        OPT_STR(0, "rules", "FILE", &q->rules,
+                "how tensors are cut, for a model of an unknown architecture"),
         OPT_FLAG('f', "force", &q->force, "replace the step of ROOT when it exists"),
         OPT_FLAG(0, "json", json, "print one JSON object"),
         OPT_END

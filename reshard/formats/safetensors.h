@@ -26,6 +26,7 @@ tp_status safetensors_open(struct safetensors_source **out, const char *path, st
 /* All tensors of the files, ascending by name. */
 int safetensors_count(const struct safetensors_source *s);
 const char *safetensors_name(const struct safetensors_source *s, int i);
+const struct safetensors_tensor *safetensors_tensor_at(const struct safetensors_source *s, int i);
 const char *safetensors_path(const struct safetensors_source *s);
 
 /* Choose the tensors of the transfer. TP_E_CORRUPT: one is missing or has another shape; the

@@ -192,6 +192,11 @@ const char *safetensors_name(const struct safetensors_source *s, int i)
     return s->found[i].entry.tensor.name;
 }
 
+const struct safetensors_tensor *safetensors_tensor_at(const struct safetensors_source *s, int i)
+{
+    return &s->found[i].entry.tensor;
+}
+
 const char *safetensors_path(const struct safetensors_source *s)
 {
     return s->path;

@@ -1,0 +1,98 @@
+"""tp-ckpt import --rules: a model whose architecture is not known is moved like any other.
+
+needs: tp-ckpt tp-reshard tp-train
+covers: reshard/ruled_tensors layout/cut_rules
+"""
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import harness
+from harness import ok, run
+
+sys.path.insert(0, str(harness.REPO / "tests/oracle"))
+import oracle_numpy  # noqa: E402
+
+RULES = """
+# tensor                         axis
+embed.weight                     0    pad
+blocks.*.attention.wqkv.weight   0    unit=4 blocks=3 first=16   # 4 heads of 4, 2 KV heads
+blocks.*.attention.wo.weight     1    unit=4
+blocks.*.experts.*.w1.weight     0
+blocks.*.norm.weight             -
+scale                            -
+head.weight                      0    pad
+"""
+SHAPES = {"embed.weight": (13, 8), "head.weight": (13, 8), "scale": (1,)}
+for _i in range(3):
+    SHAPES["blocks.%d.attention.wqkv.weight" % _i] = (32, 8)
+    SHAPES["blocks.%d.attention.wo.weight" % _i] = (8, 16)
+    SHAPES["blocks.%d.norm.weight" % _i] = (8,)
+    for _k in range(2):
+        SHAPES["blocks.%d.experts.%d.w1.weight" % (_i, _k)] = (6, 8)
+CONFIG = {"architectures": ["MyModel"], "model_type": "mine", "width": 8, "theta": 1e-05}
+
+
+@pytest.fixture
+def model(tmp_path):
+    """(folder, its weights)"""
+    rng = np.random.Generator(np.random.Philox(3))
+    weights = {k: rng.standard_normal(shape).astype(np.float32) for k, shape in SHAPES.items()}
+    (tmp_path / "rules").write_text(RULES)
+    return oracle_numpy.save_model(tmp_path / "model", CONFIG, weights), weights
+
+
+def import_(folder, tmp_path, *more, rules=None):
+    if rules is not None:
+        (tmp_path / "rules").write_text(rules)
+    return run("tp-ckpt", "import", folder, "--rules", tmp_path / "rules", "-o", tmp_path / "ckpt", *more)
+
+
+def test_a_model_of_an_unknown_architecture_survives_import_reshard_and_export(model, tmp_path):
+    folder, want = model
+    r = import_(folder, tmp_path, "--layout", "tp2pp3")
+    assert r.rc == 0, repr(r)
+    layout = json.loads(ok("tp-ckpt", "show", tmp_path / "ckpt", "--json").out)
+    assert "MyModel" in json.dumps(layout)
+    ok("tp-reshard", tmp_path / "ckpt", "--to", "tp1dp2zero3", "-o", tmp_path / "one")
+    ok("tp-ckpt", "verify", tmp_path / "one")
+    ok("tp-ckpt", "export", tmp_path / "one", "--format", "safetensors", "-o", tmp_path / "hf")
+    got = oracle_numpy.load_safetensors(tmp_path / "hf/model.safetensors")
+    assert sorted(got) == sorted(want) and all(np.array_equal(got[k], want[k]) for k in want)
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert config == {**CONFIG, "dtype": "float32", "torch_dtype": "float32"}
+    assert import_(folder, tmp_path, "--force").rc == 0, "the same model again"
+
+
+def test_without_rules_the_architecture_is_refused(model, tmp_path):
+    r = run("tp-ckpt", "import", model[0], "-o", tmp_path / "ckpt")
+    assert r.rc == 2 and "MyModel" in r.err and "--rules" in r.err, repr(r)
+
+
+@pytest.mark.parametrize("change,words", [
+    (lambda t: t.replace("scale ", "scaly "), ["no line for tensor scale", "rules"]),
+    (lambda t: t + "other - \n", ["there is no tensor other"]),
+    (lambda t: t + "blocks.*.norm.weight 0\n", ["both have tensor blocks.0.norm.weight"]),
+    (lambda t: t.replace("norm.weight             -", "norm.weight   1"), ["has no axis 1"]),
+    (lambda t: t.replace("first=16", "first=17"), ["first=17"]),
+    (lambda t: t.replace("axis", "axis\nbad"), ["one word"]),
+])
+def test_rules_that_do_not_fit_are_refused(change, words, model, tmp_path):
+    r = import_(model[0], tmp_path, rules=change(RULES))
+    assert r.rc == 2 and len(r.lines) == 1 and all(w in r.err for w in words), repr(r)
+    assert not (tmp_path / "ckpt").exists()
+
+
+def test_a_layout_that_the_rules_do_not_allow_is_refused(model, tmp_path):
+    r = import_(model[0], tmp_path, "--layout", "tp4")
+    assert r.rc == 2 and "wqkv" in r.err and "nearest that fit" in r.err, repr(r)
+
+
+def test_rules_are_refused_for_a_known_architecture_and_with_ignore(model, tmp_path):
+    r = import_(model[0], tmp_path, "--ignore", "scale")
+    assert r.rc == 2 and "--ignore" in r.err, repr(r)
+    harness.write_config(model[0])
+    r = import_(model[0], tmp_path)
+    assert r.rc == 2 and "LlamaForCausalLM" in r.err and "--rules" in r.err, repr(r)

@@ -1,0 +1,143 @@
+/* tests/unit/layout_cut_rules.c - rules that say how tensors are cut: what they mean, and what is
+ * refused. */
+#include "layout/cut_rules.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "tests/unit/random.h"
+
+static const char good[] = "# name  axis  options\n"
+                           "embed.weight  0  pad\n"
+                           "\n"
+                           "blocks.*.wqkv.weight 0 unit=4 blocks=3 first=32 # grouped\n"
+                           "blocks.*.wk.weight\t0 share unit=4\r\n"
+                           "blocks.*.experts.*.w1 1\n"
+                           "blocks.*.norm -\n"
+                           "head.weight 0 pad\n";
+
+static struct tensor matrix(const char *name, int64_t rows, int64_t cols)
+{
+    return (struct tensor){ .name = name, .ndim = 2, .shape = { rows, cols } };
+}
+
+static tp_status parse(struct cut_rules *r, const char *text, struct arena *arena,
+                       struct tp_err *err)
+{
+    return cut_rules_parse(r, text, strlen(text), "my.rules", arena, err);
+}
+
+Test(cut_rules, a_line_gives_a_tensor_its_cut_and_its_layer)
+{
+    static const struct {
+        const char *name;
+        int layer, dim;
+        struct placement want;
+    } cases[] = {
+        { "embed.weight", LAYER_FIRST, 0, { 0, 1, 1, 0, false, true } },
+        { "blocks.0.wqkv.weight", 0, 0, { 0, 4, 3, 32, false, false } },
+        { "blocks.12.wk.weight", 12, 0, { 0, 4, 1, 0, true, false } },
+        { "blocks.3.experts.7.w1", 3, 1, { 1, 1, 1, 0, false, false } },
+        { "blocks.9999.norm", 9999, -1, { -1, 1, 1, 0, false, false } },
+        { "head.weight", LAYER_LAST, 0, { 0, 1, 1, 0, false, true } },
+    };
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct cut_rules r;
+
+    cr_assert_eq(parse(&r, good, &arena, &err), TP_OK, "%s", err.msg);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tensor t = matrix(cases[i].name, 48, 8);
+        const struct placement *p = &t.placement, *q = &cases[i].want;
+
+        cr_assert_eq(cut_rules_check_used(&r, &err), TP_E_USAGE);
+        cr_assert_eq(cut_rules_apply(&r, &t, &err), TP_OK, "%s", err.msg);
+        cr_expect_eq(t.layer, cases[i].layer, "%s: layer %d", t.name, t.layer);
+        cr_expect(p->dim == q->dim && p->unit == q->unit && p->blocks == q->blocks &&
+                      p->first_block == q->first_block && p->replicate == q->replicate &&
+                      p->uneven == q->uneven,
+                  "%s", t.name);
+    }
+    cr_assert_eq(cut_rules_check_used(&r, &err), TP_OK, "%s", err.msg);
+    arena_free(&arena);
+}
+
+Test(cut_rules, bad_lines_are_refused_by_number)
+{
+    static const struct {
+        const char *text, *named;
+    } bad[] = {
+        { "", "no rule" },
+        { "# nothing\n", "no rule" },
+        { "a\n", "my.rules:1" },
+        { "a 0\nb 9\n", "my.rules:2: '9'" },
+        { "a column\n", "'column'" },
+        { "a 0 unit=0\n", "unit=0" },
+        { "a 0 unit=4x\n", "unit=4x" },
+        { "a 0 blocks=9\n", "blocks=9" },
+        { "a 0 unit=99999999999999999999\n", "unit=9999" },
+        { "a - pad\n", "'pad'" },
+        { "a 0 paf\n", "'paf'" },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct cut_rules r;
+
+        cr_expect_eq(parse(&r, bad[i].text, &arena, &err), TP_E_USAGE, "%s", bad[i].text);
+        cr_expect(strstr(err.msg, bad[i].named), "%s", err.msg);
+        arena_free(&arena);
+    }
+}
+
+Test(cut_rules, tensors_that_do_not_fit_are_refused_by_name)
+{
+    static const struct {
+        const char *rules, *name, *named;
+    } bad[] = {
+        { "a 0\n", "b", "no line for tensor b" },
+        { "a.* 0\n", "a.x", "no line for tensor a.x" },
+        { "a.* 0\n", "a.", "no line" },
+        { "a.* 0\na.1 0\n", "a.1", "lines 1 and 2" },
+        { "a 2\n", "a", "has no axis 2" },
+        { "a 0 first=40\n", "a", "first=40" },
+        { "a 0 blocks=3 first=48\n", "a", "first=48" },
+        { "a 0 blocks=3 first=20\n", "a", "first=20" },
+        { "a.* 0\n", "a.10000", "is not below" },
+        { "a.* 0\n", "a.99999999999999999999", "is not below" },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct tensor t = matrix(bad[i].name, 48, 8);
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct cut_rules r;
+
+        cr_assert_eq(parse(&r, bad[i].rules, &arena, &err), TP_OK, "%s", err.msg);
+        cr_expect_eq(cut_rules_apply(&r, &t, &err), TP_E_USAGE, "%s", bad[i].rules);
+        cr_expect(strstr(err.msg, bad[i].named), "%s", err.msg);
+        arena_free(&arena);
+    }
+}
+
+/* Bytes that are changed at random are rules or are refused. */
+Test(cut_rules, any_bytes_are_read_or_refused)
+{
+    struct rng r = rng_start("cut_rules/bytes");
+
+    for (int i = 0; i < 3000; i++) {
+        struct tensor t = matrix("blocks.1.wqkv.weight", 48, 8);
+        struct arena arena = { 0 };
+        struct tp_err err = { 0 };
+        struct cut_rules rules;
+        char text[sizeof good];
+
+        memcpy(text, good, sizeof good);
+        for (int64_t k = rng_int(&r, 1, 8); k > 0; k--)
+            text[rng_int(&r, 0, sizeof good - 2)] = (char)rng_int(&r, 0, 255);
+        if (!cut_rules_parse(&rules, text, sizeof good - 1, "my.rules", &arena, &err))
+            cut_rules_apply(&rules, &t, &err);
+        arena_free(&arena);
+    }
+}
