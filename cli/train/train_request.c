@@ -16,8 +16,8 @@
 #include "trainer/suggestions.h"
 
 static const char INTRO[] =
-    "Train LlamaForCausalLM or GPT2LMHeadModel on many ranks: tensor, sequence, context, pipeline\n"
-    "and data parallel, on CPUs or NVIDIA GPUs.\n"
+    "Train a Llama, Mistral, Qwen2, Qwen3 or GPT-2 on many ranks:\n"
+    "tensor, sequence, context, pipeline and data parallel, on CPUs or NVIDIA GPUs.\n"
     "It starts its own ranks. Under mpirun or srun it needs one process per rank of the layout.";
 static const char TAIL[] =
     "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun use SIGUSR1).\n"

@@ -1,11 +1,13 @@
 """Families of models that tp-train trains have the oracle's curve: biases, scaled rotary embedding, a sliding
 window, and norms of each head's queries and keys.
 
-needs: tp-train
+needs: tp-train tp-train-deferred
 covers: trainer/model/rotary_table layout/rope_scaling
 """
 import json
+import os
 import re
+import time
 
 import pytest
 
@@ -66,6 +68,21 @@ def test_same_bits_at_every_layout_with_biases(reference, tmp_path):
         curves.assert_same(log, trace, layout)
         logs.append([(x["loss"], x["grad_norm"]) for x in log])
     assert logs[0] == logs[1] == logs[2]
+
+
+@pytest.mark.parametrize("name,layout", [("llama-biases", "tp2sp"), ("qwen3", "tp2dp2zero3"), ("llama-yarn", "cp2")])
+def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
+    """As in test_deferred.py: queued work runs late and in a random order."""
+    argv = reference.argv(name, layout, tmp_path / "log", "--micro", 2, "--logits", tmp_path / "logits")
+    harness.ok(*argv)
+    seed = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
+    argv = reference.argv(name, layout, tmp_path / "late.log", "--micro", 2, "--logits", tmp_path / "late")
+    r = run(harness.built("tp-train-deferred"), *argv[1:], env={"TP_DEFERRED_SEED": str(seed)})
+    assert r.rc == 0, "TP_SEED=%d: %r" % (seed, r)
+    logs = [[(x["loss"], x["grad_norm"]) for x in harness.read_log(tmp_path / log)]
+            for log in ("log", "late.log")]
+    assert logs[0] == logs[1], "TP_SEED=%d" % seed
+    assert (tmp_path / "logits").read_bytes() == (tmp_path / "late").read_bytes(), "TP_SEED=%d" % seed
 
 
 @pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3"])
