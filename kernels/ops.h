@@ -17,6 +17,7 @@
 #include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "kernels/embedding.h"
+#include "kernels/geglu.h"
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/grad_norm.h"
@@ -24,6 +25,7 @@
 #include "kernels/loss.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "kernels/scale.h"
 #include "kernels/sum.h"
 #include "kernels/swiglu.h"
 
@@ -61,6 +63,13 @@ struct kernel_ops {
     void (*adamw_step)(struct device_queue *q, const struct adamw_step *a);
     void (*cast)(struct device_queue *q, const struct cast *a);
     void (*copy_box)(struct device_queue *q, const struct copy_box *a);
+
+    /* Of some families of models only; NULL: the device does not have it, and trainer_open refuses
+     * a model that needs it. */
+    void (*geglu_forward)(struct device_queue *q, const struct geglu_forward *a);
+    void (*geglu_backward)(struct device_queue *q, const struct geglu_backward *a);
+    void (*scale)(struct device_queue *q, const struct scale *a);
+    bool has_attention_window; /* attention computes struct attention.window */
 };
 
 /* A queue, and the operations of its device. */

@@ -17,8 +17,12 @@
 #include "layout/tensor.h"
 
 /* The arithmetic of the layers. The trainer has code for each of these values. */
-enum family_norm { FAMILY_RMS_NORM, FAMILY_LAYER_NORM };
-enum family_mlp { FAMILY_SWIGLU, FAMILY_GELU };
+enum family_norm {
+    FAMILY_RMS_NORM,
+    FAMILY_UNIT_RMS_NORM, /* multiplies by 1 + weight */
+    FAMILY_LAYER_NORM,
+};
+enum family_mlp { FAMILY_SWIGLU, FAMILY_GEGLU, FAMILY_GELU };
 enum family_position { FAMILY_ROTARY, FAMILY_LEARNED };
 
 /* ---- config.json ---- */
@@ -44,7 +48,7 @@ struct family_key {
     size_t member, member_bytes; /* the member of struct model that it sets */
     int64_t max;
     double fallback;   /* when the key is absent */
-    const char *only;  /* the one value, as JSON; where the key is absent, it has this value */
+    const char *only;  /* the one value, as JSON, or a list of some; an absent key has it */
     const char *other; /* what the message says about other values; may be NULL */
 };
 
@@ -113,6 +117,7 @@ struct family {
     enum family_mlp mlp;
     enum family_position position;
     bool in_out;            /* the matrices of the layers are stored [in, out], others [out, in] */
+    bool scaled_embedding;  /* the residual begins with the embedding times sqrt(hidden) */
     bool qkv_by_head;       /* a fused query, key and value has these three head by head */
     int extra_positions;    /* rows of a table of positions beyond max_positions */
     const char *untrained;  /* what tp-train does not compute; NULL: nothing */

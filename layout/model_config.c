@@ -148,6 +148,8 @@ static bool has_only(struct config_reader *r, const struct family_key *k, json_t
     if (!only)
         r->st = tp_fail(r->err, TP_E_NOMEM, "%s: no memory", r->path);
     is_same = only && is_equal(v, only);
+    for (size_t i = 0; i < json_array_size(only); i++)
+        is_same = is_same || is_equal(v, json_array_get(only, i));
     json_decref(only);
     return is_same;
 }

@@ -50,6 +50,9 @@ CPU_KERNEL(queue_grad_norm_clip, cpu_run_grad_norm_clip, grad_norm_clip)
 CPU_KERNEL(queue_adamw_step, cpu_run_adamw_step, adamw_step)
 CPU_KERNEL(queue_cast, cpu_run_cast, cast)
 CPU_KERNEL(queue_copy_box, cpu_run_copy_box, copy_box)
+CPU_KERNEL(queue_geglu_forward, cpu_run_geglu_forward, geglu_forward)
+CPU_KERNEL(queue_geglu_backward, cpu_run_geglu_backward, geglu_backward)
+CPU_KERNEL(queue_scale, cpu_run_scale, scale)
 
 const char *kernels_cpu_description(void)
 {
@@ -90,4 +93,8 @@ const struct kernel_ops kernels_cpu = {
     .adamw_step = queue_adamw_step,
     .cast = queue_cast,
     .copy_box = queue_copy_box,
+    .geglu_forward = queue_geglu_forward,
+    .geglu_backward = queue_geglu_backward,
+    .scale = queue_scale,
+    .has_attention_window = true,
 };

@@ -28,6 +28,11 @@ tp_status cpu_run_swiglu_forward(struct device_queue *q, const struct swiglu_for
                                  struct tp_err *err);
 tp_status cpu_run_swiglu_backward(struct device_queue *q, const struct swiglu_backward *a,
                                   struct tp_err *err);
+tp_status cpu_run_geglu_forward(struct device_queue *q, const struct geglu_forward *a,
+                                struct tp_err *err);
+tp_status cpu_run_geglu_backward(struct device_queue *q, const struct geglu_backward *a,
+                                 struct tp_err *err);
+tp_status cpu_run_scale(struct device_queue *q, const struct scale *a, struct tp_err *err);
 tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a,
                                struct tp_err *err);
 tp_status cpu_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a,

@@ -17,16 +17,19 @@ static const struct family_key keys[] = {
     FAMILY_ROPE(10000),
     FAMILY_FLAG("attention_bias", qkv_bias, false),
     FAMILY_FLAG("attention_bias", out_bias, false),
+    FAMILY_TRAINS("hidden_activation or hidden_act", "[\"gelu\", \"gelu_pytorch_tanh\"]"),
+    FAMILY_TRAINS("attention_dropout", "0"),
+    FAMILY_TRAINS("use_bidirectional_attention", "false"),
     FAMILY_KEYS_END,
 };
 
 const struct family family_gemma = {
     .architecture = "GemmaForCausalLM",
     .model_type = "gemma",
-    .norm = FAMILY_RMS_NORM,
-    .mlp = FAMILY_SWIGLU,
+    .norm = FAMILY_UNIT_RMS_NORM,
+    .mlp = FAMILY_GEGLU,
+    .scaled_embedding = true,
     .position = FAMILY_ROTARY,
-    .untrained = "norms of 1 + weight, a scaled embedding and a gated gelu",
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = family_llama_tensors,

@@ -19,7 +19,7 @@ from harness import LONG, run
 FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
 BYTES = dict(vocab_size=256, hidden_size=32)
 MODELS = {name: dict(FAMILIES[name]["config"], **BYTES) for name in (
-    "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3")}
+    "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma")}
 for _name in ("llama-biases", "mistral", "qwen2"):
     MODELS[_name].update(tie_word_embeddings=_name == "mistral", head_dim=8)
 OPTIONS = dict(batch=8, seq=32, lr=3e-3, steps=6)
@@ -29,6 +29,7 @@ EVERYWHERE = [("tp1", 0), ("tp8", 4), ("tp2pp2dp2spzero1", 2), ("tp2dp2zero3", 2
 LAYOUTS = {
     "llama-biases": EVERYWHERE + [("tp4sp", 0), ("pp2cp2", 4)],
     "qwen3": EVERYWHERE + [("tp4sp", 0), ("pp2cp2", 4)],
+    "gemma": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2zero3", 2)],
     "mistral": [("tp1", 0), ("tp4pp2", 4)],
     "qwen2": [("tp2", 0), ("tp8dp2zero3", 2)],
     "llama-llama3": [("tp1", 0), ("tp2cp2", 0)],
@@ -55,22 +56,24 @@ def test_the_curve_is_the_oracles_at_every_layout(name, layout, micro, more, ref
     curves.assert_same(log, trace, "%s at %s" % (name, layout))
 
 
-@pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3"])
+@pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3", "gemma"])
 def test_bf16_is_near_the_oracle(name, reference, tmp_path):
     _, log, trace = reference.train(name, "tp2", tmp_path / "log", "--dtype", "bf16")
     assert oracle.deviation(log, trace)[0] <= 2e-2
 
 
-def test_same_bits_at_every_layout_with_biases(reference, tmp_path):
+@pytest.mark.parametrize("name,layouts", [("llama-biases", ("tp1", "tp8", "tp2pp2dp2")), ("gemma", ("tp1", "tp8sp"))])
+def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
     logs = []
-    for i, layout in enumerate(("tp1", "tp8", "tp2pp2dp2")):
-        _, log, trace = reference.train("llama-biases", layout, tmp_path / str(i), "--same-bits", 8, "--micro", 4)
+    for i, layout in enumerate(layouts):
+        _, log, trace = reference.train(name, layout, tmp_path / str(i), "--same-bits", 8, "--micro", 4)
         curves.assert_same(log, trace, layout)
         logs.append([(x["loss"], x["grad_norm"]) for x in log])
-    assert logs[0] == logs[1] == logs[2]
+    assert all(log == logs[0] for log in logs)
 
 
-@pytest.mark.parametrize("name,layout", [("llama-biases", "tp2sp"), ("qwen3", "tp2dp2zero3"), ("llama-yarn", "cp2")])
+@pytest.mark.parametrize("name,layout", [("llama-biases", "tp2sp"), ("qwen3", "tp2dp2zero3"), ("llama-yarn", "cp2"),
+                                         ("gemma", "tp2pp2"), ("mistral", "tp1")])
 def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
     """As in test_deferred.py: queued work runs late and in a random order."""
     argv = reference.argv(name, layout, tmp_path / "log", "--micro", 2, "--logits", tmp_path / "logits")
@@ -85,7 +88,7 @@ def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
     assert (tmp_path / "logits").read_bytes() == (tmp_path / "late").read_bytes(), "TP_SEED=%d" % seed
 
 
-@pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3"])
+@pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma"])
 def test_the_oracles_gradients_are_slopes(name):
     config = dict(MODELS[name], num_hidden_layers=1, sliding_window=3)
     curves.assert_gradient_is_slope(oracle.Llama, config, 3)

@@ -84,7 +84,7 @@ def shapes(c):
         if c["model_type"] == "qwen3":
             s[p + "self_attn.q_norm.weight"] = s[p + "self_attn.k_norm.weight"] = (width,)
     s["model.norm.weight"] = (dim,)
-    if not c.get("tie_word_embeddings"):
+    if not c.get("tie_word_embeddings", c["model_type"] == "gemma"):
         s["lm_head.weight"] = (vocab, dim)
     return s
 
@@ -186,13 +186,14 @@ def frequencies(c, width):
 
 
 class Llama:
-    """Also Mistral (a sliding window), Qwen2 (biases), and Qwen3 (norms of each head's queries and keys)."""
+    """Also Mistral (a sliding window), Qwen2 (biases), Qwen3 (norms of each head's queries and keys) and Gemma."""
 
     def __init__(self, config, seq):
         c = self.c = config
         self.heads, self.kv = c["num_attention_heads"], c["num_key_value_heads"]
         self.width = c.get("head_dim") or c["hidden_size"] // self.heads
-        self.eps, self.tied = c["rms_norm_eps"], bool(c.get("tie_word_embeddings"))
+        self.is_gemma = c["model_type"] == "gemma"  # norms of 1 + weight, a gated gelu, a scaled embedding
+        self.eps, self.tied = c["rms_norm_eps"], bool(c.get("tie_word_embeddings", self.is_gemma))
         each, factor = frequencies(c, self.width)
         angle = np.arange(seq)[:, None] * each
         self.cos, self.sin = factor * np.cos(angle), factor * np.sin(angle)
@@ -251,33 +252,39 @@ class Llama:
         return sum(linear_backward(self.join(dx), n, w, p + name + "_proj", g)
                    for name, dx in (("q", dq), ("k", dk), ("v", dv)))
 
-    @staticmethod
-    def mlp_forward(n, w, p):
+    def unit(self, w):
+        """What a norm with this weight multiplies by."""
+        return 1 + w if self.is_gemma else w
+
+    def mlp_forward(self, n, w, p):
         gate, up = linear(n, w, p + "gate_proj"), linear(n, w, p + "up_proj")
-        sig = 1 / (1 + np.exp(-gate))
+        inner = 2 * math.sqrt(2 / math.pi) * (gate + 0.044715 * gate ** 3) if self.is_gemma else gate
+        sig = 1 / (1 + np.exp(-inner))
         h = gate * sig * up
         return linear(h, w, p + "down_proj"), (n, gate, up, sig, h)
 
-    @staticmethod
-    def mlp_backward(d, saved, w, p, g):
+    def mlp_backward(self, d, saved, w, p, g):
         n, gate, up, sig, h = saved
         dh = linear_backward(d, h, w, p + "down_proj", g)
-        dup, dgate = dh * gate * sig, dh * up * sig * (1 + gate * (1 - sig))
+        slope = 2 * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * gate ** 2) if self.is_gemma else 1
+        dup, dgate = dh * gate * sig, dh * up * sig * (1 + gate * (1 - sig) * slope)
         return linear_backward(dgate, n, w, p + "gate_proj", g) + linear_backward(dup, n, w, p + "up_proj", g)
 
     def forward(self, w, ids):
         """(logits, values for backward)"""
         x, saved = w["model.embed_tokens.weight"][ids], []
+        if self.is_gemma:
+            x = x * math.sqrt(x.shape[-1])
         for i in range(self.c["num_hidden_layers"]):
             p = "model.layers.%d." % i
-            n, r = norm_forward(x, w[p + "input_layernorm.weight"], self.eps)
+            n, r = norm_forward(x, self.unit(w[p + "input_layernorm.weight"]), self.eps)
             y, attention = self.attention_forward(n, w, p + "self_attn.")
             mid = x + y
-            n, r2 = norm_forward(mid, w[p + "post_attention_layernorm.weight"], self.eps)
+            n, r2 = norm_forward(mid, self.unit(w[p + "post_attention_layernorm.weight"]), self.eps)
             y, mlp = self.mlp_forward(n, w, p + "mlp.")
             saved.append((x, r, attention, mid, r2, mlp))
             x = mid + y
-        n, r = norm_forward(x, w["model.norm.weight"], self.eps)
+        n, r = norm_forward(x, self.unit(w["model.norm.weight"]), self.eps)
         return product(n, self.head(w)), (ids, saved, x, r, n)
 
     def head(self, w):
@@ -288,7 +295,7 @@ class Llama:
         ids, layers, x, r, n = saved
         g, dhead = {}, outer(dlogits, n)
         d, g["model.norm.weight"] = norm_backward(dlogits @ self.head(w), x,
-                                                  w["model.norm.weight"], r)
+                                                  self.unit(w["model.norm.weight"]), r)
         for i in reversed(range(len(layers))):
             p, (x, r, attention, mid, r2, mlp) = "model.layers.%d." % i, layers[i]
             for norm, inner, residual, rr in (
@@ -297,8 +304,9 @@ class Llama:
                     ("input_layernorm",
                      lambda: self.attention_backward(d, attention, w, p + "self_attn.", g), x, r)):
                 dx, g[p + norm + ".weight"] = norm_backward(inner(), residual,
-                                                            w[p + norm + ".weight"], rr)
+                                                            self.unit(w[p + norm + ".weight"]), rr)
                 d = d + dx
+        d = d * math.sqrt(d.shape[-1]) if self.is_gemma else d
         table = np.zeros_like(w["model.embed_tokens.weight"])
         np.add.at(table, ids.reshape(-1), d.reshape(-1, d.shape[-1]))
         if self.tied:

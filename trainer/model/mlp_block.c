@@ -1,7 +1,13 @@
 /* trainer/model/mlp_block.c - see trainer/model/mlp_block.h. */
 #include "trainer/model/mlp_block.h"
 
+#include "layout/family.h"
 #include "trainer/model/residual.h"
+
+static bool has_geglu(const struct network *n)
+{
+    return family_of(n->model)->mlp == FAMILY_GEGLU;
+}
 
 static void activate(const struct pass *p, struct activations_layer *s)
 {
@@ -11,6 +17,14 @@ static void activate(const struct pass *p, struct activations_layer *s)
     if (n->up_width == n->ffn)
         n->k.ops->gelu_forward(n->k.queue,
                                &(struct gelu_forward){ s->hidden, n->dtype, s->up, rows * n->ffn });
+    else if (has_geglu(n))
+        n->k.ops->geglu_forward(n->k.queue, &(struct geglu_forward){ .y = s->hidden,
+                                                                     .type = n->dtype,
+                                                                     .gate = s->up,
+                                                                     .up = s->up + n->ffn,
+                                                                     .ld = 2 * n->ffn,
+                                                                     .rows = rows,
+                                                                     .cols = n->ffn });
     else
         n->k.ops->swiglu_forward(n->k.queue, &(struct swiglu_forward){ .y = s->hidden,
                                                                        .type = n->dtype,
@@ -31,6 +45,17 @@ static void activate_backward(const struct pass *p, char *dup, const float *dy,
     if (n->up_width == n->ffn)
         n->k.ops->gelu_backward(n->k.queue,
                                 &(struct gelu_backward){ dup, n->dtype, dy, s->up, rows * n->ffn });
+    else if (has_geglu(n))
+        n->k.ops->geglu_backward(
+            n->k.queue, &(struct geglu_backward){ .dgate = dup,
+                                                  .dup = dup + n->ffn * dtype_bytes(n->dtype),
+                                                  .type = n->dtype,
+                                                  .dy = dy,
+                                                  .gate = s->up,
+                                                  .up = s->up + n->ffn,
+                                                  .ld = 2 * n->ffn,
+                                                  .rows = rows,
+                                                  .cols = n->ffn });
     else
         n->k.ops->swiglu_backward(
             n->k.queue, &(struct swiglu_backward){ .dgate = dup,

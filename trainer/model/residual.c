@@ -1,6 +1,20 @@
 /* trainer/model/residual.c - see trainer/model/residual.h. */
 #include "trainer/model/residual.h"
 
+/* What a norm multiplies by: its weight, or 1 + its weight. */
+static const float *weight_of(const struct pass *p, const struct network_norm *norm)
+{
+    const struct network *n = p->net;
+    float *sum = p->scratch->unit_weight;
+    int64_t h = n->model->hidden;
+
+    if (!n->ones)
+        return norm->weight;
+    device_copy(n->k.queue, sum, n->ones, h * (int64_t)sizeof *sum);
+    n->k.ops->sum_add(n->k.queue, &(struct sum_add){ sum, norm->weight, 1, h, 0, 0 });
+    return sum;
+}
+
 void residual_norm(const struct pass *p, const struct network_norm *norm, void *y, float *stats,
                    float *x, const struct residual_pending *in)
 {
@@ -32,7 +46,7 @@ void residual_norm(const struct pass *p, const struct network_norm *norm, void *
                                                                        .rstd = stats,
                                                                        .x = x,
                                                                        .residual = residual,
-                                                                       .w = norm->weight,
+                                                                       .w = weight_of(p, norm),
                                                                        .rows = rows,
                                                                        .cols = cols,
                                                                        .eps = eps });
@@ -106,7 +120,7 @@ static void rms_norm_backward(const struct pass *p, const struct network_norm *n
                                          .dy = dy,
                                          .x = x,
                                          .rstd = stats,
-                                         .w = norm->weight,
+                                         .w = weight_of(p, norm),
                                          .rows = p->residual_rows,
                                          .cols = h,
                                          .blocks = blocks,

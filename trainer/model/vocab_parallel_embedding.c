@@ -1,6 +1,10 @@
 /* trainer/model/vocab_parallel_embedding.c - see trainer/model/vocab_parallel_embedding.h. */
 #include "trainer/model/vocab_parallel_embedding.h"
 
+#include <math.h>
+
+#include "layout/family.h"
+
 /* Rows first .. first + n - 1 of the microbatch; x is where the first of them is. */
 struct rows {
     int64_t first, n;
@@ -78,6 +82,17 @@ static void look_up(const struct pass *p, float *x, const int32_t *ids)
         n->k.ops->sum_tree(n->k.queue, &(struct sum_tree){ x, n->sums, n->shards, each, each });
 }
 
+/* Multiply rows of the residual, or of its gradient, where the family does so. */
+static void scale(const struct pass *p, float *x)
+{
+    const struct network *n = p->net;
+    int64_t h = n->model->hidden;
+
+    if (family_of(n->model)->scaled_embedding)
+        n->k.ops->scale(n->k.queue,
+                        &(struct scale){ x, p->residual_rows * h, (float)sqrt((double)h) });
+}
+
 void vocab_parallel_embedding_forward(const struct pass *p, float *x, const int32_t *ids)
 {
     const struct network *n = p->net;
@@ -89,6 +104,7 @@ void vocab_parallel_embedding_forward(const struct pass *p, float *x, const int3
         comm_reduce_scatter(n->embedding_tp, n->k.queue, x, rows, p->residual_rows * h, DTYPE_F32);
     else if (n->embedding_tp && comm_size(n->embedding_tp) > 1)
         comm_all_reduce(n->embedding_tp, n->k.queue, x, p->rows * h, DTYPE_F32, COMM_SUM);
+    scale(p, x);
     if (n->positions)
         add_positions(n, rows_of(p), x);
 }
@@ -101,6 +117,7 @@ void vocab_parallel_embedding_backward(const struct pass *p, const int32_t *ids)
 
     if (n->positions && !n->same_bits)
         positions_backward(n, rows_of(p), dx);
+    scale(p, p->scratch->dx);
     if (n->split > 1) {
         comm_all_gather(n->embedding_tp, n->k.queue, n->whole, dx, p->residual_rows * h, DTYPE_F32);
         dx = n->whole;

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "device/staging.h"
+#include "layout/family.h"
 
 enum { STAGING_BYTES = 1 << 20, BLOCK = 256 };
 
@@ -92,6 +93,14 @@ static void fill_constant(float *out, int64_t n, float x)
         out[i] = x;
 }
 
+/* Norms begin as the identity; biases are 0. */
+static float constant_of(enum tensor_role role, const struct model *m)
+{
+    bool is_zero = tensor_role_is_bias(role) || family_of(m)->norm == FAMILY_UNIT_RMS_NORM;
+
+    return is_zero ? 0 : 1;
+}
+
 tp_status weight_init(const struct params *p, const struct layout *l, const struct model *m,
                       uint64_t seed, struct tp_err *err)
 {
@@ -112,7 +121,7 @@ tp_status weight_init(const struct params *p, const struct layout *l, const stru
             if (q->decay)
                 fill_normal(buffer, &w, m->init_std, seed);
             else
-                fill_constant(buffer, w.n, tensor_role_is_bias(w.tensor->role) ? 0 : 1);
+                fill_constant(buffer, w.n, constant_of(w.tensor->role, m));
             staging_send(&staging, o.value + w.first, w.n * (int64_t)sizeof(float));
         }
     }

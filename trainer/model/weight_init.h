@@ -1,7 +1,7 @@
 /*
  * trainer/model/weight_init.h - random weights that depend only on (seed, tensor name, global
  * index), so that a model begins with the same weights at every layout. Matrices are N(0,
- * init_std), norms 1, biases 0.
+ * init_std), norms 1 (those that multiply by 1 + weight: 0), biases 0.
  */
 #ifndef TRAINER_MODEL_WEIGHT_INIT_H
 #define TRAINER_MODEL_WEIGHT_INIT_H

@@ -63,7 +63,7 @@ static void count_layers(struct rank_dims *d, const struct model *m, const struc
 static void count_widths(struct rank_dims *d, const struct model *m,
                          const struct rank_dims_cuts *cuts)
 {
-    bool is_gated = family_of(m)->mlp == FAMILY_SWIGLU;
+    bool is_gated = family_of(m)->mlp != FAMILY_GELU;
 
     d->heads = part_of(m->heads, cuts->attention, d->n_virtual);
     d->kv_heads = part_of(m->kv_heads, cuts->attention, d->n_virtual);
@@ -91,6 +91,7 @@ struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cu
                            .head_dim = m->head_dim,
                            .norm_stats = family->norm == FAMILY_LAYER_NORM ? 2 : 1,
                            .is_rotary = family->position == FAMILY_ROTARY,
+                           .has_unit_norms = family->norm == FAMILY_UNIT_RMS_NORM,
                            .has_head_norms = m->head_norms,
                            .is_ring = s->cp > 1,
                            .split = s->sp ? s->tp : 1,

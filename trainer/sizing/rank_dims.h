@@ -31,6 +31,7 @@ struct rank_dims {
     int64_t hidden, head_dim; /* of the model */
     int norm_stats;           /* floats that a norm keeps for each row */
     bool is_rotary;           /* positions come from a table, not from weights */
+    bool has_unit_norms;      /* norms multiply by 1 + weight */
     bool has_head_norms;      /* of each head's queries and keys */
 
     bool is_first, is_last; /* has the embedding; has the head */

@@ -1,0 +1,29 @@
+/* kernels/cpu/scale.c - see kernels/scale.h. */
+#include "kernels/scale.h"
+
+#include "kernels/cpu/run.h"
+#include "kernels/cpu/thread.h"
+#include "kernels/cpu/vec.h"
+
+static KERNEL_CLONES void multiply(float *x, float by, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= by;
+}
+
+static void scale_range(void *ctx, int64_t lo, int64_t hi, int thread)
+{
+    const struct scale *a = ctx;
+
+    (void)thread;
+    multiply(a->x + lo, a->by, hi - lo);
+}
+
+tp_status cpu_run_scale(struct device_queue *q, const struct scale *a, struct tp_err *err)
+{
+    struct scale range = *a;
+
+    (void)err;
+    kernels_for(q, a->n, kernels_grain(1), scale_range, &range);
+    return TP_OK;
+}
