@@ -37,4 +37,5 @@ const struct kernel_ops kernels_cuda = {
     .adamw_step = cuda_run_adamw_step,
     .cast = cuda_run_cast,
     .copy_box = cuda_run_copy_box,
+    .has_attention_window = true,
 };

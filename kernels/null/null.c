@@ -41,6 +41,9 @@ NOTHING(grad_norm_clip, grad_norm_clip)
 NOTHING(adamw_step, adamw_step)
 NOTHING(cast, cast)
 NOTHING(copy_box, copy_box)
+NOTHING(geglu_forward, geglu_forward)
+NOTHING(geglu_backward, geglu_backward)
+NOTHING(scale, scale)
 
 const struct kernel_ops kernels_null = {
     .gemm = nothing_gemm,
@@ -76,4 +79,8 @@ const struct kernel_ops kernels_null = {
     .adamw_step = nothing_adamw_step,
     .cast = nothing_cast,
     .copy_box = nothing_copy_box,
+    .geglu_forward = nothing_geglu_forward,
+    .geglu_backward = nothing_geglu_backward,
+    .scale = nothing_scale,
+    .has_attention_window = true,
 };

@@ -427,7 +427,12 @@ Test(engine, a_hundred_thousand_tensors_are_planned_in_less_than_a_second)
     struct reshard_endpoint b = {
         .name = "b", .n_extents = 4 * N, .extents = to, .dtypes = dtypes
     };
-    struct transfer m = { N, tensors, &a, &b, 1 << 28, 4, false, NULL, NULL, 0 };
+    struct transfer m = { .n_tensors = N,
+                          .tensors = tensors,
+                          .from = &a,
+                          .to = &b,
+                          .memory_bytes = 1 << 28,
+                          .threads = 4 };
     struct transfer_stats stats;
     struct transfer_plan *p;
     struct tp_err err = { 0 };
