@@ -195,8 +195,9 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, 2)
     }
 }
 
-/* A block for rows of keys of a KV head; it passes over the queries of all heads that read it. */
-__global__ void __launch_bounds__(LAUNCH_THREADS, 2)
+/* A block for rows of keys of a KV head; it passes over the queries of all heads that read it. It
+ * keeps two gradients, so one block on a processor may need all registers. */
+__global__ void __launch_bounds__(LAUNCH_THREADS, 1)
     attention_dkv_kernel(const __grid_constant__ struct attention_backward g, const float *delta)
 {
     __shared__ struct attention_pair_tile tile;

@@ -26,6 +26,16 @@ LIBRARY = harness.built("libtp-cuda.so")
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}  # of losses; gradient norms: ten times as much
 MORE = [("llama", "tp2cp2pp2", []), ("llama", "pp4", ["--micro", "1"]), ("llama", "cp4", []), ("gpt2", "cp3", []),
         ("llama", "cp2pp2dp2zero3", []), ("llama", "pp2vpp2dp2zero3", ["--micro", "1"])]
+# Families that attend in a window, have norms of each head, biases, or a scaled rotary embedding.
+FAMILIES = {
+    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 6},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+    "llama3": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                "original_max_position_embeddings": 32}},
+}
+MODELS = {**compare_builds.MODELS, **{name: {**compare_builds.LLAMA, **more} for name, more in FAMILIES.items()}}
+MORE += [(name, layout, []) for name in FAMILIES for layout in ("tp2sp", "dp2zero3")]
 MATRIX = [run for run in compare_builds.RUNS if "--same-bits" not in run[2]] + MORE
 SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
 # In the short form the sizes are as small as these layouts allow, and only some layouts run.
@@ -46,12 +56,11 @@ def on_fake(seed=SEED, **more):
 def inputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inputs")
     compare_builds.write_inputs(folder)
-    for name, config in compare_builds.MODELS.items():
+    for name, config in MODELS.items():
         small = {key: value for key, value in SMALL.items() if key in config}
         if name == "one-kv":
             small["num_key_value_heads"] = 1
-        if not harness.LONG:
-            (folder / (name + ".json")).write_text(json.dumps({**config, **small}))
+        (folder / (name + ".json")).write_text(json.dumps(config if harness.LONG else {**config, **small}))
     return folder
 
 
