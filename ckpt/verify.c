@@ -6,10 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/crc.h"
 #include "ckpt/step.h"
 #include "ckpt/tiling.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
+
+enum { PIECE_BYTES = 256 << 10 };
 
 struct verify_scan {
     struct verify *v;
@@ -72,12 +75,43 @@ static tp_status check_digest(const struct verify_scan *s, int shard,
                    digest_format(a, found), digest_format(b, &chunk->digest));
 }
 
+/* Read a chunk, check its CRC, and sum its digest: piece by piece, so that a piece is still in the
+ * core's cache when it is summed. */
+static tp_status read_chunk(struct digest *sum, const struct verify_scan *s, int shard,
+                            int64_t item, unsigned char *buf, struct tp_err *err)
+{
+    int64_t n, at = 0;
+    const struct chunk_entry *chunk = &shard_chunks(s->shards[shard], &n)[item];
+    const struct tensor *t = &s->v->manifest.layout.tensors[chunk->tensor];
+    const int elem = dtype_bytes(t->dtype);
+    const int64_t elements = PIECE_BYTES / elem, pieces = box_run_count(&chunk->box, elements);
+    uint32_t crc = 0;
+
+    *sum = (struct digest){ { 0, 0 } };
+    for (int64_t k = 0; k < pieces; k++) {
+        struct box piece;
+        struct digest part;
+        tp_status st;
+
+        box_run(&piece, &chunk->box, elements, k);
+        n = box_elements(&piece) * elem;
+        st = shard_read_part(s->shards[shard], item, at, buf, n, err);
+        if (st)
+            return st;
+        at += n;
+        crc ^= crc32c_part(buf, (size_t)n, (uint64_t)(chunk->raw_bytes - at));
+        part = digest_box(buf, &piece, t->ndim, t->shape, elem);
+        digest_add(sum, &part);
+    }
+    crc = crc32c_whole(crc, (uint64_t)chunk->raw_bytes);
+    return crc == chunk->crc32c ? TP_OK : shard_crc_error(s->shards[shard], item, crc, err);
+}
+
 /* Read and check one chunk; `item` counts over all shards. */
 static tp_status scan_chunk(void *ctx, int64_t item, int worker, struct tp_err *err)
 {
     struct verify_scan *s = ctx;
     const struct chunk_entry *chunk;
-    const struct tensor *t;
     struct digest found;
     int64_t n;
     int shard = 0;
@@ -87,11 +121,9 @@ static tp_status scan_chunk(void *ctx, int64_t item, int worker, struct tp_err *
         shard++;
     item -= s->first[shard];
     chunk = &shard_chunks(s->shards[shard], &n)[item];
-    t = &s->v->manifest.layout.tensors[chunk->tensor];
-    st = shard_read_chunk(s->shards[shard], item, s->buffers[worker], err);
+    st = read_chunk(&found, s, shard, item, s->buffers[worker], err);
     if (st)
         return add_finding(s, st, err);
-    found = digest_box(s->buffers[worker], &chunk->box, t->ndim, t->shape, dtype_bytes(t->dtype));
     progress_add(s->v->progress, chunk->stored_bytes);
     pthread_mutex_lock(&s->lock);
     s->v->bytes += chunk->stored_bytes;
@@ -168,7 +200,7 @@ static tp_status prepare(struct verify_scan *s, struct arena *arena, struct tp_e
     if (!s->shards || !s->first || !s->buffers || !v->digests)
         return tp_fail(err, TP_E_NOMEM, "no memory to verify %s", v->dir);
     for (int i = 0; i < v->jobs; i++)
-        if (!(s->buffers[i] = malloc(CHUNK_BYTES_MAX)))
+        if (!(s->buffers[i] = malloc(PIECE_BYTES)))
             return tp_fail(err, TP_E_NOMEM, "no memory for %d threads; use fewer --jobs", v->jobs);
     return TP_OK;
 }

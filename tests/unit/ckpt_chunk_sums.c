@@ -26,6 +26,27 @@ static void add_part(uint64_t *sum, int64_t from, int64_t to)
     chunk_sums_add(sum, words, CHUNK_SUM_WORDS);
 }
 
+/* A part whose CRC is known has the same sums as one whose bytes are. */
+Test(chunk_sums, the_sums_of_a_part_follow_from_its_crc)
+{
+    struct rng r = rng_start("chunk_sums/known");
+
+    for (int round = 0; round < 500; round++) {
+        const int64_t from = rng_int(&r, 0, ELEMENTS), to = rng_int(&r, from, ELEMENTS);
+        const struct box box = { 1, { from }, { to - from } };
+        struct chunk_part part = { data + from, from, to - from, { { 0, 0 } } };
+        uint64_t expected[CHUNK_SUM_WORDS], found[CHUNK_SUM_WORDS];
+
+        for (int i = 0; i < ELEMENTS; i++)
+            data[i] = (unsigned char)rng_next(&r);
+        part.digest = digest_box(data + from, &box, 1, shape, 1);
+        chunk_sums_of(expected, &part, ELEMENTS);
+        part.data = NULL;
+        chunk_sums_known(found, &part, crc32c(data + from, (size_t)(to - from)), ELEMENTS);
+        cr_assert_arr_eq(found, expected, sizeof found, "bytes %d to %d", (int)from, (int)to);
+    }
+}
+
 /* Random parts that tile the chunk: cuts[0] .. cuts[n]. */
 static int random_cuts(struct rng *r, int64_t cuts[PARTS_MAX + 1])
 {
