@@ -1,16 +1,16 @@
 /*
- * kernels/scale.h - multiply by a number.
+ * kernels/scale.h - multiply by a number and add another one.
  */
 #ifndef KERNELS_SCALE_H
 #define KERNELS_SCALE_H
 
 #include <stdint.h>
 
-/* x[n] *= by, in f32. */
+/* x[n] = x by + plus, in f32. */
 struct scale {
     float *x;
     int64_t n;
-    float by;
+    float by, plus;
 };
 
 #endif

@@ -1,9 +1,9 @@
-/* tests/unit/kernels_scale.c - each element is multiplied once, for any length. */
+/* tests/unit/kernels_scale.c - each element is changed once, for any length. */
 #include "kernels/scale.h"
 
 #include "tests/unit/kernels_support.h"
 
-Test(scale, multiplies_each_element_once)
+Test(scale, multiplies_each_element_once_and_adds)
 {
     struct rng r = rng_start("scale");
 
@@ -13,9 +13,9 @@ Test(scale, multiplies_each_element_once)
 
         use_threads(1 + i % 3);
         memcpy(y, x, (size_t)n * sizeof *y);
-        RUN(scale, scale, y, n, 1.25f);
+        RUN(scale, scale, y, n, 0.5f, 1);
         for (int64_t k = 0; k < n; k++)
-            cr_assert_eq(y[k], x[k] * 1.25f);
+            cr_assert_eq(y[k], x[k] / 2 + 1);
         cr_assert_eq(y[n], 7);
         free(x);
         free(y);

@@ -64,6 +64,19 @@ static void want_plan(struct rng *r, struct model *m, struct train_config *c)
 
 /* A random run on any axes and at most max_world ranks. With vpp, pp divides the number of
  * microbatches. */
+/* What relatives of Llama have and a Llama may have: biases, norms of heads, norms of 1 + weight.
+ */
+static void random_relative(struct rng *r, struct model *m, const struct train_config *c)
+{
+    if (m->family != MODEL_LLAMA || m->plan)
+        return;
+    m->qkv_bias = rng_int(r, 0, 1);
+    m->out_bias = rng_int(r, 0, 1);
+    m->mlp_bias = rng_int(r, 0, 1);
+    m->head_norms = !c->same_bits && rng_int(r, 0, 2) == 0;
+    m->family = m->head_norms || rng_int(r, 0, 2) ? MODEL_LLAMA : MODEL_GEMMA;
+}
+
 static void random_run(struct rng *r, struct model *m, struct train_config *c, int max_world)
 {
     struct tp_err err = { 0 };
@@ -85,6 +98,7 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
         want_same_bits(r, m, c);
     else if (rng_int(r, 0, 2) == 0)
         want_plan(r, m, c);
+    random_relative(r, m, c);
     c->recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
     c->spec.sp = c->spec.sp && c->seq_length / c->spec.cp * c->micro_batch_size % c->spec.tp == 0 &&
                  (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);
@@ -256,6 +270,56 @@ Test(trainer_step, all_device_memory_of_a_trainer_is_counted)
     }
 }
 
+/* ---- operations that a device does not have ---- */
+
+static int open_refused(struct comm_world *ranks, void *ctx)
+{
+    const struct trainer_ranks *r = ctx;
+    const struct cpu_options options = { .threads = 1, .no_comm_thread = !comm_has_threads(ranks) };
+    struct kernel_ops ops = kernels_cpu;
+    struct trainer_device d = { .ops = &ops };
+    struct trainer t;
+    struct tp_err err = { 0 };
+    int wrong = 0;
+
+    ops.geglu_forward = NULL;
+    ops.has_attention_window = false;
+    wrong += wrong_unless(cpu_device_open(&d.device, &options, &err) == TP_OK, err.msg);
+    wrong += wrong_unless(trainer_open(&t, r->config, r->model, &d, ranks, &err) == TP_E_USAGE,
+                          "it opened");
+    wrong += wrong_unless(strstr(err.msg, r->ctx) != NULL, err.msg);
+    trainer_close(&t);
+    device_close(d.device);
+    return wrong;
+}
+
+Test(trainer_step, a_device_without_an_operation_refuses_the_model)
+{
+    static char *const named[] = { "gated gelu", "sliding window" };
+    struct model m = small_llama();
+    struct train_config c = train_config_default();
+    struct trainer_size size;
+    struct tp_err err = { 0 };
+
+    c.data_path = TEXT;
+    c.model_path = "a model";
+    c.steps = 1;
+    c.seq_length = 16;
+    m.max_positions = 64;
+    m.norm_eps = 1e-5;
+    m.rope_theta = 10000;
+    for (int i = 0; i < 2; i++) {
+        m.family = i ? MODEL_MISTRAL : MODEL_GEMMA;
+        m.sliding_window = i ? 8 : 0;
+        cr_assert_eq(train_config_check(&c, &m, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
+        cr_assert_eq(
+            run_ranks(1, size.shared + (1 << 20), open_refused,
+                      &(struct trainer_ranks){ .config = &c, .model = &m, .ctx = named[i] }),
+            0);
+    }
+}
+
 /* ---- messages ---- */
 
 /* Run two steps in this rank. Returns 0 when each sends what step_messages_count, which runs a step
@@ -350,8 +414,8 @@ Test(trainer_step, random_weights_are_a_function_of_name_and_index)
             at = box_offset_in(&whole, &one);
             cr_expect_eq(o.value[pick],
                          q->decay ? (float)(m.init_std * init_normal(99, t->name, at))
-                         : tensor_role_is_bias(t->role) ? 0.0f
-                                                        : 1.0f,
+                         : tensor_role_is_bias(t->role) || m.family == MODEL_GEMMA ? 0.0f
+                                                                                   : 1.0f,
                          "%s", t->name);
         }
         device_queue_close(p.k.queue);

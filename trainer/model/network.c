@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "device/staging.h"
 #include "layout/family.h"
 #include "trainer/model/rotary_table.h"
 
@@ -271,24 +270,6 @@ static void bind_ranges(struct network *n, const struct source *s)
     n->after[1] = s->params->head.n ? s->params->head : range_of(s, LAYER_FIRST, true);
 }
 
-static tp_status fill_ones(const struct network *n, struct tp_err *err)
-{
-    int64_t bytes = n->model->hidden * (int64_t)sizeof(float);
-    struct staging staging;
-    void *ones;
-    tp_status st;
-
-    TP_TRY(staging_open(&staging, n->k.queue, bytes, err));
-    TP_TRY(staging_buffer(&staging, &ones, err));
-    for (int64_t i = 0; i < n->model->hidden; i++)
-        ((float *)ones)[i] = 1;
-    staging_send(&staging, n->ones, bytes);
-    st = staging_finish(&staging, err);
-done:
-    staging_close(&staging);
-    return st;
-}
-
 tp_status network_bind(struct network *n, const struct layout *l, const struct params *p,
                        const struct activations_scratch *w, const struct process_groups *groups,
                        struct tp_err *err)
@@ -302,7 +283,6 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
     n->whole = w->whole;
     n->sums = w->sums;
     n->rope = w->rope;
-    n->ones = w->ones;
     for (int i = 0; i < n->n_layers; i++)
         TP_TRY(bind_layer(&n->layers[i], &s, n->layer_numbers[i], err));
     if (n->is_first)
@@ -317,8 +297,6 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
             n->head.grad = p->grad + p->head.at;
     }
     bind_ranges(n, &s);
-    if (n->ones)
-        TP_TRY(fill_ones(n, err));
     if (n->rope)
         st =
             rotary_table_fill(&(struct rotary_table){ n->rope, m, &n->tokens, n->seq }, &n->k, err);

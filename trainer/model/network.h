@@ -85,7 +85,6 @@ struct network {
     struct linear head;                     /* its weight is the embedding when tied */
     struct pairwise_range before, after[2]; /* gradients before and after the layers */
     const struct pairwise_sum *pairwise;    /* borrowed */
-    float *ones; /* [h] of 1 for norms that multiply by 1 + weight; NULL: there are none */
     float *rope; /* kernels/rope.h's table for the rank's seq positions */
 };
 

@@ -1,6 +1,8 @@
 /* trainer/model/residual.c - see trainer/model/residual.h. */
 #include "trainer/model/residual.h"
 
+#include "layout/family.h"
+
 /* What a norm multiplies by: its weight, or 1 + its weight. */
 static const float *weight_of(const struct pass *p, const struct network_norm *norm)
 {
@@ -8,10 +10,10 @@ static const float *weight_of(const struct pass *p, const struct network_norm *n
     float *sum = p->scratch->unit_weight;
     int64_t h = n->model->hidden;
 
-    if (!n->ones)
+    if (family_of(n->model)->norm != FAMILY_UNIT_RMS_NORM)
         return norm->weight;
-    device_copy(n->k.queue, sum, n->ones, h * (int64_t)sizeof *sum);
-    n->k.ops->sum_add(n->k.queue, &(struct sum_add){ sum, norm->weight, 1, h, 0, 0 });
+    device_copy(n->k.queue, sum, norm->weight, h * (int64_t)sizeof *sum);
+    n->k.ops->scale(n->k.queue, &(struct scale){ sum, h, 1, 1 });
     return sum;
 }
 

@@ -90,7 +90,7 @@ static void scale(const struct pass *p, float *x)
 
     if (family_of(n->model)->scaled_embedding)
         n->k.ops->scale(n->k.queue,
-                        &(struct scale){ x, p->residual_rows * h, (float)sqrt((double)h) });
+                        &(struct scale){ x, p->residual_rows * h, (float)sqrt((double)h), 0 });
 }
 
 void vocab_parallel_embedding_forward(const struct pass *p, float *x, const int32_t *ids)

@@ -182,10 +182,8 @@ void activations_scratch_take(struct activations_scratch *s, const struct rank_d
         s->whole = take_shared(&p, whole);
     if (d->shards > 1)
         s->sums = take_floats(&p, d->shards * whole);
-    if (d->has_unit_norms) {
-        s->ones = take_floats(&p, d->hidden);
+    if (d->has_unit_norms)
         s->unit_weight = take_floats(&p, d->hidden);
-    }
     if (d->is_rotary)
         s->rope = take_floats(&p, d->seq * d->head_dim);
 }

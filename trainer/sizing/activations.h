@@ -78,11 +78,11 @@ struct activations_scratch {
     float *part_sums; /* with several shards: row_sums of each */
     float *blocks;    /* --same-bits: [blocks][stats][h], gradients of blocks of the residual's
                          rows; for collectives */
-    struct ring_buffers ring;  /* with cp */
-    float *whole;              /* with sp: [rows][h] for collectives */
-    float *sums;               /* with several shards: [shards][rows][h], terms of a sum */
-    float *ones, *unit_weight; /* [h] of norms that multiply by 1 + weight: 1; this sum */
-    float *rope;               /* the rotary table of the rank's tokens (kernels/rope.h) */
+    struct ring_buffers ring; /* with cp */
+    float *whole;             /* with sp: [rows][h] for collectives */
+    float *sums;              /* with several shards: [shards][rows][h], terms of a sum */
+    float *unit_weight;       /* [h] of norms that multiply by 1 + weight: this sum */
+    float *rope;              /* the rotary table of the rank's tokens (kernels/rope.h) */
 };
 
 /* Take the buffers of n slots; each slot has room for d->stage_layers layers. While counting, one
