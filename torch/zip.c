@@ -64,17 +64,16 @@ static tp_status find_end(int64_t *at, unsigned char end[END_BYTES], const struc
     if (!tail)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its directory", part->path);
     TP_TRY(file_part_read(part, part->size - n, tail, n, err));
-    st = damaged(part,
-                 "it has no central directory; it may be cut off, or in a format older than "
-                 "torch 1.6",
-                 err);
     for (int64_t i = n - END_BYTES; i >= 0; i--)
         if (get32(tail + i) == ZIP_END && i + END_BYTES + (int64_t)get16(tail + i + 20) == n) {
             memcpy(end, tail + i, END_BYTES);
             *at = part->size - n + i;
-            st = TP_OK;
-            break;
+            goto done;
         }
+    st = damaged(part,
+                 "it has no central directory; it may be cut off, or in a format older than torch "
+                 "1.6",
+                 err);
 done:
     free(tail);
     return st;

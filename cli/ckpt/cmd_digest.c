@@ -8,9 +8,11 @@
 #include "ckpt/sha256.h"
 #include "ckpt/verify.h"
 #include "cli/ckpt/cmd.h"
+#include "cli/ckpt/foreign.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/thread_pool.h"
+#include "reshard/foreign_contents.h"
 
 static const char intro[] = "Prints a digest of every tensor, sorted by name: the digest, two "
                             "spaces, group/name. The last\n"
@@ -142,10 +144,9 @@ static tp_status sum_bytes(struct digest **sums, const char *dir, int jobs, bool
     return st;
 }
 
-static tp_status print_digests(const struct manifest *m, const struct digest *sums, bool json,
-                               struct tp_err *err)
+static tp_status print_digests(const struct tensor *tensors, int n, const struct digest *sums,
+                               bool json, struct tp_err *err)
 {
-    const int n = m->layout.n_tensors;
     struct digest_line *lines = calloc((size_t)n + 1, sizeof *lines);
     char all[SHA256_TEXT];
     tp_status st = TP_OK;
@@ -153,7 +154,7 @@ static tp_status print_digests(const struct manifest *m, const struct digest *su
     if (!lines)
         return tp_fail(err, TP_E_NOMEM, "no memory for %d lines", n);
     for (int i = 0; i < n; i++)
-        TP_TRY(make_line(&lines[i], &m->layout.tensors[i], &sums[i], err));
+        TP_TRY(make_line(&lines[i], &tensors[i], &sums[i], err));
     qsort(lines, (size_t)n, sizeof *lines, by_name);
     TP_TRY(digest_all(all, lines, n, err));
     print_lines(lines, n, all, json);
@@ -184,15 +185,38 @@ static tp_status digest(const char *path, int64_t step, int jobs, bool index, bo
         st = sum_bytes(&sums, found.dir, jobs, json, &arena, err);
     }
     if (!st)
-        st = print_digests(m, sums, json, err);
+        st = print_digests(m->layout.tensors, m->layout.n_tensors, sums, json, err);
 done:
     arena_free(&arena);
     return st;
 }
 
+/* The digests of a checkpoint of another framework: those of the tensors that it is imported as. */
+static tp_status digest_foreign(const char *path, const char *config, bool json, struct tp_err *err)
+{
+    struct foreign_contents c;
+    struct progress *progress = progress_new("digest", 0, json);
+    struct digest *sums;
+    tp_status st;
+
+    TP_TRY(foreign_contents_open(&c, path, config, err));
+    sums = arena_array(&c.arena, (size_t)c.n_tensors + 1, sizeof *sums);
+    st = sums ? foreign_contents_digest(&c, sums, progress, err)
+              : tp_fail(err, TP_E_NOMEM, "no memory for %d digests", c.n_tensors);
+    progress_end(progress, st == TP_OK);
+    progress = NULL;
+    if (!st)
+        st = print_digests(c.tensors, c.n_tensors, sums, json, err);
+done:
+    if (progress)
+        progress_end(progress, false);
+    foreign_contents_close(&c);
+    return st;
+}
+
 int cmd_digest(int argc, char **argv)
 {
-    const char *path = NULL;
+    const char *path = NULL, *config = NULL;
     int64_t step = -1;
     int jobs = thread_pool_cores(), code;
     bool json = false, index = false;
@@ -202,11 +226,15 @@ int cmd_digest(int argc, char **argv)
         OPT_INT64(0, "step", "N", &step, "this step of a root (default: the newest complete one)"),
         OPT_FLAG(0, "index", &index, "trust the indexes of the shards and read no payload"),
         OPT_INT('j', "jobs", "N", &jobs, "threads (default: processors)"),
+        OPT_STR(0, "config", "FILE", &config, FOREIGN_CONFIG_HELP),
         OPT_FLAG(0, "json", &json, "print one JSON object"),
         OPT_END
     };
 
     if (!report_options(&code, "tp-ckpt digest", opts, argc, argv, intro, tail))
         return code;
-    return report_json(json, "tp-ckpt", digest(path, step, jobs, index, json, &err), &err);
+    return report_json(json, "tp-ckpt",
+                       foreign_contents_detect(path) ? digest_foreign(path, config, json, &err)
+                                                     : digest(path, step, jobs, index, json, &err),
+                       &err);
 }

@@ -8,16 +8,18 @@
 
 #include "ckpt/root.h"
 #include "cli/ckpt/cmd.h"
+#include "cli/ckpt/foreign.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/file.h"
 #include "core/size.h"
+#include "reshard/foreign_contents.h"
 
 static const char intro[] =
     "Lists the steps of a checkpoint root, oldest first: layout, shards, size, and whether each "
     "is\n"
     "complete. A step is complete when its manifest is intact and every shard exists with its\n"
-    "length; `tp-ckpt verify` reads the bytes too.";
+    "length; `tp-ckpt verify` reads the bytes too. A checkpoint of another framework is one line.";
 
 struct ls_entry {
     const char *name;
@@ -142,16 +144,20 @@ done:
 
 int cmd_ls(int argc, char **argv)
 {
-    const char *path = NULL;
+    const char *path = NULL, *config = NULL;
     bool json = false;
     struct tp_err err = { 0 };
     int code;
     const struct opt opts[] = {
         OPT_ARG("ROOT", &path, "checkpoint root, or one of its steps"),
+        OPT_STR(0, "config", "FILE", &config, FOREIGN_CONFIG_HELP),
         OPT_FLAG(0, "json", &json, "print a JSON list, one object per step"), OPT_END
     };
 
     if (!report_options(&code, "tp-ckpt ls", opts, argc, argv, intro, NULL))
         return code;
-    return report_json(json, "tp-ckpt", list(path, json, &err), &err);
+    return report_json(json, "tp-ckpt",
+                       foreign_contents_detect(path) ? foreign_ls(path, config, json, &err)
+                                                     : list(path, json, &err),
+                       &err);
 }

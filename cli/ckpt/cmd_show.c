@@ -7,9 +7,11 @@
 
 #include "ckpt/root.h"
 #include "cli/ckpt/cmd.h"
+#include "cli/ckpt/foreign.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/size.h"
+#include "reshard/foreign_contents.h"
 
 static const char intro[] =
     "Shows the layout, training state, model and tensors of a checkpoint. With NAME (or\n"
@@ -318,18 +320,27 @@ done:
 
 int cmd_show(int argc, char **argv)
 {
-    const char *path = NULL, *name = NULL;
+    const char *path = NULL, *name = NULL, *config = NULL;
     int64_t step = -1;
     bool json = false;
     struct tp_err err = { 0 };
     int code;
+    tp_status st;
     const struct opt opts[] = { OPT_ARG("CKPT", &path, "checkpoint root or step directory"),
                                 OPT_ARG_OPT("NAME", &name, "a tensor, or GROUP/TENSOR"),
                                 OPT_INT64(0, "step", "N", &step,
                                           "this step of a root (default: the newest complete one)"),
-                                OPT_FLAG(0, "json", &json, "print one JSON object"), OPT_END };
+                                OPT_STR(0, "config", "FILE", &config, FOREIGN_CONFIG_HELP),
+                                OPT_FLAG(0, "json", &json, "print one JSON object"),
+                                OPT_END };
 
     if (!report_options(&code, "tp-ckpt show", opts, argc, argv, intro, tail))
         return code;
-    return report_json(json, "tp-ckpt", show(path, name, step, json, &err), &err);
+    if (!foreign_contents_detect(path))
+        st = show(path, name, step, json, &err);
+    else if (name)
+        st = foreign_show_tensor(path, config, name, json, &err);
+    else
+        st = foreign_show(path, config, json, &err);
+    return report_json(json, "tp-ckpt", st, &err);
 }

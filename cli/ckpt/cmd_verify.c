@@ -5,11 +5,13 @@
 #include "ckpt/root.h"
 #include "ckpt/verify.h"
 #include "cli/ckpt/cmd.h"
+#include "cli/ckpt/foreign.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "core/clock.h"
 #include "core/size.h"
 #include "core/thread_pool.h"
+#include "reshard/foreign_contents.h"
 
 static const char intro[] =
     "Reads every byte of a checkpoint and compares it with every checksum: of the manifest, of "
@@ -18,7 +20,10 @@ static const char intro[] =
     "(CRC32C and digest). The boxes of each tensor must hold each of its elements exactly once.\n"
     "\n"
     "The HDF5 structures are checked for damage by a checksum. They are not interpreted: verify\n"
-    "does not notice if the program that wrote them gave datasets other names than /index says.";
+    "does not notice if the program that wrote them gave datasets other names than /index says.\n"
+    "\n"
+    "Of a checkpoint of another framework it compares the checksums that the format has, and says\n"
+    "how many bytes have none.";
 
 static const char tail[] =
     "Each finding is a line with file, tensor, box, what was expected and what was found. The "
@@ -97,7 +102,7 @@ done:
 
 int cmd_verify(int argc, char **argv)
 {
-    const char *path = NULL;
+    const char *path = NULL, *config = NULL;
     int64_t step = -1;
     int jobs = thread_pool_cores(), code;
     bool json = false;
@@ -106,9 +111,14 @@ int cmd_verify(int argc, char **argv)
                                 OPT_INT64(0, "step", "N", &step,
                                           "this step of a root (default: the newest)"),
                                 OPT_INT('j', "jobs", "N", &jobs, "threads (default: processors)"),
-                                OPT_FLAG(0, "json", &json, "print one JSON object"), OPT_END };
+                                OPT_STR(0, "config", "FILE", &config, FOREIGN_CONFIG_HELP),
+                                OPT_FLAG(0, "json", &json, "print one JSON object"),
+                                OPT_END };
 
     if (!report_options(&code, "tp-ckpt verify", opts, argc, argv, intro, tail))
         return code;
-    return report_json(json, "tp-ckpt", verify(path, step, jobs, json, &err), &err);
+    return report_json(json, "tp-ckpt",
+                       foreign_contents_detect(path) ? foreign_verify(path, config, json, &err)
+                                                     : verify(path, step, jobs, json, &err),
+                       &err);
 }

@@ -13,7 +13,7 @@ covers: reshard/import_source reshard/formats/foreign reshard/formats/piece_sour
     reshard/formats/file_table reshard/formats/flat_pieces reshard/formats/megatron reshard/formats/megatron_map
     reshard/formats/megatron_rank reshard/formats/megatron_optimizer reshard/formats/megatron_folder reshard/formats/megatron_args
     reshard/formats/torch_dist reshard/formats/deepspeed reshard/formats/deepspeed_zero
-    reshard/formats/deepspeed_universal
+    reshard/formats/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign
 """
 import json
 import os
@@ -305,6 +305,64 @@ def test_a_rank_of_zero_that_is_missing_is_named(bf16, tmp_path):
     (tmp_path / "ds/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
     r = import_(bf16, tmp_path / "ds", tmp_path / "ckpt")
     assert r.rc in (2, 3) and "zero_pp_rank_1" in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
+
+
+# ---- other verbs ----
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, f32, deep):
+    """{format: (folder, state)}."""
+    folder = tmp_path_factory.mktemp("written")
+    torch_files.dcp(folder / "dcp", dcp_tensors(f32, 3), {"optim.param_groups.0.lr": 0.1})
+    foreign_files.Megatron(config_of(deep), 2, 2).legacy(folder / "megatron", groups_of(deep), 3)
+    foreign_files.zero1(folder / "deepspeed", groups_of(deep), 3, 2)
+    return {"dcp": (folder / "dcp", f32), "megatron": (folder / "megatron", deep), "deepspeed": (folder / "deepspeed", deep)}
+
+
+@pytest.mark.parametrize("kind", ["dcp", "megatron", "deepspeed"])
+def test_other_verbs_read_it(kind, written):
+    folder, state = written[kind]
+    config = ["--config", state.config]
+    assert ok("tp-ckpt", "digest", folder, *config).out.splitlines()[:-1] == digests(state.root)
+    listed = json.loads(ok("tp-ckpt", "ls", folder, *config, "--json").out)
+    assert [(e["format"], e["step"], e["tensors"]) for e in listed] == [(kind, 3, len(state.tensors))]
+    shown = json.loads(ok("tp-ckpt", "show", folder, *config, "--json").out)
+    assert {t["group"] + "/" + t["name"] for t in shown["tensors"]} == set(state.tensors)
+    verified = json.loads(ok("tp-ckpt", "verify", folder, *config, "--json").out)
+    assert verified["ok"] and verified["bytes_checked"] and not verified["bytes_without_checksum"]
+    assert "each element once" in ok("tp-ckpt", "verify", folder, *config).out
+
+
+@pytest.mark.parametrize("kind", ["dcp", "megatron", "deepspeed"])
+def test_show_says_where_the_elements_are(kind, written):
+    folder, state = written[kind]
+    name = "model.layers.1.self_attn.k_proj.weight"
+    shown = json.loads(ok("tp-ckpt", "show", folder, "exp_avg/" + name, "--config", state.config, "--json").out)
+    found = np.zeros(shown["shape"], np.float32)
+    for piece in shown["pieces"]:
+        data = np.fromfile(piece["file"], np.uint8)[piece["byte"]:]
+        count = 1 + sum((n - 1) * s for n, s in zip(piece["shape"], piece["strides"]))
+        elements = np.frombuffer(data[:4 * count].tobytes(), np.float32)
+        box = tuple(slice(a, a + n) for a, n in zip(piece["offset"], piece["shape"]))
+        found[box] = np.lib.stride_tricks.as_strided(elements, piece["shape"], [4 * s for s in piece["strides"]])
+    assert found.tobytes() == state.group("exp_avg")[name].tobytes()
+    r = run("tp-ckpt", "show", folder, "absent", "--config", state.config)
+    assert r.rc == 2 and "absent" in r.err, repr(r)
+
+
+def test_verify_finds_damage(written, tmp_path):
+    folder, state = written["megatron"]
+    copy = harness.copy(folder, tmp_path / "m")
+    file = copy / "iter_0000003/mp_rank_00_001/model_optim_rng.pt"
+    data = bytearray(file.read_bytes())
+    data[data.find(state.group("exp_avg")["model.norm.weight"].tobytes()) + 5] ^= 1
+    file.write_bytes(data)
+    r = run("tp-ckpt", "verify", copy, "--config", state.config)
+    assert r.rc == 1 and "CRC-32" in r.out and "mp_rank_00_001" in r.out and "damaged" in r.out, repr(r)
+    assert run("tp-ckpt", "digest", copy, "--config", state.config).rc == 3
+    file.write_bytes(data[:-100])
+    r = run("tp-ckpt", "verify", copy, "--config", state.config, "--json")
+    assert r.rc == 1 and not json.loads(r.out)["ok"] and "mp_rank_00_001" in json.loads(r.out)["findings"][0], repr(r)
 
 
 # ---- real files ----

@@ -1,0 +1,279 @@
+/* cli/ckpt/foreign.c - see cli/ckpt/foreign.h. */
+#include "cli/ckpt/foreign.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/print.h"
+#include "core/size.h"
+#include "reshard/foreign_contents.h"
+
+enum { SHAPE_TEXT = 160 };
+
+static int64_t tensor_bytes(const struct tensor *t)
+{
+    const struct box whole = box_whole(t->ndim, t->shape);
+
+    return box_elements(&whole) * dtype_bytes(t->dtype);
+}
+
+static int64_t all_bytes(const struct foreign_contents *c)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < c->n_tensors; i++)
+        bytes += tensor_bytes(&c->tensors[i]);
+    return bytes;
+}
+
+/* "3", or "-" when the format does not say. */
+static const char *step_text(char buf[SIZE_TEXT_MAX], const struct foreign_contents *c)
+{
+    int64_t step = piece_source_step(c->source);
+
+    snprintf(buf, SIZE_TEXT_MAX, step < 0 ? "-" : "%lld", (long long)step);
+    return buf;
+}
+
+static json_t *head_json(const struct foreign_contents *c, const char *path)
+{
+    return json_pack("{s:s, s:s, s:I, s:i, s:I}", "path", path, "format", c->format->name, "step",
+                     (json_int_t)piece_source_step(c->source), "tensors", c->n_tensors, "bytes",
+                     (json_int_t)all_bytes(c));
+}
+
+static void print_object(json_t *root)
+{
+    print_json(root);
+    json_decref(root);
+}
+
+/* ---- ls ---- */
+
+tp_status foreign_ls(const char *path, const char *config, bool json, struct tp_err *err)
+{
+    struct foreign_contents c;
+    char size[SIZE_TEXT_MAX], step[SIZE_TEXT_MAX];
+    tp_status st;
+
+    TP_TRY(foreign_contents_open(&c, path, config, err));
+    if (json) {
+        json_t *list = json_array();
+
+        json_array_append_new(list, head_json(&c, path));
+        print_object(list);
+    } else {
+        printf("%-12s  %10s  %8s  %10s  %s\n", "FORMAT", "STEP", "TENSORS", "SIZE", "WRITTEN BY");
+        printf("%-12s  %10s  %8d  %10s  %s\n", c.format->name, step_text(step, &c), c.n_tensors,
+               size_format(size, all_bytes(&c)), c.format->title);
+    }
+    st = print_done(err);
+done:
+    foreign_contents_close(&c);
+    return st;
+}
+
+/* ---- show ---- */
+
+static json_t *tensor_json(const struct foreign_contents *c, int i)
+{
+    const struct tensor *t = &c->tensors[i];
+    const int k = piece_source_find(c->source, t->group, t->name);
+
+    return json_pack("{s:s, s:s, s:s, s:o, s:I, s:i}", "group", t->group, "name", t->name, "dtype",
+                     dtype_name(t->dtype), "shape", print_int_list(t->shape, t->ndim), "bytes",
+                     (json_int_t)tensor_bytes(t), "pieces", piece_source_tensor(c->source, k).n);
+}
+
+static void show_json(const struct foreign_contents *c, const char *path)
+{
+    json_t *root = head_json(c, path), *tensors = json_array(), *left = json_array();
+
+    for (int i = 0; i < c->n_tensors; i++)
+        json_array_append_new(tensors, tensor_json(c, i));
+    for (int i = 0; i < piece_source_left(c->source); i++)
+        json_array_append_new(left, json_string(piece_source_left_name(c->source, i)));
+    json_object_set_new(root, "tensors", tensors);
+    json_object_set_new(root, "others", left);
+    print_object(root);
+}
+
+static void show_text(const struct foreign_contents *c, const char *path)
+{
+    char shape[SHAPE_TEXT], size[SIZE_TEXT_MAX], step[SIZE_TEXT_MAX];
+
+    printf("path      ");
+    print_safe(path);
+    printf("\nformat    %s (%s)\nstep      %s\nsize      %s\n", c->format->title, c->format->name,
+           step_text(step, c), size_format(size, all_bytes(c)));
+    printf("\n%-6s  %-20s  %10s  %6s  %s\n", "DTYPE", "SHAPE", "BYTES", "PIECES", "TENSOR");
+    for (int i = 0; i < c->n_tensors; i++) {
+        const struct tensor *t = &c->tensors[i];
+        const int k = piece_source_find(c->source, t->group, t->name);
+
+        printf("%-6s  %-20s  %10s  %6d  %s/", dtype_name(t->dtype),
+               print_shape(shape, sizeof shape, t->ndim, t->shape),
+               size_format(size, tensor_bytes(t)), piece_source_tensor(c->source, k).n, t->group);
+        print_safe(t->name);
+        putchar('\n');
+    }
+    for (int i = 0; i < piece_source_left(c->source); i++) {
+        printf("%s", i ? "" : "\nwhat is no tensor of the model:\n");
+        print_safe(piece_source_left_name(c->source, i));
+        putchar('\n');
+    }
+}
+
+tp_status foreign_show(const char *path, const char *config, bool json, struct tp_err *err)
+{
+    struct foreign_contents c;
+    tp_status st;
+
+    TP_TRY(foreign_contents_open(&c, path, config, err));
+    if (json)
+        show_json(&c, path);
+    else
+        show_text(&c, path);
+    st = print_done(err);
+done:
+    foreign_contents_close(&c);
+    return st;
+}
+
+/* ---- show NAME ---- */
+
+/* NAME, which is of group param, or GROUP/NAME. */
+static int find_tensor(const struct foreign_contents *c, const char *name)
+{
+    for (int i = 0; i < c->n_tensors; i++) {
+        const struct tensor *t = &c->tensors[i];
+        size_t n = strlen(t->group);
+
+        if ((strcmp(t->group, GROUP_PARAM) == 0 && strcmp(t->name, name) == 0) ||
+            (strncmp(name, t->group, n) == 0 && name[n] == '/' &&
+             strcmp(name + n + 1, t->name) == 0))
+            return i;
+    }
+    return -1;
+}
+
+static void print_piece(const struct foreign_contents *c, const struct piece *p)
+{
+    char box[BOX_TEXT_MAX], stride[SHAPE_TEXT];
+
+    printf("%-28s  %12lld  %-16s  ", box_format(box, &p->box), (long long)p->begin,
+           print_shape(stride, sizeof stride, p->ndim, p->stride));
+    print_safe(file_table_path(piece_source_files(c->source), p->file));
+    putchar('\n');
+}
+
+static json_t *piece_json(const struct foreign_contents *c, const struct piece *p)
+{
+    return json_pack("{s:o, s:o, s:s, s:I, s:o}", "offset", print_int_list(p->box.lo, p->ndim),
+                     "shape", print_int_list(p->box.len, p->ndim), "file",
+                     file_table_path(piece_source_files(c->source), p->file), "byte",
+                     (json_int_t)p->begin, "strides", print_int_list(p->stride, p->ndim));
+}
+
+static void show_pieces(const struct foreign_contents *c, int i, bool json)
+{
+    const struct tensor *t = &c->tensors[i];
+    const struct piece_tensor pieces =
+        piece_source_tensor(c->source, piece_source_find(c->source, t->group, t->name));
+    json_t *root = tensor_json(c, i), *list = json_array();
+    char shape[SHAPE_TEXT];
+
+    if (!json) {
+        printf("tensor    %s/", t->group);
+        print_safe(t->name);
+        printf("\ndtype     %s\nshape     %s\n\n%-28s  %12s  %-16s  %s\n", dtype_name(t->dtype),
+               print_shape(shape, sizeof shape, t->ndim, t->shape), "BOX", "BYTE", "STRIDES",
+               "FILE");
+    }
+    for (int k = 0; k < pieces.n; k++) {
+        json_array_append_new(list, piece_json(c, &pieces.pieces[k]));
+        if (!json)
+            print_piece(c, &pieces.pieces[k]);
+    }
+    json_object_set_new(root, "pieces", list);
+    if (json)
+        print_json(root);
+    json_decref(root);
+}
+
+tp_status foreign_show_tensor(const char *path, const char *config, const char *name, bool json,
+                              struct tp_err *err)
+{
+    struct foreign_contents c;
+    int i;
+    tp_status st;
+
+    TP_TRY(foreign_contents_open(&c, path, config, err));
+    i = find_tensor(&c, name);
+    if (i < 0) {
+        st =
+            tp_fail(err, TP_E_NOTFOUND, "%s: has no tensor %s; tp-ckpt show lists all", path, name);
+        goto done;
+    }
+    show_pieces(&c, i, json);
+    st = print_done(err);
+done:
+    foreign_contents_close(&c);
+    return st;
+}
+
+/* ---- verify ---- */
+
+static void print_verified(const struct foreign_contents *c, const char *path, int64_t checked,
+                           int64_t unchecked, const struct tp_err *finding, bool json)
+{
+    char size[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
+    const bool ok = finding->status == TP_OK;
+
+    if (json) {
+        json_t *root = c->source ? head_json(c, path) : json_pack("{s:s}", "path", path);
+
+        json_object_set_new(root, "ok", json_boolean(ok));
+        json_object_set_new(root, "bytes_checked", json_integer(checked));
+        json_object_set_new(root, "bytes_without_checksum", json_integer(unchecked));
+        json_object_set_new(root, "findings", ok ? json_array() : json_pack("[s]", finding->msg));
+        print_object(root);
+        return;
+    }
+    if (!ok) {
+        print_safe(finding->msg);
+        printf("\ndamaged: ");
+        print_safe(path);
+        putchar('\n');
+        return;
+    }
+    printf("intact: ");
+    print_safe(path);
+    printf(": %d tensors, each element once; %s agree with their CRC-32, %s have no checksum\n",
+           c->n_tensors, size_format(size, checked), size_format(other, unchecked));
+}
+
+tp_status foreign_verify(const char *path, const char *config, bool json, struct tp_err *err)
+{
+    struct foreign_contents c;
+    struct tp_err finding = { 0 };
+    int64_t checked = 0, unchecked = 0;
+    tp_status st;
+
+    st = foreign_contents_open(&c, path, config, &finding);
+    if (!st)
+        st = foreign_contents_verify(&c, &checked, &unchecked, &finding);
+    if (st != TP_OK && st != TP_E_CORRUPT) {
+        *err = finding;
+        goto done;
+    }
+    finding.status = st;
+    print_verified(&c, path, checked, unchecked, &finding, json);
+    st = print_done(err);
+    if (!st && finding.status)
+        st = tp_fail(err, TP_E_NO, "%s", "");
+done:
+    foreign_contents_close(&c);
+    return st;
+}
