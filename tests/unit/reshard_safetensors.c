@@ -98,7 +98,9 @@ Test(safetensors, what_is_written_to_one_file_or_several_is_read)
         char *dir = temp_dir(), path[128];
         struct memory_endpoint mp = { b.extents, b.dtypes, b.data, N, NULL };
         struct reshard_endpoint from = memory_endpoint_make(&mp);
-        struct transfer m = { N, b.moved, &from, NULL, 1 << 20, 1, false, NULL, NULL, 0 };
+        struct transfer m = {
+            .n_tensors = N, .tensors = b.moved, .from = &from, .memory_bytes = 1 << 20, .threads = 1
+        };
         struct safetensors_target *t;
         struct transfer_plan *p;
         struct transfer_stats stats;
