@@ -7,7 +7,7 @@ For each conversion these commands run in turn, from the page cache, and end whe
 (in /dev/shm at once):
 
   tp-reshard   all checksums and digests are computed and compared (tp-ckpt export for safetensors)
-  cp -r        the source
+  cp -r        the source; for safetensors, which has no optimizer state, the exported folder
   cp, cksum    the same, then `cksum` of the source and of the copy: what a careful copy costs
   PyTorch      lib/torch_reshard.py: torch.load of all files, cat and split, torch.save; checks nothing.
                Without the start of Python and PyTorch, which takes seconds. Left out, with a line that says so, without --torch
@@ -42,9 +42,11 @@ CHECKPOINT = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "
 def run(command):
     """Wall and CPU seconds of a command and its children, its peak memory in bytes, its stdout."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    out = subprocess.run([str(c) for c in command], check=True, stdout=subprocess.PIPE).stdout
+    p = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if p.returncode != 0:
+        raise SystemExit(f"{command}: {p.stderr.decode()}")
     wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, out
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, p.stdout
 
 
 def shell(script, *args):
@@ -61,16 +63,18 @@ def make(folder, width):
 def competitors(folder, source, target, torch):
     """The name of each command, and a function that runs it once."""
     ckpt, new, copy = folder / source, folder / "new", folder / "copy"
-    if target == "safetensors":
-        ours = [BIN / "tp-ckpt", "export", ckpt, "--format", "safetensors", "-o", new, "--json"]
+    if target == "safetensors":  # weights only, so the others copy what it writes
+        export = [BIN / "tp-ckpt", "export", ckpt, "--format", "safetensors", "--json", "-o"]
+        ours, ckpt = [*export, new], folder / "exported"
+        run([*export, ckpt])
     else:
         ours = [BIN / "tp-reshard", ckpt, "--to", target, "-o", new, "--json"]
     yield f"{source} to {target}", lambda: run(ours), new
     yield "cp -r", lambda: shell('cp -r "$1" "$2"; sync -f "$2"', ckpt, copy), copy
     yield ("cp -r, cksum of both",
-           lambda: shell('cp -r "$1" "$2"; sync -f "$2"; cksum "$1"/*/*.h5 "$2"/*/*.h5', ckpt, copy), copy)
+           lambda: shell('cp -r "$1" "$2"; sync -f "$2"; find "$1" "$2" -type f -exec cksum {} +', ckpt, copy), copy)
     if torch:
-        saved = folder / f"torch-{source}"
+        saved = folder / f"torch-{source}-{ckpt.name}"
         if not saved.exists():
             run([torch, LIB / "torch_reshard.py", "make", saved, source[2:], du(ckpt)])
         yield ("PyTorch", lambda: run([torch, LIB / "torch_reshard.py", "convert", saved, target, new]), new)
