@@ -64,7 +64,9 @@ tp_status file_table_add(struct file_table *t, int *number, const char *path, st
         free(copy);
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its place in the list of files", path);
     }
-    t->files[t->n] = (struct file_entry){ copy, -1, 0, 0 };
+    memset(&t->files[t->n], 0, sizeof *t->files);
+    t->files[t->n].path = copy;
+    t->files[t->n].fd = -1;
     *number = t->n++;
     return TP_OK;
 }
