@@ -26,6 +26,15 @@ static const char TAIL[] =
 
 /* ---- the command line ---- */
 
+static bool parse(int *exit_code, const struct opt *opts, int argc, char **argv)
+{
+    const struct report_program program = {
+        .usage = TRAIN_PROG, .intro = INTRO, .tail = TAIL, .version = kernels_cpu_description()
+    };
+
+    return report_program_options(exit_code, &program, opts, argc, argv);
+}
+
 bool train_request_options(struct train_request *r, int *exit_code, int argc, char **argv)
 {
     struct train_config *c = &r->config;
@@ -76,8 +85,7 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_FLAG(train_option_letter("quiet"), "quiet", &r->quiet, "print no line per step"),
         OPT_HEADING("machine"),
         OPT_STR(0, "device", "cpu|cuda|auto", &r->device,
-                "cpu (default); cuda: a GPU for each rank (docs/GPU.md: this has never run on\n"
-                "a GPU, only on a simulated one); auto: GPUs if each rank has one, else cpu"),
+                "cpu (default); cuda, which has never run on a GPU (docs/GPU.md); auto: either"),
         OPT_INT(train_option_letter("threads"), "threads", "N", &c->threads,
                 "threads of a rank (default: cores / ranks of the host)"),
         OPT_INT(0, "same-bits", "N", &c->same_bits,
@@ -91,19 +99,16 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "full: keep only the layers' inputs, and compute each layer again"),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
-                "file with the names of the model's tensors and how each is cut,\n"
-                "instead of the built-in plan (layout/parallel_plan.h)"),
+                "file with names and cuts of tensors, for the built-in plan's "
+                "(layout/parallel_plan.h)"),
         OPT_FLAG(0, "print-plan", &r->print_plan, "print that table and exit"),
         OPT_STR_OPT(0, "print-schedule", "svg", &r->print_schedule,
                     "print when each rank of the pipeline runs which pass, and exit;\n"
                     "as text, or as a picture"),
         OPT_END
     };
-    const struct report_program program = {
-        .usage = TRAIN_PROG, .intro = INTRO, .tail = TAIL, .version = kernels_cpu_description()
-    };
 
-    return report_program_options(exit_code, &program, opts, argc, argv);
+    return parse(exit_code, opts, argc, argv);
 }
 
 static tp_status need(const char *value, const char *flag, struct tp_err *err)
