@@ -99,8 +99,7 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
                 "full: keep only the layers' inputs, and compute each layer again"),
         OPT_HEADING("parallel plan and schedule"),
         OPT_STR(0, "plan", "FILE", &r->plan_path,
-                "file with names and cuts of tensors, for the built-in plan's "
-                "(layout/parallel_plan.h)"),
+                "names and cuts of tensors, for the built-in plan's (layout/parallel_plan.h)"),
         OPT_FLAG(0, "print-plan", &r->print_plan, "print that table and exit"),
         OPT_STR_OPT(0, "print-schedule", "svg", &r->print_schedule,
                     "print when each rank of the pipeline runs which pass, and exit;\n"
