@@ -87,13 +87,19 @@ tp_status private_dir_ensure(int *fd, const char *path, struct tp_err *err)
     if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
         return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path);
     slash = strrchr(parent, '/');
-    if (slash && slash != parent) {
-        *slash = 0;
-        if ((st = file_make_dirs(parent, err)))
-            return st;
-    }
+    if (!slash)
+        snprintf(parent, sizeof parent, ".");
+    else
+        slash[slash == parent] = 0;
+    if ((st = file_make_dirs(parent, err)))
+        return st;
     st = private_dir_make(fd, path, err);
-    return st == TP_E_EXISTS ? private_dir_open(fd, path, err) : st;
+    if (st)
+        return st == TP_E_EXISTS ? private_dir_open(fd, path, err) : st;
+    if ((st =
+             file_sync_dir(parent, err))) /* what it holds is lost if its name is not on the disk */
+        close(*fd);
+    return st;
 }
 
 struct private_dir_id private_dir_id(int fd)

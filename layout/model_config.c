@@ -100,7 +100,11 @@ static void keep_untrained(struct config_reader *r, struct model *m, const char 
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (!m->untrained && !(m->untrained = arena_strdup(r->arena, text)))
+    if (m->untrained)
+        return;
+    m->untrained =
+        arena_printf(r->arena, "%s: tp-train cannot compute this model's %s", r->path, text);
+    if (!m->untrained)
         r->st = tp_fail(r->err, TP_E_NOMEM, "%s: no memory", r->path);
 }
 

@@ -25,9 +25,7 @@ static tp_status check_count(const char *flag, int64_t n, struct tp_err *err)
 static tp_status check_trained(const struct workload *w, const struct model *m, struct tp_err *err)
 {
     if (m->untrained)
-        return tp_fail(err, TP_E_USAGE,
-                       "tp-train cannot compute this model's %s; the model can be imported, "
-                       "resharded and exported",
+        return tp_fail(err, TP_E_USAGE, "%s; the model can be imported, resharded and exported",
                        m->untrained);
     if (m->head_norms && w->same_bits)
         return tp_fail(err, TP_E_USAGE,

@@ -136,7 +136,7 @@ static tp_status save(const char *root, int jobs, const float *data, struct tp_e
                                       .group = "param",
                                       .ndim = 2,
                                       .shape = { ROWS, COLUMNS },
-                                      .placement = { -1, 1, 1, 0, 0 },
+                                      .placement = { .dim = -1, .unit = 1, .blocks = 1 },
                                       .layer = LAYER_FIRST };
         boxes[i] = (struct stored_box){ .tensor = i, .box = box_whole(2, tensors[i].shape) };
     }

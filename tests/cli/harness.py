@@ -178,3 +178,23 @@ def tree(*roots, but=()):
 def copy(src, dst):
     shutil.copytree(src, dst, symlinks=True)
     return pathlib.Path(dst)
+
+
+# A small process runs the program, because ru_maxrss includes the memory of the process that called exec.
+_MEASURE = """
+import os, sys
+pid = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+with open(sys.argv[1], "w") as f:
+    f.write("%d %d %g" % (os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024,
+                          usage.ru_utime + usage.ru_stime))
+"""
+
+
+def measure(tmp_path, *argv):
+    """Run a program; (exit code, peak bytes, CPU seconds, output)."""
+    result = tmp_path / "measured"
+    p = subprocess.run([sys.executable, "-S", "-E", "-c", _MEASURE, str(result), *command(argv)],
+                       stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=300)
+    code, peak, seconds = result.read_text().split()
+    return int(code), int(peak), float(seconds), p.stdout + p.stderr

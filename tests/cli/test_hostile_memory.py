@@ -4,9 +4,6 @@ The peak of each program is what wait4 reports (ru_maxrss). needs: tp-train tp-r
 """
 import hashlib
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -15,24 +12,6 @@ import harness
 MIB = 1 << 20
 SIZE = (64 if harness.LONG else 4) * MIB
 ALLOWED = 64 * MIB
-
-# A small process runs the program, because ru_maxrss includes the memory of the process that called exec.
-MEASURE = """
-import os, sys
-pid = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
-_, status, usage = os.wait4(pid, 0)
-with open(sys.argv[1], "w") as f:
-    f.write("%d %d" % (os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024))
-"""
-
-
-def measure(tmp_path, *argv):
-    """(exit code, peak bytes, stderr) of a program."""
-    result = tmp_path / "measured"
-    p = subprocess.run([sys.executable, "-S", "-E", "-c", MEASURE, str(result), *harness.command(argv)],
-                       stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=300)
-    code, peak = map(int, result.read_text().split())
-    return code, peak, p.stdout + p.stderr
 
 
 def sign(body):
@@ -84,7 +63,7 @@ def test_a_hostile_manifest_uses_no_more_memory(program, ckpt, tiny, tmp_path, m
             "reshard": ["tp-reshard", step, "--to", "tp1", "--mem", "64M", "-o", tmp_path / "out"],
             "train": harness.train_args(tiny, ckpt, steps=3, layout="tp1", resume="must"),
             }[program]
-    code, honest, said = measure(tmp_path, *argv)
+    code, honest, _, said = harness.measure(tmp_path, *argv)
     assert code == 0, said
     if program == "train":
         step = harness.steps(ckpt)[-1]
@@ -92,7 +71,7 @@ def test_a_hostile_manifest_uses_no_more_memory(program, ckpt, tiny, tmp_path, m
     for name, body in manifests(manifest_of).items():
         for s in harness.steps(ckpt):
             (s / "manifest.json").write_bytes(sign(body))
-        code, peak, said = measure(tmp_path, *argv)
+        code, peak, _, said = harness.measure(tmp_path, *argv)
         assert code in (1, 2, 3), (name, code, said)
         assert peak <= honest + ALLOWED, "%s: %d MiB, honest %d" % (name, peak / MIB, honest / MIB)
         worst = max(worst, peak)
@@ -115,12 +94,12 @@ def headers():
 def test_a_hostile_safetensors_header_uses_no_more_memory(ckpt, tmp_path, figure):
     hf = tmp_path / "hf"
     harness.ok("tp-ckpt", "export", ckpt, "-o", hf)
-    code, honest, said = measure(tmp_path, "tp-ckpt", "import", hf, "-o", tmp_path / "honest")
+    code, honest, _, said = harness.measure(tmp_path, "tp-ckpt", "import", hf, "-o", tmp_path / "honest")
     assert code == 0, said
     worst = 0
     for name, header in headers().items():
         (hf / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-        code, peak, said = measure(tmp_path, "tp-ckpt", "import", hf, "-o", tmp_path / "out")
+        code, peak, _, said = harness.measure(tmp_path, "tp-ckpt", "import", hf, "-o", tmp_path / "out")
         assert code == 3, (name, code, said)
         assert peak <= honest + ALLOWED, "%s: %d MiB, honest %d" % (name, peak / MIB, honest / MIB)
         worst = max(worst, peak)
@@ -132,13 +111,13 @@ def test_a_hostile_safetensors_header_uses_no_more_memory(ckpt, tmp_path, figure
 def test_other_hostile_json_of_a_model_uses_no_more_memory(file, ckpt, tmp_path):
     hf = tmp_path / "hf"
     harness.ok("tp-ckpt", "export", ckpt, "-o", hf)
-    code, honest, said = measure(tmp_path, "tp-ckpt", "import", hf, "-o", tmp_path / "honest")
+    code, honest, _, said = harness.measure(tmp_path, "tp-ckpt", "import", hf, "-o", tmp_path / "honest")
     assert code == 0, said
     if file != "config.json":
         (hf / "model.safetensors").rename(hf / "other.safetensors")
     for text in (b"[" + fill(b"{}") + b"]", b'{"weight_map": {' + fill(b'"a": "b.safetensors"') + b"}}",
                  b'{"weight_map": {"a": [' + fill(b"{}") + b"]}}", b'{"a": [' + fill(b"{}") + b"]}"):
         (hf / file).write_bytes(text)
-        code, peak, said = measure(tmp_path, "tp-ckpt", "import", hf, "-o", tmp_path / "out")
+        code, peak, _, said = harness.measure(tmp_path, "tp-ckpt", "import", hf, "-o", tmp_path / "out")
         assert code in (2, 3), (code, said)
         assert peak <= honest + ALLOWED, "%d MiB, honest %d" % (peak / MIB, honest / MIB)

@@ -6,7 +6,6 @@ covers: reshard/model_plan
 import json
 import os
 import random
-import subprocess
 
 import pytest
 
@@ -41,14 +40,12 @@ def test_millions_of_boxes_need_little_memory(tmp_path, figure):
     config = harness.write_config(tmp_path, **LLAMA_405B)
     argv = ["tp-reshard", "--dry-run", "--json", "--model", config, "--from", "tp8pp16dp128zero1", "--to",
             "tp16pp8dp64zero1"]
-    p = subprocess.Popen(harness.command(argv), stdout=subprocess.PIPE)
-    out = json.loads(p.stdout.read())
-    _, status, usage = os.wait4(p.pid, 0)
-    p.returncode = os.waitstatus_to_exitcode(status)
-    assert p.returncode == 0 and out["boxes_from"] > 2.8e6 and out["boxes"] > 2.3e6
-    assert usage.ru_maxrss < 256 << 10
+    code, peak, seconds, said = harness.measure(tmp_path, *argv)
+    out = json.loads(said)
+    assert code == 0 and out["boxes_from"] > 2.8e6 and out["boxes"] > 2.3e6
+    assert peak < 256 << 20
     figure("plan of Llama-405B, tp8pp16dp128zero1 to tp16pp8dp64zero1",
-           "%.2f s of CPU, %d MiB" % (usage.ru_utime + usage.ru_stime, usage.ru_maxrss >> 10))
+           "%.2f s of CPU, %d MiB" % (seconds, peak >> 20))
 
 
 def test_wrong_requests_are_refused(tmp_path):

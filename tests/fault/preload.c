@@ -139,6 +139,11 @@ int rename(const char *from, const char *to)
     return renameat2(AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
+int link(const char *from, const char *to)
+{
+    return linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
 int symlink(const char *target, const char *path)
 {
     return symlinkat(target, AT_FDCWD, path);

@@ -224,16 +224,16 @@ int symlinkat(const char *target, int dirfd, const char *path)
     return (int)finish(&c, syscall(SYS_symlinkat, target, dirfd, path));
 }
 
-int link(const char *from, const char *to)
+int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags)
 {
     struct change c = { .operation = LINK };
 
-    preload_path_at(c.path, AT_FDCWD, from);
-    preload_path_at(c.other, AT_FDCWD, to);
+    preload_path_at(c.path, from_fd, from);
+    preload_path_at(c.other, to_fd, to);
     if (!is_under(c.other))
-        return (int)syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
+        return (int)syscall(SYS_linkat, from_fd, from, to_fd, to, flags);
     lock();
-    return (int)finish(&c, syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+    return (int)finish(&c, syscall(SYS_linkat, from_fd, from, to_fd, to, flags));
 }
 
 /* ---- calls on a descriptor ---- */

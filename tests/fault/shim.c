@@ -187,11 +187,11 @@ int symlinkat(const char *target, int dirfd, const char *path)
     return (int)syscall(SYS_symlinkat, target, dirfd, path);
 }
 
-int link(const char *from, const char *to)
+int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags)
 {
-    if (!path_allowed("link", AT_FDCWD, from, AT_FDCWD, to, true))
+    if (!path_allowed("link", from_fd, from, to_fd, to, true))
         return -1;
-    return (int)syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
+    return (int)syscall(SYS_linkat, from_fd, from, to_fd, to, flags);
 }
 
 /* ---- calls on a descriptor --------------------------------------------------------------- */

@@ -40,7 +40,7 @@ static struct tensor tensors[] = {
       .group = "param",
       .ndim = 2,
       .shape = { 6, 4 },
-      .placement = { -1, 1, 1, 0, 0 } },
+      .placement = { .dim = -1, .unit = 1, .blocks = 1 } },
 };
 
 static struct layout one_tensor(void)

@@ -151,7 +151,7 @@ static void write_boxes(struct stored_box *boxes, int n)
                                .group = "param",
                                .ndim = 2,
                                .shape = { 8, 4 },
-                               .placement = { -1, 1, 1, 0, 0 },
+                               .placement = { .dim = -1, .unit = 1, .blocks = 1 },
                                .layer = LAYER_FIRST };
     struct layout l = { .spec = spec_default(), .n_tensors = 1, .tensors = &t };
     const struct ckpt_begin_request begin = { .root = temp_dir, .step = 2, .force = true };

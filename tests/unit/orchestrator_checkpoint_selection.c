@@ -42,7 +42,7 @@ static void save(int64_t step, int tp)
                                          .dtype = DTYPE_F32,
                                          .ndim = 2,
                                          .shape = { 6, 4 },
-                                         .placement = { 0, 1, 1, 0, 0 } } };
+                                         .placement = { .dim = 0, .unit = 1, .blocks = 1 } } };
     struct spec s = spec_default();
     struct layout l;
 
