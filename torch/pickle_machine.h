@@ -8,7 +8,9 @@
 #ifndef TORCH_PICKLE_MACHINE_H
 #define TORCH_PICKLE_MACHINE_H
 
-#include "torch/pickle.h"
+#include "core/arena.h"
+#include "core/err.h"
+#include "torch/pickle_value.h"
 
 enum { PICKLE_MARKS_MAX = 1000 };
 

@@ -1,7 +1,7 @@
-/* torch/pickle_value.c - looks at values; see torch/pickle.h. */
-#include <string.h>
+/* torch/pickle_value.c - see torch/pickle_value.h. */
+#include "torch/pickle_value.h"
 
-#include "torch/pickle.h"
+#include <string.h>
 
 bool pickle_is(const struct pickle_value *v, enum pickle_kind kind)
 {
