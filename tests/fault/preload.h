@@ -3,8 +3,8 @@
  * the file system.
  *
  * preload.c defines the C library's calls on a path, each in terms of one of the calls that end in
- * `at`. A library defines those: mkdirat, unlinkat, renameat2, symlinkat, linkat, and preload_open_at
- * for all that open.
+ * `at`. A library defines those: mkdirat, unlinkat, renameat2, symlinkat, linkat, and
+ * preload_open_at for all that open.
  *
  * Calls go to the kernel by system call number, so the libraries do not depend on the C library's
  * version.
