@@ -10,13 +10,17 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "core/file.h"
 
-static char temp_dir[] = "/tmp/tp-test-XXXXXX";
+static char temp_dir[32];
 
+/* It is in memory where that is possible, because tests wait for many syncs. */
 static inline void temp_dir_make(void)
 {
+    snprintf(temp_dir, sizeof temp_dir, "%s/tp-test-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     cr_assert_not_null(mkdtemp(temp_dir));
 }
 
