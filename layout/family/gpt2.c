@@ -23,7 +23,8 @@ static const struct family_key keys[] = {
     FAMILY_KEYS_END,
 };
 
-/* clang-format off: a row is a line */
+/* A row is a line. */
+/* clang-format off */
 static const struct family_tensor tensors[] = {
     { ROLE_EMBEDDING, "transformer.wte.weight", { DIM_VOCAB, DIM_HIDDEN }, CUT_VOCABULARY, 0 },
     { ROLE_POSITIONS, "transformer.wpe.weight", { DIM_POSITIONS, DIM_HIDDEN }, CUT_REPLICATED, 0 },

@@ -19,30 +19,15 @@ static const struct family_key keys[] = {
     FAMILY_KEYS_END,
 };
 
-/* clang-format off: a row is a line */
+/* A row is a line. */
+/* clang-format off */
 static const struct family_tensor tensors[] = {
     { ROLE_EMBEDDING, "model.embed_tokens.weight", { DIM_VOCAB, DIM_HIDDEN }, CUT_VOCABULARY, 0 },
-    { ROLE_ATTENTION_NORM,
-      "model.layers.*.input_layernorm.weight",
-      { DIM_HIDDEN },
-      CUT_SEQUENCE,
-      0 },
-    { ROLE_QKV,
-      "model.layers.*.self_attn.qkv_proj.weight",
-      { DIM_QKV, DIM_HIDDEN },
-      CUT_COLUMN,
-      0 },
+    { ROLE_ATTENTION_NORM, "model.layers.*.input_layernorm.weight", { DIM_HIDDEN }, CUT_SEQUENCE, 0 },
+    { ROLE_QKV, "model.layers.*.self_attn.qkv_proj.weight", { DIM_QKV, DIM_HIDDEN }, CUT_COLUMN, 0 },
     { ROLE_OUT, "model.layers.*.self_attn.o_proj.weight", { DIM_HIDDEN, DIM_Q }, CUT_ROW, 0 },
-    { ROLE_MLP_NORM,
-      "model.layers.*.post_attention_layernorm.weight",
-      { DIM_HIDDEN },
-      CUT_SEQUENCE,
-      0 },
-    { ROLE_GATE_UP,
-      "model.layers.*.mlp.gate_up_proj.weight",
-      { DIM_GATE_UP, DIM_HIDDEN },
-      CUT_COLUMN,
-      0 },
+    { ROLE_MLP_NORM, "model.layers.*.post_attention_layernorm.weight", { DIM_HIDDEN }, CUT_SEQUENCE, 0 },
+    { ROLE_GATE_UP, "model.layers.*.mlp.gate_up_proj.weight", { DIM_GATE_UP, DIM_HIDDEN }, CUT_COLUMN, 0 },
     { ROLE_DOWN, "model.layers.*.mlp.down_proj.weight", { DIM_HIDDEN, DIM_FFN }, CUT_ROW, 0 },
     { ROLE_FINAL_NORM, "model.norm.weight", { DIM_HIDDEN }, CUT_SEQUENCE, 0 },
     { ROLE_HEAD, "lm_head.weight", { DIM_VOCAB, DIM_HIDDEN }, CUT_VOCABULARY, 0 },
