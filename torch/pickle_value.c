@@ -64,6 +64,16 @@ const struct pickle_value *pickle_get(const struct pickle_value *v, const char *
     return NULL;
 }
 
+const struct pickle_value *pickle_get_number(const struct pickle_value *v, int64_t key)
+{
+    int64_t n;
+
+    for (int64_t i = 0; i < pickle_entries(v); i++)
+        if (pickle_int(&n, pickle_key(v, i)) && n == key)
+            return pickle_entry(v, i);
+    return NULL;
+}
+
 bool pickle_int(int64_t *n, const struct pickle_value *v)
 {
     if (!pickle_is(v, PICKLE_INT))

@@ -77,6 +77,10 @@ const struct pickle_value *pickle_entry(const struct pickle_value *v, int64_t i)
  * attribute of an object whose state is a dict. NULL: there is none. */
 const struct pickle_value *pickle_get(const struct pickle_value *v, const char *key);
 
+/* The value of a key that is an integer, in a dict; of a repeated key the first one. NULL: there is
+ * none. */
+const struct pickle_value *pickle_get_number(const struct pickle_value *v, int64_t key);
+
 /* Whether v is an integer; *n is its value. */
 bool pickle_int(int64_t *n, const struct pickle_value *v);
 

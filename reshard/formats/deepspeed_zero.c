@@ -28,16 +28,6 @@ static tp_status refuse(const struct torch_pieces *x, const char *what, struct t
                    file_table_path(piece_source_files(x->source), x->file), what);
 }
 
-static const struct pickle_value *find_number(const struct pickle_value *dict, int64_t number)
-{
-    int64_t n;
-
-    for (int64_t i = 0; i < pickle_entries(dict); i++)
-        if (pickle_int(&n, pickle_key(dict, i)) && n == number)
-            return pickle_entry(dict, i);
-    return NULL;
-}
-
 /* The flat tensors of group `g`. */
 static tp_status read_flat(struct deepspeed_flat *f, const struct deepspeed_state *d,
                            struct torch_pieces *x, const struct pickle_value *state, int64_t g,
@@ -45,7 +35,7 @@ static tp_status read_flat(struct deepspeed_flat *f, const struct deepspeed_stat
 {
     const struct pickle_value *base =
         pickle_get(state, d->zero3 ? "optimizer_state_dict" : "base_optimizer_state");
-    const struct pickle_value *of_group = find_number(pickle_get(base, "state"), g);
+    const struct pickle_value *of_group = pickle_get_number(pickle_get(base, "state"), g);
     const struct pickle_value *values[] = {
         pickle_item(
             pickle_get(state, d->zero3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups"),

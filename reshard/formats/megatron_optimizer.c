@@ -44,17 +44,6 @@ static tp_status add_whole(struct megatron_rank *r, struct torch_pieces *x,
     return megatron_rank_add(r, param, &p, 0, megatron_rank_elements(param), err);
 }
 
-/* The entry of a dict whose keys are whole numbers. */
-static const struct pickle_value *find_number(const struct pickle_value *dict, int64_t number)
-{
-    int64_t n;
-
-    for (int64_t i = 0; i < pickle_entries(dict); i++)
-        if (pickle_int(&n, pickle_key(dict, i)) && n == number)
-            return pickle_entry(dict, i);
-    return NULL;
-}
-
 /* Master number `number`, counted through the groups. */
 static const struct pickle_value *find_master(const struct pickle_value *groups, int64_t number)
 {
@@ -74,8 +63,8 @@ static tp_status add_state(struct megatron_rank *r, struct torch_pieces *x, int6
 {
     const struct pickle_value *inner = pickle_get(optimizer, "optimizer"),
                               *masters = pickle_get(optimizer, "fp32_from_fp16_params"),
-                              *state = find_number(pickle_get(inner ? inner : optimizer, "state"),
-                                                   number),
+                              *state = pickle_get_number(
+                                  pickle_get(inner ? inner : optimizer, "state"), number),
                               *step = pickle_get(state, "step");
     int64_t at = 0;
     tp_status st = TP_OK;
@@ -160,7 +149,7 @@ static tp_status add_buffers(struct megatron_rank *r, struct torch_pieces *x, st
     tp_status st = TP_OK;
 
     for (int chunk = 0; chunk < r->vpp && !st; chunk++) {
-        const struct pickle_value *buffers = find_number(x->root, chunk),
+        const struct pickle_value *buffers = pickle_get_number(x->root, chunk),
                                   *buffer = pickle_entry(buffers, 0);
         int64_t unpadded = -1;
 
