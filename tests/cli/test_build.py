@@ -4,7 +4,9 @@ needs:
 """
 import json
 import os
+import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -92,3 +94,37 @@ def test_a_pattern_builds_what_its_tests_need_and_nothing_else(tmp_path, pattern
     assert p.stdout.split() == ["%s/%s" % (tmp_path, t) for t in targets]
     selected = json.loads((tmp_path / "selected-tests.json").read_text())
     assert not selected["pytest"]
+
+
+FLAKY = """
+import os, pytest
+def test_good():
+    pass
+@pytest.mark.parametrize("n", ["a b", "[c]"])
+def test_once(n):
+    path = os.environ["TRIES"] + str(n == "[c]")
+    again = os.path.exists(path)
+    open(path, "w").close()
+    assert again, "busy"
+def test_bad():
+    assert 1 == 2, "wrong number"
+"""
+
+
+def test_failed_tests_run_again_alone(tmp_path):
+    """A test that passes then counts as passed and is listed; one that fails again is shown at the end."""
+    for path in ("tests/runner/run.py", "tests/runner/selection.py", "tests/pytest.ini"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(harness.REPO / path, tmp_path / path)
+    (tmp_path / "tests/some").mkdir()
+    (tmp_path / "tests/some/test_flaky.py").write_text(FLAKY)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("TP_", "PYTEST"))}
+    env.update(T="", BUILD="out", TRIES=str(tmp_path / "tries"), PYTHON=sys.executable)
+    p = subprocess.run([sys.executable, "-B", "tests/runner/run.py", "--folder", "tests/some"],
+                       cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    assert p.returncode == 1
+    assert p.stdout.endswith("\n3 passed, 1 failed\n")
+    listed = [line for line in p.stdout.splitlines() if "failed beside other tests" in line]
+    assert len(listed) == 2 and "test_once[a b]" in listed[0] and "test_once[[c]]" in listed[1]
+    end = p.stdout.split("---- pytest failed")[1]
+    assert "FAILED tests/some/test_flaky.py::test_bad" in end and "wrong number" in end

@@ -9,7 +9,7 @@ TP_BIN=${TP_BIN:-$PWD/bin}
 export TP_BIN
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-timeout 1800 "${PYTHON:-/usr/bin/python3}" -m pytest -c tests/pytest.ini --rootdir=. -q -rs tests/slurm \
+timeout 1800 "${PYTHON:-/usr/bin/python3}" -m pytest -c tests/pytest.ini --rootdir=. -q -rfEs tests/slurm \
     2>&1 | tee "$log"
 rc=${PIPESTATUS[0]}
 count() { grep -oE "[0-9]+ $1" "$log" | tail -n 1 | cut -d' ' -f1; }
