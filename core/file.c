@@ -130,6 +130,16 @@ tp_status file_read_all(char **data, size_t *size, const char *path, size_t max_
     return read_all(data, size, path, 0, max_bytes, arena, err);
 }
 
+tp_status file_read_argument(char **data, size_t *size, const char *path, size_t max_bytes,
+                             struct arena *arena, struct tp_err *err)
+{
+    tp_status st = file_read_all(data, size, path, max_bytes, arena, err);
+
+    if (st == TP_E_CORRUPT)
+        st = err->status = TP_E_USAGE;
+    return st;
+}
+
 tp_status file_read_own(char **data, size_t *size, const char *path, size_t max_bytes,
                         struct arena *arena, struct tp_err *err)
 {

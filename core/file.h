@@ -39,7 +39,12 @@ tp_status file_open_own(int *fd, int64_t *size, const char *path, struct tp_err 
 tp_status file_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
                         struct arena *arena, struct tp_err *err);
 
-/* The same, opened as file_open_own. */
+/* The same for a file that is an argument of a command: too long or not a file is a wrong request,
+ * TP_E_USAGE instead of TP_E_CORRUPT. */
+tp_status file_read_argument(char **data, size_t *size, const char *path, size_t max_bytes,
+                             struct arena *arena, struct tp_err *err);
+
+/* As file_read_all, opened as file_open_own. */
 tp_status file_read_own(char **data, size_t *size, const char *path, size_t max_bytes,
                         struct arena *arena, struct tp_err *err);
 

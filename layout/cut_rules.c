@@ -153,10 +153,8 @@ tp_status cut_rules_read(struct cut_rules *out, const char *path, struct arena *
 {
     char *text;
     size_t size;
-    tp_status st = file_read_all(&text, &size, path, CUT_RULES_BYTES_MAX, arena, err);
+    tp_status st = file_read_argument(&text, &size, path, CUT_RULES_BYTES_MAX, arena, err);
 
-    if (st == TP_E_CORRUPT) /* too long or not a file: the request is wrong */
-        st = err->status = TP_E_USAGE;
     return st ? st : cut_rules_parse(out, text, size, path, arena, err);
 }
 

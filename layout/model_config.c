@@ -377,9 +377,7 @@ static tp_status read_file(struct model *out, const char *path, bool takes_any, 
 
     if (!file)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory", path);
-    st = file_read_all(&text, &size, file, MODEL_CONFIG_BYTES_MAX, arena, err);
-    if (st == TP_E_CORRUPT) /* too long or not a file: the request is wrong */
-        st = err->status = TP_E_USAGE;
+    st = file_read_argument(&text, &size, file, MODEL_CONFIG_BYTES_MAX, arena, err);
     return st ? st : parse(out, &(struct config_text){ text, size, file }, takes_any, arena, err);
 }
 

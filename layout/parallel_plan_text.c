@@ -182,9 +182,7 @@ tp_status parallel_plan_read(struct parallel_plan *out, const char *path, struct
 {
     char *text;
     size_t size;
-    tp_status st = file_read_all(&text, &size, path, PARALLEL_PLAN_BYTES_MAX, arena, err);
+    tp_status st = file_read_argument(&text, &size, path, PARALLEL_PLAN_BYTES_MAX, arena, err);
 
-    if (st == TP_E_CORRUPT) /* too long or not a file: the request is wrong */
-        st = err->status = TP_E_USAGE;
     return st ? st : parallel_plan_parse(out, text, size, path, arena, err);
 }
