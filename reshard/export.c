@@ -11,9 +11,9 @@
 #include "reshard/atomic_folder.h"
 #include "reshard/copy_job.h"
 #include "reshard/formats/checkpoint.h"
+#include "reshard/formats/export_format.h"
 #include "reshard/formats/hf_assets.h"
 #include "reshard/formats/hf_config.h"
-#include "reshard/formats/safetensors.h"
 
 /* Code and tables that become resident later. */
 enum { LATER_BYTES = 4 << 20 };
@@ -27,20 +27,20 @@ struct export_job {
     struct ckpt_found from;
     struct model model;
     int n, *ids;                        /* manifest ids of the tensors to read */
-    struct safetensors_tensor *tensors; /* to write */
+    struct tensor *tensors;             /* to write */
     struct reshard_tensor *transferred; /* the same, for the engine */
     struct checkpoint_source *source;
-    struct safetensors_target *target;
+    const struct export_format *format;
+    struct export_writer writer; /* open while it has an endpoint */
     struct atomic_folder folder;
     struct copy_job copy;
-    int files;
 };
 
 tp_status export_check_format(const char *format, struct tp_err *err)
 {
-    if (strcmp(format, "safetensors") == 0)
-        return TP_OK;
-    return tp_fail(err, TP_E_USAGE, "--format %s: this version writes only safetensors", format);
+    const struct export_format *ignored;
+
+    return export_format_find(&ignored, format, err);
 }
 
 /* ---- what to read and to write ---- */
@@ -101,9 +101,9 @@ static tp_status choose_tensors(struct export_job *x, struct tp_err *err)
         if (strcmp(t->group, GROUP_PARAM) != 0)
             continue;
         x->ids[x->n] = source_of(x, i, dtype);
-        x->tensors[x->n] = (struct safetensors_tensor){ t->name, dtype, t->ndim, { 0 } };
+        x->tensors[x->n] = *t;
+        x->tensors[x->n].dtype = dtype;
         x->transferred[x->n] = (struct reshard_tensor){ t->name, t->ndim, { 0 } };
-        memcpy(x->tensors[x->n].shape, t->shape, sizeof t->shape);
         memcpy(x->transferred[x->n].shape, t->shape, sizeof t->shape);
         x->n++;
     }
@@ -138,21 +138,25 @@ done:
 static tp_status copy_tensors(struct export_job *x, struct tp_err *err)
 {
     const struct export_request *q = x->request;
+    const struct export_contents contents = { .dir = x->folder.tmp,
+                                              .model = &x->model,
+                                              .tensors = x->tensors,
+                                              .n = x->n,
+                                              .step = x->from.manifest.step,
+                                              .max_shard_bytes = q->max_shard_bytes };
     tp_status st;
 
-    TP_TRY(
-        safetensors_create(&x->target, x->folder.tmp, x->tensors, x->n, q->max_shard_bytes, err));
+    TP_TRY(x->format->create(&x->writer, &contents, err));
     x->copy.transfer = (struct transfer){ .n_tensors = x->n,
                                           .tensors = x->transferred,
                                           .from = checkpoint_source_endpoint(x->source),
-                                          .to = safetensors_target_endpoint(x->target),
+                                          .to = x->writer.endpoint,
                                           .threads = q->threads,
                                           .progress = q->progress };
     TP_TRY(copy_job_plan(&x->copy, q->memory_bytes, LATER_BYTES, err));
     TP_TRY(copy_job_run(&x->copy, err));
     TP_TRY(copy_job_prove(&x->copy, err));
-    x->files = safetensors_target_files(x->target);
-    TP_TRY(safetensors_finish(x->target, err));
+    TP_TRY(x->format->finish(&x->writer, err));
 done:
     return st;
 }
@@ -194,7 +198,7 @@ static void fill_report(struct export_report *r, const struct export_job *x)
     *r = (struct export_report){ .step = x->from.manifest.step,
                                  .dtype = x->tensors[0].dtype,
                                  .n_tensors = x->n,
-                                 .files = x->files,
+                                 .files = x->writer.files,
                                  .bytes_written = x->copy.done.bytes_written,
                                  .peak_bytes = memory_peak_bytes(),
                                  .digests_equal = x->copy.digests_equal,
@@ -212,13 +216,14 @@ tp_status export_run(struct export_report *report, const struct export_request *
     if (!x)
         return tp_fail(err, TP_E_NOMEM, "no memory to export");
     x->request = request;
-    TP_TRY(export_check_format(request->format, err));
+    TP_TRY(export_format_find(&x->format, request->format, err));
     TP_TRY(open_source(x, err));
     TP_TRY(write_folder(x, err));
     fill_report(report, x);
 done:
     copy_job_free(&x->copy);
-    safetensors_target_close(x->target);
+    if (x->writer.endpoint)
+        x->format->close(&x->writer);
     checkpoint_source_close(x->source);
     arena_free(&x->arena);
     free(x);

@@ -16,7 +16,7 @@
 struct export_request {
     const char *ckpt;        /* root or step directory */
     int64_t step;            /* -1: the newest complete one */
-    const char *format;      /* "safetensors" */
+    const char *format;      /* of reshard/formats/export_format.h */
     const char *out;         /* folder to create */
     const enum dtype *dtype; /* of the weights; NULL: as trained. f32 is taken from the masters
                                 where there are any */
@@ -39,7 +39,7 @@ struct export_report {
     int casts; /* tensors that were cast, and have the digest of the cast of what was read */
 };
 
-/* TP_E_USAGE: this version does not write the format. */
+/* TP_E_USAGE: this version does not write the format; the message lists those that it writes. */
 tp_status export_check_format(const char *format, struct tp_err *err);
 
 /* Export. After a failure nothing has appeared. */

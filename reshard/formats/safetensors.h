@@ -6,6 +6,7 @@
 #define RESHARD_FORMATS_SAFETENSORS_H
 
 #include "reshard/engine/endpoint.h"
+#include "reshard/formats/export_writer.h"
 
 struct safetensors_tensor {
     const char *name;
@@ -58,6 +59,12 @@ int safetensors_target_files(const struct safetensors_target *t);
 /* fsync and close the files, and write the index. */
 tp_status safetensors_finish(struct safetensors_target *t, struct tp_err *err);
 void safetensors_target_close(struct safetensors_target *t);
+
+/* The same as a row of reshard/formats/export_format.h. */
+tp_status safetensors_export_create(struct export_writer *w, const struct export_contents *q,
+                                    struct tp_err *err);
+tp_status safetensors_export_finish(struct export_writer *w, struct tp_err *err);
+void safetensors_export_close(struct export_writer *w);
 
 /* ---- one small file ---- */
 

@@ -250,6 +250,42 @@ void safetensors_target_close(struct safetensors_target *t)
     free(t);
 }
 
+/* ---- as a format of tp-ckpt export ---- */
+
+tp_status safetensors_export_create(struct export_writer *w, const struct export_contents *q,
+                                    struct tp_err *err)
+{
+    struct safetensors_tensor *tensors = calloc((size_t)q->n + 1, sizeof *tensors);
+    struct safetensors_target *target = NULL;
+    tp_status st;
+
+    if (!tensors)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for %d tensors", q->dir, q->n);
+    for (int i = 0; i < q->n; i++) {
+        const struct tensor *t = &q->tensors[i];
+
+        tensors[i] = (struct safetensors_tensor){ t->name, t->dtype, t->ndim, { 0 } };
+        memcpy(tensors[i].shape, t->shape, sizeof t->shape);
+    }
+    st = safetensors_create(&target, q->dir, tensors, q->n, q->max_shard_bytes, err);
+    free(tensors);
+    if (st)
+        return st;
+    *w = (struct export_writer){ safetensors_target_endpoint(target),
+                                 safetensors_target_files(target), target };
+    return TP_OK;
+}
+
+tp_status safetensors_export_finish(struct export_writer *w, struct tp_err *err)
+{
+    return safetensors_finish(w->ctx, err);
+}
+
+void safetensors_export_close(struct export_writer *w)
+{
+    safetensors_target_close(w->ctx);
+}
+
 /* ---- one small file ---- */
 
 tp_status safetensors_write_file(const char *path, const struct safetensors_tensor *tensors,

@@ -1,7 +1,7 @@
 """tp-ckpt export and import: the safetensors files hold exactly the tensors of the checkpoint.
 
 needs: tp-train tp-ckpt tp-reshard make_ckpt fault/shim.so
-covers: cli/ckpt/cmd_export cli/ckpt/cmd_import cli/copy_options
+covers: cli/ckpt/cmd_export cli/ckpt/cmd_import cli/copy_options reshard/formats/export_format
 """
 import json
 import os
@@ -216,6 +216,12 @@ def test_unknown_formats_are_refused(format, tmp_path):
     assert r.rc == 2 and format in r.err and not (tmp_path / "x").exists()
     r = harness.run("tp-ckpt", "import", root, "-o", tmp_path / "x", "--format", format)
     assert r.rc == 2 and format in r.err
+
+
+def test_an_unknown_format_is_refused_with_the_list(tmp_path):
+    r = harness.run("tp-ckpt", "export", make(tmp_path, "tp1"), "-o", tmp_path / "out", "--format", "onnx")
+    assert r.rc == 2 and "--format onnx" in r.err and "safetensors" in r.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_killed_exports_and_imports_leave_nothing_behind_the_next_run(tmp_path, figure):

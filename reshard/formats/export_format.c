@@ -1,0 +1,31 @@
+/* reshard/formats/export_format.c - see reshard/formats/export_format.h. */
+#include "reshard/formats/export_format.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "reshard/formats/safetensors.h"
+
+static const struct export_format formats[] = {
+    { "safetensors", "safetensors", false, safetensors_export_create, safetensors_export_finish,
+      safetensors_export_close },
+};
+
+enum { FORMATS = sizeof formats / sizeof *formats, LIST_TEXT = 256 };
+
+tp_status export_format_find(const struct export_format **out, const char *name, struct tp_err *err)
+{
+    char list[LIST_TEXT] = "";
+
+    for (int i = 0; i < FORMATS; i++) {
+        const size_t n = strlen(list);
+
+        if (strcmp(formats[i].name, name) == 0) {
+            *out = &formats[i];
+            return TP_OK;
+        }
+        snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", formats[i].name);
+    }
+    return tp_fail(err, TP_E_USAGE, "--format %s: is not known; this version writes %s", name,
+                   list);
+}

@@ -1,0 +1,32 @@
+/*
+ * reshard/formats/export_format.h - the formats that can be written: one table.
+ *
+ * A format creates its files in an empty folder and is then the target of a transfer. `finish`
+ * completes what depends on the bytes, such as checksums, and puts all files on the disk.
+ */
+#ifndef RESHARD_FORMATS_EXPORT_FORMAT_H
+#define RESHARD_FORMATS_EXPORT_FORMAT_H
+
+#include "core/err.h"
+#include "reshard/formats/export_writer.h"
+
+struct export_format {
+    const char *name;  /* of --format */
+    const char *title; /* for people */
+    bool optimizer;    /* it has a place for masters and moments; otherwise only weights come */
+
+    /* Create the files. All borrowed parts of q outlive the writer. After a failure nothing needs
+     * to be closed. */
+    tp_status (*create)(struct export_writer *w, const struct export_contents *q,
+                        struct tp_err *err);
+    /* After all writes, once. */
+    tp_status (*finish)(struct export_writer *w, struct tp_err *err);
+    /* Free it; also without finish. */
+    void (*close)(struct export_writer *w);
+};
+
+/* The format of a name; TP_E_USAGE: there is none, and the message lists them. */
+tp_status export_format_find(const struct export_format **out, const char *name,
+                             struct tp_err *err);
+
+#endif
