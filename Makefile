@@ -32,7 +32,7 @@ MAKEFLAGS += --no-print-directory
 
 # ---- what is compiled, and how --------------------------------------------------------------
 
-FOLDERS  := core layout torch device kernels comm ckpt reshard trainer progress orchestrator
+FOLDERS  := core layout torch device kernels comm storage ckpt reshard trainer progress orchestrator
 PACKAGES := jansson hdf5-serial libcrypto libisal ompi-c yaml-0.1 libmicrohttpd libcurl
 
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)

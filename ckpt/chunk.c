@@ -189,7 +189,7 @@ static tp_status hash_range(struct sha256 *h, const struct chunk_file *file, int
 {
     while (from < to) {
         int64_t n = to - from < HASH_BUFFER_BYTES ? to - from : HASH_BUFFER_BYTES;
-        tp_status st = file_read_at(file->fd, file->path, from, buf, (size_t)n, err);
+        tp_status st = object_read_at(file->object, file->path, from, buf, (size_t)n, err);
 
         if (st)
             return st;

@@ -12,6 +12,7 @@
 #include "ckpt/sha256.h"
 #include "core/err.h"
 #include "layout/layout.h"
+#include "storage/object.h"
 
 enum {
     CHUNK_BYTES_MAX = 4 << 20, /* payload of a chunk */
@@ -53,7 +54,7 @@ tp_status chunks_sort_ranges(struct chunk_range **out, const struct chunk_entry 
 
 /* An open shard: size bytes, of which n chunks are payload. */
 struct chunk_file {
-    int fd;
+    const struct object *object;
     const char *path; /* for messages */
     int64_t size;
     const struct chunk_entry *chunks; /* in any order; inside the file, without overlaps */

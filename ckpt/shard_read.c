@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/crc.h"
 #include "ckpt/shard.h"
@@ -20,7 +19,7 @@ static const unsigned char hdf5_signature[8] = { 0x89, 'H', 'D', 'F', '\r', '\n'
 
 struct shard_reader {
     char path[PATH_MAX];
-    int fd;
+    struct object object;
     struct shard_info info;
     const struct layout *layout; /* the manifest's; borrowed */
     struct chunk_entry *chunks;
@@ -46,7 +45,7 @@ static tp_status open_file(struct shard_reader *r, const char *dir, struct tp_er
         return tp_fail(err, TP_E_CORRUPT, "%s: '%s' is not a plain file name", dir, info->file);
     if (snprintf(r->path, sizeof r->path, "%s/%s", dir, info->file) >= (int)sizeof r->path)
         return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", dir);
-    st = file_open_own(&r->fd, &size, r->path, err);
+    st = object_open(&r->object, &size, r->path, err);
     if (st == TP_E_NOTFOUND)
         return tp_fail(err, TP_E_CORRUPT, "%s: the shard of rank %d is missing", r->path,
                        info->rank);
@@ -75,8 +74,8 @@ static tp_status read_index(struct shard_reader *r, int64_t from, unsigned char 
                             struct tp_err *err)
 {
     *n = r->info.index_rows - from < ENTRIES_AT_ONCE ? r->info.index_rows - from : ENTRIES_AT_ONCE;
-    return file_read_at(r->fd, r->path, r->info.index_offset + from * CHUNK_ENTRY_BYTES, buf,
-                        (size_t)*n * CHUNK_ENTRY_BYTES, err);
+    return object_read_at(&r->object, r->path, r->info.index_offset + from * CHUNK_ENTRY_BYTES, buf,
+                          (size_t)*n * CHUNK_ENTRY_BYTES, err);
 }
 
 static tp_status check_index_hash(struct shard_reader *r, unsigned char *buf, struct tp_err *err)
@@ -269,7 +268,7 @@ tp_status shard_open(struct shard_reader **out, const char *dir, const struct sh
         st = tp_fail(err, TP_E_NOMEM, "no memory to open %s", info->file);
         goto done;
     }
-    r->fd = -1;
+    r->object = OBJECT_NONE;
     r->info = *info;
     r->layout = layout;
     TP_TRY(open_file(r, dir, err));
@@ -289,8 +288,7 @@ void shard_reader_close(struct shard_reader *r)
 {
     if (!r)
         return;
-    if (r->fd >= 0)
-        close(r->fd);
+    object_close(&r->object);
     free(r->chunks);
     free(r);
 }
@@ -305,7 +303,7 @@ const struct chunk_entry *shard_chunks(const struct shard_reader *r, int64_t *n)
 
 int shard_reader_fd(const struct shard_reader *r)
 {
-    return r->fd;
+    return r->object.fd;
 }
 
 tp_status shard_read_part(const struct shard_reader *r, int64_t chunk, int64_t skip, void *buf,
@@ -315,7 +313,7 @@ tp_status shard_read_part(const struct shard_reader *r, int64_t chunk, int64_t s
         skip > r->chunks[chunk].raw_bytes - n)
         return tp_fail(err, TP_E_INTERNAL, "%s: %lld bytes at offset %lld of chunk %lld", r->path,
                        (long long)n, (long long)skip, (long long)chunk);
-    return file_read_at(r->fd, r->path, r->chunks[chunk].offset + skip, buf, (size_t)n, err);
+    return object_read_at(&r->object, r->path, r->chunks[chunk].offset + skip, buf, (size_t)n, err);
 }
 
 tp_status shard_read_chunk(const struct shard_reader *r, int64_t chunk, void *buf,
@@ -351,7 +349,7 @@ static tp_status check_signature(const struct shard_reader *r, struct tp_err *er
     tp_status st;
 
     if (r->info.size_bytes >= (int64_t)sizeof found &&
-        (st = file_read_at(r->fd, r->path, 0, found, sizeof found, err)))
+        (st = object_read_at(&r->object, r->path, 0, found, sizeof found, err)))
         return st;
     if (memcmp(found, hdf5_signature, sizeof found) == 0)
         return TP_OK;
@@ -360,7 +358,8 @@ static tp_status check_signature(const struct shard_reader *r, struct tp_err *er
 
 tp_status shard_check_meta(const struct shard_reader *r, struct tp_err *err)
 {
-    const struct chunk_file file = { r->fd, r->path, r->info.size_bytes, r->chunks, r->n_chunks };
+    const struct chunk_file file = { &r->object, r->path, r->info.size_bytes, r->chunks,
+                                     r->n_chunks };
     char found[SHA256_TEXT];
     tp_status st = check_signature(r, err);
 

@@ -164,7 +164,8 @@ static tp_status fill_checksums(struct shard_writer *w, struct tp_err *err)
 
 tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct tp_err *err)
 {
-    const struct chunk_file file = { w->fd, w->path, w->size, w->chunks, w->n_chunks };
+    const struct object object = object_of_file(w->fd);
+    const struct chunk_file file = { &object, w->path, w->size, w->chunks, w->n_chunks };
     struct shard_info found = { .rank = w->rank,
                                 .size_bytes = w->size,
                                 .index_offset = w->index_offset,

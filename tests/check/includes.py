@@ -22,12 +22,13 @@ MAY_INCLUDE = {
     "device": "core",
     "kernels": "core device layout/dtype.h layout/box.h",
     "comm": "core layout/dtype.h device kernels/cpu/tree_reduce.h kernels/cuda/cuda.h",
-    "ckpt": "core layout",
-    "reshard": "core layout torch device kernels comm ckpt",
-    "trainer": "core layout device kernels comm ckpt reshard",
+    "storage": "core",
+    "ckpt": "core layout storage",
+    "reshard": "core layout torch device kernels comm storage ckpt",
+    "trainer": "core layout device kernels comm storage ckpt reshard",
     "progress": "core",
-    "orchestrator": "core layout ckpt trainer/sizing",
-    "cli": "core layout torch device kernels comm ckpt reshard trainer orchestrator",
+    "orchestrator": "core layout storage ckpt trainer/sizing",
+    "cli": "core layout torch device kernels comm storage ckpt reshard trainer orchestrator",
 }
 
 # The layers of a folder with subfolders, from the bottom up. A file may include its own part and the
