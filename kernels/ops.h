@@ -17,7 +17,7 @@
 #include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "kernels/embedding.h"
-#include "kernels/geglu.h"
+#include "kernels/gated.h"
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/grad_norm.h"
@@ -27,7 +27,6 @@
 #include "kernels/rope.h"
 #include "kernels/scale.h"
 #include "kernels/sum.h"
-#include "kernels/swiglu.h"
 
 struct kernel_ops {
     void (*gemm)(struct device_queue *q, const struct gemm *a);
@@ -39,8 +38,8 @@ struct kernel_ops {
     void (*rms_norm_backward)(struct device_queue *q, const struct rms_norm_backward *a);
     void (*layer_norm_forward)(struct device_queue *q, const struct layer_norm_forward *a);
     void (*layer_norm_backward)(struct device_queue *q, const struct layer_norm_backward *a);
-    void (*swiglu_forward)(struct device_queue *q, const struct swiglu_forward *a);
-    void (*swiglu_backward)(struct device_queue *q, const struct swiglu_backward *a);
+    void (*gated_forward)(struct device_queue *q, const struct gated_forward *a);
+    void (*gated_backward)(struct device_queue *q, const struct gated_backward *a);
     void (*gelu_forward)(struct device_queue *q, const struct gelu_forward *a);
     void (*gelu_backward)(struct device_queue *q, const struct gelu_backward *a);
     void (*bias_add)(struct device_queue *q, const struct bias_add *a);
@@ -63,13 +62,7 @@ struct kernel_ops {
     void (*adamw_step)(struct device_queue *q, const struct adamw_step *a);
     void (*cast)(struct device_queue *q, const struct cast *a);
     void (*copy_box)(struct device_queue *q, const struct copy_box *a);
-
-    /* Of some families of models only; NULL: the device does not have it, and trainer_open refuses
-     * a model that needs it. */
-    void (*geglu_forward)(struct device_queue *q, const struct geglu_forward *a);
-    void (*geglu_backward)(struct device_queue *q, const struct geglu_backward *a);
     void (*scale)(struct device_queue *q, const struct scale *a);
-    bool has_attention_window; /* attention computes struct attention.window */
 };
 
 /* A queue, and the operations of its device. */

@@ -26,8 +26,8 @@ CPU_KERNEL(queue_rms_norm_forward, cpu_run_rms_norm_forward, rms_norm_forward)
 CPU_KERNEL(queue_rms_norm_backward, cpu_run_rms_norm_backward, rms_norm_backward)
 CPU_KERNEL(queue_layer_norm_forward, cpu_run_layer_norm_forward, layer_norm_forward)
 CPU_KERNEL(queue_layer_norm_backward, cpu_run_layer_norm_backward, layer_norm_backward)
-CPU_KERNEL(queue_swiglu_forward, cpu_run_swiglu_forward, swiglu_forward)
-CPU_KERNEL(queue_swiglu_backward, cpu_run_swiglu_backward, swiglu_backward)
+CPU_KERNEL(queue_gated_forward, cpu_run_gated_forward, gated_forward)
+CPU_KERNEL(queue_gated_backward, cpu_run_gated_backward, gated_backward)
 CPU_KERNEL(queue_gelu_forward, cpu_run_gelu_forward, gelu_forward)
 CPU_KERNEL(queue_gelu_backward, cpu_run_gelu_backward, gelu_backward)
 CPU_KERNEL(queue_bias_add, cpu_run_bias_add, bias_add)
@@ -50,8 +50,6 @@ CPU_KERNEL(queue_grad_norm_clip, cpu_run_grad_norm_clip, grad_norm_clip)
 CPU_KERNEL(queue_adamw_step, cpu_run_adamw_step, adamw_step)
 CPU_KERNEL(queue_cast, cpu_run_cast, cast)
 CPU_KERNEL(queue_copy_box, cpu_run_copy_box, copy_box)
-CPU_KERNEL(queue_geglu_forward, cpu_run_geglu_forward, geglu_forward)
-CPU_KERNEL(queue_geglu_backward, cpu_run_geglu_backward, geglu_backward)
 CPU_KERNEL(queue_scale, cpu_run_scale, scale)
 
 const char *kernels_cpu_description(void)
@@ -69,8 +67,8 @@ const struct kernel_ops kernels_cpu = {
     .rms_norm_backward = queue_rms_norm_backward,
     .layer_norm_forward = queue_layer_norm_forward,
     .layer_norm_backward = queue_layer_norm_backward,
-    .swiglu_forward = queue_swiglu_forward,
-    .swiglu_backward = queue_swiglu_backward,
+    .gated_forward = queue_gated_forward,
+    .gated_backward = queue_gated_backward,
     .gelu_forward = queue_gelu_forward,
     .gelu_backward = queue_gelu_backward,
     .bias_add = queue_bias_add,
@@ -93,8 +91,5 @@ const struct kernel_ops kernels_cpu = {
     .adamw_step = queue_adamw_step,
     .cast = queue_cast,
     .copy_box = queue_copy_box,
-    .geglu_forward = queue_geglu_forward,
-    .geglu_backward = queue_geglu_backward,
     .scale = queue_scale,
-    .has_attention_window = true,
 };

@@ -24,13 +24,9 @@ tp_status cpu_run_layer_norm_forward(struct device_queue *q, const struct layer_
                                      struct tp_err *err);
 tp_status cpu_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a,
                                       struct tp_err *err);
-tp_status cpu_run_swiglu_forward(struct device_queue *q, const struct swiglu_forward *a,
-                                 struct tp_err *err);
-tp_status cpu_run_swiglu_backward(struct device_queue *q, const struct swiglu_backward *a,
-                                  struct tp_err *err);
-tp_status cpu_run_geglu_forward(struct device_queue *q, const struct geglu_forward *a,
+tp_status cpu_run_gated_forward(struct device_queue *q, const struct gated_forward *a,
                                 struct tp_err *err);
-tp_status cpu_run_geglu_backward(struct device_queue *q, const struct geglu_backward *a,
+tp_status cpu_run_gated_backward(struct device_queue *q, const struct gated_backward *a,
                                  struct tp_err *err);
 tp_status cpu_run_scale(struct device_queue *q, const struct scale *a, struct tp_err *err);
 tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a,

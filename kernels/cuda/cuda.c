@@ -13,8 +13,8 @@ const struct kernel_ops kernels_cuda = {
     .rms_norm_backward = cuda_run_rms_norm_backward,
     .layer_norm_forward = cuda_run_layer_norm_forward,
     .layer_norm_backward = cuda_run_layer_norm_backward,
-    .swiglu_forward = cuda_run_swiglu_forward,
-    .swiglu_backward = cuda_run_swiglu_backward,
+    .gated_forward = cuda_run_gated_forward,
+    .gated_backward = cuda_run_gated_backward,
     .gelu_forward = cuda_run_gelu_forward,
     .gelu_backward = cuda_run_gelu_backward,
     .bias_add = cuda_run_bias_add,
@@ -37,5 +37,5 @@ const struct kernel_ops kernels_cuda = {
     .adamw_step = cuda_run_adamw_step,
     .cast = cuda_run_cast,
     .copy_box = cuda_run_copy_box,
-    .has_attention_window = true,
+    .scale = cuda_run_scale,
 };

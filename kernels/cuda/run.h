@@ -17,6 +17,7 @@ extern "C" {
 #include "kernels/copy.h"
 #include "kernels/copy_body.h"
 #include "kernels/embedding.h"
+#include "kernels/gated.h"
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/grad_norm.h"
@@ -24,8 +25,8 @@ extern "C" {
 #include "kernels/loss.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "kernels/scale.h"
 #include "kernels/sum.h"
-#include "kernels/swiglu.h"
 
 void cuda_run_gemm(struct device_queue *q, const struct gemm *a);
 void cuda_run_attention_forward(struct device_queue *q, const struct attention *a);
@@ -36,8 +37,8 @@ void cuda_run_rms_norm_forward(struct device_queue *q, const struct rms_norm_for
 void cuda_run_rms_norm_backward(struct device_queue *q, const struct rms_norm_backward *a);
 void cuda_run_layer_norm_forward(struct device_queue *q, const struct layer_norm_forward *a);
 void cuda_run_layer_norm_backward(struct device_queue *q, const struct layer_norm_backward *a);
-void cuda_run_swiglu_forward(struct device_queue *q, const struct swiglu_forward *a);
-void cuda_run_swiglu_backward(struct device_queue *q, const struct swiglu_backward *a);
+void cuda_run_gated_forward(struct device_queue *q, const struct gated_forward *a);
+void cuda_run_gated_backward(struct device_queue *q, const struct gated_backward *a);
 void cuda_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a);
 void cuda_run_gelu_backward(struct device_queue *q, const struct gelu_backward *a);
 void cuda_run_bias_add(struct device_queue *q, const struct bias_add *a);
@@ -59,6 +60,7 @@ void cuda_run_grad_norm_squares_rows(struct device_queue *q,
                                      const struct grad_norm_squares_rows *a);
 void cuda_run_grad_norm_clip(struct device_queue *q, const struct grad_norm_clip *a);
 void cuda_run_adamw_step(struct device_queue *q, const struct adamw_step *a);
+void cuda_run_scale(struct device_queue *q, const struct scale *a);
 void cuda_run_cast(struct device_queue *q, const struct cast *a);
 void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a);
 

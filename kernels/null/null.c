@@ -17,8 +17,8 @@ NOTHING(rms_norm_forward, rms_norm_forward)
 NOTHING(rms_norm_backward, rms_norm_backward)
 NOTHING(layer_norm_forward, layer_norm_forward)
 NOTHING(layer_norm_backward, layer_norm_backward)
-NOTHING(swiglu_forward, swiglu_forward)
-NOTHING(swiglu_backward, swiglu_backward)
+NOTHING(gated_forward, gated_forward)
+NOTHING(gated_backward, gated_backward)
 NOTHING(gelu_forward, gelu_forward)
 NOTHING(gelu_backward, gelu_backward)
 NOTHING(bias_add, bias_add)
@@ -41,8 +41,6 @@ NOTHING(grad_norm_clip, grad_norm_clip)
 NOTHING(adamw_step, adamw_step)
 NOTHING(cast, cast)
 NOTHING(copy_box, copy_box)
-NOTHING(geglu_forward, geglu_forward)
-NOTHING(geglu_backward, geglu_backward)
 NOTHING(scale, scale)
 
 const struct kernel_ops kernels_null = {
@@ -55,8 +53,8 @@ const struct kernel_ops kernels_null = {
     .rms_norm_backward = nothing_rms_norm_backward,
     .layer_norm_forward = nothing_layer_norm_forward,
     .layer_norm_backward = nothing_layer_norm_backward,
-    .swiglu_forward = nothing_swiglu_forward,
-    .swiglu_backward = nothing_swiglu_backward,
+    .gated_forward = nothing_gated_forward,
+    .gated_backward = nothing_gated_backward,
     .gelu_forward = nothing_gelu_forward,
     .gelu_backward = nothing_gelu_backward,
     .bias_add = nothing_bias_add,
@@ -79,8 +77,5 @@ const struct kernel_ops kernels_null = {
     .adamw_step = nothing_adamw_step,
     .cast = nothing_cast,
     .copy_box = nothing_copy_box,
-    .geglu_forward = nothing_geglu_forward,
-    .geglu_backward = nothing_geglu_backward,
     .scale = nothing_scale,
-    .has_attention_window = true,
 };

@@ -201,7 +201,7 @@ static void run_rope(struct bench *b, const void *arg)
 static void run_swiglu(struct bench *b, const void *arg)
 {
     (void)arg;
-    RUN(swiglu_forward, swiglu_forward, b->z, b->type, b->x, b->x + b->ffn, 2 * b->ffn,
+    RUN(gated_forward, gated_forward, GATED_SWIGLU, b->type, b->z, b->x, b->x + b->ffn, 2 * b->ffn,
         (int64_t)b->batch * b->seq, b->ffn);
 }
 
@@ -210,8 +210,9 @@ static void run_swiglu_backward(struct bench *b, const void *arg)
     char *out = (char *)b->y;
 
     (void)arg;
-    RUN(swiglu_backward, swiglu_backward, out, out + b->ffn * dtype_bytes(b->type), b->type, b->z,
-        b->x, b->x + b->ffn, 2 * b->ffn, (int64_t)b->batch * b->seq, b->ffn);
+    RUN(gated_backward, gated_backward, GATED_SWIGLU, b->type, out,
+        out + b->ffn * dtype_bytes(b->type), b->z, b->x, b->x + b->ffn, 2 * b->ffn,
+        (int64_t)b->batch * b->seq, b->ffn);
 }
 
 static void run_embedding(struct bench *b, const void *arg)

@@ -97,8 +97,9 @@ CASES(cast, 48)
 
 /* ---- element by element ---- */
 
-CASES(swiglu, 20)
+CASES(gated, 30)
 {
+    enum gated_kind kind = rng_int(r, 0, 1) ? GATED_GEGLU : GATED_SWIGLU;
     int64_t rows, cols, ld;
     enum dtype type = any_type(r);
 
@@ -107,14 +108,26 @@ CASES(swiglu, 20)
     struct pair h = floats(r, rows * ld, 4), y = numbers(r, type, rows * cols, 1);
     struct pair dy = floats(r, rows * cols, 1), dh = numbers(r, type, rows * ld, 1);
 
-    BOTH(swiglu_forward, swiglu_forward, AT(y), type, AT(h), (float *)AT(h) + cols, ld, rows, cols);
-    assert_similar(y, type, 1e-1, 1e-6, "swiglu");
-    BOTH(swiglu_backward, swiglu_backward, AT(dh), (char *)AT(dh) + cols * dtype_bytes(type), type,
-         AT(dy), AT(h), (float *)AT(h) + cols, ld, rows, cols);
-    assert_similar(dh, type, 1, 2e-6, "swiglu gradient");
-    BOTH(swiglu_backward, swiglu_backward, AT(h), (float *)AT(h) + cols, DTYPE_F32, AT(dy), AT(h),
-         (float *)AT(h) + cols, ld, rows, cols);
-    assert_similar(h, DTYPE_F32, 1, 2e-6, "swiglu gradient in place");
+    BOTH(gated_forward, gated_forward, kind, type, AT(y), AT(h), (float *)AT(h) + cols, ld, rows,
+         cols);
+    assert_similar(y, type, 1e-1, 2e-6, "gated");
+    BOTH(gated_backward, gated_backward, kind, type, AT(dh),
+         (char *)AT(dh) + cols * dtype_bytes(type), AT(dy), AT(h), (float *)AT(h) + cols, ld, rows,
+         cols);
+    assert_similar(dh, type, 1, 2e-6, "gated gradient");
+    BOTH(gated_backward, gated_backward, kind, DTYPE_F32, AT(h), (float *)AT(h) + cols, AT(dy),
+         AT(h), (float *)AT(h) + cols, ld, rows, cols);
+    assert_similar(h, DTYPE_F32, 1, 2e-6, "gated gradient in place");
+}
+
+CASES(scale, 10)
+{
+    int64_t n = rng_int(r, 0, 3000);
+    float by = (float)rng_real(r), plus = rng_int(r, 0, 1) ? 1.0f : 0.0f;
+    struct pair x = floats(r, n, 4);
+
+    BOTH(scale, scale, AT(x), n, by, plus);
+    assert_similar(x, DTYPE_F32, 1, 1e-6, "scaled");
 }
 
 CASES(gelu, 20)

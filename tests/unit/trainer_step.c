@@ -270,56 +270,6 @@ Test(trainer_step, all_device_memory_of_a_trainer_is_counted)
     }
 }
 
-/* ---- operations that a device does not have ---- */
-
-static int open_refused(struct comm_world *ranks, void *ctx)
-{
-    const struct trainer_ranks *r = ctx;
-    const struct cpu_options options = { .threads = 1, .no_comm_thread = !comm_has_threads(ranks) };
-    struct kernel_ops ops = kernels_cpu;
-    struct trainer_device d = { .ops = &ops };
-    struct trainer t;
-    struct tp_err err = { 0 };
-    int wrong = 0;
-
-    ops.geglu_forward = NULL;
-    ops.has_attention_window = false;
-    wrong += wrong_unless(cpu_device_open(&d.device, &options, &err) == TP_OK, err.msg);
-    wrong += wrong_unless(trainer_open(&t, r->config, r->model, &d, ranks, &err) == TP_E_USAGE,
-                          "it opened");
-    wrong += wrong_unless(strstr(err.msg, r->ctx) != NULL, err.msg);
-    trainer_close(&t);
-    device_close(d.device);
-    return wrong;
-}
-
-Test(trainer_step, a_device_without_an_operation_refuses_the_model)
-{
-    static char *const named[] = { "gated gelu", "sliding window" };
-    struct model m = small_llama();
-    struct train_config c = train_config_default();
-    struct trainer_size size;
-    struct tp_err err = { 0 };
-
-    c.data_path = TEXT;
-    c.model_path = "a model";
-    c.steps = 1;
-    c.seq_length = 16;
-    m.max_positions = 64;
-    m.norm_eps = 1e-5;
-    m.rope_theta = 10000;
-    for (int i = 0; i < 2; i++) {
-        m.family = i ? MODEL_MISTRAL : MODEL_GEMMA;
-        m.sliding_window = i ? 8 : 0;
-        cr_assert_eq(train_config_check(&c, &m, &err), TP_OK, "%s", err.msg);
-        cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
-        cr_assert_eq(
-            run_ranks(1, size.shared + (1 << 20), open_refused,
-                      &(struct trainer_ranks){ .config = &c, .model = &m, .ctx = named[i] }),
-            0);
-    }
-}
-
 /* ---- messages ---- */
 
 /* Run two steps in this rank. Returns 0 when each sends what step_messages_count, which runs a step

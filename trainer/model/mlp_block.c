@@ -4,9 +4,9 @@
 #include "layout/family.h"
 #include "trainer/model/residual.h"
 
-static bool has_geglu(const struct network *n)
+static enum gated_kind gated_kind_of(const struct network *n)
 {
-    return family_of(n->model)->mlp == FAMILY_GEGLU;
+    return family_of(n->model)->mlp == FAMILY_GEGLU ? GATED_GEGLU : GATED_SWIGLU;
 }
 
 static void activate(const struct pass *p, struct activations_layer *s)
@@ -17,22 +17,15 @@ static void activate(const struct pass *p, struct activations_layer *s)
     if (n->up_width == n->ffn)
         n->k.ops->gelu_forward(n->k.queue,
                                &(struct gelu_forward){ s->hidden, n->dtype, s->up, rows * n->ffn });
-    else if (has_geglu(n))
-        n->k.ops->geglu_forward(n->k.queue, &(struct geglu_forward){ .y = s->hidden,
+    else
+        n->k.ops->gated_forward(n->k.queue, &(struct gated_forward){ .kind = gated_kind_of(n),
                                                                      .type = n->dtype,
+                                                                     .y = s->hidden,
                                                                      .gate = s->up,
                                                                      .up = s->up + n->ffn,
                                                                      .ld = 2 * n->ffn,
                                                                      .rows = rows,
                                                                      .cols = n->ffn });
-    else
-        n->k.ops->swiglu_forward(n->k.queue, &(struct swiglu_forward){ .y = s->hidden,
-                                                                       .type = n->dtype,
-                                                                       .gate = s->up,
-                                                                       .up = s->up + n->ffn,
-                                                                       .ld = 2 * n->ffn,
-                                                                       .rows = rows,
-                                                                       .cols = n->ffn });
 }
 
 /* dup: the gradient of s->up, of the run's dtype; may be s->up itself in fp32. */
@@ -45,28 +38,18 @@ static void activate_backward(const struct pass *p, char *dup, const float *dy,
     if (n->up_width == n->ffn)
         n->k.ops->gelu_backward(n->k.queue,
                                 &(struct gelu_backward){ dup, n->dtype, dy, s->up, rows * n->ffn });
-    else if (has_geglu(n))
-        n->k.ops->geglu_backward(
-            n->k.queue, &(struct geglu_backward){ .dgate = dup,
-                                                  .dup = dup + n->ffn * dtype_bytes(n->dtype),
+    else
+        n->k.ops->gated_backward(
+            n->k.queue, &(struct gated_backward){ .kind = gated_kind_of(n),
                                                   .type = n->dtype,
+                                                  .dgate = dup,
+                                                  .dup = dup + n->ffn * dtype_bytes(n->dtype),
                                                   .dy = dy,
                                                   .gate = s->up,
                                                   .up = s->up + n->ffn,
                                                   .ld = 2 * n->ffn,
                                                   .rows = rows,
                                                   .cols = n->ffn });
-    else
-        n->k.ops->swiglu_backward(
-            n->k.queue, &(struct swiglu_backward){ .dgate = dup,
-                                                   .dup = dup + n->ffn * dtype_bytes(n->dtype),
-                                                   .type = n->dtype,
-                                                   .dy = dy,
-                                                   .gate = s->up,
-                                                   .up = s->up + n->ffn,
-                                                   .ld = 2 * n->ffn,
-                                                   .rows = rows,
-                                                   .cols = n->ffn });
 }
 
 void mlp_block_forward(const struct pass *p, const struct network_layer *y,
