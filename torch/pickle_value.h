@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/arena.h"
+
 enum { PICKLE_DEPTH_MAX = 100 }; /* how deep values nest */
 
 enum pickle_kind {
@@ -77,9 +79,27 @@ const struct pickle_value *pickle_entry(const struct pickle_value *v, int64_t i)
  * attribute of an object whose state is a dict. NULL: there is none. */
 const struct pickle_value *pickle_get(const struct pickle_value *v, const char *key);
 
-/* The value of a key that is an integer, in a dict; of a repeated key the first one. NULL: there is
- * none. */
+/* The value of a key that is an integer, in a dict; of a repeated key the last one. NULL: there is
+ * none. It looks at all keys; struct pickle_numbers is for more than a few. */
 const struct pickle_value *pickle_get_number(const struct pickle_value *v, int64_t key);
+
+/* The keys of a dict that are integers, ascending. */
+struct pickle_numbers {
+    struct pickle_number *list;
+    int64_t n;
+};
+
+struct pickle_number {
+    int64_t key, at; /* the entry's index in the dict */
+    const struct pickle_value *value;
+};
+
+/* Make the index of a dict, in the arena; other values have none. False: memory is out. */
+bool pickle_numbers_make(struct pickle_numbers *out, const struct pickle_value *v,
+                         struct arena *arena);
+
+/* What pickle_get_number finds, in logarithmic time. */
+const struct pickle_value *pickle_numbers_find(const struct pickle_numbers *numbers, int64_t key);
 
 /* Whether v is an integer; *n is its value. */
 bool pickle_int(int64_t *n, const struct pickle_value *v);

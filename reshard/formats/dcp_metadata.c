@@ -235,3 +235,33 @@ done:
     arena_free(&x.values);
     return st;
 }
+
+static int by_file(const void *a, const void *b)
+{
+    return strcmp((*(struct dcp_item *const *)a)->file, (*(struct dcp_item *const *)b)->file);
+}
+
+tp_status dcp_metadata_add_files(struct dcp_item *items, int n, const char *dir,
+                                 struct file_table *files, struct tp_err *err)
+{
+    struct dcp_item **sorted = calloc((size_t)n + 1, sizeof *sorted);
+    char path[PATH_MAX];
+    tp_status st = TP_OK;
+
+    if (!sorted)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of files", dir);
+    for (int i = 0; i < n; i++)
+        sorted[i] = &items[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, by_file);
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && strcmp(sorted[i]->file, sorted[i - 1]->file) == 0) {
+            sorted[i]->file_number = sorted[i - 1]->file_number;
+            continue;
+        }
+        TP_TRY(file_join(path, dir, sorted[i]->file, err));
+        TP_TRY(file_table_add(files, &sorted[i]->file_number, path, err));
+    }
+done:
+    free(sorted);
+    return st;
+}

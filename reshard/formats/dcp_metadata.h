@@ -7,6 +7,7 @@
 #include "core/arena.h"
 #include "layout/box.h"
 #include "layout/dtype.h"
+#include "reshard/formats/file_table.h"
 #include "torch/pickle.h"
 
 /* A stored box of a tensor, or an object. */
@@ -18,6 +19,7 @@ struct dcp_item {
     int64_t shape[BOX_NDIM_MAX]; /* of the whole tensor */
     struct box box;
     const char *file; /* a plain name */
+    int file_number;  /* in a table of files (dcp_metadata_add_files) */
     int64_t begin, size;
 };
 
@@ -25,5 +27,9 @@ struct dcp_item {
  * nowhere, or outside the folder. */
 tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, struct arena *arena,
                             struct tp_err *err);
+
+/* Add each file of the items, which lie in the folder `dir`, to a table once. */
+tp_status dcp_metadata_add_files(struct dcp_item *items, int n, const char *dir,
+                                 struct file_table *files, struct tp_err *err);
 
 #endif

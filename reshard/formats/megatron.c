@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "reshard/formats/megatron_args.h"
 #include "reshard/formats/megatron_folder.h"
 #include "reshard/formats/megatron_rank.h"
 
@@ -17,7 +16,7 @@ static bool find_first(struct megatron_rank *r)
     struct tp_err err = { 0 };
     char path[PATH_MAX];
 
-    for (r->pp = 1; r->pp <= 2; r->pp++)
+    for (r->args.pp = 1; r->args.pp <= 2; r->args.pp++)
         if (!megatron_rank_path(path, r, MODEL_FILE, &err) && file_exists(path))
             return true;
     return false;
@@ -31,27 +30,12 @@ bool megatron_detect(const char *path)
     return !megatron_folder_find(r.dir, path, &err) && find_first(&r);
 }
 
-/* A size in the arguments of the program that saved; 1 when it is None. */
-static bool read_size(int *size, const struct pickle_value *args, const char *name)
-{
-    const struct pickle_value *v = pickle_get(args, name);
-    int64_t n = 1;
-
-    if (v && !pickle_is(v, PICKLE_NONE) && (!pickle_int(&n, v) || n < 1 || n > 1 << 16))
-        return false;
-    *size = (int)n;
-    return true;
-}
-
 /* The sizes of the job, which every file has. */
 static tp_status read_sizes(struct megatron_rank *r, const struct torch_pieces *x,
                             struct tp_err *err)
 {
     const char *path = file_table_path(piece_source_files(r->source), x->file);
-    const struct pickle_value *args = pickle_get(x->root, "args"),
-                              *version = pickle_get(x->root, "checkpoint_version");
-    const int layers = r->map.model->layers;
-    int ep = 1;
+    const struct pickle_value *version = pickle_get(x->root, "checkpoint_version");
     tp_status st;
 
     if (!pickle_is(version, PICKLE_FLOAT) || version->real < 3.0)
@@ -59,22 +43,8 @@ static tp_status read_sizes(struct megatron_rank *r, const struct torch_pieces *
                        "%s: checkpoint_version is not 3.0: older ones order query, key and value "
                        "in another way",
                        path);
-    if (!read_size(&r->tp, args, "tensor_model_parallel_size") ||
-        !read_size(&r->pp, args, "pipeline_model_parallel_size") ||
-        !read_size(&r->vpp, args, "virtual_pipeline_model_parallel_size") ||
-        !read_size(&ep, args, "expert_model_parallel_size"))
-        return tp_fail(err, TP_E_CORRUPT, "%s: its args have no parallel sizes", path);
-    st = megatron_args_check(args, r->map.model, path, err);
-    if (st)
-        return st;
-    if (ep > 1)
-        return tp_fail(err, TP_E_USAGE, "%s: expert parallelism is not supported", path);
-    if (layers % (r->pp * r->vpp) != 0)
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: %d layers in %d stages: stages with unequal layers are not supported",
-                       path, layers, r->pp * r->vpp);
-    r->map.tp = r->tp;
-    return TP_OK;
+    st = megatron_args_read(&r->args, pickle_get(x->root, "args"), r->map.model, path, err);
+    return st ? st : megatron_rank_stages(r, path, err);
 }
 
 /* What is neither a weight nor of the optimizer stays behind. */
@@ -127,11 +97,10 @@ tp_status megatron_read(struct piece_source *s, const struct model *m, struct tp
     TP_TRY(megatron_map_make(&r.map, m, piece_source_arena(s), err));
     if (!find_first(&r))
         return tp_fail(err, TP_E_NOTFOUND, "%s: has no mp_rank_00/" MODEL_FILE, r.dir);
-    r.vpp = 1;
     TP_TRY(read_rank(&r, true, err));
-    for (int i = 1; i < r.tp * r.pp; i++) {
-        r.tp_rank = i % r.tp;
-        r.pp_rank = i / r.tp;
+    for (int i = 1; i < r.args.tp * r.args.pp; i++) {
+        r.tp_rank = i % r.args.tp;
+        r.pp_rank = i / r.args.tp;
         TP_TRY(read_rank(&r, false, err));
     }
 done:

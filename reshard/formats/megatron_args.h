@@ -11,9 +11,19 @@
 #include "layout/model.h"
 #include "torch/pickle.h"
 
-/* Compare `args` of the file at `path` with m. TP_E_USAGE: a size differs, or the program used an
- * option that changes what tensors mean. Arguments that are absent are not compared. */
-tp_status megatron_args_check(const struct pickle_value *args, const struct model *m,
-                              const char *path, struct tp_err *err);
+/* What the arguments say about where tensors are. */
+struct megatron_args {
+    int tp, pp, vpp;     /* sizes; 1 when they are not given */
+    bool local_modules;  /* --transformer-impl local: norms are modules of their own */
+    int64_t bucket_size; /* elements after which the distributed optimizer begins a new bucket; 0:
+                            it has one bucket */
+    int64_t buckets;     /* --ddp-num-buckets: how many instead; 0: not given */
+};
+
+/* Read `args` of the file at `path`, and compare them with m. TP_E_USAGE: a size differs, or the
+ * program used an option that changes what tensors mean. TP_E_CORRUPT: a parallel size is no
+ * number. Arguments that are absent are not compared. */
+tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *args,
+                             const struct model *m, const char *path, struct tp_err *err);
 
 #endif

@@ -3,16 +3,14 @@
  * reshard/formats/megatron_rank.h.
  *
  * The ordinary optimizer numbers a rank's parameters: matrices first, which have weight decay, then
- * vectors; within each in the order of modules. The distributed optimizer has flat buffers: the
- * parameters in the opposite order of modules, each from a multiple of 64 elements on.
+ * vectors; within each in the order of modules. The distributed optimizer has flat buffers
+ * (reshard/formats/megatron_flat.h).
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/file.h"
-#include "reshard/formats/megatron_rank.h"
-
-enum { FLAT_ALIGN = 64 };
+#include "reshard/formats/megatron_flat.h"
 
 static const struct {
     const char *key, *group;
@@ -24,6 +22,11 @@ static const char *path_of(const struct torch_pieces *x)
 }
 
 /* ---- the ordinary optimizer ---- */
+
+struct ordinary_optimizer {
+    struct pickle_numbers state;        /* of each parameter, by its number */
+    const struct pickle_value *masters; /* NULL: none */
+};
 
 /* Add a tensor of the optimizer that has the shape of a parameter. */
 static tp_status add_whole(struct megatron_rank *r, struct torch_pieces *x,
@@ -59,12 +62,10 @@ static const struct pickle_value *find_master(const struct pickle_value *groups,
 
 static tp_status add_state(struct megatron_rank *r, struct torch_pieces *x, int64_t number,
                            const struct megatron_rank_param *param,
-                           const struct pickle_value *optimizer, struct tp_err *err)
+                           const struct ordinary_optimizer *optimizer, struct tp_err *err)
 {
-    const struct pickle_value *inner = pickle_get(optimizer, "optimizer"),
-                              *masters = pickle_get(optimizer, "fp32_from_fp16_params"),
-                              *state = pickle_get_number(
-                                  pickle_get(inner ? inner : optimizer, "state"), number),
+    const struct pickle_value *masters = optimizer->masters,
+                              *state = pickle_numbers_find(&optimizer->state, number),
                               *step = pickle_get(state, "step");
     int64_t at = 0;
     tp_status st = TP_OK;
@@ -90,15 +91,18 @@ tp_status megatron_optimizer_add(struct megatron_rank *r, struct torch_pieces *x
     const struct pickle_value *optimizer = pickle_get(x->root, "optimizer"),
                               *inner = pickle_get(optimizer, "optimizer"),
                               *state = pickle_get(inner ? inner : optimizer, "state");
+    struct ordinary_optimizer o = { .masters = pickle_get(optimizer, "fp32_from_fp16_params") };
     int64_t number = 0;
     tp_status st = TP_OK;
 
     if (pickle_entries(state) == 0)
         return TP_OK; /* no optimizer, or the distributed one */
+    if (!pickle_numbers_make(&o.state, state, &x->arena))
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", path_of(x));
     for (int vectors = 0; vectors < 2; vectors++)
         for (int i = 0; i < r->n_params && !st; i++)
             if ((r->params[i].ndim == 1) == vectors)
-                st = add_state(r, x, number++, &r->params[i], optimizer, err);
+                st = add_state(r, x, number++, &r->params[i], &o, err);
     if (!st && number != pickle_entries(state))
         st = tp_fail(err, TP_E_CORRUPT, "%s: the optimizer has %lld parameters, the model %lld",
                      path_of(x), (long long)pickle_entries(state), (long long)number);
@@ -107,63 +111,70 @@ tp_status megatron_optimizer_add(struct megatron_rank *r, struct torch_pieces *x
 
 /* ---- the distributed optimizer ---- */
 
-/* Add a flat buffer with the parameters of a chunk. */
-static tp_status add_flat(struct megatron_rank *r, struct torch_pieces *x, int chunk,
-                          const char *group, const struct pickle_value *v, int64_t unpadded,
-                          struct tp_err *err)
+static const struct {
+    const char *key, *group;
+} buffers[] = { { "exp_avg", GROUP_EXP_AVG },
+                { "exp_avg_sq", GROUP_EXP_AVG_SQ },
+                { "param", GROUP_MASTER } };
+
+/* Find the parameters of a chunk in a buffer of `numel` elements. Sizes of buckets are not
+ * recorded, and matter only where parameters are no multiples of 64 elements. */
+static tp_status find_params(struct megatron_flat *f, const struct megatron_rank *r,
+                             const struct torch_pieces *x, int chunk, int64_t numel,
+                             struct tp_err *err)
 {
+    tp_status st = megatron_flat_make(f, r, chunk, NULL, 0, err);
+
+    if (!st && f->numel != numel)
+        st = megatron_flat_make_whole(f, r, chunk, err);
+    if (!st && f->numel != numel)
+        st = tp_fail(err, TP_E_CORRUPT,
+                     "%s: the optimizer's buffer has %lld elements, but the parameters of the "
+                     "model need %lld; if it has several buckets, they were not cut as its args "
+                     "say",
+                     path_of(x), (long long)numel, (long long)f->numel);
+    return st;
+}
+
+/* The buffers of one chunk: {"param": ..., "exp_avg": ..., "numel_unpadded": ...}. */
+static tp_status add_chunk(struct megatron_rank *r, struct torch_pieces *x, int chunk,
+                           const struct pickle_value *buffer, struct tp_err *err)
+{
+    struct megatron_flat f;
     struct piece flat;
-    int64_t at = 0;
-    tp_status st = torch_pieces_tensor(&flat, x, v, group, group, err);
+    int64_t numel = -1;
+    tp_status st = TP_OK;
 
-    if (st)
-        return st;
-    if (flat.ndim != 1 || flat.stride[0] > 1 || flat.dtype == DTYPE_COUNT)
-        return tp_fail(err, TP_E_CORRUPT, "%s: %s is no flat buffer", path_of(x), group);
-    for (int i = r->n_params - 1; i >= 0; i--) {
-        const struct megatron_rank_param *param = &r->params[i];
-        const int64_t n = megatron_rank_elements(param);
-        struct piece p = flat;
-
-        if (param->chunk != chunk)
-            continue;
-        at = (at + FLAT_ALIGN - 1) / FLAT_ALIGN * FLAT_ALIGN;
-        if (n > flat.shape[0] - at)
-            break;
-        p.begin += at * dtype_bytes(p.dtype);
-        TP_TRY(megatron_rank_add(r, param, &p, 0, n, err));
-        at += n;
+    if (!pickle_is(buffer, PICKLE_DICT) ||
+        !pickle_int(&numel, pickle_get(buffer, "numel_unpadded")))
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: is no state of a distributed optimizer with one buffer for each model "
+                       "chunk",
+                       path_of(x));
+    TP_TRY(find_params(&f, r, x, chunk, numel, err));
+    for (int i = 0; i < 3; i++) {
+        TP_TRY(torch_pieces_tensor(&flat, x, pickle_get(buffer, buffers[i].key), buffers[i].group,
+                                   buffers[i].key, err));
+        if (flat.ndim != 1 || flat.stride[0] > 1 || flat.dtype == DTYPE_COUNT ||
+            flat.shape[0] < numel)
+            return tp_fail(err, TP_E_CORRUPT, "%s: %s is no flat buffer of %lld elements",
+                           path_of(x), buffers[i].key, (long long)numel);
+        TP_TRY(megatron_flat_add(r, &f, &flat, 0, err));
     }
-    if (at != unpadded)
-        st =
-            tp_fail(err, TP_E_CORRUPT,
-                    "%s: the buffer %s has %lld elements, but one bucket of the model's parameters "
-                    "has %lld; several buckets are not supported in this format",
-                    path_of(x), group, (long long)unpadded, (long long)at);
 done:
     return st;
 }
 
-static tp_status add_buffers(struct megatron_rank *r, struct torch_pieces *x, struct tp_err *err)
+tp_status megatron_optimizer_add_buffers(struct megatron_rank *r, struct torch_pieces *x,
+                                         const struct pickle_value *root, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
-    for (int chunk = 0; chunk < r->vpp && !st; chunk++) {
-        const struct pickle_value *buffers = pickle_get_number(x->root, chunk),
-                                  *buffer = pickle_entry(buffers, 0);
-        int64_t unpadded = -1;
+    for (int chunk = 0; chunk < r->args.vpp && !st; chunk++) {
+        const struct pickle_value *of_chunk = pickle_get_number(root, chunk);
 
-        if (pickle_entries(buffers) != 1 || !pickle_is(buffer, PICKLE_DICT) ||
-            !pickle_int(&unpadded, pickle_get(buffer, "numel_unpadded")))
-            return tp_fail(err, TP_E_CORRUPT,
-                           "%s: is no state of a distributed optimizer with one buffer for each "
-                           "model chunk",
-                           path_of(x));
-        for (int i = 0; i < 2 && !st; i++)
-            st = add_flat(r, x, chunk, moments[i].group, pickle_get(buffer, moments[i].key),
-                          unpadded, err);
-        if (!st)
-            st = add_flat(r, x, chunk, GROUP_MASTER, pickle_get(buffer, "param"), unpadded, err);
+        st = add_chunk(r, x, chunk,
+                       pickle_entries(of_chunk) == 1 ? pickle_entry(of_chunk, 0) : NULL, err);
     }
     return st;
 }
@@ -180,7 +191,7 @@ tp_status megatron_optimizer_add_distributed(struct megatron_rank *r, struct tp_
         return TP_OK;
     TP_TRY(file_table_add(piece_source_files(r->source), &file, path, err));
     TP_TRY(torch_pieces_open(&x, r->source, file, 0, -1, err));
-    TP_TRY(add_buffers(r, &x, err));
+    TP_TRY(megatron_optimizer_add_buffers(r, &x, x.root, err));
 done:
     torch_pieces_close(&x);
     return st;

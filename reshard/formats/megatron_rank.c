@@ -15,7 +15,7 @@ tp_status megatron_rank_path(char path[PATH_MAX], const struct megatron_rank *r,
 {
     char name[NAME_BYTES];
 
-    if (r->pp > 1)
+    if (r->args.pp > 1)
         snprintf(name, sizeof name, "mp_rank_%02d_%03d/%s", r->tp_rank, r->pp_rank, file);
     else
         snprintf(name, sizeof name, "mp_rank_%02d/%s", r->tp_rank, file);
@@ -51,6 +51,18 @@ tp_status megatron_rank_add(struct megatron_rank *r, const struct megatron_rank_
     return st;
 }
 
+tp_status megatron_rank_stages(struct megatron_rank *r, const char *path, struct tp_err *err)
+{
+    const int layers = r->map.model->layers, stages = r->args.pp * r->args.vpp;
+
+    r->map.tp = r->args.tp;
+    if (layers % stages != 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: %d layers in %d stages: stages with unequal layers are not supported",
+                       path, layers, stages);
+    return TP_OK;
+}
+
 /* ---- parameters ---- */
 
 /* "decoder.layers.3.mlp.linear_fc1.weight" of this rank's chunk is layer *layer of the model, and
@@ -59,7 +71,7 @@ static const char *find_layer(int *layer, const struct megatron_rank *r, int chu
                               const char *name)
 {
     static const char head[] = "decoder.layers.";
-    const int per_chunk = r->map.model->layers / (r->pp * r->vpp);
+    const int per_chunk = r->map.model->layers / (r->args.pp * r->args.vpp);
     char *end;
     long local;
 
@@ -69,7 +81,7 @@ static const char *find_layer(int *layer, const struct megatron_rank *r, int chu
     local = strtol(name + sizeof head - 1, &end, 10);
     if (*end != '.' || local < 0 || local >= per_chunk)
         return NULL;
-    *layer = (chunk * r->pp + r->pp_rank) * per_chunk + (int)local;
+    *layer = (chunk * r->args.pp + r->pp_rank) * per_chunk + (int)local;
     return end + 1;
 }
 
@@ -121,7 +133,8 @@ static tp_status add_param(struct megatron_rank *r, struct torch_pieces *x, int 
     if (!name)
         return refuse(r, x, key, "is of a layer that the model does not have", err);
     if (layer < 0 && p->ndim == 2)
-        r->map.padded_vocab = p->shape[0] * r->tp;
+        r->map.padded_vocab = p->shape[0] * r->args.tp;
+    p->shared = r->map.model->tied && r->args.pp > 1 && layer < 0 && p->ndim == 2;
     found = megatron_map_find(&p->rows, &p->n_rows, &r->map, name, layer, r->tp_rank);
     if (found == MEGATRON_UNKNOWN) /* the import decides: it may be left out on purpose */
         return piece_source_add(r->source, &piece, err);
@@ -156,10 +169,10 @@ tp_status megatron_rank_weights(struct megatron_rank *r, struct torch_pieces *x,
     int64_t n = 0;
     tp_status st = TP_OK;
 
-    for (int chunk = 0; chunk < r->vpp; chunk++) {
+    for (int chunk = 0; chunk < r->args.vpp; chunk++) {
         char key[NAME_BYTES] = "model";
 
-        if (r->vpp > 1)
+        if (r->args.vpp > 1)
             snprintf(key, sizeof key, "model%d", chunk);
         if (!pickle_is(pickle_get(x->root, key), PICKLE_DICT))
             return tp_fail(err, TP_E_CORRUPT, "%s: has no state dict \"%s\"",
@@ -170,10 +183,10 @@ tp_status megatron_rank_weights(struct megatron_rank *r, struct torch_pieces *x,
     r->params = arena_array(arena, (size_t)n + 1, sizeof *r->params);
     if (!r->params)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its tensors", r->dir);
-    for (int chunk = 0; chunk < r->vpp && !st; chunk++) {
+    for (int chunk = 0; chunk < r->args.vpp && !st; chunk++) {
         char key[NAME_BYTES] = "model";
 
-        if (r->vpp > 1)
+        if (r->args.vpp > 1)
             snprintf(key, sizeof key, "model%d", chunk);
         st = add_chunk(r, x, chunk, pickle_get(x->root, key), err);
     }

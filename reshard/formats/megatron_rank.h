@@ -8,6 +8,7 @@
 
 #include <limits.h>
 
+#include "reshard/formats/megatron_args.h"
 #include "reshard/formats/megatron_map.h"
 #include "reshard/formats/torch_pieces.h"
 
@@ -19,13 +20,14 @@ struct megatron_rank_param {
     int64_t shape[2]; /* of the rank's tensor */
     struct megatron_rows *rows;
     int n_rows;
+    bool shared; /* the embedding that the first and the last stage both have */
 };
 
 struct megatron_rank {
     struct piece_source *source;
     struct megatron_map map; /* its arena lives as long as the source */
     char dir[PATH_MAX];      /* of the iteration */
-    int tp, pp, vpp;         /* sizes */
+    struct megatron_args args;
     int tp_rank, pp_rank;
     struct megatron_rank_param *params;
     int n_params;
@@ -34,6 +36,9 @@ struct megatron_rank {
 /* "mp_rank_01_002/FILE" of the folder. */
 tp_status megatron_rank_path(char path[PATH_MAX], const struct megatron_rank *r, const char *file,
                              struct tp_err *err);
+
+/* Take over the sizes of r->args. TP_E_USAGE: the layers do not divide. `path` is for messages. */
+tp_status megatron_rank_stages(struct megatron_rank *r, const char *path, struct tp_err *err);
 
 /* Find the parameters in the pickle of model_optim_rng.pt, and add the weights. */
 tp_status megatron_rank_weights(struct megatron_rank *r, struct torch_pieces *x,
@@ -50,6 +55,11 @@ int64_t megatron_rank_elements(const struct megatron_rank_param *param);
 /* Add what model_optim_rng.pt has of the ordinary optimizer, if anything. */
 tp_status megatron_optimizer_add(struct megatron_rank *r, struct torch_pieces *x,
                                  struct tp_err *err);
+
+/* Add the flat buffers of the distributed optimizer that `root` has: one for each model chunk, with
+ * all of its buckets. */
+tp_status megatron_optimizer_add_buffers(struct megatron_rank *r, struct torch_pieces *x,
+                                         const struct pickle_value *root, struct tp_err *err);
 
 /* Add distrib_optim.pt, if there is one. */
 tp_status megatron_optimizer_add_distributed(struct megatron_rank *r, struct tp_err *err);

@@ -9,14 +9,14 @@
 #include "reshard/formats/megatron_args.h"
 #include "reshard/formats/megatron_folder.h"
 #include "reshard/formats/megatron_map.h"
+#include "reshard/formats/torch_dist_flat.h"
 #include "reshard/formats/torch_pieces.h"
 
 struct torch_dist {
     struct piece_source *source;
     struct megatron_map map; /* of whole tensors: as on one tensor-parallel rank */
+    struct megatron_args args;
     char dir[PATH_MAX];
-    const char *open_name; /* the file that was used last, and its number */
-    int open_file;
 };
 
 /* What a name says: "optimizer.state.exp_avg.decoder.layers.mlp.linear_fc1.weight" is exp_avg of
@@ -154,25 +154,13 @@ static tp_status add_item(struct torch_dist *d, const struct dcp_item *item, str
 {
     const struct torch_dist_name name = parse_name(item->name);
     struct torch_pieces x = { .source = d->source };
-    char path[PATH_MAX];
     struct piece p;
     tp_status st;
 
-    if (strncmp(item->name, "optimizer.distributed.", strlen("optimizer.distributed.")) == 0)
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: its distributed optimizer is flat (dp_reshardable or "
-                       "dp_zero_gather_scatter), which is not supported; save it as "
-                       "fully_reshardable",
-                       d->dir);
     if (item->is_object)
         return strstr(item->name, "_extra_state") ? TP_OK
                                                   : piece_source_leave(d->source, item->name, err);
-    if (!d->open_name || strcmp(d->open_name, item->file) != 0) {
-        TP_TRY(file_join(path, d->dir, item->file, err));
-        TP_TRY(file_table_add(piece_source_files(d->source), &d->open_file, path, err));
-        d->open_name = item->file;
-    }
-    TP_TRY(torch_pieces_open(&x, d->source, d->open_file, item->begin, item->size, err));
+    TP_TRY(torch_pieces_open(&x, d->source, item->file_number, item->begin, item->size, err));
     TP_TRY(torch_pieces_tensor(&p, &x, x.root, name.group, item->name, err));
     TP_TRY(add_chunk(d, item, &name, &p, err));
 done:
@@ -192,7 +180,7 @@ static tp_status read_common(struct torch_dist *d, struct tp_err *err)
     TP_TRY(file_join(path, d->dir, "common.pt", err));
     TP_TRY(file_table_add(piece_source_files(d->source), &file, path, err));
     TP_TRY(torch_pieces_open(&x, d->source, file, 0, -1, err));
-    TP_TRY(megatron_args_check(pickle_get(x.root, "args"), d->map.model, path, err));
+    TP_TRY(megatron_args_read(&d->args, pickle_get(x.root, "args"), d->map.model, path, err));
     if (pickle_int(&iteration, pickle_get(x.root, "iteration")) && iteration >= 0)
         TP_TRY(piece_source_set_step(d->source, iteration, path, err));
     TP_TRY(piece_source_leave(d->source, "common.pt", err));
@@ -201,10 +189,30 @@ done:
     return st;
 }
 
+/* The flat buffers of a distributed optimizer, which are cut as the job was. */
+static tp_status read_flat(const struct torch_dist *d, const struct dcp_item *items, int n,
+                           struct tp_err *err)
+{
+    struct megatron_rank r = { .source = d->source, .map = d->map, .args = d->args };
+    tp_status st;
+
+    memcpy(r.dir, d->dir, sizeof r.dir);
+    TP_TRY(megatron_rank_stages(&r, r.dir, err));
+    if (r.map.padded_vocab % r.args.tp != 0)
+        return tp_fail(err, TP_E_CORRUPT,
+                       "%s: a vocabulary of %lld rows is not divisible by the tensor-parallel size "
+                       "%d of common.pt",
+                       r.dir, (long long)r.map.padded_vocab, r.args.tp);
+    st = torch_dist_flat_read(&r, items, n, err);
+done:
+    return st;
+}
+
 tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct tp_err *err)
 {
     struct torch_dist d = { .source = s };
     struct dcp_item *items = NULL;
+    bool flat = false;
     int n = 0;
     tp_status st;
 
@@ -215,8 +223,14 @@ tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct 
     TP_TRY(megatron_map_make(&d.map, m, piece_source_arena(s), err));
     TP_TRY(dcp_metadata_read(&items, &n, d.dir, piece_source_arena(s), err));
     TP_TRY(read_common(&d, err));
-    for (int i = 0; i < n; i++)
-        TP_TRY(add_item(&d, &items[i], err));
+    TP_TRY(dcp_metadata_add_files(items, n, d.dir, piece_source_files(s), err));
+    for (int i = 0; i < n; i++) {
+        flat |= torch_dist_flat_is(&items[i]);
+        if (!torch_dist_flat_is(&items[i]))
+            TP_TRY(add_item(&d, &items[i], err));
+    }
+    if (flat)
+        TP_TRY(read_flat(&d, items, n, err));
 done:
     return st;
 }

@@ -14,8 +14,8 @@
 bool torch_dist_detect(const char *path);
 
 /* Add everything of the folder to s: weights, and the state of the ordinary optimizer or of the
- * distributed one in its format fully_reshardable. The model is needed to split what is fused.
- * TP_E_USAGE: another format of the distributed optimizer. */
+ * distributed one, as fully_reshardable, dp_reshardable or dp_zero_gather_scatter. The model is
+ * needed to split what is fused. */
 tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct tp_err *err);
 
 #endif

@@ -29,11 +29,14 @@ def _opaque(module, name):
 class Megatron:
     """Megatron's tensors of a model: fused, with padding, for a mesh of tp, pp and vpp."""
 
-    def __init__(self, config, tp=1, pp=1, vpp=1, padding=8):
-        self.config, self.tp, self.pp, self.vpp = config, tp, pp, vpp
+    def __init__(self, config, tp=1, pp=1, vpp=1, padding=8, dp=1, bucket_size=None, engine=False):
+        self.config, self.tp, self.pp, self.vpp, self.dp = config, tp, pp, vpp, dp
+        self.bucket_size, self.engine = bucket_size, engine
         self.vocab = -(-config["vocab_size"] // (padding * tp)) * padding * tp
         self.layers = config["num_hidden_layers"] // (pp * vpp)
-        self.more_args = {}
+        self.more_args = {"data_parallel_size": dp, "overlap_grad_reduce": bucket_size is not None,
+                          "ddp_bucket_size": bucket_size,
+                          "transformer_impl": "transformer_engine" if engine else "local"}
 
     def padded(self, array):
         extra = np.full((self.vocab - array.shape[0],) + array.shape[1:], 7, array.dtype)
@@ -71,19 +74,43 @@ class Megatron:
         if pp_rank == 0 and chunk == 0:
             out["embedding.word_embeddings.weight"] = self.cut(self.padded(t["model.embed_tokens.weight"]), 0, tp_rank)
         for i in range(self.layers):
-            for name, (array, how) in self.layer(t, (chunk * self.pp + pp_rank) * self.layers + i).items():
+            modules = list(self.layer(t, (chunk * self.pp + pp_rank) * self.layers + i).items())
+            if self.engine:  # the norm is a part of linear_qkv, which is made after linear_proj
+                modules[:2] = modules[1::-1]
+            for name, (array, how) in modules:
                 out["decoder.layers.%d.%s" % (i, name)] = self.cut(array, how, tp_rank)
         if pp_rank == self.pp - 1 and chunk == self.vpp - 1:
             out["decoder.final_layernorm.weight"] = t["model.norm.weight"]
-            out["output_layer.weight"] = self.cut(self.padded(t["lm_head.weight"]), 0, tp_rank)
+            if not self.config.get("tie_word_embeddings"):
+                out["output_layer.weight"] = self.cut(self.padded(t["lm_head.weight"]), 0, tp_rank)
+            elif self.pp > 1:
+                out["output_layer.weight"] = self.cut(self.padded(t["model.embed_tokens.weight"]), 0, tp_rank)
         return out
+
+    def buckets(self, chunk, pp_rank, number):
+        """[[(name, begin)], elements] of each bucket: the rule of Megatron's ParamAndGradBuffer."""
+        shared = self.pp > 1 and self.config.get("tie_word_embeddings")
+        size = self.bucket_size if pp_rank == 0 and number == 0 else None
+        out, params, at = [], [], 0
+        for name in reversed(list(chunk)):
+            at += -at % FLAT_ALIGN
+            alone = shared and name in ("embedding.word_embeddings.weight", "output_layer.weight")
+            if alone and params:
+                out.append((params, at))
+                params, at = [], 0
+            params.append((name, at))
+            at += chunk[name].size
+            if alone or (size and at >= size):
+                out.append((params, at))
+                params, at = [], 0
+        return out + ([(params, at)] if params else [])
 
     def args(self):
         cls = _opaque("argparse_of_megatron", "Namespace")
         args = cls()
-        args.__dict__.update(tensor_model_parallel_size=self.tp, pipeline_model_parallel_size=self.pp,
-                             virtual_pipeline_model_parallel_size=self.vpp if self.vpp > 1 else None,
-                             **self.more_args)
+        args.__dict__.update({"tensor_model_parallel_size": self.tp, "pipeline_model_parallel_size": self.pp,
+                              "virtual_pipeline_model_parallel_size": self.vpp if self.vpp > 1 else None,
+                              **self.more_args})
         return args
 
     def chunks(self, state, tp_rank, pp_rank):
@@ -105,7 +132,7 @@ class Megatron:
                     root[key] = collections.OrderedDict((k, Tensor(v)) for k, v in chunk["param"].items())
                     root[key]["decoder.layers.0.mlp.linear_fc1._extra_state"] = None
                 if distributed:
-                    torch_files.save(rank / "distrib_optim.pt", self.flat(chunks))
+                    torch_files.save(rank / "distrib_optim.pt", self.flat(chunks, pp_rank))
                     root["optimizer"] = {"optimizer": {"param_groups": []}}
                 else:
                     root["optimizer"] = self.ordinary(chunks, step)
@@ -122,28 +149,60 @@ class Megatron:
             out["fp32_from_fp16_params"] = [[Tensor(c["master"][k], wrap="type") for c, k in g] for g in groups]
         return out
 
-    @staticmethod
-    def flat(chunks):
-        """One buffer for each chunk: the parameters in the opposite order, each aligned."""
+    def filled(self, params, numel, tensors):
+        """A bucket, zero between parameters."""
+        out = np.zeros(numel, np.float32)
+        for name, begin in params:
+            out[begin:begin + tensors[name].size] = tensors[name].reshape(-1)
+        return out
+
+    def flat(self, chunks, pp_rank):
+        """The buffer of each chunk: its buckets without the padding between them."""
         root = {"buckets_coalesced": True}
         for number, chunk in enumerate(chunks):
-            buffers = {}
-            for key, group in {"param": "master", **MOMENTS}.items():
-                parts, at = [], 0
-                for array in reversed(list(chunk[group].values())):
-                    parts += [np.zeros(-at % FLAT_ALIGN, np.float32), array.reshape(-1)]
-                    at += -at % FLAT_ALIGN + array.size
-                buffers[key] = Tensor(np.concatenate(parts + [np.zeros(100, np.float32)]))
-            buffers["numel_unpadded"] = at
+            buckets = self.buckets(chunk["param"], pp_rank, number)
+            buffers = {key: Tensor(np.concatenate([self.filled(*b, chunk[group]) for b in buckets]))
+                       for key, group in {"param": "master", **MOMENTS}.items()}
+            buffers["numel_unpadded"] = sum(numel for _, numel in buckets)
             root[number] = {(torch_files.torch.bfloat16, torch_files.torch.float32): buffers}
         return root
 
-    def torch_dist(self, folder, state, step):
-        """Write FOLDER as ckpt_format "torch_dist" does: layers stacked, cut over tp and layers."""
+    def pieces(self, params, numel, tensors):
+        """Where dp_reshardable cuts a bucket: at parameters, at padding, and between data-parallel ranks."""
+        part = -(-numel // np.lcm(self.dp, 128)) * np.lcm(self.dp, 128) // self.dp
+        cuts = {0, numel, *range(0, numel, int(part))}
+        for name, begin in params:
+            cuts |= {begin, begin + tensors[name].size}
+        cuts = sorted(cuts)
+        return [((a,), (b - a,)) for a, b in zip(cuts, cuts[1:])]
+
+    def flat_optimizer(self, state, kind):
+        """(tensors, objects) of the distributed optimizer as dp_reshardable or dp_zero_gather_scatter."""
+        tensors, objects = {}, {}
+        for pp_rank in range(self.pp):
+            for tp_rank in range(self.tp):
+                head = "optimizer.distributed.dp_group_idx_%d." % (pp_rank * self.tp + tp_rank)
+                chunks = self.chunks(state, tp_rank, pp_rank)
+                objects[head + "optimizer/shard_0_1"] = [{"param_groups": [{"lr": 0.1}]}]
+                if kind == "dp_zero_gather_scatter":
+                    objects[head + "param_state/shard_0_1"] = [self.flat(chunks, pp_rank)]
+                    continue
+                objects[head + "per_bucket_numel/shard_0_1"] = [[]]
+                for number, chunk in enumerate(chunks):
+                    for b, (params, numel) in enumerate(self.buckets(chunk["param"], pp_rank, number)):
+                        key = head + "gbuf_idx_%d.dtype_(torch.bfloat16, torch.float32).bucket_idx_%d." % (number, b)
+                        for name, group in {"param": "master", **MOMENTS}.items():
+                            tensors[key + name] = (self.filled(params, numel, chunk[group]),
+                                                   self.pieces(params, numel, chunk["param"]))
+        return tensors, objects
+
+    def torch_dist(self, folder, state, step, kind=None, change=None):
+        """Write FOLDER as ckpt_format "torch_dist" does: layers stacked, cut over tp and layers. kind: of the distributed
+        optimizer, which is flat. change: a function that damages tensors and objects."""
         one = Megatron({**self.config}, 1, 1, 1, 8 * self.tp)
-        tensors = {}
+        tensors, objects = self.flat_optimizer(state, kind) if kind else ({}, {})
         heads = {"param": "", "master": "optimizer.state.fp32_param.", **{m: "optimizer.state.%s." % m for m in MOMENTS}}
-        for group, t in state.items():
+        for group, t in {"param": state["param"]}.items() if kind else state.items():
             whole = one.chunk(t, 0, 0, 0)
             layers = [one.layer(t, i) for i in range(self.config["num_hidden_layers"])]
             for name, (_, how) in layers[0].items():
@@ -154,7 +213,9 @@ class Megatron:
                 if not name.startswith("decoder.layers."):
                     tensors[heads[group] + name] = (array, self.boxes(array, 0 if array.ndim == 2 else None))
         inside = folder / ("iter_%07d" % step)
-        torch_files.dcp(inside, tensors, {"rng_state/shard_0.0_1.1": 1})
+        if change:
+            change(tensors, objects)
+        torch_files.dcp(inside, tensors, {"rng_state/shard_0.0_1.1": 1, **objects})
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
         (inside / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
         torch_files.save(inside / "common.pt", {"args": self.args(), "iteration": step})

@@ -12,6 +12,7 @@ covers: reshard/import_source reshard/formats/foreign reshard/formats/piece_sour
     reshard/formats/torch_pieces reshard/formats/torch_bin reshard/formats/dcp reshard/formats/dcp_metadata
     reshard/formats/file_table reshard/formats/flat_pieces reshard/formats/megatron reshard/formats/megatron_map
     reshard/formats/megatron_rank reshard/formats/megatron_optimizer reshard/formats/megatron_folder reshard/formats/megatron_args
+    reshard/formats/megatron_flat reshard/formats/megatron_modules reshard/formats/torch_dist_flat
     reshard/formats/torch_dist reshard/formats/deepspeed reshard/formats/deepspeed_zero
     reshard/formats/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign
 """
@@ -251,6 +252,116 @@ def test_torch_dist_with_the_optimizer(tp, deep, tmp_path):
     assert digests(tmp_path / "ckpt") == digests(deep.root)
 
 
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """Nothing is a multiple of 64 elements, and the head is tied."""
+    folder = tmp_path_factory.mktemp("odd")
+    return State(folder, harness.write_config(
+        folder / "model", num_hidden_layers=4, vocab_size=131, hidden_size=40, num_attention_heads=4, head_dim=6,
+        num_key_value_heads=2, intermediate_size=52, tie_word_embeddings=True), dtype="bf16")
+
+
+# tp, pp, vpp, dp, elements of a bucket, Transformer Engine
+FLAT = [(1, 1, 1, 1, None, False), (2, 2, 1, 3, 3000, True), (4, 1, 1, 2, 1, True), (2, 2, 2, 2, 9000, False),
+        (1, 4, 1, 5, None, True)]
+
+
+@pytest.mark.parametrize("tp,pp,vpp,dp,bucket,engine", FLAT)
+@pytest.mark.parametrize("kind", ["legacy", "dp_reshardable", "dp_zero_gather_scatter"])
+def test_the_flat_buffers_of_megatrons_distributed_optimizer(kind, tp, pp, vpp, dp, bucket, engine, odd, tmp_path):
+    megatron = foreign_files.Megatron(config_of(odd), tp, pp, vpp, dp=dp, bucket_size=bucket, engine=engine)
+    if kind == "legacy":
+        megatron.legacy(tmp_path / "m", groups_of(odd), 3, distributed=True)
+    else:
+        megatron.torch_dist(tmp_path / "m", groups_of(odd), 3, kind)
+    r = imported(odd, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp2")
+    assert "step 3" in r.out and "every checksum of the source" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(odd.root)
+
+
+def test_flat_buffers_of_an_untied_model(deep, tmp_path):
+    megatron = foreign_files.Megatron(config_of(deep), 2, 2, dp=2, bucket_size=5000, engine=True)
+    megatron.torch_dist(tmp_path / "m", groups_of(deep), 3, "dp_reshardable")
+    r = imported(deep, tmp_path / "m", tmp_path / "ckpt", "--layout", "tp4")
+    assert "left out 3, common.pt" in r.out and "dp_group_idx_0.optimizer/shard_0_1" in r.out, repr(r)
+    assert digests(tmp_path / "ckpt") == digests(deep.root)
+
+
+BUCKET = "optimizer.distributed.dp_group_idx_1.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).bucket_idx_%d."
+
+
+def drop_bucket(tensors, _):
+    for name in MOMENTS_AND_MASTER:
+        del tensors[BUCKET % 1 + name]
+
+
+def drop_last_bucket(tensors, _):
+    last = max(int(k.split("bucket_idx_")[1].split(".")[0]) for k in tensors if k.startswith(BUCKET[:40]))
+    for name in MOMENTS_AND_MASTER:
+        del tensors[BUCKET % last + name]
+
+
+def drop_chunk(tensors, _):
+    array, boxes = tensors[BUCKET % 0 + "exp_avg"]
+    tensors[BUCKET % 0 + "exp_avg"] = (array, boxes[1:])
+
+
+def cut_differently(tensors, _):
+    array, boxes = tensors[BUCKET % 0 + "param"]
+    tensors[BUCKET % 0 + "param"] = (array, [(boxes[0][0], (boxes[0][1][0] + 7,)), *boxes[1:]])
+
+
+def resize_bucket(tensors, _):
+    array, boxes = tensors[BUCKET % 0 + "param"]
+    tensors[BUCKET % 0 + "param"] = (array[:-8], boxes[:-1])
+
+
+def rename_moment(tensors, _):
+    tensors[BUCKET % 0 + "momentum"] = tensors.pop(BUCKET % 0 + "exp_avg")
+
+
+def add_rank(tensors, _):
+    tensors[(BUCKET % 0).replace("idx_1.", "idx_4.", 1) + "param"] = tensors[BUCKET % 0 + "param"]
+
+
+MOMENTS_AND_MASTER = ("param", *GROUPS)
+
+
+@pytest.mark.parametrize("change,word", [
+    (drop_bucket, "a bucket before it is missing|another bucket of its buffer is missing"), (drop_last_bucket, "elements, but"),
+    (drop_chunk, "exp_avg/model"), (cut_differently, "unknown order"), (resize_bucket, "another shape"),
+    (rename_moment, "momentum is unknown state"), (add_rank, "did not have")])
+def test_damaged_flat_buffers_are_refused_by_name(change, word, odd, tmp_path):
+    megatron = foreign_files.Megatron(config_of(odd), 2, 2, dp=2, bucket_size=3000)
+    megatron.torch_dist(tmp_path / "m", groups_of(odd), 3, "dp_reshardable", change)
+    r = import_(odd, tmp_path / "m", tmp_path / "ckpt")
+    assert r.rc == 3 and len(r.lines) == 1 and any(w in r.err for w in word.split("|")), repr(r)
+    assert not harness.steps(tmp_path / "ckpt")
+
+
+@pytest.mark.parametrize("what", ["engine", "short", "missing", "tp"])
+def test_flat_buffers_that_do_not_fit_the_model_are_refused(what, odd, tmp_path):
+    def change(tensors, objects):
+        key = "optimizer.distributed.dp_group_idx_0.param_state/shard_0_1"
+        buffers = next(iter(objects[key][0][0].values())) if key in objects else {}
+        if what == "short":
+            buffers["exp_avg_sq"] = torch_files.Tensor(buffers["exp_avg_sq"].storage[:-1])
+        if what == "missing":
+            del objects[key]
+
+    kind = "dp_reshardable" if what == "engine" else "dp_zero_gather_scatter"
+    megatron = foreign_files.Megatron(config_of(odd), 2, 2, bucket_size=3000, engine=what == "engine")
+    if what == "engine":  # the order of modules is not that of args
+        megatron.more_args["transformer_impl"] = "local"
+    if what == "tp":
+        megatron.more_args["tensor_model_parallel_size"] = 4
+    megatron.torch_dist(tmp_path / "m", groups_of(odd), 3, kind, change)
+    r = import_(odd, tmp_path / "m", tmp_path / "ckpt")
+    word = {"engine": "unknown order", "short": "exp_avg_sq is no flat buffer", "missing": "/model.",
+            "tp": "elements, but the parameters"}[what]
+    assert r.rc == 3 and word in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
+
+
 def test_a_megatron_rank_that_is_missing_or_of_another_model_is_named(deep, f32, tmp_path):
     megatron = foreign_files.Megatron(config_of(deep), 2, 2)
     megatron.legacy(tmp_path / "m", groups_of(deep), 3)
@@ -370,7 +481,7 @@ def test_verify_finds_damage(written, tmp_path):
 
 FOREIGN = os.environ.get("TP_FOREIGN")
 REAL = ["dcp_fsdp2", "dcp_tp4", "megatron_legacy_tp4pp2", "megatron_legacy_distopt_tp2pp2dp2",
-        "megatron_torch_dist_tp2pp2", "megatron_torch_dist_distopt_tp2pp2dp2/ckpt_fully_reshardable",
+        "megatron_torch_dist_tp2pp2", *("megatron_torch_dist_distopt_tp2pp2dp2/ckpt_" + k for k in ("fully_reshardable", "dp_reshardable", "dp_zero_gather_scatter")),
         "deepspeed_zero1_fp32", "deepspeed_zero3_bf16_dp3", "deepspeed_universal"]
 
 
