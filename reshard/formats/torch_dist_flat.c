@@ -8,7 +8,6 @@
  */
 #include "reshard/formats/torch_dist_flat.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +15,8 @@
 #include "reshard/formats/megatron_modules.h"
 
 #define HEAD "optimizer.distributed."
+
+enum { FLAT_NUMBER_MAX = 1 << 30 };
 
 /* An item that has state. */
 struct flat_item {
@@ -51,23 +52,39 @@ static const char *group_of(const char *key)
                                             : NULL;
 }
 
+/* Read "HEAD" and a number and "." at *at, and go beyond them. */
+static bool take_number(int *number, const char **at, const char *head)
+{
+    const size_t n = strlen(head);
+    char *end;
+    long value;
+
+    if (!*at || strncmp(*at, head, n) != 0 || (*at)[n] < '0' || (*at)[n] > '9')
+        return false;
+    value = strtol(*at + n, &end, 10);
+    if (*end != '.' || value > FLAT_NUMBER_MAX)
+        return false;
+    *number = (int)value;
+    *at = end + 1;
+    return true;
+}
+
 /* False: it is not state of the parameters. */
 static bool parse_name(struct flat_item *out, const struct dcp_item *item)
 {
-    const char *rest = item->name + strlen(HEAD), *bucket = strstr(rest, ".bucket_idx_");
-    int end = -1;
+    const char *rest = item->name + strlen(HEAD);
 
     *out = (struct flat_item){ .item = item, .chunk = -1 };
-    if (sscanf(rest, "dp_group_idx_%9d.%n", &out->rank, &end) != 1 || end < 0)
+    if (!take_number(&out->rank, &rest, "dp_group_idx_"))
         return false;
-    rest += end;
     if (item->is_object)
         return strncmp(rest, "param_state/", strlen("param_state/")) == 0;
-    end = -1;
-    if (sscanf(rest, "gbuf_idx_%9d.", &out->chunk) != 1 || !bucket ||
-        sscanf(bucket, ".bucket_idx_%9d.%n", &out->bucket, &end) != 1 || end < 0)
+    if (!take_number(&out->chunk, &rest, "gbuf_idx_"))
         return false;
-    out->group = group_of(bucket + end);
+    rest = strstr(rest, "bucket_idx_");
+    if (!take_number(&out->bucket, &rest, "bucket_idx_"))
+        return false;
+    out->group = group_of(rest);
     return true;
 }
 
