@@ -11,7 +11,7 @@ import os
 
 import source
 
-OTHERS = "examples packaging tests tools".split()
+OTHERS = "examples packaging python tests tools".split()
 
 LINES_MAX = 20
 

@@ -1,0 +1,329 @@
+"""Reading: open a checkpoint of any layout, list its tensors, read any of them or a part of one.
+
+Only the chunks that overlap the part are read, and each is checked by its CRC32C before it is used.
+"""
+import json
+import os
+import re
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from . import manifest
+from .checksums import crc32c
+from .errors import CheckpointError, DamagedError, NotFoundError
+from .manifest import ITEM_BYTES
+from .shard_index import ROW, find_overlap, open_shard, read_exactly, read_rows
+
+STEP_NAME = re.compile(r"step-(\d{8}|[1-9]\d{8,17})\Z")
+# numpy has no bf16: its bits are read as uint16, and converted to float32, which has all of its numbers.
+BITS = {"f32": "<f4", "bf16": "<u2", "f16": "<f2", "f64": "<f8", "i64": "<i8", "i32": "<i4", "u8": "u1"}
+THREADS = min(8, os.cpu_count() or 1)
+# A tied head is not stored: it is the embedding.
+TIED = {"lm_head.weight": ("model.embed_tokens.weight", "model.decoder.embed_tokens.weight",
+                           "transformer.wte.weight"), "embed_out.weight": ("gpt_neox.embed_in.weight",)}
+
+
+def bf16_to_float32(bits):
+    """The numbers of bf16, from their bits (uint16)."""
+    numbers = np.atleast_1d(bits).astype(np.uint32) << 16
+    return numbers.view(np.float32).reshape(np.shape(bits))[()]
+
+
+class Tensor:
+    """A tensor of a checkpoint. Nothing is read before it is indexed: t[...] is all of it, t[10:20] some rows."""
+
+    def __init__(self, checkpoint, info):
+        self._checkpoint = checkpoint
+        self.info = info
+
+    group = property(lambda self: self.info.group)
+    name = property(lambda self: self.info.name)
+    dtype = property(lambda self: self.info.dtype, doc="f32, bf16, f16, f64, i64, i32 or u8")
+    shape = property(lambda self: self.info.shape)
+    ndim = property(lambda self: len(self.info.shape))
+    size = property(lambda self: int(np.prod(self.info.shape, dtype=object)))
+    nbytes = property(lambda self: self.size * ITEM_BYTES[self.info.dtype])
+
+    def __repr__(self):
+        return f"<tensor {self.info.full_name} {self.dtype} {list(self.shape)}>"
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError(f"{self.info.full_name} is a scalar and has no length")
+        return self.shape[0]
+
+    def __getitem__(self, key):
+        """An array of the numbers; those of bf16 are float32."""
+        values = self.bits(key)
+        return bf16_to_float32(values) if self.dtype == "bf16" else values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self[...], dtype)
+
+    def bits(self, key=...):
+        """As t[key], but bf16 as its bits, uint16: view(ml_dtypes.bfloat16) makes numbers of them."""
+        lo, lens, inside = _box(key, self.shape, self.info.full_name)
+        return self._checkpoint.read_box(self.info, lo, lens)[inside]
+
+    def torch(self, key=...):
+        """As t[key], but a tensor of torch, with the stored dtype."""
+        import torch
+        values = self.bits(key)
+        out = torch.from_numpy(np.ascontiguousarray(values).reshape(values.shape))
+        return out.view(torch.bfloat16) if self.dtype == "bf16" else out
+
+
+def _box(key, shape, name):
+    """The box that a key of basic indexing needs, and the key that remains inside it."""
+    key = key if isinstance(key, tuple) else (key,)
+    if any(k is Ellipsis for k in key):
+        at = next(i for i, k in enumerate(key) if k is Ellipsis)
+        key = key[:at] + (slice(None),) * (len(shape) - len(key) + 1) + key[at + 1:]
+    if len(key) > len(shape) or any(k is Ellipsis for k in key):
+        raise IndexError(f"{name} has {len(shape)} axes, and the index has more")
+    lo, lens, inside = [], [], []
+    for k, n in zip(key + (slice(None),) * (len(shape) - len(key)), shape):
+        if isinstance(k, slice):
+            picked = range(*k.indices(n))
+            first, last = (min(picked[0], picked[-1]), max(picked[0], picked[-1])) if picked else (0, -1)
+            lo.append(first)
+            lens.append(last - first + 1)
+            inside.append(slice(None, None, picked.step))
+        else:
+            i = int(k.__index__()) if hasattr(k, "__index__") else None
+            if i is None:
+                raise TypeError(f"{name}: an index is a number, a slice or ..., not {type(k).__name__}")
+            if not -n <= i < n:
+                raise IndexError(f"{name}: index {i} is out of range for an axis of length {n}")
+            lo.append(i % n)
+            lens.append(1)
+            inside.append(0)
+    return lo, lens, tuple(inside)
+
+
+class Checkpoint:
+    """A step of a checkpoint. Made by tp_checkpoint.open(); a context manager, which closes its files."""
+
+    def __init__(self, folder, contents):
+        self.path = folder
+        self.manifest = contents
+        self.groups = list(dict.fromkeys(t.group for t in contents.tensors))
+        self._by_name = {(t.group, t.name): t for t in contents.tensors}
+        self._files, self._rows, self._shard_of, self._begins = {}, None, None, None
+
+    step = property(lambda self: self.manifest.step)
+    layout = property(lambda self: self.manifest.spec, doc="of the job that wrote it, such as tp8")
+    train = property(lambda self: self.manifest.train)
+
+    @property
+    def model_config(self):
+        """The model's config.json as a dict, or None."""
+        text = self.manifest.model_config
+        return None if text is None else json.loads(text)
+
+    def __repr__(self):
+        return f"<checkpoint {self.path}: step {self.step}, {self.layout}, {len(self.manifest.tensors)} tensors>"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+    __del__ = close
+
+    def tensors(self, group=None):
+        """All tensors, or those of a group, in the order of the manifest."""
+        return [Tensor(self, t) for t in self.manifest.tensors if group in (None, t.group)]
+
+    def tensor(self, name, group="param"):
+        """The tensor of this name. NotFoundError names similar ones."""
+        info = self._by_name.get((group, name))
+        if info is None:
+            raise NotFoundError(f"{self.path}: has no tensor {group}/{name}; {self._similar(name, group)}")
+        return Tensor(self, info)
+
+    __getitem__ = tensor
+
+    def __contains__(self, name):
+        return ("param", name) in self._by_name
+
+    def _similar(self, name, group):
+        if group not in self.groups:
+            return f"its groups are {', '.join(self.groups)}"
+        end = name.rsplit(".", 2)[-2:]
+        found = [t.name for t in self.manifest.tensors if t.group == group]
+        likely = [n for n in found if n.rsplit(".", 2)[-2:] == end] or found
+        return f"it has {likely[0]} and {len(found) - 1} more" if found else "the group is empty"
+
+    def load_state_dict(self, dtype=None, group="param"):
+        """{name: tensor of torch} for model.load_state_dict() of transformers, with a tied head. dtype: a
+        dtype of torch to convert to; None: as stored."""
+        state = {t.name: t.torch() if dtype is None else t.torch().to(dtype) for t in self.tensors(group)}
+        if group == "param":
+            for head in TIED:
+                source = self.tied_source(head)
+                if source:
+                    state[head] = state[source]
+        return state
+
+    def tied_source(self, name):
+        """The embedding that `name`, a head that is not stored, is tied to; None: it is no such head."""
+        config = self.model_config or {}
+        tied = config.get("tie_word_embeddings", config.get("model_type") in ("gpt2", "gemma", "gemma2", "gemma3_text"))
+        if not tied or name in self:
+            return None
+        return next((source for source in TIED.get(name, ()) if source in self), None)
+
+    # ---- reading chunks ----
+
+    def _file(self, number):
+        if number not in self._files:
+            self._files[number] = open_shard(self.path, self.manifest.shards[number])
+        return self._files[number]
+
+    def _index(self):
+        """The rows of all shards, ordered by tensor, are read when the first tensor is."""
+        if self._rows is None:
+            shards, tensors = self.manifest.shards, self.manifest.tensors
+            parts = [read_rows(self._file(i), os.path.join(self.path, s.file), s, tensors)
+                     for i, s in enumerate(shards)]
+            rows = np.concatenate(parts) if parts else np.zeros(0, ROW)
+            numbers = np.repeat(np.arange(len(parts)), [len(p) for p in parts])
+            order = np.argsort(rows["tensor"], kind="stable")
+            self._begins = np.searchsorted(rows["tensor"][order], np.arange(len(tensors) + 1))
+            self._rows, self._shard_of = rows[order], numbers[order]
+        return self._rows
+
+    def read_box(self, info, lo, lens):
+        """An array of a box of a tensor, from the chunks that overlap it."""
+        out = np.empty(lens, BITS[info.dtype])
+        if out.size == 0:
+            return out
+        rows = self._index()
+        begin, end = self._begins[info.id], self._begins[info.id + 1]
+        n, low = len(info.shape), np.array(lo, np.int64)
+        high = low + np.array(lens, np.int64)
+        mine = rows[begin:end]
+        meets = ((mine["lo"][:, :n] < high) & (mine["lo"][:, :n] + mine["len"][:, :n] > low)).all(axis=1)
+        numbers = np.flatnonzero(meets) + begin
+        self._check_tiling(info, rows[numbers], low, high)
+        _each(lambda i: self._copy_chunk(out, info, rows[i], self._shard_of[i], low), numbers)
+        return out
+
+    def _check_tiling(self, info, rows, low, high):
+        """Each element of the box must be in one chunk."""
+        n = len(low)
+        lo = np.maximum(rows["lo"][:, :n], low)
+        lens = np.minimum(rows["lo"][:, :n] + rows["len"][:, :n], high) - lo
+        found, wanted = int(lens.prod(axis=1).sum()), int((high - low).prod())
+        if found != wanted or find_overlap(lo, lens) is not None:
+            raise DamagedError(f"{self.path}: {info.full_name}: its boxes do not contain each element once "
+                               f"({found} elements in chunks, expected {wanted})")
+
+    def _copy_chunk(self, out, info, row, number, low):
+        path = os.path.join(self.path, self.manifest.shards[number].file)
+        data = np.frombuffer(read_exactly(self._file(number), int(row["stored_bytes"]), int(row["offset"]),
+                                          path), np.uint8)
+        found = crc32c(data)
+        n = len(low)
+        if found != row["crc32c"]:
+            raise DamagedError(f"{path}: {info.full_name}, chunk at {row['lo'][:n].tolist()}: has the CRC32C "
+                               f"{found:08x}, expected {int(row['crc32c']):08x}: the file is damaged")
+        begin = np.maximum(row["lo"][:n], low)
+        end = np.minimum(row["lo"][:n] + row["len"][:n], low + np.array(out.shape, np.int64))
+        chunk = data.view(BITS[info.dtype]).reshape(row["len"][:n])
+        out[_slices(begin - low, end - low)] = chunk[_slices(begin - row["lo"][:n], end - row["lo"][:n])]
+
+
+def _slices(begin, end):
+    return tuple(slice(a, b) for a, b in zip(begin.tolist(), end.tolist()))
+
+
+def _each(work, items):
+    if len(items) < 2 or THREADS < 2:
+        for item in items:
+            work(item)
+        return
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(work, items):
+            pass
+
+
+# ---- finding a step --------------------------------------------------------------------------
+
+def steps(root):
+    """{step: directory} of a root, also of incomplete ones, ascending."""
+    found = {}
+    with os.scandir(root) as entries:
+        for entry in entries:
+            m = STEP_NAME.match(entry.name)
+            if m and entry.is_dir():
+                found[int(m[1])] = entry.path
+    return dict(sorted(found.items()))
+
+
+def _open_step(folder):
+    """A step directory, if it is complete."""
+    contents = manifest.read(folder)
+    m = STEP_NAME.match(os.path.basename(os.path.normpath(folder)))
+    if m and int(m[1]) != contents.step:
+        raise DamagedError(f"{folder}: its manifest is of step {contents.step}")
+    for shard in contents.shards:
+        os.close(open_shard(folder, shard))
+    return Checkpoint(folder, contents)
+
+
+def open(path, step=None):
+    """Open a checkpoint: a root (its newest complete step, or `step`), or a step directory.
+
+    A newer step that is damaged is passed over with a warning. NotFoundError: there is no such
+    checkpoint; DamagedError: `step`, or every step, is damaged.
+    """
+    path = os.fspath(path)
+    if not os.path.isdir(path):
+        raise NotFoundError(f"{path}: there is no such directory")
+    if os.path.exists(os.path.join(path, manifest.NAME)):
+        found = _open_step(path)
+        if step not in (None, found.step):
+            raise NotFoundError(f"{path}: is step {found.step}, not step {step}")
+        return found
+    there = steps(path)
+    if step is not None:
+        if step not in there:
+            raise NotFoundError(f"{path}: has no step {step}; it has {_numbers(there)}")
+        return _try_step(there[step])
+    if not there:
+        raise NotFoundError(f"{path}: is no checkpoint: it has neither {manifest.NAME} nor a step directory")
+    return _newest(path, list(there.values()))
+
+
+def _numbers(there):
+    return "steps " + ", ".join(map(str, list(there)[-5:])) if there else "none"
+
+
+def _try_step(folder):
+    try:
+        return _open_step(folder)
+    except FileNotFoundError:
+        raise DamagedError(f"{folder}: has no {manifest.NAME}") from None
+
+
+def _newest(path, folders):
+    problems = []
+    for folder in reversed(folders):
+        try:
+            found = _try_step(folder)
+        except (CheckpointError, OSError) as e:
+            problems.append(str(e))
+            continue
+        for problem in problems:
+            warnings.warn(f"{problem}; using step {found.step}", stacklevel=3)
+        return found
+    raise DamagedError(f"{path}: has no complete step: {problems[0]}")

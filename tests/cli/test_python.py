@@ -1,0 +1,222 @@
+"""The Python package tp_checkpoint reads checkpoints, compared with tests/reader.
+
+needs: make_ckpt
+"""
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import harness
+
+sys.path.insert(0, str(harness.REPO / "python"))
+import tp_checkpoint  # noqa: E402
+from tp_checkpoint import checksums  # noqa: E402
+
+READER = harness.REPO / "tests/reader/read_ckpt.py"
+SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
+LAYOUTS = ["tp1", "tp8", "tp2pp2dp3zero3"]
+FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
+
+
+def make(folder, config, spec, step=10, dtype="bf16"):
+    subprocess.run([harness.built("make_ckpt"), config, spec, folder, str(step), "1", dtype], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """{spec: (root, {group/name: array})} of the same model, whose columns are stored in blocks; the arrays
+    are those of tests/reader."""
+    top = tmp_path_factory.mktemp("python")
+    config, out = harness.write_config(top, vocab_size=72, hidden_size=256, intermediate_size=384, head_dim=32), {}
+    for spec in LAYOUTS:
+        root = make(top / spec, config, spec)
+        step = root / "step-00000010"
+        subprocess.run([sys.executable, READER, step, top / "out.npz"], check=True, stdout=subprocess.DEVNULL)
+        with np.load(top / "out.npz") as arrays:
+            out[spec] = root, dict(arrays)
+    return out
+
+
+# ---- checksums -------------------------------------------------------------------------------
+
+def test_the_sums_of_numpy_are_those_of_the_format():
+    assert checksums.crc32c_numpy(np.frombuffer(b"123456789", np.uint8)) == 0xE3069283
+    rng = np.random.default_rng(SEED)
+    print("TP_SEED=%d" % SEED)
+    data = rng.integers(0, 256, 70000, dtype=np.uint8)
+    for n in [0, 1, 255, 16384, 16385, 70000]:  # with and without lanes
+        want = 0xFFFFFFFF
+        for byte in data[:n].tolist():
+            want = (want >> 8) ^ checksums._byte_list()[(want ^ byte) & 0xFF]
+        assert checksums.crc32c_numpy(data[:n]) == want ^ 0xFFFFFFFF, n
+
+
+# ---- reading ---------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("spec", LAYOUTS)
+def test_any_tensor_and_any_slice_at_any_layout(made, spec):
+    root, want = made[spec]
+    rng = random.Random(SEED)
+    print("TP_SEED=%d" % SEED)
+    with tp_checkpoint.open(root) as ckpt:
+        assert {t.info.full_name for t in ckpt.tensors()} == set(want)
+        assert ckpt.step == 10 and ckpt.layout == spec and ckpt.model_config["hidden_size"] == 256
+        for t in ckpt.tensors():
+            expected = want[t.info.full_name]
+            assert t.shape == expected.shape and t.nbytes == expected.nbytes
+            assert np.array_equal(t.bits(), expected), t
+            for _ in range(2):
+                key = tuple(random_key(rng, n) for n in t.shape[:rng.randint(0, t.ndim)])
+                assert np.array_equal(t.bits(key), expected[key]), (t, key)
+
+
+def random_key(rng, n):
+    a, b = rng.randint(-n, n), rng.randint(-n, n)
+    return rng.choice([rng.randint(-n, n - 1), slice(a, b), slice(None, b), slice(a, b, rng.choice([-3, -1, 2]))])
+
+
+def test_bf16_is_numbers_or_bits(made):
+    root, want = made["tp8"]
+    with tp_checkpoint.open(root) as ckpt:
+        t = ckpt["model.norm.weight"]
+        bits = want["param/model.norm.weight"]
+        assert t.dtype == "bf16" and t[...].dtype == np.float32
+        assert np.array_equal(t[...].view(np.uint32), bits.astype(np.uint32) << 16)
+        assert np.array_equal(np.asarray(t), t[...]) and t[3] == t[...][3]
+
+
+def test_only_the_chunks_of_a_slice_are_read(made, monkeypatch):
+    root, _ = made["tp1"]
+    read = []
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, n, at: read.append(n) or real(fd, n, at))
+    with tp_checkpoint.open(root) as ckpt:
+        t = ckpt["model.layers.1.mlp.down_proj.weight"]
+        ckpt["model.norm.weight"][:1]  # reads /index
+        del read[:]
+        t[:1, :10]  # inside the first block of columns
+        assert 0 < sum(read) <= t.nbytes // 2, (read, t.nbytes)
+
+
+# ---- errors ----------------------------------------------------------------------------------
+
+def flip(path, at):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 1 << SEED % 8]))
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    return harness.copy(made["tp8"][0], tmp_path / "ckpt")
+
+
+def test_a_flipped_bit_is_found_where_it_is_read_and_nowhere_else(copy):
+    step = copy / "step-00000010"
+    with tp_checkpoint.open(step) as ckpt:
+        victim = ckpt["lm_head.weight"]
+        ckpt._index()
+        number = ckpt._begins[victim.info.id]
+        row, shard = ckpt._rows[number], ckpt.manifest.shards[ckpt._shard_of[number]]
+    flip(step / shard.file, int(row["offset"]) + SEED % int(row["stored_bytes"]))
+    with tp_checkpoint.open(step) as ckpt:
+        ckpt["model.norm.weight"][...]
+        with pytest.raises(tp_checkpoint.DamagedError, match=r"%s: param/lm_head.weight, chunk at" % shard.file):
+            ckpt["lm_head.weight"][...]
+    flip(step / shard.file, shard.index_offset + SEED % (160 * shard.index_rows))
+    with pytest.raises(tp_checkpoint.DamagedError, match="/index has another SHA-256"):
+        tp_checkpoint.open(step)["model.norm.weight"][...]
+
+
+def test_every_flipped_bit_and_truncation_of_a_manifest_is_an_error(copy):
+    path = copy / "step-00000010/manifest.json"
+    whole = path.read_bytes()
+    rng = random.Random(SEED)
+    print("TP_SEED=%d" % SEED)
+    for _ in range(200):
+        bad = bytearray(whole)
+        bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
+        path.write_bytes(rng.choice([bytes(bad), whole[:rng.randrange(len(whole))]]))
+        with pytest.raises(tp_checkpoint.DamagedError):
+            tp_checkpoint.open(copy, step=10)
+
+
+def test_a_damaged_step_is_passed_over_with_a_warning(made, copy):
+    harness.copy(copy / "step-00000010", copy / "step-00000011")
+    with pytest.warns(UserWarning, match="step-00000011.*step 10"):
+        assert tp_checkpoint.open(copy).step == 10
+    with pytest.raises(tp_checkpoint.DamagedError, match="its manifest is of step 10"):
+        tp_checkpoint.open(copy, step=11)
+    os.remove(copy / "step-00000010/rank-00003.h5")
+    with pytest.raises(tp_checkpoint.DamagedError, match="rank-00003.h5"):
+        tp_checkpoint.open(copy, step=10)
+
+
+def test_what_does_not_exist_is_named(made, tmp_path):
+    root = made["tp1"][0]
+    with pytest.raises(tp_checkpoint.NotFoundError, match="there is no such directory"):
+        tp_checkpoint.open(tmp_path / "none")
+    with pytest.raises(tp_checkpoint.NotFoundError, match="is no checkpoint"):
+        tp_checkpoint.open(tmp_path)
+    with pytest.raises(tp_checkpoint.NotFoundError, match="has no step 7; it has steps 10"):
+        tp_checkpoint.open(root, step=7)
+    with tp_checkpoint.open(root) as ckpt:
+        with pytest.raises(tp_checkpoint.NotFoundError, match="model.layers.0.mlp.up_proj.weight and"):
+            ckpt["layers.0.mlp.up_proj.weight"]
+        with pytest.raises(tp_checkpoint.NotFoundError, match="its groups are param, master, exp_avg, exp_avg_sq"):
+            ckpt.tensor("model.norm.weight", "momentum")
+        with pytest.raises(IndexError, match="out of range"):
+            ckpt["model.norm.weight"][256]
+        with pytest.raises(IndexError, match="has 1 axes"):
+            ckpt["model.norm.weight"][0, 0]
+
+
+def signed(step, change):
+    """Change the manifest and write it with the right checksum."""
+    path = step / "manifest.json"
+    root = json.loads(path.read_text())
+    del root["checksum"]
+    change(root)
+    body = json.dumps(root, indent=1)[:-2].encode() + b",\n"
+    path.write_bytes(body + b'"checksum": "%s"\n}\n' % hashlib.sha256(body).hexdigest().encode())
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda m: m.update(version=3), "install a newer one"),
+    (lambda m: m["tensors"][0].update(shape=[1 << 40, 1 << 40]), "2\\^58"),
+    (lambda m: m["tensors"][0].update(shape=[True]), "shape"),
+    (lambda m: m["tensors"][0].update(name="../x"), "no valid name"),
+    (lambda m: m["tensors"][0].update(dtype="f8"), "unknown dtype"),
+    (lambda m: m["tensors"].append(dict(m["tensors"][0], id=len(m["tensors"]))), "occurs twice"),
+    (lambda m: m["shards"][0].update(file="../rank-00000.h5"), "is named"),
+    (lambda m: m["shards"][0].update(index_rows=1 << 40), "index_rows"),
+    (lambda m: m["train"].update(step=11), "another one"),
+    (lambda m: m.pop("layout"), "'layout' is missing"),
+    (lambda m: m.update(tensors=7), "another kind"),
+])
+def test_a_hostile_manifest_is_an_error(copy, change, message):
+    signed(copy / "step-00000010", change)
+    with pytest.raises(tp_checkpoint.CheckpointError, match=message):
+        tp_checkpoint.open(copy / "step-00000010")
+
+
+def test_boxes_that_overlap_or_leave_a_hole_are_found(copy):
+    """A tensor that is said to be larger than its boxes has a hole; /index itself cannot say so."""
+    step = copy / "step-00000010"
+
+    def grow(m):
+        t = next(t for t in m["tensors"] if t["name"] == "model.norm.weight")
+        t["shape"][0] += 1
+
+    signed(step, grow)
+    with pytest.raises(tp_checkpoint.DamagedError, match="do not contain each element once"):
+        tp_checkpoint.open(step)["model.norm.weight"][...]
