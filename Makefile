@@ -286,7 +286,7 @@ $(BENCH_BIN) $(DESCRIBE_BIN): $(BUILD)/%: $$(call objects,$$*)
 	$(Q)$(LINK) $(LIBS) -o $@
 
 ## fuzz          fuzz every parser of bytes from outside for FUZZ_SECONDS (3600) each; T=name: one of them
-## fuzz-short    the same for 25 seconds each
+## fuzz-short    the same for a minute each
 FUZZ_SECONDS ?= 3600
 FUZZ_SAN := fuzzer-no-link,address,undefined
 FUZZ_BIN := $(addprefix $(BUILD)/,$(call names_of,$(FUZZ)))
@@ -294,7 +294,7 @@ fuzz fuzz-short:
 	@tools/setup.sh build lint
 	@$(MAKE) CC=clang SANITIZE=$(FUZZ_SAN) fuzz-programs
 	@$(PYTHON) -B tests/fuzz/run.py --programs build/san-$(subst $(comma),-,$(FUZZ_SAN))-clang/fuzz \
-	  --seconds $(if $(filter fuzz,$@),$(FUZZ_SECONDS),25) --jobs $(JOBS) --only '$(T)'
+	  --seconds $(if $(filter fuzz,$@),$(FUZZ_SECONDS),60) --jobs $(JOBS) --only '$(T)'
 fuzz-programs: $(FUZZ_BIN)
 $(FUZZ_BIN): $(BUILD)/%: $$(call objects,$$*)
 	@mkdir -p $(@D)
