@@ -1,6 +1,7 @@
 /*
- * reshard/export.h - write a checkpoint's weights in another project's format: what tp-ckpt export
- * does. The folder appears complete or not at all.
+ * reshard/export.h - write a checkpoint in the format of another framework: what tp-ckpt export
+ * does, and tp-reshard for the checkpoints of other frameworks. The folder appears complete or not
+ * at all.
  */
 #ifndef RESHARD_EXPORT_H
 #define RESHARD_EXPORT_H
@@ -10,26 +11,18 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "core/progress.h"
 #include "layout/dtype.h"
-
-struct export_request {
-    const char *ckpt;        /* root or step directory */
-    int64_t step;            /* -1: the newest complete one */
-    const char *format;      /* of reshard/formats/export_format.h */
-    const char *out;         /* folder to create */
-    const enum dtype *dtype; /* of the weights; NULL: as trained. f32 is taken from the masters
-                                where there are any */
-    int64_t max_shard_bytes; /* the most bytes of tensors in a file; 0: no limit */
-    const char *assets;      /* folder with tokenizer and so on to copy, or NULL */
-    int64_t memory_bytes;    /* the most resident memory */
-    int threads;
-    bool force;                /* replace OUT when it is an export */
-    struct progress *progress; /* counts bytes written and receives notes; NULL: none */
-};
+#include "layout/spec.h"
+#include "reshard/export_request.h"
+#include "reshard/unknown_tensors.h"
 
 struct export_report {
-    char dir[PATH_MAX]; /* step directory of the source */
+    char dir[PATH_MAX]; /* step directory of the source, or its folder */
+    const char *format; /* of the request */
+    const char *from;   /* of a foreign source, for people; a constant */
+    struct spec spec;
+    bool checksums;                      /* of the source, and all that cover what was read agree */
+    char left_out[UNKNOWN_TENSORS_TEXT]; /* what was not written; "": nothing */
     char out[PATH_MAX];
     int64_t step;
     enum dtype dtype; /* of the first tensor */

@@ -22,6 +22,8 @@ struct import_request {
     const char *out;    /* checkpoint root; a step is added to it: the optimizer's, else 0 */
     int64_t step;       /* of the optimizer; -1: as the source says */
     bool no_optim;      /* weights only */
+    bool own_masters;   /* weights are to be their own masters: f32 where there are moments, if
+                           dtype is NULL */
     const char *rules;  /* how tensors are cut (layout/cut_rules.h); NULL: by the model's family */
     struct unknown_tensors_ignore ignore; /* tensors to leave out on purpose */
     const enum dtype *dtype;              /* cast the weights; NULL: no cast */

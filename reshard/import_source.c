@@ -104,13 +104,14 @@ static int choose_groups(struct import_group groups[IMPORT_GROUPS_MAX],
     bool moments =
         !q->no_optim && piece_source_has(s, GROUP_EXP_AVG) && piece_source_has(s, GROUP_EXP_AVG_SQ);
     enum dtype stored = has_param ? stored_dtype(s, GROUP_PARAM, first) : piece_source_weights(s);
-    enum dtype weights = q->dtype ? *q->dtype : stored;
-    bool from_master = has_master && (!has_param || (q->dtype && weights == DTYPE_F32));
+    const bool own = q->own_masters && moments && !q->dtype;
+    enum dtype weights = q->dtype ? *q->dtype : own ? DTYPE_F32 : stored;
+    bool from_master = has_master && (!has_param || ((q->dtype || own) && weights == DTYPE_F32));
     int n = 0;
 
     groups[n++] = (struct import_group){ GROUP_PARAM, from_master ? GROUP_MASTER : GROUP_PARAM,
-                                         q->dtype || !has_param ? weights : DTYPE_COUNT };
-    if (moments && weights != DTYPE_F32)
+                                         q->dtype || own || !has_param ? weights : DTYPE_COUNT };
+    if (moments && !q->own_masters && weights != DTYPE_F32)
         groups[n++] = (struct import_group){ GROUP_MASTER, has_master ? GROUP_MASTER : GROUP_PARAM,
                                              DTYPE_F32 };
     if (moments) {

@@ -12,9 +12,15 @@
 #define PROG "tp-ckpt"
 
 static const char intro[] =
-    "Writes the weights of a checkpoint as whole tensors under their Hugging Face names, with\n"
-    "config.json, into a new folder, which transformers, vLLM and other programs load. The folder\n"
-    "appears complete or not at all.";
+    "Writes a checkpoint in the format of another framework, with config.json, into a new folder:\n"
+    "\n"
+    "    safetensors  weights as whole tensors under their Hugging Face names, which "
+    "transformers,\n"
+    "                 vLLM and other programs load\n"
+    "    dcp          a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
+    "                 programs load at any layout\n"
+    "\n"
+    "The folder appears complete or not at all. What is not written is listed.";
 
 static bool parse(struct export_request *q, struct copy_options *copy, bool *json, int *exit_code,
                   int argc, char **argv)
@@ -22,10 +28,15 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
     const struct opt opts[] = {
         OPT_ARG("CKPT", &q->ckpt, "checkpoint root (its newest complete step) or step directory"),
         OPT_STR('o', "out", "DIR", &q->out, "folder to create"),
-        OPT_STR(0, "format", "safetensors", &q->format, "format to write (default safetensors)"),
+        OPT_STR(0, "format", "FORMAT", &q->format,
+                "format to write, from the list above (default safetensors)"),
+        OPT_STR(0, "layout", "SPEC", &q->layout,
+                "layout of the files, for formats that cut tensors (default:\nCKPT's)"),
+        OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &copy->dtype_text,
-                "cast the weights (default: as trained); f32 is taken from the\n"
-                "masters where there are any"),
+                "cast the weights (default: as trained, but f32 where a format has\n"
+                "the moments without masters); f32 is taken from the masters where\n"
+                "there are any"),
         OPT_SIZE(0, "max-shard-size", "SIZE", &q->max_shard_bytes,
                  "most bytes of tensors in a file (default 5GB)"),
         OPT_STR(0, "assets", "DIR", &q->assets,
@@ -46,11 +57,12 @@ static void print_result(const struct export_report *r, bool json)
     char bytes[SIZE_TEXT_MAX];
 
     if (json) {
-        json_t *root = json_pack("{s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:I}", "out", r->out,
-                                 "step", (json_int_t)r->step, "tensors", r->n_tensors, "files",
-                                 r->files, "digests_equal", r->digests_equal, "casts", r->casts,
-                                 "bytes_written", (json_int_t)r->bytes_written, "dtype",
-                                 dtype_name(r->dtype), "peak_rss_bytes", (json_int_t)r->peak_bytes);
+        json_t *root =
+            json_pack("{s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:I, s:s}", "out", r->out,
+                      "format", r->format, "step", (json_int_t)r->step, "tensors", r->n_tensors,
+                      "files", r->files, "digests_equal", r->digests_equal, "casts", r->casts,
+                      "bytes_written", (json_int_t)r->bytes_written, "dtype", dtype_name(r->dtype),
+                      "peak_rss_bytes", (json_int_t)r->peak_bytes, "left_out", r->left_out);
 
         print_json(root);
         json_decref(root);
@@ -59,6 +71,8 @@ static void print_result(const struct export_report *r, bool json)
     printf("exported %s\nto       %s\ntensors  %d, %s as %s, in %d file%s\n", r->dir, r->out,
            r->n_tensors, size_format(bytes, r->bytes_written), dtype_name(r->dtype), r->files,
            r->files == 1 ? "" : "s");
+    if (r->left_out[0])
+        printf("left out %s\n", r->left_out);
     copy_options_print_proof(r->digests_equal, r->casts, true);
 }
 

@@ -32,4 +32,15 @@ tp_status dcp_metadata_read(struct dcp_item **items, int *n, const char *dir, st
 tp_status dcp_metadata_add_files(struct dcp_item *items, int n, const char *dir,
                                  struct file_table *files, struct tp_err *err);
 
+/* An item of a new checkpoint. */
+struct dcp_new_item {
+    struct dcp_item item;
+    const char *path; /* of its name in the program's state dict: "optim/param_groups/0/lr"; words
+                         that are numbers are indexes of lists */
+};
+
+/* Write the file `path`; the boxes of a tensor are neighbours in items. */
+tp_status dcp_metadata_write(const char *path, const struct dcp_new_item *items, int n,
+                             struct tp_err *err);
+
 #endif

@@ -4,11 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "reshard/formats/dcp.h"
+#include "reshard/formats/piece_target.h"
 #include "reshard/formats/safetensors.h"
 
 static const struct export_format formats[] = {
-    { "safetensors", "safetensors", false, safetensors_export_create, safetensors_export_finish,
-      safetensors_export_close },
+    { "safetensors", "safetensors", EXPORT_WEIGHTS, safetensors_export_create,
+      safetensors_export_finish, safetensors_export_close },
+    { "dcp", "PyTorch distributed checkpoint", EXPORT_MOMENTS, dcp_export_create,
+      piece_target_export_finish, piece_target_export_close },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats, LIST_TEXT = 256 };

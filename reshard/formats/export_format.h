@@ -10,10 +10,17 @@
 #include "core/err.h"
 #include "reshard/formats/export_writer.h"
 
+/* What of the optimizer's state a format has a place for. */
+enum export_state {
+    EXPORT_WEIGHTS, /* nothing: weights only */
+    EXPORT_MOMENTS, /* moments; the weights are their own masters, so they are written in f32 */
+    EXPORT_MASTERS, /* masters and moments */
+};
+
 struct export_format {
     const char *name;  /* of --format */
     const char *title; /* for people */
-    bool optimizer;    /* it has a place for masters and moments; otherwise only weights come */
+    enum export_state state;
 
     /* Create the files. All borrowed parts of q outlive the writer. After a failure nothing needs
      * to be closed. */

@@ -5,9 +5,14 @@
 #ifndef RESHARD_FORMATS_EXPORT_WRITER_H
 #define RESHARD_FORMATS_EXPORT_WRITER_H
 
+#include "layout/layout.h"
 #include "layout/model.h"
-#include "layout/tensor.h"
 #include "reshard/engine/endpoint.h"
+
+/* AdamW's options, for formats that record them. */
+struct export_adamw {
+    double lr, beta1, beta2, eps, weight_decay;
+};
 
 /* What is written. */
 struct export_contents {
@@ -15,7 +20,9 @@ struct export_contents {
     const struct model *model;
     const struct tensor *tensors; /* as they are to be written: group, name, type, shape */
     int n;
-    int64_t step;            /* of the optimizer */
+    const struct layout *layout; /* of these tensors: how a format that cuts them cuts them */
+    int64_t step;                /* of the optimizer */
+    struct export_adamw adamw;
     int64_t max_shard_bytes; /* the most bytes of tensors in a file; 0: no limit */
 };
 

@@ -1,7 +1,9 @@
 /* reshard/formats/file_table.c - see reshard/formats/file_table.h. */
 #include "reshard/formats/file_table.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,6 +22,7 @@ struct file_entry {
 struct file_table {
     struct file_entry *files;
     int n, room, n_open;
+    bool writable;
     int next; /* where the search for a file to close begins */
     pthread_mutex_t lock;
 };
@@ -30,6 +33,15 @@ struct file_table *file_table_new(void)
 
     if (t)
         pthread_mutex_init(&t->lock, NULL);
+    return t;
+}
+
+struct file_table *file_table_new_writable(void)
+{
+    struct file_table *t = file_table_new();
+
+    if (t)
+        t->writable = true;
     return t;
 }
 
@@ -91,6 +103,13 @@ static void close_one(struct file_table *t)
     }
 }
 
+/* Open a file of a folder that this process alone writes. */
+static tp_status open_new(struct file_entry *f, struct tp_err *err)
+{
+    f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    return f->fd < 0 ? tp_fail_errno(err, "%s: cannot create", f->path) : TP_OK;
+}
+
 tp_status file_table_use(struct file_table *t, int number, struct file_part *part,
                          struct tp_err *err)
 {
@@ -100,7 +119,7 @@ tp_status file_table_use(struct file_table *t, int number, struct file_part *par
     pthread_mutex_lock(&t->lock);
     if (f->fd < 0) {
         close_one(t);
-        st = file_open_read(&f->fd, &f->size, f->path, err);
+        st = t->writable ? open_new(f, err) : file_open_read(&f->fd, &f->size, f->path, err);
         if (st)
             f->fd = -1;
         else
@@ -119,4 +138,20 @@ void file_table_release(struct file_table *t, int number)
     pthread_mutex_lock(&t->lock);
     t->files[number].users--;
     pthread_mutex_unlock(&t->lock);
+}
+
+tp_status file_table_sync(struct file_table *t, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < t->n && !st; i++) {
+        struct file_part part;
+
+        st = file_table_use(t, i, &part, err);
+        if (st)
+            break;
+        st = file_sync(part.fd, part.path, false, err);
+        file_table_release(t, i);
+    }
+    return st;
 }

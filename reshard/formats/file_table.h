@@ -1,6 +1,7 @@
 /*
- * reshard/formats/file_table.h - the files of a source, of which only some are open at a time. A
- * checkpoint of a large job has thousands of files, and a process may open about a thousand.
+ * reshard/formats/file_table.h - the files of a source or target, of which only some are open at a
+ * time. A checkpoint of a large job has thousands of files, and a process may open about a
+ * thousand.
  */
 #ifndef RESHARD_FORMATS_FILE_TABLE_H
 #define RESHARD_FORMATS_FILE_TABLE_H
@@ -12,8 +13,10 @@
 
 struct file_table;
 
-/* An empty table; NULL: memory is out. */
+/* An empty table of files to read, or of new files to write: these are created when they are first
+ * used. NULL: memory is out. */
 struct file_table *file_table_new(void);
+struct file_table *file_table_new_writable(void);
 void file_table_free(struct file_table *t);
 
 /* Add a file; it gets the numbers 0, 1, ... in order. It need not exist yet. */
@@ -27,5 +30,8 @@ const char *file_table_path(const struct file_table *t, int number);
 tp_status file_table_use(struct file_table *t, int number, struct file_part *part,
                          struct tp_err *err);
 void file_table_release(struct file_table *t, int number);
+
+/* fsync all files of a writable table. */
+tp_status file_table_sync(struct file_table *t, struct tp_err *err);
 
 #endif

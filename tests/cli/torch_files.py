@@ -178,3 +178,84 @@ def columns(array, parts):
     """Boxes cut along the second axis."""
     step = array.shape[1] // parts
     return [((0, at), (array.shape[0], step)) for at in range(0, array.shape[1], step)]
+
+
+# ---- reading, by Python's zipfile and pickle ----
+
+NUMPY = {"FloatStorage": "f4", "BFloat16Storage": "u2", "HalfStorage": "f2", "LongStorage": "i8", "ByteStorage": "u1"}
+
+
+class _Named:
+    """What a name in a pickle stands for that is not looked at: a class or a function."""
+
+    def __init__(self, *args):
+        self.args = args
+
+    def __setstate__(self, state):
+        self.state = state
+
+
+def _rebuild(storage, offset, shape, stride, *_):
+    assert all(s >= 0 for s in stride)
+    return np.lib.stride_tricks.as_strided(storage[offset:], shape, [s * storage.itemsize for s in stride])
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data, storages=None):
+        super().__init__(io.BytesIO(data))
+        self.storages = storages
+
+    def persistent_load(self, pid):
+        kind, cls, key, device, n = pid
+        assert kind == "storage" and device == "cpu"
+        array = np.frombuffer(self.storages[key], NUMPY[cls])
+        assert array.size == n
+        return array
+
+    def find_class(self, module, name):
+        if name == "_rebuild_tensor_v2":
+            return _rebuild
+        if module == "torch":
+            return torch.Size if name == "Size" else name
+        if (module, name) in (("collections", "OrderedDict"), ("argparse", "Namespace")):
+            return super().find_class(module, name)
+        known = {"Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "MetadataIndex",
+                 "_StorageInfo"}
+        return super().find_class(module, name) if name in known else _Named
+
+
+def load(data):
+    """What the bytes of a file of torch.save contain. Python's zipfile compares all CRC-32."""
+    with zipfile.ZipFile(io.BytesIO(data)) as z:
+        assert z.testzip() is None
+        top = z.namelist()[0].split("/")[0]
+        assert all(i.compress_type == zipfile.ZIP_STORED for i in z.infolist())
+        storages = {n.split("/")[-1]: z.read(n) for n in z.namelist() if n.startswith(top + "/data/")}
+        return _Unpickler(z.read(top + "/data.pkl"), storages).load()
+
+
+def load_dcp(folder):
+    """{name: array or object} of a checkpoint of torch.distributed.checkpoint, and its planner_data."""
+    root = _Unpickler((folder / ".metadata").read_bytes()).load()
+    places = {(k.fqn, k.offset): v for k, v in root.storage_data.items()}
+    files = {p.name: p.read_bytes() for p in folder.glob("*.distcp")}
+
+    def item(key):
+        info = places.pop(key)
+        return load(files[info.relative_path][info.offset:info.offset + info.length])
+
+    found = {}
+    for name, entry in root.state_dict_metadata.items():
+        if not hasattr(entry, "chunks"):
+            found[name] = item((name, None))
+            continue
+        parts = [(c.offsets, c.sizes, item((name, c.offsets))) for c in entry.chunks]
+        whole, seen = np.empty(entry.size, parts[0][2].dtype), np.zeros(entry.size, int)
+        for lo, sizes, part in parts:
+            assert part.shape == tuple(sizes)
+            at = tuple(slice(a, a + n) for a, n in zip(lo, sizes))
+            whole[at], seen[at] = part, seen[at] + 1
+        assert (seen == 1).all(), name
+        found[name] = whole
+    assert not places
+    return found, root.planner_data

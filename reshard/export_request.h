@@ -1,0 +1,35 @@
+/*
+ * reshard/export_request.h - what an export is asked to do.
+ */
+#ifndef RESHARD_EXPORT_REQUEST_H
+#define RESHARD_EXPORT_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/progress.h"
+#include "layout/dtype.h"
+
+struct export_request {
+    const char *ckpt;        /* root or step directory; foreign: folder */
+    bool foreign;            /* another framework wrote it */
+    const char *from_format; /* of a foreign one; NULL: what its files are */
+    const char *config;      /* of a foreign one: config.json or a folder with one; NULL: its own */
+    int64_t step;            /* -1: the newest complete one; foreign: as the optimizer says */
+    const char *layout;      /* spec of the files, for formats that cut tensors; axes that it does
+                                not name, or all when NULL, are as in the source; foreign: 1 */
+    const char *format;      /* of reshard/formats/export_format.h */
+    const char *out;         /* folder to create */
+    const enum dtype *dtype; /* of the weights; NULL: as trained, but f32 where a format has the
+                                optimizer's moments and no masters. f32 is taken from the masters
+                                where there are any */
+    bool no_optim;           /* weights only */
+    int64_t max_shard_bytes; /* the most bytes of tensors in a file; 0: no limit */
+    const char *assets;      /* folder with tokenizer and so on to copy, or NULL */
+    int64_t memory_bytes;    /* the most resident memory */
+    int threads;
+    bool force;                /* replace OUT when it is an export */
+    struct progress *progress; /* counts bytes written and receives notes; NULL: none */
+};
+
+#endif

@@ -1,0 +1,277 @@
+/* reshard/export_source.c - see reshard/export_source.h. */
+#include "reshard/export_source.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "layout/model_config.h"
+#include "layout/model_tensors.h"
+
+static tp_status no_memory(const struct export_source *s, struct tp_err *err)
+{
+    return tp_fail(err, TP_E_NOMEM, "%s: no memory for its list of tensors", s->path);
+}
+
+/* ---- a checkpoint ---- */
+
+/* The checkpoint must have every tensor of its model, with the model's shape. */
+static tp_status check_complete(const struct export_source *s, struct arena *arena,
+                                struct tp_err *err)
+{
+    const struct layout *l = &s->found.manifest.layout;
+    struct tensor *want;
+    int n;
+    tp_status st = model_params(&want, &n, &s->model, DTYPE_F32, arena, err);
+
+    for (int i = 0; i < n && !st; i++) {
+        int at = layout_find(l, GROUP_PARAM, want[i].name);
+        struct box box = box_whole(want[i].ndim, want[i].shape), found;
+        char a[BOX_TEXT_MAX], b[BOX_TEXT_MAX];
+
+        if (at < 0)
+            return tp_fail(err, TP_E_CORRUPT,
+                           "%s: tensor %s of its model is missing; a model that was trained with "
+                           "--plan under other names cannot be exported, because transformers "
+                           "expects the usual names",
+                           s->path, want[i].name);
+        found = box_whole(l->tensors[at].ndim, l->tensors[at].shape);
+        if (!box_equal(&box, &found))
+            return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s is %s, but its model has %s", s->path,
+                           want[i].name, box_format(a, &found), box_format(b, &box));
+    }
+    return st;
+}
+
+/* Whether the checkpoint has both moments of its first weight. */
+static bool has_moments(const struct layout *l)
+{
+    for (int i = 0; i < l->n_tensors; i++)
+        if (strcmp(l->tensors[i].group, GROUP_PARAM) == 0)
+            return layout_find(l, GROUP_EXP_AVG, l->tensors[i].name) >= 0 &&
+                   layout_find(l, GROUP_EXP_AVG_SQ, l->tensors[i].name) >= 0;
+    return false;
+}
+
+/* Whether tensors of a group are written: in `state`, what there is of the optimizer. */
+static bool is_written(const char *group, enum export_state state)
+{
+    if (strcmp(group, GROUP_PARAM) == 0)
+        return true;
+    if (strcmp(group, GROUP_MASTER) == 0)
+        return state == EXPORT_MASTERS;
+    return state != EXPORT_WEIGHTS &&
+           (strcmp(group, GROUP_EXP_AVG) == 0 || strcmp(group, GROUP_EXP_AVG_SQ) == 0);
+}
+
+/* The type of a tensor in the export. Weights that are their own masters are written in f32. */
+static enum dtype written_dtype(const struct tensor *t, const struct layout *l,
+                                const struct export_request *q, enum export_state state)
+{
+    const bool param = strcmp(t->group, GROUP_PARAM) == 0;
+
+    if (param && q->dtype && dtype_is_float(t->dtype))
+        return *q->dtype;
+    if (param && state == EXPORT_MOMENTS && layout_find(l, GROUP_MASTER, t->name) >= 0)
+        return DTYPE_F32;
+    return t->dtype;
+}
+
+/* The tensor of the checkpoint from which tensor `id` is read: its master when f32 is wanted. */
+static int source_of(const struct layout *l, int id, enum dtype dtype)
+{
+    const struct tensor *t = &l->tensors[id];
+    int master = dtype == DTYPE_F32 && t->dtype != DTYPE_F32 && strcmp(t->group, GROUP_PARAM) == 0
+                     ? layout_find(l, GROUP_MASTER, t->name)
+                     : -1;
+
+    return master >= 0 ? master : id;
+}
+
+/* Choose the tensors to write, and ids[i], from which tensor i is read. */
+static tp_status choose_tensors(struct export_source *s, int **ids, const struct export_request *q,
+                                enum export_state state, struct arena *arena, struct tp_err *err)
+{
+    const struct layout *l = &s->found.manifest.layout;
+    struct tensor *tensors = arena_array(arena, (size_t)l->n_tensors + 1, sizeof *tensors);
+    int n = 0;
+
+    *ids = arena_array(arena, (size_t)l->n_tensors + 1, sizeof **ids);
+    if (!tensors || !*ids)
+        return no_memory(s, err);
+    for (int i = 0; i < l->n_tensors; i++) {
+        const struct tensor *t = &l->tensors[i];
+
+        if (!is_written(t->group, state))
+            continue;
+        tensors[n] = *t;
+        tensors[n].dtype = written_dtype(t, l, q, state);
+        (*ids)[n] = source_of(l, i, tensors[n].dtype);
+        n++;
+    }
+    s->layout.tensors = tensors;
+    s->layout.n_tensors = n;
+    return TP_OK;
+}
+
+/* The tensors as the engine sees them. Names have their group when there are several. */
+static tp_status make_transferred(struct export_source *s, enum export_state state,
+                                  struct arena *arena, struct tp_err *err)
+{
+    const struct layout *l = &s->layout;
+
+    s->transferred = arena_array(arena, (size_t)l->n_tensors + 1, sizeof *s->transferred);
+    if (!s->transferred)
+        return no_memory(s, err);
+    for (int i = 0; i < l->n_tensors; i++) {
+        const struct tensor *t = &l->tensors[i];
+
+        s->transferred[i] =
+            (struct reshard_tensor){ .name = state == EXPORT_WEIGHTS
+                                                 ? t->name
+                                                 : arena_printf(arena, "%s/%s", t->group, t->name),
+                                     .ndim = t->ndim };
+        memcpy(s->transferred[i].shape, t->shape, sizeof t->shape);
+        if (!s->transferred[i].name)
+            return no_memory(s, err);
+    }
+    return TP_OK;
+}
+
+/* The trainer's options, where the checkpoint has them. */
+static void read_adamw(struct export_adamw *a, const char *options)
+{
+    json_t *root = options ? json_loads(options, 0, NULL) : NULL;
+    const struct {
+        const char *key;
+        double *value;
+    } fields[] = { { "lr", &a->lr },
+                   { "beta1", &a->beta1 },
+                   { "beta2", &a->beta2 },
+                   { "eps", &a->eps },
+                   { "weight_decay", &a->weight_decay } };
+
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const json_t *v = json_object_get(root, fields[i].key);
+
+        if (json_is_number(v))
+            *fields[i].value = json_number_value(v);
+    }
+    json_decref(root);
+}
+
+/* What of the checkpoint is not written. */
+static void list_left_out(struct export_source *s, enum export_state state)
+{
+    const struct layout *l = &s->found.manifest.layout;
+    bool optimizer = false, other = false;
+
+    for (int i = 0; i < l->n_tensors; i++) {
+        const bool known = is_written(l->tensors[i].group, EXPORT_MASTERS);
+
+        optimizer |= known && strcmp(l->tensors[i].group, GROUP_PARAM) != 0;
+        other |= !known;
+    }
+    snprintf(s->left_out, sizeof s->left_out, "%s%sthe trainer's seed and place in the data",
+             optimizer && state == EXPORT_WEIGHTS ? "the optimizer's state, " : "",
+             other ? "tensors of groups other than param, master, exp_avg and exp_avg_sq, " : "");
+}
+
+static tp_status open_checkpoint(struct export_source *s, const struct export_request *q,
+                                 const struct export_format *format, struct arena *arena,
+                                 struct tp_err *err)
+{
+    const struct manifest *m = &s->found.manifest;
+    enum export_state state = format->state;
+    int *ids;
+    tp_status st;
+
+    TP_TRY(ckpt_open(&s->found, q->ckpt, q->step, arena, err));
+    memcpy(s->path, s->found.dir, sizeof s->path);
+    if (s->found.note[0])
+        progress_note(q->progress, "%s", s->found.note);
+    if (!m->model_config)
+        return tp_fail(err, TP_E_USAGE, "%s: has no model config, so config.json cannot be written",
+                       s->path);
+    TP_TRY(model_config_parse_any(&s->model, m->model_config, strlen(m->model_config), s->path,
+                                  arena, err));
+    if (s->model.family != MODEL_OF_RULES) /* its tensors are those that were imported */
+        TP_TRY(check_complete(s, arena, err));
+    if (q->no_optim || !has_moments(&m->layout))
+        state = EXPORT_WEIGHTS;
+    s->step = m->step;
+    s->checksums = true;
+    read_adamw(&s->adamw, m->state.options);
+    list_left_out(s, state);
+    TP_TRY(choose_tensors(s, &ids, q, state, arena, err));
+    TP_TRY(make_transferred(s, state, arena, err));
+    TP_TRY(checkpoint_source_open(&s->checkpoint, &s->found, ids, s->layout.n_tensors, NULL, err));
+    s->endpoint = checkpoint_source_endpoint(s->checkpoint);
+    s->layout.spec = m->layout.spec;
+    s->layout.n_layers = m->layout.n_layers;
+done:
+    return st;
+}
+
+/* ---- another framework's ---- */
+
+static tp_status open_foreign(struct export_source *s, const struct export_request *q,
+                              const struct export_format *format, struct arena *arena,
+                              struct tp_err *err)
+{
+    const struct import_request from = { .source = q->ckpt,
+                                         .format = q->from_format ? q->from_format : "auto",
+                                         .config = q->config,
+                                         .step = q->step,
+                                         .no_optim = q->no_optim || format->state == EXPORT_WEIGHTS,
+                                         .dtype = q->dtype,
+                                         .own_masters = format->state == EXPORT_MOMENTS };
+    tp_status st;
+
+    snprintf(s->path, sizeof s->path, "%s", q->ckpt);
+    TP_TRY(model_config_read(&s->model, q->config ? q->config : q->ckpt, arena, err));
+    TP_TRY(import_source_open(&s->import, &from, &s->model, arena, err));
+    s->endpoint = s->import.endpoint;
+    s->transferred = s->import.transferred;
+    s->step = s->import.step;
+    s->checksums = s->import.checksums;
+    memcpy(s->left_out, s->import.left_out.text, sizeof s->left_out);
+    s->layout.tensors = s->import.tensors;
+    s->layout.n_tensors = s->import.n_tensors;
+    s->layout.n_layers = s->model.layers;
+    s->layout.spec = spec_default();
+done:
+    return st;
+}
+
+/* ---- both ---- */
+
+tp_status export_source_open(struct export_source *s, const struct export_request *q,
+                             const struct export_format *format, struct arena *arena,
+                             struct tp_err *err)
+{
+    struct spec spec;
+    tp_status st;
+
+    s->adamw = (struct export_adamw){ 1e-3, 0.9, 0.999, 1e-8, 0.01 }; /* of torch.optim.AdamW */
+    st = q->foreign ? open_foreign(s, q, format, arena, err)
+                    : open_checkpoint(s, q, format, arena, err);
+    if (st)
+        return st;
+    spec = s->layout.spec;
+    if (q->layout) {
+        st = spec_parse(&spec, q->layout, err);
+        if (st)
+            return tp_fail_in(err, "%s", q->foreign ? "--to" : "--layout");
+        spec_fill(&spec, &s->layout.spec);
+    }
+    return layout_make(&s->layout, &spec, s->layout.n_layers, s->layout.tensors,
+                       s->layout.n_tensors, arena, err);
+}
+
+void export_source_close(struct export_source *s)
+{
+    checkpoint_source_close(s->checkpoint);
+    import_source_close(&s->import);
+}

@@ -1,0 +1,40 @@
+/*
+ * reshard/export_source.h - what an export reads: a checkpoint, or a checkpoint of another
+ * framework; and the tensors that are written of it. Inside reshard/ only.
+ */
+#ifndef RESHARD_EXPORT_SOURCE_H
+#define RESHARD_EXPORT_SOURCE_H
+
+#include <limits.h>
+
+#include "ckpt/root.h"
+#include "reshard/export_request.h"
+#include "reshard/formats/checkpoint.h"
+#include "reshard/formats/export_format.h"
+#include "reshard/import_source.h"
+
+struct export_source {
+    char path[PATH_MAX]; /* step directory, or folder */
+    struct model model;
+    struct layout layout; /* to write; its tensors are those of the transfer, in this order */
+    struct reshard_tensor *transferred;
+    const struct reshard_endpoint *endpoint;
+    int64_t step;
+    struct export_adamw adamw;
+    bool checksums;                      /* of everything that is read */
+    char left_out[UNKNOWN_TENSORS_TEXT]; /* what is not written, "" when that is nothing */
+
+    struct ckpt_found found; /* of a checkpoint */
+    struct checkpoint_source *checkpoint;
+    struct import_source import; /* of another framework */
+};
+
+/* Open the request's source for a format. Close also after a failure. TP_E_CORRUPT: a tensor of the
+ * model is missing. TP_E_USAGE: there is no model, or options do not fit the source. TP_E_LAYOUT:
+ * the layout to write does not fit. */
+tp_status export_source_open(struct export_source *s, const struct export_request *q,
+                             const struct export_format *format, struct arena *arena,
+                             struct tp_err *err);
+void export_source_close(struct export_source *s);
+
+#endif

@@ -1,0 +1,128 @@
+"""tp-ckpt export in the formats of other frameworks: Python reads every element again, and tp-ckpt import makes the
+same checkpoint of it.
+
+needs: tp-train tp-ckpt tp-reshard make_ckpt fault/shim.so
+covers: reshard/export_source reshard/formats/piece_target reshard/formats/torch_target reshard/formats/dcp_target
+    reshard/formats/dcp_metadata_write reshard/formats/export_format
+"""
+import json
+import random
+
+import numpy as np
+import pytest
+
+import harness
+import torch_files
+from harness import ok, run
+from test_faults import Shim
+from test_import_formats import State, digests
+from test_reshard import make
+
+MEMORY = "1G" if harness.SANITIZE else "64M"
+
+
+@pytest.fixture(scope="module")
+def f32(tmp_path_factory, tiny):
+    return State(tmp_path_factory.mktemp("f32"), tiny)
+
+
+@pytest.fixture(scope="module")
+def bf16(tmp_path_factory, tiny):
+    return State(tmp_path_factory.mktemp("bf16"), tiny, dtype="bf16")
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tied")
+    return State(folder, harness.write_config(folder / "model", tie_word_embeddings=True, vocab_size=261))
+
+
+def export(state, out, fmt, *more):
+    return ok("tp-ckpt", "export", state.root, "-o", out, "--format", fmt, "--mem", MEMORY, *more)
+
+
+def imported(source, root, *more):
+    return ok("tp-ckpt", "import", source, "-o", root, "--mem", MEMORY, *more)
+
+
+def same(a, b):
+    return a.shape == b.shape and np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+# ---- PyTorch DCP ----
+
+@pytest.mark.parametrize("layout", ["tp8", "dp3zero1", "tp4cp2pp2dp2zero3"])
+def test_dcp_has_every_element_once(layout, bf16, tmp_path):
+    export(bf16, tmp_path / "dcp", "dcp", "--layout", layout)
+    found, planner = torch_files.load_dcp(tmp_path / "dcp")
+    names = bf16.group("param")
+    for name in names:
+        assert same(found["model." + name], bf16.tensors["master/" + name])
+        assert planner["model." + name] == ("model", name)
+        for group in ("exp_avg", "exp_avg_sq"):
+            assert same(found["optim.state.%s.%s" % (name, group)], bf16.tensors["%s/%s" % (group, name)])
+        assert found["optim.state.%s.step" % name] == 3 and found["optim.state.%s.step" % name].dtype == "f4"
+    assert sorted(found["optim.param_groups.0.params"]) == sorted(names)
+    assert planner["optim.param_groups.0.lr"] == ("optim", "param_groups", 0, "lr")
+    assert found["optim.param_groups.0.betas"] == (0.9, 0.95) and found["optim.param_groups.0.amsgrad"] is False
+    assert len(found) == 4 * len(names) + 12
+
+
+@pytest.mark.parametrize("layout", ["tp1", "tp2pp2dp2zero1"])
+def test_dcp_comes_back_as_the_same_checkpoint(layout, bf16, f32, tied, tmp_path):
+    for i, (state, more) in enumerate(((f32, ()), (bf16, ("--dtype", "bf16")), (tied, ()))):
+        out, root = tmp_path / ("dcp%d" % i), tmp_path / ("again%d" % i)
+        export(state, out, "dcp", "--layout", layout)
+        assert "intact" in ok("tp-ckpt", "verify", out).out
+        imported(out, root, *more)
+        assert digests(root) == digests(state.root) and harness.steps(root)[-1].name == state.step.name
+
+
+def test_a_tied_head_has_both_names_and_is_stored_once(tied, tmp_path):
+    export(tied, tmp_path / "dcp", "dcp", "--no-optim")
+    found, _ = torch_files.load_dcp(tmp_path / "dcp")
+    assert same(found["model.lm_head.weight"], found["model.model.embed_tokens.weight"])
+    assert len(found) == len(tied.group("param")) + 1
+    assert sum(p.stat().st_size for p in (tmp_path / "dcp").glob("*.distcp")) < 1.5 * sum(
+        v.nbytes for v in tied.group("param").values())
+
+
+def test_dcp_of_weights_alone_and_casts(bf16, tmp_path):
+    export(bf16, tmp_path / "a", "dcp", "--no-optim")
+    found, _ = torch_files.load_dcp(tmp_path / "a")
+    for name, want in bf16.group("param").items():
+        assert same(found["model." + name], want)
+    r = json.loads(export(bf16, tmp_path / "b", "dcp", "--dtype", "bf16", "--json").out)
+    assert r["dtype"] == "bf16" and r["format"] == "dcp" and "seed" in r["left_out"]
+    found, _ = torch_files.load_dcp(tmp_path / "b")
+    name = next(iter(bf16.group("param")))
+    assert found["model." + name].dtype == "u2" and found["optim.state.%s.exp_avg" % name].dtype == "f4"
+
+
+# ---- all formats ----
+
+FORMATS = ["dcp"]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_killed_export_leaves_the_old_folder_or_the_new_one(fmt, tmp_path):
+    rng = random.Random(5)
+    root, work = make(tmp_path / "source", "tp2"), tmp_path / "work"
+    work.mkdir()
+    argv = ["tp-ckpt", "export", root, "-o", work / "out", "--format", fmt, "--force"]
+    shim = Shim(tmp_path, work)
+    status, err = shim.run(argv)
+    assert status == 0, err
+    whole = harness.tree(work / "out")
+    points = range(1, len(shim.points()) + 1)
+    for at in points if harness.LONG else rng.sample(points, 4):
+        shim.run(argv, at, "kill")
+        assert harness.tree(work / "out") == whole, "killed at point %d" % at
+    ok(*argv)
+    assert not [p for p in work.rglob("*") if ".tmp" in p.name]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_layout_that_does_not_fit_is_refused(fmt, f32, tmp_path):
+    r = run("tp-ckpt", "export", f32.root, "-o", tmp_path / "out", "--format", fmt, "--layout", "tp3")
+    assert r.rc == 2 and "tp3" in r.err and not (tmp_path / "out").exists()
