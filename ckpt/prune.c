@@ -10,6 +10,7 @@
 #include "ckpt/temporary.h"
 #include "ckpt/verify.h"
 #include "core/file.h"
+#include "storage/location.h"
 
 enum prune_fate { LEAVE, KEEP, DELETE };
 
@@ -237,6 +238,7 @@ tp_status ckpt_prune(struct ckpt_pruned *out, const struct ckpt_prune_request *q
     *out = (struct ckpt_pruned){ .n = 0 };
     if (q->keep < 1)
         return tp_fail(err, TP_E_USAGE, "at least one step must be kept");
+    TP_TRY(location_check_local(q->root, err));
     TP_TRY(ckpt_list(&p.steps, &p.n, q->root, arena, err));
     if (p.n == 0) {
         st = tp_fail(err, TP_E_NOTFOUND, "%s: has no step-NNNNNNNN directories", q->root);

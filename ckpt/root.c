@@ -12,6 +12,9 @@
 #include "ckpt/access.h"
 #include "ckpt/root_lock.h"
 #include "core/file.h"
+#include "storage/folder.h"
+#include "storage/location.h"
+#include "storage/object.h"
 
 /* Listings of a root that are tried when steps disappear between listing and opening them. */
 enum { OPEN_TRIES = 10 };
@@ -59,7 +62,10 @@ tp_status ckpt_list(struct ckpt_step **steps, int *n, const char *root, struct a
 static tp_status clean_path(char out[PATH_MAX], const char *path, struct tp_err *err)
 {
     size_t n = strlen(path);
+    tp_status st = location_check(path, err);
 
+    if (st)
+        return st;
     while (n > 1 && path[n - 1] == '/')
         n--;
     if (n == 0)
@@ -71,22 +77,26 @@ static tp_status clean_path(char out[PATH_MAX], const char *path, struct tp_err 
     return TP_OK;
 }
 
-static bool is_step_dir(const char *path)
+static tp_status is_step_dir(bool *is, const char *path, struct tp_err *err)
 {
     char manifest[PATH_MAX];
     const char *name = strrchr(path, '/');
-    struct tp_err err;
     int64_t step;
+    tp_status st;
 
-    if (step_parse_name(&step, name ? name + 1 : path) != STEP_NONE)
-        return true;
-    return !file_join(manifest, path, MANIFEST_FILE, &err) && file_exists(manifest);
+    *is = step_parse_name(&step, name ? name + 1 : path) != STEP_NONE;
+    if (*is)
+        return TP_OK;
+    st = file_join(manifest, path, MANIFEST_FILE, err);
+    return st ? st : object_exists(is, manifest, err);
 }
 
 static tp_status check_is_dir(const char *path, struct tp_err *err)
 {
     struct stat sb;
 
+    if (location_is_remote(path))
+        return TP_OK; /* a folder exists as long as there is something in it */
     if (stat(path, &sb) != 0 && (errno == ENOENT || errno == ENOTDIR))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such directory", path);
     if (stat(path, &sb) != 0)
@@ -103,7 +113,7 @@ static tp_status open_step_dir(struct ckpt_found *out, const char *path, int64_t
     struct manifest found = { 0 };
     tp_status st = step_load(&found, path, arena, err);
 
-    if (st == TP_E_NOTFOUND && !file_is_dir(path))
+    if (st == TP_E_NOTFOUND && !location_is_remote(path) && !file_is_dir(path))
         return step_fail_removed(path, err);
     if (st == TP_E_NOTFOUND)
         return tp_fail(err, TP_E_NOTFOUND,
@@ -151,7 +161,11 @@ static tp_status open_newest(struct ckpt_found *out, bool *gone, const char *roo
             *err = why;
             return st;
         }
-        *gone = *gone || !file_exists(path);
+        if (location_is_remote(path) && st == TP_E_IO) { /* the others cannot be read either */
+            *err = why;
+            return st;
+        }
+        *gone = *gone || (!location_is_remote(path) && !file_exists(path));
         if (!first.status)
             first = why;
     }
@@ -167,12 +181,14 @@ static tp_status open_newest(struct ckpt_found *out, bool *gone, const char *roo
 static tp_status examine(char clean[PATH_MAX], struct ckpt_step **steps, int *n, const char *path,
                          struct tp_err *err)
 {
+    bool is_step = false;
     tp_status st;
 
     *n = 0;
     TP_TRY(clean_path(clean, path, err));
     TP_TRY(check_is_dir(clean, err));
-    if (is_step_dir(clean))
+    TP_TRY(is_step_dir(&is_step, clean, err));
+    if (is_step)
         return TP_OK;
     TP_TRY(step_scan(steps, n, clean, err));
     if (*n == 0)
@@ -189,9 +205,12 @@ static tp_status step_dir_of(char dir[PATH_MAX], const char *root, int64_t step,
                              struct tp_err *err)
 {
     char name[STEP_NAME_MAX];
+    bool exists = true;
     tp_status st = file_join(dir, root, step_name(name, step), err);
 
-    if (!st && !file_is_dir(dir))
+    if (!st)
+        st = folder_exists(&exists, dir, err);
+    if (!st && !exists)
         st = tp_fail(err, TP_E_NOTFOUND, "%s: has no step %lld; its newest entry is %s", root,
                      (long long)step, newest);
     return st;
@@ -253,6 +272,8 @@ tp_status ckpt_check_root(const char *root, struct tp_err *err)
     char path[PATH_MAX];
     tp_status st;
 
+    if ((st = location_check_local(root, err)))
+        return st;
     if (file_exists(root) && !file_is_dir(root))
         return tp_fail(err, TP_E_USAGE, "%s: is not a directory, so it cannot be a checkpoint root",
                        root);

@@ -4,9 +4,8 @@
 #include <openssl/evp.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-#include "core/file.h"
+#include "storage/object.h"
 
 struct sha256 {
     EVP_MD_CTX *ctx;
@@ -65,9 +64,9 @@ tp_status sha256_file(char out[SHA256_TEXT], const char *path, struct tp_err *er
 {
     char part[16384];
     struct sha256 *h = NULL;
+    struct object object;
     int64_t size = 0;
-    int fd = -1;
-    tp_status st = file_open_own(&fd, &size, path, err);
+    tp_status st = object_open(&object, &size, path, err);
 
     if (st)
         return st;
@@ -75,11 +74,11 @@ tp_status sha256_file(char out[SHA256_TEXT], const char *path, struct tp_err *er
         for (int64_t at = 0; at < size && !st; at += (int64_t)sizeof part) {
             size_t n = size - at < (int64_t)sizeof part ? (size_t)(size - at) : sizeof part;
 
-            st = file_read_at(fd, path, at, part, n, err);
+            st = object_read_at(&object, path, at, part, n, err);
             sha256_add(h, part, st ? 0 : n);
         }
         sha256_end(h, out);
     }
-    close(fd);
+    object_close(&object);
     return st;
 }

@@ -21,7 +21,7 @@ void sha256_end(struct sha256 *h, char out[SHA256_TEXT]);
 /* The hash of n bytes. */
 tp_status sha256_of(char out[SHA256_TEXT], const void *data, size_t n, struct tp_err *err);
 
-/* The hash of a file that our programs wrote (file_open_own). */
+/* The hash of a file that our programs wrote (object_open). */
 tp_status sha256_file(char out[SHA256_TEXT], const char *path, struct tp_err *err);
 
 #endif

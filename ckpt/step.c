@@ -2,7 +2,6 @@
 #include "ckpt/step.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/step_remote.h"
 #include "core/file.h"
+#include "storage/folder.h"
+#include "storage/location.h"
 
 static const char prefix[] = "step-";
 static const char tmp_mark[] = ".tmp-";
@@ -47,6 +49,11 @@ static tp_status check_files(const struct manifest *m, const char *dir, struct t
     char path[PATH_MAX];
     struct stat sb;
 
+    if (location_is_remote(dir)) {
+        tp_status st = step_check_remote(m, dir, err);
+
+        return st == TP_E_NOTFOUND ? step_fail_removed(dir, err) : st;
+    }
     for (int i = 0; i < m->n_shards; i++) {
         tp_status st = file_join(path, dir, m->shards[i].file, err);
 
@@ -70,7 +77,11 @@ static tp_status read_file(struct manifest *m, const char *path, struct arena *a
     struct json_scan_input in;
     int64_t size = 0;
     int fd = -1;
-    tp_status st = file_open_own(&fd, &size, path, err);
+    tp_status st;
+
+    if (location_is_remote(path))
+        return step_read_remote(m, path, arena, err);
+    st = file_open_own(&fd, &size, path, err);
 
     if (st)
         return st;
@@ -165,46 +176,51 @@ static int by_step(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* The one step that can be found where there are no listings. */
+static tp_status scan_web_server(struct ckpt_step **steps, int *n, const char *root,
+                                 struct tp_err *err)
+{
+    struct ckpt_step found = { .step = 0 }, *list;
+    char name[STEP_NAME_MAX];
+    tp_status st = step_find_latest(&found.step, root, err);
+
+    if (st)
+        return st;
+    list = malloc(sizeof *list);
+    if (!list)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to list it", root);
+    snprintf(found.name, sizeof found.name, "%s", step_name(name, found.step));
+    *list = found;
+    *steps = list;
+    *n = 1;
+    return TP_OK;
+}
+
 tp_status step_scan(struct ckpt_step **steps, int *n, const char *root, struct tp_err *err)
 {
+    struct folder_entry *entries = NULL;
     struct ckpt_step *list = NULL;
-    struct dirent *entry;
-    int count = 0, capacity = 0;
-    DIR *d = opendir(root);
+    int count = 0, n_entries = 0;
+    tp_status st;
 
-    if (!d && (errno == ENOENT || errno == ENOTDIR))
-        return tp_fail(err, TP_E_NOTFOUND, "%s: no such directory", root);
-    if (!d)
-        return tp_fail_errno(err, "%s: cannot open the directory", root);
-    while ((errno = 0, entry = readdir(d))) {
+    if (location_kind(root) == LOCATION_HTTP)
+        return scan_web_server(steps, n, root, err);
+    TP_TRY(folder_list(&entries, &n_entries, root, err));
+    list = calloc((size_t)n_entries + 1, sizeof *list);
+    if (!list)
+        TP_TRY(tp_fail(err, TP_E_NOMEM, "%s: no memory to list it", root));
+    for (int i = 0; i < n_entries; i++) {
         int64_t step = 0;
 
-        if (step_parse_name(&step, entry->d_name) == STEP_NONE)
+        if (step_parse_name(&step, entries[i].name) == STEP_NONE)
             continue;
-        if (count == capacity) {
-            struct ckpt_step *more;
-
-            capacity = capacity ? 2 * capacity : 32;
-            more = realloc(list, (size_t)capacity * sizeof *list);
-            if (!more) {
-                errno = ENOMEM;
-                break;
-            }
-            list = more;
-        }
         list[count] = (struct ckpt_step){ .step = step };
-        snprintf(list[count++].name, sizeof list->name, "%s", entry->d_name);
+        snprintf(list[count++].name, sizeof list->name, "%s", entries[i].name);
     }
-    if (errno) {
-        tp_fail_errno(err, "%s: cannot list the directory", root);
-        closedir(d);
-        free(list);
-        return TP_E_IO;
-    }
-    closedir(d);
-    if (list)
-        qsort(list, (size_t)count, sizeof *list, by_step);
+    qsort(list, (size_t)count, sizeof *list, by_step);
     *steps = list;
     *n = count;
-    return TP_OK;
+done:
+    free(entries);
+    return st;
 }

@@ -12,6 +12,7 @@
 #include "ckpt/epoch.h"
 #include "ckpt/root.h"
 #include "core/file.h"
+#include "storage/location.h"
 
 /* ---- beginning ---- */
 
@@ -40,6 +41,7 @@ tp_status ckpt_begin(struct ckpt_transaction *t, const struct ckpt_begin_request
     tp_status st;
 
     TP_TRY(check_request(q, err));
+    TP_TRY(location_check_local(q->root, err));
     if (snprintf(x.root, sizeof x.root, "%s", q->root) >= (int)sizeof x.root)
         return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", q->root);
     x.made_root = !file_exists(q->root);

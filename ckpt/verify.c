@@ -1,7 +1,6 @@
 /* ckpt/verify.c - see ckpt/verify.h. */
 #include "ckpt/verify.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,8 @@
 #include "ckpt/tiling.h"
 #include "core/file.h"
 #include "core/thread_pool.h"
+#include "storage/folder.h"
+#include "storage/location.h"
 
 enum { PIECE_BYTES = 256 << 10 };
 
@@ -161,26 +162,29 @@ done:
 static tp_status check_extra(struct verify_scan *s, struct tp_err *err)
 {
     const struct manifest *m = &s->v->manifest;
-    DIR *d = opendir(s->v->dir);
-    const struct dirent *entry;
-    tp_status st = TP_OK;
+    struct folder_entry *entries = NULL;
+    int n = 0;
+    tp_status st;
 
-    if (!d)
-        return tp_fail_errno(err, "%s: cannot open the directory", s->v->dir);
-    while (!st && (entry = readdir(d))) {
-        const char *dot = strrchr(entry->d_name, '.');
+    if (location_kind(s->v->dir) == LOCATION_HTTP) /* it has no listings */
+        return TP_OK;
+    st = folder_list(&entries, &n, s->v->dir, err);
+    if (st)
+        return st == TP_E_NOTFOUND ? step_fail_removed(s->v->dir, err) : st;
+    for (int e = 0; e < n && !st; e++) {
+        const char *name = entries[e].name, *dot = strrchr(name, '.');
         bool known = !dot || strcmp(dot, ".h5") != 0;
 
         for (int i = 0; i < m->n_shards && !known; i++)
-            known = strcmp(entry->d_name, m->shards[i].file) == 0;
+            known = strcmp(name, m->shards[i].file) == 0;
         if (!known)
             st = add_finding(s,
                              tp_fail(err, TP_E_CORRUPT,
                                      "%s/%s: is not a shard of this checkpoint; remove it",
-                                     s->v->dir, entry->d_name),
+                                     s->v->dir, name),
                              err);
     }
-    closedir(d);
+    free(entries);
     return st;
 }
 
@@ -212,7 +216,7 @@ tp_status ckpt_verify(struct verify *v, struct arena *arena, struct tp_err *err)
 
     v->findings = 0;
     v->bytes = 0;
-    if (st == TP_E_NOTFOUND && !file_is_dir(v->dir))
+    if (st == TP_E_NOTFOUND && !location_is_remote(v->dir) && !file_is_dir(v->dir))
         return step_fail_removed(v->dir, err);
     if (st)
         return add_finding(&s, st, err);

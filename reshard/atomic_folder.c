@@ -14,6 +14,7 @@
 #include "ckpt/root_lock.h"
 #include "ckpt/temporary.h"
 #include "core/file.h"
+#include "storage/location.h"
 
 #define TMP_MARK ".tmp-"
 
@@ -154,6 +155,8 @@ tp_status atomic_folder_begin(struct atomic_folder *f, const char *dir, bool for
     tp_status st;
 
     *f = (struct atomic_folder){ .force = force };
+    if ((st = location_check_local(dir, err)))
+        return st;
     while (n > 1 && dir[n - 1] == '/')
         n--;
     if (n == 0 || snprintf(f->dir, sizeof f->dir, "%.*s", (int)n, dir) + SAVE_ID_TEXT + 8 >

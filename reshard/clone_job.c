@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "core/thread_pool.h"
 #include "reshard/engine/extent_index.h"
+#include "storage/location.h"
 
 /* A smaller tensor is copied: that is as fast, and checks it. */
 enum { TENSOR_BYTES_MIN = 64 << 10 };
@@ -17,7 +18,8 @@ bool clone_job_possible(const char *from, const char *to)
 {
     struct statfs fs;
 
-    if (!file_same_system(from, to) || statfs(from, &fs) != 0)
+    if (location_is_remote(from) || location_is_remote(to) || !file_same_system(from, to) ||
+        statfs(from, &fs) != 0)
         return false;
     return fs.f_type == XFS_SUPER_MAGIC || fs.f_type == BTRFS_SUPER_MAGIC;
 }

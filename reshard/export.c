@@ -25,6 +25,7 @@ struct export_job {
     struct export_writer writer; /* open while it has an endpoint */
     struct atomic_folder folder;
     struct copy_job copy;
+    int64_t remote_bytes; /* resident later for a source that is not local */
 };
 
 tp_status export_check_format(const char *format, struct tp_err *err)
@@ -57,7 +58,7 @@ static tp_status copy_tensors(struct export_job *x, struct tp_err *err)
                                           .to = x->writer.endpoint,
                                           .threads = q->threads,
                                           .progress = q->progress };
-    TP_TRY(copy_job_plan(&x->copy, q->memory_bytes, LATER_BYTES, err));
+    TP_TRY(copy_job_plan(&x->copy, q->memory_bytes, LATER_BYTES + x->remote_bytes, err));
     TP_TRY(copy_job_run(&x->copy, err));
     TP_TRY(copy_job_prove(&x->copy, err));
     TP_TRY(x->format->finish(&x->writer, err));
@@ -128,6 +129,7 @@ tp_status export_run(struct export_report *report, const struct export_request *
         return tp_fail(err, TP_E_NOMEM, "no memory to export");
     x->request = request;
     TP_TRY(export_format_find(&x->format, request->format, err));
+    x->remote_bytes = memory_budget_remote(request->ckpt, request->memory_bytes);
     TP_TRY(export_source_open(&x->source, request, x->format, &x->arena, err));
     TP_TRY(write_folder(x, err));
     fill_report(report, x);

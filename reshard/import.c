@@ -14,6 +14,7 @@
 #include "reshard/formats/foreign.h"
 #include "reshard/import_source.h"
 #include "reshard/root_model.h"
+#include "storage/location.h"
 
 /* What becomes resident later: libhdf5, and a chunk's entry. */
 enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512 };
@@ -57,6 +58,10 @@ static tp_status read_model(struct import_job *x, struct tp_err *err)
     const struct import_request *q = x->request;
     const char *config = q->config ? q->config : q->source;
 
+    tp_status st = location_check_local(q->source, err);
+
+    if (st)
+        return st;
     if (!file_is_dir(q->source))
         return tp_fail(err, TP_E_NOTFOUND, "%s: no such folder", q->source);
     return q->rules ? read_model_of_rules(x, config, err)

@@ -8,6 +8,7 @@
 
 #include "ckpt/shard.h"
 #include "core/file.h"
+#include "storage/location.h"
 
 /* ---- before ---- */
 
@@ -33,6 +34,8 @@ bool linked_shards_possible(const struct ckpt_found *from, const struct layout *
     else if (m->layout.spec.tp != to->spec.tp)
         snprintf(why, LINKED_SHARDS_TEXT, "tp changes from %d to %d, so every file changes",
                  m->layout.spec.tp, to->spec.tp);
+    else if (location_is_remote(from->dir) || location_is_remote(out))
+        snprintf(why, LINKED_SHARDS_TEXT, "one of the two is not a local folder");
     else if (!file_same_system(from->dir, out))
         snprintf(why, LINKED_SHARDS_TEXT, "the output is on another file system");
     for (int i = 0; i < m->n_shards && !why[0]; i++)

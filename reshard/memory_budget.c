@@ -6,7 +6,12 @@
 #include <string.h>
 
 #include "core/size.h"
+#include "storage/location.h"
+#include "storage/remote.h"
+#include "storage/remote_object.h"
 
+enum { REMOTE_BYTES_MIN = 4 << 20, REMOTE_PART = 8, CONNECTION_BYTES = 512 << 10 };
+enum { TLS_BYTES = 8 << 20 }; /* libcurl, OpenSSL and their tables */
 enum { THREAD_BYTES = 512 << 10, BUFFER_BYTES_MIN = 4 << 20 };
 
 /* A field of /proc/self/status in bytes. getrusage cannot be used: its maximum includes that of the
@@ -31,6 +36,20 @@ static int64_t status_bytes(const char *field)
 int64_t memory_peak_bytes(void)
 {
     return status_bytes("VmHWM:");
+}
+
+int64_t memory_budget_remote(const char *source, int64_t limit_bytes)
+{
+    int64_t bytes = limit_bytes / REMOTE_PART;
+
+    if (!location_is_remote(source))
+        return 0;
+    if (bytes > REMOTE_SEGMENTS_BYTES)
+        bytes = REMOTE_SEGMENTS_BYTES;
+    if (bytes < REMOTE_BYTES_MIN)
+        bytes = REMOTE_BYTES_MIN;
+    remote_object_limit(bytes);
+    return bytes + (int64_t)remote_connections() * CONNECTION_BYTES + TLS_BYTES;
 }
 
 tp_status memory_budget_make(struct memory_budget *out, int64_t limit_bytes, int64_t later_bytes,

@@ -21,6 +21,11 @@ struct memory_budget {
 tp_status memory_budget_make(struct memory_budget *out, int64_t limit_bytes, int64_t later_bytes,
                              int threads, struct tp_err *err);
 
+/* When `source` is not local, limit what is fetched from it to a part of limit_bytes. Call it
+ * before the source is opened. Returns what becomes resident later because of that; 0 for local
+ * sources. */
+int64_t memory_budget_remote(const char *source, int64_t limit_bytes);
+
 /* The most that was resident since the program started; 0 where /proc is missing. */
 int64_t memory_peak_bytes(void);
 

@@ -12,6 +12,7 @@
 #include "core/stop.h"
 #include "reshard/clone_job.h"
 #include "reshard/linked_shards.h"
+#include "storage/location.h"
 
 /* Upper estimates of what becomes resident later, without buffers: libhdf5 and code that is used
  * later; the entry of a chunk in the writer and in the index that is written; an open file. */
@@ -30,6 +31,7 @@ struct reshard_job {
     struct checkpoint_target *target;
     struct copy_job copy;
     struct clone_job clone;
+    int64_t remote_bytes; /* resident later for a source that is not local */
     struct resume resume;
     struct ckpt_transaction transaction;
     int64_t *linked_rank_bytes; /* [ranks of `to`] payload of the source's files, when the new step
@@ -72,6 +74,10 @@ static tp_status name_out(struct reshard_job *job, struct tp_err *err)
             return TP_OK;
         return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", q->out);
     }
+    if (location_is_remote(q->ckpt))
+        return tp_fail(err, TP_E_USAGE,
+                       "--out is missing: the folder to write to; there is no default when CKPT is "
+                       "not a local folder");
     while (n > 1 && q->ckpt[n - 1] == '/')
         n--;
     if ((st = root_of(root, job->from.dir, err)))
@@ -206,6 +212,7 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
     char identity[SHA256_TEXT];
     tp_status st;
 
+    job->remote_bytes = memory_budget_remote(q->ckpt, q->memory_bytes);
     TP_TRY(ckpt_open(&job->from, q->ckpt, q->step, job->arena, err));
     if (job->from.note[0])
         progress_note(q->progress, "%s", job->from.note);
@@ -239,7 +246,8 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     const struct resume_job resume = resume_job_of(job);
     struct transfer *t = &job->copy.transfer;
     int64_t later = LATER_BYTES + checkpoint_target_chunks(job->target) * CHUNK_BYTES +
-                    (int64_t)spec_world(&job->to.spec) * FILE_BYTES + resume_memory_bytes(&resume);
+                    (int64_t)spec_world(&job->to.spec) * FILE_BYTES + resume_memory_bytes(&resume) +
+                    job->remote_bytes;
     tp_status st;
 
     t->from = checkpoint_source_endpoint(job->source);

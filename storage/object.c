@@ -4,10 +4,14 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "storage/location.h"
+#include "storage/remote_object.h"
 
 tp_status object_open(struct object *out, int64_t *size, const char *path, struct tp_err *err)
 {
     *out = OBJECT_NONE;
+    if (location_is_remote(path))
+        return remote_object_open(&out->remote, size, path, err);
     return file_open_own(&out->fd, size, path, err);
 }
 
@@ -15,11 +19,30 @@ void object_close(struct object *o)
 {
     if (o->fd >= 0)
         close(o->fd);
+    remote_object_close(o->remote);
     *o = OBJECT_NONE;
+}
+
+tp_status object_exists(bool *exists, const char *path, struct tp_err *err)
+{
+    struct object o = OBJECT_NONE;
+    int64_t size = 0;
+    tp_status st = TP_OK;
+
+    if (!location_is_remote(path)) {
+        *exists = file_exists(path);
+        return TP_OK;
+    }
+    st = object_open(&o, &size, path, err);
+    *exists = !st;
+    object_close(&o);
+    return st == TP_E_NOTFOUND ? TP_OK : st;
 }
 
 tp_status object_read_at(const struct object *o, const char *path, int64_t offset, void *buf,
                          size_t n, struct tp_err *err)
 {
+    if (o->remote)
+        return remote_object_read(o->remote, offset, buf, n, err);
     return file_read_at(o->fd, path, offset, buf, n, err);
 }

@@ -1,19 +1,23 @@
 /*
  * storage/object.h - a file that is read by ranges, wherever it is.
  *
- * A local file is a descriptor, and reading it is one pread (core/file.h). Callers keep the path
- * beside the object, as they do beside a descriptor; messages contain it.
+ * A local file is a descriptor, and reading it is one pread (core/file.h). An object of a web
+ * server (http://, https://) or of an S3-compatible store (s3://) is fetched by
+ * storage/remote_object.h. Callers keep the path beside the object, as they do beside a descriptor;
+ * messages contain it.
  */
 #ifndef STORAGE_OBJECT_H
 #define STORAGE_OBJECT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "core/err.h"
 
 struct object {
-    int fd; /* -1: not open */
+    int fd;                       /* of a local file, else -1 */
+    struct remote_object *remote; /* NULL: local, or not open */
 };
 
 #define OBJECT_NONE ((struct object){ .fd = -1 })
@@ -25,9 +29,13 @@ static inline struct object object_of_file(int fd)
 }
 
 /* Open what our programs wrote; *size is its length. A symbolic link, FIFO, device or directory is
- * TP_E_CORRUPT. TP_E_NOTFOUND: there is nothing. */
+ * TP_E_CORRUPT. TP_E_NOTFOUND: there is nothing. TP_E_IO: it cannot be reached; TP_E_USAGE: the URL
+ * is wrong or there are no credentials. */
 tp_status object_open(struct object *out, int64_t *size, const char *path, struct tp_err *err);
 void object_close(struct object *o);
+
+/* Whether there is something at a path. TP_E_IO, TP_E_USAGE: that cannot be known. */
+tp_status object_exists(bool *exists, const char *path, struct tp_err *err);
 
 /* Read exactly n bytes at `offset`. TP_E_CORRUPT: the object ends before that; otherwise TP_E_IO.
  * Thread safe. */

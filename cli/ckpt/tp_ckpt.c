@@ -2,10 +2,13 @@
 #include <stddef.h>
 
 #include "cli/ckpt/cmd.h"
+#include "cli/remote_env.h"
+#include "cli/report.h"
 #include "cli/verb.h"
 
 int main(int argc, char **argv)
 {
+    struct tp_err err = { 0 };
     static const struct verb verbs[] = {
         { "ls", "ROOT", "list steps with their layouts and sizes, and whether they are complete",
           cmd_ls },
@@ -27,11 +30,14 @@ int main(int argc, char **argv)
             "usage: tp-ckpt VERB ...\n\n"
             "List, show, verify, compare, convert and delete checkpoints of parallel training.\n",
         .tail =
-            "CKPT is a root (its newest complete step, or --step N) or a step directory.\n"
+            "CKPT is a root (its newest complete step, or --step N) or a step "
+            "directory.\n" REMOTE_ENV_HELP "\n"
             "`tp-ckpt VERB --help` describes a verb. Exit codes: 0 done, or the answer is yes;\n"
             "1 the answer is no (damaged, different); 2 the request is wrong; 3 it failed.",
         .verbs = verbs,
     };
 
+    if (remote_env_read(&err))
+        return report("tp-ckpt", err.status, &err);
     return verb_main(&program, argc, argv);
 }

@@ -5,6 +5,7 @@
 #include "cli/copy_options.h"
 #include "cli/print.h"
 #include "cli/rank_env.h"
+#include "cli/remote_env.h"
 #include "cli/report.h"
 #include "cli/reshard/reshard_print.h"
 #include "comm/control.h"
@@ -31,7 +32,7 @@ static const char intro[] =
 static const char tail[] =
     "SPEC is axes and degrees in any order: tp4, tp4pp2, tp=4,pp=2, tp2dp4zero1. Axes that --to\n"
     "does not name stay as they are in the source. Under `mpirun -n K " PROG " ...` K processes\n"
-    "share the work.\n\n"
+    "share the work.\n\n" REMOTE_ENV_HELP "\n\n"
     "Ctrl-C, SIGTERM, a crash or a power failure leaves the unfinished step in OUT, in\n"
     "step-N.tmp-ID; the same command then resumes it. It starts over when CKPT or the options "
     "have\n"
@@ -175,6 +176,8 @@ int main(int argc, char **argv)
     if (!parse(&o, &exit_code, argc, argv))
         return exit_code;
     st = check_options(&o, &err);
+    if (!st)
+        st = remote_env_read(&err);
     if (st)
         return report_json(o.json, PROG, st, &err);
     raise_open_files();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/rank_env.h"
+#include "cli/remote_env.h"
 #include "cli/report.h"
 #include "cli/train/train_device.h"
 #include "cli/train/train_request.h"
@@ -187,6 +188,7 @@ int main(int argc, char **argv)
 {
     struct train_request r = { .config = train_config_default() };
     struct comm_env env;
+    struct tp_err err = { 0 };
     int code = 0;
 
     r.epoch = getenv("TP_EPOCH");
@@ -196,7 +198,9 @@ int main(int argc, char **argv)
     rank_env_read(&env);
     if (env.is_mpi)
         stop_listen();
-    if (understand(&r, &code, argc, argv))
+    if (remote_env_read(&err))
+        code = report(TRAIN_PROG, err.status, &err);
+    else if (understand(&r, &code, argc, argv))
         code = env.is_mpi ? run_under_mpi(&r, &env) : run_own_ranks(&r, &env);
     arena_free(&r.arena);
     return code;

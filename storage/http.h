@@ -1,0 +1,61 @@
+/*
+ * storage/http.h - one HTTP exchange with libcurl: a request is sent, and a reply comes or does
+ * not. storage/remote.h decides what is sent, and whether it is sent again.
+ *
+ * Certificates and host names are always checked. Only http and https are spoken, and a redirect
+ * never leads from https to http. A request that carries credentials must not follow redirects.
+ */
+#ifndef STORAGE_HTTP_H
+#define STORAGE_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+
+enum { HTTP_HEADERS_MAX = 16, HTTP_VALUE_MAX = 256, HTTP_ERROR_BYTES = 2048 };
+
+/* The connections that are open and idle. */
+struct http_client;
+
+struct http_client_options {
+    const char *ca_file; /* certificates to trust, PEM; NULL: the system's. Borrowed */
+    double stall_s;      /* a transfer that moves less than 1 kB/s for so long has failed */
+};
+
+tp_status http_client_new(struct http_client **out, const struct http_client_options *options,
+                          struct tp_err *err);
+
+struct http_request {
+    const char *method;
+    const char *url;
+    const char *headers[HTTP_HEADERS_MAX]; /* "name: value" */
+    int n_headers;
+    bool follow;      /* redirects */
+    const void *body; /* NULL: none */
+    size_t body_bytes;
+    void *into; /* the body of a reply with `status` goes here, at most `room` bytes */
+    size_t room;
+    long status; /* 206 for a range, else 200 */
+};
+
+struct http_reply {
+    long status;                  /* 0: there was no reply */
+    size_t bytes;                 /* of the body, in `into` */
+    bool too_long;                /* the body has more than `room` bytes */
+    char etag[HTTP_VALUE_MAX];    /* with its quotes; "": the server sent none */
+    char region[HTTP_VALUE_MAX];  /* x-amz-bucket-region */
+    int64_t first, last, total;   /* Content-Range; -1: not known */
+    double retry_after_s;         /* Retry-After in seconds; 0: none */
+    char text[HTTP_ERROR_BYTES];  /* the body of any other reply, or its beginning */
+    bool may_retry;               /* there was no reply, and there may be one next time */
+    char problem[HTTP_VALUE_MAX]; /* why there was none: a part of a sentence */
+};
+
+/* Send a request. Thread safe: each call uses an idle connection or opens one. The outcome is in
+ * the reply, also when there was none. */
+void http_send(struct http_reply *reply, struct http_client *c, const struct http_request *q,
+               double limit_s);
+
+#endif

@@ -1,0 +1,119 @@
+/* storage/location.c - see storage/location.h. */
+#include "storage/location.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char s3_scheme[] = "s3://";
+
+static bool begins(const char *path, const char *with)
+{
+    return strncmp(path, with, strlen(with)) == 0;
+}
+
+enum location_kind location_kind(const char *path)
+{
+    if (begins(path, s3_scheme))
+        return LOCATION_S3;
+    return begins(path, "http://") || begins(path, "https://") ? LOCATION_HTTP : LOCATION_LOCAL;
+}
+
+bool location_is_remote(const char *path)
+{
+    return location_kind(path) != LOCATION_LOCAL;
+}
+
+static tp_status check_http(const char *path, struct tp_err *err)
+{
+    const char *host = strstr(path, "://") + 3;
+    const size_t n = strcspn(host, "/?#");
+
+    if (memchr(host, '@', n))
+        return tp_fail(err, TP_E_USAGE,
+                       "the URL has a user or a password, which other users can see in the list of "
+                       "processes; give the URL without them");
+    if (strpbrk(path, "?#"))
+        return tp_fail(err, TP_E_USAGE,
+                       "%.*s...: the URL has a query or a fragment; a checkpoint is a folder, so "
+                       "give its URL without '?' and '#'",
+                       (int)strcspn(path, "?#"), path);
+    if (n == 0)
+        return tp_fail(err, TP_E_USAGE, "%.200s: the URL has no host", path);
+    for (const char *c = path; *c; c++)
+        if ((unsigned char)*c <= ' ' || *c == 127 || strchr("\"<>\\^`{|}", *c))
+            return tp_fail(err, TP_E_USAGE, "the URL has a character that must be written as %%XX");
+    return TP_OK;
+}
+
+static tp_status check_s3(const char *path, struct tp_err *err)
+{
+    const char *bucket = path + strlen(s3_scheme);
+    const size_t n = strcspn(bucket, "/");
+
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)bucket[i]) && !strchr("-._", bucket[i]))
+            return tp_fail(err, TP_E_USAGE,
+                           "the name of the bucket after s3:// has characters other than letters, "
+                           "digits, '-', '.' and '_'; expected s3://BUCKET/PREFIX");
+    if (n < 1 || n >= LOCATION_BUCKET_MAX)
+        return tp_fail(err, TP_E_USAGE,
+                       "%.80s: the name of a bucket has 1 to 63 characters; expected "
+                       "s3://BUCKET/PREFIX",
+                       path);
+    return TP_OK;
+}
+
+tp_status location_check(const char *path, struct tp_err *err)
+{
+    switch (location_kind(path)) {
+    case LOCATION_HTTP:
+        return check_http(path, err);
+    case LOCATION_S3:
+        return check_s3(path, err);
+    default:
+        return TP_OK;
+    }
+}
+
+tp_status location_check_local(const char *path, struct tp_err *err)
+{
+    tp_status st = location_check(path, err);
+
+    if (st || !location_is_remote(path))
+        return st;
+    return tp_fail(err, TP_E_USAGE, "%.400s: this is done in local folders only; name a folder",
+                   path);
+}
+
+const char *location_split(char bucket[LOCATION_BUCKET_MAX], const char *path)
+{
+    const char *begin = path + strlen(s3_scheme);
+    const size_t n = strcspn(begin, "/");
+
+    snprintf(bucket, LOCATION_BUCKET_MAX, "%.*s", (int)n, begin);
+    return begin[n] ? begin + n + 1 : begin + n;
+}
+
+bool location_encode(char *out, size_t size, const char *text, bool keep_slash)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    size_t n = strlen(out);
+
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        const bool plain = (c < 128 && isalnum(c)) || strchr("-._~", c) || (keep_slash && c == '/');
+
+        if (n + 4 > size)
+            return false;
+        if (plain) {
+            out[n++] = (char)c;
+        } else {
+            out[n++] = '%';
+            out[n++] = digits[c >> 4];
+            out[n++] = digits[c & 15];
+        }
+    }
+    out[n] = 0;
+    return true;
+}

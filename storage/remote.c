@@ -1,0 +1,383 @@
+/* storage/remote.c - see storage/remote.h. */
+#include "storage/remote.h"
+
+#include <ctype.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "storage/location.h"
+
+enum { TRIES_MAX = 12, CODE_MAX = 64, LINE_MAX_BYTES = 4352 };
+
+static const double first_pause_s = 0.1, longest_pause_s = 20;
+static const double slowest_bytes_per_s = 16384; /* of one request, so that it ends some time */
+
+/* What belongs to the process. */
+static struct {
+    pthread_mutex_t lock;
+    struct remote_settings settings;
+    struct http_client *http;
+    pid_t owner; /* of http: a forked process must not use its parent's connections */
+    struct aws_config aws;
+    bool has_aws;
+} process = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+void remote_configure(const struct remote_settings *settings)
+{
+    pthread_mutex_lock(&process.lock);
+    process.settings = *settings;
+    process.has_aws = false;
+    pthread_mutex_unlock(&process.lock);
+}
+
+int remote_connections(void)
+{
+    const int n = process.settings.connections;
+
+    return n < 1 ? REMOTE_CONNECTIONS : n < REMOTE_CONNECTIONS_MAX ? n : REMOTE_CONNECTIONS_MAX;
+}
+
+static double timeout_s(void)
+{
+    return process.settings.timeout_s > 0 ? process.settings.timeout_s : REMOTE_TIMEOUT_S;
+}
+
+static tp_status client(struct http_client **out, struct tp_err *err)
+{
+    const struct http_client_options options = { process.settings.ca_file, timeout_s() / 4 };
+    tp_status st = TP_OK;
+
+    pthread_mutex_lock(&process.lock);
+    if (!process.http || process.owner != getpid()) {
+        process.http = NULL;
+        st = http_client_new(&process.http, &options, err);
+        process.owner = getpid();
+    }
+    *out = process.http;
+    pthread_mutex_unlock(&process.lock);
+    return st;
+}
+
+static tp_status aws(const struct aws_config **out, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    pthread_mutex_lock(&process.lock);
+    if (!process.has_aws) {
+        st = aws_config_find(&process.aws, &process.settings.aws, err);
+        process.has_aws = !st;
+    }
+    *out = &process.aws;
+    pthread_mutex_unlock(&process.lock);
+    return st;
+}
+
+/* ---- one try ---- */
+
+/* A request with all that is needed to send it. */
+struct remote_try {
+    const struct remote_request *q;
+    struct http_request http;
+    char url[LOCATION_URL_MAX], host[256], path[LOCATION_URL_MAX];
+    char host_line[300], date_line[64], hash_line[128], token_line[LINE_MAX_BYTES];
+    char authorization_line[SIGV4_AUTHORIZATION_MAX + 32];
+    char date[SIGV4_DATE], hash[SIGV4_HASH];
+};
+
+/* The host and the encoded path of a request to S3. With an endpoint, and for buckets with dots
+ * (for which certificates of *.amazonaws.com are not valid), the bucket is part of the path. */
+static tp_status address(struct remote_try *t, const struct aws_config *aws, struct tp_err *err)
+{
+    char bucket[LOCATION_BUCKET_MAX];
+    const char *key = location_split(bucket, t->q->path), *scheme = "https://", *host = t->host;
+    bool in_path = aws->endpoint[0] || strchr(bucket, '.');
+    int n = 0;
+
+    if (aws->endpoint[0]) {
+        host = strstr(aws->endpoint, "://") + 3;
+        scheme = strncmp(aws->endpoint, "https", 5) == 0 ? "https://" : "http://";
+        n = snprintf(t->host, sizeof t->host, "%s", host);
+    } else {
+        n = snprintf(t->host, sizeof t->host, "%s%ss3.%s.amazonaws.com", in_path ? "" : bucket,
+                     in_path ? "" : ".", aws->credentials.region);
+    }
+    snprintf(t->path, sizeof t->path, "/%s%s", in_path ? bucket : "",
+             in_path && !t->q->of_bucket ? "/" : "");
+    if (n >= (int)sizeof t->host ||
+        (!t->q->of_bucket && !location_encode(t->path, sizeof t->path, key, true)) ||
+        snprintf(t->url, sizeof t->url, "%s%s%s%s%s", scheme, t->host, t->path,
+                 t->q->query ? "?" : "", t->q->query ? t->q->query : "") >= (int)sizeof t->url)
+        return tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", t->q->path);
+    return TP_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Sign the request. The headers that libcurl adds itself (user-agent, accept) are not signed. */
+static tp_status sign(struct remote_try *t, const struct aws_config *aws, struct tp_err *err)
+{
+    struct sigv4_request r = { .method = t->q->method,
+                               .path = t->path,
+                               .query = t->q->query ? t->q->query : "",
+                               .payload_sha256 = t->hash };
+    char *authorization = t->authorization_line;
+    int n = snprintf(authorization, sizeof t->authorization_line, "authorization: ");
+    tp_status st;
+
+    sigv4_date(t->date, time(NULL));
+    snprintf(t->host_line, sizeof t->host_line, "host: %s", t->host);
+    snprintf(t->date_line, sizeof t->date_line, "x-amz-date: %s", t->date);
+    snprintf(t->hash_line, sizeof t->hash_line, "x-amz-content-sha256: %s", t->hash);
+    snprintf(t->token_line, sizeof t->token_line, "x-amz-security-token: %s",
+             aws->credentials.token);
+    r.headers[r.n_headers++] = t->host_line;
+    r.headers[r.n_headers++] = t->hash_line;
+    r.headers[r.n_headers++] = t->date_line;
+    if (aws->credentials.token[0])
+        r.headers[r.n_headers++] = t->token_line;
+    for (int i = 0; i < t->q->n_headers; i++)
+        r.headers[r.n_headers++] = t->q->headers[i];
+    qsort(r.headers, (size_t)r.n_headers, sizeof *r.headers, by_name);
+    st = sigv4_sign(authorization + n, &r, &aws->credentials, t->date, err);
+    memcpy(t->http.headers, r.headers, sizeof r.headers);
+    t->http.n_headers = r.n_headers;
+    t->http.headers[t->http.n_headers++] = authorization;
+    return st;
+}
+
+/* Make ready what all tries have in common. */
+static tp_status prepare(struct remote_try *t, const struct remote_request *q,
+                         const struct aws_config **config, struct tp_err *err)
+{
+    tp_status st = location_check(q->path, err);
+
+    t->q = q;
+    t->http = (struct http_request){ .method = q->method,
+                                     .url = q->path,
+                                     .body = q->body,
+                                     .body_bytes = q->body_bytes,
+                                     .into = q->into,
+                                     .room = q->room,
+                                     .status = q->status };
+    if (st)
+        return st;
+    if (location_kind(q->path) == LOCATION_S3) {
+        TP_TRY(aws(config, err));
+        TP_TRY(address(t, *config, err));
+        TP_TRY(sigv4_hash(t->hash, q->body ? q->body : "", q->body_bytes, err));
+        t->http.url = t->url;
+    } else {
+        t->http.follow = true;
+        for (int i = 0; i < q->n_headers; i++)
+            t->http.headers[t->http.n_headers++] = q->headers[i];
+    }
+done:
+    return st;
+}
+
+/* ---- replies ---- */
+
+/* The error code of S3's XML, "NoSuchKey"; "" when there is none. Only letters are taken, because a
+ * server may send anything. */
+static const char *error_code(char out[CODE_MAX], const char *text)
+{
+    const char *begin = strstr(text, "<Code>");
+    size_t n = 0;
+
+    begin = begin ? begin + strlen("<Code>") : "";
+    while (n < CODE_MAX - 1 && isalnum((unsigned char)begin[n]))
+        n++;
+    memcpy(out, begin, n);
+    out[n] = 0;
+    return out;
+}
+
+/* Whether a body that came with the hoped-for status is an error. S3 answers 200 first and may find
+ * out later that it cannot do what was asked. */
+static bool is_error_document(struct http_reply *r, const struct remote_request *q)
+{
+    const char *body = q->into;
+    const size_t n = r->bytes < sizeof r->text ? r->bytes : sizeof r->text - 1;
+
+    if (r->status != 200 || location_kind(q->path) != LOCATION_S3 || r->too_long || !q->into ||
+        !memmem(body, n, "<Error>", strlen("<Error>")))
+        return false;
+    memcpy(r->text, body, n);
+    r->text[n] = 0;
+    return true;
+}
+
+static bool code_is_transient(const char *code)
+{
+    static const char *const codes[] = { "InternalError",  "SlowDown",   "ServiceUnavailable",
+                                         "RequestTimeout", "Throttling", "OperationAborted" };
+
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (strcmp(code, codes[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Whether to try again; `problem` says why. */
+static bool is_transient(struct http_reply *r, const struct remote_request *q)
+{
+    char code[CODE_MAX];
+
+    if (r->status == 0)
+        return r->may_retry;
+    if (is_error_document(r, q)) {
+        error_code(code, r->text);
+        snprintf(r->problem, sizeof r->problem, "the server answers 200 with the error '%s'", code);
+        r->status = 500;
+        return code_is_transient(code);
+    }
+    if (r->status == q->status && !r->too_long && r->bytes < q->least) {
+        snprintf(r->problem, sizeof r->problem, "the server sent %zu bytes, expected %zu", r->bytes,
+                 q->least);
+        r->status = 0;
+        return true;
+    }
+    if (r->status / 100 == 2)
+        return false;
+    error_code(code, r->text);
+    snprintf(r->problem, sizeof r->problem, "the server answers %ld%s%s%s", r->status,
+             code[0] ? " (" : "", code, code[0] ? ")" : "");
+    return r->status == 408 || r->status == 429 || (r->status >= 500 && r->status != 501) ||
+           (r->status == 400 && code_is_transient(code));
+}
+
+/* What to do about a reply that will not change. */
+static const char *advice(const struct http_reply *r, const char *code)
+{
+    if (strcmp(code, "ExpiredToken") == 0 || strcmp(code, "RequestExpired") == 0 ||
+        strcmp(code, "TokenRefreshRequired") == 0)
+        return "; the credentials have expired: get new ones";
+    if (strcmp(code, "RequestTimeTooSkewed") == 0)
+        return "; the clock of this machine is wrong";
+    if (strcmp(code, "SignatureDoesNotMatch") == 0)
+        return "; the secret access key is wrong, or a proxy changed the request";
+    if (strcmp(code, "InvalidAccessKeyId") == 0 || strcmp(code, "InvalidToken") == 0)
+        return "; the store does not know these credentials";
+    if (strcmp(code, "NoSuchBucket") == 0)
+        return "; there is no such bucket";
+    if (r->status == 401 || r->status == 403)
+        return "; check that these credentials may do this";
+    if (strcmp(code, "AuthorizationHeaderMalformed") == 0)
+        return "; check AWS_REGION";
+    return "";
+}
+
+tp_status remote_fail(const struct remote_request *q, const struct http_reply *r,
+                      struct tp_err *err)
+{
+    char code[CODE_MAX];
+
+    error_code(code, r->text);
+    if ((r->status == 404 || r->status == 410) && strcmp(code, "NoSuchBucket") != 0)
+        return tp_fail(err, TP_E_NOTFOUND, "%s: there is no such object", q->path);
+    if (r->status == 412)
+        return tp_fail(err, TP_E_IO,
+                       "%s: another program replaced it while it was used; it is not damaged; run "
+                       "this again",
+                       q->path);
+    if (r->status / 100 == 3 && isalnum((unsigned char)r->region[0]))
+        return tp_fail(err, TP_E_IO, "%s: the bucket is in the region %.*s; set AWS_REGION to it",
+                       q->path, (int)strspn(r->region, "abcdefghijklmnopqrstuvwxyz-0123456789"),
+                       r->region);
+    if (r->status / 100 == 3)
+        return tp_fail(err, TP_E_IO,
+                       "%s: the store answers %ld: it sends the request to another place, and "
+                       "credentials are not sent there; check AWS_ENDPOINT_URL and AWS_REGION",
+                       q->path, r->status);
+    if (r->status == 200 && q->status == 206)
+        return tp_fail(err, TP_E_IO,
+                       "%s: the server does not support ranges (it answers 200 instead of 206), so "
+                       "parts of a file cannot be read from it",
+                       q->path);
+    return tp_fail(err, TP_E_IO, "%s: the server answers %ld%s%s%s to %s%s", q->path, r->status,
+                   code[0] ? " (" : "", code, code[0] ? ")" : "", q->method, advice(r, code));
+}
+
+/* ---- trying again ---- */
+
+/* Half of the pause is random, so that many processes do not come back at the same time. */
+static double pause_s(int tries, double retry_after_s)
+{
+    double longest = first_pause_s;
+    unsigned char byte = 0;
+
+    for (int i = 1; i < tries && longest < longest_pause_s; i++)
+        longest *= 2;
+    if (longest > longest_pause_s)
+        longest = longest_pause_s;
+    if (getrandom(&byte, 1, 0) != 1)
+        byte = 128;
+    longest *= 0.5 + byte / 510.0;
+    return longest > retry_after_s ? longest : retry_after_s;
+}
+
+static void sleep_s(double s)
+{
+    struct timespec t = { .tv_sec = (time_t)s, .tv_nsec = (long)((s - (double)(time_t)s) * 1e9) };
+
+    nanosleep(&t, NULL);
+}
+
+static tp_status give_up(const struct remote_request *q, const struct http_reply *reply, int tries,
+                         double seconds, struct tp_err *err)
+{
+    char host[128] = "";
+
+    if (location_kind(q->path) == LOCATION_S3 && process.aws.endpoint[0])
+        snprintf(host, sizeof host, " (endpoint %.100s)", process.aws.endpoint);
+    return tp_fail(err, TP_E_IO, "%s%s: cannot %s: %s; %d tries in %.1f s", q->path, host,
+                   strcmp(q->method, "GET") == 0 ? "read" : "write", reply->problem, tries,
+                   seconds);
+}
+
+tp_status remote_send(struct http_reply *reply, const struct remote_request *q, struct tp_err *err)
+{
+    struct remote_try *t = calloc(1, sizeof *t);
+    const struct aws_config *config = NULL;
+    const double begin = clock_seconds(),
+                 limit = timeout_s() + (double)(q->room + q->body_bytes) / slowest_bytes_per_s;
+    struct http_client *http = NULL;
+    tp_status st = TP_OK;
+
+    if (!t)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory for a request", q->path);
+    TP_TRY(prepare(t, q, &config, err));
+    TP_TRY(client(&http, err));
+    for (int tries = 1;; tries++) {
+        double wait;
+
+        if (config)
+            TP_TRY(sign(t, config, err));
+        http_send(reply, http, &t->http, limit);
+        if (!is_transient(reply, q)) {
+            if (reply->status == 0)
+                st = give_up(q, reply, tries, clock_seconds() - begin, err);
+            break;
+        }
+        wait = pause_s(tries, reply->retry_after_s);
+        if (tries == TRIES_MAX || clock_seconds() - begin + wait > timeout_s()) {
+            st = give_up(q, reply, tries, clock_seconds() - begin, err);
+            break;
+        }
+        sleep_s(wait);
+    }
+done:
+    if (t)
+        explicit_bzero(t, sizeof *t);
+    free(t);
+    return st;
+}

@@ -1,0 +1,71 @@
+/*
+ * storage/remote.h - requests to web servers and S3-compatible stores: signed, repeated when that
+ * may help, and explained when it does not.
+ *
+ * A request is tried again after a connection that failed, a stalled or short transfer, and the
+ * replies 408, 429 and 5xx. The pauses grow exponentially, with a random part, and Retry-After is
+ * obeyed. After `timeout_s` of that the request has failed.
+ *
+ * Credentials are sent only to the endpoint of their store: requests that carry them do not follow
+ * redirects. They are never part of a message, and neither is text that a server sent, but for its
+ * error code.
+ *
+ * Remote paths travel through the program as text, like local ones. So what they need besides (the
+ * settings and the connections) belongs to the process, and remote_configure sets it once.
+ */
+#ifndef STORAGE_REMOTE_H
+#define STORAGE_REMOTE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "storage/aws_config.h"
+#include "storage/http.h"
+
+struct remote_settings {
+    struct aws_environment aws; /* its texts are borrowed for as long as the process lives */
+    const char *ca_file;        /* as http_client_options; borrowed */
+    double timeout_s;           /* 0: the default */
+    int connections;            /* requests in flight while an object is read; 0: the default */
+};
+
+enum { REMOTE_TIMEOUT_S = 120, REMOTE_CONNECTIONS = 8, REMOTE_CONNECTIONS_MAX = 64 };
+
+/* Of all that was fetched and not yet read, unless remote_object_limit says otherwise. */
+enum { REMOTE_SEGMENTS_BYTES = 64 << 20 };
+
+/* The settings of this process; *settings is copied. Call it before any thread uses a remote path.
+ */
+void remote_configure(const struct remote_settings *settings);
+
+/* Requests that may be in flight. */
+int remote_connections(void);
+
+/* A request. */
+struct remote_request {
+    const char *method;
+    const char *path;       /* "s3://bucket/key" or a URL: what it is about, also for messages */
+    const char *query;      /* S3: encoded, sorted by name; NULL: none */
+    bool of_bucket;         /* S3: about the bucket of the path, not about the key */
+    const char *headers[4]; /* "name: value" with lower-case names */
+    int n_headers;
+    const void *body; /* NULL: none */
+    size_t body_bytes;
+    void *into; /* for the body of a reply with `status` */
+    size_t room;
+    long status;  /* the one that is hoped for: 206 for a range, else 200 */
+    size_t least; /* a body with less bytes was cut off on its way */
+};
+
+/* Send it until there is a reply that another try would not change; its status is the caller's to
+ * check, for example with remote_fail. TP_E_IO: there was no such reply in time. TP_E_USAGE: there
+ * are no credentials, or the path is wrong. Thread safe. */
+tp_status remote_send(struct http_reply *reply, const struct remote_request *q, struct tp_err *err);
+
+/* A sentence for a reply that is not the one hoped for. TP_E_NOTFOUND: 404 and 410; otherwise
+ * TP_E_IO. */
+tp_status remote_fail(const struct remote_request *q, const struct http_reply *reply,
+                      struct tp_err *err);
+
+#endif

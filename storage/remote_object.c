@@ -1,0 +1,246 @@
+/* storage/remote_object.c - see storage/remote_object.h. */
+#include "storage/remote_object.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "storage/remote.h"
+#include "storage/remote_segment.h"
+
+enum {
+    SEGMENT_BYTES_MIN = 256 << 10,
+    SEGMENT_BYTES_MAX = 4 << 20,
+    LIMIT_MIN = 4 << 20,
+    GAP_BYTES = 64 << 10, /* a reader that leaves out so little goes on where it was */
+};
+
+void remote_object_limit(int64_t bytes)
+{
+    struct remote_segments *s = segments_of_process();
+
+    pthread_mutex_lock(&s->lock);
+    s->limit = bytes < LIMIT_MIN ? LIMIT_MIN : bytes;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Read the first byte, for the length and the ETag. */
+static tp_status examine(struct remote_object *o, struct tp_err *err)
+{
+    char byte;
+    const struct remote_request q = { .method = "GET",
+                                      .path = o->path,
+                                      .headers = { "range: bytes=0-0" },
+                                      .n_headers = 1,
+                                      .into = &byte,
+                                      .room = 1,
+                                      .status = 206,
+                                      .least = 1 };
+    struct http_reply reply;
+    tp_status st = remote_send(&reply, &q, err);
+
+    if (st)
+        return st;
+    if (reply.status == 416 && reply.total == 0) {
+        o->size = 0;
+        return TP_OK;
+    }
+    if (reply.status != 206)
+        return remote_fail(&q, &reply, err);
+    if (reply.total < 1 || reply.first != 0 || reply.last != 0)
+        return tp_fail(err, TP_E_IO, "%s: the server does not say how long it is", o->path);
+    o->size = reply.total;
+    memcpy(o->etag, reply.etag, sizeof o->etag);
+    return TP_OK;
+}
+
+tp_status remote_object_open(struct remote_object **out, int64_t *size, const char *path,
+                             struct tp_err *err)
+{
+    struct remote_object *o = calloc(1, sizeof *o);
+    struct remote_segments *s = segments_of_process();
+    tp_status st;
+
+    if (!o)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to open it", path);
+    if (snprintf(o->path, sizeof o->path, "%s", path) >= (int)sizeof o->path)
+        TP_TRY(tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path));
+    TP_TRY(examine(o, err));
+    pthread_mutex_lock(&s->lock);
+    while (s->stop) /* the threads of earlier objects are ending */
+        pthread_cond_wait(&s->done, &s->lock);
+    s->n_objects++;
+    pthread_mutex_unlock(&s->lock);
+    *size = o->size;
+    *out = o;
+    o = NULL;
+done:
+    free(o);
+    return st;
+}
+
+/* A segment of the object that no thread loads; *loading: there is one that a thread loads. */
+static struct remote_segment *one_of(const struct remote_segments *s, const struct remote_object *o,
+                                     bool *loading)
+{
+    *loading = false;
+    for (struct remote_segment *x = s->first; x; x = x->next) {
+        if (x->object == o && x->state != SEGMENT_LOADING)
+            return x;
+        *loading = *loading || x->object == o;
+    }
+    return NULL;
+}
+
+void remote_object_close(struct remote_object *o)
+{
+    struct remote_segments *s = segments_of_process();
+    struct remote_segment *g;
+    bool loading = true;
+
+    if (!o)
+        return;
+    pthread_mutex_lock(&s->lock);
+    while ((g = one_of(s, o, &loading)) || loading)
+        if (g)
+            segments_remove(s, g);
+        else
+            pthread_cond_wait(&s->done, &s->lock);
+    if (--s->n_objects == 0)
+        segments_end_threads(s);
+    pthread_mutex_unlock(&s->lock);
+    free(o);
+}
+
+/* ---- reading; under the lock ---- */
+
+/* The longest segment: all connections, or all objects, can have two of them. */
+static int64_t longest(const struct remote_segments *s)
+{
+    const int streams = s->n_objects > remote_connections() ? s->n_objects : remote_connections();
+    const int64_t n = s->limit / 2 / streams;
+
+    return n < SEGMENT_BYTES_MIN   ? SEGMENT_BYTES_MIN
+           : n < SEGMENT_BYTES_MAX ? n
+                                   : SEGMENT_BYTES_MAX;
+}
+
+/* The length of a segment at `begin`: what is wanted, but not what another segment has. */
+static int64_t cut(const struct remote_segments *s, const struct remote_object *o, int64_t begin,
+                   int64_t wanted)
+{
+    int64_t end = begin + wanted < o->size ? begin + wanted : o->size;
+
+    for (const struct remote_segment *x = s->first; x; x = x->next)
+        if (x->object == o && x->begin > begin && x->begin < end)
+            end = x->begin;
+    return end - begin;
+}
+
+static bool follows(const struct remote_segments *s, const struct remote_object *o, int64_t offset)
+{
+    for (const struct remote_segment *x = s->first; x; x = x->next)
+        if (x->object == o && offset >= x->begin && offset <= x->begin + x->n + GAP_BYTES)
+            return true;
+    return false;
+}
+
+/* Begin to fetch what comes after the segments that follow `offset`. */
+static void read_ahead(struct remote_segments *s, struct remote_object *o, int64_t offset)
+{
+    const int64_t most = s->limit / 2 / s->n_objects;
+    const struct remote_segment *g;
+    int64_t at = offset;
+
+    while ((g = segments_find(s, o, at)))
+        at = g->begin + g->n;
+    while (at < o->size && at - offset < most) {
+        if (2 * o->window <= longest(s))
+            o->window *= 2;
+        g = segments_add(s, o, at, cut(s, o, at, o->window), true);
+        if (!g)
+            return;
+        at += g->n;
+        while ((g = segments_find(s, o, at)))
+            at = g->begin + g->n;
+    }
+}
+
+/* The segment with the byte at `offset`, in use by the caller; NULL: there is no room now. */
+static struct remote_segment *use_segment(struct remote_segments *s, struct remote_object *o,
+                                          int64_t offset, int64_t n)
+{
+    const bool sequential = follows(s, o, offset);
+    struct remote_segment *g = segments_find(s, o, offset);
+
+    if (!g) {
+        if (!sequential || o->window == 0)
+            o->window = SEGMENT_BYTES_MIN;
+        if (n > longest(s))
+            n = longest(s);
+        g = segments_add(s, o, offset, cut(s, o, offset, n > o->window ? n : o->window), false);
+    }
+    if (!g)
+        return NULL;
+    g->users++;
+    if (sequential)
+        read_ahead(s, o, offset);
+    return g;
+}
+
+/* Wait until it is fetched. */
+static tp_status await(struct remote_segments *s, struct remote_segment *g, struct tp_err *err)
+{
+    tp_status st = TP_OK;
+
+    while (g->state == SEGMENT_WAITING || g->state == SEGMENT_LOADING)
+        pthread_cond_wait(&s->done, &s->lock);
+    if (g->state == SEGMENT_FAILED) {
+        *err = g->err;
+        st = err->status;
+        if (--g->users == 0) /* a later read tries again */
+            segments_remove(s, g);
+    }
+    return st;
+}
+
+tp_status remote_object_read(struct remote_object *o, int64_t offset, void *buf, size_t n,
+                             struct tp_err *err)
+{
+    struct remote_segments *s = segments_of_process();
+    unsigned char *to = buf;
+    tp_status st = TP_OK;
+
+    if (offset < 0 || (int64_t)n > o->size || offset > o->size - (int64_t)n)
+        return tp_fail(err, TP_E_CORRUPT, "%s: has %lld bytes, expected %zu bytes at offset %lld",
+                       o->path, (long long)o->size, n, (long long)offset);
+    pthread_mutex_lock(&s->lock);
+    while (n > 0) {
+        struct remote_segment *g = use_segment(s, o, offset, (int64_t)n);
+        int64_t got;
+
+        if (!g && s->bytes == 0) {
+            st = tp_fail(err, TP_E_NOMEM, "%s: no memory or thread to read it", o->path);
+            break;
+        }
+        if (!g) {
+            pthread_cond_wait(&s->done, &s->lock);
+            continue;
+        }
+        TP_TRY(await(s, g, err));
+        got = g->begin + g->n - offset < (int64_t)n ? g->begin + g->n - offset : (int64_t)n;
+        pthread_mutex_unlock(&s->lock);
+        memcpy(to, g->data + (offset - g->begin), (size_t)got);
+        pthread_mutex_lock(&s->lock);
+        g->consumed += got;
+        g->used_at = ++s->ticks;
+        if (--g->users == 0)
+            pthread_cond_broadcast(&s->done);
+        to += got;
+        offset += got;
+        n -= (size_t)got;
+    }
+done:
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}

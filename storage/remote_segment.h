@@ -1,0 +1,68 @@
+/*
+ * storage/remote_segment.h - parts of remote objects in memory, and the threads that fetch them.
+ * Inside storage/ only: for remote_object.c. All functions but segments_of_process expect the lock.
+ */
+#ifndef STORAGE_REMOTE_SEGMENT_H
+#define STORAGE_REMOTE_SEGMENT_H
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/err.h"
+#include "storage/remote.h"
+
+enum remote_segment_state { SEGMENT_WAITING, SEGMENT_LOADING, SEGMENT_READY, SEGMENT_FAILED };
+
+struct remote_object {
+    char path[PATH_MAX];
+    int64_t size;
+    char etag[HTTP_VALUE_MAX];
+    int64_t window; /* length of the last segment that was begun */
+};
+
+struct remote_segment {
+    struct remote_segment *next;
+    struct remote_object *object;
+    enum remote_segment_state state;
+    int64_t begin, n;
+    unsigned char *data;
+    int64_t consumed; /* bytes that were copied out; may count some twice */
+    int64_t used_at;  /* the last time, in ticks */
+    int users;        /* readers that wait for it or copy from it */
+    struct tp_err err;
+};
+
+/* All segments of the process. */
+struct remote_segments {
+    pthread_mutex_t lock;
+    pthread_cond_t work, done; /* there is a segment to fetch; one was fetched or is not used */
+    struct remote_segment *first;
+    int64_t bytes, limit, ticks;
+    int n_objects, n_threads, n_idle;
+    bool stop; /* threads shall end */
+    pid_t owner;
+    pthread_t threads[REMOTE_CONNECTIONS_MAX];
+};
+
+/* The process's; a forked process has its own. */
+struct remote_segments *segments_of_process(void);
+
+/* The segment that has the byte at `offset`, or NULL. */
+struct remote_segment *segments_find(const struct remote_segments *s, const struct remote_object *o,
+                                     int64_t offset);
+
+/* Begin to fetch n bytes. Makes room by forgetting segments that nobody uses: `ahead` only those
+ * that were read, else any. NULL: there is no room now. */
+struct remote_segment *segments_add(struct remote_segments *s, struct remote_object *o,
+                                    int64_t begin, int64_t n, bool ahead);
+
+/* Forget a segment, which no thread loads and nobody uses. */
+void segments_remove(struct remote_segments *s, struct remote_segment *segment);
+
+/* Wait for the threads, when the last object is closed. Leaves the lock meanwhile. */
+void segments_end_threads(struct remote_segments *s);
+
+#endif

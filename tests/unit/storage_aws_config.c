@@ -1,0 +1,89 @@
+/* tests/unit/storage_aws_config.c - credentials: where they come from, and what is refused. */
+#include "storage/aws_config.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "tests/unit/temp_dir.h"
+
+TestSuite(aws_config, .init = temp_dir_make, .fini = temp_dir_remove);
+
+static struct aws_config config;
+static struct tp_err err;
+
+static void write_text(const char *name, const char *text)
+{
+    temp_write(name, text, strlen(text));
+}
+
+static void check_refused(const struct aws_environment *env, const char *says)
+{
+    cr_expect_eq(aws_config_find(&config, env, &err), TP_E_USAGE, "%s", says);
+    cr_expect_not_null(strstr(err.msg, says), "%s", err.msg);
+    cr_expect_null(strstr(err.msg, "hidden"), "%s", err.msg);
+}
+
+Test(aws_config, the_environment_comes_first)
+{
+    struct aws_environment env = { .access_key = "A",
+                                   .secret_key = "B",
+                                   .token = "C",
+                                   .region = "eu-x",
+                                   .endpoint = "http://host:9000/",
+                                   .credentials_file = temp_path("keys") };
+
+    write_text("keys", "[default]\naws_access_key_id=D\naws_secret_access_key=E\n");
+    cr_assert_eq(aws_config_find(&config, &env, &err), TP_OK, "%s", err.msg);
+    cr_expect_str_eq(config.credentials.access_key, "A");
+    cr_expect_str_eq(config.credentials.secret_key, "B");
+    cr_expect_str_eq(config.credentials.token, "C");
+    cr_expect_str_eq(config.credentials.region, "eu-x");
+    cr_expect_str_eq(config.endpoint, "http://host:9000");
+    env.access_key = env.secret_key = "";
+    cr_assert_eq(aws_config_find(&config, &env, &err), TP_OK, "%s", err.msg);
+    cr_expect_str_eq(config.credentials.access_key, "D");
+    cr_expect_str_eq(config.credentials.token, "", "a token belongs to its keys");
+}
+
+Test(aws_config, profiles_are_read_from_two_files)
+{
+    struct aws_environment env = { .profile = "job",
+                                   .credentials_file = temp_path("keys"),
+                                   .config_file = temp_path("config") };
+
+    write_text("keys",
+               "# comment\n[default]\naws_access_key_id = X\n[ job ]\r\naws_access_key_id =  A \r\n"
+               "aws_secret_access_key=B=/+\naws_session_token\t= T\n[next]\nregion = no\n");
+    write_text("config", "[profile job]\nregion = ap-1\ns3 =\n  endpoint_url = no\n"
+                         "endpoint_url = https://h\n");
+    cr_assert_eq(aws_config_find(&config, &env, &err), TP_OK, "%s", err.msg);
+    cr_expect_str_eq(config.credentials.access_key, "A");
+    cr_expect_str_eq(config.credentials.secret_key, "B=/+");
+    cr_expect_str_eq(config.credentials.token, "T");
+    cr_expect_str_eq(config.credentials.region, "ap-1");
+    cr_expect_str_eq(config.endpoint, "https://h");
+    env.profile = "none";
+    check_refused(&env, "'none'");
+    env.profile = "";
+    check_refused(&env, "no aws_secret_access_key");
+}
+
+Test(aws_config, what_is_missing_or_malformed_is_named)
+{
+    check_refused(&(struct aws_environment){ .home = temp_dir }, "no credentials");
+    check_refused(&(struct aws_environment){ .access_key = "A" }, "AWS_SECRET_ACCESS_KEY is not");
+    check_refused(&(struct aws_environment){ .access_key = "A", .secret_key = "hidden\n" },
+                  "AWS_SECRET_ACCESS_KEY has a blank");
+    check_refused(&(struct aws_environment){ .access_key = "A",
+                                             .secret_key = "B",
+                                             .endpoint = "https://user:hidden@h" },
+                  "without user");
+    check_refused(
+        &(struct aws_environment){ .access_key = "A", .secret_key = "B", .endpoint = "host" },
+        "http:// or https://");
+    cr_expect_eq(aws_config_find(&config,
+                                 &(struct aws_environment){ .access_key = "A", .secret_key = "B" },
+                                 &err),
+                 TP_OK);
+    cr_expect_str_eq(config.credentials.region, "us-east-1");
+}
