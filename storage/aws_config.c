@@ -124,7 +124,7 @@ static tp_status from_profile(char *out, size_t size, const struct aws_profile_f
 
 /* ---- everything ---- */
 
-static tp_status from_environment(struct aws_config *c, const struct aws_environment *env,
+static tp_status from_environment(struct aws_config *c, const struct aws_config_environment *env,
                                   struct tp_err *err)
 {
     struct sigv4_credentials *k = &c->credentials;
@@ -195,7 +195,7 @@ static tp_status check_endpoint(struct aws_config *c, struct tp_err *err)
 }
 
 /* What the environment does not say comes from the profile's files. */
-static tp_status from_files(struct aws_config *c, const struct aws_environment *env,
+static tp_status from_files(struct aws_config *c, const struct aws_config_environment *env,
                             struct arena *arena, struct tp_err *err)
 {
     const char *profile = is_set(env->profile) ? env->profile : "default";
@@ -222,7 +222,7 @@ done:
     return st;
 }
 
-tp_status aws_config_find(struct aws_config *out, const struct aws_environment *env,
+tp_status aws_config_find(struct aws_config *out, const struct aws_config_environment *env,
                           struct tp_err *err)
 {
     struct aws_config c = { .endpoint = "" };

@@ -11,7 +11,7 @@
 #include "storage/sigv4.h"
 
 /* The values of environment variables; NULL or "": not set. Borrowed. */
-struct aws_environment {
+struct aws_config_environment {
     const char *access_key;       /* AWS_ACCESS_KEY_ID */
     const char *secret_key;       /* AWS_SECRET_ACCESS_KEY */
     const char *token;            /* AWS_SESSION_TOKEN */
@@ -30,7 +30,7 @@ struct aws_config {
 
 /* TP_E_USAGE: there are no credentials, one half of a pair is missing, the profile does not exist,
  * or a value is malformed. Messages name variables and files, never values. */
-tp_status aws_config_find(struct aws_config *out, const struct aws_environment *env,
+tp_status aws_config_find(struct aws_config *out, const struct aws_config_environment *env,
                           struct tp_err *err);
 
 #endif

@@ -24,10 +24,10 @@
 #include "storage/http.h"
 
 struct remote_settings {
-    struct aws_environment aws; /* its texts are borrowed for as long as the process lives */
-    const char *ca_file;        /* as http_client_options; borrowed */
-    double timeout_s;           /* 0: the default */
-    int connections;            /* requests in flight while an object is read; 0: the default */
+    struct aws_config_environment aws; /* its texts are borrowed for as long as the process lives */
+    const char *ca_file;               /* as http_client_options; borrowed */
+    double timeout_s;                  /* 0: the default */
+    int connections; /* requests in flight while an object is read; 0: the default */
 };
 
 enum { REMOTE_TIMEOUT_S = 120, REMOTE_CONNECTIONS = 8, REMOTE_CONNECTIONS_MAX = 64 };

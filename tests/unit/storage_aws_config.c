@@ -16,7 +16,7 @@ static void write_text(const char *name, const char *text)
     temp_write(name, text, strlen(text));
 }
 
-static void check_refused(const struct aws_environment *env, const char *says)
+static void check_refused(const struct aws_config_environment *env, const char *says)
 {
     cr_expect_eq(aws_config_find(&config, env, &err), TP_E_USAGE, "%s", says);
     cr_expect_not_null(strstr(err.msg, says), "%s", err.msg);
@@ -25,12 +25,12 @@ static void check_refused(const struct aws_environment *env, const char *says)
 
 Test(aws_config, the_environment_comes_first)
 {
-    struct aws_environment env = { .access_key = "A",
-                                   .secret_key = "B",
-                                   .token = "C",
-                                   .region = "eu-x",
-                                   .endpoint = "http://host:9000/",
-                                   .credentials_file = temp_path("keys") };
+    struct aws_config_environment env = { .access_key = "A",
+                                          .secret_key = "B",
+                                          .token = "C",
+                                          .region = "eu-x",
+                                          .endpoint = "http://host:9000/",
+                                          .credentials_file = temp_path("keys") };
 
     write_text("keys", "[default]\naws_access_key_id=D\naws_secret_access_key=E\n");
     cr_assert_eq(aws_config_find(&config, &env, &err), TP_OK, "%s", err.msg);
@@ -47,9 +47,9 @@ Test(aws_config, the_environment_comes_first)
 
 Test(aws_config, profiles_are_read_from_two_files)
 {
-    struct aws_environment env = { .profile = "job",
-                                   .credentials_file = temp_path("keys"),
-                                   .config_file = temp_path("config") };
+    struct aws_config_environment env = { .profile = "job",
+                                          .credentials_file = temp_path("keys"),
+                                          .config_file = temp_path("config") };
 
     write_text("keys",
                "# comment\n[default]\naws_access_key_id = X\n[ job ]\r\naws_access_key_id =  A \r\n"
@@ -70,20 +70,23 @@ Test(aws_config, profiles_are_read_from_two_files)
 
 Test(aws_config, what_is_missing_or_malformed_is_named)
 {
-    check_refused(&(struct aws_environment){ .home = temp_dir }, "no credentials");
-    check_refused(&(struct aws_environment){ .access_key = "A" }, "AWS_SECRET_ACCESS_KEY is not");
-    check_refused(&(struct aws_environment){ .access_key = "A", .secret_key = "hidden\n" },
+    check_refused(&(struct aws_config_environment){ .home = temp_dir }, "no credentials");
+    check_refused(&(struct aws_config_environment){ .access_key = "A" },
+                  "AWS_SECRET_ACCESS_KEY is not");
+    check_refused(&(struct aws_config_environment){ .access_key = "A", .secret_key = "hidden\n" },
                   "AWS_SECRET_ACCESS_KEY has a blank");
-    check_refused(&(struct aws_environment){ .access_key = "A",
-                                             .secret_key = "B",
-                                             .endpoint = "https://user:hidden@h" },
+    check_refused(&(struct aws_config_environment){ .access_key = "A",
+                                                    .secret_key = "B",
+                                                    .endpoint = "https://user:hidden@h" },
                   "without user");
-    check_refused(
-        &(struct aws_environment){ .access_key = "A", .secret_key = "B", .endpoint = "host" },
-        "http:// or https://");
-    cr_expect_eq(aws_config_find(&config,
-                                 &(struct aws_environment){ .access_key = "A", .secret_key = "B" },
-                                 &err),
-                 TP_OK);
+    check_refused(&(struct aws_config_environment){ .access_key = "A",
+                                                    .secret_key = "B",
+                                                    .endpoint = "host" },
+                  "http:// or https://");
+    cr_expect_eq(
+        aws_config_find(&config,
+                        &(struct aws_config_environment){ .access_key = "A", .secret_key = "B" },
+                        &err),
+        TP_OK);
     cr_expect_str_eq(config.credentials.region, "us-east-1");
 }
