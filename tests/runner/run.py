@@ -41,7 +41,7 @@ OUT = os.path.join(selection.ROOT, BUILD, "test-results")
 SELECTED = os.path.join(selection.ROOT, BUILD, "selected-tests.json")
 SLOWEST = 20
 LAST = 25  # lines of a failure of pytest that are printed at the end
-RUN_AGAIN = 5  # more failures than this have a common cause
+RUN_AGAIN = 10  # more failures than this have a common cause
 # The files with the longest run time first, so that all workers of pytest end at about the same time.
 LONGEST = ["parallel", "deferred", "reshard_triples", "run_self", "run", "faults", "run_reshard",
            "train", "samebits"]
