@@ -16,6 +16,7 @@
 #include "torch/torch_tensor.h"
 
 TestSuite(torch_save, .init = temp_dir_make, .fini = temp_dir_remove);
+TestSuite(zip_plan, .init = temp_dir_make, .fini = temp_dir_remove);
 
 static int new_file(const char *name)
 {
