@@ -92,6 +92,8 @@ static tp_status write_folder(struct export_job *x, struct tp_err *err)
     TP_TRY(write_config(x, err));
     if (q->assets)
         TP_TRY(hf_assets_copy(q->assets, x->folder.tmp, err));
+    else if (q->foreign)
+        TP_TRY(hf_assets_copy(q->ckpt, x->folder.tmp, err));
     TP_TRY(atomic_folder_commit(&x->folder, err));
 done:
     atomic_folder_abort(&x->folder);
@@ -110,6 +112,8 @@ static void fill_report(struct export_report *r, const struct export_job *x)
                                  .dtype = from->layout.tensors[0].dtype,
                                  .n_tensors = from->layout.n_tensors,
                                  .files = x->writer.files,
+                                 .boxes = x->writer.endpoint->n_extents,
+                                 .bytes_read = x->copy.done.bytes_read,
                                  .bytes_written = x->copy.done.bytes_written,
                                  .peak_bytes = memory_peak_bytes(),
                                  .digests_equal = x->copy.digests_equal,

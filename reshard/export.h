@@ -26,8 +26,8 @@ struct export_report {
     char out[PATH_MAX];
     int64_t step;
     enum dtype dtype; /* of the first tensor */
-    int n_tensors, files;
-    int64_t bytes_written, peak_bytes;
+    int n_tensors, files, boxes;
+    int64_t bytes_read, bytes_written, peak_bytes;
     int digests_equal; /* tensors whose digest is the same at both ends */
     int casts; /* tensors that were cast, and have the digest of the cast of what was read */
 };

@@ -147,6 +147,7 @@ tp_status import_run(struct import_report *report, const struct import_request *
     *report = (struct import_report){ .spec = x->layout.spec,
                                       .n_tensors = x->layout.n_tensors,
                                       .boxes = x->copy.transfer.to->n_extents,
+                                      .bytes_read = x->copy.done.bytes_read,
                                       .bytes_written = x->copy.done.bytes_written,
                                       .peak_bytes = memory_peak_bytes(),
                                       .left_out = x->source.left_out,

@@ -7,6 +7,7 @@
 #include "cli/rank_env.h"
 #include "cli/remote_env.h"
 #include "cli/report.h"
+#include "cli/reshard/convert_print.h"
 #include "cli/reshard/reshard_print.h"
 #include "comm/control.h"
 #include "comm/world.h"
@@ -21,18 +22,25 @@ struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
     const char *device, *zstd, *model;
+    const char *from_format, *format, *config;
     bool no_compress, json;
 };
 
 static const char intro[] =
     "Rewrites a checkpoint at another layout: weights, fp32 masters, optimizer state and training\n"
     "state. It needs little memory, never writes to the source, and creates either the complete\n"
-    "new step or nothing.";
+    "new step or nothing. CKPT may be of another framework; what is written then has the same\n"
+    "format, or that of --format.";
 
 static const char tail[] =
     "SPEC is axes and degrees in any order: tp4, tp4pp2, tp=4,pp=2, tp2dp4zero1. Axes that --to\n"
     "does not name stay as they are in the source. Under `mpirun -n K " PROG " ...` K processes\n"
-    "share the work.\n\n" REMOTE_ENV_HELP "\n\n"
+    "share the work.\n\n"
+    "FORMAT is tp (a checkpoint of tp-train) or a format of tp-ckpt import (--from-format) and\n"
+    "tp-ckpt export (--format). Other frameworks do not say at which layout a checkpoint is: axes\n"
+    "that --to does not name are 1 then. OUT gets config.json and tokenizer files. Such a\n"
+    "conversion is done by one process; when it is interrupted, it starts over.\n\n"
+    REMOTE_ENV_HELP "\n\n"
     "Ctrl-C, SIGTERM, a crash or a power failure leaves the unfinished step in OUT, in\n"
     "step-N.tmp-ID; the same command then resumes it. It starts over when CKPT or the options "
     "have\n"
@@ -57,6 +65,11 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_SIZE(0, "mem", "SIZE", &o->copy.memory_bytes,
                  "most resident memory of a process (default 1G)"),
         OPT_INT('j', "jobs", "N", &o->copy.threads, "threads (default: processors)"),
+        OPT_STR(0, "from-format", "FORMAT", &o->from_format,
+                "format of CKPT (default: what its files are)"),
+        OPT_STR(0, "format", "FORMAT", &o->format, "format to write (default: that of CKPT)"),
+        OPT_STR(0, "config", "FILE", &o->config,
+                "config.json of the model, if CKPT is of another framework and\nhas none"),
         OPT_STR(0, "device", "auto|cpu|cuda", &o->device,
                 "device to copy with (default auto); this build has no CUDA\nyet, so cuda is "
                 "refused and auto means cpu"),
@@ -139,6 +152,71 @@ static void raise_open_files(void)
     }
 }
 
+/* ---- other frameworks ---- */
+
+static bool is_conversion(const struct reshard_options *o)
+{
+    return o->request.ckpt && convert_is_meant(o->request.ckpt, o->from_format, o->format);
+}
+
+static tp_status check_conversion(const struct reshard_options *o, struct comm_control *control,
+                                  struct tp_err *err)
+{
+    const struct reshard_request *q = &o->request;
+    const struct {
+        bool given;
+        const char *option;
+    } refused[] = { { q->from, "--from" },
+                    { q->link, "--link" },
+                    { q->dry_run, "--dry-run" },
+                    { o->model, "--model" } };
+
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (refused[i].given)
+            return tp_fail(err, TP_E_USAGE,
+                           "%s: is for checkpoints of tp-train; %s is, or becomes, another "
+                           "framework's",
+                           refused[i].option, q->ckpt);
+    if (control_size(control) > 1)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: is, or becomes, another framework's, which one process converts; start "
+                       "it without mpirun",
+                       q->ckpt);
+    return TP_OK;
+}
+
+static tp_status convert(struct reshard_options *o, struct comm_control *control,
+                         struct tp_err *err)
+{
+    const struct reshard_request *q = &o->request;
+    struct convert_request c = { .source = q->ckpt,
+                                 .from_format = o->from_format,
+                                 .format = o->format,
+                                 .to = q->to,
+                                 .config = o->config,
+                                 .out = q->out,
+                                 .step = q->step,
+                                 .dtype = q->dtype,
+                                 .no_optim = q->no_optim,
+                                 .memory_bytes = q->memory_bytes,
+                                 .threads = q->threads,
+                                 .force = q->force };
+    struct convert_report report;
+    tp_status st = check_conversion(o, control, err);
+
+    if (st)
+        return st;
+    c.progress = progress_new("resharding", 0, false);
+    st = convert_run(&report, &c, err);
+    if (st)
+        progress_end(c.progress, false);
+    else
+        progress_erase(c.progress);
+    if (st)
+        return st;
+    return o->json ? convert_print_json(&report, err) : convert_print(&report, q->ckpt, err);
+}
+
 /* Reshard, and print the result on rank 0. */
 static tp_status run(struct reshard_options *o, struct comm_control *control, struct tp_err *err)
 {
@@ -147,6 +225,8 @@ static tp_status run(struct reshard_options *o, struct comm_control *control, st
     bool root = control_rank(control) == 0;
     tp_status st;
 
+    if (is_conversion(o))
+        return convert(o, control, err);
     q->control = control;
     q->progress = root ? progress_new("resharding", 0, false) : NULL;
     st = o->model ? model_plan_make(&report, o->model, q, err) : reshard_run(&report, q, err);

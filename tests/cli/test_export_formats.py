@@ -2,7 +2,7 @@
 same checkpoint of it.
 
 needs: tp-train tp-ckpt tp-reshard make_ckpt fault/shim.so
-covers: reshard/export_source reshard/formats/piece_target reshard/formats/torch_target reshard/formats/dcp_target
+covers: reshard/export_source reshard/convert cli/reshard/convert_print reshard/formats/piece_target reshard/formats/torch_target reshard/formats/dcp_target
     reshard/formats/dcp_metadata_write reshard/formats/export_format
 """
 import json
@@ -11,11 +11,12 @@ import random
 import numpy as np
 import pytest
 
+import foreign_files
 import harness
 import torch_files
 from harness import ok, run
 from test_faults import Shim
-from test_import_formats import State, digests
+from test_import_formats import State, config_of, digests, groups_of
 from test_reshard import make
 
 MEMORY = "1G" if harness.SANITIZE else "64M"
@@ -126,3 +127,53 @@ def test_a_killed_export_leaves_the_old_folder_or_the_new_one(fmt, tmp_path):
 def test_a_layout_that_does_not_fit_is_refused(fmt, f32, tmp_path):
     r = run("tp-ckpt", "export", f32.root, "-o", tmp_path / "out", "--format", fmt, "--layout", "tp3")
     assert r.rc == 2 and "tp3" in r.err and not (tmp_path / "out").exists()
+
+
+# ---- tp-reshard, which finds out the format ----
+
+def reshard(source, *more):
+    return ok("tp-reshard", source, "--mem", MEMORY, *more)
+
+
+def test_reshard_writes_the_format_that_it_found(f32, tmp_path):
+    export(f32, tmp_path / "dcp", "dcp", "--layout", "tp4")
+    r = json.loads(reshard(str(tmp_path / "dcp") + "/", "--to", "tp2pp2", "--json").out)
+    assert r["out"] == str(tmp_path / "dcp-tp2pp2") and r["format"] == r["from_format"] == "dcp"
+    assert r["to"] == "tp2pp2" and r["step"] == 3 and r["digests_equal"] == r["tensors"] == len(f32.tensors)
+    assert len(list((tmp_path / "dcp-tp2pp2").glob("*.distcp"))) == 4
+    assert digests(tmp_path / "dcp-tp2pp2") == digests(f32.root)
+    again = run("tp-reshard", tmp_path / "dcp", "--to", "tp2pp2")
+    assert again.rc == 2 and "exists" in again.err
+    reshard(tmp_path / "dcp", "--to", "tp2pp2", "--force")
+
+
+def test_reshard_from_megatron_to_dcp_and_to_a_checkpoint(bf16, tmp_path):
+    source = tmp_path / "megatron"
+    foreign_files.Megatron(config_of(bf16), 2).legacy(source, groups_of(bf16), 3)
+    (source / "tokenizer.json").write_text("{}")
+    r = reshard(source, "--config", bf16.config, "--to", "tp4", "--format", "dcp", "-o", tmp_path / "dcp")
+    assert "left out args" in r.out and "megatron -> dcp at tp4, step 3" in r.out
+    found, _ = torch_files.load_dcp(tmp_path / "dcp")
+    for name, want in bf16.group("master").items():
+        assert same(found["model." + name], want)
+    assert (tmp_path / "dcp/tokenizer.json").read_text() == "{}"
+    reshard(source, "--config", bf16.config, "--to", "tp2", "--format", "tp", "-o", tmp_path / "ckpt")
+    assert digests(tmp_path / "ckpt") == digests(bf16.root)
+
+
+def test_reshard_from_a_checkpoint_to_another_format(f32, tmp_path):
+    r = json.loads(reshard(f32.root, "--to", "dp2zero1", "--format", "dcp", "-o", tmp_path / "dcp", "--json").out)
+    assert r["to"] == "tp1dp2zero1" and r["from_format"] == "tp"
+    imported(tmp_path / "dcp", tmp_path / "again")
+    assert digests(tmp_path / "again") == digests(f32.root)
+
+
+@pytest.mark.parametrize("options,word", [(["--dry-run"], "--dry-run"), (["--from", "tp2"], "--from"), (["--link"], "--link"),
+                                          (["--format", "onnx"], "onnx"), (["--from-format", "onnx"], "onnx"),
+                                          (["--to", "tp3"], "tp3")])
+def test_reshard_refuses_what_a_conversion_cannot_do(options, word, f32, tmp_path):
+    export(f32, tmp_path / "dcp", "dcp")
+    before = harness.tree(tmp_path)
+    r = run("tp-reshard", tmp_path / "dcp", "--to", "tp2", *options) if "--to" not in options else run(
+        "tp-reshard", tmp_path / "dcp", *options)
+    assert r.rc == 2 and word in r.err and harness.tree(tmp_path) == before

@@ -1,0 +1,52 @@
+/* cli/reshard/convert_print.c - see cli/reshard/convert_print.h. */
+#include "cli/reshard/convert_print.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "cli/copy_options.h"
+#include "cli/print.h"
+#include "core/size.h"
+
+tp_status convert_print(const struct convert_report *r, const char *source, struct tp_err *err)
+{
+    const double seconds = r->seconds > 1e-9 ? r->seconds : 1e-9;
+    char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], c[SIZE_TEXT_MAX], to[SPEC_TEXT_MAX];
+
+    printf("resharded %s -> %s at %s, step %lld\nfrom     %s\nto       %s\n", r->from, r->format,
+           spec_format(to, &r->to), (long long)r->step, source, r->out);
+    printf("tensors  %d, in %d boxes now\n", r->n_tensors, r->boxes);
+    printf("bytes    %s read, %s written in %.2f s (%s/s)\n", size_format(a, r->bytes_read),
+           size_format(b, r->bytes_written), r->seconds,
+           size_format(c, (int64_t)((double)r->bytes_written / seconds)));
+    printf("memory   %s at its peak\n", size_format(a, r->peak_bytes));
+    if (r->left_out[0])
+        printf("left out %s\n", r->left_out);
+    copy_options_print_proof(r->digests_equal, r->casts, r->checksums);
+    return print_done(err);
+}
+
+tp_status convert_print_json(const struct convert_report *r, struct tp_err *err)
+{
+    char to[SPEC_TEXT_MAX];
+    json_t *o =
+        json_pack("{s:n, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:I, s:s, s:s}", "from", "to",
+                  spec_format(to, &r->to), "step", (json_int_t)r->step, "tensors", r->n_tensors,
+                  "boxes", r->boxes, "bytes_read", (json_int_t)r->bytes_read, "bytes_written",
+                  (json_int_t)r->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
+                  (json_int_t)r->peak_bytes, "device", "cpu", "out", r->out);
+    json_t *more = json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "from_format", r->from, "format",
+                             r->format, "left_out", r->left_out, "digests_equal", r->digests_equal,
+                             "casts", r->casts, "checksums", r->checksums);
+    tp_status st;
+
+    if (!o || !more || json_object_update(o, more) != 0) {
+        st = tp_fail(err, TP_E_IO, "%s: is not UTF-8, so it cannot be printed as JSON", r->out);
+    } else {
+        print_json(o);
+        st = print_done(err);
+    }
+    json_decref(more);
+    json_decref(o);
+    return st;
+}

@@ -1,0 +1,171 @@
+/* reshard/convert.c - see reshard/convert.h. */
+#include "reshard/convert.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/file.h"
+#include "reshard/export.h"
+#include "reshard/formats/export_format.h"
+#include "reshard/formats/foreign.h"
+#include "reshard/import.h"
+
+/* Larger than any file of the source. */
+#define NO_LIMIT 0
+
+static bool is_safetensors(const char *path)
+{
+    static const char *const files[] = { "model.safetensors", "model.safetensors.index.json" };
+    struct tp_err ignored;
+    char file[PATH_MAX];
+
+    for (int i = 0; i < 2; i++)
+        if (!file_join(file, path, files[i], &ignored) && file_exists(file))
+            return true;
+    return false;
+}
+
+/* The name of the format of a folder of another framework; NULL: it is none. */
+static const char *detect(const char *path)
+{
+    const struct foreign_format *format = foreign_format_detect(path);
+
+    if (format)
+        return format->name;
+    return is_safetensors(path) ? "safetensors" : NULL;
+}
+
+bool convert_is_meant(const char *path, const char *from_format, const char *format)
+{
+    if (from_format && strcmp(from_format, CONVERT_OWN) != 0)
+        return true;
+    if (format && strcmp(format, CONVERT_OWN) != 0)
+        return true;
+    return !from_format && detect(path);
+}
+
+/* The default is SOURCE-SPEC. */
+static tp_status name_out(char out[PATH_MAX], const struct convert_request *q, bool foreign,
+                          struct tp_err *err)
+{
+    size_t n = strlen(q->source);
+    char text[SPEC_TEXT_MAX];
+    struct spec to;
+    tp_status st;
+
+    if (!q->out && !foreign)
+        return tp_fail(err, TP_E_USAGE, "-o is missing: the folder to create");
+    st = spec_parse(&to, q->to, err);
+    if (st)
+        return tp_fail_in(err, "--to");
+    while (n > 1 && q->source[n - 1] == '/')
+        n--;
+    if (snprintf(out, PATH_MAX, "%.*s%s%s", q->out ? (int)strlen(q->out) : (int)n,
+                 q->out ? q->out : q->source, q->out ? "" : "-",
+                 q->out ? "" : spec_format(text, &to)) >= PATH_MAX)
+        return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", q->source);
+    return TP_OK;
+}
+
+static tp_status make_checkpoint(struct convert_report *r, const struct convert_request *q,
+                                 struct tp_err *err)
+{
+    const struct import_request import = { .source = q->source,
+                                           .format = r->from,
+                                           .config = q->config,
+                                           .layout = q->to,
+                                           .out = r->out,
+                                           .step = q->step,
+                                           .no_optim = q->no_optim,
+                                           .dtype = q->dtype,
+                                           .memory_bytes = q->memory_bytes,
+                                           .threads = q->threads,
+                                           .force = q->force,
+                                           .progress = q->progress };
+    struct import_report done;
+    tp_status st = import_run(&done, &import, err);
+
+    if (st)
+        return st;
+    r->to = done.spec;
+    r->step = done.step;
+    r->n_tensors = done.n_tensors;
+    r->boxes = done.boxes;
+    r->bytes_read = done.bytes_read;
+    r->bytes_written = done.bytes_written;
+    r->peak_bytes = done.peak_bytes;
+    r->checksums = done.checksums;
+    r->digests_equal = done.digests_equal;
+    r->casts = done.casts;
+    memcpy(r->left_out, done.left_out.text, sizeof r->left_out);
+    return TP_OK;
+}
+
+static tp_status make_folder(struct convert_report *r, const struct convert_request *q,
+                             bool foreign, struct tp_err *err)
+{
+    const struct export_request export = { .ckpt = q->source,
+                                           .foreign = foreign,
+                                           .from_format = r->from,
+                                           .config = q->config,
+                                           .step = q->step,
+                                           .layout = q->to,
+                                           .format = r->format,
+                                           .out = r->out,
+                                           .dtype = q->dtype,
+                                           .no_optim = q->no_optim,
+                                           .max_shard_bytes = NO_LIMIT,
+                                           .memory_bytes = q->memory_bytes,
+                                           .threads = q->threads,
+                                           .force = q->force,
+                                           .progress = q->progress };
+    struct export_report done;
+    tp_status st = export_run(&done, &export, err);
+
+    if (st)
+        return st;
+    r->to = done.spec;
+    r->step = done.step;
+    r->n_tensors = done.n_tensors;
+    r->boxes = done.boxes;
+    r->bytes_read = done.bytes_read;
+    r->bytes_written = done.bytes_written;
+    r->peak_bytes = done.peak_bytes;
+    r->checksums = done.checksums;
+    r->digests_equal = done.digests_equal;
+    r->casts = done.casts;
+    memcpy(r->left_out, done.left_out, sizeof r->left_out);
+    return TP_OK;
+}
+
+tp_status convert_run(struct convert_report *report, const struct convert_request *q,
+                      struct tp_err *err)
+{
+    const double begin = clock_seconds();
+    const struct export_format *ignored;
+    struct convert_report r = { .from = q->from_format ? q->from_format : detect(q->source) };
+    bool foreign;
+    tp_status st;
+
+    if (!r.from)
+        r.from = CONVERT_OWN;
+    foreign = strcmp(r.from, CONVERT_OWN) != 0;
+    r.format = q->format ? q->format : r.from;
+    if (foreign)
+        TP_TRY(import_check_format(r.from, err));
+    if (strcmp(r.format, CONVERT_OWN) != 0) {
+        st = export_format_find(&ignored, r.format, err);
+        if (st)
+            return tp_fail_in(err, "%s", q->source);
+    }
+    TP_TRY(name_out(r.out, q, foreign, err));
+    if (strcmp(r.format, CONVERT_OWN) == 0)
+        TP_TRY(make_checkpoint(&r, q, err));
+    else
+        TP_TRY(make_folder(&r, q, foreign, err));
+    r.seconds = clock_seconds() - begin;
+    *report = r;
+done:
+    return st;
+}

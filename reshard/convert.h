@@ -1,0 +1,59 @@
+/*
+ * reshard/convert.h - tp-reshard where the source or the target has the format of another
+ * framework: an import, or an export, at a new layout.
+ */
+#ifndef RESHARD_CONVERT_H
+#define RESHARD_CONVERT_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "core/progress.h"
+#include "layout/dtype.h"
+#include "layout/spec.h"
+#include "reshard/unknown_tensors.h"
+
+/* The name of the format of checkpoints here. */
+#define CONVERT_OWN "tp"
+
+struct convert_request {
+    const char *source;      /* folder of another framework, or checkpoint root or step directory */
+    const char *from_format; /* NULL: what its files are; CONVERT_OWN: a checkpoint */
+    const char *format;      /* to write; NULL: the source's; CONVERT_OWN: a checkpoint */
+    const char *to;          /* spec; axes that it does not name are 1, or as in a checkpoint */
+    const char *config;      /* config.json, or a folder that has one; NULL: the source's */
+    const char *out;         /* folder; NULL: SOURCE-SPEC, the whole new layout */
+    int64_t step;            /* -1: the newest complete one, or as the optimizer says */
+    const enum dtype *dtype; /* cast the weights; NULL: no cast */
+    bool no_optim;           /* weights only */
+    int64_t memory_bytes;    /* the most resident memory */
+    int threads;
+    bool force;                /* replace what is there when it is the same kind of thing */
+    struct progress *progress; /* counts bytes written; NULL: none */
+};
+
+struct convert_report {
+    char out[PATH_MAX];
+    const char *from, *format; /* names of formats; constants, or the request's */
+    struct spec to;
+    int64_t step;
+    int n_tensors, boxes;
+    int64_t bytes_read, bytes_written, peak_bytes;
+    double seconds;
+    bool checksums; /* of the source, and all that cover what was read agree */
+    int digests_equal, casts;
+    char left_out[UNKNOWN_TENSORS_TEXT]; /* what stays behind; "": nothing */
+};
+
+/* Whether a request with these formats (NULL: not given) for this path is a conversion; otherwise
+ * it is a reshard of a checkpoint (reshard/reshard.h). */
+bool convert_is_meant(const char *path, const char *from_format, const char *format);
+
+/* Convert. The new folder or step appears complete or not at all. TP_E_USAGE: a format is not
+ * known or cannot be written, or the request does not fit the source. */
+tp_status convert_run(struct convert_report *report, const struct convert_request *request,
+                      struct tp_err *err);
+
+#endif
