@@ -42,13 +42,17 @@ static tp_status copy_tensors(struct export_job *x, struct tp_err *err)
     const struct export_request *q = x->request;
     const struct export_source *from = &x->source;
     const struct export_contents contents = { .dir = x->folder.tmp,
+                                              .source = from->path,
                                               .model = &from->model,
                                               .tensors = from->layout.tensors,
                                               .n = from->layout.n_tensors,
                                               .layout = &from->layout,
                                               .step = from->step,
                                               .adamw = from->adamw,
-                                              .max_shard_bytes = q->max_shard_bytes };
+                                              .max_shard_bytes = q->max_shard_bytes,
+                                              .q8_0 = q->q8_0,
+                                              .assets = q->assets,
+                                              .progress = q->progress };
     tp_status st;
 
     TP_TRY(x->format->create(&x->writer, &contents, err));
@@ -58,10 +62,13 @@ static tp_status copy_tensors(struct export_job *x, struct tp_err *err)
                                           .to = x->writer.endpoint,
                                           .threads = q->threads,
                                           .progress = q->progress };
-    TP_TRY(copy_job_plan(&x->copy, q->memory_bytes, LATER_BYTES + x->remote_bytes, err));
+    TP_TRY(copy_job_plan(&x->copy, q->memory_bytes,
+                         LATER_BYTES + x->remote_bytes + x->writer.later_bytes, err));
     TP_TRY(copy_job_run(&x->copy, err));
     TP_TRY(copy_job_prove(&x->copy, err));
     TP_TRY(x->format->finish(&x->writer, err));
+    if (x->writer.bytes > 0)
+        x->copy.done.bytes_written = x->writer.bytes;
 done:
     return st;
 }
@@ -133,6 +140,10 @@ tp_status export_run(struct export_report *report, const struct export_request *
         return tp_fail(err, TP_E_NOMEM, "no memory to export");
     x->request = request;
     TP_TRY(export_format_find(&x->format, request->format, err));
+    if (request->q8_0 && !x->format->q8_0) {
+        st = tp_fail(err, TP_E_USAGE, "--dtype q8_0 is for --format gguf, not %s", request->format);
+        goto done;
+    }
     x->remote_bytes = memory_budget_remote(request->ckpt, request->memory_bytes);
     TP_TRY(export_source_open(&x->source, request, x->format, &x->arena, err));
     TP_TRY(write_folder(x, err));

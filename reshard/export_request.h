@@ -23,6 +23,7 @@ struct export_request {
     const enum dtype *dtype; /* of the weights; NULL: as trained, but f32 where a format has the
                                 optimizer's moments and no masters. f32 is taken from the masters
                                 where there are any */
+    bool q8_0;               /* GGUF: weights become Q8_0; dtype is f32 then */
     bool no_optim;           /* weights only */
     int64_t max_shard_bytes; /* the most bytes of tensors in a file; 0: no limit */
     const char *assets;      /* folder with tokenizer and so on to copy, or NULL */

@@ -1,6 +1,7 @@
 /* cli/ckpt/cmd_export.c - tp-ckpt export: write the weights as whole tensors for other programs. */
 #include <jansson.h>
 #include <stdio.h>
+#include <strings.h>
 
 #include "cli/ckpt/cmd.h"
 #include "cli/copy_options.h"
@@ -17,6 +18,7 @@ static const char intro[] =
     "    safetensors  weights as whole tensors under their Hugging Face names, which "
     "transformers,\n"
     "                 vLLM and other programs load\n"
+    "    gguf         model.gguf, weights and tokenizer for llama.cpp\n"
     "    dcp          a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
     "                 programs load at any layout\n"
     "\n"
@@ -33,14 +35,15 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
         OPT_STR(0, "layout", "SPEC", &q->layout,
                 "layout of the files, for formats that cut tensors (default:\nCKPT's)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "write the weights only"),
-        OPT_STR(0, "dtype", "f32|bf16|f16", &copy->dtype_text,
+        OPT_STR(0, "dtype", "f32|bf16|f16|q8_0", &copy->dtype_text,
                 "cast the weights (default: as trained, but f32 where a format has\n"
                 "the moments without masters); f32 is taken from the masters where\n"
-                "there are any"),
+                "there are any, and so is q8_0 (GGUF only)"),
         OPT_SIZE(0, "max-shard-size", "SIZE", &q->max_shard_bytes,
                  "most bytes of tensors in a file (default 5GB)"),
         OPT_STR(0, "assets", "DIR", &q->assets,
-                "copy tokenizer, chat template and generation_config.json\nfrom this folder"),
+                "copy tokenizer, chat template and generation_config.json\n"
+                "from this folder; GGUF contains the tokenizer"),
         OPT_INT64(0, "step", "N", &q->step, "this step (default: the newest complete one)"),
         OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),
         OPT_INT('j', "jobs", "N", &copy->threads, "threads (default: processors)"),
@@ -52,7 +55,7 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
     return report_options(exit_code, PROG " export", opts, argc, argv, intro, COPY_EXIT_CODES);
 }
 
-static void print_result(const struct export_report *r, bool json)
+static void print_result(const struct export_report *r, const char *dtype, bool json)
 {
     char bytes[SIZE_TEXT_MAX];
 
@@ -61,7 +64,7 @@ static void print_result(const struct export_report *r, bool json)
             json_pack("{s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:I, s:s}", "out", r->out,
                       "format", r->format, "step", (json_int_t)r->step, "tensors", r->n_tensors,
                       "files", r->files, "digests_equal", r->digests_equal, "casts", r->casts,
-                      "bytes_written", (json_int_t)r->bytes_written, "dtype", dtype_name(r->dtype),
+                      "bytes_written", (json_int_t)r->bytes_written, "dtype", dtype,
                       "peak_rss_bytes", (json_int_t)r->peak_bytes, "left_out", r->left_out);
 
         print_json(root);
@@ -69,7 +72,7 @@ static void print_result(const struct export_report *r, bool json)
         return;
     }
     printf("exported %s\nto       %s\ntensors  %d, %s as %s, in %d file%s\n", r->dir, r->out,
-           r->n_tensors, size_format(bytes, r->bytes_written), dtype_name(r->dtype), r->files,
+           r->n_tensors, size_format(bytes, r->bytes_written), dtype, r->files,
            r->files == 1 ? "" : "s");
     if (r->left_out[0])
         printf("left out %s\n", r->left_out);
@@ -93,6 +96,9 @@ int cmd_export(int argc, char **argv)
     if (!q.out)
         TP_TRY(tp_fail(&err, TP_E_USAGE, "-o is missing: the folder to create"));
     TP_TRY(export_check_format(q.format, &err));
+    q.q8_0 = copy.dtype_text && strcasecmp(copy.dtype_text, "q8_0") == 0;
+    if (q.q8_0)
+        copy.dtype_text = "f32"; /* what it is made from */
     TP_TRY(copy_options_check(&copy, &q.dtype, &err));
     q.memory_bytes = copy.memory_bytes;
     q.threads = copy.threads;
@@ -100,7 +106,7 @@ int cmd_export(int argc, char **argv)
     st = export_run(&r, &q, &err);
     progress_end(q.progress, st == TP_OK);
     if (!st) {
-        print_result(&r, json);
+        print_result(&r, q.q8_0 ? "q8_0" : dtype_name(r.dtype), json);
         st = print_done(&err);
     }
 done:

@@ -5,13 +5,16 @@
 #include <string.h>
 
 #include "reshard/formats/dcp.h"
+#include "reshard/formats/gguf.h"
 #include "reshard/formats/piece_target.h"
 #include "reshard/formats/safetensors.h"
 
 static const struct export_format formats[] = {
-    { "safetensors", "safetensors", EXPORT_WEIGHTS, safetensors_export_create,
+    { "safetensors", "safetensors", EXPORT_WEIGHTS, false, safetensors_export_create,
       safetensors_export_finish, safetensors_export_close },
-    { "dcp", "PyTorch distributed checkpoint", EXPORT_MOMENTS, dcp_export_create,
+    { "gguf", "GGUF of llama.cpp", EXPORT_WEIGHTS, true, gguf_export_create, gguf_export_finish,
+      gguf_export_close },
+    { "dcp", "PyTorch distributed checkpoint", EXPORT_MOMENTS, false, dcp_export_create,
       piece_target_export_finish, piece_target_export_close },
 };
 

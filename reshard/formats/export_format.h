@@ -21,6 +21,7 @@ struct export_format {
     const char *name;  /* of --format */
     const char *title; /* for people */
     enum export_state state;
+    bool q8_0; /* it has ggml's Q8_0 */
 
     /* Create the files. All borrowed parts of q outlive the writer. After a failure nothing needs
      * to be closed. */

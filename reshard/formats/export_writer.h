@@ -5,6 +5,7 @@
 #ifndef RESHARD_FORMATS_EXPORT_WRITER_H
 #define RESHARD_FORMATS_EXPORT_WRITER_H
 
+#include "core/progress.h"
 #include "layout/layout.h"
 #include "layout/model.h"
 #include "reshard/engine/endpoint.h"
@@ -16,21 +17,27 @@ struct export_adamw {
 
 /* What is written. */
 struct export_contents {
-    const char *dir; /* exists, and is empty */
+    const char *dir;    /* exists, and is empty */
+    const char *source; /* the checkpoint, for messages */
     const struct model *model;
     const struct tensor *tensors; /* as they are to be written: group, name, type, shape */
     int n;
     const struct layout *layout; /* of these tensors: how a format that cuts them cuts them */
     int64_t step;                /* of the optimizer */
     struct export_adamw adamw;
-    int64_t max_shard_bytes; /* the most bytes of tensors in a file; 0: no limit */
+    int64_t max_shard_bytes;   /* the most bytes of tensors in a file; 0: no limit */
+    bool q8_0;                 /* weights become ggml's Q8_0; their type above is f32 then */
+    const char *assets;        /* the folder of the tokenizer, or NULL */
+    struct progress *progress; /* receives notes; NULL: none */
 };
 
 /* A folder that is being written. */
 struct export_writer {
     const struct reshard_endpoint *endpoint; /* tensor i is tensors[i]; valid until close */
     int files;                               /* with tensors */
-    void *ctx;                               /* of the format */
+    int64_t bytes;       /* of the files, where they differ from the endpoint's; else 0 */
+    int64_t later_bytes; /* memory that finish needs */
+    void *ctx;           /* of the format */
 };
 
 #endif

@@ -286,7 +286,9 @@ tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
 
 struct export_writer piece_target_writer(struct piece_target *t)
 {
-    return (struct export_writer){ piece_target_endpoint(t), piece_target_files(t), t };
+    return (struct export_writer){ .endpoint = piece_target_endpoint(t),
+                                   .files = piece_target_files(t),
+                                   .ctx = t };
 }
 
 tp_status piece_target_export_finish(struct export_writer *w, struct tp_err *err)

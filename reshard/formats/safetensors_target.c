@@ -271,8 +271,9 @@ tp_status safetensors_export_create(struct export_writer *w, const struct export
     free(tensors);
     if (st)
         return st;
-    *w = (struct export_writer){ safetensors_target_endpoint(target),
-                                 safetensors_target_files(target), target };
+    *w = (struct export_writer){ .endpoint = safetensors_target_endpoint(target),
+                                 .files = safetensors_target_files(target),
+                                 .ctx = target };
     return TP_OK;
 }
 
