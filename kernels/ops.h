@@ -21,10 +21,13 @@
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/grad_norm.h"
+#include "kernels/grouped_gemm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/loss.h"
+#include "kernels/permute.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
+#include "kernels/router.h"
 #include "kernels/scale.h"
 #include "kernels/sum.h"
 
@@ -63,6 +66,18 @@ struct kernel_ops {
     void (*cast)(struct device_queue *q, const struct cast *a);
     void (*copy_box)(struct device_queue *q, const struct copy_box *a);
     void (*scale)(struct device_queue *q, const struct scale *a);
+
+    /* Of mixtures of experts; a device has all of these or none. */
+    void (*router_forward)(struct device_queue *q, const struct router_forward *a);
+    void (*router_backward)(struct device_queue *q, const struct router_backward *a);
+    void (*router_load)(struct device_queue *q, const struct router_load *a);
+    void (*router_balance)(struct device_queue *q, const struct router_balance *a);
+    void (*permute_sort)(struct device_queue *q, const struct permute_sort *a);
+    void (*permute_rows)(struct device_queue *q, const struct permute_rows *a);
+    void (*permute_sum)(struct device_queue *q, const struct permute_sum *a);
+    void (*permute_weight_backward)(struct device_queue *q,
+                                    const struct permute_weight_backward *a);
+    void (*grouped_gemm)(struct device_queue *q, const struct grouped_gemm *a);
 };
 
 /* A queue, and the operations of its device. */

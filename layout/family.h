@@ -33,6 +33,7 @@ enum family_value {
     FAMILY_VALUE_NEED,     /* int or int64_t: a whole number from 1 to max, required */
     FAMILY_VALUE_COUNT,    /* the same, optional */
     FAMILY_VALUE_POSITIVE, /* double above 0 */
+    FAMILY_VALUE_AMOUNT,   /* double, not negative */
     FAMILY_VALUE_FLAG,     /* bool */
     FAMILY_VALUE_DROPOUT,  /* double from 0 to below 1; the largest of such keys is kept */
     FAMILY_VALUE_ROPE,     /* the rotary embedding (layout/rope_config.h) */
@@ -59,6 +60,7 @@ struct family_key {
 #define FAMILY_NEED(k, m, max)      { k, FAMILY_VALUE_NEED, FAMILY_MEMBER(m), max, 0, 0, 0 }
 #define FAMILY_COUNT(k, m, max, f)  { k, FAMILY_VALUE_COUNT, FAMILY_MEMBER(m), max, f, 0, 0 }
 #define FAMILY_POSITIVE(k, m, f)    { k, FAMILY_VALUE_POSITIVE, FAMILY_MEMBER(m), 0, f, 0, 0 }
+#define FAMILY_AMOUNT(k, m, f)      { k, FAMILY_VALUE_AMOUNT, FAMILY_MEMBER(m), 0, f, 0, 0 }
 #define FAMILY_FLAG(k, m, f)        { k, FAMILY_VALUE_FLAG, FAMILY_MEMBER(m), 0, f, 0, 0 }
 #define FAMILY_DROPOUT(k, m, f)     { k, FAMILY_VALUE_DROPOUT, FAMILY_MEMBER(m), 0, f, 0, 0 }
 #define FAMILY_ROPE(f)              { "rope_theta", FAMILY_VALUE_ROPE, FAMILY_MEMBER(rope_theta), 0, f, 0, 0 }

@@ -42,6 +42,9 @@ struct model {
     int64_t embedding_width; /* OPT's word_embed_proj_dim, which must be hidden; 0: not given */
     int experts, experts_per_token; /* of a mixture of experts; else 0 */
     int64_t expert_ffn;             /* width inside an expert; 0: ffn */
+    bool normalized_experts;        /* the weights of a token's experts add up to 1 */
+    bool balances_experts;          /* the loss has a part that balances the experts' load */
+    double balance_factor;          /* of that part */
     int64_t sliding_window;         /* keys that a token sees, itself included; 0: all before it */
     double norm_eps, rope_theta, init_std;
     struct rope_scaling rope_scaling;

@@ -70,6 +70,15 @@ static double read_positive(struct config_reader *r, const char *key, json_t *v,
     return json_number_value(v);
 }
 
+static double read_amount(struct config_reader *r, const struct family_key *k, json_t *v)
+{
+    if (is_absent(v))
+        return k->fallback;
+    if (!json_is_number(v) || !(json_number_value(v) >= 0) || !isfinite(json_number_value(v)))
+        fail(r, k->key, "a number that is not negative", v);
+    return json_number_value(v);
+}
+
 static void read_flag(struct config_reader *r, const struct family_key *k, json_t *v, bool *member)
 {
     if (!is_absent(v) && !json_is_boolean(v))
@@ -199,6 +208,9 @@ static void read_key(struct config_reader *r, const struct family_key *k, struct
     case FAMILY_VALUE_POSITIVE:
         *(double *)member = read_positive(r, k->key, v, k->fallback);
         break;
+    case FAMILY_VALUE_AMOUNT:
+        *(double *)member = read_amount(r, k, v);
+        break;
     case FAMILY_VALUE_FLAG:
         read_flag(r, k, v, member);
         break;
@@ -284,6 +296,10 @@ static void derive(struct config_reader *r, struct model *m)
                         "supported",
                         r->path, KEY_OF(r, embedding_width), (long long)m->embedding_width,
                         KEY_OF(r, hidden), (long long)m->hidden);
+    else if (m->experts_per_token > m->experts)
+        r->st = tp_fail(r->err, TP_E_USAGE, "%s: %s %d is more than %s %d", r->path,
+                        KEY_OF(r, experts_per_token), m->experts_per_token, KEY_OF(r, experts),
+                        m->experts);
     if (r->st)
         return;
     if (!m->head_dim)

@@ -32,6 +32,11 @@ static tp_status check_trained(const struct workload *w, const struct model *m, 
                        "--same-bits cannot train a %s, which has norms of each head's queries and "
                        "keys",
                        family_of(m)->architecture);
+    if (m->experts && w->same_bits)
+        return tp_fail(err, TP_E_USAGE,
+                       "--same-bits cannot train a %s: how many rows an expert's products have "
+                       "depends on the microbatches, so the order of their sums does too",
+                       family_of(m)->architecture);
     return TP_OK;
 }
 
@@ -61,7 +66,7 @@ tp_status workload_check_run(const struct workload *w, const struct model *m, st
 /* Not cut, and yet right with sp: a rank applies it to its own tokens or to its own heads. */
 static bool is_whole_with_sp(enum tensor_role r)
 {
-    return r == ROLE_POSITIONS || r == ROLE_Q_NORM || r == ROLE_K_NORM;
+    return r == ROLE_POSITIONS || r == ROLE_Q_NORM || r == ROLE_K_NORM || r == ROLE_ROUTER;
 }
 
 static tp_status check_sp(const struct workload *w, const struct model *m, struct tp_err *err)
@@ -98,6 +103,19 @@ static tp_status check_head_norms(const struct spec *s, const struct model *m, s
                    out->pattern, tensor_cut_name(out->cut));
 }
 
+/* A rank has a part of the gradients of its router, which are summed over tp. */
+static tp_status check_experts(const struct spec *s, const struct model *m, struct tp_err *err)
+{
+    const struct parallel_plan plan = parallel_plan_of(m);
+    const struct parallel_plan_entry *down = parallel_plan_find(&plan, ROLE_EXPERT_DOWN);
+
+    if (s->tp == 1 || !down || down->cut == CUT_ROW)
+        return TP_OK;
+    return tp_fail(err, TP_E_LAYOUT,
+                   "a mixture of experts needs a plan that cuts the experts: %s is %s",
+                   down->pattern, tensor_cut_name(down->cut));
+}
+
 /* Context parallelism cuts each sequence into two blocks per rank. */
 static tp_status check_cp(const struct workload *w, const struct spec *s, const struct model *m,
                           struct tp_err *err)
@@ -127,7 +145,7 @@ tp_status workload_check_mesh(const struct workload *w, const struct spec *s, co
 
     if (m && s->sp && s->tp > 1 && (st = check_sp(w, m, err)))
         return st;
-    if (m && (st = check_head_norms(s, m, err)))
+    if (m && ((st = check_head_norms(s, m, err)) || (st = check_experts(s, m, err))))
         return st;
     if ((st = check_cp(w, s, m, err)))
         return st;

@@ -74,6 +74,10 @@ static void add_model(struct sentence *s, const struct manifest *m, const struct
     add_number(s, "the type of rope_scaling", was.rope_scaling.type, now->rope_scaling.type);
     add_number(s, "rope_scaling's factor", was.rope_scaling.factor, now->rope_scaling.factor);
     add_number(s, "sliding_window", (double)was.sliding_window, (double)now->sliding_window);
+    add_number(s, "num_experts_per_tok", was.experts_per_token, now->experts_per_token);
+    add_number(s, "norm_topk_prob", was.normalized_experts, now->normalized_experts);
+    add_number(s, "output_router_logits", was.balances_experts, now->balances_experts);
+    add_number(s, "router_aux_loss_coef", was.balance_factor, now->balance_factor);
 }
 
 static void add_options(struct sentence *s, const char *text, const struct train_config *c)

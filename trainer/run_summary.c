@@ -25,12 +25,17 @@ static int64_t parameters(const struct trainer *t)
 static void line_model(char *buf, const struct trainer *t)
 {
     const struct model *m = t->model;
+    char experts[64] = "";
 
+    if (m->experts)
+        snprintf(experts, sizeof experts, " in each of %d experts, %d of them for a token",
+                 m->experts, m->experts_per_token);
     snprintf(buf, RUN_SUMMARY_MAX,
              "model: %s, %s, %" PRId64 " parameters, %d layers, hidden %" PRId64
-             ", %d heads of %" PRId64 " (%d key-value), ffn %" PRId64 ", vocab %" PRId64 "%s, %s",
+             ", %d heads of %" PRId64 " (%d key-value), ffn %" PRId64 "%s, vocab %" PRId64 "%s, %s",
              t->config->model_path, family_of(m)->architecture, parameters(t), m->layers, m->hidden,
-             m->heads, m->head_dim, m->kv_heads, m->ffn, m->vocab, m->tied ? " (tied head)" : "",
+             m->heads, m->head_dim, m->kv_heads, family_dim_size(DIM_EXPERT_FFN, m), experts,
+             m->vocab, m->tied ? " (tied head)" : "",
              t->config->dtype == DTYPE_BF16 ? "bf16 with fp32 masters" : "fp32");
 }
 

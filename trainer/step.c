@@ -9,6 +9,12 @@
 
 _Static_assert((int)SCRATCH_DX_BUFFERS == SCHEDULE_BUFFERS, "what the schedule relies on");
 
+/* The weight of one row's loss in the step's loss. */
+static float row_weight(const struct train_config *c)
+{
+    return (float)(1 / (double)(c->global_batch_size * c->seq_length));
+}
+
 static struct pass pass_of(struct trainer *t, int64_t micro)
 {
     int64_t group = same_bits_group(t->config), in_group = micro % group;
@@ -21,15 +27,16 @@ static struct pass pass_of(struct trainer *t, int64_t micro)
                           .rows = rows,
                           .residual_rows = rows / t->net.split,
                           .units = &t->units,
+                          .scale = row_weight(t->config),
                           .add = (same_bits ? in_group : micro) > 0 && !t->params.sharded,
                           .group = micro / group,
                           .ends_group = same_bits && in_group == group - 1 };
 }
 
-/* Floats of the residual that stages send each other. */
+/* Floats that stages send each other: the residual, and the load of the experts. */
 static int64_t residual_floats(const struct pass *p)
 {
-    return p->residual_rows * p->net->model->hidden;
+    return p->residual_rows * p->net->model->hidden + p->sequences * p->net->load;
 }
 
 /* Read a microbatch's tokens and queue their copy to its slot. Every microbatch has its own place
@@ -80,7 +87,6 @@ static void run_backward(struct trainer *t, const struct schedule_op *op)
     struct pass p = pass_of(t, op->micro);
     bool is_last = op->micro == t->schedule.m - 1, has_stages = t->schedule.p > 1;
     int buffer = has_stages ? w->dx_next : 0;
-    float scale = (float)(1 / (double)(t->config->global_batch_size * t->config->seq_length));
 
     p.reduction = is_last ? &t->reduction : NULL;
     w->dx = w->dx_buffers[buffer];
@@ -92,7 +98,7 @@ static void run_backward(struct trainer *t, const struct schedule_op *op)
     if (op->from >= 0)
         comm_recv(c, t->queue, w->dx, residual_floats(&p), DTYPE_F32, op->from);
     else
-        stage_loss(&p, s, scale, &t->io.numbers->losses[op->micro]);
+        stage_loss(&p, s, &t->io.numbers->losses[op->micro]);
     stage_backward(&p, op->vstage, s);
     if (op->to >= 0)
         comm_send(c, t->queue, w->dx, residual_floats(&p), DTYPE_F32, op->to, w->sent[buffer]);

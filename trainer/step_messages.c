@@ -35,6 +35,7 @@ struct step_messages step_messages_now(const struct trainer *t)
     if (p->dp_cp != p->dp)
         add_collectives(&m.dp_calls, &m.dp_bytes, p->dp_cp);
     add(&m.cp_calls, &m.cp_bytes, p->cp, COMM_SEND);
+    add_collectives(&m.cp_calls, &m.cp_bytes, p->cp);
     add(&m.pp_calls, &m.pp_bytes, p->pp_forward, COMM_SEND);
     add(&m.pp_calls, &m.pp_bytes, p->pp_backward, COMM_SEND);
     add_collectives(&m.embedding_calls, &m.embedding_bytes, p->embedding_ends);

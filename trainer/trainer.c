@@ -208,11 +208,23 @@ static tp_status open_messages(struct trainer *t, struct tp_err *err)
     return st ? st : ring_attention_open(&t->scratch.ring, &t->net.ring, err);
 }
 
+/* Some families need operations that not every device has. */
+static tp_status check_operations(const struct trainer *t, const struct kernel_ops *ops,
+                                  struct tp_err *err)
+{
+    if (!t->model->experts || ops->grouped_gemm)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "the device does not compute the mixtures of experts of a %s; use --device cpu",
+                   family_of(t->model)->architecture);
+}
+
 /* Point everything to the memory and the communicators. */
 static tp_status bind(struct trainer *t, const struct trainer_device *d, struct tp_err *err)
 {
     tp_status st;
 
+    TP_TRY(check_operations(t, d->ops, err));
     t->net.k = t->params.k = (struct kernel_queue){ d->ops, t->queue };
     t->params.comm_queue = t->comm_queue;
     TP_TRY(network_bind(&t->net, &t->layout, &t->params, &t->scratch, &t->parallel, err));

@@ -16,7 +16,7 @@
 #include "trainer/suggestions.h"
 
 static const char INTRO[] =
-    "Train a Llama, Mistral, Qwen2, Qwen3, Gemma or GPT-2 on many ranks:\n"
+    "Train a Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma or GPT-2 on many ranks:\n"
     "tensor, sequence, context, pipeline and data parallel, on CPUs or NVIDIA GPUs.\n"
     "It starts its own ranks. Under mpirun or srun it needs one process per rank of the layout.";
 static const char TAIL[] =

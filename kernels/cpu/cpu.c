@@ -51,6 +51,15 @@ CPU_KERNEL(queue_adamw_step, cpu_run_adamw_step, adamw_step)
 CPU_KERNEL(queue_cast, cpu_run_cast, cast)
 CPU_KERNEL(queue_copy_box, cpu_run_copy_box, copy_box)
 CPU_KERNEL(queue_scale, cpu_run_scale, scale)
+CPU_KERNEL(queue_router_forward, cpu_run_router_forward, router_forward)
+CPU_KERNEL(queue_router_backward, cpu_run_router_backward, router_backward)
+CPU_KERNEL(queue_router_load, cpu_run_router_load, router_load)
+CPU_KERNEL(queue_router_balance, cpu_run_router_balance, router_balance)
+CPU_KERNEL(queue_permute_sort, cpu_run_permute_sort, permute_sort)
+CPU_KERNEL(queue_permute_rows, cpu_run_permute_rows, permute_rows)
+CPU_KERNEL(queue_permute_sum, cpu_run_permute_sum, permute_sum)
+CPU_KERNEL(queue_permute_weight_backward, cpu_run_permute_weight_backward, permute_weight_backward)
+CPU_KERNEL(queue_grouped_gemm, cpu_run_grouped_gemm, grouped_gemm)
 
 const char *kernels_cpu_description(void)
 {
@@ -92,4 +101,13 @@ const struct kernel_ops kernels_cpu = {
     .cast = queue_cast,
     .copy_box = queue_copy_box,
     .scale = queue_scale,
+    .router_forward = queue_router_forward,
+    .router_backward = queue_router_backward,
+    .router_load = queue_router_load,
+    .router_balance = queue_router_balance,
+    .permute_sort = queue_permute_sort,
+    .permute_rows = queue_permute_rows,
+    .permute_sum = queue_permute_sum,
+    .permute_weight_backward = queue_permute_weight_backward,
+    .grouped_gemm = queue_grouped_gemm,
 };

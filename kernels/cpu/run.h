@@ -68,5 +68,24 @@ tp_status cpu_run_adamw_step(struct device_queue *q, const struct adamw_step *a,
                              struct tp_err *err);
 tp_status cpu_run_cast(struct device_queue *q, const struct cast *a, struct tp_err *err);
 tp_status cpu_run_copy_box(struct device_queue *q, const struct copy_box *a, struct tp_err *err);
+tp_status cpu_run_router_forward(struct device_queue *q, const struct router_forward *a,
+                                 struct tp_err *err);
+tp_status cpu_run_router_backward(struct device_queue *q, const struct router_backward *a,
+                                  struct tp_err *err);
+tp_status cpu_run_router_load(struct device_queue *q, const struct router_load *a,
+                              struct tp_err *err);
+tp_status cpu_run_router_balance(struct device_queue *q, const struct router_balance *a,
+                                 struct tp_err *err);
+tp_status cpu_run_permute_sort(struct device_queue *q, const struct permute_sort *a,
+                               struct tp_err *err);
+tp_status cpu_run_permute_rows(struct device_queue *q, const struct permute_rows *a,
+                               struct tp_err *err);
+tp_status cpu_run_permute_sum(struct device_queue *q, const struct permute_sum *a,
+                              struct tp_err *err);
+tp_status cpu_run_permute_weight_backward(struct device_queue *q,
+                                          const struct permute_weight_backward *a,
+                                          struct tp_err *err);
+tp_status cpu_run_grouped_gemm(struct device_queue *q, const struct grouped_gemm *a,
+                               struct tp_err *err);
 
 #endif

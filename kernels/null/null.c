@@ -42,6 +42,15 @@ NOTHING(adamw_step, adamw_step)
 NOTHING(cast, cast)
 NOTHING(copy_box, copy_box)
 NOTHING(scale, scale)
+NOTHING(router_forward, router_forward)
+NOTHING(router_backward, router_backward)
+NOTHING(router_load, router_load)
+NOTHING(router_balance, router_balance)
+NOTHING(permute_sort, permute_sort)
+NOTHING(permute_rows, permute_rows)
+NOTHING(permute_sum, permute_sum)
+NOTHING(permute_weight_backward, permute_weight_backward)
+NOTHING(grouped_gemm, grouped_gemm)
 
 const struct kernel_ops kernels_null = {
     .gemm = nothing_gemm,
@@ -78,4 +87,13 @@ const struct kernel_ops kernels_null = {
     .cast = nothing_cast,
     .copy_box = nothing_copy_box,
     .scale = nothing_scale,
+    .router_forward = nothing_router_forward,
+    .router_backward = nothing_router_backward,
+    .router_load = nothing_router_load,
+    .router_balance = nothing_router_balance,
+    .permute_sort = nothing_permute_sort,
+    .permute_rows = nothing_permute_rows,
+    .permute_sum = nothing_permute_sum,
+    .permute_weight_backward = nothing_permute_weight_backward,
+    .grouped_gemm = nothing_grouped_gemm,
 };

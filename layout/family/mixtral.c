@@ -18,6 +18,12 @@ static const struct family_key keys[] = {
     FAMILY_WINDOW("sliding_window", sliding_window, 0),
     FAMILY_NEED("num_local_experts", experts, FAMILY_EXPERTS_MAX),
     FAMILY_COUNT("num_experts_per_tok", experts_per_token, FAMILY_EXPERTS_MAX, 2),
+    FAMILY_FIXED(normalized_experts, true),
+    FAMILY_FLAG("output_router_logits", balances_experts, false),
+    FAMILY_AMOUNT("router_aux_loss_coef", balance_factor, 0.001),
+    FAMILY_TRAINS("router_jitter_noise", "0"),
+    FAMILY_TRAINS("hidden_act", "\"silu\""),
+    FAMILY_TRAINS("attention_dropout", "0"),
     FAMILY_KEYS_END,
 };
 
@@ -47,7 +53,6 @@ const struct family family_mixtral = {
     .norm = FAMILY_RMS_NORM,
     .mlp = FAMILY_SWIGLU,
     .position = FAMILY_ROTARY,
-    .untrained = "mixtures of experts",
     .buffers = { ".inv_freq" },
     .keys = keys,
     .tensors = tensors,

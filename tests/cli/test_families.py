@@ -61,7 +61,7 @@ def test_a_scaled_rotary_embedding_is_exported_for_old_and_new_transformers(tmp_
 
 
 @pytest.mark.parametrize("name,words", [
-    ("gemma2", "capped logits"), ("mixtral", "mixtures of experts"), ("opt", "relu")])
+    ("gemma2", "capped logits"), ("opt", "relu")])
 def test_training_a_family_that_only_moves_is_refused(name, words, tmp_path):
     write(tmp_path / "model", name)
     r = run("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 1, "--seq", 16)
@@ -72,6 +72,7 @@ def test_training_a_family_that_only_moves_is_refused(name, words, tmp_path):
     ("opt", "do_layer_norm_before", False), ("opt", "enable_bias", False),
     ("qwen3-moe", "mlp_only_layers", [0]), ("qwen3-moe", "decoder_sparse_step", 2),
     ("mistral", "num_key_value_heads", None), ("mixtral", "num_local_experts", 0),
+    ("mixtral", "num_experts_per_tok", 5), ("qwen3-moe", "router_aux_loss_coef", -1),
     ("gpt2", "add_cross_attention", True)])
 def test_a_feature_that_changes_the_tensors_is_refused_by_name(name, key, value, tmp_path):
     write(tmp_path / "model", name, **{key: value})

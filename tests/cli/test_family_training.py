@@ -1,8 +1,8 @@
 """Families of models that tp-train trains have the oracle's curve: biases, scaled rotary embedding, a sliding
-window, and norms of each head's queries and keys.
+window, norms of each head's queries and keys, and mixtures of experts.
 
-needs: tp-train tp-train-deferred
-covers: trainer/model/rotary_table layout/rope_scaling
+needs: tp-train tp-train-deferred tp-reshard
+covers: trainer/model/rotary_table layout/rope_scaling trainer/model/experts trainer/tensor/expert_linear
 """
 import json
 import os
@@ -14,14 +14,19 @@ import pytest
 import curves
 import harness
 from curves import oracle
-from harness import LONG, run
+from harness import LONG, ok, run
 
 FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
 BYTES = dict(vocab_size=256, hidden_size=32)
 MODELS = {name: dict(FAMILIES[name]["config"], **BYTES) for name in (
-    "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma")}
+    "llama-biases", "llama-linear", "llama-dynamic", "llama-yarn", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "qwen3-moe")}
 for _name in ("llama-biases", "mistral", "qwen2"):
     MODELS[_name].update(tie_word_embeddings=_name == "mistral", head_dim=8)
+MODELS["qwen3-moe"]["norm_topk_prob"] = True
+MODELS["mixtral-balanced"] = dict(MODELS["mixtral"], output_router_logits=True, router_aux_loss_coef=0.02,
+                                  num_hidden_layers=4)
+MODELS["qwen3-moe-balanced"] = dict(MODELS["qwen3-moe"], output_router_logits=True, router_aux_loss_coef=0.05,
+                                    norm_topk_prob=False, num_local_experts=6, num_experts_per_tok=3)
 OPTIONS = dict(batch=8, seq=32, lr=3e-3, steps=6)
 
 # 8 heads and 4 key-value heads: at tp8 neighbours share them. The number is --micro.
@@ -30,6 +35,10 @@ LAYOUTS = {
     "llama-biases": EVERYWHERE + [("tp4sp", 0), ("pp2cp2", 4)],
     "qwen3": EVERYWHERE + [("tp4sp", 0), ("pp2cp2", 4)],
     "gemma": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2zero3", 2)],
+    "mixtral": [("tp1", 0), ("tp2pp2dp2spzero1", 2), ("tp4", 0), ("pp2cp2", 4)],
+    "mixtral-balanced": [("tp1", 0), ("pp2vpp2dp2", 2)],
+    "qwen3-moe": [("tp1", 0), ("tp8", 4)],
+    "qwen3-moe-balanced": [("tp1", 1), ("tp2spcp2", 2), ("tp2dp2zero3", 2)],
     "mistral": [("tp1", 0), ("tp4pp2", 4)],
     "qwen2": [("tp2", 0), ("tp8dp2zero3", 2)],
     "llama-llama3": [("tp1", 0), ("tp2cp2", 0)],
@@ -40,6 +49,7 @@ LAYOUTS = {
 CASES = [(name, layout, micro, ()) for name, some in LAYOUTS.items() for layout, micro in some]
 CASES += [(name, "tp2sp", 4, ("--recompute", how)) for name in ("llama-biases", "qwen3")
           for how in ("full", "selective")]
+CASES += [("mixtral-balanced", "pp2dp2", 2, ("--recompute", "full"))]
 CASES += [(name, layout, micro, ()) for name in MODELS for layout, micro in EVERYWHERE
           if LONG and (layout, micro) not in LAYOUTS[name]]
 
@@ -56,7 +66,7 @@ def test_the_curve_is_the_oracles_at_every_layout(name, layout, micro, more, ref
     curves.assert_same(log, trace, "%s at %s" % (name, layout))
 
 
-@pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3", "gemma"])
+@pytest.mark.parametrize("name", ["llama-biases", "mistral", "qwen3", "gemma", "qwen3-moe-balanced"])
 def test_bf16_is_near_the_oracle(name, reference, tmp_path):
     _, log, trace = reference.train(name, "tp2", tmp_path / "log", "--dtype", "bf16")
     assert oracle.deviation(log, trace)[0] <= 2e-2
@@ -72,8 +82,23 @@ def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
     assert all(log == logs[0] for log in logs)
 
 
+@pytest.mark.parametrize("name,first,then", [("mixtral", "tp4sp", "dp2zero3"), ("qwen3-moe-balanced", "tp2pp2zero1", "cp2")])
+def test_a_run_continues_at_another_layout(name, first, then, reference, tmp_path):
+    """Once after tp-reshard, once directly."""
+    options = ["--ckpt", tmp_path / "ckpt", "--micro", 4]
+    r = run(*reference.argv(name, first, tmp_path / "log", *options, "--exit-step", 3))
+    assert r.rc == 75, repr(r)
+    ok("tp-reshard", tmp_path / "ckpt", "--to", then, "-o", tmp_path / "resharded")
+    for root in ("ckpt", "resharded"):
+        log = tmp_path / (root + ".log")
+        log.write_bytes((tmp_path / "log").read_bytes())
+        ok(*reference.argv(name, then, log, "--ckpt", tmp_path / root, "--micro", 4, "--resume=must"))
+        curves.assert_same(harness.read_log(log), reference.trace(name), root)
+
+
 @pytest.mark.parametrize("name,layout", [("llama-biases", "tp2sp"), ("qwen3", "tp2dp2zero3"), ("llama-yarn", "cp2"),
-                                         ("gemma", "tp2pp2"), ("mistral", "tp1")])
+                                         ("gemma", "tp2pp2"), ("mistral", "tp1"), ("mixtral-balanced", "tp2pp2"),
+                                         ("qwen3-moe-balanced", "dp2zero3")])
 def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
     """As in test_deferred.py: queued work runs late and in a random order."""
     argv = reference.argv(name, layout, tmp_path / "log", "--micro", 2, "--logits", tmp_path / "logits")
@@ -88,7 +113,8 @@ def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
     assert (tmp_path / "logits").read_bytes() == (tmp_path / "late").read_bytes(), "TP_SEED=%d" % seed
 
 
-@pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma"])
+@pytest.mark.parametrize("name", ["llama-biases", "llama-yarn", "llama-llama3", "mistral", "qwen3", "gemma",
+                                  "mixtral-balanced", "qwen3-moe", "qwen3-moe-balanced"])
 def test_the_oracles_gradients_are_slopes(name):
     config = dict(MODELS[name], num_hidden_layers=1, sliding_window=3)
     curves.assert_gradient_is_slope(oracle.Llama, config, 3)
@@ -96,11 +122,13 @@ def test_the_oracles_gradients_are_slopes(name):
 
 @pytest.mark.parametrize("name,layout,more,words", [
     ("mistral", "cp2", [], "sliding_window"), ("qwen3", "tp2", ["--same-bits", 2], "--same-bits"),
-    ("qwen3", "tp2", ["--plan"], "plan that cuts attention")])
+    ("mixtral", "tp2", ["--same-bits", 2], "products"),
+    ("qwen3", "tp2", ["--plan", "attention"], "plan that cuts attention"),
+    ("mixtral", "tp2", ["--plan", "expert"], "plan that cuts the experts")])
 def test_what_does_not_fit_is_refused(name, layout, more, words, reference, tmp_path):
-    if more == ["--plan"]:
+    if more[0:1] == ["--plan"]:
         plan = harness.ok("tp-train", "--model", reference.model(name), "--print-plan").out
-        plan = re.sub(r"(attention\.(q|k|v|out) .*?) (column|row)\b.*", r"\1 replicated", plan)
+        plan = re.sub(r"(%s\.\w+ .*?) (column|row)\b.*" % more[1], r"\1 replicated", plan)
         (tmp_path / "plan").write_text(plan)
         more = ["--plan", tmp_path / "plan"]
     r = run(*reference.argv(name, layout, tmp_path / "log", *more))

@@ -27,7 +27,8 @@ def test_the_fixture_has_what_transformers_writes(tmp_path):
 
 
 TRAINED = {"llama": "tp8", "llama-biases": "tp4", "llama-linear": "tp2", "llama-dynamic": "cp2",
-           "llama-yarn": "tp2", "llama-llama3": "tp2cp2", "mistral": "tp4", "qwen2": "tp8", "qwen3": "tp4sp", "gemma": "tp2"}
+           "llama-yarn": "tp2", "llama-llama3": "tp2cp2", "mistral": "tp4", "qwen2": "tp8", "qwen3": "tp4sp", "gemma": "tp2",
+           "mixtral": "tp4sp", "qwen3-moe": "tp2pp2"}
 
 
 @pytest.mark.parametrize("layout", ["tp1", "its own"])
@@ -43,6 +44,27 @@ def test_logits_are_those_of_transformers(name, layout, tmp_path, figure):
     worst = (ours["logits"] - want).abs().max().item()
     figure("largest difference of logits", "%.1e, of up to %.1f" % (worst, want.abs().max()))
     assert worst <= LOGITS_WITHIN
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+def test_the_loss_that_balances_experts_is_that_of_transformers(name, tmp_path, figure):
+    """Of a single sequence. That of a batch is the mean over its sequences."""
+    theirs = family_models.make(name, tmp_path / "model", vocab_size=256, output_router_logits=True,
+                                router_aux_loss_coef=0.5)
+    harness.ok("tp-train", "--model", tmp_path / "model", "--data", harness.TEXT, "--steps", 1, "--batch", 3,
+               "--seq", 64, "--layout", "pp2cp2", "--micro", 1, "--log", tmp_path / "log",
+               "--logits", tmp_path / "logits.safetensors")
+    data = pathlib.Path(harness.TEXT).read_bytes()
+    losses, plain = [], []
+    for i, ids in enumerate(load_file(tmp_path / "logits.safetensors")["input_ids"].long()):
+        targets = torch.tensor(list(data[64 * i + 1:64 * i + 65]))
+        with torch.no_grad():
+            out = theirs(input_ids=ids[None])
+        plain.append(torch.nn.functional.cross_entropy(out.logits[0], targets).item())
+        losses.append(plain[-1] + 0.5 * out.aux_loss.item())
+    ours = harness.read_log(tmp_path / "log")[0]["loss"]
+    figure("loss, and without the part that balances", "%.6f, %.6f" % (ours, sum(plain) / 3))
+    assert abs(ours - sum(losses) / 3) <= 5e-6 and ours - sum(plain) / 3 > 0.5
 
 
 @pytest.mark.parametrize("name", family_models.FAMILIES)

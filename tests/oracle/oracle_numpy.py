@@ -53,6 +53,30 @@ def gpt2_shapes(c):
     return s
 
 
+def expert_names(c, p):
+    """(the router, the format of an expert's gate, up and down) of the layer with the prefix p."""
+    if c["model_type"] == "mixtral":
+        p += "block_sparse_moe."
+        return p + "gate", [p + "experts.%d." + name for name in ("w1", "w3", "w2")]
+    p += "mlp."
+    return p + "gate", [p + "experts.%d." + name for name in ("gate_proj", "up_proj", "down_proj")]
+
+
+def expert_shapes(c, p):
+    """{name: shape} of a mixture of experts."""
+    dim, ffn = c["hidden_size"], c.get("moe_intermediate_size") or c["intermediate_size"]
+    router, (gate, up, down) = expert_names(c, p)
+    s = {router + ".weight": (experts_of(c), dim)}
+    for e in range(experts_of(c)):
+        s[gate % e + ".weight"] = s[up % e + ".weight"] = (ffn, dim)
+        s[down % e + ".weight"] = (dim, ffn)
+    return s
+
+
+def experts_of(c):
+    return c.get("num_experts") or c.get("num_local_experts") or 0
+
+
 def shapes(c):
     """{name: shape} of the model with this config.json."""
     if is_gpt2(c):
@@ -70,9 +94,12 @@ def shapes(c):
         s[p + "self_attn.v_proj.weight"] = (kv * width, dim)
         s[p + "self_attn.o_proj.weight"] = (dim, heads * width)
         s[p + "post_attention_layernorm.weight"] = (dim,)
-        s[p + "mlp.gate_proj.weight"] = (ffn, dim)
-        s[p + "mlp.up_proj.weight"] = (ffn, dim)
-        s[p + "mlp.down_proj.weight"] = (dim, ffn)
+        if experts_of(c):
+            s.update(expert_shapes(c, p))
+        else:
+            s[p + "mlp.gate_proj.weight"] = (ffn, dim)
+            s[p + "mlp.up_proj.weight"] = (ffn, dim)
+            s[p + "mlp.down_proj.weight"] = (dim, ffn)
         if biases:
             s[p + "self_attn.q_proj.bias"] = (heads * width,)
             s[p + "self_attn.k_proj.bias"] = s[p + "self_attn.v_proj.bias"] = (kv * width,)
@@ -81,7 +108,7 @@ def shapes(c):
         if c.get("mlp_bias"):
             s[p + "mlp.gate_proj.bias"] = s[p + "mlp.up_proj.bias"] = (ffn,)
             s[p + "mlp.down_proj.bias"] = (dim,)
-        if c["model_type"] == "qwen3":
+        if c["model_type"] in ("qwen3", "qwen3_moe"):
             s[p + "self_attn.q_norm.weight"] = s[p + "self_attn.k_norm.weight"] = (width,)
     s["model.norm.weight"] = (dim,)
     if not c.get("tie_word_embeddings", c["model_type"] == "gemma"):
@@ -186,11 +213,14 @@ def frequencies(c, width):
 
 
 class Llama:
-    """Also Mistral (a sliding window), Qwen2 (biases), Qwen3 (norms of each head's queries and keys) and Gemma."""
+    """Also Mistral (a sliding window), Qwen2 (biases), Qwen3 (norms of each head's queries and keys), Gemma, and
+    Mixtral and Qwen3-MoE (mixtures of experts)."""
 
     def __init__(self, config, seq):
         c = self.c = config
         self.heads, self.kv = c["num_attention_heads"], c["num_key_value_heads"]
+        self.is_normalized = c["model_type"] == "mixtral" or c.get("norm_topk_prob")
+        self.balances = bool(experts_of(c) and c.get("output_router_logits"))
         self.width = c.get("head_dim") or c["hidden_size"] // self.heads
         self.is_gemma = c["model_type"] == "gemma"  # norms of 1 + weight, a gated gelu, a scaled embedding
         self.eps, self.tied = c["rms_norm_eps"], bool(c.get("tie_word_embeddings", self.is_gemma))
@@ -198,7 +228,7 @@ class Llama:
         angle = np.arange(seq)[:, None] * each
         self.cos, self.sin = factor * np.cos(angle), factor * np.sin(angle)
         self.mask = np.triu(np.ones((seq, seq), bool), 1)
-        if c["model_type"] == "mistral" and c["sliding_window"]:
+        if c["model_type"] in ("mistral", "mixtral") and c["sliding_window"]:
             self.mask |= np.tril(np.ones((seq, seq), bool), -c["sliding_window"])
 
     def rotate(self, x, sign=1):
@@ -270,6 +300,67 @@ class Llama:
         dup, dgate = dh * gate * sig, dh * up * sig * (1 + gate * (1 - sig) * slope)
         return linear_backward(dgate, n, w, p + "gate_proj", g) + linear_backward(dup, n, w, p + "up_proj", g)
 
+    # Mixtures of experts. A token's weights are the k largest probabilities of the router (of equal ones those of
+    # the first experts), divided by their sum if the family does so. The loss that balances the experts is that of
+    # transformers for each sequence by itself: experts * sum_e(fraction of e's tokens * mean probability of e), with
+    # both means over the tokens of all layers; the mean over the sequences times its factor is added to the loss.
+
+    def experts_forward(self, n, w, p):
+        c, (router, (gate, up, down)) = self.c, expert_names(self.c, p)
+        s = linear(n, w, router)
+        e = np.exp(s - s.max(-1, keepdims=True))
+        probs = e / e.sum(-1, keepdims=True)
+        chosen = np.argsort(-probs, -1, kind="stable")[..., :c["num_experts_per_tok"]]
+        mask = np.zeros_like(probs)
+        np.put_along_axis(mask, chosen, 1.0, -1)
+        sums = (probs * mask).sum(-1, keepdims=True) if self.is_normalized else 1.0
+        weights, y, saved = probs * mask / sums, np.zeros_like(n), []
+        for i in range(experts_of(c)):
+            rows = np.nonzero(mask[..., i])
+            x = n[rows]
+            g, u = x @ w[gate % i + ".weight"].T, x @ w[up % i + ".weight"].T
+            sig = 1 / (1 + np.exp(-g))
+            h = g * sig * u
+            out = h @ w[down % i + ".weight"].T
+            y[rows] += weights[..., i][rows][:, None] * out
+            saved.append((rows, x, g, u, sig, h, out))
+        return y, (n, probs, mask, weights, sums, saved)
+
+    def experts_backward(self, d, saved, w, p, g, balance):
+        router, (gate, up, down) = expert_names(self.c, p)
+        n, probs, mask, weights, sums, experts = saved
+        dn, dweights = np.zeros_like(n), np.zeros_like(probs)
+        for i, (rows, x, a, u, sig, h, out) in enumerate(experts):
+            dy = d[rows]
+            dweights[..., i][rows] = (dy * out).sum(-1)
+            dy = dy * weights[..., i][rows][:, None]
+            g[down % i + ".weight"] = dy.T @ h
+            dh = dy @ w[down % i + ".weight"]
+            du, da = dh * a * sig, dh * u * sig * (1 + a * (1 - sig))
+            g[gate % i + ".weight"], g[up % i + ".weight"] = da.T @ x, du.T @ x
+            dn[rows] += da @ w[gate % i + ".weight"] + du @ w[up % i + ".weight"]
+        if self.is_normalized:
+            dweights = mask * (dweights - (dweights * weights).sum(-1, keepdims=True)) / sums
+        dprobs = dweights + balance
+        ds = probs * (dprobs - (dprobs * probs).sum(-1, keepdims=True))
+        return dn + linear_backward(ds, n, w, router, g)
+
+    def load(self, saved):
+        """(for each sequence and expert the number of tokens, the sum of probabilities) over all layers."""
+        moes = [layer[-1] for layer in saved]
+        return sum(m[2].sum(1) for m in moes), sum(m[1].sum(1) for m in moes)
+
+    def balance_factor(self, ids):
+        return self.c["router_aux_loss_coef"] * experts_of(self.c) / (
+            ids.shape[0] * (self.c["num_hidden_layers"] * ids.shape[1]) ** 2)
+
+    def extra_loss(self, saved):
+        """What is added to the mean over the tokens."""
+        if not self.balances:
+            return 0.0
+        counts, sums = self.load(saved[1])
+        return self.balance_factor(saved[0]) * float((counts * sums).sum())
+
     def forward(self, w, ids):
         """(logits, values for backward)"""
         x, saved = w["model.embed_tokens.weight"][ids], []
@@ -281,7 +372,7 @@ class Llama:
             y, attention = self.attention_forward(n, w, p + "self_attn.")
             mid = x + y
             n, r2 = norm_forward(mid, self.unit(w[p + "post_attention_layernorm.weight"]), self.eps)
-            y, mlp = self.mlp_forward(n, w, p + "mlp.")
+            y, mlp = self.experts_forward(n, w, p) if experts_of(self.c) else self.mlp_forward(n, w, p + "mlp.")
             saved.append((x, r, attention, mid, r2, mlp))
             x = mid + y
         n, r = norm_forward(x, self.unit(w["model.norm.weight"]), self.eps)
@@ -293,6 +384,7 @@ class Llama:
     def backward(self, w, dlogits, saved):
         """{name: gradient}"""
         ids, layers, x, r, n = saved
+        balance = self.balance_factor(ids) * self.load(layers)[0][:, None] if self.balances else 0.0
         g, dhead = {}, outer(dlogits, n)
         d, g["model.norm.weight"] = norm_backward(dlogits @ self.head(w), x,
                                                   self.unit(w["model.norm.weight"]), r)
@@ -300,7 +392,8 @@ class Llama:
             p, (x, r, attention, mid, r2, mlp) = "model.layers.%d." % i, layers[i]
             for norm, inner, residual, rr in (
                     ("post_attention_layernorm",
-                     lambda: self.mlp_backward(d, mlp, w, p + "mlp.", g), mid, r2),
+                     lambda: self.experts_backward(d, mlp, w, p, g, balance) if experts_of(self.c)
+                     else self.mlp_backward(d, mlp, w, p + "mlp.", g), mid, r2),
                     ("input_layernorm",
                      lambda: self.attention_backward(d, attention, w, p + "self_attn.", g), x, r)):
                 dx, g[p + norm + ".weight"] = norm_backward(inner(), residual,
@@ -319,6 +412,10 @@ class Llama:
 
 class GPT2:
     """LayerNorm with bias, learned positions, q k v in one matrix, gelu_new, a tied head."""
+
+    @staticmethod
+    def extra_loss(saved):
+        return 0.0
 
     def __init__(self, config, seq):
         self.c, self.seq = config, seq
@@ -467,6 +564,7 @@ def train(config, weights, data, **options):
         ids, targets = batch_of(data, o, s)
         logits, saved = model.forward(w, ids)
         loss, dlogits = loss_of(logits, targets)
+        loss += model.extra_loss(saved)
         g = model.backward(w, dlogits, saved)
         norm = math.sqrt(sum(float((x * x).sum()) for x in g.values()))
         scale = min(1, o["clip"] / (norm + 1e-6)) if o["clip"] > 0 else 1

@@ -30,6 +30,7 @@ Test(family, keys_fit_the_members_that_they_set)
 {
     static const size_t sizes[] = {
         [FAMILY_VALUE_POSITIVE] = sizeof(double),
+        [FAMILY_VALUE_AMOUNT] = sizeof(double),
         [FAMILY_VALUE_FLAG] = sizeof(bool),
         [FAMILY_VALUE_DROPOUT] = sizeof(double),
         [FAMILY_VALUE_ROPE] = sizeof(double),

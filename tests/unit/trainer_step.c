@@ -62,8 +62,6 @@ static void want_plan(struct rng *r, struct model *m, struct train_config *c)
     c->spec.sp = 0;
 }
 
-/* A random run on any axes and at most max_world ranks. With vpp, pp divides the number of
- * microbatches. */
 /* What relatives of Llama have and a Llama may have: biases, norms of heads, norms of 1 + weight.
  */
 static void random_relative(struct rng *r, struct model *m, const struct train_config *c)
@@ -77,6 +75,22 @@ static void random_relative(struct rng *r, struct model *m, const struct train_c
     m->family = m->head_norms || rng_int(r, 0, 2) ? MODEL_LLAMA : MODEL_GEMMA;
 }
 
+/* A mixture of experts, which there is without --same-bits and with experts that the plan cuts. */
+static void random_experts(struct rng *r, struct model *m, const struct train_config *c)
+{
+    if (m->family != MODEL_LLAMA || m->plan || c->same_bits || rng_int(r, 0, 2))
+        return;
+    m->family = m->head_norms ? MODEL_QWEN3_MOE : MODEL_MIXTRAL;
+    m->experts = (int)rng_int(r, 1, 5);
+    m->experts_per_token = (int)rng_int(r, 1, m->experts);
+    m->expert_ffn = m->head_norms ? 8 * rng_int(r, 1, 2) : 0;
+    m->normalized_experts = rng_int(r, 0, 1);
+    m->balances_experts = rng_int(r, 0, 1);
+    m->balance_factor = 0.01;
+}
+
+/* A random run on any axes and at most max_world ranks. With vpp, pp divides the number of
+ * microbatches. */
 static void random_run(struct rng *r, struct model *m, struct train_config *c, int max_world)
 {
     struct tp_err err = { 0 };
@@ -99,6 +113,7 @@ static void random_run(struct rng *r, struct model *m, struct train_config *c, i
     else if (rng_int(r, 0, 2) == 0)
         want_plan(r, m, c);
     random_relative(r, m, c);
+    random_experts(r, m, c);
     c->recompute = (enum recompute)rng_int(r, 0, RECOMPUTE_COUNT - 1);
     c->spec.sp = c->spec.sp && c->seq_length / c->spec.cp * c->micro_batch_size % c->spec.tp == 0 &&
                  (c->dtype == DTYPE_F32 || m->hidden % 2 == 0);
@@ -312,6 +327,52 @@ Test(trainer_step, a_step_sends_what_was_counted)
         cr_assert_eq(wrong, 0, "%s, %d heads, %d of keys: %d things are wrong",
                      spec_format(spec, &c.spec), m.heads, m.kv_heads, wrong);
     }
+}
+
+/* ---- operations that a device does not have ---- */
+
+static int open_refused(struct comm_world *ranks, void *ctx)
+{
+    const struct trainer_ranks *r = ctx;
+    const struct cpu_options options = { .threads = 1, .no_comm_thread = !comm_has_threads(ranks) };
+    struct kernel_ops ops = kernels_cpu;
+    struct trainer_device d = { .ops = &ops };
+    struct trainer t;
+    struct tp_err err = { 0 };
+    int wrong = 0;
+
+    ops.grouped_gemm = NULL;
+    wrong += wrong_unless(cpu_device_open(&d.device, &options, &err) == TP_OK, err.msg);
+    wrong += wrong_unless(trainer_open(&t, r->config, r->model, &d, ranks, &err) == TP_E_USAGE,
+                          "it opened");
+    wrong += wrong_unless(strstr(err.msg, "mixtures of experts of a Mixtral") != NULL, err.msg);
+    trainer_close(&t);
+    device_close(d.device);
+    return wrong;
+}
+
+Test(trainer_step, a_device_without_an_operation_refuses_the_model)
+{
+    struct model m = small_llama();
+    struct train_config c = train_config_default();
+    struct trainer_size size;
+    struct tp_err err = { 0 };
+
+    c.data_path = TEXT;
+    c.model_path = "a model";
+    c.steps = 1;
+    c.seq_length = 16;
+    m.family = MODEL_MIXTRAL;
+    m.max_positions = 64;
+    m.norm_eps = 1e-5;
+    m.rope_theta = 10000;
+    m.experts = 4;
+    m.experts_per_token = 2;
+    cr_assert_eq(train_config_check(&c, &m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(trainer_measure(&size, &c, &m, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(run_ranks(1, size.shared + (1 << 20), open_refused,
+                           &(struct trainer_ranks){ .config = &c, .model = &m }),
+                 0);
 }
 
 /* ---- random initialization ---- */

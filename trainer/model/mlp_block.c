@@ -2,6 +2,7 @@
 #include "trainer/model/mlp_block.h"
 
 #include "layout/family.h"
+#include "trainer/model/experts.h"
 #include "trainer/model/residual.h"
 
 static enum gated_kind gated_kind_of(const struct network *n)
@@ -12,7 +13,7 @@ static enum gated_kind gated_kind_of(const struct network *n)
 static void activate(const struct pass *p, struct activations_layer *s)
 {
     const struct network *n = p->net;
-    int64_t rows = p->rows * n->shards;
+    int64_t rows = p->rows * n->shards * n->per_token;
 
     if (n->up_width == n->ffn)
         n->k.ops->gelu_forward(n->k.queue,
@@ -33,7 +34,7 @@ static void activate_backward(const struct pass *p, char *dup, const float *dy,
                               const struct activations_layer *s)
 {
     const struct network *n = p->net;
-    int64_t rows = p->rows * n->shards;
+    int64_t rows = p->rows * n->shards * n->per_token;
 
     if (n->up_width == n->ffn)
         n->k.ops->gelu_backward(n->k.queue,
@@ -58,10 +59,16 @@ void mlp_block_forward(const struct pass *p, const struct network_layer *y,
     const struct residual_pending in = { s->x, y->out.bias };
 
     residual_norm(p, &y->mlp_norm, s->mid_normed, s->mid_stats, s->mid, &in);
-    linear_column_forward(&y->up, s->up, s->mid_normed, p->rows);
-    linear_bias_add(&y->up, s->up, p->rows);
+    if (p->net->experts) {
+        experts_up_forward(p, y, s);
+    } else {
+        linear_column_forward(&y->up, s->up, s->mid_normed, p->rows);
+        linear_bias_add(&y->up, s->up, p->rows);
+    }
     activate(p, s);
-    if (out)
+    if (out && p->net->experts)
+        experts_down_forward(p, y, s, out);
+    else if (out)
         linear_row_forward(&y->down, out, s->hidden, p->rows);
 }
 
@@ -81,9 +88,16 @@ void mlp_block_backward(const struct pass *p, const struct network_layer *y,
         dup = (char *)w->bf16_scratch;
     }
     residual_bias_backward(p, &y->down, w->dx);
-    linear_row_backward(&y->down, w->ffn_scratch, dy, s->hidden, p->rows, p->add);
+    if (n->experts)
+        experts_down_backward(p, y, s, dy);
+    else
+        linear_row_backward(&y->down, w->ffn_scratch, dy, s->hidden, p->rows, p->add);
     activate_backward(p, dup, w->ffn_scratch, s);
-    linear_bias_backward(&y->up, dup, p->rows);
-    linear_column_backward(&y->up, w->dnormed, dup, s->mid_normed, p->rows, p->add);
+    if (n->experts) {
+        experts_up_backward(p, y, s, dup);
+    } else {
+        linear_bias_backward(&y->up, dup, p->rows);
+        linear_column_backward(&y->up, w->dnormed, dup, s->mid_normed, p->rows, p->add);
+    }
     residual_norm_backward(p, &y->mlp_norm, w->dx, w->dnormed, s->mid, s->mid_stats);
 }

@@ -123,7 +123,10 @@ tp_status network_init(struct network *n, const struct model *m, const struct la
                            .q_width = d->q_width,
                            .kv_width = d->kv_width,
                            .qkv_width = d->qkv_width,
-                           .up_width = d->up_width };
+                           .up_width = d->up_width,
+                           .experts = d->experts,
+                           .per_token = d->per_token,
+                           .load = d->load };
     n->vstages = arena_array(arena, (size_t)n->n_vstages, sizeof *n->vstages);
     n->layer_numbers = arena_array(arena, (size_t)m->layers, sizeof *n->layer_numbers);
     n->layers = arena_array(arena, (size_t)m->layers, sizeof *n->layers);
@@ -193,13 +196,46 @@ static tp_status bind_norm(struct network_norm *out, const struct source *s, enu
     return TP_OK;
 }
 
+/* A linear layer of all experts. */
+static tp_status bind_experts(struct linear *out, const struct source *s, enum tensor_role role,
+                              int layer, int64_t width, int64_t in, struct tp_err *err)
+{
+    int first = params_find(s->params, s->layout, role, layer);
+    tp_status st = bind_linear(out, s, role, ROLE_NONE, layer, width, in, err);
+
+    if (!st && s->net->experts > 1)
+        out->stride = s->params->list[first + 1].at - s->params->list[first].at;
+    return st;
+}
+
+static tp_status bind_mlp(struct network_layer *y, const struct source *s, int layer,
+                          struct tp_err *err)
+{
+    const struct network *n = s->net;
+    bool gated = family_of(n->model)->mlp != FAMILY_GELU;
+    int64_t h = n->model->hidden;
+    tp_status st;
+
+    if (n->experts) {
+        TP_TRY(bind_linear(&y->router, s, ROLE_ROUTER, ROLE_NONE, layer, n->experts, h, err));
+        TP_TRY(bind_experts(&y->gate, s, ROLE_EXPERT_GATE, layer, n->ffn, h, err));
+        TP_TRY(bind_experts(&y->up, s, ROLE_EXPERT_UP, layer, n->ffn, h, err));
+        TP_TRY(bind_experts(&y->down, s, ROLE_EXPERT_DOWN, layer, h, n->ffn, err));
+        return TP_OK;
+    }
+    TP_TRY(bind_linear(&y->up, s, gated ? ROLE_GATE : ROLE_UP,
+                       gated ? ROLE_GATE_BIAS : ROLE_UP_BIAS, layer, n->up_width, h, err));
+    TP_TRY(bind_linear(&y->down, s, ROLE_DOWN, ROLE_DOWN_BIAS, layer, h, n->ffn, err));
+done:
+    return st;
+}
+
 static tp_status bind_layer(struct network_layer *y, const struct source *s, int layer,
                             struct tp_err *err)
 {
     const struct network *n = s->net;
     const struct family *family = family_of(n->model);
     bool fused = family_tensor_find(family, ROLE_QKV) != NULL;
-    bool gated = family->mlp != FAMILY_GELU;
     int64_t h = n->model->hidden;
     tp_status st;
 
@@ -212,9 +248,7 @@ static tp_status bind_layer(struct network_layer *y, const struct source *s, int
     }
     TP_TRY(bind_linear(&y->out, s, ROLE_OUT, ROLE_OUT_BIAS, layer, h, n->q_width, err));
     TP_TRY(bind_norm(&y->mlp_norm, s, ROLE_MLP_NORM, ROLE_MLP_NORM_BIAS, layer, err));
-    TP_TRY(bind_linear(&y->up, s, gated ? ROLE_GATE : ROLE_UP,
-                       gated ? ROLE_GATE_BIAS : ROLE_UP_BIAS, layer, n->up_width, h, err));
-    TP_TRY(bind_linear(&y->down, s, ROLE_DOWN, ROLE_DOWN_BIAS, layer, h, n->ffn, err));
+    st = bind_mlp(y, s, layer, err);
 done:
     return st;
 }

@@ -32,6 +32,8 @@ struct network_layer {
     struct linear qkv, out;             /* column-parallel, row-parallel */
     struct network_norm q_norm, k_norm; /* of each head; weight NULL: none */
     struct linear up, down; /* column-parallel (in Llama gate and up side by side), row-parallel */
+    struct linear router, gate; /* of a mixture of experts, where gate, up and down are those of its
+                                   first expert, and `stride` leads to the next one's */
     struct pairwise_range grads; /* of all parameters of the layer, in whole spans */
     int unit; /* zero3: its FSDP unit (trainer/data_parallel/fsdp_units.h); else -1 */
 };
@@ -66,6 +68,8 @@ struct network {
     int64_t heads, kv_heads, ffn; /* of one shard */
     int64_t q_width, kv_width, qkv_width;
     int64_t up_width;                /* 2 ffn or ffn */
+    int experts, per_token;          /* of a mixture of experts; else 0 and 1 */
+    int load;                        /* floats of a sequence; see trainer/model/experts.h */
     struct network_vocab_rows table; /* of the embedding, on the first stage */
     struct network_vocab_rows logit; /* of the head, on the last */
     bool is_first, is_last;          /* has the embedding; has the head */

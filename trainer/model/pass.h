@@ -16,6 +16,7 @@ struct pass {
     struct fsdp_units *units;
     int64_t sequences, rows; /* with cp only the rows that this rank has */
     int64_t residual_rows;   /* rows of the residual that this rank has: all, or with sp a part */
+    float scale;             /* the weight of one row's loss in the step's loss */
     bool add; /* add gradients to those of earlier microbatches of the step (with --same-bits: of
                  the gradient group) */
     int64_t group;   /* --same-bits: the gradient group of this microbatch */

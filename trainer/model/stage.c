@@ -6,6 +6,7 @@
 #include "trainer/data_parallel/fsdp_units.h"
 #include "trainer/data_parallel/grad_reduction.h"
 #include "trainer/model/attention_block.h"
+#include "trainer/model/experts.h"
 #include "trainer/model/mlp_block.h"
 #include "trainer/model/vocab_parallel_embedding.h"
 #include "trainer/model/vocab_parallel_loss.h"
@@ -70,6 +71,7 @@ void stage_forward(const struct pass *p, int vstage, struct activations *s)
         fsdp_units_need(p->units, n->first_unit);
         vocab_parallel_embedding_forward(p, stage_input(s), s->ids);
     }
+    experts_load_begin(p, s->x, is_first(n, vstage) ? NULL : stage_input(s));
     for (int i = 0; i < c->n; i++) {
         const struct network_layer *y = &n->layers[c->first + i];
         struct activations_layer layer = layer_of(p, s, i);
@@ -78,6 +80,7 @@ void stage_forward(const struct pass *p, int vstage, struct activations *s)
         fsdp_units_need(p->units, y->unit);
         attention_block_forward(p, y, &layer, &in);
         mlp_block_forward(p, y, &layer, out);
+        experts_load_add(p, &layer, s->x);
         in = (struct residual_pending){ layer.mid, y->down.bias };
         if (finishes_layers(n)) {
             residual_finish(p, out, &in);
@@ -201,6 +204,8 @@ static struct network_layer layer_in(const struct network *n, const struct netwo
     move_linear(&out.out, by);
     move_linear(&out.up, by);
     move_linear(&out.down, by);
+    move_linear(&out.router, by);
+    move_linear(&out.gate, by);
     return out;
 }
 
@@ -221,16 +226,17 @@ static void is_final(const struct pass *p, int unit)
 
 /* ---- backward ---- */
 
-void stage_loss(const struct pass *p, struct activations *s, float scale, double *total)
+void stage_loss(const struct pass *p, struct activations *s, double *total)
 {
     const struct network *n = p->net;
 
     stage_logits(p, s);
     vocab_parallel_loss_forward(p, s, total);
+    experts_load_loss(p, s->x, total);
     fsdp_units_clear(p->units, n->last_unit);
     if (begins_group(p))
         clear_norm(n, &n->final_norm);
-    vocab_parallel_loss_backward(p, s, scale);
+    vocab_parallel_loss_backward(p, s, p->scale);
     end_group(p, n->after[0], n->pairwise->sum);
     end_group(p, n->after[1], n->pairwise->sum);
     fsdp_units_reduce(p->units, n->last_unit, FSDP_UNITS_AFTER, p->group);

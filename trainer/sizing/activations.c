@@ -24,6 +24,12 @@ static int64_t residual_rows(const struct rank_dims *d)
     return rows_of(d) / d->split;
 }
 
+/* Floats of the residual, and of the load that goes with it. */
+static int64_t residual_floats(const struct rank_dims *d)
+{
+    return residual_rows(d) * d->hidden + d->sequences * d->load;
+}
+
 /* n elements of the run's dtype. */
 static void *take_typed(const struct place *p, int64_t n)
 {
@@ -53,6 +59,21 @@ static void attended_take(struct activations_layer *s, const struct place *p)
     s->lse = take_floats(p, parts * d->heads);
 }
 
+/* Which experts compute the tokens. */
+static void experts_take(struct activations_experts *e, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t rows = rows_of(d), copies = rows * d->per_token;
+    struct buffer_pool *own = &p->pools->own;
+
+    e->probs = take_floats(p, rows * d->experts);
+    e->weights = take_floats(p, copies);
+    e->chosen = buffer_pool_take(own, p->kind, copies, sizeof *e->chosen);
+    e->place = buffer_pool_take(own, p->kind, copies, sizeof *e->place);
+    e->source = buffer_pool_take(own, p->kind, copies, sizeof *e->source);
+    e->offsets = buffer_pool_take(own, p->kind, d->experts + 1, sizeof *e->offsets);
+}
+
 /* Everything but x. With selective recomputation the results of attention are not kept. */
 static void layer_take(struct activations_layer *s, const struct place *p)
 {
@@ -71,8 +92,10 @@ static void layer_take(struct activations_layer *s, const struct place *p)
     s->mid = take_shared(p, rows * d->hidden);
     s->mid_stats = take_floats(p, d->norm_stats * rows);
     s->mid_normed = take_typed(p, rows * d->hidden);
-    s->up = take_floats(p, parts * d->up_width);
-    s->hidden = take_typed(p, parts * d->ffn);
+    if (d->experts)
+        experts_take(&s->experts, p);
+    s->up = take_floats(p, parts * d->per_token * d->up_width);
+    s->hidden = take_typed(p, parts * d->per_token * d->ffn);
 }
 
 static void activations_take_one(struct activations *s, const struct place *p)
@@ -84,12 +107,12 @@ static void activations_take_one(struct activations *s, const struct place *p)
     s->targets = buffer_pool_take(&p->pools->own, p->kind, rows_of(d), sizeof *s->targets);
     n = buffer_pools_repeat(p->pools, d->stage_layers);
     for (int64_t i = 0; i < n; i++) {
-        s->layers[i].x = take_shared(p, rows * d->hidden);
+        s->layers[i].x = take_shared(p, residual_floats(d));
         if (d->recompute != RECOMPUTE_FULL)
             layer_take(&s->layers[i], p);
     }
     buffer_pools_repeat_end(p->pools, d->stage_layers);
-    s->x = take_shared(p, rows * d->hidden);
+    s->x = take_shared(p, residual_floats(d));
     if (d->is_last) {
         s->stats = take_floats(p, d->norm_stats * rows);
         s->normed = take_typed(p, rows * d->hidden);
@@ -124,14 +147,14 @@ static void ring_attention_take(struct ring_buffers *r, const struct place *p)
 static void residual_grads_take(struct activations_scratch *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
-    int64_t n = residual_rows(d) * d->hidden;
+    int64_t n = residual_floats(d);
 
     if (!d->is_pipeline)
         s->dx_buffers[0] = take_floats(p, n);
     for (int i = 0; d->is_pipeline && i < SCRATCH_DX_BUFFERS; i++)
         s->dx_buffers[i] = take_shared(p, n);
     s->dx = s->dx_buffers[0];
-    s->dnormed = take_shared(p, n);
+    s->dnormed = take_shared(p, residual_rows(d) * d->hidden);
 }
 
 /* Scratch that is as wide as a tensor shard's part. */
@@ -140,16 +163,30 @@ static void wide_take(struct activations_scratch *s, const struct place *p)
     const struct rank_dims *d = p->dims;
     int64_t parts = rows_of(d) * d->shards, vocab = most(d->table_rows, d->logit_rows);
 
-    s->ffn_scratch = take_floats(p, parts * most(most(d->ffn, d->q_width), vocab));
+    s->ffn_scratch = take_floats(p, parts * most(most(d->per_token * d->ffn, d->q_width), vocab));
     s->dqkv = take_floats(p, parts * d->qkv_width);
     if (d->has_head_norms) {
         s->head_normed = take_floats(p, parts * (d->q_width + d->kv_width));
         s->dheads = take_floats(p, parts * (d->q_width + d->kv_width));
     }
     if (d->dtype == DTYPE_BF16) {
-        s->bf16_scratch = take_typed(p, parts * most(most(d->up_width, d->qkv_width), vocab));
+        s->bf16_scratch =
+            take_typed(p, parts * most(most(d->per_token * d->up_width, d->qkv_width), vocab));
         s->dy = take_typed(p, residual_rows(d) * d->hidden);
     }
+}
+
+static void expert_scratch_take(struct activations_scratch *s, const struct place *p)
+{
+    const struct rank_dims *d = p->dims;
+    int64_t copies = rows_of(d) * d->per_token;
+
+    if (!d->experts)
+        return;
+    s->copies = take_typed(p, copies * d->hidden);
+    s->results = take_floats(p, copies * d->hidden);
+    s->dweights = take_floats(p, copies);
+    s->dlogits = take_typed(p, rows_of(d) * d->experts);
 }
 
 static void loss_take(struct activations_scratch *s, const struct place *p)
@@ -170,6 +207,7 @@ void activations_scratch_take(struct activations_scratch *s, const struct rank_d
 
     residual_grads_take(s, &p);
     wide_take(s, &p);
+    expert_scratch_take(s, &p);
     if (d->recompute == RECOMPUTE_FULL)
         layer_take(&s->layer, &p);
     if (d->recompute == RECOMPUTE_SELECTIVE)

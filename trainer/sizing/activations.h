@@ -19,8 +19,19 @@
 
 struct comm_request; /* comm/collective.h */
 
+/* Which experts compute a token. A token has a copy for each of its experts, and copies are sorted
+ * by expert (kernels/router.h, kernels/permute.h). */
+struct activations_experts {
+    float *probs;    /* [rows][experts] of the router */
+    float *weights;  /* [rows][per_token] */
+    int32_t *chosen; /* [rows][per_token], as are the next two */
+    int32_t *place, *source;
+    int32_t *offsets; /* [experts + 1] */
+};
+
 struct activations_layer {
-    float *x;          /* [rows][h] the residual that enters the layer; for collectives */
+    float *x;          /* [rows][h] the residual that enters the layer, then the experts' load of
+                          each sequence, if the loss has it; for collectives */
     float *stats;      /* [2][rows] of attn_norm; for RMS norm [1][rows] */
     void *normed;      /* [rows][h] type: attn_norm(x) */
     void *qkv;         /* [rows][qkv_width] type, rotated */
@@ -31,7 +42,9 @@ struct activations_layer {
     float *lse;        /* [sequences][heads][tokens] */
     float *mid;        /* [rows][h] the residual between the blocks; for collectives */
     float *mid_stats;
-    void *mid_normed; /* [rows][h] type: mlp_norm(mid) */
+    void *mid_normed;                   /* [rows][h] type: mlp_norm(mid) */
+    struct activations_experts experts; /* of a mixture of experts, whose up and hidden have a row
+                                           for each copy of a token, sorted by expert */
     float *up; /* [rows][up_width] gate and up, or up; in fp32 backward overwrites them with their
                   gradients */
     void *hidden; /* [rows][ffn] type: silu(gate) * up, or gelu(up) */
@@ -42,7 +55,8 @@ struct activations_layer {
 struct activations {
     int32_t *ids, *targets; /* [rows] */
     struct activations_layer *layers;
-    float *x;                  /* [rows][h] the output of the last layer; for messages */
+    float *x;                  /* [rows][h] the output of the last layer, and the load as in x of a
+                                  layer; for messages */
     struct comm_request *sent; /* the message with x to the next stage; in pipelines */
     float *stats;
     void *normed; /* final_norm(x): what the head reads */
@@ -59,10 +73,15 @@ struct ring_buffers {
 enum { SCRATCH_DX_BUFFERS = 2 }; /* in pipelines: one in use, one being sent */
 
 struct activations_scratch {
-    float *dx; /* [rows][h] gradient of the residual: one of dx_buffers */
+    float *dx; /* [rows][h] gradient of the residual: one of dx_buffers. Then the load of x, of all
+                  layers and cp ranks */
     float *dx_buffers[SCRATCH_DX_BUFFERS];         /* one; in pipelines both, for messages */
     struct comm_request *sent[SCRATCH_DX_BUFFERS]; /* in pipelines: to the previous stage */
     int dx_next;
+    void *copies;   /* of a mixture of experts, as are the next three: [rows * per_token][h] type */
+    float *results; /* [rows * per_token][h] of the experts; gradients of their inputs */
+    float *dweights;    /* [rows][per_token] */
+    void *dlogits;      /* [rows][experts] type */
     float *dnormed;     /* [rows][h] gradient of a norm's output; for collectives */
     float *ffn_scratch; /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row-parallel
                            layer's input */

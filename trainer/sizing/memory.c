@@ -54,8 +54,10 @@ static bool is_countable(const struct model *m, const struct workload *w, const 
 {
     double heads = m->heads + 2.0 * m->kv_heads + 2.0 * w->same_bits;
     double positions = family_of(m)->position == FAMILY_LEARNED ? (double)m->max_positions : 0;
-    double widths = (double)m->hidden + heads * (double)m->head_dim + 3.0 * (double)m->ffn +
-                    (double)m->vocab + positions;
+    double ffn = (double)family_dim_size(m->experts ? DIM_EXPERT_FFN : DIM_FFN, m);
+    double widths = (double)m->hidden + heads * (double)m->head_dim + (double)m->vocab + positions +
+                    3.0 * ffn * (m->experts ? m->experts : 1) +
+                    m->experts_per_token * (double)m->hidden;
     double rows = (double)workload_micro(w, s) * (double)w->seq_length, layers = m->layers + 2.0;
 
     return widths * layers * (512 * rows + 256 * (double)m->hidden) < (double)MEMORY_MOST;

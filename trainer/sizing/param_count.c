@@ -11,7 +11,6 @@ tp_status param_tensors_list(struct param_tensors *out, const struct model *m, s
 
     one.layers = 1;
     *out = (struct param_tensors){ .ties = m->tied };
-    one.experts = 0; /* tp-train has none, and refuses such a model */
     return model_params(&out->tensors, &out->n, &one, DTYPE_F32, arena, err);
 }
 
@@ -131,13 +130,16 @@ static struct param_unit count_unit(const struct param_rank *r, const struct ten
 
 struct param_units param_units_count(const struct param_tensors *t, const struct param_rank *r)
 {
-    struct tensor tensors[ROLE_COUNT];
+    const struct tensor *tensors = t->tensors;
+    struct tensor cut[ROLE_COUNT]; /* models with more tensors, of experts, have no --same-bits */
     struct param_units u = { .rank = *r };
 
-    for (int i = 0; i < t->n; i++)
-        tensors[i] = t->tensors[i];
-    if (r->same_bits)
-        same_bits_cut_vocabulary(tensors, t->n, r->n_virtual);
+    if (r->same_bits && t->n <= ROLE_COUNT) {
+        for (int i = 0; i < t->n; i++)
+            cut[i] = t->tensors[i];
+        same_bits_cut_vocabulary(cut, t->n, r->n_virtual);
+        tensors = cut;
+    }
     u.before = count_unit(r, tensors, t->n, LAYER_FIRST, false);
     u.copy = count_unit(r, tensors, t->n, LAYER_FIRST, true);
     u.layer = count_unit(r, tensors, t->n, 0, false);

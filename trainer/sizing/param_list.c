@@ -78,12 +78,13 @@ static bool is_always_fp32(enum tensor_role role)
 }
 
 /* Whether tp ranks have different parts of the gradient of a tensor that is not cut: of their rows
- * of the residual with sp, or of their heads. --same-bits adds these parts at once. */
+ * of the residual with sp, of their heads, or of their features of the experts. --same-bits adds
+ * these parts at once. */
 static bool is_partial(const struct param_rank *r, const struct tensor *t)
 {
-    bool is_of_heads = t->role == ROLE_Q_NORM || t->role == ROLE_K_NORM;
+    bool is_of_part = t->role == ROLE_Q_NORM || t->role == ROLE_K_NORM || t->role == ROLE_ROUTER;
 
-    return t->placement.dim < 0 && r->spec.tp > 1 && !r->same_bits && (r->spec.sp || is_of_heads);
+    return t->placement.dim < 0 && r->spec.tp > 1 && !r->same_bits && (r->spec.sp || is_of_part);
 }
 
 /* On the last stage the copy of the embedding is the head; a single stage has both in one unit. */

@@ -54,8 +54,9 @@ struct param {
     bool summed;                /* kernels add to its gradient and never overwrite it */
     bool counted; /* in this rank's part of the gradient norm: of several tp ranks that hold the
                      same part, the first counts it */
-    bool partial; /* tp ranks have gradients of their own rows of the residual (with sp) or of
-                     their own heads (norms of queries and keys), summed at the end of the step;
+    bool partial; /* tp ranks have gradients of their own rows of the residual (with sp), of
+                     their own heads (norms of queries and keys) or of their own features of the
+                     experts (the router), summed at the end of the step;
                      with --same-bits they are added at once */
     bool after;   /* its place in the model is after the layers */
     bool copy;    /* of a tensor that another stage holds: the embedding, for a tied head */

@@ -19,7 +19,7 @@ struct rank_dims_cuts model_cuts_of(const struct model *m)
     const struct parallel_plan plan = parallel_plan_of(m);
 
     return (struct rank_dims_cuts){ .attention = is_cut(&plan, ROLE_OUT),
-                                    .mlp = is_cut(&plan, ROLE_DOWN),
+                                    .mlp = is_cut(&plan, m->experts ? ROLE_EXPERT_DOWN : ROLE_DOWN),
                                     .embedding = is_cut(&plan, ROLE_EMBEDDING),
                                     .head = is_cut(&plan, m->tied ? ROLE_EMBEDDING : ROLE_HEAD) };
 }
@@ -67,7 +67,8 @@ static void count_widths(struct rank_dims *d, const struct model *m,
 
     d->heads = part_of(m->heads, cuts->attention, d->n_virtual);
     d->kv_heads = part_of(m->kv_heads, cuts->attention, d->n_virtual);
-    d->ffn = part_of(m->ffn, cuts->mlp, d->n_virtual);
+    d->ffn =
+        part_of(family_dim_size(m->experts ? DIM_EXPERT_FFN : DIM_FFN, m), cuts->mlp, d->n_virtual);
     d->q_width = d->heads * m->head_dim;
     d->kv_width = d->kv_heads * m->head_dim;
     d->qkv_width = d->q_width + 2 * d->kv_width;
@@ -93,6 +94,9 @@ struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cu
                            .is_rotary = family->position == FAMILY_ROTARY,
                            .has_unit_norms = family->norm == FAMILY_UNIT_RMS_NORM,
                            .has_head_norms = m->head_norms,
+                           .experts = m->experts,
+                           .per_token = m->experts ? m->experts_per_token : 1,
+                           .load = m->balances_experts ? 2 * m->experts : 0,
                            .is_ring = s->cp > 1,
                            .split = s->sp ? s->tp : 1,
                            .same_bits = w->same_bits > 0,

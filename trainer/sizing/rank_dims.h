@@ -33,6 +33,9 @@ struct rank_dims {
     bool is_rotary;           /* positions come from a table, not from weights */
     bool has_unit_norms;      /* norms multiply by 1 + weight */
     bool has_head_norms;      /* of each head's queries and keys */
+    int experts, per_token;   /* of a mixture of experts, and of these a token's; else 0 and 1 */
+    int load;                 /* floats about the experts' load of a sequence, which go with the
+                                 residual (trainer/model/experts.h); 0: the loss does not have it */
 
     bool is_first, is_last; /* has the embedding; has the head */
     bool is_pipeline;       /* there are several stages */
@@ -46,7 +49,7 @@ struct rank_dims {
     int n_virtual, shards; /* tensor shards of the run, of this rank; else tp and 1 */
 
     /* of one shard */
-    int64_t heads, kv_heads, ffn;
+    int64_t heads, kv_heads, ffn;         /* ffn: of the MLP, or of each expert */
     int64_t q_width, kv_width, qkv_width; /* qkv_width: of query, key and value */
     int64_t up_width;                     /* gate and up, or up */
     int64_t table_rows, logit_rows;       /* of the embedding, of the head; 0 on other stages */

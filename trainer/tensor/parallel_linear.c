@@ -51,14 +51,52 @@ static void scatter_rows(const struct linear *l, float *x, int64_t rows, int64_t
                         DTYPE_F32);
 }
 
+const void *linear_gather(const struct linear *l, const void *x, int64_t rows, int64_t width)
+{
+    if (!l->whole)
+        return x;
+    gather_rows(l, x, rows, width);
+    return l->whole;
+}
+
+float *linear_sum_place(const struct linear *l, float *y)
+{
+    return l->whole ? l->whole : y;
+}
+
+void linear_sum(const struct linear *l, float *y, int64_t rows, int64_t width)
+{
+    if (l->whole)
+        scatter_rows(l, y, rows, width);
+    else
+        sum_over_ranks(l, y, rows * width);
+}
+
+/* ---- layers ---- */
+
+void linear_uncut_forward(const struct linear *l, float *y, const void *x, int64_t rows)
+{
+    linear_output(l, &(struct linear_operands){ .to = y, .x = x, .rows = rows });
+}
+
+void linear_uncut_input_gradient(const struct linear *l, float *dx, const void *dy, int64_t rows)
+{
+    linear_input_gradient(l, &(struct linear_operands){ .to = dx, .dy = dy, .rows = rows });
+}
+
+void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const void *x,
+                                  int64_t rows, bool add)
+{
+    linear_weight_gradient(l,
+                           &(struct linear_operands){ .dy = dy, .x = x, .rows = rows, .add = add });
+}
+
 void linear_column_forward(const struct linear *l, float *y, const void *x, int64_t rows)
 {
-    struct linear_operands o = {
-        .to = y, .to_step = rows * l->out, .x = l->whole ? (const void *)l->whole : x, .rows = rows
+    const struct linear_operands o = {
+        .to = y, .to_step = rows * l->out, .x = linear_gather(l, x, rows, l->in), .rows = rows
     };
 
-    if (l->whole)
-        gather_rows(l, x, rows, l->in);
     linear_output(l, &o);
 }
 
@@ -66,7 +104,7 @@ void linear_column_forward(const struct linear *l, float *y, const void *x, int6
 void linear_column_backward(const struct linear *l, float *dx, const void *dy, const void *x,
                             int64_t rows, bool add)
 {
-    float *out = l->whole ? l->whole : dx;
+    float *out = linear_sum_place(l, dx);
     struct linear_operands o = { .to = linear_parts_for(l, out),
                                  .to_step = rows * l->in,
                                  .dy = dy,
@@ -76,20 +114,15 @@ void linear_column_backward(const struct linear *l, float *dx, const void *dy, c
 
     linear_input_gradient(l, &o);
     linear_add_parts(l, out, rows * l->in);
-    if (l->whole) {
-        scatter_rows(l, dx, rows, l->in);
-        gather_rows(l, x, rows, l->in);
-    } else {
-        sum_over_ranks(l, dx, rows * l->in);
-    }
+    linear_sum(l, dx, rows, l->in);
     o.to = NULL;
-    o.x = l->whole ? (const void *)l->whole : x;
+    o.x = linear_gather(l, x, rows, l->in);
     linear_weight_gradient(l, &o);
 }
 
 void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t rows)
 {
-    float *out = l->whole ? l->whole : y;
+    float *out = linear_sum_place(l, y);
     struct linear_operands o = { .to = linear_parts_for(l, out),
                                  .to_step = rows * l->out,
                                  .x = x,
@@ -98,10 +131,7 @@ void linear_row_forward(const struct linear *l, float *y, const void *x, int64_t
 
     linear_output(l, &o);
     linear_add_parts(l, out, rows * l->out);
-    if (l->whole)
-        scatter_rows(l, y, rows, l->out);
-    else
-        sum_over_ranks(l, y, rows * l->out);
+    linear_sum(l, y, rows, l->out);
 }
 
 void linear_row_backward(const struct linear *l, float *dx, const void *dy, const void *x,
@@ -109,14 +139,12 @@ void linear_row_backward(const struct linear *l, float *dx, const void *dy, cons
 {
     struct linear_operands o = { .to = dx,
                                  .to_step = rows * l->in,
-                                 .dy = l->whole ? (const void *)l->whole : dy,
+                                 .dy = linear_gather(l, dy, rows, l->out),
                                  .x = x,
                                  .x_step = rows * l->in,
                                  .rows = rows,
                                  .add = add };
 
-    if (l->whole)
-        gather_rows(l, dy, rows, l->out);
     linear_input_gradient(l, &o);
     o.to = NULL;
     linear_weight_gradient(l, &o);

@@ -26,6 +26,21 @@
 
 #include "trainer/tensor/linear.h"
 
+/* All rows of x, [rows][width] of the layer's type: x itself, or with sp a copy from all ranks in
+ * l->whole. */
+const void *linear_gather(const struct linear *l, const void *x, int64_t rows, int64_t width);
+
+/* Where to put a rank's part of a sum over ranks that y[rows][width] is to get, and that sum. */
+float *linear_sum_place(const struct linear *l, float *y);
+void linear_sum(const struct linear *l, float *y, int64_t rows, int64_t width);
+
+/* The products of a layer that is not cut, with all rows: y = x W^T, dx = dy W, and W's gradient.
+ * Nothing is sent. */
+void linear_uncut_forward(const struct linear *l, float *y, const void *x, int64_t rows);
+void linear_uncut_input_gradient(const struct linear *l, float *dx, const void *dy, int64_t rows);
+void linear_uncut_weight_gradient(const struct linear *l, const void *dy, const void *x,
+                                  int64_t rows, bool add);
+
 /* y += bias of a column layer; without a bias this does nothing. */
 void linear_bias_add(const struct linear *l, float *y, int64_t rows);
 

@@ -1,0 +1,58 @@
+/*
+ * kernels/permute.h - rows of a mixture of experts, sorted by expert and back. Each row is there
+ * per_row times, once for each of its experts: copy i is of row i / per_row.
+ */
+#ifndef KERNELS_PERMUTE_H
+#define KERNELS_PERMUTE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "layout/dtype.h"
+
+/* Sort n copies by their experts; copies of one expert stay in their order. */
+struct permute_sort {
+    int32_t *offsets;      /* [experts + 1]: expert e has rows offsets[e] to offsets[e + 1] - 1 */
+    int32_t *place;        /* [n] the sorted row of copy i */
+    int32_t *source;       /* [n] the copy in sorted row j */
+    const int32_t *chosen; /* [n] the expert of copy i */
+    int64_t n;
+    int experts;
+};
+
+/* y[n][cols]: sorted row j is row source[j] / per_row of x; both are `type`. */
+struct permute_rows {
+    void *y;
+    const void *x;
+    enum dtype type;
+    const int32_t *source;
+    int64_t n, cols;
+    int per_row;
+};
+
+/* y[rows][cols] (+)= for row r the sum over its copies i of weights[i] * x[place[i]], in their
+ * order; without weights each is 1. add: to what is in y. */
+struct permute_sum {
+    float *y;
+    const float *x;
+    const int32_t *place;
+    const float *weights; /* [rows * per_row], or NULL */
+    int64_t rows, cols;
+    int per_row;
+    bool add;
+};
+
+/* Sorted row j has y = w f(hidden) with f linear and w = weights[source[j]]. dhidden, the gradient
+ * of hidden if w were 1, and hidden are multiplied by w, and dweights[source[j]] gets the gradient
+ * of w, the product of both rows before that. */
+struct permute_weight_backward {
+    float *dweights; /* [n], as weights */
+    float *dhidden;  /* [n][cols] */
+    void *hidden;    /* [n][cols], `type` */
+    enum dtype type;
+    const float *weights; /* [n] */
+    const int32_t *source;
+    int64_t n, cols;
+};
+
+#endif
