@@ -141,3 +141,22 @@ tp_status tensor_reader_read(struct tensor_reader *r, int tensor, const struct b
                        (long long)box_elements(box));
     return TP_OK;
 }
+
+int tensor_reader_shard(const struct tensor_reader *r, int tensor, const int64_t *at)
+{
+    const int ndim = r->m->layout.tensors[tensor].ndim;
+    struct box element = { .ndim = ndim }, overlap;
+    int64_t n;
+
+    for (int d = 0; d < ndim; d++) {
+        element.lo[d] = at[d];
+        element.len[d] = 1;
+    }
+    for (int64_t i = r->first[tensor]; i < r->first[tensor + 1]; i++) {
+        const struct tensor_chunk *p = &r->chunks[i];
+
+        if (box_meet(&overlap, &shard_chunks(r->shards[p->shard], &n)[p->chunk].box, &element))
+            return p->shard;
+    }
+    return -1;
+}

@@ -13,7 +13,7 @@ enum { RUN_BYTES = 1 << 20 };
 
 bool foreign_contents_detect(const char *path)
 {
-    return foreign_format_detect(path) != NULL;
+    return foreign_format_detect_any(path) != NULL;
 }
 
 /* All tensors, as they are stored; each is taken from its own group. */
@@ -48,10 +48,10 @@ tp_status foreign_contents_open(struct foreign_contents *out, const char *path, 
     tp_status st;
 
     memset(out, 0, sizeof *out);
-    out->format = foreign_format_detect(path);
+    out->format = foreign_format_detect_any(path);
     if (!out->format)
         return tp_fail(err, TP_E_NOTFOUND, "%s: is no checkpoint of a known format", path);
-    if (!config) {
+    if (!config && file_is_dir(path)) {
         TP_TRY(file_join(file, path, "config.json", err));
         has_model = file_exists(file);
     }

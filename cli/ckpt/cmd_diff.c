@@ -5,31 +5,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/root.h"
-#include "ckpt/tensor_reader.h"
 #include "cli/ckpt/cmd.h"
+#include "cli/ckpt/foreign.h"
 #include "cli/print.h"
 #include "cli/report.h"
+#include "reshard/tensor_view.h"
 
-enum { BUFFER_BYTES = 32 << 20, SHAPE_TEXT = 160 };
+enum { BUFFER_BYTES = 8 << 20, SHAPE_TEXT = 160, WHAT_TEXT = 512 };
 
 static const char intro[] =
-    "Compares two checkpoints tensor by tensor, by value; their layouts may differ. Without "
-    "--atol\n"
-    "and --rtol every bit must be equal (NaN equals the same NaN, and 0 differs from -0); with "
-    "them\n"
+    "Compares two checkpoints tensor by tensor, by value. Their layouts may differ, and their\n"
+    "formats: of this project, safetensors, PyTorch, Megatron-LM, DeepSpeed. Without --atol and\n"
+    "--rtol every bit must be equal (NaN equals the same NaN, and 0 differs from -0); with them\n"
     "|a - b| <= atol + rtol |b|. A tensor that only one of them has, or that has another shape or\n"
     "dtype, is a difference.";
 
 static const char tail[] =
-    "Each difference is a line. exit codes: 0 equal; 1 different; 2 the request is wrong; 3 it\n"
-    "failed.";
+    "Each difference is a line; below it are the files that hold the first element that differs.\n"
+    "exit codes: 0 equal; 1 different; 2 the request is wrong; 3 it failed.";
 
 /* One of the two checkpoints. */
 struct diff_side {
-    const char *path;
-    struct ckpt_found found;
-    struct tensor_reader *reader;
+    const char *path, *config;
+    struct tensor_view *view;
     unsigned char *buffer;
     int tensor; /* number of the tensor that is compared */
 };
@@ -132,7 +130,7 @@ static void compare_run(struct diff_result *d, const struct diff_run *r,
 static tp_status compare_tensor(struct diff_result *d, struct diff_side *a, struct diff_side *b,
                                 const struct diff_tolerance *tol, struct tp_err *err)
 {
-    const struct tensor *t = &a->found.manifest.layout.tensors[a->tensor];
+    const struct tensor *t = tensor_view_tensor(a->view, a->tensor);
     const struct box whole = box_whole(t->ndim, t->shape);
     const int64_t most = BUFFER_BYTES / dtype_bytes(t->dtype);
     const int64_t n = box_run_count(&whole, most);
@@ -143,8 +141,8 @@ static tp_status compare_tensor(struct diff_result *d, struct diff_side *a, stru
         struct box box;
 
         box_run(&box, &whole, most, i);
-        TP_TRY(tensor_reader_read(a->reader, a->tensor, &box, a->buffer, err));
-        TP_TRY(tensor_reader_read(b->reader, b->tensor, &box, b->buffer, err));
+        TP_TRY(tensor_view_read(a->view, a->tensor, &box, a->buffer, err));
+        TP_TRY(tensor_view_read(b->view, b->tensor, &box, b->buffer, err));
         run.n = box_elements(&box);
         run.first = box_offset_in(&whole, &box);
         compare_run(d, &run, tol);
@@ -159,7 +157,8 @@ done:
 struct diff_output {
     bool json;
     json_t *list;
-    int n;
+    int n, compared;   /* differences; tensors of which values were compared */
+    const char *group; /* the only one that is compared; NULL: all */
 };
 
 static void put_text(struct diff_output *o, const struct tensor *t, const char *what)
@@ -172,12 +171,31 @@ static void put_text(struct diff_output *o, const struct tensor *t, const char *
         printf("%s/%s: %s\n", t->group, t->name, what);
 }
 
-static void put_difference(struct diff_output *o, const struct tensor *t,
-                           const struct diff_result *d)
+/* Where the first element that differs is, of one side. */
+static json_t *put_place(const struct diff_side *s, const int64_t *at, const char *which, bool json)
 {
+    struct tensor_view_place place;
+
+    tensor_view_locate(&place, s->view, s->tensor, at);
+    if (json)
+        return json_pack("{s:s, s:o}", "file", place.file, "rank",
+                         place.rank < 0 ? json_null() : json_integer(place.rank));
+    printf("    %s: ", which);
+    print_safe(place.file);
+    if (place.rank >= 0)
+        printf(" (rank %d)", place.rank);
+    putchar('\n');
+    return NULL;
+}
+
+static void put_difference(struct diff_output *o, const struct diff_side *a,
+                           const struct diff_side *b, const struct diff_result *d)
+{
+    const struct tensor *t = tensor_view_tensor(a->view, a->tensor);
     const struct box whole = box_whole(t->ndim, t->shape);
-    char what[256], index[SHAPE_TEXT];
+    char what[WHAT_TEXT], index[SHAPE_TEXT];
     int64_t at[BOX_NDIM_MAX] = { 0 }, rest = d->first;
+    json_t *places[2], *entry;
 
     for (int k = t->ndim - 1; k >= 0; k--) {
         at[k] = rest % t->shape[k];
@@ -187,6 +205,13 @@ static void put_difference(struct diff_output *o, const struct tensor *t,
              (long long)d->count, (long long)box_elements(&whole),
              print_shape(index, sizeof index, t->ndim, at), d->max_abs);
     put_text(o, t, what);
+    places[0] = put_place(a, at, "first ", o->json);
+    places[1] = put_place(b, at, "second", o->json);
+    if (!o->json)
+        return;
+    entry = json_array_get(o->list, json_array_size(o->list) - 1);
+    json_object_set_new(entry, "a", places[0]);
+    json_object_set_new(entry, "b", places[1]);
 }
 
 static bool same_kind(struct diff_output *o, const struct tensor *a, const struct tensor *b)
@@ -203,31 +228,44 @@ static bool same_kind(struct diff_output *o, const struct tensor *a, const struc
     return same;
 }
 
+/* Whether a tensor is compared. */
+static bool is_chosen(const struct tensor *t, const char *group)
+{
+    return !group || strcmp(t->group, group) == 0;
+}
+
 static tp_status compare(struct diff_output *o, struct diff_side *a, struct diff_side *b,
                          const struct diff_tolerance *tol, struct tp_err *err)
 {
-    const struct layout *la = &a->found.manifest.layout, *lb = &b->found.manifest.layout;
     tp_status st = TP_OK;
 
-    for (int i = 0; i < la->n_tensors; i++) {
-        const struct tensor *t = &la->tensors[i];
+    for (int i = 0; i < tensor_view_count(a->view); i++) {
+        const struct tensor *t = tensor_view_tensor(a->view, i);
         struct diff_result d = { 0 };
 
+        if (!is_chosen(t, o->group))
+            continue;
         a->tensor = i;
-        b->tensor = layout_find(lb, t->group, t->name);
+        b->tensor = tensor_view_find(b->view, t->group, t->name);
         if (b->tensor < 0) {
             put_text(o, t, "is only in the first");
             continue;
         }
-        if (!same_kind(o, t, &lb->tensors[b->tensor]))
+        if (!same_kind(o, t, tensor_view_tensor(b->view, b->tensor)))
             continue;
         TP_TRY(compare_tensor(&d, a, b, tol, err));
+        o->compared++;
         if (d.count)
-            put_difference(o, t, &d);
+            put_difference(o, a, b, &d);
     }
-    for (int i = 0; i < lb->n_tensors; i++)
-        if (layout_find(la, lb->tensors[i].group, lb->tensors[i].name) < 0)
-            put_text(o, &lb->tensors[i], "is only in the second");
+    for (int i = 0; i < tensor_view_count(b->view); i++) {
+        const struct tensor *t = tensor_view_tensor(b->view, i);
+
+        if (is_chosen(t, o->group) && tensor_view_find(a->view, t->group, t->name) < 0)
+            put_text(o, t, "is only in the second");
+    }
+    TP_TRY(tensor_view_check(a->view, err));
+    TP_TRY(tensor_view_check(b->view, err));
 done:
     return st;
 }
@@ -236,8 +274,9 @@ static void print_result(const struct diff_output *o, const struct diff_side *a,
                          const struct diff_side *b)
 {
     if (o->json) {
-        json_t *root = json_pack("{s:s, s:s, s:b, s:O}", "a", a->found.dir, "b", b->found.dir,
-                                 "equal", o->n == 0, "differences", o->list);
+        json_t *root =
+            json_pack("{s:s, s:s, s:b, s:O}", "a", tensor_view_path(a->view), "b",
+                      tensor_view_path(b->view), "equal", o->n == 0, "differences", o->list);
 
         print_json(root);
         json_decref(root);
@@ -246,77 +285,82 @@ static void print_result(const struct diff_output *o, const struct diff_side *a,
     if (o->n)
         printf("different: %d tensor%s\n", o->n, o->n == 1 ? "" : "s");
     else
-        printf("equal: %d tensors\n", a->found.manifest.layout.n_tensors);
+        printf("equal: %d tensors\n", o->compared);
 }
 
-static tp_status open_side(struct diff_side *s, int64_t step, struct arena *arena,
-                           struct tp_err *err)
+static tp_status open_side(struct diff_side *s, int64_t step, struct tp_err *err)
 {
-    tp_status st = ckpt_open(&s->found, s->path, step, arena, err);
+    tp_status st = tensor_view_open(&s->view, s->path, step, s->config, err);
 
     if (st)
         return st;
-    if (s->found.note[0])
-        report_note("tp-ckpt", "%s", s->found.note);
+    if (tensor_view_note(s->view)[0])
+        report_note("tp-ckpt", "%s", tensor_view_note(s->view));
     s->buffer = malloc(BUFFER_BYTES);
-    if (!s->buffer)
-        return tp_fail(err, TP_E_NOMEM, "no memory to compare");
-    return tensor_reader_open(&s->reader, s->found.dir, &s->found.manifest, err);
+    return s->buffer ? TP_OK : tp_fail(err, TP_E_NOMEM, "no memory to compare");
 }
 
 static void close_side(struct diff_side *s)
 {
-    tensor_reader_close(s->reader);
+    tensor_view_close(s->view);
     free(s->buffer);
 }
 
 /* Compare and print. TP_E_NO: they differ, which has been printed. */
-static tp_status diff(struct diff_side *a, struct diff_side *b, int64_t step,
-                      const struct diff_tolerance *tol, bool json, struct tp_err *err)
+static tp_status diff(struct diff_output *o, struct diff_side *a, struct diff_side *b, int64_t step,
+                      const struct diff_tolerance *tol, struct tp_err *err)
 {
-    struct diff_output o = { .json = json, .list = json_array() };
-    struct arena arena = { 0 };
     tp_status st = TP_OK;
 
+    o->list = json_array();
     if (tol->atol < 0 || tol->rtol < 0)
         st = tp_fail(err, TP_E_USAGE, "--atol %g and --rtol %g must not be negative", tol->atol,
                      tol->rtol);
     TP_TRY(st);
-    TP_TRY(open_side(a, step, &arena, err));
-    TP_TRY(open_side(b, step, &arena, err));
-    TP_TRY(compare(&o, a, b, tol, err));
-    print_result(&o, a, b);
+    TP_TRY(open_side(a, step, err));
+    TP_TRY(open_side(b, step, err));
+    TP_TRY(compare(o, a, b, tol, err));
+    if (o->group && o->compared == 0 && o->n == 0) {
+        st = tp_fail(err, TP_E_USAGE, "--group %s: neither %s nor %s has tensors of this group",
+                     o->group, a->path, b->path);
+        goto done;
+    }
+    print_result(o, a, b);
     st = print_done(err);
-    if (!st && o.n)
+    if (!st && o->n)
         st = tp_fail(err, TP_E_NO, "%s", "");
 done:
     close_side(a);
     close_side(b);
-    json_decref(o.list);
-    arena_free(&arena);
+    json_decref(o->list);
     return st;
 }
 
 int cmd_diff(int argc, char **argv)
 {
     struct diff_side a = { 0 }, b = { 0 };
+    struct diff_output o = { 0 };
     struct diff_tolerance tol = { .exact = true };
-    bool atol_given = false, rtol_given = false, json = false;
+    bool atol_given = false, rtol_given = false;
     struct tp_err err = { 0 };
     int64_t step = -1;
     int code;
     const struct opt opts[] = {
-        OPT_ARG("A", &a.path, "checkpoint root or step directory"),
+        OPT_ARG("A", &a.path, "checkpoint root or step directory, or one of another framework"),
         OPT_ARG("B", &b.path, "the one to compare it with"),
         { OPT_KIND_DOUBLE, 0, "atol", "X", &tol.atol, "absolute difference allowed", &atol_given },
         { OPT_KIND_DOUBLE, 0, "rtol", "X", &tol.rtol, "relative difference allowed", &rtol_given },
+        OPT_STR(0, "group", "NAME", &o.group,
+                "compare only this group of tensors, such as param: the weights"),
         OPT_INT64(0, "step", "N", &step, "this step of both roots (default: the newest of each)"),
-        OPT_FLAG(0, "json", &json, "print one JSON object"),
+        OPT_STR(0, "config", "FILE", &a.config, FOREIGN_CONFIG_HELP),
+        OPT_FLAG(0, "json", &o.json, "print one JSON object"),
         OPT_END
     };
 
     if (!report_options(&code, "tp-ckpt diff", opts, argc, argv, intro, tail))
         return code;
+    b.config = a.config;
     tol.exact = !atol_given && !rtol_given;
-    return report_json(json, "tp-ckpt", diff(&a, &b, step, &tol, json, &err), &err);
+    return report_json(o.json, "tp-ckpt", diff(&o, &a, &b, step, &tol, &err), &err);
 }

@@ -6,6 +6,7 @@
 #include "reshard/formats/dcp.h"
 #include "reshard/formats/deepspeed.h"
 #include "reshard/formats/megatron.h"
+#include "reshard/formats/safetensors_pieces.h"
 #include "reshard/formats/torch_bin.h"
 #include "reshard/formats/torch_dist.h"
 
@@ -33,6 +34,16 @@ const struct foreign_format *foreign_format_detect(const char *path)
         if (formats[i].detect(path))
             return &formats[i];
     return NULL;
+}
+
+const struct foreign_format *foreign_format_detect_any(const char *path)
+{
+    static const struct foreign_format safetensors = { "safetensors", "Hugging Face safetensors",
+                                                       safetensors_pieces_detect,
+                                                       safetensors_pieces_read };
+    const struct foreign_format *found = foreign_format_detect(path);
+
+    return found ? found : safetensors_pieces_detect(path) ? &safetensors : NULL;
 }
 
 tp_status foreign_open(struct piece_source **out, const struct foreign_format *format,

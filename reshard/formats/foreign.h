@@ -22,6 +22,9 @@ struct foreign_format {
 const struct foreign_format *foreign_format_find(const char *name);
 const struct foreign_format *foreign_format_detect(const char *path);
 
+/* The same with safetensors, which imports read in another way. */
+const struct foreign_format *foreign_format_detect_any(const char *path);
+
 /* Open and read `path`. */
 tp_status foreign_open(struct piece_source **out, const struct foreign_format *format,
                        const char *path, const struct model *m, struct tp_err *err);

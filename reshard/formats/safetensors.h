@@ -30,6 +30,12 @@ const char *safetensors_name(const struct safetensors_source *s, int i);
 const struct safetensors_tensor *safetensors_tensor_at(const struct safetensors_source *s, int i);
 const char *safetensors_path(const struct safetensors_source *s);
 
+/* The files, and where tensor i is: the number of its file, and the byte at which it begins. Paths
+ * are borrowed. */
+int safetensors_files(const struct safetensors_source *s);
+const char *safetensors_file(const struct safetensors_source *s, int file);
+int safetensors_place(const struct safetensors_source *s, int i, int64_t *begin);
+
 /* Choose the tensors of the transfer. TP_E_CORRUPT: one is missing or has another shape; the
  * message names it and both shapes. */
 tp_status safetensors_select(struct safetensors_source *s, const struct reshard_tensor *tensors,

@@ -202,6 +202,22 @@ const char *safetensors_path(const struct safetensors_source *s)
     return s->path;
 }
 
+int safetensors_files(const struct safetensors_source *s)
+{
+    return s->n_files;
+}
+
+const char *safetensors_file(const struct safetensors_source *s, int file)
+{
+    return s->files[file].path;
+}
+
+int safetensors_place(const struct safetensors_source *s, int i, int64_t *begin)
+{
+    *begin = s->found[i].entry.begin;
+    return s->found[i].file;
+}
+
 /* ---- selecting ---- */
 
 static const struct safetensors_found *find(const struct safetensors_source *s, const char *name)

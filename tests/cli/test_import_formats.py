@@ -7,14 +7,15 @@ digests of that checkpoint.
 With TP_FOREIGN=DIR, folders of real frameworks in DIR are imported too: DIR/CASE/{ckpt,config.json,
 truth.safetensors,truth_optim.safetensors}.
 
-needs: tp-train tp-ckpt
+needs: tp-train tp-ckpt tp-reshard
 covers: reshard/import_source reshard/formats/foreign reshard/formats/piece_source reshard/formats/piece_endpoint
     reshard/formats/torch_pieces reshard/formats/torch_bin reshard/formats/dcp reshard/formats/dcp_metadata
     reshard/formats/file_table reshard/formats/flat_pieces reshard/formats/megatron reshard/formats/megatron_map
     reshard/formats/megatron_rank reshard/formats/megatron_optimizer reshard/formats/megatron_folder reshard/formats/megatron_args
     reshard/formats/megatron_flat reshard/formats/megatron_modules reshard/formats/torch_dist_flat
     reshard/formats/torch_dist reshard/formats/deepspeed reshard/formats/deepspeed_zero
-    reshard/formats/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign
+    reshard/formats/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign reshard/tensor_view
+    reshard/formats/safetensors_pieces cli/ckpt/cmd_diff
 """
 import json
 import os
@@ -428,7 +429,9 @@ def written(tmp_path_factory, f32, deep):
     torch_files.dcp(folder / "dcp", dcp_tensors(f32, 3), {"optim.param_groups.0.lr": 0.1})
     foreign_files.Megatron(config_of(deep), 2, 2).legacy(folder / "megatron", groups_of(deep), 3)
     foreign_files.zero1(folder / "deepspeed", groups_of(deep), 3, 2)
-    return {"dcp": (folder / "dcp", f32), "megatron": (folder / "megatron", deep), "deepspeed": (folder / "deepspeed", deep)}
+    ok("tp-ckpt", "export", deep.root, "-o", folder / "safetensors", "--max-shard-size", "200K")
+    return {"safetensors": (folder / "safetensors", deep),
+            "dcp": (folder / "dcp", f32), "megatron": (folder / "megatron", deep), "deepspeed": (folder / "deepspeed", deep)}
 
 
 @pytest.mark.parametrize("kind", ["dcp", "megatron", "deepspeed"])
@@ -460,6 +463,69 @@ def test_show_says_where_the_elements_are(kind, written):
     assert found.tobytes() == state.group("exp_avg")[name].tobytes()
     r = run("tp-ckpt", "show", folder, "absent", "--config", state.config)
     assert r.rc == 2 and "absent" in r.err, repr(r)
+
+
+def test_safetensors_are_read_by_the_same_verbs(written, tmp_path):
+    folder, state = written["safetensors"]
+    assert ok("tp-ckpt", "digest", folder).out.splitlines()[:-1] == state.digests("param")
+    assert [e["format"] for e in json.loads(ok("tp-ckpt", "ls", folder, "--json").out)] == ["safetensors"]
+    shown = json.loads(ok("tp-ckpt", "show", folder, "--json").out)["tensors"]
+    assert {t["name"] for t in shown} == set(state.group("param")) and len(list(folder.glob("*.safetensors"))) > 1
+    verified = json.loads(ok("tp-ckpt", "verify", folder, "--json").out)
+    assert verified["ok"] and not verified["bytes_checked"] and verified["bytes_without_checksum"]
+    name = "model.layers.2.mlp.up_proj.weight"
+    piece, = json.loads(ok("tp-ckpt", "show", folder, name, "--json").out)["pieces"]
+    data = pathlib.Path(piece["file"]).read_bytes()[piece["byte"]:]
+    assert data.startswith(state.group("param")[name].tobytes())
+    one = pathlib.Path(piece["file"])
+    assert len(ok("tp-ckpt", "digest", one).out.splitlines()) < len(shown)  # a file alone
+    copy = harness.copy(folder, tmp_path / "copy")
+    (copy / one.name).write_bytes(one.read_bytes()[:-3])
+    r = run("tp-ckpt", "verify", copy)
+    assert r.rc == 1 and one.name in r.out, repr(r)
+
+
+# ---- diff ----
+
+@pytest.mark.parametrize("kind", ["dcp", "megatron", "deepspeed", "safetensors"])
+def test_diff_across_formats(kind, written, tmp_path):
+    folder, state = written[kind]
+    more = ["--config", state.config, *(["--group", "param"] if kind == "safetensors" else [])]
+    ok("tp-reshard", state.root, "--to", "tp2pp2", "-o", tmp_path / "tp2pp2")
+    for a, b in ((folder, tmp_path / "tp2pp2"), (state.root, folder), (folder, folder)):
+        r = ok("tp-ckpt", "diff", a, b, *more)
+        assert r.out.startswith("equal: ") and r.out != "equal: 0 tensors\n", repr(r)
+
+
+def test_diff_names_tensor_rank_and_file(written, deep, tmp_path):
+    name = "model.layers.3.mlp.down_proj.weight"
+    changed = groups_of(deep)
+    changed["exp_avg"] = {**changed["exp_avg"], name: changed["exp_avg"][name].copy()}
+    changed["exp_avg"][name][2, -1] += 1
+    foreign_files.Megatron(config_of(deep), 2, 2).legacy(tmp_path / "m", changed, 3)
+    ok("tp-reshard", deep.root, "--to", "tp2pp2", "-o", tmp_path / "ours")
+    r = run("tp-ckpt", "diff", tmp_path / "ours", tmp_path / "m", "--config", deep.config)
+    at = [2, deep.group("param")[name].shape[1] - 1]
+    assert r.rc == 1 and "exp_avg/%s: 1 of " % name in r.out and "first at [%d, %d]" % tuple(at) in r.out, repr(r)
+    assert "rank-00003.h5 (rank 3)" in r.out and "mp_rank_01_001" in r.out and "different: 1 tensor" in r.out, repr(r)
+    found, = json.loads(run("tp-ckpt", "diff", tmp_path / "ours", tmp_path / "m", "--config", deep.config, "--json").out)["differences"]
+    assert found["name"] == name and found["a"]["rank"] == 3 and found["b"]["rank"] is None
+    assert "mp_rank_01_001" in found["b"]["file"]
+    ok("tp-ckpt", "diff", tmp_path / "ours", tmp_path / "m", "--config", deep.config, "--atol", "1.5")
+    ok("tp-ckpt", "diff", tmp_path / "ours", tmp_path / "m", "--config", deep.config, "--group", "param")
+    r = run("tp-ckpt", "diff", tmp_path / "ours", tmp_path / "m", "--config", deep.config, "--group", "params")
+    assert r.rc == 2 and "params" in r.err, repr(r)
+
+
+def test_diff_does_not_trust_damaged_files(written, tmp_path):
+    folder, state = written["megatron"]
+    copy = harness.copy(folder, tmp_path / "m")
+    file = copy / "iter_0000003/mp_rank_00_001/model_optim_rng.pt"
+    data = bytearray(file.read_bytes())
+    data[data.find(state.group("exp_avg")["model.norm.weight"].tobytes()) + 5] ^= 1
+    file.write_bytes(data)
+    r = run("tp-ckpt", "diff", state.root, copy, "--config", state.config)
+    assert r.rc == 3 and "CRC-32" in r.err and "mp_rank_00_001" in r.err, repr(r)
 
 
 def test_verify_finds_damage(written, tmp_path):

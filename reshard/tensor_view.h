@@ -1,0 +1,47 @@
+/*
+ * reshard/tensor_view.h - the tensors of a checkpoint of any format, and any box of their values:
+ * what tp-ckpt diff compares.
+ */
+#ifndef RESHARD_TENSOR_VIEW_H
+#define RESHARD_TENSOR_VIEW_H
+
+#include <limits.h>
+
+#include "core/err.h"
+#include "layout/tensor.h"
+
+struct tensor_view;
+
+/* Open a checkpoint: a root (its newest complete step, or `step`), a step directory, or one of
+ * another framework, for which `config` is a config.json, or NULL. */
+tp_status tensor_view_open(struct tensor_view **out, const char *path, int64_t step,
+                           const char *config, struct tp_err *err);
+void tensor_view_close(struct tensor_view *v);
+
+/* What was opened; and a sentence for people, or "". Borrowed. */
+const char *tensor_view_path(const struct tensor_view *v);
+const char *tensor_view_note(const struct tensor_view *v);
+
+int tensor_view_count(const struct tensor_view *v);
+const struct tensor *tensor_view_tensor(const struct tensor_view *v, int i);
+
+/* The tensor of a group and a name; -1: there is none. */
+int tensor_view_find(const struct tensor_view *v, const char *group, const char *name);
+
+/* Fill buf with a box of tensor i, row-major. TP_E_CORRUPT: damage, or elements that are stored
+ * nowhere or twice. Not thread safe. */
+tp_status tensor_view_read(struct tensor_view *v, int i, const struct box *box, void *buf,
+                           struct tp_err *err);
+
+/* After all reads: compare the checksums of other frameworks' files. */
+tp_status tensor_view_check(struct tensor_view *v, struct tp_err *err);
+
+/* Where an element is stored. */
+struct tensor_view_place {
+    char file[PATH_MAX];
+    int rank; /* that wrote it; -1: the format does not say */
+};
+void tensor_view_locate(struct tensor_view_place *out, const struct tensor_view *v, int i,
+                        const int64_t *at);
+
+#endif
