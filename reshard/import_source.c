@@ -191,6 +191,8 @@ static tp_status open_pieces(struct import_source *s, const struct import_reques
     s->title = format->title;
     TP_TRY(model_params(&params, &n_params, m, DTYPE_F32, arena, err));
     TP_TRY(foreign_open(&s->pieces, format, q->source, m, err));
+    if (format->check && !q->no_optim)
+        TP_TRY(format->check(s->pieces, err));
     TP_TRY(check_unknown(s, q, m, params, n_params, err));
     TP_TRY(choose_tensors(s, &from, q, params, n_params, arena, err));
     TP_TRY(piece_source_select(s->pieces, s->tensors, from, s->n_tensors, err));

@@ -5,17 +5,19 @@
 
 #include "reshard/formats/dcp.h"
 #include "reshard/formats/deepspeed.h"
+#include "reshard/formats/master_check.h"
 #include "reshard/formats/megatron.h"
 #include "reshard/formats/safetensors_pieces.h"
 #include "reshard/formats/torch_bin.h"
 #include "reshard/formats/torch_dist.h"
 
 static const struct foreign_format formats[] = {
-    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read },
-    { "megatron", "Megatron-LM, a folder for each rank", megatron_detect, megatron_read },
-    { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read },
-    { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read },
-    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read },
+    { "bin", "pytorch_model.bin", torch_bin_detect, torch_bin_read, NULL },
+    { "megatron", "Megatron-LM, a folder for each rank", megatron_detect, megatron_read,
+      master_check },
+    { "torch_dist", "Megatron-core torch_dist", torch_dist_detect, torch_dist_read, master_check },
+    { "deepspeed", "DeepSpeed, ZeRO or Universal", deepspeed_detect, deepspeed_read, NULL },
+    { "dcp", "PyTorch distributed checkpoint", dcp_detect, dcp_read, NULL },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats };
@@ -40,7 +42,7 @@ const struct foreign_format *foreign_format_detect_any(const char *path)
 {
     static const struct foreign_format safetensors = { "safetensors", "Hugging Face safetensors",
                                                        safetensors_pieces_detect,
-                                                       safetensors_pieces_read };
+                                                       safetensors_pieces_read, NULL };
     const struct foreign_format *found = foreign_format_detect(path);
 
     return found ? found : safetensors_pieces_detect(path) ? &safetensors : NULL;

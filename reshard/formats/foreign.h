@@ -16,6 +16,9 @@ struct foreign_format {
     /* Add the pieces of all tensors in piece_source_path(s), under their names here. `m` is NULL
      * when there is no config.json. */
     tp_status (*read)(struct piece_source *s, const struct model *m, struct tp_err *err);
+    /* Whether the optimizer's state that was opened belongs to the weights; NULL: its names say so.
+     */
+    tp_status (*check)(struct piece_source *s, struct tp_err *err);
 };
 
 /* The format of this name, or of what is at `path`; NULL: none. */

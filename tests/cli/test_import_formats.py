@@ -15,7 +15,7 @@ covers: reshard/import_source reshard/formats/foreign reshard/formats/piece_sour
     reshard/formats/megatron_flat reshard/formats/megatron_modules reshard/formats/torch_dist_flat
     reshard/formats/torch_dist reshard/formats/deepspeed reshard/formats/deepspeed_zero
     reshard/formats/deepspeed_universal reshard/foreign_contents cli/ckpt/foreign reshard/tensor_view
-    reshard/formats/safetensors_pieces cli/ckpt/cmd_diff
+    reshard/formats/safetensors_pieces reshard/formats/master_check cli/ckpt/cmd_diff
 """
 import json
 import os
@@ -340,7 +340,7 @@ def test_damaged_flat_buffers_are_refused_by_name(change, word, odd, tmp_path):
     assert not harness.steps(tmp_path / "ckpt")
 
 
-@pytest.mark.parametrize("what", ["engine", "short", "missing", "tp"])
+@pytest.mark.parametrize("what", ["engine", "order", "short", "missing", "tp"])
 def test_flat_buffers_that_do_not_fit_the_model_are_refused(what, odd, tmp_path):
     def change(tensors, objects):
         key = "optimizer.distributed.dp_group_idx_0.param_state/shard_0_1"
@@ -351,16 +351,35 @@ def test_flat_buffers_that_do_not_fit_the_model_are_refused(what, odd, tmp_path)
             del objects[key]
 
     kind = "dp_reshardable" if what == "engine" else "dp_zero_gather_scatter"
-    megatron = foreign_files.Megatron(config_of(odd), 2, 2, bucket_size=3000, engine=what == "engine")
-    if what == "engine":  # the order of modules is not that of args
+    megatron = foreign_files.Megatron(config_of(odd), 2, 2, bucket_size=3000, engine=what in ("engine", "order"))
+    if what in ("engine", "order"):  # the order of modules is not that of args
         megatron.more_args["transformer_impl"] = "local"
     if what == "tp":
         megatron.more_args["tensor_model_parallel_size"] = 4
     megatron.torch_dist(tmp_path / "m", groups_of(odd), 3, kind, change)
     r = import_(odd, tmp_path / "m", tmp_path / "ckpt")
-    word = {"engine": "unknown order", "short": "exp_avg_sq is no flat buffer", "missing": "/model.",
+    word = {"engine": "unknown order", "order": "unknown order", "short": "exp_avg_sq is no flat buffer", "missing": "/model.",
             "tp": "elements, but the parameters"}[what]
     assert r.rc == 3 and word in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
+
+
+@pytest.mark.parametrize("kind", ["legacy", "dp_zero_gather_scatter"])
+def test_masters_that_are_not_those_of_the_weights_are_refused(kind, deep, tmp_path):
+    """As if the order of parameters were another one; sizes alone do not tell."""
+    state = groups_of(deep)
+    a, b = ("model.layers.%d.mlp.gate_proj.weight" % i for i in (1, 2))
+    for group in ("master", *GROUPS):
+        state[group] = {**state[group], a: state[group][b], b: state[group][a]}
+    megatron = foreign_files.Megatron(config_of(deep), 2, 2)
+    if kind == "legacy":
+        megatron.legacy(tmp_path / "m", state, 3, distributed=True)
+    else:
+        megatron.torch_dist(tmp_path / "m", state, 3, kind)
+    r = import_(deep, tmp_path / "m", tmp_path / "ckpt")
+    assert r.rc == 3 and "unknown order" in r.err and a in r.err and not harness.steps(tmp_path / "ckpt"), repr(r)
+    assert run("tp-ckpt", "verify", tmp_path / "m", "--config", deep.config).rc == 1
+    imported(deep, tmp_path / "m", tmp_path / "ckpt", "--no-optim")
+    assert digests(tmp_path / "ckpt") == deep.digests("param")
 
 
 def test_a_megatron_rank_that_is_missing_or_of_another_model_is_named(deep, f32, tmp_path):
