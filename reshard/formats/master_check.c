@@ -72,7 +72,7 @@ static tp_status check_tensor(struct piece_source *s, const struct piece_tensor 
     tp_status st = TP_OK;
 
     for (int i = 0; i < SAMPLES; i++) {
-        int64_t at[BOX_NDIM_MAX];
+        int64_t at[BOX_NDIM_MAX] = { 0 };
         const struct piece *m = choose(at, masters, i), *w = find_piece(weights, at);
         float master, weight;
 
