@@ -154,7 +154,7 @@ Test(export, failures_leave_nothing)
     cr_expect_eq(export_run(&exported, &q, &err), TP_E_NOTFOUND);
     cr_expect_not(file_exists(q.out));
     q.assets = NULL;
-    q.format = "gguf";
+    q.format = "onnx";
     cr_expect_eq(export_run(&exported, &q, &err), TP_E_USAGE);
     cr_expect_not(file_exists(q.out));
 
