@@ -11,7 +11,8 @@ tp_checkpoint.dcp has a StorageReader and a StorageWriter for torch.distributed.
 """
 from .checkpoint import Checkpoint, Tensor, bf16_to_float32, open, steps
 from .errors import CheckpointError, DamagedError, NotFoundError, UnsupportedError
+from .step_writer import save
 
 __version__ = "0.1.0"
 __all__ = ["Checkpoint", "CheckpointError", "DamagedError", "NotFoundError", "Tensor", "UnsupportedError",
-           "bf16_to_float32", "open", "steps"]
+           "bf16_to_float32", "open", "save", "steps"]

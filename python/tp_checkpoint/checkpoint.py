@@ -3,6 +3,7 @@
 Only the chunks that overlap the part are read, and each is checked by its CRC32C before it is used.
 """
 import json
+import math
 import os
 import re
 import warnings
@@ -23,6 +24,7 @@ THREADS = min(8, os.cpu_count() or 1)
 # A tied head is not stored: it is the embedding.
 TIED = {"lm_head.weight": ("model.embed_tokens.weight", "model.decoder.embed_tokens.weight",
                            "transformer.wte.weight"), "embed_out.weight": ("gpt_neox.embed_in.weight",)}
+TIED_BY_DEFAULT = ("gpt2", "gemma", "gemma2", "gemma3_text", "opt")
 
 
 def bf16_to_float32(bits):
@@ -110,7 +112,7 @@ class Checkpoint:
         self.path = folder
         self.manifest = contents
         self.groups = list(dict.fromkeys(t.group for t in contents.tensors))
-        self._by_name = {(t.group, t.name): t for t in contents.tensors}
+        self.names = {(t.group, t.name): t for t in contents.tensors}
         self._files, self._rows, self._shard_of, self._begins = {}, None, None, None
 
     step = property(lambda self: self.manifest.step)
@@ -121,7 +123,13 @@ class Checkpoint:
     def model_config(self):
         """The model's config.json as a dict, or None."""
         text = self.manifest.model_config
-        return None if text is None else json.loads(text)
+        try:
+            config = None if text is None else json.loads(text)
+        except (ValueError, RecursionError):
+            config = ()
+        if not isinstance(config, (dict, type(None))):
+            raise DamagedError(f"{self.path}: the model_config of its manifest is no JSON object")
+        return config
 
     def __repr__(self):
         return f"<checkpoint {self.path}: step {self.step}, {self.layout}, {len(self.manifest.tensors)} tensors>"
@@ -144,7 +152,7 @@ class Checkpoint:
 
     def tensor(self, name, group="param"):
         """The tensor of this name. NotFoundError names similar ones."""
-        info = self._by_name.get((group, name))
+        info = self.names.get((group, name))
         if info is None:
             raise NotFoundError(f"{self.path}: has no tensor {group}/{name}; {self._similar(name, group)}")
         return Tensor(self, info)
@@ -152,7 +160,7 @@ class Checkpoint:
     __getitem__ = tensor
 
     def __contains__(self, name):
-        return ("param", name) in self._by_name
+        return ("param", name) in self.names
 
     def _similar(self, name, group):
         if group not in self.groups:
@@ -176,7 +184,7 @@ class Checkpoint:
     def tied_source(self, name):
         """The embedding that `name`, a head that is not stored, is tied to; None: it is no such head."""
         config = self.model_config or {}
-        tied = config.get("tie_word_embeddings", config.get("model_type") in ("gpt2", "gemma", "gemma2", "gemma3_text"))
+        tied = config.get("tie_word_embeddings", config.get("model_type") in TIED_BY_DEFAULT)
         if not tied or name in self:
             return None
         return next((source for source in TIED.get(name, ()) if source in self), None)
@@ -203,9 +211,8 @@ class Checkpoint:
 
     def read_box(self, info, lo, lens):
         """An array of a box of a tensor, from the chunks that overlap it."""
-        out = np.empty(lens, BITS[info.dtype])
-        if out.size == 0:
-            return out
+        if 0 in lens:
+            return np.empty(lens, BITS[info.dtype])
         rows = self._index()
         begin, end = self._begins[info.id], self._begins[info.id + 1]
         n, low = len(info.shape), np.array(lo, np.int64)
@@ -214,7 +221,8 @@ class Checkpoint:
         meets = ((mine["lo"][:, :n] < high) & (mine["lo"][:, :n] + mine["len"][:, :n] > low)).all(axis=1)
         numbers = np.flatnonzero(meets) + begin
         self._check_tiling(info, rows[numbers], low, high)
-        _each(lambda i: self._copy_chunk(out, info, rows[i], self._shard_of[i], low), numbers)
+        out = np.empty(lens, BITS[info.dtype])
+        each_in_threads(lambda i: self._copy_chunk(out, info, rows[i], self._shard_of[i], low), numbers)
         return out
 
     def _check_tiling(self, info, rows, low, high):
@@ -222,7 +230,7 @@ class Checkpoint:
         n = len(low)
         lo = np.maximum(rows["lo"][:, :n], low)
         lens = np.minimum(rows["lo"][:, :n] + rows["len"][:, :n], high) - lo
-        found, wanted = int(lens.prod(axis=1).sum()), int((high - low).prod())
+        found, wanted = int(lens.prod(axis=1).sum()), math.prod((high - low).tolist())
         if found != wanted or find_overlap(lo, lens) is not None:
             raise DamagedError(f"{self.path}: {info.full_name}: its boxes do not contain each element once "
                                f"({found} elements in chunks, expected {wanted})")
@@ -246,7 +254,8 @@ def _slices(begin, end):
     return tuple(slice(a, b) for a, b in zip(begin.tolist(), end.tolist()))
 
 
-def _each(work, items):
+def each_in_threads(work, items):
+    """work(item) for every item; numpy computes sums of several chunks at the same time."""
     if len(items) < 2 or THREADS < 2:
         for item in items:
             work(item)

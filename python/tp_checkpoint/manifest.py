@@ -95,9 +95,14 @@ class _Reader:
         return found
 
 
+def is_name(text):
+    """Whether it can be the name of a tensor or of a group."""
+    return (0 < len(text.encode("utf-8", "surrogatepass")) <= 1024 and text != "."
+            and not any(c < " " or c in "\x7f/@" for c in text))
+
+
 def _check_name(r, text):
-    r.need(0 < len(text.encode("utf-8", "surrogatepass")) <= 1024 and text != "."
-           and not any(c < " " or c in "\x7f/@" for c in text), f"{text!r:.60} is no valid name")
+    r.need(is_name(text), f"{text!r:.60} is no valid name")
 
 
 def _tensor(r, entry, number):
@@ -140,6 +145,8 @@ def _parse(r, root):
                  epoch=r.number(root, "epoch"))
     r.need(r.number(train, "step") == m.step, "the step of 'train' is another one than 'step'")
     r.number({"optimizer_start": train.get("optimizer_start", 0)}, "optimizer_start", 0, m.step)
+    for key, kind in ("next_sample", int), ("tokens", int), ("seed", str), ("dtype", str), ("options", dict):
+        r.member(train, key, kind)
     r.need(m.model_config is None or isinstance(m.model_config, str), "member 'model_config' is no text")
     m.tensors = [_tensor(r, t, i) for i, t in enumerate(r.member(root, "tensors", list))]
     r.need(len({(t.group, t.name) for t in m.tensors}) == len(m.tensors), "a tensor occurs twice")

@@ -200,6 +200,7 @@ def signed(step, change):
     (lambda m: m["shards"][0].update(file="../rank-00000.h5"), "is named"),
     (lambda m: m["shards"][0].update(index_rows=1 << 40), "index_rows"),
     (lambda m: m["train"].update(step=11), "another one"),
+    (lambda m: m["train"].update(options=7), "options"),
     (lambda m: m.pop("layout"), "'layout' is missing"),
     (lambda m: m.update(tensors=7), "another kind"),
 ])
@@ -209,14 +210,27 @@ def test_a_hostile_manifest_is_an_error(copy, change, message):
         tp_checkpoint.open(copy / "step-00000010")
 
 
-def test_boxes_that_overlap_or_leave_a_hole_are_found(copy):
-    """A tensor that is said to be larger than its boxes has a hole; /index itself cannot say so."""
+@pytest.mark.parametrize("more", [1, 1 << 50])
+def test_a_tensor_that_is_larger_than_its_boxes_is_found_before_there_is_memory_for_it(copy, more):
     step = copy / "step-00000010"
 
     def grow(m):
         t = next(t for t in m["tensors"] if t["name"] == "model.norm.weight")
-        t["shape"][0] += 1
+        t["shape"][0] += more
 
     signed(step, grow)
     with pytest.raises(tp_checkpoint.DamagedError, match="do not contain each element once"):
         tp_checkpoint.open(step)["model.norm.weight"][...]
+
+
+def test_boxes_that_overlap_are_found(made, monkeypatch):
+    """The same chunk twice, and another one not at all: the number of elements is right."""
+    with tp_checkpoint.open(made["tp8"][0]) as ckpt:
+        t = ckpt["lm_head.weight"]
+        rows = ckpt._index().copy()
+        begin = ckpt._begins[t.info.id]
+        assert rows[begin]["len"].tolist() == rows[begin + 1]["len"].tolist()
+        rows[begin] = rows[begin + 1]
+        monkeypatch.setattr(ckpt, "_rows", rows)
+        with pytest.raises(tp_checkpoint.DamagedError, match="do not contain each element once"):
+            t[...]

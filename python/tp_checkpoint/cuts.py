@@ -1,0 +1,160 @@
+"""How tensor parallelism cuts a tensor, and the layer it belongs to (docs/FORMAT.md, section 5).
+
+Both are known from the tensor's name for the architectures of docs/MODELS.md. Other models need rules, a
+text as `tp-ckpt import --rules` reads; without rules, every tp rank holds their tensors whole.
+"""
+import re
+
+from .errors import UnsupportedError
+from .manifest import rule
+
+FIRST, LAST = -1, -2  # before and after the layers
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|layer)\.(\d+)\.")
+_ARCHITECTURES = {"LlamaForCausalLM", "GPT2LMHeadModel", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
+                  "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Phi3ForCausalLM", "Olmo2ForCausalLM",
+                  "GPTNeoXForCausalLM", "OPTForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM"}
+# Ends of names. A row is: axis of a matrix, unit ("head": the rows of a head), what else the rule has. The bias
+# of a tensor whose rows (outputs) are cut is cut, too; that of a tensor whose columns are cut is not.
+_VOCABULARY = ("embed_tokens", "wte", "embed_in", "lm_head", "embed_out")
+_BEFORE = ("embed_tokens", "wte", "wpe", "embed_in", "embed_positions")
+_OUTPUTS = {"q_proj": ("head", {}), "k_proj": ("head", {"share": True}), "v_proj": ("head", {"share": True}),
+            "qkv_proj": ("head", {"blocks": 3}), "query_key_value": ("heads of 3", {}), "gate_proj": (1, {}),
+            "up_proj": (1, {}), "gate_up_proj": (1, {"blocks": 2}), "fc1": (1, {}), "dense_h_to_4h": (1, {}),
+            "w1": (1, {}), "w3": (1, {})}
+_INPUTS = {"o_proj": "head", "out_proj": "head", "attention.dense": "head", "down_proj": 1, "fc2": 1,
+           "dense_4h_to_h": 1, "w2": 1}
+_GPT2 = {"attn.c_attn.weight": (1, "head", 3), "attn.c_attn.bias": (0, "head", 3), "attn.c_proj.weight": (0, "head", 1),
+         "mlp.c_fc.weight": (1, 1, 1), "mlp.c_fc.bias": (0, 1, 1), "mlp.c_proj.weight": (0, 1, 1)}
+
+
+def layer_number(name):
+    """The number of the layer in a name, or None."""
+    m = _LAYER.search(name)
+    return int(m[1]) if m else None
+
+
+class FamilyCuts:
+    """The cuts of a known architecture."""
+
+    def __init__(self, config):
+        self.architecture = config["architectures"][0]
+        heads = config.get("num_attention_heads", config.get("n_head", 12))
+        hidden = config.get("hidden_size", config.get("n_embd", 768))
+        self.head_dim = config.get("head_dim") or hidden // heads
+        self.q_rows = heads * self.head_dim
+        self.few_kv = (config.get("num_key_value_heads") or heads) != heads
+
+    def layer(self, name):
+        number = layer_number(name)
+        if number is not None:
+            return number
+        return FIRST if name.split(".")[-2:-1] and name.split(".")[-2] in _BEFORE else LAST
+
+    def _unit(self, unit):
+        return {"head": self.head_dim, "heads of 3": 3 * self.head_dim}.get(unit, unit)
+
+    def rule(self, name):
+        path, _, kind = name.rpartition(".")
+        last = path.rsplit(".", 1)[-1]
+        if last in _VOCABULARY:
+            return rule(0, pad=True)
+        if self.architecture == "GPT2LMHeadModel":
+            for end, (dim, unit, blocks) in _GPT2.items():
+                if name.endswith(end):
+                    return rule(dim, self._unit(unit), blocks)
+            return rule()
+        if self.architecture == "Olmo2ForCausalLM" and last in ("q_norm", "k_norm"):
+            return rule(0, self.head_dim, share=last == "k_norm")
+        if last in _OUTPUTS:
+            unit, more = _OUTPUTS[last]
+            first = self.q_rows if more.get("blocks") == 3 and self.few_kv else None
+            return rule(0, self._unit(unit), first=first, **more)
+        for end, unit in _INPUTS.items():
+            if kind == "weight" and path.endswith(end):
+                return rule(1, self._unit(unit))
+        return rule()
+
+
+class RuledCuts:
+    """The cuts that a text of rules says (docs/MODELS.md, "A model of an unknown architecture")."""
+
+    def __init__(self, text, where="rules"):
+        self.where, self.lines = where, []
+        lines = [(i, line.split("#")[0].split()) for i, line in enumerate(text.splitlines(), 1)]
+        for number, words in ((i, w) for i, w in lines if w):
+            if len(words) < 2:
+                raise UnsupportedError(f"{where}, line {number}: expected a tensor's name and an axis")
+            pattern = re.compile(r"(\d+)".join(map(re.escape, words[0].split("*"))) + r"\Z")
+            self.lines.append((pattern, self._rule(words[1:], number)))
+        layered = [i for i, (pattern, _) in enumerate(self.lines) if pattern.groups]
+        self.first_layered = layered[0] if layered else len(self.lines)
+
+    def _rule(self, words, number):
+        members = {"dim": -1}
+        try:
+            members["dim"] = -1 if words[0] == "-" else int(words[0])
+            for word in words[1:]:
+                key, _, value = word.partition("=")
+                if key not in (("unit", "blocks", "first") if value else ("share", "pad")):
+                    raise ValueError(word)
+                members[key] = int(value) if value else True
+        except ValueError as e:
+            raise UnsupportedError(f"{self.where}, line {number}: {e}") from None
+        return rule(**members)
+
+    def _line(self, name):
+        found = [(i, p.match(name), r) for i, (p, r) in enumerate(self.lines) if p.match(name)]
+        if len(found) != 1:
+            raise UnsupportedError(f"{self.where}: {'no line has' if not found else 'several lines have'} "
+                                   f"the name {name}; each tensor needs one")
+        return found[0]
+
+    def rule(self, name):
+        return self._line(name)[2]
+
+    def layer(self, name):
+        at, match, _ = self._line(name)
+        if match.re.groups:
+            return int(match[1])
+        return FIRST if at < self.first_layered else LAST
+
+
+class NoCuts:
+    """A model about which nothing is known: its tensors are not cut, and layers are found by their names."""
+
+    def __init__(self, names):
+        numbered = [i for i, name in enumerate(names) if layer_number(name) is not None]
+        self.before = set(names[:numbered[0] if numbered else None])
+
+    def rule(self, name):
+        return rule()
+
+    def layer(self, name):
+        number = layer_number(name)
+        return number if number is not None else FIRST if name in self.before else LAST
+
+
+def cuts_of(config, rules, names):
+    """The cuts of a model: by the text of rules, or by its config.json (a dict), if these are there."""
+    if rules is not None:
+        return RuledCuts(rules)
+    architectures = (config or {}).get("architectures") or [None]
+    return FamilyCuts(config) if architectures[0] in _ARCHITECTURES else NoCuts(names)
+
+
+def check_fits(name, shape, cut):
+    """UnsupportedError: a rule does not fit the shape of its tensor."""
+    def need(ok, sentence):
+        if not ok:
+            raise UnsupportedError(f"tensor {name} {list(shape)}: {sentence}; use another rule")
+
+    dim, unit, blocks, first = cut["dim"], cut["unit"], cut["blocks"], cut.get("first")
+    if dim == -1:
+        return
+    need(-1 <= dim < len(shape), f"cannot be cut along axis {dim}")
+    need(1 <= unit <= 1 << 30 and 1 <= blocks <= 8, f"has a unit of {unit} and {blocks} blocks")
+    rest, parts = shape[dim] - (first or 0), blocks - (first is not None)
+    need(parts > 0 and rest > 0 and rest % parts == 0, f"axis {dim} is not {blocks} blocks")
+    need(first is None or first % (rest // parts) == 0, f"a first block of {first} does not fit")
+    need(cut["pad"] or rest // parts % unit == 0, f"axis {dim} is not a multiple of {unit}")

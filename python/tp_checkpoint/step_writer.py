@@ -1,0 +1,109 @@
+"""Writing whole checkpoints: what a save needs besides tensors, and save() for arrays of numpy."""
+import dataclasses
+import json
+import os
+
+import numpy as np
+
+from .checkpoint import BITS
+from .cuts import check_fits, cuts_of
+from .errors import CheckpointError, UnsupportedError
+from .manifest import Manifest, TensorInfo, is_name
+from .shard_file import ShardFile, stored_boxes
+from .transaction import Transaction
+
+GROUPS = ("param", "master", "exp_avg", "exp_avg_sq")
+_DTYPES = {np.dtype(bits): dtype for dtype, bits in BITS.items() if dtype != "bf16"}
+
+
+@dataclasses.dataclass
+class Model:
+    """What is known of the model. config: its config.json, as a dict or text, or an object with to_dict() as in
+    transformers; rules: a text as of `tp-ckpt import --rules`, for architectures that are not in docs/MODELS.md."""
+    config: object = None
+    rules: str = None
+
+    def text(self):
+        c = self.config
+        if c is None or isinstance(c, str):
+            return c
+        return json.dumps(c.to_dict() if hasattr(c, "to_dict") else c, indent=2)
+
+    def as_dict(self):
+        text = self.text()
+        return None if text is None else json.loads(text)
+
+
+def list_tensors(found, model):
+    """The tensors of a manifest, with their cuts: found is [(group, name, dtype, shape)] in the order of the model."""
+    names = list(dict.fromkeys(name for group, name, _, _ in found if group == "param"))
+    cuts, tensors = cuts_of(model.as_dict(), model.rules, names), []
+    known = set(names)
+    for group, name, dtype, shape in found:
+        if not (is_name(group) and is_name(name) and group != "index"):
+            raise UnsupportedError(f"{group!r}, {name!r}: no tensor can have these names: 1 to 1024 bytes, without "
+                                   "control characters, / and @; and no group is named index")
+        if name in known:
+            cut, layer = cuts.rule(name), cuts.layer(name)
+            if not shape:  # such as a step of each parameter
+                cut = {**cut, "dim": -1, "unit": 1, "blocks": 1}
+                cut.pop("first", None)
+            check_fits(name, shape, cut)
+            tensors.append(TensorInfo(0, group, name, dtype, tuple(shape), layer, cut))
+        else:
+            tensors.append(TensorInfo(0, group, name, dtype, tuple(shape), -2))
+    order = {g: i for i, g in enumerate(GROUPS)}
+    tensors.sort(key=lambda t: (order.get(t.group, len(order)), t.group if t.group not in order else "",
+                                t.layer if t.layer >= -1 else 1 << 30))
+    return [dataclasses.replace(t, id=i) for i, t in enumerate(tensors)]
+
+
+def make_manifest(tensors, ranks, step, model, train):
+    """A manifest without shards. The layout says that data-parallel ranks wrote their parts (FSDP)."""
+    layers = max([t.layer for t in tensors], default=-1) + 1
+    low = any(t.group == "param" and t.dtype == "bf16" for t in tensors)
+    state = {"step": step, "next_sample": 0, "tokens": 0, "seed": "0", "dtype": "bf16" if low else "fp32", "options": {}}
+    for key, value in (train or {}).items():
+        if key not in ("next_sample", "tokens", "seed", "options", "optimizer_start"):
+            raise UnsupportedError(f"train: has no member '{key}'")
+        state[key] = str(value) if key == "seed" else value
+    return Manifest(step=step, spec="tp1" if ranks == 1 else f"tp1dp{ranks}zero3", ranks=ranks,
+                    stage_of=[0] * layers, train=state, tensors=tensors, shards=[], model_config=model.text())
+
+
+def save(root, step, arrays, config=None, rules=None, train=None, force=False):
+    """Write a step with these arrays of numpy, and make it appear: all of it or nothing.
+
+    arrays: {name: array} of parameters, or {(group, name): array}. bf16 are arrays of uint16, the bits.
+    config, rules: as of Model. train: {"next_sample": .., "tokens": .., "seed": .., "options": {..}}.
+    Returns the folder of the step.
+    """
+    model = Model(config, rules)
+    keyed = {k if isinstance(k, tuple) else ("param", k): np.asarray(v) for k, v in arrays.items()}
+    found = []
+    for (group, name), values in keyed.items():
+        dtype = "bf16" if values.dtype == np.uint16 else _DTYPES.get(values.dtype)
+        if dtype is None:
+            raise UnsupportedError(f"{group}/{name}: has the dtype {values.dtype}; the format has "
+                                   f"{', '.join(BITS)}")
+        found.append((group, name, dtype, values.shape))
+    contents = make_manifest(list_tensors(found, model), 1, step, model, train)
+    transaction = Transaction(root, step, force)
+    try:
+        whole = [(t, (0,) * len(t.shape), t.shape) for t in contents.tensors if 0 not in t.shape]
+        boxes = stored_boxes(whole)
+        if boxes:
+            shard = ShardFile(transaction.path, 0, contents.spec, boxes)
+            try:
+                for i, box in enumerate(boxes):
+                    values = keyed[box.tensor.group, box.tensor.name]
+                    shard.write(i, values[tuple(slice(a, a + n) for a, n in zip(box.lo, box.lens))])
+                contents.shards = [shard.finish()]
+            finally:
+                shard.close()
+        transaction.commit(contents)
+    except OSError as e:
+        raise CheckpointError(f"{transaction.path}: step {step} was not saved: {e}") from e
+    finally:
+        transaction.abort()
+    return os.path.join(os.fspath(root), f"step-{step:08d}")

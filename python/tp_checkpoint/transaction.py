@@ -1,0 +1,220 @@
+"""Adding a step to a checkpoint root: all of it or nothing (docs/FORMAT.md, section 7)."""
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+
+from . import manifest
+from .checkpoint import steps
+from .errors import CheckpointError, DamagedError
+
+_TEMPORARY = re.compile(r"step-(\d{8}|[1-9]\d{8,17})\.tmp-")
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL}  # of a file system
+_NOREPLACE, _EXCHANGE, _AT_FDCWD = 1, 2, -100
+_claimed = {}  # the epoch that this process has claimed in a root
+
+
+class ExistsError(CheckpointError):
+    """The step exists already."""
+
+
+class StaleError(CheckpointError):
+    """A newer job owns the root."""
+
+
+def _sync(folder):
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _limit_access(fd, root):
+    """Who may open it, can lock it, and so delay others: only those who may write to the root."""
+    mode, here, file = 0o600, os.stat(root), os.fstat(fd)
+    if here.st_mode & stat.S_IWGRP and file.st_gid == here.st_gid:
+        mode |= 0o060
+    if here.st_mode & stat.S_IWOTH:
+        mode |= 0o006
+    if stat.S_ISDIR(file.st_mode):
+        mode |= (mode & 0o444) >> 2
+    with contextlib.suppress(PermissionError):
+        os.fchmod(fd, mode)
+
+
+def _flock(fd, how):
+    """False: another process holds the lock, or the file system has none."""
+    try:
+        fcntl.flock(fd, how)
+    except OSError as e:
+        if e.errno not in _NO_LOCKS | {errno.EWOULDBLOCK}:
+            raise
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _root_lock(root):
+    fd = os.open(os.path.join(root, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        _limit_access(fd, root)
+        _flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _rename(old, new, flags):
+    """renameat2; 0, or an error number."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is None:
+        return errno.EINVAL
+    return 0 if call(_AT_FDCWD, os.fsencode(old), _AT_FDCWD, os.fsencode(new), flags) == 0 else ctypes.get_errno()
+
+
+def _remove_dead(root):
+    """The temporary directories whose writers are dead. Under the root's lock."""
+    for name in os.listdir(root):
+        path = os.path.join(root, name)
+        if not _TEMPORARY.match(name):
+            continue
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            if _flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(path)
+        finally:
+            os.close(fd)
+
+
+def read_epoch(root):
+    try:
+        text = manifest.read_file(os.path.join(root, "epoch"), 32)
+    except FileNotFoundError:
+        return 0
+    if not re.fullmatch(rb"\d{1,18}\n", text):
+        raise DamagedError(f"{root}/epoch: does not contain a number; stop all jobs that use this root, then write "
+                           "the highest epoch of its manifests into the file")
+    return int(text)
+
+
+def _write_new(path, data):
+    with open(path, "xb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def claim(root):
+    """The epoch of this job: TP_EPOCH, which tp-run sets, or one more than the root's, claimed once by a process."""
+    if os.environ.get("TP_EPOCH", "").isdigit():
+        return int(os.environ["TP_EPOCH"])
+    key = os.path.realpath(root)
+    if key not in _claimed:
+        with _root_lock(root):
+            epoch, path = read_epoch(root) + 1, os.path.join(root, "epoch")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + ".tmp")
+            _write_new(path + ".tmp", b"%d\n" % epoch)
+            os.rename(path + ".tmp", path)
+            _sync(root)
+        _claimed[key] = epoch
+    return _claimed[key]
+
+
+class Transaction:
+    """A step that is being written into `path`, which commit() makes appear and abort() removes. The process that
+    made it owns it; when that process dies, a later one removes the directory."""
+
+    def __init__(self, root, step, force=False):
+        self.root, self.step, self.force = os.fspath(root), step, force
+        self.target = os.path.join(self.root, f"step-{step:08d}")
+        if os.path.exists(os.path.join(self.root, manifest.NAME)):
+            raise CheckpointError(f"{self.root}: is a step itself; give the root that contains it")
+        self._check_new()
+        self.save_id = secrets.token_hex(16)
+        self.path, self._fd = f"{self.target}.tmp-{self.save_id}", -1
+        try:
+            os.makedirs(self.root, exist_ok=True)
+            self.epoch = claim(self.root)
+            with _root_lock(self.root):
+                _remove_dead(self.root)
+                os.mkdir(self.path, 0o700)
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+                _flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _limit_access(self._fd, self.root)
+        except OSError as e:
+            self.abort()
+            raise CheckpointError(f"{self.path}: step {step} cannot be begun: {e}") from e
+
+    def _check_new(self):
+        if not self.force and os.path.lexists(self.target):
+            raise ExistsError(f"{self.target}: exists already; force=True replaces it")
+
+    def commit(self, contents):
+        """Write the manifest and make the step appear. On an error, nothing has appeared."""
+        try:
+            self._commit(contents)
+        except OSError as e:
+            raise CheckpointError(f"{self.path}: step {self.step} was not committed: {e}") from e
+        self.abort()  # removes the step that was replaced, if there was one
+
+    def _commit(self, contents):
+        contents.save_id, contents.epoch, contents.step = self.save_id, self.epoch, self.step
+        path = os.path.join(self.path, manifest.NAME)
+        manifest.check_new(contents, path)
+        _write_new(path, manifest.format_bytes(contents))
+        mode = os.stat(path).st_mode & 0o777
+        os.fchmod(self._fd, mode | (mode & 0o444) >> 2)
+        os.fsync(self._fd)
+        with _root_lock(self.root):
+            newest = read_epoch(self.root)
+            if newest > self.epoch:
+                raise StaleError(f"{self.root}: belongs to a newer job (epoch {newest}; this one has {self.epoch}); "
+                                 f"step {self.step} was not committed")
+            exchanged = self._appear()
+            try:
+                _sync(self.root)
+            except OSError:  # the rename may not be on disk, so undo it
+                _rename(self.target, self.path, _EXCHANGE if exchanged else _NOREPLACE)
+                raise
+            self._point_latest()
+
+    def _appear(self):
+        """Rename the directory to its name. True: it was exchanged with an existing step."""
+        exchanged, error = False, _rename(self.path, self.target, _NOREPLACE)
+        if error == errno.EINVAL:  # a file system without the flag; a plain rename fails if the step exists, too
+            try:
+                os.rename(self.path, self.target)
+                error = 0
+            except OSError as e:
+                error = e.errno
+        if error in (errno.EEXIST, errno.ENOTEMPTY):
+            self._check_new()
+            exchanged, error = True, _rename(self.path, self.target, _EXCHANGE)
+        if error:
+            raise CheckpointError(f"{self.target}: cannot rename {self.path} to it: {os.strerror(error)}")
+        return exchanged
+
+    def _point_latest(self):
+        link = os.path.join(self.root, "latest")
+        with contextlib.suppress(OSError):  # only a convenience
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(link + ".tmp")
+            os.symlink(os.path.basename(steps(self.root)[max(steps(self.root))]), link + ".tmp")
+            os.rename(link + ".tmp", link)
+
+    def abort(self):
+        """Remove what was begun. Also after commit()."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1

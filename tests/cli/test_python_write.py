@@ -1,0 +1,289 @@
+"""The Python package tp_checkpoint writes checkpoints: other readers read them, tp-reshard converts them, and a
+process that dies leaves the old step or the new one.
+
+needs: tp-ckpt tp-reshard make_ckpt
+"""
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import harness
+from harness import ok
+from test_cut_rules import RULES, SHAPES
+
+sys.path.insert(0, str(harness.REPO / "python"))
+import tp_checkpoint  # noqa: E402
+from tp_checkpoint import cuts, step_writer, transaction  # noqa: E402
+from tp_checkpoint.checkpoint import BITS  # noqa: E402
+from tp_checkpoint.manifest import TensorInfo, rule  # noqa: E402
+from tp_checkpoint.shard_file import ShardFile, stored_boxes  # noqa: E402
+
+READER = harness.REPO / "tests/reader/read_ckpt.py"
+SEED = int(os.environ.get("TP_SEED", random.SystemRandom().randrange(10 ** 9)))
+FAMILIES = json.loads((harness.REPO / "tests/fixture/families.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """As a new process: without an epoch."""
+    monkeypatch.setattr(transaction, "_claimed", {})
+    monkeypatch.delenv("TP_EPOCH", raising=False)
+
+
+def llama(rng, name="llama"):
+    """The arrays of a model's parameters and of one moment, and its config."""
+    shapes = FAMILIES[name]["tensors"]
+    arrays = {(g, n): rng.standard_normal(s).astype(np.float32) for g in ("param", "exp_avg") for n, s in shapes.items()}
+    return arrays, FAMILIES[name]["config"]
+
+
+def read_by_others(step, tmp_path):
+    """{group/name: bits} by tests/reader, which also compares /index with the HDF5 structures."""
+    subprocess.run([sys.executable, READER, step, tmp_path / "out.npz"], check=True, stdout=subprocess.DEVNULL)
+    with np.load(tmp_path / "out.npz") as arrays:
+        return dict(arrays)
+
+
+def same(found, arrays):
+    return set(found) == {"%s/%s" % k for k in arrays} and all(
+        np.array_equal(found["%s/%s" % k].reshape(-1).view(np.uint8), np.asarray(v).reshape(-1).view(np.uint8))
+        for k, v in arrays.items())
+
+
+def random_arrays(rng):
+    """Arrays of every dtype, with 0 to 6 axes, also empty ones."""
+    out = {}
+    for i in range(10):
+        shape = tuple(int(n) for n in rng.integers(0, 9, rng.integers(0, 7))) or (() if i % 2 else (40000,))
+        kind = np.dtype(BITS[list(BITS)[i % len(BITS)]])
+        values = np.frombuffer(rng.bytes(int(np.prod(shape)) * kind.itemsize), kind).reshape(shape)
+        out["group%d" % (i % 3), "tensor.%d" % i] = values
+    return out
+
+
+# ---- what is written -------------------------------------------------------------------------
+
+def test_other_readers_read_it_and_a_reshard_there_and_back_has_the_same_digests(tmp_path):
+    print("TP_SEED=%d" % SEED)
+    rng = np.random.default_rng(SEED)
+    arrays, config = llama(rng)
+    arrays.update(random_arrays(rng))
+    arrays["param", "wide"] = rng.standard_normal((2, 600_000)).astype(np.float64)  # a row is more than a chunk
+    step = tp_checkpoint.save(tmp_path / "ckpt", 7, arrays, config=config, train={"next_sample": 56})
+    assert "intact" in ok("tp-ckpt", "verify", tmp_path / "ckpt").out
+    assert same(read_by_others(step, tmp_path), arrays)
+    with tp_checkpoint.open(step) as ckpt:
+        assert ckpt.train["next_sample"] == 56 and ckpt.model_config == config
+        assert all(np.array_equal(ckpt.tensor(n, g).bits(), v, equal_nan=v.dtype.kind == "f")
+                   for (g, n), v in arrays.items())
+    ok("tp-reshard", tmp_path / "ckpt", "--to", "tp4pp2", "-o", tmp_path / "there")
+    ok("tp-reshard", tmp_path / "there", "--to", "tp1pp1", "-o", tmp_path / "back")
+    assert len({harness.digest(tmp_path / r) for r in ("ckpt", "there", "back")}) == 1
+
+
+def random_boxes(rng, lo, lens, depth=4):
+    """A random tiling of a box."""
+    axes = [d for d, n in enumerate(lens) if n > 1]
+    if depth == 0 or not axes:
+        return [(lo, lens)]
+    d = rng.choice(axes)
+    n = rng.randrange(1, lens[d])
+    first = random_boxes(rng, lo, lens[:d] + (n,) + lens[d + 1:], depth - 1)
+    return first + random_boxes(rng, lo[:d] + (lo[d] + n,) + lo[d + 1:], lens[:d] + (lens[d] - n,) + lens[d + 1:],
+                                rng.randrange(depth))
+
+
+def test_any_boxes_of_any_number_of_ranks(tmp_path):
+    print("TP_SEED=%d" % SEED)
+    rng, numbers = random.Random(SEED), np.random.default_rng(SEED)
+    shapes = {"a": (7, 5, 3), "b": (33,), "c": (), "columns": (64, 4096), "big": (9, 200_001)}
+    cut = {"columns": rule(1), "big": rule(0, pad=True)}
+    arrays = {("param", n): numbers.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    tensors = [TensorInfo(i, "param", n, "f32", s, rule=cut.get(n, rule())) for i, (n, s) in enumerate(shapes.items())]
+    ranks = 4
+    of_rank = [[] for _ in range(ranks)]
+    for t in tensors:
+        for lo, lens in random_boxes(rng, (0,) * len(t.shape), t.shape):
+            of_rank[rng.randrange(ranks)].append((t, lo, lens))
+    contents = step_writer.make_manifest(tensors, ranks, 3, step_writer.Model(), None)
+    step = transaction.Transaction(tmp_path / "ckpt", 3)
+    for rank, boxes in enumerate(of_rank):
+        stored = stored_boxes(boxes)
+        if stored:
+            shard = ShardFile(step.path, rank, contents.spec, stored)
+            for i, b in enumerate(stored):
+                shard.write(i, arrays["param", b.tensor.name][tuple(slice(a, a + n) for a, n in zip(b.lo, b.lens))])
+            contents.shards.append(shard.finish())
+    step.commit(contents)
+    ok("tp-ckpt", "verify", tmp_path / "ckpt")
+    assert same(read_by_others(tmp_path / "ckpt/step-00000003", tmp_path), arrays)
+
+
+def test_the_same_state_has_the_same_bytes(tmp_path):
+    arrays, config = llama(np.random.default_rng(SEED))
+    for name in "one", "two":
+        tp_checkpoint.save(tmp_path / name, 1, arrays, config=config)
+    a, b = ((tmp_path / n / "step-00000001/rank-00000.h5").read_bytes() for n in ("one", "two"))
+    assert a == b
+
+
+# ---- cuts ------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_cuts_and_layers_are_those_of_the_programs(name, tmp_path):
+    config = FAMILIES[name]["config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    subprocess.run([harness.built("make_ckpt"), tmp_path / "config.json", "tp1", tmp_path / "ckpt", "1", "1"], check=True)
+    with tp_checkpoint.open(tmp_path / "ckpt") as ckpt:
+        known = cuts.cuts_of(config, None, [])
+        assert isinstance(known, cuts.FamilyCuts)
+        for t in ckpt.tensors("param"):
+            assert (known.rule(t.name), known.layer(t.name)) == (t.info.rule, t.info.layer), t
+            cuts.check_fits(t.name, t.shape, t.info.rule)
+
+
+def test_rules_are_read_as_tp_ckpt_reads_them(tmp_path):
+    arrays = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
+    tp_checkpoint.save(tmp_path / "ckpt", 1, arrays, config={"architectures": ["MyModel"]}, rules=RULES)
+    ok("tp-reshard", tmp_path / "ckpt", "--to", "tp2pp3")
+    with tp_checkpoint.open(tmp_path / "ckpt") as ckpt:
+        t = ckpt["blocks.1.attention.wqkv.weight"].info
+        assert t.layer == 1 and t.rule == rule(0, 4, 3, first=16)
+        assert [ckpt[n].info.layer for n in ("embed.weight", "head.weight")] == [-1, -2]
+    for text, message in [("a 0", "no line has"), (RULES + "\nscale 0", "several lines have"), ("a x", "line 1"),
+                          ("a 0 many", "line 1: many"), (RULES.replace("first=16", "first=15"), "wqkv.*does not fit|blocks")]:
+        with pytest.raises(tp_checkpoint.UnsupportedError, match=message):
+            tp_checkpoint.save(tmp_path / "bad", 1, arrays, rules=text)
+    assert not (tmp_path / "bad").exists()
+
+
+# ---- old or new ------------------------------------------------------------------------------
+
+POINTS = [(os, "open"), (os, "mkdir"), (os, "pwrite"), (os, "fsync"), (os, "rename"), (transaction, "_rename"),
+          (os, "symlink"), (os, "fchmod")]
+
+
+def at_call(number, then):
+    """Do `then` before call `number` of the functions of POINTS; a list with the number of calls."""
+    count = [0]
+
+    def before(real):
+        def call(*args, **kw):
+            count[0] += 1
+            if count[0] == number:
+                then()
+            return real(*args, **kw)
+        return call
+
+    for module, name in POINTS:
+        setattr(module, name, before(getattr(module, name)))
+    return count
+
+
+def in_child(work):
+    """The exit code of a child process that does `work`."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = work() or 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A root with step 1, of zeros."""
+    tp_checkpoint.save(tmp_path / "ckpt", 1, {"x": np.zeros(5)})
+    return tmp_path / "ckpt"
+
+
+def value(root):
+    with tp_checkpoint.open(root) as ckpt:
+        return float(ckpt["x"][0])
+
+
+def replace(root, number, then):
+    """Replace the step, and do `then` before call `number`. The exit code of the process: 8: there was no such call."""
+    count = at_call(number, then)
+    tp_checkpoint.save(root, 1, {"x": np.full(5, float(number))}, force=True)
+    return 8 if count[0] < number else 0
+
+
+def test_a_process_that_dies_leaves_the_old_step_or_the_new_one(saved):
+    number, code, found = 0, 0, []
+    while code != 8:
+        number += 1
+        before = value(saved)
+        code = in_child(lambda: replace(saved, number, lambda: os._exit(7)))
+        found.append(value(saved))
+        assert found[-1] in ([before, number] if code == 7 else [number]), number
+    assert number > 15 and 1 < len(set(found)) < number, found
+    tp_checkpoint.save(saved, 2, {"x": np.zeros(5)})
+    assert [p.name for p in saved.iterdir() if ".tmp" in p.name] == [], "what dead writers left was not removed"
+    ok("tp-ckpt", "verify", saved, "--step", 1)
+
+
+def test_an_io_error_leaves_the_old_step_and_nothing_else(saved):
+    def fail():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def attempt():
+        try:
+            return replace(saved, number, fail)
+        except tp_checkpoint.CheckpointError as e:
+            return 7 if "No space left on device" in str(e) else 1
+
+    number, code, failed = 0, 0, 0
+    while code != 8:
+        number += 1
+        before = value(saved)
+        code = in_child(attempt)
+        if code == 7:
+            failed += 1
+            assert value(saved) == before, number
+            assert [p.name for p in saved.iterdir() if ".tmp-" in p.name] == [], number
+        else:  # only what is a convenience, or removes the replaced step, may fail without an error
+            assert code in (0, 8) and value(saved) == number, (number, code)
+    assert failed > 12
+
+
+def test_a_job_of_an_older_epoch_cannot_commit(saved, monkeypatch):
+    assert (saved / "epoch").read_text() == "1\n"
+    older = transaction.Transaction(saved, 2)
+    transaction._claimed.clear()  # as another process
+    tp_checkpoint.save(saved, 3, {"x": np.ones(5)})
+    with pytest.raises(transaction.StaleError, match="newer job .epoch 2; this one has 1"):
+        older.commit(step_writer.make_manifest([], 1, 2, step_writer.Model(), None))
+    older.abort()
+    assert sorted(tp_checkpoint.steps(saved)) == [1, 3] and os.readlink(saved / "latest") == "step-00000003"
+    monkeypatch.setenv("TP_EPOCH", "9")
+    tp_checkpoint.save(saved, 4, {"x": np.ones(5)})
+    with tp_checkpoint.open(saved) as ckpt:
+        assert ckpt.manifest.epoch == 9
+
+
+@pytest.mark.parametrize("arrays, options, message", [
+    ({"x": np.zeros(2, np.complex64)}, {}, "param/x: has the dtype complex64"),
+    ({"a/b": np.zeros(2)}, {}, "no tensor can have these names"),
+    ({("index", "x"): np.zeros(2)}, {}, "no group is named index"),
+    ({"x": np.zeros(2)}, {"train": {"samples": 3}}, "has no member 'samples'"),
+    ({"x": np.zeros(2)}, {"step": 1}, "exists already; force=True replaces it"),
+])
+def test_what_cannot_be_saved_is_named_and_changes_nothing(saved, arrays, options, message):
+    before = harness.tree(saved)
+    with pytest.raises(tp_checkpoint.CheckpointError, match=message):
+        tp_checkpoint.save(saved, **{"step": 5, "arrays": arrays, **options})
+    assert harness.tree(saved) == before
+
+
+def test_a_step_is_no_root(saved):
+    with pytest.raises(tp_checkpoint.CheckpointError, match="is a step itself"):
+        tp_checkpoint.save(saved / "step-00000001", 2, {"x": np.zeros(2)})

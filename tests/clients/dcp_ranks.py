@@ -1,0 +1,82 @@
+"""What test_dcp.py runs on four ranks below torchrun: dcp_ranks.py ROOT. Every rank asserts."""
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from tp_checkpoint import dcp
+
+ROOT = sys.argv[1]
+
+
+def tensors():
+    g = torch.Generator().manual_seed(5)
+    shapes = {"uneven": (7, 3), "few": (2, 5), "matrix": (12, 10), "columns": (64, 8192), "vector": (9,), "scalar": ()}
+    made = {k: torch.randn(s, generator=g) for k, s in shapes.items()}
+    made["low"] = torch.randn(33, 4, generator=g).to(torch.bfloat16)
+    return made
+
+
+def placed(mesh, how, values):
+    """Each tensor with the placements of `how`, or of its default; "plain" is no DTensor."""
+    out = {}
+    for name, value in values.items():
+        p = how.get(name, how["*"]) if value.ndim else "plain"
+        out[name] = value.clone() if p == "plain" else distribute_tensor(value, mesh, p)
+    return out
+
+
+def check(state, values):
+    for name, value in values.items():
+        found = state["model"][name]
+        found = found.full_tensor() if isinstance(found, DTensor) else found
+        assert torch.equal(found, value), name
+
+
+def there_and_back(rank):
+    """Saved with one mesh, loaded with others."""
+    values, flat, grid = tensors(), init_device_mesh("cpu", (4,)), init_device_mesh("cpu", (2, 2))
+    both = [Shard(0), Shard(1)]
+    saved = placed(grid, {"*": [Shard(0), Shard(0)], "matrix": both, "columns": [Replicate(), Shard(1)], "few": [Replicate(), Shard(0)],
+                          "vector": "plain"}, values)
+    dcp.save({"model": saved, "mine": {"rank%d" % rank: [rank, "text"]}, "all": {"epoch": 3}}, ROOT, 5)
+    zeros = {k: torch.zeros_like(v) for k, v in values.items()}
+    for mesh, how in (flat, {"*": [Shard(0)]}), (flat, {"*": [Replicate()], "columns": [Shard(1)]}), (grid, {"*": "plain", "matrix": both[::-1]}):
+        state = {"model": placed(mesh, how, zeros), "mine": {"rank%d" % rank: None}, "all": {"epoch": 0}}
+        assert dcp.load(state, ROOT).step == 5
+        check(state, values)
+        assert state["mine"] == {"rank%d" % rank: [rank, "text"]} and state["all"] == {"epoch": 3}
+
+
+def an_error_of_a_rank_leaves_nothing(rank):
+    real = dcp.ShardFile.finish
+    if rank == 2:
+        dcp.ShardFile.finish = lambda self: 1 / 0
+    state = {"model": placed(init_device_mesh("cpu", (4,)), {"*": [Shard(0)]}, tensors())}
+    try:
+        dcp.save(state, ROOT, 6)
+    except CheckpointException as e:
+        assert "ZeroDivisionError" in str(e), e
+    else:
+        raise AssertionError("the save of a rank that failed succeeded")
+    dcp.ShardFile.finish = real
+    dist.barrier()
+    assert [n for n in os.listdir(ROOT) if n.startswith("step-")] == ["step-00000005"], os.listdir(ROOT)
+    dcp.save(state, ROOT, 6)
+
+
+def main():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    there_and_back(rank)
+    an_error_of_a_rank_leaves_nothing(rank)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

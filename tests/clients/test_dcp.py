@@ -1,0 +1,196 @@
+"""torch.distributed.checkpoint saves and loads checkpoints of tp, through the Python package.
+
+needs: tp-ckpt tp-reshard tp-train
+"""
+import io
+import pathlib
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as torch_dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import harness  # noqa: E402
+from harness import ok  # noqa: E402
+
+sys.path.insert(0, str(harness.REPO / "python"))
+import tp_checkpoint  # noqa: E402
+from tp_checkpoint import dcp, transaction  # noqa: E402
+from tp_checkpoint.dcp_names import candidates, name_of, pickle_name  # noqa: E402
+
+TORCHRUN = pathlib.Path(sys.executable).with_name("torchrun")
+RANKS = pathlib.Path(__file__).with_name("dcp_ranks.py")
+Failed = torch_dcp.api.CheckpointException  # how torch reports an error of any rank
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(transaction, "_claimed", {})
+
+
+def model_of(seed):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 2).to(torch.float64))
+
+
+def trained(seed, steps=3, frozen=False):
+    """A model and its AdamW after some steps; frozen: the norm is not trained in the last of them."""
+    model = model_of(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.25, betas=(0.5, 0.75))
+    for i in range(steps):
+        out = model[2](model[1](model[0](torch.randn(4, 6))).double())
+        out.sum().backward()
+        if frozen and i == steps - 1:
+            model[1].weight.grad = None
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+def state_of(model, optimizer):
+    a, b = get_state_dict(model, optimizer)
+    return {"model": a, "optim": b}
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+# ---- names -----------------------------------------------------------------------------------
+
+def test_every_name_that_is_written_is_found_again():
+    for path in [("model", "a.weight"), ("a.weight",), ("optim", "state", "a.weight", "exp_avg"), ("app", "model", "a.weight"),
+                 ("app", "optim", "state", "a.weight", "exp_avg_sq"), ("optim", "state.a.weight.exp_avg"), ("ema", "a.weight"),
+                 ("ema", "model", "norm.weight"), ("optim", "state", "w", "step")]:
+        assert name_of(path) in candidates(".".join(path)), path
+    assert pickle_name(("optim", "param_groups", 0, "lr")) in candidates("optim.param_groups.0.lr")
+    assert ("param", "norm.weight") not in candidates("ema.model.norm.weight")
+
+
+# ---- one process -----------------------------------------------------------------------------
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_model_and_its_optimizer_continue_where_they_were(tmp_path, frozen):
+    state = state_of(*trained(1, frozen=frozen))
+    dcp.save(state, tmp_path / "ckpt", 10)
+    ok("tp-ckpt", "verify", tmp_path / "ckpt")
+    ok("tp-reshard", tmp_path / "ckpt", "--to", "tp1dp3zero3", "-o", tmp_path / "other")
+    for root in tmp_path / "ckpt", tmp_path / "other":
+        model, optimizer = trained(2, steps=1)
+        found = state_of(model, optimizer)
+        assert not same(found, state)
+        ckpt = dcp.load(found, root)
+        assert ckpt.step == 10 and ckpt.train.get("optimizer_start") == 7
+        set_state_dict(model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optim"])
+        assert same(state_of(model, optimizer), state)
+        steps = {float(s["step"]) for s in optimizer.state_dict()["state"].values()}
+        assert steps == ({2.0, 3.0} if frozen else {3.0})
+        assert optimizer.param_groups[0]["betas"] == (0.5, 0.75)
+
+
+def test_the_functions_of_torch_take_the_reader_and_the_writer(tmp_path):
+    state, empty = model_of(1).state_dict(), model_of(2).state_dict()
+    torch_dcp.save(state, storage_writer=dcp.TPWriter(tmp_path / "ckpt", 1))
+    torch_dcp.async_save({"model": state}, storage_writer=dcp.TPWriter(tmp_path / "ckpt", 2), no_dist=True).result()
+    for step, wrap in (1, lambda s: s), (2, lambda s: {"model": s}), (2, lambda s: s), (1, lambda s: {"app": {"model": s}}):
+        found = {k: torch.zeros_like(v) for k, v in empty.items()}
+        torch_dcp.load(wrap(found), storage_reader=dcp.TPReader(tmp_path / "ckpt", step))
+        assert same(found, state)
+
+
+def test_a_tied_head_is_stored_once(tmp_path):
+    config = dict(harness.TINY, tie_word_embeddings=True)
+    weight = torch.randn(256, 64)
+    dcp.save({"model": {"model.embed_tokens.weight": weight, "lm_head.weight": weight}}, tmp_path / "ckpt", 1, config=config)
+    ok("tp-ckpt", "verify", tmp_path / "ckpt")
+    with tp_checkpoint.open(tmp_path / "ckpt") as ckpt:
+        assert [t.name for t in ckpt.tensors()] == ["model.embed_tokens.weight"]
+    state = {"model": {"model.embed_tokens.weight": torch.zeros(256, 64), "lm_head.weight": torch.zeros(256, 64)}}
+    dcp.load(state, tmp_path / "ckpt")
+    assert all(torch.equal(v, weight) for v in state["model"].values())
+
+
+def test_weights_in_fp32_come_from_the_masters_of_a_bf16_run(tmp_path):
+    harness.train(harness.write_config(tmp_path / "model"), tmp_path / "ckpt", steps=2, layout="tp2dp2zero1", dtype="bf16")
+    with tp_checkpoint.open(tmp_path / "ckpt") as ckpt:
+        name = "model.layers.0.mlp.down_proj.weight"
+        state = {"model": {name: torch.zeros(64, 96)}, "optim": {"state": {name: {
+            "exp_avg": torch.zeros(64, 96), "step": torch.zeros(())}}, "param_groups": [{"lr": 0.5}]}}
+        dcp.load(state, tmp_path / "ckpt")
+        assert torch.equal(state["model"][name], ckpt.tensor(name, "master").torch())
+        found = state["optim"]["state"][name]
+        assert torch.equal(found["exp_avg"], ckpt.tensor(name, "exp_avg").torch()) and found["step"] == 2
+        assert state["optim"]["param_groups"] == [{"lr": 0.5}], "tp-train stores none, so they stay"
+        low = {name: torch.zeros(64, 96, dtype=torch.bfloat16)}
+        dcp.load(low, tmp_path / "ckpt")
+        assert torch.equal(low[name], ckpt[name].torch())
+
+
+# ---- errors ----------------------------------------------------------------------------------
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+    bad, marker = io.BytesIO(), tmp_path / "ran"
+    torch.save(Evil(str(marker)), bad)
+    for data in bad.getvalue(), pickle.dumps(Evil(str(marker))), b"":
+        tp_checkpoint.save(tmp_path / "ckpt", 1, {("pickle", "note"): np.frombuffer(data, np.uint8), "x": np.zeros(2, np.float32)}, force=True)
+        with pytest.raises(Failed, match="pickle/note: is not loaded"):
+            dcp.load({"note": None}, tmp_path / "ckpt")
+        assert not marker.exists()
+
+
+@pytest.mark.parametrize("state, message", [
+    ({"model": {"x": torch.zeros(2, dtype=torch.complex64)}}, "model.x: has the dtype torch.complex64"),
+    ({"model": {"x": torch.zeros(2)}, "module": {"x": torch.zeros(2)}}, "would both be stored as param/x"),
+    ({"model": {"a/b": torch.zeros(2)}}, "no tensor can have these names"),
+])
+def test_what_cannot_be_saved_is_named(tmp_path, state, message):
+    with pytest.raises(Failed, match=message):
+        dcp.save(state, tmp_path / "ckpt", 1)
+    assert not list(tmp_path.glob("ckpt/step-*"))
+
+
+def test_what_cannot_be_loaded_is_named(tmp_path):
+    dcp.save({"model": {"x": torch.zeros(2)}}, tmp_path / "ckpt", 1)
+    with pytest.raises(Failed, match="Missing key in checkpoint state_dict: model.y"):
+        dcp.load({"model": {"y": torch.zeros(2)}}, tmp_path / "ckpt")
+    with pytest.raises(Failed, match="Size mismatch"):
+        dcp.load({"model": {"x": torch.zeros(3)}}, tmp_path / "ckpt")
+    with pytest.raises(tp_checkpoint.NotFoundError, match="has no step 2"):
+        dcp.load({"model": {"x": torch.zeros(2)}}, tmp_path / "ckpt", step=2)
+    shard = tmp_path / "ckpt/step-00000001/rank-00000.h5"
+    with tp_checkpoint.open(tmp_path / "ckpt") as ckpt:
+        offset = int(ckpt._index()[0]["offset"])
+    data = bytearray(shard.read_bytes())
+    data[offset] ^= 4
+    shard.write_bytes(data)
+    with pytest.raises(Failed, match="the file is damaged"):
+        dcp.load({"model": {"x": torch.zeros(2)}}, tmp_path / "ckpt")
+
+
+# ---- four ranks ------------------------------------------------------------------------------
+
+def test_four_ranks_save_and_load_at_any_placement_and_an_error_of_one_leaves_nothing(tmp_path):
+    r = subprocess.run([TORCHRUN, "--standalone", "--nproc-per-node", "4", RANKS, tmp_path / "ckpt"], text=True,
+                       env={"PYTHONPATH": str(harness.REPO / "python"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+    assert r.returncode == 0, r.stdout[-6000:]
+    for step in 5, 6:
+        ok("tp-ckpt", "verify", tmp_path / "ckpt", "--step", step)
+    ok("tp-reshard", tmp_path / "ckpt", "--to", "tp1dp3", "--step", 5, "-o", tmp_path / "other")

@@ -1,0 +1,93 @@
+"""examples/fsdp2: FSDP2 on two ranks is killed, and continues on four under tp-run, with the losses of a run that was not killed.
+
+needs: tp-run tp-ckpt tp-reshard tp-train libtp-progress.so
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import harness  # noqa: E402
+from harness import ok  # noqa: E402
+from run_job import Job  # noqa: E402
+
+TRAIN = harness.REPO / "examples/fsdp2/train.py"
+TORCHRUN = pathlib.Path(sys.executable).with_name("torchrun")
+STEPS, KILLED_AFTER = 16, 7
+PATHS = os.pathsep.join(str(harness.REPO / p) for p in ("python", "progress"))
+ENV = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def options(folder, ckpt, steps=STEPS):
+    return ["--model", folder / "model", "--data", harness.TEXT, "--ckpt", ckpt, "--steps", steps, "--save-every", 2]
+
+
+def torchrun(folder, ranks, ckpt, losses, steps=STEPS):
+    command = [TORCHRUN, "--standalone", "--nproc-per-node", ranks, TRAIN, *options(folder, ckpt, steps), "--losses", losses]
+    return subprocess.Popen(list(map(str, command)), env=ENV, start_new_session=True)
+
+
+def losses_of(path):
+    """{step: loss}; the last run of a step counts."""
+    return {line["step"]: line["loss"] for line in map(json.loads, path.read_text().splitlines())} if path.exists() else {}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    top = tmp_path_factory.mktemp("fsdp2")
+    harness.write_config(top / "model")
+    return top
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """The losses of a run that is not killed."""
+    assert torchrun(folder, 1, folder / "whole", folder / "whole.losses").wait(timeout=300) == 0
+    return losses_of(folder / "whole.losses")
+
+
+def test_two_ranks_are_killed_and_four_continue_under_tp_run(folder, whole):
+    two = torchrun(folder, 2, folder / "ckpt", folder / "two.losses")
+    end = time.monotonic() + 200
+    while max(losses_of(folder / "two.losses"), default=0) < KILLED_AFTER:
+        assert two.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+    ranks = subprocess.run(["pgrep", "-P", str(two.pid)], stdout=subprocess.PIPE, text=True).stdout.split()
+    assert len(ranks) == 2
+    for pid in [two.pid, *map(int, ranks)]:
+        os.kill(pid, signal.SIGKILL)
+    two.wait()
+    saved = max(int(p.name[5:]) for p in harness.steps(folder / "ckpt"))
+    assert KILLED_AFTER - 2 <= saved < STEPS
+
+    command = [TORCHRUN, "--standalone", "--nproc-per-node", "{ranks}", TRAIN, *options(folder, folder / "ckpt"),
+               "--losses", folder / "four.losses"]
+    with Job(folder, command, allow="[dp4]", checkpoints="tp", reshard="never", watch={"floor": "60s"}) as job:
+        job.start(env={k: ENV[k] for k in ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONDONTWRITEBYTECODE")})
+        assert job.wait(timeout=300) == 0, job.story()
+        launch = job.events("launch")[0]
+        assert launch["layout"].endswith("dp4") and len(job.events("launch")) == 1, job.story()
+    four = losses_of(folder / "four.losses")
+    assert min(four) == saved + 1 and max(four) == STEPS
+    for step, loss in {**losses_of(folder / "two.losses"), **four}.items():
+        assert abs(loss - whole[step]) < 2e-4 * whole[step], (step, loss, whole[step])
+
+
+def test_the_other_programs_use_its_checkpoints(folder, whole):
+    """tp-train continues with the loss that FSDP2 has."""
+    ok("tp-ckpt", "verify", folder / "whole", "--step", 10)
+    ok("tp-reshard", folder / "whole", "--to", "tp2pp2", "--step", 10, "-o", folder / "other")
+    ok("tp-train", "--resume", "--ckpt", folder / "other", "--layout", "tp2pp2", "--data", harness.TEXT, "--steps", 12, "--batch", 8,
+       "--seq", 64, "--lr", "1e-3", "--weight-decay", "0.01", "--log", folder / "log")
+    first = harness.losses(folder / "log")[0]
+    assert abs(first - whole[11]) < 2e-4, (first, whole[11])
+    ok("tp-ckpt", "export", folder / "other", "-o", folder / "hf")
+    back = torchrun(folder, 2, folder / "other", folder / "back.losses", steps=13)
+    assert back.wait(timeout=200) == 0 and list(losses_of(folder / "back.losses")) == [13]
+    ok("tp-ckpt", "verify", folder / "other")
