@@ -383,6 +383,13 @@ install: all manuals
 uninstall:
 	@$(INSTALL) uninstall
 
+## wheel         build the Python package tp_checkpoint (docs/PYTHON.md) into build/wheel/, without the network
+wheel:
+	@rm -rf build/wheel && mkdir -p build/wheel && cp -r python build/wheel/source
+	@$(PYTHON) -m pip --disable-pip-version-check -q wheel --no-index --no-deps --no-build-isolation \
+	  -w build/wheel build/wheel/source
+	@rm -rf build/wheel/source && ls build/wheel/*.whl
+
 ## deb           build Debian packages into build/deb/ (packaging/README.md)
 deb:
 	@tools/setup.sh build packaging
@@ -396,7 +403,7 @@ clean:
 help:
 	@sed -n 's/^## \?/  /p' Makefile
 
-.PHONY: all manuals deb cuda gpu-check demo test test-long fuzz fuzz-short fuzz-programs test-map test-clients test-packaging tests unit bench lint check-format \
+.PHONY: all manuals deb wheel cuda gpu-check demo test test-long fuzz fuzz-short fuzz-programs test-map test-clients test-packaging tests unit bench lint check-format \
         check-tidy check-cpp check-shell check-deps format setup install uninstall clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:

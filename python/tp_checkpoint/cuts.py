@@ -57,11 +57,13 @@ class FamilyCuts:
     def rule(self, name):
         path, _, kind = name.rpartition(".")
         last = path.rsplit(".", 1)[-1]
+        if kind not in ("weight", "bias"):
+            return rule()
         if last in _VOCABULARY:
             return rule(0, pad=True)
         if self.architecture == "GPT2LMHeadModel":
             for end, (dim, unit, blocks) in _GPT2.items():
-                if name.endswith(end):
+                if f".{name}".endswith("." + end):
                     return rule(dim, self._unit(unit), blocks)
             return rule()
         if self.architecture == "Olmo2ForCausalLM" and last in ("q_norm", "k_norm"):
@@ -71,7 +73,7 @@ class FamilyCuts:
             first = self.q_rows if more.get("blocks") == 3 and self.few_kv else None
             return rule(0, self._unit(unit), first=first, **more)
         for end, unit in _INPUTS.items():
-            if kind == "weight" and path.endswith(end):
+            if kind == "weight" and f".{path}".endswith("." + end):
                 return rule(1, self._unit(unit))
         return rule()
 

@@ -2,13 +2,14 @@
 import dataclasses
 import json
 import os
+import warnings
 
 import numpy as np
 
 from .checkpoint import BITS
-from .cuts import check_fits, cuts_of
+from .cuts import LAST, RuledCuts, check_fits, cuts_of
 from .errors import CheckpointError, UnsupportedError
-from .manifest import Manifest, TensorInfo, is_name
+from .manifest import Manifest, TensorInfo, is_name, rule
 from .shard_file import ShardFile, stored_boxes
 from .transaction import Transaction
 
@@ -34,27 +35,37 @@ class Model:
         return None if text is None else json.loads(text)
 
 
+def _cut_of(cuts, name, shape, of_param):
+    """The rule of a tensor: that of the parameter of its name, if it has its shape; otherwise it is not cut."""
+    if shape != of_param:  # such as a step of each parameter, or the row sums of Adafactor
+        return rule()
+    cut = cuts.rule(name)
+    try:
+        check_fits(name, shape, cut)
+    except UnsupportedError as e:
+        if isinstance(cuts, RuledCuts):
+            raise
+        warnings.warn(f"{e}; it is saved as a tensor that tensor parallelism does not cut", stacklevel=3)
+        return rule()
+    return cut
+
+
 def list_tensors(found, model):
     """The tensors of a manifest, with their cuts: found is [(group, name, dtype, shape)] in the order of the model."""
-    names = list(dict.fromkeys(name for group, name, _, _ in found if group == "param"))
-    cuts, tensors = cuts_of(model.as_dict(), model.rules, names), []
-    known = set(names)
+    params = {name: tuple(shape) for group, name, _, shape in found if group == "param"}
+    cuts, tensors = cuts_of(model.as_dict(), model.rules, list(params)), []
     for group, name, dtype, shape in found:
         if not (is_name(group) and is_name(name) and group != "index"):
             raise UnsupportedError(f"{group!r}, {name!r}: no tensor can have these names: 1 to 1024 bytes, without "
                                    "control characters, / and @; and no group is named index")
-        if name in known:
-            cut, layer = cuts.rule(name), cuts.layer(name)
-            if not shape:  # such as a step of each parameter
-                cut = {**cut, "dim": -1, "unit": 1, "blocks": 1}
-                cut.pop("first", None)
-            check_fits(name, shape, cut)
-            tensors.append(TensorInfo(0, group, name, dtype, tuple(shape), layer, cut))
+        if name in params:
+            cut, layer = _cut_of(cuts, name, tuple(shape), params[name]), cuts.layer(name)
         else:
-            tensors.append(TensorInfo(0, group, name, dtype, tuple(shape), -2))
+            cut, layer = rule(), LAST
+        tensors.append(TensorInfo(0, group, name, dtype, tuple(shape), layer, cut))
     order = {g: i for i, g in enumerate(GROUPS)}
     tensors.sort(key=lambda t: (order.get(t.group, len(order)), t.group if t.group not in order else "",
-                                t.layer if t.layer >= -1 else 1 << 30))
+                                t.layer if t.layer != LAST else 1 << 30))
     return [dataclasses.replace(t, id=i) for i, t in enumerate(tensors)]
 
 

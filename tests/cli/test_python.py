@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 
@@ -42,6 +43,12 @@ def made(tmp_path_factory):
         with np.load(top / "out.npz") as arrays:
             out[spec] = root, dict(arrays)
     return out
+
+
+def test_its_version_is_that_of_the_programs():
+    version = re.search(r"^VERSION := (.*)$", (harness.REPO / "Makefile").read_text(), re.M)[1]
+    assert tp_checkpoint.__version__ == version
+    assert '\nversion = "%s"\n' % version in (harness.REPO / "python/pyproject.toml").read_text()
 
 
 # ---- checksums -------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tp_checkpoint import dcp
 
@@ -41,15 +43,38 @@ def there_and_back(rank):
     """Saved with one mesh, loaded with others."""
     values, flat, grid = tensors(), init_device_mesh("cpu", (4,)), init_device_mesh("cpu", (2, 2))
     both = [Shard(0), Shard(1)]
-    saved = placed(grid, {"*": [Shard(0), Shard(0)], "matrix": both, "columns": [Replicate(), Shard(1)], "few": [Replicate(), Shard(0)],
-                          "vector": "plain"}, values)
+    how = {"*": [Shard(0), Shard(0)], "matrix": both, "columns": [Replicate(), Shard(1)],
+           "few": [Replicate(), Shard(0)], "vector": "plain"}
+    saved = placed(grid, how, values)
     dcp.save({"model": saved, "mine": {"rank%d" % rank: [rank, "text"]}, "all": {"epoch": 3}}, ROOT, 5)
     zeros = {k: torch.zeros_like(v) for k, v in values.items()}
-    for mesh, how in (flat, {"*": [Shard(0)]}), (flat, {"*": [Replicate()], "columns": [Shard(1)]}), (grid, {"*": "plain", "matrix": both[::-1]}):
+    for mesh, how in ((flat, {"*": [Shard(0)]}), (flat, {"*": [Replicate()], "columns": [Shard(1)]}),
+                      (grid, {"*": "plain", "matrix": both[::-1]})):
         state = {"model": placed(mesh, how, zeros), "mine": {"rank%d" % rank: None}, "all": {"epoch": 0}}
         assert dcp.load(state, ROOT).step == 5
         check(state, values)
         assert state["mine"] == {"rank%d" % rank: [rank, "text"]} and state["all"] == {"epoch": 3}
+
+
+def fsdp_and_tensor_parallelism():
+    """FSDP2 over dp of what tensor parallelism cut: rows, then rows again, and columns."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+    def model(seed):
+        torch.manual_seed(seed)
+        net = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.Linear(12, 6))
+        whole = {k: v.clone() for k, v in net.state_dict().items()}
+        parallelize_module(net, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+        return fully_shard(net, mesh=mesh["dp"]).state_dict(), whole
+
+    state, whole = model(1)
+    dcp.save({"model": state}, ROOT, 4)
+    other = {"model": model(2)[0]}
+    dcp.load(other, ROOT, 4)
+    check(other, whole)
+    flat = {"model": {k: torch.zeros_like(v) for k, v in whole.items()}}
+    dcp.load(flat, ROOT, 4)
+    check(flat, whole)
 
 
 def an_error_of_a_rank_leaves_nothing(rank):
@@ -65,13 +90,14 @@ def an_error_of_a_rank_leaves_nothing(rank):
         raise AssertionError("the save of a rank that failed succeeded")
     dcp.ShardFile.finish = real
     dist.barrier()
-    assert [n for n in os.listdir(ROOT) if n.startswith("step-")] == ["step-00000005"], os.listdir(ROOT)
+    assert sorted(n for n in os.listdir(ROOT) if "step-" in n) == ["step-00000004", "step-00000005"], os.listdir(ROOT)
     dcp.save(state, ROOT, 6)
 
 
 def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
+    fsdp_and_tensor_parallelism()
     there_and_back(rank)
     an_error_of_a_rank_leaves_nothing(rank)
     dist.barrier()

@@ -191,6 +191,9 @@ def test_four_ranks_save_and_load_at_any_placement_and_an_error_of_one_leaves_no
                        env={"PYTHONPATH": str(harness.REPO / "python"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
     assert r.returncode == 0, r.stdout[-6000:]
-    for step in 5, 6:
+    for step in 4, 5, 6:
         ok("tp-ckpt", "verify", tmp_path / "ckpt", "--step", step)
+        # Debian's HDF5 1.10 reads what a newer one wrote, and finds the datasets that /index says
+        folder = tmp_path / ("ckpt/step-%08d" % step)
+        subprocess.run(["/usr/bin/python3", harness.REPO / "tests/reader/read_ckpt.py", folder], check=True)
     ok("tp-reshard", tmp_path / "ckpt", "--to", "tp1dp3", "--step", 5, "-o", tmp_path / "other")
