@@ -5,6 +5,7 @@ needs: make_ckpt
 import hashlib
 import json
 import os
+import pathlib
 import random
 import re
 import subprocess
@@ -241,3 +242,48 @@ def test_boxes_that_overlap_are_found(made, monkeypatch):
         monkeypatch.setattr(ckpt, "_rows", rows)
         with pytest.raises(tp_checkpoint.DamagedError, match="do not contain each element once"):
             t[...]
+
+
+def change_anything(rng, value):
+    """Replace a value somewhere inside."""
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    if not keys:
+        return
+    k = rng.choice(keys)
+    if isinstance(value[k], (dict, list)) and rng.random() < 0.85:
+        change_anything(rng, value[k])
+    else:
+        value[k] = rng.choice([None, -1, 0, 1 << 62, 1 << 70, "", "x", [], {}, True, 1.5, [1] * 7])
+
+
+def test_files_that_were_made_to_mislead_give_values_or_errors_of_this_package(tmp_path):
+    """Their checksums are right: only the checks of each member and of each row are left."""
+    print("TP_SEED=%d" % SEED)
+    rng, seen = random.Random(SEED), set()
+    step = pathlib.Path(tp_checkpoint.save(tmp_path / "ckpt", 1, {
+        "x": np.ones((64, 300), np.float32), "bits": np.zeros(5, np.uint16), "scalar": np.array(1.0)}))
+    shard, sound = step / "rank-00000.h5", (step / "manifest.json").read_bytes()
+    data = shard.read_bytes()
+
+    def mislead(m):
+        info, rows = m["shards"][0], bytearray(data)
+        begin, n = info["index_offset"], 160 * info["index_rows"]
+        for _ in range(rng.randint(1, 2)):
+            at = begin + rng.randrange(n // 8) * 8
+            rows[at:at + 8] = rng.choice([b"\xff" * 8, bytes(8), bytes(7) + b"\x80", b"\xff" * 7 + b"\x7f",
+                                          rows[at:at + 7] + b"\1", b"\1" + rows[at + 1:at + 8]])
+        shard.write_bytes(rows if rng.random() < 0.6 else data)
+        info["index_sha256"] = hashlib.sha256(shard.read_bytes()[begin:begin + n]).hexdigest()
+        if shard.read_bytes() == data:
+            change_anything(rng, m)
+
+    for _ in range(5000 if harness.LONG else 150):
+        (step / "manifest.json").write_bytes(sound)
+        signed(step, mislead)
+        try:
+            with tp_checkpoint.open(step) as ckpt:
+                assert ckpt.model_config is None or isinstance(ckpt.model_config, dict)
+                seen.add(all(np.size(t[...]) == t.size for t in ckpt.tensors()))
+        except tp_checkpoint.CheckpointError as e:
+            seen.add(type(e))
+    assert {True, tp_checkpoint.DamagedError} <= seen and False not in seen, seen

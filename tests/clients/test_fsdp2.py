@@ -91,3 +91,25 @@ def test_the_other_programs_use_its_checkpoints(folder, whole):
     back = torchrun(folder, 2, folder / "other", folder / "back.losses", steps=13)
     assert back.wait(timeout=200) == 0 and list(losses_of(folder / "back.losses")) == [13]
     ok("tp-ckpt", "verify", folder / "other")
+
+
+def test_the_job_of_the_example_is_resized(tmp_path):
+    """job.yaml as it is, and what README.md says of it."""
+    folder = harness.copy(harness.REPO / "examples", tmp_path / "examples") / "fsdp2"
+    job = Job(tmp_path / "unused", ["true"])  # its helpers, for the job file of the example
+    job.path, job.state, job.output = folder / "job.yaml", folder / "job.run", tmp_path / "job.out"
+    with job:
+        job.start(env={**{k: ENV[k] for k in ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONDONTWRITEBYTECODE")},
+                       "PATH": "%s:%s" % (TORCHRUN.parent, os.environ["PATH"])})
+        job.await_step(3, timeout=200)
+        assert job.verb("resize", "dp2").rc == 0
+        job.await_event("training", 2, timeout=200)
+        launch = job.events("launch")[1]
+        assert launch["layout"].endswith("dp2"), job.story()
+        stopped_at = max(int(p.name[5:]) for p in harness.steps(folder / "ckpt"))
+        assert stopped_at >= 3
+        job.await_step(stopped_at + 2, timeout=200)
+        assert job.verb("stop", "--wait").rc == 0 and job.wait() == 75
+        assert not job.events("rank_exit") + job.events("killed") + job.events("restart"), job.story()
+    ok("tp-ckpt", "verify", folder / "ckpt")
+    assert max(int(p.name[5:]) for p in harness.steps(folder / "ckpt")) >= stopped_at + 2
