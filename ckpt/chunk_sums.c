@@ -15,7 +15,7 @@ static uint64_t mark(int64_t position)
     return (uint64_t)(h ^ h >> 16) << 32;
 }
 
-static void fill(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part, uint32_t crc)
+void chunk_sums_given(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part, uint32_t crc)
 {
     sum[TRACE] = (mark(part->skip) ^ mark(part->skip + part->n)) | crc;
     sum[DIGEST_0] = part->digest.d[0];
@@ -27,7 +27,7 @@ void chunk_sums_of(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part,
 {
     const int64_t after = chunk_bytes - part->skip - part->n;
 
-    fill(sum, part, crc32c_part(part->data, (size_t)part->n, (uint64_t)after));
+    chunk_sums_given(sum, part, crc32c_part(part->data, (size_t)part->n, (uint64_t)after));
 }
 
 void chunk_sums_known(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part, uint32_t crc32c,
@@ -35,7 +35,7 @@ void chunk_sums_known(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *pa
 {
     const int64_t after = chunk_bytes - part->skip - part->n;
 
-    fill(sum, part, crc32c_part_of(crc32c, (uint64_t)part->n, (uint64_t)after));
+    chunk_sums_given(sum, part, crc32c_part_of(crc32c, (uint64_t)part->n, (uint64_t)after));
 }
 
 void chunk_sums_add(uint64_t *into, const uint64_t *from, int64_t n)

@@ -35,6 +35,9 @@ void chunk_sums_of(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part,
 void chunk_sums_known(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part, uint32_t crc32c,
                       int64_t chunk_bytes);
 
+/* The same for a part whose crc32c_part is known. */
+void chunk_sums_given(uint64_t sum[CHUNK_SUM_WORDS], const struct chunk_part *part, uint32_t crc);
+
 /* Add the sums of other parts. n counts words, of whole chunks. */
 void chunk_sums_add(uint64_t *into, const uint64_t *from, int64_t n);
 

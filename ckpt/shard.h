@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "ckpt/chunk.h"
+#include "ckpt/chunk_sums.h"
 #include "core/arena.h"
 #include "core/err.h"
 #include "layout/layout.h"
@@ -71,6 +72,20 @@ const char *shard_layout_sha256(const struct shard_writer *w);
  * checksums. Each byte must be written once. Thread safe. */
 tp_status shard_write(struct shard_writer *w, int box, const struct box *run, const void *data,
                       struct tp_err *err);
+
+/* The same without checksums, which the caller computes and adds. */
+tp_status shard_write_unsummed(struct shard_writer *w, int box, const struct box *run,
+                               const void *data, struct tp_err *err);
+
+/* The chunk that contains byte `at` of a run, and the part of it that the run has from there on.
+ * `part` has no data and no digest. `overlap`: the elements of the run in the chunk. Returns the
+ * bytes of the chunk after the part. */
+int64_t shard_part_at(const struct shard_writer *w, int box, const struct box *run, int64_t at,
+                      int64_t *chunk, struct chunk_part *part, struct box *overlap);
+
+/* Add the checksums of a part that was written: its digest, and its crc32c_part. Thread safe. */
+void shard_add_sums(struct shard_writer *w, int64_t chunk, const struct chunk_part *part,
+                    uint32_t crc_part);
 
 /* fdatasync: return when everything that was written so far is on disk. */
 tp_status shard_sync(struct shard_writer *w, struct tp_err *err);

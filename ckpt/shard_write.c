@@ -86,6 +86,26 @@ void shard_run_sums(uint64_t sums[CHUNK_SUM_WORDS], const struct shard_writer *w
     chunk_sums_of(sums, part, w->chunks[chunk].raw_bytes);
 }
 
+static tp_status write_payload(const struct shard_writer *w, const struct shard_run *r,
+                               struct tp_err *err)
+{
+    tp_status st =
+        r->left > 0 ? file_write_at(w->fd, w->path, r->at, r->bytes, (size_t)r->left, err) : TP_OK;
+
+    /* Ask the kernel to start writing back now, so that the fsync of shard_finish has little left
+     * to do. Only a hint: if it fails, fsync does the work. */
+    if (!st && r->left >= WRITEBACK_BYTES)
+        (void)sync_file_range(w->fd, r->at, r->left, SYNC_FILE_RANGE_WRITE);
+    return st;
+}
+
+static void add_sums(struct shard_writer *w, int64_t chunk, const uint64_t sums[CHUNK_SUM_WORDS])
+{
+    pthread_mutex_lock(&w->lock);
+    chunk_sums_add(w->sums + chunk * CHUNK_SUM_WORDS, sums, CHUNK_SUM_WORDS);
+    pthread_mutex_unlock(&w->lock);
+}
+
 tp_status shard_write(struct shard_writer *w, int box, const struct box *run, const void *data,
                       struct tp_err *err)
 {
@@ -95,24 +115,50 @@ tp_status shard_write(struct shard_writer *w, int box, const struct box *run, co
     int64_t k;
     tp_status st = shard_run_begin(&r, w, box, run, data, err);
 
-    if (st || r.left == 0)
-        return st;
-    st = file_write_at(w->fd, w->path, r.at, data, (size_t)r.left, err);
-    if (st)
-        return st;
-    /* Ask the kernel to start writing back now, so that the fsync of shard_finish has little left
-     * to do. Only a hint: if it fails, fsync does the work. */
-    if (r.left >= WRITEBACK_BYTES)
-        (void)sync_file_range(w->fd, r.at, r.left, SYNC_FILE_RANGE_WRITE);
-    while (shard_run_next(&r, &k, &part, &overlap)) {
+    if (!st)
+        st = write_payload(w, &r, err);
+    while (!st && shard_run_next(&r, &k, &part, &overlap)) {
         uint64_t sums[CHUNK_SUM_WORDS];
 
         shard_run_sums(sums, w, k, &part, &overlap);
-        pthread_mutex_lock(&w->lock);
-        chunk_sums_add(w->sums + k * CHUNK_SUM_WORDS, sums, CHUNK_SUM_WORDS);
-        pthread_mutex_unlock(&w->lock);
+        add_sums(w, k, sums);
     }
-    return TP_OK;
+    return st;
+}
+
+tp_status shard_write_unsummed(struct shard_writer *w, int box, const struct box *run,
+                               const void *data, struct tp_err *err)
+{
+    struct shard_run r;
+    tp_status st = shard_run_begin(&r, w, box, run, data, err);
+
+    return st ? st : write_payload(w, &r, err);
+}
+
+int64_t shard_part_at(const struct shard_writer *w, int box, const struct box *run, int64_t at,
+                      int64_t *chunk, struct chunk_part *part, struct box *overlap)
+{
+    const struct stored_box *b = &w->boxes[box];
+    int elem = dtype_bytes(w->layout->tensors[b->tensor].dtype);
+    int64_t begin =
+        w->chunks[w->first_chunk[box - w->first]].offset + box_offset_in(&b->box, run) * elem;
+    struct shard_run r = { .w = w,
+                           .run = run,
+                           .chunk = chunk_at(w, box - w->first, begin + at),
+                           .at = begin + at,
+                           .left = box_elements(run) * elem - at };
+
+    shard_run_next(&r, chunk, part, overlap);
+    return w->chunks[*chunk].raw_bytes - part->skip - part->n;
+}
+
+void shard_add_sums(struct shard_writer *w, int64_t chunk, const struct chunk_part *part,
+                    uint32_t crc_part)
+{
+    uint64_t sums[CHUNK_SUM_WORDS];
+
+    chunk_sums_given(sums, part, crc_part);
+    add_sums(w, chunk, sums);
 }
 
 tp_status shard_sync(struct shard_writer *w, struct tp_err *err)

@@ -18,7 +18,17 @@ struct copy_box {
     int elem_bytes;
 };
 
-/* The same without a queue: the calling thread does it at once, on host memory. */
+/* Many copies at once: items of kernels/copy_body.h, in device memory, made by copy_item_make and
+ * copy_items_place. An item may convert its elements, as kernels/cast.h does. The table stays until
+ * the operation is done; no destination overlaps another or a source. */
+struct copy_item;
+struct copy_table {
+    const struct copy_item *items;
+    int n_items;
+    int64_t warps; /* as copy_items_place returned */
+};
+
+/* copy_box without a queue: the calling thread does it at once, on host memory. */
 void copy_box(void *dst, const struct box *dst_box, const void *src, const struct box *src_box,
               const struct box *region, int elem_bytes);
 

@@ -12,23 +12,33 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "kernels/copy.h"
 #include "layout/box.h"
+#include "layout/dtype.h"
+#ifdef __cplusplus
+}
+#endif
 
 #ifdef __CUDACC__
 #define COPY_FN static inline __host__ __device__
 #else
 #define COPY_FN static inline __attribute__((unused))
 #endif
+#define COPY_HOST static inline __attribute__((unused)) /* only for the host */
 
 enum { COPY_AXES = BOX_NDIM_MAX + 1 }; /* one more for pieces of a run */
 
-/* Offsets, strides and run in bytes. Axis 0 varies fastest. */
+/* Offsets, strides and run in bytes; a run's bytes are those of the source, which differ from the
+ * destination's where elements are converted. Axis 0 varies fastest. */
 struct copy_rows {
     int64_t dst_offset, src_offset;
     int64_t run_bytes;
-    int64_t last_bytes; /* what is left of run_bytes at the last index of axis 0 */
-    int64_t n_rows;     /* product of count; 0: nothing to copy */
-    int n_axes;
+    int64_t last_bytes;             /* what is left of run_bytes at the last index of axis 0 */
+    int64_t n_rows;                 /* product of count; 0: nothing to copy */
+    int n_axes, dst_elem, src_elem; /* bytes of an element */
     int64_t count[COPY_AXES], dst_stride[COPY_AXES], src_stride[COPY_AXES];
 };
 
@@ -40,20 +50,24 @@ struct copy_cursor {
 };
 
 /* Reduce a copy of `region` to rows: an axis joins the run, or the axis inside it, when it
- * continues it without a gap on both sides. */
-COPY_FN void copy_rows_make(struct copy_rows *r, const struct box *dst_box,
-                            const struct box *src_box, const struct box *region, int elem_bytes)
+ * continues it without a gap on both sides. dst_elem and src_elem: bytes of an element. */
+COPY_FN void copy_rows_make_of(struct copy_rows *r, const struct box *dst_box,
+                               const struct box *src_box, const struct box *region, int dst_elem,
+                               int src_elem)
 {
-    int64_t dst_pitch = elem_bytes, src_pitch = elem_bytes;
+    int64_t dst_pitch = dst_elem, src_pitch = src_elem;
 
     r->dst_offset = r->src_offset = 0;
-    r->run_bytes = elem_bytes;
+    r->dst_elem = dst_elem;
+    r->src_elem = src_elem;
+    r->run_bytes = src_elem;
     r->n_rows = 1;
     r->n_axes = 0;
     for (int d = region->ndim - 1; d >= 0; d--) {
         int64_t n = region->len[d];
         int a = r->n_axes - 1;
-        int64_t dst_next = a < 0 ? r->run_bytes : r->dst_stride[a] * r->count[a];
+        int64_t dst_next =
+            a < 0 ? r->run_bytes / src_elem * dst_elem : r->dst_stride[a] * r->count[a];
         int64_t src_next = a < 0 ? r->run_bytes : r->src_stride[a] * r->count[a];
 
         r->dst_offset += (region->lo[d] - dst_box->lo[d]) * dst_pitch;
@@ -81,8 +95,15 @@ COPY_FN void copy_rows_make(struct copy_rows *r, const struct box *dst_box,
     r->last_bytes = r->run_bytes;
 }
 
-/* Cut runs longer than piece_bytes into pieces, which become axis 0, so that few long runs have
- * work for many workers. */
+/* The same where both sides have elements of one size. */
+COPY_FN void copy_rows_make(struct copy_rows *r, const struct box *dst_box,
+                            const struct box *src_box, const struct box *region, int elem_bytes)
+{
+    copy_rows_make_of(r, dst_box, src_box, region, elem_bytes, elem_bytes);
+}
+
+/* Cut runs longer than piece_bytes (whole elements) into pieces, which become axis 0, so that few
+ * long runs have work for many workers. */
 COPY_FN void copy_rows_cut(struct copy_rows *r, int64_t piece_bytes)
 {
     int64_t pieces = (r->run_bytes + piece_bytes - 1) / piece_bytes;
@@ -95,7 +116,9 @@ COPY_FN void copy_rows_cut(struct copy_rows *r, int64_t piece_bytes)
         r->src_stride[a] = r->src_stride[a - 1];
     }
     r->count[0] = pieces;
-    r->dst_stride[0] = r->src_stride[0] = piece_bytes;
+    r->src_stride[0] = piece_bytes;
+    r->dst_stride[0] =
+        r->dst_elem == r->src_elem ? piece_bytes : piece_bytes / r->src_elem * r->dst_elem;
     r->n_axes++;
     r->n_rows *= pieces;
     r->last_bytes = r->run_bytes - (pieces - 1) * piece_bytes;
@@ -163,17 +186,23 @@ struct copy_item {
     char *dst;
     const char *src;
     struct copy_rows rows;
-    int lanes;          /* threads for each row */
+    enum dtype dst_type, src_type; /* equal: bytes are copied */
+    int lanes;                     /* threads for each row */
     int64_t first_warp; /* where its row 0 goes, so that small items spread over the device */
 };
 
-COPY_FN void copy_item_make(struct copy_item *it, void *dst, const struct box *dst_box,
-                            const void *src, const struct box *src_box, const struct box *region,
-                            int elem_bytes)
+/* The copy of `region` between two boxes. The types are equal, or both are floating-point types;
+ * storage that is converted is aligned to its elements. */
+COPY_HOST void copy_item_make(struct copy_item *it, const struct copy_box *c, enum dtype dst_type,
+                              enum dtype src_type)
 {
-    it->dst = (char *)dst;
-    it->src = (const char *)src;
-    copy_rows_make(&it->rows, dst_box, src_box, region, elem_bytes);
+    it->dst = (char *)c->dst;
+    it->src = (const char *)c->src;
+    it->dst_type = dst_type;
+    it->src_type = src_type;
+    copy_rows_make_of(&it->rows, &c->dst_box, &c->src_box, &c->region,
+                      dst_type == src_type ? c->elem_bytes : dtype_bytes(dst_type),
+                      dst_type == src_type ? c->elem_bytes : dtype_bytes(src_type));
     copy_rows_cut(&it->rows, COPY_PIECE);
     it->lanes = 1;
     while (it->lanes < COPY_WARP && it->lanes * COPY_WORD < it->rows.run_bytes)
@@ -182,11 +211,24 @@ COPY_FN void copy_item_make(struct copy_item *it, void *dst, const struct box *d
 }
 
 /* Warps that an item needs when each of them copies once. */
-COPY_FN int64_t copy_item_warps(const struct copy_item *it)
+COPY_HOST int64_t copy_item_warps(const struct copy_item *it)
 {
     int64_t rows_a_warp = COPY_WARP / it->lanes;
 
     return (it->rows.n_rows + rows_a_warp - 1) / rows_a_warp;
+}
+
+/* Give the items of a table places next to each other, so that many small ones fill a device.
+ * Returns how many warps have work. */
+COPY_HOST int64_t copy_items_place(struct copy_item *items, int n_items)
+{
+    int64_t warp = 0;
+
+    for (int i = 0; i < n_items; i++) {
+        items[i].first_warp = warp;
+        warp += copy_item_warps(&items[i]);
+    }
+    return warp;
 }
 
 /* Elements that may hold any type. The largest is one load instruction. */
@@ -250,18 +292,29 @@ COPY_FN void copy_run(char *dst, const char *src, int64_t bytes, int lane, int l
         dst[i] = src[i];
 }
 
-/* Thread `thread` of n_threads (a multiple of COPY_WARP) does its part of an item. */
-COPY_FN void copy_item_work(const struct copy_item *it, int64_t thread, int64_t n_threads)
+/* Find the first row of thread `thread` of n_threads (a multiple of COPY_WARP). False: it has none.
+ */
+COPY_FN int copy_item_begin(struct copy_cursor *c, const struct copy_item *it, int64_t thread,
+                            int64_t n_threads)
 {
     int64_t workers = n_threads / it->lanes;
     int64_t shift = it->first_warp % (n_threads / COPY_WARP) * (COPY_WARP / it->lanes);
     int64_t worker = thread / it->lanes - shift;
-    struct copy_cursor c;
 
     worker += worker < 0 ? workers : 0;
     if (worker >= it->rows.n_rows)
+        return 0;
+    copy_cursor_begin(c, &it->rows, worker, workers);
+    return 1;
+}
+
+/* Thread `thread` of n_threads does its part of an item that converts nothing. */
+COPY_FN void copy_item_work(const struct copy_item *it, int64_t thread, int64_t n_threads)
+{
+    struct copy_cursor c;
+
+    if (!copy_item_begin(&c, it, thread, n_threads))
         return;
-    copy_cursor_begin(&c, &it->rows, worker, workers);
     for (; c.row < it->rows.n_rows; copy_cursor_next(&c, &it->rows))
         copy_run(it->dst + c.dst, it->src + c.src, c.bytes, (int)(thread % it->lanes), it->lanes);
 }

@@ -24,6 +24,7 @@
 #include "kernels/grouped_gemm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/loss.h"
+#include "kernels/part_sums.h"
 #include "kernels/permute.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -65,6 +66,8 @@ struct kernel_ops {
     void (*adamw_step)(struct device_queue *q, const struct adamw_step *a);
     void (*cast)(struct device_queue *q, const struct cast *a);
     void (*copy_box)(struct device_queue *q, const struct copy_box *a);
+    void (*copy_table)(struct device_queue *q, const struct copy_table *a);
+    void (*part_sums)(struct device_queue *q, const struct part_sums *a);
     void (*scale)(struct device_queue *q, const struct scale *a);
 
     /* Of mixtures of experts; a device has all of these or none. */

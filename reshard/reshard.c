@@ -253,6 +253,7 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     t->from = checkpoint_source_endpoint(job->source);
     t->to = checkpoint_target_endpoint(job->target);
     t->threads = q->threads;
+    t->device = q->device;
     t->control = job->control;
     t->progress = q->progress;
     t->elsewhere = job->clone.tensors;

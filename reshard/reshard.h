@@ -28,8 +28,9 @@ struct reshard_request {
     bool force;              /* replace the step of OUT when it exists */
     bool dry_run;            /* plan and prove only; create nothing */
     double journal_s;        /* seconds between records of progress; 0: after each round of tiles */
-    struct comm_control *control; /* processes that share the work; NULL: this one alone */
-    struct progress *progress;    /* counts bytes written and receives notes; NULL: none */
+    const struct transfer_device *device; /* copies with it; NULL: the threads do everything */
+    struct comm_control *control;         /* processes that share the work; NULL: this one alone */
+    struct progress *progress;            /* counts bytes written and receives notes; NULL: none */
 };
 
 /* Reshard. With control it is collective: every process gets the status and the report.

@@ -79,6 +79,9 @@ tp_status reshard_report_fill(struct reshard_report *r, const struct reshard_out
     r->peak_bytes = dry_run ? c->memory.base_bytes + c->planned.buffer_bytes : memory_peak_bytes();
     r->digests_equal = c->digests_equal;
     r->casts = c->casts;
+    r->device_bytes = c->done.device_bytes;
+    r->host_rate = c->done.host_rate;
+    r->device_rate = c->done.device_rate;
     r->cloned_bytes = o->clone->bytes - o->clone->not_cloned;
     r->resumed_tiles = o->resume->resumed_tiles;
     r->all_tiles = o->resume->tiles;

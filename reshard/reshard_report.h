@@ -33,6 +33,8 @@ struct reshard_report {
     int64_t peak_bytes; /* resident memory of the process that has most */
     int64_t base_bytes; /* of it, the program and its tables */
     double seconds;
+    int64_t device_bytes;          /* of this process, that a device copied */
+    double host_rate, device_rate; /* of this process; as in struct transfer_stats */
 
     /* Proof. Every chunk that was read had the checksum that the source states. */
     int digests_equal; /* tensors whose digest is the same in source and target */

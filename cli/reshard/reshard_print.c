@@ -162,12 +162,15 @@ static void print_result(const struct reshard_report *r)
         copy_options_print_proof(r->digests_equal, r->casts, true);
 }
 
-tp_status reshard_print(const struct reshard_report *r, bool dry_run, struct tp_err *err)
+tp_status reshard_print(const struct reshard_report *r, const struct reshard_device *device,
+                        bool dry_run, struct tp_err *err)
 {
     if (dry_run)
         print_plan(r);
     else
         print_result(r);
+    if (device->why[0])
+        printf("device   %s, because %s\n", device->used, device->why);
     return print_done(err);
 }
 
@@ -190,7 +193,8 @@ static json_t *kinds_json(const struct reshard_report *r)
     return list;
 }
 
-tp_status reshard_print_json(const struct reshard_report *r, bool dry_run, struct tp_err *err)
+tp_status reshard_print_json(const struct reshard_report *r, const struct reshard_device *device,
+                             bool dry_run, struct tp_err *err)
 {
     const struct transfer_stats *s = &r->planned;
     char from[SPEC_TEXT_MAX], to[SPEC_TEXT_MAX], kept[SPEC_TEXT_MAX];
@@ -200,7 +204,7 @@ tp_status reshard_print_json(const struct reshard_report *r, bool dry_run, struc
                   r->step < 0 ? json_null() : json_integer(r->step), "tensors", r->n_tensors,
                   "boxes", r->boxes_to, "bytes_read", (json_int_t)r->bytes_read, "bytes_written",
                   (json_int_t)r->bytes_written, "seconds", r->seconds, "peak_rss_bytes",
-                  (json_int_t)r->peak_bytes, "device", "cpu", "out", r->out);
+                  (json_int_t)r->peak_bytes, "device", device->used, "out", r->out);
     json_t *more = json_pack("{s:b, s:i, s:i, s:i, s:i, s:I, s:I, s:i, s:i}", "dry_run", dry_run,
                              "splits", s->splits, "merges", s->merges, "copies", s->copies, "files",
                              reshard_report_files(r), "windows", (json_int_t)r->tiles,
@@ -212,6 +216,8 @@ tp_status reshard_print_json(const struct reshard_report *r, bool dry_run, struc
                            json_pack("{s:I, s:i, s:I}", "bytes_cloned", (json_int_t)r->cloned_bytes,
                                      "linked_files", r->linked_files, "bytes_linked",
                                      (json_int_t)r->linked_bytes));
+    if (device->why[0])
+        json_object_set_new(more, "device_reason", json_string(device->why));
     json_object_set_new(more, "kept", json_string(spec_format_given(kept, &r->kept)));
     if (dry_run)
         json_object_set_new(more, "plan", kinds_json(r));

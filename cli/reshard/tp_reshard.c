@@ -8,6 +8,7 @@
 #include "cli/remote_env.h"
 #include "cli/report.h"
 #include "cli/reshard/convert_print.h"
+#include "cli/reshard/reshard_device.h"
 #include "cli/reshard/reshard_print.h"
 #include "comm/control.h"
 #include "comm/world.h"
@@ -23,6 +24,8 @@ struct reshard_options {
     struct copy_options copy;
     const char *device, *zstd, *model;
     const char *from_format, *format, *config;
+    enum reshard_device_kind device_kind;
+    int64_t device_memory_bytes;
     bool no_compress, json;
 };
 
@@ -45,7 +48,9 @@ static const char tail[] =
     "step-N.tmp-ID; the same command then resumes it. It starts over when CKPT or the options "
     "have\n"
     "changed, and under mpirun. An error removes the unfinished step.\n\n"
-    "This build does not have --device cuda and --zstd yet.\n\n"
+    "--device cuda needs libtp-cuda.so, as tp-train does. It has never run on a GPU. This build "
+    "does\n"
+    "not have --zstd yet.\n\n"
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 
@@ -71,8 +76,10 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_STR(0, "config", "FILE", &o->config,
                 "config.json of the model, if CKPT is of another framework and\nhas none"),
         OPT_STR(0, "device", "auto|cpu|cuda", &o->device,
-                "device to copy with (default auto); this build has no CUDA\nyet, so cuda is "
-                "refused and auto means cpu"),
+                "what gathers, splits, casts and sums (default auto: the\nprocessor, unless a GPU "
+                "is there, --mem is at least 1G, and\nthe first seconds show that it is faster)"),
+        OPT_SIZE(0, "device-mem", "SIZE", &o->device_memory_bytes,
+                 "most GPU memory of a process for buffers (default 1G)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "weights only"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text, "cast the weights"),
         OPT_STR_OPT(0, "zstd", "LEVEL", &o->zstd, "compress shards; this build cannot do that yet"),
@@ -131,11 +138,9 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "--zstd and --no-compress exclude each other");
     if (o->zstd)
         return tp_fail(err, TP_E_USAGE, "--zstd: this build does not write compressed shards yet");
-    if (strcmp(o->device, "cuda") == 0)
-        return tp_fail(err, TP_E_USAGE,
-                       "--device cuda: this build has no CUDA yet; use --device cpu");
-    if (strcmp(o->device, "auto") != 0 && strcmp(o->device, "cpu") != 0)
-        return tp_fail(err, TP_E_USAGE, "--device is auto, cpu or cuda, not '%s'", o->device);
+    st = reshard_device_kind_parse(&o->device_kind, o->device, err);
+    if (st)
+        return st;
     q->memory_bytes = o->copy.memory_bytes;
     q->threads = o->copy.threads;
     return copy_options_check(&o->copy, &q->dtype, err);
@@ -169,6 +174,7 @@ static tp_status check_conversion(const struct reshard_options *o, struct comm_c
     } refused[] = { { q->from, "--from" },
                     { q->link, "--link" },
                     { q->dry_run, "--dry-run" },
+                    { o->device_kind == RESHARD_DEVICE_CUDA, "--device cuda" },
                     { o->model, "--model" } };
 
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
@@ -218,26 +224,36 @@ static tp_status convert(struct reshard_options *o, struct comm_control *control
 }
 
 /* Reshard, and print the result on rank 0. */
-static tp_status run(struct reshard_options *o, struct comm_control *control, struct tp_err *err)
+static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct tp_err *err)
 {
+    const struct reshard_device_options d = { o->device_kind, o->device_memory_bytes,
+                                              o->request.memory_bytes, ranks };
     struct reshard_request *q = &o->request;
     struct reshard_report report;
-    bool root = control_rank(control) == 0;
+    struct reshard_device device;
+    bool root = control_rank(comm_control(ranks)) == 0;
     tp_status st;
 
     if (is_conversion(o))
-        return convert(o, control, err);
-    q->control = control;
+        return convert(o, comm_control(ranks), err);
+    st = reshard_device_open(&device, &d, err);
+    if (st)
+        return st;
+    q->device = device.is_open ? &device.transfer : NULL;
+    q->control = comm_control(ranks);
     q->progress = root ? progress_new("resharding", 0, false) : NULL;
     st = o->model ? model_plan_make(&report, o->model, q, err) : reshard_run(&report, q, err);
     if (st)
         progress_end(q->progress, false);
     else
         progress_erase(q->progress);
-    if (!st && root)
-        st = o->json ? reshard_print_json(&report, q->dry_run, err)
-                     : reshard_print(&report, q->dry_run, err);
+    if (!st && root) {
+        reshard_device_explain(&device, &report);
+        st = o->json ? reshard_print_json(&report, &device, q->dry_run, err)
+                     : reshard_print(&report, &device, q->dry_run, err);
+    }
     reshard_report_free(&report);
+    reshard_device_close(&device);
     return st;
 }
 
@@ -245,7 +261,7 @@ int main(int argc, char **argv)
 {
     struct reshard_options o = { .request = { .step = -1, .journal_s = JOURNAL_S },
                                  .copy = copy_options_default(),
-                                 .device = "auto" };
+                                 .device_memory_bytes = INT64_C(1) << 30 };
     struct comm_env env;
     struct comm_world *ranks = NULL;
     struct tp_err err = { 0 };
@@ -266,7 +282,7 @@ int main(int argc, char **argv)
     if (st)
         return report_json(o.json, PROG, st, &err);
     rank = control_rank(comm_control(ranks));
-    st = run(&o, comm_control(ranks), &err);
+    st = run(&o, ranks, &err);
     exit_code = rank == 0 ? report_json(o.json, PROG, st, &err) : tp_exit_code(st);
     /* All processes have the same status, so none waits for long. But mpirun ends all of them when
      * one exits with an error, so the others leave only after rank 0 has printed its message. */

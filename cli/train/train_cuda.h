@@ -1,7 +1,5 @@
 /*
- * cli/train/train_cuda.h - a rank's GPU, from the library libtp-cuda.so (comm/cuda/library.h). It
- * is the file that TP_CUDA_LIBRARY names, or libtp-cuda.so beside the program, in ../lib from
- * there, or where the system's loader looks.
+ * cli/train/train_cuda.h - a rank's GPU, from the library libtp-cuda.so (cli/cuda_library.h).
  */
 #ifndef CLI_TRAIN_TRAIN_CUDA_H
 #define CLI_TRAIN_TRAIN_CUDA_H

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "kernels/copy_body.h"
+#include "kernels/cpu/copy_table_body.h"
 #include "kernels/cpu/run.h"
 #include "kernels/cpu/thread.h"
 
@@ -55,6 +55,17 @@ static void copy_shared(const struct device_queue *q, const struct copy_box *a)
     copy_rows_make(&copy.rows, &a->dst_box, &a->src_box, &a->region, a->elem_bytes);
     copy_rows_cut(&copy.rows, PIECE_BYTES);
     kernels_for(q, copy.rows.n_rows, kernels_grain(2 * copy.rows.run_bytes), copy_range, &copy);
+}
+
+/* The walk of a GPU's kernel, by one warp, whose threads run one after the other. */
+tp_status cpu_run_copy_table(struct device_queue *q, const struct copy_table *a, struct tp_err *err)
+{
+    (void)q;
+    (void)err;
+    for (int i = 0; i < a->n_items; i++)
+        for (int64_t thread = 0; thread < COPY_WARP; thread++)
+            copy_table_work(&a->items[i], thread, COPY_WARP);
+    return TP_OK;
 }
 
 tp_status cpu_run_copy_box(struct device_queue *q, const struct copy_box *a, struct tp_err *err)

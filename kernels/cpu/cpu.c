@@ -50,6 +50,8 @@ CPU_KERNEL(queue_grad_norm_clip, cpu_run_grad_norm_clip, grad_norm_clip)
 CPU_KERNEL(queue_adamw_step, cpu_run_adamw_step, adamw_step)
 CPU_KERNEL(queue_cast, cpu_run_cast, cast)
 CPU_KERNEL(queue_copy_box, cpu_run_copy_box, copy_box)
+CPU_KERNEL(queue_copy_table, cpu_run_copy_table, copy_table)
+CPU_KERNEL(queue_part_sums, cpu_run_part_sums, part_sums)
 CPU_KERNEL(queue_scale, cpu_run_scale, scale)
 CPU_KERNEL(queue_router_forward, cpu_run_router_forward, router_forward)
 CPU_KERNEL(queue_router_backward, cpu_run_router_backward, router_backward)
@@ -100,6 +102,8 @@ const struct kernel_ops kernels_cpu = {
     .adamw_step = queue_adamw_step,
     .cast = queue_cast,
     .copy_box = queue_copy_box,
+    .copy_table = queue_copy_table,
+    .part_sums = queue_part_sums,
     .scale = queue_scale,
     .router_forward = queue_router_forward,
     .router_backward = queue_router_backward,

@@ -28,6 +28,9 @@ tp_status cpu_run_gated_forward(struct device_queue *q, const struct gated_forwa
                                 struct tp_err *err);
 tp_status cpu_run_gated_backward(struct device_queue *q, const struct gated_backward *a,
                                  struct tp_err *err);
+tp_status cpu_run_copy_table(struct device_queue *q, const struct copy_table *a,
+                             struct tp_err *err);
+tp_status cpu_run_part_sums(struct device_queue *q, const struct part_sums *a, struct tp_err *err);
 tp_status cpu_run_scale(struct device_queue *q, const struct scale *a, struct tp_err *err);
 tp_status cpu_run_gelu_forward(struct device_queue *q, const struct gelu_forward *a,
                                struct tp_err *err);

@@ -3,6 +3,7 @@
  * table of descriptors. The index arithmetic and the loads and stores are those of
  * kernels/copy_body.h.
  */
+#include "kernels/cpu/copy_table_body.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/run.h"
 
@@ -20,10 +21,10 @@ __global__ void __launch_bounds__(LAUNCH_THREADS, COPY_BLOCKS)
  * item.
  */
 __global__ void __launch_bounds__(LAUNCH_THREADS, COPY_BLOCKS)
-    copy_table_kernel(const struct copy_item *items, int n_items)
+    copy_table_kernel(const __grid_constant__ struct copy_table a)
 {
-    for (int i = 0; i < n_items; i++)
-        copy_item_work(&items[i], launch_thread(), launch_threads());
+    for (int i = 0; i < a.n_items; i++)
+        copy_table_work(&a.items[i], launch_thread(), launch_threads());
 }
 
 void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a)
@@ -31,7 +32,7 @@ void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a)
     struct copy_item item;
     int64_t threads;
 
-    copy_item_make(&item, a->dst, &a->dst_box, a->src, &a->src_box, &a->region, a->elem_bytes);
+    copy_item_make(&item, a, DTYPE_U8, DTYPE_U8);
     if (item.rows.n_rows == 0)
         return;
     threads = copy_item_warps(&item) * COPY_WARP;
@@ -39,19 +40,11 @@ void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a)
            copy_one_kernel, item);
 }
 
-void cuda_copy_table_place(struct copy_item *items, int n_items)
+void cuda_run_copy_table(struct device_queue *q, const struct copy_table *a)
 {
-    int64_t warp = 0;
+    const int64_t blocks = (a->warps + LAUNCH_WARPS - 1) / LAUNCH_WARPS;
 
-    for (int i = 0; i < n_items; i++) {
-        items[i].first_warp = warp;
-        warp += copy_item_warps(&items[i]);
-    }
-}
-
-void cuda_run_copy_table(struct device_queue *q, const struct copy_item *items, int n_items)
-{
-    if (n_items > 0)
-        launch(q, "a table of copies", dim3(launch_blocks(q, INT64_MAX, COPY_BLOCKS)),
-               copy_table_kernel, items, n_items);
+    if (blocks > 0)
+        launch(q, "a table of copies", dim3(launch_blocks(q, blocks, COPY_BLOCKS)),
+               copy_table_kernel, *a);
 }

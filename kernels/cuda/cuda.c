@@ -37,5 +37,7 @@ const struct kernel_ops kernels_cuda = {
     .adamw_step = cuda_run_adamw_step,
     .cast = cuda_run_cast,
     .copy_box = cuda_run_copy_box,
+    .copy_table = cuda_run_copy_table,
+    .part_sums = cuda_run_part_sums,
     .scale = cuda_run_scale,
 };

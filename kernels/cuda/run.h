@@ -23,6 +23,7 @@ extern "C" {
 #include "kernels/grad_norm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/loss.h"
+#include "kernels/part_sums.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/scale.h"
@@ -63,16 +64,8 @@ void cuda_run_adamw_step(struct device_queue *q, const struct adamw_step *a);
 void cuda_run_scale(struct device_queue *q, const struct scale *a);
 void cuda_run_cast(struct device_queue *q, const struct cast *a);
 void cuda_run_copy_box(struct device_queue *q, const struct copy_box *a);
-
-/* ---- a table of copies in one launch ---- */
-
-/* Give the items of a table (made by copy_item_make with device pointers, in host memory) places
- * next to each other, so that many small ones fill the GPU. */
-void cuda_copy_table_place(struct copy_item *items, int n_items);
-
-/* All copies of a table. items is device memory and must stay until the queue has passed; no
- * destination overlaps another or a source. */
-void cuda_run_copy_table(struct device_queue *q, const struct copy_item *items, int n_items);
+void cuda_run_copy_table(struct device_queue *q, const struct copy_table *a);
+void cuda_run_part_sums(struct device_queue *q, const struct part_sums *a);
 
 #ifdef __cplusplus
 }

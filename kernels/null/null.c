@@ -41,6 +41,8 @@ NOTHING(grad_norm_clip, grad_norm_clip)
 NOTHING(adamw_step, adamw_step)
 NOTHING(cast, cast)
 NOTHING(copy_box, copy_box)
+NOTHING(copy_table, copy_table)
+NOTHING(part_sums, part_sums)
 NOTHING(scale, scale)
 NOTHING(router_forward, router_forward)
 NOTHING(router_backward, router_backward)
@@ -86,6 +88,8 @@ const struct kernel_ops kernels_null = {
     .adamw_step = nothing_adamw_step,
     .cast = nothing_cast,
     .copy_box = nothing_copy_box,
+    .copy_table = nothing_copy_table,
+    .part_sums = nothing_part_sums,
     .scale = nothing_scale,
     .router_forward = nothing_router_forward,
     .router_backward = nothing_router_backward,

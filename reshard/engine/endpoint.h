@@ -28,6 +28,35 @@ struct reshard_extent {
     struct box box;
 };
 
+/* A part of a run that has a checksum of its own, because it belongs to one chunk. */
+struct reshard_part {
+    int64_t at, n;       /* bytes of the run: the first one, and how many */
+    int64_t chunk;       /* the endpoint's number of the chunk */
+    int64_t skip, after; /* bytes of the chunk before and after the part */
+    struct box box;      /* the elements of the part */
+};
+
+/* crc32c_part (ckpt/crc.h) of a part; and its digest, which only targets need. */
+struct reshard_part_sums {
+    uint32_t crc;
+    struct digest digest;
+};
+
+/* An endpoint whose checksums are computed elsewhere, by a device. All functions are thread safe.
+ */
+struct reshard_unsummed {
+    /* As those of struct reshard_endpoint, without checksums. */
+    tp_status (*read)(void *ctx, int extent, const struct box *run, void *buf, struct tp_err *err);
+    tp_status (*write)(void *ctx, int extent, const struct box *run, const void *buf,
+                       struct tp_err *err);
+    /* The part that contains byte `at` of a run, from that byte on. */
+    void (*part)(const void *ctx, int extent, const struct box *run, int64_t at,
+                 struct reshard_part *out);
+    /* What was read or written has these checksums. */
+    void (*add)(void *ctx, int extent, const struct reshard_part *part,
+                const struct reshard_part_sums *sums);
+};
+
 struct reshard_endpoint {
     const char *name; /* "runs/ckpt/step-00000500", for messages; borrowed */
     int n_extents;
@@ -40,6 +69,8 @@ struct reshard_endpoint {
     tp_status (*read)(void *ctx, int extent, const struct box *run, void *buf, struct tp_err *err);
     tp_status (*write)(void *ctx, int extent, const struct box *run, const void *buf,
                        struct tp_err *err);
+    /* NULL: the endpoint has no checksums, or cannot let others compute them. */
+    const struct reshard_unsummed *unsummed;
     /* Target: whether a run, which an earlier process wrote, has bytes that have not been proved to
      * be what that process wrote. NULL: nothing is suspect. Thread safe. */
     bool (*suspects)(const void *ctx, int extent, const struct box *run);

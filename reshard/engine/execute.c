@@ -6,6 +6,7 @@
 
 #include "core/clock.h"
 #include "core/thread_pool.h"
+#include "reshard/engine/device_ring.h"
 #include "reshard/engine/transfer_run.h"
 
 /* ---- all tiles ---- */
@@ -64,8 +65,10 @@ static tp_status agree(const struct transfer_plan *p, tp_status st, struct tp_er
 
 void transfer_cancel(struct transfer_run *run)
 {
-    if (run)
+    if (run) {
+        device_ring_close(run->ring);
         free_workers(run->workers, run->plan->threads);
+    }
     free(run);
 }
 
@@ -94,6 +97,43 @@ bool transfer_is_done(const struct transfer_run *run)
     return run->next >= run->plan->end;
 }
 
+/* The shortest round, in seconds, that shows a rate. */
+#define MEASURED_S 0.2
+
+/* Whether the device does the next round. While the choice is open, the host does rounds until one
+ * was long enough to measure, and then the device. */
+static bool is_for_device(const struct transfer_run *run)
+{
+    const struct transfer_choice *c = &run->choice;
+
+    if (!run->plan->transfer.device)
+        return false;
+    if (!run->plan->transfer.device->if_faster)
+        return true;
+    return c->is_made ? !c->host_only : c->host_rate > 0;
+}
+
+static void measure(struct transfer_run *run, bool on_device, int64_t bytes, double seconds)
+{
+    struct transfer_choice *c = &run->choice;
+
+    if (on_device)
+        c->device_bytes += bytes;
+    if (!run->plan->transfer.device || c->is_made || seconds < MEASURED_S)
+        return;
+    *(on_device ? &c->device_rate : &c->host_rate) = (double)bytes / seconds;
+    c->is_made = c->host_rate > 0 && c->device_rate > 0;
+    c->host_only = c->host_rate >= c->device_rate;
+}
+
+/* The first round on the device allocates its memory. */
+static tp_status move_on_device(struct transfer_run *run, int64_t n, struct tp_err *err)
+{
+    tp_status st = run->ring ? TP_OK : device_ring_open(&run->ring, run->plan, err);
+
+    return st ? st : device_ring_move(run->ring, run, run->next, n, err);
+}
+
 /* At the end of a round all threads wait for the slowest. So long rounds waste less time. */
 tp_status transfer_round(struct transfer_run *run, double seconds, int64_t *tiles_done,
                          struct tp_err *err)
@@ -101,14 +141,18 @@ tp_status transfer_round(struct transfer_run *run, double seconds, int64_t *tile
     const struct transfer_plan *p = run->plan;
     int64_t left = p->end - run->next;
     int64_t n = isinf(seconds) || run->round_size > left ? left : run->round_size;
+    int64_t written = atomic_load(&run->bytes_written);
+    bool on_device = is_for_device(run);
     double start = clock_seconds(), took;
-    tp_status st = thread_pool_run(move_tile, run, n, p->threads, err);
+    tp_status st = on_device ? move_on_device(run, n, err)
+                             : thread_pool_run(move_tile, run, n, p->threads, err);
 
     if (st)
         return st;
     run->next += n;
     *tiles_done = run->next;
     took = clock_seconds() - start;
+    measure(run, on_device, atomic_load(&run->bytes_written) - written, took);
     if (took < seconds / 2)
         run->round_size *= 2;
     else if (took > seconds * 2 && run->round_size / 2 >= p->threads)
@@ -157,6 +201,9 @@ tp_status transfer_end(struct transfer_run *run, tp_status st, struct transfer_s
     *stats = p->stats;
     stats->bytes_read = atomic_load(&run->bytes_read);
     stats->bytes_written = atomic_load(&run->bytes_written);
+    stats->device_bytes = run->choice.device_bytes;
+    stats->host_rate = run->choice.host_rate;
+    stats->device_rate = run->choice.device_rate;
     transfer_cancel(run); /* before the check, which allocates memory too */
     TP_TRY(agree(p, st, err));
     TP_TRY(check_source(p, err));

@@ -22,6 +22,17 @@
 #include "core/progress.h"
 #include "reshard/engine/endpoint.h"
 
+struct device;
+struct kernel_ops;
+
+/* A device that gathers, splits, casts and sums. It changes no byte and no checksum. */
+struct transfer_device {
+    struct device *device;
+    const struct kernel_ops *ops;
+    int64_t memory_bytes; /* of the device, for all buffers */
+    bool if_faster; /* measure some rounds without it and some with it, and go on with the faster */
+};
+
 struct transfer {
     int n_tensors;
     const struct reshard_tensor *tensors;
@@ -32,8 +43,9 @@ struct transfer {
                               resumes; else they must tile every tensor */
     const bool *elsewhere; /* [n_tensors] true: the caller fills in this tensor of the target, so it
                               has no tiles; NULL: none */
-    struct comm_control *control; /* processes that share the work; NULL: this one alone */
-    struct progress *progress;    /* counts bytes written; NULL: none */
+    const struct transfer_device *device; /* NULL: the threads do everything */
+    struct comm_control *control;         /* processes that share the work; NULL: this one alone */
+    struct progress *progress;            /* counts bytes written; NULL: none */
     int64_t thread_bytes; /* 0: chosen by the plan. Else the buffer of one thread, as in an earlier
                              plan (transfer_plan_thread_bytes), so that the tiles are the same */
 };
@@ -46,6 +58,8 @@ struct transfer_stats {
     int splits;           /* tensors of which a source extent goes to several target extents */
     int merges;           /* tensors of which a target extent comes from several source extents */
     int copies;           /* tensors that are neither; one that is both counts twice */
+    int64_t device_bytes; /* written after a device copied them */
+    double host_rate, device_rate; /* bytes per second without and with the device; 0: unknown */
 };
 
 /* What happens to one tensor. */

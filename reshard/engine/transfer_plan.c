@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "core/size.h"
+
 /* The buffer of a thread: a tile of 1 MiB as it is read, and as it is written. A larger one makes
  * I/O no faster, but does not stay in the thread's cache between its read, its checksums, its copy
  * and its write. A smaller one makes I/O slow; then fewer threads are better. */
@@ -106,21 +108,43 @@ done:
 
 /* ---- sizes ---- */
 
-/* Choose the threads, and the buffer that each could have with all of the memory. */
+/* Pinned memory for a device, and as much of the device's. More than 64 MiB for each of its batches
+ * make no transfer faster; less than the minimum has no room for useful tables. */
+enum { RING_MAX = 3 * (64 << 20), RING_MIN = 1 << 20 };
+
+static tp_status ring_memory(int64_t *out, const struct transfer *t, struct tp_err *err)
+{
+    int64_t n = t->memory_bytes / 4 * 3; /* the rest is for the buffers of threads */
+    char given[SIZE_TEXT_MAX], least[SIZE_TEXT_MAX];
+
+    if (t->device->memory_bytes < RING_MIN)
+        return tp_fail(err, TP_E_BUDGET, "--device-mem %s is too little; at least %s is needed",
+                       size_format(given, t->device->memory_bytes), size_format(least, RING_MIN));
+    n = n < t->device->memory_bytes ? n : t->device->memory_bytes;
+    *out = n < RING_MAX ? n : RING_MAX;
+    return TP_OK;
+}
+
+/* Choose the threads, and the buffer that each could have with all of the memory that the device
+ * does not need. */
 static tp_status divide_memory(struct transfer_plan *p, struct tp_err *err)
 {
     const struct transfer *t = &p->transfer;
-    int64_t per_thread = t->thread_bytes > 0 ? t->thread_bytes : THREAD_BYTES;
+    int64_t per_thread = t->thread_bytes > 0 ? t->thread_bytes : THREAD_BYTES, memory_bytes;
+    tp_status st = t->device ? ring_memory(&p->ring_bytes, t, err) : TP_OK;
 
+    if (st)
+        return st;
+    memory_bytes = t->memory_bytes - p->ring_bytes;
     p->threads = t->threads > 1 ? t->threads : 1;
-    if (p->threads > t->memory_bytes / per_thread)
-        p->threads = (int)(t->memory_bytes / per_thread);
+    if (p->threads > memory_bytes / per_thread)
+        p->threads = (int)(memory_bytes / per_thread);
     if (p->threads < 1)
         p->threads = 1;
-    p->thread_bytes = t->memory_bytes / p->threads;
+    p->thread_bytes = memory_bytes / p->threads;
     if (t->thread_bytes > p->thread_bytes)
         return tp_fail(err, TP_E_BUDGET, "a buffer of %lld bytes does not fit into %lld",
-                       (long long)t->thread_bytes, (long long)t->memory_bytes);
+                       (long long)t->thread_bytes, (long long)memory_bytes);
     if (t->thread_bytes > 0)
         p->thread_bytes = t->thread_bytes;
     else if (p->thread_bytes > THREAD_BYTES)
@@ -319,7 +343,7 @@ static tp_status build(struct transfer_plan *p, struct tp_err *err)
     divide_tiles(p, &w);
     count_bytes(p, &w);
     count_kinds(p);
-    p->stats.buffer_bytes = p->threads * p->thread_bytes;
+    p->stats.buffer_bytes = p->threads * p->thread_bytes + p->ring_bytes;
 done:
     tile_free(&w);
     return st;

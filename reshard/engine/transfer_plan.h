@@ -17,6 +17,7 @@ struct transfer_plan {
     int64_t begin, end;             /* the tiles of this process */
     int threads;                    /* transfer.threads, or fewer when memory is short */
     int64_t thread_bytes;           /* buffer of one thread */
+    int64_t ring_bytes;             /* pinned memory for the device; 0: there is none */
     int max_from, max_to;           /* most extents that any tensor has */
     struct transfer_stats stats;
     /* [n_tensors * 2] digests of what was read and then cast, so far; NULL: nothing is cast, or the

@@ -34,6 +34,13 @@ struct transfer_run {
     int64_t next;       /* the first tile that is left */
     int64_t round_size; /* tiles of the next round */
     atomic_llong bytes_read, bytes_written;
+    struct device_ring *ring; /* NULL: no round was on a device yet */
+    struct transfer_choice {
+        bool host_only; /* the device was measured, and is slower */
+        bool is_made;   /* the choice is final */
+        double host_rate, device_rate;
+        int64_t device_bytes;
+    } choice;
 };
 
 static inline int64_t transfer_aligned(int64_t n_bytes)

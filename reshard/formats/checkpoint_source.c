@@ -64,29 +64,69 @@ static int64_t chunk_at(const struct checkpoint_source *s, int extent, int64_t a
     return low;
 }
 
-static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
-                             struct tp_err *err)
+/* The part of a run that begins at its byte `at`: of one chunk. */
+static void source_part(const void *ctx, int extent, const struct box *run, int64_t at,
+                        struct reshard_part *out)
 {
-    struct checkpoint_source *s = ctx;
-    const struct checkpoint_box *b = &s->boxes[extent];
+    const struct checkpoint_source *s = ctx;
     const struct reshard_extent *e = &s->extents[extent];
     int elem = dtype_bytes(s->dtypes[e->tensor]);
-    int64_t at = box_offset_in(&e->box, run) * elem, left = box_elements(run) * elem;
+    int64_t begin = box_offset_in(&e->box, run) * elem + at, left = box_elements(run) * elem - at;
+    int64_t i = chunk_at(s, extent, begin);
+    const struct chunk_entry *c = chunk_of(s, extent, i);
+
+    *out = (struct reshard_part){ .at = at,
+                                  .chunk = s->order[s->boxes[extent].first + i],
+                                  .skip = begin - chunk_begin(s, extent, i) };
+    out->n = c->raw_bytes - out->skip < left ? c->raw_bytes - out->skip : left;
+    out->after = c->raw_bytes - out->skip - out->n;
+    box_meet(&out->box, run, &c->box);
+}
+
+typedef tp_status (*read_part)(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf,
+                               int64_t n, struct tp_err *err);
+
+static tp_status read_parts(struct checkpoint_source *s, int extent, const struct box *run,
+                            void *buf, read_part read, struct tp_err *err)
+{
+    struct shard_parts *shard = &s->shards[s->boxes[extent].shard];
+    int64_t n_bytes = box_elements(run) * dtype_bytes(s->dtypes[s->extents[extent].tensor]);
+    struct reshard_part part;
     tp_status st = TP_OK;
 
-    for (int64_t i = chunk_at(s, extent, at); left > 0 && !st; i++) {
-        int64_t skip = at - chunk_begin(s, extent, i);
-        int64_t n = chunk_of(s, extent, i)->raw_bytes - skip;
-
-        if (n > left)
-            n = left;
-        st = shard_parts_read(&s->shards[b->shard], s->order[b->first + i], skip, buf, n, err);
-        buf = (char *)buf + n;
-        at += n;
-        left -= n;
+    for (int64_t at = 0; at < n_bytes && !st; at += part.n) {
+        source_part(s, extent, run, at, &part);
+        st = read(shard, part.chunk, part.skip, (char *)buf + at, part.n, err);
     }
     return st;
 }
+
+static tp_status source_read(void *ctx, int extent, const struct box *run, void *buf,
+                             struct tp_err *err)
+{
+    return read_parts(ctx, extent, run, buf, shard_parts_read, err);
+}
+
+static tp_status source_read_unsummed(void *ctx, int extent, const struct box *run, void *buf,
+                                      struct tp_err *err)
+{
+    return read_parts(ctx, extent, run, buf, shard_parts_read_unsummed, err);
+}
+
+static void source_add(void *ctx, int extent, const struct reshard_part *part,
+                       const struct reshard_part_sums *sums)
+{
+    struct checkpoint_source *s = ctx;
+
+    shard_parts_add(&s->shards[s->boxes[extent].shard], part->chunk, part->skip, part->n,
+                    sums->crc);
+}
+
+static const struct reshard_unsummed source_unsummed = {
+    .read = source_read_unsummed,
+    .part = source_part,
+    .add = source_add,
+};
 
 static tp_status source_check(void *ctx, struct tp_err *err)
 {
@@ -319,6 +359,7 @@ tp_status checkpoint_source_open(struct checkpoint_source **out, const struct ck
     s->endpoint.dtypes = s->dtypes;
     s->endpoint.ctx = s;
     s->endpoint.read = source_read;
+    s->endpoint.unsummed = &source_unsummed;
     s->endpoint.check = source_check;
     s->endpoint.digest = source_digest;
     *out = s;

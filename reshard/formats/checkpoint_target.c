@@ -33,6 +33,42 @@ static tp_status target_write(void *ctx, int extent, const struct box *run, cons
     return shard_write(t->writers[t->boxes[extent].rank], extent, run, buf, err);
 }
 
+static tp_status target_write_unsummed(void *ctx, int extent, const struct box *run,
+                                       const void *buf, struct tp_err *err)
+{
+    struct checkpoint_target *t = ctx;
+
+    return shard_write_unsummed(t->writers[t->boxes[extent].rank], extent, run, buf, err);
+}
+
+static void target_part(const void *ctx, int extent, const struct box *run, int64_t at,
+                        struct reshard_part *out)
+{
+    const struct checkpoint_target *t = ctx;
+    const struct shard_writer *w = t->writers[t->boxes[extent].rank];
+    struct chunk_part part;
+
+    *out = (struct reshard_part){ .at = at };
+    out->after = shard_part_at(w, extent, run, at, &out->chunk, &part, &out->box);
+    out->skip = part.skip;
+    out->n = part.n;
+}
+
+static void target_add(void *ctx, int extent, const struct reshard_part *part,
+                       const struct reshard_part_sums *sums)
+{
+    struct checkpoint_target *t = ctx;
+    const struct chunk_part written = { .skip = part->skip, .n = part->n, .digest = sums->digest };
+
+    shard_add_sums(t->writers[t->boxes[extent].rank], part->chunk, &written, sums->crc);
+}
+
+static const struct reshard_unsummed target_unsummed = {
+    .write = target_write_unsummed,
+    .part = target_part,
+    .add = target_add,
+};
+
 tp_status checkpoint_target_clone(struct checkpoint_target *t, int extent,
                                   const struct shard_clone *chunks, bool *cloned,
                                   struct tp_err *err)
@@ -89,6 +125,7 @@ static tp_status allocate(struct checkpoint_target *t, struct tp_err *err)
         .ctx = t,
         .read = target_read,
         .write = target_write,
+        .unsummed = &target_unsummed,
         .suspects = target_suspects,
         .digest = target_digest,
     };

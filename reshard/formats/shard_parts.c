@@ -38,20 +38,30 @@ static void extend(struct shard_parts_range *r, int64_t lo, int64_t end)
         ;
 }
 
-tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf, int64_t n,
-                           struct tp_err *err)
+tp_status shard_parts_read_unsummed(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf,
+                                    int64_t n, struct tp_err *err)
+{
+    return shard_read_part(p->reader, chunk, skip, buf, n, err);
+}
+
+void shard_parts_add(struct shard_parts *p, int64_t chunk, int64_t skip, int64_t n, uint32_t crc)
 {
     uint64_t *sums = &p->sums[chunk * PART_SUM_WORDS];
-    tp_status st = shard_read_part(p->reader, chunk, skip, buf, n, err);
-    uint32_t crc;
 
-    if (st)
-        return st;
-    crc = crc32c_part(buf, (size_t)n, (uint64_t)(p->chunks[chunk].raw_bytes - skip - n));
     __atomic_fetch_xor(&sums[PART_SUM_CRC], crc, __ATOMIC_RELAXED);
     __atomic_fetch_add(&sums[PART_SUM_BYTES], (uint64_t)n, __ATOMIC_RELAXED);
     extend(&p->ranges[chunk], skip, skip + n);
-    return TP_OK;
+}
+
+tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf, int64_t n,
+                           struct tp_err *err)
+{
+    int64_t after = p->chunks[chunk].raw_bytes - skip - n;
+    tp_status st = shard_parts_read_unsummed(p, chunk, skip, buf, n, err);
+
+    if (!st)
+        shard_parts_add(p, chunk, skip, n, crc32c_part(buf, (size_t)n, (uint64_t)after));
+    return st;
 }
 
 void shard_parts_resumed(struct shard_parts *p)

@@ -29,6 +29,12 @@ tp_status shard_parts_begin(struct shard_parts *p, struct tp_err *err);
 tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf, int64_t n,
                            struct tp_err *err);
 
+/* The same in two steps: read without checksums; and add what was read, whose crc32c_part is `crc`.
+ */
+tp_status shard_parts_read_unsummed(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf,
+                                    int64_t n, struct tp_err *err);
+void shard_parts_add(struct shard_parts *p, int64_t chunk, int64_t skip, int64_t n, uint32_t crc);
+
 /* The sums are those of an earlier process, so it is unknown which ranges of the chunks they cover:
  * chunks that are incomplete in the end are read again as a whole. */
 void shard_parts_resumed(struct shard_parts *p);

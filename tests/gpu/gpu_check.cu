@@ -152,22 +152,22 @@ static bool check_copies(struct rng *r, int n, bool as_table)
         const copy_case *c = &cases[(size_t)i];
         copy_box(dst.host.data() + c->dst_at, &c->dst_box, src.host.data() + c->src_at, &c->src_box,
                  &c->region, c->elem);
-        copy_item_make(&items[(size_t)i], dst.device + c->dst_at, &c->dst_box,
-                       src.device + c->src_at, &c->src_box, &c->region, c->elem);
         const struct copy_box one = { dst.device + c->dst_at,
                                       src.device + c->src_at,
                                       c->dst_box,
                                       c->src_box,
                                       c->region,
                                       c->elem };
+        copy_item_make(&items[(size_t)i], &one, DTYPE_U8, DTYPE_U8);
         if (!as_table)
             cuda_run_copy_box(queue, &one);
     }
     if (as_table) {
-        cuda_copy_table_place(items.data(), n);
+        int64_t warps = copy_items_place(items.data(), n);
         memcpy(table.host.data(), items.data(), table.host.size());
         table.to_device();
-        cuda_run_copy_table(queue, reinterpret_cast<copy_item *>(table.device), n);
+        const struct copy_table all = { reinterpret_cast<copy_item *>(table.device), n, warps };
+        cuda_run_copy_table(queue, &all);
     }
     finish();
     return dst.equal(dst.host.size(), as_table ? "table of copies" : "copies");

@@ -42,7 +42,8 @@ static void copy_as_gpu(void *dst, const struct box *dst_box, const void *src,
     struct copy_item item;
     int64_t n_threads = COPY_WARP * 3;
 
-    copy_item_make(&item, dst, dst_box, src, src_box, region, elem);
+    copy_item_make(&item, &(struct copy_box){ dst, src, *dst_box, *src_box, *region, elem },
+                   DTYPE_U8, DTYPE_U8);
     item.first_warp = elem + 1; /* any value works */
     for (int64_t t = 0; t < n_threads; t++)
         copy_item_work(&item, t, n_threads);

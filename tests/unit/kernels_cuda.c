@@ -3,8 +3,11 @@
  * CUDA device, which also finds races, accesses out of bounds and reads of undefined memory.
  *
  * needs: libtp-cuda.so
- * covers: comm/cuda/library
+ * covers: comm/cuda/library kernels/cpu/part_sums kernels/cuda/part_sums
  */
+#include "ckpt/crc.h"
+#include "ckpt/digest.h"
+#include "kernels/part_sums.h"
 #include "tests/unit/cuda_arrays.h"
 
 static enum dtype any_type(struct rng *r)
@@ -93,6 +96,147 @@ CASES(cast, 48)
     BOTH(cast, cast, (char *)AT(dst) + skip * dtype_bytes(to), to,
          (char *)AT(src) + skip * dtype_bytes(from), from, n);
     assert_same_bits(dst, dtype_name(to));
+}
+
+/* A table in device memory for the GPU, in host memory for the CPU. */
+static struct pair table_of(const void *cpu_items, const void *gpu_items, int64_t n_bytes)
+{
+    struct pair p = pair_of(cpu_items, n_bytes);
+    struct tp_err err = { 0 };
+
+    cr_assert_eq(staging_put(&staging, p.gpu, gpu_items, n_bytes, &err), TP_OK, "%s", err.msg);
+    return p;
+}
+
+enum { TABLE_ITEMS = 12 };
+
+/* Copies with and without conversion, each to a place of its own. */
+CASES(copy_table, 20)
+{
+    static const enum dtype types[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64 };
+    struct copy_item cpu[TABLE_ITEMS], gpu[TABLE_ITEMS];
+    struct pair dst = floats(r, 40000, 1), src = floats(r, 20000, 1), table;
+    int64_t to = 0, warps;
+    int n = 0;
+
+    while (n < TABLE_ITEMS) {
+        struct copy_box c = { .region = { .ndim = (int)rng_int(r, 1, 3) } };
+        enum dtype from_type = types[rng_int(r, 0, 3)], to_type = types[rng_int(r, 0, 3)];
+        int64_t from = rng_int(r, 0, 9) * 8;
+
+        c.elem_bytes = 1 << rng_int(r, 0, 3);
+        for (int d = 0; d < c.region.ndim; d++)
+            c.region.len[d] = rng_int(r, 0, d + 1 == c.region.ndim ? 70 : 5);
+        c.dst_box = around(r, &c.region);
+        c.src_box = around(r, &c.region);
+        if (from_type == to_type)
+            from += c.elem_bytes * rng_int(r, 0, 15); /* any alignment */
+        for (on_gpu = false;; on_gpu = true) {
+            c.dst = (char *)AT(dst) + to;
+            c.src = (char *)AT(src) + from;
+            copy_item_make(on_gpu ? &gpu[n] : &cpu[n], &c, to_type, from_type);
+            if (on_gpu)
+                break;
+        }
+        to = (to + box_elements(&c.dst_box) * 8 + 15) / 8 * 8;
+        n += to < dst.n_bytes;
+        if (to >= dst.n_bytes)
+            break;
+    }
+    warps = copy_items_place(gpu, n);
+    table = table_of(cpu, gpu, n * (int64_t)sizeof *cpu);
+    BOTH(copy_table, copy_table, AT(table), n, warps);
+    assert_same_bits(dst, "table of copies");
+}
+
+/* The powers of both points, as a table for the kernels. */
+static struct pair digest_powers(void)
+{
+    uint64_t powers[PART_SUMS_POINTS][PART_SUMS_POWERS];
+
+    for (int p = 0; p < PART_SUMS_POINTS; p++)
+        for (int k = 0; k < PART_SUMS_POWERS; k++)
+            powers[p][k] = digest_power(p, UINT64_C(1) << k);
+    return pair_of(powers, sizeof powers);
+}
+
+/* What the CRC and the digest of a part should be. */
+static void assert_sums(const struct part_sums_result *got, const struct part_sums_item *it,
+                        const struct box *part, const struct box *whole)
+{
+    int64_t n = box_elements(part);
+    void *cast_to = calloc((size_t)n + 1, 8);
+    struct digest want;
+
+    if (it->cast == it->type)
+        memcpy(cast_to, it->data, (size_t)(n * dtype_bytes(it->type)));
+    else
+        cast(cast_to, it->cast, it->data, it->type, n);
+    want = digest_box(cast_to, part, whole->ndim, whole->len, dtype_bytes(it->cast));
+    cr_assert_eq(got->crc, crc32c_part(it->data, (size_t)it->crc_bytes, (uint64_t)it->after),
+                 "CRC");
+    for (int p = 0; p < PART_SUMS_POINTS; p++)
+        cr_assert_eq(
+            digest_mod_add(got->low[p] % DIGEST_PRIME,
+                           digest_mod_multiply(got->high[p] % DIGEST_PRIME, UINT64_C(1) << 32)),
+            want.d[p], "digest %d", p);
+    free(cast_to);
+}
+
+CASES(part_sums, 20)
+{
+    static const enum dtype floating[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64 };
+    struct part_sums_item cpu[TABLE_ITEMS], gpu[TABLE_ITEMS];
+    struct box part[TABLE_ITEMS], whole[TABLE_ITEMS];
+    struct pair data = floats(r, 60000, 1), table, powers = digest_powers();
+    struct pair results = floats(r, TABLE_ITEMS * (int64_t)sizeof(struct part_sums_result) / 4, 1);
+    struct part_sums_result *got;
+    struct part_sums_work work;
+
+    for (int i = 0; i < TABLE_ITEMS; i++) {
+        enum dtype type = (enum dtype)rng_int(r, 0, DTYPE_COUNT - 1), to = type;
+        int64_t bytes, after = rng_int(r, 0, 1) * rng_int(r, 0, 1 << 20), at;
+
+        if (dtype_is_float(type) && rng_int(r, 0, 1))
+            to = floating[rng_int(r, 0, 3)];
+        part[i] = (struct box){ .ndim = (int)rng_int(r, 0, 3) };
+        for (int d = 0; d < part[i].ndim; d++) {
+            part[i].lo[d] = rng_int(r, 3, 9);
+            part[i].len[d] = rng_int(r, rng_int(r, 0, 9) > 0, d ? 20 : 40);
+        }
+        if (i == 0) /* several pieces */
+            part[i] = (struct box){ .ndim = 1, .lo = { 5 }, .len = { 20000 } };
+        whole[i] = around(r, &part[i]);
+        for (int d = 0; d < part[i].ndim; d++) {
+            whole[i].len[d] += whole[i].lo[d];
+            whole[i].lo[d] = 0;
+        }
+        bytes = box_elements(&part[i]) * dtype_bytes(type);
+        at = rng_int(r, 0, (data.n_bytes - bytes) / 8) * 8;
+        if (at + bytes + dtype_bytes(type) <= data.n_bytes)
+            at += dtype_bytes(type) * rng_int(r, 0, 1);
+        cpu[i] = part_sums_item_crc((char *)data.cpu + at, bytes, after);
+        part_sums_item_digest(&cpu[i], &part[i], &whole[i], type, to);
+    }
+    work = part_sums_place(cpu, TABLE_ITEMS);
+    memcpy(gpu, cpu, sizeof gpu);
+    for (int i = 0; i < TABLE_ITEMS; i++)
+        gpu[i].data = (char *)data.gpu + (cpu[i].data - (char *)data.cpu);
+    table = table_of(cpu, gpu, sizeof cpu);
+    for (on_gpu = false;; on_gpu = true) {
+        struct part_sums a = { AT(results), AT(table), AT(powers), TABLE_ITEMS, work, { 0 } };
+
+        part_sums_crc_powers(a.crc_powers);
+        (on_gpu ? cuda->kernels : &kernels_cpu)->part_sums(on_gpu ? queue : kernels_on(), &a);
+        if (on_gpu)
+            break;
+    }
+    got = from_gpu(&results);
+    for (int i = 0; i < TABLE_ITEMS; i++) {
+        assert_sums(&got[i], &cpu[i], &part[i], &whole[i]);
+        assert_sums((struct part_sums_result *)results.cpu + i, &cpu[i], &part[i], &whole[i]);
+    }
+    free(got);
 }
 
 /* ---- element by element ---- */

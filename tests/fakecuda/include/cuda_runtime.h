@@ -143,6 +143,13 @@ template <typename T> FAKECUDA_UNWATCHED static T atomicAdd(T *p, T x)
     *p = (T)(old + x);
     return old;
 }
+template <typename T> FAKECUDA_UNWATCHED static T atomicXor(T *p, T x)
+{
+    fakecuda_atomic(p, sizeof *p);
+    T old = *p;
+    *p = (T)(old ^ x);
+    return old;
+}
 template <typename T> FAKECUDA_UNWATCHED static T atomicMax(T *p, T x)
 {
     fakecuda_atomic(p, sizeof *p);

@@ -1,0 +1,44 @@
+/* cli/cuda_library.c - see cli/cuda_library.h. */
+#include "cli/cuda_library.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LIBRARY "libtp-cuda.so"
+static const char LIBRARY_ENV[] = "TP_CUDA_LIBRARY";
+
+/* The file `name` from the program's folder, if it exists. */
+static bool beside_program(char path[PATH_MAX], const char *name)
+{
+    ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    char *slash;
+
+    if (n <= 0)
+        return false;
+    path[n] = '\0';
+    if (!(slash = strrchr(path, '/')) || snprintf(slash + 1, (size_t)(path + PATH_MAX - slash - 1),
+                                                  "%s", name) >= path + PATH_MAX - slash - 1)
+        return false;
+    return access(path, F_OK) == 0;
+}
+
+tp_status cuda_library_find(const struct cuda_library **out, struct tp_err *err)
+{
+    const char *named = getenv(LIBRARY_ENV);
+    char path[PATH_MAX];
+
+    if (named && *named)
+        return cuda_library_load(out, named, err);
+    if (beside_program(path, LIBRARY) || beside_program(path, "../lib/" LIBRARY))
+        return cuda_library_load(out, path, err);
+    if (!cuda_library_load(out, LIBRARY, err))
+        return TP_OK;
+    return tp_fail(err, TP_E_NOTFOUND,
+                   "there is no " LIBRARY " beside this program, in ../lib from there, or in the "
+                   "system's folders; `make cuda` builds it, and %s names another place",
+                   LIBRARY_ENV);
+}

@@ -1,0 +1,57 @@
+/*
+ * reshard/engine/device_batch.h - a batch of tiles that a device copies: what is read and written,
+ * and the tables of the device's kernels. Inside reshard/engine/.
+ */
+#ifndef RESHARD_ENGINE_DEVICE_BATCH_H
+#define RESHARD_ENGINE_DEVICE_BATCH_H
+
+#include "kernels/part_sums.h"
+#include "reshard/engine/transfer_run.h"
+
+/* A run of an extent, and where it is in the batch's buffer. */
+struct device_batch_run {
+    int extent;
+    struct box box;
+    int64_t at, n_bytes;
+};
+
+/* Whose checksum the device computes. */
+enum device_batch_sum_kind { DEVICE_BATCH_SOURCE, DEVICE_BATCH_TARGET, DEVICE_BATCH_CAST };
+struct device_batch_sum {
+    enum device_batch_sum_kind kind;
+    int owner; /* extent; of a cast: tensor */
+    struct reshard_part part;
+};
+
+struct device_batch {
+    int64_t buffer_bytes;     /* room for runs that are read, and for those that are written */
+    int items;                /* room of each table */
+    char *read, *written;     /* where they are on the device */
+    struct copy_item *copies; /* tables, as the device will read them: pinned memory */
+    struct part_sums_item *parts;
+    struct device_batch_run *reads, *writes;
+    struct device_batch_sum *sums;
+    int n_reads, n_writes, n_copies, n_sums;
+    int64_t read_bytes, written_bytes;
+    int64_t copy_warps; /* as copy_items_place returned */
+    struct part_sums_work sum_work;
+    int64_t host_tile; /* does not fit into any batch, so the host copies it; -1: none */
+};
+
+/* Bytes of pinned memory that one more item of the tables takes, and of ordinary memory. */
+enum {
+    DEVICE_BATCH_PINNED =
+        sizeof(struct copy_item) + sizeof(struct part_sums_item) + sizeof(struct part_sums_result),
+    DEVICE_BATCH_ORDINARY = 2 * sizeof(struct device_batch_run) + sizeof(struct device_batch_sum),
+};
+
+/* Empty the batch, and fill it with tiles from *next on, before `end`; *next moves on. k: for the
+ * tile's arrays. */
+void device_batch_fill(struct device_batch *b, const struct transfer_plan *p,
+                       struct transfer_worker *k, int64_t *next, int64_t end);
+
+/* Give the checksums that the device computed to the endpoints and the plan. */
+void device_batch_add_sums(const struct device_batch *b, struct transfer_plan *p,
+                           const struct part_sums_result *results);
+
+#endif

@@ -1,0 +1,123 @@
+"""tp-reshard --device cuda, on the fake CUDA device of tests/fakecuda: every byte of the new step is the CPU's.
+
+The fake device ends a run with exit 86 when kernels or events are wrong. A failing test prints its seed; TP_SEED=n
+repeats it.
+
+needs: tp-reshard tp-ckpt make_ckpt libtp-cuda.so
+covers: cli/cuda_library cli/reshard/reshard_device reshard/engine/device_ring reshard/engine/device_batch
+"""
+import hashlib
+import json
+import os
+import random
+import time
+
+import pytest
+
+import harness
+
+MAKE = harness.built("make_ckpt")
+SEED = int(os.environ.get("TP_SEED", time.time_ns() % 1000000))
+LITTLE = ["--device-mem", "1M"]  # the fake device tracks every byte of its memory
+LAYOUTS = ["tp1", "tp2", "tp4", "tp3", "pp2", "tp2pp2", "dp2zero1", "tp2dp2zero1", "dp3zero3"]
+MODEL = {"num_attention_heads": 12, "num_key_value_heads": 12, "head_dim": 2, "hidden_size": 20, "vocab_size": 101,
+         "intermediate_size": 60, "num_hidden_layers": 2}
+
+
+def on_fake(**more):
+    env = {"TP_CUDA_LIBRARY": str(harness.built("libtp-cuda.so")), "FAKECUDA_SEED": str(SEED), "FAKECUDA_GPUS": "2"}
+    return {**env, **{"FAKECUDA_" + name: str(value) for name, value in more.items()}}
+
+
+def make(folder, spec, dtype="bf16"):
+    folder.mkdir(parents=True, exist_ok=True)
+    harness.ok(MAKE, harness.write_config(folder, **MODEL), spec, folder / "ckpt", 5, SEED, dtype)
+    return folder / "ckpt"
+
+
+def sums_of(root):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted((root / "step-00000005").iterdir())}
+
+
+def reshard(root, to, out, *options, env=None):
+    return json.loads(harness.ok("tp-reshard", root, "--to", to, "-o", out, "--json", *options, env=env).out)
+
+
+def assert_same(a, b):
+    """The files are equal; the manifests, which have an id of the save, apart from it."""
+    a, b = sums_of(a), sums_of(b)
+    a.pop("manifest.json"), b.pop("manifest.json")
+    assert a == b, SEED
+
+
+@pytest.mark.parametrize("number", range(40 if harness.LONG else 4))
+def test_bytes_and_digests_are_the_cpus(tmp_path, number):
+    rng = random.Random(SEED * 1000 + number)
+    source, target = rng.choice(LAYOUTS), rng.choice(LAYOUTS)
+    options = rng.choice([[], [], ["--dtype", "f32"], ["--dtype", "f16"], ["--no-optim"]])
+    memory = ["--device-mem", rng.choice(["1M", "1500K", "4M"]), "--jobs", rng.randint(1, 3), *rng.choice([["--journal", "0"], []])]
+    print(SEED, number, source, target, options, memory)
+    root = make(tmp_path, source)
+    want = reshard(root, target, tmp_path / "cpu", "--device", "cpu", *options)
+    got = reshard(root, target, tmp_path / "cuda", "--device", "cuda", *options, *memory,
+                  env=on_fake(SEED=SEED + number))
+    assert (want["device"], got["device"]) == ("cpu", "cuda")
+    for key in ("bytes_read", "bytes_written", "digests_equal", "casts", "tensors", "boxes"):
+        assert got[key] == want[key], (SEED, key)
+    assert_same(tmp_path / "cpu", tmp_path / "cuda")
+    harness.ok("tp-ckpt", "verify", tmp_path / "cuda")
+
+
+def test_processes_share_a_gpu(tmp_path):
+    root = make(tmp_path, "tp2")
+    want = reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu")
+    got = json.loads(harness.ok("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2, harness.BIN / "tp-reshard", root,
+                                "--to", "tp4", "-o", tmp_path / "cuda", "--json", "--device", "cuda", *LITTLE, env=on_fake()).out)
+    assert (got["device"], got["processes"], got["digests_equal"]) == ("cuda", 2, want["digests_equal"])
+    assert_same(tmp_path / "cpu", tmp_path / "cuda")
+
+
+def test_damage_in_the_source_is_found_by_the_device(tmp_path):
+    root = make(tmp_path, "tp2")
+    shard = sorted((root / "step-00000005").glob("rank-*.h5"))[0]
+    damaged = bytearray(shard.read_bytes())
+    damaged[len(damaged) // 2] ^= 4
+    shard.write_bytes(bytes(damaged))
+    r = harness.run("tp-reshard", root, "--to", "tp4", "-o", tmp_path / "out", "--device", "cuda", *LITTLE,
+                    env=on_fake())
+    assert r.rc == 3 and "CRC32C" in r.err and not (tmp_path / "out/step-00000005").exists(), (SEED, r)
+
+
+REFUSED = {
+    "no library": ([], {"TP_CUDA_LIBRARY": "/nowhere/libtp-cuda.so"}, 2, "/nowhere/libtp-cuda.so"),
+    "no driver": ([], on_fake(DRIVER=0), 2, "no NVIDIA driver"),
+    "no GPU": ([], on_fake(GPUS=0), 2, "no GPU that this process may use"),
+    "little GPU memory": ([], on_fake(MEMORY=100000), 3, "GPU 0 is out of memory"),
+    "little --device-mem": (["--device-mem", "1000"], on_fake(), 2, "--device-mem 1000 B is too little; at least 1.00 MiB"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_gpu_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, name):
+    options, env, code, message = REFUSED[name]
+    root = make(tmp_path, "tp2")
+    r = harness.run("tp-reshard", root, "--to", "tp4", "-o", tmp_path / "out", "--device", "cuda", *options, env=env)
+    errors = [line for line in r.lines if line.startswith("tp-reshard: ") and message in line]
+    assert (r.rc, len(errors)) == (code, 1), r
+    assert not list(tmp_path.glob("out/step-*")), "nothing is left"
+
+
+def test_auto_says_what_it_chose_and_why(tmp_path):
+    root = make(tmp_path, "tp2")
+    for number, (options, env, reason) in enumerate([
+            (["--device", "auto"], on_fake(DRIVER=0), "no NVIDIA driver"),
+            (["--device", "auto", "--mem", "500M"], on_fake(), "--mem is less than 1G"),
+            (["--device", "auto"], on_fake(), "the copy ended before a GPU could be compared"),
+            ([], on_fake(DRIVER=0), None)]):
+        out = tmp_path / str(number)
+        result = reshard(root, "tp4", out, *options, env=env)
+        assert result["device"] == "cpu"
+        assert (reason in result["device_reason"]) if reason else "device_reason" not in result, result
+        assert_same(out, tmp_path / "0")
+    text = harness.ok("tp-reshard", root, "--to", "tp4", "-o", tmp_path / "text", "--device", "auto", env=on_fake()).out
+    assert "device   cpu, because the copy ended" in text
