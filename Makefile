@@ -149,11 +149,12 @@ CUDA_LIBS  := -L$(dir $(NVCC))../lib -lcublas -lnccl
 NVCC_FLAGS := -std=c++17 -O3 $(foreach a,80 90 100,-gencode arch=compute_$a$(comma)code=sm_$a) -I. \
               -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden -Xptxas -warn-spills -Werror all-warnings
 
-## cuda          build lib/libtp-cuda.so for GPUs with nvcc (docs/GPU.md; it has never run on a GPU), and
-##               compare the fake CUDA device's declarations with NVIDIA's
+## cuda          build lib/libtp-cuda.so for GPUs with nvcc (docs/GPU.md; it has never run on a GPU); compare what
+##               its kernels take of a GPU with limits, and the fake CUDA device's declarations with NVIDIA's
 cuda:
 	@[ -n "$(NVCC)" ] || { echo "cuda: nvcc is not installed, so the library cannot be built" >&2; exit 3; }
 	@$(MAKE) $(BUILD)/cuda/libtp-cuda.so
+	@$(PYTHON) -B tests/check/kernel_resources.py $(BUILD)/cuda
 	@mkdir -p $(LIB) && cp $(BUILD)/cuda/libtp-cuda.so $(LIB)/
 	$(Q)g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. -isystem $(CUDA_INCLUDE) tests/fakecuda/api.cc
 	$(Q)g++ -std=c++17 -Wall -Wextra -fsyntax-only -I. -isystem $(CUDA_INCLUDE) tests/fakecuda/cublas.cc
@@ -163,10 +164,18 @@ $(BUILD)/cuda/libtp-cuda.so: $(call CUDA_FILES,$(BUILD)/cuda)
 	@echo "  LINK  $@"
 	$(Q)$(NVCC) -shared -cudart static -Xlinker --no-undefined $^ $(CUDA_LIBS) -o $@
 
-$(BUILD)/cuda/%.o: %.cu
+# When the flags change, the kernels are compiled again.
+$(BUILD)/cuda/.flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(NVCC_FLAGS) -Xptxas -v' | cmp -s - $@ || echo '$(NVCC_FLAGS) -Xptxas -v' > $@
+
+$(BUILD)/cuda/%.o: %.cu $(BUILD)/cuda/.flags
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
-	$(Q)$(NVCC) $(NVCC_FLAGS) -MD -MP -MF $(@:.o=.d) -c $< -o $@
+	@rm -rf $(@:.o=.keep) && mkdir $(@:.o=.keep)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -Xptxas -v -keep -keep-dir $(@:.o=.keep) -MD -MP -MF $(@:.o=.d) -c $< -o $@ \
+	  >$(@:.o=.ptxas) 2>&1 || { cat $(@:.o=.ptxas); exit 1; }
+	@find $(@:.o=.keep) -type f ! -name '*.ptx' -delete
 
 $(BUILD)/cuda/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
