@@ -112,6 +112,49 @@ def test_a_checkpoint_resumes_on_the_other_device(tmp_path, inputs, first, secon
     assert_close(got, want[:2], "fp32")
 
 
+# ---- what NCCL is asked to do ----
+
+COUNTED = {**compare_builds.LLAMA, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4, "head_dim": 4,
+           "num_key_value_heads": 2, "vocab_size": 256, "num_hidden_layers": 2}
+H, F, L, KV, V = (COUNTED[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads",
+                                           "vocab_size"))
+P = L * (2 * H * H + 2 * KV * 4 * H + 3 * H * F + 2 * H) + H + 2 * V * H  # parameters
+B, S, M = 1, 8, 2  # sequences of a microbatch, their tokens, microbatches
+# What all ranks together give to NCCL in a step: {call: elements}, by the formulas of tests/unit/trainer_formulas.c. The
+# f64 are the gradient norm (and dp's sums of the loss). DDP sums P; ZeRO scatters P and gathers a rank's part of P.
+FORMULAS = {
+    "tp2": {"ncclAllReduce f32": 2 * M * ((4 * L + 2) * B * S * H + 3 * B * S)},
+    "tp2sp": {"ncclAllReduce f32": 2 * (M * 3 * B * S + (2 * L + 1) * H),
+              "ncclAllGather f32": M * (6 * L + 3) * B * S * H, "ncclReduceScatter f32": M * (4 * L + 2) * B * S * H},
+    "dp2": {"ncclAllReduce f32": 2 * P},
+    "dp2zero1": {"ncclReduceScatter f32": P, "ncclAllGather bytes": 4 * P},
+    "pp2": {"ncclSend f32": 2 * M * B * S * H, "ncclRecv f32": 2 * M * B * S * H},
+}
+
+
+def calls(path):
+    """{"ncclAllReduce f32": elements} of a file that the fake device has written."""
+    sums = {}
+    for line in path.read_text().splitlines():
+        name, kind, elements, _ = line.split()
+        sums[name + " " + kind] = sums.get(name + " " + kind, 0) + int(elements)
+    return sums
+
+
+@pytest.mark.parametrize("layout", FORMULAS if harness.LONG else ["tp2sp", "dp2zero1", "pp2"])
+def test_nccl_is_given_what_the_formulas_say(tmp_path, inputs, layout):
+    (inputs / "counted.json").write_text(json.dumps(COUNTED))
+    seen = []
+    for steps in (1, 2):
+        path = tmp_path / str(steps)
+        ranks = 2 if layout.startswith("dp") else 1
+        train(inputs, tmp_path / "out", "counted", layout, "--dtype", "fp32", "--device", "cuda", "--micro", B, "--batch",
+              B * M * ranks, steps=steps, env=on_fake(CALLS=path))
+        seen.append(calls(path))
+    step = {call: n - seen[0].get(call, 0) for call, n in seen[1].items() if not call.endswith("f64")}
+    assert {call: n for call, n in step.items() if n} == FORMULAS[layout], (SEED, seen)
+
+
 # ---- what is refused ----
 
 REFUSED = {
@@ -145,8 +188,9 @@ def test_the_library_is_looked_for_beside_the_program_and_in_lib(tmp_path, input
     argv = [program, *arguments(inputs, tmp_path, "llama", "tp1", steps=1)[1:], "--device", "cuda"]
     env = {**on_fake(DRIVER=0), "TP_CUDA_LIBRARY": ""}
     r = harness.run(*argv, env=env)
-    assert r.rc == 2 and "there is no libtp-cuda.so beside this program, in ../lib from there" in r.err, r
-    for place in ("lib", "bin"):
+    assert r.rc == 2 and "there is no libtp-cuda.so beside this program, in ../lib or ../lib/tp from there" in r.err, r
+    (tmp_path / "lib" / "tp").mkdir()
+    for place in ("lib", "bin", "lib/tp"):
         library = tmp_path / place / "libtp-cuda.so"
         library.symlink_to(LIBRARY)
         r = harness.run(*argv, env=env)

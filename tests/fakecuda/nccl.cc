@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <memory>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -403,9 +404,28 @@ static bool run_step(progress *p)
     return true;
 }
 
+/* Append a line for the call, and the elements that it was given, to the file FAKECUDA_CALLS. One
+ * write, because ranks share the file. */
+static void record(const progress *p)
+{
+    const char *path = getenv("FAKECUDA_CALLS");
+    char line[160];
+    int fd, n;
+
+    if (!path || (fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) < 0)
+        return;
+    n = snprintf(line, sizeof line, "%s %s %llu %d\n", p->call.name, name_of(p->call.type),
+                 (unsigned long long)p->call.count, p->comm->size);
+    if (write(fd, line, (size_t)n) != n)
+        fake::report(nullptr, "NCCL: %s cannot be written", path);
+    close(fd);
+}
+
 static ncclResult_t queue(const progress &made, cudaStream_t stream)
 {
     auto p = std::make_shared<progress>(made);
+
+    record(p.get());
 
     p->number = ++p->comm->queued;
     if (!p->call.number)
