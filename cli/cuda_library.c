@@ -33,12 +33,14 @@ tp_status cuda_library_find(const struct cuda_library **out, struct tp_err *err)
 
     if (named && *named)
         return cuda_library_load(out, named, err);
-    if (beside_program(path, LIBRARY) || beside_program(path, "../lib/" LIBRARY))
+    if (beside_program(path, LIBRARY) || beside_program(path, "../lib/" LIBRARY) ||
+        beside_program(path, "../lib/tp/" LIBRARY))
         return cuda_library_load(out, path, err);
     if (!cuda_library_load(out, LIBRARY, err))
         return TP_OK;
     return tp_fail(err, TP_E_NOTFOUND,
-                   "there is no " LIBRARY " beside this program, in ../lib from there, or in the "
-                   "system's folders; `make cuda` builds it, and %s names another place",
+                   "there is no " LIBRARY
+                   " beside this program, in ../lib or ../lib/tp from there, "
+                   "or in the system's folders; `make cuda` builds it, and %s names another place",
                    LIBRARY_ENV);
 }

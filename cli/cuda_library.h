@@ -1,7 +1,7 @@
 /*
  * cli/cuda_library.h - where the programs find libtp-cuda.so (comm/cuda/library.h): the file that
- * TP_CUDA_LIBRARY names, or libtp-cuda.so beside the program, in ../lib from there, or where the
- * system's loader looks.
+ * TP_CUDA_LIBRARY names, or libtp-cuda.so beside the program, in ../lib or ../lib/tp from there, or
+ * where the system's loader looks.
  */
 #ifndef CLI_CUDA_LIBRARY_H
 #define CLI_CUDA_LIBRARY_H

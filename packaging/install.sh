@@ -75,6 +75,15 @@ library() {
     rm -f "$pc"
 }
 
+# The CUDA library, if `make cuda` has built it. It is no library to link with, so it has a folder of
+# its own, where the programs look for it (cli/cuda_library.c).
+cuda() {
+    if [ "$action" = uninstall ] || [ -e "$LIB/libtp-cuda.so" ]; then
+        put 644 "$LIB/libtp-cuda.so" "$PREFIX/lib/tp/libtp-cuda.so"
+    fi
+}
+
 programs
 library
+cuda
 echo "$action: $DESTDIR$PREFIX"

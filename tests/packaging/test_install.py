@@ -88,6 +88,20 @@ def test_uninstall_removes_what_install_wrote_and_nothing_else(tmp_path):
     assert files(prefix) == {"bin/other"}
 
 
+def test_the_cuda_library_is_installed_where_it_was_built(tmp_path):
+    """The programs look for it in ../lib/tp (cli/cuda_library.c)."""
+    prefix = tmp_path / "usr"
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    make("install", "PREFIX=%s" % prefix, "LIB=%s" % folder)
+    assert "lib/tp/libtp-cuda.so" not in files(prefix)
+    (folder / "libtp-cuda.so").write_text("")
+    make("install", "PREFIX=%s" % prefix, "LIB=%s" % folder)
+    assert "lib/tp/libtp-cuda.so" in files(prefix)
+    make("uninstall", "PREFIX=%s" % prefix)
+    assert files(prefix) == set()
+
+
 def test_destdir_is_put_in_front_of_every_path(installed, tmp_path):
     make("install", "DESTDIR=%s" % tmp_path, "PREFIX=/usr/elsewhere")
     assert files(tmp_path / "usr/elsewhere") == files(installed)
