@@ -65,6 +65,12 @@ static bool is_written(const char *group, enum export_state state)
            (strcmp(group, GROUP_EXP_AVG) == 0 || strcmp(group, GROUP_EXP_AVG_SQ) == 0);
 }
 
+/* Whether it is a master whose weight is written in f32, and so needs none. */
+static bool is_own_master(const struct tensor *t, const struct export_request *q)
+{
+    return q->dtype && *q->dtype == DTYPE_F32 && strcmp(t->group, GROUP_MASTER) == 0;
+}
+
 /* The type of a tensor in the export. Weights that are their own masters are written in f32. */
 static enum dtype written_dtype(const struct tensor *t, const struct layout *l,
                                 const struct export_request *q, enum export_state state)
@@ -103,7 +109,7 @@ static tp_status choose_tensors(struct export_source *s, int **ids, const struct
     for (int i = 0; i < l->n_tensors; i++) {
         const struct tensor *t = &l->tensors[i];
 
-        if (!is_written(t->group, state))
+        if (!is_written(t->group, state) || is_own_master(t, q))
             continue;
         tensors[n] = *t;
         tensors[n].dtype = written_dtype(t, l, q, state);

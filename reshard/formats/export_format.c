@@ -6,6 +6,7 @@
 
 #include "reshard/formats/dcp.h"
 #include "reshard/formats/gguf.h"
+#include "reshard/formats/megatron.h"
 #include "reshard/formats/piece_target.h"
 #include "reshard/formats/safetensors.h"
 
@@ -16,6 +17,8 @@ static const struct export_format formats[] = {
       gguf_export_close },
     { "dcp", "PyTorch distributed checkpoint", EXPORT_MOMENTS, false, dcp_export_create,
       piece_target_export_finish, piece_target_export_close },
+    { "megatron", "Megatron-LM, a folder for each rank", EXPORT_MASTERS, false,
+      megatron_export_create, piece_target_export_finish, piece_target_export_close },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats, LIST_TEXT = 256 };

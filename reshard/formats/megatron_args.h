@@ -9,7 +9,9 @@
 #define RESHARD_FORMATS_MEGATRON_ARGS_H
 
 #include "layout/model.h"
+#include "reshard/formats/export_writer.h"
 #include "torch/pickle.h"
+#include "torch/pickle_writer.h"
 
 /* What the arguments say about where tensors are. */
 struct megatron_args {
@@ -25,5 +27,26 @@ struct megatron_args {
  * number. Arguments that are absent are not compared. */
 tp_status megatron_args_read(struct megatron_args *out, const struct pickle_value *args,
                              const struct model *m, const char *path, struct tp_err *err);
+
+/* ---- writing ---- */
+
+/* Sizes of the job for which a checkpoint is written. */
+struct megatron_args_sizes {
+    int tp, pp, vpp;
+    int64_t padded_vocab;
+};
+
+/* Rows of the padded vocabulary, as --make-vocab-size-divisible-by 128, Megatron's default. */
+int64_t megatron_args_padded_vocab(const struct model *m, int tp);
+
+/* Push keys and values of what is beside model and optimizer: args, iteration, versions. */
+void megatron_args_write(struct pickle_writer *w, const struct export_contents *q,
+                         const struct megatron_args_sizes *sizes);
+
+/* Push a parameter group of the optimizer, which Megatron finds by its multipliers. What is pushed
+ * between the two calls are the numbers of its parameters. */
+void megatron_args_begin_group(struct pickle_writer *w, const struct export_adamw *adamw,
+                               bool weight_decay);
+void megatron_args_end_group(struct pickle_writer *w);
 
 #endif
