@@ -22,6 +22,7 @@ static const char intro[] =
     "    dcp          a torch.distributed.checkpoint with AdamW's state, which FSDP2 and other\n"
     "                 programs load at any layout\n"
     "    megatron     Megatron-LM, a folder for each rank, with AdamW's state and masters\n"
+    "    torch_dist   Megatron-core's torch_dist, with the same\n"
     "\n"
     "The folder appears complete or not at all. What is not written is listed.";
 

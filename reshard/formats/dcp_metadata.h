@@ -36,7 +36,7 @@ tp_status dcp_metadata_add_files(struct dcp_item *items, int n, const char *dir,
 struct dcp_new_item {
     struct dcp_item item;
     const char *path; /* of its name in the program's state dict: "optim/param_groups/0/lr"; words
-                         that are numbers are indexes of lists */
+                         that are numbers are indexes of lists; NULL: not recorded */
 };
 
 /* Write the file `path`; the boxes of a tensor are neighbours in items. */

@@ -185,10 +185,11 @@ static void push_planner(struct dcp_pickle *p, const struct dcp_new_item *items,
     pickle_write_text(w, "planner_data");
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
-    for (int i = 0; i < n; i += count_boxes(items, i, n)) {
-        pickle_write_text(w, items[i].item.name);
-        push_path(p, items[i].path);
-    }
+    for (int i = 0; i < n; i += count_boxes(items, i, n))
+        if (items[i].path) {
+            pickle_write_text(w, items[i].item.name);
+            push_path(p, items[i].path);
+        }
     pickle_write_op(w, PICKLE_OP_SETITEMS);
 }
 

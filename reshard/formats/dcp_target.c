@@ -1,29 +1,14 @@
 /* reshard/formats/dcp_target.c - writes a DCP checkpoint; see reshard/formats/dcp.h. */
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/file.h"
 #include "layout/model_tensors.h"
 #include "reshard/formats/dcp.h"
-#include "reshard/formats/dcp_metadata.h"
-#include "reshard/formats/torch_target.h"
-
-/* The file of a rank. */
-struct dcp_rank_file {
-    const char *name; /* NULL: it has none yet */
-    int file;
-    int64_t end; /* where the next item begins */
-};
+#include "reshard/formats/dcp_items.h"
 
 struct dcp_target {
     const struct export_contents *q;
-    struct piece_target *pieces;
+    struct dcp_items items;
     struct arena *arena;
-    struct dcp_rank_file *ranks; /* [world] */
-    struct dcp_new_item *items;
-    int n, room;
 };
 
 static tp_status no_memory(const struct dcp_target *t, struct tp_err *err)
@@ -31,63 +16,12 @@ static tp_status no_memory(const struct dcp_target *t, struct tp_err *err)
     return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->q->dir);
 }
 
-/* ---- items ---- */
-
-/* Add an item, which the next bytes of a rank's file will hold. */
-static tp_status add_item(struct dcp_new_item **out, struct dcp_target *t, const char *path,
-                          struct tp_err *err)
+/* An object of this path. */
+static struct dcp_new_item item_of(struct dcp_target *t, const char *path)
 {
-    struct dcp_new_item *to;
-    char *name = arena_strdup(t->arena, path);
-
-    if (t->n == t->room) {
-        const int room = t->room ? 2 * t->room : 256;
-        struct dcp_new_item *grown = realloc(t->items, (size_t)room * sizeof *grown);
-
-        if (!grown)
-            return no_memory(t, err);
-        t->items = grown;
-        t->room = room;
-    }
-    if (!name || !path)
-        return no_memory(t, err);
-    for (char *c = name; *c; c++)
-        if (*c == '/')
-            *c = '.';
-    to = &t->items[t->n++];
-    *to = (struct dcp_new_item){ .item = { .name = name, .is_object = true }, .path = path };
-    *out = to;
-    return TP_OK;
-}
-
-/* Begin the item's bytes at the end of the file of `rank`. */
-static tp_status begin_bytes(struct torch_target *x, struct dcp_target *t, int rank,
-                             struct dcp_item *item, struct tp_err *err)
-{
-    struct dcp_rank_file *f = &t->ranks[rank];
-    tp_status st = TP_OK;
-
-    if (!f->name) {
-        f->name = arena_printf(t->arena, "__%d_0.distcp", rank);
-        st = f->name ? piece_target_file(t->pieces, &f->file, f->name, err) : no_memory(t, err);
-        if (st)
-            return st;
-    }
-    item->file = f->name;
-    item->begin = f->end;
-    torch_target_begin(x, t->pieces, f->file, f->end);
-    return TP_OK;
-}
-
-static tp_status end_bytes(struct torch_target *x, struct dcp_target *t, int rank,
-                           struct dcp_item *item, struct tp_err *err)
-{
-    struct dcp_rank_file *f = &t->ranks[rank];
-    tp_status st = torch_target_end(x, &item->size, err);
-
-    torch_target_free(x);
-    f->end += (item->size + ZIP_PLAN_ALIGN - 1) / ZIP_PLAN_ALIGN * ZIP_PLAN_ALIGN;
-    return st;
+    return (struct dcp_new_item){
+        .item = { .name = dcp_items_name(&t->items, path), .is_object = true }, .path = path
+    };
 }
 
 /* A box of tensor number `tensor`, which the rank stores. */
@@ -95,23 +29,21 @@ static tp_status add_box(struct dcp_target *t, int rank, int tensor, const char 
                          const struct box *box, struct tp_err *err)
 {
     const struct tensor *from = &t->q->tensors[tensor];
-    struct dcp_new_item *to = NULL;
+    struct dcp_new_item item = item_of(t, path);
     struct torch_target x;
-    tp_status st = add_item(&to, t, path, err);
+    tp_status st;
 
-    if (st)
-        return st;
-    to->item.is_object = false;
-    to->item.dtype = from->dtype;
-    to->item.ndim = from->ndim;
-    memcpy(to->item.shape, from->shape, sizeof to->item.shape);
-    to->item.box = *box;
-    TP_TRY(begin_bytes(&x, t, rank, &to->item, err));
+    item.item.is_object = false;
+    item.item.dtype = from->dtype;
+    item.item.ndim = from->ndim;
+    memcpy(item.item.shape, from->shape, sizeof item.item.shape);
+    item.item.box = *box;
+    TP_TRY(dcp_items_begin(&x, &t->items, rank, &item, err));
     st = torch_target_box(&x, tensor, from->dtype, box, err);
     if (st)
         torch_target_free(&x);
     else
-        st = end_bytes(&x, t, rank, &to->item, err);
+        st = dcp_items_end(&x, &t->items, rank, err);
 done:
     return st;
 }
@@ -170,19 +102,16 @@ static tp_status find_embedding(const char **name, struct dcp_target *t, struct 
  * the same bytes. */
 static tp_status add_tied_head(struct dcp_target *t, int first, struct tp_err *err)
 {
-    const int n = t->n;
+    const int n = t->items.n;
     tp_status st = TP_OK;
 
     for (int i = first; i < n && !st; i++) {
-        struct dcp_new_item *to = NULL;
+        struct dcp_new_item item = item_of(t, "model/lm_head.weight");
+        const char *name = item.item.name;
 
-        st = add_item(&to, t, "model/lm_head.weight", err);
-        if (!st) {
-            const char *name = to->item.name;
-
-            to->item = t->items[i].item;
-            to->item.name = name;
-        }
+        item.item = t->items.items[i].item;
+        item.item.name = name;
+        st = dcp_items_add(&t->items, &item, err);
     }
     return st;
 }
@@ -190,20 +119,18 @@ static tp_status add_tied_head(struct dcp_target *t, int first, struct tp_err *e
 /* The step of a parameter, an f32 of no axes, in the file of rank 0. */
 static tp_status add_step(struct dcp_target *t, const struct tensor *param, struct tp_err *err)
 {
-    const char *path = arena_printf(t->arena, "optim/state/%s/step", param->name);
-    struct dcp_new_item *to = NULL;
+    struct dcp_new_item item =
+        item_of(t, arena_printf(t->arena, "optim/state/%s/step", param->name));
     struct torch_target x;
-    tp_status st = add_item(&to, t, path, err);
+    tp_status st;
 
-    if (st)
-        return st;
-    to->item.is_object = false;
-    to->item.dtype = DTYPE_F32;
-    st = begin_bytes(&x, t, 0, &to->item, err);
+    item.item.is_object = false;
+    item.item.dtype = DTYPE_F32;
+    st = dcp_items_begin(&x, &t->items, 0, &item, err);
     if (st)
         return st;
     torch_save_number(&x.save, (float)t->q->step);
-    return end_bytes(&x, t, 0, &to->item, err);
+    return dcp_items_end(&x, &t->items, 0, err);
 }
 
 /* The names of all parameters, a list. */
@@ -282,13 +209,12 @@ static tp_status add_group(struct dcp_target *t, struct tp_err *err)
     tp_status st = TP_OK;
 
     for (size_t i = 0; i < sizeof adamw_group / sizeof *adamw_group && !st; i++) {
-        struct dcp_new_item *to = NULL;
+        const struct dcp_new_item item = item_of(t, adamw_group[i].path);
         struct torch_target x;
 
-        TP_TRY(add_item(&to, t, adamw_group[i].path, err));
-        TP_TRY(begin_bytes(&x, t, 0, &to->item, err));
+        TP_TRY(dcp_items_begin(&x, &t->items, 0, &item, err));
         adamw_group[i].push(&x.save.pickle, t->q);
-        st = end_bytes(&x, t, 0, &to->item, err);
+        st = dcp_items_end(&x, &t->items, 0, err);
     }
 done:
     return st;
@@ -305,7 +231,7 @@ static tp_status add_all(struct dcp_target *t, struct tp_err *err)
 
     TP_TRY(find_embedding(&embedding, t, err));
     for (int i = 0; i < q->n; i++) {
-        const int first = t->n;
+        const int first = t->items.n;
 
         TP_TRY(add_tensor(t, i, err));
         if (strcmp(q->tensors[i].group, GROUP_PARAM) != 0)
@@ -322,34 +248,23 @@ done:
     return st;
 }
 
-static tp_status write_metadata(const struct dcp_target *t, struct tp_err *err)
-{
-    char path[PATH_MAX];
-    tp_status st = file_join(path, t->q->dir, ".metadata", err);
-
-    return st ? st : dcp_metadata_write(path, t->items, t->n, err);
-}
-
 tp_status dcp_export_create(struct export_writer *w, const struct export_contents *q,
                             struct tp_err *err)
 {
     struct dcp_target t = { .q = q };
+    struct piece_target *pieces = NULL;
     tp_status st;
 
-    TP_TRY(piece_target_new(&t.pieces, q->dir, q->tensors, q->n, err));
-    t.arena = piece_target_arena(t.pieces);
-    t.ranks = arena_array(t.arena, (size_t)spec_world(&q->layout->spec), sizeof *t.ranks);
-    if (!t.ranks) {
-        st = no_memory(&t, err);
-        goto done;
-    }
+    TP_TRY(piece_target_new(&pieces, q->dir, q->tensors, q->n, err));
+    t.arena = piece_target_arena(pieces);
+    TP_TRY(dcp_items_make(&t.items, pieces, "", spec_world(&q->layout->spec), err));
     TP_TRY(add_all(&t, err));
-    TP_TRY(write_metadata(&t, err));
-    TP_TRY(piece_target_plan(t.pieces, err));
-    *w = piece_target_writer(t.pieces);
-    t.pieces = NULL;
+    TP_TRY(dcp_items_write(&t.items, q->dir, err));
+    TP_TRY(piece_target_plan(pieces, err));
+    *w = piece_target_writer(pieces);
+    pieces = NULL;
 done:
-    free(t.items);
-    piece_target_close(t.pieces);
+    dcp_items_free(&t.items);
+    piece_target_close(pieces);
     return st;
 }

@@ -5,10 +5,12 @@
 #include <string.h>
 
 #include "reshard/formats/dcp.h"
+#include "reshard/formats/foreign.h"
 #include "reshard/formats/gguf.h"
 #include "reshard/formats/megatron.h"
 #include "reshard/formats/piece_target.h"
 #include "reshard/formats/safetensors.h"
+#include "reshard/formats/torch_dist.h"
 
 static const struct export_format formats[] = {
     { "safetensors", "safetensors", EXPORT_WEIGHTS, false, safetensors_export_create,
@@ -19,6 +21,8 @@ static const struct export_format formats[] = {
       piece_target_export_finish, piece_target_export_close },
     { "megatron", "Megatron-LM, a folder for each rank", EXPORT_MASTERS, false,
       megatron_export_create, piece_target_export_finish, piece_target_export_close },
+    { "torch_dist", "Megatron-core torch_dist", EXPORT_MASTERS, false, torch_dist_export_create,
+      piece_target_export_finish, piece_target_export_close },
 };
 
 enum { FORMATS = sizeof formats / sizeof *formats, LIST_TEXT = 256 };
@@ -30,7 +34,7 @@ tp_status export_format_find(const struct export_format **out, const char *name,
     for (int i = 0; i < FORMATS; i++) {
         const size_t n = strlen(list);
 
-        if (strcmp(formats[i].name, name) == 0) {
+        if (strcmp(formats[i].name, foreign_format_name(name)) == 0) {
             *out = &formats[i];
             return TP_OK;
         }

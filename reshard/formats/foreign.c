@@ -22,8 +22,19 @@ static const struct foreign_format formats[] = {
 
 enum { FORMATS = sizeof formats / sizeof *formats };
 
+const char *foreign_format_name(const char *name)
+{
+    static const char *const other[][2] = { { "torch", "bin" }, { "megatron-dist", "torch_dist" } };
+
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (strcmp(other[i][0], name) == 0)
+            return other[i][1];
+    return name;
+}
+
 const struct foreign_format *foreign_format_find(const char *name)
 {
+    name = foreign_format_name(name);
     for (int i = 0; i < FORMATS; i++)
         if (strcmp(formats[i].name, name) == 0)
             return &formats[i];

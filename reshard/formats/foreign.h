@@ -21,6 +21,10 @@ struct foreign_format {
     tp_status (*check)(struct piece_source *s, struct tp_err *err);
 };
 
+/* Formats have second names: "torch" is "bin", "megatron-dist" is "torch_dist". The first name, or
+ * `name` itself. */
+const char *foreign_format_name(const char *name);
+
 /* The format of this name, or of what is at `path`; NULL: none. */
 const struct foreign_format *foreign_format_find(const char *name);
 const struct foreign_format *foreign_format_detect(const char *path);

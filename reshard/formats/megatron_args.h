@@ -43,8 +43,8 @@ int64_t megatron_args_padded_vocab(const struct model *m, int tp);
 void megatron_args_write(struct pickle_writer *w, const struct export_contents *q,
                          const struct megatron_args_sizes *sizes);
 
-/* Push a parameter group of the optimizer, which Megatron finds by its multipliers. What is pushed
- * between the two calls are the numbers of its parameters. */
+/* Push a parameter group of the optimizer, which Megatron finds by its multipliers. Keys and values
+ * that are pushed between the two calls belong to it too. */
 void megatron_args_begin_group(struct pickle_writer *w, const struct export_adamw *adamw,
                                bool weight_decay);
 void megatron_args_end_group(struct pickle_writer *w);

@@ -112,13 +112,9 @@ void megatron_args_begin_group(struct pickle_writer *w, const struct export_adam
     push_bool(w, "differentiable", false);
     push_none(w, "fused");
     push_bool(w, "decoupled_weight_decay", true);
-    pickle_write_text(w, "params");
-    pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
-    pickle_write_op(w, PICKLE_OP_MARK);
 }
 
 void megatron_args_end_group(struct pickle_writer *w)
 {
-    pickle_write_op(w, PICKLE_OP_APPENDS);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
 }

@@ -61,7 +61,7 @@ static tp_status find_rows(struct megatron_rows **rows, int *n, const struct meg
     *n = 0;
     found = megatron_map_find(rows, n, map, name, layer, tp_rank);
     if (*rows && found == MEGATRON_COPY && tp_rank > 0)
-        found = megatron_map_find(rows, n, map, name, layer, 0);
+        (void)megatron_map_find(rows, n, map, name, layer, 0);
     return *rows ? TP_OK : no_memory(err);
 }
 
@@ -69,7 +69,7 @@ static tp_status find_rows(struct megatron_rows **rows, int *n, const struct meg
 static tp_status add(struct megatron_param_list *l, const char *as, const char *full, int layer,
                      bool linear, struct tp_err *err)
 {
-    struct megatron_param p = { .name = full, .linear = linear };
+    struct megatron_param p = { .name = full, .layer = layer, .linear = linear };
     const char *dot = strrchr(as, '.');
     const bool cut_columns = dot && strcmp(dot, ".weight") == 0 &&
                              (strstr(as, "linear_proj") || strstr(as, "linear_fc2"));
@@ -165,6 +165,36 @@ tp_status megatron_params_list(struct megatron_param **params, int *n,
     *n = l.n;
 done:
     return st;
+}
+
+tp_status megatron_params_number(struct megatron_numbers *out, const struct megatron_map *map,
+                                 const struct layout *l, const char *path, struct tp_err *err)
+{
+    static const char *const groups[MEGATRON_GROUPS] = { GROUP_PARAM, GROUP_MASTER, GROUP_EXP_AVG,
+                                                         GROUP_EXP_AVG_SQ };
+
+    *out = (struct megatron_numbers){
+        .of = arena_array(map->arena, (size_t)map->n_params * MEGATRON_GROUPS + 1, sizeof *out->of)
+    };
+    if (!out->of)
+        return no_memory(err);
+    for (int i = 0; i < map->n_params; i++)
+        for (int g = 0; g < MEGATRON_GROUPS; g++) {
+            const int at = layout_find(l, groups[g], map->params[i].name);
+
+            out->of[i * MEGATRON_GROUPS + g] = at;
+            out->has[g] |= at >= 0;
+            if (at < 0 && out->has[g])
+                return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is missing", path, groups[g],
+                               map->params[i].name);
+        }
+    if (out->has[MEGATRON_EXP_AVG] && !out->has[MEGATRON_MASTER] &&
+        l->tensors[out->of[MEGATRON_PARAM]].dtype != DTYPE_F32)
+        return tp_fail(err, TP_E_USAGE,
+                       "%s: has moments but no masters, so weights that are not f32 would lose "
+                       "bits; leave --dtype out, or add --no-optim",
+                       path);
+    return TP_OK;
 }
 
 tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *err)

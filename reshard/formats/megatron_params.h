@@ -5,6 +5,7 @@
 #ifndef RESHARD_FORMATS_MEGATRON_PARAMS_H
 #define RESHARD_FORMATS_MEGATRON_PARAMS_H
 
+#include "layout/layout.h"
 #include "reshard/formats/megatron_map.h"
 
 /* A model chunk of a rank. Sizes of the job are pp and vpp; tp is map->tp. */
@@ -15,6 +16,7 @@ struct megatron_chunk {
 
 struct megatron_param {
     const char *name; /* Megatron's, with the number of the layer in its chunk; in the arena */
+    int layer;        /* of the model; -1: outside of layers */
     int ndim;
     int64_t shape[2]; /* of the rank's tensor, with the padding of the vocabulary */
     struct megatron_rows *rows;
@@ -27,6 +29,26 @@ struct megatron_param {
 tp_status megatron_params_list(struct megatron_param **params, int *n,
                                const struct megatron_map *map, const struct megatron_chunk *at,
                                struct tp_err *err);
+
+/* The groups of tensors that Megatron has. */
+enum megatron_group {
+    MEGATRON_PARAM,
+    MEGATRON_MASTER,
+    MEGATRON_EXP_AVG,
+    MEGATRON_EXP_AVG_SQ,
+    MEGATRON_GROUPS,
+};
+
+/* Which tensors of a layout are the map's parameters. */
+struct megatron_numbers {
+    int *of; /* [parameters][MEGATRON_GROUPS] numbers in the layout; -1: there is none */
+    bool has[MEGATRON_GROUPS];
+};
+
+/* Fill it in, in the map's arena. TP_E_CORRUPT: a group lacks a parameter. TP_E_USAGE: there are
+ * moments without masters, and the weights are not f32. `path` is for messages. */
+tp_status megatron_params_number(struct megatron_numbers *out, const struct megatron_map *map,
+                                 const struct layout *l, const char *path, struct tp_err *err);
 
 /* TP_E_USAGE: one of the model's tensors is no tensor of Megatron's. */
 tp_status megatron_params_check(const struct megatron_map *map, struct tp_err *err);

@@ -14,20 +14,14 @@
 #include "reshard/formats/megatron_params.h"
 #include "reshard/formats/torch_target.h"
 
-enum { GROUPS = 4, NAME_BYTES = 64 };
-
-static const char *const groups[GROUPS] = { GROUP_PARAM, GROUP_MASTER, GROUP_EXP_AVG,
-                                            GROUP_EXP_AVG_SQ };
-
-enum { PARAM, MASTER, EXP_AVG, EXP_AVG_SQ };
+enum { NAME_BYTES = 64 };
 
 struct megatron_target {
     const struct export_contents *q;
     struct piece_target *pieces;
     struct megatron_map map;
-    int *number; /* [n_params][GROUPS] of the tensor in q; -1: there is none */
+    struct megatron_numbers numbers;
     int pp, vpp;
-    bool has[GROUPS];
 };
 
 /* What one rank has: the parameters of all its chunks, and the file that is being written. */
@@ -41,32 +35,12 @@ struct megatron_rank_target {
 
 /* ---- tensors ---- */
 
-static tp_status number_tensors(struct megatron_target *t, struct tp_err *err)
-{
-    const int n = t->map.n_params;
-
-    t->number = arena_array(t->map.arena, (size_t)n * GROUPS + 1, sizeof *t->number);
-    if (!t->number)
-        return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", t->q->dir);
-    for (int i = 0; i < n; i++)
-        for (int g = 0; g < GROUPS; g++) {
-            const int at = layout_find(t->q->layout, groups[g], t->map.params[i].name);
-
-            t->number[i * GROUPS + g] = at;
-            t->has[g] |= at >= 0;
-            if (at < 0 && t->has[g])
-                return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s is missing", t->q->dir,
-                               groups[g], t->map.params[i].name);
-        }
-    return TP_OK;
-}
-
 /* Push a parameter's tensor of a group. */
 static tp_status push_tensor(struct megatron_rank_target *r, const struct megatron_param *p,
-                             int group, struct tp_err *err)
+                             enum megatron_group group, struct tp_err *err)
 {
     const struct megatron_target *t = r->t;
-    const struct tensor *first = &t->q->tensors[t->number[group]];
+    const struct tensor *first = &t->q->tensors[t->numbers.of[group]];
     const enum dtype dtype = first->dtype;
     const int storage = torch_save_tensor(&r->x.save, dtype, p->ndim, p->shape);
     const int64_t row_bytes = p->shape[1] * dtype_bytes(dtype);
@@ -75,7 +49,7 @@ static tp_status push_tensor(struct megatron_rank_target *r, const struct megatr
     for (int i = 0; i < p->n_rows && !st; i++) {
         const struct megatron_rows *rows = &p->rows[i];
         const struct box box = { p->ndim, { rows->to, rows->column }, { rows->n, p->shape[1] } };
-        const int tensor = t->number[(rows->tensor - t->map.params) * GROUPS + group];
+        const int tensor = t->numbers.of[(rows->tensor - t->map.params) * MEGATRON_GROUPS + group];
 
         st = torch_target_add(&r->x, storage, tensor, &box, rows->row * row_bytes, err);
     }
@@ -96,7 +70,7 @@ static tp_status push_model(struct megatron_rank_target *r, int chunk, struct tp
         const char *extra;
 
         pickle_write_text(w, p->name);
-        st = push_tensor(r, p, PARAM, err);
+        st = push_tensor(r, p, MEGATRON_PARAM, err);
         if (!p->linear)
             continue;
         extra = arena_printf(r->t->map.arena, "%.*s._extra_state",
@@ -139,10 +113,10 @@ static tp_status push_state(struct megatron_rank_target *r, int number,
     pickle_write_text(w, "step");
     torch_save_number(&r->x.save, (float)r->t->q->step);
     pickle_write_text(w, "exp_avg");
-    st = push_tensor(r, p, EXP_AVG, err);
+    st = push_tensor(r, p, MEGATRON_EXP_AVG, err);
     pickle_write_text(w, "exp_avg_sq");
     if (!st)
-        st = push_tensor(r, p, EXP_AVG_SQ, err);
+        st = push_tensor(r, p, MEGATRON_EXP_AVG_SQ, err);
     pickle_write_op(w, PICKLE_OP_SETITEMS);
     return st;
 }
@@ -151,7 +125,7 @@ static tp_status push_master(struct megatron_rank_target *r, int number,
                              const struct megatron_param *p, struct tp_err *err)
 {
     (void)number;
-    return push_tensor(r, p, MASTER, err);
+    return push_tensor(r, p, MEGATRON_MASTER, err);
 }
 
 static tp_status push_number(struct megatron_rank_target *r, int number,
@@ -184,7 +158,11 @@ static tp_status push_adamw(struct megatron_rank_target *r, struct tp_err *err)
     number = 0;
     for (int vectors = 0; vectors < 2; vectors++) {
         megatron_args_begin_group(w, &r->t->q->adamw, vectors == 0);
+        pickle_write_text(w, "params");
+        pickle_write_op(w, PICKLE_OP_EMPTY_LIST);
+        pickle_write_op(w, PICKLE_OP_MARK);
         TP_TRY(visit_group(r, vectors, &number, push_number, err));
+        pickle_write_op(w, PICKLE_OP_APPENDS);
         megatron_args_end_group(w);
     }
     pickle_write_op(w, PICKLE_OP_APPENDS);
@@ -200,7 +178,7 @@ static tp_status push_optimizer(struct megatron_rank_target *r, struct tp_err *e
     int number = 0;
     tp_status st;
 
-    if (!r->t->has[MASTER])
+    if (!r->t->numbers.has[MEGATRON_MASTER])
         return push_adamw(r, err);
     pickle_write_op(w, PICKLE_OP_EMPTY_DICT);
     pickle_write_op(w, PICKLE_OP_MARK);
@@ -240,7 +218,7 @@ static tp_status push_root(struct megatron_rank_target *r, struct tp_err *err)
         pickle_write_text(w, key);
         st = push_model(r, c, err);
     }
-    if (!st && t->has[EXP_AVG]) {
+    if (!st && t->numbers.has[MEGATRON_EXP_AVG]) {
         pickle_write_text(w, "optimizer");
         st = push_optimizer(r, err);
     }
@@ -273,16 +251,6 @@ static tp_status write_rank(struct megatron_rank_target *r, struct tp_err *err)
     torch_target_free(&r->x);
 done:
     return st;
-}
-
-static tp_status check(const struct megatron_target *t, struct tp_err *err)
-{
-    if (t->has[EXP_AVG] && !t->has[MASTER] && t->q->tensors[t->number[PARAM]].dtype != DTYPE_F32)
-        return tp_fail(err, TP_E_USAGE,
-                       "%s: has moments but no masters, so weights that are not f32 would lose "
-                       "bits; leave --dtype out, or add --no-optim",
-                       t->q->dir);
-    return megatron_params_check(&t->map, err);
 }
 
 static tp_status write_ranks(struct megatron_target *t, struct tp_err *err)
@@ -324,8 +292,8 @@ tp_status megatron_export_create(struct export_writer *w, const struct export_co
     TP_TRY(megatron_map_make(&t.map, q->model, piece_target_arena(t.pieces), err));
     t.map.tp = spec->tp;
     t.map.padded_vocab = megatron_args_padded_vocab(q->model, spec->tp);
-    TP_TRY(number_tensors(&t, err));
-    TP_TRY(check(&t, err));
+    TP_TRY(megatron_params_check(&t.map, err));
+    TP_TRY(megatron_params_number(&t.numbers, &t.map, q->layout, q->dir, err));
     TP_TRY(write_ranks(&t, err));
     TP_TRY(megatron_write_latest(q, err));
     TP_TRY(piece_target_plan(t.pieces, err));

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -275,13 +276,32 @@ static tp_status write_sum(struct piece_target *t, const struct piece_target_sum
     return st;
 }
 
+/* fsync the folders between the target's own and a file. */
+static tp_status sync_folders(const struct piece_target *t, const char *file, struct tp_err *err)
+{
+    const size_t top = strlen(t->dir);
+    char path[PATH_MAX], *slash;
+    tp_status st = TP_OK;
+
+    snprintf(path, sizeof path, "%s", file);
+    while (!st && (slash = strrchr(path, '/')) && (size_t)(slash - path) > top) {
+        *slash = 0;
+        st = file_sync_dir(path, err);
+    }
+    return st;
+}
+
 tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
 {
     tp_status st = TP_OK;
 
     for (int i = 0; i < t->n_sums && !st; i++)
         st = write_sum(t, &t->sums[i], err);
-    return st ? st : file_table_sync(t->files, err);
+    if (!st)
+        st = file_table_sync(t->files, err);
+    for (int i = 0; i < t->n_files && !st; i++)
+        st = sync_folders(t, file_table_path(t->files, i), err);
+    return st;
 }
 
 struct export_writer piece_target_writer(struct piece_target *t)

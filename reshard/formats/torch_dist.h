@@ -9,6 +9,7 @@
 #define RESHARD_FORMATS_TORCH_DIST_H
 
 #include "layout/model.h"
+#include "reshard/formats/export_writer.h"
 #include "reshard/formats/piece.h"
 
 bool torch_dist_detect(const char *path);
@@ -17,5 +18,10 @@ bool torch_dist_detect(const char *path);
  * distributed one, as fully_reshardable, dp_reshardable or dp_zero_gather_scatter. The model is
  * needed to split what is fused. */
 tp_status torch_dist_read(struct piece_source *s, const struct model *m, struct tp_err *err);
+
+/* Write one, as with the ordinary optimizer: a row of reshard/formats/export_format.h. Each tensor-
+ * parallel and pipeline rank of the layout has a file. Errors as megatron_export_create. */
+tp_status torch_dist_export_create(struct export_writer *w, const struct export_contents *q,
+                                   struct tp_err *err);
 
 #endif

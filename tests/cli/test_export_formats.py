@@ -5,6 +5,7 @@ needs: tp-train tp-ckpt tp-reshard make_ckpt fault/shim.so
 covers: reshard/export_source reshard/convert cli/reshard/convert_print reshard/formats/piece_target reshard/formats/torch_target reshard/formats/dcp_target
     reshard/formats/dcp_metadata_write reshard/formats/export_format
     reshard/formats/megatron_target reshard/formats/megatron_params reshard/formats/megatron_args_write
+    reshard/formats/torch_dist_target reshard/formats/dcp_items
 """
 import json
 import random
@@ -174,9 +175,44 @@ def test_megatron_at_another_layout_and_what_it_cannot_hold(deep, tmp_path):
     assert r.rc == 2 and not (tmp_path / "m-tp1pp3").exists(), repr(r)
 
 
+# ---- Megatron-core torch_dist ----
+
+@pytest.mark.parametrize("layout", ["tp8pp2", "pp4"])
+def test_torch_dist_has_megatrons_tensors_with_stacked_layers(layout, deep, tmp_path):
+    export(deep, tmp_path / "m", "torch_dist", "--layout", layout)
+    inside = tmp_path / "m/iter_0000003"
+    found, _ = torch_files.load_dcp(inside)
+    tp = 8 if "tp8" in layout else 1
+    reference = foreign_files.Megatron(config_of(deep), padding=128 * tp)
+    norms = {"input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight",
+             "pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight"}
+    heads = {"param": "", "master": "optimizer.state.fp32_param.", "exp_avg": "optimizer.state.exp_avg.",
+             "exp_avg_sq": "optimizer.state.exp_avg_sq."}
+    for group, tensors in groups_of(deep).items():
+        layers = [reference.layer(tensors, i) for i in range(4)]
+        for name, (_, how) in layers[0].items():
+            want = np.stack([reference.cut(layer[name][0], how, 0) for layer in layers])
+            assert same(found.pop(heads[group] + "decoder.layers." + norms.get(name, name)), want), name
+        for name, want in reference.chunk(tensors, 0, 0, 0).items():
+            if "layers." not in name:
+                assert same_but_padding(found.pop(heads[group] + name), want, None if want.ndim == 1 else 259), name
+    assert sorted(set(map(str, found.values()))) == ["[None]"] and len(found) == 4 * 4
+    common = torch_files.load((inside / "common.pt").read_bytes())
+    assert common["iteration"] == 3 and common["optimizer"]["optimizer"]["state"]["common_step"] == 3
+    assert json.loads((inside / "metadata.json").read_text())["sharded_backend"] == "torch_dist"
+
+
+def test_torch_dist_comes_back_as_the_same_checkpoint(bf16, f32, tied, tmp_path):
+    for i, state in enumerate((f32, bf16, tied)):
+        out, root = tmp_path / ("m%d" % i), tmp_path / ("again%d" % i)
+        export(state, out, "megatron-dist", "--layout", "tp4pp2")
+        imported(out, root, "--format", "megatron-dist")
+        assert digests(root) == digests(state.root)
+
+
 # ---- all formats ----
 
-FORMATS = ["dcp", "megatron"]
+FORMATS = ["dcp", "megatron", "torch_dist"]
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
