@@ -11,6 +11,7 @@
 
 #include "ckpt/root.h"
 #include "core/file.h"
+#include "storage/object.h"
 
 tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
 {
@@ -21,7 +22,7 @@ tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
     tp_status st;
 
     TP_TRY(file_join(path, root, "epoch", err));
-    st = file_read_own(&text, &n, path, EPOCH_TEXT_MAX, &arena, err);
+    st = object_read_all(&text, &n, path, EPOCH_TEXT_MAX, &arena, err);
     if (st == TP_E_NOTFOUND) {
         *epoch = 0;
         st = TP_OK;

@@ -51,8 +51,10 @@ struct shard_plan {
 
 struct shard_writer;
 
-/* Create plan->dir/rank-NNNNN.h5, which must not exist. When several processes write the same file,
- * one of them creates it; the others join it with the same plan, after shard_create has returned.
+/* Create plan->dir/rank-NNNNN.h5, which must not exist. In a store (s3://) payload is uploaded
+ * while it is written, and the object appears by shard_appear; only one process writes it. When
+ * several processes write the same file, one of them creates it; the others join it with the same
+ * plan, after shard_create has returned.
  */
 tp_status shard_create(struct shard_writer **out, const struct shard_plan *plan,
                        struct tp_err *err);
@@ -97,7 +99,15 @@ uint64_t *shard_sums(struct shard_writer *w, int64_t *n_words);
  * TP_E_INTERNAL: a byte of payload was not written, or was written twice. */
 tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct tp_err *err);
 
-/* Close and free; w may be NULL. The file stays; the owner of the directory removes it. */
+/* After shard_finish, of a shard in a store: make the object appear, if there is none yet
+ * (TP_E_EXISTS). Local files are there already. */
+tp_status shard_appear(struct shard_writer *w, struct tp_err *err);
+
+/* "DIR/rank-00000.h5". Borrowed. */
+const char *shard_path(const struct shard_writer *w);
+
+/* Close and free; w may be NULL. An object that has not appeared never does. The file stays; the
+ * owner of the directory removes it. */
 void shard_close(struct shard_writer *w);
 
 /* ---- reading ---- */

@@ -5,14 +5,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include "ckpt/shard_hdf5.h"
+#include "ckpt/shard_upload.h"
 #include "ckpt/shard_writer.h"
 #include "ckpt/tensor_name.h"
 #include "core/file.h"
+#include "storage/location.h"
 
 /* ---- a writer without a file ---- */
 
@@ -170,7 +173,9 @@ tp_status shard_create(struct shard_writer **out, const struct shard_plan *plan,
     tp_status st;
 
     TP_TRY(writer_new(&w, plan, err));
-    w->fd = open(w->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    w->fd = location_is_remote(w->path)
+                ? memfd_create("shard", MFD_CLOEXEC)
+                : open(w->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (w->fd < 0) {
         st = tp_fail_errno(err, "%s: cannot create", w->path);
         goto done;
@@ -178,6 +183,8 @@ tp_status shard_create(struct shard_writer **out, const struct shard_plan *plan,
     TP_TRY(create_structure(w, err));
     TP_TRY(shard_write_index(w, w->layout_sha256,
                              err)); /* without checksums yet; shard_join reads it */
+    if (location_is_remote(w->path))
+        TP_TRY(shard_upload_begin(&w->upload, w, err));
     *out = w;
     w = NULL;
 done:

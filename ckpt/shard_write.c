@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/shard_upload.h"
 #include "ckpt/shard_writer.h"
 #include "core/file.h"
 
@@ -89,9 +90,13 @@ void shard_run_sums(uint64_t sums[CHUNK_SUM_WORDS], const struct shard_writer *w
 static tp_status write_payload(const struct shard_writer *w, const struct shard_run *r,
                                struct tp_err *err)
 {
-    tp_status st =
-        r->left > 0 ? file_write_at(w->fd, w->path, r->at, r->bytes, (size_t)r->left, err) : TP_OK;
+    tp_status st;
 
+    if (r->left == 0)
+        return TP_OK;
+    if (w->upload)
+        return shard_upload_write(w->upload, r->at, r->bytes, r->left, err);
+    st = file_write_at(w->fd, w->path, r->at, r->bytes, (size_t)r->left, err);
     /* Ask the kernel to start writing back now, so that the fsync of shard_finish has little left
      * to do. Only a hint: if it fails, fsync does the work. */
     if (!st && r->left >= WRITEBACK_BYTES)
@@ -222,16 +227,27 @@ tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct t
     TP_TRY(fill_checksums(w, err));
     TP_TRY(shard_write_index(w, found.index_sha256, err));
     TP_TRY(chunks_hash_outside(found.meta_sha256, &file, err));
-    TP_TRY(file_sync(w->fd, w->path, false, err));
+    TP_TRY(w->upload ? shard_upload_finish(w->upload, err) : file_sync(w->fd, w->path, false, err));
     *info = found;
 done:
     return st;
+}
+
+tp_status shard_appear(struct shard_writer *w, struct tp_err *err)
+{
+    return w->upload ? shard_upload_complete(w->upload, err) : TP_OK;
+}
+
+const char *shard_path(const struct shard_writer *w)
+{
+    return w->path;
 }
 
 void shard_close(struct shard_writer *w)
 {
     if (!w)
         return;
+    shard_upload_end(w->upload);
     if (w->fd >= 0)
         close(w->fd);
     pthread_mutex_destroy(&w->lock);

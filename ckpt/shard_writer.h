@@ -15,7 +15,9 @@
 struct shard_writer {
     char path[PATH_MAX];
     char file[SHARD_NAME_MAX];
-    int fd, rank;
+    int fd;                      /* the file; of an upload, what is outside payloads */
+    struct shard_upload *upload; /* NULL: the shard is a local file */
+    int rank;
     const struct layout *layout;
     const struct stored_box *boxes; /* of all ranks; this rank's are first .. first + n - 1 */
     int first, n;

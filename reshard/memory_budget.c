@@ -38,6 +38,11 @@ int64_t memory_peak_bytes(void)
     return status_bytes("VmHWM:");
 }
 
+int64_t memory_budget_connections(void)
+{
+    return (int64_t)remote_connections() * CONNECTION_BYTES + TLS_BYTES;
+}
+
 int64_t memory_budget_remote(const char *source, int64_t limit_bytes)
 {
     int64_t bytes = limit_bytes / REMOTE_PART;
@@ -49,7 +54,7 @@ int64_t memory_budget_remote(const char *source, int64_t limit_bytes)
     if (bytes < REMOTE_BYTES_MIN)
         bytes = REMOTE_BYTES_MIN;
     remote_object_limit(bytes);
-    return bytes + (int64_t)remote_connections() * CONNECTION_BYTES + TLS_BYTES;
+    return bytes + memory_budget_connections();
 }
 
 tp_status memory_budget_make(struct memory_budget *out, int64_t limit_bytes, int64_t later_bytes,

@@ -26,6 +26,9 @@ tp_status memory_budget_make(struct memory_budget *out, int64_t limit_bytes, int
  * sources. */
 int64_t memory_budget_remote(const char *source, int64_t limit_bytes);
 
+/* What connections to a store need. */
+int64_t memory_budget_connections(void);
+
 /* The most that was resident since the program started; 0 where /proc is missing. */
 int64_t memory_peak_bytes(void);
 

@@ -12,6 +12,8 @@
 #include "core/stop.h"
 #include "reshard/clone_job.h"
 #include "reshard/linked_shards.h"
+#include "reshard/output_root.h"
+#include "reshard/store_job.h"
 #include "storage/location.h"
 
 /* Upper estimates of what becomes resident later, without buffers: libhdf5 and code that is used
@@ -42,52 +44,6 @@ static struct resume_job resume_job_of(struct reshard_job *job)
 {
     return (struct resume_job){ &job->copy, job->source, job->target, job->arena,
                                 job->request->progress };
-}
-
-/* ---- the name of OUT ---- */
-
-/* The root of a step directory, as an absolute path. */
-static tp_status root_of(char root[PATH_MAX], const char *dir, struct tp_err *err)
-{
-    char *slash;
-
-    if (!realpath(dir, root))
-        return tp_fail_errno(err, "%s: cannot resolve", dir);
-    slash = strrchr(root, '/');
-    if (slash && slash != root)
-        *slash = 0;
-    return TP_OK;
-}
-
-/* The default is CKPT-SPEC, where SPEC is the whole layout that results: CKPT as given, without
- * trailing slashes, when it is the root; the absolute path of its root when it is a step directory.
- */
-static tp_status name_out(struct reshard_job *job, struct tp_err *err)
-{
-    const struct reshard_request *q = job->request;
-    char root[PATH_MAX], given[PATH_MAX], to[SPEC_TEXT_MAX];
-    size_t n = strlen(q->ckpt);
-    tp_status st;
-
-    if (q->out) {
-        if (snprintf(job->out, sizeof job->out, "%s", q->out) < (int)sizeof job->out)
-            return TP_OK;
-        return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", q->out);
-    }
-    if (location_is_remote(q->ckpt))
-        return tp_fail(err, TP_E_USAGE,
-                       "--out is missing: the folder to write to; there is no default when CKPT is "
-                       "not a local folder");
-    while (n > 1 && q->ckpt[n - 1] == '/')
-        n--;
-    if ((st = root_of(root, job->from.dir, err)))
-        return st;
-    if (realpath(q->ckpt, given) && strcmp(given, root) == 0 && q->ckpt[n - 1] != '.')
-        snprintf(root, sizeof root, "%.*s", (int)n, q->ckpt);
-    if (snprintf(job->out, sizeof job->out, "%s-%s", root, spec_format(to, &job->to.spec)) <
-        (int)sizeof job->out)
-        return TP_OK;
-    return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", root);
 }
 
 /* ---- layouts ---- */
@@ -219,8 +175,9 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
     if (q->from)
         TP_TRY(check_from(job, err));
     TP_TRY(lay_out_target(job, err));
-    TP_TRY(name_out(job, err));
-    TP_TRY(ckpt_check_root(job->out, err)); /* so that a dry run finds it too */
+    TP_TRY(output_root_name(job->out, q, &job->from, &job->to.spec, err));
+    TP_TRY(output_root_check(job->out, q->force, job->control,
+                             err)); /* so that a dry run finds it too */
     TP_TRY(checkpoint_source_open(&job->source, &job->from, job->ids, job->to.n_tensors,
                                   job->control, err));
     TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->control, err));
@@ -229,7 +186,7 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
         clone_job_possible(job->from.dir, job->out))
         TP_TRY(clone_job_plan(&job->clone, job->source, job->target, job->copy.transfer.tensors,
                               &job->to, err));
-    if (!job->control && !job->linked_rank_bytes) {
+    if (!job->control && !job->linked_rank_bytes && !location_is_remote(job->out)) {
         TP_TRY(identify(identity, job, err));
         TP_TRY(resume_find(&job->resume, identity, job->out, job->from.manifest.step, job->arena,
                            err));
@@ -254,6 +211,13 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     t->to = checkpoint_target_endpoint(job->target);
     t->threads = q->threads;
     t->device = q->device;
+    if (location_is_remote(job->out)) {
+        int64_t parts = 0;
+
+        t->threads = store_job_threads(q->threads);
+        TP_TRY(store_job_bytes(&parts, job->target, &job->to, t->threads, err));
+        later += parts + memory_budget_connections();
+    }
     t->control = job->control;
     t->progress = q->progress;
     t->elsewhere = job->clone.tensors;
@@ -263,6 +227,7 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
         t->thread_bytes = 0;
         st = copy_job_plan(&job->copy, q->memory_bytes, later, err);
     }
+done:
     return st;
 }
 
@@ -361,8 +326,13 @@ done:
 
 static tp_status execute(struct reshard_job *job, struct tp_err *err)
 {
-    tp_status st = job->linked_rank_bytes ? link_step(job, err) : copy(job, err);
+    struct store_job store = { job->out,    &job->from.manifest, &job->to,
+                               job->target, &job->copy,          job->arena };
+    tp_status st;
 
+    if (location_is_remote(job->out))
+        return store_job_run(&store, err);
+    st = job->linked_rank_bytes ? link_step(job, err) : copy(job, err);
     if (!st && !job->linked_rank_bytes)
         st = commit(job, err);
     if (st == TP_E_STOPPED)

@@ -197,6 +197,7 @@ static void set_options(CURL *h, const struct http_client *c, const struct http_
     curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, (long)stall_s);
     curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, (long)(limit_s * 1000));
     curl_easy_setopt(h, CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
+    curl_easy_setopt(h, CURLOPT_FRESH_CONNECT, q->once ? 1L : 0L);
     curl_easy_setopt(h, CURLOPT_CUSTOMREQUEST, q->method);
     if (q->body) {
         curl_easy_setopt(h, CURLOPT_POSTFIELDS, q->body);
@@ -216,6 +217,11 @@ static struct curl_slist *header_list(const struct http_request *q)
             return NULL;
         }
         list = more;
+    }
+    if (q->body) { /* else libcurl waits for the server's leave to send the body */
+        struct curl_slist *more = curl_slist_append(list, "expect:");
+
+        list = more ? more : list;
     }
     return list;
 }

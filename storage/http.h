@@ -32,7 +32,9 @@ struct http_request {
     const char *url;
     const char *headers[HTTP_HEADERS_MAX]; /* "name: value" */
     int n_headers;
-    bool follow;      /* redirects */
+    bool follow; /* redirects */
+    bool once;   /* a request whose second try has another outcome: libcurl repeats one by itself
+                    when the connection that it used again turns out to be closed */
     const void *body; /* NULL: none */
     size_t body_bytes;
     void *into; /* the body of a reply with `status` goes here, at most `room` bytes */
@@ -49,6 +51,7 @@ struct http_reply {
     int64_t first, last, total;   /* Content-Range; -1: not known */
     double retry_after_s;         /* Retry-After in seconds; 0: none */
     char text[HTTP_ERROR_BYTES];  /* the body of any other reply, or its beginning */
+    int tries;                    /* requests that were sent until this reply; remote_send */
     bool may_retry;               /* there was no reply, and there may be one next time */
     char problem[HTTP_VALUE_MAX]; /* why there was none: a part of a sentence */
 };

@@ -46,3 +46,28 @@ tp_status object_read_at(const struct object *o, const char *path, int64_t offse
         return remote_object_read(o->remote, offset, buf, n, err);
     return file_read_at(o->fd, path, offset, buf, n, err);
 }
+
+tp_status object_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
+                          struct arena *arena, struct tp_err *err)
+{
+    struct object o = OBJECT_NONE;
+    int64_t n = 0;
+    char *buf;
+    tp_status st = object_open(&o, &n, path, err);
+
+    if (st)
+        return st;
+    if ((uint64_t)n > max_bytes)
+        TP_TRY(tp_fail(err, TP_E_CORRUPT, "%s: %lld bytes, more than the %zu allowed", path,
+                       (long long)n, max_bytes));
+    buf = arena_alloc(arena, (size_t)n + 1);
+    if (!buf)
+        TP_TRY(tp_fail(err, TP_E_NOMEM, "%s: no memory for %lld bytes", path, (long long)n));
+    TP_TRY(object_read_at(&o, path, 0, buf, (size_t)n, err));
+    buf[n] = 0;
+    *data = buf;
+    *size = (size_t)n;
+done:
+    object_close(&o);
+    return st;
+}

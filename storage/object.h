@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/arena.h"
 #include "core/err.h"
 
 struct object {
@@ -36,6 +37,11 @@ void object_close(struct object *o);
 
 /* Whether there is something at a path. TP_E_IO, TP_E_USAGE: that cannot be known. */
 tp_status object_exists(bool *exists, const char *path, struct tp_err *err);
+
+/* Read a whole object into the arena, with a 0 byte after it. TP_E_CORRUPT: it is longer than
+ * max_bytes. Opens as object_open. */
+tp_status object_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
+                          struct arena *arena, struct tp_err *err);
 
 /* Read exactly n bytes at `offset`. TP_E_CORRUPT: the object ends before that; otherwise TP_E_IO.
  * Thread safe. */

@@ -163,6 +163,7 @@ static tp_status prepare(struct remote_try *t, const struct remote_request *q,
     t->q = q;
     t->http = (struct http_request){ .method = q->method,
                                      .url = q->path,
+                                     .once = q->once,
                                      .body = q->body,
                                      .body_bytes = q->body_bytes,
                                      .into = q->into,
@@ -218,8 +219,10 @@ static bool is_error_document(struct http_reply *r, const struct remote_request 
 
 static bool code_is_transient(const char *code)
 {
-    static const char *const codes[] = { "InternalError",  "SlowDown",   "ServiceUnavailable",
-                                         "RequestTimeout", "Throttling", "OperationAborted" };
+    static const char *const codes[] = {
+        "InternalError", "SlowDown",         "ServiceUnavailable",        "RequestTimeout",
+        "Throttling",    "OperationAborted", "ConditionalRequestConflict"
+    };
 
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (strcmp(code, codes[i]) == 0)
@@ -252,7 +255,7 @@ static bool is_transient(struct http_reply *r, const struct remote_request *q)
     snprintf(r->problem, sizeof r->problem, "the server answers %ld%s%s%s", r->status,
              code[0] ? " (" : "", code, code[0] ? ")" : "");
     return r->status == 408 || r->status == 429 || (r->status >= 500 && r->status != 501) ||
-           (r->status == 400 && code_is_transient(code));
+           ((r->status == 400 || r->status == 409) && code_is_transient(code));
 }
 
 /* What to do about a reply that will not change. */
@@ -348,8 +351,8 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
 {
     struct remote_try *t = calloc(1, sizeof *t);
     const struct aws_config *config = NULL;
-    const double begin = clock_seconds(),
-                 limit = timeout_s() + (double)(q->room + q->body_bytes) / slowest_bytes_per_s;
+    const double begin = clock_seconds(), most_s = q->within_s > 0 ? q->within_s : timeout_s(),
+                 limit = most_s + (double)(q->room + q->body_bytes) / slowest_bytes_per_s;
     struct http_client *http = NULL;
     tp_status st = TP_OK;
 
@@ -363,13 +366,14 @@ tp_status remote_send(struct http_reply *reply, const struct remote_request *q, 
         if (config)
             TP_TRY(sign(t, config, err));
         http_send(reply, http, &t->http, limit);
+        reply->tries = tries;
         if (!is_transient(reply, q)) {
             if (reply->status == 0)
                 st = give_up(q, reply, tries, clock_seconds() - begin, err);
             break;
         }
         wait = pause_s(tries, reply->retry_after_s);
-        if (tries == TRIES_MAX || clock_seconds() - begin + wait > timeout_s()) {
+        if (tries == TRIES_MAX || clock_seconds() - begin + wait > most_s) {
             st = give_up(q, reply, tries, clock_seconds() - begin, err);
             break;
         }

@@ -16,6 +16,7 @@
 #ifndef STORAGE_REMOTE_H
 #define STORAGE_REMOTE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -54,8 +55,10 @@ struct remote_request {
     size_t body_bytes;
     void *into; /* for the body of a reply with `status` */
     size_t room;
-    long status;  /* the one that is hoped for: 206 for a range, else 200 */
-    size_t least; /* a body with less bytes was cut off on its way */
+    long status;     /* the one that is hoped for: 206 for a range, else 200 */
+    bool once;       /* as in http_request */
+    double within_s; /* try no longer than this; 0: as long as the settings say */
+    size_t least;    /* a body with less bytes was cut off on its way */
 };
 
 /* Send it until there is a reply that another try would not change; its status is the caller's to

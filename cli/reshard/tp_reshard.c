@@ -63,9 +63,9 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                     "checkpoint root (its newest complete step) or step directory"),
         OPT_STR(0, "to", "SPEC", &q->to, "layout to write"),
         OPT_STR(0, "from", "SPEC", &q->from, "layout that CKPT must have; otherwise exit code 2"),
-        OPT_STR(
-            'o', "out", "OUT", &q->out,
-            "root to write to (default: CKPT-SPEC, where SPEC is the\nwhole layout that results)"),
+        OPT_STR('o', "out", "OUT", &q->out,
+                "root to write to, a folder or s3://BUCKET/PREFIX (default:\nCKPT-SPEC, where SPEC "
+                "is the whole layout that results)"),
         OPT_INT64(0, "step", "N", &q->step, "this step (default: the newest complete one)"),
         OPT_SIZE(0, "mem", "SIZE", &o->copy.memory_bytes,
                  "most resident memory of a process (default 1G)"),

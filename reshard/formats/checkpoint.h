@@ -7,6 +7,7 @@
 #include "ckpt/root.h"
 #include "ckpt/shard_clone.h"
 #include "comm/control.h"
+#include "layout/stored_box.h"
 #include "reshard/engine/endpoint.h"
 
 /* ---- source ---- */
@@ -76,6 +77,20 @@ tp_status checkpoint_target_clone(struct checkpoint_target *t, int extent,
  * Collective; m->shards (in the arena) is filled in on rank 0. */
 tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest *m,
                                    struct arena *arena, struct tp_err *err);
+
+/* All boxes, ordered by rank, then tensor. Borrowed. */
+const struct stored_box *checkpoint_target_boxes(const struct checkpoint_target *t, int *n);
+
+/* After checkpoint_target_finish, for a directory in a store: make all shards appear. After a
+ * failure none has. */
+tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *err);
+
+/* From now on writing and finishing end with TP_E_STOPPED when a signal asks to stop (core/stop.h).
+ */
+void checkpoint_target_stops(struct checkpoint_target *t);
+
+/* Remove the shards that have appeared in a store, as far as it answers. */
+void checkpoint_target_remove(struct checkpoint_target *t);
 
 /* ---- resuming an interrupted transfer; one process only, without comm ---- */
 

@@ -5,9 +5,11 @@
 #include "ckpt/chunk_sums.h"
 #include "ckpt/shard_read_back.h"
 #include "core/arena.h"
+#include "core/stop.h"
 #include "layout/stored_box.h"
 #include "reshard/formats/checkpoint.h"
 #include "reshard/formats/reduce_sums.h"
+#include "storage/upload.h"
 
 struct checkpoint_target {
     struct reshard_endpoint endpoint;
@@ -21,15 +23,25 @@ struct checkpoint_target {
     struct digest *digests;             /* [tensors] after checkpoint_target_finish, on rank 0 */
     int world;
     struct comm_control *control;
+    bool stops; /* checkpoint_target_stops */
 };
 
 /* ---- the endpoint ---- */
+
+static tp_status check_stop(const struct checkpoint_target *t, struct tp_err *err)
+{
+    return t->stops && stop_requested() ? tp_fail(err, TP_E_STOPPED, "interrupted") : TP_OK;
+}
 
 static tp_status target_write(void *ctx, int extent, const struct box *run, const void *buf,
                               struct tp_err *err)
 {
     struct checkpoint_target *t = ctx;
 
+    tp_status st = check_stop(t, err);
+
+    if (st)
+        return st;
     return shard_write(t->writers[t->boxes[extent].rank], extent, run, buf, err);
 }
 
@@ -349,8 +361,9 @@ static tp_status finish_shard(struct checkpoint_target *t, int rank, struct shar
                               struct tp_err *err)
 {
     struct reduce_sums sums = { .group = CHUNK_SUM_WORDS, .add = chunk_sums_add };
-    tp_status st = TP_OK;
+    tp_status st;
 
+    TP_TRY(check_stop(t, err));
     sums.words = shard_sums(t->writers[rank], &sums.n);
     if (t->control)
         TP_TRY(reduce_sums(t->control, &sums, err));
@@ -379,4 +392,44 @@ tp_status checkpoint_target_finish(struct checkpoint_target *t, struct manifest 
     m->n_shards = n;
 done:
     return st;
+}
+
+/* ---- stores ---- */
+
+void checkpoint_target_stops(struct checkpoint_target *t)
+{
+    t->stops = true;
+}
+
+const struct stored_box *checkpoint_target_boxes(const struct checkpoint_target *t, int *n)
+{
+    *n = t->endpoint.n_extents;
+    return t->boxes;
+}
+
+static void remove_first(struct checkpoint_target *t, int ranks)
+{
+    struct tp_err ignored;
+
+    for (int rank = 0; rank < ranks; rank++)
+        if (t->writers[rank])
+            upload_delete(shard_path(t->writers[rank]), &ignored);
+}
+
+tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *err)
+{
+    for (int rank = 0; rank < t->world; rank++) {
+        tp_status st = t->writers[rank] ? shard_appear(t->writers[rank], err) : TP_OK;
+
+        if (st) {
+            remove_first(t, rank);
+            return st;
+        }
+    }
+    return TP_OK;
+}
+
+void checkpoint_target_remove(struct checkpoint_target *t)
+{
+    remove_first(t, t->world);
 }

@@ -23,6 +23,8 @@ import time
 import urllib.parse
 import xml.sax.saxutils
 
+import harness
+
 ACCESS_KEY = "AKIATESTACCESSKEY01"
 SECRET_KEY = "tests/Secret+Key0123456789"
 TOKEN = "tests-session-token-0123456789"
@@ -34,7 +36,7 @@ class Fault:
     kind: a status (503), "reset", "drop" (the connection ends in the middle of the body),
     "truncate" (a shorter body, of the length that its header says), "stall", "etag" (another ETag
     than before), "error200" (200 with an error document), "redirect" (to `location`), "ignore range",
-    "wrong range"; or a function that is called with the store before the request is served.
+    "wrong range", "lost reply" (the request is served, but not answered); or a function that is called with the store before the request is served.
     """
 
     def __init__(self, kind, times=1, method="GET", path="", after=0, seconds=0, headers=None,
@@ -144,9 +146,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             store.in_flight += 1
             store.most_in_flight = max(store.most_in_flight, store.in_flight)
             fault = next((f for f in store.faults if f.strikes(self.command, self.path)), None)
+        self.fault = None
         try:
             time.sleep(store.delay)
-            self.fault = None
             if fault and not self.strike(fault):
                 return
             problem = None if store.public else self.check_signature()
@@ -226,6 +228,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     # ---- replies ----
 
     def reply(self, status, body=b"", headers=None):
+        if self.fault and self.fault.kind == "lost reply":
+            self.close_connection = True
+            return
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -345,3 +350,29 @@ class Handler(http.server.BaseHTTPRequestHandler):
             else:
                 self.server.objects.pop(self.key, None)
         self.reply(204)
+
+
+# ---- programs that use the store ----
+
+def clean(r):
+    """No credential and no text of the server's in what a program printed."""
+    for secret in (SECRET_KEY, ACCESS_KEY, TOKEN, "Signature=", "secret text"):
+        assert secret not in r.out + r.err, repr(r)
+    return r
+
+
+def run(store, *argv, **changes):
+    return clean(harness.run(*argv, env=store.environment(**changes)))
+
+
+def ok(store, *argv, **changes):
+    r = run(store, *argv, **changes)
+    assert r.rc == 0, repr(r)
+    return r
+
+
+def fails(store, *argv, says, code=3, **changes):
+    r = run(store, *argv, **changes)
+    assert r.rc == code and re.search(says, r.err), repr(r)
+    assert len(r.lines) == 1, repr(r)
+    return r

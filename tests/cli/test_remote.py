@@ -5,14 +5,12 @@ covers: storage/http storage/remote storage/remote_object storage/remote_segment
 covers: storage/folder ckpt/step_remote cli/remote_env
 """
 import json
-import os
 import re
-import shutil
 
 import pytest
 
 import harness
-from object_store import ACCESS_KEY, SECRET_KEY, TOKEN, Fault, ObjectStore
+from object_store import ACCESS_KEY, SECRET_KEY, TOKEN, Fault, ObjectStore, fails, ok, run
 
 CERTIFICATE = harness.REPO / "tests/fixture/localhost.pem"
 SHARD = "rank-00001.h5"
@@ -45,30 +43,6 @@ def web(root):
     with ObjectStore(public=True) as s:
         s.add_tree("runs/ckpt", root)
         yield s
-
-
-def clean(r):
-    """No credential and no text of the server's in what a program printed."""
-    for secret in (SECRET_KEY, ACCESS_KEY, TOKEN, "Signature=", "secret text"):
-        assert secret not in r.out + r.err, repr(r)
-    return r
-
-
-def run(store, *argv, **changes):
-    return clean(harness.run(*argv, env=store.environment(**changes)))
-
-
-def ok(store, *argv, **changes):
-    r = run(store, *argv, **changes)
-    assert r.rc == 0, repr(r)
-    return r
-
-
-def fails(store, *argv, says, code=3, **changes):
-    r = run(store, *argv, **changes)
-    assert r.rc == code and re.search(says, r.err), repr(r)
-    assert len(r.lines) == 1, repr(r)
-    return r
 
 
 def contents(folder):
@@ -281,15 +255,3 @@ def test_several_requests_are_in_flight_within_the_memory(tmp_path):
         sent = sum(1 for _, path, _ in store.requests if ".h5" in path)
         size = sum(f.stat().st_size for f in (tmp_path / "ckpt/step-00000001").glob("*.h5"))
         assert sent < size / (256 << 10), "%d requests for %d bytes" % (sent, size)
-
-
-def test_steps_are_not_written_where_they_cannot_be(web, root, tmp_path):
-    config = harness.write_config(tmp_path)
-    url = web.url + "/out"
-    os.chdir(tmp_path)
-    fails(web, "tp-reshard", root, "--to", "tp1", "--out", url, code=2, says="local folders only|cannot be written")
-    fails(web, "tp-ckpt", "export", root, "-o", url, code=2, says="local|cannot be written")
-    fails(web, "tp-ckpt", "prune", web.url + "/runs/ckpt", "--keep", "1", code=2, says="local|cannot")
-    assert not (tmp_path / "http:").exists() and config
-    assert all(m == "GET" for m, _, _ in web.requests)
-    shutil.rmtree(tmp_path)

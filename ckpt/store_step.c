@@ -1,0 +1,122 @@
+/* ckpt/store_step.c - see ckpt/store_step.h. */
+#include "ckpt/store_step.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/epoch.h"
+#include "ckpt/step.h"
+#include "ckpt/step_remote.h"
+#include "ckpt/temporary.h"
+#include "core/file.h"
+#include "storage/folder.h"
+#include "storage/location.h"
+#include "storage/object.h"
+#include "storage/upload.h"
+
+static tp_status check_root(const char *root, struct tp_err *err)
+{
+    char path[PATH_MAX];
+    bool is_step = false;
+    tp_status st;
+
+    if (location_kind(root) != LOCATION_S3)
+        return tp_fail(err, TP_E_USAGE,
+                       "%.400s: a web server cannot be written to; name a folder, "
+                       "or s3://BUCKET/PREFIX",
+                       root);
+    TP_TRY(location_check(root, err));
+    TP_TRY(file_join(path, root, MANIFEST_FILE, err));
+    TP_TRY(object_exists(&is_step, path, err));
+    if (is_step)
+        st = tp_fail(err, TP_E_USAGE,
+                     "%s: is one step of a checkpoint (it contains " MANIFEST_FILE
+                     "); name the root, the prefix of its steps",
+                     root);
+done:
+    return st;
+}
+
+/* Remove what a writer left that died while its shards appeared. */
+static tp_status remove_leftovers(const char *dir, const struct folder_entry *entries, int n,
+                                  struct tp_err *err)
+{
+    char path[PATH_MAX];
+    tp_status st = TP_OK;
+
+    for (int i = 0; i < n && !st; i++) {
+        if (entries[i].is_folder || strncmp(entries[i].name, "rank-", 5) != 0)
+            continue;
+        TP_TRY(file_join(path, dir, entries[i].name, err));
+        TP_TRY(upload_delete(path, err));
+    }
+done:
+    return st;
+}
+
+tp_status store_step_begin(struct store_step *s, const char *root, int64_t step, struct tp_err *err)
+{
+    char name[STEP_NAME_MAX];
+    struct folder_entry *entries = NULL;
+    int n = 0;
+    tp_status st;
+
+    *s = (struct store_step){ .step = step };
+    TP_TRY(check_root(root, err));
+    if (snprintf(s->root, sizeof s->root, "%s", root) >= (int)sizeof s->root)
+        TP_TRY(tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", root));
+    TP_TRY(file_join(s->dir, root, step_name(name, step), err));
+    TP_TRY(ckpt_epoch(&s->epoch, root, err));
+    TP_TRY(temporary_save_id(s->save_id, err));
+    st = folder_list(&entries, &n, s->dir, err);
+    if (st == TP_E_NOTFOUND)
+        return TP_OK;
+    TP_TRY(st);
+    for (int i = 0; i < n; i++)
+        if (strcmp(entries[i].name, MANIFEST_FILE) == 0)
+            TP_TRY(tp_fail(err, TP_E_EXISTS,
+                           "%s: exists already; a store cannot replace a step in one go, so remove "
+                           "it first, or name another prefix",
+                           s->dir));
+    st = remove_leftovers(s->dir, entries, n, err);
+done:
+    free(entries);
+    return st;
+}
+
+static tp_status check_epoch(const struct store_step *s, struct tp_err *err)
+{
+    int64_t newest = 0;
+    tp_status st = ckpt_epoch(&newest, s->root, err);
+
+    if (!st && newest > s->epoch)
+        st = tp_fail(err, TP_E_STALE,
+                     "%s: belongs to a newer job (epoch %lld; this one has %lld); step %lld was "
+                     "not committed",
+                     s->root, (long long)newest, (long long)s->epoch, (long long)s->step);
+    return st;
+}
+
+tp_status store_step_commit(const struct store_step *s, struct manifest *m, struct tp_err *err)
+{
+    char path[PATH_MAX], *text = NULL;
+    struct tp_err ignored;
+    size_t size = 0;
+    tp_status st;
+
+    memcpy(m->save_id, s->save_id, sizeof m->save_id);
+    m->step = s->step;
+    m->epoch = s->epoch;
+    TP_TRY(file_join(path, s->dir, MANIFEST_FILE, err));
+    TP_TRY(manifest_format(&text, &size, m, err));
+    TP_TRY(check_epoch(s, err));
+    TP_TRY(upload_object(path, text, size, err));
+    /* Another writer that began meanwhile may have taken these shards for a dead writer's. */
+    st = step_check_remote(m, s->dir, err);
+    if (st)
+        upload_delete(path, &ignored);
+done:
+    free(text);
+    return st;
+}

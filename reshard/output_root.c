@@ -1,0 +1,83 @@
+/* reshard/output_root.c - see reshard/output_root.h. */
+#include "reshard/output_root.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "storage/location.h"
+
+/* The root of a step directory, as an absolute path. */
+static tp_status root_of(char root[PATH_MAX], const char *dir, struct tp_err *err)
+{
+    char *slash;
+
+    if (!realpath(dir, root))
+        return tp_fail_errno(err, "%s: cannot resolve", dir);
+    slash = strrchr(root, '/');
+    if (slash && slash != root)
+        *slash = 0;
+    return TP_OK;
+}
+
+/* ROOT-SPEC in the store that has the source. */
+static tp_status name_beside(char out[PATH_MAX], const char *dir, const struct spec *spec,
+                             struct tp_err *err)
+{
+    const char *slash = strrchr(dir, '/');
+    char to[SPEC_TEXT_MAX];
+
+    if (snprintf(out, PATH_MAX, "%.*s-%s", (int)(slash - dir), dir, spec_format(to, spec)) <
+        PATH_MAX)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", dir);
+}
+
+tp_status output_root_check(const char *out, bool force, const struct comm_control *control,
+                            struct tp_err *err)
+{
+    if (location_kind(out) != LOCATION_S3)
+        return ckpt_check_root(out, err);
+    if (control)
+        return tp_fail(err, TP_E_USAGE,
+                       "%.400s: several processes cannot write to a store together; run without "
+                       "mpirun",
+                       out);
+    if (force)
+        return tp_fail(
+            err, TP_E_USAGE,
+            "%.400s: a store cannot replace a step in one go, so --force is not possible "
+            "there; remove the step first, or name another prefix",
+            out);
+    return location_check(out, err);
+}
+
+tp_status output_root_name(char out[PATH_MAX], const struct reshard_request *q,
+                           const struct ckpt_found *from, const struct spec *spec,
+                           struct tp_err *err)
+{
+    char root[PATH_MAX], given[PATH_MAX], to[SPEC_TEXT_MAX];
+    size_t n = strlen(q->ckpt);
+    tp_status st;
+
+    if (q->out) {
+        if (snprintf(out, PATH_MAX, "%s", q->out) < PATH_MAX)
+            return TP_OK;
+        return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", q->out);
+    }
+    if (location_kind(q->ckpt) == LOCATION_S3)
+        return name_beside(out, from->dir, spec, err);
+    if (location_is_remote(q->ckpt))
+        return tp_fail(err, TP_E_USAGE,
+                       "--out is missing: the folder to write to; there is no default when CKPT is "
+                       "not a local folder");
+    while (n > 1 && q->ckpt[n - 1] == '/')
+        n--;
+    if ((st = root_of(root, from->dir, err)))
+        return st;
+    if (realpath(q->ckpt, given) && strcmp(given, root) == 0 && q->ckpt[n - 1] != '.')
+        snprintf(root, sizeof root, "%.*s", (int)n, q->ckpt);
+    if (snprintf(out, PATH_MAX, "%s-%s", root, spec_format(to, spec)) < PATH_MAX)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", root);
+}

@@ -1,0 +1,26 @@
+/*
+ * reshard/output_root.h - the root that a reshard writes to: its name, and whether that is
+ * possible.
+ */
+#ifndef RESHARD_OUTPUT_ROOT_H
+#define RESHARD_OUTPUT_ROOT_H
+
+#include <limits.h>
+#include <stdbool.h>
+
+#include "ckpt/root.h"
+#include "reshard/reshard.h"
+
+/* The OUT of the request. The default is CKPT-SPEC, where SPEC is the whole layout that results:
+ * CKPT as given, without trailing slashes, when it is the root; the absolute path of its root when
+ * it is a step directory. For a source in a store it is in that store. TP_E_USAGE: there is no
+ * default, because the source is on a web server. */
+tp_status output_root_name(char out[PATH_MAX], const struct reshard_request *q,
+                           const struct ckpt_found *from, const struct spec *spec,
+                           struct tp_err *err);
+
+/* Whether it can be written to, as far as that is known before. */
+tp_status output_root_check(const char *out, bool force, const struct comm_control *control,
+                            struct tp_err *err);
+
+#endif

@@ -1,0 +1,37 @@
+/*
+ * reshard/store_job.h - a reshard whose result goes to an S3-compatible store.
+ *
+ * Shards are uploaded while they are written, without a local copy. There is no journal: a run that
+ * was interrupted leaves nothing, and the next one starts over.
+ */
+#ifndef RESHARD_STORE_JOB_H
+#define RESHARD_STORE_JOB_H
+
+#include <stdint.h>
+
+#include "core/arena.h"
+#include "reshard/copy_job.h"
+#include "reshard/formats/checkpoint.h"
+
+struct store_job {
+    const char *root; /* s3://... */
+    const struct manifest *from;
+    const struct layout *to;
+    struct checkpoint_target *target;
+    struct copy_job *copy;
+    struct arena *arena;
+};
+
+/* Threads of a transfer to a store: as many as requests may be in flight, because a thread waits
+ * until what it sends has arrived. */
+int store_job_threads(int threads);
+
+/* The most bytes that parts of uploads need at the same time. */
+tp_status store_job_bytes(int64_t *out, const struct checkpoint_target *target,
+                          const struct layout *to, int threads, struct tp_err *err);
+
+/* Copy, prove and commit. TP_E_STOPPED: a signal asked to stop. After a failure nothing is left in
+ * the store, as far as it answers. */
+tp_status store_job_run(struct store_job *job, struct tp_err *err);
+
+#endif

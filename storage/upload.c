@@ -1,0 +1,261 @@
+/* storage/upload.c - see storage/upload.h. */
+#include "storage/upload.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "storage/location.h"
+#include "storage/object.h"
+#include "storage/remote.h"
+
+enum { ABORT_S = 2 }; /* what is done after a failure does not wait for long */
+enum { ID_MAX = 1024, ETAG_MAX = 80, REPLY_BYTES = 8192, QUERY_MAX = 3 * ID_MAX + 64 };
+
+static const char only_new[] = "if-none-match: *";
+
+/* ---- in one request ---- */
+
+/* Whether the object at a path is these bytes. */
+static bool is_content(const char *path, const void *data, size_t n)
+{
+    struct object o = OBJECT_NONE;
+    struct tp_err ignored;
+    int64_t size = 0;
+    char *found = malloc(n + 1);
+    bool same = found && !object_open(&o, &size, path, &ignored) && size == (int64_t)n &&
+                !object_read_at(&o, path, 0, found, n, &ignored) && memcmp(found, data, n) == 0;
+
+    object_close(&o);
+    free(found);
+    return same;
+}
+
+tp_status upload_object(const char *path, const void *data, size_t n, struct tp_err *err)
+{
+    const struct remote_request q = { .method = "PUT",
+                                      .path = path,
+                                      .headers = { only_new },
+                                      .once = true,
+                                      .n_headers = 1,
+                                      .body = data,
+                                      .body_bytes = n,
+                                      .status = 200 };
+    struct http_reply reply;
+    tp_status st = remote_send(&reply, &q, err);
+
+    if (st || reply.status == 200)
+        return st;
+    if (reply.status != 412)
+        return remote_fail(&q, &reply, err);
+    if (reply.tries > 1 && is_content(path, data, n)) /* an earlier try has written it */
+        return TP_OK;
+    return tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster", path);
+}
+
+tp_status upload_delete(const char *path, struct tp_err *err)
+{
+    const struct remote_request q = { .method = "DELETE", .path = path, .status = 204 };
+    struct http_reply reply;
+    tp_status st = remote_send(&reply, &q, err);
+
+    if (st || reply.status == 204 || reply.status == 200 || reply.status == 404)
+        return st;
+    return remote_fail(&q, &reply, err);
+}
+
+/* ---- in parts ---- */
+
+struct upload {
+    char path[PATH_MAX];
+    char id[ID_MAX]; /* as it is in a query: encoded */
+    int64_t size;
+    int n_parts;
+    char (*etags)[ETAG_MAX]; /* [n_parts] */
+    bool begun, completed;
+};
+
+int64_t upload_part_bytes(int64_t size)
+{
+    const int64_t unit = 1 << 20;
+    const int64_t n = ((size + UPLOAD_PARTS_MAX - 1) / UPLOAD_PARTS_MAX + unit - 1) / unit * unit;
+
+    return n > UPLOAD_PART_BYTES_MIN ? n : UPLOAD_PART_BYTES_MIN;
+}
+
+/* Take the id of the upload from the store's reply. */
+static bool take_id(struct upload *u, const char *text)
+{
+    const char *begin = strstr(text, "<UploadId>"), *end;
+    char id[ID_MAX / 3];
+
+    begin = begin ? begin + strlen("<UploadId>") : "";
+    end = strstr(begin, "</UploadId>");
+    if (!end || end == begin || end - begin >= (long)sizeof id)
+        return false;
+    memcpy(id, begin, (size_t)(end - begin));
+    id[end - begin] = 0;
+    return !strpbrk(id, "&<>") && location_encode(u->id, sizeof u->id, id, false);
+}
+
+static tp_status initiate(struct upload *u, struct tp_err *err)
+{
+    char text[REPLY_BYTES] = "";
+    const struct remote_request q = { .method = "POST",
+                                      .path = u->path,
+                                      .query = "uploads=",
+                                      .body = "",
+                                      .into = text,
+                                      .room = sizeof text - 1,
+                                      .status = 200 };
+    struct http_reply reply;
+    tp_status st = remote_send(&reply, &q, err);
+
+    if (st)
+        return st;
+    if (reply.status != 200)
+        return remote_fail(&q, &reply, err);
+    if (!take_id(u, text))
+        return tp_fail(err, TP_E_IO, "%s: the store did not begin an upload", u->path);
+    u->begun = true;
+    return TP_OK;
+}
+
+tp_status upload_begin(struct upload **out, const char *path, int64_t size, struct tp_err *err)
+{
+    struct upload *u = calloc(1, sizeof *u);
+    const int64_t part = upload_part_bytes(size);
+    tp_status st;
+
+    if (!u)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to write it", path);
+    u->size = size;
+    u->n_parts = size > 0 ? (int)((size + part - 1) / part) : 1;
+    u->etags = calloc((size_t)u->n_parts, sizeof *u->etags);
+    if (!u->etags)
+        TP_TRY(tp_fail(err, TP_E_NOMEM, "%s: no memory to write it", path));
+    if (snprintf(u->path, sizeof u->path, "%s", path) >= (int)sizeof u->path)
+        TP_TRY(tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", path));
+    TP_TRY(initiate(u, err));
+    *out = u;
+    u = NULL;
+done:
+    upload_end(u);
+    return st;
+}
+
+tp_status upload_part(struct upload *u, int part, const void *data, size_t n, struct tp_err *err)
+{
+    char query[QUERY_MAX];
+    const struct remote_request q = { .method = "PUT",
+                                      .path = u->path,
+                                      .query = query,
+                                      .body = data,
+                                      .body_bytes = n,
+                                      .status = 200 };
+    struct http_reply reply;
+    tp_status st;
+
+    if (part < 0 || part >= u->n_parts)
+        return tp_fail(err, TP_E_INTERNAL, "%s: part %d of %d", u->path, part, u->n_parts);
+    snprintf(query, sizeof query, "partNumber=%d&uploadId=%s", part + 1, u->id);
+    st = remote_send(&reply, &q, err);
+    if (st)
+        return st;
+    if (reply.status != 200)
+        return remote_fail(&q, &reply, err);
+    if (!reply.etag[0] || strlen(reply.etag) >= ETAG_MAX || strpbrk(reply.etag, "<>&"))
+        return tp_fail(err, TP_E_IO, "%s: the store did not confirm part %d", u->path, part + 1);
+    memcpy(u->etags[part], reply.etag, strlen(reply.etag) + 1);
+    return TP_OK;
+}
+
+/* The list of parts that completes an upload; malloc'ed. */
+static char *list_parts(const struct upload *u, size_t *n)
+{
+    char *text = NULL;
+    FILE *f = open_memstream(&text, n);
+
+    if (!f)
+        return NULL;
+    fputs("<CompleteMultipartUpload>", f);
+    for (int i = 0; i < u->n_parts; i++)
+        fprintf(f, "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag></Part>", i + 1, u->etags[i]);
+    fputs("</CompleteMultipartUpload>", f);
+    if (fclose(f) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+/* Whether the object exists with its length. */
+static bool is_there(const struct upload *u)
+{
+    struct object o = OBJECT_NONE;
+    struct tp_err ignored;
+    int64_t size = -1;
+    bool found = !object_open(&o, &size, u->path, &ignored) && size == u->size;
+
+    object_close(&o);
+    return found;
+}
+
+tp_status upload_complete(struct upload *u, struct tp_err *err)
+{
+    char query[QUERY_MAX], reply_text[REPLY_BYTES];
+    struct remote_request q = { .method = "POST",
+                                .path = u->path,
+                                .query = query,
+                                .headers = { only_new },
+                                .once = true,
+                                .n_headers = 1,
+                                .into = reply_text,
+                                .room = sizeof reply_text,
+                                .status = 200 };
+    struct http_reply reply;
+    char *text = list_parts(u, &q.body_bytes);
+    tp_status st;
+
+    if (!text)
+        return tp_fail(err, TP_E_NOMEM, "%s: no memory to write it", u->path);
+    snprintf(query, sizeof query, "uploadId=%s", u->id);
+    q.body = text;
+    st = remote_send(&reply, &q, err);
+    free(text);
+    if (st)
+        return st;
+    if (reply.status != 200 &&
+        !(reply.tries > 1 && (reply.status == 404 || reply.status == 412) && is_there(u)))
+        return reply.status == 412
+                   ? tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster",
+                             u->path)
+                   : remote_fail(&q, &reply, err);
+    u->completed = true;
+    return TP_OK;
+}
+
+void upload_end(struct upload *u)
+{
+    char query[QUERY_MAX];
+    struct http_reply reply;
+    struct tp_err ignored;
+
+    if (!u)
+        return;
+    if (u->begun && !u->completed) {
+        snprintf(query, sizeof query, "uploadId=%s", u->id);
+        remote_send(&reply,
+                    &(struct remote_request){ .method = "DELETE",
+                                              .path = u->path,
+                                              .query = query,
+                                              .within_s = ABORT_S,
+                                              .status = 204 },
+                    &ignored);
+    }
+    free(u->etags);
+    free(u);
+}

@@ -1,0 +1,46 @@
+/*
+ * storage/upload.h - writing objects of an S3-compatible store. An object appears complete or not
+ * at all, and never replaces another: writes are conditional (If-None-Match).
+ *
+ * The body of every request is signed, so the store refuses one that was damaged on its way.
+ */
+#ifndef STORAGE_UPLOAD_H
+#define STORAGE_UPLOAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+
+/* Limits of S3: bytes of a part but the last, and parts of an object. */
+enum { UPLOAD_PART_BYTES_MIN = 5 << 20, UPLOAD_PARTS_MAX = 10000 };
+
+/* ---- in one request ---- */
+
+/* Create an object. TP_E_EXISTS: it exists, with other content than this. */
+tp_status upload_object(const char *path, const void *data, size_t n, struct tp_err *err);
+
+/* Remove an object; one that does not exist is no error. */
+tp_status upload_delete(const char *path, struct tp_err *err);
+
+/* ---- in parts ---- */
+
+struct upload;
+
+/* The length of the parts of an object of `size` bytes. */
+int64_t upload_part_bytes(int64_t size);
+
+/* Begin to write an object of `size` bytes. Nothing is visible until upload_complete. */
+tp_status upload_begin(struct upload **out, const char *path, int64_t size, struct tp_err *err);
+
+/* Send part number 0, 1, ...: all its bytes, which are upload_part_bytes or what is left of the
+ * object. Once for each part, in any order. Thread safe. */
+tp_status upload_part(struct upload *u, int part, const void *data, size_t n, struct tp_err *err);
+
+/* Make the object appear. TP_E_EXISTS: another program has written it. */
+tp_status upload_complete(struct upload *u, struct tp_err *err);
+
+/* Free; u may be NULL. What was not completed is removed from the store, as far as it answers. */
+void upload_end(struct upload *u);
+
+#endif
