@@ -52,31 +52,34 @@ tp_status output_root_check(const char *out, bool force, const struct comm_contr
     return location_check(out, err);
 }
 
-tp_status output_root_name(char out[PATH_MAX], const struct reshard_request *q,
+tp_status output_root_name(char out[PATH_MAX], const char *given, const char *ckpt,
                            const struct ckpt_found *from, const struct spec *spec,
                            struct tp_err *err)
 {
-    char root[PATH_MAX], given[PATH_MAX], to[SPEC_TEXT_MAX];
-    size_t n = strlen(q->ckpt);
+    char root[PATH_MAX], resolved[PATH_MAX], to[SPEC_TEXT_MAX];
+    size_t n = strlen(ckpt);
     tp_status st;
 
-    if (q->out) {
-        if (snprintf(out, PATH_MAX, "%s", q->out) < PATH_MAX)
+    if (given) {
+        n = strlen(given);
+        while (location_is_remote(given) && n > 0 && given[n - 1] == '/')
+            n--; /* a store's key "a//b" is not "a/b" */
+        if (snprintf(out, PATH_MAX, "%.*s", (int)n, given) < PATH_MAX)
             return TP_OK;
-        return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", q->out);
+        return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", given);
     }
-    if (location_kind(q->ckpt) == LOCATION_S3)
+    if (location_kind(ckpt) == LOCATION_S3)
         return name_beside(out, from->dir, spec, err);
-    if (location_is_remote(q->ckpt))
+    if (location_is_remote(ckpt))
         return tp_fail(err, TP_E_USAGE,
                        "--out is missing: the folder to write to; there is no default when CKPT is "
                        "not a local folder");
-    while (n > 1 && q->ckpt[n - 1] == '/')
+    while (n > 1 && ckpt[n - 1] == '/')
         n--;
     if ((st = root_of(root, from->dir, err)))
         return st;
-    if (realpath(q->ckpt, given) && strcmp(given, root) == 0 && q->ckpt[n - 1] != '.')
-        snprintf(root, sizeof root, "%.*s", (int)n, q->ckpt);
+    if (realpath(ckpt, resolved) && strcmp(resolved, root) == 0 && ckpt[n - 1] != '.')
+        snprintf(root, sizeof root, "%.*s", (int)n, ckpt);
     if (snprintf(out, PATH_MAX, "%s-%s", root, spec_format(to, spec)) < PATH_MAX)
         return TP_OK;
     return tp_fail(err, TP_E_USAGE, "%.100s...: the path is too long", root);

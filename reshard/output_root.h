@@ -9,13 +9,15 @@
 #include <stdbool.h>
 
 #include "ckpt/root.h"
-#include "reshard/reshard.h"
+#include "comm/control.h"
+#include "core/err.h"
 
-/* The OUT of the request. The default is CKPT-SPEC, where SPEC is the whole layout that results:
- * CKPT as given, without trailing slashes, when it is the root; the absolute path of its root when
- * it is a step directory. For a source in a store it is in that store. TP_E_USAGE: there is no
- * default, because the source is on a web server. */
-tp_status output_root_name(char out[PATH_MAX], const struct reshard_request *q,
+/* The OUT that was given, or, if that is NULL, the default for the source `ckpt`, which was opened
+ * as `from`. The default is CKPT-SPEC, where SPEC is the whole layout that results: CKPT as given,
+ * without trailing slashes, when it is the root; the absolute path of its root when it is a step
+ * directory. For a source in a store it is in that store. TP_E_USAGE: there is no default, because
+ * the source is on a web server. */
+tp_status output_root_name(char out[PATH_MAX], const char *given, const char *ckpt,
                            const struct ckpt_found *from, const struct spec *spec,
                            struct tp_err *err);
 

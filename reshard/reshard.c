@@ -175,7 +175,7 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
     if (q->from)
         TP_TRY(check_from(job, err));
     TP_TRY(lay_out_target(job, err));
-    TP_TRY(output_root_name(job->out, q, &job->from, &job->to.spec, err));
+    TP_TRY(output_root_name(job->out, q->out, q->ckpt, &job->from, &job->to.spec, err));
     TP_TRY(output_root_check(job->out, q->force, job->control,
                              err)); /* so that a dry run finds it too */
     TP_TRY(checkpoint_source_open(&job->source, &job->from, job->ids, job->to.n_tensors,

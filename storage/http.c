@@ -89,16 +89,30 @@ static bool header_value(char out[HTTP_VALUE_MAX], const char *line, size_t n, c
 /* "bytes 0-9/100", or "bytes *" "/100". */
 static void parse_range(struct http_reply *r, const char *value)
 {
-    long long first = -1, last = -1, total = -1;
+    int64_t first = -1, last = -1, total = -1;
+    char *end = NULL;
 
-    if (sscanf(value, "bytes %lld-%lld/%lld", &first, &last, &total) != 3) {
-        first = last = total = -1;
-        if (sscanf(value, "bytes */%lld", &total) != 1)
-            total = -1;
+    if (strncmp(value, "bytes ", 6) != 0)
+        return;
+    value += 6;
+    if (*value == '*') {
+        value++;
+    } else {
+        first = strtoll(value, &end, 10);
+        if (end == value || *end != '-')
+            return;
+        value = end + 1;
+        last = strtoll(value, &end, 10);
+        if (end == value)
+            return;
+        value = end;
     }
+    if (*value != '/')
+        return;
+    total = strtoll(value + 1, &end, 10); /* "*" is not a number: not known */
     r->first = first;
     r->last = last;
-    r->total = total;
+    r->total = end == value + 1 ? -1 : total;
 }
 
 static size_t on_header(char *line, size_t size, size_t count, void *ctx)
@@ -106,7 +120,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *ctx)
     struct http_exchange *x = ctx;
     struct http_reply *r = x->reply;
     const size_t n = size * count;
-    char value[HTTP_VALUE_MAX];
+    char value[HTTP_VALUE_MAX] = "";
 
     if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* of another reply: after a redirect */
         r->etag[0] = 0;

@@ -95,7 +95,7 @@ struct remote_try {
 static tp_status address(struct remote_try *t, const struct aws_config *aws, struct tp_err *err)
 {
     char bucket[LOCATION_BUCKET_MAX];
-    const char *key = location_split(bucket, t->q->path), *scheme = "https://", *host = t->host;
+    const char *key = location_split(bucket, t->q->path), *scheme = "https://", *host;
     bool in_path = aws->endpoint[0] || strchr(bucket, '.');
     int n = 0;
 

@@ -40,7 +40,7 @@ def store():
 
 
 def argv(root, *more):
-    return ("tp-reshard", root, "--to", "tp4pp2", "--out", OUT, *more)
+    return ("tp-reshard", root, "--to", "tp4pp2", "--out", OUT + "/", *more)
 
 
 def is_whole(store, expected):
@@ -62,7 +62,7 @@ def test_a_store_gets_the_same_bytes_as_a_folder(store, root, expected):
     assert changes[-1][0] == "PUT" and changes[-1][1].endswith("/manifest.json"), "the manifest is the commit"
     assert ok(store, "tp-ckpt", "verify", OUT).rc == 0
     assert ok(store, "tp-ckpt", "digest", OUT).out == harness.ok("tp-ckpt", "digest", root).out
-    ok(store, "tp-reshard", OUT, "--to", "tp1pp1")  # from the store to the store, by the default name
+    ok(store, "tp-reshard", OUT + "/", "--to", "tp1pp1")  # from the store to the store, by the default name
     assert ok(store, "tp-ckpt", "diff", OUT + "-tp1", root).rc == 0
 
 
