@@ -42,6 +42,11 @@ static json_t *ints(const int64_t *values, int n)
     return a;
 }
 
+static bool set_number(json_t *object, const char *key, int64_t n)
+{
+    return json_object_set_new(object, key, json_integer(n)) == 0;
+}
+
 static json_t *tensor_json(const struct tensor *t, int id)
 {
     const struct placement *r = &t->placement;
@@ -49,7 +54,11 @@ static json_t *tensor_json(const struct tensor *t, int id)
         json_pack("{s:i, s:I, s:i, s:b, s:b}", "dim", r->dim, "unit", (json_int_t)r->unit, "blocks",
                   r->blocks, "share", (int)r->replicate, "pad", (int)r->uneven);
 
-    if (r->first_block && json_object_set_new(rule, "first", json_integer(r->first_block)) != 0) {
+    bool failed = (r->first_block && !set_number(rule, "first", r->first_block)) ||
+                  (r->experts && (!set_number(rule, "expert", r->expert) ||
+                                  !set_number(rule, "experts", r->experts)));
+
+    if (failed) {
         json_decref(rule);
         rule = NULL; /* then json_pack fails */
     }

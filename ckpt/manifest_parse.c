@@ -18,7 +18,13 @@
 #include "ckpt/member.h"
 #include "ckpt/tensor_name.h"
 
-enum { LAYERS_MAX = 1 << 20, TENSORS_MAX = 1 << 22, UNIT_MAX = 1 << 30, SEED_TEXT_MAX = 20 };
+enum {
+    LAYERS_MAX = 1 << 20,
+    TENSORS_MAX = 1 << 22,
+    UNIT_MAX = 1 << 30,
+    EXPERTS_MAX = 1 << 20,
+    SEED_TEXT_MAX = 20
+};
 
 /* So that elements times 8 bytes stay below 2^62. */
 #define ELEMENTS_MAX (INT64_C(1) << 58)
@@ -76,6 +82,10 @@ static tp_status parse_rule(const struct member_reader *p, struct tensor *t, jso
     TP_TRY(member_bool(p, &r->uneven, object, "pad"));
     if (json_object_get(object, "first"))
         TP_TRY(member_int(p, &r->first_block, object, "first", 1, INT64_MAX));
+    if (json_object_get(object, "experts")) {
+        TP_TRY(member_small(p, &r->experts, object, "experts", 1, EXPERTS_MAX));
+        TP_TRY(member_small(p, &r->expert, object, "expert", 0, r->experts - 1));
+    }
     if (!tensor_first_block_fits(t))
         st = member_fail(p, "tensor %s: a first block of %" PRId64 " does not fit its axis",
                          t->name, r->first_block);

@@ -109,6 +109,23 @@ void comm_reduce_scatter(struct comm *c, struct device_queue *q, void *out, cons
         device_copy(q, out, in, n * dtype_bytes(type));
 }
 
+void comm_all_to_all(struct comm *c, struct device_queue *q, void *out, const void *in,
+                     const struct comm_rows *rows)
+{
+    const struct comm_call x = { .kind = COMM_ALL_TO_ALL,
+                                 .out = out,
+                                 .in = in,
+                                 .row_bytes = rows->row_bytes,
+                                 .send_rows = rows->send,
+                                 .recv_rows = rows->recv };
+
+    count(c, COMM_ALL_TO_ALL, rows->counted * rows->row_bytes, DTYPE_U8);
+    if (c->size > 1)
+        c->transport->queue(c, q, &x);
+    else
+        device_copy(q, out, in, rows->counted * rows->row_bytes);
+}
+
 /* ---- messages ---- */
 
 tp_status comm_request_open(struct comm_request **out, struct comm *c, struct tp_err *err)

@@ -41,6 +41,20 @@ void comm_all_gather(struct comm *c, struct device_queue *q, void *out, const vo
 void comm_reduce_scatter(struct comm *c, struct device_queue *q, void *out, const void *in,
                          int64_t n, enum dtype type);
 
+/* The rows that a rank sends to each rank, and those that it receives: device memory, which is read
+ * when the call runs. Both ranks of a pair must have the same number. */
+struct comm_rows {
+    int64_t row_bytes;
+    const int32_t *send; /* [size + 1]: rows send[r] to send[r + 1] - 1 of `in` go to rank r */
+    const int32_t *recv; /* [size + 1]: what rank r sends gets to rows recv[r] to recv[r + 1] - 1 */
+    int64_t counted;     /* how many rows the counts of this call have */
+};
+
+/* Each rank sends rows to each rank. Only between CPUs; `in` and out do not overlap, and `in` is
+ * memory of comm_alloc. TP_E_INTERNAL: a pair of ranks does not agree. */
+void comm_all_to_all(struct comm *c, struct device_queue *q, void *out, const void *in,
+                     const struct comm_rows *rows);
+
 /* A request for the messages that this rank sends on c, one at a time. Freed with c. TP_E_NOMEM. */
 tp_status comm_request_open(struct comm_request **out, struct comm *c, struct tp_err *err);
 

@@ -24,6 +24,7 @@ enum comm_kind {
     COMM_ALL_REDUCE,
     COMM_ALL_GATHER,
     COMM_REDUCE_SCATTER,
+    COMM_ALL_TO_ALL,
     COMM_SEND,
     COMM_RECV,
     COMM_KINDS,

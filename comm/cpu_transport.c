@@ -80,6 +80,9 @@ static tp_status call_group(struct host_group *g, const struct comm_call *x, str
         return g->ops->all_gather(g, x->out, x->in, n_bytes, err);
     case COMM_REDUCE_SCATTER:
         return g->ops->reduce_scatter(g, x->out, x->in, x->n, x->type, err);
+    case COMM_ALL_TO_ALL:
+        return g->ops->all_to_all(
+            g, x->out, x->in, &(struct host_rows){ x->row_bytes, x->send_rows, x->recv_rows }, err);
     case COMM_RECV:
         return g->ops->recv(g, x->out, n_bytes, x->peer, err);
     default: /* COMM_SEND, COMM_WAIT */

@@ -28,7 +28,9 @@ struct comm_call {
     int64_t n;
     enum dtype type;
     enum comm_op op;
-    int peer; /* the other rank of a message */
+    int peer;                             /* the other rank of a message */
+    int64_t row_bytes;                    /* of an all-to-all, where n is not used */
+    const int32_t *send_rows, *recv_rows; /* as comm_all_to_all has them */
     struct comm_request *request;
 };
 

@@ -19,6 +19,7 @@ struct gated_forward {
     void *y;
     const float *gate, *up;
     int64_t ld, rows, cols;
+    const int32_t *count; /* device memory: how many of the rows there are; NULL: all */
 };
 
 /* dgate and dup (`type`, stride ld; may be gate and up themselves where type is f32) from dy (f32,
@@ -29,6 +30,7 @@ struct gated_backward {
     void *dgate, *dup;
     const float *dy, *gate, *up;
     int64_t ld, rows, cols;
+    const int32_t *count; /* device memory: how many of the rows there are; NULL: all */
 };
 
 #endif

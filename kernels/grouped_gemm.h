@@ -9,18 +9,19 @@
 
 #include "kernels/gemm.h"
 
-/* Group g has rows offsets[g] to offsets[g + 1] - 1 and a matrix of its own.
+/* Group g has rows offsets[g] to offsets[g + 1] - 1.
  *
- * axis GEMM_M: of A and C the group's rows, of B the matrix b + g * step. `product.m` is not read.
- * axis GEMM_K: of A, which is transposed, and of B the group's rows; C is the matrix c + g * step,
- * all of it also when the group is empty. `product.k` is not read.
+ * axis GEMM_M: of A and C the group's rows, of B the matrix b + its number * step. `product.m` is
+ * not read. axis GEMM_K: of A, which is transposed, and of B the group's rows; C is the matrix c +
+ * its number * step, all of it also when the group is empty. `product.k` is not read.
  *
- * product.batch is not used. */
+ * Group g uses matrix g % matrices (0: as many as groups); with axis GEMM_K the products of groups
+ * that share a matrix are added, the first with product.beta. product.batch is not used. */
 struct grouped_gemm {
     struct gemm product;
     enum gemm_axis axis;
-    int groups;
-    int64_t step;           /* elements from one group's matrix to the next */
+    int groups, matrices;
+    int64_t step;           /* elements from one matrix to the next */
     const int32_t *offsets; /* [groups + 1] */
 };
 

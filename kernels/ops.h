@@ -76,6 +76,7 @@ struct kernel_ops {
     void (*router_load)(struct device_queue *q, const struct router_load *a);
     void (*router_balance)(struct device_queue *q, const struct router_balance *a);
     void (*permute_sort)(struct device_queue *q, const struct permute_sort *a);
+    void (*permute_dispatch)(struct device_queue *q, const struct permute_dispatch *a);
     void (*permute_rows)(struct device_queue *q, const struct permute_rows *a);
     void (*permute_sum)(struct device_queue *q, const struct permute_sum *a);
     void (*permute_weight_backward)(struct device_queue *q,

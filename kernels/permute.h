@@ -20,6 +20,18 @@ struct permute_sort {
     int experts;
 };
 
+/* What a rank that has some of the experts exchanges with the ranks that have the others. all: the
+ * offsets of a struct permute_sort of every rank, [size][experts + 1]; rank r has experts
+ * r * experts / size and following. Of this rank's sorted copies, rows send[r] to send[r + 1] - 1
+ * are for rank r; what rank r has for it gets to rows recv[r] to recv[r + 1] - 1, sorted by expert.
+ * So these rows are size * experts / size groups, and groups[] has the offsets of each. */
+struct permute_dispatch {
+    int32_t *send, *recv; /* [size + 1] */
+    int32_t *groups;      /* [experts + 1] */
+    const int32_t *all;
+    int size, rank, experts;
+};
+
 /* y[n][cols]: sorted row j is row source[j] / per_row of x; both are `type`. */
 struct permute_rows {
     void *y;
@@ -42,9 +54,10 @@ struct permute_sum {
     bool add;
 };
 
-/* Sorted row j has y = w f(hidden) with f linear and w = weights[source[j]]. dhidden, the gradient
- * of hidden if w were 1, and hidden are multiplied by w, and dweights[source[j]] gets the gradient
- * of w, the product of both rows before that. */
+/* Sorted row j has y = w f(hidden) with f linear and w = weights[source[j]] (without source,
+ * weights[j]). dhidden, the gradient
+ * of hidden if w were 1, and hidden are multiplied by w, and the same element of dweights gets the
+ * gradient of w, the product of both rows before that. */
 struct permute_weight_backward {
     float *dweights; /* [n], as weights */
     float *dhidden;  /* [n][cols] */
@@ -53,6 +66,7 @@ struct permute_weight_backward {
     const float *weights; /* [n] */
     const int32_t *source;
     int64_t n, cols;
+    const int32_t *count; /* device memory: how many of the n rows there are; NULL: all */
 };
 
 #endif

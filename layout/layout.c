@@ -12,6 +12,13 @@ bool layout_is_dp_sharded(const struct spec *s, const struct tensor *t)
     return s->dp > 1 && (s->zero == 3 || (s->zero && strcmp(t->group, GROUP_PARAM) != 0));
 }
 
+int layout_ep_of(const struct spec *s, const struct tensor *t)
+{
+    if (s->ep <= 1 || t->placement.experts == 0)
+        return -1;
+    return t->placement.expert / (t->placement.experts / s->ep);
+}
+
 int layout_stage_rank(const struct layout *l, int layer)
 {
     if (layer == LAYER_FIRST)
@@ -23,7 +30,11 @@ int layout_stage_rank(const struct layout *l, int layer)
 
 bool layout_holds(const struct layout *l, int t, int rank)
 {
-    return layout_stage_rank(l, l->tensors[t].layer) == mesh_coord_of(&l->spec, rank).pp;
+    struct mesh_coord at = mesh_coord_of(&l->spec, rank);
+    int ep = layout_ep_of(&l->spec, &l->tensors[t]);
+
+    return layout_stage_rank(l, l->tensors[t].layer) == at.pp &&
+           (ep < 0 || ep == mesh_ep_of(&l->spec, at));
 }
 
 int layout_tp_boxes(const struct tensor *t, const struct spec *s, int tp_rank, struct box *boxes)

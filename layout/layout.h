@@ -36,10 +36,13 @@ tp_status layout_make(struct layout *out, const struct spec *spec, int n_layers,
 /* Number of layers of virtual stage `stage`: as even as possible, the first stages one more. */
 int layout_stage_layers(int n_layers, int64_t n_stages, int64_t stage);
 
+/* The part of the ep ranks that has tensor t's expert; -1: all ranks have it, also without ep. */
+int layout_ep_of(const struct spec *s, const struct tensor *t);
+
 /* The pp rank that holds `layer`, which may be LAYER_FIRST or LAYER_LAST. */
 int layout_stage_rank(const struct layout *l, int layer);
 
-/* Whether `rank` is on the pipeline stage of tensor t. */
+/* Whether `rank` has tensor t: is on its pipeline stage, and with ep has its expert. */
 bool layout_holds(const struct layout *l, int t, int rank);
 
 /* Whether ZeRO shards this tensor over dp: with zero1 the optimizer state, with zero3 everything.

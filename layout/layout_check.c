@@ -40,6 +40,31 @@ static tp_status fail_layout(const struct spec *spec, const char *what, const ch
                    why);
 }
 
+/* ep divides the ranks of dp x cp, and the experts; the tensors of experts say of how many there
+ * are. ZeRO would have to partition experts over other ranks than everything else. */
+static tp_status check_ep(const struct spec *spec, const struct tensor_kinds *kinds,
+                          struct tp_err *err)
+{
+    char why[160] = "ep needs a mixture of experts";
+    int experts = 0;
+
+    if (spec->ep <= 1)
+        return TP_OK;
+    for (int i = 0; i < kinds->n; i++)
+        if (kinds->tensors[i].placement.experts)
+            experts = kinds->tensors[i].placement.experts;
+    if (experts && experts % spec->ep)
+        snprintf(why, sizeof why, "its %d experts do not divide by ep %d", experts, spec->ep);
+    else if (spec->dp * spec->cp % spec->ep)
+        snprintf(why, sizeof why, "ep %d does not divide the %d ranks of dp x cp", spec->ep,
+                 spec->dp * spec->cp);
+    else if (spec->zero)
+        snprintf(why, sizeof why, "ep does not work with ZeRO, which it replaces for the experts");
+    else if (experts)
+        return TP_OK;
+    return fail_layout(spec, "the model", why, err);
+}
+
 tp_status layout_check(const struct spec *spec, int n_layers, const struct tensor_kinds *kinds,
                        struct tp_err *err)
 {
@@ -53,6 +78,8 @@ tp_status layout_check(const struct spec *spec, int n_layers, const struct tenso
                  (long long)stages);
         return fail_layout(spec, "the model", why, err);
     }
+    if (check_ep(spec, kinds, err))
+        return err->status;
     for (int i = 0; i < kinds->n; i++)
         if (refuses_tp(&kinds->tensors[i], spec->tp, why, sizeof why))
             return fail_layout(spec, kinds->tensors[i].name, why, err);

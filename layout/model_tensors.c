@@ -75,6 +75,10 @@ static bool make_tensor(struct tensor *out, const struct model_list *l,
     for (made.ndim = 0; made.ndim < 2 && t->shape[made.ndim] != DIM_NONE; made.ndim++)
         made.shape[made.ndim] = family_dim_size(t->shape[made.ndim], l->model);
     made.placement = placement_of(l, t, e->cut);
+    if (tensor_role_is_of_expert(t->role)) {
+        made.placement.expert = expert;
+        made.placement.experts = l->model->experts;
+    }
     *out = made;
     return made.name != NULL;
 }

@@ -19,7 +19,7 @@ static const struct spec_axis axes[] = {
 
 struct spec spec_default(void)
 {
-    return (struct spec){ .tp = 1, .pp = 1, .vpp = 1, .dp = 1, .cp = 1 };
+    return (struct spec){ .tp = 1, .pp = 1, .vpp = 1, .dp = 1, .cp = 1, .ep = 1 };
 }
 
 static int *degree_of(struct spec *s, unsigned bit)
@@ -35,6 +35,8 @@ static int *degree_of(struct spec *s, unsigned bit)
         return &s->dp;
     case SPEC_CP:
         return &s->cp;
+    case SPEC_EP:
+        return &s->ep;
     case SPEC_ZERO:
         return &s->zero;
     default:
@@ -78,13 +80,6 @@ static tp_status set_degree(struct spec *s, const struct spec_axis *axis, int v,
         return tp_fail(err, TP_E_USAGE,
                        "layout '%s': %s takes a degree from 1 to %d, for example %s2", text,
                        axis->name, SPEC_DEGREE_MAX, axis->name);
-    if (axis->bit == SPEC_EP) {
-        if (v > 1)
-            return tp_fail(err, TP_E_LAYOUT,
-                           "layout '%s': ep is not supported, because no model here has experts",
-                           text);
-        return TP_OK;
-    }
     *degree_of(s, axis->bit) = v;
     return TP_OK;
 }
@@ -118,7 +113,7 @@ tp_status spec_parse(struct spec *out, const char *text, struct tp_err *err)
         if (!axis)
             return tp_fail(err, TP_E_USAGE,
                            "layout '%s': '%s' is not an axis and degree; write for example tp8 or "
-                           "tp4pp2dp2 (axes: tp pp vpp dp cp sp zero)",
+                           "tp4pp2dp2 (axes: tp pp vpp dp cp ep sp zero)",
                            text, p);
         p += strlen(axis->name);
         if (s.given & axis->bit)
@@ -207,6 +202,8 @@ char *spec_format_given(char buf[SPEC_TEXT_MAX], const struct spec *s)
         n = append(buf, n, "vpp", s->vpp);
     if (s->given & SPEC_CP)
         n = append(buf, n, "cp", s->cp);
+    if (s->given & SPEC_EP)
+        n = append(buf, n, "ep", s->ep);
     if (s->given & SPEC_DP)
         n = append(buf, n, "dp", s->dp);
     if (s->given & SPEC_SP)
@@ -221,14 +218,19 @@ char *spec_format(char buf[SPEC_TEXT_MAX], const struct spec *s)
     struct spec all = *s;
 
     all.given = SPEC_TP | (s->pp != 1 ? SPEC_PP : 0) | (s->vpp != 1 ? SPEC_VPP : 0) |
-                (s->cp != 1 ? SPEC_CP : 0) | (s->dp != 1 ? SPEC_DP : 0) | (s->sp ? SPEC_SP : 0) |
-                (s->zero ? SPEC_ZERO : 0);
+                (s->cp != 1 ? SPEC_CP : 0) | (s->ep > 1 ? SPEC_EP : 0) |
+                (s->dp != 1 ? SPEC_DP : 0) | (s->sp ? SPEC_SP : 0) | (s->zero ? SPEC_ZERO : 0);
     return spec_format_given(buf, &all);
 }
 
 int spec_world(const struct spec *s)
 {
     return s->tp * s->pp * s->dp * s->cp;
+}
+
+int mesh_ep_of(const struct spec *s, struct mesh_coord c)
+{
+    return s->ep > 1 ? (c.dp * s->cp + c.cp) % s->ep : 0;
 }
 
 struct mesh_coord mesh_coord_of(const struct spec *s, int rank)

@@ -2,7 +2,8 @@
  * layout/spec.h - a mesh of ranks, and the text that names it: `tp8`, `tp4pp2vpp2dp2zero1`.
  *
  * The axes of the mesh are pp, dp, cp and tp, tp fastest, as in Megatron-LM:
- * rank = ((pp_rank * dp + dp_rank) * cp + cp_rank) * tp + tp_rank.
+ * rank = ((pp_rank * dp + dp_rank) * cp + cp_rank) * tp + tp_rank. ep is no axis of its own: it
+ * divides the ranks of dp x cp.
  */
 #ifndef LAYOUT_SPEC_H
 #define LAYOUT_SPEC_H
@@ -27,6 +28,7 @@ enum {
 
 struct spec {
     int tp, pp, vpp, dp, cp; /* degrees, >= 1 */
+    int ep;                  /* >= 1: neighbours of dp x cp share the experts of a mixture */
     int zero;                /* over dp: 0 replicate; 1 shard optimizer state; 3 parameters too */
     bool sp;                 /* Megatron's sequence parallelism over the tp ranks */
     unsigned given;          /* what the text named */
@@ -42,9 +44,9 @@ struct spec spec_default(void);
 
 /* Read a spec: axes with degrees in any order and any case, each at most once, as `tp8pp2` or
  * `tp=8,pp=2`. zero2 is read as zero1. Axes that are not named have their defaults. TP_E_USAGE: it
- * is not a spec, a degree is out of range, or an axis is named twice. TP_E_LAYOUT: ep > 1, because
- * no model here has experts. vpp > 1 with pp 1 is accepted here, because pp may come from
- * spec_fill; layout_check refuses it. */
+ * is not a spec, a degree is out of range, or an axis is named twice. vpp > 1 with pp 1, and an ep
+ * that does not divide dp x cp, are accepted here, because pp and dp may come from spec_fill;
+ * layout_check refuses them. */
 tp_status spec_parse(struct spec *out, const char *text, struct tp_err *err);
 
 /* Take every axis that `s` does not name from `base`. */
@@ -62,11 +64,15 @@ char *spec_format_given(char buf[SPEC_TEXT_MAX], const struct spec *s);
 bool spec_matches(const struct spec *s, const struct spec *other);
 
 /* Write the canonical text to buf: tp, then what differs from its default, in the order of
- * "tp8pp2vpp2cp2dp4spzero1". Returns buf. */
+ * "tp8pp2vpp2cp2ep2dp4spzero1". Returns buf. */
 char *spec_format(char buf[SPEC_TEXT_MAX], const struct spec *s);
 
 /* Number of ranks: tp * pp * dp * cp. */
 int spec_world(const struct spec *s);
+
+/* Which part of the experts a rank has, 0 .. ep - 1. The ranks that have the same part are the
+ * replicas of the experts. Neighbours in dp x cp have different parts, as in Megatron-LM. */
+int mesh_ep_of(const struct spec *s, struct mesh_coord c);
 
 /* From a rank to its coordinates, and back. */
 struct mesh_coord mesh_coord_of(const struct spec *s, int rank);

@@ -19,7 +19,7 @@ static int pick_writer(const struct stored_box_writers *list, const struct tenso
                        const struct tensor_parts *p, int part, int dp_first, int dp_count)
 {
     const struct spec *s = &list->layout->spec;
-    int best = -1;
+    int best = -1, ep = layout_ep_of(s, t);
 
     for (int dp = dp_first; dp < dp_first + dp_count; dp++)
         for (int cp = 0; cp < s->cp; cp++)
@@ -27,6 +27,8 @@ static int pick_writer(const struct stored_box_writers *list, const struct tenso
                 struct mesh_coord at = { layout_stage_rank(list->layout, t->layer), dp, cp, tp };
                 int rank = mesh_rank_of(s, at);
 
+                if (ep >= 0 && ep != mesh_ep_of(s, at))
+                    continue;
                 if (best < 0 || list->bytes_of[rank] < list->bytes_of[best])
                     best = rank;
             }

@@ -45,7 +45,7 @@ static double distance(const struct spec *a, const struct spec *asked)
 static int changes(const struct spec *a, const struct spec *b)
 {
     return (a->tp != b->tp) + (a->pp != b->pp) + (a->dp != b->dp) + (a->cp != b->cp) +
-           (a->vpp != b->vpp) + (a->sp != b->sp) + (a->zero != b->zero);
+           (a->vpp != b->vpp) + (a->ep != b->ep) + (a->sp != b->sp) + (a->zero != b->zero);
 }
 
 /* Whether s turns on an option that has no effect at its degrees. */
@@ -118,11 +118,16 @@ static void add_replicas(struct suggest_list *l, struct spec mesh)
     int degrees[VALUES_MAX], n = near_degrees(degrees, asked->dp, SPEC_DEGREE_MAX / part);
 
     mesh.dp = 1;
-    for (int i = 0; i < n; i++) {
-        mesh.dp = degrees[i];
-        if (changes(&mesh, asked) <= CHANGES_MAX)
-            add_options(l, &mesh);
-    }
+    for (int i = 0; i < n; i++)
+        for (int ep = asked->ep;; ep = 1) {
+            mesh.dp = degrees[i];
+            mesh.ep = ep;
+            if (changes(&mesh, asked) <= CHANGES_MAX)
+                add_options(l, &mesh);
+            if (ep <= 1)
+                break;
+        }
+    mesh.ep = asked->ep;
     mesh.dp = world / part;
     if (world % part == 0 && changes(&mesh, asked) > CHANGES_MAX)
         add(l, &mesh);

@@ -75,8 +75,10 @@ struct placement {
     int64_t first_block; /* elements of the first part where it is longer than the others, which
                             have the units: queries beside fewer keys and values; else 0 */
     bool replicate; /* fewer units than ranks: neighbouring ranks hold the same part (KV heads) */
-    bool uneven;    /* parts may differ in size or be empty (the vocabulary), and the last unit may
-                       be short; otherwise the ranks must divide the units */
+    int expert, experts; /* of a mixture of experts: which one it is of, and of how many, which ep
+                            ranks share; else 0 */
+    bool uneven; /* parts may differ in size or be empty (the vocabulary), and the last unit may
+                    be short; otherwise the ranks must divide the units */
 };
 
 enum {

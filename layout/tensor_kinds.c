@@ -9,15 +9,15 @@ static bool is_same_kind(const struct tensor *a, const struct tensor *b)
 
     return a->shape[p->dim] == b->shape[q->dim] && p->dim == q->dim && p->unit == q->unit &&
            p->blocks == q->blocks && p->first_block == q->first_block &&
-           p->replicate == q->replicate && p->uneven == q->uneven;
+           p->replicate == q->replicate && p->uneven == q->uneven && p->experts == q->experts;
 }
 
 /* FNV-1a over the numbers that is_same_kind compares. */
 static uint64_t hash_of(const struct tensor *t)
 {
     const struct placement *p = &t->placement;
-    const int64_t values[] = { t->shape[p->dim], p->unit,      p->dim,   p->blocks,
-                               p->first_block,   p->replicate, p->uneven };
+    const int64_t values[] = { t->shape[p->dim], p->unit,      p->dim,    p->blocks,
+                               p->first_block,   p->replicate, p->uneven, p->experts };
     uint64_t hash = 0xcbf29ce484222325;
 
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)

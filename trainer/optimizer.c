@@ -22,7 +22,9 @@ static void own_squares(double *sum, const struct params *p)
 void optimizer_norm(struct step_optimizer *n, const struct params *p,
                     const struct process_groups *groups, double clip)
 {
-    struct comm *holders = p->n_owners > 1 ? groups->pp_dp_tp : groups->model;
+    struct comm *holders = groups->ep        ? groups->world
+                           : p->n_owners > 1 ? groups->pp_dp_tp
+                                             : groups->model;
 
     if (p->same_bits) {
         same_bits_squares(&n->squares, p, groups);

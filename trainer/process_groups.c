@@ -33,6 +33,12 @@ static tp_status make_replicas(struct process_groups *p, struct tp_err *err)
     TP_TRY(comm_split(&p->cp, p->world, part * s->dp + at->dp, rank, err));
     p->dp_cp = p->dp;
     p->pp_dp_tp = p->world;
+    if (s->ep > 1) {
+        int lane = at->dp * s->cp + at->cp, replicas = s->dp * s->cp / s->ep;
+
+        TP_TRY(comm_split(&p->ep, p->world, part * replicas + lane / s->ep, lane, err));
+        TP_TRY(comm_split(&p->experts, p->world, part * s->ep + lane % s->ep, lane, err));
+    }
     if (s->cp > 1) {
         p->dp_cp = p->cp_grads = NULL;
         TP_TRY(comm_split(&p->dp_cp, p->world, part, rank, err));
@@ -81,6 +87,8 @@ void process_groups_free(struct process_groups *p)
                                  p->pp_dp_tp == p->world ? NULL : p->pp_dp_tp,
                                  p->dp_cp == p->dp ? NULL : p->dp_cp,
                                  p->cp_grads,
+                                 p->ep,
+                                 p->experts,
                                  p->pp_forward,
                                  p->pp_backward,
                                  p->embedding_ends,

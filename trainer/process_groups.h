@@ -23,6 +23,9 @@ struct process_groups {
                            summed over them; dp when cp is 1 */
     struct comm *cp_grads; /* the ranks of cp in a second communicator, for gradients under ZeRO;
                               NULL when cp is 1 */
+    struct comm *ep;       /* with ep: ranks of dp x cp that together have all experts; else NULL */
+    struct comm *experts;  /* with ep: ranks that have the same experts, over which their gradients
+                              are summed; else NULL */
     struct comm *model;    /* ranks of all stages that together hold one replica; tp when pp is 1 */
     struct comm *pp_dp_tp; /* ranks of equal cp: together they own every row that ZeRO partitions
                               once; all ranks when cp is 1 */

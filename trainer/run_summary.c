@@ -181,6 +181,7 @@ static void line_messages(char *buf, const struct trainer *t, const struct step_
         { m->tp_calls, m->tp_bytes,
           t->net.split > 1 ? "gathers and reductions over tp" : "all-reduces over tp" },
         { m->kv_calls, m->kv_bytes, "over shared key-value heads" },
+        { m->ep_calls, m->ep_bytes, "over ep" },
         { m->pp_calls, m->pp_bytes, "to other stages" },
         { m->embedding_calls, m->embedding_bytes, "of the tied head's gradient" },
         { m->cp_calls, m->cp_bytes, "along the ring of cp" },

@@ -30,12 +30,15 @@ struct step_messages step_messages_now(const struct trainer *t)
 
     add_collectives(&m.tp_calls, &m.tp_bytes, p->tp);
     add_collectives(&m.kv_calls, &m.kv_bytes, p->kv);
+    add_collectives(&m.ep_calls, &m.ep_bytes, p->ep);
+    add(&m.ep_calls, &m.ep_bytes, p->ep, COMM_ALL_TO_ALL);
     add_collectives(&m.dp_calls, &m.dp_bytes, p->dp);
     add_collectives(&m.dp_calls, &m.dp_bytes, p->cp_grads);
     if (p->dp_cp != p->dp)
         add_collectives(&m.dp_calls, &m.dp_bytes, p->dp_cp);
     add(&m.cp_calls, &m.cp_bytes, p->cp, COMM_SEND);
     add_collectives(&m.cp_calls, &m.cp_bytes, p->cp);
+    add_collectives(&m.dp_calls, &m.dp_bytes, p->experts);
     add(&m.pp_calls, &m.pp_bytes, p->pp_forward, COMM_SEND);
     add(&m.pp_calls, &m.pp_bytes, p->pp_backward, COMM_SEND);
     add_collectives(&m.embedding_calls, &m.embedding_bytes, p->embedding_ends);
@@ -53,6 +56,8 @@ static struct step_messages minus(const struct step_messages *a, const struct st
                                    .tp_bytes = a->tp_bytes - b->tp_bytes,
                                    .kv_calls = a->kv_calls - b->kv_calls,
                                    .kv_bytes = a->kv_bytes - b->kv_bytes,
+                                   .ep_calls = a->ep_calls - b->ep_calls,
+                                   .ep_bytes = a->ep_bytes - b->ep_bytes,
                                    .dp_calls = a->dp_calls - b->dp_calls,
                                    .dp_bytes = a->dp_bytes - b->dp_bytes,
                                    .cp_calls = a->cp_calls - b->cp_calls,

@@ -13,6 +13,7 @@
 struct step_messages {
     int64_t tp_calls, tp_bytes; /* activations, loss and norm; with sp gradients of norms */
     int64_t kv_calls, kv_bytes; /* gradients of shared KV heads */
+    int64_t ep_calls, ep_bytes; /* tokens to their experts, and back */
     int64_t dp_calls, dp_bytes; /* gradients and weights, over dp and cp */
     int64_t cp_calls, cp_bytes; /* sent to the next rank of ring attention */
     int64_t pp_calls, pp_bytes; /* sent to other stages: activations and gradients */

@@ -313,6 +313,7 @@ static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm
     const struct nccl_group *g = c->impl;
     ncclDataType_t type = type_of(x->type);
     struct CUstream_st *s;
+    struct tp_err err = { 0 };
 
     if (q->device != c->world->device || !cuda_queue_begin(q))
         return;
@@ -332,6 +333,10 @@ static void nccl_queue(struct comm *c, struct device_queue *q, const struct comm
         break;
     case COMM_WAIT:
         queue_wait(q, x->request->impl);
+        break;
+    case COMM_ALL_TO_ALL: /* the host would have to know the numbers of rows */
+        tp_fail(&err, TP_E_INTERNAL, "an all-to-all between GPUs is not implemented");
+        device_fail(q->device, &err);
         break;
     default:
         queue_message(c, q, x);

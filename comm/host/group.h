@@ -56,6 +56,12 @@ struct host_process {
     struct host_group *groups;  /* linked by next; the last has every rank */
 };
 
+/* Rows of an all-to-all: [size + 1] offsets each. */
+struct host_rows {
+    int64_t row_bytes;
+    const int32_t *send, *recv;
+};
+
 /* Functions of a group. */
 struct host_group_ops {
     /* Fill out->impl and out->ops for the group of `members` (ranks of g in their new order; two or
@@ -73,6 +79,10 @@ struct host_group_ops {
     /* out[i] = sum over ranks of in[rank * n + i]. out may be in + rank * n. */
     tp_status (*reduce_scatter)(struct host_group *g, void *out, const void *in, int64_t n,
                                 enum dtype type, struct tp_err *err);
+    /* Send the rows of `in` to the ranks (struct comm_rows of comm/collective.h). `in` is memory of
+     * alloc. TP_E_INTERNAL: a pair does not agree on its number of rows. */
+    tp_status (*all_to_all)(struct host_group *g, void *out, const void *in,
+                            const struct host_rows *rows, struct tp_err *err);
     tp_status (*broadcast)(struct host_group *g, void *buf, int64_t n_bytes, int root,
                            struct tp_err *err);
     /* Copy every rank's bytes to rank 0, in rank order; sizes may differ. On rank 0 *out is

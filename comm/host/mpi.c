@@ -49,6 +49,7 @@ static const struct host_group_ops MPI_GROUP = {
     .free = mpi_group_close,
     .all_reduce = mpi_all_reduce,
     .all_gather = mpi_all_gather,
+    .all_to_all = mpi_all_to_all,
     .reduce_scatter = mpi_reduce_scatter,
     .broadcast = mpi_broadcast,
     .gather = mpi_gather,

@@ -177,6 +177,39 @@ tp_status mpi_all_gather(struct host_group *g, void *out, const void *in, int64_
     return st;
 }
 
+/* What is left of a run of rows, from its byte `at` on: at most a piece. */
+static struct mpi_part part_from(const void *x, const int32_t *rows, int64_t row_bytes, int64_t at)
+{
+    int64_t lo = rows[0] * row_bytes + at, left = rows[1] * row_bytes - lo;
+
+    return (struct mpi_part){ (char *)(uintptr_t)x + lo,
+                              left > 0 ? at_most(left, MPI_PIECE_BYTES) : 0 };
+}
+
+/* Each pair of ranks sends piece by piece, without regard to the other pairs. */
+tp_status mpi_all_to_all(struct host_group *g, void *out, const void *in,
+                         const struct host_rows *rows, struct tp_err *err)
+{
+    struct mpi_group *m = g->impl;
+    const int32_t *own = rows->send + g->rank;
+    int64_t n_bytes = rows->row_bytes, left = 1;
+    tp_status st = TP_OK;
+
+    memcpy((char *)out + rows->recv[g->rank] * n_bytes, (const char *)in + own[0] * n_bytes,
+           (size_t)((own[1] - own[0]) * n_bytes));
+    for (int64_t at = 0; left && !st; at += MPI_PIECE_BYTES) {
+        left = 0;
+        for (int r = 0; r < g->size; r++) {
+            m->send[r] = part_from(in, rows->send + r, n_bytes, at);
+            m->recv[r] = part_from(out, rows->recv + r, n_bytes, at);
+            left += r == g->rank ? 0 : m->send[r].n_bytes + m->recv[r].n_bytes;
+        }
+        m->send[g->rank].n_bytes = m->recv[g->rank].n_bytes = 0;
+        st = left ? exchange(g, err) : TP_OK;
+    }
+    return st;
+}
+
 tp_status mpi_reduce_scatter(struct host_group *g, void *out, const void *in, int64_t n,
                              enum dtype type, struct tp_err *err)
 {

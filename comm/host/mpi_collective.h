@@ -11,6 +11,8 @@ tp_status mpi_all_reduce(struct host_group *g, void *buf, int64_t n, enum dtype 
                          enum tree_reduce_op op, struct tp_err *err);
 tp_status mpi_all_gather(struct host_group *g, void *out, const void *in, int64_t n_bytes,
                          struct tp_err *err);
+tp_status mpi_all_to_all(struct host_group *g, void *out, const void *in,
+                         const struct host_rows *rows, struct tp_err *err);
 tp_status mpi_reduce_scatter(struct host_group *g, void *out, const void *in, int64_t n,
                              enum dtype type, struct tp_err *err);
 tp_status mpi_broadcast(struct host_group *g, void *buf, int64_t n_bytes, int root,

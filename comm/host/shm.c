@@ -58,6 +58,7 @@ static const struct host_group_ops SHM_GROUP = {
     .free = shm_free,
     .all_reduce = shm_all_reduce,
     .all_gather = shm_all_gather,
+    .all_to_all = shm_all_to_all,
     .reduce_scatter = shm_reduce_scatter,
     .broadcast = shm_broadcast,
     .gather = shm_gather,

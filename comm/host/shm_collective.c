@@ -169,6 +169,50 @@ tp_status shm_all_gather(struct host_group *g, void *out, const void *in, int64_
     return TP_OK;
 }
 
+/* Whether every rank sends this one as many rows as it expects. */
+static tp_status check_rows(struct host_group *g, int parity, const struct host_rows *rows,
+                            struct tp_err *err)
+{
+    for (int r = 0; r < g->size; r++) {
+        const int32_t *send =
+            (const int32_t *)(const void *)shm_member_slot(g, parity, r) + g->rank;
+
+        if (send[1] - send[0] != rows->recv[r + 1] - rows->recv[r])
+            return tp_fail(err, TP_E_INTERNAL, "rank %d sends %d rows, but rank %d expects %d", r,
+                           send[1] - send[0], g->rank, rows->recv[r + 1] - rows->recv[r]);
+    }
+    return TP_OK;
+}
+
+/* Each rank's slot has its rows->send, and each rank copies what is for it. */
+tp_status shm_all_to_all(struct host_group *g, void *out, const void *in,
+                         const struct host_rows *rows, struct tp_err *err)
+{
+    int64_t n_bytes = rows->row_bytes;
+    int parity = shm_member_turn(g);
+    tp_status st;
+
+    memcpy(shm_member_slot(g, parity, g->rank), rows->send,
+           ((size_t)g->size + 1) * sizeof *rows->send);
+    st =
+        shm_member_agree(g, parity, &(struct shm_post){ SHM_CALL_ALL_TO_ALL, 0, n_bytes, in }, err);
+    if (st)
+        return st;
+    if (!all_shared(g, parity))
+        return tp_fail(err, TP_E_INTERNAL, "an all-to-all of memory that ranks do not share");
+    st = check_rows(g, parity, rows, err);
+    for (int r = 0; r < g->size && !st; r++) {
+        const int32_t *send =
+            (const int32_t *)(const void *)shm_member_slot(g, parity, r) + g->rank;
+
+        memcpy((char *)out + rows->recv[r] * n_bytes,
+               (const char *)shm_member_post(g, parity, r)->shared + send[0] * n_bytes,
+               (size_t)((send[1] - send[0]) * n_bytes));
+    }
+    shm_member_barrier(g);
+    return st;
+}
+
 /* Copy elements [at, at + len) of every rank's part of `in` to this rank's slot, in rank order. */
 static void reduce_scatter_give(struct host_group *g, int parity, const char *in, int64_t n_bytes,
                                 int64_t at, int64_t len)

@@ -50,7 +50,8 @@ void shm_member_barrier(struct host_group *g)
 static const char *call_name(int call)
 {
     static const char *const names[SHM_CALLS] = {
-        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "gather", "barrier", "split",
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast",
+        "gather",     "barrier",    "split",          "all_to_all",
     };
 
     return call >= 0 && call < SHM_CALLS ? names[call] : "an unknown call";

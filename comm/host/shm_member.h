@@ -25,6 +25,7 @@ enum shm_call {
     SHM_CALL_GATHER,
     SHM_CALL_BARRIER,
     SHM_CALL_SPLIT,
+    SHM_CALL_ALL_TO_ALL,
     SHM_CALLS,
 };
 

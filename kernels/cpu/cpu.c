@@ -58,6 +58,7 @@ CPU_KERNEL(queue_router_backward, cpu_run_router_backward, router_backward)
 CPU_KERNEL(queue_router_load, cpu_run_router_load, router_load)
 CPU_KERNEL(queue_router_balance, cpu_run_router_balance, router_balance)
 CPU_KERNEL(queue_permute_sort, cpu_run_permute_sort, permute_sort)
+CPU_KERNEL(queue_permute_dispatch, cpu_run_permute_dispatch, permute_dispatch)
 CPU_KERNEL(queue_permute_rows, cpu_run_permute_rows, permute_rows)
 CPU_KERNEL(queue_permute_sum, cpu_run_permute_sum, permute_sum)
 CPU_KERNEL(queue_permute_weight_backward, cpu_run_permute_weight_backward, permute_weight_backward)
@@ -110,6 +111,7 @@ const struct kernel_ops kernels_cpu = {
     .router_load = queue_router_load,
     .router_balance = queue_router_balance,
     .permute_sort = queue_permute_sort,
+    .permute_dispatch = queue_permute_dispatch,
     .permute_rows = queue_permute_rows,
     .permute_sum = queue_permute_sum,
     .permute_weight_backward = queue_permute_weight_backward,

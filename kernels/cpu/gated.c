@@ -61,7 +61,8 @@ tp_status cpu_run_gated_forward(struct device_queue *q, const struct gated_forwa
     struct gated_forward rows = *a;
 
     (void)err;
-    kernels_for(q, a->rows, kernels_grain(a->cols * 12), forward_range, &rows);
+    kernels_for(q, a->count ? *a->count : a->rows, kernels_grain(a->cols * 12), forward_range,
+                &rows);
     return TP_OK;
 }
 
@@ -140,6 +141,7 @@ tp_status cpu_run_gated_backward(struct device_queue *q, const struct gated_back
     struct gated_backward rows = *a;
 
     (void)err;
-    kernels_for(q, a->rows, kernels_grain(a->cols * 20), backward_range, &rows);
+    kernels_for(q, a->count ? *a->count : a->rows, kernels_grain(a->cols * 20), backward_range,
+                &rows);
     return TP_OK;
 }

@@ -14,16 +14,18 @@ static struct gemm product_of(const struct grouped_gemm *a, int group)
 {
     struct gemm one = a->product;
     int64_t first = a->offsets[group], n = a->offsets[group + 1] - first;
+    int matrix = a->matrices ? group % a->matrices : group;
 
     one.a = rows_from(&one, one.a, first * one.lda);
     if (a->axis == GEMM_M) {
         one.m = n;
-        one.b = rows_from(&one, one.b, group * a->step);
+        one.b = rows_from(&one, one.b, matrix * a->step);
         one.c += first * one.ldc;
     } else {
         one.k = n;
         one.b = rows_from(&one, one.b, first * one.ldb);
-        one.c += group * a->step;
+        one.c += matrix * a->step;
+        one.beta = matrix == group ? one.beta : 1;
     }
     return one;
 }

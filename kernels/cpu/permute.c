@@ -32,6 +32,27 @@ tp_status cpu_run_permute_sort(struct device_queue *q, const struct permute_sort
     return TP_OK;
 }
 
+tp_status cpu_run_permute_dispatch(struct device_queue *q, const struct permute_dispatch *a,
+                                   struct tp_err *err)
+{
+    int own = a->experts / a->size;
+
+    (void)q;
+    (void)err;
+    a->recv[0] = a->groups[0] = 0;
+    for (int r = 0; r <= a->size; r++)
+        a->send[r] = a->all[a->rank * (a->experts + 1) + r * own];
+    for (int r = 0; r < a->size; r++) {
+        const int32_t *from = a->all + r * (a->experts + 1) + a->rank * own;
+        int32_t *groups = a->groups + r * own;
+
+        for (int e = 0; e < own; e++)
+            groups[e + 1] = groups[e] + from[e + 1] - from[e];
+        a->recv[r + 1] = groups[own];
+    }
+    return TP_OK;
+}
+
 /* ---- copies ---- */
 
 static void rows_range(void *ctx, int64_t lo, int64_t hi, int thread)
@@ -140,7 +161,7 @@ static void weight_range(void *ctx, int64_t lo, int64_t hi, int thread)
 
     (void)thread;
     for (int64_t j = lo; j < hi; j++) {
-        int32_t copy = a->source[j];
+        int64_t copy = a->source ? a->source[j] : j;
         float by = a->weights[copy], *d = a->dhidden + j * a->cols;
         double product;
 
@@ -159,6 +180,6 @@ tp_status cpu_run_permute_weight_backward(struct device_queue *q,
     struct permute_weight_backward rows = *a;
 
     (void)err;
-    kernels_for(q, a->n, kernels_grain(a->cols * 12), weight_range, &rows);
+    kernels_for(q, a->count ? *a->count : a->n, kernels_grain(a->cols * 12), weight_range, &rows);
     return TP_OK;
 }

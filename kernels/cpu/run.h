@@ -81,6 +81,8 @@ tp_status cpu_run_router_balance(struct device_queue *q, const struct router_bal
                                  struct tp_err *err);
 tp_status cpu_run_permute_sort(struct device_queue *q, const struct permute_sort *a,
                                struct tp_err *err);
+tp_status cpu_run_permute_dispatch(struct device_queue *q, const struct permute_dispatch *a,
+                                   struct tp_err *err);
 tp_status cpu_run_permute_rows(struct device_queue *q, const struct permute_rows *a,
                                struct tp_err *err);
 tp_status cpu_run_permute_sum(struct device_queue *q, const struct permute_sum *a,

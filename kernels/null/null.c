@@ -49,6 +49,7 @@ NOTHING(router_backward, router_backward)
 NOTHING(router_load, router_load)
 NOTHING(router_balance, router_balance)
 NOTHING(permute_sort, permute_sort)
+NOTHING(permute_dispatch, permute_dispatch)
 NOTHING(permute_rows, permute_rows)
 NOTHING(permute_sum, permute_sum)
 NOTHING(permute_weight_backward, permute_weight_backward)
@@ -96,6 +97,7 @@ const struct kernel_ops kernels_null = {
     .router_load = nothing_router_load,
     .router_balance = nothing_router_balance,
     .permute_sort = nothing_permute_sort,
+    .permute_dispatch = nothing_permute_dispatch,
     .permute_rows = nothing_permute_rows,
     .permute_sum = nothing_permute_sum,
     .permute_weight_backward = nothing_permute_weight_backward,

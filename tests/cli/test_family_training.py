@@ -35,10 +35,11 @@ LAYOUTS = {
     "llama-biases": EVERYWHERE + [("tp4sp", 0), ("pp2cp2", 4)],
     "qwen3": EVERYWHERE + [("tp4sp", 0), ("pp2cp2", 4)],
     "gemma": [("tp1", 0), ("tp4sp", 4), ("tp2pp2dp2zero3", 2)],
-    "mixtral": [("tp1", 0), ("tp2pp2dp2spzero1", 2), ("tp4", 0), ("pp2cp2", 4)],
+    "mixtral": [("tp1", 0), ("tp2pp2dp2spzero1", 2), ("tp4", 0), ("pp2cp2", 4), ("ep2dp2", 4), ("tp2spep4dp4", 2),
+                ("pp2ep2dp4", 1)],
     "mixtral-balanced": [("tp1", 0), ("pp2vpp2dp2", 2)],
     "qwen3-moe": [("tp1", 0), ("tp8", 4)],
-    "qwen3-moe-balanced": [("tp1", 1), ("tp2spcp2", 2), ("tp2dp2zero3", 2)],
+    "qwen3-moe-balanced": [("tp1", 1), ("tp2spcp2", 2), ("tp2dp2zero3", 2), ("cp2ep2", 2), ("ep2dp4", 1)],
     "mistral": [("tp1", 0), ("tp4pp2", 4)],
     "qwen2": [("tp2", 0), ("tp8dp2zero3", 2)],
     "llama-llama3": [("tp1", 0), ("tp2cp2", 0)],
@@ -82,23 +83,24 @@ def test_same_bits_at_every_layout(name, layouts, reference, tmp_path):
     assert all(log == logs[0] for log in logs)
 
 
-@pytest.mark.parametrize("name,first,then", [("mixtral", "tp4sp", "dp2zero3"), ("qwen3-moe-balanced", "tp2pp2zero1", "cp2")])
+@pytest.mark.parametrize("name,first,then", [("mixtral", "tp4sp", "dp2zero3"), ("qwen3-moe-balanced", "tp2pp2zero1", "tp1pp1cp2ep2zero0"),
+                                             ("mixtral", "ep4dp4", "tp2ep2dp2"), ("mixtral", "pp2ep2dp2", "tp4pp1ep1dp1")])
 def test_a_run_continues_at_another_layout(name, first, then, reference, tmp_path):
     """Once after tp-reshard, once directly."""
-    options = ["--ckpt", tmp_path / "ckpt", "--micro", 4]
+    options = ["--ckpt", tmp_path / "ckpt", "--micro", 2]
     r = run(*reference.argv(name, first, tmp_path / "log", *options, "--exit-step", 3))
     assert r.rc == 75, repr(r)
     ok("tp-reshard", tmp_path / "ckpt", "--to", then, "-o", tmp_path / "resharded")
     for root in ("ckpt", "resharded"):
         log = tmp_path / (root + ".log")
         log.write_bytes((tmp_path / "log").read_bytes())
-        ok(*reference.argv(name, then, log, "--ckpt", tmp_path / root, "--micro", 4, "--resume=must"))
+        ok(*reference.argv(name, then, log, "--ckpt", tmp_path / root, "--micro", 2, "--resume=must"))
         curves.assert_same(harness.read_log(log), reference.trace(name), root)
 
 
 @pytest.mark.parametrize("name,layout", [("llama-biases", "tp2sp"), ("qwen3", "tp2dp2zero3"), ("llama-yarn", "cp2"),
                                          ("gemma", "tp2pp2"), ("mistral", "tp1"), ("mixtral-balanced", "tp2pp2"),
-                                         ("qwen3-moe-balanced", "dp2zero3")])
+                                         ("qwen3-moe-balanced", "dp2zero3"), ("mixtral", "tp2ep2dp2")])
 def test_a_late_device_has_the_same_bits(name, layout, reference, tmp_path):
     """As in test_deferred.py: queued work runs late and in a random order."""
     argv = reference.argv(name, layout, tmp_path / "log", "--micro", 2, "--logits", tmp_path / "logits")
@@ -124,7 +126,9 @@ def test_the_oracles_gradients_are_slopes(name):
     ("mistral", "cp2", [], "sliding_window"), ("qwen3", "tp2", ["--same-bits", 2], "--same-bits"),
     ("mixtral", "tp2", ["--same-bits", 2], "products"),
     ("qwen3", "tp2", ["--plan", "attention"], "plan that cuts attention"),
-    ("mixtral", "tp2", ["--plan", "expert"], "plan that cuts the experts")])
+    ("mixtral", "tp2", ["--plan", "expert"], "plan that cuts the experts"),
+    ("mixtral", "ep2dp2zero1", [], "ep does not work with ZeRO"), ("mixtral", "ep3dp3", [], "4 experts do not divide by ep 3"),
+    ("mixtral", "ep4dp2", [], "ep 4 does not divide the 2 ranks"), ("mistral", "ep2dp2", [], "ep needs a mixture of experts")])
 def test_what_does_not_fit_is_refused(name, layout, more, words, reference, tmp_path):
     if more[0:1] == ["--plan"]:
         plan = harness.ok("tp-train", "--model", reference.model(name), "--print-plan").out

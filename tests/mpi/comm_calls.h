@@ -125,6 +125,41 @@ static inline int prop_all_gather(const struct prop *p, struct rng *r, uint64_t 
     return failures + prop_check_bytes(p, out, size * n * width, call, "all_gather");
 }
 
+/* Rows that rank `from` sends to rank `to`: a function of the call that both can compute. */
+static inline int32_t prop_rows(const struct prop *p, uint64_t call, int from, int to)
+{
+    struct rng r = { call * 1000003u + (uint64_t)p->ranks[from] * 7919u + (uint64_t)p->ranks[to] };
+
+    return (int32_t)rng_int(&r, 0, 4);
+}
+
+/* Each pair of ranks has its own number of rows, often none. The numbers are in shared memory,
+ * because they are device memory. */
+static inline int prop_all_to_all(const struct prop *p, struct rng *r, uint64_t call)
+{
+    int size = comm_size(p->comm), me = comm_rank(p->comm);
+    int64_t width = rng_int(r, 1, (PROP_BYTES - 4096) / (8 * size));
+    int32_t *send = (int32_t *)(void *)p->shared, *recv = send + size + 1;
+    char *in = p->shared + 4096, *out;
+    struct comm_rows rows = { .row_bytes = width, .send = send, .recv = recv };
+    int failures;
+
+    send[0] = recv[0] = 0;
+    for (int q = 0; q < size; q++) {
+        send[q + 1] = send[q] + prop_rows(p, call, me, q);
+        recv[q + 1] = recv[q] + prop_rows(p, call, q, me);
+        memset(in + send[q] * width, me * 31 + q + (int)(call % 7),
+               (size_t)((send[q + 1] - send[q]) * width));
+        memset(p->expect + recv[q] * width, q * 31 + me + (int)(call % 7),
+               (size_t)((recv[q + 1] - recv[q]) * width));
+    }
+    out = in + send[size] * width;
+    rows.counted = send[size];
+    comm_all_to_all(p->comm, p->device->queue, out, in, &rows);
+    failures = prop_sync(p);
+    return failures + prop_check_bytes(p, out, recv[size] * width, call, "all_to_all");
+}
+
 static inline int prop_reduce_scatter(const struct prop *p, struct rng *r, uint64_t call)
 {
     enum dtype type = PROP_TYPES[rng_int(r, 0, 3)];

@@ -66,7 +66,7 @@ static inline int prop_sequence(struct rank_device *d, struct comm *c, const int
 {
     static int (*const calls[])(const struct prop *, struct rng *, uint64_t) = {
         prop_all_reduce, prop_all_reduce, prop_all_gather, prop_reduce_scatter,
-        prop_ring,       prop_line,       prop_second,
+        prop_ring,       prop_line,       prop_second,     prop_all_to_all,
     };
     struct rng r = { seed };
     struct prop p = { .device = d, .comm = c, .ranks = ranks };

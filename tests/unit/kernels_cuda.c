@@ -253,14 +253,14 @@ CASES(gated, 30)
     struct pair dy = floats(r, rows * cols, 1), dh = numbers(r, type, rows * ld, 1);
 
     BOTH(gated_forward, gated_forward, kind, type, AT(y), AT(h), (float *)AT(h) + cols, ld, rows,
-         cols);
+         cols, NULL);
     assert_similar(y, type, 1e-1, 2e-6, "gated");
     BOTH(gated_backward, gated_backward, kind, type, AT(dh),
          (char *)AT(dh) + cols * dtype_bytes(type), AT(dy), AT(h), (float *)AT(h) + cols, ld, rows,
-         cols);
+         cols, NULL);
     assert_similar(dh, type, 1, 2e-6, "gated gradient");
     BOTH(gated_backward, gated_backward, kind, DTYPE_F32, AT(h), (float *)AT(h) + cols, AT(dy),
-         AT(h), (float *)AT(h) + cols, ld, rows, cols);
+         AT(h), (float *)AT(h) + cols, ld, rows, cols, NULL);
     assert_similar(h, DTYPE_F32, 1, 2e-6, "gated gradient in place");
 }
 

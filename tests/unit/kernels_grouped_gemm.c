@@ -35,12 +35,14 @@ static void reference(const struct grouped_gemm *x)
     for (int i = 0; i < GROUPS; i++) {
         struct gemm g = x->product;
         int64_t first = x->offsets[i], e = dtype_bytes(g.type);
+        int matrix = x->matrices ? i % x->matrices : i;
         bool is_m = x->axis == GEMM_M;
 
         *(is_m ? &g.m : &g.k) = x->offsets[i + 1] - first;
         g.a = (const char *)g.a + first * g.lda * e;
-        g.b = (const char *)g.b + (is_m ? i * x->step : first * g.ldb) * e;
-        g.c += is_m ? first * g.ldc : i * x->step;
+        g.b = (const char *)g.b + (is_m ? matrix * x->step : first * g.ldb) * e;
+        g.c += is_m ? first * g.ldc : matrix * x->step;
+        g.beta = i == matrix ? g.beta : is_m ? g.beta : 1;
         gemm_reference(&g);
     }
 }
@@ -79,7 +81,10 @@ Test(grouped_gemm, rows_and_matrices_of_each_group)
         enum dtype type = i & 1 ? DTYPE_BF16 : DTYPE_F32;
         int32_t offsets[GROUPS + 1];
         struct gemm g = { .type = type, .alpha = 1, .beta = i & 2 ? 1 : 0 };
-        struct grouped_gemm x = { .groups = GROUPS, .step = in * out + 16, .offsets = offsets };
+        struct grouped_gemm x = { .groups = GROUPS,
+                                  .matrices = i % 3 == 0 ? 2 : 0,
+                                  .step = in * out + 16,
+                                  .offsets = offsets };
 
         use_threads(1 + i % 2);
         random_offsets(&r, offsets, rows);

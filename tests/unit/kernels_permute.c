@@ -53,6 +53,39 @@ Test(permute, copies_are_sorted_by_expert_and_stay_in_order)
     }
 }
 
+/* Several ranks share the experts: what one has for another is what the other expects from it, and
+ * its groups are the rows of each of its experts. */
+Test(permute, ranks_agree_on_what_they_exchange)
+{
+    struct rng r = rng_start("permute/dispatch");
+
+    for (int i = 0; i < 50; i++) {
+        enum { RANKS = 4, OWN = 3, EXPERTS = RANKS * OWN };
+        int32_t all[RANKS][EXPERTS + 1], send[RANKS][RANKS + 1], recv[RANKS][RANKS + 1];
+        int32_t groups[RANKS][EXPERTS + 1];
+
+        for (int k = 0; k < RANKS; k++) {
+            all[k][0] = 0;
+            for (int e = 0; e < EXPERTS; e++)
+                all[k][e + 1] = all[k][e] + (int32_t)rng_int(&r, 0, 3);
+        }
+        for (int k = 0; k < RANKS; k++)
+            RUN(permute_dispatch, permute_dispatch, send[k], recv[k], groups[k], all[0], RANKS, k,
+                EXPERTS);
+        for (int k = 0; k < RANKS; k++) {
+            cr_assert(send[k][0] == 0 && send[k][RANKS] == all[k][EXPERTS]);
+            cr_assert_eq(groups[k][EXPERTS], recv[k][RANKS]);
+            for (int q = 0; q < RANKS; q++) {
+                cr_assert_eq(send[k][q + 1] - send[k][q], recv[q][k + 1] - recv[q][k]);
+                cr_assert_eq(groups[k][q * OWN], recv[k][q]);
+                for (int e = 0; e < OWN; e++)
+                    cr_assert_eq(groups[k][q * OWN + e + 1] - groups[k][q * OWN + e],
+                                 all[q][k * OWN + e + 1] - all[q][k * OWN + e]);
+            }
+        }
+    }
+}
+
 /* With weights that add up to 1 the weighted sum of a row's copies is the row. */
 Test(permute, a_sum_of_copies_is_the_row)
 {
@@ -100,7 +133,7 @@ Test(permute, the_gradient_of_a_weight_is_a_product_of_rows)
 
         memcpy(was, d, (size_t)all * sizeof *d);
         RUN(permute_weight_backward, permute_weight_backward, dw, d, stored, type, w, c.source, c.n,
-            c.cols);
+            c.cols, NULL);
         got = as_floats(type, stored, all);
         for (int64_t j = 0; j < c.n; j++) {
             double want = 0, by = (double)w[c.source[j]];

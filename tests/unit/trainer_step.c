@@ -76,7 +76,7 @@ static void random_relative(struct rng *r, struct model *m, const struct train_c
 }
 
 /* A mixture of experts, which there is without --same-bits and with experts that the plan cuts. */
-static void random_experts(struct rng *r, struct model *m, const struct train_config *c)
+static void random_experts(struct rng *r, struct model *m, struct train_config *c)
 {
     if (m->family != MODEL_LLAMA || m->plan || c->same_bits || rng_int(r, 0, 2))
         return;
@@ -87,6 +87,13 @@ static void random_experts(struct rng *r, struct model *m, const struct train_co
     m->normalized_experts = rng_int(r, 0, 1);
     m->balances_experts = rng_int(r, 0, 1);
     m->balance_factor = 0.01;
+    if (c->spec.dp * c->spec.cp > 1 && rng_int(r, 0, 1)) {
+        c->spec.ep = c->spec.dp * c->spec.cp;
+        while (c->spec.ep % 2 == 0 && rng_int(r, 0, 1))
+            c->spec.ep /= 2;
+        m->experts *= c->spec.ep;
+        c->spec.zero = 0;
+    }
 }
 
 /* A random run on any axes and at most max_world ranks. With vpp, pp divides the number of

@@ -83,19 +83,25 @@ int64_t grad_reduction_partial_calls(const struct params *p)
 
 /* ---- sums over replicas ---- */
 
+/* The ranks over which a bucket's gradients are summed without ZeRO. */
+static struct comm *replicas_of(const struct grad_reduction *r, const struct param_bucket *b)
+{
+    return b->is_expert ? r->groups->experts : r->groups->dp_cp;
+}
+
 static void start_bucket(struct grad_reduction *r, int bucket)
 {
     const struct params *p = r->params;
-    const struct process_groups *groups = r->groups;
     const struct param_bucket *b = &p->buckets[bucket];
+    struct comm *replicas = replicas_of(r, b);
 
     reduce_within(r, b->first, b->first + b->n);
     if (p->n_owners > 1) {
         bucket_transfer_send(r->grads, bucket);
-    } else if (comm_size(groups->dp_cp) > 1) {
+    } else if (comm_size(replicas) > 1) {
         device_record(p->k.queue, r->ready);
         device_wait(p->comm_queue, r->ready);
-        comm_all_reduce(groups->dp_cp, p->comm_queue, p->grad + b->from, b->to - b->from, DTYPE_F32,
+        comm_all_reduce(replicas, p->comm_queue, p->grad + b->from, b->to - b->from, DTYPE_F32,
                         COMM_SUM);
     }
 }

@@ -70,6 +70,15 @@ static tp_status add_unit(struct params *p, const struct layout *l, int rank, in
     return TP_OK;
 }
 
+/* With ep the norm is a sum over all ranks, and the first replica of an entry counts it. */
+static void count_first_replicas(struct params *p, const struct spec *s, struct mesh_coord at)
+{
+    int lane = at.dp * s->cp + at.cp;
+
+    for (int i = 0; i < p->n && s->ep > 1; i++)
+        p->list[i].counted &= lane < (p->list[i].is_expert ? s->ep : 1);
+}
+
 /* Set every entry's rows and its place in the gradient norm. Places are the same at every layout.
  */
 static tp_status number_places(struct params *p, const struct layout *l, struct arena *arena,
@@ -188,6 +197,7 @@ tp_status params_init(struct params *p, const struct layout *l, int rank,
     for (int unit = LAYER_LAST; p->sharded && unit < l->n_layers; unit++)
         TP_TRY(add_unit(p, l, rank, unit, err));
     param_place(&p->n_elements, 0, false);
+    count_first_replicas(p, &l->spec, at);
     TP_TRY(params_partition(p, l, at, counted->is_one_bucket, arena, err));
     TP_TRY(number_places(p, l, arena, err));
     if (p->same_bits)

@@ -57,11 +57,15 @@ static void fill_buckets(struct params *p, bool is_one)
     for (int i = 0; i < p->n;) {
         struct param_bucket *b = &p->buckets[p->n_buckets++];
         int layer = p->list[i].layer;
-        struct param_bucket_fill fill = { .is_whole_list = is_one,
+        struct param_bucket_fill fill = { .is_expert = p->list[i].is_expert,
+                                          .is_whole_list = is_one,
                                           .layer = layer,
                                           .begins_layer = i == 0 || p->list[i - 1].layer != layer };
 
-        *b = (struct param_bucket){ .first = i, .from = p->list[i].at, .unit = p->list[i].unit };
+        *b = (struct param_bucket){ .first = i,
+                                    .from = p->list[i].at,
+                                    .unit = p->list[i].unit,
+                                    .is_expert = p->list[i].is_expert };
         while (takes(p, b, &fill, i)) {
             if (params_is_before(b->unit, p->list[i].unit))
                 b->unit = p->list[i].unit;

@@ -6,9 +6,80 @@
 
 _Static_assert((int)FAMILY_EXPERTS_MAX <= (int)ROUTER_EXPERTS_MAX, "a router for every model");
 
+static int ep_of(const struct network *n)
+{
+    return n->ep ? comm_size(n->ep) : 1;
+}
+
+/* The rows of this rank's experts. */
 static struct expert_linear_rows rows_of(const struct pass *p, const struct activations_layer *s)
 {
-    return (struct expert_linear_rows){ s->experts.offsets, p->net->experts };
+    const struct network *n = p->net;
+
+    return (struct expert_linear_rows){ n->ep ? s->experts.groups : s->experts.offsets,
+                                        n->experts / ep_of(n), n->experts };
+}
+
+const int32_t *experts_count(const struct pass *p, const struct activations_layer *s)
+{
+    return p->net->ep ? s->experts.groups + p->net->experts : NULL;
+}
+
+/* ---- between ranks ---- */
+
+/* Send every copy to the rank of its expert, in its order; rows of row_bytes. Returns where this
+ * rank's experts find theirs: `to`, or without ep `copies` itself. */
+static const void *dispatch(const struct pass *p, const struct activations_experts *e, void *to,
+                            const void *copies, int64_t row_bytes)
+{
+    const struct network *n = p->net;
+    const struct comm_rows rows = { row_bytes, e->send, e->recv, p->rows * n->per_token };
+
+    if (!n->ep)
+        return copies;
+    comm_all_to_all(n->ep, n->k.queue, to, copies, &rows);
+    return to;
+}
+
+/* The other way: returns the results of this rank's own copies. */
+static const float *collect(const struct pass *p, const struct activations_experts *e, float *to,
+                            const float *results, int64_t cols)
+{
+    const struct network *n = p->net;
+    const struct comm_rows rows = { cols * (int64_t)sizeof *to, e->recv, e->send,
+                                    p->rows * n->per_token };
+
+    if (!n->ep)
+        return results;
+    comm_all_to_all(n->ep, n->k.queue, to, results, &rows);
+    return to;
+}
+
+/* Tell each rank how many copies it gets, and send the weights there. */
+static void dispatch_plan(const struct pass *p, const struct activations_experts *e)
+{
+    const struct network *n = p->net;
+    const struct activations_scratch *w = p->scratch;
+
+    if (!n->ep)
+        return;
+    comm_all_gather(n->ep, n->k.queue, w->all, e->offsets,
+                    (n->experts + 1) * (int64_t)sizeof *w->all, DTYPE_U8);
+    n->k.ops->permute_dispatch(n->k.queue, &(struct permute_dispatch){ .send = e->send,
+                                                                       .recv = e->recv,
+                                                                       .groups = e->groups,
+                                                                       .all = w->all,
+                                                                       .size = comm_size(n->ep),
+                                                                       .rank = comm_rank(n->ep),
+                                                                       .experts = n->experts });
+    n->k.ops->permute_rows(n->k.queue, &(struct permute_rows){ .y = w->sorted,
+                                                               .x = e->weights,
+                                                               .type = DTYPE_F32,
+                                                               .source = e->source,
+                                                               .n = p->rows * n->per_token,
+                                                               .cols = 1,
+                                                               .per_row = 1 });
+    dispatch(p, e, e->given, w->sorted, sizeof(float));
 }
 
 /* ---- rows and copies ---- */
@@ -33,9 +104,10 @@ static void route(const struct pass *p, const struct linear *router, const void 
                                                                .chosen = e->chosen,
                                                                .n = p->rows * n->per_token,
                                                                .experts = n->experts });
+    dispatch_plan(p, e);
 }
 
-/* Returns the sorted copies of all rows of x. */
+/* Returns the copies of all ranks' rows of x that this rank's experts compute. */
 static const void *copy_rows(const struct pass *p, const void *x,
                              const struct activations_experts *e)
 {
@@ -48,17 +120,21 @@ static const void *copy_rows(const struct pass *p, const void *x,
                                                                .n = p->rows * n->per_token,
                                                                .cols = n->model->hidden,
                                                                .per_row = n->per_token });
-    return p->scratch->copies;
+    return dispatch(p, e, p->scratch->received, p->scratch->copies,
+                    n->model->hidden * dtype_bytes(n->dtype));
 }
 
-/* y (+)= the sums over the copies of each row in scratch results. */
+/* y (+)= the sums over the copies of each row; their experts' ranks have them in scratch results.
+ */
 static void sum_copies(const struct pass *p, float *y, const struct activations_experts *e,
                        const float *weights, bool add)
 {
     const struct network *n = p->net;
+    const struct activations_scratch *w = p->scratch;
+    const float *results = collect(p, e, w->returned, w->results, n->model->hidden);
 
     n->k.ops->permute_sum(n->k.queue, &(struct permute_sum){ .y = y,
-                                                             .x = p->scratch->results,
+                                                             .x = results,
                                                              .place = e->place,
                                                              .weights = weights,
                                                              .rows = p->rows,
@@ -95,6 +171,24 @@ void experts_down_forward(const struct pass *p, const struct network_layer *y,
 
 /* ---- backward ---- */
 
+/* Bring the gradients of the weights from the experts' ranks to scratch dweights, from the order of
+ * the copies to that of the weights. */
+static void return_dweights(const struct pass *p, const struct activations_experts *e)
+{
+    const struct network *n = p->net;
+    const struct activations_scratch *w = p->scratch;
+
+    if (!n->ep)
+        return;
+    collect(p, e, w->sorted, w->dweights, 1);
+    n->k.ops->permute_sum(n->k.queue, &(struct permute_sum){ .y = w->dweights,
+                                                             .x = w->sorted,
+                                                             .place = e->place,
+                                                             .rows = p->rows * n->per_token,
+                                                             .cols = 1,
+                                                             .per_row = 1 });
+}
+
 void experts_down_backward(const struct pass *p, const struct network_layer *y,
                            const struct activations_layer *s, const void *dy)
 {
@@ -106,14 +200,17 @@ void experts_down_backward(const struct pass *p, const struct network_layer *y,
 
     expert_linear_input_gradient(&y->down, &r, w->ffn_scratch, copies, n->model->hidden, false);
     n->k.ops->permute_weight_backward(
-        n->k.queue, &(struct permute_weight_backward){ .dweights = w->dweights,
-                                                       .dhidden = w->ffn_scratch,
-                                                       .hidden = s->hidden,
-                                                       .type = n->dtype,
-                                                       .weights = s->experts.weights,
-                                                       .source = s->experts.source,
-                                                       .n = p->rows * n->per_token,
-                                                       .cols = n->ffn });
+        n->k.queue,
+        &(struct permute_weight_backward){ .dweights = w->dweights,
+                                           .dhidden = w->ffn_scratch,
+                                           .hidden = s->hidden,
+                                           .type = n->dtype,
+                                           .weights = n->ep ? s->experts.given : s->experts.weights,
+                                           .source = n->ep ? NULL : s->experts.source,
+                                           .n = p->rows * n->token_copies,
+                                           .cols = n->ffn,
+                                           .count = experts_count(p, s) });
+    return_dweights(p, &s->experts);
     expert_linear_weight_gradient(&y->down, &r, copies, n->model->hidden, s->hidden, p->add);
 }
 

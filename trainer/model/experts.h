@@ -11,6 +11,12 @@
  * weights, and so of the router's outputs; the sum over ranks comes with that of the gradient of x,
  * and for the router's weight at the end of the step.
  *
+ * Expert parallelism (Lepikhin et al. 2021) gives each of the ep ranks some of the experts. An
+ * all-to-all sends the copies to the ranks of their experts, and another one sends the results
+ * back; backward does the same with their gradients, and once more with the copies, which are not
+ * kept. The weights go with the copies, and their gradients come back with those of the copies. A
+ * rank's experts have rows from each rank, one rank's after the other's.
+ *
  * The load: for each sequence and expert, how many copies the expert has had in all layers, and the
  * sum of its probabilities. The loss that balances the experts needs it. It follows the residual in
  * memory, so messages between pipeline stages have it too.
@@ -19,6 +25,9 @@
 #define TRAINER_MODEL_EXPERTS_H
 
 #include "trainer/model/pass.h"
+
+/* How many rows s->up has, in device memory; NULL: always the same number. */
+const int32_t *experts_count(const struct pass *p, const struct activations_layer *s);
 
 /* s->up gets gate and up of each copy of s->mid_normed. */
 void experts_up_forward(const struct pass *p, const struct network_layer *y,

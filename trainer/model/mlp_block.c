@@ -13,20 +13,22 @@ static enum gated_kind gated_kind_of(const struct network *n)
 static void activate(const struct pass *p, struct activations_layer *s)
 {
     const struct network *n = p->net;
-    int64_t rows = p->rows * n->shards * n->per_token;
+    int64_t rows = p->rows * n->shards * n->token_copies;
 
     if (n->up_width == n->ffn)
         n->k.ops->gelu_forward(n->k.queue,
                                &(struct gelu_forward){ s->hidden, n->dtype, s->up, rows * n->ffn });
     else
-        n->k.ops->gated_forward(n->k.queue, &(struct gated_forward){ .kind = gated_kind_of(n),
-                                                                     .type = n->dtype,
-                                                                     .y = s->hidden,
-                                                                     .gate = s->up,
-                                                                     .up = s->up + n->ffn,
-                                                                     .ld = 2 * n->ffn,
-                                                                     .rows = rows,
-                                                                     .cols = n->ffn });
+        n->k.ops->gated_forward(n->k.queue,
+                                &(struct gated_forward){ .kind = gated_kind_of(n),
+                                                         .type = n->dtype,
+                                                         .y = s->hidden,
+                                                         .gate = s->up,
+                                                         .up = s->up + n->ffn,
+                                                         .ld = 2 * n->ffn,
+                                                         .rows = rows,
+                                                         .cols = n->ffn,
+                                                         .count = experts_count(p, s) });
 }
 
 /* dup: the gradient of s->up, of the run's dtype; may be s->up itself in fp32. */
@@ -34,7 +36,7 @@ static void activate_backward(const struct pass *p, char *dup, const float *dy,
                               const struct activations_layer *s)
 {
     const struct network *n = p->net;
-    int64_t rows = p->rows * n->shards * n->per_token;
+    int64_t rows = p->rows * n->shards * n->token_copies;
 
     if (n->up_width == n->ffn)
         n->k.ops->gelu_backward(n->k.queue,
@@ -50,7 +52,8 @@ static void activate_backward(const struct pass *p, char *dup, const float *dy,
                                                   .up = s->up + n->ffn,
                                                   .ld = 2 * n->ffn,
                                                   .rows = rows,
-                                                  .cols = n->ffn });
+                                                  .cols = n->ffn,
+                                                  .count = experts_count(p, s) });
 }
 
 void mlp_block_forward(const struct pass *p, const struct network_layer *y,

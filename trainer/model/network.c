@@ -126,6 +126,7 @@ tp_status network_init(struct network *n, const struct model *m, const struct la
                            .up_width = d->up_width,
                            .experts = d->experts,
                            .per_token = d->per_token,
+                           .token_copies = d->token_copies,
                            .load = d->load };
     n->vstages = arena_array(arena, (size_t)n->n_vstages, sizeof *n->vstages);
     n->layer_numbers = arena_array(arena, (size_t)m->layers, sizeof *n->layer_numbers);
@@ -203,7 +204,7 @@ static tp_status bind_experts(struct linear *out, const struct source *s, enum t
     int first = params_find(s->params, s->layout, role, layer);
     tp_status st = bind_linear(out, s, role, ROLE_NONE, layer, width, in, err);
 
-    if (!st && s->net->experts > 1)
+    if (!st && s->net->experts / (s->net->ep ? comm_size(s->net->ep) : 1) > 1)
         out->stride = s->params->list[first + 1].at - s->params->list[first].at;
     return st;
 }
@@ -313,6 +314,7 @@ tp_status network_bind(struct network *n, const struct layout *l, const struct p
     tp_status st = TP_OK;
 
     n->tp = groups->tp;
+    n->ep = groups->ep;
     n->ring = (struct ring_group){ &n->k, groups->cp, n->q_width, n->kv_width, n->qkv_width };
     n->whole = w->whole;
     n->sums = w->sums;

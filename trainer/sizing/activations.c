@@ -72,6 +72,12 @@ static void experts_take(struct activations_experts *e, const struct place *p)
     e->place = buffer_pool_take(own, p->kind, copies, sizeof *e->place);
     e->source = buffer_pool_take(own, p->kind, copies, sizeof *e->source);
     e->offsets = buffer_pool_take(own, p->kind, d->experts + 1, sizeof *e->offsets);
+    if (d->ep == 1)
+        return;
+    e->send = buffer_pool_take(own, p->kind, d->ep + 1, sizeof *e->send);
+    e->recv = buffer_pool_take(own, p->kind, d->ep + 1, sizeof *e->recv);
+    e->groups = buffer_pool_take(own, p->kind, d->experts + 1, sizeof *e->groups);
+    e->given = take_floats(p, rows * d->token_copies);
 }
 
 /* Everything but x. With selective recomputation the results of attention are not kept. */
@@ -94,8 +100,8 @@ static void layer_take(struct activations_layer *s, const struct place *p)
     s->mid_normed = take_typed(p, rows * d->hidden);
     if (d->experts)
         experts_take(&s->experts, p);
-    s->up = take_floats(p, parts * d->per_token * d->up_width);
-    s->hidden = take_typed(p, parts * d->per_token * d->ffn);
+    s->up = take_floats(p, parts * d->token_copies * d->up_width);
+    s->hidden = take_typed(p, parts * d->token_copies * d->ffn);
 }
 
 static void activations_take_one(struct activations *s, const struct place *p)
@@ -163,7 +169,8 @@ static void wide_take(struct activations_scratch *s, const struct place *p)
     const struct rank_dims *d = p->dims;
     int64_t parts = rows_of(d) * d->shards, vocab = most(d->table_rows, d->logit_rows);
 
-    s->ffn_scratch = take_floats(p, parts * most(most(d->per_token * d->ffn, d->q_width), vocab));
+    s->ffn_scratch =
+        take_floats(p, parts * most(most(d->token_copies * d->ffn, d->q_width), vocab));
     s->dqkv = take_floats(p, parts * d->qkv_width);
     if (d->has_head_norms) {
         s->head_normed = take_floats(p, parts * (d->q_width + d->kv_width));
@@ -171,7 +178,7 @@ static void wide_take(struct activations_scratch *s, const struct place *p)
     }
     if (d->dtype == DTYPE_BF16) {
         s->bf16_scratch =
-            take_typed(p, parts * most(most(d->per_token * d->up_width, d->qkv_width), vocab));
+            take_typed(p, parts * most(most(d->token_copies * d->up_width, d->qkv_width), vocab));
         s->dy = take_typed(p, residual_rows(d) * d->hidden);
     }
 }
@@ -179,14 +186,26 @@ static void wide_take(struct activations_scratch *s, const struct place *p)
 static void expert_scratch_take(struct activations_scratch *s, const struct place *p)
 {
     const struct rank_dims *d = p->dims;
-    int64_t copies = rows_of(d) * d->per_token;
+    int64_t own = rows_of(d) * d->per_token, copies = rows_of(d) * d->token_copies;
 
     if (!d->experts)
         return;
-    s->copies = take_typed(p, copies * d->hidden);
-    s->results = take_floats(p, copies * d->hidden);
-    s->dweights = take_floats(p, copies);
     s->dlogits = take_typed(p, rows_of(d) * d->experts);
+    if (d->ep == 1) {
+        s->copies = take_typed(p, copies * d->hidden);
+        s->results = take_floats(p, copies * d->hidden);
+        s->dweights = take_floats(p, copies);
+        return;
+    }
+    s->copies =
+        buffer_pool_take(&p->pools->shared, p->kind, own * d->hidden, dtype_bytes(d->dtype));
+    s->results = take_shared(p, copies * d->hidden);
+    s->dweights = take_shared(p, copies);
+    s->received = take_typed(p, copies * d->hidden);
+    s->returned = take_floats(p, own * d->hidden);
+    s->sorted = take_shared(p, own);
+    s->all = buffer_pool_take(&p->pools->own, p->kind, (int64_t)d->ep * (d->experts + 1),
+                              sizeof *s->all);
 }
 
 static void loss_take(struct activations_scratch *s, const struct place *p)

@@ -27,6 +27,12 @@ struct activations_experts {
     int32_t *chosen; /* [rows][per_token], as are the next two */
     int32_t *place, *source;
     int32_t *offsets; /* [experts + 1] */
+
+    /* with ep (struct permute_dispatch); its copies are those of all ep ranks for this one's
+     * experts */
+    int32_t *send, *recv; /* [ep + 1] */
+    int32_t *groups;      /* [experts + 1] */
+    float *given;         /* [copies] weights */
 };
 
 struct activations_layer {
@@ -79,10 +85,17 @@ struct activations_scratch {
     struct comm_request *sent[SCRATCH_DX_BUFFERS]; /* in pipelines: to the previous stage */
     int dx_next;
     void *copies;   /* of a mixture of experts, as are the next three: [rows * per_token][h] type */
-    float *results; /* [rows * per_token][h] of the experts; gradients of their inputs */
-    float *dweights;    /* [rows][per_token] */
-    void *dlogits;      /* [rows][experts] type */
-    float *dnormed;     /* [rows][h] gradient of a norm's output; for collectives */
+    float *results; /* [rows * per_token][h] of the experts; gradients of their inputs. With ep
+                       this and dweights are of the copies of this rank's experts, and copies,
+                       results and dweights are for collectives */
+    float *dweights; /* [rows][per_token] */
+    void *received;  /* with ep, as are the next three: the copies of this rank's experts */
+    float *returned; /* results of the rank's own copies */
+    float *sorted;   /* [rows * per_token] weights or their gradients, in the order of the copies;
+                        for collectives */
+    int32_t *all;    /* [ep][experts + 1] offsets of all ranks */
+    void *dlogits;   /* [rows][experts] type */
+    float *dnormed;  /* [rows][h] gradient of a norm's output; for collectives */
     float *ffn_scratch; /* [rows][max(ffn, q_width, vocab)]: logits; gradients of a row-parallel
                            layer's input */
     float *head_normed, *dheads; /* as `heads` of a layer: after the norms or its gradient; gradient

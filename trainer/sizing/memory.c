@@ -31,8 +31,9 @@ tp_status memory_model_make(struct memory_model *out, const struct model *m, str
 static bool has_same_units(const struct param_rank *a, const struct param_rank *b)
 {
     return a->spec.tp == b->spec.tp && a->spec.dp == b->spec.dp && a->spec.zero == b->spec.zero &&
-           a->spec.sp == b->spec.sp && (a->spec.pp > 1) == (b->spec.pp > 1) &&
-           a->dtype == b->dtype && a->same_bits == b->same_bits && a->n_virtual == b->n_virtual;
+           a->spec.sp == b->spec.sp && a->spec.ep == b->spec.ep &&
+           (a->spec.pp > 1) == (b->spec.pp > 1) && a->dtype == b->dtype &&
+           a->same_bits == b->same_bits && a->n_virtual == b->n_virtual;
 }
 
 /* The parameters of each part of the model. tp-run tries many workloads at a spec. */

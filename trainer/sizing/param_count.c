@@ -1,6 +1,7 @@
 /* trainer/sizing/param_count.c - see trainer/sizing/param_count.h. */
 #include "trainer/sizing/param_count.h"
 
+#include "layout/layout.h"
 #include "layout/model_tensors.h"
 #include "layout/same_bits.h"
 
@@ -83,6 +84,16 @@ static int64_t owners_gap(const struct param_rank *r, int n_shards)
     return r->n_owners > 1 && n_shards > 1 ? (int64_t)n_shards * PARAM_GAP : 0;
 }
 
+/* The numbers of the norm are those of all ranks. */
+static void count_places(struct unit_count *c, int first, int n)
+{
+    for (int i = first; i < first + n; i++) {
+        const struct placement *p = &c->tensors[i].placement;
+
+        c->unit.places += p->dim < 0 ? 1 : (int64_t)c->rank->n_virtual * p->blocks;
+    }
+}
+
 static void count_group(struct unit_count *c, int first, int n, bool copy)
 {
     const struct tensor *t = &c->tensors[first];
@@ -98,11 +109,7 @@ static void count_group(struct unit_count *c, int first, int n, bool copy)
             count_entry(c, &entries[k]);
     }
     c->unit.owned += owners_gap(c->rank, n_shards);
-    for (int i = first; i < first + n; i++) {
-        const struct placement *p = &c->tensors[i].placement;
-
-        c->unit.places += p->dim < 0 ? 1 : (int64_t)c->rank->n_virtual * p->blocks;
-    }
+    count_places(c, first, n);
     if (t->role == ROLE_EMBEDDING) {
         c->unit.table = c->unit.elements;
         c->unit.owned_table = c->unit.owned;
@@ -117,7 +124,11 @@ static struct param_unit count_unit(const struct param_rank *r, const struct ten
 
     for (int t = 0, n; t < n_tensors; t += n) {
         n = param_group_size(tensors, n_tensors, t);
-        if (tensors[t].layer == layer && (!copy || param_is_at_both_ends(r, &tensors[t])))
+        if (tensors[t].layer != layer || (copy && !param_is_at_both_ends(r, &tensors[t])))
+            continue;
+        if (layout_ep_of(&r->spec, &tensors[t]) > 0) /* experts of other ranks */
+            count_places(&c, t, n);
+        else
             count_group(&c, t, n, copy);
     }
     close_bucket(&c);
@@ -242,7 +253,7 @@ static void count_whole(struct param_sizes *z, const struct stage_units *x)
     z->n_vectors = a->vectors + x->n_layers * y->vectors + b->vectors;
     z->n_partial = a->partial + x->n_layers * y->partial + b->partial;
     z->is_one_bucket = is_one;
-    z->n_packs = buckets.n > 1 ? PARAM_PACKS_MAX : 1;
+    z->n_packs = buckets.n > 1 || x->units->rank.spec.ep > 1 ? PARAM_PACKS_MAX : 1;
     z->pack_floats = round_up(
         x->units->rank.n_owners * most(buckets.grads, buckets.weight_bytes / 4), PARAM_GAP);
 }

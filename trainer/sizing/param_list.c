@@ -113,6 +113,7 @@ static int list_tensor(struct param *out, const struct param_rank *r, const stru
                        .decay = tensor->ndim >= 2,
                        .summed = is_always_fp32(tensor->role) || tensor->role == ROLE_EMBEDDING,
                        .copy = copy,
+                       .is_expert = layout_ep_of(&r->spec, tensor) >= 0,
                        .partial = is_partial(r, tensor),
                        .after = tensor->layer == LAYER_LAST,
                        .shared = tensor->placement.replicate };
@@ -187,6 +188,8 @@ bool param_bucket_takes(const struct param_bucket_fill *b, int previous, const s
 {
     bool is_full = b->n >= PARAM_BUCKET;
 
+    if (next->is_expert != b->is_expert)
+        return false;
     if (!next->begins_group || b->is_whole_list)
         return true;
     if (next->layer != previous)

@@ -52,17 +52,18 @@ struct param {
     struct param_partition own; /* what this rank updates: all, or with ZeRO a part */
     bool decay;                 /* matrices, not norms */
     bool summed;                /* kernels add to its gradient and never overwrite it */
-    bool counted; /* in this rank's part of the gradient norm: of several tp ranks that hold the
-                     same part, the first counts it */
-    bool partial; /* tp ranks have gradients of their own rows of the residual (with sp), of
-                     their own heads (norms of queries and keys) or of their own features of the
-                     experts (the router), summed at the end of the step;
-                     with --same-bits they are added at once */
-    bool after;   /* its place in the model is after the layers */
-    bool copy;    /* of a tensor that another stage holds: the embedding, for a tied head */
-    bool shared;  /* other tp ranks (or shards) hold the same part, with other heads' gradients */
-    int place;    /* --same-bits: in params.places, of its part of the gradient norm */
-    int64_t row;  /* in params.rows, of its first row */
+    bool counted;   /* in this rank's part of the gradient norm: of several tp ranks that hold the
+                       same part, the first counts it */
+    bool partial;   /* tp ranks have gradients of their own rows of the residual (with sp), of
+                       their own heads (norms of queries and keys) or of their own features of the
+                       experts (the router), summed at the end of the step;
+                       with --same-bits they are added at once */
+    bool after;     /* its place in the model is after the layers */
+    bool is_expert; /* of an expert that, with ep, only some of the dp x cp ranks have */
+    bool copy;      /* of a tensor that another stage holds: the embedding, for a tied head */
+    bool shared;    /* other tp ranks (or shards) hold the same part, with other heads' gradients */
+    int place;      /* --same-bits: in params.places, of its part of the gradient norm */
+    int64_t row;    /* in params.rows, of its first row */
 };
 
 /* Whose parameters are listed. */
@@ -117,6 +118,7 @@ int64_t param_pack(int64_t *end, int64_t n_bytes, bool begins_group);
 
 /* A bucket that is being filled from a rank's list. */
 struct param_bucket_fill {
+    bool is_expert;     /* its entries are; others are in other buckets */
     bool is_whole_list; /* the whole list is smaller than a bucket */
     int layer;          /* of its first entry */
     bool begins_layer;  /* its first entry is the first of that layer */

@@ -96,6 +96,7 @@ struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cu
                            .has_head_norms = m->head_norms,
                            .experts = m->experts,
                            .per_token = m->experts ? m->experts_per_token : 1,
+                           .ep = s->ep > 1 ? s->ep : 1,
                            .load = m->balances_experts ? 2 * m->experts : 0,
                            .is_ring = s->cp > 1,
                            .split = s->sp ? s->tp : 1,
@@ -103,6 +104,9 @@ struct rank_dims rank_dims_make(const struct model *m, const struct rank_dims_cu
                            .n_virtual = w->same_bits ? w->same_bits : s->tp };
 
     d.shards = d.n_virtual / s->tp;
+    d.token_copies = d.per_token;
+    if (d.ep > 1)
+        d.token_copies = d.ep * (d.experts / d.ep < d.per_token ? d.experts / d.ep : d.per_token);
     count_layers(&d, m, s, pp);
     count_widths(&d, m, cuts);
     return d;

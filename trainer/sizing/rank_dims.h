@@ -34,6 +34,9 @@ struct rank_dims {
     bool has_unit_norms;      /* norms multiply by 1 + weight */
     bool has_head_norms;      /* of each head's queries and keys */
     int experts, per_token;   /* of a mixture of experts, and of these a token's; else 0 and 1 */
+    int ep;                   /* ranks that share the experts */
+    int64_t token_copies;     /* most rows of the MLP for each of the rank's tokens: per_token, or
+                                 with ep as many as if all ranks chose this rank's experts */
     int load;                 /* floats about the experts' load of a sequence, which go with the
                                  residual (trainer/model/experts.h); 0: the loss does not have it */
 

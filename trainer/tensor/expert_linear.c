@@ -6,7 +6,8 @@ static void run(const struct linear *l, const struct expert_linear_rows *r,
 {
     struct grouped_gemm g = { .product = *product,
                               .axis = axis,
-                              .groups = r->experts,
+                              .groups = r->groups,
+                              .matrices = r->experts,
                               .step = l->stride,
                               .offsets = r->offsets };
 

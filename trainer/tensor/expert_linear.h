@@ -13,6 +13,7 @@
 struct expert_linear_rows {
     const int32_t *offsets;
     int experts;
+    int groups; /* a multiple of experts: after the rows of all experts, more of them follow */
 };
 
 /* y, with ldy elements from one row to the next, gets the outputs of dense x. */
