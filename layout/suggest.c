@@ -33,7 +33,8 @@ static double ratio(double a, double b)
 
 static double distance(const struct spec *a, const struct spec *asked)
 {
-    double steps = (a->sp != asked->sp) + (a->zero != asked->zero) + (a->vpp != asked->vpp);
+    double steps = (a->sp != asked->sp) + (a->zero != asked->zero) + (a->vpp != asked->vpp) +
+                   (a->ep != asked->ep);
     int ranks = spec_world(a), asked_ranks = spec_world(asked);
 
     return ratio(a->tp, asked->tp) + ratio(a->pp, asked->pp) + ratio(a->dp, asked->dp) +
@@ -184,7 +185,7 @@ static bool is_repeat(const struct spec *found, int n, const struct spec *s)
         const struct spec *f = &found[i];
 
         if (f->tp == s->tp && f->pp == s->pp && f->dp == s->dp && f->cp == s->cp &&
-            (f->sp == s->sp) + (f->zero == s->zero) + (f->vpp == s->vpp) >= 2)
+            f->ep == s->ep && (f->sp == s->sp) + (f->zero == s->zero) + (f->vpp == s->vpp) >= 2)
             return true;
     }
     return false;

@@ -17,7 +17,7 @@ import describe
 KINDS = {"FILE": "file", "PATH": "file", "SRC": "file", "JOB.yaml": "job",
          "DIR": "folder", "ROOT": "folder", "CKPT": "folder", "OUT": "folder", "A": "folder",
          "B": "folder", "SPEC": "layout", "SPEC|RANKS": "layout"}
-AXES = "tp pp vpp dp cp sp zero"
+AXES = "tp pp vpp dp cp ep sp zero"
 DEGREES = "1 2 4 8 16 32 64"
 
 

@@ -107,7 +107,7 @@ struct job {
 tp_status job_split(struct job_words *out, const char *text, struct arena *arena,
                     struct tp_err *err);
 
-/* Whether layouts.axes names this axis: tp pp vpp cp dp sp zero1 zero3. */
+/* Whether layouts.axes names this axis: tp pp vpp cp dp ep sp zero1 zero3. */
 bool job_has_axis(const struct job *j, const char *axis);
 
 /* The signal of stop_signal, such as SIGTERM. */

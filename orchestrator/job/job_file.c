@@ -12,8 +12,8 @@
 
 static bool is_axis(const char *name)
 {
-    static const char *const axes[] = { "tp", "pp",    "vpp",   "cp",  "dp",
-                                        "sp", "zero1", "zero3", "zero" };
+    static const char *const axes[] = { "tp", "pp", "vpp",   "cp",    "dp",
+                                        "ep", "sp", "zero1", "zero3", "zero" };
 
     for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++)
         if (strcmp(name, axes[i]) == 0)
@@ -29,8 +29,8 @@ static tp_status check_layouts(const struct job *j, struct tp_err *err)
         if (!is_axis(j->layouts.axes.word[i]))
             return tp_fail(
                 err, TP_E_USAGE,
-                "%s: layouts.axes: \"%s\" is not an axis (tp pp vpp cp dp sp zero1 zero3)", j->path,
-                j->layouts.axes.word[i]);
+                "%s: layouts.axes: \"%s\" is not an axis (tp pp vpp cp dp ep sp zero1 zero3)",
+                j->path, j->layouts.axes.word[i]);
     if (j->layouts.max_ranks > 0 && j->layouts.min_ranks > j->layouts.max_ranks)
         return tp_fail(err, TP_E_USAGE, "%s: layouts.min_ranks %lld is more than max_ranks %lld",
                        j->path, (long long)j->layouts.min_ranks, (long long)j->layouts.max_ranks);

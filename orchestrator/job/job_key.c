@@ -48,8 +48,8 @@ static const struct job_key KEYS[] = {
     KEY("layouts", "allow", SPECS, layouts.allow, NULL,
         "the layouts in order of preference; the first one that fits is taken. Without this key all layouts\n"
         "within the limits below are compared, and the one that is predicted to be fastest is taken."),
-    KEY("layouts", "axes", WORDS, layouts.axes, "[tp, pp, vpp, cp, dp, sp, zero1, zero3]",
-        "the axes that a layout may use: tp pp vpp cp dp sp zero1 zero3"),
+    KEY("layouts", "axes", WORDS, layouts.axes, "[tp, pp, vpp, cp, dp, ep, sp, zero1, zero3]",
+        "the axes that a layout may use: tp pp vpp cp dp ep sp zero1 zero3"),
     KEY("layouts", "min_ranks", INT, layouts.min_ranks, "1", "with fewer ranks the job waits for nodes"),
     KEY("layouts", "max_ranks", INT, layouts.max_ranks, "0", "0: as many as the nodes hold"),
     KEY("layouts", "memory", SIZE, layouts.memory, "0", "memory that a rank may use (0: no limit; default: tp-train's --mem)"),

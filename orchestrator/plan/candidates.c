@@ -50,6 +50,17 @@ static void add(struct candidates *l, const struct spec *p)
 
 /* ---- enumerating ---- */
 
+/* Add a mesh with every ep that is a power of two. */
+static void add_expert_parallel(struct candidates *l, const struct spec *mesh)
+{
+    int experts = fit_experts(l->fit), lanes = mesh->dp * mesh->cp;
+    struct spec p = *mesh;
+
+    for (p.ep = 2; allowed(l, "ep") && p.ep <= experts && experts % p.ep == 0; p.ep *= 2)
+        if (lanes % p.ep == 0)
+            add(l, &p);
+}
+
 /* Add a mesh with every vpp, sp and ZeRO; these do not change the number of ranks. */
 static void add_variants(struct candidates *l, const struct spec *mesh)
 {
@@ -64,6 +75,8 @@ static void add_variants(struct candidates *l, const struct spec *mesh)
             for (int z = 0; z < 3; z++) {
                 p.sp = sp;
                 p.zero = zeros[z];
+                if (p.zero == 0)
+                    add_expert_parallel(l, &p);
                 if (p.zero == 0 || (p.dp > 1 && allowed(l, p.zero == 1 ? "zero1" : "zero3")))
                     add(l, &p);
             }
@@ -136,8 +149,8 @@ static double grade(const struct plan_candidate *c)
 /* How complex a layout is, apart from its number of ranks. */
 static int complexity(const struct run_config *w)
 {
-    return (w->spec.pp > 1) + (w->spec.cp > 1) + 2 * (w->spec.vpp > 1) + w->spec.sp + w->spec.zero +
-           4 * (int)w->recompute;
+    return (w->spec.pp > 1) + (w->spec.cp > 1) + (w->spec.ep > 1) + 2 * (w->spec.vpp > 1) +
+           w->spec.sp + w->spec.zero + 4 * (int)w->recompute;
 }
 
 static int by_merit(const void *pa, const void *pb)

@@ -21,7 +21,7 @@ static bool same_shards(const struct spec *a, const struct spec *b)
 
 static bool same_axes(const struct spec *a, const struct spec *b)
 {
-    return same_shards(a, b) && a->dp == b->dp && a->cp == b->cp;
+    return same_shards(a, b) && a->dp == b->dp && a->cp == b->cp && a->ep == b->ep;
 }
 
 static void predict(struct conversion_plan *p, double bytes, const struct conversion_rates *r)

@@ -156,6 +156,11 @@ const struct job *fit_job(const struct fit *f)
     return f->job;
 }
 
+int fit_experts(const struct fit *f)
+{
+    return f->has_model ? f->model.experts : 0;
+}
+
 int fit_layers(const struct fit *f)
 {
     return f->has_model ? f->model.layers : 0;
@@ -203,9 +208,9 @@ static bool check_axes(struct fit *f, struct plan_candidate *c)
     const struct {
         const char *name;
         bool used;
-    } axes[] = { { "tp", p->tp > 1 },       { "pp", p->pp > 1 },      { "vpp", p->vpp > 1 },
-                 { "cp", p->cp > 1 },       { "dp", p->dp > 1 },      { "sp", p->sp },
-                 { "zero1", p->zero == 1 }, { "zero3", p->zero == 3 } };
+    } axes[] = { { "tp", p->tp > 1 }, { "pp", p->pp > 1 },       { "vpp", p->vpp > 1 },
+                 { "cp", p->cp > 1 }, { "dp", p->dp > 1 },       { "sp", p->sp },
+                 { "ep", p->ep > 1 }, { "zero1", p->zero == 1 }, { "zero3", p->zero == 3 } };
 
     for (size_t i = 0; f->job->layouts.n_allow == 0 && i < sizeof axes / sizeof axes[0]; i++)
         if (axes[i].used && !job_has_axis(f->job, axes[i].name))

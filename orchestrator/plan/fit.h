@@ -41,6 +41,9 @@ const struct job *fit_job(const struct fit *f);
 /* Layers of the model, 0: no model is known. */
 int fit_layers(const struct fit *f);
 
+/* Experts of a layer, if the model is known and a mixture of experts; else 0. */
+int fit_experts(const struct fit *f);
+
 /* Whether the largest of `pp` stages has at most a third more layers than the mean. */
 bool fit_stages_even(const struct fit *f, int pp);
 

@@ -28,7 +28,7 @@ def test_the_fixture_has_what_transformers_writes(tmp_path):
 
 TRAINED = {"llama": "tp8", "llama-biases": "tp4", "llama-linear": "tp2", "llama-dynamic": "cp2",
            "llama-yarn": "tp2", "llama-llama3": "tp2cp2", "mistral": "tp4", "qwen2": "tp8", "qwen3": "tp4sp", "gemma": "tp2",
-           "mixtral": "tp4sp", "qwen3-moe": "tp2pp2"}
+           "mixtral": "tp4sp", "qwen3-moe": "tp2ep2dp2"}
 
 
 @pytest.mark.parametrize("layout", ["tp1", "its own"])

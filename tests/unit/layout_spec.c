@@ -64,6 +64,20 @@ Test(spec, text_reads_back_as_the_same_spec)
     }
 }
 
+Test(spec, expert_parallel_ranks_are_neighbours_in_dp_and_cp)
+{
+    struct spec s;
+    char text[SPEC_TEXT_MAX];
+
+    cr_assert_eq(parse(&s, "dp4 cp2 tp2 ep4"), TP_OK);
+    cr_assert_str_eq(spec_format(text, &s), "tp2cp2ep4dp4");
+    cr_assert_eq(spec_world(&s), 16);
+    for (int rank = 0; rank < 16; rank++)
+        cr_assert_eq(mesh_ep_of(&s, mesh_coord_of(&s, rank)), rank / 2 % 4);
+    cr_assert_eq(parse(&s, "dp4"), TP_OK);
+    cr_assert_eq(mesh_ep_of(&s, (struct mesh_coord){ .dp = 3 }), 0);
+}
+
 Test(spec, fill_sets_only_missing_axes)
 {
     struct spec base, s;

@@ -61,6 +61,38 @@ Test(stored_box, every_element_is_written_once_by_a_rank_that_holds_it)
     }
 }
 
+/* With ep, every rank writes tensors that it has: an expert has one rank of each ep group. */
+Test(stored_box, experts_are_written_by_ranks_that_have_them)
+{
+    struct model m = small_llama();
+    struct arena arena = { 0 };
+    struct tp_err err = { 0 };
+    struct spec s;
+    struct layout l;
+    struct stored_box *e;
+    int n, written = 0;
+
+    m.family = MODEL_MIXTRAL;
+    m.experts = 8;
+    m.experts_per_token = 2;
+    cr_assert_eq(spec_parse(&s, "tp2pp2ep4dp8", &err), TP_OK);
+    l = bf16_layout(&m, &s, &arena);
+    cr_assert_eq(stored_box_list(&e, &n, &l, &arena, &err), TP_OK, "%s", err.msg);
+    for (int k = 0; k < n; k++) {
+        cr_assert(layout_holds(&l, e[k].tensor, e[k].rank), "%s", l.tensors[e[k].tensor].name);
+        written += l.tensors[e[k].tensor].placement.experts != 0;
+    }
+    cr_assert(written > 0);
+    for (int t = 0; t < l.n_tensors; t++) {
+        int holders = 0;
+
+        for (int rank = 0; rank < spec_world(&s); rank++)
+            holders += layout_holds(&l, t, rank);
+        cr_assert_eq(holders, l.tensors[t].placement.experts ? 4 : 16, "%s", l.tensors[t].name);
+    }
+    arena_free(&arena);
+}
+
 Test(stored_box, writers_are_balanced)
 {
     struct model m = small_llama();

@@ -101,6 +101,31 @@ Test(candidates, every_mesh_of_at_most_these_ranks_is_listed_legal_ones_first)
     }
 }
 
+/* A mixture of 4 experts: ep is a power of two that divides the ranks of dp x cp, without ZeRO. */
+Test(candidates, experts_are_shared_by_ranks_of_dp_and_cp)
+{
+    static const char mixture[] =
+        "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"vocab_size\":256,"
+        "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2,"
+        "\"num_attention_heads\":8,\"num_key_value_heads\":8,\"num_local_experts\":4}";
+    struct plan_candidate *c;
+    char path[64];
+    int n, found = 0;
+
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    cr_assert_eq(file_remove_tree(path, &err), TP_OK, "%s", err.msg);
+    cr_assert_eq(file_write_new(path, mixture, sizeof mixture - 1, &err), TP_OK);
+    cr_assert_eq(candidates_find(&c, &n, &job, NULL, 8, &arena, &err), TP_OK, "%s", err.msg);
+    for (int i = 0; i < n; i++) {
+        const struct spec *s = &c[i].config.spec;
+
+        cr_assert(s->ep == 1 || (c[i].legal && s->dp * s->cp % s->ep == 0 && s->zero == 0), "%s",
+                  c[i].why);
+        found += s->ep > 1;
+    }
+    cr_assert(found > 0 && find(c, n, "tp2ep4dp4")->legal && find(c, n, "tp1cp2ep2")->legal);
+}
+
 Test(candidates, only_the_axes_of_the_job_are_used)
 {
     struct plan_candidate *c;

@@ -133,6 +133,10 @@ static int64_t overhead_of(const struct memory_rank *r, const struct spec *s)
 static int64_t staging_of(const struct memory_need *n, const struct memory_rank *r,
                           const struct spec *s)
 {
+    int64_t replicas = (int64_t)s->dp * s->cp / (s->ep > 1 ? s->ep : 1); /* of the experts */
+
+    if (s->ep > 1)
+        return (n->params + n->master + n->moments) / replicas + SAVING_BYTES;
     return n->params / (r->params.is_sharded ? 1 : s->dp) / s->cp +
            (n->master + n->moments) / (s->zero ? 1 : s->dp) / s->cp + SAVING_BYTES;
 }
