@@ -2,6 +2,7 @@
 
 Only the chunks that overlap the part are read, and each is checked by its CRC32C before it is used.
 """
+import functools
 import json
 import math
 import os
@@ -119,7 +120,7 @@ class Checkpoint:
     layout = property(lambda self: self.manifest.spec, doc="of the job that wrote it, such as tp8")
     train = property(lambda self: self.manifest.train)
 
-    @property
+    @functools.cached_property
     def model_config(self):
         """The model's config.json as a dict, or None."""
         text = self.manifest.model_config

@@ -14,6 +14,7 @@ OPTIMIZER_KEYS = ("optim", "optimizer", "optim_state_dict", "optimizer_state_dic
 WRAPPERS = ("app", "state", "train_state")  # of a Stateful object that has both
 PICKLE = "pickle"
 STEP = "step"
+OPTIMIZER_STEPS = "optimizer_steps"  # in train.options: steps of the optimizer that are not those of the run
 
 
 def _unwrap(path):

@@ -56,9 +56,10 @@ def column_blocks(tensor, lo, lens):
 def stored_boxes(boxes):
     """The datasets of a shard: [(tensor, lo, lens)] in blocks of columns and with part numbers, in the order of
     /index. No box may be empty."""
-    found = []
-    for tensor in {b[0].id: b[0] for b in boxes}.values():
-        mine = [block for t, lo, lens in boxes if t.id == tensor.id for block in column_blocks(t, lo, lens)]
+    found, blocks = [], {}
+    for tensor, lo, lens in boxes:
+        blocks.setdefault(tensor.id, (tensor, []))[1].extend(column_blocks(tensor, lo, lens))
+    for tensor, mine in blocks.values():
         if len(mine) > PARTS_MAX:
             raise UnsupportedError(f"{tensor.full_name}: a rank holds {len(mine)} boxes of it; the most is {PARTS_MAX}")
         found += [StoredBox(tensor, part, lo, lens) for part, (lo, lens) in enumerate(sorted(mine))]

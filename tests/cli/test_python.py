@@ -59,7 +59,7 @@ def test_the_sums_of_numpy_are_those_of_the_format():
     rng = np.random.default_rng(SEED)
     print("TP_SEED=%d" % SEED)
     data = rng.integers(0, 256, 70000, dtype=np.uint8)
-    for n in [0, 1, 255, 16384, 16385, 70000]:  # with and without lanes
+    for n in [0, 1, 255, 4096, 4097, 70000]:  # with and without lanes
         want = 0xFFFFFFFF
         for byte in data[:n].tolist():
             want = (want >> 8) ^ checksums._byte_list()[(want ^ byte) & 0xFF]

@@ -1,0 +1,244 @@
+"""A StorageWriter of torch.distributed.checkpoint; dcp.py has what users call."""
+import collections
+import dataclasses
+import os
+
+import numpy as np
+import torch
+from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+
+from . import checkpoint
+from .dcp_names import OPTIMIZER_STEPS, PICKLE, STEP, name_of, pickle_name
+from .errors import CheckpointError, UnsupportedError
+from .shard_file import ShardFile, stored_boxes
+from .shard_index import find_overlap
+from .step_writer import Model, list_tensors, make_manifest
+from .transaction import Transaction
+
+DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64",
+          torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8"}
+
+
+@dataclasses.dataclass
+class _RankPlan:
+    """What the coordinator tells a rank: where to write, and what its items are in the manifest."""
+    folder: str
+    rank: int
+    spec: str
+    tensors: dict  # FQN -> TensorInfo
+    steps: dict    # FQN -> name of the parameter
+    left_out: set  # FQNs that are not stored: a tied head
+
+
+@dataclasses.dataclass
+class _RankResult:
+    """What a rank tells the coordinator."""
+    shard: object = None
+    pickle_bytes: dict = dataclasses.field(default_factory=dict)  # tensor id -> bytes
+    steps: dict = dataclasses.field(default_factory=dict)         # name of the parameter -> step
+
+
+def _to_bits(tensor):
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()
+
+
+class TPWriter(StorageWriter):
+    """A StorageWriter that adds step `step` to the checkpoint root `root`.
+
+    config: the model's config.json, as a dict, text or object of transformers: with it the programs know how
+    tensor parallelism cuts the tensors, and tp-ckpt export writes models. rules: a text for architectures that are
+    not in docs/MODELS.md. train: next_sample, tokens, seed, options. force: replace an existing step.
+    """
+
+    def __init__(self, root, step, config=None, rules=None, train=None, force=False):
+        super().__init__()
+        self.root, self.step, self.force = os.fspath(root), int(step), force
+        self.model, self.train = Model(config, rules), train
+        self.transaction = self.contents = None
+
+    # the calls of torch, in their order
+
+    def reset(self, checkpoint_id=None):
+        self.abort()
+
+    def set_up_storage_writer(self, is_coordinator, *args, **kwargs):
+        if not kwargs.get("use_collectives", True):
+            raise UnsupportedError("TPWriter needs the collectives of torch.distributed.checkpoint: leave out "
+                                   "use_collectives=False")
+
+    def prepare_local_plan(self, plan):
+        return plan
+
+    def prepare_global_plan(self, plans):
+        """On the coordinator: list the tensors, and begin the step."""
+        listing = _Listing(plans, self.model)
+        self.contents = make_manifest(listing.tensors, len(plans), self.step, self.model, self.train)
+        self.transaction = Transaction(self.root, self.step, self.force)
+        return [dataclasses.replace(plan, storage_data=listing.rank_plan(rank, plan, self.transaction.path,
+                                                                         self.contents.spec))
+                for rank, plan in enumerate(plans)]
+
+    def write_data(self, plan, planner):
+        """On every rank: write a shard."""
+        mine = plan.storage_data
+        if not isinstance(mine, _RankPlan) or not os.path.isdir(mine.folder):
+            raise CheckpointError("the temporary directory of this save does not exist on this rank: all ranks must see "
+                                  "the same file system, and the planner must not cache plans (enable_plan_caching)")
+        result = _RankResult()
+        sizes = _write_shard(result, mine, plan.items, planner)
+        results = [WriteResult(index=item.index, size_in_bytes=size, storage_data=None)
+                   for item, size in zip(plan.items, sizes)]
+        if results:
+            results[0] = dataclasses.replace(results[0], storage_data=result)
+        future = torch.futures.Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata, results):
+        """On the coordinator, after all ranks: write the manifest, and make the step appear."""
+        told = [r.storage_data for rank in results for r in rank if isinstance(r.storage_data, _RankResult)]
+        m = self.contents
+        m.shards = sorted((t.shard for t in told if t.shard), key=lambda s: s.rank)
+        sizes = {i: n for t in told for i, n in t.pickle_bytes.items()}
+        m.tensors = [dataclasses.replace(t, shape=(sizes[t.id],)) if t.group == PICKLE else t for t in m.tensors]
+        _record_steps(m.train, m.step, {name: step for t in told for name, step in t.steps.items()})
+        self.transaction.commit(m)
+        self.transaction = self.contents = None
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id):
+        return True
+
+    def abort(self):
+        """Remove a save that has not ended. save() does so after an error."""
+        if self.transaction:
+            self.transaction.abort()
+        self.transaction = self.contents = None
+
+
+class _Listing:
+    """The tensors of all ranks' plans."""
+
+    def __init__(self, plans, model):
+        self.names, self.steps, self.left_out, boxes, found = {}, {}, set(), {}, {}
+        for plan in plans:
+            paths = plan.planner_data if isinstance(plan.planner_data, dict) else {}
+            for item in plan.items:
+                self._add(found, boxes, item, paths.get(item.index.fqn, (item.index.fqn,)))
+        self._leave_out_tied(found, model.as_dict() or {})
+        self.tensors = list_tensors([(*key, *value) for key, value in found.items()], model)
+        self.by_key = {(t.group, t.name): t for t in self.tensors}
+        for key, t in self.by_key.items():
+            if key[0] != PICKLE:
+                _check_tiling(t, boxes[key])
+
+    def _add(self, found, boxes, item, path):
+        fqn = item.index.fqn
+        if item.type == WriteItemType.BYTE_IO:
+            key, kind = pickle_name(path), ("u8", (0,))
+        else:
+            key, data = name_of(path), item.tensor_data
+            dtype = DTYPES.get(data.properties.dtype)
+            if dtype is None:
+                raise UnsupportedError(f"{fqn}: has the dtype {data.properties.dtype}; the format has "
+                                       f"{', '.join(map(str, DTYPES))}; leave it out of the state dict or convert it")
+            kind = dtype, tuple(data.size)
+            if key[0] == STEP and data.size.numel() == 1 and len(path) > 1:
+                self.steps[fqn] = key[1]
+                return
+            boxes.setdefault(key, []).append((tuple(data.chunk.offsets), tuple(data.chunk.sizes)))
+        if self.names.setdefault(key, fqn) != fqn:
+            raise UnsupportedError(f"{fqn} and {self.names[key]} would both be stored as {key[0]}/{key[1]}; rename a key")
+        if found.setdefault(key, kind) != kind:
+            raise UnsupportedError(f"{fqn}: has another dtype or shape on another rank")
+
+    def _leave_out_tied(self, found, config):
+        """A head that is the embedding is not stored (docs/FORMAT.md)."""
+        if config.get("tie_word_embeddings", config.get("model_type") in checkpoint.TIED_BY_DEFAULT):
+            for head, sources in checkpoint.TIED.items():
+                if ("param", head) in found and any(("param", s) in found for s in sources):
+                    for key in [k for k in found if k[1] == head and k[0] != PICKLE]:
+                        del found[key]
+                        self.left_out.add(self.names.pop(key))
+
+    def rank_plan(self, rank, plan, folder, spec):
+        here = {item.index.fqn for item in plan.items}
+        return _RankPlan(folder, rank, spec, {f: self.by_key[key] for key, f in self.names.items() if f in here},
+                         {f: n for f, n in self.steps.items() if f in here}, self.left_out & here)
+
+
+def _check_tiling(tensor, boxes):
+    n = len(tensor.shape)
+    lo = np.array([a for a, _ in boxes], np.int64).reshape(len(boxes), n)
+    lens = np.array([b for _, b in boxes], np.int64).reshape(len(boxes), n)
+    full = (lens > 0).all(axis=1)
+    found, wanted = int(lens[full].prod(axis=1).sum()), int(np.prod(tensor.shape, dtype=object))
+    if found != wanted or find_overlap(lo[full], lens[full]) is not None:
+        raise CheckpointError(f"{tensor.full_name} {list(tensor.shape)}: the parts of all ranks do not contain each "
+                              f"element once: they have {found} elements, expected {wanted}")
+
+
+def _write_shard(result, mine, items, planner):
+    """Write the shard of a rank; the bytes of each item."""
+    boxes, pickles = [], {}
+    for item in items:
+        fqn = item.index.fqn
+        if item.type == WriteItemType.BYTE_IO:
+            pickles[fqn] = np.frombuffer(planner.resolve_data(item).getvalue(), np.uint8)
+            t = dataclasses.replace(mine.tensors[fqn], shape=pickles[fqn].shape)
+            result.pickle_bytes[t.id] = len(pickles[fqn])
+            boxes.append((t, (0,), t.shape))
+        elif fqn in mine.steps:
+            result.steps[mine.steps[fqn]] = int(planner.resolve_data(item).item())
+        elif fqn not in mine.left_out and 0 not in item.tensor_data.chunk.sizes:
+            boxes.append((mine.tensors[fqn], tuple(item.tensor_data.chunk.offsets), tuple(item.tensor_data.chunk.sizes)))
+    stored, numbers = stored_boxes(boxes), {}
+    for number, box in enumerate(stored):
+        numbers.setdefault(box.tensor.id, []).append(number)
+    shard = ShardFile(mine.folder, mine.rank, mine.spec, stored) if stored else None
+    try:
+        sizes = [_write_item(shard, mine, numbers, item, _values_of(item, mine, planner, pickles)) for item in items]
+        result.shard = shard.finish() if shard else None
+    finally:
+        if shard:
+            shard.close()
+    return sizes
+
+
+def _values_of(item, mine, planner, pickles):
+    """The array that an item stores, or None."""
+    fqn = item.index.fqn
+    if fqn in pickles:
+        return pickles[fqn]
+    if fqn in mine.steps or fqn in mine.left_out or 0 in item.tensor_data.chunk.sizes:
+        return None
+    return _to_bits(planner.resolve_data(item))
+
+
+def _write_item(shard, mine, numbers, item, values):
+    """Write the stored boxes of an item; its bytes. numbers: those of the boxes of each tensor."""
+    if values is None:
+        return 0
+    lo = (0,) if item.type == WriteItemType.BYTE_IO else tuple(item.tensor_data.chunk.offsets)
+    end = tuple(a + n for a, n in zip(lo, values.shape))
+    for number in numbers[mine.tensors[item.index.fqn].id]:
+        box = shard.boxes[number]
+        if all(a <= b and b + n <= e for a, b, n, e in zip(lo, box.lo, box.lens, end)):
+            shard.write(number, values[tuple(slice(b - a, b - a + n) for a, b, n in zip(lo, box.lo, box.lens))])
+    return values.nbytes
+
+
+def _record_steps(train, step, steps):
+    """AdamW counts a step for each parameter. Almost always they are equal, and the manifest has one number."""
+    if not steps:
+        return
+    usual = collections.Counter(steps.values()).most_common(1)[0][0]
+    others = {name: n for name, n in steps.items() if n != usual}
+    if usual <= step:
+        train["optimizer_start"] = step - usual
+    if others or usual > step:
+        train["options"] = {**train["options"], OPTIMIZER_STEPS: {"*": usual, **others}}
