@@ -11,7 +11,9 @@
 
 #include "ckpt/root.h"
 #include "core/file.h"
+#include "storage/location.h"
 #include "storage/object.h"
+#include "storage/upload.h"
 
 tp_status ckpt_epoch(int64_t *epoch, const char *root, struct tp_err *err)
 {
@@ -64,6 +66,23 @@ done:
     return st;
 }
 
+/* In a store there is no lock: ROOT/epoch is replaced only if it is still what was read. */
+static tp_status claim_in_store(int64_t *epoch, const char *root, struct tp_err *err)
+{
+    char path[PATH_MAX], before[32], after[32];
+    int64_t last = 0;
+    tp_status st;
+
+    TP_TRY(file_join(path, root, "epoch", err));
+    TP_TRY(ckpt_epoch(&last, root, err));
+    snprintf(before, sizeof before, "%" PRId64 "\n", last);
+    snprintf(after, sizeof after, "%" PRId64 "\n", last + 1);
+    TP_TRY(upload_swap(path, last > 0 ? before : NULL, after, err));
+    *epoch = last + 1;
+done:
+    return st;
+}
+
 tp_status ckpt_claim(int64_t *epoch, const char *root, const struct root_lock_wait *wait,
                      struct tp_err *err)
 {
@@ -71,6 +90,8 @@ tp_status ckpt_claim(int64_t *epoch, const char *root, const struct root_lock_wa
     int lock = -1;
     tp_status st;
 
+    if (location_is_remote(root))
+        return claim_in_store(epoch, root, err);
     TP_TRY(ckpt_check_root(root, err));
     TP_TRY(file_make_dirs(root, err));
     TP_TRY(root_lock(&lock, root, wait, err));

@@ -103,8 +103,8 @@ tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct t
  * (TP_E_EXISTS). Local files are there already. */
 tp_status shard_appear(struct shard_writer *w, struct tp_err *err);
 
-/* "DIR/rank-00000.h5". Borrowed. */
-const char *shard_path(const struct shard_writer *w);
+/* Remove an object that shard_appear made to appear, as far as the store answers. */
+void shard_remove(const struct shard_writer *w);
 
 /* Close and free; w may be NULL. An object that has not appeared never does. The file stays; the
  * owner of the directory removes it. */

@@ -18,6 +18,7 @@ struct shard_upload {
     struct upload *upload;
     int64_t part_bytes;
     int n_parts;
+    bool appeared;
     struct shard_upload_part *parts;
     pthread_mutex_t lock; /* guards parts, but for their bytes */
 };
@@ -186,7 +187,19 @@ done:
 
 tp_status shard_upload_complete(struct shard_upload *u, struct tp_err *err)
 {
-    return upload_complete(u->upload, err);
+    tp_status st = upload_complete(u->upload, err);
+
+    u->appeared = !st;
+    return st;
+}
+
+void shard_upload_remove(struct shard_upload *u)
+{
+    struct tp_err ignored;
+
+    if (u->appeared)
+        upload_delete(u->w->path, &ignored);
+    u->appeared = false;
 }
 
 void shard_upload_end(struct shard_upload *u)

@@ -31,6 +31,9 @@ tp_status shard_upload_finish(struct shard_upload *u, struct tp_err *err);
 /* Make the object appear; as upload_complete. */
 tp_status shard_upload_complete(struct shard_upload *u, struct tp_err *err);
 
+/* Remove the object if it has appeared. */
+void shard_upload_remove(struct shard_upload *u);
+
 /* Free; u may be NULL. An object that has not appeared never does. */
 void shard_upload_end(struct shard_upload *u);
 

@@ -238,9 +238,10 @@ tp_status shard_appear(struct shard_writer *w, struct tp_err *err)
     return w->upload ? shard_upload_complete(w->upload, err) : TP_OK;
 }
 
-const char *shard_path(const struct shard_writer *w)
+void shard_remove(const struct shard_writer *w)
 {
-    return w->path;
+    if (w->upload)
+        shard_upload_remove(w->upload);
 }
 
 void shard_close(struct shard_writer *w)

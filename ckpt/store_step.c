@@ -15,7 +15,7 @@
 #include "storage/object.h"
 #include "storage/upload.h"
 
-static tp_status check_root(const char *root, struct tp_err *err)
+tp_status store_step_check_root(const char *root, struct tp_err *err)
 {
     char path[PATH_MAX];
     bool is_step = false;
@@ -55,7 +55,8 @@ done:
     return st;
 }
 
-tp_status store_step_begin(struct store_step *s, const char *root, int64_t step, struct tp_err *err)
+tp_status store_step_begin(struct store_step *s, const char *root, int64_t step, bool force,
+                           struct tp_err *err)
 {
     char name[STEP_NAME_MAX];
     struct folder_entry *entries = NULL;
@@ -63,7 +64,7 @@ tp_status store_step_begin(struct store_step *s, const char *root, int64_t step,
     tp_status st;
 
     *s = (struct store_step){ .step = step };
-    TP_TRY(check_root(root, err));
+    TP_TRY(store_step_check_root(root, err));
     if (snprintf(s->root, sizeof s->root, "%s", root) >= (int)sizeof s->root)
         TP_TRY(tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", root));
     TP_TRY(file_join(s->dir, root, step_name(name, step), err));
@@ -74,11 +75,14 @@ tp_status store_step_begin(struct store_step *s, const char *root, int64_t step,
         return TP_OK;
     TP_TRY(st);
     for (int i = 0; i < n; i++)
-        if (strcmp(entries[i].name, MANIFEST_FILE) == 0)
-            TP_TRY(tp_fail(err, TP_E_EXISTS,
-                           "%s: exists already; a store cannot replace a step in one go, so remove "
-                           "it first, or name another prefix",
-                           s->dir));
+        s->replaces = s->replaces || strcmp(entries[i].name, MANIFEST_FILE) == 0;
+    if (s->replaces && !force)
+        TP_TRY(tp_fail(err, TP_E_EXISTS,
+                       "%s: exists already; a store cannot replace a step in one go, so remove it "
+                       "first, or name another prefix",
+                       s->dir));
+    if (s->replaces)
+        goto done;
     st = remove_leftovers(s->dir, entries, n, err);
 done:
     free(entries);
@@ -95,6 +99,27 @@ static tp_status check_epoch(const struct store_step *s, struct tp_err *err)
                      "%s: belongs to a newer job (epoch %lld; this one has %lld); step %lld was "
                      "not committed",
                      s->root, (long long)newest, (long long)s->epoch, (long long)s->step);
+    return st;
+}
+
+tp_status store_step_clear(const struct store_step *s, struct tp_err *err)
+{
+    struct folder_entry *entries = NULL;
+    char path[PATH_MAX];
+    int n = 0;
+    tp_status st = TP_OK;
+
+    if (!s->replaces)
+        return TP_OK;
+    TP_TRY(check_epoch(s, err));
+    TP_TRY(file_join(path, s->dir, MANIFEST_FILE, err));
+    TP_TRY(upload_delete(path, err));
+    st = folder_list(&entries, &n, s->dir, err);
+    st = st == TP_E_NOTFOUND ? TP_OK : st;
+    if (!st)
+        st = remove_leftovers(s->dir, entries, n, err);
+done:
+    free(entries);
     return st;
 }
 

@@ -59,7 +59,7 @@ static tp_status run(struct store_job *job, struct tp_err *err)
     tp_status st;
 
     m.layout = *job->to;
-    TP_TRY(store_step_begin(&step, job->root, job->from->step, err));
+    TP_TRY(store_step_begin(&step, job->root, job->from->step, false, err));
     TP_TRY(checkpoint_target_create(job->target, step.dir, err));
     TP_TRY(copy_job_run(job->copy, err));
     TP_TRY(checkpoint_target_finish(job->target, &m, job->arena, err));

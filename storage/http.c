@@ -219,23 +219,29 @@ static void set_options(CURL *h, const struct http_client *c, const struct http_
     }
 }
 
+static bool append(struct curl_slist **list, const char *line)
+{
+    struct curl_slist *more = curl_slist_append(*list, line);
+
+    if (more)
+        *list = more;
+    return more != NULL;
+}
+
 static struct curl_slist *header_list(const struct http_request *q)
 {
     struct curl_slist *list = NULL;
+    bool ok = true;
 
-    for (int i = 0; i < q->n_headers; i++) {
-        struct curl_slist *more = curl_slist_append(list, q->headers[i]);
-
-        if (!more) {
-            curl_slist_free_all(list);
-            return NULL;
-        }
-        list = more;
-    }
-    if (q->body) { /* else libcurl waits for the server's leave to send the body */
-        struct curl_slist *more = curl_slist_append(list, "expect:");
-
-        list = more ? more : list;
+    for (int i = 0; i < q->n_headers; i++)
+        ok = ok && append(&list, q->headers[i]);
+    if (q->body) /* else libcurl says that it is a form, and waits for the server's leave to send it
+                  */
+        ok = ok && append(&list, "content-type: application/octet-stream") &&
+             append(&list, "expect:");
+    if (!ok) {
+        curl_slist_free_all(list);
+        return NULL;
     }
     return list;
 }
@@ -266,7 +272,7 @@ void http_send(struct http_reply *reply, struct http_client *c, const struct htt
     CURLcode code;
 
     *reply = (struct http_reply){ .first = -1, .last = -1, .total = -1 };
-    if (!x.curl || (q->n_headers > 0 && !headers)) {
+    if (!x.curl || (!headers && (q->n_headers > 0 || q->body))) {
         snprintf(reply->problem, sizeof reply->problem, "there is no memory for a connection");
         curl_easy_cleanup(x.curl);
         return;

@@ -270,6 +270,8 @@ static const char *advice(const struct http_reply *r, const char *code)
         return "; the secret access key is wrong, or a proxy changed the request";
     if (strcmp(code, "InvalidAccessKeyId") == 0 || strcmp(code, "InvalidToken") == 0)
         return "; the store does not know these credentials";
+    if (strcmp(code, "NoSuchUpload") == 0)
+        return "; another program has ended this upload";
     if (strcmp(code, "NoSuchBucket") == 0)
         return "; there is no such bucket";
     if (r->status == 401 || r->status == 403)
@@ -285,7 +287,8 @@ tp_status remote_fail(const struct remote_request *q, const struct http_reply *r
     char code[CODE_MAX];
 
     error_code(code, r->text);
-    if ((r->status == 404 || r->status == 410) && strcmp(code, "NoSuchBucket") != 0)
+    if ((r->status == 404 || r->status == 410) && strcmp(code, "NoSuchBucket") != 0 &&
+        strcmp(code, "NoSuchUpload") != 0)
         return tp_fail(err, TP_E_NOTFOUND, "%s: there is no such object", q->path);
     if (r->status == 412)
         return tp_fail(err, TP_E_IO,

@@ -12,6 +12,7 @@
 #include "storage/object.h"
 #include "storage/remote.h"
 
+enum { SWAP_BYTES = 4096 };
 enum { ABORT_S = 2 }; /* what is done after a failure does not wait for long */
 enum { ID_MAX = 1024, ETAG_MAX = 80, REPLY_BYTES = 8192, QUERY_MAX = 3 * ID_MAX + 64 };
 
@@ -54,6 +55,44 @@ tp_status upload_object(const char *path, const void *data, size_t n, struct tp_
     if (reply.tries > 1 && is_content(path, data, n)) /* an earlier try has written it */
         return TP_OK;
     return tp_fail(err, TP_E_EXISTS, "%s: exists already; another writer was faster", path);
+}
+
+tp_status upload_swap(const char *path, const char *before, const char *after, struct tp_err *err)
+{
+    char found[SWAP_BYTES], match[HTTP_VALUE_MAX + 16];
+    const struct remote_request get = {
+        .method = "GET", .path = path, .into = found, .room = sizeof found, .status = 200
+    };
+    struct remote_request put = { .method = "PUT",
+                                  .path = path,
+                                  .headers = { match },
+                                  .n_headers = 1,
+                                  .once = true,
+                                  .body = after,
+                                  .body_bytes = strlen(after),
+                                  .status = 200 };
+    struct http_reply reply;
+    tp_status st;
+
+    if (!before)
+        return upload_object(path, after, strlen(after), err);
+    st = remote_send(&reply, &get, err);
+    if (st)
+        return st;
+    if (reply.status != 200)
+        return remote_fail(&get, &reply, err);
+    snprintf(match, sizeof match, "if-match: %s", reply.etag);
+    if (reply.bytes == strlen(before) && memcmp(found, before, reply.bytes) == 0) {
+        st = remote_send(&reply, &put, err);
+        if (st || reply.status == 200)
+            return st;
+        if (reply.status != 412)
+            return remote_fail(&put, &reply, err);
+        if (reply.tries > 1 && is_content(path, after, strlen(after)))
+            return TP_OK;
+    }
+    return tp_fail(err, TP_E_EXISTS, "%s: another program changed it at the same time; try again",
+                   path);
 }
 
 tp_status upload_delete(const char *path, struct tp_err *err)

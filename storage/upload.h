@@ -20,6 +20,10 @@ enum { UPLOAD_PART_BYTES_MIN = 5 << 20, UPLOAD_PARTS_MAX = 10000 };
 /* Create an object. TP_E_EXISTS: it exists, with other content than this. */
 tp_status upload_object(const char *path, const void *data, size_t n, struct tp_err *err);
 
+/* Replace an object whose content is the text `before` (NULL: there is none) by another text,
+ * unless another program changes it meanwhile: TP_E_EXISTS. */
+tp_status upload_swap(const char *path, const char *before, const char *after, struct tp_err *err);
+
 /* Remove an object; one that does not exist is no error. */
 tp_status upload_delete(const char *path, struct tp_err *err);
 

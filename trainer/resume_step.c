@@ -6,8 +6,11 @@
 #include <string.h>
 
 #include "ckpt/root.h"
+#include "ckpt/save.h"
 #include "core/arena.h"
 #include "core/file.h"
+#include "storage/folder.h"
+#include "storage/location.h"
 
 struct resume_step resume_step_init(void)
 {
@@ -50,7 +53,11 @@ static tp_status choose_newest(struct resume_step *r, const char *root, struct t
     struct arena arena = { 0 };
     struct ckpt_step *steps = NULL;
     int n = 0;
-    tp_status st = file_exists(root) ? ckpt_list(&steps, &n, root, &arena, err) : TP_OK;
+    bool exists = file_exists(root);
+    tp_status st = location_is_remote(root) ? folder_exists(&exists, root, err) : TP_OK;
+
+    if (!st && exists)
+        st = ckpt_list(&steps, &n, root, &arena, err);
 
     r->step = -1;
     for (int i = n - 1; i >= 0 && r->step < 0; i--) {
@@ -99,7 +106,12 @@ tp_status resume_step_choose(struct resume_step *r, const struct train_config *c
 {
     tp_status st;
 
-    TP_TRY(ckpt_check_root(c->ckpt, err));
+    TP_TRY(ckpt_save_check_root(c->ckpt, err));
+    if (location_is_remote(c->ckpt) && c->keep > 0)
+        return tp_fail(err, TP_E_USAGE,
+                       "%.400s: --keep is for local folders; in a store, let a lifecycle rule of "
+                       "the bucket remove old steps",
+                       c->ckpt);
     if (c->step >= 0)
         return choose_given(r, c, err);
     TP_TRY(choose_newest(r, c->ckpt, err));

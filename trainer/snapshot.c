@@ -10,12 +10,12 @@
 
 #include "ckpt/epoch.h"
 #include "ckpt/prune.h"
+#include "ckpt/save.h"
 #include "ckpt/shard.h"
-#include "ckpt/transaction.h"
 #include "kernels/copy.h"
 #include "layout/stored_box.h"
 
-enum phase { IDLE, COPYING, WRITING, COMMITTING };
+enum phase { IDLE, COPYING, WRITING, APPEARING, COMMITTING };
 
 struct snapshot {
     struct comm_control *control; /* borrowed */
@@ -38,7 +38,8 @@ struct snapshot {
     char *pinned;                 /* the copies */
 
     enum phase phase;
-    struct ckpt_transaction txn;
+    struct ckpt_save save;
+    struct shard_writer *writer;      /* of this rank's shard, until it has appeared in a store */
     struct trainer_position position; /* of the state that is copied */
     struct shard_info info;           /* of this rank's shard */
     struct shard_info *infos;         /* rank 0: of all; malloc'ed */
@@ -132,7 +133,7 @@ done:
 static tp_status write_shard(struct snapshot *s, struct tp_err *err)
 {
     struct buffer_pool data = { .base = s->pinned };
-    const struct shard_plan plan = { s->txn.tmp.path, s->rank, s->layout, s->extents,
+    const struct shard_plan plan = { ckpt_save_dir(&s->save), s->rank, s->layout, s->extents,
                                      s->n_extents };
     struct shard_writer *w = NULL;
     tp_status st = TP_OK;
@@ -148,6 +149,10 @@ static tp_status write_shard(struct snapshot *s, struct tp_err *err)
         TP_TRY(shard_write(w, i, &e->box, from, err));
     }
     TP_TRY(shard_finish(w, &s->info, err));
+    if (s->save.in_store) { /* it appears when the shards of all ranks are finished */
+        s->writer = w;
+        w = NULL;
+    }
 done:
     shard_close(w);
     return st;
@@ -194,7 +199,7 @@ static tp_status commit(struct snapshot *s, struct tp_err *err)
         .n_shards = s->n_infos,
         .shards = s->infos,
     };
-    tp_status st = m.state.options ? ckpt_commit(&s->txn, &m, err)
+    tp_status st = m.state.options ? ckpt_save_commit(&s->save, &m, err)
                                    : tp_fail(err, TP_E_NOMEM, "no memory for the manifest");
 
     if (!st)
@@ -209,7 +214,12 @@ static void *work(void *arg)
 {
     struct snapshot *s = arg;
 
-    s->st = s->phase == WRITING ? write_shard(s, &s->err) : commit(s, &s->err);
+    if (s->phase == WRITING)
+        s->st = write_shard(s, &s->err);
+    else if (s->phase == APPEARING)
+        s->st = s->writer ? shard_appear(s->writer, &s->err) : TP_OK;
+    else
+        s->st = commit(s, &s->err);
     atomic_store(&s->busy, false);
     return NULL;
 }
@@ -306,10 +316,10 @@ tp_status snapshot_begin(struct snapshot *s, const struct trainer *t, struct tp_
 
     TP_TRY(snapshot_wait(s, err));
     if (s->rank == 0)
-        st = ckpt_begin(&s->txn, &request, err);
+        st = ckpt_save_begin(&s->save, &request, err);
     TP_TRY(control_agree(s->control, st, err));
     s->phase = COPYING; /* from here on a failure has files to remove */
-    TP_TRY(control_broadcast(s->control, &s->txn, sizeof s->txn, 0, err));
+    TP_TRY(control_broadcast(s->control, &s->save, sizeof s->save, 0, err));
     copy_state(s, t);
     snapshot_poll(s);
 done:
@@ -337,11 +347,39 @@ done:
     return st;
 }
 
+static void close_writer(struct snapshot *s)
+{
+    shard_close(s->writer);
+    s->writer = NULL;
+}
+
 static void give_up(struct snapshot *s)
 {
+    if (s->writer)
+        shard_remove(s->writer);
+    close_writer(s);
     if (s->phase != IDLE && s->rank == 0)
-        ckpt_abort(&s->txn);
+        ckpt_save_abort(&s->save);
     s->phase = IDLE;
+}
+
+/* Begin the phase after one that all ranks have completed. False: there is none. */
+static bool next_phase(struct snapshot *s, tp_status *st, struct tp_err *err)
+{
+    if (s->phase == COMMITTING)
+        return false;
+    if (s->phase == WRITING) {
+        *st = gather_infos(s, err);
+        if (!*st && s->save.in_store)
+            *st = control_agree(s->control, s->rank == 0 ? ckpt_save_clear(&s->save, err) : TP_OK,
+                                err);
+        if (*st)
+            return false;
+    }
+    s->phase = s->phase == WRITING && s->save.in_store ? APPEARING : COMMITTING;
+    if (s->phase == APPEARING || s->rank == 0)
+        start_work(s);
+    return true;
 }
 
 tp_status snapshot_advance(struct snapshot *s, struct tp_err *err)
@@ -349,14 +387,11 @@ tp_status snapshot_advance(struct snapshot *s, struct tp_err *err)
     tp_status copied = finish_copies(s, err), st;
 
     st = control_agree(s->control, copied ? copied : join_work(s, err), err);
-    if (!st && s->phase == WRITING && !(st = gather_infos(s, err))) {
-        s->phase = COMMITTING;
-        if (s->rank == 0)
-            start_work(s);
+    if (!st && next_phase(s, &st, err))
         return TP_OK;
-    }
     if (st)
         give_up(s);
+    close_writer(s);
     s->phase = IDLE;
     return st;
 }

@@ -7,6 +7,8 @@
  * another thread. There is only one save at a time: the next one waits for it.
  *
  *     begin -> COPYING -- poll --> WRITING -- all done, advance --> COMMITTING -- advance --> IDLE
+ *
+ * In a store a phase comes before the commit, in which the shards of all ranks appear.
  */
 #ifndef TRAINER_SNAPSHOT_H
 #define TRAINER_SNAPSHOT_H

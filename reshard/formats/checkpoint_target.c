@@ -9,7 +9,6 @@
 #include "layout/stored_box.h"
 #include "reshard/formats/checkpoint.h"
 #include "reshard/formats/reduce_sums.h"
-#include "storage/upload.h"
 
 struct checkpoint_target {
     struct reshard_endpoint endpoint;
@@ -407,22 +406,13 @@ const struct stored_box *checkpoint_target_boxes(const struct checkpoint_target 
     return t->boxes;
 }
 
-static void remove_first(struct checkpoint_target *t, int ranks)
-{
-    struct tp_err ignored;
-
-    for (int rank = 0; rank < ranks; rank++)
-        if (t->writers[rank])
-            upload_delete(shard_path(t->writers[rank]), &ignored);
-}
-
 tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *err)
 {
     for (int rank = 0; rank < t->world; rank++) {
         tp_status st = t->writers[rank] ? shard_appear(t->writers[rank], err) : TP_OK;
 
         if (st) {
-            remove_first(t, rank);
+            checkpoint_target_remove(t);
             return st;
         }
     }
@@ -431,5 +421,7 @@ tp_status checkpoint_target_appear(struct checkpoint_target *t, struct tp_err *e
 
 void checkpoint_target_remove(struct checkpoint_target *t)
 {
-    remove_first(t, t->world);
+    for (int rank = 0; rank < t->world; rank++)
+        if (t->writers[rank])
+            shard_remove(t->writers[rank]);
 }

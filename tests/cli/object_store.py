@@ -63,7 +63,7 @@ class ObjectStore(http.server.ThreadingHTTPServer):
         self.objects, self.uploads, self.faults, self.requests = {}, {}, [], []
         self.lock = threading.Lock()
         self.in_flight = self.most_in_flight = 0
-        self.delay = 0
+        self.delay = self.n_uploads = 0
         self.page = 1000
         scheme = "http"
         if tls:
@@ -302,6 +302,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Whether a condition of the request forbids to create the object."""
         return self.headers.get("if-none-match") == "*" and self.key in self.server.objects
 
+    def matches(self):
+        """Whether the object is the one that the request wants to replace."""
+        wanted = self.headers.get("if-match")
+        return wanted is None or self.server.objects.get(self.key, (None, None))[1] == wanted
+
     def on_put(self):
         with self.server.lock:
             if "uploadId" in self.query:
@@ -309,7 +314,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 if parts is None:
                     return self.error(404, "NoSuchUpload")
                 parts[int(self.query["partNumber"])] = self.body
-            elif self.blocked():
+            elif self.blocked() or not self.matches():
                 return self.error(412, "PreconditionFailed")
             else:
                 self.server.put(self.key, self.body)
@@ -319,7 +324,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         store = self.server
         if "uploads" in self.query:
             with store.lock:
-                upload = "upload-%d" % (len(store.requests))
+                store.n_uploads += 1
+                upload = "upload+/%d" % store.n_uploads
                 store.uploads[upload] = {}
             return self.reply(200, ("<InitiateMultipartUploadResult><UploadId>%s</UploadId>"
                                     "</InitiateMultipartUploadResult>" % upload).encode())
