@@ -121,6 +121,30 @@ void pickle_write_ints(struct pickle_writer *w, const int64_t *v, int n)
     pickle_write_op(w, PICKLE_OP_TUPLE);
 }
 
+void pickle_write_key_int(struct pickle_writer *w, const char *key, int64_t v)
+{
+    pickle_write_text(w, key);
+    pickle_write_int(w, v);
+}
+
+void pickle_write_key_float(struct pickle_writer *w, const char *key, double v)
+{
+    pickle_write_text(w, key);
+    pickle_write_float(w, v);
+}
+
+void pickle_write_key_bool(struct pickle_writer *w, const char *key, bool v)
+{
+    pickle_write_text(w, key);
+    pickle_write_op(w, v ? PICKLE_OP_TRUE : PICKLE_OP_FALSE);
+}
+
+void pickle_write_key_none(struct pickle_writer *w, const char *key)
+{
+    pickle_write_text(w, key);
+    pickle_write_op(w, PICKLE_OP_NONE);
+}
+
 int pickle_write_remember(struct pickle_writer *w)
 {
     const int memo = w->memo++;

@@ -58,6 +58,12 @@ void pickle_write_global(struct pickle_writer *w, const char *module, const char
 /* A tuple of n whole numbers. */
 void pickle_write_ints(struct pickle_writer *w, const int64_t *v, int n);
 
+/* A key of a dict and its value. */
+void pickle_write_key_int(struct pickle_writer *w, const char *key, int64_t v);
+void pickle_write_key_float(struct pickle_writer *w, const char *key, double v);
+void pickle_write_key_bool(struct pickle_writer *w, const char *key, bool v);
+void pickle_write_key_none(struct pickle_writer *w, const char *key);
+
 /* Remember the value on top of the stack; the result is for pickle_write_again. */
 int pickle_write_remember(struct pickle_writer *w);
 /* Push a remembered value. */

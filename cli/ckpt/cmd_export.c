@@ -23,6 +23,7 @@ static const char intro[] =
     "                 programs load at any layout\n"
     "    megatron     Megatron-LM, a folder for each rank, with AdamW's state and masters\n"
     "    torch_dist   Megatron-core's torch_dist, with the same\n"
+    "    deepspeed    DeepSpeed Universal, with the same\n"
     "\n"
     "The folder appears complete or not at all. What is not written is listed.";
 

@@ -10,11 +10,17 @@
 #define RESHARD_FORMATS_DEEPSPEED_H
 
 #include "layout/model.h"
+#include "reshard/formats/export_writer.h"
 #include "reshard/formats/piece.h"
 
 bool deepspeed_detect(const char *path);
 
 /* Add everything of the folder to s. A model is not needed. */
 tp_status deepspeed_read(struct piece_source *s, const struct model *m, struct tp_err *err);
+
+/* Write a Universal checkpoint: a row of reshard/formats/export_format.h. Each parameter has a
+ * folder, whatever the layout. TP_E_USAGE: there are no moments. */
+tp_status deepspeed_export_create(struct export_writer *w, const struct export_contents *q,
+                                  struct tp_err *err);
 
 #endif

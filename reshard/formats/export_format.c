@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "reshard/formats/dcp.h"
+#include "reshard/formats/deepspeed.h"
 #include "reshard/formats/foreign.h"
 #include "reshard/formats/gguf.h"
 #include "reshard/formats/megatron.h"
@@ -22,6 +23,8 @@ static const struct export_format formats[] = {
     { "megatron", "Megatron-LM, a folder for each rank", EXPORT_MASTERS, false,
       megatron_export_create, piece_target_export_finish, piece_target_export_close },
     { "torch_dist", "Megatron-core torch_dist", EXPORT_MASTERS, false, torch_dist_export_create,
+      piece_target_export_finish, piece_target_export_close },
+    { "deepspeed", "DeepSpeed Universal", EXPORT_MASTERS, deepspeed_export_create,
       piece_target_export_finish, piece_target_export_close },
 };
 

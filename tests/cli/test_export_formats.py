@@ -5,7 +5,7 @@ needs: tp-train tp-ckpt tp-reshard make_ckpt fault/shim.so
 covers: reshard/export_source reshard/convert cli/reshard/convert_print reshard/formats/piece_target reshard/formats/torch_target reshard/formats/dcp_target
     reshard/formats/dcp_metadata_write reshard/formats/export_format
     reshard/formats/megatron_target reshard/formats/megatron_params reshard/formats/megatron_args_write
-    reshard/formats/torch_dist_target reshard/formats/dcp_items
+    reshard/formats/torch_dist_target reshard/formats/dcp_items reshard/formats/deepspeed_target
 """
 import json
 import random
@@ -210,12 +210,45 @@ def test_torch_dist_comes_back_as_the_same_checkpoint(bf16, f32, tied, tmp_path)
         assert digests(root) == digests(state.root)
 
 
+# ---- DeepSpeed Universal ----
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "tied"])
+def test_universal_has_a_folder_for_each_parameter(kind, request, tmp_path):
+    state, out = request.getfixturevalue(kind), tmp_path / "ds"
+    export(state, out, "deepspeed")
+    tag = out / "global_step3_universal"
+    assert (out / "latest_universal").read_text() == tag.name
+    masters = state.group("master") or state.group("param")
+    model = torch_files.load((tag / "mp_rank_00_model_states.pt").read_bytes())
+    assert model["global_steps"] == 3 and model["dp_world_size"] == model["mp_world_size"] == 1
+    assert {k: tuple(v) for k, v in model["param_shapes"][0].items()} == {k: v.shape for k, v in masters.items()}
+    for name, want in state.group("param").items():
+        assert same(model["module"][name], want)
+        for file, array in (("fp32", masters[name]), *((g, state.tensors["%s/%s" % (g, name)]) for g in (
+                "exp_avg", "exp_avg_sq"))):
+            found = torch_files.load((tag / "zero" / name / (file + ".pt")).read_bytes())
+            assert same(found["param"], array) and found["cat_dim"] == 0
+        assert torch_files.load((tag / "zero" / name / "step.pt").read_bytes()) == 3
+    group, = torch_files.load((tag / "zero/optimizer_state.pt").read_bytes())["param_groups"]
+    assert group["betas"] == (0.9, 0.95)
+    assert "intact" in ok("tp-ckpt", "verify", out).out
+    imported(out, tmp_path / "again")
+    assert digests(tmp_path / "again") == digests(state.root)
+
+
+def test_zero3_becomes_universal(bf16, tmp_path):
+    foreign_files.zero3(tmp_path / "ds", groups_of(bf16), 3, 3)
+    r = reshard(tmp_path / "ds", "--to", "tp1", "--config", bf16.config, "-o", tmp_path / "u")
+    assert "deepspeed -> deepspeed" in r.out
+    assert [d for d in digests(tmp_path / "u") if "master/" in d] == bf16.digests("master")
+    r = run("tp-ckpt", "export", bf16.root, "--no-optim", "--format", "deepspeed", "-o", tmp_path / "w")
+    assert r.rc == 2 and "has no master/" in r.err, repr(r)
+    assert not (tmp_path / "w").exists()
+
+
 # ---- all formats ----
 
-FORMATS = ["dcp", "megatron", "torch_dist"]
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", ["dcp", "megatron"] + ["torch_dist", "deepspeed"] * harness.LONG)
 def test_a_killed_export_leaves_the_old_folder_or_the_new_one(fmt, tmp_path):
     rng = random.Random(5)
     root, work = make(tmp_path / "source", "tp2"), tmp_path / "work"
@@ -233,7 +266,7 @@ def test_a_killed_export_leaves_the_old_folder_or_the_new_one(fmt, tmp_path):
     assert not [p for p in work.rglob("*") if ".tmp" in p.name]
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", ["dcp", "megatron"])
 def test_a_layout_that_does_not_fit_is_refused(fmt, f32, tmp_path):
     r = run("tp-ckpt", "export", f32.root, "-o", tmp_path / "out", "--format", fmt, "--layout", "tp3")
     assert r.rc == 2 and "tp3" in r.err and not (tmp_path / "out").exists()
