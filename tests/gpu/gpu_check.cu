@@ -1,7 +1,6 @@
 /*
  * tests/gpu/gpu_check.cu - compares the CUDA kernels for copies and casts with the C kernels, bit
- * for bit, and measures their bandwidth. --quick: fewer cases and no bandwidth, for
- * compute-sanitizer.
+ * for bit; --quick: fewer cases, for compute-sanitizer. --bandwidth and --attention measure.
  *
  * Exit code: 0 all equal, 1 a difference, 3 no GPU or a CUDA error.
  */
@@ -298,9 +297,93 @@ static void bandwidth(void)
     CUDA_MUST(cudaFree(dst));
 }
 
+/* The table of copies and casts: rows of `cols` f32 of rows of twice as many, to bf16. */
+static void table_bandwidth(int64_t cols)
+{
+    const int64_t total = 1ll << 29, rows = total / 4 / (2 * cols);
+    unsigned char *src = nullptr, *dst = nullptr;
+    struct copy_box c = {};
+    struct copy_item item, *table = nullptr;
+    char what[64];
+    double ms;
+
+    CUDA_MUST(cudaMalloc(&src, (size_t)total));
+    CUDA_MUST(cudaMalloc(&dst, (size_t)total));
+    CUDA_MUST(cudaMalloc(&table, sizeof item));
+    CUDA_MUST(cudaMemset(src, 1, (size_t)total));
+    c.dst = dst;
+    c.src = src;
+    c.src_box.ndim = 2;
+    c.src_box.len[0] = rows;
+    c.src_box.len[1] = 2 * cols;
+    c.region = c.src_box;
+    c.region.len[1] = cols;
+    c.dst_box = c.region;
+    copy_item_make(&item, &c, DTYPE_BF16, DTYPE_F32);
+    const struct copy_table all = { table, 1, copy_items_place(&item, 1) };
+    CUDA_MUST(cudaMemcpy(table, &item, sizeof item, cudaMemcpyHostToDevice));
+    CUDA_MUST(cudaDeviceSynchronize());
+    ms = best_ms([&] { cuda_run_copy_table(queue, &all); });
+    snprintf(what, sizeof what, "table: rows of %lld f32 to bf16", (long long)cols);
+    printf("%-40s %8.0f GB/s\n", what, (double)(rows * cols) * 6 / ms * 1e-6);
+    CUDA_MUST(cudaFree(src));
+    CUDA_MUST(cudaFree(dst));
+    CUDA_MUST(cudaFree(table));
+}
+
+/* Zeroed device memory of n elements. */
+template <typename T> static T *zeros(int64_t n)
+{
+    void *p = nullptr;
+
+    CUDA_MUST(cudaMalloc(&p, (size_t)n * sizeof(T)));
+    CUDA_MUST(cudaMemset(p, 0, (size_t)n * sizeof(T)));
+    return static_cast<T *>(p);
+}
+
+/* Causal attention in bf16, 16 heads. Half of the scores count. */
+static void attention_speed(int64_t seq, int64_t head_dim)
+{
+    const int64_t heads = 16, batch = 16384 / seq, width = heads * head_dim;
+    const int64_t n = batch * seq * width;
+    struct attention a = {};
+    struct attention_backward b = {};
+    double flops = 2.0 * (double)(batch * heads * seq * seq * head_dim), forward, backward;
+    void *owned[8];
+
+    a.batch = batch;
+    a.seq = seq;
+    a.heads = a.kv_heads = heads;
+    a.head_dim = head_dim;
+    a.type = DTYPE_BF16;
+    a.q = owned[0] = zeros<uint16_t>(n);
+    a.k = owned[1] = zeros<uint16_t>(n);
+    a.v = owned[2] = zeros<uint16_t>(n);
+    a.ldq = a.ldk = a.ldv = a.ldo = width;
+    a.out = owned[3] = zeros<uint16_t>(n);
+    a.lse = static_cast<float *>(owned[4] = zeros<float>(batch * heads * seq));
+    a.scale = 1.0f / sqrtf((float)head_dim);
+    b.of = a;
+    b.d_out = a.out;
+    b.dq = static_cast<float *>(owned[5] = zeros<float>(n));
+    b.dk = static_cast<float *>(owned[6] = zeros<float>(n));
+    b.dv = static_cast<float *>(owned[7] = zeros<float>(n));
+    b.lddq = b.lddk = b.lddv = width;
+    CUDA_MUST(cudaDeviceSynchronize());
+    forward = best_ms([&] { cuda_run_attention_forward(queue, &a); });
+    backward = best_ms([&] { cuda_run_attention_backward(queue, &b); });
+    printf("attention seq %lld head_dim %lld forward %.1f backward %.1f TFLOP/s\n", (long long)seq,
+           (long long)head_dim, flops / forward * 1e-9, 2.5 * flops / backward * 1e-9);
+    for (void *p : owned)
+        CUDA_MUST(cudaFree(p));
+}
+
+/* What to do: all comparisons by default; --quick: fewer; --bandwidth, --attention: only measure.
+ */
 int main(int argc, char **argv)
 {
-    bool quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    const char *mode = argc > 1 ? argv[1] : "";
+    bool quick = strcmp(mode, "--quick") == 0;
     cudaDeviceProp device;
     int n_devices = 0;
     cudaError_t e = cudaGetDeviceCount(&n_devices);
@@ -313,9 +396,17 @@ int main(int argc, char **argv)
     CUDA_MUST(cudaGetDeviceProperties(&device, 0));
     open_device();
     printf("gpu-check on %s, %d processors\n", device.name, device.multiProcessorCount);
-    if (!check_all(quick))
-        return 1;
-    if (!quick)
+    if (strcmp(mode, "--bandwidth") == 0) {
         bandwidth();
+        for (int64_t cols : { 64, 128, 1024, 8192 })
+            table_bandwidth(cols);
+    } else if (strcmp(mode, "--attention") == 0) {
+        for (int64_t seq : { 1024, 4096 })
+            for (int64_t head_dim : { 64, 128 })
+                attention_speed(seq, head_dim);
+    } else if (!check_all(quick)) {
+        return 1;
+    }
+    finish();
     return 0;
 }
