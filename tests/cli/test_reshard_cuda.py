@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import random
+import signal
+import subprocess
 import time
 
 import pytest
@@ -75,6 +77,23 @@ def test_processes_share_a_gpu(tmp_path):
                                 "--to", "tp4", "-o", tmp_path / "cuda", "--json", "--device", "cuda", *LITTLE, env=on_fake()).out)
     assert (got["device"], got["processes"], got["digests_equal"]) == ("cuda", 2, want["digests_equal"])
     assert_same(tmp_path / "cpu", tmp_path / "cuda")
+
+
+@pytest.mark.parametrize("second", ["cpu", "cuda"] if harness.LONG else [random.Random(SEED).choice(["cpu", "cuda"])])
+def test_a_killed_run_resumes_on_either_device(tmp_path, second):
+    root, out = make(tmp_path, "tp2"), tmp_path / "out"
+    argv = ["tp-reshard", root, "--to", "tp4", "-o", out, "--journal", "0", "--jobs", "1", "--json", *LITTLE]
+    reshard(root, "tp4", tmp_path / "cpu", "--device", "cpu")
+    p = subprocess.Popen(harness.command([*argv, "--device", "cuda"]), env={**os.environ, **on_fake()},
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while p.poll() is None and not any(f.stat().st_size > 4000 for f in out.glob("step-*.tmp-*/progress")):
+        time.sleep(0.01)
+    p.kill()
+    p.wait()
+    assert p.returncode == -signal.SIGKILL, "it ended before it could be killed"
+    result = json.loads(harness.ok(*argv, "--device", second, env=on_fake(SEED=SEED + 1)).out)
+    assert result["windows_before"] > 0 and result["damaged_chunks"] == 0, (SEED, result)
+    assert_same(tmp_path / "cpu", out)
 
 
 def test_damage_in_the_source_is_found_by_the_device(tmp_path):
