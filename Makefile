@@ -33,7 +33,7 @@ MAKEFLAGS += --no-print-directory
 # ---- what is compiled, and how --------------------------------------------------------------
 
 FOLDERS  := core layout torch device kernels comm storage ckpt reshard trainer progress orchestrator
-PACKAGES := jansson hdf5-serial libcrypto libisal ompi-c yaml-0.1 libmicrohttpd libcurl
+PACKAGES := jansson hdf5-serial libcrypto libisal libzstd ompi-c yaml-0.1 libmicrohttpd libcurl
 
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)

@@ -27,6 +27,7 @@ build|hdr:dnnl.h|libdnnl-dev|oneDNN, fast matrix products on CPUs
 build|hdr:hdf5.h|libhdf5-dev|HDF5, the shards of checkpoints
 build|hdr:jansson.h|libjansson-dev|JSON, manifests and config.json
 build|hdr:isa-l.h|libisal-dev|ISA-L, fast CRC32C
+build|hdr:zstd.h|libzstd-dev|zstd, compressed checkpoints
 build|hdr:openssl/evp.h|libssl-dev|OpenSSL, SHA-256
 build|hdr:yaml.h|libyaml-dev|YAML, job files
 build|hdr:microhttpd.h|libmicrohttpd-dev|the status page of tp-run
