@@ -60,6 +60,37 @@ int64_t chunk_elements(const struct tensor *t, const struct box *b)
     return chunk_rows(rows, width * elem) * width;
 }
 
+/* Elements of the whole tensor for each index of axis `axis`. */
+static int64_t elements_after(const struct tensor *t, int axis)
+{
+    int64_t n = 1;
+
+    for (int d = axis + 1; d < t->ndim; d++)
+        n *= t->shape[d];
+    return n;
+}
+
+int64_t chunk_elements_packed(const struct tensor *t, const struct box *b)
+{
+    const int64_t most = CHUNK_BYTES_MAX / dtype_bytes(t->dtype);
+    int64_t usual = chunk_elements(t, b), width = 1, rows;
+    int axis = 0;
+
+    if (b->ndim == 0 || box_is_empty(b))
+        return usual;
+    while (axis < b->ndim - 1 && elements_after(t, axis) > most)
+        axis++;
+    for (int d = axis + 1; d < b->ndim; d++)
+        width *= b->len[d];
+    rows = most / elements_after(t, axis);
+    if (axis == 0 && usual > rows * width && usual % width == 0) {
+        int64_t even = divide_evenly(usual / width, rows);
+
+        rows = even > rows / 2 ? even : rows;
+    }
+    return usual < rows * width ? usual : rows * width;
+}
+
 /* ---- entries ---- */
 
 enum { AT_LO = 16, AT_LEN = 64, AT_OFFSET = 112, AT_CRC = 136, AT_RESERVED = 140, AT_DIGEST = 144 };

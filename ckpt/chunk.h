@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/codec.h"
 #include "ckpt/digest.h"
 #include "ckpt/sha256.h"
 #include "core/err.h"
@@ -15,8 +16,8 @@
 #include "storage/object.h"
 
 enum {
-    CHUNK_BYTES_MAX = 4 << 20, /* payload of a chunk */
-    CHUNK_ENTRY_BYTES = 160,   /* of an entry in the file */
+    CHUNK_BYTES_MAX = CODEC_RAW_MAX, /* of a chunk, before compression */
+    CHUNK_ENTRY_BYTES = 160,         /* of an entry in the file */
 };
 
 /* One entry of /index. */
@@ -25,9 +26,11 @@ struct chunk_entry {
     int part;   /* dataset /GROUP/NAME@part (no suffix for 0) */
     struct box box;
     int64_t offset, stored_bytes,
-        raw_bytes;   /* of the payload; stored and raw are equal for codec 0 */
-    int codec;       /* 0: raw */
-    uint32_t crc32c; /* of the stored bytes */
+        raw_bytes;       /* of the payload; stored and raw are equal for codec 0 */
+    int64_t frame_bytes; /* raw_bytes of the first chunk of the dataset: what a compressed payload
+                            decodes to, with zeros after raw_bytes. Not in the file */
+    int codec;           /* enum codec_kind */
+    uint32_t crc32c;     /* of the stored bytes */
     struct digest digest;
 };
 
@@ -35,6 +38,11 @@ struct chunk_entry {
  * chosen so that likely cuts of the tensor's rows, to 2, 4, 8 or 16 ranks, fall between chunks, and
  * a rank that reads its part reads little else. Readers accept any cut. */
 int64_t chunk_elements(const struct tensor *t, const struct box *b);
+
+/* The same for a dataset that is compressed. Its chunks are also so small that all chunks of the
+ * same rows of the tensor, in all of its boxes, have 4 MiB at most (but never less than a row): a
+ * tensor that is written row by row then has few chunks at a time that are complete in part. */
+int64_t chunk_elements_packed(const struct tensor *t, const struct box *b);
 
 /* Write an entry as the CHUNK_ENTRY_BYTES bytes of the file. */
 void chunk_entry_encode(unsigned char *out, const struct chunk_entry *entry);

@@ -69,10 +69,25 @@ static json_t *tensor_json(const struct tensor *t, int id)
 
 static json_t *shard_json(const struct shard_info *s)
 {
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:s}", "file", s->file, "rank", s->rank,
-                     "size_bytes", (json_int_t)s->size_bytes, "index_offset",
-                     (json_int_t)s->index_offset, "index_rows", (json_int_t)s->index_rows,
-                     "index_sha256", s->index_sha256, "meta_sha256", s->meta_sha256);
+    json_t *shard = json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:s}", "file", s->file, "rank",
+                              s->rank, "size_bytes", (json_int_t)s->size_bytes, "index_offset",
+                              (json_int_t)s->index_offset, "index_rows", (json_int_t)s->index_rows,
+                              "index_sha256", s->index_sha256, "meta_sha256", s->meta_sha256);
+
+    if (shard && s->chunked && json_object_set_new(shard, "chunked", json_true()) != 0) {
+        json_decref(shard);
+        shard = NULL;
+    }
+    return shard;
+}
+
+/* The oldest version of the format that has what the step uses. */
+static int version_of(const struct manifest *m)
+{
+    for (int i = 0; i < m->n_shards; i++)
+        if (m->shards[i].chunked)
+            return MANIFEST_VERSION;
+    return MANIFEST_VERSION_RAW;
 }
 
 static json_t *layout_json(const struct layout *l)
@@ -111,7 +126,7 @@ static tp_status put_head(FILE *f, const struct manifest *m, struct tp_err *err)
 
     fprintf(f, "{\n");
     TP_TRY(put(f, "format", json_string(MANIFEST_FORMAT), ",\n", err));
-    TP_TRY(put(f, "version", json_integer(MANIFEST_VERSION), ",\n", err));
+    TP_TRY(put(f, "version", json_integer(version_of(m)), ",\n", err));
     TP_TRY(put(f, "save_id", json_string(m->save_id), ",\n", err));
     TP_TRY(put(f, "epoch", json_integer(m->epoch), ",\n", err));
     TP_TRY(put(f, "step", json_integer(m->step), ",\n", err));

@@ -16,7 +16,14 @@
 #define MANIFEST_FILE   "manifest.json"
 #define MANIFEST_FORMAT "tp-ckpt"
 
-enum { MANIFEST_VERSION = 2, MANIFEST_MAX_BYTES = 256 << 20, SAVE_ID_TEXT = 33 };
+/* Steps of which no shard is chunked are written as version 2, which programs from before version 3
+ * read. */
+enum {
+    MANIFEST_VERSION = 3,
+    MANIFEST_VERSION_RAW = 2,
+    MANIFEST_MAX_BYTES = 256 << 20,
+    SAVE_ID_TEXT = 33
+};
 
 /* The end of the file: head, 64 hexadecimal digits, end. The end closes the object too. */
 #define MANIFEST_CHECKSUM_HEAD "\"checksum\": \""

@@ -192,6 +192,8 @@ static tp_status parse_shard(const struct member_reader *p, struct shard_info *s
     TP_TRY(member_int(p, &s->index_rows, object, "index_rows", 1, SHARD_CHUNKS_MAX));
     TP_TRY(member_hex(p, s->index_sha256, SHA256_TEXT - 1, object, "index_sha256"));
     TP_TRY(member_hex(p, s->meta_sha256, SHA256_TEXT - 1, object, "meta_sha256"));
+    if (json_object_get(object, "chunked"))
+        TP_TRY(member_bool(p, &s->chunked, object, "chunked"));
 done:
     return st;
 }

@@ -6,7 +6,8 @@
  * early, never filled, 4 KiB-aligned) through our own virtual file driver. The payload is then
  * written with pwrite at the offsets that libhdf5 chose, by any number of threads and processes.
  * shard_finish writes /index and calls fsync. Reading: /index is read where the manifest says it
- * is, checked, and then payload is read. libhdf5 never sees bytes that may be damaged.
+ * is, checked, and then payload is read. libhdf5 never sees bytes that may be damaged. A shard with
+ * compressed chunks is written in another way: ckpt/shard_pack.h.
  */
 #ifndef CKPT_SHARD_H
 #define CKPT_SHARD_H
@@ -35,6 +36,7 @@ struct shard_info {
     int64_t index_offset, index_rows; /* a row of the table /index is a chunk entry */
     char index_sha256[SHA256_TEXT];
     char meta_sha256[SHA256_TEXT]; /* of all bytes outside payloads, /index included */
+    bool chunked;                  /* its datasets are chunked, and chunks may be compressed */
 };
 
 /* ---- writing ---- */
@@ -47,6 +49,8 @@ struct shard_plan {
     const struct layout *layout;
     const struct stored_box *boxes; /* of all ranks, grouped by rank */
     int n_boxes;
+    int zstd; /* level of compression; 0: none. Only shard_create can begin such a file, and
+                 ckpt/shard_pack.h says how it is written */
 };
 
 struct shard_writer;
@@ -124,18 +128,34 @@ void shard_reader_close(struct shard_reader *r);
 /* The entries of /index, in its order. Borrowed. */
 const struct chunk_entry *shard_chunks(const struct shard_reader *r, int64_t *n);
 
-/* Read n bytes at offset `skip` of a chunk's payload. They are not checked: the caller adds up
- * crc32c_part and compares, or calls shard_read_chunk. Thread safe. */
+/* Read n of the stored bytes at offset `skip` of a chunk's payload. They are not checked: the
+ * caller adds up crc32c_part and compares, or calls shard_read_chunk. Thread safe. */
 tp_status shard_read_part(const struct shard_reader *r, int64_t chunk, int64_t skip, void *buf,
                           int64_t n, struct tp_err *err);
 
-/* Read a whole chunk and check it. TP_E_CORRUPT names file, tensor, box and both checksums. */
+/* Read a whole chunk, check it, and decompress it: raw_bytes. Of a compressed chunk, the digest is
+ * checked too. TP_E_CORRUPT names file, tensor, box and both checksums. */
 tp_status shard_read_chunk(const struct shard_reader *r, int64_t chunk, void *buf,
                            struct tp_err *err);
+
+/* The same with a decoder that the caller keeps: *d is NULL, or of an earlier call by this thread.
+ */
+tp_status shard_unpack_chunk(const struct shard_reader *r, int64_t chunk, struct codec_decoder **d,
+                             void *buf, struct tp_err *err);
 
 /* TP_E_CORRUPT for a chunk whose CRC32C is `found` and not what the index says. */
 tp_status shard_crc_error(const struct shard_reader *r, int64_t chunk, uint32_t found,
                           struct tp_err *err);
+
+/* TP_E_CORRUPT for a chunk: file, tensor, box and place, then `what` ("is damaged"). */
+tp_status shard_chunk_error(const struct shard_reader *r, int64_t chunk, const char *what,
+                            struct tp_err *err);
+
+/* The tensor of a chunk. */
+const struct tensor *shard_chunk_tensor(const struct shard_reader *r, int64_t chunk);
+
+/* Whether the datasets are chunked: then chunks may be compressed, and lie anywhere in the file. */
+bool shard_is_chunked(const struct shard_reader *r);
 
 /* The descriptor of the file, which belongs to the reader. */
 int shard_reader_fd(const struct shard_reader *r);

@@ -20,7 +20,7 @@ bool shard_clone_fits(const struct shard_clone *c, const struct tensor *t, const
     int64_t n, k = 0;
     const struct chunk_entry *chunks = shard_chunks(c->from, &n);
 
-    if (!box_contains(to, &c->box) || !box_is_run_in(to, &c->box) ||
+    if (shard_is_chunked(c->from) || !box_contains(to, &c->box) || !box_is_run_in(to, &c->box) ||
         box_offset_in(to, &c->box) * dtype_bytes(t->dtype) % BLOCK_BYTES != 0 ||
         chunks[c->first].offset % BLOCK_BYTES != 0)
         return false;

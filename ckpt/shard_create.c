@@ -19,6 +19,13 @@
 
 /* ---- a writer without a file ---- */
 
+static int64_t chunk_size(const struct shard_writer *w, const struct stored_box *b)
+{
+    const struct tensor *t = &w->layout->tensors[b->tensor];
+
+    return w->zstd ? chunk_elements_packed(t, &b->box) : chunk_elements(t, &b->box);
+}
+
 static tp_status find_boxes(struct shard_writer *w, int n_boxes, struct tp_err *err)
 {
     while (w->first < n_boxes && w->boxes[w->first].rank != w->rank)
@@ -48,9 +55,8 @@ static tp_status count_chunks(struct shard_writer *w, struct tp_err *err)
         return tp_fail(err, TP_E_NOMEM, "%s: no memory for its index", w->path);
     for (int i = 0; i < w->n; i++) {
         const struct stored_box *b = &w->boxes[w->first + i];
-        int64_t elements = chunk_elements(&w->layout->tensors[b->tensor], &b->box);
 
-        w->first_chunk[i + 1] = w->first_chunk[i] + box_run_count(&b->box, elements);
+        w->first_chunk[i + 1] = w->first_chunk[i] + box_run_count(&b->box, chunk_size(w, b));
     }
     w->n_chunks = w->first_chunk[w->n];
     if (w->n_chunks > SHARD_CHUNKS_MAX)
@@ -73,7 +79,7 @@ static tp_status make_chunks(struct shard_writer *w, struct tp_err *err)
     for (int i = 0; i < w->n; i++) {
         const struct stored_box *b = &w->boxes[w->first + i];
         const struct tensor *t = &w->layout->tensors[b->tensor];
-        int64_t elements = chunk_elements(t, &b->box);
+        int64_t elements = chunk_size(w, b);
 
         for (int64_t k = w->first_chunk[i]; k < w->first_chunk[i + 1]; k++) {
             struct chunk_entry *c = &w->chunks[k];
@@ -82,6 +88,7 @@ static tp_status make_chunks(struct shard_writer *w, struct tp_err *err)
             c->part = b->part;
             box_run(&c->box, &b->box, elements, k - w->first_chunk[i]);
             c->raw_bytes = c->stored_bytes = box_elements(&c->box) * dtype_bytes(t->dtype);
+            c->frame_bytes = w->chunks[w->first_chunk[i]].raw_bytes;
         }
     }
     return TP_OK;
@@ -100,6 +107,7 @@ static tp_status writer_new(struct shard_writer **out, const struct shard_plan *
     w->rank = plan->rank;
     w->layout = plan->layout;
     w->boxes = plan->boxes;
+    w->zstd = plan->zstd;
     snprintf(w->file, sizeof w->file, "rank-%05d.h5", plan->rank);
     if (snprintf(w->path, sizeof w->path, "%s/%s", plan->dir, w->file) >= (int)sizeof w->path) {
         st = tp_fail(err, TP_E_USAGE, "%.200s...: the path is too long", plan->dir);
@@ -180,9 +188,13 @@ tp_status shard_create(struct shard_writer **out, const struct shard_plan *plan,
         st = tp_fail_errno(err, "%s: cannot create", w->path);
         goto done;
     }
-    TP_TRY(create_structure(w, err));
-    TP_TRY(shard_write_index(w, w->layout_sha256,
-                             err)); /* without checksums yet; shard_join reads it */
+    if (plan->zstd) {
+        TP_TRY(shard_pack_begin(w, err));
+    } else {
+        TP_TRY(create_structure(w, err));
+        TP_TRY(shard_write_index(w, w->layout_sha256,
+                                 err)); /* without checksums yet; shard_join reads it */
+    }
     if (location_is_remote(w->path))
         TP_TRY(shard_upload_begin(&w->upload, w, err));
     *out = w;

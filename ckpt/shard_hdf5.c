@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/manifest.h"
@@ -23,6 +24,8 @@ struct shard_hdf5_session {
     struct vfd vfd;
     hid_t driver, fapl, fcpl, file;
     hid_t group_plist, link_plist, data_plist;
+    hid_t chunk_plist;      /* of chunked datasets */
+    unsigned char *zeros;   /* CODEC_STORED_MAX; never read */
     hid_t group;            /* the current group */
     const char *group_name; /* its name, or NULL */
 };
@@ -57,6 +60,42 @@ static tp_status open_plists(struct shard_hdf5_session *s, struct tp_err *err)
     return TP_OK;
 }
 
+/* libhdf5 does not call it: chunks are compressed before they are handed over, and read without
+ * libhdf5. */
+static size_t no_filter(unsigned flags, size_t n_values, const unsigned values[], size_t n_bytes,
+                        size_t *room, void **data)
+{
+    (void)flags;
+    (void)n_values;
+    (void)values;
+    (void)n_bytes;
+    (void)room;
+    (void)data;
+    return 0;
+}
+
+/* The properties of a chunked dataset. libhdf5 knows a filter of its own for zstd, so that no
+ * plugin is looked for, and files do not depend on which are installed. */
+static tp_status open_chunk_plist(struct shard_hdf5_session *s, struct tp_err *err)
+{
+    const H5Z_class2_t zstd = { .version = H5Z_CLASS_T_VERS,
+                                .id = SHARD_ZSTD_FILTER,
+                                .encoder_present = 1,
+                                .decoder_present = 1,
+                                .name = "zstd",
+                                .filter = no_filter };
+
+    s->chunk_plist = H5Pcreate(H5P_DATASET_CREATE);
+    if (H5Zregister(&zstd) < 0 || s->chunk_plist < 0 ||
+        H5Pset_obj_track_times(s->chunk_plist, 0) < 0 ||
+        H5Pset_alloc_time(s->chunk_plist, H5D_ALLOC_TIME_INCR) < 0 ||
+        H5Pset_fill_time(s->chunk_plist, H5D_FILL_TIME_NEVER) < 0 ||
+        H5Pset_alignment(s->fapl, 1, 1) < 0 || H5Pset_shuffle(s->chunk_plist) < 0 ||
+        H5Pset_filter(s->chunk_plist, SHARD_ZSTD_FILTER, H5Z_FLAG_OPTIONAL, 0, NULL) < 0)
+        return refused(s, "property lists", err);
+    return TP_OK;
+}
+
 /* Close everything. The file is complete only when this succeeds. */
 static tp_status session_close(struct shard_hdf5_session *s, struct tp_err *err)
 {
@@ -76,8 +115,11 @@ static tp_status session_close(struct shard_hdf5_session *s, struct tp_err *err)
         H5Pclose(s->link_plist);
     if (s->data_plist >= 0)
         H5Pclose(s->data_plist);
+    if (s->chunk_plist >= 0)
+        H5Pclose(s->chunk_plist);
     if (s->driver >= 0)
         H5FDunregister(s->driver);
+    free(s->zeros);
     if (s->vfd.first.status) {
         *err = s->vfd.first;
         return err->status;
@@ -94,9 +136,11 @@ static void session_init(struct shard_hdf5_session *s, int fd, const char *path)
                                       .group_plist = -1,
                                       .link_plist = -1,
                                       .data_plist = -1,
+                                      .chunk_plist = -1,
                                       .group = -1 };
     s->vfd.fd = fd;
     s->vfd.path = path;
+    s->vfd.place = -1;
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* libraries do not print */
 }
 
@@ -231,12 +275,12 @@ static bool put_text(hid_t where, const char *name, const char *text)
     return ok;
 }
 
-static bool put_root_attributes(hid_t file, const struct layout *layout, int rank)
+static bool put_root_attributes(hid_t file, const struct layout *layout, int rank, bool chunked)
 {
     char spec[SPEC_TEXT_MAX];
 
     return put_text(file, "format", MANIFEST_FORMAT) &&
-           put_int(file, "version", MANIFEST_VERSION) &&
+           put_int(file, "version", chunked ? MANIFEST_VERSION : MANIFEST_VERSION_RAW) &&
            put_text(file, "layout", spec_format(spec, &layout->spec)) &&
            put_int(file, "rank", rank);
 }
@@ -257,38 +301,113 @@ static tp_status enter_group(struct shard_hdf5_session *s, const char *name, str
     return s->group < 0 ? refused(s, name, err) : TP_OK;
 }
 
-/* A dataset for one box; *offset receives the offset of its elements. */
-static tp_status add_payload(struct shard_hdf5_session *s, const struct tensor *t,
-                             const struct stored_box *b, int64_t *offset, struct tp_err *err)
+/* The name of the dataset of a box in its group. */
+enum { DATASET_NAME = TENSOR_NAME_BYTES_MAX + 16 };
+
+static void name_dataset(char name[DATASET_NAME], const struct tensor *t,
+                         const struct stored_box *b)
 {
-    char name[TENSOR_NAME_BYTES_MAX + 16];
+    snprintf(name, DATASET_NAME, b->part ? "%s@%d" : "%s", t->name, b->part);
+}
+
+/* Create the dataset of a box, with its attributes. Negative: libhdf5 failed. */
+static hid_t create_dataset(const struct shard_hdf5_session *s, const struct tensor *t,
+                            const struct stored_box *b, hid_t plist)
+{
+    char name[DATASET_NAME];
     hsize_t dims[BOX_NDIM_MAX];
     hid_t type = make_type(t->dtype), space, data = -1;
-    haddr_t at = HADDR_UNDEF;
-    bool ok;
 
-    snprintf(name, sizeof name, b->part ? "%s@%d" : "%s", t->name, b->part);
+    name_dataset(name, t, b);
     for (int d = 0; d < t->ndim; d++)
         dims[d] = (hsize_t)b->box.len[d];
     space = t->ndim ? H5Screate_simple(t->ndim, dims, NULL) : H5Screate(H5S_SCALAR);
     if (type >= 0 && space >= 0)
-        data = H5Dcreate2(s->group, name, type, space, s->link_plist, s->data_plist, H5P_DEFAULT);
-    ok = data >= 0;
-    if (ok && t->ndim)
-        ok = put_ints(data, "global_shape", t->shape, t->ndim) &&
-             put_ints(data, "offset", b->box.lo, t->ndim);
-    if (ok)
-        at = H5Dget_offset(data);
-    if (data >= 0)
-        ok &= H5Dclose(data) >= 0;
+        data = H5Dcreate2(s->group, name, type, space, s->link_plist, plist, H5P_DEFAULT);
+    if (data >= 0 && t->ndim &&
+        (!put_ints(data, "global_shape", t->shape, t->ndim) ||
+         !put_ints(data, "offset", b->box.lo, t->ndim))) {
+        H5Dclose(data);
+        data = -1;
+    }
     if (space >= 0)
         H5Sclose(space);
     if (type >= 0)
         H5Tclose(type);
+    return data;
+}
+
+/* A contiguous dataset for one box; *offset receives the offset of its elements. */
+static tp_status add_payload(struct shard_hdf5_session *s, const struct tensor *t,
+                             const struct stored_box *b, int64_t *offset, struct tp_err *err)
+{
+    char name[DATASET_NAME];
+    hid_t data = create_dataset(s, t, b, s->data_plist);
+    haddr_t at = HADDR_UNDEF;
+    bool ok = data >= 0;
+
+    if (ok)
+        at = H5Dget_offset(data);
+    if (data >= 0)
+        ok &= H5Dclose(data) >= 0;
+    name_dataset(name, t, b);
     if (!ok || at == HADDR_UNDEF)
         return refused(s, name, err);
     *offset = (int64_t)at;
     return TP_OK;
+}
+
+/* Hand a chunk that is in the file over to libhdf5: the driver gives it that place and writes
+ * nothing. */
+static bool put_chunk(struct shard_hdf5_session *s, hid_t data, const struct stored_box *b,
+                      const struct chunk_entry *c)
+{
+    const unsigned skipped[CODECS] = { [CODEC_RAW] = 3, [CODEC_ZSTD] = 1 }; /* bits of filters */
+    hsize_t at[BOX_NDIM_MAX], stored = 0;
+    haddr_t found = HADDR_UNDEF;
+    unsigned mask = 0;
+
+    for (int d = 0; d < c->box.ndim; d++)
+        at[d] = (hsize_t)(c->box.lo[d] - b->box.lo[d]);
+    s->vfd.place = c->offset;
+    return H5Dwrite_chunk(data, H5P_DEFAULT, skipped[c->codec], at, (size_t)c->stored_bytes,
+                          s->zeros) >= 0 &&
+           H5Dget_chunk_info_by_coord(data, at, &mask, &found, &stored) >= 0 &&
+           found == (haddr_t)c->offset && stored == (hsize_t)c->stored_bytes && s->vfd.place == -1;
+}
+
+/* A dataset of box number `box`, whose n chunks are in the file. */
+static tp_status add_chunks(struct shard_hdf5_session *s, const struct shard_structure *x, int box,
+                            struct tp_err *err)
+{
+    const struct stored_box *b = &x->boxes[box];
+    const struct tensor *t = &x->layout->tensors[b->tensor];
+    const struct chunk_entry *chunks = x->chunks + x->first_chunk[box];
+    const int64_t n = x->first_chunk[box + 1] - x->first_chunk[box];
+    hsize_t dims[BOX_NDIM_MAX];
+    char name[DATASET_NAME];
+    int64_t at = -1;
+    hid_t data;
+    bool ok;
+
+    if (t->ndim == 0) { /* HDF5 has no chunked scalars */
+        s->vfd.place = chunks[0].offset;
+        if (add_payload(s, t, b, &at, err))
+            return err->status;
+        return at == chunks[0].offset ? TP_OK : refused(s, t->name, err);
+    }
+    for (int d = 0; d < t->ndim; d++)
+        dims[d] = (hsize_t)chunks[0].box.len[d];
+    if (H5Pset_chunk(s->chunk_plist, t->ndim, dims) < 0)
+        return refused(s, t->name, err);
+    data = create_dataset(s, t, b, s->chunk_plist);
+    ok = data >= 0;
+    for (int64_t k = 0; k < n && ok; k++)
+        ok = put_chunk(s, data, b, &chunks[k]);
+    if (data >= 0)
+        ok &= H5Dclose(data) >= 0;
+    name_dataset(name, t, b);
+    return ok ? TP_OK : refused(s, name, err);
 }
 
 static tp_status add_index(struct shard_hdf5_session *s, int64_t n_rows, int64_t *offset,
@@ -320,16 +439,21 @@ static tp_status create_all(struct shard_hdf5_session *s, struct shard_offsets *
     tp_status st = TP_OK;
 
     TP_TRY(open_plists(s, err));
+    if (x->chunks)
+        TP_TRY(open_chunk_plist(s, err));
     s->file = H5Fcreate(s->vfd.path, H5F_ACC_TRUNC, s->fcpl, s->fapl);
     if (s->file < 0)
         return refused(s, "the file", err);
-    if (!put_root_attributes(s->file, x->layout, x->boxes[0].rank))
+    if (!put_root_attributes(s->file, x->layout, x->boxes[0].rank, x->chunks != NULL))
         return refused(s, "the attributes of /", err);
     for (int i = 0; i < x->n_boxes; i++) {
         const struct tensor *t = &x->layout->tensors[x->boxes[i].tensor];
 
         TP_TRY(enter_group(s, t->group, err));
-        TP_TRY(add_payload(s, t, &x->boxes[i], &offsets->payload[i], err));
+        if (x->chunks)
+            TP_TRY(add_chunks(s, x, i, err));
+        else
+            TP_TRY(add_payload(s, t, &x->boxes[i], &offsets->payload[i], err));
     }
     TP_TRY(add_index(s, x->index_rows, &offsets->index, err));
 done:
@@ -346,6 +470,11 @@ tp_status shard_hdf5_create(struct shard_offsets *offsets, int fd, const char *p
     pthread_mutex_lock(&hdf5_lock);
     session_init(&s, fd, path);
     s.vfd.blank = true;
+    if (structure->chunks) {
+        s.vfd.payload = SHARD_PAYLOAD_BEGIN;
+        s.vfd.payload_end = structure->payload_end;
+        s.zeros = calloc(1, CODEC_STORED_MAX);
+    }
     st = create_all(&s, offsets, structure, err);
     closed = session_close(&s, &close_err);
     pthread_mutex_unlock(&hdf5_lock);

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/crc.h"
 #include "ckpt/shard.h"
 #include "core/file.h"
 
@@ -121,11 +120,13 @@ static tp_status check_chunk(const struct shard_reader *r, int64_t row, const st
         if (__builtin_mul_overflow(elements, len, &elements) || elements > CHUNK_BYTES_MAX)
             return bad_row(r, row, "is larger than the most a chunk may have", err);
     }
-    if (c->codec != 0)
+    if (c->codec >= CODECS || (c->codec != CODEC_RAW && !r->info.chunked))
         return bad_row(r, row, "has a codec that this version does not support", err);
-    if (c->raw_bytes != elements * dtype_bytes(t->dtype) || c->stored_bytes != c->raw_bytes ||
-        c->raw_bytes > CHUNK_BYTES_MAX)
+    if (c->raw_bytes != elements * dtype_bytes(t->dtype) || c->raw_bytes > CHUNK_BYTES_MAX ||
+        (c->codec == CODEC_RAW && c->stored_bytes != c->raw_bytes))
         return bad_row(r, row, "has another number of bytes than its box", err);
+    if (c->codec != CODEC_RAW && (c->stored_bytes < 1 || c->stored_bytes > CODEC_STORED_MAX))
+        return bad_row(r, row, "has more stored bytes than a frame of 4 MiB, or none", err);
     if (c->offset > r->info.size_bytes - c->stored_bytes)
         return bad_row(r, row, "ends after the end of the file", err);
     if (c->digest.d[0] >= DIGEST_PRIME || c->digest.d[1] >= DIGEST_PRIME)
@@ -173,9 +174,9 @@ done:
 /* ---- the entries together ---- */
 
 /* Entries from .. to - 1 belong to one dataset: they must be the chunks of one box, in order, and
- * contiguous in the file. *box receives that box. */
-static tp_status check_dataset(const struct shard_reader *r, int64_t from, int64_t to,
-                               struct box *box, struct tp_err *err)
+ * contiguous in the file if the dataset is. *box receives that box. */
+static tp_status check_dataset(struct shard_reader *r, int64_t from, int64_t to, struct box *box,
+                               struct tp_err *err)
 {
     const struct chunk_entry *first = &r->chunks[from], *last = &r->chunks[to - 1];
     int64_t at = 0;
@@ -187,13 +188,16 @@ static tp_status check_dataset(const struct shard_reader *r, int64_t from, int64
             return bad_row(r, to - 1, "begins before the first row of its dataset", err);
     }
     for (int64_t i = from; i < to; i++) {
-        const struct chunk_entry *c = &r->chunks[i];
+        struct chunk_entry *c = &r->chunks[i];
 
+        c->frame_bytes = first->raw_bytes;
+        if (c->codec != CODEC_RAW && c->raw_bytes > c->frame_bytes)
+            return bad_row(r, i, "is larger than the first chunk of its dataset", err);
         if (!box_contains(box, &c->box) || !box_is_run_in(box, &c->box) ||
             box_offset_in(box, &c->box) != at)
             return bad_row(r, i, "is not the next chunk of its dataset", err);
         at += box_elements(&c->box);
-        if (i > from && c->offset != c[-1].offset + c[-1].stored_bytes)
+        if (i > from && !r->info.chunked && c->offset != c[-1].offset + c[-1].stored_bytes)
             return bad_row(r, i, "does not follow the row before it in the file", err);
     }
     if (at != box_elements(box))
@@ -202,7 +206,7 @@ static tp_status check_dataset(const struct shard_reader *r, int64_t from, int64
 }
 
 /* Datasets ascend by tensor, then part; the boxes of one tensor do not overlap. */
-static tp_status check_datasets(const struct shard_reader *r, struct tp_err *err)
+static tp_status check_datasets(struct shard_reader *r, struct tp_err *err)
 {
     struct box boxes[SHARD_PARTS_MAX], overlap;
     int64_t from = 0, to;
@@ -310,37 +314,42 @@ tp_status shard_read_part(const struct shard_reader *r, int64_t chunk, int64_t s
                           int64_t n, struct tp_err *err)
 {
     if (chunk < 0 || chunk >= r->n_chunks || skip < 0 || n < 0 ||
-        skip > r->chunks[chunk].raw_bytes - n)
+        skip > r->chunks[chunk].stored_bytes - n)
         return tp_fail(err, TP_E_INTERNAL, "%s: %lld bytes at offset %lld of chunk %lld", r->path,
                        (long long)n, (long long)skip, (long long)chunk);
     return object_read_at(&r->object, r->path, r->chunks[chunk].offset + skip, buf, (size_t)n, err);
 }
 
-tp_status shard_read_chunk(const struct shard_reader *r, int64_t chunk, void *buf,
-                           struct tp_err *err)
-{
-    int64_t n = chunk >= 0 && chunk < r->n_chunks ? r->chunks[chunk].raw_bytes : 0;
-    tp_status st = shard_read_part(r, chunk, 0, buf, n, err);
-    uint32_t crc;
-
-    if (st)
-        return st;
-    crc = crc32c(buf, (size_t)n);
-    return crc == r->chunks[chunk].crc32c ? TP_OK : shard_crc_error(r, chunk, crc, err);
-}
-
-tp_status shard_crc_error(const struct shard_reader *r, int64_t chunk, uint32_t found,
-                          struct tp_err *err)
+tp_status shard_chunk_error(const struct shard_reader *r, int64_t chunk, const char *what,
+                            struct tp_err *err)
 {
     const struct chunk_entry *c = &r->chunks[chunk];
     const struct tensor *t = &r->layout->tensors[c->tensor];
     char text[BOX_TEXT_MAX];
 
-    return tp_fail(err, TP_E_CORRUPT,
-                   "%s: tensor %s/%s, box %s, %lld bytes at offset %lld: the CRC32C is %08x, "
-                   "expected %08x: the bytes are damaged",
-                   r->path, t->group, t->name, box_format(text, &c->box), (long long)c->raw_bytes,
-                   (long long)c->offset, found, c->crc32c);
+    return tp_fail(err, TP_E_CORRUPT, "%s: tensor %s/%s, box %s, %lld bytes at offset %lld: %s",
+                   r->path, t->group, t->name, box_format(text, &c->box),
+                   (long long)c->stored_bytes, (long long)c->offset, what);
+}
+
+tp_status shard_crc_error(const struct shard_reader *r, int64_t chunk, uint32_t found,
+                          struct tp_err *err)
+{
+    char what[128];
+
+    snprintf(what, sizeof what, "the CRC32C is %08x, expected %08x: the bytes are damaged", found,
+             r->chunks[chunk].crc32c);
+    return shard_chunk_error(r, chunk, what, err);
+}
+
+const struct tensor *shard_chunk_tensor(const struct shard_reader *r, int64_t chunk)
+{
+    return &r->layout->tensors[r->chunks[chunk].tensor];
+}
+
+bool shard_is_chunked(const struct shard_reader *r)
+{
+    return r->info.chunked;
 }
 
 static tp_status check_signature(const struct shard_reader *r, struct tp_err *err)

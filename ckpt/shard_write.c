@@ -120,11 +120,13 @@ tp_status shard_write(struct shard_writer *w, int box, const struct box *run, co
     int64_t k;
     tp_status st = shard_run_begin(&r, w, box, run, data, err);
 
-    if (!st)
+    if (!st && !w->pack)
         st = write_payload(w, &r, err);
     while (!st && shard_run_next(&r, &k, &part, &overlap)) {
         uint64_t sums[CHUNK_SUM_WORDS];
 
+        if (w->pack && (st = shard_pack_add(w, k, &part, err)))
+            return st;
         shard_run_sums(sums, w, k, &part, &overlap);
         add_sums(w, k, sums);
     }
@@ -203,12 +205,15 @@ static tp_status fill_checksums(struct shard_writer *w, struct tp_err *err)
     for (int64_t k = 0; k < w->n_chunks; k++) {
         struct chunk_entry *c = &w->chunks[k];
         const uint64_t *sums = w->sums + k * CHUNK_SUM_WORDS;
+        uint32_t crc;
 
-        if (!chunk_sums_crc(&c->crc32c, sums, c->raw_bytes))
+        if (!chunk_sums_crc(&crc, sums, c->raw_bytes))
             return tp_fail(err, TP_E_INTERNAL,
                            "%s: tensor %s: a byte of %s was not written, or was written twice",
                            w->path, w->layout->tensors[c->tensor].name, box_format(text, &c->box));
         c->digest = chunk_sums_digest(sums);
+        if (!w->pack)
+            c->crc32c = crc;
     }
     return TP_OK;
 }
@@ -216,15 +221,18 @@ static tp_status fill_checksums(struct shard_writer *w, struct tp_err *err)
 tp_status shard_finish(struct shard_writer *w, struct shard_info *info, struct tp_err *err)
 {
     const struct object object = object_of_file(w->fd);
-    const struct chunk_file file = { &object, w->path, w->size, w->chunks, w->n_chunks };
+    struct chunk_file file = { &object, w->path, w->size, w->chunks, w->n_chunks };
     struct shard_info found = { .rank = w->rank,
-                                .size_bytes = w->size,
-                                .index_offset = w->index_offset,
-                                .index_rows = w->n_chunks };
+                                .index_rows = w->n_chunks,
+                                .chunked = w->pack != NULL };
     tp_status st;
 
     memcpy(found.file, w->file, sizeof found.file);
     TP_TRY(fill_checksums(w, err));
+    if (w->pack)
+        TP_TRY(shard_pack_finish(w, err));
+    found.size_bytes = file.size = w->size;
+    found.index_offset = w->index_offset;
     TP_TRY(shard_write_index(w, found.index_sha256, err));
     TP_TRY(chunks_hash_outside(found.meta_sha256, &file, err));
     TP_TRY(w->upload ? shard_upload_finish(w->upload, err) : file_sync(w->fd, w->path, false, err));
@@ -251,6 +259,7 @@ void shard_close(struct shard_writer *w)
     shard_upload_end(w->upload);
     if (w->fd >= 0)
         close(w->fd);
+    shard_pack_free(w);
     pthread_mutex_destroy(&w->lock);
     free(w->first_chunk);
     free(w->chunks);

@@ -1,7 +1,6 @@
 /*
  * ckpt/shard_writer.h - what a shard that is being written contains, and how a run of it is divided
- * into chunks. Inside ckpt/ only: for shard_create.c,
- * shard_write.c and shard_read_back.c.
+ * into chunks. Inside ckpt/ only: for shard_create.c, shard_write.c, shard_pack.c and others.
  */
 #ifndef CKPT_SHARD_WRITER_H
 #define CKPT_SHARD_WRITER_H
@@ -11,6 +10,25 @@
 
 #include "ckpt/chunk_sums.h"
 #include "ckpt/shard.h"
+#include "core/page_pool.h"
+
+/* A chunk that is compressed. */
+struct shard_pack_chunk {
+    unsigned char *data; /* what was written of it, then what will be stored; NULL: none */
+    int64_t filled;      /* bytes that were written */
+    int64_t offset;      /* in the file */
+    struct codec_stored stored;
+    uint32_t crc32c; /* of what is stored */
+};
+
+/* What a writer that compresses has besides. */
+struct shard_pack {
+    int64_t *order;                  /* [n_chunks] chunks in the order of the file */
+    int64_t next;                    /* the first one, in that order, that is not in the file */
+    int64_t end;                     /* of what is in the file */
+    struct shard_pack_chunk *chunks; /* [n_chunks] */
+    struct page_pool pool;
+};
 
 struct shard_writer {
     char path[PATH_MAX];
@@ -18,6 +36,7 @@ struct shard_writer {
     int fd;                      /* the file; of an upload, what is outside payloads */
     struct shard_upload *upload; /* NULL: the shard is a local file */
     int rank;
+    int zstd; /* as in the plan */
     const struct layout *layout;
     const struct stored_box *boxes; /* of all ranks; this rank's are first .. first + n - 1 */
     int first, n;
@@ -26,7 +45,8 @@ struct shard_writer {
     uint64_t *sums;                  /* [n_chunks * CHUNK_SUM_WORDS] */
     char layout_sha256[SHA256_TEXT]; /* of the index before it has checksums */
     int64_t n_chunks, index_offset, size;
-    pthread_mutex_t lock; /* guards sums */
+    struct shard_pack *pack; /* NULL: chunks are not compressed */
+    pthread_mutex_t lock;    /* guards sums, and the pack's data and counts */
 };
 
 /* A run of a box, divided into parts of chunks. */
@@ -51,6 +71,19 @@ bool shard_run_next(struct shard_run *r, int64_t *chunk, struct chunk_part *part
 /* The checksums of a part of a chunk; fills in its digest. */
 void shard_run_sums(uint64_t sums[CHUNK_SUM_WORDS], const struct shard_writer *w, int64_t chunk,
                     struct chunk_part *part, const struct box *overlap);
+
+/* ---- shard_pack.c ---- */
+
+/* Prepare a new file of compressed chunks. */
+tp_status shard_pack_begin(struct shard_writer *w, struct tp_err *err);
+void shard_pack_free(struct shard_writer *w);
+
+/* Copy a part of a chunk. Thread safe. */
+tp_status shard_pack_add(struct shard_writer *w, int64_t chunk, const struct chunk_part *part,
+                         struct tp_err *err);
+
+/* When all chunks are in the file: take over their places, and create the HDF5 structure. */
+tp_status shard_pack_finish(struct shard_writer *w, struct tp_err *err);
 
 /* Write the table /index as the chunks are now; sha is its SHA-256. */
 tp_status shard_write_index(const struct shard_writer *w, char sha[SHA256_TEXT],

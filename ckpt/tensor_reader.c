@@ -16,9 +16,10 @@ struct tensor_reader {
     const struct manifest *m;
     const char *dir;
     struct shard_reader **shards;
-    struct tensor_chunk *chunks; /* by tensor: tensor t has first[t] .. first[t + 1] - 1 */
-    int64_t *first;              /* [n_tensors + 1] */
-    unsigned char *buffer;       /* CHUNK_BYTES_MAX */
+    struct tensor_chunk *chunks;   /* by tensor: tensor t has first[t] .. first[t + 1] - 1 */
+    int64_t *first;                /* [n_tensors + 1] */
+    unsigned char *buffer;         /* CHUNK_BYTES_MAX */
+    struct codec_decoder *decoder; /* NULL until a chunk is compressed */
 };
 
 /* Group the chunks of all shards by tensor. */
@@ -90,6 +91,7 @@ void tensor_reader_close(struct tensor_reader *r)
     free(r->first);
     free(r->chunks);
     free(r->buffer);
+    codec_decoder_free(r->decoder);
     free(r);
 }
 
@@ -128,7 +130,7 @@ tp_status tensor_reader_read(struct tensor_reader *r, int tensor, const struct b
 
         if (!box_meet(&overlap, stored, box))
             continue;
-        st = shard_read_chunk(r->shards[p->shard], p->chunk, r->buffer, err);
+        st = shard_unpack_chunk(r->shards[p->shard], p->chunk, &r->decoder, r->buffer, err);
         if (st)
             return st;
         copy_overlap(buf, box, r->buffer, stored, &overlap, dtype_bytes(t->dtype));

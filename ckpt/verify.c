@@ -15,12 +15,19 @@
 
 enum { PIECE_BYTES = 256 << 10 };
 
+/* What a thread needs to read compressed chunks; NULL until then. */
+struct verify_unpacker {
+    struct codec_decoder *decoder;
+    unsigned char *chunk; /* CHUNK_BYTES_MAX */
+};
+
 struct verify_scan {
     struct verify *v;
-    struct shard_reader **shards; /* [n_shards] NULL: could not be opened */
-    int64_t *first;               /* [n_shards + 1] number of each shard's first chunk */
-    unsigned char **buffers;      /* [jobs] */
-    pthread_mutex_t lock;         /* guards v's results */
+    struct shard_reader **shards;      /* [n_shards] NULL: could not be opened */
+    int64_t *first;                    /* [n_shards + 1] number of each shard's first chunk */
+    unsigned char **buffers;           /* [jobs] */
+    struct verify_unpacker *unpackers; /* [jobs] */
+    pthread_mutex_t lock;              /* guards v's results */
 };
 
 /* Turn a failure that the checkpoint causes into a finding, and return TP_OK; return others. */
@@ -108,6 +115,17 @@ static tp_status read_chunk(struct digest *sum, const struct verify_scan *s, int
     return crc == chunk->crc32c ? TP_OK : shard_crc_error(s->shards[shard], item, crc, err);
 }
 
+/* Read and check a compressed chunk, its digest too. */
+static tp_status unpack_chunk(struct verify_scan *s, int shard, int64_t item, int worker,
+                              struct tp_err *err)
+{
+    struct verify_unpacker *u = &s->unpackers[worker];
+
+    if (!u->chunk && !(u->chunk = malloc(CHUNK_BYTES_MAX)))
+        return tp_fail(err, TP_E_NOMEM, "no memory to read compressed chunks");
+    return shard_unpack_chunk(s->shards[shard], item, &u->decoder, u->chunk, err);
+}
+
 /* Read and check one chunk; `item` counts over all shards. */
 static tp_status scan_chunk(void *ctx, int64_t item, int worker, struct tp_err *err)
 {
@@ -122,7 +140,9 @@ static tp_status scan_chunk(void *ctx, int64_t item, int worker, struct tp_err *
         shard++;
     item -= s->first[shard];
     chunk = &shard_chunks(s->shards[shard], &n)[item];
-    st = read_chunk(&found, s, shard, item, s->buffers[worker], err);
+    found = chunk->digest;
+    st = chunk->codec == CODEC_RAW ? read_chunk(&found, s, shard, item, s->buffers[worker], err)
+                                   : unpack_chunk(s, shard, item, worker, err);
     if (st)
         return add_finding(s, st, err);
     progress_add(s->v->progress, chunk->stored_bytes);
@@ -200,8 +220,9 @@ static tp_status prepare(struct verify_scan *s, struct arena *arena, struct tp_e
     s->shards = arena_array(arena, n, sizeof(struct shard_reader *));
     s->first = arena_array(arena, n + 1, sizeof *s->first);
     s->buffers = arena_array(arena, (size_t)v->jobs, sizeof(unsigned char *));
+    s->unpackers = arena_array(arena, (size_t)v->jobs, sizeof *s->unpackers);
     v->digests = arena_array(arena, (size_t)v->manifest.layout.n_tensors, sizeof *v->digests);
-    if (!s->shards || !s->first || !s->buffers || !v->digests)
+    if (!s->shards || !s->first || !s->buffers || !s->unpackers || !v->digests)
         return tp_fail(err, TP_E_NOMEM, "no memory to verify %s", v->dir);
     for (int i = 0; i < v->jobs; i++)
         if (!(s->buffers[i] = malloc(PIECE_BYTES)))
@@ -230,5 +251,9 @@ done:
         shard_reader_close(s.shards[i]);
     for (int i = 0; s.buffers && i < v->jobs; i++)
         free(s.buffers[i]);
+    for (int i = 0; s.unpackers && i < v->jobs; i++) {
+        codec_decoder_free(s.unpackers[i].decoder);
+        free(s.unpackers[i].chunk);
+    }
     return st;
 }

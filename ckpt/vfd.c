@@ -38,6 +38,29 @@ static H5FD_t *vfd_open(const char *name, unsigned flags, hid_t fapl, haddr_t ma
     return &f->base;
 }
 
+/* Allocate. libhdf5 must not extend its first block into the payload, so the file ends after the
+ * payload as soon as there is a block. */
+static haddr_t vfd_alloc(H5FD_t *file, H5FD_mem_t type, hid_t dxpl, hsize_t size)
+{
+    struct vfd_file *f = (struct vfd_file *)file;
+    struct vfd *vfd = f->vfd;
+    haddr_t at = f->eoa;
+
+    (void)dxpl;
+    if (type == H5FD_MEM_DRAW && vfd->place >= 0) {
+        at = (haddr_t)vfd->place;
+        vfd->place = -1;
+        return at;
+    }
+    if (at == 0 && size > (hsize_t)vfd->payload)
+        return HADDR_UNDEF;
+    f->eoa = at + size;
+    if (f->eoa < (haddr_t)vfd->payload_end)
+        f->eoa = (haddr_t)vfd->payload_end;
+    vfd->end = (int64_t)f->eoa;
+    return at;
+}
+
 static herr_t vfd_close(H5FD_t *file)
 {
     free(file);
@@ -46,9 +69,12 @@ static herr_t vfd_close(H5FD_t *file)
 
 static herr_t vfd_query(const H5FD_t *file, unsigned long *flags)
 {
-    (void)file;
+    const struct vfd_file *f = (const struct vfd_file *)file;
+
     *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA |
-             H5FD_FEAT_AGGREGATE_SMALLDATA | H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
+             H5FD_FEAT_DEFAULT_VFD_COMPATIBLE;
+    if (!f || !f->vfd->payload_end) /* without a file: what it may have */
+        *flags |= H5FD_FEAT_AGGREGATE_SMALLDATA;
     return 0;
 }
 
@@ -96,8 +122,12 @@ static herr_t vfd_write(H5FD_t *file, H5FD_mem_t type, hid_t dxpl, haddr_t addr,
     struct vfd_file *f = (struct vfd_file *)file;
     struct tp_err err = { 0 };
 
-    (void)type;
     (void)dxpl;
+    if (type == H5FD_MEM_DRAW && f->vfd->payload_end) { /* it is there */
+        if (addr + size > f->eof)
+            f->eof = addr + size;
+        return 0;
+    }
     if (file_write_at(f->vfd->fd, f->vfd->path, (int64_t)addr, buffer, size, &err) &&
         !f->vfd->first.status)
         f->vfd->first = err;
@@ -116,6 +146,7 @@ herr_t vfd_select(hid_t fapl, struct vfd *vfd, hid_t *driver)
         .open = vfd_open,
         .close = vfd_close,
         .query = vfd_query,
+        .alloc = vfd->payload_end ? vfd_alloc : NULL,
         .get_eoa = vfd_get_eoa,
         .set_eoa = vfd_set_eoa,
         .get_eof = vfd_get_eof,

@@ -21,6 +21,12 @@ struct vfd {
     struct tp_err first; /* the first error, or TP_OK */
     bool blank;          /* treat the file as empty, whatever it contains */
     int64_t end;         /* the end of what libhdf5 has allocated */
+
+    /* A file in which payload exists already, from `payload` on to `payload_end` (0: it has none).
+     * libhdf5 then allocates only the superblock before it, and everything else after it. Raw data
+     * are allocated at `place`, where they are, and not written. */
+    int64_t payload, payload_end;
+    int64_t place; /* for the next allocation of raw data; -1: it goes after the payload too */
 };
 
 /* Register the driver and set it in fapl. The caller passes *driver to H5FDunregister after it has

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "ckpt/codec.h"
+#include "core/size.h"
 #include "core/thread_pool.h"
 
 struct copy_options copy_options_default(void)
@@ -23,6 +25,21 @@ tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, s
         return tp_fail(err, TP_E_USAGE, "--dtype is f32, bf16 or f16, not '%s'", o->dtype_text);
     *dtype = &o->dtype;
     return TP_OK;
+}
+
+tp_status copy_options_level(int *level, const struct copy_options *o, struct tp_err *err)
+{
+    *level = 0;
+    return o->zstd ? codec_parse_level(level, "--zstd", o->zstd, err) : TP_OK;
+}
+
+void copy_options_print_stored(int level, int64_t stored_bytes, int64_t bytes_written)
+{
+    char stored[SIZE_TEXT_MAX];
+
+    if (level && stored_bytes > 0)
+        printf("zstd     level %d: %s in the files, %.2f times less\n", level,
+               size_format(stored, stored_bytes), (double)bytes_written / (double)stored_bytes);
 }
 
 void copy_options_print_proof(int digests_equal, int casts, bool from_checkpoint)

@@ -21,7 +21,15 @@ struct copy_options {
     int threads;            /* --jobs */
     const char *dtype_text; /* --dtype; NULL: not given */
     enum dtype dtype;       /* filled in by copy_options_check */
+    const char *zstd;       /* --zstd[=LEVEL]; NULL: not given, "": without a level */
 };
+
+/* The option --zstd, for an option table. */
+#define COPY_OPTION_ZSTD(v)                                                 \
+    OPT_STR_OPT(                                                            \
+        0, "zstd", "LEVEL", v,                                              \
+        "compress the files with zstd, level 1 to 19 (default 1); chunks\n" \
+        "that do not shrink stay as they are. h5py reads them with the\npackage hdf5plugin")
 
 /* The defaults: 1 GiB, a thread for each processor, no cast. */
 struct copy_options copy_options_default(void);
@@ -29,6 +37,12 @@ struct copy_options copy_options_default(void);
 /* Check --jobs and --dtype. *dtype is the type to cast the weights to, or NULL; it points into o.
  */
 tp_status copy_options_check(struct copy_options *o, const enum dtype **dtype, struct tp_err *err);
+
+/* The level of --zstd, 0 when it was not given. TP_E_USAGE: it is no level. */
+tp_status copy_options_level(int *level, const struct copy_options *o, struct tp_err *err);
+
+/* Print the line "zstd  ...": what compressed files have of the bytes that were written. */
+void copy_options_print_stored(int level, int64_t stored_bytes, int64_t bytes_written);
 
 /* Print the line "checked  ..." for people, which says what was proved. digests_equal: how many
  * tensors have the same digest at both ends. casts: how many were cast, and what was written has

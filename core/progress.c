@@ -11,27 +11,103 @@
 #include "core/err.h"
 #include "core/size.h"
 
+/* Seconds between two lines. */
+#define TTY_S  0.1
+#define LOG_S  10.0
+#define JSON_S 1.0
+
 struct progress {
-    const char *title;
-    int64_t total, done;
-    double start, last; /* seconds on the monotonic clock */
-    bool quiet, tty, drawn;
+    const char *title, *action; /* action: "" when there is only one */
+    enum progress_style style;
+    enum progress_kind kind;
+    int64_t total, done;           /* of the action */
+    int64_t kinds[PROGRESS_KINDS]; /* bytes of the operation */
+    double start, last; /* of the action, and of the last line: seconds on the monotonic clock */
+    bool tty, drawn;
     pthread_mutex_t lock;
 };
 
-struct progress *progress_new(const char *title, int64_t total_bytes, bool quiet)
+struct progress *progress_new(const char *title, int64_t total_bytes, enum progress_style style)
 {
     struct progress *p = calloc(1, sizeof *p);
 
     if (!p)
         return NULL;
     p->title = title;
+    p->action = "";
     p->total = total_bytes;
-    p->quiet = quiet;
-    p->tty = isatty(STDERR_FILENO) != 0;
+    p->style = style;
+    p->tty = style == PROGRESS_TEXT && isatty(STDERR_FILENO) != 0;
     p->start = p->last = clock_seconds();
     pthread_mutex_init(&p->lock, NULL);
     return p;
+}
+
+/* Bytes per second, and the seconds that are left at this rate; -1: unknown. */
+static double rate(const struct progress *p, double t, double *left)
+{
+    double elapsed = t - p->start, speed = elapsed > 0 ? (double)p->done / elapsed : 0;
+
+    *left = speed > 0 ? (double)(p->total - p->done) / speed : -1;
+    if (speed > 0 && *left < 0)
+        *left = 0;
+    return speed;
+}
+
+static void print_json(const struct progress *p, double t)
+{
+    double left, speed = rate(p, t, &left);
+
+    fprintf(stderr,
+            "{\"progress\": \"%s\", \"action\": \"%s\", \"bytes_done\": %lld, "
+            "\"bytes_total\": %lld, \"bytes_per_s\": %.0f, ",
+            p->title, p->action, (long long)p->done, (long long)p->total, speed);
+    if (left < 0)
+        fputs("\"seconds_left\": null", stderr);
+    else
+        fprintf(stderr, "\"seconds_left\": %.1f", left);
+    fprintf(stderr, ", \"bytes_copied\": %lld, \"bytes_cloned\": %lld}\n",
+            (long long)p->kinds[PROGRESS_COPIED], (long long)p->kinds[PROGRESS_CLONED]);
+}
+
+/* ", 1.5 GiB cloned": what was done in another way than the action's. */
+static void print_others(const struct progress *p)
+{
+    static const char *const names[PROGRESS_KINDS] = {
+        [PROGRESS_COPIED] = "copied", [PROGRESS_CLONED] = "cloned"
+    };
+    char text[SIZE_TEXT_MAX];
+
+    for (int k = PROGRESS_COPIED; k < PROGRESS_KINDS; k++)
+        if (k != (int)p->kind && p->kinds[k] > 0)
+            fprintf(stderr, ", %s %s", size_format(text, p->kinds[k]), names[k]);
+}
+
+static void draw(struct progress *p, double t)
+{
+    char done[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], speed_text[SIZE_TEXT_MAX];
+    double left, speed = rate(p, t, &left);
+
+    if (p->style == PROGRESS_JSON) {
+        print_json(p, t);
+        return;
+    }
+    fprintf(stderr, "%s%s: %s%s%s of %s (%.0f %%), %s/s, %.0f s left", p->tty ? "\r" : "", p->title,
+            p->action, *p->action ? " " : "", size_format(done, p->done),
+            size_format(total, p->total),
+            p->total > 0 ? 100.0 * (double)p->done / (double)p->total : 0.0,
+            size_format(speed_text, (int64_t)speed), left < 0 ? 0 : left);
+    print_others(p);
+    fputs(p->tty ? "\033[K" : "\n", stderr);
+    p->drawn = true;
+}
+
+/* Count from here on. */
+static void restart(struct progress *p, int64_t total_bytes)
+{
+    p->total = total_bytes;
+    p->done = 0;
+    p->start = p->last = clock_seconds();
 }
 
 void progress_total(struct progress *p, int64_t total_bytes)
@@ -39,39 +115,46 @@ void progress_total(struct progress *p, int64_t total_bytes)
     if (!p)
         return;
     pthread_mutex_lock(&p->lock);
-    p->total = total_bytes;
-    p->done = 0;
-    p->start = p->last = clock_seconds();
+    restart(p, total_bytes);
     pthread_mutex_unlock(&p->lock);
 }
 
-static void draw(struct progress *p, double t)
+void progress_action(struct progress *p, const char *action, enum progress_kind kind,
+                     int64_t total_bytes)
 {
-    char done[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
-    double elapsed = t - p->start, speed = elapsed > 0 ? (double)p->done / elapsed : 0;
-    double left = speed > 0 ? (double)(p->total - p->done) / speed : 0;
-
-    fprintf(stderr, "%s%s: %s of %s (%.0f %%), %s/s, %.0f s left%s", p->tty ? "\r" : "", p->title,
-            size_format(done, p->done), size_format(total, p->total),
-            p->total > 0 ? 100.0 * (double)p->done / (double)p->total : 0.0,
-            size_format(rate, (int64_t)speed), left < 0 ? 0 : left, p->tty ? "\033[K" : "\n");
-    p->drawn = true;
-}
-
-void progress_add(struct progress *p, int64_t n_bytes)
-{
-    double t;
-
-    if (!p || p->quiet)
+    if (!p)
         return;
     pthread_mutex_lock(&p->lock);
+    if (p->style == PROGRESS_JSON && p->done > 0)
+        print_json(p, clock_seconds()); /* the end of the action before */
+    p->action = action;
+    p->kind = kind;
+    restart(p, total_bytes);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void progress_add_as(struct progress *p, enum progress_kind kind, int64_t n_bytes)
+{
+    double t, wait;
+
+    if (!p || p->style == PROGRESS_QUIET)
+        return;
+    wait = p->style == PROGRESS_JSON ? JSON_S : p->tty ? TTY_S : LOG_S;
+    pthread_mutex_lock(&p->lock);
     p->done += n_bytes;
+    p->kinds[kind] += n_bytes;
     t = clock_seconds();
-    if (t - p->last >= (p->tty ? 0.1 : 10.0)) {
+    if (t - p->last >= wait) {
         p->last = t;
         draw(p, t);
     }
     pthread_mutex_unlock(&p->lock);
+}
+
+void progress_add(struct progress *p, int64_t n_bytes)
+{
+    if (p)
+        progress_add_as(p, p->kind, n_bytes);
 }
 
 void progress_note(struct progress *p, const char *fmt, ...)
@@ -98,31 +181,40 @@ void progress_say(void *ctx, const char *sentence)
     progress_note(ctx, "%s", sentence);
 }
 
+static void release(struct progress *p)
+{
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
 void progress_erase(struct progress *p)
 {
     if (!p)
         return;
-    if (!p->quiet && p->drawn && p->tty)
+    if (p->style == PROGRESS_JSON)
+        print_json(p, clock_seconds());
+    else if (p->drawn && p->tty)
         fputs("\r\033[K", stderr);
-    pthread_mutex_destroy(&p->lock);
-    free(p);
+    release(p);
 }
 
 void progress_end(struct progress *p, bool ok)
 {
     if (!p)
         return;
-    if (!p->quiet && ok) {
-        char done[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
+    if (p->style == PROGRESS_JSON) {
+        if (ok)
+            print_json(p, clock_seconds());
+    } else if (p->style == PROGRESS_TEXT && ok) {
+        char done[SIZE_TEXT_MAX], speed[SIZE_TEXT_MAX];
         double elapsed = clock_seconds() - p->start;
 
         fprintf(stderr, "%s%s: %s in %.2f s, %s/s%s\n", p->tty ? "\r" : "", p->title,
                 size_format(done, p->done), elapsed,
-                size_format(rate, elapsed > 0 ? (int64_t)((double)p->done / elapsed) : 0),
+                size_format(speed, elapsed > 0 ? (int64_t)((double)p->done / elapsed) : 0),
                 p->tty ? "\033[K" : "");
-    } else if (!p->quiet && p->drawn && p->tty) {
+    } else if (p->drawn && p->tty) {
         fputc('\n', stderr);
     }
-    pthread_mutex_destroy(&p->lock);
-    free(p);
+    release(p);
 }

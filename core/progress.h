@@ -5,6 +5,14 @@
  * log, there is a line every ten seconds at most. When the operation is done, a last line gives
  * its total and rate. Programs create the object; libraries only call progress_add. This is the
  * one module below cli/ that prints.
+ *
+ * An operation may have several actions, one after the other (copying, then cloning), each with a
+ * total and a rate of its own. For scripts there is a JSON object per line, every second at most
+ * and at the end of each action:
+ *   {"progress": "resharding", "action": "copying", "bytes_done": 1, "bytes_total": 2,
+ *    "bytes_per_s": 3, "seconds_left": 0.5, "bytes_copied": 1, "bytes_cloned": 0}
+ * bytes_done, bytes_total and the rate are those of the action; the bytes that were copied and
+ * cloned are those of the whole operation. Notes stay sentences: they do not begin with a brace.
  */
 #ifndef CORE_PROGRESS_H
 #define CORE_PROGRESS_H
@@ -14,9 +22,18 @@
 
 struct progress;
 
-/* Begin. `title` is borrowed. quiet: print nothing. NULL when memory is out; all functions below
- * accept NULL and do nothing. */
-struct progress *progress_new(const char *title, int64_t total_bytes, bool quiet);
+enum progress_style { PROGRESS_TEXT, PROGRESS_QUIET, PROGRESS_JSON };
+
+/* What happens to the bytes of an action. */
+enum progress_kind { PROGRESS_OTHER, PROGRESS_COPIED, PROGRESS_CLONED, PROGRESS_KINDS };
+
+/* Begin. `title` is borrowed. PROGRESS_QUIET: print nothing but notes. NULL when memory is out; all
+ * functions below accept NULL and do nothing. */
+struct progress *progress_new(const char *title, int64_t total_bytes, enum progress_style style);
+
+/* Begin an action, which is borrowed ("copying"), of this many bytes, and count from here on. */
+void progress_action(struct progress *p, const char *action, enum progress_kind kind,
+                     int64_t total_bytes);
 
 /* Set the total once it is known, and count from here on: bytes that were added before belong to an
  * earlier part of the operation. */
@@ -24,6 +41,9 @@ void progress_total(struct progress *p, int64_t total_bytes);
 
 /* n_bytes more are done. Any thread may call this. */
 void progress_add(struct progress *p, int64_t n_bytes);
+
+/* The same when they were handled in another way than the action's. */
+void progress_add_as(struct progress *p, enum progress_kind kind, int64_t n_bytes);
 
 /* Print "TITLE: sentence" on a line of its own, also when quiet: what a person should know while
  * the work continues. Control characters are printed as '?'. */

@@ -115,6 +115,7 @@ struct clone_run {
     const struct clone_job *job;
     const struct checkpoint_source *source;
     struct checkpoint_target *target;
+    struct progress *progress;
     atomic_llong not_cloned;
 };
 
@@ -125,21 +126,27 @@ static tp_status clone_box(void *ctx, int64_t item, int worker, struct tp_err *e
     const int from = run->job->from[item];
     const struct shard_clone c = checkpoint_source_dataset(run->source, from);
     const struct reshard_endpoint *e = checkpoint_source_endpoint(run->source);
+    const int64_t bytes = box_elements(&c.box) * dtype_bytes(e->dtypes[e->extents[from].tensor]);
     bool cloned = false;
     tp_status st = checkpoint_target_clone(run->target, run->job->to[item], &c, &cloned, err);
 
     (void)worker;
     if (!cloned)
-        atomic_fetch_add(&run->not_cloned,
-                         box_elements(&c.box) * dtype_bytes(e->dtypes[e->extents[from].tensor]));
+        atomic_fetch_add(&run->not_cloned, bytes);
+    progress_add_as(run->progress, cloned ? PROGRESS_CLONED : PROGRESS_COPIED, bytes);
     return st;
 }
 
 tp_status clone_job_run(struct clone_job *job, const struct checkpoint_source *source,
-                        struct checkpoint_target *target, int threads, struct tp_err *err)
+                        struct checkpoint_target *target, int threads, struct progress *progress,
+                        struct tp_err *err)
 {
-    struct clone_run run = { .job = job, .source = source, .target = target };
-    tp_status st = thread_pool_run(clone_box, &run, job->n, threads, err);
+    struct clone_run run = { .job = job, .source = source, .target = target, .progress = progress };
+    tp_status st;
+
+    if (job->n > 0)
+        progress_action(progress, "cloning", PROGRESS_CLONED, job->bytes);
+    st = thread_pool_run(clone_box, &run, job->n, threads, err);
 
     job->not_cloned = atomic_load(&run.not_cloned);
     return st;

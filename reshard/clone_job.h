@@ -31,9 +31,10 @@ tp_status clone_job_plan(struct clone_job *job, const struct checkpoint_source *
                          const struct reshard_tensor *tensors, const struct layout *layout,
                          struct tp_err *err);
 
-/* Clone all boxes. The files of the target exist. */
+/* Clone all boxes. The files of the target exist. progress counts them; NULL: none. */
 tp_status clone_job_run(struct clone_job *job, const struct checkpoint_source *source,
-                        struct checkpoint_target *target, int threads, struct tp_err *err);
+                        struct checkpoint_target *target, int threads, struct progress *progress,
+                        struct tp_err *err);
 
 void clone_job_free(struct clone_job *job);
 

@@ -3,6 +3,9 @@
 
 #include <stddef.h>
 
+/* For each thread, and the least for all; at most this part of the memory, if that is more. */
+enum { FLUSH_BYTES = 24 << 20, FLUSH_BYTES_MIN = 4 << 20, FLUSH_PART = 8 };
+
 tp_status copy_job_plan(struct copy_job *job, int64_t memory_bytes, int64_t later_bytes,
                         struct tp_err *err)
 {
@@ -20,9 +23,16 @@ tp_status copy_job_plan(struct copy_job *job, int64_t memory_bytes, int64_t late
     return st;
 }
 
+int64_t copy_job_flush_bytes(int64_t memory_bytes, int threads)
+{
+    const int64_t most = FLUSH_BYTES * (int64_t)threads, part = memory_bytes / FLUSH_PART;
+
+    return part > most ? most : part > FLUSH_BYTES_MIN ? part : FLUSH_BYTES_MIN;
+}
+
 tp_status copy_job_run(struct copy_job *job, struct tp_err *err)
 {
-    progress_total(job->transfer.progress, job->planned.bytes_written);
+    progress_action(job->transfer.progress, "copying", PROGRESS_COPIED, job->planned.bytes_written);
     return transfer_execute(job->plan, &job->done, err);
 }
 

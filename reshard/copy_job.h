@@ -28,6 +28,10 @@ struct copy_job {
 tp_status copy_job_plan(struct copy_job *job, int64_t memory_bytes, int64_t later_bytes,
                         struct tp_err *err);
 
+/* How many bytes a target that compresses collects at a time (reshard/engine/endpoint.h), within
+ * memory_bytes: enough work for all threads. */
+int64_t copy_job_flush_bytes(int64_t memory_bytes, int threads);
+
 /* Execute the plan. */
 tp_status copy_job_run(struct copy_job *job, struct tp_err *err);
 

@@ -62,8 +62,11 @@ static tp_status copy_tensors(struct export_job *x, struct tp_err *err)
                                           .to = x->writer.endpoint,
                                           .threads = q->threads,
                                           .progress = q->progress };
-    TP_TRY(copy_job_plan(&x->copy, q->memory_bytes,
-                         LATER_BYTES + x->remote_bytes + x->writer.later_bytes, err));
+    TP_TRY(copy_job_plan(
+        &x->copy, q->memory_bytes,
+        LATER_BYTES + x->remote_bytes + x->writer.later_bytes +
+            (from->checkpoint ? checkpoint_source_memory(from->checkpoint, q->threads) : 0),
+        err));
     TP_TRY(copy_job_run(&x->copy, err));
     TP_TRY(copy_job_prove(&x->copy, err));
     TP_TRY(x->format->finish(&x->writer, err));

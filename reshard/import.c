@@ -93,6 +93,9 @@ static tp_status plan(struct import_job *x, struct tp_err *err)
     tp_status st;
 
     TP_TRY(checkpoint_target_plan(&x->target, &x->layout, NULL, err));
+    if (q->zstd)
+        TP_TRY(checkpoint_target_compress(x->target, q->zstd, q->threads,
+                                          copy_job_flush_bytes(q->memory_bytes, q->threads), err));
     x->copy.transfer = (struct transfer){ .n_tensors = x->layout.n_tensors,
                                           .tensors = x->source.transferred,
                                           .from = x->source.endpoint,
@@ -100,7 +103,9 @@ static tp_status plan(struct import_job *x, struct tp_err *err)
                                           .threads = q->threads,
                                           .progress = q->progress };
     TP_TRY(copy_job_plan(&x->copy, q->memory_bytes,
-                         LATER_BYTES + CHUNK_BYTES * checkpoint_target_chunks(x->target), err));
+                         LATER_BYTES + CHUNK_BYTES * checkpoint_target_chunks(x->target) +
+                             checkpoint_target_memory(x->target),
+                         err));
 done:
     return st;
 }
@@ -149,6 +154,7 @@ tp_status import_run(struct import_report *report, const struct import_request *
                                       .boxes = x->copy.transfer.to->n_extents,
                                       .bytes_read = x->copy.done.bytes_read,
                                       .bytes_written = x->copy.done.bytes_written,
+                                      .stored_bytes = checkpoint_target_stored_bytes(x->target),
                                       .peak_bytes = memory_peak_bytes(),
                                       .left_out = x->source.left_out,
                                       .step = x->source.step,

@@ -16,6 +16,7 @@ struct import_report {
     bool checksums; /* of the source, and all that cover what was read agree */
     int n_tensors, boxes;
     int64_t bytes_read, bytes_written, peak_bytes;
+    int64_t stored_bytes; /* of payload in the files, when they are compressed */
     struct unknown_tensors left_out;
     int digests_equal; /* tensors whose digest is the same at both ends */
     int casts; /* tensors that were cast, and have the digest of the cast of what was read */

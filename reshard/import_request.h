@@ -27,6 +27,7 @@ struct import_request {
     const char *rules;  /* how tensors are cut (layout/cut_rules.h); NULL: by the model's family */
     struct unknown_tensors_ignore ignore; /* tensors to leave out on purpose */
     const enum dtype *dtype;              /* cast the weights; NULL: no cast */
+    int zstd;                             /* level of compression; 0: none */
     int64_t memory_bytes;                 /* the most resident memory */
     int threads;
     bool force;                /* replace the step when it exists */

@@ -60,7 +60,7 @@ tp_status read_back_run(struct read_back *r, struct tp_err *err)
         return TP_OK;
     TP_TRY(checkpoint_target_suspect(r->target, err));
     TP_TRY(transfer_begin(&run, r->plan, err));
-    progress_total(r->progress, r->bytes);
+    progress_action(r->progress, "reading back", PROGRESS_OTHER, r->bytes);
     TP_TRY(for_all_tiles(r, run, transfer_read_back, err));
     r->damaged = checkpoint_target_compare(r->target);
     if (r->damaged > 0)

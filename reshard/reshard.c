@@ -20,6 +20,9 @@
  * later; the entry of a chunk in the writer and in the index that is written; an open file. */
 enum { LATER_BYTES = 12 << 20, CHUNK_BYTES = 512, FILE_BYTES = 64 << 10 };
 
+/* Seconds between questions whether to stop, where there is no journal. */
+#define ROUND_S 0.5
+
 struct reshard_job {
     const struct reshard_request *request;
     struct comm_control *control; /* NULL: this process alone */
@@ -162,6 +165,27 @@ static tp_status decide_link(struct reshard_job *job, struct tp_err *err)
     return linked_shards_check(&job->from, job->linked_rank_bytes, err);
 }
 
+/* Nothing is cloned then, and there is no journal. */
+static tp_status compress_target(struct reshard_job *job, struct tp_err *err)
+{
+    const struct reshard_request *q = job->request;
+
+    if (location_is_remote(job->out))
+        return tp_fail(
+            err, TP_E_USAGE,
+            "--zstd: shards in a store cannot be compressed yet; write %s without it, or "
+            "a local folder with it",
+            job->out);
+    if (job->control)
+        return tp_fail(err, TP_E_USAGE,
+                       "--zstd: %d processes cannot compress together yet; run one, with --jobs",
+                       control_size(job->control));
+    if (q->link)
+        return tp_fail(err, TP_E_USAGE, "--link keeps files as they are, so it excludes --zstd");
+    return checkpoint_target_compress(job->target, q->zstd, q->threads,
+                                      copy_job_flush_bytes(q->memory_bytes, q->threads), err);
+}
+
 static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
 {
     const struct reshard_request *q = job->request;
@@ -182,6 +206,8 @@ static tp_status open_endpoints(struct reshard_job *job, struct tp_err *err)
                                   job->control, err));
     TP_TRY(checkpoint_target_plan(&job->target, &job->to, job->control, err));
     TP_TRY(decide_link(job, err));
+    if (q->zstd)
+        return compress_target(job, err);
     if (!job->control && !job->linked_rank_bytes && !q->no_clone &&
         clone_job_possible(job->from.dir, job->out))
         TP_TRY(clone_job_plan(&job->clone, job->source, job->target, job->copy.transfer.tensors,
@@ -195,6 +221,23 @@ done:
     return st;
 }
 
+/* A device copies raw chunks only. */
+static tp_status choose_device(struct transfer *t, const struct reshard_job *job,
+                               struct tp_err *err)
+{
+    const struct reshard_request *q = job->request;
+
+    if (!q->device || (!q->zstd && !checkpoint_source_is_compressed(job->source))) {
+        t->device = q->device;
+        return TP_OK;
+    }
+    if (q->device->if_faster)
+        return TP_OK;
+    return tp_fail(err, TP_E_USAGE,
+                   "--device cuda: only the processor reads and writes compressed shards; use "
+                   "--device cpu");
+}
+
 /* Plan with the tiles of an interrupted run when there is one and they fit into the memory, else
  * with any tiles. */
 static tp_status plan(struct reshard_job *job, struct tp_err *err)
@@ -204,13 +247,14 @@ static tp_status plan(struct reshard_job *job, struct tp_err *err)
     struct transfer *t = &job->copy.transfer;
     int64_t later = LATER_BYTES + checkpoint_target_chunks(job->target) * CHUNK_BYTES +
                     (int64_t)spec_world(&job->to.spec) * FILE_BYTES + resume_memory_bytes(&resume) +
-                    job->remote_bytes;
+                    job->remote_bytes + checkpoint_source_memory(job->source, q->threads) +
+                    checkpoint_target_memory(job->target);
     tp_status st;
 
     t->from = checkpoint_source_endpoint(job->source);
     t->to = checkpoint_target_endpoint(job->target);
     t->threads = q->threads;
-    t->device = q->device;
+    TP_TRY(choose_device(t, job, err));
     if (location_is_remote(job->out)) {
         int64_t parts = 0;
 
@@ -257,6 +301,36 @@ done:
     return st;
 }
 
+/* Copy without a journal, and stop between two rounds when a signal asks for it. */
+static tp_status copy_compressed(struct reshard_job *job, const struct ckpt_begin_request *request,
+                                 struct tp_err *err)
+{
+    struct ckpt_begin_request begin = *request;
+    struct copy_job *copy = &job->copy;
+    struct transfer_run *run = NULL;
+    int64_t done = 0;
+    tp_status st;
+
+    begin.exclusive = true;
+    TP_TRY(ckpt_begin(&job->transaction, &begin, err));
+    TP_TRY(checkpoint_target_create(job->target, job->transaction.tmp.path, err));
+    TP_TRY(transfer_begin(&run, copy->plan, err));
+    progress_action(job->request->progress, "copying", PROGRESS_COPIED,
+                    copy->planned.bytes_written);
+    while (!st && !transfer_is_done(run)) {
+        st = transfer_round(run, ROUND_S, &done, err);
+        if (!st && !transfer_is_done(run) && stop_requested())
+            st = tp_fail(err, TP_E_STOPPED,
+                         "interrupted: %lld of %lld tiles were complete, and nothing is kept, "
+                         "because compressed files cannot be continued; the same command starts "
+                         "over",
+                         (long long)done, (long long)copy->planned.tiles);
+    }
+    return transfer_end(run, st, &copy->done, err);
+done:
+    return st;
+}
+
 /* Begin OUT's step and copy everything into it. */
 static tp_status copy(struct reshard_job *job, struct tp_err *err)
 {
@@ -274,10 +348,12 @@ static tp_status copy(struct reshard_job *job, struct tp_err *err)
         return copy_job_run(&job->copy, err);
     }
     stop_listen_all();
+    if (q->zstd)
+        return copy_compressed(job, &begin, err);
     job->resume.interval_s = q->journal_s;
     TP_TRY(resume_begin(&job->resume, &job->transaction, &begin, &resume, err));
     TP_TRY(resume_run(&job->resume, &resume, err));
-    TP_TRY(clone_job_run(&job->clone, job->source, job->target, q->threads, err));
+    TP_TRY(clone_job_run(&job->clone, job->source, job->target, q->threads, q->progress, err));
 done:
     return st;
 }
@@ -335,7 +411,7 @@ static tp_status execute(struct reshard_job *job, struct tp_err *err)
     st = job->linked_rank_bytes ? link_step(job, err) : copy(job, err);
     if (!st && !job->linked_rank_bytes)
         st = commit(job, err);
-    if (st == TP_E_STOPPED)
+    if (st == TP_E_STOPPED && !job->request->zstd)
         ckpt_suspend(&job->transaction);
     else if (st && is_root(job))
         ckpt_abort(&job->transaction);
@@ -356,6 +432,7 @@ static struct reshard_outcome outcome_of(const struct reshard_job *job)
                                      .target = job->target,
                                      .linked_rank_bytes = job->linked_rank_bytes,
                                      .control = job->control,
+                                     .zstd = job->request->zstd,
                                      .dry_run = job->request->dry_run };
 }
 

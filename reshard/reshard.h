@@ -23,6 +23,7 @@ struct reshard_request {
     int threads;
     bool no_optim;           /* weights only */
     const enum dtype *dtype; /* cast the weights; NULL: no cast */
+    int zstd;                /* level with which shards are compressed; 0: they are not */
     bool link;               /* keep the source's files as hard links, where they can all stay */
     bool no_clone;           /* copy and check also what the file system could clone */
     bool force;              /* replace the step of OUT when it exists */
@@ -38,8 +39,9 @@ struct reshard_request {
  * One process alone keeps a journal, and resumes what an interrupted run of the same request left
  * in OUT. While it copies, SIGINT and SIGTERM are blocked, and between rounds of tiles it checks
  * whether one is pending (core/stop.h). Then it returns TP_E_STOPPED; what was begun stays, and the
- * same request resumes it. After any other failure nothing has appeared, and what was begun is
- * removed. The report is filled in on TP_OK, and freed by reshard_report_free in any case. */
+ * same request resumes it. (With zstd or several processes there is no journal: what was begun is
+ * removed.) After any other failure nothing has appeared, and what was begun is removed. The report
+ * is filled in on TP_OK, and freed by reshard_report_free in any case. */
 tp_status reshard_run(struct reshard_report *report, const struct reshard_request *request,
                       struct tp_err *err);
 

@@ -82,6 +82,8 @@ tp_status reshard_report_fill(struct reshard_report *r, const struct reshard_out
     r->device_bytes = c->done.device_bytes;
     r->host_rate = c->done.host_rate;
     r->device_rate = c->done.device_rate;
+    r->zstd = o->zstd;
+    r->stored_bytes = checkpoint_target_stored_bytes(o->target);
     r->cloned_bytes = o->clone->bytes - o->clone->not_cloned;
     r->resumed_tiles = o->resume->resumed_tiles;
     r->all_tiles = o->resume->tiles;

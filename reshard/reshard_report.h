@@ -41,6 +41,9 @@ struct reshard_report {
     int casts; /* tensors that were cast: what was written has the digest of the cast of what was
                   read */
 
+    int zstd;             /* level of compression; 0: none */
+    int64_t stored_bytes; /* of payload in the new files, when they are compressed */
+
     int64_t cloned_bytes; /* payload that shares its blocks with the source and was not read */
 
     int linked_files; /* of the source that the new step consists of; 0: everything was copied */
@@ -64,6 +67,7 @@ struct reshard_outcome {
     const int64_t *linked_rank_bytes; /* [ranks of `to`] payload of the files that were linked;
                                          NULL: all was copied */
     struct comm_control *control;
+    int zstd;
     bool dry_run;
 };
 

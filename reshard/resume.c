@@ -232,7 +232,7 @@ tp_status resume_run(struct resume *r, const struct resume_job *job, struct tp_e
 
     if (st)
         return st;
-    progress_total(job->progress, job->copy->planned.bytes_written);
+    progress_action(job->progress, "copying", PROGRESS_COPIED, job->copy->planned.bytes_written);
     while (!st && !transfer_is_done(run)) {
         st = transfer_round(run, r->interval_s / ROUNDS_PER_RECORD, &done, err);
         if (!st && !transfer_is_done(run))

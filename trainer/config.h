@@ -46,6 +46,7 @@ struct train_config {
     const char *ckpt;  /* root; NULL: nothing is saved */
     int64_t epoch;     /* of the root, if the launcher has claimed one; 0: rank 0 claims the next */
     int64_t save_every; /* 0: the last step only */
+    int ckpt_zstd;      /* level with which checkpoints are compressed; 0: they are not */
     int keep;           /* how many of the newest checkpoints to keep; 0: all */
     enum train_resume resume;
     int64_t step;                /* resume this one; -1: the newest that is intact */

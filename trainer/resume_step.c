@@ -112,6 +112,11 @@ tp_status resume_step_choose(struct resume_step *r, const struct train_config *c
                        "%.400s: --keep is for local folders; in a store, let a lifecycle rule of "
                        "the bucket remove old steps",
                        c->ckpt);
+    if (location_is_remote(c->ckpt) && c->ckpt_zstd)
+        return tp_fail(err, TP_E_USAGE,
+                       "%.400s: --ckpt-zstd is for local folders; shards in a store are not "
+                       "compressed yet",
+                       c->ckpt);
     if (c->step >= 0)
         return choose_given(r, c, err);
     TP_TRY(choose_newest(r, c->ckpt, err));

@@ -12,8 +12,14 @@
 #include "ckpt/prune.h"
 #include "ckpt/save.h"
 #include "ckpt/shard.h"
+#include "ckpt/shard_pack.h"
 #include "kernels/copy.h"
 #include "layout/stored_box.h"
+
+/* Compression collects so many bytes at a time, and takes this many threads of a rank that has
+ * them.
+ */
+enum { COMPRESS_BYTES = 16 << 20, COMPRESS_THREADS = 4 };
 
 enum phase { IDLE, COPYING, WRITING, APPEARING, COMMITTING };
 
@@ -130,18 +136,76 @@ done:
 
 /* ---- the threads ---- */
 
+/* Where the copy of each of this rank's extents begins; malloc'ed. */
+static const char **find_copies(const struct snapshot *s)
+{
+    const char **copies = calloc((size_t)s->n_own + 1, sizeof *copies);
+    struct buffer_pool data = { .base = s->pinned };
+
+    for (int i = 0; copies && i < s->n_own; i++) {
+        const struct stored_box *e = &s->extents[s->first + i];
+
+        copies[i] = buffer_pool_take(&data, BUFFER_STAGING, box_elements(&e->box),
+                                     dtype_bytes(s->layout->tensors[e->tensor].dtype));
+    }
+    return copies;
+}
+
+/* Write this rank's chunks in the order in which they are in the file, so that few are in memory a
+ * second time. */
+static tp_status write_compressed(const struct snapshot *s, struct shard_writer *w,
+                                  struct tp_err *err)
+{
+    const int threads = s->config->threads < COMPRESS_THREADS ? 1 : COMPRESS_THREADS;
+    const char **copies = find_copies(s);
+    struct shard_packer packer = { .encoders = NULL };
+    struct box run;
+    int64_t collected = 0;
+    tp_status st = TP_OK;
+    int box;
+
+    if (!copies)
+        return tp_fail(err, TP_E_NOMEM, "no memory to save");
+    TP_TRY(shard_packer_open(&packer, s->config->ckpt_zstd, threads, err));
+    for (int64_t i = 0; shard_pack_chunk(w, i, &box, &run); i++) {
+        const struct stored_box *e = &s->extents[box];
+        const int elem = dtype_bytes(s->layout->tensors[e->tensor].dtype);
+
+        TP_TRY(shard_write(w, box, &run,
+                           copies[box - s->first] + box_offset_in(&e->box, &run) * elem, err));
+        collected += box_elements(&run) * elem;
+        if (collected < COMPRESS_BYTES)
+            continue;
+        TP_TRY(shard_pack_flush(&packer, &w, 1, err));
+        collected = 0;
+    }
+    TP_TRY(shard_pack_flush(&packer, &w, 1, err));
+done:
+    shard_packer_close(&packer);
+    free(copies);
+    return st;
+}
+
 static tp_status write_shard(struct snapshot *s, struct tp_err *err)
 {
     struct buffer_pool data = { .base = s->pinned };
-    const struct shard_plan plan = { ckpt_save_dir(&s->save), s->rank, s->layout, s->extents,
-                                     s->n_extents };
+    const struct shard_plan plan = {
+        .dir = ckpt_save_dir(&s->save),
+        .rank = s->rank,
+        .layout = s->layout,
+        .boxes = s->extents,
+        .n_boxes = s->n_extents,
+        .zstd = s->config->ckpt_zstd,
+    };
     struct shard_writer *w = NULL;
     tp_status st = TP_OK;
 
     if (s->n_own == 0)
         return TP_OK;
     TP_TRY(shard_create(&w, &plan, err));
-    for (int i = s->first; i < s->first + s->n_own; i++) {
+    if (plan.zstd)
+        TP_TRY(write_compressed(s, w, err));
+    for (int i = s->first; i < s->first + s->n_own && !plan.zstd; i++) {
         const struct stored_box *e = &s->extents[i];
         const void *from = buffer_pool_take(&data, BUFFER_STAGING, box_elements(&e->box),
                                             dtype_bytes(s->layout->tensors[e->tensor].dtype));

@@ -125,14 +125,14 @@ static void keep_first(void *ctx, const char *sentence)
 }
 
 /* Digests computed from the bytes; any finding is an error. */
-static tp_status sum_bytes(struct digest **sums, const char *dir, int jobs, bool quiet,
+static tp_status sum_bytes(struct digest **sums, const char *dir, int jobs, bool json,
                            struct arena *arena, struct tp_err *err)
 {
     struct tp_err first = { 0 };
     struct verify v = { .dir = dir, .jobs = jobs, .found = keep_first, .ctx = &first };
     tp_status st;
 
-    v.progress = progress_new("digest", 0, quiet);
+    v.progress = progress_new("digest", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
     st = ckpt_verify(&v, arena, err);
     progress_end(v.progress, st == TP_OK && v.findings == 0);
     if (!st && v.findings) {
@@ -195,7 +195,7 @@ done:
 static tp_status digest_foreign(const char *path, const char *config, bool json, struct tp_err *err)
 {
     struct foreign_contents c;
-    struct progress *progress = progress_new("digest", 0, json);
+    struct progress *progress = progress_new("digest", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
     struct digest *sums;
     tp_status st;
 

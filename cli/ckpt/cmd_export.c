@@ -51,7 +51,8 @@ static bool parse(struct export_request *q, struct copy_options *copy, bool *jso
         OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),
         OPT_INT('j', "jobs", "N", &copy->threads, "threads (default: processors)"),
         OPT_FLAG('f', "force", &q->force, "replace DIR when it is an export"),
-        OPT_FLAG(0, "json", json, "print one JSON object"),
+        OPT_FLAG(0, "json", json,
+                 "print one JSON object; on stderr, an object per line says how far it is"),
         OPT_END
     };
 
@@ -105,7 +106,7 @@ int cmd_export(int argc, char **argv)
     TP_TRY(copy_options_check(&copy, &q.dtype, &err));
     q.memory_bytes = copy.memory_bytes;
     q.threads = copy.threads;
-    q.progress = progress_new("exporting", 0, false);
+    q.progress = progress_new("exporting", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
     st = export_run(&r, &q, &err);
     progress_end(q.progress, st == TP_OK);
     if (!st) {

@@ -48,13 +48,15 @@ static bool parse(struct import_request *q, struct copy_options *copy, struct op
                 "cast the weights (default: as they are)"),
         OPT_SIZE(0, "mem", "SIZE", &copy->memory_bytes, "most resident memory (default 1G)"),
         OPT_INT('j', "jobs", "N", &copy->threads, "threads (default: processors)"),
+        COPY_OPTION_ZSTD(&copy->zstd),
         OPT_LIST(0, "ignore", "NAME", ignore,
                  "leave out this tensor of SRC, which the model does not have; * matches\n"
                  "any text; may be given several times"),
         OPT_STR(0, "rules", "FILE", &q->rules,
                 "how tensors are cut, for a model of an unknown architecture"),
         OPT_FLAG('f', "force", &q->force, "replace the step of ROOT when it exists"),
-        OPT_FLAG(0, "json", json, "print one JSON object"),
+        OPT_FLAG(0, "json", json,
+                 "print one JSON object; on stderr, an object per line says how far it is"),
         OPT_END
     };
 
@@ -68,11 +70,12 @@ static void print_result(const struct import_report *r, const struct import_requ
     spec_format(spec, &r->spec);
     if (json) {
         json_t *root =
-            json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I}", "out", q->out,
+            json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:I}", "out", q->out,
                       "format", r->format, "layout", spec, "step", (json_int_t)r->step, "tensors",
                       (json_int_t)r->n_tensors, "boxes", r->boxes, "left_out", r->left_out.n,
                       "digests_equal", r->digests_equal, "casts", r->casts, "bytes_written",
-                      (json_int_t)r->bytes_written, "peak_rss_bytes", (json_int_t)r->peak_bytes);
+                      (json_int_t)r->bytes_written, "peak_rss_bytes", (json_int_t)r->peak_bytes,
+                      "bytes_stored", (json_int_t)(q->zstd ? r->stored_bytes : r->bytes_written));
 
         print_json(root);
         json_decref(root);
@@ -80,6 +83,7 @@ static void print_result(const struct import_report *r, const struct import_requ
     }
     printf("imported %s, %s\nto       %s, step %lld, %s\ntensors  %d, %s\n", q->source, r->format,
            q->out, (long long)r->step, spec, r->n_tensors, size_format(bytes, r->bytes_written));
+    copy_options_print_stored(q->zstd, r->stored_bytes, r->bytes_written);
     if (r->left_out.n)
         printf("left out %d, %s\n", r->left_out.n, r->left_out.text);
     copy_options_print_proof(r->digests_equal, r->casts, r->checksums);
@@ -102,10 +106,11 @@ int cmd_import(int argc, char **argv)
         TP_TRY(tp_fail(&err, TP_E_USAGE, "-o is missing: the checkpoint root to add to"));
     TP_TRY(import_check_format(q.format, &err));
     TP_TRY(copy_options_check(&copy, &q.dtype, &err));
+    TP_TRY(copy_options_level(&q.zstd, &copy, &err));
     q.memory_bytes = copy.memory_bytes;
     q.threads = copy.threads;
     q.ignore = (struct unknown_tensors_ignore){ ignore.values, ignore.n };
-    q.progress = progress_new("importing", 0, false);
+    q.progress = progress_new("importing", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
     st = import_run(&r, &q, &err);
     progress_end(q.progress, st == TP_OK);
     if (!st) {

@@ -129,7 +129,9 @@ static tp_status prune(struct ckpt_prune_request *q, bool json, struct tp_err *e
     struct arena arena = { 0 };
     tp_status st;
 
-    q->progress = q->verify_jobs > 0 ? progress_new("verifying", 0, json) : NULL;
+    q->progress = q->verify_jobs > 0
+                      ? progress_new("verifying", 0, json ? PROGRESS_JSON : PROGRESS_TEXT)
+                      : NULL;
     st = ckpt_prune(&pruned, q, &arena, err);
     progress_end(q->progress, st == TP_OK);
     (json ? print_object : print_lines)(&pruned, q, st == TP_OK);

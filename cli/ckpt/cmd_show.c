@@ -213,8 +213,10 @@ static void put_box(const struct show *s, const struct shard_info *info, const s
 {
     char text[BOX_TEXT_MAX], dataset[2200];
     struct box box = first->box;
-    int64_t bytes = last->offset + last->stored_bytes - first->offset;
+    int64_t bytes = 0;
 
+    for (const struct chunk_entry *c = first; c <= last; c++)
+        bytes += c->stored_bytes;
     for (int d = 0; d < box.ndim; d++)
         box.len[d] = last->box.lo[d] + last->box.len[d] - box.lo[d];
     snprintf(dataset, sizeof dataset, first->part ? "/%s/%s@%d" : "/%s/%s", t->group, t->name,

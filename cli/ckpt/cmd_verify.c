@@ -85,7 +85,7 @@ static tp_status verify(const char *path, int64_t step, int jobs, bool json, str
 
     TP_TRY(thread_pool_check_workers("--jobs", jobs, err));
     TP_TRY(ckpt_locate(dir, path, step, err));
-    v.progress = progress_new("verify", 0, json);
+    v.progress = progress_new("verify", 0, json ? PROGRESS_JSON : PROGRESS_TEXT);
     st = ckpt_verify(&v, &arena, err);
     progress_end(v.progress, st == TP_OK && v.manifest.n_shards > 0);
     if (st)

@@ -145,6 +145,7 @@ static void print_result(const struct reshard_report *r)
     printf("bytes    %s read, %s written in %.2f s (%s/s)\n", size_format(a, r->bytes_read),
            size_format(b, r->bytes_written), r->seconds,
            size_format(c, (int64_t)((double)r->bytes_written / seconds)));
+    copy_options_print_stored(r->zstd, r->stored_bytes, r->bytes_written);
     if (r->cloned_bytes > 0)
         printf("cloned   %s, which share their blocks with the source: their checksums are those "
                "of its\n         index, and they were not read. tp-ckpt verify reads them\n",
@@ -213,12 +214,14 @@ tp_status reshard_print_json(const struct reshard_report *r, const struct reshar
     tp_status st;
 
     json_object_update_new(more,
-                           json_pack("{s:I, s:i, s:I}", "bytes_cloned", (json_int_t)r->cloned_bytes,
-                                     "linked_files", r->linked_files, "bytes_linked",
-                                     (json_int_t)r->linked_bytes));
+                           json_pack("{s:I, s:i, s:i, s:I}", "bytes_cloned",
+                                     (json_int_t)r->cloned_bytes, "zstd", r->zstd, "linked_files",
+                                     r->linked_files, "bytes_linked", (json_int_t)r->linked_bytes));
     if (device->why[0])
         json_object_set_new(more, "device_reason", json_string(device->why));
     json_object_set_new(more, "kept", json_string(spec_format_given(kept, &r->kept)));
+    if (r->zstd && !dry_run)
+        json_object_set_new(more, "bytes_stored", json_integer(r->stored_bytes));
     if (dry_run)
         json_object_set_new(more, "plan", kinds_json(r));
     else

@@ -22,7 +22,7 @@ enum { JOURNAL_S = 2 };
 struct reshard_options {
     struct reshard_request request;
     struct copy_options copy;
-    const char *device, *zstd, *model;
+    const char *device, *model;
     const char *from_format, *format, *config;
     enum reshard_device_kind device_kind;
     int64_t device_memory_bytes;
@@ -48,9 +48,8 @@ static const char tail[] =
     "step-N.tmp-ID; the same command then resumes it. It starts over when CKPT or the options "
     "have\n"
     "changed, and under mpirun. An error removes the unfinished step.\n\n"
-    "--device cuda needs libtp-cuda.so, as tp-train does. It has never run on a GPU. This build "
-    "does\n"
-    "not have --zstd yet.\n\n"
+    "--device cuda needs libtp-cuda.so, as tp-train does, and raw shards. It has never run on a\n"
+    "GPU. With --zstd, under mpirun and to s3://, an interrupted run starts over.\n\n"
     "exit codes: 0 done; 2 the request is wrong; 3 it failed (after 2 and 3 nothing was\n"
     "committed); 75 interrupted: run the same command again to resume.";
 
@@ -82,8 +81,9 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
                  "most GPU memory of a process for buffers (default 1G)"),
         OPT_FLAG(0, "no-optim", &q->no_optim, "weights only"),
         OPT_STR(0, "dtype", "f32|bf16|f16", &o->copy.dtype_text, "cast the weights"),
-        OPT_STR_OPT(0, "zstd", "LEVEL", &o->zstd, "compress shards; this build cannot do that yet"),
-        OPT_FLAG(0, "no-compress", &o->no_compress, "do not compress (the default)"),
+        COPY_OPTION_ZSTD(&o->copy.zstd),
+        OPT_FLAG(0, "no-compress", &o->no_compress,
+                 "write raw files, whatever CKPT has (the default)"),
         OPT_FLAG(0, "link", &q->link,
                  "hard-link the files of CKPT instead of copying them, if\n"
                  "tp stays, OUT has a rank for each file and is on the same\nfile system"),
@@ -100,7 +100,9 @@ static bool parse(struct reshard_options *o, int *exit_code, int argc, char **ar
         OPT_DOUBLE(0, "journal", "SECONDS", &q->journal_s,
                    "seconds between records of progress, from which an\ninterrupted run resumes "
                    "(default 2)"),
-        OPT_FLAG(0, "json", &o->json, "print one JSON object"),
+        OPT_FLAG(0, "json", &o->json,
+                 "print one JSON object; on stderr, an object per line says\nhow far it is, each "
+                 "second"),
         OPT_END
     };
 
@@ -134,13 +136,16 @@ static tp_status check_options(struct reshard_options *o, struct tp_err *err)
         return tp_fail(err, TP_E_USAGE, "--to is missing: the layout to write, as --to tp4");
     if (q->journal_s < 0)
         return tp_fail(err, TP_E_USAGE, "--journal %g: must not be negative", q->journal_s);
-    if (o->zstd && o->no_compress)
+    if (o->copy.zstd && o->no_compress)
         return tp_fail(err, TP_E_USAGE, "--zstd and --no-compress exclude each other");
-    if (o->zstd)
-        return tp_fail(err, TP_E_USAGE, "--zstd: this build does not write compressed shards yet");
-    st = reshard_device_kind_parse(&o->device_kind, o->device, err);
-    if (st)
+    if ((st = copy_options_level(&q->zstd, &o->copy, err)))
         return st;
+    if ((st = reshard_device_kind_parse(&o->device_kind, o->device, err)))
+        return st;
+    if (q->zstd && o->device_kind == RESHARD_DEVICE_CUDA)
+        return tp_fail(
+            err, TP_E_USAGE,
+            "--device cuda: only the processor compresses; use --device cpu with --zstd");
     q->memory_bytes = o->copy.memory_bytes;
     q->threads = o->copy.threads;
     return copy_options_check(&o->copy, &q->dtype, err);
@@ -241,7 +246,8 @@ static tp_status run(struct reshard_options *o, struct comm_world *ranks, struct
         return st;
     q->device = device.is_open ? &device.transfer : NULL;
     q->control = comm_control(ranks);
-    q->progress = root ? progress_new("resharding", 0, false) : NULL;
+    q->progress =
+        root ? progress_new("resharding", 0, o->json ? PROGRESS_JSON : PROGRESS_TEXT) : NULL;
     st = o->model ? model_plan_make(&report, o->model, q, err) : reshard_run(&report, q, err);
     if (st)
         progress_end(q->progress, false);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/codec.h"
 #include "ckpt/root.h"
 #include "cli/report.h"
 #include "core/file.h"
@@ -73,6 +74,9 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_INT64(0, "save-every", "K", &c->save_every, "and every K-th step"),
         OPT_INT(0, "keep", "N", &c->keep,
                 "steps to keep, up to the one just saved; 0: all (default)"),
+        OPT_STR_OPT(0, "ckpt-zstd", "LEVEL", &r->ckpt_zstd,
+                    "compress checkpoints with zstd, level 1 to 19 (default 1); takes\n"
+                    "up to 40 MiB more per rank while it saves"),
         OPT_STR_OPT(0, "resume", "auto|must", &r->resume,
                     "continue from ROOT's newest intact step, of any layout;\n"
                     "without one: start at step 0 (auto, the default) or fail (must)"),
@@ -280,6 +284,8 @@ tp_status train_request_check(struct train_request *r, struct tp_err *err)
     tp_status st;
 
     TP_TRY(read_resume(r, err));
+    if (r->ckpt_zstd)
+        TP_TRY(codec_parse_level(&c->ckpt_zstd, "--ckpt-zstd", r->ckpt_zstd, err));
     if (c->resume == RESUME_NO || !c->ckpt)
         TP_TRY(need(c->model_path, "--model", err));
     if (train_request_prints(r))

@@ -74,6 +74,10 @@ struct reshard_endpoint {
     /* Target: whether a run, which an earlier process wrote, has bytes that have not been proved to
      * be what that process wrote. NULL: nothing is suspect. Thread safe. */
     bool (*suspects)(const void *ctx, int extent, const struct box *run);
+    /* Target: finish what was written so far. It is called after about flush_bytes were written,
+     * and after the last write, while no thread writes. NULL: never. */
+    tp_status (*flush)(void *ctx, struct tp_err *err);
+    int64_t flush_bytes;
     /* Source: compare the checksums of what was read. Called once, after all reads, by every
      * process of the transfer. NULL: there are no checksums. */
     tp_status (*check)(void *ctx, struct tp_err *err);

@@ -131,7 +131,47 @@ static tp_status move_on_device(struct transfer_run *run, int64_t n, struct tp_e
 {
     tp_status st = run->ring ? TP_OK : device_ring_open(&run->ring, run->plan, err);
 
-    return st ? st : device_ring_move(run->ring, run, run->next, n, err);
+    if (!st)
+        st = device_ring_move(run->ring, run, run->next, n, err);
+    if (!st)
+        run->next += n;
+    return st;
+}
+
+/* The most bytes that a tile writes, whatever its tensor. */
+static int64_t tile_bytes_max(const struct transfer_plan *p)
+{
+    int64_t most = 1;
+
+    for (int i = 0; i < p->transfer.n_tensors; i++) {
+        int64_t n = transfer_tile_elements(p, i) * dtype_bytes(p->transfer.to->dtypes[i]);
+
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* Move the next n tiles. A target that flushes gets them in portions, in the order of the tiles. */
+static tp_status move_tiles(struct transfer_run *run, int64_t n, struct tp_err *err)
+{
+    const struct transfer_plan *p = run->plan;
+    const struct reshard_endpoint *to = p->transfer.to;
+    int64_t portion = to->flush ? to->flush_bytes / tile_bytes_max(p) : n;
+    tp_status st = TP_OK;
+
+    if (portion < 1)
+        portion = 1;
+    while (n > 0 && !st) {
+        int64_t k = n < portion ? n : portion;
+
+        st = thread_pool_run(move_tile, run, k, p->threads, err);
+        if (!st && to->flush)
+            st = to->flush(to->ctx, err);
+        if (!st)
+            run->next += k;
+        n -= k;
+    }
+    return st;
 }
 
 /* At the end of a round all threads wait for the slowest. So long rounds waste less time. */
@@ -144,12 +184,10 @@ tp_status transfer_round(struct transfer_run *run, double seconds, int64_t *tile
     int64_t written = atomic_load(&run->bytes_written);
     bool on_device = is_for_device(run);
     double start = clock_seconds(), took;
-    tp_status st = on_device ? move_on_device(run, n, err)
-                             : thread_pool_run(move_tile, run, n, p->threads, err);
+    tp_status st = on_device ? move_on_device(run, n, err) : move_tiles(run, n, err);
 
     if (st)
         return st;
-    run->next += n;
     *tiles_done = run->next;
     took = clock_seconds() - start;
     measure(run, on_device, atomic_load(&run->bytes_written) - written, took);

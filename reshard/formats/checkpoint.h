@@ -30,6 +30,12 @@ const struct reshard_endpoint *checkpoint_source_endpoint(const struct checkpoin
 /* Chunks in the shards that are read. */
 int64_t checkpoint_source_chunks(const struct checkpoint_source *s);
 
+/* Whether any chunk that is read is compressed. */
+bool checkpoint_source_is_compressed(const struct checkpoint_source *s);
+
+/* What reading with this many threads needs besides tables and buffers: decompressed chunks. */
+int64_t checkpoint_source_memory(const struct checkpoint_source *s, int threads);
+
 /* The running checksums of what was read, an array per shard. `sums` has room for them or is NULL.
  * Returns how many arrays there are. */
 int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sums *sums);
@@ -54,6 +60,18 @@ struct checkpoint_target;
  * borrowed. */
 tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct layout *layout,
                                  struct comm_control *control, struct tp_err *err);
+
+/* Before the files are created: compress with this level, on this many threads, and collect at most
+ * about flush_bytes before. Only for one process alone, and such a target is neither resumed nor
+ * cloned into. */
+tp_status checkpoint_target_compress(struct checkpoint_target *t, int level, int threads,
+                                     int64_t flush_bytes, struct tp_err *err);
+
+/* What writing needs besides buffers and the entries of chunks; 0: nothing is compressed. */
+int64_t checkpoint_target_memory(const struct checkpoint_target *t);
+
+/* Bytes of payload in the files; less than the bytes of the tensors when they are compressed. */
+int64_t checkpoint_target_stored_bytes(const struct checkpoint_target *t);
 void checkpoint_target_close(struct checkpoint_target *t);
 const struct reshard_endpoint *checkpoint_target_endpoint(const struct checkpoint_target *t);
 

@@ -7,6 +7,9 @@
 #include "reshard/formats/checkpoint.h"
 #include "reshard/formats/shard_parts.h"
 
+/* Of chunks that are decompressed: for each thread, those that the tiles of the engine need. */
+enum { CACHE_BYTES = 24 << 20 };
+
 /* A stored box: chunks order[first .. first + n - 1] of a shard, in the order of its storage. */
 struct checkpoint_box {
     int shard;
@@ -27,6 +30,7 @@ struct checkpoint_source {
     struct digest *digests; /* [n_ids] as the indexes state them */
     int *number_of;         /* [tensors of the manifest] number in the transfer, or -1 */
     struct comm_control *control;
+    struct chunk_cache *cache; /* of compressed chunks; NULL: there are none */
     int64_t other_bytes;
 };
 
@@ -196,11 +200,6 @@ static tp_status check_extent(const struct checkpoint_source *s, int extent, str
     for (int64_t i = 0; i < s->boxes[extent].n; i++) {
         const struct chunk_entry *c = chunk_of(s, extent, i);
 
-        if (c->codec != 0 || c->raw_bytes > CHUNK_BYTES_MAX)
-            return tp_fail(err, TP_E_CORRUPT,
-                           "%s/%s: tensor %s: this version does not read its chunks (codec %d, "
-                           "%lld bytes each)",
-                           s->dir, file, name, c->codec, (long long)c->raw_bytes);
         if (!box_is_run_in(&e->box, &c->box) || chunk_begin(s, extent, i) != at)
             break;
         at += c->raw_bytes;
@@ -287,6 +286,10 @@ static tp_status select_chunks(struct checkpoint_source *s, int number, struct t
     }
     if ((st = shard_parts_begin(shard, err)))
         return st;
+    if (shard_is_chunked(shard->reader) && !s->cache &&
+        (st = chunk_cache_new(&s->cache, CACHE_BYTES, err)))
+        return st;
+    shard->cache = s->cache;
     qsort_r(s->order + begin, (size_t)(s->n_order - begin), sizeof *s->order, by_position,
             (void *)shard->chunks);
     return add_extents(s, number, begin, err);
@@ -382,6 +385,7 @@ void checkpoint_source_close(struct checkpoint_source *s)
     free(s->dtypes);
     free(s->digests);
     free(s->number_of);
+    chunk_cache_free(s->cache);
     free(s);
 }
 
@@ -400,6 +404,30 @@ int64_t checkpoint_source_chunks(const struct checkpoint_source *s)
         if (s->shards[i].reader)
             n += s->shards[i].n_chunks;
     return n;
+}
+
+bool checkpoint_source_is_compressed(const struct checkpoint_source *s)
+{
+    for (int64_t i = 0; i < s->endpoint.n_extents; i++)
+        for (int64_t k = 0; k < s->boxes[i].n; k++)
+            if (chunk_of(s, (int)i, k)->codec != CODEC_RAW)
+                return true;
+    return false;
+}
+
+int64_t checkpoint_source_memory(const struct checkpoint_source *s, int threads)
+{
+    int64_t most = 0, all = 0;
+
+    for (int64_t i = 0; i < s->endpoint.n_extents; i++)
+        for (int64_t k = 0; k < s->boxes[i].n; k++) {
+            const struct chunk_entry *c = chunk_of(s, (int)i, k);
+            const int64_t n = c->codec == CODEC_RAW ? 0 : c->frame_bytes;
+
+            all += n;
+            most = n > most ? n : most;
+        }
+    return chunk_cache_bytes(all < CACHE_BYTES ? all : CACHE_BYTES, most, threads);
 }
 
 int checkpoint_source_sums(const struct checkpoint_source *s, struct reshard_sums *sums)

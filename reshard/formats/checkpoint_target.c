@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "ckpt/chunk_sums.h"
+#include "ckpt/shard_pack.h"
 #include "ckpt/shard_read_back.h"
 #include "core/arena.h"
 #include "core/stop.h"
@@ -23,7 +24,13 @@ struct checkpoint_target {
     int world;
     struct comm_control *control;
     bool stops; /* checkpoint_target_stops */
+    struct shard_packer packer; /* its level is 0: nothing is compressed */
+    int64_t stored_bytes;       /* after checkpoint_target_finish */
 };
+
+/* Collected chunks that are complete only in part: those at the begin and at the end of what is
+ * written between two flushes, and 4 MiB each by chunk_elements_packed. */
+enum { PARTIAL_BYTES = 2 * CHUNK_BYTES_MAX };
 
 /* ---- the endpoint ---- */
 
@@ -85,6 +92,23 @@ tp_status checkpoint_target_clone(struct checkpoint_target *t, int extent,
                                   struct tp_err *err)
 {
     return shard_clone(t->writers[t->boxes[extent].rank], extent, chunks, cloned, err);
+}
+
+/* Elements of the chunks of extent i. */
+static int64_t chunk_size(const struct checkpoint_target *t, int i)
+{
+    const struct stored_box *b = &t->boxes[i];
+    const struct tensor *tensor = &t->layout->tensors[b->tensor];
+
+    return t->packer.level ? chunk_elements_packed(tensor, &b->box)
+                           : chunk_elements(tensor, &b->box);
+}
+
+static tp_status target_flush(void *ctx, struct tp_err *err)
+{
+    struct checkpoint_target *t = ctx;
+
+    return shard_pack_flush(&t->packer, t->writers, t->world, err);
 }
 
 static bool target_suspects(const void *ctx, int extent, const struct box *run)
@@ -162,10 +186,46 @@ tp_status checkpoint_target_plan(struct checkpoint_target **out, const struct la
     return TP_OK;
 }
 
+tp_status checkpoint_target_compress(struct checkpoint_target *t, int level, int threads,
+                                     int64_t flush_bytes, struct tp_err *err)
+{
+    tp_status st = t->control ? tp_fail(err, TP_E_INTERNAL, "several processes cannot compress")
+                              : shard_packer_open(&t->packer, level, threads, err);
+
+    t->endpoint.flush = target_flush;
+    t->endpoint.flush_bytes = flush_bytes;
+    return st;
+}
+
+int64_t checkpoint_target_memory(const struct checkpoint_target *t)
+{
+    int64_t collected = t->endpoint.flush_bytes + PARTIAL_BYTES, most = 0, all = 0;
+
+    if (!t->packer.level)
+        return 0;
+    for (int i = 0; i < t->endpoint.n_extents; i++) {
+        const struct box *b = &t->boxes[i].box;
+        const int elem = dtype_bytes(t->dtypes[t->boxes[i].tensor]);
+        struct box chunk;
+
+        box_run(&chunk, b, chunk_size(t, i), 0);
+        all += box_elements(b) * elem;
+        if (box_elements(&chunk) * elem > most)
+            most = box_elements(&chunk) * elem;
+    }
+    return shard_packer_bytes(&t->packer, most) + (all < collected ? all : collected);
+}
+
+int64_t checkpoint_target_stored_bytes(const struct checkpoint_target *t)
+{
+    return t->stored_bytes;
+}
+
 void checkpoint_target_close(struct checkpoint_target *t)
 {
     if (!t)
         return;
+    shard_packer_close(&t->packer);
     if (t->writers && t->read_back)
         checkpoint_target_reset(t);
     arena_free(&t->arena);
@@ -189,9 +249,7 @@ int64_t checkpoint_target_rank_bytes(const struct checkpoint_target *t, int rank
 
 static int64_t box_chunks(const struct checkpoint_target *t, int i)
 {
-    const struct stored_box *b = &t->boxes[i];
-
-    return box_run_count(&b->box, chunk_elements(&t->layout->tensors[b->tensor], &b->box));
+    return box_run_count(&t->boxes[i].box, chunk_size(t, i));
 }
 
 int64_t checkpoint_target_chunks(const struct checkpoint_target *t)
@@ -224,7 +282,11 @@ static tp_status open_writers(struct checkpoint_target *t, const char *dir, open
                               struct tp_err *err)
 {
     struct shard_plan plan = {
-        .dir = dir, .layout = t->layout, .boxes = t->boxes, .n_boxes = t->endpoint.n_extents
+        .dir = dir,
+        .layout = t->layout,
+        .boxes = t->boxes,
+        .n_boxes = t->endpoint.n_extents,
+        .zstd = t->packer.level,
     };
     tp_status st = TP_OK;
 
@@ -369,6 +431,7 @@ static tp_status finish_shard(struct checkpoint_target *t, int rank, struct shar
     if (is_root(t)) {
         TP_TRY(sum_digests(t, rank, sums.words, sums.n, err));
         TP_TRY(shard_finish(t->writers[rank], info, err));
+        t->stored_bytes += shard_pack_stored_bytes(t->writers[rank]);
     }
 done:
     return agree(t, st, err);

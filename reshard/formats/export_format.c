@@ -24,7 +24,7 @@ static const struct export_format formats[] = {
       megatron_export_create, piece_target_export_finish, piece_target_export_close },
     { "torch_dist", "Megatron-core torch_dist", EXPORT_MASTERS, false, torch_dist_export_create,
       piece_target_export_finish, piece_target_export_close },
-    { "deepspeed", "DeepSpeed Universal", EXPORT_MASTERS, deepspeed_export_create,
+    { "deepspeed", "DeepSpeed Universal", EXPORT_MASTERS, false, deepspeed_export_create,
       piece_target_export_finish, piece_target_export_close },
 };
 

@@ -57,8 +57,11 @@ tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, v
                            struct tp_err *err)
 {
     int64_t after = p->chunks[chunk].raw_bytes - skip - n;
-    tp_status st = shard_parts_read_unsummed(p, chunk, skip, buf, n, err);
+    tp_status st;
 
+    if (p->chunks[chunk].codec != CODEC_RAW)
+        return chunk_cache_read(p->cache, p->reader, chunk, skip, buf, n, err);
+    st = shard_parts_read_unsummed(p, chunk, skip, buf, n, err);
     if (!st)
         shard_parts_add(p, chunk, skip, n, crc32c_part(buf, (size_t)n, (uint64_t)after));
     return st;

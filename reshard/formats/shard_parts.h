@@ -9,6 +9,7 @@
 
 #include "ckpt/shard.h"
 #include "comm/control.h"
+#include "reshard/formats/chunk_cache.h"
 
 /* What was read of a chunk: its words in `sums`. */
 enum { PART_SUM_CRC, PART_SUM_BYTES, PART_SUM_WORDS };
@@ -18,6 +19,7 @@ struct shard_parts {
     struct shard_reader *reader; /* NULL: nothing of this shard is wanted */
     const struct chunk_entry *chunks;
     int64_t n_chunks;
+    struct chunk_cache *cache;        /* for compressed chunks; borrowed */
     uint64_t *sums;                   /* [n_chunks * PART_SUM_WORDS] */
     struct shard_parts_range *ranges; /* [n_chunks] */
 };
@@ -25,7 +27,8 @@ struct shard_parts {
 /* Allocate sums for p's chunks. */
 tp_status shard_parts_begin(struct shard_parts *p, struct tp_err *err);
 
-/* Read n bytes at offset `skip` of a chunk and add to its sums. Thread safe. */
+/* Read n bytes at offset `skip` of a chunk and add to its sums. A compressed chunk is checked now,
+ * and has no sums. Thread safe. */
 tp_status shard_parts_read(struct shard_parts *p, int64_t chunk, int64_t skip, void *buf, int64_t n,
                            struct tp_err *err);
 

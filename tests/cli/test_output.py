@@ -35,6 +35,17 @@ def test_resharding_prints_one_speed(ckpt, tmp_path):
     assert len(re.findall(r"[KMG]iB/s", r.out + r.err)) == 1, repr(r)
 
 
+def test_with_json_progress_is_an_object_per_line(ckpt, tmp_path):
+    """The last one of an action says that it is complete; notes are sentences beside them."""
+    for argv, action in ((["tp-reshard", ckpt, "--to", "tp1", "-o", tmp_path / "a"], "copying"), (["tp-ckpt", "verify", ckpt], ""),
+                         (["tp-ckpt", "export", ckpt, "-o", tmp_path / "hf"], "copying")):
+        r = harness.ok(*argv, "--json")
+        lines = [json.loads(line) for line in r.err.splitlines() if line.startswith("{")]
+        assert lines and lines[-1]["action"] == action, r.err
+        assert lines[-1]["bytes_done"] == lines[-1]["bytes_total"] > 0 == lines[-1]["seconds_left"]
+        assert lines[-1]["bytes_copied"] == (lines[-1]["bytes_done"] if action else 0) and lines[-1]["bytes_cloned"] == 0
+
+
 def test_a_shape_is_a_list_everywhere(ckpt):
     plan = json.loads(harness.ok("tp-reshard", ckpt, "--to", "tp1", "--dry-run", "--json").out)["plan"]
     tensors = json.loads(harness.ok("tp-ckpt", "show", ckpt, "--json").out)["tensors"]

@@ -179,15 +179,13 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
         assert done["peak_rss_bytes"] <= plan["peak_rss_bytes"]
 
 
-def test_help_and_refusals_name_what_this_build_does_not_have(tmp_path):
+def test_only_the_processor_compresses(tmp_path):
     text = " ".join(harness.ok("tp-reshard", "--help").out.split())
-    assert "compress shards; this build cannot do that yet" in text
     assert "It has never run on a GPU." in text
     root = make(tmp_path, "tp2")
-    for option in (["--zstd"], ["--zstd=3"]):
-        r = harness.run("tp-reshard", root, "--to", "tp1", "-o", tmp_path / "b", *option)
-        assert r.rc == 2 and option[0].split("=")[0] in r.err and "this build" in r.err, r
-        assert not (tmp_path / "b").exists()
+    r = harness.run("tp-reshard", root, "--to", "tp1", "-o", tmp_path / "b", "--device", "cuda", "--zstd")
+    assert r.rc == 2 and "--device cuda: only the processor compresses" in r.err, r
+    assert not (tmp_path / "b").exists()
 
 
 def test_json_has_the_fields_of_the_contract(tmp_path):

@@ -58,6 +58,15 @@ def test_the_report_says_what_was_cloned(tmp_path):
     assert re.search(r"^cloned +[0-9.]+ MiB", out, re.M) and "checksum of what was read" in out
 
 
+def test_the_progress_of_cloning_is_an_action_of_its_own(tmp_path):
+    root = make(tmp_path, "tp2", CONFIG)
+    r = harness.ok("tp-reshard", root, "--to", "tp2pp2", "-o", tmp_path / "out", "--json", env=FAKE)
+    lines = [json.loads(line) for line in r.err.splitlines() if line.startswith("{")]
+    assert [p["action"] for p in lines][-1] == "cloning" and "copying" in {p["action"] for p in lines}
+    assert lines[-1]["bytes_done"] == lines[-1]["bytes_total"] == lines[-1]["bytes_cloned"] == json.loads(r.out)["bytes_cloned"]
+    assert lines[-1]["bytes_copied"] == json.loads(r.out)["bytes_written"]
+
+
 def test_a_file_system_that_refuses_gets_copies_that_were_checked(tmp_path):
     root, env = make(tmp_path, "tp2", CONFIG), {**FAKE, "TP_CLONE": "refuse"}
     found = reshard(root, "tp2pp2", tmp_path / "out", env=env)

@@ -99,9 +99,15 @@ SEEDS = {
         "tp2": manifest(), "pipeline": manifest("pp2tp2", 4, 3), "empty": manifest("tp1", 1, 0),
         "no-model": manifest(model_config=None), "other-order": b'{"shards": [], "x": {"y": [1]},\n',
     },
+    # frames of 256 bytes "abcd" and of 128 zeros, made by zstd
+    "codec_frame": {
+        "text": bytes([0, 2, 15]) + bytes.fromhex("28b52ffd6000005d000020616263640100f9294704"), "shuffled": bytes([1, 2, 15]) + bytes.fromhex("28b52ffd6000005d000020616263640100f9294704"),
+        "zeros": bytes([1, 1, 7]) + bytes.fromhex("28b52ffd208045000010000001003b0558"), "none": b"",
+    },
     "shard_index": {
         "one": row(0, (0, 0), (16, 16), 0, 4), "two": row(0, (0, 0), (16, 16), 0, 4) + row(1, (0,), (64,), 1024, 2),
         "chunks": row(0, (0, 0), (8, 16), 0, 4) + row(0, (8, 0), (8, 16), 512, 4),
+        "chunked": row(0, (0, 0), (8, 16), 512, 4) + row(0, (8, 0), (8, 16), 0, 4) + b"x",
     },
     "safetensors_header": {
         "one": header({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}, 4),

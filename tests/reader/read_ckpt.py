@@ -6,6 +6,7 @@
 
 It uses no code of this project. If the checkpoint is damaged, it prints a sentence and exits with 1.
 """
+import ctypes
 import hashlib
 import json
 import os
@@ -25,6 +26,11 @@ PRIME = (1 << 61) - 1
 POINTS = (0x0D413CCCFE779921, 0x176CF5D0B09954E7)
 
 
+ZSTD = ctypes.CDLL("libzstd.so.1")
+ZSTD.ZSTD_decompress.restype = ctypes.c_size_t
+ZSTD.ZSTD_decompress.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+
+
 def check(ok, sentence):
     if not ok:
         sys.exit(f"read_ckpt: {sentence}")
@@ -38,7 +44,8 @@ def read_manifest(folder):
     found = hashlib.sha256(text[:-81]).hexdigest()
     check(found == tail[13:77].decode(), "manifest: its checksum differs")
     manifest = json.loads(text)
-    check(manifest["format"] == "tp-ckpt" and manifest["version"] in (1, 2), "manifest: other version")
+    check(manifest["format"] == "tp-ckpt" and manifest["version"] in (1, 2, 3), "manifest: other version")
+    check(manifest["version"] == 3 or not any(s.get("chunked") for s in manifest["shards"]), "manifest: chunked shards")
     check(manifest["train"]["step"] == manifest["step"], "manifest: the steps differ")
     return manifest
 
@@ -62,6 +69,33 @@ def read_index(path, shard):
     return data, rows
 
 
+def check_chunks(dataset, rows, where):
+    """The HDF5 chunks of a compressed dataset must be those rows."""
+    plist = dataset.id.get_create_plist()
+    check([plist.get_filter(i)[0] for i in range(plist.get_nfilters())] == [2, 32015], f"{where}: other filters")
+    check(dataset.chunks == tuple(rows[0]["len"][:len(dataset.shape)]), f"{where}: other chunks")
+    check(dataset.id.get_num_chunks() == len(rows), f"{where}: another number of chunks")
+    for row in rows:
+        n = int(row["ndim"])
+        at = dataset.id.get_chunk_info_by_coord(tuple(int(a - b) for a, b in zip(row["lo"][:n], rows[0]["lo"][:n])))
+        check((at.byte_offset, at.size) == (row["offset"], row["stored_bytes"]), f"{where}: a chunk is elsewhere")
+        check(at.filter_mask == {0: 3, 1: 1, 2: 0}[int(row["codec"])], f"{where}: other filter mask")
+
+
+def decode(payload, row, content_bytes, element_bytes, path):
+    """The raw bytes of a row's payload. content_bytes is the length of the first chunk of its dataset."""
+    if row["codec"] == 0:
+        return payload
+    content = ctypes.create_string_buffer(content_bytes)
+    n = ZSTD.ZSTD_decompress(content, content_bytes, payload.tobytes(), len(payload))
+    check(n == content_bytes, f"{path}: a frame has another length")
+    content = np.frombuffer(content.raw, np.uint8)
+    if row["codec"] == 2:
+        content = content.reshape(element_bytes, -1).T.reshape(-1)
+    check(not content[row["raw_bytes"]:].any(), f"{path}: a frame has bytes after its chunk")
+    return np.ascontiguousarray(content[:row["raw_bytes"]])
+
+
 def check_dataset(f, tensor, rows):
     """The HDF5 dataset of these rows (all rows of one tensor and part) must be as /index says."""
     n = int(rows[0]["ndim"])
@@ -71,7 +105,10 @@ def check_dataset(f, tensor, rows):
     dataset = f[tensor["group"]].get(name)
     check(dataset is not None, f"{where}: missing")
     check(dataset.shape == tuple(end - lo), f"{where}: other shape")
-    check(dataset.id.get_offset() == rows[0]["offset"], f"{where}: other offset")
+    if dataset.chunks:
+        check_chunks(dataset, rows, where)
+    else:
+        check(dataset.id.get_offset() == rows[0]["offset"], f"{where}: other offset")
     if n > 0:
         check(list(dataset.attrs["offset"]) == list(lo), f"{where}: other attribute 'offset'")
         check(list(dataset.attrs["global_shape"]) == tensor["shape"],
@@ -95,16 +132,19 @@ def read_shard(folder, shard, tensors, whole, times):
     with h5py.File(path, "r") as f:
         check(np.array_equal(f["index"][()], rows.astype(f["index"].dtype)), f"{path}: /index")
         check_names(f, tensors, rows)
+        first = {}
         for row in rows:
-            check(row["codec"] == 0, f"{path}: codec {row['codec']}")
+            check(row["codec"] <= (2 if shard.get("chunked") else 0), f"{path}: codec {row['codec']}")
+            content_bytes = int(first.setdefault((row["tensor"], row["part"]), row)["raw_bytes"])
             t = tensors[row["tensor"]]
             n = int(row["ndim"])
             box = tuple(slice(a, a + b) for a, b in zip(row["lo"][:n], row["len"][:n]))
             payload = data[row["offset"]:row["offset"] + row["stored_bytes"]]
+            payload = decode(payload, row, content_bytes, np.dtype(HELD[t["dtype"]]).itemsize, path)
             part = payload.view(HELD[t["dtype"]]).reshape(row["len"][:n])
             whole[row["tensor"]][box] = part
             times[row["tensor"]][box] += 1
-            if row["part"] == 0 and t["dtype"] != "bf16" and n > 0:  # HDF5 must give the same numbers
+            if row["part"] == 0 and t["dtype"] != "bf16" and n > 0 and not shard.get("chunked"):  # HDF5 must give the same numbers
                 dataset = f[t["group"]][t["name"]]
                 inside = tuple(slice(s.start - o, s.stop - o)
                                for s, o in zip(box, dataset.attrs["offset"]))

@@ -266,7 +266,7 @@ Test(manifest, false_members_are_refused_by_name)
         model = random_model(&r);
     x = make_example_of(&r, model);
 
-    refuse(&x, "\"version\": 2", "\"version\": 3", "version 3");
+    refuse(&x, "\"version\": 2", "\"version\": 4", "version 4");
     refuse(&x, "\"version\": 2", "\"version\": 99999999", "version 99999999");
     refuse(&x, "\"version\": 2", "\"version\": \"2\"", "version");
     refuse(&x, "\"format\": \"tp-ckpt\"", "\"format\": \"gguf\"", "gguf");

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* What an operation of 3 MiB prints on stderr, which is not a terminal here. */
-static void print(char *text, size_t size, bool quiet, bool ok, const char *note)
+static void print(char *text, size_t size, enum progress_style style, bool ok, const char *note)
 {
     FILE *f = tmpfile();
     int saved = dup(STDERR_FILENO);
@@ -17,7 +17,13 @@ static void print(char *text, size_t size, bool quiet, bool ok, const char *note
     size_t n;
 
     cr_assert(f && saved >= 0 && dup2(fileno(f), STDERR_FILENO) >= 0);
-    p = progress_new("reshard", 0, quiet);
+    p = progress_new("reshard", 0, style);
+    if (style == PROGRESS_JSON) {
+        progress_action(p, "cloning", PROGRESS_CLONED, 100);
+        progress_add_as(p, PROGRESS_COPIED, 40);
+        progress_add(p, 60);
+        progress_action(p, "copying", PROGRESS_COPIED, 0);
+    }
     progress_total(p, 3 << 20);
     for (int i = 0; i < 3; i++)
         progress_add(p, 1 << 20);
@@ -37,7 +43,7 @@ Test(progress, the_last_line_has_total_and_rate)
 {
     char text[512];
 
-    print(text, sizeof text, false, true, NULL);
+    print(text, sizeof text, PROGRESS_TEXT, true, NULL);
     cr_expect_eq(strncmp(text, "reshard: 3.00 MiB in ", 21), 0, "%s", text);
     cr_expect(strstr(text, "/s\n"), "%s", text);
     cr_expect_null(strchr(text, '\r'), "no redrawn line in a log: %s", text);
@@ -47,9 +53,9 @@ Test(progress, prints_nothing_when_quiet_or_failed)
 {
     char text[512];
 
-    print(text, sizeof text, true, true, NULL);
+    print(text, sizeof text, PROGRESS_QUIET, true, NULL);
     cr_expect_str_eq(text, "");
-    print(text, sizeof text, false, false, NULL);
+    print(text, sizeof text, PROGRESS_TEXT, false, NULL);
     cr_expect_str_eq(text, "");
 }
 
@@ -57,14 +63,34 @@ Test(progress, a_note_is_a_line_without_control_characters_also_when_quiet)
 {
     char text[512];
 
-    print(text, sizeof text, true, true, "step 7 is\n\x1b[31m damaged");
+    print(text, sizeof text, PROGRESS_QUIET, true, "step 7 is\n\x1b[31m damaged");
     cr_expect_str_eq(text, "reshard: step 7 is??[31m damaged\n");
+}
+
+Test(progress, for_scripts_it_is_an_object_per_line_at_the_end_of_each_action)
+{
+    const char first[] = "{\"progress\": \"reshard\", \"action\": \"cloning\", "
+                         "\"bytes_done\": 100, \"bytes_total\": 100, \"bytes_per_s\": ";
+    char text[1024], *second;
+
+    print(text, sizeof text, PROGRESS_JSON, true, NULL);
+    second = strchr(text, '\n') + 1;
+    cr_expect_eq(strncmp(text, first, strlen(first)), 0, "%s", text);
+    cr_expect(strstr(text, "\"bytes_copied\": 40, \"bytes_cloned\": 60}\n") < second, "%s", text);
+    cr_expect(strstr(second, "\"action\": \"copying\", \"bytes_done\": 3145728, ") != NULL, "%s",
+              text);
+    cr_expect(strstr(second, "\"seconds_left\": 0.0, \"bytes_copied\": 3145768, ") != NULL, "%s",
+              text);
+    cr_expect(strchr(second, '\n') == second + strlen(second) - 1);
+    print(text, sizeof text, PROGRESS_JSON, false, "a sentence");
+    cr_expect(strstr(text, "}\nreshard: a sentence\n") != NULL, "%s", text);
 }
 
 Test(progress, accepts_null)
 {
     progress_note(NULL, "nothing");
     progress_total(NULL, 1);
+    progress_action(NULL, "copying", PROGRESS_COPIED, 1);
     progress_add(NULL, 1);
     progress_end(NULL, true);
 }

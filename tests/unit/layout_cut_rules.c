@@ -34,12 +34,12 @@ Test(cut_rules, a_line_gives_a_tensor_its_cut_and_its_layer)
         int layer, dim;
         struct placement want;
     } cases[] = {
-        { "embed.weight", LAYER_FIRST, 0, { 0, 1, 1, 0, false, true } },
-        { "blocks.0.wqkv.weight", 0, 0, { 0, 4, 3, 32, false, false } },
-        { "blocks.12.wk.weight", 12, 0, { 0, 4, 1, 0, true, false } },
-        { "blocks.3.experts.7.w1", 3, 1, { 1, 1, 1, 0, false, false } },
-        { "blocks.9999.norm", 9999, -1, { -1, 1, 1, 0, false, false } },
-        { "head.weight", LAYER_LAST, 0, { 0, 1, 1, 0, false, true } },
+        { "embed.weight", LAYER_FIRST, 0, { .dim = 0, .unit = 1, .blocks = 1, .uneven = true } },
+        { "blocks.0.wqkv.weight", 0, 0, { .dim = 0, .unit = 4, .blocks = 3, .first_block = 32 } },
+        { "blocks.12.wk.weight", 12, 0, { .dim = 0, .unit = 4, .blocks = 1, .replicate = true } },
+        { "blocks.3.experts.7.w1", 3, 1, { .dim = 1, .unit = 1, .blocks = 1 } },
+        { "blocks.9999.norm", 9999, -1, { .dim = -1, .unit = 1, .blocks = 1 } },
+        { "head.weight", LAYER_LAST, 0, { .dim = 0, .unit = 1, .blocks = 1, .uneven = true } },
     };
     struct arena arena = { 0 };
     struct tp_err err = { 0 };
