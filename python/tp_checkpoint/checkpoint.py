@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from . import manifest
+from . import codec, manifest
 from .checksums import crc32c
 from .errors import CheckpointError, DamagedError, NotFoundError
 from .manifest import ITEM_BYTES
@@ -114,7 +114,7 @@ class Checkpoint:
         self.manifest = contents
         self.groups = list(dict.fromkeys(t.group for t in contents.tensors))
         self.names = {(t.group, t.name): t for t in contents.tensors}
-        self._files, self._rows, self._shard_of, self._begins = {}, None, None, None
+        self._files, self._rows, self._shard_of, self._begins, self._frame_bytes = {}, None, None, None, None
 
     step = property(lambda self: self.manifest.step)
     layout = property(lambda self: self.manifest.spec, doc="of the job that wrote it, such as tp8")
@@ -206,6 +206,7 @@ class Checkpoint:
             rows = np.concatenate(parts) if parts else np.zeros(0, ROW)
             numbers = np.repeat(np.arange(len(parts)), [len(p) for p in parts])
             order = np.argsort(rows["tensor"], kind="stable")
+            self._frame_bytes = np.concatenate([codec.frame_bytes_of(p) for p in parts] or [rows["raw_bytes"]])[order]
             self._begins = np.searchsorted(rows["tensor"][order], np.arange(len(tensors) + 1))
             self._rows, self._shard_of = rows[order], numbers[order]
         return self._rows
@@ -223,7 +224,7 @@ class Checkpoint:
         numbers = np.flatnonzero(meets) + begin
         self._check_tiling(info, rows[numbers], low, high)
         out = np.empty(lens, BITS[info.dtype])
-        each_in_threads(lambda i: self._copy_chunk(out, info, rows[i], self._shard_of[i], low), numbers)
+        each_in_threads(lambda i: self._copy_chunk(out, info, i, low), numbers)
         return out
 
     def _check_tiling(self, info, rows, low, high):
@@ -236,7 +237,8 @@ class Checkpoint:
             raise DamagedError(f"{self.path}: {info.full_name}: its boxes do not contain each element once "
                                f"({found} elements in chunks, expected {wanted})")
 
-    def _copy_chunk(self, out, info, row, number, low):
+    def _copy_chunk(self, out, info, i, low):
+        row, number = self._rows[i], self._shard_of[i]
         path = os.path.join(self.path, self.manifest.shards[number].file)
         data = np.frombuffer(read_exactly(self._file(number), int(row["stored_bytes"]), int(row["offset"]),
                                           path), np.uint8)
@@ -245,6 +247,10 @@ class Checkpoint:
         if found != row["crc32c"]:
             raise DamagedError(f"{path}: {info.full_name}, chunk at {row['lo'][:n].tolist()}: has the CRC32C "
                                f"{found:08x}, expected {int(row['crc32c']):08x}: the file is damaged")
+        try:
+            data = codec.decode(row["codec"], data, int(row["raw_bytes"]), int(self._frame_bytes[i]), ITEM_BYTES[info.dtype])
+        except codec.BadFrame as e:
+            raise DamagedError(f"{path}: {info.full_name}, chunk at {row['lo'][:n].tolist()}: {e}") from None
         begin = np.maximum(row["lo"][:n], low)
         end = np.minimum(row["lo"][:n] + row["len"][:n], low + np.array(out.shape, np.int64))
         chunk = data.view(BITS[info.dtype]).reshape(row["len"][:n])

@@ -8,7 +8,8 @@ import stat
 from .errors import DamagedError, UnsupportedError
 
 NAME = "manifest.json"
-VERSION = 2
+VERSION = 3
+VERSION_RAW = 2  # what is written when no shard is chunked
 BYTES_MAX = 256 << 20
 TAIL = 81
 CHUNK_BYTES_MAX = 4 << 20
@@ -40,6 +41,7 @@ class ShardInfo:
     index_rows: int
     index_sha256: str
     meta_sha256: str
+    chunked: bool = False
 
 
 @dataclasses.dataclass
@@ -126,7 +128,7 @@ def _shard(r, entry, ranks):
     s = ShardInfo(r.member(entry, "file", str), r.number(entry, "rank", 0, ranks - 1),
                   r.number(entry, "size_bytes", 1), r.number(entry, "index_offset"),
                   r.number(entry, "index_rows", 1, 1 << 22), r.member(entry, "index_sha256", str),
-                  r.member(entry, "meta_sha256", str))
+                  r.member(entry, "meta_sha256", str), r.member({"chunked": False, **entry}, "chunked", bool))
     r.need(s.file == f"rank-{s.rank:05d}.h5", f"the file of rank {s.rank} is named {s.file!r:.60}")
     return s
 
@@ -194,11 +196,12 @@ def _line(value):
 def format_bytes(m):
     """The bytes of the file, its checksum included."""
     layout = {"spec": m.spec, "ranks": m.ranks, "layers": len(m.stage_of), "stage_of": m.stage_of}
-    head = [("format", "tp-ckpt"), ("version", VERSION), ("save_id", m.save_id), ("epoch", m.epoch),
+    version = VERSION if any(s.chunked for s in m.shards) else VERSION_RAW
+    head = [("format", "tp-ckpt"), ("version", version), ("save_id", m.save_id), ("epoch", m.epoch),
             ("step", m.step), ("layout", layout), ("train", m.train), ("model_config", m.model_config)]
     tensors = [{"id": t.id, "group": t.group, "name": t.name, "dtype": t.dtype, "shape": list(t.shape),
                 "layer": t.layer, "rule": t.rule} for t in m.tensors]
-    shards = [dataclasses.asdict(s) for s in m.shards]
+    shards = [{k: v for k, v in dataclasses.asdict(s).items() if k != "chunked" or v} for s in m.shards]
     lines = [f'"{key}": {_line(value)},\n' for key, value in head]
     for key, entries in ("tensors", tensors), ("shards", shards):
         lines.append(f'"{key}": [\n' + ",\n".join(map(_line, entries)) + "\n],\n")

@@ -5,6 +5,7 @@ import stat
 
 import numpy as np
 
+from . import codec
 from .errors import DamagedError
 from .manifest import CHUNK_BYTES_MAX, ITEM_BYTES
 
@@ -70,8 +71,12 @@ def read_rows(fd, path, info, tensors):
     elements = np.prod(np.where(used, lens, 1).astype(np.float64), axis=1)
     need((elements * items == rows["raw_bytes"]).all() and (rows["raw_bytes"] <= CHUNK_BYTES_MAX).all(),
          "/index has a chunk of another size than its box, or of more than 4 MiB")
-    need((rows["codec"] == 0).all(), "/index has a chunk of an unknown codec")
-    need((rows["stored_bytes"] == rows["raw_bytes"]).all(), "/index has a chunk of another stored size")
+    need((rows["codec"] <= (codec.SHUFFLED if info.chunked else codec.RAW)).all(), "/index has a chunk of an unknown codec")
+    need(np.where(rows["codec"] == codec.RAW, rows["stored_bytes"] == rows["raw_bytes"],
+                  (rows["stored_bytes"] >= 1) & (rows["stored_bytes"] <= codec.STORED_MAX)).all(),
+         "/index has a chunk of another stored size")
+    need(((rows["codec"] == codec.RAW) | (rows["raw_bytes"] <= codec.frame_bytes_of(rows))).all(),
+         "/index has a compressed chunk that is longer than the first of its dataset")
     need(((rows["offset"] >= 0) & (rows["offset"] <= info.size_bytes - rows["stored_bytes"])).all(),
          "/index has a payload that is not inside the file")
     return rows

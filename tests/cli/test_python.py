@@ -1,6 +1,6 @@
 """The Python package tp_checkpoint reads checkpoints, compared with tests/reader.
 
-needs: make_ckpt
+needs: make_ckpt tp-reshard
 """
 import hashlib
 import json
@@ -50,6 +50,59 @@ def test_its_version_is_that_of_the_programs():
     version = re.search(r"^VERSION := (.*)$", (harness.REPO / "Makefile").read_text(), re.M)[1]
     assert tp_checkpoint.__version__ == version
     assert '\nversion = "%s"\n' % version in (harness.REPO / "python/pyproject.toml").read_text()
+
+
+# ---- compression -----------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """(a raw root, the same state compressed at another layout). 1031 rows are no multiple of a chunk's."""
+    top = tmp_path_factory.mktemp("packed")
+    config = harness.write_config(top, vocab_size=1031, hidden_size=1024, intermediate_size=256, num_hidden_layers=1)
+    subprocess.run([harness.built("make_ckpt"), config, "tp1", top / "raw", "10", str(1 + (1 << 30)), "fp32"], check=True)
+    harness.ok("tp-reshard", top / "raw", "--to", "tp2", "-o", top / "zstd", "--zstd")
+    return top / "raw", top / "zstd"
+
+
+@pytest.mark.parametrize("library", ["libzstd", "zstandard"])
+def test_compressed_checkpoints_hold_the_same_tensors(packed, library, monkeypatch):
+    if library == "zstandard":  # without it, the error says what to install
+        monkeypatch.setattr(tp_checkpoint.codec, "_libzstd", lambda: None)
+        try:
+            import zstandard  # noqa: F401
+        except ImportError:
+            with tp_checkpoint.open(packed[1]) as ckpt, pytest.raises(tp_checkpoint.UnsupportedError, match="pip install"):
+                ckpt["model.embed_tokens.weight"].bits()
+            return
+    rng = random.Random(SEED)
+    with tp_checkpoint.open(packed[0]) as raw, tp_checkpoint.open(packed[1]) as zstd:
+        for a, b in zip(raw.tensors(), zstd.tensors()):
+            assert a.bits().tobytes() == b.bits().tobytes(), a.name
+            if a.ndim == 2:
+                rows = slice(*sorted(rng.sample(range(a.shape[0] + 1), 2)))
+                assert (a.bits((rows, 3)) == b.bits((rows, 3))).all()
+
+
+def test_damage_of_a_compressed_chunk_is_found_and_hostile_frames_are_refused(packed, tmp_path):
+    root = harness.copy(packed[1], tmp_path / "bad")
+    with tp_checkpoint.open(root) as ckpt:
+        info = ckpt.tensor("model.embed_tokens.weight").info
+        row = next(r for r in ckpt._index() if r["tensor"] == info.id)
+    path = harness.steps(root)[-1] / "rank-00000.h5"
+    data = bytearray(path.read_bytes())
+    data[int(row["offset"]) + 40] ^= 16
+    path.write_bytes(data)
+    with tp_checkpoint.open(root) as ckpt, pytest.raises(tp_checkpoint.DamagedError, match="embed_tokens.*CRC32C"):
+        ckpt["model.embed_tokens.weight"].bits()
+    frame = np.frombuffer(packed[1].joinpath(harness.steps(root)[-1].name, "rank-00000.h5").read_bytes(), np.uint8)[
+        int(row["offset"]):][:int(row["stored_bytes"])]
+    decode, n = tp_checkpoint.codec.decode, int(row["raw_bytes"])
+    assert len(decode(2, frame, n, n, 4)) == n
+    for stored, size in ((frame, n - 4), (frame, n + 4), (frame[:-1], n), (np.append(frame, np.uint8(0)), n), (frame[1:], n)):
+        with pytest.raises(tp_checkpoint.codec.BadFrame):
+            decode(2, stored, size, size, 4)
+    with pytest.raises(tp_checkpoint.codec.BadFrame, match="not zero"):
+        decode(2, frame, n - 4, n, 4)
 
 
 # ---- checksums -------------------------------------------------------------------------------
@@ -199,7 +252,7 @@ def signed(step, change):
 
 
 @pytest.mark.parametrize("change, message", [
-    (lambda m: m.update(version=3), "install a newer one"),
+    (lambda m: m.update(version=4), "install a newer one"),
     (lambda m: m["tensors"][0].update(shape=[1 << 40, 1 << 40]), "2\\^58"),
     (lambda m: m["tensors"][0].update(shape=[True]), "shape"),
     (lambda m: m["tensors"][0].update(name="../x"), "no valid name"),
