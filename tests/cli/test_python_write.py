@@ -227,7 +227,7 @@ def replace(root, number, then):
     return 8 if count[0] < number else 0
 
 
-def test_a_process_that_dies_leaves_the_old_step_or_the_new_one(saved):
+def test_a_process_that_dies_leaves_the_old_step_or_the_new_one(saved, figure):
     number, code, found = 0, 0, []
     while code != 8:
         number += 1
@@ -237,12 +237,13 @@ def test_a_process_that_dies_leaves_the_old_step_or_the_new_one(saved):
         assert found[-1] in ([before, number] if code == 7 else [number]), number
         assert len([p for p in saved.iterdir() if ".tmp-" in p.name]) <= 1, "what dead writers left was not removed"
     assert number > 15 and 1 < len(set(found)) < number, found
+    figure("points at which a save by Python was killed", number - 1)
     tp_checkpoint.save(saved, 2, {"x": np.zeros(5)})
     assert [p.name for p in saved.iterdir() if ".tmp" in p.name] == []
     ok("tp-ckpt", "verify", saved, "--step", 1)
 
 
-def test_an_io_error_leaves_the_old_step_and_nothing_else(saved):
+def test_an_io_error_leaves_the_old_step_and_nothing_else(saved, figure):
     def fail():
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -264,6 +265,7 @@ def test_an_io_error_leaves_the_old_step_and_nothing_else(saved):
         else:  # only what is a convenience, or removes the replaced step, may fail without an error
             assert code in (0, 8) and value(saved) == number, (number, code)
     assert failed > 12
+    figure("points at which the disk was full for a save by Python", failed)
 
 
 def test_a_job_of_an_older_epoch_cannot_commit(saved, monkeypatch):
