@@ -9,6 +9,8 @@
 
 bool layout_is_dp_sharded(const struct spec *s, const struct tensor *t)
 {
+    if (layout_ep_of(s, t) >= 0)
+        return false;
     return s->dp > 1 && (s->zero == 3 || (s->zero && strcmp(t->group, GROUP_PARAM) != 0));
 }
 

@@ -46,7 +46,7 @@ int layout_stage_rank(const struct layout *l, int layer);
 bool layout_holds(const struct layout *l, int t, int rank);
 
 /* Whether ZeRO shards this tensor over dp: with zero1 the optimizer state, with zero3 everything.
- */
+ * Experts that ep divides are not sharded further. */
 bool layout_is_dp_sharded(const struct spec *s, const struct tensor *t);
 
 /* The boxes of tensor t that `rank` stores. None is empty; they are in storage order. Returns their

@@ -71,7 +71,7 @@ void optimizer_update(const struct step_optimizer *n, const struct optimizer_ste
 
     for (int i = 0; i < p->n_buckets; i++) {
         update_bucket(p, &p->buckets[i], &adamw, o->weight_decay, &n->scale);
-        if (p->n_owners > 1 && !p->sharded)
+        if (p->n_owners > 1 && !p->sharded && !p->buckets[i].is_expert)
             bucket_transfer_send(weights, i); /* it is sent while the next one is updated */
     }
     if (p->n_owners > 1 && !p->sharded)

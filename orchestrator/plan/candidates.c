@@ -75,10 +75,11 @@ static void add_variants(struct candidates *l, const struct spec *mesh)
             for (int z = 0; z < 3; z++) {
                 p.sp = sp;
                 p.zero = zeros[z];
-                if (p.zero == 0)
+                if (p.zero && (p.dp == 1 || !allowed(l, p.zero == 1 ? "zero1" : "zero3")))
+                    continue;
+                add(l, &p);
+                if (p.zero != 3)
                     add_expert_parallel(l, &p);
-                if (p.zero == 0 || (p.dp > 1 && allowed(l, p.zero == 1 ? "zero1" : "zero3")))
-                    add(l, &p);
             }
     }
 }

@@ -92,7 +92,7 @@ static void random_experts(struct rng *r, struct model *m, struct train_config *
         while (c->spec.ep % 2 == 0 && rng_int(r, 0, 1))
             c->spec.ep /= 2;
         m->experts *= c->spec.ep;
-        c->spec.zero = 0;
+        c->spec.zero = c->spec.zero == 3 ? 1 : c->spec.zero;
     }
 }
 

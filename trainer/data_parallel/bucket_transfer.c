@@ -177,6 +177,7 @@ void bucket_transfer_start_weights(struct bucket_transfer *t)
     if (p->n_owners == 1 || p->sharded)
         return;
     for (int i = 0; i < p->n_buckets; i++)
-        bucket_transfer_send(t, i);
+        if (!p->buckets[i].is_expert)
+            bucket_transfer_send(t, i);
     bucket_transfer_finish(t);
 }

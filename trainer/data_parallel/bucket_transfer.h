@@ -9,6 +9,8 @@
  * partitions weights and gradients too (trainer/data_parallel/fsdp_units.h), and its buckets are
  * FSDP units.
  *
+ * With ep every rank updates its experts as a whole, and their buckets are not transferred.
+ *
  * A rank owns rows of every tensor, as the layout cuts them, so that a checkpoint contains boxes
  * and not intervals of a bucket. A bucket is packed into a communication buffer, where the rows of
  * one owner are contiguous: part r has what rank r owns, one entry after the other.

@@ -96,7 +96,7 @@ static void start_bucket(struct grad_reduction *r, int bucket)
     struct comm *replicas = replicas_of(r, b);
 
     reduce_within(r, b->first, b->first + b->n);
-    if (p->n_owners > 1) {
+    if (p->n_owners > 1 && !b->is_expert) {
         bucket_transfer_send(r->grads, bucket);
     } else if (comm_size(replicas) > 1) {
         device_record(p->k.queue, r->ready);
@@ -169,9 +169,9 @@ static void end_replicas(struct grad_reduction *r)
 
     while (r->n_left)
         start_bucket(r, --r->n_left);
-    if (p->n_owners > 1) {
+    if (p->n_owners > 1)
         bucket_transfer_finish(r->grads);
-    } else if (comm_size(r->groups->dp_cp) > 1) {
+    if ((p->n_owners == 1 || r->groups->experts) && comm_size(r->groups->dp_cp) > 1) {
         device_record(p->comm_queue, r->done);
         device_wait(p->k.queue, r->done);
     }

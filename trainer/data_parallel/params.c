@@ -70,13 +70,14 @@ static tp_status add_unit(struct params *p, const struct layout *l, int rank, in
     return TP_OK;
 }
 
-/* With ep the norm is a sum over all ranks, and the first replica of an entry counts it. */
+/* With ep the norm is a sum over all ranks, and the first replica of an entry counts it. With ZeRO
+ * each dp rank has rows of its own. */
 static void count_first_replicas(struct params *p, const struct spec *s, struct mesh_coord at)
 {
-    int lane = at.dp * s->cp + at.cp;
+    int lane = at.dp * s->cp + at.cp, replica = s->zero ? at.cp : lane;
 
     for (int i = 0; i < p->n && s->ep > 1; i++)
-        p->list[i].counted &= lane < (p->list[i].is_expert ? s->ep : 1);
+        p->list[i].counted &= p->list[i].is_expert ? lane < s->ep : replica == 0;
 }
 
 /* Set every entry's rows and its place in the gradient norm. Places are the same at every layout.

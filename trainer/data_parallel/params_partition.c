@@ -28,6 +28,10 @@ static void lay_out_packs(struct params *p, struct param_bucket *b)
             const struct param *q = &p->list[i];
             struct param_partition *x = &p->pieces[owner * p->n + i];
 
+            if (b->is_expert) { /* is not sent */
+                x->grad = x->from;
+                continue;
+            }
             x->packed = at;
             x->grad = p->n_owners > 1 ? b->from + at : x->from;
             x->packed_bytes = param_pack(&bytes, x->n * dtype_bytes(q->type), q->begins_group);

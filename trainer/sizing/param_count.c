@@ -38,6 +38,7 @@ struct unit_count {
     const struct tensor *tensors;
     struct param_unit unit;
     int64_t bucket_n, bucket_grads, bucket_bytes;
+    bool is_expert; /* the bucket is of experts, with ep */
 };
 
 static void close_bucket(struct unit_count *c)
@@ -70,9 +71,11 @@ static void count_entry(struct unit_count *c, const struct param *q)
     }
     if (q->counted && q->n)
         u->rows += q->box.len[0];
+    c->bucket_n += q->n;
+    if (q->is_expert) /* ZeRO sends nothing of experts */
+        return;
     u->owned_grads += owned;
     param_pack(&u->owned_bytes, bytes, q->begins_group);
-    c->bucket_n += q->n;
     c->bucket_grads += owned;
     param_pack(&c->bucket_bytes, bytes, q->begins_group);
 }
@@ -98,10 +101,12 @@ static void count_group(struct unit_count *c, int first, int n, bool copy)
 {
     const struct tensor *t = &c->tensors[first];
     struct param entries[PARAM_SHARD_MAX];
+    bool is_expert = layout_ep_of(&c->rank->spec, t) >= 0;
     int n_shards, shard = param_shards_of(c->rank, t, &n_shards);
 
-    if (c->bucket_n >= PARAM_BUCKET)
+    if (c->bucket_n >= PARAM_BUCKET || c->is_expert != is_expert)
         close_bucket(c);
+    c->is_expert = is_expert;
     for (int i = 0; i < n_shards; i++) {
         int listed = param_list_shard(entries, c->rank, c->tensors, first, n, shard + i, copy);
 
@@ -213,7 +218,7 @@ static struct param_buckets count_buckets(const struct stage_units *x, bool is_o
         };
     layers = layer_buckets(x);
     add_buckets(&all, &a->buckets, 1);
-    if (y->n < PARAM_BUCKET)
+    if (y->n < PARAM_BUCKET && x->units->rank.spec.ep <= 1)
         add_buckets(&all, &layers, 1);
     else
         add_buckets(&all, &y->buckets, x->n_layers);
@@ -246,7 +251,7 @@ static void count_zero3(struct param_sizes *z, const struct stage_units *x)
 static void count_whole(struct param_sizes *z, const struct stage_units *x)
 {
     const struct param_unit *a = &x->before, *y = &x->layer, *b = &x->after;
-    bool is_one = a->n + x->n_layers * y->n + b->n < PARAM_BUCKET;
+    bool is_one = a->n + x->n_layers * y->n + b->n < PARAM_BUCKET && x->units->rank.spec.ep <= 1;
     const struct param_buckets buckets = count_buckets(x, is_one);
 
     z->n_elements = a->elements + x->n_layers * y->elements + b->elements;

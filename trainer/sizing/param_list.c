@@ -153,7 +153,7 @@ struct param_partition param_piece(const struct param_rank *r, const struct tens
     struct param_partition piece = { .box = q->box, .from = q->at, .n = q->n };
     int n;
 
-    if (r->n_owners == 1 || !q->n)
+    if (r->n_owners == 1 || !q->n || q->is_expert)
         return piece;
     n = layout_dp_boxes(t, &r->spec, r->tp, owner, boxes);
     piece.n = 0;

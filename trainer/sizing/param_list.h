@@ -104,7 +104,8 @@ int param_list_shard(struct param out[PARAM_SHARD_MAX], const struct param_rank 
 /* The shards of a group that the rank has: returns the first, and *n gets their number. */
 int param_shards_of(const struct param_rank *r, const struct tensor *t, int *n);
 
-/* The part of an entry that dp rank `owner` updates. The positions `to` and in packs are left 0. */
+/* The part of an entry that dp rank `owner` updates; with ep every rank updates its experts as a
+ * whole. The positions `to` and in packs are left 0. */
 struct param_partition param_piece(const struct param_rank *r, const struct tensor *t,
                                    const struct param *q, int owner);
 
