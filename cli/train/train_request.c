@@ -18,7 +18,7 @@
 
 static const char INTRO[] =
     "Train a Llama, Mistral, Mixtral, Qwen2, Qwen3, Gemma or GPT-2 on many ranks:\n"
-    "tensor, sequence, context, pipeline and data parallel, on CPUs or NVIDIA GPUs.\n"
+    "tensor, sequence, context, pipeline, expert and data parallel, on CPUs or NVIDIA GPUs.\n"
     "It starts its own ranks. Under mpirun or srun it needs one process per rank of the layout.";
 static const char TAIL[] =
     "SIGTERM or SIGUSR1: finish the step, save, exit 75 (under mpirun use SIGUSR1).\n"
@@ -50,7 +50,8 @@ bool train_request_options(struct train_request *r, int *exit_code, int argc, ch
         OPT_INT64(train_option_letter("steps"), "steps", "N", &c->steps, "length of the whole run"),
         OPT_STR(train_option_letter("layout"), "layout", "SPEC", &r->layout,
                 "mesh of ranks: tp4, tp2pp2dp2zero1 (default tp1); zero1 partitions the\n"
-                "optimizer's state over the dp ranks, zero3 weights and gradients too"),
+                "optimizer's state over the dp ranks, zero3 weights and gradients too;\n"
+                "ep shares the experts of a mixture among ranks of dp and cp"),
         OPT_INT64(0, "seq", "T", &c->seq_length, "tokens in a sequence (default 64)"),
         OPT_INT64(0, "batch", "B", &c->global_batch_size,
                   "sequences per step, over all ranks (default 8)"),
