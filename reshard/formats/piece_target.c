@@ -276,8 +276,10 @@ static tp_status write_sum(struct piece_target *t, const struct piece_target_sum
     return st;
 }
 
-/* fsync the folders between the target's own and a file. */
-static tp_status sync_folders(const struct piece_target *t, const char *file, struct tp_err *err)
+/* fsync the folders between the target's own and a file, but not those that have the next file
+ * too: the last of their files is enough. */
+static tp_status sync_folders(const struct piece_target *t, const char *file, const char *next,
+                              struct tp_err *err)
 {
     const size_t top = strlen(t->dir);
     char path[PATH_MAX], *slash;
@@ -285,6 +287,8 @@ static tp_status sync_folders(const struct piece_target *t, const char *file, st
 
     snprintf(path, sizeof path, "%s", file);
     while (!st && (slash = strrchr(path, '/')) && (size_t)(slash - path) > top) {
+        if (strncmp(path, next, (size_t)(slash - path) + 1) == 0)
+            break;
         *slash = 0;
         st = file_sync_dir(path, err);
     }
@@ -300,7 +304,8 @@ tp_status piece_target_finish(struct piece_target *t, struct tp_err *err)
     if (!st)
         st = file_table_sync(t->files, err);
     for (int i = 0; i < t->n_files && !st; i++)
-        st = sync_folders(t, file_table_path(t->files, i), err);
+        st = sync_folders(t, file_table_path(t->files, i),
+                          i + 1 < t->n_files ? file_table_path(t->files, i + 1) : "", err);
     return st;
 }
 
