@@ -23,7 +23,7 @@ struct checkpoint_target {
     struct digest *digests;             /* [tensors] after checkpoint_target_finish, on rank 0 */
     int world;
     struct comm_control *control;
-    bool stops; /* checkpoint_target_stops */
+    bool stops;                 /* checkpoint_target_stops */
     struct shard_packer packer; /* its level is 0: nothing is compressed */
     int64_t stored_bytes;       /* after checkpoint_target_finish */
 };
