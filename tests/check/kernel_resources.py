@@ -18,6 +18,7 @@ import subprocess
 import sys
 
 LIMITS = pathlib.Path(os.environ.get("KERNEL_LIMITS") or pathlib.Path(__file__).with_name("kernel_limits.txt"))
+REPO = pathlib.Path(__file__).resolve().parents[2]
 COLUMNS = ["registers", "stack", "shared", "wide"]
 # 16 bytes at once: two of 64 bits, or four of 32.
 IS_WIDE = re.compile(r"\b(?:ld|st)(?:\.global|\.volatile|\.nc|\.L\d::\w+|\.shared)*\.(?:v2\.[busf]64|v4\.[busf]32)\b")
@@ -32,10 +33,18 @@ def demangle(names):
     return short
 
 
+def logs(folder, suffix):
+    """The files of kernels that still exist; a build folder may have those of removed ones."""
+    for path in sorted(folder.rglob("*" + suffix)):
+        source = re.sub(r"(\.keep/.*)?\.\w+$", ".cu", str(path.relative_to(folder)))
+        if "/" not in source or (REPO / source).exists():
+            yield path
+
+
 def of_ptxas(folder):
     """{mangled name: [registers, stack, shared]}: the most over all architectures; and the breaches."""
     found, breaches = {}, []
-    for path in sorted(folder.rglob("*.ptxas")):
+    for path in logs(folder, ".ptxas"):
         name = None
         for line in path.read_text().splitlines():
             if m := re.search(r"Compiling entry function '(\w+)' for '(\w+)'", line):
@@ -55,7 +64,7 @@ def of_ptxas(folder):
 def of_ptx(folder):
     """{mangled name: loads and stores of 16 bytes}: the fewest over all architectures."""
     found = {}
-    for path in sorted(folder.rglob("*.ptx")):
+    for path in logs(folder, ".ptx"):
         name, n = None, 0
         for line in [*path.read_text().splitlines(), ".entry end("]:
             if m := re.search(r"\.entry (\w+)\(", line):

@@ -33,6 +33,14 @@ def test_kernels_within_their_limits_pass(tmp_path):
     assert check(tmp_path / "a", "one 40 16 64 1\n")[0] == 0
 
 
+def test_what_a_removed_kernel_left_in_the_build_folder_is_ignored(tmp_path):
+    old = tmp_path / "a/kernels/cuda/removed.keep"
+    old.mkdir(parents=True)
+    (old / "removed.compute_90.ptx").write_text(PTX.replace("3one", "3two"))
+    (old.parent / "removed.ptxas").write_text((PTXAS % (0, 32)).replace("3one", "3two"))
+    assert check(tmp_path / "a", "one 32 8 64 2\n")[0] == 0
+
+
 def test_each_breach_is_named(tmp_path):
     for number, (limits, more, said) in enumerate([
             ("one 31 8 64 2\n", {}, "one: registers: 32, and the limit is 31"),
