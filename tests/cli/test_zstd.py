@@ -185,5 +185,9 @@ def test_import_and_export(packed, raw, tmp_path):
     assert "zstd     level 1" in harness.ok("tp-ckpt", "import", tmp_path / "hf", "-o", tmp_path / "in1", "--zstd").out
     harness.ok("tp-ckpt", "verify", tmp_path / "in")
     harness.ok("tp-ckpt", "diff", tmp_path / "in", tmp_path / "in1")
+    harness.ok("tp-reshard", tmp_path / "hf", "--format", "tp", "--to", "tp2", "-o", tmp_path / "in2", "--zstd")
+    assert same_shards(step_dir(tmp_path / "in2"), step_dir(tmp_path / "in"))
+    r = harness.run("tp-reshard", packed, "--format", "safetensors", "--to", "tp1", "-o", tmp_path / "no", "--zstd")
+    assert r.rc == 2 and "--zstd" in r.err and not (tmp_path / "no").exists()
     lines = harness.ok("tp-ckpt", "show", packed, "param/model.embed_tokens.weight").out.splitlines()
     assert len(lines) >= 5
