@@ -78,7 +78,7 @@ static void random_relative(struct rng *r, struct model *m, const struct train_c
 /* A mixture of experts, which there is without --same-bits and with experts that the plan cuts. */
 static void random_experts(struct rng *r, struct model *m, struct train_config *c)
 {
-    if (m->family != MODEL_LLAMA || m->plan || c->same_bits || rng_int(r, 0, 2))
+    if (m->family != MODEL_LLAMA || m->plan || c->same_bits || rng_int(r, 0, 1))
         return;
     m->family = m->head_norms ? MODEL_QWEN3_MOE : MODEL_MIXTRAL;
     m->experts = (int)rng_int(r, 1, 5);
@@ -87,7 +87,7 @@ static void random_experts(struct rng *r, struct model *m, struct train_config *
     m->normalized_experts = rng_int(r, 0, 1);
     m->balances_experts = rng_int(r, 0, 1);
     m->balance_factor = 0.01;
-    if (c->spec.dp * c->spec.cp > 1 && rng_int(r, 0, 1)) {
+    if (c->spec.dp * c->spec.cp > 1 && rng_int(r, 0, 3)) {
         c->spec.ep = c->spec.dp * c->spec.cp;
         while (c->spec.ep % 2 == 0 && rng_int(r, 0, 1))
             c->spec.ep /= 2;
