@@ -212,7 +212,7 @@ tp_status chunks_sort_ranges(struct chunk_range **out, const struct chunk_entry 
     return TP_OK;
 }
 
-enum { HASH_BUFFER_BYTES = 256 << 10 };
+enum { HASH_BUFFER_BYTES = 256 << 10, GAPS_AHEAD = 32 };
 
 /* Hash the bytes from .. to - 1 of a file; buf has HASH_BUFFER_BYTES. */
 static tp_status hash_range(struct sha256 *h, const struct chunk_file *file, int64_t from,
@@ -230,6 +230,19 @@ static tp_status hash_range(struct sha256 *h, const struct chunk_file *file, int
     return TP_OK;
 }
 
+/* Say which gaps will be read after payload number i, which matters for remote files. *ahead: the
+ * next gap to name. */
+static void say_ahead(const struct chunk_file *file, const struct chunk_range *ranges, int64_t i,
+                      int64_t *ahead)
+{
+    for (; *ahead < file->n && *ahead < i + GAPS_AHEAD; ++*ahead) {
+        const int64_t from = *ahead ? ranges[*ahead - 1].end : 0;
+
+        if (from < ranges[*ahead].offset)
+            object_will_read(file->object, from, (size_t)(ranges[*ahead].offset - from));
+    }
+}
+
 tp_status chunks_hash_outside(char out[SHA256_TEXT], const struct chunk_file *file,
                               struct tp_err *err)
 {
@@ -237,7 +250,7 @@ tp_status chunks_hash_outside(char out[SHA256_TEXT], const struct chunk_file *fi
     struct chunk_range *ranges = NULL;
     struct sha256 *h = NULL;
     char text[SHA256_TEXT];
-    int64_t from = 0;
+    int64_t from = 0, ahead = 0;
     tp_status st = TP_OK;
 
     if (!buf) {
@@ -247,6 +260,7 @@ tp_status chunks_hash_outside(char out[SHA256_TEXT], const struct chunk_file *fi
     TP_TRY(chunks_sort_ranges(&ranges, file->chunks, file->n, err));
     TP_TRY(sha256_new(&h, err));
     for (int64_t i = 0; i < file->n; i++) {
+        say_ahead(file, ranges, i, &ahead);
         TP_TRY(hash_range(h, file, from, ranges[i].offset, buf, err));
         from = ranges[i].end;
     }

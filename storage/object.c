@@ -47,6 +47,12 @@ tp_status object_read_at(const struct object *o, const char *path, int64_t offse
     return file_read_at(o->fd, path, offset, buf, n, err);
 }
 
+void object_will_read(const struct object *o, int64_t offset, size_t n)
+{
+    if (o->remote)
+        remote_object_will_read(o->remote, offset, n);
+}
+
 tp_status object_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
                           struct arena *arena, struct tp_err *err)
 {

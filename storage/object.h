@@ -43,6 +43,10 @@ tp_status object_exists(bool *exists, const char *path, struct tp_err *err);
 tp_status object_read_all(char **data, size_t *size, const char *path, size_t max_bytes,
                           struct arena *arena, struct tp_err *err);
 
+/* Say that n bytes at `offset` will be read soon, so that a remote object begins to send them. Only
+ * a hint; for local objects nothing. */
+void object_will_read(const struct object *o, int64_t offset, size_t n);
+
 /* Read exactly n bytes at `offset`. TP_E_CORRUPT: the object ends before that; otherwise TP_E_IO.
  * Thread safe. */
 tp_status object_read_at(const struct object *o, const char *path, int64_t offset, void *buf,

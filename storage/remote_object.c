@@ -10,6 +10,7 @@
 
 enum {
     SEGMENT_BYTES_MIN = 256 << 10,
+    SEGMENT_BYTES_FIRST = 1 << 20, /* where nothing was read yet: a request takes a while anyway */
     SEGMENT_BYTES_MAX = 4 << 20,
     LIMIT_MIN = 4 << 20,
     GAP_BYTES = 64 << 10, /* a reader that leaves out so little goes on where it was */
@@ -140,7 +141,8 @@ static int64_t cut(const struct remote_segments *s, const struct remote_object *
 static bool follows(const struct remote_segments *s, const struct remote_object *o, int64_t offset)
 {
     for (const struct remote_segment *x = s->first; x; x = x->next)
-        if (x->object == o && offset >= x->begin && offset <= x->begin + x->n + GAP_BYTES)
+        if (x->object == o && !x->exact && offset >= x->begin &&
+            offset <= x->begin + x->n + GAP_BYTES)
             return true;
     return false;
 }
@@ -148,7 +150,7 @@ static bool follows(const struct remote_segments *s, const struct remote_object 
 /* Begin to fetch what comes after the segments that follow `offset`. */
 static void read_ahead(struct remote_segments *s, struct remote_object *o, int64_t offset)
 {
-    const int64_t most = s->limit / 2 / s->n_objects;
+    const int64_t most = s->limit / 4 * 3 / s->n_objects;
     const struct remote_segment *g;
     int64_t at = offset;
 
@@ -171,11 +173,12 @@ static struct remote_segment *use_segment(struct remote_segments *s, struct remo
                                           int64_t offset, int64_t n)
 {
     const bool sequential = follows(s, o, offset);
+    const int64_t first = SEGMENT_BYTES_FIRST < longest(s) ? SEGMENT_BYTES_FIRST : longest(s);
     struct remote_segment *g = segments_find(s, o, offset);
 
     if (!g) {
         if (!sequential || o->window == 0)
-            o->window = SEGMENT_BYTES_MIN;
+            o->window = o->window / 2 > first ? o->window / 2 : first;
         if (n > longest(s))
             n = longest(s);
         g = segments_add(s, o, offset, cut(s, o, offset, n > o->window ? n : o->window), false);
@@ -186,6 +189,22 @@ static struct remote_segment *use_segment(struct remote_segments *s, struct remo
     if (sequential)
         read_ahead(s, o, offset);
     return g;
+}
+
+void remote_object_will_read(struct remote_object *o, int64_t offset, size_t n)
+{
+    struct remote_segments *s = segments_of_process();
+    struct remote_segment *g;
+
+    if (offset < 0 || n == 0 || (int64_t)n > SEGMENT_BYTES_MAX || offset > o->size - (int64_t)n)
+        return;
+    pthread_mutex_lock(&s->lock);
+    if (!segments_find(s, o, offset)) {
+        g = segments_add(s, o, offset, cut(s, o, offset, (int64_t)n), true);
+        if (g)
+            g->exact = true;
+    }
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* Wait until it is fetched. */

@@ -29,6 +29,9 @@ tp_status remote_object_open(struct remote_object **out, int64_t *size, const ch
                              struct tp_err *err);
 void remote_object_close(struct remote_object *o);
 
+/* Begin to fetch n bytes at `offset`, if there is room. What follows them is not fetched. */
+void remote_object_will_read(struct remote_object *o, int64_t offset, size_t n);
+
 /* Read exactly n bytes at `offset`. TP_E_CORRUPT: the object ends before that. TP_E_IO: it cannot
  * be read, or was replaced since it was opened. Thread safe. */
 tp_status remote_object_read(struct remote_object *o, int64_t offset, void *buf, size_t n,

@@ -9,6 +9,9 @@
 
 #include "storage/remote.h"
 
+/* A segment that was used so lately may be used again, by another thread. */
+enum { USES_RECENT = 8 };
+
 static struct remote_segments process = { .lock = PTHREAD_MUTEX_INITIALIZER,
                                           .work = PTHREAD_COND_INITIALIZER,
                                           .done = PTHREAD_COND_INITIALIZER,
@@ -188,6 +191,13 @@ void segments_end_threads(struct remote_segments *s)
 
 /* ---- room ---- */
 
+/* Whether all that is wanted of a segment has been read: readers leave out gaps between payloads.
+ */
+static bool was_read(const struct remote_segment *g)
+{
+    return g->consumed >= g->n - g->n / 8;
+}
+
 /* The segment that is missed least: one that was read to its end, else, unless `read_only`, the one
  * that was not used for the longest time. */
 static struct remote_segment *least_missed(const struct remote_segments *s, bool read_only)
@@ -195,12 +205,14 @@ static struct remote_segment *least_missed(const struct remote_segments *s, bool
     struct remote_segment *found = NULL;
 
     for (struct remote_segment *x = s->first; x; x = x->next) {
-        const bool is_read = x->consumed >= x->n;
+        const bool is_read = was_read(x);
 
-        if (x->users > 0 || x->state == SEGMENT_LOADING || (read_only && !is_read))
+        if (x->users > 0 || x->state == SEGMENT_LOADING ||
+            (read_only &&
+             (!is_read || s->ticks - x->used_at < (int64_t)USES_RECENT * s->n_objects)))
             continue;
-        if (!found || is_read > (found->consumed >= found->n) ||
-            (is_read == (found->consumed >= found->n) && x->used_at < found->used_at))
+        if (!found || is_read > was_read(found) ||
+            (is_read == was_read(found) && x->used_at < found->used_at))
             found = x;
     }
     return found;

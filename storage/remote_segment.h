@@ -31,6 +31,7 @@ struct remote_segment {
     unsigned char *data;
     int64_t consumed; /* bytes that were copied out; may count some twice */
     int64_t used_at;  /* the last time, in ticks */
+    bool exact;       /* what follows it is not wanted */
     int users;        /* readers that wait for it or copy from it */
     struct tp_err err;
 };

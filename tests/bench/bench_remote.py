@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Checkpoints in a store compared with curl, with as many connections.
+
+    bench_remote.py [--width 384] [--rounds 3] [--connections 8] [--rate 25]
+
+A server of this machine (lib/range_server.py: files, ranges, uploads, no signature check) has the checkpoint in
+/dev/shm. In turn:
+
+  curl          curl --parallel: every file whole, to /dev/null, in ranges of 4 MiB
+  verify        tp-ckpt verify http://...: all checksums and digests are computed
+  tp-reshard    from http:// into /dev/shm: checksums, digests, and the writing
+  curl up       curl --parallel: the same bytes, PUT in pieces of 5 MiB
+  tp-reshard    from /dev/shm to s3://: checksums, digests, signatures
+
+First each connection moves at most --rate MB per second and answers after 20 ms, as a store in a data center does; then nothing
+is limited, and all share the processors of this machine, so that the checksums take time from the transfer.
+
+Prints the medians of wall and CPU seconds, the rate, and the rate divided by curl's.
+"""
+import argparse
+import os
+import pathlib
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("TP_BIN", REPO / "bin"))
+BUILD = pathlib.Path(os.environ.get("TP_BUILD", REPO / "build" / "plain"))
+SERVER = pathlib.Path(__file__).resolve().parent / "lib" / "range_server.py"
+PIECE, PART = 4 << 20, 5 << 20
+CONFIG = """{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 32000,
+ "hidden_size": %d, "intermediate_size": %d, "head_dim": %d, "num_hidden_layers": 8, "num_attention_heads": 16,
+ "num_key_value_heads": 8, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+ "tie_word_embeddings": false}
+"""
+
+
+def run(command, env=None):
+    """Wall and CPU seconds of a command."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    subprocess.run([str(c) for c in command], env={**os.environ, **(env or {})}, check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    wall, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def download_list(path, url, files):
+    """The configuration of curl that reads all files in pieces."""
+    with open(path, "w", encoding="utf-8") as f:
+        for file in files:
+            for at in range(0, file.stat().st_size, PIECE):
+                f.write('next\nurl = "%s/%s"\nrange = %d-%d\noutput = /dev/null\n' %
+                        (url, file.name, at, min(at + PIECE, file.stat().st_size) - 1))
+
+
+def upload_list(path, url, folder, size):
+    """The configuration of curl that writes `size` bytes in parts."""
+    part = folder / "part"
+    part.write_bytes(os.urandom(PART))
+    with open(path, "w", encoding="utf-8") as f:
+        for i in range(-(-size // PART)):
+            f.write('next\nurl = "%s/up/%d"\nupload-file = "%s"\noutput = /dev/null\n' % (url, i, part))
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--width", type=int, default=384)
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--connections", type=int, default=8)
+    p.add_argument("--rate", type=float, default=25)
+    a = p.parse_args()
+    if not shutil.which("curl"):
+        raise SystemExit("bench_remote: curl is not installed, so nothing was measured")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder = pathlib.Path(name)
+        (folder / "config.json").write_text(CONFIG % (a.width, 11 * a.width // 4, a.width // 16))
+        run([BUILD / "tests/make_ckpt", folder / "config.json", "tp8", folder / "ckpt", 1, 1, "bf16"])
+        step = folder / "ckpt/step-00000001"
+        size = sum(f.stat().st_size for f in step.glob("*.h5"))
+        for rate in (a.rate, 0):
+            with subprocess.Popen([sys.executable, str(SERVER), str(folder), str(rate)], stdout=subprocess.PIPE,
+                                  text=True) as server:
+                try:
+                    print("%.2f GiB, %d connections, %s" % (size / (1 << 30), a.connections, "at most %g MB/s each, 20 ms"
+                                                            % rate if rate else "without a limit"))
+                    measure(a, folder, step, size, server.stdout.readline().strip())
+                finally:
+                    server.terminate()
+
+
+def measure(a, folder, step, size, url):
+    env = {"TP_REMOTE_CONNECTIONS": str(a.connections), "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "bench",
+           "AWS_SECRET_ACCESS_KEY": "bench"}
+    down, up = folder / "down.curl", folder / "up.curl"
+    download_list(down, url + "/ckpt/step-00000001", sorted(step.glob("*.h5")))
+    upload_list(up, url, folder, size)
+    curl = ["curl", "-s", "--parallel", "--parallel-immediate", "--parallel-max", a.connections, "-K"]
+    reshard = [BIN / "tp-reshard", "--to", "tp4", "--out"]
+    rows = [("curl", None, [*curl, down]), ("verify", "curl", [BIN / "tp-ckpt", "verify", url + "/ckpt"]),
+            ("tp-reshard from http", "curl", [*reshard, folder / "out", "--force", url + "/ckpt"]),
+            ("curl, upload", None, [*curl, up]),
+            ("tp-reshard to s3", "curl, upload", [*reshard, "s3://bucket/%d", folder / "ckpt"])]
+    seen = {label: [] for label, _, _ in rows}
+    for number in range(a.rounds):
+        for label, _, command in rows:
+            seen[label].append(run([str(c) % number if "%d" in str(c) else c for c in command], env))
+    medians = {label: [statistics.median(x) for x in zip(*times)] for label, times in seen.items()}
+    for label, base, _ in rows:
+        wall, cpu = medians[label]
+        print("%-22s %6.2f s  CPU %5.2f s  %7.0f MB/s%s" %
+              (label, wall, cpu, size / wall / 1e6, "  %.2f of curl's rate" % (medians[base][0] / wall) if base else ""))
+
+
+if __name__ == "__main__":
+    main()
