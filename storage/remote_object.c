@@ -13,6 +13,7 @@ enum {
     SEGMENT_BYTES_FIRST = 1 << 20, /* where nothing was read yet: a request takes a while anyway */
     SEGMENT_BYTES_MAX = 4 << 20,
     LIMIT_MIN = 4 << 20,
+    TICKS_ACTIVE = 64,
     GAP_BYTES = 64 << 10, /* a reader that leaves out so little goes on where it was */
 };
 
@@ -115,10 +116,26 @@ void remote_object_close(struct remote_object *o)
 
 /* ---- reading; under the lock ---- */
 
+/* Objects that are being read now: those that are only open need no room. */
+static int active(const struct remote_segments *s)
+{
+    int n = 0;
+
+    for (const struct remote_segment *x = s->first; x; x = x->next) {
+        const struct remote_segment *y = s->first;
+
+        while (y->object != x->object)
+            y = y->next;
+        n += y == x && s->ticks - x->object->read_at < TICKS_ACTIVE;
+    }
+    return n > 1 ? n : 1;
+}
+
 /* The longest segment: all connections, or all objects, can have two of them. */
 static int64_t longest(const struct remote_segments *s)
 {
-    const int streams = s->n_objects > remote_connections() ? s->n_objects : remote_connections();
+    const int n_active = active(s);
+    const int streams = n_active > remote_connections() ? n_active : remote_connections();
     const int64_t n = s->limit / 2 / streams;
 
     return n < SEGMENT_BYTES_MIN   ? SEGMENT_BYTES_MIN
@@ -150,7 +167,7 @@ static bool follows(const struct remote_segments *s, const struct remote_object 
 /* Begin to fetch what comes after the segments that follow `offset`. */
 static void read_ahead(struct remote_segments *s, struct remote_object *o, int64_t offset)
 {
-    const int64_t most = s->limit / 4 * 3 / s->n_objects;
+    const int64_t most = s->limit / 4 * 3 / active(s);
     const struct remote_segment *g;
     int64_t at = offset;
 
@@ -185,6 +202,7 @@ static struct remote_segment *use_segment(struct remote_segments *s, struct remo
     }
     if (!g)
         return NULL;
+    o->read_at = s->ticks;
     g->users++;
     if (sequential)
         read_ahead(s, o, offset);

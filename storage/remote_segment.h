@@ -20,7 +20,8 @@ struct remote_object {
     char path[PATH_MAX];
     int64_t size;
     char etag[HTTP_VALUE_MAX];
-    int64_t window; /* length of the last segment that was begun */
+    int64_t read_at; /* the last read, in ticks */
+    int64_t window;  /* length of the last segment that was begun */
 };
 
 struct remote_segment {
