@@ -220,7 +220,8 @@ def run_pytest(files, keywords, jobs):
     status = subprocess.run([*command, *longest_first(files)], env=env, stdin=subprocess.DEVNULL,
                             check=False).returncode
     o = read_pytest(report, status)
-    if 0 < o.failed == len(o.failures) <= RUN_AGAIN:
+    named = all(name.startswith("tests/") for name, _ in o.failures)
+    if 0 < o.failed == len(o.failures) <= RUN_AGAIN and named:
         run_again(o, pytest, env)
     o.failed += bool(sanitizer_reports("pytest"))
     return o
